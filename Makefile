@@ -1,0 +1,258 @@
+# SPDX-License-Identifier: Apache-2.0
+# zerod: one makefile, not recursive over folders. `make help` lists what it does.
+
+VERSION := 0.1.0
+BUILD   ?= build
+PREFIX  ?= /usr/local
+DESTDIR ?=
+SEEDS   ?= 10000
+CC      ?= cc
+AR      ?= ar
+
+ifeq ($(V),1)
+Q :=
+say := @:
+else
+Q := @
+say := @printf '  %-7s %s\n'
+endif
+
+# SAN: address, undefined, thread; COVERAGE=1 for gcov; both by way of their own BUILD folder (see check-*).
+SAN ?=
+san-flags-address   := -fsanitize=address -fno-omit-frame-pointer
+san-flags-undefined := -fsanitize=undefined -fno-sanitize-recover=all -fno-omit-frame-pointer
+san-flags-thread    := -fsanitize=thread -fno-omit-frame-pointer
+SANFLAGS := $(san-flags-$(SAN))
+OPT ?= -O2
+ifeq ($(COVERAGE),1)
+SANFLAGS += --coverage
+OPT := -O0
+endif
+WERROR ?= -Werror
+
+PKGS      := libuv libprotobuf-c libsystemd inih jansson
+PKG_CFLAGS := $(shell pkg-config --cflags $(PKGS) 2>/dev/null)
+UV_LIBS   := $(shell pkg-config --libs libuv 2>/dev/null)
+PB_LIBS   := $(shell pkg-config --libs libprotobuf-c 2>/dev/null)
+SD_LIBS   := $(shell pkg-config --libs libsystemd 2>/dev/null)
+INI_LIBS  := $(shell pkg-config --libs inih 2>/dev/null)
+JSON_LIBS := $(shell pkg-config --libs jansson 2>/dev/null)
+TEST_LIBS := $(shell pkg-config --libs cmocka 2>/dev/null)
+
+WARN := -Wall -Wextra -Wshadow -Wstrict-prototypes -Wmissing-prototypes -Wundef -Wvla -Wwrite-strings $(WERROR)
+CPPFLAGS += -D_GNU_SOURCE -Iinclude -I. -Idaemon -I$(BUILD)/gen -DZEROD_VERSION_TEXT='"$(VERSION)"' $(PKG_CFLAGS)
+CFLAGS   += -std=gnu11 $(OPT) -g -fPIC -fvisibility=hidden -pthread $(WARN) $(SANFLAGS)
+LDFLAGS  += -pthread $(SANFLAGS) -Wl,--as-needed
+LDLIBS   += -lm
+
+obj = $(patsubst %.c,$(BUILD)/obj/%.o,$(1))
+
+# ---- Layers: each archive may use those named after it on a link line, never the other way round --------------
+BASE_SRC    := $(wildcard daemon/base/*.c)
+PROTO_SRC   := $(wildcard proto/*.c)
+CORE_SRC    := $(wildcard daemon/core/*.c)
+BACKEND_SRC := $(wildcard daemon/backend/*.c)
+IO_SRC      := $(wildcard daemon/io/*.c)
+API_SRC     := $(wildcard daemon/api/*.c)
+DAEMON_SRC  := $(wildcard daemon/*.c)
+CLIENT_SRC  := $(wildcard client/*.c)
+CTL_SRC     := $(wildcard client/zeroctl/*.c)
+BENCH_SRC   := $(wildcard client/zerobench/*.c)
+EXAMPLE_SRC := $(wildcard client/examples/*.c)
+UNIT_SRC    := $(wildcard tests/unit/*/test_*.c)
+IT_SRC      := $(wildcard tests/it/test_*.c)
+CONTRACT_SRC := $(wildcard tests/contract/test_*.c)
+SUPPORT_SRC := $(wildcard tests/support/*.c)
+SIM_SRC     := $(wildcard tests/sim/*.c)
+FUZZ_SRC    := $(wildcard tests/fuzz/fuzz_*.c)
+BENCH_UNIT_SRC := $(wildcard tests/bench/bench_*.c)
+
+PB_C := $(BUILD)/gen/proto/zerod.pb-c.c
+PB_H := $(BUILD)/gen/proto/zerod.pb-c.h
+PB_O := $(BUILD)/obj/gen/zerod.pb-c.o
+
+LIB := $(BUILD)/lib
+A_BASE := $(LIB)/libzd_base.a
+A_PROTO := $(LIB)/libzd_proto.a
+A_CORE := $(LIB)/libzd_core.a
+A_BACKEND := $(LIB)/libzd_backend.a
+A_IO := $(LIB)/libzd_io.a
+A_API := $(LIB)/libzd_api.a
+A_DAEMON := $(LIB)/libzd_daemon.a
+A_CLIENT := $(LIB)/libzerod.a
+A_SUPPORT := $(LIB)/libzd_test.a
+SO_CLIENT := $(LIB)/libzerod.so.0
+
+DAEMON_STACK := $(A_DAEMON) $(A_API) $(A_IO) $(A_BACKEND) $(A_CORE) $(A_PROTO) $(A_BASE)
+DAEMON_LIBS  := $(UV_LIBS) $(PB_LIBS) $(SD_LIBS) $(INI_LIBS)
+
+BIN := $(BUILD)/bin
+PROGRAMS := $(BIN)/zerod $(BIN)/zeroctl $(BIN)/zerobench
+EXAMPLES := $(patsubst client/examples/%.c,$(BIN)/%,$(EXAMPLE_SRC))
+UNIT_BIN := $(patsubst tests/%.c,$(BUILD)/tests/%,$(UNIT_SRC))
+IT_BIN   := $(patsubst tests/%.c,$(BUILD)/tests/%,$(IT_SRC))
+CONTRACT_BIN := $(patsubst tests/%.c,$(BUILD)/tests/%,$(CONTRACT_SRC))
+SIM_BIN  := $(BUILD)/tests/zdsim
+BENCH_BIN := $(patsubst tests/%.c,$(BUILD)/tests/%,$(BENCH_UNIT_SRC))
+IT_SCRIPTS := $(wildcard tests/it/test_*.sh)
+
+.DEFAULT_GOAL := all
+.PHONY: all help deps demo check check-run check-asan check-ubsan check-tsan check-valgrind check-sim fuzz coverage \
+	bench tidy format format-check layers install uninstall bundle clean tests
+.DELETE_ON_ERROR:
+.SECONDARY:
+
+all: $(PROGRAMS) $(A_CLIENT) $(SO_CLIENT) $(LIB)/libzerod.so $(EXAMPLES)  ## build everything but the tests
+
+help:  ## this list
+	@grep -hE '^[a-z-]+:.*##' $(firstword $(MAKEFILE_LIST)) | sed -E 's/^([a-z-]+):.*## /\1\t/' | \
+		awk -F'\t' '{printf "  make %-16s %s\n", $$1, $$2}'
+
+# ---- Rules ----------------------------------------------------------------------------------------------------
+$(PB_C) $(PB_H) &: proto/zerod.proto
+	$(say) PROTOC $<
+	$(Q)mkdir -p $(BUILD)/gen
+	$(Q)protoc-c --c_out=$(BUILD)/gen $<
+
+$(PB_O): $(PB_C)
+	$(say) CC $<
+	$(Q)mkdir -p $(@D)
+	$(Q)$(CC) $(CPPFLAGS) $(CFLAGS) -Wno-unused-parameter -c -o $@ $<
+
+$(BUILD)/obj/%.o: %.c | $(PB_H)
+	$(say) CC $<
+	$(Q)mkdir -p $(@D)
+	$(Q)$(CC) $(CPPFLAGS) $(CFLAGS) -MMD -MP -c -o $@ $<
+
+define archive
+$(1): $(2)
+	$$(say) AR $$@
+	$$(Q)mkdir -p $$(@D)
+	$$(Q)rm -f $$@ && $$(AR) rcs $$@ $$^
+endef
+$(eval $(call archive,$(A_BASE),$(call obj,$(BASE_SRC))))
+$(eval $(call archive,$(A_PROTO),$(call obj,$(PROTO_SRC)) $(PB_O)))
+$(eval $(call archive,$(A_CORE),$(call obj,$(CORE_SRC))))
+$(eval $(call archive,$(A_BACKEND),$(call obj,$(BACKEND_SRC))))
+$(eval $(call archive,$(A_IO),$(call obj,$(IO_SRC))))
+$(eval $(call archive,$(A_API),$(call obj,$(API_SRC))))
+$(eval $(call archive,$(A_DAEMON),$(call obj,$(filter-out daemon/main.c,$(DAEMON_SRC)))))
+$(eval $(call archive,$(A_CLIENT),$(call obj,$(CLIENT_SRC) $(PROTO_SRC) $(BASE_SRC)) $(PB_O)))
+$(eval $(call archive,$(A_SUPPORT),$(call obj,$(SUPPORT_SRC))))
+
+$(SO_CLIENT): $(call obj,$(CLIENT_SRC) $(PROTO_SRC) $(BASE_SRC)) $(PB_O) client/libzerod.map
+	$(say) LD $@
+	$(Q)mkdir -p $(@D)
+	$(Q)$(CC) -shared -Wl,-soname,libzerod.so.0 -Wl,--version-script=client/libzerod.map $(LDFLAGS) -o $@ \
+		$(filter %.o,$^) $(PB_LIBS) $(LDLIBS)
+
+$(LIB)/libzerod.so: $(SO_CLIENT)
+	$(Q)ln -sf libzerod.so.0 $@
+
+$(BIN)/zerod: $(call obj,daemon/main.c) $(DAEMON_STACK)
+	$(say) LD $@
+	$(Q)mkdir -p $(@D)
+	$(Q)$(CC) $(LDFLAGS) -o $@ $^ $(DAEMON_LIBS) $(LDLIBS)
+
+$(BIN)/zeroctl: $(call obj,$(CTL_SRC)) $(A_CLIENT)
+	$(say) LD $@
+	$(Q)mkdir -p $(@D)
+	$(Q)$(CC) $(LDFLAGS) -o $@ $^ $(PB_LIBS) $(JSON_LIBS) $(LDLIBS)
+
+$(BIN)/zerobench: $(call obj,$(BENCH_SRC)) $(A_CLIENT)
+	$(say) LD $@
+	$(Q)mkdir -p $(@D)
+	$(Q)$(CC) $(LDFLAGS) -o $@ $^ $(PB_LIBS) $(JSON_LIBS) $(LDLIBS)
+
+$(EXAMPLES): $(BIN)/%: $(BUILD)/obj/client/examples/%.o $(A_CLIENT)
+	$(say) LD $@
+	$(Q)mkdir -p $(@D)
+	$(Q)$(CC) $(LDFLAGS) -o $@ $^ $(PB_LIBS) $(LDLIBS)
+
+# Unit and integration tests may look at every layer; A_CLIENT carries its own copy of proto and base.
+$(UNIT_BIN) $(BENCH_BIN): $(BUILD)/tests/%: $(BUILD)/obj/tests/%.o $(A_SUPPORT) $(DAEMON_STACK)
+	$(say) LD $@
+	$(Q)mkdir -p $(@D)
+	$(Q)$(CC) $(LDFLAGS) -o $@ $^ $(DAEMON_LIBS) $(JSON_LIBS) $(TEST_LIBS) $(LDLIBS)
+
+$(IT_BIN) $(CONTRACT_BIN): $(BUILD)/tests/%: $(BUILD)/obj/tests/%.o $(A_SUPPORT) $(A_CLIENT)
+	$(say) LD $@
+	$(Q)mkdir -p $(@D)
+	$(Q)$(CC) $(LDFLAGS) -o $@ $^ $(PB_LIBS) $(JSON_LIBS) $(TEST_LIBS) $(LDLIBS)
+
+$(SIM_BIN): $(call obj,$(SIM_SRC)) $(A_CORE) $(A_BASE)
+	$(say) LD $@
+	$(Q)mkdir -p $(@D)
+	$(Q)$(CC) $(LDFLAGS) -o $@ $^ $(LDLIBS)
+
+tests: all $(UNIT_BIN) $(IT_BIN) $(CONTRACT_BIN) $(if $(SIM_SRC),$(SIM_BIN))
+
+-include $(shell find $(BUILD)/obj -name '*.d' 2>/dev/null)
+
+# ---- What people run --------------------------------------------------------------------------------------------
+deps:  ## install what the build needs (Debian, Ubuntu), or print the list
+	@packaging/deps.sh
+
+demo: deps  ## train a small model over four ranks through a private daemon, and check it
+	@$(MAKE) --no-print-directory all
+	@client/examples/demo.sh $(BUILD)
+
+check: deps  ## build and run all tests
+	@$(MAKE) --no-print-directory check-run
+
+check-run: layers tests
+	@BUILD=$(BUILD) tests/run.sh $(UNIT_BIN) $(CONTRACT_BIN) $(IT_BIN) $(IT_SCRIPTS) \
+		$(if $(SIM_SRC),"$(SIM_BIN) --seeds 500")
+
+check-asan: deps  ## the tests under the address and leak sanitizer
+	@$(MAKE) --no-print-directory check-run BUILD=build/asan SAN=address
+check-ubsan: deps  ## the tests under the undefined-behaviour sanitizer
+	@$(MAKE) --no-print-directory check-run BUILD=build/ubsan SAN=undefined
+check-tsan: deps  ## the tests under the thread sanitizer
+	@$(MAKE) --no-print-directory check-run BUILD=build/tsan SAN=thread
+
+check-valgrind: deps  ## the unit tests under valgrind
+	@$(MAKE) --no-print-directory tests
+	@BUILD=$(BUILD) WRAP='valgrind -q --error-exitcode=99 --leak-check=full --errors-for-leak-kinds=definite' \
+		tests/run.sh $(UNIT_BIN)
+
+check-sim: deps  ## SEEDS random programs against the core, invariants after every step
+	@$(MAKE) --no-print-directory $(SIM_BIN)
+	@$(SIM_BIN) --seeds $(SEEDS) $(if $(FIRST),--first $(FIRST))
+
+layers:  ## no layer includes upward
+	@tests/layers.sh
+
+coverage: deps  ## line coverage of daemon/core
+	@$(MAKE) --no-print-directory tests BUILD=build/coverage COVERAGE=1
+	@BUILD=build/coverage tests/coverage.sh
+
+bench: deps  ## zerobench's figures and their baselines, in one run
+	@$(MAKE) --no-print-directory all $(BENCH_BIN)
+	@BUILD=$(BUILD) tests/bench/run.sh
+
+fuzz: deps  ## libFuzzer on the protocol's decoder and dispatcher (clang); SECONDS each
+	@BUILD=build/fuzz tests/fuzz/run.sh
+
+C_FILES := $(shell git ls-files '*.c' '*.h' 2>/dev/null)
+format:  ## clang-format in place
+	$(Q)clang-format -i $(C_FILES)
+format-check:  ## fails when `make format` would change something
+	$(Q)clang-format --dry-run -Werror $(C_FILES)
+
+TIDY_SRC := $(filter-out tests/%,$(filter %.c,$(C_FILES)))
+tidy: deps $(PB_H)  ## clang-tidy over all but the tests, warnings are errors
+	@printf '%s\n' $(TIDY_SRC) | xargs -P $$(nproc) -n 4 sh -c \
+		'clang-tidy --quiet "$$@" -- -std=gnu11 $(subst ",\",$(subst ',,$(filter-out -DZEROD_VERSION_TEXT%,$(CPPFLAGS)))) -DZEROD_VERSION_TEXT=\"tidy\" 2>&1 | grep -vE "warnings? (generated|treated)|^Suppressed|^Use -header" >&2; test $${PIPESTATUS:-0} = 0' sh
+
+install: all  ## into $(DESTDIR)$(PREFIX), with unit files, manual pages and pkg-config file
+	@DESTDIR="$(DESTDIR)" PREFIX="$(PREFIX)" BUILD="$(BUILD)" VERSION="$(VERSION)" packaging/install.sh install
+uninstall:  ## takes away what install put there
+	@DESTDIR="$(DESTDIR)" PREFIX="$(PREFIX)" BUILD="$(BUILD)" VERSION="$(VERSION)" packaging/install.sh uninstall
+
+bundle: deps  ## a relocatable folder build/bundle that needs nothing but libc
+	@$(MAKE) --no-print-directory tests
+	@BUILD=$(BUILD) VERSION=$(VERSION) packaging/bundle.sh
+
+clean:  ## remove build/
+	$(Q)rm -rf build $(BUILD)

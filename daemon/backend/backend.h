@@ -1,0 +1,62 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * backend.h - what a backend does for the daemon: segments, executors, fence pages.
+ *
+ * A backend executes the core's commands (core/engine.h) on its devices. `host` emulates devices with memfd segments
+ * and one executor thread each; `cuda` will drive GPUs. All functions are called from the loop's thread; completions
+ * come from executor threads through `done`, which must be thread-safe and cheap.
+ */
+#ifndef ZD_BACKEND_BACKEND_H
+#define ZD_BACKEND_BACKEND_H
+
+#include "core/engine.h"
+
+struct zd_backend;
+struct zd_err;
+
+struct zd_completion {
+	uint64_t op;
+	int status; /* 0 or ZEROD_E_* */
+	char error[128];
+	struct zd_op_result result;
+};
+
+struct zd_backend_config {
+	uint32_t ndevices;
+	uint64_t arena_bytes; /* a device's; 0: the backend's default */
+	/* Called from executor threads, one completion a command that has an op. */
+	void (*done)(void *arg, const struct zd_completion *completion);
+	void *done_arg;
+};
+
+struct zd_backend_ops {
+	const char *name; /* "host", "cuda" */
+
+	int (*open)(const struct zd_backend_config *config, struct zd_backend **backend, struct zd_err *err);
+	/* Stops the executors - what was submitted is finished or failed, nothing completes afterwards - and frees all. */
+	void (*close)(struct zd_backend *backend);
+
+	uint32_t (*device_count)(const struct zd_backend *backend);
+	/* Name and usable bytes. */
+	void (*device_info)(const struct zd_backend *backend, uint32_t device, struct zd_device_config *info);
+
+	/* Never blocks. SEGMENT_CREATE completes through `done` as well. Arrays in the command are copied. */
+	void (*submit)(struct zd_backend *backend, const struct zd_command *command);
+
+	/* A descriptor of the segment to hand to a client; owned by the backend, valid until the segment is destroyed.
+	 * -1 when there is none. */
+	int (*segment_fd)(const struct zd_backend *backend, uint32_t segment);
+
+	/* Makes the session's two fence pages, sealed, and registers them with the executors. The descriptors belong to
+	 * the caller. */
+	int (*session_open)(struct zd_backend *backend, uint64_t session, int *client_fd, int *daemon_fd,
+	                    struct zd_err *err);
+	/* Watches of the session complete with ABORTED; its pages go when the last command that names them is done. */
+	void (*session_close)(struct zd_backend *backend, uint64_t session);
+	/* Reads a counter of the session's client page, acquire. UINT64_MAX/2 for unknown sessions or timelines. */
+	uint64_t (*timeline_read)(const struct zd_backend *backend, uint64_t session, uint32_t timeline);
+};
+
+extern const struct zd_backend_ops zd_backend_host;
+
+#endif

@@ -1,0 +1,35 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * err.h - a status with its text.
+ *
+ * Functions that can fail return 0 or a negative ZEROD_E_* (zerod.h), and put what was asked, what was found, which
+ * name and which rank into a struct zd_err, where they know it. A NULL err is allowed everywhere: the text is dropped.
+ */
+#ifndef ZD_BASE_ERR_H
+#define ZD_BASE_ERR_H
+
+#include <zerod.h>
+
+#define ZD_ERR_TEXT_BYTES 512
+
+struct zd_err {
+	int status;
+	char text[ZD_ERR_TEXT_BYTES];
+};
+
+#define ZD_ERR_NONE {.status = 0}
+
+/* Formats the text (cut if too long, always terminated, always valid UTF-8) and returns `status`. */
+int zd_err_set(struct zd_err *err, int status, const char *format, ...) __attribute__((format(printf, 3, 4)));
+/* As zd_err_set with ZEROD_E_SYSTEM and ": <strerror(errno_value)>" behind the text. */
+int zd_err_errno(struct zd_err *err, int errno_value, const char *format, ...) __attribute__((format(printf, 3, 4)));
+
+/* Our own mistakes only; what a peer, a file, a device or the user says is never asserted. Stays in release builds. */
+#define zd_assert(cond) \
+	do { \
+		if (!(cond)) \
+			zd_assert_failed(#cond, __FILE__, __LINE__, __func__); \
+	} while (0)
+_Noreturn void zd_assert_failed(const char *cond, const char *file, int line, const char *func);
+
+#endif

@@ -1,0 +1,44 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * log.h - structured log lines: a text and up to 8 KEY=value fields.
+ *
+ * The sink is set once, at start: the journal or stderr (daemon/log.c). Without one, lines go to stderr. The core does
+ * not log: it has no idea of time or of where it runs.
+ */
+#ifndef ZD_BASE_LOG_H
+#define ZD_BASE_LOG_H
+
+#include <stddef.h>
+
+enum zd_log_level { /* syslog's numbers */
+	ZD_LOG_ERROR = 3,
+	ZD_LOG_WARNING = 4,
+	ZD_LOG_NOTICE = 5,
+	ZD_LOG_INFO = 6,
+	ZD_LOG_DEBUG = 7,
+};
+
+#define ZD_LOG_MAX_FIELDS 8
+
+struct zd_log_field {
+	const char *key; /* upper case, e.g. "ZEROD_SESSION" */
+	char value[96];
+};
+
+struct zd_log_line {
+	enum zd_log_level level;
+	const char *text;
+	size_t nfields;
+	const struct zd_log_field *fields;
+};
+
+typedef void (*zd_log_sink)(const struct zd_log_line *line);
+
+void zd_log_set_sink(zd_log_sink sink);
+void zd_log_set_level(enum zd_log_level level); /* lines above it are dropped; default INFO */
+
+void zd_log(enum zd_log_level level, const char *format, ...) __attribute__((format(printf, 2, 3)));
+void zd_log_with(enum zd_log_level level, const struct zd_log_field *fields, size_t nfields, const char *format, ...)
+	__attribute__((format(printf, 4, 5)));
+
+#endif

@@ -1,0 +1,38 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * mem.h - the daemon's own small allocations.
+ *
+ * They never return NULL: when the system cannot give a few hundred bytes, the daemon ends with a message, and
+ * systemd starts it again. Device memory is another matter and is always checked. Sizes that a client chose are
+ * bounded by proto/limits.h before they come here.
+ */
+#ifndef ZD_BASE_MEM_H
+#define ZD_BASE_MEM_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+void *zd_calloc(size_t count, size_t bytes_each) __attribute__((returns_nonnull, malloc, alloc_size(1, 2)));
+void *zd_realloc(void *old, size_t count, size_t bytes_each) __attribute__((returns_nonnull));
+char *zd_strdup(const char *text) __attribute__((returns_nonnull, malloc));
+
+#define ZD_ARRAY_LEN(a) (sizeof(a) / sizeof((a)[0]))
+#define ZD_CONTAINER_OF(ptr, type, member) ((type *)((char *)(ptr)-offsetof(type, member)))
+
+static inline uint64_t zd_min_u64(uint64_t a, uint64_t b)
+{
+	return a < b ? a : b;
+}
+
+static inline uint64_t zd_max_u64(uint64_t a, uint64_t b)
+{
+	return a > b ? a : b;
+}
+
+/* `align` is a power of two; the caller has bounded `value` (ZD_MAX_BYTES), so that nothing overflows. */
+static inline uint64_t zd_align_up(uint64_t value, uint64_t align)
+{
+	return (value + align - 1) & ~(align - 1);
+}
+
+#endif

@@ -1,0 +1,27 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* text.h - names and sizes as people write them. */
+#ifndef ZD_BASE_TEXT_H
+#define ZD_BASE_TEXT_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+struct zd_err;
+
+/* Well-formed UTF-8 without control characters (below 0x20, and 0x7f). */
+bool zd_utf8_valid(const char *text, size_t bytes);
+
+/* A name of 1 to `max_bytes` bytes, valid as above; INVALID otherwise, with `what` ("unit name") and the reason.
+ * `text` may be NULL. */
+int zd_name_check(const char *text, size_t max_bytes, const char *what, struct zd_err *err)
+	__attribute__((warn_unused_result));
+
+/* "4096", "64K", "1.5G", "2GiB" (powers of 1024) to bytes; INVALID names the text. */
+int zd_bytes_parse(const char *text, uint64_t *bytes, struct zd_err *err) __attribute__((warn_unused_result));
+
+/* "1.5 GiB", at most 4 significant digits; exact below 1 KiB ("512 B"). Returns `out`. */
+#define ZD_BYTES_TEXT 24
+char *zd_bytes_text(uint64_t bytes, char out[ZD_BYTES_TEXT]);
+
+#endif

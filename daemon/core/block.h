@@ -1,0 +1,48 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * block.h - a block allocator over an address range that it never touches.
+ *
+ * Two-level segregated fit: allocation and release are constant time, neighbours coalesce at once. Bookkeeping is out of
+ * band, since the range is device memory. Not thread-safe; one range belongs to one engine.
+ */
+#ifndef ZD_CORE_BLOCK_H
+#define ZD_CORE_BLOCK_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#define ZD_BLOCK_MIN_ALIGN 256u
+#define ZD_BLOCK_MAX_ALIGN (2u << 20)
+
+struct zd_block_range;
+
+/* A block in use, or (inside block.c only) a free one. Kept under 64 bytes: there is one for every shard. */
+struct zd_block {
+	uint64_t offset; /* in the range; a multiple of the alignment asked for */
+	uint64_t bytes;  /* at least what was asked for, a multiple of ZD_BLOCK_MIN_ALIGN */
+	struct zd_block *before, *after;       /* neighbours by address */
+	struct zd_block *bin_prev, *bin_next;  /* while free */
+	bool free;
+};
+
+/* A range of `bytes` bytes (a multiple of ZD_BLOCK_MIN_ALIGN, at most 2^50). Never NULL. */
+struct zd_block_range *zd_block_range_new(uint64_t bytes);
+/* NULL is allowed. Blocks still in use go with it. */
+void zd_block_range_free(struct zd_block_range *range);
+
+/* `bytes` >= 1 is rounded up to ZD_BLOCK_MIN_ALIGN; `align` is a power of two, ZD_BLOCK_MIN_ALIGN ..
+ * ZD_BLOCK_MAX_ALIGN. NULL when no free block is large enough. */
+struct zd_block *zd_block_alloc(struct zd_block_range *range, uint64_t bytes, uint64_t align);
+void zd_block_free(struct zd_block_range *range, struct zd_block *block);
+
+uint64_t zd_block_range_bytes(const struct zd_block_range *range);
+uint64_t zd_block_used_bytes(const struct zd_block_range *range);
+uint64_t zd_block_largest_free(const struct zd_block_range *range); /* exact; may take time linear in one bin */
+
+/* Walks everything: blocks tile the range, no two free neighbours, bins hold what they should, sums agree.
+ * Aborts (zd_assert) otherwise. For tests. */
+void zd_block_range_check(const struct zd_block_range *range);
+/* Calls fn for every block by ascending address, free ones too. */
+void zd_block_range_walk(const struct zd_block_range *range, void (*fn)(const struct zd_block *, void *), void *arg);
+
+#endif

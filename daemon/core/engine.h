@@ -1,0 +1,484 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * engine.h - the pure core: events in, commands and replies out.
+ *
+ * The engine is a deterministic state machine. It opens no file, starts no thread, asks for no time and logs nothing.
+ * Whoever drives it (daemon/io, or the simulator) calls the functions below from one thread, one at a time, and
+ * executes the commands that it hands to the sink. The sink must not call back into the engine.
+ *
+ *   requests  zd_engine_request()      each gets exactly one reply, at once or later
+ *   commands  sink->command()          each with an op id is completed exactly once by zd_engine_op_done()
+ *   time      zd_engine_tick()         the only source of time; deadlines expire here
+ *
+ * Strings and arrays in arguments, replies, rows and commands are valid for the duration of the call only.
+ */
+#ifndef ZD_CORE_ENGINE_H
+#define ZD_CORE_ENGINE_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <zerod.h>
+
+#include "proto/limits.h"
+
+struct zd_engine;
+struct zd_err;
+
+/* ---- Places and fences ------------------------------------------------------------------------ */
+
+/* Bytes in a segment. segment 0 is "nowhere". */
+struct zd_location {
+	uint32_t segment;
+	uint64_t offset;
+	uint64_t bytes;
+};
+
+/* On a session's client page (releases, commits: written by the client) or daemon page (gathers: written by
+ * executors); the context says which. */
+struct zd_fence {
+	uint32_t timeline; /* < ZD_TIMELINES */
+	uint64_t value;    /* 1 .. INT64_MAX-1 */
+};
+
+/* Has the counter reached the value; signed and cyclic. */
+static inline bool zd_fence_reached(uint64_t counter, uint64_t value)
+{
+	return (int64_t)(counter - value) >= 0;
+}
+
+/* ---- Commands ----------------------------------------------------------------------------------- */
+
+enum zd_command_kind {
+	ZD_CMD_SEGMENT_CREATE,  /* allocate, zeroed. Result: ok or an error status */
+	ZD_CMD_SEGMENT_DESTROY, /* no use of it is left anywhere in the engine. op 0: no completion */
+	ZD_CMD_COPY,            /* src -> dst, possibly into another device's segment; then signal */
+	ZD_CMD_FILL,            /* zero dst; then signal */
+	ZD_CMD_WATCH,           /* completes when all fences (client page of `session`) have passed */
+	ZD_CMD_REDUCE,          /* sum of ninputs slices in float32 in input order, into the target */
+	ZD_CMD_SIGNAL,          /* store `signal`. op 0: no completion */
+};
+
+/* A store into the daemon page of a session when the command is done: after the bytes are visible. session 0: none. */
+struct zd_signal {
+	uint64_t session;
+	uint32_t timeline;
+	uint64_t value;
+};
+
+enum zd_purpose { ZD_PURPOSE_SHARDS, ZD_PURPOSE_GATHERS, ZD_PURPOSE_GRADIENTS, ZD_PURPOSE_ALLOCATIONS, ZD_NPURPOSES };
+
+struct zd_reduce_desc {
+	uint64_t numel;              /* of every input and of the output */
+	enum zerod_dtype input_dtype;
+	enum zerod_dtype target_dtype;
+	uint32_t ninputs;            /* 0: only with overwrite: fills with zeros */
+	const struct zd_location *inputs;
+	struct zd_location target;
+	float prescale;              /* each input is multiplied by it in float32 */
+	float postscale;             /* and the sum by this */
+	bool overwrite;              /* else added to what the target holds */
+};
+
+/*
+ * Copies, fills and reductions of one device run in the order in which they were given; each begins only after the
+ * former ended. All that such a command depends on has happened when it is given; only WATCH waits.
+ */
+struct zd_command {
+	enum zd_command_kind kind;
+	uint64_t op;       /* 0: nothing to report */
+	uint32_t device;   /* whose executor runs it: the source's for COPY, the target's for FILL and REDUCE */
+	struct zd_signal signal;
+	union {
+		struct {
+			uint32_t segment;
+			uint64_t bytes;
+			uint64_t job;
+			enum zd_purpose purpose;
+		} segment;
+		struct {
+			struct zd_location src;
+			uint32_t dst_device;
+			struct zd_location dst;
+		} copy;
+		struct zd_location fill;
+		struct {
+			uint64_t session;
+			uint32_t nfences;
+			const struct zd_fence *fences;
+		} watch;
+		struct zd_reduce_desc reduce;
+	} u;
+};
+
+struct zd_op_result {
+	/* of a REDUCE, over what the target holds afterwards: */
+	double sum_squares;
+	bool overflow; /* an inf or nan */
+};
+
+/* ---- Requests ----------------------------------------------------------------------------------- */
+
+enum zd_request_kind {
+	ZD_REQ_SESSION_RESET,
+	ZD_REQ_GROUP_JOIN,
+	ZD_REQ_GROUP_LEAVE,
+	ZD_REQ_UNIT_REGISTER,
+	ZD_REQ_UNIT_UNREGISTER,
+	ZD_REQ_UPDATE_BEGIN,
+	ZD_REQ_PUBLISH,
+	ZD_REQ_COMMIT,
+	ZD_REQ_SET_PERSISTENT,
+	ZD_REQ_GATHER,
+	ZD_REQ_RELEASE,
+	ZD_REQ_BACKWARD_BEGIN,
+	ZD_REQ_BUCKET_CREATE,
+	ZD_REQ_BUCKET_DESTROY,
+	ZD_REQ_BUCKET_RESERVE,
+	ZD_REQ_BUCKET_COMMIT,
+	ZD_REQ_REDUCE_SKIP,
+	ZD_REQ_BACKWARD_END,
+	ZD_REQ_STEP_BEGIN,
+	ZD_REQ_STEP_END,
+	ZD_REQ_ALLOC,
+	ZD_REQ_FREE,
+	ZD_REQ_KILL_SESSION,
+	ZD_REQ_ABORT_GROUP,
+	ZD_REQ_END_JOB,
+	ZD_NREQUESTS
+};
+
+struct zd_view_args {
+	const char *name;
+	uint64_t offset_numel;
+	uint32_t ndim;
+	uint64_t shape[ZD_MAX_DIMS];
+};
+
+struct zd_fence_list {
+	uint32_t count; /* at most ZD_MAX_FENCES; the engine checks */
+	const struct zd_fence *fences;
+};
+
+struct zd_args {
+	enum zd_request_kind kind;
+	union {
+		struct {
+			const char *job, *group;
+			uint32_t world_size, rank, device;
+			bool durable;
+		} group_join;
+		uint64_t group; /* GROUP_LEAVE, BACKWARD_END, STEP_BEGIN, ABORT_GROUP */
+		struct {
+			uint64_t group;
+			const char *name;
+			uint32_t dtype;
+			uint64_t numel;
+			uint32_t nviews;
+			const struct zd_view_args *views;
+			uint32_t slot;
+			bool persistent, frozen;
+		} unit_register;
+		uint64_t unit; /* UNIT_UNREGISTER, REDUCE_SKIP */
+		struct {
+			uint32_t nunits;
+			const uint64_t *units;
+			struct zd_fence_list fences; /* PUBLISH only */
+			bool force;                  /* PUBLISH only */
+		} publish;                           /* UPDATE_BEGIN, PUBLISH */
+		struct {
+			uint64_t group, step;
+		} commit;
+		struct {
+			uint64_t unit;
+			bool persistent;
+		} set_persistent;
+		struct {
+			uint64_t unit;
+			const char *tag;
+			uint32_t uses; /* 0: 1 */
+			uint64_t version; /* 0: newest */
+			bool prefetch;
+		} gather;
+		struct {
+			uint64_t unit;
+			const char *tag;
+			struct zd_fence_list fences;
+		} release;
+		struct {
+			uint64_t group;
+			uint32_t stage;
+			bool boundary;
+			uint32_t target_dtype;
+		} backward_begin;
+		struct {
+			uint64_t group;
+			uint32_t dtype;
+			uint64_t slot_bytes;
+			uint32_t nslots;
+		} bucket_create;
+		uint64_t bucket; /* BUCKET_DESTROY */
+		struct {
+			uint64_t bucket, unit;
+		} bucket_reserve;
+		struct {
+			uint64_t bucket, entry;
+			struct zd_fence_list fences;
+			uint32_t op; /* enum zerod_reduce_op */
+			float prescale;
+			bool overwrite;
+		} bucket_commit;
+		struct {
+			uint64_t group;
+			struct zd_fence_list fences;
+		} step_end;
+		struct {
+			const char *job, *name;
+			uint32_t device;
+			uint64_t bytes, alignment;
+		} alloc;
+		struct {
+			uint64_t allocation;
+			struct zd_fence_list fences;
+		} free;
+		uint64_t session; /* KILL_SESSION */
+		uint64_t job;     /* END_JOB */
+	} u;
+};
+
+struct zd_call {
+	uint64_t session;
+	uint64_t request;     /* the client's id, not 0 */
+	uint64_t deadline_ns; /* on zd_engine_tick()'s clock; 0: none */
+};
+
+struct zd_reply {
+	uint64_t session, request;
+	enum zd_request_kind kind;
+	int status;        /* 0 or ZEROD_E_* */
+	const char *error; /* "" when status is 0 */
+	union {
+		struct {
+			uint64_t group;
+			bool torn;
+			uint64_t committed_step;
+		} group_join;
+		struct {
+			uint64_t unit;
+			struct zd_location shard;
+			uint64_t shard_numel, true_numel, padded_numel, version, target_offset_numel;
+		} unit_register;
+		struct {
+			struct zd_location buffer; /* segment 0 for a prefetch */
+			uint64_t version;
+			uint32_t nfences;
+			const struct zd_fence *fences; /* daemon page */
+			struct zd_location own_shard;  /* segment 0: nothing for the client to copy */
+		} gather;
+		struct {
+			bool lease_ended;
+		} release;
+		struct {
+			uint64_t backward;
+		} backward_begin;
+		struct {
+			uint64_t bucket;
+		} bucket_create;
+		struct {
+			uint64_t entry;
+			struct zd_location location;
+		} bucket_reserve;
+		struct {
+			uint64_t step;
+			bool overflow;
+			double norm_squared;
+			struct zd_location target;
+			uint32_t target_dtype;
+		} step_begin;
+		struct {
+			uint64_t allocation;
+			struct zd_location location;
+		} alloc;
+	} u;
+};
+
+/* ---- The engine ----------------------------------------------------------------------------------- */
+
+struct zd_engine_sink {
+	void *arg;
+	void (*command)(void *arg, const struct zd_command *command);
+	void (*reply)(void *arg, const struct zd_reply *reply);
+	/* Has the fence on the session's client page passed already? Saves a WATCH; may always say no. */
+	bool (*fence_passed)(void *arg, uint64_t session, struct zd_fence fence);
+	/* The engine ends the session by itself (KILL_SESSION): the driver closes the connection. The session is gone
+	 * from the engine already, its requests are not replied to any more. */
+	void (*session_killed)(void *arg, uint64_t session, const char *why);
+};
+
+struct zd_device_config {
+	char name[64];
+	uint64_t arena_bytes;         /* all segments together */
+	uint64_t gather_budget_bytes; /* live gathered bytes; 0: the arena */
+	uint64_t staging_bytes;       /* reductions under way; 0: an eighth of the arena. One always may run */
+};
+
+struct zd_engine_config {
+	uint32_t ndevices; /* 1 .. ZD_MAX_DEVICES */
+	const struct zd_device_config *devices;
+	uint64_t segment_bytes;   /* usual size of a segment; 0: 1 GiB. Shrunk to what the arena has left */
+	uint64_t uid_quota_bytes; /* charged bytes of one uid over all devices; 0: none */
+	bool client_copies_own_slice; /* gathers leave the rank's own slice to the client (D2) */
+};
+
+/* Never NULL. The configuration is copied. */
+struct zd_engine *zd_engine_new(const struct zd_engine_config *config, const struct zd_engine_sink *sink);
+/* Frees everything without further commands or replies. NULL is allowed. */
+void zd_engine_free(struct zd_engine *engine);
+
+/* Limits that a reload may change. */
+void zd_engine_set_quota(struct zd_engine *engine, uint64_t uid_quota_bytes);
+void zd_engine_set_gather_budget(struct zd_engine *engine, uint32_t device, uint64_t bytes);
+
+struct zd_peer {
+	uint32_t uid, pid;
+	bool admin; /* root or the configured group: sees all jobs, may kill and abort */
+	const char *name;
+};
+
+/* Returns the session's id (never 0, never reused), or 0 and LIMIT. */
+uint64_t zd_engine_session_open(struct zd_engine *engine, const struct zd_peer *peer, struct zd_err *err);
+/* The connection is gone or the process died. Requests of the session get no reply any more. Unknown ids are ignored. */
+void zd_engine_session_close(struct zd_engine *engine, uint64_t session);
+
+/* A request id that is outstanding already, and more than ZD_MAX_OUTSTANDING of them, get an error reply. */
+void zd_engine_request(struct zd_engine *engine, const struct zd_call *call, const struct zd_args *args);
+
+/* `result` may be NULL except for REDUCE. An unknown op is our own mistake. */
+void zd_engine_op_done(struct zd_engine *engine, uint64_t op, int status, const char *error,
+                       const struct zd_op_result *result);
+
+/* Time never goes back. Expires deadlines. */
+void zd_engine_tick(struct zd_engine *engine, uint64_t now_ns);
+/* The earliest deadline, UINT64_MAX if none. */
+uint64_t zd_engine_next_deadline(const struct zd_engine *engine);
+
+/* May the session be given this segment's descriptor: it belongs to a job and device that the session uses. */
+bool zd_engine_may_map(const struct zd_engine *engine, uint64_t session, uint32_t segment);
+/* The segment's device and size; false when there is none. */
+bool zd_engine_segment(const struct zd_engine *engine, uint32_t segment, uint32_t *device, uint64_t *bytes);
+
+/* ---- Looking -------------------------------------------------------------------------------------- */
+
+enum zd_table {
+	ZD_TABLE_DEVICES,
+	ZD_TABLE_JOBS,
+	ZD_TABLE_SESSIONS,
+	ZD_TABLE_GROUPS,
+	ZD_TABLE_UNITS,
+	ZD_TABLE_BUFFERS,
+	ZD_TABLE_BUCKETS,
+	ZD_TABLE_ALLOCATIONS,
+	ZD_NTABLES
+};
+
+/* Charged bytes. The sum of all but the peaks is what quotas count. */
+struct zd_usage {
+	uint64_t shard_bytes, gathered_bytes, bucket_bytes, staging_bytes, target_bytes, allocation_bytes;
+	uint64_t peak_bytes, peak_gathered_bytes;
+};
+
+#define ZD_WAIT_TEXT 192
+
+struct zd_holder_row {
+	uint64_t session;
+	const char *tag;
+	uint32_t uses;
+	uint64_t age_ns;
+};
+
+struct zd_member_row {
+	uint32_t rank, device;
+	uint64_t session; /* 0: nobody */
+	uint32_t pid;
+};
+
+struct zd_row {
+	enum zd_table table;
+	uint64_t id; /* ascending within a table; the cursor */
+	const char *job, *group, *name, *state; /* "" where they do not apply */
+	union {
+		struct {
+			uint64_t arena_bytes, segment_bytes, block_bytes, quarantine_bytes, gather_budget_bytes;
+			struct zd_usage usage;
+			uint64_t gathers, joined_gathers;
+			uint32_t index, waiting;
+		} device;
+		struct {
+			uint32_t uid, sessions, groups;
+			bool durable;
+			struct zd_usage usage;
+		} job;
+		struct {
+			uint32_t uid, pid, outstanding, nwaits;
+			uint64_t age_ns, requests;
+			const char *const *waits;
+		} session;
+		struct {
+			uint32_t world_size, units, nmembers;
+			uint64_t committed_step;
+			bool torn;
+			const struct zd_member_row *members;
+		} group;
+		struct {
+			uint32_t dtype, slot, views, registered, gathered;
+			uint64_t numel, padded_bytes, version_min, version_max;
+			bool frozen;
+		} unit;
+		struct {
+			uint32_t rank, device, nholders;
+			uint64_t true_bytes, padded_bytes, version, age_ns;
+			bool persistent, prefetched;
+			const struct zd_holder_row *holders;
+			const char *waits_for;
+		} buffer;
+		struct {
+			uint32_t rank, device, dtype, nslots, reserved, committed, nwaits;
+			uint64_t slot_bytes, held_bytes;
+			const char *const *slots; /* nslots state names */
+			const char *const *waits;
+		} bucket;
+		struct {
+			uint64_t session, bytes, age_ns;
+			uint32_t device;
+		} allocation;
+	} u;
+};
+
+struct zd_list_query {
+	enum zd_table table;
+	uint64_t session; /* who asks: sees its own uid's rows, an admin all; 0: the daemon itself, sees all */
+	uint64_t cursor;  /* rows with a greater id */
+	const char *job;  /* NULL or "": all */
+};
+
+/* Calls fn for each row by ascending id until it returns false: that row is not taken. Returns the last id taken, or 0
+ * when the end was reached. */
+uint64_t zd_engine_list(struct zd_engine *engine, const struct zd_list_query *query,
+                        bool (*fn)(const struct zd_row *row, void *arg), void *arg);
+
+struct zd_engine_totals {
+	uint32_t sessions, jobs, groups;
+	uint64_t requests, gathers, joined_gathers, gathered_bytes_total;
+	struct zd_usage usage;
+};
+void zd_engine_totals(const struct zd_engine *engine, struct zd_engine_totals *totals);
+
+/*
+ * Aborts (zd_assert) when an invariant does not hold: no block owned twice; blocks + free + quarantine = arena;
+ * accounted bytes = bytes of what is there; every waiting request has a reason; a job without sessions that is not
+ * durable holds nothing; states agree with their data. Linear in everything; for tests and the simulator.
+ */
+void zd_engine_check(struct zd_engine *engine);
+
+#endif

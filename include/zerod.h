@@ -1,0 +1,479 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * zerod.h - the public C interface of libzerod.
+ *
+ * zerod is a per-node daemon that owns the memory of sharded training: shards, gathered parameters,
+ * gradient buckets and reduction targets. A training process connects with zerod_connect(), joins a
+ * group as one rank on one device, registers its units, and from then on gathers a unit before use,
+ * releases it after use, and reduces its gradient to the rank that owns each slice.
+ *
+ * Conventions
+ *   - Every function that can fail returns ZEROD_OK (0) or a negative ZEROD_E_* status. The text that
+ *     explains the last failure on a client is kept per client and thread: zerod_last_error().
+ *   - Out-parameters come last and are untouched on failure.
+ *   - `numel` counts elements, `bytes` counts bytes. Shapes are in elements, row-major.
+ *   - Option structures begin with `struct_size`; set it with the ZEROD_INIT macro, which also zeroes
+ *     the rest. Zero means "the default" for every option.
+ *   - All functions may be called from several threads at once, on one client or many. A handle
+ *     must not be used while or after another thread frees it.
+ *   - Functions that wait take the deadline of their options, or the client's default; 0 means the
+ *     default, ZEROD_NO_DEADLINE none. When it passes they return ZEROD_E_DEADLINE and the text says
+ *     what was waited for.
+ *   - A process that forks must not use its parent's client: every call returns ZEROD_E_FORKED.
+ *   - Nothing here prints, exits or raises a signal.
+ */
+#ifndef ZEROD_H
+#define ZEROD_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define ZEROD_VERSION_MAJOR 0
+#define ZEROD_VERSION_MINOR 1
+#define ZEROD_VERSION_PATCH 0
+
+#if defined(__GNUC__)
+#define ZEROD_MUST_USE __attribute__((warn_unused_result))
+#else
+#define ZEROD_MUST_USE
+#endif
+
+/* ---- Status codes ------------------------------------------------------------------------------
+ * The same numbers travel in the protocol; zeroctl and zerobench exit with the positive value. */
+
+enum zerod_status {
+	ZEROD_OK = 0,
+	ZEROD_E_INVALID = -1,        /* an argument is wrong; the text names it */
+	ZEROD_E_USAGE = -2,          /* command line programs: wrong usage */
+	ZEROD_E_NOT_FOUND = -3,      /* no such job, group, unit, bucket, entry, session, device */
+	ZEROD_E_EXISTS = -4,         /* taken already: a rank, a name */
+	ZEROD_E_MISMATCH = -5,       /* two ranks (or two calls) describe one thing differently */
+	ZEROD_E_STATE = -6,          /* not allowed now, e.g. publish without update_begin */
+	ZEROD_E_NOT_HELD = -7,       /* released what is not held under this tag */
+	ZEROD_E_STALE = -8,          /* the ticket's buffer was released already */
+	ZEROD_E_STALE_VERSION = -9,  /* the version asked for is no longer held */
+	ZEROD_E_BUSY = -10,          /* leases are outstanding */
+	ZEROD_E_SLOT_CONFLICT = -11, /* the slot holds another unit that the caller itself still holds */
+	ZEROD_E_POISONED = -12,      /* the session ran on after an aborted wait; reset it first */
+	ZEROD_E_DUPLICATE = -13,     /* the same unit reduced twice in one backward */
+	ZEROD_E_CAPACITY = -14,      /* ranks reduce in orders that cross beyond their buckets' capacity */
+	ZEROD_E_PEER_LOST = -15,     /* a rank of the group ended; the text names it */
+	ZEROD_E_ABORTED = -16,       /* the group was aborted by an administrator */
+	ZEROD_E_DEADLINE = -17,      /* the deadline passed; the text says what was waited for */
+	ZEROD_E_NO_MEMORY = -18,     /* can never fit; the text has the sizes */
+	ZEROD_E_QUOTA = -19,         /* beyond the uid's quota */
+	ZEROD_E_LIMIT = -20,         /* beyond a limit of the protocol, see proto/limits.h */
+	ZEROD_E_PERMISSION = -21,    /* not the owner, nor an administrator */
+	ZEROD_E_UNSUPPORTED = -22,   /* the daemon, backend or dtype cannot do this */
+	ZEROD_E_VERSION = -23,       /* protocol versions do not overlap */
+	ZEROD_E_PROTOCOL = -24,      /* a message that makes no sense */
+	ZEROD_E_CONNECT = -25,       /* no daemon listens on the socket */
+	ZEROD_E_DISCONNECTED = -26,  /* the daemon went away */
+	ZEROD_E_TORN = -27,          /* a durable group died inside an update; restore, then commit */
+	ZEROD_E_DEVICE = -28,        /* the device or its driver failed; the text has its words */
+	ZEROD_E_SHUTDOWN = -29,      /* the daemon is draining */
+	ZEROD_E_SYSTEM = -30,        /* a system call failed; the text has errno's words */
+	ZEROD_E_FORKED = -31,        /* the client was made before fork() */
+};
+
+/* The status's name without prefix, e.g. "NOT_HELD"; "UNKNOWN" for numbers that are none. Never NULL. */
+const char *zerod_status_name(int status);
+
+/* ---- Data types ------------------------------------------------------------------------------ */
+
+enum zerod_dtype {
+	ZEROD_FLOAT32 = 1,
+	ZEROD_FLOAT16 = 2,
+	ZEROD_BFLOAT16 = 3,
+	ZEROD_FLOAT8_E4M3 = 4,
+	ZEROD_FLOAT8_E5M2 = 5,
+	ZEROD_INT8 = 6,
+	ZEROD_INT16 = 7,
+	ZEROD_INT32 = 8,
+	ZEROD_INT64 = 9,
+	ZEROD_UINT8 = 10,
+	ZEROD_BOOL = 11,
+};
+
+/* Bytes of one element; 0 for an unknown dtype. */
+size_t zerod_dtype_bytes(enum zerod_dtype dtype);
+/* "float32", "bfloat16", ...; "unknown" otherwise. Never NULL. */
+const char *zerod_dtype_name(enum zerod_dtype dtype);
+
+/* ---- Client ----------------------------------------------------------------------------------- */
+
+typedef struct zerod_client zerod_client; /* one connection to the daemon */
+typedef struct zerod_group zerod_group;   /* this client's membership in a group: one rank */
+typedef struct zerod_unit zerod_unit;     /* this rank's handle of a unit */
+typedef struct zerod_bucket zerod_bucket; /* this rank's gradient bucket */
+typedef struct zerod_stream zerod_stream; /* an in-order stream of work, see below */
+typedef struct zerod_buffer zerod_buffer; /* a plain allocation */
+
+/* An asynchronous request. Compare and copy freely; {0} is "none". */
+typedef struct zerod_ticket {
+	uint64_t id;
+} zerod_ticket;
+
+#define ZEROD_NO_DEADLINE UINT32_MAX
+
+/* Zeroed options with struct_size set:  struct zerod_options o = ZEROD_INIT(o); */
+#ifdef __cplusplus
+#define ZEROD_INIT(var) {sizeof(var)}
+#else
+#define ZEROD_INIT(var) {.struct_size = sizeof(var)}
+#endif
+
+struct zerod_options {
+	size_t struct_size;
+	const char *socket_path; /* NULL: $ZEROD_SOCKET, else /run/zerod/zerod.sock */
+	const char *name;        /* shown by zeroctl; NULL: the program's name; at most 63 bytes of UTF-8 */
+	uint32_t deadline_ms;    /* default for every wait; 0: 60 000 */
+};
+
+/*
+ * Connects and shakes hands. `options` may be NULL.
+ * Errors: INVALID (path too long, name), CONNECT, VERSION, LIMIT (daemon full), PERMISSION, SYSTEM.
+ * On failure there is no client to ask for a text; zerod_last_error(NULL) has it for this thread.
+ */
+ZEROD_MUST_USE int zerod_connect(const struct zerod_options *options, zerod_client **client);
+
+/* Ends the session: leases, buckets and allocations of a job that is not durable are freed. NULL is
+ * allowed. All handles of the client become invalid. Blocks until host streams have drained. */
+void zerod_close(zerod_client *client);
+
+/* The text of this thread's last failure on `client` (NULL: on no client). Never NULL, "" if none.
+ * Valid until this thread's next call. */
+const char *zerod_last_error(const zerod_client *client);
+
+/* Clears the POISONED mark after the caller has discarded what it computed since the abort. */
+ZEROD_MUST_USE int zerod_session_reset(zerod_client *client);
+
+struct zerod_device_info {
+	uint32_t index;
+	char name[64];            /* "host0", or the GPU's UUID */
+	uint64_t arena_bytes;     /* what the daemon may hold on this device */
+	uint64_t allocated_bytes; /* blocks in use or in quarantine */
+	uint64_t gathered_bytes;  /* live gathered buffers, padded */
+	uint64_t peak_bytes;      /* highest allocated_bytes since the daemon's start */
+};
+
+/* `device` counts from 0; NOT_FOUND past the last. */
+ZEROD_MUST_USE int zerod_device_get(zerod_client *client, uint32_t device, struct zerod_device_info *info);
+
+/* ---- Batching ----------------------------------------------------------------------------------
+ * Between cork and uncork, requests of the *calling thread* that return tickets are collected and sent
+ * together, as few packets as fit; uncork sends. Calls that wait uncork first. Nesting counts. */
+void zerod_cork(zerod_client *client);
+ZEROD_MUST_USE int zerod_uncork(zerod_client *client);
+
+/* ---- Streams -----------------------------------------------------------------------------------
+ * A stream is a first-in first-out sequence of work that runs asynchronously to its caller. Waits and
+ * releases name streams, so that the daemon orders its own work against the trainer's without blocking
+ * either's CPU. NULL in place of a stream means "the calling thread itself": a wait then blocks the
+ * thread, and a release or commit says that all use has ended already. */
+
+/* A host stream: a thread that runs functions in order. Its timeline is one of at most
+ * ZEROD_MAX_STREAMS of the session. Errors: LIMIT, SYSTEM. */
+#define ZEROD_MAX_STREAMS 256
+ZEROD_MUST_USE int zerod_host_stream_create(zerod_client *client, zerod_stream **stream);
+/* Appends fn(arg). Errors: STATE after a wait of this stream was aborted. */
+ZEROD_MUST_USE int zerod_host_stream_launch(zerod_stream *stream, void (*fn)(void *), void *arg);
+/* Blocks until all that was appended has run. Errors: ABORTED if a wait in it was freed by an abort. */
+ZEROD_MUST_USE int zerod_stream_synchronize(zerod_stream *stream);
+/* Drains and frees. NULL is allowed. */
+void zerod_stream_destroy(zerod_stream *stream);
+
+/* ---- Jobs and groups --------------------------------------------------------------------------- */
+
+enum zerod_group_flags {
+	ZEROD_GROUP_DURABLE = 1u << 0, /* the job's shards outlive its sessions, until zeroctl ends it */
+};
+
+struct zerod_group_options {
+	size_t struct_size;
+	const char *job;      /* namespace, owned by the first joiner's uid; 1..63 bytes of UTF-8 */
+	const char *group;    /* name inside the job; 1..63 bytes; NULL: "world" */
+	uint32_t world_size;  /* 1..1024 */
+	uint32_t rank;        /* 0..world_size-1 */
+	uint32_t device;      /* index on this node; several ranks may share a device */
+	uint32_t flags;       /* enum zerod_group_flags */
+	uint32_t deadline_ms; /* for the other ranks to come */
+};
+
+/*
+ * Joins as one rank and waits until every rank has. A rank whose process died may be replaced by joining
+ * again with the same rank; the group then leaves the failed state.
+ * Errors: INVALID, NOT_FOUND (device), EXISTS (the rank is taken; by which pid), MISMATCH (world_size or
+ * flags differ from the first joiner's; both are named), PERMISSION (another uid's job), DEADLINE (names the
+ * missing ranks), LIMIT, ABORTED.
+ */
+ZEROD_MUST_USE int zerod_group_join(zerod_client *client, const struct zerod_group_options *options,
+                                    zerod_group **group);
+/* Leaves; what this rank holds in the group is freed as at session end. The handle, its units and buckets
+ * become invalid whatever is returned. NULL is allowed. */
+int zerod_group_leave(zerod_group *group);
+
+/* ---- Units -------------------------------------------------------------------------------------- */
+
+#define ZEROD_MAX_DIMS 8
+#define ZEROD_NO_SLOT 0
+
+/* A tensor inside a unit: `offset_numel` elements from the gathered buffer's start, of this shape. A zero
+ * in the shape makes an empty view; ndim 0 is a scalar. Views may overlap. */
+struct zerod_view {
+	const char *name; /* 1..127 bytes of UTF-8 */
+	uint64_t offset_numel;
+	uint32_t ndim;
+	uint64_t shape[ZEROD_MAX_DIMS];
+};
+
+enum zerod_unit_flags {
+	ZEROD_UNIT_PERSISTENT = 1u << 0, /* the gathered copy survives its last release */
+	ZEROD_UNIT_FROZEN = 1u << 1,     /* has no gradient: no part in targets */
+};
+
+struct zerod_unit_options {
+	size_t struct_size;
+	const char *name; /* unique in the group; 1..127 bytes of UTF-8 */
+	enum zerod_dtype dtype;
+	uint64_t numel;  /* elements of the whole unit, at least 1 */
+	uint32_t nviews; /* 0: one view of shape {numel} with the unit's name */
+	const struct zerod_view *views;
+	uint32_t slot;  /* ZEROD_NO_SLOT, or 1..: gathered at the slot's fixed address */
+	uint32_t flags; /* enum zerod_unit_flags */
+};
+
+/*
+ * Registers this rank's part and allocates its zeroed shard. All ranks register the same units, in any order.
+ * shard_numel is ceil(numel / world_size), rounded up so that a shard's bytes are a multiple of 256; the
+ * gathered buffer has world_size * shard_numel elements, of which the first numel are real. Registering twice
+ * identically returns a second handle.
+ * Errors: INVALID, MISMATCH (both ranks and both descriptions are named), NO_MEMORY, QUOTA, LIMIT, PEER_LOST.
+ */
+ZEROD_MUST_USE int zerod_unit_register(zerod_group *group, const struct zerod_unit_options *options,
+                                       zerod_unit **unit);
+/* Unregisters this rank's part. Errors: BUSY while it is leased, updated or reduced. */
+ZEROD_MUST_USE int zerod_unit_unregister(zerod_unit *unit);
+
+struct zerod_shard {
+	void *data;             /* shard_numel elements, mapped in this process */
+	uint64_t shard_numel;   /* equal for all ranks, padding included */
+	uint64_t true_numel;    /* of which are real; the rest is zero and stays so; may be 0 */
+	uint64_t offset_numel;  /* of the shard's first element in the unit */
+	uint64_t version;       /* last published; 0: never */
+	uint64_t padded_numel;  /* world_size * shard_numel */
+	enum zerod_dtype dtype;
+};
+
+ZEROD_MUST_USE int zerod_unit_shard(zerod_unit *unit, struct zerod_shard *shard);
+
+/*
+ * Begins an update of this rank's shards of `count` units: returns when no gather reads them any more, and
+ * gathers asked for later wait for the new version. The shards may then be written.
+ * Errors: STATE (an update runs already), POISONED, DEADLINE (the update is cancelled), PEER_LOST. With an
+ * error no shard is under update.
+ */
+ZEROD_MUST_USE int zerod_update_begin(zerod_unit *const *units, uint32_t count);
+
+enum zerod_publish_flags {
+	ZEROD_PUBLISH_FORCE = 1u << 0, /* even with leases outstanding on this rank's gathered copy */
+};
+
+/*
+ * Ends the update: the shards have their new content once all work now in `streams` has run (none: they have it
+ * already); the version rises by one and gathered copies of this rank become stale.
+ * Every rank publishes every version of every unit, empty and unchanged shards included.
+ * Errors: STATE (no update), BUSY (leases outstanding; which tags), POISONED. With an error nothing is published.
+ */
+ZEROD_MUST_USE int zerod_publish(zerod_unit *const *units, uint32_t count, zerod_stream *const *streams,
+                                 uint32_t nstreams, uint32_t flags);
+
+/*
+ * Marks everything published as one finished step, atomically over all ranks and units of the group: waits until
+ * every rank has called it with the same `step`.
+ * Errors: MISMATCH (another rank commits another step), STATE (an update is open; versions differ between
+ * ranks; committed already), POISONED, PEER_LOST, DEADLINE.
+ */
+ZEROD_MUST_USE int zerod_commit(zerod_group *group, uint64_t step);
+
+/* Makes the gathered copy survive its last release, or not. May be called at any time. */
+ZEROD_MUST_USE int zerod_unit_set_persistent(zerod_unit *unit, int persistent);
+
+/* ---- Gather and release ------------------------------------------------------------------------- */
+
+enum zerod_gather_flags {
+	ZEROD_GATHER_PREFETCH = 1u << 0, /* no lease: a later gather finds the bytes under way or there.
+	                                    Yields its memory to gathers that need it. */
+};
+
+struct zerod_gather_options {
+	size_t struct_size;
+	const char *tag;      /* the holder's name, 1..31 bytes; NULL: "default" */
+	uint32_t uses;        /* releases that end the lease; 0: 1 */
+	uint64_t version;     /* exact version; 0: the newest, at least what this rank last published */
+	uint32_t flags;       /* enum zerod_gather_flags */
+	uint32_t deadline_ms;
+};
+
+/*
+ * Asks for this rank's gathered copy of the unit. Returns at once; `options` may be NULL. The ticket is waited for
+ * with zerod_wait(). Gathers of a copy that is there, or on its way, join it: one transfer, any number of leases.
+ * No other rank takes part. Each gather that succeeds adds `uses` releases to the lease of (session, tag).
+ * Errors here: INVALID, LIMIT, DISCONNECTED. Errors at the wait: STALE_VERSION, SLOT_CONFLICT, NO_MEMORY
+ * (can never fit), QUOTA, PEER_LOST, MISMATCH, TORN, DEADLINE.
+ */
+ZEROD_MUST_USE int zerod_gather_begin(zerod_unit *unit, const struct zerod_gather_options *options,
+                                      zerod_ticket *ticket);
+
+/*
+ * Completes a ticket. For a gather: makes `stream` (NULL: the calling thread) wait for the bytes and returns the
+ * gathered buffer's address in *data: padded_numel elements, valid until the lease is released. Work that is
+ * appended to the stream afterwards sees the bytes. Blocks the caller only until the daemon has placed the buffer.
+ * Waiting again is harmless; after the release it returns STALE. For tickets of other calls `stream` and `data`
+ * must be NULL, and the first wait consumes the ticket. `data` may be NULL.
+ */
+ZEROD_MUST_USE int zerod_wait(zerod_client *client, zerod_ticket ticket, zerod_stream *stream, void **data);
+
+/* zerod_gather_begin() and zerod_wait() in one. */
+ZEROD_MUST_USE int zerod_gather(zerod_unit *unit, const struct zerod_gather_options *options, zerod_stream *stream,
+                                void **data);
+
+/*
+ * Releases one use of the lease of (session, tag) (NULL: "default"). The bytes are not reused before all work now in
+ * `streams` has run; accounting falls at once. With `ticket` NULL the call waits for the daemon's answer; otherwise
+ * it returns at once and the ticket tells.
+ * Errors: NOT_HELD (nothing is changed), INVALID.
+ */
+ZEROD_MUST_USE int zerod_release(zerod_unit *unit, const char *tag, zerod_stream *const *streams, uint32_t nstreams,
+                                 zerod_ticket *ticket);
+
+/* ---- Reduce ------------------------------------------------------------------------------------- */
+
+struct zerod_backward_options {
+	size_t struct_size;
+	uint32_t stage;                 /* ZeRO stage 1, 2 or 3; 0: 3 */
+	int boundary;                   /* the last micro-step before the optimizer's step */
+	enum zerod_dtype target_dtype;  /* of the reduced gradients: float32 (0), float16 or bfloat16 */
+};
+
+/*
+ * Begins a backward pass of this rank. All ranks run the same sequence of backwards and steps. Binds the step-local
+ * target (one zeroed flat buffer): at the first backward after a step in stages 2 and 3, at the boundary in stage 1,
+ * where reducing off a boundary is an error.
+ * Errors: STATE (a backward runs), NO_MEMORY, QUOTA, PEER_LOST, POISONED.
+ */
+ZEROD_MUST_USE int zerod_backward_begin(zerod_group *group, const struct zerod_backward_options *options);
+
+struct zerod_bucket_options {
+	size_t struct_size;
+	enum zerod_dtype dtype; /* of the gradients: float32, float16 or bfloat16 */
+	uint64_t slot_bytes;    /* 0: 32 MiB; rounded up to a multiple of 256 */
+	uint32_t nslots;        /* 0: 2; at most 16 */
+};
+
+/* Creates a bucket for this rank. Storage is taken at the first reservation of a backward and given back when
+ * the backward has ended. Errors: INVALID, UNSUPPORTED (dtype), LIMIT. */
+ZEROD_MUST_USE int zerod_bucket_create(zerod_group *group, const struct zerod_bucket_options *options,
+                                       zerod_bucket **bucket);
+/* Errors: BUSY while entries are not reduced yet. */
+ZEROD_MUST_USE int zerod_bucket_destroy(zerod_bucket *bucket);
+
+struct zerod_entry {
+	uint64_t id;
+	void *data;            /* padded_numel elements of the bucket's dtype, zeroed */
+	uint64_t padded_numel; /* world_size * shard_numel of the unit */
+};
+
+/*
+ * Reserves room for the gradient of `unit` in the bucket's open slot, or in a buffer of its own if it is larger than a
+ * slot. Waits while the next slot is still being reduced, for nothing else.
+ * Errors: STATE (no backward; stage 1 off a boundary), DUPLICATE, CAPACITY (names the ranks and units), NO_MEMORY,
+ * PEER_LOST, DEADLINE.
+ */
+ZEROD_MUST_USE int zerod_bucket_reserve(zerod_bucket *bucket, zerod_unit *unit, struct zerod_entry *entry);
+
+enum zerod_reduce_op { ZEROD_SUM = 0, ZEROD_MEAN = 1 };
+enum zerod_reduce_flags {
+	ZEROD_REDUCE_OVERWRITE = 1u << 0, /* replace the target's content; default: add to it */
+};
+
+struct zerod_reduce_options {
+	size_t struct_size;
+	enum zerod_reduce_op op;
+	float prescale; /* every input is multiplied by it in float32 before the sum; 0: 1.0 */
+	uint32_t flags; /* enum zerod_reduce_flags */
+};
+
+/*
+ * Hands the entry over for reduction once all work now in `streams` - every stream that wrote it - has run. When all
+ * ranks have committed (or skipped) the unit in this backward, each owner's slice is summed in float32 in rank order
+ * and added to its target. `options` may be NULL and must be equal on all ranks. Returns when the daemon has taken it.
+ * Errors: NOT_FOUND (no such entry), STATE (committed already), MISMATCH, INVALID.
+ */
+ZEROD_MUST_USE int zerod_bucket_commit(zerod_bucket *bucket, uint64_t entry_id, zerod_stream *const *streams,
+                                       uint32_t nstreams, const struct zerod_reduce_options *options);
+
+/* This rank has no gradient for the unit in this backward: it contributes zeros. Errors as for reserve. */
+ZEROD_MUST_USE int zerod_reduce_skip(zerod_unit *unit);
+
+/*
+ * Ends the backward: returns when every reduction that this rank took part in is complete. Bucket storage is given back.
+ * Errors: STATE (no backward; an entry reserved but not committed), MISMATCH (a rank ended without a gradient or a
+ * skip for a unit that others reduced), PEER_LOST, DEADLINE.
+ */
+ZEROD_MUST_USE int zerod_backward_end(zerod_group *group);
+
+struct zerod_step_info {
+	uint64_t step;         /* counts from 1 */
+	int overflow;          /* an inf or nan was seen by any rank */
+	double norm_squared;   /* of the reduced gradients, over all ranks */
+};
+
+/*
+ * After a boundary's backward: waits until every rank has called it, and returns what they agree on. The target may
+ * then be read with zerod_unit_target() until zerod_step_end().
+ * Errors: STATE (no boundary backward has ended), POISONED, PEER_LOST, DEADLINE.
+ */
+ZEROD_MUST_USE int zerod_step_begin(zerod_group *group, struct zerod_step_info *info);
+
+struct zerod_target {
+	void *data;            /* this rank's reduced slice: shard_numel elements, padding zero */
+	uint64_t shard_numel;
+	uint64_t true_numel;
+	enum zerod_dtype dtype;
+};
+
+/* Errors: STATE outside step_begin .. step_end. INVALID for a frozen unit. */
+ZEROD_MUST_USE int zerod_unit_target(zerod_unit *unit, struct zerod_target *target);
+
+/* Drops this rank's target. `streams`: as for zerod_release(). Also the path after an overflow. */
+ZEROD_MUST_USE int zerod_step_end(zerod_group *group, zerod_stream *const *streams, uint32_t nstreams);
+
+/* ---- Plain allocations --------------------------------------------------------------------------- */
+
+struct zerod_alloc_options {
+	size_t struct_size;
+	const char *job;      /* as in zerod_group_options */
+	const char *name;     /* shown by zeroctl; NULL: "" */
+	uint32_t device;
+	uint64_t bytes;       /* at least 1; rounded up to a multiple of 256 */
+	uint64_t alignment;   /* power of two up to 2 MiB; 0: 256 */
+	uint32_t deadline_ms;
+};
+
+/* Zeroed memory that belongs to the job and ends with the session. Errors: INVALID, NOT_FOUND, NO_MEMORY, QUOTA,
+ * PERMISSION, DEADLINE. */
+ZEROD_MUST_USE int zerod_alloc(zerod_client *client, const struct zerod_alloc_options *options,
+                               zerod_buffer **buffer, void **data);
+/* Frees once all work now in `streams` has run. The handle becomes invalid unless an error is returned. */
+ZEROD_MUST_USE int zerod_free(zerod_buffer *buffer, zerod_stream *const *streams, uint32_t nstreams);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

@@ -1,0 +1,38 @@
+#!/bin/sh
+# SPDX-License-Identifier: Apache-2.0
+# Installs what the build and the tests need, where it is missing: Debian 12 and Ubuntu 24.04 by apt-get, with sudo
+# when not root. Elsewhere it prints the list and goes on if nothing is missing.
+set -eu
+missing=""
+need() { # test, debian package, what for
+	if ! eval "$1" >/dev/null 2>&1; then
+		missing="$missing $2"
+		printf 'zerod needs %-22s %s\n' "$2" "$3"
+	fi
+}
+need 'command -v gcc || command -v clang' gcc 'C compiler'
+need 'command -v pkg-config' pkg-config 'finds libraries'
+need 'command -v protoc-c' protobuf-c-compiler 'generates the protocol code'
+need 'pkg-config --exists libuv' libuv1-dev 'event loop of the daemon'
+need 'pkg-config --exists libprotobuf-c' libprotobuf-c-dev 'protocol messages'
+need 'pkg-config --exists libsystemd' libsystemd-dev 'service notification, journal'
+need 'pkg-config --exists inih' libinih-dev 'configuration file'
+need 'pkg-config --exists jansson' libjansson-dev 'zeroctl --json'
+need 'test -e /usr/include/uthash.h' uthash-dev 'hash tables'
+need 'pkg-config --exists cmocka' libcmocka-dev 'tests'
+[ -n "${CI:-}" ] && need 'command -v clang-format' clang-format 'make format'
+[ -n "${CI:-}" ] && need 'command -v clang-tidy' clang-tidy 'make tidy'
+[ -z "$missing" ] && exit 0
+if ! command -v apt-get >/dev/null 2>&1; then
+	echo "Install these (Debian's names) with your package manager, then run make again." >&2
+	exit 1
+fi
+sudo=""
+if [ "$(id -u)" -ne 0 ]; then
+	command -v sudo >/dev/null 2>&1 || { echo "Run as root: apt-get install$missing" >&2; exit 1; }
+	sudo=sudo
+fi
+echo "Installing:$missing"
+$sudo env DEBIAN_FRONTEND=noninteractive apt-get update -qq
+# shellcheck disable=SC2086
+$sudo env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $missing >/dev/null

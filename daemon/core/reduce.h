@@ -1,0 +1,42 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * reduce.h - what the rest of the core asks of buckets, reductions, targets and steps (bucket.c, reduce.c, step.c).
+ */
+#ifndef ZD_CORE_REDUCE_H
+#define ZD_CORE_REDUCE_H
+
+#include "core/internal.h"
+
+/* Rows of zd_request_types. */
+extern const struct zd_request_type zd_req_backward_begin, zd_req_backward_end, zd_req_step_begin, zd_req_step_end;
+extern const struct zd_request_type zd_req_bucket_create, zd_req_bucket_destroy, zd_req_bucket_reserve;
+extern const struct zd_request_type zd_req_bucket_commit, zd_req_reduce_skip;
+
+/* The member's session ends or it leaves: its buckets, entries, target and part in reductions go (blocks that an op still
+ * uses go with its end). member->reduce is NULL or detached afterwards. Waiting requests are gone already. */
+void zd_reduce_member_detach(struct zd_engine *e, struct zd_member *member);
+/* The group failed or was aborted: reductions that are not complete are dropped, entries' storage and staging go as
+ * their ops end, every member's backward and step are reset and targets dropped. Called before waiters are tried. */
+void zd_reduce_group_failed(struct zd_engine *e, struct zd_group *group);
+/* All ranks are there again: backward and step counters of all members are made equal. */
+void zd_reduce_group_revived(struct zd_engine *e, struct zd_group *group);
+/* Called by zd_settle() for a dirty device before its queue is tried: reductions that wait for staging may go on.
+ * Must not mark devices dirty unless something changed. */
+void zd_reduce_settle(struct zd_engine *e, struct zd_device *device);
+/* For zd_engine_check(): aborts if something of the group's reductions, buckets or targets is inconsistent; adds the
+ * charged bytes found per device and kind into found[device][kind], and quarantined bytes into quarantine[device]. */
+void zd_reduce_check(struct zd_engine *e, struct zd_group *group, uint64_t (*found)[ZD_NCHARGES], uint64_t *quarantine);
+/* Adds the group's buckets to a listing: fills row->u.bucket etc. for one bucket. Text arrays live in the scratch. */
+struct zd_bucket_scratch {
+	char waits[8][ZD_WAIT_TEXT];
+	const char *wait_ptrs[8];
+	const char *slots[ZD_MAX_BUCKET_SLOTS];
+};
+void zd_bucket_row(struct zd_engine *e, struct zd_bucket *bucket, struct zd_row *row,
+                   struct zd_bucket_scratch *scratch);
+/* For the listing: id and group of a bucket; iterate with e->buckets (uthash, next by zd_bucket_next). */
+uint64_t zd_bucket_id(const struct zd_bucket *bucket);
+struct zd_group *zd_bucket_group(const struct zd_bucket *bucket);
+struct zd_bucket *zd_bucket_next(const struct zd_bucket *bucket);
+
+#endif

@@ -14,6 +14,6 @@ bool zd_dtype_reducible(enum zerod_dtype dtype);
 float zd_bf16_to_f32(uint16_t bits);
 uint16_t zd_f32_to_bf16(float value); /* round to nearest even; nan stays nan */
 float zd_f16_to_f32(uint16_t bits);
-uint16_t zd_f32_to_f16(float value);  /* round to nearest even; overflow to inf; nan stays nan */
+uint16_t zd_f32_to_f16(float value); /* round to nearest even; overflow to inf; nan stays nan */
 
 #endif

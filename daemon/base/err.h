@@ -17,18 +17,23 @@ struct zd_err {
 	char text[ZD_ERR_TEXT_BYTES];
 };
 
-#define ZD_ERR_NONE {.status = 0}
+#define ZD_ERR_NONE                                                                                          \
+	{                                                                                                    \
+		.status = 0                                                                                  \
+	}
 
-/* Formats the text (cut if too long, always terminated, always valid UTF-8) and returns `status`. */
+/* Formats the text and returns `status`. The text is cut if too long, always terminated, and always UTF-8 without
+ * control characters, whatever the arguments hold; they may point into err->text. */
 int zd_err_set(struct zd_err *err, int status, const char *format, ...) __attribute__((format(printf, 3, 4)));
-/* As zd_err_set with ZEROD_E_SYSTEM and ": <strerror(errno_value)>" behind the text. */
-int zd_err_errno(struct zd_err *err, int errno_value, const char *format, ...) __attribute__((format(printf, 3, 4)));
+/* As zd_err_set, with ZEROD_E_SYSTEM and ": <strerror(errno_value)>" behind the text, which is cut before the reason is. */
+int zd_err_errno(struct zd_err *err, int errno_value, const char *format, ...)
+        __attribute__((format(printf, 3, 4)));
 
 /* Our own mistakes only; what a peer, a file, a device or the user says is never asserted. Stays in release builds. */
-#define zd_assert(cond) \
-	do { \
-		if (!(cond)) \
-			zd_assert_failed(#cond, __FILE__, __LINE__, __func__); \
+#define zd_assert(cond)                                                                                      \
+	do {                                                                                                 \
+		if (!(cond))                                                                                 \
+			zd_assert_failed(#cond, __FILE__, __LINE__, __func__);                               \
 	} while (0)
 _Noreturn void zd_assert_failed(const char *cond, const char *file, int line, const char *func);
 

@@ -11,11 +11,11 @@
 #include <stddef.h>
 
 enum zd_log_level { /* syslog's numbers */
-	ZD_LOG_ERROR = 3,
-	ZD_LOG_WARNING = 4,
-	ZD_LOG_NOTICE = 5,
-	ZD_LOG_INFO = 6,
-	ZD_LOG_DEBUG = 7,
+	            ZD_LOG_ERROR = 3,
+	            ZD_LOG_WARNING = 4,
+	            ZD_LOG_NOTICE = 5,
+	            ZD_LOG_INFO = 6,
+	            ZD_LOG_DEBUG = 7,
 };
 
 #define ZD_LOG_MAX_FIELDS 8
@@ -38,7 +38,7 @@ void zd_log_set_sink(zd_log_sink sink);
 void zd_log_set_level(enum zd_log_level level); /* lines above it are dropped; default INFO */
 
 void zd_log(enum zd_log_level level, const char *format, ...) __attribute__((format(printf, 2, 3)));
-void zd_log_with(enum zd_log_level level, const struct zd_log_field *fields, size_t nfields, const char *format, ...)
-	__attribute__((format(printf, 4, 5)));
+void zd_log_with(enum zd_log_level level, const struct zd_log_field *fields, size_t nfields,
+                 const char *format, ...) __attribute__((format(printf, 4, 5)));
 
 #endif

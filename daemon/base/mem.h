@@ -16,7 +16,7 @@ void *zd_calloc(size_t count, size_t bytes_each) __attribute__((returns_nonnull,
 void *zd_realloc(void *old, size_t count, size_t bytes_each) __attribute__((returns_nonnull));
 char *zd_strdup(const char *text) __attribute__((returns_nonnull, malloc));
 
-#define ZD_ARRAY_LEN(a) (sizeof(a) / sizeof((a)[0]))
+#define ZD_ARRAY_LEN(a)                    (sizeof(a) / sizeof((a)[0]))
 #define ZD_CONTAINER_OF(ptr, type, member) ((type *)((char *)(ptr)-offsetof(type, member)))
 
 static inline uint64_t zd_min_u64(uint64_t a, uint64_t b)

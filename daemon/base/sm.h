@@ -11,10 +11,10 @@
 #include <stdint.h>
 
 struct zd_sm {
-	const char *name;                /* of the life cycle, for the abort's message */
-	unsigned nstates;                /* at most 32 */
+	const char *name; /* of the life cycle, for the abort's message */
+	unsigned nstates; /* at most 32 */
 	const char *const *state_names;
-	const uint32_t *allowed;         /* allowed[from] has bit `to` set when from -> to is a move */
+	const uint32_t *allowed; /* allowed[from] has bit `to` set when from -> to is a move */
 };
 
 #define ZD_SM_TO(state) (1u << (state))

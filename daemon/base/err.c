@@ -1,0 +1,60 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * err.c - a status with its text.
+ *
+ * The text goes to clients, logs and terminals, and may quote what a client sent: zd_text_vformat() makes it harmless.
+ */
+#include "base/err.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/text.h"
+
+/* Arguments may point into err->text (a text that grows on its way up), so the new text is made beside it. */
+static void set_text(struct zd_err *err, int status, const char *format, va_list args)
+{
+	char text[ZD_ERR_TEXT_BYTES];
+
+	zd_text_vformat(text, sizeof(text), format, args);
+	err->status = status;
+	memcpy(err->text, text, sizeof(text));
+}
+
+int zd_err_set(struct zd_err *err, int status, const char *format, ...)
+{
+	va_list args;
+
+	if (!err)
+		return status;
+	va_start(args, format);
+	set_text(err, status, format, args);
+	va_end(args);
+	return status;
+}
+
+int zd_err_errno(struct zd_err *err, int errno_value, const char *format, ...)
+{
+	char text[ZD_ERR_TEXT_BYTES];
+	char reason_buffer[128];
+	const char *reason;
+	va_list args;
+
+	if (!err)
+		return ZEROD_E_SYSTEM;
+	reason = strerror_r(errno_value, reason_buffer, sizeof(reason_buffer));
+	va_start(args, format);
+	zd_text_vformat(text, sizeof(text), format, args);
+	va_end(args);
+	/* A long text gives way to the reason, without which it would say nothing. */
+	return zd_err_set(err, ZEROD_E_SYSTEM, "%.*s: %s", (int)(sizeof(text) - strlen(reason) - 3), text,
+	                  reason);
+}
+
+void zd_assert_failed(const char *cond, const char *file, int line, const char *func)
+{
+	(void)fprintf(stderr, "%s:%d: %s: assertion failed: %s\n", file, line, func, cond);
+	abort();
+}

@@ -2,8 +2,8 @@
 /*
  * frame.h - one packet of a SOCK_SEQPACKET socket, with descriptors. Used alike by the daemon and the library.
  *
- * Both calls never block (MSG_DONTWAIT) and never raise SIGPIPE. A packet that is longer than ZD_MAX_PACKET_BYTES, or brings
- * more than ZD_MAX_PACKET_FDS descriptors, is refused whole; descriptors that came are closed.
+ * Both calls never block (MSG_DONTWAIT) and never raise SIGPIPE. A packet that is longer than ZD_MAX_PACKET_BYTES, or
+ * brings more than ZD_MAX_PACKET_FDS descriptors, is refused whole; descriptors that came are closed.
  */
 #ifndef ZD_PROTO_FRAME_H
 #define ZD_PROTO_FRAME_H
@@ -21,12 +21,13 @@
 struct sockaddr_un;
 int zd_frame_address(const char *path, struct sockaddr_un *addr, struct zd_err *err);
 
-/* 0, ZD_FRAME_AGAIN, DISCONNECTED, LIMIT or SYSTEM. The descriptors stay the caller's. */
-int zd_frame_send(int sock, const void *bytes, size_t nbytes, const int *fds, unsigned nfds, struct zd_err *err)
-	__attribute__((warn_unused_result));
+/* 0, ZD_FRAME_AGAIN, DISCONNECTED, LIMIT (no bytes at all included) or SYSTEM. The descriptors stay the caller's. */
+int zd_frame_send(int sock, const void *bytes, size_t nbytes, const int *fds, unsigned nfds,
+                  struct zd_err *err) __attribute__((warn_unused_result));
 
 /* 0, ZD_FRAME_AGAIN, DISCONNECTED (end of stream or reset), LIMIT (packet or descriptors beyond the limits),
- * SYSTEM (EMFILE on a descriptor included). On 0 the *nfds descriptors (close-on-exec) belong to the caller. */
+ * SYSTEM (EMFILE on a descriptor included). On 0 the *nfds descriptors (close-on-exec) belong to the caller.
+ * `buffer_bytes` is at least ZD_MAX_PACKET_BYTES. */
 int zd_frame_recv(int sock, void *buffer, size_t buffer_bytes, size_t *nbytes, int fds[ZD_MAX_PACKET_FDS],
                   unsigned *nfds, struct zd_err *err) __attribute__((warn_unused_result));
 
@@ -35,7 +36,8 @@ int zd_frame_recv(int sock, void *buffer, size_t buffer_bytes, size_t *nbytes, i
  * beyond its first block. Not thread-safe.
  */
 struct zd_arena {
-	ProtobufCAllocator allocator; /* hand &arena->allocator to xxx__unpack(); never call xxx__free_unpacked() */
+	/* Hand &arena->allocator to xxx__unpack(); never call xxx__free_unpacked(). */
+	ProtobufCAllocator allocator;
 	uint8_t *block;
 	size_t block_bytes, used_bytes;
 	struct zd_arena_spill *spill;
@@ -43,7 +45,7 @@ struct zd_arena {
 void zd_arena_init(struct zd_arena *arena, size_t block_bytes);
 void zd_arena_reset(struct zd_arena *arena);
 void zd_arena_deinit(struct zd_arena *arena);
-/* Zeroed, aligned to 16. For building replies with the same lifetime. */
+/* Zeroed, aligned to 16, never NULL. For building replies with the same lifetime. */
 void *zd_arena_alloc(struct zd_arena *arena, size_t bytes);
 
 #endif

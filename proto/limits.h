@@ -3,35 +3,35 @@
 #ifndef ZD_PROTO_LIMITS_H
 #define ZD_PROTO_LIMITS_H
 
-#define ZD_PROTOCOL_VERSION 1u     /* the only version spoken */
-#define ZD_DEFAULT_SOCKET "/run/zerod/zerod.sock"
+#define ZD_PROTOCOL_VERSION 1u /* the only version spoken */
+#define ZD_DEFAULT_SOCKET   "/run/zerod/zerod.sock"
 
-#define ZD_MAX_PACKET_BYTES 65536u /* one SOCK_SEQPACKET message */
-#define ZD_MAX_PACKET_FDS 8u       /* descriptors attached to one packet, and unread ones of one session */
-#define ZD_MAX_BATCH 256u          /* requests in one packet */
-#define ZD_MAX_OUTSTANDING 1024u   /* requests of one session without a reply */
-#define ZD_MAX_BACKLOG_PACKETS 256u /* replies queued for a client that does not read; then it is closed */
-#define ZD_MAX_SESSIONS 1024u
-#define ZD_MAX_DEVICES 64u
+#define ZD_MAX_PACKET_BYTES    65536u /* one SOCK_SEQPACKET message */
+#define ZD_MAX_PACKET_FDS      8u     /* descriptors attached to one packet, and unread ones of one session */
+#define ZD_MAX_BATCH           256u   /* requests in one packet */
+#define ZD_MAX_OUTSTANDING     1024u  /* requests of one session without a reply */
+#define ZD_MAX_BACKLOG_PACKETS 256u   /* replies queued for a client that does not read; then it is closed */
+#define ZD_MAX_SESSIONS        1024u
+#define ZD_MAX_DEVICES         64u
 
-#define ZD_MAX_NAME_BYTES 63u      /* jobs, groups, sessions, allocations */
-#define ZD_MAX_UNIT_NAME_BYTES 127u /* units and views */
-#define ZD_MAX_TAG_BYTES 31u
-#define ZD_MAX_WORLD 1024u
-#define ZD_MAX_VIEWS 256u          /* views of one unit */
-#define ZD_MAX_DIMS 8u
-#define ZD_MAX_SLOTS 4096u         /* highest slot number */
-#define ZD_MAX_UNITS 65536u        /* units of one group */
-#define ZD_MAX_BUCKETS 64u         /* buckets of one rank */
-#define ZD_MAX_BUCKET_SLOTS 16u
-#define ZD_MAX_FENCES 64u          /* fences in one request */
-#define ZD_MAX_UNITS_PER_REQUEST 1024u /* update_begin, publish */
-#define ZD_MAX_BYTES (1ull << 50)  /* of any one object; keeps every product below 2^63 */
+#define ZD_MAX_NAME_BYTES        63u  /* jobs, groups, sessions, allocations */
+#define ZD_MAX_UNIT_NAME_BYTES   127u /* units and views */
+#define ZD_MAX_TAG_BYTES         31u
+#define ZD_MAX_WORLD             1024u
+#define ZD_MAX_VIEWS             256u /* views of one unit */
+#define ZD_MAX_DIMS              8u
+#define ZD_MAX_SLOTS             4096u  /* highest slot number */
+#define ZD_MAX_UNITS             65536u /* units of one group */
+#define ZD_MAX_BUCKETS           64u    /* buckets of one rank */
+#define ZD_MAX_BUCKET_SLOTS      16u
+#define ZD_MAX_FENCES            64u          /* fences in one request */
+#define ZD_MAX_UNITS_PER_REQUEST 1024u        /* update_begin, publish */
+#define ZD_MAX_BYTES             (1ull << 50) /* of any one object; keeps every product below 2^63 */
 
-#define ZD_TIMELINES 512u          /* 64-bit counters in one fence page of 4 KiB */
+#define ZD_TIMELINES        512u /* 64-bit counters in one fence page of 4 KiB */
 #define ZD_FENCE_PAGE_BYTES (ZD_TIMELINES * 8u)
-#define ZD_FENCE_ABORTED INT64_MAX /* stored into a timeline to free every waiter */
+#define ZD_FENCE_ABORTED    INT64_MAX /* stored into a timeline to free every waiter */
 
-#define ZD_SHARD_ALIGN_BYTES 256u  /* a shard's bytes are a multiple of it */
+#define ZD_SHARD_ALIGN_BYTES 256u /* a shard's bytes are a multiple of it */
 
 #endif

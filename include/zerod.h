@@ -31,6 +31,9 @@
 #ifdef __cplusplus
 extern "C" {
 #endif
+#if defined(__GNUC__)
+#pragma GCC visibility push(default) /* the library is built with hidden visibility: only this is exported */
+#endif
 
 #define ZEROD_VERSION_MAJOR 0
 #define ZEROD_VERSION_MINOR 1
@@ -472,6 +475,9 @@ ZEROD_MUST_USE int zerod_alloc(zerod_client *client, const struct zerod_alloc_op
 /* Frees once all work now in `streams` has run. The handle becomes invalid unless an error is returned. */
 ZEROD_MUST_USE int zerod_free(zerod_buffer *buffer, zerod_stream *const *streams, uint32_t nstreams);
 
+#if defined(__GNUC__)
+#pragma GCC visibility pop
+#endif
 #ifdef __cplusplus
 }
 #endif

@@ -2,8 +2,9 @@
 /*
  * block.h - a block allocator over an address range that it never touches.
  *
- * Two-level segregated fit: allocation and release are constant time, neighbours coalesce at once. Bookkeeping is out of
- * band, since the range is device memory. Not thread-safe; one range belongs to one engine.
+ * Two-level segregated fit: allocation and release are constant time, neighbours coalesce at once. Only a request that
+ * would fail otherwise looks at all free blocks of about its size. Bookkeeping is out of band, since the range is device
+ * memory. Not thread-safe; one range belongs to one engine.
  */
 #ifndef ZD_CORE_BLOCK_H
 #define ZD_CORE_BLOCK_H
@@ -18,10 +19,10 @@ struct zd_block_range;
 
 /* A block in use, or (inside block.c only) a free one. Kept under 64 bytes: there is one for every shard. */
 struct zd_block {
-	uint64_t offset; /* in the range; a multiple of the alignment asked for */
-	uint64_t bytes;  /* at least what was asked for, a multiple of ZD_BLOCK_MIN_ALIGN */
-	struct zd_block *before, *after;       /* neighbours by address */
-	struct zd_block *bin_prev, *bin_next;  /* while free */
+	uint64_t offset;                 /* in the range; a multiple of the alignment asked for */
+	uint64_t bytes;                  /* at least what was asked for, a multiple of ZD_BLOCK_MIN_ALIGN */
+	struct zd_block *before, *after; /* neighbours by address */
+	struct zd_block *bin_prev, *bin_next; /* while free */
 	bool free;
 };
 
@@ -31,18 +32,21 @@ struct zd_block_range *zd_block_range_new(uint64_t bytes);
 void zd_block_range_free(struct zd_block_range *range);
 
 /* `bytes` >= 1 is rounded up to ZD_BLOCK_MIN_ALIGN; `align` is a power of two, ZD_BLOCK_MIN_ALIGN ..
- * ZD_BLOCK_MAX_ALIGN. NULL when no free block is large enough. */
+ * ZD_BLOCK_MAX_ALIGN. NULL only when no free block holds that many bytes at that alignment. */
 struct zd_block *zd_block_alloc(struct zd_block_range *range, uint64_t bytes, uint64_t align);
+/* `block` is in use in this range, and invalid afterwards. */
 void zd_block_free(struct zd_block_range *range, struct zd_block *block);
 
 uint64_t zd_block_range_bytes(const struct zd_block_range *range);
 uint64_t zd_block_used_bytes(const struct zd_block_range *range);
-uint64_t zd_block_largest_free(const struct zd_block_range *range); /* exact; may take time linear in one bin */
+/* Exact; takes time linear in one bin. */
+uint64_t zd_block_largest_free(const struct zd_block_range *range);
 
 /* Walks everything: blocks tile the range, no two free neighbours, bins hold what they should, sums agree.
  * Aborts (zd_assert) otherwise. For tests. */
 void zd_block_range_check(const struct zd_block_range *range);
 /* Calls fn for every block by ascending address, free ones too. */
-void zd_block_range_walk(const struct zd_block_range *range, void (*fn)(const struct zd_block *, void *), void *arg);
+void zd_block_range_walk(const struct zd_block_range *range, void (*fn)(const struct zd_block *, void *),
+                         void *arg);
 
 #endif

@@ -1,0 +1,56 @@
+// SPDX-License-Identifier: Apache-2.0
+/*
+ * call.c - the way to the daemon, and how its failures are told.
+ */
+#include "ctl.h"
+
+#include <stdarg.h>
+
+#include "client/internal.h"
+
+int zd_ctl_fail(int status, const char *format, ...)
+{
+	va_list args;
+	va_start(args, format);
+	fflush(stdout); /* what was printed before the failure stands before its message */
+	fputs("zeroctl: ", stderr);
+	vfprintf(stderr, format, args);
+	fputc('\n', stderr);
+	va_end(args);
+	return status;
+}
+
+int zd_ctl_connect(struct zd_ctl *ctl)
+{
+	if (ctl->client)
+		return 0;
+	struct zerod_options options = ZEROD_INIT(options);
+	options.socket_path = ctl->socket_path;
+	options.name = "zeroctl";
+	options.deadline_ms = ZD_CTL_DEADLINE_MS;
+	int status = zerod_connect(&options, &ctl->client);
+	if (status == ZEROD_E_CONNECT)
+		return zd_ctl_fail(
+		        status,
+		        "no daemon listens on %s\n"
+		        "  (%s)\n"
+		        "  start it:     systemctl start zerod, or: zerod --foreground --socket %s\n"
+		        "  name another: --socket PATH, or the variable ZEROD_SOCKET",
+		        ctl->socket_path, zerod_last_error(NULL), ctl->socket_path);
+	if (status)
+		return zd_ctl_fail(status, "%s: %s", zerod_status_name(status), zerod_last_error(NULL));
+	return 0;
+}
+
+int zd_ctl_call(struct zd_ctl *ctl, Zd__Request *request, int (*fn)(const Zd__Reply *reply, void *arg),
+                void *arg)
+{
+	int status = zd_ctl_connect(ctl);
+	if (status)
+		return status;
+	status = zc_call(ctl->client, request, ZD_CTL_DEADLINE_MS, fn, arg);
+	if (status)
+		return zd_ctl_fail(status, "%s: %s", zerod_status_name(status),
+		                   zerod_last_error(ctl->client));
+	return 0;
+}

@@ -1,0 +1,144 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * ctl.h - what zeroctl's verbs share: the invocation, listings, tables.
+ *
+ * A reading verb turns each row of the daemon's answer into a JSON object; --json prints the objects, and the table is
+ * drawn from the same objects, so that both always say the same.
+ *
+ * Whoever meets a failure says so with zd_ctl_fail() and returns the status that it gives back; callers pass the status on
+ * in silence, and main() exits with its positive value.
+ */
+#ifndef ZD_CTL_H
+#define ZD_CTL_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+
+#include <jansson.h>
+#include <zerod.h>
+
+#include "proto/zerod.pb-c.h"
+
+#define ZD_CTL_SCHEMA      1     /* of --json; raised when a key changes its meaning or goes */
+#define ZD_CTL_DEADLINE_MS 10000 /* for each request: a daemon that answers no sooner is in trouble */
+
+/* Jansson's integers are signed; every count and byte figure of the protocol stays far below 2^63. */
+#define ZD_CTL_INT(value) ((json_int_t)(value))
+
+/* ---- One invocation ------------------------------------------------------------------------------------------- */
+
+struct zd_ctl {
+	const char *verb;
+	int nargs;
+	char **args;             /* what follows the verb, without options */
+	const char *socket_path; /* never NULL */
+	const char *job;         /* "": all */
+	const char *sort;        /* NULL: the daemon's order */
+	bool json, exact_bytes;
+	double interval_s;    /* watch */
+	uint64_t count;       /* watch; 0: until interrupted */
+	zerod_client *client; /* NULL until zd_ctl_connect() */
+};
+
+/* Prints "zeroctl: <text>" to stderr and returns `status`. */
+int zd_ctl_fail(int status, const char *format, ...) __attribute__((format(printf, 2, 3)));
+
+/* Connects unless that was done. The message for a missing daemon says which socket, and what to do. */
+int zd_ctl_connect(struct zd_ctl *ctl) __attribute__((warn_unused_result));
+
+/* Sends the request; `fn` gets the reply when its status is 0. */
+int zd_ctl_call(struct zd_ctl *ctl, Zd__Request *request, int (*fn)(const Zd__Reply *reply, void *arg),
+                void *arg) __attribute__((warn_unused_result));
+
+/* ---- Tables ------------------------------------------------------------------------------------------------------ */
+
+enum zd_ctl_format {
+	ZD_CTL_TEXT,
+	ZD_CTL_COUNT,
+	ZD_CTL_BYTES,
+	ZD_CTL_AGE, /* nanoseconds */
+	ZD_CTL_YES_NO,
+	ZD_CTL_LIST,   /* an array of strings */
+	ZD_CTL_CUSTOM, /* the column's own function, left-aligned */
+};
+
+struct zd_ctl_column {
+	const char *title; /* heads the column; NULL ends an array of columns */
+	const char *key;   /* of the row's object; "usage.peak_bytes" reaches into an inner one */
+	enum zd_ctl_format format;
+	char *(*text)(const json_t *row); /* ZD_CTL_CUSTOM: returns malloc'ed text */
+};
+
+/* Sorts the array `rows` by the column that `sort` names by title or key, without regard to case; a '-' before the name
+ * turns the order. Rows that compare equal keep their order. An unknown column is a USAGE failure. */
+int zd_ctl_sort(json_t *rows, const struct zd_ctl_column *columns, const char *sort)
+        __attribute__((warn_unused_result));
+
+/* A head line and one line a row: numbers to the right, all else to the left. */
+void zd_ctl_print_table(FILE *out, const json_t *rows, const struct zd_ctl_column *columns, bool exact_bytes);
+/* One object as "title  value" lines. */
+void zd_ctl_print_record(FILE *out, const json_t *row, const struct zd_ctl_column *columns, bool exact_bytes);
+/* {"schema": 1, "verb": ..., "rows": rows}; takes over `rows`. */
+int zd_ctl_print_json(FILE *out, const char *verb, json_t *rows) __attribute__((warn_unused_result));
+
+/* Columns that a UTF-8 text takes on a terminal. */
+size_t zd_ctl_text_width(const char *text);
+/* "350 us", "4.2 s", "3m07s", "5h12m", "9d03h" */
+#define ZD_CTL_AGE_TEXT 32
+char *zd_ctl_age_text(uint64_t ns, char out[ZD_CTL_AGE_TEXT]);
+/* asprintf() that ends the program when memory does. */
+char *zd_ctl_text(const char *format, ...) __attribute__((format(printf, 1, 2), returns_nonnull));
+
+/* ---- Listings ---------------------------------------------------------------------------------------------------- */
+
+struct zd_ctl_listing {
+	Zd__Table table;
+	Zd__Row__RowCase row_case;
+	json_t *(*row)(
+	        const Zd__Row *row); /* a new object; NULL when the row makes none (text that is not UTF-8) */
+	const struct zd_ctl_column *columns;
+};
+
+/* All rows of the listing, page by page, as a new array. */
+int zd_ctl_list_fetch(struct zd_ctl *ctl, const struct zd_ctl_listing *listing, json_t **rows)
+        __attribute__((warn_unused_result));
+/* Fetches, sorts, prints: all that most reading verbs do. */
+int zd_ctl_list_run(struct zd_ctl *ctl, const struct zd_ctl_listing *listing)
+        __attribute__((warn_unused_result));
+
+/* A decimal id from 1; INVALID, without a message, for anything else. */
+int zd_ctl_parse_id(const char *text, uint64_t *id) __attribute__((warn_unused_result));
+/* The id that `text` names: a decimal number, or the only row whose `keys` (NULL at the end), joined by '/', read so. */
+int zd_ctl_list_find(struct zd_ctl *ctl, const struct zd_ctl_listing *listing, const char *const *keys,
+                     const char *text, uint64_t *id) __attribute__((warn_unused_result));
+
+/* A Usage as an object with a key for each purpose. */
+json_t *zd_ctl_usage(const Zd__Usage *usage);
+/* The strings as an array; NULL when one is not UTF-8. */
+json_t *zd_ctl_strings(char *const *strings, size_t count);
+
+extern const struct zd_ctl_listing zd_ctl_jobs_listing, zd_ctl_groups_listing, zd_ctl_buffers_listing;
+
+/* The daemon's status as a new object, and how to print it. */
+int zd_ctl_status_fetch(struct zd_ctl *ctl, json_t **row) __attribute__((warn_unused_result));
+extern const struct zd_ctl_column zd_ctl_status_columns[];
+
+/* ---- Verbs ------------------------------------------------------------------------------------------------------- */
+
+int zd_ctl_status(struct zd_ctl *ctl);
+int zd_ctl_devices(struct zd_ctl *ctl);
+int zd_ctl_jobs(struct zd_ctl *ctl);
+int zd_ctl_sessions(struct zd_ctl *ctl);
+int zd_ctl_groups(struct zd_ctl *ctl);
+int zd_ctl_units(struct zd_ctl *ctl);
+int zd_ctl_buffers(struct zd_ctl *ctl);
+int zd_ctl_buckets(struct zd_ctl *ctl);
+int zd_ctl_alloc(struct zd_ctl *ctl);
+int zd_ctl_watch(struct zd_ctl *ctl);
+int zd_ctl_kill_session(struct zd_ctl *ctl);
+int zd_ctl_abort_group(struct zd_ctl *ctl);
+int zd_ctl_end_job(struct zd_ctl *ctl);
+
+#endif

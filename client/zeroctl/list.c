@@ -1,0 +1,161 @@
+// SPDX-License-Identifier: Apache-2.0
+/*
+ * list.c - the daemon's tables, page by page, as arrays of JSON objects.
+ */
+#include "ctl.h"
+
+#include <ctype.h>
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+struct page {
+	const struct zd_ctl_listing *listing;
+	json_t *rows; /* of all pages up to now */
+	uint64_t next;
+	bool malformed;
+};
+
+static int take_page(const Zd__Reply *reply, void *arg)
+{
+	struct page *page = arg;
+	if (reply->body_case != ZD__REPLY__BODY_LIST) {
+		page->malformed = true;
+		return 0;
+	}
+	for (size_t i = 0; i < reply->list->n_rows; i++) {
+		const Zd__Row *row = reply->list->rows[i];
+		if (row->row_case != page->listing->row_case ||
+		    json_array_append_new(page->rows, page->listing->row(row)))
+			page->malformed = true;
+	}
+	page->next = reply->list->next;
+	return 0;
+}
+
+int zd_ctl_list_fetch(struct zd_ctl *ctl, const struct zd_ctl_listing *listing, json_t **rows)
+{
+	struct page page = {.listing = listing, .rows = json_array()};
+	uint64_t cursor;
+	int status;
+	do {
+		Zd__List list = ZD__LIST__INIT;
+		Zd__Request request = ZD__REQUEST__INIT;
+		cursor = page.next;
+		list.table = listing->table;
+		list.cursor = cursor;
+		list.job = (char *)ctl->job;
+		request.body_case = ZD__REQUEST__BODY_LIST;
+		request.list = &list;
+		status = zd_ctl_call(ctl, &request, take_page, &page);
+		/* A cursor that does not rise would keep us here for ever. */
+		if (!status && (page.malformed || (page.next && page.next <= cursor)))
+			status = zd_ctl_fail(ZEROD_E_PROTOCOL,
+			                     "PROTOCOL: the daemon's listing makes no sense");
+	} while (!status && page.next);
+	if (status) {
+		json_decref(page.rows);
+		return status;
+	}
+	*rows = page.rows;
+	return 0;
+}
+
+int zd_ctl_list_run(struct zd_ctl *ctl, const struct zd_ctl_listing *listing)
+{
+	json_t *rows;
+	int status = zd_ctl_list_fetch(ctl, listing, &rows);
+	if (status)
+		return status;
+	status = zd_ctl_sort(rows, listing->columns, ctl->sort);
+	if (!status && ctl->json)
+		return zd_ctl_print_json(stdout, ctl->verb, rows);
+	if (!status)
+		zd_ctl_print_table(stdout, rows, listing->columns, ctl->exact_bytes);
+	json_decref(rows);
+	return status;
+}
+
+/* Does the row's `keys`, joined by '/', read `text`. */
+static bool row_is(const json_t *row, const char *const *keys, const char *text)
+{
+	for (size_t i = 0; keys[i]; i++) {
+		const char *part = json_string_value(json_object_get(row, keys[i]));
+		size_t bytes = part ? strlen(part) : 0;
+		if (!part || strncmp(text, part, bytes) != 0)
+			return false;
+		text += bytes;
+		if (keys[i + 1] && *text++ != '/')
+			return false;
+	}
+	return *text == '\0';
+}
+
+static int find_by_name(struct zd_ctl *ctl, const struct zd_ctl_listing *listing, const char *const *keys,
+                        const char *text, uint64_t *id)
+{
+	json_t *rows;
+	int status = zd_ctl_list_fetch(ctl, listing, &rows);
+	if (status)
+		return status;
+	size_t index, found = 0;
+	uint64_t found_id = 0;
+	json_t *row;
+	json_array_foreach(rows, index, row)
+	{
+		if (row_is(row, keys, text)) {
+			found++;
+			found_id = (uint64_t)json_integer_value(json_object_get(row, "id"));
+		}
+	}
+	json_decref(rows);
+	if (found == 0)
+		return zd_ctl_fail(ZEROD_E_NOT_FOUND, "NOT_FOUND: nothing is called '%s'", text);
+	/* Two uids may have jobs of one name: an administrator sees both. */
+	if (found > 1)
+		return zd_ctl_fail(ZEROD_E_INVALID, "INVALID: %zu are called '%s'; give the id", found, text);
+	*id = found_id;
+	return 0;
+}
+
+int zd_ctl_parse_id(const char *text, uint64_t *id)
+{
+	char *end;
+	errno = 0;
+	unsigned long long number = strtoull(text, &end, 10);
+	if (!isdigit((unsigned char)*text) || *end || errno || number == 0)
+		return ZEROD_E_INVALID;
+	*id = number;
+	return 0;
+}
+
+int zd_ctl_list_find(struct zd_ctl *ctl, const struct zd_ctl_listing *listing, const char *const *keys,
+                     const char *text, uint64_t *id)
+{
+	return zd_ctl_parse_id(text, id) == 0 ? 0 : find_by_name(ctl, listing, keys, text, id);
+}
+
+json_t *zd_ctl_usage(const Zd__Usage *usage)
+{
+	static const Zd__Usage nothing = ZD__USAGE__INIT;
+	if (!usage) /* a message of zeroes may be left out */
+		usage = &nothing;
+	return json_pack("{s:I,s:I,s:I,s:I,s:I,s:I,s:I,s:I}", "shard_bytes", ZD_CTL_INT(usage->shard_bytes),
+	                 "gathered_bytes", ZD_CTL_INT(usage->gathered_bytes), "bucket_bytes",
+	                 ZD_CTL_INT(usage->bucket_bytes), "staging_bytes", ZD_CTL_INT(usage->staging_bytes),
+	                 "target_bytes", ZD_CTL_INT(usage->target_bytes), "allocation_bytes",
+	                 ZD_CTL_INT(usage->allocation_bytes), "peak_bytes", ZD_CTL_INT(usage->peak_bytes),
+	                 "peak_gathered_bytes", ZD_CTL_INT(usage->peak_gathered_bytes));
+}
+
+json_t *zd_ctl_strings(char *const *strings, size_t count)
+{
+	json_t *array = json_array();
+	for (size_t i = 0; i < count; i++) {
+		if (json_array_append_new(array, json_string(strings[i]))) {
+			json_decref(array);
+			return NULL;
+		}
+	}
+	return array;
+}

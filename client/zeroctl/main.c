@@ -1,0 +1,316 @@
+// SPDX-License-Identifier: Apache-2.0
+/*
+ * main.c - the command line of zeroctl: a table of verbs, a table of options, and help made from both.
+ *
+ * Options may stand before or after the verb. Each verb names the options that it takes; any other is an error, so that
+ * nobody believes in a filter that does nothing.
+ */
+#include "ctl.h"
+
+#include <ctype.h>
+#include <errno.h>
+#include <getopt.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/mem.h"
+#include "proto/limits.h"
+
+enum option_bit {
+	OPT_SOCKET = 1 << 0,
+	OPT_JSON = 1 << 1,
+	OPT_BYTES = 1 << 2,
+	OPT_JOB = 1 << 3,
+	OPT_SORT = 1 << 4,
+	OPT_INTERVAL = 1 << 5,
+	OPT_COUNT = 1 << 6,
+	OPT_HELP = 1 << 7,
+	OPT_VERSION = 1 << 8,
+};
+#define OPT_ALWAYS (OPT_SOCKET | OPT_HELP | OPT_VERSION)
+#define OPT_LIST   (OPT_JSON | OPT_BYTES | OPT_SORT)
+
+static const struct {
+	const char *name, *value;
+	enum option_bit bit;
+	const char *help;
+} options[] = {
+        {"socket", "PATH", OPT_SOCKET,
+         "the daemon's socket (default: $ZEROD_SOCKET, else " ZD_DEFAULT_SOCKET ")"},
+        {"json", NULL, OPT_JSON, "an object with a schema version instead of a table"},
+        {"bytes", NULL, OPT_BYTES, "exact bytes instead of KiB, MiB, GiB"},
+        {"job", "NAME", OPT_JOB, "only what belongs to this job"},
+        {"sort", "COLUMN", OPT_SORT, "sort by this column; -COLUMN: from the highest"},
+        {"interval", "SECONDS", OPT_INTERVAL, "time between two pictures (default: 2)"},
+        {"count", "N", OPT_COUNT, "end after N pictures (default: until interrupted)"},
+        {"help", NULL, OPT_HELP, "this text"},
+        {"version", NULL, OPT_VERSION, "the program's version"},
+};
+
+static const struct verb {
+	const char *name;
+	int (*run)(struct zd_ctl *ctl);
+	const char *help;
+	unsigned options; /* besides OPT_ALWAYS */
+	const char *arg;  /* the one argument, NULL: none */
+} verbs[] = {
+        {"status", zd_ctl_status, "the daemon: version, uptime, totals, bytes by purpose",
+         OPT_JSON | OPT_BYTES, NULL},
+        {"devices", zd_ctl_devices, "arenas, blocks and budgets of each device", OPT_LIST, NULL},
+        {"jobs", zd_ctl_jobs, "jobs and what they are charged", OPT_LIST | OPT_JOB, NULL},
+        {"sessions", zd_ctl_sessions, "connected processes and what they wait for", OPT_LIST | OPT_JOB, NULL},
+        {"groups", zd_ctl_groups, "groups, their ranks and last committed step", OPT_LIST | OPT_JOB, NULL},
+        {"units", zd_ctl_units, "registered units, versions and gathered copies", OPT_LIST | OPT_JOB, NULL},
+        {"buffers", zd_ctl_buffers, "every live gathered buffer, who holds it and why", OPT_LIST | OPT_JOB,
+         NULL},
+        {"buckets", zd_ctl_buckets, "gradient buckets and what they wait for", OPT_LIST | OPT_JOB, NULL},
+        {"alloc", zd_ctl_alloc, "plain allocations", OPT_LIST | OPT_JOB, NULL},
+        {"watch", zd_ctl_watch, "status and buffers, again and again",
+         OPT_JSON | OPT_BYTES | OPT_SORT | OPT_JOB | OPT_INTERVAL | OPT_COUNT, NULL},
+        {"kill-session", zd_ctl_kill_session, "end a session; its leases, buckets and allocations go", 0,
+         "SESSION"},
+        {"abort-group", zd_ctl_abort_group, "abort a group: all that waits in it fails with ABORTED", 0,
+         "GROUP"},
+        {"end-job", zd_ctl_end_job, "end a durable job and free its shards", 0, "JOB"},
+};
+
+static void print_options(FILE *out, unsigned mask)
+{
+	for (size_t i = 0; i < ZD_ARRAY_LEN(options); i++) {
+		if (!(options[i].bit & mask))
+			continue;
+		char left[32];
+		snprintf(left, sizeof(left), "--%s %s", options[i].name,
+		         options[i].value ? options[i].value : "");
+		fprintf(out, "  %-20s %s\n", left, options[i].help);
+	}
+}
+
+static void print_help(FILE *out)
+{
+	fputs("Usage: zeroctl [OPTION...] VERB [ARGUMENT]\n"
+	      "Shows what the zerod daemon of this node holds, and administers it.\n\nVerbs\n",
+	      out);
+	for (size_t i = 0; i < ZD_ARRAY_LEN(verbs); i++) {
+		char left[32];
+		snprintf(left, sizeof(left), "%s %s", verbs[i].name, verbs[i].arg ? verbs[i].arg : "");
+		fprintf(out, "  %-20s %s\n", left, verbs[i].help);
+	}
+	fputs("\nOptions\n", out);
+	print_options(out, ~0u);
+	fputs("\n`zeroctl VERB --help` lists the options of one verb. The exit code is 0, 2 for wrong usage, "
+	      "or the\n"
+	      "number of the daemon's status: 3 NOT_FOUND, 21 PERMISSION, 25 no daemon listens; zeroctl(1) "
+	      "has all.\n",
+	      out);
+}
+
+static void print_verb_help(const struct verb *verb)
+{
+	printf("Usage: zeroctl %s [OPTION...]%s%s\n", verb->name, verb->arg ? " " : "",
+	       verb->arg ? verb->arg : "");
+	printf("%c%s.\n", toupper((unsigned char)verb->help[0]), verb->help + 1);
+	if (verb->arg && strcmp(verb->arg, "SESSION") == 0)
+		puts("SESSION is an id of `zeroctl sessions`.");
+	if (verb->arg && strcmp(verb->arg, "GROUP") == 0)
+		puts("GROUP is an id of `zeroctl groups`, or JOB/GROUP by their names.");
+	if (verb->arg && strcmp(verb->arg, "JOB") == 0)
+		puts("JOB is an id of `zeroctl jobs`, or a name.");
+	puts("\nOptions");
+	print_options(stdout, OPT_ALWAYS | verb->options);
+}
+
+/* How many single letters must be added, taken away or replaced to make `a` into `b`. */
+static size_t edit_distance(const char *a, const char *b)
+{
+	size_t row[32], nb = strlen(b);
+	if (nb >= ZD_ARRAY_LEN(row))
+		return SIZE_MAX;
+	for (size_t j = 0; j <= nb; j++)
+		row[j] = j;
+	for (size_t i = 1; a[i - 1]; i++) {
+		size_t diagonal = row[0];
+		row[0] = i;
+		for (size_t j = 1; j <= nb; j++) {
+			size_t replaced = diagonal + (a[i - 1] != b[j - 1]);
+			diagonal = row[j];
+			size_t least = row[j] < row[j - 1] ? row[j] + 1 : row[j - 1] + 1;
+			row[j] = replaced < least ? replaced : least;
+		}
+	}
+	return row[nb];
+}
+
+/* The verb that was probably meant, NULL when none is near: an abbreviation, or at most a third of its letters wrong. */
+static const struct verb *nearest_verb(const char *name)
+{
+	const struct verb *nearest = NULL;
+	size_t least = SIZE_MAX;
+	for (size_t i = 0; i < ZD_ARRAY_LEN(verbs); i++) {
+		if (strncmp(verbs[i].name, name, strlen(name)) == 0)
+			return &verbs[i];
+		size_t distance = edit_distance(name, verbs[i].name);
+		if (distance < least && distance <= (strlen(verbs[i].name) + 2) / 3) {
+			nearest = &verbs[i];
+			least = distance;
+		}
+	}
+	return nearest;
+}
+
+static const struct verb *find_verb(const char *name)
+{
+	for (size_t i = 0; i < ZD_ARRAY_LEN(verbs); i++)
+		if (strcmp(verbs[i].name, name) == 0)
+			return &verbs[i];
+	const struct verb *nearest = *name ? nearest_verb(name) : NULL;
+	if (nearest)
+		zd_ctl_fail(ZEROD_E_USAGE, "no verb '%s'; did you mean '%s'?", name, nearest->name);
+	else
+		zd_ctl_fail(ZEROD_E_USAGE, "no verb '%s'; `zeroctl --help` lists them", name);
+	return NULL;
+}
+
+static int parse_interval(struct zd_ctl *ctl, const char *text)
+{
+	char *end;
+	double seconds = strtod(text, &end);
+	if (end == text || *end || !isfinite(seconds) || seconds < 0.05 || seconds > 86400)
+		return zd_ctl_fail(ZEROD_E_USAGE, "--interval: expected 0.05 to 86400 seconds, found '%s'",
+		                   text);
+	ctl->interval_s = seconds;
+	return 0;
+}
+
+static int parse_count(struct zd_ctl *ctl, const char *text)
+{
+	char *end;
+	errno = 0;
+	unsigned long long count = strtoull(text, &end, 10);
+	if (!isdigit((unsigned char)*text) || *end || errno || count == 0)
+		return zd_ctl_fail(ZEROD_E_USAGE, "--count: expected a number from 1, found '%s'", text);
+	ctl->count = count;
+	return 0;
+}
+
+static int take_option(struct zd_ctl *ctl, enum option_bit bit, const char *value)
+{
+	switch (bit) {
+	case OPT_SOCKET:
+		ctl->socket_path = value;
+		return 0;
+	case OPT_JSON:
+		ctl->json = true;
+		return 0;
+	case OPT_BYTES:
+		ctl->exact_bytes = true;
+		return 0;
+	case OPT_JOB:
+		ctl->job = value;
+		return *value ? 0 : zd_ctl_fail(ZEROD_E_USAGE, "--job: expected a name");
+	case OPT_SORT:
+		ctl->sort = value;
+		return 0;
+	case OPT_INTERVAL:
+		return parse_interval(ctl, value);
+	case OPT_COUNT:
+		return parse_count(ctl, value);
+	case OPT_HELP:
+	case OPT_VERSION:
+		return 0;
+	}
+	return 0;
+}
+
+/* Fills `ctl`, with the verb and its arguments moved to the front of argv; `given` gets a bit for each option. */
+static int parse(struct zd_ctl *ctl, int argc, char **argv, unsigned *given)
+{
+	struct option table[ZD_ARRAY_LEN(options) + 1] = {{0}};
+	for (size_t i = 0; i < ZD_ARRAY_LEN(options); i++)
+		table[i] = (struct option){.name = options[i].name,
+		                           .has_arg = options[i].value ? required_argument : no_argument,
+		                           .val = 256 + (int)i};
+	unsigned seen = 0;
+	int nwords = 0, code;
+	/* '-' hands out words as option 1, wherever they stand and whatever POSIXLY_CORRECT says. */
+	while ((code = getopt_long(argc, argv, "-hV", table, NULL)) != -1) {
+		if (code == 1) {
+			argv[nwords++] = optarg;
+			continue;
+		}
+		if (code == '?') {
+			fputs("`zeroctl --help` lists the options.\n", stderr);
+			return ZEROD_E_USAGE;
+		}
+		enum option_bit bit = code == 'h'   ? OPT_HELP
+		                      : code == 'V' ? OPT_VERSION
+		                                    : options[code - 256].bit;
+		seen |= bit;
+		int status = take_option(ctl, bit, optarg);
+		if (status)
+			return status;
+	}
+	while (optind < argc)
+		argv[nwords++] = argv[optind++];
+	ctl->verb = nwords ? argv[0] : NULL;
+	ctl->args = argv + 1;
+	ctl->nargs = nwords ? nwords - 1 : 0;
+	*given = seen;
+	return 0;
+}
+
+static int check_usage(const struct zd_ctl *ctl, const struct verb *verb, unsigned given)
+{
+	for (size_t i = 0; i < ZD_ARRAY_LEN(options); i++)
+		if (given & options[i].bit & ~(OPT_ALWAYS | verb->options))
+			return zd_ctl_fail(ZEROD_E_USAGE, "%s takes no --%s", verb->name, options[i].name);
+	if (verb->arg && ctl->nargs != 1)
+		return zd_ctl_fail(ZEROD_E_USAGE, "%s takes one argument, %s; %d given", verb->name,
+		                   verb->arg, ctl->nargs);
+	if (!verb->arg && ctl->nargs)
+		return zd_ctl_fail(ZEROD_E_USAGE, "%s takes no argument, found '%s'", verb->name,
+		                   ctl->args[0]);
+	return 0;
+}
+
+static int run(struct zd_ctl *ctl, int argc, char **argv)
+{
+	unsigned given;
+	int status = parse(ctl, argc, argv, &given);
+	if (status)
+		return status;
+	if (given & OPT_VERSION) {
+		puts("zeroctl " ZEROD_VERSION_TEXT);
+		return 0;
+	}
+	if (!ctl->verb) {
+		print_help(given & OPT_HELP ? stdout : stderr);
+		return given & OPT_HELP ? 0 : ZEROD_E_USAGE;
+	}
+	const struct verb *verb = find_verb(ctl->verb);
+	if (!verb)
+		return ZEROD_E_USAGE;
+	if (given & OPT_HELP) {
+		print_verb_help(verb);
+		return 0;
+	}
+	status = check_usage(ctl, verb, given);
+	return status ? status : verb->run(ctl);
+}
+
+int main(int argc, char **argv)
+{
+	const char *socket_path = getenv("ZEROD_SOCKET");
+	struct zd_ctl ctl = {
+	        .socket_path = socket_path && *socket_path ? socket_path : ZD_DEFAULT_SOCKET,
+	        .job = "",
+	        .interval_s = 2,
+	};
+	int status = run(&ctl, argc, argv);
+	zerod_close(ctl.client);
+	/* A full disk must not look like an empty table. */
+	if ((fflush(stdout) || ferror(stdout)) && status == 0)
+		status = zd_ctl_fail(ZEROD_E_SYSTEM, "cannot write the output: %s", strerror(errno));
+	return -status;
+}

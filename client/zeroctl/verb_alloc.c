@@ -1,0 +1,32 @@
+// SPDX-License-Identifier: Apache-2.0
+/*
+ * verb_alloc.c - zeroctl alloc: plain allocations.
+ */
+#include "ctl.h"
+
+static const struct zd_ctl_column columns[] = {
+        {"ID", "id", ZD_CTL_COUNT, NULL},         {"JOB", "job", ZD_CTL_TEXT, NULL},
+        {"NAME", "name", ZD_CTL_TEXT, NULL},      {"SESSION", "session", ZD_CTL_COUNT, NULL},
+        {"DEVICE", "device", ZD_CTL_COUNT, NULL}, {"BYTES", "bytes", ZD_CTL_BYTES, NULL},
+        {"AGE", "age_ns", ZD_CTL_AGE, NULL},      {NULL, NULL, ZD_CTL_TEXT, NULL},
+};
+
+static json_t *allocation_row(const Zd__Row *row)
+{
+	const Zd__AllocationRow *a = row->allocation;
+	return json_pack("{s:I,s:s,s:s,s:I,s:I,s:I,s:I}", "id", ZD_CTL_INT(a->id), "job", a->job, "name",
+	                 a->name, "session", ZD_CTL_INT(a->session), "device", ZD_CTL_INT(a->device), "bytes",
+	                 ZD_CTL_INT(a->bytes), "age_ns", ZD_CTL_INT(a->age_ns));
+}
+
+static const struct zd_ctl_listing listing = {
+        .table = ZD__TABLE__ALLOCATIONS,
+        .row_case = ZD__ROW__ROW_ALLOCATION,
+        .row = allocation_row,
+        .columns = columns,
+};
+
+int zd_ctl_alloc(struct zd_ctl *ctl)
+{
+	return zd_ctl_list_run(ctl, &listing);
+}

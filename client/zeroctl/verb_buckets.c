@@ -1,0 +1,45 @@
+// SPDX-License-Identifier: Apache-2.0
+/*
+ * verb_buckets.c - zeroctl buckets: gradient buckets, their slots, and whom their reductions wait for.
+ */
+#include "ctl.h"
+
+static const struct zd_ctl_column columns[] = {
+        {"ID", "id", ZD_CTL_COUNT, NULL},
+        {"JOB", "job", ZD_CTL_TEXT, NULL},
+        {"GROUP", "group", ZD_CTL_TEXT, NULL},
+        {"RANK", "rank", ZD_CTL_COUNT, NULL},
+        {"DEVICE", "device", ZD_CTL_COUNT, NULL},
+        {"DTYPE", "dtype", ZD_CTL_TEXT, NULL},
+        {"SLOT", "slot_bytes", ZD_CTL_BYTES, NULL},
+        {"HELD", "held_bytes", ZD_CTL_BYTES, NULL},
+        {"RESERVED", "reserved", ZD_CTL_COUNT, NULL},
+        {"COMMITTED", "committed", ZD_CTL_COUNT, NULL},
+        {"SLOTS", "slots", ZD_CTL_LIST, NULL},
+        {"WAITS", "waits", ZD_CTL_LIST, NULL},
+        {NULL, NULL, ZD_CTL_TEXT, NULL},
+};
+
+static json_t *bucket_row(const Zd__Row *row)
+{
+	const Zd__BucketRow *b = row->bucket;
+	return json_pack("{s:I,s:s,s:s,s:I,s:I,s:s,s:I,s:I,s:I,s:I,s:I,s:o,s:o}", "id", ZD_CTL_INT(b->id),
+	                 "job", b->job, "group", b->group, "rank", ZD_CTL_INT(b->rank), "device",
+	                 ZD_CTL_INT(b->device), "dtype", zerod_dtype_name((enum zerod_dtype)b->dtype),
+	                 "slot_bytes", ZD_CTL_INT(b->slot_bytes), "nslots", ZD_CTL_INT(b->nslots),
+	                 "held_bytes", ZD_CTL_INT(b->held_bytes), "reserved", ZD_CTL_INT(b->reserved),
+	                 "committed", ZD_CTL_INT(b->committed), "slots", zd_ctl_strings(b->slots, b->n_slots),
+	                 "waits", zd_ctl_strings(b->waits, b->n_waits));
+}
+
+static const struct zd_ctl_listing listing = {
+        .table = ZD__TABLE__BUCKETS,
+        .row_case = ZD__ROW__ROW_BUCKET,
+        .row = bucket_row,
+        .columns = columns,
+};
+
+int zd_ctl_buckets(struct zd_ctl *ctl)
+{
+	return zd_ctl_list_run(ctl, &listing);
+}

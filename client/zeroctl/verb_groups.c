@@ -1,0 +1,88 @@
+// SPDX-License-Identifier: Apache-2.0
+/*
+ * verb_groups.c - zeroctl groups: which ranks are there, and the last committed step.
+ */
+#include "ctl.h"
+
+#include <stdlib.h>
+
+/* "3/4": ranks that are there. */
+static char *present_text(const json_t *row)
+{
+	size_t index, present = 0;
+	json_t *member;
+	json_array_foreach(json_object_get(row, "members"), index, member)
+	{
+		if (json_integer_value(json_object_get(member, "session")))
+			present++;
+	}
+	return zd_ctl_text("%zu/%" JSON_INTEGER_FORMAT, present,
+	                   json_integer_value(json_object_get(row, "world_size")));
+}
+
+/* "0:7@0 1:8@1": rank, session, device. A rank that nobody has taken reads "2:-@2". */
+static char *members_text(const json_t *row)
+{
+	char *text = zd_ctl_text("%s", "");
+	size_t index;
+	json_t *member;
+	json_array_foreach(json_object_get(row, "members"), index, member)
+	{
+		json_int_t session = json_integer_value(json_object_get(member, "session"));
+		char *who = session ? zd_ctl_text("%" JSON_INTEGER_FORMAT, session) : zd_ctl_text("-");
+		char *longer = zd_ctl_text("%s%s%" JSON_INTEGER_FORMAT ":%s@%" JSON_INTEGER_FORMAT, text,
+		                           index ? " " : "",
+		                           json_integer_value(json_object_get(member, "rank")), who,
+		                           json_integer_value(json_object_get(member, "device")));
+		free(who);
+		free(text);
+		text = longer;
+	}
+	return text;
+}
+
+static const struct zd_ctl_column columns[] = {
+        {"ID", "id", ZD_CTL_COUNT, NULL},
+        {"JOB", "job", ZD_CTL_TEXT, NULL},
+        {"GROUP", "name", ZD_CTL_TEXT, NULL},
+        {"STATE", "state", ZD_CTL_TEXT, NULL},
+        {"RANKS", NULL, ZD_CTL_CUSTOM, present_text},
+        {"UNITS", "units", ZD_CTL_COUNT, NULL},
+        {"STEP", "committed_step", ZD_CTL_COUNT, NULL},
+        {"TORN", "torn", ZD_CTL_YES_NO, NULL},
+        {"MEMBERS", "members", ZD_CTL_CUSTOM, members_text},
+        {NULL, NULL, ZD_CTL_TEXT, NULL},
+};
+
+static json_t *members_of(const Zd__GroupRow *group)
+{
+	json_t *members = json_array();
+	for (size_t i = 0; i < group->n_members; i++) {
+		const Zd__Member *m = group->members[i];
+		json_array_append_new(members, json_pack("{s:I,s:I,s:I,s:I}", "rank", ZD_CTL_INT(m->rank),
+		                                         "device", ZD_CTL_INT(m->device), "session",
+		                                         ZD_CTL_INT(m->session), "pid", ZD_CTL_INT(m->pid)));
+	}
+	return members;
+}
+
+static json_t *group_row(const Zd__Row *row)
+{
+	const Zd__GroupRow *g = row->group;
+	return json_pack("{s:I,s:s,s:s,s:s,s:I,s:I,s:I,s:b,s:o}", "id", ZD_CTL_INT(g->id), "job", g->job,
+	                 "name", g->name, "state", g->state, "world_size", ZD_CTL_INT(g->world_size), "units",
+	                 ZD_CTL_INT(g->units), "committed_step", ZD_CTL_INT(g->committed_step), "torn",
+	                 (int)g->torn, "members", members_of(g));
+}
+
+const struct zd_ctl_listing zd_ctl_groups_listing = {
+        .table = ZD__TABLE__GROUPS,
+        .row_case = ZD__ROW__ROW_GROUP,
+        .row = group_row,
+        .columns = columns,
+};
+
+int zd_ctl_groups(struct zd_ctl *ctl)
+{
+	return zd_ctl_list_run(ctl, &zd_ctl_groups_listing);
+}

@@ -1,0 +1,42 @@
+// SPDX-License-Identifier: Apache-2.0
+/*
+ * verb_jobs.c - zeroctl jobs: whose they are, and the bytes that each is charged.
+ */
+#include "ctl.h"
+
+static const struct zd_ctl_column columns[] = {
+        {"ID", "id", ZD_CTL_COUNT, NULL},
+        {"JOB", "name", ZD_CTL_TEXT, NULL},
+        {"UID", "uid", ZD_CTL_COUNT, NULL},
+        {"DURABLE", "durable", ZD_CTL_YES_NO, NULL},
+        {"SESSIONS", "sessions", ZD_CTL_COUNT, NULL},
+        {"GROUPS", "groups", ZD_CTL_COUNT, NULL},
+        {"SHARDS", "usage.shard_bytes", ZD_CTL_BYTES, NULL},
+        {"GATHERED", "usage.gathered_bytes", ZD_CTL_BYTES, NULL},
+        {"BUCKETS", "usage.bucket_bytes", ZD_CTL_BYTES, NULL},
+        {"STAGING", "usage.staging_bytes", ZD_CTL_BYTES, NULL},
+        {"TARGETS", "usage.target_bytes", ZD_CTL_BYTES, NULL},
+        {"ALLOC", "usage.allocation_bytes", ZD_CTL_BYTES, NULL},
+        {"PEAK", "usage.peak_bytes", ZD_CTL_BYTES, NULL},
+        {NULL, NULL, ZD_CTL_TEXT, NULL},
+};
+
+static json_t *job_row(const Zd__Row *row)
+{
+	const Zd__JobRow *j = row->job;
+	return json_pack("{s:I,s:s,s:I,s:b,s:I,s:I,s:o}", "id", ZD_CTL_INT(j->id), "name", j->name, "uid",
+	                 ZD_CTL_INT(j->uid), "durable", (int)j->durable, "sessions", ZD_CTL_INT(j->sessions),
+	                 "groups", ZD_CTL_INT(j->groups), "usage", zd_ctl_usage(j->usage));
+}
+
+const struct zd_ctl_listing zd_ctl_jobs_listing = {
+        .table = ZD__TABLE__JOBS,
+        .row_case = ZD__ROW__ROW_JOB,
+        .row = job_row,
+        .columns = columns,
+};
+
+int zd_ctl_jobs(struct zd_ctl *ctl)
+{
+	return zd_ctl_list_run(ctl, &zd_ctl_jobs_listing);
+}

@@ -1,0 +1,41 @@
+// SPDX-License-Identifier: Apache-2.0
+/*
+ * verb_sessions.c - zeroctl sessions: connected processes, and what each one's requests wait for.
+ */
+#include "ctl.h"
+
+static const struct zd_ctl_column columns[] = {
+        {"ID", "id", ZD_CTL_COUNT, NULL},
+        {"NAME", "name", ZD_CTL_TEXT, NULL},
+        {"UID", "uid", ZD_CTL_COUNT, NULL},
+        {"PID", "pid", ZD_CTL_COUNT, NULL},
+        {"STATE", "state", ZD_CTL_TEXT, NULL},
+        {"JOB", "job", ZD_CTL_TEXT, NULL},
+        {"AGE", "age_ns", ZD_CTL_AGE, NULL},
+        {"OUTSTANDING", "outstanding", ZD_CTL_COUNT, NULL},
+        {"REQUESTS", "requests", ZD_CTL_COUNT, NULL},
+        {"WAITS", "waits", ZD_CTL_LIST, NULL},
+        {NULL, NULL, ZD_CTL_TEXT, NULL},
+};
+
+static json_t *session_row(const Zd__Row *row)
+{
+	const Zd__SessionRow *s = row->session;
+	return json_pack("{s:I,s:s,s:I,s:I,s:s,s:s,s:I,s:I,s:I,s:o}", "id", ZD_CTL_INT(s->id), "name",
+	                 s->name, "uid", ZD_CTL_INT(s->uid), "pid", ZD_CTL_INT(s->pid), "state", s->state,
+	                 "job", s->job, "age_ns", ZD_CTL_INT(s->age_ns), "outstanding",
+	                 ZD_CTL_INT(s->outstanding), "requests", ZD_CTL_INT(s->requests), "waits",
+	                 zd_ctl_strings(s->waits, s->n_waits));
+}
+
+static const struct zd_ctl_listing listing = {
+        .table = ZD__TABLE__SESSIONS,
+        .row_case = ZD__ROW__ROW_SESSION,
+        .row = session_row,
+        .columns = columns,
+};
+
+int zd_ctl_sessions(struct zd_ctl *ctl)
+{
+	return zd_ctl_list_run(ctl, &listing);
+}

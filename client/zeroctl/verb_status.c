@@ -1,0 +1,75 @@
+// SPDX-License-Identifier: Apache-2.0
+/*
+ * verb_status.c - zeroctl status: the daemon itself, its totals and the bytes that it holds by purpose.
+ */
+#include "ctl.h"
+
+const struct zd_ctl_column zd_ctl_status_columns[] = {
+        {"daemon", "daemon", ZD_CTL_TEXT, NULL},
+        {"backend", "backend", ZD_CTL_TEXT, NULL},
+        {"state", "state", ZD_CTL_TEXT, NULL},
+        {"pid", "pid", ZD_CTL_COUNT, NULL},
+        {"uptime", "uptime_ns", ZD_CTL_AGE, NULL},
+        {"own memory", "resident_bytes", ZD_CTL_BYTES, NULL},
+        {"devices", "devices", ZD_CTL_COUNT, NULL},
+        {"sessions", "sessions", ZD_CTL_COUNT, NULL},
+        {"jobs", "jobs", ZD_CTL_COUNT, NULL},
+        {"groups", "groups", ZD_CTL_COUNT, NULL},
+        {"requests", "requests", ZD_CTL_COUNT, NULL},
+        {"gathers", "gathers", ZD_CTL_COUNT, NULL},
+        {"gathered since start", "gathered_bytes_total", ZD_CTL_BYTES, NULL},
+        {"shards", "usage.shard_bytes", ZD_CTL_BYTES, NULL},
+        {"gathered now", "usage.gathered_bytes", ZD_CTL_BYTES, NULL},
+        {"gathered at peak", "usage.peak_gathered_bytes", ZD_CTL_BYTES, NULL},
+        {"buckets", "usage.bucket_bytes", ZD_CTL_BYTES, NULL},
+        {"staging", "usage.staging_bytes", ZD_CTL_BYTES, NULL},
+        {"targets", "usage.target_bytes", ZD_CTL_BYTES, NULL},
+        {"allocations", "usage.allocation_bytes", ZD_CTL_BYTES, NULL},
+        {"all at peak", "usage.peak_bytes", ZD_CTL_BYTES, NULL},
+        {NULL, NULL, ZD_CTL_TEXT, NULL},
+};
+
+static int take_status(const Zd__Reply *reply, void *arg)
+{
+	json_t **row = arg;
+	if (reply->body_case != ZD__REPLY__BODY_DAEMON_STATUS)
+		return 0;
+	const Zd__DaemonStatusReply *s = reply->daemon_status;
+	*row = json_pack("{s:s,s:s,s:s,s:I,s:I,s:I,s:I,s:I,s:I,s:I,s:I,s:I,s:I,s:o}", "daemon", s->daemon,
+	                 "backend", s->backend, "state", s->state, "pid", ZD_CTL_INT(s->pid), "uptime_ns",
+	                 ZD_CTL_INT(s->uptime_ns), "resident_bytes", ZD_CTL_INT(s->resident_bytes), "devices",
+	                 ZD_CTL_INT(s->devices), "sessions", ZD_CTL_INT(s->sessions), "jobs",
+	                 ZD_CTL_INT(s->jobs), "groups", ZD_CTL_INT(s->groups), "requests",
+	                 ZD_CTL_INT(s->requests), "gathers", ZD_CTL_INT(s->gathers), "gathered_bytes_total",
+	                 ZD_CTL_INT(s->gathered_bytes_total), "usage", zd_ctl_usage(s->usage));
+	return 0;
+}
+
+int zd_ctl_status_fetch(struct zd_ctl *ctl, json_t **row)
+{
+	Zd__DaemonStatus body = ZD__DAEMON_STATUS__INIT;
+	Zd__Request request = ZD__REQUEST__INIT;
+	request.body_case = ZD__REQUEST__BODY_DAEMON_STATUS;
+	request.daemon_status = &body;
+	json_t *taken = NULL;
+	int status = zd_ctl_call(ctl, &request, take_status, &taken);
+	if (!status && !taken)
+		status = zd_ctl_fail(ZEROD_E_PROTOCOL, "PROTOCOL: the daemon's status makes no sense");
+	if (status)
+		return status;
+	*row = taken;
+	return 0;
+}
+
+int zd_ctl_status(struct zd_ctl *ctl)
+{
+	json_t *row;
+	int status = zd_ctl_status_fetch(ctl, &row);
+	if (status)
+		return status;
+	if (ctl->json)
+		return zd_ctl_print_json(stdout, ctl->verb, json_pack("[o]", row));
+	zd_ctl_print_record(stdout, row, zd_ctl_status_columns, ctl->exact_bytes);
+	json_decref(row);
+	return 0;
+}

@@ -1,0 +1,56 @@
+// SPDX-License-Identifier: Apache-2.0
+/*
+ * verb_units.c - zeroctl units: what is registered, which versions, how many ranks hold a gathered copy.
+ */
+#include "ctl.h"
+
+/* "7", or "6..7" while ranks differ. */
+static char *version_text(const json_t *row)
+{
+	json_int_t min = json_integer_value(json_object_get(row, "version_min"));
+	json_int_t max = json_integer_value(json_object_get(row, "version_max"));
+	if (min == max)
+		return zd_ctl_text("%" JSON_INTEGER_FORMAT, max);
+	return zd_ctl_text("%" JSON_INTEGER_FORMAT "..%" JSON_INTEGER_FORMAT, min, max);
+}
+
+static const struct zd_ctl_column columns[] = {
+        {"ID", "id", ZD_CTL_COUNT, NULL},
+        {"JOB", "job", ZD_CTL_TEXT, NULL},
+        {"GROUP", "group", ZD_CTL_TEXT, NULL},
+        {"UNIT", "name", ZD_CTL_TEXT, NULL},
+        {"DTYPE", "dtype", ZD_CTL_TEXT, NULL},
+        {"NUMEL", "numel", ZD_CTL_COUNT, NULL},
+        {"PADDED", "padded_bytes", ZD_CTL_BYTES, NULL},
+        {"SLOT", "slot", ZD_CTL_COUNT, NULL},
+        {"VIEWS", "views", ZD_CTL_COUNT, NULL},
+        {"VERSION", NULL, ZD_CTL_CUSTOM, version_text},
+        {"RANKS", "registered", ZD_CTL_COUNT, NULL},
+        {"GATHERED", "gathered", ZD_CTL_COUNT, NULL},
+        {"FROZEN", "frozen", ZD_CTL_YES_NO, NULL},
+        {NULL, NULL, ZD_CTL_TEXT, NULL},
+};
+
+static json_t *unit_row(const Zd__Row *row)
+{
+	const Zd__UnitRow *u = row->unit;
+	return json_pack("{s:I,s:s,s:s,s:s,s:s,s:I,s:I,s:I,s:I,s:I,s:I,s:I,s:I,s:b}", "id", ZD_CTL_INT(u->id),
+	                 "job", u->job, "group", u->group, "name", u->name, "dtype",
+	                 zerod_dtype_name((enum zerod_dtype)u->dtype), "numel", ZD_CTL_INT(u->numel),
+	                 "padded_bytes", ZD_CTL_INT(u->padded_bytes), "slot", ZD_CTL_INT(u->slot), "views",
+	                 ZD_CTL_INT(u->views), "version_min", ZD_CTL_INT(u->version_min), "version_max",
+	                 ZD_CTL_INT(u->version_max), "registered", ZD_CTL_INT(u->registered), "gathered",
+	                 ZD_CTL_INT(u->gathered), "frozen", (int)u->frozen);
+}
+
+static const struct zd_ctl_listing listing = {
+        .table = ZD__TABLE__UNITS,
+        .row_case = ZD__ROW__ROW_UNIT,
+        .row = unit_row,
+        .columns = columns,
+};
+
+int zd_ctl_units(struct zd_ctl *ctl)
+{
+	return zd_ctl_list_run(ctl, &listing);
+}

@@ -1,0 +1,96 @@
+// SPDX-License-Identifier: Apache-2.0
+/*
+ * verb_watch.c - zeroctl watch: status and buffers, drawn again every few seconds until SIGINT or --count.
+ *
+ * On a terminal each picture covers the last one; elsewhere pictures follow one another. With --json each is one line:
+ * an object as of `buffers`, with a "status" besides its rows.
+ */
+#include "ctl.h"
+
+#include <poll.h>
+#include <signal.h>
+#include <unistd.h>
+
+static volatile sig_atomic_t stopped;
+
+static void stop(int number)
+{
+	(void)number;
+	stopped = 1;
+}
+
+/* The first signal ends the loop; a second one, while a call hangs, ends the program. */
+static void catch_signals(void)
+{
+	struct sigaction action = {.sa_handler = stop, .sa_flags = SA_RESETHAND};
+	sigemptyset(&action.sa_mask);
+	sigaction(SIGINT, &action, NULL);
+	sigaction(SIGTERM, &action, NULL);
+}
+
+/* Waits for the next picture. Signals are let in only by ppoll(), so that none falls between the check and the wait. */
+static void wait_interval(double seconds)
+{
+	struct timespec interval = {.tv_sec = (time_t)seconds};
+	interval.tv_nsec = (long)((seconds - (double)interval.tv_sec) * 1e9);
+	sigset_t blocked, before;
+	sigemptyset(&blocked);
+	sigaddset(&blocked, SIGINT);
+	sigaddset(&blocked, SIGTERM);
+	sigprocmask(SIG_BLOCK, &blocked, &before);
+	if (!stopped)
+		ppoll(NULL, 0, &interval, &before);
+	sigprocmask(SIG_SETMASK, &before, NULL);
+}
+
+static int print_line(const struct zd_ctl *ctl, json_t *status_row, json_t *rows)
+{
+	json_t *line = json_pack("{s:i,s:s,s:O,s:O}", "schema", ZD_CTL_SCHEMA, "verb", ctl->verb, "status",
+	                         status_row, "rows", rows);
+	if (!line)
+		return zd_ctl_fail(ZEROD_E_SYSTEM, "out of memory");
+	json_dumpf(line, stdout, JSON_COMPACT);
+	putchar('\n');
+	json_decref(line);
+	return 0;
+}
+
+static int draw(struct zd_ctl *ctl, bool terminal)
+{
+	json_t *status_row = NULL, *rows = NULL;
+	int status = zd_ctl_status_fetch(ctl, &status_row);
+	if (!status)
+		status = zd_ctl_list_fetch(ctl, &zd_ctl_buffers_listing, &rows);
+	if (!status)
+		status = zd_ctl_sort(rows, zd_ctl_buffers_listing.columns, ctl->sort);
+	if (!status && ctl->json) {
+		status = print_line(ctl, status_row, rows);
+	} else if (!status) {
+		if (terminal)
+			fputs("\033[H\033[2J", stdout); /* cursor home, erase the screen */
+		zd_ctl_print_record(stdout, status_row, zd_ctl_status_columns, ctl->exact_bytes);
+		putchar('\n');
+		zd_ctl_print_table(stdout, rows, zd_ctl_buffers_listing.columns, ctl->exact_bytes);
+		if (!terminal)
+			putchar('\n');
+	}
+	json_decref(status_row);
+	json_decref(rows);
+	fflush(stdout);
+	return status;
+}
+
+int zd_ctl_watch(struct zd_ctl *ctl)
+{
+	const bool terminal = isatty(STDOUT_FILENO);
+	catch_signals();
+	for (uint64_t picture = 1; !stopped; picture++) {
+		int status = draw(ctl, terminal);
+		if (status)
+			return status;
+		if (ferror(stdout) || picture == ctl->count) /* main() tells of an output that is gone */
+			break;
+		wait_interval(ctl->interval_s);
+	}
+	return 0;
+}

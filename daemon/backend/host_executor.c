@@ -1,0 +1,226 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * host_executor.c - the thread that runs one emulated device's commands.
+ *
+ * Fences are counters that another process writes without telling: somebody has to look. An executor with watches but
+ * no work spins for a moment, since most fences pass soon, and then sleeps ever longer between two looks; a new command
+ * ends the sleep. Without watches it sleeps until a command comes, and costs nothing.
+ */
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <time.h>
+
+#include "backend/host_executor.h"
+#include "base/err.h"
+
+#define SPIN_POLLS       128u /* some microseconds */
+#define SLEEP_FIRST_NS   20000L
+#define SLEEP_DOUBLINGS  5u
+#define SLEEP_LONGEST_NS 500000L
+#define TIMER_SLACK_NS   1000ul /* the kernel's 50 us would more than double the first sleep */
+
+static inline void spin_pause(void)
+{
+#if defined(__x86_64__) || defined(__i386__)
+	__builtin_ia32_pause();
+#elif defined(__aarch64__)
+	__asm__ volatile("yield");
+#endif
+}
+
+/* Completes and frees. Only what succeeded is signalled: a waiter must not take failure for bytes. */
+static void complete(struct zd_host_executor *executor, struct zd_host_task *task,
+                     struct zd_completion *completion)
+{
+	if (completion->status == 0 && task->signal_session)
+		zd_host_session_signal(task->signal_session, task->signal_timeline, task->signal_value);
+	completion->op = task->op;
+	zd_host_task_free(task);
+	if (completion->op)
+		executor->done(executor->done_arg, completion);
+}
+
+static void poll_watches(struct zd_host_executor *executor)
+{
+	struct zd_host_tasks watches = STAILQ_HEAD_INITIALIZER(watches);
+	STAILQ_CONCAT(&watches, &executor->watches);
+	while (!STAILQ_EMPTY(&watches)) {
+		struct zd_host_task *task = STAILQ_FIRST(&watches);
+		struct zd_completion completion = {.status = 0};
+		STAILQ_REMOVE_HEAD(&watches, next);
+		if (zd_host_task_poll(task, &completion)) {
+			complete(executor, task, &completion);
+			executor->idle_polls = 0;
+		} else {
+			STAILQ_INSERT_TAIL(&executor->watches, task, next);
+		}
+	}
+}
+
+static void step_lane(struct zd_host_executor *executor)
+{
+	struct zd_host_task *task = STAILQ_FIRST(&executor->lane);
+	struct zd_completion completion = {.status = 0};
+	if (!task)
+		return;
+	executor->idle_polls = 0;
+	if (zd_host_task_step(task, executor->segments, &completion)) {
+		STAILQ_REMOVE_HEAD(&executor->lane, next);
+		complete(executor, task, &completion);
+	}
+}
+
+/* Waits for the time that the back-off says, or for a command. The lock is held. */
+static void sleep_between_polls(struct zd_host_executor *executor)
+{
+	unsigned doublings = executor->idle_polls - SPIN_POLLS;
+	long ns = doublings < SLEEP_DOUBLINGS ? SLEEP_FIRST_NS << doublings : SLEEP_LONGEST_NS;
+	struct timespec until;
+	clock_gettime(CLOCK_MONOTONIC, &until);
+	until.tv_nsec += ns;
+	if (until.tv_nsec >= 1000000000L) {
+		until.tv_nsec -= 1000000000L;
+		until.tv_sec++;
+	}
+	/* Waking early is harmless: it only means one more look. */
+	(void)pthread_cond_timedwait(&executor->submitted_or_stopping, &executor->lock, &until);
+}
+
+/* The lock is held; nothing was submitted. */
+static void rest(struct zd_host_executor *executor)
+{
+	if (!STAILQ_EMPTY(&executor->lane))
+		return;
+	if (STAILQ_EMPTY(&executor->watches)) {
+		while (STAILQ_EMPTY(&executor->submitted) && !executor->stopping)
+			pthread_cond_wait(&executor->submitted_or_stopping, &executor->lock);
+	} else if (executor->idle_polls >= SPIN_POLLS) {
+		sleep_between_polls(executor);
+	}
+}
+
+/* Takes what was submitted, after a rest when there is nothing to do. False when the thread shall end. */
+static bool take_submitted(struct zd_host_executor *executor)
+{
+	struct zd_host_tasks taken = STAILQ_HEAD_INITIALIZER(taken);
+	pthread_mutex_lock(&executor->lock);
+	if (STAILQ_EMPTY(&executor->submitted) && !executor->stopping)
+		rest(executor);
+	STAILQ_CONCAT(&taken, &executor->submitted);
+	bool stopping = executor->stopping;
+	pthread_mutex_unlock(&executor->lock);
+
+	if (!STAILQ_EMPTY(&taken))
+		executor->idle_polls = 0;
+	else if (executor->idle_polls < SPIN_POLLS + SLEEP_DOUBLINGS)
+		executor->idle_polls++;
+	while (!STAILQ_EMPTY(&taken)) {
+		struct zd_host_task *task = STAILQ_FIRST(&taken);
+		STAILQ_REMOVE_HEAD(&taken, next);
+		if (task->kind == ZD_CMD_WATCH)
+			STAILQ_INSERT_TAIL(&executor->watches, task, next);
+		else
+			STAILQ_INSERT_TAIL(&executor->lane, task, next);
+	}
+	return !stopping;
+}
+
+static void fail_all(struct zd_host_executor *executor, struct zd_host_tasks *tasks)
+{
+	while (!STAILQ_EMPTY(tasks)) {
+		struct zd_host_task *task = STAILQ_FIRST(tasks);
+		struct zd_completion completion = {.status = 0};
+		STAILQ_REMOVE_HEAD(tasks, next);
+		zd_host_completion_fail(&completion, ZEROD_E_SHUTDOWN, "the daemon is shutting down");
+		complete(executor, task, &completion);
+	}
+}
+
+static void *executor_main(void *arg)
+{
+	struct zd_host_executor *executor = arg;
+	(void)prctl(PR_SET_TIMERSLACK, TIMER_SLACK_NS, 0ul, 0ul, 0ul);
+	while (take_submitted(executor)) {
+		poll_watches(executor);
+		step_lane(executor);
+		if (!STAILQ_EMPTY(&executor->watches))
+			spin_pause();
+	}
+	fail_all(executor, &executor->lane);
+	fail_all(executor, &executor->watches);
+	return NULL;
+}
+
+/* Signals are the loop's business; and SIGXFSZ, blocked, lets a segment beyond RLIMIT_FSIZE fail as an error. */
+static int start_thread(struct zd_host_executor *executor)
+{
+	sigset_t all, before;
+	sigfillset(&all);
+	pthread_sigmask(SIG_SETMASK, &all, &before);
+	int error = pthread_create(&executor->thread, NULL, executor_main, executor);
+	pthread_sigmask(SIG_SETMASK, &before, NULL);
+	return error;
+}
+
+int zd_host_executor_init(struct zd_host_executor *executor, uint32_t device,
+                          struct zd_host_segments *segments, const struct zd_backend_config *config,
+                          struct zd_err *err)
+{
+	*executor = (struct zd_host_executor){
+	        .segments = segments,
+	        .done = config->done,
+	        .done_arg = config->done_arg,
+	};
+	STAILQ_INIT(&executor->submitted);
+	STAILQ_INIT(&executor->lane);
+	STAILQ_INIT(&executor->watches);
+	pthread_mutex_init(&executor->lock, NULL);
+	pthread_condattr_t monotonic;
+	pthread_condattr_init(&monotonic);
+	pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
+	pthread_cond_init(&executor->submitted_or_stopping, &monotonic);
+	pthread_condattr_destroy(&monotonic);
+
+	int error = start_thread(executor);
+	if (error) {
+		pthread_cond_destroy(&executor->submitted_or_stopping);
+		pthread_mutex_destroy(&executor->lock);
+		return zd_err_errno(err, error, "the thread of device host%u", device);
+	}
+	executor->started = true;
+	char name[16];
+	snprintf(name, sizeof(name), "zd-host%u", device);
+	pthread_setname_np(executor->thread, name);
+	return 0;
+}
+
+void zd_host_executor_stop(struct zd_host_executor *executor)
+{
+	if (!executor->started)
+		return;
+	pthread_mutex_lock(&executor->lock);
+	executor->stopping = true;
+	pthread_mutex_unlock(&executor->lock);
+	pthread_cond_signal(&executor->submitted_or_stopping);
+}
+
+void zd_host_executor_deinit(struct zd_host_executor *executor)
+{
+	if (!executor->started)
+		return;
+	zd_host_executor_stop(executor);
+	pthread_join(executor->thread, NULL);
+	pthread_cond_destroy(&executor->submitted_or_stopping);
+	pthread_mutex_destroy(&executor->lock);
+	executor->started = false;
+}
+
+void zd_host_executor_submit(struct zd_host_executor *executor, struct zd_host_task *task)
+{
+	pthread_mutex_lock(&executor->lock);
+	STAILQ_INSERT_TAIL(&executor->submitted, task, next);
+	pthread_mutex_unlock(&executor->lock);
+	pthread_cond_signal(&executor->submitted_or_stopping);
+}

@@ -1,0 +1,60 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * host_memfd.c - memory files that are safe to share with a process that one does not trust.
+ *
+ * The size is fixed by seals before anybody else gets the descriptor: a file that another process could truncate would
+ * kill its other users with SIGBUS.
+ */
+#include <errno.h>
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "backend/host_memfd.h"
+#include "base/err.h"
+#include "base/text.h"
+
+/* Linux 6.3; the C library's headers may be older. */
+#ifndef MFD_NOEXEC_SEAL
+#define MFD_NOEXEC_SEAL 0x0008U
+#endif
+
+int zd_host_memfd_new(const char *name, uint64_t bytes, int *fd, struct zd_err *err)
+{
+	char text[ZD_BYTES_TEXT];
+	int made = memfd_create(name, MFD_CLOEXEC | MFD_ALLOW_SEALING | MFD_NOEXEC_SEAL);
+	if (made < 0 && errno == EINVAL)
+		made = memfd_create(name, MFD_CLOEXEC | MFD_ALLOW_SEALING);
+	if (made < 0)
+		return zd_err_errno(err, errno, "memory file %s", name);
+	if (ftruncate(made, (off_t)bytes) != 0) {
+		int error = errno;
+		close(made);
+		if (error == EFBIG || error == EINVAL)
+			return zd_err_set(err, ZEROD_E_NO_MEMORY, "%s of %s is larger than any file may be",
+			                  name, zd_bytes_text(bytes, text));
+		return zd_err_errno(err, error, "%s of %s", name, zd_bytes_text(bytes, text));
+	}
+	*fd = made;
+	return 0;
+}
+
+int zd_host_memfd_seal(int fd, int more_seals, struct zd_err *err)
+{
+	if (fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL | more_seals) != 0)
+		return zd_err_errno(err, errno, "sealing a memory file");
+	return 0;
+}
+
+int zd_host_memfd_reserve(int fd, uint64_t bytes, struct zd_err *err)
+{
+	char text[ZD_BYTES_TEXT];
+	int rc;
+	do {
+		rc = fallocate(fd, 0, 0, (off_t)bytes);
+	} while (rc != 0 && errno == EINTR);
+	if (rc != 0)
+		return zd_err_set(err, ZEROD_E_NO_MEMORY, "the system cannot back %s",
+		                  zd_bytes_text(bytes, text));
+	return 0;
+}

@@ -1,0 +1,119 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * host_session.c - a session's fence pages, and the counters in them.
+ *
+ * Waiters sleep in futex(2), which compares 32 bits: the counter's low word. The full 64 bits decide whether a fence has
+ * passed, the low word only whether to sleep: a client reads the counter, finds its value not reached, and sleeps if the
+ * low word is still what it read. A store between the two is missed only if it left the low word as it was, by 2^32
+ * steps at once or by storing ZD_FENCE_ABORTED over a counter at 2^32-1; clients sleep with a time limit and look again.
+ */
+#include <errno.h>
+#include <limits.h>
+#include <linux/futex.h>
+#include <stdlib.h>
+#include <sys/mman.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include "backend/host_memfd.h"
+#include "backend/host_session.h"
+#include "base/err.h"
+#include "base/mem.h"
+
+#ifndef F_SEAL_FUTURE_WRITE
+#define F_SEAL_FUTURE_WRITE 0x0010
+#endif
+
+#define PAGE_BYTES sizeof(struct zd_host_fence_page)
+_Static_assert((unsigned)PAGE_BYTES == ZD_FENCE_PAGE_BYTES, "counters fill the page");
+_Static_assert(ATOMIC_LLONG_LOCK_FREE == 2, "other processes use the counters");
+
+#define LOW_WORD (__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__ ? 0 : 1)
+
+/* Makes one page, mapped with `protection`. The mapping comes before the seals: F_SEAL_FUTURE_WRITE leaves existing
+ * writable mappings alone and refuses new ones. */
+static int make_page(const char *name, int protection, int more_seals, struct zd_host_fence_page **page,
+                     int *fd, struct zd_err *err)
+{
+	int made = -1;
+	int rc = zd_host_memfd_new(name, PAGE_BYTES, &made, err);
+	if (rc)
+		return rc;
+	/* Backed from the start: an executor that reads or signals must not be the one to find no memory left. */
+	rc = zd_host_memfd_reserve(made, PAGE_BYTES, err);
+	if (rc)
+		goto close_fd;
+	void *mapped = mmap(NULL, PAGE_BYTES, protection, MAP_SHARED, made, 0);
+	if (mapped == MAP_FAILED) {
+		rc = zd_err_errno(err, errno, "mapping a fence page");
+		goto close_fd;
+	}
+	rc = zd_host_memfd_seal(made, more_seals, err);
+	if (rc)
+		goto unmap;
+	*page = mapped;
+	*fd = made;
+	return 0;
+unmap:
+	munmap(mapped, PAGE_BYTES);
+close_fd:
+	close(made);
+	return rc;
+}
+
+int zd_host_session_new(uint64_t id, struct zd_host_session **session, int *client_fd, int *daemon_fd,
+                        struct zd_err *err)
+{
+	int fds[2] = {-1, -1};
+	struct zd_host_session *made = zd_calloc(1, sizeof(*made));
+	made->id = id;
+	atomic_init(&made->references, 1);
+	atomic_init(&made->closed, false);
+	int rc = make_page("zerod-fences-client", PROT_READ, 0, &made->client_page, &fds[0], err);
+	if (!rc)
+		rc = make_page("zerod-fences-daemon", PROT_READ | PROT_WRITE, F_SEAL_FUTURE_WRITE,
+		               &made->daemon_page, &fds[1], err);
+	if (rc) {
+		if (fds[0] >= 0)
+			close(fds[0]);
+		zd_host_session_unref(made);
+		return rc;
+	}
+	*session = made;
+	*client_fd = fds[0];
+	*daemon_fd = fds[1];
+	return 0;
+}
+
+struct zd_host_session *zd_host_session_ref(struct zd_host_session *session)
+{
+	if (session)
+		atomic_fetch_add_explicit(&session->references, 1, memory_order_relaxed);
+	return session;
+}
+
+void zd_host_session_unref(struct zd_host_session *session)
+{
+	if (!session || atomic_fetch_sub_explicit(&session->references, 1, memory_order_acq_rel) != 1)
+		return;
+	if (session->client_page)
+		munmap(session->client_page, PAGE_BYTES);
+	if (session->daemon_page)
+		munmap(session->daemon_page, PAGE_BYTES);
+	free(session);
+}
+
+uint64_t zd_host_session_counter(struct zd_host_session *session, uint32_t timeline)
+{
+	zd_assert(timeline < ZD_TIMELINES);
+	return atomic_load_explicit(&session->client_page->counters[timeline], memory_order_acquire);
+}
+
+void zd_host_session_signal(struct zd_host_session *session, uint32_t timeline, uint64_t value)
+{
+	zd_assert(timeline < ZD_TIMELINES);
+	_Atomic uint64_t *counter = &session->daemon_page->counters[timeline];
+	atomic_store_explicit(counter, value, memory_order_release);
+	/* Not private: the waiters are in another process. It can only fail for addresses that are not ours. */
+	(void)syscall(SYS_futex, (uint32_t *)counter + LOW_WORD, FUTEX_WAKE, INT_MAX, NULL, NULL, 0);
+}

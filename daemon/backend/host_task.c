@@ -1,0 +1,225 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * host_task.c - a command as an executor runs it.
+ *
+ * Addresses are looked up when the command is given, on the loop's thread: the core gives none for a segment whose
+ * creation has not been reported, or whose destruction has been ordered. So an executor takes no lock while it works.
+ */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "backend/host_task.h"
+#include "base/dtype.h"
+#include "base/err.h"
+#include "base/mem.h"
+
+/* About 100 microseconds of work, which bounds how late a passed fence is seen. */
+#define SLICE_BYTES (1u << 20)
+#define SLICE_NUMEL (UINT64_C(64) * ZD_HOST_REDUCE_BLOCK_NUMEL)
+
+static void take_copy(struct zd_host_task *task, const struct zd_command *command,
+                      struct zd_host_segments *segments)
+{
+	const struct zd_location *src = &command->u.copy.src;
+	const struct zd_location *dst = &command->u.copy.dst;
+	zd_assert(src->bytes == dst->bytes);
+	task->u.copy.src = zd_host_segments_at(segments, src);
+	task->u.copy.dst = zd_host_segments_at(segments, dst);
+	task->u.copy.bytes = dst->bytes;
+}
+
+static void take_fill(struct zd_host_task *task, const struct zd_command *command,
+                      struct zd_host_segments *segments)
+{
+	task->u.copy.dst = zd_host_segments_at(segments, &command->u.fill);
+	task->u.copy.bytes = command->u.fill.bytes;
+}
+
+static void take_watch(struct zd_host_task *task, const struct zd_command *command,
+                       struct zd_host_session *watched)
+{
+	uint32_t n = command->u.watch.nfences;
+	task->u.watch.session = zd_host_session_ref(watched);
+	task->u.watch.nfences = n;
+	if (n == 0)
+		return;
+	task->u.watch.fences = zd_calloc(n, sizeof(*task->u.watch.fences));
+	memcpy(task->u.watch.fences, command->u.watch.fences, n * sizeof(*task->u.watch.fences));
+}
+
+static void *elements_at(struct zd_host_segments *segments, const struct zd_location *location,
+                         uint64_t numel, enum zerod_dtype dtype)
+{
+	size_t each = zerod_dtype_bytes(dtype);
+	zd_assert(location->offset % each == 0 && location->bytes / each >= numel);
+	return zd_host_segments_at(segments, location);
+}
+
+static void take_reduce(struct zd_host_task *task, const struct zd_command *command,
+                        struct zd_host_segments *segments)
+{
+	const struct zd_reduce_desc *desc = &command->u.reduce;
+	zd_assert(zd_dtype_reducible(desc->input_dtype) && zd_dtype_reducible(desc->target_dtype));
+	zd_assert(desc->ninputs > 0 || desc->overwrite);
+	if (desc->ninputs > 0)
+		task->u.reduce.inputs = zd_calloc(desc->ninputs, sizeof(*task->u.reduce.inputs));
+	for (uint32_t i = 0; i < desc->ninputs; i++)
+		task->u.reduce.inputs[i] = elements_at(segments, &desc->inputs[i], desc->numel,
+		                                       desc->input_dtype);
+	task->u.reduce.run = (struct zd_host_reduce){
+	        .numel = desc->numel,
+	        .input_dtype = desc->input_dtype,
+	        .target_dtype = desc->target_dtype,
+	        .ninputs = desc->ninputs,
+	        .inputs = task->u.reduce.inputs,
+	        .target = elements_at(segments, &desc->target, desc->numel, desc->target_dtype),
+	        .prescale = desc->prescale,
+	        .postscale = desc->postscale,
+	        .overwrite = desc->overwrite,
+	        .isa = zd_host_isa_best(),
+	};
+}
+
+struct zd_host_task *zd_host_task_new(const struct zd_command *command, struct zd_host_segments *segments,
+                                      struct zd_host_session *signalled, struct zd_host_session *watched)
+{
+	struct zd_host_task *task = zd_calloc(1, sizeof(*task));
+	task->kind = command->kind;
+	task->op = command->op;
+	task->signal_session = zd_host_session_ref(signalled);
+	task->signal_timeline = command->signal.timeline;
+	task->signal_value = command->signal.value;
+	switch (command->kind) {
+	case ZD_CMD_SEGMENT_CREATE:
+		task->u.create.id = command->u.segment.segment;
+		task->u.create.bytes = command->u.segment.bytes;
+		break;
+	case ZD_CMD_SEGMENT_DESTROY:
+		task->u.destroy = zd_host_segments_take(segments, command->u.segment.segment);
+		break;
+	case ZD_CMD_COPY:
+		take_copy(task, command, segments);
+		break;
+	case ZD_CMD_FILL:
+		take_fill(task, command, segments);
+		break;
+	case ZD_CMD_WATCH:
+		take_watch(task, command, watched);
+		break;
+	case ZD_CMD_REDUCE:
+		take_reduce(task, command, segments);
+		break;
+	case ZD_CMD_SIGNAL:
+		break;
+	}
+	return task;
+}
+
+void zd_host_task_free(struct zd_host_task *task)
+{
+	if (!task)
+		return;
+	zd_host_session_unref(task->signal_session);
+	switch (task->kind) {
+	case ZD_CMD_SEGMENT_DESTROY:
+		zd_host_segment_free(task->u.destroy);
+		break;
+	case ZD_CMD_WATCH:
+		zd_host_session_unref(task->u.watch.session);
+		free(task->u.watch.fences);
+		break;
+	case ZD_CMD_REDUCE:
+		free(task->u.reduce.inputs);
+		break;
+	case ZD_CMD_SEGMENT_CREATE:
+	case ZD_CMD_COPY:
+	case ZD_CMD_FILL:
+	case ZD_CMD_SIGNAL:
+		break;
+	}
+	free(task);
+}
+
+void zd_host_completion_fail(struct zd_completion *completion, int status, const char *error)
+{
+	completion->status = status;
+	snprintf(completion->error, sizeof(completion->error), "%.*s", (int)sizeof(completion->error) - 1,
+	         error);
+}
+
+static void create_segment(const struct zd_host_task *task, struct zd_host_segments *segments,
+                           struct zd_completion *completion)
+{
+	struct zd_err err = ZD_ERR_NONE;
+	struct zd_host_segment *segment = NULL;
+	int rc = zd_host_segment_new(task->u.create.id, task->u.create.bytes, &segment, &err);
+	if (rc)
+		zd_host_completion_fail(completion, rc, err.text);
+	else
+		zd_host_segments_add(segments, segment);
+}
+
+static bool copy_slice(struct zd_host_task *task)
+{
+	uint64_t done = task->u.copy.done_bytes;
+	size_t bytes = zd_min_u64(SLICE_BYTES, task->u.copy.bytes - done);
+	if (bytes == 0)
+		return true;
+	if (task->u.copy.src)
+		memcpy(task->u.copy.dst + done, task->u.copy.src + done, bytes);
+	else
+		memset(task->u.copy.dst + done, 0, bytes);
+	task->u.copy.done_bytes = done + bytes;
+	return task->u.copy.done_bytes == task->u.copy.bytes;
+}
+
+static bool reduce_slice(struct zd_host_task *task, struct zd_completion *completion)
+{
+	if (!zd_host_reduce_run(&task->u.reduce.run, SLICE_NUMEL))
+		return false;
+	completion->result = zd_host_reduce_result(&task->u.reduce.run);
+	return true;
+}
+
+bool zd_host_task_step(struct zd_host_task *task, struct zd_host_segments *segments,
+                       struct zd_completion *completion)
+{
+	switch (task->kind) {
+	case ZD_CMD_SEGMENT_CREATE:
+		create_segment(task, segments, completion);
+		return true;
+	case ZD_CMD_SEGMENT_DESTROY:
+		zd_host_segment_free(task->u.destroy);
+		task->u.destroy = NULL;
+		return true;
+	case ZD_CMD_COPY:
+	case ZD_CMD_FILL:
+		return copy_slice(task);
+	case ZD_CMD_REDUCE:
+		return reduce_slice(task, completion);
+	case ZD_CMD_SIGNAL:
+		return true;
+	case ZD_CMD_WATCH:
+		break;
+	}
+	zd_assert(!"a watch is polled");
+	return true;
+}
+
+bool zd_host_task_poll(struct zd_host_task *task, struct zd_completion *completion)
+{
+	struct zd_host_session *session = task->u.watch.session;
+	if (!session || atomic_load_explicit(&session->closed, memory_order_relaxed)) {
+		zd_host_completion_fail(completion, ZEROD_E_ABORTED, "the session has ended");
+		return true;
+	}
+	/* A fence that has passed stays passed, so each look costs one load, until that fence has. */
+	while (task->u.watch.nfences > 0) {
+		const struct zd_fence *fence = &task->u.watch.fences[task->u.watch.nfences - 1];
+		if (!zd_fence_reached(zd_host_session_counter(session, fence->timeline), fence->value))
+			return false;
+		task->u.watch.nfences--;
+	}
+	return true;
+}

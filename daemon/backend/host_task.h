@@ -1,0 +1,67 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * host_task.h - a command as an executor runs it: names turned into addresses, arrays copied.
+ *
+ * Made on the loop's thread, run and freed on an executor's. Long work is done in slices, so that an executor looks
+ * after its watches in between.
+ */
+#ifndef ZD_BACKEND_HOST_TASK_H
+#define ZD_BACKEND_HOST_TASK_H
+
+#include <stdbool.h>
+#include <stdint.h>
+#include <sys/queue.h>
+
+#include "backend/backend.h"
+#include "backend/host_kernels.h"
+#include "backend/host_segment.h"
+#include "backend/host_session.h"
+
+struct zd_host_task {
+	STAILQ_ENTRY(zd_host_task) next;
+	enum zd_command_kind kind;
+	uint64_t op;
+	struct zd_host_session *signal_session; /* NULL: no signal, or nobody is left to see it */
+	uint32_t signal_timeline;
+	uint64_t signal_value;
+	union {
+		struct {
+			uint32_t id;
+			uint64_t bytes;
+		} create;
+		struct zd_host_segment *destroy; /* owned; NULL if it never came to be */
+		struct {
+			uint8_t *dst;
+			const uint8_t *src; /* NULL: fill with zeros */
+			uint64_t bytes, done_bytes;
+		} copy;
+		struct {
+			struct zd_host_session *session; /* NULL: closed already */
+			uint32_t nfences;                /* that have not passed yet */
+			struct zd_fence *fences;
+		} watch;
+		struct {
+			struct zd_host_reduce run;
+			const void **inputs;
+		} reduce;
+	} u;
+};
+
+STAILQ_HEAD(zd_host_tasks, zd_host_task);
+
+/* The sessions are those that the command names, NULL when it names none or it is gone. Takes references of its own. */
+struct zd_host_task *zd_host_task_new(const struct zd_command *command, struct zd_host_segments *segments,
+                                      struct zd_host_session *signalled, struct zd_host_session *watched);
+/* NULL is allowed. A task that has not run leaves nothing behind, a segment to be destroyed included. */
+void zd_host_task_free(struct zd_host_task *task);
+
+/* Does the next slice of a task other than WATCH. True when the task has ended: then the completion's status, error
+ * and result are filled in. */
+bool zd_host_task_step(struct zd_host_task *task, struct zd_host_segments *segments,
+                       struct zd_completion *completion);
+/* Looks at a WATCH; as above. */
+bool zd_host_task_poll(struct zd_host_task *task, struct zd_completion *completion);
+
+void zd_host_completion_fail(struct zd_completion *completion, int status, const char *error);
+
+#endif

@@ -1,0 +1,192 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * bridge.c - joins the engine to a backend and to the loop.
+ *
+ * Executors append completions under a lock that is held for a copy of a few words; the loop takes them all at once by
+ * swapping two arrays. What must hold: only the loop's thread calls the engine, and after the backend is closed nothing
+ * is appended any more.
+ */
+#include "io/bridge.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/err.h"
+#include "base/mem.h"
+#include "io/loop.h"
+
+#define FIRST_ROOM 64u
+
+/* ---- From executors to the loop ------------------------------------------------------------------------ */
+
+static void on_done(void *arg, const struct zd_completion *completion)
+{
+	struct zd_bridge *bridge = arg;
+	struct zd_completions *arrived = &bridge->arrived;
+	bool first;
+
+	(void)pthread_mutex_lock(&bridge->lock);
+	if (arrived->count == arrived->room) {
+		arrived->room = arrived->room ? 2 * arrived->room : FIRST_ROOM;
+		arrived->items = zd_realloc(arrived->items, arrived->room, sizeof(*arrived->items));
+	}
+	first = arrived->count == 0;
+	arrived->items[arrived->count++] = *completion;
+	(void)pthread_mutex_unlock(&bridge->lock);
+	/* Whoever finds it empty wakes the loop, which empties it. */
+	if (first)
+		(void)uv_async_send(&bridge->wake);
+}
+
+static void on_wake(uv_async_t *wake)
+{
+	struct zd_bridge *bridge = wake->data;
+	struct zd_completions *taken = &bridge->taken;
+	struct zd_completions emptied = *taken;
+
+	(void)pthread_mutex_lock(&bridge->lock);
+	*taken = bridge->arrived;
+	bridge->arrived = emptied;
+	(void)pthread_mutex_unlock(&bridge->lock);
+	(void)zd_bridge_tick(bridge);
+	for (size_t i = 0; i < taken->count; i++) {
+		const struct zd_completion *completion = &taken->items[i];
+
+		zd_engine_op_done(bridge->engine, completion->op, completion->status, completion->error,
+		                  &completion->result);
+	}
+	taken->count = 0;
+	zd_bridge_settle(bridge);
+	bridge->above->settled(bridge->arg);
+}
+
+static void on_deadline(void *arg)
+{
+	struct zd_bridge *bridge = arg;
+
+	(void)zd_bridge_tick(bridge);
+	bridge->above->settled(bridge->arg);
+}
+
+/* ---- Out of the engine ----------------------------------------------------------------------------------- */
+
+static void sink_command(void *arg, const struct zd_command *command)
+{
+	struct zd_bridge *bridge = arg;
+
+	if (command->kind == ZD_CMD_SEGMENT_DESTROY)
+		bridge->above->segment_gone(bridge->arg, command->u.segment.segment);
+	bridge->ops->submit(bridge->backend, command);
+}
+
+static void sink_reply(void *arg, const struct zd_reply *reply)
+{
+	struct zd_bridge *bridge = arg;
+
+	bridge->above->reply(bridge->arg, reply);
+}
+
+static bool sink_fence_passed(void *arg, uint64_t session, struct zd_fence fence)
+{
+	struct zd_bridge *bridge = arg;
+
+	return zd_fence_reached(bridge->ops->timeline_read(bridge->backend, session, fence.timeline),
+	                        fence.value);
+}
+
+static void sink_session_killed(void *arg, uint64_t session, const char *why)
+{
+	struct zd_bridge *bridge = arg;
+
+	bridge->above->session_killed(bridge->arg, session, why);
+}
+
+/* ---- Life ------------------------------------------------------------------------------------------------ */
+
+static struct zd_engine *make_engine(struct zd_bridge *bridge, const struct zd_bridge_config *config)
+{
+	uint32_t ndevices = bridge->ops->device_count(bridge->backend);
+	struct zd_device_config *devices = zd_calloc(ndevices, sizeof(*devices));
+	struct zd_engine_config engine_config = {
+	        .ndevices = ndevices,
+	        .devices = devices,
+	        .segment_bytes = config->segment_bytes,
+	        .uid_quota_bytes = config->uid_quota_bytes,
+	};
+	struct zd_engine_sink sink = {
+	        .arg = bridge,
+	        .command = sink_command,
+	        .reply = sink_reply,
+	        .fence_passed = sink_fence_passed,
+	        .session_killed = sink_session_killed,
+	};
+	struct zd_engine *engine;
+
+	for (uint32_t i = 0; i < ndevices; i++) {
+		bridge->ops->device_info(bridge->backend, i, &devices[i]);
+		devices[i].gather_budget_bytes = config->gather_budget_bytes;
+		devices[i].staging_bytes = config->staging_bytes;
+	}
+	engine = zd_engine_new(&engine_config, &sink);
+	free(devices);
+	return engine;
+}
+
+int zd_bridge_open(struct zd_bridge *bridge, struct zd_loop *loop, const struct zd_bridge_config *config,
+                   const struct zd_bridge_ops *above, void *arg, struct zd_err *err)
+{
+	struct zd_backend_config backend_config = {
+	        .ndevices = config->ndevices,
+	        .arena_bytes = config->arena_bytes,
+	        .done = on_done,
+	        .done_arg = bridge,
+	};
+	int rc;
+
+	*bridge = (struct zd_bridge){.ops = config->backend, .above = above, .arg = arg};
+	rc = uv_async_init(&loop->uv, &bridge->wake, on_wake);
+	if (rc)
+		return zd_loop_error(err, rc, "making the executors' way into the loop");
+	bridge->wake.data = bridge;
+	(void)pthread_mutex_init(&bridge->lock, NULL);
+	rc = bridge->ops->open(&backend_config, &bridge->backend, err);
+	if (rc) {
+		uv_close((uv_handle_t *)&bridge->wake, NULL);
+		return rc;
+	}
+	bridge->engine = make_engine(bridge, config);
+	zd_timer_init(&bridge->timer, loop, bridge->engine, on_deadline, bridge);
+	return 0;
+}
+
+void zd_bridge_close(struct zd_bridge *bridge)
+{
+	if (!bridge->backend)
+		return;
+	bridge->ops->close(bridge->backend);
+	bridge->backend = NULL;
+	zd_engine_free(bridge->engine);
+	bridge->engine = NULL;
+	zd_timer_close(&bridge->timer);
+	uv_close((uv_handle_t *)&bridge->wake, NULL);
+}
+
+void zd_bridge_deinit(struct zd_bridge *bridge)
+{
+	free(bridge->arrived.items);
+	free(bridge->taken.items);
+	(void)pthread_mutex_destroy(&bridge->lock);
+}
+
+uint64_t zd_bridge_tick(struct zd_bridge *bridge)
+{
+	uint64_t now_ns = zd_loop_now_ns();
+
+	zd_engine_tick(bridge->engine, now_ns);
+	return now_ns;
+}
+
+void zd_bridge_settle(struct zd_bridge *bridge)
+{
+	zd_timer_update(&bridge->timer);
+}

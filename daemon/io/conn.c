@@ -1,0 +1,492 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * conn.c - one client's connection.
+ *
+ * It owns its socket, the peer's pidfd, and the packets that are not sent yet. A connection is OPEN, then ENDING (it sends
+ * what it can, its owner hears of the end in the next flush), then CLOSING until libuv has let go of its handles.
+ *
+ * What must hold: `open_packet` is younger than all of `backlog`; whoever has an open packet or is ENDING is in the dirty
+ * list; while there is a backlog nothing is read; at most ZD_MAX_PACKET_FDS descriptors lie unread in the socket, since
+ * the kernel counts those in flight for the whole user.
+ */
+#include "io/conn.h"
+
+#include <errno.h>
+#include <linux/sockios.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/ioctl.h>
+#include <sys/socket.h>
+#include <unistd.h>
+#include <uv.h>
+
+#include "base/err.h"
+#include "base/mem.h"
+#include "base/sm.h"
+#include "io/loop.h"
+#include "io/packet.h"
+#include "proto/frame.h"
+
+#define HELLO_DEADLINE_MS 10000u
+#define FIRST_STALL_MS    1u
+#define LONGEST_STALL_MS  64u
+#define MAX_SPARE_PACKETS 8u
+#define MAX_CLOSING_READS 64u
+#define STALLED           2 /* beside 0 and ZD_FRAME_AGAIN: too many descriptors lie unread */
+
+enum conn_state { OPEN, ENDING, CLOSING };
+static const char *const state_names[] = {"OPEN", "ENDING", "CLOSING"};
+static const uint32_t state_moves[] = {
+        [OPEN] = ZD_SM_TO(ENDING),
+        [ENDING] = ZD_SM_TO(CLOSING),
+        [CLOSING] = 0,
+};
+static const struct zd_sm conn_sm = {
+        .name = "connection", .nstates = 3, .state_names = state_names, .allowed = state_moves};
+
+struct zd_conn {
+	TAILQ_ENTRY(zd_conn) link, dirty_link;
+	struct zd_conns *conns;
+	const struct zd_conn_ops *ops;
+	void *arg;
+	struct zd_creds creds;
+	int sock;
+	uint8_t state;
+	bool dirty, stalled;
+	int polled; /* the events that `readiness` waits for */
+	unsigned open_handles;
+	uv_poll_t readiness, death;
+	uv_timer_t timer; /* until the hello: its deadline; then: the next look at a stalled socket */
+	uint64_t stall_ms;
+	unsigned unread_fds; /* sent since the socket was last seen empty */
+	struct zd_packet *open_packet;
+	STAILQ_HEAD(, zd_packet) backlog;
+	unsigned nbacklog;
+	struct zd_err why; /* set when it is ENDING */
+};
+
+/* ---- Life ------------------------------------------------------------------------------------------- */
+
+static void mark_dirty(struct zd_conn *conn)
+{
+	if (conn->dirty)
+		return;
+	conn->dirty = true;
+	TAILQ_INSERT_TAIL(&conn->conns->dirty, conn, dirty_link);
+}
+
+void zd_conn_end(struct zd_conn *conn, const struct zd_err *why)
+{
+	if (conn->state != OPEN)
+		return;
+	zd_sm_move(&conn_sm, &conn->state, ENDING);
+	conn->why = *why;
+	mark_dirty(conn);
+}
+
+static void handle_closed(uv_handle_t *handle)
+{
+	struct zd_conn *conn = handle->data;
+
+	if (--conn->open_handles > 0)
+		return;
+	(void)close(conn->sock);
+	zd_creds_deinit(&conn->creds);
+	free(conn);
+}
+
+/* The other side sees a reset, and not what we said last, when we close a socket with unread packets in it: it can send
+ * no more, and what it has sent is read. */
+static void discard_unread(struct zd_conn *conn)
+{
+	int fds[ZD_MAX_PACKET_FDS];
+	size_t nbytes;
+	unsigned nfds;
+	int rc;
+
+	(void)shutdown(conn->sock, SHUT_RDWR);
+	for (unsigned reads = 0; reads < MAX_CLOSING_READS; reads++) {
+		rc = zd_frame_recv(conn->sock, conn->conns->inbox, ZD_MAX_PACKET_BYTES, &nbytes, fds, &nfds,
+		                   NULL);
+		for (unsigned i = 0; rc == 0 && i < nfds; i++)
+			(void)close(fds[i]);
+		if (rc != 0 && rc != ZEROD_E_LIMIT)
+			return;
+	}
+}
+
+static void recycle(struct zd_conns *conns, struct zd_packet *packet)
+{
+	zd_packet_clear(packet);
+	if (packet->room_bytes < ZD_MAX_PACKET_BYTES || conns->nspares >= MAX_SPARE_PACKETS) {
+		zd_packet_free(packet);
+		return;
+	}
+	STAILQ_INSERT_HEAD(&conns->spares, packet, link);
+	conns->nspares++;
+}
+
+static void finish(struct zd_conn *conn)
+{
+	struct zd_conns *conns = conn->conns;
+	struct zd_packet *packet;
+
+	zd_sm_move(&conn_sm, &conn->state, CLOSING);
+	while ((packet = STAILQ_FIRST(&conn->backlog))) {
+		STAILQ_REMOVE_HEAD(&conn->backlog, link);
+		recycle(conns, packet);
+	}
+	discard_unread(conn);
+	TAILQ_REMOVE(&conns->all, conn, link);
+	conns->count--;
+	uv_close((uv_handle_t *)&conn->timer, handle_closed);
+	uv_close((uv_handle_t *)&conn->readiness, handle_closed);
+	uv_close((uv_handle_t *)&conn->death, handle_closed);
+	conn->ops->ended(conn->arg, &conn->why);
+}
+
+/* ---- What the loop waits for --------------------------------------------------------------------------- */
+
+static void on_ready(uv_poll_t *handle, int status, int events);
+
+static void poll_for(struct zd_conn *conn, int events)
+{
+	int rc;
+
+	if (events == conn->polled)
+		return;
+	conn->polled = events;
+	rc = events ? uv_poll_start(&conn->readiness, events, on_ready) : uv_poll_stop(&conn->readiness);
+	zd_assert(rc == 0); /* fails for handles that are closing only */
+}
+
+static void update_poll(struct zd_conn *conn)
+{
+	if (conn->state != OPEN || conn->stalled)
+		poll_for(conn, 0);
+	else
+		poll_for(conn, STAILQ_EMPTY(&conn->backlog) ? UV_READABLE : UV_WRITABLE);
+}
+
+/* ---- Sending ------------------------------------------------------------------------------------------- */
+
+/* May `nfds` more descriptors lie unread in the socket? */
+static bool fds_fit(struct zd_conn *conn, unsigned nfds)
+{
+	int unread_bytes;
+
+	if (conn->unread_fds + nfds <= ZD_MAX_PACKET_FDS)
+		return true;
+	if (ioctl(conn->sock, SIOCOUTQ, &unread_bytes) == 0 && unread_bytes == 0)
+		conn->unread_fds = 0;
+	return conn->unread_fds + nfds <= ZD_MAX_PACKET_FDS;
+}
+
+/* 0, ZD_FRAME_AGAIN, STALLED, or the connection's end. */
+static int send_packet(struct zd_conn *conn, struct zd_packet *packet, struct zd_err *err)
+{
+	int rc;
+
+	if (packet->nfds > 0 && !fds_fit(conn, packet->nfds))
+		return STALLED;
+	rc = zd_frame_send(conn->sock, packet->bytes, packet->nbytes, packet->fds, packet->nfds, err);
+	if (rc == 0)
+		conn->unread_fds += packet->nfds;
+	return rc;
+}
+
+static void on_stall_over(uv_timer_t *timer);
+
+/* No event tells that the other side has read: look again, less and less often. */
+static void stall(struct zd_conn *conn)
+{
+	conn->stall_ms = conn->stalled ? zd_min_u64(conn->stall_ms * 2, LONGEST_STALL_MS) : FIRST_STALL_MS;
+	conn->stalled = true;
+	(void)uv_timer_start(&conn->timer, on_stall_over, conn->stall_ms, 0);
+}
+
+/* Sends the backlog as far as the socket takes it. */
+static void send_backlog(struct zd_conn *conn)
+{
+	struct zd_packet *packet;
+	struct zd_err err = ZD_ERR_NONE;
+	int rc = 0;
+
+	while (rc == 0 && (packet = STAILQ_FIRST(&conn->backlog))) {
+		rc = send_packet(conn, packet, &err);
+		if (rc != 0)
+			break;
+		STAILQ_REMOVE_HEAD(&conn->backlog, link);
+		conn->nbacklog--;
+		recycle(conn->conns, packet);
+	}
+	if (rc == STALLED)
+		stall(conn);
+	else
+		conn->stalled = false;
+	if (rc < 0)
+		zd_conn_end(conn, &err);
+	update_poll(conn);
+}
+
+static void append_backlog(struct zd_conn *conn, struct zd_packet *packet)
+{
+	struct zd_err err = ZD_ERR_NONE;
+
+	if (conn->nbacklog < ZD_MAX_BACKLOG_PACKETS) {
+		struct zd_packet *waiting = zd_packet_shrunk(packet);
+
+		STAILQ_INSERT_TAIL(&conn->backlog, waiting, link);
+		conn->nbacklog++;
+	} else {
+		(void)zd_err_set(&err, ZEROD_E_LIMIT, "the client reads no replies: %u packets wait for it",
+		                 ZD_MAX_BACKLOG_PACKETS);
+		zd_conn_end(conn, &err);
+	}
+}
+
+/* Sends the open packet, behind what waits already. */
+static void send_open_packet(struct zd_conn *conn)
+{
+	struct zd_packet *packet = conn->open_packet;
+	struct zd_err err = ZD_ERR_NONE;
+	int rc = ZD_FRAME_AGAIN;
+
+	conn->open_packet = NULL;
+	if (STAILQ_EMPTY(&conn->backlog))
+		rc = send_packet(conn, packet, &err);
+	if (rc < 0)
+		zd_conn_end(conn, &err);
+	else if (rc != 0)
+		append_backlog(conn, packet);
+	if (rc == STALLED)
+		stall(conn);
+	recycle(conn->conns, packet);
+	update_poll(conn);
+}
+
+static struct zd_packet *open_packet(struct zd_conn *conn)
+{
+	struct zd_conns *conns = conn->conns;
+
+	if (conn->open_packet)
+		return conn->open_packet;
+	conn->open_packet = STAILQ_FIRST(&conns->spares);
+	if (conn->open_packet) {
+		STAILQ_REMOVE_HEAD(&conns->spares, link);
+		conns->nspares--;
+	} else {
+		conn->open_packet = zd_packet_new();
+	}
+	mark_dirty(conn);
+	return conn->open_packet;
+}
+
+void zd_conn_send(struct zd_conn *conn, const Zd__Reply *reply, const struct zd_attachment *attachments,
+                  unsigned nattachments)
+{
+	size_t spare_bytes = (size_t)nattachments * ZD_PACKET_SEGMENT_BYTES;
+	struct zd_packet *packet;
+
+	zd_assert(conn->state != CLOSING);
+	packet = open_packet(conn);
+	if (packet->nfds + nattachments > ZD_MAX_PACKET_FDS ||
+	    !zd_packet_add_reply(packet, reply, spare_bytes)) {
+		bool fits;
+
+		send_open_packet(conn);
+		packet = open_packet(conn);
+		fits = zd_packet_add_reply(packet, reply, spare_bytes);
+		zd_assert(fits);
+	}
+	for (unsigned i = 0; i < nattachments; i++)
+		zd_packet_add_fd(packet, attachments[i].fd, attachments[i].segment);
+}
+
+void zd_conn_refuse(struct zd_conn *conn, const struct zd_err *why)
+{
+	Zd__Reply reply = ZD__REPLY__INIT;
+
+	reply.status = why->status;
+	reply.error = (char *)why->text;
+	zd_conn_send(conn, &reply, NULL, 0);
+	zd_conn_end(conn, why);
+}
+
+/* ---- Events -------------------------------------------------------------------------------------------- */
+
+static void on_stall_over(uv_timer_t *timer)
+{
+	struct zd_conn *conn = timer->data;
+
+	send_backlog(conn);
+	zd_conns_flush(conn->conns);
+}
+
+static void on_hello_deadline(uv_timer_t *timer)
+{
+	struct zd_conn *conn = timer->data;
+	struct zd_err err;
+
+	(void)zd_err_set(&err, ZEROD_E_DEADLINE, "no hello within %u seconds", HELLO_DEADLINE_MS / 1000);
+	zd_conn_refuse(conn, &err);
+	zd_conns_flush(conn->conns);
+}
+
+static void on_death(uv_poll_t *handle, int status, int events)
+{
+	struct zd_conn *conn = handle->data;
+	struct zd_err err;
+
+	(void)status;
+	(void)events;
+	(void)zd_err_set(&err, ZEROD_E_DISCONNECTED, "process %d ended", (int)conn->creds.pid);
+	zd_conn_end(conn, &err);
+	(void)uv_poll_stop(handle);
+	zd_conns_flush(conn->conns);
+}
+
+/* One packet an event: whoever sends much takes turns with the others. */
+static void receive(struct zd_conn *conn)
+{
+	uint8_t *inbox = conn->conns->inbox;
+	int fds[ZD_MAX_PACKET_FDS];
+	unsigned nfds = 0;
+	size_t nbytes;
+	struct zd_err err;
+	int rc = zd_frame_recv(conn->sock, inbox, ZD_MAX_PACKET_BYTES, &nbytes, fds, &nfds, &err);
+
+	for (unsigned i = 0; rc == 0 && i < nfds; i++)
+		(void)close(fds[i]);
+	if (rc == 0 && nfds > 0) {
+		(void)zd_err_set(&err, ZEROD_E_PROTOCOL, "a packet with %u descriptors: clients send none",
+		                 nfds);
+		zd_conn_refuse(conn, &err);
+	} else if (rc == 0) {
+		conn->ops->packet(conn->arg, inbox, nbytes);
+	} else if (rc == ZEROD_E_LIMIT) {
+		zd_conn_refuse(conn, &err);
+	} else if (rc < 0) {
+		zd_conn_end(conn, &err);
+	}
+}
+
+static void on_ready(uv_poll_t *handle, int status, int events)
+{
+	struct zd_conn *conn = handle->data;
+	struct zd_err err;
+
+	if (status < 0) {
+		(void)zd_loop_error(&err, status, "waiting for the client's socket");
+		zd_conn_end(conn, &err);
+	} else if (events & UV_WRITABLE) {
+		send_backlog(conn);
+	} else {
+		receive(conn);
+	}
+	zd_conns_flush(conn->conns);
+}
+
+void zd_conns_flush(struct zd_conns *conns)
+{
+	struct zd_conn *conn;
+
+	zd_assert(!conns->flushing);
+	conns->flushing = true;
+	while ((conn = TAILQ_FIRST(&conns->dirty))) {
+		if (conn->open_packet)
+			send_open_packet(conn);
+		TAILQ_REMOVE(&conns->dirty, conn, dirty_link);
+		conn->dirty = false;
+		if (conn->state == ENDING)
+			finish(conn);
+	}
+	conns->flushing = false;
+}
+
+/* ---- Making and looking ---------------------------------------------------------------------------------- */
+
+void zd_conns_init(struct zd_conns *conns, struct zd_loop *loop)
+{
+	*conns = (struct zd_conns){.loop = loop, .inbox = zd_calloc(1, ZD_MAX_PACKET_BYTES)};
+	TAILQ_INIT(&conns->all);
+	TAILQ_INIT(&conns->dirty);
+	STAILQ_INIT(&conns->spares);
+}
+
+void zd_conns_deinit(struct zd_conns *conns)
+{
+	struct zd_packet *packet;
+
+	zd_assert(TAILQ_EMPTY(&conns->all));
+	while ((packet = STAILQ_FIRST(&conns->spares))) {
+		STAILQ_REMOVE_HEAD(&conns->spares, link);
+		zd_packet_free(packet);
+	}
+	free(conns->inbox);
+	conns->inbox = NULL;
+}
+
+void zd_conns_end(struct zd_conns *conns, const struct zd_err *why)
+{
+	struct zd_conn *conn;
+
+	TAILQ_FOREACH (conn, &conns->all, link)
+		zd_conn_end(conn, why);
+}
+
+int zd_conn_new(struct zd_conns *conns, int sock, struct zd_creds *creds, const struct zd_conn_ops *ops,
+                void *arg, struct zd_conn **conn, struct zd_err *err)
+{
+	uv_loop_t *uv = &conns->loop->uv;
+	struct zd_conn *c = zd_calloc(1, sizeof(*c));
+	int rc;
+
+	*c = (struct zd_conn){
+	        .conns = conns, .ops = ops, .arg = arg, .creds = *creds, .sock = sock, .state = OPEN};
+	creds->pidfd = -1;
+	STAILQ_INIT(&c->backlog);
+	c->timer.data = c->readiness.data = c->death.data = c;
+	(void)uv_timer_init(uv, &c->timer);
+	c->open_handles = 1;
+	rc = uv_poll_init(uv, &c->readiness, sock);
+	c->open_handles += rc == 0;
+	if (rc == 0) {
+		rc = uv_poll_init(uv, &c->death, c->creds.pidfd);
+		c->open_handles += rc == 0;
+	}
+	if (rc) {
+		if (c->open_handles > 1)
+			uv_close((uv_handle_t *)&c->readiness, handle_closed);
+		uv_close((uv_handle_t *)&c->timer, handle_closed);
+		return zd_loop_error(err, rc, "watching a new connection");
+	}
+	TAILQ_INSERT_TAIL(&conns->all, c, link);
+	conns->count++;
+	update_poll(c);
+	rc = uv_poll_start(&c->death, UV_READABLE, on_death);
+	zd_assert(rc == 0);
+	(void)uv_timer_start(&c->timer, on_hello_deadline, HELLO_DEADLINE_MS, 0);
+	*conn = c;
+	return 0;
+}
+
+void zd_conn_welcome(struct zd_conn *conn)
+{
+	(void)uv_timer_stop(&conn->timer);
+}
+
+const struct zd_creds *zd_conn_creds(const struct zd_conn *conn)
+{
+	return &conn->creds;
+}
+
+int zd_conn_socket(const struct zd_conn *conn)
+{
+	return conn->sock;
+}
+
+bool zd_conn_is_open(const struct zd_conn *conn)
+{
+	return conn->state == OPEN;
+}

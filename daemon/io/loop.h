@@ -1,0 +1,30 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* loop.h - the one event loop of the daemon, its clock, and libuv's errors in our words. */
+#ifndef ZD_IO_LOOP_H
+#define ZD_IO_LOOP_H
+
+#include <stdint.h>
+#include <uv.h>
+
+struct zd_err;
+
+struct zd_loop {
+	uv_loop_t uv;
+};
+
+int zd_loop_init(struct zd_loop *loop, struct zd_err *err) __attribute__((warn_unused_result));
+/* Every owner of a handle has begun to close it: runs until the last is closed. A handle that nobody closes is our own
+ * mistake and aborts. */
+void zd_loop_deinit(struct zd_loop *loop);
+
+/* Serves events until zd_loop_stop(). */
+void zd_loop_run(struct zd_loop *loop);
+void zd_loop_stop(struct zd_loop *loop);
+
+/* Monotonic; the clock that the engine is told. */
+uint64_t zd_loop_now_ns(void);
+
+/* SYSTEM with libuv's words for its negative return value. */
+int zd_loop_error(struct zd_err *err, int uv_status, const char *doing);
+
+#endif

@@ -14,6 +14,10 @@
  *      constant. So what fits somewhere is found: a pool that is full but for one hole can refill that hole.
  * An alignment above the granule asks for more than the size; the bins between are then its own as well.
  *
+ * Within the block that was found, a small request takes the high end and all others the low end. Small units (norms,
+ * biases) are the ones that stay gathered for ever; between two large ones that come and go, each would be an island
+ * that no large unit fits around. tests/bench/bench_block.c shows the difference.
+ *
  * What must hold: blocks tile the range in the order of `before` and `after`; no two free blocks are neighbours; a block
  * is in a bin exactly while it is free.
  */
@@ -30,6 +34,11 @@
 #define MAX_RANGE_BYTES   (1ull << 50)
 #define OWN_BIN_LOOKS     16u
 #define HEADERS_PER_CHUNK 32u
+
+/* Small: below this share of the range, and below this size in any range. The smallest matrices of a model that fills
+ * gigabytes are larger. */
+#define SMALL_SHARE 1024u
+#define SMALL_BYTES (1u << 20)
 
 _Static_assert(sizeof(struct zd_block) <= 64, "there is one for every shard");
 _Static_assert(SUB_BINS == 32, "a second-level bitmap has 32 bits");
@@ -218,6 +227,15 @@ static struct zd_block *split(struct zd_block_range *range, struct zd_block *blo
 	return rest;
 }
 
+/* Where in `block`, which fits, the request goes. */
+static uint64_t place_of(const struct zd_block_range *range, const struct zd_block *block,
+                         const struct request *request)
+{
+	if (request->bytes < SMALL_BYTES && request->bytes < range->bytes / SMALL_SHARE)
+		return (block->offset + block->bytes - request->bytes) & ~(request->align - 1);
+	return zd_align_up(block->offset, request->align);
+}
+
 struct zd_block *zd_block_alloc(struct zd_block_range *range, uint64_t bytes, uint64_t align)
 {
 	struct request request;
@@ -237,7 +255,7 @@ struct zd_block *zd_block_alloc(struct zd_block_range *range, uint64_t bytes, ui
 	if (!block)
 		return NULL;
 	bin_remove(range, block);
-	gap = zd_align_up(block->offset, align) - block->offset;
+	gap = place_of(range, block, &request) - block->offset;
 	if (gap > 0) {
 		struct zd_block *lead = block;
 

@@ -4,7 +4,8 @@
  *
  * The engine is a deterministic state machine. It opens no file, starts no thread, asks for no time and logs nothing.
  * Whoever drives it (daemon/io, or the simulator) calls the functions below from one thread, one at a time, and
- * executes the commands that it hands to the sink. The sink must not call back into the engine.
+ * executes the commands that it hands to the sink. The sink must not call back into the engine, but for
+ * zd_engine_may_map() and zd_engine_segment().
  *
  *   requests  zd_engine_request()      each gets exactly one reply, at once or later
  *   commands  sink->command()          each with an op id is completed exactly once by zd_engine_op_done()
@@ -67,18 +68,24 @@ struct zd_signal {
 	uint64_t value;
 };
 
-enum zd_purpose { ZD_PURPOSE_SHARDS, ZD_PURPOSE_GATHERS, ZD_PURPOSE_GRADIENTS, ZD_PURPOSE_ALLOCATIONS, ZD_NPURPOSES };
+enum zd_purpose {
+	ZD_PURPOSE_SHARDS,
+	ZD_PURPOSE_GATHERS,
+	ZD_PURPOSE_GRADIENTS,
+	ZD_PURPOSE_ALLOCATIONS,
+	ZD_NPURPOSES
+};
 
 struct zd_reduce_desc {
-	uint64_t numel;              /* of every input and of the output */
+	uint64_t numel; /* of every input and of the output */
 	enum zerod_dtype input_dtype;
 	enum zerod_dtype target_dtype;
-	uint32_t ninputs;            /* 0: only with overwrite: fills with zeros */
+	uint32_t ninputs; /* 0: only with overwrite: fills with zeros */
 	const struct zd_location *inputs;
 	struct zd_location target;
-	float prescale;              /* each input is multiplied by it in float32 */
-	float postscale;             /* and the sum by this */
-	bool overwrite;              /* else added to what the target holds */
+	float prescale;  /* each input is multiplied by it in float32 */
+	float postscale; /* and the sum by this */
+	bool overwrite;  /* else added to what the target holds */
 };
 
 /*
@@ -87,8 +94,8 @@ struct zd_reduce_desc {
  */
 struct zd_command {
 	enum zd_command_kind kind;
-	uint64_t op;       /* 0: nothing to report */
-	uint32_t device;   /* whose executor runs it: the source's for COPY, the target's for FILL and REDUCE */
+	uint64_t op;     /* 0: nothing to report */
+	uint32_t device; /* whose executor runs it: the source's for COPY, the target's for FILL and REDUCE */
 	struct zd_signal signal;
 	union {
 		struct {
@@ -197,7 +204,7 @@ struct zd_args {
 		struct {
 			uint64_t unit;
 			const char *tag;
-			uint32_t uses; /* 0: 1 */
+			uint32_t uses;    /* 0: 1 */
 			uint64_t version; /* 0: newest */
 			bool prefetch;
 		} gather;
@@ -320,7 +327,7 @@ struct zd_device_config {
 	char name[64];
 	uint64_t arena_bytes;         /* all segments together */
 	uint64_t gather_budget_bytes; /* live gathered bytes; 0: the arena */
-	uint64_t staging_bytes;       /* reductions under way; 0: an eighth of the arena. One always may run */
+	uint64_t staging_bytes; /* reductions under way; 0: an eighth of the arena. One always may run */
 };
 
 struct zd_engine_config {
@@ -405,11 +412,12 @@ struct zd_member_row {
 
 struct zd_row {
 	enum zd_table table;
-	uint64_t id; /* ascending within a table; the cursor */
+	uint64_t id;                            /* ascending within a table; the cursor */
 	const char *job, *group, *name, *state; /* "" where they do not apply */
 	union {
 		struct {
-			uint64_t arena_bytes, segment_bytes, block_bytes, quarantine_bytes, gather_budget_bytes;
+			uint64_t arena_bytes, segment_bytes, block_bytes, quarantine_bytes,
+			        gather_budget_bytes;
 			struct zd_usage usage;
 			uint64_t gathers, joined_gathers;
 			uint32_t index, waiting;
@@ -457,9 +465,10 @@ struct zd_row {
 
 struct zd_list_query {
 	enum zd_table table;
-	uint64_t session; /* who asks: sees its own uid's rows, an admin all; 0: the daemon itself, sees all */
-	uint64_t cursor;  /* rows with a greater id */
-	const char *job;  /* NULL or "": all */
+	uint64_t
+	        session; /* who asks: sees its own uid's rows, an admin all; 0: the daemon itself, sees all */
+	uint64_t cursor; /* rows with a greater id */
+	const char *job; /* NULL or "": all */
 };
 
 /* Calls fn for each row by ascending id until it returns false: that row is not taken. Returns the last id taken, or 0

@@ -28,7 +28,7 @@
 #define ZD_WAIT 1 /* returned instead of a status: try again later, req->wait says why */
 
 #ifndef TAILQ_FOREACH_SAFE /* glibc's sys/queue.h lacks it */
-#define TAILQ_FOREACH_SAFE(var, head, field, next) \
+#define TAILQ_FOREACH_SAFE(var, head, field, next)                                                           \
 	for ((var) = TAILQ_FIRST(head); (var) && ((next) = TAILQ_NEXT(var, field), 1); (var) = (next))
 #endif
 
@@ -104,10 +104,10 @@ struct zd_device {
 	uint64_t staging_bytes;    /* charged for reductions under way */
 	struct zd_account account;
 	struct zd_segment_list segments;
-	struct zd_request_list queue; /* waiting requests, in order of arrival */
+	struct zd_request_list queue;  /* waiting requests, in order of arrival */
 	struct zd_buffer_list buffers; /* by id, quarantined ones too */
-	uint32_t memory_waiters; /* demand gathers in the queue that wait for room */
-	bool pass_blocked;       /* during a pass over the queue: one before wants room */
+	uint32_t memory_waiters;       /* demand gathers in the queue that wait for room */
+	bool pass_blocked;             /* during a pass over the queue: one before wants room */
 	uint64_t gathers, joined_gathers;
 };
 
@@ -119,6 +119,9 @@ struct zd_device {
 int zd_pool_alloc(struct zd_engine *e, struct zd_request *req, struct zd_job *job, struct zd_device *device,
                   enum zd_purpose purpose, uint64_t bytes, uint64_t align, struct zd_extent *extent,
                   struct zd_err *err) __attribute__((warn_unused_result));
+/* Is there a segment, or room for one, that could ever hold so much for this job and purpose. */
+bool zd_pool_could_fit(const struct zd_device *device, const struct zd_job *job, enum zd_purpose purpose,
+                       uint64_t bytes);
 /* Gives the block back at once: no use of it may be left. Marks the device dirty. Clears *extent. */
 void zd_pool_free(struct zd_engine *e, struct zd_extent *extent);
 struct zd_location zd_extent_location(const struct zd_extent *extent);
@@ -127,8 +130,9 @@ void zd_pool_job_end(struct zd_engine *e, struct zd_job *job);
 
 /* Would `bytes` more break the uid's quota: QUOTA with the sizes. */
 int zd_quota_check(struct zd_engine *e, const struct zd_job *job, uint64_t bytes, struct zd_err *err)
-	__attribute__((warn_unused_result));
-void zd_charge(struct zd_engine *e, struct zd_job *job, struct zd_device *device, enum zd_charge kind, uint64_t bytes);
+        __attribute__((warn_unused_result));
+void zd_charge(struct zd_engine *e, struct zd_job *job, struct zd_device *device, enum zd_charge kind,
+               uint64_t bytes);
 void zd_uncharge(struct zd_engine *e, struct zd_job *job, struct zd_device *device, enum zd_charge kind,
                  uint64_t bytes);
 void zd_account_usage(const struct zd_account *account, struct zd_usage *usage);
@@ -149,11 +153,11 @@ struct zd_op {
 };
 
 /* Fills in command->op and hands it out. */
-void zd_op_submit(struct zd_engine *e, struct zd_job *job, struct zd_command *command, zd_op_fn *done, void *owner,
-                  uint64_t aux);
+void zd_op_submit(struct zd_engine *e, struct zd_job *job, struct zd_command *command, zd_op_fn *done,
+                  void *owner, uint64_t aux);
 /* Zeroes the location. */
-void zd_op_fill(struct zd_engine *e, struct zd_job *job, uint32_t device, struct zd_location where, zd_op_fn *done,
-                void *owner, uint64_t aux);
+void zd_op_fill(struct zd_engine *e, struct zd_job *job, uint32_t device, struct zd_location where,
+                zd_op_fn *done, void *owner, uint64_t aux);
 
 /* Bad count, timeline or value: INVALID. */
 int zd_fences_check(const struct zd_fence_list *list, struct zd_err *err) __attribute__((warn_unused_result));
@@ -168,23 +172,23 @@ bool zd_fences_watch(struct zd_engine *e, struct zd_session *session, struct zd_
 
 enum zd_wait_kind {
 	ZD_WAIT_NONE,
-	ZD_WAIT_RANKS,     /* a: ranks missing, rank: the first */
-	ZD_WAIT_SEGMENT,   /* a segment is being created */
-	ZD_WAIT_FILL,      /* memory is being zeroed */
-	ZD_WAIT_FENCES,    /* the caller's own streams */
-	ZD_WAIT_READERS,   /* a: pushes that still read the shard */
-	ZD_WAIT_REGISTER,  /* rank has not registered the unit */
-	ZD_WAIT_VERSION,   /* rank has not published; a: has, b: wanted */
-	ZD_WAIT_LEASES,    /* leases on the former version */
-	ZD_WAIT_REFRESH,   /* operations on the former version */
-	ZD_WAIT_SLOT,      /* a: the slot; its former unit's work is not over */
-	ZD_WAIT_MEMORY,    /* a: bytes wanted, b: largest free block */
-	ZD_WAIT_BUDGET,    /* a: bytes wanted, b: live bytes */
-	ZD_WAIT_TURN,      /* gathers before it want room */
-	ZD_WAIT_BUCKET,    /* the bucket's next slot is being reduced; rank, unit: what for */
+	ZD_WAIT_RANKS,      /* a: ranks missing, rank: the first */
+	ZD_WAIT_SEGMENT,    /* a segment is being created */
+	ZD_WAIT_FILL,       /* memory is being zeroed */
+	ZD_WAIT_FENCES,     /* the caller's own streams */
+	ZD_WAIT_READERS,    /* a: pushes that still read the shard */
+	ZD_WAIT_REGISTER,   /* rank has not registered the unit */
+	ZD_WAIT_VERSION,    /* rank has not published; a: has, b: wanted */
+	ZD_WAIT_LEASES,     /* leases on the former version */
+	ZD_WAIT_REFRESH,    /* operations on the former version */
+	ZD_WAIT_SLOT,       /* a: the slot; its former unit's work is not over */
+	ZD_WAIT_MEMORY,     /* a: bytes wanted, b: largest free block */
+	ZD_WAIT_BUDGET,     /* a: bytes wanted, b: live bytes */
+	ZD_WAIT_TURN,       /* gathers before it want room */
+	ZD_WAIT_BUCKET,     /* the bucket's next slot is being reduced; rank, unit: what for */
 	ZD_WAIT_REDUCTIONS, /* a: reductions that are not complete; rank, unit: the first */
-	ZD_WAIT_STEP,      /* rank has not begun the step */
-	ZD_WAIT_COMMIT,    /* rank has not committed */
+	ZD_WAIT_STEP,       /* rank has not begun the step */
+	ZD_WAIT_COMMIT,     /* rank has not committed */
 };
 
 struct zd_wait {
@@ -192,24 +196,24 @@ struct zd_wait {
 	uint32_t rank;
 	uint64_t a, b;
 	const struct zd_unit *unit; /* named in the text; NULL: none */
-	bool deadlock;              /* every holder of the device's gathered bytes itself waits for room */
 };
 
 /* Sets req->wait and returns ZD_WAIT. */
 int zd_wait_for(struct zd_request *req, enum zd_wait_kind kind, uint32_t rank, uint64_t a, uint64_t b);
-/* "rank 2 to publish version 4 of unit 'h1' (has 3)". */
+/* "rank 2 to publish version 4 of unit 'h1' (has 3)". Says so when every holder of the device's gathered bytes itself
+ * waits for room. */
 void zd_wait_text(const struct zd_request *req, char out[ZD_WAIT_TEXT]);
 
 struct zd_request {
-	uint64_t id; /* the client's */
+	uint64_t id;     /* the client's */
 	uint64_t serial; /* the engine's; buffers' rows of waiting gathers have it for id */
 	enum zd_request_kind kind;
 	bool queued;
 	bool wants_memory; /* counted in device->memory_waiters */
 	bool cancelled;    /* its session or deadline ended it while ops were pending; freed with the last */
 	uint32_t pending_ops;
-	int failed;        /* status of an op or segment that failed; with failed_text */
-	char *failed_text; /* owned; NULL: none */
+	int failed;            /* status of an op or segment that failed; with failed_text */
+	char *failed_text;     /* owned; NULL: none */
 	uint32_t segment_wait; /* id of the segment it waits for */
 	uint64_t since_ns, deadline_ns;
 	struct zd_session *session;
@@ -237,13 +241,16 @@ struct zd_request {
 			char tag[ZD_MAX_TAG_BYTES + 1];
 		} gather;
 		struct {
+			bool lease_ended;
+		} released;
+		struct {
 			struct zd_allocation *allocation;
 			uint64_t align;
 		} alloc;
 		struct {
 			struct zd_bucket *bucket;
 			struct zd_part *part;
-			void *entry;   /* reduce files' own */
+			void *entry; /* reduce files' own */
 			uint64_t serial;
 		} reduce; /* requests of bucket.c, reduce.c, step.c */
 	} u;
@@ -254,17 +261,20 @@ struct zd_request {
  *   begin   checks the arguments and takes what it needs of them; changes nothing if it returns an error
  *   attempt 0: done, e->reply.u holds the result; ZD_WAIT; or an error, with nothing left behind. Called again
  *           whenever the device is dirty and no op of the request is pending
- *   cancel  undoes begin and attempt while waiting: deadline, session's end. May be NULL
- * Both of the first may be NULL.
+ *   cancel  undoes begin and attempt while waiting: deadline, session's end, a failed op. Never after an error of attempt
+ * Each may be NULL.
  */
 struct zd_request_type {
 	const char *name;
-	int (*begin)(struct zd_engine *e, struct zd_request *req, const struct zd_args *args, struct zd_err *err);
+	int (*begin)(struct zd_engine *e, struct zd_request *req, const struct zd_args *args,
+	             struct zd_err *err);
 	int (*attempt)(struct zd_engine *e, struct zd_request *req, struct zd_err *err);
 	void (*cancel)(struct zd_engine *e, struct zd_request *req);
 };
-extern const struct zd_request_type zd_request_types[ZD_NREQUESTS];
+extern const struct zd_request_type *const zd_request_types[ZD_NREQUESTS]; /* types.c; none is NULL */
 
+/* The request ends with this error at its next attempt; the first one counts. */
+void zd_request_fail(struct zd_request *req, int status, const char *text);
 /* Op callback for requests: counts pending_ops down, keeps a failure, frees a cancelled request. The owner is the request;
  * count pending_ops up when submitting. */
 zd_op_fn zd_request_op_done;
@@ -288,11 +298,12 @@ struct zd_session {
 	char name[ZD_MAX_NAME_BYTES + 1];
 	uint64_t opened_ns, nrequests;
 	uint32_t outstanding;
-	struct zd_request *waiting; /* hash by the client's id */
+	struct zd_request *waiting;      /* hash by the client's id */
 	struct zd_request_list requests; /* the same, in order */
 	TAILQ_HEAD(, zd_member) members;
 	TAILQ_HEAD(, zd_allocation) allocations;
 	uint64_t timeline[ZD_MAX_DEVICES]; /* last value given out on the daemon page, by source device */
+	uint64_t aborted_mask;             /* timelines that hold ZD_FENCE_ABORTED */
 	UT_hash_handle hh;
 };
 
@@ -318,6 +329,7 @@ struct zd_slot {
 	uint32_t number;
 	struct zd_extent extent;
 	struct zd_buffer *occupant; /* until its last op is over */
+	bool orphan;                /* its rank is gone: freed with the occupant */
 	TAILQ_ENTRY(zd_slot) link;
 };
 
@@ -348,8 +360,8 @@ struct zd_group {
 	struct zd_job *job;
 	uint8_t state;
 	uint32_t world_size;
-	uint32_t attached; /* members with a session */
-	uint32_t refs;     /* attached members, durable job, units' pending work (zd_group_ref) */
+	uint32_t attached;  /* members with a session */
+	uint32_t refs;      /* attached members, durable job, units' pending work (zd_group_ref) */
 	uint32_t lost_rank; /* why it is FAILED */
 	uint32_t lost_pid;
 	bool torn;
@@ -369,14 +381,18 @@ struct zd_group {
 };
 
 struct zd_session *zd_session_find(struct zd_engine *e, uint64_t id);
-/* Marks the session POISONED: a wait of it was freed by an abort. */
-void zd_session_poison(struct zd_engine *e, struct zd_session *session);
+/* The bytes of an operation of `device` will never come: frees the streams that wait for them and marks the session
+ * POISONED. */
+void zd_session_abort(struct zd_engine *e, struct zd_session *session, uint32_t device);
 int zd_session_check_poisoned(const struct zd_session *session, struct zd_err *err)
-	__attribute__((warn_unused_result));
+        __attribute__((warn_unused_result));
 
-struct zd_job *zd_job_get(struct zd_engine *e, uint32_t uid, const char *name, bool durable); /* finds or makes */
+struct zd_job *zd_job_get(struct zd_engine *e, uint32_t uid, const char *name,
+                          bool durable); /* finds or makes */
 void zd_job_ref(struct zd_job *job);
 void zd_job_unref(struct zd_engine *e, struct zd_job *job);
+/* A durable job that nobody is attached to gives everything back. */
+void zd_job_end(struct zd_engine *e, struct zd_job *job);
 
 /* The session's membership; NOT_FOUND. */
 int zd_member_find(struct zd_engine *e, struct zd_session *session, uint64_t group, struct zd_member **member,
@@ -392,13 +408,13 @@ void zd_member_detach(struct zd_engine *e, struct zd_member *member);
 
 enum zd_part_state {
 	ZD_PART_ABSENT,
-	ZD_PART_FILLING,     /* the shard is being zeroed */
+	ZD_PART_FILLING, /* the shard is being zeroed */
 	ZD_PART_IDLE,
 	ZD_PART_UPDATE_WAIT, /* update_begin waits for readers; new gathers wait already */
 	ZD_PART_UPDATING,
-	ZD_PART_PUBLISHING,  /* the writers' fences are awaited */
-	ZD_PART_DETACHED,    /* durable: its session is gone, the shard stays */
-	ZD_PART_DYING,       /* to be freed when the last reader ends */
+	ZD_PART_PUBLISHING, /* the writers' fences are awaited */
+	ZD_PART_DETACHED,   /* durable: its session is gone, the shard stays */
+	ZD_PART_DYING,      /* to be freed when the last reader ends */
 };
 
 /* One rank's part of a unit: its shard and its gathered copy. There may be 10^5 of them: keep it small. */
@@ -409,8 +425,8 @@ struct zd_part {
 	uint64_t version;         /* of the shard */
 	uint64_t committed;       /* version at the last commit */
 	uint32_t rank;
-	uint32_t readers;         /* pushes that read the shard, and its fill */
-	uint32_t users;           /* waiting requests and reductions that name it: no unregister */
+	uint32_t readers; /* pushes that read the shard, and its fill */
+	uint32_t users;   /* waiting requests and reductions that name it: no unregister */
 	uint8_t state;
 	bool persistent;
 };
@@ -425,12 +441,12 @@ struct zd_unit {
 	bool frozen;
 	uint32_t nviews;
 	struct zd_view_args *views; /* names owned */
-	uint32_t first_rank;  /* who described it */
-	uint32_t refs;        /* parts not ABSENT, buffers, reductions */
-	char *mismatch;       /* a rank described it differently: both descriptions. Cleared when that rank agrees */
+	uint32_t first_rank;        /* who described it */
+	uint32_t refs;              /* parts not ABSENT, buffers, reductions */
+	char *mismatch; /* a rank described it differently: both descriptions. Cleared when that rank agrees */
 	uint32_t mismatch_rank;
 	uint64_t target_offset_numel;
-	struct zd_part *parts; /* world_size */
+	struct zd_part *parts;  /* world_size */
 	UT_hash_handle hh;      /* by id */
 	UT_hash_handle hh_name; /* in the group */
 };
@@ -495,6 +511,8 @@ struct zd_buffer {
 void zd_buffer_drop(struct zd_engine *e, struct zd_buffer *buffer);
 /* Ends all leases and drops it. */
 void zd_buffer_revoke(struct zd_engine *e, struct zd_buffer *buffer);
+/* Nobody occupies it. */
+void zd_slot_free(struct zd_engine *e, struct zd_slot *slot);
 /* "plan, fallback": the tags that hold it. */
 void zd_buffer_tags(const struct zd_buffer *buffer, char *out, size_t out_bytes);
 
@@ -525,13 +543,13 @@ struct zd_engine {
 	uint64_t quota_bytes;
 	bool client_copies_own_slice;
 	uint64_t now_ns, next_deadline_ns;
-	uint64_t next_id;      /* of every object; ascending, never reused */
+	uint64_t next_id; /* of every object; ascending, never reused */
 	uint32_t next_segment;
 	uint64_t dirty_mask;
 	bool settling;
 	struct zd_account account;
 	uint64_t nrequests, gathers, joined_gathers, gathered_bytes_total;
-	struct zd_reply reply; /* scratch for the request being tried */
+	struct zd_reply reply;       /* scratch for the request being tried */
 	struct zd_session *sessions; /* hashes by id */
 	struct zd_job *jobs;
 	struct zd_group *groups;

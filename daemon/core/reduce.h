@@ -8,7 +8,8 @@
 #include "core/internal.h"
 
 /* Rows of zd_request_types. */
-extern const struct zd_request_type zd_req_backward_begin, zd_req_backward_end, zd_req_step_begin, zd_req_step_end;
+extern const struct zd_request_type zd_req_backward_begin, zd_req_backward_end, zd_req_step_begin,
+        zd_req_step_end;
 extern const struct zd_request_type zd_req_bucket_create, zd_req_bucket_destroy, zd_req_bucket_reserve;
 extern const struct zd_request_type zd_req_bucket_commit, zd_req_reduce_skip;
 
@@ -25,7 +26,8 @@ void zd_reduce_group_revived(struct zd_engine *e, struct zd_group *group);
 void zd_reduce_settle(struct zd_engine *e, struct zd_device *device);
 /* For zd_engine_check(): aborts if something of the group's reductions, buckets or targets is inconsistent; adds the
  * charged bytes found per device and kind into found[device][kind], and quarantined bytes into quarantine[device]. */
-void zd_reduce_check(struct zd_engine *e, struct zd_group *group, uint64_t (*found)[ZD_NCHARGES], uint64_t *quarantine);
+void zd_reduce_check(struct zd_engine *e, struct zd_group *group, uint64_t (*found)[ZD_NCHARGES],
+                     uint64_t *quarantine);
 /* Adds the group's buckets to a listing: fills row->u.bucket etc. for one bucket. Text arrays live in the scratch. */
 struct zd_bucket_scratch {
 	char waits[8][ZD_WAIT_TEXT];

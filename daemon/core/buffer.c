@@ -1,0 +1,262 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * buffer.c - gathered buffers: made by a transfer, shared by leases, quarantined when nobody holds them.
+ *
+ * Storage follows leases and nothing else. When the last lease ends, the bytes are uncharged at once and the buffer
+ * leaves its unit; its block goes back when every transfer into it and every fence of every past lease has passed.
+ */
+#include <stdio.h>
+#include <string.h>
+
+#include "core/gather.h"
+
+/* ---- Slots --------------------------------------------------------------------------------------------- */
+
+void zd_slot_free(struct zd_engine *e, struct zd_slot *slot)
+{
+	zd_assert(!slot->occupant);
+	slot->extent.segment->device->idle_slot_bytes -= slot->extent.bytes;
+	zd_pool_free(e, &slot->extent);
+	free(slot);
+}
+
+/* ---- Charges ------------------------------------------------------------------------------------------- */
+
+static void buffer_charge(struct zd_engine *e, struct zd_buffer *buffer)
+{
+	zd_charge(e, buffer->unit->group->job, buffer->device, ZD_CHARGE_GATHERED, buffer->extent.bytes);
+	if (buffer->slot)
+		buffer->device->idle_slot_bytes -= buffer->extent.bytes;
+	buffer->charged = true;
+}
+
+static void buffer_uncharge(struct zd_engine *e, struct zd_buffer *buffer)
+{
+	zd_uncharge(e, buffer->unit->group->job, buffer->device, ZD_CHARGE_GATHERED, buffer->extent.bytes);
+	if (buffer->slot)
+		buffer->device->idle_slot_bytes += buffer->extent.bytes;
+	else
+		buffer->device->quarantine_bytes += buffer->extent.bytes;
+	buffer->charged = false;
+}
+
+/* ---- Life ------------------------------------------------------------------------------------------------ */
+
+struct zd_buffer *zd_buffer_new(struct zd_engine *e, struct zd_part *part, struct zd_slot *slot,
+                                const struct zd_extent *extent)
+{
+	struct zd_buffer *buffer = zd_calloc(1, sizeof(*buffer));
+	zd_assert(!part->buffer);
+	buffer->id = zd_next_id(e);
+	buffer->state = ZD_BUFFER_INFLIGHT;
+	buffer->unit = part->unit;
+	buffer->part = part;
+	buffer->device = zd_part_member(part)->device;
+	buffer->extent = *extent;
+	buffer->slot = slot;
+	if (slot)
+		slot->occupant = buffer;
+	buffer->since_ns = e->now_ns;
+	TAILQ_INIT(&buffer->leases);
+	TAILQ_INSERT_TAIL(&buffer->device->buffers, buffer, device_link);
+	part->buffer = buffer;
+	part->unit->refs++;
+	buffer_charge(e, buffer);
+	return buffer;
+}
+
+/* The last operation of a quarantined buffer is over. */
+static void buffer_free(struct zd_engine *e, struct zd_buffer *buffer)
+{
+	struct zd_slot *slot = buffer->slot;
+	zd_assert(buffer->state == ZD_BUFFER_QUARANTINED && !buffer->charged && TAILQ_EMPTY(&buffer->leases));
+	zd_dirty(e, buffer->device);
+	TAILQ_REMOVE(&buffer->device->buffers, buffer, device_link);
+	if (slot) {
+		slot->occupant = NULL;
+		if (slot->orphan)
+			zd_slot_free(e, slot);
+	} else {
+		buffer->device->quarantine_bytes -= buffer->extent.bytes;
+		zd_pool_free(e, &buffer->extent);
+	}
+	zd_unit_unref(e, buffer->unit);
+	free(buffer->fences);
+	free(buffer);
+}
+
+static void buffer_op_over(struct zd_engine *e, struct zd_buffer *buffer)
+{
+	if (buffer->transfers > 0 || buffer->watches > 0)
+		return;
+	zd_dirty(e, buffer->device);
+	if (buffer->state == ZD_BUFFER_QUARANTINED)
+		buffer_free(e, buffer);
+}
+
+void zd_buffer_drop(struct zd_engine *e, struct zd_buffer *buffer)
+{
+	zd_assert(TAILQ_EMPTY(&buffer->leases) && buffer->part->buffer == buffer);
+	zd_sm_move(&zd_sm_buffer, &buffer->state, ZD_BUFFER_QUARANTINED);
+	buffer->part->buffer = NULL;
+	buffer_uncharge(e, buffer);
+	zd_dirty(e, buffer->device);
+	if (buffer->transfers == 0 && buffer->watches == 0)
+		buffer_free(e, buffer);
+}
+
+void zd_buffer_revoke(struct zd_engine *e, struct zd_buffer *buffer)
+{
+	struct zd_lease *lease;
+	while ((lease = TAILQ_FIRST(&buffer->leases))) {
+		TAILQ_REMOVE(&buffer->leases, lease, link);
+		free(lease);
+	}
+	zd_buffer_drop(e, buffer);
+}
+
+/* ---- Transfers -------------------------------------------------------------------------------------------- */
+
+static void transfer_done(struct zd_engine *e, struct zd_op *op, int status, const char *error,
+                          const struct zd_op_result *result)
+{
+	struct zd_buffer *buffer = op->owner;
+	struct zd_part *source = &buffer->unit->parts[op->aux];
+	(void)error;
+	(void)result;
+	buffer->transfers--;
+	if (status != 0) {
+		struct zd_session *session = zd_part_member(buffer->part)->session;
+		buffer->version = 0; /* satisfies nobody any more */
+		if (session && buffer->state != ZD_BUFFER_QUARANTINED)
+			zd_session_abort(e, session, zd_part_member(source)->device->index);
+	}
+	if (buffer->transfers == 0 && buffer->state == ZD_BUFFER_INFLIGHT)
+		zd_sm_move(&zd_sm_buffer, &buffer->state, ZD_BUFFER_AVAILABLE);
+	buffer_op_over(e, buffer);
+	zd_part_reader_done(e, source);
+}
+
+static void copy_shard(struct zd_engine *e, struct zd_buffer *buffer, struct zd_part *source)
+{
+	struct zd_member *from = zd_part_member(source);
+	struct zd_session *session = zd_part_member(buffer->part)->session;
+	uint64_t bytes = zd_unit_shard_bytes(buffer->unit);
+	struct zd_location dst = zd_extent_location(&buffer->extent);
+	struct zd_command command = {.kind = ZD_CMD_COPY, .device = from->device->index};
+	dst.offset += source->rank * bytes;
+	dst.bytes = bytes;
+	command.u.copy.src = zd_extent_location(&source->shard);
+	command.u.copy.src.bytes = bytes;
+	command.u.copy.dst_device = buffer->device->index;
+	command.u.copy.dst = dst;
+	command.signal.session = session->id;
+	command.signal.timeline = from->device->index;
+	command.signal.value = ++session->timeline[from->device->index];
+	source->readers++;
+	buffer->transfers++;
+	zd_op_submit(e, buffer->unit->group->job, &command, transfer_done, buffer, source->rank);
+}
+
+/* One fence a source device is enough: its copies run in order. */
+static void set_fences(struct zd_engine *e, struct zd_buffer *buffer, uint64_t devices)
+{
+	const struct zd_session *session = zd_part_member(buffer->part)->session;
+	free(buffer->fences);
+	buffer->nfences = (uint32_t)__builtin_popcountll(devices);
+	buffer->fences = zd_calloc(buffer->nfences ? buffer->nfences : 1, sizeof(*buffer->fences));
+	uint32_t n = 0;
+	for (uint32_t i = 0; i < e->ndevices; i++) {
+		if (devices & (1ull << i))
+			buffer->fences[n++] = (struct zd_fence){i, session->timeline[i]};
+	}
+}
+
+void zd_buffer_transfer(struct zd_engine *e, struct zd_buffer *buffer, uint64_t version)
+{
+	struct zd_unit *unit = buffer->unit;
+	uint64_t devices = 0;
+	zd_assert(buffer->transfers == 0 && buffer->watches == 0);
+	if (buffer->state == ZD_BUFFER_AVAILABLE)
+		zd_sm_move(&zd_sm_buffer, &buffer->state, ZD_BUFFER_INFLIGHT);
+	buffer->version = version;
+	buffer->device->gathers++;
+	e->gathers++;
+	e->gathered_bytes_total += buffer->extent.bytes;
+	for (uint32_t rank = 0; rank < unit->group->world_size; rank++) {
+		struct zd_part *source = &unit->parts[rank];
+		if (source == buffer->part && e->client_copies_own_slice)
+			continue;
+		copy_shard(e, buffer, source);
+		devices |= 1ull << zd_part_member(source)->device->index;
+	}
+	set_fences(e, buffer, devices);
+	if (buffer->transfers == 0)
+		zd_sm_move(&zd_sm_buffer, &buffer->state, ZD_BUFFER_AVAILABLE);
+}
+
+/* ---- Leases ------------------------------------------------------------------------------------------------- */
+
+struct zd_lease *zd_lease_find(struct zd_buffer *buffer, const char *tag)
+{
+	struct zd_lease *lease;
+	TAILQ_FOREACH (lease, &buffer->leases, link) {
+		if (strcmp(lease->tag, tag) == 0)
+			return lease;
+	}
+	return NULL;
+}
+
+void zd_lease_add(struct zd_engine *e, struct zd_buffer *buffer, const char *tag, uint32_t uses)
+{
+	struct zd_lease *lease = zd_lease_find(buffer, tag);
+	if (!lease) {
+		lease = zd_calloc(1, sizeof(*lease));
+		(void)snprintf(lease->tag, sizeof(lease->tag), "%s", tag);
+		lease->since_ns = e->now_ns;
+		TAILQ_INSERT_TAIL(&buffer->leases, lease, link);
+	}
+	lease->uses += uses;
+	buffer->prefetched = false;
+}
+
+static void watch_done(struct zd_engine *e, struct zd_op *op, int status, const char *error,
+                       const struct zd_op_result *result)
+{
+	struct zd_buffer *buffer = op->owner;
+	(void)status; /* an aborted watch: the session is gone, and its streams with it */
+	(void)error;
+	(void)result;
+	buffer->watches--;
+	buffer_op_over(e, buffer);
+}
+
+bool zd_lease_release(struct zd_engine *e, struct zd_buffer *buffer, struct zd_lease *lease,
+                      const struct zd_fence_list *fences)
+{
+	struct zd_session *session = zd_part_member(buffer->part)->session;
+	if (zd_fences_watch(e, session, buffer->unit->group->job, buffer->device->index, fences, watch_done,
+	                    buffer, 0))
+		buffer->watches++;
+	if (--lease->uses > 0)
+		return false;
+	TAILQ_REMOVE(&buffer->leases, lease, link);
+	free(lease);
+	zd_dirty(e, buffer->device);
+	if (TAILQ_EMPTY(&buffer->leases) && !buffer->part->persistent)
+		zd_buffer_drop(e, buffer);
+	return true;
+}
+
+void zd_buffer_tags(const struct zd_buffer *buffer, char *out, size_t out_bytes)
+{
+	const struct zd_lease *lease;
+	size_t used = 0;
+	out[0] = '\0';
+	TAILQ_FOREACH (lease, &buffer->leases, link) {
+		int n = snprintf(out + used, out_bytes - used, "%s'%s'", used ? ", " : "", lease->tag);
+		if (n < 0 || (size_t)n >= out_bytes - used)
+			break;
+		used += (size_t)n;
+	}
+}

@@ -1,0 +1,204 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * check.c - the invariants, found again from the objects themselves. For tests and the simulator.
+ */
+#include <string.h>
+
+#include "core/internal.h"
+#include "core/reduce.h"
+
+/* What the objects add up to, by device. */
+struct found {
+	uint64_t (*charged)[ZD_NCHARGES];
+	uint64_t *quarantine, *idle_slots;
+};
+
+static void check_extent(const struct zd_extent *extent, const struct zd_device *device,
+                         const struct zd_job *job, enum zd_purpose purpose)
+{
+	zd_assert(extent->segment && extent->block && !extent->block->free);
+	zd_assert(extent->segment->device == device && extent->segment->job == job);
+	zd_assert(extent->segment->purpose == purpose && extent->segment->state == ZD_SEGMENT_READY);
+	zd_assert(extent->block->offset + extent->block->bytes <= extent->segment->bytes);
+}
+
+static void check_buffer(const struct zd_buffer *buffer, struct found *found)
+{
+	const struct zd_lease *lease;
+	uint32_t index = buffer->device->index;
+	check_extent(&buffer->extent, buffer->device, buffer->unit->group->job, ZD_PURPOSE_GATHERS);
+	zd_assert(buffer->unit->refs > 0);
+	TAILQ_FOREACH (lease, &buffer->leases, link)
+		zd_assert(lease->uses > 0 && lease->tag[0]);
+	if (buffer->slot)
+		zd_assert(buffer->slot->occupant == buffer &&
+		          buffer->slot->extent.block == buffer->extent.block);
+	if (buffer->charged) {
+		zd_assert(buffer->extent.bytes == zd_unit_padded_bytes(buffer->unit));
+		found->charged[index][ZD_CHARGE_GATHERED] += buffer->extent.bytes;
+	} else if (!buffer->slot) {
+		found->quarantine[index] += buffer->extent.bytes;
+	}
+	if (buffer->state == ZD_BUFFER_QUARANTINED) {
+		zd_assert(!buffer->charged && TAILQ_EMPTY(&buffer->leases));
+		zd_assert(buffer->transfers > 0 || buffer->watches > 0);
+		return;
+	}
+	zd_assert(buffer->charged && buffer->part->buffer == buffer && zd_part_member(buffer->part)->session);
+	zd_assert((buffer->state == ZD_BUFFER_INFLIGHT) == (buffer->transfers > 0));
+	/* Held, or kept for a reason. */
+	zd_assert(!TAILQ_EMPTY(&buffer->leases) || buffer->prefetched || buffer->part->persistent ||
+	          buffer->version == 0);
+}
+
+static void check_part(const struct zd_part *part, struct found *found)
+{
+	const struct zd_member *member = zd_part_member(part);
+	if (part->state == ZD_PART_ABSENT) {
+		zd_assert(!part->shard.block && !part->buffer && part->readers == 0);
+		return;
+	}
+	uint32_t index = member->device->index;
+	check_extent(&part->shard, member->device, part->unit->group->job, ZD_PURPOSE_SHARDS);
+	zd_assert(part->shard.bytes == zd_unit_shard_bytes(part->unit));
+	if (part->state == ZD_PART_DYING) {
+		zd_assert(part->readers > 0 && !part->buffer);
+		found->quarantine[index] += part->shard.bytes;
+		return;
+	}
+	found->charged[index][ZD_CHARGE_SHARD] += part->shard.bytes;
+	if (part->state == ZD_PART_DETACHED)
+		zd_assert(!member->session && part->unit->group->job->durable && !part->buffer);
+	else
+		zd_assert(member->session || part->state == ZD_PART_IDLE);
+	/* Nobody reads what somebody writes. */
+	if (part->state == ZD_PART_UPDATING || part->state == ZD_PART_PUBLISHING)
+		zd_assert(part->readers == 0);
+	if (part->buffer)
+		zd_assert(part->buffer->part == part && part->buffer->state != ZD_BUFFER_QUARANTINED);
+}
+
+static void check_group(struct zd_engine *e, struct zd_group *group, struct found *found)
+{
+	uint32_t attached = 0;
+	for (uint32_t rank = 0; rank < group->world_size; rank++) {
+		const struct zd_member *member = &group->members[rank];
+		const struct zd_slot *slot;
+		attached += member->session != NULL;
+		TAILQ_FOREACH (slot, &member->slots, link) {
+			zd_assert(member->session && !slot->orphan);
+			check_extent(&slot->extent, member->device, group->job, ZD_PURPOSE_GATHERS);
+		}
+	}
+	zd_assert(attached == group->attached && group->refs >= attached);
+	if (group->state == ZD_GROUP_READY)
+		zd_assert(attached == group->world_size);
+	for (struct zd_unit *unit = group->units; unit; unit = unit->hh_name.next) {
+		zd_assert(unit->group == group && unit->refs > 0);
+		for (uint32_t rank = 0; rank < group->world_size; rank++)
+			check_part(&unit->parts[rank], found);
+	}
+	zd_reduce_check(e, group, found->charged, found->quarantine);
+}
+
+/* Slots, those of ranks that are gone among them. */
+static void find_slots(struct zd_engine *e, struct found *found)
+{
+	const struct zd_group *group;
+	for (group = e->groups; group; group = group->hh.next) {
+		for (uint32_t rank = 0; rank < group->world_size; rank++) {
+			const struct zd_slot *slot;
+			TAILQ_FOREACH (slot, &group->members[rank].slots, link) {
+				uint64_t used = slot->occupant && slot->occupant->charged
+				                        ? slot->occupant->extent.bytes
+				                        : 0;
+				found->idle_slots[group->members[rank].device->index] += slot->extent.bytes -
+				                                                         used;
+			}
+		}
+	}
+	for (uint32_t i = 0; i < e->ndevices; i++) {
+		const struct zd_buffer *buffer;
+		TAILQ_FOREACH (buffer, &e->devices[i].buffers, device_link) {
+			if (buffer->slot && buffer->slot->orphan)
+				found->idle_slots[i] += buffer->slot->extent.bytes;
+		}
+	}
+}
+
+static void check_device(struct zd_engine *e, struct zd_device *device, struct found *found)
+{
+	uint64_t segment_bytes = 0, block_bytes = 0, charged = 0;
+	uint32_t waiters = 0, i = device->index;
+	const struct zd_segment *segment;
+	const struct zd_request *req;
+	TAILQ_FOREACH (segment, &device->segments, device_link) {
+		zd_block_range_check(segment->range);
+		segment_bytes += segment->bytes;
+		block_bytes += zd_block_used_bytes(segment->range);
+	}
+	zd_assert(segment_bytes == device->segment_bytes && segment_bytes <= device->config.arena_bytes);
+	for (uint32_t kind = 0; kind < ZD_NCHARGES; kind++) {
+		zd_assert(found->charged[i][kind] == device->account.bytes[kind]);
+		charged += device->account.bytes[kind];
+	}
+	zd_assert(charged == device->account.total);
+	zd_assert(found->quarantine[i] == device->quarantine_bytes);
+	zd_assert(found->idle_slots[i] == device->idle_slot_bytes);
+	zd_assert(block_bytes == charged + device->quarantine_bytes + device->idle_slot_bytes);
+	zd_assert(device->account.bytes[ZD_CHARGE_STAGING] == device->staging_bytes);
+	TAILQ_FOREACH (req, &device->queue, device_link) {
+		zd_assert(req->queued && req->device == device && req->wait.kind != ZD_WAIT_NONE);
+		zd_assert(!req->cancelled && zd_session_find(e, req->session->id) == req->session);
+		waiters += req->wants_memory;
+	}
+	zd_assert(waiters == device->memory_waiters);
+}
+
+static void check_job(const struct zd_job *job)
+{
+	const struct zd_group *group;
+	zd_assert(job->refs > 0);
+	if (job->durable)
+		return;
+	/* Without sessions, only what an operation still uses is left, and nobody is charged for it. */
+	TAILQ_FOREACH (group, &job->groups, job_link) {
+		if (group->attached > 0)
+			return;
+	}
+	for (uint32_t kind = 0; kind < ZD_NCHARGES; kind++)
+		zd_assert(kind == ZD_CHARGE_ALLOCATION || job->account.bytes[kind] == 0);
+}
+
+void zd_engine_check(struct zd_engine *e)
+{
+	struct found found;
+	found.charged = zd_calloc(e->ndevices, sizeof(*found.charged));
+	found.quarantine = zd_calloc(e->ndevices, sizeof(uint64_t));
+	found.idle_slots = zd_calloc(e->ndevices, sizeof(uint64_t));
+	for (uint32_t i = 0; i < e->ndevices; i++) {
+		const struct zd_buffer *buffer;
+		TAILQ_FOREACH (buffer, &e->devices[i].buffers, device_link)
+			check_buffer(buffer, &found);
+	}
+	for (struct zd_group *group = e->groups; group; group = group->hh.next)
+		check_group(e, group, &found);
+	for (const struct zd_allocation *a = e->allocations; a; a = a->hh.next) {
+		if (!a->extent.block)
+			continue;
+		check_extent(&a->extent, a->device, a->job, ZD_PURPOSE_ALLOCATIONS);
+		if (a->session)
+			found.charged[a->device->index][ZD_CHARGE_ALLOCATION] += a->extent.bytes;
+		else
+			found.quarantine[a->device->index] += a->extent.bytes;
+	}
+	find_slots(e, &found);
+	for (uint32_t i = 0; i < e->ndevices; i++)
+		check_device(e, &e->devices[i], &found);
+	for (const struct zd_job *job = e->jobs; job; job = job->hh.next)
+		check_job(job);
+	zd_assert(e->dirty_mask == 0);
+	free(found.charged);
+	free(found.quarantine);
+	free(found.idle_slots);
+}

@@ -1,0 +1,360 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * gather.c - gather and release.
+ *
+ * A gather joins the rank's copy if it has the wanted version, refreshes a persistent one that has not, and
+ * otherwise waits, in this order, for every shard to have one version, for its slot or for room, and starts one copy a
+ * shard. Nothing is held while it waits, so a rank that never publishes costs no memory. Gathers that want room are served
+ * in order of arrival; prefetches stand back and give theirs up.
+ */
+#include <stdio.h>
+
+#include "base/text.h"
+#include "core/gather.h"
+
+/* ---- Versions ------------------------------------------------------------------------------------------- */
+
+static bool part_open(const struct zd_part *part) /* for an update */
+{
+	return part->state == ZD_PART_UPDATE_WAIT || part->state == ZD_PART_UPDATING ||
+	       part->state == ZD_PART_PUBLISHING;
+}
+
+static bool part_registered(const struct zd_part *part)
+{
+	return part->state == ZD_PART_IDLE || part_open(part);
+}
+
+/* The newest version that any rank has or is about to have; at least 1, since nobody publishes 0. */
+static uint64_t newest_version(const struct zd_unit *unit)
+{
+	uint64_t newest = 1;
+	for (uint32_t rank = 0; rank < unit->group->world_size; rank++) {
+		const struct zd_part *part = &unit->parts[rank];
+		if (part_registered(part))
+			newest = zd_max_u64(newest, part->version + (part_open(part) ? 1 : 0));
+	}
+	return newest;
+}
+
+static bool buffer_has(const struct zd_buffer *buffer, const struct zd_request *req)
+{
+	uint64_t want = req->u.gather.version;
+	if (buffer->version == 0)
+		return false;
+	return want ? buffer->version == want : buffer->version >= req->u.gather.part->version;
+}
+
+/* 0 when every shard is idle at `want`. */
+static int shards_check(struct zd_request *req, const struct zd_unit *unit, uint64_t want, struct zd_err *err)
+{
+	for (uint32_t rank = 0; rank < unit->group->world_size; rank++) {
+		const struct zd_part *part = &unit->parts[rank];
+		int wait = 0;
+		if (!part_registered(part)) {
+			wait = zd_wait_for(req, ZD_WAIT_REGISTER, rank, 0, 0);
+		} else if (part->version > want ||
+		           (part->version == want &&
+		            (part->state == ZD_PART_UPDATING || part->state == ZD_PART_PUBLISHING))) {
+			return zd_err_set(
+			        err, ZEROD_E_STALE_VERSION,
+			        "version %llu of unit '%s' is no longer held: rank %u %s version %llu",
+			        (unsigned long long)want, unit->name, rank,
+			        part_open(part) ? "writes over" : "has", (unsigned long long)part->version);
+		} else if (part->version < want || part_open(part)) {
+			wait = zd_wait_for(req, ZD_WAIT_VERSION, rank, part->version,
+			                   zd_max_u64(want, part->version));
+		}
+		if (wait) {
+			req->wait.unit = unit;
+			return wait;
+		}
+	}
+	return 0;
+}
+
+/* ---- Room ------------------------------------------------------------------------------------------------- */
+
+/* Takes back the oldest copy that was prefetched and that nobody asked for since. */
+static bool revoke_prefetch(struct zd_engine *e, struct zd_device *device)
+{
+	struct zd_buffer *buffer;
+	TAILQ_FOREACH (buffer, &device->buffers, device_link) {
+		if (buffer->prefetched && buffer->state != ZD_BUFFER_QUARANTINED) {
+			zd_buffer_drop(e, buffer);
+			return true;
+		}
+	}
+	return false;
+}
+
+/* The wait of a gather that wants room; those behind it have to wait as well. */
+static int wait_for_room(struct zd_request *req, enum zd_wait_kind kind, uint64_t a, uint64_t b)
+{
+	if (!req->u.gather.prefetch)
+		req->device->pass_blocked = true;
+	return zd_wait_for(req, kind, 0, a, b);
+}
+
+static int budget_check(struct zd_engine *e, struct zd_request *req, uint64_t bytes, struct zd_err *err)
+{
+	struct zd_device *device = req->device;
+	uint64_t budget = device->config.gather_budget_bytes;
+	const uint64_t *live = &device->account.bytes[ZD_CHARGE_GATHERED];
+	if (bytes > budget)
+		return zd_err_set(err, ZEROD_E_NO_MEMORY,
+		                  "unit '%s' needs %llu bytes; the gather budget of device %u is %llu",
+		                  req->u.gather.part->unit->name, (unsigned long long)bytes, device->index,
+		                  (unsigned long long)budget);
+	while (*live + bytes > budget) {
+		if (req->u.gather.prefetch || !revoke_prefetch(e, device))
+			return wait_for_room(req, ZD_WAIT_BUDGET, bytes, *live);
+	}
+	return 0;
+}
+
+/* A block from the pool, for a slot or for a unit without one. */
+static int block_take(struct zd_engine *e, struct zd_request *req, uint64_t bytes, struct zd_extent *extent,
+                      struct zd_err *err)
+{
+	struct zd_job *job = req->member->group->job;
+	struct zd_device *device = req->device;
+	int status;
+	do {
+		status = zd_pool_alloc(e, req, job, device, ZD_PURPOSE_GATHERS, bytes, ZD_BLOCK_MIN_ALIGN,
+		                       extent, err);
+	} while (status != 0 && !(status == ZD_WAIT && req->wait.kind == ZD_WAIT_SEGMENT) &&
+	         !req->u.gather.prefetch && revoke_prefetch(e, device));
+	if (status == ZD_WAIT)
+		return wait_for_room(req, req->wait.kind, req->wait.a, req->wait.b);
+	if (status == ZEROD_E_NO_MEMORY && zd_pool_could_fit(device, job, ZD_PURPOSE_GATHERS, bytes))
+		return wait_for_room(req, ZD_WAIT_MEMORY, bytes,
+		                     device->config.arena_bytes - device->segment_bytes);
+	return status;
+}
+
+/* ---- Slots -------------------------------------------------------------------------------------------------- */
+
+static int slot_place(struct zd_engine *e, struct zd_request *req, uint32_t number, struct zd_slot **out,
+                      struct zd_err *err)
+{
+	struct zd_slot *slot;
+	struct zd_group_slot *shape;
+	TAILQ_FOREACH (slot, &req->member->slots, link) {
+		if (slot->number == number) {
+			*out = slot;
+			return 0;
+		}
+	}
+	HASH_FIND(hh, req->member->group->slots, &number, sizeof(number), shape);
+	zd_assert(shape);
+	struct zd_extent extent;
+	int status = block_take(e, req, shape->bytes, &extent, err);
+	if (status != 0)
+		return status;
+	slot = zd_calloc(1, sizeof(*slot));
+	slot->number = number;
+	slot->extent = extent;
+	shape->placed = true;
+	req->device->idle_slot_bytes += extent.bytes;
+	TAILQ_INSERT_TAIL(&req->member->slots, slot, link);
+	*out = slot;
+	return 0;
+}
+
+/* Makes the slot free for this unit, waits until it is, or says who holds it. */
+static int slot_vacate(struct zd_engine *e, struct zd_request *req, struct zd_slot *slot, struct zd_err *err)
+{
+	struct zd_buffer *occupant = slot->occupant;
+	if (!occupant)
+		return 0;
+	const struct zd_unit *unit = occupant->unit;
+	if (occupant->state != ZD_BUFFER_QUARANTINED && occupant->prefetched)
+		zd_buffer_drop(e, occupant);
+	else if (occupant->state != ZD_BUFFER_QUARANTINED && !req->u.gather.prefetch)
+		return zd_err_set(err, ZEROD_E_SLOT_CONFLICT, "slot %u holds unit '%s', which rank %u %s",
+		                  slot->number, unit->name, req->member->rank,
+		                  TAILQ_EMPTY(&occupant->leases) ? "keeps persistent" : "has not released");
+	if (!slot->occupant)
+		return 0;
+	int wait = zd_wait_for(req, ZD_WAIT_SLOT, 0, slot->number, 0);
+	req->wait.unit = unit;
+	return wait;
+}
+
+/* ---- gather --------------------------------------------------------------------------------------------------- */
+
+static int gather_begin(struct zd_engine *e, struct zd_request *req, const struct zd_args *args,
+                        struct zd_err *err)
+{
+	struct zd_part *part;
+	int status = zd_part_find(e, req->session, args->u.gather.unit, &part, err);
+	if (status == 0)
+		status = zd_name_check(args->u.gather.tag, ZD_MAX_TAG_BYTES, "tag", err);
+	if (status != 0)
+		return status;
+	req->member = zd_part_member(part);
+	req->device = req->member->device;
+	req->u.gather.part = part;
+	req->u.gather.version = args->u.gather.version;
+	req->u.gather.uses = args->u.gather.uses ? args->u.gather.uses : 1;
+	req->u.gather.prefetch = args->u.gather.prefetch;
+	(void)snprintf(req->u.gather.tag, sizeof(req->u.gather.tag), "%s", args->u.gather.tag);
+	part->users++;
+	return 0;
+}
+
+static void gather_cancel(struct zd_engine *e, struct zd_request *req)
+{
+	(void)e;
+	req->u.gather.part->users--;
+}
+
+static int gather_check(struct zd_request *req, struct zd_err *err)
+{
+	const struct zd_unit *unit = req->u.gather.part->unit;
+	int status = zd_group_check(unit->group, err);
+	if (status != 0)
+		return status;
+	if (unit->group->torn)
+		return zd_err_set(
+		        err, ZEROD_E_TORN,
+		        "group '%s' died inside an update after step %llu: restore all units and commit",
+		        unit->group->name, (unsigned long long)unit->group->committed_step);
+	if (unit->mismatch)
+		return zd_err_set(err, ZEROD_E_MISMATCH, "%s", unit->mismatch);
+	return 0;
+}
+
+static int gather_done(struct zd_engine *e, struct zd_request *req, struct zd_buffer *buffer,
+                       struct zd_err *err)
+{
+	struct zd_part *part = req->u.gather.part;
+	e->reply.u.gather.version = buffer->version;
+	if (req->u.gather.prefetch)
+		return 0;
+	struct zd_lease *lease = zd_lease_find(buffer, req->u.gather.tag);
+	if (lease && lease->uses > UINT32_MAX - req->u.gather.uses)
+		return zd_err_set(err, ZEROD_E_LIMIT, "tag '%s' has %u uses of unit '%s' already", lease->tag,
+		                  lease->uses, part->unit->name);
+	zd_lease_add(e, buffer, req->u.gather.tag, req->u.gather.uses);
+	e->reply.u.gather.buffer = zd_extent_location(&buffer->extent);
+	e->reply.u.gather.nfences = buffer->nfences;
+	e->reply.u.gather.fences = buffer->fences;
+	if (e->client_copies_own_slice)
+		e->reply.u.gather.own_shard = zd_extent_location(&part->shard);
+	return 0;
+}
+
+/* Room for a new copy, and the copy. */
+static int gather_place(struct zd_engine *e, struct zd_request *req, uint64_t version, struct zd_err *err)
+{
+	struct zd_part *part = req->u.gather.part;
+	struct zd_device *device = req->device;
+	struct zd_slot *slot = NULL;
+	struct zd_extent extent;
+	uint64_t bytes = zd_unit_padded_bytes(part->unit);
+
+	if (device->pass_blocked || (!req->queued && device->memory_waiters > 0))
+		return wait_for_room(req, ZD_WAIT_TURN, 0, 0);
+	int status = zd_quota_check(e, req->member->group->job, bytes, err);
+	if (status == 0 && part->unit->slot != ZEROD_NO_SLOT) {
+		status = slot_place(e, req, part->unit->slot, &slot, err);
+		if (status == 0)
+			status = slot_vacate(e, req, slot, err);
+	}
+	if (status == 0)
+		status = budget_check(e, req, bytes, err);
+	if (status == 0 && !slot)
+		status = block_take(e, req, bytes, &extent, err);
+	if (status != 0)
+		return status;
+	if (slot) {
+		extent = slot->extent;
+		extent.bytes = bytes;
+	}
+	struct zd_buffer *buffer = zd_buffer_new(e, part, slot, &extent);
+	buffer->prefetched = req->u.gather.prefetch;
+	zd_buffer_transfer(e, buffer, version);
+	return gather_done(e, req, buffer, err);
+}
+
+/* The copy that is there has another version than the wanted one. */
+static int gather_refresh(struct zd_engine *e, struct zd_request *req, struct zd_buffer *buffer,
+                          uint64_t version, struct zd_err *err)
+{
+	int wait = 0;
+	if (!TAILQ_EMPTY(&buffer->leases))
+		wait = zd_wait_for(req, ZD_WAIT_LEASES, 0, buffer->version, 0);
+	else if (buffer->transfers > 0 || buffer->watches > 0)
+		wait = zd_wait_for(req, ZD_WAIT_REFRESH, 0, buffer->version, 0);
+	if (wait) {
+		req->wait.unit = buffer->unit;
+		return wait;
+	}
+	zd_buffer_transfer(e, buffer, version);
+	return gather_done(e, req, buffer, err);
+}
+
+static int gather_try(struct zd_engine *e, struct zd_request *req, struct zd_err *err)
+{
+	struct zd_part *part = req->u.gather.part;
+	int status = gather_check(req, err);
+	if (status != 0)
+		return status;
+	struct zd_buffer *buffer = part->buffer;
+	if (buffer && buffer_has(buffer, req)) {
+		req->device->joined_gathers++;
+		e->joined_gathers++;
+		return gather_done(e, req, buffer, err);
+	}
+	uint64_t want = req->u.gather.version ? req->u.gather.version : newest_version(part->unit);
+	status = shards_check(req, part->unit, want, err);
+	if (status != 0)
+		return status;
+	if (buffer && buffer->prefetched) {
+		zd_buffer_drop(e, buffer); /* nobody saw the former version */
+		buffer = NULL;
+	}
+	return buffer ? gather_refresh(e, req, buffer, want, err) : gather_place(e, req, want, err);
+}
+
+static int gather_attempt(struct zd_engine *e, struct zd_request *req, struct zd_err *err)
+{
+	int status = gather_try(e, req, err);
+	if (status != ZD_WAIT)
+		req->u.gather.part->users--;
+	return status;
+}
+
+/* ---- release ---------------------------------------------------------------------------------------------------- */
+
+static int release_begin(struct zd_engine *e, struct zd_request *req, const struct zd_args *args,
+                         struct zd_err *err)
+{
+	struct zd_part *part;
+	const char *tag = args->u.release.tag;
+	int status = zd_part_find(e, req->session, args->u.release.unit, &part, err);
+	if (status == 0)
+		status = zd_name_check(tag, ZD_MAX_TAG_BYTES, "tag", err);
+	if (status == 0)
+		status = zd_fences_check(&args->u.release.fences, err);
+	if (status != 0)
+		return status;
+	struct zd_lease *lease = part->buffer ? zd_lease_find(part->buffer, tag) : NULL;
+	if (!lease)
+		return zd_err_set(err, ZEROD_E_NOT_HELD, "rank %u does not hold unit '%s' under tag '%s'",
+		                  part->rank, part->unit->name, tag);
+	req->u.released.lease_ended = zd_lease_release(e, part->buffer, lease, &args->u.release.fences);
+	return 0;
+}
+
+static int release_attempt(struct zd_engine *e, struct zd_request *req, struct zd_err *err)
+{
+	(void)err;
+	e->reply.u.release.lease_ended = req->u.released.lease_ended;
+	return 0;
+}
+
+const struct zd_request_type zd_req_gather = {"gather", gather_begin, gather_attempt, gather_cancel};
+const struct zd_request_type zd_req_release = {"release", release_begin, release_attempt, NULL};

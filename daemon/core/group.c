@@ -1,0 +1,426 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * group.c - jobs, groups and their members.
+ *
+ * A job is a namespace of one uid: another uid's job of the same name is another job. It lives as long as something
+ * refers to it: a group, an allocation, an operation. A group lives while a rank is attached, an operation of it is
+ * under way, or its job is durable.
+ *
+ * A group FAILS when an attached rank goes while others stay: requests of the others end with PEER_LOST, naming the
+ * rank. It is READY again when every rank is attached.
+ */
+#include <string.h>
+
+#include "base/text.h"
+#include "core/internal.h"
+#include "core/reduce.h"
+
+/* ---- Jobs ------------------------------------------------------------------------------------------ */
+
+static struct zd_owner *owner_get(struct zd_engine *e, uint32_t uid)
+{
+	struct zd_owner *owner;
+	HASH_FIND(hh, e->owners, &uid, sizeof(uid), owner);
+	if (!owner) {
+		owner = zd_calloc(1, sizeof(*owner));
+		owner->uid = uid;
+		HASH_ADD(hh, e->owners, uid, sizeof(owner->uid), owner);
+	}
+	return owner;
+}
+
+static struct zd_job *job_find(struct zd_engine *e, uint32_t uid, const char *name)
+{
+	struct zd_job *job, *next;
+	HASH_ITER (hh, e->jobs, job, next) {
+		if (job->owner->uid == uid && strcmp(job->name, name) == 0)
+			return job;
+	}
+	return NULL;
+}
+
+struct zd_job *zd_job_get(struct zd_engine *e, uint32_t uid, const char *name, bool durable)
+{
+	struct zd_job *job = job_find(e, uid, name);
+	if (job)
+		return job;
+	job = zd_calloc(1, sizeof(*job));
+	job->id = zd_next_id(e);
+	job->name = zd_strdup(name);
+	job->owner = owner_get(e, uid);
+	job->owner->jobs++;
+	job->durable = durable;
+	TAILQ_INIT(&job->groups);
+	HASH_ADD(hh, e->jobs, id, sizeof(job->id), job);
+	return job;
+}
+
+void zd_job_ref(struct zd_job *job)
+{
+	job->refs++;
+}
+
+void zd_job_unref(struct zd_engine *e, struct zd_job *job)
+{
+	zd_assert(job->refs > 0);
+	if (--job->refs > 0)
+		return;
+	zd_assert(TAILQ_EMPTY(&job->groups) && job->account.total == 0);
+	zd_pool_job_end(e, job);
+	HASH_DEL(e->jobs, job);
+	if (--job->owner->jobs == 0) {
+		HASH_DEL(e->owners, job->owner);
+		free(job->owner);
+	}
+	free(job->name);
+	free(job);
+}
+
+/* ---- Groups ------------------------------------------------------------------------------------------ */
+
+static struct zd_group *group_find(struct zd_job *job, const char *name)
+{
+	struct zd_group *group;
+	TAILQ_FOREACH (group, &job->groups, job_link) {
+		if (strcmp(group->name, name) == 0)
+			return group;
+	}
+	return NULL;
+}
+
+static struct zd_group *group_new(struct zd_engine *e, struct zd_job *job, const char *name,
+                                  uint32_t world_size)
+{
+	struct zd_group *group = zd_calloc(1, sizeof(*group));
+	group->id = zd_next_id(e);
+	group->name = zd_strdup(name);
+	group->job = job;
+	group->state = ZD_GROUP_FORMING;
+	group->world_size = world_size;
+	group->members = zd_calloc(world_size, sizeof(*group->members));
+	for (uint32_t rank = 0; rank < world_size; rank++) {
+		group->members[rank].group = group;
+		group->members[rank].rank = rank;
+		TAILQ_INIT(&group->members[rank].slots);
+	}
+	TAILQ_INIT(&group->reductions);
+	TAILQ_INSERT_TAIL(&job->groups, group, job_link);
+	HASH_ADD(hh, e->groups, id, sizeof(group->id), group);
+	zd_job_ref(job);
+	if (job->durable)
+		zd_group_ref(group);
+	return group;
+}
+
+void zd_group_ref(struct zd_group *group)
+{
+	group->refs++;
+}
+
+void zd_group_unref(struct zd_engine *e, struct zd_group *group)
+{
+	zd_assert(group->refs > 0);
+	if (--group->refs > 0)
+		return;
+	zd_assert(group->attached == 0 && !group->units && TAILQ_EMPTY(&group->reductions));
+	struct zd_group_slot *slot, *next;
+	HASH_ITER (hh, group->slots, slot, next) {
+		HASH_DEL(group->slots, slot);
+		free(slot);
+	}
+	HASH_DEL(e->groups, group);
+	TAILQ_REMOVE(&group->job->groups, group, job_link);
+	zd_job_unref(e, group->job);
+	free(group->members);
+	free(group->name);
+	free(group);
+}
+
+int zd_group_check(const struct zd_group *group, struct zd_err *err)
+{
+	switch (group->state) {
+	case ZD_GROUP_READY:
+		return 0;
+	case ZD_GROUP_FAILED:
+		return zd_err_set(err, ZEROD_E_PEER_LOST, "rank %u (pid %u) of group '%s' is gone",
+		                  group->lost_rank, group->lost_pid, group->name);
+	case ZD_GROUP_ABORTED:
+		return zd_err_set(err, ZEROD_E_ABORTED, "group '%s' was aborted", group->name);
+	default:
+		return zd_err_set(err, ZEROD_E_STATE, "group '%s' is not complete yet", group->name);
+	}
+}
+
+int zd_member_find(struct zd_engine *e, struct zd_session *session, uint64_t id, struct zd_member **out,
+                   struct zd_err *err)
+{
+	struct zd_member *member;
+	(void)e;
+	TAILQ_FOREACH (member, &session->members, session_link) {
+		if (member->group->id == id) {
+			*out = member;
+			return 0;
+		}
+	}
+	return zd_err_set(err, ZEROD_E_NOT_FOUND, "this session is no member of a group %llu",
+	                  (unsigned long long)id);
+}
+
+/* ---- Members ------------------------------------------------------------------------------------------- */
+
+static void member_attach(struct zd_engine *e, struct zd_member *member, struct zd_session *session,
+                          struct zd_device *device)
+{
+	struct zd_group *group = member->group;
+	member->session = session;
+	member->device = device;
+	member->committing = false;
+	TAILQ_INSERT_TAIL(&session->members, member, session_link);
+	group->device_mask |= 1ull << device->index;
+	group->attached++;
+	zd_group_ref(group);
+	if (group->attached < group->world_size)
+		return;
+	if (group->state == ZD_GROUP_FAILED)
+		zd_reduce_group_revived(e, group);
+	zd_sm_move(&zd_sm_group, &group->state, ZD_GROUP_READY);
+	zd_dirty_group(e, group);
+}
+
+/* Only the attachment; what the member holds has gone or never was. */
+static void member_unlink(struct zd_engine *e, struct zd_member *member)
+{
+	struct zd_group *group = member->group;
+	TAILQ_REMOVE(&member->session->members, member, session_link);
+	member->session = NULL;
+	if (group->state != ZD_GROUP_FORMING)
+		member->joined_before = true;
+	group->attached--;
+	zd_dirty_group(e, group);
+	zd_group_unref(e, group);
+}
+
+static void slots_free(struct zd_engine *e, struct zd_member *member)
+{
+	struct zd_slot *slot, *next;
+	TAILQ_FOREACH_SAFE (slot, &member->slots, link, next) {
+		TAILQ_REMOVE(&member->slots, slot, link);
+		if (slot->occupant)
+			slot->orphan = true;
+		else
+			zd_slot_free(e, slot);
+	}
+}
+
+/* In a durable job: is a rank gone between update_begin and commit? */
+static bool member_tears(const struct zd_member *member)
+{
+	const struct zd_unit *unit;
+	if (!member->group->job->durable)
+		return false;
+	for (unit = member->group->units; unit; unit = unit->hh_name.next) {
+		const struct zd_part *part = &unit->parts[member->rank];
+		if (part->state == ZD_PART_UPDATING || part->state == ZD_PART_PUBLISHING ||
+		    (part->state != ZD_PART_ABSENT && part->version != part->committed))
+			return true;
+	}
+	return false;
+}
+
+void zd_member_detach(struct zd_engine *e, struct zd_member *member)
+{
+	struct zd_group *group = member->group;
+	zd_requests_drop(e, member->session, member, 0, NULL);
+	if (member_tears(member))
+		group->torn = true;
+	if (group->state == ZD_GROUP_READY) {
+		group->lost_rank = member->rank;
+		group->lost_pid = member->session->pid;
+		zd_sm_move(&zd_sm_group, &group->state, ZD_GROUP_FAILED);
+		zd_reduce_group_failed(e, group);
+	}
+	zd_group_ref(group);
+	zd_reduce_member_detach(e, member);
+	zd_parts_detach(e, member);
+	slots_free(e, member);
+	member_unlink(e, member);
+	zd_group_unref(e, group);
+}
+
+/* ---- Requests -------------------------------------------------------------------------------------------- */
+
+static int join_check(struct zd_engine *e, const struct zd_args *args, struct zd_err *err)
+{
+	uint32_t world_size = args->u.group_join.world_size;
+	int status = zd_name_check(args->u.group_join.job, ZD_MAX_NAME_BYTES, "job name", err);
+	if (status == 0)
+		status = zd_name_check(args->u.group_join.group, ZD_MAX_NAME_BYTES, "group name", err);
+	if (status != 0)
+		return status;
+	if (world_size == 0 || world_size > ZD_MAX_WORLD)
+		return zd_err_set(err, ZEROD_E_INVALID, "world_size %u is none of 1 .. %u", world_size,
+		                  ZD_MAX_WORLD);
+	if (args->u.group_join.rank >= world_size)
+		return zd_err_set(err, ZEROD_E_INVALID, "rank %u of a world of %u", args->u.group_join.rank,
+		                  world_size);
+	if (args->u.group_join.device >= e->ndevices)
+		return zd_err_set(err, ZEROD_E_NOT_FOUND, "no device %u; there are %u",
+		                  args->u.group_join.device, e->ndevices);
+	return 0;
+}
+
+static int join_check_group(const struct zd_group *group, const struct zd_session *session,
+                            const struct zd_args *args, struct zd_err *err)
+{
+	if (group->world_size != args->u.group_join.world_size)
+		return zd_err_set(err, ZEROD_E_MISMATCH, "group '%s' has world_size %u; rank %u says %u",
+		                  group->name, group->world_size, args->u.group_join.rank,
+		                  args->u.group_join.world_size);
+	if (group->state == ZD_GROUP_ABORTED)
+		return zd_group_check(group, err);
+	const struct zd_member *member = &group->members[args->u.group_join.rank];
+	if (member->session)
+		return zd_err_set(err, ZEROD_E_EXISTS,
+		                  "rank %u of group '%s' is taken by session %llu (pid %u)", member->rank,
+		                  group->name, (unsigned long long)member->session->id, member->session->pid);
+	TAILQ_FOREACH (member, &session->members, session_link) {
+		if (member->group == group)
+			return zd_err_set(err, ZEROD_E_EXISTS,
+			                  "this session is rank %u of group '%s' already", member->rank,
+			                  group->name);
+	}
+	return 0;
+}
+
+/* A durable rank keeps its shards, and they are on their device. */
+static int join_check_device(const struct zd_group *group, const struct zd_args *args, struct zd_err *err)
+{
+	const struct zd_member *member = &group->members[args->u.group_join.rank];
+	if (!group->job->durable || !member->joined_before ||
+	    member->device->index == args->u.group_join.device)
+		return 0;
+	return zd_err_set(err, ZEROD_E_MISMATCH,
+	                  "the shards of rank %u are on device %u; it joins on device %u", member->rank,
+	                  member->device->index, args->u.group_join.device);
+}
+
+static int join_begin(struct zd_engine *e, struct zd_request *req, const struct zd_args *args,
+                      struct zd_err *err)
+{
+	int status = join_check(e, args, err);
+	if (status != 0)
+		return status;
+	bool durable = args->u.group_join.durable;
+	struct zd_job *job = job_find(e, req->session->uid, args->u.group_join.job);
+	struct zd_group *group = job ? group_find(job, args->u.group_join.group) : NULL;
+	if (job && job->durable != durable)
+		return zd_err_set(err, ZEROD_E_MISMATCH, "job '%s' is %s; rank %u says %s", job->name,
+		                  job->durable ? "durable" : "not durable", args->u.group_join.rank,
+		                  durable ? "durable" : "not durable");
+	if (group)
+		status = join_check_group(group, req->session, args, err);
+	if (group && status == 0)
+		status = join_check_device(group, args, err);
+	if (status != 0)
+		return status;
+	if (!job)
+		job = zd_job_get(e, req->session->uid, args->u.group_join.job, durable);
+	if (!group)
+		group = group_new(e, job, args->u.group_join.group, args->u.group_join.world_size);
+	req->member = &group->members[args->u.group_join.rank];
+	req->device = &e->devices[args->u.group_join.device];
+	member_attach(e, req->member, req->session, req->device);
+	return 0;
+}
+
+static int join_attempt(struct zd_engine *e, struct zd_request *req, struct zd_err *err)
+{
+	struct zd_group *group = req->member->group;
+	if (group->state == ZD_GROUP_ABORTED) {
+		int status = zd_group_check(group, err);
+		member_unlink(e, req->member);
+		return status;
+	}
+	if (group->attached < group->world_size) {
+		uint32_t missing = 0;
+		while (group->members[missing].session)
+			missing++;
+		return zd_wait_for(req, ZD_WAIT_RANKS, missing, group->world_size - group->attached, 0);
+	}
+	e->reply.u.group_join.group = group->id;
+	e->reply.u.group_join.torn = group->torn;
+	e->reply.u.group_join.committed_step = group->committed_step;
+	return 0;
+}
+
+static void join_cancel(struct zd_engine *e, struct zd_request *req)
+{
+	member_unlink(e, req->member);
+}
+
+static int leave_begin(struct zd_engine *e, struct zd_request *req, const struct zd_args *args,
+                       struct zd_err *err)
+{
+	struct zd_member *member = NULL;
+	int status = zd_member_find(e, req->session, args->u.group, &member, err);
+	if (status == 0)
+		zd_member_detach(e, member);
+	return status;
+}
+
+static int abort_begin(struct zd_engine *e, struct zd_request *req, const struct zd_args *args,
+                       struct zd_err *err)
+{
+	struct zd_group *group;
+	HASH_FIND(hh, e->groups, &args->u.group, sizeof(args->u.group), group);
+	if (!group || (!req->session->admin && group->job->owner->uid != req->session->uid))
+		return zd_err_set(err, ZEROD_E_NOT_FOUND, "no group %llu", (unsigned long long)args->u.group);
+	if (group->state == ZD_GROUP_ABORTED)
+		return zd_err_set(err, ZEROD_E_STATE, "group '%s' was aborted already", group->name);
+	bool was_ready = group->state == ZD_GROUP_READY;
+	zd_sm_move(&zd_sm_group, &group->state, ZD_GROUP_ABORTED);
+	if (was_ready)
+		zd_reduce_group_failed(e, group);
+	zd_dirty_group(e, group);
+	return 0;
+}
+
+void zd_job_end(struct zd_engine *e, struct zd_job *job)
+{
+	struct zd_group *group, *next;
+	zd_assert(job->durable);
+	zd_job_ref(job);
+	job->durable = false;
+	TAILQ_FOREACH_SAFE (group, &job->groups, job_link, next) {
+		zd_assert(group->attached == 0);
+		for (uint32_t rank = 0; rank < group->world_size; rank++)
+			zd_parts_detach(e, &group->members[rank]);
+		zd_group_unref(e, group);
+	}
+	zd_job_unref(e, job);
+}
+
+static int end_job_begin(struct zd_engine *e, struct zd_request *req, const struct zd_args *args,
+                         struct zd_err *err)
+{
+	struct zd_job *job;
+	struct zd_group *group;
+	HASH_FIND(hh, e->jobs, &args->u.job, sizeof(args->u.job), job);
+	if (!job || (!req->session->admin && job->owner->uid != req->session->uid))
+		return zd_err_set(err, ZEROD_E_NOT_FOUND, "no job %llu", (unsigned long long)args->u.job);
+	if (!job->durable)
+		return zd_err_set(err, ZEROD_E_STATE, "job '%s' is not durable: it ends with its sessions",
+		                  job->name);
+	TAILQ_FOREACH (group, &job->groups, job_link) {
+		if (group->attached > 0)
+			return zd_err_set(err, ZEROD_E_BUSY, "%u ranks of group '%s' are attached",
+			                  group->attached, group->name);
+	}
+	zd_job_end(e, job);
+	return 0;
+}
+
+const struct zd_request_type zd_req_group_join = {"group_join", join_begin, join_attempt, join_cancel};
+const struct zd_request_type zd_req_group_leave = {.name = "group_leave", .begin = leave_begin};
+const struct zd_request_type zd_req_abort_group = {.name = "abort_group", .begin = abort_begin};
+const struct zd_request_type zd_req_end_job = {.name = "end_job", .begin = end_job_begin};

@@ -1,0 +1,180 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * pool.c - segments of a device and blocks in them.
+ *
+ * A segment belongs to one job and one purpose, so that no job ever maps another's memory. Segments are created by the
+ * device's executor, so taking a block may have to wait for one; they are given back when their job ends.
+ */
+#include <string.h>
+
+#include "core/internal.h"
+
+#define SEGMENT_ALIGN_BYTES 4096u
+
+static struct zd_segment *find_block(struct zd_device *device, const struct zd_job *job,
+                                     enum zd_purpose purpose, uint64_t bytes, uint64_t align,
+                                     struct zd_block **block)
+{
+	struct zd_segment *segment;
+	TAILQ_FOREACH (segment, &device->segments, device_link) {
+		if (segment->job != job || segment->purpose != purpose || segment->state != ZD_SEGMENT_READY)
+			continue;
+		*block = zd_block_alloc(segment->range, bytes, align);
+		if (*block)
+			return segment;
+	}
+	return NULL;
+}
+
+static struct zd_segment *find_creating(struct zd_device *device, const struct zd_job *job,
+                                        enum zd_purpose purpose, uint64_t bytes)
+{
+	struct zd_segment *segment;
+	TAILQ_FOREACH (segment, &device->segments, device_link) {
+		if (segment->job == job && segment->purpose == purpose &&
+		    segment->state == ZD_SEGMENT_CREATING && segment->bytes >= bytes)
+			return segment;
+	}
+	return NULL;
+}
+
+static void segment_free(struct zd_engine *e, struct zd_segment *segment)
+{
+	HASH_DEL(e->segments, segment);
+	TAILQ_REMOVE(&segment->device->segments, segment, device_link);
+	segment->device->segment_bytes -= segment->bytes;
+	zd_block_range_free(segment->range);
+	free(segment);
+}
+
+/* Whoever waited for this segment fails with the device's words instead of asking for the same again. */
+static void segment_failed(struct zd_segment *segment, int status, const char *error)
+{
+	struct zd_request *req;
+	TAILQ_FOREACH (req, &segment->device->queue, device_link) {
+		if (req->segment_wait == segment->id)
+			zd_request_fail(req, status, error);
+	}
+}
+
+static void segment_created(struct zd_engine *e, struct zd_op *op, int status, const char *error,
+                            const struct zd_op_result *result)
+{
+	struct zd_segment *segment = op->owner;
+	(void)result;
+	zd_dirty(e, segment->device);
+	if (status == 0) {
+		zd_sm_move(&zd_sm_segment, &segment->state, ZD_SEGMENT_READY);
+		return;
+	}
+	segment_failed(segment, status, error);
+	segment_free(e, segment);
+}
+
+static struct zd_segment *segment_new(struct zd_engine *e, struct zd_job *job, struct zd_device *device,
+                                      enum zd_purpose purpose, uint64_t bytes)
+{
+	struct zd_segment *segment = zd_calloc(1, sizeof(*segment));
+	segment->id = ++e->next_segment;
+	segment->state = ZD_SEGMENT_CREATING;
+	segment->purpose = purpose;
+	segment->device = device;
+	segment->job = job;
+	segment->bytes = bytes;
+	segment->range = zd_block_range_new(bytes);
+	HASH_ADD(hh, e->segments, id, sizeof(segment->id), segment);
+	TAILQ_INSERT_TAIL(&device->segments, segment, device_link);
+	device->segment_bytes += bytes;
+	struct zd_command command = {.kind = ZD_CMD_SEGMENT_CREATE, .device = device->index};
+	command.u.segment.segment = segment->id;
+	command.u.segment.bytes = bytes;
+	command.u.segment.job = job->id;
+	command.u.segment.purpose = purpose;
+	zd_op_submit(e, job, &command, segment_created, segment, 0);
+	return segment;
+}
+
+int zd_pool_alloc(struct zd_engine *e, struct zd_request *req, struct zd_job *job, struct zd_device *device,
+                  enum zd_purpose purpose, uint64_t bytes, uint64_t align, struct zd_extent *extent,
+                  struct zd_err *err)
+{
+	zd_assert(bytes > 0 && bytes <= ZD_MAX_BYTES && job->refs > 0);
+	if (req)
+		req->segment_wait = 0;
+	struct zd_block *block;
+	struct zd_segment *segment = find_block(device, job, purpose, bytes, align, &block);
+	if (segment) {
+		*extent = (struct zd_extent){segment, block, block->bytes};
+		return 0;
+	}
+	uint64_t left = device->config.arena_bytes - device->segment_bytes;
+	uint64_t need = zd_align_up(bytes, SEGMENT_ALIGN_BYTES); /* a segment's start has every alignment */
+	segment = find_creating(device, job, purpose, need);
+	if (!segment && need <= left) {
+		uint64_t usual = zd_min_u64(device->segment_default_bytes, left);
+		segment = segment_new(e, job, device, purpose, zd_max_u64(usual, need));
+	}
+	if (segment) {
+		if (req)
+			req->segment_wait = segment->id;
+		return req ? zd_wait_for(req, ZD_WAIT_SEGMENT, 0, 0, 0) : ZD_WAIT;
+	}
+	if (device->quarantine_bytes > 0 && bytes <= device->config.arena_bytes)
+		return req ? zd_wait_for(req, ZD_WAIT_MEMORY, 0, bytes, left) : ZD_WAIT;
+	return zd_err_set(
+	        err, ZEROD_E_NO_MEMORY,
+	        "%llu bytes do not fit on device %u: arena %llu bytes, %llu of them in segments, %llu "
+	        "charged",
+	        (unsigned long long)bytes, device->index, (unsigned long long)device->config.arena_bytes,
+	        (unsigned long long)device->segment_bytes, (unsigned long long)device->account.total);
+}
+
+bool zd_pool_could_fit(const struct zd_device *device, const struct zd_job *job, enum zd_purpose purpose,
+                       uint64_t bytes)
+{
+	const struct zd_segment *segment;
+	if (bytes <= device->config.arena_bytes - device->segment_bytes)
+		return true;
+	TAILQ_FOREACH (segment, &device->segments, device_link) {
+		if (segment->job == job && segment->purpose == purpose && segment->bytes >= bytes)
+			return true;
+	}
+	return false;
+}
+
+void zd_pool_free(struct zd_engine *e, struct zd_extent *extent)
+{
+	if (!extent->block)
+		return;
+	zd_block_free(extent->segment->range, extent->block);
+	zd_dirty(e, extent->segment->device);
+	*extent = (struct zd_extent){0};
+}
+
+struct zd_location zd_extent_location(const struct zd_extent *extent)
+{
+	if (!extent->block)
+		return (struct zd_location){0};
+	return (struct zd_location){extent->segment->id, extent->block->offset, extent->bytes};
+}
+
+void zd_pool_job_end(struct zd_engine *e, struct zd_job *job)
+{
+	for (uint32_t i = 0; i < e->ndevices; i++) {
+		struct zd_segment *segment, *next;
+		TAILQ_FOREACH_SAFE (segment, &e->devices[i].segments, device_link, next) {
+			if (segment->job != job)
+				continue;
+			zd_assert(segment->state == ZD_SEGMENT_READY &&
+			          zd_block_used_bytes(segment->range) == 0);
+			struct zd_command command = {.kind = ZD_CMD_SEGMENT_DESTROY, .device = i};
+			command.u.segment.segment = segment->id;
+			command.u.segment.bytes = segment->bytes;
+			command.u.segment.job = job->id;
+			command.u.segment.purpose = segment->purpose;
+			e->sink.command(e->sink.arg, &command);
+			segment_free(e, segment);
+			zd_dirty(e, &e->devices[i]);
+		}
+	}
+}

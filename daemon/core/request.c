@@ -1,0 +1,274 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * request.c - requests: begun, tried, waiting, tried again, and replied to exactly once.
+ *
+ * A request that is done at once never enters a list. One that waits is in its session's hash (for the limit and
+ * for duplicate ids) and in its device's queue, whose order is the order of service.
+ */
+#include <string.h>
+
+#include "core/internal.h"
+#include "core/reduce.h"
+
+static void reply_error(struct zd_engine *e, uint64_t session, uint64_t request, enum zd_request_kind kind,
+                        int status, const char *text)
+{
+	struct zd_reply reply = {
+	        .session = session, .request = request, .kind = kind, .status = status, .error = text};
+	e->sink.reply(e->sink.arg, &reply);
+}
+
+static void request_free(struct zd_request *req)
+{
+	if (req->kind == ZD_REQ_UPDATE_BEGIN || req->kind == ZD_REQ_PUBLISH)
+		free(req->u.publish.parts);
+	free(req->failed_text);
+	free(req);
+}
+
+static void enqueue(struct zd_engine *e, struct zd_request *req)
+{
+	struct zd_session *session = req->session;
+	zd_assert(req->device && req->wait.kind != ZD_WAIT_NONE);
+	req->queued = true;
+	HASH_ADD(hh, session->waiting, id, sizeof(req->id), req);
+	TAILQ_INSERT_TAIL(&session->requests, req, session_link);
+	session->outstanding++;
+	TAILQ_INSERT_TAIL(&req->device->queue, req, device_link);
+	if (req->wants_memory)
+		req->device->memory_waiters++;
+	if (req->deadline_ns)
+		e->next_deadline_ns = zd_min_u64(e->next_deadline_ns, req->deadline_ns);
+}
+
+static void dequeue(struct zd_engine *e, struct zd_request *req)
+{
+	struct zd_session *session = req->session;
+	HASH_DEL(session->waiting, req);
+	TAILQ_REMOVE(&session->requests, req, session_link);
+	session->outstanding--;
+	TAILQ_REMOVE(&req->device->queue, req, device_link);
+	if (req->wants_memory) {
+		req->device->memory_waiters--;
+		zd_dirty(e, req->device); /* the next one's turn */
+	}
+	req->queued = false;
+}
+
+/* Replies and frees; the request is in no list. */
+static void finish(struct zd_engine *e, struct zd_request *req, int status, const char *text)
+{
+	if (status == 0) {
+		e->reply.session = req->session->id;
+		e->reply.request = req->id;
+		e->reply.kind = req->kind;
+		e->reply.status = 0;
+		e->reply.error = "";
+		e->sink.reply(e->sink.arg, &e->reply);
+	} else {
+		reply_error(e, req->session->id, req->id, req->kind, status, text);
+	}
+	request_free(req);
+}
+
+/* Sets the memory_waiters count to what the request now waits for. */
+static void note_memory_wait(struct zd_request *req)
+{
+	bool wants = req->wait.kind == ZD_WAIT_MEMORY || req->wait.kind == ZD_WAIT_BUDGET ||
+	             req->wait.kind == ZD_WAIT_TURN || req->wait.kind == ZD_WAIT_SEGMENT;
+	wants = wants && req->kind == ZD_REQ_GATHER && !req->u.gather.prefetch;
+	if (req->queued && wants != req->wants_memory)
+		req->device->memory_waiters += wants ? 1 : (uint32_t)-1;
+	req->wants_memory = wants;
+}
+
+static void undo(struct zd_engine *e, struct zd_request *req)
+{
+	if (zd_request_types[req->kind]->cancel)
+		zd_request_types[req->kind]->cancel(e, req);
+}
+
+static int attempt(struct zd_engine *e, struct zd_request *req, struct zd_err *err)
+{
+	const struct zd_request_type *type = zd_request_types[req->kind];
+	memset(&e->reply, 0, sizeof(e->reply));
+	if (req->failed) {
+		undo(e, req);
+		return zd_err_set(err, req->failed, "%s", req->failed_text ? req->failed_text : "");
+	}
+	req->wait = (struct zd_wait){0};
+	int status = type->attempt ? type->attempt(e, req, err) : 0;
+	if (status == ZD_WAIT)
+		note_memory_wait(req);
+	return status;
+}
+
+void zd_engine_request(struct zd_engine *e, const struct zd_call *call, const struct zd_args *args)
+{
+	struct zd_session *session = zd_session_find(e, call->session);
+	zd_assert(session && session->state != ZD_SESSION_CLOSING && args->kind < ZD_NREQUESTS);
+	session->nrequests++;
+	e->nrequests++;
+
+	struct zd_request *req;
+	HASH_FIND(hh, session->waiting, &call->request, sizeof(call->request), req);
+	if (req) {
+		reply_error(e, call->session, call->request, args->kind, ZEROD_E_PROTOCOL,
+		            "a request with this id is outstanding");
+		return;
+	}
+	struct zd_err err = ZD_ERR_NONE;
+	req = zd_calloc(1, sizeof(*req));
+	req->id = call->request;
+	req->kind = args->kind;
+	req->since_ns = e->now_ns;
+	req->deadline_ns = call->deadline_ns;
+	req->session = session;
+	memset(&e->reply, 0, sizeof(e->reply));
+
+	const struct zd_request_type *type = zd_request_types[req->kind];
+	int status = type->begin ? type->begin(e, req, args, &err) : 0;
+	if (status == 0) {
+		status = attempt(e, req, &err);
+		if (status == ZD_WAIT && session->outstanding >= ZD_MAX_OUTSTANDING) {
+			undo(e, req);
+			status = zd_err_set(&err, ZEROD_E_LIMIT, "%u requests are outstanding already",
+			                    session->outstanding);
+			if (req->pending_ops > 0) { /* freed with its last op */
+				reply_error(e, call->session, call->request, args->kind, status, err.text);
+				req->cancelled = true;
+				zd_settle(e);
+				return;
+			}
+		}
+	}
+	if (status == ZD_WAIT) {
+		req->serial = zd_next_id(e);
+		enqueue(e, req);
+	} else {
+		finish(e, req, status, err.text);
+	}
+	zd_settle(e);
+}
+
+void zd_request_fail(struct zd_request *req, int status, const char *text)
+{
+	if (req->failed)
+		return;
+	req->failed = status;
+	req->failed_text = zd_strdup(text);
+}
+
+void zd_request_op_done(struct zd_engine *e, struct zd_op *op, int status, const char *error,
+                        const struct zd_op_result *result)
+{
+	struct zd_request *req = op->owner;
+	(void)result;
+	zd_assert(req->pending_ops > 0);
+	req->pending_ops--;
+	if (req->cancelled) {
+		if (req->pending_ops == 0)
+			request_free(req);
+		return;
+	}
+	if (status != 0)
+		zd_request_fail(req, status, error);
+	zd_dirty(e, req->device);
+}
+
+/* Takes a waiting request out; replies unless status is 0. */
+static void drop(struct zd_engine *e, struct zd_request *req, int status, const char *text)
+{
+	undo(e, req);
+	dequeue(e, req);
+	if (status != 0)
+		reply_error(e, req->session->id, req->id, req->kind, status, text);
+	if (req->pending_ops > 0)
+		req->cancelled = true;
+	else
+		request_free(req);
+}
+
+void zd_requests_drop(struct zd_engine *e, struct zd_session *session, struct zd_member *member, int status,
+                      const char *text)
+{
+	struct zd_request *req, *next;
+	TAILQ_FOREACH_SAFE (req, &session->requests, session_link, next) {
+		if (!member || req->member == member)
+			drop(e, req, status, text);
+	}
+}
+
+void zd_engine_tick(struct zd_engine *e, uint64_t now_ns)
+{
+	zd_assert(now_ns >= e->now_ns);
+	e->now_ns = now_ns;
+	if (now_ns < e->next_deadline_ns)
+		return;
+	uint64_t earliest = UINT64_MAX;
+	for (uint32_t i = 0; i < e->ndevices; i++) {
+		struct zd_request *req, *next;
+		TAILQ_FOREACH_SAFE (req, &e->devices[i].queue, device_link, next) {
+			if (req->deadline_ns == 0)
+				continue;
+			if (req->deadline_ns > now_ns) {
+				earliest = zd_min_u64(earliest, req->deadline_ns);
+				continue;
+			}
+			char reason[ZD_WAIT_TEXT];
+			struct zd_err err = ZD_ERR_NONE;
+			zd_wait_text(req, reason);
+			zd_err_set(&err, ZEROD_E_DEADLINE, "%s: waited %llu ms for %s",
+			           zd_request_types[req->kind]->name,
+			           (unsigned long long)((now_ns - req->since_ns) / 1000000u), reason);
+			drop(e, req, ZEROD_E_DEADLINE, err.text);
+		}
+	}
+	e->next_deadline_ns = earliest;
+	zd_settle(e);
+}
+
+uint64_t zd_engine_next_deadline(const struct zd_engine *e)
+{
+	return e->next_deadline_ns;
+}
+
+void zd_dirty(struct zd_engine *e, struct zd_device *device)
+{
+	e->dirty_mask |= 1ull << device->index;
+}
+
+void zd_dirty_group(struct zd_engine *e, struct zd_group *group)
+{
+	e->dirty_mask |= group->device_mask;
+}
+
+static void settle_device(struct zd_engine *e, struct zd_device *device)
+{
+	struct zd_request *req, *next;
+	zd_reduce_settle(e, device);
+	device->pass_blocked = false;
+	TAILQ_FOREACH_SAFE (req, &device->queue, device_link, next) {
+		struct zd_err err = ZD_ERR_NONE;
+		if (req->pending_ops > 0)
+			continue;
+		int status = attempt(e, req, &err);
+		if (status == ZD_WAIT)
+			continue;
+		dequeue(e, req);
+		finish(e, req, status, err.text);
+	}
+}
+
+void zd_settle(struct zd_engine *e)
+{
+	if (e->settling)
+		return;
+	e->settling = true;
+	while (e->dirty_mask) {
+		uint32_t index = (uint32_t)__builtin_ctzll(e->dirty_mask);
+		e->dirty_mask &= ~(1ull << index);
+		settle_device(e, &e->devices[index]);
+	}
+	e->settling = false;
+}

@@ -1,0 +1,129 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * session.c - one client connection as the core sees it: who it is, what it holds, what it waits for.
+ *
+ * A session ends once, by zd_engine_session_close() or by an administrator. Everything it holds goes with it: waiting
+ * requests without a reply, then its memberships (leases, buckets, targets, shards), then its allocations.
+ */
+#include <stdio.h>
+#include <string.h>
+
+#include "base/text.h"
+#include "core/internal.h"
+
+struct zd_session *zd_session_find(struct zd_engine *e, uint64_t id)
+{
+	struct zd_session *session;
+	HASH_FIND(hh, e->sessions, &id, sizeof(id), session);
+	return session;
+}
+
+uint64_t zd_engine_session_open(struct zd_engine *e, const struct zd_peer *peer, struct zd_err *err)
+{
+	if (HASH_COUNT(e->sessions) >= ZD_MAX_SESSIONS) {
+		(void)zd_err_set(err, ZEROD_E_LIMIT, "%u sessions are open already", ZD_MAX_SESSIONS);
+		return 0;
+	}
+	struct zd_session *session = zd_calloc(1, sizeof(*session));
+	session->id = zd_next_id(e);
+	session->state = ZD_SESSION_OPEN;
+	session->uid = peer->uid;
+	session->pid = peer->pid;
+	session->admin = peer->admin;
+	if (peer->name)
+		strncpy(session->name, peer->name, ZD_MAX_NAME_BYTES);
+	session->opened_ns = e->now_ns;
+	TAILQ_INIT(&session->requests);
+	TAILQ_INIT(&session->members);
+	TAILQ_INIT(&session->allocations);
+	HASH_ADD(hh, e->sessions, id, sizeof(session->id), session);
+	return session->id;
+}
+
+static void session_end(struct zd_engine *e, struct zd_session *session)
+{
+	struct zd_member *member;
+	struct zd_allocation *allocation;
+
+	zd_sm_move(&zd_sm_session, &session->state, ZD_SESSION_CLOSING);
+	zd_requests_drop(e, session, NULL, 0, NULL);
+	while ((member = TAILQ_FIRST(&session->members)))
+		zd_member_detach(e, member);
+	while ((allocation = TAILQ_FIRST(&session->allocations)))
+		zd_allocation_drop(e, allocation);
+	HASH_DEL(e->sessions, session);
+	free(session);
+}
+
+void zd_engine_session_close(struct zd_engine *e, uint64_t id)
+{
+	struct zd_session *session = zd_session_find(e, id);
+	if (!session)
+		return;
+	session_end(e, session);
+	zd_settle(e);
+}
+
+static void signal_timeline(struct zd_engine *e, const struct zd_session *session, uint32_t timeline,
+                            uint64_t value)
+{
+	struct zd_command command = {.kind = ZD_CMD_SIGNAL, .device = timeline};
+	command.signal = (struct zd_signal){session->id, timeline, value};
+	e->sink.command(e->sink.arg, &command);
+}
+
+void zd_session_abort(struct zd_engine *e, struct zd_session *session, uint32_t device)
+{
+	signal_timeline(e, session, device, ZD_FENCE_ABORTED);
+	session->aborted_mask |= 1ull << device;
+	if (session->state == ZD_SESSION_OPEN)
+		zd_sm_move(&zd_sm_session, &session->state, ZD_SESSION_POISONED);
+}
+
+int zd_session_check_poisoned(const struct zd_session *session, struct zd_err *err)
+{
+	if (session->state != ZD_SESSION_POISONED)
+		return 0;
+	return zd_err_set(
+	        err, ZEROD_E_POISONED,
+	        "session %llu ran on after an aborted wait; what it computed since must be dropped and the "
+	        "session reset",
+	        (unsigned long long)session->id);
+}
+
+static int reset_begin(struct zd_engine *e, struct zd_request *req, const struct zd_args *args,
+                       struct zd_err *err)
+{
+	(void)args;
+	(void)err;
+	/* Whatever was given out on these timelines counts as passed; later values work again. */
+	for (uint32_t i = 0; i < e->ndevices; i++) {
+		if (req->session->aborted_mask & (1ull << i))
+			signal_timeline(e, req->session, i, req->session->timeline[i]);
+	}
+	req->session->aborted_mask = 0;
+	if (req->session->state == ZD_SESSION_POISONED)
+		zd_sm_move(&zd_sm_session, &req->session->state, ZD_SESSION_OPEN);
+	return 0;
+}
+
+static int kill_begin(struct zd_engine *e, struct zd_request *req, const struct zd_args *args,
+                      struct zd_err *err)
+{
+	struct zd_session *victim = zd_session_find(e, args->u.session);
+	if (!victim || (!req->session->admin && victim->uid != req->session->uid))
+		return zd_err_set(err, ZEROD_E_NOT_FOUND, "no session %llu",
+		                  (unsigned long long)args->u.session);
+	if (victim == req->session)
+		return zd_err_set(err, ZEROD_E_INVALID, "session %llu is the one that asks",
+		                  (unsigned long long)victim->id);
+	char why[96];
+	(void)snprintf(why, sizeof(why), "ended by session %llu (pid %u)",
+	               (unsigned long long)req->session->id, req->session->pid);
+	session_end(e, victim);
+	e->sink.session_killed(e->sink.arg, args->u.session, why);
+	return 0;
+}
+
+const struct zd_request_type zd_req_session_reset = {.name = "session_reset", .begin = reset_begin};
+const struct zd_request_type zd_req_kill_session = {.name = "kill_session", .begin = kill_begin};

@@ -1,0 +1,55 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * states.c - the life cycles of sessions, groups, parts, gathered buffers and segments, as tables.
+ */
+#include "core/internal.h"
+
+#define TO(state) ZD_SM_TO(state)
+
+static const char *const session_names[] = {"OPEN", "POISONED", "CLOSING"};
+static const uint32_t session_moves[] = {
+        [ZD_SESSION_OPEN] = TO(ZD_SESSION_POISONED) | TO(ZD_SESSION_CLOSING),
+        [ZD_SESSION_POISONED] = TO(ZD_SESSION_OPEN) | TO(ZD_SESSION_CLOSING),
+        [ZD_SESSION_CLOSING] = 0,
+};
+const struct zd_sm zd_sm_session = {"session", ZD_ARRAY_LEN(session_names), session_names, session_moves};
+
+static const char *const group_names[] = {"FORMING", "READY", "FAILED", "ABORTED"};
+static const uint32_t group_moves[] = {
+        [ZD_GROUP_FORMING] = TO(ZD_GROUP_READY) | TO(ZD_GROUP_ABORTED),
+        [ZD_GROUP_READY] = TO(ZD_GROUP_FAILED) | TO(ZD_GROUP_ABORTED),
+        [ZD_GROUP_FAILED] = TO(ZD_GROUP_READY) | TO(ZD_GROUP_ABORTED),
+        [ZD_GROUP_ABORTED] = 0,
+};
+const struct zd_sm zd_sm_group = {"group", ZD_ARRAY_LEN(group_names), group_names, group_moves};
+
+static const char *const part_names[] = {"ABSENT",   "FILLING",    "IDLE",     "UPDATE_WAIT",
+                                         "UPDATING", "PUBLISHING", "DETACHED", "DYING"};
+#define GONE (TO(ZD_PART_DYING) | TO(ZD_PART_DETACHED) | TO(ZD_PART_ABSENT))
+static const uint32_t part_moves[] = {
+        [ZD_PART_ABSENT] = TO(ZD_PART_FILLING),
+        [ZD_PART_FILLING] = TO(ZD_PART_IDLE) | GONE,
+        [ZD_PART_IDLE] = TO(ZD_PART_UPDATE_WAIT) | GONE,
+        [ZD_PART_UPDATE_WAIT] = TO(ZD_PART_UPDATING) | TO(ZD_PART_IDLE) | GONE,
+        [ZD_PART_UPDATING] = TO(ZD_PART_PUBLISHING) | GONE,
+        [ZD_PART_PUBLISHING] = TO(ZD_PART_IDLE) | TO(ZD_PART_UPDATING) | GONE,
+        [ZD_PART_DETACHED] = TO(ZD_PART_IDLE) | TO(ZD_PART_DYING) | TO(ZD_PART_ABSENT),
+        [ZD_PART_DYING] = TO(ZD_PART_ABSENT),
+};
+const struct zd_sm zd_sm_part = {"part", ZD_ARRAY_LEN(part_names), part_names, part_moves};
+
+static const char *const buffer_names[] = {"INFLIGHT", "AVAILABLE", "QUARANTINED"};
+static const uint32_t buffer_moves[] = {
+        [ZD_BUFFER_INFLIGHT] = TO(ZD_BUFFER_AVAILABLE) | TO(ZD_BUFFER_QUARANTINED),
+        /* back to INFLIGHT: a persistent copy is refreshed in place */
+        [ZD_BUFFER_AVAILABLE] = TO(ZD_BUFFER_INFLIGHT) | TO(ZD_BUFFER_QUARANTINED),
+        [ZD_BUFFER_QUARANTINED] = 0,
+};
+const struct zd_sm zd_sm_buffer = {"buffer", ZD_ARRAY_LEN(buffer_names), buffer_names, buffer_moves};
+
+static const char *const segment_names[] = {"CREATING", "READY"};
+static const uint32_t segment_moves[] = {
+        [ZD_SEGMENT_CREATING] = TO(ZD_SEGMENT_READY),
+        [ZD_SEGMENT_READY] = 0,
+};
+const struct zd_sm zd_sm_segment = {"segment", ZD_ARRAY_LEN(segment_names), segment_names, segment_moves};

@@ -1,0 +1,472 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * unit.c - units, their descriptions, and each rank's part of them.
+ *
+ * The first rank that registers a name describes the unit; every other rank must describe it alike. A rank that does
+ * not gets MISMATCH, and so do the gathers of the others until that rank agrees, so that nobody hangs. A unit goes when
+ * its last part, buffer and reduction have.
+ */
+#include <string.h>
+
+#include "base/text.h"
+#include "core/internal.h"
+#include "core/reduce.h"
+
+uint64_t zd_unit_true_numel(const struct zd_unit *unit, uint32_t rank)
+{
+	uint64_t first = rank * unit->shard_numel;
+	return first >= unit->numel ? 0 : zd_min_u64(unit->shard_numel, unit->numel - first);
+}
+
+int zd_part_find(struct zd_engine *e, struct zd_session *session, uint64_t id, struct zd_part **out,
+                 struct zd_err *err)
+{
+	struct zd_unit *unit;
+	struct zd_member *member;
+	HASH_FIND(hh, e->units, &id, sizeof(id), unit);
+	if (!unit)
+		return zd_err_set(err, ZEROD_E_NOT_FOUND, "no unit %llu", (unsigned long long)id);
+	TAILQ_FOREACH (member, &session->members, session_link) {
+		if (member->group != unit->group)
+			continue;
+		struct zd_part *part = &unit->parts[member->rank];
+		if (part->state == ZD_PART_ABSENT || part->state == ZD_PART_FILLING ||
+		    part->state == ZD_PART_DETACHED || part->state == ZD_PART_DYING)
+			break;
+		*out = part;
+		return 0;
+	}
+	return zd_err_set(err, ZEROD_E_NOT_FOUND, "this session has not registered unit %llu",
+	                  (unsigned long long)id);
+}
+
+/* ---- Descriptions ------------------------------------------------------------------------------------ */
+
+static int view_check(const struct zd_view_args *view, uint32_t index, uint64_t numel, struct zd_err *err)
+{
+	int status = zd_name_check(view->name, ZD_MAX_UNIT_NAME_BYTES, "view name", err);
+	if (status != 0)
+		return status;
+	if (view->ndim > ZD_MAX_DIMS)
+		return zd_err_set(err, ZEROD_E_INVALID, "view '%s' has %u dimensions; at most %u", view->name,
+		                  view->ndim, ZD_MAX_DIMS);
+	uint64_t count = 1;
+	for (uint32_t i = 0; i < view->ndim; i++) {
+		if (__builtin_mul_overflow(count, view->shape[i], &count))
+			return zd_err_set(err, ZEROD_E_INVALID,
+			                  "view %u '%s': the product of its shape overflows", index,
+			                  view->name);
+	}
+	if (view->offset_numel > numel || count > numel - view->offset_numel)
+		return zd_err_set(err, ZEROD_E_INVALID,
+		                  "view '%s' of %llu elements at %llu ends behind the unit's %llu",
+		                  view->name, (unsigned long long)count,
+		                  (unsigned long long)view->offset_numel, (unsigned long long)numel);
+	return 0;
+}
+
+static int description_check(const struct zd_args *args, struct zd_err *err)
+{
+	const char *name = args->u.unit_register.name;
+	uint64_t numel = args->u.unit_register.numel;
+	int status = zd_name_check(name, ZD_MAX_UNIT_NAME_BYTES, "unit name", err);
+	if (status != 0)
+		return status;
+	size_t itemsize = zerod_dtype_bytes(args->u.unit_register.dtype);
+	if (itemsize == 0)
+		return zd_err_set(err, ZEROD_E_INVALID, "unit '%s': unknown dtype %u", name,
+		                  args->u.unit_register.dtype);
+	if (numel == 0 || numel > ZD_MAX_BYTES / itemsize)
+		return zd_err_set(err, ZEROD_E_INVALID, "unit '%s': numel %llu is none of 1 .. %llu", name,
+		                  (unsigned long long)numel, ZD_MAX_BYTES / itemsize);
+	if (args->u.unit_register.nviews > ZD_MAX_VIEWS)
+		return zd_err_set(err, ZEROD_E_LIMIT, "unit '%s': %u views; at most %u", name,
+		                  args->u.unit_register.nviews, ZD_MAX_VIEWS);
+	if (args->u.unit_register.slot > ZD_MAX_SLOTS)
+		return zd_err_set(err, ZEROD_E_LIMIT, "unit '%s': slot %u; the highest is %u", name,
+		                  args->u.unit_register.slot, ZD_MAX_SLOTS);
+	for (uint32_t i = 0; i < args->u.unit_register.nviews && status == 0; i++)
+		status = view_check(&args->u.unit_register.views[i], i, numel, err);
+	return status;
+}
+
+static bool view_equal(const struct zd_view_args *a, const struct zd_view_args *b)
+{
+	return strcmp(a->name, b->name) == 0 && a->offset_numel == b->offset_numel && a->ndim == b->ndim &&
+	       memcmp(a->shape, b->shape, a->ndim * sizeof(a->shape[0])) == 0;
+}
+
+static bool description_equal(const struct zd_unit *unit, const struct zd_args *args)
+{
+	if ((uint32_t)unit->dtype != args->u.unit_register.dtype ||
+	    unit->numel != args->u.unit_register.numel || unit->slot != args->u.unit_register.slot ||
+	    unit->frozen != args->u.unit_register.frozen || unit->nviews != args->u.unit_register.nviews)
+		return false;
+	for (uint32_t i = 0; i < unit->nviews; i++) {
+		if (!view_equal(&unit->views[i], &args->u.unit_register.views[i]))
+			return false;
+	}
+	return true;
+}
+
+/* "float32, 40 elements, slot 1, views w[4,8]@0 b[8]@32", cut where it gets long. */
+static void description_text(enum zerod_dtype dtype, uint64_t numel, uint32_t slot, bool frozen,
+                             uint32_t nviews, const struct zd_view_args *views, char *out, size_t out_bytes)
+{
+	int used = snprintf(out, out_bytes, "%s, %llu elements", zerod_dtype_name(dtype),
+	                    (unsigned long long)numel);
+	if (slot != ZEROD_NO_SLOT)
+		used += snprintf(out + used, out_bytes - (size_t)used, ", slot %u", slot);
+	if (frozen)
+		used += snprintf(out + used, out_bytes - (size_t)used, ", frozen");
+	for (uint32_t i = 0; i < nviews && (size_t)used < out_bytes - 64; i++) {
+		used += snprintf(out + used, out_bytes - (size_t)used, "%s%.16s[", i ? " " : ", views ",
+		                 views[i].name);
+		for (uint32_t d = 0; d < views[i].ndim && (size_t)used < out_bytes - 32; d++)
+			used += snprintf(out + used, out_bytes - (size_t)used, "%s%llu", d ? "," : "",
+			                 (unsigned long long)views[i].shape[d]);
+		if ((size_t)used < out_bytes - 24)
+			used += snprintf(out + used, out_bytes - (size_t)used, "]@%llu",
+			                 (unsigned long long)views[i].offset_numel);
+	}
+}
+
+static int mismatch(struct zd_unit *unit, const struct zd_member *member, const struct zd_args *args,
+                    struct zd_err *err)
+{
+	char had[180], says[180];
+	description_text(unit->dtype, unit->numel, unit->slot, unit->frozen, unit->nviews, unit->views, had,
+	                 sizeof(had));
+	description_text(args->u.unit_register.dtype, args->u.unit_register.numel, args->u.unit_register.slot,
+	                 args->u.unit_register.frozen, args->u.unit_register.nviews,
+	                 args->u.unit_register.views, says, sizeof(says));
+	return zd_err_set(err, ZEROD_E_MISMATCH, "unit '%.64s': rank %u registered %s; rank %u says %s",
+	                  unit->name, unit->first_rank, had, member->rank, says);
+}
+
+/* ---- Units --------------------------------------------------------------------------------------------- */
+
+static int slot_grow(struct zd_group *group, const struct zd_unit *unit, struct zd_err *err)
+{
+	if (unit->slot == ZEROD_NO_SLOT)
+		return 0;
+	struct zd_group_slot *slot;
+	uint64_t bytes = zd_unit_padded_bytes(unit);
+	HASH_FIND(hh, group->slots, &unit->slot, sizeof(unit->slot), slot);
+	if (slot && slot->placed && bytes > slot->bytes)
+		return zd_err_set(
+		        err, ZEROD_E_INVALID,
+		        "unit '%s' needs %llu bytes; slot %u has %llu and was gathered into already: "
+		        "register its largest unit before the first gather",
+		        unit->name, (unsigned long long)bytes, unit->slot, (unsigned long long)slot->bytes);
+	if (!slot) {
+		slot = zd_calloc(1, sizeof(*slot));
+		slot->number = unit->slot;
+		HASH_ADD(hh, group->slots, number, sizeof(slot->number), slot);
+	}
+	slot->bytes = zd_max_u64(slot->bytes, bytes);
+	return 0;
+}
+
+static void unit_free(struct zd_unit *unit)
+{
+	for (uint32_t i = 0; i < unit->nviews; i++)
+		free((char *)unit->views[i].name);
+	free(unit->views);
+	free(unit->parts);
+	free(unit->mismatch);
+	free(unit->name);
+	free(unit);
+}
+
+static int unit_new(struct zd_engine *e, struct zd_member *member, const struct zd_args *args,
+                    struct zd_unit **out, struct zd_err *err)
+{
+	struct zd_group *group = member->group;
+	if (HASH_CNT(hh_name, group->units) >= ZD_MAX_UNITS)
+		return zd_err_set(err, ZEROD_E_LIMIT, "group '%s' has %u units already", group->name,
+		                  ZD_MAX_UNITS);
+	struct zd_unit *unit = zd_calloc(1, sizeof(*unit));
+	unit->name = zd_strdup(args->u.unit_register.name);
+	unit->group = group;
+	unit->dtype = args->u.unit_register.dtype;
+	unit->numel = args->u.unit_register.numel;
+	uint64_t align_numel = ZD_SHARD_ALIGN_BYTES / zerod_dtype_bytes(unit->dtype);
+	unit->shard_numel = zd_align_up((unit->numel + group->world_size - 1) / group->world_size,
+	                                align_numel);
+	unit->slot = args->u.unit_register.slot;
+	unit->frozen = args->u.unit_register.frozen;
+	unit->first_rank = member->rank;
+	unit->nviews = args->u.unit_register.nviews;
+	unit->views = zd_calloc(unit->nviews ? unit->nviews : 1, sizeof(*unit->views));
+	for (uint32_t i = 0; i < unit->nviews; i++) {
+		unit->views[i] = args->u.unit_register.views[i];
+		unit->views[i].name = zd_strdup(args->u.unit_register.views[i].name);
+	}
+	int status = slot_grow(group, unit, err);
+	if (status != 0) {
+		unit_free(unit);
+		return status;
+	}
+	unit->parts = zd_calloc(group->world_size, sizeof(*unit->parts));
+	for (uint32_t rank = 0; rank < group->world_size; rank++) {
+		unit->parts[rank].unit = unit;
+		unit->parts[rank].rank = rank;
+	}
+	if (!unit->frozen) {
+		unit->target_offset_numel = group->target_numel;
+		group->target_numel += unit->shard_numel;
+	}
+	unit->id = zd_next_id(e);
+	HASH_ADD(hh, e->units, id, sizeof(unit->id), unit);
+	HASH_ADD_KEYPTR(hh_name, group->units, unit->name, strlen(unit->name), unit);
+	zd_group_ref(group);
+	*out = unit;
+	return 0;
+}
+
+void zd_unit_unref(struct zd_engine *e, struct zd_unit *unit)
+{
+	struct zd_group *group = unit->group;
+	zd_assert(unit->refs > 0);
+	if (--unit->refs > 0)
+		return;
+	HASH_DEL(e->units, unit);
+	HASH_DELETE(hh_name, group->units, unit);
+	if (!group->units) /* a fresh layout for whoever registers next */
+		group->target_numel = 0;
+	unit_free(unit);
+	zd_group_unref(e, group);
+}
+
+/* ---- Parts ----------------------------------------------------------------------------------------------- */
+
+static void part_absent(struct zd_engine *e, struct zd_part *part)
+{
+	struct zd_member *member = zd_part_member(part);
+	zd_sm_move(&zd_sm_part, &part->state, ZD_PART_ABSENT);
+	zd_pool_free(e, &part->shard);
+	part->version = 0;
+	part->committed = 0;
+	part->persistent = false;
+	zd_dirty_group(e, member->group);
+	zd_unit_unref(e, part->unit);
+}
+
+/* Uncharges the shard now; frees it when the last reader has ended. */
+static void part_drop(struct zd_engine *e, struct zd_part *part)
+{
+	struct zd_device *device = zd_part_member(part)->device;
+	zd_assert(!part->buffer);
+	zd_uncharge(e, part->unit->group->job, device, ZD_CHARGE_SHARD, part->shard.bytes);
+	if (part->readers == 0) {
+		part_absent(e, part);
+		return;
+	}
+	device->quarantine_bytes += part->shard.bytes;
+	zd_sm_move(&zd_sm_part, &part->state, ZD_PART_DYING);
+}
+
+void zd_part_reader_done(struct zd_engine *e, struct zd_part *part)
+{
+	zd_assert(part->readers > 0);
+	part->readers--;
+	if (part->readers > 0)
+		return;
+	struct zd_device *device = zd_part_member(part)->device;
+	zd_dirty(e, device);
+	if (part->state == ZD_PART_DYING) {
+		device->quarantine_bytes -= part->shard.bytes;
+		part_absent(e, part);
+	}
+}
+
+static void part_detach(struct zd_engine *e, struct zd_part *part)
+{
+	if (part->state == ZD_PART_ABSENT || part->state == ZD_PART_DYING)
+		return;
+	if (part->buffer)
+		zd_buffer_revoke(e, part->buffer);
+	/* A shard that was never zeroed is worth nothing to anybody. */
+	if (part->unit->group->job->durable && part->state != ZD_PART_FILLING) {
+		if (part->state != ZD_PART_DETACHED)
+			zd_sm_move(&zd_sm_part, &part->state, ZD_PART_DETACHED);
+		return;
+	}
+	part_drop(e, part);
+}
+
+void zd_parts_detach(struct zd_engine *e, struct zd_member *member)
+{
+	struct zd_unit *unit, *next;
+	struct zd_group *group = member->group;
+	zd_group_ref(group);
+	HASH_ITER (hh_name, group->units, unit, next) {
+		if (unit->mismatch && unit->mismatch_rank == member->rank) {
+			free(unit->mismatch);
+			unit->mismatch = NULL;
+		}
+		part_detach(e, &unit->parts[member->rank]);
+	}
+	zd_group_unref(e, group);
+}
+
+/* ---- Requests ----------------------------------------------------------------------------------------------- */
+
+/* A rank that replaces another starts one version behind the others, so that its first publish catches up. */
+static uint64_t first_version(const struct zd_unit *unit, const struct zd_member *member)
+{
+	uint64_t newest = 0;
+	if (!member->joined_before)
+		return 0;
+	for (uint32_t rank = 0; rank < unit->group->world_size; rank++)
+		newest = zd_max_u64(newest, unit->parts[rank].version);
+	return newest > 0 ? newest - 1 : 0;
+}
+
+static int register_begin(struct zd_engine *e, struct zd_request *req, const struct zd_args *args,
+                          struct zd_err *err)
+{
+	struct zd_member *member;
+	struct zd_unit *unit = NULL;
+	int status = zd_member_find(e, req->session, args->u.unit_register.group, &member, err);
+	if (status == 0)
+		status = description_check(args, err);
+	if (status == 0 && member->group->state == ZD_GROUP_ABORTED)
+		status = zd_group_check(member->group, err);
+	if (status != 0)
+		return status;
+	const char *name = args->u.unit_register.name;
+	HASH_FIND(hh_name, member->group->units, name, strlen(name), unit);
+	if (unit && !description_equal(unit, args)) {
+		status = mismatch(unit, member, args, err);
+		if (unit->parts[member->rank].state == ZD_PART_ABSENT && !unit->mismatch) {
+			unit->mismatch = zd_strdup(err ? err->text : "");
+			unit->mismatch_rank = member->rank;
+			zd_dirty_group(e, member->group);
+		}
+		return status;
+	}
+	if (!unit)
+		status = unit_new(e, member, args, &unit, err);
+	if (status != 0)
+		return status;
+	if (unit->mismatch && unit->mismatch_rank == member->rank) {
+		free(unit->mismatch);
+		unit->mismatch = NULL;
+	}
+	struct zd_part *part = &unit->parts[member->rank];
+	unit->refs++; /* the request's, until it ends */
+	req->member = member;
+	req->device = member->device;
+	req->u.reg.part = part;
+	if (part->state == ZD_PART_ABSENT)
+		part->persistent = args->u.unit_register.persistent;
+	return 0;
+}
+
+static void register_filled(struct zd_engine *e, struct zd_op *op, int status, const char *error,
+                            const struct zd_op_result *result)
+{
+	struct zd_part *part = op->owner;
+	(void)result;
+	if (part->state == ZD_PART_FILLING && status == 0) {
+		zd_sm_move(&zd_sm_part, &part->state, ZD_PART_IDLE);
+	} else if (part->state == ZD_PART_FILLING) {
+		struct zd_request *req;
+		TAILQ_FOREACH (req, &zd_part_member(part)->device->queue, device_link) {
+			if (req->kind == ZD_REQ_UNIT_REGISTER && req->u.reg.part == part)
+				zd_request_fail(req, status, error);
+		}
+		part_drop(e, part); /* the reader below frees it */
+	}
+	zd_part_reader_done(e, part);
+}
+
+static int register_place(struct zd_engine *e, struct zd_request *req, struct zd_part *part,
+                          struct zd_err *err)
+{
+	struct zd_group *group = req->member->group;
+	uint64_t bytes = zd_unit_shard_bytes(part->unit);
+	int status = zd_quota_check(e, group->job, bytes, err);
+	if (status != 0)
+		return status;
+	status = zd_pool_alloc(e, req, group->job, req->device, ZD_PURPOSE_SHARDS, bytes, ZD_BLOCK_MIN_ALIGN,
+	                       &part->shard, err);
+	if (status != 0)
+		return status;
+	zd_sm_move(&zd_sm_part, &part->state, ZD_PART_FILLING);
+	part->unit->refs++;
+	part->version = first_version(part->unit, req->member);
+	part->committed = 0;
+	zd_charge(e, group->job, req->device, ZD_CHARGE_SHARD, part->shard.bytes);
+	part->readers++;
+	zd_op_fill(e, group->job, req->device->index, zd_extent_location(&part->shard), register_filled, part,
+	           0);
+	return zd_wait_for(req, ZD_WAIT_FILL, 0, 0, 0);
+}
+
+static void register_cancel(struct zd_engine *e, struct zd_request *req)
+{
+	zd_unit_unref(e, req->u.reg.part->unit);
+}
+
+static int register_attempt(struct zd_engine *e, struct zd_request *req, struct zd_err *err)
+{
+	struct zd_part *part = req->u.reg.part;
+	struct zd_unit *unit = part->unit;
+	int status = 0;
+	if (part->state == ZD_PART_DYING)
+		return zd_wait_for(req, ZD_WAIT_READERS, part->rank, part->readers, 0);
+	if (part->state == ZD_PART_FILLING)
+		return zd_wait_for(req, ZD_WAIT_FILL, 0, 0, 0);
+	if (part->state == ZD_PART_ABSENT) {
+		status = register_place(e, req, part, err);
+		if (status == ZD_WAIT)
+			return status;
+	} else if (part->state == ZD_PART_DETACHED) {
+		zd_sm_move(&zd_sm_part, &part->state, ZD_PART_IDLE);
+	}
+	if (status != 0) {
+		register_cancel(e, req);
+		return status;
+	}
+	e->reply.u.unit_register.unit = unit->id;
+	e->reply.u.unit_register.shard = zd_extent_location(&part->shard);
+	e->reply.u.unit_register.shard_numel = unit->shard_numel;
+	e->reply.u.unit_register.true_numel = zd_unit_true_numel(unit, part->rank);
+	e->reply.u.unit_register.padded_numel = unit->shard_numel * unit->group->world_size;
+	e->reply.u.unit_register.version = part->version;
+	e->reply.u.unit_register.target_offset_numel = unit->target_offset_numel;
+	zd_dirty_group(e, unit->group);
+	zd_unit_unref(e, unit);
+	return 0;
+}
+
+static int unregister_begin(struct zd_engine *e, struct zd_request *req, const struct zd_args *args,
+                            struct zd_err *err)
+{
+	struct zd_part *part;
+	int status = zd_part_find(e, req->session, args->u.unit, &part, err);
+	if (status != 0)
+		return status;
+	const char *name = part->unit->name;
+	if (part->state != ZD_PART_IDLE)
+		return zd_err_set(err, ZEROD_E_BUSY, "unit '%s' is being updated", name);
+	if (part->users > 0)
+		return zd_err_set(err, ZEROD_E_BUSY, "%u gathers or reductions of unit '%s' are under way",
+		                  part->users, name);
+	if (part->buffer && !TAILQ_EMPTY(&part->buffer->leases)) {
+		char tags[128];
+		zd_buffer_tags(part->buffer, tags, sizeof(tags));
+		return zd_err_set(err, ZEROD_E_BUSY, "unit '%s' is held by %s", name, tags);
+	}
+	if (part->buffer)
+		zd_buffer_drop(e, part->buffer);
+	part_drop(e, part);
+	return 0;
+}
+
+const struct zd_request_type zd_req_unit_register = {"unit_register", register_begin, register_attempt,
+                                                     register_cancel};
+const struct zd_request_type zd_req_unit_unregister = {.name = "unit_unregister", .begin = unregister_begin};

@@ -1,0 +1,141 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * wait.c - why a request waits, in words: for zeroctl and for the text of a deadline's error.
+ */
+#include <stdio.h>
+
+#include "core/internal.h"
+
+int zd_wait_for(struct zd_request *req, enum zd_wait_kind kind, uint32_t rank, uint64_t a, uint64_t b)
+{
+	req->wait = (struct zd_wait){.kind = kind, .rank = rank, .a = a, .b = b};
+	return ZD_WAIT;
+}
+
+static bool session_wants_memory(const struct zd_session *session, const struct zd_device *device)
+{
+	const struct zd_request *req;
+	TAILQ_FOREACH (req, &session->requests, session_link) {
+		if (req->device == device && req->wants_memory)
+			return true;
+	}
+	return false;
+}
+
+/* Does everybody who holds gathered bytes of the device wait for room there: then only a release from another thread or a
+ * deadline helps. */
+static bool holders_all_wait(const struct zd_device *device)
+{
+	const struct zd_buffer *buffer;
+	bool any = false;
+	TAILQ_FOREACH (buffer, &device->buffers, device_link) {
+		if (buffer->state == ZD_BUFFER_QUARANTINED)
+			return false; /* comes free by itself */
+		if (TAILQ_EMPTY(&buffer->leases))
+			continue;
+		any = true;
+		if (!session_wants_memory(zd_part_member(buffer->part)->session, device))
+			return false;
+	}
+	return any;
+}
+
+static int holders_text(const struct zd_device *device, char *out, size_t out_bytes)
+{
+	const struct zd_buffer *buffer;
+	uint64_t last = 0;
+	int used = snprintf(out, out_bytes, "; every holder waits for room itself: sessions");
+	TAILQ_FOREACH (buffer, &device->buffers, device_link) {
+		if (TAILQ_EMPTY(&buffer->leases) || (size_t)used >= out_bytes - 24)
+			continue;
+		uint64_t session = zd_part_member(buffer->part)->session->id;
+		if (session != last)
+			used += snprintf(out + used, out_bytes - (size_t)used, " %llu",
+			                 (unsigned long long)session);
+		last = session;
+	}
+	return used;
+}
+
+static int room_text(const struct zd_request *req, const char *what, char *out)
+{
+	unsigned long long a = req->wait.a, b = req->wait.b;
+	int used = snprintf(out, ZD_WAIT_TEXT, "%llu bytes of device %u's %s (%llu %s)", a,
+	                    req->device->index, what, b, req->wait.kind == ZD_WAIT_BUDGET ? "live" : "left");
+	if (holders_all_wait(req->device))
+		used += holders_text(req->device, out + used, ZD_WAIT_TEXT - (size_t)used);
+	return used;
+}
+
+void zd_wait_text(const struct zd_request *req, char out[ZD_WAIT_TEXT])
+{
+	const struct zd_wait *wait = &req->wait;
+	unsigned long long a = wait->a, b = wait->b;
+	const char *unit = wait->unit ? wait->unit->name : "";
+	int used = 0;
+	out[0] = '\0';
+	switch (wait->kind) {
+	case ZD_WAIT_NONE:
+		break;
+	case ZD_WAIT_RANKS:
+		used = snprintf(out, ZD_WAIT_TEXT, "%llu ranks to join, rank %u first", a, wait->rank);
+		break;
+	case ZD_WAIT_SEGMENT:
+		used = snprintf(out, ZD_WAIT_TEXT, "a segment of device %u to be created",
+		                req->device->index);
+		break;
+	case ZD_WAIT_FILL:
+		used = snprintf(out, ZD_WAIT_TEXT, "memory to be zeroed");
+		break;
+	case ZD_WAIT_FENCES:
+		used = snprintf(out, ZD_WAIT_TEXT, "the caller's own streams");
+		break;
+	case ZD_WAIT_READERS:
+		used = snprintf(out, ZD_WAIT_TEXT,
+		                "%llu transfers that read the shard of rank %u of unit '%.64s'", a,
+		                wait->rank, unit);
+		break;
+	case ZD_WAIT_REGISTER:
+		used = snprintf(out, ZD_WAIT_TEXT, "rank %u to register unit '%.64s'", wait->rank, unit);
+		break;
+	case ZD_WAIT_VERSION:
+		used = snprintf(out, ZD_WAIT_TEXT,
+		                "rank %u to publish version %llu of unit '%.64s' (has %llu)", wait->rank, b,
+		                unit, a);
+		break;
+	case ZD_WAIT_LEASES:
+		used = snprintf(out, ZD_WAIT_TEXT, "leases on version %llu of unit '%.64s'", a, unit);
+		break;
+	case ZD_WAIT_REFRESH:
+		used = snprintf(out, ZD_WAIT_TEXT, "work on version %llu of unit '%.64s'", a, unit);
+		break;
+	case ZD_WAIT_SLOT:
+		used = snprintf(out, ZD_WAIT_TEXT, "slot %llu, which unit '%.64s' leaves", a, unit);
+		break;
+	case ZD_WAIT_MEMORY:
+		used = room_text(req, "arena", out);
+		break;
+	case ZD_WAIT_BUDGET:
+		used = room_text(req, "gather budget", out);
+		break;
+	case ZD_WAIT_TURN:
+		used = snprintf(out, ZD_WAIT_TEXT, "gathers before it that wait for room on device %u",
+		                req->device->index);
+		break;
+	case ZD_WAIT_BUCKET:
+		used = snprintf(out, ZD_WAIT_TEXT, "a slot of the bucket: unit '%.64s' waits for rank %u",
+		                unit, wait->rank);
+		break;
+	case ZD_WAIT_REDUCTIONS:
+		used = snprintf(out, ZD_WAIT_TEXT, "%llu reductions, first unit '%.64s' (rank %u)", a, unit,
+		                wait->rank);
+		break;
+	case ZD_WAIT_STEP:
+		used = snprintf(out, ZD_WAIT_TEXT, "rank %u to begin the step", wait->rank);
+		break;
+	case ZD_WAIT_COMMIT:
+		used = snprintf(out, ZD_WAIT_TEXT, "rank %u to commit", wait->rank);
+		break;
+	}
+	zd_assert(used >= 0);
+}

@@ -6,6 +6,7 @@
  * not gets MISMATCH, and so do the gathers of the others until that rank agrees, so that nobody hangs. A unit goes when
  * its last part, buffer and reduction have.
  */
+#include <stdio.h>
 #include <string.h>
 
 #include "base/text.h"

@@ -6,6 +6,7 @@
  * publish opens them again, one version higher, when the writers' fences have passed. So no push ever reads a shard
  * that is being written, and no gathered buffer mixes versions. Both are all or nothing over their units.
  */
+#include <stdio.h>
 #include <string.h>
 
 #include "core/internal.h"

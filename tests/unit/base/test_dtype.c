@@ -1,0 +1,171 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * All 65536 patterns of both half formats. The reference decodes with ldexp; rounding is checked at, just below and just
+ * above the middle of every two neighbours, so nothing of the code under test is used to judge it.
+ */
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+#include <cmocka.h>
+
+#include "base/dtype.h"
+
+struct half_format {
+	unsigned mantissa_bits;
+	int bias;
+	float (*decode)(uint16_t bits);
+	uint16_t (*encode)(float value);
+};
+
+static const struct half_format f16 = {10, 15, zd_f16_to_f32, zd_f32_to_f16};
+static const struct half_format bf16 = {7, 127, zd_bf16_to_f32, zd_f32_to_bf16};
+
+static uint16_t infinity_of(const struct half_format *half)
+{
+	return (uint16_t)(0x7fff & ~((1u << half->mantissa_bits) - 1));
+}
+
+/* The value of a pattern that is not a nan. */
+static double reference(const struct half_format *half, uint16_t bits)
+{
+	unsigned mantissa = bits & ((1u << half->mantissa_bits) - 1);
+	int exponent = (bits & 0x7fff) >> half->mantissa_bits;
+	double magnitude;
+
+	if ((bits & 0x7fff) == infinity_of(half))
+		magnitude = INFINITY;
+	else if (exponent == 0)
+		magnitude = ldexp(mantissa, 1 - half->bias - (int)half->mantissa_bits);
+	else
+		magnitude = ldexp(mantissa + (1u << half->mantissa_bits),
+		                  exponent - half->bias - (int)half->mantissa_bits);
+	return bits & 0x8000 ? -magnitude : magnitude;
+}
+
+static void check_round_trip(const struct half_format *half)
+{
+	for (uint32_t pattern = 0; pattern < 0x10000; pattern++) {
+		uint16_t bits = (uint16_t)pattern;
+		uint16_t quiet = (uint16_t)(1u << (half->mantissa_bits - 1));
+		float value = half->decode(bits);
+		uint16_t back = half->encode(value);
+
+		if ((bits & 0x7fff) > infinity_of(half)) {
+			/* Sign and payload survive, the nan is quiet. */
+			if (!isnan(value) || back != (bits | quiet))
+				fail_msg("nan %04x came back as %04x", bits, back);
+			continue;
+		}
+		if ((double)value != reference(half, bits) || !signbit(value) != !(bits & 0x8000))
+			fail_msg("%04x decoded as %a", bits, (double)value);
+		if (back != bits)
+			fail_msg("%04x came back as %04x", bits, back);
+	}
+}
+
+static void expect(const struct half_format *half, float value, uint16_t wanted)
+{
+	uint16_t got = half->encode(value), negative = half->encode(-value);
+
+	if (got != wanted || negative != (wanted | 0x8000))
+		fail_msg("%a became %04x and, negated, %04x; expected %04x", (double)value, got, negative,
+		         wanted);
+}
+
+/* `low` and `low + 1` are neighbours; `low + 1` may be infinity, which stands for the next power of two then. */
+static void check_rounding(const struct half_format *half)
+{
+	for (uint16_t low = 0; low < infinity_of(half); low++) {
+		uint16_t high = (uint16_t)(low + 1);
+		double above = high == infinity_of(half)
+		                       ? 2 * reference(half, low) - reference(half, (uint16_t)(low - 1))
+		                       : reference(half, high);
+		float middle = (float)((reference(half, low) + above) / 2);
+
+		/* Exact in float32: one bit more than the half format has. */
+		assert_true((double)middle == (reference(half, low) + above) / 2);
+		expect(half, middle, low & 1 ? high : low);
+		expect(half, nextafterf(middle, 0), low);
+		expect(half, nextafterf(middle, INFINITY), high);
+	}
+}
+
+static void check_extremes(const struct half_format *half)
+{
+	uint16_t inf = infinity_of(half);
+
+	expect(half, 0.0f, 0);
+	expect(half, INFINITY, inf);
+	expect(half, 3.4028234663852886e38f, inf); /* FLT_MAX */
+	expect(half, 1.0f, (uint16_t)(half->bias << half->mantissa_bits));
+	/* Any float32 nan stays one, also when its payload is only in bits that are dropped. */
+	for (unsigned bit = 0; bit < 23; bit++) {
+		uint32_t pattern = 0x7f800000u | 1u << bit;
+		float value;
+
+		memcpy(&value, &pattern, sizeof(value));
+		assert_true((half->encode(value) & 0x7fff) > inf);
+		assert_true(isnan(half->decode(half->encode(value))));
+	}
+}
+
+static void f16_round_trip(void **state)
+{
+	(void)state;
+	check_round_trip(&f16);
+}
+
+static void bf16_round_trip(void **state)
+{
+	(void)state;
+	check_round_trip(&bf16);
+}
+
+static void f16_rounding(void **state)
+{
+	(void)state;
+	check_rounding(&f16);
+}
+
+static void bf16_rounding(void **state)
+{
+	(void)state;
+	check_rounding(&bf16);
+}
+
+static void extremes(void **state)
+{
+	(void)state;
+	check_extremes(&f16);
+	check_extremes(&bf16);
+	expect(&f16, 65504.0f, 0x7bff);
+	expect(&f16, 65519.99f, 0x7bff);
+	expect(&f16, 65520.0f, 0x7c00);
+	expect(&f16, 0x1p-24f, 1);
+	expect(&f16, 0x1p-25f, 0);
+	expect(&f16, 0x1.000002p-25f, 1);
+	expect(&f16, 1e-45f, 0); /* the smallest float32 */
+	expect(&bf16, 1e-45f, 0);
+}
+
+static void reducible_dtypes(void **state)
+{
+	(void)state;
+	for (int dtype = -1; dtype <= 12; dtype++)
+		assert_int_equal(zd_dtype_reducible((enum zerod_dtype)dtype),
+		                 dtype == ZEROD_FLOAT32 || dtype == ZEROD_FLOAT16 || dtype == ZEROD_BFLOAT16);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+	        cmocka_unit_test(f16_round_trip), cmocka_unit_test(bf16_round_trip),
+	        cmocka_unit_test(f16_rounding),   cmocka_unit_test(bf16_rounding),
+	        cmocka_unit_test(extremes),       cmocka_unit_test(reducible_dtypes),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,426 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The block allocator against an owner map: one entry a granule, filled and searched naively. The map says whether a
+ * block may lie where it was put, and, when a request failed, whether it really had to.
+ */
+#include <setjmp.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+#include <cmocka.h>
+
+#include "base/mem.h"
+#include "core/block.h"
+
+#define GRANULE ((uint64_t)ZD_BLOCK_MIN_ALIGN)
+#define MIB     (1ull << 20)
+
+static uint64_t random_next(uint64_t *seed)
+{
+	*seed += 0x9e3779b97f4a7c15ull;
+	uint64_t x = *seed;
+
+	x = (x ^ x >> 30) * 0xbf58476d1ce4e5b9ull;
+	x = (x ^ x >> 27) * 0x94d049bb133111ebull;
+	return x ^ x >> 31;
+}
+
+/* ---- The owner map ---------------------------------------------------------------------------------------- */
+
+struct model {
+	struct zd_block_range *range;
+	uint64_t ngranules;
+	uint32_t *owner; /* 0: free */
+	uint64_t used_granules;
+};
+
+static void model_init(struct model *model, uint64_t bytes)
+{
+	*model = (struct model){
+	        .range = zd_block_range_new(bytes),
+	        .ngranules = bytes / GRANULE,
+	        .owner = zd_calloc(bytes / GRANULE, sizeof(uint32_t)),
+	};
+}
+
+static void model_deinit(struct model *model)
+{
+	zd_block_range_free(model->range);
+	free(model->owner);
+}
+
+static uint64_t model_longest_free(const struct model *model)
+{
+	uint64_t longest = 0, run = 0;
+
+	for (uint64_t i = 0; i < model->ngranules; i++) {
+		run = model->owner[i] ? 0 : run + 1;
+		longest = zd_max_u64(longest, run);
+	}
+	return longest;
+}
+
+/* Is there a free run with room for so many granules at a multiple of `align`? */
+static bool model_has_room(const struct model *model, uint64_t granules, uint64_t align)
+{
+	uint64_t step = align / GRANULE, run = 0;
+
+	/* From the end: `run` is the length of the free run that begins at i. */
+	for (uint64_t i = model->ngranules; i-- > 0;) {
+		run = model->owner[i] ? 0 : run + 1;
+		if (i % step == 0 && run >= granules)
+			return true;
+	}
+	return false;
+}
+
+static struct zd_block *model_alloc(struct model *model, uint64_t bytes, uint64_t align, uint32_t owner)
+{
+	struct zd_block *block = zd_block_alloc(model->range, bytes, align);
+	uint64_t granules = (bytes + GRANULE - 1) / GRANULE;
+
+	if (!block) {
+		assert_false(model_has_room(model, granules, align));
+		return NULL;
+	}
+	assert_false(block->free);
+	assert_int_equal(block->bytes, granules * GRANULE);
+	assert_int_equal(block->offset % align, 0);
+	assert_true(block->offset / GRANULE + granules <= model->ngranules);
+	for (uint64_t i = 0; i < granules; i++) {
+		assert_int_equal(model->owner[block->offset / GRANULE + i], 0);
+		model->owner[block->offset / GRANULE + i] = owner;
+	}
+	model->used_granules += granules;
+	return block;
+}
+
+static void model_release(struct model *model, struct zd_block *block, uint32_t owner)
+{
+	for (uint64_t i = 0; i < block->bytes / GRANULE; i++) {
+		assert_int_equal(model->owner[block->offset / GRANULE + i], owner);
+		model->owner[block->offset / GRANULE + i] = 0;
+	}
+	model->used_granules -= block->bytes / GRANULE;
+	zd_block_free(model->range, block);
+}
+
+static void model_check(const struct model *model)
+{
+	zd_block_range_check(model->range);
+	assert_int_equal(zd_block_used_bytes(model->range), model->used_granules * GRANULE);
+	assert_int_equal(zd_block_largest_free(model->range), model_longest_free(model) * GRANULE);
+}
+
+static void count_block(const struct zd_block *block, void *arg)
+{
+	(void)block;
+	++*(unsigned *)arg;
+}
+
+static void assert_one_free_block(struct zd_block_range *range)
+{
+	unsigned count = 0;
+
+	zd_block_range_check(range);
+	zd_block_range_walk(range, count_block, &count);
+	assert_int_equal(count, 1);
+	assert_int_equal(zd_block_used_bytes(range), 0);
+	assert_int_equal(zd_block_largest_free(range), zd_block_range_bytes(range));
+}
+
+/* ---- Random programs ---------------------------------------------------------------------------------------- */
+
+struct mix {
+	uint64_t range_bytes;
+	unsigned max_live, steps;
+	uint64_t max_bytes;
+	unsigned max_align_shift; /* above 8 */
+};
+
+static uint64_t random_bytes(const struct mix *mix, uint64_t *seed)
+{
+	uint64_t r = random_next(seed), most = mix->max_bytes;
+
+	if (r % 4 == 0) /* the same few sizes again and again, as training does */
+		return zd_max_u64(1, most / (1 + (r >> 8) % 4));
+	while (most > 1 && (r >>= 1) % 2)
+		most /= 2;
+	return 1 + random_next(seed) % most;
+}
+
+static void run_random(const struct mix *mix, uint64_t seed)
+{
+	struct zd_block **live = zd_calloc(mix->max_live, sizeof(struct zd_block *));
+	struct model model;
+	unsigned refused = 0;
+
+	model_init(&model, mix->range_bytes);
+	for (unsigned step = 0; step < mix->steps; step++) {
+		unsigned i = (unsigned)(random_next(&seed) % mix->max_live);
+
+		if (live[i]) {
+			model_release(&model, live[i], i + 1);
+			live[i] = NULL;
+		} else {
+			uint64_t align = GRANULE << random_next(&seed) % (mix->max_align_shift + 1);
+
+			live[i] = model_alloc(&model, random_bytes(mix, &seed), align, i + 1);
+			refused += !live[i];
+		}
+		model_check(&model);
+	}
+	assert_true(refused >
+	            mix->steps / 100); /* else the range never was full, and half of this was not tried */
+	for (unsigned i = 0; i < mix->max_live; i++)
+		if (live[i])
+			model_release(&model, live[i], i + 1);
+	assert_one_free_block(model.range);
+	model_deinit(&model);
+	free(live);
+}
+
+static void random_programs(void **state)
+{
+	static const struct mix mixes[] = {
+	        {64 * GRANULE, 20, 3000, 12 * GRANULE, 0},    /* exact bins only */
+	        {1000 * GRANULE, 60, 3000, 100 * GRANULE, 0}, /* a range that is no power of two */
+	        {1024 * GRANULE, 200, 3000, 40 * GRANULE, 3},
+	        {4096 * GRANULE, 30, 2000, 700 * GRANULE, 5}, /* alignments beyond most sizes */
+	        {8 * MIB, 40, 800, 1 * MIB, 13},              /* up to 2 MiB */
+	};
+
+	(void)state;
+	for (size_t i = 0; i < ZD_ARRAY_LEN(mixes); i++)
+		for (uint64_t seed = 1; seed <= 4; seed++)
+			run_random(&mixes[i], seed * 1000 + i);
+}
+
+/* ---- Single properties ------------------------------------------------------------------------------------------ */
+
+static void smallest_and_largest_ranges(void **state)
+{
+	struct zd_block_range *range = zd_block_range_new(GRANULE);
+	struct zd_block *block = zd_block_alloc(range, 1, GRANULE);
+
+	(void)state;
+	assert_non_null(block);
+	assert_int_equal(zd_block_largest_free(range), 0);
+	assert_null(zd_block_alloc(range, 1, GRANULE));
+	zd_block_free(range, block);
+	assert_one_free_block(range);
+	zd_block_range_free(range);
+
+	range = zd_block_range_new(1ull << 50);
+	block = zd_block_alloc(range, 1ull << 50, ZD_BLOCK_MAX_ALIGN);
+	assert_non_null(block);
+	assert_null(zd_block_alloc(range, 1, GRANULE));
+	zd_block_free(range, block);
+	assert_null(zd_block_alloc(range, (1ull << 50) + 1, GRANULE));
+	assert_null(zd_block_alloc(range, UINT64_MAX, GRANULE));
+	assert_one_free_block(range);
+	zd_block_range_free(range);
+	zd_block_range_free(NULL);
+}
+
+/* All ways in which a released block can have free neighbours. */
+static void coalescing(void **state)
+{
+	static const unsigned orders[6][3] = {{0, 1, 2}, {0, 2, 1}, {1, 0, 2},
+	                                      {1, 2, 0}, {2, 0, 1}, {2, 1, 0}};
+
+	(void)state;
+	for (size_t order = 0; order < ZD_ARRAY_LEN(orders); order++) {
+		struct zd_block_range *range = zd_block_range_new(30 * GRANULE);
+		struct zd_block *blocks[3];
+
+		for (unsigned i = 0; i < 3; i++)
+			blocks[i] = zd_block_alloc(range, 10 * GRANULE, GRANULE);
+		assert_int_equal(zd_block_used_bytes(range), zd_block_range_bytes(range));
+		for (unsigned i = 0; i < 3; i++) {
+			zd_block_free(range, blocks[orders[order][i]]);
+			zd_block_range_check(range);
+		}
+		assert_one_free_block(range);
+		zd_block_range_free(range);
+	}
+}
+
+static void gap_before_an_aligned_block_is_used(void **state)
+{
+	struct zd_block_range *range = zd_block_range_new(8 * MIB);
+	struct zd_block *first = zd_block_alloc(range, MIB, GRANULE);
+	struct zd_block *aligned = zd_block_alloc(range, 2 * MIB, 2 * MIB);
+	struct zd_block *gap = zd_block_alloc(range, MIB, GRANULE);
+
+	(void)state;
+	assert_int_equal(first->offset, 0);
+	assert_int_equal(aligned->offset, 2 * MIB);
+	assert_int_equal(gap->offset, MIB);
+	zd_block_range_check(range);
+	zd_block_free(range, aligned);
+	zd_block_free(range, gap);
+	zd_block_free(range, first);
+	assert_one_free_block(range);
+	zd_block_range_free(range);
+}
+
+/* The only hole that fits lies in the request's own bin, behind many that are a little too small. */
+static void last_hole_is_found(void **state)
+{
+	enum { DECOYS = 200 };
+	const uint64_t bytes = 1000 * GRANULE; /* its bin holds 992..1023 granules */
+	struct zd_block *holes[DECOYS + 1], *walls[DECOYS + 1];
+	struct zd_block_range *range = zd_block_range_new((DECOYS + 1) * 1400 * GRANULE);
+	struct zd_block *again;
+
+	(void)state;
+	for (unsigned i = 0; i <= DECOYS; i++) {
+		holes[i] = zd_block_alloc(range, i == 0 ? bytes : bytes - GRANULE, GRANULE);
+		walls[i] = zd_block_alloc(range, (i == 0 ? 400 : 401) * GRANULE, GRANULE);
+		assert_non_null(walls[i]);
+	}
+	assert_int_equal(zd_block_largest_free(range), 0);
+	for (unsigned i = 0; i <= DECOYS; i++)
+		zd_block_free(range, holes[i]);
+	zd_block_range_check(range);
+	again = zd_block_alloc(range, bytes, GRANULE);
+	assert_non_null(again);
+	assert_null(zd_block_alloc(range, bytes, GRANULE));
+	zd_block_free(range, again);
+	for (unsigned i = 0; i <= DECOYS; i++)
+		zd_block_free(range, walls[i]);
+	assert_one_free_block(range);
+	zd_block_range_free(range);
+}
+
+/* A unit that stays for ever does not end up between two large ones that come and go. */
+static void small_blocks_keep_out_of_the_way(void **state)
+{
+	struct zd_block_range *range = zd_block_range_new(64 * MIB);
+	struct zd_block *large[4], *norms[4], *whole;
+
+	(void)state;
+	for (unsigned i = 0; i < 4; i++) {
+		large[i] = zd_block_alloc(range, 10 * MIB, GRANULE);
+		norms[i] = zd_block_alloc(range, 8192, 4096);
+		assert_int_equal(norms[i]->offset, 64 * MIB - (i + 1) * 8192);
+	}
+	for (unsigned i = 0; i < 4; i++)
+		zd_block_free(range, large[i]);
+	zd_block_range_check(range);
+	whole = zd_block_alloc(range, 64 * MIB - 4 * 8192ull, GRANULE);
+	assert_non_null(whole);
+	zd_block_free(range, whole);
+	for (unsigned i = 0; i < 4; i++)
+		zd_block_free(range, norms[i]);
+	assert_one_free_block(range);
+	zd_block_range_free(range);
+}
+
+/* Headers are reused, and a hundred thousand of them come and go. */
+static void many_blocks(void **state)
+{
+	enum { COUNT = 100000 };
+	struct zd_block_range *range = zd_block_range_new(COUNT * GRANULE);
+	struct zd_block **blocks = zd_calloc(COUNT, sizeof(struct zd_block *));
+
+	(void)state;
+	for (unsigned round = 0; round < 2; round++) {
+		for (unsigned i = 0; i < COUNT; i++) {
+			blocks[i] = zd_block_alloc(range, GRANULE, GRANULE);
+			assert_non_null(blocks[i]);
+		}
+		assert_null(zd_block_alloc(range, GRANULE, GRANULE));
+		zd_block_range_check(range);
+		for (unsigned i = 0; i < COUNT; i += 2)
+			zd_block_free(range, blocks[i]);
+		zd_block_range_check(range);
+		for (unsigned i = 1; i < COUNT; i += 2)
+			zd_block_free(range, blocks[i]);
+		assert_one_free_block(range);
+	}
+	free(blocks);
+	zd_block_range_free(range);
+}
+
+static bool same_offset_again(uint64_t seed, uint64_t *offsets, unsigned count, bool compare)
+{
+	struct zd_block_range *range = zd_block_range_new(64 * MIB);
+	struct zd_block *live[64] = {0};
+	bool same = true;
+
+	for (unsigned i = 0; i < count; i++) {
+		unsigned slot = (unsigned)(random_next(&seed) % 64);
+		uint64_t offset;
+
+		if (live[slot])
+			zd_block_free(range, live[slot]);
+		live[slot] = zd_block_alloc(range, 1 + random_next(&seed) % MIB, GRANULE);
+		offset = live[slot] ? live[slot]->offset : UINT64_MAX;
+		if (compare)
+			same = same && offsets[i] == offset;
+		else
+			offsets[i] = offset;
+	}
+	zd_block_range_free(range);
+	return same;
+}
+
+/* The same calls give the same places: a simulated schedule can be repeated. */
+static void deterministic(void **state)
+{
+	uint64_t offsets[2000];
+
+	(void)state;
+	(void)same_offset_again(7, offsets, ZD_ARRAY_LEN(offsets), false);
+	assert_true(same_offset_again(7, offsets, ZD_ARRAY_LEN(offsets), true));
+}
+
+static void release_twice(void)
+{
+	struct zd_block_range *range = zd_block_range_new(MIB);
+	struct zd_block *block = zd_block_alloc(range, GRANULE, GRANULE);
+
+	zd_block_free(range, block);
+	zd_block_free(range, block);
+}
+
+static void releasing_twice_aborts(void **state)
+{
+	int status = 0;
+	pid_t pid = fork();
+
+	(void)state;
+	assert_true(pid >= 0);
+	if (pid == 0) {
+		(void)signal(SIGABRT, SIG_DFL);
+		close(STDERR_FILENO);
+		release_twice();
+		_exit(0);
+	}
+	assert_int_equal(waitpid(pid, &status, 0), pid);
+	assert_true(WIFSIGNALED(status) && WTERMSIG(status) == SIGABRT);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+	        cmocka_unit_test(random_programs),
+	        cmocka_unit_test(smallest_and_largest_ranges),
+	        cmocka_unit_test(coalescing),
+	        cmocka_unit_test(gap_before_an_aligned_block_is_used),
+	        cmocka_unit_test(last_hole_is_found),
+	        cmocka_unit_test(small_blocks_keep_out_of_the_way),
+	        cmocka_unit_test(many_blocks),
+	        cmocka_unit_test(deterministic),
+	        cmocka_unit_test(releasing_twice_aborts),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}

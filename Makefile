@@ -59,6 +59,7 @@ CLIENT_SRC  := $(wildcard client/*.c)
 CTL_SRC     := $(wildcard client/zeroctl/*.c)
 BENCH_SRC   := $(wildcard client/zerobench/*.c)
 EXAMPLE_SRC := $(wildcard client/examples/*.c)
+CHARLM_SRC  := $(wildcard client/examples/charlm/*.c)
 UNIT_SRC    := $(wildcard tests/unit/*/test_*.c)
 IT_SRC      := $(wildcard tests/it/test_*.c)
 CONTRACT_SRC := $(wildcard tests/contract/test_*.c)
@@ -88,7 +89,8 @@ DAEMON_LIBS  := $(UV_LIBS) $(PB_LIBS) $(SD_LIBS) $(INI_LIBS)
 
 BIN := $(BUILD)/bin
 PROGRAMS := $(BIN)/zerod $(BIN)/zeroctl $(BIN)/zerobench
-EXAMPLES := $(patsubst client/examples/%.c,$(BIN)/%,$(EXAMPLE_SRC))
+SMALL_EXAMPLES := $(patsubst client/examples/%.c,$(BIN)/%,$(EXAMPLE_SRC))
+EXAMPLES := $(SMALL_EXAMPLES) $(BIN)/charlm
 UNIT_BIN := $(patsubst tests/%.c,$(BUILD)/tests/%,$(UNIT_SRC))
 IT_BIN   := $(patsubst tests/%.c,$(BUILD)/tests/%,$(IT_SRC))
 CONTRACT_BIN := $(patsubst tests/%.c,$(BUILD)/tests/%,$(CONTRACT_SRC))
@@ -164,7 +166,14 @@ $(BIN)/zerobench: $(call obj,$(BENCH_SRC)) $(A_CLIENT)
 	$(Q)mkdir -p $(@D)
 	$(Q)$(CC) $(LDFLAGS) -o $@ $^ $(PB_LIBS) $(JSON_LIBS) $(LDLIBS)
 
-$(EXAMPLES): $(BIN)/%: $(BUILD)/obj/client/examples/%.o $(A_CLIENT)
+$(SMALL_EXAMPLES): $(BIN)/%: $(BUILD)/obj/client/examples/%.o $(A_CLIENT)
+	$(say) LD $@
+	$(Q)mkdir -p $(@D)
+	$(Q)$(CC) $(LDFLAGS) -o $@ $^ $(PB_LIBS) $(LDLIBS)
+
+# Compared bit for bit with itself, so no multiply-add may be fused in one place and not in another.
+$(call obj,$(CHARLM_SRC)): CFLAGS += -ffp-contract=off
+$(BIN)/charlm: $(call obj,$(CHARLM_SRC)) $(A_CLIENT)
 	$(say) LD $@
 	$(Q)mkdir -p $(@D)
 	$(Q)$(CC) $(LDFLAGS) -o $@ $^ $(PB_LIBS) $(LDLIBS)

@@ -1,0 +1,202 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * report.c - progress and summary.
+ *
+ * On a terminal progress is one line, rewritten a few times a second; elsewhere it is a line every tenth of the way.
+ */
+#include "report.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#define REDRAW_NS 100000000u
+#define BAR       20
+
+static uint64_t now_ns(void)
+{
+	struct timespec now;
+	(void)clock_gettime(CLOCK_MONOTONIC, &now);
+	return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
+}
+
+static double mib(uint64_t bytes)
+{
+	return (double)bytes / (1 << 20);
+}
+
+/* ---- Progress ----------------------------------------------------------------------------------------- */
+
+static uint32_t slowest_step(const struct charlm_crew *crew)
+{
+	uint32_t step = UINT32_MAX;
+	for (uint32_t i = 0; i < crew->count; i++)
+		if (crew->workers[i].last.step < step)
+			step = crew->workers[i].last.step;
+	return step;
+}
+
+static uint64_t largest_live_bytes(const struct charlm_crew *crew)
+{
+	uint64_t bytes = 0;
+	for (uint32_t i = 0; i < crew->count; i++)
+		if (crew->workers[i].last.live_bytes > bytes)
+			bytes = crew->workers[i].last.live_bytes;
+	return bytes;
+}
+
+static bool due(const struct charlm_progress *p, uint32_t step, uint64_t now)
+{
+	uint32_t steps = p->plan->steps;
+	if (step == p->shown_step)
+		return false;
+	if (step == steps)
+		return true;
+	return p->terminal ? now - p->shown_ns >= REDRAW_NS
+	                   : (uint64_t)step * 10 / steps > (uint64_t)p->shown_step * 10 / steps;
+}
+
+static void draw(const struct charlm_progress *p, const struct charlm_crew *crew, uint32_t step, uint64_t now)
+{
+	char bar[BAR + 1];
+	uint32_t filled = (uint32_t)((uint64_t)step * BAR / p->plan->steps);
+	memset(bar, '.', BAR);
+	memset(bar, '#', filled);
+	bar[BAR] = '\0';
+	double seconds = (double)(now - p->begin_ns) * 1e-9;
+	double tokens = (double)charlm_plan_tokens(p->plan) * step / p->plan->steps;
+	printf("%s%s [%s] %*" PRIu32 "/%" PRIu32 "  loss %.4f  %.0f tokens/s", p->terminal ? "\r" : "",
+	       p->title, bar, p->plan->steps > 999 ? 6 : 3, step, p->plan->steps,
+	       charlm_outcome_loss(p->outcome, step), seconds > 0 ? tokens / seconds : 0);
+	if (p->sharded)
+		printf("  %" PRIu64 " gathers  live %.2f peak %.2f of %.2f MiB", charlm_crew_gathers(crew),
+		       mib(largest_live_bytes(crew)), mib(charlm_crew_peak_bytes(crew)),
+		       mib(charlm_unsharded_bytes(p->plan->model)));
+	printf("%s", !p->terminal ? "\n" : step == p->plan->steps ? "\033[K\n" : "\033[K");
+	(void)fflush(stdout);
+}
+
+void charlm_progress_heard(void *arg, const struct charlm_crew *crew, const struct charlm_worker *worker)
+{
+	struct charlm_progress *p = arg;
+	uint64_t now = now_ns();
+	if (worker->last.kind == CHARLM_READY && p->begin_ns == 0)
+		p->begin_ns = now;
+	uint32_t step = slowest_step(crew);
+	if (step == p->plan->steps)
+		p->seconds = (double)(now - p->begin_ns) * 1e-9;
+	if (p->quiet || step == 0 || !due(p, step, now))
+		return;
+	draw(p, crew, step, now);
+	p->shown_step = step;
+	p->shown_ns = now;
+}
+
+void charlm_progress_break(const struct charlm_progress *progress)
+{
+	if (!progress->quiet && progress->terminal && progress->shown_step > 0)
+		printf("\n");
+	(void)fflush(stdout);
+}
+
+/* ---- Figures ------------------------------------------------------------------------------------------ */
+
+uint64_t charlm_crew_gathers(const struct charlm_crew *crew)
+{
+	uint64_t gathers = 0;
+	for (uint32_t i = 0; i < crew->count; i++)
+		gathers += crew->workers[i].last.gathers;
+	return gathers;
+}
+
+uint64_t charlm_crew_peak_bytes(const struct charlm_crew *crew)
+{
+	uint64_t bytes = 0;
+	for (uint32_t i = 0; i < crew->count; i++)
+		if (crew->workers[i].last.peak_bytes > bytes)
+			bytes = crew->workers[i].last.peak_bytes;
+	return bytes;
+}
+
+uint64_t charlm_unsharded_bytes(const struct charlm_model *model)
+{
+	return 4 * sizeof(float) * (uint64_t)model->numel;
+}
+
+/* ---- Summary ------------------------------------------------------------------------------------------ */
+
+bool charlm_summary_good(const struct charlm_summary *s)
+{
+	return !s->compared ||
+	       (s->same_losses && s->same_params && s->full_batch_difference <= CHARLM_FULL_BATCH_LIMIT);
+}
+
+static double tokens_per_second(const struct charlm_summary *s)
+{
+	return s->seconds > 0 ? (double)charlm_plan_tokens(s->plan) / s->seconds : 0;
+}
+
+static void print_json(const struct charlm_summary *s)
+{
+	const struct charlm_plan *plan = s->plan;
+	printf("{\"schema\": 1, \"mode\": \"%s\", \"ranks\": %u, \"steps\": %u, \"batch\": %u, \"accum\": "
+	       "%u, \"seed\": "
+	       "%" PRIu64
+	       ", \"parameters\": %zu, \"text_bytes\": %zu, \"loss_first\": %.9g, \"loss_last\": %.9g, "
+	       "\"skipped_steps\": %u, \"seconds\": %.3f, \"tokens_per_second\": %.0f, \"unsharded_bytes\": "
+	       "%" PRIu64,
+	       s->mode, plan->ranks, plan->steps, plan->batch, plan->accum, plan->seed, plan->model->numel,
+	       s->text->count, s->first_loss, s->last_loss, s->skipped, s->seconds, tokens_per_second(s),
+	       charlm_unsharded_bytes(plan->model));
+	if (s->sharded)
+		printf(", \"gathers\": %" PRIu64 ", \"peak_device_bytes\": %" PRIu64, s->gathers,
+		       s->peak_bytes);
+	if (s->compared)
+		printf(", \"same_losses\": %s, \"same_parameters\": %s, \"full_batch_difference\": %.3g, "
+		       "\"full_batch_limit\": %.3g",
+		       s->same_losses ? "true" : "false", s->same_params ? "true" : "false",
+		       s->full_batch_difference, CHARLM_FULL_BATCH_LIMIT);
+	printf("}\n");
+}
+
+static void print_comparison(const struct charlm_summary *s)
+{
+	const struct charlm_plan *plan = s->plan;
+	bool same = s->same_losses && s->same_params;
+	printf("  same sums, unsharded   bit for bit: %s (%" PRIu64 " losses%s, %zu parameters%s)\n",
+	       same ? "yes" : "NO", (uint64_t)plan->steps * plan->ranks * plan->accum,
+	       s->same_losses ? "" : " DIFFER", plan->model->numel, s->same_params ? "" : " DIFFER");
+	printf("  plain full batch       largest relative difference of a loss %.1e, %s %.0e\n",
+	       s->full_batch_difference,
+	       s->full_batch_difference <= CHARLM_FULL_BATCH_LIMIT ? "within" : "BEYOND",
+	       CHARLM_FULL_BATCH_LIMIT);
+}
+
+void charlm_summary_print(const struct charlm_summary *s, bool json)
+{
+	if (json) {
+		print_json(s);
+		return;
+	}
+	const struct charlm_plan *plan = s->plan;
+	uint64_t unsharded = charlm_unsharded_bytes(plan->model);
+	printf("\n  text                   %zu bytes, %u of them distinct, from %u files\n", s->text->count,
+	       s->text->vocabulary, s->text->nfiles);
+	printf("  model                  %zu parameters in %d units\n", plan->model->numel, CHARLM_UNITS);
+	printf("  run                    %s: %u ranks, %u steps of %u x %u x %u samples\n", s->mode,
+	       plan->ranks, plan->steps, plan->ranks, plan->accum, plan->batch);
+	printf("  loss                   %.4f -> %.4f nats a byte\n", s->first_loss, s->last_loss);
+	if (s->compared)
+		print_comparison(s);
+	if (s->skipped > 0)
+		printf("  overflow               %u steps without an update\n", s->skipped);
+	printf("  time                   %.1f s, %.0f tokens/s\n", s->seconds, tokens_per_second(s));
+	if (!s->sharded)
+		return;
+	printf("  gathers                %" PRIu64 "\n", s->gathers);
+	printf("  peak of a device       %.2f MiB; unsharded a process needs %.2f MiB (parameters, "
+	       "gradients, Adam)\n",
+	       mib(s->peak_bytes), mib(unsharded));
+}

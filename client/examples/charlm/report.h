@@ -1,0 +1,52 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* report.h - what charlm prints: progress while a crew works, and the summary at the end. */
+#ifndef CHARLM_REPORT_H
+#define CHARLM_REPORT_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "run.h"
+
+struct charlm_progress {
+	bool quiet, terminal, sharded;
+	const struct charlm_plan *plan;
+	const struct charlm_outcome *outcome; /* whose losses are shown */
+	const char *title;
+	uint64_t begin_ns, shown_ns; /* 0: not yet */
+	uint32_t shown_step;
+	double seconds; /* of training, when the crew is done */
+};
+
+/* Fits charlm_crew.heard, with the progress as its argument. */
+void charlm_progress_heard(void *arg, const struct charlm_crew *crew, const struct charlm_worker *worker);
+/* Leaves the line that is rewritten, so that something else can be printed. */
+void charlm_progress_break(const struct charlm_progress *progress);
+
+/* The sum over the workers' gathers, and the largest of their devices' peaks. */
+uint64_t charlm_crew_gathers(const struct charlm_crew *crew);
+uint64_t charlm_crew_peak_bytes(const struct charlm_crew *crew);
+
+/* What one process without sharding needs for parameters, gradients and Adam's two moments. */
+uint64_t charlm_unsharded_bytes(const struct charlm_model *model);
+
+struct charlm_summary {
+	const struct charlm_plan *plan;
+	const struct charlm_text *text;
+	const char *mode; /* "sharded", "reference", "full-batch" */
+	double first_loss, last_loss, seconds;
+	uint32_t skipped;
+	bool sharded;
+	uint64_t gathers, peak_bytes; /* when sharded */
+	bool compared;
+	bool same_losses, same_params; /* bit for bit; when compared */
+	double full_batch_difference;  /* the largest, relative; when compared */
+};
+
+#define CHARLM_FULL_BATCH_LIMIT 1e-5
+
+/* Did the comparison, if there was one, go well. */
+bool charlm_summary_good(const struct charlm_summary *summary);
+void charlm_summary_print(const struct charlm_summary *summary, bool json);
+
+#endif

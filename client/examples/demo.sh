@@ -1,0 +1,69 @@
+#!/bin/bash
+# SPDX-License-Identifier: Apache-2.0
+# Trains charlm over four ranks through a private daemon, and compares it with the same training unsharded.
+#
+#     client/examples/demo.sh [BUILD] [more arguments for charlm]
+#
+# TEXT=FILE trains on that file. Everything lives in one temporary folder, which goes with the daemon at the end,
+# whatever the end is. Exits with charlm's status.
+set -eu
+
+build=${1:-build}
+[ $# -gt 0 ] && shift
+for program in zerod zeroctl charlm; do
+	if [ ! -x "$build/bin/$program" ]; then
+		echo "demo: $build/bin/$program is missing; run make first" >&2
+		exit 1
+	fi
+done
+
+dir=$(mktemp -d "${TMPDIR:-/tmp}/zerod-demo.XXXXXX")
+socket=$dir/zerod.sock
+daemon=
+worker=
+
+# shellcheck disable=SC2317 # called by the trap
+end() {
+	local status=$?
+	trap - EXIT INT TERM HUP
+	if [ -n "$worker" ]; then
+		kill "$worker" 2>/dev/null || true
+		wait "$worker" 2>/dev/null || true
+	fi
+	if [ -n "$daemon" ]; then
+		kill "$daemon" 2>/dev/null || true
+		wait "$daemon" 2>/dev/null || true
+	fi
+	if [ "$status" -ne 0 ] && [ -s "$dir/zerod.log" ]; then
+		echo "demo: the daemon's last words:" >&2
+		tail -n 20 "$dir/zerod.log" >&2
+	fi
+	rm -rf "$dir"
+	exit "$status"
+}
+trap end EXIT
+trap 'exit 130' INT
+trap 'exit 143' TERM
+trap 'exit 129' HUP
+
+"$build/bin/zerod" --foreground --backend host --devices 4 --arena 256M --socket "$socket" >"$dir/zerod.log" 2>&1 &
+daemon=$!
+deadline=$((SECONDS + 10))
+until "$build/bin/zeroctl" --socket "$socket" status >/dev/null 2>&1; do
+	if ! kill -0 "$daemon" 2>/dev/null || [ $SECONDS -ge $deadline ]; then
+		echo "demo: zerod did not start" >&2
+		exit 1
+	fi
+	sleep 0.02
+done
+echo "zerod runs on $socket: 4 devices of the host backend, 256 MiB each."
+
+arguments=(--socket "$socket" --ranks 4 --compare --zeroctl "$build/bin/zeroctl")
+[ -n "${TEXT:-}" ] && arguments+=(--text "$TEXT")
+# In the background, so that a signal to this script ends it at once and not after the training.
+"$build/bin/charlm" "${arguments[@]}" "$@" &
+worker=$!
+status=0
+wait "$worker" || status=$?
+worker=
+exit $status

@@ -1,0 +1,89 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * hello_gather - the interface in one screen: two processes share a unit of ten numbers, each owns a half of it, and
+ * each gathers the whole. Run it beside a daemon: zerod --backend host --devices 2 --foreground
+ *
+ *     hello_gather [SOCKET]
+ */
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <zerod.h>
+
+#define WORLD 2
+#define NUMEL 10
+
+/* Ends the process with the library's words when a call failed. */
+static void check(const zerod_client *client, int status, const char *what)
+{
+	if (status == ZEROD_OK)
+		return;
+	fprintf(stderr, "hello_gather: %s: %s: %s\n", what, zerod_status_name(status),
+	        zerod_last_error(client));
+	exit(-status);
+}
+
+static void run_rank(const char *socket_path, const char *job, uint32_t rank)
+{
+	zerod_client *client = NULL;
+	struct zerod_options options = ZEROD_INIT(options);
+	options.socket_path = socket_path;
+	check(NULL, zerod_connect(&options, &client), "connect");
+
+	/* A rank of a group, on a device. Waits for the other rank. */
+	zerod_group *group;
+	struct zerod_group_options place = ZEROD_INIT(place);
+	place.job = job;
+	place.world_size = WORLD;
+	place.rank = rank;
+	check(client, zerod_group_join(client, &place, &group), "join");
+
+	/* A unit is sharded over the group: this rank has `true_numel` of its elements. */
+	zerod_unit *unit;
+	struct zerod_shard shard;
+	struct zerod_unit_options weights = ZEROD_INIT(weights);
+	weights.name = "weights";
+	weights.dtype = ZEROD_FLOAT32;
+	weights.numel = NUMEL;
+	check(client, zerod_unit_register(group, &weights, &unit), "register");
+	check(client, zerod_unit_shard(unit, &shard), "shard");
+
+	/* A shard is written between update_begin and publish. */
+	check(client, zerod_update_begin(&unit, 1), "update_begin");
+	for (uint64_t i = 0; i < shard.true_numel; i++)
+		((float *)shard.data)[i] = (float)(shard.offset_numel + i);
+	check(client, zerod_publish(&unit, 1, NULL, 0, 0), "publish");
+
+	/* The whole is there from gather to release, and not a moment longer. */
+	void *whole;
+	check(client, zerod_gather(unit, NULL, NULL, &whole), "gather");
+	printf("rank %u owns %llu of %d elements and sees", rank, (unsigned long long)shard.true_numel,
+	       NUMEL);
+	for (int i = 0; i < NUMEL; i++)
+		printf(" %g", (double)((const float *)whole)[i]);
+	printf("\n");
+	check(client, zerod_release(unit, NULL, NULL, 0, NULL), "release");
+
+	/* A commit ends when every rank has come to it: before, no rank may take its shard away. */
+	check(client, zerod_commit(group, 1), "commit");
+	zerod_close(client);
+}
+
+int main(int argc, char **argv)
+{
+	const char *socket_path = argc > 1 ? argv[1] : NULL;
+	char job[32];
+	(void)snprintf(job, sizeof(job), "hello-%d", (int)getpid());
+	for (uint32_t rank = 0; rank < WORLD; rank++) {
+		if (fork() == 0) {
+			run_rank(socket_path, job, rank);
+			return EXIT_SUCCESS;
+		}
+	}
+	int status, failed = 0;
+	while (wait(&status) > 0)
+		failed |= status;
+	return failed == 0 ? EXIT_SUCCESS : EXIT_FAILURE;
+}

@@ -1,0 +1,112 @@
+#!/bin/bash
+# SPDX-License-Identifier: Apache-2.0
+# The demo, end to end and small: the sharded training equals the unsharded one bit for bit, a rank's death ends the run,
+# and neither charlm nor the demo's script leaves anything behind, however it ends.
+set -u
+cd "$(dirname "$0")/../.." || exit 2
+: "${BUILD:=build}"
+bin=$BUILD/bin
+dir=$(mktemp -d "${TMPDIR:-/tmp}/zerod-test-demo.XXXXXX")
+socket=$dir/zerod.sock
+number=0 failures=0 daemon=
+
+cleanup() {
+	[ -n "$daemon" ] && kill "$daemon" 2>/dev/null && wait "$daemon" 2>/dev/null
+	rm -rf "$dir"
+}
+trap cleanup EXIT
+trap 'exit 1' INT TERM HUP
+
+result() { # status, name
+	number=$((number + 1))
+	if [ "$1" -eq 0 ]; then
+		echo "ok $number - $2"
+	else
+		echo "not ok $number - $2"
+		failures=$((failures + 1))
+	fi
+}
+
+within() { # seconds, command...: repeats the command until it succeeds
+	local deadline=$((SECONDS + $1))
+	shift
+	until "$@" >/dev/null 2>&1; do
+		[ $SECONDS -ge $deadline ] && return 1
+		sleep 0.02
+	done
+}
+
+daemon_is_empty() { # no session but the one that asks, no job, no buffer
+	local rows
+	rows=$("$bin/zeroctl" --socket "$socket" buffers --json && "$bin/zeroctl" --socket "$socket" jobs --json) || return 1
+	! grep -q '"job"\|"name"' <<<"$rows"
+}
+
+"$bin/zerod" --foreground --backend host --devices 2 --arena 64M --socket "$socket" >"$dir/zerod.log" 2>&1 &
+daemon=$!
+within 30 "$bin/zeroctl" --socket "$socket" status
+result $? "a daemon starts"
+
+"$bin/charlm" --check-gradients >"$dir/out" 2>&1
+result $? "backpropagation agrees with numerical derivatives"
+
+# Three ranks on two devices, and a mean over a number of micro-steps that float32 cannot divide by exactly.
+"$bin/charlm" --socket "$socket" --ranks 3 --accum 3 --steps 5 --batch 4 --compare --json --zeroctl "$bin/zeroctl" \
+	>"$dir/out" 2>"$dir/err"
+status=$?
+cat "$dir/out" "$dir/err"
+result $status "three ranks train"
+grep -q '"same_losses": true, "same_parameters": true' "$dir/out"
+result $? "losses and parameters equal the unsharded run's bit for bit"
+grep -q 'hidden1.*forward' "$dir/err" && grep -q 'output.*forward' "$dir/err"
+result $? "the snapshot shows layers that are held"
+within 30 daemon_is_empty
+result $? "the run leaves nothing in the daemon"
+
+"$bin/hello_gather" "$socket" >"$dir/out" 2>&1 && [ "$(grep -c 'sees 0 1 2 3 4 5 6 7 8 9$' "$dir/out")" -eq 2 ]
+result $? "hello_gather gathers on both ranks"
+
+"$bin/charlm" --socket "$dir/nothing.sock" --steps 1 >"$dir/out" 2>&1
+[ $? -eq 25 ] && grep -q 'CONNECT' "$dir/out"
+result $? "without a daemon charlm says so"
+
+# A rank is killed in the middle of the training.
+"$bin/charlm" --socket "$socket" --steps 100000 --batch 1 --ranks 2 >"$dir/out" 2>"$dir/err" &
+charlm=$!
+two_ranks() { [ "$("$bin/zeroctl" --socket "$socket" units --json | grep -c '"output"')" -ge 1 ]; }
+within 30 two_ranks
+victim=$(pgrep -P $charlm | head -n 1)
+kill -KILL "$victim"
+wait $charlm
+status=$?
+cat "$dir/err"
+[ $status -ne 0 ] && grep -q 'was ended by signal 9' "$dir/err"
+result $? "a rank's death ends the run and is named"
+within 30 daemon_is_empty
+result $? "and leaves nothing in the daemon"
+
+kill "$daemon"
+wait "$daemon"
+result $? "the daemon ends in order"
+daemon=
+export TMPDIR=$dir/tmp # of the script: has to be empty again when it has ended
+mkdir "$TMPDIR"
+
+client/examples/demo.sh "$BUILD" --steps 4 --batch 4 >"$dir/out" 2>&1
+status=$?
+cat "$dir/out"
+[ $status -eq 0 ] && grep -q 'bit for bit: yes' "$dir/out" && [ -z "$(ls -A "$TMPDIR")" ]
+result $? "the demo's script runs and leaves nothing behind"
+
+client/examples/demo.sh "$BUILD" --steps 100000 --batch 1 >"$dir/out" 2>&1 &
+demo=$!
+training() { grep -q 'zerod runs on' "$dir/out"; }
+within 30 training
+kill -TERM $demo
+wait $demo
+status=$?
+[ $status -eq 143 ] && [ -z "$(ls -A "$TMPDIR")" ]
+result $? "interrupted, it leaves nothing behind either"
+
+echo "1..$number"
+[ $failures -eq 0 ]

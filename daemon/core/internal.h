@@ -16,7 +16,7 @@
 #include <sys/queue.h>
 
 /* Aborts on an exhausted heap like all of base/mem.h. */
-#define uthash_fatal(msg) zd_assert(!msg)
+#define uthash_fatal(msg) zd_assert(!(msg))
 #include <uthash.h>
 
 #include "base/err.h"
@@ -40,6 +40,7 @@ struct zd_member;
 struct zd_reduction;
 struct zd_request;
 struct zd_session;
+struct zd_slice;
 struct zd_unit;
 struct zd_op;
 
@@ -102,6 +103,7 @@ struct zd_device {
 	uint64_t quarantine_bytes; /* in blocks that nobody is charged for and that are not free yet */
 	uint64_t idle_slot_bytes;  /* in slots without a charged buffer */
 	uint64_t staging_bytes;    /* charged for reductions under way */
+	struct zd_slice *staging_queue; /* utlist: slices that wait for staging, in order; reduce files' own */
 	struct zd_account account;
 	struct zd_segment_list segments;
 	struct zd_request_list queue;  /* waiting requests, in order of arrival */
@@ -374,8 +376,9 @@ struct zd_group {
 	uint64_t commit_serial; /* counts evaluated commits */
 	int commit_status;      /* of the last one */
 	char commit_text[192];
-	TAILQ_HEAD(, zd_reduction) reductions; /* reduce files' own */
-	uint64_t reduce_serial;                /* likewise */
+	TAILQ_HEAD(, zd_reduction) reductions; /* that are not over, in order; reduce files' own */
+	struct zd_reduction *reduction_index;  /* hash by unit and backward; likewise */
+	uint64_t reduce_serial;                /* counts failures; likewise */
 	TAILQ_ENTRY(zd_group) job_link;
 	UT_hash_handle hh; /* by id */
 };

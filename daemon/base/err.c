@@ -23,16 +23,15 @@ static void set_text(struct zd_err *err, int status, const char *format, va_list
 	memcpy(err->text, text, sizeof(text));
 }
 
-int zd_err_set(struct zd_err *err, int status, const char *format, ...)
+void zd_err_format(struct zd_err *err, int status, const char *format, ...)
 {
 	va_list args;
 
 	if (!err)
-		return status;
+		return;
 	va_start(args, format);
 	set_text(err, status, format, args);
 	va_end(args);
-	return status;
 }
 
 int zd_err_errno(struct zd_err *err, int errno_value, const char *format, ...)

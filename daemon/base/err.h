@@ -24,7 +24,15 @@ struct zd_err {
 
 /* Formats the text and returns `status`. The text is cut if too long, always terminated, and always UTF-8 without
  * control characters, whatever the arguments hold; they may point into err->text. */
-int zd_err_set(struct zd_err *err, int status, const char *format, ...) __attribute__((format(printf, 3, 4)));
+void zd_err_format(struct zd_err *err, int status, const char *format, ...)
+        __attribute__((format(printf, 3, 4)));
+static inline int zd_err_status(int status)
+{
+	return status;
+}
+/* A macro, so that callers and analysers see the very status that is returned. */
+#define zd_err_set(err, status, ...) (zd_err_format(err, status, __VA_ARGS__), zd_err_status(status))
+
 /* As zd_err_set, with ZEROD_E_SYSTEM and ": <strerror(errno_value)>" behind the text, which is cut before the reason is. */
 int zd_err_errno(struct zd_err *err, int errno_value, const char *format, ...)
         __attribute__((format(printf, 3, 4)));

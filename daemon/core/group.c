@@ -123,8 +123,8 @@ void zd_group_unref(struct zd_engine *e, struct zd_group *group)
 	if (--group->refs > 0)
 		return;
 	zd_assert(group->attached == 0 && !group->units && TAILQ_EMPTY(&group->reductions));
-	struct zd_group_slot *slot, *next;
-	HASH_ITER (hh, group->slots, slot, next) {
+	struct zd_group_slot *slot;
+	while ((slot = group->slots)) {
 		HASH_DEL(group->slots, slot);
 		free(slot);
 	}

@@ -30,7 +30,7 @@ static int parts_take(struct zd_engine *e, struct zd_request *req, const struct 
 	int status = zd_session_check_poisoned(req->session, err);
 	if (status != 0)
 		return status;
-	req->u.publish.parts = zd_calloc(nunits, sizeof(*req->u.publish.parts));
+	req->u.publish.parts = zd_calloc(nunits, sizeof(struct zd_part *));
 	for (uint32_t i = 0; i < nunits && status == 0; i++) {
 		struct zd_part *part;
 		status = zd_part_find(e, req->session, args->u.publish.units[i], &part, err);
@@ -230,7 +230,7 @@ static void commit_evaluate(struct zd_engine *e, struct zd_group *group, uint64_
 		group->torn = false;
 	}
 	group->commit_status = status;
-	(void)snprintf(group->commit_text, sizeof(group->commit_text), "%s", err.text);
+	(void)snprintf(group->commit_text, sizeof(group->commit_text), "%.191s", err.text);
 	group->commit_serial++;
 	for (uint32_t rank = 0; rank < group->world_size; rank++)
 		group->members[rank].committing = false;

@@ -1,0 +1,243 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * bench.h - what zerobench's measurements share.
+ *
+ * A measurement is a team of processes: one for each rank, and one for the baseline. Ranks and baseline take turns inside
+ * one run, iteration by iteration, so that whatever else the machine does falls on both alike, and the ratio of the two
+ * means something on a busy machine too. Times are medians; the spread is printed beside them.
+ */
+#ifndef ZD_BENCH_H
+#define ZD_BENCH_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <sys/types.h>
+#include <time.h>
+
+#include <jansson.h>
+#include <zerod.h>
+
+#include "base/err.h"
+
+#define ZD_BENCH_SCHEMA    1
+#define ZD_BENCH_MAX_RANKS 64
+
+enum zd_bench_op { ZD_BENCH_GATHER, ZD_BENCH_REDUCE, ZD_BENCH_RPC, ZD_BENCH_ALLOC, ZD_BENCH_SCALE };
+
+struct zd_bench_options {
+	enum zd_bench_op op;
+	uint64_t min_bytes, max_bytes; /* of a unit */
+	uint32_t factor;               /* from one size to the next */
+	uint32_t iters, warmup;
+	uint32_t ranks, units;
+	enum zerod_dtype dtype;
+	bool check, json, start;
+	const char *socket_path; /* NULL: a private daemon */
+};
+
+struct zd_bench {
+	struct zd_bench_options options;
+	const char *op_name;
+	const char *socket_path; /* of the daemon that is measured */
+	char daemon[96];         /* "zerod 0.1.0 on host devices" */
+	uint32_t devices;
+	json_t *results, *targets;
+};
+
+static inline uint64_t zd_bench_now_ns(void)
+{
+	struct timespec now;
+	clock_gettime(CLOCK_MONOTONIC, &now);
+	return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
+}
+
+/* ---- Statistics (stats.c) ----------------------------------------------------------------------------------------- */
+
+struct zd_stats {
+	uint64_t min, p50, p99, max;
+};
+
+/* Sorts the samples; there is at least one. */
+void zd_stats_of(uint64_t *samples, size_t count, struct zd_stats *stats);
+
+/* From a first start to a last end, by CLOCK_MONOTONIC, which all processes share. */
+struct zd_span {
+	uint64_t start_ns, end_ns;
+};
+
+/* Statistics over rounds of what passed between the first start and the last end of a round's `width` spans. */
+void zd_stats_of_rounds(const struct zd_span *spans, size_t width, size_t rounds, struct zd_stats *stats);
+
+/* ---- Processes (team.c) -------------------------------------------------------------------------------------------- */
+
+struct zd_team;
+
+struct zd_member {
+	struct zd_team *team;
+	unsigned index;
+	struct zd_err *err; /* in shared memory; told by the parent when the member fails */
+};
+
+/* Zeroed memory that members forked later share with the parent; NULL and SYSTEM in `err` when there is none. */
+void *zd_shared_new(size_t bytes, struct zd_err *err);
+void zd_shared_free(void *shared, size_t bytes);
+
+/*
+ * Forks `count` members, each of which runs fn(member, arg) and ends; returns when all have. When one fails or dies, or when
+ * the program is interrupted, the others are killed at once: nobody waits at a barrier for the dead.
+ */
+int zd_team_run(unsigned count, int (*fn)(struct zd_member *member, void *arg), void *arg, struct zd_err *err)
+        __attribute__((warn_unused_result));
+
+/* Waits for all members of the team. */
+void zd_member_barrier(const struct zd_member *member);
+/* `status` of a call of libzerod; a failure is put into the member's error with the call's name. */
+int zd_member_check(const struct zd_member *member, int status, const zerod_client *client, const char *call)
+        __attribute__((warn_unused_result));
+
+/* SIGINT and SIGTERM from now on end the measurement, so that everything is tidied up. */
+void zd_bench_catch_signals(void);
+bool zd_bench_interrupted(void);
+
+/* A connection, a group in a job of the run's own, one unit: what most measurements begin with. */
+struct zd_rank {
+	zerod_client *client;
+	zerod_group *group;
+	zerod_unit *unit;
+	struct zerod_shard shard;
+	zerod_bucket *bucket; /* NULL unless the measurement makes one */
+};
+
+struct zd_rank_options {
+	const char *socket_path;
+	uint32_t rank, world_size, devices;
+	enum zerod_dtype dtype;
+	uint64_t numel; /* 0: no unit */
+};
+
+int zd_rank_init(struct zd_rank *rank, const struct zd_member *member, const struct zd_rank_options *options)
+        __attribute__((warn_unused_result));
+/* Leaves the group before closing, so that the memory is free when the next measurement begins. */
+void zd_rank_deinit(struct zd_rank *rank);
+
+/* What the daemon says of itself. */
+struct zd_bench_status {
+	char daemon[48], backend[16];
+	uint32_t devices;
+	uint64_t resident_bytes; /* outside segments */
+};
+
+int zd_bench_status(zerod_client *client, struct zd_bench_status *status) __attribute__((warn_unused_result));
+
+/* ---- Baselines: threads that work in step (crew.c) ------------------------------------------------------------------ */
+
+struct zd_crew;
+
+int zd_crew_new(unsigned nthreads, void (*work)(unsigned thread, void *arg), void *arg, struct zd_crew **crew,
+                struct zd_err *err) __attribute__((warn_unused_result));
+/* Every thread works once; from the first one's start to the last one's end. */
+void zd_crew_round(struct zd_crew *crew, struct zd_span *span);
+void zd_crew_free(struct zd_crew *crew);
+
+/* A shared mapping of a memfd, such as the host backend's segments are. */
+int zd_map_memfd(uint64_t bytes, void **data, struct zd_err *err) __attribute__((warn_unused_result));
+
+/* ---- Ranks and a baseline in turns (turns.c) ------------------------------------------------------------------------ */
+
+struct zd_bandwidth_row {
+	uint64_t bytes, count;
+	struct zd_stats time, baseline; /* ns */
+	uint64_t wrong;
+};
+
+struct zd_turns_ops {
+	/* A rank that has joined and registered its unit; once before the turns. */
+	int (*begin)(const struct zd_member *member, struct zd_rank *rank);
+	/* One timed turn, all ranks at once. */
+	int (*turn)(const struct zd_member *member, struct zd_rank *rank, struct zd_span *span);
+	/* A turn with contents that are compared, element by element. */
+	int (*check)(const struct zd_member *member, struct zd_rank *rank, const struct zd_bench *bench,
+	             uint64_t numel, uint64_t *wrong);
+	/* What the baseline's threads work on; it ends with the process. One thread a device. */
+	int (*prepare)(const struct zd_bench *bench, uint64_t numel, void **arg, struct zd_err *err);
+	void (*work)(unsigned thread, void *arg);
+};
+
+/* Fills the row for a unit of `numel` elements. */
+int zd_turns_run(const struct zd_bench *bench, const struct zd_turns_ops *ops, uint64_t numel,
+                 struct zd_bandwidth_row *row, struct zd_err *err) __attribute__((warn_unused_result));
+
+/* How many devices the ranks use: the threads of a baseline. */
+uint32_t zd_bench_devices_used(const struct zd_bench *bench);
+/* Elements of a shard, padding included: as zerod_unit_register() says. */
+uint64_t zd_bench_shard_numel(const struct zd_bench *bench, uint64_t numel);
+
+/* ---- Contents (pattern.c) --------------------------------------------------------------------------------------------- */
+
+/* Elements of any bits: `first` is the index of the first one in the unit. */
+void zd_pattern_fill_bits(void *data, enum zerod_dtype dtype, uint64_t first, uint64_t numel, uint64_t seed);
+uint64_t zd_pattern_count_wrong_bits(const void *data, enum zerod_dtype dtype, uint64_t numel, uint64_t seed);
+
+/* A rank's gradient: numbers between -1 and 1. */
+void zd_pattern_fill_gradient(void *data, enum zerod_dtype dtype, uint64_t numel, uint32_t rank);
+/* Elements of `sum` that are not, bit for bit, the float32 sum of the ranks' gradients in rank order. */
+uint64_t zd_pattern_count_wrong_sums(const float *sum, enum zerod_dtype dtype, uint64_t first, uint64_t numel,
+                                     uint32_t ranks);
+
+/* One element as float32. */
+float zd_pattern_load(const void *data, enum zerod_dtype dtype, uint64_t index);
+
+/* ---- Output (report.c) --------------------------------------------------------------------------------------------------- */
+
+struct zd_latency_row {
+	const char *what; /* "gather of an available unit" */
+	const char *baseline_what;
+	uint64_t bytes; /* 0: does not apply */
+	struct zd_stats time, baseline;
+};
+
+void zd_report_begin(const struct zd_bench *bench);
+void zd_report_bandwidth(const struct zd_bench *bench, const struct zd_bandwidth_row *row);
+void zd_report_latency(const struct zd_bench *bench, const struct zd_latency_row *row);
+/* A single figure with its unit. */
+void zd_report_figure(const struct zd_bench *bench, const char *what, double value, const char *unit);
+/* One of the figures that zerod promises. */
+void zd_report_target(const struct zd_bench *bench, const char *what, double measured, bool at_most,
+                      double bound);
+void zd_report_end(const struct zd_bench *bench);
+
+/* ---- A daemon of our own (private.c) ---------------------------------------------------------------------------------------- */
+
+struct zd_private {
+	pid_t pid; /* 0: none */
+	char dir[64];
+	char socket_path[96];
+};
+
+struct zd_private_options {
+	uint32_t devices;
+	uint64_t arena_bytes; /* of each device */
+};
+
+/* Starts `zerod` from this program's own folder, else from PATH, on the host backend, and waits until it serves. */
+int zd_private_start(const struct zd_private_options *options, struct zd_private *daemon, struct zd_err *err)
+        __attribute__((warn_unused_result));
+/* Ends it and removes its folder. A zeroed struct is allowed. */
+void zd_private_stop(struct zd_private *daemon);
+
+/* ---- Measurements (op_*.c) -------------------------------------------------------------------------------------------------- */
+
+int zd_bench_gather(struct zd_bench *bench, struct zd_err *err) __attribute__((warn_unused_result));
+int zd_bench_reduce(struct zd_bench *bench, struct zd_err *err) __attribute__((warn_unused_result));
+int zd_bench_rpc(struct zd_bench *bench, struct zd_err *err) __attribute__((warn_unused_result));
+int zd_bench_alloc(struct zd_bench *bench, struct zd_err *err) __attribute__((warn_unused_result));
+/* Uses two daemons of its own. */
+int zd_bench_scale(struct zd_bench *bench, struct zd_err *err) __attribute__((warn_unused_result));
+
+/* Calls `fn` for each size of the options, in elements. */
+int zd_bench_sizes(struct zd_bench *bench,
+                   int (*fn)(struct zd_bench *bench, uint64_t numel, struct zd_err *err), struct zd_err *err)
+        __attribute__((warn_unused_result));
+
+#endif

@@ -1,0 +1,106 @@
+// SPDX-License-Identifier: Apache-2.0
+/*
+ * crew.c - threads that work in step: as many as the daemon has executors, for baselines of the same bytes.
+ */
+#include "bench.h"
+
+#include <errno.h>
+#include <pthread.h>
+#include <stdlib.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "base/mem.h"
+
+struct crew_thread {
+	struct zd_crew *crew;
+	unsigned index;
+	pthread_t thread;
+	struct zd_span span; /* of the last round */
+};
+
+struct zd_crew {
+	pthread_barrier_t start, end; /* of a round; the caller is one of the party */
+	bool leave;                   /* read after `start` */
+	void (*work)(unsigned thread, void *arg);
+	void *arg;
+	unsigned nthreads;
+	struct crew_thread threads[];
+};
+
+static void *thread_main(void *arg)
+{
+	struct crew_thread *self = arg;
+	struct zd_crew *crew = self->crew;
+	for (;;) {
+		pthread_barrier_wait(&crew->start);
+		if (crew->leave)
+			return NULL;
+		self->span.start_ns = zd_bench_now_ns();
+		crew->work(self->index, crew->arg);
+		self->span.end_ns = zd_bench_now_ns();
+		pthread_barrier_wait(&crew->end);
+	}
+}
+
+int zd_crew_new(unsigned nthreads, void (*work)(unsigned thread, void *arg), void *arg, struct zd_crew **out,
+                struct zd_err *err)
+{
+	struct zd_crew *crew = zd_calloc(1, sizeof(*crew) + nthreads * sizeof(crew->threads[0]));
+	crew->nthreads = nthreads;
+	crew->work = work;
+	crew->arg = arg;
+	pthread_barrier_init(&crew->start, NULL, nthreads + 1);
+	pthread_barrier_init(&crew->end, NULL, nthreads + 1);
+	for (unsigned i = 0; i < nthreads; i++) {
+		crew->threads[i] = (struct crew_thread){.crew = crew, .index = i};
+		int failure = pthread_create(&crew->threads[i].thread, NULL, thread_main, &crew->threads[i]);
+		/* The threads that there are wait for good at a barrier that will never be full. Their process ends with
+		 * this error, and they with it. */
+		if (failure)
+			return zd_err_errno(err, failure, "cannot start thread %u of %u", i, nthreads);
+	}
+	*out = crew;
+	return 0;
+}
+
+void zd_crew_round(struct zd_crew *crew, struct zd_span *span)
+{
+	pthread_barrier_wait(&crew->start);
+	pthread_barrier_wait(&crew->end);
+	*span = crew->threads[0].span;
+	for (unsigned i = 1; i < crew->nthreads; i++) {
+		span->start_ns = zd_min_u64(span->start_ns, crew->threads[i].span.start_ns);
+		span->end_ns = zd_max_u64(span->end_ns, crew->threads[i].span.end_ns);
+	}
+}
+
+void zd_crew_free(struct zd_crew *crew)
+{
+	if (!crew)
+		return;
+	crew->leave = true;
+	pthread_barrier_wait(&crew->start);
+	for (unsigned i = 0; i < crew->nthreads; i++)
+		pthread_join(crew->threads[i].thread, NULL);
+	pthread_barrier_destroy(&crew->start);
+	pthread_barrier_destroy(&crew->end);
+	free(crew);
+}
+
+int zd_map_memfd(uint64_t bytes, void **data, struct zd_err *err)
+{
+	int fd = memfd_create("zerobench", MFD_CLOEXEC);
+	if (fd < 0)
+		return zd_err_errno(err, errno, "memfd_create");
+	void *mapped = MAP_FAILED;
+	if (ftruncate(fd, (off_t)bytes) == 0)
+		mapped = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+	const int failure = errno;
+	close(fd);
+	if (mapped == MAP_FAILED)
+		return zd_err_errno(err, failure, "cannot map a memfd of %llu bytes",
+		                    (unsigned long long)bytes);
+	*data = mapped;
+	return 0;
+}

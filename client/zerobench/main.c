@@ -1,0 +1,272 @@
+// SPDX-License-Identifier: Apache-2.0
+/*
+ * main.c - the command line of zerobench, with nccl-tests' letters, and the order of a run.
+ */
+#include "bench.h"
+
+#include <argp.h>
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/mem.h"
+#include "base/text.h"
+
+const char *argp_program_version = "zerobench " ZEROD_VERSION_TEXT;
+
+static const struct op {
+	const char *name;
+	int (*run)(struct zd_bench *bench, struct zd_err *err);
+	uint32_t iters, warmup, ranks; /* defaults */
+} ops[] = {
+        [ZD_BENCH_GATHER] = {"gather", zd_bench_gather, 20, 5, 4},
+        [ZD_BENCH_REDUCE] = {"reduce", zd_bench_reduce, 20, 5, 4},
+        [ZD_BENCH_RPC] = {"rpc", zd_bench_rpc, 20000, 1000, 1},
+        [ZD_BENCH_ALLOC] = {"alloc", zd_bench_alloc, 1000, 20, 1},
+        [ZD_BENCH_SCALE] = {"scale", zd_bench_scale, 20000, 1000, 16},
+};
+
+static const struct {
+	const char *name;
+	enum zerod_dtype dtype;
+} dtypes[] = {{"float", ZEROD_FLOAT32}, {"bfloat16", ZEROD_BFLOAT16}, {"half", ZEROD_FLOAT16}};
+
+enum { KEY_JSON = 256, KEY_SOCKET, KEY_START, KEY_UNITS };
+
+static const struct argp_option argp_options[] = {
+        {"op", 'o', "OP", 0, "gather, reduce, rpc, alloc or scale (default: gather)", 0},
+        {"minbytes", 'b', "SIZE", 0, "smallest unit (default: 1M; alloc: 4K)", 0},
+        {"maxbytes", 'e', "SIZE", 0, "largest unit (default: 64M; alloc: 16M)", 0},
+        {"stepfactor", 'f', "FACTOR", 0, "from one size to the next (default: 4)", 0},
+        {"iters", 'n', "N", 0, "timed iterations (default: 20; alloc: 1000; rpc, scale: 20000)", 0},
+        {"warmup_iters", 'w', "N", 0, "iterations before them (default: 5; alloc: 20; rpc: 1000)", 0},
+        {"check", 'c', "0|1", 0, "compare all bytes, in an iteration of its own (default: 1)", 0},
+        {"ranks", 'r', "N", 0, "processes, one a rank (default: 4; scale: 16)", 0},
+        {"datatype", 'd', "TYPE", 0, "float, bfloat16 or half (default: float)", 0},
+        {"units", KEY_UNITS, "N", 0, "units of the large daemon, for scale (default: 10000)", 0},
+        {"json", KEY_JSON, NULL, 0, "one JSON object, with machine, date and versions", 0},
+        {"socket", KEY_SOCKET, "PATH", 0, "measure the daemon on this socket (default: $ZEROD_SOCKET)", 0},
+        {"start", KEY_START, NULL, 0, "measure a private daemon: the default without a socket", 0},
+        {0},
+};
+
+static const char doc[] =
+        "Measures zerod: gathers, reductions and requests, each against a baseline taken in the same run."
+        "\vSIZE is in bytes, or with K, M, G in powers of 1024. Times are medians. rpc and scale have no "
+        "sizes; alloc, rpc "
+        "and scale have no contents to check. The exit code is 0, 2 for wrong usage, or the number of "
+        "zerod's status. "
+        "Figures that zerod promises end the output, in lines that begin with \"# target:\".";
+
+static uint64_t parse_bytes(struct argp_state *state, const char *name, const char *text)
+{
+	struct zd_err err = ZD_ERR_NONE;
+	uint64_t bytes = 0;
+	if (zd_bytes_parse(text, &bytes, &err))
+		argp_error(state, "--%s: %s", name, err.text);
+	if (bytes == 0 || bytes > 1ull << 40)
+		argp_error(state, "--%s: expected 1 byte to 1 TiB, found '%s'", name, text);
+	return bytes;
+}
+
+static uint32_t parse_count(struct argp_state *state, const char *name, const char *text, uint32_t least,
+                            uint32_t most)
+{
+	char *end;
+	errno = 0;
+	unsigned long count = strtoul(text, &end, 10);
+	if (*text < '0' || *text > '9' || *end || errno || count < least || count > most)
+		argp_error(state, "--%s: expected a number from %u to %u, found '%s'", name, least, most,
+		           text);
+	return (uint32_t)count;
+}
+
+static enum zd_bench_op parse_op(struct argp_state *state, const char *text)
+{
+	for (size_t i = 0; i < ZD_ARRAY_LEN(ops); i++)
+		if (strcmp(ops[i].name, text) == 0)
+			return (enum zd_bench_op)i;
+	argp_error(state, "--op: expected gather, reduce, rpc, alloc or scale, found '%s'", text);
+	return ZD_BENCH_GATHER;
+}
+
+static enum zerod_dtype parse_dtype(struct argp_state *state, const char *text)
+{
+	for (size_t i = 0; i < ZD_ARRAY_LEN(dtypes); i++)
+		if (strcmp(dtypes[i].name, text) == 0)
+			return dtypes[i].dtype;
+	argp_error(state, "--datatype: expected float, bfloat16 or half, found '%s'", text);
+	return ZEROD_FLOAT32;
+}
+
+/* Defaults that depend on the operation; the sizes and counts of the command line are there already. */
+static void complete(struct argp_state *state, struct zd_bench_options *o)
+{
+	const struct op *op = &ops[o->op];
+	const bool alloc = o->op == ZD_BENCH_ALLOC;
+	o->min_bytes = o->min_bytes ? o->min_bytes : alloc ? 4u << 10 : 1u << 20;
+	o->max_bytes = o->max_bytes ? o->max_bytes : zd_max_u64(o->min_bytes, alloc ? 16u << 20 : 64u << 20);
+	o->iters = o->iters ? o->iters : op->iters;
+	o->warmup = o->warmup == UINT32_MAX ? op->warmup : o->warmup;
+	o->ranks = o->ranks ? o->ranks : op->ranks;
+	if (o->min_bytes > o->max_bytes)
+		argp_error(state, "--minbytes is above --maxbytes");
+	if (o->socket_path && o->start)
+		argp_error(state, "--socket names a daemon, --start wants a new one: give one of them");
+	if (o->socket_path && o->op == ZD_BENCH_SCALE)
+		argp_error(state, "scale compares two daemons of its own: it takes no --socket");
+	const char *socket_path = getenv("ZEROD_SOCKET");
+	if (!o->socket_path && !o->start && o->op != ZD_BENCH_SCALE && socket_path && *socket_path)
+		o->socket_path = socket_path;
+}
+
+static error_t parse_option(int key, char *arg, struct argp_state *state)
+{
+	struct zd_bench_options *o = state->input;
+	switch (key) {
+	case 'o':
+		o->op = parse_op(state, arg);
+		return 0;
+	case 'b':
+		o->min_bytes = parse_bytes(state, "minbytes", arg);
+		return 0;
+	case 'e':
+		o->max_bytes = parse_bytes(state, "maxbytes", arg);
+		return 0;
+	case 'f':
+		o->factor = parse_count(state, "stepfactor", arg, 2, 1u << 20);
+		return 0;
+	case 'n':
+		o->iters = parse_count(state, "iters", arg, 1, 10000000);
+		return 0;
+	case 'w':
+		o->warmup = parse_count(state, "warmup_iters", arg, 0, 10000000);
+		return 0;
+	case 'c':
+		o->check = parse_count(state, "check", arg, 0, 1);
+		return 0;
+	case 'r':
+		o->ranks = parse_count(state, "ranks", arg, 1, ZD_BENCH_MAX_RANKS);
+		return 0;
+	case 'd':
+		o->dtype = parse_dtype(state, arg);
+		return 0;
+	case KEY_UNITS:
+		o->units = parse_count(state, "units", arg, 1, 65536);
+		return 0;
+	case KEY_JSON:
+		o->json = true;
+		return 0;
+	case KEY_SOCKET:
+		o->socket_path = arg;
+		return 0;
+	case KEY_START:
+		o->start = true;
+		return 0;
+	case ARGP_KEY_ARG:
+		argp_error(state, "there are only options, found '%s'", arg);
+		return 0;
+	case ARGP_KEY_END:
+		complete(state, o);
+		return 0;
+	default:
+		return ARGP_ERR_UNKNOWN;
+	}
+}
+
+int zd_bench_sizes(struct zd_bench *bench,
+                   int (*fn)(struct zd_bench *bench, uint64_t numel, struct zd_err *err), struct zd_err *err)
+{
+	const uint64_t bytes_each = zerod_dtype_bytes(bench->options.dtype);
+	for (uint64_t bytes = bench->options.min_bytes; bytes <= bench->options.max_bytes;
+	     bytes *= bench->options.factor) {
+		int status = fn(bench, zd_max_u64(bytes / bytes_each, 1), err);
+		if (status)
+			return status;
+	}
+	return 0;
+}
+
+/* Room for each rank's gathered copy, bucket, staging and target of the largest unit, and as much again. */
+static uint64_t arena_bytes(const struct zd_bench *bench)
+{
+	const uint64_t ranks_per_device = (bench->options.ranks + bench->devices - 1) / bench->devices;
+	return zd_align_up((256u << 20) + 4 * ranks_per_device * bench->options.max_bytes, 2u << 20);
+}
+
+/* Who is measured, and on how many devices. */
+static int ask_daemon(struct zd_bench *bench, struct zd_err *err)
+{
+	struct zerod_options connect = ZEROD_INIT(connect);
+	connect.socket_path = bench->socket_path;
+	connect.name = "zerobench";
+	zerod_client *client;
+	int status = zerod_connect(&connect, &client);
+	if (status)
+		return zd_err_set(err, status, "%s: %s", zerod_status_name(status), zerod_last_error(NULL));
+	struct zd_bench_status daemon;
+	status = zd_bench_status(client, &daemon);
+	if (status)
+		zd_err_set(err, status, "%s: %s", zerod_status_name(status), zerod_last_error(client));
+	zerod_close(client);
+	if (status)
+		return status;
+	snprintf(bench->daemon, sizeof(bench->daemon), "zerod %s on %s devices", daemon.daemon,
+	         daemon.backend);
+	bench->devices = daemon.devices;
+	return 0;
+}
+
+static int run(struct zd_bench *bench, struct zd_err *err)
+{
+	struct zd_private private = {0};
+	const bool scale = bench->options.op == ZD_BENCH_SCALE;
+	int status = 0;
+	bench->socket_path = bench->options.socket_path;
+	bench->devices = bench->options.ranks < 4 ? bench->options.ranks : 4;
+	snprintf(bench->daemon, sizeof(bench->daemon), "two private daemons");
+	if (!bench->socket_path && !scale) {
+		const struct zd_private_options options = {.devices = bench->devices,
+		                                           .arena_bytes = arena_bytes(bench)};
+		status = zd_private_start(&options, &private, err);
+		bench->socket_path = private.socket_path;
+	}
+	if (!status && !scale)
+		status = ask_daemon(bench, err);
+	if (!status) {
+		zd_report_begin(bench);
+		status = ops[bench->options.op].run(bench, err);
+	}
+	if (!status)
+		zd_report_end(bench);
+	zd_private_stop(&private);
+	return status;
+}
+
+int main(int argc, char **argv)
+{
+	struct zd_bench bench = {.options = {.factor = 4,
+	                                     .warmup = UINT32_MAX,
+	                                     .units = 10000,
+	                                     .dtype = ZEROD_FLOAT32,
+	                                     .check = true}};
+	const struct argp argp = {.options = argp_options, .parser = parse_option, .doc = doc};
+	struct zd_err err = ZD_ERR_NONE;
+	argp_err_exit_status = -ZEROD_E_USAGE;
+	argp_parse(&argp, argc, argv, 0, NULL, &bench.options);
+	bench.op_name = ops[bench.options.op].name;
+	bench.results = json_array();
+	bench.targets = json_array();
+	zd_bench_catch_signals();
+	int status = run(&bench, &err);
+	json_decref(bench.results);
+	json_decref(bench.targets);
+	if (status)
+		fprintf(stderr, "zerobench: %s\n", err.text);
+	else if (fflush(stdout) || ferror(stdout)) {
+		fprintf(stderr, "zerobench: cannot write the output: %s\n", strerror(errno));
+		status = ZEROD_E_SYSTEM;
+	}
+	return -status;
+}

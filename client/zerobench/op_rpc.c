@@ -1,0 +1,293 @@
+// SPDX-License-Identifier: Apache-2.0
+/*
+ * op_rpc.c - requests that move no bytes: gathers of an available unit and their releases, one by one and in batches.
+ *
+ * The baseline is a ping-pong of two processes over a SOCK_SEQPACKET socket pair, with packets as long as a gather's request
+ * and reply are. The three series take turns block by block. A pair is a gather and its release: two round trips.
+ */
+#include "bench.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "base/mem.h"
+#include "proto/zerod.pb-c.h"
+
+#define BLOCKS      20
+#define BATCH_PAIRS 32
+
+enum { MEMBER_RANK, MEMBER_PING, MEMBER_PONG, NMEMBERS };
+
+struct rpc_run {
+	const struct zd_bench *bench;
+	int sockets[2]; /* ping's and pong's end */
+	size_t request_bytes, reply_bytes;
+	size_t block;    /* pairs in one block */
+	size_t nbatches; /* in one block */
+	/* shared with the members: */
+	uint64_t *gathers, *releases, *pings;        /* ns each: BLOCKS * block; pings twice as many */
+	uint64_t *pair_ns, *batch_ns, *ping_pair_ns; /* a block's time divided by its pairs: BLOCKS */
+};
+
+/* ---- Packets as long as real ones ---------------------------------------------------------------------------------- */
+
+static size_t gather_request_bytes(void)
+{
+	Zd__Gather gather = ZD__GATHER__INIT;
+	Zd__Request request = ZD__REQUEST__INIT, *requests[] = {&request};
+	Zd__ClientPacket packet = ZD__CLIENT_PACKET__INIT;
+	gather.unit = 1;
+	gather.tag = (char *)"default";
+	gather.uses = 1;
+	request.id = 100000;
+	request.deadline_ms = 60000;
+	request.body_case = ZD__REQUEST__BODY_GATHER;
+	request.gather = &gather;
+	packet.n_requests = 1;
+	packet.requests = requests;
+	return zd__client_packet__get_packed_size(&packet);
+}
+
+static size_t gather_reply_bytes(void)
+{
+	Zd__Location buffer = ZD__LOCATION__INIT;
+	Zd__Fence fence = ZD__FENCE__INIT, *fences[] = {&fence};
+	Zd__GatherReply gather = ZD__GATHER_REPLY__INIT;
+	Zd__Reply reply = ZD__REPLY__INIT, *replies[] = {&reply};
+	Zd__DaemonPacket packet = ZD__DAEMON_PACKET__INIT;
+	buffer.segment = 2;
+	buffer.offset = 1 << 20;
+	buffer.bytes = 4096;
+	fence.value = 1;
+	gather.buffer = &buffer;
+	gather.version = 1;
+	gather.n_fences = 1;
+	gather.fences = fences;
+	reply.id = 100000;
+	reply.body_case = ZD__REPLY__BODY_GATHER;
+	reply.gather = &gather;
+	packet.n_replies = 1;
+	packet.replies = replies;
+	return zd__daemon_packet__get_packed_size(&packet);
+}
+
+/* ---- The daemon's series --------------------------------------------------------------------------------------------- */
+
+static int pair(const struct zd_member *member, const struct zd_rank *rank, uint64_t *gather_ns,
+                uint64_t *release_ns)
+{
+	const uint64_t start_ns = zd_bench_now_ns();
+	int status = zerod_gather(rank->unit, NULL, NULL, NULL);
+	const uint64_t middle_ns = zd_bench_now_ns();
+	if (status)
+		return zd_member_check(member, status, rank->client, "zerod_gather");
+	status = zerod_release(rank->unit, NULL, NULL, 0, NULL);
+	const uint64_t end_ns = zd_bench_now_ns();
+	*gather_ns = middle_ns - start_ns;
+	*release_ns = end_ns - middle_ns;
+	return zd_member_check(member, status, rank->client, "zerod_release");
+}
+
+static int batch(const struct zd_member *member, const struct zd_rank *rank)
+{
+	zerod_ticket gather, releases[BATCH_PAIRS];
+	int status = 0;
+	zerod_cork(rank->client);
+	for (size_t i = 0; i < BATCH_PAIRS && !status; i++) {
+		status = zerod_gather_begin(rank->unit, NULL, &gather);
+		if (!status)
+			status = zerod_release(rank->unit, NULL, NULL, 0, &releases[i]);
+	}
+	if (!status)
+		status = zerod_uncork(rank->client);
+	/* A gather that had failed would leave its release with nothing to release. */
+	for (size_t i = 0; i < BATCH_PAIRS && !status; i++)
+		status = zerod_wait(rank->client, releases[i], NULL, NULL);
+	return zd_member_check(member, status, rank->client, "a batch of gathers and releases");
+}
+
+static int measure_pairs(const struct zd_member *member, const struct zd_rank *rank,
+                         const struct rpc_run *run, size_t block)
+{
+	const uint64_t start_ns = zd_bench_now_ns();
+	for (size_t i = block * run->block; i < (block + 1) * run->block; i++) {
+		int status = pair(member, rank, &run->gathers[i], &run->releases[i]);
+		if (status)
+			return status;
+	}
+	run->pair_ns[block] = (zd_bench_now_ns() - start_ns) / run->block;
+	return 0;
+}
+
+static int measure_batches(const struct zd_member *member, const struct zd_rank *rank,
+                           const struct rpc_run *run, size_t block)
+{
+	const uint64_t start_ns = zd_bench_now_ns();
+	for (size_t i = 0; i < run->nbatches; i++) {
+		int status = batch(member, rank);
+		if (status)
+			return status;
+	}
+	run->batch_ns[block] = (zd_bench_now_ns() - start_ns) / (run->nbatches * BATCH_PAIRS);
+	return 0;
+}
+
+static int warm_up(const struct zd_member *member, const struct zd_rank *rank, const struct rpc_run *run)
+{
+	uint64_t unused;
+	/* Keeps the unit available throughout. */
+	struct zerod_gather_options keep = ZEROD_INIT(keep);
+	keep.tag = "keep";
+	int status = zd_member_check(member, zerod_gather(rank->unit, &keep, NULL, NULL), rank->client,
+	                             "zerod_gather");
+	for (uint32_t i = 0; i < run->bench->options.warmup && !status; i++)
+		status = pair(member, rank, &unused, &unused);
+	return status ? status : batch(member, rank);
+}
+
+static int rank_main(const struct zd_member *member, const struct rpc_run *run)
+{
+	const struct zd_rank_options options = {.socket_path = run->bench->socket_path,
+	                                        .world_size = 1,
+	                                        .devices = run->bench->devices,
+	                                        .dtype = ZEROD_FLOAT32,
+	                                        .numel = 1024};
+	struct zd_rank rank;
+	int status = zd_rank_init(&rank, member, &options);
+	if (!status)
+		status = warm_up(member, &rank, run);
+	for (size_t block = 0; block < BLOCKS && !status; block++) {
+		zd_member_barrier(member);
+		status = measure_pairs(member, &rank, run, block);
+		if (!status)
+			status = measure_batches(member, &rank, run, block);
+		zd_member_barrier(member); /* ping's turn */
+	}
+	if (!status)
+		zd_rank_deinit(&rank);
+	return status;
+}
+
+/* ---- The baseline's series ---------------------------------------------------------------------------------------------- */
+
+static int transfer(const struct zd_member *member, ssize_t done)
+{
+	if (done > 0)
+		return 0;
+	return zd_err_errno(member->err, done < 0 ? errno : EPIPE, "ping-pong");
+}
+
+static int ping_main(const struct zd_member *member, const struct rpc_run *run)
+{
+	uint8_t packet[1024] = {0};
+	const int sock = run->sockets[0];
+	for (size_t block = 0; block < BLOCKS; block++) {
+		zd_member_barrier(member); /* the daemon's turn */
+		zd_member_barrier(member);
+		const uint64_t start_ns = zd_bench_now_ns();
+		for (size_t i = 0; i < 2 * run->block; i++) {
+			const uint64_t sent_ns = zd_bench_now_ns();
+			int status = transfer(member, send(sock, packet, run->request_bytes, 0));
+			if (!status)
+				status = transfer(member, recv(sock, packet, sizeof(packet), 0));
+			if (status)
+				return status;
+			run->pings[block * 2 * run->block + i] = zd_bench_now_ns() - sent_ns;
+		}
+		run->ping_pair_ns[block] = (zd_bench_now_ns() - start_ns) / run->block;
+	}
+	return 0;
+}
+
+static int pong_main(const struct zd_member *member, const struct rpc_run *run)
+{
+	uint8_t packet[1024] = {0};
+	const int sock = run->sockets[1];
+	for (size_t block = 0; block < BLOCKS; block++) {
+		zd_member_barrier(member);
+		zd_member_barrier(member);
+		for (size_t i = 0; i < 2 * run->block; i++) {
+			int status = transfer(member, recv(sock, packet, sizeof(packet), 0));
+			if (!status)
+				status = transfer(member, send(sock, packet, run->reply_bytes, 0));
+			if (status)
+				return status;
+		}
+	}
+	return 0;
+}
+
+static int member_main(struct zd_member *member, void *arg)
+{
+	const struct rpc_run *run = arg;
+	switch (member->index) {
+	case MEMBER_RANK:
+		return rank_main(member, run);
+	case MEMBER_PING:
+		return ping_main(member, run);
+	default:
+		return pong_main(member, run);
+	}
+}
+
+/* ---- Figures ------------------------------------------------------------------------------------------------------------ */
+
+static void report(const struct zd_bench *bench, const struct rpc_run *run)
+{
+	const size_t npairs = BLOCKS * run->block;
+	struct zd_latency_row gather = {.what = "gather, available", .baseline_what = "ping-pong"};
+	struct zd_stats pair_ns, batch_ns, ping_pair_ns;
+	zd_stats_of(run->gathers, npairs, &gather.time);
+	zd_stats_of(run->pings, 2 * npairs, &gather.baseline);
+	struct zd_latency_row release = {
+	        .what = "release", .baseline_what = "ping-pong", .baseline = gather.baseline};
+	zd_stats_of(run->releases, npairs, &release.time);
+	zd_report_latency(bench, &gather);
+	zd_report_latency(bench, &release);
+	zd_stats_of(run->pair_ns, BLOCKS, &pair_ns);
+	zd_stats_of(run->batch_ns, BLOCKS, &batch_ns);
+	zd_stats_of(run->ping_pair_ns, BLOCKS, &ping_pair_ns);
+	zd_report_figure(bench, "gather+release one by one", 1e9 / (double)pair_ns.p50, "pairs/s");
+	zd_report_figure(bench, "gather+release in batches of 32", 1e9 / (double)batch_ns.p50, "pairs/s");
+	zd_report_figure(bench, "ping-pong, two round trips a pair", 1e9 / (double)ping_pair_ns.p50,
+	                 "pairs/s");
+	zd_report_target(bench, "gather request: p50 / ping-pong",
+	                 (double)gather.time.p50 / (double)gather.baseline.p50, true, 2.5);
+	zd_report_target(bench, "gather request: p99 / ping-pong",
+	                 (double)gather.time.p99 / (double)gather.baseline.p99, true, 6);
+	zd_report_target(bench, "batches of 32: pairs/s / ping-pong",
+	                 (double)ping_pair_ns.p50 / (double)batch_ns.p50, false, 10);
+}
+
+int zd_bench_rpc(struct zd_bench *bench, struct zd_err *err)
+{
+	struct rpc_run run = {.bench = bench,
+	                      .request_bytes = gather_request_bytes(),
+	                      .reply_bytes = gather_reply_bytes(),
+	                      .block = zd_max_u64(bench->options.iters / BLOCKS, 1)};
+	run.nbatches = zd_max_u64(run.block / BATCH_PAIRS, 1);
+	const size_t npairs = BLOCKS * run.block, shared_bytes = (4 * npairs + 3 * BLOCKS) * sizeof(uint64_t);
+	uint64_t *shared = zd_shared_new(shared_bytes, err);
+	if (!shared)
+		return ZEROD_E_SYSTEM;
+	run.gathers = shared;
+	run.releases = run.gathers + npairs;
+	run.pings = run.releases + npairs;
+	run.pair_ns = run.pings + 2 * npairs;
+	run.batch_ns = run.pair_ns + BLOCKS;
+	run.ping_pair_ns = run.batch_ns + BLOCKS;
+	int status = 0;
+	if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, run.sockets))
+		status = zd_err_errno(err, errno, "socketpair");
+	if (!status) {
+		status = zd_team_run(NMEMBERS, member_main, &run, err);
+		close(run.sockets[0]);
+		close(run.sockets[1]);
+	}
+	if (!status)
+		report(bench, &run);
+	zd_shared_free(shared, shared_bytes);
+	return status;
+}

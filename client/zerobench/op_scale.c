@@ -1,0 +1,222 @@
+// SPDX-License-Identifier: Apache-2.0
+/*
+ * op_scale.c - do many units and sessions make requests slower, and how much memory do they take.
+ *
+ * Two daemons of our own: one with ten units and one session, one with as many units (10,000) and sessions (16) as the options
+ * say, all ranks of one group. The first member is connected to both and measures them in turns, so that it is the same
+ * process on the same processor, at the same time. Each request goes to another unit: a table that fits a cache would flatter.
+ */
+#include "bench.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "base/mem.h"
+
+#define SMALL_UNITS 10
+#define BLOCKS      20
+#define STRIDE      7919 /* prime: every unit has its turn */
+
+struct scale_run {
+	const struct zd_bench *bench;
+	const char *small_path, *large_path;
+	size_t block; /* pairs in one block */
+	/* shared with the members: */
+	uint64_t *small, *large;  /* ns of each pair: BLOCKS * block */
+	uint64_t *resident_bytes; /* of the small and of the large daemon */
+};
+
+/* A session with all its units; those of the measuring one are gathered, so that its requests move no bytes. */
+struct site {
+	struct zd_rank rank;
+	uint32_t nunits;
+	zerod_unit **units;
+};
+
+static int register_units(struct site *site, const struct zd_member *member)
+{
+	site->units = zd_calloc(site->nunits, sizeof(zerod_unit *));
+	for (uint32_t i = 0; i < site->nunits; i++) {
+		char name[32];
+		snprintf(name, sizeof(name), "layers.%u.weight", i);
+		struct zerod_unit_options options = ZEROD_INIT(options);
+		options.name = name;
+		options.dtype = ZEROD_FLOAT32;
+		options.numel = 1024;
+		int status = zd_member_check(member,
+		                             zerod_unit_register(site->rank.group, &options, &site->units[i]),
+		                             site->rank.client, "zerod_unit_register");
+		if (status)
+			return status;
+	}
+	return 0;
+}
+
+static int keep_units(const struct site *site, const struct zd_member *member)
+{
+	struct zerod_gather_options keep = ZEROD_INIT(keep);
+	keep.tag = "keep";
+	for (uint32_t i = 0; i < site->nunits; i++) {
+		int status = zd_member_check(member, zerod_gather(site->units[i], &keep, NULL, NULL),
+		                             site->rank.client, "zerod_gather");
+		if (status)
+			return status;
+	}
+	return 0;
+}
+
+static int site_init(struct site *site, const struct zd_member *member, const struct zd_rank_options *options,
+                     uint32_t nunits)
+{
+	*site = (struct site){.nunits = nunits};
+	int status = zd_rank_init(&site->rank, member, options);
+	return status ? status : register_units(site, member);
+}
+
+static void site_deinit(struct site *site)
+{
+	zd_rank_deinit(&site->rank);
+	free(site->units);
+}
+
+/* `count` pairs, the time of each in `times`. `turn` goes on from block to block. */
+static int measure_pairs(const struct site *site, const struct zd_member *member, size_t count,
+                         uint64_t *turn, uint64_t *times)
+{
+	for (size_t i = 0; i < count; i++) {
+		zerod_unit *unit = site->units[(*turn)++ * STRIDE % site->nunits];
+		const uint64_t start_ns = zd_bench_now_ns();
+		int status = zd_member_check(member, zerod_gather(unit, NULL, NULL, NULL), site->rank.client,
+		                             "zerod_gather");
+		if (!status)
+			status = zd_member_check(member, zerod_release(unit, NULL, NULL, 0, NULL),
+			                         site->rank.client, "zerod_release");
+		if (status)
+			return status;
+		times[i] = zd_bench_now_ns() - start_ns;
+	}
+	return 0;
+}
+
+static int measure_resident(const struct site *site, const struct zd_member *member, uint64_t *resident_bytes)
+{
+	struct zd_bench_status daemon;
+	int status = zd_member_check(member, zd_bench_status(site->rank.client, &daemon), site->rank.client,
+	                             "the daemon's status");
+	if (!status)
+		*resident_bytes = daemon.resident_bytes;
+	return status;
+}
+
+static int measure_both(const struct site *small, const struct site *large, const struct zd_member *member,
+                        const struct scale_run *run)
+{
+	uint64_t small_turn = 0, large_turn = 0;
+	int status = 0;
+	/* The first pass warms up and is overwritten. */
+	for (size_t pass = 0; pass <= BLOCKS && !status; pass++) {
+		const size_t first = (pass ? pass - 1 : 0) * run->block;
+		status = measure_pairs(small, member, run->block, &small_turn, run->small + first);
+		if (!status)
+			status = measure_pairs(large, member, run->block, &large_turn, run->large + first);
+	}
+	if (!status)
+		status = measure_resident(small, member, &run->resident_bytes[0]);
+	if (!status)
+		status = measure_resident(large, member, &run->resident_bytes[1]);
+	return status;
+}
+
+static int measuring_main(const struct zd_member *member, const struct scale_run *run, struct site *large)
+{
+	const struct zd_rank_options options = {
+	        .socket_path = run->small_path, .world_size = 1, .devices = run->bench->devices};
+	struct site small;
+	int status = keep_units(large, member);
+	if (!status)
+		status = site_init(&small, member, &options, SMALL_UNITS);
+	if (!status)
+		status = keep_units(&small, member);
+	if (!status)
+		status = measure_both(&small, large, member, run);
+	if (!status)
+		site_deinit(&small);
+	return status;
+}
+
+static int member_main(struct zd_member *member, void *arg)
+{
+	const struct scale_run *run = arg;
+	const struct zd_rank_options options = {.socket_path = run->large_path,
+	                                        .rank = member->index,
+	                                        .world_size = run->bench->options.ranks,
+	                                        .devices = run->bench->devices};
+	struct site large;
+	int status = site_init(&large, member, &options, run->bench->options.units);
+	if (status)
+		return status;
+	zd_member_barrier(member); /* all units are there */
+	if (member->index == 0)
+		status = measuring_main(member, run, &large);
+	if (status)
+		return status;
+	zd_member_barrier(member); /* until here all sessions stay */
+	site_deinit(&large);
+	return 0;
+}
+
+static void report(const struct zd_bench *bench, const struct scale_run *run)
+{
+	const struct zd_bench_options *options = &bench->options;
+	const size_t npairs = BLOCKS * run->block;
+	struct zd_latency_row row = {.what = "gather+release, many", .baseline_what = "few"};
+	zd_stats_of(run->large, npairs, &row.time);
+	zd_stats_of(run->small, npairs, &row.baseline);
+	zd_report_latency(bench, &row);
+	const double mib = 1 << 20;
+	zd_report_figure(bench, "units", options->units, "");
+	zd_report_figure(bench, "sessions", options->ranks, "");
+	zd_report_figure(bench, "memory outside segments, few units", (double)run->resident_bytes[0] / mib,
+	                 "MiB");
+	zd_report_figure(bench, "memory outside segments, many units", (double)run->resident_bytes[1] / mib,
+	                 "MiB");
+	zd_report_target(bench, "request time, many units / few",
+	                 (double)row.time.p50 / (double)row.baseline.p50, true, 1.2);
+	zd_report_target(bench, "memory outside segments, MiB", (double)run->resident_bytes[1] / mib, true,
+	                 64);
+}
+
+static int run_with(struct zd_bench *bench, const struct zd_private *small, const struct zd_private *large,
+                    struct zd_err *err)
+{
+	struct scale_run run = {.bench = bench,
+	                        .small_path = small->socket_path,
+	                        .large_path = large->socket_path,
+	                        .block = zd_max_u64(bench->options.iters / BLOCKS, 1)};
+	const size_t npairs = BLOCKS * run.block, shared_bytes = (2 * npairs + 2) * sizeof(uint64_t);
+	uint64_t *shared = zd_shared_new(shared_bytes, err);
+	if (!shared)
+		return ZEROD_E_SYSTEM;
+	run.small = shared;
+	run.large = run.small + npairs;
+	run.resident_bytes = run.large + npairs;
+	int status = zd_team_run(bench->options.ranks, member_main, &run, err);
+	if (!status)
+		report(bench, &run);
+	zd_shared_free(shared, shared_bytes);
+	return status;
+}
+
+int zd_bench_scale(struct zd_bench *bench, struct zd_err *err)
+{
+	const struct zd_private_options options = {.devices = bench->devices, .arena_bytes = 256u << 20};
+	struct zd_private small = {0}, large = {0};
+	int status = zd_private_start(&options, &small, err);
+	if (!status)
+		status = zd_private_start(&options, &large, err);
+	if (!status)
+		status = run_with(bench, &small, &large, err);
+	zd_private_stop(&large);
+	zd_private_stop(&small);
+	return status;
+}

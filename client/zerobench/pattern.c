@@ -1,0 +1,91 @@
+// SPDX-License-Identifier: Apache-2.0
+/*
+ * pattern.c - contents that tell every element from every other, so that a byte in the wrong place is seen.
+ */
+#include "bench.h"
+
+#include <string.h>
+
+#include "base/dtype.h"
+
+/* The finalizer of a 64-bit mix: neighbouring inputs give unrelated bits. */
+static uint64_t mix(uint64_t value)
+{
+	value = (value ^ value >> 33) * 0xff51afd7ed558ccdull;
+	value = (value ^ value >> 33) * 0xc4ceb9fe1a85ec53ull;
+	return value ^ value >> 33;
+}
+
+void zd_pattern_fill_bits(void *data, enum zerod_dtype dtype, uint64_t first, uint64_t numel, uint64_t seed)
+{
+	if (dtype == ZEROD_FLOAT32) {
+		uint32_t *words = data;
+		for (uint64_t i = 0; i < numel; i++)
+			words[i] = (uint32_t)mix(seed << 48 ^ (first + i));
+	} else {
+		uint16_t *halves = data;
+		for (uint64_t i = 0; i < numel; i++)
+			halves[i] = (uint16_t)mix(seed << 48 ^ (first + i));
+	}
+}
+
+uint64_t zd_pattern_count_wrong_bits(const void *data, enum zerod_dtype dtype, uint64_t numel, uint64_t seed)
+{
+	uint64_t wrong = 0;
+	if (dtype == ZEROD_FLOAT32) {
+		const uint32_t *words = data;
+		for (uint64_t i = 0; i < numel; i++)
+			wrong += words[i] != (uint32_t)mix(seed << 48 ^ i);
+	} else {
+		const uint16_t *halves = data;
+		for (uint64_t i = 0; i < numel; i++)
+			wrong += halves[i] != (uint16_t)mix(seed << 48 ^ i);
+	}
+	return wrong;
+}
+
+/* Between -1 and 1, of a rank at an index, as the dtype holds it. */
+static float gradient(enum zerod_dtype dtype, uint32_t rank, uint64_t index)
+{
+	float value = (float)(int32_t)mix((uint64_t)rank << 48 ^ index) * 0x1p-31f;
+	if (dtype == ZEROD_BFLOAT16)
+		return zd_bf16_to_f32(zd_f32_to_bf16(value));
+	if (dtype == ZEROD_FLOAT16)
+		return zd_f16_to_f32(zd_f32_to_f16(value));
+	return value;
+}
+
+void zd_pattern_fill_gradient(void *data, enum zerod_dtype dtype, uint64_t numel, uint32_t rank)
+{
+	for (uint64_t i = 0; i < numel; i++) {
+		float value = gradient(dtype, rank, i);
+		if (dtype == ZEROD_BFLOAT16)
+			((uint16_t *)data)[i] = zd_f32_to_bf16(value);
+		else if (dtype == ZEROD_FLOAT16)
+			((uint16_t *)data)[i] = zd_f32_to_f16(value);
+		else
+			((float *)data)[i] = value;
+	}
+}
+
+uint64_t zd_pattern_count_wrong_sums(const float *sum, enum zerod_dtype dtype, uint64_t first, uint64_t numel,
+                                     uint32_t ranks)
+{
+	uint64_t wrong = 0;
+	for (uint64_t i = 0; i < numel; i++) {
+		float expected = 0;
+		for (uint32_t rank = 0; rank < ranks; rank++)
+			expected += gradient(dtype, rank, first + i);
+		wrong += memcmp(&expected, &sum[i], sizeof(expected)) != 0;
+	}
+	return wrong;
+}
+
+float zd_pattern_load(const void *data, enum zerod_dtype dtype, uint64_t index)
+{
+	if (dtype == ZEROD_BFLOAT16)
+		return zd_bf16_to_f32(((const uint16_t *)data)[index]);
+	if (dtype == ZEROD_FLOAT16)
+		return zd_f16_to_f32(((const uint16_t *)data)[index]);
+	return ((const float *)data)[index];
+}

@@ -1,0 +1,173 @@
+// SPDX-License-Identifier: Apache-2.0
+/*
+ * private.c - a daemon of our own: in a temporary folder, on the host backend, gone without a trace at the end.
+ */
+#include "bench.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#define START_DEADLINE_NS 10000000000ull
+#define STOP_DEADLINE_NS  15000000000ull /* longer than the daemon's own patience with its sessions */
+
+static void nap(void)
+{
+	nanosleep(&(struct timespec){.tv_nsec = 5000000}, NULL);
+}
+
+/* The folder of this program, "" when the system does not tell. */
+static void own_folder(char *folder, size_t folder_bytes)
+{
+	ssize_t length = readlink("/proc/self/exe", folder, folder_bytes - 1);
+	folder[length > 0 ? length : 0] = '\0';
+	char *slash = strrchr(folder, '/');
+	if (slash)
+		*slash = '\0';
+}
+
+_Noreturn static void exec_daemon(const struct zd_private_options *options, const struct zd_private *daemon)
+{
+	char folder[4000], beside[4096], log_path[96], devices[16], arena[24];
+	prctl(PR_SET_PDEATHSIG, SIGTERM);
+	own_folder(folder, sizeof(folder));
+	snprintf(beside, sizeof(beside), "%s/zerod", folder);
+	snprintf(log_path, sizeof(log_path), "%s/zerod.log", daemon->dir);
+	snprintf(devices, sizeof(devices), "%u", options->devices);
+	snprintf(arena, sizeof(arena), "%llu", (unsigned long long)options->arena_bytes);
+	int log = open(log_path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600);
+	if (log >= 0) {
+		dup2(log, STDOUT_FILENO);
+		dup2(log, STDERR_FILENO);
+	}
+	signal(SIGINT, SIG_IGN); /* it ends when we say so, after the ranks */
+	signal(SIGTERM, SIG_DFL);
+	const char *const args[] = {"zerod", "--foreground", "--backend", "host",     "--devices",
+	                            devices, "--arena",      arena,       "--socket", daemon->socket_path,
+	                            NULL};
+	execv(beside, (char *const *)args);
+	if (errno == ENOENT)
+		execvp("zerod", (char *const *)args);
+	fprintf(stderr, "cannot run %s: %s\n", beside, strerror(errno));
+	_exit(127);
+}
+
+/* The daemon's last words, for a message. */
+static void read_log(const struct zd_private *daemon, char *text, size_t text_bytes)
+{
+	char log_path[96];
+	snprintf(log_path, sizeof(log_path), "%s/zerod.log", daemon->dir);
+	FILE *log = fopen(log_path, "r");
+	size_t length = 0;
+	if (log) {
+		if (fseek(log, -(long)text_bytes + 1, SEEK_END))
+			rewind(log);
+		length = fread(text, 1, text_bytes - 1, log);
+		fclose(log);
+	}
+	while (length && text[length - 1] == '\n')
+		length--;
+	text[length] = '\0';
+}
+
+static int await_ready(struct zd_private *daemon, struct zd_err *err)
+{
+	struct zerod_options options = ZEROD_INIT(options);
+	options.socket_path = daemon->socket_path;
+	options.name = "zerobench";
+	char log[384];
+	const uint64_t give_up_ns = zd_bench_now_ns() + START_DEADLINE_NS;
+	for (;;) {
+		zerod_client *client;
+		int status = zerod_connect(&options, &client);
+		if (status == 0) {
+			zerod_close(client);
+			return 0;
+		}
+		if (waitpid(daemon->pid, NULL, WNOHANG) == daemon->pid) {
+			daemon->pid = 0;
+			read_log(daemon, log, sizeof(log));
+			return zd_err_set(err, ZEROD_E_CONNECT, "the private daemon did not start: %s", log);
+		}
+		if (zd_bench_interrupted())
+			return zd_err_set(err, ZEROD_E_ABORTED, "interrupted");
+		if (status != ZEROD_E_CONNECT || zd_bench_now_ns() > give_up_ns) {
+			read_log(daemon, log, sizeof(log));
+			return zd_err_set(err, status, "the private daemon does not serve: %s; its log: %s",
+			                  zerod_last_error(NULL), log);
+		}
+		nap();
+	}
+}
+
+int zd_private_start(const struct zd_private_options *options, struct zd_private *daemon, struct zd_err *err)
+{
+	*daemon = (struct zd_private){0};
+	const char *base = getenv("TMPDIR");
+	/* A long TMPDIR would leave no room for the socket's name. */
+	if (!base || *base != '/' || strlen(base) > 32)
+		base = "/tmp";
+	snprintf(daemon->dir, sizeof(daemon->dir), "%s/zerobench-XXXXXX", base);
+	if (!mkdtemp(daemon->dir)) {
+		int failure = errno;
+		daemon->dir[0] = '\0';
+		return zd_err_errno(err, failure, "cannot make a folder in %s", base);
+	}
+	snprintf(daemon->socket_path, sizeof(daemon->socket_path), "%s/zerod.sock", daemon->dir);
+	fflush(NULL);
+	daemon->pid = fork();
+	if (daemon->pid == 0)
+		exec_daemon(options, daemon);
+	int status = 0;
+	if (daemon->pid < 0) {
+		status = zd_err_errno(err, errno, "cannot fork a daemon");
+		daemon->pid = 0;
+	}
+	if (!status)
+		status = await_ready(daemon, err);
+	if (status)
+		zd_private_stop(daemon);
+	return status;
+}
+
+static void end_process(pid_t pid)
+{
+	const uint64_t give_up_ns = zd_bench_now_ns() + STOP_DEADLINE_NS;
+	kill(pid, SIGTERM);
+	for (;;) {
+		pid_t ended = waitpid(pid, NULL, WNOHANG);
+		if (ended == pid || (ended < 0 && errno != EINTR))
+			return;
+		if (zd_bench_now_ns() > give_up_ns)
+			kill(pid, SIGKILL);
+		nap();
+	}
+}
+
+static void remove_folder(const char *path)
+{
+	DIR *folder = opendir(path);
+	if (!folder)
+		return;
+	const struct dirent *entry;
+	while ((entry = readdir(folder)))
+		unlinkat(dirfd(folder), entry->d_name, 0); /* "." and ".." refuse */
+	closedir(folder);
+	rmdir(path);
+}
+
+void zd_private_stop(struct zd_private *daemon)
+{
+	if (daemon->pid)
+		end_process(daemon->pid);
+	if (daemon->dir[0])
+		remove_folder(daemon->dir);
+	*daemon = (struct zd_private){0};
+}

@@ -1,0 +1,75 @@
+// SPDX-License-Identifier: Apache-2.0
+/*
+ * rank.c - one rank of a measurement: its connection, its membership and its unit.
+ */
+#include "bench.h"
+
+#include <stdio.h>
+#include <unistd.h>
+
+#include "client/internal.h"
+
+static int join(struct zd_rank *rank, const struct zd_member *member, const struct zd_rank_options *options)
+{
+	char job[64];
+	/* The parent's pid: all members of a team share it. */
+	snprintf(job, sizeof(job), "zerobench-%d", (int)getppid());
+	struct zerod_group_options group = ZEROD_INIT(group);
+	group.job = job;
+	group.world_size = options->world_size;
+	group.rank = options->rank;
+	group.device = options->rank % options->devices;
+	return zd_member_check(member, zerod_group_join(rank->client, &group, &rank->group), rank->client,
+	                       "zerod_group_join");
+}
+
+int zd_rank_init(struct zd_rank *rank, const struct zd_member *member, const struct zd_rank_options *options)
+{
+	*rank = (struct zd_rank){0};
+	struct zerod_options connect = ZEROD_INIT(connect);
+	connect.socket_path = options->socket_path;
+	connect.name = "zerobench";
+	int status = zd_member_check(member, zerod_connect(&connect, &rank->client), NULL, "zerod_connect");
+	if (!status)
+		status = join(rank, member, options);
+	if (status || options->numel == 0)
+		return status;
+	struct zerod_unit_options unit = ZEROD_INIT(unit);
+	unit.name = "bench";
+	unit.dtype = options->dtype;
+	unit.numel = options->numel;
+	status = zd_member_check(member, zerod_unit_register(rank->group, &unit, &rank->unit), rank->client,
+	                         "zerod_unit_register");
+	if (status)
+		return status;
+	return zd_member_check(member, zerod_unit_shard(rank->unit, &rank->shard), rank->client,
+	                       "zerod_unit_shard");
+}
+
+void zd_rank_deinit(struct zd_rank *rank)
+{
+	zerod_group_leave(rank->group);
+	zerod_close(rank->client);
+	*rank = (struct zd_rank){0};
+}
+
+static int take_status(const Zd__Reply *reply, void *arg)
+{
+	struct zd_bench_status *status = arg;
+	if (reply->body_case != ZD__REPLY__BODY_DAEMON_STATUS)
+		return ZEROD_E_PROTOCOL;
+	snprintf(status->daemon, sizeof(status->daemon), "%s", reply->daemon_status->daemon);
+	snprintf(status->backend, sizeof(status->backend), "%s", reply->daemon_status->backend);
+	status->devices = reply->daemon_status->devices;
+	status->resident_bytes = reply->daemon_status->resident_bytes;
+	return 0;
+}
+
+int zd_bench_status(zerod_client *client, struct zd_bench_status *status)
+{
+	Zd__DaemonStatus body = ZD__DAEMON_STATUS__INIT;
+	Zd__Request request = ZD__REQUEST__INIT;
+	request.body_case = ZD__REQUEST__BODY_DAEMON_STATUS;
+	request.daemon_status = &body;
+	return zc_call(client, &request, 0, take_status, status);
+}

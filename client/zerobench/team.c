@@ -1,0 +1,183 @@
+// SPDX-License-Identifier: Apache-2.0
+/*
+ * team.c - the processes of a measurement, and how they end together.
+ *
+ * Members meet at a barrier in shared memory. The parent takes no part: it waits for their ends, so that it notices at once
+ * when one fails, kills the rest, and says which one it was and why. It never waits for anything that a member has to do.
+ */
+#include "bench.h"
+
+#include <errno.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+struct zd_team {
+	pthread_barrier_t barrier;
+	unsigned count;
+	pid_t pids[ZD_BENCH_MAX_RANKS + 2]; /* 0: has ended */
+	struct zd_err errors[ZD_BENCH_MAX_RANKS + 2];
+};
+
+static volatile sig_atomic_t interrupted;
+
+static void interrupt(int number)
+{
+	(void)number;
+	interrupted = 1;
+}
+
+void zd_bench_catch_signals(void)
+{
+	struct sigaction action = {.sa_handler = interrupt};
+	sigemptyset(&action.sa_mask);
+	sigaction(SIGINT, &action, NULL);
+	sigaction(SIGTERM, &action, NULL);
+}
+
+bool zd_bench_interrupted(void)
+{
+	return interrupted;
+}
+
+void *zd_shared_new(size_t bytes, struct zd_err *err)
+{
+	void *shared = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+	if (shared != MAP_FAILED)
+		return shared;
+	zd_err_errno(err, errno, "cannot map %zu bytes for results", bytes);
+	return NULL;
+}
+
+void zd_shared_free(void *shared, size_t bytes)
+{
+	if (shared)
+		munmap(shared, bytes);
+}
+
+void zd_member_barrier(const struct zd_member *member)
+{
+	pthread_barrier_wait(&member->team->barrier);
+}
+
+int zd_member_check(const struct zd_member *member, int status, const zerod_client *client, const char *call)
+{
+	if (status == 0)
+		return 0;
+	return zd_err_set(member->err, status, "%s: %s: %s", call, zerod_status_name(status),
+	                  zerod_last_error(client));
+}
+
+_Noreturn static void run_member(struct zd_team *team, unsigned index, pid_t parent,
+                                 int (*fn)(struct zd_member *member, void *arg), void *arg)
+{
+	/* Whatever becomes of the parent, no member stays behind. */
+	prctl(PR_SET_PDEATHSIG, SIGKILL);
+	if (getppid() != parent)
+		_exit(1);
+	signal(SIGINT, SIG_IGN); /* from the terminal it reaches the parent too, which ends us */
+	signal(SIGTERM, SIG_DFL);
+	struct zd_member member = {.team = team, .index = index, .err = &team->errors[index]};
+	_exit(fn(&member, arg) ? 1 : 0);
+}
+
+static void kill_members(struct zd_team *team)
+{
+	for (unsigned i = 0; i < team->count; i++)
+		if (team->pids[i])
+			kill(team->pids[i], SIGKILL);
+	for (unsigned i = 0; i < team->count; i++) {
+		while (team->pids[i] && waitpid(team->pids[i], NULL, 0) < 0 && errno == EINTR)
+			continue;
+		team->pids[i] = 0;
+	}
+}
+
+/* What the member's end says; 0 when all is well. */
+static int judge(struct zd_team *team, unsigned index, int wait_status, struct zd_err *err)
+{
+	if (WIFEXITED(wait_status) && WEXITSTATUS(wait_status) == 0)
+		return 0;
+	const struct zd_err *said = &team->errors[index];
+	if (said->status)
+		return zd_err_set(err, said->status, "process %u: %s", index, said->text);
+	if (WIFSIGNALED(wait_status))
+		return zd_err_set(err, ZEROD_E_SYSTEM, "process %u was ended by signal %d (%s)", index,
+		                  WTERMSIG(wait_status), strsignal(WTERMSIG(wait_status)));
+	return zd_err_set(err, ZEROD_E_SYSTEM, "process %u ended with exit code %d", index,
+	                  WEXITSTATUS(wait_status));
+}
+
+/* Waits for the next member to end. The end of another child, a private daemon, is a failure too; it is left for its owner
+ * to collect. */
+static int await_one(struct zd_team *team, struct zd_err *err)
+{
+	siginfo_t ended;
+	if (waitid(P_ALL, 0, &ended, WEXITED | WNOWAIT)) {
+		if (errno != EINTR)
+			return zd_err_errno(err, errno, "cannot wait for the ranks");
+		return interrupted ? zd_err_set(err, ZEROD_E_ABORTED, "interrupted") : 0;
+	}
+	for (unsigned i = 0; i < team->count; i++) {
+		if (team->pids[i] != ended.si_pid)
+			continue;
+		int wait_status;
+		if (waitpid(ended.si_pid, &wait_status, 0) < 0)
+			return zd_err_errno(err, errno, "cannot wait for process %u", i);
+		team->pids[i] = 0;
+		return judge(team, i, wait_status, err);
+	}
+	return zd_err_set(err, ZEROD_E_DISCONNECTED,
+	                  "the private daemon ended in the middle of the measurement");
+}
+
+static bool any_left(const struct zd_team *team)
+{
+	for (unsigned i = 0; i < team->count; i++)
+		if (team->pids[i])
+			return true;
+	return false;
+}
+
+static int init_barrier(struct zd_team *team)
+{
+	pthread_barrierattr_t attributes;
+	pthread_barrierattr_init(&attributes);
+	pthread_barrierattr_setpshared(&attributes, PTHREAD_PROCESS_SHARED);
+	int failure = pthread_barrier_init(&team->barrier, &attributes, team->count);
+	pthread_barrierattr_destroy(&attributes);
+	return failure;
+}
+
+int zd_team_run(unsigned count, int (*fn)(struct zd_member *member, void *arg), void *arg, struct zd_err *err)
+{
+	struct zd_team *team = zd_shared_new(sizeof(*team), err);
+	if (!team)
+		return ZEROD_E_SYSTEM;
+	team->count = count;
+	int status = 0;
+	int failure = init_barrier(team);
+	if (failure)
+		status = zd_err_errno(err, failure, "cannot make a barrier of %u processes", count);
+	const pid_t parent = getpid();
+	fflush(NULL); /* else each child would write what waits in our buffers */
+	for (unsigned i = 0; i < count && !status; i++) {
+		pid_t pid = fork();
+		if (pid == 0)
+			run_member(team, i, parent, fn, arg);
+		if (pid < 0)
+			status = zd_err_errno(err, errno, "cannot fork process %u of %u", i, count);
+		else
+			team->pids[i] = pid;
+	}
+	while (!status && any_left(team))
+		status = await_one(team, err);
+	kill_members(team);
+	zd_shared_free(team, sizeof(*team));
+	return status;
+}

@@ -1,0 +1,128 @@
+// SPDX-License-Identifier: Apache-2.0
+/*
+ * turns.c - iterations in which the ranks have their turn, and then the baseline's threads.
+ *
+ * The last member of the team is the baseline's process. Two barriers an iteration: one before the ranks' turn, one after.
+ */
+#include "bench.h"
+
+#include <stdatomic.h>
+
+#include "base/mem.h"
+
+struct turns {
+	const struct zd_bench *bench;
+	const struct zd_turns_ops *ops;
+	uint64_t numel;
+	/* shared with the members: */
+	_Atomic uint64_t *wrong;
+	struct zd_span *ranks;    /* [iters][ranks] */
+	struct zd_span *baseline; /* [iters] */
+};
+
+uint32_t zd_bench_devices_used(const struct zd_bench *bench)
+{
+	return bench->devices < bench->options.ranks ? bench->devices : bench->options.ranks;
+}
+
+uint64_t zd_bench_shard_numel(const struct zd_bench *bench, uint64_t numel)
+{
+	const uint64_t bytes_each = zerod_dtype_bytes(bench->options.dtype);
+	const uint64_t shard_numel = (numel + bench->options.ranks - 1) / bench->options.ranks;
+	return zd_align_up(shard_numel * bytes_each, 256) / bytes_each;
+}
+
+static int take_turns(const struct zd_member *member, struct zd_rank *rank, const struct turns *turns)
+{
+	const struct zd_bench_options *options = &turns->bench->options;
+	for (uint32_t i = 0; i < options->warmup + options->iters; i++) {
+		struct zd_span span;
+		zd_member_barrier(member);
+		int status = turns->ops->turn(member, rank, &span);
+		if (status)
+			return status;
+		if (i >= options->warmup)
+			turns->ranks[(size_t)(i - options->warmup) * options->ranks + member->index] = span;
+		zd_member_barrier(member);
+	}
+	return 0;
+}
+
+static int rank_main(const struct zd_member *member, const struct turns *turns)
+{
+	const struct zd_bench_options *options = &turns->bench->options;
+	const struct zd_rank_options rank_options = {.socket_path = turns->bench->socket_path,
+	                                             .rank = member->index,
+	                                             .world_size = options->ranks,
+	                                             .devices = turns->bench->devices,
+	                                             .dtype = options->dtype,
+	                                             .numel = turns->numel};
+	struct zd_rank rank;
+	uint64_t wrong = 0;
+	int status = zd_rank_init(&rank, member, &rank_options);
+	if (!status)
+		status = turns->ops->begin(member, &rank);
+	if (!status)
+		status = take_turns(member, &rank, turns);
+	if (!status && options->check)
+		status = turns->ops->check(member, &rank, turns->bench, turns->numel, &wrong);
+	if (status) /* the process ends, and its session with it */
+		return status;
+	atomic_fetch_add(turns->wrong, wrong);
+	zd_rank_deinit(&rank);
+	return 0;
+}
+
+static int baseline_main(const struct zd_member *member, const struct turns *turns)
+{
+	const struct zd_bench_options *options = &turns->bench->options;
+	struct zd_crew *crew;
+	void *arg;
+	int status = turns->ops->prepare(turns->bench, turns->numel, &arg, member->err);
+	if (!status)
+		status = zd_crew_new(zd_bench_devices_used(turns->bench), turns->ops->work, arg, &crew,
+		                     member->err);
+	if (status)
+		return status;
+	for (uint32_t i = 0; i < options->warmup + options->iters; i++) {
+		struct zd_span span;
+		zd_member_barrier(member);
+		zd_member_barrier(member); /* the ranks' turn is over */
+		zd_crew_round(crew, &span);
+		if (i >= options->warmup)
+			turns->baseline[i - options->warmup] = span;
+	}
+	zd_crew_free(crew);
+	return 0;
+}
+
+static int member_main(struct zd_member *member, void *arg)
+{
+	const struct turns *turns = arg;
+	return member->index < turns->bench->options.ranks ? rank_main(member, turns)
+	                                                   : baseline_main(member, turns);
+}
+
+int zd_turns_run(const struct zd_bench *bench, const struct zd_turns_ops *ops, uint64_t numel,
+                 struct zd_bandwidth_row *row, struct zd_err *err)
+{
+	const size_t iters = bench->options.iters, ranks = bench->options.ranks;
+	const size_t shared_bytes = sizeof(uint64_t) + iters * (ranks + 1) * sizeof(struct zd_span);
+	uint64_t *shared = zd_shared_new(shared_bytes, err);
+	if (!shared)
+		return ZEROD_E_SYSTEM;
+	struct turns turns = {
+	        .bench = bench, .ops = ops, .numel = numel, .wrong = (_Atomic uint64_t *)shared};
+	turns.ranks = (struct zd_span *)(shared + 1);
+	turns.baseline = turns.ranks + iters * ranks;
+	int status = zd_team_run((unsigned)ranks + 1, member_main, &turns, err);
+	if (!status) {
+		*row = (struct zd_bandwidth_row){.bytes = numel * zerod_dtype_bytes(bench->options.dtype),
+		                                 .count = numel,
+		                                 .wrong = *turns.wrong};
+		zd_stats_of_rounds(turns.ranks, ranks, iters, &row->time);
+		zd_stats_of_rounds(turns.baseline, 1, iters, &row->baseline);
+	}
+	zd_shared_free(shared, shared_bytes);
+	return status;
+}

@@ -139,14 +139,13 @@ static int slot_place(struct zd_engine *e, struct zd_request *req, uint32_t numb
                       struct zd_err *err)
 {
 	struct zd_slot *slot;
-	struct zd_group_slot *shape;
 	TAILQ_FOREACH (slot, &req->member->slots, link) {
 		if (slot->number == number) {
 			*out = slot;
 			return 0;
 		}
 	}
-	HASH_FIND(hh, req->member->group->slots, &number, sizeof(number), shape);
+	struct zd_group_slot *shape = zd_group_slot_find(req->member->group, number);
 	zd_assert(shape);
 	struct zd_extent extent;
 	int status = block_take(e, req, shape->bytes, &extent, err);

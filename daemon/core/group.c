@@ -103,6 +103,7 @@ static struct zd_group *group_new(struct zd_engine *e, struct zd_job *job, const
 		group->members[rank].rank = rank;
 		TAILQ_INIT(&group->members[rank].slots);
 	}
+	TAILQ_INIT(&group->slots);
 	TAILQ_INIT(&group->reductions);
 	TAILQ_INSERT_TAIL(&job->groups, group, job_link);
 	HASH_ADD(hh, e->groups, id, sizeof(group->id), group);
@@ -124,8 +125,8 @@ void zd_group_unref(struct zd_engine *e, struct zd_group *group)
 		return;
 	zd_assert(group->attached == 0 && !group->units && TAILQ_EMPTY(&group->reductions));
 	struct zd_group_slot *slot;
-	while ((slot = group->slots)) {
-		HASH_DEL(group->slots, slot);
+	while ((slot = TAILQ_FIRST(&group->slots))) {
+		TAILQ_REMOVE(&group->slots, slot, link);
 		free(slot);
 	}
 	HASH_DEL(e->groups, group);

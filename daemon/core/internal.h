@@ -103,7 +103,8 @@ struct zd_device {
 	uint64_t quarantine_bytes; /* in blocks that nobody is charged for and that are not free yet */
 	uint64_t idle_slot_bytes;  /* in slots without a charged buffer */
 	uint64_t staging_bytes;    /* charged for reductions under way */
-	struct zd_slice *staging_queue; /* utlist: slices that wait for staging, in order; reduce files' own */
+	struct zd_slice
+	        *staging_queue; /* utlist: slices that wait for staging, in order; reduce files' own */
 	struct zd_account account;
 	struct zd_segment_list segments;
 	struct zd_request_list queue;  /* waiting requests, in order of arrival */
@@ -353,7 +354,7 @@ struct zd_group_slot {
 	uint32_t number;
 	uint64_t bytes; /* largest padded unit */
 	bool placed;    /* a rank has its block: cannot grow any more */
-	UT_hash_handle hh;
+	TAILQ_ENTRY(zd_group_slot) link;
 };
 
 struct zd_group {
@@ -370,7 +371,7 @@ struct zd_group {
 	uint64_t device_mask;
 	struct zd_member *members; /* world_size */
 	struct zd_unit *units;     /* hash by name */
-	struct zd_group_slot *slots;
+	TAILQ_HEAD(, zd_group_slot) slots;
 	uint64_t target_numel; /* of the flat target: sum of the trainable units' shard_numel */
 	uint64_t committed_step;
 	uint64_t commit_serial; /* counts evaluated commits */
@@ -464,6 +465,8 @@ static inline uint64_t zd_unit_padded_bytes(const struct zd_unit *unit)
 	return unit->group->world_size * zd_unit_shard_bytes(unit);
 }
 
+/* NULL: no unit of the group has that slot. */
+struct zd_group_slot *zd_group_slot_find(struct zd_group *group, uint32_t number);
 /* Real elements of a rank's shard. */
 uint64_t zd_unit_true_numel(const struct zd_unit *unit, uint32_t rank);
 static inline struct zd_member *zd_part_member(const struct zd_part *part)

@@ -147,13 +147,22 @@ static int mismatch(struct zd_unit *unit, const struct zd_member *member, const 
 
 /* ---- Units --------------------------------------------------------------------------------------------- */
 
+struct zd_group_slot *zd_group_slot_find(struct zd_group *group, uint32_t number)
+{
+	struct zd_group_slot *slot;
+	TAILQ_FOREACH (slot, &group->slots, link) {
+		if (slot->number == number)
+			break;
+	}
+	return slot;
+}
+
 static int slot_grow(struct zd_group *group, const struct zd_unit *unit, struct zd_err *err)
 {
 	if (unit->slot == ZEROD_NO_SLOT)
 		return 0;
-	struct zd_group_slot *slot;
+	struct zd_group_slot *slot = zd_group_slot_find(group, unit->slot);
 	uint64_t bytes = zd_unit_padded_bytes(unit);
-	HASH_FIND(hh, group->slots, &unit->slot, sizeof(unit->slot), slot);
 	if (slot && slot->placed && bytes > slot->bytes)
 		return zd_err_set(
 		        err, ZEROD_E_INVALID,
@@ -163,7 +172,7 @@ static int slot_grow(struct zd_group *group, const struct zd_unit *unit, struct 
 	if (!slot) {
 		slot = zd_calloc(1, sizeof(*slot));
 		slot->number = unit->slot;
-		HASH_ADD(hh, group->slots, number, sizeof(slot->number), slot);
+		TAILQ_INSERT_TAIL(&group->slots, slot, link);
 	}
 	slot->bytes = zd_max_u64(slot->bytes, bytes);
 	return 0;

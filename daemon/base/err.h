@@ -30,10 +30,16 @@ static inline int zd_err_status(int status)
 {
 	return status;
 }
-/* A macro, so that callers and analysers see the very status that is returned. */
-#define zd_err_set(err, status, ...) (zd_err_format(err, status, __VA_ARGS__), zd_err_status(status))
+/* A macro, so that callers and analysers see the very status that is returned. Arguments are evaluated once. */
+#define zd_err_set(err, status, ...)                                                                         \
+	({                                                                                                   \
+		const int zd_err_set_status = (status);                                                      \
+		zd_err_format(err, zd_err_set_status, __VA_ARGS__);                                          \
+		zd_err_status(zd_err_set_status);                                                            \
+	})
 
-/* As zd_err_set, with ZEROD_E_SYSTEM and ": <strerror(errno_value)>" behind the text, which is cut before the reason is. */
+/* As zd_err_set, with ZEROD_E_SYSTEM and ": <strerror(errno_value)>" behind the text, which is cut before the reason
+ * is. */
 int zd_err_errno(struct zd_err *err, int errno_value, const char *format, ...)
         __attribute__((format(printf, 3, 4)));
 

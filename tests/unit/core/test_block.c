@@ -299,6 +299,31 @@ static void last_hole_is_found(void **state)
 	zd_block_range_free(range);
 }
 
+/* Of the holes of one bin, the one that leaves least over. */
+static void tightest_hole_is_taken(void **state)
+{
+	static const uint64_t granules[3] = {1010, 1000, 1005};
+	struct zd_block_range *range = zd_block_range_new(5000 * GRANULE);
+	struct zd_block *holes[3], *again;
+	uint64_t wanted;
+
+	(void)state;
+	for (unsigned i = 0; i < 3; i++) {
+		holes[i] = zd_block_alloc(range, granules[i] * GRANULE, GRANULE);
+		assert_non_null(zd_block_alloc(range, 100 * GRANULE, GRANULE));
+	}
+	wanted = holes[1]->offset;
+	for (unsigned i = 0; i < 3; i++)
+		zd_block_free(range, holes[i]);
+	for (unsigned spare = 0; spare <= 6; spare += 3) {
+		again = zd_block_alloc(range, (1000 - spare) * GRANULE, GRANULE);
+		assert_int_equal(again->offset, wanted);
+		zd_block_range_check(range);
+		zd_block_free(range, again);
+	}
+	zd_block_range_free(range);
+}
+
 /* A unit that stays for ever does not end up between two large ones that come and go. */
 static void small_blocks_keep_out_of_the_way(void **state)
 {
@@ -416,6 +441,7 @@ int main(void)
 	        cmocka_unit_test(coalescing),
 	        cmocka_unit_test(gap_before_an_aligned_block_is_used),
 	        cmocka_unit_test(last_hole_is_found),
+	        cmocka_unit_test(tightest_hole_is_taken),
 	        cmocka_unit_test(small_blocks_keep_out_of_the_way),
 	        cmocka_unit_test(many_blocks),
 	        cmocka_unit_test(deterministic),

@@ -38,6 +38,14 @@ SD_LIBS   := $(shell pkg-config --libs libsystemd 2>/dev/null)
 INI_LIBS  := $(shell pkg-config --libs inih 2>/dev/null)
 JSON_LIBS := $(shell pkg-config --libs jansson 2>/dev/null)
 TEST_LIBS := $(shell pkg-config --libs cmocka 2>/dev/null)
+# For `make bundle`: static where Debian ships archives; what is left (libsystemd, cmocka) is copied beside.
+ifeq ($(BUNDLE),1)
+UV_LIBS   := -l:libuv_a.a -ldl
+PB_LIBS   := -l:libprotobuf-c.a
+INI_LIBS  := -l:libinih.a
+JSON_LIBS := -l:libjansson.a
+LDFLAGS   += -Wl,--disable-new-dtags,-rpath,'$$ORIGIN/../lib'
+endif
 
 WARN := -Wall -Wextra -Wshadow -Wstrict-prototypes -Wmissing-prototypes -Wundef -Wvla -Wwrite-strings $(WERROR)
 CPPFLAGS += -D_GNU_SOURCE -Iinclude -I. -Idaemon -I$(BUILD)/gen -DZEROD_VERSION_TEXT='"$(VERSION)"' $(PKG_CFLAGS)
@@ -260,8 +268,8 @@ uninstall:  ## takes away what install put there
 	@DESTDIR="$(DESTDIR)" PREFIX="$(PREFIX)" BUILD="$(BUILD)" VERSION="$(VERSION)" packaging/install.sh uninstall
 
 bundle: deps  ## a relocatable folder build/bundle that needs nothing but libc
-	@$(MAKE) --no-print-directory tests
-	@BUILD=$(BUILD) VERSION=$(VERSION) packaging/bundle.sh
+	@$(MAKE) --no-print-directory tests BUILD=build/bundle-obj BUNDLE=1
+	@BUILD=build/bundle-obj VERSION=$(VERSION) packaging/bundle.sh build/bundle
 
 clean:  ## remove build/
 	$(Q)rm -rf build $(BUILD)

@@ -1,0 +1,32 @@
+#!/bin/sh
+# SPDX-License-Identifier: Apache-2.0
+# packaging/bundle.sh FOLDER: a folder that runs where it is unpacked, on any x86-64 Linux with a glibc as new as the
+# build's. Programs look for libraries in ../lib; what is not static and not libc's is copied there.
+set -eu
+: "${BUILD:=build/bundle-obj}" "${VERSION:=0}"
+out=$1
+rm -rf "$out"
+mkdir -p "$out/bin" "$out/lib" "$out/include" "$out/tests" "$out/share/zerod"
+cp "$BUILD"/bin/* "$out/bin/"
+cp "$BUILD/lib/libzerod.a" "$out/lib/"
+cp "$BUILD/lib/libzerod.so.0" "$out/lib/"
+ln -s libzerod.so.0 "$out/lib/libzerod.so"
+cp include/zerod.h "$out/include/"
+cp LICENSE README.md "$out/share/zerod/"
+[ -f packaging/zerod.conf ] && cp packaging/zerod.conf "$out/share/zerod/"
+# Tests keep their names, one folder deep, so that ../lib is right for them too.
+for test in "$BUILD"/tests/*/*/test_* "$BUILD"/tests/it/test_* "$BUILD"/tests/contract/test_*; do
+	[ -x "$test" ] && [ -f "$test" ] || continue
+	name=$(echo "${test#"$BUILD"/tests/}" | tr / -)
+	cp "$test" "$out/tests/$name"
+done
+for program in "$out"/bin/* "$out"/tests/*; do
+	ldd "$program" | awk '$2 == "=>" && $3 ~ /^\// {print $3}'
+done | sort -u | while read -r library; do
+	case ${library##*/} in
+	libc.so.* | libm.so.* | libpthread.so.* | libdl.so.* | librt.so.* | ld-linux* | libzerod.so.*) ;;
+	*) cp -L "$library" "$out/lib/" ;;
+	esac
+done
+strip --strip-debug "$out"/bin/* "$out"/tests/* 2>/dev/null || true
+du -sh "$out" | awk '{print "bundle: " $2 ", " $1}'

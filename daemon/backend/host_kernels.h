@@ -26,6 +26,7 @@
 enum zd_host_isa {
 	ZD_HOST_ISA_GENERIC, /* what the compiler was told to build for */
 	ZD_HOST_ISA_AVX2,    /* x86-64 with AVX2 and F16C */
+	ZD_HOST_ISA_AVX512,  /* and with AVX-512 F, BW and VL */
 	ZD_HOST_NISAS
 };
 

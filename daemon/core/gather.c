@@ -8,6 +8,7 @@
  * in order of arrival; prefetches stand back and give theirs up.
  */
 #include <stdio.h>
+#include <string.h>
 
 #include "base/text.h"
 #include "core/gather.h"
@@ -332,28 +333,62 @@ static int release_begin(struct zd_engine *e, struct zd_request *req, const stru
                          struct zd_err *err)
 {
 	struct zd_part *part;
-	const char *tag = args->u.release.tag;
+	const struct zd_fence_list *fences = &args->u.release.fences;
 	int status = zd_part_find(e, req->session, args->u.release.unit, &part, err);
 	if (status == 0)
-		status = zd_name_check(tag, ZD_MAX_TAG_BYTES, "tag", err);
+		status = zd_name_check(args->u.release.tag, ZD_MAX_TAG_BYTES, "tag", err);
 	if (status == 0)
-		status = zd_fences_check(&args->u.release.fences, err);
+		status = zd_fences_check(fences, err);
 	if (status != 0)
 		return status;
-	struct zd_lease *lease = part->buffer ? zd_lease_find(part->buffer, tag) : NULL;
-	if (!lease)
-		return zd_err_set(err, ZEROD_E_NOT_HELD, "rank %u does not hold unit '%s' under tag '%s'",
-		                  part->rank, part->unit->name, tag);
-	req->u.released.lease_ended = zd_lease_release(e, part->buffer, lease, &args->u.release.fences);
+	req->member = zd_part_member(part);
+	req->device = req->member->device;
+	req->u.release.part = part;
+	(void)snprintf(req->u.release.tag, sizeof(req->u.release.tag), "%s", args->u.release.tag);
+	req->u.release.nfences = fences->count;
+	if (fences->count > 0) {
+		req->u.release.fences = zd_calloc(fences->count, sizeof(*fences->fences));
+		memcpy(req->u.release.fences, fences->fences, fences->count * sizeof(*fences->fences));
+	}
+	part->users++;
 	return 0;
+}
+
+static void release_cancel(struct zd_engine *e, struct zd_request *req)
+{
+	(void)e;
+	req->u.release.part->users--;
+}
+
+/* A release may be sent right behind its gather; if that waits, so does the release. */
+static bool gather_waits(const struct zd_request *req)
+{
+	const struct zd_request *other;
+	TAILQ_FOREACH (other, &req->session->requests, session_link) {
+		if (other->kind == ZD_REQ_GATHER && other->u.gather.part == req->u.release.part &&
+		    !other->u.gather.prefetch && strcmp(other->u.gather.tag, req->u.release.tag) == 0)
+			return true;
+	}
+	return false;
 }
 
 static int release_attempt(struct zd_engine *e, struct zd_request *req, struct zd_err *err)
 {
-	(void)err;
-	e->reply.u.release.lease_ended = req->u.released.lease_ended;
+	struct zd_part *part = req->u.release.part;
+	struct zd_lease *lease = part->buffer ? zd_lease_find(part->buffer, req->u.release.tag) : NULL;
+	if (!lease && gather_waits(req)) {
+		int wait = zd_wait_for(req, ZD_WAIT_GATHER, part->rank, 0, 0);
+		req->wait.unit = part->unit;
+		return wait;
+	}
+	part->users--;
+	if (!lease)
+		return zd_err_set(err, ZEROD_E_NOT_HELD, "rank %u does not hold unit '%s' under tag '%s'",
+		                  part->rank, part->unit->name, req->u.release.tag);
+	const struct zd_fence_list fences = {req->u.release.nfences, req->u.release.fences};
+	e->reply.u.release.lease_ended = zd_lease_release(e, part->buffer, lease, &fences);
 	return 0;
 }
 
 const struct zd_request_type zd_req_gather = {"gather", gather_begin, gather_attempt, gather_cancel};
-const struct zd_request_type zd_req_release = {"release", release_begin, release_attempt, NULL};
+const struct zd_request_type zd_req_release = {"release", release_begin, release_attempt, release_cancel};

@@ -244,8 +244,11 @@ struct zd_request {
 			char tag[ZD_MAX_TAG_BYTES + 1];
 		} gather;
 		struct {
-			bool lease_ended;
-		} released;
+			struct zd_part *part;
+			uint32_t nfences;
+			struct zd_fence *fences; /* owned */
+			char tag[ZD_MAX_TAG_BYTES + 1];
+		} release;
 		struct {
 			struct zd_allocation *allocation;
 			uint64_t align;

@@ -22,6 +22,8 @@ static void request_free(struct zd_request *req)
 {
 	if (req->kind == ZD_REQ_UPDATE_BEGIN || req->kind == ZD_REQ_PUBLISH)
 		free(req->u.publish.parts);
+	if (req->kind == ZD_REQ_RELEASE)
+		free(req->u.release.fences);
 	free(req->failed_text);
 	free(req);
 }

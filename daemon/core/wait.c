@@ -109,6 +109,10 @@ void zd_wait_text(const struct zd_request *req, char out[ZD_WAIT_TEXT])
 	case ZD_WAIT_REFRESH:
 		used = snprintf(out, ZD_WAIT_TEXT, "work on version %llu of unit '%.64s'", a, unit);
 		break;
+	case ZD_WAIT_GATHER:
+		used = snprintf(out, ZD_WAIT_TEXT, "its own gather of unit '%.64s' on rank %u", unit,
+		                wait->rank);
+		break;
 	case ZD_WAIT_SLOT:
 		used = snprintf(out, ZD_WAIT_TEXT, "slot %llu, which unit '%.64s' leaves", a, unit);
 		break;

@@ -40,7 +40,7 @@ struct isa {
 	void (*reduce_block)(struct zd_host_reduce *reduce, uint64_t first, size_t n);
 };
 
-/* ---- One element ------------------------------------------------------------------------------- */
+/* ---- One element ----------------------------------------------------------------------------- */
 
 static ALWAYS_INLINE uint32_t f32_bits(float value)
 {
@@ -68,7 +68,7 @@ static ALWAYS_INLINE uint16_t bf16_from_f32(float value)
 	return (uint16_t)((bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16);
 }
 
-/* ---- float16, a block at a time: a and b hold n elements -------------------------------------------- */
+/* ---- float16, a block at a time: a and b hold n elements ------------------------------------- */
 
 static void widen_f16_generic(const uint16_t *a, float *b, size_t n)
 {
@@ -111,7 +111,7 @@ TARGET_AVX2 static void narrow_f16_f16c(const float *a, uint16_t *b, size_t n)
 }
 #endif
 
-/* ---- A block --------------------------------------------------------------------------------------- */
+/* ---- A block --------------------------------------------------------------------------------- */
 
 typedef void (*widen_f16_fn)(const uint16_t *a, float *b, size_t n);
 typedef void (*narrow_f16_fn)(const float *a, uint16_t *b, size_t n);
@@ -215,7 +215,7 @@ TARGET_AVX512 static void reduce_block_avx512(struct zd_host_reduce *reduce, uin
 }
 #endif
 
-/* ---- Which one ----------------------------------------------------------------------------------------- */
+/* ---- Which one ------------------------------------------------------------------------------- */
 
 static bool always(void)
 {

@@ -3,12 +3,13 @@
  * host_segment.h - the emulated devices' memory: sealed memfd segments, mapped here and in the clients.
  *
  * A segment is sparse: pages come with their first use. It can neither shrink nor grow once anybody else has it, so no
- * client can take pages from under an executor.
+ * client can cut it off under an executor.
  *
  * What cannot be defended: when the machine or the cgroup runs out of memory while pages are being filled, the kernel's
  * out-of-memory killer chooses a process, and it may choose the daemon; pages count for the cgroup that touched them
- * first, often a client's. Whoever sets limits keeps the arenas' sum below them. A page lost to a hardware memory error
- * ends its user with SIGBUS.
+ * first, often a client's. Whoever sets limits keeps the arenas' sum below them. Nor can a client be kept from punching
+ * holes into what it may write: the pages come back, zeroed, with their next use. SIGBUS is left for a page lost to a
+ * hardware memory error, and for a punched one under strict overcommit when memory has run out.
  */
 #ifndef ZD_BACKEND_HOST_SEGMENT_H
 #define ZD_BACKEND_HOST_SEGMENT_H

@@ -184,6 +184,7 @@ enum zd_wait_kind {
 	ZD_WAIT_VERSION,    /* rank has not published; a: has, b: wanted */
 	ZD_WAIT_LEASES,     /* leases on the former version */
 	ZD_WAIT_REFRESH,    /* operations on the former version */
+	ZD_WAIT_GATHER,     /* the gather that is to be released waits itself */
 	ZD_WAIT_SLOT,       /* a: the slot; its former unit's work is not over */
 	ZD_WAIT_MEMORY,     /* a: bytes wanted, b: largest free block */
 	ZD_WAIT_BUDGET,     /* a: bytes wanted, b: live bytes */

@@ -182,6 +182,7 @@ void zd_request_op_done(struct zd_engine *e, struct zd_op *op, int status, const
 static void drop(struct zd_engine *e, struct zd_request *req, int status, const char *text)
 {
 	undo(e, req);
+	zd_dirty(e, req->device); /* somebody may have waited for what it was doing */
 	dequeue(e, req);
 	if (status != 0)
 		reply_error(e, req->session->id, req->id, req->kind, status, text);

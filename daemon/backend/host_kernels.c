@@ -2,8 +2,8 @@
 /*
  * host_kernels.c - the reduction on the CPU.
  *
- * The same loops are compiled once for each instruction set, and one is chosen at run time by cpuid; not by ifunc, whose
- * resolvers run before the sanitizers are ready. A block of elements goes through the steps one after the other
+ * The same loops are compiled once for each instruction set, and one is chosen at run time by cpuid; not by ifunc,
+ * whose resolvers run before the sanitizers are ready. A block of elements goes through the steps one after the other
  * (widen, sum, scale, round, count), each a plain loop over arrays in the first cache, which compilers vectorise.
  *
  * Every multiplication and addition rounds: were the compiler free to contract them into fused ones, results would
@@ -61,7 +61,8 @@ static ALWAYS_INLINE float f32_from_bf16(uint16_t bits)
 	return f32_from_bits((uint32_t)bits << 16);
 }
 
-/* Not for a nan other than the canonical one, which stays what it is. zd_f32_to_bf16() branches on it; this vectorises. */
+/* Not for a nan other than the canonical one, which stays what it is. zd_f32_to_bf16() takes any, but branches, and so
+ * does not vectorise. */
 static ALWAYS_INLINE uint16_t bf16_from_f32(float value)
 {
 	uint32_t bits = f32_bits(value);

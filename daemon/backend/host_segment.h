@@ -58,7 +58,8 @@ void zd_host_segments_add(struct zd_host_segments *segments, struct zd_host_segm
 struct zd_host_segment *zd_host_segments_take(struct zd_host_segments *segments, uint32_t id);
 /* -1 if there is none. */
 int zd_host_segments_fd(struct zd_host_segments *segments, uint32_t id);
-/* The first byte's address; NULL for an empty location. One that leaves its segment is the core's mistake and aborts. */
+/* The first byte's address; NULL for an empty location. One that leaves its segment is the core's
+ * mistake and aborts. */
 void *zd_host_segments_at(struct zd_host_segments *segments, const struct zd_location *location);
 
 #endif

@@ -2,10 +2,11 @@
 /*
  * host_session.c - a session's fence pages, and the counters in them.
  *
- * Waiters sleep in futex(2), which compares 32 bits: the counter's low word. The full 64 bits decide whether a fence has
- * passed, the low word only whether to sleep: a client reads the counter, finds its value not reached, and sleeps if the
- * low word is still what it read. A store between the two is missed only if it left the low word as it was, by 2^32
- * steps at once or by storing ZD_FENCE_ABORTED over a counter at 2^32-1; clients sleep with a time limit and look again.
+ * Waiters sleep in futex(2), which compares 32 bits: the counter's low word. The full 64 bits decide whether a fence
+ * has passed, the low word only whether to sleep: a client reads the counter, finds its value not reached, and sleeps
+ * if the low word is still what it read. A store between the two is missed only if it left the low word as it was: by
+ * 2^32 steps at once, or by ZD_FENCE_ABORTED over a counter that ends in 2^32-1. So clients sleep with a time limit and
+ * look again.
  */
 #include <errno.h>
 #include <limits.h>

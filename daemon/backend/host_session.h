@@ -2,10 +2,10 @@
 /*
  * host_session.h - a session's fence pages, and the counters in them.
  *
- * Each session has two memfds of ZD_FENCE_PAGE_BYTES: the client page, which the client writes and the daemon reads, and
- * the daemon page the other way round. Both have ZD_TIMELINES 64-bit counters that start at 0. What the client can write
- * is read as a number that either has or has not reached a value, never as anything else; what the daemon writes it
- * never reads back.
+ * Each session has two memfds of ZD_FENCE_PAGE_BYTES: the client page, which the client writes and the daemon reads,
+ * and the daemon page the other way round. Both have ZD_TIMELINES 64-bit counters that start at 0. What the client can
+ * write is read as a number that either has or has not reached a value, never as anything else; what the daemon writes
+ * it never reads back.
  *
  * References: the backend's table holds one until session_close, each queued command that names the session another.
  */

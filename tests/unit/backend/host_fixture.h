@@ -34,6 +34,7 @@
 #define KIB        ((uint64_t)1 << 10)
 #define MIB        ((uint64_t)1 << 20)
 #define SESSION    7u
+#define PAGE_BYTES (sizeof(uint64_t) * ZD_TIMELINES)
 
 struct record {
 	unsigned times;
@@ -184,8 +185,8 @@ static inline struct client open_session(struct fixture *f, uint64_t session)
 	struct client c = {.client_fd = -1};
 	struct zd_err err = ZD_ERR_NONE;
 	assert_int_equal(ops->session_open(f->backend, session, &c.client_fd, &c.daemon_fd, &err), 0);
-	c.client_page = mmap(NULL, ZD_FENCE_PAGE_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED, c.client_fd, 0);
-	c.daemon_page = mmap(NULL, ZD_FENCE_PAGE_BYTES, PROT_READ, MAP_SHARED, c.daemon_fd, 0);
+	c.client_page = mmap(NULL, PAGE_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED, c.client_fd, 0);
+	c.daemon_page = mmap(NULL, PAGE_BYTES, PROT_READ, MAP_SHARED, c.daemon_fd, 0);
 	assert_ptr_not_equal(c.client_page, MAP_FAILED);
 	assert_ptr_not_equal(c.daemon_page, MAP_FAILED);
 	return c;
@@ -193,8 +194,8 @@ static inline struct client open_session(struct fixture *f, uint64_t session)
 
 static inline void forget_session(struct client *c)
 {
-	munmap(c->client_page, ZD_FENCE_PAGE_BYTES);
-	munmap(c->daemon_page, ZD_FENCE_PAGE_BYTES);
+	munmap(c->client_page, PAGE_BYTES);
+	munmap(c->daemon_page, PAGE_BYTES);
 	close(c->client_fd);
 	close(c->daemon_fd);
 }

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* test_host.c - the host backend's devices through its interface: opening, segments, order and results of commands, close. */
+/* test_host.c - the host backend's devices through its interface: opening, segments, commands, close. */
 #include <fcntl.h>
 #include <sys/resource.h>
 
@@ -33,17 +33,17 @@ static void test_open_refuses(void **state)
 {
 	(void)state;
 	static const struct {
-		uint32_t ndevices;
 		uint64_t arena_bytes;
+		uint32_t ndevices;
 		int status;
 		const char *text;
 	} cases[] = {
-	        {0, MIB, ZEROD_E_INVALID, "found 0"},
-	        {ZD_MAX_DEVICES + 1, MIB, ZEROD_E_INVALID, "1 to 64 devices"},
-	        {1, 100, ZEROD_E_INVALID, "100 B"},
-	        {1, UINT64_MAX, ZEROD_E_INVALID, "arena"},
-	        {1, ZD_MAX_BYTES, ZEROD_E_NO_MEMORY, "1 PiB"},
-	        {ZD_MAX_DEVICES, (uint64_t)1 << 44, ZEROD_E_NO_MEMORY, "64 of 16 TiB"},
+	        {MIB, 0, ZEROD_E_INVALID, "found 0"},
+	        {MIB, ZD_MAX_DEVICES + 1, ZEROD_E_INVALID, "1 to 64 devices"},
+	        {100, 1, ZEROD_E_INVALID, "100 B"},
+	        {UINT64_MAX, 1, ZEROD_E_INVALID, "arena"},
+	        {ZD_MAX_BYTES, 1, ZEROD_E_NO_MEMORY, "1 PiB"},
+	        {(uint64_t)1 << 44, ZD_MAX_DEVICES, ZEROD_E_NO_MEMORY, "64 of 16 TiB"},
 	};
 	for (size_t i = 0; i < ZD_ARRAY_LEN(cases); i++) {
 		struct zd_backend_config config = {
@@ -169,22 +169,22 @@ static void test_copies_move_bytes_between_devices(void **state)
 static void test_lane_runs_in_order(void **state)
 {
 	struct fixture *f = *state;
-	enum { STEPS = 200 };
+	const uint64_t steps = 200;
 	const uint64_t bytes = 64 * KIB;
-	assert_int_equal(create(f, 0, 1, (STEPS + 1) * bytes).completion.status, 0);
-	uint8_t *seen = map_segment(f, 1, (STEPS + 1) * bytes);
+	assert_int_equal(create(f, 0, 1, (steps + 1) * bytes).completion.status, 0);
+	uint8_t *seen = map_segment(f, 1, (steps + 1) * bytes);
 	memset(seen, 0x5a, bytes);
 	uint64_t first = 0, last = 0;
-	for (uint64_t i = 0; i < STEPS; i++) {
+	for (uint64_t i = 0; i < steps; i++) {
 		last = submit(f, copy(0, at(1, i * bytes, bytes), 0, at(1, (i + 1) * bytes, bytes)));
 		first = first ? first : last;
 	}
 	wait_op(f, last);
 	for (uint64_t i = 0; i < bytes; i++)
-		assert_int_equal(seen[STEPS * bytes + i], 0x5a);
+		assert_int_equal(seen[steps * bytes + i], 0x5a);
 	for (uint64_t op = first; op < last; op++)
 		assert_true(wait_op(f, op).order < wait_op(f, op + 1).order);
-	munmap(seen, (STEPS + 1) * bytes);
+	munmap(seen, (steps + 1) * bytes);
 }
 
 static void test_fill_zeroes_its_place_only(void **state)
@@ -211,19 +211,19 @@ static void test_empty_commands_complete(void **state)
 static void test_reduce_reports_its_result(void **state)
 {
 	struct fixture *f = *state;
-	enum { NUMEL = 200000 }; /* several slices */
-	const uint64_t bytes = NUMEL * sizeof(float);
+	const uint64_t numel = 200000; /* several slices */
+	const uint64_t bytes = numel * sizeof(float);
 	assert_int_equal(create(f, 0, 1, 3 * MIB).completion.status, 0);
 	float *seen = (float *)(void *)map_segment(f, 1, 3 * MIB);
-	for (size_t i = 0; i < NUMEL; i++) {
+	for (size_t i = 0; i < numel; i++) {
 		seen[i] = 1.0f;
-		seen[NUMEL + i] = 2.0f;
-		seen[2 * NUMEL + i] = 0.5f;
+		seen[numel + i] = 2.0f;
+		seen[2 * numel + i] = 0.5f;
 	}
 	const struct zd_location inputs[] = {at(1, 0, bytes), at(1, bytes, bytes)};
 	struct zd_command reduce = {.kind = ZD_CMD_REDUCE};
 	reduce.u.reduce = (struct zd_reduce_desc){
-	        .numel = NUMEL,
+	        .numel = numel,
 	        .input_dtype = ZEROD_FLOAT32,
 	        .target_dtype = ZEROD_FLOAT32,
 	        .ninputs = 2,
@@ -234,12 +234,12 @@ static void test_reduce_reports_its_result(void **state)
 	};
 	struct record record = wait_op(f, submit(f, reduce));
 	assert_int_equal(record.completion.status, 0);
-	for (size_t i = 0; i < NUMEL; i++)
-		assert_true(seen[2 * NUMEL + i] == 2.0f); /* (1 + 2) * 2 / 4 + 0.5 */
-	assert_true(record.completion.result.sum_squares == 4.0 * NUMEL);
+	for (size_t i = 0; i < numel; i++)
+		assert_true(seen[2 * numel + i] == 2.0f); /* (1 + 2) * 2 / 4 + 0.5 */
+	assert_true(record.completion.result.sum_squares == 4.0 * (double)numel);
 	assert_false(record.completion.result.overflow);
 
-	seen[NUMEL + 12345] = 3e38f;
+	seen[numel + 12345] = 3e38f;
 	record = wait_op(f, submit(f, reduce));
 	assert_true(record.completion.result.overflow);
 	munmap(seen, 3 * MIB);

@@ -124,15 +124,14 @@ static void test_client_cannot_write_the_daemon_page(void **state)
 	struct fixture *f = *state;
 	struct client c = open_session(f, SESSION);
 	uint64_t value = 1;
-	void *mapped = mmap(NULL, ZD_FENCE_PAGE_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED, c.daemon_fd, 0);
+	void *mapped = mmap(NULL, PAGE_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED, c.daemon_fd, 0);
 	assert_ptr_equal(mapped, MAP_FAILED);
 	assert_int_equal(errno, EPERM);
-	assert_int_equal(mprotect(c.daemon_page, ZD_FENCE_PAGE_BYTES, PROT_READ | PROT_WRITE), -1);
+	assert_int_equal(mprotect(c.daemon_page, PAGE_BYTES, PROT_READ | PROT_WRITE), -1);
 	assert_int_equal(pwrite(c.daemon_fd, &value, sizeof(value), 0), -1);
 	assert_int_equal(errno, EPERM);
-	assert_int_equal(
-	        fallocate(c.daemon_fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 0, ZD_FENCE_PAGE_BYTES),
-	        -1);
+	assert_int_equal(fallocate(c.daemon_fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 0, PAGE_BYTES),
+	                 -1);
 	/* The daemon still can. */
 	struct zd_command signal = {.kind = ZD_CMD_SIGNAL, .signal = {SESSION, 2, 77}};
 	wait_op(f, submit(f, signal));
@@ -148,7 +147,7 @@ static void test_client_cannot_resize_a_page(void **state)
 	for (size_t i = 0; i < ZD_ARRAY_LEN(fds); i++) {
 		assert_int_equal(ftruncate(fds[i], 0), -1);
 		assert_int_equal(errno, EPERM);
-		assert_int_equal(ftruncate(fds[i], 2 * (off_t)ZD_FENCE_PAGE_BYTES), -1);
+		assert_int_equal(ftruncate(fds[i], 2 * (off_t)PAGE_BYTES), -1);
 		assert_int_equal(errno, EPERM);
 		assert_int_equal(fcntl(fds[i], F_ADD_SEALS, F_SEAL_WRITE), -1);
 		assert_int_equal(errno, EPERM);

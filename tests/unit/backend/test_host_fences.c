@@ -236,8 +236,8 @@ static void test_many_sessions(void **state)
 		for (uint32_t i = 0; i < TRAINERS; i++) {
 			struct zd_fence fence = {0, step};
 			struct zd_command command =
-			        copy(i % 4, at(i % 4 + 1, i * 4 * KIB, 4 * KIB), (i + 1) % 4,
-			             at((i + 1) % 4 + 1, 512 * KIB + i * 4 * KIB, 4 * KIB));
+			        copy(i % 4, at(i % 4 + 1, i * (4 * KIB), 4 * KIB), (i + 1) % 4,
+			             at((i + 1) % 4 + 1, 512 * KIB + i * (4 * KIB), 4 * KIB));
 			command.signal = (struct zd_signal){i + 1, 0, step};
 			ops->submit(f->backend, &command);
 			watches[i] = submit(f, watch((i + 2) % 4, i + 1, 1, &fence));

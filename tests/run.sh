@@ -1,41 +1,65 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
-# Runs test programs and scripts, each with a deadline, and ends with "N passed, N failed".
-# A program counts its tests in cmocka's closing lines; a script in TAP lines ("ok 1 - ..."). One that says neither
-# counts as one test. WRAP goes before each command, TEST_TIMEOUT is seconds for each (default 300).
+# Runs test programs and scripts, each with a deadline, and ends with "N passed, N failed" (and ", N skipped").
+#   tests/run.sh COMMAND...     a COMMAND is a program or script, with its arguments behind blanks
+# A program counts its tests in cmocka's closing lines; a script in TAP lines ("ok 1 - ...", and "1..N" for how many there
+# should be). One that says neither counts as one test. One that ends badly has failed, whatever it counted.
+# WRAP goes before each command, TEST_TIMEOUT is seconds for each (default 300). Output is kept in $BUILD/logs.
 set -u
 cd "$(dirname "$0")/.." || exit 2
 : "${BUILD:=build}" "${WRAP:=}" "${TEST_TIMEOUT:=300}"
 export BUILD
-export ASAN_OPTIONS=${ASAN_OPTIONS:-detect_leaks=1:abort_on_error=0}
-export TSAN_OPTIONS=${TSAN_OPTIONS:-halt_on_error=1:second_deadlock_stack=1}
+# An allocation that cannot be is answered with NULL, as without a sanitizer: tests ask for such.
+export ASAN_OPTIONS=${ASAN_OPTIONS:-detect_leaks=1:abort_on_error=0:allocator_may_return_null=1}
+export TSAN_OPTIONS=${TSAN_OPTIONS:-halt_on_error=1:second_deadlock_stack=1:allocator_may_return_null=1}
 export UBSAN_OPTIONS=${UBSAN_OPTIONS:-print_stacktrace=1}
+
+[ $# -gt 0 ] || { echo 'tests/run.sh: no tests given' >&2; exit 2; }
 logs=$BUILD/logs
-mkdir -p "$logs"
-passed=0 failed=0
+mkdir -p "$logs" || exit 2
+
+cmocka_count() { # word, log: the number in cmocka's line "[  WORD  ] N test(s)", "" without one
+	sed -nE "s/^\[ +$1 +\] ([0-9]+) test.*/\1/p" "$2" | tail -n 1
+}
+
+# Sets p, f and s (passed, failed, skipped) from a log and an exit status.
+count() {
+	local log=$1 rc=$2 planned
+	p=$(cmocka_count PASSED "$log") f=$(cmocka_count FAILED "$log") s=$(cmocka_count SKIPPED "$log")
+	if [ -z "$p$f" ]; then
+		f=$(grep -cE '^not ok\b' "$log")
+		s=$(grep -cE '^ok\b.*# [Ss][Kk][Ii][Pp]' "$log")
+		p=$(($(grep -cE '^ok\b' "$log") - s))
+		planned=$(sed -nE 's/^1\.\.([0-9]+).*/\1/p' "$log" | tail -n 1)
+		[ -n "$planned" ] && [ $((p + f + s)) -lt "$planned" ] && f=$((planned - p - s))
+		[ $((p + f + s)) -eq 0 ] && [ "$rc" -eq 0 ] && p=1
+	fi
+	p=${p:-0} f=${f:-0} s=${s:-0}
+	[ "$rc" -ne 0 ] && [ "$f" -eq 0 ] && f=1
+	return 0
+}
+
+passed=0 failed=0 skipped=0
 for cmd in "$@"; do
 	read -ra words <<<"$cmd"
 	name=${words[0]#"$BUILD"/tests/}
-	log=$logs/$(printf %s "$name" | tr '/ ' '__').log
+	log=$logs/${name//\//_}.log
 	start=$SECONDS
-	timeout -k 10 "$TEST_TIMEOUT" $WRAP "${words[@]}" >"$log" 2>&1
+	# shellcheck disable=SC2086 # WRAP is a command with its arguments
+	timeout -k 10 "$TEST_TIMEOUT" $WRAP "${words[@]}" >"$log" 2>&1 </dev/null
 	rc=$?
-	p=$(sed -nE 's/^\[  PASSED  \] ([0-9]+) test.*/\1/p' "$log" | tail -n 1)
-	f=$(sed -nE 's/^\[  FAILED  \] ([0-9]+) test.*/\1/p' "$log" | tail -n 1)
-	if [ -z "$p$f" ]; then
-		p=$(grep -cE '^ok [0-9]+' "$log")
-		f=$(grep -cE '^not ok [0-9]+' "$log")
-		[ $((p + f)) -eq 0 ] && [ $rc -eq 0 ] && p=1
-	fi
-	p=${p:-0} f=${f:-0}
-	[ $rc -ne 0 ] && [ "$f" -eq 0 ] && f=1
-	passed=$((passed + p)) failed=$((failed + f))
+	count "$log" $rc
+	passed=$((passed + p)) failed=$((failed + f)) skipped=$((skipped + s))
 	if [ "$f" -eq 0 ]; then
-		printf '  ok      %-44s %4d tests %3d s\n' "$name" "$p" $((SECONDS - start))
+		printf '  ok      %-44s %4d tests %3d s\n' "$name" $((p + s)) $((SECONDS - start))
 	else
-		printf '  FAILED  %-44s %4d of %d, exit %d, log %s\n' "$name" "$f" $((p + f)) $rc "$log"
+		why="exit $rc"
+		[ $((SECONDS - start)) -ge "$TEST_TIMEOUT" ] && why="no end within $TEST_TIMEOUT s"
+		printf '  FAILED  %-44s %4d of %d, %s, log %s\n' "$name" "$f" $((p + f + s)) "$why" "$log"
 		grep -vE '^\[ +(RUN|OK) ' "$log" | tail -n 40 | sed 's/^/          /'
 	fi
 done
-echo "$passed passed, $failed failed"
+total="$passed passed, $failed failed"
+[ "$skipped" -gt 0 ] && total="$total, $skipped skipped"
+echo "$total"
 [ "$failed" -eq 0 ]

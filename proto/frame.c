@@ -50,6 +50,7 @@ static int socket_error(int errno_value, const char *doing, struct zd_err *err)
 		return ZD_FRAME_AGAIN;
 	case EPIPE:
 	case ECONNRESET:
+	case ECONNREFUSED: /* from older kernels, when the peer closes at this very moment */
 	case ENOTCONN:
 		return zd_err_set(err, ZEROD_E_DISCONNECTED,
 		                  "%s a packet: the other side closed the connection", doing);

@@ -3,23 +3,445 @@
  * internal.h - what the library's files share, and the one door for the programs that ship with it.
  *
  * zeroctl and zerobench send requests that the public interface does not have (listing, administration) with zc_call().
+ * Everything below that is the library's own.
+ *
+ * How a call travels: a request gets an id and an op, is packed, and is sent at once or put into its thread's batch
+ * (cork.c). There is no thread that reads: of the threads that wait for answers one, the leader, reads the socket and
+ * hands out what came; when it has its own answer it leaves, and another takes over (receive.c). A round trip thus
+ * wakes one thread, the one that wanted it.
+ *
+ * Locks, in the order in which they nest: a client's send_lock, its lock, a stream's lock. None is held while the caller's
+ * functions run.
  */
 #ifndef ZD_CLIENT_INTERNAL_H
 #define ZD_CLIENT_INTERNAL_H
 
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
+#include <sys/queue.h>
+
+#define HASH_NONFATAL_OOM 1 /* an element that could not be added has hh.tbl NULL */
+#include <uthash.h>
 
 #include <zerod.h>
 
+#include "base/err.h"
+#include "proto/frame.h"
+#include "proto/limits.h"
 #include "proto/zerod.pb-c.h"
 
 /*
  * Fills request->id and request->deadline_ms, sends the request and waits for its reply. `deadline_ms` as in zerod.h: 0
  * is the client's default, ZEROD_NO_DEADLINE none. Returns the reply's status when that is not 0 (its text is then in
  * zerod_last_error()), else what `fn` returns. `fn` runs on the calling thread; the reply is valid during the call only.
- * It may be NULL.
+ * It may be NULL. When it returns PROTOCOL, the connection is ended.
  */
 ZEROD_MUST_USE int zc_call(zerod_client *client, Zd__Request *request, uint32_t deadline_ms,
                            int (*fn)(const Zd__Reply *reply, void *arg), void *arg);
+
+/* ---- Limits of the library ------------------------------------------------------------------------------ */
+
+#define ZC_GRACE_NS 2000000000ull /* the daemon keeps deadlines; we wait that much longer, should it hang */
+#define ZC_DRAIN_ABOVE                                                                                       \
+	32u /* outstanding requests from which a sender also reads, so that replies cannot pile up */
+#define ZC_MAX_FINISHED                                                                                      \
+	4096u /* answered tickets that no lease keeps and nobody waited for; the oldest go first */
+#define ZC_POLL_SLICE_NS                                                                                     \
+	100000000ull /* how often a thread that sleeps on a counter looks whether the daemon lives */
+
+/* ---- Fences ----------------------------------------------------------------------------------------------- */
+
+struct zc_fence {
+	uint32_t timeline;
+	uint64_t value;
+};
+
+/* Most gathers have one fence a device: they fit without an allocation. */
+#define ZC_FEW_FENCES 8u
+struct zc_fences {
+	unsigned count;
+	struct zc_fence few[ZC_FEW_FENCES];
+	struct zc_fence *many; /* NULL: `few` holds them */
+};
+
+static inline const struct zc_fence *zc_fences_list(const struct zc_fences *fences)
+{
+	return fences->many ? fences->many : fences->few;
+}
+
+/* Signed and cyclic, as the daemon compares. */
+static inline bool zc_fence_reached(uint64_t counter, uint64_t value)
+{
+	return (int64_t)(counter - value) >= 0;
+}
+
+/* ---- Segments and places ------------------------------------------------------------------------------------ */
+
+struct zc_location {
+	uint32_t segment; /* 0: nowhere */
+	uint64_t offset;
+	uint64_t bytes;
+};
+
+struct zc_segment {
+	uint32_t id;
+	uint64_t bytes;
+	int fd;    /* -1 once it is mapped */
+	void *map; /* NULL until the first use */
+	UT_hash_handle hh;
+};
+
+/* ---- Requests ------------------------------------------------------------------------------------------------ */
+
+/* An unpacked packet of the daemon, shared by the callers whose replies it carries. */
+struct zc_packet {
+	unsigned refs;
+	struct zd_arena arena;
+};
+
+enum zc_op_kind {
+	ZC_OP_CALL,     /* a caller waits for the reply; the op is on its stack */
+	ZC_OP_GATHER,   /* a ticket, valid while its lease lasts */
+	ZC_OP_PREFETCH, /* a ticket without a lease, consumed by the first wait */
+	ZC_OP_RELEASE,  /* the same */
+};
+
+/*
+ * One request. It is in the client's table from zc_op_add() until it has been answered (CALL), consumed, or released
+ * (tickets): "in the table" is what makes a ticket valid.
+ */
+struct zc_op {
+	uint64_t id;
+	enum zc_op_kind kind;
+	bool sent;     /* not in a batch any more */
+	bool answered; /* status is set */
+	bool stale;    /* the lease ended before the answer came */
+	int status;
+	LIST_ENTRY(zc_op) in_table;
+
+	/* CALL: the packet is referenced until zc_packet_unref(); both NULL when the connection broke. */
+	const Zd__Reply *reply;
+	struct zc_packet *packet;
+
+	/* tickets */
+	unsigned refs; /* the table's, and one for each thread that waits */
+	bool finished; /* in the client's list of finished tickets */
+	uint32_t deadline_ms;
+	char *error;   /* of the daemon; NULL: none, or no memory for it */
+	uint32_t uses; /* GATHER: what it added to its lease */
+	struct zc_unit *unit;
+	struct zc_lease *lease; /* GATHER: until the lease ends or the gather fails */
+	LIST_ENTRY(zc_op) in_lease;
+	TAILQ_ENTRY(zc_op) in_finished;
+
+	/* GATHER, once answered with 0 */
+	struct zc_location buffer;
+	struct zc_location own_shard; /* segment 0: no copy is left to be made */
+	struct zc_fences fences;
+};
+
+LIST_HEAD(zc_op_list, zc_op);
+TAILQ_HEAD(zc_op_queue, zc_op);
+
+/* Ids count up, so that as many chains as there may be outstanding requests stay short without a hash function. */
+#define ZC_OP_CHAINS ZD_MAX_OUTSTANDING
+
+/* A thread that sleeps until its op is answered (op NULL: until anything is), or until it has to read. */
+struct zc_waiter {
+	pthread_cond_t wake;
+	const struct zc_op *op;
+	TAILQ_ENTRY(zc_waiter) link;
+};
+
+TAILQ_HEAD(zc_waiter_queue, zc_waiter);
+
+/* The requests that one thread has collected since it corked. Only that thread touches it, but for `link`. */
+struct zc_batch {
+	uint64_t thread; /* zc_thread_serial() */
+	unsigned depth;
+	struct zd_err failure; /* of the first packet that could not be sent */
+	unsigned count;
+	uint64_t ids[ZD_MAX_BATCH];
+	size_t nbytes;
+	uint8_t bytes[ZD_MAX_PACKET_BYTES];
+	LIST_ENTRY(zc_batch) link;
+};
+
+/* ---- Objects -------------------------------------------------------------------------------------------------- */
+
+/* What this session may still release under one tag. Ends when uses_left is 0. */
+struct zc_lease {
+	char tag[ZD_MAX_TAG_BYTES + 1];
+	uint64_t uses_left;
+	struct zc_op_list ops;
+	LIST_ENTRY(zc_lease) link;
+};
+
+/* A unit as the daemon knows it; handles of one unit share it, and so do its ops. */
+struct zc_unit {
+	uint64_t id;
+	unsigned refs;    /* handles and ops */
+	unsigned handles; /* the last one to be unregistered tells the daemon */
+	enum zerod_dtype dtype;
+	struct zc_location shard;
+	uint64_t shard_numel, true_numel, offset_numel, padded_numel;
+	uint64_t target_offset_numel;
+	uint64_t version;
+	bool frozen;
+	LIST_HEAD(, zc_lease) leases;
+	UT_hash_handle hh;
+	char name[ZD_MAX_UNIT_NAME_BYTES + 1];
+};
+
+struct zerod_unit {
+	struct zerod_group *group;
+	struct zc_unit *shared;
+	LIST_ENTRY(zerod_unit) link;
+};
+
+struct zerod_bucket {
+	struct zerod_group *group;
+	uint64_t id;
+	enum zerod_dtype dtype;
+	LIST_ENTRY(zerod_bucket) link;
+};
+
+struct zerod_group {
+	struct zerod_client *client;
+	uint64_t id;
+	uint32_t world_size, rank;
+	/* The flat target between step_begin and step_end. */
+	bool target_bound;
+	struct zc_location target;
+	enum zerod_dtype target_dtype;
+	LIST_HEAD(, zerod_unit) units;
+	LIST_HEAD(, zerod_bucket) buckets;
+	LIST_ENTRY(zerod_group) link;
+};
+
+struct zerod_buffer {
+	struct zerod_client *client;
+	uint64_t id;
+	LIST_ENTRY(zerod_buffer) link;
+};
+
+struct zerod_client {
+	/* Set by zerod_connect(), then fixed. */
+	int sock;
+	uint64_t serial; /* of this client, never used again: threads keep their error texts under it */
+	unsigned fork_generation;
+	uint32_t deadline_ms;
+	uint32_t ntimelines;
+	uint64_t *client_page;       /* we write, the daemon reads */
+	const uint64_t *daemon_page; /* the daemon writes */
+
+	pthread_mutex_t send_lock; /* the order of packets on the socket */
+
+	atomic_bool poisoned; /* a wait was freed by an abort */
+	atomic_uint ncorked;  /* threads with a batch: spares all others the search */
+	atomic_int
+	        broken_status; /* 0, or why the connection is of no use any more; broken_text goes with it */
+	char broken_text[ZD_ERR_TEXT_BYTES];
+
+	pthread_mutex_t copy_lock; /* one own-slice copy at a time */
+	pthread_mutex_t lock;      /* all that follows */
+	uint64_t next_id;
+	struct zc_op_list ops[ZC_OP_CHAINS]; /* by id */
+	unsigned outstanding, abandoned;
+	struct zc_op_queue finished;
+	unsigned nfinished;
+
+	bool reading; /* some thread is at the socket */
+	struct zc_waiter_queue waiters;
+	struct zc_packet *spare_packet;
+	uint8_t *receive_buffer; /* the reader's; ZD_MAX_PACKET_BYTES */
+
+	struct zc_segment *segments; /* hash by id */
+	struct zc_unit *units;       /* hash by id */
+	LIST_HEAD(, zc_batch) batches;
+	LIST_HEAD(, zerod_group) groups;
+	LIST_HEAD(, zerod_buffer) buffers;
+	LIST_HEAD(, zerod_stream) streams;
+	bool timeline_used[ZEROD_MAX_STREAMS];
+	uint64_t timeline_value
+	        [ZEROD_MAX_STREAMS]; /* where the next stream on it goes on: values never go back */
+};
+
+/* ---- errors.c ------------------------------------------------------------------------------------------------- */
+
+/* Where this thread keeps its last error on the client (NULL: on none). Never NULL; valid until the thread's next
+ * zc_err() for another client. */
+struct zd_err *zc_err(const struct zerod_client *client);
+/* A number of the calling thread that no other thread ever has. */
+uint64_t zc_thread_serial(void);
+
+/* ---- client.c --------------------------------------------------------------------------------------------------- */
+
+/* Every public function begins with it: INVALID for NULL, FORKED, or why the connection broke. */
+int zc_enter(const struct zerod_client *client, struct zd_err **err) __attribute__((warn_unused_result));
+/* POISONED when a wait of this session was freed by an abort. */
+int zc_check_poison(struct zerod_client *client, struct zd_err *err) __attribute__((warn_unused_result));
+
+/* ---- options.c -------------------------------------------------------------------------------------------------- */
+
+/* Copies options of the caller's struct_size into `copy` of `known_bytes`, zeroed where the caller's are shorter. INVALID
+ * when a longer structure sets what this library does not know. `given` NULL: all zero. */
+int zc_options(void *copy, size_t known_bytes, const void *given, const char *what, struct zd_err *err)
+        __attribute__((warn_unused_result));
+/* INVALID names bits beyond `known`. */
+int zc_flags(uint32_t flags, uint32_t known, const char *what, struct zd_err *err)
+        __attribute__((warn_unused_result));
+/* The deadline as it travels: milliseconds, 0 for none. */
+uint32_t zc_deadline_ms(const struct zerod_client *client, uint32_t option_ms);
+/* Until when to wait here for what travels with that deadline; UINT64_MAX for none. CLOCK_MONOTONIC. */
+uint64_t zc_deadline_ns(uint32_t wire_ms);
+uint64_t zc_now_ns(void);
+
+/* Checks that the reply has the body that the request asks for; PROTOCOL otherwise. */
+int zc_check_body(const Zd__Reply *reply, Zd__Reply__BodyCase body, struct zd_err *err)
+        __attribute__((warn_unused_result));
+
+/* ---- request.c ---------------------------------------------------------------------------------------------------- */
+
+/* With the lock: */
+struct zc_op *zc_op_find(struct zerod_client *client, uint64_t id);
+void zc_op_remove(struct zc_op *op);
+/* The op is answered here, not by the daemon: the request could not be sent, or the connection broke. */
+void zc_op_fail(struct zerod_client *client, struct zc_op *op, const struct zd_err *err);
+
+/* Sends a packet with the requests `ids`, or fails their ops and says why. Blocks while there is no room. */
+int zc_transmit(struct zerod_client *client, const uint8_t *bytes, size_t nbytes, const uint64_t *ids,
+                unsigned nids, struct zd_err *err) __attribute__((warn_unused_result));
+/* Sends a request whose ticket will be waited for, or puts it into the thread's batch. The op is the table's from then on;
+ * on failure it is gone. */
+int zc_post(struct zerod_client *client, struct zc_op *op, Zd__Request *request, struct zd_err *err)
+        __attribute__((warn_unused_result));
+
+/* ---- receive.c ------------------------------------------------------------------------------------------------------ */
+
+/* All with the lock held; they give it back while they block. */
+
+/* Waits until the op is answered. DEADLINE, without a text, when it is not in time. */
+int zc_wait_answer(struct zerod_client *client, const struct zc_op *op, uint64_t deadline_ns)
+        __attribute__((warn_unused_result));
+/* Reads, or sleeps until another thread has read. False when the deadline has passed. */
+bool zc_wait_progress(struct zerod_client *client, const struct zc_op *op, uint64_t deadline_ns);
+/* To be called by who stops waiting: somebody else may have to read now. */
+void zc_hand_over(struct zerod_client *client);
+/* Reads what is there, unless somebody else does. */
+void zc_drain(struct zerod_client *client);
+/* Takes one packet, if one comes within the timeout, and says whether; with `or_writable` also returns when the socket has
+ * room. Nobody may be reading. */
+bool zc_read(struct zerod_client *client, int timeout_ms, bool or_writable);
+/* Ends the connection: everything outstanding is answered with err->status and its text. The first break counts. */
+void zc_break(struct zerod_client *client, const struct zd_err *err);
+/* The op is answered: wakes who waits for it. */
+void zc_wake(struct zerod_client *client, const struct zc_op *op);
+void zc_packet_unref(struct zerod_client *client, struct zc_packet *packet);
+void zc_packet_free(struct zc_packet *packet);
+
+/* ---- cork.c ---------------------------------------------------------------------------------------------------------- */
+
+/* The calling thread's batch; NULL when it has not corked. */
+struct zc_batch *zc_batch_find(struct zerod_client *client);
+/* Adds a packed request; sends what is there first when it does not fit. The op is answered with the failure if that
+ * cannot be sent. */
+void zc_batch_add(struct zerod_client *client, struct zc_batch *batch, const uint8_t *bytes, size_t nbytes,
+                  uint64_t id);
+/* Sends the calling thread's batch: every call that waits begins with it. A failure is in the ops and in the uncork. */
+void zc_flush(struct zerod_client *client);
+void zc_batches_free(struct zerod_client *client);
+
+/* ---- segment.c --------------------------------------------------------------------------------------------------------- */
+
+/* All with the lock. The descriptor is taken over, whatever is returned. PROTOCOL for anything that does not fit. */
+int zc_segment_add(struct zerod_client *client, const Zd__Segment *segment, int fd, struct zd_err *err)
+        __attribute__((warn_unused_result));
+/* Maps the fence pages; takes both descriptors over. */
+int zc_pages_map(struct zerod_client *client, int client_fd, int daemon_fd, struct zd_err *err)
+        __attribute__((warn_unused_result));
+/* Checks that the place lies in a segment that we have, holds `min_bytes`, and is aligned for elements of `align` bytes. */
+int zc_location_take(struct zerod_client *client, const Zd__Location *from, uint64_t min_bytes, size_t align,
+                     struct zc_location *location, struct zd_err *err) __attribute__((warn_unused_result));
+/* The address of a place that was taken; maps its segment at the first use. SYSTEM when that fails. */
+int zc_location_map(struct zerod_client *client, const struct zc_location *location, void **data,
+                    struct zd_err *err) __attribute__((warn_unused_result));
+void zc_segments_free(struct zerod_client *client);
+
+/* ---- fence.c ------------------------------------------------------------------------------------------------------------- */
+
+/* Copies and checks fences on the daemon's page. */
+int zc_fences_take(const struct zerod_client *client, size_t count, Zd__Fence *const *from,
+                   struct zc_fences *fences, struct zd_err *err) __attribute__((warn_unused_result));
+void zc_fences_deinit(struct zc_fences *fences);
+/* Have all passed: 1, not yet: 0, or ZEROD_E_ABORTED. */
+int zc_fences_poll(const struct zerod_client *client, const struct zc_fences *fences);
+/* Blocks the calling thread, without the lock, until all have passed: 0, ABORTED (the session is poisoned then), DEADLINE, or
+ * why the connection broke. `what` is waited for. */
+int zc_fences_wait(struct zerod_client *client, const struct zc_fences *fences, uint64_t deadline_ns,
+                   const char *what, struct zd_err *err) __attribute__((warn_unused_result));
+/* Stores into the client's page and wakes who sleeps on it. */
+void zc_timeline_signal(struct zerod_client *client, uint32_t timeline, uint64_t value);
+
+/* ---- stream.c -------------------------------------------------------------------------------------------------------------- */
+
+/* Fences behind all that is now in some streams, as they go into a request. */
+struct zc_fence_args {
+	size_t count;
+	Zd__Fence fences[ZD_MAX_FENCES];
+	Zd__Fence *pointers[ZD_MAX_FENCES];
+};
+
+/* A stream with nothing to do needs no fence: its work has ended before the request is sent. */
+int zc_streams_fence(struct zerod_client *client, zerod_stream *const *streams, uint32_t nstreams,
+                     struct zc_fence_args *args, struct zd_err *err) __attribute__((warn_unused_result));
+/* INVALID unless the stream is the client's. */
+int zc_stream_check(const struct zerod_client *client, const zerod_stream *stream, struct zd_err *err)
+        __attribute__((warn_unused_result));
+/* Work appended from now on runs when the fences have passed. */
+int zc_stream_wait(zerod_stream *stream, const struct zc_fences *fences, struct zd_err *err)
+        __attribute__((warn_unused_result));
+/* With the client's lock: streams whose wait was aborted take work again. */
+void zc_streams_reset(struct zerod_client *client);
+/* In a forked child, where the stream's thread does not exist. */
+void zc_stream_forget(zerod_stream *stream);
+
+/* ---- ticket.c ----------------------------------------------------------------------------------------------------------------- */
+
+/* All with the lock. The daemon answered a ticket; PROTOCOL when the answer makes no sense. */
+int zc_ticket_answer(struct zerod_client *client, struct zc_op *op, const Zd__Reply *reply,
+                     struct zd_err *err) __attribute__((warn_unused_result));
+/* It will not answer it; the op's status says why. */
+void zc_ticket_fail(struct zerod_client *client, struct zc_op *op, const char *error);
+/* The ticket is of no use any more: takes it out of the table, now or when it is answered. */
+void zc_ticket_drop(struct zerod_client *client, struct zc_op *op);
+void zc_ticket_unref(struct zc_op *op);
+
+/* ---- lease.c ------------------------------------------------------------------------------------------------------------------- */
+
+/* All with the lock. A gather adds its uses and its ticket to the lease of its tag. */
+int zc_lease_add(struct zc_unit *unit, const char *tag, struct zc_op *op, struct zd_err *err)
+        __attribute__((warn_unused_result));
+/* One release of the tag; the last one makes the lease's tickets stale. Nothing where nothing is held. */
+void zc_lease_release(struct zerod_client *client, struct zc_unit *unit, const char *tag);
+/* The gather failed: what it added is taken back. */
+void zc_lease_withdraw(struct zerod_client *client, struct zc_op *op);
+void zc_leases_end(struct zerod_client *client, struct zc_unit *unit);
+
+/* ---- group.c, unit.c ----------------------------------------------------------------------------------------------------------- */
+
+/* With the lock. */
+void zc_group_free(struct zerod_group *group);
+void zc_unit_handle_free(struct zerod_unit *unit);
+void zc_unit_unref(struct zc_unit *unit);
+/* Bytes of the unit's shard and of its whole gathered buffer. */
+uint64_t zc_unit_shard_bytes(const struct zc_unit *unit);
+uint64_t zc_unit_padded_bytes(const struct zc_unit *unit);
+/* The handle's client; NULL for NULL. */
+struct zerod_client *zc_unit_client(const struct zerod_unit *unit);
+struct zerod_client *zc_group_client(const struct zerod_group *group);
 
 #endif

@@ -218,29 +218,45 @@ static int ask_daemon(struct zd_bench *bench, struct zd_err *err)
 	return 0;
 }
 
-static int run(struct zd_bench *bench, struct zd_err *err)
+static int measure(struct zd_bench *bench, const char *socket_path, struct zd_err *err)
 {
-	struct zd_private private = {0};
-	const bool scale = bench->options.op == ZD_BENCH_SCALE;
-	int status = 0;
-	bench->socket_path = bench->options.socket_path;
-	bench->devices = bench->options.ranks < 4 ? bench->options.ranks : 4;
-	snprintf(bench->daemon, sizeof(bench->daemon), "two private daemons");
-	if (!bench->socket_path && !scale) {
-		const struct zd_private_options options = {.devices = bench->devices,
-		                                           .arena_bytes = arena_bytes(bench)};
-		status = zd_private_start(&options, &private, err);
-		bench->socket_path = private.socket_path;
-	}
-	if (!status && !scale)
-		status = ask_daemon(bench, err);
+	bench->socket_path = socket_path;
+	int status = ask_daemon(bench, err);
 	if (!status) {
 		zd_report_begin(bench);
 		status = ops[bench->options.op].run(bench, err);
 	}
+	return status;
+}
+
+static int measure_private(struct zd_bench *bench, struct zd_err *err)
+{
+	const struct zd_private_options options = {.devices = bench->devices,
+	                                           .arena_bytes = arena_bytes(bench)};
+	struct zd_private daemon;
+	int status = zd_private_start(&options, &daemon, err);
+	if (!status)
+		status = measure(bench, daemon.socket_path, err);
+	bench->socket_path = NULL; /* goes with the daemon */
+	zd_private_stop(&daemon);
+	return status;
+}
+
+static int run(struct zd_bench *bench, struct zd_err *err)
+{
+	int status;
+	bench->devices = bench->options.ranks < 4 ? bench->options.ranks : 4; /* of a private daemon */
+	if (bench->options.op == ZD_BENCH_SCALE) {
+		snprintf(bench->daemon, sizeof(bench->daemon), "two private daemons");
+		zd_report_begin(bench);
+		status = zd_bench_scale(bench, err);
+	} else if (bench->options.socket_path) {
+		status = measure(bench, bench->options.socket_path, err);
+	} else {
+		status = measure_private(bench, err);
+	}
 	if (!status)
 		zd_report_end(bench);
-	zd_private_stop(&private);
 	return status;
 }
 

@@ -28,7 +28,7 @@ struct rpc_run {
 	size_t nbatches; /* in one block */
 	/* shared with the members: */
 	uint64_t *gathers, *releases, *pings;        /* ns each: BLOCKS * block; pings twice as many */
-	uint64_t *pair_ns, *batch_ns, *ping_pair_ns; /* a block's time divided by its pairs: BLOCKS */
+	uint64_t *pair_ns, *batch_ns, *ping_pair_ns; /* of whole blocks: BLOCKS */
 };
 
 /* ---- Packets as long as real ones ---------------------------------------------------------------------------------- */
@@ -117,7 +117,7 @@ static int measure_pairs(const struct zd_member *member, const struct zd_rank *r
 		if (status)
 			return status;
 	}
-	run->pair_ns[block] = (zd_bench_now_ns() - start_ns) / run->block;
+	run->pair_ns[block] = zd_bench_now_ns() - start_ns;
 	return 0;
 }
 
@@ -130,7 +130,7 @@ static int measure_batches(const struct zd_member *member, const struct zd_rank 
 		if (status)
 			return status;
 	}
-	run->batch_ns[block] = (zd_bench_now_ns() - start_ns) / (run->nbatches * BATCH_PAIRS);
+	run->batch_ns[block] = zd_bench_now_ns() - start_ns;
 	return 0;
 }
 
@@ -196,7 +196,7 @@ static int ping_main(const struct zd_member *member, const struct rpc_run *run)
 				return status;
 			run->pings[block * 2 * run->block + i] = zd_bench_now_ns() - sent_ns;
 		}
-		run->ping_pair_ns[block] = (zd_bench_now_ns() - start_ns) / run->block;
+		run->ping_pair_ns[block] = zd_bench_now_ns() - start_ns;
 	}
 	return 0;
 }
@@ -234,11 +234,17 @@ static int member_main(struct zd_member *member, void *arg)
 
 /* ---- Figures ------------------------------------------------------------------------------------------------------------ */
 
+static double rate(uint64_t *block_ns, size_t pairs)
+{
+	struct zd_stats stats;
+	zd_stats_of(block_ns, BLOCKS, &stats);
+	return (double)pairs * 1e9 / (double)stats.p50;
+}
+
 static void report(const struct zd_bench *bench, const struct rpc_run *run)
 {
 	const size_t npairs = BLOCKS * run->block;
 	struct zd_latency_row gather = {.what = "gather, available", .baseline_what = "ping-pong"};
-	struct zd_stats pair_ns, batch_ns, ping_pair_ns;
 	zd_stats_of(run->gathers, npairs, &gather.time);
 	zd_stats_of(run->pings, 2 * npairs, &gather.baseline);
 	struct zd_latency_row release = {
@@ -246,19 +252,17 @@ static void report(const struct zd_bench *bench, const struct rpc_run *run)
 	zd_stats_of(run->releases, npairs, &release.time);
 	zd_report_latency(bench, &gather);
 	zd_report_latency(bench, &release);
-	zd_stats_of(run->pair_ns, BLOCKS, &pair_ns);
-	zd_stats_of(run->batch_ns, BLOCKS, &batch_ns);
-	zd_stats_of(run->ping_pair_ns, BLOCKS, &ping_pair_ns);
-	zd_report_figure(bench, "gather+release one by one", 1e9 / (double)pair_ns.p50, "pairs/s");
-	zd_report_figure(bench, "gather+release in batches of 32", 1e9 / (double)batch_ns.p50, "pairs/s");
-	zd_report_figure(bench, "ping-pong, two round trips a pair", 1e9 / (double)ping_pair_ns.p50,
-	                 "pairs/s");
+	const double one_by_one = rate(run->pair_ns, run->block);
+	const double batched = rate(run->batch_ns, run->nbatches * BATCH_PAIRS);
+	const double ping_pong = rate(run->ping_pair_ns, run->block);
+	zd_report_figure(bench, "gather+release one by one", one_by_one, "pairs/s");
+	zd_report_figure(bench, "gather+release in batches of 32", batched, "pairs/s");
+	zd_report_figure(bench, "ping-pong, two round trips a pair", ping_pong, "pairs/s");
 	zd_report_target(bench, "gather request: p50 / ping-pong",
 	                 (double)gather.time.p50 / (double)gather.baseline.p50, true, 2.5);
 	zd_report_target(bench, "gather request: p99 / ping-pong",
 	                 (double)gather.time.p99 / (double)gather.baseline.p99, true, 6);
-	zd_report_target(bench, "batches of 32: pairs/s / ping-pong",
-	                 (double)ping_pair_ns.p50 / (double)batch_ns.p50, false, 10);
+	zd_report_target(bench, "batches of 32: pairs/s / ping-pong", batched / ping_pong, false, 10);
 }
 
 int zd_bench_rpc(struct zd_bench *bench, struct zd_err *err)
@@ -268,7 +272,8 @@ int zd_bench_rpc(struct zd_bench *bench, struct zd_err *err)
 	                      .reply_bytes = gather_reply_bytes(),
 	                      .block = zd_max_u64(bench->options.iters / BLOCKS, 1)};
 	run.nbatches = zd_max_u64(run.block / BATCH_PAIRS, 1);
-	const size_t npairs = BLOCKS * run.block, shared_bytes = (4 * npairs + 3 * BLOCKS) * sizeof(uint64_t);
+	const size_t npairs = BLOCKS * run.block;
+	const size_t shared_bytes = (4 * npairs + (size_t)3 * BLOCKS) * sizeof(uint64_t);
 	uint64_t *shared = zd_shared_new(shared_bytes, err);
 	if (!shared)
 		return ZEROD_E_SYSTEM;

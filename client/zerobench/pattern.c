@@ -76,7 +76,10 @@ uint64_t zd_pattern_count_wrong_sums(const float *sum, enum zerod_dtype dtype, u
 		float expected = 0;
 		for (uint32_t rank = 0; rank < ranks; rank++)
 			expected += gradient(dtype, rank, first + i);
-		wrong += memcmp(&expected, &sum[i], sizeof(expected)) != 0;
+		uint32_t expected_bits, found_bits;
+		memcpy(&expected_bits, &expected, sizeof(expected_bits));
+		memcpy(&found_bits, &sum[i], sizeof(found_bits));
+		wrong += found_bits != expected_bits;
 	}
 	return wrong;
 }

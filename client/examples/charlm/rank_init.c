@@ -28,7 +28,7 @@ static int join(struct rank *r)
 {
 	struct zerod_options options = ZEROD_INIT(options);
 	char name[32];
-	(void)snprintf(name, sizeof(name), "charlm rank %u", r->index);
+	(void)snprintf(name, sizeof(name), "charlm.%u", r->index);
 	options.socket_path = r->plan->socket;
 	options.name = name;
 	int rc = zerod_connect(&options, &r->client);

@@ -79,7 +79,7 @@ static int launch(struct rank *r, zerod_stream *stream, void (*fn)(void *), stru
 /* ---- Gather and release ------------------------------------------------------------------------------ */
 
 /* Gathers the unit for `uses` releases under the tag, and prefetches the one that comes next, in one packet. The compute
- * stream waits for the bytes, the rank does not. */
+ * stream waits for the bytes, the rank does not; nobody waits for the prefetch. */
 static int gather(struct rank *r, enum charlm_unit unit, const char *tag, uint32_t uses,
                   enum charlm_unit next, const float **params)
 {

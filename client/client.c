@@ -1,0 +1,302 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * client.c - a connection from zerod_connect() to zerod_close().
+ *
+ * A forked child shares its parent's socket and has none of its threads. It is told apart by a generation that pthread_atfork
+ * counts up in the child, which is cheaper to look at than getpid(), and it touches neither the socket nor a lock.
+ */
+#include "client/internal.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "base/text.h"
+
+#define DEFAULT_DEADLINE_MS 60000u
+#define CONNECT_RETRY_NS    1000000 /* while the daemon's queue of connections is full */
+#define FALLBACK_NAME       "zerod client"
+
+/* ---- Fork -------------------------------------------------------------------------------------------------- */
+
+static atomic_uint fork_generation;
+
+static void count_fork(void)
+{
+	fork_generation++;
+}
+
+static void watch_forks(void)
+{
+	(void)pthread_atfork(NULL, NULL, count_fork);
+}
+
+static bool is_forked(const struct zerod_client *client)
+{
+	return client->fork_generation != atomic_load_explicit(&fork_generation, memory_order_relaxed);
+}
+
+int zc_enter(const struct zerod_client *client, struct zd_err **err)
+{
+	int broken_status;
+
+	*err = zc_err(client);
+	if (!client)
+		return zd_err_set(*err, ZEROD_E_INVALID, "the handle is NULL");
+	if (is_forked(client))
+		return zd_err_set(*err, ZEROD_E_FORKED, "the client was made before fork()");
+	broken_status = client->broken_status;
+	return broken_status ? zd_err_set(*err, broken_status, "%s", client->broken_text) : 0;
+}
+
+int zc_check_poison(struct zerod_client *client, struct zd_err *err)
+{
+	if (!client->poisoned)
+		return 0;
+	return zd_err_set(err, ZEROD_E_POISONED,
+	                  "a wait of this session was freed by an abort: discard what "
+	                  "followed, then reset the session");
+}
+
+/* ---- The socket ---------------------------------------------------------------------------------------------- */
+
+static const char *choose_path(const struct zerod_options *options)
+{
+	const char *path = options->socket_path;
+
+	if (!path)
+		path = secure_getenv("ZEROD_SOCKET");
+	return path && (path[0] || options->socket_path) ? path : ZD_DEFAULT_SOCKET;
+}
+
+static int explain_connect(int error, const char *path, struct zd_err *err)
+{
+	switch (error) {
+	case ENOENT:
+	case ECONNREFUSED:
+	case ENOTDIR:
+		return zd_err_set(err, ZEROD_E_CONNECT, "no daemon listens on %s: %s", path, strerror(error));
+	case EPROTOTYPE:
+		return zd_err_set(err, ZEROD_E_CONNECT, "what listens on %s is not zerod", path);
+	case EAGAIN:
+		return zd_err_set(err, ZEROD_E_CONNECT, "the daemon on %s takes no connections", path);
+	case EACCES:
+	case EPERM:
+		return zd_err_set(err, ZEROD_E_PERMISSION, "connecting to %s: %s", path, strerror(error));
+	default:
+		return zd_err_errno(err, error, "connecting to %s", path);
+	}
+}
+
+static int open_socket(const char *path, uint64_t deadline_ns, int *sock, struct zd_err *err)
+{
+	const struct timespec retry = {.tv_nsec = CONNECT_RETRY_NS};
+	struct sockaddr_un addr;
+	int opened, error, rc = zd_frame_address(path, &addr, err);
+
+	if (rc)
+		return rc;
+	opened = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+	if (opened < 0)
+		return zd_err_errno(err, errno, "opening a socket");
+	for (;;) {
+		error = connect(opened, (const struct sockaddr *)&addr, sizeof(addr)) ? errno : 0;
+		if (error != EINTR && (error != EAGAIN || zc_now_ns() >= deadline_ns))
+			break;
+		(void)nanosleep(&retry, NULL); /* there is nothing to poll for: the queue is the listener's */
+	}
+	if (error) {
+		(void)close(opened);
+		return explain_connect(error, path, err);
+	}
+	*sock = opened;
+	return 0;
+}
+
+/* ---- Making and freeing -------------------------------------------------------------------------------------- */
+
+static struct zerod_client *new_client(uint32_t deadline_ms)
+{
+	static atomic_uint_fast64_t serials;
+	struct zerod_client *client = calloc(1, sizeof(*client));
+
+	if (!client)
+		return NULL;
+	client->receive_buffer = malloc(ZD_MAX_PACKET_BYTES);
+	if (!client->receive_buffer) {
+		free(client);
+		return NULL;
+	}
+	client->sock = -1;
+	client->serial = atomic_fetch_add(&serials, 1) + 1;
+	client->fork_generation = fork_generation;
+	client->deadline_ms = deadline_ms;
+	pthread_mutex_init(&client->send_lock, NULL);
+	pthread_mutex_init(&client->copy_lock, NULL);
+	pthread_mutex_init(&client->lock, NULL);
+	TAILQ_INIT(&client->finished);
+	TAILQ_INIT(&client->waiters);
+	return client;
+}
+
+/* With no other thread about. Handles first, since they hold units and tickets. */
+static void free_objects(struct zerod_client *client)
+{
+	struct zerod_group *group;
+	struct zerod_buffer *buffer;
+	struct zc_op *op;
+
+	while ((group = LIST_FIRST(&client->groups)))
+		zc_group_free(group);
+	while ((buffer = LIST_FIRST(&client->buffers))) {
+		LIST_REMOVE(buffer, link);
+		free(buffer);
+	}
+	for (unsigned i = 0; i < ZC_OP_CHAINS; i++)
+		while ((op = LIST_FIRST(&client->ops[i]))) {
+			op->answered = true; /* or never will be */
+			zc_ticket_drop(client, op);
+		}
+	zc_batches_free(client);
+	zc_segments_free(client);
+	zc_packet_free(client->spare_packet);
+}
+
+static void free_client(struct zerod_client *client)
+{
+	free_objects(client);
+	if (client->sock >= 0)
+		(void)close(client->sock);
+	if (!is_forked(client)) { /* in a child, a lock may be held by a thread that is not there */
+		pthread_mutex_destroy(&client->send_lock);
+		pthread_mutex_destroy(&client->copy_lock);
+		pthread_mutex_destroy(&client->lock);
+	}
+	free(client->receive_buffer);
+	free(client);
+}
+
+void zerod_close(zerod_client *client)
+{
+	zerod_stream *stream;
+
+	if (!client)
+		return;
+	while ((stream = LIST_FIRST(&client->streams))) {
+		if (is_forked(client))
+			zc_stream_forget(stream);
+		else
+			zerod_stream_destroy(stream);
+	}
+	free_client(client);
+}
+
+/* ---- The hello ------------------------------------------------------------------------------------------------ */
+
+struct greeting {
+	struct zerod_client *client;
+	struct zd_err *err;
+};
+
+static int take_hello(const Zd__Reply *reply, void *arg)
+{
+	struct greeting *greeting = arg;
+	struct zerod_client *client = greeting->client;
+	const Zd__HelloReply *hello;
+	int rc = zc_check_body(reply, ZD__REPLY__BODY_HELLO, greeting->err);
+
+	if (rc)
+		return rc;
+	hello = reply->hello;
+	if (hello->version != ZD_PROTOCOL_VERSION)
+		return zd_err_set(greeting->err, ZEROD_E_VERSION,
+		                  "the daemon speaks version %u, this library %u", hello->version,
+		                  ZD_PROTOCOL_VERSION);
+	if (hello->timelines == 0 || hello->timelines > ZD_TIMELINES)
+		return zd_err_set(greeting->err, ZEROD_E_PROTOCOL, "the daemon's pages have %u timelines",
+		                  hello->timelines);
+	client->ntimelines = hello->timelines;
+	return 0;
+}
+
+static int greet(struct zerod_client *client, const char *name)
+{
+	Zd__Request request = ZD__REQUEST__INIT;
+	Zd__Hello hello = ZD__HELLO__INIT;
+	struct greeting greeting = {.client = client, .err = zc_err(client)};
+
+	hello.version_min = ZD_PROTOCOL_VERSION;
+	hello.version_max = ZD_PROTOCOL_VERSION;
+	hello.name = (char *)name;
+	request.body_case = ZD__REQUEST__BODY_HELLO;
+	request.hello = &hello;
+	return zc_call(client, &request, 0, take_hello, &greeting);
+}
+
+/* The program's name, unless that is no name for a session. */
+static int choose_name(const char *given, const char **name, struct zd_err *err)
+{
+	*name = given ? given : program_invocation_short_name;
+	if (given)
+		return zd_name_check(given, ZD_MAX_NAME_BYTES, "client name", err);
+	if (zd_name_check(*name, ZD_MAX_NAME_BYTES, "client name", NULL))
+		*name = FALLBACK_NAME;
+	return 0;
+}
+
+int zerod_connect(const struct zerod_options *given, zerod_client **client)
+{
+	static pthread_once_t forks_watched = PTHREAD_ONCE_INIT;
+	struct zd_err *err = zc_err(NULL);
+	struct zerod_options options;
+	struct zerod_client *made;
+	const char *name;
+	int rc = zc_options(&options, sizeof(options), given, "zerod_options", err);
+
+	if (!rc && !client)
+		rc = zd_err_set(err, ZEROD_E_INVALID, "client is NULL");
+	if (!rc)
+		rc = choose_name(options.name, &name, err);
+	if (rc)
+		return rc;
+	(void)pthread_once(&forks_watched, watch_forks);
+	made = new_client(options.deadline_ms ? options.deadline_ms : DEFAULT_DEADLINE_MS);
+	if (!made)
+		return zd_err_errno(err, ENOMEM, "connecting");
+	rc = open_socket(choose_path(&options), zc_deadline_ns(zc_deadline_ms(made, 0)), &made->sock, err);
+	if (!rc) {
+		rc = greet(made, name);
+		if (rc) /* there will be no client to ask */
+			rc = zd_err_set(err, rc, "%s", zc_err(made)->text);
+	}
+	if (rc) {
+		free_client(made);
+		return rc;
+	}
+	*client = made;
+	return 0;
+}
+
+/* ---- Session ---------------------------------------------------------------------------------------------------- */
+
+int zerod_session_reset(zerod_client *client)
+{
+	Zd__Request request = ZD__REQUEST__INIT;
+	Zd__SessionReset reset = ZD__SESSION_RESET__INIT;
+	int rc;
+
+	request.body_case = ZD__REQUEST__BODY_SESSION_RESET;
+	request.session_reset = &reset;
+	rc = zc_call(client, &request, 0, NULL, NULL);
+	if (rc)
+		return rc;
+	pthread_mutex_lock(&client->lock);
+	zc_streams_reset(client);
+	pthread_mutex_unlock(&client->lock);
+	client->poisoned = false;
+	return 0;
+}

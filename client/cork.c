@@ -1,0 +1,119 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * cork.c - batches: requests that a thread collects and sends together.
+ *
+ * A batch belongs to one thread of one client, and only that thread fills and sends it. Requests go out in the order of the
+ * thread's calls, since every call that does not join the batch sends it first. A batch whose thread ended without uncorking
+ * is freed with the client; its tickets are never answered.
+ */
+#include "client/internal.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+struct zc_batch *zc_batch_find(struct zerod_client *client)
+{
+	uint64_t thread = zc_thread_serial();
+	struct zc_batch *batch;
+
+	if (atomic_load_explicit(&client->ncorked, memory_order_relaxed) == 0)
+		return NULL;
+	pthread_mutex_lock(&client->lock);
+	LIST_FOREACH (batch, &client->batches, link)
+		if (batch->thread == thread)
+			break;
+	pthread_mutex_unlock(&client->lock);
+	return batch;
+}
+
+static void send_batch(struct zerod_client *client, struct zc_batch *batch)
+{
+	struct zd_err err;
+
+	if (batch->count == 0)
+		return;
+	if (zc_transmit(client, batch->bytes, batch->nbytes, batch->ids, batch->count, &err) &&
+	    !batch->failure.status)
+		batch->failure = err;
+	batch->count = 0;
+	batch->nbytes = 0;
+}
+
+void zc_batch_add(struct zerod_client *client, struct zc_batch *batch, const uint8_t *bytes, size_t nbytes,
+                  uint64_t id)
+{
+	if (batch->count == ZD_MAX_BATCH || batch->nbytes + nbytes > sizeof(batch->bytes))
+		send_batch(client, batch);
+	memcpy(batch->bytes + batch->nbytes, bytes, nbytes);
+	batch->nbytes += nbytes;
+	batch->ids[batch->count++] = id;
+}
+
+void zc_flush(struct zerod_client *client)
+{
+	struct zc_batch *batch = zc_batch_find(client);
+
+	if (batch)
+		send_batch(client, batch);
+}
+
+void zerod_cork(zerod_client *client)
+{
+	struct zc_batch *batch;
+	struct zd_err *err;
+
+	if (zc_enter(client, &err))
+		return;
+	batch = zc_batch_find(client);
+	if (batch) {
+		batch->depth++;
+		return;
+	}
+	batch = malloc(sizeof(*batch));
+	if (!batch) /* requests then go out one by one, which is slower and else the same */
+		return;
+	batch->thread = zc_thread_serial();
+	batch->depth = 1;
+	batch->failure = (struct zd_err)ZD_ERR_NONE;
+	batch->count = 0;
+	batch->nbytes = 0;
+	pthread_mutex_lock(&client->lock);
+	LIST_INSERT_HEAD(&client->batches, batch, link);
+	pthread_mutex_unlock(&client->lock);
+	atomic_fetch_add(&client->ncorked, 1);
+}
+
+int zerod_uncork(zerod_client *client)
+{
+	struct zc_batch *batch;
+	struct zd_err *err;
+	int rc = zc_enter(client, &err);
+
+	if (rc == ZEROD_E_FORKED || !client)
+		return rc;
+	batch = zc_batch_find(client);
+	if (!batch)
+		return rc ? rc : zd_err_set(err, ZEROD_E_STATE, "uncork without a cork by this thread");
+	if (--batch->depth > 0)
+		return rc;
+	send_batch(client, batch);
+	rc = batch->failure.status;
+	if (rc)
+		*err = batch->failure;
+	pthread_mutex_lock(&client->lock);
+	LIST_REMOVE(batch, link);
+	pthread_mutex_unlock(&client->lock);
+	atomic_fetch_sub(&client->ncorked, 1);
+	free(batch);
+	return rc;
+}
+
+void zc_batches_free(struct zerod_client *client)
+{
+	struct zc_batch *batch;
+
+	while ((batch = LIST_FIRST(&client->batches))) {
+		LIST_REMOVE(batch, link);
+		free(batch);
+	}
+}

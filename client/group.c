@@ -1,0 +1,131 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* group.c - joining a group as one rank, and leaving it. */
+#include "client/internal.h"
+
+#include <errno.h>
+#include <stdlib.h>
+
+#include "base/text.h"
+
+#define DEFAULT_GROUP "world"
+
+struct zerod_client *zc_group_client(const struct zerod_group *group)
+{
+	return group ? group->client : NULL;
+}
+
+void zc_group_free(struct zerod_group *group)
+{
+	struct zerod_unit *unit;
+	struct zerod_bucket *bucket;
+
+	while ((unit = LIST_FIRST(&group->units)))
+		zc_unit_handle_free(unit);
+	while ((bucket = LIST_FIRST(&group->buckets))) {
+		LIST_REMOVE(bucket, link);
+		free(bucket);
+	}
+	LIST_REMOVE(group, link);
+	free(group);
+}
+
+static int take_options(const struct zerod_group_options *given, struct zerod_group_options *options,
+                        struct zd_err *err)
+{
+	int rc = zc_options(options, sizeof(*options), given, "zerod_group_options", err);
+
+	if (rc)
+		return rc;
+	if (!options->group)
+		options->group = DEFAULT_GROUP;
+	rc = zd_name_check(options->job, ZD_MAX_NAME_BYTES, "job", err);
+	if (!rc)
+		rc = zd_name_check(options->group, ZD_MAX_NAME_BYTES, "group", err);
+	if (!rc)
+		rc = zc_flags(options->flags, ZEROD_GROUP_DURABLE, "zerod_group_options", err);
+	if (rc)
+		return rc;
+	if (options->world_size == 0 || options->world_size > ZD_MAX_WORLD)
+		return zd_err_set(err, ZEROD_E_INVALID, "group '%s': world_size %u, expected 1 to %u",
+		                  options->group, options->world_size, ZD_MAX_WORLD);
+	if (options->rank >= options->world_size)
+		return zd_err_set(err, ZEROD_E_INVALID, "group '%s': rank %u of %u", options->group,
+		                  options->rank, options->world_size);
+	return 0;
+}
+
+struct joining {
+	struct zerod_group *group;
+	struct zd_err *err;
+};
+
+static int take_join(const Zd__Reply *reply, void *arg)
+{
+	struct joining *joining = arg;
+	int rc = zc_check_body(reply, ZD__REPLY__BODY_GROUP_JOIN, joining->err);
+
+	if (!rc)
+		joining->group->id = reply->group_join->group;
+	return rc;
+}
+
+int zerod_group_join(zerod_client *client, const struct zerod_group_options *given, zerod_group **group)
+{
+	Zd__Request request = ZD__REQUEST__INIT;
+	Zd__GroupJoin join = ZD__GROUP_JOIN__INIT;
+	struct zerod_group_options options;
+	struct joining joining;
+	int rc = zc_enter(client, &joining.err);
+
+	if (!rc && (!given || !group))
+		rc = zd_err_set(joining.err, ZEROD_E_INVALID, "options or group is NULL");
+	if (!rc)
+		rc = take_options(given, &options, joining.err);
+	if (rc)
+		return rc;
+	joining.group = calloc(1, sizeof(*joining.group));
+	if (!joining.group)
+		return zd_err_errno(joining.err, ENOMEM, "joining group '%s'", options.group);
+	join.job = (char *)options.job;
+	join.group = (char *)options.group;
+	join.world_size = options.world_size;
+	join.rank = options.rank;
+	join.device = options.device;
+	join.durable = options.flags & ZEROD_GROUP_DURABLE;
+	request.body_case = ZD__REQUEST__BODY_GROUP_JOIN;
+	request.group_join = &join;
+	rc = zc_call(client, &request, options.deadline_ms, take_join, &joining);
+	if (rc) {
+		free(joining.group);
+		return rc;
+	}
+	joining.group->client = client;
+	joining.group->world_size = options.world_size;
+	joining.group->rank = options.rank;
+	pthread_mutex_lock(&client->lock);
+	LIST_INSERT_HEAD(&client->groups, joining.group, link);
+	pthread_mutex_unlock(&client->lock);
+	*group = joining.group;
+	return 0;
+}
+
+int zerod_group_leave(zerod_group *group)
+{
+	struct zerod_client *client = zc_group_client(group);
+	Zd__Request request = ZD__REQUEST__INIT;
+	Zd__GroupLeave leave = ZD__GROUP_LEAVE__INIT;
+	int rc;
+
+	if (!group)
+		return 0;
+	leave.group = group->id;
+	request.body_case = ZD__REQUEST__BODY_GROUP_LEAVE;
+	request.group_leave = &leave;
+	rc = zc_call(client, &request, 0, NULL, NULL);
+	if (rc == ZEROD_E_FORKED) /* the parent's locks; zerod_close() frees the handle */
+		return rc;
+	pthread_mutex_lock(&client->lock);
+	zc_group_free(group);
+	pthread_mutex_unlock(&client->lock);
+	return rc;
+}

@@ -1,0 +1,95 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * lease.c - what this session may still release, per unit and tag.
+ *
+ * The daemon owns the leases. This is the library's copy of their use counts, kept in the order of the caller's calls, so that
+ * a ticket becomes stale at the very release that ends its lease, before the daemon has heard of it. It decides nothing
+ * else: a release without a lease is sent like any other, and the daemon says NOT_HELD.
+ */
+#include "client/internal.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+static struct zc_lease *find_lease(struct zc_unit *unit, const char *tag)
+{
+	struct zc_lease *lease;
+
+	LIST_FOREACH (lease, &unit->leases, link)
+		if (strcmp(lease->tag, tag) == 0)
+			return lease;
+	return NULL;
+}
+
+static struct zc_lease *new_lease(struct zc_unit *unit, const char *tag)
+{
+	struct zc_lease *lease = calloc(1, sizeof(*lease));
+
+	if (!lease)
+		return NULL;
+	memcpy(lease->tag, tag, strlen(tag) + 1); /* its length was checked */
+	LIST_INSERT_HEAD(&unit->leases, lease, link);
+	return lease;
+}
+
+static void end_lease(struct zerod_client *client, struct zc_lease *lease)
+{
+	struct zc_op *op;
+
+	while ((op = LIST_FIRST(&lease->ops))) {
+		LIST_REMOVE(op, in_lease);
+		op->lease = NULL;
+		zc_ticket_drop(client, op);
+	}
+	LIST_REMOVE(lease, link);
+	free(lease);
+}
+
+int zc_lease_add(struct zc_unit *unit, const char *tag, struct zc_op *op, struct zd_err *err)
+{
+	struct zc_lease *lease = find_lease(unit, tag);
+
+	if (!lease)
+		lease = new_lease(unit, tag);
+	if (!lease)
+		return zd_err_errno(err, ENOMEM, "gathering unit '%s'", unit->name);
+	lease->uses_left += op->uses;
+	op->lease = lease;
+	LIST_INSERT_HEAD(&lease->ops, op, in_lease);
+	return 0;
+}
+
+void zc_lease_release(struct zerod_client *client, struct zc_unit *unit, const char *tag)
+{
+	struct zc_lease *lease = find_lease(unit, tag);
+
+	if (lease && --lease->uses_left == 0)
+		end_lease(client, lease);
+}
+
+void zc_lease_withdraw(struct zerod_client *client, struct zc_op *op)
+{
+	struct zc_lease *lease = op->lease;
+
+	if (!lease)
+		return;
+	LIST_REMOVE(op, in_lease);
+	op->lease = NULL;
+	/* Releases that were sent ahead of the failure may have taken some of them already. */
+	lease->uses_left -= op->uses < lease->uses_left ? op->uses : lease->uses_left;
+	if (lease->uses_left == 0)
+		end_lease(client, lease);
+}
+
+void zc_leases_end(struct zerod_client *client, struct zc_unit *unit)
+{
+	struct zc_lease *lease = LIST_FIRST(&unit->leases);
+
+	while (lease) {
+		struct zc_lease *next = LIST_NEXT(lease, link);
+
+		end_lease(client, lease);
+		lease = next;
+	}
+}

@@ -1,0 +1,63 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * options.c - what callers hand in: structures of their own version, flags, deadlines.
+ *
+ * A program that was compiled against an older header passes shorter structures, which are read as if the rest were zero; one
+ * compiled against a newer header passes longer ones, which is fine as long as it does not use what is unknown here.
+ */
+#include "client/internal.h"
+
+#include <string.h>
+#include <time.h>
+
+#define MAX_OPTIONS_BYTES 4096u /* more is a structure that was not initialised */
+
+int zc_options(void *copy, size_t known_bytes, const void *given, const char *what, struct zd_err *err)
+{
+	size_t given_bytes;
+
+	memset(copy, 0, known_bytes);
+	if (!given)
+		return 0;
+	memcpy(&given_bytes, given, sizeof(given_bytes));
+	if (given_bytes < sizeof(given_bytes))
+		return zd_err_set(err, ZEROD_E_INVALID, "%s: struct_size is %zu, set it with ZEROD_INIT",
+		                  what, given_bytes);
+	if (given_bytes > MAX_OPTIONS_BYTES)
+		return zd_err_set(err, ZEROD_E_INVALID, "%s: struct_size is %zu, which no version has", what,
+		                  given_bytes);
+	for (size_t i = known_bytes; i < given_bytes; i++)
+		if (((const unsigned char *)given)[i] != 0)
+			return zd_err_set(err, ZEROD_E_INVALID,
+			                  "%s: sets an option at byte %zu, this library knows %zu bytes",
+			                  what, i, known_bytes);
+	memcpy(copy, given, given_bytes < known_bytes ? given_bytes : known_bytes);
+	return 0;
+}
+
+int zc_flags(uint32_t flags, uint32_t known, const char *what, struct zd_err *err)
+{
+	if (flags & ~known)
+		return zd_err_set(err, ZEROD_E_INVALID, "%s: unknown flags 0x%x", what, flags & ~known);
+	return 0;
+}
+
+uint32_t zc_deadline_ms(const struct zerod_client *client, uint32_t option_ms)
+{
+	uint32_t chosen_ms = option_ms ? option_ms : client->deadline_ms;
+
+	return chosen_ms == ZEROD_NO_DEADLINE ? 0 : chosen_ms;
+}
+
+uint64_t zc_now_ns(void)
+{
+	struct timespec now;
+
+	(void)clock_gettime(CLOCK_MONOTONIC, &now);
+	return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
+}
+
+uint64_t zc_deadline_ns(uint32_t wire_ms)
+{
+	return wire_ms == 0 ? UINT64_MAX : zc_now_ns() + wire_ms * 1000000ull + ZC_GRACE_NS;
+}

@@ -1,0 +1,308 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * receive.c - reading the socket, by whichever thread waits, and handing out what came.
+ *
+ * What must hold: at most one thread reads (client->reading); as long as threads wait, one of them reads - who stops
+ * waiting hands over; what a packet says is checked before it changes anything, and a packet that makes no sense ends
+ * the connection, never the process; each op is answered once.
+ */
+#include "client/internal.h"
+
+#include <errno.h>
+#include <limits.h>
+#include <poll.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <time.h>
+#include <unistd.h>
+
+#define NS_PER_S    1000000000u
+#define NS_PER_MS   1000000u
+#define ARENA_BYTES 16384u /* holds what a packet of replies unpacks to, listings excepted */
+
+/* ---- Packets ------------------------------------------------------------------------------------------- */
+
+static struct zc_packet *take_packet(struct zerod_client *client)
+{
+	struct zc_packet *packet = client->spare_packet;
+
+	client->spare_packet = NULL;
+	if (!packet) {
+		packet = calloc(1, sizeof(*packet));
+		if (!packet)
+			return NULL;
+		zd_arena_init(&packet->arena, ARENA_BYTES);
+	}
+	packet->refs = 1;
+	return packet;
+}
+
+void zc_packet_free(struct zc_packet *packet)
+{
+	if (!packet)
+		return;
+	zd_arena_deinit(&packet->arena);
+	free(packet);
+}
+
+void zc_packet_unref(struct zerod_client *client, struct zc_packet *packet)
+{
+	if (--packet->refs > 0)
+		return;
+	if (client->spare_packet) {
+		zc_packet_free(packet);
+		return;
+	}
+	zd_arena_reset(&packet->arena);
+	client->spare_packet = packet;
+}
+
+/* ---- Waking ------------------------------------------------------------------------------------------------ */
+
+void zc_wake(struct zerod_client *client, const struct zc_op *op)
+{
+	struct zc_waiter *waiter;
+
+	TAILQ_FOREACH (waiter, &client->waiters, link)
+		if (waiter->op == op || !waiter->op)
+			pthread_cond_signal(&waiter->wake);
+}
+
+void zc_hand_over(struct zerod_client *client)
+{
+	struct zc_waiter *next = TAILQ_FIRST(&client->waiters);
+
+	if (next && !client->reading)
+		pthread_cond_signal(&next->wake);
+}
+
+/* Failing an op may end others' places in the chain, so that each search begins anew. */
+static struct zc_op *first_open(const struct zc_op_list *chain)
+{
+	struct zc_op *op;
+
+	LIST_FOREACH (op, chain, in_table)
+		if (!op->answered)
+			return op;
+	return NULL;
+}
+
+void zc_break(struct zerod_client *client, const struct zd_err *err)
+{
+	struct zd_err cause = *err;
+	struct zc_waiter *waiter;
+	struct zc_op *op;
+
+	if (client->broken_status)
+		return;
+	memcpy(client->broken_text, cause.text, sizeof(client->broken_text));
+	client->broken_status = cause.status; /* after its text: others read both without the lock */
+	(void)shutdown(client->sock, SHUT_RDWR);
+	for (unsigned i = 0; i < ZC_OP_CHAINS; i++)
+		while ((op = first_open(&client->ops[i])))
+			zc_op_fail(client, op, &cause);
+	TAILQ_FOREACH (waiter, &client->waiters, link)
+		pthread_cond_signal(&waiter->wake);
+}
+
+/* ---- Handing out --------------------------------------------------------------------------------------------- */
+
+/* A reply to no request: the daemon's reason for closing the connection. */
+static int take_farewell(const Zd__Reply *reply, struct zd_err *err)
+{
+	if (reply->status >= 0)
+		return zd_err_set(err, ZEROD_E_PROTOCOL, "the daemon sent a reply without an id");
+	return zd_err_set(err, reply->status, "%s",
+	                  reply->error[0] ? reply->error : zerod_status_name(reply->status));
+}
+
+static int take_reply(struct zerod_client *client, struct zc_packet *packet, const Zd__Reply *reply,
+                      struct zd_err *err)
+{
+	struct zc_op *op;
+	int rc = 0;
+
+	if (reply->id == 0)
+		return take_farewell(reply, err);
+	if (reply->status > 0)
+		return zd_err_set(err, ZEROD_E_PROTOCOL, "the daemon sent the status %d", reply->status);
+	op = zc_op_find(client, reply->id);
+	if (op ? op->answered || !op->sent : reply->id > client->next_id)
+		return zd_err_set(err, ZEROD_E_PROTOCOL,
+		                  "the daemon answered request %llu, which is not open",
+		                  (unsigned long long)reply->id);
+	if (!op) { /* its caller has given up; or an answer given twice, which changes nothing either */
+		if (client->abandoned > 0) {
+			client->abandoned--;
+			client->outstanding--;
+		}
+		return 0;
+	}
+	client->outstanding--;
+	op->answered = true;
+	op->status = reply->status;
+	if (op->kind == ZC_OP_CALL) {
+		zc_op_remove(op);
+		op->reply = reply;
+		op->packet = packet;
+		packet->refs++;
+		zc_wake(client, op);
+	} else {
+		zc_wake(client, op);
+		rc = zc_ticket_answer(client, op, reply, err);
+	}
+	return rc;
+}
+
+/* Every descriptor is taken over or closed. The hello's reply brings two more than there are segments. */
+static int take_descriptors(struct zerod_client *client, const Zd__DaemonPacket *parsed, const int *fds,
+                            unsigned nfds, struct zd_err *err)
+{
+	unsigned npages = 0, used = 0;
+	int rc = 0;
+
+	for (size_t i = 0; i < parsed->n_replies; i++)
+		if (parsed->replies[i]->body_case == ZD__REPLY__BODY_HELLO && !client->client_page)
+			npages = 2;
+	if (parsed->n_segments + npages != nfds)
+		rc = zd_err_set(err, ZEROD_E_PROTOCOL, "the daemon sent %u descriptors, %zu were announced",
+		                nfds, parsed->n_segments + npages);
+	if (!rc && npages) {
+		rc = zc_pages_map(client, fds[0], fds[1], err);
+		used = 2;
+	}
+	for (size_t i = 0; i < parsed->n_segments && !rc; i++)
+		rc = zc_segment_add(client, parsed->segments[i], fds[used++], err);
+	while (used < nfds)
+		(void)close(fds[used++]);
+	return rc;
+}
+
+static int take_packet_content(struct zerod_client *client, struct zc_packet *packet,
+                               const Zd__DaemonPacket *parsed, const int *fds, unsigned nfds,
+                               struct zd_err *err)
+{
+	int rc = take_descriptors(client, parsed, fds, nfds, err);
+
+	for (size_t i = 0; i < parsed->n_replies && !rc; i++)
+		rc = take_reply(client, packet, parsed->replies[i], err);
+	return rc;
+}
+
+/* ---- Reading -------------------------------------------------------------------------------------------------- */
+
+struct received {
+	const Zd__DaemonPacket *parsed;
+	int fds[ZD_MAX_PACKET_FDS];
+	unsigned nfds;
+};
+
+/* Without the lock; by the thread that reads. 0, ZD_FRAME_AGAIN, or what ended the connection. */
+static int receive(struct zerod_client *client, int timeout_ms, bool or_writable, struct zc_packet *packet,
+                   struct received *received, struct zd_err *err)
+{
+	struct pollfd poll_for = {.fd = client->sock, .events = POLLIN};
+	size_t nbytes;
+	int rc;
+
+	if (or_writable)
+		poll_for.events |= POLLOUT;
+	if (timeout_ms != 0 && poll(&poll_for, 1, timeout_ms) <= 0)
+		return ZD_FRAME_AGAIN;
+	rc = zd_frame_recv(client->sock, client->receive_buffer, ZD_MAX_PACKET_BYTES, &nbytes, received->fds,
+	                   &received->nfds, err);
+	if (rc)
+		return rc;
+	received->parsed = zd__daemon_packet__unpack(&packet->arena.allocator, nbytes,
+	                                             client->receive_buffer);
+	if (received->parsed)
+		return 0;
+	for (unsigned i = 0; i < received->nfds; i++)
+		(void)close(received->fds[i]);
+	return zd_err_set(err, ZEROD_E_PROTOCOL, "the daemon sent %zu bytes that are no packet", nbytes);
+}
+
+bool zc_read(struct zerod_client *client, int timeout_ms, bool or_writable)
+{
+	struct zc_packet *packet = take_packet(client);
+	struct received received = {.nfds = 0};
+	struct zd_err err;
+	int rc;
+
+	if (!packet) {
+		(void)zd_err_errno(&err, ENOMEM, "receiving a packet");
+		zc_break(client, &err);
+		return false;
+	}
+	client->reading = true;
+	pthread_mutex_unlock(&client->lock);
+	rc = receive(client, timeout_ms, or_writable, packet, &received, &err);
+	pthread_mutex_lock(&client->lock);
+	client->reading = false;
+	if (!rc)
+		rc = take_packet_content(client, packet, received.parsed, received.fds, received.nfds, &err);
+	if (rc < 0)
+		zc_break(client, &err);
+	zc_packet_unref(client, packet);
+	return rc == 0;
+}
+
+void zc_drain(struct zerod_client *client)
+{
+	bool more = true;
+
+	while (more && !client->reading && !client->broken_status)
+		more = zc_read(client, 0, false);
+	zc_hand_over(client);
+}
+
+/* ---- Waiting --------------------------------------------------------------------------------------------------- */
+
+static void sleep_until_woken(struct zerod_client *client, const struct zc_op *op, uint64_t deadline_ns)
+{
+	struct zc_waiter waiter = {.wake = PTHREAD_COND_INITIALIZER, .op = op};
+	struct timespec until = {.tv_sec = (time_t)(deadline_ns / NS_PER_S),
+	                         .tv_nsec = (long)(deadline_ns % NS_PER_S)};
+
+	TAILQ_INSERT_TAIL(&client->waiters, &waiter, link);
+	if (deadline_ns == UINT64_MAX)
+		pthread_cond_wait(&waiter.wake, &client->lock);
+	else
+		(void)pthread_cond_clockwait(&waiter.wake, &client->lock, CLOCK_MONOTONIC, &until);
+	TAILQ_REMOVE(&client->waiters, &waiter, link);
+	pthread_cond_destroy(&waiter.wake);
+}
+
+static int poll_timeout_ms(uint64_t deadline_ns, uint64_t now_ns)
+{
+	uint64_t left_ms;
+
+	if (deadline_ns == UINT64_MAX)
+		return -1;
+	left_ms = (deadline_ns - now_ns) / NS_PER_MS + 1;
+	return left_ms < INT_MAX ? (int)left_ms : INT_MAX;
+}
+
+bool zc_wait_progress(struct zerod_client *client, const struct zc_op *op, uint64_t deadline_ns)
+{
+	uint64_t now_ns = deadline_ns == UINT64_MAX ? 0 : zc_now_ns();
+
+	if (now_ns >= deadline_ns)
+		return false;
+	if (client->reading)
+		sleep_until_woken(client, op, deadline_ns);
+	else
+		(void)zc_read(client, poll_timeout_ms(deadline_ns, now_ns), false);
+	return true;
+}
+
+int zc_wait_answer(struct zerod_client *client, const struct zc_op *op, uint64_t deadline_ns)
+{
+	bool in_time = true;
+
+	while (!op->answered && in_time)
+		in_time = zc_wait_progress(client, op, deadline_ns);
+	zc_hand_over(client);
+	return op->answered ? 0 : ZEROD_E_DEADLINE;
+}

@@ -1,0 +1,324 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * request.c - a request from its id to the socket, and the call that waits for its reply.
+ *
+ * What must hold: an op is in the table before its request can be answered; client->outstanding counts the requests that the
+ * daemon has not answered, never more than ZD_MAX_OUTSTANDING; a sender that finds the socket full also reads, since
+ * the daemon stops reading a client that does not take its replies.
+ */
+#include "client/internal.h"
+
+#include <errno.h>
+#include <poll.h>
+#include <stdlib.h>
+
+#define SMALL_REQUEST_BYTES 1024u /* packed on the stack */
+#define WRITABLE_SLICE_MS   5     /* while another thread reads, it may leave with replies unread */
+
+/* ---- The table ---------------------------------------------------------------------------------------- */
+
+static struct zc_op_list *chain(struct zerod_client *client, uint64_t id)
+{
+	return &client->ops[id % ZC_OP_CHAINS];
+}
+
+struct zc_op *zc_op_find(struct zerod_client *client, uint64_t id)
+{
+	struct zc_op *op;
+
+	LIST_FOREACH (op, chain(client, id), in_table)
+		if (op->id == id)
+			return op;
+	return NULL;
+}
+
+void zc_op_remove(struct zc_op *op)
+{
+	LIST_REMOVE(op, in_table);
+}
+
+static void add_op(struct zerod_client *client, struct zc_op *op, Zd__Request *request)
+{
+	pthread_mutex_lock(&client->lock);
+	op->id = ++client->next_id;
+	LIST_INSERT_HEAD(chain(client, op->id), op, in_table);
+	pthread_mutex_unlock(&client->lock);
+	request->id = op->id;
+}
+
+void zc_op_fail(struct zerod_client *client, struct zc_op *op, const struct zd_err *err)
+{
+	op->answered = true;
+	op->status = err->status;
+	if (op->kind == ZC_OP_CALL)
+		zc_op_remove(op);
+	else
+		zc_ticket_fail(client, op, err->text);
+	zc_wake(client, op);
+}
+
+/* ---- Packing ---------------------------------------------------------------------------------------------- */
+
+/* A packet of one request. Packets of several are these, one behind the other: protobuf reads repeated fields so. */
+struct packed {
+	uint8_t small[SMALL_REQUEST_BYTES];
+	uint8_t *large; /* NULL: in `small` */
+	const uint8_t *bytes;
+	size_t nbytes;
+};
+
+static int pack(Zd__Request *request, struct packed *packed, struct zd_err *err)
+{
+	Zd__ClientPacket packet = ZD__CLIENT_PACKET__INIT;
+	uint8_t *to = packed->small;
+
+	packet.n_requests = 1;
+	packet.requests = &request;
+	packed->large = NULL;
+	packed->nbytes = zd__client_packet__get_packed_size(&packet);
+	if (packed->nbytes > ZD_MAX_PACKET_BYTES)
+		return zd_err_set(err, ZEROD_E_LIMIT, "the request has %zu bytes, a packet at most %u",
+		                  packed->nbytes, ZD_MAX_PACKET_BYTES);
+	if (packed->nbytes > sizeof(packed->small)) {
+		packed->large = malloc(packed->nbytes);
+		if (!packed->large)
+			return zd_err_errno(err, ENOMEM, "packing a request");
+		to = packed->large;
+	}
+	(void)zd__client_packet__pack(&packet, to);
+	packed->bytes = to;
+	return 0;
+}
+
+/* ---- Sending ----------------------------------------------------------------------------------------------- */
+
+/* With the lock: waits until the daemon may be sent `count` more requests, and counts them. */
+static int reserve_room(struct zerod_client *client, unsigned count, uint64_t deadline_ns, struct zd_err *err)
+{
+	bool in_time = true;
+
+	while (!client->broken_status && in_time && client->outstanding + count > ZD_MAX_OUTSTANDING)
+		in_time = zc_wait_progress(client, NULL, deadline_ns);
+	zc_hand_over(client);
+	if (client->broken_status)
+		return zd_err_set(err, client->broken_status, "%s", client->broken_text);
+	if (!in_time)
+		return zd_err_set(err, ZEROD_E_LIMIT, "%u requests are outstanding, the limit is %u",
+		                  client->outstanding, ZD_MAX_OUTSTANDING);
+	client->outstanding += count;
+	return 0;
+}
+
+/* With the lock: marks what is about to go out, so that answers to it are expected. */
+static void mark_sent(struct zerod_client *client, const uint64_t *ids, unsigned nids)
+{
+	for (unsigned i = 0; i < nids; i++) {
+		struct zc_op *op = zc_op_find(client, ids[i]);
+
+		if (op)
+			op->sent = true;
+	}
+}
+
+/* With the lock: nothing of the packet has reached the daemon. */
+static void fail_unsent(struct zerod_client *client, const uint64_t *ids, unsigned nids,
+                        const struct zd_err *err)
+{
+	for (unsigned i = 0; i < nids; i++) {
+		struct zc_op *op = zc_op_find(client, ids[i]);
+
+		if (!op || op->answered)
+			continue;
+		if (op->sent)
+			client->outstanding--;
+		zc_op_fail(client, op, err);
+	}
+}
+
+/* The socket is full: waits for room, reading meanwhile. False when the deadline has passed. */
+static bool wait_writable(struct zerod_client *client, uint64_t deadline_ns)
+{
+	struct pollfd poll_for = {.fd = client->sock, .events = POLLOUT};
+	bool others_read;
+
+	if (zc_now_ns() >= deadline_ns)
+		return false;
+	pthread_mutex_lock(&client->lock);
+	others_read = client->reading;
+	if (!others_read && !client->broken_status) {
+		zc_read(client, (int)(ZC_POLL_SLICE_NS / 1000000u), true);
+		zc_hand_over(client);
+	}
+	pthread_mutex_unlock(&client->lock);
+	if (others_read)
+		(void)poll(&poll_for, 1, WRITABLE_SLICE_MS);
+	return true;
+}
+
+/* The daemon has closed the connection: what it said last, perhaps the reason, is still to be read. */
+static int read_last_words(struct zerod_client *client, struct zd_err *err)
+{
+	uint64_t deadline_ns = zc_now_ns() + ZC_GRACE_NS;
+	bool in_time = true;
+
+	pthread_mutex_lock(&client->lock);
+	while (!client->broken_status && in_time)
+		in_time = zc_wait_progress(client, NULL, deadline_ns);
+	zc_hand_over(client);
+	if (!client->broken_status)
+		zc_break(client, err);
+	pthread_mutex_unlock(&client->lock);
+	return zd_err_set(err, client->broken_status, "%s", client->broken_text);
+}
+
+static int push_packet(struct zerod_client *client, const uint8_t *bytes, size_t nbytes, uint64_t deadline_ns,
+                       struct zd_err *err)
+{
+	int rc;
+
+	while ((rc = zd_frame_send(client->sock, bytes, nbytes, NULL, 0, err)) == ZD_FRAME_AGAIN) {
+		if (client->broken_status)
+			return zd_err_set(err, client->broken_status, "%s", client->broken_text);
+		if (!wait_writable(client, deadline_ns))
+			return zd_err_set(err, ZEROD_E_DEADLINE, "the daemon does not read its socket");
+	}
+	return rc == ZEROD_E_DISCONNECTED ? read_last_words(client, err) : rc;
+}
+
+int zc_transmit(struct zerod_client *client, const uint8_t *bytes, size_t nbytes, const uint64_t *ids,
+                unsigned nids, struct zd_err *err)
+{
+	uint64_t deadline_ns = zc_deadline_ns(zc_deadline_ms(client, 0));
+	int rc;
+
+	pthread_mutex_lock(&client->send_lock);
+	pthread_mutex_lock(&client->lock);
+	rc = reserve_room(client, nids, deadline_ns, err);
+	if (!rc)
+		mark_sent(client, ids, nids);
+	pthread_mutex_unlock(&client->lock);
+	if (!rc)
+		rc = push_packet(client, bytes, nbytes, deadline_ns, err);
+	pthread_mutex_unlock(&client->send_lock);
+	if (!rc)
+		return 0;
+
+	pthread_mutex_lock(&client->lock);
+	fail_unsent(client, ids, nids, err);
+	pthread_mutex_unlock(&client->lock);
+	return rc;
+}
+
+/* With the lock: replies that nobody waits for must not pile up in the daemon. */
+static void drain_many(struct zerod_client *client)
+{
+	if (client->outstanding > ZC_DRAIN_ABOVE && !client->broken_status)
+		zc_drain(client);
+}
+
+int zc_post(struct zerod_client *client, struct zc_op *op, Zd__Request *request, struct zd_err *err)
+{
+	struct zc_batch *batch = zc_batch_find(client);
+	struct packed packed;
+	int rc;
+
+	op->refs++; /* it may be answered, released and forgotten before we are through */
+	add_op(client, op, request);
+	rc = pack(request, &packed, err);
+	if (!rc) {
+		if (batch)
+			zc_batch_add(client, batch, packed.bytes, packed.nbytes, op->id);
+		else
+			rc = zc_transmit(client, packed.bytes, packed.nbytes, &op->id, 1, err);
+		free(packed.large);
+	}
+	pthread_mutex_lock(&client->lock);
+	if (rc) {
+		if (!op->answered)
+			zc_op_fail(client, op, err);
+		if (op->finished)
+			zc_ticket_drop(client, op);
+	}
+	drain_many(client);
+	zc_ticket_unref(op);
+	pthread_mutex_unlock(&client->lock);
+	return rc;
+}
+
+/* ---- Calls ------------------------------------------------------------------------------------------------------ */
+
+int zc_check_body(const Zd__Reply *reply, Zd__Reply__BodyCase body, struct zd_err *err)
+{
+	if (reply->body_case == body)
+		return 0;
+	return zd_err_set(err, ZEROD_E_PROTOCOL, "the daemon's reply has body %d, expected %d",
+	                  (int)reply->body_case, (int)body);
+}
+
+static int send_call(struct zerod_client *client, struct zc_op *op, Zd__Request *request, struct zd_err *err)
+{
+	struct packed packed;
+	int rc;
+
+	add_op(client, op, request);
+	rc = pack(request, &packed, err);
+	if (!rc) {
+		rc = zc_transmit(client, packed.bytes, packed.nbytes, &op->id, 1, err);
+		free(packed.large);
+		return rc;
+	}
+	pthread_mutex_lock(&client->lock);
+	zc_op_remove(op);
+	pthread_mutex_unlock(&client->lock);
+	return rc;
+}
+
+/* Waits; the op is out of the table afterwards, whatever is returned. */
+static int wait_call(struct zerod_client *client, struct zc_op *op, uint64_t deadline_ns, struct zd_err *err)
+{
+	int rc;
+
+	pthread_mutex_lock(&client->lock);
+	rc = zc_wait_answer(client, op, deadline_ns);
+	if (rc) {
+		zc_op_remove(op);
+		client->abandoned++; /* its answer may still come */
+	}
+	pthread_mutex_unlock(&client->lock);
+	if (rc)
+		return zd_err_set(err, rc,
+		                  "the daemon did not answer in time; it may still do what was asked");
+	if (!op->reply)
+		return zd_err_set(err, op->status, "%s", client->broken_text);
+	if (op->status)
+		return zd_err_set(err, op->status, "%s",
+		                  op->reply->error[0] ? op->reply->error : zerod_status_name(op->status));
+	return 0;
+}
+
+int zc_call(zerod_client *client, Zd__Request *request, uint32_t deadline_ms,
+            int (*fn)(const Zd__Reply *reply, void *arg), void *arg)
+{
+	struct zc_op op = {.kind = ZC_OP_CALL};
+	struct zd_err *err;
+	int rc = zc_enter(client, &err);
+
+	if (rc)
+		return rc;
+	zc_flush(client);
+	request->deadline_ms = zc_deadline_ms(client, deadline_ms);
+	rc = send_call(client, &op, request, err);
+	if (rc)
+		return rc;
+	rc = wait_call(client, &op, zc_deadline_ns(request->deadline_ms), err);
+	if (!rc && fn)
+		rc = fn(op.reply, arg);
+	if (op.packet) {
+		pthread_mutex_lock(&client->lock);
+		if (rc == ZEROD_E_PROTOCOL && !op.status)
+			zc_break(client, err);
+		zc_packet_unref(client, op.packet);
+		pthread_mutex_unlock(&client->lock);
+	}
+	return rc;
+}

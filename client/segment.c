@@ -1,0 +1,178 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * segment.c - the daemon's memory in this process: segments, places in them, and the two fence pages.
+ *
+ * A segment is mapped whole when a place in it is first used, and stays mapped until the client is closed: addresses that
+ * were given out stay valid. Nothing that the daemon says about a descriptor is believed: its size is read, and it must be
+ * sealed against shrinking, since an access behind a shrunken file's end would kill the process.
+ */
+#include "client/internal.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+/* The other seals (GROW, SEAL, FUTURE_WRITE) protect the daemon, which looks after them itself. */
+static int check_descriptor(int fd, uint64_t min_bytes, const char *what, struct zd_err *err)
+{
+	struct stat st;
+	int seals = fcntl(fd, F_GET_SEALS);
+
+	if (seals < 0 || !(seals & F_SEAL_SHRINK))
+		return zd_err_set(err, ZEROD_E_PROTOCOL, "the %s is not sealed against shrinking", what);
+	if (fstat(fd, &st))
+		return zd_err_errno(err, errno, "looking at the %s", what);
+	if (st.st_size < 0 || (uint64_t)st.st_size < min_bytes)
+		return zd_err_set(err, ZEROD_E_PROTOCOL, "the %s has %lld bytes, %llu were announced", what,
+		                  (long long)st.st_size, (unsigned long long)min_bytes);
+	return 0;
+}
+
+/* ---- Fence pages ---------------------------------------------------------------------------------------- */
+
+static int map_page(int fd, int protection, const char *what, void **page, struct zd_err *err)
+{
+	void *map;
+	int rc = check_descriptor(fd, ZD_FENCE_PAGE_BYTES, what, err);
+
+	if (rc)
+		return rc;
+	map = mmap(NULL, ZD_FENCE_PAGE_BYTES, protection, MAP_SHARED, fd, 0);
+	if (map == MAP_FAILED)
+		return zd_err_errno(err, errno, "mapping the %s", what);
+	*page = map;
+	return 0;
+}
+
+int zc_pages_map(struct zerod_client *client, int client_fd, int daemon_fd, struct zd_err *err)
+{
+	void *client_page = NULL, *daemon_page = NULL;
+	int rc = map_page(client_fd, PROT_READ | PROT_WRITE, "client's fence page", &client_page, err);
+
+	if (!rc)
+		rc = map_page(daemon_fd, PROT_READ, "daemon's fence page", &daemon_page, err);
+	(void)close(client_fd);
+	(void)close(daemon_fd);
+	if (rc) {
+		if (client_page)
+			(void)munmap(client_page, ZD_FENCE_PAGE_BYTES);
+		return rc;
+	}
+	client->client_page = client_page;
+	client->daemon_page = daemon_page;
+	return 0;
+}
+
+/* ---- Segments ---------------------------------------------------------------------------------------------- */
+
+static struct zc_segment *find_segment(struct zerod_client *client, uint32_t id)
+{
+	struct zc_segment *segment;
+
+	HASH_FIND(hh, client->segments, &id, sizeof(id), segment);
+	return segment;
+}
+
+static int check_segment(struct zerod_client *client, const Zd__Segment *from, int fd, struct zd_err *err)
+{
+	if (from->id == 0 || from->bytes == 0 || from->bytes > ZD_MAX_BYTES)
+		return zd_err_set(err, ZEROD_E_PROTOCOL, "the daemon announced segment %u of %llu bytes",
+		                  from->id, (unsigned long long)from->bytes);
+	if (find_segment(client, from->id))
+		return zd_err_set(err, ZEROD_E_PROTOCOL, "the daemon announced segment %u twice", from->id);
+	return check_descriptor(fd, from->bytes, "segment", err);
+}
+
+int zc_segment_add(struct zerod_client *client, const Zd__Segment *from, int fd, struct zd_err *err)
+{
+	struct zc_segment *segment;
+	int rc = check_segment(client, from, fd, err);
+
+	if (rc)
+		goto close_fd;
+	segment = calloc(1, sizeof(*segment));
+	if (!segment) {
+		rc = zd_err_errno(err, ENOMEM, "taking a segment");
+		goto close_fd;
+	}
+	segment->id = from->id;
+	segment->bytes = from->bytes;
+	segment->fd = fd;
+	HASH_ADD(hh, client->segments, id, sizeof(segment->id), segment);
+	if (segment->hh.tbl)
+		return 0;
+	rc = zd_err_errno(err, ENOMEM, "taking a segment");
+	free(segment);
+close_fd:
+	(void)close(fd);
+	return rc;
+}
+
+void zc_segments_free(struct zerod_client *client)
+{
+	struct zc_segment *segment, *next;
+
+	HASH_ITER (hh, client->segments, segment, next) {
+		HASH_DEL(client->segments, segment);
+		if (segment->map)
+			(void)munmap(segment->map, segment->bytes);
+		if (segment->fd >= 0)
+			(void)close(segment->fd);
+		free(segment);
+	}
+	if (client->client_page)
+		(void)munmap(client->client_page, ZD_FENCE_PAGE_BYTES);
+	if (client->daemon_page)
+		(void)munmap((void *)client->daemon_page, ZD_FENCE_PAGE_BYTES);
+}
+
+/* ---- Places -------------------------------------------------------------------------------------------------- */
+
+int zc_location_take(struct zerod_client *client, const Zd__Location *from, uint64_t min_bytes, size_t align,
+                     struct zc_location *location, struct zd_err *err)
+{
+	const struct zc_segment *segment;
+
+	if (!from)
+		return zd_err_set(err, ZEROD_E_PROTOCOL, "the daemon's reply names no place");
+	segment = find_segment(client, from->segment);
+	if (!segment)
+		return zd_err_set(err, ZEROD_E_PROTOCOL, "the daemon named segment %u, which it never sent",
+		                  from->segment);
+	if (from->bytes > segment->bytes || from->offset > segment->bytes - from->bytes)
+		return zd_err_set(err, ZEROD_E_PROTOCOL,
+		                  "the daemon named %llu bytes at %llu of segment %u, which has %llu",
+		                  (unsigned long long)from->bytes, (unsigned long long)from->offset,
+		                  from->segment, (unsigned long long)segment->bytes);
+	if (from->bytes < min_bytes || from->offset % align != 0)
+		return zd_err_set(err, ZEROD_E_PROTOCOL,
+		                  "the daemon named %llu bytes at %llu, for %llu bytes of elements of %zu",
+		                  (unsigned long long)from->bytes, (unsigned long long)from->offset,
+		                  (unsigned long long)min_bytes, align);
+	*location = (struct zc_location){from->segment, from->offset, from->bytes};
+	return 0;
+}
+
+int zc_location_map(struct zerod_client *client, const struct zc_location *location, void **data,
+                    struct zd_err *err)
+{
+	struct zc_segment *segment = find_segment(client, location->segment);
+	void *map;
+
+	zd_assert(segment); /* places are checked when they are taken, and segments stay */
+	if (!segment->map) {
+		map = mmap(NULL, segment->bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE,
+		           segment->fd, 0);
+		if (map == MAP_FAILED)
+			return zd_err_errno(err, errno, "mapping segment %u of %llu bytes", segment->id,
+			                    (unsigned long long)segment->bytes);
+		segment->map = map;
+		(void)close(segment->fd);
+		segment->fd = -1;
+	}
+	*data = (uint8_t *)segment->map + location->offset;
+	return 0;
+}

@@ -1,0 +1,97 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * ticket.c - what becomes of a request that returned a ticket.
+ *
+ * A gather's ticket is valid as long as its lease. All others - releases, prefetches, gathers that failed - are kept by
+ * nobody: once answered they are "finished" and stay for whoever waits, the first wait consumes releases and prefetches, and
+ * of those that nobody waits for the oldest are forgotten beyond ZC_MAX_FINISHED. A wait for a ticket that is not in the
+ * table any more returns STALE.
+ */
+#include "client/internal.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+void zc_ticket_unref(struct zc_op *op)
+{
+	if (--op->refs > 0)
+		return;
+	zc_fences_deinit(&op->fences);
+	zc_unit_unref(op->unit);
+	free(op->error);
+	free(op);
+}
+
+void zc_ticket_drop(struct zerod_client *client, struct zc_op *op)
+{
+	if (!op->answered) {
+		op->stale = true;
+		return;
+	}
+	if (op->finished) {
+		TAILQ_REMOVE(&client->finished, op, in_finished);
+		client->nfinished--;
+		op->finished = false;
+	}
+	zc_op_remove(op);
+	zc_ticket_unref(op);
+}
+
+/* Answered: stays in the table for its lease, or among the finished ones, or not at all. */
+static void settle(struct zerod_client *client, struct zc_op *op)
+{
+	if (op->stale) {
+		zc_ticket_drop(client, op);
+	} else if (!op->lease) {
+		TAILQ_INSERT_TAIL(&client->finished, op, in_finished);
+		client->nfinished++;
+		op->finished = true;
+		if (client->nfinished > ZC_MAX_FINISHED)
+			zc_ticket_drop(client, TAILQ_FIRST(&client->finished));
+	}
+}
+
+void zc_ticket_fail(struct zerod_client *client, struct zc_op *op, const char *error)
+{
+	op->error = strdup(error);
+	zc_lease_withdraw(client, op);
+	settle(client, op);
+}
+
+static int take_gather(struct zerod_client *client, struct zc_op *op, const Zd__GatherReply *reply,
+                       struct zd_err *err)
+{
+	size_t align = zerod_dtype_bytes(op->unit->dtype);
+	int rc = zc_location_take(client, reply->buffer, zc_unit_padded_bytes(op->unit), align, &op->buffer,
+	                          err);
+
+	if (!rc && reply->own_shard && reply->own_shard->segment != 0)
+		rc = zc_location_take(client, reply->own_shard, zc_unit_shard_bytes(op->unit), align,
+		                      &op->own_shard, err);
+	if (!rc)
+		rc = zc_fences_take(client, reply->n_fences, reply->fences, &op->fences, err);
+	return rc;
+}
+
+int zc_ticket_answer(struct zerod_client *client, struct zc_op *op, const Zd__Reply *reply,
+                     struct zd_err *err)
+{
+	int rc = 0;
+
+	if (op->status) {
+		zc_ticket_fail(client, op, reply->error);
+		return 0;
+	}
+	if (op->kind == ZC_OP_GATHER) {
+		rc = zc_check_body(reply, ZD__REPLY__BODY_GATHER, err);
+		if (!rc)
+			rc = take_gather(client, op, reply->gather, err);
+	}
+	if (rc) { /* the connection ends, the ticket tells why */
+		op->status = rc;
+		zc_ticket_fail(client, op, err->text);
+	} else {
+		settle(client, op);
+	}
+	return rc;
+}

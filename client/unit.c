@@ -1,0 +1,328 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * unit.c - units: registration, this rank's shard, versions.
+ *
+ * Handles of one unit share a struct zc_unit, found by the daemon's id. Only when the last handle is unregistered does the
+ * daemon hear of it: two parts of a program may each register a unit that they share, and each give it back.
+ */
+#include "client/internal.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/text.h"
+
+uint64_t zc_unit_shard_bytes(const struct zc_unit *unit)
+{
+	return unit->shard_numel * zerod_dtype_bytes(unit->dtype);
+}
+
+uint64_t zc_unit_padded_bytes(const struct zc_unit *unit)
+{
+	return unit->padded_numel * zerod_dtype_bytes(unit->dtype);
+}
+
+struct zerod_client *zc_unit_client(const struct zerod_unit *unit)
+{
+	return unit ? unit->group->client : NULL;
+}
+
+void zc_unit_unref(struct zc_unit *unit)
+{
+	if (--unit->refs == 0)
+		free(unit);
+}
+
+void zc_unit_handle_free(struct zerod_unit *unit)
+{
+	struct zerod_client *client = unit->group->client;
+	struct zc_unit *shared = unit->shared;
+
+	LIST_REMOVE(unit, link);
+	free(unit);
+	if (--shared->handles == 0) {
+		HASH_DEL(client->units, shared);
+		zc_leases_end(client, shared);
+	}
+	zc_unit_unref(shared);
+}
+
+/* ---- Registration ------------------------------------------------------------------------------------------- */
+
+static int check_options(const struct zerod_unit_options *options, struct zd_err *err)
+{
+	int rc = zd_name_check(options->name, ZD_MAX_UNIT_NAME_BYTES, "unit name", err);
+
+	if (!rc)
+		rc = zc_flags(options->flags, ZEROD_UNIT_PERSISTENT | ZEROD_UNIT_FROZEN, "zerod_unit_options",
+		              err);
+	if (rc)
+		return rc;
+	if (zerod_dtype_bytes(options->dtype) == 0)
+		return zd_err_set(err, ZEROD_E_INVALID, "unit '%s': there is no dtype %d", options->name,
+		                  (int)options->dtype);
+	if (options->nviews > ZD_MAX_VIEWS)
+		return zd_err_set(err, ZEROD_E_LIMIT, "unit '%s': %u views, the limit is %u", options->name,
+		                  options->nviews, ZD_MAX_VIEWS);
+	if (options->nviews > 0 && !options->views)
+		return zd_err_set(err, ZEROD_E_INVALID, "unit '%s': views is NULL, nviews is %u",
+		                  options->name, options->nviews);
+	for (uint32_t i = 0; i < options->nviews; i++) {
+		if (!options->views[i].name)
+			return zd_err_set(err, ZEROD_E_INVALID, "unit '%s': view %u has no name",
+			                  options->name, i);
+		if (options->views[i].ndim > ZD_MAX_DIMS)
+			return zd_err_set(err, ZEROD_E_INVALID,
+			                  "unit '%s': view '%s' has %u dimensions, the limit is %u",
+			                  options->name, options->views[i].name, options->views[i].ndim,
+			                  ZD_MAX_DIMS);
+	}
+	return 0;
+}
+
+/* The views as they travel, in one allocation: the pointers, then what they point to. NULL: no memory. */
+static Zd__View **pack_views(const struct zerod_unit_options *options)
+{
+	Zd__View **pointers = calloc(options->nviews, sizeof(Zd__View *) + sizeof(Zd__View));
+	Zd__View *views = (Zd__View *)(pointers + options->nviews);
+
+	if (!pointers)
+		return NULL;
+	for (uint32_t i = 0; i < options->nviews; i++) {
+		const struct zerod_view *from = &options->views[i];
+
+		zd__view__init(&views[i]);
+		views[i].name = (char *)from->name;
+		views[i].offset_numel = from->offset_numel;
+		views[i].n_shape = from->ndim;
+		views[i].shape = (uint64_t *)from->shape;
+		pointers[i] = &views[i];
+	}
+	return pointers;
+}
+
+struct registration {
+	struct zerod_group *group;
+	const struct zerod_unit_options *options;
+	struct zd_err *err;
+	struct zc_unit
+	        *shared; /* made ahead of the request: what the daemon has registered must find its place */
+	struct zerod_unit *unit;
+};
+
+/* The numbers are used in products and as lengths: they must agree with what was asked for. */
+static int check_reply(const struct registration *registration, const Zd__UnitRegisterReply *reply)
+{
+	uint64_t world = registration->group->world_size;
+	uint64_t rank = registration->group->rank;
+	uint64_t limit = ZD_MAX_BYTES / zerod_dtype_bytes(registration->options->dtype);
+
+	if (reply->shard_numel == 0 || reply->shard_numel > limit / world ||
+	    reply->padded_numel != world * reply->shard_numel || reply->true_numel > reply->shard_numel ||
+	    reply->target_offset_numel > limit)
+		return zd_err_set(
+		        registration->err, ZEROD_E_PROTOCOL,
+		        "unit '%s': the daemon's shard of %llu elements, %llu with padding, does not fit "
+		        "rank %llu of %llu",
+		        registration->options->name, (unsigned long long)reply->shard_numel,
+		        (unsigned long long)reply->padded_numel, (unsigned long long)rank,
+		        (unsigned long long)world);
+	return 0;
+}
+
+/* With the lock: fills a unit that is new here. */
+static int fill_unit(const struct registration *registration, const Zd__UnitRegisterReply *reply)
+{
+	struct zerod_group *group = registration->group;
+	const struct zerod_unit_options *options = registration->options;
+	struct zc_unit *unit = registration->shared;
+	int rc = check_reply(registration, reply);
+
+	if (rc)
+		return rc;
+	unit->id = reply->unit;
+	unit->dtype = options->dtype;
+	unit->shard_numel = reply->shard_numel;
+	unit->true_numel = reply->true_numel;
+	unit->padded_numel = reply->padded_numel;
+	unit->offset_numel = group->rank * reply->shard_numel;
+	unit->target_offset_numel = reply->target_offset_numel;
+	unit->version = reply->version;
+	unit->frozen = options->flags & ZEROD_UNIT_FROZEN;
+	memcpy(unit->name, options->name, strlen(options->name) + 1); /* its length was checked */
+	return zc_location_take(group->client, reply->shard, zc_unit_shard_bytes(unit),
+	                        zerod_dtype_bytes(unit->dtype), &unit->shard, registration->err);
+}
+
+/* With the lock. The shared unit is the daemon's id's: found when it was registered before, else added. */
+static int adopt_unit(struct registration *registration, const Zd__UnitRegisterReply *reply)
+{
+	struct zerod_client *client = registration->group->client;
+	struct zc_unit *unit;
+	int rc;
+
+	HASH_FIND(hh, client->units, &reply->unit, sizeof(reply->unit), unit);
+	if (!unit) {
+		rc = fill_unit(registration, reply);
+		if (rc)
+			return rc;
+		unit = registration->shared;
+		HASH_ADD(hh, client->units, id, sizeof(unit->id), unit);
+		if (!unit->hh.tbl)
+			return zd_err_errno(registration->err, ENOMEM, "registering unit '%s'", unit->name);
+		registration->shared = NULL;
+	}
+	unit->refs++;
+	unit->handles++;
+	registration->unit->group = registration->group;
+	registration->unit->shared = unit;
+	LIST_INSERT_HEAD(&registration->group->units, registration->unit, link);
+	return 0;
+}
+
+static int take_registration(const Zd__Reply *reply, void *arg)
+{
+	struct registration *registration = arg;
+	struct zerod_client *client = registration->group->client;
+	int rc = zc_check_body(reply, ZD__REPLY__BODY_UNIT_REGISTER, registration->err);
+
+	if (rc)
+		return rc;
+	pthread_mutex_lock(&client->lock);
+	rc = adopt_unit(registration, reply->unit_register);
+	pthread_mutex_unlock(&client->lock);
+	return rc;
+}
+
+static int send_registration(struct registration *registration)
+{
+	const struct zerod_unit_options *options = registration->options;
+	Zd__Request request = ZD__REQUEST__INIT;
+	Zd__UnitRegister unit_register = ZD__UNIT_REGISTER__INIT;
+	Zd__View **views = NULL;
+	int rc;
+
+	if (options->nviews > 0) {
+		views = pack_views(options);
+		if (!views)
+			return zd_err_errno(registration->err, ENOMEM, "registering unit '%s'",
+			                    options->name);
+	}
+	unit_register.group = registration->group->id;
+	unit_register.name = (char *)options->name;
+	unit_register.dtype = options->dtype;
+	unit_register.numel = options->numel;
+	unit_register.n_views = options->nviews;
+	unit_register.views = views;
+	unit_register.slot = options->slot;
+	unit_register.persistent = options->flags & ZEROD_UNIT_PERSISTENT;
+	unit_register.frozen = (options->flags & ZEROD_UNIT_FROZEN) != 0;
+	request.body_case = ZD__REQUEST__BODY_UNIT_REGISTER;
+	request.unit_register = &unit_register;
+	rc = zc_call(registration->group->client, &request, 0, take_registration, registration);
+	free(views);
+	return rc;
+}
+
+int zerod_unit_register(zerod_group *group, const struct zerod_unit_options *given, zerod_unit **unit)
+{
+	struct registration registration = {.group = group};
+	struct zerod_unit_options options;
+	int rc = zc_enter(zc_group_client(group), &registration.err);
+
+	if (!rc && (!given || !unit))
+		rc = zd_err_set(registration.err, ZEROD_E_INVALID, "options or unit is NULL");
+	if (!rc)
+		rc = zc_options(&options, sizeof(options), given, "zerod_unit_options", registration.err);
+	if (!rc)
+		rc = check_options(&options, registration.err);
+	if (rc)
+		return rc;
+	registration.options = &options;
+	registration.shared = calloc(1, sizeof(*registration.shared));
+	registration.unit = calloc(1, sizeof(*registration.unit));
+	if (registration.shared && registration.unit)
+		rc = send_registration(&registration);
+	else
+		rc = zd_err_errno(registration.err, ENOMEM, "registering unit '%s'", options.name);
+	if (rc)
+		free(registration.unit);
+	else
+		*unit = registration.unit;
+	free(registration.shared);
+	return rc;
+}
+
+int zerod_unit_unregister(zerod_unit *unit)
+{
+	struct zerod_client *client = zc_unit_client(unit);
+	Zd__Request request = ZD__REQUEST__INIT;
+	Zd__UnitUnregister unit_unregister = ZD__UNIT_UNREGISTER__INIT;
+	struct zd_err *err;
+	bool last;
+	int rc = zc_enter(client, &err);
+
+	if (rc)
+		return rc;
+	pthread_mutex_lock(&client->lock);
+	last = unit->shared->handles == 1;
+	if (!last)
+		zc_unit_handle_free(unit);
+	pthread_mutex_unlock(&client->lock);
+	if (!last)
+		return 0;
+	unit_unregister.unit = unit->shared->id;
+	request.body_case = ZD__REQUEST__BODY_UNIT_UNREGISTER;
+	request.unit_unregister = &unit_unregister;
+	rc = zc_call(client, &request, 0, NULL, NULL);
+	if (rc)
+		return rc;
+	pthread_mutex_lock(&client->lock);
+	zc_unit_handle_free(unit);
+	pthread_mutex_unlock(&client->lock);
+	return 0;
+}
+
+int zerod_unit_shard(zerod_unit *unit, struct zerod_shard *shard)
+{
+	struct zerod_client *client = zc_unit_client(unit);
+	struct zd_err *err;
+	void *data;
+	int rc = zc_enter(client, &err);
+
+	if (rc)
+		return rc;
+	if (!shard)
+		return zd_err_set(err, ZEROD_E_INVALID, "shard is NULL");
+	pthread_mutex_lock(&client->lock);
+	rc = zc_location_map(client, &unit->shared->shard, &data, err);
+	if (!rc)
+		*shard = (struct zerod_shard){
+		        .data = data,
+		        .shard_numel = unit->shared->shard_numel,
+		        .true_numel = unit->shared->true_numel,
+		        .offset_numel = unit->shared->offset_numel,
+		        .version = unit->shared->version,
+		        .padded_numel = unit->shared->padded_numel,
+		        .dtype = unit->shared->dtype,
+		};
+	pthread_mutex_unlock(&client->lock);
+	return rc;
+}
+
+int zerod_unit_set_persistent(zerod_unit *unit, int persistent)
+{
+	Zd__Request request = ZD__REQUEST__INIT;
+	Zd__SetPersistent set_persistent = ZD__SET_PERSISTENT__INIT;
+	struct zd_err *err;
+	int rc = zc_enter(zc_unit_client(unit), &err);
+
+	if (rc)
+		return rc;
+	set_persistent.unit = unit->shared->id;
+	set_persistent.persistent = persistent != 0;
+	request.body_case = ZD__REQUEST__BODY_SET_PERSISTENT;
+	request.set_persistent = &set_persistent;
+	return zc_call(unit->group->client, &request, 0, NULL, NULL);
+}

@@ -1,0 +1,98 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* update.c - writing shards: update_begin, publish, commit. All refused while the session is poisoned. */
+#include "client/internal.h"
+
+/* Units of one client, by the daemon's ids. */
+struct unit_list {
+	struct zerod_client *client;
+	size_t count;
+	uint64_t ids[ZD_MAX_UNITS_PER_REQUEST];
+};
+
+static int take_units(zerod_unit *const *units, uint32_t count, struct unit_list *list, struct zd_err **err)
+{
+	int rc = zc_enter(units && count > 0 ? zc_unit_client(units[0]) : NULL, err);
+
+	if (rc)
+		return rc;
+	if (count > ZD_MAX_UNITS_PER_REQUEST)
+		return zd_err_set(*err, ZEROD_E_LIMIT, "%u units, the limit is %u", count,
+		                  ZD_MAX_UNITS_PER_REQUEST);
+	list->client = zc_unit_client(units[0]);
+	list->count = count;
+	for (uint32_t i = 0; i < count; i++) {
+		if (zc_unit_client(units[i]) != list->client)
+			return zd_err_set(*err, ZEROD_E_INVALID, "units[%u] is NULL or of another client", i);
+		list->ids[i] = units[i]->shared->id;
+	}
+	return zc_check_poison(list->client, *err);
+}
+
+int zerod_update_begin(zerod_unit *const *units, uint32_t count)
+{
+	Zd__Request request = ZD__REQUEST__INIT;
+	Zd__UpdateBegin update_begin = ZD__UPDATE_BEGIN__INIT;
+	struct unit_list list;
+	struct zd_err *err;
+	int rc = take_units(units, count, &list, &err);
+
+	if (rc)
+		return rc;
+	update_begin.n_units = list.count;
+	update_begin.units = list.ids;
+	request.body_case = ZD__REQUEST__BODY_UPDATE_BEGIN;
+	request.update_begin = &update_begin;
+	return zc_call(list.client, &request, 0, NULL, NULL);
+}
+
+int zerod_publish(zerod_unit *const *units, uint32_t count, zerod_stream *const *streams, uint32_t nstreams,
+                  uint32_t flags)
+{
+	Zd__Request request = ZD__REQUEST__INIT;
+	Zd__Publish publish = ZD__PUBLISH__INIT;
+	struct zc_fence_args fences;
+	struct unit_list list;
+	struct zd_err *err;
+	int rc = take_units(units, count, &list, &err);
+
+	if (!rc)
+		rc = zc_flags(flags, ZEROD_PUBLISH_FORCE, "zerod_publish", err);
+	if (!rc)
+		rc = zc_streams_fence(list.client, streams, nstreams, &fences, err);
+	if (rc)
+		return rc;
+	publish.n_units = list.count;
+	publish.units = list.ids;
+	publish.n_fences = fences.count;
+	publish.fences = fences.pointers;
+	publish.force = flags & ZEROD_PUBLISH_FORCE;
+	request.body_case = ZD__REQUEST__BODY_PUBLISH;
+	request.publish = &publish;
+	rc = zc_call(list.client, &request, 0, NULL, NULL);
+	if (rc)
+		return rc;
+	pthread_mutex_lock(&list.client->lock);
+	for (uint32_t i = 0; i < count; i++)
+		units[i]->shared->version++;
+	pthread_mutex_unlock(&list.client->lock);
+	return 0;
+}
+
+int zerod_commit(zerod_group *group, uint64_t step)
+{
+	struct zerod_client *client = zc_group_client(group);
+	Zd__Request request = ZD__REQUEST__INIT;
+	Zd__Commit commit = ZD__COMMIT__INIT;
+	struct zd_err *err;
+	int rc = zc_enter(client, &err);
+
+	if (!rc)
+		rc = zc_check_poison(client, err);
+	if (rc)
+		return rc;
+	commit.group = group->id;
+	commit.step = step;
+	request.body_case = ZD__REQUEST__BODY_COMMIT;
+	request.commit = &commit;
+	return zc_call(client, &request, 0, NULL, NULL);
+}

@@ -29,7 +29,7 @@
 #define ZD_MAX_BYTES             (1ull << 50) /* of any one object; keeps every product below 2^63 */
 
 #define ZD_TIMELINES        512u /* 64-bit counters in one fence page of 4 KiB */
-#define ZD_FENCE_PAGE_BYTES (ZD_TIMELINES * 8u)
+#define ZD_FENCE_PAGE_BYTES (ZD_TIMELINES * 8ul)
 #define ZD_FENCE_ABORTED    INT64_MAX /* stored into a timeline to free every waiter */
 
 #define ZD_SHARD_ALIGN_BYTES 256u /* a shard's bytes are a multiple of it */

@@ -13,8 +13,6 @@
 #include "base/mem.h"
 #include "base/text.h"
 
-const char *argp_program_version = "zerobench " ZEROD_VERSION_TEXT;
-
 static const struct op {
 	const char *name;
 	int (*run)(struct zd_bench *bench, struct zd_err *err);
@@ -269,6 +267,7 @@ int main(int argc, char **argv)
 	                                     .check = true}};
 	const struct argp argp = {.options = argp_options, .parser = parse_option, .doc = doc};
 	struct zd_err err = ZD_ERR_NONE;
+	argp_program_version = "zerobench " ZEROD_VERSION_TEXT;
 	argp_err_exit_status = -ZEROD_E_USAGE;
 	argp_parse(&argp, argc, argv, 0, NULL, &bench.options);
 	bench.op_name = ops[bench.options.op].name;

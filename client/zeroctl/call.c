@@ -32,11 +32,10 @@ int zd_ctl_connect(struct zd_ctl *ctl)
 	if (status == ZEROD_E_CONNECT)
 		return zd_ctl_fail(
 		        status,
-		        "no daemon listens on %s\n"
-		        "  (%s)\n"
+		        "%s\n"
 		        "  start it:     systemctl start zerod, or: zerod --foreground --socket %s\n"
 		        "  name another: --socket PATH, or the variable ZEROD_SOCKET",
-		        ctl->socket_path, zerod_last_error(NULL), ctl->socket_path);
+		        zerod_last_error(NULL), ctl->socket_path);
 	if (status)
 		return zd_ctl_fail(status, "%s: %s", zerod_status_name(status), zerod_last_error(NULL));
 	return 0;

@@ -1,0 +1,25 @@
+# SPDX-License-Identifier: Apache-2.0
+# bash completion for zerobench.
+_zerobench()
+{
+	local cur=${COMP_WORDS[COMP_CWORD]} words
+	case ${COMP_WORDS[COMP_CWORD - 1]} in
+	-o | --op) words='gather reduce rpc alloc scale' ;;
+	-d | --datatype) words='float bfloat16 half' ;;
+	-c | --check) words='0 1' ;;
+	--socket)
+		mapfile -t COMPREPLY < <(compgen -f -- "$cur")
+		return
+		;;
+	-b | -e | -f | -n | -w | -r | --minbytes | --maxbytes | --stepfactor | --iters | --warmup_iters | --ranks | --units)
+		return
+		;;
+	*)
+		words='--op --minbytes --maxbytes --stepfactor --iters --warmup_iters --check --ranks --datatype'
+		words+=' --units --json --socket --start --help --version'
+		;;
+	esac
+	mapfile -t COMPREPLY < <(compgen -W "$words" -- "$cur")
+}
+
+complete -F _zerobench zerobench

@@ -1,0 +1,59 @@
+# SPDX-License-Identifier: Apache-2.0
+# bash completion for zeroctl: verbs, options, and ids or names that the daemon knows.
+_zeroctl()
+{
+	local cur=${COMP_WORDS[COMP_CWORD]} prev=${COMP_WORDS[COMP_CWORD - 1]} verb='' socket=() word i
+	local verbs='status devices jobs sessions groups units buffers buckets alloc watch kill-session abort-group end-job'
+	for ((i = 1; i < COMP_CWORD; i++)); do
+		word=${COMP_WORDS[i]}
+		case $word in
+		--socket) socket=(--socket "${COMP_WORDS[++i]}") ;;
+		--job | --sort | --interval | --count) ((i++)) ;;
+		-*) ;;
+		*) verb=${verb:-$word} ;;
+		esac
+	done
+	case $prev in
+	--socket)
+		mapfile -t COMPREPLY < <(compgen -f -- "$cur")
+		return
+		;;
+	--job)
+		mapfile -t COMPREPLY < <(compgen -W "$(_zeroctl_column 2 jobs)" -- "$cur")
+		return
+		;;
+	--sort)
+		# The table's head, in lower case, is the list of columns.
+		mapfile -t COMPREPLY < <(compgen -W "$(zeroctl "${socket[@]}" "${verb:-status}" 2>/dev/null |
+			head -n 1 | tr '[:upper:]' '[:lower:]')" -- "$cur")
+		return
+		;;
+	--interval | --count) return ;;
+	esac
+	if [[ $cur == -* ]]; then
+		local options='--socket --help --version'
+		case $verb in
+		'' | watch) options+=' --json --bytes --job --sort --interval --count' ;;
+		status) options+=' --json --bytes' ;;
+		devices) options+=' --json --bytes --sort' ;;
+		kill-session | abort-group | end-job) ;;
+		*) options+=' --json --bytes --job --sort' ;;
+		esac
+		mapfile -t COMPREPLY < <(compgen -W "$options" -- "$cur")
+		return
+	fi
+	case $verb in
+	'') mapfile -t COMPREPLY < <(compgen -W "$verbs" -- "$cur") ;;
+	kill-session) mapfile -t COMPREPLY < <(compgen -W "$(_zeroctl_column 1 sessions)" -- "$cur") ;;
+	abort-group) mapfile -t COMPREPLY < <(compgen -W "$(_zeroctl_column 1 groups)" -- "$cur") ;;
+	end-job) mapfile -t COMPREPLY < <(compgen -W "$(_zeroctl_column 2 jobs)" -- "$cur") ;;
+	esac
+}
+
+# A column of one of the daemon's tables, without its head. Uses the caller's `socket`.
+_zeroctl_column()
+{
+	zeroctl "${socket[@]}" "$2" 2>/dev/null | awk -v column="$1" 'NR > 1 { print $column }'
+}
+
+complete -F _zeroctl zeroctl

@@ -1,0 +1,231 @@
+// SPDX-License-Identifier: Apache-2.0
+/*
+ * test_zerobench.c - zerobench measures, verifies, fails clearly and leaves nothing behind. Speed is not judged here.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+#include <dirent.h>
+#include <jansson.h>
+
+#include "tests/it/program.h"
+#include "tests/support/daemon_fixture.h"
+
+static char folder[] = "/tmp/zerobench-test-XXXXXX"; /* where its private daemons go */
+
+static int start(void **state)
+{
+	(void)state;
+	return mkdtemp(folder) ? setenv("TMPDIR", folder, 1) : -1;
+}
+
+static int stop(void **state)
+{
+	(void)state;
+	return rmdir(folder);
+}
+
+static void assert_nothing_left(void)
+{
+	DIR *dir = opendir(folder);
+	assert_non_null(dir);
+	const struct dirent *entry;
+	while ((entry = readdir(dir)))
+		assert_int_equal(entry->d_name[0], '.');
+	closedir(dir);
+}
+
+static json_t *run_json(const char *const *args)
+{
+	struct program program;
+	program_start(&program, args, NULL);
+	program_wait(&program);
+	if (program.status)
+		print_error("%s\n", program.err_text);
+	assert_int_equal(program.status, 0);
+	json_error_t error;
+	json_t *report = json_loads(program.out_text, 0, &error);
+	assert_non_null(report);
+	assert_int_equal(json_integer_value(json_object_get(report, "schema")), 1);
+	assert_string_equal(json_string_value(json_object_get(report, "op")), args[2]);
+	assert_non_null(json_string_value(json_object_get(json_object_get(report, "machine"), "kernel")));
+	program_free(&program);
+	assert_nothing_left();
+	return report;
+}
+
+static void expect_no_wrong(const char *op, const char *dtype, const char *ranks)
+{
+	const char *const args[] = {"zerobench", "--op", op,    "-b",     "1000",    "-e", "64K",
+	                            "-f",        "8",    "-n",  "2",      "-w",      "1",  "-r",
+	                            ranks,       "-d",   dtype, "--json", "--start", NULL};
+	json_t *report = run_json(args);
+	const json_t *results = json_object_get(report, "results");
+	assert_int_equal(json_array_size(results), 3);
+	for (size_t i = 0; i < 3; i++) {
+		const json_t *row = json_array_get(results, i);
+		assert_true(json_is_integer(json_object_get(row, "wrong")));
+		assert_int_equal(json_integer_value(json_object_get(row, "wrong")), 0);
+		assert_true(json_integer_value(json_object_get(json_object_get(row, "time_ns"), "p50")) > 0);
+		assert_true(json_integer_value(json_object_get(json_object_get(row, "baseline_ns"), "p50")) >
+		            0);
+	}
+	json_decref(report);
+}
+
+static void gathers_are_verified(void **state)
+{
+	(void)state;
+	expect_no_wrong("gather", "float", "4");
+	expect_no_wrong("gather", "half", "3");
+	expect_no_wrong("gather", "bfloat16", "5"); /* one device has two ranks */
+}
+
+static void sums_are_verified(void **state)
+{
+	(void)state;
+	expect_no_wrong("reduce", "float", "4");
+	expect_no_wrong("reduce", "half", "3");
+	expect_no_wrong("reduce", "bfloat16", "5");
+}
+
+static void requests_are_measured(void **state)
+{
+	(void)state;
+	const char *const args[] = {"zerobench", "--op", "rpc",    "-n",      "200",
+	                            "-w",        "2",    "--json", "--start", NULL};
+	json_t *report = run_json(args);
+	assert_int_equal(json_array_size(json_object_get(report, "results")), 5);
+	assert_int_equal(json_array_size(json_object_get(report, "targets")), 3);
+	json_decref(report);
+}
+
+static void allocations_are_measured(void **state)
+{
+	(void)state;
+	const char *const args[] = {"zerobench", "--op", "alloc", "-b", "4K",     "-e",      "1M",
+	                            "-f",        "16",   "-n",    "5",  "--json", "--start", NULL};
+	json_t *report = run_json(args);
+	assert_int_equal(json_array_size(json_object_get(report, "results")), 3);
+	json_decref(report);
+}
+
+static void scale_is_measured(void **state)
+{
+	(void)state;
+	const char *const args[] = {"zerobench", "--op", "scale",   "-n", "40",     "-r", "3",
+	                            "-w",        "1",    "--units", "50", "--json", NULL};
+	json_t *report = run_json(args);
+	assert_int_equal(json_array_size(json_object_get(report, "targets")), 2);
+	json_decref(report);
+}
+
+static void the_table_has_nccl_tests_columns(void **state)
+{
+	(void)state;
+	const char *const args[] = {"zerobench", "-b", "4K", "-e",      "4K", "-n",
+	                            "1",         "-c", "0",  "--start", NULL};
+	struct program program;
+	program_start(&program, args, NULL);
+	program_wait(&program);
+	assert_int_equal(program.status, 0);
+	assert_non_null(strstr(program.out_text, "algbw   busbw  #wrong"));
+	assert_non_null(strstr(program.out_text, "4096"));
+	assert_non_null(strstr(program.out_text, "N/A")); /* -c 0: nobody looked */
+	program_free(&program);
+	assert_nothing_left();
+}
+
+static void wrong_usage_is_named(void **state)
+{
+	(void)state;
+	const char *const wrong[][2] = {{"--op", "dance"}, {"-b", "lots"},   {"-r", "0"},
+	                                {"-f", "1"},       {"-d", "double"}, {"-n", "many"}};
+	for (size_t i = 0; i < sizeof(wrong) / sizeof(wrong[0]); i++) {
+		const char *const args[] = {"zerobench", wrong[i][0], wrong[i][1], NULL};
+		struct program program;
+		program_start(&program, args, NULL);
+		program_wait(&program);
+		assert_int_equal(program.status, 2);
+		assert_non_null(strstr(program.err_text, wrong[i][1]));
+		program_free(&program);
+	}
+	const char *const args[] = {"zerobench", "--socket", "/nonexistent/zerod.sock", NULL};
+	struct program program;
+	program_start(&program, args, NULL);
+	program_wait(&program);
+	assert_int_equal(program.status, 25);
+	program_free(&program);
+}
+
+/* One rank's failure is everybody's end, with its words. */
+static void a_failing_rank_ends_the_run(void **state)
+{
+	(void)state;
+	struct zd_daemon node;
+	assert_int_equal(zd_daemon_start(NULL, &node), 0); /* two devices of 64 MiB */
+	const char *const args[] = {"zerobench",      "-b", "1G", "-e", "1G", "-n", "1", "--socket",
+	                            node.socket_path, NULL};
+	struct program program;
+	program_start(&program, args, NULL);
+	program_wait(&program);
+	assert_int_equal(program.status, 18);
+	assert_non_null(strstr(program.err_text, "process "));
+	assert_non_null(strstr(program.err_text, "NO_MEMORY"));
+	program_free(&program);
+	assert_int_equal(zd_daemon_stop(&node), 0);
+}
+
+static void a_dying_daemon_ends_the_run(void **state)
+{
+	(void)state;
+	struct zd_daemon node;
+	assert_int_equal(zd_daemon_start(NULL, &node), 0);
+	const char *const args[] = {"zerobench", "--op",           "rpc", "-n", "10000000",
+	                            "--socket",  node.socket_path, NULL};
+	struct program program;
+	program_start(&program, args, NULL);
+	assert_true(program_read_until(&program, "# request"));
+	assert_int_equal(zd_daemon_kill(&node), 0);
+	program_wait(&program);
+	/* DISCONNECTED, or CONNECT when its rank had not come that far. */
+	assert_true(program.status == 26 || program.status == 25);
+	program_free(&program);
+	assert_int_equal(zd_daemon_restart(NULL, &node), 0);
+	assert_int_equal(zd_daemon_stop(&node), 0);
+}
+
+static void an_interrupt_leaves_nothing_behind(void **state)
+{
+	(void)state;
+	const char *const args[] = {"zerobench", "--op", "rpc", "-n", "10000000", "--start", NULL};
+	struct program program;
+	program_start(&program, args, NULL);
+	assert_true(program_read_until(&program, "# request"));
+	kill(program.pid, SIGINT);
+	program_wait(&program);
+	assert_int_equal(program.status, 16);
+	assert_non_null(strstr(program.err_text, "interrupted"));
+	program_free(&program);
+	assert_nothing_left();
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+	        cmocka_unit_test(gathers_are_verified),
+	        cmocka_unit_test(sums_are_verified),
+	        cmocka_unit_test(requests_are_measured),
+	        cmocka_unit_test(allocations_are_measured),
+	        cmocka_unit_test(scale_is_measured),
+	        cmocka_unit_test(the_table_has_nccl_tests_columns),
+	        cmocka_unit_test(wrong_usage_is_named),
+	        cmocka_unit_test(a_failing_rank_ends_the_run),
+	        cmocka_unit_test(a_dying_daemon_ends_the_run),
+	        cmocka_unit_test(an_interrupt_leaves_nothing_behind),
+	};
+	return cmocka_run_group_tests(tests, start, stop);
+}

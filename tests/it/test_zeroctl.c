@@ -1,0 +1,519 @@
+// SPDX-License-Identifier: Apache-2.0
+/*
+ * test_zeroctl.c - zeroctl against a daemon in which two jobs hold something of every kind.
+ *
+ * Job "alpha": a unit with two leases and a persistent one, a bucket, an allocation. Job "beta": durable, one unit.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+#include <jansson.h>
+#include <zerod.h>
+
+#include "tests/it/program.h"
+#include "tests/support/daemon_fixture.h"
+
+#define MAX_ARGS 12
+
+static struct zd_daemon node;
+
+struct trainer {
+	zerod_client *client;
+	zerod_group *group;
+	zerod_unit *unit, *persistent;
+	zerod_bucket *bucket;
+	zerod_buffer *buffer;
+};
+
+static struct trainer alpha, beta;
+
+/* ---- Helpers -------------------------------------------------------------------------------------------------- */
+
+/* zeroctl --socket <node's> with the words of `line`, to its end. */
+static struct program zeroctl(const char *line)
+{
+	const char *args[MAX_ARGS + 4] = {"zeroctl", "--socket", node.socket_path};
+	char words[256];
+	struct program program;
+	size_t count = 3;
+	snprintf(words, sizeof(words), "%s", line);
+	for (char *word = strtok(words, " "); word; word = strtok(NULL, " ")) {
+		assert_true(count < MAX_ARGS + 3);
+		args[count++] = word;
+	}
+	program_start(&program, args, NULL);
+	program_wait(&program);
+	return program;
+}
+
+static void expect_status(const char *line, int status, const char *err_has)
+{
+	struct program program = zeroctl(line);
+	if (program.status != status || !strstr(program.err_text, err_has))
+		print_error("zeroctl %s: exit %d, stderr: %s\n", line, program.status, program.err_text);
+	assert_int_equal(program.status, status);
+	assert_non_null(strstr(program.err_text, err_has));
+	assert_int_equal(program.out_bytes, 0);
+	program_free(&program);
+}
+
+/* The parsed output of a verb with --json, checked for what all have in common. */
+static json_t *listing(const char *line, const char *verb)
+{
+	char with_json[256];
+	snprintf(with_json, sizeof(with_json), "%s --json", line);
+	struct program program = zeroctl(with_json);
+	assert_string_equal(program.err_text, "");
+	assert_int_equal(program.status, 0);
+	json_error_t error;
+	json_t *object = json_loads(program.out_text, 0, &error);
+	assert_non_null(object);
+	program_free(&program);
+	assert_int_equal(json_integer_value(json_object_get(object, "schema")), 1);
+	assert_string_equal(json_string_value(json_object_get(object, "verb")), verb);
+	assert_true(json_is_array(json_object_get(object, "rows")));
+	return object;
+}
+
+static json_t *row_where(const json_t *object, const char *key, const char *value)
+{
+	size_t index;
+	json_t *row;
+	json_array_foreach(json_object_get(object, "rows"), index, row)
+	{
+		if (strcmp(json_string_value(json_object_get(row, key)), value) == 0)
+			return row;
+	}
+	return NULL;
+}
+
+static json_int_t integer(const json_t *row, const char *key)
+{
+	const json_t *value = json_object_get(row, key);
+	assert_true(json_is_integer(value));
+	return json_integer_value(value);
+}
+
+static size_t count_rows(const char *line, const char *verb)
+{
+	json_t *object = listing(line, verb);
+	size_t count = json_array_size(json_object_get(object, "rows"));
+	json_decref(object);
+	return count;
+}
+
+static zerod_unit *make_unit(zerod_group *group, const char *name, uint64_t numel, uint32_t flags)
+{
+	struct zerod_unit_options options = ZEROD_INIT(options);
+	zerod_unit *unit;
+	options.name = name;
+	options.dtype = ZEROD_FLOAT32;
+	options.numel = numel;
+	options.flags = flags;
+	assert_int_equal(zerod_unit_register(group, &options, &unit), 0);
+	assert_int_equal(zerod_update_begin(&unit, 1), 0);
+	assert_int_equal(zerod_publish(&unit, 1, NULL, 0, 0), 0);
+	return unit;
+}
+
+static void gather(zerod_unit *unit, const char *tag, uint32_t uses)
+{
+	struct zerod_gather_options options = ZEROD_INIT(options);
+	options.tag = tag;
+	options.uses = uses;
+	assert_int_equal(zerod_gather(unit, &options, NULL, NULL), 0);
+}
+
+static void join(struct trainer *trainer, const char *job, uint32_t flags)
+{
+	struct zerod_options options = ZEROD_INIT(options);
+	options.socket_path = node.socket_path;
+	options.name = job;
+	assert_int_equal(zerod_connect(&options, &trainer->client), 0);
+	struct zerod_group_options group = ZEROD_INIT(group);
+	group.job = job;
+	group.world_size = 1;
+	group.flags = flags;
+	assert_int_equal(zerod_group_join(trainer->client, &group, &trainer->group), 0);
+}
+
+static int start(void **state)
+{
+	(void)state;
+	if (zd_daemon_start(NULL, &node))
+		return -1;
+	join(&alpha, "alpha", 0);
+	alpha.unit = make_unit(alpha.group, "layer.0", 1000, 0);
+	alpha.persistent = make_unit(alpha.group, "norm", 7, ZEROD_UNIT_PERSISTENT);
+	gather(alpha.unit, "plan", 2);
+	gather(alpha.unit, "eager", 1);
+	gather(alpha.persistent, NULL, 1);
+	struct zerod_bucket_options bucket = ZEROD_INIT(bucket);
+	bucket.dtype = ZEROD_BFLOAT16;
+	bucket.slot_bytes = 1 << 20;
+	bucket.nslots = 3;
+	assert_int_equal(zerod_bucket_create(alpha.group, &bucket, &alpha.bucket), 0);
+	struct zerod_alloc_options alloc = ZEROD_INIT(alloc);
+	void *data;
+	alloc.job = "alpha";
+	alloc.name = "scratch";
+	alloc.bytes = 5000;
+	assert_int_equal(zerod_alloc(alpha.client, &alloc, &alpha.buffer, &data), 0);
+	join(&beta, "beta", ZEROD_GROUP_DURABLE);
+	beta.unit = make_unit(beta.group, "layer.0", 64, 0);
+	return 0;
+}
+
+static int stop(void **state)
+{
+	(void)state;
+	zerod_close(alpha.client);
+	zerod_close(beta.client);
+	return zd_daemon_stop(&node);
+}
+
+/* ---- Reading -------------------------------------------------------------------------------------------------- */
+
+static const struct {
+	const char *verb, *head, *key; /* how the table begins; a key that every row has */
+} readers[] = {
+        {"devices", "DEVICE  NAME", "arena_bytes"},
+        {"jobs", "ID  JOB", "usage"},
+        {"sessions", "ID  NAME", "waits"},
+        {"groups", "ID  JOB", "members"},
+        {"units", "ID  JOB", "version_max"},
+        {"buffers", "JOB", "holders"},
+        {"buckets", "ID  JOB", "slots"},
+        {"alloc", "ID  JOB", "bytes"},
+};
+
+static void tables_have_a_head_and_aligned_rows(void **state)
+{
+	(void)state;
+	for (size_t i = 0; i < sizeof(readers) / sizeof(readers[0]); i++) {
+		struct program program = zeroctl(readers[i].verb);
+		assert_string_equal(program.err_text, "");
+		assert_int_equal(program.status, 0);
+		char *head = program.out_text + strspn(program.out_text, " ");
+		assert_memory_equal(head, readers[i].head, strlen(readers[i].head));
+		assert_non_null(strchr(head, '\n')[1] ? head : NULL); /* at least one row */
+		program_free(&program);
+	}
+}
+
+static void every_reading_verb_has_json(void **state)
+{
+	(void)state;
+	for (size_t i = 0; i < sizeof(readers) / sizeof(readers[0]); i++) {
+		json_t *object = listing(readers[i].verb, readers[i].verb);
+		size_t index;
+		json_t *row;
+		assert_true(json_array_size(json_object_get(object, "rows")) > 0);
+		json_array_foreach(json_object_get(object, "rows"), index, row)
+		{
+			assert_non_null(json_object_get(row, readers[i].key));
+		}
+		json_decref(object);
+	}
+}
+
+static void status_tells_of_the_daemon(void **state)
+{
+	(void)state;
+	json_t *object = listing("status", "status");
+	const json_t *row = json_array_get(json_object_get(object, "rows"), 0);
+	assert_string_equal(json_string_value(json_object_get(row, "backend")), "host");
+	assert_string_equal(json_string_value(json_object_get(row, "state")), "SERVING");
+	assert_int_equal(integer(row, "pid"), node.pid);
+	assert_int_equal(integer(row, "devices"), 2);
+	assert_int_equal(integer(row, "jobs"), 2);
+	assert_int_equal(integer(json_object_get(row, "usage"), "gathered_bytes"), 4096 + 256);
+	json_decref(object);
+	struct program program = zeroctl("status");
+	assert_non_null(strstr(program.out_text, "SERVING"));
+	program_free(&program);
+}
+
+static void buffers_show_bytes_and_holders(void **state)
+{
+	(void)state;
+	json_t *object = listing("buffers", "buffers");
+	const json_t *row = row_where(object, "unit", "layer.0");
+	assert_int_equal(integer(row, "true_bytes"), 4000);
+	assert_int_equal(integer(row, "padded_bytes"), 4096);
+	assert_int_equal(integer(row, "version"), 1);
+	assert_string_equal(json_string_value(json_object_get(row, "state")), "AVAILABLE");
+	const json_t *holders = json_object_get(row, "holders");
+	assert_int_equal(json_array_size(holders), 2);
+	json_int_t uses = 0;
+	for (size_t i = 0; i < 2; i++) {
+		const json_t *holder = json_array_get(holders, i);
+		const bool plan = strcmp(json_string_value(json_object_get(holder, "tag")), "plan") == 0;
+		assert_int_equal(integer(holder, "uses"), plan ? 2 : 1);
+		uses += integer(holder, "uses");
+	}
+	assert_int_equal(uses, 3);
+	json_decref(object);
+
+	struct program human = zeroctl("buffers"), exact = zeroctl("buffers --bytes");
+	assert_non_null(strstr(human.out_text, ":plan\u00d72"));
+	assert_non_null(strstr(human.out_text, ":eager\u00d71"));
+	assert_non_null(strstr(human.out_text, "persistent"));
+	assert_non_null(strstr(human.out_text, "KiB"));
+	assert_null(strstr(exact.out_text, "KiB"));
+	assert_non_null(strstr(exact.out_text, " 4096 "));
+	program_free(&human);
+	program_free(&exact);
+}
+
+static void rows_can_be_filtered_and_sorted(void **state)
+{
+	(void)state;
+	assert_int_equal(count_rows("units", "units"), 3);
+	assert_int_equal(count_rows("units --job alpha", "units"), 2);
+	assert_int_equal(count_rows("buffers --job beta", "buffers"), 0);
+	assert_int_equal(count_rows("groups --job nobody", "groups"), 0);
+	json_t *up = listing("units --sort numel", "units"), *down = listing("--sort -NUMEL units", "units");
+	const json_int_t numels[] = {7, 64, 1000};
+	for (size_t i = 0; i < 3; i++) {
+		assert_int_equal(integer(json_array_get(json_object_get(up, "rows"), i), "numel"), numels[i]);
+		assert_int_equal(integer(json_array_get(json_object_get(down, "rows"), i), "numel"),
+		                 numels[2 - i]);
+	}
+	json_decref(up);
+	json_decref(down);
+	expect_status("units --sort colour", 2, "no column 'colour'");
+}
+
+static void long_listings_come_in_pages(void **state)
+{
+	enum { NUNITS = 700 }; /* with names this long, several packets */
+	struct trainer many = {0};
+	char name[128];
+	(void)state;
+	join(&many, "many", 0);
+	for (unsigned i = 0; i < NUNITS; i++) {
+		struct zerod_unit_options options = ZEROD_INIT(options);
+		zerod_unit *unit;
+		snprintf(name, sizeof(name), "%0100u", i);
+		options.name = name;
+		options.dtype = ZEROD_UINT8;
+		options.numel = 1;
+		assert_int_equal(zerod_unit_register(many.group, &options, &unit), 0);
+	}
+	json_t *object = listing("units --job many --sort unit", "units");
+	const json_t *rows = json_object_get(object, "rows");
+	assert_int_equal(json_array_size(rows), NUNITS);
+	for (unsigned i = 0; i < NUNITS; i++) {
+		snprintf(name, sizeof(name), "%0100u", i);
+		assert_string_equal(json_string_value(json_object_get(json_array_get(rows, i), "name")),
+		                    name);
+	}
+	json_decref(object);
+	zerod_close(many.client);
+}
+
+/* ---- Watching --------------------------------------------------------------------------------------------------- */
+
+static void watch_counts_its_pictures(void **state)
+{
+	(void)state;
+	struct program program = zeroctl("watch --interval 0.05 --count 2 --json");
+	assert_int_equal(program.status, 0);
+	char *line = program.out_text;
+	for (int i = 0; i < 2; i++) {
+		char *end = strchr(line, '\n');
+		assert_non_null(end);
+		*end = '\0';
+		json_error_t error;
+		json_t *object = json_loads(line, 0, &error);
+		assert_non_null(object);
+		assert_int_equal(integer(object, "schema"), 1);
+		assert_int_equal(integer(json_object_get(object, "status"), "pid"), node.pid);
+		assert_int_equal(json_array_size(json_object_get(object, "rows")), 2);
+		json_decref(object);
+		line = end + 1;
+	}
+	assert_string_equal(line, "");
+	program_free(&program);
+	program = zeroctl("watch --count 1 --sort unit");
+	assert_int_equal(program.status, 0);
+	assert_non_null(strstr(program.out_text, "SERVING"));
+	assert_non_null(strstr(program.out_text, "layer.0"));
+	assert_null(strchr(program.out_text, '\033')); /* no terminal, no escapes */
+	program_free(&program);
+}
+
+static void watch_ends_at_a_signal(void **state)
+{
+	(void)state;
+	const char *const args[] = {"zeroctl",  "watch",          "--interval", "3600",
+	                            "--socket", node.socket_path, NULL};
+	struct program program;
+	program_start(&program, args, NULL);
+	assert_true(program_read_until(&program, "norm"));
+	kill(program.pid, SIGINT);
+	program_wait(&program);
+	assert_int_equal(program.status, 0);
+	assert_string_equal(program.err_text, "");
+	program_free(&program);
+}
+
+/* ---- Wrong usage and failures ---------------------------------------------------------------------------------- */
+
+static void wrong_usage_is_named(void **state)
+{
+	(void)state;
+	expect_status("bufers", 2, "did you mean 'buffers'");
+	expect_status("dev", 2, "did you mean 'devices'");
+	expect_status("killsession", 2, "did you mean 'kill-session'");
+	expect_status("frobnicate", 2, "no verb 'frobnicate'");
+	expect_status("", 2, "Usage:");
+	expect_status("buffers now", 2, "takes no argument");
+	expect_status("kill-session", 2, "takes one argument");
+	expect_status("kill-session all", 2, "expected the id of a session");
+	expect_status("devices --job alpha", 2, "devices takes no --job");
+	expect_status("status --frob", 2, "frob");
+	expect_status("watch --interval soon", 2, "--interval");
+	expect_status("watch --interval -1", 2, "--interval");
+	expect_status("watch --count 0", 2, "--count");
+}
+
+static void help_and_version_need_no_daemon(void **state)
+{
+	(void)state;
+	const char *const lines[] = {"--help", "--version", "buffers --help", "abort-group --help"};
+	const char *const says[] = {"abort-group", "zeroctl ", "--sort", "JOB/GROUP"};
+	for (size_t i = 0; i < 4; i++) {
+		struct program program = zeroctl(lines[i]);
+		assert_int_equal(program.status, 0);
+		assert_non_null(strstr(program.out_text, says[i]));
+		assert_string_equal(program.err_text, "");
+		program_free(&program);
+	}
+}
+
+static void a_missing_daemon_is_explained(void **state)
+{
+	(void)state;
+	const char *const args[] = {"zeroctl", "status", "--socket", "/nonexistent/zerod.sock", NULL};
+	struct program program;
+	program_start(&program, args, NULL);
+	program_wait(&program);
+	assert_int_equal(program.status, 25);
+	assert_non_null(strstr(program.err_text, "no daemon listens on /nonexistent/zerod.sock"));
+	assert_non_null(strstr(program.err_text, "ZEROD_SOCKET"));
+	assert_string_equal(program.out_text, "");
+	program_free(&program);
+}
+
+static void unknown_things_are_not_found(void **state)
+{
+	(void)state;
+	expect_status("kill-session 999999", 3, "NOT_FOUND");
+	expect_status("abort-group 999999", 3, "NOT_FOUND");
+	expect_status("abort-group alpha/other", 3, "'alpha/other'");
+	expect_status("end-job 999999", 3, "NOT_FOUND");
+	expect_status("end-job gamma", 3, "'gamma'");
+}
+
+static void a_full_disk_is_told(void **state)
+{
+	(void)state;
+	const char *const args[] = {"zeroctl", "status", "--socket", node.socket_path, NULL};
+	struct program program;
+	program_start(&program, args, "/dev/full");
+	program_wait(&program);
+	assert_int_equal(program.status, 30);
+	assert_non_null(strstr(program.err_text, "cannot write"));
+	program_free(&program);
+}
+
+/* ---- Administration ---------------------------------------------------------------------------------------------- */
+
+static void abort_group_by_name(void **state)
+{
+	struct trainer doomed = {0};
+	(void)state;
+	join(&doomed, "doomed", 0);
+	struct program program = zeroctl("abort-group doomed/world");
+	assert_string_equal(program.err_text, "");
+	assert_int_equal(program.status, 0);
+	program_free(&program);
+	json_t *object = listing("groups", "groups");
+	assert_string_equal(json_string_value(json_object_get(row_where(object, "job", "doomed"), "state")),
+	                    "ABORTED");
+	json_decref(object);
+	zerod_close(doomed.client);
+}
+
+static void kill_session_frees_what_it_held(void **state)
+{
+	struct trainer doomed = {0};
+	char line[64];
+	(void)state;
+	join(&doomed, "victim", 0);
+	gather(make_unit(doomed.group, "w", 100, 0), NULL, 1);
+	assert_int_equal(count_rows("buffers --job victim", "buffers"), 1);
+	json_t *object = listing("sessions", "sessions");
+	snprintf(line, sizeof(line), "kill-session %lld",
+	         (long long)integer(row_where(object, "name", "victim"), "id"));
+	json_decref(object);
+	struct program program = zeroctl(line);
+	assert_string_equal(program.err_text, "");
+	assert_int_equal(program.status, 0);
+	program_free(&program);
+	assert_int_equal(count_rows("buffers --job victim", "buffers"), 0);
+	object = listing("sessions", "sessions");
+	assert_null(row_where(object, "name", "victim"));
+	json_decref(object);
+	struct zerod_device_info info;
+	assert_int_equal(zerod_device_get(doomed.client, 0, &info), ZEROD_E_DISCONNECTED);
+	zerod_close(doomed.client);
+}
+
+static void end_job_frees_durable_shards(void **state)
+{
+	(void)state;
+	zerod_close(beta.client);
+	beta = (struct trainer){0};
+	json_t *object = listing("jobs", "jobs");
+	const json_t *row = row_where(object, "name", "beta");
+	assert_non_null(row);
+	assert_true(json_is_true(json_object_get(row, "durable")));
+	assert_int_equal(integer(json_object_get(row, "usage"), "shard_bytes"), 256);
+	json_decref(object);
+	struct program program = zeroctl("end-job beta");
+	assert_string_equal(program.err_text, "");
+	assert_int_equal(program.status, 0);
+	program_free(&program);
+	object = listing("jobs", "jobs");
+	assert_null(row_where(object, "name", "beta"));
+	json_decref(object);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+	        cmocka_unit_test(tables_have_a_head_and_aligned_rows),
+	        cmocka_unit_test(every_reading_verb_has_json),
+	        cmocka_unit_test(status_tells_of_the_daemon),
+	        cmocka_unit_test(buffers_show_bytes_and_holders),
+	        cmocka_unit_test(rows_can_be_filtered_and_sorted),
+	        cmocka_unit_test(long_listings_come_in_pages),
+	        cmocka_unit_test(watch_counts_its_pictures),
+	        cmocka_unit_test(watch_ends_at_a_signal),
+	        cmocka_unit_test(wrong_usage_is_named),
+	        cmocka_unit_test(help_and_version_need_no_daemon),
+	        cmocka_unit_test(a_missing_daemon_is_explained),
+	        cmocka_unit_test(unknown_things_are_not_found),
+	        cmocka_unit_test(a_full_disk_is_told),
+	        cmocka_unit_test(abort_group_by_name),
+	        cmocka_unit_test(kill_session_frees_what_it_held),
+	        cmocka_unit_test(end_job_frees_durable_shards),
+	};
+	return cmocka_run_group_tests(tests, start, stop);
+}

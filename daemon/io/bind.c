@@ -25,10 +25,11 @@
 #define LOCK_RETRY_MS  10
 
 /* The folder's descriptor, with the lock on it. Closing it unlocks. */
-static int lock_folder(const char *path, int *folder_fd, struct zd_err *err)
+static int lock_folder(const struct sockaddr_un *address, int *folder_fd, struct zd_err *err)
 {
-	char copy[sizeof(((struct sockaddr_un *)0)->sun_path)];
-	const char *folder = dirname(strcpy(copy, path));
+	struct sockaddr_un copy = *address; /* dirname() writes into it */
+	const char *path = address->sun_path;
+	const char *folder = dirname(copy.sun_path);
 	const struct timespec retry = {.tv_nsec = LOCK_RETRY_MS * 1000000L};
 	int fd = open(folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
 
@@ -130,7 +131,7 @@ int zd_bind(const char *path, mode_t mode, struct zd_bound *bound, struct zd_err
 	int rc = zd_frame_address(path, &b.address, err);
 
 	if (rc == 0)
-		rc = lock_folder(path, &folder, err);
+		rc = lock_folder(&b.address, &folder, err);
 	if (rc)
 		return rc;
 	rc = make_way(&b.address, err);
@@ -153,7 +154,7 @@ void zd_bound_unlink(const struct zd_bound *bound)
 	int folder = -1;
 
 	/* Without the lock (somebody else keeps it) the file is removed all the same: leaving it is the worse choice. */
-	(void)!lock_folder(bound->address.sun_path, &folder, NULL);
+	(void)!lock_folder(&bound->address, &folder, NULL);
 	if (lstat(bound->address.sun_path, &found) == 0 && found.st_dev == bound->device &&
 	    found.st_ino == bound->inode)
 		(void)unlink(bound->address.sun_path);

@@ -25,7 +25,8 @@ static void assert_closing(uv_handle_t *handle, void *arg)
 void zd_loop_deinit(struct zd_loop *loop)
 {
 	uv_walk(&loop->uv, assert_closing, NULL);
-	(void)uv_run(&loop->uv, UV_RUN_DEFAULT);
+	while (uv_loop_alive(&loop->uv)) /* a zd_loop_stop() may still be pending */
+		(void)uv_run(&loop->uv, UV_RUN_DEFAULT);
 	zd_assert(uv_loop_close(&loop->uv) == 0);
 }
 

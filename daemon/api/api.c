@@ -1,0 +1,134 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * api.c - the protocol's side of the daemon, as a whole: made, drained, ended.
+ *
+ * The way of a request: io/conn.c receives a packet, dispatch.c unpacks it, a handle_*.c translates it, the engine decides.
+ * The way back: the engine's reply comes through io/bridge.c to zd_api_reply(), which packs it into the connection.
+ */
+#include "api/api.h"
+
+#include <unistd.h>
+
+#include "api/dispatch.h"
+#include "api/session.h"
+#include "base/err.h"
+#include "io/loop.h"
+
+#define REQUESTS_BYTES 65536u /* unpacked requests of a usual packet; larger ones spill */
+#define REPLIES_BYTES  8192u
+#define GREETING_ROOM  64u /* connections beyond max_sessions that may be saying hello */
+
+/* ---- From the bridge --------------------------------------------------------------------------------------- */
+
+static void on_reply(void *arg, const struct zd_reply *reply)
+{
+	zd_api_reply(arg, reply);
+}
+
+static void on_session_killed(void *arg, uint64_t id, const char *why)
+{
+	struct zd_api_session *session = zd_api_session_find(arg, id);
+
+	zd_assert(session);
+	zd_api_session_killed(session, why);
+}
+
+static void on_segment_gone(void *arg, uint32_t segment)
+{
+	struct zd_api *api = arg;
+
+	for (struct zd_api_session *session = api->sessions; session; session = session->hh.next)
+		zd_api_session_forget(session, segment);
+}
+
+static void on_settled(void *arg)
+{
+	struct zd_api *api = arg;
+
+	zd_conns_flush(&api->conns);
+}
+
+static const struct zd_bridge_ops bridge_ops = {
+        .reply = on_reply,
+        .session_killed = on_session_killed,
+        .segment_gone = on_segment_gone,
+        .settled = on_settled,
+};
+
+/* ---- Life -------------------------------------------------------------------------------------------------- */
+
+int zd_api_open(struct zd_api *api, struct zd_loop *loop, const struct zd_bridge_config *config,
+                const struct zd_api_limits *limits, struct zd_err *err)
+{
+	*api = (struct zd_api){.limits = *limits, .started_ns = zd_loop_now_ns()};
+	zd_conns_init(&api->conns, loop);
+	zd_arena_init(&api->requests, REQUESTS_BYTES);
+	zd_arena_init(&api->replies, REPLIES_BYTES);
+	return zd_bridge_open(&api->bridge, loop, config, &bridge_ops, api, err);
+}
+
+void zd_api_close(struct zd_api *api)
+{
+	struct zd_err why;
+
+	(void)zd_err_set(&why, ZEROD_E_SHUTDOWN, "the daemon ends");
+	zd_conns_end(&api->conns, &why);
+	zd_conns_flush(&api->conns);
+	zd_bridge_close(&api->bridge);
+}
+
+void zd_api_deinit(struct zd_api *api)
+{
+	zd_conns_deinit(&api->conns);
+	zd_bridge_deinit(&api->bridge);
+	zd_arena_deinit(&api->requests);
+	zd_arena_deinit(&api->replies);
+}
+
+int zd_api_accept(void *arg, int sock, struct zd_err *err)
+{
+	struct zd_api *api = arg;
+
+	if (api->conns.count >= api->limits.max_sessions + GREETING_ROOM) {
+		(void)close(sock);
+		return zd_err_set(err, ZEROD_E_LIMIT, "%u connections are open", api->conns.count);
+	}
+	return zd_api_session_new(api, sock, err);
+}
+
+void zd_api_set_limits(struct zd_api *api, const struct zd_api_limits *limits)
+{
+	struct zd_bridge *bridge = &api->bridge;
+	uint32_t ndevices = bridge->ops->device_count(bridge->backend);
+
+	api->limits = *limits;
+	(void)zd_bridge_tick(bridge);
+	zd_engine_set_quota(bridge->engine, limits->uid_quota_bytes);
+	for (uint32_t i = 0; i < ndevices; i++)
+		zd_engine_set_gather_budget(bridge->engine, i, limits->gather_budget_bytes);
+	zd_bridge_settle(bridge);
+	zd_conns_flush(&api->conns);
+}
+
+void zd_api_drain(struct zd_api *api, void (*drained)(void *arg), void *arg)
+{
+	api->draining = true;
+	api->drained = drained;
+	api->drained_arg = arg;
+	zd_api_check_drained(api);
+}
+
+void zd_api_check_drained(struct zd_api *api)
+{
+	void (*drained)(void *arg) = api->drained;
+
+	if (!drained || zd_api_session_count(api) > 0)
+		return;
+	api->drained = NULL;
+	drained(api->drained_arg);
+}
+
+unsigned zd_api_session_count(const struct zd_api *api)
+{
+	return HASH_COUNT(api->sessions);
+}

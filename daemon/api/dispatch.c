@@ -1,0 +1,180 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * dispatch.c - from a packet's bytes to handlers, and from the engine's replies to the connection.
+ *
+ * What a client sends wrong is answered as exactly as it can be: with an error reply to the request where there is one, with
+ * a reply to no request (id 0) and the end of the connection where not. Nothing of it concerns another session.
+ */
+#include "api/dispatch.h"
+
+#include "api/api.h"
+#include "api/handlers.h"
+#include "api/session.h"
+#include "base/err.h"
+#include "base/mem.h"
+#include "io/loop.h"
+
+#define NS_PER_MS 1000000ull
+
+/* A request goes to the engine (`args`) or is answered here (`answer`). */
+struct route {
+	const char *name;
+	zd_args_fn *args;
+	zd_answer_fn *answer;
+};
+
+static const struct route routes[] = {
+        [ZD__REQUEST__BODY_HELLO] = {"hello", .answer = zd_answer_hello},
+        [ZD__REQUEST__BODY_SESSION_RESET] = {"session_reset", zd_args_session_reset, NULL},
+        [ZD__REQUEST__BODY_GROUP_JOIN] = {"group_join", zd_args_group_join, NULL},
+        [ZD__REQUEST__BODY_GROUP_LEAVE] = {"group_leave", zd_args_group_leave, NULL},
+        [ZD__REQUEST__BODY_UNIT_REGISTER] = {"unit_register", zd_args_unit_register, NULL},
+        [ZD__REQUEST__BODY_UNIT_UNREGISTER] = {"unit_unregister", zd_args_unit_unregister, NULL},
+        [ZD__REQUEST__BODY_UPDATE_BEGIN] = {"update_begin", zd_args_update_begin, NULL},
+        [ZD__REQUEST__BODY_PUBLISH] = {"publish", zd_args_publish, NULL},
+        [ZD__REQUEST__BODY_COMMIT] = {"commit", zd_args_commit, NULL},
+        [ZD__REQUEST__BODY_SET_PERSISTENT] = {"set_persistent", zd_args_set_persistent, NULL},
+        [ZD__REQUEST__BODY_GATHER] = {"gather", zd_args_gather, NULL},
+        [ZD__REQUEST__BODY_RELEASE] = {"release", zd_args_release, NULL},
+        [ZD__REQUEST__BODY_BACKWARD_BEGIN] = {"backward_begin", zd_args_backward_begin, NULL},
+        [ZD__REQUEST__BODY_BUCKET_CREATE] = {"bucket_create", zd_args_bucket_create, NULL},
+        [ZD__REQUEST__BODY_BUCKET_DESTROY] = {"bucket_destroy", zd_args_bucket_destroy, NULL},
+        [ZD__REQUEST__BODY_BUCKET_RESERVE] = {"bucket_reserve", zd_args_bucket_reserve, NULL},
+        [ZD__REQUEST__BODY_BUCKET_COMMIT] = {"bucket_commit", zd_args_bucket_commit, NULL},
+        [ZD__REQUEST__BODY_REDUCE_SKIP] = {"reduce_skip", zd_args_reduce_skip, NULL},
+        [ZD__REQUEST__BODY_BACKWARD_END] = {"backward_end", zd_args_backward_end, NULL},
+        [ZD__REQUEST__BODY_STEP_BEGIN] = {"step_begin", zd_args_step_begin, NULL},
+        [ZD__REQUEST__BODY_STEP_END] = {"step_end", zd_args_step_end, NULL},
+        [ZD__REQUEST__BODY_ALLOC] = {"alloc", zd_args_alloc, NULL},
+        [ZD__REQUEST__BODY_FREE] = {"free", zd_args_free, NULL},
+        [ZD__REQUEST__BODY_LIST] = {"list", NULL, zd_answer_list},
+        [ZD__REQUEST__BODY_DAEMON_STATUS] = {"daemon_status", NULL, zd_answer_daemon_status},
+        [ZD__REQUEST__BODY_KILL_SESSION] = {"kill_session", zd_args_kill_session, NULL},
+        [ZD__REQUEST__BODY_ABORT_GROUP] = {"abort_group", zd_args_abort_group, NULL},
+        [ZD__REQUEST__BODY_END_JOB] = {"end_job", zd_args_end_job, NULL},
+};
+
+/* Kinds that are not here have a status for an answer, and no body. */
+static zd_fill_fn *const fills[ZD_NREQUESTS] = {
+        [ZD_REQ_GROUP_JOIN] = zd_fill_group_join,
+        [ZD_REQ_UNIT_REGISTER] = zd_fill_unit_register,
+        [ZD_REQ_GATHER] = zd_fill_gather,
+        [ZD_REQ_RELEASE] = zd_fill_release,
+        [ZD_REQ_BACKWARD_BEGIN] = zd_fill_backward_begin,
+        [ZD_REQ_BUCKET_CREATE] = zd_fill_bucket_create,
+        [ZD_REQ_BUCKET_RESERVE] = zd_fill_bucket_reserve,
+        [ZD_REQ_STEP_BEGIN] = zd_fill_step_begin,
+        [ZD_REQ_ALLOC] = zd_fill_alloc,
+};
+
+/* ---- Requests -------------------------------------------------------------------------------------------- */
+
+/* NULL when the request has no body that this daemon knows. */
+static const struct route *find_route(const Zd__Request *request)
+{
+	size_t body = request->body_case;
+
+	return body < ZD_ARRAY_LEN(routes) && routes[body].name ? &routes[body] : NULL;
+}
+
+static int unknown_request(const Zd__Request *request, struct zd_err *err)
+{
+	if (request->base.n_unknown_fields == 0)
+		return zd_err_set(err, ZEROD_E_UNSUPPORTED, "a request without a body");
+	return zd_err_set(err, ZEROD_E_UNSUPPORTED, "this daemon knows no request with the field number %u",
+	                  request->base.unknown_fields[0].tag);
+}
+
+static int to_engine(struct zd_api_session *session, const Zd__Request *request, const struct route *route,
+                     uint64_t now_ns, struct zd_err *err)
+{
+	struct zd_api *api = session->api;
+	struct zd_call call = {.session = session->id, .request = request->id};
+	struct zd_args args;
+	int rc;
+
+	if (api->draining)
+		return zd_err_set(err, ZEROD_E_SHUTDOWN, "the daemon is draining and takes no new requests");
+	rc = route->args(request, &api->requests, &args, err);
+	if (rc)
+		return rc;
+	if (request->deadline_ms)
+		call.deadline_ns = now_ns + request->deadline_ms * NS_PER_MS;
+	zd_engine_request(api->bridge.engine, &call, &args);
+	return 0;
+}
+
+static void handle(struct zd_api_session *session, const Zd__Request *request, uint64_t now_ns)
+{
+	const struct route *route = find_route(request);
+	struct zd_err err = ZD_ERR_NONE;
+	int rc;
+
+	if (request->id == 0) {
+		(void)zd_err_set(&err, ZEROD_E_PROTOCOL, "a request with the id 0");
+		zd_conn_refuse(session->conn, &err);
+		return;
+	}
+	if (session->state == ZD_API_SESSION_NEW && request->body_case != ZD__REQUEST__BODY_HELLO)
+		rc = zd_err_set(&err, ZEROD_E_PROTOCOL, "the first request is %s, not hello",
+		                route ? route->name : "unknown");
+	else if (!route)
+		rc = unknown_request(request, &err);
+	else if (route->args)
+		rc = to_engine(session, request, route, now_ns, &err);
+	else
+		rc = route->answer(session, request, &err);
+	if (rc)
+		zd_api_session_fail(session, request->id, &err);
+}
+
+void zd_api_dispatch(struct zd_api_session *session, const uint8_t *bytes, size_t nbytes)
+{
+	struct zd_api *api = session->api;
+	Zd__ClientPacket *packet = zd__client_packet__unpack(&api->requests.allocator, nbytes, bytes);
+	struct zd_err err;
+	uint64_t now_ns;
+
+	if (!packet) {
+		(void)zd_err_set(&err, ZEROD_E_PROTOCOL, "a packet of %zu bytes that is no ClientPacket",
+		                 nbytes);
+		zd_conn_refuse(session->conn, &err);
+	} else if (packet->n_requests > ZD_MAX_BATCH) {
+		(void)zd_err_set(&err, ZEROD_E_LIMIT, "%zu requests in one packet, at most %u are allowed",
+		                 packet->n_requests, ZD_MAX_BATCH);
+		zd_conn_refuse(session->conn, &err);
+	} else {
+		now_ns = zd_bridge_tick(&api->bridge);
+		for (size_t i = 0; i < packet->n_requests && zd_conn_is_open(session->conn); i++)
+			handle(session, packet->requests[i], now_ns);
+		zd_bridge_settle(&api->bridge);
+	}
+	zd_arena_reset(&api->requests);
+}
+
+/* ---- Replies --------------------------------------------------------------------------------------------- */
+
+void zd_api_reply(struct zd_api *api, const struct zd_reply *reply)
+{
+	struct zd_api_session *session = zd_api_session_find(api, reply->session);
+	struct zd_answer answer = {.reply = ZD__REPLY__INIT, .arena = &api->replies};
+	Zd__Segment announced[ZD_ANSWER_SEGMENTS];
+	struct zd_attachment attachments[ZD_ANSWER_SEGMENTS];
+	unsigned nattachments = 0;
+	struct zd_err err;
+	int rc;
+
+	zd_assert(session && session->state == ZD_API_SESSION_OPEN);
+	answer.reply.id = reply->request;
+	answer.reply.status = reply->status;
+	answer.reply.error = (char *)reply->error;
+	if (reply->status == 0 && fills[reply->kind])
+		fills[reply->kind](reply, &answer);
+	rc = zd_api_session_attach(session, answer.segments, answer.nsegments, announced, attachments,
+	                           &nattachments, &err);
+	if (rc)
+		zd_conn_refuse(session->conn, &err);
+	else
+		zd_conn_send(session->conn, &answer.reply, attachments, nattachments);
+	zd_arena_reset(&api->replies);
+}

@@ -1,0 +1,64 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * handle_list.c - tables of what the daemon knows, a page at a time.
+ *
+ * A page takes as many rows as fit one packet; the client asks for the next with the cursor. Rows that come and go between
+ * two pages may be missed, a row that stays is seen once.
+ */
+#include "api/api.h"
+#include "api/handlers.h"
+#include "api/rows.h"
+#include "api/session.h"
+#include "base/err.h"
+
+#define MAX_ROWS       512u
+#define ENVELOPE_BYTES 128u /* of a packet, for everything around the rows */
+#define ROW_TAG_BYTES  4u   /* a row's field number and length */
+
+struct page {
+	struct zd_arena *arena;
+	Zd__Row **rows;
+	size_t nrows, left_bytes;
+};
+
+static bool take_row(const struct zd_row *row, void *arg)
+{
+	struct page *page = arg;
+	Zd__Row *message;
+	size_t bytes;
+
+	if (page->nrows == MAX_ROWS)
+		return false;
+	message = zd_rows_message(row, page->arena);
+	bytes = zd__row__get_packed_size(message) + ROW_TAG_BYTES;
+	if (bytes > page->left_bytes)
+		return false;
+	page->rows[page->nrows++] = message;
+	page->left_bytes -= bytes;
+	return true;
+}
+
+int zd_answer_list(struct zd_api_session *session, const Zd__Request *request, struct zd_err *err)
+{
+	const Zd__List *list = request->list;
+	struct zd_api *api = session->api;
+	struct page page = {.arena = &api->replies, .left_bytes = ZD_MAX_PACKET_BYTES - ENVELOPE_BYTES};
+	struct zd_list_query query = {.session = session->id, .cursor = list->cursor, .job = list->job};
+	Zd__ListReply rows = ZD__LIST_REPLY__INIT;
+	Zd__Reply reply = ZD__REPLY__INIT;
+
+	/* Both number the tables alike, the protocol from 1. */
+	if (list->table < ZD__TABLE__DEVICES || list->table > ZD__TABLE__ALLOCATIONS)
+		return zd_err_set(err, ZEROD_E_INVALID, "there is no table %d", (int)list->table);
+	query.table = (enum zd_table)(list->table - ZD__TABLE__DEVICES);
+	page.rows = zd_arena_alloc(page.arena, MAX_ROWS * sizeof(Zd__Row *));
+	rows.next = zd_engine_list(api->bridge.engine, &query, take_row, &page);
+	rows.rows = page.rows;
+	rows.n_rows = page.nrows;
+	reply.id = request->id;
+	reply.body_case = ZD__REPLY__BODY_LIST;
+	reply.list = &rows;
+	zd_conn_send(session->conn, &reply, NULL, 0);
+	zd_arena_reset(page.arena);
+	return 0;
+}

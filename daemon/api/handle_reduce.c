@@ -1,0 +1,154 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* handle_reduce.c - backwards, buckets and their entries, and the optimizer's step. */
+#include "api/handlers.h"
+
+int zd_args_backward_begin(const Zd__Request *request, struct zd_arena *arena, struct zd_args *args,
+                           struct zd_err *err)
+{
+	const Zd__BackwardBegin *backward = request->backward_begin;
+
+	(void)arena;
+	(void)err;
+	args->kind = ZD_REQ_BACKWARD_BEGIN;
+	args->u.backward_begin.group = backward->group;
+	args->u.backward_begin.stage = backward->stage;
+	args->u.backward_begin.boundary = backward->boundary;
+	args->u.backward_begin.target_dtype = backward->target_dtype;
+	return 0;
+}
+
+void zd_fill_backward_begin(const struct zd_reply *reply, struct zd_answer *answer)
+{
+	Zd__BackwardBeginReply *message = zd_arena_alloc(answer->arena, sizeof(*message));
+
+	zd__backward_begin_reply__init(message);
+	message->backward = reply->u.backward_begin.backward;
+	answer->reply.body_case = ZD__REPLY__BODY_BACKWARD_BEGIN;
+	answer->reply.backward_begin = message;
+}
+
+int zd_args_bucket_create(const Zd__Request *request, struct zd_arena *arena, struct zd_args *args,
+                          struct zd_err *err)
+{
+	const Zd__BucketCreate *create = request->bucket_create;
+
+	(void)arena;
+	(void)err;
+	args->kind = ZD_REQ_BUCKET_CREATE;
+	args->u.bucket_create.group = create->group;
+	args->u.bucket_create.dtype = create->dtype;
+	args->u.bucket_create.slot_bytes = create->slot_bytes;
+	args->u.bucket_create.nslots = create->nslots;
+	return 0;
+}
+
+void zd_fill_bucket_create(const struct zd_reply *reply, struct zd_answer *answer)
+{
+	Zd__BucketCreateReply *message = zd_arena_alloc(answer->arena, sizeof(*message));
+
+	zd__bucket_create_reply__init(message);
+	message->bucket = reply->u.bucket_create.bucket;
+	answer->reply.body_case = ZD__REPLY__BODY_BUCKET_CREATE;
+	answer->reply.bucket_create = message;
+}
+
+int zd_args_bucket_destroy(const Zd__Request *request, struct zd_arena *arena, struct zd_args *args,
+                           struct zd_err *err)
+{
+	(void)arena;
+	(void)err;
+	args->kind = ZD_REQ_BUCKET_DESTROY;
+	args->u.bucket = request->bucket_destroy->bucket;
+	return 0;
+}
+
+int zd_args_bucket_reserve(const Zd__Request *request, struct zd_arena *arena, struct zd_args *args,
+                           struct zd_err *err)
+{
+	(void)arena;
+	(void)err;
+	args->kind = ZD_REQ_BUCKET_RESERVE;
+	args->u.bucket_reserve.bucket = request->bucket_reserve->bucket;
+	args->u.bucket_reserve.unit = request->bucket_reserve->unit;
+	return 0;
+}
+
+/* The engine answers a reservation when the room may be written, so that no fence is left to wait for. */
+void zd_fill_bucket_reserve(const struct zd_reply *reply, struct zd_answer *answer)
+{
+	Zd__BucketReserveReply *message = zd_arena_alloc(answer->arena, sizeof(*message));
+
+	zd__bucket_reserve_reply__init(message);
+	message->entry = reply->u.bucket_reserve.entry;
+	message->location = zd_answer_location(answer, &reply->u.bucket_reserve.location);
+	answer->reply.body_case = ZD__REPLY__BODY_BUCKET_RESERVE;
+	answer->reply.bucket_reserve = message;
+}
+
+int zd_args_bucket_commit(const Zd__Request *request, struct zd_arena *arena, struct zd_args *args,
+                          struct zd_err *err)
+{
+	const Zd__BucketCommit *commit = request->bucket_commit;
+
+	args->kind = ZD_REQ_BUCKET_COMMIT;
+	args->u.bucket_commit.bucket = commit->bucket;
+	args->u.bucket_commit.entry = commit->entry;
+	args->u.bucket_commit.op = commit->op;
+	args->u.bucket_commit.prescale = commit->prescale;
+	args->u.bucket_commit.overwrite = commit->overwrite;
+	return zd_take_fences(commit->fences, commit->n_fences, arena, &args->u.bucket_commit.fences, err);
+}
+
+int zd_args_reduce_skip(const Zd__Request *request, struct zd_arena *arena, struct zd_args *args,
+                        struct zd_err *err)
+{
+	(void)arena;
+	(void)err;
+	args->kind = ZD_REQ_REDUCE_SKIP;
+	args->u.unit = request->reduce_skip->unit;
+	return 0;
+}
+
+int zd_args_backward_end(const Zd__Request *request, struct zd_arena *arena, struct zd_args *args,
+                         struct zd_err *err)
+{
+	(void)arena;
+	(void)err;
+	args->kind = ZD_REQ_BACKWARD_END;
+	args->u.group = request->backward_end->group;
+	return 0;
+}
+
+int zd_args_step_begin(const Zd__Request *request, struct zd_arena *arena, struct zd_args *args,
+                       struct zd_err *err)
+{
+	(void)arena;
+	(void)err;
+	args->kind = ZD_REQ_STEP_BEGIN;
+	args->u.group = request->step_begin->group;
+	return 0;
+}
+
+void zd_fill_step_begin(const struct zd_reply *reply, struct zd_answer *answer)
+{
+	Zd__StepBeginReply *message = zd_arena_alloc(answer->arena, sizeof(*message));
+
+	zd__step_begin_reply__init(message);
+	message->step = reply->u.step_begin.step;
+	message->overflow = reply->u.step_begin.overflow;
+	message->norm_squared = reply->u.step_begin.norm_squared;
+	message->target = zd_answer_location(answer, &reply->u.step_begin.target);
+	message->target_dtype = reply->u.step_begin.target_dtype;
+	answer->reply.body_case = ZD__REPLY__BODY_STEP_BEGIN;
+	answer->reply.step_begin = message;
+}
+
+int zd_args_step_end(const Zd__Request *request, struct zd_arena *arena, struct zd_args *args,
+                     struct zd_err *err)
+{
+	const Zd__StepEnd *end = request->step_end;
+
+	args->kind = ZD_REQ_STEP_END;
+	args->u.step_end.group = end->group;
+	return zd_take_fences(end->fences, end->n_fences, arena, &args->u.step_end.fences, err);
+}

@@ -1,0 +1,77 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * handle_session.c - the hello, and the reset of a poisoned session.
+ *
+ * The hello comes first, and once. Its reply carries the session's two fence pages.
+ */
+#include <stdio.h>
+
+#include "api/api.h"
+#include "api/handlers.h"
+#include "api/session.h"
+#include "base/err.h"
+#include "base/text.h"
+
+/* "pid 1234" for a client without a name. */
+#define NAME_BYTES (ZD_MAX_NAME_BYTES + 1)
+
+static int check_hello(const struct zd_api_session *session, const Zd__Hello *hello, char name[NAME_BYTES],
+                       struct zd_err *err)
+{
+	int rc = 0;
+
+	if (session->state != ZD_API_SESSION_NEW)
+		return zd_err_set(err, ZEROD_E_PROTOCOL, "a second hello");
+	if (hello->version_min > ZD_PROTOCOL_VERSION || hello->version_max < ZD_PROTOCOL_VERSION)
+		return zd_err_set(err, ZEROD_E_VERSION,
+		                  "the client speaks protocol versions %u to %u, the daemon %u to %u",
+		                  hello->version_min, hello->version_max, ZD_PROTOCOL_VERSION,
+		                  ZD_PROTOCOL_VERSION);
+	if (session->api->draining)
+		return zd_err_set(err, ZEROD_E_SHUTDOWN, "the daemon is draining and takes no new sessions");
+	if (hello->name[0])
+		rc = zd_name_check(hello->name, ZD_MAX_NAME_BYTES, "client name", err);
+	if (rc)
+		return rc;
+	if (hello->name[0])
+		(void)snprintf(name, NAME_BYTES, "%s", hello->name);
+	else
+		(void)snprintf(name, NAME_BYTES, "pid %d", (int)zd_conn_creds(session->conn)->pid);
+	return 0;
+}
+
+int zd_answer_hello(struct zd_api_session *session, const Zd__Request *request, struct zd_err *err)
+{
+	const struct zd_bridge *bridge = &session->api->bridge;
+	struct zd_attachment pages[2] = {{.fd = -1}, {.fd = -1}};
+	Zd__Reply reply = ZD__REPLY__INIT;
+	Zd__HelloReply hello = ZD__HELLO_REPLY__INIT;
+	char name[NAME_BYTES];
+	int rc = check_hello(session, request->hello, name, err);
+
+	if (rc == 0)
+		rc = zd_api_session_admit(session, name, &pages[0].fd, &pages[1].fd, err);
+	if (rc)
+		return rc;
+	hello.version = ZD_PROTOCOL_VERSION;
+	hello.session = session->id;
+	hello.daemon = (char *)ZEROD_VERSION_TEXT;
+	hello.backend = (char *)bridge->ops->name;
+	hello.devices = bridge->ops->device_count(bridge->backend);
+	hello.timelines = ZD_TIMELINES;
+	reply.id = request->id;
+	reply.body_case = ZD__REPLY__BODY_HELLO;
+	reply.hello = &hello;
+	zd_conn_send(session->conn, &reply, pages, 2);
+	return 0;
+}
+
+int zd_args_session_reset(const Zd__Request *request, struct zd_arena *arena, struct zd_args *args,
+                          struct zd_err *err)
+{
+	(void)request;
+	(void)arena;
+	(void)err;
+	args->kind = ZD_REQ_SESSION_RESET;
+	return 0;
+}

@@ -1,0 +1,270 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * session.c - one client of the daemon.
+ *
+ * What must hold: engine and backend know exactly the OPEN sessions (the backend KILLED ones too), by the same id; the
+ * session ends once, when its connection does; a segment's descriptor is sent to it once, and only while the engine lets
+ * it map the segment.
+ */
+#include "api/session.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "api/api.h"
+#include "api/dispatch.h"
+#include "base/err.h"
+#include "base/log.h"
+#include "base/mem.h"
+#include "base/sm.h"
+
+static const char *const state_names[] = {"NEW", "OPEN", "KILLED", "ENDED"};
+static const uint32_t state_moves[] = {
+        [ZD_API_SESSION_NEW] = ZD_SM_TO(ZD_API_SESSION_OPEN) | ZD_SM_TO(ZD_API_SESSION_ENDED),
+        [ZD_API_SESSION_OPEN] = ZD_SM_TO(ZD_API_SESSION_KILLED) | ZD_SM_TO(ZD_API_SESSION_ENDED),
+        [ZD_API_SESSION_KILLED] = ZD_SM_TO(ZD_API_SESSION_ENDED),
+        [ZD_API_SESSION_ENDED] = 0,
+};
+static const struct zd_sm session_sm = {
+        .name = "session", .nstates = 4, .state_names = state_names, .allowed = state_moves};
+
+/* ---- Log ------------------------------------------------------------------------------------------------ */
+
+static void log_session(const struct zd_api_session *session, const char *what, const char *detail)
+{
+	const struct zd_creds *creds = zd_conn_creds(session->conn);
+	struct zd_log_field fields[] = {{.key = "ZEROD_SESSION"}, {.key = "ZEROD_PID"}, {.key = "ZEROD_UID"}};
+
+	(void)snprintf(fields[0].value, sizeof(fields[0].value), "%" PRIu64, session->id);
+	(void)snprintf(fields[1].value, sizeof(fields[1].value), "%d", (int)creds->pid);
+	(void)snprintf(fields[2].value, sizeof(fields[2].value), "%u", (unsigned)creds->uid);
+	zd_log_with(ZD_LOG_INFO, fields, ZD_ARRAY_LEN(fields), "session %s: %s", what, detail);
+}
+
+/* ---- Life ------------------------------------------------------------------------------------------------ */
+
+static void leave_engine(struct zd_api_session *session)
+{
+	struct zd_api *api = session->api;
+
+	(void)zd_bridge_tick(&api->bridge);
+	if (session->state == ZD_API_SESSION_OPEN)
+		zd_engine_session_close(api->bridge.engine, session->id);
+	/* After the engine, whose last commands may name the session. */
+	api->bridge.ops->session_close(api->bridge.backend, session->id);
+	zd_bridge_settle(&api->bridge);
+	HASH_DEL(api->sessions, session);
+	if (api->recent == session)
+		api->recent = NULL;
+}
+
+static void on_ended(void *arg, const struct zd_err *why)
+{
+	struct zd_api_session *session = arg;
+	struct zd_api *api = session->api;
+	bool was_known = session->state != ZD_API_SESSION_NEW;
+
+	log_session(session, was_known ? "ended" : "turned away", why->text);
+	if (was_known)
+		leave_engine(session);
+	zd_sm_move(&session_sm, &session->state, ZD_API_SESSION_ENDED);
+	free(session->given);
+	free(session);
+	zd_api_check_drained(api);
+}
+
+static void on_packet(void *arg, const uint8_t *bytes, size_t nbytes)
+{
+	zd_api_dispatch(arg, bytes, nbytes);
+}
+
+static const struct zd_conn_ops conn_ops = {.packet = on_packet, .ended = on_ended};
+
+int zd_api_session_new(struct zd_api *api, int sock, struct zd_err *err)
+{
+	struct zd_creds creds;
+	struct zd_api_session *session;
+	int rc = zd_creds_get(sock, &creds, err);
+
+	if (rc) {
+		(void)close(sock);
+		return rc;
+	}
+	session = zd_calloc(1, sizeof(*session));
+	session->api = api;
+	session->state = ZD_API_SESSION_NEW;
+	session->admin = creds.uid == 0 || creds.uid == geteuid() ||
+	                 (api->limits.has_admin_group &&
+	                  zd_creds_in_group(sock, &creds, api->limits.admin_group));
+	rc = zd_conn_new(&api->conns, sock, &creds, &conn_ops, session, &session->conn, err);
+	if (rc)
+		free(session);
+	return rc;
+}
+
+int zd_api_session_admit(struct zd_api_session *session, const char *name, int *client_page, int *daemon_page,
+                         struct zd_err *err)
+{
+	struct zd_api *api = session->api;
+	struct zd_bridge *bridge = &api->bridge;
+	const struct zd_creds *creds = zd_conn_creds(session->conn);
+	struct zd_peer peer = {
+	        .uid = creds->uid, .pid = (uint32_t)creds->pid, .admin = session->admin, .name = name};
+	uint64_t id;
+	int rc;
+
+	if (zd_api_session_count(api) >= api->limits.max_sessions)
+		return zd_err_set(err, ZEROD_E_LIMIT,
+		                  "the daemon is full: %u sessions are open, max_sessions is %u",
+		                  zd_api_session_count(api), api->limits.max_sessions);
+	id = zd_engine_session_open(bridge->engine, &peer, err);
+	if (id == 0)
+		return ZEROD_E_LIMIT;
+	rc = bridge->ops->session_open(bridge->backend, id, client_page, daemon_page, err);
+	if (rc) {
+		zd_engine_session_close(bridge->engine, id);
+		return rc;
+	}
+	session->id = id;
+	zd_sm_move(&session_sm, &session->state, ZD_API_SESSION_OPEN);
+	HASH_ADD(hh, api->sessions, id, sizeof(session->id), session);
+	zd_conn_welcome(session->conn);
+	log_session(session, "opened", name);
+	return 0;
+}
+
+struct zd_api_session *zd_api_session_find(struct zd_api *api, uint64_t id)
+{
+	struct zd_api_session *session = api->recent;
+
+	if (session && session->id == id)
+		return session;
+	HASH_FIND(hh, api->sessions, &id, sizeof(id), session);
+	if (session)
+		api->recent = session;
+	return session;
+}
+
+void zd_api_session_killed(struct zd_api_session *session, const char *why)
+{
+	struct zd_err err;
+
+	zd_sm_move(&session_sm, &session->state, ZD_API_SESSION_KILLED);
+	(void)zd_err_set(&err, ZEROD_E_ABORTED, "%s", why);
+	zd_conn_refuse(session->conn, &err);
+}
+
+void zd_api_session_fail(struct zd_api_session *session, uint64_t request, const struct zd_err *why)
+{
+	Zd__Reply reply = ZD__REPLY__INIT;
+
+	reply.id = request;
+	reply.status = why->status;
+	reply.error = (char *)why->text;
+	zd_conn_send(session->conn, &reply, NULL, 0);
+	if (session->state == ZD_API_SESSION_NEW)
+		zd_conn_end(session->conn, why);
+}
+
+/* ---- Segments ---------------------------------------------------------------------------------------------- */
+
+/* Where the segment is among those given, or would be. */
+static size_t given_index(const struct zd_api_session *session, uint32_t segment)
+{
+	size_t low = 0, high = session->ngiven;
+
+	while (low < high) {
+		size_t middle = low + (high - low) / 2;
+
+		if (session->given[middle] < segment)
+			low = middle + 1;
+		else
+			high = middle;
+	}
+	return low;
+}
+
+static bool is_given(const struct zd_api_session *session, uint32_t segment)
+{
+	size_t index = given_index(session, segment);
+
+	return index < session->ngiven && session->given[index] == segment;
+}
+
+static void remember(struct zd_api_session *session, uint32_t segment)
+{
+	size_t index = given_index(session, segment);
+
+	if (session->ngiven == session->given_room) {
+		session->given_room = session->given_room ? 2 * session->given_room : 8;
+		session->given = zd_realloc(session->given, session->given_room, sizeof(*session->given));
+	}
+	memmove(session->given + index + 1, session->given + index,
+	        (session->ngiven - index) * sizeof(*session->given));
+	session->given[index] = segment;
+	session->ngiven++;
+}
+
+void zd_api_session_forget(struct zd_api_session *session, uint32_t segment)
+{
+	size_t index = given_index(session, segment);
+
+	if (index == session->ngiven || session->given[index] != segment)
+		return;
+	session->ngiven--;
+	memmove(session->given + index, session->given + index + 1,
+	        (session->ngiven - index) * sizeof(*session->given));
+}
+
+/* A descriptor of its own, since the packet may wait until after the segment's end. */
+static int open_segment(const struct zd_api_session *session, uint32_t segment, Zd__Segment *announced,
+                        int *fd, struct zd_err *err)
+{
+	const struct zd_bridge *bridge = &session->api->bridge;
+	int backend_fd, copy;
+
+	/* That a reply names a segment which its session may not see is our own mistake; it must not become a leak. */
+	if (!zd_engine_may_map(bridge->engine, session->id, segment) ||
+	    !zd_engine_segment(bridge->engine, segment, &announced->device, &announced->bytes))
+		return zd_err_set(err, ZEROD_E_PERMISSION, "segment %u is not this session's", segment);
+	backend_fd = bridge->ops->segment_fd(bridge->backend, segment);
+	if (backend_fd < 0)
+		return zd_err_set(err, ZEROD_E_SYSTEM, "segment %u has no descriptor", segment);
+	copy = fcntl(backend_fd, F_DUPFD_CLOEXEC, 0);
+	if (copy < 0)
+		return zd_err_errno(err, errno, "copying the descriptor of segment %u", segment);
+	announced->id = segment;
+	*fd = copy;
+	return 0;
+}
+
+int zd_api_session_attach(struct zd_api_session *session, const uint32_t *segments, unsigned count,
+                          Zd__Segment *announced, struct zd_attachment *attachments, unsigned *nattachments,
+                          struct zd_err *err)
+{
+	unsigned n = 0;
+
+	for (unsigned i = 0; i < count; i++) {
+		int rc;
+
+		if (segments[i] == 0 || is_given(session, segments[i]))
+			continue;
+		announced[n] = (Zd__Segment)ZD__SEGMENT__INIT;
+		rc = open_segment(session, segments[i], &announced[n], &attachments[n].fd, err);
+		if (rc) {
+			while (n-- > 0)
+				(void)close(attachments[n].fd);
+			return rc;
+		}
+		remember(session, segments[i]);
+		attachments[n].segment = &announced[n];
+		n++;
+	}
+	*nattachments = n;
+	return 0;
+}

@@ -1,0 +1,349 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * config.c - settings by name, and the INI file that holds them.
+ *
+ * Every key is a line of the table below: where it goes, how its text is read, and what to tell whoever wrote something
+ * else. Reading stops at the first mistake, which is named with its line.
+ */
+#include "daemon/config.h"
+
+#include <errno.h>
+#include <grp.h>
+#include <ini.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "backend/backend.h"
+#include "base/err.h"
+#include "base/mem.h"
+#include "base/text.h"
+#include "proto/limits.h"
+
+#define DEFAULT_DRAIN_S 10
+#define MAX_DRAIN_S     86400
+#define KEYS_TEXT       160
+
+/* ---- How a value is read: 0, or -1 when it is not what `expected` says ------------------------------------ */
+
+static int read_number(const char *text, int base, unsigned long least, unsigned long most,
+                       unsigned long *number)
+{
+	char *end;
+	unsigned long value;
+
+	errno = 0;
+	value = strtoul(text, &end, base);
+	if (text[0] < '0' || text[0] > '9' || *end || errno || value < least || value > most)
+		return -1;
+	*number = value;
+	return 0;
+}
+
+static int read_u32(const char *text, unsigned long least, unsigned long most, uint32_t *number)
+{
+	unsigned long value;
+
+	if (read_number(text, 10, least, most, &value) != 0)
+		return -1;
+	*number = (uint32_t)value;
+	return 0;
+}
+
+static int read_bytes(const char *text, uint64_t *bytes)
+{
+	uint64_t value;
+
+	if (zd_bytes_parse(text, &value, NULL) != 0 || value > ZD_MAX_BYTES)
+		return -1;
+	*bytes = value;
+	return 0;
+}
+
+static int set_socket(struct zd_config *config, const char *text)
+{
+	size_t bytes = strlen(text);
+
+	if (bytes == 0 || bytes >= sizeof(config->socket_path))
+		return -1;
+	memcpy(config->socket_path, text, bytes + 1);
+	return 0;
+}
+
+static int set_socket_mode(struct zd_config *config, const char *text)
+{
+	unsigned long mode;
+
+	if (read_number(text, 8, 0, 0777, &mode) != 0)
+		return -1;
+	config->socket_mode = (mode_t)mode;
+	return 0;
+}
+
+static int set_admin_group(struct zd_config *config, const char *text)
+{
+	struct group *group;
+
+	if (!text[0]) {
+		config->has_admin_group = false;
+		return 0;
+	}
+	group = getgrnam(text); /* its static storage is ours: one thread at a time reads a configuration */
+	if (!group)
+		return -1;
+	config->has_admin_group = true;
+	config->admin_group = group->gr_gid;
+	return 0;
+}
+
+static int set_log_level(struct zd_config *config, const char *text)
+{
+	static const struct {
+		const char *name;
+		enum zd_log_level level;
+	} levels[] = {{"error", ZD_LOG_ERROR},
+	              {"warning", ZD_LOG_WARNING},
+	              {"notice", ZD_LOG_NOTICE},
+	              {"info", ZD_LOG_INFO},
+	              {"debug", ZD_LOG_DEBUG}};
+
+	for (size_t i = 0; i < ZD_ARRAY_LEN(levels); i++) {
+		if (strcmp(text, levels[i].name) == 0) {
+			config->log_level = levels[i].level;
+			return 0;
+		}
+	}
+	return -1;
+}
+
+static int set_drain_timeout(struct zd_config *config, const char *text)
+{
+	return read_u32(text, 0, MAX_DRAIN_S, &config->drain_timeout_s);
+}
+
+/* This build has no backend for GPUs, so that "auto" finds none. */
+static int set_backend(struct zd_config *config, const char *text)
+{
+	if (strcmp(text, "host") != 0 && strcmp(text, "auto") != 0)
+		return -1;
+	config->backend = &zd_backend_host;
+	return 0;
+}
+
+static int set_count(struct zd_config *config, const char *text)
+{
+	return read_u32(text, 1, ZD_MAX_DEVICES, &config->device_count);
+}
+
+static int set_arena(struct zd_config *config, const char *text)
+{
+	return read_bytes(text, &config->arena_bytes);
+}
+
+static int set_gather_budget(struct zd_config *config, const char *text)
+{
+	return read_bytes(text, &config->gather_budget_bytes);
+}
+
+static int set_staging(struct zd_config *config, const char *text)
+{
+	return read_bytes(text, &config->staging_bytes);
+}
+
+static int set_segment(struct zd_config *config, const char *text)
+{
+	return read_bytes(text, &config->segment_bytes);
+}
+
+static int set_uid_quota(struct zd_config *config, const char *text)
+{
+	return read_bytes(text, &config->uid_quota_bytes);
+}
+
+static int set_max_sessions(struct zd_config *config, const char *text)
+{
+	return read_u32(text, 1, ZD_MAX_SESSIONS, &config->max_sessions);
+}
+
+/* ---- Keys --------------------------------------------------------------------------------------------------- */
+
+#define SIZE_EXPECTED "a size such as 64G, at most 1024T"
+
+static const struct key {
+	const char *section, *name;
+	int (*set)(struct zd_config *config, const char *text);
+	const char *expected;
+} keys[] = {
+        {"daemon", "socket", set_socket, "a path of 1 to 107 bytes"},
+        {"daemon", "socket_mode", set_socket_mode, "permissions in octal such as 0660"},
+        {"daemon", "admin_group", set_admin_group, "the name of a group on this machine"},
+        {"daemon", "log_level", set_log_level, "error, warning, notice, info or debug"},
+        {"daemon", "drain_timeout_s", set_drain_timeout, "a number of seconds, at most 86400"},
+        {"devices", "backend", set_backend, "host or auto"},
+        {"devices", "count", set_count, "a number from 1 to 64"},
+        {"devices", "arena", set_arena, SIZE_EXPECTED},
+        {"devices", "gather_budget", set_gather_budget, SIZE_EXPECTED},
+        {"devices", "staging", set_staging, SIZE_EXPECTED},
+        {"devices", "segment", set_segment, SIZE_EXPECTED},
+        {"limits", "uid_quota", set_uid_quota, SIZE_EXPECTED},
+        {"limits", "max_sessions", set_max_sessions, "a number from 1 to 1024"},
+};
+
+_Static_assert(sizeof(((struct zd_config *)0)->socket_path) == 108,
+               "the text of the key socket names the limit");
+_Static_assert(ZD_MAX_DEVICES == 64, "the text of the key count names the limit");
+_Static_assert(ZD_MAX_SESSIONS == 1024, "the text of the key max_sessions names the limit");
+_Static_assert(ZD_MAX_BYTES == 1024ull << 40, "the text of the sizes names the limit");
+
+static int check_section(const char *section, struct zd_err *err)
+{
+	for (size_t i = 0; i < ZD_ARRAY_LEN(keys); i++)
+		if (strcmp(keys[i].section, section) == 0)
+			return 0;
+	return zd_err_set(err, ZEROD_E_INVALID, "unknown section, expected [daemon], [devices] or [limits]");
+}
+
+static int unknown_key(const char *section, struct zd_err *err)
+{
+	char names[KEYS_TEXT] = "";
+	size_t used = 0;
+	int rc = check_section(section, err);
+
+	if (rc)
+		return rc;
+	for (size_t i = 0; i < ZD_ARRAY_LEN(keys); i++)
+		if (strcmp(keys[i].section, section) == 0 && used < sizeof(names))
+			used += (size_t)snprintf(names + used, sizeof(names) - used, "%s%s", used ? ", " : "",
+			                         keys[i].name);
+	return zd_err_set(err, ZEROD_E_INVALID, "unknown key, expected one of %s", names);
+}
+
+int zd_config_set(struct zd_config *config, const char *section, const char *key, const char *value,
+                  struct zd_err *err)
+{
+	for (size_t i = 0; i < ZD_ARRAY_LEN(keys); i++) {
+		if (strcmp(keys[i].section, section) != 0 || strcmp(keys[i].name, key) != 0)
+			continue;
+		if (keys[i].set(config, value) == 0)
+			return 0;
+		return zd_err_set(err, ZEROD_E_INVALID, "expected %s, found '%s'", keys[i].expected, value);
+	}
+	return unknown_key(section, err);
+}
+
+void zd_config_init(struct zd_config *config)
+{
+	*config = (struct zd_config){
+	        .socket_path = ZD_DEFAULT_SOCKET,
+	        .socket_mode = 0666,
+	        .log_level = ZD_LOG_INFO,
+	        .drain_timeout_s = DEFAULT_DRAIN_S,
+	        .backend = &zd_backend_host,
+	        .device_count = 1,
+	        .max_sessions = ZD_MAX_SESSIONS,
+	};
+}
+
+static int check_part(const char *key, uint64_t bytes, uint64_t arena_bytes, struct zd_err *err)
+{
+	char part[ZD_BYTES_TEXT], arena[ZD_BYTES_TEXT];
+
+	if (arena_bytes == 0 || bytes <= arena_bytes)
+		return 0;
+	return zd_err_set(err, ZEROD_E_INVALID, "[devices] %s: expected at most the arena's %s, found %s",
+	                  key, zd_bytes_text(arena_bytes, arena), zd_bytes_text(bytes, part));
+}
+
+int zd_config_check(const struct zd_config *config, struct zd_err *err)
+{
+	int rc = check_part("gather_budget", config->gather_budget_bytes, config->arena_bytes, err);
+
+	if (rc == 0)
+		rc = check_part("staging", config->staging_bytes, config->arena_bytes, err);
+	return rc;
+}
+
+/* ---- The file ------------------------------------------------------------------------------------------------- */
+
+struct file {
+	FILE *stream;
+	const char *path;
+	int line; /* the one being read, from 1 */
+	struct zd_config config;
+	struct zd_err err; /* the first mistake */
+};
+
+/* One line for the parser, without its indentation: the parser would take an indented line for the continuation of the
+ * one above it. Nothing is read after a mistake. */
+static char *read_line(char *line, int room_bytes, void *arg)
+{
+	struct file *file = arg;
+	size_t bytes, blanks;
+	char *end;
+
+	if (file->err.status || !fgets(line, room_bytes, file->stream))
+		return NULL;
+	file->line++;
+	bytes = strlen(line);
+	if (bytes > 0 && line[bytes - 1] != '\n' && !feof(file->stream)) {
+		(void)zd_err_set(&file->err, ZEROD_E_INVALID, "%s:%d: expected at most %d bytes in a line",
+		                 file->path, file->line, room_bytes - 2);
+		return NULL;
+	}
+	blanks = strspn(line, " \t");
+	memmove(line, line + blanks, bytes - blanks + 1);
+	/* The parser does not tell of sections without keys. */
+	end = line[0] == '[' ? strchr(line, ']') : NULL;
+	if (end) {
+		struct zd_err err;
+
+		*end = '\0';
+		if (check_section(line + 1, &err) != 0)
+			(void)zd_err_set(&file->err, ZEROD_E_INVALID, "%s:%d: [%s]: %s", file->path,
+			                 file->line, line + 1, err.text);
+		*end = ']';
+	}
+	return file->err.status ? NULL : line;
+}
+
+/* The parser's callback: 1 when it may go on. */
+static int take_key(void *arg, const char *section, const char *key, const char *value)
+{
+	struct file *file = arg;
+	struct zd_err err;
+
+	if (!section[0])
+		(void)zd_err_set(&file->err, ZEROD_E_INVALID,
+		                 "%s:%d: %s: expected a section such as [daemon] before it", file->path,
+		                 file->line, key);
+	else if (zd_config_set(&file->config, section, key, value, &err) != 0)
+		(void)zd_err_set(&file->err, ZEROD_E_INVALID, "%s:%d: [%s] %s: %s", file->path, file->line,
+		                 section, key, err.text);
+	return file->err.status == 0;
+}
+
+int zd_config_read(struct zd_config *config, const char *path, struct zd_err *err)
+{
+	struct file file = {.path = path, .config = *config, .err = ZD_ERR_NONE};
+	int line, failed;
+
+	file.stream = fopen(path, "re");
+	if (!file.stream && errno == ENOENT)
+		return zd_err_set(err, ZEROD_E_NOT_FOUND, "%s: no such file", path);
+	if (!file.stream)
+		return zd_err_errno(err, errno, "%s: opening it", path);
+	line = ini_parse_stream(read_line, &file, take_key, &file);
+	failed = ferror(file.stream);
+	(void)fclose(file.stream);
+	if (failed)
+		return zd_err_errno(err, EIO, "%s: reading it", path);
+	/* A line that is neither may come before the key that was refused. */
+	if (line > 0 && (!file.err.status || line < file.line))
+		return zd_err_set(err, ZEROD_E_INVALID, "%s:%d: expected 'key = value' or '[section]'", path,
+		                  line);
+	if (file.err.status)
+		return zd_err_set(err, file.err.status, "%s", file.err.text);
+	*config = file.config;
+	return 0;
+}

@@ -1,0 +1,32 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* main.c - zerod, the daemon that owns a node's memory of sharded training. */
+#include <stdio.h>
+
+#include "base/err.h"
+#include "base/log.h"
+#include "daemon/config.h"
+#include "daemon/log.h"
+#include "daemon/options.h"
+#include "daemon/service.h"
+#include "io/loop.h"
+
+int main(int argc, char **argv)
+{
+	uint64_t started_ns = zd_loop_now_ns();
+	struct zd_options options;
+	struct zd_config config;
+	struct zd_err err;
+
+	zd_options_parse(argc, argv, &options);
+	if (zd_options_load(&options, &config, &err) != 0) {
+		(void)fprintf(stderr, "zerod: %s\n", err.text);
+		return ZD_EXIT_CONFIG;
+	}
+	if (options.check_config) {
+		(void)puts("zerod: the configuration is valid");
+		return ZD_EXIT_OK;
+	}
+	zd_log_open(options.foreground);
+	zd_log_set_level(config.log_level);
+	return zd_service_run(&options, &config, started_ns);
+}

@@ -1,0 +1,137 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* options.c - the command line. Values are checked with the file's own rules, in zd_options_load(). */
+#include "daemon/options.h"
+
+#include <argp.h>
+
+#include "base/err.h"
+#include "base/mem.h"
+#include "daemon/config.h"
+
+#define EXIT_USAGE 2
+
+enum option_key {
+	OPT_CONFIG = 'c',
+	OPT_SOCKET = 's',
+	OPT_BACKEND = 'b',
+	OPT_DEVICES = 'd',
+	OPT_ARENA = 'a',
+	OPT_FOREGROUND = 'f',
+	OPT_CHECK_CONFIG = 256, /* no short form */
+};
+
+static const struct argp_option argp_options[] = {
+        {"config", OPT_CONFIG, "FILE", 0, "Configuration (default: " ZD_DEFAULT_CONFIG ", if it exists)", 0},
+        {"check-config", OPT_CHECK_CONFIG, NULL, 0, "Check configuration and command line, then end", 0},
+        {"socket", OPT_SOCKET, "PATH", 0, "Socket to listen on", 0},
+        {"backend", OPT_BACKEND, "NAME", 0, "host (emulated devices), or auto: GPUs if there are any", 0},
+        {"devices", OPT_DEVICES, "N", 0, "Number of devices", 0},
+        {"arena", OPT_ARENA, "SIZE", 0, "Memory of each device, such as 64G", 0},
+        {"foreground", OPT_FOREGROUND, NULL, 0, "Log to stderr, even where stderr is the journal's", 0},
+        {NULL, 0, NULL, 0, NULL, 0},
+};
+
+static const char doc[] =
+        "Owns the memory of sharded training on this node, and gathers and reduces it for the training "
+        "processes that "
+        "connect to its socket."
+        "\vThe command line wins over the file. The program never puts itself into the background; it logs "
+        "to the "
+        "journal when a service manager has connected its stderr to it, and to stderr otherwise.\n\n"
+        "SIGHUP reads the limits again; SIGTERM and SIGINT end the daemon when the last session has ended, "
+        "or after "
+        "drain_timeout_s; a second one ends it at once.\n\n"
+        "Exit status: 0 ended in order, 1 failure, 2 usage or configuration.";
+
+static error_t take_option(int key, char *text, struct argp_state *state)
+{
+	struct zd_options *options = state->input;
+
+	switch (key) {
+	case OPT_CONFIG:
+		options->config_path = text;
+		return 0;
+	case OPT_CHECK_CONFIG:
+		options->check_config = true;
+		return 0;
+	case OPT_SOCKET:
+		options->socket = text;
+		return 0;
+	case OPT_BACKEND:
+		options->backend = text;
+		return 0;
+	case OPT_DEVICES:
+		options->devices = text;
+		return 0;
+	case OPT_ARENA:
+		options->arena = text;
+		return 0;
+	case OPT_FOREGROUND:
+		options->foreground = true;
+		return 0;
+	case ARGP_KEY_ARG:
+		argp_error(state, "unexpected argument '%s'", text);
+		return 0;
+	default:
+		return ARGP_ERR_UNKNOWN;
+	}
+}
+
+static void print_version(FILE *stream, struct argp_state *state)
+{
+	(void)state;
+	(void)fprintf(stream, "zerod %s\n", ZEROD_VERSION_TEXT);
+}
+
+void zd_options_parse(int argc, char **argv, struct zd_options *options)
+{
+	static const struct argp argp = {.options = argp_options, .parser = take_option, .doc = doc};
+
+	*options = (struct zd_options){.config_path = NULL};
+	argp_program_version_hook = print_version;
+	argp_err_exit_status = EXIT_USAGE;
+	(void)argp_parse(&argp, argc, argv, 0, NULL, options);
+}
+
+/* The file that was named must be there; the default one need not. */
+static int read_file(const struct zd_options *options, struct zd_config *config, struct zd_err *err)
+{
+	int rc;
+
+	if (options->config_path)
+		return zd_config_read(config, options->config_path, err);
+	rc = zd_config_read(config, ZD_DEFAULT_CONFIG, err);
+	return rc == ZEROD_E_NOT_FOUND ? 0 : rc;
+}
+
+int zd_options_load(const struct zd_options *options, struct zd_config *config, struct zd_err *err)
+{
+	const struct {
+		const char *option, *section, *key, *text;
+	} given[] = {
+	        {"--socket", "daemon", "socket", options->socket},
+	        {"--backend", "devices", "backend", options->backend},
+	        {"--devices", "devices", "count", options->devices},
+	        {"--arena", "devices", "arena", options->arena},
+	};
+	struct zd_config loaded;
+	struct zd_err why;
+	int rc;
+
+	zd_config_init(&loaded);
+	rc = read_file(options, &loaded, err);
+	if (rc)
+		return rc;
+	for (size_t i = 0; i < ZD_ARRAY_LEN(given); i++) {
+		if (!given[i].text)
+			continue;
+		rc = zd_config_set(&loaded, given[i].section, given[i].key, given[i].text, &why);
+		if (rc)
+			return zd_err_set(err, rc, "%s: %s", given[i].option, why.text);
+	}
+	rc = zd_config_check(&loaded, err);
+	if (rc)
+		return rc;
+	*config = loaded;
+	return 0;
+}

@@ -1,0 +1,384 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * service.c - the daemon's life, and what it tells the service manager.
+ *
+ * STARTING: everything is made, the socket first, so that a second start fails before it takes memory. SERVING. DRAINING,
+ * after SIGTERM: sessions may end by themselves, new ones and new requests are refused. Then all is taken down in the
+ * reverse order. What must hold: at the end no handle, descriptor or file is left, whichever step failed.
+ */
+#include "daemon/service.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <signal.h>
+#include <stdbool.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <systemd/sd-daemon.h>
+#include <unistd.h>
+#include <uv.h>
+
+#include "api/api.h"
+#include "backend/backend.h"
+#include "base/err.h"
+#include "base/log.h"
+#include "base/mem.h"
+#include "base/sm.h"
+#include "base/text.h"
+#include "daemon/config.h"
+#include "daemon/options.h"
+#include "io/bind.h"
+#include "io/listener.h"
+#include "io/loop.h"
+
+enum service_state { STARTING, SERVING, DRAINING, ENDED };
+static const char *const state_names[] = {"STARTING", "SERVING", "DRAINING", "ENDED"};
+static const uint32_t state_moves[] = {
+        [STARTING] = ZD_SM_TO(SERVING) | ZD_SM_TO(ENDED),
+        [SERVING] = ZD_SM_TO(DRAINING),
+        [DRAINING] = ZD_SM_TO(ENDED),
+        [ENDED] = 0,
+};
+static const struct zd_sm service_sm = {
+        .name = "service", .nstates = 4, .state_names = state_names, .allowed = state_moves};
+
+static const int signal_numbers[] = {SIGTERM, SIGINT, SIGHUP};
+#define NSIGNALS ZD_ARRAY_LEN(signal_numbers)
+
+struct service {
+	const struct zd_options *options;
+	struct zd_config config;
+	uint64_t started_ns;
+	uint8_t state;
+	bool activated; /* the socket is the service manager's */
+	struct zd_loop loop;
+	struct zd_bound bound;
+	struct zd_api api;
+	struct zd_listener listener;
+	bool listening;
+	uv_signal_t signals[NSIGNALS];
+	uv_timer_t drain, watchdog;
+	/* A reload reads file and groups, which may take its time, beside the loop. */
+	struct {
+		uv_work_t work;
+		bool busy, again; /* SIGHUP came meanwhile */
+		struct zd_config config;
+		int status;
+		struct zd_err err;
+	} reload;
+};
+
+/* ---- Ending ------------------------------------------------------------------------------------------------ */
+
+static void on_drained(void *arg)
+{
+	struct service *service = arg;
+
+	zd_loop_stop(&service->loop);
+}
+
+static void on_drain_timeout(uv_timer_t *timer)
+{
+	struct service *service = timer->data;
+
+	zd_log(ZD_LOG_WARNING, "%u sessions did not end within %u s and are closed",
+	       zd_api_session_count(&service->api), service->config.drain_timeout_s);
+	zd_loop_stop(&service->loop);
+}
+
+static void stop_listening(struct service *service)
+{
+	if (!service->listening)
+		return;
+	service->listening = false;
+	zd_listener_close(&service->listener);
+}
+
+/* Our own socket stays served, so that whoever connects hears why it is refused; what waits at the service manager's
+ * socket is the next daemon's. */
+static void start_draining(struct service *service, const char *signal_name)
+{
+	unsigned sessions = zd_api_session_count(&service->api);
+
+	zd_sm_move(&service_sm, &service->state, DRAINING);
+	zd_log(ZD_LOG_NOTICE, "%s: draining, %u sessions are open", signal_name, sessions);
+	(void)sd_notifyf(0, "STOPPING=1\nSTATUS=Draining, %u sessions are open", sessions);
+	if (service->activated)
+		stop_listening(service);
+	(void)uv_timer_start(&service->drain, on_drain_timeout,
+	                     service->config.drain_timeout_s * UINT64_C(1000), 0);
+	zd_api_drain(&service->api, on_drained, service);
+}
+
+/* ---- Reload ------------------------------------------------------------------------------------------------ */
+
+static struct zd_api_limits limits_of(const struct zd_config *config)
+{
+	return (struct zd_api_limits){
+	        .max_sessions = config->max_sessions,
+	        .uid_quota_bytes = config->uid_quota_bytes,
+	        .gather_budget_bytes = config->gather_budget_bytes,
+	        .has_admin_group = config->has_admin_group,
+	        .admin_group = config->admin_group,
+	};
+}
+
+/* Settings that only a start reads. */
+static bool needs_restart(const struct zd_config *old, const struct zd_config *new)
+{
+	return strcmp(old->socket_path, new->socket_path) != 0 || old->socket_mode != new->socket_mode ||
+	       old->backend != new->backend || old->device_count != new->device_count ||
+	       old->arena_bytes != new->arena_bytes || old->staging_bytes != new->staging_bytes ||
+	       old->segment_bytes != new->segment_bytes;
+}
+
+static void notify_serving(const struct service *service)
+{
+	(void)sd_notifyf(0, "READY=1\nSTATUS=Serving %u devices at %s", service->config.device_count,
+	                 service->bound.address.sun_path);
+}
+
+static void apply(struct service *service, const struct zd_config *config)
+{
+	struct zd_api_limits limits = limits_of(config);
+
+	if (needs_restart(&service->config, config))
+		zd_log(ZD_LOG_WARNING,
+		       "reload: the socket and [devices], but for gather_budget, change at the next "
+		       "start only");
+	zd_api_set_limits(&service->api, &limits);
+	zd_log_set_level(config->log_level);
+	service->config.drain_timeout_s = config->drain_timeout_s;
+	zd_log(ZD_LOG_NOTICE, "reloaded the limits");
+}
+
+/* Not on the loop's thread. */
+static void reload_work(uv_work_t *work)
+{
+	struct service *service = work->data;
+
+	service->reload.status = zd_options_load(service->options, &service->reload.config,
+	                                         &service->reload.err);
+}
+
+static void reload_begin(struct service *service);
+
+static void reload_done(uv_work_t *work, int status)
+{
+	struct service *service = work->data;
+
+	(void)status; /* it is never cancelled */
+	service->reload.busy = false;
+	if (service->state != SERVING)
+		return;
+	if (service->reload.again) {
+		reload_begin(service);
+		return;
+	}
+	if (service->reload.status)
+		zd_log(ZD_LOG_ERROR, "reload: %s; the former limits stay", service->reload.err.text);
+	else
+		apply(service, &service->reload.config);
+	notify_serving(service);
+}
+
+static void reload_begin(struct service *service)
+{
+	service->reload.again = service->reload.busy;
+	if (service->reload.busy)
+		return;
+	service->reload.busy = true;
+	service->reload.work.data = service;
+	(void)sd_notifyf(0, "RELOADING=1\nMONOTONIC_USEC=%" PRIu64, zd_loop_now_ns() / 1000);
+	(void)uv_queue_work(&service->loop.uv, &service->reload.work, reload_work, reload_done);
+}
+
+static void on_signal(uv_signal_t *handle, int number)
+{
+	struct service *service = handle->data;
+
+	if (number == SIGHUP) {
+		if (service->state == SERVING)
+			reload_begin(service);
+	} else if (service->state == SERVING) {
+		start_draining(service, number == SIGTERM ? "SIGTERM" : "SIGINT");
+	} else {
+		zd_log(ZD_LOG_NOTICE, "told to end again: %u sessions are closed",
+		       zd_api_session_count(&service->api));
+		zd_loop_stop(&service->loop);
+	}
+}
+
+/* ---- Starting ---------------------------------------------------------------------------------------------- */
+
+/* Each session costs two descriptors, and segments one each: the usual soft limit of 1024 is for programs that use
+ * select(). */
+static void raise_descriptor_limit(void)
+{
+	struct rlimit limit;
+
+	if (getrlimit(RLIMIT_NOFILE, &limit) < 0 || limit.rlim_cur == limit.rlim_max)
+		return;
+	limit.rlim_cur = limit.rlim_max;
+	if (setrlimit(RLIMIT_NOFILE, &limit) < 0)
+		zd_log(ZD_LOG_WARNING, "raising the limit of open descriptors: %s", strerror(errno));
+}
+
+static void on_watchdog(uv_timer_t *timer)
+{
+	(void)timer;
+	(void)sd_notify(0, "WATCHDOG=1");
+}
+
+/* Signals and timers; none of it can be missing, so that taking down need not ask. */
+static int open_handles(struct service *service, struct zd_err *err)
+{
+	uint64_t watchdog_us = 0;
+	int rc = 0;
+
+	(void)uv_timer_init(&service->loop.uv, &service->drain);
+	(void)uv_timer_init(&service->loop.uv, &service->watchdog);
+	service->drain.data = service;
+	for (size_t i = 0; i < NSIGNALS; i++) {
+		int uv_rc = uv_signal_init(&service->loop.uv, &service->signals[i]);
+
+		zd_assert(uv_rc == 0); /* the loop has its pipe for signals since it was made */
+		service->signals[i].data = service;
+		uv_rc = uv_signal_start(&service->signals[i], on_signal, signal_numbers[i]);
+		if (uv_rc && rc == 0)
+			rc = zd_loop_error(err, uv_rc, "catching signals");
+	}
+	/* Twice in the time that the service manager waits. */
+	if (sd_watchdog_enabled(0, &watchdog_us) > 0)
+		(void)uv_timer_start(&service->watchdog, on_watchdog, 0, zd_max_u64(watchdog_us / 2000, 1));
+	return rc;
+}
+
+static void close_handles(struct service *service)
+{
+	for (size_t i = 0; i < NSIGNALS; i++)
+		uv_close((uv_handle_t *)&service->signals[i], NULL);
+	uv_close((uv_handle_t *)&service->drain, NULL);
+	uv_close((uv_handle_t *)&service->watchdog, NULL);
+}
+
+/* The socket that the service manager listens on for us. */
+static int adopt_socket(struct service *service, int nfds, struct zd_err *err)
+{
+	int sock = SD_LISTEN_FDS_START;
+	struct sockaddr_un *address = &service->bound.address;
+	socklen_t bytes = sizeof(*address) - 1; /* so that a path always ends */
+
+	if (nfds != 1 || sd_is_socket_unix(sock, SOCK_SEQPACKET, 1, NULL, 0) <= 0)
+		return zd_err_set(
+		        err, ZEROD_E_INVALID,
+		        "the service manager passed %d descriptors: expected one listening Unix socket of "
+		        "ListenSequentialPacket=",
+		        nfds);
+	if (fcntl(sock, F_SETFL, O_NONBLOCK) < 0 || getsockname(sock, (struct sockaddr *)address, &bytes) < 0)
+		return zd_err_errno(err, errno, "the service manager's socket");
+	service->bound.sock = sock;
+	service->activated = true;
+	return 0;
+}
+
+static int open_socket(struct service *service, struct zd_err *err)
+{
+	int nfds = sd_listen_fds(1);
+
+	if (nfds > 0)
+		return adopt_socket(service, nfds, err);
+	return zd_bind(service->config.socket_path, service->config.socket_mode, &service->bound, err);
+}
+
+static void close_socket(struct service *service)
+{
+	if (service->bound.sock < 0)
+		return;
+	if (!service->activated)
+		zd_bound_unlink(&service->bound);
+	(void)close(service->bound.sock);
+}
+
+static int open_api(struct service *service, struct zd_err *err)
+{
+	const struct zd_config *config = &service->config;
+	struct zd_api_limits limits = limits_of(config);
+	struct zd_bridge_config bridge = {
+	        .backend = config->backend,
+	        .ndevices = config->device_count,
+	        .arena_bytes = config->arena_bytes,
+	        .gather_budget_bytes = config->gather_budget_bytes,
+	        .staging_bytes = config->staging_bytes,
+	        .segment_bytes = config->segment_bytes,
+	        .uid_quota_bytes = config->uid_quota_bytes,
+	};
+
+	return zd_api_open(&service->api, &service->loop, &bridge, &limits, err);
+}
+
+static void log_ready(const struct service *service)
+{
+	struct zd_device_config device;
+	char arena[ZD_BYTES_TEXT];
+
+	service->api.bridge.ops->device_info(service->api.bridge.backend, 0, &device);
+	zd_log(ZD_LOG_NOTICE, "zerod %s serves %u %s devices of %s at %s, ready after %.1f ms",
+	       ZEROD_VERSION_TEXT, service->config.device_count, service->config.backend->name,
+	       zd_bytes_text(device.arena_bytes, arena), service->bound.address.sun_path,
+	       (double)(zd_loop_now_ns() - service->started_ns) / 1e6);
+}
+
+/* From a listening socket to the end of the last session. */
+static int serve(struct service *service, struct zd_err *err)
+{
+	int rc = open_api(service, err);
+
+	if (rc)
+		return rc;
+	rc = zd_listener_open(&service->listener, &service->loop, service->bound.sock, zd_api_accept,
+	                      &service->api, err);
+	if (rc == 0) {
+		service->listening = true;
+		zd_sm_move(&service_sm, &service->state, SERVING);
+		log_ready(service);
+		notify_serving(service);
+		zd_loop_run(&service->loop);
+	}
+	stop_listening(service);
+	zd_api_close(&service->api);
+	return rc;
+}
+
+int zd_service_run(const struct zd_options *options, const struct zd_config *config, uint64_t started_ns)
+{
+	struct service service = {
+	        .options = options, .config = *config, .started_ns = started_ns, .bound = {.sock = -1}};
+	struct zd_err err = ZD_ERR_NONE;
+	int rc;
+
+	(void)signal(SIGPIPE, SIG_IGN);
+	raise_descriptor_limit();
+	rc = zd_loop_init(&service.loop, &err);
+	if (rc == 0) {
+		rc = open_handles(&service, &err);
+		if (rc == 0)
+			rc = open_socket(&service, &err);
+		if (rc == 0)
+			rc = serve(&service, &err);
+		close_handles(&service);
+		zd_loop_deinit(&service.loop);
+	}
+	zd_api_deinit(&service.api);
+	close_socket(&service);
+	zd_sm_move(&service_sm, &service.state, ENDED);
+	if (rc)
+		zd_log(ZD_LOG_ERROR, "%s", err.text);
+	else
+		zd_log(ZD_LOG_NOTICE, "ended");
+	if (rc == 0)
+		return ZD_EXIT_OK;
+	return rc == ZEROD_E_INVALID ? ZD_EXIT_CONFIG : ZD_EXIT_FAILURE;
+}

@@ -1,0 +1,307 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * driver.c - virtual time: the queue of events, and what is checked after every call into the engine.
+ *
+ * Events run in the order of their time; the engine's clock is moved to it first, and to every deadline on the way. When
+ * nothing is left to happen, whoever still waits must do so for a reason that the tables show.
+ */
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/err.h"
+#include "base/mem.h"
+#include "sim.h"
+
+#define ROWS_EVERY 16        /* calls between two looks at all tables */
+#define MAX_EVENTS 20000000u /* far more than any seed needs: something goes round in circles */
+
+/* ---- Words --------------------------------------------------------------------------------------------------------------- */
+
+void zd_sim_fail(struct zd_sim_world *world, const char *format, ...)
+{
+	va_list args;
+
+	va_start(args, format);
+	(void)vprintf(format, args);
+	va_end(args);
+	printf("\n  at %llu ns of seed %llu\n", (unsigned long long)world->now_ns,
+	       (unsigned long long)world->config.seed);
+	(void)fflush(stdout);
+	_exit(1); /* what the world holds is no leak */
+}
+
+void zd_sim_trace(struct zd_sim_world *world, const char *format, ...)
+{
+	va_list args;
+
+	if (!world->verbose)
+		return;
+	printf("%12llu ", (unsigned long long)world->now_ns);
+	va_start(args, format);
+	(void)vprintf(format, args);
+	va_end(args);
+	printf("\n");
+}
+
+void *zd_sim_grow(void *array, uint32_t count, uint32_t *room, size_t each)
+{
+	if (count < *room)
+		return array;
+	*room = *room ? 2 * *room : 16;
+	return zd_realloc(array, *room, each);
+}
+
+/* ---- Events -------------------------------------------------------------------------------------------------------------- */
+
+static bool earlier(const struct zd_sim_event *a, const struct zd_sim_event *b)
+{
+	return a->at_ns != b->at_ns ? a->at_ns < b->at_ns : a->order < b->order;
+}
+
+static void swap(struct zd_sim_event *a, struct zd_sim_event *b)
+{
+	struct zd_sim_event kept = *a;
+
+	*a = *b;
+	*b = kept;
+}
+
+void zd_sim_schedule(struct zd_sim_world *world, struct zd_sim_event event, uint64_t delay_ns)
+{
+	uint32_t i = world->nevents;
+
+	event.at_ns = world->now_ns + delay_ns;
+	event.order = world->next_order++;
+	world->events = zd_sim_grow(world->events, world->nevents, &world->events_room,
+	                            sizeof(*world->events));
+	world->events[world->nevents++] = event;
+	for (; i > 0 && earlier(&world->events[i], &world->events[(i - 1) / 2]); i = (i - 1) / 2)
+		swap(&world->events[i], &world->events[(i - 1) / 2]);
+}
+
+static struct zd_sim_event take_event(struct zd_sim_world *world)
+{
+	struct zd_sim_event first = world->events[0];
+	uint32_t i = 0;
+
+	world->events[0] = world->events[--world->nevents];
+	for (;;) {
+		uint32_t least = i;
+		for (uint32_t child = 2 * i + 1; child <= 2 * i + 2 && child < world->nevents; child++) {
+			if (earlier(&world->events[child], &world->events[least]))
+				least = child;
+		}
+		if (least == i)
+			return first;
+		swap(&world->events[i], &world->events[least]);
+		i = least;
+	}
+}
+
+static void run_event(struct zd_sim_world *world, const struct zd_sim_event *event)
+{
+	switch (event->kind) {
+	case ZD_SIM_EVENT_ACTOR:
+		zd_sim_actor_run(world, event->index);
+		break;
+	case ZD_SIM_EVENT_LANE:
+		zd_sim_lane_run(world, event->index);
+		break;
+	case ZD_SIM_EVENT_STREAM:
+		zd_sim_stream_run(world, world->sessions[event->index], event->stream);
+		break;
+	case ZD_SIM_EVENT_DONE:
+		world->pending_ops--;
+		world->stats.ops++;
+		zd_engine_op_done(world->engine, event->op, event->status,
+		                  event->status ? "a fault of the simulator" : "", &event->result);
+		zd_sim_called(world);
+		break;
+	}
+}
+
+/* ---- The engine ---------------------------------------------------------------------------------------------------------- */
+
+static bool fence_passed(void *arg, uint64_t id, struct zd_fence fence)
+{
+	struct zd_sim_world *world = arg;
+	const struct zd_sim_session *session = zd_sim_session_find(world, id);
+
+	return session && session->open && fence.timeline < ZD_SIM_STREAMS &&
+	       zd_fence_reached(session->client_page[fence.timeline], fence.value) &&
+	       zd_sim_percent(&world->rng, 70);
+}
+
+static void check_seen(struct zd_sim_world *world)
+{
+	for (uint32_t i = 0; i < world->nseen; i++) {
+		const struct zd_sim_session *owner = zd_sim_session_find(world, world->seen[i].session);
+		uint32_t uid = world->config.actors[owner->actor].uid;
+
+		if (owner->open && !zd_engine_may_map(world->engine, owner->id, world->seen[i].segment))
+			zd_sim_fail(world, "session %llu may not map segment %u, which it was given",
+			            (unsigned long long)owner->id, world->seen[i].segment);
+		for (uint32_t s = 0; s < world->nsessions; s++) {
+			const struct zd_sim_session *other = world->sessions[s];
+			if (other->open && world->config.actors[other->actor].uid != uid &&
+			    zd_engine_may_map(world->engine, other->id, world->seen[i].segment))
+				zd_sim_fail(world, "session %llu may map segment %u of another uid",
+				            (unsigned long long)other->id, world->seen[i].segment);
+		}
+	}
+	world->nseen = 0;
+}
+
+void zd_sim_called(struct zd_sim_world *world)
+{
+	zd_engine_check(world->engine);
+	zd_sim_budget_check(world);
+	check_seen(world);
+	if (zd_engine_next_deadline(world->engine) <= world->now_ns)
+		zd_sim_fail(world, "a deadline passed at %llu and its request still waits",
+		            (unsigned long long)zd_engine_next_deadline(world->engine));
+	if (++world->calls % ROWS_EVERY == 0)
+		zd_sim_rows_check(world);
+}
+
+static void tick(struct zd_sim_world *world, uint64_t now_ns)
+{
+	bool expires = zd_engine_next_deadline(world->engine) <= now_ns;
+
+	world->now_ns = now_ns;
+	zd_engine_tick(world->engine, now_ns);
+	if (expires)
+		zd_sim_called(world);
+}
+
+/* Runs until nothing happens by itself any more. */
+static void drain(struct zd_sim_world *world)
+{
+	for (uint64_t count = 0;; count++) {
+		uint64_t deadline = zd_engine_next_deadline(world->engine);
+		uint64_t event = world->nevents ? world->events[0].at_ns : UINT64_MAX;
+
+		if (event == UINT64_MAX && deadline == UINT64_MAX)
+			return;
+		if (count == MAX_EVENTS)
+			zd_sim_fail(world, "it does not come to an end");
+		if (deadline < event) {
+			tick(world, deadline);
+			continue;
+		}
+		struct zd_sim_event first = take_event(world);
+		tick(world, first.at_ns);
+		run_event(world, &first);
+	}
+}
+
+/* ---- One seed ------------------------------------------------------------------------------------------------------------ */
+
+static void start(struct zd_sim_world *world)
+{
+	struct zd_sim_config *config = &world->config;
+	struct zd_engine_config engine = {
+	        .ndevices = config->ndevices,
+	        .devices = config->devices,
+	        .segment_bytes = config->segment_bytes,
+	        .uid_quota_bytes = config->quota_bytes,
+	        .client_copies_own_slice = config->client_copies,
+	};
+	struct zd_engine_sink sink = {
+	        .arg = world,
+	        .command = zd_sim_command,
+	        .reply = zd_sim_reply,
+	        .fence_passed = fence_passed,
+	        .session_killed = zd_sim_session_killed,
+	};
+
+	world->engine = zd_engine_new(&engine, &sink);
+	world->quota_bytes = config->quota_bytes;
+	for (uint32_t d = 0; d < config->ndevices; d++)
+		world->budget_bytes[d] = config->devices[d].gather_budget_bytes
+		                                 ? config->devices[d].gather_budget_bytes
+		                                 : config->devices[d].arena_bytes;
+	for (uint32_t g = 0; g < config->ngroups; g++)
+		world->groups[g].step_first = UINT32_MAX;
+	zd_sim_rng_init(&world->rng, config->seed, UINT64_MAX / 2);
+	tick(world, 1000);
+	for (uint32_t a = 0; a < config->nactors; a++)
+		zd_sim_actor_wake(world, a);
+}
+
+/* Everybody is gone: durable jobs are ended, and nothing may be left. */
+static void clean_up(struct zd_sim_world *world)
+{
+	uint32_t janitor = world->config.nactors;
+
+	world->config.actors[janitor] = (struct zd_sim_actor_config){.job = -1, .admin = true};
+	world->actors[janitor].done = true;
+	zd_sim_session_open(world, janitor);
+	struct zd_sim_session *session = world->actors[janitor].session;
+	for (uint32_t j = 0; j < world->config.njobs; j++) {
+		struct zd_args args = {.kind = ZD_REQ_END_JOB, .u.job = zd_sim_job_id(world, j)};
+		struct zd_sim_request request = {.group = (uint8_t)world->config.jobs[j].first_group};
+		if (args.u.job && !world->config.jobs[j].durable)
+			zd_sim_fail(world, "job %s is not durable, and outlives its sessions",
+			            world->config.jobs[j].name);
+		if (args.u.job)
+			zd_sim_send(world, session, &request, &args);
+	}
+	zd_sim_session_close(world, session);
+	drain(world);
+	if (world->pending_ops || world->nwatches)
+		zd_sim_fail(world, "%llu operations never end", (unsigned long long)world->pending_ops);
+	zd_sim_empty_check(world);
+}
+
+static void finish(struct zd_sim_world *world)
+{
+	zd_engine_free(world->engine);
+	for (uint32_t d = 0; d < world->config.ndevices; d++)
+		free(world->lanes[d].queue);
+	for (uint32_t i = 0; i < world->nsessions; i++) {
+		for (uint32_t s = 0; s < ZD_SIM_STREAMS; s++)
+			free(world->sessions[i]->streams[s].items);
+		free(world->sessions[i]->daemon_page);
+		free(world->sessions[i]->requests);
+		free(world->sessions[i]);
+	}
+	for (uint32_t g = 0; g < ZD_SIM_GROUPS; g++) {
+		for (uint32_t u = 0; u < ZD_SIM_UNITS; u++)
+			free(world->groups[g].expected[u]);
+	}
+	free(world->sessions);
+	free(world->segments);
+	free(world->watches);
+	free(world->events);
+	free(world);
+}
+
+void zd_sim_run(uint64_t seed, bool verbose, const bool *removed, struct zd_sim_stats *stats)
+{
+	struct zd_sim_world *world = zd_calloc(1, sizeof(*world));
+
+	world->verbose = verbose;
+	world->removed = removed;
+	zd_sim_config_derive(seed, &world->config);
+	zd_sim_program_generate(&world->config, &world->program);
+	if (verbose) {
+		zd_sim_config_print(&world->config);
+		zd_sim_program_print(&world->config, &world->program, removed);
+	}
+	start(world);
+	do {
+		drain(world);
+		zd_sim_waits_check(world);
+	} while (zd_sim_actors_unblock(world));
+	drain(world);
+	clean_up(world);
+	stats->requests += world->stats.requests;
+	stats->ops += world->stats.ops;
+	stats->gathers_checked += world->stats.gathers_checked;
+	stats->reductions_checked += world->stats.reductions_checked;
+	finish(world);
+}

@@ -1,0 +1,154 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * issue_reduce.c - backwards, buckets and steps as requests.
+ *
+ * A gradient is written by none, one or several streams, each a part of it; the commit carries all their fences. What it
+ * holds is noted when the engine has taken it, for the sum that the target must show.
+ */
+#include "base/mem.h"
+#include "sim.h"
+
+static void write_gradient(struct zd_sim_world *world, struct zd_sim_session *session,
+                           const struct zd_sim_op *op, struct zd_sim_request *request, struct zd_sim_rng *rng,
+                           struct zd_args *args, struct zd_fence *fences)
+{
+	const struct zd_sim_group_config *group = &world->config.groups[op->group];
+	const struct zd_sim_entry *entry = &session->members[op->group].handles[op->unit].entry;
+	uint64_t numel = group->units[op->unit].numel, done = 0;
+	uint32_t nstreams = (uint32_t)zd_sim_below(rng, ZD_SIM_STREAMS + 1);
+
+	request->key = zd_sim_next(rng);
+	request->inf_at = zd_sim_percent(rng, group->plan.inf_percent) ? zd_sim_below(rng, numel)
+	                                                               : UINT64_MAX;
+	for (uint32_t s = 0; s < nstreams; s++) {
+		uint64_t end = s + 1 == nstreams ? numel : zd_sim_between(rng, done, numel);
+		struct zd_sim_item *item = zd_sim_stream_append(world, session, s, ZD_SIM_ITEM_GRADIENT);
+
+		item->dtype = group->plan.gradient_dtype;
+		item->at = entry->at;
+		item->key = request->key;
+		item->inf_at = request->inf_at;
+		item->begin = done;
+		item->end = end;
+		done = end;
+		fences[s] = zd_sim_stream_signal(world, session, s);
+	}
+	uint8_t *bytes = zd_sim_memory(world, &entry->at, "entry");
+	for (uint64_t i = done; i < numel; i++)
+		zd_sim_float_store(group->plan.gradient_dtype, bytes, i,
+		                   zd_sim_gradient_value(request->key, request->inf_at, i));
+	args->u.bucket_commit.fences = (struct zd_fence_list){.count = nstreams, .fences = fences};
+}
+
+static bool issue_bucket_commit(struct zd_sim_world *world, struct zd_sim_session *session,
+                                const struct zd_sim_op *op, struct zd_sim_request *request,
+                                struct zd_sim_rng *rng)
+{
+	const struct zd_sim_plan *plan = &world->config.groups[op->group].plan;
+	struct zd_sim_member *member = &session->members[op->group];
+	struct zd_sim_entry *entry = &member->handles[op->unit].entry;
+	struct zd_args args = {.kind = ZD_REQ_BUCKET_COMMIT};
+	struct zd_fence fences[ZD_SIM_STREAMS];
+
+	if (!entry->id || entry->committed)
+		return false;
+	write_gradient(world, session, op, request, rng, &args, fences);
+	args.u.bucket_commit.bucket = entry->bucket;
+	args.u.bucket_commit.entry = entry->id;
+	args.u.bucket_commit.op = plan->op;
+	args.u.bucket_commit.prescale = plan->prescale;
+	args.u.bucket_commit.overwrite = plan->overwrite;
+	entry->committed = true;
+	zd_sim_send(world, session, request, &args);
+	return true;
+}
+
+static bool issue_step_end(struct zd_sim_world *world, struct zd_sim_session *session,
+                           const struct zd_sim_op *op, const struct zd_sim_request *request)
+{
+	struct zd_args args = {.kind = ZD_REQ_STEP_END};
+	struct zd_sim_member *member = &session->members[op->group];
+
+	if (!member->id || (!op->noise && !member->stepping))
+		return false;
+	/* stream 0 reads the target (reply.c) */
+	struct zd_fence fence = zd_sim_stream_signal(world, session, 0);
+	args.u.step_end.group = member->id;
+	args.u.step_end.fences = (struct zd_fence_list){.count = 1, .fences = &fence};
+	zd_sim_send(world, session, request, &args);
+	return true;
+}
+
+static bool group_args(const struct zd_sim_op *op, const struct zd_sim_plan *plan,
+                       const struct zd_sim_member *member, struct zd_sim_rng *rng, struct zd_args *args)
+{
+	switch (op->kind) {
+	case ZD_SIM_BACKWARD_BEGIN:
+		args->kind = ZD_REQ_BACKWARD_BEGIN;
+		args->u.backward_begin.group = member->id;
+		args->u.backward_begin.stage = plan->stage;
+		args->u.backward_begin.boundary = op->arg & 1;
+		args->u.backward_begin.target_dtype = plan->target_dtype;
+		return member->id != 0;
+	case ZD_SIM_BUCKET_CREATE:
+		args->kind = ZD_REQ_BUCKET_CREATE;
+		args->u.bucket_create.group = member->id;
+		args->u.bucket_create.dtype = plan->gradient_dtype;
+		args->u.bucket_create.slot_bytes = 256ull << zd_sim_below(rng, 5);
+		args->u.bucket_create.nslots = (uint32_t)zd_sim_between(rng, 1, 4);
+		return member->id && !member->bucket;
+	case ZD_SIM_BUCKET_DESTROY:
+		args->kind = ZD_REQ_BUCKET_DESTROY;
+		args->u.bucket = member->bucket;
+		return member->bucket != 0;
+	case ZD_SIM_BACKWARD_END:
+		args->kind = ZD_REQ_BACKWARD_END;
+		args->u.group = member->id;
+		return member->id != 0;
+	case ZD_SIM_STEP_BEGIN:
+		args->kind = ZD_REQ_STEP_BEGIN;
+		args->u.group = member->id;
+		return member->id != 0;
+	default:
+		return false;
+	}
+}
+
+bool zd_sim_issue_reduce(struct zd_sim_world *world, struct zd_sim_session *session, uint32_t index)
+{
+	const struct zd_sim_op *op = &world->program.ops[index];
+	struct zd_sim_member *member = &session->members[op->group];
+	struct zd_sim_handle *handle = &member->handles[op->unit % ZD_SIM_UNITS];
+	struct zd_sim_request request = {
+	        .op = index, .group = op->group, .unit = op->unit, .noise = op->noise};
+	struct zd_args args = {0};
+	struct zd_sim_rng rng;
+
+	zd_sim_rng_init(&rng, world->config.seed, index);
+	switch (op->kind) {
+	case ZD_SIM_BUCKET_COMMIT:
+		return issue_bucket_commit(world, session, op, &request, &rng);
+	case ZD_SIM_STEP_END:
+		return issue_step_end(world, session, op, &request);
+	case ZD_SIM_SKIP:
+		args.kind = ZD_REQ_REDUCE_SKIP;
+		args.u.unit = handle->id;
+		if (!handle->id)
+			return false;
+		break;
+	case ZD_SIM_RESERVE:
+		if (!handle->id || !member->bucket || handle->entry.pending)
+			return false;
+		args.kind = ZD_REQ_BUCKET_RESERVE;
+		args.u.bucket_reserve.bucket = request.bucket = member->bucket;
+		args.u.bucket_reserve.unit = handle->id;
+		handle->entry.pending = true;
+		break;
+	default:
+		if (!group_args(op, &world->config.groups[op->group].plan, member, &rng, &args))
+			return false;
+		break;
+	}
+	zd_sim_send(world, session, &request, &args);
+	return true;
+}

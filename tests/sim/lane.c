@@ -1,0 +1,385 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * lane.c - the executors: one lane a device, and watches beside them.
+ *
+ * A command begins when the former has ended. Copies and fills move their first half when they begin and the rest when
+ * they end, some virtual time later, so whoever writes too early or reads too early meets wrong bytes. A command's
+ * completion reaches the engine later still.
+ */
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/dtype.h"
+#include "base/mem.h"
+#include "sim.h"
+
+static struct zd_sim_segment *segment_find(struct zd_sim_world *world, uint32_t id)
+{
+	for (uint32_t i = 0; i < world->nsegments; i++) {
+		if (world->segments[i].id == id)
+			return &world->segments[i];
+	}
+	return NULL;
+}
+
+uint8_t *zd_sim_memory(struct zd_sim_world *world, const struct zd_location *at, const char *what)
+{
+	struct zd_sim_segment *segment = segment_find(world, at->segment);
+
+	if (!segment || !segment->data)
+		zd_sim_fail(world, "%s: segment %u is not there", what, at->segment);
+	if (at->offset > segment->bytes || at->bytes > segment->bytes - at->offset)
+		zd_sim_fail(world, "%s: %llu bytes at %llu of segment %u, which has %llu", what,
+		            (unsigned long long)at->bytes, (unsigned long long)at->offset, at->segment,
+		            (unsigned long long)segment->bytes);
+	return segment->data + at->offset;
+}
+
+/* Of the segments that are there. */
+static uint64_t segment_sum(const struct zd_sim_world *world, uint32_t device)
+{
+	uint64_t sum = 0;
+
+	for (uint32_t i = 0; i < world->nsegments; i++) {
+		if (world->segments[i].device == device && world->segments[i].data)
+			sum += world->segments[i].bytes;
+	}
+	return sum;
+}
+
+/* ---- Commands come in ------------------------------------------------------------------------------------------ */
+
+static bool names_segment(const struct zd_sim_queued *queued, uint32_t id)
+{
+	const struct zd_command *command = &queued->command;
+
+	switch (command->kind) {
+	case ZD_CMD_COPY:
+		return command->u.copy.src.segment == id || command->u.copy.dst.segment == id;
+	case ZD_CMD_FILL:
+		return command->u.fill.segment == id;
+	case ZD_CMD_REDUCE:
+		for (uint32_t i = 0; i < command->u.reduce.ninputs; i++) {
+			if (queued->inputs[i].segment == id)
+				return true;
+		}
+		return command->u.reduce.target.segment == id;
+	default:
+		return false;
+	}
+}
+
+static void check_no_use(struct zd_sim_world *world, uint32_t segment)
+{
+	for (uint32_t d = 0; d < world->config.ndevices; d++) {
+		const struct zd_sim_lane *lane = &world->lanes[d];
+		for (uint32_t i = 0; i < lane->count; i++) {
+			if (names_segment(&lane->queue[lane->first + i], segment))
+				zd_sim_fail(world,
+				            "segment %u is destroyed while a command that uses it waits on "
+				            "device %u",
+				            segment, d);
+		}
+	}
+}
+
+static void check_device(struct zd_sim_world *world, const struct zd_location *at, uint32_t device,
+                         const char *what)
+{
+	const struct zd_sim_segment *segment = segment_find(world, at->segment);
+
+	(void)zd_sim_memory(world, at, what);
+	if (segment->device != device)
+		zd_sim_fail(world, "%s: given to device %u, the segment is on %u", what, device,
+		            segment->device);
+}
+
+static void check_reduce(struct zd_sim_world *world, const struct zd_command *command)
+{
+	const struct zd_reduce_desc *reduce = &command->u.reduce;
+
+	check_device(world, &reduce->target, command->device, "target of a reduction");
+	if (reduce->target.bytes != reduce->numel * zerod_dtype_bytes(reduce->target_dtype))
+		zd_sim_fail(world, "reduction of %llu elements into %llu bytes",
+		            (unsigned long long)reduce->numel, (unsigned long long)reduce->target.bytes);
+	if (reduce->ninputs > ZD_SIM_WORLD || (reduce->ninputs == 0 && !reduce->overwrite))
+		zd_sim_fail(world, "reduction of %u inputs", reduce->ninputs);
+	for (uint32_t i = 0; i < reduce->ninputs; i++) {
+		(void)zd_sim_memory(world, &reduce->inputs[i], "input of a reduction");
+		if (reduce->inputs[i].bytes != reduce->numel * zerod_dtype_bytes(reduce->input_dtype))
+			zd_sim_fail(world, "reduction of %llu elements from %llu bytes",
+			            (unsigned long long)reduce->numel,
+			            (unsigned long long)reduce->inputs[i].bytes);
+	}
+}
+
+/* What must be right about a command when it is given. */
+static void check_command(struct zd_sim_world *world, const struct zd_command *command)
+{
+	if (command->device >= world->config.ndevices)
+		zd_sim_fail(world, "command for device %u", command->device);
+	switch (command->kind) {
+	case ZD_CMD_SEGMENT_CREATE:
+		if (segment_find(world, command->u.segment.segment))
+			zd_sim_fail(world, "segment %u is created twice", command->u.segment.segment);
+		break;
+	case ZD_CMD_SEGMENT_DESTROY:
+		check_no_use(world, command->u.segment.segment);
+		break;
+	case ZD_CMD_COPY:
+		check_device(world, &command->u.copy.src, command->device, "source of a copy");
+		check_device(world, &command->u.copy.dst, command->u.copy.dst_device,
+		             "destination of a copy");
+		if (command->u.copy.src.bytes != command->u.copy.dst.bytes)
+			zd_sim_fail(world, "copy of %llu bytes to %llu bytes",
+			            (unsigned long long)command->u.copy.src.bytes,
+			            (unsigned long long)command->u.copy.dst.bytes);
+		break;
+	case ZD_CMD_FILL:
+		check_device(world, &command->u.fill, command->device, "fill");
+		break;
+	case ZD_CMD_REDUCE:
+		check_reduce(world, command);
+		break;
+	default:
+		break;
+	}
+}
+
+static void watch_add(struct zd_sim_world *world, const struct zd_command *command)
+{
+	if (command->u.watch.nfences > ZD_MAX_FENCES || command->op == 0)
+		zd_sim_fail(world, "watch of %u fences", command->u.watch.nfences);
+	world->watches = zd_sim_grow(world->watches, world->nwatches, &world->watches_room,
+	                             sizeof(*world->watches));
+	struct zd_sim_watch *watch = &world->watches[world->nwatches++];
+	watch->op = command->op;
+	watch->session = command->u.watch.session;
+	watch->nfences = command->u.watch.nfences;
+	memcpy(watch->fences, command->u.watch.fences, watch->nfences * sizeof(*watch->fences));
+	zd_sim_watches_run(world, watch->session);
+}
+
+static bool draw_fault(struct zd_sim_world *world, enum zd_command_kind kind)
+{
+	if (kind == ZD_CMD_SEGMENT_CREATE)
+		return zd_sim_percent(&world->rng, world->config.create_fault_percent);
+	if (kind == ZD_CMD_COPY || kind == ZD_CMD_REDUCE || kind == ZD_CMD_FILL)
+		return zd_sim_below(&world->rng, 1000) < world->config.device_fault_permille;
+	return false;
+}
+
+void zd_sim_command(void *arg, const struct zd_command *command)
+{
+	struct zd_sim_world *world = arg;
+
+	check_command(world, command);
+	if (command->op)
+		world->pending_ops++;
+	if (command->kind == ZD_CMD_WATCH) {
+		watch_add(world, command);
+		return;
+	}
+	struct zd_sim_lane *lane = &world->lanes[command->device];
+	if (lane->first > 0 && lane->count == 0)
+		lane->first = 0;
+	lane->queue = zd_sim_grow(lane->queue, lane->first + lane->count, &lane->room, sizeof(*lane->queue));
+	struct zd_sim_queued *queued = &lane->queue[lane->first + lane->count++];
+	queued->command = *command;
+	queued->fails = draw_fault(world, command->kind);
+	if (command->kind == ZD_CMD_REDUCE)
+		memcpy(queued->inputs, command->u.reduce.inputs,
+		       command->u.reduce.ninputs * sizeof(*command->u.reduce.inputs));
+	if (command->kind == ZD_CMD_SEGMENT_CREATE) {
+		world->segments = zd_sim_grow(world->segments, world->nsegments, &world->segments_room,
+		                              sizeof(*world->segments));
+		world->segments[world->nsegments++] =
+		        (struct zd_sim_segment){.id = command->u.segment.segment,
+		                                .device = command->device,
+		                                .bytes = command->u.segment.bytes,
+		                                .job = command->u.segment.job};
+	}
+	if (lane->count == 1)
+		zd_sim_schedule(world,
+		                (struct zd_sim_event){.kind = ZD_SIM_EVENT_LANE, .index = command->device},
+		                zd_sim_delay(&world->rng, world->config.lane_ns));
+}
+
+/* ---- Commands run ------------------------------------------------------------------------------------------------ */
+
+float zd_sim_float_load(enum zerod_dtype dtype, const uint8_t *bytes, uint64_t index)
+{
+	uint16_t bits;
+	float value;
+
+	if (dtype == ZEROD_FLOAT32) {
+		memcpy(&value, bytes + index * sizeof(value), sizeof(value));
+		return value;
+	}
+	memcpy(&bits, bytes + index * sizeof(bits), sizeof(bits));
+	return dtype == ZEROD_FLOAT16 ? zd_f16_to_f32(bits) : zd_bf16_to_f32(bits);
+}
+
+void zd_sim_float_store(enum zerod_dtype dtype, uint8_t *bytes, uint64_t index, float value)
+{
+	uint16_t bits;
+
+	if (dtype == ZEROD_FLOAT32) {
+		memcpy(bytes + index * sizeof(value), &value, sizeof(value));
+		return;
+	}
+	bits = dtype == ZEROD_FLOAT16 ? zd_f32_to_f16(value) : zd_f32_to_bf16(value);
+	memcpy(bytes + index * sizeof(bits), &bits, sizeof(bits));
+}
+
+static struct zd_op_result run_reduce(struct zd_sim_world *world, const struct zd_sim_queued *queued)
+{
+	const struct zd_reduce_desc *reduce = &queued->command.u.reduce;
+	uint8_t *target = zd_sim_memory(world, &reduce->target, "target of a reduction");
+	const uint8_t *inputs[ZD_SIM_WORLD];
+	struct zd_op_result result = {0};
+
+	for (uint32_t n = 0; n < reduce->ninputs; n++)
+		inputs[n] = zd_sim_memory(world, &queued->inputs[n], "input of a reduction");
+	for (uint64_t i = 0; i < reduce->numel; i++) {
+		float sum = 0;
+		for (uint32_t n = 0; n < reduce->ninputs; n++)
+			sum += zd_sim_float_load(reduce->input_dtype, inputs[n], i) * reduce->prescale;
+		sum *= reduce->postscale;
+		if (!reduce->overwrite)
+			sum += zd_sim_float_load(reduce->target_dtype, target, i);
+		zd_sim_float_store(reduce->target_dtype, target, i, sum);
+		sum = zd_sim_float_load(reduce->target_dtype, target, i);
+		result.sum_squares += (double)sum * (double)sum;
+		result.overflow = result.overflow || !isfinite(sum);
+	}
+	return result;
+}
+
+/* One half of a copy or fill: bytes [low, high). */
+static void run_part(struct zd_sim_world *world, const struct zd_command *command, bool second)
+{
+	const struct zd_location *dst = command->kind == ZD_CMD_COPY ? &command->u.copy.dst
+	                                                             : &command->u.fill;
+	uint64_t low = second ? dst->bytes / 2 : 0, high = second ? dst->bytes : dst->bytes / 2;
+	uint8_t *to = zd_sim_memory(world, dst, "destination");
+
+	if (command->kind == ZD_CMD_COPY)
+		memcpy(to + low, zd_sim_memory(world, &command->u.copy.src, "source") + low, high - low);
+	else
+		memset(to + low, 0, high - low);
+}
+
+static void run_segment(struct zd_sim_world *world, const struct zd_sim_queued *queued)
+{
+	uint32_t id = queued->command.u.segment.segment;
+	struct zd_sim_segment *segment = segment_find(world, id);
+
+	if (!segment)
+		zd_sim_fail(world, "segment %u is not there", id);
+	if (queued->command.kind == ZD_CMD_SEGMENT_CREATE && !queued->fails) {
+		segment->data = zd_calloc(1, segment->bytes);
+		uint64_t arena = world->config.devices[segment->device].arena_bytes;
+		if (segment_sum(world, segment->device) > arena)
+			zd_sim_fail(world, "segments of device %u take %llu bytes, its arena has %llu",
+			            segment->device, (unsigned long long)segment_sum(world, segment->device),
+			            (unsigned long long)arena);
+		return;
+	}
+	free(segment->data);
+	*segment = world->segments[--world->nsegments];
+}
+
+static void store_signal(struct zd_sim_world *world, const struct zd_signal *signal)
+{
+	struct zd_sim_session *session = zd_sim_session_find(world, signal->session);
+
+	if (!session || !session->open)
+		return;
+	if (signal->timeline >= ZD_TIMELINES)
+		zd_sim_fail(world, "signal of timeline %u", signal->timeline);
+	uint64_t *counter = &session->daemon_page[signal->timeline];
+	if (signal->value <= *counter && *counter != (uint64_t)ZD_FENCE_ABORTED)
+		zd_sim_fail(world, "timeline %u of session %llu goes from %llu to %llu", signal->timeline,
+		            (unsigned long long)session->id, (unsigned long long)*counter,
+		            (unsigned long long)signal->value);
+	*counter = signal->value;
+	zd_sim_streams_kick(world, session);
+}
+
+static void complete(struct zd_sim_world *world, struct zd_sim_lane *lane, uint64_t op, int status,
+                     struct zd_op_result result)
+{
+	uint64_t at = world->now_ns + zd_sim_delay(&world->rng, world->config.lane_ns);
+
+	at = lane ? zd_max_u64(at, lane->last_done_ns) : at;
+	if (lane)
+		lane->last_done_ns = at;
+	zd_sim_schedule(world,
+	                (struct zd_sim_event){
+	                        .kind = ZD_SIM_EVENT_DONE, .op = op, .status = status, .result = result},
+	                at - world->now_ns);
+}
+
+/* The first command of the lane begins, or ends. */
+void zd_sim_lane_run(struct zd_sim_world *world, uint32_t device)
+{
+	struct zd_sim_lane *lane = &world->lanes[device];
+	const struct zd_sim_queued *queued = &lane->queue[lane->first];
+	const struct zd_command *command = &queued->command;
+	bool moves = command->kind == ZD_CMD_COPY || command->kind == ZD_CMD_FILL;
+	struct zd_op_result result = {0};
+	int status = 0;
+
+	if (!lane->halfway) {
+		if (moves)
+			run_part(world, command, false);
+		lane->halfway = true;
+	} else {
+		if (moves && !queued->fails)
+			run_part(world, command, true);
+		else if (command->kind == ZD_CMD_REDUCE && !queued->fails)
+			result = run_reduce(world, queued);
+		else if (command->kind == ZD_CMD_SEGMENT_CREATE || command->kind == ZD_CMD_SEGMENT_DESTROY)
+			run_segment(world, queued);
+		if (queued->fails)
+			status = command->kind == ZD_CMD_SEGMENT_CREATE ? ZEROD_E_NO_MEMORY : ZEROD_E_DEVICE;
+		else if (command->signal.session)
+			store_signal(world, &command->signal);
+		if (command->op)
+			complete(world, lane, command->op, status, result);
+		lane->halfway = false;
+		lane->first++;
+		lane->count--;
+	}
+	if (lane->count > 0)
+		zd_sim_schedule(world, (struct zd_sim_event){.kind = ZD_SIM_EVENT_LANE, .index = device},
+		                zd_sim_delay(&world->rng, world->config.lane_ns));
+}
+
+/* ---- Watches --------------------------------------------------------------------------------------------------------- */
+
+/* Completes what may complete: all fences passed, or the session is gone. */
+void zd_sim_watches_run(struct zd_sim_world *world, uint64_t id)
+{
+	struct zd_sim_session *session = zd_sim_session_find(world, id);
+	bool gone = !session || !session->open;
+
+	for (uint32_t i = world->nwatches; i-- > 0;) {
+		struct zd_sim_watch *watch = &world->watches[i];
+		bool passed = true;
+
+		if (watch->session != id)
+			continue;
+		for (uint32_t f = 0; !gone && f < watch->nfences; f++) {
+			const struct zd_fence *fence = &watch->fences[f];
+			passed = passed && fence->timeline < ZD_SIM_STREAMS &&
+			         zd_fence_reached(session->client_page[fence->timeline], fence->value);
+		}
+		if (!passed)
+			continue;
+		complete(world, NULL, watch->op, gone ? ZEROD_E_ABORTED : 0, (struct zd_op_result){0});
+		*watch = world->watches[--world->nwatches];
+	}
+}

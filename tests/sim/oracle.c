@@ -1,0 +1,143 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * oracle.c - what must be in gathered buffers and in targets, computed from what the clients did.
+ *
+ * A shard's content is known by number for each version. A reduced gradient is the sum of what the ranks wrote, in
+ * float32 and rank order, in the target's dtype after every backward; so the comparison is exact.
+ */
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/mem.h"
+#include "sim.h"
+
+void zd_sim_taint(struct zd_sim_world *world, uint32_t group)
+{
+	world->groups[group].tainted = true;
+}
+
+void zd_sim_gather_check(struct zd_sim_world *world, const struct zd_sim_item *item)
+{
+	const struct zd_sim_group_config *group = &world->config.groups[item->group];
+	uint64_t each = zerod_dtype_bytes(group->units[item->unit].dtype);
+	uint64_t shard_bytes = zd_sim_shard_numel(group, item->unit) * each;
+	const uint8_t *bytes = zd_sim_memory(world, &item->at, "gathered buffer");
+
+	for (uint32_t r = 0; r < group->world; r++, bytes += shard_bytes) {
+		uint64_t true_bytes = zd_sim_true_numel(group, item->unit, r) * each;
+		size_t same = zd_sim_pattern_check(item->keys[r], bytes, true_bytes);
+
+		if (same != true_bytes)
+			zd_sim_fail(world,
+			            "gathered %s/%s at %u+%llu, version %llu: slice of rank %u is wrong from "
+			            "byte %zu of %llu",
+			            group->name, group->units[item->unit].name, item->at.segment,
+			            (unsigned long long)item->at.offset, (unsigned long long)item->value, r,
+			            same, (unsigned long long)true_bytes);
+		same = zd_sim_pattern_check(0, bytes + true_bytes, shard_bytes - true_bytes);
+		if (same != shard_bytes - true_bytes)
+			zd_sim_fail(world, "gathered %s/%s, version %llu: padding of rank %u is not zero",
+			            group->name, group->units[item->unit].name,
+			            (unsigned long long)item->value, r);
+	}
+	world->stats.gathers_checked++;
+}
+
+float zd_sim_gradient_value(uint64_t key, uint64_t inf_at, uint64_t index)
+{
+	if (index == inf_at)
+		return INFINITY;
+	return (float)((int)(((uint32_t)(key ^ (key >> 32)) + (uint32_t)index * 2654435761u) >> 16) % 7 - 3);
+}
+
+/* target = backward's sum, on top of what it holds. True: something was reduced. */
+static bool apply_backward(const struct zd_sim_group_config *config, const struct zd_sim_gradient *gradients,
+                           uint64_t numel, uint64_t padded, float *target)
+{
+	const struct zd_sim_plan *plan = &config->plan;
+	float prescale = plan->prescale == 0 ? 1 : plan->prescale;
+	float postscale = plan->op == ZEROD_MEAN ? 1.0f / (float)config->world : 1;
+	bool any = false;
+
+	for (uint32_t r = 0; r < config->world; r++)
+		any = any || gradients[r].present;
+	if (!any)
+		return false;
+	for (uint64_t i = 0; i < padded; i++) {
+		float sum = 0;
+		for (uint32_t r = 0; i < numel && r < config->world; r++) {
+			if (gradients[r].present)
+				sum += zd_sim_gradient_value(gradients[r].key, gradients[r].inf_at, i) *
+				       prescale;
+		}
+		sum *= postscale;
+		if (!plan->overwrite)
+			sum += target[i];
+		uint8_t stored[sizeof(float)];
+		zd_sim_float_store(plan->target_dtype, stored, 0, sum);
+		target[i] = zd_sim_float_load(plan->target_dtype, stored, 0);
+	}
+	return true;
+}
+
+void zd_sim_expect_step(struct zd_sim_world *world, uint32_t group, uint32_t first, uint32_t last)
+{
+	const struct zd_sim_group_config *config = &world->config.groups[group];
+	struct zd_sim_group *model = &world->groups[group];
+
+	model->step_first = first;
+	model->step_last = last;
+	model->norm_squared = 0;
+	model->overflow = false;
+	for (uint32_t u = 0; u < config->nunits; u++) {
+		uint64_t padded = config->world * zd_sim_shard_numel(config, u);
+
+		free(model->expected[u]);
+		model->expected[u] = zd_calloc(padded, sizeof(float));
+		for (uint32_t b = first; b < last; b++)
+			(void)apply_backward(config, model->gradients[b % ZD_SIM_BACKWARDS][u],
+			                     config->units[u].numel, padded, model->expected[u]);
+		for (uint64_t i = 0; i < padded; i++) {
+			float value = model->expected[u][i];
+			model->norm_squared += (double)value * (double)value;
+			model->overflow = model->overflow || !isfinite(value);
+		}
+	}
+}
+
+void zd_sim_target_check(struct zd_sim_world *world, const struct zd_sim_session *session,
+                         const struct zd_sim_item *item)
+{
+	const struct zd_sim_group_config *config = &world->config.groups[item->group];
+	const struct zd_sim_group *model = &world->groups[item->group];
+	const struct zd_sim_member *member = &session->members[item->group];
+	uint32_t rank = zd_sim_rank(&world->config, session->actor, item->group);
+	uint64_t each = zerod_dtype_bytes(config->plan.target_dtype);
+
+	if (model->step_first != item->begin || model->step_last != item->end)
+		return;
+	const uint8_t *bytes = zd_sim_memory(world, &item->at, "target");
+	for (uint32_t u = 0; u < config->nunits; u++) {
+		uint64_t shard = zd_sim_shard_numel(config, u),
+		         offset = member->handles[u].target_offset_numel;
+
+		if (config->units[u].frozen || !member->handles[u].id)
+			continue;
+		if ((offset + shard) * each > item->at.bytes)
+			zd_sim_fail(world, "slice of %s/%s ends at element %llu of a target of %llu bytes",
+			            config->name, config->units[u].name, (unsigned long long)(offset + shard),
+			            (unsigned long long)item->at.bytes);
+		for (uint64_t i = 0; i < shard; i++) {
+			float found = zd_sim_float_load(config->plan.target_dtype, bytes, offset + i);
+			float want = model->expected[u][rank * shard + i];
+			if (found != want && !(isnan(found) && isnan(want)))
+				zd_sim_fail(world,
+				            "target of %s/%s, rank %u, element %llu: found %g, the reference "
+				            "sum is %g",
+				            config->name, config->units[u].name, rank, (unsigned long long)i,
+				            (double)found, (double)want);
+		}
+	}
+	world->stats.reductions_checked++;
+}

@@ -1,0 +1,322 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * program.c - what every trainer is going to do: training steps, with noise in between where the seed asks for it.
+ *
+ * The whole program is made before the run, so that shrinking can leave out single operations. Without noise it is a
+ * correct training program: whoever follows it may expect success from every request.
+ */
+#include <string.h>
+
+#include "base/mem.h"
+#include "sim.h"
+
+struct generator {
+	const struct zd_sim_config *config;
+	struct zd_sim_program *program;
+	struct zd_sim_rng rng;
+	uint32_t actor;
+	bool dead;
+	struct {
+		uint8_t unit, tag;
+	} held[ZD_SIM_UNITS * ZD_SIM_TAGS]; /* leases of the current group, to be released later */
+	uint32_t nheld;
+};
+
+static void push(struct generator *gen, enum zd_sim_op_kind kind, uint32_t group, uint32_t unit, uint32_t tag,
+                 uint32_t arg, bool noise)
+{
+	struct zd_sim_program *program = gen->program;
+
+	if (program->nops == ZD_SIM_OPS || gen->dead)
+		return;
+	program->ops[program->nops++] = (struct zd_sim_op){
+	        .kind = (uint8_t)kind,
+	        .actor = (uint8_t)gen->actor,
+	        .group = (uint8_t)group,
+	        .unit = (uint8_t)unit,
+	        .tag = (uint8_t)tag,
+	        .noise = noise,
+	        .arg = arg,
+	};
+}
+
+static void push_noise(struct generator *gen)
+{
+	static const enum zd_sim_op_kind kinds[] = {
+	        ZD_SIM_GATHER,
+	        ZD_SIM_GATHER,
+	        ZD_SIM_GATHER,
+	        ZD_SIM_PREFETCH,
+	        ZD_SIM_RELEASE,
+	        ZD_SIM_RELEASE,
+	        ZD_SIM_USE,
+	        ZD_SIM_SET_PERSISTENT,
+	        ZD_SIM_SET_PERSISTENT,
+	        ZD_SIM_ALLOC,
+	        ZD_SIM_FREE,
+	        ZD_SIM_GARBAGE,
+	        ZD_SIM_GARBAGE,
+	        ZD_SIM_UPDATE_BEGIN,
+	        ZD_SIM_PUBLISH,
+	        ZD_SIM_COMMIT,
+	        ZD_SIM_REGISTER,
+	        ZD_SIM_UNREGISTER,
+	        ZD_SIM_RESERVE,
+	        ZD_SIM_BUCKET_COMMIT,
+	        ZD_SIM_SKIP,
+	        ZD_SIM_BACKWARD_BEGIN,
+	        ZD_SIM_BACKWARD_END,
+	        ZD_SIM_STEP_BEGIN,
+	        ZD_SIM_STEP_END,
+	        ZD_SIM_BUCKET_CREATE,
+	        ZD_SIM_BUCKET_DESTROY,
+	        ZD_SIM_RESET,
+	        ZD_SIM_RELOAD,
+	        ZD_SIM_JOIN,
+	};
+	static const enum zd_sim_op_kind rare[] = {ZD_SIM_KILL, ZD_SIM_ABORT, ZD_SIM_END_JOB, ZD_SIM_LEAVE};
+	const struct zd_sim_config *config = gen->config;
+	enum zd_sim_op_kind kind = kinds[zd_sim_below(&gen->rng, ZD_ARRAY_LEN(kinds))];
+	const struct zd_sim_job_config *job = &config->jobs[config->actors[gen->actor].job];
+	uint32_t group = job->first_group + (uint32_t)zd_sim_below(&gen->rng, job->ngroups);
+
+	if (zd_sim_percent(&gen->rng, 3))
+		kind = rare[zd_sim_below(&gen->rng, ZD_ARRAY_LEN(rare))];
+	push(gen, kind, group, (uint32_t)zd_sim_below(&gen->rng, config->groups[group].nunits),
+	     (uint32_t)zd_sim_below(&gen->rng, ZD_SIM_TAGS), (uint32_t)zd_sim_below(&gen->rng, 4), true);
+}
+
+/* Fills order[] with 0 .. count-1, mixed. */
+static void shuffle(struct generator *gen, uint8_t *order, uint32_t count)
+{
+	for (uint32_t i = 0; i < count; i++)
+		order[i] = (uint8_t)i;
+	for (uint32_t i = count; i > 1; i--) {
+		uint32_t j = (uint32_t)zd_sim_below(&gen->rng, i);
+		uint8_t swap = order[i - 1];
+		order[i - 1] = order[j];
+		order[j] = swap;
+	}
+}
+
+/* An operation of the training; noise, allocations and death may come before it. */
+static void train(struct generator *gen, enum zd_sim_op_kind kind, uint32_t group, uint32_t unit,
+                  uint32_t tag, uint32_t arg)
+{
+	while (zd_sim_percent(&gen->rng, gen->config->noise_percent))
+		push_noise(gen);
+	if (zd_sim_percent(&gen->rng, 3))
+		push(gen, zd_sim_percent(&gen->rng, 60) ? ZD_SIM_ALLOC : ZD_SIM_FREE, group, 0, 0,
+		     (uint32_t)zd_sim_below(&gen->rng, ZD_SIM_ALLOCS), false);
+	if (zd_sim_below(&gen->rng, 300) < gen->config->death_percent) {
+		push(gen, ZD_SIM_DIE, 0, 0, 0, 0, true);
+		gen->dead = true;
+	}
+	push(gen, kind, group, unit, tag, arg, false);
+}
+
+static void release_held(struct generator *gen, uint32_t group, uint32_t index)
+{
+	train(gen, ZD_SIM_RELEASE, group, gen->held[index].unit, gen->held[index].tag, 0);
+	gen->held[index] = gen->held[--gen->nheld];
+}
+
+/* A holder of one unit of a slot may not ask for another one of it. */
+static void release_slot(struct generator *gen, uint32_t group, uint32_t unit)
+{
+	const struct zd_sim_unit_config *units = gen->config->groups[group].units;
+
+	for (uint32_t i = gen->nheld; i-- > 0;)
+		if (units[unit].slot && gen->held[i].unit != unit &&
+		    units[gen->held[i].unit].slot == units[unit].slot)
+			release_held(gen, group, i);
+}
+
+static void gather_and_use(struct generator *gen, uint32_t group, uint32_t unit, bool keep)
+{
+	uint32_t tag = (uint32_t)zd_sim_below(&gen->rng, ZD_SIM_TAGS);
+	uint32_t uses = zd_sim_percent(&gen->rng, 15) ? (uint32_t)zd_sim_between(&gen->rng, 2, 3) : 1;
+
+	release_slot(gen, group, unit);
+	train(gen, ZD_SIM_GATHER, group, unit, tag, uses);
+	for (uint32_t i = 0; i < uses; i++) {
+		if (zd_sim_percent(&gen->rng, 40))
+			train(gen, ZD_SIM_USE, group, unit, tag, 0);
+		if (keep && i == uses - 1 && gen->nheld < ZD_ARRAY_LEN(gen->held)) {
+			gen->held[gen->nheld].unit = (uint8_t)unit;
+			gen->held[gen->nheld++].tag = (uint8_t)tag;
+			return;
+		}
+		train(gen, ZD_SIM_RELEASE, group, unit, tag, 0);
+	}
+}
+
+static void forward(struct generator *gen, uint32_t group)
+{
+	const struct zd_sim_group_config *g = &gen->config->groups[group];
+	uint8_t order[ZD_SIM_UNITS];
+
+	shuffle(gen, order, g->nunits);
+	for (uint32_t i = 0; i < g->nunits; i++) {
+		uint32_t next = i + 1 < g->nunits ? order[i + 1] : order[i];
+		uint32_t slot = g->units[next].slot;
+
+		if (g->plan.prefetches && zd_sim_percent(&gen->rng, 60) &&
+		    (!slot || slot != g->units[order[i]].slot)) {
+			release_slot(gen, group, next);
+			train(gen, ZD_SIM_PREFETCH, group, next, 0, 0);
+		}
+		gather_and_use(gen, group, order[i], !g->plan.one_at_a_time && zd_sim_percent(&gen->rng, 30));
+		if (gen->nheld && zd_sim_percent(&gen->rng, 30))
+			release_held(gen, group, (uint32_t)zd_sim_below(&gen->rng, gen->nheld));
+	}
+}
+
+static void backward(struct generator *gen, uint32_t group, bool boundary)
+{
+	const struct zd_sim_group_config *g = &gen->config->groups[group];
+	bool reduces = g->plan.stage > 1 || boundary;
+	uint8_t order[ZD_SIM_UNITS];
+
+	shuffle(gen, order, g->nunits);
+	train(gen, ZD_SIM_BACKWARD_BEGIN, group, 0, 0, boundary);
+	for (uint32_t i = 0; i < g->nunits; i++) {
+		uint32_t unit = g->plan.same_order ? g->nunits - 1 - i : order[i];
+
+		if (zd_sim_percent(&gen->rng, 60))
+			gather_and_use(gen, group, unit, false);
+		if (g->units[unit].frozen || !reduces)
+			continue;
+		if (zd_sim_percent(&gen->rng, 12)) {
+			train(gen, ZD_SIM_SKIP, group, unit, 0, 0);
+		} else {
+			train(gen, ZD_SIM_RESERVE, group, unit, 0, 0);
+			train(gen, ZD_SIM_BUCKET_COMMIT, group, unit, 0, 0);
+		}
+	}
+	train(gen, ZD_SIM_BACKWARD_END, group, 0, 0, 0);
+}
+
+static void update(struct generator *gen, uint32_t group)
+{
+	const struct zd_sim_group_config *g = &gen->config->groups[group];
+	uint8_t order[ZD_SIM_UNITS];
+
+	while (gen->nheld)
+		release_held(gen, group, gen->nheld - 1);
+	if (g->plan.batched_publish) {
+		train(gen, ZD_SIM_UPDATE_BEGIN, group, ZD_SIM_ALL_UNITS, 0, 0);
+		train(gen, ZD_SIM_PUBLISH, group, ZD_SIM_ALL_UNITS, 0, 0);
+		return;
+	}
+	shuffle(gen, order, g->nunits);
+	for (uint32_t i = 0; i < g->nunits; i++) {
+		train(gen, ZD_SIM_UPDATE_BEGIN, group, order[i], 0, 0);
+		train(gen, ZD_SIM_PUBLISH, group, order[i], 0, 0);
+	}
+}
+
+static void step(struct generator *gen, uint32_t group, uint32_t number)
+{
+	const struct zd_sim_plan *plan = &gen->config->groups[group].plan;
+
+	for (uint32_t m = 0; m < plan->micro_steps; m++) {
+		forward(gen, group);
+		backward(gen, group, m + 1 == plan->micro_steps);
+	}
+	if (!plan->one_at_a_time && !gen->config->groups[group].units[0].slot &&
+	    zd_sim_percent(&gen->rng, 20))
+		train(gen, ZD_SIM_SET_PERSISTENT, group, 0, 0, (uint32_t)zd_sim_below(&gen->rng, 2));
+	train(gen, ZD_SIM_STEP_BEGIN, group, 0, 0, 0);
+	train(gen, ZD_SIM_STEP_END, group, 0, 0, 0);
+	update(gen, group);
+	if (plan->commits || (gen->config->clean && number == plan->steps))
+		train(gen, ZD_SIM_COMMIT, group, 0, 0, number + 1);
+}
+
+static void set_up(struct generator *gen, const struct zd_sim_job_config *job)
+{
+	uint8_t order[ZD_SIM_UNITS];
+
+	push(gen, ZD_SIM_OPEN, 0, 0, 0, 0, false);
+	for (uint32_t g = job->first_group; g < job->first_group + job->ngroups; g++)
+		train(gen, ZD_SIM_JOIN, g, 0, 0, 0);
+	for (uint32_t g = job->first_group; g < job->first_group + job->ngroups; g++) {
+		shuffle(gen, order, gen->config->groups[g].nunits);
+		for (uint32_t i = 0; i < gen->config->groups[g].nunits; i++)
+			train(gen, ZD_SIM_REGISTER, g, order[i], 0, 0);
+		train(gen, ZD_SIM_BUCKET_CREATE, g, 0, 0, 0);
+		update(gen, g);
+		if (gen->config->groups[g].plan.commits)
+			train(gen, ZD_SIM_COMMIT, g, 0, 0, 1);
+	}
+}
+
+static void tear_down(struct generator *gen, const struct zd_sim_job_config *job)
+{
+	bool leaves = zd_sim_percent(&gen->rng, 30), unregisters = zd_sim_percent(&gen->rng, 30);
+
+	for (uint32_t g = job->first_group; g < job->first_group + job->ngroups; g++) {
+		if (zd_sim_percent(&gen->rng, 30))
+			train(gen, ZD_SIM_BUCKET_DESTROY, g, 0, 0, 0);
+		for (uint32_t u = 0; unregisters && u < gen->config->groups[g].nunits; u++)
+			train(gen, ZD_SIM_UNREGISTER, g, u, 0, 0);
+		if (leaves)
+			train(gen, ZD_SIM_LEAVE, g, 0, 0, 0);
+	}
+	push(gen, ZD_SIM_CLOSE, 0, 0, 0, 0, false);
+}
+
+static void trainer(struct generator *gen)
+{
+	const struct zd_sim_config *config = gen->config;
+	const struct zd_sim_job_config *job = &config->jobs[config->actors[gen->actor].job];
+	uint32_t done[ZD_SIM_GROUPS] = {0};
+
+	/* lives: the process that dies is replaced by one that goes on with the next step */
+	for (uint32_t life = 0; life < 3; life++) {
+		gen->dead = false;
+		gen->nheld = 0;
+		set_up(gen, job);
+		for (uint32_t g = job->first_group; g < job->first_group + job->ngroups; g++)
+			for (; done[g] < config->groups[g].plan.steps && !gen->dead; done[g]++)
+				step(gen, g, done[g] + 1);
+		tear_down(gen, job);
+		if (!gen->dead && (config->clean || !zd_sim_percent(&gen->rng, 10)))
+			return;
+	}
+}
+
+static void stranger(struct generator *gen)
+{
+	static const enum zd_sim_op_kind kinds[] = {
+	        ZD_SIM_ALLOC, ZD_SIM_ALLOC, ZD_SIM_FREE,   ZD_SIM_GARBAGE, ZD_SIM_GARBAGE, ZD_SIM_KILL,
+	        ZD_SIM_JOIN,  ZD_SIM_ABORT, ZD_SIM_RELOAD, ZD_SIM_RELOAD,  ZD_SIM_END_JOB, ZD_SIM_REGISTER,
+	};
+	uint32_t count = (uint32_t)zd_sim_between(&gen->rng, 2, 16);
+
+	push(gen, ZD_SIM_OPEN, 0, 0, 0, 0, false);
+	for (uint32_t i = 0; i < count; i++)
+		push(gen, kinds[zd_sim_below(&gen->rng, ZD_ARRAY_LEN(kinds))],
+		     (uint32_t)zd_sim_below(&gen->rng, gen->config->ngroups), 0, 0,
+		     (uint32_t)zd_sim_below(&gen->rng, 4), true);
+	push(gen, ZD_SIM_CLOSE, 0, 0, 0, 0, true);
+}
+
+void zd_sim_program_generate(const struct zd_sim_config *config, struct zd_sim_program *program)
+{
+	struct generator gen = {.config = config, .program = program};
+
+	program->nops = 0;
+	for (gen.actor = 0; gen.actor < config->nactors; gen.actor++) {
+		gen.dead = false;
+		gen.nheld = 0;
+		zd_sim_rng_init(&gen.rng, config->seed, UINT64_MAX - 1 - gen.actor);
+		program->first[gen.actor] = program->nops;
+		if (config->actors[gen.actor].job < 0)
+			stranger(&gen);
+		else
+			trainer(&gen);
+	}
+	program->first[config->nactors] = program->nops;
+}

@@ -1,0 +1,383 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * reply.c - replies: each answers one outstanding request, once; what it says must agree with the model.
+ */
+#include <string.h>
+
+#include "sim.h"
+
+void zd_sim_location_seen(struct zd_sim_world *world, const struct zd_sim_session *session,
+                          const struct zd_location *at)
+{
+	(void)zd_sim_memory(world, at, "location in a reply");
+	if (world->nseen == sizeof(world->seen) / sizeof(world->seen[0]))
+		return;
+	world->seen[world->nseen].session = session->id;
+	world->seen[world->nseen++].segment = at->segment;
+}
+
+static void check_zero(struct zd_sim_world *world, const struct zd_location *at, const char *what)
+{
+	const uint8_t *bytes = zd_sim_memory(world, at, what);
+	size_t same = zd_sim_pattern_check(0, bytes, at->bytes);
+
+	if (same != at->bytes)
+		zd_sim_fail(world, "%s at %u+%llu is not zeroed: byte %zu of %llu", what, at->segment,
+		            (unsigned long long)at->offset, same, (unsigned long long)at->bytes);
+}
+
+/* ---- Groups and units ------------------------------------------------------------------------------------------------- */
+
+static void replied_join(struct zd_sim_world *world, struct zd_sim_session *session,
+                         const struct zd_sim_request *request, const struct zd_reply *reply)
+{
+	struct zd_sim_member *member = &session->members[request->group];
+
+	if (world->config.actors[session->actor].job < 0)
+		return; /* a job of its own, under the same name */
+	member->joining = false;
+	if (reply->status == 0)
+		member->id = reply->u.group_join.group;
+}
+
+static void replied_register(struct zd_sim_world *world, struct zd_sim_session *session,
+                             const struct zd_sim_request *request, const struct zd_reply *reply)
+{
+	const struct zd_sim_group_config *group = &world->config.groups[request->group];
+	uint32_t unit = request->unit, rank = zd_sim_rank(&world->config, session->actor, request->group);
+	struct zd_sim_shard *shard = &world->groups[request->group].shards[unit][rank];
+	struct zd_sim_handle *handle = &session->members[request->group].handles[unit];
+	uint64_t numel = zd_sim_shard_numel(group, unit), each = zerod_dtype_bytes(group->units[unit].dtype);
+
+	handle->registering = false;
+	if (reply->status != 0)
+		return;
+	if (reply->u.unit_register.shard_numel != numel ||
+	    reply->u.unit_register.true_numel != zd_sim_true_numel(group, unit, rank) ||
+	    reply->u.unit_register.padded_numel != numel * group->world ||
+	    reply->u.unit_register.shard.bytes != numel * each)
+		zd_sim_fail(world, "shard of %s/%s, rank %u: wrong sizes", group->name,
+		            group->units[unit].name, rank);
+	if (handle->id && handle->id != reply->u.unit_register.unit)
+		zd_sim_fail(world, "%s/%s has another id when registered again", group->name,
+		            group->units[unit].name);
+	zd_sim_location_seen(world, session, &reply->u.unit_register.shard);
+	handle->id = reply->u.unit_register.unit;
+	handle->shard = reply->u.unit_register.shard;
+	handle->target_offset_numel = reply->u.unit_register.target_offset_numel;
+	if (shard->exists) {
+		if (shard->version != reply->u.unit_register.version ||
+		    memcmp(&shard->at, &handle->shard, sizeof(shard->at)) != 0)
+			zd_sim_fail(world, "shard of %s/%s, rank %u: was version %llu, now %llu at %u+%llu",
+			            group->name, group->units[unit].name, rank,
+			            (unsigned long long)shard->version,
+			            (unsigned long long)reply->u.unit_register.version, handle->shard.segment,
+			            (unsigned long long)handle->shard.offset);
+		return;
+	}
+	check_zero(world, &handle->shard, "new shard");
+	memset(shard, 0, sizeof(*shard));
+	shard->exists = true;
+	shard->version = reply->u.unit_register.version;
+	shard->at = handle->shard;
+	shard->device = world->config.actors[session->actor].device;
+}
+
+static void replied_unregister(struct zd_sim_world *world, struct zd_sim_session *session,
+                               const struct zd_sim_request *request, const struct zd_reply *reply)
+{
+	uint32_t rank = zd_sim_rank(&world->config, session->actor, request->group);
+
+	if (reply->status != 0)
+		return;
+	memset(&session->members[request->group].handles[request->unit], 0, sizeof(struct zd_sim_handle));
+	world->groups[request->group].shards[request->unit][rank].exists = false;
+	zd_sim_taint(world, request->group);
+}
+
+static void replied_update(struct zd_sim_world *world, struct zd_sim_session *session,
+                           const struct zd_sim_request *request, const struct zd_reply *reply)
+{
+	uint32_t rank = zd_sim_rank(&world->config, session->actor, request->group);
+
+	for (uint32_t u = 0; u < ZD_SIM_UNITS; u++) {
+		struct zd_sim_handle *handle = &session->members[request->group].handles[u];
+		struct zd_sim_shard *shard = &world->groups[request->group].shards[u][rank];
+
+		if (!(request->units & (1u << u)))
+			continue;
+		if (request->kind == ZD_REQ_UPDATE_BEGIN) {
+			handle->updating = handle->updating || reply->status == 0;
+			continue;
+		}
+		handle->publishing = false;
+		if (reply->status != 0)
+			continue;
+		handle->updating = false;
+		shard->version++;
+	}
+}
+
+/* ---- Gather and release ------------------------------------------------------------------------------------------------- */
+
+void zd_sim_lease_read(struct zd_sim_world *world, struct zd_sim_session *session, uint32_t group,
+                       uint32_t unit, struct zd_sim_lease *lease, uint32_t stream)
+{
+	const struct zd_sim_group_config *config = &world->config.groups[group];
+	struct zd_sim_item *item = zd_sim_stream_append(world, session, stream, ZD_SIM_ITEM_WAIT);
+
+	item->nfences = lease->nfences;
+	memcpy(item->fences, lease->fences, lease->nfences * sizeof(*lease->fences));
+	if (lease->own_shard.segment) {
+		uint32_t rank = zd_sim_rank(&world->config, session->actor, group);
+		uint64_t bytes = zd_sim_shard_numel(config, unit) *
+		                 zerod_dtype_bytes(config->units[unit].dtype);
+
+		item = zd_sim_stream_append(world, session, stream, ZD_SIM_ITEM_OWN_COPY);
+		item->from = lease->own_shard;
+		item->at = lease->buffer;
+		item->at.offset += rank * bytes;
+		item->at.bytes = bytes;
+	}
+	item = zd_sim_stream_append(world, session, stream, ZD_SIM_ITEM_READ);
+	item->group = (uint8_t)group;
+	item->unit = (uint8_t)unit;
+	item->at = lease->buffer;
+	item->value = lease->version;
+	memcpy(item->keys, lease->keys, sizeof(item->keys));
+	lease->streams |= (uint8_t)(1u << stream);
+}
+
+static void check_gather(struct zd_sim_world *world, const struct zd_sim_handle *handle,
+                         const struct zd_sim_request *request, const struct zd_reply *reply)
+{
+	const struct zd_sim_group_config *group = &world->config.groups[request->group];
+	const char *unit = group->units[request->unit].name;
+	uint64_t padded = group->world * zd_sim_shard_numel(group, request->unit) *
+	                  zerod_dtype_bytes(group->units[request->unit].dtype);
+
+	if (reply->u.gather.version < request->least_version ||
+	    (request->version && reply->u.gather.version != request->version))
+		zd_sim_fail(world, "gather of %s/%s gives version %llu, asked for %llu, at least %llu",
+		            group->name, unit, (unsigned long long)reply->u.gather.version,
+		            (unsigned long long)request->version, (unsigned long long)request->least_version);
+	if (request->prefetch) {
+		if (reply->u.gather.buffer.segment)
+			zd_sim_fail(world, "a prefetch of %s/%s gives a buffer", group->name, unit);
+		return;
+	}
+	if (reply->u.gather.buffer.bytes != padded)
+		zd_sim_fail(world, "gathered %s/%s has %llu bytes instead of %llu", group->name, unit,
+		            (unsigned long long)reply->u.gather.buffer.bytes, (unsigned long long)padded);
+	if (reply->u.gather.nfences > ZD_SIM_FENCES)
+		zd_sim_fail(world, "gather with %u fences", reply->u.gather.nfences);
+	for (uint32_t f = 0; f < reply->u.gather.nfences; f++) {
+		if (reply->u.gather.fences[f].timeline >= ZD_TIMELINES)
+			zd_sim_fail(world, "gather with a fence on timeline %u",
+			            reply->u.gather.fences[f].timeline);
+	}
+	if (reply->u.gather.own_shard.segment && (!world->config.client_copies || handle->updating))
+		zd_sim_fail(world, "%s/%s: the client is to copy a shard that %s", group->name, unit,
+		            handle->updating ? "is being written" : "the daemon copies");
+}
+
+static void replied_gather(struct zd_sim_world *world, struct zd_sim_session *session,
+                           const struct zd_sim_request *request, const struct zd_reply *reply)
+{
+	const struct zd_sim_group_config *group = &world->config.groups[request->group];
+	struct zd_sim_handle *handle = &session->members[request->group].handles[request->unit];
+	struct zd_sim_lease *lease = &handle->leases[request->tag];
+
+	if (!request->prefetch)
+		lease->pending--;
+	if (reply->status != 0)
+		return;
+	check_gather(world, handle, request, reply);
+	if (request->prefetch)
+		return;
+	const struct zd_location *at = &reply->u.gather.buffer;
+	zd_sim_location_seen(world, session, at);
+	if (group->units[request->unit].slot) {
+		if (handle->slot_at.segment && memcmp(&handle->slot_at, at, sizeof(*at)) != 0)
+			zd_sim_fail(world, "%s/%s was in its slot at %u+%llu and is now at %u+%llu",
+			            group->name, group->units[request->unit].name, handle->slot_at.segment,
+			            (unsigned long long)handle->slot_at.offset, at->segment,
+			            (unsigned long long)at->offset);
+		handle->slot_at = *at;
+	}
+	lease->uses += request->uses;
+	lease->version = reply->u.gather.version;
+	lease->buffer = *at;
+	lease->own_shard = reply->u.gather.own_shard;
+	lease->nfences = reply->u.gather.nfences;
+	memcpy(lease->fences, reply->u.gather.fences, lease->nfences * sizeof(*lease->fences));
+	for (uint32_t r = 0; r < group->world; r++)
+		lease->keys[r] = world->groups[request->group]
+		                         .shards[request->unit][r]
+		                         .keys[reply->u.gather.version % ZD_SIM_VERSIONS];
+	zd_sim_lease_read(world, session, request->group, request->unit, lease, request->stream);
+}
+
+static void replied_release(struct zd_sim_world *world, struct zd_sim_session *session,
+                            const struct zd_sim_request *request, const struct zd_reply *reply)
+{
+	struct zd_sim_lease *lease =
+	        &session->members[request->group].handles[request->unit].leases[request->tag];
+
+	if (reply->status != 0 && reply->status != ZEROD_E_NOT_HELD)
+		return;
+	if ((reply->status == 0) != (lease->uses > 0))
+		zd_sim_fail(world, "release of what is held %u times: %s (%s)", lease->uses,
+		            zerod_status_name(reply->status), reply->error);
+	if (reply->status != 0)
+		return;
+	lease->uses--;
+	if (reply->u.release.lease_ended != (lease->uses == 0))
+		zd_sim_fail(world, "release with %u uses left says that the lease %s", lease->uses,
+		            reply->u.release.lease_ended ? "ended" : "did not end");
+}
+
+/* ---- Allocations, administration -------------------------------------------------------------------------------------------- */
+
+static void replied_alloc(struct zd_sim_world *world, struct zd_sim_session *session,
+                          const struct zd_sim_request *request, const struct zd_reply *reply)
+{
+	struct zd_sim_alloc *alloc = &session->allocs[request->alloc];
+
+	alloc->pending = false;
+	if (reply->status != 0)
+		return;
+	alloc->id = reply->u.alloc.allocation;
+	alloc->at = reply->u.alloc.location;
+	if (alloc->at.bytes < request->bytes || alloc->at.offset % request->alignment != 0)
+		zd_sim_fail(world, "allocation of %llu bytes aligned to %llu: %llu bytes at %llu",
+		            (unsigned long long)request->bytes, (unsigned long long)request->alignment,
+		            (unsigned long long)alloc->at.bytes, (unsigned long long)alloc->at.offset);
+	zd_sim_location_seen(world, session, &alloc->at);
+	check_zero(world, &alloc->at, "allocation");
+	alloc->key = zd_sim_mix(world->config.seed, request->op);
+	zd_sim_pattern_write(alloc->key, zd_sim_memory(world, &alloc->at, "allocation"), alloc->at.bytes);
+}
+
+static void replied_other(struct zd_sim_world *world, struct zd_sim_session *session,
+                          const struct zd_sim_request *request, const struct zd_reply *reply)
+{
+	if (reply->status != 0)
+		return;
+	switch (request->kind) {
+	case ZD_REQ_SESSION_RESET:
+		session->poisoned = false;
+		for (uint32_t s = 0; s < ZD_SIM_STREAMS; s++)
+			session->streams[s].garbage = false;
+		break;
+	case ZD_REQ_GROUP_LEAVE:
+		zd_sim_member_gone(world, session, request->group);
+		break;
+	case ZD_REQ_END_JOB:
+		zd_sim_job_gone(world, world->config.groups[request->group].job);
+		break;
+	case ZD_REQ_ABORT_GROUP:
+		zd_sim_taint(world, request->group);
+		break;
+	default:
+		break;
+	}
+}
+
+static void dispatch(struct zd_sim_world *world, struct zd_sim_session *session,
+                     const struct zd_sim_request *request, const struct zd_reply *reply)
+{
+	switch (request->kind) {
+	case ZD_REQ_GROUP_JOIN:
+		replied_join(world, session, request, reply);
+		break;
+	case ZD_REQ_UNIT_REGISTER:
+		replied_register(world, session, request, reply);
+		break;
+	case ZD_REQ_UNIT_UNREGISTER:
+		replied_unregister(world, session, request, reply);
+		break;
+	case ZD_REQ_UPDATE_BEGIN:
+	case ZD_REQ_PUBLISH:
+		replied_update(world, session, request, reply);
+		break;
+	case ZD_REQ_GATHER:
+		replied_gather(world, session, request, reply);
+		break;
+	case ZD_REQ_RELEASE:
+		replied_release(world, session, request, reply);
+		break;
+	case ZD_REQ_ALLOC:
+		replied_alloc(world, session, request, reply);
+		break;
+	case ZD_REQ_BACKWARD_BEGIN:
+	case ZD_REQ_BUCKET_CREATE:
+	case ZD_REQ_BUCKET_DESTROY:
+	case ZD_REQ_BUCKET_RESERVE:
+	case ZD_REQ_BUCKET_COMMIT:
+	case ZD_REQ_REDUCE_SKIP:
+	case ZD_REQ_BACKWARD_END:
+	case ZD_REQ_STEP_BEGIN:
+	case ZD_REQ_STEP_END:
+		zd_sim_reply_reduce(world, session, request, reply);
+		break;
+	default:
+		replied_other(world, session, request, reply);
+		break;
+	}
+}
+
+/* ---- Any reply ------------------------------------------------------------------------------------------------------------- */
+
+static void check_status(struct zd_sim_world *world, const struct zd_sim_request *request,
+                         const struct zd_reply *reply)
+{
+	bool text = reply->error && reply->error[0];
+
+	if (reply->kind != request->kind)
+		zd_sim_fail(world, "a reply of kind %d to a request of kind %d", (int)reply->kind,
+		            (int)request->kind);
+	if (reply->status > 0 || reply->status < ZEROD_E_FORKED || (reply->status != 0) != text)
+		zd_sim_fail(world, "a reply with status %d and the text \"%s\"", reply->status,
+		            reply->error ? reply->error : "(null)");
+	if (request->must_fail && reply->status == 0)
+		zd_sim_fail(world, "operation %u must fail and does not", request->op);
+	if (world->config.clean && reply->status != 0)
+		zd_sim_fail(world, "operation %u of a program without mistakes fails: %s (%s)", request->op,
+		            zerod_status_name(reply->status), reply->error);
+	if (reply->status == ZEROD_E_DEADLINE &&
+	    (!request->deadline_ns || world->now_ns < request->deadline_ns))
+		zd_sim_fail(world, "operation %u: its deadline is %llu", request->op,
+		            (unsigned long long)request->deadline_ns);
+}
+
+void zd_sim_reply(void *arg, const struct zd_reply *reply)
+{
+	struct zd_sim_world *world = arg;
+	struct zd_sim_session *session = zd_sim_session_find(world, reply->session);
+
+	if (!session || !session->open)
+		zd_sim_fail(world, "a reply to session %llu, which is not open",
+		            (unsigned long long)reply->session);
+	if (session->duplicate == reply->request && reply->status != 0) {
+		session->duplicate = 0;
+		return;
+	}
+	struct zd_sim_request *found = zd_sim_request_find(session, reply->request);
+	if (!found)
+		zd_sim_fail(world, "a reply to request %llu of session %llu, which is not outstanding",
+		            (unsigned long long)reply->request, (unsigned long long)reply->session);
+	struct zd_sim_request request = *found;
+	*found = session->requests[--session->nrequests];
+	zd_sim_trace(world, "  reply to op %u (session %llu): %s %s", request.op,
+	             (unsigned long long)session->id, zerod_status_name(reply->status), reply->error);
+	check_status(world, &request, reply);
+	if (reply->status == ZEROD_E_POISONED)
+		session->poisoned = true;
+	if (!request.must_fail)
+		dispatch(world, session, &request, reply);
+	struct zd_sim_actor *actor = &world->actors[session->actor];
+	if (actor->blocked_on == request.id)
+		actor->blocked_on = 0;
+	zd_sim_actor_wake(world, session->actor);
+}

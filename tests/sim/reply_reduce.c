@@ -1,0 +1,154 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * reply_reduce.c - replies to backwards, buckets and steps.
+ *
+ * Any error on the way, a rank that goes, or noise that meddles with a backward makes the group's sums unpredictable for
+ * the model (it is "tainted"); safety is checked all the same.
+ */
+#include <math.h>
+#include <string.h>
+
+#include "sim.h"
+
+static void replied_reserve(struct zd_sim_world *world, struct zd_sim_session *session,
+                            const struct zd_sim_request *request, const struct zd_reply *reply)
+{
+	const struct zd_sim_group_config *group = &world->config.groups[request->group];
+	struct zd_sim_entry *entry = &session->members[request->group].handles[request->unit].entry;
+	uint64_t bytes = group->world * zd_sim_shard_numel(group, request->unit) *
+	                 zerod_dtype_bytes(group->plan.gradient_dtype);
+
+	entry->pending = false;
+	if (reply->status != 0)
+		return;
+	entry->id = reply->u.bucket_reserve.entry;
+	entry->bucket = request->bucket;
+	entry->at = reply->u.bucket_reserve.location;
+	entry->committed = false;
+	zd_sim_location_seen(world, session, &entry->at);
+	if (entry->at.bytes != bytes)
+		zd_sim_fail(world, "entry for %s/%s has %llu bytes instead of %llu", group->name,
+		            group->units[request->unit].name, (unsigned long long)entry->at.bytes,
+		            (unsigned long long)bytes);
+	if (zd_sim_pattern_check(0, zd_sim_memory(world, &entry->at, "entry"), bytes) != bytes)
+		zd_sim_fail(world, "entry for %s/%s is not zeroed", group->name,
+		            group->units[request->unit].name);
+}
+
+static void replied_commit(struct zd_sim_world *world, struct zd_sim_session *session,
+                           const struct zd_sim_request *request, const struct zd_reply *reply)
+{
+	const struct zd_sim_member *member = &session->members[request->group];
+	uint32_t rank = zd_sim_rank(&world->config, session->actor, request->group);
+
+	if (reply->status != 0 || member->backwards == 0)
+		return;
+	struct zd_sim_gradient *gradient =
+	        &world->groups[request->group]
+	                 .gradients[(member->backwards - 1) % ZD_SIM_BACKWARDS][request->unit][rank];
+	gradient->present = true;
+	gradient->key = request->key;
+	gradient->inf_at = request->inf_at;
+}
+
+/* The step's place in the ring is used again: nothing of an older backward may be left in it. */
+static void begin_backward(struct zd_sim_world *world, struct zd_sim_session *session, uint32_t group)
+{
+	struct zd_sim_member *member = &session->members[group];
+	uint32_t rank = zd_sim_rank(&world->config, session->actor, group);
+	uint32_t place = member->backwards++ % ZD_SIM_BACKWARDS;
+
+	member->in_backward = true;
+	for (uint32_t u = 0; u < ZD_SIM_UNITS; u++)
+		world->groups[group].gradients[place][u][rank].present = false;
+}
+
+static void end_backward(struct zd_sim_member *member)
+{
+	member->in_backward = false;
+	for (uint32_t u = 0; u < ZD_SIM_UNITS; u++) {
+		member->handles[u].entry.id = 0;
+		member->handles[u].entry.committed = false;
+	}
+}
+
+static void begin_step(struct zd_sim_world *world, struct zd_sim_session *session, uint32_t group,
+                       const struct zd_reply *reply)
+{
+	const struct zd_sim_plan *plan = &world->config.groups[group].plan;
+	struct zd_sim_member *member = &session->members[group];
+	struct zd_sim_group *model = &world->groups[group];
+
+	member->stepping = true;
+	member->target = reply->u.step_begin.target;
+	if (member->target.segment)
+		zd_sim_location_seen(world, session, &member->target);
+	if (model->tainted)
+		return;
+	if (reply->u.step_begin.target_dtype != (uint32_t)plan->target_dtype)
+		zd_sim_fail(world, "target of %s has dtype %u", world->config.groups[group].name,
+		            reply->u.step_begin.target_dtype);
+	if (model->step_first != member->step_first || model->step_last != member->backwards)
+		zd_sim_expect_step(world, group, member->step_first, member->backwards);
+	if (model->overflow && !reply->u.step_begin.overflow)
+		zd_sim_fail(world, "step of %s: an overflow is not reported",
+		            world->config.groups[group].name);
+	if (!model->overflow && !plan->inf_percent && reply->u.step_begin.overflow)
+		zd_sim_fail(world, "step of %s: there is no overflow", world->config.groups[group].name);
+	double norm = reply->u.step_begin.norm_squared;
+	if (!model->overflow && fabs(norm - model->norm_squared) > 1e-9 * (1 + model->norm_squared))
+		zd_sim_fail(world, "step of %s: squared norm %.9g, the reference is %.9g",
+		            world->config.groups[group].name, norm, model->norm_squared);
+	if (!member->target.segment)
+		return;
+	struct zd_sim_item *item = zd_sim_stream_append(world, session, 0, ZD_SIM_ITEM_TARGET);
+	item->group = (uint8_t)group;
+	item->at = member->target;
+	item->begin = model->step_first;
+	item->end = model->step_last;
+}
+
+void zd_sim_reply_reduce(struct zd_sim_world *world, struct zd_sim_session *session,
+                         const struct zd_sim_request *request, const struct zd_reply *reply)
+{
+	struct zd_sim_member *member = &session->members[request->group];
+
+	if (reply->status != 0 || request->noise)
+		zd_sim_taint(world, request->group);
+	switch (request->kind) {
+	case ZD_REQ_BUCKET_RESERVE:
+		replied_reserve(world, session, request, reply);
+		return;
+	case ZD_REQ_BUCKET_COMMIT:
+		replied_commit(world, session, request, reply);
+		return;
+	case ZD_REQ_BUCKET_CREATE:
+		if (reply->status == 0)
+			member->bucket = reply->u.bucket_create.bucket;
+		return;
+	case ZD_REQ_BUCKET_DESTROY:
+		if (reply->status == 0)
+			member->bucket = 0;
+		return;
+	case ZD_REQ_BACKWARD_BEGIN:
+		if (reply->status == 0)
+			begin_backward(world, session, request->group);
+		return;
+	case ZD_REQ_BACKWARD_END:
+		if (reply->status == 0)
+			end_backward(member);
+		return;
+	case ZD_REQ_STEP_BEGIN:
+		if (reply->status == 0)
+			begin_step(world, session, request->group, reply);
+		return;
+	case ZD_REQ_STEP_END:
+		if (reply->status == 0) {
+			member->stepping = false;
+			member->step_first = member->backwards;
+		}
+		return;
+	default:
+		return;
+	}
+}

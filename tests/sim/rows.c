@@ -1,0 +1,363 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * rows.c - what the engine's tables say, against the model and against each other.
+ *
+ * The engine checks its own books in zd_engine_check(); here the same sums are made from the outside: bytes of rows
+ * against usage, devices against jobs, holders against the leases that the replies gave, outstanding requests against those
+ * that were not answered.
+ */
+#include <stdio.h>
+#include <string.h>
+
+#include "sim.h"
+
+struct tally {
+	struct zd_sim_world *world;
+	uint64_t gathered[4], buckets[4], allocations[4]; /* of rows */
+	struct zd_usage devices[4], device_sum, job_sum;
+	uint64_t uid_bytes[4]; /* uids 0, 1000, 1001, 2000 */
+	uint32_t sessions, holders;
+	bool quiet; /* nothing is under way: everything waits for a reason */
+};
+
+static uint64_t usage_bytes(const struct zd_usage *usage)
+{
+	return usage->shard_bytes + usage->gathered_bytes + usage->bucket_bytes + usage->staging_bytes +
+	       usage->target_bytes + usage->allocation_bytes;
+}
+
+static void usage_add(struct zd_usage *sum, const struct zd_usage *usage)
+{
+	sum->shard_bytes += usage->shard_bytes;
+	sum->gathered_bytes += usage->gathered_bytes;
+	sum->bucket_bytes += usage->bucket_bytes;
+	sum->staging_bytes += usage->staging_bytes;
+	sum->target_bytes += usage->target_bytes;
+	sum->allocation_bytes += usage->allocation_bytes;
+}
+
+static void list(struct zd_sim_world *world, enum zd_table table, bool (*fn)(const struct zd_row *, void *),
+                 void *arg)
+{
+	struct zd_list_query query = {.table = table};
+
+	(void)zd_engine_list(world->engine, &query, fn, arg);
+}
+
+/* ---- Devices and jobs ------------------------------------------------------------------------------------------------- */
+
+static bool device_row(const struct zd_row *row, void *arg)
+{
+	struct tally *tally = arg;
+	struct zd_sim_world *world = tally->world;
+	uint32_t index = row->u.device.index;
+	uint64_t charged = usage_bytes(&row->u.device.usage);
+
+	if (index >= world->config.ndevices)
+		zd_sim_fail(world, "a row for device %u", index);
+	if (row->u.device.usage.gathered_bytes > world->budget_bytes[index])
+		zd_sim_fail(world, "device %u: %llu gathered bytes, the budget is %llu", index,
+		            (unsigned long long)row->u.device.usage.gathered_bytes,
+		            (unsigned long long)world->budget_bytes[index]);
+	if (row->u.device.segment_bytes > row->u.device.arena_bytes ||
+	    row->u.device.block_bytes > row->u.device.segment_bytes ||
+	    charged + row->u.device.quarantine_bytes > row->u.device.block_bytes)
+		zd_sim_fail(
+		        world,
+		        "device %u: arena %llu, segments %llu, blocks %llu, charged %llu, quarantined %llu",
+		        index, (unsigned long long)row->u.device.arena_bytes,
+		        (unsigned long long)row->u.device.segment_bytes,
+		        (unsigned long long)row->u.device.block_bytes, (unsigned long long)charged,
+		        (unsigned long long)row->u.device.quarantine_bytes);
+	tally->devices[index] = row->u.device.usage;
+	usage_add(&tally->device_sum, &row->u.device.usage);
+	return true;
+}
+
+void zd_sim_budget_check(struct zd_sim_world *world)
+{
+	struct tally tally = {.world = world};
+
+	list(world, ZD_TABLE_DEVICES, device_row, &tally);
+}
+
+static uint32_t uid_index(uint32_t uid)
+{
+	return uid == 0 ? 0 : uid == 2000 ? 3 : uid - 999;
+}
+
+static bool job_row(const struct zd_row *row, void *arg)
+{
+	struct tally *tally = arg;
+
+	usage_add(&tally->job_sum, &row->u.job.usage);
+	tally->uid_bytes[uid_index(row->u.job.uid)] += usage_bytes(&row->u.job.usage);
+	return true;
+}
+
+static void check_sums(struct tally *tally)
+{
+	struct zd_sim_world *world = tally->world;
+	struct zd_engine_totals totals;
+	uint64_t devices = usage_bytes(&tally->device_sum);
+
+	zd_engine_totals(world->engine, &totals);
+	if (devices != usage_bytes(&tally->job_sum) || devices != usage_bytes(&totals.usage))
+		zd_sim_fail(world, "devices are charged %llu bytes, jobs %llu, in total %llu",
+		            (unsigned long long)devices, (unsigned long long)usage_bytes(&tally->job_sum),
+		            (unsigned long long)usage_bytes(&totals.usage));
+	for (uint32_t i = 0; world->quota_bytes && i < 4; i++) {
+		if (tally->uid_bytes[i] > world->quota_bytes)
+			zd_sim_fail(world, "a uid is charged %llu bytes, its quota is %llu",
+			            (unsigned long long)tally->uid_bytes[i],
+			            (unsigned long long)world->quota_bytes);
+	}
+}
+
+/* ---- Buffers ---------------------------------------------------------------------------------------------------------------- */
+
+static int number_in(const char *name)
+{
+	return name[0] ? name[1] - '0' : -1;
+}
+
+static const struct zd_sim_session *member_session(const struct zd_sim_world *world, uint32_t group,
+                                                   uint32_t rank)
+{
+	for (uint32_t i = 0; i < world->nsessions; i++) {
+		const struct zd_sim_session *session = world->sessions[i];
+		if (session->open && session->members[group].id &&
+		    zd_sim_rank(&world->config, session->actor, group) == rank)
+			return session;
+	}
+	return NULL;
+}
+
+static void check_holder(struct tally *tally, const struct zd_row *row, const struct zd_holder_row *holder,
+                         uint32_t group)
+{
+	static const char *const tags[ZD_SIM_TAGS] = {"default", "plan", "eager"};
+	const struct zd_sim_session *session = member_session(tally->world, group, row->u.buffer.rank);
+	int unit = number_in(row->name);
+
+	for (uint32_t t = 0; session && t < ZD_SIM_TAGS; t++) {
+		if (strcmp(holder->tag, tags[t]) != 0)
+			continue;
+		if (holder->session == session->id &&
+		    holder->uses == session->members[group].handles[unit].leases[t].uses) {
+			tally->holders++;
+			return;
+		}
+	}
+	zd_sim_fail(tally->world,
+	            "buffer of %s/%s/%s, rank %u: holder %s of session %llu with %u uses is none", row->job,
+	            row->group, row->name, row->u.buffer.rank, holder->tag,
+	            (unsigned long long)holder->session, holder->uses);
+}
+
+static bool buffer_row(const struct zd_row *row, void *arg)
+{
+	struct tally *tally = arg;
+	bool live = strcmp(row->state, "INFLIGHT") == 0 || strcmp(row->state, "AVAILABLE") == 0;
+	int job = number_in(row->job);
+
+	if (live)
+		tally->gathered[row->u.buffer.device] += row->u.buffer.padded_bytes;
+	if (!live && row->u.buffer.nholders)
+		zd_sim_fail(tally->world, "a buffer that is %s has holders", row->state);
+	if (strcmp(row->state, "WAITING") == 0 && tally->quiet && !row->u.buffer.waits_for[0])
+		zd_sim_fail(tally->world, "gather of %s/%s/%s waits for nothing", row->job, row->group,
+		            row->name);
+	for (uint32_t i = 0; i < row->u.buffer.nholders; i++)
+		check_holder(tally, row, &row->u.buffer.holders[i],
+		             tally->world->config.jobs[job].first_group + (uint32_t)number_in(row->group));
+	return true;
+}
+
+static uint32_t model_holders(const struct zd_sim_world *world)
+{
+	uint32_t count = 0;
+
+	for (uint32_t i = 0; i < world->nsessions; i++) {
+		for (uint32_t g = 0; world->sessions[i]->open && g < world->config.ngroups; g++)
+			for (uint32_t u = 0; u < ZD_SIM_UNITS; u++)
+				for (uint32_t t = 0; t < ZD_SIM_TAGS; t++)
+					count += world->sessions[i]->members[g].handles[u].leases[t].uses > 0;
+	}
+	return count;
+}
+
+/* ---- The other tables ------------------------------------------------------------------------------------------------------- */
+
+static bool bucket_row(const struct zd_row *row, void *arg)
+{
+	((struct tally *)arg)->buckets[row->u.bucket.device] += row->u.bucket.held_bytes;
+	return true;
+}
+
+static bool allocation_row(const struct zd_row *row, void *arg)
+{
+	((struct tally *)arg)->allocations[row->u.allocation.device] += row->u.allocation.bytes;
+	return true;
+}
+
+static bool session_row(const struct zd_row *row, void *arg)
+{
+	struct tally *tally = arg;
+	const struct zd_sim_session *session = zd_sim_session_find(tally->world, row->id);
+
+	tally->sessions++;
+	if (!session || !session->open)
+		zd_sim_fail(tally->world, "session %llu is listed, but it is not open",
+		            (unsigned long long)row->id);
+	if (row->u.session.outstanding != session->nrequests)
+		zd_sim_fail(tally->world, "session %llu has %u requests outstanding, its row says %u",
+		            (unsigned long long)row->id, session->nrequests, row->u.session.outstanding);
+	if (tally->quiet && row->u.session.outstanding && !row->u.session.nwaits)
+		zd_sim_fail(tally->world, "session %llu waits for no reason", (unsigned long long)row->id);
+	for (uint32_t i = 0; i < row->u.session.nwaits; i++) {
+		if (!row->u.session.waits[i][0])
+			zd_sim_fail(tally->world, "session %llu waits for nothing",
+			            (unsigned long long)row->id);
+	}
+	return true;
+}
+
+static void check_shards(const struct tally *tally)
+{
+	struct zd_sim_world *world = tally->world;
+	uint64_t least[4] = {0}, most[4] = {0};
+
+	for (uint32_t g = 0; g < world->config.ngroups; g++) {
+		const struct zd_sim_group_config *group = &world->config.groups[g];
+		for (uint32_t u = 0; u < group->nunits; u++)
+			for (uint32_t r = 0; r < group->world; r++) {
+				const struct zd_sim_shard *shard = &world->groups[g].shards[u][r];
+				uint64_t bytes = zd_sim_shard_numel(group, u) *
+				                 zerod_dtype_bytes(group->units[u].dtype);
+				least[shard->device] += shard->exists ? bytes : 0;
+				most[shard->device] += shard->exists || shard->maybe ? bytes : 0;
+			}
+	}
+	for (uint32_t d = 0; d < world->config.ndevices; d++) {
+		uint64_t found = tally->devices[d].shard_bytes;
+		if (found < least[d] || found > most[d])
+			zd_sim_fail(world,
+			            "device %u is charged for %llu bytes of shards, there are %llu to %llu",
+			            d, (unsigned long long)found, (unsigned long long)least[d],
+			            (unsigned long long)most[d]);
+	}
+}
+
+static bool registering(const struct zd_sim_world *world)
+{
+	for (uint32_t i = 0; i < world->nsessions; i++) {
+		for (uint32_t r = 0; world->sessions[i]->open && r < world->sessions[i]->nrequests; r++) {
+			if (world->sessions[i]->requests[r].kind == ZD_REQ_UNIT_REGISTER)
+				return true;
+		}
+	}
+	return false;
+}
+
+static void check_tables(struct zd_sim_world *world, bool quiet)
+{
+	struct tally tally = {.world = world, .quiet = quiet};
+	uint32_t open = 0;
+
+	list(world, ZD_TABLE_DEVICES, device_row, &tally);
+	list(world, ZD_TABLE_JOBS, job_row, &tally);
+	list(world, ZD_TABLE_SESSIONS, session_row, &tally);
+	list(world, ZD_TABLE_BUFFERS, buffer_row, &tally);
+	list(world, ZD_TABLE_BUCKETS, bucket_row, &tally);
+	list(world, ZD_TABLE_ALLOCATIONS, allocation_row, &tally);
+	check_sums(&tally);
+	for (uint32_t d = 0; d < world->config.ndevices; d++) {
+		if (tally.gathered[d] != tally.devices[d].gathered_bytes)
+			zd_sim_fail(world,
+			            "device %u is charged for %llu gathered bytes, its buffers have %llu", d,
+			            (unsigned long long)tally.devices[d].gathered_bytes,
+			            (unsigned long long)tally.gathered[d]);
+		if (tally.buckets[d] != tally.devices[d].bucket_bytes)
+			zd_sim_fail(world, "device %u is charged for %llu bytes of buckets, they have %llu",
+			            d, (unsigned long long)tally.devices[d].bucket_bytes,
+			            (unsigned long long)tally.buckets[d]);
+		if (tally.allocations[d] != tally.devices[d].allocation_bytes)
+			zd_sim_fail(world, "device %u is charged for %llu allocated bytes, there are %llu", d,
+			            (unsigned long long)tally.devices[d].allocation_bytes,
+			            (unsigned long long)tally.allocations[d]);
+	}
+	for (uint32_t i = 0; i < world->nsessions; i++)
+		open += world->sessions[i]->open;
+	if (open != tally.sessions)
+		zd_sim_fail(world, "%u sessions are open, %u are listed", open, tally.sessions);
+	if (tally.holders != model_holders(world))
+		zd_sim_fail(world, "%u leases are held, %u are listed", model_holders(world), tally.holders);
+	if (!registering(world))
+		check_shards(&tally);
+}
+
+void zd_sim_rows_check(struct zd_sim_world *world)
+{
+	check_tables(world, false);
+}
+
+void zd_sim_waits_check(struct zd_sim_world *world)
+{
+	check_tables(world, true);
+}
+
+/* ---- Nothing is left -------------------------------------------------------------------------------------------------------------- */
+
+static bool any_row(const struct zd_row *row, void *arg)
+{
+	zd_sim_fail(arg, "when all is over, row %llu of table %d is left: %s/%s/%s %s",
+	            (unsigned long long)row->id, (int)row->table, row->job, row->group, row->name,
+	            row->state);
+}
+
+static bool empty_device(const struct zd_row *row, void *arg)
+{
+	uint64_t charged = usage_bytes(&row->u.device.usage);
+
+	if (charged || row->u.device.block_bytes || row->u.device.quarantine_bytes ||
+	    row->u.device.segment_bytes)
+		zd_sim_fail(arg,
+		            "when all is over, device %u has %llu bytes charged, %llu in blocks, %llu in "
+		            "segments",
+		            row->u.device.index, (unsigned long long)charged,
+		            (unsigned long long)row->u.device.block_bytes,
+		            (unsigned long long)row->u.device.segment_bytes);
+	return true;
+}
+
+void zd_sim_empty_check(struct zd_sim_world *world)
+{
+	for (enum zd_table table = ZD_TABLE_JOBS; table < ZD_NTABLES; table++)
+		list(world, table, any_row, world);
+	list(world, ZD_TABLE_DEVICES, empty_device, world);
+	if (world->nsegments)
+		zd_sim_fail(world, "when all is over, segment %u is left", world->segments[0].id);
+}
+
+struct wanted_job {
+	const struct zd_sim_job_config *config;
+	uint64_t id;
+};
+
+static bool find_job(const struct zd_row *row, void *arg)
+{
+	struct wanted_job *wanted = arg;
+
+	if (row->u.job.uid == wanted->config->uid && strcmp(row->name, wanted->config->name) == 0)
+		wanted->id = row->id;
+	return true;
+}
+
+uint64_t zd_sim_job_id(struct zd_sim_world *world, uint32_t job)
+{
+	struct wanted_job wanted = {.config = &world->config.jobs[job]};
+
+	list(world, ZD_TABLE_JOBS, find_job, &wanted);
+	return wanted.id;
+}

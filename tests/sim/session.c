@@ -1,0 +1,148 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * session.c - sessions come, go, and are killed; what the model forgets with them.
+ */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/err.h"
+#include "base/mem.h"
+#include "sim.h"
+
+struct zd_sim_session *zd_sim_session_find(struct zd_sim_world *world, uint64_t id)
+{
+	for (uint32_t i = world->nsessions; i-- > 0;) {
+		if (world->sessions[i]->id == id)
+			return world->sessions[i];
+	}
+	return NULL;
+}
+
+struct zd_sim_request *zd_sim_request_find(struct zd_sim_session *session, uint64_t id)
+{
+	for (uint32_t i = 0; i < session->nrequests; i++) {
+		if (session->requests[i].id == id)
+			return &session->requests[i];
+	}
+	return NULL;
+}
+
+void zd_sim_session_open(struct zd_sim_world *world, uint32_t actor)
+{
+	const struct zd_sim_actor_config *config = &world->config.actors[actor];
+	char name[16];
+	snprintf(name, sizeof(name), "actor%u", actor);
+	struct zd_peer peer = {.uid = config->uid, .pid = 100 + actor, .admin = config->admin, .name = name};
+	struct zd_err err = ZD_ERR_NONE;
+	uint64_t id = zd_engine_session_open(world->engine, &peer, &err);
+
+	if (id == 0)
+		zd_sim_fail(world, "a session cannot be opened: %s", err.text);
+	if (zd_sim_session_find(world, id))
+		zd_sim_fail(world, "session id %llu is used again", (unsigned long long)id);
+	struct zd_sim_session *session = zd_calloc(1, sizeof(*session));
+	session->id = id;
+	session->actor = actor;
+	session->index = world->nsessions;
+	session->open = true;
+	session->daemon_page = zd_calloc(ZD_TIMELINES, sizeof(*session->daemon_page));
+	world->sessions = zd_sim_grow(world->sessions, world->nsessions, &world->sessions_room,
+	                              sizeof(struct zd_sim_session *));
+	world->sessions[world->nsessions++] = session;
+	world->actors[actor].session = session;
+	zd_sim_called(world);
+}
+
+/* Nobody is in the group any more: sums of its next life can be predicted again. */
+static void group_reset_if_empty(struct zd_sim_world *world, uint32_t group)
+{
+	struct zd_sim_group *model = &world->groups[group];
+
+	for (uint32_t i = 0; i < world->nsessions; i++) {
+		const struct zd_sim_member *member = &world->sessions[i]->members[group];
+		if (world->sessions[i]->open && (member->id || member->joining))
+			return;
+	}
+	model->tainted = false;
+	model->step_first = UINT32_MAX;
+	memset(model->gradients, 0, sizeof(model->gradients));
+}
+
+void zd_sim_member_gone(struct zd_sim_world *world, struct zd_sim_session *session, uint32_t group)
+{
+	const struct zd_sim_group_config *config = &world->config.groups[group];
+	struct zd_sim_member *member = &session->members[group];
+	uint32_t rank = zd_sim_rank(&world->config, session->actor, group);
+
+	if (!member->id && !member->joining)
+		return;
+	for (uint32_t u = 0; u < config->nunits; u++) {
+		struct zd_sim_shard *shard = &world->groups[group].shards[u][rank];
+		if (!world->config.jobs[config->job].durable)
+			shard->exists = shard->maybe = false;
+		else if (member->handles[u].registering)
+			shard->maybe = true;
+	}
+	memset(member, 0, sizeof(*member));
+	zd_sim_taint(world, group);
+	group_reset_if_empty(world, group);
+}
+
+/* What the driver does when the connection is gone; the engine knows already or is told next. */
+static void forget(struct zd_sim_world *world, struct zd_sim_session *session)
+{
+	session->open = false;
+	zd_sim_trace(world, "session %llu of actor %u ends with %u requests outstanding",
+	             (unsigned long long)session->id, session->actor, session->nrequests);
+	if (world->config.actors[session->actor].job >= 0) {
+		for (uint32_t g = 0; g < world->config.ngroups; g++)
+			zd_sim_member_gone(world, session, g);
+	}
+	session->nrequests = 0;
+	zd_sim_streams_drop(session);
+	zd_sim_watches_run(world, session->id);
+	struct zd_sim_actor *actor = &world->actors[session->actor];
+	if (actor->session == session) {
+		actor->session = NULL;
+		actor->blocked_on = 0;
+		zd_sim_actor_wake(world, session->actor);
+	}
+}
+
+void zd_sim_session_close(struct zd_sim_world *world, struct zd_sim_session *session)
+{
+	forget(world, session);
+	zd_engine_session_close(world->engine, session->id);
+	zd_sim_called(world);
+}
+
+void zd_sim_session_killed(void *arg, uint64_t id, const char *why)
+{
+	struct zd_sim_world *world = arg;
+	struct zd_sim_session *session = zd_sim_session_find(world, id);
+
+	if (!session || !session->open)
+		zd_sim_fail(world, "session %llu is killed, but it is not open", (unsigned long long)id);
+	if (!why || !*why)
+		zd_sim_fail(world, "session %llu is killed without a reason", (unsigned long long)id);
+	forget(world, session);
+}
+
+/* A durable job that nobody was attached to was ended: its shards are gone. */
+void zd_sim_job_gone(struct zd_sim_world *world, uint32_t job)
+{
+	const struct zd_sim_job_config *config = &world->config.jobs[job];
+
+	for (uint32_t g = config->first_group; g < config->first_group + config->ngroups; g++) {
+		for (uint32_t i = 0; i < world->nsessions; i++) {
+			if (world->sessions[i]->open && world->sessions[i]->members[g].id)
+				zd_sim_fail(world, "job %s was ended while session %llu is in it",
+				            config->name, (unsigned long long)world->sessions[i]->id);
+		}
+		for (uint32_t u = 0; u < ZD_SIM_UNITS; u++)
+			for (uint32_t r = 0; r < ZD_SIM_WORLD; r++)
+				world->groups[g].shards[u][r].exists = world->groups[g].shards[u][r].maybe =
+				        false;
+	}
+}

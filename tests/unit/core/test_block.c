@@ -276,7 +276,7 @@ static void last_hole_is_found(void **state)
 	enum { DECOYS = 200 };
 	const uint64_t bytes = 1000 * GRANULE; /* its bin holds 992..1023 granules */
 	struct zd_block *holes[DECOYS + 1], *walls[DECOYS + 1];
-	struct zd_block_range *range = zd_block_range_new((DECOYS + 1) * 1400 * GRANULE);
+	struct zd_block_range *range = zd_block_range_new(1400 * GRANULE * (DECOYS + 1));
 	struct zd_block *again;
 
 	(void)state;
@@ -334,7 +334,7 @@ static void small_blocks_keep_out_of_the_way(void **state)
 	for (unsigned i = 0; i < 4; i++) {
 		large[i] = zd_block_alloc(range, 10 * MIB, GRANULE);
 		norms[i] = zd_block_alloc(range, 8192, 4096);
-		assert_int_equal(norms[i]->offset, 64 * MIB - (i + 1) * 8192);
+		assert_int_equal(norms[i]->offset, 64 * MIB - 8192ull * (i + 1));
 	}
 	for (unsigned i = 0; i < 4; i++)
 		zd_block_free(range, large[i]);

@@ -186,7 +186,7 @@ static void sender_refuses_what_nobody_may_send(void **state)
 static void oversize_packet_is_refused(void **state)
 {
 	struct pair *pair = *state;
-	struct received got = {.nbytes = 12345};
+	struct received got;
 	int fds[ZD_MAX_PACKET_FDS];
 
 	assert_true(send_raw(pair->theirs, pair->buffer, ZD_MAX_PACKET_BYTES + 1, 3) > 0);
@@ -196,8 +196,8 @@ static void oversize_packet_is_refused(void **state)
 	assert_int_equal(got.rc, ZEROD_E_LIMIT);
 	assert_string_equal(got.err.text, "a packet of more than 65536 bytes");
 	got.nbytes = 12345;
-	got.rc = zd_frame_recv(pair->ours, pair->buffer, 2 * ZD_MAX_PACKET_BYTES, &got.nbytes, fds, &got.nfds,
-	                       NULL);
+	got.rc = zd_frame_recv(pair->ours, pair->buffer, 2ul * ZD_MAX_PACKET_BYTES, &got.nbytes, fds,
+	                       &got.nfds, NULL);
 	assert_int_equal(got.rc, ZEROD_E_LIMIT);
 	assert_int_equal(got.nbytes, 12345);
 	got = receive(pair);
@@ -270,7 +270,7 @@ static struct rlimit allow_more_fds(int spare)
 	close(lowest_free);
 	assert_int_equal(getrlimit(RLIMIT_NOFILE, &before), 0);
 	tight = before;
-	tight.rlim_cur = (rlim_t)(lowest_free + spare);
+	tight.rlim_cur = (rlim_t)lowest_free + (rlim_t)spare;
 	assert_int_equal(setrlimit(RLIMIT_NOFILE, &tight), 0);
 	return before;
 }

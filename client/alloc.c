@@ -140,7 +140,7 @@ static void fill_info(const Zd__DeviceRow *row, struct zerod_device_info *info)
 	*info = (struct zerod_device_info){
 	        .index = row->index,
 	        .arena_bytes = row->arena_bytes,
-	        .allocated_bytes = row->block_bytes + row->quarantine_bytes,
+	        .allocated_bytes = row->block_bytes, /* blocks in quarantine included */
 	};
 	memcpy(info->name, row->name, name_bytes);
 	if (!row->usage)

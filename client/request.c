@@ -63,18 +63,18 @@ void zc_op_fail(struct zerod_client *client, struct zc_op *op, const struct zd_e
 struct packed {
 	uint8_t small[SMALL_REQUEST_BYTES];
 	uint8_t *large; /* NULL: in `small` */
-	const uint8_t *bytes;
+	uint8_t *bytes;
 	size_t nbytes;
 };
 
 static int pack(Zd__Request *request, struct packed *packed, struct zd_err *err)
 {
 	Zd__ClientPacket packet = ZD__CLIENT_PACKET__INIT;
-	uint8_t *to = packed->small;
 
 	packet.n_requests = 1;
 	packet.requests = &request;
 	packed->large = NULL;
+	packed->bytes = packed->small;
 	packed->nbytes = zd__client_packet__get_packed_size(&packet);
 	if (packed->nbytes > ZD_MAX_PACKET_BYTES)
 		return zd_err_set(err, ZEROD_E_LIMIT, "the request has %zu bytes, a packet at most %u",
@@ -83,10 +83,9 @@ static int pack(Zd__Request *request, struct packed *packed, struct zd_err *err)
 		packed->large = malloc(packed->nbytes);
 		if (!packed->large)
 			return zd_err_errno(err, ENOMEM, "packing a request");
-		to = packed->large;
+		packed->bytes = packed->large;
 	}
-	(void)zd__client_packet__pack(&packet, to);
-	packed->bytes = to;
+	(void)zd__client_packet__pack(&packet, packed->bytes);
 	return 0;
 }
 

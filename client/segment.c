@@ -15,6 +15,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#define PAGE_BYTES ((size_t)ZD_FENCE_PAGE_BYTES)
+
 /* The other seals (GROW, SEAL, FUTURE_WRITE) protect the daemon, which looks after them itself. */
 static int check_descriptor(int fd, uint64_t min_bytes, const char *what, struct zd_err *err)
 {
@@ -36,11 +38,11 @@ static int check_descriptor(int fd, uint64_t min_bytes, const char *what, struct
 static int map_page(int fd, int protection, const char *what, void **page, struct zd_err *err)
 {
 	void *map;
-	int rc = check_descriptor(fd, ZD_FENCE_PAGE_BYTES, what, err);
+	int rc = check_descriptor(fd, PAGE_BYTES, what, err);
 
 	if (rc)
 		return rc;
-	map = mmap(NULL, ZD_FENCE_PAGE_BYTES, protection, MAP_SHARED, fd, 0);
+	map = mmap(NULL, PAGE_BYTES, protection, MAP_SHARED, fd, 0);
 	if (map == MAP_FAILED)
 		return zd_err_errno(err, errno, "mapping the %s", what);
 	*page = map;
@@ -58,7 +60,7 @@ int zc_pages_map(struct zerod_client *client, int client_fd, int daemon_fd, stru
 	(void)close(daemon_fd);
 	if (rc) {
 		if (client_page)
-			(void)munmap(client_page, ZD_FENCE_PAGE_BYTES);
+			(void)munmap(client_page, PAGE_BYTES);
 		return rc;
 	}
 	client->client_page = client_page;
@@ -113,20 +115,23 @@ close_fd:
 
 void zc_segments_free(struct zerod_client *client)
 {
-	struct zc_segment *segment, *next;
+	struct zc_segment *segment = client->segments;
 
-	HASH_ITER (hh, client->segments, segment, next) {
-		HASH_DEL(client->segments, segment);
+	HASH_CLEAR(hh, client->segments); /* the elements stay chained in the order of their arrival */
+	while (segment) {
+		struct zc_segment *next = segment->hh.next;
+
 		if (segment->map)
 			(void)munmap(segment->map, segment->bytes);
 		if (segment->fd >= 0)
 			(void)close(segment->fd);
 		free(segment);
+		segment = next;
 	}
 	if (client->client_page)
-		(void)munmap(client->client_page, ZD_FENCE_PAGE_BYTES);
+		(void)munmap(client->client_page, PAGE_BYTES);
 	if (client->daemon_page)
-		(void)munmap((void *)client->daemon_page, ZD_FENCE_PAGE_BYTES);
+		(void)munmap((void *)client->daemon_page, PAGE_BYTES);
 }
 
 /* ---- Places -------------------------------------------------------------------------------------------------- */

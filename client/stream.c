@@ -328,12 +328,17 @@ free_stream:
 	return rc;
 }
 
+static struct zerod_client *stream_client(const zerod_stream *stream)
+{
+	return stream ? stream->client : NULL;
+}
+
 int zerod_host_stream_launch(zerod_stream *stream, void (*fn)(void *), void *arg)
 {
 	struct zd_err failure = ZD_ERR_NONE;
 	struct zd_err *err;
 	struct work *work;
-	int rc = zc_enter(stream ? stream->client : NULL, &err);
+	int rc = zc_enter(stream_client(stream), &err);
 
 	if (rc)
 		return rc;
@@ -360,9 +365,9 @@ int zerod_stream_synchronize(zerod_stream *stream)
 {
 	struct zd_err *err;
 	uint64_t target;
-	int rc = zc_enter(stream ? stream->client : NULL, &err);
+	int rc = zc_enter(stream_client(stream), &err);
 
-	if (rc && (!stream || rc == ZEROD_E_FORKED))
+	if (!stream || rc == ZEROD_E_FORKED)
 		return rc;
 	if (pthread_equal(pthread_self(), stream->thread))
 		return zd_err_set(err, ZEROD_E_STATE, "a stream cannot wait for itself");

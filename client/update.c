@@ -11,28 +11,33 @@ struct unit_list {
 
 static int take_units(zerod_unit *const *units, uint32_t count, struct unit_list *list, struct zd_err **err)
 {
-	int rc = zc_enter(units && count > 0 ? zc_unit_client(units[0]) : NULL, err);
+	struct zerod_client *client;
+	int rc;
 
+	if (!units || count == 0)
+		return zd_err_set(*err = zc_err(NULL), ZEROD_E_INVALID, "no units are given");
+	client = zc_unit_client(units[0]);
+	rc = zc_enter(client, err);
 	if (rc)
 		return rc;
 	if (count > ZD_MAX_UNITS_PER_REQUEST)
 		return zd_err_set(*err, ZEROD_E_LIMIT, "%u units, the limit is %u", count,
 		                  ZD_MAX_UNITS_PER_REQUEST);
-	list->client = zc_unit_client(units[0]);
+	list->client = client;
 	list->count = count;
 	for (uint32_t i = 0; i < count; i++) {
-		if (zc_unit_client(units[i]) != list->client)
+		if (zc_unit_client(units[i]) != client)
 			return zd_err_set(*err, ZEROD_E_INVALID, "units[%u] is NULL or of another client", i);
 		list->ids[i] = units[i]->shared->id;
 	}
-	return zc_check_poison(list->client, *err);
+	return zc_check_poison(client, *err);
 }
 
 int zerod_update_begin(zerod_unit *const *units, uint32_t count)
 {
 	Zd__Request request = ZD__REQUEST__INIT;
 	Zd__UpdateBegin update_begin = ZD__UPDATE_BEGIN__INIT;
-	struct unit_list list;
+	struct unit_list list = {.count = 0};
 	struct zd_err *err;
 	int rc = take_units(units, count, &list, &err);
 
@@ -51,7 +56,7 @@ int zerod_publish(zerod_unit *const *units, uint32_t count, zerod_stream *const 
 	Zd__Request request = ZD__REQUEST__INIT;
 	Zd__Publish publish = ZD__PUBLISH__INIT;
 	struct zc_fence_args fences;
-	struct unit_list list;
+	struct unit_list list = {.count = 0};
 	struct zd_err *err;
 	int rc = take_units(units, count, &list, &err);
 

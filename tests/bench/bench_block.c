@@ -394,13 +394,19 @@ static void run_step(struct pool *pool, const struct workload *workload, unsigne
 		zd_block_free(pool->range, target);
 }
 
-/* Prints a line; returns false when the workload is judged and missed the target. */
-static bool run_workload(const struct workload *workload)
+#define MEDIAN_TARGET  0.15 /* at most */
+#define REFUSED_TARGET 0.85 /* at least */
+
+/* The worst of the judged workloads. */
+struct verdict {
+	double median, refused_load;
+};
+
+static void run_workload(const struct workload *workload, struct verdict *verdict)
 {
 	struct pool *pool = zd_calloc(1, sizeof(*pool));
 	uint64_t bytes = (uint64_t)workload->gib << 30;
 	double median, p90, worst;
-	bool met;
 
 	pool->range = zd_block_range_new(bytes);
 	pool->bytes = (double)bytes;
@@ -418,22 +424,35 @@ static bool run_workload(const struct workload *workload)
 	median = pool->samples[pool->nsamples / 2];
 	p90 = pool->samples[pool->nsamples * 9ul / 10];
 	worst = pool->samples[pool->nsamples - 1];
-	met = median <= 0.15 && (pool->nrefused == 0 || pool->refused_load >= 0.85);
+	if (workload->judged && median > verdict->median)
+		verdict->median = median;
+	if (workload->judged && pool->refused_load < verdict->refused_load)
+		verdict->refused_load = pool->refused_load;
 	printf("  %-36s %3u %8u %7.1f %7.1f %7.1f %9u %8u", workload->name, workload->gib, pool->nsamples,
 	       100 * median, 100 * p90, 100 * worst, pool->nrequests, pool->nrefused);
 	if (pool->nrefused > 0)
 		printf(" %7.1f", 100 * pool->refused_load);
 	else
 		printf(" %7s", "-");
-	printf("  %s\n", !workload->judged ? "not judged" : met ? "ok" : "MISSED");
+	printf("%s\n", workload->judged ? "" : "  not judged");
 	zd_block_range_free(pool->range);
 	free(pool);
-	return met || !workload->judged;
+}
+
+/* The line that tests/bench/run.sh collects. */
+static bool judge(const char *what, double measured, bool at_most, double bound)
+{
+	bool met = at_most ? measured <= bound : measured >= bound;
+
+	printf("# target: %-42s %8.2f  %-8s %6.2f  %s\n", what, measured, at_most ? "at most" : "at least",
+	       bound, met ? "met" : "MISSED");
+	return met;
 }
 
 static bool bench_fragmentation(void)
 {
-	bool met = true;
+	struct verdict worst = {.median = 0, .refused_load = 1};
+	bool met;
 
 	build_model();
 	printf("# external fragmentation, %%, at 93 to 95 %% load; %u steps of Qwen3-8B, %u units, %.1f GiB "
@@ -442,10 +461,10 @@ static bool bench_fragmentation(void)
 	printf("# %-36s %3s %8s %7s %7s %7s %9s %8s %7s\n", "workload", "GiB", "samples", "median", "p90",
 	       "max", "requests", "refused", "at load");
 	for (size_t i = 0; i < ZD_ARRAY_LEN(workloads); i++)
-		met = run_workload(&workloads[i]) && met;
-	printf("# target: median at most 15 %%, nothing refused below 85 %% load: %s\n",
-	       met ? "met" : "MISSED");
-	return met;
+		run_workload(&workloads[i], &worst);
+	met = judge("external fragmentation, median", worst.median, true, MEDIAN_TARGET);
+	return judge("lowest load at which a block is refused", worst.refused_load, false, REFUSED_TARGET) &&
+	       met;
 }
 
 int main(void)

@@ -9,8 +9,8 @@
  * pool is pressed up to 95 % of it - a gather that would go beyond waits until something is released - and whenever the
  * load is 93 % or more, external fragmentation, 1 - largest free block / all free bytes, is sampled. The program fails when
  * the median of a judged workload, over all seeds, is above 15 %. The 90th percentile and the worst are shown beside it,
- * and how many requests were refused: the pool had the bytes, but no block held them. Those are mostly the embedding and
- * the output, each 15 % of a pool of 8 GiB; the daemon lets them wait for the next release.
+ * and how many requests were refused: the pool had the bytes, but no block held them. In the judged workloads those are
+ * the embedding and the output alone, each 15 % of a pool of 8 GiB; the daemon lets them wait for the next release.
  *
  * Workloads that are not judged are shown because they are hard for every allocator that may not move blocks.
  */

@@ -118,6 +118,9 @@ struct zd_rank_options {
 
 int zd_rank_init(struct zd_rank *rank, const struct zd_member *member, const struct zd_rank_options *options)
         __attribute__((warn_unused_result));
+/* Publishes the zeroes that new shards hold: what has no version cannot be gathered. */
+int zd_rank_publish(const struct zd_member *member, const struct zd_rank *rank, zerod_unit *const *units,
+                    uint32_t count) __attribute__((warn_unused_result));
 /* Leaves the group before closing, so that the memory is free when the next measurement begins. */
 void zd_rank_deinit(struct zd_rank *rank);
 

@@ -140,8 +140,10 @@ static int warm_up(const struct zd_member *member, const struct zd_rank *rank, c
 	/* Keeps the unit available throughout. */
 	struct zerod_gather_options keep = ZEROD_INIT(keep);
 	keep.tag = "keep";
-	int status = zd_member_check(member, zerod_gather(rank->unit, &keep, NULL, NULL), rank->client,
-	                             "zerod_gather");
+	int status = zd_rank_publish(member, rank, &rank->unit, 1);
+	if (!status)
+		status = zd_member_check(member, zerod_gather(rank->unit, &keep, NULL, NULL), rank->client,
+		                         "zerod_gather");
 	for (uint32_t i = 0; i < run->bench->options.warmup && !status; i++)
 		status = pair(member, rank, &unused, &unused);
 	return status ? status : batch(member, rank);

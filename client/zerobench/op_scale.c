@@ -70,7 +70,9 @@ static int site_init(struct site *site, const struct zd_member *member, const st
 {
 	*site = (struct site){.nunits = nunits};
 	int status = zd_rank_init(&site->rank, member, options);
-	return status ? status : register_units(site, member);
+	if (!status)
+		status = register_units(site, member);
+	return status ? status : zd_rank_publish(member, &site->rank, site->units, nunits);
 }
 
 static void site_deinit(struct site *site)

@@ -7,7 +7,9 @@
 #include <stdio.h>
 #include <unistd.h>
 
+#include "base/mem.h"
 #include "client/internal.h"
+#include "proto/limits.h"
 
 static int join(struct zd_rank *rank, const struct zd_member *member, const struct zd_rank_options *options)
 {
@@ -44,6 +46,22 @@ int zd_rank_init(struct zd_rank *rank, const struct zd_member *member, const str
 		return status;
 	return zd_member_check(member, zerod_unit_shard(rank->unit, &rank->shard), rank->client,
 	                       "zerod_unit_shard");
+}
+
+int zd_rank_publish(const struct zd_member *member, const struct zd_rank *rank, zerod_unit *const *units,
+                    uint32_t count)
+{
+	for (uint32_t first = 0; first < count; first += ZD_MAX_UNITS_PER_REQUEST) {
+		const uint32_t some = (uint32_t)zd_min_u64(count - first, ZD_MAX_UNITS_PER_REQUEST);
+		int status = zd_member_check(member, zerod_update_begin(units + first, some), rank->client,
+		                             "zerod_update_begin");
+		if (!status)
+			status = zd_member_check(member, zerod_publish(units + first, some, NULL, 0, 0),
+			                         rank->client, "zerod_publish");
+		if (status)
+			return status;
+	}
+	return 0;
 }
 
 void zd_rank_deinit(struct zd_rank *rank)

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * hello_gather - the interface in one screen: two processes share a unit of ten numbers, each owns a half of it, and
+ * hello_gather - the interface in one screen: two processes share a unit of 128 numbers, each owns a half of it, and
  * each gathers the whole. Run it beside a daemon: zerod --backend host --devices 2 --foreground
  *
  *     hello_gather [SOCKET]
@@ -13,7 +13,7 @@
 #include <zerod.h>
 
 #define WORLD 2
-#define NUMEL 10
+#define NUMEL 128
 
 /* Ends the process with the library's words when a call failed. */
 static void check(const zerod_client *client, int status, const char *what)
@@ -59,11 +59,11 @@ static void run_rank(const char *socket_path, const char *job, uint32_t rank)
 	/* The whole is there from gather to release, and not a moment longer. */
 	void *whole;
 	check(client, zerod_gather(unit, NULL, NULL, &whole), "gather");
-	printf("rank %u owns %llu of %d elements and sees", rank, (unsigned long long)shard.true_numel,
-	       NUMEL);
-	for (int i = 0; i < NUMEL; i++)
-		printf(" %g", (double)((const float *)whole)[i]);
-	printf("\n");
+	const float *values = whole;
+	printf("rank %u owns elements %llu to %llu and sees %g to %g\n", rank,
+	       (unsigned long long)shard.offset_numel,
+	       (unsigned long long)(shard.offset_numel + shard.true_numel - 1), (double)values[0],
+	       (double)values[NUMEL - 1]);
 	check(client, zerod_release(unit, NULL, NULL, 0, NULL), "release");
 
 	/* A commit ends when every rank has come to it: before, no rank may take its shard away. */

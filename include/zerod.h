@@ -125,9 +125,15 @@ typedef struct zerod_ticket {
 
 /* Zeroed options with struct_size set:  struct zerod_options o = ZEROD_INIT(o); */
 #ifdef __cplusplus
-#define ZEROD_INIT(var) {sizeof(var)}
+#define ZEROD_INIT(var)                                                                                      \
+	{                                                                                                    \
+		sizeof(var)                                                                                  \
+	}
 #else
-#define ZEROD_INIT(var) {.struct_size = sizeof(var)}
+#define ZEROD_INIT(var)                                                                                      \
+	{                                                                                                    \
+		.struct_size = sizeof(var)                                                                   \
+	}
 #endif
 
 struct zerod_options {
@@ -198,7 +204,7 @@ enum zerod_group_flags {
 
 struct zerod_group_options {
 	size_t struct_size;
-	const char *job;      /* namespace, owned by the first joiner's uid; 1..63 bytes of UTF-8 */
+	const char *job;      /* a namespace of the caller's uid; 1..63 bytes of UTF-8 */
 	const char *group;    /* name inside the job; 1..63 bytes; NULL: "world" */
 	uint32_t world_size;  /* 1..1024 */
 	uint32_t rank;        /* 0..world_size-1 */
@@ -211,7 +217,7 @@ struct zerod_group_options {
  * Joins as one rank and waits until every rank has. A rank whose process died may be replaced by joining
  * again with the same rank; the group then leaves the failed state.
  * Errors: INVALID, NOT_FOUND (device), EXISTS (the rank is taken; by which pid), MISMATCH (world_size or
- * flags differ from the first joiner's; both are named), PERMISSION (another uid's job), DEADLINE (names the
+ * flags differ from the first joiner's; both are named), DEADLINE (names the
  * missing ranks), LIMIT, ABORTED.
  */
 ZEROD_MUST_USE int zerod_group_join(zerod_client *client, const struct zerod_group_options *options,
@@ -223,7 +229,7 @@ int zerod_group_leave(zerod_group *group);
 /* ---- Units -------------------------------------------------------------------------------------- */
 
 #define ZEROD_MAX_DIMS 8
-#define ZEROD_NO_SLOT 0
+#define ZEROD_NO_SLOT  0
 
 /* A tensor inside a unit: `offset_numel` elements from the gathered buffer's start, of this shape. A zero
  * in the shape makes an empty view; ndim 0 is a scalar. Views may overlap. */
@@ -263,12 +269,12 @@ ZEROD_MUST_USE int zerod_unit_register(zerod_group *group, const struct zerod_un
 ZEROD_MUST_USE int zerod_unit_unregister(zerod_unit *unit);
 
 struct zerod_shard {
-	void *data;             /* shard_numel elements, mapped in this process */
-	uint64_t shard_numel;   /* equal for all ranks, padding included */
-	uint64_t true_numel;    /* of which are real; the rest is zero and stays so; may be 0 */
-	uint64_t offset_numel;  /* of the shard's first element in the unit */
-	uint64_t version;       /* last published; 0: never */
-	uint64_t padded_numel;  /* world_size * shard_numel */
+	void *data;            /* shard_numel elements, mapped in this process */
+	uint64_t shard_numel;  /* equal for all ranks, padding included */
+	uint64_t true_numel;   /* of which are real; the rest is zero and stays so; may be 0 */
+	uint64_t offset_numel; /* of the shard's first element in the unit */
+	uint64_t version;      /* last published; 0: never */
+	uint64_t padded_numel; /* world_size * shard_numel */
 	enum zerod_dtype dtype;
 };
 
@@ -315,10 +321,10 @@ enum zerod_gather_flags {
 
 struct zerod_gather_options {
 	size_t struct_size;
-	const char *tag;      /* the holder's name, 1..31 bytes; NULL: "default" */
-	uint32_t uses;        /* releases that end the lease; 0: 1 */
-	uint64_t version;     /* exact version; 0: the newest, at least what this rank last published */
-	uint32_t flags;       /* enum zerod_gather_flags */
+	const char *tag;  /* the holder's name, 1..31 bytes; NULL: "default" */
+	uint32_t uses;    /* releases that end the lease; 0: 1 */
+	uint64_t version; /* exact version; 0: the newest, at least what this rank last published */
+	uint32_t flags;   /* enum zerod_gather_flags */
 	uint32_t deadline_ms;
 };
 
@@ -342,8 +348,8 @@ ZEROD_MUST_USE int zerod_gather_begin(zerod_unit *unit, const struct zerod_gathe
 ZEROD_MUST_USE int zerod_wait(zerod_client *client, zerod_ticket ticket, zerod_stream *stream, void **data);
 
 /* zerod_gather_begin() and zerod_wait() in one. */
-ZEROD_MUST_USE int zerod_gather(zerod_unit *unit, const struct zerod_gather_options *options, zerod_stream *stream,
-                                void **data);
+ZEROD_MUST_USE int zerod_gather(zerod_unit *unit, const struct zerod_gather_options *options,
+                                zerod_stream *stream, void **data);
 
 /*
  * Releases one use of the lease of (session, tag) (NULL: "default"). The bytes are not reused before all work now in
@@ -351,16 +357,16 @@ ZEROD_MUST_USE int zerod_gather(zerod_unit *unit, const struct zerod_gather_opti
  * it returns at once and the ticket tells.
  * Errors: NOT_HELD (nothing is changed), INVALID.
  */
-ZEROD_MUST_USE int zerod_release(zerod_unit *unit, const char *tag, zerod_stream *const *streams, uint32_t nstreams,
-                                 zerod_ticket *ticket);
+ZEROD_MUST_USE int zerod_release(zerod_unit *unit, const char *tag, zerod_stream *const *streams,
+                                 uint32_t nstreams, zerod_ticket *ticket);
 
 /* ---- Reduce ------------------------------------------------------------------------------------- */
 
 struct zerod_backward_options {
 	size_t struct_size;
-	uint32_t stage;                 /* ZeRO stage 1, 2 or 3; 0: 3 */
-	int boundary;                   /* the last micro-step before the optimizer's step */
-	enum zerod_dtype target_dtype;  /* of the reduced gradients: float32 (0), float16 or bfloat16 */
+	uint32_t stage;                /* ZeRO stage 1, 2 or 3; 0: 3 */
+	int boundary;                  /* the last micro-step before the optimizer's step */
+	enum zerod_dtype target_dtype; /* of the reduced gradients: float32 (0), float16 or bfloat16 */
 };
 
 /*
@@ -387,7 +393,8 @@ ZEROD_MUST_USE int zerod_bucket_destroy(zerod_bucket *bucket);
 
 struct zerod_entry {
 	uint64_t id;
-	void *data;            /* padded_numel elements of the bucket's dtype, zeroed */
+	void *data; /* padded_numel elements of the bucket's dtype: the unit's numel are the caller's to
+	                          write, all of them; the padding behind them is zero */
 	uint64_t padded_numel; /* world_size * shard_numel of the unit */
 };
 
@@ -431,9 +438,9 @@ ZEROD_MUST_USE int zerod_reduce_skip(zerod_unit *unit);
 ZEROD_MUST_USE int zerod_backward_end(zerod_group *group);
 
 struct zerod_step_info {
-	uint64_t step;         /* counts from 1 */
-	int overflow;          /* an inf or nan was seen by any rank */
-	double norm_squared;   /* of the reduced gradients, over all ranks */
+	uint64_t step;       /* counts from 1 */
+	int overflow;        /* an inf or nan was seen by any rank */
+	double norm_squared; /* of the reduced gradients, over all ranks */
 };
 
 /*
@@ -444,7 +451,7 @@ struct zerod_step_info {
 ZEROD_MUST_USE int zerod_step_begin(zerod_group *group, struct zerod_step_info *info);
 
 struct zerod_target {
-	void *data;            /* this rank's reduced slice: shard_numel elements, padding zero */
+	void *data; /* this rank's reduced slice: shard_numel elements, padding zero */
 	uint64_t shard_numel;
 	uint64_t true_numel;
 	enum zerod_dtype dtype;
@@ -460,16 +467,16 @@ ZEROD_MUST_USE int zerod_step_end(zerod_group *group, zerod_stream *const *strea
 
 struct zerod_alloc_options {
 	size_t struct_size;
-	const char *job;      /* as in zerod_group_options */
-	const char *name;     /* shown by zeroctl; NULL: "" */
+	const char *job;  /* as in zerod_group_options */
+	const char *name; /* shown by zeroctl; NULL: "" */
 	uint32_t device;
-	uint64_t bytes;       /* at least 1; rounded up to a multiple of 256 */
-	uint64_t alignment;   /* power of two up to 2 MiB; 0: 256 */
+	uint64_t bytes;     /* at least 1; rounded up to a multiple of 256 */
+	uint64_t alignment; /* power of two up to 2 MiB; 0: 256 */
 	uint32_t deadline_ms;
 };
 
 /* Zeroed memory that belongs to the job and ends with the session. Errors: INVALID, NOT_FOUND, NO_MEMORY, QUOTA,
- * PERMISSION, DEADLINE. */
+ * DEADLINE. */
 ZEROD_MUST_USE int zerod_alloc(zerod_client *client, const struct zerod_alloc_options *options,
                                zerod_buffer **buffer, void **data);
 /* Frees once all work now in `streams` has run. The handle becomes invalid unless an error is returned. */

@@ -98,6 +98,8 @@ int zd_member_check(const struct zd_member *member, int status, const zerod_clie
 
 /* SIGINT and SIGTERM from now on end the measurement, so that everything is tidied up. */
 void zd_bench_catch_signals(void);
+/* In a child, after fork(): it ends when the parent says so. */
+void zd_bench_child_signals(void);
 bool zd_bench_interrupted(void);
 
 /* A connection, a group in a job of the run's own, one unit: what most measurements begin with. */

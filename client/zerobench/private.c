@@ -47,8 +47,7 @@ _Noreturn static void exec_daemon(const struct zd_private_options *options, cons
 		dup2(log, STDOUT_FILENO);
 		dup2(log, STDERR_FILENO);
 	}
-	signal(SIGINT, SIG_IGN); /* it ends when we say so, after the ranks */
-	signal(SIGTERM, SIG_DFL);
+	zd_bench_child_signals();
 	const char *const args[] = {"zerod", "--foreground", "--backend", "host",     "--devices",
 	                            devices, "--arena",      arena,       "--socket", daemon->socket_path,
 	                            NULL};

@@ -24,24 +24,38 @@ struct zd_team {
 	struct zd_err errors[ZD_BENCH_MAX_RANKS + 2];
 };
 
-static volatile sig_atomic_t interrupted;
-
-static void interrupt(int number)
+/* Signals are blocked in the parent and taken when it looks for them, so that none can fall between a look and a wait. */
+static sigset_t awaited_signals(bool children)
 {
-	(void)number;
-	interrupted = 1;
+	sigset_t set;
+	sigemptyset(&set);
+	sigaddset(&set, SIGINT);
+	sigaddset(&set, SIGTERM);
+	if (children)
+		sigaddset(&set, SIGCHLD);
+	return set;
 }
 
 void zd_bench_catch_signals(void)
 {
-	struct sigaction action = {.sa_handler = interrupt};
-	sigemptyset(&action.sa_mask);
-	sigaction(SIGINT, &action, NULL);
-	sigaction(SIGTERM, &action, NULL);
+	const sigset_t set = awaited_signals(true);
+	sigprocmask(SIG_BLOCK, &set, NULL);
+}
+
+void zd_bench_child_signals(void)
+{
+	sigset_t none;
+	sigemptyset(&none);
+	signal(SIGINT, SIG_IGN); /* from a terminal it reaches the parent too, which ends us in good order */
+	sigprocmask(SIG_SETMASK, &none, NULL);
 }
 
 bool zd_bench_interrupted(void)
 {
+	const sigset_t set = awaited_signals(false);
+	static bool interrupted;
+	if (sigtimedwait(&set, NULL, &(struct timespec){0}) > 0)
+		interrupted = true;
 	return interrupted;
 }
 
@@ -80,8 +94,7 @@ _Noreturn static void run_member(struct zd_team *team, unsigned index, pid_t par
 	prctl(PR_SET_PDEATHSIG, SIGKILL);
 	if (getppid() != parent)
 		_exit(1);
-	signal(SIGINT, SIG_IGN); /* from the terminal it reaches the parent too, which ends us */
-	signal(SIGTERM, SIG_DFL);
+	zd_bench_child_signals();
 	struct zd_member member = {.team = team, .index = index, .err = &team->errors[index]};
 	_exit(fn(&member, arg) ? 1 : 0);
 }
@@ -113,27 +126,38 @@ static int judge(struct zd_team *team, unsigned index, int wait_status, struct z
 	                  WEXITSTATUS(wait_status));
 }
 
-/* Waits for the next member to end. The end of another child, a private daemon, is a failure too; it is left for its owner
- * to collect. */
-static int await_one(struct zd_team *team, struct zd_err *err)
+/* Takes the end of a child. That of another one than a member, a private daemon, is a failure, left for its owner to collect. */
+static int take_end(struct zd_team *team, pid_t pid, struct zd_err *err)
 {
-	siginfo_t ended;
-	if (waitid(P_ALL, 0, &ended, WEXITED | WNOWAIT)) {
-		if (errno != EINTR)
-			return zd_err_errno(err, errno, "cannot wait for the ranks");
-		return interrupted ? zd_err_set(err, ZEROD_E_ABORTED, "interrupted") : 0;
-	}
 	for (unsigned i = 0; i < team->count; i++) {
-		if (team->pids[i] != ended.si_pid)
-			continue;
 		int wait_status;
-		if (waitpid(ended.si_pid, &wait_status, 0) < 0)
+		if (team->pids[i] != pid)
+			continue;
+		if (waitpid(pid, &wait_status, 0) < 0)
 			return zd_err_errno(err, errno, "cannot wait for process %u", i);
 		team->pids[i] = 0;
 		return judge(team, i, wait_status, err);
 	}
 	return zd_err_set(err, ZEROD_E_DISCONNECTED,
 	                  "the private daemon ended in the middle of the measurement");
+}
+
+/* Waits for the next end of a child, or for a signal that ends everything. */
+static int await_one(struct zd_team *team, struct zd_err *err)
+{
+	const sigset_t set = awaited_signals(true);
+	for (;;) {
+		siginfo_t ended = {0};
+		if (zd_bench_interrupted())
+			return zd_err_set(err, ZEROD_E_ABORTED, "interrupted");
+		if (waitid(P_ALL, 0, &ended, WEXITED | WNOWAIT | WNOHANG))
+			return zd_err_errno(err, errno, "cannot wait for the ranks");
+		if (ended.si_pid)
+			return take_end(team, ended.si_pid, err);
+		const int number = sigwaitinfo(&set, NULL);
+		if (number == SIGINT || number == SIGTERM)
+			return zd_err_set(err, ZEROD_E_ABORTED, "interrupted");
+	}
 }
 
 static bool any_left(const struct zd_team *team)

@@ -2,7 +2,8 @@
 /*
  * turns.c - iterations in which the ranks have their turn, and then the baseline's threads.
  *
- * The last member of the team is the baseline's process. Two barriers an iteration: one before the ranks' turn, one after.
+ * The last member of the team is the baseline's process. Two barriers an iteration: one before the ranks' turn, one after;
+ * and one at the end.
  */
 #include "bench.h"
 
@@ -69,6 +70,7 @@ static int rank_main(const struct zd_member *member, const struct turns *turns)
 	if (status) /* the process ends, and its session with it */
 		return status;
 	atomic_fetch_add(turns->wrong, wrong);
+	zd_member_barrier(member); /* who leaves sooner is a lost peer to those who still work */
 	zd_rank_deinit(&rank);
 	return 0;
 }
@@ -93,6 +95,7 @@ static int baseline_main(const struct zd_member *member, const struct turns *tur
 			turns->baseline[i - options->warmup] = span;
 	}
 	zd_crew_free(crew);
+	zd_member_barrier(member); /* the ranks leave */
 	return 0;
 }
 

@@ -471,7 +471,8 @@ static void kill_session_frees_what_it_held(void **state)
 	assert_null(row_where(object, "name", "victim"));
 	json_decref(object);
 	struct zerod_device_info info;
-	assert_int_equal(zerod_device_get(doomed.client, 0, &info), ZEROD_E_DISCONNECTED);
+	assert_int_equal(zerod_device_get(doomed.client, 0, &info), ZEROD_E_ABORTED);
+	assert_non_null(strstr(zerod_last_error(doomed.client), "ended by session"));
 	zerod_close(doomed.client);
 }
 

@@ -58,7 +58,7 @@ cat "$dir/out" "$dir/err"
 result $status "three ranks train"
 grep -q '"same_losses": true, "same_parameters": true' "$dir/out"
 result $? "losses and parameters equal the unsharded run's bit for bit"
-grep -q 'hidden1.*forward' "$dir/err" && grep -q 'output.*forward' "$dir/err"
+grep -q 'hidden1.*forward' "$dir/err" && grep -q 'hidden3.*forward' "$dir/err"
 result $? "the snapshot shows layers that are held"
 within 30 daemon_is_empty
 result $? "the run leaves nothing in the daemon"

@@ -99,7 +99,9 @@ static int train(struct rank *r)
 		r->progress.kind = CHARLM_STEP;
 		r->progress.step = step;
 	}
-	return charlm_rank_synchronize(r);
+	int rc = charlm_rank_synchronize(r);
+	return rc == ZEROD_OK ? charlm_rank_read_memory(r)
+	                      : rc; /* the last backward may have been the peak */
 }
 
 /* For the comparison: the launcher, which is no rank, puts the shards together. */

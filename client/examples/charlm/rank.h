@@ -73,6 +73,9 @@ __attribute__((warn_unused_result)) int charlm_rank_init(struct rank *r);
 /* Also of a half-made rank. */
 void charlm_rank_deinit(struct rank *r);
 
+/* Live and peak bytes of its device, into the progress. */
+__attribute__((warn_unused_result)) int charlm_rank_read_memory(struct rank *r);
+
 /* Forward and backward over one batch. On a boundary the step may follow. */
 __attribute__((warn_unused_result)) int charlm_rank_micro_step(struct rank *r, bool boundary, double *loss);
 

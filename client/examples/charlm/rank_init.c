@@ -133,6 +133,17 @@ static int publish_initial_values(struct rank *r)
 	return rc == ZEROD_OK ? rc : charlm_rank_fail(r, rc, "publishing the initial values", "");
 }
 
+int charlm_rank_read_memory(struct rank *r)
+{
+	struct zerod_device_info info;
+	int rc = zerod_device_get(r->client, r->device, &info);
+	if (rc != ZEROD_OK)
+		return charlm_rank_fail(r, rc, "asking for the device", "");
+	r->progress.live_bytes = info.allocated_bytes;
+	r->progress.peak_bytes = info.peak_bytes;
+	return rc;
+}
+
 int charlm_rank_init(struct rank *r)
 {
 	if (charlm_pass_init(r->plan->model, r->plan->batch, &r->pass) != 0)

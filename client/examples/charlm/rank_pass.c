@@ -126,13 +126,10 @@ static int wait_for_releases(struct rank *r)
 /* Called while a unit is held: the launcher may look at what is live now. */
 static int look_around(struct rank *r, enum charlm_unit unit)
 {
-	struct zerod_device_info info;
 	if (unit == CHARLM_HIDDEN2) {
-		int rc = zerod_device_get(r->client, r->device, &info);
+		int rc = charlm_rank_read_memory(r);
 		if (rc != ZEROD_OK)
-			return charlm_rank_fail(r, rc, "asking for the device", "");
-		r->progress.live_bytes = info.allocated_bytes;
-		r->progress.peak_bytes = info.peak_bytes;
+			return rc;
 	}
 	if (unit == r->pause_at && charlm_pause(r->channel) != 0)
 		return ZEROD_E_DISCONNECTED; /* nobody is left to be told */

@@ -9,11 +9,12 @@
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/ioctl.h>
 #include <time.h>
 #include <unistd.h>
 
 #define REDRAW_NS 100000000u
-#define BAR       20
+#define BAR       16
 
 static uint64_t now_ns(void)
 {
@@ -58,23 +59,36 @@ static bool due(const struct charlm_progress *p, uint32_t step, uint64_t now)
 	                   : (uint64_t)step * 10 / steps > (uint64_t)p->shown_step * 10 / steps;
 }
 
+/* Columns that a rewritten line may fill: one that wraps cannot be rewritten. */
+static int columns(void)
+{
+	struct winsize size;
+	bool known = ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 1;
+	return known ? size.ws_col - 1 : 79;
+}
+
 static void draw(const struct charlm_progress *p, const struct charlm_crew *crew, uint32_t step, uint64_t now)
 {
-	char bar[BAR + 1];
-	uint32_t filled = (uint32_t)((uint64_t)step * BAR / p->plan->steps);
+	char line[256], bar[BAR + 1];
+	uint32_t steps = p->plan->steps;
 	memset(bar, '.', BAR);
-	memset(bar, '#', filled);
+	memset(bar, '#', (size_t)step * BAR / steps);
 	bar[BAR] = '\0';
 	double seconds = (double)(now - p->begin_ns) * 1e-9;
-	double tokens = (double)charlm_plan_tokens(p->plan) * step / p->plan->steps;
-	printf("%s%s [%s] %*" PRIu32 "/%" PRIu32 "  loss %.4f  %.0f tokens/s", p->terminal ? "\r" : "",
-	       p->title, bar, p->plan->steps > 999 ? 6 : 3, step, p->plan->steps,
-	       charlm_outcome_loss(p->outcome, step), seconds > 0 ? tokens / seconds : 0);
+	double tokens = (double)charlm_plan_tokens(p->plan) * step / steps;
+	int used = snprintf(line, sizeof(line), "%-9s [%s] %3" PRIu32 "/%" PRIu32 " loss %.4f %6.0f tokens/s",
+	                    p->title, bar, step, steps, charlm_outcome_loss(p->outcome, step),
+	                    seconds > 0 ? tokens / seconds : 0);
 	if (p->sharded)
-		printf("  %" PRIu64 " gathers  live %.2f peak %.2f of %.2f MiB", charlm_crew_gathers(crew),
-		       mib(largest_live_bytes(crew)), mib(charlm_crew_peak_bytes(crew)),
-		       mib(charlm_unsharded_bytes(p->plan->model)));
-	printf("%s", !p->terminal ? "\n" : step == p->plan->steps ? "\033[K\n" : "\033[K");
+		(void)snprintf(line + used, sizeof(line) - (size_t)used,
+		               " %6" PRIu64 " gathers, live %.2f peak %.2f of %.2f MiB",
+		               charlm_crew_gathers(crew), mib(largest_live_bytes(crew)),
+		               mib(charlm_crew_peak_bytes(crew)),
+		               mib(charlm_unsharded_bytes(p->plan->model)));
+	if (p->terminal)
+		printf("\r%.*s\033[K%s", columns(), line, step == steps ? "\n" : "");
+	else
+		printf("%s\n", line);
 	(void)fflush(stdout);
 }
 
@@ -196,7 +210,7 @@ void charlm_summary_print(const struct charlm_summary *s, bool json)
 	if (!s->sharded)
 		return;
 	printf("  gathers                %" PRIu64 "\n", s->gathers);
-	printf("  peak of a device       %.2f MiB; unsharded a process needs %.2f MiB (parameters, "
-	       "gradients, Adam)\n",
-	       mib(s->peak_bytes), mib(unsharded));
+	printf("  peak of a device       %.2f MiB, %.0f %% of the %.2f MiB (parameters, gradients, Adam) of "
+	       "an unsharded process\n",
+	       mib(s->peak_bytes), 100.0 * (double)s->peak_bytes / (double)unsharded, mib(unsharded));
 }

@@ -1,0 +1,538 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* test_client_gather.c - tickets, leases and waits of the calling thread. */
+#include "tests/it/client_scene.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "client/internal.h"
+
+static uint64_t answer_gather(struct fake_peer *peer, uint64_t fence_value)
+{
+	const Zd__Request *request = fake_expect(peer, ZD__REQUEST__BODY_GATHER);
+
+	if (!request)
+		return 0;
+	fake_gather_reply(peer, request->id, fence_value);
+	return request->id;
+}
+
+static void answer_release(struct fake_peer *peer, int status)
+{
+	const Zd__Request *request = fake_expect(peer, ZD__REQUEST__BODY_RELEASE);
+
+	if (request)
+		fake_error(peer, request->id, status, "the daemon's words");
+}
+
+static zerod_ticket begin(struct scene *scene, uint32_t uses, uint32_t flags)
+{
+	struct zerod_gather_options options = ZEROD_INIT(options);
+	zerod_ticket ticket = {0};
+
+	options.uses = uses;
+	options.flags = flags;
+	assert_status(scene->client, zerod_gather_begin(scene->unit, &options, &ticket), ZEROD_OK);
+	return ticket;
+}
+
+static int wait_for(struct scene *scene, zerod_ticket ticket)
+{
+	return zerod_wait(scene->client, ticket, NULL, NULL);
+}
+
+static int release(struct scene *scene)
+{
+	return zerod_release(scene->unit, NULL, NULL, 0, NULL);
+}
+
+/* ---- Leases ------------------------------------------------------------------------------------------------------ */
+
+static void gather_release(struct fake_peer *peer, void *arg)
+{
+	(void)arg;
+	fake_serve_unit(peer);
+	answer_gather(peer, 0);
+	answer_release(peer, ZEROD_OK);
+	answer_release(peer, ZEROD_E_NOT_HELD);
+	fake_expect_end(peer);
+}
+
+static void test_wait_release_wait(void **state)
+{
+	struct scene scene = {0};
+	struct zerod_shard shard;
+	void *data = NULL, *again = NULL;
+	zerod_ticket ticket;
+
+	(void)state;
+	scene_open(&scene, gather_release, NULL);
+	ticket = begin(&scene, 0, 0);
+	assert_status(scene.client, zerod_wait(scene.client, ticket, NULL, &data), ZEROD_OK);
+	assert_status(scene.client, zerod_wait(scene.client, ticket, NULL, &again), ZEROD_OK);
+	assert_ptr_equal(data, again);
+	assert_status(scene.client, zerod_unit_shard(scene.unit, &shard), ZEROD_OK);
+	assert_ptr_equal(data, (uint8_t *)shard.data + FAKE_BUFFER_OFFSET);
+	assert_int_equal(shard.shard_numel, 64);
+	assert_int_equal(shard.padded_numel, 128);
+	assert_status(scene.client, release(&scene), ZEROD_OK);
+	assert_int_equal(wait_for(&scene, ticket), ZEROD_E_STALE);
+	/* Nothing is held: the daemon says so, not the library. */
+	assert_int_equal(release(&scene), ZEROD_E_NOT_HELD);
+	assert_string_equal(zerod_last_error(scene.client), "the daemon's words");
+	/* Tickets that never were. */
+	assert_int_equal(wait_for(&scene, (zerod_ticket){0}), ZEROD_E_INVALID);
+	assert_int_equal(wait_for(&scene, (zerod_ticket){1000000}), ZEROD_E_INVALID);
+	scene_close(&scene);
+}
+
+static void gather_uses(struct fake_peer *peer, void *arg)
+{
+	(void)arg;
+	fake_serve_unit(peer);
+	answer_gather(peer, 0);
+	answer_gather(peer, 0);
+	for (int i = 0; i < 3; i++)
+		answer_release(peer, ZEROD_OK);
+	fake_expect_end(peer);
+}
+
+/* uses = 2 and uses = 1 of one tag are one lease of three releases: both tickets last until the third. */
+static void test_uses_add_up(void **state)
+{
+	struct scene scene = {0};
+	zerod_ticket first, second;
+
+	(void)state;
+	scene_open(&scene, gather_uses, NULL);
+	first = begin(&scene, 2, 0);
+	second = begin(&scene, 1, 0);
+	for (int i = 0; i < 2; i++) {
+		assert_status(scene.client, wait_for(&scene, first), ZEROD_OK);
+		assert_status(scene.client, wait_for(&scene, second), ZEROD_OK);
+		assert_status(scene.client, release(&scene), ZEROD_OK);
+	}
+	assert_status(scene.client, wait_for(&scene, first), ZEROD_OK);
+	assert_status(scene.client, release(&scene), ZEROD_OK);
+	assert_int_equal(wait_for(&scene, first), ZEROD_E_STALE);
+	assert_int_equal(wait_for(&scene, second), ZEROD_E_STALE);
+	scene_close(&scene);
+}
+
+static void gather_two_tags(struct fake_peer *peer, void *arg)
+{
+	const Zd__Request *request;
+
+	(void)arg;
+	fake_serve_unit(peer);
+	answer_gather(peer, 0);
+	request = fake_expect(peer, ZD__REQUEST__BODY_GATHER);
+	if (!request)
+		return;
+	fake_check(peer, strcmp(request->gather->tag, "plan") == 0);
+	fake_gather_reply(peer, request->id, 0);
+	request = fake_expect(peer, ZD__REQUEST__BODY_RELEASE);
+	if (!request)
+		return;
+	fake_check(peer, strcmp(request->release->tag, "plan") == 0);
+	fake_ok(peer, request->id);
+	fake_expect_end(peer);
+}
+
+static void test_tags_are_apart(void **state)
+{
+	struct zerod_gather_options options = ZEROD_INIT(options);
+	struct scene scene = {0};
+	zerod_ticket plain, planned;
+
+	(void)state;
+	scene_open(&scene, gather_two_tags, NULL);
+	plain = begin(&scene, 1, 0);
+	options.tag = "plan";
+	assert_status(scene.client, zerod_gather_begin(scene.unit, &options, &planned), ZEROD_OK);
+	assert_status(scene.client, zerod_release(scene.unit, "plan", NULL, 0, NULL), ZEROD_OK);
+	assert_int_equal(wait_for(&scene, planned), ZEROD_E_STALE);
+	assert_status(scene.client, wait_for(&scene, plain), ZEROD_OK);
+	options.tag = "a tag of more than thirty-one bytes";
+	assert_int_equal(zerod_gather_begin(scene.unit, &options, &planned), ZEROD_E_INVALID);
+	scene_close(&scene);
+}
+
+/* ---- Failures ----------------------------------------------------------------------------------------------------- */
+
+static void fail_then_serve(struct fake_peer *peer, void *arg)
+{
+	const Zd__Request *request;
+	uint64_t failing, good;
+
+	(void)arg;
+	fake_serve_unit(peer);
+	request = fake_expect(peer, ZD__REQUEST__BODY_GATHER);
+	if (!request)
+		return;
+	failing = request->id;
+	request = fake_expect(peer, ZD__REQUEST__BODY_GATHER);
+	if (!request)
+		return;
+	good = request->id;
+	fake_gather_reply(peer, good, 0);
+	fake_error(peer, failing, ZEROD_E_NO_MEMORY, "never fits");
+	answer_release(peer, ZEROD_OK);
+	fake_expect_end(peer);
+}
+
+/* A gather that failed holds nothing: one release ends the lease of the other. */
+static void test_failed_gather(void **state)
+{
+	struct scene scene = {0};
+	zerod_ticket failing, good;
+
+	(void)state;
+	scene_open(&scene, fail_then_serve, NULL);
+	failing = begin(&scene, 3, 0);
+	good = begin(&scene, 1, 0);
+	for (int i = 0; i < 2; i++) {
+		assert_int_equal(wait_for(&scene, failing), ZEROD_E_NO_MEMORY);
+		assert_string_equal(zerod_last_error(scene.client), "never fits");
+	}
+	assert_status(scene.client, wait_for(&scene, good), ZEROD_OK);
+	assert_status(scene.client, release(&scene), ZEROD_OK);
+	assert_int_equal(wait_for(&scene, good), ZEROD_E_STALE);
+	scene_close(&scene);
+}
+
+static void answer_prefetch(struct fake_peer *peer, void *arg)
+{
+	const Zd__Request *request;
+	Zd__Reply reply = ZD__REPLY__INIT;
+	Zd__GatherReply gather = ZD__GATHER_REPLY__INIT;
+
+	(void)arg;
+	fake_serve_unit(peer);
+	request = fake_expect(peer, ZD__REQUEST__BODY_GATHER);
+	if (!request)
+		return;
+	fake_check(peer, request->gather->prefetch);
+	reply.id = request->id;
+	reply.body_case = ZD__REPLY__BODY_GATHER;
+	reply.gather = &gather;
+	fake_reply(peer, &reply);
+	answer_release(peer, ZEROD_E_NOT_HELD);
+	answer_release(peer, ZEROD_E_NOT_HELD);
+	fake_expect_end(peer);
+}
+
+/* A prefetch and a release with a ticket are consumed by the first wait. */
+static void test_consumed_tickets(void **state)
+{
+	struct scene scene = {0};
+	zerod_ticket prefetch, released;
+	void *data = &scene;
+
+	(void)state;
+	scene_open(&scene, answer_prefetch, NULL);
+	prefetch = begin(&scene, 1, ZEROD_GATHER_PREFETCH);
+	assert_status(scene.client, zerod_wait(scene.client, prefetch, NULL, &data), ZEROD_OK);
+	assert_null(data);
+	assert_int_equal(wait_for(&scene, prefetch), ZEROD_E_STALE);
+	assert_int_equal(release(&scene), ZEROD_E_NOT_HELD);
+	assert_status(scene.client, zerod_release(scene.unit, NULL, NULL, 0, &released), ZEROD_OK);
+	assert_int_equal(zerod_wait(scene.client, released, NULL, &data), ZEROD_E_INVALID);
+	assert_int_equal(wait_for(&scene, released), ZEROD_E_NOT_HELD);
+	assert_int_equal(wait_for(&scene, released), ZEROD_E_STALE);
+	scene_close(&scene);
+}
+
+#define FORGOTTEN (ZC_MAX_FINISHED + 100)
+
+static void answer_many(struct fake_peer *peer, void *arg)
+{
+	(void)arg;
+	fake_serve_unit(peer);
+	for (unsigned i = 0; i < FORGOTTEN && !peer->failed; i++)
+		answer_release(peer, ZEROD_E_NOT_HELD);
+	fake_expect_end(peer);
+}
+
+/* Tickets that nobody waits for do not pile up for ever: the oldest go. */
+static void test_forgotten_tickets(void **state)
+{
+	struct scene scene = {0};
+	zerod_ticket first, last;
+
+	(void)state;
+	scene_open(&scene, answer_many, NULL);
+	assert_status(scene.client, zerod_release(scene.unit, NULL, NULL, 0, &first), ZEROD_OK);
+	for (unsigned i = 1; i < FORGOTTEN; i++)
+		assert_status(scene.client, zerod_release(scene.unit, NULL, NULL, 0, &last), ZEROD_OK);
+	assert_int_equal(wait_for(&scene, last), ZEROD_E_NOT_HELD);
+	assert_int_equal(wait_for(&scene, first), ZEROD_E_STALE);
+	scene_close(&scene);
+}
+
+/* ---- Waiting for the bytes -------------------------------------------------------------------------------------------- */
+
+/* The scripts below let the test's thread say when they may go on. */
+static void *wait_in_thread(void *arg)
+{
+	struct scene *scene = arg;
+	void *data = NULL;
+	int rc = zerod_gather(scene->unit, NULL, NULL, &data);
+
+	if (rc == ZEROD_OK && memcmp(data, "bytes", 5) != 0)
+		rc = ZEROD_E_PROTOCOL;
+	return (void *)(intptr_t)rc;
+}
+
+#define WAITERS 4
+
+/* The bytes are written, and the counter raised, only after all gathers were answered. */
+static void signal_later(struct fake_peer *peer, void *arg)
+{
+	(void)arg;
+	fake_serve_unit(peer);
+	for (int i = 0; i < WAITERS && !peer->failed; i++)
+		answer_gather(peer, 2);
+	if (peer->failed)
+		return;
+	fake_signal(peer, 0, 1);
+	memcpy(peer->segment + FAKE_BUFFER_OFFSET, "bytes", 5);
+	fake_signal(peer, 0, 2);
+	fake_expect_end(peer);
+}
+
+static void test_threads_wait_for_bytes(void **state)
+{
+	pthread_t threads[WAITERS];
+	struct scene scene = {0};
+
+	(void)state;
+	scene_open(&scene, signal_later, NULL);
+	for (int i = 0; i < WAITERS; i++)
+		assert_int_equal(pthread_create(&threads[i], NULL, wait_in_thread, &scene), 0);
+	for (int i = 0; i < WAITERS; i++) {
+		void *status;
+
+		pthread_join(threads[i], &status);
+		assert_int_equal((intptr_t)status, ZEROD_OK);
+	}
+	scene_close(&scene);
+}
+
+/* A counter past INT64_MAX and a fence on the other side of the wrap: signed and cyclic. */
+static void test_fence_compare(void **state)
+{
+	(void)state;
+	assert_true(zc_fence_reached(5, 5));
+	assert_true(zc_fence_reached(6, 5));
+	assert_false(zc_fence_reached(4, 5));
+	assert_true(zc_fence_reached(2, UINT64_MAX));
+	assert_false(zc_fence_reached(UINT64_MAX, 2));
+	assert_true(zc_fence_reached(ZD_FENCE_ABORTED, 1));
+}
+
+/* Raises the counter only when it is told to. */
+static void signal_when_told(struct fake_peer *peer, void *arg)
+{
+	const Zd__Request *request;
+
+	(void)arg;
+	fake_serve_unit(peer);
+	answer_gather(peer, 1);
+	request = fake_expect(peer, ZD__REQUEST__BODY_SET_PERSISTENT);
+	if (!request)
+		return;
+	fake_signal(peer, 0, 1);
+	fake_ok(peer, request->id);
+	fake_expect_end(peer);
+}
+
+static void test_bytes_deadline(void **state)
+{
+	struct zerod_gather_options options = ZEROD_INIT(options);
+	struct scene scene = {0};
+	zerod_ticket ticket;
+
+	(void)state;
+	scene_open(&scene, signal_when_told, NULL);
+	options.deadline_ms = 1;
+	assert_status(scene.client, zerod_gather_begin(scene.unit, &options, &ticket), ZEROD_OK);
+	assert_int_equal(wait_for(&scene, ticket), ZEROD_E_DEADLINE);
+	assert_non_null(strstr(zerod_last_error(scene.client), "'w'"));
+	/* Nothing was lost: it may be waited for again. */
+	assert_status(scene.client, zerod_unit_set_persistent(scene.unit, 1), ZEROD_OK);
+	assert_status(scene.client, wait_for(&scene, ticket), ZEROD_OK);
+	scene_close(&scene);
+}
+
+static void close_after_answer(struct fake_peer *peer, void *arg)
+{
+	(void)arg;
+	fake_serve_unit(peer);
+	answer_gather(peer, 1);
+}
+
+static void test_daemon_dies_in_wait(void **state)
+{
+	struct scene scene = {0};
+
+	(void)state;
+	scene_open(&scene, close_after_answer, NULL);
+	assert_int_equal(zerod_gather(scene.unit, NULL, NULL, NULL), ZEROD_E_DISCONNECTED);
+	scene_close(&scene);
+}
+
+/* ---- Abort ------------------------------------------------------------------------------------------------------------- */
+
+static void abort_the_wait(struct fake_peer *peer, void *arg)
+{
+	const Zd__Request *request;
+
+	(void)arg;
+	fake_serve_unit(peer);
+	answer_gather(peer, 1);
+	fake_abort(peer);
+	request = fake_expect(peer, ZD__REQUEST__BODY_SESSION_RESET);
+	if (!request)
+		return;
+	fake_ok(peer, request->id);
+	request = fake_expect(peer, ZD__REQUEST__BODY_UPDATE_BEGIN);
+	if (request)
+		fake_ok(peer, request->id);
+	fake_expect_end(peer);
+}
+
+static void test_abort_poisons(void **state)
+{
+	struct zerod_backward_options backward = ZEROD_INIT(backward);
+	struct zerod_step_info info;
+	struct scene scene = {0};
+
+	(void)state;
+	scene_open(&scene, abort_the_wait, NULL);
+	assert_int_equal(zerod_gather(scene.unit, NULL, NULL, NULL), ZEROD_E_ABORTED);
+	assert_int_equal(zerod_update_begin(&scene.unit, 1), ZEROD_E_POISONED);
+	assert_int_equal(zerod_publish(&scene.unit, 1, NULL, 0, 0), ZEROD_E_POISONED);
+	assert_int_equal(zerod_commit(scene.group, 1), ZEROD_E_POISONED);
+	assert_int_equal(zerod_backward_begin(scene.group, &backward), ZEROD_E_POISONED);
+	assert_int_equal(zerod_step_begin(scene.group, &info), ZEROD_E_POISONED);
+	assert_status(scene.client, zerod_session_reset(scene.client), ZEROD_OK);
+	assert_status(scene.client, zerod_update_begin(&scene.unit, 1), ZEROD_OK);
+	scene_close(&scene);
+}
+
+/* ---- Own slice ------------------------------------------------------------------------------------------------------------ */
+
+static void leave_own_slice(struct fake_peer *peer, void *arg)
+{
+	const Zd__Request *request;
+	Zd__Reply reply = ZD__REPLY__INIT;
+	Zd__GatherReply gather = ZD__GATHER_REPLY__INIT;
+	Zd__Location buffer = ZD__LOCATION__INIT;
+	Zd__Location own = ZD__LOCATION__INIT;
+
+	(void)arg;
+	fake_serve_unit(peer);
+	request = fake_expect(peer, ZD__REQUEST__BODY_GATHER);
+	if (!request)
+		return;
+	memset(peer->segment, 'o', FAKE_SHARD_BYTES);
+	memset(peer->segment + FAKE_BUFFER_OFFSET, 'p', FAKE_PADDED_BYTES);
+	buffer.segment = FAKE_SEGMENT;
+	buffer.offset = FAKE_BUFFER_OFFSET;
+	buffer.bytes = FAKE_PADDED_BYTES;
+	own.segment = FAKE_SEGMENT;
+	own.bytes = FAKE_SHARD_BYTES;
+	gather.buffer = &buffer;
+	gather.own_shard = &own;
+	reply.id = request->id;
+	reply.body_case = ZD__REPLY__BODY_GATHER;
+	reply.gather = &gather;
+	fake_reply(peer, &reply);
+	fake_expect_end(peer);
+}
+
+static void test_own_slice(void **state)
+{
+	struct scene scene = {0};
+	const char *bytes;
+	void *data = NULL;
+
+	(void)state;
+	scene_open(&scene, leave_own_slice, NULL);
+	assert_status(scene.client, zerod_gather(scene.unit, NULL, NULL, &data), ZEROD_OK);
+	bytes = data;
+	assert_int_equal(bytes[0], 'o');
+	assert_int_equal(bytes[FAKE_SHARD_BYTES - 1], 'o');
+	assert_int_equal(bytes[FAKE_SHARD_BYTES], 'p');
+	scene_close(&scene);
+}
+
+/* ---- Arguments ----------------------------------------------------------------------------------------------------------- */
+
+static void only_unit(struct fake_peer *peer, void *arg)
+{
+	(void)arg;
+	fake_serve_unit(peer);
+	fake_expect_end(peer);
+}
+
+static void test_bad_arguments(void **state)
+{
+	struct zerod_gather_options options = ZEROD_INIT(options);
+	struct zerod_unit_options unit_options = ZEROD_INIT(unit_options);
+	struct zerod_group_options group_options = ZEROD_INIT(group_options);
+	struct scene scene = {0};
+	zerod_ticket ticket;
+	zerod_group *group;
+	zerod_unit *unit;
+
+	(void)state;
+	scene_open(&scene, only_unit, NULL);
+	assert_int_equal(zerod_gather_begin(NULL, NULL, &ticket), ZEROD_E_INVALID);
+	assert_int_equal(zerod_gather_begin(scene.unit, NULL, NULL), ZEROD_E_INVALID);
+	options.flags = 1u << 31;
+	assert_int_equal(zerod_gather_begin(scene.unit, &options, &ticket), ZEROD_E_INVALID);
+	assert_int_equal(zerod_wait(NULL, ticket, NULL, NULL), ZEROD_E_INVALID);
+	assert_int_equal(zerod_release(scene.unit, "", NULL, 0, NULL), ZEROD_E_INVALID);
+	assert_int_equal(zerod_release(scene.unit, NULL, NULL, 1, NULL), ZEROD_E_INVALID);
+	assert_int_equal(zerod_release(scene.unit, NULL, NULL, ZD_MAX_FENCES + 1, NULL), ZEROD_E_INVALID);
+	assert_int_equal(zerod_publish(NULL, 1, NULL, 0, 0), ZEROD_E_INVALID);
+	assert_int_equal(zerod_publish(&scene.unit, 0, NULL, 0, 0), ZEROD_E_INVALID);
+	assert_int_equal(zerod_publish(&scene.unit, 1, NULL, 0, 2), ZEROD_E_INVALID);
+	assert_int_equal(zerod_unit_register(scene.group, NULL, &unit), ZEROD_E_INVALID);
+	unit_options.name = "u";
+	unit_options.dtype = (enum zerod_dtype)99;
+	assert_int_equal(zerod_unit_register(scene.group, &unit_options, &unit), ZEROD_E_INVALID);
+	unit_options.dtype = ZEROD_INT8;
+	unit_options.nviews = 1;
+	assert_int_equal(zerod_unit_register(scene.group, &unit_options, &unit), ZEROD_E_INVALID);
+	group_options.job = "job";
+	assert_int_equal(zerod_group_join(scene.client, &group_options, &group), ZEROD_E_INVALID);
+	group_options.world_size = 1;
+	group_options.rank = 1;
+	assert_int_equal(zerod_group_join(scene.client, &group_options, &group), ZEROD_E_INVALID);
+	group_options.rank = 0;
+	group_options.job = NULL;
+	assert_int_equal(zerod_group_join(scene.client, &group_options, &group), ZEROD_E_INVALID);
+	assert_int_equal(zerod_unit_target(scene.unit, NULL), ZEROD_E_INVALID);
+	assert_int_equal(zerod_unit_target(scene.unit, &(struct zerod_target){0}), ZEROD_E_STATE);
+	assert_int_equal(zerod_free(NULL, NULL, 0), ZEROD_E_INVALID);
+	assert_int_equal(zerod_group_leave(NULL), ZEROD_OK);
+	scene_close(&scene);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+	        cmocka_unit_test(test_wait_release_wait),      cmocka_unit_test(test_uses_add_up),
+	        cmocka_unit_test(test_tags_are_apart),         cmocka_unit_test(test_failed_gather),
+	        cmocka_unit_test(test_consumed_tickets),       cmocka_unit_test(test_forgotten_tickets),
+	        cmocka_unit_test(test_threads_wait_for_bytes), cmocka_unit_test(test_fence_compare),
+	        cmocka_unit_test(test_bytes_deadline),         cmocka_unit_test(test_daemon_dies_in_wait),
+	        cmocka_unit_test(test_abort_poisons),          cmocka_unit_test(test_own_slice),
+	        cmocka_unit_test(test_bad_arguments),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,158 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * capacity.c - ranks that reduce in orders that cross beyond what their buckets hold.
+ *
+ * A rank that waits in a reserve contributes to nothing until it is served, so it is stuck if everything that could
+ * give it a place has an entry whose reduction lacks a stuck rank. The largest set of ranks of which that is true is
+ * found by beginning with all that wait and taking out those that something outside can help; who is left waits for
+ * another of them, for ever.
+ */
+#include <stdio.h>
+
+#include "core/reduce_internal.h"
+
+static bool entry_stuck(const struct zd_entry *entry)
+{
+	const struct zd_reduction *r = entry->reduction;
+	if (!r || r->state != ZD_REDUCTION_COLLECTING)
+		return false;
+	for (uint32_t rank = 0; rank < r->group->world_size; rank++) {
+		const struct zd_member_reduce *mr = zd_member_reduce(&r->group->members[rank]);
+		if (mr && mr->stuck && !zd_contribution_made(&r->ranks[rank]))
+			return true;
+	}
+	return false;
+}
+
+static bool slot_stuck(const struct zd_bucket *bucket, const struct zd_bucket_slot *slot)
+{
+	for (const struct zd_entry *entry = bucket->entries; entry; entry = entry->hh.next) {
+		if (entry->slot == slot && entry_stuck(entry))
+			return true;
+	}
+	return false;
+}
+
+/* Will something in the bucket be drained: a slot, and if any memory helps, a large entry. */
+static bool bucket_helps(const struct zd_bucket *bucket, bool memory)
+{
+	for (uint32_t i = 0; i < bucket->nslots; i++) {
+		if (bucket->slots[i].live > 0 && !slot_stuck(bucket, &bucket->slots[i]))
+			return true;
+	}
+	for (const struct zd_entry *entry = bucket->entries; memory && entry; entry = entry->hh.next) {
+		if (!entry->slot && entry->state != ZD_ENTRY_WAITING && !entry_stuck(entry))
+			return true;
+	}
+	return false;
+}
+
+static bool waiting_helped(const struct zd_entry *entry)
+{
+	const struct zd_bucket *bucket;
+	if (entry->wait == ZD_ENTRY_WAIT_NONE || entry->refused)
+		return true;
+	if (entry->wait == ZD_ENTRY_WAIT_SLOT)
+		return bucket_helps(entry->bucket, false);
+	TAILQ_FOREACH (bucket, &entry->bucket->mr->buckets, link) {
+		if (bucket_helps(bucket, true))
+			return true;
+	}
+	return false;
+}
+
+static bool rank_helped(const struct zd_member_reduce *mr)
+{
+	const struct zd_entry *entry;
+	TAILQ_FOREACH (entry, &mr->waiting, waiting_link) {
+		if (waiting_helped(entry))
+			return true;
+	}
+	return false;
+}
+
+static void find_stuck(struct zd_group *group)
+{
+	bool changed = true;
+	while (changed) {
+		changed = false;
+		for (uint32_t rank = 0; rank < group->world_size; rank++) {
+			struct zd_member_reduce *mr = zd_member_reduce(&group->members[rank]);
+			if (mr && mr->stuck && rank_helped(mr)) {
+				mr->stuck = false;
+				changed = true;
+			}
+		}
+	}
+}
+
+/* An entry that keeps the rank waiting, and a stuck rank that it lacks. */
+static const struct zd_entry *find_obstacle(const struct zd_member_reduce *mr, uint32_t *missing)
+{
+	const struct zd_bucket *bucket;
+	TAILQ_FOREACH (bucket, &mr->buckets, link) {
+		for (const struct zd_entry *entry = bucket->entries; entry; entry = entry->hh.next) {
+			if (entry->state == ZD_ENTRY_WAITING || !entry_stuck(entry))
+				continue;
+			const struct zd_reduction *r = entry->reduction;
+			for (*missing = 0; *missing < r->group->world_size; ++*missing) {
+				const struct zd_member_reduce *other =
+				        zd_member_reduce(&r->group->members[*missing]);
+				if (other && other->stuck && !zd_contribution_made(&r->ranks[*missing]))
+					return entry;
+			}
+		}
+	}
+	return NULL;
+}
+
+static void circle_text(const struct zd_group *group, char *out, size_t out_bytes)
+{
+	size_t used = (size_t)snprintf(out, out_bytes,
+	                               "ranks reduce in orders that cross beyond their buckets:");
+	for (uint32_t rank = 0; rank < group->world_size && used < out_bytes; rank++) {
+		const struct zd_member_reduce *mr = zd_member_reduce(&group->members[rank]);
+		uint32_t missing = 0;
+		const struct zd_entry *obstacle = mr && mr->stuck ? find_obstacle(mr, &missing) : NULL;
+		if (!obstacle)
+			continue;
+		used += (size_t)snprintf(
+		        out + used, out_bytes - used,
+		        " rank %u wants room for '%.40s' and holds '%.40s', which rank %u has "
+		        "not reduced;",
+		        rank, TAILQ_FIRST(&mr->waiting)->part->unit->name, obstacle->part->unit->name,
+		        missing);
+	}
+	if (used < out_bytes)
+		out[used - 1] = '\0'; /* the last semicolon */
+}
+
+int zd_capacity_check(struct zd_engine *e, struct zd_entry *entry, struct zd_err *err)
+{
+	struct zd_group *group = entry->part->unit->group;
+	struct zd_member_reduce *me = entry->bucket->mr;
+	for (uint32_t rank = 0; rank < group->world_size; rank++) {
+		struct zd_member_reduce *mr = zd_member_reduce(&group->members[rank]);
+		if (mr)
+			mr->stuck = !TAILQ_EMPTY(&mr->waiting);
+	}
+	if (rank_helped(me)) /* by ranks that do not wait: the usual case */
+		return 0;
+	find_stuck(group);
+	if (!me->stuck)
+		return 0;
+	char text[ZD_ERR_TEXT_BYTES];
+	circle_text(group, text, sizeof(text));
+	for (uint32_t rank = 0; rank < group->world_size; rank++) {
+		struct zd_member_reduce *mr = zd_member_reduce(&group->members[rank]);
+		struct zd_entry *other;
+		if (!mr || !mr->stuck)
+			continue;
+		TAILQ_FOREACH (other, &mr->waiting, waiting_link) {
+			if (other != entry && !other->refused)
+				other->refused = zd_strdup(text);
+		}
+		zd_dirty(e, mr->member->device);
+	}
+	return zd_err_set(err, ZEROD_E_CAPACITY, "%s", text);
+}

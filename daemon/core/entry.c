@@ -1,0 +1,359 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * entry.c - one rank's gradient of one unit, from its reservation until nothing reads it any more.
+ *
+ * Only the padding behind the unit's true elements is zeroed: the trainer writes the rest, and a neighbour's bytes must
+ * not reach a norm.
+ */
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "core/reduce_internal.h"
+
+/* ---- Life ------------------------------------------------------------------------------------------------ */
+
+static struct zd_entry *entry_new(struct zd_engine *e, struct zd_bucket *bucket, struct zd_part *part)
+{
+	struct zd_entry *entry = zd_calloc(1, sizeof(*entry));
+	const struct zd_unit *unit = part->unit;
+	entry->id = zd_next_id(e);
+	entry->bucket = bucket;
+	entry->part = part;
+	entry->bytes =
+	        zd_align_up(unit->group->world_size * unit->shard_numel * zerod_dtype_bytes(bucket->dtype),
+	                    ZD_BLOCK_MIN_ALIGN);
+	part->users++;
+	bucket->mr->nentries++;
+	bucket->mr->nuncommitted++;
+	TAILQ_INSERT_TAIL(&bucket->mr->waiting, entry, waiting_link);
+	HASH_ADD(hh, bucket->entries, id, sizeof(entry->id), entry);
+	zd_reduction_reserve(e, entry);
+	return entry;
+}
+
+static void entry_free(struct zd_entry *entry)
+{
+	free(entry->refused);
+	free(entry);
+}
+
+/* Out of the bucket: the place is given up, and whoever waits for it may go on. */
+static void entry_leave(struct zd_engine *e, struct zd_entry *entry)
+{
+	struct zd_bucket *bucket = entry->bucket;
+	struct zd_member_reduce *mr = bucket->mr;
+	if (entry->state == ZD_ENTRY_WAITING)
+		TAILQ_REMOVE(&mr->waiting, entry, waiting_link);
+	else
+		mr->nplaced--;
+	if (entry->state < ZD_ENTRY_COMMITTED)
+		mr->nuncommitted--;
+	mr->nentries--;
+	entry->part->users--;
+	HASH_DEL(bucket->entries, entry);
+	if (entry->slot)
+		zd_bucket_slot_leave(entry->slot, bucket);
+	else
+		zd_storage_drop(
+		        e, entry->storage); /* the pointer stays valid while the pending operation uses it */
+	entry->bucket = NULL;
+	zd_dirty(e, mr->member->device);
+}
+
+void zd_entry_end(struct zd_engine *e, struct zd_entry *entry)
+{
+	if (entry->reduction && entry->state < ZD_ENTRY_COMMITTED)
+		zd_reduction_unreserve(e, entry);
+	else if (entry->reduction)
+		entry->reduction->ranks[entry->part->rank].entry = NULL;
+	entry->reduction = NULL;
+	entry_leave(e, entry);
+	zd_sm_move(&zd_sm_entry, &entry->state, ZD_ENTRY_DRAINED);
+	if (!entry->pending)
+		entry_free(entry);
+}
+
+/* Its producers have written it. */
+static void entry_ready(struct zd_engine *e, struct zd_entry *entry)
+{
+	zd_sm_move(&zd_sm_entry, &entry->state, ZD_ENTRY_READY);
+	if (entry->reduction)
+		zd_reduction_ready(e, entry);
+	else
+		zd_entry_end(e, entry);
+}
+
+static void fences_passed(struct zd_engine *e, struct zd_op *op, int status, const char *error,
+                          const struct zd_op_result *result)
+{
+	struct zd_entry *entry = op->owner;
+	(void)result;
+	entry->pending = false;
+	zd_storage_unuse(e, entry->storage);
+	if (!entry->bucket) {
+		entry_free(entry);
+		return;
+	}
+	if (status != 0 && entry->reduction) {
+		struct zd_err err = ZD_ERR_NONE;
+		status = zd_err_set(&err, ZEROD_E_DEVICE, "the streams of rank %u that wrote unit '%s': %s",
+		                    entry->part->rank, entry->part->unit->name, error);
+		zd_reduction_fail(e, entry->reduction, status, err.text);
+	}
+	entry_ready(e, entry);
+}
+
+static void entry_commit(struct zd_engine *e, struct zd_entry *entry, const struct zd_fence_list *fences)
+{
+	struct zd_member *member = entry->bucket->mr->member;
+	entry->bucket->mr->nuncommitted--;
+	zd_sm_move(&zd_sm_entry, &entry->state, ZD_ENTRY_COMMITTED);
+	if (!zd_fences_watch(e, member->session, member->group->job, member->device->index, fences,
+	                     fences_passed, entry, 0)) {
+		entry_ready(e, entry);
+		return;
+	}
+	entry->pending = true;
+	zd_storage_use(entry->storage);
+}
+
+void zd_entry_text(const struct zd_entry *entry, char *out, size_t out_bytes)
+{
+	const char *unit = entry->part->unit->name;
+	static const char *const before_commit[] = {
+	        [ZD_ENTRY_WAITING] = "has no place yet",
+	        [ZD_ENTRY_FILLING] = "its padding is being zeroed",
+	        [ZD_ENTRY_RESERVED] = "not committed yet",
+	};
+	if (entry->state < ZD_ENTRY_COMMITTED)
+		(void)snprintf(out, out_bytes, "unit '%.64s': %s", unit, before_commit[entry->state]);
+	else if (entry->state == ZD_ENTRY_COMMITTED)
+		(void)snprintf(out, out_bytes, "unit '%.64s': rank %u's streams", unit, entry->part->rank);
+	else
+		zd_reduction_text(entry->reduction, out, out_bytes);
+}
+
+/* ---- Reserve ------------------------------------------------------------------------------------------------ */
+
+static int reserve_check(const struct zd_bucket *bucket, const struct zd_unit *unit, struct zd_err *err)
+{
+	const struct zd_group *group = bucket->mr->member->group;
+	if (unit->group != group)
+		return zd_err_set(err, ZEROD_E_INVALID, "unit '%s' and bucket %llu are of different groups",
+		                  unit->name, (unsigned long long)bucket->id);
+	int status = zd_group_check(group, err);
+	if (status == 0)
+		status = zd_reduction_admit(bucket->mr, unit, err);
+	if (status != 0)
+		return status;
+	uint64_t limit = ZD_MAX_BYTES / zerod_dtype_bytes(bucket->dtype) / group->world_size;
+	if (unit->shard_numel > limit)
+		return zd_err_set(err, ZEROD_E_NO_MEMORY,
+		                  "the gradient of unit '%s', %u times %llu elements of %s, can never fit",
+		                  unit->name, group->world_size, (unsigned long long)unit->shard_numel,
+		                  zerod_dtype_name(bucket->dtype));
+	return 0;
+}
+
+static int reserve_begin(struct zd_engine *e, struct zd_request *req, const struct zd_args *args,
+                         struct zd_err *err)
+{
+	struct zd_bucket *bucket;
+	struct zd_part *part;
+	int status = zd_bucket_find(e, req->session, args->u.bucket_reserve.bucket, &bucket, err);
+	if (status == 0)
+		status = zd_part_find(e, req->session, args->u.bucket_reserve.unit, &part, err);
+	if (status == 0)
+		status = reserve_check(bucket, part->unit, err);
+	if (status != 0)
+		return status;
+	zd_reduce_request_init(req, bucket->mr->member);
+	req->u.reduce.entry = entry_new(e, bucket, part);
+	return 0;
+}
+
+/* Which unit and rank keep the slot that comes free first in ring order, for the request's text. */
+static int reserve_wait(struct zd_request *req, const struct zd_entry *entry)
+{
+	const struct zd_bucket *bucket = entry->bucket;
+	const struct zd_entry *oldest = NULL;
+	for (const struct zd_entry *other = bucket->entries; other; other = other->hh.next) {
+		if (other->state == ZD_ENTRY_WAITING)
+			continue;
+		if (!oldest || (other->slot == &bucket->slots[bucket->next] && oldest->slot != other->slot))
+			oldest = other;
+	}
+	if (!oldest) /* memory that this rank holds by other buckets */
+		return zd_wait_for(req, ZD_WAIT_MEMORY, 0, entry->bytes, 0);
+	uint32_t rank = oldest->part->rank;
+	if (oldest->reduction && oldest->state >= ZD_ENTRY_COMMITTED)
+		rank = zd_reduction_waits_for(oldest->reduction);
+	(void)zd_wait_for(req, ZD_WAIT_BUCKET, rank, 0, 0);
+	req->wait.unit = oldest->part->unit;
+	return ZD_WAIT;
+}
+
+static void padding_filled(struct zd_engine *e, struct zd_op *op, int status, const char *error,
+                           const struct zd_op_result *result)
+{
+	struct zd_entry *entry = op->owner;
+	struct zd_request *req = entry->filler;
+	entry->pending = false;
+	zd_storage_unuse(e, entry->storage);
+	if (!entry->bucket)
+		entry_free(entry);
+	else if (entry->state != ZD_ENTRY_FILLING) /* given up meanwhile */
+		entry_ready(e, entry);
+	op->owner = req;
+	zd_request_op_done(e, op, status, error, result);
+}
+
+static int padding_fill(struct zd_engine *e, struct zd_request *req, struct zd_entry *entry,
+                        uint64_t true_bytes)
+{
+	const struct zd_storage *storage = entry->storage;
+	zd_sm_move(&zd_sm_entry, &entry->state, ZD_ENTRY_FILLING);
+	entry->pending = true;
+	entry->filler = req;
+	req->pending_ops++;
+	zd_storage_use(entry->storage);
+	zd_op_fill(e, req->member->group->job, storage->device->index,
+	           zd_storage_location(storage, entry->offset + true_bytes, entry->bytes - true_bytes),
+	           padding_filled, entry, 0);
+	return zd_wait_for(req, ZD_WAIT_FILL, 0, 0, 0);
+}
+
+static int reserve_place(struct zd_engine *e, struct zd_request *req, struct zd_entry *entry,
+                         struct zd_err *err)
+{
+	struct zd_bucket *bucket = entry->bucket;
+	int status = zd_bucket_place(e, req, entry, err);
+	if (status == ZD_WAIT && entry->wait != ZD_ENTRY_WAIT_NONE) {
+		status = zd_capacity_check(e, entry, err);
+		if (status == 0)
+			return reserve_wait(req, entry);
+	}
+	if (status != 0)
+		return status;
+	const struct zd_unit *unit = entry->part->unit;
+	TAILQ_REMOVE(&bucket->mr->waiting, entry, waiting_link);
+	bucket->mr->nplaced++;
+	uint64_t true_bytes = unit->numel * zerod_dtype_bytes(bucket->dtype);
+	if (true_bytes < entry->bytes)
+		return padding_fill(e, req, entry, true_bytes);
+	zd_sm_move(&zd_sm_entry, &entry->state, ZD_ENTRY_RESERVED);
+	return 0;
+}
+
+static int reserve_attempt(struct zd_engine *e, struct zd_request *req, struct zd_err *err)
+{
+	int status = zd_reduce_request_check(req, err);
+	if (status != 0)
+		return status;
+	struct zd_entry *entry = req->u.reduce.entry;
+	if (entry->refused)
+		status = zd_err_set(err, ZEROD_E_CAPACITY, "%s", entry->refused);
+	else if (entry->state == ZD_ENTRY_WAITING)
+		status = reserve_place(e, req, entry, err);
+	else
+		zd_sm_move(&zd_sm_entry, &entry->state, ZD_ENTRY_RESERVED);
+	if (status == ZD_WAIT)
+		return status;
+	if (status != 0) {
+		zd_entry_end(e, entry);
+		return status;
+	}
+	const struct zd_unit *unit = entry->part->unit;
+	uint64_t bytes = unit->group->world_size * unit->shard_numel *
+	                 zerod_dtype_bytes(entry->bucket->dtype);
+	e->reply.u.bucket_reserve.entry = entry->id;
+	e->reply.u.bucket_reserve.location = zd_storage_location(entry->storage, entry->offset, bytes);
+	return 0;
+}
+
+/* While its padding is being zeroed the place cannot be given to another: the fill might come behind that one's bytes. */
+static void reserve_cancel(struct zd_engine *e, struct zd_request *req)
+{
+	struct zd_entry *entry = req->u.reduce.entry;
+	if (zd_reduce_request_lost(req))
+		return;
+	if (!entry->pending) {
+		zd_entry_end(e, entry);
+		return;
+	}
+	zd_reduction_unreserve(e, entry);
+	entry->bucket->mr->nuncommitted--;
+	zd_sm_move(&zd_sm_entry, &entry->state, ZD_ENTRY_COMMITTED);
+}
+
+/* ---- Commit --------------------------------------------------------------------------------------------------- */
+
+static int commit_options(const struct zd_args *args, const struct zd_bucket *bucket,
+                          struct zd_reduction_options *options, struct zd_err *err)
+{
+	uint32_t op = args->u.bucket_commit.op;
+	float prescale = args->u.bucket_commit.prescale;
+	if (op != ZEROD_SUM && op != ZEROD_MEAN)
+		return zd_err_set(err, ZEROD_E_INVALID, "unknown reduction %u", op);
+	if (!isfinite(prescale))
+		return zd_err_set(err, ZEROD_E_INVALID, "prescale %g is not finite", (double)prescale);
+	*options = (struct zd_reduction_options){
+	        .op = op,
+	        .prescale = prescale == 0.0f ? 1.0f : prescale,
+	        .overwrite = args->u.bucket_commit.overwrite,
+	        .dtype = bucket->dtype,
+	};
+	return 0;
+}
+
+static int commit_find(struct zd_bucket *bucket, uint64_t id, struct zd_entry **out, struct zd_err *err)
+{
+	struct zd_entry *entry;
+	HASH_FIND(hh, bucket->entries, &id, sizeof(id), entry);
+	if (!entry || entry->state < ZD_ENTRY_RESERVED)
+		return zd_err_set(err, ZEROD_E_NOT_FOUND, "bucket %llu has no entry %llu",
+		                  (unsigned long long)bucket->id, (unsigned long long)id);
+	if (entry->state != ZD_ENTRY_RESERVED)
+		return zd_err_set(err, ZEROD_E_STATE, "entry %llu of unit '%s' is committed already",
+		                  (unsigned long long)id, entry->part->unit->name);
+	*out = entry;
+	return 0;
+}
+
+static int commit_begin(struct zd_engine *e, struct zd_request *req, const struct zd_args *args,
+                        struct zd_err *err)
+{
+	struct zd_bucket *bucket;
+	struct zd_entry *entry;
+	struct zd_reduction_options options;
+	const struct zd_fence_list *fences = &args->u.bucket_commit.fences;
+	int status = zd_bucket_find(e, req->session, args->u.bucket_commit.bucket, &bucket, err);
+	if (status == 0)
+		status = zd_group_check(bucket->mr->member->group, err);
+	if (status == 0)
+		status = commit_find(bucket, args->u.bucket_commit.entry, &entry, err);
+	if (status == 0)
+		status = commit_options(args, bucket, &options, err);
+	if (status == 0)
+		status = zd_fences_check(fences, err);
+	if (status == 0)
+		status = zd_reduction_check_options(entry, &options, err);
+	if (status != 0)
+		return status;
+	status = zd_reduction_check_ranks(entry, err);
+	if (status != 0) {
+		/* It will never be reduced. Its place comes free when its streams have passed, so that the backward
+		 * can be ended. */
+		zd_reduction_unreserve(e, entry);
+		entry_commit(e, entry, fences);
+		return status;
+	}
+	zd_reduction_commit(e, entry, &options);
+	entry_commit(e, entry, fences);
+	return 0;
+}
+
+const struct zd_request_type zd_req_bucket_reserve = {"bucket_reserve", reserve_begin, reserve_attempt,
+                                                      reserve_cancel};
+const struct zd_request_type zd_req_bucket_commit = {.name = "bucket_commit", .begin = commit_begin};

@@ -1,0 +1,456 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * reduce.c - reductions: which ranks contribute to a unit's gradient in one backward, and how that ends.
+ *
+ * A reduction begins with the first rank that reserves, commits or skips the unit. It runs when all ranks have
+ * committed or skipped, and not before: staging is taken for reductions that can finish, so reductions never wait for
+ * each other in a circle. It is over when no operation of it is left; what remains until every rank has
+ * ended the backward is a record, by which a second contribution is known as one.
+ */
+#include <stdio.h>
+#include <string.h>
+
+#include "core/reduce_internal.h"
+
+/* ---- Records ------------------------------------------------------------------------------------------ */
+
+static struct zd_reduction *find(const struct zd_group *group, uint64_t unit, uint64_t backward)
+{
+	uint64_t key[2] = {unit, backward};
+	struct zd_reduction *r;
+	/* NOLINTNEXTLINE(clang-analyzer-core.UndefinedBinaryOperatorResult): it hashes the key byte by byte */
+	HASH_FIND(hh, group->reduction_index, key, sizeof(key), r);
+	return r;
+}
+
+static void index_add(struct zd_group *group, struct zd_reduction *r)
+{
+	HASH_ADD(hh, group->reduction_index, key, sizeof(r->key), r);
+}
+
+static struct zd_reduction *get(struct zd_group *group, struct zd_unit *unit, uint64_t backward)
+{
+	struct zd_reduction *r = find(group, unit->id, backward);
+	if (r)
+		return r;
+	r = zd_calloc(1, sizeof(*r));
+	r->key[ZD_REDUCTION_UNIT] = unit->id;
+	r->key[ZD_REDUCTION_BACKWARD] = backward;
+	r->group = group;
+	r->unit = unit;
+	r->ranks = zd_calloc(group->world_size, sizeof(*r->ranks));
+	unit->refs++;
+	index_add(group, r);
+	TAILQ_INSERT_TAIL(&group->reductions, r, link);
+	return r;
+}
+
+static void reduction_free(struct zd_reduction *r)
+{
+	zd_failure_clear(&r->failure);
+	free(r->ranks);
+	free(r->slices);
+	free(r);
+}
+
+static uint32_t made(const struct zd_reduction *r)
+{
+	return r->ncommitted + r->nskipped;
+}
+
+/* The unit and its parts are not needed any more. */
+static void release_unit(struct zd_engine *e, struct zd_reduction *r)
+{
+	struct zd_unit *unit = r->unit;
+	for (uint32_t rank = 0; rank < r->group->world_size; rank++)
+		unit->parts[rank].users -= zd_contribution_made(&r->ranks[rank]);
+	r->unit = NULL;
+	TAILQ_REMOVE(&r->group->reductions, r, link);
+	zd_unit_unref(e, unit);
+}
+
+static void reduction_over(struct zd_engine *e, struct zd_reduction *r)
+{
+	struct zd_group *group = r->group;
+	r->over = true;
+	for (uint32_t rank = 0; rank < group->world_size; rank++) {
+		struct zd_member_reduce *mr = zd_member_reduce(&group->members[rank]);
+		if (mr && zd_contribution_made(&r->ranks[rank]))
+			mr->open--;
+	}
+	release_unit(e, r);
+	free(r->slices);
+	r->slices = NULL;
+	if (r->state == ZD_REDUCTION_COMPLETE) {
+		free(r->ranks);
+		r->ranks = NULL;
+	}
+	zd_dirty_group(e, group);
+}
+
+void zd_reduction_forget(const struct zd_member_reduce *last)
+{
+	struct zd_group *group = last->member->group;
+	struct zd_reduction *r, *next;
+	uint64_t ended = UINT64_MAX;
+	for (uint32_t rank = 0; rank < group->world_size; rank++) {
+		const struct zd_member_reduce *mr = zd_member_reduce(&group->members[rank]);
+		uint64_t mine = !mr ? 0 : mr->backward == ZD_BACKWARD_IDLE ? mr->number : mr->number - 1;
+		ended = zd_min_u64(ended, mine);
+	}
+	if (ended < last->number)
+		return;
+	r = group->reduction_index;
+	HASH_CLEAR(hh, group->reduction_index);
+	for (; r; r = next) {
+		next = r->hh.next;
+		if (r->key[ZD_REDUCTION_BACKWARD] <= ended) {
+			zd_assert(r->over);
+			reduction_free(r);
+		} else {
+			index_add(group, r);
+		}
+	}
+}
+
+/* ---- Who takes part ------------------------------------------------------------------------------------- */
+
+static int failure_text(const struct zd_reduction *r, struct zd_err *err)
+{
+	return zd_err_set(err, r->failure.status, "%s", r->failure.text);
+}
+
+/* A rank that has ended the backward without a contribution: this one would never be reduced. */
+static int check_ended(const struct zd_group *group, const struct zd_reduction *r, const struct zd_unit *unit,
+                       const struct zd_member_reduce *mr, struct zd_err *err)
+{
+	for (uint32_t rank = 0; rank < group->world_size; rank++) {
+		if (!zd_backward_ended(&group->members[rank], mr->number) ||
+		    (r && zd_contribution_made(&r->ranks[rank])))
+			continue;
+		return zd_err_set(
+		        err, ZEROD_E_MISMATCH,
+		        "rank %u ended backward %llu without a gradient or skip for unit '%s' that rank %u "
+		        "wants to reduce",
+		        rank, (unsigned long long)mr->number, unit->name, mr->member->rank);
+	}
+	return 0;
+}
+
+static int admit_state(const struct zd_member_reduce *mr, const struct zd_unit *unit, struct zd_err *err)
+{
+	uint32_t rank = mr->member->rank;
+	if (mr->backward != ZD_BACKWARD_RUNNING)
+		return zd_err_set(err, ZEROD_E_STATE, "rank %u runs no backward: unit '%s' cannot be reduced",
+		                  rank, unit->name);
+	if (mr->stage == 1 && !mr->boundary)
+		return zd_err_set(err, ZEROD_E_STATE,
+		                  "stage 1 reduces on the boundary only; backward %llu of rank %u is none",
+		                  (unsigned long long)mr->number, rank);
+	if (unit->frozen)
+		return zd_err_set(err, ZEROD_E_INVALID, "unit '%s' is frozen: it has no gradient",
+		                  unit->name);
+	if (unit->target_offset_numel + unit->shard_numel > mr->target_numel)
+		return zd_err_set(err, ZEROD_E_STATE,
+		                  "unit '%s' was registered after the target of backward %llu was bound",
+		                  unit->name, (unsigned long long)mr->target_number);
+	return 0;
+}
+
+int zd_reduction_admit(const struct zd_member_reduce *mr, const struct zd_unit *unit, struct zd_err *err)
+{
+	int status = admit_state(mr, unit, err);
+	if (status != 0)
+		return status;
+	const struct zd_group *group = mr->member->group;
+	const struct zd_reduction *r = find(group, unit->id, mr->number);
+	if (r && (!r->ranks || r->ranks[mr->member->rank].state != ZD_CONTRIBUTION_NONE))
+		return zd_err_set(err, ZEROD_E_DUPLICATE,
+		                  "rank %u reduces unit '%s' a second time in backward %llu",
+		                  mr->member->rank, unit->name, (unsigned long long)mr->number);
+	if (r && r->state == ZD_REDUCTION_FAILED)
+		return failure_text(r, err);
+	return check_ended(group, r, unit, mr, err);
+}
+
+void zd_reduction_reserve(struct zd_engine *e, struct zd_entry *entry)
+{
+	const struct zd_member_reduce *mr = entry->bucket->mr;
+	struct zd_reduction *r = get(mr->member->group, entry->part->unit, mr->number);
+	struct zd_contribution *c = &r->ranks[entry->part->rank];
+	(void)e;
+	zd_sm_move(&zd_sm_contribution, &c->state, ZD_CONTRIBUTION_RESERVED);
+	c->entry = entry;
+	r->nreserved++;
+	entry->reduction = r;
+}
+
+void zd_reduction_unreserve(struct zd_engine *e, struct zd_entry *entry)
+{
+	struct zd_reduction *r = entry->reduction;
+	struct zd_contribution *c = &r->ranks[entry->part->rank];
+	zd_sm_move(&zd_sm_contribution, &c->state, ZD_CONTRIBUTION_NONE);
+	c->entry = NULL;
+	r->nreserved--;
+	entry->reduction = NULL;
+	if (r->state != ZD_REDUCTION_COLLECTING || r->nreserved + made(r) > 0)
+		return;
+	release_unit(e, r);
+	HASH_DEL(r->group->reduction_index, r);
+	reduction_free(r);
+}
+
+static void options_text(const struct zd_reduction_options *options, char *out, size_t out_bytes)
+{
+	(void)snprintf(out, out_bytes, "%s of %s, prescale %.9g, %s",
+	               options->op == ZEROD_MEAN ? "mean" : "sum", zerod_dtype_name(options->dtype),
+	               (double)options->prescale, options->overwrite ? "overwrite" : "accumulate");
+}
+
+int zd_reduction_check_options(const struct zd_entry *entry, const struct zd_reduction_options *options,
+                               struct zd_err *err)
+{
+	const struct zd_reduction *r = entry->reduction;
+	const struct zd_reduction_options *had = &r->options;
+	if (r->state == ZD_REDUCTION_FAILED || r->ncommitted == 0 ||
+	    (had->op == options->op && had->prescale == options->prescale &&
+	     had->overwrite == options->overwrite && had->dtype == options->dtype))
+		return 0;
+	char first[96], second[96];
+	options_text(had, first, sizeof(first));
+	options_text(options, second, sizeof(second));
+	return zd_err_set(err, ZEROD_E_MISMATCH, "unit '%.64s': rank %u reduces by %s; rank %u says %s",
+	                  entry->part->unit->name, r->first_rank, first, entry->part->rank, second);
+}
+
+int zd_reduction_check_ranks(const struct zd_entry *entry, struct zd_err *err)
+{
+	const struct zd_reduction *r = entry->reduction;
+	if (r->state == ZD_REDUCTION_FAILED)
+		return failure_text(r, err);
+	return check_ended(r->group, r, entry->part->unit, entry->bucket->mr, err);
+}
+
+/* ---- From the last contribution to the end ---------------------------------------------------------------- */
+
+static void run(struct zd_engine *e, struct zd_reduction *r)
+{
+	uint32_t order = 0;
+	if (r->ncommitted == 0) {
+		/* All have skipped: the target stays what it is, which begins as zeros. */
+		zd_sm_move(&zd_sm_reduction, &r->state, ZD_REDUCTION_COMPLETE);
+		reduction_over(e, r);
+		return;
+	}
+	zd_sm_move(&zd_sm_reduction, &r->state, ZD_REDUCTION_RUNNING);
+	for (uint32_t rank = 0; rank < r->group->world_size; rank++) {
+		struct zd_contribution *c = &r->ranks[rank];
+		if (c->state == ZD_CONTRIBUTION_SKIPPED)
+			continue;
+		c->order = order++;
+		c->left = r->group->world_size;
+		c->storage = c->entry->storage;
+		c->offset = c->entry->offset;
+	}
+	zd_slices_start(e, r);
+}
+
+static void contributed(struct zd_engine *e, struct zd_reduction *r, uint32_t rank)
+{
+	struct zd_group *group = r->group;
+	r->unit->parts[rank].users++;
+	zd_member_reduce(&group->members[rank])->open++;
+	zd_dirty_group(e, group); /* what others wait for has changed */
+	if (made(r) == group->world_size)
+		run(e, r);
+}
+
+void zd_reduction_commit(struct zd_engine *e, struct zd_entry *entry,
+                         const struct zd_reduction_options *options)
+{
+	struct zd_reduction *r = entry->reduction;
+	uint32_t rank = entry->part->rank;
+	zd_sm_move(&zd_sm_contribution, &r->ranks[rank].state, ZD_CONTRIBUTION_COMMITTED);
+	if (r->ncommitted == 0) {
+		r->first_rank = rank;
+		r->options = *options;
+	}
+	r->nreserved--;
+	r->ncommitted++;
+	contributed(e, r, rank);
+}
+
+void zd_reduction_ready(struct zd_engine *e, struct zd_entry *entry)
+{
+	struct zd_reduction *r = entry->reduction;
+	uint32_t rank = entry->part->rank;
+	zd_sm_move(&zd_sm_contribution, &r->ranks[rank].state, ZD_CONTRIBUTION_READY);
+	if (r->state == ZD_REDUCTION_RUNNING)
+		zd_slices_push(e, r, rank);
+	else if (r->state == ZD_REDUCTION_FAILED)
+		zd_reduction_drain(e, r, rank);
+}
+
+void zd_reduction_drain(struct zd_engine *e, struct zd_reduction *r, uint32_t rank)
+{
+	struct zd_contribution *c = &r->ranks[rank];
+	if (!c->entry || c->state != ZD_CONTRIBUTION_READY || c->ops > 0)
+		return;
+	if (c->left == 0 || r->state == ZD_REDUCTION_FAILED)
+		zd_entry_end(e, c->entry);
+}
+
+void zd_reduction_op_end(struct zd_engine *e, struct zd_reduction *r)
+{
+	zd_assert(r->ops > 0);
+	r->ops--;
+	if (r->ops > 0)
+		return;
+	if (r->state == ZD_REDUCTION_DROPPED) {
+		reduction_free(r);
+	} else if (r->state == ZD_REDUCTION_FAILED) {
+		reduction_over(e, r);
+	} else if (r->ndone == r->group->world_size) {
+		zd_sm_move(&zd_sm_reduction, &r->state, ZD_REDUCTION_COMPLETE);
+		reduction_over(e, r);
+	}
+}
+
+void zd_reduction_fail(struct zd_engine *e, struct zd_reduction *r, int status, const char *text)
+{
+	struct zd_group *group = r->group;
+	uint64_t window = 0;
+	if (r->state == ZD_REDUCTION_FAILED)
+		return;
+	zd_sm_move(&zd_sm_reduction, &r->state, ZD_REDUCTION_FAILED);
+	zd_failure_set(&r->failure, status, text);
+	zd_slices_stop(e, r);
+	for (uint32_t rank = 0; rank < group->world_size; rank++) {
+		if (zd_contribution_made(&r->ranks[rank]))
+			window = zd_member_reduce(&group->members[rank])->window;
+		zd_reduction_drain(e, r, rank);
+	}
+	for (uint32_t rank = 0; rank < group->world_size; rank++) {
+		struct zd_member_reduce *mr = zd_member_reduce(&group->members[rank]);
+		if (mr && mr->window == window)
+			zd_failure_set(&mr->failure, status, text);
+	}
+	if (r->ops == 0)
+		reduction_over(e, r);
+	zd_dirty_group(e, group);
+}
+
+void zd_reduction_fail_without(struct zd_engine *e, struct zd_member_reduce *mr)
+{
+	struct zd_reduction *r, *next;
+	uint32_t me = mr->member->rank;
+	TAILQ_FOREACH_SAFE (r, &mr->member->group->reductions, link, next) {
+		if (r->key[ZD_REDUCTION_BACKWARD] != mr->number || made(r) == 0 ||
+		    zd_contribution_made(&r->ranks[me]))
+			continue;
+		uint32_t other = 0;
+		while (!zd_contribution_made(&r->ranks[other]))
+			other++;
+		struct zd_err err = ZD_ERR_NONE;
+		int status = zd_err_set(
+		        &err, ZEROD_E_MISMATCH,
+		        "rank %u ended backward %llu without a gradient or skip for unit '%s' that "
+		        "rank %u reduced",
+		        me, (unsigned long long)mr->number, r->unit->name, other);
+		zd_reduction_fail(e, r, status, err.text);
+	}
+}
+
+void zd_reduction_drop_all(struct zd_engine *e, struct zd_group *group)
+{
+	struct zd_reduction *r = group->reduction_index, *next;
+	HASH_CLEAR(hh, group->reduction_index);
+	for (; r; r = next) {
+		next = r->hh.next;
+		if (r->over) {
+			reduction_free(r);
+			continue;
+		}
+		if (r->state != ZD_REDUCTION_FAILED)
+			zd_slices_stop(e, r);
+		zd_sm_move(&zd_sm_reduction, &r->state, ZD_REDUCTION_DROPPED);
+		release_unit(e, r);
+		if (r->ops == 0)
+			reduction_free(r);
+	}
+}
+
+/* ---- What it waits for -------------------------------------------------------------------------------------- */
+
+const struct zd_reduction *zd_reduction_first_open(const struct zd_member_reduce *mr)
+{
+	const struct zd_reduction *r;
+	TAILQ_FOREACH (r, &mr->member->group->reductions, link) {
+		if (r->key[ZD_REDUCTION_BACKWARD] == mr->number &&
+		    zd_contribution_made(&r->ranks[mr->member->rank]))
+			return r;
+	}
+	return NULL;
+}
+
+static uint32_t first_rank(const struct zd_reduction *r, enum zd_contribution_state below)
+{
+	uint32_t rank = 0;
+	while (rank < r->group->world_size && r->ranks[rank].state >= below)
+		rank++;
+	return rank;
+}
+
+uint32_t zd_reduction_waits_for(const struct zd_reduction *r)
+{
+	uint32_t world = r->group->world_size, rank = first_rank(r, ZD_CONTRIBUTION_COMMITTED);
+	if (rank == world)
+		rank = first_rank(r, ZD_CONTRIBUTION_READY);
+	if (rank < world || !r->slices)
+		return rank < world ? rank : 0;
+	for (rank = 0; rank < world - 1 && r->slices[rank].state == ZD_SLICE_DONE;)
+		rank++;
+	return rank;
+}
+
+void zd_reduction_text(const struct zd_reduction *r, char *out, size_t out_bytes)
+{
+	uint32_t rank = zd_reduction_waits_for(r);
+	const char *unit = r->unit ? r->unit->name : "";
+	if (r->state == ZD_REDUCTION_COLLECTING)
+		(void)snprintf(out, out_bytes, "unit '%.64s' waits for rank %u", unit, rank);
+	else if (r->state != ZD_REDUCTION_RUNNING)
+		(void)snprintf(out, out_bytes, "unit '%.64s' was given up", unit);
+	else if (r->ranks[rank].state == ZD_CONTRIBUTION_COMMITTED)
+		(void)snprintf(out, out_bytes, "unit '%.64s': rank %u's streams", unit, rank);
+	else
+		(void)snprintf(out, out_bytes, "unit '%.64s': %s of rank %u", unit,
+		               r->slices[rank].state == ZD_SLICE_WAITING ? "staging memory" : "the slice",
+		               rank);
+}
+
+/* ---- Skip ------------------------------------------------------------------------------------------------------ */
+
+static int skip_begin(struct zd_engine *e, struct zd_request *req, const struct zd_args *args,
+                      struct zd_err *err)
+{
+	struct zd_part *part;
+	int status = zd_part_find(e, req->session, args->u.unit, &part, err);
+	if (status != 0)
+		return status;
+	struct zd_member *member = zd_part_member(part);
+	status = zd_group_check(member->group, err);
+	if (status != 0)
+		return status;
+	const struct zd_member_reduce *mr = zd_member_reduce_get(member);
+	status = zd_reduction_admit(mr, part->unit, err);
+	if (status != 0)
+		return status;
+	struct zd_reduction *r = get(member->group, part->unit, mr->number);
+	zd_sm_move(&zd_sm_contribution, &r->ranks[member->rank].state, ZD_CONTRIBUTION_SKIPPED);
+	r->nskipped++;
+	contributed(e, r, member->rank);
+	return 0;
+}
+
+const struct zd_request_type zd_req_reduce_skip = {.name = "reduce_skip", .begin = skip_begin};

@@ -1,0 +1,255 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * reduce_check.c - the life cycles of gradient reduction as tables, and their invariants for tests and the simulator.
+ */
+#include "core/reduce_internal.h"
+
+#define TO(state) ZD_SM_TO(state)
+
+/* ---- Tables --------------------------------------------------------------------------------------------- */
+
+static const char *const backward_names[] = {"IDLE", "STARTING", "RUNNING", "ENDING"};
+static const uint32_t backward_moves[] = {
+        [ZD_BACKWARD_IDLE] = TO(ZD_BACKWARD_STARTING),
+        [ZD_BACKWARD_STARTING] = TO(ZD_BACKWARD_RUNNING) | TO(ZD_BACKWARD_IDLE),
+        [ZD_BACKWARD_RUNNING] = TO(ZD_BACKWARD_ENDING) | TO(ZD_BACKWARD_IDLE),
+        [ZD_BACKWARD_ENDING] = TO(ZD_BACKWARD_IDLE) | TO(ZD_BACKWARD_RUNNING),
+};
+const struct zd_sm zd_sm_backward = {"backward", ZD_ARRAY_LEN(backward_names), backward_names,
+                                     backward_moves};
+
+static const char *const step_names[] = {"NONE", "READY", "WAITING", "TAKEN"};
+static const uint32_t step_moves[] = {
+        [ZD_STEP_NONE] = TO(ZD_STEP_READY),
+        [ZD_STEP_READY] = TO(ZD_STEP_WAITING) | TO(ZD_STEP_NONE),
+        [ZD_STEP_WAITING] = TO(ZD_STEP_TAKEN) | TO(ZD_STEP_READY) | TO(ZD_STEP_NONE),
+        [ZD_STEP_TAKEN] = TO(ZD_STEP_NONE),
+};
+const struct zd_sm zd_sm_step = {"step", ZD_ARRAY_LEN(step_names), step_names, step_moves};
+
+static const char *const bucket_slot_names[] = {"FREE", "OPEN", "CLOSED"};
+static const uint32_t bucket_slot_moves[] = {
+        [ZD_BUCKET_SLOT_FREE] = TO(ZD_BUCKET_SLOT_OPEN),
+        [ZD_BUCKET_SLOT_OPEN] = TO(ZD_BUCKET_SLOT_CLOSED) | TO(ZD_BUCKET_SLOT_FREE),
+        [ZD_BUCKET_SLOT_CLOSED] = TO(ZD_BUCKET_SLOT_FREE),
+};
+const struct zd_sm zd_sm_bucket_slot = {"bucket slot", ZD_ARRAY_LEN(bucket_slot_names), bucket_slot_names,
+                                        bucket_slot_moves};
+
+static const char *const entry_names[] = {"WAITING", "FILLING", "RESERVED", "COMMITTED", "READY", "DRAINED"};
+static const uint32_t entry_moves[] = {
+        [ZD_ENTRY_WAITING] = TO(ZD_ENTRY_FILLING) | TO(ZD_ENTRY_RESERVED) | TO(ZD_ENTRY_DRAINED),
+        /* to COMMITTED: given up, the fill is awaited */
+        [ZD_ENTRY_FILLING] = TO(ZD_ENTRY_RESERVED) | TO(ZD_ENTRY_COMMITTED) | TO(ZD_ENTRY_DRAINED),
+        [ZD_ENTRY_RESERVED] = TO(ZD_ENTRY_COMMITTED) | TO(ZD_ENTRY_DRAINED),
+        [ZD_ENTRY_COMMITTED] = TO(ZD_ENTRY_READY) | TO(ZD_ENTRY_DRAINED),
+        [ZD_ENTRY_READY] = TO(ZD_ENTRY_DRAINED),
+        [ZD_ENTRY_DRAINED] = 0,
+};
+const struct zd_sm zd_sm_entry = {"entry", ZD_ARRAY_LEN(entry_names), entry_names, entry_moves};
+
+static const char *const reduction_names[] = {"COLLECTING", "RUNNING", "COMPLETE", "FAILED", "DROPPED"};
+#define LOST (TO(ZD_REDUCTION_FAILED) | TO(ZD_REDUCTION_DROPPED))
+static const uint32_t reduction_moves[] = {
+        [ZD_REDUCTION_COLLECTING] = TO(ZD_REDUCTION_RUNNING) | TO(ZD_REDUCTION_COMPLETE) | LOST,
+        [ZD_REDUCTION_RUNNING] = TO(ZD_REDUCTION_COMPLETE) | LOST,
+        [ZD_REDUCTION_COMPLETE] = 0,
+        [ZD_REDUCTION_FAILED] = TO(ZD_REDUCTION_DROPPED),
+        [ZD_REDUCTION_DROPPED] = 0,
+};
+const struct zd_sm zd_sm_reduction = {"reduction", ZD_ARRAY_LEN(reduction_names), reduction_names,
+                                      reduction_moves};
+
+static const char *const contribution_names[] = {"NONE", "RESERVED", "COMMITTED", "READY", "SKIPPED"};
+static const uint32_t contribution_moves[] = {
+        [ZD_CONTRIBUTION_NONE] = TO(ZD_CONTRIBUTION_RESERVED) | TO(ZD_CONTRIBUTION_SKIPPED),
+        [ZD_CONTRIBUTION_RESERVED] = TO(ZD_CONTRIBUTION_COMMITTED) | TO(ZD_CONTRIBUTION_NONE),
+        [ZD_CONTRIBUTION_COMMITTED] = TO(ZD_CONTRIBUTION_READY),
+        [ZD_CONTRIBUTION_READY] = 0,
+        [ZD_CONTRIBUTION_SKIPPED] = 0,
+};
+const struct zd_sm zd_sm_contribution = {"contribution", ZD_ARRAY_LEN(contribution_names), contribution_names,
+                                         contribution_moves};
+
+static const char *const slice_names[] = {"WAITING", "OPEN", "REDUCING", "DONE"};
+static const uint32_t slice_moves[] = {
+        [ZD_SLICE_WAITING] = TO(ZD_SLICE_OPEN),
+        [ZD_SLICE_OPEN] = TO(ZD_SLICE_REDUCING),
+        [ZD_SLICE_REDUCING] = TO(ZD_SLICE_DONE),
+        [ZD_SLICE_DONE] = 0,
+};
+const struct zd_sm zd_sm_slice = {"slice", ZD_ARRAY_LEN(slice_names), slice_names, slice_moves};
+
+/* ---- Invariants --------------------------------------------------------------------------------------------- */
+
+static void check_storages(const struct zd_member_reduce *mr, uint64_t (*found)[ZD_NCHARGES],
+                           uint64_t *quarantine)
+{
+	const struct zd_storage *storage;
+	TAILQ_FOREACH (storage, &mr->storages, link) {
+		uint32_t index = storage->device->index;
+		const struct zd_extent *extent = &storage->extent;
+		zd_assert(storage->member == mr->member && extent->block && !extent->block->free);
+		zd_assert(extent->segment->device == storage->device);
+		zd_assert(extent->segment->job == mr->member->group->job);
+		zd_assert(extent->segment->purpose == ZD_PURPOSE_GRADIENTS);
+		zd_assert(mr->attached || storage->dropped);
+		if (storage->dropped) {
+			zd_assert(storage->uses > 0);
+			quarantine[index] += extent->bytes;
+		} else {
+			found[index][storage->charge] += extent->bytes;
+		}
+	}
+}
+
+static void check_entry(const struct zd_entry *entry)
+{
+	const struct zd_reduction *r = entry->reduction;
+	zd_assert(entry->part->users > 0 && entry->state != ZD_ENTRY_DRAINED);
+	zd_assert((entry->state == ZD_ENTRY_WAITING) == (entry->storage == NULL));
+	if (entry->state == ZD_ENTRY_FILLING)
+		zd_assert(entry->pending);
+	if (entry->slot) {
+		zd_assert(entry->slot->state != ZD_BUCKET_SLOT_FREE &&
+		          entry->storage == entry->slot->storage);
+		zd_assert(entry->offset + entry->bytes <= entry->slot->used_bytes);
+	}
+	if (!r) { /* refused or given up: kept for its operation */
+		zd_assert(entry->state == ZD_ENTRY_COMMITTED && entry->pending);
+		return;
+	}
+	static const uint8_t contribution_of[] = {
+	        [ZD_ENTRY_WAITING] = ZD_CONTRIBUTION_RESERVED,
+	        [ZD_ENTRY_FILLING] = ZD_CONTRIBUTION_RESERVED,
+	        [ZD_ENTRY_RESERVED] = ZD_CONTRIBUTION_RESERVED,
+	        [ZD_ENTRY_COMMITTED] = ZD_CONTRIBUTION_COMMITTED,
+	        [ZD_ENTRY_READY] = ZD_CONTRIBUTION_READY,
+	};
+	zd_assert(r->ranks[entry->part->rank].entry == entry);
+	zd_assert(r->ranks[entry->part->rank].state == contribution_of[entry->state]);
+	zd_assert(r->key[ZD_REDUCTION_BACKWARD] == entry->bucket->mr->number);
+}
+
+static void check_bucket(const struct zd_bucket *bucket, uint32_t *placed, uint32_t *uncommitted)
+{
+	uint32_t live[ZD_MAX_BUCKET_SLOTS] = {0};
+	for (const struct zd_entry *entry = bucket->entries; entry; entry = entry->hh.next) {
+		zd_assert(entry->bucket == bucket);
+		check_entry(entry);
+		*placed += entry->state != ZD_ENTRY_WAITING;
+		*uncommitted += entry->state < ZD_ENTRY_COMMITTED;
+		if (entry->slot)
+			live[entry->slot - bucket->slots]++;
+	}
+	for (uint32_t i = 0; i < bucket->nslots; i++) {
+		const struct zd_bucket_slot *slot = &bucket->slots[i];
+		zd_assert(slot->live == live[i] && slot->used_bytes <= bucket->slot_bytes);
+		zd_assert((slot->state == ZD_BUCKET_SLOT_OPEN) == (bucket->open == slot));
+		zd_assert(slot->state == ZD_BUCKET_SLOT_FREE || slot->storage);
+		zd_assert(slot->live > 0 || (slot->used_bytes == 0 && slot->state != ZD_BUCKET_SLOT_CLOSED));
+	}
+}
+
+static void check_member(const struct zd_member *member)
+{
+	const struct zd_member_reduce *mr = zd_member_reduce(member);
+	const struct zd_bucket *bucket;
+	const struct zd_entry *entry;
+	const struct zd_reduction *r;
+	uint32_t nbuckets = 0, nentries = 0, placed = 0, waiting = 0, uncommitted = 0, open = 0;
+	if (!mr)
+		return;
+	zd_assert(member->session && mr->member == member);
+	TAILQ_FOREACH (bucket, &mr->buckets, link) {
+		nbuckets++;
+		nentries += HASH_COUNT(bucket->entries);
+		check_bucket(bucket, &placed, &uncommitted);
+		/* Outside of a backward nothing is held. */
+		for (uint32_t i = 0; i < bucket->nslots && mr->backward == ZD_BACKWARD_IDLE; i++)
+			zd_assert(!bucket->slots[i].storage);
+	}
+	TAILQ_FOREACH (entry, &mr->waiting, waiting_link) {
+		zd_assert(entry->state == ZD_ENTRY_WAITING && entry->bucket->mr == mr);
+		waiting++;
+	}
+	TAILQ_FOREACH (r, &member->group->reductions, link)
+		open += zd_contribution_made(&r->ranks[member->rank]);
+	zd_assert(nbuckets == mr->nbuckets && nentries == mr->nentries && nentries == placed + waiting);
+	zd_assert(placed == mr->nplaced && uncommitted == mr->nuncommitted && open == mr->open);
+	if (mr->backward != ZD_BACKWARD_RUNNING)
+		zd_assert(mr->nuncommitted == 0);
+	if (mr->backward == ZD_BACKWARD_IDLE)
+		zd_assert(mr->nentries == 0 && mr->open == 0);
+	else
+		zd_assert(mr->step == ZD_STEP_NONE);
+	if (mr->step == ZD_STEP_READY || mr->step == ZD_STEP_WAITING)
+		zd_assert(mr->boundary_number == mr->number);
+	/* A target lives from its backward to the step's end. */
+	zd_assert(!mr->target || mr->stage > 0 || mr->step == ZD_STEP_TAKEN);
+}
+
+static void check_running(const struct zd_reduction *r)
+{
+	uint32_t done = 0;
+	for (uint32_t rank = 0; rank < r->group->world_size; rank++) {
+		const struct zd_slice *slice = &r->slices[rank];
+		done += slice->state == ZD_SLICE_DONE;
+		zd_assert(slice->arrived <= r->ncommitted);
+		zd_assert((slice->state >= ZD_SLICE_REDUCING) == (slice->arrived == r->ncommitted));
+		zd_assert(slice->state == ZD_SLICE_OPEN || slice->state == ZD_SLICE_REDUCING ||
+		          !slice->staging);
+	}
+	zd_assert(done == r->ndone && done < r->group->world_size);
+}
+
+static void check_reduction(const struct zd_reduction *r)
+{
+	uint32_t reserved = 0, committed = 0, skipped = 0, ops = 0;
+	if (r->over) {
+		zd_assert(!r->unit && r->ops == 0);
+		return;
+	}
+	for (uint32_t rank = 0; rank < r->group->world_size; rank++) {
+		const struct zd_contribution *c = &r->ranks[rank];
+		reserved += c->state == ZD_CONTRIBUTION_RESERVED;
+		committed += c->state == ZD_CONTRIBUTION_COMMITTED || c->state == ZD_CONTRIBUTION_READY;
+		skipped += c->state == ZD_CONTRIBUTION_SKIPPED;
+		ops += c->ops;
+		zd_assert(c->state != ZD_CONTRIBUTION_NONE || !c->entry);
+		if (zd_contribution_made(c))
+			zd_assert(r->unit->parts[rank].users > 0);
+	}
+	zd_assert(r->unit->refs > 0 && r->unit->id == r->key[ZD_REDUCTION_UNIT]);
+	zd_assert(reserved == r->nreserved && committed == r->ncommitted && skipped == r->nskipped);
+	zd_assert(reserved + committed + skipped > 0 && ops <= r->ops);
+	if (r->state == ZD_REDUCTION_COLLECTING)
+		zd_assert(committed + skipped < r->group->world_size && r->ops == 0);
+	else if (r->state == ZD_REDUCTION_RUNNING)
+		check_running(r);
+	else
+		zd_assert(r->state == ZD_REDUCTION_FAILED && r->ops > 0);
+}
+
+void zd_reduce_check(struct zd_engine *e, struct zd_group *group, uint64_t (*found)[ZD_NCHARGES],
+                     uint64_t *quarantine)
+{
+	const struct zd_reduction *r;
+	uint32_t listed = 0, under_way = 0;
+	(void)e;
+	for (uint32_t rank = 0; rank < group->world_size; rank++) {
+		const struct zd_member *member = &group->members[rank];
+		if (member->reduce)
+			check_storages(member->reduce, found, quarantine);
+		check_member(member);
+	}
+	for (r = group->reduction_index; r; r = r->hh.next) {
+		under_way += !r->over;
+		check_reduction(r);
+	}
+	TAILQ_FOREACH (r, &group->reductions, link)
+		listed++;
+	zd_assert(listed == under_way);
+	if (group->state != ZD_GROUP_READY)
+		zd_assert(!group->reduction_index);
+}

@@ -1,0 +1,349 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * reduce_internal.h - objects of gradient reduction, for storage.c, bucket.c, entry.c, capacity.c, reduce.c, slice.c,
+ * backward.c, step.c and reduce_check.c only.
+ *
+ * A rank's gradient of a unit lies in an entry of a bucket. Entries of all ranks for one unit and one backward make a
+ * reduction, which is cut into one slice per owner. An owner's slice gathers the ranks' pieces in staging memory and is
+ * then summed into the owner's target.
+ *
+ *   member -> zd_member_reduce -> buckets -> slots -> entries --+
+ *   group  -> reductions -> contributions (one a rank) <--------+
+ *                        -> slices (one an owner) -> staging
+ */
+#ifndef ZD_CORE_REDUCE_INTERNAL_H
+#define ZD_CORE_REDUCE_INTERNAL_H
+
+#include "core/internal.h"
+#include "core/reduce.h"
+
+struct zd_entry;
+
+/* ---- Memory that operations use (storage.c) ---------------------------------------------------------- */
+
+/*
+ * A block of gradients, charged to its job until it is dropped. Its bytes fall from the accounts then, whatever still
+ * uses them; the block is free when the last use has ended. A dropped one keeps its group, so that the member's list,
+ * which the invariants are checked with, stays.
+ */
+struct zd_storage {
+	struct zd_member *member;
+	struct zd_device *device;
+	struct zd_extent extent;
+	enum zd_charge charge;
+	bool dropped;
+	uint32_t uses; /* operations under way that read or write it */
+	TAILQ_ENTRY(zd_storage) link;
+};
+
+/* As zd_pool_alloc(), on the member's device, charged. QUOTA too, except for staging: it is the daemon's own working
+ * memory, bounded by the device's configuration. */
+int zd_storage_new(struct zd_engine *e, struct zd_request *req, struct zd_member *member,
+                   enum zd_charge charge, uint64_t bytes, struct zd_storage **storage, struct zd_err *err)
+        __attribute__((warn_unused_result));
+/* NULL is allowed. The caller's pointer is worth nothing afterwards. */
+void zd_storage_drop(struct zd_engine *e, struct zd_storage *storage);
+void zd_storage_use(struct zd_storage *storage);
+void zd_storage_unuse(struct zd_engine *e, struct zd_storage *storage);
+/* `bytes` of it at `offset`. */
+struct zd_location zd_storage_location(const struct zd_storage *storage, uint64_t offset, uint64_t bytes);
+
+/* ---- One rank's side (backward.c, step.c) --------------------------------------------------------------- */
+
+enum zd_backward_state { ZD_BACKWARD_IDLE, ZD_BACKWARD_STARTING, ZD_BACKWARD_RUNNING, ZD_BACKWARD_ENDING };
+enum zd_step_state { ZD_STEP_NONE, ZD_STEP_READY, ZD_STEP_WAITING, ZD_STEP_TAKEN };
+
+/* Squared norm of this owner's slice of a unit, as of its last reduction since the last step. */
+struct zd_slice_norm {
+	uint64_t unit; /* id */
+	double sum_squares;
+	UT_hash_handle hh;
+};
+
+/* Why the gradients of a step cannot be used; status 0: they can. */
+struct zd_failure {
+	int status;
+	char *text;
+};
+
+/*
+ * One rank's backwards, steps and buckets. The backwards from one step to the next make a window: stage, dtype and
+ * number of backwards must be the same on all ranks. `window` counts the windows that this rank has closed; it is equal
+ * on all ranks, but for ranks that lag behind after a failure.
+ */
+struct zd_member_reduce {
+	struct zd_member *member;
+	bool attached;    /* else only dropped storage keeps it */
+	uint8_t backward; /* enum zd_backward_state */
+	uint8_t step;     /* enum zd_step_state */
+	bool boundary;    /* of the last backward begun */
+	bool overflow;    /* since the last step */
+	bool stuck;       /* scratch of capacity.c */
+	uint64_t number;  /* of the last backward begun, from 1 */
+
+	uint64_t window;
+	uint64_t window_first;    /* number of its first backward */
+	uint64_t boundary_number; /* of its last; 0: not begun yet */
+	uint32_t stage;           /* 0: the window has no backward yet */
+	enum zerod_dtype target_dtype;
+
+	struct zd_storage *target;
+	uint64_t target_numel;
+	uint64_t target_number;      /* the backward that bound it */
+	struct zd_slice_norm *norms; /* hash by unit id */
+	struct zd_failure failure;   /* of this window */
+	struct zd_failure past;      /* of the last window that was closed by one */
+
+	uint64_t steps; /* agreed on so far, and what was agreed on for the last: */
+	double step_norm_squared;
+	bool step_overflow;
+
+	uint32_t nbuckets;
+	uint32_t nentries;     /* of all buckets */
+	uint32_t nplaced;      /* of them, that have memory */
+	uint32_t nuncommitted; /* of them, not committed yet */
+	uint32_t open;         /* reductions that this rank takes part in and that are not over */
+	TAILQ_HEAD(, zd_bucket) buckets;
+	TAILQ_HEAD(, zd_entry) waiting; /* entries without a place, in order */
+	TAILQ_HEAD(, zd_storage) storages;
+};
+
+/* The member's, made when it has none. */
+struct zd_member_reduce *zd_member_reduce_get(struct zd_member *member);
+/* The member's, or NULL when it has none or is gone. */
+static inline struct zd_member_reduce *zd_member_reduce(const struct zd_member *member)
+{
+	return member->reduce && member->reduce->attached ? member->reduce : NULL;
+}
+/* Frees it when the member is gone and no storage is left. */
+void zd_member_reduce_release(struct zd_member_reduce *mr);
+
+/* Notes for the request that the group may fail while it waits. */
+void zd_reduce_request_init(struct zd_request *req, struct zd_member *member);
+/* 0 when the group is READY and has been since the request began. Otherwise all that the request had is gone. */
+int zd_reduce_request_check(const struct zd_request *req, struct zd_err *err)
+        __attribute__((warn_unused_result));
+bool zd_reduce_request_lost(const struct zd_request *req);
+
+/* Has this rank ended backward `number`, or asked to: it contributes nothing to it any more. */
+bool zd_backward_ended(const struct zd_member *member, uint64_t number);
+
+/* The step-local target, sums and failure are dropped and the next window begins. */
+void zd_step_close_window(struct zd_member_reduce *mr);
+void zd_step_drop_target(struct zd_engine *e, struct zd_member_reduce *mr);
+void zd_failure_set(struct zd_failure *failure, int status, const char *text);
+void zd_failure_clear(struct zd_failure *failure);
+/* A slice of this owner was reduced. */
+void zd_step_note(struct zd_member_reduce *mr, uint64_t unit, const struct zd_op_result *result);
+
+/* ---- Buckets (bucket.c, entry.c, capacity.c) --------------------------------------------------------------- */
+
+enum zd_bucket_slot_state { ZD_BUCKET_SLOT_FREE, ZD_BUCKET_SLOT_OPEN, ZD_BUCKET_SLOT_CLOSED };
+
+struct zd_bucket_slot {
+	uint8_t state;
+	struct zd_storage *storage; /* from the first entry of a backward to the backward's end */
+	uint64_t used_bytes;        /* entries lie one behind the other */
+	uint32_t live;              /* entries that are not drained */
+};
+
+struct zd_bucket {
+	uint64_t id;
+	struct zd_member_reduce *mr;
+	enum zerod_dtype dtype;
+	uint64_t slot_bytes;
+	uint32_t nslots, next;       /* slots are opened in ring order */
+	struct zd_bucket_slot *open; /* NULL: none */
+	struct zd_bucket_slot slots[ZD_MAX_BUCKET_SLOTS];
+	struct zd_entry *entries; /* hash by id, in order of reservation */
+	TAILQ_ENTRY(zd_bucket) link;
+	UT_hash_handle hh;
+};
+
+enum zd_entry_state {
+	ZD_ENTRY_WAITING,   /* has no place yet */
+	ZD_ENTRY_FILLING,   /* its padding is being zeroed */
+	ZD_ENTRY_RESERVED,  /* the trainer writes */
+	ZD_ENTRY_COMMITTED, /* the producers' fences are awaited */
+	ZD_ENTRY_READY,     /* its pieces may travel */
+	ZD_ENTRY_DRAINED,   /* nothing reads it any more */
+};
+
+/* What would give a WAITING entry its place. */
+enum zd_entry_wait {
+	ZD_ENTRY_WAIT_NONE, /* the executors: a segment, quarantined memory */
+	ZD_ENTRY_WAIT_SLOT, /* a slot of its bucket must be reduced */
+	ZD_ENTRY_WAIT_ROOM, /* memory: anything that this rank has in buckets must be reduced */
+};
+
+struct zd_entry {
+	uint64_t id;
+	uint8_t state;
+	uint8_t wait;             /* enum zd_entry_wait */
+	bool pending;             /* its padding's fill or its fences' watch is under way */
+	struct zd_bucket *bucket; /* NULL: gone, and kept for that operation only */
+	struct zd_part *part;
+	struct zd_reduction *reduction; /* NULL: it will not be reduced */
+	struct zd_bucket_slot *slot;    /* NULL: storage of its own */
+	struct zd_storage *storage;
+	uint64_t offset, bytes;    /* in the storage; padded to 256 */
+	struct zd_request *filler; /* whose pending op the fill is */
+	char *refused;             /* CAPACITY's text, for the waiting request */
+	TAILQ_ENTRY(zd_entry) waiting_link;
+	UT_hash_handle hh;
+};
+
+/* The session's bucket; NOT_FOUND. */
+int zd_bucket_find(struct zd_engine *e, const struct zd_session *session, uint64_t id,
+                   struct zd_bucket **bucket, struct zd_err *err) __attribute__((warn_unused_result));
+/* Finds a place for a WAITING entry. 0, ZD_WAIT, or an error that leaves it as it was. */
+int zd_bucket_place(struct zd_engine *e, struct zd_request *req, struct zd_entry *entry, struct zd_err *err)
+        __attribute__((warn_unused_result));
+/* One of the slot's entries is drained. */
+void zd_bucket_slot_leave(struct zd_bucket_slot *slot, struct zd_bucket *bucket);
+/* Gives the storage of slots without entries back. True when there was some. */
+bool zd_bucket_trim(struct zd_engine *e, struct zd_member_reduce *mr);
+/* Entries go as they are. */
+void zd_bucket_drop_entries(struct zd_engine *e, struct zd_bucket *bucket);
+void zd_bucket_free(struct zd_engine *e, struct zd_bucket *bucket);
+
+/* The rank's part of the unit's gradient is drained, refused or given up. */
+void zd_entry_end(struct zd_engine *e, struct zd_entry *entry);
+/* What keeps the entry, in words. */
+void zd_entry_text(const struct zd_entry *entry, char *out, size_t out_bytes);
+
+/*
+ * Is the group caught in a circle of reserves, `entry`'s among them: CAPACITY naming ranks and units. The other
+ * reserves of the circle are refused at their next attempt.
+ */
+int zd_capacity_check(struct zd_engine *e, struct zd_entry *entry, struct zd_err *err)
+        __attribute__((warn_unused_result));
+
+/* ---- Reductions (reduce.c, slice.c) -------------------------------------------------------------------------- */
+
+enum zd_reduction_state {
+	ZD_REDUCTION_COLLECTING, /* ranks are missing */
+	ZD_REDUCTION_RUNNING,
+	ZD_REDUCTION_COMPLETE,
+	ZD_REDUCTION_FAILED,  /* will not be completed; all ranks know */
+	ZD_REDUCTION_DROPPED, /* the group failed: kept for its operations only */
+};
+
+enum zd_contribution_state {
+	ZD_CONTRIBUTION_NONE,
+	ZD_CONTRIBUTION_RESERVED,
+	ZD_CONTRIBUTION_COMMITTED,
+	ZD_CONTRIBUTION_READY,
+	ZD_CONTRIBUTION_SKIPPED,
+};
+
+struct zd_contribution {
+	uint8_t state;
+	struct zd_entry *entry; /* until drained */
+	/* From the start of the reduction on: */
+	struct zd_storage *storage;
+	uint64_t offset;
+	uint32_t order; /* among the ranks that committed */
+	uint32_t left;  /* owners that have not taken their piece yet */
+	uint32_t ops;   /* under way that read it */
+};
+
+enum zd_slice_state {
+	ZD_SLICE_WAITING, /* for staging */
+	ZD_SLICE_OPEN,    /* pieces arrive */
+	ZD_SLICE_REDUCING,
+	ZD_SLICE_DONE,
+};
+
+/* What one owner gets of a reduction. */
+struct zd_slice {
+	struct zd_reduction *reduction;
+	uint32_t owner;
+	uint8_t state;
+	uint32_t arrived;             /* pieces */
+	uint32_t segment_wait;        /* id of the segment that is being created for it */
+	struct zd_storage *staging;   /* NULL: only the owner itself contributes */
+	struct zd_storage *target;    /* while REDUCING */
+	struct zd_slice *prev, *next; /* device->staging_queue */
+};
+
+/* What a reduction is found by: the unit's id and the number of the backward. */
+enum { ZD_REDUCTION_UNIT, ZD_REDUCTION_BACKWARD, ZD_REDUCTION_NKEYS };
+
+struct zd_reduction_options {
+	uint32_t op; /* enum zerod_reduce_op */
+	float prescale;
+	bool overwrite;
+	enum zerod_dtype dtype; /* of the gradients */
+};
+
+struct zd_reduction {
+	uint64_t key[ZD_REDUCTION_NKEYS];
+	struct zd_group *group;
+	struct zd_unit *unit; /* until it is over */
+	uint8_t state;
+	bool over;           /* COMPLETE or FAILED, and no operation is left */
+	uint32_t first_rank; /* that committed: its options count */
+	struct zd_reduction_options options;
+	uint32_t nreserved, ncommitted, nskipped, ndone; /* ranks, ranks, ranks, slices */
+	uint32_t ops;
+	struct zd_failure failure;
+	struct zd_contribution *ranks;  /* world_size; NULL once COMPLETE and over */
+	struct zd_slice *slices;        /* likewise; NULL before it runs */
+	TAILQ_ENTRY(zd_reduction) link; /* until it is over */
+	UT_hash_handle hh;
+};
+
+/* Committed or skipped. */
+static inline bool zd_contribution_made(const struct zd_contribution *c)
+{
+	return c->state >= ZD_CONTRIBUTION_COMMITTED;
+}
+
+static inline uint64_t zd_reduction_slice_bytes(const struct zd_reduction *r)
+{
+	return r->unit->shard_numel * zerod_dtype_bytes(r->options.dtype);
+}
+
+/* May this rank still reserve or skip the unit in its running backward: MISMATCH, DUPLICATE, or a failure's status. */
+int zd_reduction_admit(const struct zd_member_reduce *mr, const struct zd_unit *unit, struct zd_err *err)
+        __attribute__((warn_unused_result));
+void zd_reduction_reserve(struct zd_engine *e, struct zd_entry *entry);
+/* The entry is not to be reduced after all. */
+void zd_reduction_unreserve(struct zd_engine *e, struct zd_entry *entry);
+/* Does the reduction take this: MISMATCH when ranks' options differ, or when a rank has ended its backward without it. */
+int zd_reduction_check_options(const struct zd_entry *entry, const struct zd_reduction_options *options,
+                               struct zd_err *err) __attribute__((warn_unused_result));
+int zd_reduction_check_ranks(const struct zd_entry *entry, struct zd_err *err)
+        __attribute__((warn_unused_result));
+void zd_reduction_commit(struct zd_engine *e, struct zd_entry *entry,
+                         const struct zd_reduction_options *options);
+/* The entry's fences have passed. */
+void zd_reduction_ready(struct zd_engine *e, struct zd_entry *entry);
+/* Not to be completed: every rank's window has failed. */
+void zd_reduction_fail(struct zd_engine *e, struct zd_reduction *r, int status, const char *text);
+/* Those that others contribute to and this rank, which ends the backward, does not. */
+void zd_reduction_fail_without(struct zd_engine *e, struct zd_member_reduce *mr);
+/* The first that this rank takes part in and that is not over; NULL when there is none. */
+const struct zd_reduction *zd_reduction_first_open(const struct zd_member_reduce *mr);
+/* Whom the reduction waits for. */
+uint32_t zd_reduction_waits_for(const struct zd_reduction *r);
+/* "waits for rank 2", "rank 1's streams", ... */
+void zd_reduction_text(const struct zd_reduction *r, char *out, size_t out_bytes);
+/* This rank has ended its backward: if it is the last to do so, the backward's records go. */
+void zd_reduction_forget(const struct zd_member_reduce *last);
+void zd_reduction_drop_all(struct zd_engine *e, struct zd_group *group);
+
+/* slice.c, for reduce.c: */
+void zd_slices_start(struct zd_engine *e, struct zd_reduction *r);
+void zd_slices_stop(struct zd_engine *e, struct zd_reduction *r);
+/* A source's pieces go to the owners that have room for them. */
+void zd_slices_push(struct zd_engine *e, struct zd_reduction *r, uint32_t source);
+/* reduce.c, for slice.c: an operation ended. */
+void zd_reduction_drain(struct zd_engine *e, struct zd_reduction *r, uint32_t rank);
+void zd_reduction_op_end(struct zd_engine *e, struct zd_reduction *r);
+
+extern const struct zd_sm zd_sm_backward, zd_sm_step, zd_sm_bucket_slot, zd_sm_entry, zd_sm_reduction,
+        zd_sm_contribution, zd_sm_slice;
+
+#endif

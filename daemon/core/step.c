@@ -1,0 +1,221 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * step.c - steps: what all ranks agree on after a boundary's backward, and the target's end.
+ *
+ * A step is taken by all ranks at once, when the last of them has begun it. If a reduction of its window failed, no rank
+ * takes it: each gets the failure, and its next window begins.
+ */
+#include <string.h>
+
+#include "core/reduce_internal.h"
+
+/* ---- Windows -------------------------------------------------------------------------------------------- */
+
+void zd_failure_set(struct zd_failure *failure, int status, const char *text)
+{
+	if (failure->status != 0)
+		return; /* the first counts */
+	failure->status = status;
+	failure->text = zd_strdup(text);
+}
+
+void zd_failure_clear(struct zd_failure *failure)
+{
+	free(failure->text);
+	*failure = (struct zd_failure){0};
+}
+
+void zd_step_note(struct zd_member_reduce *mr, uint64_t unit, const struct zd_op_result *result)
+{
+	struct zd_slice_norm *norm;
+	HASH_FIND(hh, mr->norms, &unit, sizeof(unit), norm);
+	if (!norm) {
+		norm = zd_calloc(1, sizeof(*norm));
+		norm->unit = unit;
+		HASH_ADD(hh, mr->norms, unit, sizeof(norm->unit), norm);
+	}
+	norm->sum_squares = result->sum_squares;
+	mr->overflow |= result->overflow;
+}
+
+void zd_step_close_window(struct zd_member_reduce *mr)
+{
+	struct zd_slice_norm *norm = mr->norms, *next;
+	HASH_CLEAR(hh, mr->norms);
+	for (; norm; norm = next) {
+		next = norm->hh.next;
+		free(norm);
+	}
+	mr->overflow = false;
+	mr->window++;
+	mr->stage = 0;
+	mr->boundary_number = 0;
+}
+
+void zd_step_drop_target(struct zd_engine *e, struct zd_member_reduce *mr)
+{
+	zd_storage_drop(e, mr->target);
+	mr->target = NULL;
+	mr->target_numel = 0;
+	mr->target_number = 0;
+}
+
+/* ---- Begin ------------------------------------------------------------------------------------------------ */
+
+static int begin_begin(struct zd_engine *e, struct zd_request *req, const struct zd_args *args,
+                       struct zd_err *err)
+{
+	struct zd_member *member;
+	int status = zd_member_find(e, req->session, args->u.group, &member, err);
+	if (status == 0)
+		status = zd_group_check(member->group, err);
+	if (status == 0)
+		status = zd_session_check_poisoned(req->session, err);
+	if (status != 0)
+		return status;
+	struct zd_member_reduce *mr = zd_member_reduce_get(member);
+	if (mr->step == ZD_STEP_NONE)
+		return zd_err_set(err, ZEROD_E_STATE, "no boundary backward of rank %u has ended",
+		                  member->rank);
+	if (mr->step != ZD_STEP_READY)
+		return zd_err_set(err, ZEROD_E_STATE, "rank %u has begun the step already", member->rank);
+	zd_reduce_request_init(req, member);
+	zd_sm_move(&zd_sm_step, &mr->step, ZD_STEP_WAITING);
+	return 0;
+}
+
+/* A rank that is a window ahead has closed this one by its failure. */
+static const struct zd_failure *window_failure(const struct zd_member_reduce *mr)
+{
+	const struct zd_group *group = mr->member->group;
+	for (uint32_t rank = 0; rank < group->world_size && mr->failure.status == 0; rank++) {
+		const struct zd_member_reduce *other = zd_member_reduce(&group->members[rank]);
+		if (other && other->window > mr->window)
+			return &other->past;
+	}
+	return &mr->failure;
+}
+
+static int begin_failed(struct zd_engine *e, struct zd_member_reduce *mr, const struct zd_failure *failure,
+                        struct zd_err *err)
+{
+	int status = zd_err_set(err, failure->status, "%s", failure->text);
+	struct zd_failure past = {failure->status, zd_strdup(failure->text)};
+	zd_failure_clear(&mr->past);
+	zd_failure_clear(&mr->failure);
+	mr->past = past;
+	zd_sm_move(&zd_sm_step, &mr->step, ZD_STEP_NONE);
+	zd_step_drop_target(e, mr);
+	zd_step_close_window(mr);
+	zd_dirty_group(e, mr->member->group); /* ranks behind learn of it */
+	return status;
+}
+
+/* The first rank that is not there yet; world_size when all are. */
+static uint32_t first_missing(const struct zd_member_reduce *mr)
+{
+	const struct zd_group *group = mr->member->group;
+	for (uint32_t rank = 0; rank < group->world_size; rank++) {
+		const struct zd_member_reduce *other = zd_member_reduce(&group->members[rank]);
+		if (!other || other->step != ZD_STEP_WAITING || other->window != mr->window)
+			return rank;
+	}
+	return group->world_size;
+}
+
+static int by_unit(const struct zd_slice_norm *a, const struct zd_slice_norm *b)
+{
+	return a->unit < b->unit ? -1 : a->unit > b->unit;
+}
+
+/* Summed in one order, by rank and then by unit, so that two runs agree bit by bit. */
+static void agree(struct zd_engine *e, struct zd_group *group)
+{
+	bool overflow = false;
+	double norm_squared = 0.0;
+	for (uint32_t rank = 0; rank < group->world_size; rank++) {
+		struct zd_member_reduce *mr = zd_member_reduce(&group->members[rank]);
+		overflow |= mr->overflow;
+		HASH_SORT(mr->norms, by_unit);
+		for (const struct zd_slice_norm *norm = mr->norms; norm; norm = norm->hh.next)
+			norm_squared += norm->sum_squares;
+	}
+	for (uint32_t rank = 0; rank < group->world_size; rank++) {
+		struct zd_member_reduce *mr = zd_member_reduce(&group->members[rank]);
+		mr->steps++;
+		mr->step_overflow = overflow;
+		mr->step_norm_squared = norm_squared;
+		zd_step_close_window(mr);
+		zd_sm_move(&zd_sm_step, &mr->step, ZD_STEP_TAKEN);
+	}
+	zd_dirty_group(e, group);
+}
+
+static int begin_attempt(struct zd_engine *e, struct zd_request *req, struct zd_err *err)
+{
+	int status = zd_reduce_request_check(req, err);
+	if (status != 0)
+		return status;
+	struct zd_member_reduce *mr = req->member->reduce;
+	if (mr->step == ZD_STEP_WAITING) {
+		const struct zd_failure *failure = window_failure(mr);
+		if (failure->status != 0)
+			return begin_failed(e, mr, failure, err);
+		uint32_t missing = first_missing(mr);
+		if (missing < req->member->group->world_size)
+			return zd_wait_for(req, ZD_WAIT_STEP, missing, 0, 0);
+		agree(e, req->member->group);
+	}
+	e->reply.u.step_begin.step = mr->steps;
+	e->reply.u.step_begin.overflow = mr->step_overflow;
+	e->reply.u.step_begin.norm_squared = mr->step_norm_squared;
+	e->reply.u.step_begin.target_dtype = mr->target_dtype;
+	if (mr->target)
+		e->reply.u.step_begin.target = zd_storage_location(
+		        mr->target, 0, mr->target_numel * zerod_dtype_bytes(mr->target_dtype));
+	return 0;
+}
+
+static void begin_cancel(struct zd_engine *e, struct zd_request *req)
+{
+	(void)e;
+	if (!zd_reduce_request_lost(req))
+		zd_sm_move(&zd_sm_step, &req->member->reduce->step, ZD_STEP_READY);
+}
+
+/* ---- End ---------------------------------------------------------------------------------------------------- */
+
+static void target_unused(struct zd_engine *e, struct zd_op *op, int status, const char *error,
+                          const struct zd_op_result *result)
+{
+	(void)status; /* with its session gone nothing reads the target any more */
+	(void)error;
+	(void)result;
+	zd_storage_unuse(e, op->owner);
+}
+
+static int end_begin(struct zd_engine *e, struct zd_request *req, const struct zd_args *args,
+                     struct zd_err *err)
+{
+	struct zd_member *member;
+	const struct zd_fence_list *fences = &args->u.step_end.fences;
+	int status = zd_member_find(e, req->session, args->u.step_end.group, &member, err);
+	if (status == 0)
+		status = zd_group_check(member->group, err);
+	if (status == 0)
+		status = zd_fences_check(fences, err);
+	if (status != 0)
+		return status;
+	struct zd_member_reduce *mr = zd_member_reduce_get(member);
+	if (mr->step != ZD_STEP_TAKEN)
+		return zd_err_set(err, ZEROD_E_STATE, "rank %u has begun no step", member->rank);
+	zd_sm_move(&zd_sm_step, &mr->step, ZD_STEP_NONE);
+	if (mr->target && zd_fences_watch(e, req->session, member->group->job, member->device->index, fences,
+	                                  target_unused, mr->target, 0))
+		zd_storage_use(mr->target);
+	zd_step_drop_target(e, mr);
+	return 0;
+}
+
+const struct zd_request_type zd_req_step_begin = {"step_begin", begin_begin, begin_attempt, begin_cancel};
+const struct zd_request_type zd_req_step_end = {.name = "step_end", .begin = end_begin};

@@ -1,0 +1,89 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * storage.c - memory of buckets, staging and targets: charged while somebody owns it, kept while an operation uses it.
+ */
+#include "core/reduce_internal.h"
+
+int zd_storage_new(struct zd_engine *e, struct zd_request *req, struct zd_member *member,
+                   enum zd_charge charge, uint64_t bytes, struct zd_storage **out, struct zd_err *err)
+{
+	struct zd_job *job = member->group->job;
+	struct zd_device *device = member->device;
+	struct zd_extent extent;
+	if (bytes > ZD_MAX_BYTES)
+		return zd_err_set(err, ZEROD_E_NO_MEMORY, "%llu bytes do not fit on device %u",
+		                  (unsigned long long)bytes, device->index);
+	int status = charge == ZD_CHARGE_STAGING ? 0 : zd_quota_check(e, job, bytes, err);
+	if (status == 0)
+		status = zd_pool_alloc(e, req, job, device, ZD_PURPOSE_GRADIENTS, bytes, ZD_BLOCK_MIN_ALIGN,
+		                       &extent, err);
+	if (status != 0)
+		return status;
+	struct zd_storage *storage = zd_calloc(1, sizeof(*storage));
+	storage->member = member;
+	storage->device = device;
+	storage->extent = extent;
+	storage->charge = charge;
+	TAILQ_INSERT_TAIL(&member->reduce->storages, storage, link);
+	zd_charge(e, job, device, charge, extent.bytes);
+	if (charge == ZD_CHARGE_STAGING)
+		device->staging_bytes += extent.bytes;
+	*out = storage;
+	return 0;
+}
+
+static void storage_free(struct zd_engine *e, struct zd_storage *storage)
+{
+	struct zd_member_reduce *mr = storage->member->reduce;
+	zd_pool_free(e, &storage->extent);
+	TAILQ_REMOVE(&mr->storages, storage, link);
+	free(storage);
+	zd_member_reduce_release(mr);
+}
+
+void zd_storage_drop(struct zd_engine *e, struct zd_storage *storage)
+{
+	if (!storage)
+		return;
+	struct zd_group *group = storage->member->group;
+	uint64_t bytes = storage->extent.bytes;
+	zd_assert(!storage->dropped);
+	storage->dropped = true;
+	zd_uncharge(e, group->job, storage->device, storage->charge, bytes);
+	if (storage->charge == ZD_CHARGE_STAGING)
+		storage->device->staging_bytes -= bytes;
+	if (storage->uses == 0) {
+		storage_free(e, storage);
+		return;
+	}
+	storage->device->quarantine_bytes += bytes;
+	zd_group_ref(group);
+	zd_dirty(e, storage->device); /* quota and staging have room */
+}
+
+void zd_storage_use(struct zd_storage *storage)
+{
+	zd_assert(!storage->dropped);
+	storage->uses++;
+}
+
+void zd_storage_unuse(struct zd_engine *e, struct zd_storage *storage)
+{
+	zd_assert(storage->uses > 0);
+	storage->uses--;
+	if (storage->uses > 0 || !storage->dropped)
+		return;
+	struct zd_group *group = storage->member->group;
+	storage->device->quarantine_bytes -= storage->extent.bytes;
+	storage_free(e, storage);
+	zd_group_unref(e, group);
+}
+
+struct zd_location zd_storage_location(const struct zd_storage *storage, uint64_t offset, uint64_t bytes)
+{
+	struct zd_location location = zd_extent_location(&storage->extent);
+	zd_assert(offset <= location.bytes && bytes <= location.bytes - offset);
+	location.offset += offset;
+	location.bytes = bytes;
+	return location;
+}

@@ -42,6 +42,7 @@ struct zd_bench {
 	const char *socket_path; /* of the daemon that is measured */
 	char daemon[96];         /* "zerod 0.1.0 on host devices" */
 	uint32_t devices;
+	uint64_t wrong; /* elements, in all results */
 	json_t *results, *targets;
 };
 
@@ -203,7 +204,7 @@ struct zd_latency_row {
 };
 
 void zd_report_begin(const struct zd_bench *bench);
-void zd_report_bandwidth(const struct zd_bench *bench, const struct zd_bandwidth_row *row);
+void zd_report_bandwidth(struct zd_bench *bench, const struct zd_bandwidth_row *row);
 void zd_report_latency(const struct zd_bench *bench, const struct zd_latency_row *row);
 /* A single figure with its unit. */
 void zd_report_figure(const struct zd_bench *bench, const char *what, double value, const char *unit);

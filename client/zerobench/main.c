@@ -52,10 +52,12 @@ static const struct argp_option argp_options[] = {
 static const char doc[] =
         "Measures zerod: gathers, reductions and requests, each against a baseline taken in the same run."
         "\vSIZE is in bytes, or with K, M, G in powers of 1024. Times are medians. rpc and scale have no "
-        "sizes; alloc, rpc "
-        "and scale have no contents to check. The exit code is 0, 2 for wrong usage, or the number of "
-        "zerod's status. "
-        "Figures that zerod promises end the output, in lines that begin with \"# target:\".";
+        "sizes; "
+        "alloc, rpc and scale have no contents to check. Figures that zerod promises end the output, in "
+        "lines that "
+        "begin with \"# target:\". The exit code is 0, 2 for wrong usage, 28 when elements are wrong, or the "
+        "number of "
+        "zerod's status.";
 
 static uint64_t parse_bytes(struct argp_state *state, const char *name, const char *text)
 {
@@ -253,9 +255,13 @@ static int run(struct zd_bench *bench, struct zd_err *err)
 	} else {
 		status = measure_private(bench, err);
 	}
-	if (!status)
-		zd_report_end(bench);
-	return status;
+	if (status)
+		return status;
+	zd_report_end(bench);
+	if (bench->wrong)
+		return zd_err_set(err, ZEROD_E_DEVICE, "%llu elements are wrong",
+		                  (unsigned long long)bench->wrong);
+	return 0;
 }
 
 int main(int argc, char **argv)

@@ -96,8 +96,9 @@ static double us(uint64_t ns)
 	return (double)ns / 1e3;
 }
 
-void zd_report_bandwidth(const struct zd_bench *bench, const struct zd_bandwidth_row *row)
+void zd_report_bandwidth(struct zd_bench *bench, const struct zd_bandwidth_row *row)
 {
+	bench->wrong += row->wrong;
 	const struct zd_bench_options *options = &bench->options;
 	const char *dtype = zerod_dtype_name(options->dtype);
 	/* Bytes a nanosecond are GB/s. The bus factor of all-gather and reduce-scatter is NCCL's: (n - 1) / n. */

@@ -268,5 +268,7 @@ int charlm_rank_micro_step(struct rank *r, bool boundary, double *loss)
 	int rc = forward(r, loss, &embedding);
 	if (rc == ZEROD_OK)
 		rc = backward(r, embedding, boundary);
+	if (rc == ZEROD_OK)
+		rc = charlm_rank_synchronize(r); /* the caller may change the samples */
 	return rc == ZEROD_OK ? wait_for_releases(r) : rc;
 }

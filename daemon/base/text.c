@@ -65,8 +65,13 @@ bool zd_utf8_valid(const char *text, size_t bytes)
 	const unsigned char *end = at + bytes;
 
 	while (at < end) {
-		size_t length = utf8_character(at, (size_t)(end - at));
+		size_t length;
 
+		if (*at >= 0x20 && *at < 0x7f) { /* nearly all names are nothing else */
+			at++;
+			continue;
+		}
+		length = utf8_character(at, (size_t)(end - at));
 		if (length == 0 || is_control(at))
 			return false;
 		at += length;

@@ -212,7 +212,7 @@ void zd_lease_add(struct zd_engine *e, struct zd_buffer *buffer, const char *tag
 	struct zd_lease *lease = zd_lease_find(buffer, tag);
 	if (!lease) {
 		lease = zd_calloc(1, sizeof(*lease));
-		(void)snprintf(lease->tag, sizeof(lease->tag), "%s", tag);
+		memcpy(lease->tag, tag, strlen(tag) + 1); /* a request's: checked there */
 		lease->since_ns = e->now_ns;
 		TAILQ_INSERT_TAIL(&buffer->leases, lease, link);
 	}

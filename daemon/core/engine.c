@@ -74,6 +74,7 @@ void zd_engine_free(struct zd_engine *e)
 		}
 	}
 	zd_assert(!e->groups && !e->jobs && !e->segments && !e->allocations);
+	free(e->spare_request);
 	free(e->devices);
 	free(e);
 }

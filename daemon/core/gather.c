@@ -199,7 +199,7 @@ static int gather_begin(struct zd_engine *e, struct zd_request *req, const struc
 	req->u.gather.version = args->u.gather.version;
 	req->u.gather.uses = args->u.gather.uses ? args->u.gather.uses : 1;
 	req->u.gather.prefetch = args->u.gather.prefetch;
-	(void)snprintf(req->u.gather.tag, sizeof(req->u.gather.tag), "%s", args->u.gather.tag);
+	memcpy(req->u.gather.tag, args->u.gather.tag, strlen(args->u.gather.tag) + 1); /* checked above */
 	part->users++;
 	return 0;
 }
@@ -239,8 +239,10 @@ static int gather_done(struct zd_engine *e, struct zd_request *req, struct zd_bu
 		                  lease->uses, part->unit->name);
 	zd_lease_add(e, buffer, req->u.gather.tag, req->u.gather.uses);
 	e->reply.u.gather.buffer = zd_extent_location(&buffer->extent);
-	e->reply.u.gather.nfences = buffer->nfences;
-	e->reply.u.gather.fences = buffer->fences;
+	if (buffer->state == ZD_BUFFER_INFLIGHT) {
+		e->reply.u.gather.nfences = buffer->nfences;
+		e->reply.u.gather.fences = buffer->fences;
+	}
 	if (e->client_copies_own_slice)
 		e->reply.u.gather.own_shard = zd_extent_location(&part->shard);
 	return 0;
@@ -344,7 +346,7 @@ static int release_begin(struct zd_engine *e, struct zd_request *req, const stru
 	req->member = zd_part_member(part);
 	req->device = req->member->device;
 	req->u.release.part = part;
-	(void)snprintf(req->u.release.tag, sizeof(req->u.release.tag), "%s", args->u.release.tag);
+	memcpy(req->u.release.tag, args->u.release.tag, strlen(args->u.release.tag) + 1); /* checked above */
 	req->u.release.nfences = fences->count;
 	if (fences->count > 0) {
 		req->u.release.fences = zd_calloc(fences->count, sizeof(*fences->fences));

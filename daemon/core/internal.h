@@ -568,7 +568,8 @@ struct zd_engine {
 	struct zd_segment *segments;
 	struct zd_allocation *allocations;
 	struct zd_op *ops;
-	struct zd_owner *owners; /* hash by uid */
+	struct zd_owner *owners;          /* hash by uid */
+	struct zd_request *spare_request; /* not in use; NULL: none */
 };
 
 static inline uint64_t zd_next_id(struct zd_engine *e)

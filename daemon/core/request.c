@@ -18,14 +18,28 @@ static void reply_error(struct zd_engine *e, uint64_t session, uint64_t request,
 	e->sink.reply(e->sink.arg, &reply);
 }
 
-static void request_free(struct zd_request *req)
+/* Most requests are done at once, so the last one's memory is kept for the next. */
+static struct zd_request *request_new(struct zd_engine *e)
+{
+	struct zd_request *req = e->spare_request;
+	if (!req)
+		return zd_calloc(1, sizeof(*req));
+	e->spare_request = NULL;
+	memset(req, 0, sizeof(*req));
+	return req;
+}
+
+static void request_free(struct zd_engine *e, struct zd_request *req)
 {
 	if (req->kind == ZD_REQ_UPDATE_BEGIN || req->kind == ZD_REQ_PUBLISH)
 		free(req->u.publish.parts);
 	if (req->kind == ZD_REQ_RELEASE)
 		free(req->u.release.fences);
 	free(req->failed_text);
-	free(req);
+	if (e->spare_request)
+		free(req);
+	else
+		e->spare_request = req;
 }
 
 static void enqueue(struct zd_engine *e, struct zd_request *req)
@@ -70,7 +84,7 @@ static void finish(struct zd_engine *e, struct zd_request *req, int status, cons
 	} else {
 		reply_error(e, req->session->id, req->id, req->kind, status, text);
 	}
-	request_free(req);
+	request_free(e, req);
 }
 
 /* Sets the memory_waiters count to what the request now waits for. */
@@ -120,7 +134,7 @@ void zd_engine_request(struct zd_engine *e, const struct zd_call *call, const st
 		return;
 	}
 	struct zd_err err = ZD_ERR_NONE;
-	req = zd_calloc(1, sizeof(*req));
+	req = request_new(e);
 	req->id = call->request;
 	req->kind = args->kind;
 	req->since_ns = e->now_ns;
@@ -170,7 +184,7 @@ void zd_request_op_done(struct zd_engine *e, struct zd_op *op, int status, const
 	req->pending_ops--;
 	if (req->cancelled) {
 		if (req->pending_ops == 0)
-			request_free(req);
+			request_free(e, req);
 		return;
 	}
 	if (status != 0)
@@ -189,7 +203,7 @@ static void drop(struct zd_engine *e, struct zd_request *req, int status, const 
 	if (req->pending_ops > 0)
 		req->cancelled = true;
 	else
-		request_free(req);
+		request_free(e, req);
 }
 
 void zd_requests_drop(struct zd_engine *e, struct zd_session *session, struct zd_member *member, int status,

@@ -34,10 +34,6 @@ end() {
 		kill "$daemon" 2>/dev/null || true
 		wait "$daemon" 2>/dev/null || true
 	fi
-	if [ "$status" -ne 0 ] && [ -s "$dir/zerod.log" ]; then
-		echo "demo: the daemon's last words:" >&2
-		tail -n 20 "$dir/zerod.log" >&2
-	fi
 	rm -rf "$dir"
 	exit "$status"
 }
@@ -46,12 +42,19 @@ trap 'exit 130' INT
 trap 'exit 143' TERM
 trap 'exit 129' HUP
 
-"$build/bin/zerod" --foreground --backend host --devices 4 --arena 256M --socket "$socket" >"$dir/zerod.log" 2>&1 &
+last_words() {
+	echo "demo: the daemon's last words:" >&2
+	tail -n 20 "$dir/zerod.log" >&2
+}
+
+# In a session of its own: Ctrl-C is for this script, which ends the training first and then the daemon.
+setsid "$build/bin/zerod" --foreground --backend host --devices 4 --arena 256M --socket "$socket" >"$dir/zerod.log" 2>&1 &
 daemon=$!
 deadline=$((SECONDS + 10))
 until "$build/bin/zeroctl" --socket "$socket" status >/dev/null 2>&1; do
 	if ! kill -0 "$daemon" 2>/dev/null || [ $SECONDS -ge $deadline ]; then
 		echo "demo: zerod did not start" >&2
+		last_words
 		exit 1
 	fi
 	sleep 0.02
@@ -66,4 +69,5 @@ worker=$!
 status=0
 wait "$worker" || status=$?
 worker=
+[ $status -le 1 ] || last_words # 0: well; 1: the comparison failed, which charlm has said
 exit $status

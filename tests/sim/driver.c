@@ -228,8 +228,23 @@ static void start(struct zd_sim_world *world)
 		world->groups[g].step_first = UINT32_MAX;
 	zd_sim_rng_init(&world->rng, config->seed, UINT64_MAX / 2);
 	tick(world, 1000);
-	for (uint32_t a = 0; a < config->nactors; a++)
+	for (uint32_t a = 0; a < config->nactors; a++) {
+		world->actors[a].next = world->program.first[a];
 		zd_sim_actor_wake(world, a);
+	}
+}
+
+static void end_job(struct zd_sim_world *world, struct zd_sim_session *session, uint64_t job, uint32_t group)
+{
+	struct zd_args args = {.kind = ZD_REQ_END_JOB, .u.job = job};
+	struct zd_sim_request request = {.group = (uint8_t)group};
+
+	if (job == 0)
+		return;
+	zd_sim_send(world, session, &request, &args);
+	if (zd_sim_durable_job(world) == job)
+		zd_sim_fail(world, "durable job %llu, without sessions, cannot be ended",
+		            (unsigned long long)job);
 }
 
 /* Everybody is gone: durable jobs are ended, and nothing may be left. */
@@ -241,15 +256,10 @@ static void clean_up(struct zd_sim_world *world)
 	world->actors[janitor].done = true;
 	zd_sim_session_open(world, janitor);
 	struct zd_sim_session *session = world->actors[janitor].session;
-	for (uint32_t j = 0; j < world->config.njobs; j++) {
-		struct zd_args args = {.kind = ZD_REQ_END_JOB, .u.job = zd_sim_job_id(world, j)};
-		struct zd_sim_request request = {.group = (uint8_t)world->config.jobs[j].first_group};
-		if (args.u.job && !world->config.jobs[j].durable)
-			zd_sim_fail(world, "job %s is not durable, and outlives its sessions",
-			            world->config.jobs[j].name);
-		if (args.u.job)
-			zd_sim_send(world, session, &request, &args);
-	}
+	for (uint32_t j = 0; j < world->config.njobs; j++)
+		end_job(world, session, zd_sim_job_id(world, j), world->config.jobs[j].first_group);
+	for (uint64_t job = zd_sim_durable_job(world); job; job = zd_sim_durable_job(world))
+		end_job(world, session, job, UINT8_MAX); /* a stranger's */
 	zd_sim_session_close(world, session);
 	drain(world);
 	if (world->pending_ops || world->nwatches)

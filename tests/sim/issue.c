@@ -100,6 +100,20 @@ static bool somebody_registered(const struct issue *issue, uint32_t unit)
 	return false;
 }
 
+/* The group's id; noise knows it from another rank when its own join is not answered yet. */
+static uint64_t group_id(const struct issue *issue)
+{
+	const struct zd_sim_world *world = issue->world;
+
+	for (uint32_t i = 0;
+	     !issue->member->id && issue->op->noise && issue->member->joining && i < world->nsessions; i++) {
+		const struct zd_sim_session *other = world->sessions[i];
+		if (other->open && other->members[issue->op->group].id)
+			return other->members[issue->op->group].id;
+	}
+	return issue->member->id;
+}
+
 static bool issue_register(struct issue *issue)
 {
 	const struct zd_sim_unit_config *unit = &issue->group->units[issue->op->unit];
@@ -108,10 +122,10 @@ static bool issue_register(struct issue *issue)
 	        {.name = "last", .offset_numel = unit->numel - 1, .ndim = 2, .shape = {1, 1}},
 	};
 
-	if (!issue->member->id)
+	if (!group_id(issue))
 		return false;
 	issue->args.kind = ZD_REQ_UNIT_REGISTER;
-	issue->args.u.unit_register.group = issue->member->id;
+	issue->args.u.unit_register.group = group_id(issue);
 	issue->args.u.unit_register.name = unit->name;
 	issue->args.u.unit_register.dtype = unit->dtype;
 	issue->args.u.unit_register.numel = unit->numel;
@@ -126,6 +140,8 @@ static bool issue_register(struct issue *issue)
 		return send(issue);
 	}
 	issue->handle->registering = true;
+	issue->model->shards[issue->op->unit][issue->rank].device =
+	        issue->world->config.actors[issue->session->actor].device;
 	return send(issue);
 }
 
@@ -231,9 +247,9 @@ static bool issue_publish(struct issue *issue)
 static bool issue_commit(struct issue *issue)
 {
 	issue->args.kind = ZD_REQ_COMMIT;
-	issue->args.u.commit.group = issue->member->id;
+	issue->args.u.commit.group = group_id(issue);
 	issue->args.u.commit.step = issue->op->arg;
-	return issue->member->id && send(issue);
+	return group_id(issue) && send(issue);
 }
 
 static bool issue_set_persistent(struct issue *issue)
@@ -271,11 +287,12 @@ static bool issue_gather(struct issue *issue)
 static bool issue_use(struct issue *issue)
 {
 	struct zd_sim_lease *lease = &issue->handle->leases[issue->op->tag];
+	uint32_t stream = issue->world->config.client_copies ? lease->home : any_stream(issue);
 
 	if (lease->uses == 0)
 		return false;
-	zd_sim_lease_read(issue->world, issue->session, issue->op->group, issue->op->unit, lease,
-	                  any_stream(issue));
+	zd_sim_lease_read(issue->world, issue->session, issue->op->group, issue->op->unit, lease, stream,
+	                  false);
 	return true;
 }
 
@@ -306,8 +323,8 @@ static bool issue_of_kind(struct issue *issue)
 		return issue_join(issue);
 	case ZD_SIM_LEAVE:
 		issue->args.kind = ZD_REQ_GROUP_LEAVE;
-		issue->args.u.group = issue->member->id;
-		return issue->member->id && send(issue);
+		issue->args.u.group = group_id(issue);
+		return group_id(issue) && send(issue);
 	case ZD_SIM_RESET:
 		issue->args.kind = ZD_REQ_SESSION_RESET;
 		return send(issue);

@@ -291,8 +291,14 @@ static void run_segment(struct zd_sim_world *world, const struct zd_sim_queued *
 	*segment = world->segments[--world->nsegments];
 }
 
-static void store_signal(struct zd_sim_world *world, const struct zd_signal *signal)
+/*
+ * A command that failed aborts its timeline, before a later one can move it on: a waiter must not take a failure for bytes.
+ * Only a SIGNAL command takes an aborted timeline back into use.
+ */
+static void store_signal(struct zd_sim_world *world, const struct zd_command *command, bool failed)
 {
+	const struct zd_signal *signal = &command->signal;
+	uint64_t value = failed ? (uint64_t)ZD_FENCE_ABORTED : signal->value;
 	struct zd_sim_session *session = zd_sim_session_find(world, signal->session);
 
 	if (!session || !session->open)
@@ -300,11 +306,14 @@ static void store_signal(struct zd_sim_world *world, const struct zd_signal *sig
 	if (signal->timeline >= ZD_TIMELINES)
 		zd_sim_fail(world, "signal of timeline %u", signal->timeline);
 	uint64_t *counter = &session->daemon_page[signal->timeline];
-	if (signal->value <= *counter && *counter != (uint64_t)ZD_FENCE_ABORTED)
+	bool aborted = *counter == (uint64_t)ZD_FENCE_ABORTED;
+	if (aborted && command->kind != ZD_CMD_SIGNAL)
+		return;
+	if (value <= *counter && !aborted)
 		zd_sim_fail(world, "timeline %u of session %llu goes from %llu to %llu", signal->timeline,
 		            (unsigned long long)session->id, (unsigned long long)*counter,
-		            (unsigned long long)signal->value);
-	*counter = signal->value;
+		            (unsigned long long)value);
+	*counter = value;
 	zd_sim_streams_kick(world, session);
 }
 
@@ -345,8 +354,8 @@ void zd_sim_lane_run(struct zd_sim_world *world, uint32_t device)
 			run_segment(world, queued);
 		if (queued->fails)
 			status = command->kind == ZD_CMD_SEGMENT_CREATE ? ZEROD_E_NO_MEMORY : ZEROD_E_DEVICE;
-		else if (command->signal.session)
-			store_signal(world, &command->signal);
+		if (command->signal.session)
+			store_signal(world, command, queued->fails);
 		if (command->op)
 			complete(world, lane, command->op, status, result);
 		lane->halfway = false;

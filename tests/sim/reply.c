@@ -16,6 +16,11 @@ void zd_sim_location_seen(struct zd_sim_world *world, const struct zd_sim_sessio
 	world->seen[world->nseen++].segment = at->segment;
 }
 
+static bool same_place(const struct zd_location *a, const struct zd_location *b)
+{
+	return a->segment == b->segment && a->offset == b->offset && a->bytes == b->bytes;
+}
+
 static void check_zero(struct zd_sim_world *world, const struct zd_location *at, const char *what)
 {
 	const uint8_t *bytes = zd_sim_memory(world, at, what);
@@ -50,6 +55,7 @@ static void replied_register(struct zd_sim_world *world, struct zd_sim_session *
 	uint64_t numel = zd_sim_shard_numel(group, unit), each = zerod_dtype_bytes(group->units[unit].dtype);
 
 	handle->registering = false;
+	shard->maybe = shard->maybe || reply->status == ZEROD_E_DEADLINE; /* it may be placed already */
 	if (reply->status != 0)
 		return;
 	if (reply->u.unit_register.shard_numel != numel ||
@@ -67,7 +73,7 @@ static void replied_register(struct zd_sim_world *world, struct zd_sim_session *
 	handle->target_offset_numel = reply->u.unit_register.target_offset_numel;
 	if (shard->exists) {
 		if (shard->version != reply->u.unit_register.version ||
-		    memcmp(&shard->at, &handle->shard, sizeof(shard->at)) != 0)
+		    !same_place(&shard->at, &handle->shard))
 			zd_sim_fail(world, "shard of %s/%s, rank %u: was version %llu, now %llu at %u+%llu",
 			            group->name, group->units[unit].name, rank,
 			            (unsigned long long)shard->version,
@@ -76,11 +82,12 @@ static void replied_register(struct zd_sim_world *world, struct zd_sim_session *
 		return;
 	}
 	check_zero(world, &handle->shard, "new shard");
-	memset(shard, 0, sizeof(*shard));
+	shard->next_key = 0;
+	memset(shard->keys, 0, sizeof(shard->keys));
+	shard->maybe = false;
 	shard->exists = true;
 	shard->version = reply->u.unit_register.version;
 	shard->at = handle->shard;
-	shard->device = world->config.actors[session->actor].device;
 }
 
 static void replied_unregister(struct zd_sim_world *world, struct zd_sim_session *session,
@@ -121,14 +128,14 @@ static void replied_update(struct zd_sim_world *world, struct zd_sim_session *se
 /* ---- Gather and release ------------------------------------------------------------------------------------------------- */
 
 void zd_sim_lease_read(struct zd_sim_world *world, struct zd_sim_session *session, uint32_t group,
-                       uint32_t unit, struct zd_sim_lease *lease, uint32_t stream)
+                       uint32_t unit, struct zd_sim_lease *lease, uint32_t stream, bool copies)
 {
 	const struct zd_sim_group_config *config = &world->config.groups[group];
 	struct zd_sim_item *item = zd_sim_stream_append(world, session, stream, ZD_SIM_ITEM_WAIT);
 
 	item->nfences = lease->nfences;
 	memcpy(item->fences, lease->fences, lease->nfences * sizeof(*lease->fences));
-	if (lease->own_shard.segment) {
+	if (copies && lease->own_shard.segment) {
 		uint32_t rank = zd_sim_rank(&world->config, session->actor, group);
 		uint64_t bytes = zd_sim_shard_numel(config, unit) *
 		                 zerod_dtype_bytes(config->units[unit].dtype);
@@ -139,13 +146,15 @@ void zd_sim_lease_read(struct zd_sim_world *world, struct zd_sim_session *sessio
 		item->at.offset += rank * bytes;
 		item->at.bytes = bytes;
 	}
+	lease->streams |= (uint8_t)(1u << stream);
+	if (lease->doubtful)
+		return;
 	item = zd_sim_stream_append(world, session, stream, ZD_SIM_ITEM_READ);
 	item->group = (uint8_t)group;
 	item->unit = (uint8_t)unit;
 	item->at = lease->buffer;
 	item->value = lease->version;
 	memcpy(item->keys, lease->keys, sizeof(item->keys));
-	lease->streams |= (uint8_t)(1u << stream);
 }
 
 static void check_gather(struct zd_sim_world *world, const struct zd_sim_handle *handle,
@@ -198,7 +207,7 @@ static void replied_gather(struct zd_sim_world *world, struct zd_sim_session *se
 	const struct zd_location *at = &reply->u.gather.buffer;
 	zd_sim_location_seen(world, session, at);
 	if (group->units[request->unit].slot) {
-		if (handle->slot_at.segment && memcmp(&handle->slot_at, at, sizeof(*at)) != 0)
+		if (handle->slot_at.segment && !same_place(&handle->slot_at, at))
 			zd_sim_fail(world, "%s/%s was in its slot at %u+%llu and is now at %u+%llu",
 			            group->name, group->units[request->unit].name, handle->slot_at.segment,
 			            (unsigned long long)handle->slot_at.offset, at->segment,
@@ -206,6 +215,8 @@ static void replied_gather(struct zd_sim_world *world, struct zd_sim_session *se
 		handle->slot_at = *at;
 	}
 	lease->uses += request->uses;
+	lease->home = request->stream;
+	lease->doubtful = false;
 	lease->version = reply->u.gather.version;
 	lease->buffer = *at;
 	lease->own_shard = reply->u.gather.own_shard;
@@ -215,7 +226,7 @@ static void replied_gather(struct zd_sim_world *world, struct zd_sim_session *se
 		lease->keys[r] = world->groups[request->group]
 		                         .shards[request->unit][r]
 		                         .keys[reply->u.gather.version % ZD_SIM_VERSIONS];
-	zd_sim_lease_read(world, session, request->group, request->unit, lease, request->stream);
+	zd_sim_lease_read(world, session, request->group, request->unit, lease, request->stream, true);
 }
 
 static void replied_release(struct zd_sim_world *world, struct zd_sim_session *session,
@@ -259,6 +270,18 @@ static void replied_alloc(struct zd_sim_world *world, struct zd_sim_session *ses
 	zd_sim_pattern_write(alloc->key, zd_sim_memory(world, &alloc->at, "allocation"), alloc->at.bytes);
 }
 
+/* The session starts anew with what it holds; what that has for bytes is not to be relied on. */
+static void reset_session(struct zd_sim_session *session)
+{
+	session->poisoned = false;
+	for (uint32_t s = 0; s < ZD_SIM_STREAMS; s++)
+		session->streams[s].garbage = false;
+	for (uint32_t g = 0; g < ZD_SIM_GROUPS; g++)
+		for (uint32_t u = 0; u < ZD_SIM_UNITS; u++)
+			for (uint32_t t = 0; t < ZD_SIM_TAGS; t++)
+				session->members[g].handles[u].leases[t].doubtful = true;
+}
+
 static void replied_other(struct zd_sim_world *world, struct zd_sim_session *session,
                           const struct zd_sim_request *request, const struct zd_reply *reply)
 {
@@ -266,15 +289,14 @@ static void replied_other(struct zd_sim_world *world, struct zd_sim_session *ses
 		return;
 	switch (request->kind) {
 	case ZD_REQ_SESSION_RESET:
-		session->poisoned = false;
-		for (uint32_t s = 0; s < ZD_SIM_STREAMS; s++)
-			session->streams[s].garbage = false;
+		reset_session(session);
 		break;
 	case ZD_REQ_GROUP_LEAVE:
 		zd_sim_member_gone(world, session, request->group);
 		break;
 	case ZD_REQ_END_JOB:
-		zd_sim_job_gone(world, world->config.groups[request->group].job);
+		if (request->group < world->config.ngroups)
+			zd_sim_job_gone(world, world->config.groups[request->group].job);
 		break;
 	case ZD_REQ_ABORT_GROUP:
 		zd_sim_taint(world, request->group);

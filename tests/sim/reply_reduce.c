@@ -30,8 +30,11 @@ static void replied_reserve(struct zd_sim_world *world, struct zd_sim_session *s
 		zd_sim_fail(world, "entry for %s/%s has %llu bytes instead of %llu", group->name,
 		            group->units[request->unit].name, (unsigned long long)entry->at.bytes,
 		            (unsigned long long)bytes);
-	if (zd_sim_pattern_check(0, zd_sim_memory(world, &entry->at, "entry"), bytes) != bytes)
-		zd_sim_fail(world, "entry for %s/%s is not zeroed", group->name,
+	uint64_t true_bytes = group->units[request->unit].numel *
+	                      zerod_dtype_bytes(group->plan.gradient_dtype);
+	const uint8_t *padding = zd_sim_memory(world, &entry->at, "entry") + true_bytes;
+	if (zd_sim_pattern_check(0, padding, bytes - true_bytes) != bytes - true_bytes)
+		zd_sim_fail(world, "entry for %s/%s: its padding is not zeroed", group->name,
 		            group->units[request->unit].name);
 }
 

@@ -163,12 +163,13 @@ static bool buffer_row(const struct zd_row *row, void *arg)
 
 	if (live)
 		tally->gathered[row->u.buffer.device] += row->u.buffer.padded_bytes;
-	if (!live && row->u.buffer.nholders)
-		zd_sim_fail(tally->world, "a buffer that is %s has holders", row->state);
+	if (strcmp(row->state, "QUARANTINED") == 0 && row->u.buffer.nholders)
+		zd_sim_fail(tally->world, "a quarantined buffer of %s/%s/%s has holders", row->job,
+		            row->group, row->name);
 	if (strcmp(row->state, "WAITING") == 0 && tally->quiet && !row->u.buffer.waits_for[0])
 		zd_sim_fail(tally->world, "gather of %s/%s/%s waits for nothing", row->job, row->group,
 		            row->name);
-	for (uint32_t i = 0; i < row->u.buffer.nholders; i++)
+	for (uint32_t i = 0; live && i < row->u.buffer.nholders; i++)
 		check_holder(tally, row, &row->u.buffer.holders[i],
 		             tally->world->config.jobs[job].first_group + (uint32_t)number_in(row->group));
 	return true;
@@ -360,4 +361,19 @@ uint64_t zd_sim_job_id(struct zd_sim_world *world, uint32_t job)
 
 	list(world, ZD_TABLE_JOBS, find_job, &wanted);
 	return wanted.id;
+}
+
+static bool find_durable(const struct zd_row *row, void *arg)
+{
+	if (row->u.job.durable)
+		*(uint64_t *)arg = row->id;
+	return true;
+}
+
+uint64_t zd_sim_durable_job(struct zd_sim_world *world)
+{
+	uint64_t id = 0;
+
+	list(world, ZD_TABLE_JOBS, find_durable, &id);
+	return id;
 }

@@ -215,7 +215,9 @@ struct zd_sim_stream {
 struct zd_sim_lease {
 	uint32_t uses;    /* releases that are owed */
 	uint32_t pending; /* gathers without a reply */
+	bool doubtful;    /* from before a reset: what is in it counts as garbage */
 	uint8_t streams;  /* bits: which streams read since the last release */
+	uint8_t home;     /* the stream on which the own slice was copied */
 	struct zd_location buffer, own_shard;
 	uint64_t version, keys[ZD_SIM_WORLD];
 	uint32_t nfences;
@@ -296,7 +298,7 @@ struct zd_sim_actor {
 
 /* One rank's shard of one unit. */
 struct zd_sim_shard {
-	bool exists, maybe; /* maybe: its session ended before the register was answered */
+	bool exists, maybe; /* maybe: its register ended without a success */
 	uint64_t version;
 	uint64_t keys[ZD_SIM_VERSIONS]; /* content of each version */
 	uint64_t next_key;              /* of the version under way */
@@ -448,9 +450,9 @@ void zd_sim_send(struct zd_sim_world *world, struct zd_sim_session *session,
 void zd_sim_reply(void *world, const struct zd_reply *reply);
 void zd_sim_reply_reduce(struct zd_sim_world *world, struct zd_sim_session *session,
                          const struct zd_sim_request *request, const struct zd_reply *reply);
-/* Queues a read of the gathered buffer on the stream. */
+/* Queues a read of the gathered buffer on the stream. A client that copies its own slice does so once, by `copies`. */
 void zd_sim_lease_read(struct zd_sim_world *world, struct zd_sim_session *session, uint32_t group,
-                       uint32_t unit, struct zd_sim_lease *lease, uint32_t stream);
+                       uint32_t unit, struct zd_sim_lease *lease, uint32_t stream, bool copies);
 /* A location that a reply gave to the session: it must be mapped by it. */
 void zd_sim_location_seen(struct zd_sim_world *world, const struct zd_sim_session *session,
                           const struct zd_location *at);
@@ -468,7 +470,8 @@ void zd_sim_rows_check(struct zd_sim_world *world);
 void zd_sim_budget_check(struct zd_sim_world *world);
 void zd_sim_waits_check(struct zd_sim_world *world);
 void zd_sim_empty_check(struct zd_sim_world *world);
-uint64_t zd_sim_job_id(struct zd_sim_world *world, uint32_t job);
+uint64_t zd_sim_job_id(struct zd_sim_world *world, uint32_t job); /* 0: there is none */
+uint64_t zd_sim_durable_job(struct zd_sim_world *world);          /* any; 0: there is none */
 
 /* shrink.c */
 /* Prints the seed's configuration and the smallest program found within `seconds` that fails in the same way. */

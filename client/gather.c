@@ -14,7 +14,13 @@
 static int choose_tag(const char *given, const char **tag, struct zd_err *err)
 {
 	*tag = given ? given : DEFAULT_TAG;
-	return zd_name_check(*tag, ZD_MAX_TAG_BYTES, "tag", err);
+	return given ? zd_name_check(*tag, ZD_MAX_TAG_BYTES, "tag", err) : 0;
+}
+
+/* The default is left out of messages. */
+static char *wire_tag(const char *tag)
+{
+	return strcmp(tag, DEFAULT_TAG) == 0 ? (char *)"" : (char *)tag;
 }
 
 /* The table's reference is the first. */
@@ -68,8 +74,8 @@ static int post_gather(struct zerod_client *client, struct zc_op *op,
 	int rc;
 
 	gather.unit = op->unit->id;
-	gather.tag = (char *)options->tag;
-	gather.uses = options->uses;
+	gather.tag = wire_tag(options->tag);
+	gather.uses = options->uses > 1 ? options->uses : 0;
 	gather.version = options->version;
 	gather.prefetch = op->kind == ZC_OP_PREFETCH;
 	request.deadline_ms = op->deadline_ms;
@@ -270,7 +276,7 @@ int zerod_release(zerod_unit *unit, const char *tag, zerod_stream *const *stream
 	if (rc)
 		return rc;
 	release.unit = unit->shared->id;
-	release.tag = (char *)tag;
+	release.tag = wire_tag(tag);
 	release.n_fences = fences.count;
 	release.fences = fences.pointers;
 	request.body_case = ZD__REQUEST__BODY_RELEASE;

@@ -2,6 +2,12 @@
 /* handle_gather.c - gather and release: the requests that a trainer makes most. */
 #include "api/handlers.h"
 
+/* Left out by clients that have no need of tags. */
+static const char *tag_or_default(const char *tag)
+{
+	return tag[0] ? tag : "default";
+}
+
 int zd_args_gather(const Zd__Request *request, struct zd_arena *arena, struct zd_args *args,
                    struct zd_err *err)
 {
@@ -11,7 +17,7 @@ int zd_args_gather(const Zd__Request *request, struct zd_arena *arena, struct zd
 	(void)err;
 	args->kind = ZD_REQ_GATHER;
 	args->u.gather.unit = gather->unit;
-	args->u.gather.tag = gather->tag;
+	args->u.gather.tag = tag_or_default(gather->tag);
 	args->u.gather.uses = gather->uses;
 	args->u.gather.version = gather->version;
 	args->u.gather.prefetch = gather->prefetch;
@@ -39,7 +45,7 @@ int zd_args_release(const Zd__Request *request, struct zd_arena *arena, struct z
 
 	args->kind = ZD_REQ_RELEASE;
 	args->u.release.unit = release->unit;
-	args->u.release.tag = release->tag;
+	args->u.release.tag = tag_or_default(release->tag);
 	return zd_take_fences(release->fences, release->n_fences, arena, &args->u.release.fences, err);
 }
 

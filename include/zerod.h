@@ -165,7 +165,7 @@ struct zerod_device_info {
 	uint32_t index;
 	char name[64];            /* "host0", or the GPU's UUID */
 	uint64_t arena_bytes;     /* what the daemon may hold on this device */
-	uint64_t allocated_bytes; /* blocks in use or in quarantine */
+	uint64_t allocated_bytes; /* held by somebody: what is charged, in padded bytes */
 	uint64_t gathered_bytes;  /* live gathered buffers, padded */
 	uint64_t peak_bytes;      /* highest allocated_bytes since the daemon's start */
 };

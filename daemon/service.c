@@ -380,5 +380,6 @@ int zd_service_run(const struct zd_options *options, const struct zd_config *con
 		zd_log(ZD_LOG_NOTICE, "ended");
 	if (rc == 0)
 		return ZD_EXIT_OK;
-	return rc == ZEROD_E_INVALID ? ZD_EXIT_CONFIG : ZD_EXIT_FAILURE;
+	/* What the user asked for cannot be; starting again would not help. */
+	return rc == ZEROD_E_INVALID || rc == ZEROD_E_NO_MEMORY ? ZD_EXIT_CONFIG : ZD_EXIT_FAILURE;
 }

@@ -1,0 +1,484 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* test_session.c - sessions over their life: segments, batches, listings, limits, kills, draining. */
+#include "api_scene.h"
+
+#define UNITS 1500
+
+/* One rank of a group of one. */
+struct rank {
+	int sock;
+	uint64_t group, unit;
+};
+
+static uint64_t join(struct scene *scene, int sock, uint32_t world_size)
+{
+	Zd__Request request = ZD__REQUEST__INIT;
+	Zd__GroupJoin group_join = ZD__GROUP_JOIN__INIT;
+	struct delivery delivery;
+	uint64_t group;
+
+	group_join.job = (char *)"job";
+	group_join.group = (char *)"world";
+	group_join.world_size = world_size;
+	request.body_case = ZD__REQUEST__BODY_GROUP_JOIN;
+	request.group_join = &group_join;
+	delivery = scene_call(scene, sock, &request);
+	assert_int_equal(delivery.packet->replies[0]->status, 0);
+	group = delivery.packet->replies[0]->group_join->group;
+	delivery_free(&delivery);
+	return group;
+}
+
+static uint64_t register_unit(struct scene *scene, int sock, uint64_t group, const char *name, unsigned *nfds)
+{
+	Zd__Request request = ZD__REQUEST__INIT;
+	Zd__UnitRegister unit = ZD__UNIT_REGISTER__INIT;
+	const Zd__Reply *reply;
+	struct delivery delivery;
+	uint64_t id;
+
+	unit.group = group;
+	unit.name = (char *)name;
+	unit.dtype = ZEROD_FLOAT32;
+	unit.numel = 64;
+	request.body_case = ZD__REQUEST__BODY_UNIT_REGISTER;
+	request.unit_register = &unit;
+	delivery = scene_call(scene, sock, &request);
+	reply = delivery.packet->replies[0];
+	assert_int_equal(reply->status, 0);
+	assert_non_null(reply->unit_register->shard);
+	assert_int_equal(delivery.packet->n_segments, delivery.nfds);
+	if (delivery.nfds > 0)
+		assert_int_equal(delivery.packet->segments[0]->id, reply->unit_register->shard->segment);
+	id = reply->unit_register->unit;
+	if (nfds)
+		*nfds = delivery.nfds;
+	delivery_free(&delivery);
+	return id;
+}
+
+static void publish_unit(struct scene *scene, int sock, uint64_t unit)
+{
+	Zd__Request request = ZD__REQUEST__INIT;
+	Zd__UpdateBegin update = ZD__UPDATE_BEGIN__INIT;
+	Zd__Publish publish = ZD__PUBLISH__INIT;
+
+	update.units = publish.units = &unit;
+	update.n_units = publish.n_units = 1;
+	request.body_case = ZD__REQUEST__BODY_UPDATE_BEGIN;
+	request.update_begin = &update;
+	assert_int_equal(scene_status(scene, sock, &request), 0);
+	request.body_case = ZD__REQUEST__BODY_PUBLISH;
+	request.publish = &publish;
+	assert_int_equal(scene_status(scene, sock, &request), 0);
+}
+
+static struct rank make_rank(struct scene *scene)
+{
+	struct rank rank = {.sock = scene_session(scene)};
+
+	rank.group = join(scene, rank.sock, 1);
+	rank.unit = register_unit(scene, rank.sock, rank.group, "layer", NULL);
+	publish_unit(scene, rank.sock, rank.unit);
+	return rank;
+}
+
+/* A segment's descriptor comes once, with the first reply that names it. */
+static void test_segments_come_once(void **state)
+{
+	struct scene *scene = *state;
+	struct rank rank = {.sock = scene_session(scene)};
+	Zd__Request request = ZD__REQUEST__INIT;
+	Zd__Gather gather = ZD__GATHER__INIT;
+	struct delivery delivery;
+	const Zd__Reply *reply;
+	unsigned nfds;
+
+	rank.group = join(scene, rank.sock, 1);
+	rank.unit = register_unit(scene, rank.sock, rank.group, "a", &nfds);
+	assert_int_equal(nfds, 1);
+	(void)register_unit(scene, rank.sock, rank.group, "b", &nfds);
+	assert_int_equal(nfds, 0);
+	publish_unit(scene, rank.sock, rank.unit);
+	gather.unit = rank.unit;
+	gather.tag = (char *)"t";
+	request.body_case = ZD__REQUEST__BODY_GATHER;
+	request.gather = &gather;
+	for (unsigned round = 0; round < 2; round++) {
+		delivery = scene_call(scene, rank.sock, &request);
+		reply = delivery.packet->replies[0];
+		assert_int_equal(reply->status, 0);
+		assert_non_null(reply->gather->buffer);
+		assert_int_equal(delivery.nfds, round == 0 ? 1 : 0);
+		if (round == 0) {
+			assert_int_equal(delivery.packet->segments[0]->id, reply->gather->buffer->segment);
+			assert_int_equal(delivery.packet->segments[0]->device, 0);
+			assert_true(delivery.packet->segments[0]->bytes >=
+			            reply->gather->buffer->offset + reply->gather->buffer->bytes);
+		}
+		delivery_free(&delivery);
+	}
+	(void)close(rank.sock);
+}
+
+/* 32 pairs in one packet: 64 replies, in order and in one packet. */
+static void test_batch_of_pairs(void **state)
+{
+	struct scene *scene = *state;
+	struct rank rank = make_rank(scene);
+	Zd__Request requests[64];
+	Zd__Request *batch[64];
+	Zd__Gather gather = ZD__GATHER__INIT;
+	Zd__Release release = ZD__RELEASE__INIT;
+	Zd__SetPersistent persistent = ZD__SET_PERSISTENT__INIT;
+	Zd__Request keep = ZD__REQUEST__INIT;
+	struct delivery delivery;
+
+	/* The copy stays, so that each gather finds it there. */
+	persistent.unit = rank.unit;
+	persistent.persistent = true;
+	keep.body_case = ZD__REQUEST__BODY_SET_PERSISTENT;
+	keep.set_persistent = &persistent;
+	assert_int_equal(scene_status(scene, rank.sock, &keep), 0);
+	gather.unit = release.unit = rank.unit;
+	gather.tag = release.tag = (char *)"t";
+	for (size_t i = 0; i < 64; i++) {
+		requests[i] = (Zd__Request)ZD__REQUEST__INIT;
+		requests[i].id = ++scene->last_id;
+		requests[i].body_case = i % 2 ? ZD__REQUEST__BODY_RELEASE : ZD__REQUEST__BODY_GATHER;
+		if (i % 2)
+			requests[i].release = &release;
+		else
+			requests[i].gather = &gather;
+		batch[i] = &requests[i];
+	}
+	/* The first round makes the copy, and may be answered in parts. */
+	for (unsigned round = 0; round < 2; round++) {
+		size_t answered = 0;
+		unsigned packets = 0;
+
+		scene_send(rank.sock, batch, 64);
+		while (answered < 64) {
+			delivery = scene_receive(scene, rank.sock);
+			for (size_t i = 0; i < delivery.packet->n_replies; i++)
+				assert_int_equal(delivery.packet->replies[i]->status, 0);
+			answered += delivery.packet->n_replies;
+			packets++;
+			delivery_free(&delivery);
+		}
+		assert_int_equal(answered, 64);
+		if (round == 1)
+			assert_int_equal(packets, 1);
+	}
+	(void)close(rank.sock);
+}
+
+static void test_list_is_paged(void **state)
+{
+	struct scene *scene = *state;
+	struct rank rank = {.sock = scene_session(scene)};
+	Zd__Request request = ZD__REQUEST__INIT;
+	Zd__List list = ZD__LIST__INIT;
+	uint64_t last_id = 0;
+	unsigned rows = 0, pages = 0;
+	char name[ZD_MAX_UNIT_NAME_BYTES + 1];
+
+	rank.group = join(scene, rank.sock, 1);
+	memset(name, 'u', ZD_MAX_UNIT_NAME_BYTES);
+	name[ZD_MAX_UNIT_NAME_BYTES] = '\0';
+	for (unsigned i = 0; i < UNITS; i++) {
+		(void)snprintf(name, 8, "%07u", i);
+		name[7] = 'u';
+		(void)register_unit(scene, rank.sock, rank.group, name, NULL);
+	}
+	request.body_case = ZD__REQUEST__BODY_LIST;
+	request.list = &list;
+	list.table = ZD__TABLE__UNITS;
+	do {
+		struct delivery delivery = scene_call(scene, rank.sock, &request);
+		const Zd__ListReply *reply = delivery.packet->replies[0]->list;
+
+		assert_non_null(reply);
+		assert_true(delivery.nbytes <= ZD_MAX_PACKET_BYTES);
+		for (size_t i = 0; i < reply->n_rows; i++) {
+			assert_non_null(reply->rows[i]->unit);
+			assert_true(reply->rows[i]->unit->id > last_id);
+			last_id = reply->rows[i]->unit->id;
+		}
+		rows += (unsigned)reply->n_rows;
+		pages++;
+		list.cursor = reply->next;
+		delivery_free(&delivery);
+	} while (list.cursor);
+	assert_int_equal(rows, UNITS);
+	assert_true(pages > 1);
+	/* Of one job. */
+	list.job = (char *)"another";
+	{
+		struct delivery delivery = scene_call(scene, rank.sock, &request);
+
+		assert_int_equal(delivery.packet->replies[0]->list->n_rows, 0);
+		delivery_free(&delivery);
+	}
+	(void)close(rank.sock);
+}
+
+static void test_every_table(void **state)
+{
+	struct scene *scene = *state;
+	struct rank rank = make_rank(scene);
+	Zd__Request request = ZD__REQUEST__INIT;
+	Zd__List list = ZD__LIST__INIT;
+	/* devices, jobs, sessions (the witness too), groups, units; the rest is empty. */
+	static const size_t rows[] = {2, 1, 2, 1, 1, 0, 0, 0};
+
+	request.body_case = ZD__REQUEST__BODY_LIST;
+	request.list = &list;
+	for (int table = ZD__TABLE__DEVICES; table <= ZD__TABLE__ALLOCATIONS; table++) {
+		struct delivery delivery;
+		const Zd__ListReply *reply;
+
+		list.table = (Zd__Table)table;
+		delivery = scene_call(scene, rank.sock, &request);
+		reply = delivery.packet->replies[0]->list;
+		assert_non_null(reply);
+		assert_int_equal(reply->n_rows, rows[table - ZD__TABLE__DEVICES]);
+		assert_int_equal(reply->next, 0);
+		for (size_t i = 0; i < reply->n_rows; i++)
+			assert_int_equal(reply->rows[i]->row_case, table);
+		delivery_free(&delivery);
+	}
+	list.table = ZD__TABLE__TABLE_NONE;
+	assert_int_equal(scene_status(scene, rank.sock, &request), ZEROD_E_INVALID);
+	list.table = (Zd__Table)9;
+	assert_int_equal(scene_status(scene, rank.sock, &request), ZEROD_E_INVALID);
+	list.table = (Zd__Table)-1;
+	assert_int_equal(scene_status(scene, rank.sock, &request), ZEROD_E_INVALID);
+	(void)close(rank.sock);
+}
+
+static void test_status(void **state)
+{
+	struct scene *scene = *state;
+	Zd__Request request = ZD__REQUEST__INIT;
+	Zd__DaemonStatus status = ZD__DAEMON_STATUS__INIT;
+	const Zd__DaemonStatusReply *reply;
+	struct delivery delivery;
+
+	request.body_case = ZD__REQUEST__BODY_DAEMON_STATUS;
+	request.daemon_status = &status;
+	delivery = scene_call(scene, scene->witness, &request);
+	reply = delivery.packet->replies[0]->daemon_status;
+	assert_int_equal(reply->pid, getpid());
+	assert_string_equal(reply->backend, "host");
+	assert_string_equal(reply->state, "SERVING");
+	assert_int_equal(reply->devices, 2);
+	assert_int_equal(reply->sessions, 1);
+	assert_true(reply->resident_bytes > 0);
+	assert_non_null(reply->usage);
+	delivery_free(&delivery);
+}
+
+static uint64_t session_id(struct scene *scene, int sock, const char *name)
+{
+	Zd__Request request = ZD__REQUEST__INIT;
+	Zd__List list = ZD__LIST__INIT;
+	struct delivery delivery;
+	const Zd__ListReply *reply;
+	uint64_t id = 0;
+
+	list.table = ZD__TABLE__SESSIONS;
+	request.body_case = ZD__REQUEST__BODY_LIST;
+	request.list = &list;
+	delivery = scene_call(scene, sock, &request);
+	reply = delivery.packet->replies[0]->list;
+	for (size_t i = 0; i < reply->n_rows; i++)
+		if (strcmp(reply->rows[i]->session->name, name) == 0)
+			id = reply->rows[i]->session->id;
+	delivery_free(&delivery);
+	return id;
+}
+
+static void test_killed_session(void **state)
+{
+	struct scene *scene = *state;
+	int victim = scene_connect(scene);
+	Zd__Request request = ZD__REQUEST__INIT;
+	Zd__KillSession kill_session = ZD__KILL_SESSION__INIT;
+
+	assert_int_equal(scene_hello(scene, victim, "victim"), 0);
+	kill_session.session = session_id(scene, scene->witness, "victim");
+	request.body_case = ZD__REQUEST__BODY_KILL_SESSION;
+	request.kill_session = &kill_session;
+	assert_int_equal(scene_status(scene, scene->witness, &request), 0);
+	scene_expect_refusal(scene, victim, ZEROD_E_ABORTED, "ended by session");
+	assert_int_equal(scene_status(scene, scene->witness, &request), ZEROD_E_NOT_FOUND);
+}
+
+/* A client goes away with a request outstanding: nothing of it is left, and no reply is looked for it. */
+static void test_gone_while_waiting(void **state)
+{
+	struct scene *scene = *state;
+	int sock = scene_session(scene);
+	Zd__Request request = ZD__REQUEST__INIT;
+	Zd__Request *batch[] = {&request};
+	Zd__GroupJoin group_join = ZD__GROUP_JOIN__INIT;
+
+	group_join.job = (char *)"job";
+	group_join.group = (char *)"world";
+	group_join.world_size = 2;
+	request.id = 1;
+	request.deadline_ms = 60000;
+	request.body_case = ZD__REQUEST__BODY_GROUP_JOIN;
+	request.group_join = &group_join;
+	scene_send(sock, batch, 1);
+	scene_check_witness(scene);
+	assert_int_equal(zd_api_session_count(&scene->api), 2);
+	(void)close(sock);
+	while (zd_api_session_count(&scene->api) > 1)
+		(void)uv_run(&scene->loop.uv, UV_RUN_ONCE);
+	zd_engine_check(scene->api.bridge.engine);
+}
+
+static void test_deadline(void **state)
+{
+	struct scene *scene = *state;
+	int sock = scene_session(scene);
+	Zd__Request request = ZD__REQUEST__INIT;
+	Zd__GroupJoin group_join = ZD__GROUP_JOIN__INIT;
+
+	group_join.job = (char *)"job";
+	group_join.group = (char *)"world";
+	group_join.world_size = 2;
+	request.deadline_ms = 20;
+	request.body_case = ZD__REQUEST__BODY_GROUP_JOIN;
+	request.group_join = &group_join;
+	assert_int_equal(scene_status(scene, sock, &request), ZEROD_E_DEADLINE);
+	/* An earlier deadline behind a later one. */
+	request.deadline_ms = 60000;
+	group_join.group = (char *)"second";
+	{
+		Zd__Request *batch[] = {&request};
+
+		request.id = 1000000;
+		scene_send(sock, batch, 1);
+	}
+	request.deadline_ms = 20;
+	group_join.group = (char *)"third";
+	assert_int_equal(scene_status(scene, sock, &request), ZEROD_E_DEADLINE);
+	(void)close(sock);
+}
+
+static void test_max_sessions(void **state)
+{
+	struct scene *scene = *state;
+	struct zd_api_limits limits = default_limits();
+	int first = scene_session(scene), second = scene_connect(scene);
+
+	limits.max_sessions = 2;
+	zd_api_set_limits(&scene->api, &limits);
+	assert_int_equal(scene_hello(scene, second, "second"), ZEROD_E_LIMIT);
+	assert_null(scene_receive(scene, second).packet);
+	(void)close(second);
+	limits.max_sessions = 3;
+	zd_api_set_limits(&scene->api, &limits);
+	second = scene_connect(scene);
+	assert_int_equal(scene_hello(scene, second, "second"), 0);
+	(void)close(first);
+	(void)close(second);
+}
+
+static void count_call(void *arg)
+{
+	(*(int *)arg)++;
+}
+
+static void test_drain(void **state)
+{
+	struct scene *scene = *state;
+	struct rank rank = make_rank(scene);
+	int late = scene_connect(scene), drained = 0;
+	Zd__Request request = ZD__REQUEST__INIT;
+	Zd__Gather gather = ZD__GATHER__INIT;
+
+	zd_api_drain(&scene->api, count_call, &drained);
+	assert_int_equal(scene_hello(scene, late, "late"), ZEROD_E_SHUTDOWN);
+	assert_null(scene_receive(scene, late).packet);
+	(void)close(late);
+	gather.unit = rank.unit;
+	gather.tag = (char *)"t";
+	request.body_case = ZD__REQUEST__BODY_GATHER;
+	request.gather = &gather;
+	assert_int_equal(scene_status(scene, rank.sock, &request), ZEROD_E_SHUTDOWN);
+	scene_check_witness(scene);
+	(void)close(rank.sock);
+	while (zd_api_session_count(&scene->api) > 1)
+		(void)uv_run(&scene->loop.uv, UV_RUN_ONCE);
+	assert_int_equal(drained, 0);
+	(void)close(scene->witness);
+	while (zd_api_session_count(&scene->api) > 0)
+		(void)uv_run(&scene->loop.uv, UV_RUN_ONCE);
+	assert_int_equal(drained, 1);
+	scene->witness = scene_connect(scene);
+}
+
+static void test_drain_without_sessions(void **state)
+{
+	struct scene *scene = *state;
+	int drained = 0;
+
+	(void)close(scene->witness);
+	while (zd_api_session_count(&scene->api) > 0)
+		(void)uv_run(&scene->loop.uv, UV_RUN_ONCE);
+	scene->witness = scene_connect(scene);
+	zd_api_drain(&scene->api, count_call, &drained);
+	assert_int_equal(drained, 1);
+}
+
+/* Connections that say nothing are bounded too. */
+static void test_connections_without_hello(void **state)
+{
+	struct scene *scene = *state;
+	struct zd_api_limits limits = default_limits();
+	int socks[200], accepted = 0;
+
+	limits.max_sessions = 1;
+	zd_api_set_limits(&scene->api, &limits);
+	for (int i = 0; i < 200; i++) {
+		int pair[2];
+		struct zd_err err;
+
+		assert_int_equal(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_NONBLOCK | SOCK_CLOEXEC, 0, pair),
+		                 0);
+		socks[i] = pair[0];
+		if (zd_api_accept(&scene->api, pair[1], &err) == 0)
+			accepted++;
+		else
+			assert_int_equal(err.status, ZEROD_E_LIMIT);
+	}
+	assert_int_equal(accepted, 64);
+	for (int i = 0; i < 200; i++)
+		(void)close(socks[i]);
+	scene_check_witness(scene);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+	        TEST(test_segments_come_once),
+	        TEST(test_batch_of_pairs),
+	        TEST(test_list_is_paged),
+	        TEST(test_every_table),
+	        TEST(test_status),
+	        TEST(test_killed_session),
+	        TEST(test_gone_while_waiting),
+	        TEST(test_deadline),
+	        TEST(test_max_sessions),
+	        TEST(test_drain),
+	        TEST(test_drain_without_sessions),
+	        TEST(test_connections_without_hello),
+	};
+
+	(void)alarm(120);
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}

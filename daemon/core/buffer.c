@@ -129,7 +129,7 @@ static void transfer_done(struct zd_engine *e, struct zd_op *op, int status, con
 		struct zd_session *session = zd_part_member(buffer->part)->session;
 		buffer->version = 0; /* satisfies nobody any more */
 		if (session && buffer->state != ZD_BUFFER_QUARANTINED)
-			zd_session_abort(e, session, zd_part_member(source)->device->index);
+			zd_session_abort(e, session, source->shard.segment->device->index);
 	}
 	if (buffer->transfers == 0 && buffer->state == ZD_BUFFER_INFLIGHT)
 		zd_sm_move(&zd_sm_buffer, &buffer->state, ZD_BUFFER_AVAILABLE);

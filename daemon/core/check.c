@@ -58,8 +58,11 @@ static void check_part(const struct zd_part *part, struct found *found)
 		zd_assert(!part->shard.block && !part->buffer && part->readers == 0);
 		return;
 	}
-	uint32_t index = member->device->index;
-	check_extent(&part->shard, member->device, part->unit->group->job, ZD_PURPOSE_SHARDS);
+	/* The rank of a dying one may be back, on another device. */
+	const struct zd_device *device = part->state == ZD_PART_DYING ? part->shard.segment->device
+	                                                              : member->device;
+	uint32_t index = device->index;
+	check_extent(&part->shard, device, part->unit->group->job, ZD_PURPOSE_SHARDS);
 	zd_assert(part->shard.bytes == zd_unit_shard_bytes(part->unit));
 	if (part->state == ZD_PART_DYING) {
 		zd_assert(part->readers > 0 && !part->buffer);
@@ -68,9 +71,10 @@ static void check_part(const struct zd_part *part, struct found *found)
 	}
 	found->charged[index][ZD_CHARGE_SHARD] += part->shard.bytes;
 	if (part->state == ZD_PART_DETACHED)
-		zd_assert(!member->session && part->unit->group->job->durable && !part->buffer);
+		/* its rank may be back, and not have registered yet */
+		zd_assert(part->unit->group->job->durable && !part->buffer);
 	else
-		zd_assert(member->session || part->state == ZD_PART_IDLE);
+		zd_assert(member->session && !member->joining);
 	/* Nobody reads what somebody writes. */
 	if (part->state == ZD_PART_UPDATING || part->state == ZD_PART_PUBLISHING)
 		zd_assert(part->readers == 0);

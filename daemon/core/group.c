@@ -158,7 +158,7 @@ int zd_member_find(struct zd_engine *e, struct zd_session *session, uint64_t id,
 	struct zd_member *member;
 	(void)e;
 	TAILQ_FOREACH (member, &session->members, session_link) {
-		if (member->group->id == id) {
+		if (member->group->id == id && !member->joining) {
 			*out = member;
 			return 0;
 		}
@@ -194,6 +194,7 @@ static void member_unlink(struct zd_engine *e, struct zd_member *member)
 	struct zd_group *group = member->group;
 	TAILQ_REMOVE(&member->session->members, member, session_link);
 	member->session = NULL;
+	member->joining = false;
 	if (group->state != ZD_GROUP_FORMING)
 		member->joined_before = true;
 	group->attached--;
@@ -231,7 +232,6 @@ static bool member_tears(const struct zd_member *member)
 void zd_member_detach(struct zd_engine *e, struct zd_member *member)
 {
 	struct zd_group *group = member->group;
-	zd_requests_drop(e, member->session, member, 0, NULL);
 	if (member_tears(member))
 		group->torn = true;
 	if (group->state == ZD_GROUP_READY) {
@@ -331,6 +331,7 @@ static int join_begin(struct zd_engine *e, struct zd_request *req, const struct 
 	req->member = &group->members[args->u.group_join.rank];
 	req->device = &e->devices[args->u.group_join.device];
 	member_attach(e, req->member, req->session, req->device);
+	req->member->joining = true;
 	return 0;
 }
 
@@ -348,6 +349,7 @@ static int join_attempt(struct zd_engine *e, struct zd_request *req, struct zd_e
 			missing++;
 		return zd_wait_for(req, ZD_WAIT_RANKS, missing, group->world_size - group->attached, 0);
 	}
+	req->member->joining = false;
 	e->reply.u.group_join.group = group->id;
 	e->reply.u.group_join.torn = group->torn;
 	e->reply.u.group_join.committed_step = group->committed_step;
@@ -364,9 +366,13 @@ static int leave_begin(struct zd_engine *e, struct zd_request *req, const struct
 {
 	struct zd_member *member = NULL;
 	int status = zd_member_find(e, req->session, args->u.group, &member, err);
-	if (status == 0)
-		zd_member_detach(e, member);
-	return status;
+	if (status != 0)
+		return status;
+	struct zd_err left = ZD_ERR_NONE;
+	(void)zd_err_set(&left, ZEROD_E_STATE, "rank %u left group '%s'", member->rank, member->group->name);
+	zd_requests_drop(e, req->session, member, left.status, left.text);
+	zd_member_detach(e, member);
+	return 0;
 }
 
 static int abort_begin(struct zd_engine *e, struct zd_request *req, const struct zd_args *args,

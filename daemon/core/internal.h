@@ -346,6 +346,7 @@ struct zd_member {
 	uint32_t rank;
 	struct zd_device *device;
 	struct zd_session *session;
+	bool joining;       /* its join waits: not a member yet for any other request */
 	bool joined_before; /* someone was it: newly registered shards catch up with the group's versions */
 	bool committing;
 	uint64_t commit_step;
@@ -409,7 +410,8 @@ int zd_member_find(struct zd_engine *e, struct zd_session *session, uint64_t gro
 int zd_group_check(const struct zd_group *group, struct zd_err *err) __attribute__((warn_unused_result));
 void zd_group_ref(struct zd_group *group);
 void zd_group_unref(struct zd_engine *e, struct zd_group *group);
-/* The rank's session ends or leaves: everything it holds in the group goes; the group fails unless it was alone. */
+/* The rank's session ends or leaves; its requests are gone already. Everything it holds in the group goes; the group
+ * fails unless it was alone. */
 void zd_member_detach(struct zd_engine *e, struct zd_member *member);
 
 /* ---- Units (unit.c, update.c) -------------------------------------------------------------------------------- */

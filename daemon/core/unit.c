@@ -266,7 +266,7 @@ static void part_absent(struct zd_engine *e, struct zd_part *part)
 /* Uncharges the shard now; frees it when the last reader has ended. */
 static void part_drop(struct zd_engine *e, struct zd_part *part)
 {
-	struct zd_device *device = zd_part_member(part)->device;
+	struct zd_device *device = part->shard.segment->device;
 	zd_assert(!part->buffer);
 	zd_uncharge(e, part->unit->group->job, device, ZD_CHARGE_SHARD, part->shard.bytes);
 	if (part->readers == 0) {
@@ -283,7 +283,8 @@ void zd_part_reader_done(struct zd_engine *e, struct zd_part *part)
 	part->readers--;
 	if (part->readers > 0)
 		return;
-	struct zd_device *device = zd_part_member(part)->device;
+	/* The shard's, not the rank's: it may be back on another one. */
+	struct zd_device *device = part->shard.segment->device;
 	zd_dirty(e, device);
 	if (part->state == ZD_PART_DYING) {
 		device->quarantine_bytes -= part->shard.bytes;
@@ -426,8 +427,11 @@ static int register_attempt(struct zd_engine *e, struct zd_request *req, struct 
 	struct zd_part *part = req->u.reg.part;
 	struct zd_unit *unit = part->unit;
 	int status = 0;
-	if (part->state == ZD_PART_DYING)
-		return zd_wait_for(req, ZD_WAIT_READERS, part->rank, part->readers, 0);
+	if (part->state == ZD_PART_DYING) {
+		int wait = zd_wait_for(req, ZD_WAIT_READERS, part->rank, part->readers, 0);
+		req->wait.unit = unit;
+		return wait;
+	}
 	if (part->state == ZD_PART_FILLING)
 		return zd_wait_for(req, ZD_WAIT_FILL, 0, 0, 0);
 	if (part->state == ZD_PART_ABSENT) {

@@ -1,0 +1,194 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * core_driver.h - an engine with devices that do what a test says, when it says so.
+ *
+ * The driver is the engine's sink: it keeps every command, executes them on real bytes, and remembers every reply.
+ * Commands run at once unless their kind is held; copies and fills of one device run in order; a watch ends when its
+ * fences have passed on the session's client page, which core_pass() writes. The invariants are checked after every call
+ * into the engine. core_end() closes what is left and fails unless everything was given back.
+ *
+ * Everything fails the running cmocka test when it meets what it does not expect.
+ */
+#ifndef ZD_TESTS_CORE_DRIVER_H
+#define ZD_TESTS_CORE_DRIVER_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "core/engine.h"
+
+#define CORE_ALICE 1000u /* uids */
+#define CORE_BOB   1001u
+#define CORE_TAG   "plan"
+#define CORE_KIB   1024ull
+#define CORE_MIB   (1024ull * 1024)
+
+struct core_options {
+	uint32_t ndevices;    /* 0: 2 */
+	uint64_t arena_bytes; /* of each device; 0: 4 MiB */
+	uint64_t gather_budget_bytes, segment_bytes, uid_quota_bytes;
+	bool client_copies_own_slice;
+	bool no_bytes; /* segments without memory, for sizes beyond any machine */
+};
+
+struct core_driver;
+
+/* `options` may be NULL. */
+struct core_driver *core_new(const struct core_options *options);
+/* Ends sessions and durable jobs, lets every command run, and expects that nothing is left. */
+void core_end(struct core_driver *core);
+struct zd_engine *core_engine(struct core_driver *core);
+
+/* ---- Sessions ------------------------------------------------------------------------------------------------ */
+
+uint64_t core_open(struct core_driver *core, uint32_t uid);
+uint64_t core_open_admin(struct core_driver *core);
+/* As when the connection is lost: its watches end with ABORTED. */
+void core_close(struct core_driver *core, uint64_t session);
+bool core_is_open(const struct core_driver *core, uint64_t session);
+/* Why the engine ended the session by itself; "" if it did not. */
+const char *core_killed_why(const struct core_driver *core, uint64_t session);
+
+/* ---- Requests and replies ------------------------------------------------------------------------------------- */
+
+/* Returns the request's id, unique in this driver. */
+uint64_t core_send(struct core_driver *core, uint64_t session, const struct zd_args *args);
+uint64_t core_send_until(struct core_driver *core, uint64_t session, uint64_t deadline_ns,
+                         const struct zd_args *args);
+/* With an id of the test's choice. */
+void core_send_as(struct core_driver *core, const struct zd_call *call, const struct zd_args *args);
+/* The last reply to the request; NULL: none yet. Its arrays and texts live as long as the driver. */
+const struct zd_reply *core_reply(struct core_driver *core, uint64_t request);
+/* Fails unless the request was replied to with this status, and returns the reply. */
+const struct zd_reply *core_expect(struct core_driver *core, uint64_t request, int status);
+/* The same, with this text in the error. */
+void core_expect_error(struct core_driver *core, uint64_t request, int status, const char *text);
+/* Fails unless the request has no reply, and one of its session's waits in the listing has this text. */
+void core_expect_waits(struct core_driver *core, uint64_t request, const char *text);
+/* core_send() and core_expect(). */
+const struct zd_reply *core_call(struct core_driver *core, uint64_t session, const struct zd_args *args,
+                                 int status);
+
+/* ---- Commands --------------------------------------------------------------------------------------------------- */
+
+/* Commands of this kind stay where they are, and what is behind them on their device as well. */
+void core_hold(struct core_driver *core, enum zd_command_kind kind);
+/* No more; those that were held run. */
+void core_unhold(struct core_driver *core, enum zd_command_kind kind);
+/* Lets the oldest held command of the kind run; fails if there is none. */
+void core_run_one(struct core_driver *core, enum zd_command_kind kind);
+/* The next command of the kind that runs ends with this status, and does nothing. */
+void core_fail_next(struct core_driver *core, enum zd_command_kind kind, int status, const char *error);
+/* Not over yet. */
+uint32_t core_pending(const struct core_driver *core, enum zd_command_kind kind);
+/* Given so far. */
+uint32_t core_count(const struct core_driver *core, enum zd_command_kind kind);
+/* The last SIGNAL without a copy. */
+struct zd_signal core_last_signal(const struct core_driver *core);
+
+/* The session's stream has come to this value. */
+void core_pass(struct core_driver *core, uint64_t session, uint32_t timeline, uint64_t value);
+/* Of the daemon page. */
+uint64_t core_timeline(const struct core_driver *core, uint64_t session, uint32_t timeline);
+void core_tick(struct core_driver *core, uint64_t now_ns);
+
+/* The bytes at a location. */
+uint8_t *core_bytes(struct core_driver *core, struct zd_location where);
+bool core_segment_exists(const struct core_driver *core, uint32_t segment);
+
+/* ---- Looking ------------------------------------------------------------------------------------------------------ */
+
+#define CORE_ROW_ITEMS 8
+
+/* A row of a listing that outlives it. */
+struct core_row {
+	struct zd_row row; /* its pointers are those below, NULL where there is none */
+	char job[ZD_MAX_NAME_BYTES + 1], group[ZD_MAX_NAME_BYTES + 1];
+	char name[ZD_MAX_UNIT_NAME_BYTES + 1], state[32];
+	char waits[CORE_ROW_ITEMS][ZD_WAIT_TEXT]; /* of a session; [0] of a buffer */
+	struct zd_holder_row holders[CORE_ROW_ITEMS];
+	char tags[CORE_ROW_ITEMS][ZD_MAX_TAG_BYTES + 1];
+	struct zd_member_row members[CORE_ROW_ITEMS];
+};
+
+/* What the daemon itself sees. Returns how many rows there are and copies the first `room` of them. */
+uint32_t core_rows(struct core_driver *core, enum zd_table table, struct core_row *rows, uint32_t room);
+/* What that session sees; 0: the daemon. `job` may be NULL. */
+uint32_t core_rows_for(struct core_driver *core, uint64_t session, enum zd_table table, const char *job,
+                       struct core_row *rows, uint32_t room);
+/* The only row of this id; fails if there is none. */
+void core_row(struct core_driver *core, enum zd_table table, uint64_t id, struct core_row *row);
+struct zd_usage core_usage(struct core_driver *core);
+uint64_t core_quarantine(struct core_driver *core, uint32_t device);
+
+/* ---- Requests in words --------------------------------------------------------------------------------------------- */
+
+struct core_join {
+	const char *job, *group; /* NULL: "job", "world" */
+	uint32_t world_size, rank, device;
+	bool durable;
+};
+uint64_t core_join(struct core_driver *core, uint64_t session, const struct core_join *join);
+
+struct core_unit {
+	const char *name;
+	uint32_t dtype; /* 0: float32 */
+	uint64_t numel;
+	uint32_t nviews;
+	const struct zd_view_args *views;
+	uint32_t slot;
+	bool persistent, frozen;
+};
+uint64_t core_register(struct core_driver *core, uint64_t session, uint64_t group,
+                       const struct core_unit *unit);
+
+uint64_t core_update(struct core_driver *core, uint64_t session, uint64_t unit);
+uint64_t core_publish(struct core_driver *core, uint64_t session, uint64_t unit);
+uint64_t core_commit(struct core_driver *core, uint64_t session, uint64_t group, uint64_t step);
+uint64_t core_set_persistent(struct core_driver *core, uint64_t session, uint64_t unit, bool persistent);
+/* One use of the newest version under CORE_TAG. */
+uint64_t core_gather(struct core_driver *core, uint64_t session, uint64_t unit);
+uint64_t core_gather_tag(struct core_driver *core, uint64_t session, uint64_t unit, const char *tag,
+                         uint32_t uses);
+uint64_t core_gather_version(struct core_driver *core, uint64_t session, uint64_t unit, uint64_t version);
+uint64_t core_prefetch(struct core_driver *core, uint64_t session, uint64_t unit);
+uint64_t core_release(struct core_driver *core, uint64_t session, uint64_t unit);
+uint64_t core_release_tag(struct core_driver *core, uint64_t session, uint64_t unit, const char *tag,
+                          const struct zd_fence *fences, uint32_t nfences);
+uint64_t core_alloc(struct core_driver *core, uint64_t session, const char *job, uint32_t device,
+                    uint64_t bytes);
+/* A request with one id: leave, unregister, abort_group, kill_session, end_job, reset (0). */
+uint64_t core_simple(struct core_driver *core, uint64_t session, enum zd_request_kind kind, uint64_t id);
+
+/* ---- A team: all ranks of one group ------------------------------------------------------------------------------------ */
+
+#define CORE_TEAM 8
+
+struct core_team {
+	struct core_driver *core;
+	uint32_t world_size;
+	uint64_t session[CORE_TEAM];
+	uint64_t group;
+};
+
+/* Ranks of uid CORE_ALICE, rank r on device r modulo the devices. */
+void core_team_new(struct core_team *team, struct core_driver *core, const char *job, uint32_t world_size,
+                   bool durable);
+/* Registers on all ranks and returns the unit. */
+uint64_t core_team_register(struct core_team *team, const struct core_unit *unit);
+/* A unit of float32 with this padded size on every rank, at version 1. */
+uint64_t core_team_unit(struct core_team *team, const char *name, uint64_t padded_bytes);
+/* The same with a slot. */
+uint64_t core_team_slot_unit(struct core_team *team, const char *name, uint64_t padded_bytes, uint32_t slot);
+/* Every rank, or one, writes core_pattern() into its shard and publishes it. */
+void core_team_publish(struct core_team *team, uint64_t unit);
+void core_team_publish_rank(struct core_team *team, uint64_t unit, uint32_t rank);
+/* Writes the pattern of the version after the rank's last published one. An update must be open. */
+void core_team_write(struct core_team *team, uint64_t unit, uint32_t rank);
+/* Every byte of a rank's shard at a version. */
+uint8_t core_pattern(uint32_t rank, uint64_t version);
+/* Fails unless the gathered buffer holds the pattern of this version of every shard. */
+void core_team_check(struct core_team *team, const struct zd_reply *gather, uint64_t version);
+
+#endif

@@ -1,0 +1,233 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * core_requests.c - requests to a driven engine in words, and a team of ranks that writes known bytes.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+#include <cmocka.h>
+
+#include "core_driver.h"
+
+uint64_t core_join(struct core_driver *core, uint64_t session, const struct core_join *join)
+{
+	struct zd_args args = {.kind = ZD_REQ_GROUP_JOIN};
+	args.u.group_join.job = join->job ? join->job : "job";
+	args.u.group_join.group = join->group ? join->group : "world";
+	args.u.group_join.world_size = join->world_size;
+	args.u.group_join.rank = join->rank;
+	args.u.group_join.device = join->device;
+	args.u.group_join.durable = join->durable;
+	return core_send(core, session, &args);
+}
+
+uint64_t core_register(struct core_driver *core, uint64_t session, uint64_t group,
+                       const struct core_unit *unit)
+{
+	struct zd_args args = {.kind = ZD_REQ_UNIT_REGISTER};
+	args.u.unit_register.group = group;
+	args.u.unit_register.name = unit->name;
+	args.u.unit_register.dtype = unit->dtype ? unit->dtype : ZEROD_FLOAT32;
+	args.u.unit_register.numel = unit->numel;
+	args.u.unit_register.nviews = unit->nviews;
+	args.u.unit_register.views = unit->views;
+	args.u.unit_register.slot = unit->slot;
+	args.u.unit_register.persistent = unit->persistent;
+	args.u.unit_register.frozen = unit->frozen;
+	return core_send(core, session, &args);
+}
+
+uint64_t core_update(struct core_driver *core, uint64_t session, uint64_t unit)
+{
+	struct zd_args args = {.kind = ZD_REQ_UPDATE_BEGIN, .u.publish = {.nunits = 1, .units = &unit}};
+	return core_send(core, session, &args);
+}
+
+uint64_t core_publish(struct core_driver *core, uint64_t session, uint64_t unit)
+{
+	struct zd_args args = {.kind = ZD_REQ_PUBLISH, .u.publish = {.nunits = 1, .units = &unit}};
+	return core_send(core, session, &args);
+}
+
+uint64_t core_commit(struct core_driver *core, uint64_t session, uint64_t group, uint64_t step)
+{
+	struct zd_args args = {.kind = ZD_REQ_COMMIT, .u.commit = {group, step}};
+	return core_send(core, session, &args);
+}
+
+uint64_t core_set_persistent(struct core_driver *core, uint64_t session, uint64_t unit, bool persistent)
+{
+	struct zd_args args = {.kind = ZD_REQ_SET_PERSISTENT, .u.set_persistent = {unit, persistent}};
+	return core_send(core, session, &args);
+}
+
+uint64_t core_gather_tag(struct core_driver *core, uint64_t session, uint64_t unit, const char *tag,
+                         uint32_t uses)
+{
+	struct zd_args args = {.kind = ZD_REQ_GATHER, .u.gather = {.unit = unit, .tag = tag, .uses = uses}};
+	return core_send(core, session, &args);
+}
+
+uint64_t core_gather(struct core_driver *core, uint64_t session, uint64_t unit)
+{
+	return core_gather_tag(core, session, unit, CORE_TAG, 1);
+}
+
+uint64_t core_gather_version(struct core_driver *core, uint64_t session, uint64_t unit, uint64_t version)
+{
+	struct zd_args args = {.kind = ZD_REQ_GATHER,
+	                       .u.gather = {.unit = unit, .tag = CORE_TAG, .version = version}};
+	return core_send(core, session, &args);
+}
+
+uint64_t core_prefetch(struct core_driver *core, uint64_t session, uint64_t unit)
+{
+	struct zd_args args = {.kind = ZD_REQ_GATHER,
+	                       .u.gather = {.unit = unit, .tag = CORE_TAG, .prefetch = true}};
+	return core_send(core, session, &args);
+}
+
+uint64_t core_release_tag(struct core_driver *core, uint64_t session, uint64_t unit, const char *tag,
+                          const struct zd_fence *fences, uint32_t nfences)
+{
+	struct zd_args args = {.kind = ZD_REQ_RELEASE,
+	                       .u.release = {.unit = unit, .tag = tag, .fences = {nfences, fences}}};
+	return core_send(core, session, &args);
+}
+
+uint64_t core_release(struct core_driver *core, uint64_t session, uint64_t unit)
+{
+	return core_release_tag(core, session, unit, CORE_TAG, NULL, 0);
+}
+
+uint64_t core_alloc(struct core_driver *core, uint64_t session, const char *job, uint32_t device,
+                    uint64_t bytes)
+{
+	struct zd_args args = {.kind = ZD_REQ_ALLOC,
+	                       .u.alloc = {.job = job, .name = "scratch", .device = device, .bytes = bytes}};
+	return core_send(core, session, &args);
+}
+
+uint64_t core_simple(struct core_driver *core, uint64_t session, enum zd_request_kind kind, uint64_t id)
+{
+	struct zd_args args = {.kind = kind};
+	switch (kind) {
+	case ZD_REQ_SESSION_RESET:
+		break;
+	case ZD_REQ_GROUP_LEAVE:
+	case ZD_REQ_ABORT_GROUP:
+		args.u.group = id;
+		break;
+	case ZD_REQ_UNIT_UNREGISTER:
+		args.u.unit = id;
+		break;
+	case ZD_REQ_KILL_SESSION:
+		args.u.session = id;
+		break;
+	case ZD_REQ_END_JOB:
+		args.u.job = id;
+		break;
+	default:
+		fail_msg("request %d takes more than one id", kind);
+	}
+	return core_send(core, session, &args);
+}
+
+/* ---- Teams -------------------------------------------------------------------------------------------------- */
+
+void core_team_new(struct core_team *team, struct core_driver *core, const char *job, uint32_t world_size,
+                   bool durable)
+{
+	struct core_row device;
+	uint64_t request[CORE_TEAM];
+	uint32_t ndevices = core_rows(core, ZD_TABLE_DEVICES, &device, 1);
+	assert_true(world_size <= CORE_TEAM);
+	*team = (struct core_team){.core = core, .world_size = world_size};
+	for (uint32_t rank = 0; rank < world_size; rank++) {
+		struct core_join join = {job, "world", world_size, rank, rank % ndevices, durable};
+		team->session[rank] = core_open(core, CORE_ALICE);
+		request[rank] = core_join(core, team->session[rank], &join);
+	}
+	for (uint32_t rank = 0; rank < world_size; rank++)
+		team->group = core_expect(core, request[rank], 0)->u.group_join.group;
+}
+
+uint64_t core_team_register(struct core_team *team, const struct core_unit *unit)
+{
+	uint64_t id = 0;
+	for (uint32_t rank = 0; rank < team->world_size; rank++) {
+		uint64_t request = core_register(team->core, team->session[rank], team->group, unit);
+		uint64_t seen = core_expect(team->core, request, 0)->u.unit_register.unit;
+		assert_true(id == 0 || id == seen);
+		id = seen;
+	}
+	return id;
+}
+
+uint64_t core_team_slot_unit(struct core_team *team, const char *name, uint64_t padded_bytes, uint32_t slot)
+{
+	struct core_unit unit = {.name = name, .numel = padded_bytes / 4, .slot = slot};
+	uint64_t id = core_team_register(team, &unit);
+	assert_true(padded_bytes % (team->world_size * ZD_SHARD_ALIGN_BYTES) == 0);
+	core_team_publish(team, id);
+	return id;
+}
+
+uint64_t core_team_unit(struct core_team *team, const char *name, uint64_t padded_bytes)
+{
+	return core_team_slot_unit(team, name, padded_bytes, ZEROD_NO_SLOT);
+}
+
+uint8_t core_pattern(uint32_t rank, uint64_t version)
+{
+	return (uint8_t)(rank * 16 + version);
+}
+
+/* The rank's shard, found as a second registration finds it. */
+static const struct zd_reply *find_shard(struct core_team *team, uint64_t unit, uint32_t rank)
+{
+	struct core_row row;
+	core_row(team->core, ZD_TABLE_UNITS, unit, &row);
+	assert_int_equal(row.row.u.unit.views, 1);
+	struct core_unit again = {
+	        row.name, row.row.u.unit.dtype, row.row.u.unit.numel, 0, NULL, row.row.u.unit.slot,
+	        false,    row.row.u.unit.frozen};
+	return core_expect(team->core, core_register(team->core, team->session[rank], team->group, &again),
+	                   0);
+}
+
+void core_team_write(struct core_team *team, uint64_t unit, uint32_t rank)
+{
+	const struct zd_reply *reply = find_shard(team, unit, rank);
+	memset(core_bytes(team->core, reply->u.unit_register.shard),
+	       core_pattern(rank, reply->u.unit_register.version + 1), reply->u.unit_register.shard.bytes);
+}
+
+void core_team_publish_rank(struct core_team *team, uint64_t unit, uint32_t rank)
+{
+	core_expect(team->core, core_update(team->core, team->session[rank], unit), 0);
+	core_team_write(team, unit, rank);
+	core_expect(team->core, core_publish(team->core, team->session[rank], unit), 0);
+}
+
+void core_team_publish(struct core_team *team, uint64_t unit)
+{
+	for (uint32_t rank = 0; rank < team->world_size; rank++)
+		core_team_publish_rank(team, unit, rank);
+}
+
+void core_team_check(struct core_team *team, const struct zd_reply *gather, uint64_t version)
+{
+	uint64_t bytes = gather->u.gather.buffer.bytes;
+	const uint8_t *data = core_bytes(team->core, gather->u.gather.buffer);
+	assert_int_equal(gather->kind, ZD_REQ_GATHER);
+	assert_true(gather->u.gather.version == version);
+	for (uint64_t i = 0; i < bytes; i++) {
+		uint32_t rank = (uint32_t)(i / (bytes / team->world_size));
+		if (data[i] != core_pattern(rank, version))
+			fail_msg("byte %llu is %#x, not that of rank %u, version %llu", (unsigned long long)i,
+			         data[i], rank, (unsigned long long)version);
+	}
+}

@@ -1,0 +1,428 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Jobs, groups and their members: joined, replaced, left, aborted; what outlives them in a durable job is in
+ * test_durable.c.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <string.h>
+#include <cmocka.h>
+
+#include "tests/support/core_driver.h"
+
+static void expect_group(struct core_driver *core, uint64_t group, const char *state, uint32_t attached)
+{
+	struct core_row row;
+	uint32_t n = 0;
+	core_row(core, ZD_TABLE_GROUPS, group, &row);
+	for (uint32_t i = 0; i < row.row.u.group.world_size && i < CORE_ROW_ITEMS; i++)
+		n += row.members[i].session != 0;
+	assert_string_equal(row.state, state);
+	assert_int_equal(n, attached);
+}
+
+/* ---- Joining ----------------------------------------------------------------------------------------------- */
+
+static void test_join_waits_for_every_rank(void **state)
+{
+	struct core_driver *core = core_new(NULL);
+	uint64_t session[3], request[3];
+	struct core_row group;
+	(void)state;
+	for (uint32_t i = 0; i < 3; i++)
+		session[i] = core_open(core, CORE_ALICE);
+	/* in any order */
+	request[2] = core_join(core, session[2], &(struct core_join){.world_size = 3, .rank = 2});
+	core_expect_waits(core, request[2], "2 ranks to join, rank 0 first");
+	request[0] = core_join(core, session[0], &(struct core_join){.world_size = 3, .rank = 0});
+	core_expect_waits(core, request[0], "1 ranks to join, rank 1 first");
+	assert_int_equal(core_rows(core, ZD_TABLE_GROUPS, &group, 1), 1);
+	assert_string_equal(group.state, "FORMING");
+	request[1] = core_join(core, session[1],
+	                       &(struct core_join){.world_size = 3, .rank = 1, .device = 1});
+	uint64_t id = core_expect(core, request[1], 0)->u.group_join.group;
+	for (uint32_t i = 0; i < 3; i++) {
+		const struct zd_reply *reply = core_expect(core, request[i], 0);
+		assert_true(reply->u.group_join.group == id);
+		assert_false(reply->u.group_join.torn);
+		assert_int_equal(reply->u.group_join.committed_step, 0);
+	}
+	expect_group(core, id, "READY", 3);
+	core_row(core, ZD_TABLE_GROUPS, id, &group);
+	assert_true(group.members[1].session == session[1]);
+	assert_int_equal(group.members[1].device, 1);
+	core_end(core);
+}
+
+static void test_join_arguments(void **state)
+{
+	static const char long_name[] = "0123456789012345678901234567890123456789012345678901234567890123";
+	static const struct {
+		struct core_join join;
+		int status;
+		const char *text;
+	} cases[] = {
+	        {{.world_size = 0}, ZEROD_E_INVALID, "world_size 0"},
+	        {{.world_size = 1025}, ZEROD_E_INVALID, "world_size 1025 is none of 1 .. 1024"},
+	        {{.world_size = 2, .rank = 2}, ZEROD_E_INVALID, "rank 2 of a world of 2"},
+	        {{.world_size = 1, .device = 2}, ZEROD_E_NOT_FOUND, "no device 2; there are 2"},
+	        {{.world_size = 1, .job = ""}, ZEROD_E_INVALID, "job name"},
+	        {{.world_size = 1, .job = long_name}, ZEROD_E_INVALID, "job name"},
+	        {{.world_size = 1, .group = "a\nb"}, ZEROD_E_INVALID, "group name"},
+	        {{.world_size = 1, .group = "\xff"}, ZEROD_E_INVALID, "group name"},
+	};
+	struct core_driver *core = core_new(NULL);
+	uint64_t session = core_open(core, CORE_ALICE);
+	(void)state;
+	for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++)
+		core_expect_error(core, core_join(core, session, &cases[i].join), cases[i].status,
+		                  cases[i].text);
+	assert_int_equal(core_rows(core, ZD_TABLE_JOBS, NULL, 0), 0);
+	core_expect(core,
+	            core_join(core, session, &(struct core_join){.world_size = 1, .job = long_name + 1}), 0);
+	core_end(core);
+}
+
+static void test_join_that_differs_names_both(void **state)
+{
+	struct core_driver *core = core_new(NULL);
+	uint64_t first = core_open(core, CORE_ALICE), second = core_open(core, CORE_ALICE);
+	struct core_join join = {.world_size = 2, .rank = 0};
+	uint64_t waiting = core_join(core, first, &join);
+	char text[64];
+	(void)state;
+	core_expect_error(core, core_join(core, second, &(struct core_join){.world_size = 3, .rank = 1}),
+	                  ZEROD_E_MISMATCH, "has world_size 2; rank 1 says 3");
+	core_expect_error(
+	        core,
+	        core_join(core, second, &(struct core_join){.world_size = 2, .rank = 1, .durable = true}),
+	        ZEROD_E_MISMATCH, "is not durable; rank 1 says durable");
+	(void)snprintf(text, sizeof(text), "rank 0 of group 'world' is taken by session %llu (pid %u)",
+	               (unsigned long long)first, CORE_ALICE + 1);
+	core_expect_error(core, core_join(core, second, &join), ZEROD_E_EXISTS, text);
+	core_expect_error(core, core_join(core, first, &(struct core_join){.world_size = 2, .rank = 1}),
+	                  ZEROD_E_EXISTS, "this session is rank 0");
+	core_expect_waits(core, waiting, "rank 1 first");
+	core_end(core);
+}
+
+static void test_job_belongs_to_its_uid(void **state)
+{
+	struct core_driver *core = core_new(NULL);
+	uint64_t alice = core_open(core, CORE_ALICE), bob = core_open(core, CORE_BOB);
+	struct core_join join = {.world_size = 1};
+	(void)state;
+	uint64_t first = core_expect(core, core_join(core, alice, &join), 0)->u.group_join.group;
+	uint64_t second = core_expect(core, core_join(core, bob, &join), 0)->u.group_join.group;
+	assert_true(first != second);
+	assert_int_equal(core_rows(core, ZD_TABLE_JOBS, NULL, 0), 2);
+	core_end(core);
+}
+
+static void test_join_that_ends_early_frees_its_rank(void **state)
+{
+	struct core_driver *core = core_new(NULL);
+	uint64_t late = core_open(core, CORE_ALICE), other = core_open(core, CORE_ALICE);
+	struct zd_args args = {.kind = ZD_REQ_GROUP_JOIN, .u.group_join = {"job", "world", 2, 0, 0, false}};
+	uint64_t request = core_send_until(core, late, 5000000, &args);
+	(void)state;
+	core_tick(core, 5000000);
+	core_expect_error(core, request, ZEROD_E_DEADLINE,
+	                  "group_join: waited 5 ms for 1 ranks to join, rank 1 first");
+	assert_int_equal(core_rows(core, ZD_TABLE_JOBS, NULL, 0), 0);
+	/* a session that dies while it waits frees its rank as well */
+	request = core_send(core, late, &args);
+	core_close(core, late);
+	request = core_send(core, other, &args);
+	core_expect_waits(core, request, "rank 1 first");
+	core_expect(
+	        core,
+	        core_join(core, core_open(core, CORE_ALICE), &(struct core_join){.world_size = 2, .rank = 1}),
+	        0);
+	core_expect(core, request, 0);
+	core_end(core);
+}
+
+/* Whoever has not joined yet is no member, although its rank is taken: nothing may be left when the join ends. */
+static void test_nothing_is_done_for_a_rank_that_still_joins(void **state)
+{
+	struct core_driver *core = core_new(NULL);
+	uint64_t session = core_open(core, CORE_ALICE);
+	struct zd_args args = {.kind = ZD_REQ_GROUP_JOIN, .u.group_join = {"job", "world", 2, 0, 0, false}};
+	uint64_t request = core_send_until(core, session, 1000, &args);
+	struct core_row row;
+	(void)state;
+	assert_int_equal(core_rows(core, ZD_TABLE_GROUPS, &row, 1), 1);
+	core_expect_error(
+	        core, core_register(core, session, row.row.id, &(struct core_unit){.name = "w", .numel = 64}),
+	        ZEROD_E_NOT_FOUND, "no member");
+	core_expect(core, core_simple(core, session, ZD_REQ_GROUP_LEAVE, row.row.id), ZEROD_E_NOT_FOUND);
+	core_expect_waits(core, request, "rank 1 first");
+	core_tick(core, 1000);
+	core_expect(core, request, ZEROD_E_DEADLINE);
+	assert_int_equal(core_rows(core, ZD_TABLE_JOBS, NULL, 0), 0);
+	core_end(core);
+}
+
+/* ---- Leaving and dying ------------------------------------------------------------------------------------------ */
+
+static void test_death_fails_the_group_and_names_the_rank(void **state)
+{
+	struct core_driver *core = core_new(NULL);
+	struct core_team team;
+	char text[64];
+	(void)state;
+	core_team_new(&team, core, "job", 3, false);
+	uint64_t unit = core_team_unit(&team, "w", 3 * 256);
+	core_expect(core, core_update(core, team.session[1], unit), 0);
+	uint64_t gather = core_gather(core, team.session[0], unit);
+	uint64_t commit = core_commit(core, team.session[2], team.group, 1);
+	core_expect_waits(core, gather, "rank 0 to publish version 2");
+	core_expect_waits(core, commit, "rank 0 to commit");
+	core_close(core, team.session[1]);
+	(void)snprintf(text, sizeof(text), "rank 1 (pid %u) of group 'world' is gone", CORE_ALICE + 1);
+	core_expect_error(core, gather, ZEROD_E_PEER_LOST, text);
+	core_expect_error(core, commit, ZEROD_E_PEER_LOST, text);
+	expect_group(core, team.group, "FAILED", 2);
+	core_expect_error(core, core_gather(core, team.session[0], unit), ZEROD_E_PEER_LOST, text);
+	core_expect_error(core, core_commit(core, team.session[0], team.group, 1), ZEROD_E_PEER_LOST, text);
+	core_end(core);
+}
+
+static void test_release_works_in_a_failed_group(void **state)
+{
+	struct core_driver *core = core_new(NULL);
+	struct core_team team;
+	(void)state;
+	core_team_new(&team, core, "job", 2, false);
+	uint64_t unit = core_team_unit(&team, "w", 512);
+	core_expect(core, core_gather(core, team.session[0], unit), 0);
+	core_close(core, team.session[1]);
+	assert_int_equal(core_usage(core).gathered_bytes, 512);
+	core_expect(core, core_release(core, team.session[0], unit), 0);
+	assert_int_equal(core_usage(core).gathered_bytes, 0);
+	core_end(core);
+}
+
+static void test_leave_gives_all_back_and_answers_what_waits(void **state)
+{
+	struct core_driver *core = core_new(NULL);
+	struct core_team team;
+	(void)state;
+	core_team_new(&team, core, "job", 2, false);
+	uint64_t unit = core_team_unit(&team, "w", 512);
+	uint64_t late = core_team_unit(&team, "late", 512);
+	core_expect(core, core_gather(core, team.session[0], unit), 0);
+	core_expect(core, core_update(core, team.session[1], late), 0);
+	uint64_t waiting = core_gather(core, team.session[0], late);
+	core_expect_waits(core, waiting, "rank 0 to publish version 2 of unit 'late'");
+	core_expect(core, core_simple(core, team.session[0], ZD_REQ_GROUP_LEAVE, team.group), 0);
+	core_expect_error(core, waiting, ZEROD_E_STATE, "rank 0 left group 'world'");
+	assert_int_equal(core_usage(core).gathered_bytes, 0);
+	assert_int_equal(core_usage(core).shard_bytes, 512); /* the other rank's two */
+	expect_group(core, team.group, "FAILED", 1);
+	core_expect(core, core_simple(core, team.session[0], ZD_REQ_GROUP_LEAVE, team.group),
+	            ZEROD_E_NOT_FOUND);
+	core_expect(core, core_gather(core, team.session[0], unit), ZEROD_E_NOT_FOUND);
+	/* the last one takes the group with it */
+	core_expect(core, core_simple(core, team.session[1], ZD_REQ_GROUP_LEAVE, team.group), 0);
+	assert_int_equal(core_rows(core, ZD_TABLE_JOBS, NULL, 0), 0);
+	core_end(core);
+}
+
+static void test_leaving_one_group_leaves_the_other(void **state)
+{
+	struct core_driver *core = core_new(NULL);
+	uint64_t session = core_open(core, CORE_ALICE);
+	struct core_unit unit = {.name = "w", .numel = 64};
+	(void)state;
+	uint64_t a = core_expect(core,
+	                         core_join(core, session, &(struct core_join){.group = "a", .world_size = 1}),
+	                         0)
+	                     ->u.group_join.group;
+	uint64_t b = core_expect(core,
+	                         core_join(core, session, &(struct core_join){.group = "b", .world_size = 1}),
+	                         0)
+	                     ->u.group_join.group;
+	core_expect(core, core_register(core, session, a, &unit), 0);
+	uint64_t kept = core_expect(core, core_register(core, session, b, &unit), 0)->u.unit_register.unit;
+	core_expect(core, core_simple(core, session, ZD_REQ_GROUP_LEAVE, a), 0);
+	assert_int_equal(core_usage(core).shard_bytes, 256);
+	core_expect(core, core_update(core, session, kept), 0);
+	core_end(core);
+}
+
+static void test_replacement_revives_the_group(void **state)
+{
+	struct core_driver *core = core_new(NULL);
+	struct core_team team;
+	struct core_unit again = {.name = "w", .numel = 192};
+	(void)state;
+	core_team_new(&team, core, "job", 3, false);
+	uint64_t unit = core_team_unit(&team, "w", 3 * 256);
+	core_team_publish(&team, unit);
+	core_close(core, team.session[1]);
+	core_close(core, team.session[2]);
+	assert_int_equal(core_usage(core).shard_bytes, 256);
+	team.session[2] = core_open(core, CORE_ALICE);
+	uint64_t third = core_join(core, team.session[2], &(struct core_join){.world_size = 3, .rank = 2});
+	core_expect_waits(core, third, "1 ranks to join, rank 1 first");
+	expect_group(core, team.group, "FAILED", 2);
+	team.session[1] = core_open(core, CORE_ALICE);
+	uint64_t second = core_join(core, team.session[1], &(struct core_join){.world_size = 3, .rank = 1});
+	assert_true(core_expect(core, second, 0)->u.group_join.group == team.group);
+	core_expect(core, third, 0);
+	expect_group(core, team.group, "READY", 3);
+	/* the others are at version 2: the new shards are one behind, so that their first publish catches up */
+	uint64_t gather = core_gather(core, team.session[0], unit);
+	core_expect_waits(core, gather, "rank 1 to register unit 'w'");
+	for (uint32_t rank = 1; rank < 3; rank++) {
+		uint64_t request = core_register(core, team.session[rank], team.group, &again);
+		assert_int_equal(core_expect(core, request, 0)->u.unit_register.version, 1);
+	}
+	core_expect_waits(core, gather, "rank 1 to publish version 2 of unit 'w' (has 1)");
+	core_team_publish_rank(&team, unit, 1);
+	core_expect_waits(core, gather, "rank 2 to publish version 2 of unit 'w' (has 1)");
+	core_team_publish_rank(&team, unit, 2);
+	core_team_check(&team, core_expect(core, gather, 0), 2);
+	core_end(core);
+}
+
+/* The old shard is still read while its rank comes again on another device: its bytes belong to the old one. */
+static void test_replacement_on_another_device(void **state)
+{
+	struct core_driver *core = core_new(NULL);
+	struct core_team team;
+	(void)state;
+	core_team_new(&team, core, "job", 2, false);
+	uint64_t unit = core_team_unit(&team, "w", 512);
+	core_hold(core, ZD_CMD_COPY);
+	uint64_t gather = core_gather(core, team.session[1], unit);
+	core_expect(core, gather, 0);
+	core_close(core, team.session[0]);
+	assert_int_equal(core_quarantine(core, 0), 256);
+	team.session[0] = core_open(core, CORE_ALICE);
+	core_expect(core,
+	            core_join(core, team.session[0],
+	                      &(struct core_join){.world_size = 2, .rank = 0, .device = 1}),
+	            0);
+	/* and registers again: waits until nobody reads the old shard */
+	uint64_t request = core_register(core, team.session[0], team.group,
+	                                 &(struct core_unit){.name = "w", .numel = 128});
+	core_expect_waits(core, request, "1 transfers that read the shard of rank 0 of unit 'w'");
+	core_fail_next(core, ZD_CMD_COPY, ZEROD_E_DEVICE, "out of order");
+	core_unhold(core, ZD_CMD_COPY);
+	/* the failed one's stream, of the device that the shard was on */
+	assert_true(core_timeline(core, team.session[1], 0) == (uint64_t)ZD_FENCE_ABORTED);
+	assert_int_equal(core_timeline(core, team.session[1], 1), 1);
+	assert_int_equal(core_quarantine(core, 0), 0);
+	core_expect(core, request, 0);
+	core_end(core);
+}
+
+/* ---- Aborting ------------------------------------------------------------------------------------------------------ */
+
+static void test_abort_ends_joins(void **state)
+{
+	struct core_driver *core = core_new(NULL);
+	uint64_t session = core_open(core, CORE_ALICE);
+	uint64_t request = core_join(core, session, &(struct core_join){.world_size = 2});
+	struct core_row row;
+	(void)state;
+	assert_int_equal(core_rows(core, ZD_TABLE_GROUPS, &row, 1), 1);
+	core_expect(core, core_simple(core, core_open_admin(core), ZD_REQ_ABORT_GROUP, row.row.id), 0);
+	core_expect_error(core, request, ZEROD_E_ABORTED, "group 'world' was aborted");
+	assert_int_equal(core_rows(core, ZD_TABLE_JOBS, NULL, 0), 0);
+	core_end(core);
+}
+
+static void test_abort_ends_what_waits(void **state)
+{
+	struct core_driver *core = core_new(NULL);
+	struct core_team team;
+	(void)state;
+	core_team_new(&team, core, "job", 2, false);
+	uint64_t unit = core_team_unit(&team, "w", 512);
+	uint64_t busy = core_team_unit(&team, "busy", 512);
+	core_expect(core, core_update(core, team.session[1], unit), 0);
+	uint64_t gather = core_gather(core, team.session[0], unit);
+	uint64_t commit = core_commit(core, team.session[0], team.group, 1);
+	core_hold(core, ZD_CMD_COPY);
+	core_expect(core, core_gather(core, team.session[1], busy), 0);
+	uint64_t update = core_update(core, team.session[0], busy);
+	core_expect_waits(core, update, "1 transfers that read the shard of rank 0 of unit 'busy'");
+	core_expect(core, core_simple(core, team.session[0], ZD_REQ_ABORT_GROUP, team.group), 0);
+	core_expect(core, gather, ZEROD_E_ABORTED);
+	core_expect(core, commit, ZEROD_E_ABORTED);
+	core_expect(core, update, ZEROD_E_ABORTED);
+	core_expect(core, core_gather(core, team.session[1], unit), ZEROD_E_ABORTED);
+	core_expect(core,
+	            core_register(core, team.session[0], team.group,
+	                          &(struct core_unit){.name = "x", .numel = 1}),
+	            ZEROD_E_ABORTED);
+	core_expect_error(core, core_simple(core, team.session[0], ZD_REQ_ABORT_GROUP, team.group),
+	                  ZEROD_E_STATE, "aborted already");
+	expect_group(core, team.group, "ABORTED", 2);
+	core_unhold(core, ZD_CMD_COPY);
+	core_end(core);
+}
+
+static void test_aborted_group_is_formed_anew_when_all_have_left(void **state)
+{
+	struct core_driver *core = core_new(NULL);
+	struct core_team team;
+	struct core_join join = {.world_size = 2, .rank = 0};
+	(void)state;
+	core_team_new(&team, core, "job", 2, false);
+	core_expect(core, core_simple(core, team.session[0], ZD_REQ_ABORT_GROUP, team.group), 0);
+	core_expect(core, core_simple(core, team.session[0], ZD_REQ_GROUP_LEAVE, team.group), 0);
+	core_expect(core, core_join(core, team.session[0], &join), ZEROD_E_ABORTED);
+	core_close(core, team.session[1]);
+	uint64_t request = core_join(core, team.session[0], &join);
+	core_expect_waits(core, request, "rank 1 first");
+	join.rank = 1;
+	core_expect(core, core_join(core, core_open(core, CORE_ALICE), &join), 0);
+	assert_true(core_expect(core, request, 0)->u.group_join.group != team.group);
+	core_end(core);
+}
+
+static void test_only_owner_and_administrator_abort(void **state)
+{
+	struct core_driver *core = core_new(NULL);
+	struct core_team team;
+	(void)state;
+	core_team_new(&team, core, "job", 1, false);
+	core_expect_error(core, core_simple(core, core_open(core, CORE_BOB), ZD_REQ_ABORT_GROUP, team.group),
+	                  ZEROD_E_NOT_FOUND, "no group");
+	expect_group(core, team.group, "READY", 1);
+	core_expect(core, core_simple(core, team.session[0], ZD_REQ_ABORT_GROUP, team.group + 1000),
+	            ZEROD_E_NOT_FOUND);
+	core_expect(core, core_simple(core, core_open_admin(core), ZD_REQ_ABORT_GROUP, team.group), 0);
+	core_end(core);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+	        cmocka_unit_test(test_join_waits_for_every_rank),
+	        cmocka_unit_test(test_join_arguments),
+	        cmocka_unit_test(test_join_that_differs_names_both),
+	        cmocka_unit_test(test_job_belongs_to_its_uid),
+	        cmocka_unit_test(test_join_that_ends_early_frees_its_rank),
+	        cmocka_unit_test(test_nothing_is_done_for_a_rank_that_still_joins),
+	        cmocka_unit_test(test_death_fails_the_group_and_names_the_rank),
+	        cmocka_unit_test(test_release_works_in_a_failed_group),
+	        cmocka_unit_test(test_leave_gives_all_back_and_answers_what_waits),
+	        cmocka_unit_test(test_leaving_one_group_leaves_the_other),
+	        cmocka_unit_test(test_replacement_revives_the_group),
+	        cmocka_unit_test(test_replacement_on_another_device),
+	        cmocka_unit_test(test_abort_ends_joins),
+	        cmocka_unit_test(test_abort_ends_what_waits),
+	        cmocka_unit_test(test_aborted_group_is_formed_anew_when_all_have_left),
+	        cmocka_unit_test(test_only_owner_and_administrator_abort),
+	};
+	return cmocka_run_group_tests_name("core/group", tests, NULL, NULL);
+}

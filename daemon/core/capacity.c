@@ -33,11 +33,12 @@ static bool slot_stuck(const struct zd_bucket *bucket, const struct zd_bucket_sl
 	return false;
 }
 
-/* Will something in the bucket be drained: a slot, and if any memory helps, a large entry. */
+/* Is or will something in the bucket be drained: a slot, and if any memory helps, a large entry. */
 static bool bucket_helps(const struct zd_bucket *bucket, bool memory)
 {
 	for (uint32_t i = 0; i < bucket->nslots; i++) {
-		if (bucket->slots[i].live > 0 && !slot_stuck(bucket, &bucket->slots[i]))
+		const struct zd_bucket_slot *slot = &bucket->slots[i];
+		if ((slot->storage || !memory) && !slot_stuck(bucket, slot))
 			return true;
 	}
 	for (const struct zd_entry *entry = bucket->entries; memory && entry; entry = entry->hh.next) {
@@ -47,13 +48,31 @@ static bool bucket_helps(const struct zd_bucket *bucket, bool memory)
 	return false;
 }
 
-static bool waiting_helped(const struct zd_entry *entry)
+/* Is there room by now: the entry's last attempt may be a while ago. */
+static bool room_now(struct zd_engine *e, const struct zd_entry *entry)
+{
+	const struct zd_member *member = entry->bucket->mr->member;
+	struct zd_job *job = member->group->job;
+	uint64_t bytes = zd_max_u64(entry->bytes, entry->bucket->slot_bytes);
+	struct zd_extent extent;
+	if (zd_quota_check(e, job, bytes, NULL) != 0)
+		return false;
+	int status = zd_pool_alloc(e, NULL, job, member->device, ZD_PURPOSE_GRADIENTS, bytes,
+	                           ZD_BLOCK_MIN_ALIGN, &extent, NULL);
+	if (status == 0)
+		zd_pool_free(e, &extent);
+	return status >= 0;
+}
+
+static bool waiting_helped(struct zd_engine *e, const struct zd_entry *entry)
 {
 	const struct zd_bucket *bucket;
 	if (entry->wait == ZD_ENTRY_WAIT_NONE || entry->refused)
 		return true;
 	if (entry->wait == ZD_ENTRY_WAIT_SLOT)
 		return bucket_helps(entry->bucket, false);
+	if (room_now(e, entry))
+		return true;
 	TAILQ_FOREACH (bucket, &entry->bucket->mr->buckets, link) {
 		if (bucket_helps(bucket, true))
 			return true;
@@ -61,24 +80,24 @@ static bool waiting_helped(const struct zd_entry *entry)
 	return false;
 }
 
-static bool rank_helped(const struct zd_member_reduce *mr)
+static bool rank_helped(struct zd_engine *e, const struct zd_member_reduce *mr)
 {
 	const struct zd_entry *entry;
 	TAILQ_FOREACH (entry, &mr->waiting, waiting_link) {
-		if (waiting_helped(entry))
+		if (waiting_helped(e, entry))
 			return true;
 	}
 	return false;
 }
 
-static void find_stuck(struct zd_group *group)
+static void find_stuck(struct zd_engine *e, struct zd_group *group)
 {
 	bool changed = true;
 	while (changed) {
 		changed = false;
 		for (uint32_t rank = 0; rank < group->world_size; rank++) {
 			struct zd_member_reduce *mr = zd_member_reduce(&group->members[rank]);
-			if (mr && mr->stuck && rank_helped(mr)) {
+			if (mr && mr->stuck && rank_helped(e, mr)) {
 				mr->stuck = false;
 				changed = true;
 			}
@@ -136,9 +155,9 @@ int zd_capacity_check(struct zd_engine *e, struct zd_entry *entry, struct zd_err
 		if (mr)
 			mr->stuck = !TAILQ_EMPTY(&mr->waiting);
 	}
-	if (rank_helped(me)) /* by ranks that do not wait: the usual case */
+	if (rank_helped(e, me)) /* by ranks that do not wait: the usual case */
 		return 0;
-	find_stuck(group);
+	find_stuck(e, group);
 	if (!me->stuck)
 		return 0;
 	char text[ZD_ERR_TEXT_BYTES];

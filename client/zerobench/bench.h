@@ -42,6 +42,7 @@ struct zd_bench {
 	const char *socket_path; /* of the daemon that is measured */
 	char daemon[96];         /* "zerod 0.1.0 on host devices" */
 	uint32_t devices;
+	bool one_cpu;   /* all processes are bound to one */
 	uint64_t wrong; /* elements, in all results */
 	json_t *results, *targets;
 };

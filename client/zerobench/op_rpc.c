@@ -38,9 +38,7 @@ static size_t gather_request_bytes(void)
 	Zd__Gather gather = ZD__GATHER__INIT;
 	Zd__Request request = ZD__REQUEST__INIT, *requests[] = {&request};
 	Zd__ClientPacket packet = ZD__CLIENT_PACKET__INIT;
-	gather.unit = 1;
-	gather.tag = (char *)"default";
-	gather.uses = 1;
+	gather.unit = 1; /* tag and uses have their defaults, which do not travel */
 	request.id = 100000;
 	request.deadline_ms = 60000;
 	request.body_case = ZD__REQUEST__BODY_GATHER;
@@ -53,18 +51,13 @@ static size_t gather_request_bytes(void)
 static size_t gather_reply_bytes(void)
 {
 	Zd__Location buffer = ZD__LOCATION__INIT;
-	Zd__Fence fence = ZD__FENCE__INIT, *fences[] = {&fence};
 	Zd__GatherReply gather = ZD__GATHER_REPLY__INIT;
 	Zd__Reply reply = ZD__REPLY__INIT, *replies[] = {&reply};
 	Zd__DaemonPacket packet = ZD__DAEMON_PACKET__INIT;
 	buffer.segment = 2;
-	buffer.offset = 1 << 20;
 	buffer.bytes = 4096;
-	fence.value = 1;
 	gather.buffer = &buffer;
 	gather.version = 1;
-	gather.n_fences = 1;
-	gather.fences = fences;
 	reply.id = 100000;
 	reply.body_case = ZD__REPLY__BODY_GATHER;
 	reply.gather = &gather;

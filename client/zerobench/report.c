@@ -68,6 +68,9 @@ void zd_report_begin(const struct zd_bench *bench)
 	json_decref(machine);
 	printf("# op %s, %u ranks on %u devices, %u iterations after %u to warm up\n", bench->op_name,
 	       options->ranks, bench->devices, options->iters, options->warmup);
+	if (bench->one_cpu)
+		puts("# all processes on one CPU, so that no figure depends on where the scheduler puts "
+		     "them");
 	if (is_bandwidth(bench)) {
 		puts("# time: median from the first rank's start to the last one's end; ratio: baseline's "
 		     "time / time\n#\n"
@@ -187,14 +190,15 @@ void zd_report_end(const struct zd_bench *bench)
 	}
 	char date[32];
 	date_text(date, sizeof(date));
-	json_t *report =
-	        json_pack("{s:i,s:s,s:s,s:s,s:s,s:s,s:o,s:o,s:O,s:O}", "schema", ZD_BENCH_SCHEMA, "program",
-	                  "zerobench", "version", ZEROD_VERSION_TEXT, "daemon", bench->daemon, "op",
-	                  bench->op_name, "date", date, "machine", machine_json(), "options",
-	                  json_pack("{s:I,s:I,s:I,s:I,s:s}", "ranks", (json_int_t)options->ranks, "devices",
-	                            (json_int_t)bench->devices, "iters", (json_int_t)options->iters, "warmup",
-	                            (json_int_t)options->warmup, "dtype", zerod_dtype_name(options->dtype)),
-	                  "results", bench->results, "targets", bench->targets);
+	json_t *report = json_pack(
+	        "{s:i,s:s,s:s,s:s,s:s,s:s,s:o,s:o,s:O,s:O}", "schema", ZD_BENCH_SCHEMA, "program",
+	        "zerobench", "version", ZEROD_VERSION_TEXT, "daemon", bench->daemon, "op", bench->op_name,
+	        "date", date, "machine", machine_json(), "options",
+	        json_pack("{s:I,s:I,s:I,s:I,s:s,s:b}", "ranks", (json_int_t)options->ranks, "devices",
+	                  (json_int_t)bench->devices, "iters", (json_int_t)options->iters, "warmup",
+	                  (json_int_t)options->warmup, "dtype", zerod_dtype_name(options->dtype), "one_cpu",
+	                  (int)bench->one_cpu),
+	        "results", bench->results, "targets", bench->targets);
 	json_dumpf(report, stdout, JSON_INDENT(2) | JSON_REAL_PRECISION(6));
 	putchar('\n');
 	json_decref(report);

@@ -23,8 +23,9 @@ _zeroctl()
 		return
 		;;
 	--sort)
-		# The table's head, in lower case, is the list of columns.
-		mapfile -t COMPREPLY < <(compgen -W "$(zeroctl "${socket[@]}" "${verb:-status}" 2>/dev/null |
+		# The table's head, in lower case, is the list of columns; watch sorts its buffers.
+		[[ $verb == watch || -z $verb ]] && verb=buffers
+		mapfile -t COMPREPLY < <(compgen -W "$(zeroctl "${socket[@]}" "$verb" 2>/dev/null |
 			head -n 1 | tr '[:upper:]' '[:lower:]')" -- "$cur")
 		return
 		;;

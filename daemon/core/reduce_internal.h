@@ -36,8 +36,7 @@ struct zd_storage {
 	TAILQ_ENTRY(zd_storage) link;
 };
 
-/* As zd_pool_alloc(), on the member's device, charged. QUOTA too, except for staging: it is the daemon's own working
- * memory, bounded by the device's configuration. */
+/* As zd_pool_alloc(), on the member's device, charged. QUOTA too. */
 int zd_storage_new(struct zd_engine *e, struct zd_request *req, struct zd_member *member,
                    enum zd_charge charge, uint64_t bytes, struct zd_storage **storage, struct zd_err *err)
         __attribute__((warn_unused_result));

@@ -4,7 +4,8 @@
  *
  * A piece travels as soon as its source's streams have passed and its owner has staging. The owner reads its own piece
  * from the entry. Slices of a device get staging in the order in which their reductions began, within the
- * device's bound; one always may have it, so a slice larger than the bound is reduced alone.
+ * device's bound; one always may have it, so a slice larger than the bound is reduced alone. A slice for which there is
+ * neither memory nor quota waits while others hold some, and fails its reduction when none do.
  */
 #include <utlist.h>
 
@@ -272,7 +273,10 @@ static int take_staging(struct zd_engine *e, struct zd_device *device, struct zd
 		status = zd_storage_new(e, &probe, owner, ZD_CHARGE_STAGING, bytes, &slice->staging, err);
 	} while (status < 0 && trim_device(e, r->group, device));
 	slice->segment_wait = probe.segment_wait;
-	return status < 0 && device->staging_bytes > 0 ? ZD_WAIT : status;
+	/* What other reductions hold comes back by itself. */
+	bool others = status == ZEROD_E_QUOTA ? r->group->job->owner->account.bytes[ZD_CHARGE_STAGING] > 0
+	                                      : device->staging_bytes > 0;
+	return status < 0 && others ? ZD_WAIT : status;
 }
 
 void zd_reduce_settle(struct zd_engine *e, struct zd_device *device)

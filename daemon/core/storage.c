@@ -13,7 +13,8 @@ int zd_storage_new(struct zd_engine *e, struct zd_request *req, struct zd_member
 	if (bytes > ZD_MAX_BYTES)
 		return zd_err_set(err, ZEROD_E_NO_MEMORY, "%llu bytes do not fit on device %u",
 		                  (unsigned long long)bytes, device->index);
-	int status = charge == ZD_CHARGE_STAGING ? 0 : zd_quota_check(e, job, bytes, err);
+	bytes = zd_align_up(bytes, ZD_BLOCK_MIN_ALIGN); /* as it will be charged */
+	int status = zd_quota_check(e, job, bytes, err);
 	if (status == 0)
 		status = zd_pool_alloc(e, req, job, device, ZD_PURPOSE_GRADIENTS, bytes, ZD_BLOCK_MIN_ALIGN,
 		                       &extent, err);
@@ -30,6 +31,16 @@ int zd_storage_new(struct zd_engine *e, struct zd_request *req, struct zd_member
 		device->staging_bytes += extent.bytes;
 	*out = storage;
 	return 0;
+}
+
+/* Slices of any device may wait for the uid's quota, not only for this device's memory. */
+static void staging_given_back(struct zd_engine *e, struct zd_storage *storage)
+{
+	storage->device->staging_bytes -= storage->extent.bytes;
+	for (uint32_t i = 0; i < e->ndevices && e->quota_bytes; i++) {
+		if (e->devices[i].staging_queue)
+			zd_dirty(e, &e->devices[i]);
+	}
 }
 
 static void storage_free(struct zd_engine *e, struct zd_storage *storage)
@@ -51,7 +62,7 @@ void zd_storage_drop(struct zd_engine *e, struct zd_storage *storage)
 	storage->dropped = true;
 	zd_uncharge(e, group->job, storage->device, storage->charge, bytes);
 	if (storage->charge == ZD_CHARGE_STAGING)
-		storage->device->staging_bytes -= bytes;
+		staging_given_back(e, storage);
 	if (storage->uses == 0) {
 		storage_free(e, storage);
 		return;

@@ -116,6 +116,8 @@ static void run_event(struct zd_sim_world *world, const struct zd_sim_event *eve
 	case ZD_SIM_EVENT_DONE:
 		world->pending_ops--;
 		world->stats.ops++;
+		zd_sim_trace(world, "    done %llu: %s", (unsigned long long)event->op,
+		             zerod_status_name(event->status));
 		zd_engine_op_done(world->engine, event->op, event->status,
 		                  event->status ? "a fault of the simulator" : "", &event->result);
 		zd_sim_called(world);

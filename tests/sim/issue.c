@@ -192,22 +192,23 @@ static bool issue_update_begin(struct issue *issue)
 	return pick_units(issue, not_updating, ids) > 0 && send(issue);
 }
 
-static void write_shard(struct issue *issue, uint32_t unit, uint32_t stream, bool now)
+/* The shard's new content. What an earlier, refused publish has queued stays in front, on the same stream. */
+static void write_shard(struct issue *issue, uint32_t unit, bool now)
 {
 	struct zd_sim_shard *shard = &issue->model->shards[unit][issue->rank];
+	struct zd_sim_handle *handle = &issue->member->handles[unit];
 	uint64_t each = zerod_dtype_bytes(issue->group->units[unit].dtype);
-	struct zd_location at = issue->member->handles[unit].shard;
+	struct zd_location at = handle->shard;
 
 	at.bytes = zd_sim_true_numel(issue->group, unit, issue->rank) * each;
-	shard->next_key = shard->keys[shard->version % ZD_SIM_VERSIONS];
 	if (zd_sim_percent(&issue->rng, 90)) {
 		shard->next_key = zd_sim_mix(zd_sim_next(&issue->rng), unit);
 		if (now) {
 			zd_sim_pattern_write(shard->next_key, zd_sim_memory(issue->world, &at, "shard"),
 			                     at.bytes);
 		} else {
-			struct zd_sim_item *item = zd_sim_stream_append(issue->world, issue->session, stream,
-			                                                ZD_SIM_ITEM_WRITE);
+			struct zd_sim_item *item = zd_sim_stream_append(issue->world, issue->session,
+			                                                handle->writer, ZD_SIM_ITEM_WRITE);
 			item->at = at;
 			item->key = shard->next_key;
 		}
@@ -218,26 +219,26 @@ static void write_shard(struct issue *issue, uint32_t unit, uint32_t stream, boo
 static bool issue_publish(struct issue *issue)
 {
 	uint64_t ids[ZD_SIM_UNITS];
-	bool now = zd_sim_percent(&issue->rng, 20);
-	uint32_t stream = any_stream(issue);
+	bool now = zd_sim_percent(&issue->rng, 20), used[ZD_SIM_STREAMS] = {false};
 
 	if (pick_units(issue, may_publish, ids) == 0)
 		return false;
+	for (uint32_t u = 0; u < issue->group->nunits; u++)
+		now = now && (!(issue->request.units & (1u << u)) || !issue->member->handles[u].written);
 	for (uint32_t u = 0; u < issue->group->nunits; u++) {
+		struct zd_sim_handle *handle = &issue->member->handles[u];
 		if (!(issue->request.units & (1u << u)))
 			continue;
-		issue->member->handles[u].publishing = true;
-		write_shard(issue, u, stream, now);
-		if (!now && zd_sim_percent(&issue->rng, 30)) { /* several streams write */
-			if (issue->nfences + 1 < ZD_SIM_STREAMS)
-				signal_stream(issue, stream);
-			else
-				continue;
-			stream = (stream + 1) % ZD_SIM_STREAMS;
-		}
+		if (!handle->written)
+			handle->writer = (uint8_t)any_stream(issue);
+		handle->publishing = handle->written = true;
+		write_shard(issue, u, now);
+		used[handle->writer] = !now;
 	}
-	if (!now)
-		signal_stream(issue, stream);
+	for (uint32_t s = 0; s < ZD_SIM_STREAMS; s++) {
+		if (used[s])
+			signal_stream(issue, s);
+	}
 	issue->args.kind = ZD_REQ_PUBLISH;
 	issue->args.u.publish.fences = fences(issue);
 	issue->args.u.publish.force = issue->op->noise && zd_sim_percent(&issue->rng, 50);
@@ -287,7 +288,7 @@ static bool issue_gather(struct issue *issue)
 static bool issue_use(struct issue *issue)
 {
 	struct zd_sim_lease *lease = &issue->handle->leases[issue->op->tag];
-	uint32_t stream = issue->world->config.client_copies ? lease->home : any_stream(issue);
+	uint32_t stream = issue->world->config.client_copies ? issue->handle->home : any_stream(issue);
 
 	if (lease->uses == 0)
 		return false;

@@ -170,10 +170,25 @@ static bool draw_fault(struct zd_sim_world *world, enum zd_command_kind kind)
 	return false;
 }
 
+static void trace_command(struct zd_sim_world *world, const struct zd_command *command)
+{
+	static const char *const names[] = {"segment_create", "segment_destroy", "copy",  "fill",
+	                                    "watch",          "reduce",          "signal"};
+	const struct zd_location *at = command->kind == ZD_CMD_COPY     ? &command->u.copy.dst
+	                               : command->kind == ZD_CMD_FILL   ? &command->u.fill
+	                               : command->kind == ZD_CMD_REDUCE ? &command->u.reduce.target
+	                                                                : &(struct zd_location){0};
+
+	zd_sim_trace(world, "    command %llu on device %u: %s to %u+%llu", (unsigned long long)command->op,
+	             command->device, names[command->kind], at->segment, (unsigned long long)at->offset);
+}
+
 void zd_sim_command(void *arg, const struct zd_command *command)
 {
 	struct zd_sim_world *world = arg;
 
+	if (world->verbose)
+		trace_command(world, command);
 	check_command(world, command);
 	if (command->op)
 		world->pending_ops++;

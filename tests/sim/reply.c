@@ -114,7 +114,11 @@ static void replied_update(struct zd_sim_world *world, struct zd_sim_session *se
 		if (!(request->units & (1u << u)))
 			continue;
 		if (request->kind == ZD_REQ_UPDATE_BEGIN) {
-			handle->updating = handle->updating || reply->status == 0;
+			if (reply->status == 0) {
+				handle->updating = true;
+				handle->written = false;
+				shard->next_key = shard->keys[shard->version % ZD_SIM_VERSIONS];
+			}
 			continue;
 		}
 		handle->publishing = false;
@@ -215,7 +219,6 @@ static void replied_gather(struct zd_sim_world *world, struct zd_sim_session *se
 		handle->slot_at = *at;
 	}
 	lease->uses += request->uses;
-	lease->home = request->stream;
 	lease->doubtful = false;
 	lease->version = reply->u.gather.version;
 	lease->buffer = *at;
@@ -226,7 +229,9 @@ static void replied_gather(struct zd_sim_world *world, struct zd_sim_session *se
 		lease->keys[r] = world->groups[request->group]
 		                         .shards[request->unit][r]
 		                         .keys[reply->u.gather.version % ZD_SIM_VERSIONS];
-	zd_sim_lease_read(world, session, request->group, request->unit, lease, request->stream, true);
+	if (!world->config.client_copies || lease->own_shard.segment)
+		handle->home = request->stream;
+	zd_sim_lease_read(world, session, request->group, request->unit, lease, handle->home, true);
 }
 
 static void replied_release(struct zd_sim_world *world, struct zd_sim_session *session,

@@ -217,7 +217,6 @@ struct zd_sim_lease {
 	uint32_t pending; /* gathers without a reply */
 	bool doubtful;    /* from before a reset: what is in it counts as garbage */
 	uint8_t streams;  /* bits: which streams read since the last release */
-	uint8_t home;     /* the stream on which the own slice was copied */
 	struct zd_location buffer, own_shard;
 	uint64_t version, keys[ZD_SIM_WORLD];
 	uint32_t nfences;
@@ -236,8 +235,10 @@ struct zd_sim_handle {
 	bool registering;
 	struct zd_location shard;
 	uint64_t target_offset_numel;
-	struct zd_location slot_at; /* where the slot was seen */
-	bool updating, publishing;
+	struct zd_location slot_at;         /* where the slot was seen */
+	uint8_t home;                       /* the stream that copied the own slice, and so reads */
+	bool updating, publishing, written; /* written: since update_begin, by stream `writer` */
+	uint8_t writer;
 	struct zd_sim_lease leases[ZD_SIM_TAGS];
 	struct zd_sim_entry entry;
 };

@@ -100,11 +100,11 @@ static void derive_group(struct zd_sim_rng *rng, struct zd_sim_config *config,
 static void derive_jobs(struct zd_sim_rng *rng, struct zd_sim_config *config)
 {
 	static const uint32_t worlds[] = {1, 2, 2, 2, 3, 4, 4, 8};
+	uint32_t wanted = zd_sim_percent(rng, 60) ? 1 : (uint32_t)zd_sim_between(rng, 2, ZD_SIM_JOBS);
 	uint32_t left = 16;
 
-	config->njobs = zd_sim_percent(rng, 60) ? 1 : (uint32_t)zd_sim_between(rng, 2, ZD_SIM_JOBS);
-	for (uint32_t j = 0; j < config->njobs; j++) {
-		struct zd_sim_job_config *job = &config->jobs[j];
+	for (uint32_t j = 0; j < wanted && left > 0; j++) {
+		struct zd_sim_job_config *job = &config->jobs[config->njobs++];
 
 		snprintf(job->name, sizeof(job->name), "j%u", j);
 		job->uid = 1000 + (uint32_t)zd_sim_below(rng, 2);

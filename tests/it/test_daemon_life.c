@@ -1,0 +1,333 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* test_daemon_life.c - the daemon as a process: starts, refusals to start, reload, drain, end. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+#include <sys/wait.h>
+#include <unistd.h>
+#include <cmocka.h>
+#include <zerod.h>
+
+#include "../support/daemon_fixture.h"
+
+#define OUTPUT_BYTES 8192
+
+static int try_connect(const char *socket_path, zerod_client **client)
+{
+	struct zerod_options options = ZEROD_INIT(options);
+
+	options.socket_path = socket_path;
+	options.deadline_ms = 30000;
+	return zerod_connect(&options, client);
+}
+
+static zerod_client *connect_to(const struct zd_daemon *daemon)
+{
+	zerod_client *client = NULL;
+
+	assert_int_equal(try_connect(daemon->socket_path, &client), 0);
+	return client;
+}
+
+static int ask(zerod_client *client)
+{
+	struct zerod_device_info info;
+
+	return zerod_device_get(client, 0, &info);
+}
+
+static int reset(zerod_client *client)
+{
+	return zerod_session_reset(client);
+}
+
+/* Runs zerod to its end and expects this status, and this in what it says. */
+static void expect_end(const char *const *args, int status, const char *text)
+{
+	char output[OUTPUT_BYTES];
+	int found;
+
+	assert_int_equal(zd_daemon_run(args, &found, output, sizeof(output)), 0);
+	if (found != status || !strstr(output, text))
+		fail_msg("expected status %d and '%s', found %d and '%s'", status, text, found, output);
+}
+
+static void test_start_and_stop(void **state)
+{
+	struct zd_daemon daemon;
+	zerod_client *client;
+	struct stat found;
+
+	(void)state;
+	assert_int_equal(zd_daemon_start(NULL, &daemon), 0);
+	assert_int_equal(stat(daemon.socket_path, &found), 0);
+	assert_int_equal(found.st_mode & 0777, 0666);
+	client = connect_to(&daemon);
+	assert_int_equal(ask(client), 0);
+	zerod_close(client);
+	assert_int_equal(zd_daemon_stop(&daemon), 0);
+}
+
+static void test_twice(void **state)
+{
+	struct zd_daemon daemon;
+	zerod_client *client;
+	char text[64];
+
+	(void)state;
+	assert_int_equal(zd_daemon_start(NULL, &daemon), 0);
+	client = connect_to(&daemon);
+	(void)snprintf(text, sizeof(text), "already running (pid %d)", (int)daemon.pid);
+	expect_end((const char *const[]){"--socket", daemon.socket_path, NULL}, 1, text);
+	assert_int_equal(ask(client), 0);
+	zerod_close(client);
+	client = connect_to(&daemon);
+	zerod_close(client);
+	assert_int_equal(zd_daemon_stop(&daemon), 0);
+}
+
+static void test_stale_socket(void **state)
+{
+	struct zd_daemon daemon;
+	zerod_client *client = NULL;
+
+	(void)state;
+	assert_int_equal(zd_daemon_start(NULL, &daemon), 0);
+	assert_int_equal(zd_daemon_kill(&daemon), 0);
+	assert_int_equal(access(daemon.socket_path, F_OK), 0);
+	assert_int_equal(try_connect(daemon.socket_path, &client), ZEROD_E_CONNECT);
+	assert_int_equal(zd_daemon_restart(NULL, &daemon), 0);
+	client = connect_to(&daemon);
+	zerod_close(client);
+	assert_int_equal(zd_daemon_stop(&daemon), 0);
+}
+
+static void test_refuses_to_start(void **state)
+{
+	char folder[] = "/tmp/zerod-life-XXXXXX", path[64], config[64], longest[128] = "/tmp/";
+	FILE *file;
+
+	(void)state;
+	assert_non_null(mkdtemp(folder));
+	(void)snprintf(path, sizeof(path), "%s/s", folder);
+	(void)snprintf(config, sizeof(config), "%s/zerod.conf", folder);
+	memset(longest + 5, 'x', 103);
+	file = fopen(config, "w");
+	assert_non_null(file);
+	(void)fputs("[devices]\narena = lots\n", file);
+	(void)fclose(file);
+	expect_end((const char *const[]){"--socket", config, NULL}, 1, "exists and is not a socket");
+	expect_end((const char *const[]){"--socket", "/nonexistent/s", NULL}, 1,
+	           "the folder /nonexistent does not exist");
+	expect_end((const char *const[]){"--socket", longest, NULL}, 2, "a path of 1 to 107 bytes");
+	expect_end((const char *const[]){"--socket", path, "--devices", "64", "--arena", "512T", NULL}, 2,
+	           "larger than memory");
+	expect_end((const char *const[]){"--socket", path, "--config", config, NULL}, 2,
+	           "zerod.conf:2: [devices] arena: expected a size such as 64G, at most 1024T, found 'lots'");
+	expect_end((const char *const[]){"--check-config", "--config", config, NULL}, 2, "zerod.conf:2:");
+	expect_end((const char *const[]){"--config", "/nonexistent/zerod.conf", NULL}, 2, "no such file");
+	expect_end((const char *const[]){"--bogus", NULL}, 2, "unrecognized option");
+	expect_end((const char *const[]){"--devices", "many", NULL}, 2,
+	           "--devices: expected a number from 1 to 64");
+	expect_end((const char *const[]){"stray", NULL}, 2, "unexpected argument 'stray'");
+	assert_int_equal(unlink(config), 0);
+	assert_int_equal(rmdir(folder), 0); /* none of them left a socket */
+}
+
+static void test_says(void **state)
+{
+	(void)state;
+	expect_end((const char *const[]){"--version", NULL}, 0, "zerod 0.");
+	expect_end((const char *const[]){"--help", NULL}, 0, "--check-config");
+	expect_end((const char *const[]){"--check-config", "--config", "packaging/zerod.conf", NULL}, 0,
+	           "valid");
+}
+
+static int write_config(const struct zd_daemon *daemon, const char *text)
+{
+	FILE *file = fopen(daemon->config_path, "w");
+
+	return !file || fputs(text, file) < 0 || fclose(file) != 0 ? -1 : 0;
+}
+
+static int reload(struct zd_daemon *daemon)
+{
+	if (kill(daemon->pid, SIGHUP) != 0 || zd_daemon_wait_notify(daemon, "RELOADING=1") != 0)
+		return -1;
+	return zd_daemon_wait_notify(daemon, "READY=1");
+}
+
+static void test_reload(void **state)
+{
+	struct zd_daemon_options options = {.config = "[limits]\nmax_sessions = 1\n"};
+	struct zd_daemon daemon;
+	zerod_client *first, *second = NULL, *third = NULL;
+
+	(void)state;
+	assert_int_equal(zd_daemon_start(&options, &daemon), 0);
+	first = connect_to(&daemon);
+	assert_int_equal(try_connect(daemon.socket_path, &second), ZEROD_E_LIMIT);
+	assert_non_null(strstr(zerod_last_error(NULL), "max_sessions is 1"));
+	assert_int_equal(write_config(&daemon, "[limits]\nmax_sessions = 2\n"), 0);
+	assert_int_equal(reload(&daemon), 0);
+	second = connect_to(&daemon);
+	/* A mistake keeps what was. */
+	assert_int_equal(write_config(&daemon, "[limits]\nmax_sessions = 3\nmax_sesions = 4\n"), 0);
+	assert_int_equal(reload(&daemon), 0);
+	assert_int_equal(zd_daemon_wait_log(&daemon, "zerod.conf:3: [limits] max_sesions: unknown key"), 0);
+	assert_int_equal(try_connect(daemon.socket_path, &third), ZEROD_E_LIMIT);
+	/* What needs a restart is named, and the rest is taken. */
+	assert_int_equal(write_config(&daemon, "[limits]\nmax_sessions = 3\n[devices]\nsegment = 1M\n"), 0);
+	assert_int_equal(reload(&daemon), 0);
+	assert_int_equal(zd_daemon_wait_log(&daemon, "at the next start only"), 0);
+	third = connect_to(&daemon);
+	zerod_close(first);
+	zerod_close(second);
+	zerod_close(third);
+	assert_int_equal(zd_daemon_stop(&daemon), 0);
+}
+
+static void test_drain(void **state)
+{
+	struct zd_daemon_options options = {.config = "[daemon]\ndrain_timeout_s = 3600\n"};
+	struct zd_daemon daemon;
+	zerod_client *client, *late = NULL;
+
+	(void)state;
+	assert_int_equal(zd_daemon_start(&options, &daemon), 0);
+	client = connect_to(&daemon);
+	assert_int_equal(kill(daemon.pid, SIGTERM), 0);
+	assert_int_equal(zd_daemon_wait_notify(&daemon, "STOPPING=1"), 0);
+	assert_int_equal(reset(client), ZEROD_E_SHUTDOWN);
+	assert_int_equal(try_connect(daemon.socket_path, &late), ZEROD_E_SHUTDOWN);
+	assert_int_equal(ask(client), 0); /* looking is allowed */
+	expect_end((const char *const[]){"--socket", daemon.socket_path, NULL}, 1, "already running");
+	zerod_close(client);
+	assert_int_equal(zd_daemon_finish(&daemon), 0);
+}
+
+static void test_told_twice(void **state)
+{
+	struct zd_daemon_options options = {.config = "[daemon]\ndrain_timeout_s = 3600\n"};
+	struct zd_daemon daemon;
+	zerod_client *client;
+
+	(void)state;
+	assert_int_equal(zd_daemon_start(&options, &daemon), 0);
+	client = connect_to(&daemon);
+	assert_int_equal(kill(daemon.pid, SIGINT), 0);
+	assert_int_equal(zd_daemon_wait_notify(&daemon, "STOPPING=1"), 0);
+	assert_int_equal(kill(daemon.pid, SIGTERM), 0);
+	assert_int_equal(zd_daemon_finish(&daemon), 0);
+	assert_int_equal(ask(client), ZEROD_E_DISCONNECTED);
+	zerod_close(client);
+}
+
+static void test_drain_timeout(void **state)
+{
+	struct zd_daemon_options options = {.config = "[daemon]\ndrain_timeout_s = 0\n"};
+	struct zd_daemon daemon;
+	zerod_client *client;
+
+	(void)state;
+	assert_int_equal(zd_daemon_start(&options, &daemon), 0);
+	client = connect_to(&daemon);
+	assert_int_equal(zd_daemon_stop(&daemon), 0);
+	assert_int_equal(ask(client), ZEROD_E_DISCONNECTED);
+	zerod_close(client);
+}
+
+/* ---- Socket activation --------------------------------------------------------------------------------------- */
+
+/* As a service manager starts it: with the listening socket as descriptor 3. */
+static pid_t start_activated(int sock)
+{
+	const char *build = getenv("BUILD");
+	char program[256], pid[16];
+	pid_t child;
+
+	(void)snprintf(program, sizeof(program), "%s/bin/zerod", build ? build : "build");
+	child = fork();
+	if (child == 0) {
+		(void)snprintf(pid, sizeof(pid), "%d", (int)getpid());
+		(void)setenv("LISTEN_PID", pid, 1);
+		(void)setenv("LISTEN_FDS", "1", 1);
+		if (sock != 3)
+			(void)dup2(sock, 3);
+		(void)fcntl(3, F_SETFD, 0);
+		(void)execl(program, "zerod", "--arena", "16M", (char *)NULL);
+		_exit(127);
+	}
+	return child;
+}
+
+static int listen_at(const char *path, int type)
+{
+	struct sockaddr_un address = {.sun_family = AF_UNIX};
+	int sock = socket(AF_UNIX, type | SOCK_CLOEXEC, 0);
+
+	(void)snprintf(address.sun_path, sizeof(address.sun_path), "%s", path);
+	assert_int_equal(bind(sock, (struct sockaddr *)&address, sizeof(address)), 0);
+	assert_int_equal(listen(sock, 16), 0);
+	return sock;
+}
+
+static int wait_status(pid_t child)
+{
+	int raw;
+
+	assert_int_equal(waitpid(child, &raw, 0), child);
+	return WIFEXITED(raw) ? WEXITSTATUS(raw) : 128;
+}
+
+static void test_activated(void **state)
+{
+	char folder[] = "/tmp/zerod-life-XXXXXX", path[64];
+	zerod_client *client = NULL;
+	pid_t child;
+	int sock;
+
+	(void)state;
+	assert_non_null(mkdtemp(folder));
+	(void)snprintf(path, sizeof(path), "%s/s", folder);
+	sock = listen_at(path, SOCK_SEQPACKET);
+	for (int round = 0; round < 2; round++) {
+		child = start_activated(sock);
+		assert_int_equal(try_connect(path, &client), 0);
+		assert_int_equal(ask(client), 0);
+		zerod_close(client);
+		assert_int_equal(kill(child, SIGTERM), 0);
+		assert_int_equal(wait_status(child), 0);
+		assert_int_equal(access(path, F_OK), 0); /* it is not the daemon's */
+	}
+	(void)close(sock);
+	(void)unlink(path);
+	sock = listen_at(path, SOCK_STREAM);
+	assert_int_equal(wait_status(start_activated(sock)), 2);
+	(void)close(sock);
+	(void)unlink(path);
+	assert_int_equal(rmdir(folder), 0);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+	        cmocka_unit_test(test_start_and_stop), cmocka_unit_test(test_twice),
+	        cmocka_unit_test(test_stale_socket),   cmocka_unit_test(test_refuses_to_start),
+	        cmocka_unit_test(test_says),           cmocka_unit_test(test_reload),
+	        cmocka_unit_test(test_drain),          cmocka_unit_test(test_told_twice),
+	        cmocka_unit_test(test_drain_timeout),  cmocka_unit_test(test_activated),
+	};
+
+	(void)alarm(240);
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}

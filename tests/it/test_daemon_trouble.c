@@ -1,0 +1,223 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* test_daemon_trouble.c - clients that misbehave and die, and a daemon short of descriptors: the others do not notice. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+#include <cmocka.h>
+#include <zerod.h>
+
+#include "../support/daemon_fixture.h"
+
+#define ATTEMPTS    32
+#define DEADLINE_S  30
+#define ALLOC_BYTES (1u << 20)
+
+static int try_connect(const struct zd_daemon *daemon, zerod_client **client)
+{
+	struct zerod_options options = ZEROD_INIT(options);
+
+	options.socket_path = daemon->socket_path;
+	options.deadline_ms = 30000;
+	return zerod_connect(&options, client);
+}
+
+static uint64_t allocated_bytes(zerod_client *client)
+{
+	struct zerod_device_info info;
+
+	assert_int_equal(zerod_device_get(client, 0, &info), 0);
+	return info.allocated_bytes;
+}
+
+static int raw_connect(const struct zd_daemon *daemon)
+{
+	struct sockaddr_un address = {.sun_family = AF_UNIX};
+	int sock = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+
+	(void)snprintf(address.sun_path, sizeof(address.sun_path), "%s", daemon->socket_path);
+	assert_int_equal(connect(sock, (struct sockaddr *)&address, sizeof(address)), 0);
+	return sock;
+}
+
+/* Reads until the daemon closes the connection. */
+static void expect_closed(int sock)
+{
+	char bytes[1024];
+	ssize_t got;
+
+	do
+		got = recv(sock, bytes, sizeof(bytes), 0);
+	while (got > 0);
+	(void)close(sock);
+}
+
+/* The limit that leaves the process `left` descriptors to open: it bounds their numbers, not their count. */
+static rlim_t limit_leaving(pid_t pid, int left)
+{
+	char path[64];
+	struct stat found;
+	rlim_t number = 0;
+
+	for (;; number++) {
+		(void)snprintf(path, sizeof(path), "/proc/%d/fd/%u", (int)pid, (unsigned)number);
+		if (lstat(path, &found) != 0 && left-- == 0)
+			return number;
+	}
+}
+
+/* With few descriptors left, connections fail one way or the other, but do not hang; with enough again, they work. */
+static void test_descriptors_exhausted(void **state)
+{
+	struct zd_daemon daemon;
+	zerod_client *client, *late = NULL;
+	struct rlimit before, low;
+
+	(void)state;
+	assert_int_equal(zd_daemon_start(NULL, &daemon), 0);
+	assert_int_equal(try_connect(&daemon, &client), 0);
+	assert_int_equal(allocated_bytes(client), 0); /* by then it has closed what came with the hello */
+	assert_int_equal(prlimit(daemon.pid, RLIMIT_NOFILE, NULL, &before), 0);
+	for (int left = 0; left < 4; left++) {
+		low = (struct rlimit){.rlim_cur = limit_leaving(daemon.pid, left),
+		                      .rlim_max = before.rlim_max};
+		assert_int_equal(prlimit(daemon.pid, RLIMIT_NOFILE, &low, NULL), 0);
+		/* A connection costs four until the hello is answered. */
+		for (int i = 0; i < ATTEMPTS; i++)
+			assert_int_not_equal(try_connect(&daemon, &late), 0);
+		assert_int_equal(allocated_bytes(client), 0);
+	}
+	assert_int_equal(prlimit(daemon.pid, RLIMIT_NOFILE, &before, NULL), 0);
+	assert_int_equal(try_connect(&daemon, &late), 0);
+	zerod_close(late);
+	zerod_close(client);
+	assert_int_equal(zd_daemon_stop(&daemon), 0);
+}
+
+static void test_hostile_packets(void **state)
+{
+	static char huge[70000];
+	struct zd_daemon daemon;
+	zerod_client *client;
+	int sock;
+
+	(void)state;
+	assert_int_equal(zd_daemon_start(NULL, &daemon), 0);
+	assert_int_equal(try_connect(&daemon, &client), 0);
+	sock = raw_connect(&daemon);
+	assert_int_equal(send(sock, "garbage", 7, 0), 7);
+	expect_closed(sock);
+	sock = raw_connect(&daemon);
+	assert_int_equal(send(sock, huge, sizeof(huge), 0), sizeof(huge));
+	expect_closed(sock);
+	for (int i = 0; i < ATTEMPTS; i++)
+		(void)close(raw_connect(&daemon));
+	assert_int_equal(allocated_bytes(client), 0);
+	zerod_close(client);
+	assert_int_equal(zd_daemon_stop(&daemon), 0);
+}
+
+/* Allocates, tells, and waits to be killed; a child of it keeps the connection open. */
+_Noreturn static void run_victim(const struct zd_daemon *daemon, int told, int keep)
+{
+	struct zerod_alloc_options options = ZEROD_INIT(options);
+	zerod_client *client;
+	zerod_buffer *buffer;
+	void *data;
+	char byte = 1;
+
+	options.job = "job";
+	options.bytes = ALLOC_BYTES;
+	if (try_connect(daemon, &client) != 0 || zerod_alloc(client, &options, &buffer, &data) != 0)
+		byte = 0;
+	if (byte && fork() == 0) {
+		(void)!read(keep, &byte, 1); /* until the test ends it */
+		_exit(0);
+	}
+	(void)!write(told, &byte, 1);
+	for (;;)
+		(void)pause();
+}
+
+static void test_killed_client(void **state)
+{
+	struct zd_daemon daemon;
+	zerod_client *client;
+	const struct timespec retry = {.tv_nsec = 1000000};
+	int told[2], keep[2], raw, rounds = 0;
+	char byte = 0;
+	pid_t victim;
+
+	(void)state;
+	assert_int_equal(zd_daemon_start(NULL, &daemon), 0);
+	assert_int_equal(pipe(told), 0);
+	assert_int_equal(pipe(keep), 0);
+	victim = fork();
+	if (victim == 0) {
+		(void)close(keep[1]);
+		run_victim(&daemon, told[1], keep[0]);
+	}
+	assert_int_equal(read(told[0], &byte, 1), 1);
+	assert_int_equal(byte, 1);
+	assert_int_equal(try_connect(&daemon, &client), 0);
+	assert_int_equal(allocated_bytes(client), ALLOC_BYTES);
+	assert_int_equal(kill(victim, SIGKILL), 0);
+	assert_int_equal(waitpid(victim, &raw, 0), victim);
+	while (allocated_bytes(client) > 0 && rounds++ < DEADLINE_S * 1000)
+		(void)nanosleep(&retry, NULL);
+	assert_int_equal(allocated_bytes(client), 0);
+	(void)close(keep[0]);
+	(void)close(keep[1]);
+	(void)close(told[0]);
+	(void)close(told[1]);
+	zerod_close(client);
+	assert_int_equal(zd_daemon_stop(&daemon), 0);
+}
+
+/* Connections come and go, and leave no descriptor behind. */
+static void test_no_descriptor_is_lost(void **state)
+{
+	struct zd_daemon daemon;
+	zerod_client *client, *other;
+	const struct timespec retry = {.tv_nsec = 1000000};
+	int before, rounds = 0;
+
+	(void)state;
+	assert_int_equal(zd_daemon_start(NULL, &daemon), 0);
+	assert_int_equal(try_connect(&daemon, &client), 0);
+	assert_int_equal(allocated_bytes(client), 0); /* by then it has closed what came with the hello */
+	before = zd_daemon_count_fds(&daemon);
+	for (int i = 0; i < ATTEMPTS; i++) {
+		assert_int_equal(try_connect(&daemon, &other), 0);
+		zerod_close(other);
+	}
+	while (zd_daemon_count_fds(&daemon) > before && rounds++ < DEADLINE_S * 1000)
+		(void)nanosleep(&retry, NULL);
+	assert_int_equal(zd_daemon_count_fds(&daemon), before);
+	zerod_close(client);
+	assert_int_equal(zd_daemon_stop(&daemon), 0);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+	        cmocka_unit_test(test_descriptors_exhausted),
+	        cmocka_unit_test(test_hostile_packets),
+	        cmocka_unit_test(test_killed_client),
+	        cmocka_unit_test(test_no_descriptor_is_lost),
+	};
+
+	(void)alarm(240);
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -145,9 +145,9 @@ static void fill_info(const Zd__DeviceRow *row, struct zerod_device_info *info)
 	if (!row->usage)
 		return;
 	info->gathered_bytes = row->usage->gathered_bytes;
-	info->allocated_bytes = row->usage->shard_bytes + row->usage->gathered_bytes + row->usage->bucket_bytes +
-	                        row->usage->staging_bytes + row->usage->target_bytes +
-	                        row->usage->allocation_bytes;
+	info->allocated_bytes = row->usage->shard_bytes + row->usage->gathered_bytes +
+	                        row->usage->bucket_bytes + row->usage->staging_bytes +
+	                        row->usage->target_bytes + row->usage->allocation_bytes;
 	info->peak_bytes = row->usage->peak_bytes;
 }
 

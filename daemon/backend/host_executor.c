@@ -30,12 +30,25 @@ static inline void spin_pause(void)
 #endif
 }
 
-/* Completes and frees. Only what succeeded is signalled: a waiter must not take failure for bytes. */
+/* A waiter must not take failure for bytes: what failed aborts its timeline, and what comes behind it there does not undo
+ * that. Only the core's own SIGNAL does, when the session is reset. */
+static void tell_waiters(const struct zd_host_task *task, int status)
+{
+	if (!task->signal_session)
+		return;
+	if (status != 0)
+		zd_host_session_set(task->signal_session, task->signal_timeline, ZD_FENCE_ABORTED);
+	else if (task->kind == ZD_CMD_SIGNAL)
+		zd_host_session_set(task->signal_session, task->signal_timeline, task->signal_value);
+	else
+		zd_host_session_signal(task->signal_session, task->signal_timeline, task->signal_value);
+}
+
+/* Completes and frees. */
 static void complete(struct zd_host_executor *executor, struct zd_host_task *task,
                      struct zd_completion *completion)
 {
-	if (completion->status == 0 && task->signal_session)
-		zd_host_session_signal(task->signal_session, task->signal_timeline, task->signal_value);
+	tell_waiters(task, completion->status);
 	completion->op = task->op;
 	zd_host_task_free(task);
 	if (completion->op)

@@ -110,11 +110,24 @@ uint64_t zd_host_session_counter(struct zd_host_session *session, uint32_t timel
 	return atomic_load_explicit(&session->client_page->counters[timeline], memory_order_acquire);
 }
 
-void zd_host_session_signal(struct zd_host_session *session, uint32_t timeline, uint64_t value)
+static void store_and_wake(struct zd_host_session *session, uint32_t timeline, uint64_t value)
 {
-	zd_assert(timeline < ZD_TIMELINES);
 	_Atomic uint64_t *counter = &session->daemon_page->counters[timeline];
 	atomic_store_explicit(counter, value, memory_order_release);
 	/* Not private: the waiters are in another process. It can only fail for addresses that are not ours. */
 	(void)syscall(SYS_futex, (uint32_t *)counter + LOW_WORD, FUTEX_WAKE, INT_MAX, NULL, NULL, 0);
+}
+
+void zd_host_session_signal(struct zd_host_session *session, uint32_t timeline, uint64_t value)
+{
+	zd_assert(timeline < ZD_TIMELINES);
+	if (!session->aborted[timeline])
+		store_and_wake(session, timeline, value);
+}
+
+void zd_host_session_set(struct zd_host_session *session, uint32_t timeline, uint64_t value)
+{
+	zd_assert(timeline < ZD_TIMELINES);
+	session->aborted[timeline] = value == ZD_FENCE_ABORTED;
+	store_and_wake(session, timeline, value);
 }

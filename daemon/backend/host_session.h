@@ -31,6 +31,7 @@ struct zd_host_session {
 	atomic_bool closed;                     /* its watches abort */
 	struct zd_host_fence_page *client_page; /* mapped read-only */
 	struct zd_host_fence_page *daemon_page;
+	bool aborted[ZD_TIMELINES];            /* of the daemon page; a timeline's own executor only */
 	LIST_ENTRY(zd_host_session) in_bucket; /* of the backend's table; the loop's thread only */
 };
 
@@ -45,7 +46,12 @@ void zd_host_session_unref(struct zd_host_session *session);
 
 /* A counter of the client page; what the client wrote before it is visible afterwards. */
 uint64_t zd_host_session_counter(struct zd_host_session *session, uint32_t timeline);
-/* Stores a counter of the daemon page, after all that the calling thread wrote, and wakes who waits for it. */
+/*
+ * Both store a counter of the daemon page, after all that the calling thread wrote, and wake who waits for it. All
+ * stores of one timeline come from one thread. An aborted timeline stays so, whatever commands behind the one that
+ * failed signal, until it is set to something else.
+ */
 void zd_host_session_signal(struct zd_host_session *session, uint32_t timeline, uint64_t value);
+void zd_host_session_set(struct zd_host_session *session, uint32_t timeline, uint64_t value);
 
 #endif

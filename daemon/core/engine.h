@@ -61,7 +61,11 @@ enum zd_command_kind {
 	ZD_CMD_SIGNAL,          /* store `signal`. op 0: no completion */
 };
 
-/* A store into the daemon page of a session when the command is done: after the bytes are visible. session 0: none. */
+/*
+ * A store into the daemon page of a session when the command is done: after the bytes are visible. session 0: none.
+ * A command that fails stores ZD_FENCE_ABORTED instead, and other commands leave an aborted timeline as it is until a
+ * ZD_CMD_SIGNAL stores something else. All stores into one timeline come from one device's commands.
+ */
 struct zd_signal {
 	uint64_t session;
 	uint32_t timeline;

@@ -286,7 +286,8 @@ static void test_close_with_work_queued(void **state)
 
 	for (uint64_t op = watched; op <= destroyed; op++)
 		assert_int_equal(wait_op(f, op).completion.status, ZEROD_E_SHUTDOWN);
-	assert_int_equal(atomic_load(&c.daemon_page[0]), 0); /* what was not done is not signalled */
+	assert_int_equal(atomic_load(&c.daemon_page[0]),
+	                 ZD_FENCE_ABORTED); /* what was not done is not signalled */
 	forget_session(&c);
 }
 

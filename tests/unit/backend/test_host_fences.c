@@ -180,6 +180,27 @@ static void test_signal_comes_after_the_bytes(void **state)
 	forget_session(&c);
 }
 
+/* Waiters of a failed command must not be told that it went well by the one behind it. */
+static void test_aborted_timeline_stays_so(void **state)
+{
+	struct fixture *f = *state;
+	struct client c = open_session(f, SESSION);
+	struct zd_command set = {.kind = ZD_CMD_SIGNAL, .signal = {SESSION, 0, ZD_FENCE_ABORTED}};
+	assert_int_equal(create(f, 0, 1, 4096).completion.status, 0);
+	wait_op(f, submit(f, set));
+	struct zd_command command = fill(0, at(1, 0, 4096));
+	command.signal = (struct zd_signal){SESSION, 0, 5};
+	wait_op(f, submit(f, command));
+	assert_int_equal(atomic_load(&c.daemon_page[0]), ZD_FENCE_ABORTED);
+	set.signal.value = 5;
+	wait_op(f, submit(f, set));
+	assert_int_equal(atomic_load(&c.daemon_page[0]), 5);
+	command.signal.value = 6;
+	wait_op(f, submit(f, command));
+	assert_int_equal(atomic_load(&c.daemon_page[0]), 6);
+	forget_session(&c);
+}
+
 /* A command that was given before the close still has its page to signal into. */
 static void test_pages_outlive_the_session_for_queued_commands(void **state)
 {
@@ -264,6 +285,7 @@ int main(void)
 	        TEST(test_client_cannot_write_the_daemon_page, open_two),
 	        TEST(test_client_cannot_resize_a_page, open_two),
 	        TEST(test_signal_comes_after_the_bytes, open_two),
+	        TEST(test_aborted_timeline_stays_so, open_two),
 	        TEST(test_pages_outlive_the_session_for_queued_commands, open_two),
 	        TEST(test_many_sessions, open_four),
 	};

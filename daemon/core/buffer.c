@@ -127,7 +127,7 @@ static void transfer_done(struct zd_engine *e, struct zd_op *op, int status, con
 	buffer->transfers--;
 	if (status != 0) {
 		struct zd_session *session = zd_part_member(buffer->part)->session;
-		buffer->version = 0; /* satisfies nobody any more */
+		buffer->stale = true;
 		if (session && buffer->state != ZD_BUFFER_QUARANTINED)
 			zd_session_abort(e, session, source->shard.segment->device->index);
 	}
@@ -180,6 +180,8 @@ void zd_buffer_transfer(struct zd_engine *e, struct zd_buffer *buffer, uint64_t 
 	if (buffer->state == ZD_BUFFER_AVAILABLE)
 		zd_sm_move(&zd_sm_buffer, &buffer->state, ZD_BUFFER_INFLIGHT);
 	buffer->version = version;
+	buffer->stale = false;
+	buffer->own_copied = false;
 	buffer->device->gathers++;
 	e->gathers++;
 	e->gathered_bytes_total += buffer->extent.bytes;

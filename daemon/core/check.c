@@ -47,8 +47,7 @@ static void check_buffer(const struct zd_buffer *buffer, struct found *found)
 	zd_assert(buffer->charged && buffer->part->buffer == buffer && zd_part_member(buffer->part)->session);
 	zd_assert((buffer->state == ZD_BUFFER_INFLIGHT) == (buffer->transfers > 0));
 	/* Held, or kept for a reason. */
-	zd_assert(!TAILQ_EMPTY(&buffer->leases) || buffer->prefetched || buffer->part->persistent ||
-	          buffer->version == 0);
+	zd_assert(!TAILQ_EMPTY(&buffer->leases) || buffer->prefetched || buffer->part->persistent);
 }
 
 static void check_part(const struct zd_part *part, struct found *found)

@@ -38,11 +38,23 @@ static uint64_t newest_version(const struct zd_unit *unit)
 	return newest;
 }
 
-static bool buffer_has(const struct zd_buffer *buffer, const struct zd_request *req)
+/* May the rank's client copy its own slice into the copy: the shard has that version, and nobody writes it. */
+static bool own_readable(const struct zd_buffer *buffer)
+{
+	const struct zd_part *part = buffer->part;
+	return part->version == buffer->version && part->state != ZD_PART_UPDATING &&
+	       part->state != ZD_PART_PUBLISHING;
+}
+
+/* Is the copy one that the gather can join? */
+static bool buffer_has(const struct zd_engine *e, const struct zd_buffer *buffer,
+                       const struct zd_request *req)
 {
 	uint64_t want = req->u.gather.version;
-	if (buffer->version == 0)
+	if (buffer->stale)
 		return false;
+	if (e->client_copies_own_slice && !buffer->own_copied && !own_readable(buffer))
+		return false; /* prefetched, and too late to be completed */
 	return want ? buffer->version == want : buffer->version >= req->u.gather.part->version;
 }
 
@@ -243,8 +255,10 @@ static int gather_done(struct zd_engine *e, struct zd_request *req, struct zd_bu
 		e->reply.u.gather.nfences = buffer->nfences;
 		e->reply.u.gather.fences = buffer->fences;
 	}
-	if (e->client_copies_own_slice)
+	if (e->client_copies_own_slice && own_readable(buffer)) {
 		e->reply.u.gather.own_shard = zd_extent_location(&part->shard);
+		buffer->own_copied = true;
+	}
 	return 0;
 }
 
@@ -305,7 +319,7 @@ static int gather_try(struct zd_engine *e, struct zd_request *req, struct zd_err
 	if (status != 0)
 		return status;
 	struct zd_buffer *buffer = part->buffer;
-	if (buffer && buffer_has(buffer, req)) {
+	if (buffer && buffer_has(e, buffer, req)) {
 		req->device->joined_gathers++;
 		e->joined_gathers++;
 		return gather_done(e, req, buffer, err);

@@ -505,6 +505,8 @@ struct zd_buffer {
 	uint8_t state;
 	bool prefetched; /* no lease yet: a gather may take it over, demand may take its memory */
 	bool charged;
+	bool stale;      /* a transfer failed, or a shard that it is made of is gone: satisfies no gather */
+	bool own_copied; /* client_copies_own_slice: a client was told to do so since the transfer */
 	struct zd_unit *unit;
 	struct zd_part *part;
 	struct zd_device *device;

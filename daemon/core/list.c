@@ -127,7 +127,8 @@ static void collect(struct listing *l)
 		break;
 	case ZD_TABLE_ALLOCATIONS:
 		for (const struct zd_allocation *a = e->allocations; a; a = a->hh.next) {
-			if (sees(l, a->job))
+			/* not those that wait for memory, nor freed ones whose streams are not through */
+			if (a->session && a->extent.block && sees(l, a->job))
 				add(l, a->id, a, NULL);
 		}
 		break;
@@ -335,7 +336,7 @@ static bool row_allocation(const struct listing *l, struct zd_row *row, const st
 {
 	row->job = a->job->name;
 	row->name = a->name;
-	row->u.allocation.session = a->session ? a->session->id : 0;
+	row->u.allocation.session = a->session->id;
 	row->u.allocation.bytes = a->extent.bytes;
 	row->u.allocation.age_ns = l->e->now_ns - a->since_ns;
 	row->u.allocation.device = a->device->index;
@@ -382,8 +383,11 @@ uint64_t zd_engine_list(struct zd_engine *e, const struct zd_list_query *query,
 	struct listing l = {.e = e, .query = query};
 	uint64_t last = query->cursor;
 	bool end = true;
-	if (query->session)
+	if (query->session) {
 		l.asker = zd_session_find(e, query->session);
+		if (!l.asker) /* gone: sees nothing, where the daemon itself sees all */
+			return 0;
+	}
 	collect(&l);
 	if (l.nitems > 0)
 		qsort(l.items, l.nitems, sizeof(*l.items), by_id);

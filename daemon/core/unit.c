@@ -263,11 +263,16 @@ static void part_absent(struct zd_engine *e, struct zd_part *part)
 	zd_unit_unref(e, part->unit);
 }
 
-/* Uncharges the shard now; frees it when the last reader has ended. */
+/* Uncharges the shard now; frees it when the last reader has ended. Copies that have it in them stay with their holders, and
+ * are joined by nobody: whoever takes the rank's place may write something else under the same version. */
 static void part_drop(struct zd_engine *e, struct zd_part *part)
 {
 	struct zd_device *device = part->shard.segment->device;
 	zd_assert(!part->buffer);
+	for (uint32_t rank = 0; rank < part->unit->group->world_size; rank++) {
+		if (part->unit->parts[rank].buffer)
+			part->unit->parts[rank].buffer->stale = true;
+	}
 	zd_uncharge(e, part->unit->group->job, device, ZD_CHARGE_SHARD, part->shard.bytes);
 	if (part->readers == 0) {
 		part_absent(e, part);

@@ -259,8 +259,7 @@ format-check:  ## fails when `make format` would change something
 
 TIDY_SRC := $(filter-out tests/%,$(filter %.c,$(C_FILES)))
 tidy: deps $(PB_H)  ## clang-tidy over all but the tests, warnings are errors
-	@printf '%s\n' $(TIDY_SRC) | xargs -P $$(nproc) -n 4 sh -c \
-		'clang-tidy --quiet "$$@" -- -std=gnu11 $(subst ",\",$(subst ',,$(filter-out -DZEROD_VERSION_TEXT%,$(CPPFLAGS)))) -DZEROD_VERSION_TEXT=\"tidy\" 2>&1 | grep -vE "warnings? (generated|treated)|^Suppressed|^Use -header" >&2; test $${PIPESTATUS:-0} = 0' sh
+	@printf '%s\n' $(TIDY_SRC) | xargs -P $$(nproc) -n 1 tests/tidy.sh $(BUILD)/gen
 
 install: all  ## into $(DESTDIR)$(PREFIX), with unit files, manual pages and pkg-config file
 	@DESTDIR="$(DESTDIR)" PREFIX="$(PREFIX)" BUILD="$(BUILD)" VERSION="$(VERSION)" packaging/install.sh install

@@ -66,7 +66,14 @@ static int view_check(const struct zd_view_args *view, uint32_t index, uint64_t 
 	return 0;
 }
 
-static int description_check(const struct zd_args *args, struct zd_err *err)
+/* Elements of one rank's shard, padded. */
+static uint64_t shard_numel(uint64_t numel, enum zerod_dtype dtype, uint32_t world_size)
+{
+	return zd_align_up((numel + world_size - 1) / world_size,
+	                   ZD_SHARD_ALIGN_BYTES / zerod_dtype_bytes(dtype));
+}
+
+static int description_check(const struct zd_args *args, uint32_t world_size, struct zd_err *err)
 {
 	const char *name = args->u.unit_register.name;
 	uint64_t numel = args->u.unit_register.numel;
@@ -80,6 +87,11 @@ static int description_check(const struct zd_args *args, struct zd_err *err)
 	if (numel == 0 || numel > ZD_MAX_BYTES / itemsize)
 		return zd_err_set(err, ZEROD_E_INVALID, "unit '%s': numel %llu is none of 1 .. %llu", name,
 		                  (unsigned long long)numel, ZD_MAX_BYTES / itemsize);
+	uint64_t padded = world_size * shard_numel(numel, args->u.unit_register.dtype, world_size);
+	if (padded > ZD_MAX_BYTES / itemsize)
+		return zd_err_set(err, ZEROD_E_INVALID,
+		                  "unit '%s': %llu elements, padded for %u ranks, are more than %llu", name,
+		                  (unsigned long long)padded, world_size, ZD_MAX_BYTES / itemsize);
 	if (args->u.unit_register.nviews > ZD_MAX_VIEWS)
 		return zd_err_set(err, ZEROD_E_LIMIT, "unit '%s': %u views; at most %u", name,
 		                  args->u.unit_register.nviews, ZD_MAX_VIEWS);
@@ -157,25 +169,57 @@ struct zd_group_slot *zd_group_slot_find(struct zd_group *group, uint32_t number
 	return slot;
 }
 
-static int slot_grow(struct zd_group *group, const struct zd_unit *unit, struct zd_err *err)
+/* Would the unit find its place in the group's slot and in the flat target. */
+static int layout_check(struct zd_group *group, const struct zd_unit *unit, struct zd_err *err)
 {
-	if (unit->slot == ZEROD_NO_SLOT)
-		return 0;
-	struct zd_group_slot *slot = zd_group_slot_find(group, unit->slot);
+	const struct zd_group_slot *slot = zd_group_slot_find(group, unit->slot);
 	uint64_t bytes = zd_unit_padded_bytes(unit);
+	if (unit->laid_out)
+		return 0;
 	if (slot && slot->placed && bytes > slot->bytes)
 		return zd_err_set(
 		        err, ZEROD_E_INVALID,
 		        "unit '%s' needs %llu bytes; slot %u has %llu and was gathered into already: "
 		        "register its largest unit before the first gather",
 		        unit->name, (unsigned long long)bytes, unit->slot, (unsigned long long)slot->bytes);
+	if (!unit->frozen && unit->shard_numel > INT64_MAX - group->target_numel)
+		return zd_err_set(err, ZEROD_E_LIMIT,
+		                  "unit '%s': the group's target has %llu elements, %llu more are too many",
+		                  unit->name, (unsigned long long)group->target_numel,
+		                  (unsigned long long)unit->shard_numel);
+	return 0;
+}
+
+/* Takes the unit's place, once: when its first shard has memory, so that a unit without any leaves no trace. */
+static void layout_take(struct zd_group *group, struct zd_unit *unit)
+{
+	struct zd_group_slot *slot = zd_group_slot_find(group, unit->slot);
+	if (unit->laid_out)
+		return;
+	unit->laid_out = true;
+	if (!unit->frozen) {
+		unit->target_offset_numel = group->target_numel;
+		group->target_numel += unit->shard_numel;
+	}
+	if (unit->slot == ZEROD_NO_SLOT)
+		return;
 	if (!slot) {
 		slot = zd_calloc(1, sizeof(*slot));
 		slot->number = unit->slot;
 		TAILQ_INSERT_TAIL(&group->slots, slot, link);
 	}
-	slot->bytes = zd_max_u64(slot->bytes, bytes);
-	return 0;
+	slot->bytes = zd_max_u64(slot->bytes, zd_unit_padded_bytes(unit));
+}
+
+/* Of a unit that has gone: the target's end is given back, a gap in it is not, since others' offsets are known to their
+ * trainers. Nor is a place in a target that is bound, which holds the unit's gradient. */
+static void layout_give_back(struct zd_group *group, const struct zd_unit *unit)
+{
+	if (!group->units)
+		group->target_numel = 0;
+	else if (unit->laid_out && !unit->frozen && !zd_reduce_has_target(group) &&
+	         unit->target_offset_numel + unit->shard_numel == group->target_numel)
+		group->target_numel = unit->target_offset_numel;
 }
 
 static void unit_free(struct zd_unit *unit)
@@ -201,9 +245,7 @@ static int unit_new(struct zd_engine *e, struct zd_member *member, const struct 
 	unit->group = group;
 	unit->dtype = args->u.unit_register.dtype;
 	unit->numel = args->u.unit_register.numel;
-	uint64_t align_numel = ZD_SHARD_ALIGN_BYTES / zerod_dtype_bytes(unit->dtype);
-	unit->shard_numel = zd_align_up((unit->numel + group->world_size - 1) / group->world_size,
-	                                align_numel);
+	unit->shard_numel = shard_numel(unit->numel, unit->dtype, group->world_size);
 	unit->slot = args->u.unit_register.slot;
 	unit->frozen = args->u.unit_register.frozen;
 	unit->first_rank = member->rank;
@@ -213,19 +255,10 @@ static int unit_new(struct zd_engine *e, struct zd_member *member, const struct 
 		unit->views[i] = args->u.unit_register.views[i];
 		unit->views[i].name = zd_strdup(args->u.unit_register.views[i].name);
 	}
-	int status = slot_grow(group, unit, err);
-	if (status != 0) {
-		unit_free(unit);
-		return status;
-	}
 	unit->parts = zd_calloc(group->world_size, sizeof(*unit->parts));
 	for (uint32_t rank = 0; rank < group->world_size; rank++) {
 		unit->parts[rank].unit = unit;
 		unit->parts[rank].rank = rank;
-	}
-	if (!unit->frozen) {
-		unit->target_offset_numel = group->target_numel;
-		group->target_numel += unit->shard_numel;
 	}
 	unit->id = zd_next_id(e);
 	HASH_ADD(hh, e->units, id, sizeof(unit->id), unit);
@@ -243,8 +276,7 @@ void zd_unit_unref(struct zd_engine *e, struct zd_unit *unit)
 		return;
 	HASH_DEL(e->units, unit);
 	HASH_DELETE(hh_name, group->units, unit);
-	if (!group->units) /* a fresh layout for whoever registers next */
-		group->target_numel = 0;
+	layout_give_back(group, unit);
 	unit_free(unit);
 	zd_group_unref(e, group);
 }
@@ -347,7 +379,7 @@ static int register_begin(struct zd_engine *e, struct zd_request *req, const str
 	struct zd_unit *unit = NULL;
 	int status = zd_member_find(e, req->session, args->u.unit_register.group, &member, err);
 	if (status == 0)
-		status = description_check(args, err);
+		status = description_check(args, member->group->world_size, err);
 	if (status == 0 && member->group->state == ZD_GROUP_ABORTED)
 		status = zd_group_check(member->group, err);
 	if (status != 0)
@@ -404,13 +436,15 @@ static int register_place(struct zd_engine *e, struct zd_request *req, struct zd
 {
 	struct zd_group *group = req->member->group;
 	uint64_t bytes = zd_unit_shard_bytes(part->unit);
-	int status = zd_quota_check(e, group->job, bytes, err);
+	int status = layout_check(group, part->unit, err);
+	if (status == 0)
+		status = zd_quota_check(e, group->job, bytes, err);
+	if (status == 0)
+		status = zd_pool_alloc(e, req, group->job, req->device, ZD_PURPOSE_SHARDS, bytes,
+		                       ZD_BLOCK_MIN_ALIGN, &part->shard, err);
 	if (status != 0)
 		return status;
-	status = zd_pool_alloc(e, req, group->job, req->device, ZD_PURPOSE_SHARDS, bytes, ZD_BLOCK_MIN_ALIGN,
-	                       &part->shard, err);
-	if (status != 0)
-		return status;
+	layout_take(group, part->unit);
 	zd_sm_move(&zd_sm_part, &part->state, ZD_PART_FILLING);
 	part->unit->refs++;
 	part->version = first_version(part->unit, req->member);

@@ -456,6 +456,7 @@ struct zd_unit {
 	char *mismatch; /* a rank described it differently: both descriptions. Cleared when that rank agrees */
 	uint32_t mismatch_rank;
 	uint64_t target_offset_numel;
+	bool laid_out;          /* it has its place in the group's slot and target */
 	struct zd_part *parts;  /* world_size */
 	UT_hash_handle hh;      /* by id */
 	UT_hash_handle hh_name; /* in the group */

@@ -21,6 +21,8 @@ void zd_reduce_member_detach(struct zd_engine *e, struct zd_member *member);
 void zd_reduce_group_failed(struct zd_engine *e, struct zd_group *group);
 /* All ranks are there again: backward and step counters of all members are made equal. */
 void zd_reduce_group_revived(struct zd_engine *e, struct zd_group *group);
+/* Is a flat target of the group bound on any rank. */
+bool zd_reduce_has_target(const struct zd_group *group);
 /* Called by zd_settle() for a dirty device before its queue is tried: reductions that wait for staging may go on.
  * Must not mark devices dirty unless something changed. */
 void zd_reduce_settle(struct zd_engine *e, struct zd_device *device);

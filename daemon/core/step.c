@@ -60,6 +60,16 @@ void zd_step_drop_target(struct zd_engine *e, struct zd_member_reduce *mr)
 	mr->target_number = 0;
 }
 
+bool zd_reduce_has_target(const struct zd_group *group)
+{
+	for (uint32_t rank = 0; rank < group->world_size; rank++) {
+		const struct zd_member_reduce *mr = zd_member_reduce(&group->members[rank]);
+		if (mr && mr->target)
+			return true;
+	}
+	return false;
+}
+
 /* ---- Begin ------------------------------------------------------------------------------------------------ */
 
 static int begin_begin(struct zd_engine *e, struct zd_request *req, const struct zd_args *args,

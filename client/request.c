@@ -7,6 +7,7 @@
  * the daemon stops reading a client that does not take its replies.
  */
 #include "client/internal.h"
+#include "proto/envelope.h"
 
 #include <errno.h>
 #include <poll.h>
@@ -67,15 +68,13 @@ struct packed {
 	size_t nbytes;
 };
 
-static int pack(Zd__Request *request, struct packed *packed, struct zd_err *err)
+static int pack(const Zd__Request *request, struct packed *packed, struct zd_err *err)
 {
-	Zd__ClientPacket packet = ZD__CLIENT_PACKET__INIT;
+	struct zd_envelope envelope = zd_envelope_request(request);
 
-	packet.n_requests = 1;
-	packet.requests = &request;
 	packed->large = NULL;
 	packed->bytes = packed->small;
-	packed->nbytes = zd__client_packet__get_packed_size(&packet);
+	packed->nbytes = envelope.bytes;
 	if (packed->nbytes > ZD_MAX_PACKET_BYTES)
 		return zd_err_set(err, ZEROD_E_LIMIT, "the request has %zu bytes, a packet at most %u",
 		                  packed->nbytes, ZD_MAX_PACKET_BYTES);
@@ -85,7 +84,7 @@ static int pack(Zd__Request *request, struct packed *packed, struct zd_err *err)
 			return zd_err_errno(err, ENOMEM, "packing a request");
 		packed->bytes = packed->large;
 	}
-	(void)zd__client_packet__pack(&packet, packed->bytes);
+	zd_envelope_pack(&envelope, packed->bytes);
 	return 0;
 }
 

@@ -1,9 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * packet.c - one DaemonPacket under construction.
- *
- * The two field numbers below are DaemonPacket's; both fields are length-delimited.
- */
+/* packet.c - one DaemonPacket under construction. */
 #include "io/packet.h"
 
 #include <stdlib.h>
@@ -12,10 +8,7 @@
 
 #include "base/err.h"
 #include "base/mem.h"
-
-#define FIELD_SEGMENTS 1u
-#define FIELD_REPLIES  2u
-#define TAG_BYTES      1u /* of a field number below 16 */
+#include "proto/envelope.h"
 
 static struct zd_packet *with_room(size_t room_bytes)
 {
@@ -59,36 +52,29 @@ void zd_packet_free(struct zd_packet *packet)
 	free(packet);
 }
 
-static size_t varint_bytes(size_t value)
+bool zd_packet_add_reply(struct zd_packet *packet, const Zd__Reply *reply, size_t spare_bytes)
 {
-	size_t bytes = 1;
+	struct zd_envelope envelope = zd_envelope_reply(reply);
 
-	for (; value >= 0x80; value >>= 7)
-		bytes++;
-	return bytes;
-}
-
-/* Appends the message, of `message_bytes` bytes, as one field; false when less than spare_bytes would be left. */
-static bool add(struct zd_packet *packet, unsigned field, const ProtobufCMessage *message, size_t spare_bytes)
-{
-	size_t message_bytes = protobuf_c_message_get_packed_size(message);
-	size_t field_bytes = TAG_BYTES + varint_bytes(message_bytes) + message_bytes;
-	uint8_t *at = packet->bytes + packet->nbytes;
-
-	if (field_bytes + spare_bytes > packet->room_bytes - packet->nbytes)
+	if (envelope.bytes + spare_bytes > packet->room_bytes - packet->nbytes)
 		return false;
-	*at++ = (uint8_t)(field << 3 | 2);
-	for (; message_bytes >= 0x80; message_bytes >>= 7)
-		*at++ = (uint8_t)(message_bytes | 0x80);
-	*at++ = (uint8_t)message_bytes;
-	(void)protobuf_c_message_pack(message, at);
-	packet->nbytes += field_bytes;
+	zd_envelope_pack(&envelope, packet->bytes + packet->nbytes);
+	packet->nbytes += envelope.bytes;
 	return true;
 }
 
-bool zd_packet_add_reply(struct zd_packet *packet, const Zd__Reply *reply, size_t spare_bytes)
+/* A packet of one segment; put behind what is there already, it adds to the packet's list. */
+static bool add_segment(struct zd_packet *packet, const Zd__Segment *segment)
 {
-	return add(packet, FIELD_REPLIES, &reply->base, spare_bytes);
+	Zd__DaemonPacket message = ZD__DAEMON_PACKET__INIT;
+	Zd__Segment *segments[] = {(Zd__Segment *)segment};
+
+	message.n_segments = 1;
+	message.segments = segments;
+	if (zd__daemon_packet__get_packed_size(&message) > packet->room_bytes - packet->nbytes)
+		return false;
+	packet->nbytes += zd__daemon_packet__pack(&message, packet->bytes + packet->nbytes);
+	return true;
 }
 
 void zd_packet_add_fd(struct zd_packet *packet, int fd, const Zd__Segment *segment)
@@ -96,7 +82,7 @@ void zd_packet_add_fd(struct zd_packet *packet, int fd, const Zd__Segment *segme
 	bool fits = packet->nfds < ZD_MAX_PACKET_FDS;
 
 	if (fits && segment)
-		fits = add(packet, FIELD_SEGMENTS, &segment->base, 0);
+		fits = add_segment(packet, segment);
 	zd_assert(fits);
 	packet->fds[packet->nfds++] = fd;
 }

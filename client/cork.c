@@ -57,6 +57,32 @@ void zc_flush(struct zerod_client *client)
 		send_batch(client, batch);
 }
 
+/* A batch is large: one is kept for the next cork. */
+static struct zc_batch *take_batch(struct zerod_client *client)
+{
+	struct zc_batch *batch;
+
+	pthread_mutex_lock(&client->lock);
+	batch = client->spare_batch;
+	client->spare_batch = NULL;
+	pthread_mutex_unlock(&client->lock);
+	return batch ? batch : malloc(sizeof(*batch));
+}
+
+static void give_batch_back(struct zerod_client *client, struct zc_batch *batch)
+{
+	struct zc_batch *surplus = batch;
+
+	pthread_mutex_lock(&client->lock);
+	LIST_REMOVE(batch, link);
+	if (!client->spare_batch) {
+		client->spare_batch = batch;
+		surplus = NULL;
+	}
+	pthread_mutex_unlock(&client->lock);
+	free(surplus);
+}
+
 void zerod_cork(zerod_client *client)
 {
 	struct zc_batch *batch;
@@ -69,12 +95,12 @@ void zerod_cork(zerod_client *client)
 		batch->depth++;
 		return;
 	}
-	batch = malloc(sizeof(*batch));
+	batch = take_batch(client);
 	if (!batch) /* requests then go out one by one, which is slower and else the same */
 		return;
 	batch->thread = zc_thread_serial();
 	batch->depth = 1;
-	batch->failure = (struct zd_err)ZD_ERR_NONE;
+	batch->failure.status = 0;
 	batch->count = 0;
 	batch->nbytes = 0;
 	pthread_mutex_lock(&client->lock);
@@ -100,11 +126,8 @@ int zerod_uncork(zerod_client *client)
 	rc = batch->failure.status;
 	if (rc)
 		*err = batch->failure;
-	pthread_mutex_lock(&client->lock);
-	LIST_REMOVE(batch, link);
-	pthread_mutex_unlock(&client->lock);
 	atomic_fetch_sub(&client->ncorked, 1);
-	free(batch);
+	give_batch_back(client, batch);
 	return rc;
 }
 
@@ -116,4 +139,5 @@ void zc_batches_free(struct zerod_client *client)
 		LIST_REMOVE(batch, link);
 		free(batch);
 	}
+	free(client->spare_batch);
 }

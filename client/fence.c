@@ -71,7 +71,8 @@ int zc_fences_take(const struct zerod_client *client, size_t count, Zd__Fence *c
 void zc_fences_deinit(struct zc_fences *fences)
 {
 	free(fences->many);
-	*fences = (struct zc_fences){0};
+	fences->many = NULL;
+	fences->count = 0;
 }
 
 /* ---- Waiting ------------------------------------------------------------------------------------------------- */

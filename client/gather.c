@@ -141,10 +141,9 @@ static int find_ticket(struct zerod_client *client, zerod_ticket ticket, bool wa
 }
 
 /* With the lock: waits for the daemon's answer. 0: the bytes are placed, or there is nothing more to wait for. */
-static int await_answer(struct zerod_client *client, struct zc_op *op, uint64_t deadline_ns,
-                        struct zd_err *err)
+static int await_answer(struct zerod_client *client, struct zc_op *op, struct zd_err *err)
 {
-	int rc = zc_wait_answer(client, op, deadline_ns);
+	int rc = op->answered ? 0 : zc_wait_answer(client, op, zc_deadline_ns(op->deadline_ms));
 
 	if (rc)
 		return zd_err_set(err, rc, "waited for the daemon's answer about unit '%s'", op->unit->name);
@@ -181,8 +180,8 @@ static int copy_own_slice(struct zerod_client *client, struct zc_op *op, uint8_t
 }
 
 /* Without the lock: the gather was answered with 0. */
-static int await_bytes(struct zerod_client *client, struct zc_op *op, zerod_stream *stream,
-                       uint64_t deadline_ns, void **data, struct zd_err *err)
+static int await_bytes(struct zerod_client *client, struct zc_op *op, zerod_stream *stream, void **data,
+                       struct zd_err *err)
 {
 	char what[ZD_MAX_UNIT_NAME_BYTES + 32];
 	void *buffer;
@@ -197,7 +196,7 @@ static int await_bytes(struct zerod_client *client, struct zc_op *op, zerod_stre
 		rc = zc_stream_wait(stream, &op->fences, err);
 	else if (!rc && zc_fences_poll(client, &op->fences) != 1) {
 		(void)snprintf(what, sizeof(what), "the bytes of unit '%s'", op->unit->name);
-		rc = zc_fences_wait(client, &op->fences, deadline_ns, what, err);
+		rc = zc_fences_wait(client, &op->fences, zc_deadline_ns(op->deadline_ms), what, err);
 	}
 	if (!rc && data)
 		*data = buffer;
@@ -206,7 +205,6 @@ static int await_bytes(struct zerod_client *client, struct zc_op *op, zerod_stre
 
 int zerod_wait(zerod_client *client, zerod_ticket ticket, zerod_stream *stream, void **data)
 {
-	uint64_t deadline_ns;
 	struct zc_op *op;
 	struct zd_err *err;
 	int rc = zc_enter(client, &err);
@@ -222,11 +220,10 @@ int zerod_wait(zerod_client *client, zerod_ticket ticket, zerod_stream *stream, 
 		pthread_mutex_unlock(&client->lock);
 		return rc;
 	}
-	deadline_ns = zc_deadline_ns(op->deadline_ms);
-	rc = await_answer(client, op, deadline_ns, err);
+	rc = await_answer(client, op, err);
 	pthread_mutex_unlock(&client->lock);
 	if (!rc && op->kind == ZC_OP_GATHER)
-		rc = await_bytes(client, op, stream, deadline_ns, data, err);
+		rc = await_bytes(client, op, stream, data, err);
 	else if (!rc && data)
 		*data = NULL; /* a prefetch has no bytes of its own */
 	free_ticket(client, op);

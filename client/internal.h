@@ -158,7 +158,8 @@ struct zc_waiter {
 
 TAILQ_HEAD(zc_waiter_queue, zc_waiter);
 
-/* The requests that one thread has collected since it corked. Only that thread touches it, but for `link`. */
+/* The requests that one thread has collected since it corked. Only that thread touches it, but for
+ * `link`. */
 struct zc_batch {
 	uint64_t thread; /* zc_thread_serial() */
 	unsigned depth;
@@ -262,6 +263,7 @@ struct zerod_client {
 	struct zc_segment *segments; /* hash by id */
 	struct zc_unit *units;       /* hash by id */
 	LIST_HEAD(, zc_batch) batches;
+	struct zc_batch *spare_batch;
 	LIST_HEAD(, zerod_group) groups;
 	LIST_HEAD(, zerod_buffer) buffers;
 	LIST_HEAD(, zerod_stream) streams;

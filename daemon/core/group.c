@@ -7,7 +7,8 @@
  * under way, or its job is durable.
  *
  * A group FAILS when an attached rank goes while others stay: requests of the others end with PEER_LOST, naming the
- * rank. It is READY again when every rank is attached.
+ * rank. It is READY again when every rank is attached. An ABORTED group ends when its last rank has left; that of a durable
+ * job may then be joined again.
  */
 #include <string.h>
 
@@ -192,12 +193,19 @@ static void member_attach(struct zd_engine *e, struct zd_member *member, struct 
 static void member_unlink(struct zd_engine *e, struct zd_member *member)
 {
 	struct zd_group *group = member->group;
+	uint32_t pid = member->session->pid;
 	TAILQ_REMOVE(&member->session->members, member, session_link);
 	member->session = NULL;
 	member->joining = false;
 	if (group->state != ZD_GROUP_FORMING)
 		member->joined_before = true;
 	group->attached--;
+	if (group->state == ZD_GROUP_ABORTED && group->attached == 0 && group->job->durable) {
+		/* An abort ends work, not data: the ranks may come again for their shards. */
+		group->lost_rank = member->rank;
+		group->lost_pid = pid;
+		zd_sm_move(&zd_sm_group, &group->state, ZD_GROUP_FAILED);
+	}
 	zd_dirty_group(e, group);
 	zd_group_unref(e, group);
 }

@@ -19,7 +19,7 @@ static const uint32_t group_moves[] = {
         [ZD_GROUP_FORMING] = TO(ZD_GROUP_READY) | TO(ZD_GROUP_ABORTED),
         [ZD_GROUP_READY] = TO(ZD_GROUP_FAILED) | TO(ZD_GROUP_ABORTED),
         [ZD_GROUP_FAILED] = TO(ZD_GROUP_READY) | TO(ZD_GROUP_ABORTED),
-        [ZD_GROUP_ABORTED] = 0,
+        [ZD_GROUP_ABORTED] = TO(ZD_GROUP_FAILED), /* durable, and everybody has left */
 };
 const struct zd_sm zd_sm_group = {"group", ZD_ARRAY_LEN(group_names), group_names, group_moves};
 

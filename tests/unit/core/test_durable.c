@@ -1,0 +1,333 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Durable jobs: shards that outlive their sessions, deaths inside an update, the end of a job.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+#include <cmocka.h>
+
+#include "base/mem.h"
+#include "tests/support/core_driver.h"
+
+#define UNIT_BYTES 512u
+
+static const struct core_unit unit_again = {.name = "w", .numel = UNIT_BYTES / 4};
+
+/* Two ranks with one unit, committed at step 1, version 1. */
+static uint64_t start(struct core_driver *core, struct core_team *team)
+{
+	core_team_new(team, core, "job", 2, true);
+	uint64_t unit = core_team_unit(team, "w", UNIT_BYTES);
+	uint64_t first = core_commit(core, team->session[0], team->group, 1);
+	core_expect(core, core_commit(core, team->session[1], team->group, 1), 0);
+	core_expect(core, first, 0);
+	return unit;
+}
+
+static void close_all(struct core_driver *core, struct core_team *team)
+{
+	for (uint32_t rank = 0; rank < team->world_size; rank++) {
+		if (core_is_open(core, team->session[rank]))
+			core_close(core, team->session[rank]);
+	}
+}
+
+/* New sessions for ranks without one. Returns rank 0's reply. */
+static const struct zd_reply *rejoin(struct core_driver *core, struct core_team *team)
+{
+	uint64_t request[CORE_TEAM] = {0};
+	for (uint32_t rank = 0; rank < team->world_size; rank++) {
+		struct core_join join = {NULL, NULL, team->world_size, rank, rank % 2, true};
+		if (core_is_open(core, team->session[rank]))
+			continue;
+		team->session[rank] = core_open(core, CORE_ALICE);
+		request[rank] = core_join(core, team->session[rank], &join);
+	}
+	const struct zd_reply *reply = NULL;
+	for (uint32_t rank = team->world_size; rank-- > 0;) {
+		if (request[rank])
+			reply = core_expect(core, request[rank], 0);
+	}
+	return reply;
+}
+
+/* ---- Shards stay ------------------------------------------------------------------------------------------------ */
+
+static void test_shards_outlive_their_sessions(void **state)
+{
+	struct core_driver *core = core_new(NULL);
+	struct core_team team;
+	struct core_row row;
+	(void)state;
+	uint64_t unit = start(core, &team);
+	core_expect(core, core_gather(core, team.session[0], unit), 0);
+	close_all(core, &team);
+	assert_int_equal(core_usage(core).shard_bytes, UNIT_BYTES);
+	assert_int_equal(core_usage(core).gathered_bytes, 0);
+	assert_int_equal(core_rows(core, ZD_TABLE_JOBS, &row, 1), 1);
+	assert_true(row.row.u.job.durable);
+	const struct zd_reply *reply = rejoin(core, &team);
+	assert_true(reply->u.group_join.group == team.group);
+	assert_int_equal(reply->u.group_join.committed_step, 1);
+	assert_false(reply->u.group_join.torn);
+	/* a shard is its rank's again when that registers */
+	uint64_t request = core_register(core, team.session[0], team.group, &unit_again);
+	assert_int_equal(core_expect(core, request, 0)->u.unit_register.version, 1);
+	uint64_t gather = core_gather(core, team.session[0], unit);
+	core_expect_waits(core, gather, "rank 1 to register unit 'w'");
+	core_expect(core, core_update(core, team.session[1], unit), ZEROD_E_NOT_FOUND);
+	core_expect(core, core_register(core, team.session[1], team.group, &unit_again), 0);
+	core_team_check(&team, core_expect(core, gather, 0), 1);
+	core_end(core);
+}
+
+static void test_shards_stay_on_their_device(void **state)
+{
+	struct core_driver *core = core_new(NULL);
+	struct core_team team;
+	(void)state;
+	start(core, &team);
+	close_all(core, &team);
+	uint64_t session = core_open(core, CORE_ALICE);
+	core_expect_error(
+	        core,
+	        core_join(core, session,
+	                  &(struct core_join){.world_size = 2, .rank = 1, .device = 0, .durable = true}),
+	        ZEROD_E_MISMATCH, "the shards of rank 1 are on device 1; it joins on device 0");
+	core_expect_error(core, core_join(core, session, &(struct core_join){.world_size = 2, .rank = 1}),
+	                  ZEROD_E_MISMATCH, "job 'job' is durable; rank 1 says not durable");
+	core_end(core);
+}
+
+static void test_survivors_wait_for_the_rank_to_come_back(void **state)
+{
+	struct core_driver *core = core_new(NULL);
+	struct core_team team;
+	(void)state;
+	uint64_t unit = start(core, &team);
+	core_close(core, team.session[1]);
+	assert_int_equal(core_usage(core).shard_bytes, UNIT_BYTES);
+	core_expect(core, core_gather(core, team.session[0], unit), ZEROD_E_PEER_LOST);
+	rejoin(core, &team);
+	core_expect(core, core_register(core, team.session[1], team.group, &unit_again), 0);
+	core_team_check(&team, core_expect(core, core_gather(core, team.session[0], unit), 0), 1);
+	core_end(core);
+}
+
+static void test_shard_that_was_never_zeroed_does_not_stay(void **state)
+{
+	struct core_driver *core = core_new(NULL);
+	struct core_team team;
+	(void)state;
+	core_team_new(&team, core, "job", 1, true);
+	core_hold(core, ZD_CMD_FILL);
+	(void)core_register(core, team.session[0], team.group, &unit_again);
+	close_all(core, &team);
+	assert_int_equal(core_usage(core).shard_bytes, 0);
+	core_unhold(core, ZD_CMD_FILL);
+	assert_int_equal(core_rows(core, ZD_TABLE_UNITS, NULL, 0), 0);
+	core_end(core);
+}
+
+/* An abort ends work, not data: once everybody has left, the ranks may come again. */
+static void test_aborted_group_keeps_its_shards(void **state)
+{
+	struct core_driver *core = core_new(NULL);
+	struct core_team team;
+	(void)state;
+	uint64_t unit = start(core, &team);
+	core_expect(core, core_simple(core, team.session[0], ZD_REQ_ABORT_GROUP, team.group), 0);
+	core_close(core, team.session[0]);
+	core_expect(core,
+	            core_join(core, core_open(core, CORE_ALICE),
+	                      &(struct core_join){.world_size = 2, .durable = true}),
+	            ZEROD_E_ABORTED);
+	core_close(core, team.session[1]);
+	rejoin(core, &team);
+	for (uint32_t rank = 0; rank < 2; rank++)
+		core_expect(core, core_register(core, team.session[rank], team.group, &unit_again), 0);
+	core_team_check(&team, core_expect(core, core_gather(core, team.session[0], unit), 0), 1);
+	core_end(core);
+}
+
+/* ---- Torn ----------------------------------------------------------------------------------------------------------- */
+
+enum point { BEFORE, WAITING, UPDATING, PUBLISHING, PUBLISHED, COMMITTED };
+
+/* Rank 0 dies here, the other rank after it. */
+static void die_at(struct core_driver *core, struct core_team *team, uint64_t unit, enum point point)
+{
+	static const struct zd_fence slow = {7, 1};
+	struct zd_args publish = {.kind = ZD_REQ_PUBLISH,
+	                          .u.publish = {.nunits = 1, .units = &unit, .fences = {1, &slow}}};
+	if (point == WAITING) {
+		core_hold(core, ZD_CMD_COPY);
+		core_expect(core, core_gather(core, team->session[1], unit), 0);
+		core_expect_waits(core, core_update(core, team->session[0], unit),
+		                  "1 transfers that read the shard of rank 0");
+	}
+	if (point == UPDATING || point == PUBLISHING)
+		core_expect(core, core_update(core, team->session[0], unit), 0);
+	if (point == PUBLISHING)
+		core_expect_waits(core, core_send(core, team->session[0], &publish),
+		                  "publish: the caller's own streams");
+	if (point >= PUBLISHED)
+		core_team_publish(team, unit);
+	if (point == COMMITTED) {
+		(void)core_commit(core, team->session[1], team->group, 2);
+		core_expect(core, core_commit(core, team->session[0], team->group, 2), 0);
+	}
+	close_all(core, team);
+	core_unhold(core, ZD_CMD_COPY);
+}
+
+static void test_death_between_update_and_commit_is_torn(void **state)
+{
+	static const bool torn[] = {
+	        [UPDATING] = true, [PUBLISHING] = true, [PUBLISHED] = true, [COMMITTED] = false};
+	(void)state;
+	for (enum point point = BEFORE; point <= COMMITTED; point++) {
+		struct core_driver *core = core_new(NULL);
+		struct core_team team;
+		uint64_t unit = start(core, &team);
+		die_at(core, &team, unit, point);
+		const struct zd_reply *reply = rejoin(core, &team);
+		assert_int_equal(reply->u.group_join.torn, torn[point]);
+		assert_int_equal(reply->u.group_join.committed_step, point == COMMITTED ? 2 : 1);
+		for (uint32_t rank = 0; rank < 2; rank++)
+			core_expect(core, core_register(core, team.session[rank], team.group, &unit_again),
+			            0);
+		uint64_t gather = core_gather(core, team.session[0], unit);
+		if (torn[point])
+			core_expect_error(core, gather, ZEROD_E_TORN, "died inside an update after step 1");
+		else
+			core_team_check(&team, core_expect(core, gather, 0), point == COMMITTED ? 2 : 1);
+		core_end(core);
+	}
+}
+
+/* Everything is published again, by a rank that lags behind once more than by the others. */
+static void test_torn_group_is_restored_and_committed(void **state)
+{
+	struct core_driver *core = core_new(NULL);
+	struct core_team team;
+	struct core_row row;
+	(void)state;
+	uint64_t unit = start(core, &team);
+	core_team_publish_rank(&team, unit, 1);
+	core_expect(core, core_update(core, team.session[0], unit), 0);
+	close_all(core, &team);
+	rejoin(core, &team);
+	for (uint32_t rank = 0; rank < 2; rank++)
+		core_expect(core, core_register(core, team.session[rank], team.group, &unit_again), 0);
+	core_team_publish(&team, unit);
+	uint64_t commit = core_commit(core, team.session[0], team.group, 2);
+	core_expect_error(core, core_commit(core, team.session[1], team.group, 2), ZEROD_E_STATE,
+	                  "unit 'w' has version 2 on rank 0 and 3 on rank 1");
+	core_expect(core, commit, ZEROD_E_STATE);
+	core_team_publish_rank(&team, unit, 0);
+	core_expect(core, core_gather(core, team.session[0], unit), ZEROD_E_TORN);
+	commit = core_commit(core, team.session[0], team.group, 2);
+	core_expect(core, core_commit(core, team.session[1], team.group, 2), 0);
+	core_expect(core, commit, 0);
+	core_team_check(&team, core_expect(core, core_gather(core, team.session[0], unit), 0), 3);
+	core_row(core, ZD_TABLE_GROUPS, team.group, &row);
+	assert_false(row.row.u.group.torn);
+	assert_int_equal(row.row.u.group.committed_step, 2);
+	core_end(core);
+}
+
+static void test_commit_needs_every_shard_registered(void **state)
+{
+	struct core_driver *core = core_new(NULL);
+	struct core_team team;
+	(void)state;
+	start(core, &team);
+	close_all(core, &team);
+	rejoin(core, &team);
+	core_expect(core, core_register(core, team.session[0], team.group, &unit_again), 0);
+	(void)core_commit(core, team.session[0], team.group, 2);
+	core_expect_error(core, core_commit(core, team.session[1], team.group, 2), ZEROD_E_STATE,
+	                  "unit 'w' is DETACHED on rank 1");
+	core_end(core);
+}
+
+/* ---- The end -------------------------------------------------------------------------------------------------------- */
+
+static uint64_t only_job(struct core_driver *core)
+{
+	struct core_row row;
+	assert_int_equal(core_rows(core, ZD_TABLE_JOBS, &row, 1), 1);
+	return row.row.id;
+}
+
+static void test_end_job(void **state)
+{
+	struct core_driver *core = core_new(NULL);
+	struct core_team team;
+	(void)state;
+	start(core, &team);
+	uint64_t job = only_job(core), owner = core_open(core, CORE_ALICE);
+	core_expect_error(core, core_simple(core, owner, ZD_REQ_END_JOB, job), ZEROD_E_BUSY,
+	                  "2 ranks of group 'world' are attached");
+	close_all(core, &team);
+	core_expect(core, core_simple(core, core_open(core, CORE_BOB), ZD_REQ_END_JOB, job),
+	            ZEROD_E_NOT_FOUND);
+	core_expect(core, core_simple(core, owner, ZD_REQ_END_JOB, job + 1000), ZEROD_E_NOT_FOUND);
+	assert_int_equal(core_usage(core).shard_bytes, UNIT_BYTES);
+	core_expect(core, core_simple(core, owner, ZD_REQ_END_JOB, job), 0);
+	assert_int_equal(core_usage(core).shard_bytes, 0);
+	assert_int_equal(core_rows(core, ZD_TABLE_JOBS, NULL, 0), 0);
+	core_end(core);
+}
+
+static void test_end_job_is_for_durable_ones(void **state)
+{
+	struct core_driver *core = core_new(NULL);
+	struct core_team team;
+	(void)state;
+	core_team_new(&team, core, "job", 1, false);
+	core_expect_error(core, core_simple(core, team.session[0], ZD_REQ_END_JOB, only_job(core)),
+	                  ZEROD_E_STATE, "is not durable");
+	core_end(core);
+}
+
+static void test_end_job_waits_for_what_still_reads(void **state)
+{
+	struct core_driver *core = core_new(NULL);
+	struct core_team team;
+	(void)state;
+	uint64_t unit = start(core, &team);
+	core_hold(core, ZD_CMD_COPY);
+	core_expect(core, core_gather(core, team.session[0], unit), 0);
+	close_all(core, &team);
+	core_expect(core, core_simple(core, core_open_admin(core), ZD_REQ_END_JOB, only_job(core)), 0);
+	assert_int_equal(core_usage(core).shard_bytes, 0);
+	assert_int_equal(core_quarantine(core, 0), UNIT_BYTES / 2 + UNIT_BYTES);
+	assert_int_equal(core_quarantine(core, 1), UNIT_BYTES / 2);
+	core_unhold(core, ZD_CMD_COPY);
+	assert_int_equal(core_quarantine(core, 0) + core_quarantine(core, 1), 0);
+	assert_int_equal(core_rows(core, ZD_TABLE_JOBS, NULL, 0), 0);
+	core_end(core);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+	        cmocka_unit_test(test_shards_outlive_their_sessions),
+	        cmocka_unit_test(test_shards_stay_on_their_device),
+	        cmocka_unit_test(test_survivors_wait_for_the_rank_to_come_back),
+	        cmocka_unit_test(test_shard_that_was_never_zeroed_does_not_stay),
+	        cmocka_unit_test(test_aborted_group_keeps_its_shards),
+	        cmocka_unit_test(test_death_between_update_and_commit_is_torn),
+	        cmocka_unit_test(test_torn_group_is_restored_and_committed),
+	        cmocka_unit_test(test_commit_needs_every_shard_registered),
+	        cmocka_unit_test(test_end_job),
+	        cmocka_unit_test(test_end_job_is_for_durable_ones),
+	        cmocka_unit_test(test_end_job_waits_for_what_still_reads),
+	};
+	return cmocka_run_group_tests_name("core/durable", tests, NULL, NULL);
+}

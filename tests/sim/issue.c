@@ -28,6 +28,8 @@ struct issue {
 	struct zd_args args;
 	struct zd_fence fences[ZD_SIM_STREAMS];
 	uint32_t nfences;
+	struct zd_view_args views[2];
+	uint64_t ids[ZD_SIM_UNITS];
 };
 
 void zd_sim_send(struct zd_sim_world *world, struct zd_sim_session *session,
@@ -117,10 +119,6 @@ static uint64_t group_id(const struct issue *issue)
 static bool issue_register(struct issue *issue)
 {
 	const struct zd_sim_unit_config *unit = &issue->group->units[issue->op->unit];
-	struct zd_view_args views[] = {
-	        {.name = "all", .ndim = 1, .shape = {unit->numel}},
-	        {.name = "last", .offset_numel = unit->numel - 1, .ndim = 2, .shape = {1, 1}},
-	};
 
 	if (!group_id(issue))
 		return false;
@@ -130,7 +128,10 @@ static bool issue_register(struct issue *issue)
 	issue->args.u.unit_register.dtype = unit->dtype;
 	issue->args.u.unit_register.numel = unit->numel;
 	issue->args.u.unit_register.nviews = unit->nviews;
-	issue->args.u.unit_register.views = views;
+	issue->views[0] = (struct zd_view_args){.name = "all", .ndim = 1, .shape = {unit->numel}};
+	issue->views[1] = (struct zd_view_args){
+	        .name = "last", .offset_numel = unit->numel - 1, .ndim = 2, .shape = {1, 1}};
+	issue->args.u.unit_register.views = issue->views;
 	issue->args.u.unit_register.slot = unit->slot;
 	issue->args.u.unit_register.persistent = unit->persistent;
 	issue->args.u.unit_register.frozen = unit->frozen;
@@ -157,7 +158,7 @@ static bool issue_unregister(struct issue *issue)
 /* ---- Updates --------------------------------------------------------------------------------------------------------- */
 
 /* The units that the operation names and that `wanted` accepts. */
-static uint32_t pick_units(struct issue *issue, bool (*wanted)(const struct zd_sim_handle *), uint64_t *ids)
+static uint32_t pick_units(struct issue *issue, bool (*wanted)(const struct zd_sim_handle *))
 {
 	uint32_t count = 0;
 
@@ -166,11 +167,11 @@ static uint32_t pick_units(struct issue *issue, bool (*wanted)(const struct zd_s
 		if ((issue->op->unit != ZD_SIM_ALL_UNITS && issue->op->unit != u) || !handle->id ||
 		    !wanted(handle))
 			continue;
-		ids[count++] = handle->id;
+		issue->ids[count++] = handle->id;
 		issue->request.units |= (uint8_t)(1u << u);
 	}
 	issue->args.u.publish.nunits = count;
-	issue->args.u.publish.units = ids;
+	issue->args.u.publish.units = issue->ids;
 	return count;
 }
 
@@ -186,10 +187,8 @@ static bool may_publish(const struct zd_sim_handle *handle)
 
 static bool issue_update_begin(struct issue *issue)
 {
-	uint64_t ids[ZD_SIM_UNITS];
-
 	issue->args.kind = ZD_REQ_UPDATE_BEGIN;
-	return pick_units(issue, not_updating, ids) > 0 && send(issue);
+	return pick_units(issue, not_updating) > 0 && send(issue);
 }
 
 /* The shard's new content. What an earlier, refused publish has queued stays in front, on the same stream. */
@@ -218,10 +217,9 @@ static void write_shard(struct issue *issue, uint32_t unit, bool now)
 
 static bool issue_publish(struct issue *issue)
 {
-	uint64_t ids[ZD_SIM_UNITS];
 	bool now = zd_sim_percent(&issue->rng, 20), used[ZD_SIM_STREAMS] = {false};
 
-	if (pick_units(issue, may_publish, ids) == 0)
+	if (pick_units(issue, may_publish) == 0)
 		return false;
 	for (uint32_t u = 0; u < issue->group->nunits; u++)
 		now = now && (!(issue->request.units & (1u << u)) || !issue->member->handles[u].written);

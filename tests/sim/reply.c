@@ -41,8 +41,12 @@ static void replied_join(struct zd_sim_world *world, struct zd_sim_session *sess
 	if (world->config.actors[session->actor].job < 0)
 		return; /* a job of its own, under the same name */
 	member->joining = false;
-	if (reply->status == 0)
-		member->id = reply->u.group_join.group;
+	if (reply->status != 0)
+		return;
+	member->id = reply->u.group_join.group;
+	if (world->groups[request->group].torn && !reply->u.group_join.torn)
+		zd_sim_fail(world, "%s is joined as whole, though a rank died while it wrote",
+		            world->config.groups[request->group].name);
 }
 
 static void replied_register(struct zd_sim_world *world, struct zd_sim_session *session,
@@ -124,8 +128,8 @@ static void replied_update(struct zd_sim_world *world, struct zd_sim_session *se
 		handle->publishing = false;
 		if (reply->status != 0)
 			continue;
-		handle->updating = false;
-		shard->version++;
+		handle->updating = handle->written = false;
+		shard->keys[++shard->version % ZD_SIM_VERSIONS] = shard->next_key;
 	}
 }
 
@@ -194,6 +198,18 @@ static void check_gather(struct zd_sim_world *world, const struct zd_sim_handle 
 		            handle->updating ? "is being written" : "the daemon copies");
 }
 
+/* Noise has released the lease already, without fences, before it had its answer: whoever reads now reads too late. */
+static bool released_ahead(const struct zd_sim_session *session, const struct zd_sim_request *gather)
+{
+	for (uint32_t i = 0; i < session->nrequests; i++) {
+		const struct zd_sim_request *request = &session->requests[i];
+		if (request->kind == ZD_REQ_RELEASE && request->group == gather->group &&
+		    request->unit == gather->unit && request->tag == gather->tag)
+			return true;
+	}
+	return false;
+}
+
 static void replied_gather(struct zd_sim_world *world, struct zd_sim_session *session,
                            const struct zd_sim_request *request, const struct zd_reply *reply)
 {
@@ -209,6 +225,11 @@ static void replied_gather(struct zd_sim_world *world, struct zd_sim_session *se
 	if (request->prefetch)
 		return;
 	const struct zd_location *at = &reply->u.gather.buffer;
+	if (world->groups[request->group].torn)
+		zd_sim_fail(world,
+		            "%s/%s is gathered, though a rank died while it wrote and nothing was committed "
+		            "since",
+		            group->name, group->units[request->unit].name);
 	zd_sim_location_seen(world, session, at);
 	if (group->units[request->unit].slot) {
 		if (handle->slot_at.segment && !same_place(&handle->slot_at, at))
@@ -219,7 +240,7 @@ static void replied_gather(struct zd_sim_world *world, struct zd_sim_session *se
 		handle->slot_at = *at;
 	}
 	lease->uses += request->uses;
-	lease->doubtful = false;
+	lease->doubtful = released_ahead(session, request);
 	lease->version = reply->u.gather.version;
 	lease->buffer = *at;
 	lease->own_shard = reply->u.gather.own_shard;
@@ -295,6 +316,9 @@ static void replied_other(struct zd_sim_world *world, struct zd_sim_session *ses
 	switch (request->kind) {
 	case ZD_REQ_SESSION_RESET:
 		reset_session(session);
+		break;
+	case ZD_REQ_COMMIT:
+		world->groups[request->group].torn = false;
 		break;
 	case ZD_REQ_GROUP_LEAVE:
 		zd_sim_member_gone(world, session, request->group);

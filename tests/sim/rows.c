@@ -91,9 +91,7 @@ static bool job_row(const struct zd_row *row, void *arg)
 	struct tally *tally = arg;
 
 	usage_add(&tally->job_sum, &row->u.job.usage);
-	/* staging is the daemon's own working memory: charged, but not refused for the quota */
-	tally->uid_bytes[uid_index(row->u.job.uid)] += usage_bytes(&row->u.job.usage) -
-	                                               row->u.job.usage.staging_bytes;
+	tally->uid_bytes[uid_index(row->u.job.uid)] += usage_bytes(&row->u.job.usage);
 	return true;
 }
 

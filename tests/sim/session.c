@@ -79,10 +79,15 @@ void zd_sim_member_gone(struct zd_sim_world *world, struct zd_sim_session *sessi
 		return;
 	for (uint32_t u = 0; u < config->nunits; u++) {
 		struct zd_sim_shard *shard = &world->groups[group].shards[u][rank];
-		if (!world->config.jobs[config->job].durable)
+		if (!world->config.jobs[config->job].durable) {
 			shard->exists = shard->maybe = false;
-		else if (member->handles[u].registering)
-			shard->maybe = true;
+			continue;
+		}
+		shard->maybe = shard->maybe || member->handles[u].registering;
+		if (member->handles[u].written) {
+			world->groups[group].torn = true;
+			shard->keys[shard->version % ZD_SIM_VERSIONS] = ZD_SIM_UNKNOWN;
+		}
 	}
 	memset(member, 0, sizeof(*member));
 	zd_sim_taint(world, group);
@@ -140,6 +145,7 @@ void zd_sim_job_gone(struct zd_sim_world *world, uint32_t job)
 				zd_sim_fail(world, "job %s was ended while session %llu is in it",
 				            config->name, (unsigned long long)world->sessions[i]->id);
 		}
+		world->groups[g].torn = false;
 		for (uint32_t u = 0; u < ZD_SIM_UNITS; u++)
 			for (uint32_t r = 0; r < ZD_SIM_WORLD; r++)
 				world->groups[g].shards[u][r].exists = world->groups[g].shards[u][r].maybe =

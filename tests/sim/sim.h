@@ -47,6 +47,7 @@ bool zd_sim_percent(struct zd_sim_rng *rng, uint32_t percent);
 uint64_t zd_sim_delay(struct zd_sim_rng *rng, uint64_t scale_ns); /* mostly short, sometimes very long */
 
 /* Content number `key` of a piece of memory; key 0 is all zeros. */
+#define ZD_SIM_UNKNOWN UINT64_MAX /* half-written by somebody who died */
 void zd_sim_pattern_write(uint64_t key, uint8_t *bytes, size_t nbytes);
 /* The first byte that differs, or `nbytes`. */
 size_t zd_sim_pattern_check(uint64_t key, const uint8_t *bytes, size_t nbytes);
@@ -315,6 +316,7 @@ struct zd_sim_gradient {
 struct zd_sim_group {
 	struct zd_sim_shard shards[ZD_SIM_UNITS][ZD_SIM_WORLD];
 	struct zd_sim_gradient gradients[ZD_SIM_BACKWARDS][ZD_SIM_UNITS][ZD_SIM_WORLD];
+	bool torn;    /* a durable rank went while it wrote, and nobody committed since */
 	bool tainted; /* something failed on the way: sums are not predicted any more */
 	/* what the running step must give, made when its first rank asks */
 	uint32_t step_first, step_last; /* backwards */

@@ -15,12 +15,14 @@
 #include "base/err.h"
 #include "base/mem.h"
 #include "core_driver.h"
+#include "core_reduce.h"
 
 #define KINDS (ZD_CMD_SIGNAL + 1)
 
 struct pending { /* a command that is not over */
 	struct zd_command command;
 	struct zd_fence fences[ZD_MAX_FENCES];
+	struct zd_location inputs[CORE_TEAM];
 	TAILQ_ENTRY(pending) link;
 };
 
@@ -122,6 +124,8 @@ static bool uses_segment(const struct zd_command *command, uint32_t segment)
 		return command->u.copy.src.segment == segment || command->u.copy.dst.segment == segment;
 	case ZD_CMD_FILL:
 		return command->u.fill.segment == segment;
+	case ZD_CMD_REDUCE: /* its inputs and its target are gradients of one job, which end together */
+		return command->u.reduce.target.segment == segment;
 	default:
 		return false;
 	}
@@ -165,7 +169,6 @@ static void sink_command(void *arg, const struct zd_command *command)
 		return;
 	}
 	assert_int_not_equal(command->op, 0);
-	assert_int_not_equal(command->kind, ZD_CMD_REDUCE); /* for the tests of reductions */
 	struct pending *p = zd_calloc(1, sizeof(*p));
 	p->command = *command;
 	if (command->kind == ZD_CMD_WATCH) {
@@ -173,6 +176,12 @@ static void sink_command(void *arg, const struct zd_command *command)
 		memcpy(p->fences, command->u.watch.fences,
 		       command->u.watch.nfences * sizeof(struct zd_fence));
 		p->command.u.watch.fences = p->fences;
+	}
+	if (command->kind == ZD_CMD_REDUCE) {
+		assert_true(command->u.reduce.ninputs <= CORE_TEAM);
+		memcpy(p->inputs, command->u.reduce.inputs,
+		       command->u.reduce.ninputs * sizeof(struct zd_location));
+		p->command.u.reduce.inputs = p->inputs;
 	}
 	TAILQ_INSERT_TAIL(&core->commands, p, link);
 }
@@ -217,7 +226,7 @@ static void sink_session_killed(void *arg, uint64_t id, const char *why)
 
 static bool on_lane(const struct zd_command *command)
 {
-	return command->kind == ZD_CMD_COPY || command->kind == ZD_CMD_FILL;
+	return command->kind == ZD_CMD_COPY || command->kind == ZD_CMD_FILL || command->kind == ZD_CMD_REDUCE;
 }
 
 static bool first_on_lane(const struct core_driver *core, const struct pending *p)
@@ -255,7 +264,7 @@ static void create_segment(struct core_driver *core, const struct zd_command *co
 	TAILQ_INSERT_TAIL(&core->segments, segment, link);
 }
 
-static void execute(struct core_driver *core, const struct zd_command *command)
+static void execute(struct core_driver *core, const struct zd_command *command, struct zd_op_result *result)
 {
 	switch (command->kind) {
 	case ZD_CMD_SEGMENT_CREATE:
@@ -271,6 +280,10 @@ static void execute(struct core_driver *core, const struct zd_command *command)
 		if (!core->no_bytes)
 			memset(core_bytes(core, command->u.fill), 0, command->u.fill.bytes);
 		break;
+	case ZD_CMD_REDUCE:
+		if (!core->no_bytes)
+			core_reduce_execute(core, &command->u.reduce, result);
+		break;
 	default:
 		break;
 	}
@@ -282,15 +295,16 @@ static void complete(struct core_driver *core, struct pending *p)
 	struct failure *failure = &core->failures[p->command.kind];
 	int status = failure->status;
 	const char *error = status ? failure->error : "";
+	struct zd_op_result result = {0};
 	failure->status = 0;
 	if (p->command.kind == ZD_CMD_WATCH && !session_find(core, p->command.u.watch.session)->open)
 		status = ZEROD_E_ABORTED;
 	if (status == 0)
-		execute(core, &p->command);
+		execute(core, &p->command, &result);
 	uint64_t op = p->command.op;
 	TAILQ_REMOVE(&core->commands, p, link);
 	free(p);
-	zd_engine_op_done(core->engine, op, status, error, NULL);
+	zd_engine_op_done(core->engine, op, status, error, &result);
 	zd_engine_check(core->engine);
 }
 
@@ -320,16 +334,26 @@ void core_unhold(struct core_driver *core, enum zd_command_kind kind)
 	settle(core);
 }
 
-void core_run_one(struct core_driver *core, enum zd_command_kind kind)
+static void run_one(struct core_driver *core, enum zd_command_kind kind, uint64_t devices)
 {
 	struct pending *p;
 	TAILQ_FOREACH (p, &core->commands, link) {
-		if (p->command.kind == kind && runnable(core, p))
+		if (p->command.kind == kind && (devices & 1ull << p->command.device) && runnable(core, p))
 			break;
 	}
 	assert_non_null(p);
 	complete(core, p);
 	settle(core);
+}
+
+void core_run_one(struct core_driver *core, enum zd_command_kind kind)
+{
+	run_one(core, kind, UINT64_MAX);
+}
+
+void core_run_on(struct core_driver *core, enum zd_command_kind kind, uint32_t device)
+{
+	run_one(core, kind, 1ull << device);
 }
 
 void core_fail_next(struct core_driver *core, enum zd_command_kind kind, int status, const char *error)
@@ -393,6 +417,7 @@ struct core_driver *core_new(const struct core_options *options)
 		(void)snprintf(devices[i].name, sizeof(devices[i].name), "device%u", i);
 		devices[i].arena_bytes = options->arena_bytes ? options->arena_bytes : 4 * CORE_MIB;
 		devices[i].gather_budget_bytes = options->gather_budget_bytes;
+		devices[i].staging_bytes = options->staging_bytes;
 	}
 	struct zd_engine_sink sink = {core, sink_command, sink_reply, sink_fence_passed, sink_session_killed};
 	core->no_bytes = options->no_bytes;
@@ -595,6 +620,12 @@ static void copy_arrays(struct core_row *to, const struct zd_row *row)
 		for (uint32_t i = 0; i < row->u.session.nwaits && i < CORE_ROW_ITEMS; i++)
 			(void)snprintf(to->waits[i], sizeof(to->waits[i]), "%s", row->u.session.waits[i]);
 		to->row.u.session.waits = NULL;
+	} else if (row->table == ZD_TABLE_BUCKETS) {
+		for (uint32_t i = 0; i < row->u.bucket.nwaits && i < CORE_ROW_ITEMS; i++)
+			(void)snprintf(to->waits[i], sizeof(to->waits[i]), "%s", row->u.bucket.waits[i]);
+		for (uint32_t i = 0; i < row->u.bucket.nslots && i < CORE_ROW_ITEMS; i++)
+			(void)snprintf(to->slots[i], sizeof(to->slots[i]), "%s", row->u.bucket.slots[i]);
+		to->row.u.bucket.waits = to->row.u.bucket.slots = NULL;
 	} else if (row->table == ZD_TABLE_BUFFERS) {
 		(void)snprintf(to->waits[0], sizeof(to->waits[0]), "%s", row->u.buffer.waits_for);
 		for (uint32_t i = 0; i < row->u.buffer.nholders && i < CORE_ROW_ITEMS; i++) {

@@ -27,7 +27,7 @@
 struct core_options {
 	uint32_t ndevices;    /* 0: 2 */
 	uint64_t arena_bytes; /* of each device; 0: 4 MiB */
-	uint64_t gather_budget_bytes, segment_bytes, uid_quota_bytes;
+	uint64_t gather_budget_bytes, staging_bytes, segment_bytes, uid_quota_bytes;
 	bool client_copies_own_slice;
 	bool no_bytes; /* segments without memory, for sizes beyond any machine */
 };
@@ -78,6 +78,8 @@ void core_hold(struct core_driver *core, enum zd_command_kind kind);
 void core_unhold(struct core_driver *core, enum zd_command_kind kind);
 /* Lets the oldest held command of the kind run; fails if there is none. */
 void core_run_one(struct core_driver *core, enum zd_command_kind kind);
+/* The same for the oldest of a device. */
+void core_run_on(struct core_driver *core, enum zd_command_kind kind, uint32_t device);
 /* The next command of the kind that runs ends with this status, and does nothing. */
 void core_fail_next(struct core_driver *core, enum zd_command_kind kind, int status, const char *error);
 /* Not over yet. */
@@ -106,7 +108,8 @@ struct core_row {
 	struct zd_row row; /* its pointers are those below, NULL where there is none */
 	char job[ZD_MAX_NAME_BYTES + 1], group[ZD_MAX_NAME_BYTES + 1];
 	char name[ZD_MAX_UNIT_NAME_BYTES + 1], state[32];
-	char waits[CORE_ROW_ITEMS][ZD_WAIT_TEXT]; /* of a session; [0] of a buffer */
+	char waits[CORE_ROW_ITEMS][ZD_WAIT_TEXT]; /* of a session or bucket; [0] of a buffer */
+	char slots[CORE_ROW_ITEMS][16];           /* of a bucket: their states */
 	struct zd_holder_row holders[CORE_ROW_ITEMS];
 	char tags[CORE_ROW_ITEMS][ZD_MAX_TAG_BYTES + 1];
 	struct zd_member_row members[CORE_ROW_ITEMS];

@@ -1,0 +1,229 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* core_reduce.c - gradient reduction with a driven engine: requests in words, gradients of known values, their sums. */
+#include <setjmp.h>
+#include <math.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+#include <cmocka.h>
+
+#include "base/dtype.h"
+#include "base/mem.h"
+#include "core_reduce.h"
+
+/* ---- Elements ------------------------------------------------------------------------------------------------ */
+
+float core_element(enum zerod_dtype dtype, const void *data, uint64_t i)
+{
+	if (dtype == ZEROD_FLOAT32)
+		return ((const float *)data)[i];
+	uint16_t bits = ((const uint16_t *)data)[i];
+	return dtype == ZEROD_FLOAT16 ? zd_f16_to_f32(bits) : zd_bf16_to_f32(bits);
+}
+
+void core_element_set(enum zerod_dtype dtype, void *data, uint64_t i, float value)
+{
+	if (dtype == ZEROD_FLOAT32)
+		((float *)data)[i] = value;
+	else
+		((uint16_t *)data)[i] = dtype == ZEROD_FLOAT16 ? zd_f32_to_f16(value) : zd_f32_to_bf16(value);
+}
+
+float core_gradient(uint32_t rank, uint64_t i)
+{
+	return (float)(rank + 1) + (float)(i % 5);
+}
+
+void core_write(struct core_driver *core, struct zd_location where, enum zerod_dtype dtype, uint32_t rank,
+                uint64_t numel, float factor)
+{
+	void *data = core_bytes(core, where);
+	assert_true(numel * zerod_dtype_bytes(dtype) <= where.bytes);
+	for (uint64_t i = 0; i < numel; i++)
+		core_element_set(dtype, data, i, core_gradient(rank, i) * factor);
+}
+
+void core_reduce_execute(struct core_driver *core, const struct zd_reduce_desc *desc,
+                         struct zd_op_result *result)
+{
+	void *target = core_bytes(core, desc->target);
+	uint64_t input_bytes = desc->numel * zerod_dtype_bytes(desc->input_dtype);
+	assert_true(desc->target.bytes == desc->numel * zerod_dtype_bytes(desc->target_dtype));
+	assert_true(desc->ninputs > 0 || desc->overwrite);
+	for (uint64_t i = 0; i < desc->numel; i++) {
+		float sum = 0.0f;
+		for (uint32_t k = 0; k < desc->ninputs; k++) {
+			assert_true(desc->inputs[k].bytes == input_bytes);
+			sum += core_element(desc->input_dtype, core_bytes(core, desc->inputs[k]), i) *
+			       desc->prescale;
+		}
+		sum *= desc->postscale;
+		if (!desc->overwrite)
+			sum += core_element(desc->target_dtype, target, i);
+		core_element_set(desc->target_dtype, target, i, sum);
+		sum = core_element(desc->target_dtype, target, i);
+		result->sum_squares += (double)sum * (double)sum;
+		result->overflow |= !isfinite(sum);
+	}
+}
+
+/* ---- Requests ---------------------------------------------------------------------------------------------------- */
+
+uint64_t core_backward_into(struct core_team *team, uint32_t rank, uint32_t stage, bool boundary,
+                            uint32_t target_dtype)
+{
+	struct zd_args args = {.kind = ZD_REQ_BACKWARD_BEGIN,
+	                       .u.backward_begin = {team->group, stage, boundary, target_dtype}};
+	return core_send(team->core, team->session[rank], &args);
+}
+
+uint64_t core_backward(struct core_team *team, uint32_t rank, uint32_t stage, bool boundary)
+{
+	return core_backward_into(team, rank, stage, boundary, 0);
+}
+
+uint64_t core_backward_end(struct core_team *team, uint32_t rank)
+{
+	struct zd_args args = {.kind = ZD_REQ_BACKWARD_END, .u.group = team->group};
+	return core_send(team->core, team->session[rank], &args);
+}
+
+uint64_t core_bucket(struct core_team *team, uint32_t rank, uint32_t dtype, uint64_t slot_bytes,
+                     uint32_t nslots)
+{
+	struct zd_args args = {.kind = ZD_REQ_BUCKET_CREATE,
+	                       .u.bucket_create = {team->group, dtype, slot_bytes, nslots}};
+	return core_send(team->core, team->session[rank], &args);
+}
+
+uint64_t core_bucket_destroy(struct core_team *team, uint32_t rank, uint64_t bucket)
+{
+	struct zd_args args = {.kind = ZD_REQ_BUCKET_DESTROY, .u.bucket = bucket};
+	return core_send(team->core, team->session[rank], &args);
+}
+
+uint64_t core_reserve(struct core_team *team, uint32_t rank, uint64_t bucket, uint64_t unit)
+{
+	struct zd_args args = {.kind = ZD_REQ_BUCKET_RESERVE, .u.bucket_reserve = {bucket, unit}};
+	return core_send(team->core, team->session[rank], &args);
+}
+
+uint64_t core_bucket_commit(struct core_team *team, uint32_t rank, const struct core_commit *commit)
+{
+	struct zd_args args = {.kind = ZD_REQ_BUCKET_COMMIT,
+	                       .u.bucket_commit = {.bucket = commit->bucket,
+	                                           .entry = commit->entry,
+	                                           .fences = {commit->nfences, commit->fences},
+	                                           .op = commit->op,
+	                                           .prescale = commit->prescale,
+	                                           .overwrite = commit->overwrite}};
+	return core_send(team->core, team->session[rank], &args);
+}
+
+uint64_t core_skip(struct core_team *team, uint32_t rank, uint64_t unit)
+{
+	struct zd_args args = {.kind = ZD_REQ_REDUCE_SKIP, .u.unit = unit};
+	return core_send(team->core, team->session[rank], &args);
+}
+
+uint64_t core_step(struct core_team *team, uint32_t rank)
+{
+	struct zd_args args = {.kind = ZD_REQ_STEP_BEGIN, .u.group = team->group};
+	return core_send(team->core, team->session[rank], &args);
+}
+
+uint64_t core_step_end(struct core_team *team, uint32_t rank, const struct zd_fence *fences, uint32_t nfences)
+{
+	struct zd_args args = {.kind = ZD_REQ_STEP_END, .u.step_end = {team->group, {nfences, fences}}};
+	return core_send(team->core, team->session[rank], &args);
+}
+
+/* ---- Whole passes -------------------------------------------------------------------------------------------------- */
+
+void core_reducers_new(struct core_reducers *g, struct core_driver *core, uint32_t world_size, uint32_t dtype,
+                       uint64_t slot_bytes, uint32_t nslots)
+{
+	*g = (struct core_reducers){.dtype = dtype};
+	core_team_new(&g->team, core, "job", world_size, false);
+	for (uint32_t rank = 0; rank < world_size; rank++) {
+		uint64_t request = core_bucket(&g->team, rank, dtype, slot_bytes, nslots);
+		g->bucket[rank] = core_expect(core, request, 0)->u.bucket_create.bucket;
+	}
+}
+
+uint64_t core_reducers_unit(struct core_reducers *g, const char *name, uint64_t numel)
+{
+	struct core_unit unit = {.name = name, .numel = numel};
+	uint64_t id = core_team_register(&g->team, &unit);
+	struct core_row row;
+	core_row(g->team.core, ZD_TABLE_UNITS, id, &row);
+	g->numel = numel;
+	g->shard_numel = row.row.u.unit.padded_bytes / 4 / g->team.world_size;
+	return id;
+}
+
+void core_reducers_begin(struct core_reducers *g, uint32_t stage, bool boundary)
+{
+	for (uint32_t rank = 0; rank < g->team.world_size; rank++)
+		core_expect(g->team.core, core_backward(&g->team, rank, stage, boundary), 0);
+}
+
+void core_reducers_end(struct core_reducers *g)
+{
+	uint64_t request[CORE_TEAM];
+	for (uint32_t rank = 0; rank < g->team.world_size; rank++)
+		request[rank] = core_backward_end(&g->team, rank);
+	for (uint32_t rank = 0; rank < g->team.world_size; rank++)
+		core_expect(g->team.core, request[rank], 0);
+}
+
+uint64_t core_put(struct core_reducers *g, uint32_t rank, uint64_t unit, float factor)
+{
+	struct core_driver *core = g->team.core;
+	const struct zd_reply *reply = core_expect(core, core_reserve(&g->team, rank, g->bucket[rank], unit),
+	                                           0);
+	struct core_row row;
+	core_row(core, ZD_TABLE_UNITS, unit, &row);
+	core_write(core, reply->u.bucket_reserve.location, g->dtype, rank, row.row.u.unit.numel, factor);
+	return reply->u.bucket_reserve.entry;
+}
+
+void core_reduce(struct core_reducers *g, uint32_t rank, uint64_t unit, float factor)
+{
+	struct core_commit commit = {.bucket = g->bucket[rank], .entry = core_put(g, rank, unit, factor)};
+	core_expect(g->team.core, core_bucket_commit(&g->team, rank, &commit), 0);
+}
+
+void core_reducers_step(struct core_reducers *g, const struct zd_reply *replies[CORE_TEAM])
+{
+	uint64_t request[CORE_TEAM];
+	for (uint32_t rank = 0; rank < g->team.world_size; rank++)
+		request[rank] = core_step(&g->team, rank);
+	for (uint32_t rank = 0; rank < g->team.world_size; rank++)
+		replies[rank] = core_expect(g->team.core, request[rank], 0);
+}
+
+void core_reducers_step_end(struct core_reducers *g)
+{
+	for (uint32_t rank = 0; rank < g->team.world_size; rank++)
+		core_expect(g->team.core, core_step_end(&g->team, rank, NULL, 0), 0);
+}
+
+void core_check_target(struct core_reducers *g, uint32_t rank, const struct zd_reply *step,
+                       uint64_t offset_numel, float factor)
+{
+	enum zerod_dtype dtype = step->u.step_begin.target_dtype;
+	const uint8_t *data = core_bytes(g->team.core, step->u.step_begin.target);
+	assert_int_equal(step->kind, ZD_REQ_STEP_BEGIN);
+	data += offset_numel * zerod_dtype_bytes(dtype);
+	for (uint64_t i = 0; i < g->shard_numel; i++) {
+		uint64_t element = rank * g->shard_numel + i;
+		float expected = 0.0f;
+		for (uint32_t source = 0; source < g->team.world_size && element < g->numel; source++)
+			expected += core_gradient(source, element) * factor;
+		if (core_element(dtype, data, i) != expected)
+			fail_msg("rank %u, element %llu is %g, not %g", rank, (unsigned long long)i,
+			         (double)core_element(dtype, data, i), (double)expected);
+	}
+}

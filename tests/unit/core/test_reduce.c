@@ -1,0 +1,611 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Reductions: what is summed, when, in which order and into what; who must take part; what happens when one does not.
+ * Buckets' slots and memory are in test_bucket.c, backwards and steps in test_backward.c.
+ */
+#include <setjmp.h>
+#include <math.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+#include <cmocka.h>
+
+#include "tests/support/core_reduce.h"
+
+#define SLOT_BYTES (64 * CORE_KIB)
+
+/* A backward of stage 3 that is a boundary, ready for reductions of one unit. */
+static uint64_t begin_one(struct core_reducers *g, struct core_driver *core, uint32_t world_size,
+                          uint32_t dtype, uint64_t numel)
+{
+	core_reducers_new(g, core, world_size, dtype, SLOT_BYTES, 2);
+	uint64_t unit = core_reducers_unit(g, "w", numel);
+	core_reducers_begin(g, 3, true);
+	return unit;
+}
+
+/* All targets, and the norm of what is in them. */
+static void check_step(struct core_reducers *g, float factor)
+{
+	const struct zd_reply *step[CORE_TEAM];
+	double norm_squared = 0.0;
+	for (uint64_t i = 0; i < g->numel; i++) {
+		float sum = 0.0f;
+		for (uint32_t rank = 0; rank < g->team.world_size; rank++)
+			sum += core_gradient(rank, i) * factor;
+		norm_squared += (double)sum * (double)sum;
+	}
+	core_reducers_step(g, step);
+	for (uint32_t rank = 0; rank < g->team.world_size; rank++) {
+		core_check_target(g, rank, step[rank], 0, factor);
+		assert_false(step[rank]->u.step_begin.overflow);
+		assert_true(fabs(step[rank]->u.step_begin.norm_squared - norm_squared) <=
+		            1e-9 * norm_squared);
+	}
+	core_reducers_step_end(g);
+}
+
+/* ---- Sums ----------------------------------------------------------------------------------------------------- */
+
+/* Uneven, prime, smaller than the world: padding reaches neither the sum nor the norm. */
+static void test_sum_of_any_size(void **state)
+{
+	static const uint64_t numel[] = {1, 2, 63, 64, 65, 257, 1021};
+	(void)state;
+	for (size_t i = 0; i < sizeof(numel) / sizeof(numel[0]); i++) {
+		struct core_driver *core = core_new(&(struct core_options){.ndevices = 4});
+		struct core_reducers g;
+		uint64_t unit = begin_one(&g, core, 4, ZEROD_FLOAT32, numel[i]);
+		for (uint32_t rank = 0; rank < 4; rank++)
+			core_reduce(&g, rank, unit, 1.0f);
+		core_reducers_end(&g);
+		check_step(&g, 1.0f);
+		core_end(core);
+	}
+}
+
+static void test_dtypes(void **state)
+{
+	static const uint32_t dtypes[] = {ZEROD_FLOAT32, ZEROD_FLOAT16, ZEROD_BFLOAT16};
+	(void)state;
+	for (int i = 0; i < 9; i++) {
+		struct core_driver *core = core_new(NULL);
+		struct core_reducers g;
+		core_reducers_new(&g, core, 2, dtypes[i / 3], SLOT_BYTES, 2);
+		uint64_t unit = core_reducers_unit(&g, "w", 300);
+		for (uint32_t rank = 0; rank < 2; rank++)
+			core_expect(core, core_backward_into(&g.team, rank, 2, true, dtypes[i % 3]), 0);
+		for (uint32_t rank = 0; rank < 2; rank++)
+			core_reduce(&g, rank, unit, 2.0f);
+		core_reducers_end(&g);
+		check_step(&g, 2.0f);
+		core_end(core);
+	}
+}
+
+static void test_mean_and_prescale(void **state)
+{
+	struct core_driver *core = core_new(NULL);
+	struct core_reducers g;
+	uint64_t unit = begin_one(&g, core, 2, ZEROD_FLOAT32, 100);
+	(void)state;
+	for (uint32_t rank = 0; rank < 2; rank++) {
+		struct core_commit commit = {.bucket = g.bucket[rank],
+		                             .entry = core_put(&g, rank, unit, 1.0f),
+		                             .op = ZEROD_MEAN,
+		                             .prescale = 4.0f};
+		core_expect(core, core_bucket_commit(&g.team, rank, &commit), 0);
+	}
+	core_reducers_end(&g);
+	check_step(&g, 4.0f / 2.0f);
+	core_end(core);
+}
+
+static void test_accumulate_over_micro_steps(void **state)
+{
+	struct core_driver *core = core_new(NULL);
+	struct core_reducers g;
+	core_reducers_new(&g, core, 2, ZEROD_BFLOAT16, SLOT_BYTES, 2);
+	uint64_t unit = core_reducers_unit(&g, "w", 200);
+	(void)state;
+	for (int i = 0; i < 8; i++) {
+		core_reducers_begin(&g, 2, i == 7);
+		for (uint32_t rank = 0; rank < 2; rank++)
+			core_reduce(&g, rank, unit, 1.0f);
+		core_reducers_end(&g);
+		assert_int_equal(core_usage(core).bucket_bytes, 0);
+		assert_int_not_equal(core_usage(core).target_bytes, 0);
+	}
+	check_step(&g, 8.0f);
+	assert_int_equal(core_usage(core).target_bytes, 0);
+	core_end(core);
+}
+
+static void test_overwrite(void **state)
+{
+	struct core_driver *core = core_new(NULL);
+	struct core_reducers g;
+	core_reducers_new(&g, core, 2, ZEROD_FLOAT32, SLOT_BYTES, 2);
+	uint64_t unit = core_reducers_unit(&g, "w", 200);
+	(void)state;
+	for (int i = 1; i <= 3; i++) {
+		core_reducers_begin(&g, 3, i == 3);
+		for (uint32_t rank = 0; rank < 2; rank++) {
+			struct core_commit commit = {.bucket = g.bucket[rank],
+			                             .entry = core_put(&g, rank, unit, (float)i),
+			                             .overwrite = true};
+			core_expect(core, core_bucket_commit(&g.team, rank, &commit), 0);
+		}
+		core_reducers_end(&g);
+	}
+	check_step(&g, 3.0f); /* the last one's norm too */
+	core_end(core);
+}
+
+/* The order in which pieces arrive does not show in a single bit. */
+static void test_order_does_not_matter(void **state)
+{
+	static const uint32_t orders[][3] = {{0, 1, 2}, {2, 1, 0}, {1, 2, 0}, {1, 0, 2}};
+	float first[200], again[200];
+	(void)state;
+	for (size_t i = 0; i < 4; i++) {
+		struct core_driver *core = core_new(&(struct core_options){.ndevices = 3});
+		struct core_reducers g;
+		const struct zd_reply *step[CORE_TEAM];
+		uint64_t unit = begin_one(&g, core, 3, ZEROD_FLOAT32, 600);
+		for (uint32_t rank = 0; rank < 3; rank++)
+			core_reduce(&g, orders[i][rank], unit, 0.1f + 1e-7f * (float)orders[i][rank]);
+		core_reducers_end(&g);
+		core_reducers_step(&g, step);
+		struct zd_location where = step[1]->u.step_begin.target;
+		memcpy(i == 0 ? first : again, core_bytes(core, where), sizeof(first));
+		if (i > 0)
+			assert_memory_equal(first, again, sizeof(first));
+		core_end(core);
+	}
+}
+
+/* ---- Producers -------------------------------------------------------------------------------------------------- */
+
+/* One of three streams is late: its rank's pieces wait for it, the other rank's travel. */
+static void test_producers(void **state)
+{
+	struct core_driver *core = core_new(NULL);
+	struct core_reducers g;
+	static const struct zd_fence fences[] = {{0, 7}, {1, 3}, {2, 9}};
+	struct core_row bucket;
+	uint64_t unit = begin_one(&g, core, 2, ZEROD_FLOAT32, 500);
+	(void)state;
+	core_reduce(&g, 1, unit, 1.0f);
+	assert_int_equal(core_count(core, ZD_CMD_COPY), 0); /* not before all ranks are there */
+	core_row(core, ZD_TABLE_BUCKETS, g.bucket[1], &bucket);
+	assert_string_equal(bucket.waits[0], "unit 'w' waits for rank 0");
+
+	const struct zd_reply *reply = core_expect(core, core_reserve(&g.team, 0, g.bucket[0], unit), 0);
+	core_write(core, reply->u.bucket_reserve.location, ZEROD_FLOAT32, 0, 500, 5.0f); /* half-written */
+	struct core_commit commit = {.bucket = g.bucket[0],
+	                             .entry = reply->u.bucket_reserve.entry,
+	                             .nfences = 3,
+	                             .fences = fences};
+	core_expect(core, core_bucket_commit(&g.team, 0, &commit), 0);
+	assert_int_equal(core_count(core, ZD_CMD_COPY), 1);
+	core_row(core, ZD_TABLE_BUCKETS, g.bucket[0], &bucket);
+	assert_string_equal(bucket.waits[0], "unit 'w': rank 0's streams");
+	core_row(core, ZD_TABLE_BUCKETS, g.bucket[1], &bucket);
+	assert_string_equal(bucket.waits[0], "unit 'w': rank 0's streams");
+	core_pass(core, g.team.session[0], 0, 7);
+	core_pass(core, g.team.session[0], 2, 9);
+	assert_int_equal(core_count(core, ZD_CMD_REDUCE), 0);
+	core_write(core, reply->u.bucket_reserve.location, ZEROD_FLOAT32, 0, 500, 1.0f);
+	core_pass(core, g.team.session[0], 1, 4);
+	assert_int_equal(core_count(core, ZD_CMD_REDUCE), 2);
+	core_reducers_end(&g);
+	check_step(&g, 1.0f);
+	core_end(core);
+}
+
+static void test_fences_that_have_passed_already(void **state)
+{
+	struct core_driver *core = core_new(NULL);
+	struct core_reducers g;
+	struct zd_fence fence = {3, 2};
+	uint64_t unit = begin_one(&g, core, 1, ZEROD_FLOAT32, 64);
+	(void)state;
+	core_pass(core, g.team.session[0], 3, 2);
+	struct core_commit commit = {
+	        .bucket = g.bucket[0], .entry = core_put(&g, 0, unit, 1.0f), .nfences = 1, .fences = &fence};
+	core_expect(core, core_bucket_commit(&g.team, 0, &commit), 0);
+	assert_int_equal(core_count(core, ZD_CMD_WATCH), 0);
+	assert_int_equal(core_count(core, ZD_CMD_COPY), 0); /* alone: read from the entry */
+	core_reducers_end(&g);
+	check_step(&g, 1.0f);
+	core_end(core);
+}
+
+/* ---- Who takes part ------------------------------------------------------------------------------------------------ */
+
+static void test_skip(void **state)
+{
+	struct core_driver *core = core_new(&(struct core_options){.ndevices = 3});
+	struct core_reducers g;
+	const struct zd_reply *step[CORE_TEAM];
+	uint64_t unit = begin_one(&g, core, 3, ZEROD_FLOAT32, 600);
+	(void)state;
+	/* an expert that rank 1 alone has used */
+	core_expect(core, core_skip(&g.team, 2, unit), 0);
+	core_reduce(&g, 1, unit, 1.0f);
+	core_expect(core, core_skip(&g.team, 0, unit), 0);
+	core_reducers_end(&g);
+	core_reducers_step(&g, step);
+	for (uint32_t rank = 0; rank < 3; rank++) {
+		const float *target = (const float *)core_bytes(core, step[rank]->u.step_begin.target);
+		for (uint64_t i = 0; i < g.shard_numel; i++) {
+			uint64_t element = rank * g.shard_numel + i;
+			assert_true(target[i] == (element < 600 ? core_gradient(1, element) : 0.0f));
+		}
+	}
+	core_end(core);
+}
+
+static void test_all_skip(void **state)
+{
+	struct core_driver *core = core_new(NULL);
+	struct core_reducers g;
+	const struct zd_reply *step[CORE_TEAM];
+	uint64_t unit = begin_one(&g, core, 2, ZEROD_FLOAT32, 100);
+	(void)state;
+	core_expect(core, core_skip(&g.team, 0, unit), 0);
+	core_expect(core, core_skip(&g.team, 1, unit), 0);
+	core_expect_error(core, core_skip(&g.team, 1, unit), ZEROD_E_DUPLICATE,
+	                  "a second time in backward 1");
+	core_reducers_end(&g);
+	core_reducers_step(&g, step);
+	assert_int_equal(core_count(core, ZD_CMD_REDUCE), 0);
+	assert_true(step[0]->u.step_begin.norm_squared == 0.0);
+	assert_true(*(float *)core_bytes(core, step[0]->u.step_begin.target) == 0.0f);
+	core_end(core);
+}
+
+static void test_twice_in_one_backward(void **state)
+{
+	struct core_driver *core = core_new(NULL);
+	struct core_reducers g;
+	uint64_t unit = begin_one(&g, core, 2, ZEROD_FLOAT32, 100);
+	(void)state;
+	uint64_t entry = core_put(&g, 0, unit, 1.0f);
+	core_expect_error(core, core_reserve(&g.team, 0, g.bucket[0], unit), ZEROD_E_DUPLICATE, "unit 'w'");
+	core_expect(core, core_skip(&g.team, 0, unit), ZEROD_E_DUPLICATE);
+	struct core_commit commit = {.bucket = g.bucket[0], .entry = entry};
+	core_expect(core, core_bucket_commit(&g.team, 0, &commit), 0);
+	core_expect(core, core_reserve(&g.team, 0, g.bucket[0], unit), ZEROD_E_DUPLICATE);
+	core_reduce(&g, 1, unit, 1.0f);
+	core_expect(core, core_reserve(&g.team, 0, g.bucket[0], unit),
+	            ZEROD_E_DUPLICATE); /* reduced already */
+	core_reducers_end(&g);
+	check_step(&g, 1.0f);
+
+	core_reducers_begin(&g, 3, true); /* but again in the next one */
+	core_reduce(&g, 0, unit, 1.0f);
+	core_reduce(&g, 1, unit, 1.0f);
+	core_reducers_end(&g);
+	check_step(&g, 1.0f);
+	core_end(core);
+}
+
+static void test_options_must_agree(void **state)
+{
+	struct core_driver *core = core_new(NULL);
+	struct core_reducers g;
+	uint64_t unit = begin_one(&g, core, 2, ZEROD_FLOAT32, 100);
+	struct core_commit commit = {.bucket = g.bucket[0], .entry = core_put(&g, 0, unit, 1.0f)};
+	(void)state;
+	core_expect(core, core_bucket_commit(&g.team, 0, &commit), 0);
+	commit = (struct core_commit){
+	        .bucket = g.bucket[1], .entry = core_put(&g, 1, unit, 1.0f), .op = ZEROD_MEAN};
+	core_expect_error(
+	        core, core_bucket_commit(&g.team, 1, &commit), ZEROD_E_MISMATCH,
+	        "rank 0 reduces by sum of float32, prescale 1, accumulate; rank 1 says mean of float32, "
+	        "prescale 1, accumulate");
+	commit.op = ZEROD_SUM;
+	commit.prescale = 0.5f;
+	core_expect_error(core, core_bucket_commit(&g.team, 1, &commit), ZEROD_E_MISMATCH, "prescale 0.5");
+	commit.prescale = 1.0f;
+	commit.overwrite = true;
+	core_expect_error(core, core_bucket_commit(&g.team, 1, &commit), ZEROD_E_MISMATCH, "overwrite");
+	commit.overwrite = false; /* nothing has changed by all that */
+	core_expect(core, core_bucket_commit(&g.team, 1, &commit), 0);
+	core_reducers_end(&g);
+	check_step(&g, 1.0f);
+	core_end(core);
+}
+
+static void test_dtypes_must_agree(void **state)
+{
+	struct core_driver *core = core_new(NULL);
+	struct core_reducers g;
+	uint64_t unit = begin_one(&g, core, 2, ZEROD_FLOAT32, 100);
+	uint64_t narrow = core_expect(core, core_bucket(&g.team, 1, ZEROD_BFLOAT16, SLOT_BYTES, 0), 0)
+	                          ->u.bucket_create.bucket;
+	(void)state;
+	core_reduce(&g, 0, unit, 1.0f);
+	const struct zd_reply *reply = core_expect(core, core_reserve(&g.team, 1, narrow, unit), 0);
+	struct core_commit commit = {.bucket = narrow, .entry = reply->u.bucket_reserve.entry};
+	core_expect_error(core, core_bucket_commit(&g.team, 1, &commit), ZEROD_E_MISMATCH, "sum of bfloat16");
+	core_end(core);
+}
+
+/* Rank 1 ends its backward without a unit that rank 0 has reduced: both are told, and neither hangs. */
+static void test_missing_contribution(void **state)
+{
+	struct core_driver *core = core_new(NULL);
+	struct core_reducers g;
+	static const char text[] =
+	        "rank 1 ended backward 1 without a gradient or skip for unit 'w' that rank 0 reduced";
+	uint64_t unit = begin_one(&g, core, 2, ZEROD_FLOAT32, 100);
+	(void)state;
+	core_reduce(&g, 0, unit, 1.0f);
+	uint64_t end = core_backward_end(&g.team, 0);
+	core_expect_waits(core, end, "1 reductions, first unit 'w' (rank 1)");
+	core_expect_error(core, core_backward_end(&g.team, 1), ZEROD_E_MISMATCH, text);
+	core_expect_error(core, end, ZEROD_E_MISMATCH, text);
+	assert_int_equal(core_usage(core).bucket_bytes, 0);
+	core_expect_error(core, core_step(&g.team, 0), ZEROD_E_MISMATCH, text);
+	core_expect_error(core, core_step(&g.team, 1), ZEROD_E_MISMATCH, text);
+	assert_int_equal(core_usage(core).target_bytes, 0);
+
+	core_reducers_begin(&g, 3, true); /* and the next step is as good as any */
+	core_reduce(&g, 0, unit, 1.0f);
+	core_reduce(&g, 1, unit, 1.0f);
+	core_reducers_end(&g);
+	check_step(&g, 1.0f);
+	core_end(core);
+}
+
+/* The other way round: the rank that is late with a unit is told at once, and only it. */
+static void test_contribution_after_the_end(void **state)
+{
+	struct core_driver *core = core_new(NULL);
+	struct core_reducers g;
+	struct zd_fence fence = {0, 1};
+	uint64_t unit = begin_one(&g, core, 2, ZEROD_FLOAT32, 100);
+	struct core_commit commit = {
+	        .bucket = g.bucket[0], .entry = core_put(&g, 0, unit, 1.0f), .nfences = 1, .fences = &fence};
+	(void)state;
+	core_expect(core, core_backward_end(&g.team, 1), 0);
+	core_expect_error(core, core_bucket_commit(&g.team, 0, &commit), ZEROD_E_MISMATCH,
+	                  "rank 1 ended backward 1 without a gradient or skip for unit 'w'");
+	core_expect(core, core_skip(&g.team, 0, unit), ZEROD_E_MISMATCH);
+	/* its streams still write the entry */
+	uint64_t end = core_backward_end(&g.team, 0);
+	core_expect_waits(core, end, "the caller's own streams");
+	core_pass(core, g.team.session[0], 0, 1);
+	core_expect(core, end, 0);
+	assert_int_equal(core_usage(core).bucket_bytes, 0);
+	core_end(core);
+}
+
+/* ---- Failures --------------------------------------------------------------------------------------------------------- */
+
+static void test_overflow_is_agreed(void **state)
+{
+	static const float bad[] = {INFINITY, NAN};
+	(void)state;
+	for (int i = 0; i < 2; i++) {
+		struct core_driver *core = core_new(NULL);
+		struct core_reducers g;
+		const struct zd_reply *step[CORE_TEAM];
+		uint64_t unit = begin_one(&g, core, 2, ZEROD_FLOAT32, 200);
+		core_reduce(&g, 0, unit, 1.0f);
+		const struct zd_reply *reply = core_expect(core, core_reserve(&g.team, 1, g.bucket[1], unit),
+		                                           0);
+		core_write(core, reply->u.bucket_reserve.location, ZEROD_FLOAT32, 1, 200, 1.0f);
+		core_element_set(ZEROD_FLOAT32, core_bytes(core, reply->u.bucket_reserve.location), 3,
+		                 bad[i]);
+		struct core_commit commit = {.bucket = g.bucket[1], .entry = reply->u.bucket_reserve.entry};
+		core_expect(core, core_bucket_commit(&g.team, 1, &commit), 0);
+		core_reducers_end(&g);
+		core_reducers_step(&g, step);
+		assert_true(step[0]->u.step_begin.overflow && step[1]->u.step_begin.overflow);
+		assert_false(isfinite(step[1]->u.step_begin.norm_squared));
+		core_reducers_step_end(&g);
+		assert_int_equal(core_usage(core).target_bytes, 0);
+
+		core_reducers_begin(&g, 3, true); /* the next step knows nothing of it */
+		core_reduce(&g, 0, unit, 1.0f);
+		core_reduce(&g, 1, unit, 1.0f);
+		core_reducers_end(&g);
+		check_step(&g, 1.0f);
+		core_end(core);
+	}
+}
+
+static void device_fails(enum zd_command_kind kind, const char *text)
+{
+	struct core_driver *core = core_new(NULL);
+	struct core_reducers g;
+	uint64_t end[2];
+	uint64_t unit = begin_one(&g, core, 2, ZEROD_FLOAT32, 200);
+	core_hold(core, kind);
+	for (uint32_t rank = 0; rank < 2; rank++) {
+		core_reduce(&g, rank, unit, 1.0f);
+		end[rank] = core_backward_end(&g.team, rank);
+	}
+	assert_int_equal(core_pending(core, kind), 2);
+	core_fail_next(core, kind, ZEROD_E_DEVICE, "the lane broke");
+	core_run_on(core, kind, 1); /* a copy from rank 1, for rank 0, or rank 1's own sum */
+	core_unhold(core, kind);
+	uint32_t owner = kind == ZD_CMD_COPY ? 0 : 1;
+	for (uint32_t rank = 0; rank < 2; rank++)
+		core_expect_error(core, end[rank], ZEROD_E_DEVICE, text);
+	assert_int_equal(core_usage(core).bucket_bytes + core_usage(core).staging_bytes, 0);
+	core_expect_error(core, core_step(&g.team, 1 - owner), ZEROD_E_DEVICE, "the lane broke");
+	core_expect(core, core_step(&g.team, owner), ZEROD_E_POISONED);
+	core_expect(core, core_simple(core, g.team.session[owner], ZD_REQ_SESSION_RESET, 0), 0);
+	core_expect_error(core, core_step(&g.team, owner), ZEROD_E_DEVICE, "the lane broke");
+	assert_int_equal(core_usage(core).target_bytes, 0);
+
+	core_reducers_begin(&g, 3, true);
+	core_reduce(&g, 0, unit, 1.0f);
+	core_reduce(&g, 1, unit, 1.0f);
+	core_reducers_end(&g);
+	check_step(&g, 1.0f);
+	core_end(core);
+}
+
+static void test_a_transfer_fails(void **state)
+{
+	(void)state;
+	device_fails(ZD_CMD_COPY, "a transfer of unit 'w' for rank 0 on device 0: the lane broke");
+}
+
+static void test_a_sum_fails(void **state)
+{
+	(void)state;
+	device_fails(ZD_CMD_REDUCE, "the reduction of unit 'w' for rank 1 on device 1: the lane broke");
+}
+
+static void test_a_watch_fails(void **state)
+{
+	struct core_driver *core = core_new(NULL);
+	struct core_reducers g;
+	struct zd_fence fence = {0, 1};
+	uint64_t unit = begin_one(&g, core, 2, ZEROD_FLOAT32, 200);
+	struct core_commit commit = {
+	        .bucket = g.bucket[0], .entry = core_put(&g, 0, unit, 1.0f), .nfences = 1, .fences = &fence};
+	(void)state;
+	core_reduce(&g, 1, unit, 1.0f);
+	core_expect(core, core_bucket_commit(&g.team, 0, &commit), 0);
+	core_fail_next(core, ZD_CMD_WATCH, ZEROD_E_DEVICE, "no page");
+	core_pass(core, g.team.session[0], 0, 1);
+	for (uint32_t rank = 0; rank < 2; rank++)
+		core_expect_error(core, core_backward_end(&g.team, rank), ZEROD_E_DEVICE,
+		                  "the streams of rank 0 that wrote unit 'w': no page");
+	core_end(core);
+}
+
+/* A rank dies with everything under way: what its operations use stays until they end, and nobody hangs. */
+static void peer_dies(enum zd_command_kind held)
+{
+	struct core_driver *core = core_new(NULL);
+	struct core_reducers g;
+	uint64_t unit = begin_one(&g, core, 2, ZEROD_FLOAT32, 200);
+	core_hold(core, held);
+	core_reduce(&g, 0, unit, 1.0f);
+	core_reduce(&g, 1, unit, 1.0f);
+	uint64_t end = core_backward_end(&g.team, 0);
+	core_expect_waits(core, end, "1 reductions, first unit 'w'");
+	core_close(core, g.team.session[1]);
+	core_expect_error(core, end, ZEROD_E_PEER_LOST, "rank 1");
+	struct zd_usage usage = core_usage(core);
+	assert_int_equal(usage.bucket_bytes + usage.staging_bytes + usage.target_bytes, 0);
+	assert_int_not_equal(core_quarantine(core, 0), 0);
+	assert_int_not_equal(core_quarantine(core, 1), 0);
+	core_unhold(core, held);
+	assert_int_equal(core_quarantine(core, 0), 0);
+	assert_int_equal(core_quarantine(core, 1), 0);
+
+	/* a replacement: the group goes on where it was */
+	g.team.session[1] = core_open(core, CORE_ALICE);
+	core_expect(core,
+	            core_join(core, g.team.session[1],
+	                      &(struct core_join){.world_size = 2, .rank = 1, .device = 1}),
+	            0);
+	core_expect(core,
+	            core_register(core, g.team.session[1], g.team.group,
+	                          &(struct core_unit){.name = "w", .numel = 200}),
+	            0);
+	g.bucket[1] = core_expect(core, core_bucket(&g.team, 1, ZEROD_FLOAT32, SLOT_BYTES, 0), 0)
+	                      ->u.bucket_create.bucket;
+	core_reducers_begin(&g, 3, true);
+	core_reduce(&g, 0, unit, 1.0f);
+	core_reduce(&g, 1, unit, 1.0f);
+	core_reducers_end(&g);
+	check_step(&g, 1.0f);
+	core_end(core);
+}
+
+static void test_peer_dies_during_transfers(void **state)
+{
+	(void)state;
+	peer_dies(ZD_CMD_COPY);
+}
+
+static void test_peer_dies_during_sums(void **state)
+{
+	(void)state;
+	peer_dies(ZD_CMD_REDUCE);
+}
+
+static void test_abort(void **state)
+{
+	struct core_driver *core = core_new(NULL);
+	struct core_reducers g;
+	uint64_t unit = begin_one(&g, core, 2, ZEROD_FLOAT32, 200);
+	uint64_t admin = core_open_admin(core);
+	struct zd_fence fence = {0, 1};
+	struct core_commit commit = {
+	        .bucket = g.bucket[0], .entry = core_put(&g, 0, unit, 1.0f), .nfences = 1, .fences = &fence};
+	(void)state;
+	core_expect(core, core_bucket_commit(&g.team, 0, &commit), 0);
+	uint64_t end = core_backward_end(&g.team, 0);
+	core_expect(core, core_simple(core, admin, ZD_REQ_ABORT_GROUP, g.team.group), 0);
+	core_expect(core, end, ZEROD_E_ABORTED);
+	assert_int_equal(core_usage(core).bucket_bytes, 0);
+	assert_int_not_equal(core_quarantine(core, 0), 0); /* rank 0's streams write it */
+	core_pass(core, g.team.session[0], 0, 1);
+	assert_int_equal(core_quarantine(core, 0), 0);
+	core_expect(core, core_backward(&g.team, 0, 3, true), ZEROD_E_ABORTED);
+	core_expect(core, core_bucket_destroy(&g.team, 0, g.bucket[0]), 0);
+	core_end(core);
+}
+
+/* A reduction names its unit: it stays until it is over. */
+static void test_unit_stays_while_it_is_reduced(void **state)
+{
+	struct core_driver *core = core_new(NULL);
+	struct core_reducers g;
+	uint64_t unit = begin_one(&g, core, 2, ZEROD_FLOAT32, 200);
+	(void)state;
+	core_reduce(&g, 0, unit, 1.0f);
+	core_expect(core, core_simple(core, g.team.session[0], ZD_REQ_UNIT_UNREGISTER, unit), ZEROD_E_BUSY);
+	uint64_t entry = core_put(&g, 1, unit, 1.0f);
+	core_expect(core, core_simple(core, g.team.session[1], ZD_REQ_UNIT_UNREGISTER, unit), ZEROD_E_BUSY);
+	struct core_commit commit = {.bucket = g.bucket[1], .entry = entry};
+	core_expect(core, core_bucket_commit(&g.team, 1, &commit), 0);
+	core_expect(core, core_simple(core, g.team.session[0], ZD_REQ_UNIT_UNREGISTER, unit), 0);
+	core_expect(core, core_simple(core, g.team.session[1], ZD_REQ_UNIT_UNREGISTER, unit), 0);
+	core_reducers_end(&g);
+	core_end(core);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+	        cmocka_unit_test(test_sum_of_any_size),
+	        cmocka_unit_test(test_dtypes),
+	        cmocka_unit_test(test_mean_and_prescale),
+	        cmocka_unit_test(test_accumulate_over_micro_steps),
+	        cmocka_unit_test(test_overwrite),
+	        cmocka_unit_test(test_order_does_not_matter),
+	        cmocka_unit_test(test_producers),
+	        cmocka_unit_test(test_fences_that_have_passed_already),
+	        cmocka_unit_test(test_skip),
+	        cmocka_unit_test(test_all_skip),
+	        cmocka_unit_test(test_twice_in_one_backward),
+	        cmocka_unit_test(test_options_must_agree),
+	        cmocka_unit_test(test_dtypes_must_agree),
+	        cmocka_unit_test(test_missing_contribution),
+	        cmocka_unit_test(test_contribution_after_the_end),
+	        cmocka_unit_test(test_overflow_is_agreed),
+	        cmocka_unit_test(test_a_transfer_fails),
+	        cmocka_unit_test(test_a_sum_fails),
+	        cmocka_unit_test(test_a_watch_fails),
+	        cmocka_unit_test(test_peer_dies_during_transfers),
+	        cmocka_unit_test(test_peer_dies_during_sums),
+	        cmocka_unit_test(test_abort),
+	        cmocka_unit_test(test_unit_stays_while_it_is_reduced),
+	};
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}

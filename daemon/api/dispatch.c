@@ -7,14 +7,18 @@
  */
 #include "api/dispatch.h"
 
+#include <string.h>
+
 #include "api/api.h"
 #include "api/handlers.h"
 #include "api/session.h"
+#include "api/wire.h"
 #include "base/err.h"
 #include "base/mem.h"
 #include "io/loop.h"
 
-#define NS_PER_MS 1000000ull
+#define NS_PER_MS      1000000ull
+#define FIELD_REQUESTS 1u /* of ClientPacket */
 
 /* A request goes to the engine (`args`) or is answered here (`answer`). */
 struct route {
@@ -104,7 +108,18 @@ static int to_engine(struct zd_api_session *session, const Zd__Request *request,
 	return 0;
 }
 
-static void handle(struct zd_api_session *session, const Zd__Request *request, uint64_t now_ns)
+/* `packed`: the request as it came. */
+static int check_texts(struct zd_wire packed, const struct route *route, struct zd_err *err)
+{
+	const ProtobufCFieldDescriptor *bad = zd_wire_find_zero(packed, &zd__request__descriptor);
+
+	if (!bad)
+		return 0;
+	return zd_err_set(err, ZEROD_E_INVALID, "a zero byte in the %s of %s", bad->name, route->name);
+}
+
+static void handle(struct zd_api_session *session, const Zd__Request *request, struct zd_wire packed,
+                   uint64_t now_ns)
 {
 	const struct route *route = find_route(request);
 	struct zd_err err = ZD_ERR_NONE;
@@ -120,9 +135,11 @@ static void handle(struct zd_api_session *session, const Zd__Request *request, u
 		                route ? route->name : "unknown");
 	else if (!route)
 		rc = unknown_request(request, &err);
-	else if (route->args)
-		rc = to_engine(session, request, route, now_ns, &err);
 	else
+		rc = check_texts(packed, route, &err);
+	if (rc == 0 && route->args)
+		rc = to_engine(session, request, route, now_ns, &err);
+	else if (rc == 0)
 		rc = route->answer(session, request, &err);
 	if (rc)
 		zd_api_session_fail(session, request->id, &err);
@@ -132,6 +149,8 @@ void zd_api_dispatch(struct zd_api_session *session, const uint8_t *bytes, size_
 {
 	struct zd_api *api = session->api;
 	Zd__ClientPacket *packet = zd__client_packet__unpack(&api->requests.allocator, nbytes, bytes);
+	struct zd_wire wire = zd_wire_of(bytes, nbytes), packed = zd_wire_of(bytes, 0);
+	bool has_zeros = memchr(bytes, '\0', nbytes) != NULL; /* few packets have */
 	struct zd_err err;
 	uint64_t now_ns;
 
@@ -145,8 +164,11 @@ void zd_api_dispatch(struct zd_api_session *session, const uint8_t *bytes, size_
 		zd_conn_refuse(session->conn, &err);
 	} else {
 		now_ns = zd_bridge_tick(&api->bridge);
-		for (size_t i = 0; i < packet->n_requests && zd_conn_is_open(session->conn); i++)
-			handle(session, packet->requests[i], now_ns);
+		for (size_t i = 0; i < packet->n_requests && zd_conn_is_open(session->conn); i++) {
+			if (has_zeros)
+				(void)zd_wire_next(&wire, FIELD_REQUESTS, &packed);
+			handle(session, packet->requests[i], packed, now_ns);
+		}
 		zd_bridge_settle(&api->bridge);
 	}
 	zd_arena_reset(&api->requests);

@@ -1,0 +1,242 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* test_hostile_names.c - names that are none: too long, empty, not UTF-8, with control characters or zero bytes in them. */
+#include "tests/it/hostile.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+
+#define COUNT(a) (sizeof(a) / sizeof((a)[0]))
+#define LONGEST  60000 /* nearly a packet */
+
+static uint64_t group, unit;
+
+/* ---- Where names stand ---------------------------------------------------------------------------------------- */
+
+typedef uint64_t send_fn(const char *name, size_t zeros);
+
+/* Sends the request; packing ends a text at its first zero byte, so `zeros` marks behind "abc" become them afterwards. */
+static uint64_t send_marked(Zd__Request *request, size_t zeros)
+{
+	static uint8_t bytes[ZD_MAX_PACKET_BYTES];
+	size_t nbytes;
+	uint8_t *at;
+
+	request->id = ++raw.last_id;
+	nbytes = raw_pack(request, bytes, sizeof(bytes));
+	if (zeros > 0) {
+		at = memmem(bytes, nbytes, "abc", 3);
+		assert_non_null(at);
+		memset(at + 3, 0, zeros);
+	}
+	raw_send_bytes(&raw, bytes, nbytes, NULL, 0);
+	return request->id;
+}
+
+static uint64_t send_client_name(const char *name, size_t zeros)
+{
+	return send_marked(
+	        RAW(HELLO, hello, Hello, .version_min = 1, .version_max = 1, .name = RAW_TEXT(name)), zeros);
+}
+
+static uint64_t send_job(const char *name, size_t zeros)
+{
+	return send_marked(RAW(GROUP_JOIN, group_join, GroupJoin, .job = RAW_TEXT(name),
+	                       .group = RAW_TEXT("g"), .world_size = 2),
+	                   zeros);
+}
+
+static uint64_t send_group(const char *name, size_t zeros)
+{
+	return send_marked(RAW(GROUP_JOIN, group_join, GroupJoin, .job = RAW_TEXT("j"),
+	                       .group = RAW_TEXT(name), .world_size = 2),
+	                   zeros);
+}
+
+static uint64_t send_unit(const char *name, size_t zeros)
+{
+	return send_marked(RAW(UNIT_REGISTER, unit_register, UnitRegister, .group = group,
+	                       .name = RAW_TEXT(name), .dtype = ZEROD_INT8, .numel = 9),
+	                   zeros);
+}
+
+static uint64_t send_view(const char *name, size_t zeros)
+{
+	Zd__View view = ZD__VIEW__INIT, *views[] = {&view};
+
+	view.name = RAW_TEXT(name);
+	return send_marked(RAW(UNIT_REGISTER, unit_register, UnitRegister, .group = group,
+	                       .name = RAW_TEXT("u"), .dtype = ZEROD_INT8, .numel = 9, .n_views = 1,
+	                       .views = views),
+	                   zeros);
+}
+
+static uint64_t send_gather_tag(const char *name, size_t zeros)
+{
+	return send_marked(RAW(GATHER, gather, Gather, .unit = unit, .tag = RAW_TEXT(name)), zeros);
+}
+
+static uint64_t send_release_tag(const char *name, size_t zeros)
+{
+	return send_marked(RAW(RELEASE, release, Release, .unit = unit, .tag = RAW_TEXT(name)), zeros);
+}
+
+static uint64_t send_alloc_job(const char *name, size_t zeros)
+{
+	return send_marked(RAW(ALLOC, alloc, Alloc, .job = RAW_TEXT(name), .bytes = 256), zeros);
+}
+
+static uint64_t send_alloc_name(const char *name, size_t zeros)
+{
+	return send_marked(
+	        RAW(ALLOC, alloc, Alloc, .job = RAW_TEXT("j"), .name = RAW_TEXT(name), .bytes = 256), zeros);
+}
+
+static const struct place {
+	const char *what;
+	send_fn *send;
+	size_t max_bytes;
+	bool may_be_empty, is_hello;
+	bool waits; /* a good one: for a rank, or for a version */
+} places[] = {
+        {"client name", send_client_name, ZD_MAX_NAME_BYTES, true, true, false},
+        {"job name", send_job, ZD_MAX_NAME_BYTES, false, false, true},
+        {"group name", send_group, ZD_MAX_NAME_BYTES, false, false, true},
+        {"unit name", send_unit, ZD_MAX_UNIT_NAME_BYTES, false, false, false},
+        {"view name", send_view, ZD_MAX_UNIT_NAME_BYTES, false, false, false},
+        {"tag", send_gather_tag, ZD_MAX_TAG_BYTES, true, false, true},
+        {"tag", send_release_tag, ZD_MAX_TAG_BYTES, true, false, false},
+        {"job name", send_alloc_job, ZD_MAX_NAME_BYTES, false, false, false},
+        {"allocation name", send_alloc_name, ZD_MAX_NAME_BYTES, true, false, false},
+};
+
+/* ---- Tests ---------------------------------------------------------------------------------------------------------- */
+
+static void scene_open(const struct place *place)
+{
+	uint64_t id;
+
+	if (place->is_hello) {
+		raw_connect(&raw, hostile_socket());
+		return;
+	}
+	raw_open(&raw, hostile_socket());
+	id = raw_send(&raw, RAW(GROUP_JOIN, group_join, GroupJoin, .job = RAW_TEXT("names"),
+	                        .group = RAW_TEXT("world"), .world_size = 1));
+	group = raw_expect(&raw, id, 0)->group_join->group;
+	id = raw_send(&raw, RAW(UNIT_REGISTER, unit_register, UnitRegister, .group = group,
+	                        .name = RAW_TEXT("w"), .dtype = ZEROD_INT8, .numel = 9));
+	unit = raw_expect(&raw, id, 0)->unit_register->unit;
+}
+
+static void expect_refused(const struct place *place, const char *name, size_t zeros, const char *text)
+{
+	uint64_t id;
+
+	scene_open(place);
+	id = place->send(name, zeros);
+	RAW_EXPECT_ERROR(&raw, id, ZEROD_E_INVALID, text);
+	if (place->is_hello)
+		raw_expect_end(&raw);
+	else
+		(void)raw_expect(&raw, raw_send(&raw, RAW(DAEMON_STATUS, daemon_status, DaemonStatus)), 0);
+	raw_close(&raw);
+}
+
+static void test_too_long(void **state)
+{
+	static char name[LONGEST + 1];
+
+	(void)state;
+	for (size_t i = 0; i < COUNT(places); i++) {
+		memset(name, 'x', LONGEST);
+		expect_refused(&places[i], name, 0, places[i].what);
+		name[places[i].max_bytes + 1] = '\0';
+		expect_refused(&places[i], name, 0, places[i].what);
+	}
+}
+
+static void test_empty(void **state)
+{
+	(void)state;
+	for (size_t i = 0; i < COUNT(places); i++)
+		if (!places[i].may_be_empty)
+			expect_refused(&places[i], "", 0, places[i].what);
+}
+
+static void test_not_utf8(void **state)
+{
+	static const char *const texts[] = {
+	        "\xff",             /* no byte of UTF-8 */
+	        "a\x80z",           /* a continuation of nothing */
+	        "\xc3",             /* cut off */
+	        "\xc0\xaf",         /* longer than need be: '/' */
+	        "\xed\xa0\x80",     /* half of a pair */
+	        "\xf4\x90\x80\x80", /* beyond U+10FFFF */
+	};
+
+	(void)state;
+	for (size_t i = 0; i < COUNT(places); i++)
+		for (size_t j = 0; j < COUNT(texts); j++)
+			expect_refused(&places[i], texts[j], 0, places[i].what);
+}
+
+static void test_control_characters(void **state)
+{
+	static const char *const texts[] = {"a\nb", "\x1b[2J", "\x7f", "\t", "\xc2\x9b\x33m"};
+
+	(void)state;
+	for (size_t i = 0; i < COUNT(places); i++)
+		for (size_t j = 0; j < COUNT(texts); j++)
+			expect_refused(&places[i], texts[j], 0, places[i].what);
+}
+
+/* Read as a C string it would be another name, and a valid one. */
+static void test_zero_bytes(void **state)
+{
+	(void)state;
+	for (size_t i = 0; i < COUNT(places); i++) {
+		expect_refused(&places[i], "abc?xyz", 1, "a zero byte in the ");
+		expect_refused(&places[i], "abc?", 1, "a zero byte in the ");
+		expect_refused(&places[i], "abc???", 3, "a zero byte in the ");
+	}
+}
+
+/* As long as can be, of characters of several bytes. */
+static void test_longest(void **state)
+{
+	char name[ZD_MAX_UNIT_NAME_BYTES + 1];
+
+	(void)state;
+	for (size_t i = 0; i < COUNT(places); i++) {
+		const struct place *place = &places[i];
+		uint64_t id;
+
+		for (size_t at = 0; at + 2 <= place->max_bytes; at += 2)
+			memcpy(name + at, "\xc3\xa9", 2);
+		name[place->max_bytes - 1] = '!';
+		name[place->max_bytes] = '\0';
+		scene_open(place);
+		id = place->send(name, 0);
+		if (place->waits) {
+			(void)raw_expect(&raw,
+			                 raw_send(&raw, RAW(DAEMON_STATUS, daemon_status, DaemonStatus)), 0);
+			assert_null(raw_find(&raw, id));
+		} else if (place->send == send_release_tag) {
+			RAW_EXPECT_ERROR(&raw, id, ZEROD_E_NOT_HELD, name);
+		} else {
+			(void)raw_expect(&raw, id, 0);
+		}
+		raw_close(&raw);
+	}
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+	        HOSTILE_TEST(test_too_long),   HOSTILE_TEST(test_empty),
+	        HOSTILE_TEST(test_not_utf8),   HOSTILE_TEST(test_control_characters),
+	        HOSTILE_TEST(test_zero_bytes), HOSTILE_TEST(test_longest),
+	};
+
+	return cmocka_run_group_tests_name("hostile names", tests, hostile_start, hostile_stop);
+}

@@ -183,6 +183,8 @@ static void expect_refusal(struct scene *scene, int status)
 
 	assert_null(scene->conn);
 	assert_int_equal(scene->why.status, status);
+	/* A reset would come first. */
+	assert_int_equal(recv(scene->peer, &byte, 1, MSG_PEEK), 1);
 	packet = receive(scene, NULL);
 	assert_non_null(packet);
 	assert_int_equal(packet->n_replies, 1);
@@ -325,6 +327,9 @@ static void test_unread_descriptors(void **state)
 		send_fds(scene, id);
 		zd_conns_flush(&scene->conns);
 	}
+	/* What has none does not overtake it. */
+	send_reply(scene, 6, 10);
+	zd_conns_flush(&scene->conns);
 	pump(scene);
 	while ((packet = receive(scene, &nfds))) {
 		assert_int_equal(nfds, 2);
@@ -336,6 +341,10 @@ static void test_unread_descriptors(void **state)
 		(void)uv_run(&scene->loop.uv, UV_RUN_ONCE);
 	assert_int_equal(nfds, 2);
 	assert_int_equal(packet->replies[0]->id, 5);
+	zd__daemon_packet__free_unpacked(packet, NULL);
+	packet = receive(scene, &nfds);
+	assert_non_null(packet);
+	assert_int_equal(packet->replies[0]->id, 6);
 	zd__daemon_packet__free_unpacked(packet, NULL);
 	/* And it goes on reading. */
 	assert_int_equal(zd_frame_send(scene->peer, "abc", 3, NULL, 0, NULL), 0);

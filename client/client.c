@@ -161,6 +161,7 @@ static void free_objects(struct zerod_client *client)
 			op->answered = true; /* or never will be */
 			zc_ticket_drop(client, op);
 		}
+	zc_tickets_free(client);
 	zc_batches_free(client);
 	zc_segments_free(client);
 	zc_packet_free(client->spare_packet);

@@ -23,30 +23,10 @@ static char *wire_tag(const char *tag)
 	return strcmp(tag, DEFAULT_TAG) == 0 ? (char *)"" : (char *)tag;
 }
 
-/* The table's reference is the first. */
-static struct zc_op *new_ticket(struct zerod_client *client, enum zc_op_kind kind, struct zc_unit *unit,
-                                uint32_t deadline_ms, struct zd_err *err)
-{
-	struct zc_op *op = calloc(1, sizeof(*op));
-
-	if (!op) {
-		(void)zd_err_errno(err, ENOMEM, "making a ticket");
-		return NULL;
-	}
-	op->kind = kind;
-	op->refs = 1;
-	op->deadline_ms = deadline_ms;
-	op->unit = unit;
-	pthread_mutex_lock(&client->lock);
-	unit->refs++;
-	pthread_mutex_unlock(&client->lock);
-	return op;
-}
-
 static void free_ticket(struct zerod_client *client, struct zc_op *op)
 {
 	pthread_mutex_lock(&client->lock);
-	zc_ticket_unref(op);
+	zc_ticket_unref(client, op);
 	pthread_mutex_unlock(&client->lock);
 }
 
@@ -102,14 +82,14 @@ int zerod_gather_begin(zerod_unit *unit, const struct zerod_gather_options *give
 	rc = take_gather_options(given, &options, err);
 	if (rc)
 		return rc;
-	op = new_ticket(client, options.flags & ZEROD_GATHER_PREFETCH ? ZC_OP_PREFETCH : ZC_OP_GATHER,
-	                unit->shared, zc_deadline_ms(client, options.deadline_ms), err);
+	op = zc_ticket_new(client, options.flags & ZEROD_GATHER_PREFETCH ? ZC_OP_PREFETCH : ZC_OP_GATHER,
+	                   unit->shared, zc_deadline_ms(client, options.deadline_ms), err);
 	if (!op)
 		return ZEROD_E_SYSTEM;
 	if (op->kind == ZC_OP_GATHER) {
 		op->uses = options.uses;
 		pthread_mutex_lock(&client->lock);
-		rc = zc_lease_add(op->unit, options.tag, op, err);
+		rc = zc_lease_add(client, op->unit, options.tag, op, err);
 		pthread_mutex_unlock(&client->lock);
 	}
 	if (!rc)
@@ -244,7 +224,7 @@ int zerod_gather(zerod_unit *unit, const struct zerod_gather_options *options, z
 static int post_release(struct zerod_client *client, struct zc_unit *unit, Zd__Request *request,
                         zerod_ticket *ticket, struct zd_err *err)
 {
-	struct zc_op *op = new_ticket(client, ZC_OP_RELEASE, unit, zc_deadline_ms(client, 0), err);
+	struct zc_op *op = zc_ticket_new(client, ZC_OP_RELEASE, unit, zc_deadline_ms(client, 0), err);
 	int rc;
 
 	if (!op)

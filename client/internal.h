@@ -44,13 +44,18 @@ ZEROD_MUST_USE int zc_call(zerod_client *client, Zd__Request *request, uint32_t 
 
 /* ---- Limits of the library ------------------------------------------------------------------------------ */
 
-#define ZC_GRACE_NS 2000000000ull /* the daemon keeps deadlines; we wait that much longer, should it hang */
-#define ZC_DRAIN_ABOVE                                                                                       \
-	32u /* outstanding requests from which a sender also reads, so that replies cannot pile up */
-#define ZC_MAX_FINISHED                                                                                      \
-	4096u /* answered tickets that no lease keeps and nobody waited for; the oldest go first */
-#define ZC_POLL_SLICE_NS                                                                                     \
-	100000000ull /* how often a thread that sleeps on a counter looks whether the daemon lives */
+/* The daemon keeps the deadlines; we wait that much longer, should it hang. */
+#define ZC_GRACE_NS 2000000000ull
+/* Outstanding requests from which a sender also reads, so that replies cannot pile up in the daemon. */
+#define ZC_DRAIN_ABOVE 32u
+/* Answered tickets that no lease keeps and nobody waited for; the oldest go first. */
+#define ZC_MAX_FINISHED 4096u
+/* Tickets of a lease beyond the uses that it has left. */
+#define ZC_SURPLUS_TICKETS 64u
+/* Tickets kept for new requests. */
+#define ZC_MAX_SPARE_TICKETS 128u
+/* How often a thread that sleeps on a counter looks whether the daemon lives. */
+#define ZC_POLL_SLICE_NS 100000000ull
 
 /* ---- Fences ----------------------------------------------------------------------------------------------- */
 
@@ -133,9 +138,8 @@ struct zc_op {
 	char *error;   /* of the daemon; NULL: none, or no memory for it */
 	uint32_t uses; /* GATHER: what it added to its lease */
 	struct zc_unit *unit;
-	struct zc_lease *lease; /* GATHER: until the lease ends or the gather fails */
-	LIST_ENTRY(zc_op) in_lease;
-	TAILQ_ENTRY(zc_op) in_finished;
+	struct zc_lease *lease;      /* GATHER: until the lease ends or the gather fails */
+	TAILQ_ENTRY(zc_op) in_queue; /* of its lease, or of finished tickets */
 
 	/* GATHER, once answered with 0 */
 	struct zc_location buffer;
@@ -177,7 +181,8 @@ struct zc_batch {
 struct zc_lease {
 	char tag[ZD_MAX_TAG_BYTES + 1];
 	uint64_t uses_left;
-	struct zc_op_list ops;
+	struct zc_op_queue tickets; /* oldest first */
+	uint64_t ntickets;
 	LIST_ENTRY(zc_lease) link;
 };
 
@@ -252,6 +257,8 @@ struct zerod_client {
 	uint64_t next_id;
 	struct zc_op_list ops[ZC_OP_CHAINS]; /* by id */
 	unsigned outstanding, abandoned;
+	struct zc_op_list spare_tickets; /* kept for the next ones */
+	unsigned nspare_tickets;
 	struct zc_op_queue finished;
 	unsigned nfinished;
 
@@ -413,20 +420,24 @@ void zc_stream_forget(zerod_stream *stream);
 
 /* ---- ticket.c ----------------------------------------------------------------------------------------------------------------- */
 
-/* All with the lock. The daemon answered a ticket; PROTOCOL when the answer makes no sense. */
+/* Without the lock. The op has one reference, which becomes the table's; NULL when there is no memory. */
+struct zc_op *zc_ticket_new(struct zerod_client *client, enum zc_op_kind kind, struct zc_unit *unit,
+                            uint32_t deadline_ms, struct zd_err *err);
+/* All others with the lock. The daemon answered a ticket; PROTOCOL when the answer makes no sense. */
 int zc_ticket_answer(struct zerod_client *client, struct zc_op *op, const Zd__Reply *reply,
                      struct zd_err *err) __attribute__((warn_unused_result));
 /* It will not answer it; the op's status says why. */
 void zc_ticket_fail(struct zerod_client *client, struct zc_op *op, const char *error);
 /* The ticket is of no use any more: takes it out of the table, now or when it is answered. */
 void zc_ticket_drop(struct zerod_client *client, struct zc_op *op);
-void zc_ticket_unref(struct zc_op *op);
+void zc_ticket_unref(struct zerod_client *client, struct zc_op *op);
+void zc_tickets_free(struct zerod_client *client);
 
 /* ---- lease.c ------------------------------------------------------------------------------------------------------------------- */
 
 /* All with the lock. A gather adds its uses and its ticket to the lease of its tag. */
-int zc_lease_add(struct zc_unit *unit, const char *tag, struct zc_op *op, struct zd_err *err)
-        __attribute__((warn_unused_result));
+int zc_lease_add(struct zerod_client *client, struct zc_unit *unit, const char *tag, struct zc_op *op,
+                 struct zd_err *err) __attribute__((warn_unused_result));
 /* One release of the tag; the last one makes the lease's tickets stale. Nothing where nothing is held. */
 void zc_lease_release(struct zerod_client *client, struct zc_unit *unit, const char *tag);
 /* The gather failed: what it added is taken back. */

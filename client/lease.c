@@ -5,6 +5,9 @@
  * The daemon owns the leases. This is the library's copy of their use counts, kept in the order of the caller's calls, so that
  * a ticket becomes stale at the very release that ends its lease, before the daemon has heard of it. It decides nothing
  * else: a release without a lease is sent like any other, and the daemon says NOT_HELD.
+ *
+ * A lease that lasts while others are gathered and released under its tag would collect their tickets. It keeps as many as
+ * there are uses left and a few more; the oldest become stale.
  */
 #include "client/internal.h"
 
@@ -29,24 +32,36 @@ static struct zc_lease *new_lease(struct zc_unit *unit, const char *tag)
 	if (!lease)
 		return NULL;
 	memcpy(lease->tag, tag, strlen(tag) + 1); /* its length was checked */
+	TAILQ_INIT(&lease->tickets);
 	LIST_INSERT_HEAD(&unit->leases, lease, link);
 	return lease;
+}
+
+static void detach(struct zc_lease *lease, struct zc_op *op)
+{
+	TAILQ_REMOVE(&lease->tickets, op, in_queue);
+	lease->ntickets--;
+	op->lease = NULL;
+}
+
+static void drop_ticket(struct zerod_client *client, struct zc_lease *lease, struct zc_op *op)
+{
+	detach(lease, op);
+	zc_ticket_drop(client, op);
 }
 
 static void end_lease(struct zerod_client *client, struct zc_lease *lease)
 {
 	struct zc_op *op;
 
-	while ((op = LIST_FIRST(&lease->ops))) {
-		LIST_REMOVE(op, in_lease);
-		op->lease = NULL;
-		zc_ticket_drop(client, op);
-	}
+	while ((op = TAILQ_FIRST(&lease->tickets)))
+		drop_ticket(client, lease, op);
 	LIST_REMOVE(lease, link);
 	free(lease);
 }
 
-int zc_lease_add(struct zc_unit *unit, const char *tag, struct zc_op *op, struct zd_err *err)
+int zc_lease_add(struct zerod_client *client, struct zc_unit *unit, const char *tag, struct zc_op *op,
+                 struct zd_err *err)
 {
 	struct zc_lease *lease = find_lease(unit, tag);
 
@@ -56,7 +71,12 @@ int zc_lease_add(struct zc_unit *unit, const char *tag, struct zc_op *op, struct
 		return zd_err_errno(err, ENOMEM, "gathering unit '%s'", unit->name);
 	lease->uses_left += op->uses;
 	op->lease = lease;
-	LIST_INSERT_HEAD(&lease->ops, op, in_lease);
+	TAILQ_INSERT_TAIL(&lease->tickets, op, in_queue);
+	lease->ntickets++;
+	/* One that is not answered yet may still fail, and then takes its uses back. */
+	while (lease->ntickets > lease->uses_left + ZC_SURPLUS_TICKETS &&
+	       TAILQ_FIRST(&lease->tickets)->answered)
+		drop_ticket(client, lease, TAILQ_FIRST(&lease->tickets));
 	return 0;
 }
 
@@ -74,8 +94,7 @@ void zc_lease_withdraw(struct zerod_client *client, struct zc_op *op)
 
 	if (!lease)
 		return;
-	LIST_REMOVE(op, in_lease);
-	op->lease = NULL;
+	detach(lease, op);
 	/* Releases that were sent ahead of the failure may have taken some of them already. */
 	lease->uses_left -= op->uses < lease->uses_left ? op->uses : lease->uses_left;
 	if (lease->uses_left == 0)

@@ -238,7 +238,7 @@ int zc_post(struct zerod_client *client, struct zc_op *op, Zd__Request *request,
 			zc_ticket_drop(client, op);
 	}
 	drain_many(client);
-	zc_ticket_unref(op);
+	zc_ticket_unref(client, op);
 	pthread_mutex_unlock(&client->lock);
 	return rc;
 }

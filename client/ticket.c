@@ -2,24 +2,65 @@
 /*
  * ticket.c - what becomes of a request that returned a ticket.
  *
- * A gather's ticket is valid as long as its lease. All others - releases, prefetches, gathers that failed - are kept by
+ * A gather's ticket is valid as long as its lease (lease.c). All others - releases, prefetches, gathers that failed - are kept by
  * nobody: once answered they are "finished" and stay for whoever waits, the first wait consumes releases and prefetches, and
  * of those that nobody waits for the oldest are forgotten beyond ZC_MAX_FINISHED. A wait for a ticket that is not in the
  * table any more returns STALE.
  */
 #include "client/internal.h"
 
+#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 
-void zc_ticket_unref(struct zc_op *op)
+struct zc_op *zc_ticket_new(struct zerod_client *client, enum zc_op_kind kind, struct zc_unit *unit,
+                            uint32_t deadline_ms, struct zd_err *err)
+{
+	struct zc_op *op;
+
+	pthread_mutex_lock(&client->lock);
+	op = LIST_FIRST(&client->spare_tickets);
+	if (op) {
+		LIST_REMOVE(op, in_table);
+		client->nspare_tickets--;
+	} else {
+		op = malloc(sizeof(*op));
+	}
+	if (op) {
+		*op = (struct zc_op){.kind = kind, .refs = 1, .deadline_ms = deadline_ms, .unit = unit};
+		unit->refs++;
+	} else {
+		(void)zd_err_errno(err, ENOMEM, "making a ticket");
+	}
+	pthread_mutex_unlock(&client->lock);
+	return op;
+}
+
+void zc_ticket_unref(struct zerod_client *client, struct zc_op *op)
 {
 	if (--op->refs > 0)
 		return;
 	zc_fences_deinit(&op->fences);
 	zc_unit_unref(op->unit);
 	free(op->error);
-	free(op);
+	if (client->nspare_tickets == ZC_MAX_SPARE_TICKETS) {
+		free(op);
+		return;
+	}
+	LIST_INSERT_HEAD(&client->spare_tickets, op, in_table);
+	client->nspare_tickets++;
+}
+
+void zc_tickets_free(struct zerod_client *client)
+{
+	struct zc_op *op = LIST_FIRST(&client->spare_tickets);
+
+	while (op) {
+		struct zc_op *next = LIST_NEXT(op, in_table);
+
+		free(op);
+		op = next;
+	}
 }
 
 void zc_ticket_drop(struct zerod_client *client, struct zc_op *op)
@@ -29,12 +70,12 @@ void zc_ticket_drop(struct zerod_client *client, struct zc_op *op)
 		return;
 	}
 	if (op->finished) {
-		TAILQ_REMOVE(&client->finished, op, in_finished);
+		TAILQ_REMOVE(&client->finished, op, in_queue);
 		client->nfinished--;
 		op->finished = false;
 	}
 	zc_op_remove(op);
-	zc_ticket_unref(op);
+	zc_ticket_unref(client, op);
 }
 
 /* Answered: stays in the table for its lease, or among the finished ones, or not at all. */
@@ -43,7 +84,7 @@ static void settle(struct zerod_client *client, struct zc_op *op)
 	if (op->stale) {
 		zc_ticket_drop(client, op);
 	} else if (!op->lease) {
-		TAILQ_INSERT_TAIL(&client->finished, op, in_finished);
+		TAILQ_INSERT_TAIL(&client->finished, op, in_queue);
 		client->nfinished++;
 		op->finished = true;
 		if (client->nfinished > ZC_MAX_FINISHED)

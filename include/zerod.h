@@ -125,10 +125,15 @@ typedef struct zerod_ticket {
 
 /* Zeroed options with struct_size set:  struct zerod_options o = ZEROD_INIT(o); */
 #ifdef __cplusplus
-#define ZEROD_INIT(var)                                                                                      \
-	{                                                                                                    \
-		sizeof(var)                                                                                  \
-	}
+extern "C++" {
+template <typename T> inline T zerod_init()
+{
+	T options = T();
+	options.struct_size = sizeof(T);
+	return options;
+}
+}
+#define ZEROD_INIT(var) zerod_init<decltype(var)>()
 #else
 #define ZEROD_INIT(var)                                                                                      \
 	{                                                                                                    \

@@ -158,6 +158,39 @@ static void test_tags_are_apart(void **state)
 	scene_close(&scene);
 }
 
+#define CYCLES (2 * ZC_SURPLUS_TICKETS)
+
+static void gather_cycles(struct fake_peer *peer, void *arg)
+{
+	(void)arg;
+	fake_serve_unit(peer);
+	answer_gather(peer, 0);
+	for (unsigned i = 0; i < CYCLES && !peer->failed; i++) {
+		answer_gather(peer, 0);
+		answer_release(peer, ZEROD_OK);
+	}
+	fake_expect_end(peer);
+}
+
+/* A lease that never ends does not collect tickets for ever. */
+static void test_long_lease(void **state)
+{
+	struct scene scene = {0};
+	zerod_ticket first, last = {0};
+
+	(void)state;
+	scene_open(&scene, gather_cycles, NULL);
+	first = begin(&scene, 1, 0);
+	for (unsigned i = 0; i < CYCLES; i++) {
+		last = begin(&scene, 1, 0);
+		assert_status(scene.client, wait_for(&scene, last), ZEROD_OK);
+		assert_status(scene.client, release(&scene), ZEROD_OK);
+	}
+	assert_status(scene.client, wait_for(&scene, last), ZEROD_OK);
+	assert_int_equal(wait_for(&scene, first), ZEROD_E_STALE);
+	scene_close(&scene);
+}
+
 /* ---- Failures ----------------------------------------------------------------------------------------------------- */
 
 static void fail_then_serve(struct fake_peer *peer, void *arg)

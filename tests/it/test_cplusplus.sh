@@ -1,0 +1,71 @@
+#!/bin/bash
+# SPDX-License-Identifier: Apache-2.0
+# The library for those who are not C: zerod.h in a C++ program, and what the shared library exports.
+set -u
+cd "$(dirname "$0")/../.." || exit 2
+: "${BUILD:=build}"
+lib=$BUILD/lib
+dir=$(mktemp -d) || exit 2
+trap 'rm -rf "$dir"' EXIT
+number=0
+report() { # status, what
+	number=$((number + 1))
+	[ "$1" -eq 0 ] && echo "ok $number - $2" || echo "not ok $number - $2"
+}
+
+exported=$(nm -D --defined-only "$lib/libzerod.so.0" | awk '$2 != "A" { sub(/@.*/, "", $3); print $3 }')
+! grep -qv '^zerod_' <<<"$exported"
+report $? "the shared library exports nothing but zerod_*"
+
+declared=$(grep -v "zerod_init" include/zerod.h | grep -oE "\bzerod_[a-z_]+\(" | tr -d '(' | sort -u)
+missing=0
+for name in $declared; do
+	grep -qx "$name" <<<"$exported" || { echo "# declared and not exported: $name" && missing=1; }
+done
+report $missing "it exports all that zerod.h declares"
+
+if ! command -v g++ >"$dir/which"; then
+	echo "ok $((number + 1)) - # SKIP no g++"
+	echo "1..$((number + 1))"
+	exit 0
+fi
+
+cat >"$dir/program.cc" <<'CC'
+#include <zerod.h>
+
+#include <cstdio>
+#include <cstring>
+
+int main()
+{
+	zerod_options options = ZEROD_INIT(options);
+	zerod_group_options group = ZEROD_INIT(group);
+	zerod_gather_options gather = ZEROD_INIT(gather);
+	zerod_client *client = nullptr;
+
+	group.flags = ZEROD_GROUP_DURABLE | 0u;
+	gather.flags = ZEROD_GATHER_PREFETCH;
+	options.socket_path = "/nonexistent/zerod.sock";
+	if (options.struct_size != sizeof(options) || group.world_size != 0 || gather.tag != nullptr)
+		return 1;
+	if (zerod_connect(&options, &client) != ZEROD_E_CONNECT || client != nullptr)
+		return 2;
+	if (!std::strstr(zerod_last_error(nullptr), options.socket_path))
+		return 3;
+	return std::strcmp(zerod_status_name(ZEROD_E_NOT_HELD), "NOT_HELD") != 0;
+}
+CC
+# A library that was built with a sanitizer needs its runtime in the program too.
+sanitize=
+symbols=$(nm -D "$lib/libzerod.so.0")
+for pair in __asan_:address __tsan_:thread __ubsan_:undefined; do
+	grep -q "${pair%%:*}" <<<"$symbols" && sanitize=-fsanitize=${pair##*:}
+done
+for standard in c++11 c++20; do
+	g++ -std=$standard -Wall -Wextra -pedantic -Werror $sanitize -Iinclude \
+		"$dir/program.cc" -L"$lib" -l:libzerod.so.0 -Wl,-rpath,"$(cd "$lib" && pwd)" -o "$dir/program"
+	report $? "zerod.h compiles and links as $standard"
+	"$dir/program"
+	report $? "and runs"
+done
+echo "1..$number"

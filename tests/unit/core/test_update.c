@@ -1,0 +1,438 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Updates: who may write a shard and when, versions, poisoned sessions, commits.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+#include <cmocka.h>
+
+#include "base/mem.h"
+#include "tests/support/core_driver.h"
+
+#define UNIT_BYTES 512u
+
+struct rig {
+	struct core_driver *core;
+	struct core_team team;
+	uint64_t unit, other; /* two units of two ranks, at version 1 */
+};
+
+static int setup(void **state)
+{
+	struct rig *rig = zd_calloc(1, sizeof(*rig));
+	rig->core = core_new(NULL);
+	core_team_new(&rig->team, rig->core, "job", 2, false);
+	rig->unit = core_team_unit(&rig->team, "w", UNIT_BYTES);
+	rig->other = core_team_unit(&rig->team, "v", UNIT_BYTES);
+	*state = rig;
+	return 0;
+}
+
+static int teardown(void **state)
+{
+	struct rig *rig = *state;
+	core_end(rig->core);
+	free(rig);
+	return 0;
+}
+
+static uint64_t update_list(struct rig *rig, enum zd_request_kind kind, uint32_t rank, const uint64_t *units,
+                            uint32_t nunits)
+{
+	struct zd_args args = {.kind = kind, .u.publish = {.nunits = nunits, .units = units}};
+	return core_send(rig->core, rig->team.session[rank], &args);
+}
+
+static uint64_t publish_fences(struct rig *rig, uint32_t rank, const struct zd_fence *fences,
+                               uint32_t nfences)
+{
+	struct zd_args args = {.kind = ZD_REQ_PUBLISH,
+	                       .u.publish = {.nunits = 1, .units = &rig->unit, .fences = {nfences, fences}}};
+	return core_send(rig->core, rig->team.session[rank], &args);
+}
+
+static uint64_t publish_force(struct rig *rig, uint32_t rank)
+{
+	struct zd_args args = {.kind = ZD_REQ_PUBLISH,
+	                       .u.publish = {.nunits = 1, .units = &rig->unit, .force = true}};
+	return core_send(rig->core, rig->team.session[rank], &args);
+}
+
+static void expect_versions(struct rig *rig, uint64_t unit, uint64_t lowest, uint64_t highest)
+{
+	struct core_row row;
+	core_row(rig->core, ZD_TABLE_UNITS, unit, &row);
+	assert_int_equal(row.row.u.unit.version_min, lowest);
+	assert_int_equal(row.row.u.unit.version_max, highest);
+}
+
+/* ---- update_begin -------------------------------------------------------------------------------------------------- */
+
+static void test_update_waits_for_pushes_and_gathers_wait_for_it(void **state)
+{
+	struct rig *rig = *state;
+	core_hold(rig->core, ZD_CMD_COPY);
+	const struct zd_reply *before =
+	        core_expect(rig->core, core_gather(rig->core, rig->team.session[1], rig->unit), 0);
+	uint64_t update = core_update(rig->core, rig->team.session[0], rig->unit);
+	core_expect_waits(rig->core, update, "1 transfers that read the shard of rank 0 of unit 'w'");
+	/* asked for later: the new version, although the update is not granted yet */
+	uint64_t after = core_gather(rig->core, rig->team.session[0], rig->unit);
+	core_expect_waits(rig->core, after, "rank 0 to publish version 2 of unit 'w' (has 1)");
+	assert_int_equal(core_pending(rig->core, ZD_CMD_COPY), 2);
+	core_run_one(rig->core, ZD_CMD_COPY); /* rank 0's shard */
+	core_expect(rig->core, update, 0);
+	core_team_write(&rig->team, rig->unit, 0);
+	core_unhold(rig->core, ZD_CMD_COPY);
+	core_team_check(&rig->team, before, 1);
+	core_expect(rig->core, core_publish(rig->core, rig->team.session[0], rig->unit), 0);
+	core_expect_waits(rig->core, after, "rank 1 to publish version 2 of unit 'w' (has 1)");
+	core_expect(rig->core, core_release(rig->core, rig->team.session[1], rig->unit), 0);
+	core_team_publish_rank(&rig->team, rig->unit, 1);
+	core_team_check(&rig->team, core_expect(rig->core, after, 0), 2);
+}
+
+static void test_update_that_ends_early_lets_gathers_go_on(void **state)
+{
+	struct rig *rig = *state;
+	struct zd_args args = {.kind = ZD_REQ_UPDATE_BEGIN, .u.publish = {.nunits = 1, .units = &rig->unit}};
+	core_hold(rig->core, ZD_CMD_COPY);
+	core_expect(rig->core, core_gather(rig->core, rig->team.session[1], rig->unit), 0);
+	uint64_t update = core_send_until(rig->core, rig->team.session[0], 2000000, &args);
+	uint64_t gather = core_gather(rig->core, rig->team.session[0], rig->unit);
+	core_expect_waits(rig->core, gather, "rank 0 to publish version 2");
+	core_tick(rig->core, 2000000);
+	core_expect_error(rig->core, update, ZEROD_E_DEADLINE,
+	                  "update_begin: waited 2 ms for 1 transfers that read the shard of rank 0");
+	const struct zd_reply *reply = core_expect(rig->core, gather, 0);
+	core_unhold(rig->core, ZD_CMD_COPY);
+	core_team_check(&rig->team, reply, 1);
+	core_expect(rig->core, core_update(rig->core, rig->team.session[0], rig->unit), 0);
+}
+
+static void test_updates_are_all_or_nothing(void **state)
+{
+	struct rig *rig = *state;
+	const uint64_t both[] = {rig->unit, rig->other}, twice[] = {rig->unit, rig->unit};
+	const uint64_t unknown[] = {rig->unit, rig->other, 9999};
+	uint64_t many[ZD_MAX_UNITS_PER_REQUEST + 1] = {0};
+	core_expect_error(rig->core, update_list(rig, ZD_REQ_UPDATE_BEGIN, 0, twice, 2), ZEROD_E_STATE,
+	                  "unit 'w' is UPDATE_WAIT; update_begin needs it IDLE");
+	core_expect(rig->core, update_list(rig, ZD_REQ_UPDATE_BEGIN, 0, unknown, 3), ZEROD_E_NOT_FOUND);
+	core_expect(rig->core, update_list(rig, ZD_REQ_UPDATE_BEGIN, 0, both, 0), ZEROD_E_LIMIT);
+	core_expect_error(rig->core,
+	                  update_list(rig, ZD_REQ_UPDATE_BEGIN, 0, many, ZD_MAX_UNITS_PER_REQUEST + 1),
+	                  ZEROD_E_LIMIT, "1025 units in one request; 1 to 1024");
+	/* none of that left an update behind */
+	core_expect(rig->core, update_list(rig, ZD_REQ_PUBLISH, 0, both, 2), ZEROD_E_STATE);
+	core_expect(rig->core, update_list(rig, ZD_REQ_UPDATE_BEGIN, 0, both, 2), 0);
+	core_expect(rig->core, core_update(rig->core, rig->team.session[0], rig->other), ZEROD_E_STATE);
+	core_expect(rig->core, update_list(rig, ZD_REQ_PUBLISH, 0, twice, 2), ZEROD_E_STATE);
+	core_expect(rig->core, update_list(rig, ZD_REQ_PUBLISH, 0, unknown, 3), ZEROD_E_NOT_FOUND);
+	expect_versions(rig, rig->unit, 1, 1);
+	core_expect(rig->core, update_list(rig, ZD_REQ_PUBLISH, 0, both, 2), 0);
+	expect_versions(rig, rig->unit, 1, 2);
+	expect_versions(rig, rig->other, 1, 2);
+}
+
+static void test_list_is_granted_when_its_last_shard_is_free(void **state)
+{
+	struct rig *rig = *state;
+	const uint64_t both[] = {rig->unit, rig->other};
+	core_hold(rig->core, ZD_CMD_COPY);
+	core_expect(rig->core, core_gather(rig->core, rig->team.session[1], rig->other), 0);
+	uint64_t update = update_list(rig, ZD_REQ_UPDATE_BEGIN, 0, both, 2);
+	core_expect_waits(rig->core, update, "shard of rank 0 of unit 'v'");
+	/* not even the other shard is open */
+	core_expect_error(rig->core, core_publish(rig->core, rig->team.session[0], rig->unit), ZEROD_E_STATE,
+	                  "unit 'w' is UPDATE_WAIT; publish needs it UPDATING");
+	core_unhold(rig->core, ZD_CMD_COPY);
+	core_expect(rig->core, update, 0);
+}
+
+static void test_units_of_two_groups_are_not_mixed(void **state)
+{
+	struct rig *rig = *state;
+	uint64_t join = core_join(rig->core, rig->team.session[0],
+	                          &(struct core_join){.group = "alone", .world_size = 1});
+	uint64_t group = core_expect(rig->core, join, 0)->u.group_join.group;
+	uint64_t request = core_register(rig->core, rig->team.session[0], group,
+	                                 &(struct core_unit){.name = "x", .numel = 1});
+	uint64_t units[] = {rig->unit, core_expect(rig->core, request, 0)->u.unit_register.unit};
+	core_expect_error(rig->core, update_list(rig, ZD_REQ_UPDATE_BEGIN, 0, units, 2), ZEROD_E_INVALID,
+	                  "unit 'x' is of another group than the first");
+	core_expect(rig->core, core_update(rig->core, rig->team.session[0], rig->unit), 0);
+}
+
+/* ---- publish ------------------------------------------------------------------------------------------------------------ */
+
+static void test_publish_waits_for_its_streams(void **state)
+{
+	static const struct zd_fence fences[] = {{3, 10}, {4, 20}};
+	struct rig *rig = *state;
+	core_expect(rig->core, core_update(rig->core, rig->team.session[0], rig->unit), 0);
+	uint64_t publish = publish_fences(rig, 0, fences, 2);
+	core_expect_waits(rig->core, publish, "publish: the caller's own streams");
+	core_pass(rig->core, rig->team.session[0], 3, 11);
+	core_expect_waits(rig->core, publish, "the caller's own streams");
+	expect_versions(rig, rig->unit, 1, 1);
+	core_pass(rig->core, rig->team.session[0], 4, 20);
+	core_expect(rig->core, publish, 0);
+	expect_versions(rig, rig->unit, 1, 2);
+	/* nothing to watch once they have passed */
+	uint32_t watches = core_count(rig->core, ZD_CMD_WATCH);
+	core_expect(rig->core, core_update(rig->core, rig->team.session[0], rig->unit), 0);
+	core_expect(rig->core, publish_fences(rig, 0, fences, 2), 0);
+	assert_int_equal(core_count(rig->core, ZD_CMD_WATCH), watches);
+}
+
+static void test_publish_that_ends_early_leaves_the_update_open(void **state)
+{
+	static const struct zd_fence fence = {3, 10};
+	struct rig *rig = *state;
+	struct zd_args args = {.kind = ZD_REQ_PUBLISH,
+	                       .u.publish = {.nunits = 1, .units = &rig->unit, .fences = {1, &fence}}};
+	core_expect(rig->core, core_update(rig->core, rig->team.session[0], rig->unit), 0);
+	uint64_t publish = core_send_until(rig->core, rig->team.session[0], 1, &args);
+	core_tick(rig->core, 1);
+	core_expect_error(rig->core, publish, ZEROD_E_DEADLINE, "the caller's own streams");
+	core_pass(rig->core, rig->team.session[0], 3, 10); /* too late */
+	expect_versions(rig, rig->unit, 1, 1);
+	core_expect(rig->core, core_publish(rig->core, rig->team.session[0], rig->unit), 0);
+	/* a watch that fails is as good as none */
+	core_expect(rig->core, core_update(rig->core, rig->team.session[0], rig->unit), 0);
+	core_fail_next(rig->core, ZD_CMD_WATCH, ZEROD_E_DEVICE, "page gone");
+	publish = publish_fences(rig, 0, &(struct zd_fence){3, 11}, 1);
+	core_pass(rig->core, rig->team.session[0], 3, 11);
+	core_expect_error(rig->core, publish, ZEROD_E_DEVICE, "page gone");
+	core_expect(rig->core, core_publish(rig->core, rig->team.session[0], rig->unit), 0);
+}
+
+static void test_publish_refuses_bad_fences(void **state)
+{
+	struct rig *rig = *state;
+	struct zd_fence many[ZD_MAX_FENCES + 1] = {0};
+	core_expect(rig->core, core_update(rig->core, rig->team.session[0], rig->unit), 0);
+	core_expect_error(rig->core, publish_fences(rig, 0, many, ZD_MAX_FENCES + 1), ZEROD_E_LIMIT,
+	                  "65 fences");
+	core_expect_error(rig->core, publish_fences(rig, 0, &(struct zd_fence){ZD_TIMELINES, 1}, 1),
+	                  ZEROD_E_INVALID, "fence 0: timeline 512; a page has 512");
+	core_expect_error(rig->core, publish_fences(rig, 0, &(struct zd_fence){0, 0}, 1), ZEROD_E_INVALID,
+	                  "value 0 is none of");
+	core_expect(rig->core, publish_fences(rig, 0, &(struct zd_fence){0, INT64_MAX}, 1), ZEROD_E_INVALID);
+	core_expect(rig->core, core_publish(rig->core, rig->team.session[0], rig->unit), 0);
+}
+
+static void test_publish_with_leases_is_busy_unless_forced(void **state)
+{
+	struct rig *rig = *state;
+	uint64_t session = rig->team.session[0];
+	const struct zd_reply *old =
+	        core_expect(rig->core, core_gather_tag(rig->core, session, rig->unit, "eager", 1), 0);
+	core_expect(rig->core, core_update(rig->core, session, rig->unit), 0);
+	core_expect_error(rig->core, core_publish(rig->core, session, rig->unit), ZEROD_E_BUSY,
+	                  "unit 'w' is held on rank 0 by 'eager'");
+	expect_versions(rig, rig->unit, 1, 1);
+	core_team_write(&rig->team, rig->unit, 0);
+	core_expect(rig->core, publish_force(rig, 0), 0);
+	/* another rank's leases are no matter */
+	core_team_publish_rank(&rig->team, rig->unit, 1);
+	core_team_check(&rig->team, old, 1); /* what is held stays as it is */
+	uint64_t fresh = core_gather(rig->core, session, rig->unit);
+	core_expect_waits(rig->core, fresh, "leases on version 1 of unit 'w'");
+	core_expect(rig->core, core_release_tag(rig->core, session, rig->unit, "eager", NULL, 0), 0);
+	core_team_check(&rig->team, core_expect(rig->core, fresh, 0), 2);
+}
+
+static void test_publish_drops_a_copy_that_nobody_holds(void **state)
+{
+	struct rig *rig = *state;
+	uint64_t session = rig->team.session[0];
+	core_expect(rig->core, core_prefetch(rig->core, session, rig->unit), 0);
+	assert_int_equal(core_usage(rig->core).gathered_bytes, UNIT_BYTES);
+	core_team_publish(&rig->team, rig->unit);
+	assert_int_equal(core_usage(rig->core).gathered_bytes, 0);
+	core_team_check(&rig->team, core_expect(rig->core, core_gather(rig->core, session, rig->unit), 0), 2);
+}
+
+static void test_rank_without_bytes_publishes_too(void **state)
+{
+	struct rig *rig = *state;
+	uint64_t unit = core_team_register(&rig->team, &(struct core_unit){.name = "one", .numel = 1});
+	core_team_publish_rank(&rig->team, unit, 0);
+	uint64_t gather = core_gather(rig->core, rig->team.session[0], unit);
+	core_expect_waits(rig->core, gather, "rank 1 to publish version 1 of unit 'one' (has 0)");
+	core_team_publish_rank(&rig->team, unit, 1);
+	core_team_check(&rig->team, core_expect(rig->core, gather, 0), 1);
+}
+
+/* ---- Poisoned sessions ------------------------------------------------------------------------------------------------------ */
+
+static void test_failed_transfer_poisons(void **state)
+{
+	static const struct zd_fence fence = {9, 1};
+	struct rig *rig = *state;
+	uint64_t session = rig->team.session[0];
+	struct core_row row;
+	core_expect(rig->core, core_update(rig->core, session, rig->unit), 0);
+	uint64_t under_way = publish_fences(rig, 0, &fence, 1);
+	core_hold(rig->core, ZD_CMD_COPY);
+	const struct zd_reply *gather = core_expect(rig->core, core_gather(rig->core, session, rig->other),
+	                                            0);
+	assert_int_equal(gather->u.gather.nfences, 2);
+	core_fail_next(rig->core, ZD_CMD_COPY, ZEROD_E_DEVICE, "ECC error");
+	core_run_one(rig->core, ZD_CMD_COPY);
+	/* who waits on that stream is freed, and knows by the state that it ran on garbage */
+	assert_true(core_timeline(rig->core, session, 0) == (uint64_t)ZD_FENCE_ABORTED);
+	assert_int_equal(core_last_signal(rig->core).timeline, 0);
+	core_unhold(rig->core, ZD_CMD_COPY);
+	assert_true(core_timeline(rig->core, session, 1) == gather->u.gather.fences[1].value);
+	core_row(rig->core, ZD_TABLE_SESSIONS, session, &row);
+	assert_string_equal(row.state, "POISONED");
+
+	core_expect(rig->core, core_update(rig->core, session, rig->other), ZEROD_E_POISONED);
+	core_expect_error(rig->core, core_commit(rig->core, session, rig->team.group, 1), ZEROD_E_POISONED,
+	                  "ran on after an aborted wait");
+	core_pass(rig->core, session, 9, 1);
+	core_expect(rig->core, under_way, ZEROD_E_POISONED);
+	core_expect(rig->core, core_publish(rig->core, session, rig->unit), ZEROD_E_POISONED);
+	expect_versions(rig, rig->unit, 1, 1);
+	/* the others are not concerned */
+	core_expect(rig->core, core_update(rig->core, rig->team.session[1], rig->unit), 0);
+
+	core_expect(rig->core, core_simple(rig->core, session, ZD_REQ_SESSION_RESET, 0), 0);
+	assert_int_equal(core_timeline(rig->core, session, 0), gather->u.gather.fences[0].value);
+	core_expect(rig->core, core_publish(rig->core, session, rig->unit), 0);
+	core_row(rig->core, ZD_TABLE_SESSIONS, session, &row);
+	assert_string_equal(row.state, "OPEN");
+	core_expect(rig->core, core_publish(rig->core, rig->team.session[1], rig->unit), 0);
+}
+
+/* The half-made copy serves nobody: it is made again when its holders have gone. */
+static void test_failed_transfer_is_not_joined(void **state)
+{
+	struct rig *rig = *state;
+	uint64_t session = rig->team.session[0];
+	core_fail_next(rig->core, ZD_CMD_COPY, ZEROD_E_DEVICE, "ECC error");
+	core_expect(rig->core, core_gather(rig->core, session, rig->unit), 0);
+	uint64_t again = core_gather_tag(rig->core, session, rig->unit, "again", 1);
+	core_expect_waits(rig->core, again, "leases on version 1 of unit 'w'");
+	core_expect(rig->core, core_release(rig->core, session, rig->unit), 0);
+	core_team_check(&rig->team, core_expect(rig->core, again, 0), 1);
+	/* a second failure poisons a session that is poisoned already, and resets together */
+	core_fail_next(rig->core, ZD_CMD_COPY, ZEROD_E_DEVICE, "ECC error");
+	core_expect(rig->core, core_gather(rig->core, session, rig->other), 0);
+	core_expect(rig->core, core_simple(rig->core, session, ZD_REQ_SESSION_RESET, 0), 0);
+	core_expect(rig->core, core_simple(rig->core, session, ZD_REQ_SESSION_RESET, 0), 0);
+	core_expect(rig->core, core_update(rig->core, session, rig->unit), 0);
+}
+
+/* A transfer into a buffer that nobody waits for any more poisons nobody. */
+static void test_failed_transfer_of_a_released_copy(void **state)
+{
+	struct rig *rig = *state;
+	uint64_t session = rig->team.session[0];
+	core_hold(rig->core, ZD_CMD_COPY);
+	core_expect(rig->core, core_gather(rig->core, session, rig->unit), 0);
+	core_expect(rig->core, core_release(rig->core, session, rig->unit), 0);
+	core_fail_next(rig->core, ZD_CMD_COPY, ZEROD_E_DEVICE, "ECC error");
+	core_unhold(rig->core, ZD_CMD_COPY);
+	core_expect(rig->core, core_update(rig->core, session, rig->unit), 0);
+}
+
+/* ---- commit --------------------------------------------------------------------------------------------------------------------- */
+
+static void expect_committed(struct rig *rig, uint64_t step)
+{
+	struct core_row row;
+	core_row(rig->core, ZD_TABLE_GROUPS, rig->team.group, &row);
+	assert_int_equal(row.row.u.group.committed_step, step);
+}
+
+static uint64_t commit(struct rig *rig, uint32_t rank, uint64_t step)
+{
+	return core_commit(rig->core, rig->team.session[rank], rig->team.group, step);
+}
+
+static void test_commit_waits_for_every_rank(void **state)
+{
+	struct rig *rig = *state;
+	uint64_t first = commit(rig, 1, 5);
+	core_expect_waits(rig->core, first, "commit: rank 0 to commit");
+	core_expect_error(rig->core, commit(rig, 1, 5), ZEROD_E_STATE, "rank 1 is committing step 5 already");
+	core_expect_error(rig->core, commit(rig, 0, 6), ZEROD_E_MISMATCH,
+	                  "rank 1 commits step 5; rank 0 says 6");
+	expect_committed(rig, 0);
+	core_expect(rig->core, commit(rig, 0, 5), 0);
+	core_expect(rig->core, first, 0);
+	expect_committed(rig, 5);
+	core_expect_error(rig->core, commit(rig, 0, 5), ZEROD_E_STATE,
+	                  "step 5 is committed; 5 is not after it");
+	core_expect(rig->core, commit(rig, 0, 4), ZEROD_E_STATE);
+	core_expect(rig->core, core_commit(rig->core, rig->team.session[0], rig->team.group + 1000, 6),
+	            ZEROD_E_NOT_FOUND);
+}
+
+static void test_commit_fails_for_all_or_none(void **state)
+{
+	struct rig *rig = *state;
+	core_team_publish_rank(&rig->team, rig->other, 1);
+	uint64_t first = commit(rig, 0, 1);
+	core_expect_error(rig->core, commit(rig, 1, 1), ZEROD_E_STATE,
+	                  "unit 'v' has version 1 on rank 0 and 2 on rank 1");
+	core_expect_error(rig->core, first, ZEROD_E_STATE, "unit 'v' has version 1 on rank 0");
+	core_expect(rig->core, core_update(rig->core, rig->team.session[0], rig->other), 0);
+	first = commit(rig, 0, 1);
+	core_expect_error(rig->core, commit(rig, 1, 1), ZEROD_E_STATE, "unit 'v' is UPDATING on rank 0");
+	core_expect(rig->core, first, ZEROD_E_STATE);
+	expect_committed(rig, 0);
+	core_expect(rig->core, core_publish(rig->core, rig->team.session[0], rig->other), 0);
+	first = commit(rig, 0, 1);
+	core_expect(rig->core, commit(rig, 1, 1), 0);
+	core_expect(rig->core, first, 0);
+	expect_committed(rig, 1);
+}
+
+static void test_commit_that_ends_early_counts_for_nothing(void **state)
+{
+	struct rig *rig = *state;
+	struct zd_args args = {.kind = ZD_REQ_COMMIT, .u.commit = {rig->team.group, 7}};
+	uint64_t late = core_send_until(rig->core, rig->team.session[0], 1, &args);
+	core_tick(rig->core, 1);
+	core_expect_error(rig->core, late, ZEROD_E_DEADLINE, "rank 1 to commit");
+	uint64_t second = commit(rig, 1, 8); /* no mismatch with what is over */
+	core_expect_waits(rig->core, second, "rank 0 to commit");
+	expect_committed(rig, 0);
+	core_expect(rig->core, commit(rig, 0, 8), 0);
+	core_expect(rig->core, second, 0);
+	expect_committed(rig, 8);
+}
+
+int main(void)
+{
+#define TEST(test) cmocka_unit_test_setup_teardown(test, setup, teardown)
+	const struct CMUnitTest tests[] = {
+	        TEST(test_update_waits_for_pushes_and_gathers_wait_for_it),
+	        TEST(test_update_that_ends_early_lets_gathers_go_on),
+	        TEST(test_updates_are_all_or_nothing),
+	        TEST(test_list_is_granted_when_its_last_shard_is_free),
+	        TEST(test_units_of_two_groups_are_not_mixed),
+	        TEST(test_publish_waits_for_its_streams),
+	        TEST(test_publish_that_ends_early_leaves_the_update_open),
+	        TEST(test_publish_refuses_bad_fences),
+	        TEST(test_publish_with_leases_is_busy_unless_forced),
+	        TEST(test_publish_drops_a_copy_that_nobody_holds),
+	        TEST(test_rank_without_bytes_publishes_too),
+	        TEST(test_failed_transfer_poisons),
+	        TEST(test_failed_transfer_is_not_joined),
+	        TEST(test_failed_transfer_of_a_released_copy),
+	        TEST(test_commit_waits_for_every_rank),
+	        TEST(test_commit_fails_for_all_or_none),
+	        TEST(test_commit_that_ends_early_counts_for_nothing),
+	};
+	return cmocka_run_group_tests_name("core/update", tests, NULL, NULL);
+}

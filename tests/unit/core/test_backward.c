@@ -1,0 +1,539 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Backwards, steps and their targets: when a target exists and when its bytes are gone, what every stage allows, what ranks
+ * must say alike, and what a failed or abandoned request leaves behind.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+#include <cmocka.h>
+
+#include "tests/support/core_reduce.h"
+
+#define SLOT_BYTES (16 * CORE_KIB)
+#define NUMEL      256u
+
+static uint64_t new_pair(struct core_reducers *g, struct core_driver *core)
+{
+	core_reducers_new(g, core, 2, ZEROD_FLOAT32, SLOT_BYTES, 2);
+	return core_reducers_unit(g, "w", NUMEL);
+}
+
+static void reduce_all(struct core_reducers *g, uint64_t unit, float factor)
+{
+	for (uint32_t rank = 0; rank < g->team.world_size; rank++)
+		core_reduce(g, rank, unit, factor);
+}
+
+static void take_step(struct core_reducers *g, uint64_t number, float factor)
+{
+	const struct zd_reply *step[CORE_TEAM];
+	core_reducers_step(g, step);
+	for (uint32_t rank = 0; rank < g->team.world_size; rank++) {
+		assert_int_equal(step[rank]->u.step_begin.step, number);
+		core_check_target(g, rank, step[rank], 0, factor);
+	}
+	core_reducers_step_end(g);
+}
+
+/* ---- Targets' lives ------------------------------------------------------------------------------------------- */
+
+/* Stage 1 has a target on the boundary only; stages 2 and 3 from the first backward on; nothing is left after the step. */
+static void accumulate(uint32_t stage)
+{
+	struct core_driver *core = core_new(NULL);
+	struct core_reducers g;
+	uint64_t unit = new_pair(&g, core);
+	uint64_t target_bytes = 2 * NUMEL / 2 * 4;
+	for (uint64_t step = 1; step <= 3; step++) {
+		for (int micro = 1; micro <= 4; micro++) {
+			bool reduces = stage > 1 || micro == 4;
+			core_reducers_begin(&g, stage, micro == 4);
+			assert_int_equal(core_usage(core).target_bytes, reduces ? target_bytes : 0);
+			if (reduces)
+				reduce_all(&g, unit, 1.0f);
+			else
+				core_expect_error(core, core_reserve(&g.team, 0, g.bucket[0], unit),
+				                  ZEROD_E_STATE, "stage 1 reduces on the boundary only");
+			core_reducers_end(&g);
+			assert_int_equal(core_usage(core).bucket_bytes, 0);
+		}
+		take_step(&g, step, stage > 1 ? 4.0f : 1.0f);
+		assert_int_equal(core_usage(core).target_bytes, 0);
+	}
+	core_end(core);
+}
+
+static void test_stage_1(void **state)
+{
+	(void)state;
+	accumulate(1);
+}
+
+static void test_stage_2(void **state)
+{
+	(void)state;
+	accumulate(2);
+}
+
+static void test_stage_3(void **state)
+{
+	(void)state;
+	accumulate(3);
+}
+
+/* Three parts of a graph, of which one reduces: buckets are given back whichever it is. */
+static void test_parts_without_reductions(void **state)
+{
+	(void)state;
+	for (int reducing = 0; reducing < 3; reducing++) {
+		struct core_driver *core = core_new(NULL);
+		struct core_reducers g;
+		uint64_t unit = new_pair(&g, core);
+		for (int part = 0; part < 3; part++) {
+			core_reducers_begin(&g, 3, part == 2);
+			if (part == reducing)
+				reduce_all(&g, unit, 1.0f);
+			core_reducers_end(&g);
+			assert_int_equal(core_usage(core).bucket_bytes, 0);
+		}
+		take_step(&g, 1, 1.0f);
+		core_end(core);
+	}
+}
+
+/* What the optimizer allocates comes after the target: the peak shows that it does not stand beside it. */
+static void test_release_is_seen_in_the_peak(void **state)
+{
+	struct core_driver *core = core_new(NULL);
+	struct core_reducers g;
+	uint64_t unit = new_pair(&g, core);
+	(void)state;
+	core_reducers_begin(&g, 3, true);
+	reduce_all(&g, unit, 1.0f);
+	core_reducers_end(&g);
+	take_step(&g, 1, 1.0f);
+	uint64_t peak = core_usage(core).peak_bytes;
+	assert_true(peak >= 2 * SLOT_BYTES);
+	core_expect(core, core_alloc(core, g.team.session[0], "job", 0, SLOT_BYTES), 0);
+	assert_int_equal(core_usage(core).peak_bytes, peak);
+	core_end(core);
+}
+
+/* The optimizer's streams still read: uncharged at once, reused when they have passed. */
+static void test_step_end_with_fences(void **state)
+{
+	struct core_driver *core = core_new(NULL);
+	struct core_reducers g;
+	const struct zd_reply *step[CORE_TEAM];
+	static const struct zd_fence fences[] = {{0, 1}, {1, 1}}, wrong = {0, 0};
+	uint64_t unit = new_pair(&g, core);
+	(void)state;
+	core_reducers_begin(&g, 3, true);
+	reduce_all(&g, unit, 1.0f);
+	core_reducers_end(&g);
+	core_reducers_step(&g, step);
+	core_expect(core, core_step_end(&g.team, 0, &wrong, 1), ZEROD_E_INVALID);
+	uint64_t charged = core_usage(core).target_bytes;
+	core_expect(core, core_step_end(&g.team, 0, fences, 2), 0);
+	assert_int_equal(core_usage(core).target_bytes, charged / 2);
+	assert_int_equal(core_quarantine(core, 0), charged / 2);
+	core_expect(core, core_backward(&g.team, 0, 3, true), 0); /* another block meanwhile */
+	core_check_target(&g, 0, step[0], 0, 1.0f);
+	core_pass(core, g.team.session[0], 1, 1);
+	assert_int_equal(core_quarantine(core, 0), charged / 2);
+	core_pass(core, g.team.session[0], 0, 1);
+	assert_int_equal(core_quarantine(core, 0), 0);
+	core_end(core);
+}
+
+static void test_nothing_trainable(void **state)
+{
+	struct core_driver *core = core_new(NULL);
+	struct core_reducers g;
+	const struct zd_reply *step[CORE_TEAM];
+	(void)state;
+	core_reducers_new(&g, core, 2, ZEROD_FLOAT32, SLOT_BYTES, 2);
+	core_team_register(&g.team, &(struct core_unit){.name = "f", .numel = 8, .frozen = true});
+	core_reducers_begin(&g, 0, true);
+	core_reducers_end(&g);
+	core_reducers_step(&g, step);
+	assert_int_equal(step[1]->u.step_begin.target.segment, 0);
+	assert_true(step[1]->u.step_begin.norm_squared == 0.0 && !step[1]->u.step_begin.overflow);
+	core_reducers_step_end(&g);
+	core_end(core);
+}
+
+/* ---- States ------------------------------------------------------------------------------------------------------ */
+
+static void test_order_of_calls(void **state)
+{
+	struct core_driver *core = core_new(NULL);
+	struct core_reducers g;
+	const struct zd_reply *step[CORE_TEAM];
+	uint64_t unit = new_pair(&g, core);
+	(void)state;
+	core_expect_error(core, core_backward_end(&g.team, 0), ZEROD_E_STATE, "runs no backward");
+	core_expect_error(core, core_step(&g.team, 0), ZEROD_E_STATE,
+	                  "no boundary backward of rank 0 has ended");
+	core_expect_error(core, core_step_end(&g.team, 0, NULL, 0), ZEROD_E_STATE, "has begun no step");
+	core_reducers_begin(&g, 3, false);
+	core_expect_error(core, core_backward(&g.team, 0, 3, false), ZEROD_E_STATE,
+	                  "backward 1 of rank 0 runs");
+	uint64_t entry = core_put(&g, 0, unit, 1.0f);
+	core_expect_error(core, core_backward_end(&g.team, 0), ZEROD_E_STATE,
+	                  "1 entries that are not committed, unit 'w' last");
+	struct core_commit commit = {.bucket = g.bucket[0], .entry = entry};
+	core_expect(core, core_bucket_commit(&g.team, 0, &commit), 0);
+	core_reduce(&g, 1, unit, 1.0f);
+	core_reducers_end(&g);
+	core_expect(core, core_step(&g.team, 0), ZEROD_E_STATE); /* that was no boundary */
+	core_reducers_begin(&g, 3, true);
+	core_reducers_end(&g);
+	core_expect_error(core, core_backward(&g.team, 0, 3, true), ZEROD_E_STATE,
+	                  "was the boundary: the step is next");
+	uint64_t begun = core_step(&g.team, 0);
+	core_expect_waits(core, begun, "rank 1 to begin the step");
+	core_expect_error(core, core_step(&g.team, 0), ZEROD_E_STATE, "has begun the step already");
+	core_expect(core, core_step_end(&g.team, 0, NULL, 0), ZEROD_E_STATE);
+	step[1] = core_expect(core, core_step(&g.team, 1), 0);
+	core_expect(core, begun, 0);
+	core_expect_error(core, core_backward(&g.team, 1, 3, true), ZEROD_E_STATE,
+	                  "step 1 of rank 1 has not ended");
+	core_check_target(&g, 1, step[1], 0, 1.0f);
+	core_reducers_step_end(&g);
+	core_end(core);
+}
+
+static void test_arguments(void **state)
+{
+	struct core_driver *core = core_new(NULL);
+	struct core_reducers g;
+	struct zd_args args = {.kind = ZD_REQ_BACKWARD_BEGIN, .u.backward_begin = {.group = 999}};
+	(void)state;
+	(void)new_pair(&g, core);
+	core_call(core, g.team.session[0], &args, ZEROD_E_NOT_FOUND);
+	core_expect(core, core_backward(&g.team, 0, 4, true), ZEROD_E_INVALID);
+	core_expect(core, core_backward_into(&g.team, 0, 3, true, 77), ZEROD_E_INVALID);
+	core_expect(core, core_backward_into(&g.team, 0, 3, true, ZEROD_INT8), ZEROD_E_UNSUPPORTED);
+	args = (struct zd_args){.kind = ZD_REQ_STEP_BEGIN, .u.group = 999};
+	core_call(core, g.team.session[0], &args, ZEROD_E_NOT_FOUND);
+	args = (struct zd_args){.kind = ZD_REQ_STEP_END, .u.step_end = {.group = 999}};
+	core_call(core, g.team.session[0], &args, ZEROD_E_NOT_FOUND);
+	args = (struct zd_args){.kind = ZD_REQ_BACKWARD_END, .u.group = 999};
+	core_call(core, g.team.session[0], &args, ZEROD_E_NOT_FOUND);
+	core_end(core);
+}
+
+/* ---- What ranks must say alike --------------------------------------------------------------------------------------- */
+
+static void test_stage_and_dtype_must_agree(void **state)
+{
+	struct core_driver *core = core_new(NULL);
+	struct core_reducers g;
+	uint64_t unit = new_pair(&g, core);
+	(void)state;
+	core_expect(core, core_backward(&g.team, 0, 2, false), 0);
+	core_expect_error(
+	        core, core_backward(&g.team, 1, 3, false), ZEROD_E_MISMATCH,
+	        "rank 0 runs the backwards of this step in stage 2 into float32; rank 1 says stage 3");
+	core_expect_error(core, core_backward_into(&g.team, 1, 2, false, ZEROD_FLOAT16), ZEROD_E_MISMATCH,
+	                  "rank 1 says stage 2 into float16");
+	core_expect(core, core_backward(&g.team, 1, 2, false), 0);
+	reduce_all(&g, unit, 1.0f);
+	core_reducers_end(&g);
+	/* nor may one rank change its mind within a step */
+	core_expect_error(core, core_backward(&g.team, 0, 3, true), ZEROD_E_MISMATCH, "rank 0 says stage 3");
+	core_reducers_begin(&g, 2, true);
+	core_reducers_end(&g);
+	take_step(&g, 1, 1.0f);
+	core_reducers_begin(&g, 3, true); /* the next one is free to */
+	core_end(core);
+}
+
+static void test_boundary_must_agree(void **state)
+{
+	struct core_driver *core = core_new(NULL);
+	struct core_reducers g;
+	uint64_t unit = new_pair(&g, core);
+	(void)state;
+	core_expect(core, core_backward(&g.team, 0, 3, true), 0);
+	core_expect_error(core, core_backward(&g.team, 1, 3, false), ZEROD_E_MISMATCH,
+	                  "backward 1 is no boundary for rank 1; for rank 0 backward 1 is");
+	core_expect(core, core_backward(&g.team, 1, 3, true), 0);
+	reduce_all(&g, unit, 1.0f);
+	core_reducers_end(&g);
+	take_step(&g, 1, 1.0f);
+
+	core_expect(core, core_backward(&g.team, 0, 1, false), 0);
+	core_expect(core, core_backward_end(&g.team, 0), 0);
+	core_expect(core, core_backward(&g.team, 0, 1, false), 0); /* far ahead: nothing is reduced */
+	core_expect_error(core, core_backward(&g.team, 1, 1, true), ZEROD_E_MISMATCH,
+	                  "backward 2 is the boundary for rank 1; for rank 0 none up to 3 is");
+	core_expect(core, core_backward(&g.team, 1, 1, false), 0);
+	core_expect(core, core_backward_end(&g.team, 1), 0);
+	core_expect(core, core_backward(&g.team, 1, 1, false), 0);
+	core_reducers_end(&g);
+	core_reducers_begin(&g, 1, true);
+	reduce_all(&g, unit, 1.0f);
+	core_reducers_end(&g);
+	take_step(&g, 2, 1.0f);
+	core_end(core);
+}
+
+/* ---- Failures ---------------------------------------------------------------------------------------------------------- */
+
+static void test_no_room_for_the_target(void **state)
+{
+	struct core_driver *core = core_new(NULL);
+	struct core_reducers g;
+	uint64_t unit = new_pair(&g, core);
+	(void)state;
+	zd_engine_set_quota(core_engine(core), 1024 + 100);
+	core_expect_error(core, core_backward(&g.team, 0, 3, true), ZEROD_E_QUOTA, "1124");
+	zd_engine_set_quota(core_engine(core), 0);
+	core_reducers_begin(&g, 3, true); /* as if it had not been asked for */
+	reduce_all(&g, unit, 1.0f);
+	core_reducers_end(&g);
+	take_step(&g, 1, 1.0f);
+	core_end(core);
+}
+
+static void test_the_targets_fill_fails(void **state)
+{
+	struct core_driver *core = core_new(NULL);
+	struct core_reducers g;
+	uint64_t unit = new_pair(&g, core);
+	(void)state;
+	core_fail_next(core, ZD_CMD_FILL, ZEROD_E_DEVICE, "no lane");
+	core_expect_error(core, core_backward(&g.team, 0, 3, true), ZEROD_E_DEVICE, "no lane");
+	assert_int_equal(core_usage(core).target_bytes, 0);
+	core_reducers_begin(&g, 2, true); /* the stage was not taken down either */
+	reduce_all(&g, unit, 1.0f);
+	core_reducers_end(&g);
+	take_step(&g, 1, 1.0f);
+	core_end(core);
+}
+
+static void test_deadline_of_a_begin(void **state)
+{
+	struct core_driver *core = core_new(NULL);
+	struct core_reducers g;
+	uint64_t unit = new_pair(&g, core);
+	struct zd_args args = {.kind = ZD_REQ_BACKWARD_BEGIN, .u.backward_begin = {g.team.group, 3, true, 0}};
+	(void)state;
+	core_hold(core, ZD_CMD_FILL);
+	uint64_t late = core_send_until(core, g.team.session[0], 7, &args);
+	core_expect(core, core_backward(&g.team, 0, 3, true), ZEROD_E_STATE);
+	core_tick(core, 7);
+	core_expect(core, late, ZEROD_E_DEADLINE);
+	assert_int_equal(core_usage(core).target_bytes, 0);
+	assert_int_not_equal(core_quarantine(core, 0), 0); /* the fill is under way */
+	core_unhold(core, ZD_CMD_FILL);
+	assert_int_equal(core_quarantine(core, 0), 0);
+	core_reducers_begin(&g, 3, true);
+	reduce_all(&g, unit, 1.0f);
+	core_reducers_end(&g);
+	take_step(&g, 1, 1.0f);
+	core_end(core);
+}
+
+static void test_deadlines_of_ends_and_steps(void **state)
+{
+	struct core_driver *core = core_new(NULL);
+	struct core_reducers g;
+	uint64_t unit = new_pair(&g, core);
+	uint64_t other = core_reducers_unit(&g, "x", NUMEL);
+	struct zd_args args = {.kind = ZD_REQ_BACKWARD_END, .u.group = g.team.group};
+	(void)state;
+	core_reducers_begin(&g, 3, true);
+	core_reduce(&g, 0, unit, 1.0f);
+	uint64_t late = core_send_until(core, g.team.session[0], 1000000, &args);
+	core_tick(core, 1000000);
+	core_expect_error(core, late, ZEROD_E_DEADLINE, "1 reductions, first unit 'w' (rank 1)");
+	core_reduce(&g, 0, other, 1.0f); /* the backward runs on */
+	core_reduce(&g, 1, unit, 1.0f);
+	core_reduce(&g, 1, other, 1.0f);
+	core_reducers_end(&g);
+	args.kind = ZD_REQ_STEP_BEGIN;
+	late = core_send_until(core, g.team.session[0], 2000000, &args);
+	core_tick(core, 2000000);
+	core_expect_error(core, late, ZEROD_E_DEADLINE, "rank 1 to begin the step");
+	take_step(&g, 1, 1.0f);
+	core_end(core);
+}
+
+/* A failed window is closed by each rank on its own; one that is behind is told of it when it comes there. */
+static void test_a_rank_behind_a_failure(void **state)
+{
+	struct core_driver *core = core_new(&(struct core_options){.ndevices = 3});
+	struct core_reducers g;
+	uint64_t step[3];
+	(void)state;
+	core_reducers_new(&g, core, 3, ZEROD_FLOAT32, SLOT_BYTES, 2);
+	uint64_t unit = core_reducers_unit(&g, "w", NUMEL);
+	/* rank 1 leaves the unit out while rank 2 has not even begun */
+	for (int window = 0; window < 2; window++) {
+		core_expect(core, core_backward(&g.team, 0, 3, true), 0);
+		core_expect(core, core_backward(&g.team, 1, 3, true), 0);
+		core_reduce(&g, 0, unit, 1.0f);
+		core_expect(core, core_backward_end(&g.team, 1), ZEROD_E_MISMATCH);
+		core_expect(core, core_backward_end(&g.team, 0), ZEROD_E_MISMATCH);
+		core_expect(core, core_step(&g.team, 0), ZEROD_E_MISMATCH);
+		core_expect(core, core_step(&g.team, 1), ZEROD_E_MISMATCH);
+	}
+	for (int window = 0; window < 2; window++) {
+		core_expect(core, core_backward(&g.team, 2, 3, true), 0);
+		core_expect_error(core, core_reserve(&g.team, 2, g.bucket[2], unit), ZEROD_E_MISMATCH,
+		                  "without a gradient or skip for unit 'w' that rank 0 reduced");
+		(void)core_backward_end(&g.team, 2);
+		core_expect_error(core, core_step(&g.team, 2), ZEROD_E_MISMATCH, "that rank 0 reduced");
+	}
+	core_reducers_begin(&g, 3, true);
+	reduce_all(&g, unit, 1.0f);
+	core_reducers_end(&g);
+	for (uint32_t rank = 0; rank < 3; rank++)
+		step[rank] = core_step(&g.team, rank);
+	for (uint32_t rank = 0; rank < 3; rank++) {
+		core_check_target(&g, rank, core_expect(core, step[rank], 0), 0, 1.0f);
+		assert_int_equal(core_reply(core, step[rank])->u.step_begin.step, 1);
+	}
+	core_end(core);
+}
+
+/* ---- Ranks that go ------------------------------------------------------------------------------------------------------- */
+
+static void replace(struct core_reducers *g, uint32_t rank)
+{
+	struct core_driver *core = g->team.core;
+	struct core_join join = {.world_size = g->team.world_size, .rank = rank, .device = rank};
+	g->team.session[rank] = core_open(core, CORE_ALICE);
+	core_expect(core, core_join(core, g->team.session[rank], &join), 0);
+	struct core_unit unit = {.name = "w", .numel = NUMEL};
+	core_expect(core, core_register(core, g->team.session[rank], g->team.group, &unit), 0);
+	uint64_t request = core_bucket(&g->team, rank, ZEROD_FLOAT32, SLOT_BYTES, 2);
+	g->bucket[rank] = core_expect(core, request, 0)->u.bucket_create.bucket;
+}
+
+/* Steps are counted on; what was under way is gone on all ranks. */
+static void test_a_rank_is_replaced(void **state)
+{
+	struct core_driver *core = core_new(NULL);
+	struct core_reducers g;
+	uint64_t unit = new_pair(&g, core);
+	(void)state;
+	core_reducers_begin(&g, 3, true);
+	reduce_all(&g, unit, 1.0f);
+	core_reducers_end(&g);
+	take_step(&g, 1, 1.0f);
+	core_reducers_begin(&g, 3, false);
+	reduce_all(&g, unit, 1.0f);
+	core_reducers_end(&g);
+	core_reducers_begin(&g, 3, true);
+	uint64_t entry = core_put(&g, 0, unit, 1.0f);
+	core_close(core, g.team.session[1]);
+	assert_int_equal(core_usage(core).target_bytes + core_usage(core).bucket_bytes, 0);
+	core_expect(core, core_backward_end(&g.team, 0), ZEROD_E_PEER_LOST);
+	core_expect(core, core_bucket(&g.team, 0, ZEROD_FLOAT32, SLOT_BYTES, 2), ZEROD_E_PEER_LOST);
+	core_expect(core, core_skip(&g.team, 0, unit), ZEROD_E_PEER_LOST);
+	core_expect(core, core_reserve(&g.team, 0, g.bucket[0], unit), ZEROD_E_PEER_LOST);
+	core_expect(core, core_step_end(&g.team, 0, NULL, 0), ZEROD_E_PEER_LOST);
+	replace(&g, 1);
+	struct core_commit commit = {.bucket = g.bucket[0], .entry = entry};
+	core_expect(core, core_bucket_commit(&g.team, 0, &commit), ZEROD_E_NOT_FOUND);
+	core_reducers_begin(&g, 2, true);
+	reduce_all(&g, unit, 1.0f);
+	core_reducers_end(&g);
+	take_step(&g, 2, 1.0f);
+	core_end(core);
+}
+
+/* The group fails and is whole again while requests still wait for the executor: they do not go on as if nothing was. */
+static void test_requests_that_slept_through_a_failure(void **state)
+{
+	struct core_driver *core = core_new(NULL);
+	struct core_reducers g;
+	uint64_t unit = new_pair(&g, core);
+	uint64_t odd = core_reducers_unit(&g, "odd", NUMEL - 1);
+	(void)state;
+	core_expect(core, core_backward(&g.team, 0, 3, true), 0);
+	core_hold(core, ZD_CMD_FILL);
+	uint64_t reserve = core_reserve(&g.team, 0, g.bucket[0], odd);
+	core_expect_waits(core, reserve, "memory to be zeroed");
+	uint64_t begin = core_backward(&g.team, 1, 3, true);
+	core_expect_waits(core, begin, "memory to be zeroed");
+	core_close(core, g.team.session[1]);
+	g.team.session[1] = core_open(core, CORE_ALICE);
+	struct core_join join = {.world_size = 2, .rank = 1, .device = 1};
+	core_expect(core, core_join(core, g.team.session[1], &join), 0);
+	core_expect_waits(core, reserve, "memory to be zeroed");
+	core_unhold(core, ZD_CMD_FILL);
+	core_expect_error(core, reserve, ZEROD_E_PEER_LOST, "was gone meanwhile");
+	assert_int_equal(core_usage(core).bucket_bytes, 0);
+	core_expect(core, core_skip(&g.team, 0, unit), ZEROD_E_STATE);
+	core_end(core);
+}
+
+static void test_leave_in_a_backward(void **state)
+{
+	struct core_driver *core = core_new(NULL);
+	struct core_reducers g;
+	uint64_t unit = new_pair(&g, core);
+	(void)state;
+	core_reducers_begin(&g, 3, true);
+	core_reduce(&g, 0, unit, 1.0f);
+	uint64_t end = core_backward_end(&g.team, 0);
+	core_expect(core, core_simple(core, g.team.session[1], ZD_REQ_GROUP_LEAVE, g.team.group), 0);
+	core_expect(core, end, ZEROD_E_PEER_LOST);
+	core_expect(core, core_bucket_destroy(&g.team, 1, g.bucket[1]), ZEROD_E_NOT_FOUND);
+	core_end(core);
+}
+
+/* The last rank goes with an operation under way: its group stays until that has ended. */
+static void test_the_end_of_a_group(void **state)
+{
+	struct core_driver *core = core_new(NULL);
+	struct core_reducers g;
+	struct core_row row;
+	uint64_t unit = new_pair(&g, core);
+	(void)state;
+	core_reducers_begin(&g, 3, true);
+	core_hold(core, ZD_CMD_REDUCE);
+	reduce_all(&g, unit, 1.0f);
+	core_close(core, g.team.session[0]);
+	core_close(core, g.team.session[1]);
+	assert_int_equal(core_rows(core, ZD_TABLE_GROUPS, &row, 1), 1);
+	assert_int_not_equal(core_quarantine(core, 0), 0);
+	core_unhold(core, ZD_CMD_REDUCE);
+	assert_int_equal(core_rows(core, ZD_TABLE_GROUPS, &row, 1), 0);
+	core_end(core);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+	        cmocka_unit_test(test_stage_1),
+	        cmocka_unit_test(test_stage_2),
+	        cmocka_unit_test(test_stage_3),
+	        cmocka_unit_test(test_parts_without_reductions),
+	        cmocka_unit_test(test_release_is_seen_in_the_peak),
+	        cmocka_unit_test(test_step_end_with_fences),
+	        cmocka_unit_test(test_nothing_trainable),
+	        cmocka_unit_test(test_order_of_calls),
+	        cmocka_unit_test(test_arguments),
+	        cmocka_unit_test(test_stage_and_dtype_must_agree),
+	        cmocka_unit_test(test_boundary_must_agree),
+	        cmocka_unit_test(test_no_room_for_the_target),
+	        cmocka_unit_test(test_the_targets_fill_fails),
+	        cmocka_unit_test(test_deadline_of_a_begin),
+	        cmocka_unit_test(test_deadlines_of_ends_and_steps),
+	        cmocka_unit_test(test_a_rank_behind_a_failure),
+	        cmocka_unit_test(test_a_rank_is_replaced),
+	        cmocka_unit_test(test_requests_that_slept_through_a_failure),
+	        cmocka_unit_test(test_leave_in_a_backward),
+	        cmocka_unit_test(test_the_end_of_a_group),
+	};
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}

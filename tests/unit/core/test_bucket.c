@@ -1,0 +1,707 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Buckets: slots in ring order, what a reserve waits for, entries larger than a slot, padding, staging, memory and quota
+ * that run out, and ranks whose orders cross.
+ */
+#include <setjmp.h>
+#include <math.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <string.h>
+#include <cmocka.h>
+
+#include "tests/support/core_reduce.h"
+
+#define ENTRY_BYTES 1024u /* of a unit of 256 elements on two ranks */
+#define ENTRY_NUMEL 256u
+
+static void expect_slots(struct core_driver *core, uint64_t bucket, const char *first, const char *second)
+{
+	struct core_row row;
+	core_row(core, ZD_TABLE_BUCKETS, bucket, &row);
+	assert_string_equal(row.slots[0], first);
+	assert_string_equal(row.slots[1], second);
+}
+
+static void commit(struct core_reducers *g, uint32_t rank, uint64_t entry, const struct zd_fence *fence)
+{
+	struct core_commit c = {
+	        .bucket = g->bucket[rank], .entry = entry, .nfences = fence != NULL, .fences = fence};
+	core_expect(g->team.core, core_bucket_commit(&g->team, rank, &c), 0);
+}
+
+/* Units a, b, c, ... of one entry size. */
+static void make_units(struct core_reducers *g, uint64_t *units, uint32_t n)
+{
+	for (uint32_t i = 0; i < n; i++) {
+		char name[2] = {(char)('a' + (char)i), '\0'};
+		units[i] = core_reducers_unit(g, name, ENTRY_NUMEL);
+	}
+}
+
+/* Every unit's targets, in order of registration. */
+static void check_units(struct core_reducers *g, uint32_t nunits, float factor)
+{
+	const struct zd_reply *step[CORE_TEAM];
+	core_reducers_step(g, step);
+	for (uint32_t rank = 0; rank < g->team.world_size; rank++) {
+		for (uint32_t i = 0; i < nunits; i++)
+			core_check_target(g, rank, step[rank], i * g->shard_numel, factor);
+	}
+	core_reducers_step_end(g);
+}
+
+/* ---- Creation ------------------------------------------------------------------------------------------------ */
+
+static void test_create(void **state)
+{
+	struct core_driver *core = core_new(NULL);
+	struct core_team team;
+	struct core_row row;
+	(void)state;
+	core_team_new(&team, core, "job", 2, false);
+	core_expect(core, core_bucket(&team, 0, 99, 0, 0), ZEROD_E_INVALID);
+	core_expect_error(core, core_bucket(&team, 0, ZEROD_INT32, 0, 0), ZEROD_E_UNSUPPORTED, "int32");
+	core_expect(core, core_bucket(&team, 0, ZEROD_FLOAT32, UINT64_MAX, 0), ZEROD_E_LIMIT);
+	core_expect(core, core_bucket(&team, 0, ZEROD_FLOAT32, 0, 17), ZEROD_E_LIMIT);
+	struct zd_args args = {.kind = ZD_REQ_BUCKET_CREATE, .u.bucket_create = {.group = 12345, .dtype = 1}};
+	core_call(core, team.session[0], &args, ZEROD_E_NOT_FOUND);
+	uint64_t bucket =
+	        core_expect(core, core_bucket(&team, 1, ZEROD_FLOAT16, 1000, 0), 0)->u.bucket_create.bucket;
+	core_row(core, ZD_TABLE_BUCKETS, bucket, &row);
+	assert_string_equal(row.job, "job");
+	assert_string_equal(row.group, "world");
+	assert_string_equal(row.state, "IDLE");
+	assert_int_equal(row.row.u.bucket.rank, 1);
+	assert_int_equal(row.row.u.bucket.slot_bytes, 1024);
+	assert_int_equal(row.row.u.bucket.nslots, 2);
+	assert_int_equal(row.row.u.bucket.held_bytes, 0); /* storage comes with the first entry */
+	for (uint32_t i = 1; i < ZD_MAX_BUCKETS; i++)
+		core_expect(core, core_bucket(&team, 1, ZEROD_FLOAT16, 0, 0), 0);
+	core_expect(core, core_bucket(&team, 1, ZEROD_FLOAT16, 0, 0), ZEROD_E_LIMIT);
+	core_expect(core, core_bucket_destroy(&team, 0, bucket), ZEROD_E_NOT_FOUND); /* another's */
+	core_expect(core, core_bucket_destroy(&team, 1, bucket), 0);
+	core_expect(core, core_bucket_destroy(&team, 1, bucket), ZEROD_E_NOT_FOUND);
+	core_end(core);
+}
+
+static void test_destroy(void **state)
+{
+	struct core_driver *core = core_new(NULL);
+	struct core_reducers g;
+	uint64_t unit;
+	(void)state;
+	core_reducers_new(&g, core, 2, ZEROD_FLOAT32, 4096, 2);
+	make_units(&g, &unit, 1);
+	core_reducers_begin(&g, 3, true);
+	uint64_t entry = core_put(&g, 0, unit, 1.0f);
+	core_expect_error(core, core_bucket_destroy(&g.team, 0, g.bucket[0]), ZEROD_E_BUSY,
+	                  "1 entries are not reduced yet: unit 'a': not committed yet");
+	commit(&g, 0, entry, NULL);
+	core_expect(core, core_bucket_destroy(&g.team, 0, g.bucket[0]), ZEROD_E_BUSY);
+	core_reduce(&g, 1, unit, 1.0f);
+	core_expect(core, core_bucket_destroy(&g.team, 0, g.bucket[0]),
+	            0); /* drained: no need to end the backward */
+	core_reducers_end(&g);
+	check_units(&g, 1, 1.0f);
+	core_end(core);
+}
+
+/* ---- Arguments ------------------------------------------------------------------------------------------------ */
+
+static void test_reserve_arguments(void **state)
+{
+	struct core_driver *core = core_new(NULL);
+	struct core_reducers g;
+	uint64_t unit;
+	(void)state;
+	core_reducers_new(&g, core, 2, ZEROD_FLOAT32, 4096, 2);
+	make_units(&g, &unit, 1);
+	uint64_t frozen = core_team_register(&g.team,
+	                                     &(struct core_unit){.name = "f", .numel = 8, .frozen = true});
+	core_expect_error(core, core_reserve(&g.team, 0, g.bucket[0], unit), ZEROD_E_STATE,
+	                  "rank 0 runs no backward");
+	core_expect(core, core_skip(&g.team, 0, unit), ZEROD_E_STATE);
+	core_reducers_begin(&g, 3, true);
+	core_expect(core, core_reserve(&g.team, 0, g.bucket[1], unit), ZEROD_E_NOT_FOUND);
+	core_expect(core, core_reserve(&g.team, 0, g.bucket[0], 999), ZEROD_E_NOT_FOUND);
+	core_expect(core, core_skip(&g.team, 0, 999), ZEROD_E_NOT_FOUND);
+	core_expect_error(core, core_reserve(&g.team, 0, g.bucket[0], frozen), ZEROD_E_INVALID, "frozen");
+	core_expect(core, core_skip(&g.team, 0, frozen), ZEROD_E_INVALID);
+	uint64_t late = core_reducers_unit(&g, "late", 8);
+	core_expect_error(core, core_reserve(&g.team, 0, g.bucket[0], late), ZEROD_E_STATE,
+	                  "registered after the target of backward 1");
+
+	/* a unit of another group of the same session */
+	struct core_join other = {.group = "other", .world_size = 1};
+	uint64_t group = core_expect(core, core_join(core, g.team.session[0], &other), 0)->u.group_join.group;
+	uint64_t request = core_register(core, g.team.session[0], group,
+	                                 &(struct core_unit){.name = "x", .numel = 8});
+	uint64_t foreign = core_expect(core, request, 0)->u.unit_register.unit;
+	core_expect_error(core, core_reserve(&g.team, 0, g.bucket[0], foreign), ZEROD_E_INVALID,
+	                  "different groups");
+	core_end(core);
+}
+
+static void test_commit_arguments(void **state)
+{
+	struct core_driver *core = core_new(NULL);
+	struct core_reducers g;
+	uint64_t unit;
+	struct zd_fence fence = {ZD_TIMELINES, 1};
+	(void)state;
+	core_reducers_new(&g, core, 2, ZEROD_FLOAT32, 4096, 2);
+	make_units(&g, &unit, 1);
+	core_reducers_begin(&g, 3, true);
+	struct core_commit c = {.bucket = g.bucket[0], .entry = core_put(&g, 0, unit, 1.0f)};
+	c.bucket = 999;
+	core_expect(core, core_bucket_commit(&g.team, 0, &c), ZEROD_E_NOT_FOUND);
+	c.bucket = g.bucket[0];
+	c.entry++;
+	core_expect(core, core_bucket_commit(&g.team, 0, &c), ZEROD_E_NOT_FOUND);
+	c.entry--;
+	c.op = 2;
+	core_expect(core, core_bucket_commit(&g.team, 0, &c), ZEROD_E_INVALID);
+	c.op = ZEROD_SUM;
+	c.prescale = INFINITY;
+	core_expect(core, core_bucket_commit(&g.team, 0, &c), ZEROD_E_INVALID);
+	c.prescale = 0.0f;
+	c.nfences = 1;
+	c.fences = &fence;
+	core_expect(core, core_bucket_commit(&g.team, 0, &c), ZEROD_E_INVALID);
+	fence.timeline = 0;
+	core_expect(core, core_bucket_commit(&g.team, 0, &c), 0);
+	core_expect_error(core, core_bucket_commit(&g.team, 0, &c), ZEROD_E_STATE, "committed already");
+	core_end(core);
+}
+
+/* ---- Slots ------------------------------------------------------------------------------------------------------ */
+
+/* The next writer of a slot waits for that slot's reduction, and nothing else does. */
+static void test_ring(void **state)
+{
+	struct core_driver *core = core_new(NULL);
+	struct core_reducers g;
+	uint64_t units[6];
+	struct zd_fence fence = {0, 1};
+	(void)state;
+	core_reducers_new(&g, core, 2, ZEROD_FLOAT32, 2 * ENTRY_BYTES, 2);
+	make_units(&g, units, 6);
+	core_reducers_begin(&g, 3, true);
+	for (uint32_t i = 0; i < 4; i++) { /* rank 1 is far ahead, by buckets of its own */
+		g.bucket[1] = core_expect(core, core_bucket(&g.team, 1, ZEROD_FLOAT32, 4096, 1), 0)
+		                      ->u.bucket_create.bucket;
+		core_reduce(&g, 1, units[i], 1.0f);
+	}
+	expect_slots(core, g.bucket[0], "FREE", "FREE");
+	commit(&g, 0, core_put(&g, 0, units[0], 1.0f), &fence);
+	uint64_t open = core_put(&g, 0, units[1], 1.0f);
+	expect_slots(core, g.bucket[0], "OPEN", "FREE");
+	commit(&g, 0, core_put(&g, 0, units[2], 1.0f), &fence);
+	expect_slots(core, g.bucket[0], "CLOSED", "OPEN");
+	commit(&g, 0, core_put(&g, 0, units[3], 1.0f), NULL); /* reduced, but its neighbour is not */
+	assert_int_equal(core_usage(core).bucket_bytes, 2 * 2 * ENTRY_BYTES + 4 * 4096);
+
+	uint64_t wait[2];
+	wait[0] = core_reserve(&g.team, 0, g.bucket[0], units[4]);
+	core_expect_waits(core, wait[0], "a slot of the bucket: unit 'a' waits for rank 0");
+	expect_slots(core, g.bucket[0], "CLOSED", "CLOSED");
+	wait[1] = core_reserve(&g.team, 0, g.bucket[0], units[5]);
+	core_expect_waits(core, wait[1], "a slot of the bucket");
+	core_expect(core, core_simple(core, g.team.session[0], ZD_REQ_UNIT_UNREGISTER, units[5]),
+	            ZEROD_E_BUSY);
+	commit(&g, 0, open, NULL);
+	core_pass(core, g.team.session[0], 0, 1); /* both slots are drained */
+	assert_int_equal(core_expect(core, wait[0], 0)->u.bucket_reserve.location.bytes, ENTRY_BYTES);
+	core_expect(core, wait[1], 0);
+	expect_slots(core, g.bucket[0], "OPEN", "FREE");
+	core_end(core);
+}
+
+/* While a slot is being reduced, its bytes stay: the piece that is still to travel is what was committed. */
+static void test_write_after_read(void **state)
+{
+	struct core_driver *core = core_new(NULL);
+	struct core_reducers g;
+	uint64_t units[2];
+	(void)state;
+	core_reducers_new(&g, core, 2, ZEROD_FLOAT32, ENTRY_BYTES, 1);
+	make_units(&g, units, 2);
+	core_reducers_begin(&g, 3, true);
+	core_hold(core, ZD_CMD_COPY);
+	core_reduce(&g, 0, units[0], 1.0f);
+	core_reduce(&g, 1, units[0], 1.0f);
+	uint64_t wait = core_reserve(&g.team, 0, g.bucket[0], units[1]);
+	core_expect_waits(core, wait, "a slot of the bucket: unit 'a' waits for rank");
+	core_run_on(core, ZD_CMD_COPY, 1); /* rank 0 has its sum; its own piece for rank 1 is still there */
+	core_expect_waits(core, wait, "a slot of the bucket");
+	core_run_on(core, ZD_CMD_COPY, 0);
+	const struct zd_reply *reply = core_expect(core, wait, 0);
+	core_write(core, reply->u.bucket_reserve.location, ZEROD_FLOAT32, 0, ENTRY_NUMEL, 1.0f);
+	commit(&g, 0, reply->u.bucket_reserve.entry, NULL);
+	core_unhold(core, ZD_CMD_COPY);
+	core_reduce(&g, 1, units[1], 1.0f);
+	core_reducers_end(&g);
+	check_units(&g, 2, 1.0f);
+	core_end(core);
+}
+
+/* A slot whose entries are all reduced is filled from its start again. */
+static void test_an_open_slot_is_rewound(void **state)
+{
+	struct core_driver *core = core_new(NULL);
+	struct core_reducers g;
+	uint64_t units[8];
+	(void)state;
+	core_reducers_new(&g, core, 2, ZEROD_FLOAT32, 2 * ENTRY_BYTES, 1);
+	make_units(&g, units, 8);
+	core_reducers_begin(&g, 3, true);
+	for (uint32_t i = 0; i < 8; i++) {
+		core_reduce(&g, 0, units[i], 1.0f);
+		core_reduce(&g, 1, units[i], 1.0f);
+	}
+	core_reducers_end(&g);
+	check_units(&g, 8, 1.0f);
+	core_end(core);
+}
+
+static void test_large_entries(void **state)
+{
+	struct core_driver *core = core_new(NULL);
+	struct core_reducers g;
+	uint64_t units[2];
+	static const struct zd_fence fences[] = {{0, 1}, {1, 1}};
+	(void)state;
+	core_reducers_new(&g, core, 2, ZEROD_FLOAT32, 512, 2);
+	make_units(&g, units, 2);
+	core_reducers_begin(&g, 3, true);
+	struct core_commit c = {.bucket = g.bucket[0], .nfences = 2, .fences = fences};
+	c.entry = core_put(&g, 0, units[0], 1.0f);
+	core_expect(core, core_bucket_commit(&g.team, 0, &c), 0);
+	assert_int_equal(core_usage(core).bucket_bytes, ENTRY_BYTES);
+	core_reduce(&g, 1, units[0], 1.0f);
+	core_reduce(&g, 1, units[1], 1.0f);
+	core_pass(core, g.team.session[0], 0, 1);
+	assert_int_equal(core_count(core, ZD_CMD_REDUCE), 0);
+	core_pass(core, g.team.session[0], 1, 1);
+	assert_int_equal(core_usage(core).bucket_bytes,
+	                 ENTRY_BYTES); /* unit b's of rank 1; a's are given back */
+	core_reduce(&g, 0, units[1], 1.0f);
+	core_reducers_end(&g);
+	check_units(&g, 2, 1.0f);
+	core_end(core);
+}
+
+/* Two entries side by side: the first one's padding was another's bytes before. */
+static void test_padding_is_zeroed(void **state)
+{
+	struct core_driver *core = core_new(NULL);
+	struct core_reducers g;
+	const struct zd_reply *step[CORE_TEAM];
+	(void)state;
+	core_reducers_new(&g, core, 2, ZEROD_FLOAT32, 4096, 1);
+	uint64_t big = core_reducers_unit(&g, "big", 700);
+	uint64_t small = core_reducers_unit(&g, "small", 3);
+	core_reducers_begin(&g, 3, true);
+	core_reduce(&g, 0, big, 1.0f);
+	core_reduce(&g, 1, big, 1.0f);
+	core_reduce(&g, 0, small, 1.0f); /* where big was */
+	core_reduce(&g, 1, small, 1.0f);
+	core_reducers_end(&g);
+	core_reducers_step(&g, step);
+	core_check_target(&g, 0, step[0], 384, 1.0f);
+	core_check_target(&g, 1, step[1], 384, 1.0f);
+	core_end(core);
+}
+
+/* A reserve that is given up while its padding is being zeroed: the place is given to nobody until that is over. */
+static void test_given_up_during_the_fill(void **state)
+{
+	struct core_driver *core = core_new(NULL);
+	struct core_reducers g;
+	uint64_t units[2];
+	struct zd_args args = {.kind = ZD_REQ_BUCKET_RESERVE};
+	(void)state;
+	core_reducers_new(&g, core, 2, ZEROD_FLOAT32, ENTRY_BYTES, 1);
+	uint64_t odd = core_reducers_unit(&g, "odd", ENTRY_NUMEL - 1);
+	make_units(&g, units, 2);
+	core_reducers_begin(&g, 3, true);
+	core_hold(core, ZD_CMD_FILL);
+	args.u.bucket_reserve.bucket = g.bucket[0];
+	args.u.bucket_reserve.unit = odd;
+	uint64_t late = core_send_until(core, g.team.session[0], 10, &args);
+	core_expect_waits(core, late, "memory to be zeroed");
+	core_tick(core, 10);
+	core_expect_error(core, late, ZEROD_E_DEADLINE, "memory to be zeroed");
+	uint64_t next = core_reserve(&g.team, 0, g.bucket[0], units[0]);
+	core_expect_waits(core, next, "a slot of the bucket: unit 'odd'");
+	core_unhold(core, ZD_CMD_FILL);
+	const struct zd_reply *reply = core_expect(core, next, 0);
+	core_write(core, reply->u.bucket_reserve.location, ZEROD_FLOAT32, 0, ENTRY_NUMEL, 1.0f);
+	commit(&g, 0, reply->u.bucket_reserve.entry, NULL);
+	core_reduce(&g, 1, units[0], 1.0f);
+	for (uint32_t rank = 0; rank < 2; rank++) { /* the unit can be asked for again */
+		core_expect(core, core_skip(&g.team, rank, odd), 0);
+		core_expect(core, core_skip(&g.team, rank, units[1]), 0);
+	}
+	core_reducers_end(&g);
+	const struct zd_reply *step[CORE_TEAM];
+	core_reducers_step(&g, step);
+	core_check_target(&g, 0, step[0], 128, 1.0f);
+	core_end(core);
+}
+
+static void test_a_fill_fails(void **state)
+{
+	struct core_driver *core = core_new(NULL);
+	struct core_reducers g;
+	(void)state;
+	core_reducers_new(&g, core, 1, ZEROD_FLOAT32, 4096, 1);
+	uint64_t unit = core_reducers_unit(&g, "w", 5);
+	core_reducers_begin(&g, 3, true);
+	core_fail_next(core, ZD_CMD_FILL, ZEROD_E_DEVICE, "no lane");
+	core_expect_error(core, core_reserve(&g.team, 0, g.bucket[0], unit), ZEROD_E_DEVICE, "no lane");
+	core_reduce(&g, 0, unit, 1.0f);
+	core_reducers_end(&g);
+	check_units(&g, 1, 1.0f);
+	core_end(core);
+}
+
+static void test_deadline_of_a_reserve(void **state)
+{
+	struct core_driver *core = core_new(NULL);
+	struct core_reducers g;
+	uint64_t units[2];
+	struct zd_args args = {.kind = ZD_REQ_BUCKET_RESERVE};
+	(void)state;
+	core_reducers_new(&g, core, 2, ZEROD_FLOAT32, ENTRY_BYTES, 1);
+	make_units(&g, units, 2);
+	core_reducers_begin(&g, 3, true);
+	core_reduce(&g, 0, units[0], 1.0f);
+	args.u.bucket_reserve.bucket = g.bucket[0];
+	args.u.bucket_reserve.unit = units[1];
+	uint64_t late = core_send_until(core, g.team.session[0], 5000000, &args);
+	core_tick(core, 5000000);
+	core_expect_error(core, late, ZEROD_E_DEADLINE,
+	                  "waited 5 ms for a slot of the bucket: unit 'a' waits for rank 1");
+	core_reduce(&g, 1, units[0], 1.0f);
+	core_reduce(&g, 0, units[1], 1.0f);
+	core_reduce(&g, 1, units[1], 1.0f);
+	core_reducers_end(&g);
+	check_units(&g, 2, 1.0f);
+	core_end(core);
+}
+
+/* ---- Orders that cross ------------------------------------------------------------------------------------------- */
+
+static void test_orders_cross_within_capacity(void **state)
+{
+	static const uint32_t orders[2][4] = {{0, 1, 2, 3}, {1, 0, 3, 2}};
+	struct core_driver *core = core_new(NULL);
+	struct core_reducers g;
+	uint64_t units[4];
+	(void)state;
+	core_reducers_new(&g, core, 2, ZEROD_FLOAT32, ENTRY_BYTES, 2);
+	make_units(&g, units, 4);
+	core_reducers_begin(&g, 3, true);
+	for (uint32_t i = 0; i < 4; i++) {
+		core_reduce(&g, 0, units[orders[0][i]], 1.0f);
+		core_reduce(&g, 1, units[orders[1][i]], 1.0f);
+	}
+	core_reducers_end(&g);
+	check_units(&g, 4, 1.0f);
+	core_end(core);
+}
+
+/* Each holds what the other wants to come to: an error with names, and nobody hangs. */
+static void test_orders_cross_beyond_capacity(void **state)
+{
+	struct core_driver *core = core_new(NULL);
+	struct core_reducers g;
+	uint64_t units[2], wait[2];
+	(void)state;
+	core_reducers_new(&g, core, 2, ZEROD_FLOAT32, ENTRY_BYTES, 1);
+	make_units(&g, units, 2);
+	core_reducers_begin(&g, 3, true);
+	core_reduce(&g, 0, units[0], 1.0f);
+	core_reduce(&g, 1, units[1], 1.0f);
+	wait[0] = core_reserve(&g.team, 0, g.bucket[0], units[1]);
+	core_expect_waits(core, wait[0], "unit 'a' waits for rank 1"); /* rank 1 may still come */
+	wait[1] = core_reserve(&g.team, 1, g.bucket[1], units[0]);
+	for (uint32_t rank = 0; rank < 2; rank++) {
+		core_expect_error(core, wait[rank], ZEROD_E_CAPACITY,
+		                  "rank 0 wants room for 'b' and holds 'a', which rank 1 has not reduced");
+		core_expect_error(core, wait[rank], ZEROD_E_CAPACITY,
+		                  "rank 1 wants room for 'a' and holds 'b', which rank 0 has not reduced");
+	}
+	core_expect(core, core_skip(&g.team, 0, units[1]), 0); /* a way out */
+	core_expect(core, core_skip(&g.team, 1, units[0]), 0);
+	core_reducers_end(&g);
+	core_end(core);
+}
+
+/* A circle of three, and a fourth rank that waits for one of them. */
+static void test_circle_of_three(void **state)
+{
+	struct core_driver *core = core_new(&(struct core_options){.ndevices = 4});
+	struct core_reducers g;
+	uint64_t units[4], wait[4];
+	(void)state;
+	core_reducers_new(&g, core, 4, ZEROD_FLOAT32, 2048, 1);
+	for (uint32_t i = 0; i < 4; i++) {
+		char name[2] = {(char)('a' + (char)i), '\0'};
+		units[i] = core_reducers_unit(&g, name, 512);
+	}
+	core_reducers_begin(&g, 3, true);
+	for (uint32_t rank = 0; rank < 3; rank++)
+		core_reduce(&g, rank, units[rank], 1.0f);
+	core_reduce(&g, 3, units[3], 1.0f);
+	wait[3] = core_reserve(&g.team, 3, g.bucket[3], units[0]);
+	wait[0] = core_reserve(&g.team, 0, g.bucket[0], units[1]);
+	wait[1] = core_reserve(&g.team, 1, g.bucket[1], units[2]);
+	core_expect_waits(core, wait[1], "a slot of the bucket");
+	wait[2] = core_reserve(&g.team, 2, g.bucket[2], units[0]);
+	for (uint32_t rank = 0; rank < 4; rank++) /* rank 3 waits for unit d, which nobody can come to */
+		core_expect(core, wait[rank], ZEROD_E_CAPACITY);
+	core_end(core);
+}
+
+/* An entry that is not committed keeps its own rank as well. */
+static void test_waiting_for_itself(void **state)
+{
+	struct core_driver *core = core_new(NULL);
+	struct core_reducers g;
+	uint64_t units[2];
+	(void)state;
+	core_reducers_new(&g, core, 2, ZEROD_FLOAT32, ENTRY_BYTES, 1);
+	make_units(&g, units, 2);
+	core_reducers_begin(&g, 3, true);
+	uint64_t entry = core_put(&g, 0, units[0], 1.0f);
+	core_expect_error(core, core_reserve(&g.team, 0, g.bucket[0], units[1]), ZEROD_E_CAPACITY,
+	                  "rank 0 wants room for 'b' and holds 'a', which rank 0 has not reduced");
+	commit(&g, 0, entry, NULL);
+	core_end(core);
+}
+
+/* ---- Memory ------------------------------------------------------------------------------------------------------- */
+
+/* Quota for one slot of two: the bucket goes on with one. */
+static void test_memory_for_fewer_slots(void **state)
+{
+	struct core_driver *core = core_new(&(struct core_options){.uid_quota_bytes = 16 * CORE_KIB});
+	struct core_reducers g;
+	uint64_t units[3];
+	(void)state;
+	core_reducers_new(&g, core, 2, ZEROD_FLOAT32, ENTRY_BYTES, 2);
+	make_units(&g, units, 3);
+	core_reducers_begin(&g, 3, true); /* shards and targets: 6 KiB */
+	core_reduce(&g, 0, units[0], 1.0f);
+	uint64_t entry = core_put(&g, 1, units[0], 1.0f);
+	zd_engine_set_quota(core_engine(core), 8 * CORE_KIB + 512);
+	uint64_t wait = core_reserve(&g.team, 0, g.bucket[0], units[1]);
+	core_expect_waits(core, wait, "a slot of the bucket: unit 'a' waits for rank 1");
+	expect_slots(core, g.bucket[0], "CLOSED", "FREE");
+	commit(&g, 1, entry, NULL);
+	const struct zd_reply *reply = core_expect(core, wait, 0);
+	expect_slots(core, g.bucket[0], "OPEN", "FREE"); /* the same memory again */
+	core_write(core, reply->u.bucket_reserve.location, ZEROD_FLOAT32, 0, ENTRY_NUMEL, 1.0f);
+	commit(&g, 0, reply->u.bucket_reserve.entry, NULL);
+	core_reduce(&g, 1, units[1], 1.0f);
+	core_reduce(&g, 0, units[2], 1.0f);
+	core_reduce(&g, 1, units[2], 1.0f);
+	core_reducers_end(&g);
+	check_units(&g, 3, 1.0f);
+	core_end(core);
+}
+
+static void test_quota(void **state)
+{
+	struct core_driver *core = core_new(&(struct core_options){.uid_quota_bytes = 15 * CORE_KIB});
+	struct core_reducers g;
+	uint64_t units[4];
+	(void)state;
+	/* shards: 4 times 1 KiB; targets the same; slots of 2 KiB */
+	core_reducers_new(&g, core, 2, ZEROD_FLOAT32, 2 * ENTRY_BYTES, 2);
+	make_units(&g, units, 4);
+	core_reducers_begin(&g, 3, true);
+	assert_int_equal(core_usage(core).shard_bytes + core_usage(core).target_bytes, 8 * CORE_KIB);
+	core_reduce(&g, 0, units[0], 1.0f);
+	core_reduce(&g, 0, units[1], 1.0f);
+	core_reduce(&g, 1, units[0], 1.0f);
+	core_reduce(&g, 1, units[1], 1.0f);
+	core_reduce(&g, 0, units[2], 1.0f);
+	core_reduce(&g, 1, units[2], 1.0f);
+	core_reducers_end(&g);
+	assert_true(core_usage(core).peak_bytes <= 15 * CORE_KIB);
+
+	/* less than what one slot needs: named, and the unit may be asked for again */
+	zd_engine_set_quota(core_engine(core), 9 * CORE_KIB);
+	const struct zd_reply *step[CORE_TEAM];
+	core_reducers_step(&g, step);
+	core_reducers_step_end(&g);
+	core_reducers_begin(&g, 3, true);
+	core_expect_error(core, core_reserve(&g.team, 0, g.bucket[0], units[0]), ZEROD_E_QUOTA, "9216");
+	core_expect(core, core_skip(&g.team, 0, units[0]), 0);
+	core_expect(core, core_skip(&g.team, 1, units[0]), 0);
+	core_reducers_end(&g);
+	core_end(core);
+}
+
+/* A slot that cannot be had while another is being reduced is awaited, not refused. */
+static void test_room_comes_back(void **state)
+{
+	struct core_driver *core = core_new(&(struct core_options){.uid_quota_bytes = 14 * CORE_KIB});
+	struct core_reducers g;
+	uint64_t units[4];
+	(void)state;
+	core_reducers_new(&g, core, 2, ZEROD_FLOAT32, ENTRY_BYTES / 2, 2); /* every entry is a large one */
+	make_units(&g, units, 4);
+	core_reducers_begin(&g, 3, true); /* 8 KiB */
+	for (uint32_t i = 0; i < 3; i++)
+		core_reduce(&g, 0, units[i], 1.0f);
+	core_reduce(&g, 1, units[3], 1.0f); /* 12 KiB */
+	zd_engine_set_quota(core_engine(core), 13 * CORE_KIB - 1);
+	uint64_t wait = core_reserve(&g.team, 0, g.bucket[0], units[3]);
+	core_expect_waits(core, wait, "a slot of the bucket: unit 'a' waits for rank 1");
+	zd_engine_set_quota(core_engine(core), 14 * CORE_KIB);
+	core_reduce(&g, 1, units[0], 1.0f); /* staging: 2 times 512 bytes */
+	const struct zd_reply *reply = core_expect(core, wait, 0);
+	core_write(core, reply->u.bucket_reserve.location, ZEROD_FLOAT32, 0, ENTRY_NUMEL, 1.0f);
+	commit(&g, 0, reply->u.bucket_reserve.entry, NULL);
+	core_reduce(&g, 1, units[1], 1.0f);
+	core_reduce(&g, 1, units[2], 1.0f);
+	core_reducers_end(&g);
+	check_units(&g, 4, 1.0f);
+	core_end(core);
+}
+
+/* Two ranks wait for room that only the other could make. */
+static void test_room_that_never_comes(void **state)
+{
+	struct core_driver *core = core_new(&(struct core_options){.uid_quota_bytes = 7 * CORE_KIB});
+	struct core_reducers g;
+	uint64_t units[2], wait[2];
+	(void)state;
+	core_reducers_new(&g, core, 2, ZEROD_FLOAT32, ENTRY_BYTES / 2, 2);
+	make_units(&g, units, 2);
+	core_reducers_begin(&g, 3, true); /* 4 KiB */
+	core_reduce(&g, 0, units[0], 1.0f);
+	core_reduce(&g, 1, units[1], 1.0f); /* 6 KiB */
+	zd_engine_set_quota(core_engine(core), 6 * CORE_KIB + 512);
+	wait[0] = core_reserve(&g.team, 0, g.bucket[0], units[1]);
+	core_expect_waits(core, wait[0], "a slot of the bucket");
+	wait[1] = core_reserve(&g.team, 1, g.bucket[1], units[0]);
+	core_expect(core, wait[0], ZEROD_E_CAPACITY);
+	core_expect(core, wait[1], ZEROD_E_CAPACITY);
+	core_end(core);
+}
+
+/* ---- Staging -------------------------------------------------------------------------------------------------------- */
+
+/* One slice of staging at a time, then as many as the bound takes; never more. */
+static void staging(uint64_t bound, uint32_t at_once)
+{
+	struct core_driver *core = core_new(&(struct core_options){.staging_bytes = bound});
+	struct core_reducers g;
+	uint64_t units[4];
+	core_reducers_new(&g, core, 2, ZEROD_FLOAT32, 4 * ENTRY_BYTES, 1);
+	make_units(&g, units, 4);
+	core_reducers_begin(&g, 3, true);
+	core_hold(core, ZD_CMD_COPY);
+	for (uint32_t i = 0; i < 4; i++) {
+		core_reduce(&g, 0, units[i], 1.0f);
+		core_reduce(&g, 1, units[i], 1.0f);
+	}
+	for (uint32_t left = 8; left > 0; left--) {
+		uint32_t expected = at_once * 2 < left ? at_once * 2 : left;
+		assert_true(core_usage(core).staging_bytes <= (uint64_t)at_once * 2 * ENTRY_BYTES / 2);
+		assert_true(core_pending(core, ZD_CMD_COPY) <= expected);
+		assert_true(core_pending(core, ZD_CMD_COPY) > 0);
+		core_run_one(core, ZD_CMD_COPY);
+	}
+	assert_int_equal(core_usage(core).staging_bytes, 0);
+	core_reducers_end(&g);
+	check_units(&g, 4, 1.0f);
+	core_end(core);
+}
+
+static void test_staging_is_bounded(void **state)
+{
+	(void)state;
+	staging(1, 1); /* less than one: one at a time all the same */
+	staging(ENTRY_BYTES / 2, 1);
+	staging(ENTRY_BYTES, 2);
+	staging(16 * ENTRY_BYTES, 4);
+}
+
+/* Without memory or quota for the pieces, the reduction fails for all; nobody waits for what cannot come. */
+static void test_no_room_for_staging(void **state)
+{
+	struct core_driver *core = core_new(&(struct core_options){.uid_quota_bytes = 64 * CORE_KIB});
+	struct core_reducers g;
+	uint64_t unit, end[2];
+	(void)state;
+	core_reducers_new(&g, core, 2, ZEROD_FLOAT32, ENTRY_BYTES, 1);
+	make_units(&g, &unit, 1);
+	core_reducers_begin(&g, 3, true);
+	core_reduce(&g, 0, unit, 1.0f);
+	uint64_t entry = core_put(&g, 1, unit, 1.0f);
+	zd_engine_set_quota(core_engine(core), 4 * CORE_KIB + 256); /* what is charged, and half of a slice */
+	commit(&g, 1, entry, NULL);
+	for (uint32_t rank = 0; rank < 2; rank++)
+		end[rank] = core_backward_end(&g.team, rank);
+	core_expect_error(core, end[0], ZEROD_E_QUOTA, "4352");
+	core_expect(core, end[1], ZEROD_E_QUOTA);
+	core_expect(core, core_step(&g.team, 0), ZEROD_E_QUOTA);
+	core_expect(core, core_step(&g.team, 1), ZEROD_E_QUOTA);
+	core_end(core);
+}
+
+static void test_no_segment_for_staging(void **state)
+{
+	struct core_driver *core = core_new(&(struct core_options){.segment_bytes = 65536});
+	struct core_reducers g;
+	(void)state;
+	core_reducers_new(&g, core, 2, ZEROD_FLOAT32, 72 * CORE_KIB, 1);
+	uint64_t unit = core_reducers_unit(&g, "w", 18 * 1024);
+	core_reducers_begin(&g, 3, true);
+	core_reduce(&g, 0, unit, 1.0f);
+	uint64_t entry = core_put(&g, 1, unit, 1.0f);
+	core_fail_next(core, ZD_CMD_SEGMENT_CREATE, ZEROD_E_NO_MEMORY, "no pages");
+	commit(&g, 1, entry, NULL);
+	core_expect_error(core, core_backward_end(&g.team, 0), ZEROD_E_NO_MEMORY, "gave no segment");
+	core_expect(core, core_backward_end(&g.team, 1), ZEROD_E_NO_MEMORY);
+	core_end(core);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+	        cmocka_unit_test(test_create),
+	        cmocka_unit_test(test_destroy),
+	        cmocka_unit_test(test_reserve_arguments),
+	        cmocka_unit_test(test_commit_arguments),
+	        cmocka_unit_test(test_ring),
+	        cmocka_unit_test(test_write_after_read),
+	        cmocka_unit_test(test_an_open_slot_is_rewound),
+	        cmocka_unit_test(test_large_entries),
+	        cmocka_unit_test(test_padding_is_zeroed),
+	        cmocka_unit_test(test_given_up_during_the_fill),
+	        cmocka_unit_test(test_a_fill_fails),
+	        cmocka_unit_test(test_deadline_of_a_reserve),
+	        cmocka_unit_test(test_orders_cross_within_capacity),
+	        cmocka_unit_test(test_orders_cross_beyond_capacity),
+	        cmocka_unit_test(test_circle_of_three),
+	        cmocka_unit_test(test_waiting_for_itself),
+	        cmocka_unit_test(test_memory_for_fewer_slots),
+	        cmocka_unit_test(test_quota),
+	        cmocka_unit_test(test_room_comes_back),
+	        cmocka_unit_test(test_room_that_never_comes),
+	        cmocka_unit_test(test_staging_is_bounded),
+	        cmocka_unit_test(test_no_room_for_staging),
+	        cmocka_unit_test(test_no_segment_for_staging),
+	};
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}

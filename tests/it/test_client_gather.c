@@ -558,13 +558,13 @@ static void test_bad_arguments(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-	        cmocka_unit_test(test_wait_release_wait),      cmocka_unit_test(test_uses_add_up),
-	        cmocka_unit_test(test_tags_are_apart),         cmocka_unit_test(test_failed_gather),
-	        cmocka_unit_test(test_consumed_tickets),       cmocka_unit_test(test_forgotten_tickets),
-	        cmocka_unit_test(test_threads_wait_for_bytes), cmocka_unit_test(test_fence_compare),
-	        cmocka_unit_test(test_bytes_deadline),         cmocka_unit_test(test_daemon_dies_in_wait),
-	        cmocka_unit_test(test_abort_poisons),          cmocka_unit_test(test_own_slice),
-	        cmocka_unit_test(test_bad_arguments),
+	        cmocka_unit_test(test_wait_release_wait),   cmocka_unit_test(test_uses_add_up),
+	        cmocka_unit_test(test_tags_are_apart),      cmocka_unit_test(test_long_lease),
+	        cmocka_unit_test(test_failed_gather),       cmocka_unit_test(test_consumed_tickets),
+	        cmocka_unit_test(test_forgotten_tickets),   cmocka_unit_test(test_threads_wait_for_bytes),
+	        cmocka_unit_test(test_fence_compare),       cmocka_unit_test(test_bytes_deadline),
+	        cmocka_unit_test(test_daemon_dies_in_wait), cmocka_unit_test(test_abort_poisons),
+	        cmocka_unit_test(test_own_slice),           cmocka_unit_test(test_bad_arguments),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

@@ -163,7 +163,8 @@ void zerod_close(zerod_client *client);
  * Valid until this thread's next call. */
 const char *zerod_last_error(const zerod_client *client);
 
-/* Clears the POISONED mark after the caller has discarded what it computed since the abort. */
+/* Clears the POISONED mark after the caller has synchronized its streams and discarded what it computed since the abort.
+ * Streams whose waits were aborted take work again. */
 ZEROD_MUST_USE int zerod_session_reset(zerod_client *client);
 
 struct zerod_device_info {
@@ -194,7 +195,7 @@ ZEROD_MUST_USE int zerod_uncork(zerod_client *client);
  * ZEROD_MAX_STREAMS of the session. Errors: LIMIT, SYSTEM. */
 #define ZEROD_MAX_STREAMS 256
 ZEROD_MUST_USE int zerod_host_stream_create(zerod_client *client, zerod_stream **stream);
-/* Appends fn(arg). Errors: STATE after a wait of this stream was aborted. */
+/* Appends fn(arg). Errors: STATE after a wait of this stream was aborted, until the session is reset. */
 ZEROD_MUST_USE int zerod_host_stream_launch(zerod_stream *stream, void (*fn)(void *), void *arg);
 /* Blocks until all that was appended has run. Errors: ABORTED if a wait in it was freed by an abort. */
 ZEROD_MUST_USE int zerod_stream_synchronize(zerod_stream *stream);
@@ -348,7 +349,8 @@ ZEROD_MUST_USE int zerod_gather_begin(zerod_unit *unit, const struct zerod_gathe
  * gathered buffer's address in *data: padded_numel elements, valid until the lease is released. Work that is
  * appended to the stream afterwards sees the bytes. Blocks the caller only until the daemon has placed the buffer.
  * Waiting again is harmless; after the release it returns STALE. For tickets of other calls `stream` and `data`
- * must be NULL, and the first wait consumes the ticket. `data` may be NULL.
+ * must be NULL, and the first wait consumes the ticket; so it is with a prefetch, which has no address (*data is NULL).
+ * `data` may be NULL.
  */
 ZEROD_MUST_USE int zerod_wait(zerod_client *client, zerod_ticket ticket, zerod_stream *stream, void **data);
 

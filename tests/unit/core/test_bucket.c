@@ -468,6 +468,32 @@ static void test_circle_of_three(void **state)
 	core_end(core);
 }
 
+/* Rank 1 waits for rank 2, which waits for rank 0, which does not wait: no circle. */
+static void test_a_chain_is_no_circle(void **state)
+{
+	struct core_driver *core = core_new(&(struct core_options){.ndevices = 3});
+	struct core_reducers g;
+	uint64_t b, c, d, wait[3];
+	(void)state;
+	core_reducers_new(&g, core, 3, ZEROD_FLOAT32, 1536, 1);
+	b = core_reducers_unit(&g, "b", 384);
+	c = core_reducers_unit(&g, "c", 384);
+	d = core_reducers_unit(&g, "d", 384);
+	core_reducers_begin(&g, 3, true);
+	core_expect(core, core_skip(&g.team, 0, b), 0);
+	core_expect(core, core_skip(&g.team, 1, c), 0);
+	core_reduce(&g, 1, b, 1.0f);
+	core_reduce(&g, 2, c, 1.0f);
+	wait[2] = core_reserve(&g.team, 2, g.bucket[2], b);
+	wait[1] = core_reserve(&g.team, 1, g.bucket[1], d);
+	core_expect_waits(core, wait[1], "unit 'b' waits for rank 2");
+	core_expect_waits(core, wait[2], "unit 'c' waits for rank 0");
+	core_reduce(&g, 0, c, 1.0f);
+	commit(&g, 2, core_expect(core, wait[2], 0)->u.bucket_reserve.entry, NULL);
+	core_expect(core, wait[1], 0);
+	core_end(core);
+}
+
 /* An entry that is not committed keeps its own rank as well. */
 static void test_waiting_for_itself(void **state)
 {
@@ -694,6 +720,7 @@ int main(void)
 	        cmocka_unit_test(test_orders_cross_within_capacity),
 	        cmocka_unit_test(test_orders_cross_beyond_capacity),
 	        cmocka_unit_test(test_circle_of_three),
+	        cmocka_unit_test(test_a_chain_is_no_circle),
 	        cmocka_unit_test(test_waiting_for_itself),
 	        cmocka_unit_test(test_memory_for_fewer_slots),
 	        cmocka_unit_test(test_quota),

@@ -181,12 +181,12 @@ static void member_attach(struct zd_engine *e, struct zd_member *member, struct 
 	group->device_mask |= 1ull << device->index;
 	group->attached++;
 	zd_group_ref(group);
+	zd_dirty_group(e, group); /* the others wait for one rank less, or for none */
 	if (group->attached < group->world_size)
 		return;
 	if (group->state == ZD_GROUP_FAILED)
 		zd_reduce_group_revived(e, group);
 	zd_sm_move(&zd_sm_group, &group->state, ZD_GROUP_READY);
-	zd_dirty_group(e, group);
 }
 
 /* Only the attachment; what the member holds has gone or never was. */

@@ -137,6 +137,12 @@ static inline void hostile_witness_end(void)
 	}
 }
 
+/* All that the client has sent so far has been begun. */
+static inline void hostile_sync(struct raw_client *client)
+{
+	(void)raw_expect(client, raw_send(client, RAW(DAEMON_STATUS, daemon_status, DaemonStatus)), 0);
+}
+
 /* ---- Before and after --------------------------------------------------------------------------------------------- */
 
 static inline void hostile_look(struct hostile_state *state)

@@ -232,8 +232,7 @@ const Zd__Reply *raw_find(const struct raw_client *raw, uint64_t id)
 	return NULL;
 }
 
-/* NULL when the connection ends, or nothing comes in time. */
-static const Zd__Reply *await_reply(struct raw_client *raw, uint64_t id)
+const Zd__Reply *raw_answer(struct raw_client *raw, uint64_t id)
 {
 	int64_t deadline_ms = now_ms() + RAW_DEADLINE_MS;
 	const Zd__Reply *reply;
@@ -243,8 +242,8 @@ static const Zd__Reply *await_reply(struct raw_client *raw, uint64_t id)
 
 		if (rc == ZEROD_E_DISCONNECTED)
 			return NULL;
-		if (rc == ZD_FRAME_AGAIN && !await(raw->sock, POLLIN, deadline_ms))
-			return NULL;
+		if (rc == ZD_FRAME_AGAIN)
+			assert_true(await(raw->sock, POLLIN, deadline_ms));
 	}
 	return reply;
 }
@@ -272,7 +271,7 @@ static void check_texts(const Zd__Reply *reply, const char *const *texts)
 
 const Zd__Reply *raw_expect(struct raw_client *raw, uint64_t id, int status)
 {
-	const Zd__Reply *reply = await_reply(raw, id);
+	const Zd__Reply *reply = raw_answer(raw, id);
 
 	check_status(reply, id, status);
 	return reply;

@@ -71,7 +71,9 @@ size_t raw_pack(Zd__Request *request, uint8_t *bytes, size_t room);
 
 /* Waits for the reply to the request; one of another status than `status` fails the test. Valid as long as they are kept. */
 const Zd__Reply *raw_expect(struct raw_client *raw, uint64_t id, int status);
-/* The same, with every one of the texts (NULL ends them) in the error. */
+/* The same, whatever the status is; NULL when the connection ends without it. */
+const Zd__Reply *raw_answer(struct raw_client *raw, uint64_t id);
+/* As raw_expect(), with every one of the texts (NULL ends them) in the error. */
 void raw_expect_error(struct raw_client *raw, uint64_t id, int status, const char *const *texts);
 #define RAW_EXPECT_ERROR(raw, id, status, ...)                                                               \
 	raw_expect_error(raw, id, status, (const char *const[]){__VA_ARGS__, NULL})

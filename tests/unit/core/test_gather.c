@@ -1,0 +1,545 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Gather and release: transfers, leases, tags, versions, and when a block may be used again.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+#include <cmocka.h>
+
+#include "base/mem.h"
+#include "tests/support/core_driver.h"
+
+#define UNIT_BYTES 512u
+
+struct rig {
+	struct core_driver *core;
+	struct core_team team;
+	uint64_t session; /* rank 0's */
+	uint64_t unit;    /* of two ranks, at version 1 */
+};
+
+static int setup(void **state)
+{
+	struct rig *rig = zd_calloc(1, sizeof(*rig));
+	rig->core = core_new(NULL);
+	core_team_new(&rig->team, rig->core, "job", 2, false);
+	rig->session = rig->team.session[0];
+	rig->unit = core_team_unit(&rig->team, "w", UNIT_BYTES);
+	*state = rig;
+	return 0;
+}
+
+static int teardown(void **state)
+{
+	struct rig *rig = *state;
+	core_end(rig->core);
+	free(rig);
+	return 0;
+}
+
+static struct zd_location gather_ok(struct rig *rig, const char *tag)
+{
+	uint64_t request = core_gather_tag(rig->core, rig->session, rig->unit, tag, 1);
+	return core_expect(rig->core, request, 0)->u.gather.buffer;
+}
+
+static bool release_ok(struct rig *rig, const char *tag)
+{
+	uint64_t request = core_release_tag(rig->core, rig->session, rig->unit, tag, NULL, 0);
+	return core_expect(rig->core, request, 0)->u.release.lease_ended;
+}
+
+static uint64_t gathered_bytes(struct rig *rig)
+{
+	return core_usage(rig->core).gathered_bytes;
+}
+
+static bool same(struct zd_location a, struct zd_location b)
+{
+	return a.segment == b.segment && a.offset == b.offset && a.bytes == b.bytes;
+}
+
+/* ---- Transfers ----------------------------------------------------------------------------------------------------- */
+
+static void test_gather_is_inflight_then_available(void **state)
+{
+	struct rig *rig = *state;
+	struct core_row row;
+	core_hold(rig->core, ZD_CMD_COPY);
+	const struct zd_reply *reply = core_expect(rig->core, core_gather(rig->core, rig->session, rig->unit),
+	                                           0);
+	assert_int_equal(reply->u.gather.buffer.bytes, UNIT_BYTES);
+	assert_int_equal(reply->u.gather.own_shard.segment, 0);
+	assert_int_equal(core_rows(rig->core, ZD_TABLE_BUFFERS, &row, 1), 1);
+	assert_string_equal(row.state, "INFLIGHT");
+	assert_string_equal(row.waits[0], "2 transfers");
+	/* one fence a source device, passed when its copies have been made */
+	assert_int_equal(reply->u.gather.nfences, 2);
+	for (uint32_t i = 0; i < 2; i++) {
+		struct zd_fence fence = reply->u.gather.fences[i];
+		assert_int_equal(fence.timeline, i);
+		assert_false(zd_fence_reached(core_timeline(rig->core, rig->session, i), fence.value));
+		core_run_one(rig->core, ZD_CMD_COPY);
+		assert_true(zd_fence_reached(core_timeline(rig->core, rig->session, i), fence.value));
+	}
+	core_rows(rig->core, ZD_TABLE_BUFFERS, &row, 1);
+	assert_string_equal(row.state, "AVAILABLE");
+	assert_int_equal(row.row.u.buffer.padded_bytes, UNIT_BYTES);
+	assert_int_equal(row.row.u.buffer.version, 1);
+	core_team_check(&rig->team, reply, 1);
+}
+
+static void test_several_ranks_of_a_device_share_its_fence(void **state)
+{
+	struct core_driver *core = core_new(NULL);
+	struct core_team team;
+	(void)state;
+	core_team_new(&team, core, "job", 4, false);
+	uint64_t unit = core_team_unit(&team, "w", 1024);
+	const struct zd_reply *reply = core_expect(core, core_gather(core, team.session[3], unit), 0);
+	assert_int_equal(reply->u.gather.nfences, 2);
+	assert_int_equal(reply->u.gather.fences[0].value, 2);
+	assert_int_equal(core_timeline(core, team.session[3], 0), 2);
+	core_team_check(&team, reply, 1);
+	core_end(core);
+}
+
+static void test_second_gather_joins(void **state)
+{
+	struct rig *rig = *state;
+	struct zd_engine_totals totals;
+	struct core_row row;
+	core_hold(rig->core, ZD_CMD_COPY);
+	struct zd_location first = gather_ok(rig, "plan");
+	struct zd_location second = gather_ok(rig, "eager"); /* while it is under way */
+	core_unhold(rig->core, ZD_CMD_COPY);
+	struct zd_location third = gather_ok(rig, "context"); /* and when it is there */
+	assert_true(same(first, second) && same(first, third));
+	assert_int_equal(core_count(rig->core, ZD_CMD_COPY), 2);
+	zd_engine_totals(core_engine(rig->core), &totals);
+	assert_int_equal(totals.gathers, 1);
+	assert_int_equal(totals.joined_gathers, 2);
+	assert_int_equal(totals.gathered_bytes_total, UNIT_BYTES);
+	assert_int_equal(gathered_bytes(rig), UNIT_BYTES);
+	assert_int_equal(core_rows(rig->core, ZD_TABLE_BUFFERS, &row, 1), 1);
+	assert_int_equal(row.row.u.buffer.nholders, 3);
+	assert_string_equal(row.tags[1], "eager");
+	assert_true(row.holders[1].session == rig->session);
+}
+
+static void test_ranks_have_copies_of_their_own(void **state)
+{
+	struct rig *rig = *state;
+	struct zd_location first = gather_ok(rig, "plan");
+	const struct zd_reply *second =
+	        core_expect(rig->core, core_gather(rig->core, rig->team.session[1], rig->unit), 0);
+	assert_int_not_equal(first.segment, second->u.gather.buffer.segment);
+	core_team_check(&rig->team, second, 1);
+	assert_int_equal(gathered_bytes(rig), 2 * UNIT_BYTES);
+}
+
+static void test_bad_arguments(void **state)
+{
+	struct rig *rig = *state;
+	struct core_driver *core = rig->core;
+	core_expect_error(core, core_gather(core, rig->session, 9999), ZEROD_E_NOT_FOUND, "no unit 9999");
+	core_expect_error(core, core_gather_tag(core, rig->session, rig->unit, "", 1), ZEROD_E_INVALID,
+	                  "tag");
+	core_expect(core,
+	            core_gather_tag(core, rig->session, rig->unit, "0123456789012345678901234567890x", 1),
+	            ZEROD_E_INVALID);
+	core_expect(core, core_release_tag(core, rig->session, rig->unit, NULL, NULL, 0), ZEROD_E_INVALID);
+	core_expect(core, core_release(core, rig->session, 9999), ZEROD_E_NOT_FOUND);
+	uint64_t stranger = core_open(core, CORE_ALICE);
+	core_expect_error(core, core_gather(core, stranger, rig->unit), ZEROD_E_NOT_FOUND,
+	                  "has not registered");
+	gather_ok(rig, "plan");
+	core_expect(core,
+	            core_release_tag(core, rig->session, rig->unit, "plan", &(struct zd_fence){600, 1}, 1),
+	            ZEROD_E_INVALID);
+	assert_int_equal(gathered_bytes(rig), UNIT_BYTES);
+}
+
+/* ---- Leases ---------------------------------------------------------------------------------------------------------------- */
+
+static void test_uses_are_counted_down(void **state)
+{
+	struct rig *rig = *state;
+	struct core_row row;
+	core_expect(rig->core, core_gather_tag(rig->core, rig->session, rig->unit, "plan", 3), 0);
+	assert_false(release_ok(rig, "plan"));
+	assert_false(release_ok(rig, "plan"));
+	assert_int_equal(gathered_bytes(rig), UNIT_BYTES);
+	/* a further gather under the same tag adds to the lease */
+	core_expect(rig->core, core_gather_tag(rig->core, rig->session, rig->unit, "plan", 2), 0);
+	assert_int_equal(core_rows(rig->core, ZD_TABLE_BUFFERS, &row, 1), 1);
+	assert_int_equal(row.row.u.buffer.nholders, 1);
+	assert_int_equal(row.holders[0].uses, 3);
+	core_expect_error(rig->core,
+	                  core_gather_tag(rig->core, rig->session, rig->unit, "plan", UINT32_MAX - 2),
+	                  ZEROD_E_LIMIT, "tag 'plan' has 3 uses of unit 'w' already");
+	assert_false(release_ok(rig, "plan"));
+	assert_false(release_ok(rig, "plan"));
+	assert_true(release_ok(rig, "plan"));
+	assert_int_equal(gathered_bytes(rig), 0);
+}
+
+static void test_tags_keep_holders_apart(void **state)
+{
+	struct rig *rig = *state;
+	gather_ok(rig, "plan");
+	gather_ok(rig, "eager");
+	assert_true(release_ok(rig, "plan"));
+	assert_int_equal(gathered_bytes(rig), UNIT_BYTES);
+	core_expect_error(rig->core, core_release_tag(rig->core, rig->session, rig->unit, "plan", NULL, 0),
+	                  ZEROD_E_NOT_HELD, "rank 0 does not hold unit 'w' under tag 'plan'");
+	assert_true(release_ok(rig, "eager"));
+	assert_int_equal(gathered_bytes(rig), 0);
+}
+
+static void test_not_held_changes_nothing(void **state)
+{
+	struct rig *rig = *state;
+	struct zd_usage before, after;
+	struct core_row first, second;
+	gather_ok(rig, "plan");
+	before = core_usage(rig->core);
+	core_rows(rig->core, ZD_TABLE_BUFFERS, &first, 1);
+	core_expect(rig->core, core_release_tag(rig->core, rig->session, rig->unit, "eager", NULL, 0),
+	            ZEROD_E_NOT_HELD);
+	/* the other rank does not hold it either */
+	core_expect(rig->core, core_release(rig->core, rig->team.session[1], rig->unit), ZEROD_E_NOT_HELD);
+	after = core_usage(rig->core);
+	core_rows(rig->core, ZD_TABLE_BUFFERS, &second, 1);
+	assert_memory_equal(&before, &after, sizeof(before));
+	assert_int_equal(second.holders[0].uses, first.holders[0].uses);
+	assert_string_equal(second.state, first.state);
+	release_ok(rig, "plan");
+	core_expect(rig->core, core_release(rig->core, rig->session, rig->unit), ZEROD_E_NOT_HELD);
+	assert_int_equal(gathered_bytes(rig), 0);
+}
+
+/* ---- When the bytes may be used again ------------------------------------------------------------------------------------------ */
+
+static void test_block_is_not_reused_before_the_slowest_stream(void **state)
+{
+	static const struct zd_fence streams[] = {{5, 100}, {6, 7}};
+	struct rig *rig = *state;
+	struct core_row row;
+	struct zd_location held = gather_ok(rig, "plan");
+	core_expect(rig->core, core_release_tag(rig->core, rig->session, rig->unit, "plan", streams, 2), 0);
+	/* uncharged at once, not free */
+	assert_int_equal(gathered_bytes(rig), 0);
+	assert_int_equal(core_quarantine(rig->core, 0), UNIT_BYTES);
+	core_rows(rig->core, ZD_TABLE_BUFFERS, &row, 1);
+	assert_string_equal(row.state, "QUARANTINED");
+	assert_string_equal(row.waits[0], "1 releases' streams");
+	assert_int_equal(row.row.u.buffer.nholders, 0);
+	core_pass(rig->core, rig->session, 5, 100);
+	assert_int_equal(core_quarantine(rig->core, 0), UNIT_BYTES);
+	struct zd_location other = gather_ok(rig, "plan");
+	assert_false(same(held, other));
+	core_pass(rig->core, rig->session, 6, 8);
+	assert_int_equal(core_quarantine(rig->core, 0), 0);
+	release_ok(rig, "plan");
+	struct zd_location again = gather_ok(rig, "plan");
+	assert_true(same(held, again) || same(other, again));
+}
+
+static void test_every_release_of_a_lease_brings_its_streams(void **state)
+{
+	struct rig *rig = *state;
+	core_expect(rig->core, core_gather_tag(rig->core, rig->session, rig->unit, "plan", 2), 0);
+	gather_ok(rig, "eager");
+	core_expect(rig->core,
+	            core_release_tag(rig->core, rig->session, rig->unit, "plan", &(struct zd_fence){1, 9}, 1),
+	            0);
+	core_expect(
+	        rig->core,
+	        core_release_tag(rig->core, rig->session, rig->unit, "eager", &(struct zd_fence){2, 9}, 1),
+	        0);
+	release_ok(rig, "plan");
+	assert_int_equal(gathered_bytes(rig), 0);
+	core_pass(rig->core, rig->session, 2, 9);
+	assert_int_equal(core_quarantine(rig->core, 0), UNIT_BYTES);
+	core_pass(rig->core, rig->session, 1, 9);
+	assert_int_equal(core_quarantine(rig->core, 0), 0);
+}
+
+static void test_block_is_not_reused_while_a_transfer_writes_it(void **state)
+{
+	struct rig *rig = *state;
+	struct core_row row;
+	core_hold(rig->core, ZD_CMD_COPY);
+	struct zd_location held = gather_ok(rig, "plan");
+	core_expect(rig->core,
+	            core_release_tag(rig->core, rig->session, rig->unit, "plan", &(struct zd_fence){1, 1}, 1),
+	            0);
+	core_rows(rig->core, ZD_TABLE_BUFFERS, &row, 1);
+	assert_string_equal(row.waits[0], "2 transfers, 1 releases' streams");
+	assert_int_equal(gathered_bytes(rig), 0);
+	/* gathered again meanwhile: another block, another transfer */
+	assert_false(same(held, gather_ok(rig, "plan")));
+	core_pass(rig->core, rig->session, 1, 1);
+	assert_int_equal(core_quarantine(rig->core, 0), UNIT_BYTES);
+	core_unhold(rig->core, ZD_CMD_COPY);
+	assert_int_equal(core_quarantine(rig->core, 0), 0);
+}
+
+static void test_fences_compare_cyclically(void **state)
+{
+	struct rig *rig = *state;
+	gather_ok(rig, "plan");
+	core_pass(rig->core, rig->session, 3, 5);
+	core_expect(rig->core,
+	            core_release_tag(rig->core, rig->session, rig->unit, "plan", &(struct zd_fence){3, 5}, 1),
+	            0);
+	assert_int_equal(core_count(rig->core, ZD_CMD_WATCH), 0);
+	assert_int_equal(core_quarantine(rig->core, 0), 0);
+	gather_ok(rig, "plan");
+	core_expect(rig->core,
+	            core_release_tag(rig->core, rig->session, rig->unit, "plan",
+	                             &(struct zd_fence){3, INT64_MAX - 1}, 1),
+	            0);
+	assert_int_equal(core_quarantine(rig->core, 0), UNIT_BYTES);
+	core_pass(rig->core, rig->session, 3, (uint64_t)ZD_FENCE_ABORTED);
+	assert_int_equal(core_quarantine(rig->core, 0), 0);
+}
+
+/* ---- Pipelined releases --------------------------------------------------------------------------------------------------------- */
+
+static void test_release_waits_for_its_own_gather(void **state)
+{
+	struct rig *rig = *state;
+	core_team_publish_rank(&rig->team, rig->unit, 0);
+	uint64_t gather = core_gather(rig->core, rig->session, rig->unit);
+	uint64_t release = core_release(rig->core, rig->session, rig->unit);
+	core_expect_waits(rig->core, gather, "rank 1 to publish version 2");
+	core_expect_waits(rig->core, release, "release: its own gather of unit 'w' on rank 0");
+	core_expect(rig->core, core_release_tag(rig->core, rig->session, rig->unit, "eager", NULL, 0),
+	            ZEROD_E_NOT_HELD);
+	core_team_publish_rank(&rig->team, rig->unit, 1);
+	core_expect(rig->core, gather, 0);
+	assert_true(core_expect(rig->core, release, 0)->u.release.lease_ended);
+	assert_int_equal(gathered_bytes(rig), 0);
+}
+
+static void test_release_of_a_gather_that_fails(void **state)
+{
+	struct rig *rig = *state;
+	struct zd_args args = {.kind = ZD_REQ_GATHER, .u.gather = {.unit = rig->unit, .tag = CORE_TAG}};
+	struct zd_args late = {.kind = ZD_REQ_RELEASE, .u.release = {.unit = rig->unit, .tag = CORE_TAG}};
+	core_team_publish_rank(&rig->team, rig->unit, 0);
+	uint64_t gather = core_send_until(rig->core, rig->session, 5, &args);
+	uint64_t first = core_send_until(rig->core, rig->session, 3, &late);
+	uint64_t second = core_release(rig->core, rig->session, rig->unit);
+	core_tick(rig->core, 3);
+	core_expect_error(rig->core, first, ZEROD_E_DEADLINE, "its own gather of unit 'w'");
+	core_tick(rig->core, 5);
+	core_expect_error(rig->core, gather, ZEROD_E_DEADLINE,
+	                  "gather: waited 0 ms for rank 1 to publish version 2 of unit 'w' (has 1)");
+	core_expect(rig->core, second, ZEROD_E_NOT_HELD);
+	/* no effect is left: nobody uses the unit */
+	core_expect(rig->core, core_simple(rig->core, rig->session, ZD_REQ_UNIT_UNREGISTER, rig->unit), 0);
+}
+
+/* ---- Versions ------------------------------------------------------------------------------------------------------------------------ */
+
+static void test_versions(void **state)
+{
+	struct rig *rig = *state;
+	struct core_driver *core = rig->core;
+	uint64_t future = core_gather_version(core, rig->session, rig->unit, 2);
+	core_expect_waits(core, future, "rank 0 to publish version 2 of unit 'w' (has 1)");
+	core_team_check(&rig->team,
+	                core_expect(core, core_gather_version(core, rig->session, rig->unit, 1), 0), 1);
+	/* the copy of version 1 is there as long as it is held, whatever has become of the shards */
+	core_team_publish_rank(&rig->team, rig->unit, 1);
+	core_expect(core, core_gather_version(core, rig->session, rig->unit, 1), 0);
+	core_expect_error(core, core_gather_version(core, rig->team.session[1], rig->unit, 1),
+	                  ZEROD_E_STALE_VERSION,
+	                  "version 1 of unit 'w' is no longer held: rank 1 has version 2");
+	core_expect(core, core_release(core, rig->session, rig->unit), 0);
+	core_expect(core, core_release(core, rig->session, rig->unit), 0);
+	core_expect(core, core_gather_version(core, rig->session, rig->unit, 1), ZEROD_E_STALE_VERSION);
+	core_team_publish_rank(&rig->team, rig->unit, 0);
+	core_team_check(&rig->team, core_expect(core, future, 0), 2);
+}
+
+static void test_version_under_update_is_stale(void **state)
+{
+	struct rig *rig = *state;
+	struct core_driver *core = rig->core;
+	core_hold(core, ZD_CMD_COPY);
+	core_expect(core, core_gather(core, rig->team.session[1], rig->unit), 0);
+	core_expect(core, core_release(core, rig->team.session[1], rig->unit), 0);
+	uint64_t update = core_update(core, rig->session, rig->unit);
+	/* not written yet, so it might come true */
+	uint64_t gather = core_gather_version(core, rig->session, rig->unit, 1);
+	core_expect_waits(core, gather, "rank 0 to publish version 1 of unit 'w' (has 1)");
+	core_unhold(core, ZD_CMD_COPY);
+	core_expect(core, update, 0);
+	core_expect_error(core, gather, ZEROD_E_STALE_VERSION, "rank 0 writes over version 1");
+}
+
+static void test_newest_version_is_the_default(void **state)
+{
+	struct rig *rig = *state;
+	struct core_driver *core = rig->core;
+	uint64_t fresh = core_team_register(&rig->team, &(struct core_unit){.name = "new", .numel = 64});
+	uint64_t gather = core_gather(core, rig->session, fresh);
+	core_expect_waits(core, gather, "rank 0 to publish version 1 of unit 'new' (has 0)");
+	core_team_publish(&rig->team, fresh);
+	core_expect(core, gather, 0);
+	/* another rank is ahead: its version is waited for */
+	core_team_publish_rank(&rig->team, rig->unit, 1);
+	uint64_t ahead = core_gather(core, rig->session, rig->unit);
+	core_expect_waits(core, ahead, "rank 0 to publish version 2 of unit 'w' (has 1)");
+	core_team_publish_rank(&rig->team, rig->unit, 0);
+	core_team_check(&rig->team, core_expect(core, ahead, 0), 2);
+}
+
+/* ---- Prefetch ---------------------------------------------------------------------------------------------------------------------------- */
+
+static void test_prefetch_is_joined(void **state)
+{
+	struct rig *rig = *state;
+	struct core_row row;
+	core_hold(rig->core, ZD_CMD_COPY);
+	const struct zd_reply *reply = core_expect(rig->core,
+	                                           core_prefetch(rig->core, rig->session, rig->unit), 0);
+	assert_int_equal(reply->u.gather.buffer.segment, 0);
+	assert_int_equal(reply->u.gather.nfences, 0);
+	core_rows(rig->core, ZD_TABLE_BUFFERS, &row, 1);
+	assert_true(row.row.u.buffer.prefetched);
+	assert_int_equal(row.row.u.buffer.nholders, 0);
+	core_expect(rig->core, core_prefetch(rig->core, rig->session, rig->unit), 0); /* again: harmless */
+	core_expect(rig->core, core_release(rig->core, rig->session, rig->unit), ZEROD_E_NOT_HELD);
+	const struct zd_reply *gather = core_expect(rig->core,
+	                                            core_gather(rig->core, rig->session, rig->unit), 0);
+	assert_int_equal(core_count(rig->core, ZD_CMD_COPY), 2);
+	core_rows(rig->core, ZD_TABLE_BUFFERS, &row, 1);
+	assert_false(row.row.u.buffer.prefetched);
+	core_unhold(rig->core, ZD_CMD_COPY);
+	core_team_check(&rig->team, gather, 1);
+	release_ok(rig, CORE_TAG);
+	assert_int_equal(gathered_bytes(rig), 0);
+}
+
+static void test_prefetch_of_a_former_version_is_not_joined(void **state)
+{
+	struct rig *rig = *state;
+	core_expect(rig->core, core_prefetch(rig->core, rig->session, rig->unit), 0);
+	core_team_publish_rank(&rig->team, rig->unit, 1); /* keeps rank 0's copy, which is stale for it too */
+	core_expect(rig->core, core_update(rig->core, rig->session, rig->unit), 0);
+	uint64_t gather = core_gather_version(rig->core, rig->session, rig->unit, 2);
+	core_team_write(&rig->team, rig->unit, 0);
+	core_expect(rig->core, core_publish(rig->core, rig->session, rig->unit), 0);
+	core_team_check(&rig->team, core_expect(rig->core, gather, 0), 2);
+	assert_int_equal(gathered_bytes(rig), UNIT_BYTES);
+}
+
+/* ---- Own slices copied by the client ---------------------------------------------------------------------------------------------------- */
+
+static int setup_client_copies(void **state)
+{
+	struct core_options options = {.client_copies_own_slice = true};
+	struct rig *rig = zd_calloc(1, sizeof(*rig));
+	rig->core = core_new(&options);
+	core_team_new(&rig->team, rig->core, "job", 2, false);
+	rig->session = rig->team.session[0];
+	rig->unit = core_team_unit(&rig->team, "w", UNIT_BYTES);
+	*state = rig;
+	return 0;
+}
+
+static void test_client_copies_its_own_slice(void **state)
+{
+	struct rig *rig = *state;
+	struct core_driver *core = rig->core;
+	const struct zd_reply *reply = core_expect(core, core_gather(core, rig->session, rig->unit), 0);
+	assert_int_equal(core_count(core, ZD_CMD_COPY), 1);
+	assert_int_equal(reply->u.gather.nfences, 1);
+	assert_int_equal(reply->u.gather.fences[0].timeline, 1);
+	assert_int_equal(reply->u.gather.own_shard.bytes, UNIT_BYTES / 2);
+	memcpy(core_bytes(core, reply->u.gather.buffer), core_bytes(core, reply->u.gather.own_shard),
+	       UNIT_BYTES / 2);
+	core_team_check(&rig->team, reply, 1);
+	/* who joins while the shard is written finds the slice copied, and must not copy it again */
+	core_expect(core, core_update(core, rig->session, rig->unit), 0);
+	reply = core_expect(core, core_gather_version(core, rig->session, rig->unit, 1), 0);
+	assert_int_equal(reply->u.gather.own_shard.segment, 0);
+	core_team_check(&rig->team, reply, 1);
+}
+
+static void test_prefetch_without_its_own_slice_is_too_late(void **state)
+{
+	struct rig *rig = *state;
+	struct core_driver *core = rig->core;
+	core_expect(core, core_prefetch(core, rig->session, rig->unit), 0);
+	core_expect(core, core_update(core, rig->session, rig->unit), 0);
+	core_expect(core, core_gather_version(core, rig->session, rig->unit, 1), ZEROD_E_STALE_VERSION);
+	uint64_t gather = core_gather(core, rig->session, rig->unit);
+	core_expect_waits(core, gather, "rank 0 to publish version 2");
+	core_expect(core, core_publish(core, rig->session, rig->unit), 0);
+	core_team_publish_rank(&rig->team, rig->unit, 1);
+	const struct zd_reply *reply = core_expect(core, gather, 0);
+	assert_int_equal(reply->u.gather.version, 2);
+	assert_int_not_equal(reply->u.gather.own_shard.segment, 0);
+}
+
+static void test_world_of_one_needs_no_transfer(void **state)
+{
+	struct rig *rig = *state;
+	struct core_driver *core = rig->core;
+	uint64_t session = core_open(core, CORE_ALICE);
+	struct core_row row;
+	uint64_t join = core_join(core, session, &(struct core_join){.group = "one", .world_size = 1});
+	uint64_t group = core_expect(core, join, 0)->u.group_join.group;
+	uint64_t request = core_register(core, session, group, &(struct core_unit){.name = "x", .numel = 64});
+	uint64_t unit = core_expect(core, request, 0)->u.unit_register.unit;
+	core_expect(core, core_update(core, session, unit), 0);
+	core_expect(core, core_publish(core, session, unit), 0);
+	core_hold(core, ZD_CMD_COPY);
+	const struct zd_reply *reply = core_expect(core, core_gather(core, session, unit), 0);
+	assert_int_equal(reply->u.gather.nfences, 0);
+	core_rows(core, ZD_TABLE_BUFFERS, &row, 1);
+	assert_string_equal(row.state, "AVAILABLE");
+	core_expect(core, core_release(core, session, unit), 0);
+	assert_int_equal(core_rows(core, ZD_TABLE_BUFFERS, &row, 1), 0);
+}
+
+int main(void)
+{
+#define TEST(test)        cmocka_unit_test_setup_teardown(test, setup, teardown)
+#define TEST_COPIES(test) cmocka_unit_test_setup_teardown(test, setup_client_copies, teardown)
+	const struct CMUnitTest tests[] = {
+	        TEST(test_gather_is_inflight_then_available),
+	        cmocka_unit_test(test_several_ranks_of_a_device_share_its_fence),
+	        TEST(test_second_gather_joins),
+	        TEST(test_ranks_have_copies_of_their_own),
+	        TEST(test_bad_arguments),
+	        TEST(test_uses_are_counted_down),
+	        TEST(test_tags_keep_holders_apart),
+	        TEST(test_not_held_changes_nothing),
+	        TEST(test_block_is_not_reused_before_the_slowest_stream),
+	        TEST(test_every_release_of_a_lease_brings_its_streams),
+	        TEST(test_block_is_not_reused_while_a_transfer_writes_it),
+	        TEST(test_fences_compare_cyclically),
+	        TEST(test_release_waits_for_its_own_gather),
+	        TEST(test_release_of_a_gather_that_fails),
+	        TEST(test_versions),
+	        TEST(test_version_under_update_is_stale),
+	        TEST(test_newest_version_is_the_default),
+	        TEST(test_prefetch_is_joined),
+	        TEST(test_prefetch_of_a_former_version_is_not_joined),
+	        TEST_COPIES(test_client_copies_its_own_slice),
+	        TEST_COPIES(test_prefetch_without_its_own_slice_is_too_late),
+	        TEST_COPIES(test_world_of_one_needs_no_transfer),
+	};
+	return cmocka_run_group_tests_name("core/gather", tests, NULL, NULL);
+}

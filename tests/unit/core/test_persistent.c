@@ -1,0 +1,358 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Persistent units and slots: gathered copies whose place in memory matters.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+#include <cmocka.h>
+
+#include "base/mem.h"
+#include "tests/support/core_driver.h"
+
+#define UNIT_BYTES 512u
+
+struct rig {
+	struct core_driver *core;
+	struct core_team team;
+	uint64_t session; /* rank 0's */
+	uint64_t unit;    /* of two ranks, at version 1 */
+};
+
+static int setup(void **state)
+{
+	struct rig *rig = zd_calloc(1, sizeof(*rig));
+	rig->core = core_new(NULL);
+	core_team_new(&rig->team, rig->core, "job", 2, false);
+	rig->session = rig->team.session[0];
+	rig->unit = core_team_unit(&rig->team, "w", UNIT_BYTES);
+	*state = rig;
+	return 0;
+}
+
+static int teardown(void **state)
+{
+	struct rig *rig = *state;
+	core_end(rig->core);
+	free(rig);
+	return 0;
+}
+
+static const struct zd_reply *gather_ok(struct rig *rig, uint64_t unit)
+{
+	return core_expect(rig->core, core_gather(rig->core, rig->session, unit), 0);
+}
+
+static void release_ok(struct rig *rig, uint64_t unit)
+{
+	core_expect(rig->core, core_release(rig->core, rig->session, unit), 0);
+}
+
+static void release_after(struct rig *rig, uint64_t unit, uint32_t timeline, uint64_t value)
+{
+	const struct zd_fence fence = {timeline, value};
+	core_expect(rig->core, core_release_tag(rig->core, rig->session, unit, CORE_TAG, &fence, 1), 0);
+}
+
+static void set_persistent(struct rig *rig, bool persistent)
+{
+	core_expect(rig->core, core_set_persistent(rig->core, rig->session, rig->unit, persistent), 0);
+}
+
+static uint64_t gathered_bytes(struct rig *rig)
+{
+	return core_usage(rig->core).gathered_bytes;
+}
+
+static void expect_same(struct zd_location a, struct zd_location b)
+{
+	assert_int_equal(a.segment, b.segment);
+	assert_int_equal(a.offset, b.offset);
+	assert_int_equal(a.bytes, b.bytes);
+}
+
+/* ---- Persistent units ---------------------------------------------------------------------------------------------- */
+
+static void test_persistent_copy_keeps_its_place_over_steps(void **state)
+{
+	struct rig *rig = *state;
+	struct zd_location first = {0};
+	set_persistent(rig, true);
+	for (uint64_t step = 1; step <= 10; step++) {
+		const struct zd_reply *reply = gather_ok(rig, rig->unit);
+		core_team_check(&rig->team, reply, step);
+		if (step == 1)
+			first = reply->u.gather.buffer;
+		expect_same(reply->u.gather.buffer, first);
+		release_ok(rig, rig->unit);
+		assert_int_equal(gathered_bytes(rig), UNIT_BYTES);
+		core_team_publish(&rig->team, rig->unit);
+	}
+	assert_int_equal(core_count(rig->core, ZD_CMD_COPY), 2 * 10);
+}
+
+static void test_persistent_copy_is_gathered_without_a_transfer(void **state)
+{
+	struct rig *rig = *state;
+	struct core_row row;
+	uint64_t unit = core_team_register(
+	        &rig->team, &(struct core_unit){.name = "norm", .numel = 64, .persistent = true});
+	core_team_publish(&rig->team, unit);
+	gather_ok(rig, unit);
+	release_ok(rig, unit);
+	gather_ok(rig, unit);
+	assert_int_equal(core_count(rig->core, ZD_CMD_COPY), 2);
+	release_ok(rig, unit);
+	core_expect(rig->core, core_release(rig->core, rig->session, unit), ZEROD_E_NOT_HELD);
+	assert_int_equal(core_rows(rig->core, ZD_TABLE_BUFFERS, &row, 1), 1);
+	assert_true(row.row.u.buffer.persistent);
+	assert_int_equal(row.row.u.buffer.nholders, 0);
+	/* a prefetch has nothing to do */
+	core_expect(rig->core, core_prefetch(rig->core, rig->session, unit), 0);
+	assert_int_equal(core_count(rig->core, ZD_CMD_COPY), 2);
+}
+
+static void test_persistence_is_toggled_at_any_time(void **state)
+{
+	struct rig *rig = *state;
+	/* on while held */
+	gather_ok(rig, rig->unit);
+	set_persistent(rig, true);
+	release_ok(rig, rig->unit);
+	assert_int_equal(gathered_bytes(rig), UNIT_BYTES);
+	/* off while held: freed by the last release */
+	gather_ok(rig, rig->unit);
+	gather_ok(rig, rig->unit);
+	set_persistent(rig, false);
+	release_ok(rig, rig->unit);
+	assert_int_equal(gathered_bytes(rig), UNIT_BYTES);
+	release_ok(rig, rig->unit);
+	assert_int_equal(gathered_bytes(rig), 0);
+	/* off while nobody holds it: no release would come */
+	set_persistent(rig, true);
+	gather_ok(rig, rig->unit);
+	release_ok(rig, rig->unit);
+	set_persistent(rig, false);
+	assert_int_equal(gathered_bytes(rig), 0);
+	/* which is no reason to give up what was prefetched */
+	core_expect(rig->core, core_prefetch(rig->core, rig->session, rig->unit), 0);
+	set_persistent(rig, false);
+	assert_int_equal(gathered_bytes(rig), UNIT_BYTES);
+	core_expect(rig->core, core_set_persistent(rig->core, rig->session, 9999, true), ZEROD_E_NOT_FOUND);
+}
+
+static void test_persistence_is_each_ranks_own(void **state)
+{
+	struct rig *rig = *state;
+	set_persistent(rig, true);
+	core_expect(rig->core, core_gather(rig->core, rig->team.session[1], rig->unit), 0);
+	core_expect(rig->core, core_release(rig->core, rig->team.session[1], rig->unit), 0);
+	assert_int_equal(gathered_bytes(rig), 0);
+}
+
+/* A refresh writes into the copy, so it waits for its holders, their streams and the former transfer. */
+static void test_refresh_waits_for_all_use_of_the_former_version(void **state)
+{
+	struct rig *rig = *state;
+	struct core_driver *core = rig->core;
+	struct zd_args force = {.kind = ZD_REQ_PUBLISH,
+	                        .u.publish = {.nunits = 1, .units = &rig->unit, .force = true}};
+	set_persistent(rig, true);
+	const struct zd_reply *old = gather_ok(rig, rig->unit);
+	core_expect(core, core_update(core, rig->session, rig->unit), 0);
+	core_team_write(&rig->team, rig->unit, 0);
+	core_call(core, rig->session, &force, 0);
+	core_team_publish_rank(&rig->team, rig->unit, 1);
+	uint64_t fresh = core_gather_tag(core, rig->session, rig->unit, "next", 1);
+	core_expect_waits(core, fresh, "leases on version 1 of unit 'w'");
+	core_team_check(&rig->team, old, 1);
+	release_after(rig, rig->unit, 4, 2);
+	core_expect_waits(core, fresh, "work on version 1 of unit 'w'");
+	core_team_check(&rig->team, old, 1);
+	core_pass(core, rig->session, 4, 2);
+	const struct zd_reply *reply = core_expect(core, fresh, 0);
+	expect_same(reply->u.gather.buffer, old->u.gather.buffer);
+	core_team_check(&rig->team, reply, 2);
+}
+
+static void test_refresh_waits_for_the_former_transfer(void **state)
+{
+	struct rig *rig = *state;
+	struct core_driver *core = rig->core;
+	set_persistent(rig, true);
+	core_expect(core, core_update(core, rig->session, rig->unit), 0);
+	core_expect(core, core_publish(core, rig->session, rig->unit), 0);
+	core_expect(core, core_update(core, rig->team.session[1], rig->unit), 0);
+	core_expect(core, core_publish(core, rig->team.session[1], rig->unit), 0);
+	core_hold(core, ZD_CMD_COPY);
+	gather_ok(rig, rig->unit);
+	release_ok(rig, rig->unit);
+	core_run_one(core, ZD_CMD_COPY); /* rank 0's; rank 1's is still under way */
+	core_team_publish_rank(&rig->team, rig->unit, 0);
+	uint64_t fresh = core_gather(core, rig->session, rig->unit);
+	core_expect_waits(core, fresh, "rank 1 to publish version 3");
+	uint64_t update = core_update(core, rig->team.session[1], rig->unit);
+	core_expect_waits(core, update, "1 transfers that read the shard of rank 1");
+	core_unhold(core, ZD_CMD_COPY);
+	core_expect(core, update, 0);
+	core_team_write(&rig->team, rig->unit, 1);
+	core_expect(core, core_publish(core, rig->team.session[1], rig->unit), 0);
+	core_team_check(&rig->team, core_expect(core, fresh, 0), 3);
+}
+
+static void test_prefetch_refreshes_a_persistent_copy(void **state)
+{
+	struct rig *rig = *state;
+	set_persistent(rig, true);
+	struct zd_location place = gather_ok(rig, rig->unit)->u.gather.buffer;
+	release_ok(rig, rig->unit);
+	core_team_publish(&rig->team, rig->unit);
+	core_expect(rig->core, core_prefetch(rig->core, rig->session, rig->unit), 0);
+	assert_int_equal(core_count(rig->core, ZD_CMD_COPY), 4);
+	const struct zd_reply *reply = gather_ok(rig, rig->unit);
+	assert_int_equal(core_count(rig->core, ZD_CMD_COPY), 4);
+	expect_same(reply->u.gather.buffer, place);
+	core_team_check(&rig->team, reply, 2);
+}
+
+/* ---- Slots ------------------------------------------------------------------------------------------------------------- */
+
+static void test_slot_has_one_address(void **state)
+{
+	struct rig *rig = *state;
+	uint64_t even = core_team_slot_unit(&rig->team, "even", UNIT_BYTES, 1);
+	uint64_t odd = core_team_slot_unit(&rig->team, "odd", 2 * UNIT_BYTES, 1);
+	struct zd_location first = gather_ok(rig, even)->u.gather.buffer;
+	release_ok(rig, even);
+	for (uint64_t step = 1; step <= 10; step++) {
+		uint64_t unit = step % 2 ? odd : even;
+		/* something else takes a place of its own in between */
+		gather_ok(rig, rig->unit);
+		const struct zd_reply *reply = gather_ok(rig, unit);
+		assert_int_equal(reply->u.gather.buffer.segment, first.segment);
+		assert_int_equal(reply->u.gather.buffer.offset, first.offset);
+		assert_int_equal(reply->u.gather.buffer.bytes, unit == odd ? 2 * UNIT_BYTES : UNIT_BYTES);
+		core_team_check(&rig->team, reply, unit == odd ? (step + 1) / 2 : step / 2);
+		/* charged is what the unit needs, not what the slot has */
+		assert_int_equal(gathered_bytes(rig), reply->u.gather.buffer.bytes + UNIT_BYTES);
+		release_ok(rig, unit);
+		release_ok(rig, rig->unit);
+		assert_int_equal(gathered_bytes(rig), 0);
+		core_team_publish(&rig->team, unit);
+	}
+}
+
+static void test_slot_waits_for_its_former_unit(void **state)
+{
+	struct rig *rig = *state;
+	uint64_t a = core_team_slot_unit(&rig->team, "a", UNIT_BYTES, 2);
+	uint64_t b = core_team_slot_unit(&rig->team, "b", UNIT_BYTES, 2);
+	struct zd_location place = gather_ok(rig, a)->u.gather.buffer;
+	release_after(rig, a, 3, 1);
+	assert_int_equal(gathered_bytes(rig), 0);
+	uint64_t next = core_gather(rig->core, rig->session, b);
+	core_expect_waits(rig->core, next, "gather: slot 2, which unit 'a' leaves");
+	/* its own next gather waits just so */
+	uint64_t again = core_gather(rig->core, rig->session, a);
+	core_expect_waits(rig->core, again, "slot 2, which unit 'a' leaves");
+	core_pass(rig->core, rig->session, 3, 1);
+	expect_same(core_expect(rig->core, next, 0)->u.gather.buffer, place);
+	core_expect(rig->core, again, ZEROD_E_SLOT_CONFLICT);
+}
+
+static void test_two_units_of_a_slot_at_once_conflict(void **state)
+{
+	struct rig *rig = *state;
+	uint64_t a = core_team_slot_unit(&rig->team, "a", UNIT_BYTES, 2);
+	uint64_t b = core_team_slot_unit(&rig->team, "b", UNIT_BYTES, 2);
+	gather_ok(rig, a);
+	core_expect_error(rig->core, core_gather(rig->core, rig->session, b), ZEROD_E_SLOT_CONFLICT,
+	                  "slot 2 holds unit 'a', which rank 0 has not released");
+	/* each rank has a slot of its own */
+	core_expect(rig->core, core_gather(rig->core, rig->team.session[1], b), 0);
+	core_expect(rig->core, core_set_persistent(rig->core, rig->session, a, true), 0);
+	release_ok(rig, a);
+	core_expect_error(rig->core, core_gather(rig->core, rig->session, b), ZEROD_E_SLOT_CONFLICT,
+	                  "slot 2 holds unit 'a', which rank 0 keeps persistent");
+	core_expect(rig->core, core_set_persistent(rig->core, rig->session, a, false), 0);
+	gather_ok(rig, b);
+}
+
+static void test_prefetch_and_slots(void **state)
+{
+	struct rig *rig = *state;
+	uint64_t a = core_team_slot_unit(&rig->team, "a", UNIT_BYTES, 2);
+	uint64_t b = core_team_slot_unit(&rig->team, "b", UNIT_BYTES, 2);
+	gather_ok(rig, a);
+	uint64_t prefetch = core_prefetch(rig->core, rig->session, b); /* no conflict: it has time */
+	core_expect_waits(rig->core, prefetch, "slot 2, which unit 'a' leaves");
+	release_ok(rig, a);
+	core_expect(rig->core, prefetch, 0);
+	/* what was prefetched gives way, when its transfer is over */
+	core_hold(rig->core, ZD_CMD_COPY);
+	gather_ok(rig, b);
+	release_ok(rig, b);
+	core_expect(rig->core, core_prefetch(rig->core, rig->session, b), 0);
+	uint64_t demand = core_gather(rig->core, rig->session, a);
+	core_expect_waits(rig->core, demand, "slot 2, which unit 'b' leaves");
+	core_unhold(rig->core, ZD_CMD_COPY);
+	core_team_check(&rig->team, core_expect(rig->core, demand, 0), 1);
+}
+
+static void test_slot_does_not_grow_once_it_was_used(void **state)
+{
+	struct rig *rig = *state;
+	struct core_unit large = {.name = "large", .numel = 2 * UNIT_BYTES / 4, .slot = 7};
+	struct core_unit larger = {.name = "larger", .numel = 3 * UNIT_BYTES / 4, .slot = 7};
+	core_team_slot_unit(&rig->team, "small", UNIT_BYTES, 7);
+	uint64_t unit = core_team_register(&rig->team, &large);
+	core_team_publish(&rig->team, unit);
+	gather_ok(rig, unit);
+	core_expect_error(rig->core, core_register(rig->core, rig->session, rig->team.group, &larger),
+	                  ZEROD_E_INVALID,
+	                  "unit 'larger' needs 1536 bytes; slot 7 has 1024 and was gathered into already");
+	larger.numel = UNIT_BYTES / 4;
+	core_team_register(&rig->team, &larger);
+}
+
+/* The rank goes while streams still use its slot: the block stays until they are through. */
+static void test_slot_outlives_its_rank_while_in_use(void **state)
+{
+	struct rig *rig = *state;
+	uint64_t a = core_team_slot_unit(&rig->team, "a", UNIT_BYTES, 2);
+	uint64_t b = core_team_slot_unit(&rig->team, "b", UNIT_BYTES, 3);
+	gather_ok(rig, b); /* a second slot, which is idle when the rank goes */
+	release_ok(rig, b);
+	core_hold(rig->core, ZD_CMD_COPY);
+	gather_ok(rig, a);
+	core_close(rig->core, rig->session);
+	assert_int_equal(gathered_bytes(rig), 0);
+	assert_int_equal(core_usage(rig->core).shard_bytes, 3 * UNIT_BYTES / 2);
+	core_unhold(rig->core, ZD_CMD_COPY);
+	core_close(rig->core, rig->team.session[1]);
+	assert_int_equal(core_rows(rig->core, ZD_TABLE_JOBS, NULL, 0), 0);
+}
+
+int main(void)
+{
+#define TEST(test) cmocka_unit_test_setup_teardown(test, setup, teardown)
+	const struct CMUnitTest tests[] = {
+	        TEST(test_persistent_copy_keeps_its_place_over_steps),
+	        TEST(test_persistent_copy_is_gathered_without_a_transfer),
+	        TEST(test_persistence_is_toggled_at_any_time),
+	        TEST(test_persistence_is_each_ranks_own),
+	        TEST(test_refresh_waits_for_all_use_of_the_former_version),
+	        TEST(test_refresh_waits_for_the_former_transfer),
+	        TEST(test_prefetch_refreshes_a_persistent_copy),
+	        TEST(test_slot_has_one_address),
+	        TEST(test_slot_waits_for_its_former_unit),
+	        TEST(test_two_units_of_a_slot_at_once_conflict),
+	        TEST(test_prefetch_and_slots),
+	        TEST(test_slot_does_not_grow_once_it_was_used),
+	        TEST(test_slot_outlives_its_rank_while_in_use),
+	};
+	return cmocka_run_group_tests_name("core/persistent", tests, NULL, NULL);
+}

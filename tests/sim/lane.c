@@ -14,7 +14,7 @@
 #include "base/mem.h"
 #include "sim.h"
 
-static struct zd_sim_segment *segment_find(struct zd_sim_world *world, uint32_t id)
+struct zd_sim_segment *zd_sim_segment_find(struct zd_sim_world *world, uint32_t id)
 {
 	for (uint32_t i = 0; i < world->nsegments; i++) {
 		if (world->segments[i].id == id)
@@ -25,7 +25,7 @@ static struct zd_sim_segment *segment_find(struct zd_sim_world *world, uint32_t 
 
 uint8_t *zd_sim_memory(struct zd_sim_world *world, const struct zd_location *at, const char *what)
 {
-	struct zd_sim_segment *segment = segment_find(world, at->segment);
+	struct zd_sim_segment *segment = zd_sim_segment_find(world, at->segment);
 
 	if (!segment || !segment->data)
 		zd_sim_fail(world, "%s: segment %u is not there", what, at->segment);
@@ -48,104 +48,7 @@ static uint64_t segment_sum(const struct zd_sim_world *world, uint32_t device)
 	return sum;
 }
 
-/* ---- Commands come in ------------------------------------------------------------------------------------------ */
-
-static bool names_segment(const struct zd_sim_queued *queued, uint32_t id)
-{
-	const struct zd_command *command = &queued->command;
-
-	switch (command->kind) {
-	case ZD_CMD_COPY:
-		return command->u.copy.src.segment == id || command->u.copy.dst.segment == id;
-	case ZD_CMD_FILL:
-		return command->u.fill.segment == id;
-	case ZD_CMD_REDUCE:
-		for (uint32_t i = 0; i < command->u.reduce.ninputs; i++) {
-			if (queued->inputs[i].segment == id)
-				return true;
-		}
-		return command->u.reduce.target.segment == id;
-	default:
-		return false;
-	}
-}
-
-static void check_no_use(struct zd_sim_world *world, uint32_t segment)
-{
-	for (uint32_t d = 0; d < world->config.ndevices; d++) {
-		const struct zd_sim_lane *lane = &world->lanes[d];
-		for (uint32_t i = 0; i < lane->count; i++) {
-			if (names_segment(&lane->queue[lane->first + i], segment))
-				zd_sim_fail(world,
-				            "segment %u is destroyed while a command that uses it waits on "
-				            "device %u",
-				            segment, d);
-		}
-	}
-}
-
-static void check_device(struct zd_sim_world *world, const struct zd_location *at, uint32_t device,
-                         const char *what)
-{
-	const struct zd_sim_segment *segment = segment_find(world, at->segment);
-
-	(void)zd_sim_memory(world, at, what);
-	if (segment->device != device)
-		zd_sim_fail(world, "%s: given to device %u, the segment is on %u", what, device,
-		            segment->device);
-}
-
-static void check_reduce(struct zd_sim_world *world, const struct zd_command *command)
-{
-	const struct zd_reduce_desc *reduce = &command->u.reduce;
-
-	check_device(world, &reduce->target, command->device, "target of a reduction");
-	if (reduce->target.bytes != reduce->numel * zerod_dtype_bytes(reduce->target_dtype))
-		zd_sim_fail(world, "reduction of %llu elements into %llu bytes",
-		            (unsigned long long)reduce->numel, (unsigned long long)reduce->target.bytes);
-	if (reduce->ninputs > ZD_SIM_WORLD || (reduce->ninputs == 0 && !reduce->overwrite))
-		zd_sim_fail(world, "reduction of %u inputs", reduce->ninputs);
-	for (uint32_t i = 0; i < reduce->ninputs; i++) {
-		(void)zd_sim_memory(world, &reduce->inputs[i], "input of a reduction");
-		if (reduce->inputs[i].bytes != reduce->numel * zerod_dtype_bytes(reduce->input_dtype))
-			zd_sim_fail(world, "reduction of %llu elements from %llu bytes",
-			            (unsigned long long)reduce->numel,
-			            (unsigned long long)reduce->inputs[i].bytes);
-	}
-}
-
-/* What must be right about a command when it is given. */
-static void check_command(struct zd_sim_world *world, const struct zd_command *command)
-{
-	if (command->device >= world->config.ndevices)
-		zd_sim_fail(world, "command for device %u", command->device);
-	switch (command->kind) {
-	case ZD_CMD_SEGMENT_CREATE:
-		if (segment_find(world, command->u.segment.segment))
-			zd_sim_fail(world, "segment %u is created twice", command->u.segment.segment);
-		break;
-	case ZD_CMD_SEGMENT_DESTROY:
-		check_no_use(world, command->u.segment.segment);
-		break;
-	case ZD_CMD_COPY:
-		check_device(world, &command->u.copy.src, command->device, "source of a copy");
-		check_device(world, &command->u.copy.dst, command->u.copy.dst_device,
-		             "destination of a copy");
-		if (command->u.copy.src.bytes != command->u.copy.dst.bytes)
-			zd_sim_fail(world, "copy of %llu bytes to %llu bytes",
-			            (unsigned long long)command->u.copy.src.bytes,
-			            (unsigned long long)command->u.copy.dst.bytes);
-		break;
-	case ZD_CMD_FILL:
-		check_device(world, &command->u.fill, command->device, "fill");
-		break;
-	case ZD_CMD_REDUCE:
-		check_reduce(world, command);
-		break;
-	default:
-		break;
-	}
-}
+/* ---- Commands come in ----------------------------------------------------------------------------------- */
 
 static void watch_add(struct zd_sim_world *world, const struct zd_command *command)
 {
@@ -189,7 +92,7 @@ void zd_sim_command(void *arg, const struct zd_command *command)
 
 	if (world->verbose)
 		trace_command(world, command);
-	check_command(world, command);
+	zd_sim_command_check(world, command);
 	if (command->op)
 		world->pending_ops++;
 	if (command->kind == ZD_CMD_WATCH) {
@@ -203,9 +106,8 @@ void zd_sim_command(void *arg, const struct zd_command *command)
 	struct zd_sim_queued *queued = &lane->queue[lane->first + lane->count++];
 	queued->command = *command;
 	queued->fails = draw_fault(world, command->kind);
-	if (command->kind == ZD_CMD_REDUCE)
-		memcpy(queued->inputs, command->u.reduce.inputs,
-		       command->u.reduce.ninputs * sizeof(*command->u.reduce.inputs));
+	for (uint32_t i = 0; command->kind == ZD_CMD_REDUCE && i < command->u.reduce.ninputs; i++)
+		queued->inputs[i] = command->u.reduce.inputs[i];
 	if (command->kind == ZD_CMD_SEGMENT_CREATE) {
 		world->segments = zd_sim_grow(world->segments, world->nsegments, &world->segments_room,
 		                              sizeof(*world->segments));
@@ -289,7 +191,7 @@ static void run_part(struct zd_sim_world *world, const struct zd_command *comman
 static void run_segment(struct zd_sim_world *world, const struct zd_sim_queued *queued)
 {
 	uint32_t id = queued->command.u.segment.segment;
-	struct zd_sim_segment *segment = segment_find(world, id);
+	struct zd_sim_segment *segment = zd_sim_segment_find(world, id);
 
 	if (!segment)
 		zd_sim_fail(world, "segment %u is not there", id);

@@ -190,10 +190,11 @@ int main(int argc, char **argv)
 		sum.gathers_checked += workers[w].stats.gathers_checked;
 		sum.reductions_checked += workers[w].stats.reductions_checked;
 	}
+	runs += failures;
 	printf("%llu seeds, %llu failures, %llu requests, %llu ops, %llu gathered buffers and %llu targets "
 	       "compared\n",
-	       (unsigned long long)(runs + failures), (unsigned long long)failures,
-	       (unsigned long long)sum.requests, (unsigned long long)sum.ops,
-	       (unsigned long long)sum.gathers_checked, (unsigned long long)sum.reductions_checked);
+	       (unsigned long long)runs, (unsigned long long)failures, (unsigned long long)sum.requests,
+	       (unsigned long long)sum.ops, (unsigned long long)sum.gathers_checked,
+	       (unsigned long long)sum.reductions_checked);
 	return failures ? 1 : 0;
 }

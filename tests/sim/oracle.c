@@ -47,21 +47,24 @@ void zd_sim_gather_check(struct zd_sim_world *world, const struct zd_sim_item *i
 	world->stats.gathers_checked++;
 }
 
+/* Small numbers beside large ones, so that a sum in another order is another sum; all are exact in every dtype. */
 float zd_sim_gradient_value(uint64_t key, uint64_t inf_at, uint64_t index)
 {
+	uint32_t bits = (uint32_t)(key ^ (key >> 32)) + (uint32_t)index * 2654435761u;
+
 	if (index == inf_at)
 		return INFINITY;
-	return (float)((int)(((uint32_t)(key ^ (key >> 32)) + (uint32_t)index * 2654435761u) >> 16) % 7 - 3);
+	return ldexpf((float)((int)(bits >> 16) % 7 - 3), (int)(bits >> 8) % 25 - 14);
 }
 
-/* target = backward's sum, on top of what it holds. True: something was reduced. */
+/* target = backward's sum, on top of what it holds. True: an inf came up. */
 static bool apply_backward(const struct zd_sim_group_config *config, const struct zd_sim_gradient *gradients,
                            uint64_t numel, uint64_t padded, float *target)
 {
 	const struct zd_sim_plan *plan = &config->plan;
 	float prescale = plan->prescale == 0 ? 1 : plan->prescale;
 	float postscale = plan->op == ZEROD_MEAN ? 1.0f / (float)config->world : 1;
-	bool any = false;
+	bool any = false, overflow = false;
 
 	for (uint32_t r = 0; r < config->world; r++)
 		any = any || gradients[r].present;
@@ -80,8 +83,9 @@ static bool apply_backward(const struct zd_sim_group_config *config, const struc
 		uint8_t stored[sizeof(float)];
 		zd_sim_float_store(plan->target_dtype, stored, 0, sum);
 		target[i] = zd_sim_float_load(plan->target_dtype, stored, 0);
+		overflow = overflow || !isfinite(target[i]);
 	}
-	return true;
+	return overflow;
 }
 
 void zd_sim_expect_step(struct zd_sim_world *world, uint32_t group, uint32_t first, uint32_t last)
@@ -92,15 +96,16 @@ void zd_sim_expect_step(struct zd_sim_world *world, uint32_t group, uint32_t fir
 	model->step_first = first;
 	model->step_last = last;
 	model->norm_squared = 0;
-	model->overflow = false;
+	model->overflow = model->overflow_once = false;
 	for (uint32_t u = 0; u < config->nunits; u++) {
 		uint64_t padded = config->world * zd_sim_shard_numel(config, u);
 
 		free(model->expected[u]);
 		model->expected[u] = zd_calloc(padded, sizeof(float));
 		for (uint32_t b = first; b < last; b++)
-			(void)apply_backward(config, model->gradients[b % ZD_SIM_BACKWARDS][u],
-			                     config->units[u].numel, padded, model->expected[u]);
+			model->overflow_once |=
+			        apply_backward(config, model->gradients[b % ZD_SIM_BACKWARDS][u],
+			                       config->units[u].numel, padded, model->expected[u]);
 		for (uint64_t i = 0; i < padded; i++) {
 			float value = model->expected[u][i];
 			model->norm_squared += (double)value * (double)value;
@@ -127,9 +132,10 @@ void zd_sim_target_check(struct zd_sim_world *world, const struct zd_sim_session
 
 		if (config->units[u].frozen || !member->handles[u].id)
 			continue;
-		if ((offset + shard) * each > item->at.bytes)
+		uint64_t end = offset + shard;
+		if (end * each > item->at.bytes)
 			zd_sim_fail(world, "slice of %s/%s ends at element %llu of a target of %llu bytes",
-			            config->name, config->units[u].name, (unsigned long long)(offset + shard),
+			            config->name, config->units[u].name, (unsigned long long)end,
 			            (unsigned long long)item->at.bytes);
 		for (uint64_t i = 0; i < shard; i++) {
 			float found = zd_sim_float_load(config->plan.target_dtype, bytes, offset + i);

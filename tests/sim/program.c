@@ -154,7 +154,7 @@ static void gather_and_use(struct generator *gen, uint32_t group, uint32_t unit,
 static void forward(struct generator *gen, uint32_t group)
 {
 	const struct zd_sim_group_config *g = &gen->config->groups[group];
-	uint8_t order[ZD_SIM_UNITS];
+	uint8_t order[ZD_SIM_UNITS] = {0};
 
 	shuffle(gen, order, g->nunits);
 	for (uint32_t i = 0; i < g->nunits; i++) {
@@ -176,7 +176,7 @@ static void backward(struct generator *gen, uint32_t group, bool boundary)
 {
 	const struct zd_sim_group_config *g = &gen->config->groups[group];
 	bool reduces = g->plan.stage > 1 || boundary;
-	uint8_t order[ZD_SIM_UNITS];
+	uint8_t order[ZD_SIM_UNITS] = {0};
 
 	shuffle(gen, order, g->nunits);
 	train(gen, ZD_SIM_BACKWARD_BEGIN, group, 0, 0, boundary);
@@ -200,7 +200,7 @@ static void backward(struct generator *gen, uint32_t group, bool boundary)
 static void update(struct generator *gen, uint32_t group)
 {
 	const struct zd_sim_group_config *g = &gen->config->groups[group];
-	uint8_t order[ZD_SIM_UNITS];
+	uint8_t order[ZD_SIM_UNITS] = {0};
 
 	while (gen->nheld)
 		release_held(gen, group, gen->nheld - 1);
@@ -236,7 +236,7 @@ static void step(struct generator *gen, uint32_t group, uint32_t number)
 
 static void set_up(struct generator *gen, const struct zd_sim_job_config *job)
 {
-	uint8_t order[ZD_SIM_UNITS];
+	uint8_t order[ZD_SIM_UNITS] = {0};
 
 	push(gen, ZD_SIM_OPEN, 0, 0, 0, 0, false);
 	for (uint32_t g = job->first_group; g < job->first_group + job->ngroups; g++)

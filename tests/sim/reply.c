@@ -16,7 +16,7 @@ void zd_sim_location_seen(struct zd_sim_world *world, const struct zd_sim_sessio
 	world->seen[world->nseen++].segment = at->segment;
 }
 
-static bool same_place(const struct zd_location *a, const struct zd_location *b)
+bool zd_sim_same_place(const struct zd_location *a, const struct zd_location *b)
 {
 	return a->segment == b->segment && a->offset == b->offset && a->bytes == b->bytes;
 }
@@ -77,7 +77,7 @@ static void replied_register(struct zd_sim_world *world, struct zd_sim_session *
 	handle->target_offset_numel = reply->u.unit_register.target_offset_numel;
 	if (shard->exists) {
 		if (shard->version != reply->u.unit_register.version ||
-		    !same_place(&shard->at, &handle->shard))
+		    !zd_sim_same_place(&shard->at, &handle->shard))
 			zd_sim_fail(world, "shard of %s/%s, rank %u: was version %llu, now %llu at %u+%llu",
 			            group->name, group->units[unit].name, rank,
 			            (unsigned long long)shard->version,
@@ -131,147 +131,6 @@ static void replied_update(struct zd_sim_world *world, struct zd_sim_session *se
 		handle->updating = handle->written = false;
 		shard->keys[++shard->version % ZD_SIM_VERSIONS] = shard->next_key;
 	}
-}
-
-/* ---- Gather and release ------------------------------------------------------------------------------------------------- */
-
-void zd_sim_lease_read(struct zd_sim_world *world, struct zd_sim_session *session, uint32_t group,
-                       uint32_t unit, struct zd_sim_lease *lease, uint32_t stream, bool copies)
-{
-	const struct zd_sim_group_config *config = &world->config.groups[group];
-	struct zd_sim_item *item = zd_sim_stream_append(world, session, stream, ZD_SIM_ITEM_WAIT);
-
-	item->nfences = lease->nfences;
-	memcpy(item->fences, lease->fences, lease->nfences * sizeof(*lease->fences));
-	if (copies && lease->own_shard.segment) {
-		uint32_t rank = zd_sim_rank(&world->config, session->actor, group);
-		uint64_t bytes = zd_sim_shard_numel(config, unit) *
-		                 zerod_dtype_bytes(config->units[unit].dtype);
-
-		item = zd_sim_stream_append(world, session, stream, ZD_SIM_ITEM_OWN_COPY);
-		item->from = lease->own_shard;
-		item->at = lease->buffer;
-		item->at.offset += rank * bytes;
-		item->at.bytes = bytes;
-	}
-	lease->streams |= (uint8_t)(1u << stream);
-	if (lease->doubtful)
-		return;
-	item = zd_sim_stream_append(world, session, stream, ZD_SIM_ITEM_READ);
-	item->group = (uint8_t)group;
-	item->unit = (uint8_t)unit;
-	item->at = lease->buffer;
-	item->value = lease->version;
-	memcpy(item->keys, lease->keys, sizeof(item->keys));
-}
-
-static void check_gather(struct zd_sim_world *world, const struct zd_sim_handle *handle,
-                         const struct zd_sim_request *request, const struct zd_reply *reply)
-{
-	const struct zd_sim_group_config *group = &world->config.groups[request->group];
-	const char *unit = group->units[request->unit].name;
-	uint64_t padded = group->world * zd_sim_shard_numel(group, request->unit) *
-	                  zerod_dtype_bytes(group->units[request->unit].dtype);
-
-	if (reply->u.gather.version < request->least_version ||
-	    (request->version && reply->u.gather.version != request->version))
-		zd_sim_fail(world, "gather of %s/%s gives version %llu, asked for %llu, at least %llu",
-		            group->name, unit, (unsigned long long)reply->u.gather.version,
-		            (unsigned long long)request->version, (unsigned long long)request->least_version);
-	if (request->prefetch) {
-		if (reply->u.gather.buffer.segment)
-			zd_sim_fail(world, "a prefetch of %s/%s gives a buffer", group->name, unit);
-		return;
-	}
-	if (reply->u.gather.buffer.bytes != padded)
-		zd_sim_fail(world, "gathered %s/%s has %llu bytes instead of %llu", group->name, unit,
-		            (unsigned long long)reply->u.gather.buffer.bytes, (unsigned long long)padded);
-	if (reply->u.gather.nfences > ZD_SIM_FENCES)
-		zd_sim_fail(world, "gather with %u fences", reply->u.gather.nfences);
-	for (uint32_t f = 0; f < reply->u.gather.nfences; f++) {
-		if (reply->u.gather.fences[f].timeline >= ZD_TIMELINES)
-			zd_sim_fail(world, "gather with a fence on timeline %u",
-			            reply->u.gather.fences[f].timeline);
-	}
-	if (reply->u.gather.own_shard.segment && (!world->config.client_copies || handle->updating))
-		zd_sim_fail(world, "%s/%s: the client is to copy a shard that %s", group->name, unit,
-		            handle->updating ? "is being written" : "the daemon copies");
-}
-
-/* Noise has released the lease already, without fences, before it had its answer: whoever reads now reads too late. */
-static bool released_ahead(const struct zd_sim_session *session, const struct zd_sim_request *gather)
-{
-	for (uint32_t i = 0; i < session->nrequests; i++) {
-		const struct zd_sim_request *request = &session->requests[i];
-		if (request->kind == ZD_REQ_RELEASE && request->group == gather->group &&
-		    request->unit == gather->unit && request->tag == gather->tag)
-			return true;
-	}
-	return false;
-}
-
-static void replied_gather(struct zd_sim_world *world, struct zd_sim_session *session,
-                           const struct zd_sim_request *request, const struct zd_reply *reply)
-{
-	const struct zd_sim_group_config *group = &world->config.groups[request->group];
-	struct zd_sim_handle *handle = &session->members[request->group].handles[request->unit];
-	struct zd_sim_lease *lease = &handle->leases[request->tag];
-
-	if (!request->prefetch)
-		lease->pending--;
-	if (reply->status != 0)
-		return;
-	check_gather(world, handle, request, reply);
-	if (request->prefetch)
-		return;
-	const struct zd_location *at = &reply->u.gather.buffer;
-	if (world->groups[request->group].torn)
-		zd_sim_fail(world,
-		            "%s/%s is gathered, though a rank died while it wrote and nothing was committed "
-		            "since",
-		            group->name, group->units[request->unit].name);
-	zd_sim_location_seen(world, session, at);
-	if (group->units[request->unit].slot) {
-		if (handle->slot_at.segment && !same_place(&handle->slot_at, at))
-			zd_sim_fail(world, "%s/%s was in its slot at %u+%llu and is now at %u+%llu",
-			            group->name, group->units[request->unit].name, handle->slot_at.segment,
-			            (unsigned long long)handle->slot_at.offset, at->segment,
-			            (unsigned long long)at->offset);
-		handle->slot_at = *at;
-	}
-	lease->uses += request->uses;
-	lease->doubtful = released_ahead(session, request);
-	lease->version = reply->u.gather.version;
-	lease->buffer = *at;
-	lease->own_shard = reply->u.gather.own_shard;
-	lease->nfences = reply->u.gather.nfences;
-	memcpy(lease->fences, reply->u.gather.fences, lease->nfences * sizeof(*lease->fences));
-	for (uint32_t r = 0; r < group->world; r++)
-		lease->keys[r] = world->groups[request->group]
-		                         .shards[request->unit][r]
-		                         .keys[reply->u.gather.version % ZD_SIM_VERSIONS];
-	if (!world->config.client_copies || lease->own_shard.segment)
-		handle->home = request->stream;
-	zd_sim_lease_read(world, session, request->group, request->unit, lease, handle->home, true);
-}
-
-static void replied_release(struct zd_sim_world *world, struct zd_sim_session *session,
-                            const struct zd_sim_request *request, const struct zd_reply *reply)
-{
-	struct zd_sim_lease *lease =
-	        &session->members[request->group].handles[request->unit].leases[request->tag];
-
-	if (reply->status != 0 && reply->status != ZEROD_E_NOT_HELD)
-		return;
-	if ((reply->status == 0) != (lease->uses > 0))
-		zd_sim_fail(world, "release of what is held %u times: %s (%s)", lease->uses,
-		            zerod_status_name(reply->status), reply->error);
-	if (reply->status != 0)
-		return;
-	lease->uses--;
-	if (reply->u.release.lease_ended != (lease->uses == 0))
-		zd_sim_fail(world, "release with %u uses left says that the lease %s", lease->uses,
-		            reply->u.release.lease_ended ? "ended" : "did not end");
 }
 
 /* ---- Allocations, administration -------------------------------------------------------------------------------------------- */
@@ -353,10 +212,8 @@ static void dispatch(struct zd_sim_world *world, struct zd_sim_session *session,
 		replied_update(world, session, request, reply);
 		break;
 	case ZD_REQ_GATHER:
-		replied_gather(world, session, request, reply);
-		break;
 	case ZD_REQ_RELEASE:
-		replied_release(world, session, request, reply);
+		zd_sim_reply_gather(world, session, request, reply);
 		break;
 	case ZD_REQ_ALLOC:
 		replied_alloc(world, session, request, reply);

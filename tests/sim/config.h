@@ -1,0 +1,173 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* config.h - what a seed gives: random numbers, a configuration, and a program for every actor. */
+#ifndef ZD_SIM_CONFIG_H
+#define ZD_SIM_CONFIG_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "core/engine.h"
+
+enum {
+	ZD_SIM_JOBS = 3,
+	ZD_SIM_GROUPS = 6, /* of all jobs */
+	ZD_SIM_UNITS = 6,  /* of one group */
+	ZD_SIM_WORLD = 8,  /* largest group */
+	ZD_SIM_ACTORS = 20,
+	ZD_SIM_STREAMS = 3,
+	ZD_SIM_TAGS = 3,
+	ZD_SIM_ALLOCS = 4,
+	ZD_SIM_VERSIONS = 64,
+	ZD_SIM_BACKWARDS = 32,
+	ZD_SIM_OPS = 6144,
+	ZD_SIM_FENCES = 16, /* fences that one gather's reply may carry here */
+};
+
+/* ---- Randomness and bytes (rng.c) ------------------------------------------------------------------------------- */
+
+struct zd_sim_rng {
+	uint64_t state;
+};
+
+uint64_t zd_sim_mix(uint64_t a, uint64_t b); /* a hash of both, never 0 */
+void zd_sim_rng_init(struct zd_sim_rng *rng, uint64_t seed, uint64_t stream);
+uint64_t zd_sim_next(struct zd_sim_rng *rng);
+uint64_t zd_sim_below(struct zd_sim_rng *rng, uint64_t bound);                /* bound >= 1 */
+uint64_t zd_sim_between(struct zd_sim_rng *rng, uint64_t low, uint64_t high); /* both included */
+bool zd_sim_percent(struct zd_sim_rng *rng, uint32_t percent);
+uint64_t zd_sim_delay(struct zd_sim_rng *rng, uint64_t scale_ns); /* mostly short, sometimes very long */
+
+/* Content number `key` of a piece of memory; key 0 is all zeros. */
+#define ZD_SIM_UNKNOWN UINT64_MAX /* half-written by somebody who died */
+void zd_sim_pattern_write(uint64_t key, uint8_t *bytes, size_t nbytes);
+/* The first byte that differs, or `nbytes`. */
+size_t zd_sim_pattern_check(uint64_t key, const uint8_t *bytes, size_t nbytes);
+
+/* ---- Configuration (world.c) ------------------------------------------------------------------------------------ */
+
+struct zd_sim_unit_config {
+	char name[16];
+	enum zerod_dtype dtype;
+	uint64_t numel;
+	uint32_t slot, nviews;
+	bool persistent, frozen;
+};
+
+/* What all ranks of a group do alike. */
+struct zd_sim_plan {
+	uint32_t steps, micro_steps, stage;
+	enum zerod_dtype target_dtype, gradient_dtype;
+	enum zerod_reduce_op op;
+	float prescale;
+	bool overwrite;
+	bool same_order;    /* all ranks reduce in one order */
+	bool one_at_a_time; /* a rank holds at most one unit */
+	bool batched_publish, commits, prefetches;
+	uint32_t inf_percent; /* of gradients that hold an inf */
+};
+
+struct zd_sim_group_config {
+	char name[16];
+	uint32_t job, world;
+	bool reversed; /* ranks run against the actors' */
+	uint32_t nunits;
+	struct zd_sim_unit_config units[ZD_SIM_UNITS];
+	struct zd_sim_plan plan;
+};
+
+struct zd_sim_job_config {
+	char name[16];
+	uint32_t uid, world, first_group, ngroups;
+	bool durable;
+};
+
+struct zd_sim_actor_config {
+	int job; /* -1: a stranger */
+	uint32_t rank, device, uid;
+	bool admin;
+};
+
+struct zd_sim_config {
+	uint64_t seed;
+	bool clean; /* no faults, no noise: every request must succeed and every program must end */
+	bool client_copies;
+	uint32_t noise_percent, death_percent;
+	uint32_t create_fault_percent, device_fault_permille;
+	uint64_t patience_ns;                  /* 0: actors wait as long as it takes */
+	uint64_t lane_ns, stream_ns, actor_ns; /* scales of delays */
+	uint64_t quota_bytes, segment_bytes;
+	uint32_t ndevices, njobs, ngroups, nactors;
+	struct zd_device_config devices[4];
+	struct zd_sim_job_config jobs[ZD_SIM_JOBS];
+	struct zd_sim_group_config groups[ZD_SIM_GROUPS];
+	struct zd_sim_actor_config actors[ZD_SIM_ACTORS];
+};
+
+void zd_sim_config_derive(uint64_t seed, struct zd_sim_config *config);
+void zd_sim_config_print(const struct zd_sim_config *config);
+uint32_t zd_sim_rank(const struct zd_sim_config *config, uint32_t actor, uint32_t group);
+uint64_t zd_sim_shard_numel(const struct zd_sim_group_config *group, uint32_t unit);
+uint64_t zd_sim_true_numel(const struct zd_sim_group_config *group, uint32_t unit, uint32_t rank);
+
+/* ---- Programs (program.c, print.c) -------------------------------------------------------------------------------- */
+
+enum zd_sim_op_kind {
+	ZD_SIM_OPEN,
+	ZD_SIM_CLOSE,
+	ZD_SIM_DIE, /* a close that waits for nothing */
+	ZD_SIM_RESET,
+	ZD_SIM_JOIN,
+	ZD_SIM_LEAVE,
+	ZD_SIM_REGISTER,
+	ZD_SIM_UNREGISTER,
+	ZD_SIM_UPDATE_BEGIN,
+	ZD_SIM_PUBLISH,
+	ZD_SIM_COMMIT,
+	ZD_SIM_SET_PERSISTENT,
+	ZD_SIM_GATHER,
+	ZD_SIM_PREFETCH,
+	ZD_SIM_USE, /* a stream reads the gathered buffer */
+	ZD_SIM_RELEASE,
+	ZD_SIM_BACKWARD_BEGIN,
+	ZD_SIM_BUCKET_CREATE,
+	ZD_SIM_BUCKET_DESTROY,
+	ZD_SIM_RESERVE,
+	ZD_SIM_BUCKET_COMMIT,
+	ZD_SIM_SKIP,
+	ZD_SIM_BACKWARD_END,
+	ZD_SIM_STEP_BEGIN,
+	ZD_SIM_STEP_END,
+	ZD_SIM_ALLOC,
+	ZD_SIM_FREE,
+	ZD_SIM_KILL,
+	ZD_SIM_ABORT,
+	ZD_SIM_END_JOB,
+	ZD_SIM_RELOAD,  /* quota and budget change */
+	ZD_SIM_GARBAGE, /* a request that must fail */
+	ZD_SIM_NOPS
+};
+
+#define ZD_SIM_ALL_UNITS 255u
+
+struct zd_sim_op {
+	uint8_t kind, actor;
+	uint8_t group, unit, tag;
+	bool noise;   /* not part of the training: does not wait until it makes sense */
+	uint32_t arg; /* by kind: uses, boundary, step, ... */
+};
+
+struct zd_sim_program {
+	uint32_t nops;
+	struct zd_sim_op ops[ZD_SIM_OPS];
+	uint32_t first[ZD_SIM_ACTORS + 1]; /* an actor's operations: first[a] .. first[a + 1] - 1 */
+};
+
+void zd_sim_program_generate(const struct zd_sim_config *config, struct zd_sim_program *program);
+/* `removed[i]`: operation i is left out; NULL: none. */
+void zd_sim_program_print(const struct zd_sim_config *config, const struct zd_sim_program *program,
+                          const bool *removed);
+void zd_sim_op_text(const struct zd_sim_config *config, const struct zd_sim_op *op, char *text,
+                    size_t nbytes);
+
+#endif

@@ -1,0 +1,103 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * lane_check.c - what must be right about a command when it is given: places that are there, on the right device, of the
+ * right sizes, and no destruction of what others still use.
+ */
+#include "sim.h"
+
+static bool names_segment(const struct zd_sim_queued *queued, uint32_t id)
+{
+	const struct zd_command *command = &queued->command;
+
+	switch (command->kind) {
+	case ZD_CMD_COPY:
+		return command->u.copy.src.segment == id || command->u.copy.dst.segment == id;
+	case ZD_CMD_FILL:
+		return command->u.fill.segment == id;
+	case ZD_CMD_REDUCE:
+		for (uint32_t i = 0; i < command->u.reduce.ninputs; i++) {
+			if (queued->inputs[i].segment == id)
+				return true;
+		}
+		return command->u.reduce.target.segment == id;
+	default:
+		return false;
+	}
+}
+
+static void check_no_use(struct zd_sim_world *world, uint32_t segment)
+{
+	for (uint32_t d = 0; d < world->config.ndevices; d++) {
+		const struct zd_sim_lane *lane = &world->lanes[d];
+		for (uint32_t i = 0; i < lane->count; i++) {
+			if (names_segment(&lane->queue[lane->first + i], segment))
+				zd_sim_fail(world,
+				            "segment %u is destroyed while a command that uses it waits on "
+				            "device %u",
+				            segment, d);
+		}
+	}
+}
+
+static void check_device(struct zd_sim_world *world, const struct zd_location *at, uint32_t device,
+                         const char *what)
+{
+	const struct zd_sim_segment *segment = zd_sim_segment_find(world, at->segment);
+
+	(void)zd_sim_memory(world, at, what);
+	if (segment->device != device)
+		zd_sim_fail(world, "%s: given to device %u, the segment is on %u", what, device,
+		            segment->device);
+}
+
+static void check_reduce(struct zd_sim_world *world, const struct zd_command *command)
+{
+	const struct zd_reduce_desc *reduce = &command->u.reduce;
+
+	check_device(world, &reduce->target, command->device, "target of a reduction");
+	if (reduce->target.bytes != reduce->numel * zerod_dtype_bytes(reduce->target_dtype))
+		zd_sim_fail(world, "reduction of %llu elements into %llu bytes",
+		            (unsigned long long)reduce->numel, (unsigned long long)reduce->target.bytes);
+	if (reduce->ninputs > ZD_SIM_WORLD || (reduce->ninputs == 0 && !reduce->overwrite))
+		zd_sim_fail(world, "reduction of %u inputs", reduce->ninputs);
+	for (uint32_t i = 0; i < reduce->ninputs; i++) {
+		(void)zd_sim_memory(world, &reduce->inputs[i], "input of a reduction");
+		if (reduce->inputs[i].bytes != reduce->numel * zerod_dtype_bytes(reduce->input_dtype))
+			zd_sim_fail(world, "reduction of %llu elements from %llu bytes",
+			            (unsigned long long)reduce->numel,
+			            (unsigned long long)reduce->inputs[i].bytes);
+	}
+}
+
+/* What must be right about a command when it is given. */
+void zd_sim_command_check(struct zd_sim_world *world, const struct zd_command *command)
+{
+	if (command->device >= world->config.ndevices)
+		zd_sim_fail(world, "command for device %u", command->device);
+	switch (command->kind) {
+	case ZD_CMD_SEGMENT_CREATE:
+		if (zd_sim_segment_find(world, command->u.segment.segment))
+			zd_sim_fail(world, "segment %u is created twice", command->u.segment.segment);
+		break;
+	case ZD_CMD_SEGMENT_DESTROY:
+		check_no_use(world, command->u.segment.segment);
+		break;
+	case ZD_CMD_COPY:
+		check_device(world, &command->u.copy.src, command->device, "source of a copy");
+		check_device(world, &command->u.copy.dst, command->u.copy.dst_device,
+		             "destination of a copy");
+		if (command->u.copy.src.bytes != command->u.copy.dst.bytes)
+			zd_sim_fail(world, "copy of %llu bytes to %llu bytes",
+			            (unsigned long long)command->u.copy.src.bytes,
+			            (unsigned long long)command->u.copy.dst.bytes);
+		break;
+	case ZD_CMD_FILL:
+		check_device(world, &command->u.fill, command->device, "fill");
+		break;
+	case ZD_CMD_REDUCE:
+		check_reduce(world, command);
+		break;
+	default:
+		break;
+	}
+}

@@ -11,6 +11,7 @@ need() { # test, debian package, what for
 	fi
 }
 need 'command -v gcc || command -v clang' gcc 'C compiler'
+need 'test -e /usr/include/stdio.h' libc6-dev 'C library headers'
 need 'command -v pkg-config' pkg-config 'finds libraries'
 need 'command -v protoc-c' protobuf-c-compiler 'generates the protocol code'
 need 'pkg-config --exists libuv' libuv1-dev 'event loop of the daemon'

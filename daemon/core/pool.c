@@ -133,7 +133,7 @@ bool zd_pool_could_fit(const struct zd_device *device, const struct zd_job *job,
                        uint64_t bytes)
 {
 	const struct zd_segment *segment;
-	if (bytes <= device->config.arena_bytes - device->segment_bytes)
+	if (zd_align_up(bytes, SEGMENT_ALIGN_BYTES) <= device->config.arena_bytes - device->segment_bytes)
 		return true;
 	TAILQ_FOREACH (segment, &device->segments, device_link) {
 		if (segment->job == job && segment->purpose == purpose && segment->bytes >= bytes)

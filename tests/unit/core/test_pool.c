@@ -1,0 +1,492 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Memory: the gather budget, segments of the arena, quotas, and who may map what.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <cmocka.h>
+
+#include "base/mem.h"
+#include "tests/support/core_driver.h"
+
+#define SMALL 1024ull
+#define LARGE 4096ull
+
+struct rig {
+	struct core_driver *core;
+	struct core_team team; /* one rank */
+	uint64_t session;
+};
+
+static void start(struct rig *rig, const struct core_options *options)
+{
+	rig->core = core_new(options);
+	core_team_new(&rig->team, rig->core, "job", 1, false);
+	rig->session = rig->team.session[0];
+}
+
+static uint64_t gather(struct rig *rig, uint64_t unit)
+{
+	return core_gather(rig->core, rig->session, unit);
+}
+
+static void release_ok(struct rig *rig, uint64_t unit)
+{
+	core_expect(rig->core, core_release(rig->core, rig->session, unit), 0);
+}
+
+static uint64_t gathered_bytes(struct rig *rig)
+{
+	return core_usage(rig->core).gathered_bytes;
+}
+
+/* ---- The budget ------------------------------------------------------------------------------------------------------- */
+
+static void test_gathers_are_served_in_order(void **state)
+{
+	struct rig rig;
+	(void)state;
+	start(&rig, &(struct core_options){.gather_budget_bytes = LARGE + SMALL});
+	uint64_t held = core_team_unit(&rig.team, "held", LARGE);
+	uint64_t large = core_team_unit(&rig.team, "large", LARGE);
+	uint64_t small = core_team_unit(&rig.team, "small", SMALL);
+	core_expect(rig.core, gather(&rig, held), 0);
+	uint64_t first = gather(&rig, large), second = gather(&rig, small);
+	core_expect_waits(rig.core, first, "gather: 4096 bytes of device 0's gather budget (4096 live)");
+	/* it would fit, and is not its turn */
+	core_expect_waits(rig.core, second, "gather: gathers before it that wait for room on device 0");
+	/* who joins needs no room */
+	core_expect(rig.core, core_gather_tag(rig.core, rig.session, held, "eager", 1), 0);
+	core_expect(rig.core, core_release_tag(rig.core, rig.session, held, "eager", NULL, 0), 0);
+	release_ok(&rig, held);
+	core_expect(rig.core, first, 0);
+	core_expect(rig.core, second, 0);
+	assert_int_equal(gathered_bytes(&rig), LARGE + SMALL);
+	assert_int_equal(core_usage(rig.core).peak_gathered_bytes, LARGE + SMALL);
+	core_end(rig.core);
+}
+
+static void test_deadline_gives_the_turn_away(void **state)
+{
+	struct rig rig;
+	(void)state;
+	start(&rig, &(struct core_options){.gather_budget_bytes = LARGE + SMALL});
+	uint64_t held = core_team_unit(&rig.team, "held", LARGE);
+	uint64_t large = core_team_unit(&rig.team, "large", LARGE);
+	uint64_t small = core_team_unit(&rig.team, "small", SMALL);
+	struct zd_args args = {.kind = ZD_REQ_GATHER, .u.gather = {.unit = large, .tag = CORE_TAG}};
+	core_expect(rig.core, gather(&rig, held), 0);
+	uint64_t first = core_send_until(rig.core, rig.session, 7000000, &args);
+	uint64_t second = gather(&rig, small);
+	core_tick(rig.core, 7000000);
+	core_expect_error(rig.core, first, ZEROD_E_DEADLINE,
+	                  "gather: waited 7 ms for 4096 bytes of device 0's gather budget (4096 live)");
+	core_expect(rig.core, second, 0);
+	core_end(rig.core);
+}
+
+static void test_what_never_fits_fails_at_once(void **state)
+{
+	struct rig rig;
+	(void)state;
+	start(&rig, &(struct core_options){.gather_budget_bytes = SMALL});
+	uint64_t large = core_team_unit(&rig.team, "large", LARGE);
+	core_expect_error(rig.core, gather(&rig, large), ZEROD_E_NO_MEMORY,
+	                  "unit 'large' needs 4096 bytes; the gather budget of device 0 is 1024");
+	/* limits may be reloaded */
+	zd_engine_set_gather_budget(core_engine(rig.core), 0, LARGE);
+	uint64_t other = core_team_unit(&rig.team, "other", LARGE);
+	core_expect(rig.core, gather(&rig, large), 0);
+	uint64_t waits = gather(&rig, other);
+	core_expect_waits(rig.core, waits, "gather budget");
+	zd_engine_set_gather_budget(core_engine(rig.core), 0, SMALL);
+	core_expect_error(rig.core, waits, ZEROD_E_NO_MEMORY, "is 1024");
+	zd_engine_set_gather_budget(core_engine(rig.core), 0, 0); /* the arena */
+	core_expect(rig.core, gather(&rig, other), 0);
+	core_end(rig.core);
+}
+
+static void test_budget_is_each_devices_own(void **state)
+{
+	struct core_driver *core = core_new(&(struct core_options){.gather_budget_bytes = SMALL});
+	struct core_team team;
+	(void)state;
+	core_team_new(&team, core, "job", 2, false);
+	uint64_t a = core_team_unit(&team, "a", SMALL), b = core_team_unit(&team, "b", SMALL);
+	core_expect(core, core_gather(core, team.session[0], a), 0);
+	core_expect(core, core_gather(core, team.session[1], b), 0);
+	core_expect_waits(core, core_gather(core, team.session[1], a), "device 1's gather budget");
+	core_end(core);
+}
+
+static void test_prefetches_yield_to_demand(void **state)
+{
+	struct rig rig;
+	struct core_row row[3];
+	(void)state;
+	start(&rig, &(struct core_options){.gather_budget_bytes = 2 * SMALL});
+	uint64_t a = core_team_unit(&rig.team, "a", SMALL), b = core_team_unit(&rig.team, "b", SMALL);
+	uint64_t c = core_team_unit(&rig.team, "c", SMALL);
+	core_expect(rig.core, core_prefetch(rig.core, rig.session, a), 0);
+	core_expect(rig.core, core_prefetch(rig.core, rig.session, b), 0);
+	uint64_t stands_back = core_prefetch(rig.core, rig.session, c);
+	core_expect_waits(rig.core, stands_back, "1024 bytes of device 0's gather budget (2048 live)");
+	/* the oldest goes; the prefetch that waits does not get in between */
+	core_expect(rig.core, gather(&rig, c), 0);
+	core_expect(rig.core, stands_back, 0); /* joined */
+	assert_int_equal(core_rows(rig.core, ZD_TABLE_BUFFERS, row, 3), 2);
+	assert_string_equal(row[0].name, "b");
+	assert_string_equal(row[1].name, "c");
+	core_expect(rig.core, gather(&rig, b), 0);
+	stands_back = core_prefetch(rig.core, rig.session, a);
+	core_expect_waits(rig.core, stands_back, "gather budget");
+	/* a prefetch that waits keeps nobody from his turn, and stands behind all who wait */
+	uint64_t demand = gather(&rig, a);
+	core_expect_waits(rig.core, demand, "gather budget");
+	core_expect_waits(rig.core, stands_back, "gather");
+	release_ok(&rig, b);
+	core_expect(rig.core, demand, 0);
+	core_expect(rig.core, stands_back, 0);
+	assert_int_equal(core_usage(rig.core).peak_gathered_bytes, 2 * SMALL);
+	core_end(rig.core);
+}
+
+static void test_revoked_prefetch_is_gathered_again(void **state)
+{
+	struct rig rig;
+	(void)state;
+	start(&rig, &(struct core_options){.gather_budget_bytes = SMALL});
+	uint64_t a = core_team_unit(&rig.team, "a", SMALL), b = core_team_unit(&rig.team, "b", SMALL);
+	core_hold(rig.core, ZD_CMD_COPY);
+	core_expect(rig.core, core_prefetch(rig.core, rig.session, a), 0);
+	const struct zd_reply *demand = core_expect(rig.core, gather(&rig, b), 0);
+	assert_int_equal(gathered_bytes(&rig), SMALL);
+	assert_int_equal(core_quarantine(rig.core, 0), SMALL); /* still written */
+	core_unhold(rig.core, ZD_CMD_COPY);
+	core_team_check(&rig.team, demand, 1);
+	release_ok(&rig, b);
+	core_team_check(&rig.team, core_expect(rig.core, gather(&rig, a), 0), 1);
+	core_end(rig.core);
+}
+
+static void test_holders_that_all_wait_are_named(void **state)
+{
+	struct rig rig;
+	struct core_team other;
+	char text[96];
+	(void)state;
+	start(&rig, &(struct core_options){.ndevices = 1, .gather_budget_bytes = 2 * SMALL});
+	core_team_new(&other, rig.core, "other", 1, false);
+	uint64_t a = core_team_unit(&rig.team, "a", SMALL), b = core_team_unit(&rig.team, "b", SMALL);
+	uint64_t x = core_team_unit(&other, "x", SMALL), y = core_team_unit(&other, "y", SMALL);
+	core_expect(rig.core, gather(&rig, a), 0);
+	core_expect(rig.core, core_gather(rig.core, other.session[0], x), 0);
+	uint64_t first = gather(&rig, b);
+	core_expect_waits(rig.core, first, "1024 bytes of device 0's gather budget (2048 live)");
+	struct core_row row;
+	core_row(rig.core, ZD_TABLE_SESSIONS, rig.session, &row);
+	assert_null(strstr(row.waits[0], "every holder"));
+	(void)core_gather(rig.core, other.session[0], y);
+	(void)snprintf(text, sizeof(text), "; every holder waits for room itself: sessions %llu %llu",
+	               (unsigned long long)rig.session, (unsigned long long)other.session[0]);
+	core_expect_waits(rig.core, first, text);
+	/* a stream that is on its way gives room by itself */
+	core_expect(rig.core,
+	            core_release_tag(rig.core, rig.session, a, CORE_TAG, &(struct zd_fence){1, 1}, 1), 0);
+	core_expect(rig.core, first, 0);
+	core_end(rig.core);
+}
+
+static void test_waiting_holds_no_memory(void **state)
+{
+	struct rig rig;
+	(void)state;
+	start(&rig, NULL);
+	uint64_t unit = core_team_unit(&rig.team, "w", SMALL);
+	core_expect(rig.core, core_update(rig.core, rig.session, unit), 0);
+	(void)gather(&rig, unit);
+	assert_int_equal(gathered_bytes(&rig), 0);
+	assert_int_equal(core_count(rig.core, ZD_CMD_SEGMENT_CREATE), 1); /* the shards' */
+	core_end(rig.core);
+}
+
+/* ---- Segments ----------------------------------------------------------------------------------------------------------- */
+
+static void test_segments_serve_one_job_and_purpose(void **state)
+{
+	struct rig rig;
+	struct core_team other;
+	(void)state;
+	start(&rig, &(struct core_options){.ndevices = 1});
+	core_team_new(&other, rig.core, "other", 1, false);
+	uint64_t unit = core_team_unit(&rig.team, "w", SMALL);
+	uint64_t theirs = core_team_unit(&other, "w", SMALL);
+	uint32_t a = core_expect(rig.core, gather(&rig, unit), 0)->u.gather.buffer.segment;
+	uint32_t b = core_expect(rig.core, core_gather(rig.core, other.session[0], theirs), 0)
+	                     ->u.gather.buffer.segment;
+	uint32_t c = core_expect(rig.core, core_alloc(rig.core, rig.session, "job", 0, SMALL), 0)
+	                     ->u.alloc.location.segment;
+	assert_true(a != b && a != c && b != c);
+	assert_int_equal(core_count(rig.core, ZD_CMD_SEGMENT_CREATE), 5);
+	/* given back when the job ends */
+	core_close(rig.core, other.session[0]);
+	assert_int_equal(core_count(rig.core, ZD_CMD_SEGMENT_DESTROY), 2);
+	assert_false(core_segment_exists(rig.core, b));
+	assert_true(core_segment_exists(rig.core, a));
+	core_end(rig.core);
+}
+
+static void test_segments_are_mapped_by_their_job_alone(void **state)
+{
+	struct rig rig;
+	struct core_team other;
+	(void)state;
+	start(&rig, NULL);
+	struct zd_engine *engine = core_engine(rig.core);
+	uint32_t device;
+	uint64_t bytes;
+	core_team_new(&other, rig.core, "other", 2, false);
+	uint64_t unit = core_team_unit(&rig.team, "w", SMALL);
+	uint32_t segment = core_expect(rig.core, gather(&rig, unit), 0)->u.gather.buffer.segment;
+	uint64_t bob = core_open(rig.core, CORE_BOB);
+	core_expect(rig.core, core_join(rig.core, bob, &(struct core_join){.world_size = 1}), 0);
+	assert_true(zd_engine_may_map(engine, rig.session, segment));
+	assert_false(zd_engine_may_map(engine, other.session[0], segment)); /* another job */
+	assert_false(zd_engine_may_map(engine, bob, segment)); /* another uid's, of the same name */
+	assert_false(zd_engine_may_map(engine, 9999, segment));
+	assert_false(zd_engine_may_map(engine, rig.session, 9999));
+	assert_true(zd_engine_segment(engine, segment, &device, &bytes));
+	assert_int_equal(device, 0);
+	assert_true(bytes >= SMALL);
+	assert_false(zd_engine_segment(engine, 9999, &device, &bytes));
+	/* another device of the same job is not its business; an allocation there makes it so */
+	uint64_t mate = core_open(rig.core, CORE_ALICE);
+	assert_false(zd_engine_may_map(engine, mate, segment));
+	struct zd_location there =
+	        core_expect(rig.core, core_alloc(rig.core, mate, "job", 1, SMALL), 0)->u.alloc.location;
+	assert_true(zd_engine_may_map(engine, mate, there.segment));
+	assert_false(zd_engine_may_map(engine, mate, segment));
+	assert_false(zd_engine_may_map(engine, rig.session, there.segment));
+	/* not before it is there */
+	core_hold(rig.core, ZD_CMD_SEGMENT_CREATE);
+	uint64_t request = core_alloc(rig.core, mate, "job", 0, SMALL);
+	assert_true(zd_engine_segment(engine, there.segment + 1, &device, &bytes));
+	assert_false(zd_engine_may_map(engine, mate, there.segment + 1));
+	core_unhold(rig.core, ZD_CMD_SEGMENT_CREATE);
+	assert_int_equal(core_expect(rig.core, request, 0)->u.alloc.location.segment, there.segment + 1);
+	assert_true(zd_engine_may_map(engine, mate, there.segment + 1));
+	core_end(rig.core);
+}
+
+static void test_segment_that_fails_is_told_to_those_that_waited(void **state)
+{
+	struct rig rig;
+	(void)state;
+	start(&rig, NULL);
+	uint64_t unit = core_team_unit(&rig.team, "w", SMALL), other = core_team_unit(&rig.team, "v", SMALL);
+	core_hold(rig.core, ZD_CMD_SEGMENT_CREATE);
+	uint64_t first = gather(&rig, unit), behind = gather(&rig, other);
+	uint64_t prefetch = core_prefetch(rig.core, rig.session, other);
+	core_expect_waits(rig.core, first, "gather: a segment of device 0 to be created");
+	core_expect_waits(rig.core, behind, "gathers before it");
+	core_fail_next(rig.core, ZD_CMD_SEGMENT_CREATE, ZEROD_E_DEVICE, "cuMemCreate: out of memory");
+	core_run_one(rig.core, ZD_CMD_SEGMENT_CREATE);
+	core_expect_error(rig.core, first, ZEROD_E_DEVICE, "cuMemCreate: out of memory");
+	/* whoever did not wait for that one asks anew */
+	core_expect_waits(rig.core, behind, "a segment of device 0 to be created");
+	core_unhold(rig.core, ZD_CMD_SEGMENT_CREATE);
+	core_expect(rig.core, behind, 0);
+	core_expect(rig.core, prefetch, 0);
+	core_expect(rig.core, gather(&rig, unit), 0);
+	core_end(rig.core);
+}
+
+static void test_several_wait_for_one_segment(void **state)
+{
+	struct core_driver *core = core_new(NULL);
+	uint64_t session = core_open(core, CORE_ALICE);
+	(void)state;
+	core_hold(core, ZD_CMD_SEGMENT_CREATE);
+	uint64_t a = core_alloc(core, session, "job", 0, SMALL),
+	         b = core_alloc(core, session, "job", 0, SMALL);
+	assert_int_equal(core_pending(core, ZD_CMD_SEGMENT_CREATE), 1);
+	uint64_t c = core_alloc(core, session, "job", 0, CORE_MIB); /* more than the one that is coming */
+	assert_int_equal(core_pending(core, ZD_CMD_SEGMENT_CREATE), 2);
+	core_unhold(core, ZD_CMD_SEGMENT_CREATE);
+	core_expect(core, a, 0);
+	core_expect(core, b, 0);
+	core_expect(core, c, 0);
+	core_end(core);
+}
+
+/* ---- A full arena ----------------------------------------------------------------------------------------------------------- */
+
+static void test_full_arena(void **state)
+{
+	struct rig rig;
+	(void)state;
+	/* 64 KiB of shards, 64 KiB of gathers */
+	start(&rig, &(struct core_options){.ndevices = 1, .arena_bytes = 128 * CORE_KIB});
+	uint64_t a = core_team_unit(&rig.team, "a", 16 * CORE_KIB),
+	         b = core_team_unit(&rig.team, "b", 24 * CORE_KIB);
+	uint64_t c = core_team_unit(&rig.team, "c", 24 * CORE_KIB);
+	core_expect(rig.core, gather(&rig, a), 0);
+	core_expect(rig.core, gather(&rig, b), 0);
+	core_expect(rig.core, core_prefetch(rig.core, rig.session, c), 0); /* full now */
+	/* nothing that holds the rest of the arena would go by itself */
+	core_expect_error(
+	        rig.core, core_alloc(rig.core, rig.session, "job", 0, SMALL), ZEROD_E_NO_MEMORY,
+	        "1024 bytes do not fit on device 0: arena 131072 bytes, 131072 of them in segments");
+	core_expect(rig.core,
+	            core_register(rig.core, rig.session, rig.team.group,
+	                          &(struct core_unit){.name = "d", .numel = 4 * CORE_KIB}),
+	            ZEROD_E_NO_MEMORY);
+	/* its own segment has room again, without asking for another */
+	core_expect(rig.core, gather(&rig, c), 0);
+	release_ok(&rig, c);
+	core_expect(rig.core, gather(&rig, c), 0);
+	core_end(rig.core);
+}
+
+static void test_prefetched_memory_is_taken_back(void **state)
+{
+	struct core_driver *core = core_new(&(struct core_options){.arena_bytes = 128 * CORE_KIB});
+	struct core_team team;
+	uint64_t unit[4];
+	struct core_row row[3];
+	(void)state;
+	core_team_new(&team, core, "job", 2, false);
+	for (uint32_t i = 0; i < 4; i++) /* 64 KiB of shards a device; two copies fit */
+		unit[i] = core_team_unit(&team, (const char *[]){"a", "b", "c", "d"}[i], 32 * CORE_KIB);
+	core_expect(core, core_prefetch(core, team.session[0], unit[0]), 0);
+	core_expect(core, core_prefetch(core, team.session[0], unit[1]), 0);
+	uint64_t prefetch = core_prefetch(core, team.session[0], unit[2]);
+	core_expect_waits(core, prefetch, "32768 bytes of device 0's arena (0 left)");
+	core_hold(core, ZD_CMD_COPY);
+	core_expect(core, core_gather(core, team.session[0], unit[3]), 0);
+	assert_int_equal(core_rows(core, ZD_TABLE_BUFFERS, row, 3), 3);
+	assert_string_equal(row[0].name, "b");
+	assert_string_equal(row[1].state, "WAITING");
+	assert_string_equal(row[2].name, "d");
+	core_unhold(core, ZD_CMD_COPY);
+	core_end(core);
+}
+
+static void test_gather_waits_for_memory(void **state)
+{
+	struct rig rig;
+	(void)state;
+	start(&rig, &(struct core_options){.ndevices = 1, .arena_bytes = 128 * CORE_KIB});
+	uint64_t a = core_team_unit(&rig.team, "a", 24 * CORE_KIB),
+	         b = core_team_unit(&rig.team, "b", 40 * CORE_KIB);
+	core_expect(rig.core, gather(&rig, b), 0);
+	core_expect(rig.core, core_prefetch(rig.core, rig.session, a), 0);
+	release_ok(&rig, b);
+	core_expect(rig.core, gather(&rig, a), 0);
+	core_expect(rig.core, gather(&rig, b), 0);
+	release_ok(&rig, a);
+	/* held: its turn comes with a release */
+	core_expect(rig.core, gather(&rig, a), 0);
+	core_expect(rig.core,
+	            core_release_tag(rig.core, rig.session, b, CORE_TAG, &(struct zd_fence){2, 1}, 1), 0);
+	uint64_t waits = gather(&rig, b);
+	core_expect_waits(rig.core, waits, "40960 bytes of device 0's arena (0 left)");
+	core_pass(rig.core, rig.session, 2, 1);
+	core_expect(rig.core, waits, 0);
+	core_end(rig.core);
+}
+
+/* Room is given in whole pages: a rest that is smaller than one is no reason to wait. */
+static void test_rest_of_an_arena_that_is_no_page(void **state)
+{
+	struct rig rig;
+	(void)state;
+	start(&rig, &(struct core_options){.ndevices = 1, .arena_bytes = 64 * CORE_KIB + 256});
+	uint64_t unit = core_team_unit(&rig.team, "w", 256);
+	core_expect(rig.core, gather(&rig, unit), ZEROD_E_NO_MEMORY);
+	core_end(rig.core);
+}
+
+/* Slots take memory of their own kind from the same segments. */
+static void test_slot_waits_for_memory(void **state)
+{
+	struct rig rig;
+	(void)state;
+	start(&rig, &(struct core_options){.ndevices = 1, .arena_bytes = 128 * CORE_KIB});
+	uint64_t a = core_team_unit(&rig.team, "a", 40 * CORE_KIB);
+	uint64_t b = core_team_slot_unit(&rig.team, "b", 24 * CORE_KIB, 1);
+	core_expect(rig.core, gather(&rig, a), 0);
+	core_expect(rig.core,
+	            core_release_tag(rig.core, rig.session, a, CORE_TAG, &(struct zd_fence){2, 1}, 1), 0);
+	core_expect(rig.core, gather(&rig, b), 0);
+	release_ok(&rig, b);
+	/* the slot stays, so that the unit without one fits only beside it */
+	uint64_t again = gather(&rig, a);
+	core_expect_waits(rig.core, again, "40960 bytes of device 0's arena");
+	core_pass(rig.core, rig.session, 2, 1);
+	core_expect(rig.core, again, 0);
+	core_end(rig.core);
+}
+
+/* ---- Quotas -------------------------------------------------------------------------------------------------------------------- */
+
+static void test_quota_counts_all_of_a_uid(void **state)
+{
+	struct rig rig;
+	struct core_team other;
+	(void)state;
+	start(&rig, &(struct core_options){.uid_quota_bytes = 4 * SMALL});
+	core_team_new(&other, rig.core, "other", 1, false);
+	uint64_t unit = core_team_unit(&rig.team, "w", SMALL);                        /* 1: its shard */
+	core_expect(rig.core, gather(&rig, unit), 0);                                 /* 2 */
+	core_expect(rig.core, core_alloc(rig.core, rig.session, "job", 1, SMALL), 0); /* 3: another device */
+	core_team_unit(&other, "w", SMALL);                                           /* 4: another job */
+	uint64_t request = core_alloc(rig.core, rig.session, "third", 0, 256);
+	core_expect_error(rig.core, request, ZEROD_E_QUOTA,
+	                  "uid 1000 holds 4096 bytes and asks for 256 more; its quota is 4096");
+	core_expect(rig.core,
+	            core_register(rig.core, rig.session, rig.team.group,
+	                          &(struct core_unit){.name = "x", .numel = 1}),
+	            ZEROD_E_QUOTA);
+	core_expect(rig.core, core_alloc(rig.core, core_open(rig.core, CORE_BOB), "job", 0, 4 * SMALL), 0);
+	/* released bytes are given back at once */
+	core_expect(rig.core,
+	            core_release_tag(rig.core, rig.session, unit, CORE_TAG, &(struct zd_fence){1, 1}, 1), 0);
+	core_expect(rig.core, core_alloc(rig.core, rig.session, "third", 0, SMALL), 0);
+	core_expect(rig.core, gather(&rig, unit), ZEROD_E_QUOTA);
+	zd_engine_set_quota(core_engine(rig.core), SMALL); /* below what is held: nothing is taken away */
+	core_expect(rig.core, gather(&rig, unit), ZEROD_E_QUOTA);
+	zd_engine_set_quota(core_engine(rig.core), 0);
+	core_expect(rig.core, gather(&rig, unit), 0);
+	core_end(rig.core);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+	        cmocka_unit_test(test_gathers_are_served_in_order),
+	        cmocka_unit_test(test_deadline_gives_the_turn_away),
+	        cmocka_unit_test(test_what_never_fits_fails_at_once),
+	        cmocka_unit_test(test_budget_is_each_devices_own),
+	        cmocka_unit_test(test_prefetches_yield_to_demand),
+	        cmocka_unit_test(test_revoked_prefetch_is_gathered_again),
+	        cmocka_unit_test(test_holders_that_all_wait_are_named),
+	        cmocka_unit_test(test_waiting_holds_no_memory),
+	        cmocka_unit_test(test_segments_serve_one_job_and_purpose),
+	        cmocka_unit_test(test_segments_are_mapped_by_their_job_alone),
+	        cmocka_unit_test(test_segment_that_fails_is_told_to_those_that_waited),
+	        cmocka_unit_test(test_several_wait_for_one_segment),
+	        cmocka_unit_test(test_full_arena),
+	        cmocka_unit_test(test_prefetched_memory_is_taken_back),
+	        cmocka_unit_test(test_gather_waits_for_memory),
+	        cmocka_unit_test(test_rest_of_an_arena_that_is_no_page),
+	        cmocka_unit_test(test_slot_waits_for_memory),
+	        cmocka_unit_test(test_quota_counts_all_of_a_uid),
+	};
+	return cmocka_run_group_tests_name("core/pool", tests, NULL, NULL);
+}

@@ -5,8 +5,6 @@
  * All ranks run the same sequence of backwards and steps. The first rank that begins a backward of a window, or its
  * boundary, describes it; another that says otherwise gets MISMATCH, instead of a step that never comes.
  */
-#include <stdio.h>
-
 #include "base/dtype.h"
 #include "core/reduce_internal.h"
 

@@ -6,8 +6,6 @@
  * is free again when its last entry is drained. A slot has memory from its first entry of a backward to the
  * backward's end, unless another reservation needs it while the slot is empty.
  */
-#include <stdio.h>
-
 #include "base/dtype.h"
 #include "core/reduce_internal.h"
 
@@ -84,21 +82,17 @@ static int place_storage(struct zd_engine *e, struct zd_request *req, struct zd_
 static int place_open(struct zd_engine *e, struct zd_request *req, struct zd_entry *entry, struct zd_err *err)
 {
 	struct zd_bucket *bucket = entry->bucket;
-	struct zd_bucket_slot *slot = free_slot(bucket, false);
+	struct zd_bucket_slot *slot = free_slot(bucket, true); /* before memory is taken for another */
+	if (!slot)
+		slot = free_slot(bucket, false);
 	if (!slot) {
 		entry->wait = ZD_ENTRY_WAIT_SLOT;
 		return ZD_WAIT;
 	}
 	if (!slot->storage) {
-		struct zd_bucket_slot *ready = free_slot(bucket, true);
-		struct zd_storage *storage;
-		int status = ready ? 0 : place_storage(e, req, entry, bucket->slot_bytes, &storage, err);
+		int status = place_storage(e, req, entry, bucket->slot_bytes, &slot->storage, err);
 		if (status != 0)
 			return status;
-		if (ready)
-			slot = ready;
-		else
-			slot->storage = storage;
 	}
 	zd_sm_move(&zd_sm_bucket_slot, &slot->state, ZD_BUCKET_SLOT_OPEN);
 	bucket->open = slot;

@@ -7,7 +7,6 @@
  */
 #include <math.h>
 #include <stdio.h>
-#include <string.h>
 
 #include "core/reduce_internal.h"
 

@@ -8,7 +8,6 @@
  * ended the backward is a record, by which a second contribution is known as one.
  */
 #include <stdio.h>
-#include <string.h>
 
 #include "core/reduce_internal.h"
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * reduce.h - what the rest of the core asks of buckets, reductions, targets and steps (bucket.c, reduce.c, step.c).
+ * reduce.h - what the rest of the core asks of buckets, reductions, targets and steps; they are in reduce_internal.h.
  */
 #ifndef ZD_CORE_REDUCE_H
 #define ZD_CORE_REDUCE_H

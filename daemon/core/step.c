@@ -5,8 +5,6 @@
  * A step is taken by all ranks at once, when the last of them has begun it. If a reduction of its window failed, no rank
  * takes it: each gets the failure, and its next window begins.
  */
-#include <string.h>
-
 #include "core/reduce_internal.h"
 
 /* ---- Windows -------------------------------------------------------------------------------------------- */

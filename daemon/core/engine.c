@@ -51,6 +51,12 @@ static void sink_nothing(void *arg, const struct zd_command *command)
 	(void)command;
 }
 
+static void sink_no_reply(void *arg, const struct zd_reply *reply)
+{
+	(void)arg;
+	(void)reply;
+}
+
 /* Runs the ordinary ends of everything: sessions, durable jobs, then the operations that nobody will complete. */
 void zd_engine_free(struct zd_engine *e)
 {
@@ -60,6 +66,7 @@ void zd_engine_free(struct zd_engine *e)
 	struct zd_job *job, *next_job;
 	struct zd_op *op, *next_op;
 	e->sink.command = sink_nothing;
+	e->sink.reply = sink_no_reply;
 	HASH_ITER (hh, e->sessions, session, next_session) {
 		zd_engine_session_close(e, session->id);
 	}

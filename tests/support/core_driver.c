@@ -57,7 +57,7 @@ struct failure {
 
 struct core_driver {
 	struct zd_engine *engine;
-	bool no_bytes;
+	bool no_bytes, abandoned;
 	uint64_t next_request;
 	bool held[KINDS];
 	uint32_t count[KINDS];
@@ -156,6 +156,7 @@ static void store_signal(struct core_driver *core, struct zd_signal signal)
 static void sink_command(void *arg, const struct zd_command *command)
 {
 	struct core_driver *core = arg;
+	assert_false(core->abandoned);
 	core->count[command->kind]++;
 	if (command->kind == ZD_CMD_SEGMENT_DESTROY) {
 		assert_int_equal(command->op, 0);
@@ -191,6 +192,7 @@ static void sink_reply(void *arg, const struct zd_reply *reply)
 	struct core_driver *core = arg;
 	struct call *call = call_find(core, reply->request);
 	const struct session *session = session_find(core, reply->session);
+	assert_false(core->abandoned);
 	assert_non_null(call);
 	assert_true(call->session == reply->session);
 	assert_true(session && session->open);
@@ -463,20 +465,22 @@ static void expect_nothing_left(struct core_driver *core)
 	assert_true(TAILQ_EMPTY(&core->segments));
 }
 
-void core_end(struct core_driver *core)
+static void driver_free(struct core_driver *core)
 {
 	struct session *session;
+	struct segment *segment;
+	struct pending *p;
 	struct call *call;
-	TAILQ_FOREACH (session, &core->sessions, link) {
-		if (session->open)
-			core_close(core, session->id);
-	}
-	for (unsigned kind = 0; kind < KINDS; kind++)
-		core_unhold(core, kind);
-	end_durable_jobs(core);
-	settle(core);
-	expect_nothing_left(core);
 	zd_engine_free(core->engine);
+	while ((p = TAILQ_FIRST(&core->commands))) {
+		TAILQ_REMOVE(&core->commands, p, link);
+		free(p);
+	}
+	while ((segment = TAILQ_FIRST(&core->segments))) {
+		TAILQ_REMOVE(&core->segments, segment, link);
+		free(segment->data);
+		free(segment);
+	}
 	while ((session = TAILQ_FIRST(&core->sessions))) {
 		TAILQ_REMOVE(&core->sessions, session, link);
 		free(session);
@@ -486,6 +490,27 @@ void core_end(struct core_driver *core)
 		free(call);
 	}
 	free(core);
+}
+
+void core_abandon(struct core_driver *core)
+{
+	core->abandoned = true;
+	driver_free(core);
+}
+
+void core_end(struct core_driver *core)
+{
+	struct session *session;
+	TAILQ_FOREACH (session, &core->sessions, link) {
+		if (session->open)
+			core_close(core, session->id);
+	}
+	for (unsigned kind = 0; kind < KINDS; kind++)
+		core_unhold(core, kind);
+	end_durable_jobs(core);
+	settle(core);
+	expect_nothing_left(core);
+	driver_free(core);
 }
 
 /* ---- Sessions --------------------------------------------------------------------------------------------------- */

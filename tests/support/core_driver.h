@@ -38,6 +38,8 @@ struct core_driver;
 struct core_driver *core_new(const struct core_options *options);
 /* Ends sessions and durable jobs, lets every command run, and expects that nothing is left. */
 void core_end(struct core_driver *core);
+/* Frees the engine as it is, with whatever is under way, and expects no word from it. */
+void core_abandon(struct core_driver *core);
 struct zd_engine *core_engine(struct core_driver *core);
 
 /* ---- Sessions ------------------------------------------------------------------------------------------------ */

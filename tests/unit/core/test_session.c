@@ -1,0 +1,319 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Sessions: opened, ended in every state, ended by others.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <cmocka.h>
+
+#include "base/err.h"
+#include "base/mem.h"
+#include "tests/support/core_driver.h"
+
+#define UNIT_BYTES 512u
+
+/* ---- Opening ------------------------------------------------------------------------------------------------------ */
+
+static void test_sessions_are_limited(void **state)
+{
+	struct core_driver *core = core_new(NULL);
+	struct zd_peer peer = {.uid = CORE_ALICE, .pid = 1, .name = NULL};
+	struct zd_err err = ZD_ERR_NONE;
+	(void)state;
+	uint64_t first = core_open(core, CORE_ALICE), last = first;
+	for (uint32_t i = 1; i < ZD_MAX_SESSIONS; i++) {
+		uint64_t id = core_open(core, CORE_ALICE);
+		assert_true(id > last);
+		last = id;
+	}
+	assert_int_equal(zd_engine_session_open(core_engine(core), &peer, &err), 0);
+	assert_int_equal(err.status, ZEROD_E_LIMIT);
+	assert_string_equal(err.text, "1024 sessions are open already");
+	core_close(core, first);
+	assert_true(core_open(core, CORE_BOB) > last); /* ids are never used again */
+	core_end(core);
+}
+
+static void test_unknown_sessions_are_ignored(void **state)
+{
+	struct core_driver *core = core_new(NULL);
+	struct zd_peer peer = {.uid = CORE_ALICE, .pid = 1, .name = NULL};
+	struct core_row row;
+	(void)state;
+	zd_engine_session_close(core_engine(core), 4711);
+	uint64_t id = zd_engine_session_open(core_engine(core), &peer, NULL);
+	core_row(core, ZD_TABLE_SESSIONS, id, &row);
+	assert_string_equal(row.name, "");
+	assert_string_equal(row.state, "OPEN");
+	zd_engine_session_close(core_engine(core), id);
+	zd_engine_session_close(core_engine(core), id);
+	core_end(core);
+}
+
+/* ---- Ending in every state ------------------------------------------------------------------------------------------- */
+
+struct rig {
+	struct core_driver *core;
+	struct core_team team;
+	uint64_t unit, other;
+	uint64_t session; /* rank 0's, which is to end */
+};
+
+static void in_nothing(struct rig *rig)
+{
+	(void)rig;
+}
+
+static void in_update_wait(struct rig *rig)
+{
+	core_hold(rig->core, ZD_CMD_COPY);
+	core_expect(rig->core, core_gather(rig->core, rig->team.session[1], rig->unit), 0);
+	core_expect_waits(rig->core, core_update(rig->core, rig->session, rig->unit), "transfers");
+}
+
+static void in_update(struct rig *rig)
+{
+	core_expect(rig->core, core_update(rig->core, rig->session, rig->unit), 0);
+}
+
+static void in_publish(struct rig *rig)
+{
+	static const struct zd_fence fence = {1, 1};
+	struct zd_args args = {.kind = ZD_REQ_PUBLISH,
+	                       .u.publish = {.nunits = 1, .units = &rig->unit, .fences = {1, &fence}}};
+	in_update(rig);
+	core_expect_waits(rig->core, core_send(rig->core, rig->session, &args), "streams");
+}
+
+static void in_commit(struct rig *rig)
+{
+	core_expect_waits(rig->core, core_commit(rig->core, rig->session, rig->team.group, 1), "rank 1");
+}
+
+static void in_register(struct rig *rig)
+{
+	struct core_unit unit = {.name = "new", .numel = CORE_MIB / 4};
+	core_hold(rig->core, ZD_CMD_FILL);
+	core_expect_waits(rig->core, core_register(rig->core, rig->session, rig->team.group, &unit),
+	                  "zeroed");
+}
+
+static void in_register_without_memory(struct rig *rig)
+{
+	struct core_unit unit = {.name = "new", .numel = CORE_MIB / 4};
+	core_hold(rig->core, ZD_CMD_SEGMENT_CREATE);
+	core_expect_waits(rig->core, core_register(rig->core, rig->session, rig->team.group, &unit),
+	                  "a segment");
+}
+
+static void in_transfer(struct rig *rig)
+{
+	core_hold(rig->core, ZD_CMD_COPY);
+	core_expect(rig->core, core_gather(rig->core, rig->session, rig->unit), 0);
+	core_expect(rig->core, core_prefetch(rig->core, rig->session, rig->other), 0);
+	core_expect(rig->core, core_gather(rig->core, rig->team.session[1], rig->unit), 0);
+}
+
+static void in_gather_without_memory(struct rig *rig)
+{
+	core_hold(rig->core, ZD_CMD_SEGMENT_CREATE);
+	core_expect_waits(rig->core, core_gather(rig->core, rig->session, rig->unit), "a segment");
+}
+
+static void with_leases(struct rig *rig)
+{
+	core_expect(rig->core, core_gather_tag(rig->core, rig->session, rig->unit, "plan", 3), 0);
+	core_expect(rig->core, core_gather_tag(rig->core, rig->session, rig->unit, "eager", 1), 0);
+	core_expect(rig->core, core_gather(rig->core, rig->session, rig->other), 0);
+}
+
+static void with_persistent_copy(struct rig *rig)
+{
+	core_expect(rig->core, core_set_persistent(rig->core, rig->session, rig->unit, true), 0);
+	core_expect(rig->core, core_gather(rig->core, rig->session, rig->unit), 0);
+	core_expect(rig->core, core_release(rig->core, rig->session, rig->unit), 0);
+}
+
+static void with_slow_streams(struct rig *rig)
+{
+	static const struct zd_fence fences[] = {{1, 1}, {2, 1}};
+	with_leases(rig);
+	core_expect(rig->core, core_release_tag(rig->core, rig->session, rig->unit, "eager", fences, 2), 0);
+	core_expect(rig->core, core_release_tag(rig->core, rig->session, rig->other, CORE_TAG, fences, 2), 0);
+}
+
+static void in_pipelined_release(struct rig *rig)
+{
+	in_update(rig);
+	core_expect_waits(rig->core, core_gather(rig->core, rig->session, rig->unit), "publish");
+	core_expect_waits(rig->core, core_release(rig->core, rig->session, rig->unit), "its own gather");
+}
+
+static void in_alloc(struct rig *rig)
+{
+	core_expect(rig->core, core_alloc(rig->core, rig->session, "job", 1, 256), 0);
+	core_hold(rig->core, ZD_CMD_FILL);
+	core_expect_waits(rig->core, core_alloc(rig->core, rig->session, "job", 1, 256), "zeroed");
+}
+
+static void in_alloc_without_memory(struct rig *rig)
+{
+	core_hold(rig->core, ZD_CMD_SEGMENT_CREATE);
+	core_expect_waits(rig->core, core_alloc(rig->core, rig->session, "elsewhere", 1, 256), "a segment");
+}
+
+static void in_free(struct rig *rig)
+{
+	static const struct zd_fence fence = {1, 1};
+	uint64_t request = core_alloc(rig->core, rig->session, "job", 1, 256);
+	struct zd_args args = {.kind = ZD_REQ_FREE, .u.free.fences = {1, &fence}};
+	args.u.free.allocation = core_expect(rig->core, request, 0)->u.alloc.allocation;
+	core_call(rig->core, rig->session, &args, 0);
+	assert_int_equal(core_quarantine(rig->core, 1), 256);
+}
+
+static void when_poisoned(struct rig *rig)
+{
+	core_fail_next(rig->core, ZD_CMD_COPY, ZEROD_E_DEVICE, "ECC error");
+	core_expect(rig->core, core_gather(rig->core, rig->session, rig->unit), 0);
+}
+
+static void when_aborted(struct rig *rig)
+{
+	with_leases(rig);
+	core_expect(rig->core, core_simple(rig->core, rig->session, ZD_REQ_ABORT_GROUP, rig->team.group), 0);
+}
+
+static void when_joining(struct rig *rig)
+{
+	struct core_join join = {.group = "another", .world_size = 2};
+	core_expect_waits(rig->core, core_join(rig->core, rig->session, &join), "rank 1");
+}
+
+/* Whatever the session does when it ends, by itself or by an administrator: nothing of it is charged a moment later, what
+ * operations still use goes with them, the other rank's share is untouched, and the rank can come again. */
+static void test_end_in_every_state(void **state)
+{
+	static void (*const bring[])(struct rig *) = {
+	        in_nothing,
+	        in_update_wait,
+	        in_update,
+	        in_publish,
+	        in_commit,
+	        in_register,
+	        in_register_without_memory,
+	        in_transfer,
+	        in_gather_without_memory,
+	        with_leases,
+	        with_persistent_copy,
+	        with_slow_streams,
+	        in_pipelined_release,
+	        in_alloc,
+	        in_alloc_without_memory,
+	        in_free,
+	        when_poisoned,
+	        when_aborted,
+	        when_joining,
+	};
+	(void)state;
+	for (size_t i = 0; i < 2 * ZD_ARRAY_LEN(bring); i++) {
+		struct rig rig = {.core = core_new(NULL)};
+		core_team_new(&rig.team, rig.core, "job", 2, false);
+		rig.unit = core_team_unit(&rig.team, "w", UNIT_BYTES);
+		rig.other = core_team_unit(&rig.team, "v", UNIT_BYTES);
+		rig.session = rig.team.session[0];
+		bring[i / 2](&rig);
+		if (i % 2)
+			core_close(rig.core, rig.session);
+		else
+			core_expect(rig.core,
+			            core_simple(rig.core, core_open_admin(rig.core), ZD_REQ_KILL_SESSION,
+			                        rig.session),
+			            0);
+		struct zd_usage usage = core_usage(rig.core);
+		assert_int_equal(usage.shard_bytes, UNIT_BYTES); /* the other rank's two */
+		assert_int_equal(usage.allocation_bytes, 0);
+		assert_true(usage.gathered_bytes == 0 || bring[i / 2] == in_update_wait ||
+		            bring[i / 2] == in_transfer);
+		for (enum zd_command_kind kind = ZD_CMD_SEGMENT_CREATE; kind <= ZD_CMD_WATCH; kind++)
+			core_unhold(rig.core, kind);
+		assert_int_equal(core_quarantine(rig.core, 0), 0);
+		assert_int_equal(core_quarantine(rig.core, 1), 0);
+		if (bring[i / 2] != when_aborted)
+			core_expect(rig.core,
+			            core_join(rig.core, core_open(rig.core, CORE_ALICE),
+			                      &(struct core_join){.world_size = 2}),
+			            0);
+		core_end(rig.core);
+	}
+}
+
+/* The engine itself ends while everything is under way. */
+static void test_engine_ends_with_all_of_it(void **state)
+{
+	(void)state;
+	for (int durable = 0; durable < 2; durable++) {
+		struct rig rig = {.core = core_new(NULL)};
+		core_team_new(&rig.team, rig.core, "job", 2, durable);
+		rig.unit = core_team_unit(&rig.team, "w", UNIT_BYTES);
+		rig.other = core_team_unit(&rig.team, "v", UNIT_BYTES);
+		rig.session = rig.team.session[0];
+		with_slow_streams(&rig);
+		in_transfer(&rig);
+		core_hold(rig.core, ZD_CMD_FILL);
+		core_hold(rig.core, ZD_CMD_SEGMENT_CREATE);
+		(void)core_alloc(rig.core, rig.session, "job", 0, 256);
+		(void)core_alloc(rig.core, rig.session, "other", 1, 256);
+		(void)core_commit(rig.core, rig.team.session[1], rig.team.group, 1);
+		core_abandon(rig.core);
+	}
+	zd_engine_free(NULL);
+}
+
+/* ---- Ended by others ---------------------------------------------------------------------------------------------------- */
+
+static void test_kill_session(void **state)
+{
+	struct core_driver *core = core_new(NULL);
+	struct core_team team;
+	char text[96];
+	(void)state;
+	core_team_new(&team, core, "job", 2, false);
+	uint64_t unit = core_team_unit(&team, "w", UNIT_BYTES);
+	uint64_t waiting = core_commit(core, team.session[1], team.group, 1);
+	uint64_t bob = core_open(core, CORE_BOB), alice = core_open(core, CORE_ALICE);
+	core_expect(core, core_gather(core, team.session[0], unit), 0);
+	core_expect_error(core, core_simple(core, bob, ZD_REQ_KILL_SESSION, team.session[0]),
+	                  ZEROD_E_NOT_FOUND, "no session");
+	core_expect(core, core_simple(core, bob, ZD_REQ_KILL_SESSION, 9999), ZEROD_E_NOT_FOUND);
+	core_expect_error(core, core_simple(core, alice, ZD_REQ_KILL_SESSION, alice), ZEROD_E_INVALID,
+	                  "is the one that asks");
+	assert_true(core_is_open(core, team.session[0]));
+	core_expect(core, core_simple(core, alice, ZD_REQ_KILL_SESSION, team.session[0]), 0);
+	assert_false(core_is_open(core, team.session[0]));
+	(void)snprintf(text, sizeof(text), "ended by session %llu (pid %u)", (unsigned long long)alice,
+	               CORE_ALICE + 1);
+	assert_string_equal(core_killed_why(core, team.session[0]), text);
+	assert_int_equal(core_usage(core).gathered_bytes, 0);
+	core_expect_error(core, waiting, ZEROD_E_PEER_LOST, "rank 0");
+	core_expect(core, core_simple(core, core_open_admin(core), ZD_REQ_KILL_SESSION, bob), 0);
+	assert_false(core_is_open(core, bob));
+	core_end(core);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+	        cmocka_unit_test(test_sessions_are_limited),
+	        cmocka_unit_test(test_unknown_sessions_are_ignored),
+	        cmocka_unit_test(test_end_in_every_state),
+	        cmocka_unit_test(test_engine_ends_with_all_of_it),
+	        cmocka_unit_test(test_kill_session),
+	};
+	return cmocka_run_group_tests_name("core/session", tests, NULL, NULL);
+}

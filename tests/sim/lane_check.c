@@ -55,6 +55,7 @@ static void check_reduce(struct zd_sim_world *world, const struct zd_command *co
 	const struct zd_reduce_desc *reduce = &command->u.reduce;
 
 	check_device(world, &reduce->target, command->device, "target of a reduction");
+	zd_sim_owner_check(world, &reduce->target);
 	if (reduce->target.bytes != reduce->numel * zerod_dtype_bytes(reduce->target_dtype))
 		zd_sim_fail(world, "reduction of %llu elements into %llu bytes",
 		            (unsigned long long)reduce->numel, (unsigned long long)reduce->target.bytes);
@@ -93,6 +94,7 @@ void zd_sim_command_check(struct zd_sim_world *world, const struct zd_command *c
 		break;
 	case ZD_CMD_FILL:
 		check_device(world, &command->u.fill, command->device, "fill");
+		zd_sim_owner_check(world, &command->u.fill);
 		break;
 	case ZD_CMD_REDUCE:
 		check_reduce(world, command);

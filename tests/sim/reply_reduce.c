@@ -54,18 +54,7 @@ static void replied_commit(struct zd_sim_world *world, struct zd_sim_session *se
 	gradient->inf_at = request->inf_at;
 }
 
-/* The step's place in the ring is used again: nothing of an older backward may be left in it. */
-static void begin_backward(struct zd_sim_world *world, struct zd_sim_session *session, uint32_t group)
-{
-	struct zd_sim_member *member = &session->members[group];
-	uint32_t rank = zd_sim_rank(&world->config, session->actor, group);
-	uint32_t place = member->backwards++ % ZD_SIM_BACKWARDS;
-
-	member->in_backward = true;
-	for (uint32_t u = 0; u < ZD_SIM_UNITS; u++)
-		world->groups[group].gradients[place][u][rank].present = false;
-}
-
+/* The backward is over, or its failure is known: the rank keeps nothing of it. */
 static void end_backward(struct zd_sim_member *member)
 {
 	member->in_backward = false;
@@ -73,6 +62,20 @@ static void end_backward(struct zd_sim_member *member)
 		member->handles[u].entry.id = 0;
 		member->handles[u].entry.committed = false;
 	}
+}
+
+/* The step's place in the ring is used again: nothing of an older backward may be left in it. */
+static void begin_backward(struct zd_sim_world *world, struct zd_sim_session *session, uint32_t group)
+{
+	struct zd_sim_member *member = &session->members[group];
+	uint32_t rank = zd_sim_rank(&world->config, session->actor, group);
+	uint32_t place = member->backwards++ % ZD_SIM_BACKWARDS;
+
+	end_backward(member);
+	member->in_backward = true;
+	member->stepping = false;
+	for (uint32_t u = 0; u < ZD_SIM_UNITS; u++)
+		world->groups[group].gradients[place][u][rank].present = false;
 }
 
 static void begin_step(struct zd_sim_world *world, struct zd_sim_session *session, uint32_t group,
@@ -128,8 +131,10 @@ void zd_sim_reply_reduce(struct zd_sim_world *world, struct zd_sim_session *sess
 			member->bucket = reply->u.bucket_create.bucket;
 		return;
 	case ZD_REQ_BUCKET_DESTROY:
-		if (reply->status == 0)
+		if (reply->status == 0) {
 			member->bucket = 0;
+			end_backward(member);
+		}
 		return;
 	case ZD_REQ_BACKWARD_BEGIN:
 		if (reply->status == 0)

@@ -107,6 +107,9 @@ uint8_t *zd_sim_memory(struct zd_sim_world *world, const struct zd_location *at,
 float zd_sim_float_load(enum zerod_dtype dtype, const uint8_t *bytes, uint64_t index);
 void zd_sim_float_store(enum zerod_dtype dtype, uint8_t *bytes, uint64_t index, float value);
 
+/* owner.c: nothing may write where a client has what it was given */
+void zd_sim_owner_check(struct zd_sim_world *world, const struct zd_location *at);
+
 /* stream.c: the clients' streams */
 struct zd_sim_item *zd_sim_stream_append(struct zd_sim_world *world, struct zd_sim_session *session,
                                          uint32_t stream, enum zd_sim_item_kind kind);

@@ -1,0 +1,211 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Requests as such: ids, limits and deadlines. One that is refused or ends early leaves nothing behind.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+#include <cmocka.h>
+
+#include "base/mem.h"
+#include "tests/support/core_driver.h"
+
+#define UNIT_BYTES 512u
+
+struct rig {
+	struct core_driver *core;
+	struct core_team team;
+	uint64_t session; /* rank 0's */
+	uint64_t unit;    /* of two ranks, at version 1 */
+};
+
+static int setup(void **state)
+{
+	struct rig *rig = zd_calloc(1, sizeof(*rig));
+	rig->core = core_new(NULL);
+	core_team_new(&rig->team, rig->core, "job", 2, false);
+	rig->session = rig->team.session[0];
+	rig->unit = core_team_unit(&rig->team, "w", UNIT_BYTES);
+	*state = rig;
+	return 0;
+}
+
+static int teardown(void **state)
+{
+	struct rig *rig = *state;
+	core_end(rig->core);
+	free(rig);
+	return 0;
+}
+
+static struct zd_args future_gather(const struct rig *rig)
+{
+	return (struct zd_args){.kind = ZD_REQ_GATHER,
+	                        .u.gather = {.unit = rig->unit, .tag = CORE_TAG, .version = 99}};
+}
+
+/* ---- Ids ------------------------------------------------------------------------------------------------------------ */
+
+static void test_id_may_be_used_again_after_the_reply_only(void **state)
+{
+	struct rig *rig = *state;
+	const struct zd_call call = {rig->session, 1ull << 40, 0};
+	struct zd_args gather = future_gather(rig);
+	struct core_row row;
+	core_send_as(rig->core, &call, &gather);
+	assert_null(core_reply(rig->core, call.request));
+	struct zd_args leave = {.kind = ZD_REQ_GROUP_LEAVE, .u.group = rig->team.group};
+	core_send_as(rig->core, &call, &leave);
+	core_expect_error(rig->core, call.request, ZEROD_E_PROTOCOL, "a request with this id is outstanding");
+	/* it did nothing, and the first one waits on */
+	core_row(rig->core, ZD_TABLE_SESSIONS, rig->session, &row);
+	assert_int_equal(row.row.u.session.outstanding, 1);
+	assert_int_equal(core_reply(rig->core, call.request)->kind, ZD_REQ_GROUP_LEAVE);
+	/* another session's ids are its own */
+	core_expect(rig->core, core_gather(rig->core, rig->team.session[1], rig->unit), 0);
+	core_expect(rig->core, core_simple(rig->core, rig->session, ZD_REQ_ABORT_GROUP, rig->team.group), 0);
+	assert_int_equal(core_reply(rig->core, call.request)->status, ZEROD_E_ABORTED);
+	core_send_as(rig->core, &call, &leave);
+	core_expect(rig->core, call.request, 0);
+}
+
+static void test_replies_come_as_they_are_ready(void **state)
+{
+	struct rig *rig = *state;
+	struct core_row row;
+	core_team_publish_rank(&rig->team, rig->unit, 0);
+	uint64_t first = core_gather(rig->core, rig->session, rig->unit);
+	uint64_t second = core_alloc(rig->core, rig->session, "job", 0, 256);
+	core_expect_waits(rig->core, first, "rank 1 to publish");
+	core_expect(rig->core, second, 0);
+	core_row(rig->core, ZD_TABLE_SESSIONS, rig->session, &row);
+	assert_int_equal(row.row.u.session.outstanding, 1);
+	uint64_t before = row.row.u.session.requests;
+	core_team_publish_rank(&rig->team, rig->unit, 1);
+	core_expect(rig->core, first, 0);
+	core_expect(rig->core, core_release(rig->core, rig->session, rig->unit), 0);
+	core_row(rig->core, ZD_TABLE_SESSIONS, rig->session, &row);
+	assert_int_equal(row.row.u.session.outstanding, 0);
+	assert_int_equal(row.row.u.session.requests, before + 1);
+}
+
+/* ---- The limit of outstanding requests ------------------------------------------------------------------------------------ */
+
+static void fill_up(struct rig *rig)
+{
+	struct zd_args gather = future_gather(rig);
+	for (uint32_t i = 0; i < ZD_MAX_OUTSTANDING; i++)
+		(void)core_send(rig->core, rig->session, &gather);
+}
+
+static void test_outstanding_requests_are_limited(void **state)
+{
+	static const struct zd_fence fence = {1, 1};
+	struct rig *rig = *state;
+	struct core_driver *core = rig->core;
+	struct core_unit unit = {.name = "new", .numel = 64};
+	struct core_row row;
+	uint64_t other = core_team_unit(&rig->team, "v", UNIT_BYTES);
+	struct zd_args publish = {.kind = ZD_REQ_PUBLISH,
+	                          .u.publish = {.nunits = 1, .units = &rig->unit, .fences = {1, &fence}}};
+	core_expect(core, core_update(core, rig->session, rig->unit), 0);
+	fill_up(rig);
+	core_row(core, ZD_TABLE_SESSIONS, rig->session, &row);
+	assert_int_equal(row.row.u.session.outstanding, ZD_MAX_OUTSTANDING);
+	struct zd_args gather = future_gather(rig);
+	core_expect_error(core, core_send(core, rig->session, &gather), ZEROD_E_LIMIT,
+	                  "1024 requests are outstanding already");
+	/* whatever would have to wait */
+	core_expect(core, core_send(core, rig->session, &publish), ZEROD_E_LIMIT);
+	core_expect(core, core_commit(core, rig->session, rig->team.group, 1), ZEROD_E_LIMIT);
+	core_expect(core, core_alloc(core, rig->session, "job", 0, 256), ZEROD_E_LIMIT);
+	core_expect(core, core_register(core, rig->session, rig->team.group, &unit), ZEROD_E_LIMIT);
+	core_expect(core, core_join(core, rig->session, &(struct core_join){.group = "g", .world_size = 2}),
+	            ZEROD_E_LIMIT);
+	core_expect(core, core_release(core, rig->session, rig->unit), ZEROD_E_LIMIT);
+	core_hold(core, ZD_CMD_COPY);
+	core_expect(core, core_gather(core, rig->team.session[1], other), 0);
+	core_expect(core, core_update(core, rig->session, other), ZEROD_E_LIMIT);
+	core_unhold(core, ZD_CMD_COPY);
+	/* and none has had an effect, also when what it had begun is over */
+	core_pass(core, rig->session, 1, 1);
+	core_row(core, ZD_TABLE_UNITS, rig->unit, &row);
+	assert_int_equal(row.row.u.unit.version_max, 1);
+	assert_int_equal(core_usage(core).allocation_bytes, 0);
+	assert_int_equal(core_rows(core, ZD_TABLE_GROUPS, NULL, 0), 1);
+	core_expect_waits(core, core_commit(core, rig->team.session[1], rig->team.group, 9),
+	                  "rank 0 to commit");
+	/* what need not wait is done */
+	core_expect(core, core_update(core, rig->session, other), 0);
+	core_expect(core, core_publish(core, rig->session, rig->unit), 0);
+}
+
+/* ---- Deadlines ----------------------------------------------------------------------------------------------------------------- */
+
+static void test_deadlines_expire_in_time(void **state)
+{
+	struct rig *rig = *state;
+	struct zd_engine *engine = core_engine(rig->core);
+	struct zd_args gather = future_gather(rig);
+	assert_true(zd_engine_next_deadline(engine) == UINT64_MAX);
+	core_tick(rig->core, 1000000);
+	uint64_t late = core_send_until(rig->core, rig->session, 9000000, &gather);
+	uint64_t soon = core_send_until(rig->core, rig->team.session[1], 4000000, &gather);
+	uint64_t never = core_send(rig->core, rig->session, &gather);
+	assert_int_equal(zd_engine_next_deadline(engine), 4000000);
+	core_tick(rig->core, 3999999);
+	assert_null(core_reply(rig->core, soon));
+	core_tick(rig->core, 4000000);
+	core_expect_error(rig->core, soon, ZEROD_E_DEADLINE,
+	                  "gather: waited 3 ms for rank 0 to publish version 99 of unit 'w' (has 1)");
+	assert_int_equal(zd_engine_next_deadline(engine), 9000000);
+	core_tick(rig->core, 60000000);
+	core_expect_error(rig->core, late, ZEROD_E_DEADLINE, "gather: waited 59 ms for rank 0");
+	assert_true(zd_engine_next_deadline(engine) == UINT64_MAX);
+	assert_null(core_reply(rig->core, never));
+	/* one that has passed already ends the wait at the next tick, and what need not wait not at all */
+	uint64_t past = core_send_until(rig->core, rig->session, 1, &gather);
+	struct zd_args newest = future_gather(rig);
+	newest.u.gather.version = 0;
+	core_expect(rig->core, core_send_until(rig->core, rig->session, 1, &newest), 0);
+	assert_null(core_reply(rig->core, past));
+	core_tick(rig->core, 60000000);
+	core_expect(rig->core, past, ZEROD_E_DEADLINE);
+}
+
+/* The shard of a part that is updated by nobody any more is read by the next gather. */
+static void test_deadline_wakes_those_that_waited_for_it(void **state)
+{
+	struct rig *rig = *state;
+	struct core_driver *core = rig->core;
+	struct zd_args update = {.kind = ZD_REQ_UPDATE_BEGIN,
+	                         .u.publish = {.nunits = 1, .units = &rig->unit}};
+	core_hold(core, ZD_CMD_COPY);
+	core_expect(core, core_gather(core, rig->session, rig->unit), 0);
+	core_expect(core, core_release(core, rig->session, rig->unit), 0);
+	uint64_t waiting = core_send_until(core, rig->session, 5, &update);
+	uint64_t gather = core_gather(core, rig->team.session[1], rig->unit);
+	uint64_t behind = core_release(core, rig->team.session[1], rig->unit);
+	core_expect_waits(core, behind, "its own gather of unit 'w' on rank 1");
+	core_tick(core, 5);
+	core_expect(core, waiting, ZEROD_E_DEADLINE);
+	core_expect(core, gather, 0);
+	core_expect(core, behind, 0);
+	core_unhold(core, ZD_CMD_COPY);
+}
+
+int main(void)
+{
+#define TEST(test) cmocka_unit_test_setup_teardown(test, setup, teardown)
+	const struct CMUnitTest tests[] = {
+	        TEST(test_id_may_be_used_again_after_the_reply_only),
+	        TEST(test_replies_come_as_they_are_ready),
+	        TEST(test_outstanding_requests_are_limited),
+	        TEST(test_deadlines_expire_in_time),
+	        TEST(test_deadline_wakes_those_that_waited_for_it),
+	};
+	return cmocka_run_group_tests_name("core/request", tests, NULL, NULL);
+}

@@ -242,8 +242,9 @@ const Zd__Reply *raw_answer(struct raw_client *raw, uint64_t id)
 
 		if (rc == ZEROD_E_DISCONNECTED)
 			return NULL;
-		if (rc == ZD_FRAME_AGAIN)
-			assert_true(await(raw->sock, POLLIN, deadline_ms));
+		if (rc == ZD_FRAME_AGAIN && !await(raw->sock, POLLIN, deadline_ms))
+			fail_msg("no reply to request %llu within %d s", (unsigned long long)id,
+			         RAW_DEADLINE_MS / 1000);
 	}
 	return reply;
 }

@@ -28,6 +28,7 @@
 #include "base/sm.h"
 #include "base/text.h"
 #include "daemon/config.h"
+#include "daemon/notify.h"
 #include "daemon/options.h"
 #include "io/bind.h"
 #include "io/listener.h"
@@ -60,6 +61,7 @@ struct service {
 	bool listening;
 	uv_signal_t signals[NSIGNALS];
 	uv_timer_t drain, watchdog;
+	struct zd_notify notify;
 	/* A reload reads file and groups, which may take its time, beside the loop. */
 	struct {
 		uv_work_t work;
@@ -104,7 +106,7 @@ static void start_draining(struct service *service, const char *signal_name)
 
 	zd_sm_move(&service_sm, &service->state, DRAINING);
 	zd_log(ZD_LOG_NOTICE, "%s: draining, %u sessions are open", signal_name, sessions);
-	(void)sd_notifyf(0, "STOPPING=1\nSTATUS=Draining, %u sessions are open", sessions);
+	zd_notify_state(&service->notify, "STOPPING=1\nSTATUS=Draining, %u sessions are open", sessions);
 	if (service->activated)
 		stop_listening(service);
 	(void)uv_timer_start(&service->drain, on_drain_timeout,
@@ -134,10 +136,10 @@ static bool needs_restart(const struct zd_config *old, const struct zd_config *n
 	       old->segment_bytes != new->segment_bytes;
 }
 
-static void notify_serving(const struct service *service)
+static void notify_serving(struct service *service)
 {
-	(void)sd_notifyf(0, "READY=1\nSTATUS=Serving %u devices at %s", service->config.device_count,
-	                 service->bound.address.sun_path);
+	zd_notify_state(&service->notify, "READY=1\nSTATUS=Serving %u devices at %s",
+	                service->config.device_count, service->bound.address.sun_path);
 }
 
 static void apply(struct service *service, const struct zd_config *config)
@@ -191,7 +193,7 @@ static void reload_begin(struct service *service)
 		return;
 	service->reload.busy = true;
 	service->reload.work.data = service;
-	(void)sd_notifyf(0, "RELOADING=1\nMONOTONIC_USEC=%" PRIu64, zd_loop_now_ns() / 1000);
+	zd_notify_state(&service->notify, "RELOADING=1\nMONOTONIC_USEC=%" PRIu64, zd_loop_now_ns() / 1000);
 	(void)uv_queue_work(&service->loop.uv, &service->reload.work, reload_work, reload_done);
 }
 
@@ -228,8 +230,9 @@ static void raise_descriptor_limit(void)
 
 static void on_watchdog(uv_timer_t *timer)
 {
-	(void)timer;
-	(void)sd_notify(0, "WATCHDOG=1");
+	struct service *service = timer->data;
+
+	zd_notify_alive(&service->notify);
 }
 
 /* Signals and timers; none of it can be missing, so that taking down need not ask. */
@@ -240,7 +243,8 @@ static int open_handles(struct service *service, struct zd_err *err)
 
 	(void)uv_timer_init(&service->loop.uv, &service->drain);
 	(void)uv_timer_init(&service->loop.uv, &service->watchdog);
-	service->drain.data = service;
+	service->drain.data = service->watchdog.data = service;
+	zd_notify_open(&service->notify, &service->loop);
 	for (size_t i = 0; i < NSIGNALS; i++) {
 		int uv_rc = uv_signal_init(&service->loop.uv, &service->signals[i]);
 
@@ -262,6 +266,7 @@ static void close_handles(struct service *service)
 		uv_close((uv_handle_t *)&service->signals[i], NULL);
 	uv_close((uv_handle_t *)&service->drain, NULL);
 	uv_close((uv_handle_t *)&service->watchdog, NULL);
+	zd_notify_close(&service->notify);
 }
 
 /* The socket that the service manager listens on for us. */

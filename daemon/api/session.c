@@ -35,7 +35,8 @@ static const struct zd_sm session_sm = {
 
 /* ---- Log ------------------------------------------------------------------------------------------------ */
 
-static void log_session(const struct zd_api_session *session, const char *what, const char *detail)
+static void log_session(const struct zd_api_session *session, enum zd_log_level level, const char *what,
+                        const char *detail)
 {
 	const struct zd_creds *creds = zd_conn_creds(session->conn);
 	struct zd_log_field fields[] = {{.key = "ZEROD_SESSION"}, {.key = "ZEROD_PID"}, {.key = "ZEROD_UID"}};
@@ -43,7 +44,7 @@ static void log_session(const struct zd_api_session *session, const char *what, 
 	(void)snprintf(fields[0].value, sizeof(fields[0].value), "%" PRIu64, session->id);
 	(void)snprintf(fields[1].value, sizeof(fields[1].value), "%d", (int)creds->pid);
 	(void)snprintf(fields[2].value, sizeof(fields[2].value), "%u", (unsigned)creds->uid);
-	zd_log_with(ZD_LOG_INFO, fields, ZD_ARRAY_LEN(fields), "session %s: %s", what, detail);
+	zd_log_with(level, fields, ZD_ARRAY_LEN(fields), "session %s: %s", what, detail);
 }
 
 /* ---- Life ------------------------------------------------------------------------------------------------ */
@@ -69,7 +70,9 @@ static void on_ended(void *arg, const struct zd_err *why)
 	struct zd_api *api = session->api;
 	bool was_known = session->state != ZD_API_SESSION_NEW;
 
-	log_session(session, was_known ? "ended" : "turned away", why->text);
+	/* Whoever only knocks, and may do so a thousand times a second, is no news. */
+	log_session(session, was_known ? ZD_LOG_INFO : ZD_LOG_DEBUG, was_known ? "ended" : "turned away",
+	            why->text);
 	if (was_known)
 		leave_engine(session);
 	zd_sm_move(&session_sm, &session->state, ZD_API_SESSION_ENDED);
@@ -134,7 +137,7 @@ int zd_api_session_admit(struct zd_api_session *session, const char *name, int *
 	zd_sm_move(&session_sm, &session->state, ZD_API_SESSION_OPEN);
 	HASH_ADD(hh, api->sessions, id, sizeof(session->id), session);
 	zd_conn_welcome(session->conn);
-	log_session(session, "opened", name);
+	log_session(session, ZD_LOG_INFO, "opened", name);
 	return 0;
 }
 

@@ -172,6 +172,25 @@ static void test_group_and_unit_rows(void **state)
 	assert_true(row[1].row.u.unit.frozen);
 }
 
+static void test_unit_row_when_no_rank_has_it_any_more(void **state)
+{
+	struct rig *rig = *state;
+	struct core_row row;
+	core_hold(rig->core, ZD_CMD_COPY);
+	core_expect(rig->core, core_gather(rig->core, rig->session, rig->unit), 0);
+	core_expect(rig->core, core_release(rig->core, rig->session, rig->unit), 0);
+	for (uint32_t rank = 0; rank < 2; rank++)
+		core_expect(
+		        rig->core,
+		        core_simple(rig->core, rig->team.session[rank], ZD_REQ_UNIT_UNREGISTER, rig->unit),
+		        0);
+	core_row(rig->core, ZD_TABLE_UNITS, rig->unit, &row); /* pushes still read it */
+	assert_int_equal(row.row.u.unit.registered, 0);
+	assert_int_equal(row.row.u.unit.version_min, 0);
+	core_unhold(rig->core, ZD_CMD_COPY);
+	assert_int_equal(core_rows(rig->core, ZD_TABLE_UNITS, &row, 1), 0);
+}
+
 static void test_buffer_rows(void **state)
 {
 	struct rig *rig = *state;
@@ -384,6 +403,7 @@ int main(void)
 	        TEST(test_job_and_session_rows),
 	        TEST(test_session_row_has_the_first_waits),
 	        TEST(test_group_and_unit_rows),
+	        TEST(test_unit_row_when_no_rank_has_it_any_more),
 	        TEST(test_buffer_rows),
 	        TEST(test_buffer_row_of_a_rank_that_is_gone),
 	        TEST(test_rows_have_room_for_some_holders_only),

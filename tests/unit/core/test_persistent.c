@@ -218,6 +218,19 @@ static void test_prefetch_refreshes_a_persistent_copy(void **state)
 	core_team_check(&rig->team, reply, 2);
 }
 
+/* A copy that was prefetched and that nobody has seen need not be refreshed in place. */
+static void test_prefetched_copy_of_a_persistent_unit_goes_stale(void **state)
+{
+	struct rig *rig = *state;
+	set_persistent(rig, true);
+	core_expect(rig->core, core_prefetch(rig->core, rig->session, rig->unit), 0);
+	core_team_publish(&rig->team, rig->unit);
+	assert_int_equal(gathered_bytes(rig), UNIT_BYTES);
+	core_team_check(&rig->team, gather_ok(rig, rig->unit), 2);
+	release_ok(rig, rig->unit);
+	assert_int_equal(gathered_bytes(rig), UNIT_BYTES);
+}
+
 /* ---- Slots ------------------------------------------------------------------------------------------------------------- */
 
 static void test_slot_has_one_address(void **state)
@@ -291,10 +304,10 @@ static void test_prefetch_and_slots(void **state)
 	core_expect_waits(rig->core, prefetch, "slot 2, which unit 'a' leaves");
 	release_ok(rig, a);
 	core_expect(rig->core, prefetch, 0);
-	/* what was prefetched gives way, when its transfer is over */
+	/* what was prefetched gives way, at once or when its transfer is over */
+	gather_ok(rig, a);
+	release_ok(rig, a);
 	core_hold(rig->core, ZD_CMD_COPY);
-	gather_ok(rig, b);
-	release_ok(rig, b);
 	core_expect(rig->core, core_prefetch(rig->core, rig->session, b), 0);
 	uint64_t demand = core_gather(rig->core, rig->session, a);
 	core_expect_waits(rig->core, demand, "slot 2, which unit 'b' leaves");
@@ -347,6 +360,7 @@ int main(void)
 	        TEST(test_refresh_waits_for_all_use_of_the_former_version),
 	        TEST(test_refresh_waits_for_the_former_transfer),
 	        TEST(test_prefetch_refreshes_a_persistent_copy),
+	        TEST(test_prefetched_copy_of_a_persistent_unit_goes_stale),
 	        TEST(test_slot_has_one_address),
 	        TEST(test_slot_waits_for_its_former_unit),
 	        TEST(test_two_units_of_a_slot_at_once_conflict),

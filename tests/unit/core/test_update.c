@@ -391,6 +391,11 @@ static void test_commit_fails_for_all_or_none(void **state)
 	core_expect(rig->core, first, ZEROD_E_STATE);
 	expect_committed(rig, 0);
 	core_expect(rig->core, core_publish(rig->core, rig->team.session[0], rig->other), 0);
+	/* a unit that not every rank has registered yet is no obstacle */
+	core_expect(rig->core,
+	            core_register(rig->core, rig->team.session[1], rig->team.group,
+	                          &(struct core_unit){.name = "late", .numel = 1}),
+	            0);
 	first = commit(rig, 0, 1);
 	core_expect(rig->core, commit(rig, 1, 1), 0);
 	core_expect(rig->core, first, 0);

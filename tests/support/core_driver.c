@@ -310,19 +310,23 @@ static void complete(struct core_driver *core, struct pending *p)
 	zd_engine_check(core->engine);
 }
 
+static struct pending *next_runnable(const struct core_driver *core)
+{
+	struct pending *p;
+	TAILQ_FOREACH (p, &core->commands, link) {
+		if (!core->held[p->command.kind] && runnable(core, p))
+			break;
+	}
+	return p;
+}
+
 /* After every call into the engine: whatever may run does. */
 static void settle(struct core_driver *core)
 {
 	struct pending *p;
 	zd_engine_check(core->engine);
-	do {
-		TAILQ_FOREACH (p, &core->commands, link) {
-			if (!core->held[p->command.kind] && runnable(core, p))
-				break;
-		}
-		if (p)
-			complete(core, p);
-	} while (p);
+	while ((p = next_runnable(core)))
+		complete(core, p);
 }
 
 void core_hold(struct core_driver *core, enum zd_command_kind kind)

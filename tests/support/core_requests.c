@@ -170,7 +170,7 @@ uint64_t core_team_slot_unit(struct core_team *team, const char *name, uint64_t 
 {
 	struct core_unit unit = {.name = name, .numel = padded_bytes / 4, .slot = slot};
 	uint64_t id = core_team_register(team, &unit);
-	assert_true(padded_bytes % (team->world_size * ZD_SHARD_ALIGN_BYTES) == 0);
+	assert_true(padded_bytes % ((uint64_t)team->world_size * ZD_SHARD_ALIGN_BYTES) == 0);
 	core_team_publish(team, id);
 	return id;
 }
@@ -182,7 +182,7 @@ uint64_t core_team_unit(struct core_team *team, const char *name, uint64_t padde
 
 uint8_t core_pattern(uint32_t rank, uint64_t version)
 {
-	return (uint8_t)(rank * 16 + version);
+	return (uint8_t)((uint64_t)rank * 16 + version);
 }
 
 /* The rank's shard, found as a second registration finds it. */

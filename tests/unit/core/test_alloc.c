@@ -58,22 +58,22 @@ static void test_bad_arguments(void **state)
 	static const char long_name[] = "0123456789012345678901234567890123456789012345678901234567890123";
 	static const struct {
 		const char *job, *name;
-		uint32_t device;
 		uint64_t bytes, alignment;
+		uint32_t device;
 		int status;
 		const char *text;
 	} cases[] = {
-	        {"", "", 0, 1, 0, ZEROD_E_INVALID, "job name"},
-	        {NULL, "", 0, 1, 0, ZEROD_E_INVALID, "job name"},
-	        {"job", "a\nb", 0, 1, 0, ZEROD_E_INVALID, "allocation name"},
-	        {"job", long_name, 0, 1, 0, ZEROD_E_INVALID, "allocation name"},
-	        {"job", NULL, 2, 1, 0, ZEROD_E_NOT_FOUND, "no device 2; there are 2"},
+	        {"", "", 1, 0, 0, ZEROD_E_INVALID, "job name"},
+	        {NULL, "", 1, 0, 0, ZEROD_E_INVALID, "job name"},
+	        {"job", "a\nb", 1, 0, 0, ZEROD_E_INVALID, "allocation name"},
+	        {"job", long_name, 1, 0, 0, ZEROD_E_INVALID, "allocation name"},
+	        {"job", NULL, 1, 0, 2, ZEROD_E_NOT_FOUND, "no device 2; there are 2"},
 	        {"job", NULL, 0, 0, 0, ZEROD_E_INVALID, "0 bytes are none of 1 .. 1125899906842624"},
-	        {"job", NULL, 0, ZD_MAX_BYTES + 1, 0, ZEROD_E_INVALID, "1125899906842625 bytes"},
-	        {"job", NULL, 0, UINT64_MAX, 0, ZEROD_E_INVALID, "bytes"},
-	        {"job", NULL, 0, 1, 384, ZEROD_E_INVALID, "alignment 384 is no power of two up to 2097152"},
-	        {"job", NULL, 0, 1, 4 * CORE_MIB, ZEROD_E_INVALID, "alignment"},
-	        {"job", NULL, 0, ZD_MAX_BYTES, 0, ZEROD_E_NO_MEMORY, "do not fit on device 0: arena 4194304"},
+	        {"job", NULL, ZD_MAX_BYTES + 1, 0, 0, ZEROD_E_INVALID, "1125899906842625 bytes"},
+	        {"job", NULL, UINT64_MAX, 0, 0, ZEROD_E_INVALID, "bytes"},
+	        {"job", NULL, 1, 384, 0, ZEROD_E_INVALID, "alignment 384 is no power of two up to 2097152"},
+	        {"job", NULL, 1, 4 * CORE_MIB, 0, ZEROD_E_INVALID, "alignment"},
+	        {"job", NULL, ZD_MAX_BYTES, 0, 0, ZEROD_E_NO_MEMORY, "do not fit on device 0: arena 4194304"},
 	};
 	struct core_driver *core = core_new(NULL);
 	uint64_t session = core_open(core, CORE_ALICE);

@@ -134,7 +134,7 @@ static void test_join_that_ends_early_frees_its_rank(void **state)
 	                  "group_join: waited 5 ms for 1 ranks to join, rank 1 first");
 	assert_int_equal(core_rows(core, ZD_TABLE_JOBS, NULL, 0), 0);
 	/* a session that dies while it waits frees its rank as well */
-	request = core_send(core, late, &args);
+	(void)core_send(core, late, &args);
 	core_close(core, late);
 	request = core_send(core, other, &args);
 	core_expect_waits(core, request, "rank 1 first");
@@ -176,7 +176,7 @@ static void test_death_fails_the_group_and_names_the_rank(void **state)
 	char text[64];
 	(void)state;
 	core_team_new(&team, core, "job", 3, false);
-	uint64_t unit = core_team_unit(&team, "w", 3 * 256);
+	uint64_t unit = core_team_unit(&team, "w", 3 * 256ull);
 	core_expect(core, core_update(core, team.session[1], unit), 0);
 	uint64_t gather = core_gather(core, team.session[0], unit);
 	uint64_t commit = core_commit(core, team.session[2], team.group, 1);
@@ -262,7 +262,7 @@ static void test_replacement_revives_the_group(void **state)
 	struct core_unit again = {.name = "w", .numel = 192};
 	(void)state;
 	core_team_new(&team, core, "job", 3, false);
-	uint64_t unit = core_team_unit(&team, "w", 3 * 256);
+	uint64_t unit = core_team_unit(&team, "w", 3 * 256ull);
 	core_team_publish(&team, unit);
 	core_close(core, team.session[1]);
 	core_close(core, team.session[2]);

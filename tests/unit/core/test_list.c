@@ -80,7 +80,7 @@ static void test_device_rows(void **state)
 	assert_int_equal(row[1].row.u.device.index, 1);
 	assert_int_equal(row[0].row.u.device.arena_bytes, 4 * CORE_MIB);
 	assert_int_equal(row[0].row.u.device.gather_budget_bytes, 4 * CORE_MIB);
-	assert_true(row[0].row.u.device.segment_bytes >= 3 * 65536);
+	assert_true(row[0].row.u.device.segment_bytes >= 192 * CORE_KIB);
 	assert_int_equal(row[0].row.u.device.usage.shard_bytes, UNIT_BYTES / 2);
 	assert_int_equal(row[0].row.u.device.usage.gathered_bytes, UNIT_BYTES);
 	assert_int_equal(row[0].row.u.device.quarantine_bytes, 768);

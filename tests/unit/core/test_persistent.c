@@ -13,7 +13,7 @@
 #include "base/mem.h"
 #include "tests/support/core_driver.h"
 
-#define UNIT_BYTES 512u
+#define UNIT_BYTES 512ull
 
 struct rig {
 	struct core_driver *core;

@@ -50,7 +50,8 @@ int zd_answer_hello(struct zd_api_session *session, const Zd__Request *request, 
 	int rc = check_hello(session, request->hello, name, err);
 
 	if (rc == 0)
-		rc = zd_api_session_admit(session, name, &pages[0].fd, &pages[1].fd, err);
+		rc = zd_api_session_admit(session, name, request->hello->strict, &pages[0].fd, &pages[1].fd,
+		                          err);
 	if (rc)
 		return rc;
 	hello.version = ZD_PROTOCOL_VERSION;
@@ -59,6 +60,7 @@ int zd_answer_hello(struct zd_api_session *session, const Zd__Request *request, 
 	hello.backend = (char *)bridge->ops->name;
 	hello.devices = bridge->ops->device_count(bridge->backend);
 	hello.timelines = ZD_TIMELINES;
+	hello.strict = request->hello->strict;
 	reply.id = request->id;
 	reply.body_case = ZD__REPLY__BODY_HELLO;
 	reply.hello = &hello;

@@ -38,8 +38,8 @@ int zd_api_session_new(struct zd_api *api, int sock, struct zd_err *err) __attri
 
 /* Makes a NEW session known to engine and backend. The pages' descriptors belong to the caller. Errors: LIMIT, SYSTEM,
  * NO_MEMORY; it stays NEW then. */
-int zd_api_session_admit(struct zd_api_session *session, const char *name, int *client_page, int *daemon_page,
-                         struct zd_err *err) __attribute__((warn_unused_result));
+int zd_api_session_admit(struct zd_api_session *session, const char *name, bool strict, int *client_page,
+                         int *daemon_page, struct zd_err *err) __attribute__((warn_unused_result));
 
 /* NULL when there is none, or no more. */
 struct zd_api_session *zd_api_session_find(struct zd_api *api, uint64_t id);

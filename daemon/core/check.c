@@ -34,7 +34,10 @@ static void check_buffer(const struct zd_buffer *buffer, struct found *found)
 		zd_assert(buffer->slot->occupant == buffer &&
 		          buffer->slot->extent.block == buffer->extent.block);
 	if (buffer->charged) {
-		zd_assert(buffer->extent.bytes == zd_unit_padded_bytes(buffer->unit));
+		const struct zd_session *session = zd_part_member(buffer->part)->session;
+		zd_assert(buffer->extent.bytes ==
+		          zd_gathered_bytes(session, zd_unit_padded_bytes(buffer->unit)));
+		zd_assert(!session->strict || buffer->extent.block->offset % ZD_STRICT_ALIGN_BYTES == 0);
 		found->charged[index][ZD_CHARGE_GATHERED] += buffer->extent.bytes;
 	} else if (!buffer->slot) {
 		found->quarantine[index] += buffer->extent.bytes;

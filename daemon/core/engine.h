@@ -353,7 +353,8 @@ void zd_engine_set_gather_budget(struct zd_engine *engine, uint32_t device, uint
 
 struct zd_peer {
 	uint32_t uid, pid;
-	bool admin; /* root or the configured group: sees all jobs, may kill and abort */
+	bool admin;  /* root or the configured group: sees all jobs, may kill and abort */
+	bool strict; /* its gathered buffers share no page with anything else */
 	const char *name;
 };
 

@@ -132,10 +132,10 @@ static int block_take(struct zd_engine *e, struct zd_request *req, uint64_t byte
 {
 	struct zd_job *job = req->member->group->job;
 	struct zd_device *device = req->device;
+	uint64_t align = req->session->strict ? ZD_STRICT_ALIGN_BYTES : ZD_BLOCK_MIN_ALIGN;
 	int status;
 	do {
-		status = zd_pool_alloc(e, req, job, device, ZD_PURPOSE_GATHERS, bytes, ZD_BLOCK_MIN_ALIGN,
-		                       extent, err);
+		status = zd_pool_alloc(e, req, job, device, ZD_PURPOSE_GATHERS, bytes, align, extent, err);
 	} while (status != 0 && !(status == ZD_WAIT && req->wait.kind == ZD_WAIT_SEGMENT) &&
 	         !req->u.gather.prefetch && revoke_prefetch(e, device));
 	if (status == ZD_WAIT)
@@ -161,7 +161,7 @@ static int slot_place(struct zd_engine *e, struct zd_request *req, uint32_t numb
 	struct zd_group_slot *shape = zd_group_slot_find(req->member->group, number);
 	zd_assert(shape);
 	struct zd_extent extent;
-	int status = block_take(e, req, shape->bytes, &extent, err);
+	int status = block_take(e, req, zd_gathered_bytes(req->session, shape->bytes), &extent, err);
 	if (status != 0)
 		return status;
 	slot = zd_calloc(1, sizeof(*slot));
@@ -269,7 +269,7 @@ static int gather_place(struct zd_engine *e, struct zd_request *req, uint64_t ve
 	struct zd_device *device = req->device;
 	struct zd_slot *slot = NULL;
 	struct zd_extent extent;
-	uint64_t bytes = zd_unit_padded_bytes(part->unit);
+	uint64_t bytes = zd_gathered_bytes(req->session, zd_unit_padded_bytes(part->unit));
 
 	if (device->pass_blocked || (!req->queued && device->memory_waiters > 0))
 		return wait_for_room(req, ZD_WAIT_TURN, 0, 0);

@@ -302,6 +302,7 @@ struct zd_session {
 	uint8_t state;
 	uint32_t uid, pid;
 	bool admin;
+	bool strict;
 	char name[ZD_MAX_NAME_BYTES + 1];
 	uint64_t opened_ns, nrequests;
 	uint32_t outstanding;
@@ -470,6 +471,12 @@ static inline uint64_t zd_unit_shard_bytes(const struct zd_unit *unit)
 static inline uint64_t zd_unit_padded_bytes(const struct zd_unit *unit)
 {
 	return unit->group->world_size * zd_unit_shard_bytes(unit);
+}
+
+/* What a gathered buffer (or slot) of so many padded bytes takes: a strict session's fills whole pages. */
+static inline uint64_t zd_gathered_bytes(const struct zd_session *session, uint64_t padded_bytes)
+{
+	return session->strict ? zd_align_up(padded_bytes, ZD_STRICT_ALIGN_BYTES) : padded_bytes;
 }
 
 /* NULL: no unit of the group has that slot. */

@@ -267,7 +267,6 @@ static void row_unit_names(struct zd_row *row, const struct zd_unit *unit)
 	row->group = unit->group->name;
 	row->name = unit->name;
 	row->u.buffer.true_bytes = unit->numel * zerod_dtype_bytes(unit->dtype);
-	row->u.buffer.padded_bytes = zd_unit_padded_bytes(unit);
 }
 
 static bool row_buffer(const struct listing *l, struct zd_row *row, const struct zd_buffer *buffer,
@@ -278,6 +277,7 @@ static bool row_buffer(const struct listing *l, struct zd_row *row, const struct
 	const struct zd_session *session = zd_part_member(buffer->part)->session;
 	char text[ZD_WAIT_TEXT] = "";
 	row_unit_names(row, buffer->unit);
+	row->u.buffer.padded_bytes = buffer->extent.bytes;
 	row->state = zd_sm_name(&zd_sm_buffer, buffer->state);
 	row->u.buffer.rank = buffer->part->rank;
 	row->u.buffer.device = buffer->device->index;
@@ -310,6 +310,8 @@ static bool row_waiting(const struct listing *l, struct zd_row *row, const struc
 	                               l->e->now_ns - req->since_ns};
 	char text[ZD_WAIT_TEXT];
 	row_unit_names(row, req->u.gather.part->unit);
+	row->u.buffer.padded_bytes = zd_gathered_bytes(req->session,
+	                                               zd_unit_padded_bytes(req->u.gather.part->unit));
 	row->state = "WAITING";
 	row->u.buffer.rank = req->u.gather.part->rank;
 	row->u.buffer.device = req->device->index;

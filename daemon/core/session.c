@@ -30,6 +30,7 @@ uint64_t zd_engine_session_open(struct zd_engine *e, const struct zd_peer *peer,
 	session->uid = peer->uid;
 	session->pid = peer->pid;
 	session->admin = peer->admin;
+	session->strict = peer->strict;
 	if (peer->name)
 		strncpy(session->name, peer->name, ZD_MAX_NAME_BYTES);
 	session->opened_ns = e->now_ns;

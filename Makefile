@@ -71,6 +71,7 @@ CHARLM_SRC  := $(wildcard client/examples/charlm/*.c)
 UNIT_SRC    := $(wildcard tests/unit/*/test_*.c)
 IT_SRC      := $(wildcard tests/it/test_*.c)
 CONTRACT_SRC := $(wildcard tests/contract/test_*.c)
+CONTRACT_LIB_SRC := $(wildcard tests/contract/contract*.c)
 SUPPORT_SRC := $(wildcard tests/support/*.c)
 SIM_SRC     := $(wildcard tests/sim/*.c)
 FUZZ_SRC    := $(wildcard tests/fuzz/fuzz_*.c)
@@ -192,10 +193,11 @@ $(UNIT_BIN) $(BENCH_BIN): $(BUILD)/tests/%: $(BUILD)/obj/tests/%.o $(A_SUPPORT) 
 	$(Q)mkdir -p $(@D)
 	$(Q)$(CC) $(LDFLAGS) -o $@ $^ $(DAEMON_LIBS) $(JSON_LIBS) $(TEST_LIBS) $(LDLIBS)
 
+$(CONTRACT_BIN): $(call obj,$(CONTRACT_LIB_SRC))
 $(IT_BIN) $(CONTRACT_BIN): $(BUILD)/tests/%: $(BUILD)/obj/tests/%.o $(A_SUPPORT) $(A_CLIENT)
 	$(say) LD $@
 	$(Q)mkdir -p $(@D)
-	$(Q)$(CC) $(LDFLAGS) -o $@ $^ $(PB_LIBS) $(JSON_LIBS) $(TEST_LIBS) $(LDLIBS)
+	$(Q)$(CC) $(LDFLAGS) -o $@ $(filter %.o,$^) $(filter %.a,$^) $(PB_LIBS) $(JSON_LIBS) $(TEST_LIBS) $(LDLIBS)
 
 $(SIM_BIN): $(call obj,$(SIM_SRC)) $(A_CORE) $(A_BASE)
 	$(say) LD $@

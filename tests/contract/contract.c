@@ -1,0 +1,265 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * contract.c - the daemon and the ranks of a test, its threads, and how a check fails in any of them.
+ *
+ * cmocka's failures leave the test by a long jump, which only the test's own thread may do. A check that fails in another
+ * thread ends that thread and leaves its words, with which contract_finish() fails the test.
+ */
+#include "contract.h"
+
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/queue.h>
+#include <time.h>
+
+#include "contract_internal.h"
+#include "tests/support/daemon_fixture.h"
+
+#define DEADLINE_MS 20000 /* sanitizers and a busy machine included */
+#define RETRY_NS    500000L
+
+struct contract_task {
+	pthread_t thread;
+	struct contract_rank *rank;
+	contract_fn *fn;
+	void *arg;
+	char failure[2 * CONTRACT_TEXT]; /* "": none */
+	LIST_ENTRY(contract_task) link;
+};
+
+static struct {
+	bool open;
+	struct zd_daemon daemon;
+	struct contract contract;
+	uint32_t flags;
+	LIST_HEAD(, contract_task) tasks;
+} scene;
+
+static _Thread_local struct contract_task *this_task; /* NULL: the test's own thread */
+
+/* ---- Checks -------------------------------------------------------------------------------------------------- */
+
+static uint32_t deadline_ms(void)
+{
+	const char *given = getenv("ZEROD_TEST_DEADLINE_MS");
+
+	return given ? (uint32_t)strtoul(given, NULL, 10) : DEADLINE_MS;
+}
+
+static uint64_t now_ms(void)
+{
+	struct timespec now;
+
+	(void)clock_gettime(CLOCK_MONOTONIC, &now);
+	return (uint64_t)now.tv_sec * 1000 + (uint64_t)now.tv_nsec / 1000000;
+}
+
+__attribute__((format(printf, 1, 2))) static void give_up(const char *format, ...)
+{
+	char words[2 * CONTRACT_TEXT];
+	va_list args;
+
+	va_start(args, format);
+	(void)vsnprintf(words, sizeof(words), format, args);
+	va_end(args);
+	if (!this_task)
+		fail_msg("%s", words);
+	(void)snprintf(this_task->failure, sizeof(this_task->failure), "%s", words);
+	pthread_exit(NULL);
+}
+
+void contract_expect(const zerod_client *client, int status, int expected, const char *text, const char *call,
+                     int line)
+{
+	const char *said = zerod_last_error(client);
+
+	if (status != expected)
+		give_up("line %d: %.200s is %s, not %s: %.200s", line, call, zerod_status_name(status),
+		        zerod_status_name(expected), status ? said : "");
+	if (text && !strstr(said, text))
+		give_up("line %d: %.200s says \"%.200s\", nothing of \"%s\"", line, call, said, text);
+}
+
+void contract_check(bool holds, const char *what, int line)
+{
+	if (!holds)
+		give_up("line %d: not so: %.400s", line, what);
+}
+
+uint64_t contract_deadline_ms(void)
+{
+	return now_ms() + deadline_ms();
+}
+
+void contract_look_again(uint64_t until_ms, const char *what, int line)
+{
+	if (now_ms() >= until_ms)
+		give_up("line %d: still not so: %.400s", line, what);
+	(void)nanosleep(&(const struct timespec){.tv_nsec = RETRY_NS}, NULL);
+}
+
+/* ---- Threads --------------------------------------------------------------------------------------------------- */
+
+static void *task_main(void *arg)
+{
+	this_task = arg;
+	this_task->fn(this_task->rank, this_task->arg);
+	return NULL;
+}
+
+struct contract_task *contract_start(struct contract_rank *rank, contract_fn *fn, void *arg)
+{
+	struct contract_task *task = calloc(1, sizeof(*task));
+
+	assert_non_null(task);
+	task->rank = rank;
+	task->fn = fn;
+	task->arg = arg;
+	assert_int_equal(pthread_create(&task->thread, NULL, task_main, task), 0);
+	LIST_INSERT_HEAD(&scene.tasks, task, link);
+	return task;
+}
+
+/* The words of its failure, "" without one. */
+static void end_task(struct contract_task *task, char words[2 * CONTRACT_TEXT])
+{
+	(void)pthread_join(task->thread, NULL);
+	memcpy(words, task->failure, sizeof(task->failure));
+	LIST_REMOVE(task, link);
+	free(task);
+}
+
+void contract_finish(struct contract_task *task)
+{
+	uint32_t rank = task->rank->number;
+	char words[2 * CONTRACT_TEXT];
+
+	end_task(task, words);
+	if (words[0])
+		fail_msg("rank %u, %s", rank, words);
+}
+
+void contract_run(struct contract *c, contract_fn *fn, void *arg)
+{
+	struct contract_task *tasks[CONTRACT_RANKS];
+
+	for (uint32_t i = 0; i < c->world_size; i++)
+		tasks[i] = contract_start(&c->ranks[i], fn, arg);
+	for (uint32_t i = 0; i < c->world_size; i++)
+		contract_finish(tasks[i]);
+}
+
+/* ---- The daemon and its ranks -------------------------------------------------------------------------------------- */
+
+static zerod_client *connect_client(const char *name)
+{
+	struct zerod_options options = ZEROD_INIT(options);
+	zerod_client *client = NULL;
+
+	options.socket_path = scene.daemon.socket_path;
+	options.name = name;
+	options.deadline_ms = deadline_ms();
+	OK(NULL, zerod_connect(&options, &client));
+	return client;
+}
+
+static void join_group(struct contract_rank *rank, void *arg)
+{
+	struct zerod_group_options options = ZEROD_INIT(options);
+
+	(void)arg;
+	options.job = "contract";
+	options.world_size = rank->world->world_size;
+	options.rank = rank->number;
+	options.device = rank->number % rank->world->devices;
+	options.flags = scene.flags;
+	OK(rank->client, zerod_group_join(rank->client, &options, &rank->group));
+}
+
+struct contract *contract_open(const struct contract_options *given)
+{
+	static const struct contract_options defaults;
+	const struct contract_options *options = given ? given : &defaults;
+	struct contract *c = &scene.contract;
+	const char *backend = getenv("ZEROD_TEST_BACKEND");
+	const char *const args[] = {"--backend", backend ? backend : "host", NULL};
+	struct zd_daemon_options daemon = {.arena = options->arena, .config = options->config, .args = args};
+
+	*c = (struct contract){.world_size = options->world_size ? options->world_size : 2};
+	c->devices = options->devices ? options->devices : c->world_size;
+	daemon.devices = c->devices;
+	scene.flags = options->flags;
+	assert_int_equal(zd_daemon_start(&daemon, &scene.daemon), 0);
+	scene.open = true;
+	c->socket_path = scene.daemon.socket_path;
+	c->observer = connect_client("observer");
+	for (uint32_t i = 0; i < c->world_size; i++) {
+		c->ranks[i].world = c;
+		c->ranks[i].number = i;
+		c->ranks[i].client = connect_client("rank");
+	}
+	contract_run(c, join_group, NULL);
+	return c;
+}
+
+void contract_leave(struct contract_rank *rank)
+{
+	contract_streams_end(rank);
+	zerod_close(rank->client);
+	rank->client = NULL;
+	rank->group = NULL;
+}
+
+void contract_replace(struct contract_rank *rank)
+{
+	rank->client = connect_client("replacement");
+	join_group(rank, NULL);
+}
+
+static void leave_all(struct contract *c)
+{
+	contract_gates_open();
+	for (uint32_t i = 0; i < c->world_size; i++)
+		if (c->ranks[i].client)
+			contract_leave(&c->ranks[i]);
+	contract_copies_free();
+}
+
+/* The end of a session is noticed by the daemon, not told to it. */
+static bool holds_nothing(struct contract *c)
+{
+	struct contract_device all = contract_devices(c);
+
+	return all.block_bytes + all.quarantine_bytes + all.segment_bytes == 0;
+}
+
+void contract_close(struct contract *c)
+{
+	assert_true(LIST_EMPTY(&scene.tasks));
+	leave_all(c);
+	if (!(scene.flags & ZEROD_GROUP_DURABLE))
+		AWAIT(holds_nothing(c));
+	zerod_close(c->observer);
+	scene.open = false;
+	assert_int_equal(zd_daemon_stop(&scene.daemon), 0);
+}
+
+int contract_teardown(void **state)
+{
+	struct contract *c = &scene.contract;
+	char words[2 * CONTRACT_TEXT];
+
+	(void)state;
+	if (!scene.open)
+		return 0;
+	contract_gates_open();
+	while (!LIST_EMPTY(&scene.tasks))
+		end_task(LIST_FIRST(&scene.tasks), words);
+	leave_all(c);
+	zerod_close(c->observer);
+	scene.open = false;
+	(void)zd_daemon_stop(&scene.daemon);
+	return 0;
+}

@@ -1,0 +1,138 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* contract_look.c - the daemon's listings, for what zerod.h does not show. */
+#include <stdio.h>
+#include <string.h>
+
+#include "client/internal.h"
+#include "contract.h"
+
+static void list(struct contract *c, Zd__Table table, int (*fn)(const Zd__Reply *reply, void *arg), void *arg)
+{
+	Zd__Request request = ZD__REQUEST__INIT;
+	Zd__List body = ZD__LIST__INIT;
+
+	body.table = table;
+	request.body_case = ZD__REQUEST__BODY_LIST;
+	request.list = &body;
+	OK(c->observer, zc_call(c->observer, &request, 0, fn, arg));
+}
+
+/* ---- Devices -------------------------------------------------------------------------------------------------- */
+
+struct devices {
+	int64_t only; /* -1: all */
+	struct contract_device sum;
+};
+
+static int add_devices(const Zd__Reply *reply, void *arg)
+{
+	struct devices *devices = arg;
+	struct contract_device *sum = &devices->sum;
+
+	for (size_t i = 0; i < reply->list->n_rows; i++) {
+		const Zd__DeviceRow *row = reply->list->rows[i]->device;
+		const Zd__Usage *usage = row->usage;
+
+		if (devices->only >= 0 && row->index != (uint64_t)devices->only)
+			continue;
+		sum->segment_bytes += row->segment_bytes;
+		sum->block_bytes += row->block_bytes;
+		sum->quarantine_bytes += row->quarantine_bytes;
+		sum->transfers += row->gathers;
+		sum->joined += row->joined_gathers;
+		sum->shard_bytes += usage->shard_bytes;
+		sum->gathered_bytes += usage->gathered_bytes;
+		sum->bucket_bytes += usage->bucket_bytes;
+		sum->staging_bytes += usage->staging_bytes;
+		sum->target_bytes += usage->target_bytes;
+		sum->allocation_bytes += usage->allocation_bytes;
+		sum->peak_bytes += usage->peak_bytes;
+		sum->peak_gathered_bytes += usage->peak_gathered_bytes;
+	}
+	return 0;
+}
+
+struct contract_device contract_device(struct contract *c, uint32_t device)
+{
+	struct devices devices = {.only = device};
+
+	list(c, ZD__TABLE__DEVICES, add_devices, &devices);
+	return devices.sum;
+}
+
+struct contract_device contract_devices(struct contract *c)
+{
+	struct devices devices = {.only = -1};
+
+	list(c, ZD__TABLE__DEVICES, add_devices, &devices);
+	return devices.sum;
+}
+
+/* ---- Buffers -------------------------------------------------------------------------------------------------- */
+
+struct buffers {
+	uint32_t rank;
+	const char *unit;
+	struct contract_buffer found;
+};
+
+static int find_buffer(const Zd__Reply *reply, void *arg)
+{
+	struct buffers *buffers = arg;
+	struct contract_buffer *found = &buffers->found;
+
+	for (size_t i = 0; i < reply->list->n_rows; i++) {
+		const Zd__BufferRow *row = reply->list->rows[i]->buffer;
+
+		if (row->rank != buffers->rank || strcmp(row->unit, buffers->unit) != 0 ||
+		    strcmp(row->state, "QUARANTINED") == 0)
+			continue;
+		(void)snprintf(found->state, sizeof(found->state), "%s", row->state);
+		(void)snprintf(found->waits_for, sizeof(found->waits_for), "%s", row->waits_for);
+		found->padded_bytes = row->padded_bytes;
+		found->version = row->version;
+		found->persistent = row->persistent;
+		found->prefetched = row->prefetched;
+		found->holders = (uint32_t)row->n_holders;
+		found->uses = 0;
+		for (size_t j = 0; j < row->n_holders; j++)
+			found->uses += row->holders[j]->uses;
+	}
+	return 0;
+}
+
+struct contract_buffer contract_buffer(struct contract *c, uint32_t rank, const char *unit)
+{
+	struct buffers buffers = {.rank = rank, .unit = unit, .found = {.state = "NOT_AVAILABLE"}};
+
+	list(c, ZD__TABLE__BUFFERS, find_buffer, &buffers);
+	return buffers.found;
+}
+
+/* ---- Waits ---------------------------------------------------------------------------------------------------- */
+
+struct waits {
+	const char *text;
+	bool found;
+};
+
+static int find_wait(const Zd__Reply *reply, void *arg)
+{
+	struct waits *waits = arg;
+
+	for (size_t i = 0; i < reply->list->n_rows; i++) {
+		const Zd__SessionRow *row = reply->list->rows[i]->session;
+
+		for (size_t j = 0; j < row->n_waits; j++)
+			waits->found |= strstr(row->waits[j], waits->text) != NULL;
+	}
+	return 0;
+}
+
+bool contract_somebody_waits(struct contract *c, const char *text)
+{
+	struct waits waits = {.text = text};
+
+	list(c, ZD__TABLE__SESSIONS, find_wait, &waits);
+	return waits.found;
+}

@@ -1,0 +1,415 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * test_pr8032.c - gathered storage follows leases and nothing else.
+ *
+ * Upstream, a gathered parameter was a true-shape view of a padded buffer, and the generated code kept that view: the
+ * release cleared the registry's tensor, and the storage stayed. Here a release ends the storage, whoever still has its
+ * address, and the bytes are out of the accounts at once.
+ */
+#include "contract.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#define NUMEL 1000u /* two shards of 512: 24 elements of padding */
+
+static struct contract_rank *first_of(struct contract *c)
+{
+	return &c->ranks[0];
+}
+
+/* ---- Gather -------------------------------------------------------------------------------------------------- */
+
+#define THREADS 4
+
+struct gatherers {
+	struct contract_unit *unit;
+	void *data[THREADS];
+};
+
+struct gatherer {
+	struct gatherers *all;
+	unsigned index;
+};
+
+static void gather_in_thread(struct contract_rank *rank, void *arg)
+{
+	struct gatherer *me = arg;
+
+	me->all->data[me->index] = contract_gather(rank, me->all->unit, NULL);
+}
+
+static void test_concurrent_gathers_are_one_transfer(void **state)
+{
+	struct contract *c = contract_open(NULL);
+	struct contract_unit unit;
+	struct gatherers all = {.unit = &unit};
+	struct gatherer gatherers[THREADS];
+	struct contract_task *tasks[THREADS];
+	struct contract_device device;
+
+	(void)state;
+	contract_plain_unit(c, "w", NUMEL, &unit);
+	contract_publish_all(c, &unit);
+	for (unsigned i = 0; i < THREADS; i++) {
+		gatherers[i] = (struct gatherer){&all, i};
+		tasks[i] = contract_start(first_of(c), gather_in_thread, &gatherers[i]);
+	}
+	for (unsigned i = 0; i < THREADS; i++)
+		contract_finish(tasks[i]);
+	device = contract_device(c, 0);
+	assert_int_equal(device.transfers, 1);
+	assert_int_equal(device.joined, THREADS - 1);
+	assert_int_equal(device.gathered_bytes, contract_padded_bytes(&unit));
+	assert_int_equal(contract_buffer(c, 0, "w").uses, THREADS);
+	for (unsigned i = 0; i < THREADS; i++) {
+		assert_ptr_equal(all.data[i], all.data[0]);
+		contract_expect_bytes(&unit, all.data[i], 1);
+		assert_string_equal(contract_buffer(c, 0, "w").state, "AVAILABLE");
+		contract_release(first_of(c), &unit, NULL);
+	}
+	assert_string_equal(contract_buffer(c, 0, "w").state, "NOT_AVAILABLE");
+	contract_close(c);
+}
+
+static void test_waiting_again_never_revives(void **state)
+{
+	struct contract *c = contract_open(NULL);
+	struct contract_rank *rank = first_of(c);
+	struct contract_unit unit;
+	zerod_ticket ticket;
+	void *data = NULL, *again = NULL;
+
+	(void)state;
+	contract_plain_unit(c, "w", NUMEL, &unit);
+	contract_publish_all(c, &unit);
+	OK(rank->client, zerod_gather_begin(unit.at[0], NULL, &ticket));
+	OK(rank->client, zerod_wait(rank->client, ticket, NULL, &data));
+	OK(rank->client, zerod_wait(rank->client, ticket, NULL, &again));
+	assert_ptr_equal(data, again);
+	contract_release(rank, &unit, NULL);
+	FAILS(rank->client, zerod_wait(rank->client, ticket, NULL, &again), ZEROD_E_STALE, NULL);
+	assert_string_equal(contract_buffer(c, 0, "w").state, "NOT_AVAILABLE");
+	assert_int_equal(contract_device(c, 0).transfers, 1);
+	assert_int_equal(contract_device(c, 0).gathered_bytes, 0);
+	contract_close(c);
+}
+
+/* ---- Release -------------------------------------------------------------------------------------------------- */
+
+/* The bytes are off the account at the release; the block serves nobody else before the slow consumer is through. */
+static void test_release_waits_for_every_consumer(void **state)
+{
+	struct contract *c = contract_open(NULL);
+	struct contract_rank *rank = first_of(c);
+	struct contract_unit unit, other;
+	zerod_stream *streams[3];
+	struct contract_gate *gate;
+	zerod_ticket ticket;
+	uint8_t *seen;
+	void *data = NULL, *next;
+
+	(void)state;
+	contract_plain_unit(c, "w", NUMEL, &unit);
+	contract_plain_unit(c, "v", NUMEL, &other);
+	contract_publish_all(c, &unit);
+	contract_publish_all(c, &other);
+	seen = malloc(contract_padded_bytes(&unit));
+	assert_non_null(seen);
+	for (unsigned i = 0; i < 3; i++)
+		streams[i] = contract_stream(rank);
+	OK(rank->client, zerod_gather_begin(unit.at[0], NULL, &ticket));
+	for (unsigned i = 0; i < 3; i++)
+		OK(rank->client, zerod_wait(rank->client, ticket, streams[i], &data));
+	gate = contract_block(rank, streams[1]); /* neither the first nor the last */
+	contract_read(streams[1], seen, data, contract_padded_bytes(&unit));
+	OK(rank->client, zerod_release(unit.at[0], NULL, streams, 3, NULL));
+	assert_int_equal(contract_device(c, 0).gathered_bytes, 0);
+	assert_int_equal(contract_device(c, 0).quarantine_bytes, contract_padded_bytes(&unit));
+	contract_sync(rank, streams[0]);
+	contract_sync(rank, streams[2]);
+	next = contract_gather(rank, &other, NULL);
+	assert_ptr_not_equal(next, data);
+	contract_release(rank, &other, NULL);
+	contract_unblock(gate);
+	contract_sync(rank, streams[1]);
+	assert_true(contract_bytes_are(&unit, seen, 1));
+	AWAIT(contract_device(c, 0).quarantine_bytes == 0);
+	next = contract_gather(rank, &other, NULL);
+	assert_ptr_equal(next, data);
+	contract_release(rank, &other, NULL);
+	free(seen);
+	contract_close(c);
+}
+
+static void test_multi_use_buffer_survives_all_but_the_last_release(void **state)
+{
+	struct contract *c = contract_open(NULL);
+	struct contract_rank *rank = first_of(c);
+	struct zerod_gather_options options = ZEROD_INIT(options);
+	struct contract_unit unit;
+	zerod_ticket ticket;
+	void *data = NULL;
+
+	(void)state;
+	contract_plain_unit(c, "w", NUMEL, &unit);
+	contract_publish_all(c, &unit);
+	options.uses = 3;
+	OK(rank->client, zerod_gather_begin(unit.at[0], &options, &ticket));
+	for (uint32_t left = 3; left > 0; left--) {
+		OK(rank->client, zerod_wait(rank->client, ticket, NULL, &data));
+		assert_int_equal(contract_buffer(c, 0, "w").uses, left);
+		assert_int_equal(contract_device(c, 0).gathered_bytes, contract_padded_bytes(&unit));
+		contract_expect_bytes(&unit, data, 1);
+		contract_release(rank, &unit, NULL);
+	}
+	assert_int_equal(contract_device(c, 0).gathered_bytes, 0);
+	FAILS(rank->client, zerod_wait(rank->client, ticket, NULL, &data), ZEROD_E_STALE, NULL);
+	FAILS(rank->client, zerod_release(unit.at[0], NULL, NULL, 0, NULL), ZEROD_E_NOT_HELD, "'w'");
+	contract_close(c);
+}
+
+/* The view is the unit's true shape, which is less than what is charged; it is kept past the release. */
+static void test_views_keep_no_storage(void **state)
+{
+	const struct zerod_view views[] = {
+	        {"weight", 0, 2, {30, 33}}, {"bias", 990, 1, {10}}, {"empty", 5, 2, {0, 7}}};
+	struct contract *c = contract_open(NULL);
+	struct contract_rank *rank = first_of(c);
+	struct zerod_unit_options options = ZEROD_INIT(options);
+	struct contract_unit unit, other;
+	const uint8_t *view;
+	uint8_t kept[10 * sizeof(float)];
+	void *data, *next;
+
+	(void)state;
+	options.name = "layer";
+	options.dtype = ZEROD_FLOAT32;
+	options.numel = NUMEL;
+	options.nviews = 3;
+	options.views = views;
+	contract_unit(c, &options, &unit);
+	contract_plain_unit(c, "v", NUMEL, &other);
+	contract_publish_all(c, &unit);
+	contract_publish_all(c, &other);
+	data = contract_gather(rank, &unit, NULL);
+	contract_expect_bytes(&unit, data, 1);
+	view = (const uint8_t *)data + 990 * sizeof(float);
+	assert_int_equal(contract_padded_bytes(&unit), 1024 * sizeof(float));
+	assert_int_equal(contract_device(c, 0).gathered_bytes, contract_padded_bytes(&unit));
+	assert_int_equal(contract_buffer(c, 0, "layer").padded_bytes, contract_padded_bytes(&unit));
+	contract_release(rank, &unit, NULL);
+	assert_int_equal(contract_device(c, 0).gathered_bytes, 0);
+	assert_string_equal(contract_buffer(c, 0, "layer").state, "NOT_AVAILABLE");
+	next = contract_gather(rank, &other, NULL);
+	assert_ptr_equal(next, data); /* reused, whatever view is still around */
+	contract_read(NULL, kept, view, sizeof(kept));
+	contract_expect_bytes(&other, next, 1);
+	assert_int_equal(contract_device(c, 0).peak_gathered_bytes, contract_padded_bytes(&unit));
+	contract_release(rank, &other, NULL);
+	contract_close(c);
+}
+
+static void test_release_of_what_is_not_held_changes_nothing(void **state)
+{
+	struct contract *c = contract_open(NULL);
+	struct contract_rank *rank = first_of(c);
+	struct contract_unit unit;
+	struct contract_device before, after;
+	void *data;
+
+	(void)state;
+	contract_plain_unit(c, "w", NUMEL, &unit);
+	contract_publish_all(c, &unit);
+	FAILS(rank->client, zerod_release(unit.at[0], NULL, NULL, 0, NULL), ZEROD_E_NOT_HELD,
+	      "rank 0 does not hold unit 'w' under tag 'default'");
+	data = contract_gather(rank, &unit, "plan");
+	before = contract_device(c, 0);
+	FAILS(rank->client, zerod_release(unit.at[0], NULL, NULL, 0, NULL), ZEROD_E_NOT_HELD, "'default'");
+	FAILS(rank->client, zerod_release(unit.at[0], "fallback", NULL, 0, NULL), ZEROD_E_NOT_HELD,
+	      "'fallback'");
+	/* Another rank's lease is another lease. */
+	FAILS(c->ranks[1].client, zerod_release(unit.at[1], "plan", NULL, 0, NULL), ZEROD_E_NOT_HELD,
+	      "rank 1");
+	after = contract_device(c, 0);
+	assert_memory_equal(&before, &after, sizeof(before));
+	assert_int_equal(contract_buffer(c, 0, "w").uses, 1);
+	contract_expect_bytes(&unit, data, 1);
+	contract_release(rank, &unit, "plan");
+	before = contract_device(c, 0);
+	FAILS(rank->client, zerod_release(unit.at[0], "plan", NULL, 0, NULL), ZEROD_E_NOT_HELD, "'plan'");
+	after = contract_device(c, 0);
+	assert_memory_equal(&before, &after, sizeof(before));
+	contract_close(c);
+}
+
+/* ---- Persistent units -------------------------------------------------------------------------------------------- */
+
+static void test_persistent_unit_keeps_its_buffer(void **state)
+{
+	struct contract *c = contract_open(NULL);
+	struct contract_rank *rank = first_of(c);
+	struct zerod_unit_options options = ZEROD_INIT(options);
+	struct contract_unit unit;
+	void *data;
+
+	(void)state;
+	options.name = "norm";
+	options.dtype = ZEROD_FLOAT32;
+	options.numel = NUMEL;
+	options.flags = ZEROD_UNIT_PERSISTENT;
+	contract_unit(c, &options, &unit);
+	contract_publish_all(c, &unit);
+	data = contract_gather(rank, &unit, NULL);
+	for (unsigned step = 0; step < 10; step++) {
+		contract_release(rank, &unit, NULL);
+		assert_int_equal(contract_device(c, 0).gathered_bytes, contract_padded_bytes(&unit));
+		assert_string_equal(contract_buffer(c, 0, "norm").state, "AVAILABLE");
+		assert_int_equal(contract_buffer(c, 0, "norm").holders, 0);
+		assert_ptr_equal(contract_gather(rank, &unit, NULL), data);
+		contract_expect_bytes(&unit, data, 1);
+	}
+	assert_int_equal(contract_device(c, 0).transfers, 1);
+	contract_release(rank, &unit, NULL);
+	contract_close(c);
+}
+
+static void test_persistence_is_set_at_any_time(void **state)
+{
+	struct contract *c = contract_open(NULL);
+	struct contract_rank *rank = first_of(c);
+	struct contract_unit unit;
+
+	(void)state;
+	contract_plain_unit(c, "norm", NUMEL, &unit);
+	contract_publish_all(c, &unit);
+	for (unsigned step = 0; step < 3; step++) {
+		(void)contract_gather(rank, &unit, NULL);
+		OK(rank->client, zerod_unit_set_persistent(unit.at[0], 1)); /* while it is held */
+		contract_release(rank, &unit, NULL);
+		assert_int_equal(contract_device(c, 0).gathered_bytes, contract_padded_bytes(&unit));
+		(void)contract_gather(rank, &unit, NULL);
+		OK(rank->client, zerod_unit_set_persistent(unit.at[0], 0));
+		assert_int_equal(contract_device(c, 0).gathered_bytes, contract_padded_bytes(&unit));
+		contract_release(rank, &unit, NULL); /* the next last release */
+		assert_int_equal(contract_device(c, 0).gathered_bytes, 0);
+	}
+	/* Nobody holds it: there is no release to come. */
+	OK(rank->client, zerod_unit_set_persistent(unit.at[0], 1));
+	(void)contract_gather(rank, &unit, NULL);
+	contract_release(rank, &unit, NULL);
+	OK(rank->client, zerod_unit_set_persistent(unit.at[0], 0));
+	assert_int_equal(contract_device(c, 0).gathered_bytes, 0);
+	contract_close(c);
+}
+
+/* ---- Slots ------------------------------------------------------------------------------------------------------- */
+
+static void slot_unit(struct contract *c, const char *name, uint64_t numel, struct contract_unit *unit)
+{
+	struct zerod_unit_options options = ZEROD_INIT(options);
+
+	options.name = name;
+	options.dtype = ZEROD_FLOAT32;
+	options.numel = numel;
+	options.slot = 1;
+	contract_unit(c, &options, unit);
+	contract_publish_all(c, unit);
+}
+
+static void test_slot_has_one_address(void **state)
+{
+	struct contract *c = contract_open(NULL);
+	struct contract_rank *rank = first_of(c);
+	struct contract_unit small, large, filler;
+	void *address;
+
+	(void)state;
+	slot_unit(c, "small", NUMEL, &small);
+	slot_unit(c, "large", 3 * NUMEL, &large);
+	contract_plain_unit(c, "filler", NUMEL, &filler);
+	contract_publish_all(c, &filler);
+	address = contract_gather(rank, &small, NULL);
+	contract_release(rank, &small, NULL);
+	for (unsigned step = 0; step < 10; step++) {
+		struct contract_unit *unit = step % 2 ? &small : &large;
+
+		(void)contract_gather(rank, &filler, NULL); /* takes what would be next in the pool */
+		assert_ptr_equal(contract_gather(rank, unit, NULL), address);
+		contract_expect_bytes(unit, address, 1);
+		contract_release(rank, unit, NULL);
+		contract_release(rank, &filler, NULL);
+	}
+	contract_close(c);
+}
+
+static void test_slot_conflict_is_an_error(void **state)
+{
+	struct contract *c = contract_open(NULL);
+	struct contract_rank *rank = first_of(c);
+	struct contract_unit small, large;
+	void *data;
+
+	(void)state;
+	slot_unit(c, "small", NUMEL, &small);
+	slot_unit(c, "large", 3 * NUMEL, &large);
+	data = contract_gather(rank, &small, NULL);
+	FAILS(rank->client, zerod_gather(large.at[0], NULL, NULL, NULL), ZEROD_E_SLOT_CONFLICT, "'small'");
+	contract_expect_bytes(&small, data, 1);
+	contract_release(rank, &small, NULL);
+	contract_expect_version(rank, &large, 1);
+	contract_close(c);
+}
+
+/* The former unit's reader is not through: the slot's next unit waits for it, and says so. */
+static void test_slot_waits_for_its_former_unit(void **state)
+{
+	struct contract *c = contract_open(NULL);
+	struct contract_rank *rank = first_of(c);
+	struct contract_unit small, large;
+	zerod_stream *stream = contract_stream(rank);
+	struct contract_gate *gate;
+	zerod_ticket ticket;
+	uint8_t *seen;
+	void *data = NULL, *next = NULL;
+
+	(void)state;
+	slot_unit(c, "small", NUMEL, &small);
+	slot_unit(c, "large", 3 * NUMEL, &large);
+	seen = malloc(contract_padded_bytes(&small));
+	assert_non_null(seen);
+	OK(rank->client, zerod_gather(small.at[0], NULL, stream, &data));
+	gate = contract_block(rank, stream);
+	contract_read(stream, seen, data, contract_padded_bytes(&small));
+	OK(rank->client, zerod_release(small.at[0], NULL, &stream, 1, NULL));
+	OK(rank->client, zerod_gather_begin(large.at[0], NULL, &ticket));
+	AWAIT(contract_somebody_waits(c, "slot 1, which unit 'small' leaves"));
+	contract_unblock(gate);
+	OK(rank->client, zerod_wait(rank->client, ticket, NULL, &next));
+	assert_ptr_equal(next, data);
+	contract_sync(rank, stream);
+	assert_true(contract_bytes_are(&small, seen, 1));
+	contract_expect_bytes(&large, next, 1);
+	contract_release(rank, &large, NULL);
+	free(seen);
+	contract_close(c);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+	        CONTRACT_TEST(test_concurrent_gathers_are_one_transfer),
+	        CONTRACT_TEST(test_waiting_again_never_revives),
+	        CONTRACT_TEST(test_release_waits_for_every_consumer),
+	        CONTRACT_TEST(test_multi_use_buffer_survives_all_but_the_last_release),
+	        CONTRACT_TEST(test_views_keep_no_storage),
+	        CONTRACT_TEST(test_release_of_what_is_not_held_changes_nothing),
+	        CONTRACT_TEST(test_persistent_unit_keeps_its_buffer),
+	        CONTRACT_TEST(test_persistence_is_set_at_any_time),
+	        CONTRACT_TEST(test_slot_has_one_address),
+	        CONTRACT_TEST(test_slot_conflict_is_an_error),
+	        CONTRACT_TEST(test_slot_waits_for_its_former_unit),
+	};
+
+	return cmocka_run_group_tests_name("8032: released means released", tests, NULL, NULL);
+}

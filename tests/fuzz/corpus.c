@@ -1,0 +1,218 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * corpus.c - writes the seeds that fuzzing starts from: sessions that go well, and every kind of packet once.
+ *     corpus FOLDER    one folder in it for each target; they exist
+ */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "proto/limits.h"
+#include "tests/fuzz/script.h"
+
+#define COUNT(a)   (sizeof(a) / sizeof((a)[0]))
+#define SEED_BYTES 16384u
+
+static uint8_t seed_bytes[SEED_BYTES];
+static size_t seed_nbytes;
+
+/* Only the generator calls the mutator's functions without libFuzzer. */
+size_t LLVMFuzzerMutate(uint8_t *bytes, size_t nbytes, size_t room)
+{
+	(void)bytes;
+	(void)room;
+	return nbytes;
+}
+
+static void add(enum fuzz_what what, unsigned who, const void *bytes, size_t nbytes)
+{
+	seed_nbytes += fuzz_script_put(seed_bytes + seed_nbytes, sizeof(seed_bytes) - seed_nbytes, what, who,
+	                               bytes, nbytes);
+}
+
+static void save(const char *folder, const char *target, const char *name)
+{
+	char path[4096];
+	FILE *file;
+
+	(void)snprintf(path, sizeof(path), "%s/%s/%s", folder, target, name);
+	file = fopen(path, "wb");
+	if (!file || fwrite(seed_bytes, 1, seed_nbytes, file) != seed_nbytes || fclose(file) != 0) {
+		perror(path);
+		exit(1);
+	}
+	seed_nbytes = 0;
+}
+
+/* ---- Clients ------------------------------------------------------------------------------------------------- */
+
+static void ask(unsigned who, Zd__Request *request)
+{
+	uint8_t bytes[FUZZ_PACKET_BYTES];
+	Zd__ClientPacket packet = ZD__CLIENT_PACKET__INIT;
+
+	request->id = 2;
+	packet.n_requests = 1;
+	packet.requests = &request;
+	add(FUZZ_REQUESTS, who, bytes, zd__client_packet__pack(&packet, bytes));
+}
+
+#define ASK(who, BODY, field, Type, ...)                                                                     \
+	ask(who, &(Zd__Request){                                                                             \
+	                 .base = PROTOBUF_C_MESSAGE_INIT(&zd__request__descriptor),                          \
+	                 .body_case = ZD__REQUEST__BODY_##BODY,                                              \
+	                 .field = &(Zd__##Type){.base = PROTOBUF_C_MESSAGE_INIT(&zd__##field##__descriptor), \
+	                                        __VA_ARGS__}})
+
+static void run_all(void)
+{
+	add(FUZZ_RUN, 0, NULL, 0);
+}
+
+static void signal_timeline(unsigned who, uint8_t timeline, uint8_t value)
+{
+	const uint8_t bytes[] = {timeline, value};
+
+	add(FUZZ_SIGNAL, who, bytes, sizeof(bytes));
+}
+
+static void train(unsigned ranks)
+{
+	uint64_t first = 1;
+	Zd__Fence fence = ZD__FENCE__INIT, *fences[] = {&fence};
+
+	fence.value = 1;
+	for (unsigned r = 0; r < ranks; r++)
+		ASK(r, GROUP_JOIN, group_join, GroupJoin, .job = (char *)"a", .group = (char *)"world",
+		    .world_size = ranks, .rank = r, .device = r);
+	for (unsigned r = 0; r < ranks; r++)
+		ASK(r, UNIT_REGISTER, unit_register, UnitRegister, .group = 1, .name = (char *)"a",
+		    .dtype = 1, .numel = 1000);
+	run_all();
+	run_all();
+	for (unsigned r = 0; r < ranks; r++)
+		ASK(r, UPDATE_BEGIN, update_begin, UpdateBegin, .n_units = 1, .units = &first);
+	for (unsigned r = 0; r < ranks; r++)
+		ASK(r, PUBLISH, publish, Publish, .n_units = 1, .units = &first, .n_fences = 1,
+		    .fences = fences);
+	for (unsigned r = 0; r < ranks; r++)
+		signal_timeline(r, 0, 1);
+	run_all();
+	for (unsigned r = 0; r < ranks; r++)
+		ASK(r, GATHER, gather, Gather, .unit = 1, .tag = (char *)"a");
+	run_all();
+	run_all();
+	for (unsigned r = 0; r < ranks; r++)
+		ASK(r, RELEASE, release, Release, .unit = 1, .tag = (char *)"a", .n_fences = 1,
+		    .fences = fences);
+	for (unsigned r = 0; r < ranks; r++)
+		ASK(r, BACKWARD_BEGIN, backward_begin, BackwardBegin, .group = 1, .boundary = true);
+	run_all();
+	run_all();
+	for (unsigned r = 0; r < ranks; r++)
+		ASK(r, BUCKET_CREATE, bucket_create, BucketCreate, .group = 1, .dtype = 1,
+		    .slot_bytes = 8192);
+	for (unsigned r = 0; r < ranks; r++)
+		ASK(r, BUCKET_RESERVE, bucket_reserve, BucketReserve, .bucket = 1 + r, .unit = 1);
+	run_all();
+	run_all();
+	for (unsigned r = 0; r < ranks; r++)
+		ASK(r, BUCKET_COMMIT, bucket_commit, BucketCommit, .bucket = 1 + r, .entry = 1 + r);
+	for (unsigned r = 0; r < ranks; r++)
+		ASK(r, BACKWARD_END, backward_end, BackwardEnd, .group = 1);
+	for (int i = 0; i < 4; i++)
+		run_all();
+	for (unsigned r = 0; r < ranks; r++)
+		ASK(r, STEP_BEGIN, step_begin, StepBegin, .group = 1);
+	for (unsigned r = 0; r < ranks; r++)
+		ASK(r, STEP_END, step_end, StepEnd, .group = 1);
+	for (unsigned r = 0; r < ranks; r++)
+		ASK(r, COMMIT, commit, Commit, .group = 1, .step = 1);
+}
+
+static void client_seeds(const char *folder)
+{
+	uint8_t bytes[FUZZ_PACKET_BYTES];
+	char name[32];
+
+	for (unsigned ranks = 1; ranks <= 2; ranks++) {
+		train(ranks);
+		(void)snprintf(name, sizeof(name), "train-%u", ranks);
+		save(folder, "packet", name);
+	}
+	ASK(0, ALLOC, alloc, Alloc, .job = (char *)"a", .bytes = 4096);
+	run_all();
+	run_all();
+	for (unsigned table = ZD__TABLE__DEVICES; table <= ZD__TABLE__ALLOCATIONS; table++)
+		ASK(1, LIST, list, List, .table = (Zd__Table)table);
+	ASK(1, KILL_SESSION, kill_session, KillSession, .session = 1);
+	save(folder, "packet", "alloc-list-kill");
+	for (unsigned body = ZD__REQUEST__BODY_HELLO; body <= ZD__REQUEST__BODY_END_JOB; body++)
+		add(FUZZ_REQUESTS, 0, bytes, fuzz_request(body, (Zd__Request__BodyCase)body, bytes));
+	save(folder, "packet", "one-of-each");
+}
+
+/* ---- Daemons --------------------------------------------------------------------------------------------------- */
+
+/* In the order in which fuzz_client_packet.c asks. */
+static const Zd__Reply__BodyCase answers[] = {
+        ZD__REPLY__BODY_HELLO,          ZD__REPLY__BODY_LIST,
+        ZD__REPLY__BODY_GROUP_JOIN,     ZD__REPLY__BODY_UNIT_REGISTER,
+        ZD__REPLY__BODY__NOT_SET, /* update_begin, publish, set_persistent */
+        ZD__REPLY__BODY__NOT_SET,       ZD__REPLY__BODY__NOT_SET,
+        ZD__REPLY__BODY_GATHER,         ZD__REPLY__BODY_RELEASE,
+        ZD__REPLY__BODY_BACKWARD_BEGIN, ZD__REPLY__BODY_BUCKET_CREATE,
+        ZD__REPLY__BODY_BUCKET_RESERVE, ZD__REPLY__BODY__NOT_SET, /* bucket_commit, backward_end */
+        ZD__REPLY__BODY__NOT_SET,       ZD__REPLY__BODY_STEP_BEGIN,
+        ZD__REPLY__BODY__NOT_SET, /* step_end, bucket_destroy, commit */
+        ZD__REPLY__BODY__NOT_SET,       ZD__REPLY__BODY__NOT_SET,
+        ZD__REPLY__BODY_ALLOC,          ZD__REPLY__BODY__NOT_SET, /* free, session_reset, group_leave */
+        ZD__REPLY__BODY__NOT_SET,       ZD__REPLY__BODY__NOT_SET,
+};
+
+static void daemon_seeds(const char *folder)
+{
+	uint8_t bytes[FUZZ_PACKET_BYTES];
+	char name[32];
+
+	for (unsigned variant = 0; variant < 8; variant++) {
+		for (size_t i = 0; i < COUNT(answers); i++)
+			add(FUZZ_REQUESTS, 0, bytes,
+			    fuzz_reply(variant * 1000 + (unsigned)i, answers[i], bytes));
+		(void)snprintf(name, sizeof(name), "session-%u", variant);
+		save(folder, "client_packet", name);
+	}
+}
+
+/* ---- Configurations ---------------------------------------------------------------------------------------------- */
+
+static void config_seed(const char *folder, const char *name, const char *text)
+{
+	seed_nbytes = strlen(text);
+	memcpy(seed_bytes, text, seed_nbytes);
+	save(folder, "config", name);
+}
+
+static void config_seeds(const char *folder)
+{
+	config_seed(folder, "all",
+	            "[daemon]\nsocket = /run/zerod/zerod.sock\nsocket_mode = 0660\nadmin_group = root\n"
+	            "log_level = info\ndrain_timeout_s = 10\n[devices]\nbackend = host\ncount = 4\n"
+	            "arena = 1.5G\ngather_budget = 512M\nstaging = 64MiB\nsegment = 0\n"
+	            "[limits]\nuid_quota = 10T\nmax_sessions = 64\n");
+	config_seed(folder, "comments", "; one\n# two\n[daemon] ; three\n  log_level : debug ; four\n\n");
+	config_seed(folder, "odd",
+	            "\xef\xbb\xbf[limits]\r\nmax_sessions=1\n continued\n[devices\ncount\n=\n[]\n");
+}
+
+int main(int argc, char **argv)
+{
+	if (argc != 2) {
+		(void)fprintf(stderr, "usage: %s FOLDER\n", argv[0]);
+		return 2;
+	}
+	client_seeds(argv[1]);
+	daemon_seeds(argv[1]);
+	config_seeds(argv[1]);
+	return 0;
+}

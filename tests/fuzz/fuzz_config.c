@@ -1,0 +1,62 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* fuzz_config.c - any bytes as a configuration file: settings that are in their bounds, or an error that says where. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "base/err.h"
+#include "base/text.h"
+#include "daemon/config.h"
+#include "proto/limits.h"
+
+int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t nbytes);
+
+static void check_bounds(const struct zd_config *config)
+{
+	zd_assert(memchr(config->socket_path, '\0', sizeof(config->socket_path)) && config->socket_path[0]);
+	zd_assert(config->socket_mode <= 0777);
+	zd_assert(config->log_level >= ZD_LOG_ERROR && config->log_level <= ZD_LOG_DEBUG);
+	zd_assert(config->device_count >= 1 && config->device_count <= ZD_MAX_DEVICES);
+	zd_assert(config->max_sessions >= 1 && config->max_sessions <= ZD_MAX_SESSIONS);
+	zd_assert(config->arena_bytes <= ZD_MAX_BYTES && config->gather_budget_bytes <= ZD_MAX_BYTES);
+	zd_assert(config->staging_bytes <= ZD_MAX_BYTES && config->segment_bytes <= ZD_MAX_BYTES);
+	zd_assert(config->uid_quota_bytes <= ZD_MAX_BYTES && config->backend);
+}
+
+/* An error names the file, and the line of it. */
+static void check_error(const struct zd_err *err, const char *path)
+{
+	size_t length = strlen(path);
+
+	zd_assert(err->status == ZEROD_E_INVALID);
+	zd_assert(strncmp(err->text, path, length) == 0 && err->text[length] == ':');
+	zd_assert(strtoul(err->text + length + 1, NULL, 10) > 0);
+	zd_assert(zd_utf8_valid(err->text, strlen(err->text)));
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t nbytes)
+{
+	struct zd_config config, before;
+	struct zd_err err = ZD_ERR_NONE;
+	char path[32];
+	int file = memfd_create("zerod.conf", MFD_CLOEXEC), rc;
+
+	zd_assert(file >= 0 && write(file, bytes, nbytes) == (ssize_t)nbytes);
+	(void)snprintf(path, sizeof(path), "/proc/self/fd/%d", file);
+	zd_config_init(&config);
+	before = config;
+	rc = zd_config_read(&config, path, &err);
+	if (rc) {
+		zd_assert(rc == err.status);
+		check_error(&err, path);
+		zd_assert(memcmp(&config, &before, sizeof(config)) == 0);
+	} else {
+		check_bounds(&config);
+		rc = zd_config_check(&config, &err);
+		zd_assert(rc == 0 || (rc == ZEROD_E_INVALID && strstr(err.text, "[devices]")));
+	}
+	(void)close(file);
+	return 0;
+}

@@ -1,0 +1,306 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* requests.c - requests that make sense at some time: small ids, few names, sizes from tiny to absurd. */
+#include <string.h>
+
+#include "proto/limits.h"
+#include "tests/fuzz/script.h"
+
+#define COUNT(a) (sizeof(a) / sizeof((a)[0]))
+
+static uint32_t random_state;
+
+static uint32_t pick(uint32_t among)
+{
+	random_state = random_state * 1664525u + 1013904223u;
+	return (random_state >> 8) % among;
+}
+
+static uint64_t pick_id(void)
+{
+	return 1 + pick(3);
+}
+
+static uint64_t pick_size(void)
+{
+	static const uint64_t sizes[] = {1,       7,       64,         1000,       4096,       65536,
+	                                 1 << 20, 3 << 20, 1ull << 40, 1ull << 50, 1ull << 62, UINT64_MAX};
+
+	return sizes[pick(pick(4) ? 6 : COUNT(sizes))];
+}
+
+static char *pick_name(void)
+{
+	static const char *const names[] = {
+	        "a",     "b",       "c",
+	        "world", "default", "",
+	        "a\nb",  "\xff",    "a name that is rather long for a name, but not too long"};
+
+	return (char *)names[pick(pick(8) ? 3 : COUNT(names))];
+}
+
+static uint32_t pick_dtype(void)
+{
+	return pick(4) ? 1 + pick(3) : pick(14);
+}
+
+/* ---- Parts ------------------------------------------------------------------------------------------------- */
+
+static size_t pick_fences(Zd__Fence ***out)
+{
+	static Zd__Fence fences[3];
+	static Zd__Fence *pointers[3];
+	size_t count = pick(COUNT(fences) + 1);
+
+	for (size_t i = 0; i < count; i++) {
+		fences[i] = (Zd__Fence)ZD__FENCE__INIT;
+		fences[i].timeline = pick(4);
+		fences[i].value = 1 + pick(4);
+		pointers[i] = &fences[i];
+	}
+	*out = pointers;
+	return count;
+}
+
+static size_t pick_units(uint64_t **out)
+{
+	static uint64_t units[3];
+
+	for (size_t i = 0; i < COUNT(units); i++)
+		units[i] = i + 1;
+	units[0] = pick_id();
+	*out = units;
+	return pick(4) ? 1 : pick(COUNT(units) + 1);
+}
+
+static size_t pick_views(Zd__View ***out)
+{
+	static Zd__View views[2];
+	static Zd__View *pointers[2];
+	static uint64_t shape[3];
+	size_t count = pick(COUNT(views) + 1);
+
+	for (size_t i = 0; i < COUNT(shape); i++)
+		shape[i] = pick(6) ? pick(9) : pick_size();
+	for (size_t i = 0; i < count; i++) {
+		views[i] = (Zd__View)ZD__VIEW__INIT;
+		views[i].name = pick_name();
+		views[i].offset_numel = pick(3) ? 0 : pick_size();
+		views[i].n_shape = pick(COUNT(shape) + 1);
+		views[i].shape = shape;
+		pointers[i] = &views[i];
+	}
+	*out = pointers;
+	return count;
+}
+
+/* ---- Requests ------------------------------------------------------------------------------------------------ */
+
+/* Bodies live until the next request is made. */
+static union {
+	Zd__Hello hello;
+	Zd__SessionReset session_reset;
+	Zd__GroupJoin group_join;
+	Zd__GroupLeave group_leave;
+	Zd__UnitRegister unit_register;
+	Zd__UnitUnregister unit_unregister;
+	Zd__UpdateBegin update_begin;
+	Zd__Publish publish;
+	Zd__Commit commit;
+	Zd__SetPersistent set_persistent;
+	Zd__Gather gather;
+	Zd__Release release;
+	Zd__BackwardBegin backward_begin;
+	Zd__BucketCreate bucket_create;
+	Zd__BucketDestroy bucket_destroy;
+	Zd__BucketReserve bucket_reserve;
+	Zd__BucketCommit bucket_commit;
+	Zd__ReduceSkip reduce_skip;
+	Zd__BackwardEnd backward_end;
+	Zd__StepBegin step_begin;
+	Zd__StepEnd step_end;
+	Zd__Alloc alloc;
+	Zd__Free free;
+	Zd__List list;
+	Zd__DaemonStatus daemon_status;
+	Zd__KillSession kill_session;
+	Zd__AbortGroup abort_group;
+	Zd__EndJob end_job;
+} body;
+
+#define BASE(field) .base = PROTOBUF_C_MESSAGE_INIT(&zd__##field##__descriptor)
+#define FILL(field, ...)                                                                                     \
+	body.field = (__typeof__(body.field))                                                                \
+	{                                                                                                    \
+		BASE(field), __VA_ARGS__                                                                     \
+	}
+
+static void fill_session(Zd__Request__BodyCase kind)
+{
+	switch (kind) {
+	case ZD__REQUEST__BODY_HELLO:
+		FILL(hello, .version_min = pick(2), .version_max = 1 + pick(2), .name = pick_name());
+		break;
+	case ZD__REQUEST__BODY_GROUP_JOIN:
+		FILL(group_join, .job = pick_name(), .group = pick_name(), .world_size = 1 + pick(3),
+		     .rank = pick(3), .device = pick(2), .durable = pick(8) == 0);
+		break;
+	case ZD__REQUEST__BODY_ALLOC:
+		FILL(alloc, .job = pick_name(), .name = pick_name(), .device = pick(2), .bytes = pick_size(),
+		     .alignment = 1ull << pick(24));
+		break;
+	case ZD__REQUEST__BODY_FREE:
+		FILL(free, .allocation = pick_id());
+		body.free.n_fences = pick_fences(&body.free.fences);
+		break;
+	case ZD__REQUEST__BODY_LIST:
+		FILL(list, .table = (Zd__Table)pick(10), .cursor = pick(4),
+		     .job = pick(3) ? NULL : pick_name());
+		break;
+	case ZD__REQUEST__BODY_KILL_SESSION:
+		FILL(kill_session, .session = 1 + pick(40));
+		break;
+	case ZD__REQUEST__BODY_END_JOB:
+		FILL(end_job, .job = 1 + pick(40));
+		break;
+	case ZD__REQUEST__BODY_SESSION_RESET:
+		zd__session_reset__init(&body.session_reset);
+		break;
+	default:
+		zd__daemon_status__init(&body.daemon_status);
+		break;
+	}
+}
+
+static void fill_group(Zd__Request__BodyCase kind)
+{
+	switch (kind) {
+	case ZD__REQUEST__BODY_GROUP_LEAVE:
+		FILL(group_leave, .group = pick_id());
+		break;
+	case ZD__REQUEST__BODY_COMMIT:
+		FILL(commit, .group = pick_id(), .step = pick(4));
+		break;
+	case ZD__REQUEST__BODY_BACKWARD_BEGIN:
+		FILL(backward_begin, .group = pick_id(), .stage = pick(4), .boundary = pick(2),
+		     .target_dtype = pick_dtype());
+		break;
+	case ZD__REQUEST__BODY_BUCKET_CREATE:
+		FILL(bucket_create, .group = pick_id(), .dtype = pick_dtype(), .slot_bytes = pick_size(),
+		     .nslots = pick(4));
+		break;
+	case ZD__REQUEST__BODY_BACKWARD_END:
+		FILL(backward_end, .group = pick_id());
+		break;
+	case ZD__REQUEST__BODY_STEP_BEGIN:
+		FILL(step_begin, .group = pick_id());
+		break;
+	case ZD__REQUEST__BODY_STEP_END:
+		FILL(step_end, .group = pick_id());
+		body.step_end.n_fences = pick_fences(&body.step_end.fences);
+		break;
+	default:
+		FILL(abort_group, .group = pick_id());
+		break;
+	}
+}
+
+static void fill_unit(Zd__Request__BodyCase kind)
+{
+	switch (kind) {
+	case ZD__REQUEST__BODY_UNIT_REGISTER:
+		FILL(unit_register, .group = pick_id(), .name = pick_name(), .dtype = pick_dtype(),
+		     .numel = pick_size(), .slot = pick(3), .persistent = pick(4) == 0,
+		     .frozen = pick(6) == 0);
+		body.unit_register.n_views = pick_views(&body.unit_register.views);
+		break;
+	case ZD__REQUEST__BODY_UNIT_UNREGISTER:
+		FILL(unit_unregister, .unit = pick_id());
+		break;
+	case ZD__REQUEST__BODY_UPDATE_BEGIN:
+		FILL(update_begin, .n_units = 0);
+		body.update_begin.n_units = pick_units(&body.update_begin.units);
+		break;
+	case ZD__REQUEST__BODY_PUBLISH:
+		FILL(publish, .force = pick(2));
+		body.publish.n_units = pick_units(&body.publish.units);
+		body.publish.n_fences = pick_fences(&body.publish.fences);
+		break;
+	case ZD__REQUEST__BODY_SET_PERSISTENT:
+		FILL(set_persistent, .unit = pick_id(), .persistent = pick(2));
+		break;
+	case ZD__REQUEST__BODY_GATHER:
+		FILL(gather, .unit = pick_id(), .tag = pick_name(), .uses = pick(3), .version = pick(3),
+		     .prefetch = pick(3) == 0);
+		break;
+	case ZD__REQUEST__BODY_RELEASE:
+		FILL(release, .unit = pick_id(), .tag = pick_name());
+		body.release.n_fences = pick_fences(&body.release.fences);
+		break;
+	default:
+		FILL(reduce_skip, .unit = pick_id());
+		break;
+	}
+}
+
+static void fill_bucket(Zd__Request__BodyCase kind)
+{
+	switch (kind) {
+	case ZD__REQUEST__BODY_BUCKET_DESTROY:
+		FILL(bucket_destroy, .bucket = pick_id());
+		break;
+	case ZD__REQUEST__BODY_BUCKET_RESERVE:
+		FILL(bucket_reserve, .bucket = pick_id(), .unit = pick_id());
+		break;
+	default:
+		FILL(bucket_commit, .bucket = pick_id(), .entry = pick_id(), .op = pick(3),
+		     .prescale = (float)pick(3), .overwrite = pick(2));
+		body.bucket_commit.n_fences = pick_fences(&body.bucket_commit.fences);
+		break;
+	}
+}
+
+static const struct {
+	Zd__Request__BodyCase kind;
+	void (*fill)(Zd__Request__BodyCase kind);
+} kinds[] = {
+        {ZD__REQUEST__BODY_HELLO, fill_session},         {ZD__REQUEST__BODY_SESSION_RESET, fill_session},
+        {ZD__REQUEST__BODY_GROUP_JOIN, fill_session},    {ZD__REQUEST__BODY_ALLOC, fill_session},
+        {ZD__REQUEST__BODY_FREE, fill_session},          {ZD__REQUEST__BODY_LIST, fill_session},
+        {ZD__REQUEST__BODY_DAEMON_STATUS, fill_session}, {ZD__REQUEST__BODY_KILL_SESSION, fill_session},
+        {ZD__REQUEST__BODY_END_JOB, fill_session},       {ZD__REQUEST__BODY_GROUP_LEAVE, fill_group},
+        {ZD__REQUEST__BODY_COMMIT, fill_group},          {ZD__REQUEST__BODY_BACKWARD_BEGIN, fill_group},
+        {ZD__REQUEST__BODY_BUCKET_CREATE, fill_group},   {ZD__REQUEST__BODY_BACKWARD_END, fill_group},
+        {ZD__REQUEST__BODY_STEP_BEGIN, fill_group},      {ZD__REQUEST__BODY_STEP_END, fill_group},
+        {ZD__REQUEST__BODY_ABORT_GROUP, fill_group},     {ZD__REQUEST__BODY_UNIT_REGISTER, fill_unit},
+        {ZD__REQUEST__BODY_UNIT_UNREGISTER, fill_unit},  {ZD__REQUEST__BODY_UPDATE_BEGIN, fill_unit},
+        {ZD__REQUEST__BODY_PUBLISH, fill_unit},          {ZD__REQUEST__BODY_SET_PERSISTENT, fill_unit},
+        {ZD__REQUEST__BODY_GATHER, fill_unit},           {ZD__REQUEST__BODY_RELEASE, fill_unit},
+        {ZD__REQUEST__BODY_REDUCE_SKIP, fill_unit},      {ZD__REQUEST__BODY_BUCKET_DESTROY, fill_bucket},
+        {ZD__REQUEST__BODY_BUCKET_RESERVE, fill_bucket}, {ZD__REQUEST__BODY_BUCKET_COMMIT, fill_bucket},
+};
+
+size_t fuzz_request(unsigned seed, Zd__Request__BodyCase kind, uint8_t bytes[FUZZ_PACKET_BYTES])
+{
+	Zd__ClientPacket packet = ZD__CLIENT_PACKET__INIT;
+	Zd__Request request = ZD__REQUEST__INIT, *requests[] = {&request};
+	size_t index;
+
+	random_state = seed;
+	index = pick(COUNT(kinds));
+	for (size_t i = 0; i < COUNT(kinds) && kind != 0; i++)
+		if (kinds[i].kind == kind)
+			index = i;
+	kinds[index].fill(kinds[index].kind);
+	request.id = 2;
+	request.deadline_ms = pick(16) ? 0 : 1;
+	request.body_case = kinds[index].kind;
+	request.hello = &body.hello; /* the union of all bodies' pointers */
+	packet.n_requests = 1;
+	packet.requests = requests;
+	return zd__client_packet__pack(&packet, bytes);
+}
+
+size_t fuzz_make_request(unsigned seed, uint8_t bytes[FUZZ_PACKET_BYTES])
+{
+	return fuzz_request(seed, 0, bytes);
+}

@@ -137,6 +137,7 @@ static struct zerod_client *new_client(uint32_t deadline_ms)
 	client->deadline_ms = deadline_ms;
 	pthread_mutex_init(&client->send_lock, NULL);
 	pthread_mutex_init(&client->copy_lock, NULL);
+	pthread_mutex_init(&client->page_lock, NULL);
 	pthread_mutex_init(&client->lock, NULL);
 	TAILQ_INIT(&client->finished);
 	TAILQ_INIT(&client->waiters);
@@ -175,6 +176,7 @@ static void free_client(struct zerod_client *client)
 	if (!is_forked(client)) { /* in a child, a lock may be held by a thread that is not there */
 		pthread_mutex_destroy(&client->send_lock);
 		pthread_mutex_destroy(&client->copy_lock);
+		pthread_mutex_destroy(&client->page_lock);
 		pthread_mutex_destroy(&client->lock);
 	}
 	free(client->receive_buffer);
@@ -187,12 +189,15 @@ void zerod_close(zerod_client *client)
 
 	if (!client)
 		return;
+	if (is_forked(client))
+		client->strict = false; /* a child's views are what they were at the fork */
 	while ((stream = LIST_FIRST(&client->streams))) {
 		if (is_forked(client))
 			zc_stream_forget(stream);
 		else
 			zerod_stream_destroy(stream);
 	}
+	client->strict = false; /* the mappings go as a whole */
 	free_client(client);
 }
 
@@ -220,6 +225,10 @@ static int take_hello(const Zd__Reply *reply, void *arg)
 	if (hello->timelines == 0 || hello->timelines > ZD_TIMELINES)
 		return zd_err_set(greeting->err, ZEROD_E_PROTOCOL, "the daemon's pages have %u timelines",
 		                  hello->timelines);
+	if (client->strict && !hello->strict)
+		return zd_err_set(greeting->err, ZEROD_E_UNSUPPORTED,
+		                  "the daemon does not keep gathered buffers to pages of their own, which "
+		                  "strict needs");
 	client->ntimelines = hello->timelines;
 	return 0;
 }
@@ -233,9 +242,21 @@ static int greet(struct zerod_client *client, const char *name)
 	hello.version_min = ZD_PROTOCOL_VERSION;
 	hello.version_max = ZD_PROTOCOL_VERSION;
 	hello.name = (char *)name;
+	hello.strict = client->strict;
 	request.body_case = ZD__REQUEST__BODY_HELLO;
 	request.hello = &hello;
 	return zc_call(client, &request, 0, take_hello, &greeting);
+}
+
+/* Access is taken away by pages of this machine, and buffers are kept to pages of the protocol. */
+static int check_strict(struct zd_err *err)
+{
+	long page_bytes = sysconf(_SC_PAGESIZE);
+
+	if (page_bytes > 0 && ZD_STRICT_ALIGN_BYTES % (unsigned long)page_bytes == 0)
+		return 0;
+	return zd_err_set(err, ZEROD_E_UNSUPPORTED, "strict needs pages of %u bytes; this machine's have %ld",
+	                  ZD_STRICT_ALIGN_BYTES, page_bytes);
 }
 
 /* The program's name, unless that is no name for a session. */
@@ -262,12 +283,15 @@ int zerod_connect(const struct zerod_options *given, zerod_client **client)
 		rc = zd_err_set(err, ZEROD_E_INVALID, "client is NULL");
 	if (!rc)
 		rc = choose_name(options.name, &name, err);
+	if (!rc && options.strict)
+		rc = check_strict(err);
 	if (rc)
 		return rc;
 	(void)pthread_once(&forks_watched, watch_forks);
 	made = new_client(options.deadline_ms ? options.deadline_ms : DEFAULT_DEADLINE_MS);
 	if (!made)
 		return zd_err_errno(err, ENOMEM, "connecting");
+	made->strict = options.strict != 0;
 	rc = open_socket(choose_path(&options), zc_deadline_ns(zc_deadline_ms(made, 0)), &made->sock, err);
 	if (!rc) {
 		rc = greet(made, name);

@@ -142,19 +142,24 @@ static int copy_own_slice(struct zerod_client *client, struct zc_op *op, uint8_t
 {
 	uint64_t shard_bytes = zc_unit_shard_bytes(op->unit);
 	uint64_t offset_bytes = op->unit->offset_numel * zerod_dtype_bytes(op->unit->dtype);
+	struct zc_hold_list mine =
+	        LIST_HEAD_INITIALIZER(mine); /* another thread may release the unit meanwhile */
 	void *own = NULL;
 	int rc = 0;
 
 	pthread_mutex_lock(&client->copy_lock);
 	if (op->own_shard.segment) {
 		pthread_mutex_lock(&client->lock);
-		rc = zc_location_map(client, &op->own_shard, &own, err);
+		rc = zc_strict_hold(client, op, &mine, err);
+		if (!rc)
+			rc = zc_location_map(client, &op->own_shard, &own, err);
 		pthread_mutex_unlock(&client->lock);
 	}
 	if (own) {
 		memcpy(buffer + offset_bytes, own, shard_bytes);
 		op->own_shard.segment = 0;
 	}
+	zc_holds_drop(client, &mine);
 	pthread_mutex_unlock(&client->copy_lock);
 	return rc;
 }
@@ -169,6 +174,8 @@ static int await_bytes(struct zerod_client *client, struct zc_op *op, zerod_stre
 
 	pthread_mutex_lock(&client->lock);
 	rc = zc_location_map(client, &op->buffer, &buffer, err);
+	if (!rc)
+		rc = zc_strict_open(client, op, err);
 	pthread_mutex_unlock(&client->lock);
 	if (!rc)
 		rc = copy_own_slice(client, op, buffer, err);
@@ -248,8 +255,15 @@ int zerod_release(zerod_unit *unit, const char *tag, zerod_stream *const *stream
 
 	if (!rc)
 		rc = choose_tag(tag, &tag, err);
+	if (rc)
+		return rc;
+	/* In one step: no stream can have let go of pages that the lease does not hold any more. */
+	pthread_mutex_lock(&client->lock);
+	rc = zc_streams_fence_holding(client, streams, nstreams, zc_lease_holds(unit->shared, tag), &fences,
+	                              err);
 	if (!rc)
-		rc = zc_streams_fence(client, streams, nstreams, &fences, err);
+		zc_lease_release(client, unit->shared, tag);
+	pthread_mutex_unlock(&client->lock);
 	if (rc)
 		return rc;
 	release.unit = unit->shared->id;
@@ -258,9 +272,6 @@ int zerod_release(zerod_unit *unit, const char *tag, zerod_stream *const *stream
 	release.fences = fences.pointers;
 	request.body_case = ZD__REQUEST__BODY_RELEASE;
 	request.release = &release;
-	pthread_mutex_lock(&client->lock);
-	zc_lease_release(client, unit->shared, tag);
-	pthread_mutex_unlock(&client->lock);
 	if (ticket)
 		return post_release(client, unit->shared, &request, ticket, err);
 	return zc_call(client, &request, 0, NULL, NULL);

@@ -10,8 +10,8 @@
  * hands out what came; when it has its own answer it leaves, and another takes over (receive.c). A round trip thus
  * wakes one thread, the one that wanted it.
  *
- * Locks, in the order in which they nest: a client's send_lock, its lock, a stream's lock. None is held while the caller's
- * functions run.
+ * Locks, in the order in which they nest: a client's send_lock, its copy_lock, its lock, a stream's lock, the client's
+ * page_lock. None is held while the caller's functions run.
  */
 #ifndef ZD_CLIENT_INTERNAL_H
 #define ZD_CLIENT_INTERNAL_H
@@ -94,10 +94,22 @@ struct zc_location {
 struct zc_segment {
 	uint32_t id;
 	uint64_t bytes;
-	int fd;    /* -1 once it is mapped */
-	void *map; /* NULL until the first use */
+	int fd;                 /* -1 once it is mapped */
+	void *map;              /* NULL until the first use */
+	uint32_t *page_holders; /* strict: of each page; NULL until the first hold */
 	UT_hash_handle hh;
 };
+
+/* ---- Pages of strict clients ------------------------------------------------------------------------------- */
+
+/* Whoever may still touch a gathered buffer: its pages stay accessible while one of these is left (strict.c). */
+struct zc_hold {
+	struct zc_segment *segment;
+	uint64_t page, npages;
+	LIST_ENTRY(zc_hold) link;
+};
+
+LIST_HEAD(zc_hold_list, zc_hold);
 
 /* ---- Requests ------------------------------------------------------------------------------------------------ */
 
@@ -183,6 +195,7 @@ struct zc_lease {
 	uint64_t uses_left;
 	struct zc_op_queue tickets; /* oldest first */
 	uint64_t ntickets;
+	struct zc_hold_list holds; /* strict: where its waits have been given access, the newest first */
 	LIST_ENTRY(zc_lease) link;
 };
 
@@ -197,7 +210,9 @@ struct zc_unit {
 	uint64_t target_offset_numel;
 	uint64_t version;
 	bool frozen;
+	bool persistent;
 	LIST_HEAD(, zc_lease) leases;
+	struct zc_hold_list kept; /* strict: of a persistent copy; one or none */
 	UT_hash_handle hh;
 	char name[ZD_MAX_UNIT_NAME_BYTES + 1];
 };
@@ -240,6 +255,7 @@ struct zerod_client {
 	uint64_t serial; /* of this client, never used again: threads keep their error texts under it */
 	unsigned fork_generation;
 	uint32_t deadline_ms;
+	bool strict;
 	uint32_t ntimelines;
 	uint64_t *client_page;       /* we write, the daemon reads */
 	const uint64_t *daemon_page; /* the daemon writes */
@@ -251,6 +267,9 @@ struct zerod_client {
 	atomic_int
 	        broken_status; /* 0, or why the connection is of no use any more; broken_text goes with it */
 	char broken_text[ZD_ERR_TEXT_BYTES];
+
+	pthread_mutex_t page_lock;  /* segments' page_holders, and: */
+	struct zd_err page_failure; /* of taking access away; status 0: none */
 
 	pthread_mutex_t copy_lock; /* one own-slice copy at a time */
 	pthread_mutex_t lock;      /* all that follows */
@@ -366,7 +385,9 @@ void zc_batches_free(struct zerod_client *client);
 
 /* ---- segment.c --------------------------------------------------------------------------------------------------------- */
 
-/* All with the lock. The descriptor is taken over, whatever is returned. PROTOCOL for anything that does not fit. */
+/* All with the lock. NULL: it was never sent. */
+struct zc_segment *zc_segment_find(struct zerod_client *client, uint32_t id);
+/* The descriptor is taken over, whatever is returned. PROTOCOL for anything that does not fit. */
 int zc_segment_add(struct zerod_client *client, const Zd__Segment *segment, int fd, struct zd_err *err)
         __attribute__((warn_unused_result));
 /* Maps the fence pages; takes both descriptors over. */
@@ -404,7 +425,11 @@ struct zc_fence_args {
 	Zd__Fence *pointers[ZD_MAX_FENCES];
 };
 
-/* A stream with nothing to do needs no fence: its work has ended before the request is sent. */
+/* A stream with nothing to do needs no fence: its work has ended before the request is sent. The others have `holds`, too,
+ * until their fence has passed (NULL: nothing). May be called with the client's lock. */
+int zc_streams_fence_holding(struct zerod_client *client, zerod_stream *const *streams, uint32_t nstreams,
+                             const struct zc_hold_list *holds, struct zc_fence_args *args, struct zd_err *err)
+        __attribute__((warn_unused_result));
 int zc_streams_fence(struct zerod_client *client, zerod_stream *const *streams, uint32_t nstreams,
                      struct zc_fence_args *args, struct zd_err *err) __attribute__((warn_unused_result));
 /* INVALID unless the stream is the client's. */
@@ -438,11 +463,31 @@ void zc_tickets_free(struct zerod_client *client);
 /* All with the lock. A gather adds its uses and its ticket to the lease of its tag. */
 int zc_lease_add(struct zerod_client *client, struct zc_unit *unit, const char *tag, struct zc_op *op,
                  struct zd_err *err) __attribute__((warn_unused_result));
+/* What the lease of the tag holds; NULL: nothing. */
+const struct zc_hold_list *zc_lease_holds(const struct zc_unit *unit, const char *tag);
 /* One release of the tag; the last one makes the lease's tickets stale. Nothing where nothing is held. */
 void zc_lease_release(struct zerod_client *client, struct zc_unit *unit, const char *tag);
 /* The gather failed: what it added is taken back. */
 void zc_lease_withdraw(struct zerod_client *client, struct zc_op *op);
 void zc_leases_end(struct zerod_client *client, struct zc_unit *unit);
+
+/* ---- strict.c ------------------------------------------------------------------------------------------------------------------ */
+
+/* Nothing of this does anything in a client that is not strict. An error leaves nothing behind. */
+
+/* With the lock: the ticket's buffer may be touched until its lease ends. STALE when that has ended. */
+int zc_strict_open(struct zerod_client *client, struct zc_op *op, struct zd_err *err)
+        __attribute__((warn_unused_result));
+/* With the lock: the ticket's buffer may be touched until the hold is dropped. */
+int zc_strict_hold(struct zerod_client *client, const struct zc_op *op, struct zc_hold_list *list,
+                   struct zd_err *err) __attribute__((warn_unused_result));
+/* With the lock: the unit's gathered copy may be touched when its leases have ended, until unit->kept is dropped. */
+int zc_strict_keep(struct zerod_client *client, struct zc_unit *unit, struct zd_err *err)
+        __attribute__((warn_unused_result));
+/* With or without the lock. */
+int zc_holds_copy(struct zerod_client *client, const struct zc_hold_list *from, struct zc_hold_list *to,
+                  struct zd_err *err) __attribute__((warn_unused_result));
+void zc_holds_drop(struct zerod_client *client, struct zc_hold_list *list);
 
 /* ---- group.c, unit.c ----------------------------------------------------------------------------------------------------------- */
 

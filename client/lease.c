@@ -15,7 +15,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-static struct zc_lease *find_lease(struct zc_unit *unit, const char *tag)
+static struct zc_lease *find_lease(const struct zc_unit *unit, const char *tag)
 {
 	struct zc_lease *lease;
 
@@ -33,6 +33,7 @@ static struct zc_lease *new_lease(struct zc_unit *unit, const char *tag)
 		return NULL;
 	memcpy(lease->tag, tag, strlen(tag) + 1); /* its length was checked */
 	TAILQ_INIT(&lease->tickets);
+	LIST_INIT(&lease->holds);
 	LIST_INSERT_HEAD(&unit->leases, lease, link);
 	return lease;
 }
@@ -57,6 +58,7 @@ static void end_lease(struct zerod_client *client, struct zc_lease *lease)
 	while ((op = TAILQ_FIRST(&lease->tickets)))
 		drop_ticket(client, lease, op);
 	LIST_REMOVE(lease, link);
+	zc_holds_drop(client, &lease->holds);
 	free(lease);
 }
 
@@ -78,6 +80,13 @@ int zc_lease_add(struct zerod_client *client, struct zc_unit *unit, const char *
 	       TAILQ_FIRST(&lease->tickets)->answered)
 		drop_ticket(client, lease, TAILQ_FIRST(&lease->tickets));
 	return 0;
+}
+
+const struct zc_hold_list *zc_lease_holds(const struct zc_unit *unit, const char *tag)
+{
+	const struct zc_lease *lease = find_lease(unit, tag);
+
+	return lease ? &lease->holds : NULL;
 }
 
 void zc_lease_release(struct zerod_client *client, struct zc_unit *unit, const char *tag)

@@ -70,7 +70,7 @@ int zc_pages_map(struct zerod_client *client, int client_fd, int daemon_fd, stru
 
 /* ---- Segments ---------------------------------------------------------------------------------------------- */
 
-static struct zc_segment *find_segment(struct zerod_client *client, uint32_t id)
+struct zc_segment *zc_segment_find(struct zerod_client *client, uint32_t id)
 {
 	struct zc_segment *segment;
 
@@ -83,7 +83,7 @@ static int check_segment(struct zerod_client *client, const Zd__Segment *from, i
 	if (from->id == 0 || from->bytes == 0 || from->bytes > ZD_MAX_BYTES)
 		return zd_err_set(err, ZEROD_E_PROTOCOL, "the daemon announced segment %u of %llu bytes",
 		                  from->id, (unsigned long long)from->bytes);
-	if (find_segment(client, from->id))
+	if (zc_segment_find(client, from->id))
 		return zd_err_set(err, ZEROD_E_PROTOCOL, "the daemon announced segment %u twice", from->id);
 	return check_descriptor(fd, from->bytes, "segment", err);
 }
@@ -125,6 +125,7 @@ void zc_segments_free(struct zerod_client *client)
 			(void)munmap(segment->map, segment->bytes);
 		if (segment->fd >= 0)
 			(void)close(segment->fd);
+		free(segment->page_holders);
 		free(segment);
 		segment = next;
 	}
@@ -143,7 +144,7 @@ int zc_location_take(struct zerod_client *client, const Zd__Location *from, uint
 
 	if (!from)
 		return zd_err_set(err, ZEROD_E_PROTOCOL, "the daemon's reply names no place");
-	segment = find_segment(client, from->segment);
+	segment = zc_segment_find(client, from->segment);
 	if (!segment)
 		return zd_err_set(err, ZEROD_E_PROTOCOL, "the daemon named segment %u, which it never sent",
 		                  from->segment);
@@ -164,7 +165,7 @@ int zc_location_take(struct zerod_client *client, const Zd__Location *from, uint
 int zc_location_map(struct zerod_client *client, const struct zc_location *location, void **data,
                     struct zd_err *err)
 {
-	struct zc_segment *segment = find_segment(client, location->segment);
+	struct zc_segment *segment = zc_segment_find(client, location->segment);
 	void *map;
 
 	zd_assert(segment); /* places are checked when they are taken, and segments stay */

@@ -29,7 +29,10 @@ struct work {
 			void *arg;
 		} function;
 		struct zc_fences wait;
-		uint64_t signal;
+		struct {
+			uint64_t value;
+			struct zc_hold_list holds; /* dropped before the value is written */
+		} signal;
 	} u;
 	STAILQ_ENTRY(work) link;
 };
@@ -66,17 +69,26 @@ static void run_wait(zerod_stream *stream, const struct work *work)
 	pthread_mutex_unlock(&stream->lock);
 }
 
-static void free_work(struct work *work)
+static void free_work(zerod_stream *stream, struct work *work)
 {
 	if (work->kind == WORK_WAIT)
 		zc_fences_deinit(&work->u.wait);
+	else if (work->kind == WORK_SIGNAL)
+		zc_holds_drop(stream->client, &work->u.signal.holds);
 	free(work);
+}
+
+/* The daemon may give the pages to somebody else from the signal on. */
+static void run_signal(zerod_stream *stream, struct work *work)
+{
+	zc_holds_drop(stream->client, &work->u.signal.holds);
+	zc_timeline_signal(stream->client, stream->timeline, work->u.signal.value);
 }
 
 static void run(zerod_stream *stream, struct work *work, bool drop)
 {
 	if (work->kind == WORK_SIGNAL)
-		zc_timeline_signal(stream->client, stream->timeline, work->u.signal);
+		run_signal(stream, work);
 	else if (drop)
 		return;
 	else if (work->kind == WORK_WAIT)
@@ -104,7 +116,7 @@ static void *stream_main(void *arg)
 		drop = stream->failure.status || work->epoch != stream->epoch;
 		pthread_mutex_unlock(&stream->lock);
 		run(stream, work, drop);
-		free_work(work);
+		free_work(stream, work);
 		pthread_mutex_lock(&stream->lock);
 		stream->completed++;
 		pthread_cond_broadcast(&stream->ran);
@@ -203,24 +215,28 @@ int zc_stream_wait(zerod_stream *stream, const struct zc_fences *fences, struct 
 }
 
 /* 0: the stream is idle and needs no fence; 1: *value stands for all that is in it now. */
-static int take_value(zerod_stream *stream, uint64_t *value, struct zd_err *err)
+static int take_value(zerod_stream *stream, const struct zc_hold_list *holds, uint64_t *value,
+                      struct zd_err *err)
 {
 	struct work *work = new_work(WORK_SIGNAL, err);
 	bool idle;
+	int rc = 0;
 
 	if (!work)
 		return ZEROD_E_SYSTEM;
 	pthread_mutex_lock(&stream->lock);
 	idle = stream->completed == stream->appended;
-	if (!idle) {
-		work->u.signal = ++stream->value;
-		*value = work->u.signal;
+	if (!idle && holds)
+		rc = zc_holds_copy(stream->client, holds, &work->u.signal.holds, err);
+	if (!idle && !rc) {
+		work->u.signal.value = ++stream->value;
+		*value = work->u.signal.value;
 		append(stream, work);
 	}
 	pthread_mutex_unlock(&stream->lock);
-	if (idle)
+	if (idle || rc)
 		free(work);
-	return !idle;
+	return rc ? rc : !idle;
 }
 
 int zc_stream_check(const struct zerod_client *client, const zerod_stream *stream, struct zd_err *err)
@@ -233,6 +249,12 @@ int zc_stream_check(const struct zerod_client *client, const zerod_stream *strea
 int zc_streams_fence(struct zerod_client *client, zerod_stream *const *streams, uint32_t nstreams,
                      struct zc_fence_args *args, struct zd_err *err)
 {
+	return zc_streams_fence_holding(client, streams, nstreams, NULL, args, err);
+}
+
+int zc_streams_fence_holding(struct zerod_client *client, zerod_stream *const *streams, uint32_t nstreams,
+                             const struct zc_hold_list *holds, struct zc_fence_args *args, struct zd_err *err)
+{
 	args->count = 0;
 	if (nstreams > 0 && !streams)
 		return zd_err_set(err, ZEROD_E_INVALID, "streams is NULL, nstreams is %u", nstreams);
@@ -244,7 +266,7 @@ int zc_streams_fence(struct zerod_client *client, zerod_stream *const *streams, 
 
 		if (!rc && streams[i]) {
 			zd__fence__init(fence);
-			rc = take_value(streams[i], &fence->value, err);
+			rc = take_value(streams[i], holds, &fence->value, err);
 		}
 		if (rc < 0)
 			return rc;
@@ -409,7 +431,7 @@ void zc_stream_forget(zerod_stream *stream)
 	LIST_REMOVE(stream, link);
 	while ((work = STAILQ_FIRST(&stream->queue))) {
 		STAILQ_REMOVE_HEAD(&stream->queue, link);
-		free_work(work);
+		free_work(stream, work);
 	}
 	free(stream);
 }

@@ -103,9 +103,14 @@ static int take_gather(struct zerod_client *client, struct zc_op *op, const Zd__
                        struct zd_err *err)
 {
 	size_t align = zerod_dtype_bytes(op->unit->dtype);
-	int rc = zc_location_take(client, reply->buffer, zc_unit_padded_bytes(op->unit), align, &op->buffer,
-	                          err);
+	size_t place_align = client->strict ? ZD_STRICT_ALIGN_BYTES : align;
+	int rc = zc_location_take(client, reply->buffer, zc_unit_padded_bytes(op->unit), place_align,
+	                          &op->buffer, err);
 
+	if (!rc && client->strict && op->buffer.bytes % ZD_STRICT_ALIGN_BYTES != 0)
+		rc = zd_err_set(err, ZEROD_E_PROTOCOL,
+		                "the daemon's buffer of unit '%s' has %llu bytes, which are no whole pages",
+		                op->unit->name, (unsigned long long)op->buffer.bytes);
 	if (!rc && reply->own_shard && reply->own_shard->segment != 0)
 		rc = zc_location_take(client, reply->own_shard, zc_unit_shard_bytes(op->unit), align,
 		                      &op->own_shard, err);

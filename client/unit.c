@@ -44,6 +44,7 @@ void zc_unit_handle_free(struct zerod_unit *unit)
 	if (--shared->handles == 0) {
 		HASH_DEL(client->units, shared);
 		zc_leases_end(client, shared);
+		zc_holds_drop(client, &shared->kept);
 	}
 	zc_unit_unref(shared);
 }
@@ -150,6 +151,7 @@ static int fill_unit(const struct registration *registration, const Zd__UnitRegi
 	unit->target_offset_numel = reply->target_offset_numel;
 	unit->version = reply->version;
 	unit->frozen = options->flags & ZEROD_UNIT_FROZEN;
+	unit->persistent = options->flags & ZEROD_UNIT_PERSISTENT;
 	memcpy(unit->name, options->name, strlen(options->name) + 1); /* its length was checked */
 	return zc_location_take(group->client, reply->shard, zc_unit_shard_bytes(unit),
 	                        zerod_dtype_bytes(unit->dtype), &unit->shard, registration->err);
@@ -311,18 +313,38 @@ int zerod_unit_shard(zerod_unit *unit, struct zerod_shard *shard)
 	return rc;
 }
 
+/* What is kept here is kept no shorter than in the daemon: before it hears that the unit is persistent, and until it has
+ * answered that it is not. */
 int zerod_unit_set_persistent(zerod_unit *unit, int persistent)
 {
+	struct zerod_client *client = zc_unit_client(unit);
 	Zd__Request request = ZD__REQUEST__INIT;
 	Zd__SetPersistent set_persistent = ZD__SET_PERSISTENT__INIT;
 	struct zd_err *err;
-	int rc = zc_enter(zc_unit_client(unit), &err);
+	bool was_persistent;
+	int rc = zc_enter(client, &err);
 
+	if (rc)
+		return rc;
+	pthread_mutex_lock(&client->lock);
+	was_persistent = unit->shared->persistent;
+	if (persistent)
+		rc = zc_strict_keep(client, unit->shared, err);
+	if (!rc)
+		unit->shared->persistent = was_persistent || persistent;
+	pthread_mutex_unlock(&client->lock);
 	if (rc)
 		return rc;
 	set_persistent.unit = unit->shared->id;
 	set_persistent.persistent = persistent != 0;
 	request.body_case = ZD__REQUEST__BODY_SET_PERSISTENT;
 	request.set_persistent = &set_persistent;
-	return zc_call(unit->group->client, &request, 0, NULL, NULL);
+	rc = zc_call(client, &request, 0, NULL, NULL);
+	if (rc == ZEROD_E_FORKED || (rc ? was_persistent || !persistent : persistent != 0))
+		return rc;
+	pthread_mutex_lock(&client->lock);
+	unit->shared->persistent = false;
+	zc_holds_drop(client, &unit->shared->kept);
+	pthread_mutex_unlock(&client->lock);
+	return rc;
 }

@@ -146,11 +146,25 @@ struct zerod_options {
 	const char *socket_path; /* NULL: $ZEROD_SOCKET, else /run/zerod/zerod.sock */
 	const char *name;        /* shown by zeroctl; NULL: the program's name; at most 63 bytes of UTF-8 */
 	uint32_t deadline_ms;    /* default for every wait; 0: 60 000 */
+	int strict;              /* released views fault, see below */
 };
 
 /*
+ * Strict clients find stale views. When the last lease of a gathered buffer has been released - under every tag, and
+ * every stream that the releases named has run what was in it then - its pages are taken out of this process: an
+ * access through a view that was kept raises SIGSEGV, instead of reading what the memory holds next. The next
+ * zerod_wait() for a gather that is placed there gives access before it returns. What stays accessible: persistent
+ * units, shards, targets, bucket entries, allocations. A release without streams takes access away before it returns.
+ *
+ * It costs a system call at each wait and last release, and memory: gathered buffers fill whole pages of 4096 bytes of
+ * their own, and padded bytes are charged and listed rounded up to that. A child process keeps the access that its
+ * parent had when it forked.
+ */
+
+/*
  * Connects and shakes hands. `options` may be NULL.
- * Errors: INVALID (path too long, name), CONNECT, VERSION, LIMIT (daemon full), PERMISSION, SYSTEM.
+ * Errors: INVALID (path too long, name), CONNECT, VERSION, LIMIT (daemon full), PERMISSION, SYSTEM, UNSUPPORTED (strict,
+ * on a machine whose pages are larger than 4096 bytes).
  * On failure there is no client to ask for a text; zerod_last_error(NULL) has it for this thread.
  */
 ZEROD_MUST_USE int zerod_connect(const struct zerod_options *options, zerod_client **client);
@@ -164,7 +178,8 @@ void zerod_close(zerod_client *client);
 const char *zerod_last_error(const zerod_client *client);
 
 /* Clears the POISONED mark after the caller has synchronized its streams and discarded what it computed since the abort.
- * Streams whose waits were aborted take work again. */
+ * Streams whose waits were aborted take work again. What a failed group has left to this rank is given up, as by
+ * zerod_backward_begin(). */
 ZEROD_MUST_USE int zerod_session_reset(zerod_client *client);
 
 struct zerod_device_info {
@@ -380,6 +395,11 @@ struct zerod_backward_options {
  * Begins a backward pass of this rank. All ranks run the same sequence of backwards and steps. Binds the step-local
  * target (one zeroed flat buffer): at the first backward after a step in stages 2 and 3, at the boundary in stage 1,
  * where reducing off a boundary is an error.
+ * When the group fails (PEER_LOST, ABORTED) its backward and step are over on all ranks, but entries that this rank has
+ * reserved and not committed, and the target of a step that it has begun, stay in place and charged: its streams may use
+ * them still. Each is given back by its zerod_bucket_commit() or zerod_step_end(), with its streams; the rest by
+ * zerod_bucket_destroy(), zerod_session_reset(), by leaving the group, and by this call, whether it succeeds or not. So
+ * begin a new backward only when the streams of the failed one have drained.
  * Errors: STATE (a backward runs), NO_MEMORY, QUOTA, PEER_LOST, POISONED.
  */
 ZEROD_MUST_USE int zerod_backward_begin(zerod_group *group, const struct zerod_backward_options *options);
@@ -395,7 +415,7 @@ struct zerod_bucket_options {
  * the backward has ended. Errors: INVALID, UNSUPPORTED (dtype), LIMIT. */
 ZEROD_MUST_USE int zerod_bucket_create(zerod_group *group, const struct zerod_bucket_options *options,
                                        zerod_bucket **bucket);
-/* Errors: BUSY while entries are not reduced yet. */
+/* Errors: BUSY while entries are not reduced yet. Entries of a failed group are given up: see zerod_backward_begin(). */
 ZEROD_MUST_USE int zerod_bucket_destroy(zerod_bucket *bucket);
 
 struct zerod_entry {
@@ -429,7 +449,8 @@ struct zerod_reduce_options {
  * Hands the entry over for reduction once all work now in `streams` - every stream that wrote it - has run. When all
  * ranks have committed (or skipped) the unit in this backward, each owner's slice is summed in float32 in rank order
  * and added to its target. `options` may be NULL and must be equal on all ranks. Returns when the daemon has taken it.
- * Errors: NOT_FOUND (no such entry), STATE (committed already), MISMATCH, INVALID.
+ * Errors: NOT_FOUND (no such entry), STATE (committed already), MISMATCH, INVALID, PEER_LOST and ABORTED (the group failed
+ * since the entry was reserved: it is not reduced, but given back once all work now in `streams` has run).
  */
 ZEROD_MUST_USE int zerod_bucket_commit(zerod_bucket *bucket, uint64_t entry_id, zerod_stream *const *streams,
                                        uint32_t nstreams, const struct zerod_reduce_options *options);
@@ -467,7 +488,11 @@ struct zerod_target {
 /* Errors: STATE outside step_begin .. step_end. INVALID for a frozen unit. */
 ZEROD_MUST_USE int zerod_unit_target(zerod_unit *unit, struct zerod_target *target);
 
-/* Drops this rank's target. `streams`: as for zerod_release(). Also the path after an overflow. */
+/*
+ * Drops this rank's target. `streams`: as for zerod_release(). Also the path after an overflow, and after the group failed
+ * during the step: it succeeds then all the same, since what it asks for is done.
+ * Errors: STATE (no step was begun), PEER_LOST and ABORTED (nor was one when the group failed).
+ */
 ZEROD_MUST_USE int zerod_step_end(zerod_group *group, zerod_stream *const *streams, uint32_t nstreams);
 
 /* ---- Plain allocations --------------------------------------------------------------------------- */

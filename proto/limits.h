@@ -33,7 +33,7 @@
 #define ZD_FENCE_ABORTED    INT64_MAX /* stored into a timeline to free every waiter */
 
 #define ZD_SHARD_ALIGN_BYTES 256u /* a shard's bytes are a multiple of it */
-#define ZD_STRICT_ALIGN_BYTES                                                                                \
-	4096u /* strict sessions: gathered buffers begin at a multiple of it and fill whole ones */
+/* strict sessions: gathered buffers begin at a multiple of it and fill whole ones */
+#define ZD_STRICT_ALIGN_BYTES 4096u
 
 #endif

@@ -17,7 +17,10 @@ for program in zerod zeroctl charlm; do
 	fi
 done
 
-dir=$(mktemp -d "${TMPDIR:-/tmp}/zerod-demo.XXXXXX")
+# The path of a socket has 107 bytes at most: a long TMPDIR would leave no room for its name.
+base=${TMPDIR:-/tmp}
+[ ${#base} -le 64 ] || base=/tmp
+dir=$(mktemp -d "$base/zerod-demo.XXXXXX")
 socket=$dir/zerod.sock
 daemon=
 worker=
@@ -69,5 +72,5 @@ worker=$!
 status=0
 wait "$worker" || status=$?
 worker=
-[ $status -le 1 ] || last_words # 0: well; 1: the comparison failed, which charlm has said
+[ $status -le 2 ] || last_words # 0: well; 1: the comparison failed, 2: no text to train on; charlm has said so
 exit $status

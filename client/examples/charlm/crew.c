@@ -105,6 +105,13 @@ static void fail(struct watch *watch, int status)
 			(void)kill(watch->crew->workers[i].pid, SIGTERM);
 }
 
+/* On a terminal the progress is a line without an end. */
+static void begin_message(void)
+{
+	(void)fflush(stdout);
+	fputs(isatty(STDOUT_FILENO) != 0 ? "\ncharlm: " : "charlm: ", stderr);
+}
+
 static void reap(struct watch *watch, struct charlm_worker *worker)
 {
 	int status = 0;
@@ -117,11 +124,13 @@ static void reap(struct watch *watch, struct charlm_worker *worker)
 	if (WIFSIGNALED(status)) {
 		if (watch->ending && WTERMSIG(status) == SIGTERM)
 			return; /* by fail() */
-		fprintf(stderr, "\ncharlm: %s %u was ended by signal %d (%s)\n", worker->title, worker->index,
+		begin_message();
+		fprintf(stderr, "%s %u was ended by signal %d (%s)\n", worker->title, worker->index,
 		        WTERMSIG(status), strsignal(WTERMSIG(status)));
 		fail(watch, 128 + WTERMSIG(status));
 	} else if (worker->last.kind != CHARLM_DONE || WEXITSTATUS(status) != 0) {
-		fprintf(stderr, "\ncharlm: %s %u ended early with status %d\n", worker->title, worker->index,
+		begin_message();
+		fprintf(stderr, "%s %u ended early with status %d\n", worker->title, worker->index,
 		        WEXITSTATUS(status));
 		fail(watch, WEXITSTATUS(status) != 0 ? WEXITSTATUS(status) : EXIT_FAILURE);
 	}
@@ -155,7 +164,8 @@ static void hear(struct watch *watch, struct charlm_worker *worker)
 	}
 	worker->last = message;
 	if (message.kind == CHARLM_FAILED) {
-		fprintf(stderr, "\ncharlm: %s %u: %s\n", worker->title, worker->index, message.text);
+		begin_message();
+		fprintf(stderr, "%s %u: %s\n", worker->title, worker->index, message.text);
 		fail(watch, message.status);
 	} else if (message.kind == CHARLM_PAUSED) {
 		go_on_when_all_paused(watch);

@@ -2,7 +2,7 @@
 /*
  * report.c - progress and summary.
  *
- * On a terminal progress is one line, rewritten a few times a second; elsewhere it is a line every tenth of the way.
+ * On a terminal progress is one line, or two where it is narrow, rewritten a few times a second; elsewhere it is a line every tenth of the way.
  */
 #include "report.h"
 
@@ -15,6 +15,7 @@
 
 #define REDRAW_NS 100000000u
 #define BAR       16
+#define INDENT    9 /* of the second line: what the title takes */
 
 static uint64_t now_ns(void)
 {
@@ -67,28 +68,40 @@ static int columns(void)
 	return known ? size.ws_col - 1 : 79;
 }
 
-static void draw(const struct charlm_progress *p, const struct charlm_crew *crew, uint32_t step, uint64_t now)
+/* On the terminal, over the last picture: in one line where it fits, else in two. */
+static void redraw(struct charlm_progress *p, const char *head, const char *tail, const char *end)
 {
-	char line[256], bar[BAR + 1];
+	const int width = columns();
+	const bool two = strlen(head) + strlen(tail) > (size_t)width;
+	printf("%s\r", p->on_second_line ? "\033[A" : "");
+	if (two && tail[0] != '\0')
+		printf("%.*s\033[K\n%*s%.*s\033[K%s", width, head, INDENT, "", width - INDENT, tail, end);
+	else
+		printf("%.*s%s\033[K%s", width, head, two ? "" : tail, end);
+	p->on_second_line = two && tail[0] != '\0';
+}
+
+static void draw(struct charlm_progress *p, const struct charlm_crew *crew, uint32_t step, uint64_t now)
+{
+	char head[128], tail[128] = "", bar[BAR + 1];
 	uint32_t steps = p->plan->steps;
 	memset(bar, '.', BAR);
 	memset(bar, '#', (size_t)step * BAR / steps);
 	bar[BAR] = '\0';
 	double seconds = (double)(now - p->begin_ns) * 1e-9;
 	double tokens = (double)charlm_plan_tokens(p->plan) * step / steps;
-	int used = snprintf(line, sizeof(line), "%-9s [%s] %3" PRIu32 "/%" PRIu32 " loss %.4f %6.0f tokens/s",
-	                    p->title, bar, step, steps, charlm_outcome_loss(p->outcome, step),
-	                    seconds > 0 ? tokens / seconds : 0);
+	(void)snprintf(head, sizeof(head), "%-9s [%s] %3" PRIu32 "/%" PRIu32 " loss %.4f %6.0f tokens/s",
+	               p->title, bar, step, steps, charlm_outcome_loss(p->outcome, step),
+	               seconds > 0 ? tokens / seconds : 0);
 	if (p->sharded)
-		(void)snprintf(line + used, sizeof(line) - (size_t)used,
-		               " %6" PRIu64 " gathers, live %.2f peak %.2f of %.2f MiB",
+		(void)snprintf(tail, sizeof(tail), " %6" PRIu64 " gathers, live %.2f peak %.2f of %.2f MiB",
 		               charlm_crew_gathers(crew), mib(largest_live_bytes(crew)),
 		               mib(charlm_crew_peak_bytes(crew)),
 		               mib(charlm_unsharded_bytes(p->plan->model)));
 	if (p->terminal)
-		printf("\r%.*s\033[K%s", columns(), line, step == steps ? "\n" : "");
+		redraw(p, head, tail, step == steps ? "\n" : "");
 	else
-		printf("%s\n", line);
+		printf("%s%s\n", head, tail);
 	(void)fflush(stdout);
 }
 
@@ -108,10 +121,11 @@ void charlm_progress_heard(void *arg, const struct charlm_crew *crew, const stru
 	p->shown_ns = now;
 }
 
-void charlm_progress_break(const struct charlm_progress *progress)
+void charlm_progress_break(struct charlm_progress *progress)
 {
 	if (!progress->quiet && progress->terminal && progress->shown_step > 0)
 		printf("\n");
+	progress->on_second_line = false;
 	(void)fflush(stdout);
 }
 

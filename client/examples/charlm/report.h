@@ -10,6 +10,7 @@
 
 struct charlm_progress {
 	bool quiet, terminal, sharded;
+	bool on_second_line; /* where the last picture left the cursor */
 	const struct charlm_plan *plan;
 	const struct charlm_outcome *outcome; /* whose losses are shown */
 	const char *title;
@@ -21,7 +22,7 @@ struct charlm_progress {
 /* Fits charlm_crew.heard, with the progress as its argument. */
 void charlm_progress_heard(void *arg, const struct charlm_crew *crew, const struct charlm_worker *worker);
 /* Leaves the line that is rewritten, so that something else can be printed. */
-void charlm_progress_break(const struct charlm_progress *progress);
+void charlm_progress_break(struct charlm_progress *progress);
 
 /* The sum over the workers' gathers, and the largest of their devices' peaks. */
 uint64_t charlm_crew_gathers(const struct charlm_crew *crew);
@@ -40,7 +41,7 @@ struct charlm_summary {
 	uint64_t gathers, peak_bytes; /* when sharded */
 	bool compared;
 	bool same_losses, same_params; /* bit for bit; when compared */
-	double full_batch_difference;  /* the largest, relative; when compared */
+	double full_batch_difference;  /* the largest, relative to the loss or to one nat; when compared */
 };
 
 #define CHARLM_FULL_BATCH_LIMIT 1e-5

@@ -9,6 +9,7 @@
 #include "text.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <glob.h>
 #include <stdbool.h>
 #include <stdio.h>
@@ -37,12 +38,15 @@ struct seen {
 /* Appends up to `limit` bytes of the file. */
 static int append(struct charlm_text *text, const char *path, size_t limit)
 {
-	FILE *file = fopen(path, "rbe");
+	int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); /* a pipe is refused, not waited for */
+	FILE *file = fd < 0 ? NULL : fdopen(fd, "rb");
 	struct stat status;
-	if (file == NULL || fstat(fileno(file), &status) != 0) {
+	if (file == NULL || fstat(fd, &status) != 0) {
 		fprintf(stderr, "charlm: %s: %s\n", path, strerror(errno));
 		if (file != NULL)
 			(void)fclose(file);
+		else if (fd >= 0)
+			(void)close(fd);
 		return -1;
 	}
 	size_t bytes = (size_t)status.st_size;

@@ -1,0 +1,217 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * strict.c - pages of gathered buffers, which a strict client may touch only while somebody holds them.
+ *
+ * Each page of a segment has a count of its holders, and this is all there is to know:
+ *
+ *     a page that was given out can be accessed exactly while its count is not 0.
+ *
+ * Holders are a lease, from the first wait that gave out its address until its last release; each stream that a release
+ * names, until it has run all that was in it then; a unit that is persistent; and a thread that copies into the
+ * buffer. A place that is given out again while a stream still holds it, two tags, two units of one slot, two threads
+ * that wait for one ticket: all add to counts, and nobody needs to know of the others.
+ *
+ * The daemon cannot give the place to another unit too early either: a stream lets go of its pages before it writes the
+ * value that the release told the daemon to wait for.
+ */
+#include "client/internal.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+
+#define PAGE_BYTES ((uint64_t)ZD_STRICT_ALIGN_BYTES)
+
+/* ---- Pages ----------------------------------------------------------------------------------------------- */
+
+static int protect(const struct zc_segment *segment, uint64_t page, uint64_t npages, int protection)
+{
+	return mprotect((uint8_t *)segment->map + page * PAGE_BYTES, npages * PAGE_BYTES, protection);
+}
+
+/* With the pages' lock. */
+static int take_pages(const struct zc_hold *hold)
+{
+	uint32_t *holders = hold->segment->page_holders + hold->page;
+	bool closed = false;
+
+	for (uint64_t i = 0; i < hold->npages; i++)
+		closed |= holders[i] == 0;
+	if (closed && protect(hold->segment, hold->page, hold->npages, PROT_READ | PROT_WRITE))
+		return errno;
+	for (uint64_t i = 0; i < hold->npages; i++)
+		holders[i]++;
+	return 0;
+}
+
+/* With the pages' lock: closes each run of pages that nobody holds any more. */
+static int give_pages(const struct zc_hold *hold)
+{
+	uint32_t *holders = hold->segment->page_holders + hold->page;
+	uint64_t first = 0;
+	int error = 0;
+
+	for (uint64_t i = 0; i < hold->npages; i++) {
+		if (--holders[i] > 0)
+			first = i + 1;
+		else if ((i + 1 == hold->npages || holders[i + 1] > 1) &&
+		         protect(hold->segment, hold->page + first, i + 1 - first, PROT_NONE))
+			error = errno;
+	}
+	return error;
+}
+
+static int make_counts(struct zc_segment *segment)
+{
+	if (!segment->page_holders)
+		segment->page_holders = calloc((segment->bytes + PAGE_BYTES - 1) / PAGE_BYTES,
+		                               sizeof(*segment->page_holders));
+	return segment->page_holders ? 0 : ENOMEM;
+}
+
+/* ---- Holds ------------------------------------------------------------------------------------------------ */
+
+static int add_hold(struct zerod_client *client, struct zc_hold_list *list, const struct zc_hold *like,
+                    struct zd_err *err)
+{
+	struct zc_hold *hold = malloc(sizeof(*hold));
+	int error;
+
+	if (!hold)
+		return zd_err_errno(err, ENOMEM, "holding a gathered buffer's pages");
+	*hold = *like;
+	pthread_mutex_lock(&client->page_lock);
+	error = make_counts(hold->segment);
+	if (!error)
+		error = take_pages(hold);
+	pthread_mutex_unlock(&client->page_lock);
+	if (error) {
+		free(hold);
+		return zd_err_errno(err, error, "giving access to a gathered buffer's pages");
+	}
+	LIST_INSERT_HEAD(list, hold, link);
+	return 0;
+}
+
+/* Nobody to tell: the next wait says that stale views may not fault. */
+static void remember_failure(struct zerod_client *client, int error)
+{
+	if (error && !client->page_failure.status)
+		(void)zd_err_errno(&client->page_failure, error,
+		                   "strict: taking the access to a released buffer's pages away");
+}
+
+void zc_holds_drop(struct zerod_client *client, struct zc_hold_list *list)
+{
+	struct zc_hold *hold;
+
+	while ((hold = LIST_FIRST(list))) {
+		LIST_REMOVE(hold, link);
+		if (client->strict) {
+			pthread_mutex_lock(&client->page_lock);
+			remember_failure(client, give_pages(hold));
+			pthread_mutex_unlock(&client->page_lock);
+		}
+		free(hold);
+	}
+}
+
+int zc_holds_copy(struct zerod_client *client, const struct zc_hold_list *from, struct zc_hold_list *to,
+                  struct zd_err *err)
+{
+	const struct zc_hold *hold;
+	int rc = 0;
+
+	LIST_FOREACH (hold, from, link) {
+		rc = add_hold(client, to, hold, err);
+		if (rc)
+			break;
+	}
+	if (rc)
+		zc_holds_drop(client, to);
+	return rc;
+}
+
+static bool same_pages(const struct zc_hold *a, const struct zc_hold *b)
+{
+	return a->segment == b->segment && a->page == b->page && a->npages == b->npages;
+}
+
+static struct zc_hold place_of(struct zerod_client *client, const struct zc_op *op)
+{
+	return (struct zc_hold){.segment = zc_segment_find(client, op->buffer.segment),
+	                        .page = op->buffer.offset / PAGE_BYTES,
+	                        .npages = op->buffer.bytes / PAGE_BYTES};
+}
+
+int zc_strict_hold(struct zerod_client *client, const struct zc_op *op, struct zc_hold_list *list,
+                   struct zd_err *err)
+{
+	struct zc_hold place;
+
+	if (!client->strict)
+		return 0;
+	place = place_of(client, op);
+	return add_hold(client, list, &place, err);
+}
+
+/* ---- Leases and units ---------------------------------------------------------------------------------------- */
+
+/* A persistent copy has one place; a former one is none any more. */
+static int keep(struct zerod_client *client, struct zc_unit *unit, const struct zc_hold *place,
+                struct zd_err *err)
+{
+	struct zc_hold_list taken = LIST_HEAD_INITIALIZER(taken);
+	struct zc_hold *hold;
+	int rc;
+
+	LIST_FOREACH (hold, &unit->kept, link)
+		if (same_pages(hold, place))
+			return 0;
+	rc = add_hold(client, &taken, place, err);
+	if (rc)
+		return rc;
+	zc_holds_drop(client, &unit->kept);
+	hold = LIST_FIRST(&taken);
+	LIST_REMOVE(hold, link);
+	LIST_INSERT_HEAD(&unit->kept, hold, link);
+	return 0;
+}
+
+int zc_strict_open(struct zerod_client *client, struct zc_op *op, struct zd_err *err)
+{
+	struct zc_hold *hold, place;
+	int rc = 0;
+
+	if (!client->strict)
+		return 0;
+	if (!op->lease)
+		return zd_err_set(err, ZEROD_E_STALE, "unit '%s' was released meanwhile", op->unit->name);
+	pthread_mutex_lock(&client->page_lock);
+	if (client->page_failure.status) {
+		*err = client->page_failure;
+		rc = err->status;
+	}
+	pthread_mutex_unlock(&client->page_lock);
+	place = place_of(client, op);
+	if (!rc && op->unit->persistent)
+		rc = keep(client, op->unit, &place, err);
+	if (rc)
+		return rc;
+	LIST_FOREACH (hold, &op->lease->holds, link)
+		if (same_pages(hold, &place))
+			return 0;
+	return add_hold(client, &op->lease->holds, &place, err);
+}
+
+int zc_strict_keep(struct zerod_client *client, struct zc_unit *unit, struct zd_err *err)
+{
+	const struct zc_lease *lease;
+	int rc = 0;
+
+	LIST_FOREACH (lease, &unit->leases, link)
+		if (!rc && !LIST_EMPTY(&lease->holds))
+			rc = keep(client, unit, LIST_FIRST(&lease->holds), err);
+	return rc;
+}

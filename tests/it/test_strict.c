@@ -1,0 +1,595 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * test_strict.c - strict clients: a page of a gathered buffer can be touched exactly while somebody holds it.
+ */
+#include "tests/it/client_scene.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <semaphore.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "tests/support/daemon_fixture.h"
+
+#define PAGE_BYTES 4096ul
+
+static struct zd_daemon daemon_;
+
+/* One rank of a group of its own. */
+struct rank {
+	zerod_client *client;
+	zerod_group *group;
+};
+
+static void rank_open(struct rank *rank, int strict)
+{
+	struct zerod_options options = ZEROD_INIT(options);
+	struct zerod_group_options join = ZEROD_INIT(join);
+
+	options.socket_path = daemon_.socket_path;
+	options.deadline_ms = 20000;
+	options.strict = strict;
+	assert_status(NULL, zerod_connect(&options, &rank->client), ZEROD_OK);
+	join.job = "strict";
+	join.world_size = 1;
+	assert_status(rank->client, zerod_group_join(rank->client, &join, &rank->group), ZEROD_OK);
+}
+
+static zerod_unit *new_unit(struct rank *rank, const char *name, uint64_t bytes, uint32_t slot)
+{
+	struct zerod_unit_options options = ZEROD_INIT(options);
+	zerod_unit *unit;
+
+	options.name = name;
+	options.dtype = ZEROD_UINT8;
+	options.numel = bytes;
+	options.slot = slot;
+	assert_status(rank->client, zerod_unit_register(rank->group, &options, &unit), ZEROD_OK);
+	assert_status(rank->client, zerod_update_begin(&unit, 1), ZEROD_OK);
+	assert_status(rank->client, zerod_publish(&unit, 1, NULL, 0, 0), ZEROD_OK);
+	return unit;
+}
+
+static uint8_t *gather_uses(struct rank *rank, zerod_unit *unit, const char *tag, uint32_t uses)
+{
+	struct zerod_gather_options options = ZEROD_INIT(options);
+	void *data;
+
+	options.tag = tag;
+	options.uses = uses;
+	assert_status(rank->client, zerod_gather(unit, &options, NULL, &data), ZEROD_OK);
+	return data;
+}
+
+static uint8_t *gather(struct rank *rank, zerod_unit *unit)
+{
+	return gather_uses(rank, unit, NULL, 1);
+}
+
+static void release(struct rank *rank, zerod_unit *unit, const char *tag, zerod_stream *stream)
+{
+	assert_status(rank->client, zerod_release(unit, tag, &stream, stream ? 1 : 0, NULL), ZEROD_OK);
+}
+
+/* The kernel says EFAULT where a load would raise SIGSEGV. */
+static bool can_touch(const uint8_t *data)
+{
+	int ends[2];
+	ssize_t wrote;
+	bool could;
+
+	assert_int_equal(pipe2(ends, O_CLOEXEC), 0);
+	wrote = write(ends[1], data, 1);
+	could = wrote == 1;
+	assert_true(could || errno == EFAULT);
+	close(ends[0]);
+	close(ends[1]);
+	return could;
+}
+
+/* ---- Streams that stay where they are until they are told --------------------------------------------------- */
+
+struct gated {
+	zerod_stream *stream;
+	sem_t gate;
+};
+
+static void stay(void *arg)
+{
+	struct timespec deadline;
+
+	clock_gettime(CLOCK_REALTIME, &deadline);
+	deadline.tv_sec += 20;
+	while (sem_timedwait(arg, &deadline) != 0)
+		if (errno == ETIMEDOUT)
+			abort();
+}
+
+static void gated_open(struct rank *rank, struct gated *gated)
+{
+	sem_init(&gated->gate, 0, 0);
+	assert_status(rank->client, zerod_host_stream_create(rank->client, &gated->stream), ZEROD_OK);
+	assert_status(rank->client, zerod_host_stream_launch(gated->stream, stay, &gated->gate), ZEROD_OK);
+}
+
+/* All that was in it has run. */
+static void gated_pass(struct gated *gated)
+{
+	sem_post(&gated->gate);
+	assert_int_equal(zerod_stream_synchronize(gated->stream), ZEROD_OK);
+}
+
+static void gated_close(struct gated *gated)
+{
+	zerod_stream_destroy(gated->stream);
+	sem_destroy(&gated->gate);
+}
+
+/* ---- The promise --------------------------------------------------------------------------------------------- */
+
+static int die_reading(const volatile uint8_t *view)
+{
+	const struct rlimit no_core = {0, 0};
+	int status;
+	pid_t pid = fork();
+
+	assert_true(pid >= 0);
+	if (pid == 0) {
+		(void)setrlimit(RLIMIT_CORE, &no_core);
+		(void)signal(SIGSEGV, SIG_DFL); /* a sanitizer's handler would make it an exit */
+		_exit(*view == 0 ? 0 : 1);
+	}
+	assert_int_equal(waitpid(pid, &status, 0), pid);
+	return status;
+}
+
+static void test_released_view_kills_its_reader(void **state)
+{
+	(void)state;
+	for (int strict = 0; strict < 2; strict++) {
+		struct rank rank;
+		zerod_unit *unit;
+		uint8_t *view;
+
+		rank_open(&rank, strict);
+		unit = new_unit(&rank, "w", 1000, ZEROD_NO_SLOT);
+		view = gather(&rank, unit);
+		assert_int_equal(die_reading(view), 0);
+		release(&rank, unit, NULL, NULL);
+		if (strict)
+			assert_true(WIFSIGNALED(die_reading(view)) && WTERMSIG(die_reading(view)) == SIGSEGV);
+		else
+			assert_int_equal(die_reading(view), 0);
+		view = gather(&rank, unit); /* wherever it is now */
+		assert_int_equal(die_reading(view), 0);
+		zerod_close(rank.client);
+	}
+}
+
+/* ---- Who holds a page ------------------------------------------------------------------------------------------ */
+
+static void test_last_of_all_streams(void **state)
+{
+	struct gated first, second;
+	zerod_stream *streams[2];
+	struct rank rank;
+	zerod_unit *unit;
+	uint8_t *view;
+
+	(void)state;
+	for (int order = 0; order < 2; order++) {
+		rank_open(&rank, 1);
+		gated_open(&rank, &first);
+		gated_open(&rank, &second);
+		unit = new_unit(&rank, "w", 3 * PAGE_BYTES, ZEROD_NO_SLOT);
+		view = gather(&rank, unit);
+		streams[0] = first.stream;
+		streams[1] = second.stream;
+		assert_status(rank.client, zerod_release(unit, NULL, streams, 2, NULL), ZEROD_OK);
+		assert_true(can_touch(view));
+		gated_pass(order ? &first : &second);
+		assert_true(can_touch(view));
+		gated_pass(order ? &second : &first);
+		for (int page = 0; page < 3; page++)
+			assert_false(can_touch(view + page * PAGE_BYTES));
+		gated_close(&first);
+		gated_close(&second);
+		zerod_close(rank.client);
+	}
+}
+
+/* The stream of a release that was not the last one counts, too. */
+static void test_uses_and_their_streams(void **state)
+{
+	struct gated slow;
+	struct rank rank;
+	zerod_unit *unit;
+	uint8_t *view;
+
+	(void)state;
+	rank_open(&rank, 1);
+	gated_open(&rank, &slow);
+	unit = new_unit(&rank, "w", 1000, ZEROD_NO_SLOT);
+	view = gather_uses(&rank, unit, NULL, 3);
+	release(&rank, unit, NULL, NULL);
+	release(&rank, unit, NULL, slow.stream);
+	release(&rank, unit, NULL, NULL);
+	assert_true(can_touch(view));
+	gated_pass(&slow);
+	assert_false(can_touch(view));
+	gated_close(&slow);
+	zerod_close(rank.client);
+}
+
+static void test_every_tag(void **state)
+{
+	struct rank rank;
+	zerod_unit *unit;
+	uint8_t *view;
+
+	(void)state;
+	rank_open(&rank, 1);
+	unit = new_unit(&rank, "w", 1000, ZEROD_NO_SLOT);
+	view = gather_uses(&rank, unit, "plan", 1);
+	assert_ptr_equal(gather_uses(&rank, unit, "fallback", 1), view);
+	release(&rank, unit, "plan", NULL);
+	assert_true(can_touch(view));
+	release(&rank, unit, "fallback", NULL);
+	assert_false(can_touch(view));
+	/* A refused release changes nothing for anybody. */
+	view = gather(&rank, unit);
+	assert_int_equal(zerod_release(unit, "plan", NULL, 0, NULL), ZEROD_E_NOT_HELD);
+	assert_true(can_touch(view));
+	zerod_close(rank.client);
+}
+
+/* Gathered again while a stream still uses the released copy: the new one is another, and outlives it. */
+static void test_gathered_again_before_the_stream_passed(void **state)
+{
+	struct gated slow;
+	struct rank rank;
+	zerod_unit *unit;
+	uint8_t *before, *after;
+
+	(void)state;
+	rank_open(&rank, 1);
+	gated_open(&rank, &slow);
+	unit = new_unit(&rank, "w", 1000, ZEROD_NO_SLOT);
+	before = gather(&rank, unit);
+	release(&rank, unit, NULL, slow.stream);
+	after = gather(&rank, unit);
+	assert_ptr_not_equal(before, after);
+	assert_true(can_touch(before) && can_touch(after));
+	gated_pass(&slow);
+	assert_false(can_touch(before));
+	assert_true(can_touch(after));
+	gated_close(&slow);
+	zerod_close(rank.client);
+}
+
+/* A slot: the next unit comes to the same pages, behind the stream that closes them for the former one. */
+static void test_slot_changes_hands(void **state)
+{
+	zerod_ticket ticket;
+	struct gated slow;
+	struct rank rank;
+	zerod_unit *large, *small;
+	uint8_t *view;
+	void *again;
+
+	(void)state;
+	rank_open(&rank, 1);
+	gated_open(&rank, &slow);
+	large = new_unit(&rank, "large", 3 * PAGE_BYTES, 1);
+	small = new_unit(&rank, "small", PAGE_BYTES, 1);
+	view = gather(&rank, large);
+	release(&rank, large, NULL, slow.stream);
+	assert_status(rank.client, zerod_gather_begin(small, NULL, &ticket), ZEROD_OK);
+	sem_post(&slow.gate);
+	assert_status(rank.client, zerod_wait(rank.client, ticket, NULL, &again), ZEROD_OK);
+	assert_ptr_equal(again, view);
+	assert_true(can_touch(view));
+	assert_false(can_touch(view + PAGE_BYTES)); /* of the large unit alone */
+	assert_status(rank.client, zerod_stream_synchronize(slow.stream), ZEROD_OK);
+	assert_true(can_touch(view));
+	release(&rank, small, NULL, NULL);
+	assert_false(can_touch(view));
+	gated_close(&slow);
+	zerod_close(rank.client);
+}
+
+static void test_prefetch_gives_no_access(void **state)
+{
+	struct zerod_gather_options prefetch = ZEROD_INIT(prefetch);
+	zerod_ticket ticket;
+	struct rank rank;
+	zerod_unit *unit;
+	uint8_t *view;
+
+	(void)state;
+	rank_open(&rank, 1);
+	unit = new_unit(&rank, "w", 1000, 1); /* in a slot: always the same address */
+	view = gather(&rank, unit);
+	release(&rank, unit, NULL, NULL);
+	prefetch.flags = ZEROD_GATHER_PREFETCH;
+	assert_status(rank.client, zerod_gather_begin(unit, &prefetch, &ticket), ZEROD_OK);
+	assert_status(rank.client, zerod_wait(rank.client, ticket, NULL, NULL), ZEROD_OK);
+	assert_false(can_touch(view));
+	assert_ptr_equal(gather(&rank, unit), view);
+	assert_true(can_touch(view));
+	zerod_close(rank.client);
+}
+
+/* ---- Persistent units ------------------------------------------------------------------------------------------- */
+
+static void test_persistent_units_stay(void **state)
+{
+	struct rank rank;
+	zerod_unit *unit;
+	uint8_t *view;
+
+	(void)state;
+	rank_open(&rank, 1);
+	unit = new_unit(&rank, "w", 1000, ZEROD_NO_SLOT);
+	view = gather(&rank, unit);
+	assert_status(rank.client, zerod_unit_set_persistent(unit, 1), ZEROD_OK); /* while it is held */
+	release(&rank, unit, NULL, NULL);
+	assert_true(can_touch(view));
+	assert_ptr_equal(gather(&rank, unit), view);
+	assert_status(rank.client, zerod_unit_set_persistent(unit, 0), ZEROD_OK);
+	assert_true(can_touch(view));
+	release(&rank, unit, NULL, NULL);
+	assert_false(can_touch(view));
+	assert_status(rank.client, zerod_unit_set_persistent(unit, 1), ZEROD_OK); /* before it is gathered */
+	view = gather(&rank, unit);
+	release(&rank, unit, NULL, NULL);
+	assert_true(can_touch(view));
+	assert_status(rank.client, zerod_unit_set_persistent(unit, 0), ZEROD_OK); /* when nobody holds it */
+	assert_false(can_touch(view));
+	zerod_close(rank.client);
+}
+
+static void test_units_that_end_take_their_pages(void **state)
+{
+	struct rank rank;
+	zerod_unit *kept, *held;
+	uint8_t *kept_view, *held_view;
+
+	(void)state;
+	rank_open(&rank, 1);
+	kept = new_unit(&rank, "kept", 1000, ZEROD_NO_SLOT);
+	held = new_unit(&rank, "held", 1000, ZEROD_NO_SLOT);
+	assert_status(rank.client, zerod_unit_set_persistent(kept, 1), ZEROD_OK);
+	kept_view = gather(&rank, kept);
+	held_view = gather(&rank, held);
+	release(&rank, kept, NULL, NULL);
+	assert_status(rank.client, zerod_unit_unregister(kept), ZEROD_OK);
+	assert_false(can_touch(kept_view));
+	assert_true(can_touch(held_view));
+	assert_status(rank.client, zerod_group_leave(rank.group), ZEROD_OK);
+	assert_false(can_touch(held_view));
+	zerod_close(rank.client);
+}
+
+/* ---- Threads ------------------------------------------------------------------------------------------------------- */
+
+#define ROUNDS 50
+
+struct waiting {
+	struct rank *rank;
+	zerod_ticket ticket;
+	void *data;
+	bool touched;
+	int status;
+};
+
+static void *wait_and_touch(void *arg)
+{
+	struct waiting *waiting = arg;
+
+	waiting->status = zerod_wait(waiting->rank->client, waiting->ticket, NULL, &waiting->data);
+	waiting->touched = waiting->status == 0 && *(volatile uint8_t *)waiting->data == 0;
+	return NULL;
+}
+
+static void test_one_ticket_waited_by_two_threads(void **state)
+{
+	struct rank rank;
+	zerod_unit *unit;
+
+	(void)state;
+	rank_open(&rank, 1);
+	unit = new_unit(&rank, "w", 1000, 1);
+	for (int round = 0; round < ROUNDS; round++) {
+		struct waiting waiting[2] = {{.rank = &rank}, {.rank = &rank}};
+		pthread_t threads[2];
+
+		assert_status(rank.client, zerod_gather_begin(unit, NULL, &waiting[0].ticket), ZEROD_OK);
+		waiting[1].ticket = waiting[0].ticket;
+		for (int i = 0; i < 2; i++)
+			assert_int_equal(pthread_create(&threads[i], NULL, wait_and_touch, &waiting[i]), 0);
+		for (int i = 0; i < 2; i++) {
+			pthread_join(threads[i], NULL);
+			assert_int_equal(waiting[i].status, ZEROD_OK);
+			assert_true(waiting[i].touched);
+		}
+		release(&rank, unit, NULL, NULL);
+		assert_false(can_touch(waiting[0].data));
+	}
+	zerod_close(rank.client);
+}
+
+struct tagged {
+	struct rank *rank;
+	zerod_unit *unit;
+	const char *tag;
+	bool failed;
+};
+
+/* Each under its own tag, so that the copy is joined, or ends and begins anew, as it comes. */
+static void *gather_touch_release(void *arg)
+{
+	struct tagged *tagged = arg;
+	struct zerod_gather_options options = ZEROD_INIT(options);
+	zerod_stream *stream = NULL;
+	void *data;
+
+	options.tag = tagged->tag;
+	tagged->failed = zerod_host_stream_create(tagged->rank->client, &stream) != 0;
+	for (int round = 0; round < ROUNDS && !tagged->failed; round++) {
+		zerod_stream *const *named = round % 2 ? &stream : NULL;
+
+		tagged->failed = zerod_gather(tagged->unit, &options, NULL, &data) != 0 ||
+		                 *(volatile uint8_t *)data != 0 ||
+		                 zerod_release(tagged->unit, tagged->tag, named, named != NULL, NULL) != 0;
+	}
+	zerod_stream_destroy(stream);
+	return NULL;
+}
+
+static void test_threads_come_and_go(void **state)
+{
+	static const char *const tags[] = {"a", "b", "c"};
+	struct tagged tagged[3];
+	pthread_t threads[3];
+	struct rank rank;
+	zerod_unit *unit;
+
+	(void)state;
+	rank_open(&rank, 1);
+	unit = new_unit(&rank, "w", 2 * PAGE_BYTES, ZEROD_NO_SLOT);
+	for (int i = 0; i < 3; i++) {
+		tagged[i] = (struct tagged){.rank = &rank, .unit = unit, .tag = tags[i]};
+		assert_int_equal(pthread_create(&threads[i], NULL, gather_touch_release, &tagged[i]), 0);
+	}
+	for (int i = 0; i < 3; i++) {
+		pthread_join(threads[i], NULL);
+		assert_false(tagged[i].failed);
+	}
+	zerod_close(rank.client);
+}
+
+/* ---- Pages that change hands ----------------------------------------------------------------------------------------- */
+
+#define NUNITS 12
+#define MOVES  600
+
+struct place {
+	zerod_unit *unit;
+	uint8_t *view; /* the last one; NULL: never gathered */
+	uint64_t bytes;
+	bool held;
+};
+
+static bool is_held(const struct place *places, const uint8_t *page)
+{
+	for (int i = 0; i < NUNITS; i++)
+		if (places[i].held && page >= places[i].view && page < places[i].view + places[i].bytes)
+			return true;
+	return false;
+}
+
+/* Units of many sizes come and go: views of one lie inside another's buffer, and across its ends. */
+static void test_any_unit_on_any_page(void **state)
+{
+	struct place places[NUNITS] = {{0}};
+	uint64_t random = 42;
+	struct rank rank;
+	unsigned closed = 0;
+
+	(void)state;
+	rank_open(&rank, 1);
+	for (int i = 0; i < NUNITS; i++) {
+		char name[8];
+
+		(void)snprintf(name, sizeof(name), "w%d", i);
+		places[i].bytes = (uint64_t)(1 + i % 5) * PAGE_BYTES;
+		places[i].unit = new_unit(&rank, name, places[i].bytes - (uint64_t)i, ZEROD_NO_SLOT);
+	}
+	for (int move = 0; move < MOVES; move++) {
+		struct place *place;
+
+		random = random * 6364136223846793005u + 1442695040888963407u;
+		place = &places[(random >> 33) % NUNITS];
+		if (place->held)
+			release(&rank, place->unit, NULL, NULL);
+		else
+			place->view = gather(&rank, place->unit);
+		place->held = !place->held;
+		for (int i = 0; i < NUNITS; i++)
+			for (uint64_t at = 0; places[i].view && at < places[i].bytes; at += PAGE_BYTES) {
+				bool held = is_held(places, places[i].view + at);
+
+				assert_int_equal(can_touch(places[i].view + at), held);
+				closed += !held;
+			}
+	}
+	assert_true(closed > 0);
+	zerod_close(rank.client);
+}
+
+/* ---- A daemon that does not do it ------------------------------------------------------------------------------------- */
+
+static void plain_hello(struct fake_peer *peer, void *arg)
+{
+	(void)arg;
+	fake_hello(peer);
+	fake_expect_end(peer);
+}
+
+static void test_daemon_without_strict(void **state)
+{
+	struct zerod_options options = ZEROD_INIT(options);
+	zerod_client *client = NULL;
+	struct fake_daemon fake;
+
+	(void)state;
+	assert_int_equal(fake_start(&fake, plain_hello, NULL), 0);
+	options.socket_path = fake.socket_path;
+	options.strict = 1;
+	assert_int_equal(zerod_connect(&options, &client), ZEROD_E_UNSUPPORTED);
+	assert_non_null(strstr(zerod_last_error(NULL), "which strict needs"));
+	assert_int_equal(fake_stop(&fake), 0);
+}
+
+/* ---- main --------------------------------------------------------------------------------------------------------------- */
+
+static int setup(void **state)
+{
+	(void)state;
+	return zd_daemon_start(NULL, &daemon_);
+}
+
+static int teardown(void **state)
+{
+	(void)state;
+	return zd_daemon_stop(&daemon_);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+	        cmocka_unit_test(test_released_view_kills_its_reader),
+	        cmocka_unit_test(test_last_of_all_streams),
+	        cmocka_unit_test(test_uses_and_their_streams),
+	        cmocka_unit_test(test_every_tag),
+	        cmocka_unit_test(test_gathered_again_before_the_stream_passed),
+	        cmocka_unit_test(test_slot_changes_hands),
+	        cmocka_unit_test(test_prefetch_gives_no_access),
+	        cmocka_unit_test(test_persistent_units_stay),
+	        cmocka_unit_test(test_units_that_end_take_their_pages),
+	        cmocka_unit_test(test_one_ticket_waited_by_two_threads),
+	        cmocka_unit_test(test_threads_come_and_go),
+	        cmocka_unit_test(test_any_unit_on_any_page),
+	        cmocka_unit_test(test_daemon_without_strict),
+	};
+
+	return cmocka_run_group_tests(tests, setup, teardown);
+}

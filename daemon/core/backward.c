@@ -4,6 +4,10 @@
  *
  * All ranks run the same sequence of backwards and steps. The first rank that begins a backward of a window, or its
  * boundary, describes it; another that says otherwise gets MISMATCH, instead of a step that never comes.
+ *
+ * When the group fails, a rank that is still there does not know it yet: its streams go on writing the entries and reading
+ * the target that it was given. These are abandoned: out of every reduction, charged, handed out to nobody, until the rank
+ * commits them or ends its step (with fences), or says otherwise that its streams have drained.
  */
 #include "base/dtype.h"
 #include "core/reduce_internal.h"
@@ -45,15 +49,20 @@ bool zd_reduce_request_lost(const struct zd_request *req)
 	return req->u.reduce.serial != req->member->group->reduce_serial;
 }
 
-int zd_reduce_request_check(const struct zd_request *req, struct zd_err *err)
+int zd_reduce_lost(const struct zd_group *group, struct zd_err *err)
 {
-	const struct zd_group *group = req->member->group;
 	int status = zd_group_check(group, err);
-	if (status == 0 && zd_reduce_request_lost(req))
+	if (status == 0) /* it is whole again */
 		status = zd_err_set(err, ZEROD_E_PEER_LOST,
 		                    "rank %u (pid %u) of group '%s' was gone meanwhile", group->lost_rank,
 		                    group->lost_pid, group->name);
 	return status;
+}
+
+int zd_reduce_request_check(const struct zd_request *req, struct zd_err *err)
+{
+	const struct zd_group *group = req->member->group;
+	return zd_reduce_request_lost(req) ? zd_reduce_lost(group, err) : zd_group_check(group, err);
 }
 
 bool zd_backward_ended(const struct zd_member *member, uint64_t number)
@@ -98,7 +107,7 @@ static int check_state(const struct zd_member_reduce *mr, struct zd_err *err)
 	if (mr->step == ZD_STEP_TAKEN)
 		return zd_err_set(err, ZEROD_E_STATE, "step %llu of rank %u has not ended",
 		                  (unsigned long long)mr->steps, rank);
-	if (mr->step != ZD_STEP_NONE)
+	if (mr->step != ZD_STEP_NONE && mr->step != ZD_STEP_ABANDONED)
 		return zd_err_set(err, ZEROD_E_STATE,
 		                  "backward %llu of rank %u was the boundary: the step is next",
 		                  (unsigned long long)mr->number, rank);
@@ -171,6 +180,7 @@ static int begin_begin(struct zd_engine *e, struct zd_request *req, const struct
 	if (status != 0)
 		return status;
 	zd_reduce_request_init(req, member);
+	zd_reduce_give_up(e, member);
 	zd_sm_move(&zd_sm_backward, &mr->backward, ZD_BACKWARD_STARTING);
 	mr->number++;
 	mr->boundary = options.boundary;
@@ -345,13 +355,11 @@ static void reset(struct zd_engine *e, struct zd_member_reduce *mr)
 {
 	struct zd_bucket *bucket;
 	TAILQ_FOREACH (bucket, &mr->buckets, link)
-		zd_bucket_drop_entries(e, bucket);
+		zd_bucket_abandon_entries(e, bucket);
 	(void)zd_bucket_trim(e, mr);
 	if (mr->backward != ZD_BACKWARD_IDLE)
 		zd_sm_move(&zd_sm_backward, &mr->backward, ZD_BACKWARD_IDLE);
-	if (mr->step != ZD_STEP_NONE)
-		zd_sm_move(&zd_sm_step, &mr->step, ZD_STEP_NONE);
-	zd_step_drop_target(e, mr);
+	zd_step_abandon(e, mr);
 	zd_step_close_window(mr);
 	zd_failure_clear(&mr->failure);
 	zd_failure_clear(&mr->past);
@@ -368,6 +376,18 @@ void zd_reduce_group_failed(struct zd_engine *e, struct zd_group *group)
 	}
 	zd_reduction_drop_all(e, group);
 	zd_dirty_group(e, group);
+}
+
+void zd_reduce_give_up(struct zd_engine *e, struct zd_member *member)
+{
+	struct zd_member_reduce *mr = zd_member_reduce(member);
+	struct zd_bucket *bucket;
+	if (!mr || mr->backward != ZD_BACKWARD_IDLE) /* a new one has begun: nothing is left */
+		return;
+	TAILQ_FOREACH (bucket, &mr->buckets, link)
+		zd_bucket_drop_entries(e, bucket);
+	(void)zd_bucket_trim(e, mr);
+	zd_step_give_up(e, mr);
 }
 
 void zd_reduce_group_revived(struct zd_engine *e, struct zd_group *group)
@@ -395,6 +415,7 @@ void zd_reduce_member_detach(struct zd_engine *e, struct zd_member *member)
 	if (!mr)
 		return;
 	reset(e, mr);
+	zd_reduce_give_up(e, member);
 	TAILQ_FOREACH_SAFE (bucket, &mr->buckets, link, next)
 		zd_bucket_free(e, bucket);
 	mr->number = 0;

@@ -4,7 +4,8 @@
  *
  * At most one slot of a bucket is open. An entry that does not fit closes it and opens the next free one; a closed slot
  * is free again when its last entry is drained. A slot has memory from its first entry of a backward to the
- * backward's end, unless another reservation needs it while the slot is empty.
+ * backward's end, unless another reservation needs it while the slot is empty. Abandoned entries keep it: there are some
+ * only between the group's failure and the rank's next backward, so they never stand beside new ones.
  */
 #include "base/dtype.h"
 #include "core/reduce_internal.h"
@@ -144,6 +145,17 @@ void zd_bucket_drop_entries(struct zd_engine *e, struct zd_bucket *bucket)
 		zd_entry_end(e, entry);
 }
 
+void zd_bucket_abandon_entries(struct zd_engine *e, struct zd_bucket *bucket)
+{
+	struct zd_entry *entry, *next;
+	HASH_ITER (hh, bucket->entries, entry, next) {
+		if (entry->state == ZD_ENTRY_RESERVED)
+			zd_entry_abandon(e, entry);
+		else if (entry->state != ZD_ENTRY_ABANDONED)
+			zd_entry_end(e, entry);
+	}
+}
+
 void zd_bucket_free(struct zd_engine *e, struct zd_bucket *bucket)
 {
 	zd_assert(!bucket->entries);
@@ -216,12 +228,13 @@ static int destroy_begin(struct zd_engine *e, struct zd_request *req, const stru
 	int status = zd_bucket_find(e, req->session, args->u.bucket, &bucket, err);
 	if (status != 0)
 		return status;
-	if (bucket->entries) {
+	if (bucket->entries && bucket->entries->state != ZD_ENTRY_ABANDONED) {
 		char text[ZD_WAIT_TEXT];
 		zd_entry_text(bucket->entries, text, sizeof(text));
 		return zd_err_set(err, ZEROD_E_BUSY, "%u entries are not reduced yet: %s",
 		                  HASH_COUNT(bucket->entries), text);
 	}
+	zd_bucket_drop_entries(e, bucket);
 	zd_bucket_free(e, bucket);
 	return 0;
 }

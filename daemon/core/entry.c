@@ -3,7 +3,8 @@
  * entry.c - one rank's gradient of one unit, from its reservation until nothing reads it any more.
  *
  * Only the padding behind the unit's true elements is zeroed: the trainer writes the rest, and a neighbour's bytes must
- * not reach a norm.
+ * not reach a norm. A rank's own word, a commit with fences or one of those that say that its streams have drained, is all
+ * that gives its place to another: a failed group does not.
  */
 #include <math.h>
 #include <stdio.h>
@@ -73,6 +74,12 @@ void zd_entry_end(struct zd_engine *e, struct zd_entry *entry)
 		entry_free(entry);
 }
 
+void zd_entry_abandon(struct zd_engine *e, struct zd_entry *entry)
+{
+	zd_reduction_unreserve(e, entry);
+	zd_sm_move(&zd_sm_entry, &entry->state, ZD_ENTRY_ABANDONED);
+}
+
 /* Its producers have written it. */
 static void entry_ready(struct zd_engine *e, struct zd_entry *entry)
 {
@@ -103,18 +110,23 @@ static void fences_passed(struct zd_engine *e, struct zd_op *op, int status, con
 	entry_ready(e, entry);
 }
 
-static void entry_commit(struct zd_engine *e, struct zd_entry *entry, const struct zd_fence_list *fences)
+/* The entry is pending afterwards unless all fences have passed. */
+static void entry_watch(struct zd_engine *e, struct zd_entry *entry, const struct zd_fence_list *fences)
 {
 	struct zd_member *member = entry->bucket->mr->member;
+	entry->pending = zd_fences_watch(e, member->session, member->group->job, member->device->index,
+	                                 fences, fences_passed, entry, 0);
+	if (entry->pending)
+		zd_storage_use(entry->storage);
+}
+
+static void entry_commit(struct zd_engine *e, struct zd_entry *entry, const struct zd_fence_list *fences)
+{
 	entry->bucket->mr->nuncommitted--;
 	zd_sm_move(&zd_sm_entry, &entry->state, ZD_ENTRY_COMMITTED);
-	if (!zd_fences_watch(e, member->session, member->group->job, member->device->index, fences,
-	                     fences_passed, entry, 0)) {
+	entry_watch(e, entry, fences);
+	if (!entry->pending)
 		entry_ready(e, entry);
-		return;
-	}
-	entry->pending = true;
-	zd_storage_use(entry->storage);
 }
 
 void zd_entry_text(const struct zd_entry *entry, char *out, size_t out_bytes)
@@ -124,6 +136,7 @@ void zd_entry_text(const struct zd_entry *entry, char *out, size_t out_bytes)
 	        [ZD_ENTRY_WAITING] = "has no place yet",
 	        [ZD_ENTRY_FILLING] = "its padding is being zeroed",
 	        [ZD_ENTRY_RESERVED] = "not committed yet",
+	        [ZD_ENTRY_ABANDONED] = "abandoned, not given back yet",
 	};
 	if (entry->state < ZD_ENTRY_COMMITTED)
 		(void)snprintf(out, out_bytes, "unit '%.64s': %s", unit, before_commit[entry->state]);
@@ -306,17 +319,41 @@ static int commit_options(const struct zd_args *args, const struct zd_bucket *bu
 	return 0;
 }
 
-static int commit_find(struct zd_bucket *bucket, uint64_t id, struct zd_entry **out, struct zd_err *err)
+/* The group failed since it was reserved. It is refused, but it is given back: its room is free when its streams have
+ * passed. */
+static int commit_abandoned(struct zd_engine *e, struct zd_entry *entry, const struct zd_fence_list *fences,
+                            struct zd_err *err)
+{
+	struct zd_member_reduce *mr = entry->bucket->mr;
+	int status = zd_fences_check(fences, err);
+	if (status != 0)
+		return status;
+	entry_watch(e, entry, fences);
+	zd_entry_end(e, entry);
+	(void)zd_bucket_trim(e, mr);
+	return zd_reduce_lost(mr->member->group, err);
+}
+
+/* NULL: there is none that the rank was given. */
+static struct zd_entry *commit_find(const struct zd_bucket *bucket, uint64_t id)
 {
 	struct zd_entry *entry;
 	HASH_FIND(hh, bucket->entries, &id, sizeof(id), entry);
-	if (!entry || entry->state < ZD_ENTRY_RESERVED)
+	return entry && entry->state >= ZD_ENTRY_RESERVED ? entry : NULL;
+}
+
+static int commit_check(const struct zd_bucket *bucket, const struct zd_entry *entry, uint64_t id,
+                        struct zd_err *err)
+{
+	int status = zd_group_check(bucket->mr->member->group, err);
+	if (status != 0)
+		return status;
+	if (!entry)
 		return zd_err_set(err, ZEROD_E_NOT_FOUND, "bucket %llu has no entry %llu",
 		                  (unsigned long long)bucket->id, (unsigned long long)id);
 	if (entry->state != ZD_ENTRY_RESERVED)
 		return zd_err_set(err, ZEROD_E_STATE, "entry %llu of unit '%s' is committed already",
 		                  (unsigned long long)id, entry->part->unit->name);
-	*out = entry;
 	return 0;
 }
 
@@ -324,14 +361,15 @@ static int commit_begin(struct zd_engine *e, struct zd_request *req, const struc
                         struct zd_err *err)
 {
 	struct zd_bucket *bucket;
-	struct zd_entry *entry;
 	struct zd_reduction_options options;
 	const struct zd_fence_list *fences = &args->u.bucket_commit.fences;
 	int status = zd_bucket_find(e, req->session, args->u.bucket_commit.bucket, &bucket, err);
-	if (status == 0)
-		status = zd_group_check(bucket->mr->member->group, err);
-	if (status == 0)
-		status = commit_find(bucket, args->u.bucket_commit.entry, &entry, err);
+	if (status != 0)
+		return status;
+	struct zd_entry *entry = commit_find(bucket, args->u.bucket_commit.entry);
+	if (entry && entry->state == ZD_ENTRY_ABANDONED)
+		return commit_abandoned(e, entry, fences, err);
+	status = commit_check(bucket, entry, args->u.bucket_commit.entry, err);
 	if (status == 0)
 		status = commit_options(args, bucket, &options, err);
 	if (status == 0)

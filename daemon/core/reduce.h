@@ -17,8 +17,12 @@ extern const struct zd_request_type zd_req_bucket_commit, zd_req_reduce_skip;
  * uses go with its end). member->reduce is NULL or detached afterwards. Waiting requests are gone already. */
 void zd_reduce_member_detach(struct zd_engine *e, struct zd_member *member);
 /* The group failed or was aborted: reductions that are not complete are dropped, entries' storage and staging go as
- * their ops end, every member's backward and step are reset and targets dropped. Called before waiters are tried. */
+ * their ops end, every member's backward and step are reset and targets dropped. What a rank was given and has not given
+ * back yet - entries that it has not committed, the target of a step that it has begun - is kept, since its streams may
+ * use it still: it is abandoned. Called before waiters are tried. */
 void zd_reduce_group_failed(struct zd_engine *e, struct zd_group *group);
+/* The rank's streams have drained: what it was given before its group failed goes. */
+void zd_reduce_give_up(struct zd_engine *e, struct zd_member *member);
 /* All ranks are there again: backward and step counters of all members are made equal. */
 void zd_reduce_group_revived(struct zd_engine *e, struct zd_group *group);
 /* Is a flat target of the group bound on any rank. */

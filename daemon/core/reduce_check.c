@@ -18,12 +18,13 @@ static const uint32_t backward_moves[] = {
 const struct zd_sm zd_sm_backward = {"backward", ZD_ARRAY_LEN(backward_names), backward_names,
                                      backward_moves};
 
-static const char *const step_names[] = {"NONE", "READY", "WAITING", "TAKEN"};
+static const char *const step_names[] = {"NONE", "READY", "WAITING", "TAKEN", "ABANDONED"};
 static const uint32_t step_moves[] = {
         [ZD_STEP_NONE] = TO(ZD_STEP_READY),
         [ZD_STEP_READY] = TO(ZD_STEP_WAITING) | TO(ZD_STEP_NONE),
         [ZD_STEP_WAITING] = TO(ZD_STEP_TAKEN) | TO(ZD_STEP_READY) | TO(ZD_STEP_NONE),
-        [ZD_STEP_TAKEN] = TO(ZD_STEP_NONE),
+        [ZD_STEP_TAKEN] = TO(ZD_STEP_NONE) | TO(ZD_STEP_ABANDONED),
+        [ZD_STEP_ABANDONED] = TO(ZD_STEP_NONE),
 };
 const struct zd_sm zd_sm_step = {"step", ZD_ARRAY_LEN(step_names), step_names, step_moves};
 
@@ -36,12 +37,14 @@ static const uint32_t bucket_slot_moves[] = {
 const struct zd_sm zd_sm_bucket_slot = {"bucket slot", ZD_ARRAY_LEN(bucket_slot_names), bucket_slot_names,
                                         bucket_slot_moves};
 
-static const char *const entry_names[] = {"WAITING", "FILLING", "RESERVED", "COMMITTED", "READY", "DRAINED"};
+static const char *const entry_names[] = {"WAITING",   "FILLING", "RESERVED", "ABANDONED",
+                                          "COMMITTED", "READY",   "DRAINED"};
 static const uint32_t entry_moves[] = {
         [ZD_ENTRY_WAITING] = TO(ZD_ENTRY_FILLING) | TO(ZD_ENTRY_RESERVED) | TO(ZD_ENTRY_DRAINED),
         /* to COMMITTED: given up, the fill is awaited */
         [ZD_ENTRY_FILLING] = TO(ZD_ENTRY_RESERVED) | TO(ZD_ENTRY_COMMITTED) | TO(ZD_ENTRY_DRAINED),
-        [ZD_ENTRY_RESERVED] = TO(ZD_ENTRY_COMMITTED) | TO(ZD_ENTRY_DRAINED),
+        [ZD_ENTRY_RESERVED] = TO(ZD_ENTRY_COMMITTED) | TO(ZD_ENTRY_ABANDONED),
+        [ZD_ENTRY_ABANDONED] = TO(ZD_ENTRY_DRAINED),
         [ZD_ENTRY_COMMITTED] = TO(ZD_ENTRY_READY) | TO(ZD_ENTRY_DRAINED),
         [ZD_ENTRY_READY] = TO(ZD_ENTRY_DRAINED),
         [ZD_ENTRY_DRAINED] = 0,
@@ -115,6 +118,10 @@ static void check_entry(const struct zd_entry *entry)
 		          entry->storage == entry->slot->storage);
 		zd_assert(entry->offset + entry->bytes <= entry->slot->used_bytes);
 	}
+	if (entry->state == ZD_ENTRY_ABANDONED) {
+		zd_assert(!r && !entry->pending && entry->bucket->mr->backward == ZD_BACKWARD_IDLE);
+		return;
+	}
 	if (!r) { /* refused or given up: kept for its operation */
 		zd_assert(entry->state == ZD_ENTRY_COMMITTED && entry->pending);
 		return;
@@ -165,9 +172,9 @@ static void check_member(const struct zd_member *member)
 		nbuckets++;
 		nentries += HASH_COUNT(bucket->entries);
 		check_bucket(bucket, &placed, &uncommitted);
-		/* Outside of a backward nothing is held. */
+		/* Outside of a backward nothing is held but for abandoned entries. */
 		for (uint32_t i = 0; i < bucket->nslots && mr->backward == ZD_BACKWARD_IDLE; i++)
-			zd_assert(!bucket->slots[i].storage);
+			zd_assert(!bucket->slots[i].storage || bucket->slots[i].live > 0);
 	}
 	TAILQ_FOREACH (entry, &mr->waiting, waiting_link) {
 		zd_assert(entry->state == ZD_ENTRY_WAITING && entry->bucket->mr == mr);
@@ -177,16 +184,16 @@ static void check_member(const struct zd_member *member)
 		open += zd_contribution_made(&r->ranks[member->rank]);
 	zd_assert(nbuckets == mr->nbuckets && nentries == mr->nentries && nentries == placed + waiting);
 	zd_assert(placed == mr->nplaced && uncommitted == mr->nuncommitted && open == mr->open);
-	if (mr->backward != ZD_BACKWARD_RUNNING)
+	if (mr->backward == ZD_BACKWARD_STARTING || mr->backward == ZD_BACKWARD_ENDING)
 		zd_assert(mr->nuncommitted == 0);
-	if (mr->backward == ZD_BACKWARD_IDLE)
-		zd_assert(mr->nentries == 0 && mr->open == 0);
+	if (mr->backward == ZD_BACKWARD_IDLE) /* all are abandoned: check_entry() */
+		zd_assert(mr->nentries == mr->nuncommitted && mr->nentries == mr->nplaced && mr->open == 0);
 	else
 		zd_assert(mr->step == ZD_STEP_NONE);
 	if (mr->step == ZD_STEP_READY || mr->step == ZD_STEP_WAITING)
 		zd_assert(mr->boundary_number == mr->number);
 	/* A target lives from its backward to the step's end. */
-	zd_assert(!mr->target || mr->stage > 0 || mr->step == ZD_STEP_TAKEN);
+	zd_assert(!mr->target || mr->stage > 0 || mr->step == ZD_STEP_TAKEN || mr->step == ZD_STEP_ABANDONED);
 }
 
 static void check_running(const struct zd_reduction *r)

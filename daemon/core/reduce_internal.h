@@ -50,7 +50,13 @@ struct zd_location zd_storage_location(const struct zd_storage *storage, uint64_
 /* ---- One rank's side (backward.c, step.c) --------------------------------------------------------------- */
 
 enum zd_backward_state { ZD_BACKWARD_IDLE, ZD_BACKWARD_STARTING, ZD_BACKWARD_RUNNING, ZD_BACKWARD_ENDING };
-enum zd_step_state { ZD_STEP_NONE, ZD_STEP_READY, ZD_STEP_WAITING, ZD_STEP_TAKEN };
+enum zd_step_state {
+	ZD_STEP_NONE,
+	ZD_STEP_READY,
+	ZD_STEP_WAITING,
+	ZD_STEP_TAKEN,     /* the rank reads its target */
+	ZD_STEP_ABANDONED, /* the group failed meanwhile; the rank may read it still */
+};
 
 /* Squared norm of this owner's slice of a unit, as of its last reduction since the last step. */
 struct zd_slice_norm {
@@ -119,6 +125,8 @@ void zd_member_reduce_release(struct zd_member_reduce *mr);
 
 /* Notes for the request that the group may fail while it waits. */
 void zd_reduce_request_init(struct zd_request *req, struct zd_member *member);
+/* Why what a rank had before the group's last failure comes to nothing: PEER_LOST or ABORTED. */
+int zd_reduce_lost(const struct zd_group *group, struct zd_err *err) __attribute__((warn_unused_result));
 /* 0 when the group is READY and has been since the request began. Otherwise all that the request had is gone. */
 int zd_reduce_request_check(const struct zd_request *req, struct zd_err *err)
         __attribute__((warn_unused_result));
@@ -130,6 +138,10 @@ bool zd_backward_ended(const struct zd_member *member, uint64_t number);
 /* The step-local target, sums and failure are dropped and the next window begins. */
 void zd_step_close_window(struct zd_member_reduce *mr);
 void zd_step_drop_target(struct zd_engine *e, struct zd_member_reduce *mr);
+/* The group failed: a target that the rank reads is kept until the rank gives it up, any other is dropped. */
+void zd_step_abandon(struct zd_engine *e, struct zd_member_reduce *mr);
+/* The rank reads its abandoned target no more. */
+void zd_step_give_up(struct zd_engine *e, struct zd_member_reduce *mr);
 void zd_failure_set(struct zd_failure *failure, int status, const char *text);
 void zd_failure_clear(struct zd_failure *failure);
 /* A slice of this owner was reduced. */
@@ -163,6 +175,7 @@ enum zd_entry_state {
 	ZD_ENTRY_WAITING,   /* has no place yet */
 	ZD_ENTRY_FILLING,   /* its padding is being zeroed */
 	ZD_ENTRY_RESERVED,  /* the trainer writes */
+	ZD_ENTRY_ABANDONED, /* the group failed; the trainer may write it still */
 	ZD_ENTRY_COMMITTED, /* the producers' fences are awaited */
 	ZD_ENTRY_READY,     /* its pieces may travel */
 	ZD_ENTRY_DRAINED,   /* nothing reads it any more */
@@ -204,10 +217,14 @@ void zd_bucket_slot_leave(struct zd_bucket_slot *slot, struct zd_bucket *bucket)
 bool zd_bucket_trim(struct zd_engine *e, struct zd_member_reduce *mr);
 /* Entries go as they are. */
 void zd_bucket_drop_entries(struct zd_engine *e, struct zd_bucket *bucket);
+/* The group failed: entries that the rank was given and has not committed are kept until it gives them up, the others go. */
+void zd_bucket_abandon_entries(struct zd_engine *e, struct zd_bucket *bucket);
 void zd_bucket_free(struct zd_engine *e, struct zd_bucket *bucket);
 
 /* The rank's part of the unit's gradient is drained, refused or given up. */
 void zd_entry_end(struct zd_engine *e, struct zd_entry *entry);
+/* A RESERVED one is in no reduction any more, and keeps its place. */
+void zd_entry_abandon(struct zd_engine *e, struct zd_entry *entry);
 /* What keeps the entry, in words. */
 void zd_entry_text(const struct zd_entry *entry, char *out, size_t out_bytes);
 

@@ -10,6 +10,7 @@
 
 #include "base/text.h"
 #include "core/internal.h"
+#include "core/reduce.h"
 
 struct zd_session *zd_session_find(struct zd_engine *e, uint64_t id)
 {
@@ -103,6 +104,9 @@ static int reset_begin(struct zd_engine *e, struct zd_request *req, const struct
 			signal_timeline(e, req->session, i, req->session->timeline[i]);
 	}
 	req->session->aborted_mask = 0;
+	struct zd_member *member;
+	TAILQ_FOREACH (member, &req->session->members, session_link)
+		zd_reduce_give_up(e, member);
 	if (req->session->state == ZD_SESSION_POISONED)
 		zd_sm_move(&zd_sm_session, &req->session->state, ZD_SESSION_OPEN);
 	return 0;

@@ -3,7 +3,8 @@
  * step.c - steps: what all ranks agree on after a boundary's backward, and the target's end.
  *
  * A step is taken by all ranks at once, when the last of them has begun it. If a reduction of its window failed, no rank
- * takes it: each gets the failure, and its next window begins.
+ * takes it: each gets the failure, and its next window begins. When the group fails after that, a rank's target stays
+ * for as long as the rank may read it.
  */
 #include "core/reduce_internal.h"
 
@@ -58,11 +59,30 @@ void zd_step_drop_target(struct zd_engine *e, struct zd_member_reduce *mr)
 	mr->target_number = 0;
 }
 
+void zd_step_abandon(struct zd_engine *e, struct zd_member_reduce *mr)
+{
+	bool reads = mr->step == ZD_STEP_TAKEN || mr->step == ZD_STEP_ABANDONED;
+	if (!reads)
+		zd_step_drop_target(e, mr);
+	if (mr->step == ZD_STEP_TAKEN)
+		zd_sm_move(&zd_sm_step, &mr->step, ZD_STEP_ABANDONED);
+	else if (!reads && mr->step != ZD_STEP_NONE)
+		zd_sm_move(&zd_sm_step, &mr->step, ZD_STEP_NONE);
+}
+
+void zd_step_give_up(struct zd_engine *e, struct zd_member_reduce *mr)
+{
+	if (mr->step != ZD_STEP_ABANDONED)
+		return;
+	zd_step_drop_target(e, mr);
+	zd_sm_move(&zd_sm_step, &mr->step, ZD_STEP_NONE);
+}
+
 bool zd_reduce_has_target(const struct zd_group *group)
 {
 	for (uint32_t rank = 0; rank < group->world_size; rank++) {
 		const struct zd_member_reduce *mr = zd_member_reduce(&group->members[rank]);
-		if (mr && mr->target)
+		if (mr && mr->target && mr->step != ZD_STEP_ABANDONED)
 			return true;
 	}
 	return false;
@@ -82,7 +102,7 @@ static int begin_begin(struct zd_engine *e, struct zd_request *req, const struct
 	if (status != 0)
 		return status;
 	struct zd_member_reduce *mr = zd_member_reduce_get(member);
-	if (mr->step == ZD_STEP_NONE)
+	if (mr->step == ZD_STEP_NONE || mr->step == ZD_STEP_ABANDONED)
 		return zd_err_set(err, ZEROD_E_STATE, "no boundary backward of rank %u has ended",
 		                  member->rank);
 	if (mr->step != ZD_STEP_READY)
@@ -202,6 +222,18 @@ static void target_unused(struct zd_engine *e, struct zd_op *op, int status, con
 	zd_storage_unuse(e, op->owner);
 }
 
+/* Has the rank a step to end, whatever became of its group meanwhile. */
+static int end_check(const struct zd_member *member, struct zd_err *err)
+{
+	const struct zd_member_reduce *mr = zd_member_reduce(member);
+	if (mr && (mr->step == ZD_STEP_TAKEN || mr->step == ZD_STEP_ABANDONED))
+		return 0;
+	int status = zd_group_check(member->group, err);
+	if (status == 0)
+		status = zd_err_set(err, ZEROD_E_STATE, "rank %u has begun no step", member->rank);
+	return status;
+}
+
 static int end_begin(struct zd_engine *e, struct zd_request *req, const struct zd_args *args,
                      struct zd_err *err)
 {
@@ -209,14 +241,12 @@ static int end_begin(struct zd_engine *e, struct zd_request *req, const struct z
 	const struct zd_fence_list *fences = &args->u.step_end.fences;
 	int status = zd_member_find(e, req->session, args->u.step_end.group, &member, err);
 	if (status == 0)
-		status = zd_group_check(member->group, err);
+		status = end_check(member, err);
 	if (status == 0)
 		status = zd_fences_check(fences, err);
 	if (status != 0)
 		return status;
-	struct zd_member_reduce *mr = zd_member_reduce_get(member);
-	if (mr->step != ZD_STEP_TAKEN)
-		return zd_err_set(err, ZEROD_E_STATE, "rank %u has begun no step", member->rank);
+	struct zd_member_reduce *mr = member->reduce;
 	zd_sm_move(&zd_sm_step, &mr->step, ZD_STEP_NONE);
 	if (mr->target && zd_fences_watch(e, req->session, member->group->job, member->device->index, fences,
 	                                  target_unused, mr->target, 0))

@@ -71,14 +71,31 @@ static bool ready_pipelined(const struct zd_sim_session *session, const struct z
 	}
 }
 
+/* Memory that it gives back without fences must not be in use, not even by noise. */
+static bool needs_idle_streams(const struct zd_sim_session *session, const struct zd_sim_op *op)
+{
+	switch (op->kind) {
+	case ZD_SIM_LEAVE:
+	case ZD_SIM_UNREGISTER:
+	case ZD_SIM_RESET:
+		return true;
+	case ZD_SIM_BACKWARD_BEGIN:
+	case ZD_SIM_BUCKET_DESTROY:
+		return zd_sim_abandoned(&session->members[op->group]);
+	default:
+		return false;
+	}
+}
+
 static bool ready(const struct zd_sim_world *world, const struct zd_sim_session *session,
                   const struct zd_sim_op *op)
 {
-	/* memory that is given back must not be in use, not even by noise */
+	if (needs_idle_streams(session, op) && !zd_sim_streams_idle(session))
+		return false;
 	if (op->kind == ZD_SIM_LEAVE || op->kind == ZD_SIM_UNREGISTER)
-		return zd_sim_streams_idle(session) && (op->noise || answered(session));
+		return op->noise || answered(session);
 	if (op->kind == ZD_SIM_RESET)
-		return zd_sim_streams_idle(session);
+		return true;
 	if (op->kind == ZD_SIM_PUBLISH && world->config.client_copies && !zd_sim_streams_idle(session))
 		return false;
 	if (op->noise)
@@ -156,8 +173,7 @@ void zd_sim_actor_run(struct zd_sim_world *world, uint32_t index)
 			continue;
 		}
 		if (actor->session && (actor->blocked_on || !ready(world, actor->session, op))) {
-			bool memory = op->kind == ZD_SIM_LEAVE || op->kind == ZD_SIM_UNREGISTER ||
-			              op->kind == ZD_SIM_PUBLISH || op->kind == ZD_SIM_RESET;
+			bool memory = op->kind == ZD_SIM_PUBLISH || needs_idle_streams(actor->session, op);
 			if (!impatient(world, index))
 				return;
 			actor->blocked_on = 0;

@@ -50,7 +50,7 @@ static bool issue_bucket_commit(struct zd_sim_world *world, struct zd_sim_sessio
 	struct zd_args args = {.kind = ZD_REQ_BUCKET_COMMIT};
 	struct zd_fence fences[ZD_SIM_STREAMS];
 
-	if (!entry->id || entry->committed)
+	if (!zd_sim_entry_held(member, entry))
 		return false;
 	write_gradient(world, session, op, request, rng, &args, fences);
 	args.u.bucket_commit.bucket = entry->bucket;
@@ -114,6 +114,18 @@ static bool group_args(const struct zd_sim_op *op, const struct zd_sim_plan *pla
 	}
 }
 
+/* The engine may have what was abandoned from here on. */
+static void send_begin(struct zd_sim_world *world, struct zd_sim_session *session,
+                       const struct zd_sim_request *request, const struct zd_args *args)
+{
+	struct zd_sim_member *member = &session->members[request->group];
+
+	member->beginning = member->lost;
+	zd_sim_send(world, session, request, args);
+	if (member->beginning && zd_sim_request_find(session, session->next_request))
+		zd_sim_give_up(member);
+}
+
 bool zd_sim_issue_reduce(struct zd_sim_world *world, struct zd_sim_session *session, uint32_t index)
 {
 	const struct zd_sim_op *op = &world->program.ops[index];
@@ -144,6 +156,11 @@ bool zd_sim_issue_reduce(struct zd_sim_world *world, struct zd_sim_session *sess
 		args.u.bucket_reserve.unit = handle->id;
 		handle->entry.pending = true;
 		break;
+	case ZD_SIM_BACKWARD_BEGIN:
+		if (!group_args(op, &world->config.groups[op->group].plan, member, &rng, &args))
+			return false;
+		send_begin(world, session, &request, &args);
+		return true;
 	default:
 		if (!group_args(op, &world->config.groups[op->group].plan, member, &rng, &args))
 			return false;

@@ -56,6 +56,7 @@ static void check_reduce(struct zd_sim_world *world, const struct zd_command *co
 
 	check_device(world, &reduce->target, command->device, "target of a reduction");
 	zd_sim_owner_check(world, &reduce->target);
+	zd_sim_streams_check(world, &reduce->target);
 	if (reduce->target.bytes != reduce->numel * zerod_dtype_bytes(reduce->target_dtype))
 		zd_sim_fail(world, "reduction of %llu elements into %llu bytes",
 		            (unsigned long long)reduce->numel, (unsigned long long)reduce->target.bytes);
@@ -87,6 +88,7 @@ void zd_sim_command_check(struct zd_sim_world *world, const struct zd_command *c
 		check_device(world, &command->u.copy.src, command->device, "source of a copy");
 		check_device(world, &command->u.copy.dst, command->u.copy.dst_device,
 		             "destination of a copy");
+		zd_sim_streams_check(world, &command->u.copy.dst);
 		if (command->u.copy.src.bytes != command->u.copy.dst.bytes)
 			zd_sim_fail(world, "copy of %llu bytes to %llu bytes",
 			            (unsigned long long)command->u.copy.src.bytes,
@@ -95,6 +97,7 @@ void zd_sim_command_check(struct zd_sim_world *world, const struct zd_command *c
 	case ZD_CMD_FILL:
 		check_device(world, &command->u.fill, command->device, "fill");
 		zd_sim_owner_check(world, &command->u.fill);
+		zd_sim_streams_check(world, &command->u.fill);
 		break;
 	case ZD_CMD_REDUCE:
 		check_reduce(world, command);

@@ -80,6 +80,10 @@ struct zd_sim_member {
 	uint32_t backwards;  /* begun */
 	uint32_t step_first; /* backward with which the running step began */
 	bool in_backward, stepping;
+	/* The group failed since its last backward began: its entries and target are abandoned, and its own until it
+	 * gives them up. */
+	bool lost;
+	bool beginning; /* gives them up by the backward_begin that is being sent */
 	struct zd_location target;
 };
 

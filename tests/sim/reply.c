@@ -161,10 +161,13 @@ static void reset_session(struct zd_sim_session *session)
 	session->poisoned = false;
 	for (uint32_t s = 0; s < ZD_SIM_STREAMS; s++)
 		session->streams[s].garbage = false;
-	for (uint32_t g = 0; g < ZD_SIM_GROUPS; g++)
+	for (uint32_t g = 0; g < ZD_SIM_GROUPS; g++) {
+		if (session->members[g].lost)
+			zd_sim_give_up(&session->members[g]);
 		for (uint32_t u = 0; u < ZD_SIM_UNITS; u++)
 			for (uint32_t t = 0; t < ZD_SIM_TAGS; t++)
 				session->members[g].handles[u].leases[t].doubtful = true;
+	}
 }
 
 static void replied_other(struct zd_sim_world *world, struct zd_sim_session *session,
@@ -187,6 +190,7 @@ static void replied_other(struct zd_sim_world *world, struct zd_sim_session *ses
 			zd_sim_job_gone(world, world->config.groups[request->group].job);
 		break;
 	case ZD_REQ_ABORT_GROUP:
+		zd_sim_group_lost(world, request->group);
 		zd_sim_taint(world, request->group);
 		break;
 	default:

@@ -41,9 +41,15 @@ static void replied_reserve(struct zd_sim_world *world, struct zd_sim_session *s
 static void replied_commit(struct zd_sim_world *world, struct zd_sim_session *session,
                            const struct zd_sim_request *request, const struct zd_reply *reply)
 {
-	const struct zd_sim_member *member = &session->members[request->group];
+	struct zd_sim_member *member = &session->members[request->group];
 	uint32_t rank = zd_sim_rank(&world->config, session->actor, request->group);
 
+	if (reply->status == ZEROD_E_NOT_FOUND || (member->lost && reply->status == 0))
+		zd_sim_fail(world, "an entry of session %llu, %s, is committed: %s",
+		            (unsigned long long)session->id, member->lost ? "abandoned" : "reserved",
+		            zerod_status_name(reply->status));
+	if (member->lost) /* refused, and given back behind its fences */
+		member->handles[request->unit].entry.id = 0;
 	if (reply->status != 0 || member->backwards == 0)
 		return;
 	struct zd_sim_gradient *gradient =
@@ -54,10 +60,9 @@ static void replied_commit(struct zd_sim_world *world, struct zd_sim_session *se
 	gradient->inf_at = request->inf_at;
 }
 
-/* The backward is over, or its failure is known: the rank keeps nothing of it. */
-static void end_backward(struct zd_sim_member *member)
+/* Reduced, all of them, or given up. */
+static void forget_entries(struct zd_sim_member *member)
 {
-	member->in_backward = false;
 	for (uint32_t u = 0; u < ZD_SIM_UNITS; u++) {
 		member->handles[u].entry.id = 0;
 		member->handles[u].entry.committed = false;
@@ -71,11 +76,47 @@ static void begin_backward(struct zd_sim_world *world, struct zd_sim_session *se
 	uint32_t rank = zd_sim_rank(&world->config, session->actor, group);
 	uint32_t place = member->backwards++ % ZD_SIM_BACKWARDS;
 
-	end_backward(member);
+	zd_sim_give_up(member);
 	member->in_backward = true;
-	member->stepping = false;
 	for (uint32_t u = 0; u < ZD_SIM_UNITS; u++)
 		world->groups[group].gradients[place][u][rank].present = false;
+}
+
+/* Once it was let in it has given everything up, however it ends. */
+static void replied_begin(struct zd_sim_world *world, struct zd_sim_session *session,
+                          const struct zd_sim_request *request, const struct zd_reply *reply)
+{
+	struct zd_sim_member *member = &session->members[request->group];
+
+	switch (reply->status) {
+	case 0:
+		begin_backward(world, session, request->group);
+		break;
+	case ZEROD_E_NO_MEMORY:
+	case ZEROD_E_QUOTA:
+	case ZEROD_E_LIMIT:
+	case ZEROD_E_DEVICE:
+		if (member->lost)
+			zd_sim_give_up(member);
+		break;
+	default:
+		break;
+	}
+	member->beginning = false;
+}
+
+static void replied_step_end(struct zd_sim_world *world, struct zd_sim_session *session,
+                             const struct zd_sim_request *request, const struct zd_reply *reply)
+{
+	struct zd_sim_member *member = &session->members[request->group];
+
+	if (reply->status == 0) {
+		member->stepping = false;
+		member->step_first = member->backwards;
+	} else if (member->stepping) {
+		zd_sim_fail(world, "session %llu cannot end its step: %s", (unsigned long long)session->id,
+		            reply->error);
+	}
 }
 
 static void begin_step(struct zd_sim_world *world, struct zd_sim_session *session, uint32_t group,
@@ -133,26 +174,24 @@ void zd_sim_reply_reduce(struct zd_sim_world *world, struct zd_sim_session *sess
 	case ZD_REQ_BUCKET_DESTROY:
 		if (reply->status == 0) {
 			member->bucket = 0;
-			end_backward(member);
+			forget_entries(member);
 		}
 		return;
 	case ZD_REQ_BACKWARD_BEGIN:
-		if (reply->status == 0)
-			begin_backward(world, session, request->group);
+		replied_begin(world, session, request, reply);
 		return;
 	case ZD_REQ_BACKWARD_END:
-		if (reply->status == 0)
-			end_backward(member);
+		if (reply->status == 0) {
+			member->in_backward = false;
+			forget_entries(member);
+		}
 		return;
 	case ZD_REQ_STEP_BEGIN:
 		if (reply->status == 0)
 			begin_step(world, session, request->group, reply);
 		return;
 	case ZD_REQ_STEP_END:
-		if (reply->status == 0) {
-			member->stepping = false;
-			member->step_first = member->backwards;
-		}
+		replied_step_end(world, session, request, reply);
 		return;
 	default:
 		return;

@@ -14,6 +14,7 @@
 struct tally {
 	struct zd_sim_world *world;
 	uint64_t gathered[4], buckets[4], allocations[4]; /* of rows */
+	uint32_t reserved[4];                             /* entries of buckets' rows */
 	struct zd_usage devices[4], device_sum, job_sum;
 	uint64_t uid_bytes[4]; /* uids 0, 1000, 1001, 2000 */
 	uint32_t sessions, holders;
@@ -192,8 +193,41 @@ static uint32_t model_holders(const struct zd_sim_world *world)
 
 static bool bucket_row(const struct zd_row *row, void *arg)
 {
-	((struct tally *)arg)->buckets[row->u.bucket.device] += row->u.bucket.held_bytes;
+	struct tally *tally = arg;
+
+	tally->buckets[row->u.bucket.device] += row->u.bucket.held_bytes;
+	tally->reserved[row->u.bucket.device] += row->u.bucket.reserved;
 	return true;
+}
+
+/* What ranks have of a backward or a step is listed and charged for as long as they have it. */
+static void check_given(const struct tally *tally)
+{
+	struct zd_sim_world *world = tally->world;
+	uint32_t entries[4] = {0};
+	uint64_t target_bytes[4] = {0};
+
+	for (uint32_t i = 0; i < world->nsessions; i++) {
+		const struct zd_sim_session *session = world->sessions[i];
+		uint32_t device = world->config.actors[session->actor].device;
+		for (uint32_t g = 0; session->open && g < world->config.ngroups; g++) {
+			const struct zd_sim_member *member = &session->members[g];
+			if (member->stepping && !member->beginning)
+				target_bytes[device] += member->target.bytes;
+			for (uint32_t u = 0; u < ZD_SIM_UNITS; u++)
+				entries[device] += zd_sim_entry_held(member, &member->handles[u].entry);
+		}
+	}
+	for (uint32_t d = 0; d < world->config.ndevices; d++) {
+		if (tally->reserved[d] < entries[d])
+			zd_sim_fail(world, "device %u: ranks have %u entries, %u are listed", d, entries[d],
+			            tally->reserved[d]);
+		if (tally->devices[d].target_bytes < target_bytes[d])
+			zd_sim_fail(world,
+			            "device %u: ranks read %llu bytes of targets, it is charged for %llu", d,
+			            (unsigned long long)target_bytes[d],
+			            (unsigned long long)tally->devices[d].target_bytes);
+	}
 }
 
 static bool allocation_row(const struct zd_row *row, void *arg)
@@ -273,6 +307,7 @@ static void check_tables(struct zd_sim_world *world, bool quiet)
 	list(world, ZD_TABLE_BUCKETS, bucket_row, &tally);
 	list(world, ZD_TABLE_ALLOCATIONS, allocation_row, &tally);
 	check_sums(&tally);
+	check_given(&tally);
 	for (uint32_t d = 0; d < world->config.ndevices; d++) {
 		if (tally.gathered[d] != tally.devices[d].gathered_bytes)
 			zd_sim_fail(world,

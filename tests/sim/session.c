@@ -90,6 +90,7 @@ void zd_sim_member_gone(struct zd_sim_world *world, struct zd_sim_session *sessi
 		}
 	}
 	memset(member, 0, sizeof(*member));
+	zd_sim_group_lost(world, group);
 	zd_sim_taint(world, group);
 	group_reset_if_empty(world, group);
 }

@@ -107,8 +107,17 @@ uint8_t *zd_sim_memory(struct zd_sim_world *world, const struct zd_location *at,
 float zd_sim_float_load(enum zerod_dtype dtype, const uint8_t *bytes, uint64_t index);
 void zd_sim_float_store(enum zerod_dtype dtype, uint8_t *bytes, uint64_t index, float value);
 
-/* owner.c: nothing may write where a client has what it was given */
+/* owner.c: nothing may write where a client has what it was given, or where its streams write and read gradients */
 void zd_sim_owner_check(struct zd_sim_world *world, const struct zd_location *at);
+void zd_sim_streams_check(struct zd_sim_world *world, const struct zd_location *at);
+/* The entry is the rank's to write and to commit. */
+bool zd_sim_entry_held(const struct zd_sim_member *member, const struct zd_sim_entry *entry);
+/* Has the member something of a failed group that it has not given up. */
+bool zd_sim_abandoned(const struct zd_sim_member *member);
+/* The client uses nothing any more of what its backward or step gave it. */
+void zd_sim_give_up(struct zd_sim_member *member);
+/* The group has failed: what its members have is abandoned. */
+void zd_sim_group_lost(struct zd_sim_world *world, uint32_t group);
 
 /* stream.c: the clients' streams */
 struct zd_sim_item *zd_sim_stream_append(struct zd_sim_world *world, struct zd_sim_session *session,

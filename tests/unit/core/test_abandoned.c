@@ -1,0 +1,514 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What a failed group leaves to the ranks that are still there: entries that they write and targets that they read are
+ * nobody else's until they are given back, whichever way, and then only when the fences have passed.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+#include <cmocka.h>
+
+#include "tests/support/core_reduce.h"
+
+#define SLOT_BYTES   (4 * CORE_KIB)
+#define NUMEL        256u
+#define TARGET_BYTES (2u * 512u)    /* of one rank: the two units' slices */
+#define LARGE_BYTES  (8 * CORE_KIB) /* does not fit into a slot */
+
+/* Two ranks with a bucket each, in a backward; rank 0 has reserved what `entry` says. */
+struct scene {
+	struct core_driver *core;
+	struct core_reducers g;
+	uint64_t unit[2];
+	uint64_t entry[2];
+	struct zd_location at[2];
+};
+
+static void begin(struct scene *s)
+{
+	s->core = core_new(NULL);
+	core_reducers_new(&s->g, s->core, 2, ZEROD_FLOAT32, SLOT_BYTES, 2);
+	s->unit[0] = core_reducers_unit(&s->g, "a", NUMEL);
+	s->unit[1] = core_reducers_unit(&s->g, "b", NUMEL);
+	core_reducers_begin(&s->g, 3, true);
+}
+
+static void reserve(struct scene *s, uint32_t i)
+{
+	const struct zd_reply *reply =
+	        core_expect(s->core, core_reserve(&s->g.team, 0, s->g.bucket[0], s->unit[i]), 0);
+	s->entry[i] = reply->u.bucket_reserve.entry;
+	s->at[i] = reply->u.bucket_reserve.location;
+	core_write(s->core, s->at[i], ZEROD_FLOAT32, 0, NUMEL, 1.0f);
+}
+
+static void begin_reserved(struct scene *s)
+{
+	begin(s);
+	reserve(s, 0);
+	reserve(s, 1);
+}
+
+/* Up to the step: both ranks have their targets. */
+static void begin_step(struct scene *s, const struct zd_reply *step[CORE_TEAM])
+{
+	begin(s);
+	for (uint32_t rank = 0; rank < 2; rank++) {
+		core_reduce(&s->g, rank, s->unit[0], 1.0f);
+		core_reduce(&s->g, rank, s->unit[1], 1.0f);
+	}
+	core_reducers_end(&s->g);
+	core_reducers_step(&s->g, step);
+}
+
+static void lose_peer(struct scene *s)
+{
+	core_close(s->core, s->g.team.session[1]);
+}
+
+/* Rank 1 is there again, with its units. */
+static void replace_peer(struct scene *s)
+{
+	struct core_join join = {.world_size = 2, .rank = 1, .device = 1};
+	s->g.team.session[1] = core_open(s->core, CORE_ALICE);
+	core_expect(s->core, core_join(s->core, s->g.team.session[1], &join), 0);
+	for (uint32_t i = 0; i < 2; i++) {
+		struct core_unit unit = {.name = i ? "b" : "a", .numel = NUMEL};
+		core_expect(s->core, core_register(s->core, s->g.team.session[1], s->g.team.group, &unit), 0);
+	}
+}
+
+static uint64_t commit(struct scene *s, uint32_t i, const struct zd_fence *fence)
+{
+	struct core_commit c = {
+	        .bucket = s->g.bucket[0], .entry = s->entry[i], .nfences = fence != NULL, .fences = fence};
+	return core_bucket_commit(&s->g.team, 0, &c);
+}
+
+static uint64_t buckets(const struct scene *s)
+{
+	return core_usage(s->core).bucket_bytes;
+}
+
+static uint64_t targets(const struct scene *s)
+{
+	return core_usage(s->core).target_bytes;
+}
+
+/* All that was anybody's is free. */
+static void expect_nothing_left(const struct scene *s)
+{
+	assert_int_equal(buckets(s) + targets(s), 0);
+	assert_int_equal(core_quarantine(s->core, 0), 0);
+}
+
+static bool overlap(struct zd_location a, struct zd_location b)
+{
+	return a.segment == b.segment && a.offset < b.offset + b.bytes && b.offset < a.offset + a.bytes;
+}
+
+/* Another group of the same job takes gradient memory on the same device, as much as it gets: none of it is `kept`. */
+static void expect_not_handed_out(struct scene *s, struct zd_location kept)
+{
+	struct core_driver *core = s->core;
+	struct core_team other = {.core = core, .world_size = 1};
+	other.session[0] = core_open(core, CORE_ALICE);
+	struct core_join join = {.group = "other", .world_size = 1};
+	other.group = core_expect(core, core_join(core, other.session[0], &join), 0)->u.group_join.group;
+	uint64_t request = core_register(core, other.session[0], other.group,
+	                                 &(struct core_unit){.name = "x", .numel = NUMEL});
+	uint64_t unit = core_expect(core, request, 0)->u.unit_register.unit;
+	request = core_bucket(&other, 0, ZEROD_FLOAT32, SLOT_BYTES, 2);
+	uint64_t bucket = core_expect(core, request, 0)->u.bucket_create.bucket;
+	core_expect(core, core_backward(&other, 0, 3, true), 0);
+	const struct zd_reply *reply = core_expect(core, core_reserve(&other, 0, bucket, unit), 0);
+	assert_false(overlap(reply->u.bucket_reserve.location, kept));
+	struct core_commit c = {.bucket = bucket, .entry = reply->u.bucket_reserve.entry};
+	core_expect(core, core_bucket_commit(&other, 0, &c), 0);
+	core_expect(core, core_backward_end(&other, 0), 0);
+	reply = core_expect(core, core_step(&other, 0), 0);
+	assert_false(overlap(reply->u.step_begin.target, kept));
+	core_close(core, other.session[0]);
+}
+
+/* ---- Entries: by their commit --------------------------------------------------------------------------------- */
+
+static void test_commit_gives_back(void **state)
+{
+	struct scene s;
+	struct core_row row;
+	struct zd_fence fence = {2, 1}, wrong = {2, 0};
+	(void)state;
+	begin_reserved(&s);
+	lose_peer(&s);
+	core_row(s.core, ZD_TABLE_BUCKETS, s.g.bucket[0], &row);
+	assert_string_equal(row.state, "IDLE");
+	assert_string_equal(row.waits[0], "unit 'a': abandoned, not given back yet");
+	assert_int_equal(row.row.u.bucket.reserved, 2);
+	assert_int_equal(row.row.u.bucket.held_bytes, SLOT_BYTES);
+	assert_int_equal(buckets(&s), SLOT_BYTES);
+	expect_not_handed_out(&s, s.at[0]);
+
+	core_expect(s.core, commit(&s, 0, &wrong), ZEROD_E_INVALID);
+	core_expect_error(s.core, commit(&s, 0, &fence), ZEROD_E_PEER_LOST, "rank 1 (pid");
+	assert_int_equal(buckets(&s), SLOT_BYTES); /* the slot's other entry is still written */
+	core_expect(s.core, commit(&s, 1, NULL), ZEROD_E_PEER_LOST);
+	assert_int_equal(buckets(&s), 0);
+	assert_int_equal(core_quarantine(s.core, 0), SLOT_BYTES); /* entry a's streams are under way */
+	expect_not_handed_out(&s, s.at[0]);
+	core_pass(s.core, s.g.team.session[0], 2, 1);
+	expect_nothing_left(&s);
+	replace_peer(&s);
+	core_expect(s.core, commit(&s, 0, NULL), ZEROD_E_NOT_FOUND);
+	core_end(s.core);
+}
+
+/* The group is whole again before the rank says a word: that changes nothing. */
+static void test_commit_after_the_replacement(void **state)
+{
+	struct scene s;
+	struct zd_fence fence = {0, 1};
+	(void)state;
+	begin_reserved(&s);
+	lose_peer(&s);
+	replace_peer(&s);
+	expect_not_handed_out(&s, s.at[1]);
+	core_expect(s.core, core_backward_end(&s.g.team, 0), ZEROD_E_STATE);
+	core_expect(s.core, core_simple(s.core, s.g.team.session[0], ZD_REQ_UNIT_UNREGISTER, s.unit[0]),
+	            ZEROD_E_BUSY);
+	core_expect_error(s.core, commit(&s, 0, NULL), ZEROD_E_PEER_LOST, "was gone meanwhile");
+	core_expect(s.core, core_simple(s.core, s.g.team.session[0], ZD_REQ_UNIT_UNREGISTER, s.unit[0]), 0);
+	core_expect_error(s.core, commit(&s, 1, &fence), ZEROD_E_PEER_LOST, "was gone meanwhile");
+	assert_int_equal(core_quarantine(s.core, 0), SLOT_BYTES);
+	core_pass(s.core, s.g.team.session[0], 0, 1);
+	expect_nothing_left(&s);
+	core_end(s.core);
+}
+
+static void test_commit_after_an_abort(void **state)
+{
+	struct scene s;
+	(void)state;
+	begin_reserved(&s);
+	core_expect(s.core, core_simple(s.core, s.g.team.session[1], ZD_REQ_ABORT_GROUP, s.g.team.group), 0);
+	assert_int_equal(buckets(&s), SLOT_BYTES);
+	core_expect(s.core, commit(&s, 0, NULL), ZEROD_E_ABORTED);
+	core_expect(s.core, commit(&s, 1, NULL), ZEROD_E_ABORTED);
+	expect_nothing_left(&s);
+	core_end(s.core);
+}
+
+/* An entry with a buffer of its own, beside a slot. */
+static void test_large_entry(void **state)
+{
+	struct scene s;
+	struct zd_fence fence = {0, 1};
+	(void)state;
+	s.core = core_new(NULL);
+	core_reducers_new(&s.g, s.core, 2, ZEROD_FLOAT32, SLOT_BYTES, 2);
+	s.unit[0] = core_reducers_unit(&s.g, "a", NUMEL);
+	s.unit[1] = core_reducers_unit(&s.g, "large", LARGE_BYTES / 4);
+	core_reducers_begin(&s.g, 3, true);
+	reserve(&s, 0);
+	reserve(&s, 1);
+	lose_peer(&s);
+	assert_int_equal(buckets(&s), SLOT_BYTES + LARGE_BYTES);
+	expect_not_handed_out(&s, s.at[1]);
+	core_expect(s.core, commit(&s, 1, &fence), ZEROD_E_PEER_LOST);
+	assert_int_equal(buckets(&s), SLOT_BYTES);
+	assert_int_equal(core_quarantine(s.core, 0), LARGE_BYTES);
+	core_pass(s.core, s.g.team.session[0], 0, 1);
+	assert_int_equal(core_quarantine(s.core, 0), 0);
+	core_end(s.core);
+}
+
+/* What was committed before keeps its fences, and needs no second word. */
+static void test_committed_before(void **state)
+{
+	struct scene s;
+	struct zd_fence fence = {0, 1};
+	(void)state;
+	begin_reserved(&s);
+	core_expect(s.core, commit(&s, 0, &fence), 0);
+	lose_peer(&s);
+	assert_int_equal(buckets(&s), SLOT_BYTES);
+	core_expect(s.core, commit(&s, 0, NULL), ZEROD_E_PEER_LOST);
+	core_expect(s.core, commit(&s, 1, NULL), ZEROD_E_PEER_LOST);
+	assert_int_equal(buckets(&s), 0);
+	assert_int_equal(core_quarantine(s.core, 0), SLOT_BYTES);
+	expect_not_handed_out(&s, s.at[0]);
+	core_pass(s.core, s.g.team.session[0], 0, 1);
+	expect_nothing_left(&s);
+	core_end(s.core);
+}
+
+/* The rank was never told of an entry whose padding is still being zeroed: only the fill keeps it. */
+static void test_reserve_under_way(void **state)
+{
+	struct scene s;
+	(void)state;
+	begin(&s);
+	uint64_t odd = core_reducers_unit(&s.g, "odd", NUMEL - 1);
+	lose_peer(&s);
+	replace_peer(&s);
+	core_expect(s.core,
+	            core_register(s.core, s.g.team.session[1], s.g.team.group,
+	                          &(struct core_unit){.name = "odd", .numel = NUMEL - 1}),
+	            0);
+	core_reducers_begin(&s.g, 3, true);
+	reserve(&s, 0);
+	core_hold(s.core, ZD_CMD_FILL);
+	uint64_t late = core_reserve(&s.g.team, 0, s.g.bucket[0], odd);
+	core_expect_waits(s.core, late, "memory to be zeroed");
+	lose_peer(&s);
+	core_expect(s.core, commit(&s, 0, NULL), ZEROD_E_PEER_LOST);
+	assert_int_equal(buckets(&s), 0);
+	assert_int_equal(core_quarantine(s.core, 0), SLOT_BYTES);
+	core_unhold(s.core, ZD_CMD_FILL);
+	core_expect(s.core, late, ZEROD_E_PEER_LOST);
+	expect_nothing_left(&s);
+	core_end(s.core);
+}
+
+/* A group that fails again and again: what a silent rank has stays one and the same. */
+static void test_failures_in_a_row(void **state)
+{
+	struct scene s;
+	(void)state;
+	begin_reserved(&s);
+	for (int i = 0; i < 3; i++) {
+		lose_peer(&s);
+		replace_peer(&s);
+		assert_int_equal(buckets(&s), SLOT_BYTES);
+	}
+	expect_not_handed_out(&s, s.at[0]);
+	core_expect(s.core, commit(&s, 0, NULL), ZEROD_E_PEER_LOST);
+	core_expect(s.core, commit(&s, 1, NULL), ZEROD_E_PEER_LOST);
+	expect_nothing_left(&s);
+	core_end(s.core);
+}
+
+/* ---- Targets: by the step's end --------------------------------------------------------------------------------- */
+
+static void test_step_end_gives_back(void **state)
+{
+	struct scene s;
+	const struct zd_reply *step[CORE_TEAM];
+	struct zd_fence fence = {1, 1}, wrong = {1, 0};
+	(void)state;
+	begin_step(&s, step);
+	lose_peer(&s);
+	assert_int_equal(targets(&s), TARGET_BYTES); /* the lost rank's is gone */
+	expect_not_handed_out(&s, step[0]->u.step_begin.target);
+	core_check_target(&s.g, 0, step[0], 0, 1.0f);
+	core_expect(s.core, core_step_end(&s.g.team, 0, &wrong, 1), ZEROD_E_INVALID);
+	core_expect(s.core, core_step_end(&s.g.team, 0, &fence, 1), 0);
+	assert_int_equal(targets(&s), 0);
+	assert_int_equal(core_quarantine(s.core, 0), TARGET_BYTES);
+	expect_not_handed_out(&s, step[0]->u.step_begin.target);
+	core_pass(s.core, s.g.team.session[0], 1, 1);
+	expect_nothing_left(&s);
+	core_expect_error(s.core, core_step_end(&s.g.team, 0, NULL, 0), ZEROD_E_PEER_LOST, "rank 1");
+	core_end(s.core);
+}
+
+static void test_step_end_after_the_replacement(void **state)
+{
+	struct scene s;
+	const struct zd_reply *step[CORE_TEAM];
+	(void)state;
+	begin_step(&s, step);
+	lose_peer(&s);
+	replace_peer(&s);
+	core_expect_error(s.core, core_step(&s.g.team, 0), ZEROD_E_STATE, "no boundary backward of rank 0");
+	core_check_target(&s.g, 0, step[0], 0, 1.0f);
+	core_expect(s.core, core_step_end(&s.g.team, 0, NULL, 0), 0);
+	expect_nothing_left(&s);
+	core_expect(s.core, core_step_end(&s.g.team, 0, NULL, 0), ZEROD_E_STATE);
+	core_end(s.core);
+}
+
+static void test_step_end_after_an_abort(void **state)
+{
+	struct scene s;
+	const struct zd_reply *step[CORE_TEAM];
+	(void)state;
+	begin_step(&s, step);
+	core_expect(s.core, core_simple(s.core, s.g.team.session[1], ZD_REQ_ABORT_GROUP, s.g.team.group), 0);
+	assert_int_equal(targets(&s), 2 * TARGET_BYTES); /* both ranks are there */
+	for (uint32_t rank = 0; rank < 2; rank++) {
+		core_check_target(&s.g, rank, step[rank], 0, 1.0f);
+		core_expect(s.core, core_step_end(&s.g.team, rank, NULL, 0), 0);
+	}
+	core_expect(s.core, core_step_end(&s.g.team, 0, NULL, 0), ZEROD_E_ABORTED);
+	expect_nothing_left(&s);
+	core_end(s.core);
+}
+
+/* Nobody reads a target whose step was not begun: it goes at once. */
+static void test_target_of_a_backward(void **state)
+{
+	struct scene s;
+	(void)state;
+	begin(&s);
+	core_reducers_end(&s.g);
+	uint64_t step = core_step(&s.g.team, 0);
+	core_expect_waits(s.core, step, "rank 1 to begin the step");
+	assert_int_equal(targets(&s), 2 * TARGET_BYTES);
+	lose_peer(&s);
+	core_expect(s.core, step, ZEROD_E_PEER_LOST);
+	expect_nothing_left(&s);
+	core_end(s.core);
+}
+
+/* It is bound no more: a unit that comes meanwhile has its place in the next one. */
+static void test_unit_beside_an_abandoned_target(void **state)
+{
+	struct scene s;
+	const struct zd_reply *step[CORE_TEAM];
+	(void)state;
+	begin_step(&s, step);
+	lose_peer(&s);
+	replace_peer(&s);
+	uint64_t late = core_reducers_unit(&s.g, "c", NUMEL);
+	core_reducers_begin(&s.g, 3, true);
+	assert_int_equal(targets(&s), 2 * (TARGET_BYTES + 512));
+	uint64_t request = core_bucket(&s.g.team, 1, ZEROD_FLOAT32, SLOT_BYTES, 2);
+	s.g.bucket[1] = core_expect(s.core, request, 0)->u.bucket_create.bucket;
+	for (uint32_t rank = 0; rank < 2; rank++)
+		core_reduce(&s.g, rank, late, 1.0f);
+	core_reducers_end(&s.g);
+	core_end(s.core);
+}
+
+/* ---- The rank's other words: its streams have drained ------------------------------------------------------------- */
+
+static void test_backward_begin_gives_up_entries(void **state)
+{
+	struct scene s;
+	(void)state;
+	begin_reserved(&s);
+	lose_peer(&s);
+	core_expect(s.core, core_backward(&s.g.team, 0, 3, true), ZEROD_E_PEER_LOST); /* no word at all */
+	assert_int_equal(buckets(&s), SLOT_BYTES);
+	replace_peer(&s);
+	core_expect(s.core, core_backward(&s.g.team, 0, 3, true), 0);
+	assert_int_equal(buckets(&s), 0);
+	core_expect(s.core, commit(&s, 0, NULL), ZEROD_E_NOT_FOUND);
+	reserve(&s, 0);
+	core_expect(s.core, commit(&s, 0, NULL), 0);
+	core_end(s.core);
+}
+
+static void test_backward_begin_gives_up_the_target(void **state)
+{
+	struct scene s;
+	const struct zd_reply *step[CORE_TEAM];
+	(void)state;
+	begin_step(&s, step);
+	lose_peer(&s);
+	replace_peer(&s);
+	core_expect(s.core, core_backward(&s.g.team, 0, 3, true), 0);
+	assert_int_equal(targets(&s), TARGET_BYTES);
+	core_expect(s.core, core_step_end(&s.g.team, 0, NULL, 0), ZEROD_E_STATE);
+	core_expect(s.core, core_backward(&s.g.team, 1, 3, true), 0);
+	core_reducers_end(&s.g);
+	core_reducers_step(&s.g, step);
+	assert_int_equal(step[0]->u.step_begin.step, 2);
+	core_reducers_step_end(&s.g);
+	expect_nothing_left(&s);
+	core_end(s.core);
+}
+
+static void test_bucket_destroy_gives_up(void **state)
+{
+	struct scene s;
+	(void)state;
+	begin(&s);
+	reserve(&s, 0);
+	uint64_t first = s.g.bucket[0];
+	s.g.bucket[0] = core_expect(s.core, core_bucket(&s.g.team, 0, ZEROD_FLOAT32, SLOT_BYTES, 2), 0)
+	                        ->u.bucket_create.bucket;
+	reserve(&s, 1);
+	lose_peer(&s);
+	assert_int_equal(buckets(&s), 2 * SLOT_BYTES);
+	core_expect(s.core, core_bucket_destroy(&s.g.team, 0, first), 0);
+	assert_int_equal(buckets(&s), SLOT_BYTES); /* the other one's is still written */
+	expect_not_handed_out(&s, s.at[1]);
+	core_expect(s.core, core_bucket_destroy(&s.g.team, 0, s.g.bucket[0]), 0);
+	expect_nothing_left(&s);
+	core_end(s.core);
+}
+
+static void test_reset_gives_up(void **state)
+{
+	struct scene s;
+	const struct zd_reply *step[CORE_TEAM];
+	(void)state;
+	begin_reserved(&s);
+	core_expect(s.core, core_simple(s.core, s.g.team.session[0], ZD_REQ_SESSION_RESET, 0), 0);
+	assert_int_equal(buckets(&s), SLOT_BYTES); /* that backward is alive */
+	lose_peer(&s);
+	core_expect(s.core, core_simple(s.core, s.g.team.session[0], ZD_REQ_SESSION_RESET, 0), 0);
+	expect_nothing_left(&s);
+	core_end(s.core);
+
+	begin_step(&s, step);
+	core_expect(s.core, core_simple(s.core, s.g.team.session[0], ZD_REQ_SESSION_RESET, 0), 0);
+	assert_int_equal(targets(&s), 2 * TARGET_BYTES);
+	lose_peer(&s);
+	core_expect(s.core, core_simple(s.core, s.g.team.session[0], ZD_REQ_SESSION_RESET, 0), 0);
+	expect_nothing_left(&s);
+	core_expect(s.core, core_step_end(&s.g.team, 0, NULL, 0), ZEROD_E_PEER_LOST);
+	core_end(s.core);
+}
+
+static void test_leave_and_end_give_up(void **state)
+{
+	(void)state;
+	for (int i = 0; i < 4; i++) {
+		struct scene s;
+		const struct zd_reply *step[CORE_TEAM];
+		if (i < 2)
+			begin_reserved(&s);
+		else
+			begin_step(&s, step);
+		lose_peer(&s);
+		assert_int_not_equal(buckets(&s) + targets(&s), 0);
+		if (i % 2 == 0)
+			core_close(s.core, s.g.team.session[0]);
+		else
+			core_expect(
+			        s.core,
+			        core_simple(s.core, s.g.team.session[0], ZD_REQ_GROUP_LEAVE, s.g.team.group),
+			        0);
+		expect_nothing_left(&s);
+		core_end(s.core);
+	}
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+	        cmocka_unit_test(test_commit_gives_back),
+	        cmocka_unit_test(test_commit_after_the_replacement),
+	        cmocka_unit_test(test_commit_after_an_abort),
+	        cmocka_unit_test(test_large_entry),
+	        cmocka_unit_test(test_committed_before),
+	        cmocka_unit_test(test_reserve_under_way),
+	        cmocka_unit_test(test_failures_in_a_row),
+	        cmocka_unit_test(test_step_end_gives_back),
+	        cmocka_unit_test(test_step_end_after_the_replacement),
+	        cmocka_unit_test(test_step_end_after_an_abort),
+	        cmocka_unit_test(test_target_of_a_backward),
+	        cmocka_unit_test(test_unit_beside_an_abandoned_target),
+	        cmocka_unit_test(test_backward_begin_gives_up_entries),
+	        cmocka_unit_test(test_backward_begin_gives_up_the_target),
+	        cmocka_unit_test(test_bucket_destroy_gives_up),
+	        cmocka_unit_test(test_reset_gives_up),
+	        cmocka_unit_test(test_leave_and_end_give_up),
+	};
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -17,6 +17,7 @@
 #define ZD_MAX_NAME_BYTES        63u  /* jobs, groups, sessions, allocations */
 #define ZD_MAX_UNIT_NAME_BYTES   127u /* units and views */
 #define ZD_MAX_TAG_BYTES         31u
+#define ZD_RESERVED_TAG          '@' /* tags of clients do not begin with it */
 #define ZD_MAX_WORLD             1024u
 #define ZD_MAX_VIEWS             256u /* views of one unit */
 #define ZD_MAX_DIMS              8u
@@ -24,8 +25,9 @@
 #define ZD_MAX_UNITS             65536u /* units of one group */
 #define ZD_MAX_BUCKETS           64u    /* buckets of one rank */
 #define ZD_MAX_BUCKET_SLOTS      16u
+#define ZD_MAX_SCOPES            1024u        /* scopes, claims and contexts of one rank */
 #define ZD_MAX_FENCES            64u          /* fences in one request */
-#define ZD_MAX_UNITS_PER_REQUEST 1024u        /* update_begin, publish */
+#define ZD_MAX_UNITS_PER_REQUEST 1024u        /* update_begin, publish, context_begin */
 #define ZD_MAX_BYTES             (1ull << 50) /* of any one object; keeps every product below 2^63 */
 
 #define ZD_TIMELINES        512u /* 64-bit counters in one fence page of 4 KiB */

@@ -88,6 +88,7 @@ int zd_answer_daemon_status(struct zd_api_session *session, const Zd__Request *r
 	status.groups = totals.groups;
 	status.requests = totals.requests;
 	status.gathers = totals.gathers;
+	status.fallback_gathers = totals.fallback_gathers;
 	status.gathered_bytes_total = totals.gathered_bytes_total;
 	status.resident_bytes = resident_bytes();
 	status.usage = &usage;

@@ -17,10 +17,11 @@ int zd_args_gather(const Zd__Request *request, struct zd_arena *arena, struct zd
 	(void)err;
 	args->kind = ZD_REQ_GATHER;
 	args->u.gather.unit = gather->unit;
-	args->u.gather.tag = tag_or_default(gather->tag);
+	args->u.gather.tag = gather->scope ? gather->tag : tag_or_default(gather->tag);
 	args->u.gather.uses = gather->uses;
 	args->u.gather.version = gather->version;
 	args->u.gather.prefetch = gather->prefetch;
+	args->u.gather.scope = gather->scope;
 	return 0;
 }
 

@@ -48,7 +48,7 @@ int zd_answer_list(struct zd_api_session *session, const Zd__Request *request, s
 	Zd__Reply reply = ZD__REPLY__INIT;
 
 	/* Both number the tables alike, the protocol from 1. */
-	if (list->table < ZD__TABLE__DEVICES || list->table > ZD__TABLE__ALLOCATIONS)
+	if (list->table < ZD__TABLE__DEVICES || list->table > ZD__TABLE__SCOPES)
 		return zd_err_set(err, ZEROD_E_INVALID, "there is no table %d", (int)list->table);
 	query.table = (enum zd_table)(list->table - ZD__TABLE__DEVICES);
 	page.rows = zd_arena_alloc(page.arena, MAX_ROWS * sizeof(Zd__Row *));

@@ -38,6 +38,11 @@ zd_fill_fn zd_fill_unit_register;
 zd_args_fn zd_args_gather, zd_args_release;
 zd_fill_fn zd_fill_gather, zd_fill_release;
 
+/* handle_scope.c */
+zd_args_fn zd_args_forward_begin, zd_args_forward_end, zd_args_claim_end, zd_args_scope_abandon,
+        zd_args_context_begin, zd_args_context_end;
+zd_fill_fn zd_fill_scope;
+
 /* handle_reduce.c */
 zd_args_fn zd_args_backward_begin, zd_args_bucket_create, zd_args_bucket_destroy, zd_args_bucket_reserve,
         zd_args_bucket_commit, zd_args_reduce_skip, zd_args_backward_end, zd_args_step_begin,

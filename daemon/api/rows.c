@@ -69,6 +69,7 @@ static void fill_device(const struct zd_row *row, struct zd_arena *arena, Zd__Ro
 	device->usage = usage_in(arena, &row->u.device.usage);
 	device->gathers = row->u.device.gathers;
 	device->joined_gathers = row->u.device.joined_gathers;
+	device->fallback_gathers = row->u.device.fallback_gathers;
 	device->waiting = row->u.device.waiting;
 	message->row_case = ZD__ROW__ROW_DEVICE;
 	message->device = device;
@@ -254,6 +255,28 @@ static void fill_allocation(const struct zd_row *row, struct zd_arena *arena, Zd
 	message->allocation = allocation;
 }
 
+static void fill_scope(const struct zd_row *row, struct zd_arena *arena, Zd__Row *message)
+{
+	Zd__ScopeRow *scope = zd_arena_alloc(arena, sizeof(*scope));
+
+	zd__scope_row__init(scope);
+	scope->id = row->id;
+	scope->job = zd_answer_text(arena, row->job);
+	scope->group = zd_answer_text(arena, row->group);
+	scope->tag = zd_answer_text(arena, row->name);
+	scope->state = zd_answer_text(arena, row->state);
+	scope->context = row->u.scope.context;
+	scope->rank = row->u.scope.rank;
+	scope->device = row->u.scope.device;
+	scope->session = row->u.scope.session;
+	scope->parent = row->u.scope.parent;
+	scope->age_ns = row->u.scope.age_ns;
+	scope->units = row->u.scope.units;
+	scope->bytes = row->u.scope.bytes;
+	message->row_case = ZD__ROW__ROW_SCOPE;
+	message->scope = scope;
+}
+
 Zd__Row *zd_rows_message(const struct zd_row *row, struct zd_arena *arena)
 {
 	static void (*const fills[ZD_NTABLES])(const struct zd_row *, struct zd_arena *, Zd__Row *) = {
@@ -261,6 +284,7 @@ Zd__Row *zd_rows_message(const struct zd_row *row, struct zd_arena *arena)
 	        [ZD_TABLE_SESSIONS] = fill_session, [ZD_TABLE_GROUPS] = fill_group,
 	        [ZD_TABLE_UNITS] = fill_unit,       [ZD_TABLE_BUFFERS] = fill_buffer,
 	        [ZD_TABLE_BUCKETS] = fill_bucket,   [ZD_TABLE_ALLOCATIONS] = fill_allocation,
+	        [ZD_TABLE_SCOPES] = fill_scope,
 	};
 	Zd__Row *message = zd_arena_alloc(arena, sizeof(*message));
 

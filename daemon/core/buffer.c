@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "core/gather.h"
+#include "core/scope.h"
 
 /* ---- Slots --------------------------------------------------------------------------------------------- */
 
@@ -105,13 +106,24 @@ void zd_buffer_drop(struct zd_engine *e, struct zd_buffer *buffer)
 		buffer_free(e, buffer);
 }
 
+static void lease_free(struct zd_buffer *buffer, struct zd_lease *lease)
+{
+	struct zd_scope *scope = lease->scope;
+	TAILQ_REMOVE(&buffer->leases, lease, link);
+	if (scope) {
+		TAILQ_REMOVE(&scope->leases, lease, scope_link);
+		scope->nleases--;
+		if (scope->context)
+			buffer->part->context = NULL;
+	}
+	free(lease);
+}
+
 void zd_buffer_revoke(struct zd_engine *e, struct zd_buffer *buffer)
 {
-	struct zd_lease *lease;
-	while ((lease = TAILQ_FIRST(&buffer->leases))) {
-		TAILQ_REMOVE(&buffer->leases, lease, link);
-		free(lease);
-	}
+	struct zd_lease *lease, *next;
+	TAILQ_FOREACH_SAFE (lease, &buffer->leases, link, next)
+		lease_free(buffer, lease);
 	zd_buffer_drop(e, buffer);
 }
 
@@ -209,28 +221,49 @@ struct zd_lease *zd_lease_find(struct zd_buffer *buffer, const char *tag)
 	return NULL;
 }
 
-void zd_lease_add(struct zd_engine *e, struct zd_buffer *buffer, const char *tag, uint32_t uses)
+struct zd_lease *zd_lease_add(struct zd_engine *e, struct zd_buffer *buffer, const char *tag, uint32_t uses)
 {
 	struct zd_lease *lease = zd_lease_find(buffer, tag);
 	if (!lease) {
 		lease = zd_calloc(1, sizeof(*lease));
 		memcpy(lease->tag, tag, strlen(tag) + 1); /* a request's: checked there */
 		lease->since_ns = e->now_ns;
+		lease->buffer = buffer;
 		TAILQ_INSERT_TAIL(&buffer->leases, lease, link);
 	}
 	lease->uses += uses;
 	buffer->prefetched = false;
+	return lease;
+}
+
+void zd_buffer_watch(struct zd_buffer *buffer)
+{
+	buffer->watches++;
+}
+
+void zd_buffer_unwatch(struct zd_engine *e, struct zd_buffer *buffer)
+{
+	zd_assert(buffer->watches > 0);
+	buffer->watches--;
+	buffer_op_over(e, buffer);
 }
 
 static void watch_done(struct zd_engine *e, struct zd_op *op, int status, const char *error,
                        const struct zd_op_result *result)
 {
-	struct zd_buffer *buffer = op->owner;
 	(void)status; /* an aborted watch: the session is gone, and its streams with it */
 	(void)error;
 	(void)result;
-	buffer->watches--;
-	buffer_op_over(e, buffer);
+	zd_buffer_unwatch(e, op->owner);
+}
+
+void zd_lease_end(struct zd_engine *e, struct zd_lease *lease)
+{
+	struct zd_buffer *buffer = lease->buffer;
+	lease_free(buffer, lease);
+	zd_dirty(e, buffer->device);
+	if (TAILQ_EMPTY(&buffer->leases) && !buffer->part->persistent)
+		zd_buffer_drop(e, buffer);
 }
 
 bool zd_lease_release(struct zd_engine *e, struct zd_buffer *buffer, struct zd_lease *lease,
@@ -239,14 +272,10 @@ bool zd_lease_release(struct zd_engine *e, struct zd_buffer *buffer, struct zd_l
 	struct zd_session *session = zd_part_member(buffer->part)->session;
 	if (zd_fences_watch(e, session, buffer->unit->group->job, buffer->device->index, fences, watch_done,
 	                    buffer, 0))
-		buffer->watches++;
+		zd_buffer_watch(buffer);
 	if (--lease->uses > 0)
 		return false;
-	TAILQ_REMOVE(&buffer->leases, lease, link);
-	free(lease);
-	zd_dirty(e, buffer->device);
-	if (TAILQ_EMPTY(&buffer->leases) && !buffer->part->persistent)
-		zd_buffer_drop(e, buffer);
+	zd_lease_end(e, lease);
 	return true;
 }
 

@@ -4,13 +4,15 @@
  */
 #include <string.h>
 
-#include "core/internal.h"
+#include "core/gather.h"
 #include "core/reduce.h"
+#include "core/scope.h"
 
 /* What the objects add up to, by device. */
 struct found {
 	uint64_t (*charged)[ZD_NCHARGES];
 	uint64_t *quarantine, *idle_slots;
+	uint32_t scope_leases, context_parts;
 };
 
 static void check_extent(const struct zd_extent *extent, const struct zd_device *device,
@@ -28,8 +30,11 @@ static void check_buffer(const struct zd_buffer *buffer, struct found *found)
 	uint32_t index = buffer->device->index;
 	check_extent(&buffer->extent, buffer->device, buffer->unit->group->job, ZD_PURPOSE_GATHERS);
 	zd_assert(buffer->unit->refs > 0);
-	TAILQ_FOREACH (lease, &buffer->leases, link)
-		zd_assert(lease->uses > 0 && lease->tag[0]);
+	TAILQ_FOREACH (lease, &buffer->leases, link) {
+		zd_assert(lease->uses > 0 && lease->tag[0] && lease->buffer == buffer);
+		zd_assert((lease->tag[0] == ZD_RESERVED_TAG) == (lease->scope != NULL));
+		found->scope_leases += lease->scope != NULL;
+	}
 	if (buffer->slot)
 		zd_assert(buffer->slot->occupant == buffer &&
 		          buffer->slot->extent.block == buffer->extent.block);
@@ -56,7 +61,9 @@ static void check_buffer(const struct zd_buffer *buffer, struct found *found)
 static void check_part(const struct zd_part *part, struct found *found)
 {
 	const struct zd_member *member = zd_part_member(part);
+	found->context_parts += part->context != NULL;
 	if (part->state == ZD_PART_ABSENT) {
+		zd_assert(!part->context);
 		zd_assert(!part->shard.block && !part->buffer && part->readers == 0);
 		return;
 	}
@@ -77,6 +84,8 @@ static void check_part(const struct zd_part *part, struct found *found)
 		zd_assert(part->unit->group->job->durable && !part->buffer);
 	else
 		zd_assert(member->session && !member->joining);
+	if (part->context)
+		zd_assert(part->context->context && part->context->member == member);
 	/* Nobody reads what somebody writes. */
 	if (part->state == ZD_PART_UPDATING || part->state == ZD_PART_PUBLISHING)
 		zd_assert(part->readers == 0);
@@ -161,6 +170,51 @@ static void check_device(struct zd_engine *e, struct zd_device *device, struct f
 	zd_assert(waiters == device->memory_waiters);
 }
 
+/* Every scope's leases are its rank's, one a unit, on buffers that are there. Returns how many units its context has that
+ * are still to be gathered. */
+static uint32_t check_scope(const struct zd_scope *scope)
+{
+	const struct zd_lease *lease;
+	const struct zd_request *req;
+	uint32_t nleases = 0, missing = 0;
+	zd_assert(scope->refs > 0 && scope->state != ZD_SCOPE_ENDED && !scope->ending);
+	zd_assert(scope->member->session);
+	zd_assert(scope->context ? scope->state != ZD_SCOPE_CLAIMED && !scope->parent
+	                         : scope->state != ZD_SCOPE_GATHERING);
+	TAILQ_FOREACH (lease, &scope->leases, scope_link) {
+		zd_assert(lease->scope == scope && lease->uses == 1 && strcmp(lease->tag, scope->tag) == 0);
+		zd_assert(lease->buffer->state != ZD_BUFFER_QUARANTINED);
+		zd_assert(zd_lease_find(lease->buffer, scope->tag) == lease);
+		zd_assert(zd_part_member(lease->buffer->part) == scope->member);
+		zd_assert(!scope->context || lease->buffer->part->context == scope);
+		nleases++;
+	}
+	zd_assert(nleases == scope->nleases);
+	if (scope->state != ZD_SCOPE_GATHERING)
+		return 0;
+	TAILQ_FOREACH (req, &scope->member->session->requests, session_link) {
+		if (req->kind == ZD_REQ_CONTEXT_BEGIN && req->u.gather.scope == scope)
+			missing += req->u.gather.nparts - req->u.gather.nheld;
+	}
+	zd_assert(missing > 0); /* else its request were done */
+	return missing;
+}
+
+static void check_scopes(struct zd_engine *e, const struct found *found)
+{
+	uint32_t nscopes = 0, nleases = 0, ncontext_parts = 0;
+	for (const struct zd_scope *scope = e->scopes; scope; scope = scope->hh.next) {
+		ncontext_parts += check_scope(scope) + (scope->context ? scope->nleases : 0);
+		nleases += scope->nleases;
+	}
+	for (const struct zd_group *group = e->groups; group; group = group->hh.next) {
+		for (uint32_t rank = 0; rank < group->world_size; rank++)
+			nscopes += group->members[rank].nscopes;
+	}
+	zd_assert(nscopes == HASH_COUNT(e->scopes));
+	zd_assert(nleases == found->scope_leases && ncontext_parts == found->context_parts);
+}
+
 static void check_job(const struct zd_job *job)
 {
 	const struct zd_group *group;
@@ -178,7 +232,7 @@ static void check_job(const struct zd_job *job)
 
 void zd_engine_check(struct zd_engine *e)
 {
-	struct found found;
+	struct found found = {.scope_leases = 0};
 	found.charged = zd_calloc(e->ndevices, sizeof(*found.charged));
 	found.quarantine = zd_calloc(e->ndevices, sizeof(uint64_t));
 	found.idle_slots = zd_calloc(e->ndevices, sizeof(uint64_t));
@@ -198,6 +252,7 @@ void zd_engine_check(struct zd_engine *e)
 		else
 			found.quarantine[a->device->index] += a->extent.bytes;
 	}
+	check_scopes(e, &found);
 	find_slots(e, &found);
 	for (uint32_t i = 0; i < e->ndevices; i++)
 		check_device(e, &e->devices[i], &found);

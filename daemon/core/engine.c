@@ -80,7 +80,7 @@ void zd_engine_free(struct zd_engine *e)
 			break;
 		}
 	}
-	zd_assert(!e->groups && !e->jobs && !e->segments && !e->allocations);
+	zd_assert(!e->groups && !e->jobs && !e->segments && !e->allocations && !e->scopes);
 	free(e->spare_request);
 	free(e->devices);
 	free(e);
@@ -140,6 +140,7 @@ void zd_engine_totals(const struct zd_engine *e, struct zd_engine_totals *totals
 	        .requests = e->nrequests,
 	        .gathers = e->gathers,
 	        .joined_gathers = e->joined_gathers,
+	        .fallback_gathers = e->fallback_gathers,
 	        .gathered_bytes_total = e->gathered_bytes_total,
 	};
 	zd_account_usage(&e->account, &totals->usage);

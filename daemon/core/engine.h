@@ -143,6 +143,12 @@ enum zd_request_kind {
 	ZD_REQ_SET_PERSISTENT,
 	ZD_REQ_GATHER,
 	ZD_REQ_RELEASE,
+	ZD_REQ_FORWARD_BEGIN,
+	ZD_REQ_FORWARD_END,
+	ZD_REQ_CLAIM_END,
+	ZD_REQ_SCOPE_ABANDON,
+	ZD_REQ_CONTEXT_BEGIN,
+	ZD_REQ_CONTEXT_END,
 	ZD_REQ_BACKWARD_BEGIN,
 	ZD_REQ_BUCKET_CREATE,
 	ZD_REQ_BUCKET_DESTROY,
@@ -207,16 +213,30 @@ struct zd_args {
 		} set_persistent;
 		struct {
 			uint64_t unit;
-			const char *tag;
+			const char *tag;  /* with a scope: NULL or "" */
 			uint32_t uses;    /* 0: 1 */
 			uint64_t version; /* 0: newest */
 			bool prefetch;
+			uint64_t scope; /* a forward scope, claim or context that holds it; 0: the tag does */
 		} gather;
 		struct {
 			uint64_t unit;
 			const char *tag;
 			struct zd_fence_list fences;
 		} release;
+		struct {
+			uint64_t group, parent;      /* parent 0: outermost */
+			struct zd_fence_list fences; /* of what an abandoned forward has left */
+		} forward_begin;
+		struct {
+			uint64_t scope;
+			bool grad; /* FORWARD_END only */
+			struct zd_fence_list fences;
+		} scope_end; /* FORWARD_END, CLAIM_END, SCOPE_ABANDON, CONTEXT_END */
+		struct {
+			uint32_t nunits;
+			const uint64_t *units;
+		} context_begin;
 		struct {
 			uint64_t group;
 			uint32_t stage;
@@ -290,6 +310,11 @@ struct zd_reply {
 		struct {
 			bool lease_ended;
 		} release;
+		struct {
+			uint64_t scope; /* that was begun, or that the request was about */
+			uint32_t nended;
+			const uint64_t *ended; /* all that ended with the request */
+		} scope;                       /* FORWARD_BEGIN .. CONTEXT_END */
 		struct {
 			uint64_t backward;
 		} backward_begin;
@@ -391,6 +416,7 @@ enum zd_table {
 	ZD_TABLE_BUFFERS,
 	ZD_TABLE_BUCKETS,
 	ZD_TABLE_ALLOCATIONS,
+	ZD_TABLE_SCOPES,
 	ZD_NTABLES
 };
 
@@ -424,7 +450,7 @@ struct zd_row {
 			uint64_t arena_bytes, segment_bytes, block_bytes, quarantine_bytes,
 			        gather_budget_bytes;
 			struct zd_usage usage;
-			uint64_t gathers, joined_gathers;
+			uint64_t gathers, joined_gathers, fallback_gathers;
 			uint32_t index, waiting;
 		} device;
 		struct {
@@ -465,6 +491,11 @@ struct zd_row {
 			uint64_t session, bytes, age_ns;
 			uint32_t device;
 		} allocation;
+		struct {
+			bool context;
+			uint32_t rank, device, units;
+			uint64_t session, parent, bytes, age_ns; /* bytes: padded, of the buffers it holds */
+		} scope;                                         /* name is its tag */
 	} u;
 };
 
@@ -483,7 +514,7 @@ uint64_t zd_engine_list(struct zd_engine *engine, const struct zd_list_query *qu
 
 struct zd_engine_totals {
 	uint32_t sessions, jobs, groups;
-	uint64_t requests, gathers, joined_gathers, gathered_bytes_total;
+	uint64_t requests, gathers, joined_gathers, fallback_gathers, gathered_bytes_total;
 	struct zd_usage usage;
 };
 void zd_engine_totals(const struct zd_engine *engine, struct zd_engine_totals *totals);

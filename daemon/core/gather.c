@@ -12,6 +12,7 @@
 
 #include "base/text.h"
 #include "core/gather.h"
+#include "core/scope.h"
 
 /* ---- Versions ------------------------------------------------------------------------------------------- */
 
@@ -196,13 +197,48 @@ static int slot_vacate(struct zd_engine *e, struct zd_request *req, struct zd_sl
 
 /* ---- gather --------------------------------------------------------------------------------------------------- */
 
+/* Scopes hold leases under tags of their own; a client's name is never one of these. */
+static int tag_check(const char *tag, struct zd_err *err)
+{
+	int status = zd_name_check(tag, ZD_MAX_TAG_BYTES, "tag", err);
+	if (status == 0 && tag[0] == ZD_RESERVED_TAG)
+		status = zd_err_set(err, ZEROD_E_INVALID,
+		                    "tag '%s': tags with '%c' in front are the daemon's", tag,
+		                    ZD_RESERVED_TAG);
+	return status;
+}
+
+/* A scope holds the unit once, for as long as it lasts: no tag, no uses, no prefetch. */
+static int scope_check(const struct zd_scope *scope, const struct zd_part *part, const struct zd_args *args,
+                       struct zd_err *err)
+{
+	const char *tag = args->u.gather.tag;
+	unsigned long long id = scope->id;
+	if ((tag && tag[0]) || args->u.gather.uses > 1 || args->u.gather.prefetch)
+		return zd_err_set(err, ZEROD_E_INVALID,
+		                  "a gather in scope %llu has no tag, uses or prefetch of its own", id);
+	if (scope->member != zd_part_member(part))
+		return zd_err_set(err, ZEROD_E_INVALID, "scope %llu is of group '%s', unit '%s' of '%s'", id,
+		                  scope->member->group->name, part->unit->name, part->unit->group->name);
+	if (scope->context && part->context != scope)
+		return zd_err_set(err, ZEROD_E_INVALID, "unit '%s' is not in context %llu of rank %u",
+		                  part->unit->name, id, part->rank);
+	return 0;
+}
+
 static int gather_begin(struct zd_engine *e, struct zd_request *req, const struct zd_args *args,
                         struct zd_err *err)
 {
 	struct zd_part *part;
+	struct zd_scope *scope = NULL;
 	int status = zd_part_find(e, req->session, args->u.gather.unit, &part, err);
-	if (status == 0)
-		status = zd_name_check(args->u.gather.tag, ZD_MAX_TAG_BYTES, "tag", err);
+	if (status == 0 && args->u.gather.scope) {
+		status = zd_scope_find(e, req->session, args->u.gather.scope, &scope, err);
+		if (status == 0)
+			status = scope_check(scope, part, args, err);
+	} else if (status == 0) {
+		status = tag_check(args->u.gather.tag, err);
+	}
 	if (status != 0)
 		return status;
 	req->member = zd_part_member(part);
@@ -211,7 +247,12 @@ static int gather_begin(struct zd_engine *e, struct zd_request *req, const struc
 	req->u.gather.version = args->u.gather.version;
 	req->u.gather.uses = args->u.gather.uses ? args->u.gather.uses : 1;
 	req->u.gather.prefetch = args->u.gather.prefetch;
-	memcpy(req->u.gather.tag, args->u.gather.tag, strlen(args->u.gather.tag) + 1); /* checked above */
+	req->u.gather.scope = scope;
+	if (scope)
+		zd_scope_ref(scope);
+	else
+		memcpy(req->u.gather.tag, args->u.gather.tag,
+		       strlen(args->u.gather.tag) + 1); /* checked above */
 	part->users++;
 	return 0;
 }
@@ -220,6 +261,8 @@ static void gather_cancel(struct zd_engine *e, struct zd_request *req)
 {
 	(void)e;
 	req->u.gather.part->users--;
+	if (req->u.gather.scope)
+		zd_scope_unref(req->u.gather.scope);
 }
 
 static int gather_check(struct zd_request *req, struct zd_err *err)
@@ -238,6 +281,25 @@ static int gather_check(struct zd_request *req, struct zd_err *err)
 	return 0;
 }
 
+/* The request's lease on the buffer. */
+static int gather_hold(struct zd_engine *e, struct zd_request *req, struct zd_buffer *buffer,
+                       struct zd_err *err)
+{
+	if (req->u.gather.scope) {
+		if (zd_scope_hold(e, req->u.gather.scope, buffer)) {
+			req->device->fallback_gathers++;
+			e->fallback_gathers++;
+		}
+		return 0;
+	}
+	const struct zd_lease *lease = zd_lease_find(buffer, req->u.gather.tag);
+	if (lease && lease->uses > UINT32_MAX - req->u.gather.uses)
+		return zd_err_set(err, ZEROD_E_LIMIT, "tag '%s' has %u uses of unit '%s' already", lease->tag,
+		                  lease->uses, buffer->unit->name);
+	(void)zd_lease_add(e, buffer, req->u.gather.tag, req->u.gather.uses);
+	return 0;
+}
+
 static int gather_done(struct zd_engine *e, struct zd_request *req, struct zd_buffer *buffer,
                        struct zd_err *err)
 {
@@ -245,11 +307,9 @@ static int gather_done(struct zd_engine *e, struct zd_request *req, struct zd_bu
 	e->reply.u.gather.version = buffer->version;
 	if (req->u.gather.prefetch)
 		return 0;
-	struct zd_lease *lease = zd_lease_find(buffer, req->u.gather.tag);
-	if (lease && lease->uses > UINT32_MAX - req->u.gather.uses)
-		return zd_err_set(err, ZEROD_E_LIMIT, "tag '%s' has %u uses of unit '%s' already", lease->tag,
-		                  lease->uses, part->unit->name);
-	zd_lease_add(e, buffer, req->u.gather.tag, req->u.gather.uses);
+	int status = gather_hold(e, req, buffer, err);
+	if (status != 0)
+		return status;
 	e->reply.u.gather.buffer = zd_extent_location(&buffer->extent);
 	if (buffer->state == ZD_BUFFER_INFLIGHT) {
 		e->reply.u.gather.nfences = buffer->nfences;
@@ -263,7 +323,8 @@ static int gather_done(struct zd_engine *e, struct zd_request *req, struct zd_bu
 }
 
 /* Room for a new copy, and the copy. */
-static int gather_place(struct zd_engine *e, struct zd_request *req, uint64_t version, struct zd_err *err)
+static int gather_place(struct zd_engine *e, struct zd_request *req, uint64_t version, struct zd_buffer **out,
+                        struct zd_err *err)
 {
 	struct zd_part *part = req->u.gather.part;
 	struct zd_device *device = req->device;
@@ -292,12 +353,13 @@ static int gather_place(struct zd_engine *e, struct zd_request *req, uint64_t ve
 	struct zd_buffer *buffer = zd_buffer_new(e, part, slot, &extent);
 	buffer->prefetched = req->u.gather.prefetch;
 	zd_buffer_transfer(e, buffer, version);
-	return gather_done(e, req, buffer, err);
+	*out = buffer;
+	return 0;
 }
 
 /* The copy that is there has another version than the wanted one. */
 static int gather_refresh(struct zd_engine *e, struct zd_request *req, struct zd_buffer *buffer,
-                          uint64_t version, struct zd_err *err)
+                          uint64_t version)
 {
 	int wait = 0;
 	if (!TAILQ_EMPTY(&buffer->leases))
@@ -309,10 +371,10 @@ static int gather_refresh(struct zd_engine *e, struct zd_request *req, struct zd
 		return wait;
 	}
 	zd_buffer_transfer(e, buffer, version);
-	return gather_done(e, req, buffer, err);
+	return 0;
 }
 
-static int gather_try(struct zd_engine *e, struct zd_request *req, struct zd_err *err)
+int zd_gather_buffer(struct zd_engine *e, struct zd_request *req, struct zd_buffer **out, struct zd_err *err)
 {
 	struct zd_part *part = req->u.gather.part;
 	int status = gather_check(req, err);
@@ -322,7 +384,8 @@ static int gather_try(struct zd_engine *e, struct zd_request *req, struct zd_err
 	if (buffer && buffer_has(e, buffer, req)) {
 		req->device->joined_gathers++;
 		e->joined_gathers++;
-		return gather_done(e, req, buffer, err);
+		*out = buffer;
+		return 0;
 	}
 	uint64_t want = req->u.gather.version ? req->u.gather.version : newest_version(part->unit);
 	status = shards_check(req, part->unit, want, err);
@@ -332,14 +395,34 @@ static int gather_try(struct zd_engine *e, struct zd_request *req, struct zd_err
 		zd_buffer_drop(e, buffer); /* nobody saw the former version */
 		buffer = NULL;
 	}
-	return buffer ? gather_refresh(e, req, buffer, want, err) : gather_place(e, req, want, err);
+	if (!buffer)
+		return gather_place(e, req, want, out, err);
+	status = gather_refresh(e, req, buffer, want);
+	if (status == 0)
+		*out = buffer;
+	return status;
+}
+
+static int gather_try(struct zd_engine *e, struct zd_request *req, struct zd_err *err)
+{
+	const struct zd_scope *scope = req->u.gather.scope;
+	struct zd_buffer *buffer = NULL;
+	if (scope && scope->state == ZD_SCOPE_ENDED) /* while the request waited */
+		return zd_err_set(err, ZEROD_E_NOT_FOUND, "scope %llu of rank %u ended before unit '%s' came",
+		                  (unsigned long long)scope->id, req->member->rank,
+		                  req->u.gather.part->unit->name);
+	int status = zd_gather_buffer(e, req, &buffer, err);
+	if (status != 0)
+		return status;
+	zd_assert(buffer);
+	return gather_done(e, req, buffer, err);
 }
 
 static int gather_attempt(struct zd_engine *e, struct zd_request *req, struct zd_err *err)
 {
 	int status = gather_try(e, req, err);
 	if (status != ZD_WAIT)
-		req->u.gather.part->users--;
+		gather_cancel(e, req); /* what it took for as long as it lasts */
 	return status;
 }
 
@@ -352,7 +435,7 @@ static int release_begin(struct zd_engine *e, struct zd_request *req, const stru
 	const struct zd_fence_list *fences = &args->u.release.fences;
 	int status = zd_part_find(e, req->session, args->u.release.unit, &part, err);
 	if (status == 0)
-		status = zd_name_check(args->u.release.tag, ZD_MAX_TAG_BYTES, "tag", err);
+		status = tag_check(args->u.release.tag, err);
 	if (status == 0)
 		status = zd_fences_check(fences, err);
 	if (status != 0)

@@ -12,10 +12,20 @@ struct zd_buffer *zd_buffer_new(struct zd_engine *e, struct zd_part *part, struc
 /* Copies every shard into it. All shards are idle and at `version`; nothing reads or writes the buffer. */
 void zd_buffer_transfer(struct zd_engine *e, struct zd_buffer *buffer, uint64_t version);
 
+/* For req->u.gather: joins the part's copy, refreshes it, or finds room for it; the caller takes a lease on it at once.
+ * As an attempt: ZD_WAIT, or an error with nothing left behind. */
+int zd_gather_buffer(struct zd_engine *e, struct zd_request *req, struct zd_buffer **out, struct zd_err *err)
+        __attribute__((warn_unused_result));
+
 struct zd_lease *zd_lease_find(struct zd_buffer *buffer, const char *tag);
-void zd_lease_add(struct zd_engine *e, struct zd_buffer *buffer, const char *tag, uint32_t uses);
+struct zd_lease *zd_lease_add(struct zd_engine *e, struct zd_buffer *buffer, const char *tag, uint32_t uses);
 /* One use less. Returns true if that ended the lease; the buffer may be gone then. */
 bool zd_lease_release(struct zd_engine *e, struct zd_buffer *buffer, struct zd_lease *lease,
                       const struct zd_fence_list *fences);
+/* Ends it, whatever uses are left; the buffer may be gone then. */
+void zd_lease_end(struct zd_engine *e, struct zd_lease *lease);
+/* Fences of a lease that ends are awaited elsewhere: the block is not free before the matching zd_buffer_unwatch(). */
+void zd_buffer_watch(struct zd_buffer *buffer);
+void zd_buffer_unwatch(struct zd_engine *e, struct zd_buffer *buffer);
 
 #endif

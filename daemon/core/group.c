@@ -15,6 +15,7 @@
 #include "base/text.h"
 #include "core/internal.h"
 #include "core/reduce.h"
+#include "core/scope.h"
 
 /* ---- Jobs ------------------------------------------------------------------------------------------ */
 
@@ -103,6 +104,7 @@ static struct zd_group *group_new(struct zd_engine *e, struct zd_job *job, const
 		group->members[rank].group = group;
 		group->members[rank].rank = rank;
 		TAILQ_INIT(&group->members[rank].slots);
+		TAILQ_INIT(&group->members[rank].scopes);
 	}
 	TAILQ_INIT(&group->slots);
 	TAILQ_INIT(&group->reductions);
@@ -250,6 +252,7 @@ void zd_member_detach(struct zd_engine *e, struct zd_member *member)
 	}
 	zd_group_ref(group);
 	zd_reduce_member_detach(e, member);
+	zd_scopes_detach(e, member);
 	zd_parts_detach(e, member);
 	slots_free(e, member);
 	member_unlink(e, member);

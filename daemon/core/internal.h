@@ -39,6 +39,7 @@ struct zd_group;
 struct zd_member;
 struct zd_reduction;
 struct zd_request;
+struct zd_scope;
 struct zd_session;
 struct zd_slice;
 struct zd_unit;
@@ -112,6 +113,7 @@ struct zd_device {
 	uint32_t memory_waiters;       /* demand gathers in the queue that wait for room */
 	bool pass_blocked;             /* during a pass over the queue: one before wants room */
 	uint64_t gathers, joined_gathers;
+	uint64_t fallback_gathers; /* leases that forward scopes took */
 };
 
 /*
@@ -242,14 +244,23 @@ struct zd_request {
 			uint64_t version; /* 0: newest */
 			uint32_t uses;
 			bool prefetch;
-			char tag[ZD_MAX_TAG_BYTES + 1];
-		} gather;
+			char tag[ZD_MAX_TAG_BYTES + 1]; /* "": the scope's */
+			struct zd_scope *scope;         /* NULL: the tag's own */
+			struct zd_part **parts;         /* CONTEXT_BEGIN: owned; `part` is the one it is at */
+			uint32_t nparts, nheld;
+		} gather; /* GATHER, CONTEXT_BEGIN */
 		struct {
 			struct zd_part *part;
 			uint32_t nfences;
 			struct zd_fence *fences; /* owned */
 			char tag[ZD_MAX_TAG_BYTES + 1];
 		} release;
+		struct {
+			struct zd_scope *scope; /* FORWARD_BEGIN: the parent, or NULL */
+			bool grad;
+			uint32_t nfences;
+			struct zd_fence *fences; /* owned */
+		} scope;                         /* FORWARD_BEGIN, and what ends a scope */
 		struct {
 			struct zd_allocation *allocation;
 			uint64_t align;
@@ -262,6 +273,12 @@ struct zd_request {
 		} reduce; /* requests of bucket.c, reduce.c, step.c */
 	} u;
 };
+
+/* Does it use u.gather. */
+static inline bool zd_request_gathers(const struct zd_request *req)
+{
+	return req->kind == ZD_REQ_GATHER || req->kind == ZD_REQ_CONTEXT_BEGIN;
+}
 
 /*
  * One row per kind of request.
@@ -352,6 +369,8 @@ struct zd_member {
 	bool committing;
 	uint64_t commit_step;
 	TAILQ_HEAD(, zd_slot) slots;
+	TAILQ_HEAD(, zd_scope) scopes; /* that have not ended, by id; scope.c, context.c */
+	uint32_t nscopes;
 	struct zd_member_reduce *reduce; /* NULL until the first use */
 	TAILQ_ENTRY(zd_member) session_link;
 };
@@ -440,6 +459,7 @@ struct zd_part {
 	uint32_t users;   /* waiting requests and reductions that name it: no unregister */
 	uint8_t state;
 	bool persistent;
+	struct zd_scope *context; /* the user context of its rank that it is in */
 };
 
 struct zd_unit {
@@ -504,7 +524,9 @@ struct zd_lease {
 	char tag[ZD_MAX_TAG_BYTES + 1];
 	uint32_t uses; /* releases left */
 	uint64_t since_ns;
-	TAILQ_ENTRY(zd_lease) link;
+	struct zd_buffer *buffer;
+	struct zd_scope *scope; /* NULL: a client's own tag */
+	TAILQ_ENTRY(zd_lease) link, scope_link;
 };
 
 /* A rank's gathered copy. While QUARANTINED it belongs to no part any more and nobody is charged. */
@@ -570,7 +592,7 @@ struct zd_engine {
 	uint64_t dirty_mask;
 	bool settling;
 	struct zd_account account;
-	uint64_t nrequests, gathers, joined_gathers, gathered_bytes_total;
+	uint64_t nrequests, gathers, joined_gathers, fallback_gathers, gathered_bytes_total;
 	struct zd_reply reply;       /* scratch for the request being tried */
 	struct zd_session *sessions; /* hashes by id */
 	struct zd_job *jobs;
@@ -579,6 +601,8 @@ struct zd_engine {
 	struct zd_bucket *buckets;
 	struct zd_segment *segments;
 	struct zd_allocation *allocations;
+	struct zd_scope *scopes;
+	uint64_t ended[ZD_MAX_SCOPES]; /* scratch: ids of the scopes that ended with a request */
 	struct zd_op *ops;
 	struct zd_owner *owners;          /* hash by uid */
 	struct zd_request *spare_request; /* not in use; NULL: none */
@@ -589,6 +613,6 @@ static inline uint64_t zd_next_id(struct zd_engine *e)
 	return ++e->next_id;
 }
 
-extern const struct zd_sm zd_sm_session, zd_sm_group, zd_sm_part, zd_sm_buffer, zd_sm_segment;
+extern const struct zd_sm zd_sm_session, zd_sm_group, zd_sm_part, zd_sm_buffer, zd_sm_segment, zd_sm_scope;
 
 #endif

@@ -8,6 +8,7 @@
 
 #include "core/internal.h"
 #include "core/reduce.h"
+#include "core/scope.h"
 
 #define MAX_HOLDERS 64
 #define MAX_WAITS   8
@@ -61,7 +62,7 @@ static void collect_buffers(struct listing *l)
 				add(l, buffer->id, buffer, NULL);
 		}
 		TAILQ_FOREACH (req, &l->e->devices[i].queue, device_link) {
-			if (req->kind == ZD_REQ_GATHER && sees(l, req->member->group->job))
+			if (zd_request_gathers(req) && sees(l, req->member->group->job))
 				add(l, req->serial, NULL, req);
 		}
 	}
@@ -132,6 +133,12 @@ static void collect(struct listing *l)
 				add(l, a->id, a, NULL);
 		}
 		break;
+	case ZD_TABLE_SCOPES:
+		for (const struct zd_scope *scope = e->scopes; scope; scope = scope->hh.next) {
+			if (sees(l, scope->member->group->job))
+				add(l, scope->id, scope, NULL);
+		}
+		break;
 	case ZD_NTABLES:
 		break;
 	}
@@ -156,6 +163,7 @@ static bool row_device(struct zd_row *row, const struct zd_device *device, row_f
 	zd_account_usage(&device->account, &row->u.device.usage);
 	row->u.device.gathers = device->gathers;
 	row->u.device.joined_gathers = device->joined_gathers;
+	row->u.device.fallback_gathers = device->fallback_gathers;
 	TAILQ_FOREACH (req, &device->queue, device_link)
 		row->u.device.waiting++;
 	return fn(row, arg);
@@ -306,8 +314,9 @@ static bool row_buffer(const struct listing *l, struct zd_row *row, const struct
 static bool row_waiting(const struct listing *l, struct zd_row *row, const struct zd_request *req, row_fn *fn,
                         void *arg)
 {
-	struct zd_holder_row holder = {req->session->id, req->u.gather.tag, req->u.gather.uses,
-	                               l->e->now_ns - req->since_ns};
+	const struct zd_scope *scope = req->u.gather.scope;
+	struct zd_holder_row holder = {req->session->id, scope ? scope->tag : req->u.gather.tag,
+	                               req->u.gather.uses, l->e->now_ns - req->since_ns};
 	char text[ZD_WAIT_TEXT];
 	row_unit_names(row, req->u.gather.part->unit);
 	row->u.buffer.padded_bytes = zd_gathered_bytes(req->session,
@@ -345,6 +354,27 @@ static bool row_allocation(const struct listing *l, struct zd_row *row, const st
 	return fn(row, arg);
 }
 
+static bool row_scope(const struct listing *l, struct zd_row *row, const struct zd_scope *scope, row_fn *fn,
+                      void *arg)
+{
+	const struct zd_member *member = scope->member;
+	const struct zd_lease *lease;
+	row->job = member->group->job->name;
+	row->group = member->group->name;
+	row->name = scope->tag;
+	row->state = zd_sm_name(&zd_sm_scope, scope->state);
+	row->u.scope.context = scope->context;
+	row->u.scope.rank = member->rank;
+	row->u.scope.device = member->device->index;
+	row->u.scope.session = member->session->id;
+	row->u.scope.parent = scope->parent;
+	row->u.scope.age_ns = l->e->now_ns - scope->since_ns;
+	row->u.scope.units = scope->nleases;
+	TAILQ_FOREACH (lease, &scope->leases, scope_link)
+		row->u.scope.bytes += lease->buffer->extent.bytes;
+	return fn(row, arg);
+}
+
 static bool row(const struct listing *l, const struct item *item, row_fn *fn, void *arg)
 {
 	struct zd_row r = {
@@ -367,6 +397,8 @@ static bool row(const struct listing *l, const struct item *item, row_fn *fn, vo
 		return row_bucket(l, &r, item->object, fn, arg);
 	case ZD_TABLE_ALLOCATIONS:
 		return row_allocation(l, &r, item->object, fn, arg);
+	case ZD_TABLE_SCOPES:
+		return row_scope(l, &r, item->object, fn, arg);
 	case ZD_NTABLES:
 		break;
 	}

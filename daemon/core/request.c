@@ -31,10 +31,27 @@ static struct zd_request *request_new(struct zd_engine *e)
 
 static void request_free(struct zd_engine *e, struct zd_request *req)
 {
-	if (req->kind == ZD_REQ_UPDATE_BEGIN || req->kind == ZD_REQ_PUBLISH)
+	switch (req->kind) {
+	case ZD_REQ_UPDATE_BEGIN:
+	case ZD_REQ_PUBLISH:
 		free(req->u.publish.parts);
-	if (req->kind == ZD_REQ_RELEASE)
+		break;
+	case ZD_REQ_RELEASE:
 		free(req->u.release.fences);
+		break;
+	case ZD_REQ_FORWARD_BEGIN:
+	case ZD_REQ_FORWARD_END:
+	case ZD_REQ_CLAIM_END:
+	case ZD_REQ_SCOPE_ABANDON:
+	case ZD_REQ_CONTEXT_END:
+		free(req->u.scope.fences);
+		break;
+	case ZD_REQ_CONTEXT_BEGIN:
+		free(req->u.gather.parts);
+		break;
+	default:
+		break;
+	}
 	free(req->failed_text);
 	if (e->spare_request)
 		free(req);
@@ -92,7 +109,7 @@ static void note_memory_wait(struct zd_request *req)
 {
 	bool wants = req->wait.kind == ZD_WAIT_MEMORY || req->wait.kind == ZD_WAIT_BUDGET ||
 	             req->wait.kind == ZD_WAIT_TURN || req->wait.kind == ZD_WAIT_SEGMENT;
-	wants = wants && req->kind == ZD_REQ_GATHER && !req->u.gather.prefetch;
+	wants = wants && zd_request_gathers(req) && !req->u.gather.prefetch;
 	if (req->queued && wants != req->wants_memory)
 		req->device->memory_waiters += wants ? 1 : (uint32_t)-1;
 	req->wants_memory = wants;

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * states.c - the life cycles of sessions, groups, parts, gathered buffers and segments, as tables.
+ * states.c - the life cycles of sessions, groups, parts, gathered buffers, segments and scopes, as tables.
  */
-#include "core/internal.h"
+#include "core/scope.h"
 
 #define TO(state) ZD_SM_TO(state)
 
@@ -53,3 +53,12 @@ static const uint32_t segment_moves[] = {
         [ZD_SEGMENT_READY] = 0,
 };
 const struct zd_sm zd_sm_segment = {"segment", ZD_ARRAY_LEN(segment_names), segment_names, segment_moves};
+
+static const char *const scope_names[] = {"GATHERING", "OPEN", "CLAIMED", "ENDED"};
+static const uint32_t scope_moves[] = {
+        [ZD_SCOPE_GATHERING] = TO(ZD_SCOPE_OPEN) | TO(ZD_SCOPE_ENDED),
+        [ZD_SCOPE_OPEN] = TO(ZD_SCOPE_CLAIMED) | TO(ZD_SCOPE_ENDED),
+        [ZD_SCOPE_CLAIMED] = TO(ZD_SCOPE_ENDED),
+        [ZD_SCOPE_ENDED] = 0,
+};
+const struct zd_sm zd_sm_scope = {"scope", ZD_ARRAY_LEN(scope_names), scope_names, scope_moves};

@@ -5,8 +5,9 @@
 
 extern const struct zd_request_type zd_req_session_reset, zd_req_group_join, zd_req_group_leave,
         zd_req_unit_register, zd_req_unit_unregister, zd_req_update_begin, zd_req_publish, zd_req_commit,
-        zd_req_set_persistent, zd_req_gather, zd_req_release, zd_req_alloc, zd_req_free, zd_req_kill_session,
-        zd_req_abort_group, zd_req_end_job;
+        zd_req_set_persistent, zd_req_gather, zd_req_release, zd_req_forward_begin, zd_req_forward_end,
+        zd_req_claim_end, zd_req_scope_abandon, zd_req_context_begin, zd_req_context_end, zd_req_alloc,
+        zd_req_free, zd_req_kill_session, zd_req_abort_group, zd_req_end_job;
 
 const struct zd_request_type *const zd_request_types[ZD_NREQUESTS] = {
         [ZD_REQ_SESSION_RESET] = &zd_req_session_reset,
@@ -20,6 +21,12 @@ const struct zd_request_type *const zd_request_types[ZD_NREQUESTS] = {
         [ZD_REQ_SET_PERSISTENT] = &zd_req_set_persistent,
         [ZD_REQ_GATHER] = &zd_req_gather,
         [ZD_REQ_RELEASE] = &zd_req_release,
+        [ZD_REQ_FORWARD_BEGIN] = &zd_req_forward_begin,
+        [ZD_REQ_FORWARD_END] = &zd_req_forward_end,
+        [ZD_REQ_CLAIM_END] = &zd_req_claim_end,
+        [ZD_REQ_SCOPE_ABANDON] = &zd_req_scope_abandon,
+        [ZD_REQ_CONTEXT_BEGIN] = &zd_req_context_begin,
+        [ZD_REQ_CONTEXT_END] = &zd_req_context_end,
         [ZD_REQ_BACKWARD_BEGIN] = &zd_req_backward_begin,
         [ZD_REQ_BUCKET_CREATE] = &zd_req_bucket_create,
         [ZD_REQ_BUCKET_DESTROY] = &zd_req_bucket_destroy,

@@ -47,6 +47,7 @@ struct call {
 	struct zd_reply reply;
 	char error[ZD_ERR_TEXT_BYTES];
 	struct zd_fence fences[ZD_MAX_DEVICES];
+	uint64_t ended[CORE_ENDED];
 	TAILQ_ENTRY(call) link;
 };
 
@@ -206,6 +207,13 @@ static void sink_reply(void *arg, const struct zd_reply *reply)
 		memcpy(call->fences, reply->u.gather.fences,
 		       reply->u.gather.nfences * sizeof(struct zd_fence));
 		call->reply.u.gather.fences = call->fences;
+	}
+	if (reply->kind >= ZD_REQ_FORWARD_BEGIN && reply->kind <= ZD_REQ_CONTEXT_END && reply->status == 0 &&
+	    reply->u.scope.nended > 0) {
+		memcpy(call->ended, reply->u.scope.ended,
+		       (reply->u.scope.nended < CORE_ENDED ? reply->u.scope.nended : CORE_ENDED) *
+		               sizeof(call->ended[0]));
+		call->reply.u.scope.ended = call->ended;
 	}
 }
 

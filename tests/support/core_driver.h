@@ -55,6 +55,8 @@ const char *core_killed_why(const struct core_driver *core, uint64_t session);
 
 /* ---- Requests and replies ------------------------------------------------------------------------------------- */
 
+#define CORE_ENDED 16 /* scopes that ended with a request: ids kept of its reply */
+
 /* Returns the request's id, unique in this driver. */
 uint64_t core_send(struct core_driver *core, uint64_t session, const struct zd_args *args);
 uint64_t core_send_until(struct core_driver *core, uint64_t session, uint64_t deadline_ns,
@@ -162,6 +164,17 @@ uint64_t core_prefetch(struct core_driver *core, uint64_t session, uint64_t unit
 uint64_t core_release(struct core_driver *core, uint64_t session, uint64_t unit);
 uint64_t core_release_tag(struct core_driver *core, uint64_t session, uint64_t unit, const char *tag,
                           const struct zd_fence *fences, uint32_t nfences);
+/* Held by a forward scope, claim or context. */
+uint64_t core_gather_in(struct core_driver *core, uint64_t session, uint64_t unit, uint64_t scope);
+/* `parent` 0: outermost. */
+uint64_t core_forward_begin(struct core_driver *core, uint64_t session, uint64_t group, uint64_t parent,
+                            const struct zd_fence *fences, uint32_t nfences);
+uint64_t core_forward_end(struct core_driver *core, uint64_t session, uint64_t scope, bool grad);
+/* claim_end, scope_abandon, context_end, forward_end without a gradient. */
+uint64_t core_scope_end(struct core_driver *core, uint64_t session, enum zd_request_kind kind, uint64_t scope,
+                        const struct zd_fence *fences, uint32_t nfences);
+uint64_t core_context_begin(struct core_driver *core, uint64_t session, const uint64_t *units,
+                            uint32_t nunits);
 uint64_t core_alloc(struct core_driver *core, uint64_t session, const char *job, uint32_t device,
                     uint64_t bytes);
 /* A request with one id: leave, unregister, abort_group, kill_session, end_job, reset (0). */

@@ -102,6 +102,40 @@ uint64_t core_release(struct core_driver *core, uint64_t session, uint64_t unit)
 	return core_release_tag(core, session, unit, CORE_TAG, NULL, 0);
 }
 
+uint64_t core_gather_in(struct core_driver *core, uint64_t session, uint64_t unit, uint64_t scope)
+{
+	struct zd_args args = {.kind = ZD_REQ_GATHER, .u.gather = {.unit = unit, .scope = scope}};
+	return core_send(core, session, &args);
+}
+
+uint64_t core_forward_begin(struct core_driver *core, uint64_t session, uint64_t group, uint64_t parent,
+                            const struct zd_fence *fences, uint32_t nfences)
+{
+	struct zd_args args = {.kind = ZD_REQ_FORWARD_BEGIN,
+	                       .u.forward_begin = {group, parent, {nfences, fences}}};
+	return core_send(core, session, &args);
+}
+
+uint64_t core_forward_end(struct core_driver *core, uint64_t session, uint64_t scope, bool grad)
+{
+	struct zd_args args = {.kind = ZD_REQ_FORWARD_END, .u.scope_end = {.scope = scope, .grad = grad}};
+	return core_send(core, session, &args);
+}
+
+uint64_t core_scope_end(struct core_driver *core, uint64_t session, enum zd_request_kind kind, uint64_t scope,
+                        const struct zd_fence *fences, uint32_t nfences)
+{
+	struct zd_args args = {.kind = kind, .u.scope_end = {scope, false, {nfences, fences}}};
+	return core_send(core, session, &args);
+}
+
+uint64_t core_context_begin(struct core_driver *core, uint64_t session, const uint64_t *units,
+                            uint32_t nunits)
+{
+	struct zd_args args = {.kind = ZD_REQ_CONTEXT_BEGIN, .u.context_begin = {nunits, units}};
+	return core_send(core, session, &args);
+}
+
 uint64_t core_alloc(struct core_driver *core, uint64_t session, const char *job, uint32_t device,
                     uint64_t bytes)
 {

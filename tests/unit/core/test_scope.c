@@ -1,0 +1,621 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Forward scopes and claims: gathering outside the plan, and who still needs what was gathered.
+ */
+#include "scope_rig.h"
+
+#include <stdio.h>
+
+/* ---- What holds ------------------------------------------------------------------------------------------------- */
+
+static void test_touched_in_forward_needed_in_backward(void **state)
+{
+	struct rig *rig = *state;
+	char tag[32];
+	uint64_t scope = begin(rig, 0);
+	(void)snprintf(tag, sizeof(tag), "@scope %llu", (unsigned long long)scope);
+	expect_row(rig, scope, tag, "OPEN", 0);
+	struct zd_location where = touch(rig, rig->a, scope)->u.gather.buffer;
+	expect_row(rig, scope, tag, "OPEN", 1);
+	forward_end(rig, scope, true);
+	(void)snprintf(tag, sizeof(tag), "@claim %llu", (unsigned long long)scope);
+	expect_row(rig, scope, tag, "CLAIMED", 1);
+	assert_int_equal(gathered_bytes(rig), UNIT_BYTES);
+	/* the backward finds it where it was: no second transfer */
+	uint32_t copies = core_count(rig->core, ZD_CMD_COPY);
+	assert_int_equal(touch(rig, rig->a, scope)->u.gather.buffer.offset, where.offset);
+	assert_int_equal(core_count(rig->core, ZD_CMD_COPY), copies);
+	const struct zd_reply *reply = end(rig, ZD_REQ_CLAIM_END, scope);
+	assert_int_equal(reply->u.scope.nended, 1);
+	assert_true(reply->u.scope.ended[0] == scope);
+	assert_int_equal(gathered_bytes(rig), 0);
+	assert_int_equal(nscopes(rig), 0);
+}
+
+static void test_forward_without_a_gradient_gives_back(void **state)
+{
+	struct rig *rig = *state;
+	uint64_t scope = begin(rig, 0);
+	touch(rig, rig->a, scope);
+	touch(rig, rig->b, scope);
+	assert_int_equal(gathered_bytes(rig), 2 * UNIT_BYTES);
+	forward_end(rig, scope, false);
+	assert_int_equal(gathered_bytes(rig), 0);
+	assert_int_equal(nscopes(rig), 0);
+}
+
+static void test_unit_is_held_once_however_often_it_is_touched(void **state)
+{
+	struct rig *rig = *state;
+	struct core_row buffer;
+	uint64_t scope = begin(rig, 0);
+	for (int i = 0; i < 5; i++)
+		touch(rig, rig->a, scope);
+	assert_int_equal(core_rows(rig->core, ZD_TABLE_BUFFERS, &buffer, 1), 1);
+	assert_int_equal(buffer.row.u.buffer.nholders, 1);
+	assert_int_equal(buffer.holders[0].uses, 1);
+	assert_int_equal(fallbacks(rig), 1);
+	forward_end(rig, scope, false);
+	assert_int_equal(gathered_bytes(rig), 0);
+}
+
+static void test_fallbacks_are_counted_apart(void **state)
+{
+	struct rig *rig = *state;
+	struct core_row devices[2];
+	uint64_t outer = begin(rig, 0);
+	touch(rig, rig->a, outer);
+	uint64_t inner = begin(rig, outer);
+	touch(rig, rig->a, inner);
+	touch(rig, rig->b, inner);
+	core_expect(rig->core, core_gather(rig->core, rig->session, rig->a), 0);
+	const uint64_t units[] = {rig->c};
+	uint64_t kept = context(rig, units, 1);
+	touch(rig, rig->c, kept);
+	assert_int_equal(fallbacks(rig), 3);
+	assert_int_equal(core_rows(rig->core, ZD_TABLE_DEVICES, devices, 2), 2);
+	assert_int_equal(devices[0].row.u.device.fallback_gathers, 3);
+	assert_int_equal(devices[0].row.u.device.gathers, 3); /* transfers, of a, b and c */
+	assert_int_equal(devices[1].row.u.device.fallback_gathers, 0);
+}
+
+static void test_tied_unit_of_a_planned_and_an_eager_frame(void **state)
+{
+	struct rig *rig = *state;
+	uint64_t scope = begin(rig, 0);
+	touch(rig, rig->a, scope);
+	core_expect(rig->core, core_gather(rig->core, rig->session, rig->a), 0);
+	/* the plan's release does not touch the eager frame's lease */
+	core_expect(rig->core, core_release(rig->core, rig->session, rig->a), 0);
+	assert_int_equal(gathered_bytes(rig), UNIT_BYTES);
+	core_expect(rig->core, core_release(rig->core, rig->session, rig->a), ZEROD_E_NOT_HELD);
+	touch(rig, rig->a, scope);
+	/* nor does the scope's end touch the plan's */
+	core_expect(rig->core, core_gather(rig->core, rig->session, rig->a), 0);
+	forward_end(rig, scope, true);
+	end(rig, ZD_REQ_CLAIM_END, scope);
+	assert_int_equal(gathered_bytes(rig), UNIT_BYTES);
+	core_expect(rig->core, core_release(rig->core, rig->session, rig->a), 0);
+	assert_int_equal(gathered_bytes(rig), 0);
+}
+
+static void test_two_forwards_before_one_backward(void **state)
+{
+	struct rig *rig = *state;
+	uint64_t first = begin(rig, 0);
+	touch(rig, rig->a, first);
+	touch(rig, rig->b, first);
+	forward_end(rig, first, true);
+	uint64_t second = begin(rig, 0);
+	touch(rig, rig->b, second);
+	touch(rig, rig->c, second);
+	forward_end(rig, second, true);
+	assert_int_equal(gathered_bytes(rig), 3 * UNIT_BYTES);
+	end(rig, ZD_REQ_CLAIM_END, first);
+	/* b is needed by the second one still */
+	assert_int_equal(gathered_bytes(rig), 2 * UNIT_BYTES);
+	touch(rig, rig->b, second);
+	end(rig, ZD_REQ_CLAIM_END, second);
+	assert_int_equal(gathered_bytes(rig), 0);
+}
+
+static void test_frozen_unit_is_claimed_like_any_other(void **state)
+{
+	struct rig *rig = *state;
+	uint64_t frozen = core_team_register(
+	        &rig->team, &(struct core_unit){.name = "embedding", .numel = 128, .frozen = true});
+	core_team_publish(&rig->team, frozen);
+	uint64_t scope = begin(rig, 0);
+	touch(rig, frozen, scope);
+	forward_end(rig, scope, true);
+	/* what flows through it to trained ones below needs it in backward */
+	touch(rig, frozen, scope);
+	assert_int_equal(gathered_bytes(rig), UNIT_BYTES);
+	end(rig, ZD_REQ_CLAIM_END, scope);
+	assert_int_equal(gathered_bytes(rig), 0);
+}
+
+static void test_fallback_beside_set_persistent(void **state)
+{
+	struct rig *rig = *state;
+	uint64_t scope = begin(rig, 0);
+	uint64_t offset = touch(rig, rig->a, scope)->u.gather.buffer.offset;
+	core_expect(rig->core, core_set_persistent(rig->core, rig->session, rig->a, true), 0);
+	forward_end(rig, scope, false);
+	assert_int_equal(gathered_bytes(rig), UNIT_BYTES);
+	scope = begin(rig, 0);
+	assert_int_equal(touch(rig, rig->a, scope)->u.gather.buffer.offset, offset);
+	core_expect(rig->core, core_set_persistent(rig->core, rig->session, rig->a, false), 0);
+	assert_int_equal(gathered_bytes(rig), UNIT_BYTES); /* the scope's now */
+	forward_end(rig, scope, false);
+	assert_int_equal(gathered_bytes(rig), 0);
+}
+
+/* ---- Nesting, abandoning ------------------------------------------------------------------------------------------ */
+
+static void test_nested_scopes_end_one_by_one(void **state)
+{
+	struct rig *rig = *state;
+	char text[64];
+	uint64_t outer = begin(rig, 0);
+	touch(rig, rig->a, outer);
+	uint64_t inner = begin(rig, outer);
+	struct core_row row;
+	core_row(rig->core, ZD_TABLE_SCOPES, inner, &row);
+	assert_true(row.row.u.scope.parent == outer);
+	touch(rig, rig->a, inner);
+	(void)snprintf(text, sizeof(text), "scope %llu is open inside scope %llu", (unsigned long long)inner,
+	               (unsigned long long)outer);
+	core_expect_error(rig->core, core_forward_end(rig->core, rig->session, outer, true), ZEROD_E_STATE,
+	                  text);
+	forward_end(rig, inner, true);
+	forward_end(rig, outer, false); /* a claim inside it stays */
+	assert_int_equal(gathered_bytes(rig), UNIT_BYTES);
+	end(rig, ZD_REQ_CLAIM_END, inner);
+	assert_int_equal(gathered_bytes(rig), 0);
+}
+
+static void test_abandoned_forward_is_dropped_with_what_is_open_inside(void **state)
+{
+	struct rig *rig = *state;
+	uint64_t before = begin(rig, 0);
+	touch(rig, rig->a, before);
+	forward_end(rig, before, true);
+	uint64_t outer = begin(rig, 0);
+	touch(rig, rig->a, outer);
+	uint64_t ended = begin(rig, outer);
+	touch(rig, rig->b, ended);
+	forward_end(rig, ended, true);
+	uint64_t inner = begin(rig, outer);
+	uint64_t innermost = begin(rig, inner);
+	touch(rig, rig->c, innermost);
+	const struct zd_reply *reply = end(rig, ZD_REQ_SCOPE_ABANDON, outer);
+	assert_int_equal(reply->u.scope.nended, 3);
+	assert_true(reply->u.scope.ended[0] == outer && reply->u.scope.ended[1] == inner &&
+	            reply->u.scope.ended[2] == innermost);
+	/* the claims of forwards that ended stay, inside it too */
+	assert_int_equal(nscopes(rig), 2);
+	assert_int_equal(gathered_bytes(rig), 2 * UNIT_BYTES);
+	end(rig, ZD_REQ_SCOPE_ABANDON, ended);
+	end(rig, ZD_REQ_CLAIM_END, before);
+	assert_int_equal(gathered_bytes(rig), 0);
+}
+
+static void test_abandoned_forward_is_swept_by_the_next_outermost_one(void **state)
+{
+	struct rig *rig = *state;
+	uint64_t left = begin(rig, 0);
+	touch(rig, rig->a, left);
+	uint64_t inside = begin(rig, left);
+	touch(rig, rig->b, inside);
+	const uint64_t units[] = {rig->c};
+	uint64_t kept = context(rig, units, 1);
+	/* a nested forward sweeps nothing */
+	uint64_t nested = begin(rig, left);
+	assert_int_equal(nscopes(rig), 4);
+	const struct zd_reply *reply = core_expect(
+	        rig->core, core_forward_begin(rig->core, rig->session, rig->team.group, 0, NULL, 0), 0);
+	uint64_t next = reply->u.scope.scope;
+	assert_int_equal(reply->u.scope.nended, 3);
+	assert_true(reply->u.scope.ended[0] == left && reply->u.scope.ended[1] == inside &&
+	            reply->u.scope.ended[2] == nested);
+	assert_int_equal(gathered_bytes(rig), UNIT_BYTES); /* the context's */
+	expect_end_fails(rig, ZD_REQ_CLAIM_END, left, ZEROD_E_NOT_FOUND, "or it has ended");
+	core_expect_error(rig->core, core_gather_in(rig->core, rig->session, rig->a, inside),
+	                  ZEROD_E_NOT_FOUND, "or it has ended");
+	end(rig, ZD_REQ_CONTEXT_END, kept);
+	forward_end(rig, next, false);
+	assert_int_equal(nscopes(rig), 0);
+}
+
+static void test_nothing_is_swept_while_a_claim_is_outstanding(void **state)
+{
+	struct rig *rig = *state;
+	uint64_t claim = begin(rig, 0);
+	forward_end(rig, claim, true);
+	uint64_t left = begin(rig, 0);
+	touch(rig, rig->a, left);
+	uint64_t next = begin(rig, 0);
+	assert_int_equal(nscopes(rig), 3);
+	assert_int_equal(gathered_bytes(rig), UNIT_BYTES);
+	forward_end(rig, next, false);
+	end(rig, ZD_REQ_CLAIM_END, claim);
+	assert_int_equal(gathered_bytes(rig), UNIT_BYTES);
+	forward_end(rig, begin(rig, 0), false); /* the next chance */
+	assert_int_equal(gathered_bytes(rig), 0);
+	assert_int_equal(nscopes(rig), 0);
+}
+
+static void test_scopes_of_another_rank_are_not_swept(void **state)
+{
+	struct rig *rig = *state;
+	uint64_t mine = begin(rig, 0);
+	touch(rig, rig->a, mine);
+	uint64_t request = core_forward_begin(rig->core, rig->team.session[1], rig->team.group, 0, NULL, 0);
+	assert_int_equal(core_expect(rig->core, request, 0)->u.scope.nended, 0);
+	assert_int_equal(gathered_bytes(rig), UNIT_BYTES);
+	forward_end(rig, mine, false);
+}
+
+/* ---- Streams ------------------------------------------------------------------------------------------------------- */
+
+/* Bytes fall at once, blocks are free when the streams have passed, one watch for all units. */
+static void expect_fenced(struct rig *rig, uint64_t request, uint64_t value)
+{
+	uint32_t watches = core_count(rig->core, ZD_CMD_WATCH);
+	core_expect(rig->core, request, 0);
+	assert_int_equal(watches, 1);
+	assert_int_equal(gathered_bytes(rig), 0);
+	assert_int_equal(core_quarantine(rig->core, 0), 2 * UNIT_BYTES);
+	core_pass(rig->core, rig->session, 3, value);
+	assert_int_equal(core_quarantine(rig->core, 0), 0);
+}
+
+static void test_claim_ends_behind_its_streams(void **state)
+{
+	struct rig *rig = *state;
+	const struct zd_fence fence = {3, 7};
+	uint64_t scope = begin(rig, 0);
+	touch(rig, rig->a, scope);
+	touch(rig, rig->b, scope);
+	forward_end(rig, scope, true);
+	expect_fenced(rig, core_scope_end(rig->core, rig->session, ZD_REQ_CLAIM_END, scope, &fence, 1), 7);
+}
+
+static void test_sweep_ends_behind_the_streams_of_the_next_forward(void **state)
+{
+	struct rig *rig = *state;
+	const struct zd_fence fence = {3, 7};
+	uint64_t scope = begin(rig, 0);
+	touch(rig, rig->a, scope);
+	touch(rig, rig->b, begin(rig, scope));
+	expect_fenced(rig, core_forward_begin(rig->core, rig->session, rig->team.group, 0, &fence, 1), 7);
+}
+
+static void test_watched_buffer_of_two_scopes_outlives_both(void **state)
+{
+	struct rig *rig = *state;
+	const struct zd_fence slow = {3, 7}, slower = {4, 2};
+	uint64_t outer = begin(rig, 0), inner = begin(rig, outer);
+	touch(rig, rig->a, outer);
+	touch(rig, rig->a, inner);
+	forward_end(rig, inner, true);
+	forward_end(rig, outer, true);
+	core_expect(rig->core, core_scope_end(rig->core, rig->session, ZD_REQ_CLAIM_END, outer, &slower, 1),
+	            0);
+	assert_int_equal(gathered_bytes(rig), UNIT_BYTES);
+	core_expect(rig->core, core_scope_end(rig->core, rig->session, ZD_REQ_CLAIM_END, inner, &slow, 1), 0);
+	assert_int_equal(gathered_bytes(rig), 0);
+	core_pass(rig->core, rig->session, 3, 7);
+	assert_int_equal(core_quarantine(rig->core, 0), UNIT_BYTES);
+	core_pass(rig->core, rig->session, 4, 2);
+	assert_int_equal(core_quarantine(rig->core, 0), 0);
+}
+
+static void test_session_dies_with_a_watch_under_way(void **state)
+{
+	struct rig *rig = *state;
+	const struct zd_fence fence = {3, 7};
+	uint64_t scope = begin(rig, 0);
+	touch(rig, rig->a, scope);
+	core_expect(rig->core,
+	            core_scope_end(rig->core, rig->session, ZD_REQ_SCOPE_ABANDON, scope, &fence, 1), 0);
+	touch(rig, rig->b, begin(rig, 0));
+	core_close(rig->core, rig->session);
+	assert_int_equal(gathered_bytes(rig), 0);
+	assert_int_equal(nscopes(rig), 0);
+}
+
+/* ---- Ends sent right behind gathers ----------------------------------------------------------------------------------- */
+
+/* A gather in the scope that waits for the first version. */
+static uint64_t send_waiting_gather(struct rig *rig, uint64_t scope, uint64_t *unit)
+{
+	const struct core_unit late = {.name = "late", .numel = 128};
+	uint64_t request = core_register(rig->core, rig->session, rig->team.group, &late);
+	*unit = core_expect(rig->core, request, 0)->u.unit_register.unit;
+	request = core_gather_in(rig->core, rig->session, *unit, scope);
+	core_expect_waits(rig->core, request, "publish version 1 of unit 'late'");
+	return request;
+}
+
+static void register_on_rank_1(struct rig *rig, uint64_t unit)
+{
+	const struct core_unit late = {.name = "late", .numel = 128};
+	core_expect(rig->core, core_register(rig->core, rig->team.session[1], rig->team.group, &late), 0);
+	core_team_publish(&rig->team, unit);
+}
+
+static void test_forward_end_waits_for_its_gathers(void **state)
+{
+	struct rig *rig = *state;
+	uint64_t unit, scope = begin(rig, 0);
+	uint64_t gather = send_waiting_gather(rig, scope, &unit);
+	uint64_t forward = core_forward_end(rig->core, rig->session, scope, true);
+	uint64_t claim = core_scope_end(rig->core, rig->session, ZD_REQ_CLAIM_END, scope, NULL, 0);
+	core_expect_waits(rig->core, forward, "its own gather of unit 'late'");
+	/* in the order sent, a claim that is none yet is an error */
+	core_expect_error(rig->core, claim, ZEROD_E_STATE, "has not ended on rank 0");
+	register_on_rank_1(rig, unit);
+	core_team_check(&rig->team, core_expect(rig->core, gather, 0), 1);
+	core_expect(rig->core, forward, 0);
+	assert_int_equal(gathered_bytes(rig), UNIT_BYTES);
+	end(rig, ZD_REQ_CLAIM_END, scope);
+}
+
+static void test_forward_end_does_not_wait_for_a_gather_behind_it(void **state)
+{
+	struct rig *rig = *state;
+	uint64_t first, scope = begin(rig, 0);
+	uint64_t gather = send_waiting_gather(rig, scope, &first);
+	uint64_t forward = core_forward_end(rig->core, rig->session, scope, false);
+	uint64_t behind = core_gather_in(rig->core, rig->session, first, scope);
+	register_on_rank_1(rig, first);
+	core_expect(rig->core, gather, 0);
+	core_expect(rig->core, forward, 0);
+	core_expect_error(rig->core, behind, ZEROD_E_NOT_FOUND, "ended before unit 'late' came");
+	assert_int_equal(gathered_bytes(rig), 0);
+}
+
+static void test_abandoning_ends_gathers_that_wait(void **state)
+{
+	struct rig *rig = *state;
+	uint64_t unit, scope = begin(rig, 0);
+	uint64_t gather = send_waiting_gather(rig, scope, &unit);
+	uint64_t forward = core_forward_end(rig->core, rig->session, scope, true);
+	end(rig, ZD_REQ_SCOPE_ABANDON, scope);
+	core_expect_error(rig->core, gather, ZEROD_E_NOT_FOUND, "ended before unit 'late' came");
+	core_expect_error(rig->core, forward, ZEROD_E_NOT_FOUND, "has ended");
+	core_expect(rig->core, core_simple(rig->core, rig->session, ZD_REQ_UNIT_UNREGISTER, unit), 0);
+}
+
+static void test_fallback_gathers_obey_the_budget(void **state)
+{
+	const struct core_options options = {.gather_budget_bytes = 2 * UNIT_BYTES};
+	assert_int_equal(teardown(state), 0);
+	struct rig *rig = *state = rig_new(&options);
+	uint64_t claim = begin(rig, 0);
+	touch(rig, rig->a, claim);
+	touch(rig, rig->b, claim);
+	forward_end(rig, claim, true);
+	uint64_t scope = begin(rig, 0);
+	uint64_t request = core_gather_in(rig->core, rig->session, rig->c, scope);
+	core_expect_waits(rig->core, request, "gather budget");
+	end(rig, ZD_REQ_CLAIM_END, claim);
+	core_team_check(&rig->team, core_expect(rig->core, request, 0), 1);
+	assert_int_equal(core_usage(rig->core).peak_gathered_bytes, 2 * UNIT_BYTES);
+}
+
+/* ---- Ends of ranks and groups --------------------------------------------------------------------------------------- */
+
+static void test_scopes_go_with_their_rank(void **state)
+{
+	struct rig *rig = *state;
+	uint64_t scope = begin(rig, 0);
+	touch(rig, rig->a, scope);
+	uint64_t claim = begin(rig, scope);
+	touch(rig, rig->b, claim);
+	forward_end(rig, claim, true);
+	const uint64_t units[] = {rig->c};
+	(void)context(rig, units, 1);
+	core_expect(rig->core, core_simple(rig->core, rig->session, ZD_REQ_GROUP_LEAVE, rig->team.group), 0);
+	assert_int_equal(nscopes(rig), 0);
+	assert_int_equal(gathered_bytes(rig), 0);
+	expect_end_fails(rig, ZD_REQ_CLAIM_END, claim, ZEROD_E_NOT_FOUND, "no scope, claim or context");
+}
+
+static void test_survivor_of_a_failed_group_ends_its_claims(void **state)
+{
+	struct rig *rig = *state;
+	uint64_t scope = begin(rig, 0);
+	touch(rig, rig->a, scope);
+	core_close(rig->core, rig->team.session[1]);
+	assert_int_equal(gathered_bytes(rig), UNIT_BYTES);
+	forward_end(rig, scope, true);
+	core_expect_error(rig->core, core_forward_begin(rig->core, rig->session, rig->team.group, 0, NULL, 0),
+	                  ZEROD_E_PEER_LOST, "rank 1");
+	core_expect(rig->core, core_gather_in(rig->core, rig->session, rig->b, scope), ZEROD_E_PEER_LOST);
+	end(rig, ZD_REQ_CLAIM_END, scope);
+	assert_int_equal(gathered_bytes(rig), 0);
+}
+
+static void test_a_claim_keeps_its_unit_registered_and_unpublished(void **state)
+{
+	struct rig *rig = *state;
+	char text[32];
+	uint64_t scope = begin(rig, 0);
+	touch(rig, rig->a, scope);
+	forward_end(rig, scope, true);
+	(void)snprintf(text, sizeof(text), "'@claim %llu'", (unsigned long long)scope);
+	core_expect_error(rig->core, core_simple(rig->core, rig->session, ZD_REQ_UNIT_UNREGISTER, rig->a),
+	                  ZEROD_E_BUSY, text);
+	core_expect(rig->core, core_update(rig->core, rig->session, rig->a), 0);
+	core_expect_error(rig->core, core_publish(rig->core, rig->session, rig->a), ZEROD_E_BUSY, text);
+	end(rig, ZD_REQ_CLAIM_END, scope);
+	core_expect(rig->core, core_publish(rig->core, rig->session, rig->a), 0);
+}
+
+/* ---- Bad input -------------------------------------------------------------------------------------------------------- */
+
+static void test_ends_out_of_turn(void **state)
+{
+	struct rig *rig = *state;
+	uint64_t scope = begin(rig, 0);
+	touch(rig, rig->a, scope);
+	expect_end_fails(rig, ZD_REQ_CLAIM_END, scope, ZEROD_E_STATE, "has not ended on rank 0");
+	expect_end_fails(rig, ZD_REQ_CONTEXT_END, scope, ZEROD_E_INVALID, "is a forward scope");
+	forward_end(rig, scope, true);
+	core_expect_error(rig->core, core_forward_end(rig->core, rig->session, scope, false), ZEROD_E_STATE,
+	                  "it is a claim");
+	core_expect_error(rig->core,
+	                  core_forward_begin(rig->core, rig->session, rig->team.group, scope, NULL, 0),
+	                  ZEROD_E_STATE, "has ended on rank 0");
+	assert_int_equal(gathered_bytes(rig), UNIT_BYTES);
+	end(rig, ZD_REQ_CLAIM_END, scope);
+	expect_end_fails(rig, ZD_REQ_CLAIM_END, scope, ZEROD_E_NOT_FOUND, "or it has ended");
+	expect_end_fails(rig, ZD_REQ_SCOPE_ABANDON, scope, ZEROD_E_NOT_FOUND, "or it has ended");
+	expect_end_fails(rig, ZD_REQ_FORWARD_END, scope, ZEROD_E_NOT_FOUND, "or it has ended");
+}
+
+static void test_unknown_scopes(void **state)
+{
+	struct rig *rig = *state;
+	uint64_t theirs =
+	        core_expect(rig->core,
+	                    core_forward_begin(rig->core, rig->team.session[1], rig->team.group, 0, NULL, 0),
+	                    0)
+	                ->u.scope.scope;
+	const uint64_t ids[] = {theirs, 123456789};
+	for (size_t i = 0; i < 2; i++) {
+		for (int kind = ZD_REQ_FORWARD_END; kind <= ZD_REQ_SCOPE_ABANDON; kind++)
+			expect_end_fails(rig, (enum zd_request_kind)kind, ids[i], ZEROD_E_NOT_FOUND,
+			                 "this session has no scope");
+		core_expect(rig->core, core_gather_in(rig->core, rig->session, rig->a, ids[i]),
+		            ZEROD_E_NOT_FOUND);
+		core_expect(rig->core,
+		            core_forward_begin(rig->core, rig->session, rig->team.group, ids[i], NULL, 0),
+		            ZEROD_E_NOT_FOUND);
+	}
+	core_expect(rig->core, core_forward_begin(rig->core, rig->session, 123456789, 0, NULL, 0),
+	            ZEROD_E_NOT_FOUND);
+	assert_int_equal(nscopes(rig), 1);
+	assert_int_equal(gathered_bytes(rig), 0);
+}
+
+static void test_bad_gathers_in_a_scope(void **state)
+{
+	struct rig *rig = *state;
+	uint64_t scope = begin(rig, 0);
+	struct zd_args args = {.kind = ZD_REQ_GATHER};
+	args.u.gather.unit = rig->a;
+	args.u.gather.scope = scope;
+	args.u.gather.tag = CORE_TAG;
+	core_expect_error(rig->core, core_send(rig->core, rig->session, &args), ZEROD_E_INVALID, "no tag");
+	args.u.gather.tag = "";
+	args.u.gather.uses = 2;
+	core_expect_error(rig->core, core_send(rig->core, rig->session, &args), ZEROD_E_INVALID, "uses");
+	args.u.gather.uses = 1;
+	args.u.gather.prefetch = true;
+	core_expect_error(rig->core, core_send(rig->core, rig->session, &args), ZEROD_E_INVALID, "prefetch");
+	assert_int_equal(gathered_bytes(rig), 0);
+}
+
+static void test_tags_of_scopes_cannot_be_named(void **state)
+{
+	struct rig *rig = *state;
+	char tag[32];
+	uint64_t scope = begin(rig, 0);
+	touch(rig, rig->a, scope);
+	(void)snprintf(tag, sizeof(tag), "@scope %llu", (unsigned long long)scope);
+	core_expect_error(rig->core, core_release_tag(rig->core, rig->session, rig->a, tag, NULL, 0),
+	                  ZEROD_E_INVALID, "the daemon's");
+	core_expect_error(rig->core, core_gather_tag(rig->core, rig->session, rig->a, tag, 1),
+	                  ZEROD_E_INVALID, "the daemon's");
+	assert_int_equal(gathered_bytes(rig), UNIT_BYTES);
+	forward_end(rig, scope, false);
+}
+
+static void test_scopes_of_another_group(void **state)
+{
+	struct rig *rig = *state;
+	struct core_join alone = {.group = "alone", .world_size = 1};
+	uint64_t group =
+	        core_expect(rig->core, core_join(rig->core, rig->session, &alone), 0)->u.group_join.group;
+	uint64_t scope = core_expect(rig->core,
+	                             core_forward_begin(rig->core, rig->session, group, 0, NULL, 0), 0)
+	                         ->u.scope.scope;
+	core_expect_error(rig->core, core_gather_in(rig->core, rig->session, rig->a, scope), ZEROD_E_INVALID,
+	                  "is of group 'alone', unit 'a' of 'world'");
+	core_expect_error(rig->core,
+	                  core_forward_begin(rig->core, rig->session, rig->team.group, scope, NULL, 0),
+	                  ZEROD_E_INVALID, "is of group 'alone', not of 'world'");
+	assert_int_equal(nscopes(rig), 1);
+}
+
+static void test_bad_fences_change_nothing(void **state)
+{
+	struct rig *rig = *state;
+	const struct zd_fence bad = {ZD_TIMELINES, 1};
+	uint64_t scope = begin(rig, 0);
+	touch(rig, rig->a, scope);
+	core_expect(rig->core, core_scope_end(rig->core, rig->session, ZD_REQ_SCOPE_ABANDON, scope, &bad, 1),
+	            ZEROD_E_INVALID);
+	core_expect(rig->core, core_forward_begin(rig->core, rig->session, rig->team.group, 0, &bad, 1),
+	            ZEROD_E_INVALID);
+	assert_int_equal(nscopes(rig), 1);
+	assert_int_equal(gathered_bytes(rig), UNIT_BYTES);
+}
+
+static void test_too_many_scopes(void **state)
+{
+	struct rig *rig = *state;
+	uint64_t outer = begin(rig, 0);
+	for (uint32_t i = 1; i < ZD_MAX_SCOPES; i++)
+		(void)begin(rig, outer);
+	core_expect_error(rig->core,
+	                  core_forward_begin(rig->core, rig->session, rig->team.group, outer, NULL, 0),
+	                  ZEROD_E_LIMIT, "1024 scopes");
+	(void)begin(rig, 0); /* which sweeps them */
+	assert_int_equal(nscopes(rig), 1);
+}
+
+#define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+	        TEST(test_touched_in_forward_needed_in_backward),
+	        TEST(test_forward_without_a_gradient_gives_back),
+	        TEST(test_unit_is_held_once_however_often_it_is_touched),
+	        TEST(test_fallbacks_are_counted_apart),
+	        TEST(test_tied_unit_of_a_planned_and_an_eager_frame),
+	        TEST(test_two_forwards_before_one_backward),
+	        TEST(test_frozen_unit_is_claimed_like_any_other),
+	        TEST(test_fallback_beside_set_persistent),
+	        TEST(test_nested_scopes_end_one_by_one),
+	        TEST(test_abandoned_forward_is_dropped_with_what_is_open_inside),
+	        TEST(test_abandoned_forward_is_swept_by_the_next_outermost_one),
+	        TEST(test_nothing_is_swept_while_a_claim_is_outstanding),
+	        TEST(test_scopes_of_another_rank_are_not_swept),
+	        TEST(test_claim_ends_behind_its_streams),
+	        TEST(test_sweep_ends_behind_the_streams_of_the_next_forward),
+	        TEST(test_watched_buffer_of_two_scopes_outlives_both),
+	        TEST(test_session_dies_with_a_watch_under_way),
+	        TEST(test_forward_end_waits_for_its_gathers),
+	        TEST(test_forward_end_does_not_wait_for_a_gather_behind_it),
+	        TEST(test_abandoning_ends_gathers_that_wait),
+	        TEST(test_fallback_gathers_obey_the_budget),
+	        TEST(test_scopes_go_with_their_rank),
+	        TEST(test_survivor_of_a_failed_group_ends_its_claims),
+	        TEST(test_a_claim_keeps_its_unit_registered_and_unpublished),
+	        TEST(test_ends_out_of_turn),
+	        TEST(test_unknown_scopes),
+	        TEST(test_bad_gathers_in_a_scope),
+	        TEST(test_tags_of_scopes_cannot_be_named),
+	        TEST(test_scopes_of_another_group),
+	        TEST(test_bad_fences_change_nothing),
+	        TEST(test_too_many_scopes),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}

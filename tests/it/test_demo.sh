@@ -70,6 +70,16 @@ result $? "hello_gather gathers on both ranks"
 [ $? -eq 25 ] && grep -q 'CONNECT' "$dir/out"
 result $? "without a daemon charlm says so"
 
+printf x >"$dir/one byte"
+"$bin/charlm" --socket "$socket" --steps 1 --text "$dir/one byte" >"$dir/out" 2>&1
+[ $? -eq 2 ] && grep -q 'one byte: too short to train on, 1 of at least' "$dir/out"
+result $? "a text that is too short is named"
+
+# One byte, over and over, is learnt before the first step: losses are 0.
+printf '%500s' '' >"$dir/blanks"
+"$bin/charlm" --socket "$socket" --steps 2 --batch 2 --compare --text "$dir/blanks" >"$dir/out" 2>&1
+result $? "losses of 0 are equal"
+
 # A rank is killed in the middle of the training.
 "$bin/charlm" --socket "$socket" --steps 100000 --batch 1 --ranks 2 >"$dir/out" 2>"$dir/err" &
 charlm=$!
@@ -96,6 +106,11 @@ status=$?
 cat "$dir/out"
 [ $status -eq 0 ] && grep -q 'bit for bit: yes' "$dir/out" && [ -z "$(ls -A "$TMPDIR")" ]
 result $? "the demo's script runs and leaves nothing behind"
+
+long=$dir/$(printf '%0100d' 0) # too long for a socket's path
+mkdir "$long"
+TMPDIR=$long client/examples/demo.sh "$BUILD" --steps 2 --batch 2 >"$dir/out" 2>&1 && [ -z "$(ls -A "$long")" ]
+result $? "the demo's script runs where TMPDIR is long"
 
 client/examples/demo.sh "$BUILD" --steps 100000 --batch 1 >"$dir/out" 2>&1 &
 demo=$!

@@ -196,7 +196,7 @@ static void print_comparison(const struct charlm_summary *s)
 	printf("  same sums, unsharded   bit for bit: %s (%" PRIu64 " losses%s, %zu parameters%s)\n",
 	       same ? "yes" : "NO", (uint64_t)plan->steps * plan->ranks * plan->accum,
 	       s->same_losses ? "" : " DIFFER", plan->model->numel, s->same_params ? "" : " DIFFER");
-	printf("  plain full batch       largest relative difference of a loss %.1e, %s %.0e\n",
+	printf("  plain full batch       losses differ by at most %.1e, %s %.0e of them\n",
 	       s->full_batch_difference,
 	       s->full_batch_difference <= CHARLM_FULL_BATCH_LIMIT ? "within" : "BEYOND",
 	       CHARLM_FULL_BATCH_LIMIT);
@@ -224,7 +224,8 @@ void charlm_summary_print(const struct charlm_summary *s, bool json)
 	if (!s->sharded)
 		return;
 	printf("  gathers                %" PRIu64 "\n", s->gathers);
-	printf("  peak of a device       %.2f MiB, %.0f %% of the %.2f MiB (parameters, gradients, Adam) of "
-	       "an unsharded process\n",
-	       mib(s->peak_bytes), 100.0 * (double)s->peak_bytes / (double)unsharded, mib(unsharded));
+	printf("  unsharded process      %.2f MiB of parameters, gradients, Adam's moments\n",
+	       mib(unsharded));
+	printf("  peak of a device       %.2f MiB, %.0f %% of it\n", mib(s->peak_bytes),
+	       100.0 * (double)s->peak_bytes / (double)unsharded);
 }

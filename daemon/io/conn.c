@@ -366,6 +366,9 @@ static void receive(struct zd_conn *conn)
 		conn->ops->packet(conn->arg, inbox, nbytes);
 	} else if (rc == ZEROD_E_LIMIT) {
 		zd_conn_refuse(conn, &err);
+	} else if (rc == ZEROD_E_DISCONNECTED) {
+		(void)zd_err_set(&err, rc, "the client closed the connection");
+		zd_conn_end(conn, &err);
 	} else if (rc < 0) {
 		zd_conn_end(conn, &err);
 	}
@@ -374,16 +377,18 @@ static void receive(struct zd_conn *conn)
 static void on_ready(uv_poll_t *handle, int status, int events)
 {
 	struct zd_conn *conn = handle->data;
-	struct zd_err err;
 
-	if (status < 0) {
-		(void)zd_loop_error(&err, status, "waiting for the client's socket");
-		zd_conn_end(conn, &err);
-	} else if (events & UV_WRITABLE) {
-		send_backlog(conn);
-	} else {
+	(void)events;
+	/* The client closed with packets of ours unread, and libuv waits no more. What it sent before that comes first;
+	 * reading and sending tell its end. */
+	if (status < 0)
+		conn->polled = 0;
+	if (STAILQ_EMPTY(&conn->backlog))
 		receive(conn);
-	}
+	else
+		send_backlog(conn);
+	if (conn->state == OPEN)
+		update_poll(conn);
 	zd_conns_flush(conn->conns);
 }
 

@@ -428,6 +428,25 @@ static void test_peer_closes(void **state)
 	assert_int_equal(scene->why.status, ZEROD_E_DISCONNECTED);
 }
 
+/* A client that ends with replies unread resets the socket; its last packets count all the same. */
+static void test_peer_closes_with_packets_unread(void **state)
+{
+	struct scene *scene = *state;
+
+	send_reply(scene, 1, 10);
+	zd_conns_flush(&scene->conns);
+	assert_int_equal(send(scene->peer, "hello", 5, 0), 5);
+	assert_int_equal(send(scene->peer, "good-bye", 8, 0), 8);
+	(void)close(scene->peer);
+	scene->peer = -1;
+	pump(scene);
+	assert_null(scene->conn);
+	assert_int_equal(scene->packets, 2);
+	assert_int_equal(scene->last_bytes, 8);
+	assert_int_equal(scene->why.status, ZEROD_E_DISCONNECTED);
+	assert_string_equal(scene->why.text, "the client closed the connection");
+}
+
 static void test_end_is_not_at_once(void **state)
 {
 	struct scene *scene = *state;
@@ -543,6 +562,7 @@ int main(void)
 	        TEST(test_client_sends_descriptors),
 	        TEST(test_oversize_packet),
 	        TEST(test_peer_closes),
+	        TEST(test_peer_closes_with_packets_unread),
 	        TEST(test_end_is_not_at_once),
 	        TEST(test_process_ends),
 	        TEST(test_groups),

@@ -14,6 +14,7 @@
 #include <sys/queue.h>
 #include <time.h>
 
+#include "base/mem.h"
 #include "contract_internal.h"
 #include "tests/support/daemon_fixture.h"
 
@@ -111,9 +112,8 @@ static void *task_main(void *arg)
 
 struct contract_task *contract_start(struct contract_rank *rank, contract_fn *fn, void *arg)
 {
-	struct contract_task *task = calloc(1, sizeof(*task));
+	struct contract_task *task = zd_calloc(1, sizeof(*task));
 
-	assert_non_null(task);
 	task->rank = rank;
 	task->fn = fn;
 	task->arg = arg;
@@ -122,32 +122,26 @@ struct contract_task *contract_start(struct contract_rank *rank, contract_fn *fn
 	return task;
 }
 
-/* The words of its failure, "" without one. */
-static void end_task(struct contract_task *task, char words[2 * CONTRACT_TEXT])
-{
-	(void)pthread_join(task->thread, NULL);
-	memcpy(words, task->failure, sizeof(task->failure));
-	LIST_REMOVE(task, link);
-	free(task);
-}
-
 void contract_finish(struct contract_task *task)
 {
 	uint32_t rank = task->rank->number;
 	char words[2 * CONTRACT_TEXT];
 
-	end_task(task, words);
+	(void)pthread_join(task->thread, NULL);
+	memcpy(words, task->failure, sizeof(words));
+	LIST_REMOVE(task, link);
+	free(task);
 	if (words[0])
 		fail_msg("rank %u, %s", rank, words);
 }
 
 void contract_run(struct contract *c, contract_fn *fn, void *arg)
 {
-	struct contract_task *tasks[CONTRACT_RANKS];
+	struct contract_task *tasks[CONTRACT_RANKS] = {NULL};
 
 	for (uint32_t i = 0; i < c->world_size; i++)
 		tasks[i] = contract_start(&c->ranks[i], fn, arg);
-	for (uint32_t i = 0; i < c->world_size; i++)
+	for (uint32_t i = 0; i < CONTRACT_RANKS && tasks[i]; i++)
 		contract_finish(tasks[i]);
 }
 
@@ -249,14 +243,18 @@ void contract_close(struct contract *c)
 int contract_teardown(void **state)
 {
 	struct contract *c = &scene.contract;
-	char words[2 * CONTRACT_TEXT];
+	struct contract_task *task, *next;
 
 	(void)state;
 	if (!scene.open)
 		return 0;
 	contract_gates_open();
-	while (!LIST_EMPTY(&scene.tasks))
-		end_task(LIST_FIRST(&scene.tasks), words);
+	for (task = LIST_FIRST(&scene.tasks); task; task = next) {
+		next = LIST_NEXT(task, link);
+		(void)pthread_join(task->thread, NULL);
+		free(task);
+	}
+	LIST_INIT(&scene.tasks);
 	leave_all(c);
 	zerod_close(c->observer);
 	scene.open = false;

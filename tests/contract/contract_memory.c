@@ -9,6 +9,7 @@
 #include <string.h>
 #include <sys/queue.h>
 
+#include "base/mem.h"
 #include "contract_internal.h"
 
 /* ---- Streams ------------------------------------------------------------------------------------------------- */
@@ -24,9 +25,8 @@ static LIST_HEAD(, owned_stream) streams = LIST_HEAD_INITIALIZER(streams);
 
 zerod_stream *contract_stream(struct contract_rank *rank)
 {
-	struct owned_stream *owned = calloc(1, sizeof(*owned));
+	struct owned_stream *owned = zd_calloc(1, sizeof(*owned));
 
-	CHECK(owned != NULL);
 	OK(rank->client, zerod_host_stream_create(rank->client, &owned->stream));
 	owned->rank = rank;
 	pthread_mutex_lock(&lock);
@@ -77,9 +77,8 @@ static void pass_gate(void *arg)
 
 struct contract_gate *contract_block(struct contract_rank *rank, zerod_stream *stream)
 {
-	struct contract_gate *gate = calloc(1, sizeof(*gate));
+	struct contract_gate *gate = zd_calloc(1, sizeof(*gate));
 
-	CHECK(gate != NULL);
 	pthread_mutex_init(&gate->lock, NULL);
 	pthread_cond_init(&gate->opened, NULL);
 	pthread_mutex_lock(&lock);
@@ -127,9 +126,8 @@ static void run_copy(void *arg)
 /* Kept until the end of the test: a stream that takes no more work may drop it unseen. */
 static struct copy *new_copy(void *to, size_t bytes, size_t kept_bytes)
 {
-	struct copy *copy = malloc(sizeof(*copy) + kept_bytes);
+	struct copy *copy = zd_calloc(1, sizeof(*copy) + kept_bytes);
 
-	CHECK(copy != NULL);
 	copy->to = to;
 	copy->bytes = bytes;
 	pthread_mutex_lock(&lock);
@@ -232,8 +230,7 @@ void contract_write_shard(struct contract_rank *rank, struct contract_unit *unit
 	OK(rank->client, zerod_unit_shard(unit->at[rank->number], &shard));
 	bytes = shard.true_numel * unit->element_bytes;
 	first = shard.offset_numel * unit->element_bytes;
-	content = malloc(bytes + 1);
-	CHECK(content != NULL);
+	content = zd_calloc(1, bytes + 1);
 	for (uint64_t i = 0; i < bytes; i++)
 		content[i] = pattern(unit, shard.version + 1, first + i);
 	contract_write(stream, shard.data, content, bytes);
@@ -273,10 +270,9 @@ bool contract_bytes_are(const struct contract_unit *unit, const uint8_t *bytes, 
 
 void contract_expect_bytes(const struct contract_unit *unit, const void *data, uint64_t version)
 {
-	uint8_t *bytes = malloc(contract_padded_bytes(unit));
+	uint8_t *bytes = zd_calloc(1, contract_padded_bytes(unit));
 	bool same;
 
-	CHECK(bytes != NULL);
 	contract_read(NULL, bytes, data, contract_padded_bytes(unit));
 	same = contract_bytes_are(unit, bytes, version);
 	free(bytes);

@@ -11,7 +11,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define NUMEL 1000u /* two shards of 512: 24 elements of padding */
+#include "base/mem.h"
+
+#define LARGE_NUMEL 3000u
+#define NUMEL       1000u /* two shards of 512: 24 elements of padding */
 
 static struct contract_rank *first_of(struct contract *c)
 {
@@ -114,8 +117,7 @@ static void test_release_waits_for_every_consumer(void **state)
 	contract_plain_unit(c, "v", NUMEL, &other);
 	contract_publish_all(c, &unit);
 	contract_publish_all(c, &other);
-	seen = malloc(contract_padded_bytes(&unit));
-	assert_non_null(seen);
+	seen = zd_calloc(1, contract_padded_bytes(&unit));
 	for (unsigned i = 0; i < 3; i++)
 		streams[i] = contract_stream(rank);
 	OK(rank->client, zerod_gather_begin(unit.at[0], NULL, &ticket));
@@ -326,7 +328,7 @@ static void test_slot_has_one_address(void **state)
 
 	(void)state;
 	slot_unit(c, "small", NUMEL, &small);
-	slot_unit(c, "large", 3 * NUMEL, &large);
+	slot_unit(c, "large", LARGE_NUMEL, &large);
 	contract_plain_unit(c, "filler", NUMEL, &filler);
 	contract_publish_all(c, &filler);
 	address = contract_gather(rank, &small, NULL);
@@ -352,7 +354,7 @@ static void test_slot_conflict_is_an_error(void **state)
 
 	(void)state;
 	slot_unit(c, "small", NUMEL, &small);
-	slot_unit(c, "large", 3 * NUMEL, &large);
+	slot_unit(c, "large", LARGE_NUMEL, &large);
 	data = contract_gather(rank, &small, NULL);
 	FAILS(rank->client, zerod_gather(large.at[0], NULL, NULL, NULL), ZEROD_E_SLOT_CONFLICT, "'small'");
 	contract_expect_bytes(&small, data, 1);
@@ -375,9 +377,8 @@ static void test_slot_waits_for_its_former_unit(void **state)
 
 	(void)state;
 	slot_unit(c, "small", NUMEL, &small);
-	slot_unit(c, "large", 3 * NUMEL, &large);
-	seen = malloc(contract_padded_bytes(&small));
-	assert_non_null(seen);
+	slot_unit(c, "large", LARGE_NUMEL, &large);
+	seen = zd_calloc(1, contract_padded_bytes(&small));
 	OK(rank->client, zerod_gather(small.at[0], NULL, stream, &data));
 	gate = contract_block(rank, stream);
 	contract_read(stream, seen, data, contract_padded_bytes(&small));

@@ -1,0 +1,382 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * test_versions.c - who may write a shard, who may read it, and what a gather then finds: one version of every shard.
+ *
+ * Upstream a collective orders readers and writers. One-sided gathers have versions for that: what is gathered is what was
+ * published, all of one version, the newest unless another is asked for.
+ */
+#include "contract.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/mem.h"
+
+#define NUMEL       1000u
+#define LARGE_NUMEL (1u << 20) /* a push of some hundred microseconds */
+
+static void begin_update(struct contract_rank *rank, struct contract_unit *unit)
+{
+	OK(rank->client, zerod_update_begin(&unit->at[rank->number], 1));
+}
+
+static void end_update(struct contract_rank *rank, struct contract_unit *unit, zerod_stream *stream)
+{
+	OK(rank->client, zerod_publish(&unit->at[rank->number], 1, &stream, stream != NULL, 0));
+	unit->version[rank->number]++;
+}
+
+/* ---- Update and read exclude each other -------------------------------------------------------------------------- */
+
+static bool is_placed(struct contract *c, uint32_t rank, const struct contract_unit *unit)
+{
+	struct contract_buffer buffer = contract_buffer(c, rank, unit->name);
+
+	return strcmp(buffer.state, "INFLIGHT") == 0 || strcmp(buffer.state, "AVAILABLE") == 0;
+}
+
+/* Returns when the pushes have been given, most of which will not have ended. */
+static void begin_gather(struct contract_rank *rank, struct contract_unit *unit, zerod_ticket *ticket)
+{
+	OK(rank->client, zerod_gather_begin(unit->at[rank->number], NULL, ticket));
+	AWAIT(is_placed(rank->world, rank->number, unit));
+}
+
+/* Every push of the old version is on its way when the optimizers ask to write: bytes of one version only. */
+static void test_update_waits_for_pushes(void **state)
+{
+	struct contract *c = contract_open(&(struct contract_options){.world_size = 4, .devices = 2});
+	struct contract_unit unit;
+
+	(void)state;
+	contract_plain_unit(c, "w", LARGE_NUMEL, &unit);
+	contract_publish_all(c, &unit);
+	for (uint64_t version = 1; version < 6; version++) {
+		zerod_ticket tickets[4];
+
+		for (uint32_t i = 0; i < 4; i++)
+			begin_gather(&c->ranks[i], &unit, &tickets[i]);
+		for (uint32_t i = 0; i < 4; i++) {
+			begin_update(&c->ranks[i], &unit);
+			contract_write_shard(&c->ranks[i], &unit, NULL);
+		}
+		for (uint32_t i = 0; i < 4; i++) {
+			void *data = NULL;
+
+			OK(c->ranks[i].client, zerod_wait(c->ranks[i].client, tickets[i], NULL, &data));
+			contract_expect_bytes(&unit, data, version);
+			contract_release(&c->ranks[i], &unit, NULL);
+			end_update(&c->ranks[i], &unit, NULL);
+		}
+	}
+	contract_close(c);
+}
+
+/* A gather that comes behind update_begin sees the new version, though the writer takes its time. */
+static void test_gather_behind_an_update_waits_for_it(void **state)
+{
+	struct contract *c = contract_open(NULL);
+	struct contract_rank *writer = &c->ranks[1], *reader = &c->ranks[0];
+	zerod_stream *stream = contract_stream(writer);
+	struct contract_unit unit;
+	struct contract_gate *gate;
+	zerod_ticket ticket;
+	void *data = NULL;
+
+	(void)state;
+	contract_plain_unit(c, "w", NUMEL, &unit);
+	contract_publish_all(c, &unit);
+	contract_publish(reader, &unit);
+	begin_update(writer, &unit);
+	gate = contract_block(writer, stream);
+	contract_write_shard(writer, &unit, stream);
+	OK(reader->client, zerod_gather_begin(unit.at[0], NULL, &ticket));
+	AWAIT(contract_somebody_waits(c, "rank 1 to publish version 2 of unit 'w' (has 1)"));
+	assert_int_equal(contract_device(c, 0).gathered_bytes, 0);
+	contract_unblock(gate);
+	end_update(writer, &unit, stream);
+	OK(reader->client, zerod_wait(reader->client, ticket, NULL, &data));
+	contract_expect_bytes(&unit, data, 2);
+	contract_release(reader, &unit, NULL);
+	contract_close(c);
+}
+
+struct publication {
+	struct contract_unit *unit;
+	zerod_stream *stream;
+};
+
+static void publish_on_stream(struct contract_rank *rank, void *arg)
+{
+	const struct publication *publication = arg;
+
+	end_update(rank, publication->unit, publication->stream);
+}
+
+/* publish itself waits for the streams that write. */
+static void test_publish_waits_for_its_writers(void **state)
+{
+	struct contract *c = contract_open(NULL);
+	struct contract_rank *writer = &c->ranks[1];
+	struct contract_unit unit;
+	struct publication publication = {&unit, contract_stream(writer)};
+	struct contract_gate *gate;
+	struct contract_task *task;
+
+	(void)state;
+	contract_plain_unit(c, "w", NUMEL, &unit);
+	contract_publish(&c->ranks[0], &unit);
+	begin_update(writer, &unit);
+	gate = contract_block(writer, publication.stream);
+	contract_write_shard(writer, &unit, publication.stream);
+	task = contract_start(writer, publish_on_stream, &publication);
+	AWAIT(contract_somebody_waits(c, "the caller's own streams"));
+	assert_int_equal(unit.version[1], 0);
+	contract_unblock(gate);
+	contract_finish(task);
+	contract_expect_version(&c->ranks[0], &unit, 1);
+	contract_expect_version(writer, &unit, 1);
+	contract_close(c);
+}
+
+static void test_shard_is_written_between_begin_and_publish_only(void **state)
+{
+	struct contract *c = contract_open(NULL);
+	struct contract_rank *rank = &c->ranks[0];
+	struct contract_unit unit;
+
+	(void)state;
+	contract_plain_unit(c, "w", NUMEL, &unit);
+	FAILS(rank->client, zerod_publish(unit.at, 1, NULL, 0, 0), ZEROD_E_STATE, "unit 'w' is IDLE");
+	begin_update(rank, &unit);
+	FAILS(rank->client, zerod_update_begin(unit.at, 1), ZEROD_E_STATE, "unit 'w' is UPDATING");
+	contract_write_shard(rank, &unit, NULL);
+	end_update(rank, &unit, NULL);
+	FAILS(rank->client, zerod_publish(unit.at, 1, NULL, 0, 0), ZEROD_E_STATE, "unit 'w' is IDLE");
+	contract_publish(&c->ranks[1], &unit);
+	contract_expect_version(rank, &unit, 1);
+	contract_close(c);
+}
+
+/* ---- Which version ------------------------------------------------------------------------------------------------- */
+
+static void test_version_no_longer_held_is_stale(void **state)
+{
+	struct contract *c = contract_open(NULL);
+	struct contract_rank *rank = &c->ranks[0];
+	struct zerod_gather_options options = ZEROD_INIT(options);
+	struct contract_unit unit;
+	void *data = NULL;
+
+	(void)state;
+	contract_plain_unit(c, "w", NUMEL, &unit);
+	contract_publish_all(c, &unit);
+	contract_publish_all(c, &unit);
+	options.version = 2;
+	OK(rank->client, zerod_gather(unit.at[0], &options, NULL, &data));
+	contract_expect_bytes(&unit, data, 2);
+	contract_release(rank, &unit, NULL);
+	options.version = 1;
+	FAILS(rank->client, zerod_gather(unit.at[0], &options, NULL, &data), ZEROD_E_STALE_VERSION,
+	      "version 1 of unit 'w' is no longer held: rank 0 has version 2");
+	/* One shard of it is being written. */
+	options.version = 2;
+	begin_update(&c->ranks[1], &unit);
+	FAILS(rank->client, zerod_gather(unit.at[0], &options, NULL, &data), ZEROD_E_STALE_VERSION,
+	      "rank 1 writes over version 2");
+	end_update(&c->ranks[1], &unit, NULL);
+	contract_close(c);
+}
+
+static void test_gather_waits_for_the_slow_publisher_and_names_it(void **state)
+{
+	struct contract *c = contract_open(&(struct contract_options){.world_size = 4, .devices = 2});
+	struct zerod_gather_options options = ZEROD_INIT(options);
+	struct contract_rank *rank = &c->ranks[0];
+	struct contract_unit unit;
+	zerod_ticket ticket;
+	void *data = NULL;
+
+	(void)state;
+	contract_plain_unit(c, "w", 10, &unit); /* ranks 1 to 3 own nothing of it, and publish all the same */
+	for (uint32_t i = 0; i < 3; i++)
+		contract_publish(&c->ranks[i], &unit);
+	options.deadline_ms = 1;
+	FAILS(rank->client, zerod_gather(unit.at[0], &options, NULL, NULL), ZEROD_E_DEADLINE,
+	      "rank 3 to publish version 1 of unit 'w'");
+	OK(rank->client, zerod_gather_begin(unit.at[0], NULL, &ticket));
+	AWAIT(strstr(contract_buffer(c, 0, "w").waits_for, "rank 3 to publish version 1 of unit 'w'"));
+	contract_publish(&c->ranks[3], &unit);
+	OK(rank->client, zerod_wait(rank->client, ticket, NULL, &data));
+	contract_expect_bytes(&unit, data, 1);
+	contract_release(rank, &unit, NULL);
+	contract_close(c);
+}
+
+/* ---- Publish and copies that are there --------------------------------------------------------------------------------- */
+
+static void test_publish_with_leases_is_busy(void **state)
+{
+	struct contract *c = contract_open(NULL);
+	struct contract_rank *rank = &c->ranks[0];
+	struct contract_unit unit;
+	void *data;
+
+	(void)state;
+	contract_plain_unit(c, "w", NUMEL, &unit);
+	contract_publish_all(c, &unit);
+	data = contract_gather(rank, &unit, "plan");
+	begin_update(rank, &unit);
+	contract_write_shard(rank, &unit, NULL);
+	FAILS(rank->client, zerod_publish(unit.at, 1, NULL, 0, 0), ZEROD_E_BUSY,
+	      "unit 'w' is held on rank 0 by 'plan'");
+	contract_expect_bytes(&unit, data, 1);
+	OK(rank->client, zerod_publish(unit.at, 1, NULL, 0, ZEROD_PUBLISH_FORCE));
+	contract_expect_bytes(&unit, data, 1); /* a holder's bytes stay what they were */
+	contract_release(rank, &unit, "plan");
+	contract_publish(&c->ranks[1], &unit);
+	contract_expect_version(rank, &unit, 2);
+	contract_close(c);
+}
+
+static void test_publish_makes_copies_stale(void **state)
+{
+	struct contract *c = contract_open(NULL);
+	struct contract_rank *rank = &c->ranks[0];
+	struct zerod_gather_options options = ZEROD_INIT(options);
+	struct contract_unit unit;
+	zerod_ticket ticket;
+
+	(void)state;
+	contract_plain_unit(c, "w", NUMEL, &unit);
+	contract_publish_all(c, &unit);
+	options.flags = ZEROD_GATHER_PREFETCH;
+	for (uint64_t version = 1; version < 8; version++) {
+		OK(rank->client, zerod_gather_begin(unit.at[0], &options, &ticket));
+		OK(rank->client, zerod_wait(rank->client, ticket, NULL, NULL));
+		contract_publish_all(c, &unit);
+		contract_expect_version(rank, &unit, version + 1);
+	}
+	contract_close(c);
+}
+
+/* In place, and not before the last lease on the old version has ended, with its streams. */
+static void test_persistent_copy_is_refreshed_when_nobody_reads_it(void **state)
+{
+	struct contract *c = contract_open(NULL);
+	struct contract_rank *rank = &c->ranks[0];
+	zerod_stream *stream = contract_stream(rank);
+	struct contract_unit unit;
+	struct contract_gate *gate;
+	zerod_ticket ticket;
+	uint8_t *seen;
+	void *data = NULL, *again = NULL;
+
+	(void)state;
+	contract_plain_unit(c, "norm", NUMEL, &unit);
+	contract_publish_all(c, &unit);
+	seen = zd_calloc(1, contract_padded_bytes(&unit));
+	OK(rank->client, zerod_unit_set_persistent(unit.at[0], 1));
+	OK(rank->client, zerod_gather(unit.at[0], NULL, stream, &data));
+	gate = contract_block(rank, stream);
+	contract_read(stream, seen, data, contract_padded_bytes(&unit));
+	begin_update(rank, &unit);
+	contract_write_shard(rank, &unit, NULL);
+	OK(rank->client, zerod_publish(unit.at, 1, NULL, 0, ZEROD_PUBLISH_FORCE));
+	contract_publish(&c->ranks[1], &unit);
+	OK(rank->client, zerod_gather_begin(unit.at[0], NULL, &ticket));
+	AWAIT(contract_somebody_waits(c, "leases on version 1 of unit 'norm'"));
+	/* Under the same tag, but it is not the lease of the gather that waits. */
+	OK(rank->client, zerod_release(unit.at[0], NULL, &stream, 1, NULL));
+	AWAIT(contract_somebody_waits(c, "work on version 1 of unit 'norm'"));
+	contract_unblock(gate);
+	OK(rank->client, zerod_wait(rank->client, ticket, NULL, &again));
+	contract_sync(rank, stream);
+	assert_true(contract_bytes_are(&unit, seen, 1));
+	assert_ptr_equal(again, data);
+	contract_expect_bytes(&unit, again, 2);
+	contract_release(rank, &unit, NULL);
+	assert_int_equal(contract_device(c, 0).gathered_bytes, contract_padded_bytes(&unit));
+	free(seen);
+	contract_close(c);
+}
+
+/* ---- Commit -------------------------------------------------------------------------------------------------------- */
+
+static void commit_step(struct contract_rank *rank, void *arg)
+{
+	OK(rank->client, zerod_commit(rank->group, *(const uint64_t *)arg));
+}
+
+struct refusal {
+	uint64_t step;
+	int status;
+	const char *text;
+};
+
+static void commit_refused(struct contract_rank *rank, void *arg)
+{
+	const struct refusal *refusal = arg;
+
+	FAILS(rank->client, zerod_commit(rank->group, refusal->step), refusal->status, refusal->text);
+}
+
+static void test_commit_is_atomic_over_ranks_and_units(void **state)
+{
+	struct contract *c = contract_open(NULL);
+	struct contract_unit first, second;
+	struct refusal refusal = {1, ZEROD_E_STATE, "unit 'v' has version 1 on rank 0 and 0 on rank 1"};
+	uint64_t step = 1;
+
+	(void)state;
+	contract_plain_unit(c, "w", NUMEL, &first);
+	contract_plain_unit(c, "v", NUMEL, &second);
+	contract_publish_all(c, &first);
+	contract_publish(&c->ranks[0], &second);
+	contract_run(c, commit_refused, &refusal); /* the same answer for all */
+	begin_update(&c->ranks[1], &second);
+	refusal.text = "unit 'v' is UPDATING on rank 1";
+	contract_run(c, commit_refused, &refusal);
+	contract_write_shard(&c->ranks[1], &second, NULL);
+	end_update(&c->ranks[1], &second, NULL);
+	contract_run(c, commit_step, &step);
+	refusal.text = "step 1 is committed";
+	contract_run(c, commit_refused, &refusal); /* twice */
+	contract_close(c);
+}
+
+static void test_commit_of_another_step_is_a_mismatch(void **state)
+{
+	struct contract *c = contract_open(NULL);
+	uint64_t step = 7;
+	struct contract_task *task;
+
+	(void)state;
+	task = contract_start(&c->ranks[0], commit_step, &step);
+	AWAIT(contract_somebody_waits(c, "rank 1 to commit"));
+	FAILS(c->ranks[1].client, zerod_commit(c->ranks[1].group, 8), ZEROD_E_MISMATCH,
+	      "rank 0 commits step 7; rank 1 says 8");
+	OK(c->ranks[1].client, zerod_commit(c->ranks[1].group, 7));
+	contract_finish(task);
+	contract_close(c);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+	        CONTRACT_TEST(test_update_waits_for_pushes),
+	        CONTRACT_TEST(test_gather_behind_an_update_waits_for_it),
+	        CONTRACT_TEST(test_publish_waits_for_its_writers),
+	        CONTRACT_TEST(test_shard_is_written_between_begin_and_publish_only),
+	        CONTRACT_TEST(test_version_no_longer_held_is_stale),
+	        CONTRACT_TEST(test_gather_waits_for_the_slow_publisher_and_names_it),
+	        CONTRACT_TEST(test_publish_with_leases_is_busy),
+	        CONTRACT_TEST(test_publish_makes_copies_stale),
+	        CONTRACT_TEST(test_persistent_copy_is_refreshed_when_nobody_reads_it),
+	        CONTRACT_TEST(test_commit_is_atomic_over_ranks_and_units),
+	        CONTRACT_TEST(test_commit_of_another_step_is_a_mismatch),
+	};
+
+	return cmocka_run_group_tests_name("versions: what is gathered is what was published", tests, NULL,
+	                                   NULL);
+}

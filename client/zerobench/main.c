@@ -111,6 +111,8 @@ static void complete(struct argp_state *state, struct zd_bench_options *o)
 	o->iters = o->iters ? o->iters : op->iters;
 	o->warmup = o->warmup == UINT32_MAX ? op->warmup : o->warmup;
 	o->ranks = o->ranks ? o->ranks : op->ranks;
+	if (o->ranks > 1 && op->ranks == 1)
+		argp_error(state, "%s measures one process: it takes no --ranks above 1", op->name);
 	if (o->min_bytes > o->max_bytes)
 		argp_error(state, "--minbytes is above --maxbytes");
 	if (o->socket_path && o->start)

@@ -53,6 +53,11 @@ static bool is_bandwidth(const struct zd_bench *bench)
 	return bench->options.op == ZD_BENCH_GATHER || bench->options.op == ZD_BENCH_REDUCE;
 }
 
+static const char *plural(uint32_t count)
+{
+	return count == 1 ? "" : "s";
+}
+
 void zd_report_begin(const struct zd_bench *bench)
 {
 	const struct zd_bench_options *options = &bench->options;
@@ -66,8 +71,9 @@ void zd_report_begin(const struct zd_bench *bench)
 	       (int)json_integer_value(json_object_get(machine, "cores")),
 	       json_string_value(json_object_get(machine, "kernel")));
 	json_decref(machine);
-	printf("# op %s, %u ranks on %u devices, %u iterations after %u to warm up\n", bench->op_name,
-	       options->ranks, bench->devices, options->iters, options->warmup);
+	printf("# op %s, %u rank%s on %u device%s, %u iterations after %u to warm up\n", bench->op_name,
+	       options->ranks, plural(options->ranks), bench->devices, plural(bench->devices), options->iters,
+	       options->warmup);
 	if (bench->one_cpu)
 		puts("# all processes on one CPU, so that no figure depends on where the scheduler puts "
 		     "them");
@@ -157,8 +163,10 @@ void zd_report_figure(const struct zd_bench *bench, const char *what, double val
 	if (bench->options.json)
 		json_array_append_new(bench->results,
 		                      json_pack("{s:s,s:f,s:s}", "what", what, "value", value, "unit", unit));
-	else
+	else if (*unit)
 		printf("# %-40s %12.1f %s\n", what, value, unit);
+	else /* a number of things */
+		printf("# %-40s %12.0f\n", what, value);
 }
 
 void zd_report_target(const struct zd_bench *bench, const char *what, double measured, bool at_most,

@@ -269,7 +269,8 @@ int zd_config_check(const struct zd_config *config, struct zd_err *err)
 struct file {
 	FILE *stream;
 	const char *path;
-	int line; /* the one being read, from 1 */
+	int line;    /* the one being read, from 1 */
+	int failure; /* errno of a read, 0: none failed */
 	struct zd_config config;
 	struct zd_err err; /* the first mistake */
 };
@@ -282,8 +283,12 @@ static char *read_line(char *line, int room_bytes, void *arg)
 	size_t bytes, blanks;
 	char *end;
 
-	if (file->err.status || !fgets(line, room_bytes, file->stream))
+	if (file->err.status)
 		return NULL;
+	if (!fgets(line, room_bytes, file->stream)) {
+		file->failure = ferror(file->stream) ? errno : 0;
+		return NULL;
+	}
 	file->line++;
 	bytes = strlen(line);
 	if (bytes > 0 && line[bytes - 1] != '\n' && !feof(file->stream)) {
@@ -326,7 +331,7 @@ static int take_key(void *arg, const char *section, const char *key, const char 
 int zd_config_read(struct zd_config *config, const char *path, struct zd_err *err)
 {
 	struct file file = {.path = path, .config = *config, .err = ZD_ERR_NONE};
-	int line, failed;
+	int line;
 
 	file.stream = fopen(path, "re");
 	if (!file.stream && errno == ENOENT)
@@ -334,10 +339,9 @@ int zd_config_read(struct zd_config *config, const char *path, struct zd_err *er
 	if (!file.stream)
 		return zd_err_errno(err, errno, "%s: opening it", path);
 	line = ini_parse_stream(read_line, &file, take_key, &file);
-	failed = ferror(file.stream);
 	(void)fclose(file.stream);
-	if (failed)
-		return zd_err_errno(err, EIO, "%s: reading it", path);
+	if (file.failure)
+		return zd_err_errno(err, file.failure, "%s: reading it", path);
 	/* A line that is neither may come before the key that was refused. */
 	if (line > 0 && (!file.err.status || line < file.line))
 		return zd_err_set(err, ZEROD_E_INVALID, "%s:%d: expected 'key = value' or '[section]'", path,

@@ -330,10 +330,10 @@ static void log_ready(const struct service *service)
 	char arena[ZD_BYTES_TEXT];
 
 	service->api.bridge.ops->device_info(service->api.bridge.backend, 0, &device);
-	zd_log(ZD_LOG_NOTICE, "zerod %s serves %u %s devices of %s at %s, ready after %.1f ms",
+	zd_log(ZD_LOG_NOTICE, "zerod %s serves %u %s device%s of %s at %s, ready after %.1f ms",
 	       ZEROD_VERSION_TEXT, service->config.device_count, service->config.backend->name,
-	       zd_bytes_text(device.arena_bytes, arena), service->bound.address.sun_path,
-	       (double)(zd_loop_now_ns() - service->started_ns) / 1e6);
+	       service->config.device_count == 1 ? "" : "s", zd_bytes_text(device.arena_bytes, arena),
+	       service->bound.address.sun_path, (double)(zd_loop_now_ns() - service->started_ns) / 1e6);
 }
 
 /* From a listening socket to the end of the last session. */

@@ -83,7 +83,7 @@ static void print_options(FILE *out, unsigned mask)
 		char left[32];
 		snprintf(left, sizeof(left), "--%s %s", options[i].name,
 		         options[i].value ? options[i].value : "");
-		fprintf(out, "  %-20s %s\n", left, options[i].help);
+		fprintf(out, "  %-21s %s\n", left, options[i].help);
 	}
 }
 
@@ -95,7 +95,7 @@ static void print_help(FILE *out)
 	for (size_t i = 0; i < ZD_ARRAY_LEN(verbs); i++) {
 		char left[32];
 		snprintf(left, sizeof(left), "%s %s", verbs[i].name, verbs[i].arg ? verbs[i].arg : "");
-		fprintf(out, "  %-20s %s\n", left, verbs[i].help);
+		fprintf(out, "  %-21s %s\n", left, verbs[i].help);
 	}
 	fputs("\nOptions\n", out);
 	print_options(out, ~0u);

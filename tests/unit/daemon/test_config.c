@@ -222,6 +222,7 @@ static void test_no_file(void **state)
 	assert_int_equal(zd_config_read(&config, "/nonexistent/zerod.conf", &err), ZEROD_E_NOT_FOUND);
 	assert_string_equal(err.text, "/nonexistent/zerod.conf: no such file");
 	assert_int_equal(zd_config_read(&config, "/tmp", &err), ZEROD_E_SYSTEM);
+	assert_string_equal(err.text, "/tmp: reading it: Is a directory");
 }
 
 static void test_check(void **state)

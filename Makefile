@@ -114,6 +114,7 @@ IT_SCRIPTS := $(wildcard tests/it/test_*.sh)
 .SECONDARY:
 
 all: $(PROGRAMS) $(A_CLIENT) $(SO_CLIENT) $(LIB)/libzerod.so $(EXAMPLES)  ## build everything but the tests
+	@:
 
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*##' $(firstword $(MAKEFILE_LIST)) | sed -E 's/^([a-z-]+):.*## /\1\t/' | \
@@ -273,5 +274,5 @@ bundle: deps  ## a relocatable folder build/bundle that needs nothing but libc
 	@$(MAKE) --no-print-directory tests BUILD=build/bundle-obj BUNDLE=1
 	@BUILD=build/bundle-obj VERSION=$(VERSION) packaging/bundle.sh build/bundle
 
-clean:  ## remove build/
-	$(Q)rm -rf build $(BUILD)
+clean:  ## remove what was built: the folder BUILD, build/ by default
+	$(Q)rm -rf $(BUILD)

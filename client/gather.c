@@ -13,8 +13,14 @@
 
 static int choose_tag(const char *given, const char **tag, struct zd_err *err)
 {
-	*tag = given ? given : DEFAULT_TAG;
-	return given ? zd_name_check(*tag, ZD_MAX_TAG_BYTES, "tag", err) : 0;
+	int rc = given ? zd_name_check(given, ZD_MAX_TAG_BYTES, "tag", err) : 0;
+
+	if (!rc && given && given[0] == ZD_RESERVED_TAG)
+		rc = zd_err_set(err, ZEROD_E_INVALID, "tag '%s': tags with '%c' in front are the daemon's",
+		                given, ZD_RESERVED_TAG);
+	if (!rc)
+		*tag = given ? given : DEFAULT_TAG;
+	return rc;
 }
 
 /* The default is left out of messages. */
@@ -37,6 +43,10 @@ static int take_gather_options(const struct zerod_gather_options *given, struct 
 {
 	int rc = zc_options(options, sizeof(*options), given, "zerod_gather_options", err);
 
+	if (!rc && options->scope.id && (options->tag || options->uses > 1 || options->flags))
+		rc = zd_err_set(err, ZEROD_E_INVALID,
+		                "a gather in scope %llu has no tag, uses or prefetch of its own",
+		                (unsigned long long)options->scope.id);
 	if (!rc)
 		rc = zc_flags(options->flags, ZEROD_GATHER_PREFETCH, "zerod_gather_options", err);
 	if (!rc)
@@ -55,6 +65,7 @@ static int post_gather(struct zerod_client *client, struct zc_op *op,
 
 	gather.unit = op->unit->id;
 	gather.tag = wire_tag(options->tag);
+	gather.scope = options->scope.id;
 	gather.uses = options->uses > 1 ? options->uses : 0;
 	gather.version = options->version;
 	gather.prefetch = op->kind == ZC_OP_PREFETCH;
@@ -87,9 +98,10 @@ int zerod_gather_begin(zerod_unit *unit, const struct zerod_gather_options *give
 	if (!op)
 		return ZEROD_E_SYSTEM;
 	if (op->kind == ZC_OP_GATHER) {
-		op->uses = options.uses;
+		op->uses = options.scope.id ? 0 : options.uses;
 		pthread_mutex_lock(&client->lock);
-		rc = zc_lease_add(client, op->unit, options.tag, op, err);
+		rc = options.scope.id ? zc_lease_join(client, op->unit, options.scope.id, op, err)
+		                      : zc_lease_add(client, op->unit, options.tag, op, err);
 		pthread_mutex_unlock(&client->lock);
 	}
 	if (!rc)

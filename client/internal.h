@@ -148,7 +148,7 @@ struct zc_op {
 	bool finished; /* in the client's list of finished tickets */
 	uint32_t deadline_ms;
 	char *error;   /* of the daemon; NULL: none, or no memory for it */
-	uint32_t uses; /* GATHER: what it added to its lease */
+	uint32_t uses; /* GATHER: what it added to its lease; 0 in a scope */
 	struct zc_unit *unit;
 	struct zc_lease *lease;      /* GATHER: until the lease ends or the gather fails */
 	TAILQ_ENTRY(zc_op) in_queue; /* of its lease, or of finished tickets */
@@ -196,7 +196,8 @@ struct zc_lease {
 	struct zc_op_queue tickets; /* oldest first */
 	uint64_t ntickets;
 	struct zc_hold_list holds; /* strict: where its waits have been given access, the newest first */
-	LIST_ENTRY(zc_lease) link;
+	uint64_t scope;            /* whose it is, until that has ended; 0: the tag's */
+	LIST_ENTRY(zc_lease) link, scope_link;
 };
 
 /* A unit as the daemon knows it; handles of one unit share it, and so do its ops. */
@@ -293,6 +294,7 @@ struct zerod_client {
 	LIST_HEAD(, zerod_group) groups;
 	LIST_HEAD(, zerod_buffer) buffers;
 	LIST_HEAD(, zerod_stream) streams;
+	LIST_HEAD(, zc_lease) scope_leases; /* of all units */
 	bool timeline_used[ZEROD_MAX_STREAMS];
 	uint64_t timeline_value
 	        [ZEROD_MAX_STREAMS]; /* where the next stream on it goes on: values never go back */
@@ -463,6 +465,13 @@ void zc_tickets_free(struct zerod_client *client);
 /* All with the lock. A gather adds its uses and its ticket to the lease of its tag. */
 int zc_lease_add(struct zerod_client *client, struct zc_unit *unit, const char *tag, struct zc_op *op,
                  struct zd_err *err) __attribute__((warn_unused_result));
+/* The same for a scope (not 0): one lease, whatever is gathered there, until zc_scope_leases_end(). */
+int zc_lease_join(struct zerod_client *client, struct zc_unit *unit, uint64_t scope, struct zc_op *op,
+                  struct zd_err *err) __attribute__((warn_unused_result));
+void zc_scope_leases_end(struct zerod_client *client, uint64_t scope);
+/* Adds to `holds` what the scope's leases hold; 0: those of all scopes. An error leaves the list empty. */
+int zc_scope_holds(struct zerod_client *client, uint64_t scope, struct zc_hold_list *holds,
+                   struct zd_err *err) __attribute__((warn_unused_result));
 /* What the lease of the tag holds; NULL: nothing. */
 const struct zc_hold_list *zc_lease_holds(const struct zc_unit *unit, const char *tag);
 /* One release of the tag; the last one makes the lease's tickets stale. Nothing where nothing is held. */
@@ -488,6 +497,19 @@ int zc_strict_keep(struct zerod_client *client, struct zc_unit *unit, struct zd_
 int zc_holds_copy(struct zerod_client *client, const struct zc_hold_list *from, struct zc_hold_list *to,
                   struct zd_err *err) __attribute__((warn_unused_result));
 void zc_holds_drop(struct zerod_client *client, struct zc_hold_list *list);
+
+/* ---- update.c ------------------------------------------------------------------------------------------------------------------ */
+
+/* Units of one client, by the daemon's ids. */
+struct zc_unit_list {
+	struct zerod_client *client;
+	size_t count;
+	uint64_t ids[ZD_MAX_UNITS_PER_REQUEST];
+};
+
+/* Enters the client of the first unit, and fails unless all are its. */
+int zc_units_take(zerod_unit *const *units, uint32_t count, struct zc_unit_list *list, struct zd_err **err)
+        __attribute__((warn_unused_result));
 
 /* ---- group.c, unit.c ----------------------------------------------------------------------------------------------------------- */
 

@@ -8,10 +8,13 @@
  *
  * A lease that lasts while others are gathered and released under its tag would collect their tickets. It keeps as many as
  * there are uses left and a few more; the oldest become stale.
+ *
+ * A lease of a scope has no uses. It ends with the scope, when the daemon has said that it has.
  */
 #include "client/internal.h"
 
 #include <errno.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -58,8 +61,22 @@ static void end_lease(struct zerod_client *client, struct zc_lease *lease)
 	while ((op = TAILQ_FIRST(&lease->tickets)))
 		drop_ticket(client, lease, op);
 	LIST_REMOVE(lease, link);
+	if (lease->scope)
+		LIST_REMOVE(lease, scope_link);
 	zc_holds_drop(client, &lease->holds);
 	free(lease);
+}
+
+static void attach(struct zerod_client *client, struct zc_lease *lease, struct zc_op *op)
+{
+	lease->uses_left += op->uses;
+	op->lease = lease;
+	TAILQ_INSERT_TAIL(&lease->tickets, op, in_queue);
+	lease->ntickets++;
+	/* One that is not answered yet may still fail, and then takes its uses back. */
+	while (lease->ntickets > lease->uses_left + ZC_SURPLUS_TICKETS &&
+	       TAILQ_FIRST(&lease->tickets)->answered)
+		drop_ticket(client, lease, TAILQ_FIRST(&lease->tickets));
 }
 
 int zc_lease_add(struct zerod_client *client, struct zc_unit *unit, const char *tag, struct zc_op *op,
@@ -71,15 +88,53 @@ int zc_lease_add(struct zerod_client *client, struct zc_unit *unit, const char *
 		lease = new_lease(unit, tag);
 	if (!lease)
 		return zd_err_errno(err, ENOMEM, "gathering unit '%s'", unit->name);
-	lease->uses_left += op->uses;
-	op->lease = lease;
-	TAILQ_INSERT_TAIL(&lease->tickets, op, in_queue);
-	lease->ntickets++;
-	/* One that is not answered yet may still fail, and then takes its uses back. */
-	while (lease->ntickets > lease->uses_left + ZC_SURPLUS_TICKETS &&
-	       TAILQ_FIRST(&lease->tickets)->answered)
-		drop_ticket(client, lease, TAILQ_FIRST(&lease->tickets));
+	attach(client, lease, op);
 	return 0;
+}
+
+int zc_lease_join(struct zerod_client *client, struct zc_unit *unit, uint64_t scope, struct zc_op *op,
+                  struct zd_err *err)
+{
+	char tag[ZD_MAX_TAG_BYTES + 1]; /* no caller's: theirs do not begin so */
+	struct zc_lease *lease;
+
+	(void)snprintf(tag, sizeof(tag), "%c%llu", ZD_RESERVED_TAG, (unsigned long long)scope);
+	lease = find_lease(unit, tag);
+	if (!lease) {
+		lease = new_lease(unit, tag);
+		if (!lease)
+			return zd_err_errno(err, ENOMEM, "gathering unit '%s'", unit->name);
+		lease->scope = scope;
+		LIST_INSERT_HEAD(&client->scope_leases, lease, scope_link);
+	}
+	attach(client, lease, op);
+	return 0;
+}
+
+void zc_scope_leases_end(struct zerod_client *client, uint64_t scope)
+{
+	struct zc_lease *lease = LIST_FIRST(&client->scope_leases);
+
+	while (lease) {
+		struct zc_lease *next = LIST_NEXT(lease, scope_link);
+
+		if (lease->scope == scope)
+			end_lease(client, lease);
+		lease = next;
+	}
+}
+
+int zc_scope_holds(struct zerod_client *client, uint64_t scope, struct zc_hold_list *holds,
+                   struct zd_err *err)
+{
+	const struct zc_lease *lease;
+	int rc = 0;
+
+	LIST_FOREACH (lease, &client->scope_leases, scope_link) {
+		if (!rc && (scope == 0 || lease->scope == scope))
+			rc = zc_holds_copy(client, &lease->holds, holds, err);
+	}
+	return rc;
 }
 
 const struct zc_hold_list *zc_lease_holds(const struct zc_unit *unit, const char *tag)
@@ -106,7 +161,7 @@ void zc_lease_withdraw(struct zerod_client *client, struct zc_op *op)
 	detach(lease, op);
 	/* Releases that were sent ahead of the failure may have taken some of them already. */
 	lease->uses_left -= op->uses < lease->uses_left ? op->uses : lease->uses_left;
-	if (lease->uses_left == 0)
+	if (lease->uses_left == 0 && !(lease->scope && lease->ntickets > 0))
 		end_lease(client, lease);
 }
 

@@ -2,14 +2,7 @@
 /* update.c - writing shards: update_begin, publish, commit. All refused while the session is poisoned. */
 #include "client/internal.h"
 
-/* Units of one client, by the daemon's ids. */
-struct unit_list {
-	struct zerod_client *client;
-	size_t count;
-	uint64_t ids[ZD_MAX_UNITS_PER_REQUEST];
-};
-
-static int take_units(zerod_unit *const *units, uint32_t count, struct unit_list *list, struct zd_err **err)
+int zc_units_take(zerod_unit *const *units, uint32_t count, struct zc_unit_list *list, struct zd_err **err)
 {
 	struct zerod_client *client;
 	int rc;
@@ -30,14 +23,22 @@ static int take_units(zerod_unit *const *units, uint32_t count, struct unit_list
 			return zd_err_set(*err, ZEROD_E_INVALID, "units[%u] is NULL or of another client", i);
 		list->ids[i] = units[i]->shared->id;
 	}
-	return zc_check_poison(client, *err);
+	return 0;
+}
+
+static int take_units(zerod_unit *const *units, uint32_t count, struct zc_unit_list *list,
+                      struct zd_err **err)
+{
+	int rc = zc_units_take(units, count, list, err);
+
+	return rc ? rc : zc_check_poison(list->client, *err);
 }
 
 int zerod_update_begin(zerod_unit *const *units, uint32_t count)
 {
 	Zd__Request request = ZD__REQUEST__INIT;
 	Zd__UpdateBegin update_begin = ZD__UPDATE_BEGIN__INIT;
-	struct unit_list list = {.count = 0};
+	struct zc_unit_list list = {.count = 0};
 	struct zd_err *err;
 	int rc = take_units(units, count, &list, &err);
 
@@ -56,7 +57,7 @@ int zerod_publish(zerod_unit *const *units, uint32_t count, zerod_stream *const 
 	Zd__Request request = ZD__REQUEST__INIT;
 	Zd__Publish publish = ZD__PUBLISH__INIT;
 	struct zc_fence_args fences;
-	struct unit_list list = {.count = 0};
+	struct zc_unit_list list = {.count = 0};
 	struct zd_err *err;
 	int rc = take_units(units, count, &list, &err);
 

@@ -121,6 +121,12 @@ typedef struct zerod_ticket {
 	uint64_t id;
 } zerod_ticket;
 
+/* What holds gathered buffers beside leases with a tag: a forward scope, the claim that it becomes, or a user context.
+ * Compare and copy freely; {0} is "none". Never used again once it has ended. */
+typedef struct zerod_scope {
+	uint64_t id;
+} zerod_scope;
+
 #define ZEROD_NO_DEADLINE UINT32_MAX
 
 /* Zeroed options with struct_size set:  struct zerod_options o = ZEROD_INIT(o); */
@@ -342,11 +348,12 @@ enum zerod_gather_flags {
 
 struct zerod_gather_options {
 	size_t struct_size;
-	const char *tag;  /* the holder's name, 1..31 bytes; NULL: "default" */
+	const char *tag;  /* the holder's name, 1..31 bytes, no '@' in front; NULL: "default" */
 	uint32_t uses;    /* releases that end the lease; 0: 1 */
 	uint64_t version; /* exact version; 0: the newest, at least what this rank last published */
 	uint32_t flags;   /* enum zerod_gather_flags */
 	uint32_t deadline_ms;
+	zerod_scope scope; /* holds the copy in place of a tag: then no tag, one use, no prefetch */
 };
 
 /*
@@ -381,6 +388,67 @@ ZEROD_MUST_USE int zerod_gather(zerod_unit *unit, const struct zerod_gather_opti
  */
 ZEROD_MUST_USE int zerod_release(zerod_unit *unit, const char *tag, zerod_stream *const *streams,
                                  uint32_t nstreams, zerod_ticket *ticket);
+
+/* ---- Gathering outside the plan ------------------------------------------------------------------
+ * A plan gathers under its tag and releases under its tag. Code that nobody planned for - frames that a compiler skips, a
+ * program that looks at its weights - cannot know when the last user is done. It gathers in a scope, which holds each
+ * unit once however often it is gathered there; all end together, with the scope. No release under a tag touches what
+ * a scope holds, nor the other way round, and the storage is freed with its last holder of any kind. zeroctl shows
+ * holders of this kind as "@scope 12", "@claim 12" and "@context 12", and counts what forward scopes had to gather.
+ *
+ *     zerod_forward_begin(group, none, NULL, 0, &scope);
+ *     options.scope = scope;                       // of struct zerod_gather_options
+ *     zerod_gather(unit, &options, stream, &data); // as often as the frame touches it
+ *     zerod_forward_end(client, scope, grad, &stream, 1);
+ *     ...                                          // if grad: gathers in the scope find the weights still there
+ *     zerod_claim_end(client, scope, &stream, 1);
+ *
+ * In all of these `streams` are those that may still use what ends: as for zerod_release(), the bytes are not reused before
+ * all work now in them has run, and accounting falls at once. An error changes nothing. A scope belongs to one rank and
+ * goes with its membership; at most 1024 of them at a time. Gathers in it that were begun before are waited for.
+ */
+
+/*
+ * Begins a forward pass, nested in the open scope `parent` or, with {0}, outermost. A rank runs one outermost forward at a
+ * time: scopes that are still open then were left by a forward that raised an exception, and end here, with
+ * `streams`, unless a claim is outstanding - whose backward may yet run a part of such a forward again. They stay then
+ * until the next outermost forward or zerod_scope_abandon().
+ * Errors: INVALID and STATE (the parent is a context, of another group, or not open), NOT_FOUND, LIMIT, PEER_LOST.
+ */
+ZEROD_MUST_USE int zerod_forward_begin(zerod_group *group, zerod_scope parent, zerod_stream *const *streams,
+                                       uint32_t nstreams, zerod_scope *scope);
+
+/*
+ * Ends the scope's forward pass. With `grad` a backward will follow: the scope becomes a claim and holds what it has, for
+ * which `streams` may be none, until zerod_claim_end(). Gathers in it still work. Without, the scope ends.
+ * Errors: STATE (the forward has ended; a scope nested in it is open: which), INVALID (a context), NOT_FOUND (no scope of
+ * this client, or it has ended).
+ */
+ZEROD_MUST_USE int zerod_forward_end(zerod_client *client, zerod_scope scope, int grad,
+                                     zerod_stream *const *streams, uint32_t nstreams);
+
+/* The backward of this claim is over. Other claims are not concerned: two forwards may come before their backwards, which
+ * may come in any order. Errors: STATE (the forward has not ended), INVALID (a context), NOT_FOUND. */
+ZEROD_MUST_USE int zerod_claim_end(zerod_client *client, zerod_scope claim, zerod_stream *const *streams,
+                                   uint32_t nstreams);
+
+/* Drops an open scope with all open ones nested in it, or a claim: its forward raised an exception, or its backward will
+ * not come. Claims of forwards that were nested in it and have ended stay. Gathers in it that wait end with NOT_FOUND.
+ * Errors: INVALID (a context), NOT_FOUND. */
+ZEROD_MUST_USE int zerod_scope_abandon(zerod_client *client, zerod_scope scope, zerod_stream *const *streams,
+                                       uint32_t nstreams);
+
+/*
+ * Gathers `count` units (1..1024, of one group) as a whole, and holds them until zerod_context_end(). When one cannot be
+ * had, or not in time, none is held. Addresses come from gathers that name the context. Contexts of a rank may be nested,
+ * and end in any order, if no unit is in two of them.
+ * Errors: EXISTS (a unit is in another context: which, and in which), INVALID (twice in this one, of another group),
+ * NO_MEMORY (more than the gather budget), DEADLINE, and those of zerod_gather().
+ */
+ZEROD_MUST_USE int zerod_context_begin(zerod_unit *const *units, uint32_t count, zerod_scope *context);
+/* Errors: INVALID (a forward scope), NOT_FOUND. */
+ZEROD_MUST_USE int zerod_context_end(zerod_client *client, zerod_scope context, zerod_stream *const *streams,
+                                     uint32_t nstreams);
 
 /* ---- Reduce ------------------------------------------------------------------------------------- */
 

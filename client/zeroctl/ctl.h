@@ -134,6 +134,7 @@ int zd_ctl_sessions(struct zd_ctl *ctl);
 int zd_ctl_groups(struct zd_ctl *ctl);
 int zd_ctl_units(struct zd_ctl *ctl);
 int zd_ctl_buffers(struct zd_ctl *ctl);
+int zd_ctl_scopes(struct zd_ctl *ctl);
 int zd_ctl_buckets(struct zd_ctl *ctl);
 int zd_ctl_alloc(struct zd_ctl *ctl);
 int zd_ctl_watch(struct zd_ctl *ctl);

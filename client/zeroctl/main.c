@@ -64,6 +64,8 @@ static const struct verb {
         {"units", zd_ctl_units, "registered units, versions and gathered copies", OPT_LIST | OPT_JOB, NULL},
         {"buffers", zd_ctl_buffers, "every live gathered buffer, who holds it and why", OPT_LIST | OPT_JOB,
          NULL},
+        {"scopes", zd_ctl_scopes, "forward scopes, claims and contexts, and what they hold",
+         OPT_LIST | OPT_JOB, NULL},
         {"buckets", zd_ctl_buckets, "gradient buckets and what they wait for", OPT_LIST | OPT_JOB, NULL},
         {"alloc", zd_ctl_alloc, "plain allocations", OPT_LIST | OPT_JOB, NULL},
         {"watch", zd_ctl_watch, "status and buffers, again and again",

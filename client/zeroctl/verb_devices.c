@@ -18,6 +18,7 @@ static const struct zd_ctl_column columns[] = {
         {"PEAK", "usage.peak_bytes", ZD_CTL_BYTES, NULL},
         {"GATHERS", "gathers", ZD_CTL_COUNT, NULL},
         {"JOINED", "joined_gathers", ZD_CTL_COUNT, NULL},
+        {"FALLBACK", "fallback_gathers", ZD_CTL_COUNT, NULL},
         {"WAITING", "waiting", ZD_CTL_COUNT, NULL},
         {NULL, NULL, ZD_CTL_TEXT, NULL},
 };
@@ -25,12 +26,13 @@ static const struct zd_ctl_column columns[] = {
 static json_t *device_row(const Zd__Row *row)
 {
 	const Zd__DeviceRow *d = row->device;
-	return json_pack("{s:I,s:s,s:I,s:I,s:I,s:I,s:I,s:o,s:I,s:I,s:I}", "index", ZD_CTL_INT(d->index),
+	return json_pack("{s:I,s:s,s:I,s:I,s:I,s:I,s:I,s:o,s:I,s:I,s:I,s:I}", "index", ZD_CTL_INT(d->index),
 	                 "name", d->name, "arena_bytes", ZD_CTL_INT(d->arena_bytes), "segment_bytes",
 	                 ZD_CTL_INT(d->segment_bytes), "block_bytes", ZD_CTL_INT(d->block_bytes),
 	                 "quarantine_bytes", ZD_CTL_INT(d->quarantine_bytes), "gather_budget_bytes",
 	                 ZD_CTL_INT(d->gather_budget_bytes), "usage", zd_ctl_usage(d->usage), "gathers",
-	                 ZD_CTL_INT(d->gathers), "joined_gathers", ZD_CTL_INT(d->joined_gathers), "waiting",
+	                 ZD_CTL_INT(d->gathers), "joined_gathers", ZD_CTL_INT(d->joined_gathers),
+	                 "fallback_gathers", ZD_CTL_INT(d->fallback_gathers), "waiting",
 	                 ZD_CTL_INT(d->waiting));
 }
 

@@ -17,6 +17,7 @@ const struct zd_ctl_column zd_ctl_status_columns[] = {
         {"groups", "groups", ZD_CTL_COUNT, NULL},
         {"requests", "requests", ZD_CTL_COUNT, NULL},
         {"gathers", "gathers", ZD_CTL_COUNT, NULL},
+        {"fallback gathers", "fallback_gathers", ZD_CTL_COUNT, NULL},
         {"gathered since start", "gathered_bytes_total", ZD_CTL_BYTES, NULL},
         {"shards", "usage.shard_bytes", ZD_CTL_BYTES, NULL},
         {"gathered now", "usage.gathered_bytes", ZD_CTL_BYTES, NULL},
@@ -35,12 +36,13 @@ static int take_status(const Zd__Reply *reply, void *arg)
 	if (reply->body_case != ZD__REPLY__BODY_DAEMON_STATUS)
 		return 0;
 	const Zd__DaemonStatusReply *s = reply->daemon_status;
-	*row = json_pack("{s:s,s:s,s:s,s:I,s:I,s:I,s:I,s:I,s:I,s:I,s:I,s:I,s:I,s:o}", "daemon", s->daemon,
+	*row = json_pack("{s:s,s:s,s:s,s:I,s:I,s:I,s:I,s:I,s:I,s:I,s:I,s:I,s:I,s:I,s:o}", "daemon", s->daemon,
 	                 "backend", s->backend, "state", s->state, "pid", ZD_CTL_INT(s->pid), "uptime_ns",
 	                 ZD_CTL_INT(s->uptime_ns), "resident_bytes", ZD_CTL_INT(s->resident_bytes), "devices",
 	                 ZD_CTL_INT(s->devices), "sessions", ZD_CTL_INT(s->sessions), "jobs",
 	                 ZD_CTL_INT(s->jobs), "groups", ZD_CTL_INT(s->groups), "requests",
-	                 ZD_CTL_INT(s->requests), "gathers", ZD_CTL_INT(s->gathers), "gathered_bytes_total",
+	                 ZD_CTL_INT(s->requests), "gathers", ZD_CTL_INT(s->gathers), "fallback_gathers",
+	                 ZD_CTL_INT(s->fallback_gathers), "gathered_bytes_total",
 	                 ZD_CTL_INT(s->gathered_bytes_total), "usage", zd_ctl_usage(s->usage));
 	return 0;
 }

@@ -65,6 +65,9 @@ result $? "the run leaves nothing in the daemon"
 
 "$bin/hello_gather" "$socket" >"$dir/out" 2>&1 && [ "$(grep -c 'sees 0 to 127$' "$dir/out")" -eq 2 ]
 result $? "hello_gather gathers on both ranks"
+"$bin/fallback" "$socket" >"$dir/out" 2>&1 && grep -q 'claim holds .* at the same place' "$dir/out" &&
+	grep -q 'after the backward: 0 bytes' "$dir/out"
+result $? "fallback finds in backward what it gathered in forward"
 
 "$bin/charlm" --socket "$dir/nothing.sock" --steps 1 >"$dir/out" 2>&1
 [ $? -eq 25 ] && grep -q 'CONNECT' "$dir/out"

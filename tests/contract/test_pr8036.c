@@ -1,0 +1,334 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * test_pr8036.c - gradient targets and buckets live for a step, not for a run.
+ *
+ * Upstream, targets that compilation had set up stayed bound into the optimizer's step, and bucket storage stayed when the
+ * backward's first graph reduced nothing. Here a target is there from the backward that reduces to the end of the step,
+ * and a bucket's storage from its first entry to the end of its backward.
+ */
+#include "contract_reduce.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/mem.h"
+
+#define NUMEL 1000u
+#define RANKS 2u
+
+struct world {
+	struct contract *c;
+	struct contract_unit first, second;
+	zerod_bucket *buckets[RANKS];
+};
+
+static void open_world(struct world *w)
+{
+	w->c = contract_open(&(struct contract_options){.world_size = RANKS});
+	contract_plain_unit(w->c, "w", NUMEL, &w->first);
+	contract_plain_unit(w->c, "v", 3, &w->second);
+	for (uint32_t i = 0; i < RANKS; i++)
+		w->buckets[i] = contract_bucket(&w->c->ranks[i], 65536, 2);
+}
+
+static void reduce_all(struct world *w, const struct contract_unit *unit, float factor)
+{
+	for (uint32_t i = 0; i < RANKS; i++)
+		contract_reduce(&w->c->ranks[i], w->buckets[i], unit, factor, NULL);
+}
+
+static uint64_t flat_target_bytes(const struct world *w)
+{
+	return RANKS * (w->first.shard_numel + w->second.shard_numel) * sizeof(float);
+}
+
+/* Neither targets nor buckets nor staging. */
+static void expect_nothing_held(struct world *w)
+{
+	struct contract_device all = contract_devices(w->c);
+
+	assert_int_equal(all.target_bytes, 0);
+	assert_int_equal(all.bucket_bytes, 0);
+	assert_int_equal(all.staging_bytes, 0);
+}
+
+static void expect_step(struct world *w, float first, float second)
+{
+	struct contract_sum sums[] = {{&w->first, CONTRACT_ALL(w->c), first},
+	                              {&w->second, CONTRACT_ALL(w->c), second}};
+
+	contract_expect_step(w->c, sums, 2);
+}
+
+/* ---- Between steps ------------------------------------------------------------------------------------------------- */
+
+static void test_nothing_is_held_between_steps(void **state)
+{
+	struct world w;
+
+	(void)state;
+	open_world(&w);
+	expect_nothing_held(&w);
+	for (uint32_t step = 1; step <= 3; step++) {
+		contract_backward_all(w.c, 3, true);
+		assert_int_equal(contract_devices(w.c).target_bytes, flat_target_bytes(&w));
+		assert_int_equal(contract_devices(w.c).bucket_bytes, 0); /* until an entry needs it */
+		reduce_all(&w, &w.first, (float)step);
+		assert_int_not_equal(contract_devices(w.c).bucket_bytes, 0);
+		reduce_all(&w, &w.second, 1);
+		contract_backward_end_all(w.c);
+		assert_int_equal(contract_devices(w.c).bucket_bytes, 0);
+		assert_int_equal(contract_devices(w.c).staging_bytes, 0);
+		assert_int_equal(contract_devices(w.c).target_bytes, flat_target_bytes(&w));
+		expect_step(&w, (float)step, 1);
+		expect_nothing_held(&w);
+	}
+	contract_close(w.c);
+}
+
+/* What the caller left in it, and the next window. */
+static void spoil_and_end(struct contract_rank *rank, void *arg)
+{
+	const struct contract_unit *unit = arg;
+	struct zerod_target target;
+	float *spoilt;
+
+	(void)contract_step(rank);
+	OK(rank->client, zerod_unit_target(unit->at[rank->number], &target));
+	spoilt = zd_calloc(target.shard_numel, sizeof(*spoilt));
+	memset(spoilt, 0x41, target.shard_numel * sizeof(*spoilt));
+	contract_write(NULL, target.data, spoilt, target.shard_numel * sizeof(*spoilt));
+	free(spoilt);
+	contract_step_end(rank);
+	FAILS(rank->client, zerod_unit_target(unit->at[rank->number], &target), ZEROD_E_STATE, "no target");
+}
+
+static void test_every_window_begins_with_zeros(void **state)
+{
+	struct world w;
+
+	(void)state;
+	open_world(&w);
+	contract_backward_all(w.c, 3, true);
+	reduce_all(&w, &w.first, 3);
+	reduce_all(&w, &w.second, 3);
+	contract_backward_end_all(w.c);
+	contract_run(w.c, spoil_and_end, &w.first);
+	expect_nothing_held(&w);
+	contract_backward_all(w.c, 3, true);
+	reduce_all(&w, &w.first, 1);
+	for (uint32_t i = 0; i < RANKS; i++)
+		OK(w.c->ranks[i].client, zerod_reduce_skip(w.second.at[i]));
+	contract_backward_end_all(w.c);
+	expect_step(&w, 1, 0);
+	contract_close(w.c);
+}
+
+/* One flat buffer a rank, each unit's slice at its offset. */
+static void check_layout(struct contract_rank *rank, void *arg)
+{
+	const struct world *w = arg;
+	struct zerod_target first, second;
+
+	(void)contract_step(rank);
+	OK(rank->client, zerod_unit_target(w->first.at[rank->number], &first));
+	OK(rank->client, zerod_unit_target(w->second.at[rank->number], &second));
+	CHECK((float *)second.data == (float *)first.data + w->first.shard_numel);
+	CHECK(first.shard_numel == w->first.shard_numel && second.shard_numel == w->second.shard_numel);
+	CHECK(second.true_numel == (rank->number == 0 ? 3 : 0));
+	contract_step_end(rank);
+}
+
+static void test_target_is_one_flat_buffer(void **state)
+{
+	struct zerod_unit_options frozen = ZEROD_INIT(frozen);
+	struct contract_unit unit;
+	struct zerod_target target;
+	struct world w;
+
+	(void)state;
+	open_world(&w);
+	frozen.name = "frozen";
+	frozen.dtype = ZEROD_FLOAT32;
+	frozen.numel = NUMEL;
+	frozen.flags = ZEROD_UNIT_FROZEN;
+	contract_unit(w.c, &frozen, &unit);
+	contract_backward_all(w.c, 3, true);
+	assert_int_equal(contract_devices(w.c).target_bytes,
+	                 flat_target_bytes(&w)); /* nothing for the frozen one */
+	FAILS(w.c->ranks[0].client, zerod_reduce_skip(unit.at[0]), ZEROD_E_INVALID,
+	      "unit 'frozen' is frozen");
+	FAILS(w.c->ranks[0].client, zerod_unit_target(unit.at[0], &target), ZEROD_E_INVALID, "frozen");
+	FAILS(w.c->ranks[0].client, zerod_unit_target(w.first.at[0], &target), ZEROD_E_STATE, "no target");
+	reduce_all(&w, &w.first, 1);
+	reduce_all(&w, &w.second, 1);
+	contract_backward_end_all(w.c);
+	contract_run(w.c, check_layout, &w);
+	contract_close(w.c);
+}
+
+/* A stream still copies from the target when the step ends: the bytes are off the account, the block is not free. */
+static void test_target_waits_for_its_readers(void **state)
+{
+	struct world w;
+	struct contract_rank *rank;
+	zerod_stream *stream;
+	struct contract_gate *gate;
+	struct zerod_target target;
+	struct contract_task *task;
+	float seen[3];
+
+	(void)state;
+	open_world(&w);
+	rank = &w.c->ranks[0];
+	stream = contract_stream(rank);
+	contract_backward_all(w.c, 3, true);
+	reduce_all(&w, &w.first, 1);
+	reduce_all(&w, &w.second, 1);
+	contract_backward_end_all(w.c);
+	task = contract_start(&w.c->ranks[1], spoil_and_end, &w.first);
+	(void)contract_step(rank);
+	contract_finish(task);
+	OK(rank->client, zerod_unit_target(w.second.at[0], &target));
+	gate = contract_block(rank, stream);
+	contract_read(stream, seen, target.data, sizeof(seen));
+	OK(rank->client, zerod_step_end(rank->group, &stream, 1));
+	assert_int_equal(contract_device(w.c, 0).target_bytes, 0);
+	assert_int_equal(contract_device(w.c, 0).quarantine_bytes, flat_target_bytes(&w) / RANKS);
+	contract_backward_all(w.c, 3, true); /* zeroes a target of its own */
+	contract_unblock(gate);
+	contract_sync(rank, stream);
+	for (uint64_t i = 0; i < 3; i++)
+		assert_true(seen[i] == contract_gradient(0, i) + contract_gradient(1, i));
+	reduce_all(&w, &w.first, 2);
+	reduce_all(&w, &w.second, 2);
+	contract_backward_end_all(w.c);
+	expect_step(&w, 2, 2);
+	contract_close(w.c);
+}
+
+/* ---- Parts of a backward that reduce nothing ----------------------------------------------------------------------------- */
+
+/* A part is what one graph does between two breaks: gathers, and perhaps reductions. */
+static void run_part(struct world *w, bool reduces)
+{
+	for (uint32_t i = 0; i < RANKS; i++)
+		contract_expect_version(&w->c->ranks[i], &w->first, 1);
+	if (!reduces)
+		return;
+	reduce_all(w, &w->first, 1);
+	reduce_all(w, &w->second, 1);
+}
+
+static void test_buckets_go_whichever_part_reduces(void **state)
+{
+	struct world w;
+
+	(void)state;
+	open_world(&w);
+	contract_publish_all(w.c, &w.first);
+	for (uint32_t reducing = 0; reducing < 3; reducing++) {
+		contract_backward_all(w.c, 1, true);
+		for (uint32_t part = 0; part < 3; part++)
+			run_part(&w, part == reducing);
+		contract_backward_end_all(w.c);
+		assert_int_equal(contract_devices(w.c).bucket_bytes, 0);
+		expect_step(&w, 1, 1);
+		expect_nothing_held(&w);
+	}
+	/* No part at all. */
+	contract_backward_all(w.c, 1, true);
+	contract_backward_end_all(w.c);
+	expect_step(&w, 0, 0);
+	expect_nothing_held(&w);
+	contract_close(w.c);
+}
+
+/* ---- Stages ------------------------------------------------------------------------------------------------------------- */
+
+#define MICRO_STEPS 4u
+
+/* Stage 1 sums its micro-steps itself and reduces on the boundary; the others reduce every time. */
+static void accumulate(struct world *w, uint32_t stage)
+{
+	struct zerod_entry entry;
+
+	for (uint32_t step = 0; step < MICRO_STEPS; step++) {
+		bool boundary = step == MICRO_STEPS - 1;
+
+		contract_backward_all(w->c, stage, boundary);
+		if (stage == 1 && !boundary) {
+			expect_nothing_held(w);
+			FAILS(w->c->ranks[0].client,
+			      zerod_bucket_reserve(w->buckets[0], w->first.at[0], &entry), ZEROD_E_STATE,
+			      "stage 1 reduces on the boundary only");
+			FAILS(w->c->ranks[0].client, zerod_reduce_skip(w->first.at[0]), ZEROD_E_STATE,
+			      "stage 1 reduces on the boundary only");
+		} else {
+			assert_int_equal(contract_devices(w->c).target_bytes, flat_target_bytes(w));
+			reduce_all(w, &w->first, stage == 1 ? MICRO_STEPS : 1);
+			reduce_all(w, &w->second, stage == 1 ? MICRO_STEPS : 1);
+		}
+		contract_backward_end_all(w->c);
+		assert_int_equal(contract_devices(w->c).bucket_bytes, 0);
+	}
+}
+
+static void test_accumulation_in_every_stage(void **state)
+{
+	struct world w;
+
+	(void)state;
+	open_world(&w);
+	for (uint32_t stage = 1; stage <= 3; stage++) {
+		accumulate(&w, stage);
+		expect_step(&w, MICRO_STEPS, MICRO_STEPS);
+		expect_nothing_held(&w);
+	}
+	contract_close(w.c);
+}
+
+static void test_backwards_and_steps_take_turns(void **state)
+{
+	struct world w;
+	struct contract_rank *rank;
+	struct zerod_step_info info;
+	struct zerod_backward_options other = ZEROD_INIT(other);
+
+	(void)state;
+	open_world(&w);
+	rank = &w.c->ranks[0];
+	FAILS(rank->client, zerod_step_begin(rank->group, &info), ZEROD_E_STATE, "no boundary backward");
+	FAILS(rank->client, zerod_step_end(rank->group, NULL, 0), ZEROD_E_STATE, "has begun no step");
+	FAILS(rank->client, zerod_backward_end(rank->group), ZEROD_E_STATE, "runs no backward");
+	contract_backward_all(w.c, 3, false);
+	other.stage = 3;
+	FAILS(rank->client, zerod_backward_begin(rank->group, &other), ZEROD_E_STATE,
+	      "backward 1 of rank 0 runs");
+	contract_backward_end_all(w.c);
+	FAILS(rank->client, zerod_step_begin(rank->group, &info), ZEROD_E_STATE, "no boundary backward");
+	other.stage = 2;
+	FAILS(rank->client, zerod_backward_begin(rank->group, &other), ZEROD_E_MISMATCH, "in stage 3");
+	contract_backward_all(w.c, 3, true);
+	reduce_all(&w, &w.first, 1);
+	reduce_all(&w, &w.second, 1);
+	contract_backward_end_all(w.c);
+	FAILS(rank->client, zerod_backward_begin(rank->group, &other), ZEROD_E_STATE, "the step is next");
+	expect_step(&w, 1, 1);
+	contract_close(w.c);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+	        CONTRACT_TEST(test_nothing_is_held_between_steps),
+	        CONTRACT_TEST(test_every_window_begins_with_zeros),
+	        CONTRACT_TEST(test_target_is_one_flat_buffer),
+	        CONTRACT_TEST(test_target_waits_for_its_readers),
+	        CONTRACT_TEST(test_buckets_go_whichever_part_reduces),
+	        CONTRACT_TEST(test_accumulation_in_every_stage),
+	        CONTRACT_TEST(test_backwards_and_steps_take_turns),
+	};
+
+	return cmocka_run_group_tests_name("8036: targets live for a step", tests, NULL, NULL);
+}

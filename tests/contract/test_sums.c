@@ -1,0 +1,328 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * test_sums.c - what a reduction comes to: in float32 whatever travels, in rank order whatever arrives first, agreed by all.
+ */
+#include "contract_reduce.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/dtype.h"
+#include "base/mem.h"
+
+#define NUMEL 1000u
+#define RANKS 4u
+
+/* ---- Sum, mean, factor -------------------------------------------------------------------------------------------- */
+
+struct kind {
+	enum zerod_reduce_op op;
+	float prescale;
+	float factor; /* of the plain sum */
+};
+
+static void test_sum_mean_and_prescale(void **state)
+{
+	static const struct kind kinds[] = {
+	        {ZEROD_SUM, 0, 1}, {ZEROD_MEAN, 0, 0.25f}, {ZEROD_SUM, 0.5f, 0.5f}, {ZEROD_MEAN, 8, 2}};
+	struct contract *c = contract_open(&(struct contract_options){.world_size = RANKS, .devices = 2});
+	zerod_bucket *buckets[RANKS];
+	struct contract_unit unit;
+
+	(void)state;
+	contract_plain_unit(c, "w", NUMEL, &unit);
+	for (uint32_t i = 0; i < RANKS; i++)
+		buckets[i] = contract_bucket(&c->ranks[i], 65536, 2);
+	for (size_t k = 0; k < sizeof(kinds) / sizeof(kinds[0]); k++) {
+		struct zerod_reduce_options options = ZEROD_INIT(options);
+		struct contract_sum sum = {&unit, CONTRACT_ALL(c), kinds[k].factor};
+
+		options.op = kinds[k].op;
+		options.prescale = kinds[k].prescale;
+		contract_backward_all(c, 3, true);
+		for (uint32_t i = 0; i < RANKS; i++)
+			contract_reduce(&c->ranks[i], buckets[i], &unit, 1, &options);
+		contract_backward_end_all(c);
+		contract_expect_step(c, &sum, 1);
+	}
+	contract_close(c);
+}
+
+static void test_options_that_differ_are_a_mismatch(void **state)
+{
+	struct contract *c = contract_open(NULL);
+	struct contract_rank *rank = &c->ranks[1];
+	struct zerod_reduce_options options = ZEROD_INIT(options);
+	struct contract_unit unit;
+	struct contract_sum sum = {&unit, CONTRACT_ALL(c), 1};
+	struct zerod_entry entry;
+	zerod_bucket *bucket;
+
+	(void)state;
+	contract_plain_unit(c, "w", NUMEL, &unit);
+	contract_backward_all(c, 3, true);
+	contract_reduce(&c->ranks[0], contract_bucket(&c->ranks[0], 65536, 2), &unit, 1, NULL);
+	bucket = contract_bucket(rank, 65536, 2);
+	OK(rank->client, zerod_bucket_reserve(bucket, unit.at[1], &entry));
+	contract_write_gradient(rank, NULL, &entry, 0, NUMEL, 1);
+	options.op = ZEROD_MEAN;
+	FAILS(rank->client, zerod_bucket_commit(bucket, entry.id, NULL, 0, &options), ZEROD_E_MISMATCH,
+	      "rank 0 reduces by sum of float32");
+	OK(rank->client, zerod_bucket_commit(bucket, entry.id, NULL, 0, NULL));
+	contract_backward_end_all(c);
+	contract_expect_step(c, &sum, 1);
+	contract_close(c);
+}
+
+/* ---- Order ------------------------------------------------------------------------------------------------------- */
+
+/* Values whose sum depends on its order. */
+static float rough(uint32_t rank, uint64_t i)
+{
+	return sinf((float)(i * 13 + rank * 101 + 1)) * powf(10.0f, (float)((i + rank) % 7) - 3.0f);
+}
+
+static void reduce_rough(struct contract_rank *rank, zerod_bucket *bucket, const struct contract_unit *unit)
+{
+	struct zerod_entry entry;
+	float values[NUMEL];
+
+	for (uint64_t i = 0; i < NUMEL; i++)
+		values[i] = rough(rank->number, i);
+	OK(rank->client, zerod_bucket_reserve(bucket, unit->at[rank->number], &entry));
+	contract_write(NULL, entry.data, values, sizeof(values));
+	OK(rank->client, zerod_bucket_commit(bucket, entry.id, NULL, 0, NULL));
+}
+
+static void expect_rough(struct contract_rank *rank, void *arg)
+{
+	const struct contract_unit *unit = arg;
+	struct zerod_target target;
+	uint64_t first = rank->number * unit->shard_numel, wrong = 0;
+	float *values;
+
+	(void)contract_step(rank);
+	values = contract_target(rank, unit, &target);
+	for (uint64_t i = 0; i < target.true_numel; i++) {
+		volatile float sum = 0; /* rounded at every step */
+
+		for (uint32_t r = 0; r < RANKS; r++)
+			sum = sum + rough(r, first + i);
+		wrong += memcmp(&values[i], (const float *)&sum, sizeof(sum)) != 0;
+	}
+	free(values);
+	CHECK(wrong == 0);
+	contract_step_end(rank);
+}
+
+static void test_bits_are_those_of_rank_order(void **state)
+{
+	struct contract *c = contract_open(&(struct contract_options){.world_size = RANKS, .devices = 2});
+	zerod_bucket *buckets[RANKS];
+	struct contract_unit unit;
+
+	(void)state;
+	contract_plain_unit(c, "w", NUMEL, &unit);
+	for (uint32_t i = 0; i < RANKS; i++)
+		buckets[i] = contract_bucket(&c->ranks[i], 65536, 2);
+	for (uint32_t run = 0; run < 10; run++) {
+		contract_backward_all(c, 3, true);
+		for (uint32_t i = 0; i < RANKS; i++) {
+			uint32_t turn = (run % 2 ? RANKS - 1 - i + run : i + run) % RANKS;
+
+			reduce_rough(&c->ranks[turn], buckets[turn], &unit);
+		}
+		contract_backward_end_all(c);
+		contract_run(c, expect_rough, &unit);
+	}
+	contract_close(c);
+}
+
+/* ---- Dtypes ------------------------------------------------------------------------------------------------------- */
+
+#define MICRO_STEPS 8u
+
+struct mixed {
+	struct contract_unit unit;
+	zerod_bucket *buckets[RANKS];
+	enum zerod_dtype gradients, target;
+	bool overwrite;
+};
+
+/* Exact in bfloat16, but not once a few of them are added. */
+static float fine(uint32_t rank, uint64_t i, uint32_t micro_step)
+{
+	return 1.0f + (float)((i + rank + micro_step) % 5) / 128.0f;
+}
+
+static void reduce_mixed(struct contract_rank *rank, struct mixed *m, uint32_t micro_step)
+{
+	struct zerod_reduce_options options = ZEROD_INIT(options);
+	struct zerod_entry entry;
+	uint16_t narrow[NUMEL];
+	float wide[NUMEL];
+
+	options.flags = m->overwrite ? ZEROD_REDUCE_OVERWRITE : 0;
+	for (uint64_t i = 0; i < NUMEL; i++) {
+		wide[i] = fine(rank->number, i, micro_step);
+		narrow[i] = m->gradients == ZEROD_FLOAT16 ? zd_f32_to_f16(wide[i]) : zd_f32_to_bf16(wide[i]);
+	}
+	OK(rank->client, zerod_bucket_reserve(m->buckets[rank->number], m->unit.at[rank->number], &entry));
+	if (m->gradients == ZEROD_FLOAT32)
+		contract_write(NULL, entry.data, wide, sizeof(wide));
+	else
+		contract_write(NULL, entry.data, narrow, sizeof(narrow));
+	OK(rank->client, zerod_bucket_commit(m->buckets[rank->number], entry.id, NULL, 0, &options));
+}
+
+static float stored(enum zerod_dtype dtype, float value)
+{
+	if (dtype == ZEROD_BFLOAT16)
+		return zd_bf16_to_f32(zd_f32_to_bf16(value));
+	return value;
+}
+
+static void expect_mixed(struct contract_rank *rank, void *arg)
+{
+	const struct mixed *m = arg;
+	struct zerod_target target;
+	uint64_t first = rank->number * m->unit.shard_numel, wrong = 0;
+	float *values;
+
+	(void)contract_step(rank);
+	values = contract_target(rank, &m->unit, &target);
+	CHECK(target.dtype == m->target);
+	for (uint64_t i = 0; i < target.true_numel; i++) {
+		float total = 0;
+
+		for (uint32_t step = m->overwrite ? MICRO_STEPS - 1 : 0; step < MICRO_STEPS; step++) {
+			float sum = 0;
+
+			for (uint32_t r = 0; r < rank->world->world_size; r++)
+				sum += fine(r, first + i, step);
+			total = stored(m->target, sum + total);
+		}
+		wrong += values[i] != total;
+	}
+	free(values);
+	CHECK(wrong == 0);
+	contract_step_end(rank);
+}
+
+static void accumulate(enum zerod_dtype gradients, enum zerod_dtype target, bool overwrite)
+{
+	struct contract *c = contract_open(NULL);
+	struct zerod_backward_options options = ZEROD_INIT(options);
+	struct mixed m = {.gradients = gradients, .target = target, .overwrite = overwrite};
+
+	contract_plain_unit(c, "w", NUMEL, &m.unit);
+	options.stage = 2;
+	options.target_dtype = target;
+	for (uint32_t i = 0; i < 2; i++)
+		m.buckets[i] = contract_bucket_as(&c->ranks[i], gradients, 65536, 2);
+	for (uint32_t step = 0; step < MICRO_STEPS; step++) {
+		options.boundary = step == MICRO_STEPS - 1;
+		for (uint32_t i = 0; i < 2; i++) {
+			OK(c->ranks[i].client, zerod_backward_begin(c->ranks[i].group, &options));
+			reduce_mixed(&c->ranks[i], &m, step);
+		}
+		contract_backward_end_all(c);
+	}
+	contract_run(c, expect_mixed, &m);
+	contract_close(c);
+}
+
+static void test_accumulation_is_in_the_targets_dtype(void **state)
+{
+	(void)state;
+	accumulate(ZEROD_BFLOAT16, ZEROD_FLOAT32, false);
+	accumulate(ZEROD_FLOAT16, ZEROD_FLOAT32, false);
+	accumulate(ZEROD_FLOAT32, ZEROD_BFLOAT16, false);
+}
+
+static void test_overwrite_keeps_the_last(void **state)
+{
+	(void)state;
+	accumulate(ZEROD_BFLOAT16, ZEROD_FLOAT32, true);
+}
+
+static void test_dtypes_that_cannot_be_reduced_are_refused(void **state)
+{
+	struct contract *c = contract_open(NULL);
+	struct contract_rank *rank = &c->ranks[0];
+	struct zerod_bucket_options bucket = ZEROD_INIT(bucket);
+	struct zerod_backward_options backward = ZEROD_INIT(backward);
+	zerod_bucket *made = NULL;
+
+	(void)state;
+	bucket.dtype = ZEROD_INT32;
+	FAILS(rank->client, zerod_bucket_create(rank->group, &bucket, &made), ZEROD_E_UNSUPPORTED, "int32");
+	backward.target_dtype = ZEROD_FLOAT8_E4M3;
+	FAILS(rank->client, zerod_backward_begin(rank->group, &backward), ZEROD_E_UNSUPPORTED, "float8");
+	contract_close(c);
+}
+
+/* ---- Overflow and norm ---------------------------------------------------------------------------------------------- */
+
+static void expect_overflow(struct contract_rank *rank, void *arg)
+{
+	struct zerod_step_info info = contract_step(rank);
+
+	(void)arg;
+	CHECK(info.overflow);
+	contract_step_end(rank);
+}
+
+/* One element of one rank, in a slice that another rank owns: all see it, and the next step is clean. */
+static void test_overflow_on_one_rank_is_seen_by_all(void **state)
+{
+	static const float bad[] = {INFINITY, NAN};
+	struct contract *c = contract_open(&(struct contract_options){.world_size = RANKS, .devices = 2});
+	zerod_bucket *buckets[RANKS];
+	struct contract_unit unit;
+	struct contract_sum sum = {&unit, CONTRACT_ALL(c), 1};
+
+	(void)state;
+	contract_plain_unit(c, "w", NUMEL, &unit);
+	for (uint32_t i = 0; i < RANKS; i++)
+		buckets[i] = contract_bucket(&c->ranks[i], 65536, 2);
+	for (size_t k = 0; k < 2; k++) {
+		contract_backward_all(c, 3, true);
+		for (uint32_t i = 0; i < RANKS; i++) {
+			struct zerod_entry entry;
+
+			OK(c->ranks[i].client, zerod_bucket_reserve(buckets[i], unit.at[i], &entry));
+			contract_write_gradient(&c->ranks[i], NULL, &entry, 0, NUMEL, 1);
+			if (i == 1)
+				contract_write(NULL, (float *)entry.data + NUMEL - 1, &bad[k],
+				               sizeof(bad[k]));
+			OK(c->ranks[i].client, zerod_bucket_commit(buckets[i], entry.id, NULL, 0, NULL));
+		}
+		contract_backward_end_all(c);
+		assert_int_not_equal(contract_devices(c).target_bytes, 0);
+		contract_run(c, expect_overflow, NULL);
+		assert_int_equal(contract_devices(c).target_bytes, 0);
+		contract_backward_all(c, 3, true);
+		for (uint32_t i = 0; i < RANKS; i++)
+			contract_reduce(&c->ranks[i], buckets[i], &unit, 1, NULL);
+		contract_backward_end_all(c);
+		contract_expect_step(c, &sum, 1);
+	}
+	contract_close(c);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+	        CONTRACT_TEST(test_sum_mean_and_prescale),
+	        CONTRACT_TEST(test_options_that_differ_are_a_mismatch),
+	        CONTRACT_TEST(test_bits_are_those_of_rank_order),
+	        CONTRACT_TEST(test_accumulation_is_in_the_targets_dtype),
+	        CONTRACT_TEST(test_overwrite_keeps_the_last),
+	        CONTRACT_TEST(test_dtypes_that_cannot_be_reduced_are_refused),
+	        CONTRACT_TEST(test_overflow_on_one_rank_is_seen_by_all),
+	};
+
+	return cmocka_run_group_tests_name("sums: exact, in rank order, agreed", tests, NULL, NULL);
+}

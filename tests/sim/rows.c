@@ -200,18 +200,30 @@ static bool bucket_row(const struct zd_row *row, void *arg)
 	return true;
 }
 
-/* What ranks have of a backward or a step is listed and charged for as long as they have it. */
+static uint32_t waiting_reserves(const struct zd_sim_session *session)
+{
+	uint32_t count = 0;
+
+	for (uint32_t i = 0; i < session->nrequests; i++)
+		count += session->requests[i].kind == ZD_REQ_BUCKET_RESERVE;
+	return count;
+}
+
+/* What ranks have of a backward or a step is listed and charged for as long as they have it; entries no longer. */
 static void check_given(const struct tally *tally)
 {
 	struct zd_sim_world *world = tally->world;
-	uint32_t entries[4] = {0};
+	uint32_t entries[4] = {0}, waiting[4] = {0};
 	uint64_t target_bytes[4] = {0};
 
 	for (uint32_t i = 0; i < world->nsessions; i++) {
 		const struct zd_sim_session *session = world->sessions[i];
 		uint32_t device = world->config.actors[session->actor].device;
+		waiting[device] += session->open ? waiting_reserves(session) : 0;
 		for (uint32_t g = 0; session->open && g < world->config.ngroups; g++) {
 			const struct zd_sim_member *member = &session->members[g];
+			if (member->beginning) /* whether it was let in is not known yet */
+				waiting[device] += ZD_SIM_UNITS;
 			if (member->stepping && !member->beginning)
 				target_bytes[device] += member->target.bytes;
 			for (uint32_t u = 0; u < ZD_SIM_UNITS; u++)
@@ -219,9 +231,9 @@ static void check_given(const struct tally *tally)
 		}
 	}
 	for (uint32_t d = 0; d < world->config.ndevices; d++) {
-		if (tally->reserved[d] < entries[d])
-			zd_sim_fail(world, "device %u: ranks have %u entries, %u are listed", d, entries[d],
-			            tally->reserved[d]);
+		if (tally->reserved[d] < entries[d] || tally->reserved[d] > entries[d] + waiting[d])
+			zd_sim_fail(world, "device %u: ranks have %u entries and want %u, %u are listed", d,
+			            entries[d], waiting[d], tally->reserved[d]);
 		if (tally->devices[d].target_bytes < target_bytes[d])
 			zd_sim_fail(world,
 			            "device %u: ranks read %llu bytes of targets, it is charged for %llu", d,

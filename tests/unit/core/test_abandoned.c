@@ -347,6 +347,23 @@ static void test_step_end_after_an_abort(void **state)
 	core_end(s.core);
 }
 
+static void test_target_through_failures_in_a_row(void **state)
+{
+	struct scene s;
+	const struct zd_reply *step[CORE_TEAM];
+	(void)state;
+	begin_step(&s, step);
+	for (int i = 0; i < 3; i++) {
+		lose_peer(&s);
+		replace_peer(&s);
+		assert_int_equal(targets(&s), TARGET_BYTES);
+	}
+	core_check_target(&s.g, 0, step[0], 0, 1.0f);
+	core_expect(s.core, core_step_end(&s.g.team, 0, NULL, 0), 0);
+	expect_nothing_left(&s);
+	core_end(s.core);
+}
+
 /* Nobody reads a target whose step was not begun: it goes at once. */
 static void test_target_of_a_backward(void **state)
 {
@@ -363,8 +380,8 @@ static void test_target_of_a_backward(void **state)
 	core_end(s.core);
 }
 
-/* It is bound no more: a unit that comes meanwhile has its place in the next one. */
-static void test_unit_beside_an_abandoned_target(void **state)
+/* It is bound no more: units that come and go meanwhile change the next one. */
+static void test_units_beside_an_abandoned_target(void **state)
 {
 	struct scene s;
 	const struct zd_reply *step[CORE_TEAM];
@@ -372,7 +389,11 @@ static void test_unit_beside_an_abandoned_target(void **state)
 	begin_step(&s, step);
 	lose_peer(&s);
 	replace_peer(&s);
-	uint64_t late = core_reducers_unit(&s.g, "c", NUMEL);
+	for (uint32_t rank = 0; rank < 2; rank++)
+		core_expect(s.core,
+		            core_simple(s.core, s.g.team.session[rank], ZD_REQ_UNIT_UNREGISTER, s.unit[1]),
+		            0);
+	uint64_t late = core_reducers_unit(&s.g, "c", 512);
 	core_reducers_begin(&s.g, 3, true);
 	assert_int_equal(targets(&s), 2 * (TARGET_BYTES + 512));
 	uint64_t request = core_bucket(&s.g.team, 1, ZEROD_FLOAT32, SLOT_BYTES, 2);
@@ -503,7 +524,8 @@ int main(void)
 	        cmocka_unit_test(test_step_end_after_the_replacement),
 	        cmocka_unit_test(test_step_end_after_an_abort),
 	        cmocka_unit_test(test_target_of_a_backward),
-	        cmocka_unit_test(test_unit_beside_an_abandoned_target),
+	        cmocka_unit_test(test_target_through_failures_in_a_row),
+	        cmocka_unit_test(test_units_beside_an_abandoned_target),
 	        cmocka_unit_test(test_backward_begin_gives_up_entries),
 	        cmocka_unit_test(test_backward_begin_gives_up_the_target),
 	        cmocka_unit_test(test_bucket_destroy_gives_up),

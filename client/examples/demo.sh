@@ -72,5 +72,6 @@ worker=$!
 status=0
 wait "$worker" || status=$?
 worker=
-[ $status -le 2 ] || last_words # 0: well; 1: the comparison failed, 2: no text to train on; charlm has said so
+# 0: well; 1: the comparison failed, 2: no text to train on, which charlm has said; 141: nobody reads our output.
+[ $status -le 2 ] || [ $status -eq 141 ] || last_words
 exit $status

@@ -98,7 +98,7 @@ void zd_member_barrier(const struct zd_member *member);
 int zd_member_check(const struct zd_member *member, int status, const zerod_client *client, const char *call)
         __attribute__((warn_unused_result));
 
-/* SIGINT and SIGTERM from now on end the measurement, so that everything is tidied up. */
+/* SIGINT, SIGTERM, SIGHUP and SIGPIPE from now on end the measurement, so that everything is tidied up. */
 void zd_bench_catch_signals(void);
 /* In a child, after fork(): it ends when the parent says so. */
 void zd_bench_child_signals(void);

@@ -24,13 +24,16 @@ struct zd_team {
 	struct zd_err errors[ZD_BENCH_MAX_RANKS + 2];
 };
 
-/* Signals are blocked in the parent and taken when it looks for them, so that none can fall between a look and a wait. */
+/* Signals are blocked in the parent and taken when it looks for them, so that none can fall between a look and a wait.
+ * SIGPIPE is among them: whoever reads the table may have seen enough. */
 static sigset_t awaited_signals(bool children)
 {
 	sigset_t set;
 	sigemptyset(&set);
 	sigaddset(&set, SIGINT);
 	sigaddset(&set, SIGTERM);
+	sigaddset(&set, SIGHUP);
+	sigaddset(&set, SIGPIPE);
 	if (children)
 		sigaddset(&set, SIGCHLD);
 	return set;
@@ -46,7 +49,8 @@ void zd_bench_child_signals(void)
 {
 	sigset_t none;
 	sigemptyset(&none);
-	signal(SIGINT, SIG_IGN); /* from a terminal it reaches the parent too, which ends us in good order */
+	signal(SIGINT, SIG_IGN); /* from a terminal they reach the parent too, which ends us in good order */
+	signal(SIGHUP, SIG_IGN);
 	sigprocmask(SIG_SETMASK, &none, NULL);
 }
 
@@ -155,7 +159,7 @@ static int await_one(struct zd_team *team, struct zd_err *err)
 		if (ended.si_pid)
 			return take_end(team, ended.si_pid, err);
 		const int number = sigwaitinfo(&set, NULL);
-		if (number == SIGINT || number == SIGTERM)
+		if (number > 0 && number != SIGCHLD)
 			return zd_err_set(err, ZEROD_E_ABORTED, "interrupted");
 	}
 }

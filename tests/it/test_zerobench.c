@@ -213,6 +213,23 @@ static void an_interrupt_leaves_nothing_behind(void **state)
 	assert_nothing_left();
 }
 
+/* As with `zerobench | head`. */
+static void a_closed_output_leaves_nothing_behind(void **state)
+{
+	(void)state;
+	const char *const args[] = {"zerobench", "-b", "4K",   "-e",      "64M", "-f",
+	                            "2",         "-n", "1000", "--start", NULL};
+	struct program program;
+	program_start(&program, args, NULL);
+	assert_true(program_read_until(&program, "# op gather"));
+	close(program.out);
+	program.out = -1;
+	program_wait(&program);
+	assert_int_equal(program.status, 16);
+	program_free(&program);
+	assert_nothing_left();
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -226,6 +243,7 @@ int main(void)
 	        cmocka_unit_test(a_failing_rank_ends_the_run),
 	        cmocka_unit_test(a_dying_daemon_ends_the_run),
 	        cmocka_unit_test(an_interrupt_leaves_nothing_behind),
+	        cmocka_unit_test(a_closed_output_leaves_nothing_behind),
 	};
 	return cmocka_run_group_tests(tests, start, stop);
 }

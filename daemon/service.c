@@ -85,8 +85,8 @@ static void on_drain_timeout(uv_timer_t *timer)
 {
 	struct service *service = timer->data;
 
-	zd_log(ZD_LOG_WARNING, "%u sessions did not end within %u s and are closed",
-	       zd_api_session_count(&service->api), service->config.drain_timeout_s);
+	zd_log(ZD_LOG_WARNING, "sessions that did not end within %u s are closed: %u",
+	       service->config.drain_timeout_s, zd_api_session_count(&service->api));
 	zd_loop_stop(&service->loop);
 }
 
@@ -105,8 +105,8 @@ static void start_draining(struct service *service, const char *signal_name)
 	unsigned sessions = zd_api_session_count(&service->api);
 
 	zd_sm_move(&service_sm, &service->state, DRAINING);
-	zd_log(ZD_LOG_NOTICE, "%s: draining, %u sessions are open", signal_name, sessions);
-	zd_notify_state(&service->notify, "STOPPING=1\nSTATUS=Draining, %u sessions are open", sessions);
+	zd_log(ZD_LOG_NOTICE, "%s: draining, open sessions: %u", signal_name, sessions);
+	zd_notify_state(&service->notify, "STOPPING=1\nSTATUS=Draining, open sessions: %u", sessions);
 	if (service->activated)
 		stop_listening(service);
 	(void)uv_timer_start(&service->drain, on_drain_timeout,
@@ -207,7 +207,7 @@ static void on_signal(uv_signal_t *handle, int number)
 	} else if (service->state == SERVING) {
 		start_draining(service, number == SIGTERM ? "SIGTERM" : "SIGINT");
 	} else {
-		zd_log(ZD_LOG_NOTICE, "told to end again: %u sessions are closed",
+		zd_log(ZD_LOG_NOTICE, "told to end again, sessions that are closed: %u",
 		       zd_api_session_count(&service->api));
 		zd_loop_stop(&service->loop);
 	}

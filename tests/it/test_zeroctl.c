@@ -2,7 +2,8 @@
 /*
  * test_zeroctl.c - zeroctl against a daemon in which two jobs hold something of every kind.
  *
- * Job "alpha": a unit with two leases and a persistent one, a bucket, an allocation. Job "beta": durable, one unit.
+ * Job "alpha": a unit with two leases and a persistent one, which a claim holds too, a bucket, an allocation. Job "beta":
+ * durable, one unit.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -26,6 +27,7 @@ struct trainer {
 	zerod_unit *unit, *persistent;
 	zerod_bucket *bucket;
 	zerod_buffer *buffer;
+	zerod_scope claim;
 };
 
 static struct trainer alpha, beta;
@@ -140,6 +142,16 @@ static void join(struct trainer *trainer, const char *job, uint32_t flags)
 	assert_int_equal(zerod_group_join(trainer->client, &group, &trainer->group), 0);
 }
 
+static void claim(struct trainer *trainer)
+{
+	const zerod_scope outermost = {0};
+	struct zerod_gather_options options = ZEROD_INIT(options);
+	assert_int_equal(zerod_forward_begin(trainer->group, outermost, NULL, 0, &trainer->claim), 0);
+	options.scope = trainer->claim;
+	assert_int_equal(zerod_gather(trainer->persistent, &options, NULL, NULL), 0);
+	assert_int_equal(zerod_forward_end(trainer->client, trainer->claim, 1, NULL, 0), 0);
+}
+
 static int start(void **state)
 {
 	(void)state;
@@ -151,6 +163,7 @@ static int start(void **state)
 	gather(alpha.unit, "plan", 2);
 	gather(alpha.unit, "eager", 1);
 	gather(alpha.persistent, NULL, 1);
+	claim(&alpha);
 	struct zerod_bucket_options bucket = ZEROD_INIT(bucket);
 	bucket.dtype = ZEROD_BFLOAT16;
 	bucket.slot_bytes = 1 << 20;
@@ -186,6 +199,7 @@ static const struct {
         {"groups", "ID  JOB", "members"},
         {"units", "ID  JOB", "version_max"},
         {"buffers", "JOB", "holders"},
+        {"scopes", "ID  JOB", "tag"},
         {"buckets", "ID  JOB", "slots"},
         {"alloc", "ID  JOB", "bytes"},
 };
@@ -235,6 +249,40 @@ static void status_tells_of_the_daemon(void **state)
 	struct program program = zeroctl("status");
 	assert_non_null(strstr(program.out_text, "SERVING"));
 	program_free(&program);
+}
+
+static void scopes_are_shown_with_what_they_hold(void **state)
+{
+	(void)state;
+	char tag[32];
+	snprintf(tag, sizeof(tag), "@claim %llu", (unsigned long long)alpha.claim.id);
+	json_t *object = listing("scopes", "scopes");
+	const json_t *row = json_array_get(json_object_get(object, "rows"), 0);
+	assert_int_equal(json_array_size(json_object_get(object, "rows")), 1);
+	assert_true((uint64_t)integer(row, "id") == alpha.claim.id);
+	assert_string_equal(json_string_value(json_object_get(row, "tag")), tag);
+	assert_string_equal(json_string_value(json_object_get(row, "state")), "CLAIMED");
+	assert_false(json_is_true(json_object_get(row, "context")));
+	assert_int_equal(integer(row, "rank"), 0);
+	assert_int_equal(integer(row, "parent"), 0);
+	assert_int_equal(integer(row, "units"), 1);
+	assert_int_equal(integer(row, "bytes"), 256);
+	json_decref(object);
+	assert_int_equal(count_rows("scopes --job beta", "scopes"), 0);
+	/* the same holder, beside the others */
+	object = listing("buffers", "buffers");
+	const json_t *holders = json_object_get(row_where(object, "unit", "norm"), "holders");
+	assert_int_equal(json_array_size(holders), 2);
+	assert_string_equal(json_string_value(json_object_get(json_array_get(holders, 1), "tag")), tag);
+	json_decref(object);
+	object = listing("devices", "devices");
+	row = json_array_get(json_object_get(object, "rows"), 0);
+	assert_int_equal(integer(row, "fallback_gathers"), 1);
+	json_decref(object);
+	object = listing("status", "status");
+	row = json_array_get(json_object_get(object, "rows"), 0);
+	assert_int_equal(integer(row, "fallback_gathers"), 1);
+	json_decref(object);
 }
 
 static void buffers_show_bytes_and_holders(void **state)
@@ -502,6 +550,7 @@ int main(void)
 	        cmocka_unit_test(tables_have_a_head_and_aligned_rows),
 	        cmocka_unit_test(every_reading_verb_has_json),
 	        cmocka_unit_test(status_tells_of_the_daemon),
+	        cmocka_unit_test(scopes_are_shown_with_what_they_hold),
 	        cmocka_unit_test(buffers_show_bytes_and_holders),
 	        cmocka_unit_test(rows_can_be_filtered_and_sorted),
 	        cmocka_unit_test(long_listings_come_in_pages),

@@ -1,0 +1,346 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * test_scope_client.c - scopes, claims and contexts over the library, against a daemon.
+ */
+#include "tests/it/scope_scene.h"
+
+#include <pthread.h>
+#include <stdio.h>
+
+static const zerod_scope none;
+
+static struct rank me;
+static zerod_unit *a, *b, *c; /* filled with 1, 2, 3 */
+
+static int start(void **state)
+{
+	(void)state;
+	return zd_daemon_start(NULL, &daemon_);
+}
+
+static int stop(void **state)
+{
+	(void)state;
+	return zd_daemon_stop(&daemon_);
+}
+
+static int setup(void **state)
+{
+	(void)state;
+	rank_open(&me, "scope", 0);
+	a = new_unit(&me, "a", 1);
+	b = new_unit(&me, "b", 2);
+	c = new_unit(&me, "c", 3);
+	return 0;
+}
+
+static int teardown(void **state)
+{
+	(void)state;
+	assert_status(me.client, zerod_group_leave(me.group), ZEROD_OK);
+	assert_int_equal(gathered_bytes(&me), 0); /* whatever the test has left */
+	zerod_close(me.client);
+	return 0;
+}
+
+static void expect_stale(zerod_ticket ticket)
+{
+	assert_status(me.client, zerod_wait(me.client, ticket, NULL, NULL), ZEROD_E_STALE);
+}
+
+static void expect_text(const char *text)
+{
+	if (!strstr(zerod_last_error(me.client), text))
+		fail_msg("no '%s' in '%s'", text, zerod_last_error(me.client));
+}
+
+/* ---- Forwards and backwards ---------------------------------------------------------------------------------------- */
+
+static void test_backward_finds_what_forward_touched(void **state)
+{
+	(void)state;
+	zerod_scope scope = forward(&me, none);
+	zerod_ticket ticket = touch_begin(&me, a, scope);
+	const uint8_t *data = touch(&me, a, scope);
+	assert_int_equal(data[UNIT_BYTES - 1], 1);
+	assert_status(me.client, zerod_forward_end(me.client, scope, 1, NULL, 0), ZEROD_OK);
+	assert_int_equal(gathered_bytes(&me), UNIT_BYTES);
+	assert_ptr_equal(touch(&me, a, scope), data);
+	/* tickets live as long as the claim */
+	assert_status(me.client, zerod_wait(me.client, ticket, NULL, NULL), ZEROD_OK);
+	assert_status(me.client, zerod_claim_end(me.client, scope, NULL, 0), ZEROD_OK);
+	assert_int_equal(gathered_bytes(&me), 0);
+	expect_stale(ticket);
+}
+
+static void test_plan_and_scope_do_not_touch_each_other(void **state)
+{
+	(void)state;
+	void *data;
+	zerod_scope scope = forward(&me, none);
+	const uint8_t *touched = touch(&me, a, scope);
+	assert_status(me.client, zerod_gather(a, NULL, NULL, &data), ZEROD_OK);
+	assert_ptr_equal(data, touched);
+	assert_status(me.client, zerod_release(a, NULL, NULL, 0, NULL), ZEROD_OK);
+	assert_status(me.client, zerod_release(a, NULL, NULL, 0, NULL), ZEROD_E_NOT_HELD);
+	assert_int_equal(gathered_bytes(&me), UNIT_BYTES);
+	assert_status(me.client, zerod_gather(a, NULL, NULL, NULL), ZEROD_OK);
+	assert_status(me.client, zerod_forward_end(me.client, scope, 0, NULL, 0), ZEROD_OK);
+	assert_int_equal(gathered_bytes(&me), UNIT_BYTES);
+	assert_status(me.client, zerod_release(a, NULL, NULL, 0, NULL), ZEROD_OK);
+	assert_int_equal(gathered_bytes(&me), 0);
+}
+
+static void test_two_forwards_before_one_backward(void **state)
+{
+	(void)state;
+	zerod_scope first = forward(&me, none);
+	(void)touch(&me, a, first);
+	(void)touch(&me, b, first);
+	assert_status(me.client, zerod_forward_end(me.client, first, 1, NULL, 0), ZEROD_OK);
+	zerod_scope second = forward(&me, none);
+	(void)touch(&me, b, second);
+	assert_status(me.client, zerod_forward_end(me.client, second, 1, NULL, 0), ZEROD_OK);
+	assert_status(me.client, zerod_claim_end(me.client, second, NULL, 0), ZEROD_OK);
+	assert_int_equal(gathered_bytes(&me), 2 * UNIT_BYTES);
+	assert_int_equal(touch(&me, b, first)[0], 2);
+	assert_status(me.client, zerod_claim_end(me.client, first, NULL, 0), ZEROD_OK);
+	assert_int_equal(gathered_bytes(&me), 0);
+}
+
+static void test_slow_stream_keeps_what_its_claim_held(void **state)
+{
+	(void)state;
+	struct gated gated;
+	zerod_scope scope = forward(&me, none);
+	gated_open(&me, &gated, touch(&me, a, scope));
+	assert_status(me.client, zerod_forward_end(me.client, scope, 1, NULL, 0), ZEROD_OK);
+	assert_status(me.client, zerod_claim_end(me.client, scope, &gated.stream, 1), ZEROD_OK);
+	assert_int_equal(gathered_bytes(&me), 0);
+	/* nothing else is placed there before the stream has read it */
+	scope = forward(&me, none);
+	assert_ptr_not_equal(touch(&me, b, scope), gated.data);
+	assert_ptr_not_equal(touch(&me, c, scope), gated.data);
+	gated_finish(&me, &gated, 1);
+}
+
+static void test_slow_stream_of_an_abandoned_forward(void **state)
+{
+	(void)state;
+	struct gated gated;
+	gated_open(&me, &gated, touch(&me, a, forward(&me, none)));
+	zerod_scope scope;
+	assert_status(me.client, zerod_forward_begin(me.group, none, &gated.stream, 1, &scope), ZEROD_OK);
+	assert_int_equal(gathered_bytes(&me), 0);
+	assert_ptr_not_equal(touch(&me, b, scope), gated.data);
+	gated_finish(&me, &gated, 1);
+}
+
+static void test_swept_and_abandoned_scopes_have_no_tickets(void **state)
+{
+	(void)state;
+	zerod_scope left = forward(&me, none), claim = forward(&me, left), inner = forward(&me, left);
+	zerod_ticket of_left = touch_begin(&me, a, left), of_claim = touch_begin(&me, b, claim),
+	             of_inner = touch_begin(&me, c, inner);
+	assert_status(me.client, zerod_forward_end(me.client, claim, 1, NULL, 0), ZEROD_OK);
+	assert_status(me.client, zerod_scope_abandon(me.client, left, NULL, 0), ZEROD_OK);
+	expect_stale(of_left);
+	expect_stale(of_inner);
+	assert_status(me.client, zerod_wait(me.client, of_claim, NULL, NULL), ZEROD_OK);
+	assert_int_equal(gathered_bytes(&me), UNIT_BYTES);
+	assert_status(me.client, zerod_claim_end(me.client, claim, NULL, 0), ZEROD_OK);
+	left = forward(&me, none);
+	of_left = touch_begin(&me, a, left);
+	(void)forward(&me, none);
+	expect_stale(of_left);
+	assert_int_equal(gathered_bytes(&me), 0);
+}
+
+static void test_scope_is_touched_a_thousand_times(void **state)
+{
+	(void)state;
+	zerod_scope scope = forward(&me, none);
+	zerod_ticket first = touch_begin(&me, a, scope);
+	assert_status(me.client, zerod_wait(me.client, first, NULL, NULL), ZEROD_OK);
+	for (int i = 0; i < 1000; i++)
+		(void)touch(&me, a, scope);
+	expect_stale(first); /* the library keeps the newest tickets */
+	assert_status(me.client, zerod_forward_end(me.client, scope, 0, NULL, 0), ZEROD_OK);
+	assert_int_equal(gathered_bytes(&me), 0);
+}
+
+struct toucher {
+	zerod_scope scope;
+	int status;
+};
+
+static void *touch_often(void *arg)
+{
+	struct toucher *toucher = arg;
+	struct zerod_gather_options options = ZEROD_INIT(options);
+	options.scope = toucher->scope;
+	for (int i = 0; i < 100 && !toucher->status; i++)
+		toucher->status = zerod_gather(i % 2 ? a : b, &options, NULL, NULL);
+	return NULL;
+}
+
+static void test_threads_share_a_scope(void **state)
+{
+	(void)state;
+	struct toucher touchers[3] = {0};
+	pthread_t threads[3];
+	zerod_scope scope = forward(&me, none);
+	for (int i = 0; i < 3; i++) {
+		touchers[i].scope = scope;
+		assert_int_equal(pthread_create(&threads[i], NULL, touch_often, &touchers[i]), 0);
+	}
+	for (int i = 0; i < 3; i++) {
+		pthread_join(threads[i], NULL);
+		assert_int_equal(touchers[i].status, 0);
+	}
+	assert_int_equal(gathered_bytes(&me), 2 * UNIT_BYTES);
+	assert_status(me.client, zerod_forward_end(me.client, scope, 0, NULL, 0), ZEROD_OK);
+	assert_int_equal(gathered_bytes(&me), 0);
+}
+
+/* ---- Contexts -------------------------------------------------------------------------------------------------------- */
+
+static void test_contexts_are_whole_and_disjoint(void **state)
+{
+	(void)state;
+	zerod_unit *first[] = {a, b}, *overlapping[] = {c, b}, *second[] = {c};
+	zerod_scope outer, inner = {7};
+	assert_status(me.client, zerod_context_begin(first, 2, &outer), ZEROD_OK);
+	assert_int_equal(touch(&me, b, outer)[0], 2);
+	assert_status(me.client, zerod_context_begin(overlapping, 2, &inner), ZEROD_E_EXISTS);
+	expect_text("unit 'b' is in context");
+	assert_int_equal(inner.id, 7);
+	assert_int_equal(gathered_bytes(&me), 2 * UNIT_BYTES);
+	assert_status(me.client, zerod_context_begin(second, 1, &inner), ZEROD_OK);
+	assert_status(me.client, zerod_context_end(me.client, outer, NULL, 0), ZEROD_OK);
+	assert_int_equal(gathered_bytes(&me), UNIT_BYTES);
+	assert_status(me.client, zerod_context_end(me.client, inner, NULL, 0), ZEROD_OK);
+	assert_status(me.client, zerod_context_end(me.client, inner, NULL, 0), ZEROD_E_NOT_FOUND);
+}
+
+/* ---- Bad input --------------------------------------------------------------------------------------------------------- */
+
+static void test_arguments(void **state)
+{
+	(void)state;
+	struct zerod_gather_options options = ZEROD_INIT(options);
+	zerod_unit *units[] = {a, NULL};
+	zerod_ticket ticket;
+	zerod_scope scope = forward(&me, none);
+	options.scope = scope;
+	options.tag = "plan";
+	assert_status(me.client, zerod_gather_begin(a, &options, &ticket), ZEROD_E_INVALID);
+	options.tag = NULL;
+	options.uses = 2;
+	assert_status(me.client, zerod_gather_begin(a, &options, &ticket), ZEROD_E_INVALID);
+	options.uses = 1;
+	options.flags = ZEROD_GATHER_PREFETCH;
+	assert_status(me.client, zerod_gather_begin(a, &options, &ticket), ZEROD_E_INVALID);
+	options = (struct zerod_gather_options){.struct_size = sizeof(options), .tag = "@scope 1"};
+	assert_status(me.client, zerod_gather_begin(a, &options, &ticket), ZEROD_E_INVALID);
+	expect_text("tags with '@'");
+	assert_status(me.client, zerod_release(a, "@scope 1", NULL, 0, NULL), ZEROD_E_INVALID);
+	assert_status(me.client, zerod_forward_begin(me.group, none, NULL, 0, NULL), ZEROD_E_INVALID);
+	assert_int_equal(zerod_forward_begin(NULL, none, NULL, 0, &scope), ZEROD_E_INVALID);
+	assert_int_equal(zerod_claim_end(NULL, scope, NULL, 0), ZEROD_E_INVALID);
+	assert_status(me.client, zerod_context_begin(units, 2, &scope), ZEROD_E_INVALID);
+	assert_status(me.client, zerod_context_begin(units, 1, NULL), ZEROD_E_INVALID);
+	assert_int_equal(gathered_bytes(&me), 0);
+}
+
+/* A program compiled before there were scopes. */
+static void test_shorter_options(void **state)
+{
+	(void)state;
+	struct zerod_gather_options options = ZEROD_INIT(options);
+	options.struct_size = offsetof(struct zerod_gather_options, scope);
+	options.scope.id = 123456789; /* lies behind what it knows */
+	assert_status(me.client, zerod_gather(a, &options, NULL, NULL), ZEROD_OK);
+	assert_status(me.client, zerod_release(a, NULL, NULL, 0, NULL), ZEROD_OK);
+}
+
+static void test_ends_out_of_turn(void **state)
+{
+	(void)state;
+	zerod_unit *units[] = {c};
+	zerod_scope scope = forward(&me, none), context;
+	zerod_ticket ticket = touch_begin(&me, a, scope);
+	assert_status(me.client, zerod_context_begin(units, 1, &context), ZEROD_OK);
+	assert_status(me.client, zerod_claim_end(me.client, scope, NULL, 0), ZEROD_E_STATE);
+	assert_status(me.client, zerod_context_end(me.client, scope, NULL, 0), ZEROD_E_INVALID);
+	assert_status(me.client, zerod_scope_abandon(me.client, context, NULL, 0), ZEROD_E_INVALID);
+	assert_status(me.client, zerod_claim_end(me.client, none, NULL, 0), ZEROD_E_NOT_FOUND);
+	/* and nothing has happened to the scope */
+	assert_status(me.client, zerod_wait(me.client, ticket, NULL, NULL), ZEROD_OK);
+	assert_status(me.client, zerod_forward_end(me.client, scope, 1, NULL, 0), ZEROD_OK);
+	assert_status(me.client, zerod_forward_end(me.client, scope, 1, NULL, 0), ZEROD_E_STATE);
+	assert_status(me.client, zerod_claim_end(me.client, scope, NULL, 0), ZEROD_OK);
+	assert_status(me.client, zerod_claim_end(me.client, scope, NULL, 0), ZEROD_E_NOT_FOUND);
+	expect_text("or it has ended");
+}
+
+static void test_gather_in_an_unknown_scope_leaves_no_lease(void **state)
+{
+	(void)state;
+	struct zerod_gather_options options = ZEROD_INIT(options);
+	options.scope.id = 123456789;
+	assert_status(me.client, zerod_gather(a, &options, NULL, NULL), ZEROD_E_NOT_FOUND);
+	assert_int_equal(gathered_bytes(&me), 0);
+	assert_status(me.client, zerod_unit_unregister(a), ZEROD_OK);
+}
+
+static void test_scopes_of_another_session(void **state)
+{
+	(void)state;
+	struct rank other;
+	struct zerod_gather_options options = ZEROD_INIT(options);
+	rank_open(&other, "other", 0);
+	zerod_scope theirs = forward(&other, none);
+	assert_status(me.client, zerod_forward_end(me.client, theirs, 1, NULL, 0), ZEROD_E_NOT_FOUND);
+	assert_status(me.client, zerod_scope_abandon(me.client, theirs, NULL, 0), ZEROD_E_NOT_FOUND);
+	options.scope = theirs;
+	assert_status(me.client, zerod_gather(a, &options, NULL, NULL), ZEROD_E_NOT_FOUND);
+	assert_status(other.client, zerod_forward_end(other.client, theirs, 0, NULL, 0), ZEROD_OK);
+	zerod_close(other.client);
+}
+
+static void test_scopes_are_left_when_the_rank_leaves(void **state)
+{
+	(void)state;
+	zerod_unit *units[] = {c};
+	zerod_scope scope = forward(&me, none), context;
+	(void)touch(&me, a, scope);
+	(void)touch(&me, b, forward(&me, scope));
+	assert_status(me.client, zerod_context_begin(units, 1, &context), ZEROD_OK);
+	assert_int_equal(gathered_bytes(&me), 3 * UNIT_BYTES); /* the teardown expects 0 */
+}
+
+#define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+	        TEST(test_backward_finds_what_forward_touched),
+	        TEST(test_plan_and_scope_do_not_touch_each_other),
+	        TEST(test_two_forwards_before_one_backward),
+	        TEST(test_slow_stream_keeps_what_its_claim_held),
+	        TEST(test_slow_stream_of_an_abandoned_forward),
+	        TEST(test_swept_and_abandoned_scopes_have_no_tickets),
+	        TEST(test_scope_is_touched_a_thousand_times),
+	        TEST(test_threads_share_a_scope),
+	        TEST(test_contexts_are_whole_and_disjoint),
+	        TEST(test_arguments),
+	        TEST(test_shorter_options),
+	        TEST(test_ends_out_of_turn),
+	        TEST(test_gather_in_an_unknown_scope_leaves_no_lease),
+	        TEST(test_scopes_of_another_session),
+	        TEST(test_scopes_are_left_when_the_rank_leaves),
+	};
+
+	return cmocka_run_group_tests(tests, start, stop);
+}

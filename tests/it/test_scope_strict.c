@@ -1,0 +1,147 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * test_scope_strict.c - strict clients and scopes: what a scope holds can be touched until it ends, and no longer.
+ */
+#include "tests/it/scope_scene.h"
+
+#include <fcntl.h>
+#include <unistd.h>
+
+static const zerod_scope none;
+
+static struct rank me;
+static zerod_unit *a, *b;
+
+static int start(void **state)
+{
+	(void)state;
+	return zd_daemon_start(NULL, &daemon_);
+}
+
+static int stop(void **state)
+{
+	(void)state;
+	return zd_daemon_stop(&daemon_);
+}
+
+static int setup(void **state)
+{
+	(void)state;
+	rank_open(&me, "scope", 1);
+	a = new_unit(&me, "a", 1);
+	b = new_unit(&me, "b", 2);
+	return 0;
+}
+
+static int teardown(void **state)
+{
+	(void)state;
+	assert_status(me.client, zerod_group_leave(me.group), ZEROD_OK);
+	zerod_close(me.client);
+	return 0;
+}
+
+/* The kernel says EFAULT where a load would raise SIGSEGV. */
+static bool can_touch(const uint8_t *data)
+{
+	int ends[2];
+	bool could;
+
+	assert_int_equal(pipe2(ends, O_CLOEXEC), 0);
+	could = write(ends[1], data, 1) == 1;
+	assert_true(could || errno == EFAULT);
+	close(ends[0]);
+	close(ends[1]);
+	return could;
+}
+
+static void test_views_fault_when_the_claim_has_ended(void **state)
+{
+	(void)state;
+	zerod_scope scope = forward(&me, none);
+	const uint8_t *data = touch(&me, a, scope);
+	assert_status(me.client, zerod_forward_end(me.client, scope, 1, NULL, 0), ZEROD_OK);
+	assert_true(can_touch(data));
+	assert_status(me.client, zerod_claim_end(me.client, scope, NULL, 0), ZEROD_OK);
+	assert_false(can_touch(data));
+}
+
+static void test_scope_and_tag_hold_the_pages_together(void **state)
+{
+	(void)state;
+	void *data;
+	zerod_scope scope = forward(&me, none);
+	(void)touch(&me, a, scope);
+	assert_status(me.client, zerod_gather(a, NULL, NULL, &data), ZEROD_OK);
+	assert_status(me.client, zerod_forward_end(me.client, scope, 0, NULL, 0), ZEROD_OK);
+	assert_true(can_touch(data));
+	assert_status(me.client, zerod_release(a, NULL, NULL, 0, NULL), ZEROD_OK);
+	assert_false(can_touch(data));
+}
+
+/* The stream reads after the scope has ended, and finds its pages. */
+static void expect_pages_until(struct gated *gated)
+{
+	assert_true(can_touch(gated->data));
+	gated_finish(&me, gated, 1);
+	assert_false(can_touch(gated->data));
+}
+
+static void test_streams_keep_the_pages_of_a_claim(void **state)
+{
+	(void)state;
+	struct gated gated;
+	zerod_scope scope = forward(&me, none);
+	gated_open(&me, &gated, touch(&me, a, scope));
+	assert_status(me.client, zerod_forward_end(me.client, scope, 1, NULL, 0), ZEROD_OK);
+	assert_status(me.client, zerod_claim_end(me.client, scope, &gated.stream, 1), ZEROD_OK);
+	expect_pages_until(&gated);
+}
+
+static void test_streams_keep_the_pages_of_what_is_abandoned(void **state)
+{
+	(void)state;
+	struct gated gated;
+	zerod_scope scope = forward(&me, none);
+	gated_open(&me, &gated, touch(&me, a, forward(&me, scope)));
+	assert_status(me.client, zerod_scope_abandon(me.client, scope, &gated.stream, 1), ZEROD_OK);
+	expect_pages_until(&gated);
+}
+
+static void test_streams_keep_the_pages_of_what_is_swept(void **state)
+{
+	(void)state;
+	struct gated gated;
+	zerod_scope scope;
+	gated_open(&me, &gated, touch(&me, a, forward(&me, none)));
+	assert_status(me.client, zerod_forward_begin(me.group, none, &gated.stream, 1, &scope), ZEROD_OK);
+	expect_pages_until(&gated);
+}
+
+static void test_views_of_a_context_fault_when_it_has_ended(void **state)
+{
+	(void)state;
+	zerod_unit *units[] = {a, b};
+	zerod_scope context;
+	assert_status(me.client, zerod_context_begin(units, 2, &context), ZEROD_OK);
+	const uint8_t *of_a = touch(&me, a, context), *of_b = touch(&me, b, context);
+	assert_true(can_touch(of_a) && can_touch(of_b));
+	assert_status(me.client, zerod_context_end(me.client, context, NULL, 0), ZEROD_OK);
+	assert_false(can_touch(of_a) || can_touch(of_b));
+}
+
+#define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+	        TEST(test_views_fault_when_the_claim_has_ended),
+	        TEST(test_scope_and_tag_hold_the_pages_together),
+	        TEST(test_streams_keep_the_pages_of_a_claim),
+	        TEST(test_streams_keep_the_pages_of_what_is_abandoned),
+	        TEST(test_streams_keep_the_pages_of_what_is_swept),
+	        TEST(test_views_of_a_context_fault_when_it_has_ended),
+	};
+
+	return cmocka_run_group_tests(tests, start, stop);
+}

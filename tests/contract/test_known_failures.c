@@ -1,0 +1,520 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * test_known_failures.c - what goes wrong in sharded training beside the four pull requests.
+ *
+ * Ranks that do not do the same, parameters of awkward shapes, and the order in which the good and the careless call.
+ */
+#include "contract_reduce.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/mem.h"
+
+#define NUMEL 1000u
+
+/* ---- Ranks that do not do the same ----------------------------------------------------------------------------------- */
+
+#define UNITS 6u
+
+struct orders {
+	struct contract_unit units[UNITS];
+};
+
+/* Each rank begins elsewhere and goes in its own direction; nobody waits for anybody. */
+static void gather_in_own_order(struct contract_rank *rank, void *arg)
+{
+	struct orders *orders = arg;
+
+	for (uint32_t i = 0; i < 3 * UNITS; i++) {
+		uint32_t at = (rank->number % 2 ? 3 * UNITS - i : i) + rank->number;
+
+		contract_expect_version(rank, &orders->units[at % UNITS], 1);
+	}
+}
+
+static void test_ranks_gather_in_different_orders(void **state)
+{
+	struct contract *c = contract_open(&(struct contract_options){.world_size = 4, .devices = 2});
+	struct orders orders;
+
+	(void)state;
+	for (uint32_t i = 0; i < UNITS; i++) {
+		char name[8] = {'u', (char)('a' + i)};
+
+		contract_plain_unit(c, name, NUMEL + i, &orders.units[i]);
+		contract_publish_all(c, &orders.units[i]);
+	}
+	contract_run(c, gather_in_own_order, &orders);
+	contract_close(c);
+}
+
+/* One rank gathers and has a gradient; the others only say that they have none, and one never touches the unit at all. */
+static void test_expert_used_by_one_rank(void **state)
+{
+	struct contract *c = contract_open(&(struct contract_options){.world_size = 3});
+	struct contract_unit expert, unused;
+	struct contract_sum sums[] = {{&expert, 1u << 1, 2}, {&unused, 0, 1}};
+
+	(void)state;
+	contract_plain_unit(c, "expert", NUMEL, &expert);
+	contract_plain_unit(c, "unused", NUMEL, &unused);
+	contract_publish_all(c, &expert);
+	for (uint32_t step = 0; step < 2; step++) {
+		contract_expect_version(&c->ranks[1], &expert, 1);
+		contract_backward_all(c, 3, true);
+		for (uint32_t i = 0; i < 3; i++) {
+			if (i == 1)
+				contract_reduce(&c->ranks[i], contract_bucket(&c->ranks[i], 65536, 2),
+				                &expert, 2, NULL);
+			else
+				OK(c->ranks[i].client, zerod_reduce_skip(expert.at[i]));
+		}
+		contract_backward_end_all(c);
+		contract_expect_step(c, sums, 2);
+	}
+	contract_close(c);
+}
+
+static void end_with_mismatch(struct contract_rank *rank, void *arg)
+{
+	(void)arg;
+	FAILS(rank->client, zerod_backward_end(rank->group), ZEROD_E_MISMATCH,
+	      "rank 1 ended backward 1 without a gradient or skip for unit 'expert'");
+}
+
+/* A rank that forgets to say so is named, and nobody hangs. */
+static void test_forgotten_skip_is_named(void **state)
+{
+	struct contract *c = contract_open(NULL);
+	struct contract_unit expert;
+	struct contract_task *task;
+
+	(void)state;
+	contract_plain_unit(c, "expert", NUMEL, &expert);
+	contract_backward_all(c, 3, true);
+	contract_reduce(&c->ranks[0], contract_bucket(&c->ranks[0], 65536, 2), &expert, 1, NULL);
+	task = contract_start(&c->ranks[0], end_with_mismatch, NULL);
+	AWAIT(contract_somebody_waits(c, "1 reductions, first unit 'expert' (rank 1)"));
+	end_with_mismatch(&c->ranks[1], NULL);
+	contract_finish(task);
+	contract_close(c);
+}
+
+static void end_with_peer_lost(struct contract_rank *rank, void *arg)
+{
+	(void)arg;
+	FAILS(rank->client, zerod_backward_end(rank->group), ZEROD_E_PEER_LOST, "rank 1");
+}
+
+static void join_group_again(struct contract_rank *rank, void *arg)
+{
+	(void)arg;
+	contract_replace(rank);
+}
+
+/* Its peers are told at once; what it held is gone; another may take its place. */
+static void test_rank_that_leaves_early(void **state)
+{
+	struct contract *c = contract_open(NULL);
+	struct contract_rank *rank = &c->ranks[0];
+	struct zerod_unit_options options = ZEROD_INIT(options);
+	struct contract_unit unit;
+	struct contract_task *task;
+	struct zerod_shard shard;
+
+	(void)state;
+	contract_plain_unit(c, "w", NUMEL, &unit);
+	contract_publish_all(c, &unit);
+	(void)contract_gather(&c->ranks[1], &unit, NULL);
+	contract_backward_all(c, 3, true);
+	contract_reduce(rank, contract_bucket(rank, 65536, 2), &unit, 1, NULL);
+	task = contract_start(rank, end_with_peer_lost, NULL);
+	AWAIT(contract_somebody_waits(c, "1 reductions, first unit 'w' (rank 1)"));
+	contract_leave(&c->ranks[1]);
+	contract_finish(task);
+	FAILS(rank->client, zerod_gather(unit.at[0], NULL, NULL, NULL), ZEROD_E_PEER_LOST, "rank 1");
+	AWAIT(contract_device(c, 1).shard_bytes + contract_device(c, 1).gathered_bytes == 0);
+	assert_int_equal(contract_device(c, 1).target_bytes, 0);
+	assert_int_equal(contract_device(c, 1).bucket_bytes, 0);
+
+	task = contract_start(&c->ranks[1], join_group_again, NULL);
+	contract_finish(task);
+	options.name = "w";
+	options.dtype = ZEROD_FLOAT32;
+	options.numel = NUMEL;
+	OK(c->ranks[1].client, zerod_unit_register(c->ranks[1].group, &options, &unit.at[1]));
+	OK(c->ranks[1].client, zerod_unit_shard(unit.at[1], &shard));
+	assert_int_equal(shard.version, 0); /* one behind: its first publish catches up */
+	contract_publish(&c->ranks[1], &unit);
+	contract_expect_version(rank, &unit, 1);
+	contract_expect_version(&c->ranks[1], &unit, 1);
+	contract_close(c);
+}
+
+/* ---- Shapes and dtypes -------------------------------------------------------------------------------------------------- */
+
+static void test_units_of_awkward_sizes(void **state)
+{
+	static const uint64_t sizes[] = {1, 2, 3, 63, 64, 65, 127, 251, 256, 257, 1009, 4099};
+	struct contract *c = contract_open(&(struct contract_options){.world_size = 4, .devices = 2});
+
+	(void)state;
+	for (size_t k = 0; k < sizeof(sizes) / sizeof(sizes[0]); k++) {
+		struct contract_unit unit;
+		char name[8] = {'u', (char)('a' + k)};
+		uint64_t total = 0;
+
+		contract_plain_unit(c, name, sizes[k], &unit);
+		assert_int_equal(unit.shard_numel * sizeof(float) % 256, 0);
+		assert_true(unit.shard_numel * 4 >= sizes[k]);
+		assert_true(unit.shard_numel < (sizes[k] + 3) / 4 + 64);
+		for (uint32_t i = 0; i < 4; i++) {
+			struct zerod_shard shard;
+
+			OK(c->ranks[i].client, zerod_unit_shard(unit.at[i], &shard));
+			assert_int_equal(shard.offset_numel, i * unit.shard_numel);
+			assert_int_equal(shard.padded_numel, 4 * unit.shard_numel);
+			total += shard.true_numel;
+		}
+		assert_int_equal(total, sizes[k]);
+		contract_publish_all(c, &unit);
+		for (uint32_t i = 0; i < 4; i++)
+			contract_expect_version(&c->ranks[i], &unit, 1);
+	}
+	contract_close(c);
+}
+
+/* Ranks that own nothing of a unit take part in everything. */
+static void test_unit_smaller_than_the_world(void **state)
+{
+	struct contract *c = contract_open(&(struct contract_options){.world_size = 4, .devices = 2});
+	struct contract_unit unit;
+	struct contract_sum sum = {&unit, CONTRACT_ALL(c), 3};
+
+	(void)state;
+	contract_plain_unit(c, "scale", 1, &unit);
+	for (uint64_t version = 1; version < 4; version++) {
+		contract_publish_all(c, &unit);
+		for (uint32_t i = 0; i < 4; i++)
+			contract_expect_version(&c->ranks[i], &unit, version);
+		contract_backward_all(c, 3, true);
+		for (uint32_t i = 0; i < 4; i++)
+			contract_reduce(&c->ranks[i], contract_bucket(&c->ranks[i], 65536, 2), &unit, 3,
+			                NULL);
+		contract_backward_end_all(c);
+		contract_expect_step(c, &sum, 1);
+	}
+	contract_close(c);
+}
+
+/* A shard's block that was full of something else: the tail behind its elements is zero, and no publish writes it. */
+static void test_padding_of_a_used_block_is_zero(void **state)
+{
+	struct contract *c = contract_open(NULL);
+	struct contract_unit large, small;
+
+	(void)state;
+	for (uint32_t round = 0; round < 3; round++) {
+		contract_plain_unit(c, "large", 128 * (round + 1ull), &large);
+		contract_publish_all(c, &large);
+		for (uint32_t i = 0; i < 2; i++)
+			OK(c->ranks[i].client, zerod_unit_unregister(large.at[i]));
+		contract_plain_unit(c, "small", 65, &small); /* one element on rank 1 */
+		contract_publish_all(c, &small);
+		contract_expect_version(&c->ranks[0], &small, 1); /* looks at the padding */
+		for (uint32_t i = 0; i < 2; i++)
+			OK(c->ranks[i].client, zerod_unit_unregister(small.at[i]));
+	}
+	contract_close(c);
+}
+
+static void test_views_of_every_shape(void **state)
+{
+	const struct zerod_view views[] = {{"scalar", 0, 0, {0}},
+	                                   {"empty", 1, 1, {0}},
+	                                   {"one", 1, 3, {1, 1, 1}},
+	                                   {"prime", 2, 2, {7, 11}},
+	                                   {"empty at the end", 79, 2, {4, 0}}};
+	const struct zerod_view beyond = {"beyond", 70, 1, {10}};
+	struct contract *c = contract_open(NULL);
+	struct zerod_unit_options options = ZEROD_INIT(options);
+	struct contract_unit unit;
+	zerod_unit *refused;
+
+	(void)state;
+	options.name = "viewed";
+	options.dtype = ZEROD_BFLOAT16;
+	options.numel = 79;
+	options.nviews = 5;
+	options.views = views;
+	contract_unit(c, &options, &unit);
+	contract_publish_all(c, &unit);
+	contract_expect_version(&c->ranks[0], &unit, 1);
+	options.name = "refused";
+	options.nviews = 1;
+	options.views = &beyond;
+	FAILS(c->ranks[0].client, zerod_unit_register(c->ranks[0].group, &options, &refused), ZEROD_E_INVALID,
+	      "view 'beyond' of 10 elements at 70 ends behind the unit's 79");
+	options.nviews = 0;
+	options.numel = 0;
+	FAILS(c->ranks[0].client, zerod_unit_register(c->ranks[0].group, &options, &refused), ZEROD_E_INVALID,
+	      "numel 0");
+	contract_close(c);
+}
+
+static void test_mixed_dtypes_in_one_step(void **state)
+{
+	static const enum zerod_dtype dtypes[] = {ZEROD_FLOAT32,     ZEROD_FLOAT16,     ZEROD_BFLOAT16,
+	                                          ZEROD_FLOAT8_E4M3, ZEROD_FLOAT8_E5M2, ZEROD_INT8,
+	                                          ZEROD_INT16,       ZEROD_INT32,       ZEROD_INT64,
+	                                          ZEROD_UINT8,       ZEROD_BOOL};
+	enum { DTYPES = sizeof(dtypes) / sizeof(dtypes[0]) };
+	struct contract *c = contract_open(NULL);
+	struct contract_unit units[DTYPES];
+	void *data[DTYPES];
+
+	(void)state;
+	for (uint32_t i = 0; i < DTYPES; i++) {
+		struct zerod_unit_options options = ZEROD_INIT(options);
+
+		options.name = zerod_dtype_name(dtypes[i]);
+		options.dtype = dtypes[i];
+		options.numel = 301 + i;
+		contract_unit(c, &options, &units[i]);
+		contract_publish_all(c, &units[i]);
+	}
+	for (uint32_t i = 0; i < DTYPES; i++)
+		data[i] = contract_gather(&c->ranks[0], &units[i], NULL);
+	for (uint32_t i = 0; i < DTYPES; i++) {
+		contract_expect_bytes(&units[i], data[i], 1);
+		contract_release(&c->ranks[0], &units[i], NULL);
+	}
+	contract_close(c);
+}
+
+/* ---- Registration --------------------------------------------------------------------------------------------------------- */
+
+static void test_registration_with_another_shape_is_a_mismatch(void **state)
+{
+	const struct zerod_view view = {"weight", 0, 2, {10, 100}}, turned = {"weight", 0, 2, {100, 10}};
+	struct contract *c = contract_open(NULL);
+	struct contract_rank *first = &c->ranks[0], *second = &c->ranks[1];
+	struct zerod_unit_options options = ZEROD_INIT(options);
+	zerod_unit *unit[2], *again;
+
+	(void)state;
+	options.name = "w";
+	options.dtype = ZEROD_FLOAT32;
+	options.numel = NUMEL;
+	options.nviews = 1;
+	options.views = &view;
+	OK(first->client, zerod_unit_register(first->group, &options, &unit[0]));
+	options.views = &turned;
+	FAILS(second->client, zerod_unit_register(second->group, &options, &unit[1]), ZEROD_E_MISMATCH,
+	      "rank 0 registered float32, 1000 elements, views weight[10,100]@0; rank 1 says float32, 1000 "
+	      "elements, "
+	      "views weight[100,10]@0");
+	/* The others learn of it, too, and nobody hangs. */
+	FAILS(first->client, zerod_gather(unit[0], NULL, NULL, NULL), ZEROD_E_MISMATCH, "rank 1 says");
+	options.views = &view;
+	options.dtype = ZEROD_BFLOAT16;
+	FAILS(second->client, zerod_unit_register(second->group, &options, &unit[1]), ZEROD_E_MISMATCH,
+	      "rank 1 says bfloat16");
+	options.dtype = ZEROD_FLOAT32;
+	OK(second->client, zerod_unit_register(second->group, &options, &unit[1]));
+	/* Twice alike is harmless, differently is not. */
+	OK(first->client, zerod_unit_register(first->group, &options, &again));
+	options.numel = NUMEL + 1;
+	FAILS(first->client, zerod_unit_register(first->group, &options, &again), ZEROD_E_MISMATCH,
+	      "1001 elements");
+	contract_close(c);
+}
+
+/* Two modules that share a parameter hold it apart, as two tags of one buffer; its gradient is reduced once. */
+static void test_tied_parameters(void **state)
+{
+	struct contract *c = contract_open(NULL);
+	struct contract_rank *rank = &c->ranks[0];
+	struct zerod_unit_options options = ZEROD_INIT(options);
+	struct contract_unit embedding;
+	struct contract_sum sum = {&embedding, CONTRACT_ALL(c), 2};
+	zerod_unit *head;
+	zerod_bucket *buckets[2];
+	struct zerod_entry entry;
+	void *data;
+
+	(void)state;
+	contract_plain_unit(c, "embedding", NUMEL, &embedding);
+	options.name = "embedding";
+	options.dtype = ZEROD_FLOAT32;
+	options.numel = NUMEL;
+	OK(rank->client, zerod_unit_register(rank->group, &options, &head));
+	contract_publish_all(c, &embedding);
+	data = contract_gather(rank, &embedding, "embed");
+	assert_ptr_equal(contract_gather(rank, &embedding, "head"), data);
+	assert_int_equal(contract_device(c, 0).transfers, 1);
+	contract_release(rank, &embedding, "embed");
+	contract_expect_bytes(&embedding, data, 1);
+	OK(rank->client, zerod_unit_unregister(head)); /* one of two handles */
+	contract_backward_all(c, 3, true);
+	for (uint32_t i = 0; i < 2; i++) {
+		buckets[i] = contract_bucket(&c->ranks[i], 65536, 2);
+		contract_reduce(&c->ranks[i], buckets[i], &embedding, 2, NULL);
+	}
+	FAILS(rank->client, zerod_bucket_reserve(buckets[0], embedding.at[0], &entry), ZEROD_E_DUPLICATE,
+	      "'embedding'");
+	contract_release(rank, &embedding, "head");
+	assert_int_equal(contract_device(c, 0).gathered_bytes, 0);
+	contract_backward_end_all(c);
+	contract_expect_step(c, &sum, 1);
+	contract_close(c);
+}
+
+/* ---- Careless calls --------------------------------------------------------------------------------------------------------- */
+
+/* They give their room to a gather that needs it, the oldest first, and are gone with a publish and the session. */
+static void test_prefetches_never_used(void **state)
+{
+	struct contract *c =
+	        contract_open(&(struct contract_options){.config = "[devices]\ngather_budget = 12K\n"});
+	struct contract_rank *rank = &c->ranks[0];
+	struct zerod_gather_options prefetch = ZEROD_INIT(prefetch);
+	struct contract_unit units[4];
+	void *data;
+
+	(void)state;
+	prefetch.flags = ZEROD_GATHER_PREFETCH;
+	for (uint32_t i = 0; i < 4; i++) {
+		char name[8] = {'u', (char)('a' + i)};
+
+		contract_plain_unit(c, name, NUMEL, &units[i]); /* 4 KiB: three of them fit */
+		contract_publish_all(c, &units[i]);
+	}
+	for (uint32_t i = 0; i < 3; i++)
+		OK(rank->client, zerod_gather(units[i].at[0], &prefetch, NULL, NULL));
+	assert_int_equal(contract_device(c, 0).gathered_bytes, 12288);
+	data = contract_gather(rank, &units[3], NULL); /* waits for nobody */
+	contract_expect_bytes(&units[3], data, 1);
+	assert_string_equal(contract_buffer(c, 0, "ua").state, "NOT_AVAILABLE");
+	assert_int_equal(contract_device(c, 0).gathered_bytes, 12288);
+	assert_true(contract_buffer(c, 0, "ub").prefetched);
+	contract_publish_all(c, &units[1]);
+	assert_string_equal(contract_buffer(c, 0, "ub").state, "NOT_AVAILABLE");
+	FAILS(rank->client, zerod_release(units[2].at[0], NULL, NULL, 0, NULL), ZEROD_E_NOT_HELD, "'uc'");
+	/* Used after all: no second transfer. */
+	contract_expect_version(rank, &units[2], 1);
+	assert_int_equal(contract_device(c, 0).transfers, 4);
+	contract_release(rank, &units[3], NULL);
+	assert_int_equal(contract_device(c, 0).peak_gathered_bytes, 12288);
+	contract_close(c);
+}
+
+/* What is written into a gathered copy is nobody's but its holder's; the next gather has what was published. */
+static void test_edit_without_publishing_is_lost(void **state)
+{
+	struct contract *c = contract_open(NULL);
+	struct contract_rank *rank = &c->ranks[0];
+	struct contract_unit unit;
+	uint8_t edit[64];
+	void *data;
+
+	(void)state;
+	memset(edit, 0, sizeof(edit)); /* no pattern has a zero */
+	contract_plain_unit(c, "w", NUMEL, &unit);
+	contract_publish_all(c, &unit);
+	data = contract_gather(rank, &unit, NULL);
+	contract_write(NULL, data, edit, sizeof(edit));
+	contract_expect_version(&c->ranks[1], &unit, 1);
+	contract_release(rank, &unit, NULL);
+	contract_expect_version(rank, &unit, 1);
+	contract_expect_version(&c->ranks[1], &unit, 1);
+	contract_close(c);
+}
+
+static void wait_for_room(struct contract_rank *rank, void *arg)
+{
+	contract_expect_version(rank, arg, 1);
+}
+
+/* The budget holds; who waits is served in the order in which it came, and one that can never fit is told at once. */
+static void test_budget_is_kept_and_served_in_order(void **state)
+{
+	struct contract *c =
+	        contract_open(&(struct contract_options){.config = "[devices]\ngather_budget = 8K\n"});
+	struct contract_rank *rank = &c->ranks[0];
+	struct contract_unit two, one, huge;
+	struct contract_task *first, *second;
+
+	(void)state;
+	contract_plain_unit(c, "two", 2048, &two); /* 8 KiB */
+	contract_plain_unit(c, "one", NUMEL, &one);
+	contract_plain_unit(c, "huge", 2049, &huge);
+	contract_publish_all(c, &two);
+	contract_publish_all(c, &one);
+	contract_publish_all(c, &huge);
+	FAILS(rank->client, zerod_gather(huge.at[0], NULL, NULL, NULL), ZEROD_E_NO_MEMORY,
+	      "budget of device 0 is 8192");
+	(void)contract_gather(rank, &one, "held");
+	first = contract_start(rank, wait_for_room, &two);
+	AWAIT(contract_somebody_waits(c, "8192 bytes of device 0's gather budget (4096 live)"));
+	/* There is room for this one, but it joins; another unit would have to wait for its turn. */
+	contract_expect_version(rank, &one, 1);
+	contract_plain_unit(c, "late", NUMEL, &huge);
+	contract_publish_all(c, &huge);
+	second = contract_start(rank, wait_for_room, &huge);
+	AWAIT(contract_somebody_waits(c, "gathers before it that wait for room on device 0"));
+	contract_release(rank, &one, "held");
+	contract_finish(first);
+	contract_finish(second);
+	assert_int_equal(contract_device(c, 0).peak_gathered_bytes, 8192);
+	contract_close(c);
+}
+
+/* A release in another session's name, and one for a unit that has gone. */
+static void test_release_after_the_end(void **state)
+{
+	struct contract *c = contract_open(NULL);
+	struct contract_rank *rank = &c->ranks[0];
+	struct contract_unit unit;
+	zerod_ticket ticket;
+
+	(void)state;
+	contract_plain_unit(c, "w", NUMEL, &unit);
+	contract_publish_all(c, &unit);
+	OK(rank->client, zerod_gather_begin(unit.at[0], NULL, &ticket));
+	OK(rank->client, zerod_wait(rank->client, ticket, NULL, NULL));
+	FAILS(rank->client, zerod_unit_unregister(unit.at[0]), ZEROD_E_BUSY, "held by 'default'");
+	contract_release(rank, &unit, NULL);
+	FAILS(rank->client, zerod_wait(rank->client, ticket, NULL, NULL), ZEROD_E_STALE, NULL);
+	FAILS(rank->client, zerod_release(unit.at[0], NULL, NULL, 0, NULL), ZEROD_E_NOT_HELD, "'w'");
+	FAILS(rank->client, zerod_wait(rank->client, ticket, NULL, NULL), ZEROD_E_STALE, NULL);
+	contract_expect_version(rank, &unit, 1);
+	FAILS(rank->client, zerod_wait(rank->client, ticket, NULL, NULL), ZEROD_E_STALE,
+	      NULL); /* of the first gather */
+	OK(rank->client, zerod_unit_unregister(unit.at[0]));
+	contract_close(c);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+	        CONTRACT_TEST(test_ranks_gather_in_different_orders),
+	        CONTRACT_TEST(test_expert_used_by_one_rank),
+	        CONTRACT_TEST(test_forgotten_skip_is_named),
+	        CONTRACT_TEST(test_rank_that_leaves_early),
+	        CONTRACT_TEST(test_units_of_awkward_sizes),
+	        CONTRACT_TEST(test_unit_smaller_than_the_world),
+	        CONTRACT_TEST(test_padding_of_a_used_block_is_zero),
+	        CONTRACT_TEST(test_views_of_every_shape),
+	        CONTRACT_TEST(test_mixed_dtypes_in_one_step),
+	        CONTRACT_TEST(test_registration_with_another_shape_is_a_mismatch),
+	        CONTRACT_TEST(test_tied_parameters),
+	        CONTRACT_TEST(test_prefetches_never_used),
+	        CONTRACT_TEST(test_edit_without_publishing_is_lost),
+	        CONTRACT_TEST(test_budget_is_kept_and_served_in_order),
+	        CONTRACT_TEST(test_release_after_the_end),
+	};
+
+	return cmocka_run_group_tests_name("known failures of sharded training", tests, NULL, NULL);
+}

@@ -53,9 +53,11 @@ static void leave_engine(struct zd_api_session *session)
 {
 	struct zd_api *api = session->api;
 
-	(void)zd_bridge_tick(&api->bridge);
+	/* Before the engine is told the time: a deadline of this very session may have come, and nobody is there to be
+	 * told. */
 	if (session->state == ZD_API_SESSION_OPEN)
 		zd_engine_session_close(api->bridge.engine, session->id);
+	(void)zd_bridge_tick(&api->bridge);
 	/* After the engine, whose last commands may name the session. */
 	api->bridge.ops->session_close(api->bridge.backend, session->id);
 	zd_bridge_settle(&api->bridge);

@@ -223,7 +223,7 @@ static void buckets(void)
 {
 	both_done();
 	both(RAW(BUCKET_CREATE, bucket_create, BucketCreate, .group = scene.group, .dtype = ZEROD_FLOAT32,
-	         .slot_bytes = 2 * NUMEL * sizeof(float), .nslots = 2));
+	         .slot_bytes = sizeof(float) * 2 * NUMEL, .nslots = 2));
 	scene.bucket = done_0()->bucket_create->bucket;
 	scene.peer_bucket = done_1()->bucket_create->bucket;
 }
@@ -422,6 +422,22 @@ static void test_all_outstanding(void **state)
 	}
 }
 
+/* It leaves at the moment at which the deadline of its request comes: nobody is there to be told any more. The moment is
+ * looked for, and need not be met each time. */
+static void test_deadline_at_the_end(void **state)
+{
+	(void)state;
+	for (long wait_us = 900; wait_us < 2100; wait_us += 20) {
+		Zd__Request *join = join_request(0);
+
+		raw_open(&raw, hostile_socket());
+		join->deadline_ms = 1;
+		send_0(join);
+		(void)nanosleep(&(const struct timespec){.tv_nsec = wait_us * 1000}, NULL);
+		raw_close(&raw);
+	}
+}
+
 /* Takes the daemon's limit down until it can open `left` more: the limit bounds their numbers. */
 static void leave_descriptors(int left, struct rlimit limit)
 {
@@ -481,9 +497,9 @@ static void test_descriptors_exhausted(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-	        DISCONNECT_TEST(test_rank_0_goes),           DISCONNECT_TEST(test_rank_1_goes),
-	        DISCONNECT_TEST(test_half_closed),           DISCONNECT_TEST(test_all_outstanding),
-	        DISCONNECT_TEST(test_descriptors_exhausted),
+	        DISCONNECT_TEST(test_rank_0_goes),         DISCONNECT_TEST(test_rank_1_goes),
+	        DISCONNECT_TEST(test_half_closed),         DISCONNECT_TEST(test_all_outstanding),
+	        DISCONNECT_TEST(test_deadline_at_the_end), DISCONNECT_TEST(test_descriptors_exhausted),
 	};
 
 	return cmocka_run_group_tests_name("hostile disconnects", tests, hostile_start, hostile_stop);

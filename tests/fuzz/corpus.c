@@ -64,11 +64,6 @@ static void ask(unsigned who, Zd__Request *request)
 	                 .field = &(Zd__##Type){.base = PROTOBUF_C_MESSAGE_INIT(&zd__##field##__descriptor), \
 	                                        __VA_ARGS__}})
 
-static void run_all(void)
-{
-	add(FUZZ_RUN, 0, NULL, 0);
-}
-
 static void signal_timeline(unsigned who, uint8_t timeline, uint8_t value)
 {
 	const uint8_t bytes[] = {timeline, value};
@@ -76,58 +71,99 @@ static void signal_timeline(unsigned who, uint8_t timeline, uint8_t value)
 	add(FUZZ_SIGNAL, who, bytes, sizeof(bytes));
 }
 
-static void train(unsigned ranks)
+static void run_times(unsigned times)
 {
-	uint64_t first = 1;
-	Zd__Fence fence = ZD__FENCE__INIT, *fences[] = {&fence};
+	while (times-- > 0)
+		add(FUZZ_RUN, 0, NULL, 0);
+}
 
-	fence.value = 1;
+static void open_group(unsigned ranks)
+{
 	for (unsigned r = 0; r < ranks; r++)
 		ASK(r, GROUP_JOIN, group_join, GroupJoin, .job = (char *)"a", .group = (char *)"world",
 		    .world_size = ranks, .rank = r, .device = r);
+}
+
+static void register_unit(unsigned ranks, const char *name)
+{
 	for (unsigned r = 0; r < ranks; r++)
-		ASK(r, UNIT_REGISTER, unit_register, UnitRegister, .group = 1, .name = (char *)"a",
+		ASK(r, UNIT_REGISTER, unit_register, UnitRegister, .group = 1, .name = (char *)name,
 		    .dtype = 1, .numel = 1000);
-	run_all();
-	run_all();
+	run_times(2);
+}
+
+/* Bucket 1 + r is rank r's. */
+static void begin_backward(unsigned ranks, uint32_t nslots)
+{
 	for (unsigned r = 0; r < ranks; r++)
-		ASK(r, UPDATE_BEGIN, update_begin, UpdateBegin, .n_units = 1, .units = &first);
+		ASK(r, BACKWARD_BEGIN, backward_begin, BackwardBegin, .group = 1, .boundary = true);
+	run_times(2);
 	for (unsigned r = 0; r < ranks; r++)
-		ASK(r, PUBLISH, publish, Publish, .n_units = 1, .units = &first, .n_fences = 1,
+		ASK(r, BUCKET_CREATE, bucket_create, BucketCreate, .group = 1, .dtype = 1, .slot_bytes = 4096,
+		    .nslots = nslots);
+}
+
+static void reduce(unsigned rank, uint64_t unit, uint64_t entry)
+{
+	ASK(rank, BUCKET_RESERVE, bucket_reserve, BucketReserve, .bucket = 1 + rank, .unit = unit);
+	run_times(2);
+	ASK(rank, BUCKET_COMMIT, bucket_commit, BucketCommit, .bucket = 1 + rank, .entry = entry);
+}
+
+static void update_behind_a_fence(unsigned ranks, Zd__Fence **fences)
+{
+	uint64_t unit = 1;
+
+	for (unsigned r = 0; r < ranks; r++)
+		ASK(r, UPDATE_BEGIN, update_begin, UpdateBegin, .n_units = 1, .units = &unit);
+	for (unsigned r = 0; r < ranks; r++)
+		ASK(r, PUBLISH, publish, Publish, .n_units = 1, .units = &unit, .n_fences = 1,
 		    .fences = fences);
 	for (unsigned r = 0; r < ranks; r++)
 		signal_timeline(r, 0, 1);
-	run_all();
+	run_times(1);
+}
+
+static void train(unsigned ranks)
+{
+	Zd__Fence fence = ZD__FENCE__INIT, *fences[] = {&fence};
+
+	fence.value = 1;
+	open_group(ranks);
+	register_unit(ranks, "a");
+	update_behind_a_fence(ranks, fences);
 	for (unsigned r = 0; r < ranks; r++)
 		ASK(r, GATHER, gather, Gather, .unit = 1, .tag = (char *)"a");
-	run_all();
-	run_all();
+	run_times(2);
 	for (unsigned r = 0; r < ranks; r++)
 		ASK(r, RELEASE, release, Release, .unit = 1, .tag = (char *)"a", .n_fences = 1,
 		    .fences = fences);
+	begin_backward(ranks, 2);
 	for (unsigned r = 0; r < ranks; r++)
-		ASK(r, BACKWARD_BEGIN, backward_begin, BackwardBegin, .group = 1, .boundary = true);
-	run_all();
-	run_all();
-	for (unsigned r = 0; r < ranks; r++)
-		ASK(r, BUCKET_CREATE, bucket_create, BucketCreate, .group = 1, .dtype = 1,
-		    .slot_bytes = 8192);
-	for (unsigned r = 0; r < ranks; r++)
-		ASK(r, BUCKET_RESERVE, bucket_reserve, BucketReserve, .bucket = 1 + r, .unit = 1);
-	run_all();
-	run_all();
-	for (unsigned r = 0; r < ranks; r++)
-		ASK(r, BUCKET_COMMIT, bucket_commit, BucketCommit, .bucket = 1 + r, .entry = 1 + r);
+		reduce(r, 1, 1 + r);
 	for (unsigned r = 0; r < ranks; r++)
 		ASK(r, BACKWARD_END, backward_end, BackwardEnd, .group = 1);
-	for (int i = 0; i < 4; i++)
-		run_all();
+	run_times(4);
 	for (unsigned r = 0; r < ranks; r++)
 		ASK(r, STEP_BEGIN, step_begin, StepBegin, .group = 1);
 	for (unsigned r = 0; r < ranks; r++)
 		ASK(r, STEP_END, step_end, StepEnd, .group = 1);
 	for (unsigned r = 0; r < ranks; r++)
 		ASK(r, COMMIT, commit, Commit, .group = 1, .step = 1);
+}
+
+/* Two ranks reduce two units in opposite orders, each through a bucket that holds one. */
+static void cross(void)
+{
+	open_group(2);
+	register_unit(2, "a");
+	register_unit(2, "b");
+	begin_backward(2, 1);
+	for (unsigned r = 0; r < 2; r++)
+		reduce(r, 1 + r, 1 + r);
+	for (unsigned r = 0; r < 2; r++)
+		reduce(r, 2 - r, 3 + r);
+	run_times(2);
 }
 
 static void client_seeds(const char *folder)
@@ -140,9 +176,10 @@ static void client_seeds(const char *folder)
 		(void)snprintf(name, sizeof(name), "train-%u", ranks);
 		save(folder, "packet", name);
 	}
+	cross();
+	save(folder, "packet", "cross");
 	ASK(0, ALLOC, alloc, Alloc, .job = (char *)"a", .bytes = 4096);
-	run_all();
-	run_all();
+	run_times(2);
 	for (unsigned table = ZD__TABLE__DEVICES; table <= ZD__TABLE__ALLOCATIONS; table++)
 		ASK(1, LIST, list, List, .table = (Zd__Table)table);
 	ASK(1, KILL_SESSION, kill_session, KillSession, .session = 1);

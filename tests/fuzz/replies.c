@@ -28,7 +28,7 @@ static Zd__Location *pick_location(uint64_t bytes)
 
 	*location = (Zd__Location)ZD__LOCATION__INIT;
 	location->segment = pick(8) ? 1 : pick(4);
-	location->offset = pick_number(256 * pick(16));
+	location->offset = pick_number(256ull * pick(16));
 	location->bytes = pick_number(bytes);
 	return pick(16) ? location : NULL;
 }

@@ -59,7 +59,7 @@ static inline const char *hostile_socket(void)
 
 static inline void *hostile_join(void *arg)
 {
-	uint32_t rank = (uint32_t)(uintptr_t)arg;
+	const uint32_t rank = *(const uint32_t *)arg;
 	struct zerod_options options = ZEROD_INIT(options);
 	struct zerod_group_options group = ZEROD_INIT(group);
 
@@ -110,11 +110,11 @@ static inline void hostile_witness(void)
 
 static inline void hostile_witness_begin(void)
 {
+	static const uint32_t ranks[HOSTILE_RANKS] = {0, 1};
 	pthread_t threads[HOSTILE_RANKS];
 
 	for (uint32_t rank = 0; rank < HOSTILE_RANKS; rank++)
-		assert_int_equal(pthread_create(&threads[rank], NULL, hostile_join, (void *)(uintptr_t)rank),
-		                 0);
+		assert_int_equal(pthread_create(&threads[rank], NULL, hostile_join, (void *)&ranks[rank]), 0);
 	for (uint32_t rank = 0; rank < HOSTILE_RANKS; rank++)
 		pthread_join(threads[rank], NULL);
 	for (uint32_t rank = 0; rank < HOSTILE_RANKS; rank++) {

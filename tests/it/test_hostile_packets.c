@@ -8,7 +8,8 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#define STATUS RAW(DAEMON_STATUS, daemon_status, DaemonStatus)
+#define MANY_FDS ((size_t)2 * ZD_MAX_PACKET_FDS)
+#define STATUS   RAW(DAEMON_STATUS, daemon_status, DaemonStatus)
 
 /* The client is served as if nothing had happened. */
 static void expect_served(void)
@@ -134,7 +135,7 @@ static size_t fill_packet(uint8_t *bytes, size_t nbytes)
 
 static void test_oversize(void **state)
 {
-	static uint8_t bytes[2 * ZD_MAX_PACKET_BYTES];
+	static uint8_t bytes[(size_t)2 * ZD_MAX_PACKET_BYTES];
 	const size_t beyond[] = {ZD_MAX_PACKET_BYTES + 1, sizeof(bytes)};
 
 	(void)state;
@@ -372,8 +373,8 @@ static void test_many_empty_requests(void **state)
 
 static void test_unwanted_descriptors(void **state)
 {
-	const unsigned counts[] = {1, ZD_MAX_PACKET_FDS, ZD_MAX_PACKET_FDS + 1, 2 * ZD_MAX_PACKET_FDS};
-	int null = open("/dev/null", O_RDONLY | O_CLOEXEC), fds[2 * ZD_MAX_PACKET_FDS];
+	const unsigned counts[] = {1, ZD_MAX_PACKET_FDS, ZD_MAX_PACKET_FDS + 1, MANY_FDS};
+	int null = open("/dev/null", O_RDONLY | O_CLOEXEC), fds[MANY_FDS];
 	uint8_t bytes[64];
 	Zd__Request *request = STATUS;
 	size_t nbytes;
@@ -382,7 +383,7 @@ static void test_unwanted_descriptors(void **state)
 	assert_true(null >= 0);
 	request->id = 5;
 	nbytes = raw_pack(request, bytes, sizeof(bytes));
-	for (size_t i = 0; i < 2 * ZD_MAX_PACKET_FDS; i++)
+	for (size_t i = 0; i < MANY_FDS; i++)
 		fds[i] = null;
 	for (size_t i = 0; i < sizeof(counts) / sizeof(counts[0]); i++) {
 		raw_open(&raw, hostile_socket());

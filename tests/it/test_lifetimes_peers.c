@@ -296,6 +296,7 @@ static void holds_and_forks(struct trainer *t)
 	child = fork();
 	if (child == 0) {
 		(void)prctl(PR_SET_PDEATHSIG, 0);
+		(void)alarm(LIFE_WAIT_MS / 1000); /* should the test not end it */
 		trainer_stay();
 	}
 	(void)snprintf(line, sizeof(line), "+%d", (int)child);

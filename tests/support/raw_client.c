@@ -105,7 +105,7 @@ static ssize_t send_once(const struct raw_client *raw, const void *bytes, size_t
 {
 	union {
 		struct cmsghdr align;
-		char bytes[CMSG_SPACE(2 * ZD_MAX_PACKET_FDS * sizeof(int))];
+		char bytes[CMSG_SPACE(sizeof(int) * 2 * ZD_MAX_PACKET_FDS)];
 	} control = {.bytes = {0}};
 	struct iovec iov = {.iov_base = (void *)bytes, .iov_len = nbytes};
 	struct msghdr msg = {.msg_iov = &iov, .msg_iovlen = 1};
@@ -258,7 +258,7 @@ static void check_status(const Zd__Reply *reply, uint64_t id, int status)
 		print_error("request %llu: %s: %s, expected %s\n", (unsigned long long)id,
 		            zerod_status_name(reply->status), reply->error, zerod_status_name(status));
 	assert_non_null(reply);
-	assert_int_equal(reply->status, status);
+	assert_int_equal(reply ? reply->status : 0, status);
 }
 
 static void check_texts(const Zd__Reply *reply, const char *const *texts)

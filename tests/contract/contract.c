@@ -35,6 +35,7 @@ static struct {
 	struct zd_daemon daemon;
 	struct contract contract;
 	uint32_t flags;
+	int strict;
 	LIST_HEAD(, contract_task) tasks;
 } scene;
 
@@ -147,13 +148,14 @@ void contract_run(struct contract *c, contract_fn *fn, void *arg)
 
 /* ---- The daemon and its ranks -------------------------------------------------------------------------------------- */
 
-static zerod_client *connect_client(const char *name)
+static zerod_client *connect_client(const char *name, int strict)
 {
 	struct zerod_options options = ZEROD_INIT(options);
 	zerod_client *client = NULL;
 
 	options.socket_path = scene.daemon.socket_path;
 	options.name = name;
+	options.strict = strict;
 	options.deadline_ms = deadline_ms();
 	OK(NULL, zerod_connect(&options, &client));
 	return client;
@@ -185,14 +187,15 @@ struct contract *contract_open(const struct contract_options *given)
 	c->devices = options->devices ? options->devices : c->world_size;
 	daemon.devices = c->devices;
 	scene.flags = options->flags;
+	scene.strict = options->strict;
 	assert_int_equal(zd_daemon_start(&daemon, &scene.daemon), 0);
 	scene.open = true;
 	c->socket_path = scene.daemon.socket_path;
-	c->observer = connect_client("observer");
+	c->observer = connect_client("observer", 0);
 	for (uint32_t i = 0; i < c->world_size; i++) {
 		c->ranks[i].world = c;
 		c->ranks[i].number = i;
-		c->ranks[i].client = connect_client("rank");
+		c->ranks[i].client = connect_client("rank", scene.strict);
 	}
 	contract_run(c, join_group, NULL);
 	return c;
@@ -208,7 +211,7 @@ void contract_leave(struct contract_rank *rank)
 
 void contract_replace(struct contract_rank *rank)
 {
-	rank->client = connect_client("replacement");
+	rank->client = connect_client("replacement", scene.strict);
 	join_group(rank, NULL);
 }
 

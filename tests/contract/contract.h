@@ -50,6 +50,7 @@ struct contract_options {
 	const char *arena;   /* of each device; NULL: 64M */
 	const char *config;  /* lines of a configuration file; NULL: none */
 	uint32_t flags;      /* enum zerod_group_flags */
+	int strict;          /* of the ranks' clients */
 };
 
 /* A daemon with its ranks joined. One at a time. `options` may be NULL. */
@@ -148,7 +149,7 @@ void contract_expect_version(struct contract_rank *rank, struct contract_unit *u
 struct contract_device {
 	uint64_t shard_bytes, gathered_bytes, bucket_bytes, staging_bytes, target_bytes, allocation_bytes;
 	uint64_t peak_bytes, peak_gathered_bytes, quarantine_bytes, block_bytes, segment_bytes;
-	uint64_t transfers, joined;
+	uint64_t transfers, joined, fallbacks;
 };
 struct contract_device contract_device(struct contract *c, uint32_t device);
 /* Of all devices. */

@@ -40,6 +40,7 @@ static int add_devices(const Zd__Reply *reply, void *arg)
 		sum->quarantine_bytes += row->quarantine_bytes;
 		sum->transfers += row->gathers;
 		sum->joined += row->joined_gathers;
+		sum->fallbacks += row->fallback_gathers;
 		sum->shard_bytes += usage->shard_bytes;
 		sum->gathered_bytes += usage->gathered_bytes;
 		sum->bucket_bytes += usage->bucket_bytes;

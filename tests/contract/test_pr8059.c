@@ -1,0 +1,421 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * test_pr8059.c - gathers that no plan knows of: who holds what they brought, and until when.
+ *
+ * Upstream, frames that a compiler skipped ran on parameters that nobody had gathered; the first repair gathered them and
+ * then released everything that was available after the forward, also what the backward still needed and what others
+ * held. Here every holder has a tag or a scope of its own, and nothing ends but by its own holder.
+ */
+#include "contract.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/mem.h"
+
+#define NUMEL 1000u
+
+static const zerod_scope none = {0};
+
+struct world {
+	struct contract *c;
+	struct contract_rank *rank; /* the first */
+	struct contract_unit unit, other;
+};
+
+static void open_world(struct world *w, const struct contract_options *options)
+{
+	w->c = contract_open(options);
+	w->rank = &w->c->ranks[0];
+	contract_plain_unit(w->c, "w", NUMEL, &w->unit);
+	contract_plain_unit(w->c, "v", NUMEL, &w->other);
+	contract_publish_all(w->c, &w->unit);
+	contract_publish_all(w->c, &w->other);
+}
+
+static zerod_scope begin_forward(struct world *w, zerod_scope parent)
+{
+	zerod_scope scope = {0};
+
+	OK(w->rank->client, zerod_forward_begin(w->rank->group, parent, NULL, 0, &scope));
+	return scope;
+}
+
+static void end_forward(struct world *w, zerod_scope scope, int grad)
+{
+	OK(w->rank->client, zerod_forward_end(w->rank->client, scope, grad, NULL, 0));
+}
+
+static void end_claim(struct world *w, zerod_scope scope)
+{
+	OK(w->rank->client, zerod_claim_end(w->rank->client, scope, NULL, 0));
+}
+
+/* A frame touches the unit and finds its bytes. */
+static void *touch(struct world *w, const struct contract_unit *unit, zerod_scope scope)
+{
+	struct zerod_gather_options options = ZEROD_INIT(options);
+	void *data = NULL;
+
+	options.scope = scope;
+	OK(w->rank->client, zerod_gather(unit->at[0], &options, NULL, &data));
+	contract_expect_bytes(unit, data, 1);
+	return data;
+}
+
+static uint64_t gathered(const struct world *w)
+{
+	return contract_device(w->c, 0).gathered_bytes;
+}
+
+/* ---- Tags ------------------------------------------------------------------------------------------------------ */
+
+static void test_release_touches_no_other_tag(void **state)
+{
+	static const char *const tags[] = {"plan", "fallback", "user", "persistence"};
+	struct world w;
+	void *data;
+
+	(void)state;
+	open_world(&w, NULL);
+	data = contract_gather(w.rank, &w.unit, tags[0]);
+	for (uint32_t i = 1; i < 4; i++)
+		assert_ptr_equal(contract_gather(w.rank, &w.unit, tags[i]), data);
+	assert_int_equal(contract_buffer(w.c, 0, "w").holders, 4);
+	assert_int_equal(contract_device(w.c, 0).transfers, 1);
+	for (uint32_t i = 0; i < 4; i++) {
+		assert_int_equal(gathered(&w), contract_padded_bytes(&w.unit));
+		contract_expect_bytes(&w.unit, data, 1);
+		contract_release(w.rank, &w.unit, tags[i]);
+		FAILS(w.rank->client, zerod_release(w.unit.at[0], tags[i], NULL, 0, NULL), ZEROD_E_NOT_HELD,
+		      tags[i]);
+	}
+	assert_int_equal(gathered(&w), 0);
+	contract_close(w.c);
+}
+
+static void test_tags_of_scopes_are_not_the_callers(void **state)
+{
+	struct zerod_gather_options options = ZEROD_INIT(options);
+	struct world w;
+	zerod_scope scope;
+	void *data;
+
+	(void)state;
+	open_world(&w, NULL);
+	options.tag = "@scope 1";
+	FAILS(w.rank->client, zerod_gather(w.unit.at[0], &options, NULL, NULL), ZEROD_E_INVALID, "@");
+	scope = begin_forward(&w, none);
+	data = touch(&w, &w.unit, scope);
+	FAILS(w.rank->client, zerod_release(w.unit.at[0], NULL, NULL, 0, NULL), ZEROD_E_NOT_HELD, "'w'");
+	/* Both in one: what is meant would be anyone's guess. */
+	options.tag = "plan";
+	options.scope = scope;
+	FAILS(w.rank->client, zerod_gather(w.unit.at[0], &options, NULL, NULL), ZEROD_E_INVALID, NULL);
+	contract_expect_bytes(&w.unit, data, 1);
+	end_forward(&w, scope, 0);
+	contract_close(w.c);
+}
+
+/* ---- Forward and backward ---------------------------------------------------------------------------------------- */
+
+static void test_touched_in_forward_needed_in_backward(void **state)
+{
+	struct world w;
+	zerod_scope scope;
+	void *data;
+
+	(void)state;
+	open_world(&w, NULL);
+	scope = begin_forward(&w, none);
+	data = touch(&w, &w.unit, scope);
+	end_forward(&w, scope, 1);
+	/* Autograd kept the address. */
+	assert_int_equal(gathered(&w), contract_padded_bytes(&w.unit));
+	contract_expect_bytes(&w.unit, data, 1);
+	assert_ptr_equal(touch(&w, &w.unit, scope), data); /* and the backward's frames gather again */
+	end_claim(&w, scope);
+	assert_int_equal(gathered(&w), 0);
+	/* No backward: nothing to wait for. */
+	scope = begin_forward(&w, none);
+	(void)touch(&w, &w.unit, scope);
+	end_forward(&w, scope, 0);
+	assert_int_equal(gathered(&w), 0);
+	contract_close(w.c);
+}
+
+/* Tied: the planned frame's release frees nothing that the eager frame's backward needs, nor the other way round. */
+static void test_tied_unit_of_a_planned_and_an_eager_frame(void **state)
+{
+	struct world w;
+	zerod_scope scope;
+	void *data;
+
+	(void)state;
+	open_world(&w, NULL);
+	for (int claim_first = 0; claim_first < 2; claim_first++) {
+		scope = begin_forward(&w, none);
+		data = contract_gather(w.rank, &w.unit, "plan");
+		assert_ptr_equal(touch(&w, &w.unit, scope), data);
+		end_forward(&w, scope, 1);
+		if (claim_first)
+			end_claim(&w, scope);
+		else
+			contract_release(w.rank, &w.unit, "plan");
+		assert_int_equal(gathered(&w), contract_padded_bytes(&w.unit));
+		contract_expect_bytes(&w.unit, data, 1);
+		if (claim_first)
+			contract_release(w.rank, &w.unit, "plan");
+		else
+			end_claim(&w, scope);
+		assert_int_equal(gathered(&w), 0);
+	}
+	contract_close(w.c);
+}
+
+static void test_two_forwards_one_backward(void **state)
+{
+	struct world w;
+	zerod_scope scopes[2];
+
+	(void)state;
+	open_world(&w, NULL);
+	for (uint32_t i = 0; i < 2; i++) {
+		scopes[i] = begin_forward(&w, none);
+		(void)touch(&w, &w.unit, scopes[i]);
+		if (i == 0)
+			(void)touch(&w, &w.other, scopes[i]);
+		end_forward(&w, scopes[i], 1);
+	}
+	assert_int_equal(contract_buffer(w.c, 0, "w").holders, 2);
+	end_claim(&w, scopes[0]);
+	assert_int_equal(gathered(&w), contract_padded_bytes(&w.unit)); /* the second claim holds */
+	end_claim(&w, scopes[1]);
+	assert_int_equal(gathered(&w), 0);
+	contract_close(w.c);
+}
+
+/* ---- Abandoned forwards -------------------------------------------------------------------------------------------- */
+
+static void test_abandoned_forward_is_dropped(void **state)
+{
+	struct world w;
+	zerod_scope outer, inner;
+
+	(void)state;
+	open_world(&w, NULL);
+	outer = begin_forward(&w, none);
+	(void)touch(&w, &w.unit, outer);
+	inner = begin_forward(&w, outer);
+	(void)touch(&w, &w.other, inner);
+	OK(w.rank->client, zerod_scope_abandon(w.rank->client, outer, NULL, 0));
+	assert_int_equal(gathered(&w), 0);
+	FAILS(w.rank->client, zerod_forward_end(w.rank->client, inner, 1, NULL, 0), ZEROD_E_NOT_FOUND,
+	      "ended");
+	contract_close(w.c);
+}
+
+static void test_abandoned_forward_is_swept_when_no_claim_is_outstanding(void **state)
+{
+	struct world w;
+	zerod_scope claim, lost, next;
+
+	(void)state;
+	open_world(&w, NULL);
+	claim = begin_forward(&w, none);
+	(void)touch(&w, &w.unit, claim);
+	end_forward(&w, claim, 1);
+	lost = begin_forward(&w, none); /* an exception: it never ends */
+	(void)touch(&w, &w.other, lost);
+	next = begin_forward(&w, none);
+	assert_int_equal(gathered(&w), contract_padded_bytes(&w.unit) + contract_padded_bytes(&w.other));
+	end_forward(&w, next, 0);
+	end_claim(&w, claim);
+	assert_int_equal(gathered(&w), contract_padded_bytes(&w.other));
+	next = begin_forward(&w, none);
+	assert_int_equal(gathered(&w), 0);
+	FAILS(w.rank->client, zerod_forward_end(w.rank->client, lost, 0, NULL, 0), ZEROD_E_NOT_FOUND,
+	      "ended");
+	end_forward(&w, next, 0);
+	contract_close(w.c);
+}
+
+static void test_scopes_end_once_and_in_turn(void **state)
+{
+	struct world w;
+	zerod_scope outer, inner, unknown = {1000000};
+
+	(void)state;
+	open_world(&w, NULL);
+	outer = begin_forward(&w, none);
+	FAILS(w.rank->client, zerod_claim_end(w.rank->client, outer, NULL, 0), ZEROD_E_STATE,
+	      "has not ended");
+	inner = begin_forward(&w, outer);
+	FAILS(w.rank->client, zerod_forward_end(w.rank->client, outer, 1, NULL, 0), ZEROD_E_STATE,
+	      "is open inside");
+	end_forward(&w, inner, 0);
+	end_forward(&w, outer, 1);
+	FAILS(w.rank->client, zerod_forward_end(w.rank->client, outer, 1, NULL, 0), ZEROD_E_STATE,
+	      "it is a claim");
+	end_claim(&w, outer);
+	FAILS(w.rank->client, zerod_claim_end(w.rank->client, outer, NULL, 0), ZEROD_E_NOT_FOUND, "ended");
+	FAILS(w.rank->client, zerod_claim_end(w.rank->client, unknown, NULL, 0), ZEROD_E_NOT_FOUND, NULL);
+	contract_close(w.c);
+}
+
+/* A scope of another rank is none of this rank's. */
+static void test_scope_of_another_session_is_unknown(void **state)
+{
+	struct contract_rank *stranger;
+	struct world w;
+	zerod_scope scope;
+
+	(void)state;
+	open_world(&w, NULL);
+	stranger = &w.c->ranks[1];
+	scope = begin_forward(&w, none);
+	(void)touch(&w, &w.unit, scope);
+	end_forward(&w, scope, 1);
+	FAILS(stranger->client, zerod_claim_end(stranger->client, scope, NULL, 0), ZEROD_E_NOT_FOUND, NULL);
+	FAILS(stranger->client, zerod_scope_abandon(stranger->client, scope, NULL, 0), ZEROD_E_NOT_FOUND,
+	      NULL);
+	assert_int_equal(gathered(&w), contract_padded_bytes(&w.unit));
+	end_claim(&w, scope);
+	contract_close(w.c);
+}
+
+/* ---- Streams and bounds ---------------------------------------------------------------------------------------------- */
+
+static void test_claim_ends_behind_its_streams(void **state)
+{
+	struct world w;
+	zerod_stream *stream;
+	struct contract_gate *gate;
+	zerod_scope scope;
+	uint8_t *seen;
+	void *data;
+
+	(void)state;
+	open_world(&w, NULL);
+	stream = contract_stream(w.rank);
+	seen = zd_calloc(1, contract_padded_bytes(&w.unit));
+	scope = begin_forward(&w, none);
+	data = touch(&w, &w.unit, scope);
+	end_forward(&w, scope, 1);
+	gate = contract_block(w.rank, stream);
+	contract_read(stream, seen, data, contract_padded_bytes(&w.unit));
+	OK(w.rank->client, zerod_claim_end(w.rank->client, scope, &stream, 1));
+	assert_int_equal(gathered(&w), 0);
+	assert_int_equal(contract_device(w.c, 0).quarantine_bytes, contract_padded_bytes(&w.unit));
+	assert_ptr_not_equal(contract_gather(w.rank, &w.other, NULL), data);
+	contract_release(w.rank, &w.other, NULL);
+	contract_unblock(gate);
+	contract_sync(w.rank, stream);
+	assert_true(contract_bytes_are(&w.unit, seen, 1));
+	free(seen);
+	contract_close(w.c);
+}
+
+/* The same budget as for everything else, and counted apart. */
+static void test_fallbacks_are_bounded_and_counted(void **state)
+{
+	struct zerod_gather_options options = ZEROD_INIT(options);
+	struct world w;
+	zerod_scope scope;
+
+	(void)state;
+	open_world(&w, &(struct contract_options){.config = "[devices]\ngather_budget = 4K\n"});
+	contract_expect_version(w.rank, &w.unit, 1);
+	assert_int_equal(contract_device(w.c, 0).fallbacks, 0);
+	scope = begin_forward(&w, none);
+	for (uint32_t i = 0; i < 3; i++)
+		(void)touch(&w, &w.unit, scope);
+	assert_int_equal(contract_device(w.c, 0).fallbacks, 1);
+	options.scope = scope;
+	options.deadline_ms = 1;
+	FAILS(w.rank->client, zerod_gather(w.other.at[0], &options, NULL, NULL), ZEROD_E_DEADLINE,
+	      "gather budget");
+	end_forward(&w, scope, 0);
+	assert_int_equal(contract_device(w.c, 0).peak_gathered_bytes, 4096);
+	contract_close(w.c);
+}
+
+static void test_frozen_and_persistent_units_in_a_scope(void **state)
+{
+	struct zerod_unit_options options = ZEROD_INIT(options);
+	struct contract_unit frozen;
+	struct world w;
+	zerod_scope scope;
+	void *data;
+
+	(void)state;
+	open_world(&w, NULL);
+	options.name = "frozen";
+	options.dtype = ZEROD_FLOAT32;
+	options.numel = NUMEL;
+	options.flags = ZEROD_UNIT_FROZEN;
+	contract_unit(w.c, &options, &frozen);
+	contract_publish_all(w.c, &frozen);
+	OK(w.rank->client, zerod_unit_set_persistent(w.other.at[0], 1));
+	scope = begin_forward(&w, none);
+	(void)touch(&w, &frozen, scope);
+	data = touch(&w, &w.other, scope);
+	end_forward(&w, scope, 1);
+	end_claim(&w, scope);
+	assert_int_equal(gathered(&w), contract_padded_bytes(&w.other)); /* persistence's, no claim's */
+	assert_ptr_equal(contract_gather(w.rank, &w.other, NULL), data);
+	OK(w.rank->client, zerod_unit_set_persistent(w.other.at[0], 0));
+	contract_release(w.rank, &w.other, NULL);
+	assert_int_equal(gathered(&w), 0);
+	contract_close(w.c);
+}
+
+/* ---- User contexts ------------------------------------------------------------------------------------------------------ */
+
+static void test_contexts_nest_when_disjoint(void **state)
+{
+	struct world w;
+	zerod_scope outer, inner, refused = {0};
+	zerod_unit *both[2];
+
+	(void)state;
+	open_world(&w, NULL);
+	both[0] = w.other.at[0]; /* the free one first: it must be given back */
+	both[1] = w.unit.at[0];
+	OK(w.rank->client, zerod_context_begin(&w.unit.at[0], 1, &outer));
+	FAILS(w.rank->client, zerod_context_begin(both, 2, &refused), ZEROD_E_EXISTS,
+	      "unit 'w' is in context");
+	assert_int_equal(refused.id, 0);
+	assert_int_equal(gathered(&w), contract_padded_bytes(&w.unit));
+	OK(w.rank->client, zerod_context_begin(&w.other.at[0], 1, &inner));
+	(void)touch(&w, &w.other, inner);
+	OK(w.rank->client, zerod_context_end(w.rank->client, outer, NULL, 0));
+	assert_int_equal(gathered(&w), contract_padded_bytes(&w.other));
+	OK(w.rank->client, zerod_context_end(w.rank->client, inner, NULL, 0));
+	assert_int_equal(gathered(&w), 0);
+	FAILS(w.rank->client, zerod_context_end(w.rank->client, inner, NULL, 0), ZEROD_E_NOT_FOUND, NULL);
+	OK(w.rank->client, zerod_context_begin(both, 2, &outer)); /* nothing was left behind */
+	OK(w.rank->client, zerod_context_end(w.rank->client, outer, NULL, 0));
+	contract_close(w.c);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+	        CONTRACT_TEST(test_release_touches_no_other_tag),
+	        CONTRACT_TEST(test_tags_of_scopes_are_not_the_callers),
+	        CONTRACT_TEST(test_touched_in_forward_needed_in_backward),
+	        CONTRACT_TEST(test_tied_unit_of_a_planned_and_an_eager_frame),
+	        CONTRACT_TEST(test_two_forwards_one_backward),
+	        CONTRACT_TEST(test_abandoned_forward_is_dropped),
+	        CONTRACT_TEST(test_abandoned_forward_is_swept_when_no_claim_is_outstanding),
+	        CONTRACT_TEST(test_scopes_end_once_and_in_turn),
+	        CONTRACT_TEST(test_scope_of_another_session_is_unknown),
+	        CONTRACT_TEST(test_claim_ends_behind_its_streams),
+	        CONTRACT_TEST(test_fallbacks_are_bounded_and_counted),
+	        CONTRACT_TEST(test_frozen_and_persistent_units_in_a_scope),
+	        CONTRACT_TEST(test_contexts_nest_when_disjoint),
+	};
+
+	return cmocka_run_group_tests_name("8059: gathers outside the plan", tests, NULL, NULL);
+}

@@ -9,6 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
 #include <signal.h>
@@ -232,6 +233,8 @@ struct gpu_child gpu_child_start(void (*child_main)(int sock, void *arg), void *
 	fflush(NULL);
 	child.pid = (pid_t)SYS_MUST(fork());
 	if (child.pid == 0) {
+		/* A load that outlived a failed measurement would be in all later ones. */
+		prctl(PR_SET_PDEATHSIG, SIGKILL);
 		close(pair[0]);
 		for (size_t i = 0; i < parent_ends; i++)
 			close(parent_end[i]);

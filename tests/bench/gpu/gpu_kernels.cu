@@ -47,6 +47,9 @@ extern "C" __global__ void watch(const u64 *data, unsigned words, unsigned slots
 
 			while (value < round && !*stop)
 				value = *flag;
+			/* What was announced before the stop is checked too. */
+			if (value < round)
+				value = *flag;
 			__threadfence_system();
 			seen = value;
 		}

@@ -66,7 +66,6 @@ static void importer_main(int sock, void *arg)
 	printf("  uid %d reads uid %d's segment: %zu words wrong; import, map and access took %.0f us; "
 	       "writes too\n",
 	       (int)getuid(), (int)((struct uids *)arg)->exporter, wrong, imported);
-	gpu_put(sock, "", 1);
 }
 
 static void other_uid(uid_t from, uid_t to)

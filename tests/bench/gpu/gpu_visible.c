@@ -9,10 +9,10 @@
  *
  * Blocks lie in a ring of slots and their contents in a ring of tags; the counts have no common factor, so a slot that
  * still holds its last round's block is always noticed. Trainers run products of 8192 meanwhile, and the daemon keeps the
- * links full with copies of 64 MiB. `order` breaks the rule on purpose, to show that the check can fail: `unfenced` writes
- * the flag without its memory barrier, `swapped` writes it before the push.
+ * links full with copies of 4 MiB. `swapped` breaks the rule on purpose, to show that the check can fail: it writes the flag
+ * before the push. (A flag without its memory barrier cannot be tried: the driver refuses it for 64-bit writes.)
  *
- *   gpu_visible watch|wait fenced|unfenced|swapped KIB SECONDS
+ *   gpu_visible watch|wait fenced|swapped KIB SECONDS
  */
 #include "gpu_common.h"
 
@@ -28,6 +28,7 @@
 #define SLOTS      16
 #define TAGS       61
 #define PAGE_BYTES 16384
+#define FILL_BYTES (4 * MIB)
 
 /* Places in a direction's page, in 64-bit words; a cache line each. */
 enum {
@@ -42,7 +43,6 @@ static struct {
 	int devices;
 	bool wait;
 	bool swapped;
-	unsigned write_flags;
 	size_t block_bytes;
 	int page_fd[GPU_DEVICES_MAX];
 } config;
@@ -75,11 +75,11 @@ static void push(struct pusher *self, uint64_t round, CUstream stream)
 	CUdeviceptr flag = self->page.device + (size_t)(FLAGS + self->channel * 8) * 8;
 
 	if (config.swapped)
-		GPU_MUST(cuStreamWriteValue64(stream, flag, round, config.write_flags));
+		GPU_MUST(cuStreamWriteValue64(stream, flag, round, CU_STREAM_WRITE_VALUE_DEFAULT));
 	GPU_MUST(cuMemcpyAsync(self->slots + round % SLOTS * config.block_bytes,
 	                       self->blocks + round % TAGS * config.block_bytes, config.block_bytes, stream));
 	if (!config.swapped)
-		GPU_MUST(cuStreamWriteValue64(stream, flag, round, config.write_flags));
+		GPU_MUST(cuStreamWriteValue64(stream, flag, round, CU_STREAM_WRITE_VALUE_DEFAULT));
 }
 
 static void *pusher_main(void *arg)
@@ -111,12 +111,12 @@ static void *filler_main(void *arg)
 	CUstream stream;
 
 	gpu_open(source_of(self->target));
-	from = gpu_segment_new(source_of(self->target), 64 * MIB, config.devices);
-	to = gpu_segment_new(self->target, 64 * MIB, config.devices);
+	from = gpu_segment_new(source_of(self->target), FILL_BYTES, config.devices);
+	to = gpu_segment_new(self->target, FILL_BYTES, config.devices);
 	stream = gpu_stream(true);
 	while (!self->page.host[STOP_PUSH]) {
-		for (int i = 0; i < 4; i++)
-			GPU_MUST(cuMemcpyAsync(to.at, from.at, 64 * MIB, stream));
+		for (int i = 0; i < 16; i++)
+			GPU_MUST(cuMemcpyAsync(to.at, from.at, FILL_BYTES, stream));
 		GPU_MUST(cuStreamSynchronize(stream));
 	}
 	return NULL;
@@ -277,13 +277,11 @@ static void trainer_main(int sock, void *arg)
 static void options(int argc, char **argv)
 {
 	if (argc != 5) {
-		fprintf(stderr, "usage: gpu_visible watch|wait fenced|unfenced|swapped KIB SECONDS\n");
+		fprintf(stderr, "usage: gpu_visible watch|wait fenced|swapped KIB SECONDS\n");
 		exit(2);
 	}
 	config.wait = strcmp(argv[1], "wait") == 0;
 	config.swapped = strcmp(argv[2], "swapped") == 0;
-	config.write_flags = strcmp(argv[2], "unfenced") == 0 ? CU_STREAM_WRITE_VALUE_NO_MEMORY_BARRIER
-	                                                      : CU_STREAM_WRITE_VALUE_DEFAULT;
 	config.block_bytes = (size_t)atoi(argv[3]) * KIB;
 	config.devices = gpu_count();
 }

@@ -17,13 +17,13 @@ nvidia-smi --query-gpu=name,driver_version,persistence_mode,compute_mode --forma
 measure gpu_lifetime
 measure gpu_listed
 measure gpu_queues
-measure gpu_visible watch swapped 4 2
-measure gpu_visible watch unfenced 4 5
-measure gpu_visible wait unfenced 4 5
-measure gpu_visible watch fenced 4 "$seconds"
-measure gpu_visible wait fenced 4 "$seconds"
-measure gpu_visible watch fenced 256 $((seconds / 4))
+measure gpu_ownslice
 measure gpu_gather
 measure gpu_gather load
-measure gpu_ownslice
+measure gpu_visible watch swapped 4 2
+measure gpu_visible wait swapped 4 2
+measure gpu_visible watch fenced 256 $((seconds / 6))
+measure gpu_visible wait fenced 256 $((seconds / 6))
+measure gpu_visible watch fenced 4 "$seconds"
+measure gpu_visible wait fenced 4 "$seconds"
 exit $failed

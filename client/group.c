@@ -42,9 +42,13 @@ static int take_options(const struct zerod_group_options *given, struct zerod_gr
 	if (!rc)
 		rc = zd_name_check(options->group, ZD_MAX_NAME_BYTES, "group", err);
 	if (!rc)
-		rc = zc_flags(options->flags, ZEROD_GROUP_DURABLE, "zerod_group_options", err);
+		rc = zc_flags(options->flags, ZEROD_GROUP_DURABLE | ZEROD_GROUP_SHADOW, "zerod_group_options",
+		              err);
 	if (rc)
 		return rc;
+	if ((options->flags & ZEROD_GROUP_SHADOW) && !(options->flags & ZEROD_GROUP_DURABLE))
+		return zd_err_set(err, ZEROD_E_INVALID,
+		                  "group '%s': ZEROD_GROUP_SHADOW needs ZEROD_GROUP_DURABLE", options->group);
 	if (options->world_size == 0 || options->world_size > ZD_MAX_WORLD)
 		return zd_err_set(err, ZEROD_E_INVALID, "group '%s': world_size %u, expected 1 to %u",
 		                  options->group, options->world_size, ZD_MAX_WORLD);
@@ -64,9 +68,12 @@ static int take_join(const Zd__Reply *reply, void *arg)
 	struct joining *joining = arg;
 	int rc = zc_check_body(reply, ZD__REPLY__BODY_GROUP_JOIN, joining->err);
 
-	if (!rc)
-		joining->group->id = reply->group_join->group;
-	return rc;
+	if (rc)
+		return rc;
+	joining->group->id = reply->group_join->group;
+	joining->group->committed_step = reply->group_join->committed_step;
+	joining->group->torn = reply->group_join->torn;
+	return 0;
 }
 
 int zerod_group_join(zerod_client *client, const struct zerod_group_options *given, zerod_group **group)
@@ -92,6 +99,7 @@ int zerod_group_join(zerod_client *client, const struct zerod_group_options *giv
 	join.rank = options.rank;
 	join.device = options.device;
 	join.durable = options.flags & ZEROD_GROUP_DURABLE;
+	join.shadow = (options.flags & ZEROD_GROUP_SHADOW) != 0;
 	request.body_case = ZD__REQUEST__BODY_GROUP_JOIN;
 	request.group_join = &join;
 	rc = zc_call(client, &request, options.deadline_ms, take_join, &joining);
@@ -102,10 +110,27 @@ int zerod_group_join(zerod_client *client, const struct zerod_group_options *giv
 	joining.group->client = client;
 	joining.group->world_size = options.world_size;
 	joining.group->rank = options.rank;
+	joining.group->shadow = options.flags & ZEROD_GROUP_SHADOW;
 	pthread_mutex_lock(&client->lock);
 	LIST_INSERT_HEAD(&client->groups, joining.group, link);
 	pthread_mutex_unlock(&client->lock);
 	*group = joining.group;
+	return 0;
+}
+
+int zerod_group_get(zerod_group *group, struct zerod_group_info *info)
+{
+	struct zerod_client *client = zc_group_client(group);
+	struct zd_err *err;
+	int rc = zc_enter(client, &err);
+
+	if (rc)
+		return rc;
+	if (!info)
+		return zd_err_set(err, ZEROD_E_INVALID, "info is NULL");
+	pthread_mutex_lock(&client->lock);
+	*info = (struct zerod_group_info){.committed_step = group->committed_step, .torn = group->torn};
+	pthread_mutex_unlock(&client->lock);
 	return 0;
 }
 

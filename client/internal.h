@@ -235,6 +235,9 @@ struct zerod_group {
 	struct zerod_client *client;
 	uint64_t id;
 	uint32_t world_size, rank;
+	bool shadow;
+	uint64_t committed_step; /* at the join, and by zerod_commit() since */
+	bool torn;
 	/* The flat target between step_begin and step_end. */
 	bool target_bound;
 	struct zc_location target;

@@ -174,6 +174,8 @@ static int adopt_unit(struct registration *registration, const Zd__UnitRegisterR
 		if (!unit->hh.tbl)
 			return zd_err_errno(registration->err, ENOMEM, "registering unit '%s'", unit->name);
 		registration->shared = NULL;
+	} else if (registration->group->shadow) {
+		unit->version = reply->version; /* it may have been set back */
 	}
 	unit->refs++;
 	unit->handles++;

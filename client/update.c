@@ -100,5 +100,12 @@ int zerod_commit(zerod_group *group, uint64_t step)
 	commit.step = step;
 	request.body_case = ZD__REQUEST__BODY_COMMIT;
 	request.commit = &commit;
-	return zc_call(client, &request, 0, NULL, NULL);
+	rc = zc_call(client, &request, 0, NULL, NULL);
+	if (rc)
+		return rc;
+	pthread_mutex_lock(&client->lock);
+	group->committed_step = step;
+	group->torn = false;
+	pthread_mutex_unlock(&client->lock);
+	return 0;
 }

@@ -185,7 +185,8 @@ const char *zerod_last_error(const zerod_client *client);
 
 /* Clears the POISONED mark after the caller has synchronized its streams and discarded what it computed since the abort.
  * Streams whose waits were aborted take work again. What a failed group has left to this rank is given up, as by
- * zerod_backward_begin(). */
+ * zerod_backward_begin(). Where a group with shadows was set back to its last commit (see zerod_commit()), this rank
+ * may go on with it from there. */
 ZEROD_MUST_USE int zerod_session_reset(zerod_client *client);
 
 struct zerod_device_info {
@@ -227,6 +228,7 @@ void zerod_stream_destroy(zerod_stream *stream);
 
 enum zerod_group_flags {
 	ZEROD_GROUP_DURABLE = 1u << 0, /* the job's shards outlive its sessions, until zeroctl ends it */
+	ZEROD_GROUP_SHADOW = 1u << 1,  /* with DURABLE: the last commit is kept, too, see zerod_commit() */
 };
 
 struct zerod_group_options {
@@ -243,12 +245,20 @@ struct zerod_group_options {
 /*
  * Joins as one rank and waits until every rank has. A rank whose process died may be replaced by joining
  * again with the same rank; the group then leaves the failed state.
- * Errors: INVALID, NOT_FOUND (device), EXISTS (the rank is taken; by which pid), MISMATCH (world_size or
- * flags differ from the first joiner's; both are named), DEADLINE (names the
+ * Errors: INVALID (SHADOW without DURABLE among others), NOT_FOUND (device), EXISTS (the rank is taken; by which pid),
+ * MISMATCH (world_size or flags differ from the first joiner's; both are named), DEADLINE (names the
  * missing ranks), LIMIT, ABORTED.
  */
 ZEROD_MUST_USE int zerod_group_join(zerod_client *client, const struct zerod_group_options *options,
                                     zerod_group **group);
+/* As this rank knows it from its join and from its own commits since. */
+struct zerod_group_info {
+	uint64_t committed_step; /* the last one; 0: none */
+	int torn;                /* an update after it was never committed: restore all units and commit */
+};
+
+ZEROD_MUST_USE int zerod_group_get(zerod_group *group, struct zerod_group_info *info);
+
 /* Leaves; what this rank holds in the group is freed as at session end. The handle, its units and buckets
  * become invalid whatever is returned. NULL is allowed. */
 int zerod_group_leave(zerod_group *group);
@@ -300,7 +310,7 @@ struct zerod_shard {
 	uint64_t shard_numel;  /* equal for all ranks, padding included */
 	uint64_t true_numel;   /* of which are real; the rest is zero and stays so; may be 0 */
 	uint64_t offset_numel; /* of the shard's first element in the unit */
-	uint64_t version;      /* last published; 0: never */
+	uint64_t version;      /* last published; 0: never. Older if the group was set back: register again */
 	uint64_t padded_numel; /* world_size * shard_numel */
 	enum zerod_dtype dtype;
 };
@@ -333,6 +343,14 @@ ZEROD_MUST_USE int zerod_publish(zerod_unit *const *units, uint32_t count, zerod
  * every rank has called it with the same `step`.
  * Errors: MISMATCH (another rank commits another step), STATE (an update is open; versions differ between
  * ranks; committed already), POISONED, PEER_LOST, DEADLINE.
+ *
+ * A group with ZEROD_GROUP_SHADOW goes back to its last commit when a rank goes: shards and versions, on all ranks, are
+ * then what they were at that commit (or at their registration, if that came later), and nothing is torn. Each shard has a
+ * second block of its size, charged as shard bytes; the first zerod_update_begin() after a commit waits until the shard is
+ * copied there, and a commit itself copies nothing. A rank that stays, and has published or begun an update since the
+ * commit, gets PEER_LOST from gathers, updates, publishes and commits until it has synchronized its streams, dropped
+ * what it computed and called zerod_session_reset(), which returns when its shards are back; what it had under update is
+ * not any more. A rank that leaves must not write its shards any longer.
  */
 ZEROD_MUST_USE int zerod_commit(zerod_group *group, uint64_t step);
 

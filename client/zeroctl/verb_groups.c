@@ -50,6 +50,7 @@ static const struct zd_ctl_column columns[] = {
         {"UNITS", "units", ZD_CTL_COUNT, NULL},
         {"STEP", "committed_step", ZD_CTL_COUNT, NULL},
         {"TORN", "torn", ZD_CTL_YES_NO, NULL},
+        {"SHADOW", "shadow", ZD_CTL_YES_NO, NULL},
         {"MEMBERS", "members", ZD_CTL_CUSTOM, members_text},
         {NULL, NULL, ZD_CTL_TEXT, NULL},
 };
@@ -69,10 +70,10 @@ static json_t *members_of(const Zd__GroupRow *group)
 static json_t *group_row(const Zd__Row *row)
 {
 	const Zd__GroupRow *g = row->group;
-	return json_pack("{s:I,s:s,s:s,s:s,s:I,s:I,s:I,s:b,s:o}", "id", ZD_CTL_INT(g->id), "job", g->job,
+	return json_pack("{s:I,s:s,s:s,s:s,s:I,s:I,s:I,s:b,s:b,s:o}", "id", ZD_CTL_INT(g->id), "job", g->job,
 	                 "name", g->name, "state", g->state, "world_size", ZD_CTL_INT(g->world_size), "units",
 	                 ZD_CTL_INT(g->units), "committed_step", ZD_CTL_INT(g->committed_step), "torn",
-	                 (int)g->torn, "members", members_of(g));
+	                 (int)g->torn, "shadow", (int)g->shadow, "members", members_of(g));
 }
 
 const struct zd_ctl_listing zd_ctl_groups_listing = {

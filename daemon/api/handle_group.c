@@ -16,6 +16,7 @@ int zd_args_group_join(const Zd__Request *request, struct zd_arena *arena, struc
 	args->u.group_join.rank = join->rank;
 	args->u.group_join.device = join->device;
 	args->u.group_join.durable = join->durable;
+	args->u.group_join.shadow = join->shadow;
 	return 0;
 }
 

@@ -124,6 +124,7 @@ static void fill_group(const struct zd_row *row, struct zd_arena *arena, Zd__Row
 	group->units = row->u.group.units;
 	group->committed_step = row->u.group.committed_step;
 	group->torn = row->u.group.torn;
+	group->shadow = row->u.group.shadow;
 	zd_assert(row->u.group.nmembers <= ZD_MAX_WORLD);
 	group->n_members = row->u.group.nmembers;
 	group->members = zd_arena_alloc(arena, ((size_t)row->u.group.nmembers + 1) * sizeof(Zd__Member *));

@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "core/gather.h"
+#include "core/shadow.h"
 #include "core/scope.h"
 
 /* ---- Slots --------------------------------------------------------------------------------------------- */
@@ -91,6 +92,7 @@ static void buffer_op_over(struct zd_engine *e, struct zd_buffer *buffer)
 	if (buffer->transfers > 0 || buffer->watches > 0)
 		return;
 	zd_dirty(e, buffer->device);
+	zd_shadow_try(e, buffer->part);
 	if (buffer->state == ZD_BUFFER_QUARANTINED)
 		buffer_free(e, buffer);
 }
@@ -262,6 +264,7 @@ void zd_lease_end(struct zd_engine *e, struct zd_lease *lease)
 	struct zd_buffer *buffer = lease->buffer;
 	lease_free(buffer, lease);
 	zd_dirty(e, buffer->device);
+	zd_shadow_try(e, buffer->part);
 	if (TAILQ_EMPTY(&buffer->leases) && !buffer->part->persistent)
 		zd_buffer_drop(e, buffer);
 }

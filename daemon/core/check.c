@@ -6,6 +6,7 @@
 
 #include "core/gather.h"
 #include "core/reduce.h"
+#include "core/shadow.h"
 #include "core/scope.h"
 
 /* What the objects add up to, by device. */
@@ -58,9 +59,10 @@ static void check_buffer(const struct zd_buffer *buffer, struct found *found)
 	zd_assert(!TAILQ_EMPTY(&buffer->leases) || buffer->prefetched || buffer->part->persistent);
 }
 
-static void check_part(const struct zd_part *part, struct found *found)
+static void check_part(const struct zd_engine *e, const struct zd_part *part, struct found *found)
 {
 	const struct zd_member *member = zd_part_member(part);
+	zd_shadow_check(e, part);
 	found->context_parts += part->context != NULL;
 	if (part->state == ZD_PART_ABSENT) {
 		zd_assert(!part->context);
@@ -72,7 +74,7 @@ static void check_part(const struct zd_part *part, struct found *found)
 	                                                              : member->device;
 	uint32_t index = device->index;
 	check_extent(&part->shard, device, part->unit->group->job, ZD_PURPOSE_SHARDS);
-	zd_assert(part->shard.bytes == zd_unit_shard_bytes(part->unit));
+	zd_assert(part->shard.bytes == zd_unit_part_bytes(part->unit));
 	if (part->state == ZD_PART_DYING) {
 		zd_assert(part->readers > 0 && !part->buffer);
 		found->quarantine[index] += part->shard.bytes;
@@ -111,7 +113,7 @@ static void check_group(struct zd_engine *e, struct zd_group *group, struct foun
 	for (struct zd_unit *unit = group->units; unit; unit = unit->hh_name.next) {
 		zd_assert(unit->group == group && unit->refs > 0);
 		for (uint32_t rank = 0; rank < group->world_size; rank++)
-			check_part(&unit->parts[rank], found);
+			check_part(e, &unit->parts[rank], found);
 	}
 	zd_reduce_check(e, group, found->charged, found->quarantine);
 }

@@ -185,6 +185,7 @@ struct zd_args {
 			const char *job, *group;
 			uint32_t world_size, rank, device;
 			bool durable;
+			bool shadow; /* durable groups only */
 		} group_join;
 		uint64_t group; /* GROUP_LEAVE, BACKWARD_END, STEP_BEGIN, ABORT_GROUP */
 		struct {
@@ -466,7 +467,7 @@ struct zd_row {
 		struct {
 			uint32_t world_size, units, nmembers;
 			uint64_t committed_step;
-			bool torn;
+			bool torn, shadow;
 			const struct zd_member_row *members;
 		} group;
 		struct {

@@ -12,19 +12,24 @@
 
 #include "base/text.h"
 #include "core/gather.h"
+#include "core/shadow.h"
 #include "core/scope.h"
 
 /* ---- Versions ------------------------------------------------------------------------------------------- */
 
-static bool part_open(const struct zd_part *part) /* for an update */
+/* For an update; what one that was undone would publish will never come. */
+static bool part_open(const struct zd_part *part)
 {
+	if (zd_shadow_is_owed(part))
+		return false;
 	return part->state == ZD_PART_UPDATE_WAIT || part->state == ZD_PART_UPDATING ||
 	       part->state == ZD_PART_PUBLISHING;
 }
 
 static bool part_registered(const struct zd_part *part)
 {
-	return part->state == ZD_PART_IDLE || part_open(part);
+	return part->state == ZD_PART_IDLE || part->state == ZD_PART_UPDATE_WAIT ||
+	       part->state == ZD_PART_UPDATING || part->state == ZD_PART_PUBLISHING;
 }
 
 /* The newest version that any rank has or is about to have; at least 1, since nobody publishes 0. */
@@ -44,7 +49,7 @@ static bool own_readable(const struct zd_buffer *buffer)
 {
 	const struct zd_part *part = buffer->part;
 	return part->version == buffer->version && part->state != ZD_PART_UPDATING &&
-	       part->state != ZD_PART_PUBLISHING;
+	       part->state != ZD_PART_PUBLISHING && !zd_shadow_is_owed(part);
 }
 
 /* Is the copy one that the gather can join? */
@@ -67,6 +72,8 @@ static int shards_check(struct zd_request *req, const struct zd_unit *unit, uint
 		int wait = 0;
 		if (!part_registered(part)) {
 			wait = zd_wait_for(req, ZD_WAIT_REGISTER, rank, 0, 0);
+		} else if (zd_shadow_is_owed(part)) {
+			wait = zd_wait_for(req, ZD_WAIT_RESTORE, rank, 0, 0);
 		} else if (part->version > want ||
 		           (part->version == want &&
 		            (part->state == ZD_PART_UPDATING || part->state == ZD_PART_PUBLISHING))) {
@@ -268,7 +275,7 @@ static void gather_cancel(struct zd_engine *e, struct zd_request *req)
 static int gather_check(struct zd_request *req, struct zd_err *err)
 {
 	const struct zd_unit *unit = req->u.gather.part->unit;
-	int status = zd_group_check(unit->group, err);
+	int status = zd_member_check(req->member, err);
 	if (status != 0)
 		return status;
 	if (unit->group->torn)
@@ -316,7 +323,7 @@ static int gather_done(struct zd_engine *e, struct zd_request *req, struct zd_bu
 		e->reply.u.gather.fences = buffer->fences;
 	}
 	if (e->client_copies_own_slice && own_readable(buffer)) {
-		e->reply.u.gather.own_shard = zd_extent_location(&part->shard);
+		e->reply.u.gather.own_shard = zd_part_location(part);
 		buffer->own_copied = true;
 	}
 	return 0;

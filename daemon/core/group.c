@@ -15,6 +15,7 @@
 #include "base/text.h"
 #include "core/internal.h"
 #include "core/reduce.h"
+#include "core/shadow.h"
 #include "core/scope.h"
 
 /* ---- Jobs ------------------------------------------------------------------------------------------ */
@@ -90,12 +91,13 @@ static struct zd_group *group_find(struct zd_job *job, const char *name)
 	return NULL;
 }
 
-static struct zd_group *group_new(struct zd_engine *e, struct zd_job *job, const char *name,
-                                  uint32_t world_size)
+static struct zd_group *group_new(struct zd_engine *e, struct zd_job *job, const struct zd_args *args)
 {
+	uint32_t world_size = args->u.group_join.world_size;
 	struct zd_group *group = zd_calloc(1, sizeof(*group));
 	group->id = zd_next_id(e);
-	group->name = zd_strdup(name);
+	group->name = zd_strdup(args->u.group_join.group);
+	group->shadow = args->u.group_join.shadow;
 	group->job = job;
 	group->state = ZD_GROUP_FORMING;
 	group->world_size = world_size;
@@ -155,6 +157,20 @@ int zd_group_check(const struct zd_group *group, struct zd_err *err)
 	}
 }
 
+int zd_member_check(const struct zd_member *member, struct zd_err *err)
+{
+	const struct zd_group *group = member->group;
+	int status = zd_group_check(group, err);
+	if (status != 0 || !member->set_back)
+		return status;
+	return zd_err_set(
+	        err, ZEROD_E_PEER_LOST,
+	        "rank %u (pid %u) of group '%s' went: rank %u is set back to step %llu; what it computed "
+	        "since must be dropped and the session reset",
+	        group->lost_rank, group->lost_pid, group->name, member->rank,
+	        (unsigned long long)group->committed_step);
+}
+
 int zd_member_find(struct zd_engine *e, struct zd_session *session, uint64_t id, struct zd_member **out,
                    struct zd_err *err)
 {
@@ -179,6 +195,7 @@ static void member_attach(struct zd_engine *e, struct zd_member *member, struct 
 	member->session = session;
 	member->device = device;
 	member->committing = false;
+	member->set_back = false;
 	TAILQ_INSERT_TAIL(&session->members, member, session_link);
 	group->device_mask |= 1ull << device->index;
 	group->attached++;
@@ -224,11 +241,11 @@ static void slots_free(struct zd_engine *e, struct zd_member *member)
 	}
 }
 
-/* In a durable job: is a rank gone between update_begin and commit? */
+/* In a durable job without shadows: is a rank gone between update_begin and commit? */
 static bool member_tears(const struct zd_member *member)
 {
 	const struct zd_unit *unit;
-	if (!member->group->job->durable)
+	if (!member->group->job->durable || member->group->shadow)
 		return false;
 	for (unit = member->group->units; unit; unit = unit->hh_name.next) {
 		const struct zd_part *part = &unit->parts[member->rank];
@@ -244,6 +261,8 @@ void zd_member_detach(struct zd_engine *e, struct zd_member *member)
 	struct zd_group *group = member->group;
 	if (member_tears(member))
 		group->torn = true;
+	if (group->shadow)
+		zd_shadow_roll_back(e, group);
 	if (group->state == ZD_GROUP_READY) {
 		group->lost_rank = member->rank;
 		group->lost_pid = member->session->pid;
@@ -278,6 +297,8 @@ static int join_check(struct zd_engine *e, const struct zd_args *args, struct zd
 	if (args->u.group_join.device >= e->ndevices)
 		return zd_err_set(err, ZEROD_E_NOT_FOUND, "no device %u; there are %u",
 		                  args->u.group_join.device, e->ndevices);
+	if (args->u.group_join.shadow && !args->u.group_join.durable)
+		return zd_err_set(err, ZEROD_E_INVALID, "only a durable group keeps shadow shards");
 	return 0;
 }
 
@@ -288,6 +309,10 @@ static int join_check_group(const struct zd_group *group, const struct zd_sessio
 		return zd_err_set(err, ZEROD_E_MISMATCH, "group '%s' has world_size %u; rank %u says %u",
 		                  group->name, group->world_size, args->u.group_join.rank,
 		                  args->u.group_join.world_size);
+	if (group->shadow != args->u.group_join.shadow)
+		return zd_err_set(err, ZEROD_E_MISMATCH, "group '%s' keeps %s; rank %u says %s", group->name,
+		                  group->shadow ? "shadow shards" : "no shadow shards",
+		                  args->u.group_join.rank, group->shadow ? "it does not" : "it does");
 	if (group->state == ZD_GROUP_ABORTED)
 		return zd_group_check(group, err);
 	const struct zd_member *member = &group->members[args->u.group_join.rank];
@@ -338,7 +363,7 @@ static int join_begin(struct zd_engine *e, struct zd_request *req, const struct 
 	if (!job)
 		job = zd_job_get(e, req->session->uid, args->u.group_join.job, durable);
 	if (!group)
-		group = group_new(e, job, args->u.group_join.group, args->u.group_join.world_size);
+		group = group_new(e, job, args);
 	req->member = &group->members[args->u.group_join.rank];
 	req->device = &e->devices[args->u.group_join.device];
 	member_attach(e, req->member, req->session, req->device);

@@ -195,6 +195,8 @@ enum zd_wait_kind {
 	ZD_WAIT_REDUCTIONS, /* a: reductions that are not complete; rank, unit: the first */
 	ZD_WAIT_STEP,       /* rank has not begun the step */
 	ZD_WAIT_COMMIT,     /* rank has not committed */
+	ZD_WAIT_SAVE,       /* the last commit is being copied to the shadow of the rank's shard */
+	ZD_WAIT_RESTORE,    /* the rank's shard is being set back to the last commit */
 };
 
 struct zd_wait {
@@ -367,6 +369,7 @@ struct zd_member {
 	bool joining;       /* its join waits: not a member yet for any other request */
 	bool joined_before; /* someone was it: newly registered shards catch up with the group's versions */
 	bool committing;
+	bool set_back; /* what it published was undone, and its session has not been reset since */
 	uint64_t commit_step;
 	TAILQ_HEAD(, zd_slot) slots;
 	TAILQ_HEAD(, zd_scope) scopes; /* that have not ended, by id; scope.c, context.c */
@@ -393,6 +396,7 @@ struct zd_group {
 	uint32_t lost_rank; /* why it is FAILED */
 	uint32_t lost_pid;
 	bool torn;
+	bool shadow; /* durable: each shard has a block for the last commit behind it */
 	uint64_t device_mask;
 	struct zd_member *members; /* world_size */
 	struct zd_unit *units;     /* hash by name */
@@ -428,6 +432,8 @@ int zd_member_find(struct zd_engine *e, struct zd_session *session, uint64_t gro
                    struct zd_err *err) __attribute__((warn_unused_result));
 /* 0 when the group is READY; PEER_LOST, ABORTED or STATE with the text otherwise. */
 int zd_group_check(const struct zd_group *group, struct zd_err *err) __attribute__((warn_unused_result));
+/* The same, and PEER_LOST while the rank works on what was undone. */
+int zd_member_check(const struct zd_member *member, struct zd_err *err) __attribute__((warn_unused_result));
 void zd_group_ref(struct zd_group *group);
 void zd_group_unref(struct zd_engine *e, struct zd_group *group);
 /* The rank's session ends or leaves; its requests are gone already. Everything it holds in the group goes; the group
@@ -450,7 +456,7 @@ enum zd_part_state {
 /* One rank's part of a unit: its shard and its gathered copy. There may be 10^5 of them: keep it small. */
 struct zd_part {
 	struct zd_unit *unit;
-	struct zd_extent shard;
+	struct zd_extent shard;   /* and its shadow behind it */
 	struct zd_buffer *buffer; /* the gathered copy, INFLIGHT or AVAILABLE; NULL: NOT_AVAILABLE */
 	uint64_t version;         /* of the shard */
 	uint64_t committed;       /* version at the last commit */
@@ -458,6 +464,7 @@ struct zd_part {
 	uint32_t readers; /* pushes that read the shard, and its fill */
 	uint32_t users;   /* waiting requests and reductions that name it: no unregister */
 	uint8_t state;
+	uint8_t shadow; /* enum zd_shadow_state */
 	bool persistent;
 	struct zd_scope *context; /* the user context of its rank that it is in */
 };
@@ -491,6 +498,20 @@ static inline uint64_t zd_unit_shard_bytes(const struct zd_unit *unit)
 static inline uint64_t zd_unit_padded_bytes(const struct zd_unit *unit)
 {
 	return unit->group->world_size * zd_unit_shard_bytes(unit);
+}
+
+/* The rank's shard alone. */
+static inline struct zd_location zd_part_location(const struct zd_part *part)
+{
+	struct zd_location location = zd_extent_location(&part->shard);
+	location.bytes = zd_unit_shard_bytes(part->unit);
+	return location;
+}
+
+/* What a rank's shard takes, with its shadow. */
+static inline uint64_t zd_unit_part_bytes(const struct zd_unit *unit)
+{
+	return zd_unit_shard_bytes(unit) * (unit->group->shadow ? 2 : 1);
 }
 
 /* What a gathered buffer (or slot) of so many padded bytes takes: a strict session's fills whole pages. */

@@ -227,6 +227,7 @@ static bool row_group(struct zd_row *row, const struct zd_group *group, row_fn *
 	row->u.group.units = HASH_CNT(hh_name, group->units);
 	row->u.group.committed_step = group->committed_step;
 	row->u.group.torn = group->torn;
+	row->u.group.shadow = group->shadow;
 	row->u.group.nmembers = group->world_size;
 	for (uint32_t rank = 0; rank < group->world_size; rank++) {
 		const struct zd_member *member = &group->members[rank];

@@ -9,8 +9,8 @@
 #include <string.h>
 
 #include "base/text.h"
-#include "core/internal.h"
 #include "core/reduce.h"
+#include "core/shadow.h"
 
 struct zd_session *zd_session_find(struct zd_engine *e, uint64_t id)
 {
@@ -105,10 +105,29 @@ static int reset_begin(struct zd_engine *e, struct zd_request *req, const struct
 	}
 	req->session->aborted_mask = 0;
 	struct zd_member *member;
-	TAILQ_FOREACH (member, &req->session->members, session_link)
+	TAILQ_FOREACH (member, &req->session->members, session_link) {
 		zd_reduce_give_up(e, member);
+		zd_shadow_accept(e, member);
+		req->device = member->device;
+	}
 	if (req->session->state == ZD_SESSION_POISONED)
 		zd_sm_move(&zd_sm_session, &req->session->state, ZD_SESSION_OPEN);
+	return 0;
+}
+
+/* Shards that the caller will read are what the last commit left. */
+static int reset_attempt(struct zd_engine *e, struct zd_request *req, struct zd_err *err)
+{
+	const struct zd_member *member;
+	(void)err;
+	TAILQ_FOREACH (member, &req->session->members, session_link) {
+		const struct zd_part *part = zd_shadow_find_owed(e, member);
+		if (!part)
+			continue;
+		int wait = zd_wait_for(req, ZD_WAIT_RESTORE, part->rank, 0, 0);
+		req->wait.unit = part->unit;
+		return wait;
+	}
 	return 0;
 }
 
@@ -130,5 +149,6 @@ static int kill_begin(struct zd_engine *e, struct zd_request *req, const struct 
 	return 0;
 }
 
-const struct zd_request_type zd_req_session_reset = {.name = "session_reset", .begin = reset_begin};
+const struct zd_request_type zd_req_session_reset = {
+        .name = "session_reset", .begin = reset_begin, .attempt = reset_attempt};
 const struct zd_request_type zd_req_kill_session = {.name = "kill_session", .begin = kill_begin};

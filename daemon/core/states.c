@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * states.c - the life cycles of sessions, groups, parts, gathered buffers, segments and scopes, as tables.
+ * states.c - the life cycles of sessions, groups, parts, their shadows, gathered buffers, segments and scopes, as tables.
  */
 #include "core/scope.h"
+#include "core/shadow.h"
 
 #define TO(state) ZD_SM_TO(state)
 
@@ -31,12 +32,23 @@ static const uint32_t part_moves[] = {
         [ZD_PART_FILLING] = TO(ZD_PART_IDLE) | GONE,
         [ZD_PART_IDLE] = TO(ZD_PART_UPDATE_WAIT) | GONE,
         [ZD_PART_UPDATE_WAIT] = TO(ZD_PART_UPDATING) | TO(ZD_PART_IDLE) | GONE,
-        [ZD_PART_UPDATING] = TO(ZD_PART_PUBLISHING) | GONE,
+        [ZD_PART_UPDATING] = TO(ZD_PART_PUBLISHING) | TO(ZD_PART_IDLE) | GONE, /* IDLE: undone */
         [ZD_PART_PUBLISHING] = TO(ZD_PART_IDLE) | TO(ZD_PART_UPDATING) | GONE,
         [ZD_PART_DETACHED] = TO(ZD_PART_IDLE) | TO(ZD_PART_DYING) | TO(ZD_PART_ABSENT),
         [ZD_PART_DYING] = TO(ZD_PART_ABSENT),
 };
 const struct zd_sm zd_sm_part = {"part", ZD_ARRAY_LEN(part_names), part_names, part_moves};
+
+static const char *const shadow_names[] = {"NONE", "FREE", "SAVING", "SAVED", "DUE", "RESTORING"};
+static const uint32_t shadow_moves[] = {
+        [ZD_SHADOW_NONE] = TO(ZD_SHADOW_FREE),
+        [ZD_SHADOW_FREE] = TO(ZD_SHADOW_SAVING) | TO(ZD_SHADOW_NONE),
+        [ZD_SHADOW_SAVING] = TO(ZD_SHADOW_SAVED) | TO(ZD_SHADOW_FREE), /* FREE: the copy failed */
+        [ZD_SHADOW_SAVED] = TO(ZD_SHADOW_FREE) | TO(ZD_SHADOW_DUE) | TO(ZD_SHADOW_NONE),
+        [ZD_SHADOW_DUE] = TO(ZD_SHADOW_RESTORING) | TO(ZD_SHADOW_NONE),
+        [ZD_SHADOW_RESTORING] = TO(ZD_SHADOW_SAVED),
+};
+const struct zd_sm zd_sm_shadow = {"shadow", ZD_ARRAY_LEN(shadow_names), shadow_names, shadow_moves};
 
 static const char *const buffer_names[] = {"INFLIGHT", "AVAILABLE", "QUARANTINED"};
 static const uint32_t buffer_moves[] = {

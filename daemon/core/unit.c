@@ -12,6 +12,7 @@
 #include "base/text.h"
 #include "core/internal.h"
 #include "core/reduce.h"
+#include "core/shadow.h"
 
 uint64_t zd_unit_true_numel(const struct zd_unit *unit, uint32_t rank)
 {
@@ -291,6 +292,8 @@ static void part_absent(struct zd_engine *e, struct zd_part *part)
 	part->version = 0;
 	part->committed = 0;
 	part->persistent = false;
+	if (part->shadow != ZD_SHADOW_NONE)
+		zd_sm_move(&zd_sm_shadow, &part->shadow, ZD_SHADOW_NONE);
 	zd_dirty_group(e, member->group);
 	zd_unit_unref(e, part->unit);
 }
@@ -326,6 +329,8 @@ void zd_part_reader_done(struct zd_engine *e, struct zd_part *part)
 	if (part->state == ZD_PART_DYING) {
 		device->quarantine_bytes -= part->shard.bytes;
 		part_absent(e, part);
+	} else {
+		zd_shadow_try(e, part);
 	}
 }
 
@@ -339,6 +344,7 @@ static void part_detach(struct zd_engine *e, struct zd_part *part)
 	if (part->unit->group->job->durable && part->state != ZD_PART_FILLING) {
 		if (part->state != ZD_PART_DETACHED)
 			zd_sm_move(&zd_sm_part, &part->state, ZD_PART_DETACHED);
+		zd_shadow_try(e, part); /* its writer is gone */
 		return;
 	}
 	part_drop(e, part);
@@ -435,8 +441,12 @@ static int register_place(struct zd_engine *e, struct zd_request *req, struct zd
                           struct zd_err *err)
 {
 	struct zd_group *group = req->member->group;
-	uint64_t bytes = zd_unit_shard_bytes(part->unit);
+	uint64_t bytes = zd_unit_part_bytes(part->unit);
 	int status = layout_check(group, part->unit, err);
+	if (status == 0 && bytes > ZD_MAX_BYTES)
+		status = zd_err_set(err, ZEROD_E_NO_MEMORY,
+		                    "unit '%s': a shard and its shadow of %llu bytes are more than %llu",
+		                    part->unit->name, (unsigned long long)bytes, ZD_MAX_BYTES);
 	if (status == 0)
 		status = zd_quota_check(e, group->job, bytes, err);
 	if (status == 0)
@@ -448,11 +458,12 @@ static int register_place(struct zd_engine *e, struct zd_request *req, struct zd
 	zd_sm_move(&zd_sm_part, &part->state, ZD_PART_FILLING);
 	part->unit->refs++;
 	part->version = first_version(part->unit, req->member);
-	part->committed = 0;
+	part->committed = group->shadow ? part->version : 0; /* what a rank that goes sets it back to */
+	if (group->shadow)
+		zd_sm_move(&zd_sm_shadow, &part->shadow, ZD_SHADOW_FREE);
 	zd_charge(e, group->job, req->device, ZD_CHARGE_SHARD, part->shard.bytes);
 	part->readers++;
-	zd_op_fill(e, group->job, req->device->index, zd_extent_location(&part->shard), register_filled, part,
-	           0);
+	zd_op_fill(e, group->job, req->device->index, zd_part_location(part), register_filled, part, 0);
 	return zd_wait_for(req, ZD_WAIT_FILL, 0, 0, 0);
 }
 
@@ -473,6 +484,11 @@ static int register_attempt(struct zd_engine *e, struct zd_request *req, struct 
 	}
 	if (part->state == ZD_PART_FILLING)
 		return zd_wait_for(req, ZD_WAIT_FILL, 0, 0, 0);
+	if (zd_shadow_is_owed(part)) {
+		int wait = zd_wait_for(req, ZD_WAIT_RESTORE, part->rank, 0, 0);
+		req->wait.unit = unit;
+		return wait;
+	}
 	if (part->state == ZD_PART_ABSENT) {
 		status = register_place(e, req, part, err);
 		if (status == ZD_WAIT)
@@ -485,7 +501,7 @@ static int register_attempt(struct zd_engine *e, struct zd_request *req, struct 
 		return status;
 	}
 	e->reply.u.unit_register.unit = unit->id;
-	e->reply.u.unit_register.shard = zd_extent_location(&part->shard);
+	e->reply.u.unit_register.shard = zd_part_location(part);
 	e->reply.u.unit_register.shard_numel = unit->shard_numel;
 	e->reply.u.unit_register.true_numel = zd_unit_true_numel(unit, part->rank);
 	e->reply.u.unit_register.padded_numel = unit->shard_numel * unit->group->world_size;

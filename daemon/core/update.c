@@ -4,12 +4,13 @@
  *
  * update_begin closes the shards for new gathers at once and is granted when the pushes that read them have ended;
  * publish opens them again, one version higher, when the writers' fences have passed. So no push ever reads a shard
- * that is being written, and no gathered buffer mixes versions. Both are all or nothing over their units.
+ * that is being written, and no gathered buffer mixes versions. Both are all or nothing over their units. In a shadow group an
+ * update also waits until the last commit is saved (shadow.c), and begins only while all ranks are there.
  */
 #include <stdio.h>
 #include <string.h>
 
-#include "core/internal.h"
+#include "core/shadow.h"
 
 /* ---- update_begin --------------------------------------------------------------------------------------- */
 
@@ -75,14 +76,22 @@ static void update_cancel(struct zd_engine *e, struct zd_request *req)
 
 static int update_attempt(struct zd_engine *e, struct zd_request *req, struct zd_err *err)
 {
-	if (req->member->group->state == ZD_GROUP_ABORTED) {
+	const struct zd_group *group = req->member->group;
+	int status = group->shadow || group->state == ZD_GROUP_ABORTED ? zd_member_check(req->member, err)
+	                                                               : 0;
+	if (status != 0) {
 		update_cancel(e, req);
-		return zd_group_check(req->member->group, err);
+		return status;
 	}
+	for (uint32_t i = 0; i < req->u.publish.nparts; i++)
+		zd_shadow_save(e, req->u.publish.parts[i]);
 	for (uint32_t i = 0; i < req->u.publish.nparts; i++) {
 		struct zd_part *part = req->u.publish.parts[i];
-		if (part->readers > 0) {
-			int wait = zd_wait_for(req, ZD_WAIT_READERS, part->rank, part->readers, 0);
+		enum zd_wait_kind kind = zd_shadow_is_owed(part)            ? ZD_WAIT_RESTORE
+		                         : part->shadow == ZD_SHADOW_SAVING ? ZD_WAIT_SAVE
+		                                                            : ZD_WAIT_READERS;
+		if (part->readers > 0 || kind == ZD_WAIT_RESTORE) {
+			int wait = zd_wait_for(req, kind, part->rank, part->readers, 0);
 			req->wait.unit = part->unit;
 			return wait;
 		}
@@ -133,6 +142,24 @@ static void publish_cancel(struct zd_engine *e, struct zd_request *req)
 	parts_move(req, ZD_PART_UPDATING);
 }
 
+/* Of an update that was undone while the rank wrote: it has stopped now, so that its shards can be set back. The others stay
+ * under update. */
+static int publish_check_undone(struct zd_engine *e, struct zd_request *req, struct zd_err *err)
+{
+	int status = 0;
+	for (uint32_t i = 0; i < req->u.publish.nparts && status == 0; i++) {
+		if (zd_shadow_is_owed(req->u.publish.parts[i]))
+			status = zd_shadow_undone(req->u.publish.parts[i], err);
+	}
+	for (uint32_t i = 0; i < req->u.publish.nparts && status != 0; i++) {
+		struct zd_part *part = req->u.publish.parts[i];
+		zd_sm_move(&zd_sm_part, &part->state,
+		           zd_shadow_is_owed(part) ? ZD_PART_IDLE : ZD_PART_UPDATING);
+		zd_shadow_try(e, part);
+	}
+	return status;
+}
+
 static int publish_attempt(struct zd_engine *e, struct zd_request *req, struct zd_err *err)
 {
 	if (req->pending_ops > 0)
@@ -142,6 +169,9 @@ static int publish_attempt(struct zd_engine *e, struct zd_request *req, struct z
 		publish_cancel(e, req);
 		return status;
 	}
+	status = publish_check_undone(e, req, err);
+	if (status != 0)
+		return status;
 	for (uint32_t i = 0; i < req->u.publish.nparts; i++) {
 		struct zd_part *part = req->u.publish.parts[i];
 		zd_sm_move(&zd_sm_part, &part->state, ZD_PART_IDLE);
@@ -164,7 +194,7 @@ static int commit_begin(struct zd_engine *e, struct zd_request *req, const struc
 	if (status == 0)
 		status = zd_session_check_poisoned(req->session, err);
 	if (status == 0)
-		status = zd_group_check(member->group, err);
+		status = zd_member_check(member, err);
 	if (status != 0)
 		return status;
 	struct zd_group *group = member->group;
@@ -222,8 +252,10 @@ static void commit_evaluate(struct zd_engine *e, struct zd_group *group, uint64_
 	for (unit = group->units; unit && status == 0; unit = unit->hh_name.next)
 		status = commit_check_unit(unit, &err);
 	for (unit = group->units; unit && status == 0; unit = unit->hh_name.next) {
-		for (uint32_t rank = 0; rank < group->world_size; rank++)
+		for (uint32_t rank = 0; rank < group->world_size; rank++) {
+			zd_shadow_commit(&unit->parts[rank]);
 			unit->parts[rank].committed = unit->parts[rank].version;
+		}
 	}
 	if (status == 0) {
 		group->committed_step = step;

@@ -140,6 +140,16 @@ void zd_wait_text(const struct zd_request *req, char out[ZD_WAIT_TEXT])
 	case ZD_WAIT_COMMIT:
 		used = snprintf(out, ZD_WAIT_TEXT, "rank %u to commit", wait->rank);
 		break;
+	case ZD_WAIT_SAVE:
+		used = snprintf(out, ZD_WAIT_TEXT,
+		                "the last commit of rank %u's shard of unit '%.64s' to be saved", wait->rank,
+		                unit);
+		break;
+	case ZD_WAIT_RESTORE:
+		used = snprintf(out, ZD_WAIT_TEXT,
+		                "rank %u's shard of unit '%.64s' to be set back to the last commit",
+		                wait->rank, unit);
+		break;
 	}
 	zd_assert(used >= 0);
 }

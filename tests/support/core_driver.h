@@ -135,7 +135,7 @@ uint64_t core_quarantine(struct core_driver *core, uint32_t device);
 struct core_join {
 	const char *job, *group; /* NULL: "job", "world" */
 	uint32_t world_size, rank, device;
-	bool durable;
+	bool durable, shadow;
 };
 uint64_t core_join(struct core_driver *core, uint64_t session, const struct core_join *join);
 

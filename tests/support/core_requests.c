@@ -20,6 +20,7 @@ uint64_t core_join(struct core_driver *core, uint64_t session, const struct core
 	args.u.group_join.rank = join->rank;
 	args.u.group_join.device = join->device;
 	args.u.group_join.durable = join->durable;
+	args.u.group_join.shadow = join->shadow;
 	return core_send(core, session, &args);
 }
 
@@ -180,7 +181,7 @@ void core_team_new(struct core_team *team, struct core_driver *core, const char 
 	assert_true(world_size <= CORE_TEAM);
 	*team = (struct core_team){.core = core, .world_size = world_size};
 	for (uint32_t rank = 0; rank < world_size; rank++) {
-		struct core_join join = {job, "world", world_size, rank, rank % ndevices, durable};
+		struct core_join join = {job, "world", world_size, rank, rank % ndevices, durable, false};
 		team->session[rank] = core_open(core, CORE_ALICE);
 		request[rank] = core_join(core, team->session[rank], &join);
 	}

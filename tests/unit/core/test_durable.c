@@ -40,7 +40,7 @@ static const struct zd_reply *rejoin(struct core_driver *core, struct core_team 
 {
 	uint64_t request[CORE_TEAM] = {0};
 	for (uint32_t rank = 0; rank < team->world_size; rank++) {
-		struct core_join join = {NULL, NULL, team->world_size, rank, rank % 2, true};
+		struct core_join join = {NULL, NULL, team->world_size, rank, rank % 2, true, false};
 		if (core_is_open(core, team->session[rank]))
 			continue;
 		team->session[rank] = core_open(core, CORE_ALICE);

@@ -1,0 +1,686 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Shadow groups: whatever ends a rank, wherever it is in an update, leads back to the last commit on all ranks.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+#include <cmocka.h>
+
+#include "base/mem.h"
+#include "tests/support/core_driver.h"
+
+#define UNIT_BYTES  1024u /* of two ranks' shards */
+#define SHARD_BYTES (UNIT_BYTES / 2)
+#define UNDONE      0xEE /* what is never committed */
+#define NUNITS      2
+
+static const char *const unit_names[NUNITS] = {"a", "b"};
+static const struct zd_fence slow = {7, 1}; /* a client's stream that has not come so far */
+
+struct shadowed {
+	struct core_driver *core;
+	struct core_team team;
+	uint64_t unit[NUNITS];
+	struct zd_location shard[NUNITS][CORE_TEAM]; /* these never change */
+};
+
+/* ---- Steps ----------------------------------------------------------------------------------------------- */
+
+static uint64_t send_join(struct shadowed *s, uint32_t rank)
+{
+	struct core_join join = {NULL, NULL, s->team.world_size, rank, rank % 2, true, true};
+	s->team.session[rank] = core_open(s->core, CORE_ALICE);
+	return core_join(s->core, s->team.session[rank], &join);
+}
+
+static uint64_t send_register(struct shadowed *s, uint32_t unit, uint32_t rank)
+{
+	struct core_unit options = {.name = unit_names[unit], .numel = UNIT_BYTES / 4};
+	return core_register(s->core, s->team.session[rank], s->team.group, &options);
+}
+
+static void commit(struct shadowed *s, uint64_t step)
+{
+	uint64_t request[CORE_TEAM];
+	for (uint32_t rank = 0; rank < s->team.world_size; rank++)
+		request[rank] = core_commit(s->core, s->team.session[rank], s->team.group, step);
+	for (uint32_t rank = 0; rank < s->team.world_size; rank++)
+		core_expect(s->core, request[rank], 0);
+}
+
+/* Two ranks with two units, committed at step 1, version 1. */
+static void start(struct shadowed *s, const struct core_options *options)
+{
+	uint64_t request[2];
+	*s = (struct shadowed){.core = core_new(options)};
+	s->team.core = s->core;
+	s->team.world_size = 2;
+	for (uint32_t rank = 0; rank < 2; rank++)
+		request[rank] = send_join(s, rank);
+	for (uint32_t rank = 0; rank < 2; rank++)
+		s->team.group = core_expect(s->core, request[rank], 0)->u.group_join.group;
+	for (uint32_t unit = 0; unit < NUNITS; unit++) {
+		for (uint32_t rank = 0; rank < 2; rank++) {
+			const struct zd_reply *reply = core_expect(s->core, send_register(s, unit, rank), 0);
+			s->unit[unit] = reply->u.unit_register.unit;
+			s->shard[unit][rank] = reply->u.unit_register.shard;
+			assert_int_equal(s->shard[unit][rank].bytes, SHARD_BYTES);
+		}
+		core_team_publish(&s->team, s->unit[unit]);
+	}
+	commit(s, 1);
+}
+
+static uint64_t update(struct shadowed *s, uint32_t unit, uint32_t rank)
+{
+	return core_update(s->core, s->team.session[rank], s->unit[unit]);
+}
+
+static uint64_t publish(struct shadowed *s, uint32_t unit, uint32_t rank)
+{
+	return core_publish(s->core, s->team.session[rank], s->unit[unit]);
+}
+
+static uint64_t gather(struct shadowed *s, uint32_t unit, uint32_t rank)
+{
+	return core_gather(s->core, s->team.session[rank], s->unit[unit]);
+}
+
+static uint64_t reset(struct shadowed *s, uint32_t rank)
+{
+	return core_simple(s->core, s->team.session[rank], ZD_REQ_SESSION_RESET, 0);
+}
+
+static void write_undone(struct shadowed *s, uint32_t unit, uint32_t rank)
+{
+	memset(core_bytes(s->core, s->shard[unit][rank]), UNDONE, SHARD_BYTES);
+}
+
+static void publish_undone(struct shadowed *s, uint32_t unit, uint32_t rank)
+{
+	core_expect(s->core, update(s, unit, rank), 0);
+	write_undone(s, unit, rank);
+	core_expect(s->core, publish(s, unit, rank), 0);
+}
+
+static void expect_shard(struct shadowed *s, uint32_t unit, uint32_t rank, uint8_t value)
+{
+	const uint8_t *data = core_bytes(s->core, s->shard[unit][rank]);
+	for (uint32_t i = 0; i < SHARD_BYTES; i++)
+		assert_int_equal(data[i], value);
+}
+
+static void close_rank(struct shadowed *s, uint32_t rank)
+{
+	if (core_is_open(s->core, s->team.session[rank]))
+		core_close(s->core, s->team.session[rank]);
+}
+
+static void expect_group(struct shadowed *s, const char *state, uint64_t step, bool torn)
+{
+	struct core_row row;
+	core_row(s->core, ZD_TABLE_GROUPS, s->team.group, &row);
+	assert_string_equal(row.state, state);
+	assert_true(row.row.u.group.shadow);
+	assert_int_equal(row.row.u.group.committed_step, step);
+	assert_int_equal(row.row.u.group.torn, torn);
+}
+
+/* Ranks that went come back, the others are told; all of them register again. */
+static void recover(struct shadowed *s, uint64_t step)
+{
+	uint64_t join[2] = {0, 0};
+	for (uint32_t rank = 0; rank < 2; rank++) {
+		if (core_is_open(s->core, s->team.session[rank]))
+			core_expect(s->core, reset(s, rank), 0);
+		else
+			join[rank] = send_join(s, rank);
+	}
+	for (uint32_t rank = 0; rank < 2; rank++) {
+		if (!join[rank])
+			continue;
+		const struct zd_reply *reply = core_expect(s->core, join[rank], 0);
+		assert_int_equal(reply->u.group_join.committed_step, step);
+		assert_false(reply->u.group_join.torn);
+	}
+	for (uint32_t unit = 0; unit < NUNITS; unit++) {
+		for (uint32_t rank = 0; rank < 2; rank++) {
+			const struct zd_reply *reply = core_expect(s->core, send_register(s, unit, rank), 0);
+			assert_memory_equal(&reply->u.unit_register.shard, &s->shard[unit][rank],
+			                    sizeof(struct zd_location));
+		}
+	}
+}
+
+/* All that there is is the commit of this version; and the next step works. */
+static void expect_commit(struct shadowed *s, uint64_t version)
+{
+	expect_group(s, "READY", version, false);
+	for (uint32_t unit = 0; unit < NUNITS; unit++) {
+		for (uint32_t rank = 0; rank < 2; rank++) {
+			expect_shard(s, unit, rank, core_pattern(rank, version));
+			core_team_check(&s->team, core_expect(s->core, gather(s, unit, rank), 0), version);
+			core_expect(s->core, core_release(s->core, s->team.session[rank], s->unit[unit]), 0);
+		}
+	}
+	for (uint32_t unit = 0; unit < NUNITS; unit++)
+		core_team_publish(&s->team, s->unit[unit]);
+	for (uint32_t unit = 0; unit < NUNITS; unit++)
+		core_team_check(&s->team, core_expect(s->core, gather(s, unit, 1), 0), version + 1);
+	commit(s, version + 1);
+	expect_group(s, "READY", version + 1, false);
+}
+
+/* ---- Death at every point ---------------------------------------------------------------------------------- */
+
+enum point {
+	BEFORE,
+	SAVING,     /* the last commit is being saved */
+	READING,    /* the same, behind a push that reads the shard */
+	GRANTED,    /* half written */
+	PUBLISHING, /* written, behind a stream that has not come so far */
+	PUBLISHED_BY_ONE,
+	PUBLISHED_UNIT,   /* one of two, by both ranks */
+	PUBLISHED_BY_ALL, /* both units */
+	UPDATED_AGAIN,    /* in the same step */
+	COMMITTING,       /* one rank of two */
+	COMMITTED,
+	NPOINTS
+};
+
+static void both_publish(struct shadowed *s, uint32_t unit)
+{
+	publish_undone(s, unit, 0);
+	publish_undone(s, unit, 1);
+}
+
+/* Takes rank 0 there; rank 1 is not behind. */
+static void go_to(struct shadowed *s, enum point point)
+{
+	uint8_t *half = core_bytes(s->core, s->shard[0][0]);
+	struct zd_args behind = {.kind = ZD_REQ_PUBLISH,
+	                         .u.publish = {.nunits = 1, .units = &s->unit[0], .fences = {1, &slow}}};
+	switch (point) {
+	case SAVING:
+		core_hold(s->core, ZD_CMD_COPY);
+		core_expect_waits(s->core, update(s, 0, 0),
+		                  "the last commit of rank 0's shard of unit 'a' to be saved");
+		break;
+	case READING:
+		core_hold(s->core, ZD_CMD_COPY);
+		core_expect(s->core, gather(s, 0, 1), 0);
+		core_expect(s->core, core_release(s->core, s->team.session[1], s->unit[0]), 0);
+		(void)update(s, 0, 0);
+		core_run_on(s->core, ZD_CMD_COPY, 1);
+		core_expect_waits(s->core, update(s, 1, 0), "to be saved");
+		break;
+	case GRANTED:
+		core_expect(s->core, update(s, 0, 0), 0);
+		memset(half, UNDONE, SHARD_BYTES / 2);
+		break;
+	case PUBLISHING:
+		core_expect(s->core, update(s, 0, 0), 0);
+		write_undone(s, 0, 0);
+		core_expect_waits(s->core, core_send(s->core, s->team.session[0], &behind), "own streams");
+		break;
+	case PUBLISHED_BY_ONE:
+		publish_undone(s, 0, 0);
+		break;
+	case PUBLISHED_UNIT:
+		both_publish(s, 0);
+		core_expect(s->core, update(s, 1, 0), 0);
+		break;
+	case PUBLISHED_BY_ALL:
+		both_publish(s, 0);
+		both_publish(s, 1);
+		break;
+	case UPDATED_AGAIN:
+		both_publish(s, 0);
+		both_publish(s, 1);
+		publish_undone(s, 0, 0);
+		core_expect(s->core, update(s, 1, 0), 0);
+		break;
+	case COMMITTING:
+		both_publish(s, 0);
+		both_publish(s, 1);
+		core_expect_waits(s->core, core_commit(s->core, s->team.session[0], s->team.group, 2),
+		                  "rank 1 to commit");
+		break;
+	case COMMITTED:
+		core_team_publish(&s->team, s->unit[0]);
+		core_team_publish(&s->team, s->unit[1]);
+		commit(s, 2);
+		break;
+	default:
+		break;
+	}
+}
+
+/* Who dies: rank 0, rank 1, or both, in both orders. */
+static void test_death_at_every_point(void **state)
+{
+	static const struct {
+		uint32_t n, rank[2];
+	} deaths[] = {{1, {0}}, {1, {1}}, {2, {0, 1}}, {2, {1, 0}}};
+	(void)state;
+	for (enum point point = BEFORE; point < NPOINTS; point++) {
+		for (uint32_t i = 0; i < ZD_ARRAY_LEN(deaths); i++) {
+			struct shadowed s;
+			uint64_t version = point == COMMITTED ? 2 : 1;
+			start(&s, NULL);
+			go_to(&s, point);
+			for (uint32_t n = 0; n < deaths[i].n; n++)
+				close_rank(&s, deaths[i].rank[n]);
+			expect_group(&s, "FAILED", version, false);
+			if (core_is_open(s.core, s.team.session[0]))
+				core_pass(s.core, s.team.session[0], slow.timeline, slow.value);
+			core_unhold(s.core, ZD_CMD_COPY);
+			recover(&s, version);
+			expect_commit(&s, version);
+			core_end(s.core);
+		}
+	}
+}
+
+/* The way back is cut short, again and again. */
+static void test_death_while_set_back(void **state)
+{
+	struct shadowed s;
+	(void)state;
+	start(&s, NULL);
+	both_publish(&s, 0);
+	both_publish(&s, 1);
+	core_hold(s.core, ZD_CMD_COPY);
+	close_rank(&s, 0);
+	assert_int_equal(core_pending(s.core, ZD_CMD_COPY), 2 * NUNITS);
+	core_run_on(s.core, ZD_CMD_COPY, 0);
+	close_rank(&s, 1);
+	core_run_on(s.core, ZD_CMD_COPY, 1);
+	for (uint32_t rank = 0; rank < 2; rank++)
+		(void)send_join(&s, rank);
+	close_rank(&s, 0);
+	close_rank(&s, 1);
+	assert_int_equal(core_pending(s.core, ZD_CMD_COPY), 2 * NUNITS - 2); /* none is begun twice */
+	core_unhold(s.core, ZD_CMD_COPY);
+	recover(&s, 1);
+	expect_commit(&s, 1);
+	core_end(s.core);
+}
+
+/* Death before the first commit: what was there at the registration. */
+static void test_nothing_committed_yet(void **state)
+{
+	struct shadowed s;
+	(void)state;
+	start(&s, NULL);
+	struct core_unit options = {.name = "new", .numel = UNIT_BYTES / 4};
+	struct zd_location shard[2];
+	uint64_t unit = 0;
+	for (uint32_t rank = 0; rank < 2; rank++) {
+		uint64_t request = core_register(s.core, s.team.session[rank], s.team.group, &options);
+		const struct zd_reply *reply = core_expect(s.core, request, 0);
+		unit = reply->u.unit_register.unit;
+		shard[rank] = reply->u.unit_register.shard;
+	}
+	core_team_publish(&s.team, unit);
+	close_rank(&s, 0);
+	recover(&s, 1);
+	for (uint32_t rank = 0; rank < 2; rank++) {
+		uint64_t request = core_register(s.core, s.team.session[rank], s.team.group, &options);
+		assert_int_equal(core_expect(s.core, request, 0)->u.unit_register.version, 0);
+		for (uint32_t i = 0; i < SHARD_BYTES; i++)
+			assert_int_equal(core_bytes(s.core, shard[rank])[i], 0);
+	}
+	core_end(s.core);
+}
+
+static void test_aborted_group_is_set_back(void **state)
+{
+	struct shadowed s;
+	(void)state;
+	start(&s, NULL);
+	both_publish(&s, 0);
+	core_expect(s.core, update(&s, 1, 1), 0);
+	core_expect(s.core, core_simple(s.core, s.team.session[0], ZD_REQ_ABORT_GROUP, s.team.group), 0);
+	close_rank(&s, 0);
+	core_expect(s.core, publish(&s, 1, 1), ZEROD_E_ABORTED);
+	close_rank(&s, 1);
+	recover(&s, 1);
+	expect_commit(&s, 1);
+	core_end(s.core);
+}
+
+/* ---- Ranks that stay --------------------------------------------------------------------------------------------- */
+
+/* Somebody takes rank 0's place before rank 1 notices: it is told all the same. */
+static void test_survivor_does_not_go_on_unaware(void **state)
+{
+	static const char text[] = "rank 0 (pid 1001) of group 'world' went: rank 1 is set back to step 1";
+	struct shadowed s;
+	(void)state;
+	start(&s, NULL);
+	both_publish(&s, 0);
+	core_expect(s.core, update(&s, 1, 1), 0);
+	write_undone(&s, 1, 1);
+	close_rank(&s, 0);
+	core_expect_error(s.core, gather(&s, 0, 1), ZEROD_E_PEER_LOST, "rank 0 (pid 1001)");
+	core_expect(s.core, send_join(&s, 0), 0);
+	for (uint32_t unit = 0; unit < NUNITS; unit++)
+		core_expect(s.core, send_register(&s, unit, 0), 0);
+	expect_group(&s, "READY", 1, false);
+	core_expect_error(s.core, gather(&s, 0, 1), ZEROD_E_PEER_LOST, text);
+	core_expect_error(s.core, update(&s, 0, 1), ZEROD_E_PEER_LOST, text);
+	core_expect_error(s.core, core_commit(s.core, s.team.session[1], s.team.group, 2), ZEROD_E_PEER_LOST,
+	                  text);
+	/* What it writes is set back when it says that it has stopped, and others wait for that. */
+	uint64_t waiting = gather(&s, 1, 0);
+	core_expect_waits(s.core, waiting, "rank 1's shard of unit 'b' to be set back to the last commit");
+	core_expect_error(s.core, publish(&s, 1, 1), ZEROD_E_PEER_LOST,
+	                  "went during the update: unit 'b' is set back to step 1");
+	core_team_check(&s.team, core_expect(s.core, waiting, 0), 1);
+	core_expect_error(s.core, gather(&s, 0, 1), ZEROD_E_PEER_LOST, text);
+	core_expect(s.core, core_release(s.core, s.team.session[0], s.unit[1]), 0);
+	recover(&s, 1);
+	expect_commit(&s, 1);
+	core_end(s.core);
+}
+
+/* A reset ends the update as well, and returns when the shards are back; so does a registration. */
+static void test_reset_waits_for_the_shards(void **state)
+{
+	struct shadowed s;
+	(void)state;
+	start(&s, NULL);
+	publish_undone(&s, 0, 0);
+	core_expect(s.core, update(&s, 0, 1), 0);
+	write_undone(&s, 0, 1);
+	core_hold(s.core, ZD_CMD_COPY);
+	close_rank(&s, 0);
+	assert_int_equal(core_pending(s.core, ZD_CMD_COPY), 1); /* rank 1 may be writing */
+	uint64_t back = reset(&s, 1);
+	core_expect_waits(s.core, back, "rank 1's shard of unit 'a' to be set back to the last commit");
+	core_expect(s.core, send_join(&s, 0), 0);
+	uint64_t registered = send_register(&s, 0, 0);
+	core_expect_waits(s.core, registered, "rank 0's shard of unit 'a' to be set back");
+	uint64_t begun = update(&s, 0, 1);
+	core_expect_waits(s.core, begun, "rank 1's shard of unit 'a' to be set back");
+	core_run_on(s.core, ZD_CMD_COPY, 1);
+	core_expect(s.core, back, 0);
+	core_expect(s.core, begun, 0); /* the shadow is whole still: nothing is copied */
+	core_run_on(s.core, ZD_CMD_COPY, 0);
+	assert_int_equal(core_expect(s.core, registered, 0)->u.unit_register.version, 1);
+	core_unhold(s.core, ZD_CMD_COPY);
+	expect_shard(&s, 0, 1, core_pattern(1, 1));
+	core_expect(s.core, publish(&s, 0, 1), 0);
+	core_end(s.core);
+}
+
+/* Nothing was undone: nobody is told, and nothing is copied. */
+static void test_survivor_of_a_whole_step_goes_on(void **state)
+{
+	struct shadowed s;
+	(void)state;
+	start(&s, NULL);
+	core_expect(s.core, gather(&s, 0, 1), 0);
+	uint32_t copies = core_count(s.core, ZD_CMD_COPY);
+	close_rank(&s, 0);
+	core_expect(s.core, send_join(&s, 0), 0);
+	for (uint32_t unit = 0; unit < NUNITS; unit++)
+		core_expect(s.core, send_register(&s, unit, 0), 0);
+	core_team_check(&s.team, core_expect(s.core, gather(&s, 0, 1), 0), 1); /* joins */
+	assert_int_equal(core_count(s.core, ZD_CMD_COPY), copies);
+	core_end(s.core);
+}
+
+/* ---- Gathered copies ----------------------------------------------------------------------------------------------- */
+
+/* One of an undone version is not joined, even when the next one has the same number. */
+static void test_copies_of_undone_versions_are_stale(void **state)
+{
+	struct shadowed s;
+	(void)state;
+	start(&s, NULL);
+	core_expect(s.core, core_set_persistent(s.core, s.team.session[1], s.unit[0], true), 0);
+	both_publish(&s, 0);
+	assert_int_equal(core_expect(s.core, gather(&s, 0, 1), 0)->u.gather.version, 2);
+	close_rank(&s, 0);
+	recover(&s, 1);
+	uint64_t again = gather(&s, 0, 1);
+	core_expect_waits(s.core, again, "leases on version 2 of unit 'a'");
+	core_expect(s.core, core_release(s.core, s.team.session[1], s.unit[0]), 0);
+	core_team_check(&s.team, core_expect(s.core, again, 0), 1);
+	core_expect(s.core, core_release(s.core, s.team.session[1], s.unit[0]), 0);
+	core_team_publish(&s.team, s.unit[0]);
+	core_team_check(&s.team, core_expect(s.core, gather(&s, 0, 1), 0), 2);
+	core_end(s.core);
+}
+
+static void test_shards_are_set_back_behind_their_readers(void **state)
+{
+	struct shadowed s;
+	(void)state;
+	start(&s, NULL);
+	both_publish(&s, 0);
+	core_hold(s.core, ZD_CMD_COPY);
+	core_expect(s.core, gather(&s, 0, 1), 0);
+	close_rank(&s, 0);
+	assert_int_equal(core_pending(s.core, ZD_CMD_COPY), 2); /* the gather's */
+	core_run_on(s.core, ZD_CMD_COPY, 0);
+	assert_int_equal(core_pending(s.core, ZD_CMD_COPY), 2); /* rank 0's shard is free to be written */
+	core_run_on(s.core, ZD_CMD_COPY, 0);
+	expect_shard(&s, 0, 0, core_pattern(0, 1));
+	expect_shard(&s, 0, 1, UNDONE);
+	core_unhold(s.core, ZD_CMD_COPY);
+	expect_shard(&s, 0, 1, core_pattern(1, 1));
+	core_end(s.core);
+}
+
+/* A client that copies its own slice may do so until it releases. */
+static void test_shards_are_set_back_behind_their_clients_copies(void **state)
+{
+	struct core_options options = {.client_copies_own_slice = true};
+	struct shadowed s;
+	(void)state;
+	start(&s, &options);
+	both_publish(&s, 0);
+	core_expect(s.core, gather(&s, 0, 1), 0);
+	core_hold(s.core, ZD_CMD_COPY);
+	close_rank(&s, 0);
+	assert_int_equal(core_pending(s.core, ZD_CMD_COPY), 1);
+	core_unhold(s.core, ZD_CMD_COPY);
+	expect_shard(&s, 0, 1, UNDONE);
+	core_expect(s.core, core_release_tag(s.core, s.team.session[1], s.unit[0], CORE_TAG, &slow, 1), 0);
+	expect_shard(&s, 0, 1, UNDONE);
+	core_pass(s.core, s.team.session[1], slow.timeline, slow.value);
+	expect_shard(&s, 0, 1, core_pattern(1, 1));
+	core_end(s.core);
+}
+
+/* ---- What is copied, and when ---------------------------------------------------------------------------------------- */
+
+static void test_one_copy_a_step(void **state)
+{
+	struct shadowed s;
+	(void)state;
+	start(&s, NULL);
+	uint32_t copies = core_count(s.core, ZD_CMD_COPY);
+	for (int i = 0; i < 3; i++)
+		publish_undone(&s, 0, 0);
+	assert_int_equal(core_count(s.core, ZD_CMD_COPY), copies + 1);
+	for (int i = 0; i < 3; i++)
+		publish_undone(&s, 0, 1);
+	commit(&s, 2);
+	assert_int_equal(core_count(s.core, ZD_CMD_COPY), copies + 2); /* a commit copies nothing */
+	publish_undone(&s, 0, 0);
+	assert_int_equal(core_count(s.core, ZD_CMD_COPY), copies + 3);
+	core_end(s.core);
+}
+
+/* The copy goes on when nobody waits for it any more, and the next update finds it. */
+static void test_update_that_gives_up(void **state)
+{
+	struct shadowed s;
+	(void)state;
+	start(&s, NULL);
+	struct zd_args args = {.kind = ZD_REQ_UPDATE_BEGIN, .u.publish = {.nunits = 1, .units = &s.unit[0]}};
+	core_hold(s.core, ZD_CMD_COPY);
+	uint64_t late = core_send_until(s.core, s.team.session[0], 10, &args);
+	core_tick(s.core, 20);
+	core_expect_error(s.core, late, ZEROD_E_DEADLINE, "to be saved");
+	uint64_t next = update(&s, 0, 0);
+	core_expect_waits(s.core, next, "to be saved");
+	assert_int_equal(core_pending(s.core, ZD_CMD_COPY), 1);
+	core_unhold(s.core, ZD_CMD_COPY);
+	core_expect(s.core, next, 0);
+	uint32_t copies = core_count(s.core, ZD_CMD_COPY);
+	close_rank(&s, 0);
+	assert_int_equal(core_count(s.core, ZD_CMD_COPY), copies + 1);
+	recover(&s, 1);
+	/* granted, given up by the reset, and begun again: still the same shadow */
+	core_expect(s.core, update(&s, 0, 0), 0);
+	assert_int_equal(core_count(s.core, ZD_CMD_COPY), copies + 1);
+	core_end(s.core);
+}
+
+/* A commit of what was not published keeps what there is. */
+static void test_commit_without_a_new_version(void **state)
+{
+	struct shadowed s;
+	(void)state;
+	start(&s, NULL);
+	publish_undone(&s, 0, 0);
+	close_rank(&s, 0);
+	recover(&s, 1);
+	core_hold(s.core, ZD_CMD_COPY);
+	commit(&s, 2);
+	core_unhold(s.core, ZD_CMD_COPY);
+	publish_undone(&s, 0, 0);
+	close_rank(&s, 1);
+	expect_shard(&s, 0, 0, core_pattern(0, 1));
+	recover(&s, 2);
+	core_end(s.core);
+}
+
+/* ---- Devices that fail --------------------------------------------------------------------------------------------------- */
+
+static void test_copy_that_fails_grants_nothing(void **state)
+{
+	struct shadowed s;
+	(void)state;
+	start(&s, NULL);
+	struct zd_args both = {.kind = ZD_REQ_UPDATE_BEGIN, .u.publish = {.nunits = 2, .units = s.unit}};
+	core_fail_next(s.core, ZD_CMD_COPY, ZEROD_E_DEVICE, "uncorrectable error");
+	core_expect_error(s.core, core_send(s.core, s.team.session[0], &both), ZEROD_E_DEVICE,
+	                  "uncorrectable error");
+	core_expect(s.core, publish(&s, 0, 0), ZEROD_E_STATE);
+	core_team_check(&s.team, core_expect(s.core, gather(&s, 0, 1), 0), 1);
+	core_expect(s.core, core_send(s.core, s.team.session[0], &both), 0);
+	close_rank(&s, 0);
+	recover(&s, 1);
+	core_expect(s.core, core_release(s.core, s.team.session[1], s.unit[0]), 0);
+	expect_commit(&s, 1);
+	core_end(s.core);
+}
+
+/* The one way to a torn group: the shard is garbage. The shadow is good for the next time. */
+static void test_shard_that_cannot_be_set_back(void **state)
+{
+	struct shadowed s;
+	(void)state;
+	start(&s, NULL);
+	publish_undone(&s, 0, 0);
+	core_fail_next(s.core, ZD_CMD_COPY, ZEROD_E_DEVICE, "uncorrectable error");
+	close_rank(&s, 0);
+	expect_group(&s, "FAILED", 1, true);
+	assert_true(core_expect(s.core, send_join(&s, 0), 0)->u.group_join.torn);
+	for (uint32_t unit = 0; unit < NUNITS; unit++)
+		core_expect(s.core, send_register(&s, unit, 0), 0);
+	core_expect(s.core, gather(&s, 0, 1), ZEROD_E_TORN);
+	core_expect(s.core, update(&s, 0, 0), 0);
+	close_rank(&s, 0);
+	expect_shard(&s, 0, 0, core_pattern(0, 1));
+	core_end(s.core);
+}
+
+/* ---- Memory and words ------------------------------------------------------------------------------------------------------ */
+
+static void test_shadows_are_charged(void **state)
+{
+	struct shadowed s;
+	struct core_row row;
+	(void)state;
+	start(&s, NULL);
+	assert_int_equal(core_usage(s.core).shard_bytes, 2 * NUNITS * UNIT_BYTES);
+	core_expect(s.core, core_simple(s.core, s.team.session[0], ZD_REQ_UNIT_UNREGISTER, s.unit[1]), 0);
+	assert_int_equal(core_usage(s.core).shard_bytes, 2 * NUNITS * UNIT_BYTES - UNIT_BYTES);
+	publish_undone(&s, 0, 0);
+	core_hold(s.core, ZD_CMD_COPY);
+	close_rank(&s, 0);
+	close_rank(&s, 1);
+	assert_int_equal(core_pending(s.core, ZD_CMD_COPY), 1);
+	/* The job ends while a shard is set back. */
+	assert_int_equal(core_rows(s.core, ZD_TABLE_JOBS, &row, 1), 1);
+	core_expect(s.core, core_simple(s.core, core_open_admin(s.core), ZD_REQ_END_JOB, row.row.id), 0);
+	assert_int_equal(core_usage(s.core).shard_bytes, 0);
+	assert_int_equal(core_quarantine(s.core, 0), 2 * SHARD_BYTES);
+	core_unhold(s.core, ZD_CMD_COPY);
+	assert_int_equal(core_quarantine(s.core, 0), 0);
+	core_end(s.core);
+}
+
+static void test_no_room_for_the_shadow(void **state)
+{
+	struct core_driver *core = core_new(NULL);
+	struct core_join join = {.world_size = 1, .durable = true, .shadow = true};
+	uint64_t session = core_open(core, CORE_ALICE);
+	(void)state;
+	uint64_t group = core_expect(core, core_join(core, session, &join), 0)->u.group_join.group;
+	struct core_unit huge = {.name = "huge", .dtype = ZEROD_UINT8, .numel = 1ull << 50};
+	core_expect_error(core, core_register(core, session, group, &huge), ZEROD_E_NO_MEMORY,
+	                  "unit 'huge': a shard and its shadow of 2251799813685248 bytes are more than");
+	core_end(core);
+}
+
+static void test_joins_that_do_not_fit(void **state)
+{
+	struct shadowed s;
+	(void)state;
+	start(&s, NULL);
+	uint64_t other = core_open(s.core, CORE_ALICE);
+	struct core_join join = {.job = "other", .world_size = 1, .shadow = true};
+	core_expect_error(s.core, core_join(s.core, other, &join), ZEROD_E_INVALID,
+	                  "only a durable group keeps shadow shards");
+	close_rank(&s, 1);
+	join = (struct core_join){.world_size = 2, .rank = 1, .device = 1, .durable = true};
+	core_expect_error(s.core, core_join(s.core, other, &join), ZEROD_E_MISMATCH,
+	                  "group 'world' keeps shadow shards; rank 1 says it does not");
+	core_end(s.core);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+	        cmocka_unit_test(test_death_at_every_point),
+	        cmocka_unit_test(test_death_while_set_back),
+	        cmocka_unit_test(test_nothing_committed_yet),
+	        cmocka_unit_test(test_aborted_group_is_set_back),
+	        cmocka_unit_test(test_survivor_does_not_go_on_unaware),
+	        cmocka_unit_test(test_reset_waits_for_the_shards),
+	        cmocka_unit_test(test_survivor_of_a_whole_step_goes_on),
+	        cmocka_unit_test(test_copies_of_undone_versions_are_stale),
+	        cmocka_unit_test(test_shards_are_set_back_behind_their_readers),
+	        cmocka_unit_test(test_shards_are_set_back_behind_their_clients_copies),
+	        cmocka_unit_test(test_one_copy_a_step),
+	        cmocka_unit_test(test_update_that_gives_up),
+	        cmocka_unit_test(test_commit_without_a_new_version),
+	        cmocka_unit_test(test_copy_that_fails_grants_nothing),
+	        cmocka_unit_test(test_shard_that_cannot_be_set_back),
+	        cmocka_unit_test(test_shadows_are_charged),
+	        cmocka_unit_test(test_no_room_for_the_shadow),
+	        cmocka_unit_test(test_joins_that_do_not_fit),
+	};
+	return cmocka_run_group_tests_name("core/shadow", tests, NULL, NULL);
+}

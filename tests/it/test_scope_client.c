@@ -294,6 +294,21 @@ static void test_gather_in_an_unknown_scope_leaves_no_lease(void **state)
 	assert_status(me.client, zerod_unit_unregister(a), ZEROD_OK);
 }
 
+static void test_failed_gather_leaves_the_others_in_its_scope(void **state)
+{
+	(void)state;
+	struct zerod_gather_options options = ZEROD_INIT(options);
+	zerod_scope scope = forward(&me, none);
+	zerod_ticket ticket = touch_begin(&me, a, scope);
+	options.scope = scope;
+	options.version = 5; /* nobody publishes it */
+	options.deadline_ms = 1;
+	assert_status(me.client, zerod_gather(a, &options, NULL, NULL), ZEROD_E_DEADLINE);
+	assert_status(me.client, zerod_wait(me.client, ticket, NULL, NULL), ZEROD_OK);
+	assert_status(me.client, zerod_forward_end(me.client, scope, 0, NULL, 0), ZEROD_OK);
+	expect_stale(ticket);
+}
+
 static void test_scopes_of_another_session(void **state)
 {
 	(void)state;
@@ -338,6 +353,7 @@ int main(void)
 	        TEST(test_shorter_options),
 	        TEST(test_ends_out_of_turn),
 	        TEST(test_gather_in_an_unknown_scope_leaves_no_lease),
+	        TEST(test_failed_gather_leaves_the_others_in_its_scope),
 	        TEST(test_scopes_of_another_session),
 	        TEST(test_scopes_are_left_when_the_rank_leaves),
 	};

@@ -190,17 +190,16 @@ static void test_context_waits_for_room_in_its_turn(void **state)
 	const struct core_options options = {.gather_budget_bytes = 2 * UNIT_BYTES};
 	assert_int_equal(teardown(state), 0);
 	struct rig *rig = *state = rig_new(&options);
-	const uint64_t units[] = {rig->a, rig->b};
+	const uint64_t units[] = {core_team_unit(&rig->team, "big", 2 * UNIT_BYTES)};
 	core_expect(rig->core, core_gather(rig->core, rig->session, rig->c), 0);
-	uint64_t request = core_context_begin(rig->core, rig->session, units, 2);
-	core_expect_waits(rig->core, request, "gather budget");
-	/* what comes behind waits its turn */
+	uint64_t request = core_context_begin(rig->core, rig->session, units, 1);
+	core_expect_waits(rig->core, request, "gather budget (512 live); every holder waits for room itself");
+	/* what comes behind waits its turn, though it would fit */
 	uint64_t behind = core_gather_tag(rig->core, rig->session, rig->b, "other", 1);
 	core_expect_waits(rig->core, behind, "gathers before it");
 	core_expect(rig->core, core_release(rig->core, rig->session, rig->c), 0);
-	uint64_t id = core_expect(rig->core, request, 0)->u.scope.scope;
+	end(rig, ZD_REQ_CONTEXT_END, core_expect(rig->core, request, 0)->u.scope.scope);
 	core_expect(rig->core, behind, 0);
-	end(rig, ZD_REQ_CONTEXT_END, id);
 	assert_int_equal(gathered_bytes(rig), UNIT_BYTES);
 }
 

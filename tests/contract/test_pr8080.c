@@ -12,24 +12,48 @@
 
 /* ---- Producers ----------------------------------------------------------------------------------------------- */
 
-/* Each stream writes its quarter; nothing else orders them. Producer `slow` of rank 0 is held up. */
-static struct contract_gate *reduce_by_streams(struct contract_rank *rank, const struct contract_unit *unit,
-                                               zerod_bucket *bucket, uint32_t slow)
-{
-	struct contract_gate *gate = NULL;
+struct producers {
+	struct contract_rank *rank;
+	zerod_bucket *bucket;
 	zerod_stream *streams[PRODUCERS];
-	struct zerod_entry entry;
-	uint64_t part = unit->numel / PRODUCERS;
+	struct contract_gate *gates[PRODUCERS]; /* of rank 0 */
+};
 
-	OK(rank->client, zerod_bucket_reserve(bucket, unit->at[rank->number], &entry));
+static void open_producers(struct contract_rank *rank, uint64_t slot_bytes, struct producers *p)
+{
+	*p = (struct producers){.rank = rank, .bucket = contract_bucket(rank, slot_bytes, 2)};
+	for (uint32_t i = 0; i < PRODUCERS; i++)
+		p->streams[i] = contract_stream(rank);
+}
+
+/* The streams write a part each, and nothing else orders them; all of rank 0's are held up. */
+static void reduce_by_streams(struct producers *p, const struct contract_unit *unit)
+{
+	struct contract_rank *rank = p->rank;
+	uint64_t part = unit->numel / PRODUCERS;
+	struct zerod_entry entry;
+
+	OK(rank->client, zerod_bucket_reserve(p->bucket, unit->at[rank->number], &entry));
 	for (uint32_t i = 0; i < PRODUCERS; i++) {
-		streams[i] = contract_stream(rank);
-		if (rank->number == 0 && i == slow)
-			gate = contract_block(rank, streams[i]);
-		contract_write_gradient(rank, streams[i], &entry, i * part, part, 1);
+		if (rank->number == 0)
+			p->gates[i] = contract_block(rank, p->streams[i]);
+		contract_write_gradient(rank, p->streams[i], &entry, i * part, part, 1);
 	}
-	OK(rank->client, zerod_bucket_commit(bucket, entry.id, streams, PRODUCERS, NULL));
-	return gate;
+	OK(rank->client, zerod_bucket_commit(p->bucket, entry.id, p->streams, PRODUCERS, NULL));
+}
+
+/* Another unit, by all of the rank's streams but the slow one. */
+static void reduce_without(struct producers *p, const struct contract_unit *unit, uint32_t slow)
+{
+	struct contract_rank *rank = p->rank;
+	zerod_stream *streams[PRODUCERS - 1];
+	struct zerod_entry entry;
+
+	for (uint32_t i = 0; i < PRODUCERS - 1; i++)
+		streams[i] = p->streams[i < slow ? i : i + 1];
+	OK(rank->client, zerod_bucket_reserve(p->bucket, unit->at[rank->number], &entry));
+	contract_write_gradient(rank, streams[0], &entry, 0, unit->numel, 1);
+	OK(rank->client, zerod_bucket_commit(p->bucket, entry.id, streams, PRODUCERS - 1, NULL));
 }
 
 static void end_backward(struct contract_rank *rank, void *arg)
@@ -38,31 +62,37 @@ static void end_backward(struct contract_rank *rank, void *arg)
 	contract_backward_end(rank);
 }
 
-/* Whichever producer is the slow one, the sum waits for it, and is exact. */
+/* Whichever producer is the slow one, the sum waits for it: also when the daemon has seen the end of all others, which the
+ * second unit's sum shows. */
 static void reduce_with_slow_producers(uint64_t slot_bytes)
 {
 	struct contract *c = contract_open(NULL);
-	zerod_bucket *buckets[2];
-	struct contract_unit unit;
-	struct contract_sum sum = {&unit, CONTRACT_ALL(c), 1};
+	struct contract_unit unit, witness;
+	struct contract_sum sums[] = {{&unit, CONTRACT_ALL(c), 1}, {&witness, CONTRACT_ALL(c), 1}};
+	struct producers producers[2];
 
 	contract_plain_unit(c, "w", NUMEL, &unit);
+	contract_plain_unit(c, "witness", NUMEL, &witness);
 	for (uint32_t i = 0; i < 2; i++)
-		buckets[i] = contract_bucket(&c->ranks[i], slot_bytes, 2);
+		open_producers(&c->ranks[i], slot_bytes, &producers[i]);
 	for (uint32_t slow = 0; slow < PRODUCERS; slow++) {
 		struct contract_task *ends[2];
-		struct contract_gate *gate;
 
 		contract_backward_all(c, 3, true);
-		gate = reduce_by_streams(&c->ranks[0], &unit, buckets[0], slow);
-		(void)reduce_by_streams(&c->ranks[1], &unit, buckets[1], slow);
-		for (uint32_t i = 0; i < 2; i++)
+		for (uint32_t i = 0; i < 2; i++) {
+			reduce_by_streams(&producers[i], &unit);
+			reduce_without(&producers[i], &witness, slow);
 			ends[i] = contract_start(&c->ranks[i], end_backward, NULL);
+		}
+		AWAIT(contract_somebody_waits(c, "2 reductions, first unit 'w' (rank 0)"));
+		for (uint32_t i = 0; i < PRODUCERS; i++)
+			if (i != slow)
+				contract_unblock(producers[0].gates[i]);
 		AWAIT(contract_somebody_waits(c, "1 reductions, first unit 'w' (rank 0)"));
-		contract_unblock(gate);
+		contract_unblock(producers[0].gates[slow]);
 		for (uint32_t i = 0; i < 2; i++)
 			contract_finish(ends[i]);
-		contract_expect_step(c, &sum, 1);
+		contract_expect_step(c, sums, 2);
 	}
 	contract_close(c);
 }

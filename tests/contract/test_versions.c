@@ -86,11 +86,12 @@ static void test_gather_behind_an_update_waits_for_it(void **state)
 	(void)state;
 	contract_plain_unit(c, "w", NUMEL, &unit);
 	contract_publish_all(c, &unit);
-	contract_publish(reader, &unit);
 	begin_update(writer, &unit);
 	gate = contract_block(writer, stream);
 	contract_write_shard(writer, &unit, stream);
 	OK(reader->client, zerod_gather_begin(unit.at[0], NULL, &ticket));
+	AWAIT(contract_somebody_waits(c, "rank 0 to publish version 2 of unit 'w' (has 1)"));
+	contract_publish(reader, &unit);
 	AWAIT(contract_somebody_waits(c, "rank 1 to publish version 2 of unit 'w' (has 1)"));
 	assert_int_equal(contract_device(c, 0).gathered_bytes, 0);
 	contract_unblock(gate);

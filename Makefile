@@ -60,6 +60,7 @@ BASE_SRC    := $(wildcard daemon/base/*.c)
 PROTO_SRC   := $(wildcard proto/*.c)
 CORE_SRC    := $(wildcard daemon/core/*.c)
 BACKEND_SRC := $(wildcard daemon/backend/*.c)
+DRIVER_SRC  := $(wildcard daemon/driver/*.c)
 IO_SRC      := $(wildcard daemon/io/*.c)
 API_SRC     := $(wildcard daemon/api/*.c)
 DAEMON_SRC  := $(wildcard daemon/*.c)
@@ -86,6 +87,7 @@ A_BASE := $(LIB)/libzd_base.a
 A_PROTO := $(LIB)/libzd_proto.a
 A_CORE := $(LIB)/libzd_core.a
 A_BACKEND := $(LIB)/libzd_backend.a
+A_DRIVER := $(LIB)/libzd_driver.a
 A_IO := $(LIB)/libzd_io.a
 A_API := $(LIB)/libzd_api.a
 A_DAEMON := $(LIB)/libzd_daemon.a
@@ -93,7 +95,7 @@ A_CLIENT := $(LIB)/libzerod.a
 A_SUPPORT := $(LIB)/libzd_test.a
 SO_CLIENT := $(LIB)/libzerod.so.0
 
-DAEMON_STACK := $(A_DAEMON) $(A_API) $(A_IO) $(A_BACKEND) $(A_CORE) $(A_PROTO) $(A_BASE)
+DAEMON_STACK := $(A_DAEMON) $(A_API) $(A_IO) $(A_BACKEND) $(A_CORE) $(A_PROTO) $(A_DRIVER) $(A_BASE)
 DAEMON_LIBS  := $(UV_LIBS) $(PB_LIBS) $(SD_LIBS) $(INI_LIBS)
 
 BIN := $(BUILD)/bin
@@ -146,13 +148,14 @@ $(eval $(call archive,$(A_BASE),$(call obj,$(BASE_SRC))))
 $(eval $(call archive,$(A_PROTO),$(call obj,$(PROTO_SRC)) $(PB_O)))
 $(eval $(call archive,$(A_CORE),$(call obj,$(CORE_SRC))))
 $(eval $(call archive,$(A_BACKEND),$(call obj,$(BACKEND_SRC))))
+$(eval $(call archive,$(A_DRIVER),$(call obj,$(DRIVER_SRC))))
 $(eval $(call archive,$(A_IO),$(call obj,$(IO_SRC))))
 $(eval $(call archive,$(A_API),$(call obj,$(API_SRC))))
 $(eval $(call archive,$(A_DAEMON),$(call obj,$(filter-out daemon/main.c,$(DAEMON_SRC)))))
-$(eval $(call archive,$(A_CLIENT),$(call obj,$(CLIENT_SRC) $(PROTO_SRC) $(BASE_SRC)) $(PB_O)))
+$(eval $(call archive,$(A_CLIENT),$(call obj,$(CLIENT_SRC) $(PROTO_SRC) $(DRIVER_SRC) $(BASE_SRC)) $(PB_O)))
 $(eval $(call archive,$(A_SUPPORT),$(call obj,$(SUPPORT_SRC))))
 
-$(SO_CLIENT): $(call obj,$(CLIENT_SRC) $(PROTO_SRC) $(BASE_SRC)) $(PB_O) client/libzerod.map
+$(SO_CLIENT): $(call obj,$(CLIENT_SRC) $(PROTO_SRC) $(DRIVER_SRC) $(BASE_SRC)) $(PB_O) client/libzerod.map
 	$(say) LD $@
 	$(Q)mkdir -p $(@D)
 	$(Q)$(CC) -shared -Wl,-soname,libzerod.so.0 -Wl,--version-script=client/libzerod.map $(LDFLAGS) -o $@ \

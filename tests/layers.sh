@@ -13,23 +13,25 @@ deny() {
 }
 
 deny include '"' 'includes nothing of the project'
-deny daemon/base '"(daemon/)?(core|backend|io|api)/|"(proto|client)/' 'is the lowest layer'
-deny proto '"(daemon/)?(core|backend|io|api)/|"client/' 'knows only base'
-deny daemon/core '"(daemon/)?(backend|io|api)/|"client/|"proto/(zerod\.pb|frame)' 'knows only base and the limits'
+deny daemon/base '"(daemon/)?(core|driver|backend|io|api)/|"(proto|client)/' 'is the lowest layer'
+deny daemon/driver '"(daemon/)?(core|backend|io|api)/|"(proto|client)/' 'knows only base'
+deny proto '"(daemon/)?(core|driver|backend|io|api)/|"client/' 'knows only base'
+deny daemon/core '"(daemon/)?(driver|backend|io|api)/|"client/|"proto/(zerod\.pb|frame)' 'knows only base and the limits'
 # <sys/queue.h> is lists and nothing else.
 deny daemon/core '<(uv|time|pthread|threads|unistd|fcntl|poll|signal|syslog)\.h|<(sys/[^q]|linux/|systemd/|protobuf-c/)' 'is pure'
-deny daemon/backend '"(daemon/)?(io|api)/|"client/' 'knows only core and base'
+deny daemon/backend '"(daemon/)?(io|api)/|"client/' 'knows only core, driver and base'
 deny daemon/io '"(daemon/)?api/|"client/|"(daemon/)?(config|service)\.h' 'knows only backend, core, proto and base'
 deny daemon/api '"client/|"(daemon/)?(config|service)\.h' 'is below the daemon itself'
-deny client '"(daemon/)?(core|backend|io|api)/' 'knows only include, proto and base'
+deny client '"(daemon/)?(core|backend|io|api)/' 'knows only include, proto, driver and base'
 # A path that climbs would go round all of the above.
 for folder in include proto daemon client; do
 	deny $folder '"([^"]*/)?\.\./' 'names headers from the root'
 done
 
-if grep -rnE 'include *[<"](cuda|nccl)[a-z_]*\.h' --include='*.[ch]' daemon client 2>/dev/null |
-	grep -vE '^(daemon/backend|client)/cuda_'; then
-	echo 'layers: only daemon/backend/cuda_* and client/cuda_* name CUDA or NCCL' >&2
+# Who may know of the driver; nobody needs its headers.
+if grep -rnE 'include *([<"](cuda|nccl|nvml)[a-z_]*\.h|"(daemon/)?driver/)' --include='*.[ch]' daemon client 2>/dev/null |
+	grep -vE '^(daemon/driver/[a-z_]*\.c:[0-9]+:#include "driver/|(daemon/backend|client|client/zerobench)/cuda_)'; then
+	echo 'layers: only files named cuda_* of backend and client name the driver, and none its headers' >&2
 	bad=1
 fi
 exit $bad

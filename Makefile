@@ -76,7 +76,8 @@ CONTRACT_LIB_SRC := $(wildcard tests/contract/contract*.c)
 SUPPORT_SRC := $(wildcard tests/support/*.c)
 SIM_SRC     := $(wildcard tests/sim/*.c)
 FUZZ_SRC    := $(wildcard tests/fuzz/fuzz_*.c)
-BENCH_UNIT_SRC := $(wildcard tests/bench/bench_*.c)
+LIFETIMES_SRC := tests/bench/bench_lifetimes.c
+BENCH_UNIT_SRC := $(filter-out $(LIFETIMES_SRC),$(wildcard tests/bench/bench_*.c))
 
 PB_C := $(BUILD)/gen/proto/zerod.pb-c.c
 PB_H := $(BUILD)/gen/proto/zerod.pb-c.h
@@ -107,6 +108,7 @@ IT_BIN   := $(patsubst tests/%.c,$(BUILD)/tests/%,$(IT_SRC))
 CONTRACT_BIN := $(patsubst tests/%.c,$(BUILD)/tests/%,$(CONTRACT_SRC))
 SIM_BIN  := $(BUILD)/tests/zdsim
 BENCH_BIN := $(patsubst tests/%.c,$(BUILD)/tests/%,$(BENCH_UNIT_SRC))
+LIFETIMES_BIN := $(patsubst tests/%.c,$(BUILD)/tests/%,$(LIFETIMES_SRC))
 IT_SCRIPTS := $(wildcard tests/it/test_*.sh)
 
 .DEFAULT_GOAL := all
@@ -197,8 +199,8 @@ $(UNIT_BIN) $(BENCH_BIN): $(BUILD)/tests/%: $(BUILD)/obj/tests/%.o $(A_SUPPORT) 
 	$(Q)mkdir -p $(@D)
 	$(Q)$(CC) $(LDFLAGS) -o $@ $^ $(DAEMON_LIBS) $(JSON_LIBS) $(TEST_LIBS) $(LDLIBS)
 
-$(CONTRACT_BIN): $(call obj,$(CONTRACT_LIB_SRC))
-$(IT_BIN) $(CONTRACT_BIN): $(BUILD)/tests/%: $(BUILD)/obj/tests/%.o $(A_SUPPORT) $(A_CLIENT)
+$(CONTRACT_BIN) $(LIFETIMES_BIN): $(call obj,$(CONTRACT_LIB_SRC))
+$(IT_BIN) $(CONTRACT_BIN) $(LIFETIMES_BIN): $(BUILD)/tests/%: $(BUILD)/obj/tests/%.o $(A_SUPPORT) $(A_CLIENT)
 	$(say) LD $@
 	$(Q)mkdir -p $(@D)
 	$(Q)$(CC) $(LDFLAGS) -o $@ $(filter %.o,$^) $(filter %.a,$^) $(PB_LIBS) $(JSON_LIBS) $(TEST_LIBS) $(LDLIBS)
@@ -208,7 +210,7 @@ $(SIM_BIN): $(call obj,$(SIM_SRC)) $(A_CORE) $(A_BASE)
 	$(Q)mkdir -p $(@D)
 	$(Q)$(CC) $(LDFLAGS) -o $@ $^ $(LDLIBS)
 
-tests: all $(UNIT_BIN) $(IT_BIN) $(CONTRACT_BIN) $(if $(SIM_SRC),$(SIM_BIN))
+tests: all $(UNIT_BIN) $(IT_BIN) $(CONTRACT_BIN) $(LIFETIMES_BIN) $(if $(SIM_SRC),$(SIM_BIN))
 
 -include $(shell find $(BUILD)/obj -name '*.d' 2>/dev/null)
 
@@ -224,7 +226,7 @@ check: deps  ## build and run all tests
 	@$(MAKE) --no-print-directory check-run
 
 check-run: layers tests
-	@BUILD=$(BUILD) tests/run.sh $(UNIT_BIN) $(CONTRACT_BIN) $(IT_BIN) $(IT_SCRIPTS) \
+	@BUILD=$(BUILD) tests/run.sh $(UNIT_BIN) $(CONTRACT_BIN) "$(LIFETIMES_BIN) 1024" $(IT_BIN) $(IT_SCRIPTS) \
 		$(if $(SIM_SRC),"$(SIM_BIN) --seeds 500")
 
 check-asan: deps  ## the tests under the address and leak sanitizer
@@ -252,7 +254,7 @@ coverage: deps  ## line coverage of daemon/core
 	@BUILD=build/coverage tests/coverage.sh
 
 bench: deps  ## zerobench's figures and their baselines, in one run
-	@$(MAKE) --no-print-directory all $(BENCH_BIN)
+	@$(MAKE) --no-print-directory all $(BENCH_BIN) $(LIFETIMES_BIN)
 	@BUILD=$(BUILD) tests/bench/run.sh
 
 fuzz: deps  ## libFuzzer on the protocol's decoder and dispatcher (clang); SECONDS each

@@ -26,6 +26,10 @@ if [ -x "$BUILD/tests/bench/bench_block" ]; then
 	echo
 fi
 
+echo '== bench_lifetimes'
+"$BUILD/tests/bench/bench_lifetimes" | tee -a "$lines" || failed=1
+echo
+
 echo '== promised and measured'
 printf '%-44s %10s  %-15s\n' figure measured promised
 sed -n 's/^# target: //p' "$lines"

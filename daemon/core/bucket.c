@@ -230,7 +230,7 @@ static int destroy_begin(struct zd_engine *e, struct zd_request *req, const stru
 		return status;
 	if (bucket->entries && bucket->entries->state != ZD_ENTRY_ABANDONED) {
 		char text[ZD_WAIT_TEXT];
-		zd_entry_text(bucket->entries, text, sizeof(text));
+		zd_entry_text(e, bucket->entries, text, sizeof(text));
 		return zd_err_set(err, ZEROD_E_BUSY, "%u entries are not reduced yet: %s",
 		                  HASH_COUNT(bucket->entries), text);
 	}
@@ -260,7 +260,6 @@ void zd_bucket_row(struct zd_engine *e, struct zd_bucket *bucket, struct zd_row 
                    struct zd_bucket_scratch *scratch)
 {
 	const struct zd_member *member = bucket->mr->member;
-	(void)e;
 	row->job = member->group->job->name;
 	row->group = member->group->name;
 	row->state = zd_sm_name(&zd_sm_backward, bucket->mr->backward);
@@ -284,7 +283,7 @@ void zd_bucket_row(struct zd_engine *e, struct zd_bucket *bucket, struct zd_row 
 			row->u.bucket.held_bytes += entry->storage->extent.bytes;
 		if (n == ZD_ARRAY_LEN(scratch->waits))
 			continue;
-		zd_entry_text(entry, scratch->waits[n], sizeof(scratch->waits[n]));
+		zd_entry_text(e, entry, scratch->waits[n], sizeof(scratch->waits[n]));
 		scratch->wait_ptrs[n] = scratch->waits[n];
 		row->u.bucket.nwaits++;
 	}

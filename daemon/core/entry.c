@@ -7,7 +7,7 @@
  * that gives its place to another: a failed group does not.
  */
 #include <math.h>
-#include <stdio.h>
+#include <string.h>
 
 #include "core/reduce_internal.h"
 
@@ -35,6 +35,7 @@ static struct zd_entry *entry_new(struct zd_engine *e, struct zd_bucket *bucket,
 static void entry_free(struct zd_entry *entry)
 {
 	free(entry->refused);
+	free(entry->producers);
 	free(entry);
 }
 
@@ -120,30 +121,23 @@ static void entry_watch(struct zd_engine *e, struct zd_entry *entry, const struc
 		zd_storage_use(entry->storage);
 }
 
+/* For zd_entry_text(). */
+static void note_producers(struct zd_entry *entry, const struct zd_fence_list *fences)
+{
+	entry->producers = zd_calloc(fences->count, sizeof(*entry->producers));
+	memcpy(entry->producers, fences->fences, fences->count * sizeof(*entry->producers));
+	entry->nproducers = fences->count;
+}
+
 static void entry_commit(struct zd_engine *e, struct zd_entry *entry, const struct zd_fence_list *fences)
 {
 	entry->bucket->mr->nuncommitted--;
 	zd_sm_move(&zd_sm_entry, &entry->state, ZD_ENTRY_COMMITTED);
 	entry_watch(e, entry, fences);
-	if (!entry->pending)
-		entry_ready(e, entry);
-}
-
-void zd_entry_text(const struct zd_entry *entry, char *out, size_t out_bytes)
-{
-	const char *unit = entry->part->unit->name;
-	static const char *const before_commit[] = {
-	        [ZD_ENTRY_WAITING] = "has no place yet",
-	        [ZD_ENTRY_FILLING] = "its padding is being zeroed",
-	        [ZD_ENTRY_RESERVED] = "not committed yet",
-	        [ZD_ENTRY_ABANDONED] = "abandoned, not given back yet",
-	};
-	if (entry->state < ZD_ENTRY_COMMITTED)
-		(void)snprintf(out, out_bytes, "unit '%.64s': %s", unit, before_commit[entry->state]);
-	else if (entry->state == ZD_ENTRY_COMMITTED)
-		(void)snprintf(out, out_bytes, "unit '%.64s': rank %u's streams", unit, entry->part->rank);
+	if (entry->pending)
+		note_producers(entry, fences);
 	else
-		zd_reduction_text(entry->reduction, out, out_bytes);
+		entry_ready(e, entry);
 }
 
 /* ---- Reserve ------------------------------------------------------------------------------------------------ */

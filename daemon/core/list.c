@@ -278,6 +278,19 @@ static void row_unit_names(struct zd_row *row, const struct zd_unit *unit)
 	row->u.buffer.true_bytes = unit->numel * zerod_dtype_bytes(unit->dtype);
 }
 
+static void buffer_waits(const struct zd_buffer *buffer, char out[ZD_WAIT_TEXT])
+{
+	char transfers[32] = "", streams[48] = "";
+	if (buffer->transfers > 0)
+		(void)snprintf(transfers, sizeof(transfers), "%u transfer%s", buffer->transfers,
+		               buffer->transfers == 1 ? "" : "s");
+	if (buffer->watches > 0)
+		(void)snprintf(streams, sizeof(streams), "streams of %u release%s", buffer->watches,
+		               buffer->watches == 1 ? "" : "s");
+	(void)snprintf(out, ZD_WAIT_TEXT, "%s%s%s", transfers, transfers[0] && streams[0] ? ", " : "",
+	               streams);
+}
+
 static bool row_buffer(const struct listing *l, struct zd_row *row, const struct zd_buffer *buffer,
                        row_fn *fn, void *arg)
 {
@@ -301,13 +314,7 @@ static bool row_buffer(const struct listing *l, struct zd_row *row, const struct
 		        session ? session->id : 0, lease->tag, lease->uses, l->e->now_ns - lease->since_ns};
 	}
 	row->u.buffer.holders = holders;
-	if (buffer->transfers > 0 && buffer->watches > 0)
-		(void)snprintf(text, sizeof(text), "%u transfers, %u releases' streams", buffer->transfers,
-		               buffer->watches);
-	else if (buffer->transfers > 0)
-		(void)snprintf(text, sizeof(text), "%u transfers", buffer->transfers);
-	else if (buffer->watches > 0)
-		(void)snprintf(text, sizeof(text), "%u releases' streams", buffer->watches);
+	buffer_waits(buffer, text);
 	row->u.buffer.waits_for = text;
 	return fn(row, arg);
 }

@@ -412,22 +412,6 @@ uint32_t zd_reduction_waits_for(const struct zd_reduction *r)
 	return rank;
 }
 
-void zd_reduction_text(const struct zd_reduction *r, char *out, size_t out_bytes)
-{
-	uint32_t rank = zd_reduction_waits_for(r);
-	const char *unit = r->unit ? r->unit->name : "";
-	if (r->state == ZD_REDUCTION_COLLECTING)
-		(void)snprintf(out, out_bytes, "unit '%.64s' waits for rank %u", unit, rank);
-	else if (r->state != ZD_REDUCTION_RUNNING)
-		(void)snprintf(out, out_bytes, "unit '%.64s' was given up", unit);
-	else if (r->ranks[rank].state == ZD_CONTRIBUTION_COMMITTED)
-		(void)snprintf(out, out_bytes, "unit '%.64s': rank %u's streams", unit, rank);
-	else
-		(void)snprintf(out, out_bytes, "unit '%.64s': %s of rank %u", unit,
-		               r->slices[rank].state == ZD_SLICE_WAITING ? "staging memory" : "the slice",
-		               rank);
-}
-
 /* ---- Skip ------------------------------------------------------------------------------------------------------ */
 
 static int skip_begin(struct zd_engine *e, struct zd_request *req, const struct zd_args *args,

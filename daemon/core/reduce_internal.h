@@ -198,9 +198,11 @@ struct zd_entry {
 	struct zd_reduction *reduction; /* NULL: it will not be reduced */
 	struct zd_bucket_slot *slot;    /* NULL: storage of its own */
 	struct zd_storage *storage;
-	uint64_t offset, bytes;    /* in the storage; padded to 256 */
-	struct zd_request *filler; /* whose pending op the fill is */
-	char *refused;             /* CAPACITY's text, for the waiting request */
+	uint64_t offset, bytes;     /* in the storage; padded to 256 */
+	struct zd_request *filler;  /* whose pending op the fill is */
+	char *refused;              /* CAPACITY's text, for the waiting request */
+	struct zd_fence *producers; /* COMMITTED: what its session said has written it; NULL: nobody */
+	uint32_t nproducers;
 	TAILQ_ENTRY(zd_entry) waiting_link;
 	UT_hash_handle hh;
 };
@@ -225,8 +227,8 @@ void zd_bucket_free(struct zd_engine *e, struct zd_bucket *bucket);
 void zd_entry_end(struct zd_engine *e, struct zd_entry *entry);
 /* A RESERVED one is in no reduction any more, and keeps its place. */
 void zd_entry_abandon(struct zd_engine *e, struct zd_entry *entry);
-/* What keeps the entry, in words. */
-void zd_entry_text(const struct zd_entry *entry, char *out, size_t out_bytes);
+/* What keeps the entry, in words (reduce_text.c). */
+void zd_entry_text(const struct zd_engine *e, const struct zd_entry *entry, char *out, size_t out_bytes);
 
 /*
  * Is the group caught in a circle of reserves, `entry`'s among them: CAPACITY naming ranks and units. The other
@@ -344,8 +346,6 @@ void zd_reduction_fail_without(struct zd_engine *e, struct zd_member_reduce *mr)
 const struct zd_reduction *zd_reduction_first_open(const struct zd_member_reduce *mr);
 /* Whom the reduction waits for. */
 uint32_t zd_reduction_waits_for(const struct zd_reduction *r);
-/* "waits for rank 2", "rank 1's streams", ... */
-void zd_reduction_text(const struct zd_reduction *r, char *out, size_t out_bytes);
 /* This rank has ended its backward: if it is the last to do so, the backward's records go. */
 void zd_reduction_forget(const struct zd_member_reduce *last);
 void zd_reduction_drop_all(struct zd_engine *e, struct zd_group *group);

@@ -237,7 +237,7 @@ static void test_block_is_not_reused_before_the_slowest_stream(void **state)
 	assert_int_equal(core_quarantine(rig->core, 0), UNIT_BYTES);
 	core_rows(rig->core, ZD_TABLE_BUFFERS, &row, 1);
 	assert_string_equal(row.state, "QUARANTINED");
-	assert_string_equal(row.waits[0], "1 releases' streams");
+	assert_string_equal(row.waits[0], "streams of 1 release");
 	assert_int_equal(row.row.u.buffer.nholders, 0);
 	core_pass(rig->core, rig->session, 5, 100);
 	assert_int_equal(core_quarantine(rig->core, 0), UNIT_BYTES);
@@ -280,7 +280,7 @@ static void test_block_is_not_reused_while_a_transfer_writes_it(void **state)
 	            core_release_tag(rig->core, rig->session, rig->unit, "plan", &(struct zd_fence){1, 1}, 1),
 	            0);
 	core_rows(rig->core, ZD_TABLE_BUFFERS, &row, 1);
-	assert_string_equal(row.waits[0], "2 transfers, 1 releases' streams");
+	assert_string_equal(row.waits[0], "2 transfers, streams of 1 release");
 	assert_int_equal(gathered_bytes(rig), 0);
 	/* gathered again meanwhile: another block, another transfer */
 	assert_false(same(held, gather_ok(rig, "plan")));

@@ -198,11 +198,13 @@ static void test_producers(void **state)
 	core_expect(core, core_bucket_commit(&g.team, 0, &commit), 0);
 	assert_int_equal(core_count(core, ZD_CMD_COPY), 1);
 	core_row(core, ZD_TABLE_BUCKETS, g.bucket[0], &bucket);
-	assert_string_equal(bucket.waits[0], "unit 'w': rank 0's streams");
-	core_row(core, ZD_TABLE_BUCKETS, g.bucket[1], &bucket);
-	assert_string_equal(bucket.waits[0], "unit 'w': rank 0's streams");
+	assert_string_equal(bucket.waits[0], "unit 'w': 3 of rank 0's 3 streams, timeline 0 first");
 	core_pass(core, g.team.session[0], 0, 7);
 	core_pass(core, g.team.session[0], 2, 9);
+	core_row(core, ZD_TABLE_BUCKETS, g.bucket[0], &bucket);
+	assert_string_equal(bucket.waits[0], "unit 'w': 1 of rank 0's 3 streams, timeline 1 first");
+	core_row(core, ZD_TABLE_BUCKETS, g.bucket[1], &bucket); /* its own have passed */
+	assert_string_equal(bucket.waits[0], "unit 'w': 1 of rank 0's 3 streams, timeline 1 first");
 	assert_int_equal(core_count(core, ZD_CMD_REDUCE), 0);
 	core_write(core, reply->u.bucket_reserve.location, ZEROD_FLOAT32, 0, 500, 1.0f);
 	core_pass(core, g.team.session[0], 1, 4);

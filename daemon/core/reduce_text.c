@@ -1,0 +1,63 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * reduce_text.c - what keeps a gradient, in words: for zeroctl, and for the text of errors.
+ *
+ * Says whom one waits for: the rank that has not come, or which of its streams have not passed.
+ */
+#include <stdio.h>
+
+#include "core/reduce_internal.h"
+
+/* Committed: of the streams that wrote it, those that the daemon cannot see at their fences yet. */
+static void producers_text(const struct zd_engine *e, const struct zd_entry *entry, char *out,
+                           size_t out_bytes)
+{
+	const struct zd_member *member = entry->bucket->mr->member;
+	const char *unit = entry->part->unit->name;
+	uint32_t nopen = 0, first = 0;
+	for (uint32_t i = entry->nproducers; i-- > 0;) {
+		if (e->sink.fence_passed(e->sink.arg, member->session->id, entry->producers[i]))
+			continue;
+		first = entry->producers[i].timeline;
+		nopen++;
+	}
+	if (nopen > 0)
+		(void)snprintf(out, out_bytes, "unit '%.64s': %u of rank %u's %u streams, timeline %u first",
+		               unit, nopen, member->rank, entry->nproducers, first);
+	else /* they passed a moment ago, or its reservation was given up */
+		(void)snprintf(out, out_bytes, "unit '%.64s': rank %u's own work", unit, member->rank);
+}
+
+static void reduction_text(const struct zd_engine *e, const struct zd_reduction *r, char *out,
+                           size_t out_bytes)
+{
+	uint32_t rank = zd_reduction_waits_for(r);
+	const char *unit = r->unit ? r->unit->name : "";
+	if (r->state == ZD_REDUCTION_COLLECTING)
+		(void)snprintf(out, out_bytes, "unit '%.64s' waits for rank %u", unit, rank);
+	else if (r->state != ZD_REDUCTION_RUNNING)
+		(void)snprintf(out, out_bytes, "unit '%.64s' was given up", unit);
+	else if (r->ranks[rank].state == ZD_CONTRIBUTION_COMMITTED && r->ranks[rank].entry)
+		producers_text(e, r->ranks[rank].entry, out, out_bytes);
+	else
+		(void)snprintf(out, out_bytes, "unit '%.64s': %s of rank %u", unit,
+		               r->slices[rank].state == ZD_SLICE_WAITING ? "staging memory" : "the slice",
+		               rank);
+}
+
+void zd_entry_text(const struct zd_engine *e, const struct zd_entry *entry, char *out, size_t out_bytes)
+{
+	const char *unit = entry->part->unit->name;
+	static const char *const before_commit[] = {
+	        [ZD_ENTRY_WAITING] = "has no place yet",
+	        [ZD_ENTRY_FILLING] = "its padding is being zeroed",
+	        [ZD_ENTRY_RESERVED] = "not committed yet",
+	        [ZD_ENTRY_ABANDONED] = "abandoned, not given back yet",
+	};
+	if (entry->state < ZD_ENTRY_COMMITTED)
+		(void)snprintf(out, out_bytes, "unit '%.64s': %s", unit, before_commit[entry->state]);
+	else if (entry->state == ZD_ENTRY_COMMITTED)
+		producers_text(e, entry, out, out_bytes);
+	else
+		reduction_text(e, entry->reduction, out, out_bytes);
+}

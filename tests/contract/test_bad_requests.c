@@ -1,0 +1,343 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * test_bad_requests.c - what may not be asked: each is refused in words that name it, and changes nothing.
+ *
+ * "Nothing" is every figure of every device, its high-water marks and its counts of transfers included; who is right goes
+ * on as if nobody had been wrong.
+ */
+#include "contract_reduce.h"
+
+#include <string.h>
+
+#define NUMEL 1000u
+
+/* ---- Nothing has changed ----------------------------------------------------------------------------------------- */
+
+/* When no freed block waits for its streams any more, which is for the daemon to notice. */
+static struct contract_device figures(struct contract *c)
+{
+	struct contract_device all;
+
+	AWAIT((all = contract_devices(c)).quarantine_bytes == 0);
+	return all;
+}
+
+static void expect_unchanged(struct contract *c, const struct contract_device *before, int line)
+{
+	struct contract_device after = figures(c);
+
+	contract_check(memcmp(before, &after, sizeof(after)) == 0, "all figures are what they were", line);
+}
+
+#define REFUSED(c, client, call, status, text)                                                               \
+	do {                                                                                                 \
+		const struct contract_device before_ = figures(c);                                           \
+		FAILS(client, call, status, text);                                                           \
+		expect_unchanged(c, &before_, __LINE__);                                                     \
+	} while (0)
+
+static void open_units(struct contract **c, struct contract_unit *unit, struct contract_unit *other)
+{
+	*c = contract_open(NULL);
+	contract_plain_unit(*c, "w", NUMEL, unit);
+	contract_plain_unit(*c, "v", NUMEL, other);
+	contract_publish_all(*c, unit);
+	contract_publish_all(*c, other);
+}
+
+/* ---- Releases ---------------------------------------------------------------------------------------------------- */
+
+static void test_release_of_what_is_not_held(void **state)
+{
+	struct contract_unit unit, other;
+	struct contract_rank *rank;
+	struct contract *c;
+	void *data;
+
+	(void)state;
+	open_units(&c, &unit, &other);
+	rank = &c->ranks[0];
+	REFUSED(c, rank->client, zerod_release(unit.at[0], NULL, NULL, 0, NULL), ZEROD_E_NOT_HELD,
+	        "rank 0 does not hold unit 'w' under tag 'default'");
+	data = contract_gather(rank, &unit, "plan");
+	REFUSED(c, rank->client, zerod_release(other.at[0], "plan", NULL, 0, NULL), ZEROD_E_NOT_HELD,
+	        "rank 0 does not hold unit 'v' under tag 'plan'");
+	REFUSED(c, rank->client, zerod_release(unit.at[0], "eager", NULL, 0, NULL), ZEROD_E_NOT_HELD,
+	        "rank 0 does not hold unit 'w' under tag 'eager'");
+	REFUSED(c, c->ranks[1].client, zerod_release(unit.at[1], "plan", NULL, 0, NULL), ZEROD_E_NOT_HELD,
+	        "rank 1 does not hold unit 'w' under tag 'plan'");
+	contract_expect_bytes(&unit, data, 1);
+	contract_release(rank, &unit, "plan");
+	REFUSED(c, rank->client, zerod_release(unit.at[0], "plan", NULL, 0, NULL), ZEROD_E_NOT_HELD,
+	        "rank 0 does not hold unit 'w' under tag 'plan'");
+	contract_close(c);
+}
+
+static void replace(struct contract_rank *rank, void *arg)
+{
+	(void)arg;
+	contract_replace(rank);
+}
+
+/* What a session held has ended with it: whoever comes in its place has nothing to release. */
+static void test_release_after_the_sessions_end(void **state)
+{
+	struct zerod_unit_options options = ZEROD_INIT(options);
+	struct contract_unit unit, other;
+	struct contract_rank *rank;
+	struct contract *c;
+
+	(void)state;
+	open_units(&c, &unit, &other);
+	rank = &c->ranks[0];
+	(void)contract_gather(rank, &unit, "plan");
+	contract_leave(rank);
+	AWAIT(contract_device(c, 0).gathered_bytes == 0);
+	contract_finish(contract_start(rank, replace, NULL));
+	options.name = "w";
+	options.dtype = ZEROD_FLOAT32;
+	options.numel = NUMEL;
+	OK(rank->client, zerod_unit_register(rank->group, &options, &unit.at[0]));
+	REFUSED(c, rank->client, zerod_release(unit.at[0], "plan", NULL, 0, NULL), ZEROD_E_NOT_HELD,
+	        "rank 0 does not hold unit 'w' under tag 'plan'");
+	contract_close(c);
+}
+
+/* ---- Scopes ------------------------------------------------------------------------------------------------------ */
+
+static void touch(struct contract_rank *rank, const struct contract_unit *unit, zerod_scope scope)
+{
+	struct zerod_gather_options options = ZEROD_INIT(options);
+
+	options.scope = scope;
+	OK(rank->client, zerod_gather(unit->at[rank->number], &options, NULL, NULL));
+}
+
+static void test_scope_ended_twice(void **state)
+{
+	const zerod_scope none = {0};
+	struct contract_unit unit, other;
+	struct contract_rank *rank;
+	struct contract *c;
+	zerod_scope claim, forward;
+
+	(void)state;
+	open_units(&c, &unit, &other);
+	rank = &c->ranks[0];
+	OK(rank->client, zerod_forward_begin(rank->group, none, NULL, 0, &claim));
+	touch(rank, &unit, claim);
+	OK(rank->client, zerod_forward_end(rank->client, claim, 1, NULL, 0));
+	REFUSED(c, rank->client, zerod_forward_end(rank->client, claim, 0, NULL, 0), ZEROD_E_STATE,
+	        "has ended on rank 0: it is a claim");
+	OK(rank->client, zerod_forward_begin(rank->group, none, NULL, 0, &forward));
+	touch(rank, &other, forward);
+	REFUSED(c, rank->client, zerod_claim_end(rank->client, forward, NULL, 0), ZEROD_E_STATE,
+	        "has not ended on rank 0");
+	OK(rank->client, zerod_claim_end(rank->client, claim, NULL, 0));
+	REFUSED(c, rank->client, zerod_claim_end(rank->client, claim, NULL, 0), ZEROD_E_NOT_FOUND,
+	        "or it has ended");
+	REFUSED(c, rank->client, zerod_scope_abandon(rank->client, claim, NULL, 0), ZEROD_E_NOT_FOUND,
+	        "or it has ended");
+	assert_int_equal(contract_device(c, 0).gathered_bytes, contract_padded_bytes(&other));
+	OK(rank->client, zerod_forward_end(rank->client, forward, 0, NULL, 0));
+	contract_close(c);
+}
+
+/* It holds what it has, in everybody's sight, for as long as the rank is there and no longer. */
+static void test_scope_never_ended(void **state)
+{
+	const zerod_scope none = {0};
+	struct contract_unit unit, other;
+	struct contract_rank *rank;
+	struct contract *c;
+	zerod_scope claim;
+
+	(void)state;
+	open_units(&c, &unit, &other);
+	rank = &c->ranks[0];
+	OK(rank->client, zerod_forward_begin(rank->group, none, NULL, 0, &claim));
+	touch(rank, &unit, claim);
+	OK(rank->client, zerod_forward_end(rank->client, claim, 1, NULL, 0));
+	OK(rank->client, zerod_update_begin(unit.at, 1));
+	REFUSED(c, rank->client, zerod_publish(unit.at, 1, NULL, 0, 0), ZEROD_E_BUSY,
+	        "unit 'w' is held on rank 0 by '@claim ");
+	contract_leave(rank);
+	AWAIT(contract_device(c, 0).gathered_bytes == 0);
+	contract_close(c);
+}
+
+static void test_claim_for_an_unknown_scope(void **state)
+{
+	const zerod_scope unknown = {123456};
+	struct zerod_gather_options options = ZEROD_INIT(options);
+	struct contract_unit unit, other;
+	struct contract_rank *rank;
+	struct contract *c;
+
+	(void)state;
+	open_units(&c, &unit, &other);
+	rank = &c->ranks[0];
+	REFUSED(c, rank->client, zerod_forward_end(rank->client, unknown, 1, NULL, 0), ZEROD_E_NOT_FOUND,
+	        "this session has no scope, claim or context 123456");
+	REFUSED(c, rank->client, zerod_claim_end(rank->client, unknown, NULL, 0), ZEROD_E_NOT_FOUND,
+	        "this session has no scope, claim or context 123456");
+	options.scope = unknown;
+	REFUSED(c, rank->client, zerod_gather(unit.at[0], &options, NULL, NULL), ZEROD_E_NOT_FOUND,
+	        "this session has no scope, claim or context 123456");
+	contract_close(c);
+}
+
+/* ---- Gradients --------------------------------------------------------------------------------------------------- */
+
+static void test_producers_of_another_session(void **state)
+{
+	struct contract_unit unit, other;
+	struct contract *c;
+	struct contract_sum sum = {&unit, 3, 1};
+	zerod_bucket *buckets[2];
+	zerod_stream *foreign;
+	struct zerod_entry entry;
+
+	(void)state;
+	open_units(&c, &unit, &other);
+	foreign = contract_stream(&c->ranks[1]);
+	for (uint32_t i = 0; i < 2; i++)
+		buckets[i] = contract_bucket(&c->ranks[i], 65536, 2);
+	contract_backward_all(c, 3, true);
+	OK(c->ranks[0].client, zerod_bucket_reserve(buckets[0], unit.at[0], &entry));
+	contract_write_gradient(&c->ranks[0], NULL, &entry, 0, NUMEL, 1);
+	REFUSED(c, c->ranks[0].client, zerod_bucket_commit(buckets[0], entry.id, &foreign, 1, NULL),
+	        ZEROD_E_INVALID, "another client");
+	OK(c->ranks[0].client, zerod_bucket_commit(buckets[0], entry.id, NULL, 0, NULL));
+	contract_reduce(&c->ranks[1], buckets[1], &unit, 1, NULL);
+	contract_backward_end_all(c);
+	contract_expect_step(c, &sum, 1);
+	contract_close(c);
+}
+
+/* Shards and target fit; the gradient in float32 is larger than the device. */
+static void test_reserve_larger_than_any_bucket(void **state)
+{
+	struct zerod_backward_options backward = ZEROD_INIT(backward);
+	struct zerod_unit_options options = ZEROD_INIT(options);
+	struct contract *c = contract_open(&(struct contract_options){.arena = "16M"});
+	struct contract_rank *rank = &c->ranks[0];
+	struct contract_unit huge;
+	struct zerod_entry entry = {.id = 7};
+	zerod_bucket *bucket;
+
+	(void)state;
+	options.name = "huge";
+	options.dtype = ZEROD_UINT8;
+	options.numel = 5u << 20;
+	contract_unit(c, &options, &huge);
+	backward.target_dtype = ZEROD_BFLOAT16;
+	for (uint32_t i = 0; i < 2; i++)
+		OK(c->ranks[i].client, zerod_backward_begin(c->ranks[i].group, &backward));
+	bucket = contract_bucket(rank, 65536, 2);
+	REFUSED(c, rank->client, zerod_bucket_reserve(bucket, huge.at[0], &entry), ZEROD_E_NO_MEMORY,
+	        "20971520 bytes");
+	assert_int_equal(entry.id, 7);
+	contract_backward_end_all(c); /* nothing is left open */
+	contract_close(c);
+}
+
+/* The other rank has not committed, so the first commit is there to be repeated. */
+static void test_entry_committed_twice(void **state)
+{
+	struct contract_unit unit, other;
+	struct contract *c;
+	struct contract_sum sum = {&unit, 3, 1};
+	zerod_bucket *buckets[2];
+	struct zerod_entry entry;
+
+	(void)state;
+	open_units(&c, &unit, &other);
+	for (uint32_t i = 0; i < 2; i++)
+		buckets[i] = contract_bucket(&c->ranks[i], 65536, 2);
+	contract_backward_all(c, 3, true);
+	OK(c->ranks[0].client, zerod_bucket_reserve(buckets[0], unit.at[0], &entry));
+	contract_write_gradient(&c->ranks[0], NULL, &entry, 0, NUMEL, 1);
+	OK(c->ranks[0].client, zerod_bucket_commit(buckets[0], entry.id, NULL, 0, NULL));
+	REFUSED(c, c->ranks[0].client, zerod_bucket_commit(buckets[0], entry.id, NULL, 0, NULL),
+	        ZEROD_E_STATE, "of unit 'w' is committed already");
+	contract_reduce(&c->ranks[1], buckets[1], &unit, 1, NULL);
+	contract_backward_end_all(c);
+	REFUSED(c, c->ranks[0].client, zerod_bucket_commit(buckets[0], entry.id, NULL, 0, NULL),
+	        ZEROD_E_NOT_FOUND, "has no entry");
+	contract_expect_step(c, &sum, 1); /* once */
+	contract_close(c);
+}
+
+static void commit_first_step(struct contract_rank *rank, void *arg)
+{
+	(void)arg;
+	OK(rank->client, zerod_commit(rank->group, 1));
+}
+
+static void test_step_committed_twice(void **state)
+{
+	struct zerod_group_info info;
+	struct contract_unit unit, other;
+	struct contract_rank *rank;
+	struct contract *c;
+
+	(void)state;
+	open_units(&c, &unit, &other);
+	rank = &c->ranks[0];
+	contract_run(c, commit_first_step, NULL);
+	REFUSED(c, rank->client, zerod_commit(rank->group, 1), ZEROD_E_STATE,
+	        "step 1 is committed; 1 is not after it");
+	REFUSED(c, rank->client, zerod_commit(rank->group, 0), ZEROD_E_STATE, "0 is not after it");
+	OK(rank->client, zerod_group_get(rank->group, &info));
+	assert_int_equal(info.committed_step, 1);
+	contract_close(c);
+}
+
+/* Sums are taken in float32, into floating point. */
+static void test_dtypes_that_no_target_holds(void **state)
+{
+	static const enum zerod_dtype dtypes[] = {ZEROD_FLOAT8_E4M3, ZEROD_FLOAT8_E5M2, ZEROD_INT8,
+	                                          ZEROD_INT16,       ZEROD_INT32,       ZEROD_INT64,
+	                                          ZEROD_UINT8,       ZEROD_BOOL};
+	struct zerod_bucket_options gradients = ZEROD_INIT(gradients);
+	struct zerod_backward_options backward = ZEROD_INIT(backward);
+	struct contract_unit unit, other;
+	struct contract_rank *rank;
+	struct contract *c;
+	zerod_bucket *bucket = NULL;
+
+	(void)state;
+	open_units(&c, &unit, &other);
+	rank = &c->ranks[0];
+	for (size_t i = 0; i < sizeof(dtypes) / sizeof(dtypes[0]); i++) {
+		gradients.dtype = dtypes[i];
+		REFUSED(c, rank->client, zerod_bucket_create(rank->group, &gradients, &bucket),
+		        ZEROD_E_UNSUPPORTED, zerod_dtype_name(dtypes[i]));
+		backward.target_dtype = dtypes[i];
+		REFUSED(c, rank->client, zerod_backward_begin(rank->group, &backward), ZEROD_E_UNSUPPORTED,
+		        zerod_dtype_name(dtypes[i]));
+	}
+	assert_null(bucket);
+	contract_backward_all(c, 3, false); /* none was begun */
+	contract_backward_end_all(c);
+	contract_close(c);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+	        CONTRACT_TEST(test_release_of_what_is_not_held),
+	        CONTRACT_TEST(test_release_after_the_sessions_end),
+	        CONTRACT_TEST(test_scope_ended_twice),
+	        CONTRACT_TEST(test_scope_never_ended),
+	        CONTRACT_TEST(test_claim_for_an_unknown_scope),
+	        CONTRACT_TEST(test_producers_of_another_session),
+	        CONTRACT_TEST(test_reserve_larger_than_any_bucket),
+	        CONTRACT_TEST(test_entry_committed_twice),
+	        CONTRACT_TEST(test_step_committed_twice),
+	        CONTRACT_TEST(test_dtypes_that_no_target_holds),
+	};
+
+	return cmocka_run_group_tests_name("bad requests: named, and without effect", tests, NULL, NULL);
+}

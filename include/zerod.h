@@ -378,6 +378,7 @@ struct zerod_gather_options {
  * Asks for this rank's gathered copy of the unit. Returns at once; `options` may be NULL. The ticket is waited for
  * with zerod_wait(). Gathers of a copy that is there, or on its way, join it: one transfer, any number of leases.
  * No other rank takes part. Each gather that succeeds adds `uses` releases to the lease of (session, tag).
+ * It waits until every rank has registered the unit and published the version: of a unit that was never published, version 1.
  * Errors here: INVALID, LIMIT, DISCONNECTED. Errors at the wait: STALE_VERSION, SLOT_CONFLICT, NO_MEMORY
  * (can never fit), QUOTA, PEER_LOST, MISMATCH, TORN, DEADLINE.
  */

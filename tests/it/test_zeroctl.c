@@ -5,19 +5,11 @@
  * Job "alpha": a unit with two leases and a persistent one, which a claim holds too, a bucket, an allocation. Job "beta":
  * durable, one unit.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
+#include "tests/it/zeroctl_scene.h"
 
-#include <cmocka.h>
-#include <jansson.h>
 #include <zerod.h>
 
-#include "tests/it/program.h"
 #include "tests/support/daemon_fixture.h"
-
-#define MAX_ARGS 12
 
 static struct zd_daemon node;
 
@@ -34,21 +26,9 @@ static struct trainer alpha, beta;
 
 /* ---- Helpers -------------------------------------------------------------------------------------------------- */
 
-/* zeroctl --socket <node's> with the words of `line`, to its end. */
 static struct program zeroctl(const char *line)
 {
-	const char *args[MAX_ARGS + 4] = {"zeroctl", "--socket", node.socket_path};
-	char words[256];
-	struct program program;
-	size_t count = 3;
-	snprintf(words, sizeof(words), "%s", line);
-	for (char *word = strtok(words, " "); word; word = strtok(NULL, " ")) {
-		assert_true(count < MAX_ARGS + 3);
-		args[count++] = word;
-	}
-	program_start(&program, args, NULL);
-	program_wait(&program);
-	return program;
+	return zeroctl_run(node.socket_path, line);
 }
 
 static void expect_status(const char *line, int status, const char *err_has)
@@ -62,41 +42,9 @@ static void expect_status(const char *line, int status, const char *err_has)
 	program_free(&program);
 }
 
-/* The parsed output of a verb with --json, checked for what all have in common. */
 static json_t *listing(const char *line, const char *verb)
 {
-	char with_json[256];
-	snprintf(with_json, sizeof(with_json), "%s --json", line);
-	struct program program = zeroctl(with_json);
-	assert_string_equal(program.err_text, "");
-	assert_int_equal(program.status, 0);
-	json_error_t error;
-	json_t *object = json_loads(program.out_text, 0, &error);
-	assert_non_null(object);
-	program_free(&program);
-	assert_int_equal(json_integer_value(json_object_get(object, "schema")), 1);
-	assert_string_equal(json_string_value(json_object_get(object, "verb")), verb);
-	assert_true(json_is_array(json_object_get(object, "rows")));
-	return object;
-}
-
-static json_t *row_where(const json_t *object, const char *key, const char *value)
-{
-	size_t index;
-	json_t *row;
-	json_array_foreach(json_object_get(object, "rows"), index, row)
-	{
-		if (strcmp(json_string_value(json_object_get(row, key)), value) == 0)
-			return row;
-	}
-	return NULL;
-}
-
-static json_int_t integer(const json_t *row, const char *key)
-{
-	const json_t *value = json_object_get(row, key);
-	assert_true(json_is_integer(value));
-	return json_integer_value(value);
+	return zeroctl_listing(node.socket_path, line, verb);
 }
 
 static size_t count_rows(const char *line, const char *verb)
@@ -504,7 +452,8 @@ static void kill_session_frees_what_it_held(void **state)
 	char line[64];
 	(void)state;
 	join(&doomed, "victim", 0);
-	gather(make_unit(doomed.group, "w", 100, 0), NULL, 1);
+	doomed.unit = make_unit(doomed.group, "w", 100, 0);
+	gather(doomed.unit, NULL, 1);
 	assert_int_equal(count_rows("buffers --job victim", "buffers"), 1);
 	json_t *object = listing("sessions", "sessions");
 	snprintf(line, sizeof(line), "kill-session %lld",
@@ -520,6 +469,8 @@ static void kill_session_frees_what_it_held(void **state)
 	json_decref(object);
 	struct zerod_device_info info;
 	assert_int_equal(zerod_device_get(doomed.client, 0, &info), ZEROD_E_ABORTED);
+	assert_non_null(strstr(zerod_last_error(doomed.client), "ended by session"));
+	assert_int_equal(zerod_release(doomed.unit, NULL, NULL, 0, NULL), ZEROD_E_ABORTED);
 	assert_non_null(strstr(zerod_last_error(doomed.client), "ended by session"));
 	zerod_close(doomed.client);
 }

@@ -1,0 +1,247 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * test_zeroctl_waits.c - zeroctl says why something is still there, and what it waits for.
+ */
+#include "tests/it/scope_scene.h"
+#include "tests/it/zeroctl_scene.h"
+
+#include <pthread.h>
+
+static const zerod_scope none;
+
+static struct rank me;
+static zerod_unit *a, *b;
+
+static int start(void **state)
+{
+	(void)state;
+	return zd_daemon_start(NULL, &daemon_);
+}
+
+static int stop(void **state)
+{
+	(void)state;
+	return zd_daemon_stop(&daemon_);
+}
+
+static int setup(void **state)
+{
+	(void)state;
+	rank_open(&me, "waits", 0);
+	a = new_unit(&me, "a", 1);
+	b = new_unit(&me, "b", 2);
+	return 0;
+}
+
+static int teardown(void **state)
+{
+	(void)state;
+	assert_status(me.client, zerod_group_leave(me.group), ZEROD_OK);
+	zerod_close(me.client);
+	return 0;
+}
+
+static bool table_has(const char *verb, const char *text)
+{
+	struct program program = zeroctl_run(daemon_.socket_path, verb);
+	bool has = program.status == 0 && strstr(program.out_text, text);
+
+	program_free(&program);
+	return has;
+}
+
+/* Looks again until the verb's table has the text. */
+static void await_table(const char *verb, const char *text)
+{
+	long until_ms = program_now_ms() + DEADLINE_MS;
+
+	while (!table_has(verb, text)) {
+		if (program_now_ms() < until_ms)
+			continue;
+		struct program program = zeroctl_run(daemon_.socket_path, verb);
+		fail_msg("zeroctl %s shows nothing of \"%s\":\n%s", verb, text, program.out_text);
+	}
+}
+
+/* A unit whose shard nobody has written yet. */
+static zerod_unit *unpublished_unit(void)
+{
+	struct zerod_unit_options options = ZEROD_INIT(options);
+	zerod_unit *unit;
+
+	options.name = "unpublished";
+	options.dtype = ZEROD_UINT8;
+	options.numel = UNIT_BYTES;
+	assert_status(me.client, zerod_unit_register(me.group, &options, &unit), ZEROD_OK);
+	return unit;
+}
+
+static void publish(zerod_unit *unit)
+{
+	assert_status(me.client, zerod_update_begin(&unit, 1), ZEROD_OK);
+	assert_status(me.client, zerod_publish(&unit, 1, NULL, 0, 0), ZEROD_OK);
+}
+
+/* ---- Gathers ----------------------------------------------------------------------------------------------------------- */
+
+static void waiting_gather_says_for_whom(void **state)
+{
+	zerod_unit *unit = unpublished_unit();
+	zerod_ticket ticket;
+
+	(void)state;
+	assert_status(me.client, zerod_gather_begin(unit, NULL, &ticket), ZEROD_OK);
+	await_table("buffers", "WAITING");
+	await_table("buffers", "rank 0 to publish version 1 of unit 'unpublished' (has 0)");
+	await_table("sessions", "gather: rank 0 to publish version 1 of unit 'unpublished' (has 0)");
+	publish(unit);
+	assert_status(me.client, zerod_wait(me.client, ticket, NULL, NULL), ZEROD_OK);
+	await_table("buffers", "AVAILABLE");
+	assert_false(table_has("buffers", "WAITING"));
+}
+
+static void released_buffer_says_whose_streams_read_it(void **state)
+{
+	struct gated first, second;
+	zerod_stream *streams[2];
+	void *data;
+
+	(void)state;
+	assert_status(me.client, zerod_gather(a, NULL, NULL, &data), ZEROD_OK);
+	assert_status(me.client, zerod_gather(a, NULL, NULL, &data), ZEROD_OK);
+	gated_open(&me, &first, data);
+	gated_open(&me, &second, data);
+	streams[0] = first.stream;
+	streams[1] = second.stream;
+	assert_status(me.client, zerod_release(a, NULL, streams, 2, NULL), ZEROD_OK);
+	assert_status(me.client, zerod_release(a, NULL, streams, 1, NULL), ZEROD_OK);
+	await_table("buffers", "QUARANTINED");
+	await_table("buffers", "streams of 2 releases");
+	gated_finish(&me, &first, 1);
+	await_table("buffers", "streams of 1 release");
+	gated_finish(&me, &second, 1);
+}
+
+static void persistence_keeps_what_nobody_holds(void **state)
+{
+	json_t *object;
+	const json_t *row;
+
+	(void)state;
+	assert_status(me.client, zerod_unit_set_persistent(b, 1), ZEROD_OK);
+	assert_status(me.client, zerod_gather(b, NULL, NULL, NULL), ZEROD_OK);
+	assert_status(me.client, zerod_release(b, NULL, NULL, 0, NULL), ZEROD_OK);
+	object = zeroctl_listing(daemon_.socket_path, "buffers", "buffers");
+	row = row_where(object, "unit", "b");
+	assert_true(json_is_true(json_object_get(row, "persistent")));
+	assert_int_equal(json_array_size(json_object_get(row, "holders")), 0);
+	json_decref(object);
+	assert_true(table_has("buffers", "persistent"));
+}
+
+/* ---- Scopes and contexts ------------------------------------------------------------------------------------------------ */
+
+struct context {
+	zerod_unit *units[2];
+	zerod_scope scope;
+	int status;
+};
+
+static void *begin_context(void *arg)
+{
+	struct context *context = arg;
+
+	context->status = zerod_context_begin(context->units, 2, &context->scope);
+	return NULL;
+}
+
+/* Holders of every kind at once, each with its state. */
+static void scopes_show_their_state(void **state)
+{
+	zerod_scope outer = forward(&me, none), inner = forward(&me, outer), claim = forward(&me, outer);
+	json_t *object;
+	char tag[32];
+
+	(void)state;
+	(void)touch(&me, a, inner);
+	(void)touch(&me, b, claim);
+	assert_status(me.client, zerod_forward_end(me.client, claim, 1, NULL, 0), ZEROD_OK);
+	object = zeroctl_listing(daemon_.socket_path, "scopes", "scopes");
+	assert_int_equal(json_array_size(json_object_get(object, "rows")), 3);
+	snprintf(tag, sizeof(tag), "@scope %llu", (unsigned long long)inner.id);
+	assert_string_equal(json_string_value(json_object_get(row_where(object, "tag", tag), "state")),
+	                    "OPEN");
+	assert_int_equal(integer(row_where(object, "tag", tag), "parent"), outer.id);
+	assert_int_equal(integer(row_where(object, "tag", tag), "bytes"), UNIT_BYTES);
+	snprintf(tag, sizeof(tag), "@claim %llu", (unsigned long long)claim.id);
+	assert_string_equal(json_string_value(json_object_get(row_where(object, "tag", tag), "state")),
+	                    "CLAIMED");
+	json_decref(object);
+}
+
+/* A context holds what it has while it waits for the rest, and says for what. */
+static void incomplete_context_says_what_it_waits_for(void **state)
+{
+	struct context context = {.units = {a, unpublished_unit()}};
+	pthread_t thread;
+
+	(void)state;
+	assert_int_equal(pthread_create(&thread, NULL, begin_context, &context), 0);
+	await_table("scopes", "GATHERING");
+	await_table("sessions", "context_begin: rank 0 to publish version 1 of unit 'unpublished' (has 0)");
+	publish(context.units[1]);
+	assert_int_equal(pthread_join(thread, NULL), 0);
+	assert_status(me.client, context.status, ZEROD_OK);
+	assert_false(table_has("scopes", "GATHERING"));
+	assert_true(table_has("scopes", "@context"));
+	assert_status(me.client, zerod_context_end(me.client, context.scope, NULL, 0), ZEROD_OK);
+	assert_false(table_has("scopes", "@context"));
+}
+
+/* ---- Gradients ----------------------------------------------------------------------------------------------------------- */
+
+static void gradient_says_which_streams_still_write_it(void **state)
+{
+	struct zerod_backward_options backward = ZEROD_INIT(backward);
+	struct zerod_bucket_options options = ZEROD_INIT(options);
+	struct gated first, second;
+	zerod_stream *streams[2];
+	struct zerod_entry entry;
+	zerod_bucket *bucket;
+
+	(void)state;
+	options.dtype = ZEROD_FLOAT32;
+	options.slot_bytes = 1 << 20;
+	assert_status(me.client, zerod_bucket_create(me.group, &options, &bucket), ZEROD_OK);
+	assert_status(me.client, zerod_backward_begin(me.group, &backward), ZEROD_OK);
+	assert_status(me.client, zerod_bucket_reserve(bucket, a, &entry), ZEROD_OK);
+	assert_true(table_has("buckets", "unit 'a': not committed yet"));
+	memset(entry.data, 0, UNIT_BYTES * sizeof(float));
+	gated_open(&me, &first, entry.data);
+	gated_open(&me, &second, entry.data);
+	streams[0] = first.stream;
+	streams[1] = second.stream;
+	assert_status(me.client, zerod_bucket_commit(bucket, entry.id, streams, 2, NULL), ZEROD_OK);
+	await_table("buckets", "unit 'a': 2 of rank 0's 2 streams, timeline 0 first");
+	gated_finish(&me, &first, 0);
+	await_table("buckets", "unit 'a': 1 of rank 0's 2 streams, timeline 1 first");
+	gated_finish(&me, &second, 0);
+	assert_status(me.client, zerod_backward_end(me.group), ZEROD_OK);
+	assert_false(table_has("buckets", "streams"));
+}
+
+#define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+	        TEST(waiting_gather_says_for_whom),
+	        TEST(released_buffer_says_whose_streams_read_it),
+	        TEST(persistence_keeps_what_nobody_holds),
+	        TEST(scopes_show_their_state),
+	        TEST(incomplete_context_says_what_it_waits_for),
+	        TEST(gradient_says_which_streams_still_write_it),
+	};
+
+	return cmocka_run_group_tests(tests, start, stop);
+}

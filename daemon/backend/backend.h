@@ -21,6 +21,9 @@ struct zd_completion {
 	struct zd_op_result result;
 };
 
+/* Fills in status and error. */
+void zd_completion_fail(struct zd_completion *completion, int status, const char *error);
+
 struct zd_backend_config {
 	uint32_t ndevices;
 	uint64_t arena_bytes; /* a device's; 0: the backend's default */

@@ -5,8 +5,8 @@
  * A device is an executor thread with a lane of commands and an arena of memfd segments that clients map. It has the
  * asynchrony and the fences of a GPU, and none of its speed. This file ties the parts together:
  *
- *   host_executor  the thread of a device    host_segment  the memory        host_memfd    sealed files
- *   host_task      one command               host_session  fence pages       host_kernels  the reduction
+ *   host_executor  the thread of a device    host_segment  the memory
+ *   host_task      one command               host_kernels  the reduction
  *
  * Sessions are looked up on the loop's thread alone; commands carry references to the executors.
  */
@@ -22,14 +22,13 @@
 
 #define DEFAULT_ARENA_BYTES (1ull << 30)
 #define ARENA_ALIGN_BYTES   4096u
-#define SESSION_BUCKETS     256u
 
 struct zd_backend {
 	uint32_t ndevices;
 	uint64_t arena_bytes; /* a device's */
 	struct zd_host_executor *executors;
 	struct zd_host_segments segments;
-	struct zd_host_session_bucket sessions[SESSION_BUCKETS]; /* by id; ids are counted up */
+	struct zd_backend_sessions sessions;
 };
 
 static int check_config(const struct zd_backend_config *config, struct zd_err *err)
@@ -62,14 +61,7 @@ static void host_close(struct zd_backend *backend)
 		zd_host_executor_stop(&backend->executors[i]);
 	for (uint32_t i = 0; i < backend->ndevices; i++)
 		zd_host_executor_deinit(&backend->executors[i]);
-	for (size_t i = 0; i < SESSION_BUCKETS; i++) {
-		struct zd_host_session *session = LIST_FIRST(&backend->sessions[i]);
-		while (session) {
-			struct zd_host_session *next = LIST_NEXT(session, in_bucket);
-			zd_host_session_unref(session);
-			session = next;
-		}
-	}
+	zd_backend_sessions_deinit(&backend->sessions);
 	zd_host_segments_deinit(&backend->segments);
 	free(backend->executors);
 	free(backend);
@@ -86,8 +78,7 @@ static int host_open(const struct zd_backend_config *config, struct zd_backend *
 	struct zd_backend *made = zd_calloc(1, sizeof(*made));
 	made->ndevices = checked.ndevices;
 	made->arena_bytes = checked.arena_bytes / ARENA_ALIGN_BYTES * ARENA_ALIGN_BYTES;
-	for (size_t i = 0; i < SESSION_BUCKETS; i++)
-		LIST_INIT(&made->sessions[i]);
+	zd_backend_sessions_init(&made->sessions);
 	made->executors = zd_calloc(made->ndevices, sizeof(*made->executors));
 	zd_host_segments_init(&made->segments);
 	for (uint32_t i = 0; i < made->ndevices && !rc; i++)
@@ -112,23 +103,13 @@ static void host_device_info(const struct zd_backend *backend, uint32_t device, 
 	snprintf(info->name, sizeof(info->name), "host%" PRIu32, device);
 }
 
-static struct zd_host_session *find_session(const struct zd_backend *backend, uint64_t id)
-{
-	struct zd_host_session *session;
-	LIST_FOREACH (session, &backend->sessions[id % SESSION_BUCKETS], in_bucket) {
-		if (session->id == id)
-			break;
-	}
-	return session;
-}
-
 static void host_submit(struct zd_backend *backend, const struct zd_command *command)
 {
 	zd_assert(command->device < backend->ndevices);
-	struct zd_host_session *signalled = find_session(backend, command->signal.session);
-	struct zd_host_session *watched = NULL;
+	struct zd_backend_session *watched = NULL, *signalled;
+	signalled = zd_backend_sessions_find(&backend->sessions, command->signal.session);
 	if (command->kind == ZD_CMD_WATCH)
-		watched = find_session(backend, command->u.watch.session);
+		watched = zd_backend_sessions_find(&backend->sessions, command->u.watch.session);
 	zd_host_executor_submit(&backend->executors[command->device],
 	                        zd_host_task_new(command, &backend->segments, signalled, watched));
 }
@@ -139,34 +120,33 @@ static int host_segment_fd(const struct zd_backend *backend, uint32_t segment)
 	return zd_host_segments_fd((struct zd_host_segments *)&backend->segments, segment);
 }
 
+static void free_session(struct zd_backend_session *session)
+{
+	zd_backend_session_deinit(session);
+	free(session);
+}
+
 static int host_session_open(struct zd_backend *backend, uint64_t session, int *client_fd, int *daemon_fd,
                              struct zd_err *err)
 {
-	zd_assert(session != 0 && !find_session(backend, session));
-	struct zd_host_session *made = NULL;
-	int rc = zd_host_session_new(session, &made, client_fd, daemon_fd, err);
-	if (rc)
+	struct zd_backend_session *made = zd_calloc(1, sizeof(*made));
+	int rc = zd_backend_session_init(made, session, false, free_session, client_fd, daemon_fd, err);
+	if (rc) {
+		free(made);
 		return rc;
-	LIST_INSERT_HEAD(&backend->sessions[session % SESSION_BUCKETS], made, in_bucket);
+	}
+	zd_backend_sessions_add(&backend->sessions, made);
 	return 0;
 }
 
 static void host_session_close(struct zd_backend *backend, uint64_t session)
 {
-	struct zd_host_session *found = find_session(backend, session);
-	if (!found)
-		return;
-	LIST_REMOVE(found, in_bucket);
-	atomic_store_explicit(&found->closed, true, memory_order_relaxed);
-	zd_host_session_unref(found);
+	zd_backend_sessions_close(&backend->sessions, session);
 }
 
 static uint64_t host_timeline_read(const struct zd_backend *backend, uint64_t session, uint32_t timeline)
 {
-	struct zd_host_session *found = find_session(backend, session);
-	if (!found || timeline >= ZD_TIMELINES)
-		return UINT64_MAX / 2;
-	return zd_host_session_counter(found, timeline);
+	return zd_backend_sessions_read(&backend->sessions, session, timeline);
 }
 
 const struct zd_backend_ops zd_backend_host = {

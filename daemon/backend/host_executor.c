@@ -6,29 +6,16 @@
  * no work spins for a moment, since most fences pass soon, and then sleeps ever longer between two looks; a new command
  * ends the sleep. Without watches it sleeps until a command comes, and costs nothing.
  */
-#include <signal.h>
 #include <stdio.h>
-#include <string.h>
-#include <sys/prctl.h>
-#include <time.h>
 
 #include "backend/host_executor.h"
+#include "backend/thread.h"
 #include "base/err.h"
 
 #define SPIN_POLLS       128u /* some microseconds */
-#define SLEEP_FIRST_NS   20000L
+#define SLEEP_FIRST_NS   20000u
 #define SLEEP_DOUBLINGS  5u
-#define SLEEP_LONGEST_NS 500000L
-#define TIMER_SLACK_NS   1000ul /* the kernel's 50 us would more than double the first sleep */
-
-static inline void spin_pause(void)
-{
-#if defined(__x86_64__) || defined(__i386__)
-	__builtin_ia32_pause();
-#elif defined(__aarch64__)
-	__asm__ volatile("yield");
-#endif
-}
+#define SLEEP_LONGEST_NS 500000u
 
 /* A waiter must not take failure for bytes: what failed aborts its timeline, and what comes behind it there does not undo
  * that. Only the core's own SIGNAL does, when the session is reset. */
@@ -37,11 +24,11 @@ static void tell_waiters(const struct zd_host_task *task, int status)
 	if (!task->signal_session)
 		return;
 	if (status != 0)
-		zd_host_session_set(task->signal_session, task->signal_timeline, ZD_FENCE_ABORTED);
+		zd_backend_session_set(task->signal_session, task->signal_timeline, ZD_FENCE_ABORTED);
 	else if (task->kind == ZD_CMD_SIGNAL)
-		zd_host_session_set(task->signal_session, task->signal_timeline, task->signal_value);
+		zd_backend_session_set(task->signal_session, task->signal_timeline, task->signal_value);
 	else
-		zd_host_session_signal(task->signal_session, task->signal_timeline, task->signal_value);
+		zd_backend_session_signal(task->signal_session, task->signal_timeline, task->signal_value);
 }
 
 /* Completes and frees. */
@@ -63,7 +50,7 @@ static void poll_watches(struct zd_host_executor *executor)
 		struct zd_host_task *task = STAILQ_FIRST(&watches);
 		struct zd_completion completion = {.status = 0};
 		STAILQ_REMOVE_HEAD(&watches, next);
-		if (zd_host_task_poll(task, &completion)) {
+		if (zd_watch_poll(&task->u.watch, &completion)) {
 			complete(executor, task, &completion);
 			executor->idle_polls = 0;
 		} else {
@@ -89,16 +76,9 @@ static void step_lane(struct zd_host_executor *executor)
 static void sleep_between_polls(struct zd_host_executor *executor)
 {
 	unsigned doublings = executor->idle_polls - SPIN_POLLS;
-	long ns = doublings < SLEEP_DOUBLINGS ? SLEEP_FIRST_NS << doublings : SLEEP_LONGEST_NS;
-	struct timespec until;
-	clock_gettime(CLOCK_MONOTONIC, &until);
-	until.tv_nsec += ns;
-	if (until.tv_nsec >= 1000000000L) {
-		until.tv_nsec -= 1000000000L;
-		until.tv_sec++;
-	}
+	uint64_t ns = doublings < SLEEP_DOUBLINGS ? SLEEP_FIRST_NS << doublings : SLEEP_LONGEST_NS;
 	/* Waking early is harmless: it only means one more look. */
-	(void)pthread_cond_timedwait(&executor->submitted_or_stopping, &executor->lock, &until);
+	zd_cond_sleep(&executor->submitted_or_stopping, &executor->lock, ns);
 }
 
 /* The lock is held; nothing was submitted. */
@@ -146,7 +126,7 @@ static void fail_all(struct zd_host_executor *executor, struct zd_host_tasks *ta
 		struct zd_host_task *task = STAILQ_FIRST(tasks);
 		struct zd_completion completion = {.status = 0};
 		STAILQ_REMOVE_HEAD(tasks, next);
-		zd_host_completion_fail(&completion, ZEROD_E_SHUTDOWN, "the daemon is shutting down");
+		zd_completion_fail(&completion, ZEROD_E_SHUTDOWN, "the daemon is shutting down");
 		complete(executor, task, &completion);
 	}
 }
@@ -154,27 +134,15 @@ static void fail_all(struct zd_host_executor *executor, struct zd_host_tasks *ta
 static void *executor_main(void *arg)
 {
 	struct zd_host_executor *executor = arg;
-	(void)prctl(PR_SET_TIMERSLACK, TIMER_SLACK_NS, 0ul, 0ul, 0ul);
 	while (take_submitted(executor)) {
 		poll_watches(executor);
 		step_lane(executor);
 		if (!STAILQ_EMPTY(&executor->watches))
-			spin_pause();
+			zd_spin_pause();
 	}
 	fail_all(executor, &executor->lane);
 	fail_all(executor, &executor->watches);
 	return NULL;
-}
-
-/* Signals are the loop's business; and SIGXFSZ, blocked, lets a segment beyond RLIMIT_FSIZE fail as an error. */
-static int start_thread(struct zd_host_executor *executor)
-{
-	sigset_t all, before;
-	sigfillset(&all);
-	pthread_sigmask(SIG_SETMASK, &all, &before);
-	int error = pthread_create(&executor->thread, NULL, executor_main, executor);
-	pthread_sigmask(SIG_SETMASK, &before, NULL);
-	return error;
 }
 
 int zd_host_executor_init(struct zd_host_executor *executor, uint32_t device,
@@ -190,22 +158,17 @@ int zd_host_executor_init(struct zd_host_executor *executor, uint32_t device,
 	STAILQ_INIT(&executor->lane);
 	STAILQ_INIT(&executor->watches);
 	pthread_mutex_init(&executor->lock, NULL);
-	pthread_condattr_t monotonic;
-	pthread_condattr_init(&monotonic);
-	pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
-	pthread_cond_init(&executor->submitted_or_stopping, &monotonic);
-	pthread_condattr_destroy(&monotonic);
+	zd_cond_init(&executor->submitted_or_stopping);
 
-	int error = start_thread(executor);
-	if (error) {
+	char name[24];
+	snprintf(name, sizeof(name), "zd-host%u", device);
+	int rc = zd_thread_start(&executor->thread, name, executor_main, executor, err);
+	if (rc) {
 		pthread_cond_destroy(&executor->submitted_or_stopping);
 		pthread_mutex_destroy(&executor->lock);
-		return zd_err_errno(err, error, "the thread of device host%u", device);
+		return rc;
 	}
 	executor->started = true;
-	char name[16];
-	snprintf(name, sizeof(name), "zd-host%u", device);
-	pthread_setname_np(executor->thread, name);
 	return 0;
 }
 

@@ -13,7 +13,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include "backend/host_memfd.h"
+#include "backend/memfd.h"
 #include "backend/host_segment.h"
 #include "base/err.h"
 #include "base/mem.h"
@@ -90,11 +90,11 @@ int zd_host_segment_new(uint32_t id, uint64_t bytes, struct zd_host_segment **se
 	made->fd = -1;
 	int rc = check_size(bytes, err);
 	if (!rc)
-		rc = zd_host_memfd_new(name, bytes, &made->fd, err);
+		rc = zd_memfd_new(name, bytes, &made->fd, err);
 	if (!rc && overcommit_is_strict())
-		rc = zd_host_memfd_reserve(made->fd, bytes, err);
+		rc = zd_memfd_reserve(made->fd, bytes, err);
 	if (!rc)
-		rc = zd_host_memfd_seal(made->fd, 0, err);
+		rc = zd_memfd_seal(made->fd, 0, err);
 	if (!rc)
 		rc = map_segment(made, err);
 	if (rc) {

@@ -5,7 +5,6 @@
  * Addresses are looked up when the command is given, on the loop's thread: the core gives none for a segment whose
  * creation has not been reported, or whose destruction has been ordered. So an executor takes no lock while it works.
  */
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -34,18 +33,6 @@ static void take_fill(struct zd_host_task *task, const struct zd_command *comman
 {
 	task->u.copy.dst = zd_host_segments_at(segments, &command->u.fill);
 	task->u.copy.bytes = command->u.fill.bytes;
-}
-
-static void take_watch(struct zd_host_task *task, const struct zd_command *command,
-                       struct zd_host_session *watched)
-{
-	uint32_t n = command->u.watch.nfences;
-	task->u.watch.session = zd_host_session_ref(watched);
-	task->u.watch.nfences = n;
-	if (n == 0)
-		return;
-	task->u.watch.fences = zd_calloc(n, sizeof(*task->u.watch.fences));
-	memcpy(task->u.watch.fences, command->u.watch.fences, n * sizeof(*task->u.watch.fences));
 }
 
 static void *elements_at(struct zd_host_segments *segments, const struct zd_location *location,
@@ -82,12 +69,13 @@ static void take_reduce(struct zd_host_task *task, const struct zd_command *comm
 }
 
 struct zd_host_task *zd_host_task_new(const struct zd_command *command, struct zd_host_segments *segments,
-                                      struct zd_host_session *signalled, struct zd_host_session *watched)
+                                      struct zd_backend_session *signalled,
+                                      struct zd_backend_session *watched)
 {
 	struct zd_host_task *task = zd_calloc(1, sizeof(*task));
 	task->kind = command->kind;
 	task->op = command->op;
-	task->signal_session = zd_host_session_ref(signalled);
+	task->signal_session = zd_backend_session_ref(signalled);
 	task->signal_timeline = command->signal.timeline;
 	task->signal_value = command->signal.value;
 	switch (command->kind) {
@@ -105,7 +93,7 @@ struct zd_host_task *zd_host_task_new(const struct zd_command *command, struct z
 		take_fill(task, command, segments);
 		break;
 	case ZD_CMD_WATCH:
-		take_watch(task, command, watched);
+		zd_watch_init(&task->u.watch, command, watched);
 		break;
 	case ZD_CMD_REDUCE:
 		take_reduce(task, command, segments);
@@ -120,14 +108,13 @@ void zd_host_task_free(struct zd_host_task *task)
 {
 	if (!task)
 		return;
-	zd_host_session_unref(task->signal_session);
+	zd_backend_session_unref(task->signal_session);
 	switch (task->kind) {
 	case ZD_CMD_SEGMENT_DESTROY:
 		zd_host_segment_free(task->u.destroy);
 		break;
 	case ZD_CMD_WATCH:
-		zd_host_session_unref(task->u.watch.session);
-		free(task->u.watch.fences);
+		zd_watch_deinit(&task->u.watch);
 		break;
 	case ZD_CMD_REDUCE:
 		free(task->u.reduce.inputs);
@@ -141,13 +128,6 @@ void zd_host_task_free(struct zd_host_task *task)
 	free(task);
 }
 
-void zd_host_completion_fail(struct zd_completion *completion, int status, const char *error)
-{
-	completion->status = status;
-	snprintf(completion->error, sizeof(completion->error), "%.*s", (int)sizeof(completion->error) - 1,
-	         error);
-}
-
 static void create_segment(const struct zd_host_task *task, struct zd_host_segments *segments,
                            struct zd_completion *completion)
 {
@@ -155,7 +135,7 @@ static void create_segment(const struct zd_host_task *task, struct zd_host_segme
 	struct zd_host_segment *segment = NULL;
 	int rc = zd_host_segment_new(task->u.create.id, task->u.create.bytes, &segment, &err);
 	if (rc)
-		zd_host_completion_fail(completion, rc, err.text);
+		zd_completion_fail(completion, rc, err.text);
 	else
 		zd_host_segments_add(segments, segment);
 }
@@ -204,22 +184,5 @@ bool zd_host_task_step(struct zd_host_task *task, struct zd_host_segments *segme
 		break;
 	}
 	zd_assert(!"a watch is polled");
-	return true;
-}
-
-bool zd_host_task_poll(struct zd_host_task *task, struct zd_completion *completion)
-{
-	struct zd_host_session *session = task->u.watch.session;
-	if (!session || atomic_load_explicit(&session->closed, memory_order_relaxed)) {
-		zd_host_completion_fail(completion, ZEROD_E_ABORTED, "the session has ended");
-		return true;
-	}
-	/* A fence that has passed stays passed, so each look costs one load, until that fence has. */
-	while (task->u.watch.nfences > 0) {
-		const struct zd_fence *fence = &task->u.watch.fences[task->u.watch.nfences - 1];
-		if (!zd_fence_reached(zd_host_session_counter(session, fence->timeline), fence->value))
-			return false;
-		task->u.watch.nfences--;
-	}
 	return true;
 }

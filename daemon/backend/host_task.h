@@ -15,13 +15,14 @@
 #include "backend/backend.h"
 #include "backend/host_kernels.h"
 #include "backend/host_segment.h"
-#include "backend/host_session.h"
+#include "backend/session.h"
+#include "backend/watch.h"
 
 struct zd_host_task {
 	STAILQ_ENTRY(zd_host_task) next;
 	enum zd_command_kind kind;
 	uint64_t op;
-	struct zd_host_session *signal_session; /* NULL: no signal, or nobody is left to see it */
+	struct zd_backend_session *signal_session; /* NULL: no signal, or nobody is left to see it */
 	uint32_t signal_timeline;
 	uint64_t signal_value;
 	union {
@@ -35,11 +36,7 @@ struct zd_host_task {
 			const uint8_t *src; /* NULL: fill with zeros */
 			uint64_t bytes, done_bytes;
 		} copy;
-		struct {
-			struct zd_host_session *session; /* NULL: closed already */
-			uint32_t nfences;                /* that have not passed yet */
-			struct zd_fence *fences;
-		} watch;
+		struct zd_watch watch;
 		struct {
 			struct zd_host_reduce run;
 			const void **inputs;
@@ -51,7 +48,8 @@ STAILQ_HEAD(zd_host_tasks, zd_host_task);
 
 /* The sessions are those that the command names, NULL when it names none or it is gone. Takes references of its own. */
 struct zd_host_task *zd_host_task_new(const struct zd_command *command, struct zd_host_segments *segments,
-                                      struct zd_host_session *signalled, struct zd_host_session *watched);
+                                      struct zd_backend_session *signalled,
+                                      struct zd_backend_session *watched);
 /* NULL is allowed. A task that has not run leaves nothing behind, a segment to be destroyed included. */
 void zd_host_task_free(struct zd_host_task *task);
 
@@ -59,9 +57,5 @@ void zd_host_task_free(struct zd_host_task *task);
  * and result are filled in. */
 bool zd_host_task_step(struct zd_host_task *task, struct zd_host_segments *segments,
                        struct zd_completion *completion);
-/* Looks at a WATCH; as above. */
-bool zd_host_task_poll(struct zd_host_task *task, struct zd_completion *completion);
-
-void zd_host_completion_fail(struct zd_completion *completion, int status, const char *error);
 
 #endif

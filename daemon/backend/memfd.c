@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * host_memfd.c - memory files that are safe to share with a process that one does not trust.
+ * memfd.c - memory files that are safe to share with a process that one does not trust.
  *
  * The size is fixed by seals before anybody else gets the descriptor: a file that another process could truncate would
  * kill its other users with SIGBUS.
@@ -10,7 +10,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include "backend/host_memfd.h"
+#include "backend/memfd.h"
 #include "base/err.h"
 #include "base/text.h"
 
@@ -19,7 +19,7 @@
 #define MFD_NOEXEC_SEAL 0x0008U
 #endif
 
-int zd_host_memfd_new(const char *name, uint64_t bytes, int *fd, struct zd_err *err)
+int zd_memfd_new(const char *name, uint64_t bytes, int *fd, struct zd_err *err)
 {
 	char text[ZD_BYTES_TEXT];
 	int made = memfd_create(name, MFD_CLOEXEC | MFD_ALLOW_SEALING | MFD_NOEXEC_SEAL);
@@ -39,14 +39,14 @@ int zd_host_memfd_new(const char *name, uint64_t bytes, int *fd, struct zd_err *
 	return 0;
 }
 
-int zd_host_memfd_seal(int fd, int more_seals, struct zd_err *err)
+int zd_memfd_seal(int fd, int more_seals, struct zd_err *err)
 {
 	if (fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL | more_seals) != 0)
 		return zd_err_errno(err, errno, "sealing a memory file");
 	return 0;
 }
 
-int zd_host_memfd_reserve(int fd, uint64_t bytes, struct zd_err *err)
+int zd_memfd_reserve(int fd, uint64_t bytes, struct zd_err *err)
 {
 	char text[ZD_BYTES_TEXT];
 	int rc;

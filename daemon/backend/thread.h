@@ -1,0 +1,31 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* thread.h - threads of a backend, and how they sleep until something is submitted or a while has passed. */
+#ifndef ZD_BACKEND_THREAD_H
+#define ZD_BACKEND_THREAD_H
+
+#include <pthread.h>
+#include <stdint.h>
+
+struct zd_err;
+
+/* All signals are blocked in it, and its sleeps end within a microsecond of their time. `name` is cut to 15 bytes.
+ * Errors: SYSTEM. */
+int zd_thread_start(pthread_t *thread, const char *name, void *(*run)(void *arg), void *arg,
+                    struct zd_err *err) __attribute__((warn_unused_result));
+
+/* A condition for zd_cond_sleep(). */
+void zd_cond_init(pthread_cond_t *cond);
+/* Waits until the condition is signalled or so many nanoseconds have passed, or for no reason. The lock is held. */
+void zd_cond_sleep(pthread_cond_t *cond, pthread_mutex_t *lock, uint64_t ns);
+
+/* Between two looks of a thread that spins. */
+static inline void zd_spin_pause(void)
+{
+#if defined(__x86_64__) || defined(__i386__)
+	__builtin_ia32_pause();
+#elif defined(__aarch64__)
+	__asm__ volatile("yield");
+#endif
+}
+
+#endif

@@ -1,0 +1,26 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* watch.h - a WATCH as an executor polls it: the fences of a session's client page that have not passed yet. */
+#ifndef ZD_BACKEND_WATCH_H
+#define ZD_BACKEND_WATCH_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "backend/backend.h"
+#include "backend/session.h"
+
+struct zd_watch {
+	struct zd_backend_session *session; /* NULL: closed already */
+	uint32_t nfences;                   /* that have not passed yet */
+	struct zd_fence *fences;
+};
+
+/* Copies the command's fences and takes a reference of the session, which may be NULL. */
+void zd_watch_init(struct zd_watch *watch, const struct zd_command *command,
+                   struct zd_backend_session *session);
+void zd_watch_deinit(struct zd_watch *watch);
+
+/* True when it has ended: then the completion's status and error are filled in. */
+bool zd_watch_poll(struct zd_watch *watch, struct zd_completion *completion);
+
+#endif

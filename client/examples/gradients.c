@@ -1,0 +1,168 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * gradients - two processes reduce the gradients of one step, in ZeRO's stage 2: two micro-steps, one bucket each, an entry
+ * that two streams write, and an expert that only one rank has used. Run it beside a daemon:
+ * zerod --backend host --devices 2 --foreground
+ *
+ *     gradients [SOCKET]
+ */
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <zerod.h>
+
+#define WORLD       2
+#define NUMEL       1024
+#define MICRO_STEPS 2
+
+static zerod_client *client;
+static zerod_group *group;
+static zerod_stream *streams[2];
+static uint32_t rank;
+
+/* Ends the process with the library's words when a call failed. */
+static void check(int status, const char *what)
+{
+	if (status == ZEROD_OK)
+		return;
+	fprintf(stderr, "gradients: %s: %s: %s\n", what, zerod_status_name(status), zerod_last_error(client));
+	exit(-status);
+}
+
+static void join(const char *socket_path, const char *job)
+{
+	struct zerod_options options = ZEROD_INIT(options);
+	struct zerod_group_options place = ZEROD_INIT(place);
+
+	options.socket_path = socket_path;
+	check(zerod_connect(&options, &client), "connect");
+	place.job = job;
+	place.world_size = WORLD;
+	place.rank = rank;
+	place.device = rank;
+	check(zerod_group_join(client, &place, &group), "join");
+	for (int i = 0; i < 2; i++)
+		check(zerod_host_stream_create(client, &streams[i]), "host_stream_create");
+}
+
+static zerod_unit *make_unit(const char *name)
+{
+	struct zerod_unit_options options = ZEROD_INIT(options);
+	zerod_unit *unit;
+
+	options.name = name;
+	options.dtype = ZEROD_BFLOAT16; /* of the weights; gradients and their sums are float32 here */
+	options.numel = NUMEL;
+	check(zerod_unit_register(group, &options, &unit), "register");
+	return unit;
+}
+
+static zerod_bucket *make_bucket(void)
+{
+	struct zerod_bucket_options options = ZEROD_INIT(options);
+	zerod_bucket *bucket;
+
+	options.dtype = ZEROD_FLOAT32;
+	options.slot_bytes = 1 << 16; /* two slots: one is filled while the other is reduced */
+	check(zerod_bucket_create(group, &options, &bucket), "bucket_create");
+	return bucket;
+}
+
+/* What this device's memory is charged with. */
+static unsigned long long allocated_bytes(void)
+{
+	struct zerod_device_info info;
+
+	check(zerod_device_get(client, rank, &info), "device_get");
+	return info.allocated_bytes;
+}
+
+/* Of rank r every element of the gradient is r + 1. */
+static void write_half(void *data)
+{
+	for (int i = 0; i < NUMEL / 2; i++)
+		((float *)data)[i] = (float)(rank + 1);
+}
+
+/* Two streams write a half each and nothing orders them; the commit names both, and the sum waits for both. */
+static void reduce(zerod_bucket *bucket, zerod_unit *unit)
+{
+	struct zerod_reduce_options options = ZEROD_INIT(options);
+	struct zerod_entry entry;
+
+	options.op = ZEROD_MEAN;
+	options.prescale = 1.0f / MICRO_STEPS;
+	check(zerod_bucket_reserve(bucket, unit, &entry), "bucket_reserve");
+	for (int i = 0; i < 2; i++)
+		check(zerod_host_stream_launch(streams[i], write_half, (float *)entry.data + i * NUMEL / 2),
+		      "launch");
+	check(zerod_bucket_commit(bucket, entry.id, streams, 2, &options), "bucket_commit");
+}
+
+/* Added to the step-local target, which is bound at the first backward after a step. */
+static void backward(zerod_bucket *bucket, zerod_unit *weight, zerod_unit *expert, int boundary)
+{
+	struct zerod_backward_options options = ZEROD_INIT(options);
+
+	options.stage = 2;
+	options.boundary = boundary;
+	check(zerod_backward_begin(group, &options), "backward_begin");
+	reduce(bucket, weight);
+	if (rank == 1)
+		reduce(bucket, expert);
+	else
+		check(zerod_reduce_skip(expert), "reduce_skip"); /* no token came by: it says so */
+	check(zerod_backward_end(group), "backward_end"); /* every sum is there, bucket storage is not */
+}
+
+static float first_of(zerod_unit *unit)
+{
+	struct zerod_target target;
+
+	check(zerod_unit_target(unit, &target), "unit_target");
+	return *(const float *)target.data;
+}
+
+static void run_rank(const char *socket_path, const char *job)
+{
+	struct zerod_step_info step;
+
+	join(socket_path, job);
+	zerod_unit *weight = make_unit("weight"), *expert = make_unit("expert");
+	zerod_bucket *bucket = make_bucket();
+	const unsigned long long before = allocated_bytes();
+
+	for (int micro = 1; micro <= MICRO_STEPS; micro++)
+		backward(bucket, weight, expert, micro == MICRO_STEPS);
+	const unsigned long long targets = allocated_bytes() - before;
+
+	/* All ranks see the same: whether anybody had an inf or a nan, and the norm of everything. */
+	check(zerod_step_begin(group, &step), "step_begin");
+	if (!step.overflow)
+		printf("rank %u, step %llu: weight %g, expert %g, norm squared %g\n", rank,
+		       (unsigned long long)step.step, (double)first_of(weight), (double)first_of(expert),
+		       step.norm_squared);
+	/* The optimizer takes what it needs, and the target goes before the optimizer's own memory comes. */
+	check(zerod_step_end(group, NULL, 0), "step_end");
+	printf("rank %u held %llu bytes of targets, holds %llu\n", rank, targets, allocated_bytes() - before);
+	zerod_close(client);
+}
+
+int main(int argc, char **argv)
+{
+	char job[32];
+	int status, failed = 0;
+
+	(void)snprintf(job, sizeof(job), "gradients-%d", (int)getpid());
+	for (rank = 0; rank < WORLD; rank++) {
+		if (fork() == 0) {
+			run_rank(argc > 1 ? argv[1] : NULL, job);
+			return EXIT_SUCCESS;
+		}
+	}
+	while (wait(&status) > 0)
+		failed |= status;
+	return failed == 0 ? EXIT_SUCCESS : EXIT_FAILURE;
+}

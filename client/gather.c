@@ -192,7 +192,7 @@ static int await_bytes(struct zerod_client *client, struct zc_op *op, zerod_stre
 	if (!rc)
 		rc = copy_own_slice(client, op, buffer, err);
 	if (!rc && stream)
-		rc = zc_stream_wait(stream, &op->fences, err);
+		rc = zc_stream_wait(stream, &op->fences, NULL, err);
 	else if (!rc && zc_fences_poll(client, &op->fences) != 1) {
 		(void)snprintf(what, sizeof(what), "the bytes of unit '%s'", op->unit->name);
 		rc = zc_fences_wait(client, &op->fences, zc_deadline_ns(op->deadline_ms), what, err);

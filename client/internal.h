@@ -440,12 +440,12 @@ int zc_streams_fence(struct zerod_client *client, zerod_stream *const *streams, 
 /* INVALID unless the stream is the client's. */
 int zc_stream_check(const struct zerod_client *client, const zerod_stream *stream, struct zd_err *err)
         __attribute__((warn_unused_result));
-/* Work appended from now on runs when the fences have passed. */
-int zc_stream_wait(zerod_stream *stream, const struct zc_fences *fences, struct zd_err *err)
-        __attribute__((warn_unused_result));
+/* Work appended from now on runs when the fences have passed, and our own counter has reached `own` (NULL: none). */
+int zc_stream_wait(zerod_stream *stream, const struct zc_fences *fences, const struct zc_fence *own,
+                   struct zd_err *err) __attribute__((warn_unused_result));
 /* With the client's lock: streams whose wait was aborted take work again. */
 void zc_streams_reset(struct zerod_client *client);
-/* In a forked child, where the stream's thread does not exist. */
+/* In a forked child, where nothing of the stream exists. */
 void zc_stream_forget(zerod_stream *stream);
 
 /* ---- ticket.c ----------------------------------------------------------------------------------------------------------------- */

@@ -10,12 +10,15 @@
 #define DEFAULT_SEGMENT_BYTES (1ull << 30)
 #define SEGMENTS_PER_ARENA    16u /* so that no purpose takes a small arena for itself */
 #define MIN_SEGMENT_BYTES     65536u
+#define SEGMENT_ALIGN_BYTES   4096u
 
 static void device_init(struct zd_device *device, uint32_t index, const struct zd_engine_config *config)
 {
 	device->index = index;
 	device->config = config->devices[index];
-	uint64_t arena = device->config.arena_bytes & ~(uint64_t)(ZD_BLOCK_MIN_ALIGN - 1);
+	uint64_t align = device->config.segment_align_bytes;
+	zd_assert((align & (align - 1)) == 0);
+	uint64_t arena = device->config.arena_bytes & ~(zd_max_u64(align, ZD_BLOCK_MIN_ALIGN) - 1);
 	zd_assert(arena > 0 && arena <= ZD_MAX_BYTES);
 	device->config.arena_bytes = arena;
 	if (device->config.gather_budget_bytes == 0)
@@ -24,7 +27,9 @@ static void device_init(struct zd_device *device, uint32_t index, const struct z
 		device->config.staging_bytes = zd_max_u64(arena / 8, 1);
 	uint64_t usual = config->segment_bytes ? config->segment_bytes : DEFAULT_SEGMENT_BYTES;
 	usual = zd_min_u64(usual, zd_max_u64(arena / SEGMENTS_PER_ARENA, MIN_SEGMENT_BYTES));
-	device->segment_default_bytes = zd_align_up(usual, 4096);
+	if (align == 0)
+		device->config.segment_align_bytes = align = SEGMENT_ALIGN_BYTES;
+	device->segment_default_bytes = zd_align_up(usual, align);
 	TAILQ_INIT(&device->segments);
 	TAILQ_INIT(&device->queue);
 	TAILQ_INIT(&device->buffers);

@@ -304,6 +304,7 @@ struct zd_reply {
 		struct {
 			struct zd_location buffer; /* segment 0 for a prefetch */
 			uint64_t version;
+			uint64_t transfer; /* that fills the buffer: who joins has the same number; not 0 */
 			uint32_t nfences;
 			const struct zd_fence *fences; /* daemon page */
 			struct zd_location own_shard;  /* segment 0: nothing for the client to copy */
@@ -356,6 +357,7 @@ struct zd_engine_sink {
 struct zd_device_config {
 	char name[64];
 	uint64_t arena_bytes;         /* all segments together */
+	uint64_t segment_align_bytes; /* segments are multiples of it, a power of two; 0: 4 KiB */
 	uint64_t gather_budget_bytes; /* live gathered bytes; 0: the arena */
 	uint64_t staging_bytes; /* reductions under way; 0: an eighth of the arena. One always may run */
 };

@@ -9,8 +9,6 @@
 
 #include "core/internal.h"
 
-#define SEGMENT_ALIGN_BYTES 4096u
-
 static struct zd_segment *find_block(struct zd_device *device, const struct zd_job *job,
                                      enum zd_purpose purpose, uint64_t bytes, uint64_t align,
                                      struct zd_block **block)
@@ -108,7 +106,8 @@ int zd_pool_alloc(struct zd_engine *e, struct zd_request *req, struct zd_job *jo
 		return 0;
 	}
 	uint64_t left = device->config.arena_bytes - device->segment_bytes;
-	uint64_t need = zd_align_up(bytes, SEGMENT_ALIGN_BYTES); /* a segment's start has every alignment */
+	/* A segment's start has every alignment. */
+	uint64_t need = zd_align_up(bytes, device->config.segment_align_bytes);
 	segment = find_creating(device, job, purpose, need);
 	if (!segment && need <= left) {
 		uint64_t usual = zd_min_u64(device->segment_default_bytes, left);
@@ -133,7 +132,8 @@ bool zd_pool_could_fit(const struct zd_device *device, const struct zd_job *job,
                        uint64_t bytes)
 {
 	const struct zd_segment *segment;
-	if (zd_align_up(bytes, SEGMENT_ALIGN_BYTES) <= device->config.arena_bytes - device->segment_bytes)
+	uint64_t left = device->config.arena_bytes - device->segment_bytes;
+	if (zd_align_up(bytes, device->config.segment_align_bytes) <= left)
 		return true;
 	TAILQ_FOREACH (segment, &device->segments, device_link) {
 		if (segment->job == job && segment->purpose == purpose && segment->bytes >= bytes)

@@ -430,6 +430,7 @@ struct core_driver *core_new(const struct core_options *options)
 	for (uint32_t i = 0; i < config.ndevices; i++) {
 		(void)snprintf(devices[i].name, sizeof(devices[i].name), "device%u", i);
 		devices[i].arena_bytes = options->arena_bytes ? options->arena_bytes : 4 * CORE_MIB;
+		devices[i].segment_align_bytes = options->segment_align_bytes;
 		devices[i].gather_budget_bytes = options->gather_budget_bytes;
 		devices[i].staging_bytes = options->staging_bytes;
 	}

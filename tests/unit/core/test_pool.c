@@ -416,6 +416,45 @@ static void test_rest_of_an_arena_that_is_no_page(void **state)
 	core_end(rig.core);
 }
 
+struct segment_sizes {
+	struct core_driver *core;
+	uint32_t count;
+	uint64_t bytes;
+};
+
+static void look_at_segments(struct segment_sizes *sizes, uint64_t align_bytes)
+{
+	*sizes = (struct segment_sizes){.core = sizes->core};
+	for (uint32_t id = 1; id <= 16; id++) {
+		uint32_t device;
+		uint64_t bytes;
+		if (!zd_engine_segment(core_engine(sizes->core), id, &device, &bytes))
+			continue;
+		assert_int_equal(bytes % align_bytes, 0);
+		sizes->count++;
+		sizes->bytes += bytes;
+	}
+}
+
+/* Devices that map whole physical allocations say how large those must be; the rest of an arena is nothing then. */
+static void test_segments_are_multiples_of_the_devices_granularity(void **state)
+{
+	const uint64_t align = 256 * CORE_KIB;
+	struct rig rig;
+	(void)state;
+	start(&rig, &(struct core_options){
+	                    .ndevices = 1, .arena_bytes = 3 * align + 4096, .segment_align_bytes = align});
+	struct segment_sizes sizes = {.core = rig.core};
+	uint64_t small = core_team_unit(&rig.team, "small", 256);
+	uint64_t large = core_team_unit(&rig.team, "large", align + 4096);
+	look_at_segments(&sizes, align);
+	assert_int_equal(sizes.count, 2);
+	assert_int_equal(sizes.bytes, 3 * align);
+	core_expect(rig.core, gather(&rig, small), ZEROD_E_NO_MEMORY);
+	core_expect(rig.core, gather(&rig, large), ZEROD_E_NO_MEMORY);
+	core_end(rig.core);
+}
+
 /* Slots take memory of their own kind from the same segments. */
 static void test_slot_waits_for_memory(void **state)
 {
@@ -489,6 +528,7 @@ int main(void)
 	        cmocka_unit_test(test_prefetched_memory_is_taken_back),
 	        cmocka_unit_test(test_gather_waits_for_memory),
 	        cmocka_unit_test(test_rest_of_an_arena_that_is_no_page),
+	        cmocka_unit_test(test_segments_are_multiples_of_the_devices_granularity),
 	        cmocka_unit_test(test_slot_waits_for_memory),
 	        cmocka_unit_test(test_quota_counts_all_of_a_uid),
 	};

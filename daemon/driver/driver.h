@@ -179,6 +179,9 @@ enum {
 	F(memFreeHost, cuMemFreeHost, (void *at))                                                            \
 	F(memcpyAsync, cuMemcpyAsync,                                                                        \
 	  (zd_cu_ptr dst, zd_cu_ptr src, size_t bytes, struct CUstream_st * stream))                         \
+	F(memcpyPeerAsync, cuMemcpyPeerAsync,                                                                \
+	  (zd_cu_ptr dst, struct CUctx_st * dst_context, zd_cu_ptr src, struct CUctx_st * src_context,       \
+	   size_t bytes, struct CUstream_st * stream))                                                       \
 	F(memcpyHtoDAsync, cuMemcpyHtoDAsync,                                                                \
 	  (zd_cu_ptr dst, const void *src, size_t bytes, struct CUstream_st *stream))                        \
 	F(memcpyDtoHAsync, cuMemcpyDtoHAsync,                                                                \

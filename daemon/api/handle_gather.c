@@ -32,6 +32,7 @@ void zd_fill_gather(const struct zd_reply *reply, struct zd_answer *answer)
 	zd__gather_reply__init(message);
 	message->buffer = zd_answer_location(answer, &reply->u.gather.buffer);
 	message->version = reply->u.gather.version;
+	message->transfer = reply->u.gather.transfer;
 	message->n_fences = reply->u.gather.nfences;
 	message->fences = zd_answer_fences(answer, reply->u.gather.fences, reply->u.gather.nfences);
 	message->own_shard = zd_answer_location(answer, &reply->u.gather.own_shard);

@@ -198,6 +198,7 @@ void zd_buffer_transfer(struct zd_engine *e, struct zd_buffer *buffer, uint64_t 
 	buffer->own_copied = false;
 	buffer->device->gathers++;
 	e->gathers++;
+	buffer->transfer = e->gathers;
 	e->gathered_bytes_total += buffer->extent.bytes;
 	for (uint32_t rank = 0; rank < unit->group->world_size; rank++) {
 		struct zd_part *source = &unit->parts[rank];

@@ -318,6 +318,7 @@ static int gather_done(struct zd_engine *e, struct zd_request *req, struct zd_bu
 	if (status != 0)
 		return status;
 	e->reply.u.gather.buffer = zd_extent_location(&buffer->extent);
+	e->reply.u.gather.transfer = buffer->transfer;
 	if (buffer->state == ZD_BUFFER_INFLIGHT) {
 		e->reply.u.gather.nfences = buffer->nfences;
 		e->reply.u.gather.fences = buffer->fences;

@@ -564,6 +564,7 @@ struct zd_buffer {
 	struct zd_extent extent; /* the slot's, if slot is set */
 	struct zd_slot *slot;
 	uint64_t version, since_ns;
+	uint64_t transfer;  /* the number of the one that fills it, or has */
 	uint32_t transfers; /* copies under way into it */
 	uint32_t watches;   /* fences of past leases under way */
 	uint32_t nfences;   /* daemon-page fences of its transfer */

@@ -469,10 +469,13 @@ static void test_client_copies_its_own_slice(void **state)
 	memcpy(core_bytes(core, reply->u.gather.buffer), core_bytes(core, reply->u.gather.own_shard),
 	       UNIT_BYTES / 2);
 	core_team_check(&rig->team, reply, 1);
+	uint64_t transfer = reply->u.gather.transfer;
+	assert_int_not_equal(transfer, 0);
 	/* who joins while the shard is written finds the slice copied, and must not copy it again */
 	core_expect(core, core_update(core, rig->session, rig->unit), 0);
 	reply = core_expect(core, core_gather_version(core, rig->session, rig->unit, 1), 0);
 	assert_int_equal(reply->u.gather.own_shard.segment, 0);
+	assert_int_equal(reply->u.gather.transfer, transfer);
 	core_team_check(&rig->team, reply, 1);
 }
 

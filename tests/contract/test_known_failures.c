@@ -6,6 +6,8 @@
  */
 #include "contract_reduce.h"
 
+#include <stdatomic.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -46,6 +48,50 @@ static void test_ranks_gather_in_different_orders(void **state)
 		contract_publish_all(c, &orders.units[i]);
 	}
 	contract_run(c, gather_in_own_order, &orders);
+	contract_close(c);
+}
+
+#define THREADS 4u
+#define ROUNDS  50u
+
+struct threads {
+	struct contract_unit unit;
+	atomic_uint started; /* a number of its own for each */
+};
+
+/* Under a tag that all of them use, and under one of its own. */
+static void gather_again_and_again(struct contract_rank *rank, void *arg)
+{
+	struct threads *threads = arg;
+	char own[16];
+
+	(void)snprintf(own, sizeof(own), "thread %u", atomic_fetch_add(&threads->started, 1));
+	for (uint32_t i = 0; i < ROUNDS; i++) {
+		const char *tag = i % 2 ? own : "shared";
+		const void *data = contract_gather(rank, &threads->unit, tag);
+
+		contract_expect_bytes(&threads->unit, data, 1);
+		contract_release(rank, &threads->unit, tag);
+	}
+}
+
+/* The last release of one is not the last of all: whoever holds it finds its bytes, and in the end there are none. */
+static void test_threads_gather_one_unit(void **state)
+{
+	struct contract *c = contract_open(NULL);
+	struct contract_task *tasks[THREADS];
+	struct threads threads = {0};
+
+	(void)state;
+	contract_plain_unit(c, "w", NUMEL, &threads.unit);
+	contract_publish_all(c, &threads.unit);
+	for (uint32_t i = 0; i < THREADS; i++)
+		tasks[i] = contract_start(&c->ranks[0], gather_again_and_again, &threads);
+	for (uint32_t i = 0; i < THREADS; i++)
+		contract_finish(tasks[i]);
+	assert_int_equal(contract_device(c, 0).gathered_bytes, 0);
+	assert_int_equal(contract_device(c, 0).peak_gathered_bytes, contract_padded_bytes(&threads.unit));
+	assert_int_equal(contract_device(c, 0).transfers + contract_device(c, 0).joined, THREADS * ROUNDS);
 	contract_close(c);
 }
 
@@ -500,6 +546,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 	        CONTRACT_TEST(test_ranks_gather_in_different_orders),
+	        CONTRACT_TEST(test_threads_gather_one_unit),
 	        CONTRACT_TEST(test_expert_used_by_one_rank),
 	        CONTRACT_TEST(test_forgotten_skip_is_named),
 	        CONTRACT_TEST(test_rank_that_leaves_early),

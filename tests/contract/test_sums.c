@@ -183,15 +183,13 @@ static float stored(enum zerod_dtype dtype, float value)
 	return value;
 }
 
-static void expect_mixed(struct contract_rank *rank, void *arg)
+/* Between step and step_end. */
+static void check_mixed(struct contract_rank *rank, const struct mixed *m)
 {
-	const struct mixed *m = arg;
 	struct zerod_target target;
 	uint64_t first = rank->number * m->unit.shard_numel, wrong = 0;
-	float *values;
+	float *values = contract_target(rank, &m->unit, &target);
 
-	(void)contract_step(rank);
-	values = contract_target(rank, &m->unit, &target);
 	CHECK(target.dtype == m->target);
 	for (uint64_t i = 0; i < target.true_numel; i++) {
 		float total = 0;
@@ -207,30 +205,56 @@ static void expect_mixed(struct contract_rank *rank, void *arg)
 	}
 	free(values);
 	CHECK(wrong == 0);
+}
+
+struct all_mixed {
+	struct mixed *of;
+	uint32_t count;
+};
+
+static void expect_mixed(struct contract_rank *rank, void *arg)
+{
+	const struct all_mixed *all = arg;
+
+	(void)contract_step(rank);
+	for (uint32_t k = 0; k < all->count; k++)
+		check_mixed(rank, &all->of[k]);
 	contract_step_end(rank);
 }
 
-static void accumulate(enum zerod_dtype gradients, enum zerod_dtype target, bool overwrite)
+/* All of them in every micro-step of one window; their target's dtype is one. */
+static void accumulate_all(struct mixed *mixed, uint32_t count)
 {
 	struct contract *c = contract_open(NULL);
 	struct zerod_backward_options options = ZEROD_INIT(options);
-	struct mixed m = {.gradients = gradients, .target = target, .overwrite = overwrite};
+	struct all_mixed all = {mixed, count};
 
-	contract_plain_unit(c, "w", NUMEL, &m.unit);
+	for (uint32_t k = 0; k < count; k++) {
+		contract_plain_unit(c, zerod_dtype_name(mixed[k].gradients), NUMEL, &mixed[k].unit);
+		for (uint32_t i = 0; i < 2; i++)
+			mixed[k].buckets[i] = contract_bucket_as(&c->ranks[i], mixed[k].gradients, 65536, 2);
+	}
 	options.stage = 2;
-	options.target_dtype = target;
-	for (uint32_t i = 0; i < 2; i++)
-		m.buckets[i] = contract_bucket_as(&c->ranks[i], gradients, 65536, 2);
+	options.target_dtype = mixed[0].target;
 	for (uint32_t step = 0; step < MICRO_STEPS; step++) {
 		options.boundary = step == MICRO_STEPS - 1;
 		for (uint32_t i = 0; i < 2; i++) {
 			OK(c->ranks[i].client, zerod_backward_begin(c->ranks[i].group, &options));
-			reduce_mixed(&c->ranks[i], &m, step);
+			for (uint32_t k = 0; k < count; k++)
+				reduce_mixed(&c->ranks[i], &mixed[k], step);
 		}
 		contract_backward_end_all(c);
+		assert_int_equal(contract_devices(c).bucket_bytes, 0); /* of any dtype */
 	}
-	contract_run(c, expect_mixed, &m);
+	contract_run(c, expect_mixed, &all);
 	contract_close(c);
+}
+
+static void accumulate(enum zerod_dtype gradients, enum zerod_dtype target, bool overwrite)
+{
+	struct mixed m = {.gradients = gradients, .target = target, .overwrite = overwrite};
+
+	accumulate_all(&m, 1);
 }
 
 static void test_accumulation_is_in_the_targets_dtype(void **state)
@@ -239,6 +263,16 @@ static void test_accumulation_is_in_the_targets_dtype(void **state)
 	accumulate(ZEROD_BFLOAT16, ZEROD_FLOAT32, false);
 	accumulate(ZEROD_FLOAT16, ZEROD_FLOAT32, false);
 	accumulate(ZEROD_FLOAT32, ZEROD_BFLOAT16, false);
+}
+
+static void test_dtypes_mixed_in_one_step(void **state)
+{
+	struct mixed mixed[] = {{.gradients = ZEROD_BFLOAT16, .target = ZEROD_FLOAT32},
+	                        {.gradients = ZEROD_FLOAT32, .target = ZEROD_FLOAT32},
+	                        {.gradients = ZEROD_FLOAT16, .target = ZEROD_FLOAT32}};
+
+	(void)state;
+	accumulate_all(mixed, 3);
 }
 
 static void test_overwrite_keeps_the_last(void **state)
@@ -319,6 +353,7 @@ int main(void)
 	        CONTRACT_TEST(test_options_that_differ_are_a_mismatch),
 	        CONTRACT_TEST(test_bits_are_those_of_rank_order),
 	        CONTRACT_TEST(test_accumulation_is_in_the_targets_dtype),
+	        CONTRACT_TEST(test_dtypes_mixed_in_one_step),
 	        CONTRACT_TEST(test_overwrite_keeps_the_last),
 	        CONTRACT_TEST(test_dtypes_that_cannot_be_reduced_are_refused),
 	        CONTRACT_TEST(test_overflow_on_one_rank_is_seen_by_all),

@@ -1,0 +1,160 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * run.c - what an operation does to memory.
+ *
+ * Addresses are looked up when the operation runs, as a GPU does it: what is not mapped then, or not for this device, or
+ * is unmapped under its hands, ends the context with an illegal address.
+ */
+#include "tests/double/double.h"
+
+#include <string.h>
+#include <time.h>
+
+#define POLLS_AT_ONCE 50
+#define SHORTEST_NS   10000
+#define LONGEST_NS    500000
+
+/* What of a place can be touched in one go. */
+struct piece {
+	unsigned char *at;
+	size_t bytes;
+	struct double_mapping *mapping; /* NULL: CPU memory */
+};
+
+static bool begin(const struct CUctx_st *context, const struct double_place *place, size_t offset,
+                  size_t bytes, struct piece *piece)
+{
+	int device = place->as ? place->as->device : context->device;
+	struct double_mapping *mapping;
+	size_t inside;
+
+	*piece = (struct piece){.at = place->host + offset, .bytes = bytes};
+	if (place->host)
+		return true;
+	mapping = double_mapping_at(place->at + offset);
+	if (!mapping || !(mapping->access & (1u << device)))
+		return false;
+	inside = place->at + offset - mapping->at;
+	piece->at = mapping->memory->alias + inside;
+	if (mapping->memory->bytes - inside < bytes)
+		piece->bytes = mapping->memory->bytes - inside;
+	piece->mapping = mapping;
+	double_mapping_use(mapping);
+	return true;
+}
+
+static bool end(const struct piece *piece)
+{
+	return !piece->mapping || double_mapping_unuse(piece->mapping);
+}
+
+static void sleep_ns(uint64_t ns)
+{
+	struct timespec time = {.tv_sec = (time_t)(ns / 1000000000u), .tv_nsec = (long)(ns % 1000000000u)};
+
+	(void)nanosleep(&time, NULL);
+}
+
+/* ---- Copies and fills --------------------------------------------------------------------------------------------- */
+
+static bool copy_some(const struct CUctx_st *context, const struct double_op *op, size_t offset,
+                      size_t *copied)
+{
+	struct piece dst, src;
+	bool done;
+
+	if (!begin(context, &op->dst, offset, op->bytes - offset, &dst))
+		return false;
+	if (!begin(context, &op->src, offset, dst.bytes, &src)) {
+		(void)end(&dst);
+		return false;
+	}
+	*copied = src.bytes;
+	double_unlock();
+	memmove(dst.at, src.at, src.bytes);
+	double_lock();
+	done = end(&dst);
+	return end(&src) && done;
+}
+
+static bool fill_some(const struct CUctx_st *context, const struct double_op *op, size_t offset,
+                      size_t *filled)
+{
+	struct piece dst;
+
+	if (!begin(context, &op->dst, offset, op->bytes - offset, &dst))
+		return false;
+	*filled = dst.bytes;
+	double_unlock();
+	memset(dst.at, (int)op->value, dst.bytes);
+	double_lock();
+	return end(&dst);
+}
+
+typedef bool some_fn(const struct CUctx_st *context, const struct double_op *op, size_t offset,
+                     size_t *bytes);
+
+static int run_all(const struct CUctx_st *context, const struct double_op *op, some_fn *some)
+{
+	size_t bytes = 0;
+
+	if (double_config()->copy_us) {
+		double_unlock();
+		sleep_ns(double_config()->copy_us * 1000);
+		double_lock();
+	}
+	for (size_t offset = 0; offset < op->bytes; offset += bytes)
+		if (!some(context, op, offset, &bytes))
+			return ZD_CU_ILLEGAL_ADDRESS;
+	return ZD_CU_SUCCESS;
+}
+
+/* ---- Words --------------------------------------------------------------------------------------------------------- */
+
+static void poll_word(const struct CUctx_st *context, const uint64_t *word, uint64_t value)
+{
+	uint64_t ns = SHORTEST_NS;
+
+	for (int i = 0; !double_is_over(context); i++) {
+		if ((int64_t)(__atomic_load_n(word, __ATOMIC_ACQUIRE) - value) >= 0)
+			return;
+		if (i < POLLS_AT_ONCE)
+			continue;
+		sleep_ns(ns);
+		ns = ns * 2 > LONGEST_NS ? LONGEST_NS : ns * 2;
+	}
+}
+
+static int run_word(const struct CUctx_st *context, const struct double_op *op)
+{
+	struct piece piece;
+	uint64_t *word;
+
+	if (!begin(context, &op->dst, 0, sizeof(*word), &piece))
+		return ZD_CU_ILLEGAL_ADDRESS;
+	word = (uint64_t *)(void *)piece.at;
+	double_unlock();
+	if (op->kind == DOUBLE_OP_WAIT)
+		poll_word(context, word, op->value);
+	else
+		__atomic_store_n(word, op->value, __ATOMIC_RELEASE);
+	double_lock();
+	return end(&piece) ? ZD_CU_SUCCESS : ZD_CU_ILLEGAL_ADDRESS;
+}
+
+int double_run(struct CUctx_st *context, struct double_op *op)
+{
+	switch (op->kind) {
+	case DOUBLE_OP_COPY:
+		return run_all(context, op, copy_some);
+	case DOUBLE_OP_FILL:
+		return run_all(context, op, fill_some);
+	case DOUBLE_OP_WAIT:
+	case DOUBLE_OP_WRITE:
+		return run_word(context, op);
+	case DOUBLE_OP_MARK:
+	case DOUBLE_OP_JOIN:
+		break;
+	}
+	return ZD_CU_SUCCESS;
+}

@@ -1,0 +1,130 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * cases.h - tests of what is loaded once a process, each in a process of its own with an environment of its own.
+ *
+ * A program's cases are a table. Run without arguments, it starts itself once for each case, with the driver's double
+ * first on LD_LIBRARY_PATH, and shows what the case wrote if it did not end as the table says. A case's function is
+ * a cmocka test.
+ */
+#ifndef ZD_TESTS_CASES_H
+#define ZD_TESTS_CASES_H
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "base/mem.h"
+
+#define CASE_SECONDS 60
+#define CASE_ENV     6
+#define CASE_OUTPUT  65536
+
+struct a_case {
+	const char *name;
+	CMUnitTestFunction fn;
+	const char *env[CASE_ENV]; /* "NAME=VALUE" */
+	int exit_status;           /* how it is to end */
+	const char *says;          /* what is in its output; NULL: anything */
+	const char *libraries;     /* LD_LIBRARY_PATH; NULL: the double's */
+};
+
+#define CASE(function, ...)                                                                                  \
+	{                                                                                                    \
+		.name = #function, .fn = (function), .env = { __VA_ARGS__ }                                  \
+	}
+
+/* Where the double is: beside this program in the tests' folder. */
+static inline const char *case_double_path(void)
+{
+	static char path[4096];
+	ssize_t length = readlink("/proc/self/exe", path, sizeof(path) - 32);
+
+	if (length < 0)
+		abort();
+	path[length] = '\0';
+	for (int up = 0; up < 3; up++)
+		*strrchr(path, '/') = '\0';
+	return strcat(path, "/double");
+}
+
+static inline _Noreturn void case_exec(const struct a_case *one, int output)
+{
+	char *const args[] = {(char *)"case", (char *)one->name, NULL};
+	const char *libraries = one->libraries ? one->libraries : case_double_path();
+
+	if (dup2(output, 1) < 0 || dup2(output, 2) < 0 || setenv("LD_LIBRARY_PATH", libraries, 1))
+		_exit(125);
+	for (int i = 0; i < CASE_ENV && one->env[i]; i++)
+		if (putenv((char *)one->env[i]))
+			_exit(125);
+	alarm(CASE_SECONDS);
+	execv("/proc/self/exe", args);
+	_exit(126);
+}
+
+static inline void case_check(const struct a_case *one, int status, const char *output)
+{
+	if (!WIFEXITED(status) || WEXITSTATUS(status) != one->exit_status ||
+	    (one->says && !strstr(output, one->says)))
+		fail_msg("wait status 0x%x, expected exit %d%s%s, wrote:\n%s", (unsigned int)status,
+		         one->exit_status, one->says ? " and " : "", one->says ? one->says : "", output);
+}
+
+static inline void case_run(void **state)
+{
+	static char text[CASE_OUTPUT];
+	const struct a_case *one = *state;
+	int output = memfd_create("output", MFD_CLOEXEC), status = 0;
+	ssize_t length;
+	pid_t pid;
+
+	assert_true(output >= 0);
+	pid = fork();
+	assert_true(pid >= 0);
+	if (pid == 0)
+		case_exec(one, output);
+	assert_int_equal(waitpid(pid, &status, 0), pid);
+	length = pread(output, text, sizeof(text) - 1, 0);
+	(void)close(output);
+	assert_true(length >= 0);
+	text[length] = '\0';
+	case_check(one, status, text);
+}
+
+static inline int case_main_one(const struct a_case *cases, size_t count, const char *name)
+{
+	for (size_t i = 0; i < count; i++) {
+		const struct CMUnitTest test[] = {{.name = cases[i].name, .test_func = cases[i].fn}};
+
+		if (strcmp(cases[i].name, name) == 0)
+			return cmocka_run_group_tests(test, NULL, NULL);
+	}
+	return 127;
+}
+
+static inline int case_main(struct a_case *cases, size_t count, int argc, char **argv)
+{
+	struct CMUnitTest *tests;
+	int failed;
+
+	if (argc > 1)
+		return case_main_one(cases, count, argv[1]);
+	tests = zd_calloc(count, sizeof(*tests));
+	for (size_t i = 0; i < count; i++)
+		tests[i] = (struct CMUnitTest){
+		        .name = cases[i].name, .test_func = case_run, .initial_state = &cases[i]};
+	failed = _cmocka_run_group_tests("cases", tests, count, NULL, NULL);
+	free(tests);
+	return failed;
+}
+
+#endif

@@ -1,0 +1,400 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* test_double_memory.c - the driver's double: physical memory, addresses, access, descriptors, and what the CPU may not do. */
+#include "tests/unit/driver/double_fixture.h"
+
+#include <fcntl.h>
+#include <signal.h>
+
+/* ---- Creating -------------------------------------------------------------------------------------------------- */
+
+static void test_granularity_rules_sizes(void **state)
+{
+	const struct zd_cuda *cuda = load_and_enter();
+	const struct zd_cu_allocation allocation = allocation_on(0);
+	zd_cu_memory memory = 0;
+	size_t bytes = 0;
+
+	(void)state;
+	MUST(cuda->memGetAllocationGranularity(&bytes, &allocation, ZD_CU_GRANULARITY_MINIMUM));
+	assert_int_equal(bytes, GRANULARITY);
+	EXPECT(cuda->memCreate(&memory, GRANULARITY + PAGE, &allocation, 0), ZD_CU_INVALID_VALUE);
+	EXPECT(cuda->memCreate(&memory, 0, &allocation, 0), ZD_CU_INVALID_VALUE);
+	MUST(cuda->memCreate(&memory, GRANULARITY, &allocation, 0));
+	MUST(cuda->memRelease(memory));
+	EXPECT(cuda->memRelease(memory), ZD_CU_INVALID_VALUE);
+	leave(cuda, 0);
+}
+
+static void test_memory_is_finite(void **state)
+{
+	const struct zd_cuda *cuda = load_and_enter();
+	const struct zd_cu_allocation allocation = allocation_on(0);
+	zd_cu_memory memory, more = 0;
+	size_t available = 0, total = 0;
+
+	(void)state;
+	memory = create(cuda, 0, 6 * MIB);
+	MUST(cuda->memGetInfo(&available, &total));
+	assert_int_equal(total, 8 * MIB);
+	assert_int_equal(available, 2 * MIB);
+	EXPECT(cuda->memCreate(&more, 4 * MIB, &allocation, 0), ZD_CU_OUT_OF_MEMORY);
+	/* Each device has its own. */
+	more = create(cuda, 1, 8 * MIB);
+	MUST(cuda->memRelease(memory));
+	MUST(cuda->memGetInfo(&available, &total));
+	assert_int_equal(available, 8 * MIB);
+	MUST(cuda->memRelease(more));
+	leave(cuda, 0);
+}
+
+static void test_memory_taken_by_others_is_missing(void **state)
+{
+	char dir[] = "/tmp/zd-double-XXXXXX", path[64];
+	const struct zd_cuda *cuda;
+	size_t available = 0, total = 0;
+	FILE *file;
+
+	(void)state;
+	assert_non_null(mkdtemp(dir));
+	assert_int_equal(setenv("ZD_DOUBLE_DIR", dir, 1), 0);
+	(void)snprintf(path, sizeof(path), "%s/taken-0", dir);
+	file = fopen(path, "w");
+	assert_non_null(file);
+	assert_true(fprintf(file, "%llu\n", 3 * MIB) > 0);
+	assert_int_equal(fclose(file), 0);
+	cuda = load_and_enter();
+	MUST(cuda->memGetInfo(&available, &total));
+	assert_int_equal(available, 5 * MIB);
+	leave(cuda, 0);
+	assert_int_equal(unlink(path), 0);
+	(void)snprintf(path, sizeof(path), "%s/gpu-0-pid-%d", dir, (int)getpid());
+	assert_int_equal(unlink(path), 0);
+	assert_int_equal(rmdir(dir), 0);
+}
+
+static void test_what_a_device_lacks_is_not_supported(void **state)
+{
+	const struct zd_cuda *cuda = load_and_enter();
+	struct zd_cu_allocation allocation = allocation_on(0);
+	zd_cu_memory memory = 0;
+
+	(void)state;
+	EXPECT(cuda->memCreate(&memory, GRANULARITY, &allocation, 0), ZD_CU_NOT_SUPPORTED);
+	allocation.handle_types = 0;
+	allocation.flags.gpu_direct_rdma = 1;
+	EXPECT(cuda->memCreate(&memory, GRANULARITY, &allocation, 0), ZD_CU_NOT_SUPPORTED);
+	allocation.flags.gpu_direct_rdma = 0;
+	allocation.location.id = 9;
+	EXPECT(cuda->memCreate(&memory, GRANULARITY, &allocation, 0), ZD_CU_INVALID_DEVICE);
+	leave(cuda, 0);
+}
+
+/* ---- Mapping ----------------------------------------------------------------------------------------------------- */
+
+static void test_whole_handles_are_mapped_at_offset_zero(void **state)
+{
+	const struct zd_cuda *cuda = load_and_enter();
+	zd_cu_memory memory = create(cuda, 0, 2 * GRANULARITY);
+	zd_cu_ptr at = 0;
+
+	(void)state;
+	EXPECT(cuda->memAddressReserve(&at, PAGE, 0, 0, 0), ZD_CU_INVALID_VALUE);
+	MUST(cuda->memAddressReserve(&at, 4 * GRANULARITY, 0, 0, 0));
+	assert_int_equal(at % GRANULARITY, 0);
+	EXPECT(cuda->memMap(at, GRANULARITY, GRANULARITY, memory, 0), ZD_CU_INVALID_VALUE);
+	EXPECT(cuda->memMap(at, GRANULARITY, 0, memory, 0), ZD_CU_INVALID_VALUE);
+	EXPECT(cuda->memMap(at + PAGE, 2 * GRANULARITY, 0, memory, 0), ZD_CU_INVALID_VALUE);
+	EXPECT(cuda->memMap(at + 3 * GRANULARITY, 2 * GRANULARITY, 0, memory, 0), ZD_CU_INVALID_VALUE);
+	EXPECT(cuda->memMap(at, 2 * GRANULARITY, 0, memory + 1, 0), ZD_CU_INVALID_VALUE);
+	MUST(cuda->memMap(at, 2 * GRANULARITY, 0, memory, 0));
+	EXPECT(cuda->memMap(at + GRANULARITY, 2 * GRANULARITY, 0, memory, 0), ZD_CU_INVALID_VALUE);
+	MUST(cuda->memMap(at + 2 * GRANULARITY, 2 * GRANULARITY, 0, memory, 0));
+	MUST(cuda->memUnmap(at, 4 * GRANULARITY));
+	MUST(cuda->memAddressFree(at, 4 * GRANULARITY));
+	MUST(cuda->memRelease(memory));
+	leave(cuda, 0);
+}
+
+static void test_whole_mappings_are_unmapped(void **state)
+{
+	const struct zd_cuda *cuda = load_and_enter();
+	zd_cu_memory memory = create(cuda, 0, 2 * GRANULARITY);
+	zd_cu_ptr at = map(cuda, memory, 2 * GRANULARITY, 0);
+	const struct zd_cu_access access = access_for(0);
+
+	(void)state;
+	EXPECT(cuda->memUnmap(at, GRANULARITY), ZD_CU_INVALID_VALUE);
+	EXPECT(cuda->memUnmap(at + GRANULARITY, GRANULARITY), ZD_CU_INVALID_VALUE);
+	EXPECT(cuda->memSetAccess(at, GRANULARITY, &access, 1), ZD_CU_INVALID_VALUE);
+	EXPECT(cuda->memAddressFree(at, 2 * GRANULARITY), ZD_CU_INVALID_VALUE);
+	MUST(cuda->memUnmap(at, 2 * GRANULARITY));
+	EXPECT(cuda->memUnmap(at, 2 * GRANULARITY), ZD_CU_INVALID_VALUE);
+	EXPECT(cuda->memSetAccess(at, 2 * GRANULARITY, &access, 1), ZD_CU_INVALID_VALUE);
+	EXPECT(cuda->memAddressFree(at, GRANULARITY), ZD_CU_INVALID_VALUE);
+	MUST(cuda->memAddressFree(at, 2 * GRANULARITY));
+	MUST(cuda->memRelease(memory));
+	leave(cuda, 0);
+}
+
+static void test_mapped_memory_needs_no_handle(void **state)
+{
+	const struct zd_cuda *cuda = load_and_enter();
+	size_t available = 0, total = 0;
+	zd_cu_ptr at = new_mapped(cuda, 0, GRANULARITY);
+	uint32_t word = 0;
+
+	(void)state;
+	MUST(cuda->memGetInfo(&available, &total));
+	assert_int_equal(total - available, GRANULARITY);
+	MUST(cuda->memsetD8Async(at, 0x5a, GRANULARITY, NULL));
+	MUST(cuda->memcpyDtoHAsync(&word, at + GRANULARITY - 4, 4, NULL));
+	assert_int_equal(word, 0x5a5a5a5a);
+	unmap(cuda, at, GRANULARITY);
+	MUST(cuda->memGetInfo(&available, &total));
+	assert_int_equal(total, available);
+	leave(cuda, 0);
+}
+
+/* Two addresses of the same bytes; a copy over several mappings that lie side by side. */
+static void test_copies_cross_mappings(void **state)
+{
+	const struct zd_cuda *cuda = load_and_enter();
+	const struct zd_cu_access access = access_for(0);
+	static unsigned char out[2 * GRANULARITY], in[2 * GRANULARITY];
+	zd_cu_memory a = create(cuda, 0, GRANULARITY), b = create(cuda, 0, GRANULARITY);
+	zd_cu_ptr at = 0, other = map(cuda, b, GRANULARITY, 0);
+
+	(void)state;
+	MUST(cuda->memAddressReserve(&at, 2 * GRANULARITY, 0, 0, 0));
+	MUST(cuda->memMap(at, GRANULARITY, 0, a, 0));
+	MUST(cuda->memMap(at + GRANULARITY, GRANULARITY, 0, b, 0));
+	MUST(cuda->memSetAccess(at, 2 * GRANULARITY, &access, 1));
+	for (size_t i = 0; i < sizeof(out); i++)
+		out[i] = (unsigned char)(i * 31 >> 8);
+	MUST(cuda->memcpyHtoDAsync(at, out, sizeof(out), NULL));
+	MUST(cuda->memcpyDtoHAsync(in, at, sizeof(in), NULL));
+	assert_memory_equal(in, out, sizeof(in));
+	MUST(cuda->memcpyDtoHAsync(in, other, GRANULARITY, NULL));
+	assert_memory_equal(in, out + GRANULARITY, GRANULARITY);
+	unmap(cuda, at, 2 * GRANULARITY);
+	unmap(cuda, other, GRANULARITY);
+	MUST(cuda->memRelease(a));
+	MUST(cuda->memRelease(b));
+	leave(cuda, 0);
+}
+
+/* ---- Access -------------------------------------------------------------------------------------------------------- */
+
+static void test_without_access_the_context_is_lost(void **state)
+{
+	const struct zd_cuda *cuda = load_and_enter();
+	zd_cu_memory memory = create(cuda, 0, GRANULARITY);
+	zd_cu_ptr at = map(cuda, memory, GRANULARITY, 1);
+	struct CUstream_st *stream = new_stream(cuda);
+	struct CUctx_st *second;
+
+	(void)state;
+	MUST(cuda->memsetD8Async(at, 1, GRANULARITY, stream));
+	EXPECT(cuda->streamSynchronize(stream), ZD_CU_ILLEGAL_ADDRESS);
+	EXPECT(cuda->memsetD8Async(at, 1, GRANULARITY, stream), ZD_CU_ILLEGAL_ADDRESS);
+	EXPECT(cuda->streamQuery(NULL), ZD_CU_ILLEGAL_ADDRESS);
+	/* Of another device nothing is lost, and it has access. */
+	EXPECT(cuda->streamDestroy(stream), ZD_CU_ILLEGAL_ADDRESS);
+	second = enter(cuda, 1);
+	stream = new_stream(cuda);
+	assert_non_null(second);
+	MUST(cuda->memsetD8Async(at, 1, GRANULARITY, stream));
+	MUST(cuda->streamSynchronize(stream));
+	MUST(cuda->streamDestroy(stream));
+	unmap(cuda, at, GRANULARITY);
+	MUST(cuda->memRelease(memory));
+	leave(cuda, 1);
+	MUST(cuda->devicePrimaryCtxRelease(0));
+}
+
+static void test_a_push_needs_the_issuing_device_on_both_sides(void **state)
+{
+	const struct zd_cuda *cuda = load_and_enter();
+	zd_cu_memory far = create(cuda, 1, GRANULARITY);
+	zd_cu_ptr from = new_mapped(cuda, 0, GRANULARITY), to = map(cuda, far, GRANULARITY, 1);
+	const struct zd_cu_access access = access_for(0);
+	uint32_t word = 0;
+
+	(void)state;
+	MUST(cuda->memSetAccess(to, GRANULARITY, &access, 1));
+	MUST(cuda->memsetD8Async(from, 7, GRANULARITY, NULL));
+	MUST(cuda->memcpyAsync(to, from, GRANULARITY, NULL));
+	MUST(cuda->memcpyDtoHAsync(&word, to, 4, NULL));
+	assert_int_equal(word, 0x07070707);
+	unmap(cuda, from, GRANULARITY);
+	unmap(cuda, to, GRANULARITY);
+	MUST(cuda->memRelease(far));
+	leave(cuda, 0);
+}
+
+static void test_no_access_between_devices_that_are_no_peers(void **state)
+{
+	const struct zd_cuda *cuda = load_and_enter();
+	zd_cu_memory memory = create(cuda, 0, GRANULARITY);
+	zd_cu_ptr at = map(cuda, memory, GRANULARITY, 0);
+	struct zd_cu_access access = access_for(1);
+	int can = -1;
+
+	(void)state;
+	MUST(cuda->deviceCanAccessPeer(&can, 0, 1));
+	assert_int_equal(can, 0);
+	MUST(cuda->deviceCanAccessPeer(&can, 2, 0));
+	assert_int_equal(can, 1);
+	EXPECT(cuda->memSetAccess(at, GRANULARITY, &access, 1), ZD_CU_INVALID_DEVICE);
+	access.location.id = 2;
+	MUST(cuda->memSetAccess(at, GRANULARITY, &access, 1));
+	unmap(cuda, at, GRANULARITY);
+	MUST(cuda->memRelease(memory));
+	leave(cuda, 0);
+}
+
+static void test_copies_between_devices_that_are_no_peers(void **state)
+{
+	const struct zd_cuda *cuda = load_and_enter();
+	struct CUctx_st *near = NULL, *far = NULL;
+	zd_cu_ptr from = new_mapped(cuda, 0, GRANULARITY), to = new_mapped(cuda, 1, GRANULARITY);
+	uint32_t word = 0;
+
+	(void)state;
+	MUST(cuda->devicePrimaryCtxRetain(&far, 1));
+	MUST(cuda->ctxGetCurrent(&near));
+	MUST(cuda->memsetD8Async(from, 9, GRANULARITY, NULL));
+	MUST(cuda->memcpyPeerAsync(to, far, from, near, GRANULARITY, NULL));
+	MUST(cuda->streamSynchronize(NULL));
+	MUST(cuda->ctxPushCurrent(far));
+	MUST(cuda->memcpyDtoHAsync(&word, to, 4, NULL));
+	MUST(cuda->ctxPopCurrent(NULL));
+	assert_int_equal(word, 0x09090909);
+	/* Sides mixed up. */
+	MUST(cuda->memcpyPeerAsync(from, far, to, near, GRANULARITY, NULL));
+	EXPECT(cuda->streamSynchronize(NULL), ZD_CU_ILLEGAL_ADDRESS);
+	EXPECT(cuda->memUnmap(from, GRANULARITY), ZD_CU_ILLEGAL_ADDRESS);
+	EXPECT(cuda->memAddressFree(from, GRANULARITY), ZD_CU_ILLEGAL_ADDRESS);
+	MUST(cuda->ctxSetCurrent(far));
+	unmap(cuda, to, GRANULARITY);
+	leave(cuda, 1);
+	MUST(cuda->devicePrimaryCtxRelease(0));
+}
+
+static void test_unmapped_under_its_hands(void **state)
+{
+	const struct zd_cuda *cuda = load_and_enter();
+	zd_cu_ptr at = new_mapped(cuda, 0, GRANULARITY);
+	struct CUstream_st *stream = new_stream(cuda);
+	struct page page = new_page(cuda);
+
+	(void)state;
+	MUST(cuda->streamWaitValue64(stream, page.device, 1, ZD_CU_WAIT_GEQ));
+	MUST(cuda->memsetD8Async(at, 1, GRANULARITY, stream));
+	/* It waits for nothing that is parked. */
+	unmap(cuda, at, GRANULARITY);
+	EXPECT(cuda->memsetD8Async(at, 1, GRANULARITY, stream), ZD_CU_INVALID_VALUE);
+	store(page.host, 1);
+	EXPECT(cuda->streamSynchronize(stream), ZD_CU_ILLEGAL_ADDRESS);
+	EXPECT(cuda->streamDestroy(stream), ZD_CU_ILLEGAL_ADDRESS);
+	EXPECT(cuda->memHostUnregister(page.host), ZD_CU_ILLEGAL_ADDRESS);
+	leave(cuda, 0);
+}
+
+static void test_the_cpu_faults_on_device_addresses(void **state)
+{
+	const struct zd_cuda *cuda = load_and_enter();
+	zd_cu_ptr at = new_mapped(cuda, 0, GRANULARITY);
+	int status = 0;
+	pid_t pid;
+
+	(void)state;
+	(void)fflush(NULL);
+	pid = fork();
+	assert_true(pid >= 0);
+	if (pid == 0) {
+		(void)signal(SIGSEGV, SIG_DFL);
+		_exit(*(volatile unsigned char *)(uintptr_t)at);
+	}
+	assert_int_equal(waitpid(pid, &status, 0), pid);
+	assert_true(WIFSIGNALED(status) && WTERMSIG(status) == SIGSEGV);
+	unmap(cuda, at, GRANULARITY);
+	leave(cuda, 0);
+}
+
+/* ---- Descriptors -------------------------------------------------------------------------------------------------------- */
+
+static void test_memory_travels_as_a_descriptor(void **state)
+{
+	const struct zd_cuda *cuda = load_and_enter();
+	zd_cu_memory memory = create(cuda, 0, GRANULARITY), imported = 0;
+	zd_cu_ptr at = map(cuda, memory, GRANULARITY, 0), other;
+	size_t available = 0, total = 0;
+	uint32_t word = 0;
+	int fd = -1;
+
+	(void)state;
+	MUST(cuda->memsetD8Async(at, 3, GRANULARITY, NULL));
+	MUST(cuda->streamSynchronize(NULL));
+	MUST(cuda->memExportToShareableHandle(&fd, memory, ZD_CU_HANDLE_POSIX_FD, 0));
+	assert_true(fcntl(fd, F_GETFD) & FD_CLOEXEC);
+	unmap(cuda, at, GRANULARITY);
+	MUST(cuda->memRelease(memory));
+	/* The descriptor alone keeps it; the import keeps a descriptor of its own. */
+	MUST(cuda->memImportFromShareableHandle(&imported, (void *)(intptr_t)fd, ZD_CU_HANDLE_POSIX_FD));
+	assert_int_equal(close(fd), 0);
+	other = map(cuda, imported, GRANULARITY, 0);
+	MUST(cuda->memcpyDtoHAsync(&word, other, 4, NULL));
+	assert_int_equal(word, 0x03030303);
+	MUST(cuda->memGetInfo(&available, &total));
+	assert_int_equal(available, total);
+	unmap(cuda, other, GRANULARITY);
+	MUST(cuda->memRelease(imported));
+	leave(cuda, 0);
+}
+
+static void test_other_descriptors_are_refused(void **state)
+{
+	const struct zd_cuda *cuda = load_and_enter();
+	struct zd_cu_allocation allocation = allocation_on(0);
+	zd_cu_memory memory = 0;
+	int fd = memfd_create("anything", MFD_CLOEXEC);
+
+	(void)state;
+	assert_int_equal(ftruncate(fd, (off_t)GRANULARITY), 0);
+	EXPECT(cuda->memImportFromShareableHandle(&memory, (void *)(intptr_t)fd, ZD_CU_HANDLE_POSIX_FD),
+	       ZD_CU_INVALID_VALUE);
+	assert_int_equal(close(fd), 0);
+	EXPECT(cuda->memImportFromShareableHandle(&memory, (void *)(intptr_t)fd, ZD_CU_HANDLE_POSIX_FD),
+	       ZD_CU_INVALID_VALUE);
+	allocation.handle_types = 0;
+	MUST(cuda->memCreate(&memory, GRANULARITY, &allocation, 0));
+	EXPECT(cuda->memExportToShareableHandle(&fd, memory, ZD_CU_HANDLE_POSIX_FD, 0), ZD_CU_INVALID_VALUE);
+	MUST(cuda->memRelease(memory));
+	leave(cuda, 0);
+}
+
+int main(int argc, char **argv)
+{
+#define CLEAN "ZD_DOUBLE_LEAKS=1"
+	struct a_case cases[] = {
+	        CASE(test_granularity_rules_sizes, CLEAN),
+	        CASE(test_memory_is_finite, CLEAN, "ZD_DOUBLE_MEMORY=8388608"),
+	        CASE(test_memory_taken_by_others_is_missing, CLEAN, "ZD_DOUBLE_MEMORY=8388608"),
+	        CASE(test_what_a_device_lacks_is_not_supported, CLEAN, "ZD_DOUBLE_ATTRIBUTES=103=0,110=0"),
+	        CASE(test_whole_handles_are_mapped_at_offset_zero, CLEAN),
+	        CASE(test_whole_mappings_are_unmapped, CLEAN),
+	        CASE(test_mapped_memory_needs_no_handle, CLEAN),
+	        CASE(test_copies_cross_mappings, CLEAN),
+	        CASE(test_without_access_the_context_is_lost, CLEAN),
+	        CASE(test_a_push_needs_the_issuing_device_on_both_sides, CLEAN),
+	        CASE(test_no_access_between_devices_that_are_no_peers, CLEAN, "ZD_DOUBLE_NO_PEER=0-1,2-3"),
+	        CASE(test_copies_between_devices_that_are_no_peers, CLEAN, "ZD_DOUBLE_NO_PEER=0-1"),
+	        CASE(test_unmapped_under_its_hands, CLEAN),
+	        CASE(test_the_cpu_faults_on_device_addresses, CLEAN),
+	        CASE(test_memory_travels_as_a_descriptor, CLEAN),
+	        CASE(test_other_descriptors_are_refused, CLEAN),
+	};
+
+	return case_main(cases, ZD_ARRAY_LEN(cases), argc, argv);
+}

@@ -71,14 +71,15 @@ void zd_wait_text(const struct zd_request *req, char out[ZD_WAIT_TEXT])
 {
 	const struct zd_wait *wait = &req->wait;
 	unsigned long long a = wait->a, b = wait->b;
-	const char *unit = wait->unit ? wait->unit->name : "";
+	const char *unit = wait->unit ? wait->unit->name : "", *plural = a == 1 ? "" : "s";
 	int used = 0;
 	out[0] = '\0';
 	switch (wait->kind) {
 	case ZD_WAIT_NONE:
 		break;
 	case ZD_WAIT_RANKS:
-		used = snprintf(out, ZD_WAIT_TEXT, "%llu ranks to join, rank %u first", a, wait->rank);
+		used = snprintf(out, ZD_WAIT_TEXT, "%llu rank%s to join, rank %u first", a, plural,
+		                wait->rank);
 		break;
 	case ZD_WAIT_SEGMENT:
 		used = snprintf(out, ZD_WAIT_TEXT, "a segment of device %u to be created",
@@ -91,9 +92,8 @@ void zd_wait_text(const struct zd_request *req, char out[ZD_WAIT_TEXT])
 		used = snprintf(out, ZD_WAIT_TEXT, "the caller's own streams");
 		break;
 	case ZD_WAIT_READERS:
-		used = snprintf(out, ZD_WAIT_TEXT,
-		                "%llu transfers that read the shard of rank %u of unit '%.64s'", a,
-		                wait->rank, unit);
+		used = snprintf(out, ZD_WAIT_TEXT, "%llu transfer%s the shard of rank %u of unit '%.64s'", a,
+		                a == 1 ? " that reads" : "s that read", wait->rank, unit);
 		break;
 	case ZD_WAIT_REGISTER:
 		used = snprintf(out, ZD_WAIT_TEXT, "rank %u to register unit '%.64s'", wait->rank, unit);
@@ -131,8 +131,8 @@ void zd_wait_text(const struct zd_request *req, char out[ZD_WAIT_TEXT])
 		                unit, wait->rank);
 		break;
 	case ZD_WAIT_REDUCTIONS:
-		used = snprintf(out, ZD_WAIT_TEXT, "%llu reductions, first unit '%.64s' (rank %u)", a, unit,
-		                wait->rank);
+		used = snprintf(out, ZD_WAIT_TEXT, "%llu reduction%s, first unit '%.64s' (rank %u)", a,
+		                plural, unit, wait->rank);
 		break;
 	case ZD_WAIT_STEP:
 		used = snprintf(out, ZD_WAIT_TEXT, "rank %u to begin the step", wait->rank);

@@ -141,7 +141,7 @@ static void test_forgotten_skip_is_named(void **state)
 	contract_backward_all(c, 3, true);
 	contract_reduce(&c->ranks[0], contract_bucket(&c->ranks[0], 65536, 2), &expert, 1, NULL);
 	task = contract_start(&c->ranks[0], end_with_mismatch, NULL);
-	AWAIT(contract_somebody_waits(c, "1 reductions, first unit 'expert' (rank 1)"));
+	AWAIT(contract_somebody_waits(c, "1 reduction, first unit 'expert' (rank 1)"));
 	end_with_mismatch(&c->ranks[1], NULL);
 	contract_finish(task);
 	contract_close(c);
@@ -176,7 +176,7 @@ static void test_rank_that_leaves_early(void **state)
 	contract_backward_all(c, 3, true);
 	contract_reduce(rank, contract_bucket(rank, 65536, 2), &unit, 1, NULL);
 	task = contract_start(rank, end_with_peer_lost, NULL);
-	AWAIT(contract_somebody_waits(c, "1 reductions, first unit 'w' (rank 1)"));
+	AWAIT(contract_somebody_waits(c, "1 reduction, first unit 'w' (rank 1)"));
 	contract_leave(&c->ranks[1]);
 	contract_finish(task);
 	FAILS(rank->client, zerod_gather(unit.at[0], NULL, NULL, NULL), ZEROD_E_PEER_LOST, "rank 1");

@@ -88,7 +88,7 @@ static void reduce_with_slow_producers(uint64_t slot_bytes)
 		for (uint32_t i = 0; i < PRODUCERS; i++)
 			if (i != slow)
 				contract_unblock(producers[0].gates[i]);
-		AWAIT(contract_somebody_waits(c, "1 reductions, first unit 'w' (rank 0)"));
+		AWAIT(contract_somebody_waits(c, "1 reduction, first unit 'w' (rank 0)"));
 		contract_unblock(producers[0].gates[slow]);
 		for (uint32_t i = 0; i < 2; i++)
 			contract_finish(ends[i]);

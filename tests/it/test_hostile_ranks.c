@@ -78,7 +78,7 @@ static void test_rank_missing(void **state)
 	hostile_sync(&other);
 	first = raw_send(&raw, JOIN(.world_size = 3, .rank = 0));
 	hostile_sync(&raw);
-	RAW_EXPECT_ERROR(&other, second, ZEROD_E_DEADLINE, "group_join", "1 ranks to join", "rank 1");
+	RAW_EXPECT_ERROR(&other, second, ZEROD_E_DEADLINE, "group_join", "1 rank to join", "rank 1");
 	assert_null(raw_find(&raw, first));
 	/* It is as if it had never asked: its place is free, and it counts as missing. */
 	second = raw_send(&other, until(JOIN(.world_size = 3, .rank = 1), DEADLINE_MS));

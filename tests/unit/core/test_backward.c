@@ -352,7 +352,7 @@ static void test_deadlines_of_ends_and_steps(void **state)
 	core_reduce(&g, 0, unit, 1.0f);
 	uint64_t late = core_send_until(core, g.team.session[0], 1000000, &args);
 	core_tick(core, 1000000);
-	core_expect_error(core, late, ZEROD_E_DEADLINE, "1 reductions, first unit 'w' (rank 1)");
+	core_expect_error(core, late, ZEROD_E_DEADLINE, "1 reduction, first unit 'w' (rank 1)");
 	core_reduce(&g, 0, other, 1.0f); /* the backward runs on */
 	core_reduce(&g, 1, unit, 1.0f);
 	core_reduce(&g, 1, other, 1.0f);

@@ -167,7 +167,7 @@ static void die_at(struct core_driver *core, struct core_team *team, uint64_t un
 		core_hold(core, ZD_CMD_COPY);
 		core_expect(core, core_gather(core, team->session[1], unit), 0);
 		core_expect_waits(core, core_update(core, team->session[0], unit),
-		                  "1 transfers that read the shard of rank 0");
+		                  "1 transfer that reads the shard of rank 0");
 	}
 	if (point == UPDATING || point == PUBLISHING)
 		core_expect(core, core_update(core, team->session[0], unit), 0);

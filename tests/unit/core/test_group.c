@@ -38,7 +38,7 @@ static void test_join_waits_for_every_rank(void **state)
 	request[2] = core_join(core, session[2], &(struct core_join){.world_size = 3, .rank = 2});
 	core_expect_waits(core, request[2], "2 ranks to join, rank 0 first");
 	request[0] = core_join(core, session[0], &(struct core_join){.world_size = 3, .rank = 0});
-	core_expect_waits(core, request[0], "1 ranks to join, rank 1 first");
+	core_expect_waits(core, request[0], "1 rank to join, rank 1 first");
 	assert_int_equal(core_rows(core, ZD_TABLE_GROUPS, &group, 1), 1);
 	assert_string_equal(group.state, "FORMING");
 	request[1] = core_join(core, session[1],
@@ -131,7 +131,7 @@ static void test_join_that_ends_early_frees_its_rank(void **state)
 	(void)state;
 	core_tick(core, 5000000);
 	core_expect_error(core, request, ZEROD_E_DEADLINE,
-	                  "group_join: waited 5 ms for 1 ranks to join, rank 1 first");
+	                  "group_join: waited 5 ms for 1 rank to join, rank 1 first");
 	assert_int_equal(core_rows(core, ZD_TABLE_JOBS, NULL, 0), 0);
 	/* a session that dies while it waits frees its rank as well */
 	(void)core_send(core, late, &args);
@@ -269,7 +269,7 @@ static void test_replacement_revives_the_group(void **state)
 	assert_int_equal(core_usage(core).shard_bytes, 256);
 	team.session[2] = core_open(core, CORE_ALICE);
 	uint64_t third = core_join(core, team.session[2], &(struct core_join){.world_size = 3, .rank = 2});
-	core_expect_waits(core, third, "1 ranks to join, rank 1 first");
+	core_expect_waits(core, third, "1 rank to join, rank 1 first");
 	expect_group(core, team.group, "FAILED", 2);
 	team.session[1] = core_open(core, CORE_ALICE);
 	uint64_t second = core_join(core, team.session[1], &(struct core_join){.world_size = 3, .rank = 1});
@@ -312,7 +312,7 @@ static void test_replacement_on_another_device(void **state)
 	/* and registers again: waits until nobody reads the old shard */
 	uint64_t request = core_register(core, team.session[0], team.group,
 	                                 &(struct core_unit){.name = "w", .numel = 128});
-	core_expect_waits(core, request, "1 transfers that read the shard of rank 0 of unit 'w'");
+	core_expect_waits(core, request, "1 transfer that reads the shard of rank 0 of unit 'w'");
 	core_fail_next(core, ZD_CMD_COPY, ZEROD_E_DEVICE, "out of order");
 	core_unhold(core, ZD_CMD_COPY);
 	/* the failed one's stream, of the device that the shard was on */
@@ -353,7 +353,7 @@ static void test_abort_ends_what_waits(void **state)
 	core_hold(core, ZD_CMD_COPY);
 	core_expect(core, core_gather(core, team.session[1], busy), 0);
 	uint64_t update = core_update(core, team.session[0], busy);
-	core_expect_waits(core, update, "1 transfers that read the shard of rank 0 of unit 'busy'");
+	core_expect_waits(core, update, "1 transfer that reads the shard of rank 0 of unit 'busy'");
 	core_expect(core, core_simple(core, team.session[0], ZD_REQ_ABORT_GROUP, team.group), 0);
 	core_expect(core, gather, ZEROD_E_ABORTED);
 	core_expect(core, commit, ZEROD_E_ABORTED);

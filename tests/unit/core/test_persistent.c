@@ -195,7 +195,7 @@ static void test_refresh_waits_for_the_former_transfer(void **state)
 	uint64_t fresh = core_gather(core, rig->session, rig->unit);
 	core_expect_waits(core, fresh, "rank 1 to publish version 3");
 	uint64_t update = core_update(core, rig->team.session[1], rig->unit);
-	core_expect_waits(core, update, "1 transfers that read the shard of rank 1");
+	core_expect_waits(core, update, "1 transfer that reads the shard of rank 1");
 	core_unhold(core, ZD_CMD_COPY);
 	core_expect(core, update, 0);
 	core_team_write(&rig->team, rig->unit, 1);

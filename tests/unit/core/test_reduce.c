@@ -355,7 +355,7 @@ static void test_missing_contribution(void **state)
 	(void)state;
 	core_reduce(&g, 0, unit, 1.0f);
 	uint64_t end = core_backward_end(&g.team, 0);
-	core_expect_waits(core, end, "1 reductions, first unit 'w' (rank 1)");
+	core_expect_waits(core, end, "1 reduction, first unit 'w' (rank 1)");
 	core_expect_error(core, core_backward_end(&g.team, 1), ZEROD_E_MISMATCH, text);
 	core_expect_error(core, end, ZEROD_E_MISMATCH, text);
 	assert_int_equal(core_usage(core).bucket_bytes, 0);
@@ -503,7 +503,7 @@ static void peer_dies(enum zd_command_kind held)
 	core_reduce(&g, 0, unit, 1.0f);
 	core_reduce(&g, 1, unit, 1.0f);
 	uint64_t end = core_backward_end(&g.team, 0);
-	core_expect_waits(core, end, "1 reductions, first unit 'w'");
+	core_expect_waits(core, end, "1 reduction, first unit 'w'");
 	core_close(core, g.team.session[1]);
 	core_expect_error(core, end, ZEROD_E_PEER_LOST, "rank 1");
 	struct zd_usage usage = core_usage(core);

@@ -73,7 +73,8 @@ static void in_update_wait(struct rig *rig)
 {
 	core_hold(rig->core, ZD_CMD_COPY);
 	core_expect(rig->core, core_gather(rig->core, rig->team.session[1], rig->unit), 0);
-	core_expect_waits(rig->core, core_update(rig->core, rig->session, rig->unit), "transfers");
+	core_expect_waits(rig->core, core_update(rig->core, rig->session, rig->unit),
+	                  "1 transfer that reads");
 }
 
 static void in_update(struct rig *rig)

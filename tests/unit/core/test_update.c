@@ -79,7 +79,7 @@ static void test_update_waits_for_pushes_and_gathers_wait_for_it(void **state)
 	const struct zd_reply *before =
 	        core_expect(rig->core, core_gather(rig->core, rig->team.session[1], rig->unit), 0);
 	uint64_t update = core_update(rig->core, rig->team.session[0], rig->unit);
-	core_expect_waits(rig->core, update, "1 transfers that read the shard of rank 0 of unit 'w'");
+	core_expect_waits(rig->core, update, "1 transfer that reads the shard of rank 0 of unit 'w'");
 	/* asked for later: the new version, although the update is not granted yet */
 	uint64_t after = core_gather(rig->core, rig->team.session[0], rig->unit);
 	core_expect_waits(rig->core, after, "rank 0 to publish version 2 of unit 'w' (has 1)");
@@ -107,7 +107,7 @@ static void test_update_that_ends_early_lets_gathers_go_on(void **state)
 	core_expect_waits(rig->core, gather, "rank 0 to publish version 2");
 	core_tick(rig->core, 2000000);
 	core_expect_error(rig->core, update, ZEROD_E_DEADLINE,
-	                  "update_begin: waited 2 ms for 1 transfers that read the shard of rank 0");
+	                  "update_begin: waited 2 ms for 1 transfer that reads the shard of rank 0");
 	const struct zd_reply *reply = core_expect(rig->core, gather, 0);
 	core_unhold(rig->core, ZD_CMD_COPY);
 	core_team_check(&rig->team, reply, 1);

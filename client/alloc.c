@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "base/text.h"
+#include "client/cuda.h"
 
 /* ---- Allocations ----------------------------------------------------------------------------------------- */
 
@@ -63,6 +64,8 @@ int zerod_alloc(zerod_client *client, const struct zerod_alloc_options *given, z
 		rc = zd_err_set(allocation.err, ZEROD_E_INVALID, "options, buffer or data is NULL");
 	if (!rc)
 		rc = take_options(given, &options, allocation.err);
+	if (!rc)
+		rc = zc_cuda_join(client, options.device, allocation.err);
 	if (rc)
 		return rc;
 	allocation.bytes = options.bytes;

@@ -16,6 +16,7 @@
 #include <unistd.h>
 
 #include "base/text.h"
+#include "client/cuda.h"
 
 #define DEFAULT_DEADLINE_MS 60000u
 #define CONNECT_RETRY_NS    1000000 /* while the daemon's queue of connections is full */
@@ -55,6 +56,11 @@ int zc_enter(const struct zerod_client *client, struct zd_err **err)
 
 int zc_check_poison(struct zerod_client *client, struct zd_err *err)
 {
+	if (client->on_gpus && !client->poisoned) {
+		pthread_mutex_lock(&client->lock);
+		client->poisoned = client->poisoned || zc_streams_aborted(client);
+		pthread_mutex_unlock(&client->lock);
+	}
 	if (!client->poisoned)
 		return 0;
 	return zd_err_set(err, ZEROD_E_POISONED,
@@ -137,6 +143,7 @@ static struct zerod_client *new_client(uint32_t deadline_ms)
 	client->deadline_ms = deadline_ms;
 	pthread_mutex_init(&client->send_lock, NULL);
 	pthread_mutex_init(&client->copy_lock, NULL);
+	pthread_mutex_init(&client->cuda_lock, NULL);
 	pthread_mutex_init(&client->page_lock, NULL);
 	pthread_mutex_init(&client->lock, NULL);
 	TAILQ_INIT(&client->finished);
@@ -176,6 +183,7 @@ static void free_client(struct zerod_client *client)
 	if (!is_forked(client)) { /* in a child, a lock may be held by a thread that is not there */
 		pthread_mutex_destroy(&client->send_lock);
 		pthread_mutex_destroy(&client->copy_lock);
+		pthread_mutex_destroy(&client->cuda_lock);
 		pthread_mutex_destroy(&client->page_lock);
 		pthread_mutex_destroy(&client->lock);
 	}
@@ -198,6 +206,10 @@ void zerod_close(zerod_client *client)
 			zerod_stream_destroy(stream);
 	}
 	client->strict = false; /* the mappings go as a whole */
+	if (is_forked(client))
+		zc_cuda_forget(client);
+	else
+		zc_cuda_close(client);
 	free_client(client);
 }
 
@@ -225,6 +237,9 @@ static int take_hello(const Zd__Reply *reply, void *arg)
 	if (hello->timelines == 0 || hello->timelines > ZD_TIMELINES)
 		return zd_err_set(greeting->err, ZEROD_E_PROTOCOL, "the daemon's pages have %u timelines",
 		                  hello->timelines);
+	if (client->strict && client->on_gpus)
+		return zd_err_set(greeting->err, ZEROD_E_UNSUPPORTED,
+		                  "strict is for emulated devices; the daemon's are GPUs");
 	if (client->strict && !hello->strict)
 		return zd_err_set(greeting->err, ZEROD_E_UNSUPPORTED,
 		                  "the daemon does not keep gathered buffers to pages of their own, which "
@@ -323,5 +338,6 @@ int zerod_session_reset(zerod_client *client)
 	zc_streams_reset(client);
 	pthread_mutex_unlock(&client->lock);
 	client->poisoned = false;
+	zc_aborts_settle(client);
 	return 0;
 }

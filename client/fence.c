@@ -146,6 +146,8 @@ static int wait_one(struct zerod_client *client, struct zc_fence fence, uint64_t
 static int explain(struct zerod_client *client, int rc, struct zc_fence fence, const char *what,
                    struct zd_err *err)
 {
+	if (rc == ZEROD_E_ABORTED && client->broken_status)
+		rc = client->broken_status; /* we freed our waits ourselves: there is nobody left to do it */
 	switch (rc) {
 	case ZEROD_E_ABORTED:
 		client->poisoned = true;
@@ -174,6 +176,16 @@ int zc_fences_wait(struct zerod_client *client, const struct zc_fences *fences, 
 			return explain(client, rc, list[i], what, err);
 	}
 	return 0;
+}
+
+void zc_aborts_settle(struct zerod_client *client)
+{
+	uint64_t deadline_ns = zc_now_ns() + ZC_GRACE_NS;
+
+	for (uint32_t i = 0; i < client->ntimelines; i++)
+		while (load(client, i) == ZD_FENCE_ABORTED && !client->broken_status &&
+		       zc_now_ns() < deadline_ns)
+			sleep_on(&client->daemon_page[i], ZD_FENCE_ABORTED, ZC_POLL_SLICE_NS);
 }
 
 /* ---- Our own counters ------------------------------------------------------------------------------------------ */

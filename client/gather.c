@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* gather.c - gather, wait and release. */
-#include "client/internal.h"
+#include "client/cuda.h"
+#include "client/stream.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -149,54 +150,45 @@ static int await_answer(struct zerod_client *client, struct zc_op *op, struct zd
 	return 0;
 }
 
-/* The daemon left our own slice to us. Once, whoever waits first; the others wait for that. */
-static int copy_own_slice(struct zerod_client *client, struct zc_op *op, uint8_t *buffer, struct zd_err *err)
+/* With the lock: where the bytes will be; the stream (NULL: the calling thread) and this process may touch them. */
+static int open_buffer(struct zerod_client *client, struct zc_op *op, const zerod_stream *stream,
+                       void **buffer, struct zd_err *err)
 {
-	uint64_t shard_bytes = zc_unit_shard_bytes(op->unit);
-	uint64_t offset_bytes = op->unit->offset_numel * zerod_dtype_bytes(op->unit->dtype);
-	struct zc_hold_list mine =
-	        LIST_HEAD_INITIALIZER(mine); /* another thread may release the unit meanwhile */
-	void *own = NULL;
-	int rc = 0;
+	int rc = zc_location_map(client, &op->buffer, buffer, err);
 
-	pthread_mutex_lock(&client->copy_lock);
-	if (op->own_shard.segment) {
-		pthread_mutex_lock(&client->lock);
-		rc = zc_strict_hold(client, op, &mine, err);
-		if (!rc)
-			rc = zc_location_map(client, &op->own_shard, &own, err);
-		pthread_mutex_unlock(&client->lock);
-	}
-	if (own) {
-		memcpy(buffer + offset_bytes, own, shard_bytes);
-		op->own_shard.segment = 0;
-	}
-	zc_holds_drop(client, &mine);
-	pthread_mutex_unlock(&client->copy_lock);
-	return rc;
+	if (!rc && stream && stream->ops->reach)
+		rc = stream->ops->reach(stream, zc_segment_find(client, op->buffer.segment), err);
+	return rc ? rc : zc_strict_open(client, op, err);
+}
+
+static int block_for_bytes(struct zerod_client *client, const struct zc_op *op, const struct zc_fence *own,
+                           struct zd_err *err)
+{
+	char what[ZD_MAX_UNIT_NAME_BYTES + 32];
+	int rc = zc_cuda_copy_wait(client, own, err);
+
+	if (rc || zc_fences_poll(client, &op->fences) == 1)
+		return rc;
+	(void)snprintf(what, sizeof(what), "the bytes of unit '%s'", op->unit->name);
+	return zc_fences_wait(client, &op->fences, zc_deadline_ns(op->deadline_ms), what, err);
 }
 
 /* Without the lock: the gather was answered with 0. */
 static int await_bytes(struct zerod_client *client, struct zc_op *op, zerod_stream *stream, void **data,
                        struct zd_err *err)
 {
-	char what[ZD_MAX_UNIT_NAME_BYTES + 32];
+	struct zc_fence own;
 	void *buffer;
 	int rc;
 
 	pthread_mutex_lock(&client->lock);
-	rc = zc_location_map(client, &op->buffer, &buffer, err);
-	if (!rc)
-		rc = zc_strict_open(client, op, err);
+	rc = open_buffer(client, op, stream, &buffer, err);
 	pthread_mutex_unlock(&client->lock);
 	if (!rc)
-		rc = copy_own_slice(client, op, buffer, err);
-	if (!rc && stream)
-		rc = zc_stream_wait(stream, &op->fences, NULL, err);
-	else if (!rc && zc_fences_poll(client, &op->fences) != 1) {
-		(void)snprintf(what, sizeof(what), "the bytes of unit '%s'", op->unit->name);
-		rc = zc_fences_wait(client, &op->fences, zc_deadline_ns(op->deadline_ms), what, err);
-	}
+		rc = zc_own_slice_copy(client, op, &own, err);
+	if (!rc)
+		rc = stream ? stream->ops->wait(stream, &op->fences, &own, err)
+		            : block_for_bytes(client, op, &own, err);
 	if (!rc && data)
 		*data = buffer;
 	return rc;

@@ -6,6 +6,7 @@
 #include <stdlib.h>
 
 #include "base/text.h"
+#include "client/cuda.h"
 
 #define DEFAULT_GROUP "world"
 
@@ -88,6 +89,8 @@ int zerod_group_join(zerod_client *client, const struct zerod_group_options *giv
 		rc = zd_err_set(joining.err, ZEROD_E_INVALID, "options or group is NULL");
 	if (!rc)
 		rc = take_options(given, &options, joining.err);
+	if (!rc)
+		rc = zc_cuda_join(client, options.device, joining.err);
 	if (rc)
 		return rc;
 	joining.group = calloc(1, sizeof(*joining.group));
@@ -143,6 +146,7 @@ int zerod_group_leave(zerod_group *group)
 
 	if (!group)
 		return 0;
+	rc = zc_cuda_copies_finish(client, zc_err(client)); /* a GPU that is lost copies nothing any more */
 	leave.group = group->id;
 	request.body_case = ZD__REQUEST__BODY_GROUP_LEAVE;
 	request.group_leave = &leave;

@@ -10,8 +10,11 @@
  * hands out what came; when it has its own answer it leaves, and another takes over (receive.c). A round trip thus
  * wakes one thread, the one that wanted it.
  *
- * Locks, in the order in which they nest: a client's send_lock, its copy_lock, its lock, a stream's lock, the client's
- * page_lock. None is held while the caller's functions run.
+ * Locks, in the order in which they nest: a client's send_lock, its copy_lock, its cuda_lock, its lock, a stream's lock, the
+ * client's page_lock. None is held while the caller's functions run.
+ *
+ * Devices are either emulated, and the CPU reaches their memory, or GPUs, where it does not: addresses of memory that the
+ * daemon owns are then the GPU's, and nothing here may look behind one. What GPUs need is behind client/cuda.h.
  */
 #ifndef ZD_CLIENT_INTERNAL_H
 #define ZD_CLIENT_INTERNAL_H
@@ -93,9 +96,10 @@ struct zc_location {
 
 struct zc_segment {
 	uint32_t id;
+	uint32_t device;
 	uint64_t bytes;
 	int fd;                 /* -1 once it is mapped */
-	void *map;              /* NULL until the first use */
+	void *map;              /* NULL until the first use; on GPUs an address of theirs */
 	uint32_t *page_holders; /* strict: of each page; NULL until the first hold */
 	UT_hash_handle hh;
 };
@@ -155,7 +159,6 @@ struct zc_op {
 
 	/* GATHER, once answered with 0 */
 	struct zc_location buffer;
-	struct zc_location own_shard; /* segment 0: no copy is left to be made */
 	struct zc_fences fences;
 };
 
@@ -192,12 +195,22 @@ struct zc_batch {
 /* What this session may still release under one tag. Ends when uses_left is 0. */
 struct zc_lease {
 	char tag[ZD_MAX_TAG_BYTES + 1];
+	struct zc_unit *unit;
 	uint64_t uses_left;
 	struct zc_op_queue tickets; /* oldest first */
 	uint64_t ntickets;
 	struct zc_hold_list holds; /* strict: where its waits have been given access, the newest first */
 	uint64_t scope;            /* whose it is, until that has ended; 0: the tag's */
 	LIST_ENTRY(zc_lease) link, scope_link;
+};
+
+/* The rank's own part of its gathered copy, which the daemon may leave to us (own_slice.c). */
+struct zc_own_slice {
+	uint64_t transfer; /* of the copy that this is about; 0: none, or the daemon names none */
+	bool due;          /* nobody has copied yet */
+	struct zc_location from, to;
+	struct zc_fence
+	        copied; /* GPUs: on the client's page, passed when it has been copied; value 0: it has */
 };
 
 /* A unit as the daemon knows it; handles of one unit share it, and so do its ops. */
@@ -212,6 +225,7 @@ struct zc_unit {
 	uint64_t version;
 	bool frozen;
 	bool persistent;
+	struct zc_own_slice own;
 	LIST_HEAD(, zc_lease) leases;
 	struct zc_hold_list kept; /* strict: of a persistent copy; one or none */
 	UT_hash_handle hh;
@@ -260,9 +274,10 @@ struct zerod_client {
 	unsigned fork_generation;
 	uint32_t deadline_ms;
 	bool strict;
+	bool on_gpus; /* devices are GPUs: see client/cuda.h */
 	uint32_t ntimelines;
-	uint64_t *client_page;       /* we write, the daemon reads */
-	const uint64_t *daemon_page; /* the daemon writes */
+	uint64_t *client_page; /* we write, the daemon reads */
+	uint64_t *daemon_page; /* the daemon writes; writable on GPUs, for the day on which it dies */
 
 	pthread_mutex_t send_lock; /* the order of packets on the socket */
 
@@ -272,10 +287,13 @@ struct zerod_client {
 	        broken_status; /* 0, or why the connection is of no use any more; broken_text goes with it */
 	char broken_text[ZD_ERR_TEXT_BYTES];
 
+	struct zc_cuda *_Atomic cuda; /* NULL until the first GPU is opened; fixed then */
+
 	pthread_mutex_t page_lock;  /* segments' page_holders, and: */
 	struct zd_err page_failure; /* of taking access away; status 0: none */
 
-	pthread_mutex_t copy_lock; /* one own-slice copy at a time */
+	pthread_mutex_t copy_lock; /* one own-slice copy of the CPU at a time */
+	pthread_mutex_t cuda_lock; /* one GPU is opened at a time */
 	pthread_mutex_t lock;      /* all that follows */
 	uint64_t next_id;
 	struct zc_op_list ops[ZC_OP_CHAINS]; /* by id */
@@ -345,6 +363,9 @@ void zc_op_remove(struct zc_op *op);
 /* The op is answered here, not by the daemon: the request could not be sent, or the connection broke. */
 void zc_op_fail(struct zerod_client *client, struct zc_op *op, const struct zd_err *err);
 
+/* Without the lock. The daemon has closed the connection: what it said last, perhaps the reason, is still to be read. `err` is what
+ * it is taken for otherwise. Returns what the connection broke with. */
+int zc_read_last_words(struct zerod_client *client, struct zd_err *err);
 /* Sends a packet with the requests `ids`, or fails their ops and says why. Blocks while there is no room. */
 int zc_transmit(struct zerod_client *client, const uint8_t *bytes, size_t nbytes, const uint64_t *ids,
                 unsigned nids, struct zd_err *err) __attribute__((warn_unused_result));
@@ -418,8 +439,27 @@ int zc_fences_poll(const struct zerod_client *client, const struct zc_fences *fe
  * why the connection broke. `what` is waited for. */
 int zc_fences_wait(struct zerod_client *client, const struct zc_fences *fences, uint64_t deadline_ns,
                    const char *what, struct zd_err *err) __attribute__((warn_unused_result));
+/* The session was reset: the daemon is about to take its aborts back. Blocks until it has, or is gone. */
+void zc_aborts_settle(struct zerod_client *client);
 /* Stores into the client's page and wakes who sleeps on it. */
 void zc_timeline_signal(struct zerod_client *client, uint32_t timeline, uint64_t value);
+
+/* ---- own_slice.c --------------------------------------------------------------------------------------------------------- */
+
+/* With the lock: the daemon placed a gather of the unit in `buffer` and left the own slice, at `from`, to us. */
+void zc_own_slice_leave(struct zc_unit *unit, uint64_t transfer, const struct zc_location *from,
+                        const struct zc_location *buffer);
+/* With the lock: nobody holds the unit's copy any more, nothing is to be copied into it. */
+void zc_own_slice_drop(struct zc_unit *unit);
+/*
+ * Without the lock: copies the slice of the ticket's buffer if that is due. `own` is passed when it is there (value 0: it is).
+ * STALE when the ticket was released.
+ */
+int zc_own_slice_copy(struct zerod_client *client, struct zc_op *op, struct zc_fence *own, struct zd_err *err)
+        __attribute__((warn_unused_result));
+/* Without the lock: an update of the units has begun. Copies what is due, and returns when no copy reads a shard. */
+int zc_own_slices_settle(struct zerod_client *client, zerod_unit *const *units, uint32_t count,
+                         struct zd_err *err) __attribute__((warn_unused_result));
 
 /* ---- stream.c -------------------------------------------------------------------------------------------------------------- */
 
@@ -440,9 +480,8 @@ int zc_streams_fence(struct zerod_client *client, zerod_stream *const *streams, 
 /* INVALID unless the stream is the client's. */
 int zc_stream_check(const struct zerod_client *client, const zerod_stream *stream, struct zd_err *err)
         __attribute__((warn_unused_result));
-/* Work appended from now on runs when the fences have passed, and our own counter has reached `own` (NULL: none). */
-int zc_stream_wait(zerod_stream *stream, const struct zc_fences *fences, const struct zc_fence *own,
-                   struct zd_err *err) __attribute__((warn_unused_result));
+/* With the client's lock: has an abort freed a wait of a GPU's stream, which tells nobody itself? */
+bool zc_streams_aborted(struct zerod_client *client);
 /* With the client's lock: streams whose wait was aborted take work again. */
 void zc_streams_reset(struct zerod_client *client);
 /* In a forked child, where nothing of the stream exists. */

@@ -35,6 +35,7 @@ static struct zc_lease *new_lease(struct zc_unit *unit, const char *tag)
 	if (!lease)
 		return NULL;
 	memcpy(lease->tag, tag, strlen(tag) + 1); /* its length was checked */
+	lease->unit = unit;
 	TAILQ_INIT(&lease->tickets);
 	LIST_INIT(&lease->holds);
 	LIST_INSERT_HEAD(&unit->leases, lease, link);
@@ -64,6 +65,8 @@ static void end_lease(struct zerod_client *client, struct zc_lease *lease)
 	if (lease->scope)
 		LIST_REMOVE(lease, scope_link);
 	zc_holds_drop(client, &lease->holds);
+	if (LIST_EMPTY(&lease->unit->leases) && !lease->unit->persistent)
+		zc_own_slice_drop(lease->unit);
 	free(lease);
 }
 

@@ -163,8 +163,10 @@ static int take_descriptors(struct zerod_client *client, const Zd__DaemonPacket 
 	int rc = 0;
 
 	for (size_t i = 0; i < parsed->n_replies; i++)
-		if (parsed->replies[i]->body_case == ZD__REPLY__BODY_HELLO && !client->client_page)
+		if (parsed->replies[i]->body_case == ZD__REPLY__BODY_HELLO && !client->client_page) {
 			npages = 2;
+			client->on_gpus = strcmp(parsed->replies[i]->hello->backend, "cuda") == 0;
+		}
 	if (parsed->n_segments + npages != nfds)
 		rc = zd_err_set(err, ZEROD_E_PROTOCOL, "the daemon sent %u descriptors, %zu were announced",
 		                nfds, parsed->n_segments + npages);

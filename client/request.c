@@ -153,8 +153,7 @@ static bool wait_writable(struct zerod_client *client, uint64_t deadline_ns)
 	return true;
 }
 
-/* The daemon has closed the connection: what it said last, perhaps the reason, is still to be read. */
-static int read_last_words(struct zerod_client *client, struct zd_err *err)
+int zc_read_last_words(struct zerod_client *client, struct zd_err *err)
 {
 	uint64_t deadline_ns = zc_now_ns() + ZC_GRACE_NS;
 	bool in_time = true;
@@ -180,7 +179,7 @@ static int push_packet(struct zerod_client *client, const uint8_t *bytes, size_t
 		if (!wait_writable(client, deadline_ns))
 			return zd_err_set(err, ZEROD_E_DEADLINE, "the daemon does not read its socket");
 	}
-	return rc == ZEROD_E_DISCONNECTED ? read_last_words(client, err) : rc;
+	return rc == ZEROD_E_DISCONNECTED ? zc_read_last_words(client, err) : rc;
 }
 
 int zc_transmit(struct zerod_client *client, const uint8_t *bytes, size_t nbytes, const uint64_t *ids,

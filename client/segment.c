@@ -4,7 +4,8 @@
  *
  * A segment is mapped whole when a place in it is first used, and stays mapped until the client is closed: addresses that
  * were given out stay valid. Nothing that the daemon says about a descriptor is believed: its size is read, and it must be
- * sealed against shrinking, since an access behind a shrunken file's end would kill the process.
+ * sealed against shrinking, since an access behind a shrunken file's end would kill the process. A descriptor of a GPU's memory
+ * has neither; importing it fails for anything else, and mapping it for any other size.
  */
 #include "client/internal.h"
 
@@ -14,6 +15,8 @@
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
+
+#include "client/cuda.h"
 
 #define PAGE_BYTES ((size_t)ZD_FENCE_PAGE_BYTES)
 
@@ -55,7 +58,8 @@ int zc_pages_map(struct zerod_client *client, int client_fd, int daemon_fd, stru
 	int rc = map_page(client_fd, PROT_READ | PROT_WRITE, "client's fence page", &client_page, err);
 
 	if (!rc)
-		rc = map_page(daemon_fd, PROT_READ, "daemon's fence page", &daemon_page, err);
+		rc = map_page(daemon_fd, client->on_gpus ? PROT_READ | PROT_WRITE : PROT_READ,
+		              "daemon's fence page", &daemon_page, err);
 	(void)close(client_fd);
 	(void)close(daemon_fd);
 	if (rc) {
@@ -85,7 +89,7 @@ static int check_segment(struct zerod_client *client, const Zd__Segment *from, i
 		                  from->id, (unsigned long long)from->bytes);
 	if (zc_segment_find(client, from->id))
 		return zd_err_set(err, ZEROD_E_PROTOCOL, "the daemon announced segment %u twice", from->id);
-	return check_descriptor(fd, from->bytes, "segment", err);
+	return client->on_gpus ? 0 : check_descriptor(fd, from->bytes, "segment", err);
 }
 
 int zc_segment_add(struct zerod_client *client, const Zd__Segment *from, int fd, struct zd_err *err)
@@ -101,6 +105,7 @@ int zc_segment_add(struct zerod_client *client, const Zd__Segment *from, int fd,
 		goto close_fd;
 	}
 	segment->id = from->id;
+	segment->device = from->device;
 	segment->bytes = from->bytes;
 	segment->fd = fd;
 	HASH_ADD(hh, client->segments, id, sizeof(segment->id), segment);
@@ -121,7 +126,7 @@ void zc_segments_free(struct zerod_client *client)
 	while (segment) {
 		struct zc_segment *next = segment->hh.next;
 
-		if (segment->map)
+		if (segment->map && !client->on_gpus)
 			(void)munmap(segment->map, segment->bytes);
 		if (segment->fd >= 0)
 			(void)close(segment->fd);
@@ -132,7 +137,7 @@ void zc_segments_free(struct zerod_client *client)
 	if (client->client_page)
 		(void)munmap(client->client_page, PAGE_BYTES);
 	if (client->daemon_page)
-		(void)munmap((void *)client->daemon_page, PAGE_BYTES);
+		(void)munmap(client->daemon_page, PAGE_BYTES);
 }
 
 /* ---- Places -------------------------------------------------------------------------------------------------- */
@@ -162,20 +167,29 @@ int zc_location_take(struct zerod_client *client, const Zd__Location *from, uint
 	return 0;
 }
 
+static int map_segment(struct zc_segment *segment, struct zd_err *err)
+{
+	void *map = mmap(NULL, segment->bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE,
+	                 segment->fd, 0);
+
+	if (map == MAP_FAILED)
+		return zd_err_errno(err, errno, "mapping segment %u of %llu bytes", segment->id,
+		                    (unsigned long long)segment->bytes);
+	segment->map = map;
+	return 0;
+}
+
 int zc_location_map(struct zerod_client *client, const struct zc_location *location, void **data,
                     struct zd_err *err)
 {
 	struct zc_segment *segment = zc_segment_find(client, location->segment);
-	void *map;
+	int rc;
 
 	zd_assert(segment); /* places are checked when they are taken, and segments stay */
 	if (!segment->map) {
-		map = mmap(NULL, segment->bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE,
-		           segment->fd, 0);
-		if (map == MAP_FAILED)
-			return zd_err_errno(err, errno, "mapping segment %u of %llu bytes", segment->id,
-			                    (unsigned long long)segment->bytes);
-		segment->map = map;
+		rc = client->on_gpus ? zc_cuda_segment_map(client, segment, err) : map_segment(segment, err);
+		if (rc)
+			return rc;
 		(void)close(segment->fd);
 		segment->fd = -1;
 	}

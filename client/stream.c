@@ -7,6 +7,8 @@
  */
 #include "client/stream.h"
 
+#include "client/cuda.h"
+
 /* ---- Timelines -------------------------------------------------------------------------------------------- */
 
 static bool is_written(const struct zerod_client *client, uint32_t timeline)
@@ -81,13 +83,18 @@ int zc_streams_fence_holding(struct zerod_client *client, zerod_stream *const *s
 			args->pointers[args->count++] = fence;
 		}
 	}
-	return 0;
+	return zc_cuda_copies_fence(client, args, err);
 }
 
-int zc_stream_wait(zerod_stream *stream, const struct zc_fences *fences, const struct zc_fence *own,
-                   struct zd_err *err)
+bool zc_streams_aborted(struct zerod_client *client)
 {
-	return stream->ops->wait(stream, fences, own, err);
+	bool aborted = zc_cuda_left_aborted(client);
+	zerod_stream *stream;
+
+	LIST_FOREACH (stream, &client->streams, link)
+		if (stream->ops->aborted)
+			aborted |= stream->ops->aborted(stream);
+	return aborted;
 }
 
 void zc_streams_reset(struct zerod_client *client)
@@ -96,6 +103,7 @@ void zc_streams_reset(struct zerod_client *client)
 
 	LIST_FOREACH (stream, &client->streams, link)
 		stream->ops->reset(stream);
+	zc_cuda_left_reset(client);
 }
 
 /* ---- The public calls -------------------------------------------------------------------------------------- */

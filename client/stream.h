@@ -12,8 +12,8 @@
 #include "client/internal.h"
 
 struct zc_stream_ops {
-	/* Work appended from now on runs when the fences have passed, and when our own counter has reached `own` (NULL or
-	 * value 0: none). */
+	/* Work appended from now on runs when the fences have passed, and `own`, which is on the client's page (value 0: it
+	 * has). */
 	int (*wait)(zerod_stream *stream, const struct zc_fences *fences, const struct zc_fence *own,
 	            struct zd_err *err);
 	/* 0: the stream is idle and needs no fence; 1: *value stands for all that is in it now, and the stream has `holds`
@@ -26,6 +26,8 @@ struct zc_stream_ops {
 	int (*synchronize)(zerod_stream *stream, struct zd_err *err);
 	/* INVALID unless the stream's work may touch the segment. NULL: it may touch any. */
 	int (*reach)(const zerod_stream *stream, const struct zc_segment *segment, struct zd_err *err);
+	/* With the client's lock: has an abort freed a wait of it? NULL: the stream notices itself. */
+	bool (*aborted)(zerod_stream *stream);
 	/* With the client's lock: takes work again after an abort. */
 	void (*reset)(zerod_stream *stream);
 	/* Ends the stream, out of the client's list already, gives its timeline back and frees it. */

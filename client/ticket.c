@@ -104,6 +104,7 @@ static int take_gather(struct zerod_client *client, struct zc_op *op, const Zd__
 {
 	size_t align = zerod_dtype_bytes(op->unit->dtype);
 	size_t place_align = client->strict ? ZD_STRICT_ALIGN_BYTES : align;
+	struct zc_location own;
 	int rc = zc_location_take(client, reply->buffer, zc_unit_padded_bytes(op->unit), place_align,
 	                          &op->buffer, err);
 
@@ -111,11 +112,14 @@ static int take_gather(struct zerod_client *client, struct zc_op *op, const Zd__
 		rc = zd_err_set(err, ZEROD_E_PROTOCOL,
 		                "the daemon's buffer of unit '%s' has %llu bytes, which are no whole pages",
 		                op->unit->name, (unsigned long long)op->buffer.bytes);
-	if (!rc && reply->own_shard && reply->own_shard->segment != 0)
-		rc = zc_location_take(client, reply->own_shard, zc_unit_shard_bytes(op->unit), align,
-		                      &op->own_shard, err);
 	if (!rc)
 		rc = zc_fences_take(client, reply->n_fences, reply->fences, &op->fences, err);
+	if (!rc && reply->own_shard && reply->own_shard->segment != 0) {
+		rc = zc_location_take(client, reply->own_shard, zc_unit_shard_bytes(op->unit), align, &own,
+		                      err);
+		if (!rc && op->lease)
+			zc_own_slice_leave(op->unit, reply->transfer, &own, &op->buffer);
+	}
 	return rc;
 }
 

@@ -12,6 +12,7 @@
 #include <string.h>
 
 #include "base/text.h"
+#include "client/cuda.h"
 
 uint64_t zc_unit_shard_bytes(const struct zc_unit *unit)
 {
@@ -276,6 +277,9 @@ int zerod_unit_unregister(zerod_unit *unit)
 	pthread_mutex_unlock(&client->lock);
 	if (!last)
 		return 0;
+	rc = zc_cuda_copies_finish(client, err);
+	if (rc)
+		return rc;
 	unit_unregister.unit = unit->shared->id;
 	request.body_case = ZD__REQUEST__BODY_UNIT_UNREGISTER;
 	request.unit_unregister = &unit_unregister;
@@ -332,6 +336,8 @@ int zerod_unit_set_persistent(zerod_unit *unit, int persistent)
 	was_persistent = unit->shared->persistent;
 	if (persistent)
 		rc = zc_strict_keep(client, unit->shared, err);
+	else if (LIST_EMPTY(&unit->shared->leases))
+		zc_own_slice_drop(unit->shared);
 	if (!rc)
 		unit->shared->persistent = was_persistent || persistent;
 	pthread_mutex_unlock(&client->lock);

@@ -48,7 +48,8 @@ int zerod_update_begin(zerod_unit *const *units, uint32_t count)
 	update_begin.units = list.ids;
 	request.body_case = ZD__REQUEST__BODY_UPDATE_BEGIN;
 	request.update_begin = &update_begin;
-	return zc_call(list.client, &request, 0, NULL, NULL);
+	rc = zc_call(list.client, &request, 0, NULL, NULL);
+	return rc ? rc : zc_own_slices_settle(list.client, units, count, err);
 }
 
 int zerod_publish(zerod_unit *const *units, uint32_t count, zerod_stream *const *streams, uint32_t nstreams,

@@ -20,6 +20,8 @@
  *     default, ZEROD_NO_DEADLINE none. When it passes they return ZEROD_E_DEADLINE and the text says
  *     what was waited for.
  *   - A process that forks must not use its parent's client: every call returns ZEROD_E_FORKED.
+ *   - Addresses of memory that the daemon owns are the device's: on GPUs, of GPU memory for kernels and copies of the
+ *     caller's, which the CPU must not touch.
  *   - Nothing here prints, exits or raises a signal.
  */
 #ifndef ZEROD_H
@@ -165,18 +167,21 @@ struct zerod_options {
  * It costs a system call at each wait and last release, and memory: gathered buffers fill whole pages of 4096 bytes of
  * their own, and padded bytes are charged and listed rounded up to that. A child process keeps the access that its
  * parent had when it forked.
+ *
+ * Strict is for emulated devices: on GPUs it is UNSUPPORTED.
  */
 
 /*
  * Connects and shakes hands. `options` may be NULL.
  * Errors: INVALID (path too long, name), CONNECT, VERSION, LIMIT (daemon full), PERMISSION, SYSTEM, UNSUPPORTED (strict,
- * on a machine whose pages are larger than 4096 bytes).
+ * on a machine whose pages are larger than 4096 bytes or where the daemon's devices are GPUs).
  * On failure there is no client to ask for a text; zerod_last_error(NULL) has it for this thread.
  */
 ZEROD_MUST_USE int zerod_connect(const struct zerod_options *options, zerod_client **client);
 
 /* Ends the session: leases, buckets and allocations of a job that is not durable are freed. NULL is
- * allowed. All handles of the client become invalid. Blocks until host streams have drained. */
+ * allowed. All handles of the client become invalid. Blocks until host streams have drained, and GPUs' streams what this
+ * library has put into them; work of the caller's that uses memory of the daemon must have ended. */
 void zerod_close(zerod_client *client);
 
 /* The text of this thread's last failure on `client` (NULL: on no client). Never NULL, "" if none.
@@ -217,11 +222,35 @@ ZEROD_MUST_USE int zerod_uncork(zerod_client *client);
  * ZEROD_MAX_STREAMS of the session. Errors: LIMIT, SYSTEM. */
 #define ZEROD_MAX_STREAMS 256
 ZEROD_MUST_USE int zerod_host_stream_create(zerod_client *client, zerod_stream **stream);
-/* Appends fn(arg). Errors: STATE after a wait of this stream was aborted, until the session is reset. */
+/* Appends fn(arg). Errors: INVALID (a GPU's stream), STATE after a wait of this stream was aborted, until the session is reset. */
 ZEROD_MUST_USE int zerod_host_stream_launch(zerod_stream *stream, void (*fn)(void *), void *arg);
-/* Blocks until all that was appended has run. Errors: ABORTED if a wait in it was freed by an abort. */
+
+/*
+ * A GPU's stream: `cu_stream` is a CUstream or cudaStream_t of this process; NULL or CU_STREAM_LEGACY is the legacy default
+ * stream of the calling thread's current context. Work stays the caller's: launch kernels and copies as always, behind
+ * zerod_wait() and before zerod_release(). The stream may be of any context of its GPU, the primary one (PyTorch, the runtime
+ * API) or another; calls may come from any thread, whatever context is current there. A stream takes one of the
+ * ZEROD_MAX_STREAMS timelines: wrap it once, not per use. It must live until its handle is destroyed.
+ *
+ * A CUDA graph cannot wait for the daemon when it is replayed: calls that name a stream under capture return UNSUPPORTED.
+ * Capture what lies between wait and release, of units with a slot, whose address stays; gather before each replay.
+ *
+ * A GPU does not say that an abort, or the daemon's death, has freed a wait: what it goes on with is garbage. It shows as
+ * ABORTED or DISCONNECTED at zerod_stream_synchronize() and zerod_wait(), and as POISONED where results would be published:
+ * synchronize with the former, not with CUDA's own call, before results leave the GPU.
+ *
+ * The driver is loaded by the first call that needs it (this one, zerod_group_join(), zerod_alloc()), and each GPU's primary
+ * context is held until zerod_close(). With CUDA_DEVICE_MAX_CONNECTIONS small, streams share few hardware queues, and one that
+ * waits may hold up another's kernels, though never in a circle.
+ *
+ * Errors: UNSUPPORTED (devices are emulated, or the driver is too old), INVALID (CU_STREAM_PER_THREAD, which is another
+ * stream in each thread; no context is current), NOT_FOUND (no driver), LIMIT, DEVICE.
+ */
+ZEROD_MUST_USE int zerod_cuda_stream_wrap(zerod_client *client, void *cu_stream, zerod_stream **stream);
+
+/* Blocks until all that is in the stream has run. Errors: ABORTED if a wait in it was freed by an abort; DEVICE. */
 ZEROD_MUST_USE int zerod_stream_synchronize(zerod_stream *stream);
-/* Drains and frees. NULL is allowed. */
+/* Drains and frees a host stream. Of a GPU's stream only the handle goes: what is in it runs on. NULL is allowed. */
 void zerod_stream_destroy(zerod_stream *stream);
 
 /* ---- Jobs and groups --------------------------------------------------------------------------- */
@@ -247,7 +276,8 @@ struct zerod_group_options {
  * again with the same rank; the group then leaves the failed state.
  * Errors: INVALID (SHADOW without DURABLE among others), NOT_FOUND (device), EXISTS (the rank is taken; by which pid),
  * MISMATCH (world_size or flags differ from the first joiner's; both are named), DEADLINE (names the
- * missing ranks), LIMIT, ABORTED.
+ * missing ranks), LIMIT, ABORTED. On GPUs: NOT_FOUND when this process does not see the device (CUDA_VISIBLE_DEVICES, a
+ * container: the text names it and those that it sees), UNSUPPORTED and DEVICE in the driver's words.
  */
 ZEROD_MUST_USE int zerod_group_join(zerod_client *client, const struct zerod_group_options *options,
                                     zerod_group **group);
@@ -391,7 +421,7 @@ ZEROD_MUST_USE int zerod_gather_begin(zerod_unit *unit, const struct zerod_gathe
  * appended to the stream afterwards sees the bytes. Blocks the caller only until the daemon has placed the buffer.
  * Waiting again is harmless; after the release it returns STALE. For tickets of other calls `stream` and `data`
  * must be NULL, and the first wait consumes the ticket; so it is with a prefetch, which has no address (*data is NULL).
- * `data` may be NULL.
+ * `data` may be NULL. On GPUs the stream must be of the unit's GPU (INVALID names both).
  */
 ZEROD_MUST_USE int zerod_wait(zerod_client *client, zerod_ticket ticket, zerod_stream *stream, void **data);
 

@@ -1,0 +1,60 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * cuda.h - what the rest of the library needs of GPUs, without a word of the driver's.
+ *
+ * The driver is loaded when a client first joins a GPU, allocates on one, or wraps a stream. For each GPU that it uses the
+ * client then holds its primary context, which is also the one of PyTorch and of the runtime API; both fence pages are
+ * registered with the driver, and a thread watches the connection (cuda_watch.c). Calls that concern a client on emulated
+ * devices, or one that has opened no GPU, do nothing.
+ */
+#ifndef ZD_CLIENT_CUDA_H
+#define ZD_CLIENT_CUDA_H
+
+#include "client/internal.h"
+
+struct zc_fence_args;
+
+/* ---- cuda_device.c ------------------------------------------------------------------------------------------ */
+
+/*
+ * To be called before something on the daemon's device is asked for, without a lock. NOT_FOUND when this process does not see
+ * that GPU (the text lists those that it sees) or there is no driver; UNSUPPORTED, DEVICE.
+ */
+int zc_cuda_join(struct zerod_client *client, uint32_t device, struct zd_err *err)
+        __attribute__((warn_unused_result));
+/* The end: nothing of ours is left in any GPU's stream, segments are unmapped, contexts given back. Without a lock; no
+ * handle of a stream is left. */
+void zc_cuda_close(struct zerod_client *client);
+/* In a forked child: frees the memory and touches no GPU. */
+void zc_cuda_forget(struct zerod_client *client);
+
+/* ---- cuda_segment.c ----------------------------------------------------------------------------------------- */
+
+/* With the lock: imports and maps the segment, readable and writable by its own GPU. PROTOCOL when its descriptor is no memory
+ * of a GPU, or it is of a device that was not joined. */
+int zc_cuda_segment_map(struct zerod_client *client, struct zc_segment *segment, struct zd_err *err)
+        __attribute__((warn_unused_result));
+
+/* ---- cuda_copy.c -------------------------------------------------------------------------------------------- */
+
+/* With the lock: enqueues a copy within the segment's GPU, on a stream of the library's. `copied` is on the client's
+ * page. */
+int zc_cuda_copy(struct zerod_client *client, const struct zc_segment *segment, void *to, const void *from,
+                 uint64_t bytes, struct zc_fence *copied, struct zd_err *err)
+        __attribute__((warn_unused_result));
+/* Without a lock: blocks the calling thread until the copy, or every copy, has ended. */
+int zc_cuda_copy_wait(struct zerod_client *client, const struct zc_fence *copied, struct zd_err *err)
+        __attribute__((warn_unused_result));
+int zc_cuda_copies_finish(struct zerod_client *client, struct zd_err *err)
+        __attribute__((warn_unused_result));
+/* With or without the lock: adds a fence for each GPU on which copies have not ended. */
+int zc_cuda_copies_fence(struct zerod_client *client, struct zc_fence_args *args, struct zd_err *err)
+        __attribute__((warn_unused_result));
+
+/* ---- cuda_waits.c ------------------------------------------------------------------------------------------- */
+
+/* With the lock: has an abort freed a wait of a stream whose handle has gone? And: that is settled. */
+bool zc_cuda_left_aborted(struct zerod_client *client);
+void zc_cuda_left_reset(struct zerod_client *client);
+
+#endif

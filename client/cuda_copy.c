@@ -1,0 +1,138 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * cuda_copy.c - own slices, copied by the trainer's GPU on a stream of the library's.
+ *
+ * The stream is non-blocking and of the highest priority, in the primary context, so that a copy overtakes the kernels that
+ * the trainer has queued. Behind each copy it writes the next value of a timeline on the client's page. Whoever needs the
+ * slice waits for that counter: consumers' streams, the CPU, and the daemon, before it gives the place to somebody else.
+ */
+#include "client/cuda_internal.h"
+
+#define SPINS 1000u
+
+static bool has_copied(const struct zerod_client *client, uint32_t timeline, uint64_t value)
+{
+	return zc_fence_reached(zc_counter_load(client->client_page, timeline), value);
+}
+
+/* In the GPU's context. */
+static int open_stream(const struct zd_cuda *driver, struct zc_gpu *gpu, struct zd_err *err)
+{
+	int least = 0, greatest = 0;
+	int rc = 0;
+
+	if (gpu->copies)
+		return 0;
+	rc = zd_cuda_err(driver, driver->ctxGetStreamPriorityRange(&least, &greatest), err,
+	                 "the priorities of %s", gpu->name);
+	if (!rc)
+		rc = zd_cuda_err(
+		        driver,
+		        driver->streamCreateWithPriority(&gpu->copies, ZD_CU_STREAM_NON_BLOCKING, greatest),
+		        err, "a stream for copies on %s", gpu->name);
+	return rc;
+}
+
+/* In the GPU's context. */
+static int enqueue(const struct zd_cuda *driver, struct zc_gpu *gpu, void *to, const void *from,
+                   uint64_t bytes, struct zd_err *err)
+{
+	zd_cu_ptr counter = gpu->client_page + gpu->timeline * sizeof(uint64_t);
+	int rc = open_stream(driver, gpu, err);
+
+	if (!rc)
+		rc = zd_cuda_err(driver,
+		                 driver->memcpyAsync((zd_cu_ptr)to, (zd_cu_ptr)from, bytes, gpu->copies), err,
+		                 "copying a slice of %llu bytes on %s", (unsigned long long)bytes, gpu->name);
+	if (!rc)
+		rc = zd_cuda_err(driver,
+		                 driver->streamWriteValue64(gpu->copies, counter, gpu->copied + 1,
+		                                            ZD_CU_WRITE_DEFAULT),
+		                 err, "writing a fence on %s", gpu->name);
+	return rc;
+}
+
+int zc_cuda_copy(struct zerod_client *client, const struct zc_segment *segment, void *to, const void *from,
+                 uint64_t bytes, struct zc_fence *copied, struct zd_err *err)
+{
+	struct zc_cuda *cuda = client->cuda;
+	struct zc_gpu *gpu = zc_gpu_find(cuda, segment->device);
+	struct zc_cuda_scope scope;
+	int rc;
+
+	zd_assert(gpu); /* its segment is mapped */
+	rc = zd_cuda_err(cuda->driver, zc_cuda_enter(cuda->driver, gpu->context, &scope), err, "entering %s",
+	                 gpu->name);
+	if (!rc)
+		rc = enqueue(cuda->driver, gpu, to, from, bytes, err);
+	zc_cuda_leave(cuda->driver, &scope);
+	if (rc)
+		return rc;
+	gpu->copied++;
+	*copied = (struct zc_fence){gpu->timeline, gpu->copied};
+	return 0;
+}
+
+/* ---- Waiting --------------------------------------------------------------------------------------------------- */
+
+static int synchronize(struct zerod_client *client, const struct zc_gpu *gpu, struct zd_err *err)
+{
+	const struct zd_cuda *driver = ((const struct zc_cuda *)client->cuda)->driver;
+	struct zc_cuda_scope scope;
+	int rc = zd_cuda_err(driver, zc_cuda_enter(driver, gpu->context, &scope), err, "entering %s",
+	                     gpu->name);
+
+	if (!rc)
+		rc = zd_cuda_err(driver, driver->streamSynchronize(gpu->copies), err, "copying slices on %s",
+		                 gpu->name);
+	zc_cuda_leave(driver, &scope);
+	return rc;
+}
+
+int zc_cuda_copy_wait(struct zerod_client *client, const struct zc_fence *copied, struct zd_err *err)
+{
+	const struct zc_cuda *cuda = client->cuda;
+
+	if (copied->value == 0)
+		return 0;
+	for (unsigned i = 0; i < SPINS; i++)
+		if (has_copied(client, copied->timeline, copied->value))
+			return 0;
+	return synchronize(client, &cuda->gpus[copied->timeline - ZEROD_MAX_STREAMS], err);
+}
+
+int zc_cuda_copies_finish(struct zerod_client *client, struct zd_err *err)
+{
+	const struct zc_cuda *cuda = client->cuda;
+	int rc = 0;
+
+	for (unsigned i = 0; cuda && i < cuda->ngpus && !rc; i++) {
+		const struct zc_gpu *gpu = &cuda->gpus[i];
+		const struct zc_fence last = {gpu->timeline, gpu->copied};
+
+		rc = zc_cuda_copy_wait(client, &last, err);
+	}
+	return rc;
+}
+
+int zc_cuda_copies_fence(struct zerod_client *client, struct zc_fence_args *args, struct zd_err *err)
+{
+	const struct zc_cuda *cuda = client->cuda;
+
+	for (unsigned i = 0; cuda && i < cuda->ngpus; i++) {
+		const struct zc_gpu *gpu = &cuda->gpus[i];
+		uint64_t last = gpu->copied;
+		Zd__Fence *fence;
+
+		if (has_copied(client, gpu->timeline, last))
+			continue;
+		if (args->count == ZD_MAX_FENCES)
+			return zc_cuda_copies_finish(client, err); /* no room to tell the daemon of them */
+		fence = &args->fences[args->count];
+		zd__fence__init(fence);
+		fence->timeline = gpu->timeline;
+		fence->value = last;
+		args->pointers[args->count++] = fence;
+	}
+	return 0;
+}

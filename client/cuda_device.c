@@ -1,0 +1,327 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * cuda_device.c - the GPUs that a client uses, from the first join to the client's end.
+ *
+ * A GPU is found by the UUID that the daemon names it with, since CUDA_VISIBLE_DEVICES and containers hide and renumber
+ * GPUs. Its primary context is retained: memory mapped here is then there for every context of that GPU in this
+ * process. At the end all that our calls have left in the trainer's streams must have run before the pages that it waits on
+ * and writes to can go; where it never will, since a context is lost, pages and contexts stay with the process.
+ */
+#include "client/cuda_internal.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#define PAGE_BYTES  ((size_t)ZD_FENCE_PAGE_BYTES)
+#define REGISTER    (ZD_CU_HOST_REGISTER_PORTABLE | ZD_CU_HOST_REGISTER_DEVICEMAP)
+#define DRAIN_NS    10000000000ull /* how long the end waits for the trainer's streams */
+#define LOOK_AGAIN  100000L        /* ns */
+#define CHECK_EVERY 64u            /* looks, until the contexts are asked how they are */
+#define NO_DEVICE   (-1)
+
+/* ---- Contexts ------------------------------------------------------------------------------------------------ */
+
+int zc_cuda_enter(const struct zd_cuda *driver, struct CUctx_st *context, struct zc_cuda_scope *scope)
+{
+	scope->mode = ZD_CU_CAPTURE_RELAXED;
+	(void)driver->threadExchangeStreamCaptureMode(&scope->mode);
+	return zd_cuda_enter(driver, context, &scope->pushed);
+}
+
+void zc_cuda_leave(const struct zd_cuda *driver, const struct zc_cuda_scope *scope)
+{
+	int mode = scope->mode;
+
+	zd_cuda_leave(driver, scope->pushed);
+	(void)driver->threadExchangeStreamCaptureMode(&mode);
+}
+
+int zc_cuda_load(struct zerod_client *client, struct zc_cuda **out, struct zd_err *err)
+{
+	const struct zd_cuda *driver;
+	struct zc_cuda *cuda;
+	int rc = zd_cuda_load(&driver, err);
+
+	if (rc)
+		return rc;
+	pthread_mutex_lock(&client->cuda_lock);
+	cuda = client->cuda;
+	if (!cuda) {
+		cuda = calloc(1, sizeof(*cuda));
+		if (cuda) {
+			cuda->driver = driver;
+			client->cuda = cuda;
+		}
+	}
+	pthread_mutex_unlock(&client->cuda_lock);
+	if (!cuda) {
+		(void)zd_err_errno(err, ENOMEM, "opening a GPU");
+		return ZEROD_E_SYSTEM;
+	}
+	*out = cuda;
+	return 0;
+}
+
+/* ---- Opening ------------------------------------------------------------------------------------------------- */
+
+static int check_gpu(const struct zc_cuda *cuda, const struct zc_gpu *gpu, struct zd_err *err)
+{
+	int can = 0;
+	int rc = zd_cuda_err(
+	        cuda->driver,
+	        cuda->driver->deviceGetAttribute(&can, ZD_CU_ATTR_CAN_USE_64_BIT_MEM_OPS, gpu->device), err,
+	        "asking what %s can do", gpu->name);
+
+	if (!rc && !can)
+		rc = zd_err_set(err, ZEROD_E_UNSUPPORTED, "%s has no 64-bit memory operations in streams",
+		                gpu->name);
+	return rc;
+}
+
+/* With a context current. */
+static int register_pages(struct zerod_client *client, struct zc_cuda *cuda, struct zd_err *err)
+{
+	const struct zd_cuda *driver = cuda->driver;
+	int rc;
+
+	if (cuda->registered)
+		return 0;
+	rc = zd_cuda_err(driver, driver->memHostRegister(client->client_page, PAGE_BYTES, REGISTER), err,
+	                 "registering the client's fence page");
+	if (rc)
+		return rc;
+	rc = zd_cuda_err(driver, driver->memHostRegister(client->daemon_page, PAGE_BYTES, REGISTER), err,
+	                 "registering the daemon's fence page");
+	if (rc)
+		(void)driver->memHostUnregister(client->client_page);
+	else
+		cuda->registered = true;
+	return rc;
+}
+
+static void unregister_pages(struct zerod_client *client, struct zc_cuda *cuda)
+{
+	if (cuda->registered) {
+		(void)cuda->driver->memHostUnregister(client->client_page);
+		(void)cuda->driver->memHostUnregister(client->daemon_page);
+	}
+	cuda->registered = false;
+}
+
+/* In the GPU's context. What fails here leaves nothing that the client's end does not undo. */
+static int set_up(struct zerod_client *client, struct zc_cuda *cuda, struct zc_gpu *gpu, struct zd_err *err)
+{
+	const struct zd_cuda *driver = cuda->driver;
+	int rc = check_gpu(cuda, gpu, err);
+
+	if (!rc)
+		rc = register_pages(client, cuda, err);
+	if (!rc)
+		rc = zd_cuda_err(driver,
+		                 driver->memHostGetDevicePointer(&gpu->client_page, client->client_page, 0),
+		                 err, "mapping the client's fence page into %s", gpu->name);
+	if (!rc)
+		rc = zc_watch_start(client, cuda, err);
+	if (rc && cuda->ngpus == 0)
+		unregister_pages(client, cuda); /* they must not outlive the only context */
+	return rc;
+}
+
+static int open_context(struct zerod_client *client, struct zc_cuda *cuda, struct zc_gpu *gpu,
+                        struct zd_err *err)
+{
+	const struct zd_cuda *driver = cuda->driver;
+	struct zc_cuda_scope scope;
+	int result = driver->devicePrimaryCtxRetain(&gpu->context, gpu->device);
+	int rc;
+
+	if (result == ZD_CU_DEVICE_UNAVAILABLE)
+		return zd_err_set(err, ZEROD_E_DEVICE,
+		                  "%s is in exclusive-process mode, and the daemon is that process",
+		                  gpu->name);
+	rc = zd_cuda_err(driver, result, err, "the context of %s", gpu->name);
+	if (rc)
+		return rc;
+	rc = zd_cuda_err(driver, zc_cuda_enter(driver, gpu->context, &scope), err, "entering %s", gpu->name);
+	if (!rc)
+		rc = set_up(client, cuda, gpu, err);
+	zc_cuda_leave(driver, &scope);
+	if (rc)
+		(void)driver->devicePrimaryCtxRelease(gpu->device);
+	return rc;
+}
+
+/* With cuda_lock: a GPU that is not open yet. */
+static int add_gpu(struct zerod_client *client, struct zc_cuda *cuda, int device, struct zd_err *err)
+{
+	struct zc_gpu *gpu = &cuda->gpus[cuda->ngpus];
+	struct zd_cu_uuid uuid;
+	int rc;
+
+	if (cuda->ngpus == ZD_MAX_DEVICES || ZEROD_MAX_STREAMS + cuda->ngpus >= client->ntimelines)
+		return zd_err_set(err, ZEROD_E_LIMIT, "the session uses %u GPUs already", cuda->ngpus);
+	rc = zd_cuda_err(cuda->driver, cuda->driver->deviceGetUuid(&uuid, device), err, "the UUID of GPU %d",
+	                 device);
+	if (rc)
+		return rc;
+	*gpu = (struct zc_gpu){.device = device, .timeline = ZEROD_MAX_STREAMS + cuda->ngpus};
+	zd_cuda_uuid_text(&uuid, gpu->name);
+	rc = open_context(client, cuda, gpu, err);
+	if (!rc)
+		cuda->ngpus++;
+	return rc;
+}
+
+int zc_gpu_open(struct zerod_client *client, struct zc_cuda *cuda, int device, struct zc_gpu **gpu,
+                struct zd_err *err)
+{
+	unsigned i = 0;
+	int rc = 0;
+
+	pthread_mutex_lock(&client->cuda_lock);
+	while (i < cuda->ngpus && cuda->gpus[i].device != device)
+		i++;
+	if (i == cuda->ngpus)
+		rc = add_gpu(client, cuda, device, err);
+	pthread_mutex_unlock(&client->cuda_lock);
+	if (!rc)
+		*gpu = &cuda->gpus[i];
+	return rc;
+}
+
+/* ---- Joining ------------------------------------------------------------------------------------------------- */
+
+struct zc_gpu *zc_gpu_find(struct zc_cuda *cuda, uint32_t index)
+{
+	for (unsigned i = 0; cuda && i < cuda->ngpus; i++)
+		if (cuda->gpus[i].joined && cuda->gpus[i].index == index)
+			return &cuda->gpus[i];
+	return NULL;
+}
+
+static bool is_joined(struct zerod_client *client, uint32_t index)
+{
+	bool found;
+
+	pthread_mutex_lock(&client->lock);
+	found = zc_gpu_find(client->cuda, index) != NULL;
+	pthread_mutex_unlock(&client->lock);
+	return found;
+}
+
+int zc_cuda_join(struct zerod_client *client, uint32_t index, struct zd_err *err)
+{
+	struct zerod_device_info info;
+	struct zc_cuda *cuda;
+	struct zc_gpu *gpu;
+	int device = NO_DEVICE, rc;
+
+	if (!client->on_gpus || is_joined(client, index))
+		return 0;
+	rc = zerod_device_get(client, index, &info);
+	if (!rc)
+		rc = zc_cuda_load(client, &cuda, err);
+	if (!rc)
+		rc = zd_cuda_find_device(cuda->driver, info.name, &device, err);
+	if (!rc)
+		rc = zc_gpu_open(client, cuda, device, &gpu, err);
+	if (rc)
+		return rc;
+	pthread_mutex_lock(&client->lock);
+	gpu->index = index;
+	gpu->joined = true;
+	pthread_mutex_unlock(&client->lock);
+	return 0;
+}
+
+/* ---- The end -------------------------------------------------------------------------------------------------- */
+
+static bool all_written(const struct zerod_client *client, const struct zc_cuda *cuda)
+{
+	const uint64_t *page = client->client_page;
+	bool all = true;
+
+	for (uint32_t i = 0; i < ZEROD_MAX_STREAMS && i < client->ntimelines; i++)
+		all &= zc_fence_reached(zc_counter_load(page, i), client->timeline_value[i]);
+	for (unsigned i = 0; i < cuda->ngpus; i++)
+		all &= zc_fence_reached(zc_counter_load(page, cuda->gpus[i].timeline), cuda->gpus[i].copied);
+	return all;
+}
+
+/* A context that is lost answers every call with what it was lost to. */
+static bool all_alive(const struct zc_cuda *cuda)
+{
+	bool alive = true;
+
+	for (unsigned i = 0; i < cuda->ngpus && alive; i++) {
+		struct zc_cuda_scope scope;
+		size_t available, total;
+
+		alive = zc_cuda_enter(cuda->driver, cuda->gpus[i].context, &scope) == ZD_CU_SUCCESS &&
+		        cuda->driver->memGetInfo(&available, &total) == ZD_CU_SUCCESS;
+		zc_cuda_leave(cuda->driver, &scope);
+	}
+	return alive;
+}
+
+/* Has all that we put into the trainer's streams run? They write their counters, and wake nobody. */
+static bool drain(struct zerod_client *client, const struct zc_cuda *cuda)
+{
+	const struct timespec pause = {.tv_nsec = LOOK_AGAIN};
+	uint64_t deadline_ns = zc_now_ns() + DRAIN_NS;
+
+	for (unsigned looks = 1; !all_written(client, cuda); looks++) {
+		if (zc_now_ns() >= deadline_ns || (looks % CHECK_EVERY == 0 && !all_alive(cuda)))
+			return false;
+		(void)nanosleep(&pause, NULL);
+	}
+	return true;
+}
+
+static void close_gpus(struct zerod_client *client, struct zc_cuda *cuda)
+{
+	const struct zd_cuda *driver = cuda->driver;
+
+	zc_cuda_segments_unmap(client, cuda);
+	for (unsigned i = cuda->ngpus; i-- > 0;) { /* the pages were registered in the first one's context */
+		struct zc_gpu *gpu = &cuda->gpus[i];
+		struct zc_cuda_scope scope;
+
+		bool entered = zc_cuda_enter(driver, gpu->context, &scope) == ZD_CU_SUCCESS;
+
+		if (entered && gpu->copies)
+			(void)driver->streamDestroy(gpu->copies);
+		if (entered && i == 0)
+			unregister_pages(client, cuda);
+		zc_cuda_leave(driver, &scope);
+		(void)driver->devicePrimaryCtxRelease(gpu->device);
+	}
+}
+
+void zc_cuda_close(struct zerod_client *client)
+{
+	struct zc_cuda *cuda = client->cuda;
+
+	if (!cuda)
+		return;
+	if (client->broken_status)
+		zc_waits_abort(client);
+	if (drain(client, cuda)) {
+		zc_watch_stop(cuda);
+		close_gpus(client, cuda);
+	} else {
+		zc_watch_stop(cuda);
+		client->client_page = NULL; /* a GPU may still touch them: they stay mapped */
+		client->daemon_page = NULL;
+	}
+	client->cuda = NULL;
+	free(cuda);
+}
+
+void zc_cuda_forget(struct zerod_client *client)
+{
+	free(client->cuda);
+	client->cuda = NULL;
+}

@@ -1,0 +1,96 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * cuda_internal.h - what the files that speak to the driver share.
+ *
+ * Calls are made in a context that is entered for them and left again, with the thread's stream-capture mode relaxed, so that
+ * they neither depend on what the caller has made current nor end a capture that runs elsewhere. Fence pages are host
+ * memory that is registered once, for all contexts of this process.
+ */
+#ifndef ZD_CLIENT_CUDA_INTERNAL_H
+#define ZD_CLIENT_CUDA_INTERNAL_H
+
+#include "client/cuda.h"
+#include "client/stream.h"
+#include "driver/driver.h"
+
+#define MASK_BITS 64u
+
+/* The daemon's counters that GPU streams were told to wait for, until they were seen to have passed. */
+struct zc_open_waits {
+	uint64_t mask[ZD_TIMELINES / MASK_BITS]; /* of timelines */
+	uint64_t value[ZD_TIMELINES];            /* the highest; of those in the mask */
+};
+
+struct zc_gpu {
+	int device; /* the driver's number */
+	char name[ZD_CUDA_UUID_TEXT];
+	struct CUctx_st *context; /* the primary one, retained */
+	zd_cu_ptr client_page;    /* as its streams name it */
+	uint32_t timeline;        /* of `copies` */
+	atomic_uint_fast64_t copied;
+	/* With the client's lock: */
+	bool joined;
+	uint32_t index;             /* the daemon's number, once joined */
+	struct CUstream_st *copies; /* of own slices; NULL before the first */
+};
+
+struct zc_cuda {
+	const struct zd_cuda *driver;
+	atomic_uint ngpus; /* those below it are fixed, but for what is said above */
+	struct zc_gpu gpus[ZD_MAX_DEVICES];
+	bool registered;           /* the fence pages; with cuda_lock */
+	struct zc_open_waits left; /* by streams whose handles have gone; with the client's lock */
+	bool watching;             /* with cuda_lock */
+	pthread_t watcher;
+	int stop; /* an eventfd that ends the watcher */
+};
+
+/* ---- cuda_device.c ------------------------------------------------------------------------------------------ */
+
+/* Undone by zc_cuda_leave(), whatever zc_cuda_enter() returned. */
+struct zc_cuda_scope {
+	bool pushed;
+	int mode;
+};
+int zc_cuda_enter(const struct zd_cuda *driver, struct CUctx_st *context, struct zc_cuda_scope *scope)
+        __attribute__((warn_unused_result));
+void zc_cuda_leave(const struct zd_cuda *driver, const struct zc_cuda_scope *scope);
+
+/* Loads the driver, once. */
+int zc_cuda_load(struct zerod_client *client, struct zc_cuda **cuda, struct zd_err *err)
+        __attribute__((warn_unused_result));
+/* Without a lock: the driver's device is ours from here to the client's end. */
+int zc_gpu_open(struct zerod_client *client, struct zc_cuda *cuda, int device, struct zc_gpu **gpu,
+                struct zd_err *err) __attribute__((warn_unused_result));
+/* With the client's lock: the GPU that the daemon calls so; NULL when it was not joined. */
+struct zc_gpu *zc_gpu_find(struct zc_cuda *cuda, uint32_t index);
+
+/* ---- cuda_segment.c ----------------------------------------------------------------------------------------- */
+
+/* At the client's end. */
+void zc_cuda_segments_unmap(struct zerod_client *client, struct zc_cuda *cuda);
+
+/* ---- cuda_waits.c ------------------------------------------------------------------------------------------- */
+
+static inline uint64_t zc_counter_load(const uint64_t *page, uint32_t timeline)
+{
+	return __atomic_load_n(&page[timeline], __ATOMIC_ACQUIRE);
+}
+
+void zc_open_waits_add(struct zc_open_waits *waits, uint32_t timeline, uint64_t value);
+/* Does one of them stand at an abort? Forgets those that have passed. */
+bool zc_open_waits_aborted(struct zc_open_waits *waits, const struct zerod_client *client);
+void zc_open_waits_reset(struct zc_open_waits *waits);
+/* Without the client's lock: the stream's handle goes, its waits stay the client's. */
+void zc_open_waits_leave(struct zerod_client *client, const struct zc_open_waits *waits);
+
+/* ---- cuda_watch.c ------------------------------------------------------------------------------------------- */
+
+/* With cuda_lock. */
+int zc_watch_start(struct zerod_client *client, struct zc_cuda *cuda, struct zd_err *err)
+        __attribute__((warn_unused_result));
+void zc_watch_stop(struct zc_cuda *cuda);
+/* Frees every wait of ours; for when there is no daemon to do it. */
+void zc_waits_abort(struct zerod_client *client);
+
+#endif

@@ -1,0 +1,100 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * cuda_segment.c - the daemon's memory on GPUs, mapped into this process.
+ *
+ * A segment is imported and mapped whole at its first use, for its own GPU, and stays until the client is closed. Mapping takes
+ * 30 us to 10 ms, and none of the calls waits for work in streams.
+ */
+#include "client/cuda_internal.h"
+
+#include <unistd.h>
+
+/* In the GPU's context. */
+static int map(const struct zd_cuda *driver, const struct zc_gpu *gpu, const struct zc_segment *segment,
+               zd_cu_memory memory, zd_cu_ptr *at, struct zd_err *err)
+{
+	const struct zd_cu_access access = {.location = {ZD_CU_LOCATION_DEVICE, gpu->device},
+	                                    .flags = ZD_CU_ACCESS_READWRITE};
+	zd_cu_ptr reserved = 0;
+	int rc = zd_cuda_err(driver, driver->memAddressReserve(&reserved, segment->bytes, 0, 0, 0), err,
+	                     "reserving %llu bytes of addresses for segment %u",
+	                     (unsigned long long)segment->bytes, segment->id);
+
+	if (rc)
+		return rc;
+	rc = zd_cuda_err(driver, driver->memMap(reserved, segment->bytes, 0, memory, 0), err,
+	                 "mapping segment %u of %llu bytes", segment->id, (unsigned long long)segment->bytes);
+	if (rc)
+		goto free_address;
+	rc = zd_cuda_err(driver, driver->memSetAccess(reserved, segment->bytes, &access, 1), err,
+	                 "giving %s access to segment %u", gpu->name, segment->id);
+	if (rc)
+		goto unmap;
+	*at = reserved;
+	return 0;
+unmap:
+	(void)driver->memUnmap(reserved, segment->bytes);
+free_address:
+	(void)driver->memAddressFree(reserved, segment->bytes);
+	return rc;
+}
+
+/* In the GPU's context. The mapping keeps the memory, so that its handle is of no further use. */
+static int import(const struct zd_cuda *driver, const struct zc_gpu *gpu, const struct zc_segment *segment,
+                  zd_cu_ptr *at, struct zd_err *err)
+{
+	zd_cu_memory memory;
+	/* The driver takes descriptors as pointers. NOLINTNEXTLINE(performance-no-int-to-ptr) */
+	void *handle = (void *)(intptr_t)segment->fd;
+	int rc = zd_cuda_err(driver,
+	                     driver->memImportFromShareableHandle(&memory, handle, ZD_CU_HANDLE_POSIX_FD),
+	                     err, "importing segment %u on %s", segment->id, gpu->name);
+
+	if (rc)
+		return rc;
+	rc = map(driver, gpu, segment, memory, at, err);
+	(void)driver->memRelease(memory);
+	return rc;
+}
+
+int zc_cuda_segment_map(struct zerod_client *client, struct zc_segment *segment, struct zd_err *err)
+{
+	struct zc_cuda *cuda = client->cuda;
+	const struct zc_gpu *gpu = zc_gpu_find(cuda, segment->device);
+	struct zc_cuda_scope scope;
+	zd_cu_ptr at = 0;
+	int rc;
+
+	if (!gpu)
+		return zd_err_set(err, ZEROD_E_PROTOCOL,
+		                  "segment %u is on device %u, which this client has not joined", segment->id,
+		                  segment->device);
+	rc = zd_cuda_err(cuda->driver, zc_cuda_enter(cuda->driver, gpu->context, &scope), err, "entering %s",
+	                 gpu->name);
+	if (!rc)
+		rc = import(cuda->driver, gpu, segment, &at, err);
+	zc_cuda_leave(cuda->driver, &scope);
+	if (!rc)
+		segment->map = (void *)at; /* NOLINT(performance-no-int-to-ptr): for the caller's kernels */
+	return rc;
+}
+
+void zc_cuda_segments_unmap(struct zerod_client *client, struct zc_cuda *cuda)
+{
+	struct zc_segment *segment, *next;
+
+	HASH_ITER (hh, client->segments, segment, next) {
+		const struct zc_gpu *gpu = zc_gpu_find(cuda, segment->device);
+		zd_cu_ptr at = (zd_cu_ptr)segment->map;
+		struct zc_cuda_scope scope;
+
+		if (!segment->map || !gpu)
+			continue;
+		if (zc_cuda_enter(cuda->driver, gpu->context, &scope) == ZD_CU_SUCCESS) {
+			(void)cuda->driver->memUnmap(at, segment->bytes);
+			(void)cuda->driver->memAddressFree(at, segment->bytes);
+		}
+		zc_cuda_leave(cuda->driver, &scope);
+		segment->map = NULL;
+	}
+}

@@ -1,0 +1,379 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * cuda_stream.c - the trainer's own streams on a GPU, wrapped.
+ *
+ * The GPU does the work: a wait makes it compare counters of the daemon's page, a fence makes it write the next value of the
+ * stream's timeline into the client's page. No call here waits for it. What must hold:
+ *   - taking a value and enqueueing its write are one step under the stream's lock, so that values are written in order;
+ *   - the value is written for every fence, also of a stream that is idle: to ask for that is a driver call as well;
+ *   - what a GPU waits for has been submitted: the daemon's copies are under way when their fences are given out, and
+ *     own slices are enqueued before. Hardware queues are few, and a parked wait blocks all behind it in its queue;
+ *   - a wait that an abort has freed tells nobody. So each stream remembers what it was told to wait for until that was
+ *     seen to have passed; what is found aborted first poisons the session.
+ */
+#include "client/cuda_internal.h"
+
+#include <errno.h>
+#include <stdlib.h>
+
+#define BATCH 64u /* operations of one call; the driver takes fewer than 256 */
+
+struct gpu_stream {
+	struct zerod_stream base;
+	struct CUstream_st *handle;
+	struct CUctx_st *context;
+	const struct zc_gpu *gpu;
+	zd_cu_ptr client_page, daemon_page; /* in the context */
+
+	pthread_mutex_t lock; /* all that follows */
+	uint64_t value;       /* last taken */
+	bool unmarked;        /* waits were enqueued since */
+	struct zc_open_waits open;
+};
+
+static struct gpu_stream *gpu_of(zerod_stream *stream)
+{
+	return (struct gpu_stream *)stream; /* `base` comes first */
+}
+
+static const struct zd_cuda *driver_of(const struct gpu_stream *stream)
+{
+	const struct zc_cuda *cuda = stream->base.client->cuda;
+
+	return cuda->driver;
+}
+
+/* ---- Enqueueing ---------------------------------------------------------------------------------------------- */
+
+/* A graph is replayed; fences are passed once. */
+static int check_capture(const struct gpu_stream *stream, struct zd_err *err)
+{
+	const struct zd_cuda *driver = driver_of(stream);
+	int status = ZD_CU_CAPTURE_NONE;
+	int result = driver->streamIsCapturing(stream->handle, &status);
+
+	if (result == ZD_CU_STREAM_CAPTURE_IMPLICIT || (!result && status != ZD_CU_CAPTURE_NONE))
+		return zd_err_set(
+		        err, ZEROD_E_UNSUPPORTED,
+		        "the stream is being captured into a graph, which cannot wait for the daemon "
+		        "when it is replayed: gather before the capture, release after it");
+	return zd_cuda_err(driver, result, err, "looking whether a stream is captured");
+}
+
+static void set_wait(union zd_cu_mem_op *op, zd_cu_ptr page, const struct zc_fence *fence)
+{
+	*op = (union zd_cu_mem_op){.wait = {.operation = ZD_CU_OP_WAIT_64,
+	                                    .address = page + fence->timeline * sizeof(uint64_t),
+	                                    .value = fence->value,
+	                                    .flags = ZD_CU_WAIT_GEQ}};
+}
+
+static int push(const struct gpu_stream *stream, union zd_cu_mem_op *ops, unsigned count, struct zd_err *err)
+{
+	const struct zd_cuda *driver = driver_of(stream);
+	int result = 0;
+
+	if (count == 1)
+		result = driver->streamWaitValue64(stream->handle, ops->wait.address, ops->wait.value,
+		                                   ZD_CU_WAIT_GEQ);
+	else if (count > 1)
+		result = driver->streamBatchMemOp(stream->handle, count, ops, 0);
+	return zd_cuda_err(driver, result, err, "making a stream on %s wait", stream->gpu->name);
+}
+
+static bool has_passed(uint64_t counter, uint64_t value)
+{
+	return counter != ZD_FENCE_ABORTED && zc_fence_reached(counter, value);
+}
+
+/* With the stream's lock, in its context: what has passed already needs no wait. */
+static int push_waits(struct gpu_stream *stream, const struct zc_fences *fences, const struct zc_fence *own,
+                      struct zd_err *err)
+{
+	const struct zerod_client *client = stream->base.client;
+	const struct zc_fence *list = zc_fences_list(fences);
+	union zd_cu_mem_op ops[BATCH];
+	unsigned count = 0;
+	int rc = 0;
+
+	if (own->value && !has_passed(zc_counter_load(client->client_page, own->timeline), own->value))
+		set_wait(&ops[count++], stream->client_page, own);
+	for (unsigned i = 0; i < fences->count && !rc; i++) {
+		if (has_passed(zc_counter_load(client->daemon_page, list[i].timeline), list[i].value))
+			continue;
+		zc_open_waits_add(&stream->open, list[i].timeline, list[i].value);
+		set_wait(&ops[count++], stream->daemon_page, &list[i]);
+		if (count == BATCH) {
+			rc = push(stream, ops, count, err);
+			stream->unmarked = true;
+			count = 0;
+		}
+	}
+	if (!rc && count > 0) {
+		rc = push(stream, ops, count, err);
+		stream->unmarked = true;
+	}
+	return rc;
+}
+
+static int say_aborted(struct zerod_client *client, struct zd_err *err)
+{
+	client->poisoned = true;
+	if (client->broken_status)
+		return zd_err_set(err, client->broken_status, "%s", client->broken_text);
+	return zd_err_set(err, ZEROD_E_ABORTED,
+	                  "a wait of the stream was freed by an abort: discard what followed, then reset "
+	                  "the session");
+}
+
+static int gpu_wait(zerod_stream *base, const struct zc_fences *fences, const struct zc_fence *own,
+                    struct zd_err *err)
+{
+	struct gpu_stream *stream = gpu_of(base);
+	const struct zd_cuda *driver = driver_of(stream);
+	struct zc_cuda_scope scope;
+	int rc = zd_cuda_err(driver, zc_cuda_enter(driver, stream->context, &scope), err,
+	                     "entering a stream's context");
+
+	if (!rc)
+		rc = check_capture(stream, err);
+	if (!rc) {
+		pthread_mutex_lock(&stream->lock);
+		rc = push_waits(stream, fences, own, err);
+		if (!rc && zc_open_waits_aborted(&stream->open, base->client))
+			rc = say_aborted(base->client, err);
+		pthread_mutex_unlock(&stream->lock);
+	}
+	zc_cuda_leave(driver, &scope);
+	return rc;
+}
+
+/* With the stream's lock, in its context. */
+static int push_value(struct gpu_stream *stream, struct zd_err *err)
+{
+	const struct zd_cuda *driver = driver_of(stream);
+	zd_cu_ptr counter = stream->client_page + stream->base.timeline * sizeof(uint64_t);
+	int rc = zd_cuda_err(
+	        driver,
+	        driver->streamWriteValue64(stream->handle, counter, stream->value + 1, ZD_CU_WRITE_DEFAULT),
+	        err, "writing a stream's fence on %s", stream->gpu->name);
+
+	if (rc)
+		return rc;
+	stream->value++;
+	stream->unmarked = false;
+	return 0;
+}
+
+static int gpu_fence(zerod_stream *base, const struct zc_hold_list *holds, uint64_t *value,
+                     struct zd_err *err)
+{
+	struct gpu_stream *stream = gpu_of(base);
+	const struct zd_cuda *driver = driver_of(stream);
+	struct zc_cuda_scope scope;
+	int rc = zd_cuda_err(driver, zc_cuda_enter(driver, stream->context, &scope), err,
+	                     "entering a stream's context");
+
+	(void)holds; /* strict clients have emulated devices */
+	if (!rc)
+		rc = check_capture(stream, err);
+	if (!rc) {
+		pthread_mutex_lock(&stream->lock);
+		rc = push_value(stream, err);
+		*value = stream->value;
+		pthread_mutex_unlock(&stream->lock);
+	}
+	zc_cuda_leave(driver, &scope);
+	return rc ? rc : 1;
+}
+
+/* ---- The stream as a whole ----------------------------------------------------------------------------------- */
+
+static bool gpu_aborted(zerod_stream *base)
+{
+	struct gpu_stream *stream = gpu_of(base);
+	bool aborted;
+
+	pthread_mutex_lock(&stream->lock);
+	aborted = zc_open_waits_aborted(&stream->open, base->client);
+	pthread_mutex_unlock(&stream->lock);
+	return aborted;
+}
+
+static int gpu_synchronize(zerod_stream *base, struct zd_err *err)
+{
+	struct gpu_stream *stream = gpu_of(base);
+	const struct zd_cuda *driver = driver_of(stream);
+	struct zc_cuda_scope scope;
+	int rc = zd_cuda_err(driver, zc_cuda_enter(driver, stream->context, &scope), err,
+	                     "entering a stream's context");
+
+	if (!rc)
+		rc = zd_cuda_err(driver, driver->streamSynchronize(stream->handle), err,
+		                 "synchronizing a stream on %s", stream->gpu->name);
+	zc_cuda_leave(driver, &scope);
+	return !rc && gpu_aborted(base) ? say_aborted(base->client, err) : rc;
+}
+
+static int gpu_reach(const zerod_stream *base, const struct zc_segment *segment, struct zd_err *err)
+{
+	const struct gpu_stream *stream = (const struct gpu_stream *)base;
+	const struct zc_gpu *gpu = zc_gpu_find(base->client->cuda, segment->device);
+
+	if (gpu == stream->gpu)
+		return 0;
+	return zd_err_set(err, ZEROD_E_INVALID, "the stream is one of %s, the bytes are on %s",
+	                  stream->gpu->name, gpu ? gpu->name : "a GPU that was not joined");
+}
+
+static void gpu_reset(zerod_stream *base)
+{
+	struct gpu_stream *stream = gpu_of(base);
+
+	pthread_mutex_lock(&stream->lock);
+	zc_open_waits_reset(&stream->open);
+	pthread_mutex_unlock(&stream->lock);
+}
+
+/* A last value behind the waits that no fence has followed: the pages must outlive what the GPU has still to do with them. */
+static void mark_end(struct gpu_stream *stream)
+{
+	const struct zd_cuda *driver = driver_of(stream);
+	struct zc_cuda_scope scope;
+	struct zd_err err = ZD_ERR_NONE;
+
+	if (!stream->unmarked)
+		return;
+	if (!zc_cuda_enter(driver, stream->context, &scope) && !check_capture(stream, &err))
+		(void)push_value(stream, &err);
+	zc_cuda_leave(driver, &scope);
+}
+
+static void gpu_forget(zerod_stream *base)
+{
+	free(base);
+}
+
+static void gpu_end(zerod_stream *base)
+{
+	struct gpu_stream *stream = gpu_of(base);
+
+	mark_end(stream);
+	zc_open_waits_leave(base->client, &stream->open);
+	zc_timeline_give(base->client, base->timeline, stream->value);
+	pthread_mutex_destroy(&stream->lock);
+	free(stream);
+}
+
+static const struct zc_stream_ops gpu_ops = {
+        .wait = gpu_wait,
+        .fence = gpu_fence,
+        .synchronize = gpu_synchronize,
+        .reach = gpu_reach,
+        .aborted = gpu_aborted,
+        .reset = gpu_reset,
+        .end = gpu_end,
+        .forget = gpu_forget,
+};
+
+/* ---- Wrapping ------------------------------------------------------------------------------------------------ */
+
+static int find_context(const struct zd_cuda *driver, struct CUstream_st *handle, struct CUctx_st **context,
+                        struct zd_err *err)
+{
+	bool legacy = !handle || handle == ZD_CU_STREAM_LEGACY;
+	int result = legacy ? driver->ctxGetCurrent(context) : driver->streamGetCtx(handle, context);
+	int rc = zd_cuda_err(driver, result, err, "finding a stream's context");
+
+	if (!rc && !*context)
+		rc = zd_err_set(err, ZEROD_E_INVALID,
+		                "the default stream needs a context, and none is current in this thread");
+	return rc;
+}
+
+/* In the stream's context. */
+static int find_gpu(struct zc_cuda *cuda, struct gpu_stream *stream, struct zd_err *err)
+{
+	struct zerod_client *client = stream->base.client;
+	const struct zd_cuda *driver = cuda->driver;
+	struct zc_gpu *gpu = NULL;
+	int device = 0;
+	int rc = zd_cuda_err(driver, driver->ctxGetDevice(&device), err, "finding a stream's GPU");
+
+	if (!rc)
+		rc = zc_gpu_open(client, cuda, device, &gpu, err);
+	if (rc)
+		return rc;
+	stream->gpu = gpu;
+	rc = zd_cuda_err(driver,
+	                 driver->memHostGetDevicePointer(&stream->client_page, client->client_page, 0), err,
+	                 "mapping the client's fence page for a stream");
+	if (!rc)
+		rc = zd_cuda_err(
+		        driver, driver->memHostGetDevicePointer(&stream->daemon_page, client->daemon_page, 0),
+		        err, "mapping the daemon's fence page for a stream");
+	return rc;
+}
+
+static int adopt(struct zc_cuda *cuda, struct gpu_stream *stream, struct zd_err *err)
+{
+	struct zc_cuda_scope scope;
+	int rc = find_context(cuda->driver, stream->handle, &stream->context, err);
+
+	if (rc)
+		return rc;
+	rc = zd_cuda_err(cuda->driver, zc_cuda_enter(cuda->driver, stream->context, &scope), err,
+	                 "entering a stream's context");
+	if (!rc)
+		rc = find_gpu(cuda, stream, err);
+	zc_cuda_leave(cuda->driver, &scope);
+	return rc ? rc : zc_timeline_take(stream->base.client, &stream->base.timeline, &stream->value, err);
+}
+
+static int check_arguments(const struct zerod_client *client, const void *cu_stream,
+                           const zerod_stream *const *stream, struct zd_err *err)
+{
+	if (!stream)
+		return zd_err_set(err, ZEROD_E_INVALID, "stream is NULL");
+	if (!client->on_gpus)
+		return zd_err_set(
+		        err, ZEROD_E_UNSUPPORTED,
+		        "the daemon's devices are emulated: there is no GPU whose stream could wait");
+	if (cu_stream == ZD_CU_STREAM_PER_THREAD)
+		return zd_err_set(
+		        err, ZEROD_E_INVALID,
+		        "CU_STREAM_PER_THREAD is another stream in each thread: wrap a stream of your "
+		        "own, or the legacy default stream");
+	return 0;
+}
+
+int zerod_cuda_stream_wrap(zerod_client *client, void *cu_stream, zerod_stream **stream)
+{
+	struct gpu_stream *made;
+	struct zc_cuda *cuda;
+	struct zd_err *err;
+	int rc = zc_enter(client, &err);
+
+	if (!rc)
+		rc = check_arguments(client, cu_stream, (const zerod_stream *const *)stream, err);
+	if (!rc)
+		rc = zc_cuda_load(client, &cuda, err);
+	if (rc)
+		return rc;
+	made = calloc(1, sizeof(*made));
+	if (!made)
+		return zd_err_errno(err, ENOMEM, "wrapping a stream");
+	made->base.ops = &gpu_ops;
+	made->base.client = client;
+	made->handle = cu_stream;
+	pthread_mutex_init(&made->lock, NULL);
+	rc = adopt(cuda, made, err);
+	if (rc) {
+		pthread_mutex_destroy(&made->lock);
+		free(made);
+		return rc;
+	}
+	zc_stream_add(&made->base);
+	*stream = &made->base;
+	return 0;
+}

@@ -1,0 +1,101 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * cuda_watch.c - a thread that frees our GPU streams when the daemon has died.
+ *
+ * A thread of the CPU that waits for the daemon looks at the connection between two sleeps. A GPU's stream does not: it waits for
+ * a counter that nobody would ever write. So one thread per client sleeps on the connection's end - it reads nothing
+ * until then - and stores ZD_FENCE_ABORTED in the daemon's place. What the streams go on with is garbage: the client is
+ * broken and poisoned by then.
+ *
+ * The connection may also end while the daemon lives, and copies that its GPUs have under way still write their counters. So
+ * the thread looks at the page again and again, until the client is closed.
+ */
+#include "client/cuda_internal.h"
+
+#include <errno.h>
+#include <poll.h>
+#include <signal.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#define REPEAT_MS 20
+
+void zc_waits_abort(struct zerod_client *client)
+{
+	for (uint32_t i = 0; i < client->ntimelines; i++)
+		__atomic_store_n(&client->daemon_page[i], (uint64_t)ZD_FENCE_ABORTED, __ATOMIC_RELEASE);
+}
+
+/* Poisoned before a stream is freed: whoever sees it run on finds the reason. */
+static void take_loss(struct zerod_client *client)
+{
+	struct zd_err err;
+
+	(void)zd_err_set(&err, ZEROD_E_DISCONNECTED, "the daemon closed the connection");
+	(void)zc_read_last_words(client, &err);
+	client->poisoned = true;
+}
+
+/* False when the watch is to stop. POLLHUP is reported whether it is asked for or not. */
+static bool await_loss(const struct zerod_client *client, const struct zc_cuda *cuda)
+{
+	struct pollfd fds[] = {{.fd = client->sock, .events = POLLRDHUP},
+	                       {.fd = cuda->stop, .events = POLLIN}};
+
+	while (poll(fds, 2, -1) < 0 && errno == EINTR)
+		;
+	return !(fds[1].revents & POLLIN);
+}
+
+static bool pause_watch(const struct zc_cuda *cuda)
+{
+	struct pollfd stop = {.fd = cuda->stop, .events = POLLIN};
+
+	return poll(&stop, 1, REPEAT_MS) != 1;
+}
+
+static void *watch_main(void *arg)
+{
+	struct zerod_client *client = arg;
+	const struct zc_cuda *cuda = client->cuda;
+
+	if (!await_loss(client, cuda))
+		return NULL;
+	take_loss(client);
+	do
+		zc_waits_abort(client);
+	while (pause_watch(cuda));
+	return NULL;
+}
+
+int zc_watch_start(struct zerod_client *client, struct zc_cuda *cuda, struct zd_err *err)
+{
+	sigset_t all, before;
+	int error;
+
+	if (cuda->watching)
+		return 0;
+	cuda->stop = eventfd(0, EFD_CLOEXEC);
+	if (cuda->stop < 0)
+		return zd_err_errno(err, errno, "watching the connection");
+	(void)sigfillset(&all); /* signals are the application's threads' business */
+	(void)pthread_sigmask(SIG_SETMASK, &all, &before);
+	error = pthread_create(&cuda->watcher, NULL, watch_main, client);
+	(void)pthread_sigmask(SIG_SETMASK, &before, NULL);
+	if (error) {
+		(void)close(cuda->stop);
+		return zd_err_errno(err, error, "watching the connection");
+	}
+	cuda->watching = true;
+	return 0;
+}
+
+void zc_watch_stop(struct zc_cuda *cuda)
+{
+	if (!cuda->watching)
+		return;
+	(void)eventfd_write(cuda->stop, 1);
+	(void)pthread_join(cuda->watcher, NULL);
+	(void)close(cuda->stop);
+	cuda->watching = false;
+}

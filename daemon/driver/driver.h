@@ -30,6 +30,8 @@ struct CUctx_st;
 struct CUstream_st;
 struct CUevent_st;
 struct CUgraph_st;
+struct CUmod_st;
+struct CUfunc_st;
 
 struct zd_cu_uuid {
 	unsigned char bytes[16];
@@ -213,7 +215,15 @@ enum {
 	F(eventQuery, cuEventQuery, (struct CUevent_st * event))                                             \
 	F(eventSynchronize, cuEventSynchronize, (struct CUevent_st * event))                                 \
 	F(eventElapsedTime, cuEventElapsedTime, (float *ms, struct CUevent_st *from, struct CUevent_st *to)) \
-	F(eventDestroy, cuEventDestroy, (struct CUevent_st * event))
+	F(eventDestroy, cuEventDestroy, (struct CUevent_st * event))                                         \
+	F(moduleLoadData, cuModuleLoadData, (struct CUmod_st * *module, const void *image))                  \
+	F(moduleUnload, cuModuleUnload, (struct CUmod_st * module))                                          \
+	F(moduleGetFunction, cuModuleGetFunction,                                                            \
+	  (struct CUfunc_st * *function, struct CUmod_st * module, const char *name))                        \
+	F(launchKernel, cuLaunchKernel,                                                                      \
+	  (struct CUfunc_st * function, unsigned int grid_x, unsigned int grid_y, unsigned int grid_z,       \
+	   unsigned int block_x, unsigned int block_y, unsigned int block_z, unsigned int shared_bytes,      \
+	   struct CUstream_st *stream, void **params, void **extra))
 
 struct zd_cuda {
 #define ZD_CUDA_MEMBER(member, name, args) int(*member) args; /* NOLINT: a declarator */

@@ -241,6 +241,7 @@ static bool has_leaks(void)
 	        {"address ranges", double_count_ranges()}, {"host registrations", double_count_hosts()},
 	        {"streams", double_count_streams()},       {"events", double_count_events()},
 	        {"graphs", double_count_graphs()},         {"contexts", double_count_contexts()},
+	        {"modules", double_count_modules()},
 	};
 	bool any = false;
 

@@ -30,6 +30,7 @@
 
 /* Results beside those that driver.h names. */
 enum {
+	DOUBLE_INVALID_IMAGE = 200,
 	DOUBLE_ILLEGAL_STATE = 401,
 	DOUBLE_CONTEXT_IS_DESTROYED = 709,
 	DOUBLE_HOST_MEMORY_NOT_REGISTERED = 713,
@@ -182,8 +183,11 @@ enum double_op_kind {
 	DOUBLE_OP_WAIT,
 	DOUBLE_OP_WRITE,
 	DOUBLE_OP_MARK,
-	DOUBLE_OP_JOIN
+	DOUBLE_OP_JOIN,
+	DOUBLE_OP_KERNEL,
 };
+
+struct double_kernel;
 
 /* One end of a copy: CPU memory where `host` is set, else a mapped device address. */
 struct double_place {
@@ -214,8 +218,9 @@ struct double_op {
 	struct double_place dst, src;
 	size_t bytes;
 	uint64_t value;
-	unsigned char *staged;    /* what the operation owns of CPU memory */
-	struct double_mark *mark; /* MARK: what is set; JOIN: what is waited for, or NULL */
+	unsigned char *staged;              /* what the operation owns of CPU memory */
+	const struct double_kernel *kernel; /* KERNEL; `staged` holds its arguments */
+	struct double_mark *mark;           /* MARK: what is set; JOIN: what is waited for, or NULL */
 	int njoins;
 	struct double_join *joins;
 };
@@ -240,6 +245,11 @@ extern pthread_cond_t double_moved;
 
 /* What an operation does: run.c. With the lock held, which they drop while they work. 0, or what the context is lost to. */
 int double_run(struct CUctx_st *context, struct double_op *op);
+
+/* ---- Kernels: kernel.c ---------------------------------------------------------------------------------------------------- */
+
+int double_run_kernel(const struct CUctx_st *context, const struct double_op *op); /* as double_run() */
+int double_count_modules(void);
 
 /* ---- Streams: stream.c ----------------------------------------------------------------------------------------------------- */
 

@@ -89,10 +89,10 @@ static void buffer_free(struct zd_engine *e, struct zd_buffer *buffer)
 
 static void buffer_op_over(struct zd_engine *e, struct zd_buffer *buffer)
 {
+	zd_shadow_try(e, buffer->part);
 	if (buffer->transfers > 0 || buffer->watches > 0)
 		return;
 	zd_dirty(e, buffer->device);
-	zd_shadow_try(e, buffer->part);
 	if (buffer->state == ZD_BUFFER_QUARANTINED)
 		buffer_free(e, buffer);
 }

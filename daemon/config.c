@@ -122,12 +122,29 @@ static int set_drain_timeout(struct zd_config *config, const char *text)
 	return read_u32(text, 0, MAX_DRAIN_S, &config->drain_timeout_s);
 }
 
-/* This build has no backend for GPUs, so that "auto" finds none. */
+/* What "auto" stands for, a start finds out. */
 static int set_backend(struct zd_config *config, const char *text)
 {
-	if (strcmp(text, "host") != 0 && strcmp(text, "auto") != 0)
+	if (strcmp(text, "auto") == 0)
+		config->backend = NULL;
+	else if (strcmp(text, zd_backend_host.name) == 0)
+		config->backend = &zd_backend_host;
+	else if (strcmp(text, zd_backend_cuda.name) == 0)
+		config->backend = &zd_backend_cuda;
+	else
 		return -1;
-	config->backend = &zd_backend_host;
+	return 0;
+}
+
+/* Which of them there are, the backend finds out. */
+static int set_gpus(struct zd_config *config, const char *text)
+{
+	static const char allowed[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-, \t";
+	size_t bytes = strlen(text);
+
+	if (strspn(text, " ,\t") == bytes || strspn(text, allowed) != bytes || bytes >= sizeof(config->gpus))
+		return -1;
+	memcpy(config->gpus, text, bytes + 1);
 	return 0;
 }
 
@@ -180,8 +197,9 @@ static const struct key {
         {"daemon", "admin_group", set_admin_group, "the name of a group on this machine"},
         {"daemon", "log_level", set_log_level, "error, warning, notice, info or debug"},
         {"daemon", "drain_timeout_s", set_drain_timeout, "a number of seconds, at most 86400"},
-        {"devices", "backend", set_backend, "host or auto"},
+        {"devices", "backend", set_backend, "auto, host or cuda"},
         {"devices", "count", set_count, "a number from 1 to 64"},
+        {"devices", "gpus", set_gpus, "all, or a list of UUIDs or numbers such as 0,1"},
         {"devices", "arena", set_arena, SIZE_EXPECTED},
         {"devices", "gather_budget", set_gather_budget, SIZE_EXPECTED},
         {"devices", "staging", set_staging, SIZE_EXPECTED},
@@ -239,8 +257,8 @@ void zd_config_init(struct zd_config *config)
 	        .socket_mode = 0666,
 	        .log_level = ZD_LOG_INFO,
 	        .drain_timeout_s = DEFAULT_DRAIN_S,
-	        .backend = &zd_backend_host,
 	        .device_count = 1,
+	        .gpus = "all",
 	        .max_sessions = ZD_MAX_SESSIONS,
 	};
 }

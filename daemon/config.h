@@ -17,7 +17,8 @@
 struct zd_err;
 struct zd_backend_ops;
 
-#define ZD_DEFAULT_CONFIG "/etc/zerod/zerod.conf"
+#define ZD_DEFAULT_CONFIG    "/etc/zerod/zerod.conf"
+#define ZD_CONFIG_GPUS_BYTES 2752 /* 64 UUIDs, and what stands between them */
 
 struct zd_config {
 	/* [daemon] */
@@ -28,8 +29,9 @@ struct zd_config {
 	enum zd_log_level log_level;
 	uint32_t drain_timeout_s;
 	/* [devices]; of bytes, 0 is the backend's or the engine's default */
-	const struct zd_backend_ops *backend;
-	uint32_t device_count;
+	const struct zd_backend_ops *backend; /* NULL: auto */
+	uint32_t device_count;                /* host */
+	char gpus[ZD_CONFIG_GPUS_BYTES];      /* cuda: "all", or UUIDs and indices */
 	uint64_t arena_bytes, gather_budget_bytes, staging_bytes, segment_bytes;
 	/* [limits] */
 	uint64_t uid_quota_bytes; /* 0: none */

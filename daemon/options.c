@@ -15,6 +15,7 @@ enum option_key {
 	OPT_SOCKET = 's',
 	OPT_BACKEND = 'b',
 	OPT_DEVICES = 'd',
+	OPT_GPUS = 'g',
 	OPT_ARENA = 'a',
 	OPT_FOREGROUND = 'f',
 	OPT_CHECK_CONFIG = 256, /* no short form */
@@ -24,8 +25,10 @@ static const struct argp_option argp_options[] = {
         {"config", OPT_CONFIG, "FILE", 0, "Configuration (default: " ZD_DEFAULT_CONFIG ", if it exists)", 0},
         {"check-config", OPT_CHECK_CONFIG, NULL, 0, "Check configuration and command line, then end", 0},
         {"socket", OPT_SOCKET, "PATH", 0, "Socket to listen on", 0},
-        {"backend", OPT_BACKEND, "NAME", 0, "host (emulated devices), or auto: GPUs if there are any", 0},
-        {"devices", OPT_DEVICES, "N", 0, "Number of devices", 0},
+        {"backend", OPT_BACKEND, "NAME", 0,
+         "host (emulated devices), cuda (GPUs), or auto: GPUs if there are any", 0},
+        {"devices", OPT_DEVICES, "N", 0, "Number of emulated devices", 0},
+        {"gpus", OPT_GPUS, "LIST", 0, "Which GPUs, by UUID or number (default: all)", 0},
         {"arena", OPT_ARENA, "SIZE", 0, "Memory of each device, such as 64G", 0},
         {"foreground", OPT_FOREGROUND, NULL, 0, "Log to stderr, even where stderr is the journal's", 0},
         {NULL, 0, NULL, 0, NULL, 0},
@@ -62,6 +65,9 @@ static error_t take_option(int key, char *text, struct argp_state *state)
 		return 0;
 	case OPT_DEVICES:
 		options->devices = text;
+		return 0;
+	case OPT_GPUS:
+		options->gpus = text;
 		return 0;
 	case OPT_ARENA:
 		options->arena = text;
@@ -112,6 +118,7 @@ int zd_options_load(const struct zd_options *options, struct zd_config *config, 
 	        {"--socket", "daemon", "socket", options->socket},
 	        {"--backend", "devices", "backend", options->backend},
 	        {"--devices", "devices", "count", options->devices},
+	        {"--gpus", "devices", "gpus", options->gpus},
 	        {"--arena", "devices", "arena", options->arena},
 	};
 	struct zd_config loaded;

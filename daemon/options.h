@@ -11,7 +11,7 @@ struct zd_err;
 /* Texts as given; NULL: not given. */
 struct zd_options {
 	const char *config_path;
-	const char *socket, *backend, *devices, *arena;
+	const char *socket, *backend, *devices, *gpus, *arena;
 	bool check_config, foreground;
 };
 

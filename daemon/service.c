@@ -132,14 +132,19 @@ static bool needs_restart(const struct zd_config *old, const struct zd_config *n
 {
 	return strcmp(old->socket_path, new->socket_path) != 0 || old->socket_mode != new->socket_mode ||
 	       old->backend != new->backend || old->device_count != new->device_count ||
-	       old->arena_bytes != new->arena_bytes || old->staging_bytes != new->staging_bytes ||
-	       old->segment_bytes != new->segment_bytes;
+	       strcmp(old->gpus, new->gpus) != 0 || old->arena_bytes != new->arena_bytes ||
+	       old->staging_bytes != new->staging_bytes || old->segment_bytes != new->segment_bytes;
+}
+
+static uint32_t device_count(const struct service *service)
+{
+	return service->api.bridge.ops->device_count(service->api.bridge.backend);
 }
 
 static void notify_serving(struct service *service)
 {
-	zd_notify_state(&service->notify, "READY=1\nSTATUS=Serving %u devices at %s",
-	                service->config.device_count, service->bound.address.sun_path);
+	zd_notify_state(&service->notify, "READY=1\nSTATUS=Serving %u devices at %s", device_count(service),
+	                service->bound.address.sun_path);
 }
 
 static void apply(struct service *service, const struct zd_config *config)
@@ -307,13 +312,29 @@ static void close_socket(struct service *service)
 	(void)close(service->bound.sock);
 }
 
+static const struct zd_backend_ops *choose_backend(const struct zd_config *config)
+{
+	const struct zd_backend_ops *chosen;
+	struct zd_err why = ZD_ERR_NONE;
+
+	if (config->backend)
+		return config->backend;
+	chosen = zd_backend_auto(&why);
+	if (why.status == 0)
+		zd_log(ZD_LOG_NOTICE, "backend %s, since there are GPUs", chosen->name);
+	else
+		zd_log(ZD_LOG_NOTICE, "backend %s: %s", chosen->name, why.text);
+	return chosen;
+}
+
 static int open_api(struct service *service, struct zd_err *err)
 {
 	const struct zd_config *config = &service->config;
 	struct zd_api_limits limits = limits_of(config);
 	struct zd_bridge_config bridge = {
-	        .backend = config->backend,
+	        .backend = choose_backend(config),
 	        .ndevices = config->device_count,
+	        .devices = config->gpus,
 	        .arena_bytes = config->arena_bytes,
 	        .gather_budget_bytes = config->gather_budget_bytes,
 	        .staging_bytes = config->staging_bytes,
@@ -326,13 +347,14 @@ static int open_api(struct service *service, struct zd_err *err)
 
 static void log_ready(const struct service *service)
 {
+	const struct zd_bridge *bridge = &service->api.bridge;
 	struct zd_device_config device;
 	char arena[ZD_BYTES_TEXT];
 
-	service->api.bridge.ops->device_info(service->api.bridge.backend, 0, &device);
+	bridge->ops->device_info(bridge->backend, 0, &device);
 	zd_log(ZD_LOG_NOTICE, "zerod %s serves %u %s device%s of %s at %s, ready after %.1f ms",
-	       ZEROD_VERSION_TEXT, service->config.device_count, service->config.backend->name,
-	       service->config.device_count == 1 ? "" : "s", zd_bytes_text(device.arena_bytes, arena),
+	       ZEROD_VERSION_TEXT, device_count(service), bridge->ops->name,
+	       device_count(service) == 1 ? "" : "s", zd_bytes_text(device.arena_bytes, arena),
 	       service->bound.address.sun_path, (double)(zd_loop_now_ns() - service->started_ns) / 1e6);
 }
 

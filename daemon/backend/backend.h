@@ -3,7 +3,7 @@
  * backend.h - what a backend does for the daemon: segments, executors, fence pages.
  *
  * A backend executes the core's commands (core/engine.h) on its devices. `host` emulates devices with memfd segments
- * and one executor thread each; `cuda` will drive GPUs. All functions are called from the loop's thread; completions
+ * and one executor thread each; `cuda` drives GPUs. All functions are called from the loop's thread; completions
  * come from executor threads through `done`, which must be thread-safe and cheap.
  */
 #ifndef ZD_BACKEND_BACKEND_H
@@ -25,7 +25,9 @@ struct zd_completion {
 void zd_completion_fail(struct zd_completion *completion, int status, const char *error);
 
 struct zd_backend_config {
-	uint32_t ndevices;
+	uint32_t ndevices; /* host: how many */
+	const char
+	        *devices; /* cuda: which, by UUID or index; NULL, "" or "all": all that this process sees */
 	uint64_t arena_bytes; /* a device's; 0: the backend's default */
 	/* Called from executor threads, one completion a command that has an op. */
 	void (*done)(void *arg, const struct zd_completion *completion);
@@ -33,7 +35,8 @@ struct zd_backend_config {
 };
 
 struct zd_backend_ops {
-	const char *name; /* "host", "cuda" */
+	const char *name;             /* "host", "cuda" */
+	bool client_copies_own_slice; /* as in struct zd_engine_config */
 
 	int (*open)(const struct zd_backend_config *config, struct zd_backend **backend, struct zd_err *err);
 	/* Stops the executors - what was submitted is finished or failed, nothing completes afterwards - and frees all. */
@@ -60,6 +63,9 @@ struct zd_backend_ops {
 	uint64_t (*timeline_read)(const struct zd_backend *backend, uint64_t session, uint32_t timeline);
 };
 
-extern const struct zd_backend_ops zd_backend_host;
+extern const struct zd_backend_ops zd_backend_host, zd_backend_cuda;
+
+/* What "auto" stands for on this machine: cuda where a driver shows a GPU, else host, with the reason in `why`. */
+const struct zd_backend_ops *zd_backend_auto(struct zd_err *why);
 
 #endif

@@ -112,6 +112,7 @@ static struct zd_engine *make_engine(struct zd_bridge *bridge, const struct zd_b
 	        .devices = devices,
 	        .segment_bytes = config->segment_bytes,
 	        .uid_quota_bytes = config->uid_quota_bytes,
+	        .client_copies_own_slice = bridge->ops->client_copies_own_slice,
 	};
 	struct zd_engine_sink sink = {
 	        .arg = bridge,
@@ -137,6 +138,7 @@ int zd_bridge_open(struct zd_bridge *bridge, struct zd_loop *loop, const struct 
 {
 	struct zd_backend_config backend_config = {
 	        .ndevices = config->ndevices,
+	        .devices = config->devices,
 	        .arena_bytes = config->arena_bytes,
 	        .done = on_done,
 	        .done_arg = bridge,

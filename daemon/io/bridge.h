@@ -33,6 +33,7 @@ struct zd_bridge_ops {
 struct zd_bridge_config {
 	const struct zd_backend_ops *backend;
 	uint32_t ndevices;
+	const char *devices; /* which; see struct zd_backend_config */
 	/* Of each device; 0: the backend's, or the engine's, default. */
 	uint64_t arena_bytes, gather_budget_bytes, staging_bytes;
 	uint64_t segment_bytes;   /* 0: default */

@@ -61,7 +61,8 @@ static void test_defaults(void **state)
 	assert_false(config.has_admin_group);
 	assert_int_equal(config.log_level, ZD_LOG_INFO);
 	assert_int_equal(config.drain_timeout_s, 10);
-	assert_ptr_equal(config.backend, &zd_backend_host);
+	assert_null(config.backend);
+	assert_string_equal(config.gpus, "all");
 	assert_int_equal(config.device_count, 1);
 	assert_int_equal(config.arena_bytes, 0);
 	assert_int_equal(config.uid_quota_bytes, 0);
@@ -84,8 +85,9 @@ static void test_every_key(void **state)
 	                           "drain_timeout_s = 0\n"
 	                           "\n"
 	                           "[devices]\n"
-	                           "backend = auto\n"
+	                           "backend = cuda\n"
 	                           "count = 64\n"
+	                           "gpus = 3, GPU-12345678-1234-1234-1234-123456789abc\n"
 	                           "arena = 64G\n"
 	                           "gather_budget = 1.5G\n"
 	                           "staging = 2GiB\n"
@@ -101,8 +103,9 @@ static void test_every_key(void **state)
 	assert_int_equal(config.admin_group, 0);
 	assert_int_equal(config.log_level, ZD_LOG_DEBUG);
 	assert_int_equal(config.drain_timeout_s, 0);
-	assert_ptr_equal(config.backend, &zd_backend_host);
+	assert_ptr_equal(config.backend, &zd_backend_cuda);
 	assert_int_equal(config.device_count, 64);
+	assert_string_equal(config.gpus, "3, GPU-12345678-1234-1234-1234-123456789abc");
 	assert_int_equal(config.arena_bytes, 64ull << 30);
 	assert_int_equal(config.gather_budget_bytes, 3ull << 29);
 	assert_int_equal(config.staging_bytes, 2ull << 30);
@@ -128,7 +131,11 @@ static const struct mistake {
          ":2: [devices] staging: expected a size such as 64G, at most 1024T, found 'x'"},
         {"[devices]\nsegment = x\n",
          ":2: [devices] segment: expected a size such as 64G, at most 1024T, found 'x'"},
-        {"[devices]\nbackend = cuda\n", ":2: [devices] backend: expected host or auto, found 'cuda'"},
+        {"[devices]\nbackend = rocm\n", ":2: [devices] backend: expected auto, host or cuda, found 'rocm'"},
+        {"[devices]\ngpus =\n",
+         ":2: [devices] gpus: expected all, or a list of UUIDs or numbers such as 0,1, found ''"},
+        {"[devices]\ngpus = 0;1\n",
+         ":2: [devices] gpus: expected all, or a list of UUIDs or numbers such as 0,1, found '0;1'"},
         {"[devices]\ncount = 0\n", ":2: [devices] count: expected a number from 1 to 64, found '0'"},
         {"[devices]\ncount = 65\n", ":2: [devices] count: expected a number from 1 to 64, found '65'"},
         {"[devices]\ncount = 4x\n", ":2: [devices] count: expected a number from 1 to 64, found '4x'"},
@@ -248,8 +255,12 @@ static void test_check(void **state)
 
 static void test_command_line_wins(void **state)
 {
-	struct zd_options options = {
-	        .config_path = path, .socket = "/tmp/b", .devices = "3", .arena = "1M", .backend = "host"};
+	struct zd_options options = {.config_path = path,
+	                             .socket = "/tmp/b",
+	                             .devices = "3",
+	                             .gpus = "1",
+	                             .arena = "1M",
+	                             .backend = "host"};
 	struct zd_config config;
 	struct zd_err err;
 
@@ -257,7 +268,9 @@ static void test_command_line_wins(void **state)
 	write_file("[daemon]\nsocket = /tmp/a\n[devices]\ncount = 2\ngather_budget = 1M\n");
 	assert_int_equal(zd_options_load(&options, &config, &err), 0);
 	assert_string_equal(config.socket_path, "/tmp/b");
+	assert_ptr_equal(config.backend, &zd_backend_host);
 	assert_int_equal(config.device_count, 3);
+	assert_string_equal(config.gpus, "1");
 	assert_int_equal(config.arena_bytes, 1 << 20);
 	assert_int_equal(config.gather_budget_bytes, 1 << 20);
 }
@@ -277,7 +290,7 @@ static void test_command_line_mistakes(void **state)
 	assert_string_equal(err.text, "--devices: expected a number from 1 to 64, found 'none'");
 	options = (struct zd_options){.config_path = path, .backend = "none"};
 	assert_int_equal(zd_options_load(&options, &config, &err), ZEROD_E_INVALID);
-	assert_string_equal(err.text, "--backend: expected host or auto, found 'none'");
+	assert_string_equal(err.text, "--backend: expected auto, host or cuda, found 'none'");
 	options = (struct zd_options){.config_path = path, .socket = ""};
 	assert_int_equal(zd_options_load(&options, &config, &err), ZEROD_E_INVALID);
 	assert_string_equal(err.text, "--socket: expected a path of 1 to 107 bytes, found ''");

@@ -1,0 +1,222 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * cuda_backend.c - the cuda backend: GPUs, driven through the CUDA driver that is loaded at run time.
+ *
+ * A GPU has an executor, the thread that issues its copies and sees them land, and a worker, the thread for what blocks
+ * inside the driver. This file ties the parts together:
+ *
+ *   cuda_device    the GPUs                   cuda_segment   their memory
+ *   cuda_executor  the thread of a GPU        cuda_worker    its thread for what blocks
+ *   cuda_order     which task is next         cuda_reduce    sums, on the CPU
+ *   cuda_lane      a stream and its progress  cuda_session   fence pages that GPUs write
+ *   cuda_task      one command
+ *
+ * The loop's thread calls the driver when the daemon starts and ends, and never in between.
+ */
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "backend/backend.h"
+#include "backend/cuda_device.h"
+#include "backend/cuda_executor.h"
+#include "backend/cuda_segment.h"
+#include "backend/cuda_session.h"
+#include "backend/cuda_worker.h"
+#include "base/err.h"
+#include "base/mem.h"
+#include "base/text.h"
+
+#define DEFAULT_ARENA_PERCENT 80u
+
+struct gpu {
+	uint64_t arena_bytes;
+	struct zd_cuda_executor executor;
+	struct zd_cuda_worker worker;
+};
+
+struct zd_backend {
+	struct zd_cuda_devices devices;
+	struct gpu *gpus; /* devices.count */
+	struct zd_cuda_segments segments;
+	struct zd_backend_sessions sessions;
+	uint32_t next_worker; /* whose turn it is to have a new session's page */
+};
+
+/* ---- Life --------------------------------------------------------------------------------------------------- */
+
+static int set_arena(const struct zd_cuda_device *device, uint64_t asked_bytes, uint64_t *arena_bytes,
+                     struct zd_err *err)
+{
+	char wanted[ZD_BYTES_TEXT], found[ZD_BYTES_TEXT];
+	uint64_t bytes = asked_bytes ? asked_bytes : device->memory_bytes / 100 * DEFAULT_ARENA_PERCENT;
+	if (bytes > device->memory_bytes)
+		return zd_err_set(err, ZEROD_E_NO_MEMORY,
+		                  "cuda backend: an arena of %s asked for, device %" PRIu32 " (%s) has %s",
+		                  zd_bytes_text(bytes, wanted), device->index, device->name,
+		                  zd_bytes_text(device->memory_bytes, found));
+	bytes -= bytes % device->granularity_bytes;
+	if (bytes == 0)
+		return zd_err_set(err, ZEROD_E_INVALID,
+		                  "cuda backend: an arena of %s is less than the %s that %s maps at once",
+		                  zd_bytes_text(asked_bytes, wanted),
+		                  zd_bytes_text(device->granularity_bytes, found), device->name);
+	*arena_bytes = bytes;
+	return 0;
+}
+
+static int start_gpu(struct zd_backend *backend, uint32_t index, const struct zd_backend_config *config,
+                     struct zd_err *err)
+{
+	struct zd_cuda_device *device = &backend->devices.all[index];
+	struct gpu *gpu = &backend->gpus[index];
+	bool pushed = false;
+	int rc = set_arena(device, config->arena_bytes, &gpu->arena_bytes, err);
+	if (!rc)
+		rc = zd_cuda_err(device->cuda, zd_cuda_enter(device->cuda, device->context, &pushed), err,
+		                 "entering the context of %s", device->name);
+	if (!rc)
+		rc = zd_cuda_executor_init(&gpu->executor, &backend->devices, index, config, err);
+	if (!rc)
+		rc = zd_cuda_worker_init(&gpu->worker, &gpu->executor, &backend->segments, config, err);
+	zd_cuda_leave(device->cuda, pushed);
+	return rc;
+}
+
+/* Executors give what they have from workers a last time; the pages of sessions go when nobody signals any more. */
+static void stop_gpus(struct zd_backend *backend)
+{
+	uint32_t n = backend->devices.count;
+	for (uint32_t i = 0; i < n; i++)
+		zd_cuda_worker_drain(&backend->gpus[i].worker);
+	for (uint32_t i = 0; i < n; i++)
+		zd_cuda_executor_stop(&backend->gpus[i].executor);
+	for (uint32_t i = 0; i < n; i++)
+		zd_cuda_executor_deinit(&backend->gpus[i].executor);
+	zd_backend_sessions_deinit(&backend->sessions);
+	for (uint32_t i = 0; i < n; i++)
+		zd_cuda_worker_deinit(&backend->gpus[i].worker);
+}
+
+static void cuda_close(struct zd_backend *backend)
+{
+	if (!backend)
+		return;
+	stop_gpus(backend);
+	zd_cuda_segments_deinit(&backend->segments);
+	zd_cuda_devices_deinit(&backend->devices);
+	free(backend->gpus);
+	free(backend);
+}
+
+static int cuda_open(const struct zd_backend_config *config, struct zd_backend **backend, struct zd_err *err)
+{
+	struct zd_backend *made = zd_calloc(1, sizeof(*made));
+	int rc = zd_cuda_devices_init(&made->devices, config->devices, err);
+	if (rc) {
+		free(made);
+		return rc;
+	}
+	made->gpus = zd_calloc(made->devices.count, sizeof(*made->gpus));
+	zd_cuda_segments_init(&made->segments);
+	zd_backend_sessions_init(&made->sessions);
+	for (uint32_t i = 0; i < made->devices.count && !rc; i++)
+		rc = start_gpu(made, i, config, err);
+	if (rc) {
+		cuda_close(made);
+		return rc;
+	}
+	*backend = made;
+	return 0;
+}
+
+static uint32_t cuda_device_count(const struct zd_backend *backend)
+{
+	return backend->devices.count;
+}
+
+static void cuda_device_info(const struct zd_backend *backend, uint32_t device, struct zd_device_config *info)
+{
+	zd_assert(device < backend->devices.count);
+	const struct zd_cuda_device *found = &backend->devices.all[device];
+	*info = (struct zd_device_config){.arena_bytes = backend->gpus[device].arena_bytes,
+	                                  .segment_align_bytes = found->granularity_bytes};
+	(void)snprintf(info->name, sizeof(info->name), "%s", found->name);
+}
+
+/* ---- Commands ----------------------------------------------------------------------------------------------- */
+
+static void cuda_submit(struct zd_backend *backend, const struct zd_command *command)
+{
+	zd_assert(command->device < backend->devices.count);
+	struct gpu *gpu = &backend->gpus[command->device];
+	struct zd_backend_session *watched = NULL, *signalled;
+	signalled = zd_backend_sessions_find(&backend->sessions, command->signal.session);
+	if (command->kind == ZD_CMD_WATCH)
+		watched = zd_backend_sessions_find(&backend->sessions, command->u.watch.session);
+	struct zd_cuda_task *task = zd_cuda_task_new(command, &backend->segments, signalled, watched);
+	switch (command->kind) {
+	case ZD_CMD_SEGMENT_CREATE:
+	case ZD_CMD_SEGMENT_DESTROY:
+	case ZD_CMD_REDUCE:
+		zd_cuda_worker_submit(&gpu->worker, task);
+		break;
+	case ZD_CMD_COPY:
+	case ZD_CMD_FILL:
+	case ZD_CMD_WATCH:
+	case ZD_CMD_SIGNAL:
+		zd_cuda_executor_submit(&gpu->executor, task);
+		break;
+	}
+}
+
+static int cuda_segment_fd(const struct zd_backend *backend, uint32_t segment)
+{
+	/* The table is not changed, but its lock is. */
+	return zd_cuda_segments_fd((struct zd_cuda_segments *)&backend->segments, segment);
+}
+
+/* ---- Sessions ------------------------------------------------------------------------------------------------ */
+
+static int cuda_session_open(struct zd_backend *backend, uint64_t session, int *client_fd, int *daemon_fd,
+                             struct zd_err *err)
+{
+	struct zd_cuda_worker *worker = &backend->gpus[backend->next_worker].worker;
+	struct zd_cuda_session *made = NULL;
+	int rc = zd_cuda_session_new(session, worker, &made, client_fd, daemon_fd, err);
+	if (rc)
+		return rc;
+	backend->next_worker = (backend->next_worker + 1) % backend->devices.count;
+	zd_backend_sessions_add(&backend->sessions, &made->base);
+	return 0;
+}
+
+static void cuda_session_close(struct zd_backend *backend, uint64_t session)
+{
+	zd_backend_sessions_close(&backend->sessions, session);
+}
+
+static uint64_t cuda_timeline_read(const struct zd_backend *backend, uint64_t session, uint32_t timeline)
+{
+	return zd_backend_sessions_read(&backend->sessions, session, timeline);
+}
+
+const struct zd_backend_ops zd_backend_cuda = {
+        .name = "cuda",
+        .client_copies_own_slice = true,
+        .open = cuda_open,
+        .close = cuda_close,
+        .device_count = cuda_device_count,
+        .device_info = cuda_device_info,
+        .submit = cuda_submit,
+        .segment_fd = cuda_segment_fd,
+        .session_open = cuda_session_open,
+        .session_close = cuda_session_close,
+        .timeline_read = cuda_timeline_read,
+};
+
+const struct zd_backend_ops *zd_backend_auto(struct zd_err *why)
+{
+	const struct zd_cuda *cuda;
+	return zd_cuda_load(&cuda, why) == 0 ? &zd_backend_cuda : &zd_backend_host;
+}

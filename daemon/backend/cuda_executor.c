@@ -1,0 +1,387 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * cuda_executor.c - the thread that gives a GPU its commands, and sees them land.
+ *
+ * Progress and fences are counters that GPUs and other processes write without telling: somebody has to look. The thread
+ * spins for a moment after the last event, since most things happen soon, and then sleeps ever longer between two looks; a
+ * new command ends the sleep. With nothing to look at it sleeps until a command comes, and costs nothing.
+ *
+ * A GPU that fails: whoever waits for its bytes is freed at once, by ZD_FENCE_ABORTED. Its commands end when nothing moves
+ * any more, since a push that is still under way must not find its target in other hands; then the timelines are aborted a
+ * second time, because the GPU may have stored into them in between.
+ */
+#include "backend/cuda_executor.h"
+
+#include <stdio.h>
+#include <time.h>
+
+#include "backend/thread.h"
+#include "base/err.h"
+#include "base/mem.h"
+
+#define PIECE_BYTES    (16ull << 20) /* 40 us of a link */
+#define FLIGHT_BYTES   (32ull << 20)
+#define SPIN_NS        50000u
+#define SLEEP_FIRST_NS 20000u
+#define SLEEP_ROOM_NS  20000u  /* at most, while tasks wait for others to land */
+#define SLEEP_FLY_NS   100000u /* at most, while something is in flight */
+#define SLEEP_MOST_NS  500000u
+#define SLEEP_DOUBLES  5u
+
+static uint64_t now_ns(void)
+{
+	struct timespec now;
+	clock_gettime(CLOCK_MONOTONIC, &now);
+	return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
+}
+
+static void event(struct zd_cuda_executor *executor)
+{
+	executor->last_event_ns = now_ns();
+	executor->sleeps = 0;
+}
+
+/* ---- Ends of tasks ------------------------------------------------------------------------------------------ */
+
+/* A waiter must not take failure for bytes: what failed aborts its timeline, and what comes behind it there does not undo
+ * that. Only the core's own SIGNAL does, when the session is reset. */
+static void tell_waiters(const struct zd_cuda_task *task)
+{
+	if (!task->session)
+		return;
+	struct zd_backend_session *session = &task->session->base;
+	if (task->completion.status != 0)
+		zd_backend_session_set(session, task->timeline, ZD_FENCE_ABORTED);
+	else if (task->kind == ZD_CMD_SIGNAL)
+		zd_backend_session_set(session, task->timeline, task->value);
+	else if (task->gpu_stores)
+		zd_backend_session_wake(session, task->timeline);
+	else
+		zd_backend_session_signal(session, task->timeline, task->value);
+}
+
+static void complete(struct zd_cuda_executor *executor, struct zd_cuda_task *task)
+{
+	struct zd_completion completion = task->completion;
+	tell_waiters(task);
+	zd_cuda_task_free(task);
+	if (completion.op)
+		executor->done(executor->done_arg, &completion);
+}
+
+static void landed(struct zd_cuda_executor *executor, struct zd_cuda_task *task)
+{
+	zd_cuda_order_landed(&executor->order, task);
+	complete(executor, task);
+}
+
+static void land(struct zd_cuda_executor *executor, struct zd_cuda_lane *lane)
+{
+	struct zd_cuda_task *task;
+	while (zd_cuda_lane_land(lane, &task)) {
+		event(executor);
+		if (task)
+			landed(executor, task);
+	}
+}
+
+static void poll_watches(struct zd_cuda_executor *executor)
+{
+	struct zd_cuda_tasks watches = STAILQ_HEAD_INITIALIZER(watches);
+	struct zd_cuda_task *task;
+	STAILQ_CONCAT(&watches, &executor->watches);
+	while ((task = STAILQ_FIRST(&watches))) {
+		STAILQ_REMOVE_HEAD(&watches, next);
+		if (zd_watch_poll(&task->u.watch, &task->completion)) {
+			event(executor);
+			complete(executor, task);
+		} else {
+			STAILQ_INSERT_TAIL(&executor->watches, task, next);
+		}
+	}
+}
+
+/* ---- Issuing ------------------------------------------------------------------------------------------------ */
+
+static bool asks_the_gpu(const struct zd_cuda_task *task)
+{
+	return zd_cuda_task_copies(task) && task->completion.status == 0 &&
+	       (task->u.copy.bytes > 0 || task->session);
+}
+
+static int issue_piece(struct zd_cuda_executor *executor, struct zd_cuda_lane *lane,
+                       struct zd_cuda_task *task, bool *whole, struct zd_err *err)
+{
+	struct zd_cuda_device *target = &executor->devices->all[task->target];
+	/* A push into a GPU that is gone would take this one down with it. */
+	if (zd_cuda_device_failed(target))
+		return zd_cuda_device_failure(target, err);
+	return zd_cuda_lane_issue(lane, task, whole, err);
+}
+
+static void issue(struct zd_cuda_executor *executor, struct zd_cuda_lane *lane, struct zd_cuda_task *task)
+{
+	struct zd_err err = ZD_ERR_NONE;
+	event(executor);
+	if (asks_the_gpu(task)) {
+		bool whole = false;
+		int rc = issue_piece(executor, lane, task, &whole, &err);
+		if (!rc && whole)
+			zd_cuda_order_take(&executor->order, task, false);
+		if (!rc || zd_cuda_device_failed(executor->device))
+			return; /* of a device that has failed, all tasks end at once */
+		zd_completion_fail(&task->completion, rc, err.text);
+	}
+	zd_cuda_order_take(&executor->order, task, true);
+	zd_cuda_lane_follow(lane, task);
+}
+
+static void issue_all(struct zd_cuda_executor *executor)
+{
+	struct zd_cuda_task *task;
+	while (!zd_cuda_device_failed(executor->device) && zd_cuda_lane_has_room(&executor->push) &&
+	       (task = zd_cuda_order_push(&executor->order)))
+		issue(executor, &executor->push, task);
+	while (!zd_cuda_device_failed(executor->device) && zd_cuda_lane_has_room(&executor->local) &&
+	       (task = zd_cuda_order_local(&executor->order)))
+		issue(executor, &executor->local, task);
+}
+
+/* ---- Giving up: the device has failed, or the daemon ends ------------------------------------------------------ */
+
+static void abort_timeline(struct zd_cuda_task *task)
+{
+	if (task->session && zd_cuda_task_copies(task))
+		zd_backend_session_set(&task->session->base, task->timeline, ZD_FENCE_ABORTED);
+}
+
+static void abort_flights(const struct zd_cuda_lane *lane)
+{
+	for (uint32_t i = 0; i < lane->count; i++) {
+		struct zd_cuda_task *task = lane->ring[(lane->first + i) % ZD_CUDA_FLIGHTS].ends;
+		if (task)
+			abort_timeline(task);
+	}
+}
+
+/* What asks nothing of the GPU ends as it would have. */
+static void fail_task(struct zd_cuda_task *task, const struct zd_err *why)
+{
+	if (zd_cuda_task_copies(task) && task->completion.status == 0)
+		zd_completion_fail(&task->completion, why->status, why->text);
+}
+
+static void fail_flights(struct zd_cuda_executor *executor, struct zd_cuda_lane *lane,
+                         const struct zd_err *why)
+{
+	struct zd_cuda_task *task;
+	while (zd_cuda_lane_drop(lane, &task)) {
+		if (!task)
+			continue;
+		fail_task(task, why);
+		landed(executor, task);
+	}
+}
+
+/* Nothing is in flight. */
+static void fail_waiting(struct zd_cuda_executor *executor, const struct zd_err *why)
+{
+	struct zd_cuda_task *task;
+	while ((task = zd_cuda_order_any(&executor->order))) {
+		fail_task(task, why);
+		zd_cuda_order_take(&executor->order, task, false);
+		landed(executor, task);
+	}
+	zd_assert(zd_cuda_order_is_empty(&executor->order));
+}
+
+static void give_up(struct zd_cuda_executor *executor)
+{
+	struct zd_err why = ZD_ERR_NONE;
+	if (!executor->giving_up) {
+		executor->giving_up = true;
+		abort_flights(&executor->push);
+		abort_flights(&executor->local);
+		zd_cuda_order_walk(&executor->order, abort_timeline);
+		event(executor);
+	}
+	if ((executor->push.count > 0 && !zd_cuda_lane_is_still(&executor->push)) ||
+	    (executor->local.count > 0 && !zd_cuda_lane_is_still(&executor->local)))
+		return;
+	(void)zd_cuda_device_failure(executor->device, &why);
+	fail_flights(executor, &executor->push, &why);
+	fail_flights(executor, &executor->local, &why);
+	fail_waiting(executor, &why);
+}
+
+static void shut_down(struct zd_cuda_executor *executor)
+{
+	struct zd_err why = ZD_ERR_NONE;
+	struct zd_cuda_task *task;
+	(void)zd_err_set(&why, ZEROD_E_SHUTDOWN, "the daemon is shutting down");
+	zd_cuda_lane_wait(&executor->push);
+	zd_cuda_lane_wait(&executor->local);
+	land(executor, &executor->push);
+	land(executor, &executor->local);
+	fail_flights(executor, &executor->push, &why);
+	fail_flights(executor, &executor->local, &why);
+	while ((task = zd_cuda_order_any(&executor->order))) {
+		/* A SIGNAL too: what comes before it was not done. */
+		if (task->completion.status == 0)
+			zd_completion_fail(&task->completion, why.status, why.text);
+		zd_cuda_order_take(&executor->order, task, false);
+		landed(executor, task);
+	}
+	while ((task = STAILQ_FIRST(&executor->watches))) {
+		STAILQ_REMOVE_HEAD(&executor->watches, next);
+		zd_completion_fail(&task->completion, why.status, why.text);
+		complete(executor, task);
+	}
+}
+
+/* ---- The thread ----------------------------------------------------------------------------------------------- */
+
+static bool is_flying(const struct zd_cuda_executor *executor)
+{
+	return executor->push.count > 0 || executor->local.count > 0;
+}
+
+/* 0: spin; UINT64_MAX: there is nothing to look at. */
+static uint64_t rest_ns(struct zd_cuda_executor *executor)
+{
+	bool flying = is_flying(executor), waiting = !zd_cuda_order_is_empty(&executor->order);
+	if (!flying && !waiting && STAILQ_EMPTY(&executor->watches))
+		return UINT64_MAX;
+	if (now_ns() - executor->last_event_ns < SPIN_NS)
+		return 0;
+	uint64_t most = waiting ? SLEEP_ROOM_NS : flying ? SLEEP_FLY_NS : SLEEP_MOST_NS;
+	uint64_t ns = SLEEP_FIRST_NS << executor->sleeps;
+	if (executor->sleeps < SLEEP_DOUBLES)
+		executor->sleeps++;
+	return zd_min_u64(ns, most);
+}
+
+/* Takes what was submitted, after a rest when there is nothing else to do. False when the thread shall end. */
+static bool take_submitted(struct zd_cuda_executor *executor)
+{
+	struct zd_cuda_tasks taken = STAILQ_HEAD_INITIALIZER(taken);
+	struct zd_cuda_task *task;
+	bool news = atomic_load_explicit(&executor->news, memory_order_relaxed);
+	uint64_t rest = news ? 0 : rest_ns(executor);
+	if (!news && rest == 0) {
+		zd_spin_pause();
+		return true;
+	}
+	pthread_mutex_lock(&executor->lock);
+	while (rest == UINT64_MAX && STAILQ_EMPTY(&executor->submitted) && !executor->stopping)
+		pthread_cond_wait(&executor->submitted_or_stopping, &executor->lock);
+	/* Waking early is harmless: it only means one more look. */
+	if (rest != UINT64_MAX && STAILQ_EMPTY(&executor->submitted) && !executor->stopping)
+		zd_cond_sleep(&executor->submitted_or_stopping, &executor->lock, rest);
+	STAILQ_CONCAT(&taken, &executor->submitted);
+	bool stopping = executor->stopping;
+	atomic_store_explicit(&executor->news, stopping, memory_order_relaxed);
+	pthread_mutex_unlock(&executor->lock);
+
+	while ((task = STAILQ_FIRST(&taken))) {
+		event(executor);
+		STAILQ_REMOVE_HEAD(&taken, next);
+		if (task->kind == ZD_CMD_WATCH)
+			STAILQ_INSERT_TAIL(&executor->watches, task, next);
+		else
+			zd_cuda_order_add(&executor->order, task);
+	}
+	return !stopping;
+}
+
+static void *executor_main(void *arg)
+{
+	struct zd_cuda_executor *executor = arg;
+	zd_cuda_device_enter(executor->device);
+	while (take_submitted(executor)) {
+		land(executor, &executor->push);
+		land(executor, &executor->local);
+		poll_watches(executor);
+		if (zd_cuda_device_failed(executor->device))
+			give_up(executor);
+		else
+			issue_all(executor);
+	}
+	shut_down(executor);
+	zd_cuda_lane_deinit(&executor->local);
+	zd_cuda_lane_deinit(&executor->push);
+	return NULL;
+}
+
+static int start(struct zd_cuda_executor *executor, struct zd_err *err)
+{
+	char name[24];
+	(void)snprintf(name, sizeof(name), "zd-gpu%u", executor->device->index);
+	return zd_thread_start(&executor->thread, name, executor_main, executor, err);
+}
+
+int zd_cuda_executor_init(struct zd_cuda_executor *executor, struct zd_cuda_devices *devices, uint32_t device,
+                          const struct zd_backend_config *config, struct zd_err *err)
+{
+	*executor = (struct zd_cuda_executor){
+	        .devices = devices,
+	        .device = &devices->all[device],
+	        .done = config->done,
+	        .done_arg = config->done_arg,
+	};
+	int rc = zd_cuda_lane_init(&executor->push, devices, device, PIECE_BYTES, FLIGHT_BYTES, err);
+	if (rc)
+		return rc;
+	/* Not cut: each piece of it may wait for its turn on the GPU. */
+	rc = zd_cuda_lane_init(&executor->local, devices, device, UINT64_MAX, UINT64_MAX, err);
+	if (rc)
+		goto no_local;
+	STAILQ_INIT(&executor->submitted);
+	STAILQ_INIT(&executor->watches);
+	zd_cuda_order_init(&executor->order, devices, device);
+	pthread_mutex_init(&executor->lock, NULL);
+	zd_cond_init(&executor->submitted_or_stopping);
+	rc = start(executor, err);
+	if (rc)
+		goto no_thread;
+	executor->started = true;
+	return 0;
+no_thread:
+	pthread_cond_destroy(&executor->submitted_or_stopping);
+	pthread_mutex_destroy(&executor->lock);
+	zd_cuda_lane_deinit(&executor->local);
+no_local:
+	zd_cuda_lane_deinit(&executor->push);
+	return rc;
+}
+
+void zd_cuda_executor_stop(struct zd_cuda_executor *executor)
+{
+	if (!executor->started)
+		return;
+	pthread_mutex_lock(&executor->lock);
+	executor->stopping = true;
+	atomic_store_explicit(&executor->news, true, memory_order_relaxed);
+	pthread_mutex_unlock(&executor->lock);
+	pthread_cond_signal(&executor->submitted_or_stopping);
+}
+
+void zd_cuda_executor_deinit(struct zd_cuda_executor *executor)
+{
+	if (!executor->started)
+		return;
+	zd_cuda_executor_stop(executor);
+	pthread_join(executor->thread, NULL);
+	pthread_cond_destroy(&executor->submitted_or_stopping);
+	pthread_mutex_destroy(&executor->lock);
+	executor->started = false;
+}
+
+void zd_cuda_executor_submit(struct zd_cuda_executor *executor, struct zd_cuda_task *task)
+{
+	pthread_mutex_lock(&executor->lock);
+	STAILQ_INSERT_TAIL(&executor->submitted, task, next);
+	atomic_store_explicit(&executor->news, true, memory_order_relaxed);
+	pthread_mutex_unlock(&executor->lock);
+	pthread_cond_signal(&executor->submitted_or_stopping);
+}

@@ -1,0 +1,58 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * cuda_executor.h - the thread that gives a GPU its commands, and sees them land.
+ *
+ * Two lanes: pushes into other GPUs' memory, which no trainer delays, and what stays on the GPU, which is time-sliced
+ * against the trainers' kernels and must hold up no push. Watches are polled beside them. The thread never waits inside the
+ * driver; what may take long is a worker's (cuda_worker.h).
+ */
+#ifndef ZD_BACKEND_CUDA_EXECUTOR_H
+#define ZD_BACKEND_CUDA_EXECUTOR_H
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "backend/cuda_lane.h"
+#include "backend/cuda_order.h"
+
+struct zd_cuda_executor {
+	/* set at start */
+	struct zd_cuda_devices *devices;
+	struct zd_cuda_device *device;
+	void (*done)(void *arg, const struct zd_completion *completion);
+	void *done_arg;
+	pthread_t thread;
+	bool started;
+
+	/* between other threads and the executor's */
+	pthread_mutex_t lock;
+	pthread_cond_t submitted_or_stopping;
+	struct zd_cuda_tasks submitted;
+	bool stopping;
+	atomic_bool news; /* something was submitted, or it is stopping: looked at without the lock */
+
+	/* the executor thread's own */
+	struct zd_cuda_order order;
+	struct zd_cuda_lane push, local;
+	struct zd_cuda_tasks watches;
+	bool giving_up; /* the device has failed, and whoever waits for what it had has been told */
+	uint64_t last_event_ns;
+	unsigned sleeps; /* since then */
+};
+
+/* Makes the streams and starts the thread; the device's context is current. On failure there is nothing to deinit. Errors: SYSTEM, NO_MEMORY, DEVICE. */
+int zd_cuda_executor_init(struct zd_cuda_executor *executor, struct zd_cuda_devices *devices, uint32_t device,
+                          const struct zd_backend_config *config, struct zd_err *err)
+        __attribute__((warn_unused_result));
+/* Asks the thread to let what is in flight land, and to fail everything else with SHUTDOWN. Returns at once. One that was
+ * not started is allowed, here and below. */
+void zd_cuda_executor_stop(struct zd_cuda_executor *executor);
+/* Stops, and waits for the thread: nothing completes afterwards. */
+void zd_cuda_executor_deinit(struct zd_cuda_executor *executor);
+
+/* The executor owns the task from here on: COPY, FILL, WATCH, SIGNAL; a REDUCE that a worker has done. Never blocks. */
+void zd_cuda_executor_submit(struct zd_cuda_executor *executor, struct zd_cuda_task *task);
+
+#endif

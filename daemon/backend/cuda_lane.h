@@ -1,0 +1,72 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * cuda_lane.h - a stream of an executor, and what is in flight on it.
+ *
+ * Every piece that is issued is followed on the stream by a store of the lane's progress, a counter in host memory: so the
+ * CPU sees how far the stream is without asking the driver. Behind a task's last piece the session's counter is stored
+ * too, before the progress. Pieces land in the order in which they were issued.
+ *
+ * Not thread-safe: an executor's own. The device's context is current.
+ */
+#ifndef ZD_BACKEND_CUDA_LANE_H
+#define ZD_BACKEND_CUDA_LANE_H
+
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "backend/cuda_device.h"
+#include "backend/cuda_task.h"
+
+#define ZD_CUDA_FLIGHTS 64u
+
+struct zd_cuda_flight {
+	uint64_t progress;         /* has landed when the counter has reached it */
+	uint64_t bytes;            /* 0: nothing moves */
+	uint32_t target;           /* device that they go to */
+	struct zd_cuda_task *ends; /* the task whose last piece it is; NULL: more follow */
+};
+
+struct zd_cuda_lane {
+	struct zd_cuda_devices *devices;
+	struct zd_cuda_device *device; /* whose stream it is */
+	uint64_t piece_bytes;          /* a task is cut into such */
+	uint64_t flight_bytes;         /* in flight, about; one piece always may be */
+	struct CUstream_st *stream;
+	_Atomic uint64_t *counter; /* pinned; NULL: none */
+	zd_cu_ptr counter_at;      /* the same for the GPU */
+	uint64_t issued;           /* the last progress that was asked for */
+	uint64_t flying_bytes;
+	uint32_t first, count; /* of the ring */
+	struct zd_cuda_flight ring[ZD_CUDA_FLIGHTS];
+};
+
+/* On failure there is nothing to deinit. Errors: NO_MEMORY, DEVICE. */
+int zd_cuda_lane_init(struct zd_cuda_lane *lane, struct zd_cuda_devices *devices, uint32_t device,
+                      uint64_t piece_bytes, uint64_t flight_bytes, struct zd_err *err)
+        __attribute__((warn_unused_result));
+/* Nothing is in flight. */
+void zd_cuda_lane_deinit(struct zd_cuda_lane *lane);
+
+static inline bool zd_cuda_lane_has_room(const struct zd_cuda_lane *lane)
+{
+	return lane->count < ZD_CUDA_FLIGHTS && (lane->count == 0 || lane->flying_bytes < lane->flight_bytes);
+}
+
+/* Issues the task's next piece; `*whole` tells that it was the last, with which the task flies. There is room. On failure the
+ * task has not come further. Errors: NO_MEMORY; DEVICE, then the device is marked failed. */
+int zd_cuda_lane_issue(struct zd_cuda_lane *lane, struct zd_cuda_task *task, bool *whole, struct zd_err *err)
+        __attribute__((warn_unused_result));
+/* The task lands when all before it have, and asks nothing of the GPU. There is room. */
+void zd_cuda_lane_follow(struct zd_cuda_lane *lane, struct zd_cuda_task *task);
+
+/* Takes the next piece that has landed: false when there is none. `*ended` is the task that ends with it, or NULL. */
+bool zd_cuda_lane_land(struct zd_cuda_lane *lane, struct zd_cuda_task **ended);
+/* Takes the next piece, landed or not, of a lane on which nothing moves any more: NULL and false likewise. */
+bool zd_cuda_lane_drop(struct zd_cuda_lane *lane, struct zd_cuda_task **ended);
+/* Does nothing move any more: the stream has run dry, or the driver has given it up. */
+bool zd_cuda_lane_is_still(struct zd_cuda_lane *lane);
+/* Waits for that. */
+void zd_cuda_lane_wait(struct zd_cuda_lane *lane);
+
+#endif

@@ -1,0 +1,221 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* cuda_segment.c - the GPUs' memory. */
+#include "backend/cuda_segment.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#include "base/err.h"
+#include "base/mem.h"
+#include "base/text.h"
+
+/* ---- One segment ------------------------------------------------------------------------------------------- */
+
+/* What another process takes of the GPU, nobody sees before: so the words say what is left of it. */
+static int no_memory(const struct zd_cuda_segment *segment, struct zd_err *err)
+{
+	size_t available = 0, total = 0;
+	char wanted[ZD_BYTES_TEXT], left[ZD_BYTES_TEXT], all[ZD_BYTES_TEXT];
+	(void)segment->device->cuda->memGetInfo(&available, &total);
+	return zd_err_set(err, ZEROD_E_NO_MEMORY, "a segment of %s does not fit on %s: %s of %s are free",
+	                  zd_bytes_text(segment->bytes, wanted), segment->device->name,
+	                  zd_bytes_text(available, left), zd_bytes_text(total, all));
+}
+
+static int create(struct zd_cuda_segment *segment, struct zd_err *err)
+{
+	struct zd_cuda_device *device = segment->device;
+	struct zd_cu_allocation allocation = zd_cuda_device_allocation(device);
+	int result = device->cuda->memCreate(&segment->memory, segment->bytes, &allocation, 0);
+	if (result)
+		segment->memory = 0;
+	if (result == ZD_CU_OUT_OF_MEMORY)
+		return no_memory(segment, err);
+	return zd_cuda_device_err(device, result, err, "making a segment");
+}
+
+static int map(struct zd_cuda_segment *segment, struct zd_err *err)
+{
+	struct zd_cuda_device *device = segment->device;
+	const struct zd_cuda *cuda = device->cuda;
+	int result = cuda->memAddressReserve(&segment->range, segment->bytes, device->granularity_bytes, 0,
+	                                     0);
+	if (result) {
+		segment->range = 0;
+		return zd_cuda_device_err(device, result, err, "reserving a segment's addresses");
+	}
+	result = cuda->memMap(segment->range, segment->bytes, 0, segment->memory, 0);
+	segment->mapped = result == 0;
+	return zd_cuda_device_err(device, result, err, "mapping a segment");
+}
+
+static int allow(struct zd_cuda_segment *segment, const struct zd_cuda_devices *devices, struct zd_err *err)
+{
+	struct zd_cu_access access[ZD_MAX_DEVICES];
+	size_t n = 0;
+	for (uint32_t i = 0; i < devices->count; i++) {
+		if (!zd_cuda_device_reaches(&devices->all[i], segment->device->index))
+			continue;
+		access[n++] = (struct zd_cu_access){
+		        .location = {.type = ZD_CU_LOCATION_DEVICE, .id = devices->all[i].ordinal},
+		        .flags = ZD_CU_ACCESS_READWRITE};
+	}
+	return zd_cuda_device_err(
+	        segment->device,
+	        segment->device->cuda->memSetAccess(segment->range, segment->bytes, access, n), err,
+	        "giving GPUs access to a segment");
+}
+
+static int zero(struct zd_cuda_segment *segment, struct CUstream_st *stream, struct zd_err *err)
+{
+	struct zd_cuda_device *device = segment->device;
+	int rc = zd_cuda_device_err(device,
+	                            device->cuda->memsetD8Async(segment->range, 0, segment->bytes, stream),
+	                            err, "zeroing a segment");
+	if (rc)
+		return rc;
+	return zd_cuda_device_err(device, device->cuda->streamSynchronize(stream), err, "zeroing a segment");
+}
+
+static int export(struct zd_cuda_segment *segment, struct zd_err *err)
+{
+	struct zd_cuda_device *device = segment->device;
+	int fd = -1;
+	int rc = zd_cuda_device_err(
+	        device,
+	        device->cuda->memExportToShareableHandle(&fd, segment->memory, ZD_CU_HANDLE_POSIX_FD, 0), err,
+	        "exporting a segment");
+	if (rc)
+		return rc;
+	segment->fd = fd;
+	if (fcntl(fd, F_SETFD, FD_CLOEXEC) < 0)
+		return zd_err_errno(err, errno, "a segment's descriptor");
+	return 0;
+}
+
+int zd_cuda_segment_new(const struct zd_cuda_devices *devices, uint32_t index, uint32_t id, uint64_t bytes,
+                        struct CUstream_st *stream, struct zd_cuda_segment **segment, struct zd_err *err)
+{
+	zd_assert(id != 0 && bytes > 0 && bytes <= ZD_MAX_BYTES);
+	struct zd_cuda_segment *made = zd_calloc(1, sizeof(*made));
+	made->id = id;
+	made->device = &devices->all[index];
+	made->bytes = zd_align_up(bytes, made->device->granularity_bytes);
+	made->fd = -1;
+	int rc = create(made, err);
+	if (!rc)
+		rc = map(made, err);
+	if (!rc)
+		rc = allow(made, devices, err);
+	if (!rc)
+		rc = zero(made, stream, err);
+	if (!rc)
+		rc = export(made, err);
+	if (rc) {
+		zd_cuda_segment_free(made);
+		return rc;
+	}
+	*segment = made;
+	return 0;
+}
+
+void zd_cuda_segment_free(struct zd_cuda_segment *segment)
+{
+	if (!segment)
+		return;
+	const struct zd_cuda *cuda = segment->device->cuda;
+	bool pushed = false;
+	/* On a GPU that has failed all of this may fail too; then the memory goes with the process. */
+	if (zd_cuda_enter(cuda, segment->device->context, &pushed) != 0)
+		pushed = false;
+	if (segment->mapped)
+		(void)cuda->memUnmap(segment->range, segment->bytes);
+	if (segment->range)
+		(void)cuda->memAddressFree(segment->range, segment->bytes);
+	if (segment->memory)
+		(void)cuda->memRelease(segment->memory);
+	zd_cuda_leave(cuda, pushed);
+	if (segment->fd >= 0)
+		(void)close(segment->fd);
+	free(segment);
+}
+
+/* ---- The table ---------------------------------------------------------------------------------------------- */
+
+void zd_cuda_segments_init(struct zd_cuda_segments *segments)
+{
+	for (size_t i = 0; i < ZD_CUDA_SEGMENT_BUCKETS; i++)
+		LIST_INIT(&segments->buckets[i]);
+	pthread_mutex_init(&segments->lock, NULL);
+}
+
+void zd_cuda_segments_deinit(struct zd_cuda_segments *segments)
+{
+	for (size_t i = 0; i < ZD_CUDA_SEGMENT_BUCKETS; i++) {
+		struct zd_cuda_segment *segment = LIST_FIRST(&segments->buckets[i]);
+		while (segment) {
+			struct zd_cuda_segment *next = LIST_NEXT(segment, in_bucket);
+			zd_cuda_segment_free(segment);
+			segment = next;
+		}
+	}
+	pthread_mutex_destroy(&segments->lock);
+}
+
+static struct zd_cuda_segment_bucket *bucket_of(struct zd_cuda_segments *segments, uint32_t id)
+{
+	return &segments->buckets[id % ZD_CUDA_SEGMENT_BUCKETS];
+}
+
+/* The lock is held. */
+static struct zd_cuda_segment *find(struct zd_cuda_segments *segments, uint32_t id)
+{
+	struct zd_cuda_segment *segment;
+	LIST_FOREACH (segment, bucket_of(segments, id), in_bucket) {
+		if (segment->id == id)
+			break;
+	}
+	return segment;
+}
+
+void zd_cuda_segments_add(struct zd_cuda_segments *segments, struct zd_cuda_segment *segment)
+{
+	pthread_mutex_lock(&segments->lock);
+	zd_assert(!find(segments, segment->id));
+	LIST_INSERT_HEAD(bucket_of(segments, segment->id), segment, in_bucket);
+	pthread_mutex_unlock(&segments->lock);
+}
+
+struct zd_cuda_segment *zd_cuda_segments_take(struct zd_cuda_segments *segments, uint32_t id)
+{
+	pthread_mutex_lock(&segments->lock);
+	struct zd_cuda_segment *segment = find(segments, id);
+	if (segment)
+		LIST_REMOVE(segment, in_bucket);
+	pthread_mutex_unlock(&segments->lock);
+	return segment;
+}
+
+int zd_cuda_segments_fd(struct zd_cuda_segments *segments, uint32_t id)
+{
+	pthread_mutex_lock(&segments->lock);
+	struct zd_cuda_segment *segment = find(segments, id);
+	int fd = segment ? segment->fd : -1;
+	pthread_mutex_unlock(&segments->lock);
+	return fd;
+}
+
+zd_cu_ptr zd_cuda_segments_at(struct zd_cuda_segments *segments, const struct zd_location *location)
+{
+	if (location->bytes == 0)
+		return 0;
+	pthread_mutex_lock(&segments->lock);
+	struct zd_cuda_segment *segment = find(segments, location->segment);
+	pthread_mutex_unlock(&segments->lock);
+	/* It stays after the unlock: the core destroys no segment that a command may still name. */
+	zd_assert(segment);
+	zd_assert(location->offset <= segment->bytes && location->bytes <= segment->bytes - location->offset);
+	return segment->range + location->offset;
+}

@@ -34,6 +34,11 @@ struct zd_bench_options {
 	enum zerod_dtype dtype;
 	bool check, json, start;
 	const char *socket_path; /* NULL: a private daemon */
+	/* On GPUs: */
+	bool cuda;          /* the private daemon's backend */
+	bool alone;         /* rank 0 gathers, the others do not */
+	uint32_t load_side; /* of the matrices that the trainers multiply meanwhile; 0: none */
+	const char *nccl_path, *cublas_path; /* NULL: searched for */
 };
 
 struct zd_bench {
@@ -42,6 +47,7 @@ struct zd_bench {
 	const char *socket_path; /* of the daemon that is measured */
 	char daemon[96];         /* "zerod 0.1.0 on host devices" */
 	uint32_t devices;
+	bool on_gpus;   /* the daemon's devices are */
 	bool one_cpu;   /* all processes are bound to one */
 	uint64_t wrong; /* elements, in all results */
 	json_t *results, *targets;
@@ -223,11 +229,12 @@ struct zd_private {
 };
 
 struct zd_private_options {
-	uint32_t devices;
+	bool cuda;            /* on all GPUs there are, else on the host backend */
+	uint32_t devices;     /* emulated ones */
 	uint64_t arena_bytes; /* of each device */
 };
 
-/* Starts `zerod` from this program's own folder, else from PATH, on the host backend, and waits until it serves. */
+/* Starts `zerod` from this program's own folder, else from PATH, and waits until it serves. */
 int zd_private_start(const struct zd_private_options *options, struct zd_private *daemon, struct zd_err *err)
         __attribute__((warn_unused_result));
 /* Ends it and removes its folder. A zeroed struct is allowed. */
@@ -239,6 +246,10 @@ int zd_bench_gather(struct zd_bench *bench, struct zd_err *err) __attribute__((w
 int zd_bench_reduce(struct zd_bench *bench, struct zd_err *err) __attribute__((warn_unused_result));
 int zd_bench_rpc(struct zd_bench *bench, struct zd_err *err) __attribute__((warn_unused_result));
 int zd_bench_alloc(struct zd_bench *bench, struct zd_err *err) __attribute__((warn_unused_result));
+/* On GPUs (cuda_gather.c). */
+int zd_bench_cuda_gather(struct zd_bench *bench, struct zd_err *err) __attribute__((warn_unused_result));
+/* How many there are, asked without making this process one that uses CUDA. */
+int zd_bench_count_gpus(uint32_t *count, struct zd_err *err) __attribute__((warn_unused_result));
 /* Uses two daemons of its own. */
 int zd_bench_scale(struct zd_bench *bench, struct zd_err *err) __attribute__((warn_unused_result));
 

@@ -31,22 +31,41 @@ static const struct {
 	enum zerod_dtype dtype;
 } dtypes[] = {{"float", ZEROD_FLOAT32}, {"bfloat16", ZEROD_BFLOAT16}, {"half", ZEROD_FLOAT16}};
 
-enum { KEY_JSON = 256, KEY_SOCKET, KEY_START, KEY_UNITS };
+/* Gathers on GPUs differ in their defaults. */
+static const struct op cuda_gather = {"gather", zd_bench_cuda_gather, 100, 10, 0};
+
+enum {
+	KEY_JSON = 256,
+	KEY_SOCKET,
+	KEY_START,
+	KEY_UNITS,
+	KEY_BACKEND,
+	KEY_LOAD,
+	KEY_ALONE,
+	KEY_NCCL,
+	KEY_CUBLAS,
+};
 
 static const struct argp_option argp_options[] = {
         {"op", 'o', "OP", 0, "gather, reduce, rpc, alloc or scale (default: gather)", 0},
-        {"minbytes", 'b', "SIZE", 0, "smallest unit (default: 1M; alloc: 4K)", 0},
-        {"maxbytes", 'e', "SIZE", 0, "largest unit (default: 64M; alloc: 16M)", 0},
+        {"minbytes", 'b', "SIZE", 0, "smallest unit (default: 1M; alloc: 4K; GPUs: 64K)", 0},
+        {"maxbytes", 'e', "SIZE", 0, "largest unit (default: 64M; alloc: 16M; GPUs: 1G)", 0},
         {"stepfactor", 'f', "FACTOR", 0, "from one size to the next (default: 4)", 0},
-        {"iters", 'n', "N", 0, "timed iterations (default: 20; alloc: 1000; rpc, scale: 20000)", 0},
+        {"iters", 'n', "N", 0, "timed iterations (default: 20; GPUs: 100; alloc: 1000; rpc, scale: 20000)",
+         0},
         {"warmup_iters", 'w', "N", 0, "iterations before them (default: 5; alloc: 20; rpc: 1000)", 0},
         {"check", 'c', "0|1", 0, "compare all bytes, in an iteration of its own (default: 1)", 0},
-        {"ranks", 'r', "N", 0, "processes, one a rank (default: 4; scale: 16)", 0},
+        {"ranks", 'r', "N", 0, "processes, one a rank (default: 4; GPUs: one each; scale: 16)", 0},
         {"datatype", 'd', "TYPE", 0, "float, bfloat16 or half (default: float)", 0},
         {"units", KEY_UNITS, "N", 0, "units of the large daemon, for scale (default: 10000)", 0},
         {"json", KEY_JSON, NULL, 0, "one JSON object, with machine, date and versions", 0},
         {"socket", KEY_SOCKET, "PATH", 0, "measure the daemon on this socket (default: $ZEROD_SOCKET)", 0},
         {"start", KEY_START, NULL, 0, "measure a private daemon: the default without a socket", 0},
+        {"backend", KEY_BACKEND, "NAME", 0, "of a private daemon: host or cuda (default: host)", 0},
+        {"load", KEY_LOAD, "gemm:N", 0, "on GPUs: beside bf16 products of N x N matrices", 0},
+        {"alone", KEY_ALONE, NULL, 0, "on GPUs: rank 0 gathers, the others do not", 0},
+        {"nccl", KEY_NCCL, "PATH", 0, "on GPUs: libnccl.so.2 to compare with (default: searched for)", 0},
+        {"cublas", KEY_CUBLAS, "PATH", 0, "on GPUs: libcublas.so for --load (default: searched for)", 0},
         {0},
 };
 
@@ -101,26 +120,36 @@ static enum zerod_dtype parse_dtype(struct argp_state *state, const char *text)
 	return ZEROD_FLOAT32;
 }
 
-/* Defaults that depend on the operation; the sizes and counts of the command line are there already. */
+static uint32_t parse_load(struct argp_state *state, const char *text)
+{
+	if (strncmp(text, "gemm:", 5) != 0)
+		argp_error(state, "--load: expected gemm:N, found '%s'", text);
+	return parse_count(state, "load", text + 5, 64, 32768);
+}
+
+static bool parse_backend(struct argp_state *state, const char *text)
+{
+	if (strcmp(text, "host") != 0 && strcmp(text, "cuda") != 0)
+		argp_error(state, "--backend: expected host or cuda, found '%s'", text);
+	return strcmp(text, "cuda") == 0;
+}
+
+/* What contradicts itself; the sizes and counts of the command line are there already, 0 where not given. */
 static void complete(struct argp_state *state, struct zd_bench_options *o)
 {
 	const struct op *op = &ops[o->op];
-	const bool alloc = o->op == ZD_BENCH_ALLOC;
-	o->min_bytes = o->min_bytes ? o->min_bytes : alloc ? 4u << 10 : 1u << 20;
-	o->max_bytes = o->max_bytes ? o->max_bytes : zd_max_u64(o->min_bytes, alloc ? 16u << 20 : 64u << 20);
-	o->iters = o->iters ? o->iters : op->iters;
-	o->warmup = o->warmup == UINT32_MAX ? op->warmup : o->warmup;
-	o->ranks = o->ranks ? o->ranks : op->ranks;
 	if (o->ranks > 1 && op->ranks == 1)
 		argp_error(state, "%s measures one process: it takes no --ranks above 1", op->name);
-	if (o->min_bytes > o->max_bytes)
+	if (o->min_bytes && o->max_bytes && o->min_bytes > o->max_bytes)
 		argp_error(state, "--minbytes is above --maxbytes");
-	if (o->socket_path && o->start)
-		argp_error(state, "--socket names a daemon, --start wants a new one: give one of them");
+	if (o->socket_path && (o->start || o->cuda))
+		argp_error(state, "--socket names a daemon, --%s wants a new one: give one of them",
+		           o->start ? "start" : "backend");
 	if (o->socket_path && o->op == ZD_BENCH_SCALE)
 		argp_error(state, "scale compares two daemons of its own: it takes no --socket");
 	const char *socket_path = getenv("ZEROD_SOCKET");
-	if (!o->socket_path && !o->start && o->op != ZD_BENCH_SCALE && socket_path && *socket_path)
+	if (!o->socket_path && !o->start && !o->cuda && o->op != ZD_BENCH_SCALE && socket_path &&
+	    *socket_path)
 		o->socket_path = socket_path;
 }
 
@@ -167,6 +196,21 @@ static error_t parse_option(int key, char *arg, struct argp_state *state)
 	case KEY_START:
 		o->start = true;
 		return 0;
+	case KEY_BACKEND:
+		o->cuda = parse_backend(state, arg);
+		return 0;
+	case KEY_LOAD:
+		o->load_side = parse_load(state, arg);
+		return 0;
+	case KEY_ALONE:
+		o->alone = true;
+		return 0;
+	case KEY_NCCL:
+		o->nccl_path = arg;
+		return 0;
+	case KEY_CUBLAS:
+		o->cublas_path = arg;
+		return 0;
 	case ARGP_KEY_ARG:
 		argp_error(state, "there are only options, found '%s'", arg);
 		return 0;
@@ -188,6 +232,40 @@ int zd_bench_sizes(struct zd_bench *bench,
 		if (status)
 			return status;
 	}
+	return 0;
+}
+
+static const struct op *op_of(const struct zd_bench *bench)
+{
+	return bench->on_gpus && bench->options.op == ZD_BENCH_GATHER ? &cuda_gather
+	                                                              : &ops[bench->options.op];
+}
+
+/* Defaults that depend on the operation and on the daemon's devices, once those are known. */
+static void set_defaults(struct zd_bench *bench)
+{
+	struct zd_bench_options *o = &bench->options;
+	const struct op *op = op_of(bench);
+	const bool alloc = o->op == ZD_BENCH_ALLOC, gpus = op == &cuda_gather;
+	o->min_bytes = o->min_bytes ? o->min_bytes : alloc ? 4u << 10 : gpus ? 64u << 10 : 1u << 20;
+	o->max_bytes = o->max_bytes ? o->max_bytes : alloc ? 16u << 20 : gpus ? 1u << 30 : 64u << 20;
+	o->max_bytes = zd_max_u64(o->min_bytes, o->max_bytes);
+	o->iters = o->iters ? o->iters : op->iters;
+	o->warmup = o->warmup == UINT32_MAX ? op->warmup : o->warmup;
+	if (!o->ranks)
+		o->ranks = op->ranks ? op->ranks : bench->devices;
+}
+
+/* What is measured by writing to memory with the CPU cannot be on GPUs; what is measured on GPUs, nowhere else. */
+static int check_backend(const struct zd_bench *bench, struct zd_err *err)
+{
+	const struct zd_bench_options *o = &bench->options;
+	if (bench->on_gpus && (o->op == ZD_BENCH_REDUCE || o->op == ZD_BENCH_ALLOC))
+		return zd_err_set(err, ZEROD_E_UNSUPPORTED, "%s is measured on host devices only",
+		                  bench->op_name);
+	if (op_of(bench) != &cuda_gather && (o->load_side || o->alone || o->nccl_path || o->cublas_path))
+		return zd_err_set(err, ZEROD_E_UNSUPPORTED,
+		                  "--load, --alone, --nccl and --cublas are for gathers on GPUs");
 	return 0;
 }
 
@@ -218,7 +296,9 @@ static int ask_daemon(struct zd_bench *bench, struct zd_err *err)
 	snprintf(bench->daemon, sizeof(bench->daemon), "zerod %s on %s devices", daemon.daemon,
 	         daemon.backend);
 	bench->devices = daemon.devices;
-	return 0;
+	bench->on_gpus = strcmp(daemon.backend, "cuda") == 0;
+	set_defaults(bench);
+	return check_backend(bench, err);
 }
 
 static int measure(struct zd_bench *bench, const char *socket_path, struct zd_err *err)
@@ -227,7 +307,7 @@ static int measure(struct zd_bench *bench, const char *socket_path, struct zd_er
 	int status = ask_daemon(bench, err);
 	if (!status) {
 		zd_report_begin(bench);
-		status = ops[bench->options.op].run(bench, err);
+		status = op_of(bench)->run(bench, err);
 	}
 	return status;
 }
@@ -250,8 +330,8 @@ static int bind_to_one_cpu(struct zd_err *err)
 
 static int measure_private(struct zd_bench *bench, struct zd_err *err)
 {
-	const struct zd_private_options options = {.devices = bench->devices,
-	                                           .arena_bytes = arena_bytes(bench)};
+	const struct zd_private_options options = {
+	        .cuda = bench->on_gpus, .devices = bench->devices, .arena_bytes = arena_bytes(bench)};
 	struct zd_private daemon;
 	int status = zd_private_start(&options, &daemon, err);
 	if (!status)
@@ -261,11 +341,28 @@ static int measure_private(struct zd_bench *bench, struct zd_err *err)
 	return status;
 }
 
+/* What a private daemon will have, and all that depends on it. */
+static int plan_private(struct zd_bench *bench, struct zd_err *err)
+{
+	bench->on_gpus = bench->options.cuda;
+	int status = bench->on_gpus ? zd_bench_count_gpus(&bench->devices, err) : 0;
+	if (status)
+		return status;
+	set_defaults(bench);
+	if (!bench->on_gpus)
+		bench->devices = bench->options.ranks < 4 ? bench->options.ranks : 4;
+	return check_backend(bench, err);
+}
+
 static int run(struct zd_bench *bench, struct zd_err *err)
 {
 	const struct zd_bench_options *o = &bench->options;
 	int status = 0;
-	bench->devices = o->ranks < 4 ? o->ranks : 4; /* of a private daemon */
+	if (!o->socket_path) {
+		status = plan_private(bench, err);
+		if (status)
+			return status;
+	}
 	bench->one_cpu = !o->socket_path && (o->op == ZD_BENCH_RPC || o->op == ZD_BENCH_SCALE);
 	if (bench->one_cpu)
 		status = bind_to_one_cpu(err);

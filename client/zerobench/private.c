@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * private.c - a daemon of our own: in a temporary folder, on the host backend, gone without a trace at the end.
+ * private.c - a daemon of our own: in a temporary folder, gone without a trace at the end.
  */
 #include "bench.h"
 
@@ -15,7 +15,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#define START_DEADLINE_NS 10000000000ull
+#define START_DEADLINE_NS 30000000000ull
 #define STOP_DEADLINE_NS  15000000000ull /* longer than the daemon's own patience with its sessions */
 
 static void nap(void)
@@ -48,8 +48,16 @@ _Noreturn static void exec_daemon(const struct zd_private_options *options, cons
 		dup2(log, STDERR_FILENO);
 	}
 	zd_bench_child_signals();
-	const char *const args[] = {"zerod", "--foreground", "--backend", "host",     "--devices",
-	                            devices, "--arena",      arena,       "--socket", daemon->socket_path,
+	const char *const args[] = {"zerod",
+	                            "--foreground",
+	                            "--socket",
+	                            daemon->socket_path,
+	                            "--arena",
+	                            arena,
+	                            "--backend",
+	                            options->cuda ? "cuda" : "host",
+	                            options->cuda ? NULL : "--devices",
+	                            devices,
 	                            NULL};
 	execv(beside, (char *const *)args);
 	if (errno == ENOENT)

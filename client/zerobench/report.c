@@ -77,6 +77,10 @@ void zd_report_begin(const struct zd_bench *bench)
 	if (bench->one_cpu)
 		puts("# all processes on one CPU, so that no figure depends on where the scheduler puts "
 		     "them");
+	if (bench->on_gpus && bench->options.op == ZD_BENCH_GATHER) {
+		fflush(stdout); /* the head of the table is another one */
+		return;
+	}
 	if (is_bandwidth(bench)) {
 		puts("# time: median from the first rank's start to the last one's end; ratio: baseline's "
 		     "time / time\n#\n"
@@ -202,10 +206,11 @@ void zd_report_end(const struct zd_bench *bench)
 	        "{s:i,s:s,s:s,s:s,s:s,s:s,s:o,s:o,s:O,s:O}", "schema", ZD_BENCH_SCHEMA, "program",
 	        "zerobench", "version", ZEROD_VERSION_TEXT, "daemon", bench->daemon, "op", bench->op_name,
 	        "date", date, "machine", machine_json(), "options",
-	        json_pack("{s:I,s:I,s:I,s:I,s:s,s:b}", "ranks", (json_int_t)options->ranks, "devices",
-	                  (json_int_t)bench->devices, "iters", (json_int_t)options->iters, "warmup",
-	                  (json_int_t)options->warmup, "dtype", zerod_dtype_name(options->dtype), "one_cpu",
-	                  (int)bench->one_cpu),
+	        json_pack("{s:I,s:I,s:I,s:I,s:s,s:b,s:b,s:b,s:I}", "ranks", (json_int_t)options->ranks,
+	                  "devices", (json_int_t)bench->devices, "iters", (json_int_t)options->iters,
+	                  "warmup", (json_int_t)options->warmup, "dtype", zerod_dtype_name(options->dtype),
+	                  "one_cpu", (int)bench->one_cpu, "on_gpus", (int)bench->on_gpus, "alone",
+	                  (int)options->alone, "load_side", (json_int_t)options->load_side),
 	        "results", bench->results, "targets", bench->targets);
 	json_dumpf(report, stdout, JSON_INDENT(2) | JSON_REAL_PRECISION(6));
 	putchar('\n');

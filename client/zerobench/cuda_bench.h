@@ -1,0 +1,160 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * cuda_bench.h - gathers on GPUs: what the processes of a measurement share.
+ *
+ * A team of one process a rank, the trainers, and one more that pushes the same bytes without zerod. In an iteration all
+ * ranks gather through the daemon, then by NCCL in place in the same buffers, then the pusher pushes; so whatever else the
+ * machine does falls on all three alike. A time runs from the host's call until the CPU sees a mark that the rank's stream
+ * has written behind the gather. Between them the first and last element of every slice are compared and spoilt: a gather
+ * that did nothing cannot pass.
+ *
+ * Nobody sleeps at the barriers between them: a process that wakes up 50 us late would measure that.
+ */
+#ifndef ZD_BENCH_CUDA_BENCH_H
+#define ZD_BENCH_CUDA_BENCH_H
+
+#include "client/zerobench/bench.h"
+#include "client/zerobench/cuda_gpu.h"
+
+#define ZD_CUDA_MAX_RANKS   16
+#define ZD_CUDA_MAX_ROWS    32
+#define ZD_CUDA_BATCH       32         /* units of the batch */
+#define ZD_CUDA_BATCH_BYTES (1u << 20) /* each */
+#define ZD_CUDA_CORKED      16 /* units whose requests go together when the trainer's CPU time is measured */
+#define ZD_CUDA_PAUSELESS_BYTES                                                                              \
+	(64u << 20) /* the unit that is gathered without pause, if sizes go that far */
+
+/* ---- What they share ------------------------------------------------------------------------------------------------ */
+
+struct zd_spin_barrier {
+	_Atomic uint32_t arrived, passed;
+};
+
+enum zd_cuda_way { ZD_CUDA_ZEROD, ZD_CUDA_NCCL, ZD_CUDA_PUSHES, ZD_CUDA_WAYS };
+
+/* ns, over ranks and iterations; of iterations, the slowest rank. */
+struct zd_cuda_time {
+	struct zd_stats each;
+	uint64_t slowest_p50;
+};
+
+struct zd_cuda_row {
+	uint64_t bytes, count, wrong;
+	struct zd_cuda_time ways[ZD_CUDA_WAYS];
+};
+
+struct zd_cuda_costs {
+	/* Trainer's CPU time, ns a gather and release, over all ranks. */
+	double cpu_single_ns, cpu_corked_ns;
+	struct zd_stats batch,
+	        whole; /* ns: ZD_CUDA_BATCH units of ZD_CUDA_BATCH_BYTES, and one unit of all that */
+	/* While all ranks gather without pause. */
+	double pauseless_gathers_s, pauseless_busbw;
+	double daemon_busy_cores, daemon_idle_cores; /* CPU time / time */
+	bool has_daemon_cpu;
+	uint64_t product_ns[ZD_CUDA_WAYS]; /* median; the last is alone */
+};
+
+struct zd_cuda_shared {
+	struct zd_spin_barrier all, trainers; /* all: and the pusher's threads */
+	struct zd_nccl_id nccl_id;
+	char nccl_text[ZD_ERR_TEXT_BYTES + 16]; /* which, or why there is none */
+	bool has_nccl;
+	_Atomic uint32_t running; /* trainers that have products left, in this round */
+	_Atomic uint64_t total;   /* added up by trainers */
+	_Atomic bool stop;
+	uint32_t nrows;
+	struct zd_cuda_row rows[ZD_CUDA_MAX_ROWS];
+	struct zd_cuda_costs costs;
+	_Atomic uint64_t wrong;
+	uint64_t samples[]; /* ns: [ways][iters][ranks] */
+};
+
+struct zd_cuda_run {
+	const struct zd_bench *bench;
+	uint32_t ranks, devices; /* devices: that the ranks use */
+	char names[ZD_CUDA_MAX_RANKS][64];
+	pid_t daemon_pid; /* 0: not known */
+	uint64_t nsamples;
+	struct zd_cuda_shared *shared;
+};
+
+/* One of `count` that meet. */
+void zd_spin_barrier_wait(struct zd_spin_barrier *barrier, uint32_t count);
+/* Trainers and the pusher's threads. */
+void zd_cuda_meet_all(const struct zd_cuda_run *run);
+void zd_cuda_meet_trainers(const struct zd_cuda_run *run);
+uint64_t *zd_cuda_samples(const struct zd_cuda_run *run, enum zd_cuda_way way, uint32_t iteration);
+/* By one of them, when all are there. */
+void zd_cuda_time_of(const struct zd_cuda_run *run, enum zd_cuda_way way, struct zd_cuda_time *time);
+
+/* ---- A trainer (cuda_trainer.c) -------------------------------------------------------------------------------------- */
+
+struct zd_cuda_trainer {
+	const struct zd_member *member;
+	const struct zd_cuda_run *run;
+	struct zd_rank rank; /* has no unit */
+	struct zd_gpu gpu;
+	zerod_stream *stream; /* the GPU's, wrapped */
+	struct zd_nccl *nccl; /* NULL: none */
+	struct zd_gemm *gemm; /* NULL: idle */
+	uint64_t mark;        /* last value */
+	uint64_t *words;      /* pinned host memory, see cuda_words.c */
+};
+
+struct zd_cuda_unit {
+	zerod_unit *unit;
+	struct zerod_shard shard;
+	uint64_t numel;
+};
+
+int zd_cuda_trainer_main(const struct zd_member *member, const struct zd_cuda_run *run)
+        __attribute__((warn_unused_result));
+/* Registers and publishes; contents by the pattern of `seed`. */
+int zd_cuda_unit_new(const struct zd_cuda_trainer *trainer, const char *name, uint64_t numel,
+                     struct zd_cuda_unit *unit) __attribute__((warn_unused_result));
+int zd_cuda_unit_publish(const struct zd_cuda_trainer *trainer, struct zd_cuda_unit *unit, uint64_t seed)
+        __attribute__((warn_unused_result));
+int zd_cuda_unit_free(const struct zd_cuda_trainer *trainer, struct zd_cuda_unit *unit)
+        __attribute__((warn_unused_result));
+/* Waits until the trainer's stream has come here. */
+int zd_cuda_reach(struct zd_cuda_trainer *trainer) __attribute__((warn_unused_result));
+/* Asks, makes the stream wait, and waits for the stream. */
+int zd_cuda_gather(struct zd_cuda_trainer *trainer, const struct zd_cuda_unit *unit, zd_cu_ptr *data)
+        __attribute__((warn_unused_result));
+/* With the trainer's stream; waits for the answer when `ticket` is NULL. */
+int zd_cuda_release(const struct zd_cuda_trainer *trainer, const struct zd_cuda_unit *unit,
+                    zerod_ticket *ticket) __attribute__((warn_unused_result));
+int zd_cuda_check(const struct zd_cuda_trainer *trainer, int status, const char *call)
+        __attribute__((warn_unused_result));
+
+/* ---- Parts of the measurement ------------------------------------------------------------------------------------------ */
+
+/* One size, from its registration to its end (cuda_turns.c). */
+int zd_cuda_turns(struct zd_cuda_trainer *trainer, uint64_t numel) __attribute__((warn_unused_result));
+/* CPU times, the batch, gathers without pause (cuda_costs.c). */
+int zd_cuda_costs(struct zd_cuda_trainer *trainer) __attribute__((warn_unused_result));
+/* What gathers do to the trainers' products (cuda_slowdown.c). */
+int zd_cuda_slowdown(struct zd_cuda_trainer *trainer) __attribute__((warn_unused_result));
+/* The pusher (cuda_pusher.c). */
+int zd_cuda_pusher_main(const struct zd_member *member, const struct zd_cuda_run *run)
+        __attribute__((warn_unused_result));
+
+/* First and last elements of slices (cuda_words.c). */
+int zd_cuda_words_new(struct zd_cuda_trainer *trainer) __attribute__((warn_unused_result));
+void zd_cuda_words_free(struct zd_cuda_trainer *trainer);
+/* Compares with the pattern of `seed`, and adds what is wrong. */
+int zd_cuda_words_check(struct zd_cuda_trainer *trainer, const struct zd_cuda_unit *unit, zd_cu_ptr data,
+                        uint64_t seed, uint64_t *wrong) __attribute__((warn_unused_result));
+/* Spoils them, on all slices or on the other ranks' alone. */
+int zd_cuda_words_spoil(struct zd_cuda_trainer *trainer, const struct zd_cuda_unit *unit, zd_cu_ptr data,
+                        uint64_t seed, bool own_too) __attribute__((warn_unused_result));
+
+/* For each size of the options, in elements; the same in all processes. */
+int zd_cuda_each_size(const struct zd_cuda_run *run, int (*fn)(void *arg, uint64_t numel), void *arg)
+        __attribute__((warn_unused_result));
+
+/* Output (cuda_report.c). */
+void zd_cuda_report(struct zd_bench *bench, const struct zd_cuda_run *run);
+
+#endif

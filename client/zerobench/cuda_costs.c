@@ -1,0 +1,305 @@
+// SPDX-License-Identifier: Apache-2.0
+/*
+ * cuda_costs.c - what gathers cost beside their time: the trainer's CPU, the daemon's CPU; and what a batch of small units
+ * loses against one large one. On idle GPUs.
+ *
+ * CPU clocks of some kernels count in ticks of 10 ms, so that each figure is taken over seconds.
+ */
+#include "client/zerobench/cuda_bench.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/mem.h"
+
+#define PHASE_NS_AN_ITERATION 20000000ull /* of the options: 100 iterations are 2 s a phase */
+
+struct costs {
+	struct zd_cuda_trainer *trainer;
+	struct zd_cuda_unit units[ZD_CUDA_BATCH], whole;
+	uint64_t phase_ns;
+};
+
+static bool is_first(const struct zd_cuda_trainer *trainer)
+{
+	return trainer->member->index == 0;
+}
+
+/* ---- Clocks -------------------------------------------------------------------------------------------------------- */
+
+static uint64_t clock_ns(clockid_t clock)
+{
+	struct timespec now = {0};
+	clock_gettime(clock, &now);
+	return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
+}
+
+/* From /proc/PID/stat: the 14th and 15th field, user and system time in ticks. */
+static bool proc_cpu_ns(pid_t pid, uint64_t *ns)
+{
+	char path[64], line[1024];
+	snprintf(path, sizeof(path), "/proc/%d/stat", (int)pid);
+	FILE *file = fopen(path, "re");
+	if (!file)
+		return false;
+	const bool read = fgets(line, sizeof(line), file) != NULL;
+	fclose(file);
+	const char *field = read ? strrchr(line, ')')
+	                         : NULL; /* the second field's end; a name may hold blanks */
+	for (int i = 2; field && i < 14; i++) {
+		field = strchr(field, ' ');
+		field = field ? field + 1 : NULL;
+	}
+	if (!field)
+		return false;
+	char *rest;
+	const unsigned long long user = strtoull(field, &rest, 10), system = strtoull(rest, NULL, 10);
+	*ns = (user + system) * 1000000000u / (unsigned long long)sysconf(_SC_CLK_TCK);
+	return true;
+}
+
+static bool daemon_cpu_ns(const struct zd_cuda_run *run, uint64_t *ns)
+{
+	clockid_t clock;
+	struct timespec now;
+	if (!run->daemon_pid)
+		return false;
+	if (clock_getcpuclockid(run->daemon_pid, &clock) == 0 && clock_gettime(clock, &now) == 0) {
+		*ns = (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
+		return true;
+	}
+	return proc_cpu_ns(run->daemon_pid, ns);
+}
+
+/* ---- Gathers of several units ---------------------------------------------------------------------------------------- */
+
+static int begin_units(struct costs *costs, uint32_t count, zerod_ticket *tickets)
+{
+	zerod_client *client = costs->trainer->rank.client;
+	int status = 0;
+	zerod_cork(client);
+	for (uint32_t i = 0; i < count && !status; i++)
+		status = zerod_gather_begin(costs->units[i].unit, NULL, &tickets[i]);
+	const int sent = zerod_uncork(client);
+	return zd_cuda_check(costs->trainer, status ? status : sent, "zerod_gather_begin");
+}
+
+static int wait_units(struct costs *costs, uint32_t count, const zerod_ticket *tickets, zerod_stream *stream)
+{
+	int status = 0;
+	for (uint32_t i = 0; i < count && !status; i++)
+		status = zerod_wait(costs->trainer->rank.client, tickets[i], stream, NULL);
+	return zd_cuda_check(costs->trainer, status, "zerod_wait");
+}
+
+/* The answers are waited for: what is measured is not put off. */
+static int release_units(struct costs *costs, uint32_t count)
+{
+	zerod_client *client = costs->trainer->rank.client;
+	zerod_ticket tickets[ZD_CUDA_BATCH];
+	int status = 0;
+	zerod_cork(client);
+	for (uint32_t i = 0; i < count && !status; i++)
+		status = zerod_release(costs->units[i].unit, NULL, &costs->trainer->stream, 1, &tickets[i]);
+	const int sent = zerod_uncork(client);
+	status = zd_cuda_check(costs->trainer, status ? status : sent, "zerod_release");
+	return status ? status : wait_units(costs, count, tickets, NULL);
+}
+
+static int gather_units(struct costs *costs, uint32_t count)
+{
+	zerod_ticket tickets[ZD_CUDA_BATCH];
+	int status = begin_units(costs, count, tickets);
+	return status ? status : wait_units(costs, count, tickets, costs->trainer->stream);
+}
+
+/* ---- The trainer's CPU time ------------------------------------------------------------------------------------------- */
+
+/* ns of this thread's CPU time for each gather and release, `count` units at a time. */
+static int measure_cpu(struct costs *costs, uint32_t count, double *each_ns)
+{
+	uint64_t done = 0;
+	int status = 0;
+	zd_cuda_meet_trainers(costs->trainer->run);
+	const uint64_t cpu_ns = clock_ns(CLOCK_THREAD_CPUTIME_ID);
+	const uint64_t end_ns = zd_bench_now_ns() + costs->phase_ns;
+	while (!status && zd_bench_now_ns() < end_ns) {
+		status = gather_units(costs, count);
+		if (!status)
+			status = release_units(costs, count);
+		done += count;
+	}
+	*each_ns = (double)(clock_ns(CLOCK_THREAD_CPUTIME_ID) - cpu_ns) / (double)(done ? done : 1);
+	return status;
+}
+
+/* The mean over ranks, for the first of them. */
+static double mean_over_ranks(struct costs *costs, double value)
+{
+	const struct zd_cuda_run *run = costs->trainer->run;
+	atomic_fetch_add(&run->shared->total, (uint64_t)value);
+	zd_cuda_meet_trainers(run);
+	const double mean = (double)atomic_load(&run->shared->total) / run->ranks;
+	zd_cuda_meet_trainers(run);
+	if (is_first(costs->trainer))
+		atomic_store(&run->shared->total, 0);
+	zd_cuda_meet_trainers(run);
+	return mean;
+}
+
+static int cpu_times(struct costs *costs)
+{
+	struct zd_cuda_costs *out = &costs->trainer->run->shared->costs;
+	double single_ns = 0, corked_ns = 0;
+	int status = measure_cpu(costs, 1, &single_ns);
+	if (!status)
+		status = measure_cpu(costs, ZD_CUDA_CORKED, &corked_ns);
+	if (!status)
+		status = zd_cuda_reach(costs->trainer);
+	if (status)
+		return status;
+	single_ns = mean_over_ranks(costs, single_ns);
+	corked_ns = mean_over_ranks(costs, corked_ns);
+	if (is_first(costs->trainer)) {
+		out->cpu_single_ns = single_ns;
+		out->cpu_corked_ns = corked_ns;
+	}
+	return 0;
+}
+
+/* ---- A batch against a whole -------------------------------------------------------------------------------------------- */
+
+static int batch_once(struct costs *costs, uint64_t *took_ns)
+{
+	zd_cuda_meet_trainers(costs->trainer->run);
+	const uint64_t start_ns = zd_bench_now_ns();
+	int status = gather_units(costs, ZD_CUDA_BATCH);
+	if (!status)
+		status = zd_cuda_reach(costs->trainer);
+	*took_ns = zd_bench_now_ns() - start_ns;
+	return status ? status : release_units(costs, ZD_CUDA_BATCH);
+}
+
+static int whole_once(struct costs *costs, uint64_t *took_ns)
+{
+	zd_cu_ptr data;
+	zd_cuda_meet_trainers(costs->trainer->run);
+	const uint64_t start_ns = zd_bench_now_ns();
+	int status = zd_cuda_gather(costs->trainer, &costs->whole, &data);
+	*took_ns = zd_bench_now_ns() - start_ns;
+	return status ? status : zd_cuda_release(costs->trainer, &costs->whole, NULL);
+}
+
+static int batch_times(struct costs *costs)
+{
+	const struct zd_cuda_run *run = costs->trainer->run;
+	const struct zd_bench_options *options = &run->bench->options;
+	struct zd_cuda_time batch, whole;
+	int status = 0;
+	for (uint32_t i = 0; i < options->warmup + options->iters && !status; i++) {
+		uint64_t batch_ns = 0, whole_ns = 0;
+		status = batch_once(costs, &batch_ns);
+		if (!status)
+			status = whole_once(costs, &whole_ns);
+		if (i < options->warmup)
+			continue;
+		zd_cuda_samples(run, ZD_CUDA_ZEROD,
+		                i - options->warmup)[costs->trainer->member->index] = batch_ns;
+		zd_cuda_samples(run, ZD_CUDA_NCCL,
+		                i - options->warmup)[costs->trainer->member->index] = whole_ns;
+	}
+	if (status)
+		return status;
+	zd_cuda_meet_trainers(run);
+	if (is_first(costs->trainer)) {
+		zd_cuda_time_of(run, ZD_CUDA_ZEROD, &batch);
+		zd_cuda_time_of(run, ZD_CUDA_NCCL, &whole);
+		run->shared->costs.batch = batch.each;
+		run->shared->costs.whole = whole.each;
+	}
+	return 0;
+}
+
+/* ---- Without pause, and with nothing to do -------------------------------------------------------------------------------- */
+
+/* The CPU time of the daemon from one call to the next, for the time that passed: fractions of a core. */
+static double daemon_cores(const struct zd_cuda_run *run, uint64_t *cpu_ns, uint64_t *at_ns)
+{
+	const uint64_t now_ns = zd_bench_now_ns();
+	uint64_t used_ns = 0;
+	run->shared->costs.has_daemon_cpu = daemon_cpu_ns(run, &used_ns);
+	const double cores = (double)(used_ns - *cpu_ns) / (double)(now_ns - *at_ns);
+	*cpu_ns = used_ns;
+	*at_ns = now_ns;
+	return cores;
+}
+
+/* The next request is sent as soon as the bytes are there and the last copy is released. */
+static int gather_without_pause(struct costs *costs, uint64_t *gathers)
+{
+	const struct zd_cuda_run *run = costs->trainer->run;
+	const uint64_t end_ns = zd_bench_now_ns() + costs->phase_ns;
+	int status = 0;
+	while (!status && zd_bench_now_ns() < end_ns) {
+		zd_cu_ptr data;
+		zerod_ticket released;
+		status = zd_cuda_gather(costs->trainer, &costs->whole, &data);
+		if (!status)
+			status = zd_cuda_release(costs->trainer, &costs->whole, &released);
+		if (!status)
+			status = zd_cuda_check(costs->trainer,
+			                       zerod_wait(costs->trainer->rank.client, released, NULL, NULL),
+			                       "zerod_wait");
+		(*gathers)++;
+	}
+	zd_cuda_meet_trainers(run);
+	return status;
+}
+
+static int daemon_times(struct costs *costs)
+{
+	const struct zd_cuda_run *run = costs->trainer->run;
+	struct zd_cuda_costs *out = &run->shared->costs;
+	const double seconds = (double)costs->phase_ns / 1e9;
+	uint64_t gathers = 0, cpu_ns = 0, at_ns = 0;
+	zd_cuda_meet_trainers(run);
+	if (is_first(costs->trainer))
+		(void)daemon_cores(run, &cpu_ns, &at_ns);
+	int status = gather_without_pause(costs, &gathers);
+	if (status)
+		return status;
+	const double each = mean_over_ranks(costs, (double)gathers);
+	if (is_first(costs->trainer)) {
+		const double bytes = (double)costs->whole.numel *
+		                     (double)zerod_dtype_bytes(costs->whole.shard.dtype);
+		out->daemon_busy_cores = daemon_cores(run, &cpu_ns, &at_ns);
+		out->pauseless_gathers_s = each / seconds;
+		out->pauseless_busbw = each / seconds * bytes * (run->ranks - 1) / run->ranks / 1e9;
+		usleep((useconds_t)(costs->phase_ns / 1000));
+		out->daemon_idle_cores = daemon_cores(run, &cpu_ns, &at_ns);
+	}
+	zd_cuda_meet_trainers(run);
+	return 0;
+}
+
+/* ---- All of it ------------------------------------------------------------------------------------------------------------ */
+
+int zd_cuda_costs(struct zd_cuda_trainer *trainer)
+{
+	const struct zd_bench_options *options = &trainer->run->bench->options;
+	const uint64_t numel = ZD_CUDA_BATCH_BYTES / zerod_dtype_bytes(options->dtype);
+	struct costs costs = {.trainer = trainer, .phase_ns = options->iters * PHASE_NS_AN_ITERATION};
+	char name[32];
+	int status = zd_cuda_unit_new(trainer, "whole", numel * ZD_CUDA_BATCH, &costs.whole);
+	for (uint32_t i = 0; i < ZD_CUDA_BATCH && !status; i++) {
+		snprintf(name, sizeof(name), "batch%u", i);
+		status = zd_cuda_unit_new(trainer, name, numel, &costs.units[i]);
+	}
+	if (!status)
+		status = batch_times(&costs);
+	if (!status)
+		status = cpu_times(&costs);
+	return status ? status : daemon_times(&costs);
+}

@@ -1,0 +1,123 @@
+// SPDX-License-Identifier: Apache-2.0
+/*
+ * cuda_gather.c - --op gather on GPUs: the team, and what its members have to know before they are forked. The parent never
+ * calls CUDA.
+ */
+#include "client/zerobench/cuda_bench.h"
+
+#include <stdio.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include "base/mem.h"
+
+int zd_cuda_each_size(const struct zd_cuda_run *run, int (*fn)(void *arg, uint64_t numel), void *arg)
+{
+	const struct zd_bench_options *options = &run->bench->options;
+	const uint64_t bytes_each = zerod_dtype_bytes(options->dtype);
+	int status = 0;
+	for (uint64_t bytes = options->min_bytes; bytes <= options->max_bytes && !status;
+	     bytes *= options->factor)
+		status = fn(arg, zd_max_u64(bytes / bytes_each, 1));
+	return status;
+}
+
+int zd_bench_count_gpus(uint32_t *count, struct zd_err *err)
+{
+	struct zd_gpu_list list = {0};
+	int status = zd_gpu_list(&list, err);
+	if (!status)
+		*count = list.count;
+	return status;
+}
+
+static int count_size(void *arg, uint64_t numel)
+{
+	uint32_t *count = arg;
+	(void)numel;
+	(*count)++;
+	return 0;
+}
+
+/* Who listens on the socket: the daemon, or whoever started it by the socket. 0 when nobody says. */
+static pid_t listener_pid(const char *socket_path)
+{
+	struct sockaddr_un address = {.sun_family = AF_UNIX};
+	struct ucred peer = {0};
+	socklen_t bytes = sizeof(peer);
+	const int sock = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+	if (sock < 0)
+		return 0;
+	snprintf(address.sun_path, sizeof(address.sun_path), "%s", socket_path);
+	if (connect(sock, (const struct sockaddr *)&address, sizeof(address)) ||
+	    getsockopt(sock, SOL_SOCKET, SO_PEERCRED, &peer, &bytes))
+		peer.pid = 0;
+	close(sock);
+	return peer.pid > 1 ? peer.pid : 0;
+}
+
+static int learn_devices(struct zd_cuda_run *run, struct zd_err *err)
+{
+	struct zerod_options connect = ZEROD_INIT(connect);
+	zerod_client *client;
+	connect.socket_path = run->bench->socket_path;
+	connect.name = "zerobench";
+	int status = zerod_connect(&connect, &client);
+	if (status)
+		return zd_err_set(err, status, "%s: %s", zerod_status_name(status), zerod_last_error(NULL));
+	for (uint32_t i = 0; i < run->devices && !status; i++) {
+		struct zerod_device_info info;
+		status = zerod_device_get(client, i, &info);
+		if (status)
+			zd_err_set(err, status, "%s: %s", zerod_status_name(status),
+			           zerod_last_error(client));
+		else
+			snprintf(run->names[i], sizeof(run->names[i]), "%s", info.name);
+	}
+	zerod_close(client);
+	return status;
+}
+
+static int member_main(struct zd_member *member, void *arg)
+{
+	const struct zd_cuda_run *run = arg;
+	return member->index < run->ranks ? zd_cuda_trainer_main(member, run)
+	                                  : zd_cuda_pusher_main(member, run);
+}
+
+static int check_options(const struct zd_cuda_run *run, struct zd_err *err)
+{
+	uint32_t rows = 0;
+	int status = zd_cuda_each_size(run, count_size, &rows);
+	if (status)
+		return status;
+	if (rows > ZD_CUDA_MAX_ROWS)
+		return zd_err_set(err, ZEROD_E_INVALID, "%u sizes are more than %u", rows, ZD_CUDA_MAX_ROWS);
+	if (run->ranks > ZD_CUDA_MAX_RANKS)
+		return zd_err_set(err, ZEROD_E_INVALID, "%u ranks are more than %u", run->ranks,
+		                  ZD_CUDA_MAX_RANKS);
+	return 0;
+}
+
+int zd_bench_cuda_gather(struct zd_bench *bench, struct zd_err *err)
+{
+	struct zd_cuda_run run = {.bench = bench, .ranks = bench->options.ranks};
+	run.devices = zd_bench_devices_used(bench);
+	int status = check_options(&run, err);
+	if (!status)
+		status = learn_devices(&run, err);
+	if (status)
+		return status;
+	run.daemon_pid = listener_pid(bench->socket_path);
+	run.nsamples = (uint64_t)ZD_CUDA_WAYS * bench->options.iters * run.ranks;
+	const size_t shared_bytes = sizeof(*run.shared) + run.nsamples * sizeof(run.shared->samples[0]);
+	run.shared = zd_shared_new(shared_bytes, err);
+	if (!run.shared)
+		return ZEROD_E_SYSTEM;
+	status = zd_team_run(run.ranks + 1, member_main, &run, err);
+	zd_cuda_report(bench, &run); /* also what was measured before a failure */
+	zd_shared_free(run.shared, shared_bytes);
+	return status;
+}

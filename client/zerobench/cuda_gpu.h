@@ -1,0 +1,149 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * cuda_gpu.h - a GPU as a measuring process uses it: its primary context, a stream, memory, and marks that tell the CPU how
+ * far a stream has come.
+ *
+ * CUDA does not survive fork(): a process that opens a GPU must not fork afterwards, nor be forked from one that did.
+ * Functions return 0 or a status with its text, and expect the GPU's context to be current: zd_gpu_open() makes it so
+ * for its thread.
+ */
+#ifndef ZD_BENCH_CUDA_GPU_H
+#define ZD_BENCH_CUDA_GPU_H
+
+#include <stdatomic.h>
+#include <stdbool.h>
+
+#include "driver/driver.h"
+
+struct zd_err;
+
+#define ZD_GPU_MAX   16
+#define ZD_GPU_MARKS 512 /* of a GPU: 64-bit counters in host memory, written by streams */
+
+struct zd_gpu {
+	const struct zd_cuda *cuda;
+	int ordinal; /* as this process sees it */
+	struct CUctx_st *context;
+	struct CUstream_st *stream; /* non-blocking, of the highest priority */
+	_Atomic uint64_t *marks;
+	zd_cu_ptr marks_at;
+};
+
+/* `name` is a UUID as the daemon gives it. Errors: NOT_FOUND (lists what this process sees), DEVICE. */
+int zd_gpu_open(struct zd_gpu *gpu, const char *name, struct zd_err *err) __attribute__((warn_unused_result));
+/* The GPU with this number. */
+int zd_gpu_open_ordinal(struct zd_gpu *gpu, int ordinal, struct zd_err *err)
+        __attribute__((warn_unused_result));
+/* A zeroed struct is allowed. */
+void zd_gpu_close(struct zd_gpu *gpu);
+/* The context current for another thread too. */
+int zd_gpu_enter(const struct zd_gpu *gpu, struct zd_err *err) __attribute__((warn_unused_result));
+
+/* How many there are, and their UUIDs, asked in a child so that the caller may still fork. */
+struct zd_gpu_list {
+	uint32_t count;
+	char names[ZD_GPU_MAX][ZD_CUDA_UUID_TEXT];
+	uint64_t memory_bytes; /* of the smallest */
+};
+int zd_gpu_list(struct zd_gpu_list *list, struct zd_err *err) __attribute__((warn_unused_result));
+
+/* Another non-blocking stream. */
+int zd_gpu_stream(const struct zd_gpu *gpu, bool high_priority, struct CUstream_st **stream,
+                  struct zd_err *err) __attribute__((warn_unused_result));
+
+/* `value` is stored in the mark when the stream comes to it. */
+int zd_gpu_mark(const struct zd_gpu *gpu, struct CUstream_st *stream, unsigned mark, uint64_t value,
+                struct zd_err *err) __attribute__((warn_unused_result));
+/* Spins until the mark has reached `value`. DEADLINE after 30 s, DEVICE when the stream has failed meanwhile. */
+int zd_gpu_await(const struct zd_gpu *gpu, struct CUstream_st *stream, unsigned mark, uint64_t value,
+                 struct zd_err *err) __attribute__((warn_unused_result));
+int zd_gpu_synchronize(const struct zd_gpu *gpu, struct CUstream_st *stream, struct zd_err *err)
+        __attribute__((warn_unused_result));
+
+/* Memory on the GPU, mapped for GPUs 0..ngpus-1 as well when ngpus is not 0. */
+struct zd_gpu_memory {
+	zd_cu_memory handle;
+	zd_cu_ptr at; /* 0: none */
+	uint64_t bytes;
+};
+int zd_gpu_memory_new(const struct zd_gpu *gpu, uint64_t bytes, uint32_t ngpus, struct zd_gpu_memory *memory,
+                      struct zd_err *err) __attribute__((warn_unused_result));
+void zd_gpu_memory_free(const struct zd_gpu *gpu, struct zd_gpu_memory *memory);
+
+/* Copies in the order of the GPU's stream and waits for them. */
+int zd_gpu_write(const struct zd_gpu *gpu, zd_cu_ptr to, const void *from, uint64_t bytes, struct zd_err *err)
+        __attribute__((warn_unused_result));
+int zd_gpu_read(const struct zd_gpu *gpu, void *to, zd_cu_ptr from, uint64_t bytes, struct zd_err *err)
+        __attribute__((warn_unused_result));
+
+/* ---- Libraries that are not the driver (cuda_library.c) ------------------------------------------------------------- */
+
+/*
+ * Loads the first of `names` (NULL at the end) that is found: at `path` alone if that is given, else where the dynamic
+ * linker looks, under $CUDA_HOME and /usr/local/cuda*, and among the packages of the Python in $PATH and of the usual
+ * places. Libraries stay loaded. `where` (at least 256 bytes) tells which it was. NOT_FOUND says where it was looked for.
+ */
+int zd_library_load(const char *const *names, const char *path, void **library, char *where,
+                    size_t where_bytes, struct zd_err *err) __attribute__((warn_unused_result));
+
+struct zd_library_function {
+	const char *name;
+	size_t offset; /* of the pointer in the caller's table */
+};
+/* UNSUPPORTED names the function that is missing. */
+int zd_library_functions(void *library, const char *where, const struct zd_library_function *functions,
+                         size_t count, void *table, struct zd_err *err) __attribute__((warn_unused_result));
+
+/* ---- A trainer's load (cuda_gemm.c) --------------------------------------------------------------------------------- */
+
+/*
+ * Products of bf16 matrices by cuBLAS, back to back on a stream of the lowest priority. Whoever measures beside them calls
+ * zd_gemm_fill() before each piece of work, so that the GPU has products for the next few milliseconds: a thread that
+ * launches them would contend for the driver's locks with the calls that are measured.
+ */
+struct zd_gemm;
+
+int zd_gemm_new(const struct zd_gpu *gpu, uint32_t side, const char *cublas_path, struct zd_gemm **gemm,
+                struct zd_err *err) __attribute__((warn_unused_result));
+/* Waits for what is queued. NULL is allowed. */
+void zd_gemm_free(struct zd_gemm *gemm);
+/* Queues until there is enough; nothing to do for NULL. */
+int zd_gemm_fill(struct zd_gemm *gemm, struct zd_err *err) __attribute__((warn_unused_result));
+/* Is a product running. */
+bool zd_gemm_runs(struct zd_gemm *gemm);
+/* Waits for what is queued. */
+int zd_gemm_finish(struct zd_gemm *gemm, struct zd_err *err) __attribute__((warn_unused_result));
+
+#define ZD_GEMM_RUNS 20
+/* Queues ZD_GEMM_RUNS runs of products with an event before and after each, and when all have passed tells what a product
+ * of each run took, in ns. */
+int zd_gemm_timed_begin(struct zd_gemm *gemm, struct zd_err *err) __attribute__((warn_unused_result));
+int zd_gemm_timed_end(struct zd_gemm *gemm, uint64_t product_ns[ZD_GEMM_RUNS], struct zd_err *err)
+        __attribute__((warn_unused_result));
+
+/* ---- NCCL (cuda_nccl.c) ----------------------------------------------------------------------------------------------- */
+
+struct zd_nccl;
+
+struct zd_nccl_id {
+	char bytes[128];
+};
+
+/* Loads NCCL; NVLink multicast is off unless NCCL_NVLS_ENABLE says otherwise. */
+int zd_nccl_new(const char *path, struct zd_nccl **nccl, struct zd_err *err)
+        __attribute__((warn_unused_result));
+/* "2.28.9", and where it was found. */
+const char *zd_nccl_version(const struct zd_nccl *nccl);
+/* By one rank, for all. */
+int zd_nccl_make_id(const struct zd_nccl *nccl, struct zd_nccl_id *id, struct zd_err *err)
+        __attribute__((warn_unused_result));
+/* All ranks at once; the current context is the rank's GPU. */
+int zd_nccl_join(struct zd_nccl *nccl, const struct zd_nccl_id *id, uint32_t nranks, uint32_t rank,
+                 struct zd_err *err) __attribute__((warn_unused_result));
+/* In place: this rank's slice lies at rank * slice_bytes of `buffer`. */
+int zd_nccl_all_gather(const struct zd_nccl *nccl, zd_cu_ptr buffer, uint64_t slice_bytes,
+                       struct CUstream_st *stream, struct zd_err *err) __attribute__((warn_unused_result));
+/* NULL is allowed. */
+void zd_nccl_free(struct zd_nccl *nccl);
+
+#endif

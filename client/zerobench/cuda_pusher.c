@@ -1,0 +1,208 @@
+// SPDX-License-Identifier: Apache-2.0
+/*
+ * cuda_pusher.c - the same bytes without zerod: a process that holds all memory, with a thread a GPU that pushes what
+ * lies there, in rotation, and waits until all pushes into its own ranks' buffers have arrived. What copy engines can do.
+ */
+#include "client/zerobench/cuda_bench.h"
+
+#include <pthread.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/mem.h"
+
+struct pusher {
+	const struct zd_member *member;
+	const struct zd_cuda_run *run;
+	struct zd_gpu gpus[ZD_CUDA_MAX_RANKS];
+	struct zd_gpu_memory shards[ZD_CUDA_MAX_RANKS];
+	struct zd_gpu_memory buffers[ZD_CUDA_MAX_RANKS];
+	pthread_mutex_t failing;
+};
+
+struct push_thread {
+	struct pusher *pusher;
+	uint32_t device;
+	pthread_t thread;
+	uint64_t slice_bytes;
+	uint64_t round; /* marks' value */
+};
+
+/* All marks are in the first GPU's. */
+static unsigned mark_of(uint32_t target, uint32_t source)
+{
+	return target * ZD_CUDA_MAX_RANKS + source;
+}
+
+static int push(const struct push_thread *self, uint32_t source, uint32_t target, struct zd_err *err)
+{
+	const struct pusher *pusher = self->pusher;
+	const struct zd_gpu *gpu = &pusher->gpus[self->device];
+	int status =
+	        zd_cuda_err(gpu->cuda,
+	                    gpu->cuda->memcpyAsync(pusher->buffers[target].at + source * self->slice_bytes,
+	                                           pusher->shards[source].at, self->slice_bytes, gpu->stream),
+	                    err, "pushing %llu bytes", (unsigned long long)self->slice_bytes);
+	if (status)
+		return status;
+	return zd_cuda_err(gpu->cuda,
+	                   gpu->cuda->streamWriteValue64(gpu->stream,
+	                                                 pusher->gpus[0].marks_at +
+	                                                         mark_of(target, source) * sizeof(uint64_t),
+	                                                 self->round, ZD_CU_WRITE_DEFAULT),
+	                   err, "a write-value");
+}
+
+/* From this device's ranks, each round the ring: no two sources begin with the same target. */
+static int push_all(const struct push_thread *self, struct zd_err *err)
+{
+	const struct zd_cuda_run *run = self->pusher->run;
+	int status = 0;
+	for (uint32_t step = 1; step < run->ranks; step++)
+		for (uint32_t source = self->device; source < run->ranks && !status; source += run->devices) {
+			const uint32_t target = (source + step) % run->ranks;
+			if (target == 0 || !run->bench->options.alone)
+				status = push(self, source, target, err);
+		}
+	return status;
+}
+
+static int await_arrivals(const struct push_thread *self, uint32_t target, struct zd_err *err)
+{
+	const struct pusher *pusher = self->pusher;
+	int status = 0;
+	for (uint32_t source = 0; source < pusher->run->ranks && !status; source++)
+		if (source != target)
+			status = zd_gpu_await(&pusher->gpus[0], pusher->gpus[self->device].stream,
+			                      mark_of(target, source), self->round, err);
+	return status;
+}
+
+static int push_turn(struct push_thread *self, uint64_t *samples, struct zd_err *err)
+{
+	const struct zd_cuda_run *run = self->pusher->run;
+	self->round++;
+	const uint64_t start_ns = zd_bench_now_ns();
+	int status = push_all(self, err);
+	for (uint32_t target = self->device; target < run->ranks && !status; target += run->devices) {
+		if (target && run->bench->options.alone)
+			break;
+		status = await_arrivals(self, target, err);
+		if (samples)
+			samples[target] = zd_bench_now_ns() - start_ns;
+	}
+	return status ? status
+	              : zd_gpu_synchronize(&self->pusher->gpus[self->device],
+	                                   self->pusher->gpus[self->device].stream, err);
+}
+
+static int push_size(struct push_thread *self, uint64_t numel, struct zd_err *err)
+{
+	const struct zd_cuda_run *run = self->pusher->run;
+	const struct zd_bench_options *options = &run->bench->options;
+	int status = 0;
+	self->slice_bytes = zd_bench_shard_numel(run->bench, numel) * zerod_dtype_bytes(options->dtype);
+	for (uint32_t i = 0; i < options->warmup + options->iters && !status; i++) {
+		uint64_t *samples = i < options->warmup
+		                            ? NULL
+		                            : zd_cuda_samples(run, ZD_CUDA_PUSHES, i - options->warmup);
+		zd_cuda_meet_all(run); /* before zerod's turn */
+		zd_cuda_meet_all(run); /* before NCCL's */
+		zd_cuda_meet_all(run);
+		status = push_turn(self, samples, err);
+	}
+	if (!status)
+		zd_cuda_meet_all(run); /* the samples are there */
+	return status;
+}
+
+struct sizes_arg {
+	struct push_thread *self;
+	struct zd_err *err;
+};
+
+static int measure_size(void *arg, uint64_t numel)
+{
+	const struct sizes_arg *sizes = arg;
+	return push_size(sizes->self, numel, sizes->err);
+}
+
+/* The others would wait at a barrier for a thread that fails: the process ends. */
+static void *thread_main(void *arg)
+{
+	struct push_thread *self = arg;
+	struct pusher *pusher = self->pusher;
+	struct zd_err err = ZD_ERR_NONE;
+	struct sizes_arg sizes = {self, &err};
+	int status = zd_gpu_enter(&pusher->gpus[self->device], &err);
+	if (!status)
+		status = zd_cuda_each_size(pusher->run, measure_size, &sizes);
+	if (status) {
+		pthread_mutex_lock(&pusher->failing);
+		*pusher->member->err = err;
+		_exit(1);
+	}
+	return NULL;
+}
+
+static int open_gpus(struct pusher *pusher, struct zd_err *err)
+{
+	const struct zd_cuda_run *run = pusher->run;
+	int status = 0;
+	for (uint32_t i = 0; i < run->devices && !status; i++)
+		status = zd_gpu_open(&pusher->gpus[i], run->names[i], err);
+	return status;
+}
+
+static int largest_size(void *arg, uint64_t numel)
+{
+	uint64_t *largest = arg;
+	*largest = zd_max_u64(*largest, numel);
+	return 0;
+}
+
+static int make_memory(struct pusher *pusher, struct zd_err *err)
+{
+	const struct zd_cuda_run *run = pusher->run;
+	uint64_t largest = 1;
+	int ngpus = 0;
+	const struct zd_cuda *cuda = NULL;
+	int status = zd_cuda_load(&cuda, err);
+	if (!status)
+		status = zd_cuda_err(cuda, cuda->deviceGetCount(&ngpus), err, "counting GPUs");
+	if (!status)
+		status = zd_cuda_each_size(run, largest_size, &largest);
+	const uint64_t slice_bytes = zd_bench_shard_numel(run->bench, largest) *
+	                             zerod_dtype_bytes(run->bench->options.dtype);
+	for (uint32_t rank = 0; rank < run->ranks && !status; rank++) {
+		const struct zd_gpu *gpu = &pusher->gpus[rank % run->devices];
+		status = zd_gpu_enter(gpu, err);
+		if (!status)
+			status = zd_gpu_memory_new(gpu, slice_bytes, (uint32_t)ngpus, &pusher->shards[rank],
+			                           err);
+		if (!status)
+			status = zd_gpu_memory_new(gpu, slice_bytes * run->ranks, (uint32_t)ngpus,
+			                           &pusher->buffers[rank], err);
+	}
+	return status;
+}
+
+int zd_cuda_pusher_main(const struct zd_member *member, const struct zd_cuda_run *run)
+{
+	struct pusher pusher = {.member = member, .run = run, .failing = PTHREAD_MUTEX_INITIALIZER};
+	struct push_thread threads[ZD_CUDA_MAX_RANKS];
+	int status = open_gpus(&pusher, member->err);
+	if (!status)
+		status = make_memory(&pusher, member->err);
+	if (status)
+		return status;
+	for (uint32_t i = 0; i < run->devices; i++) {
+		threads[i] = (struct push_thread){.pusher = &pusher, .device = i};
+		const int failure = pthread_create(&threads[i].thread, NULL, thread_main, &threads[i]);
+		if (failure)
+			return zd_err_errno(member->err, failure, "cannot start a thread of the pusher");
+	}
+	for (uint32_t i = 0; i < run->devices; i++)
+		pthread_join(threads[i].thread, NULL);
+	return 0; /* memory and contexts end with the process */
+}

@@ -1,0 +1,209 @@
+// SPDX-License-Identifier: Apache-2.0
+/*
+ * cuda_report.c - what gathers on GPUs took: a line a size with zerod, NCCL and pushes side by side, then what they cost.
+ */
+#include "client/zerobench/cuda_bench.h"
+
+#include <stdio.h>
+
+#include "base/mem.h"
+
+static const char *const ways[ZD_CUDA_WAYS] = {"zerod", "nccl", "pushes"};
+
+static double us(uint64_t ns)
+{
+	return (double)ns / 1e3;
+}
+
+static double ratio(uint64_t of, uint64_t to)
+{
+	return to ? (double)of / (double)to : 0;
+}
+
+/* Bytes a nanosecond are GB/s; the factor is nccl-tests'. */
+static double busbw(const struct zd_cuda_run *run, uint64_t bytes, uint64_t ns)
+{
+	return ratio(bytes, ns) * (run->ranks - 1) / run->ranks;
+}
+
+static bool has(const struct zd_cuda_run *run, enum zd_cuda_way way)
+{
+	return way == ZD_CUDA_NCCL ? run->shared->has_nccl : way == ZD_CUDA_ZEROD || run->ranks > 1;
+}
+
+/* ---- Text ---------------------------------------------------------------------------------------------------------- */
+
+static void print_head(const struct zd_bench *bench, const struct zd_cuda_run *run)
+{
+	const struct zd_bench_options *options = &bench->options;
+	printf("# %s\n", run->shared->nccl_text);
+	if (options->load_side)
+		printf("# beside bf16 products of %u x %u, back to back on every GPU\n", options->load_side,
+		       options->load_side);
+	if (run->ranks > run->devices)
+		printf("# several ranks share a GPU: copies within it take the place of pushes\n");
+	if (options->alone)
+		printf("# rank 0 gathers alone; NCCL's gather is always everybody's\n");
+	puts("# time: median over ranks and iterations, from the host's call until the rank's stream runs "
+	     "on; "
+	     "slow: median of the slowest rank\n"
+	     "# ratio: NCCL's time / zerod's; floor: zerod's time / that of pushes without it\n#\n"
+	     "#         size      type |     zerod   algbw   busbw     slow      min      p99      max |     "
+	     " nccl   "
+	     "busbw     slow      min      p99      max |    pushes   busbw |   ratio   floor  #wrong\n"
+	     "#          (B)           |      (us)  (GB/s)  (GB/s)     (us)     (us)     (us)     (us) |     "
+	     " (us)  "
+	     "(GB/s)     (us)     (us)     (us)     (us) |      (us)  (GB/s) |");
+}
+
+static void print_row(const struct zd_bench *bench, const struct zd_cuda_run *run,
+                      const struct zd_cuda_row *row)
+{
+	const struct zd_cuda_time *zerod = &row->ways[ZD_CUDA_ZEROD];
+	const struct zd_cuda_time *nccl = &row->ways[ZD_CUDA_NCCL];
+	const struct zd_cuda_time *pushes = &row->ways[ZD_CUDA_PUSHES];
+	printf("%14llu %9s | %9.1f %7.2f %7.2f %8.1f %8.1f %8.1f %8.1f | ", (unsigned long long)row->bytes,
+	       zerod_dtype_name(bench->options.dtype), us(zerod->each.p50),
+	       ratio(row->bytes, zerod->each.p50), busbw(run, row->bytes, zerod->each.p50),
+	       us(zerod->slowest_p50), us(zerod->each.min), us(zerod->each.p99), us(zerod->each.max));
+	if (has(run, ZD_CUDA_NCCL))
+		printf("%9.1f %7.2f %8.1f %8.1f %8.1f %8.1f | ", us(nccl->each.p50),
+		       busbw(run, row->bytes, nccl->each.p50), us(nccl->slowest_p50), us(nccl->each.min),
+		       us(nccl->each.p99), us(nccl->each.max));
+	else
+		printf("%9s %7s %8s %8s %8s %8s | ", "-", "-", "-", "-", "-", "-");
+	if (has(run, ZD_CUDA_PUSHES))
+		printf("%9.1f %7.2f | ", us(pushes->each.p50), busbw(run, row->bytes, pushes->each.p50));
+	else
+		printf("%9s %7s | ", "-", "-");
+	printf("%7.2f %7.2f %7llu\n", has(run, ZD_CUDA_NCCL) ? ratio(nccl->each.p50, zerod->each.p50) : 0.0,
+	       has(run, ZD_CUDA_PUSHES) ? ratio(zerod->each.p50, pushes->each.p50) : 0.0,
+	       (unsigned long long)row->wrong);
+}
+
+/* ---- JSON ---------------------------------------------------------------------------------------------------------- */
+
+static json_t *time_json(const struct zd_cuda_run *run, const struct zd_cuda_row *row, enum zd_cuda_way way)
+{
+	const struct zd_cuda_time *time = &row->ways[way];
+	if (!has(run, way))
+		return json_null();
+	return json_pack("{s:I,s:I,s:I,s:I,s:I,s:f,s:f}", "min", (json_int_t)time->each.min, "p50",
+	                 (json_int_t)time->each.p50, "p99", (json_int_t)time->each.p99, "max",
+	                 (json_int_t)time->each.max, "slowest_p50", (json_int_t)time->slowest_p50,
+	                 "algbw_gb_s", ratio(row->bytes, time->each.p50), "busbw_gb_s",
+	                 busbw(run, row->bytes, time->each.p50));
+}
+
+static json_t *row_json(const struct zd_bench *bench, const struct zd_cuda_run *run,
+                        const struct zd_cuda_row *row)
+{
+	json_t *made = json_pack("{s:I,s:I,s:s,s:I,s:I}", "bytes", (json_int_t)row->bytes, "count",
+	                         (json_int_t)row->count, "dtype", zerod_dtype_name(bench->options.dtype),
+	                         "load_side", (json_int_t)bench->options.load_side, "wrong",
+	                         (json_int_t)row->wrong);
+	for (enum zd_cuda_way way = 0; way < ZD_CUDA_WAYS; way++) {
+		char key[24];
+		snprintf(key, sizeof(key), "%s_ns", ways[way]);
+		json_object_set_new(made, key, time_json(run, row, way));
+	}
+	return made;
+}
+
+/* ---- Promised figures, each where it was measured ---------------------------------------------------------------------- */
+
+static void size_targets(struct zd_bench *bench, const struct zd_cuda_run *run, const struct zd_cuda_row *row)
+{
+	static const struct {
+		uint64_t mib;
+		double speedup;
+	} idle[] = {{16, 1.2}, {64, 1.25}, {1024, 1.15}};
+	const uint64_t zerod_ns = row->ways[ZD_CUDA_ZEROD].each.p50;
+	const uint64_t nccl_ns = row->ways[ZD_CUDA_NCCL].each.p50;
+	const uint64_t mib = row->bytes >> 20;
+	const bool has_nccl = has(run, ZD_CUDA_NCCL);
+	char what[64];
+	if (bench->options.alone || run->ranks == 1 || run->ranks > run->devices)
+		return; /* nothing is promised for these */
+	if (bench->options.load_side) {
+		snprintf(what, sizeof(what), "gather of %llu MiB under load / NCCL's",
+		         (unsigned long long)mib);
+		if (has_nccl && bench->options.load_side == 8192 && (mib == 1 || mib == 16 || mib == 64))
+			zd_report_target(bench, what, ratio(zerod_ns, nccl_ns), true, 0.125);
+		return;
+	}
+	if (row->bytes >= 64u << 10 && row->bytes <= 1u << 20) {
+		snprintf(what, sizeof(what), "gather of %llu KiB, us",
+		         (unsigned long long)(row->bytes >> 10));
+		zd_report_target(bench, what, us(zerod_ns), true, 30);
+	}
+	for (size_t i = 0; i < ZD_ARRAY_LEN(idle) && has_nccl; i++) {
+		snprintf(what, sizeof(what), "gather of %llu MiB: speed / NCCL's", (unsigned long long)mib);
+		if (idle[i].mib << 20 == row->bytes)
+			zd_report_target(bench, what, ratio(nccl_ns, zerod_ns), false, idle[i].speedup);
+	}
+	if (mib == 1024)
+		zd_report_target(bench, "gather of 1024 MiB: busbw, GB/s", busbw(run, row->bytes, zerod_ns),
+		                 false, 380);
+}
+
+static void report_costs(struct zd_bench *bench, const struct zd_cuda_run *run)
+{
+	const struct zd_cuda_costs *costs = &run->shared->costs;
+	if (!costs->batch.p50)
+		return;
+	zd_report_figure(bench, "32 units of 1 MiB in a batch, p50", us(costs->batch.p50), "us");
+	zd_report_figure(bench, "32 units of 1 MiB in a batch, p99", us(costs->batch.p99), "us");
+	zd_report_figure(bench, "one unit of 32 MiB, p50", us(costs->whole.p50), "us");
+	zd_report_figure(bench, "gathers of 32 MiB without pause, a rank", costs->pauseless_gathers_s,
+	                 "a second");
+	zd_report_figure(bench, "their busbw", costs->pauseless_busbw, "GB/s");
+	zd_report_target(bench, "32 x 1 MiB in a batch: speed / one of 32 MiB",
+	                 ratio(costs->whole.p50, costs->batch.p50), false, 0.8);
+	zd_report_target(bench, "trainer's CPU, gather and release, us", costs->cpu_single_ns / 1e3, true,
+	                 15);
+	zd_report_target(bench, "trainer's CPU, 16 units at once, us a unit", costs->cpu_corked_ns / 1e3,
+	                 true, 3);
+	if (!costs->has_daemon_cpu)
+		return;
+	zd_report_target(bench, "daemon's CPU without pause, % of a core a GPU",
+	                 100 * costs->daemon_busy_cores / run->devices, true, 25);
+	zd_report_target(bench, "daemon's CPU, nothing to do, % of a core", 100 * costs->daemon_idle_cores,
+	                 true, 1);
+}
+
+static void report_slowdown(struct zd_bench *bench, const struct zd_cuda_run *run)
+{
+	const uint64_t *product_ns = run->shared->costs.product_ns;
+	const uint64_t alone_ns = product_ns[ZD_CUDA_PUSHES];
+	if (!product_ns[ZD_CUDA_ZEROD])
+		return;
+	const double zerod = 100 * (ratio(product_ns[ZD_CUDA_ZEROD], alone_ns) - 1);
+	const double nccl = 100 * (ratio(product_ns[ZD_CUDA_NCCL], alone_ns) - 1);
+	zd_report_figure(bench, "a product alone", us(alone_ns), "us");
+	zd_report_figure(bench, "a product beside zerod's gathers", us(product_ns[ZD_CUDA_ZEROD]), "us");
+	zd_report_target(bench, "products' slowdown by zerod, %", zerod, true, 7);
+	if (!product_ns[ZD_CUDA_NCCL])
+		return;
+	zd_report_figure(bench, "a product beside NCCL's gathers", us(product_ns[ZD_CUDA_NCCL]), "us");
+	zd_report_target(bench, "products' slowdown: zerod's % - NCCL's %", zerod - nccl, true, 0);
+}
+
+void zd_cuda_report(struct zd_bench *bench, const struct zd_cuda_run *run)
+{
+	const struct zd_cuda_shared *shared = run->shared;
+	if (!bench->options.json)
+		print_head(bench, run);
+	for (uint32_t i = 0; i < shared->nrows; i++) {
+		const struct zd_cuda_row *row = &shared->rows[i];
+		bench->wrong += row->wrong;
+		if (bench->options.json)
+			json_array_append_new(bench->results, row_json(bench, run, row));
+		else
+			print_row(bench, run, row);
+		size_targets(bench, run, row);
+	}
+	report_costs(bench, run);
+	report_slowdown(bench, run);
+	fflush(stdout);
+}

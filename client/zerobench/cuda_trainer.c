@@ -1,0 +1,177 @@
+// SPDX-License-Identifier: Apache-2.0
+/*
+ * cuda_trainer.c - a trainer of the measurement: one rank on one GPU, with zerod, NCCL and its load.
+ */
+#include "client/zerobench/cuda_bench.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "base/mem.h"
+
+int zd_cuda_check(const struct zd_cuda_trainer *trainer, int status, const char *call)
+{
+	return zd_member_check(trainer->member, status, trainer->rank.client, call);
+}
+
+/* ---- Units -------------------------------------------------------------------------------------------------------- */
+
+int zd_cuda_unit_publish(const struct zd_cuda_trainer *trainer, struct zd_cuda_unit *unit, uint64_t seed)
+{
+	const struct zerod_shard *shard = &unit->shard;
+	const uint64_t bytes = shard->true_numel * zerod_dtype_bytes(shard->dtype);
+	int status = zd_cuda_check(trainer, zerod_update_begin(&unit->unit, 1), "zerod_update_begin");
+	if (status)
+		return status;
+	void *contents = zd_calloc(1, bytes + 1);
+	zd_pattern_fill_bits(contents, shard->dtype, shard->offset_numel, shard->true_numel, seed);
+	if (bytes)
+		status = zd_gpu_write(&trainer->gpu, (zd_cu_ptr)(uintptr_t)shard->data, contents, bytes,
+		                      trainer->member->err);
+	free(contents);
+	if (status)
+		return status;
+	return zd_cuda_check(trainer, zerod_publish(&unit->unit, 1, NULL, 0, 0), "zerod_publish");
+}
+
+int zd_cuda_unit_new(const struct zd_cuda_trainer *trainer, const char *name, uint64_t numel,
+                     struct zd_cuda_unit *unit)
+{
+	struct zerod_unit_options options = ZEROD_INIT(options);
+	options.name = name;
+	options.dtype = trainer->run->bench->options.dtype;
+	options.numel = numel;
+	*unit = (struct zd_cuda_unit){.numel = numel};
+	int status = zd_cuda_check(trainer, zerod_unit_register(trainer->rank.group, &options, &unit->unit),
+	                           "zerod_unit_register");
+	if (!status)
+		status = zd_cuda_check(trainer, zerod_unit_shard(unit->unit, &unit->shard),
+		                       "zerod_unit_shard");
+	return status ? status : zd_cuda_unit_publish(trainer, unit, 1);
+}
+
+int zd_cuda_unit_free(const struct zd_cuda_trainer *trainer, struct zd_cuda_unit *unit)
+{
+	return zd_cuda_check(trainer, zerod_unit_unregister(unit->unit), "zerod_unit_unregister");
+}
+
+/* ---- Gathers ------------------------------------------------------------------------------------------------------ */
+
+int zd_cuda_reach(struct zd_cuda_trainer *trainer)
+{
+	struct zd_gpu *gpu = &trainer->gpu;
+	int status = zd_gpu_mark(gpu, gpu->stream, 0, ++trainer->mark, trainer->member->err);
+	return status ? status : zd_gpu_await(gpu, gpu->stream, 0, trainer->mark, trainer->member->err);
+}
+
+int zd_cuda_gather(struct zd_cuda_trainer *trainer, const struct zd_cuda_unit *unit, zd_cu_ptr *data)
+{
+	zerod_ticket ticket;
+	void *address = NULL;
+	int status = zerod_gather_begin(unit->unit, NULL, &ticket);
+	if (status)
+		return zd_cuda_check(trainer, status, "zerod_gather_begin");
+	status = zerod_wait(trainer->rank.client, ticket, trainer->stream, &address);
+	if (status)
+		return zd_cuda_check(trainer, status, "zerod_wait");
+	*data = (zd_cu_ptr)(uintptr_t)address;
+	return zd_cuda_reach(trainer);
+}
+
+int zd_cuda_release(const struct zd_cuda_trainer *trainer, const struct zd_cuda_unit *unit,
+                    zerod_ticket *ticket)
+{
+	return zd_cuda_check(trainer, zerod_release(unit->unit, NULL, &trainer->stream, 1, ticket),
+	                     "zerod_release");
+}
+
+/* ---- Beginning and end ---------------------------------------------------------------------------------------------- */
+
+/* NCCL takes one rank a GPU. That there is none is no failure, unless it was named. */
+static int join_nccl(struct zd_cuda_trainer *trainer)
+{
+	const struct zd_cuda_run *run = trainer->run;
+	const struct zd_member *member = trainer->member;
+	const char *path = run->bench->options.nccl_path;
+	struct zd_cuda_shared *shared = run->shared;
+	struct zd_err err = ZD_ERR_NONE;
+	int status = 0;
+	if (run->ranks == 1 || run->ranks > run->devices) {
+		snprintf(shared->nccl_text, sizeof(shared->nccl_text),
+		         "no NCCL: it takes two ranks or more, on a GPU each");
+		return 0;
+	}
+	if (zd_nccl_new(path, &trainer->nccl, &err)) {
+		if (path)
+			return zd_err_set(member->err, err.status, "%s", err.text);
+		snprintf(shared->nccl_text, sizeof(shared->nccl_text), "no NCCL: %s", err.text);
+		return 0;
+	}
+	if (member->index == 0) {
+		snprintf(shared->nccl_text, sizeof(shared->nccl_text), "%s", zd_nccl_version(trainer->nccl));
+		shared->has_nccl = true;
+		status = zd_nccl_make_id(trainer->nccl, &shared->nccl_id, member->err);
+	}
+	if (status)
+		return status;
+	zd_cuda_meet_trainers(run);
+	return zd_nccl_join(trainer->nccl, &shared->nccl_id, run->ranks, member->index, member->err);
+}
+
+static int begin(struct zd_cuda_trainer *trainer)
+{
+	const struct zd_cuda_run *run = trainer->run;
+	const struct zd_member *member = trainer->member;
+	const struct zd_bench_options *options = &run->bench->options;
+	const struct zd_rank_options rank = {.socket_path = run->bench->socket_path,
+	                                     .rank = member->index,
+	                                     .world_size = run->ranks,
+	                                     .devices = run->devices,
+	                                     .dtype = options->dtype};
+	int status = zd_gpu_open(&trainer->gpu, run->names[member->index % run->devices], member->err);
+	if (!status)
+		status = zd_rank_init(&trainer->rank, member, &rank);
+	if (!status)
+		status = zd_cuda_check(
+		        trainer,
+		        zerod_cuda_stream_wrap(trainer->rank.client, trainer->gpu.stream, &trainer->stream),
+		        "zerod_cuda_stream_wrap");
+	if (!status)
+		status = zd_cuda_words_new(trainer);
+	if (!status)
+		status = join_nccl(trainer);
+	if (!status && options->load_side)
+		status = zd_gemm_new(&trainer->gpu, options->load_side, options->cublas_path, &trainer->gemm,
+		                     member->err);
+	return status;
+}
+
+static void end(struct zd_cuda_trainer *trainer)
+{
+	zd_gemm_free(trainer->gemm);
+	zd_nccl_free(trainer->nccl);
+	zerod_stream_destroy(trainer->stream);
+	zd_rank_deinit(&trainer->rank);
+	zd_cuda_words_free(trainer);
+	zd_gpu_close(&trainer->gpu);
+}
+
+static int measure_size(void *arg, uint64_t numel)
+{
+	return zd_cuda_turns(arg, numel);
+}
+
+int zd_cuda_trainer_main(const struct zd_member *member, const struct zd_cuda_run *run)
+{
+	struct zd_cuda_trainer trainer = {.member = member, .run = run};
+	int status = begin(&trainer);
+	if (!status)
+		status = zd_cuda_each_size(run, measure_size, &trainer);
+	if (!status)
+		status = trainer.gemm ? zd_cuda_slowdown(&trainer) : zd_cuda_costs(&trainer);
+	if (status) /* the process ends, and its session with it */
+		return status;
+	zd_cuda_meet_trainers(run); /* who leaves sooner is a lost peer to those who still work */
+	end(&trainer);
+	return 0;
+}

@@ -1,0 +1,192 @@
+// SPDX-License-Identifier: Apache-2.0
+/*
+ * cuda_turns.c - gathers of one size by turns: zerod, NCCL in the same buffer, pushes without zerod.
+ */
+#include "client/zerobench/cuda_bench.h"
+
+#include <sched.h>
+#include <stdlib.h>
+
+#include "base/mem.h"
+
+/* ---- Meeting -------------------------------------------------------------------------------------------------------- */
+
+/* Counters of those who came and of the times that all had come: nobody can overtake, since the next one to come twice
+ * needs the second counter raised. */
+void zd_spin_barrier_wait(struct zd_spin_barrier *barrier, uint32_t count)
+{
+	const uint32_t passed = atomic_load(&barrier->passed);
+	if (atomic_fetch_add(&barrier->arrived, 1) + 1 == count) {
+		atomic_store(&barrier->arrived, 0);
+		atomic_fetch_add(&barrier->passed, 1);
+		return;
+	}
+	for (uint32_t spins = 0; atomic_load(&barrier->passed) == passed; spins++)
+		if (spins > 1u << 14) /* more processes than CPUs */
+			sched_yield();
+}
+
+void zd_cuda_meet_all(const struct zd_cuda_run *run)
+{
+	zd_spin_barrier_wait(&run->shared->all, run->ranks + run->devices);
+}
+
+void zd_cuda_meet_trainers(const struct zd_cuda_run *run)
+{
+	zd_spin_barrier_wait(&run->shared->trainers, run->ranks);
+}
+
+/* ---- Samples ---------------------------------------------------------------------------------------------------------- */
+
+uint64_t *zd_cuda_samples(const struct zd_cuda_run *run, enum zd_cuda_way way, uint32_t iteration)
+{
+	const size_t iters = run->bench->options.iters;
+	return run->shared->samples + ((size_t)way * iters + iteration) * run->ranks;
+}
+
+void zd_cuda_time_of(const struct zd_cuda_run *run, enum zd_cuda_way way, struct zd_cuda_time *time)
+{
+	const struct zd_bench_options *options = &run->bench->options;
+	const uint32_t width = options->alone && way != ZD_CUDA_NCCL ? 1 : run->ranks;
+	uint64_t *each = zd_calloc((size_t)width * options->iters, sizeof(*each));
+	uint64_t *slowest = zd_calloc(options->iters, sizeof(*slowest));
+	struct zd_stats stats;
+	for (uint32_t i = 0; i < options->iters; i++) {
+		const uint64_t *samples = zd_cuda_samples(run, way, i);
+		for (uint32_t rank = 0; rank < width; rank++) {
+			each[(size_t)i * width + rank] = samples[rank];
+			slowest[i] = zd_max_u64(slowest[i], samples[rank]);
+		}
+	}
+	zd_stats_of(each, (size_t)width * options->iters, &time->each);
+	zd_stats_of(slowest, options->iters, &stats);
+	time->slowest_p50 = stats.p50;
+	free(each);
+	free(slowest);
+}
+
+/* ---- Turns -------------------------------------------------------------------------------------------------------------- */
+
+static bool is_timed(const struct zd_cuda_trainer *trainer)
+{
+	return trainer->member->index == 0 || !trainer->run->bench->options.alone;
+}
+
+/* All that was queued for the products is launched before the others are met, so that nothing of it is in the times. */
+static int meet(struct zd_cuda_trainer *trainer)
+{
+	int status = zd_gemm_fill(trainer->gemm, trainer->member->err);
+	if (!status)
+		zd_cuda_meet_all(trainer->run);
+	return status;
+}
+
+static int gather_turn(struct zd_cuda_trainer *trainer, const struct zd_cuda_unit *unit, zd_cu_ptr *data,
+                       uint64_t *took_ns)
+{
+	int status = 0;
+	if (!is_timed(trainer))
+		status = zd_cuda_gather(trainer, unit, data);
+	if (!status)
+		status = meet(trainer);
+	if (status || !is_timed(trainer))
+		return status;
+	const uint64_t start_ns = zd_bench_now_ns();
+	status = zd_cuda_gather(trainer, unit, data);
+	*took_ns = zd_bench_now_ns() - start_ns;
+	return status;
+}
+
+static int nccl_turn(struct zd_cuda_trainer *trainer, const struct zd_cuda_unit *unit, zd_cu_ptr data,
+                     uint64_t *took_ns)
+{
+	const uint64_t slice_bytes = unit->shard.shard_numel * zerod_dtype_bytes(unit->shard.dtype);
+	int status = meet(trainer);
+	if (status || !trainer->nccl)
+		return status;
+	const uint64_t start_ns = zd_bench_now_ns();
+	status = zd_nccl_all_gather(trainer->nccl, data, slice_bytes, trainer->gpu.stream,
+	                            trainer->member->err);
+	if (!status)
+		status = zd_cuda_reach(trainer);
+	*took_ns = zd_bench_now_ns() - start_ns;
+	return status;
+}
+
+/* Own slices are NCCL's input, and stay as they are until it has run. */
+static int iterate(struct zd_cuda_trainer *trainer, const struct zd_cuda_unit *unit,
+                   uint64_t took_ns[ZD_CUDA_WAYS], uint64_t *wrong)
+{
+	zd_cu_ptr data = 0;
+	int status = gather_turn(trainer, unit, &data, &took_ns[ZD_CUDA_ZEROD]);
+	if (!status)
+		status = zd_cuda_words_check(trainer, unit, data, 1, wrong);
+	if (!status && trainer->nccl)
+		status = zd_cuda_words_spoil(trainer, unit, data, 1, false);
+	if (!status)
+		status = nccl_turn(trainer, unit, data, &took_ns[ZD_CUDA_NCCL]);
+	if (!status && trainer->nccl)
+		status = zd_cuda_words_check(trainer, unit, data, 1, wrong);
+	if (!status)
+		status = zd_cuda_words_spoil(trainer, unit, data, 1, true);
+	if (!status)
+		status = zd_cuda_release(trainer, unit, NULL);
+	return status ? status : meet(trainer); /* the pusher's turn */
+}
+
+/* New contents, all of which are compared. */
+static int check_all(struct zd_cuda_trainer *trainer, struct zd_cuda_unit *unit, uint64_t *wrong)
+{
+	const uint64_t bytes = unit->numel * zerod_dtype_bytes(unit->shard.dtype);
+	zd_cu_ptr data = 0;
+	int status = zd_cuda_unit_publish(trainer, unit, 2);
+	if (!status)
+		status = zd_cuda_gather(trainer, unit, &data);
+	if (status)
+		return status;
+	void *contents = zd_calloc(1, bytes);
+	status = zd_gpu_read(&trainer->gpu, contents, data, bytes, trainer->member->err);
+	if (!status)
+		*wrong += zd_pattern_count_wrong_bits(contents, unit->shard.dtype, unit->numel, 2);
+	free(contents);
+	return status ? status : zd_cuda_release(trainer, unit, NULL);
+}
+
+static void store_row(const struct zd_cuda_run *run, const struct zd_cuda_unit *unit)
+{
+	struct zd_cuda_shared *shared = run->shared;
+	struct zd_cuda_row *row = &shared->rows[shared->nrows];
+	row->count = unit->numel;
+	row->bytes = unit->numel * zerod_dtype_bytes(unit->shard.dtype);
+	row->wrong = atomic_exchange(&shared->wrong, 0);
+	for (enum zd_cuda_way way = 0; way < ZD_CUDA_WAYS; way++)
+		zd_cuda_time_of(run, way, &row->ways[way]);
+	shared->nrows++;
+}
+
+int zd_cuda_turns(struct zd_cuda_trainer *trainer, uint64_t numel)
+{
+	const struct zd_cuda_run *run = trainer->run;
+	const struct zd_bench_options *options = &run->bench->options;
+	struct zd_cuda_unit unit;
+	uint64_t wrong = 0;
+	int status = zd_cuda_unit_new(trainer, "bench", numel, &unit);
+	for (uint32_t i = 0; i < options->warmup + options->iters && !status; i++) {
+		uint64_t took_ns[ZD_CUDA_WAYS] = {0};
+		status = iterate(trainer, &unit, took_ns, &wrong);
+		if (i < options->warmup)
+			continue;
+		for (enum zd_cuda_way way = 0; way < ZD_CUDA_PUSHES; way++)
+			zd_cuda_samples(run, way, i - options->warmup)[trainer->member->index] = took_ns[way];
+	}
+	if (!status && options->check)
+		status = check_all(trainer, &unit, &wrong);
+	if (status)
+		return status;
+	atomic_fetch_add(&run->shared->wrong, wrong);
+	zd_cuda_meet_all(run);
+	if (trainer->member->index == 0)
+		store_row(run, &unit);
+	zd_cuda_meet_trainers(run); /* all have released it */
+	return zd_cuda_unit_free(trainer, &unit);
+}

@@ -1,0 +1,101 @@
+// SPDX-License-Identifier: Apache-2.0
+/*
+ * cuda_words.c - the first and last element of every slice of a gathered buffer: compared after each gather, and spoilt
+ * before the next, so that a gather that moved nothing is wrong.
+ */
+#include "client/zerobench/cuda_bench.h"
+
+#include <string.h>
+
+#include "base/mem.h"
+
+/* Of pinned host memory, one word an element: what is compared or written. */
+#define WORDS ((size_t)2 * ZD_CUDA_MAX_RANKS)
+
+struct words {
+	uint32_t count;
+	uint64_t index[WORDS];    /* of the element in the unit */
+	uint64_t expected[WORDS]; /* its bytes, in the order of memory */
+	uint32_t slice[WORDS];
+};
+
+static size_t element_bytes(const struct zd_cuda_unit *unit)
+{
+	return zerod_dtype_bytes(unit->shard.dtype);
+}
+
+static void find_words(const struct zd_cuda_trainer *trainer, const struct zd_cuda_unit *unit, uint64_t seed,
+                       struct words *words)
+{
+	words->count = 0;
+	for (uint32_t slice = 0; slice < trainer->run->ranks; slice++) {
+		const uint64_t first = slice * unit->shard.shard_numel;
+		if (first >= unit->numel)
+			return;
+		const uint64_t last = zd_min_u64(first + unit->shard.shard_numel, unit->numel) - 1;
+		for (int end = 0; end < 2; end++) {
+			const uint32_t i = words->count++;
+			words->slice[i] = slice;
+			words->index[i] = end ? last : first;
+			words->expected[i] = 0;
+			zd_pattern_fill_bits(&words->expected[i], unit->shard.dtype, words->index[i], 1,
+			                     seed);
+		}
+	}
+}
+
+int zd_cuda_words_new(struct zd_cuda_trainer *trainer)
+{
+	void *words = NULL;
+	int status = zd_cuda_err(trainer->gpu.cuda,
+	                         trainer->gpu.cuda->memHostAlloc(&words, WORDS * sizeof(*trainer->words),
+	                                                         ZD_CU_HOST_ALLOC_PORTABLE),
+	                         trainer->member->err, "pinned host memory");
+	trainer->words = words;
+	return status;
+}
+
+void zd_cuda_words_free(struct zd_cuda_trainer *trainer)
+{
+	if (trainer->words)
+		(void)trainer->gpu.cuda->memFreeHost(trainer->words);
+	trainer->words = NULL;
+}
+
+int zd_cuda_words_check(struct zd_cuda_trainer *trainer, const struct zd_cuda_unit *unit, zd_cu_ptr data,
+                        uint64_t seed, uint64_t *wrong)
+{
+	const struct zd_cuda *cuda = trainer->gpu.cuda;
+	const size_t bytes = element_bytes(unit);
+	struct words words;
+	int result = 0;
+	find_words(trainer, unit, seed, &words);
+	memset(trainer->words, 0, words.count * sizeof(*trainer->words));
+	for (uint32_t i = 0; i < words.count && !result; i++)
+		result = cuda->memcpyDtoHAsync(&trainer->words[i], data + words.index[i] * bytes, bytes,
+		                               trainer->gpu.stream);
+	int status = zd_cuda_err(cuda, result, trainer->member->err, "reading a gathered buffer");
+	if (!status)
+		status = zd_gpu_synchronize(&trainer->gpu, trainer->gpu.stream, trainer->member->err);
+	for (uint32_t i = 0; i < words.count && !status; i++)
+		*wrong += trainer->words[i] != words.expected[i];
+	return status;
+}
+
+int zd_cuda_words_spoil(struct zd_cuda_trainer *trainer, const struct zd_cuda_unit *unit, zd_cu_ptr data,
+                        uint64_t seed, bool own_too)
+{
+	const struct zd_cuda *cuda = trainer->gpu.cuda;
+	const size_t bytes = element_bytes(unit);
+	struct words words;
+	int result = 0;
+	find_words(trainer, unit, seed, &words);
+	for (uint32_t i = 0; i < words.count && !result; i++) {
+		trainer->words[i] = ~words.expected[i];
+		if (own_too || words.slice[i] != trainer->member->index)
+			result = cuda->memcpyHtoDAsync(data + words.index[i] * bytes, &trainer->words[i],
+			                               bytes, trainer->gpu.stream);
+	}
+	int status = zd_cuda_err(cuda, result, trainer->member->err, "spoiling a gathered buffer");
+	return status ? status : zd_gpu_synchronize(&trainer->gpu, trainer->gpu.stream, trainer->member->err);
+}

@@ -146,6 +146,11 @@ void contract_run(struct contract *c, contract_fn *fn, void *arg)
 		contract_finish(tasks[i]);
 }
 
+struct contract *contract_current(void)
+{
+	return &scene.contract;
+}
+
 /* ---- The daemon and its ranks -------------------------------------------------------------------------------------- */
 
 static zerod_client *connect_client(const char *name, int strict)
@@ -179,12 +184,12 @@ struct contract *contract_open(const struct contract_options *given)
 	static const struct contract_options defaults;
 	const struct contract_options *options = given ? given : &defaults;
 	struct contract *c = &scene.contract;
-	const char *backend = getenv("ZEROD_TEST_BACKEND");
-	const char *const args[] = {"--backend", backend ? backend : "host", NULL};
+	const char *name = getenv("ZEROD_TEST_BACKEND");
+	const char *const args[] = {"--backend", name ? name : "host", NULL};
 	struct zd_daemon_options daemon = {.arena = options->arena, .config = options->config, .args = args};
 
 	*c = (struct contract){.world_size = options->world_size ? options->world_size : 2};
-	c->devices = options->devices ? options->devices : c->world_size;
+	c->devices = contract_backend()->begin(options->devices ? options->devices : c->world_size);
 	daemon.devices = c->devices;
 	scene.flags = options->flags;
 	scene.strict = options->strict;

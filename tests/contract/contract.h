@@ -2,10 +2,11 @@
 /*
  * contract.h - what the contract's tests stand on: a private daemon, N ranks, streams that can be held up, known bytes.
  *
- * The suite speaks of zerod.h alone, so that it holds for every backend; ZEROD_TEST_BACKEND names the daemon's (host).
- * Memory that the daemon gave is written and read only by contract_write() and contract_read(), in the order of a stream,
- * and streams come from contract_stream(): a backend whose memory the CPU cannot reach needs new ones here, and no new
- * test. What cannot be seen through zerod.h is looked up in the daemon's listings, by a client that is no rank.
+ * The suite speaks of zerod.h alone, so that it holds for every backend; ZEROD_TEST_BACKEND names the daemon's (host or
+ * cuda). Memory that the daemon gave is written and read only by contract_write() and contract_read(), in the order of a
+ * stream, and streams come from contract_stream(): the CPU need not reach that memory, and only contract_host.c and
+ * contract_cuda.c know how a backend's streams run something. What cannot be seen through zerod.h is looked up in the daemon's
+ * listings, by a client that is no rank.
  *
  * Each rank is a client of its own in this process. Calls that wait for all ranks run in contract_run(). A slow stream is
  * one that contract_block() has put a gate into. Nothing sleeps to wait for something; every wait has a deadline.
@@ -46,7 +47,7 @@ struct contract {
 
 struct contract_options {
 	uint32_t world_size; /* 0: 2 */
-	uint32_t devices;    /* 0: one a rank; rank r is on device r modulo devices */
+	uint32_t devices;    /* 0: one a rank; at most what there are; rank r is on r modulo c->devices */
 	const char *arena;   /* of each device; NULL: 64M */
 	const char *config;  /* lines of a configuration file; NULL: none */
 	uint32_t flags;      /* enum zerod_group_flags */
@@ -105,6 +106,8 @@ void contract_sync(struct contract_rank *rank, zerod_stream *stream);
 struct contract_gate;
 /* What is appended to the stream from now on waits for the gate. */
 struct contract_gate *contract_block(struct contract_rank *rank, zerod_stream *stream);
+/* Has the stream come to the gate: what was in front of it has run. */
+bool contract_is_blocked(struct contract_gate *gate);
 void contract_unblock(struct contract_gate *gate);
 
 /* Copies when the stream comes to it; `from` is kept until then. NULL: now, by the calling thread. */

@@ -3,13 +3,60 @@
 #ifndef ZD_TESTS_CONTRACT_INTERNAL_H
 #define ZD_TESTS_CONTRACT_INTERNAL_H
 
+#include <pthread.h>
+#include <sys/queue.h>
+
 #include "contract.h"
+
+/* The test's; valid while it is open. */
+struct contract *contract_current(void);
+
+/* ---- contract_stream.c --------------------------------------------------------------------------------------- */
 
 /* Every gate that is still shut. */
 void contract_gates_open(void);
 /* The rank's streams drain and go. */
 void contract_streams_end(struct contract_rank *rank);
-/* What copies have kept; no stream may be left. */
+/* What gates and copies have kept; no stream may be left. */
 void contract_copies_free(void);
+
+/* ---- What runs streams: contract_host.c, contract_cuda.c ------------------------------------------------------- */
+
+struct contract_stream {
+	struct contract_rank *rank;
+	zerod_stream *stream;
+	void *handle; /* the backend's */
+	LIST_ENTRY(contract_stream) link;
+};
+
+struct contract_gate {
+	pthread_mutex_t lock;
+	pthread_cond_t opened;
+	bool reached, open;
+	uint64_t *words; /* the backend's */
+	LIST_ENTRY(contract_gate) link;
+};
+
+struct contract_backend {
+	/* Before the daemon starts: how many devices there may be. */
+	uint32_t (*begin)(uint32_t wanted);
+	/* No stream is left: what copies have kept goes. */
+	void (*end)(void);
+	/* Fills and undoes stream->stream and ->handle. */
+	void (*stream_new)(struct contract_stream *stream);
+	void (*stream_end)(struct contract_stream *stream);
+	/* After it has been synchronized. NULL: nothing is to be done. */
+	void (*stream_synced)(struct contract_stream *stream);
+	void (*gate_put)(struct contract_stream *stream, struct contract_gate *gate);
+	bool (*gate_reached)(struct contract_gate *gate);
+	void (*gate_open)(struct contract_gate *gate);
+	/* To and from memory of the daemon; `stream` NULL: now. */
+	void (*write)(struct contract_stream *stream, void *to, const void *from, size_t bytes);
+	void (*read)(struct contract_stream *stream, void *to, const void *from, size_t bytes);
+};
+
+extern const struct contract_backend contract_host, contract_cuda;
+/* By $ZEROD_TEST_BACKEND. */
+const struct contract_backend *contract_backend(void);
 
 #endif

@@ -1,0 +1,297 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * contract_cuda.c - the cuda backend's streams: CUstreams of each rank's GPU, wrapped.
+ *
+ * All ranks live in this process and share a GPU's few hardware queues, where a stream that waits holds up all behind it. So the
+ * driver is asked for as many queues as there can be, and nothing of one test is left when the next one begins.
+ * What streams copy is staged in memory that the driver has pinned, allocated once: with other memory, copies would
+ * wait for the stream, and so would allocating beside a shut gate.
+ */
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/mem.h"
+#include "client/cuda_internal.h"
+#include "contract_internal.h"
+
+#define MAX_GPUS     16
+#define PINNED_BYTES ((size_t)64 << 20)
+#define ALIGN        256u
+#define QUEUES       "32"
+
+struct gpu {
+	struct CUctx_st *context;
+	struct CUstream_st *now; /* of copies that nobody orders; of this test */
+};
+
+/* A copy to the CPU that has its bytes when its stream was synchronized. */
+struct landing {
+	const struct contract_stream *stream;
+	void *to;
+	void *staged;
+	size_t bytes;
+	LIST_ENTRY(landing) link;
+};
+
+enum gate_word { GATE_REACHED, GATE_OPEN, GATE_WORDS };
+
+static const struct zd_cuda *cuda;
+static struct gpu gpus[MAX_GPUS]; /* by ordinal; contexts stay until the process ends */
+static uint8_t *pinned;
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* `now` of GPUs, and: */
+static size_t pinned_used;
+static LIST_HEAD(, landing) landings = LIST_HEAD_INITIALIZER(landings);
+
+/* ---- The driver ---------------------------------------------------------------------------------------------- */
+
+#define RUNS(call) check_result(call, #call, __LINE__)
+
+static void check_result(int result, const char *call, int line)
+{
+	const char *name = "?";
+
+	if (result == ZD_CU_SUCCESS)
+		return;
+	(void)cuda->getErrorName(result, &name);
+	(void)print_message("%s: %s\n", call, name);
+	contract_check(false, call, line);
+}
+
+/* The calling thread goes on in the GPU's context. */
+static void use_gpu(int ordinal)
+{
+	struct gpu *gpu = &gpus[ordinal];
+
+	CHECK(ordinal < MAX_GPUS);
+	pthread_mutex_lock(&lock);
+	if (!gpu->context)
+		RUNS(cuda->devicePrimaryCtxRetain(&gpu->context, ordinal));
+	pthread_mutex_unlock(&lock);
+	RUNS(cuda->ctxSetCurrent(gpu->context));
+}
+
+static uint32_t begin(uint32_t wanted)
+{
+	struct zd_err err = ZD_ERR_NONE;
+	void *made = NULL;
+	int count = 0;
+
+	if (!cuda) {
+		(void)setenv("CUDA_DEVICE_MAX_CONNECTIONS", QUEUES, 1);
+		if (zd_cuda_load(&cuda, &err))
+			fail_msg("%s", err.text);
+		use_gpu(0);
+		RUNS(cuda->memHostAlloc(&made, PINNED_BYTES,
+		                        ZD_CU_HOST_ALLOC_PORTABLE | ZD_CU_HOST_ALLOC_DEVICEMAP));
+		pinned = made;
+	}
+	RUNS(cuda->deviceGetCount(&count));
+	return wanted < (uint32_t)count ? wanted : (uint32_t)count;
+}
+
+static void end(void)
+{
+	struct landing *landing;
+
+	while ((landing = LIST_FIRST(&landings))) {
+		LIST_REMOVE(landing, link);
+		free(landing);
+	}
+	for (int i = 0; i < MAX_GPUS; i++) {
+		if (!gpus[i].now)
+			continue;
+		use_gpu(i);
+		RUNS(cuda->streamDestroy(gpus[i].now));
+		gpus[i].now = NULL;
+	}
+	pinned_used = 0;
+}
+
+/* Until the end of the test. */
+static void *stage(size_t bytes)
+{
+	void *staged = NULL;
+
+	pthread_mutex_lock(&lock);
+	if (bytes <= PINNED_BYTES - pinned_used) {
+		staged = pinned + pinned_used;
+		pinned_used += (bytes + ALIGN - 1) / ALIGN * ALIGN;
+	}
+	pthread_mutex_unlock(&lock);
+	CHECK(staged);
+	return staged;
+}
+
+/* ---- Streams ------------------------------------------------------------------------------------------------- */
+
+static struct CUstream_st *create_stream(void)
+{
+	struct CUstream_st *made = NULL;
+
+	RUNS(cuda->streamCreateWithPriority(&made, ZD_CU_STREAM_NON_BLOCKING, 0));
+	return made;
+}
+
+static void stream_new(struct contract_stream *stream)
+{
+	struct contract_rank *rank = stream->rank;
+	struct zerod_device_info info;
+	struct zd_err err = ZD_ERR_NONE;
+	int ordinal = 0;
+
+	OK(rank->client, zerod_device_get(rank->client, rank->number % rank->world->devices, &info));
+	if (zd_cuda_find_device(cuda, info.name, &ordinal, &err)) {
+		(void)print_message("%s\n", err.text);
+		contract_check(false, "the rank's GPU is one of this process", __LINE__);
+	}
+	use_gpu(ordinal);
+	stream->handle = create_stream();
+	OK(rank->client, zerod_cuda_stream_wrap(rank->client, stream->handle, &stream->stream));
+}
+
+/* Enters the stream's context, whatever thread this is. */
+static struct CUstream_st *handle_of(const struct contract_stream *stream)
+{
+	struct CUctx_st *context = NULL;
+
+	RUNS(cuda->streamGetCtx(stream->handle, &context));
+	RUNS(cuda->ctxSetCurrent(context));
+	return stream->handle;
+}
+
+static void stream_end(struct contract_stream *stream)
+{
+	struct CUstream_st *handle = handle_of(stream);
+
+	zerod_stream_destroy(stream->stream);
+	RUNS(cuda->streamSynchronize(handle)); /* the daemon's memory goes with its client */
+	RUNS(cuda->streamDestroy(handle));
+}
+
+static void stream_synced(struct contract_stream *stream)
+{
+	struct landing *landing, *next;
+
+	pthread_mutex_lock(&lock);
+	for (landing = LIST_FIRST(&landings); landing; landing = next) {
+		next = LIST_NEXT(landing, link);
+		if (landing->stream != stream)
+			continue;
+		memcpy(landing->to, landing->staged, landing->bytes);
+		LIST_REMOVE(landing, link);
+		free(landing);
+	}
+	pthread_mutex_unlock(&lock);
+}
+
+/* ---- Gates --------------------------------------------------------------------------------------------------- */
+
+static void gate_put(struct contract_stream *stream, struct contract_gate *gate)
+{
+	struct CUstream_st *handle = handle_of(stream);
+	uint64_t *words = stage(GATE_WORDS * sizeof(*words));
+	zd_cu_ptr at = 0;
+
+	memset(words, 0, GATE_WORDS * sizeof(*words));
+	RUNS(cuda->memHostGetDevicePointer(&at, words, 0));
+	RUNS(cuda->streamWriteValue64(handle, at + GATE_REACHED * sizeof(*words), 1, ZD_CU_WRITE_DEFAULT));
+	RUNS(cuda->streamWaitValue64(handle, at + GATE_OPEN * sizeof(*words), 1, ZD_CU_WAIT_GEQ));
+	gate->words = words;
+}
+
+static bool gate_reached(struct contract_gate *gate)
+{
+	return __atomic_load_n(&gate->words[GATE_REACHED], __ATOMIC_ACQUIRE) == 1;
+}
+
+static void gate_open(struct contract_gate *gate)
+{
+	__atomic_store_n(&gate->words[GATE_OPEN], 1, __ATOMIC_RELEASE);
+}
+
+/* ---- Copies -------------------------------------------------------------------------------------------------- */
+
+/* The GPU whose memory some rank's client has mapped there; -1: none. */
+static int find_gpu(zerod_client *client, const uint8_t *at)
+{
+	struct zc_segment *segment, *next;
+	int ordinal = -1;
+
+	if (!client)
+		return -1;
+	pthread_mutex_lock(&client->lock);
+	HASH_ITER (hh, client->segments, segment, next) {
+		const uint8_t *first = segment->map;
+
+		if (first && at >= first && at < first + segment->bytes)
+			ordinal = zc_gpu_find(client->cuda, segment->device)->device;
+	}
+	pthread_mutex_unlock(&client->lock);
+	return ordinal;
+}
+
+/* A stream that nothing is in, of the GPU with the address. */
+static struct CUstream_st *stream_now(const void *at)
+{
+	struct contract *c = contract_current();
+	int ordinal = -1;
+
+	for (uint32_t i = 0; i < c->world_size && ordinal < 0; i++)
+		ordinal = find_gpu(c->ranks[i].client, at);
+	CHECK(ordinal >= 0);
+	use_gpu(ordinal);
+	pthread_mutex_lock(&lock);
+	if (!gpus[ordinal].now)
+		gpus[ordinal].now = create_stream();
+	pthread_mutex_unlock(&lock);
+	return gpus[ordinal].now;
+}
+
+static void write_bytes(struct contract_stream *stream, void *to, const void *from, size_t bytes)
+{
+	struct CUstream_st *handle;
+	void *staged;
+
+	if (!stream) {
+		handle = stream_now(to);
+		RUNS(cuda->memcpyHtoDAsync((zd_cu_ptr)to, from, bytes, handle));
+		RUNS(cuda->streamSynchronize(handle));
+		return;
+	}
+	staged = stage(bytes);
+	memcpy(staged, from, bytes);
+	RUNS(cuda->memcpyHtoDAsync((zd_cu_ptr)to, staged, bytes, handle_of(stream)));
+}
+
+static void read_bytes(struct contract_stream *stream, void *to, const void *from, size_t bytes)
+{
+	struct CUstream_st *handle;
+	struct landing *landing;
+
+	if (!stream) {
+		handle = stream_now(from);
+		RUNS(cuda->memcpyDtoHAsync(to, (zd_cu_ptr)from, bytes, handle));
+		RUNS(cuda->streamSynchronize(handle));
+		return;
+	}
+	landing = zd_calloc(1, sizeof(*landing));
+	*landing = (struct landing){.stream = stream, .to = to, .staged = stage(bytes), .bytes = bytes};
+	pthread_mutex_lock(&lock);
+	LIST_INSERT_HEAD(&landings, landing, link);
+	pthread_mutex_unlock(&lock);
+	RUNS(cuda->memcpyDtoHAsync(landing->staged, (zd_cu_ptr)from, bytes, handle_of(stream)));
+}
+
+const struct contract_backend contract_cuda = {
+        .begin = begin,
+        .end = end,
+        .stream_new = stream_new,
+        .stream_end = stream_end,
+        .stream_synced = stream_synced,
+        .gate_put = gate_put,
+        .gate_reached = gate_reached,
+        .gate_open = gate_open,
+        .write = write_bytes,
+        .read = read_bytes,
+};

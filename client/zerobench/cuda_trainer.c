@@ -6,6 +6,7 @@
 
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "base/mem.h"
 
@@ -96,9 +97,10 @@ static int join_nccl(struct zd_cuda_trainer *trainer)
 	struct zd_cuda_shared *shared = run->shared;
 	struct zd_err err = ZD_ERR_NONE;
 	int status = 0;
-	if (run->ranks == 1 || run->ranks > run->devices) {
-		snprintf(shared->nccl_text, sizeof(shared->nccl_text),
-		         "no NCCL: it takes two ranks or more, on a GPU each");
+	const bool unwanted = path && strcmp(path, "none") == 0;
+	if (unwanted || run->ranks == 1 || run->ranks > run->devices) {
+		snprintf(shared->nccl_text, sizeof(shared->nccl_text), "no NCCL: %s",
+		         unwanted ? "not wanted" : "it takes two ranks or more, on a GPU each");
 		return 0;
 	}
 	if (zd_nccl_new(path, &trainer->nccl, &err)) {

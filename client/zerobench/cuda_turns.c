@@ -5,6 +5,7 @@
 #include "client/zerobench/cuda_bench.h"
 
 #include <sched.h>
+#include <stdio.h>
 #include <stdlib.h>
 
 #include "base/mem.h"
@@ -170,7 +171,10 @@ int zd_cuda_turns(struct zd_cuda_trainer *trainer, uint64_t numel)
 	const struct zd_bench_options *options = &run->bench->options;
 	struct zd_cuda_unit unit;
 	uint64_t wrong = 0;
-	int status = zd_cuda_unit_new(trainer, "bench", numel, &unit);
+	char name[32];
+	/* Of its size: some ranks may have the last one's still. */
+	snprintf(name, sizeof(name), "bench%llu", (unsigned long long)numel);
+	int status = zd_cuda_unit_new(trainer, name, numel, &unit);
 	for (uint32_t i = 0; i < options->warmup + options->iters && !status; i++) {
 		uint64_t took_ns[ZD_CUDA_WAYS] = {0};
 		status = iterate(trainer, &unit, took_ns, &wrong);
@@ -187,6 +191,5 @@ int zd_cuda_turns(struct zd_cuda_trainer *trainer, uint64_t numel)
 	zd_cuda_meet_all(run);
 	if (trainer->member->index == 0)
 		store_row(run, &unit);
-	zd_cuda_meet_trainers(run); /* all have released it */
 	return zd_cuda_unit_free(trainer, &unit);
 }

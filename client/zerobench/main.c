@@ -64,7 +64,8 @@ static const struct argp_option argp_options[] = {
         {"backend", KEY_BACKEND, "NAME", 0, "of a private daemon: host or cuda (default: host)", 0},
         {"load", KEY_LOAD, "gemm:N", 0, "on GPUs: beside bf16 products of N x N matrices", 0},
         {"alone", KEY_ALONE, NULL, 0, "on GPUs: rank 0 gathers, the others do not", 0},
-        {"nccl", KEY_NCCL, "PATH", 0, "on GPUs: libnccl.so.2 to compare with (default: searched for)", 0},
+        {"nccl", KEY_NCCL, "PATH", 0,
+         "on GPUs: libnccl.so.2 to compare with, or none (default: searched for)", 0},
         {"cublas", KEY_CUBLAS, "PATH", 0, "on GPUs: libcublas.so for --load (default: searched for)", 0},
         {0},
 };
@@ -269,11 +270,13 @@ static int check_backend(const struct zd_bench *bench, struct zd_err *err)
 	return 0;
 }
 
-/* Room for each rank's gathered copy, bucket, staging and target of the largest unit, and as much again. */
+/* Room for each rank's gathered copy, bucket, staging and target of the largest unit, and as much again; on GPUs also for
+ * units of sizes of their own. */
 static uint64_t arena_bytes(const struct zd_bench *bench)
 {
 	const uint64_t ranks_per_device = (bench->options.ranks + bench->devices - 1) / bench->devices;
-	return zd_align_up((256u << 20) + 4 * ranks_per_device * bench->options.max_bytes, 2u << 20);
+	const uint64_t others = bench->on_gpus ? ranks_per_device * (512u << 20) : 256u << 20;
+	return zd_align_up(others + 4 * ranks_per_device * bench->options.max_bytes, 2u << 20);
 }
 
 /* Who is measured, and on how many devices. */

@@ -235,8 +235,11 @@ demo: deps  ## train a small model over four ranks through a private daemon, and
 check: deps  ## build and run all tests
 	@$(MAKE) --no-print-directory check-run
 
+# The contract holds on GPUs, too: the driver's double stands for them.
+ON_DOUBLE := ZEROD_TEST_BACKEND=cuda LD_LIBRARY_PATH=$(BUILD)/tests/double
 check-run: layers tests
-	@BUILD=$(BUILD) tests/run.sh $(UNIT_BIN) $(CONTRACT_BIN) "$(LIFETIMES_BIN) 1024" $(IT_BIN) $(IT_SCRIPTS) \
+	@BUILD=$(BUILD) tests/run.sh $(UNIT_BIN) $(CONTRACT_BIN) $(foreach test,$(CONTRACT_BIN),"$(ON_DOUBLE) $(test)") \
+		"$(LIFETIMES_BIN) 1024" $(IT_BIN) $(IT_SCRIPTS) \
 		$(if $(SIM_SRC),"$(SIM_BIN) --seeds 500")
 
 check-asan: deps  ## the tests under the address and leak sanitizer

@@ -1,7 +1,8 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
 # Runs test programs and scripts, each with a deadline, and ends with "N passed, N failed" (and ", N skipped").
-#   tests/run.sh COMMAND...     a COMMAND is a program or script, with its arguments behind blanks
+#   tests/run.sh COMMAND...     a COMMAND is a program or script, with its arguments behind blanks; NAME=VALUE in front of it
+#                               goes into its environment, and the value of ZEROD_TEST_BACKEND into what is printed
 # A program counts its tests in cmocka's closing lines; a script in TAP lines ("ok 1 - ...", and "1..N" for how many there
 # should be). One that says neither counts as one test. One that ends badly has failed, whatever it counted.
 # WRAP goes before each command, TEST_TIMEOUT is seconds for each (default 300). Output is kept in $BUILD/logs.
@@ -42,11 +43,18 @@ count() {
 passed=0 failed=0 skipped=0
 for cmd in "$@"; do
 	read -ra words <<<"$cmd"
+	settings=() backend=
+	while [[ ${words[0]} =~ ^[A-Z_]+= ]]; do
+		settings+=("${words[0]}")
+		[ "${words[0]%%=*}" = ZEROD_TEST_BACKEND ] && backend=${words[0]#*=}
+		words=("${words[@]:1}")
+	done
 	name=${words[0]#"$BUILD"/tests/}
-	log=$logs/${name//\//_}.log
+	log=$logs/${name//\//_}${backend:+_$backend}.log
+	name=$name${backend:+ ($backend)}
 	start=$SECONDS
 	# shellcheck disable=SC2086 # WRAP is a command with its arguments
-	timeout -k 10 "$TEST_TIMEOUT" $WRAP "${words[@]}" >"$log" 2>&1 </dev/null
+	env "${settings[@]}" timeout -k 10 "$TEST_TIMEOUT" $WRAP "${words[@]}" >"$log" 2>&1 </dev/null
 	rc=$?
 	count "$log" $rc
 	passed=$((passed + p)) failed=$((failed + f)) skipped=$((skipped + s))

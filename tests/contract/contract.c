@@ -21,6 +21,8 @@
 #define DEADLINE_MS 20000 /* sanitizers and a busy machine included */
 #define RETRY_NS    500000L
 
+#define DEFAULT_ARENA "64M"
+
 struct contract_task {
 	pthread_t thread;
 	struct contract_rank *rank;
@@ -179,6 +181,15 @@ static void join_group(struct contract_rank *rank, void *arg)
 	OK(rank->client, zerod_group_join(rank->client, &options, &rank->group));
 }
 
+/* Of a device on which so many of those that were wanted come together. */
+static void fold_arena(const char *arena, uint32_t fold, char text[CONTRACT_NAME])
+{
+	char *unit;
+	unsigned long count = strtoul(arena, &unit, 10);
+
+	(void)snprintf(text, CONTRACT_NAME, "%lu%s", count * fold, unit);
+}
+
 struct contract *contract_open(const struct contract_options *given)
 {
 	static const struct contract_options defaults;
@@ -186,10 +197,16 @@ struct contract *contract_open(const struct contract_options *given)
 	struct contract *c = &scene.contract;
 	const char *name = getenv("ZEROD_TEST_BACKEND");
 	const char *const args[] = {"--backend", name ? name : "host", NULL};
-	struct zd_daemon_options daemon = {.arena = options->arena, .config = options->config, .args = args};
+	struct zd_daemon_options daemon = {.config = options->config, .args = args};
+	char arena[CONTRACT_NAME];
+	uint32_t wanted;
 
 	*c = (struct contract){.world_size = options->world_size ? options->world_size : 2};
-	c->devices = contract_backend()->begin(options->devices ? options->devices : c->world_size);
+	wanted = options->devices ? options->devices : c->world_size;
+	c->devices = contract_backend()->begin(wanted);
+	fold_arena(options->arena ? options->arena : DEFAULT_ARENA, (wanted + c->devices - 1) / c->devices,
+	           arena);
+	daemon.arena = arena;
 	daemon.devices = c->devices;
 	scene.flags = options->flags;
 	scene.strict = options->strict;

@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * host_fixture.h - a host backend under test: records completions by op, makes commands, and looks as a client does.
+ * backend_fixture.h - a backend under test: records completions by op, makes commands, and looks as a client does. The host
+ * backend, or what TEST_BACKEND says: the cuda backend over the driver's double, whose memory files can be mapped.
  *
  * A test that must know what an executor is doing holds it inside the completion of one op (the gate); nothing here
  * sleeps or depends on how fast anything is.
  */
-#ifndef ZD_TEST_HOST_FIXTURE_H
-#define ZD_TEST_HOST_FIXTURE_H
+#ifndef ZD_TEST_BACKEND_FIXTURE_H
+#define ZD_TEST_BACKEND_FIXTURE_H
 
 #include <errno.h>
 #include <linux/futex.h>
@@ -53,7 +54,11 @@ struct fixture {
 	bool gate_open;
 };
 
-static const struct zd_backend_ops *const ops = &zd_backend_host;
+#ifndef TEST_BACKEND
+#define TEST_BACKEND zd_backend_host
+#endif
+
+static const struct zd_backend_ops *const ops = &TEST_BACKEND;
 
 /* ---- Completions ----------------------------------------------------------------------------- */
 
@@ -218,6 +223,7 @@ static inline int open_devices(void **state, uint32_t ndevices)
 	struct fixture *f = zd_calloc(1, sizeof(*f));
 	struct zd_backend_config config = {
 	        .ndevices = ndevices,
+	        .devices = ndevices == 2 ? "0,1" : "0,1,2,3",
 	        .arena_bytes = 64 * MIB,
 	        .done = done,
 	        .done_arg = f,

@@ -3,7 +3,8 @@
 #include <fcntl.h>
 #include <sys/resource.h>
 
-#include "tests/unit/backend/host_fixture.h"
+#include "tests/unit/backend/backend_fixture.h"
+#include "tests/unit/backend/lane_cases.h"
 
 /* ---- Opening --------------------------------------------------------------------------------- */
 
@@ -139,110 +140,6 @@ static void test_no_descriptors_is_an_error(void **state)
 
 	struct client c = open_session(f, SESSION);
 	forget_session(&c);
-}
-
-/* ---- The lane -------------------------------------------------------------------------------- */
-
-static void test_copies_move_bytes_between_devices(void **state)
-{
-	struct fixture *f = *state;
-	const uint64_t bytes = 3 * MIB + 4096; /* several slices and a rest */
-	assert_int_equal(create(f, 0, 1, bytes).completion.status, 0);
-	assert_int_equal(create(f, 1, 2, bytes).completion.status, 0);
-	uint8_t *a = map_segment(f, 1, bytes);
-	uint8_t *b = map_segment(f, 2, bytes);
-	for (uint64_t i = 0; i < bytes; i++)
-		a[i] = (uint8_t)(i * 2654435761u >> 13);
-	struct record record =
-	        wait_op(f, submit(f, copy(0, at(1, 256, bytes - 512), 1, at(2, 256, bytes - 512))));
-	assert_int_equal(record.completion.status, 0);
-	assert_memory_equal(a + 256, b + 256, bytes - 512);
-	for (size_t i = 0; i < 256; i++) { /* and not one more */
-		assert_int_equal(b[i], 0);
-		assert_int_equal(b[bytes - 256 + i], 0);
-	}
-	munmap(a, bytes);
-	munmap(b, bytes);
-}
-
-/* Each copy takes what the one before it wrote: any other order leaves another result. */
-static void test_lane_runs_in_order(void **state)
-{
-	struct fixture *f = *state;
-	const uint64_t steps = 200;
-	const uint64_t bytes = 64 * KIB;
-	assert_int_equal(create(f, 0, 1, (steps + 1) * bytes).completion.status, 0);
-	uint8_t *seen = map_segment(f, 1, (steps + 1) * bytes);
-	memset(seen, 0x5a, bytes);
-	uint64_t first = 0, last = 0;
-	for (uint64_t i = 0; i < steps; i++) {
-		last = submit(f, copy(0, at(1, i * bytes, bytes), 0, at(1, (i + 1) * bytes, bytes)));
-		first = first ? first : last;
-	}
-	wait_op(f, last);
-	for (uint64_t i = 0; i < bytes; i++)
-		assert_int_equal(seen[steps * bytes + i], 0x5a);
-	for (uint64_t op = first; op < last; op++)
-		assert_true(wait_op(f, op).order < wait_op(f, op + 1).order);
-	munmap(seen, (steps + 1) * bytes);
-}
-
-static void test_fill_zeroes_its_place_only(void **state)
-{
-	struct fixture *f = *state;
-	assert_int_equal(create(f, 0, 1, 2 * MIB).completion.status, 0);
-	uint8_t *seen = map_segment(f, 1, 2 * MIB);
-	memset(seen, 0xff, 2 * MIB);
-	assert_int_equal(wait_op(f, submit(f, fill(0, at(1, 256, 2 * MIB - 512)))).completion.status, 0);
-	for (uint64_t i = 0; i < 2 * MIB; i++)
-		assert_int_equal(seen[i], i < 256 || i >= 2 * MIB - 256 ? 0xff : 0);
-	munmap(seen, 2 * MIB);
-}
-
-static void test_empty_commands_complete(void **state)
-{
-	struct fixture *f = *state;
-	assert_int_equal(wait_op(f, submit(f, copy(0, at(0, 0, 0), 1, at(0, 0, 0)))).completion.status, 0);
-	assert_int_equal(wait_op(f, submit(f, fill(0, at(0, 0, 0)))).completion.status, 0);
-	assert_int_equal(wait_op(f, submit(f, watch(0, SESSION, 0, NULL))).completion.status,
-	                 ZEROD_E_ABORTED);
-}
-
-static void test_reduce_reports_its_result(void **state)
-{
-	struct fixture *f = *state;
-	const uint64_t numel = 200000; /* several slices */
-	const uint64_t bytes = numel * sizeof(float);
-	assert_int_equal(create(f, 0, 1, 3 * MIB).completion.status, 0);
-	float *seen = (float *)(void *)map_segment(f, 1, 3 * MIB);
-	for (size_t i = 0; i < numel; i++) {
-		seen[i] = 1.0f;
-		seen[numel + i] = 2.0f;
-		seen[2 * numel + i] = 0.5f;
-	}
-	const struct zd_location inputs[] = {at(1, 0, bytes), at(1, bytes, bytes)};
-	struct zd_command reduce = {.kind = ZD_CMD_REDUCE};
-	reduce.u.reduce = (struct zd_reduce_desc){
-	        .numel = numel,
-	        .input_dtype = ZEROD_FLOAT32,
-	        .target_dtype = ZEROD_FLOAT32,
-	        .ninputs = 2,
-	        .inputs = inputs,
-	        .target = at(1, 2 * bytes, bytes),
-	        .prescale = 2.0f,
-	        .postscale = 0.25f,
-	};
-	struct record record = wait_op(f, submit(f, reduce));
-	assert_int_equal(record.completion.status, 0);
-	for (size_t i = 0; i < numel; i++)
-		assert_true(seen[2 * numel + i] == 2.0f); /* (1 + 2) * 2 / 4 + 0.5 */
-	assert_true(record.completion.result.sum_squares == 4.0 * (double)numel);
-	assert_false(record.completion.result.overflow);
-
-	seen[numel + 12345] = 3e38f;
-	record = wait_op(f, submit(f, reduce));
-	assert_true(record.completion.result.overflow);
-	munmap(seen, 3 * MIB);
 }
 
 /* ---- Close ----------------------------------------------------------------------------------- */

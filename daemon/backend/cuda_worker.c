@@ -92,6 +92,7 @@ static void *worker_main(void *arg)
 	}
 	pthread_mutex_unlock(&worker->lock);
 	zd_cuda_reducer_deinit(&worker->reducer);
+	(void)worker->device->cuda->streamDestroy(worker->stream);
 	return NULL;
 }
 
@@ -151,7 +152,6 @@ void zd_cuda_worker_deinit(struct zd_cuda_worker *worker)
 	pthread_cond_broadcast(&worker->changed);
 	pthread_mutex_unlock(&worker->lock);
 	pthread_join(worker->thread, NULL);
-	(void)worker->device->cuda->streamDestroy(worker->stream);
 	pthread_cond_destroy(&worker->changed);
 	pthread_mutex_destroy(&worker->lock);
 	worker->started = false;

@@ -31,9 +31,9 @@ static bool answered(const struct zd_sim_session *session)
 	return true;
 }
 
-static bool waits_for_reply(enum zd_sim_op_kind kind)
+static bool waits_for_reply(const struct zd_sim_op *op)
 {
-	switch (kind) {
+	switch (op->kind) {
 	case ZD_SIM_REGISTER:
 	case ZD_SIM_SET_PERSISTENT:
 	case ZD_SIM_GATHER:
@@ -46,6 +46,8 @@ static bool waits_for_reply(enum zd_sim_op_kind kind)
 	case ZD_SIM_ALLOC:
 	case ZD_SIM_FREE:
 		return false;
+	case ZD_SIM_FORWARD_END:
+		return !(op->arg & ZD_SIM_END_AHEAD);
 	default:
 		return true;
 	}
@@ -60,6 +62,8 @@ static bool ready_pipelined(const struct zd_sim_session *session, const struct z
 	case ZD_SIM_USE:
 	case ZD_SIM_RELEASE:
 		return handle->leases[op->tag].pending == 0;
+	case ZD_SIM_FORWARD_END:
+		return true;
 	case ZD_SIM_RESERVE:
 	case ZD_SIM_BUCKET_COMMIT:
 		return !handle->registering && !handle->entry.pending;
@@ -102,7 +106,7 @@ static bool ready(const struct zd_sim_world *world, const struct zd_sim_session 
 		return true;
 	if (op->kind == ZD_SIM_CLOSE)
 		return session->nrequests == 0 && zd_sim_streams_idle(session);
-	return waits_for_reply(op->kind) ? answered(session) : ready_pipelined(session, op);
+	return waits_for_reply(op) ? answered(session) : ready_pipelined(session, op);
 }
 
 /* Whether the actor has waited long enough to go on without. */
@@ -122,16 +126,13 @@ static bool impatient(struct zd_sim_world *world, uint32_t index)
 	return patience && world->now_ns - actor->waiting_since_ns >= patience;
 }
 
-/* The client's own reaction to POISONED, in half of the cases. True: a reset was sent. */
+/* The client's own reaction to POISONED, and to being set back to the last commit, in half of the cases. True: a reset was sent. */
 static bool reset_if_poisoned(struct zd_sim_world *world, struct zd_sim_session *session, uint32_t op)
 {
-	struct zd_args args = {.kind = ZD_REQ_SESSION_RESET};
-	struct zd_sim_request request = {.kind = ZD_REQ_SESSION_RESET, .op = op};
-
-	if (!session->poisoned || !zd_sim_streams_idle(session) || zd_sim_mix(world->config.seed, op) % 2)
+	if (!(session->poisoned || session->told) || !zd_sim_streams_idle(session) ||
+	    zd_sim_mix(world->config.seed, op) % 2)
 		return false;
-	session->poisoned = false;
-	zd_sim_send(world, session, &request, &args);
+	zd_sim_reset(world, session, op);
 	return true;
 }
 
@@ -153,7 +154,7 @@ static void perform(struct zd_sim_world *world, uint32_t index, uint32_t op_inde
 	uint64_t before = actor->session->next_request;
 	struct zd_sim_session *session = actor->session;
 	if (zd_sim_issue(world, session, op_index) && session->open && session->next_request > before &&
-	    waits_for_reply(op->kind) && zd_sim_request_find(session, session->next_request))
+	    waits_for_reply(op) && zd_sim_request_find(session, session->next_request))
 		actor->blocked_on = session->next_request;
 }
 

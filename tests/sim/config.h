@@ -13,15 +13,17 @@ enum {
 	ZD_SIM_JOBS = 3,
 	ZD_SIM_GROUPS = 6, /* of all jobs */
 	ZD_SIM_UNITS = 6,  /* of one group */
-	ZD_SIM_WORLD = 8,  /* largest group */
+	ZD_SIM_WORLD = 16, /* largest group */
 	ZD_SIM_ACTORS = 20,
 	ZD_SIM_STREAMS = 3,
 	ZD_SIM_TAGS = 3,
+	ZD_SIM_SCOPES = 4, /* scopes, claims and contexts that a rank has at once in one group */
+	ZD_SIM_HOLDERS = ZD_SIM_TAGS + ZD_SIM_SCOPES,
 	ZD_SIM_ALLOCS = 4,
 	ZD_SIM_VERSIONS = 64,
 	ZD_SIM_BACKWARDS = 32,
-	ZD_SIM_OPS = 6144,
-	ZD_SIM_FENCES = 16, /* fences that one gather's reply may carry here */
+	ZD_SIM_OPS = 8192,
+	ZD_SIM_FENCES = 4, /* in one gather's reply: one a device */
 };
 
 /* ---- Randomness and bytes (rng.c) ------------------------------------------------------------------------------- */
@@ -79,13 +81,13 @@ struct zd_sim_group_config {
 struct zd_sim_job_config {
 	char name[16];
 	uint32_t uid, world, first_group, ngroups;
-	bool durable;
+	bool durable, shadow;
 };
 
 struct zd_sim_actor_config {
 	int job; /* -1: a stranger */
 	uint32_t rank, device, uid;
-	bool admin;
+	bool admin, strict;
 };
 
 struct zd_sim_config {
@@ -108,6 +110,10 @@ void zd_sim_config_derive(uint64_t seed, struct zd_sim_config *config);
 void zd_sim_config_print(const struct zd_sim_config *config);
 uint32_t zd_sim_rank(const struct zd_sim_config *config, uint32_t actor, uint32_t group);
 uint64_t zd_sim_shard_numel(const struct zd_sim_group_config *group, uint32_t unit);
+uint64_t zd_sim_padded_bytes(const struct zd_sim_group_config *group, uint32_t unit);
+/* What the actor's gathered copy of it takes. */
+uint64_t zd_sim_gathered_bytes(const struct zd_sim_config *config, uint32_t actor, uint32_t group,
+                               uint32_t unit);
 uint64_t zd_sim_true_numel(const struct zd_sim_group_config *group, uint32_t unit, uint32_t rank);
 
 /* ---- Programs (program.c, print.c) -------------------------------------------------------------------------------- */
@@ -129,6 +135,12 @@ enum zd_sim_op_kind {
 	ZD_SIM_PREFETCH,
 	ZD_SIM_USE, /* a stream reads the gathered buffer */
 	ZD_SIM_RELEASE,
+	ZD_SIM_FORWARD_BEGIN, /* tag: the scope's place; arg: its parent's place + 1, or 0 */
+	ZD_SIM_FORWARD_END,   /* arg: bits of enum zd_sim_end */
+	ZD_SIM_CLAIM_END,
+	ZD_SIM_SCOPE_ABANDON,
+	ZD_SIM_CONTEXT_BEGIN, /* arg: the units, as bits */
+	ZD_SIM_CONTEXT_END,
 	ZD_SIM_BACKWARD_BEGIN,
 	ZD_SIM_BUCKET_CREATE,
 	ZD_SIM_BUCKET_DESTROY,
@@ -150,11 +162,16 @@ enum zd_sim_op_kind {
 
 #define ZD_SIM_ALL_UNITS 255u
 
+enum zd_sim_end {
+	ZD_SIM_END_GRAD = 1,
+	ZD_SIM_END_AHEAD = 2, /* sent right behind the gathers in the scope, without their replies */
+};
+
 struct zd_sim_op {
 	uint8_t kind, actor;
-	uint8_t group, unit, tag;
-	bool noise;   /* not part of the training: does not wait until it makes sense */
-	uint32_t arg; /* by kind: uses, boundary, step, ... */
+	uint8_t group, unit, tag; /* tag: of a gather or use, ZD_SIM_TAGS + place for a scope's */
+	bool noise;               /* not part of the training: does not wait until it makes sense */
+	uint32_t arg;             /* by kind: uses, boundary, step, ... */
 };
 
 struct zd_sim_program {

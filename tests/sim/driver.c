@@ -101,6 +101,15 @@ static struct zd_sim_event take_event(struct zd_sim_world *world)
 	}
 }
 
+/* Whom the failure may poison: the session whose streams waited for the bytes, or the owner of what was to be reduced. */
+static void note_abort(struct zd_sim_world *world, const struct zd_sim_event *event)
+{
+	for (uint32_t i = 0; i < world->nsessions && event->status == ZEROD_E_DEVICE; i++) {
+		if (!event->session || world->sessions[i]->id == event->session)
+			world->sessions[i]->aborted = true;
+	}
+}
+
 static void run_event(struct zd_sim_world *world, const struct zd_sim_event *event)
 {
 	switch (event->kind) {
@@ -118,6 +127,7 @@ static void run_event(struct zd_sim_world *world, const struct zd_sim_event *eve
 		world->stats.ops++;
 		zd_sim_trace(world, "    done %llu: %s", (unsigned long long)event->op,
 		             zerod_status_name(event->status));
+		note_abort(world, event);
 		zd_engine_op_done(world->engine, event->op, event->status,
 		                  event->status ? "a fault of the simulator" : "", &event->result);
 		zd_sim_called(world);

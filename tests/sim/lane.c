@@ -234,8 +234,9 @@ static void store_signal(struct zd_sim_world *world, const struct zd_command *co
 	zd_sim_streams_kick(world, session);
 }
 
-static void complete(struct zd_sim_world *world, struct zd_sim_lane *lane, uint64_t op, int status,
-                     struct zd_op_result result)
+/* `session`: whose streams wait for it; 0: nobody's. */
+static void complete(struct zd_sim_world *world, struct zd_sim_lane *lane, uint64_t op, uint64_t session,
+                     int status, struct zd_op_result result)
 {
 	uint64_t at = world->now_ns + zd_sim_delay(&world->rng, world->config.lane_ns);
 
@@ -243,8 +244,11 @@ static void complete(struct zd_sim_world *world, struct zd_sim_lane *lane, uint6
 	if (lane)
 		lane->last_done_ns = at;
 	zd_sim_schedule(world,
-	                (struct zd_sim_event){
-	                        .kind = ZD_SIM_EVENT_DONE, .op = op, .status = status, .result = result},
+	                (struct zd_sim_event){.kind = ZD_SIM_EVENT_DONE,
+	                                      .op = op,
+	                                      .session = session,
+	                                      .status = status,
+	                                      .result = result},
 	                at - world->now_ns);
 }
 
@@ -269,12 +273,14 @@ void zd_sim_lane_run(struct zd_sim_world *world, uint32_t device)
 			result = run_reduce(world, queued);
 		else if (command->kind == ZD_CMD_SEGMENT_CREATE || command->kind == ZD_CMD_SEGMENT_DESTROY)
 			run_segment(world, queued);
+		if (queued->fails && command->kind == ZD_CMD_COPY)
+			zd_sim_restore_failed(world, &command->u.copy.dst);
 		if (queued->fails)
 			status = command->kind == ZD_CMD_SEGMENT_CREATE ? ZEROD_E_NO_MEMORY : ZEROD_E_DEVICE;
 		if (command->signal.session)
 			store_signal(world, command, queued->fails);
 		if (command->op)
-			complete(world, lane, command->op, status, result);
+			complete(world, lane, command->op, command->signal.session, status, result);
 		lane->halfway = false;
 		lane->first++;
 		lane->count--;
@@ -305,7 +311,7 @@ void zd_sim_watches_run(struct zd_sim_world *world, uint64_t id)
 		}
 		if (!passed)
 			continue;
-		complete(world, NULL, watch->op, gone ? ZEROD_E_ABORTED : 0, (struct zd_op_result){0});
+		complete(world, NULL, watch->op, 0, gone ? ZEROD_E_ABORTED : 0, (struct zd_op_result){0});
 		*watch = world->watches[--world->nwatches];
 	}
 }

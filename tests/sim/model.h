@@ -39,7 +39,7 @@ struct zd_sim_stream {
 	bool garbage;       /* a wait was freed by an abort: what follows is not checked */
 };
 
-/* The last successful gather under one tag. */
+/* The last successful gather under one tag or in one scope. */
 struct zd_sim_lease {
 	uint32_t uses;    /* releases that are owed */
 	uint32_t pending; /* gathers without a reply */
@@ -66,9 +66,26 @@ struct zd_sim_handle {
 	struct zd_location slot_at;         /* where the slot was seen */
 	uint8_t home;                       /* the stream that copied the own slice, and so reads */
 	bool updating, publishing, written; /* written: since update_begin, by stream `writer` */
+	bool undone; /* the update was undone by a rank that went; its publish must be refused */
 	uint8_t writer;
-	struct zd_sim_lease leases[ZD_SIM_TAGS];
+	struct zd_sim_lease leases[ZD_SIM_HOLDERS]; /* by tag, then by place of a scope */
 	struct zd_sim_entry entry;
+};
+
+enum zd_sim_scope_state {
+	ZD_SIM_SCOPE_NONE,
+	ZD_SIM_SCOPE_PENDING,
+	ZD_SIM_SCOPE_OPEN,
+	ZD_SIM_SCOPE_CLAIM,
+	ZD_SIM_SCOPE_CONTEXT
+};
+
+/* A place for a forward scope, a claim or a user context. PENDING: a context that is asked for. */
+struct zd_sim_scope {
+	enum zd_sim_scope_state state;
+	uint64_t id;     /* while NONE: of the last one, which has ended; 0: there was none */
+	uint64_t parent; /* its id; 0: none */
+	uint8_t units;   /* bits: of a context, PENDING or not */
 };
 
 /* A session's membership in a group. */
@@ -83,8 +100,10 @@ struct zd_sim_member {
 	/* The group failed since its last backward began: its entries and target are abandoned, and its own until it
 	 * gives them up. */
 	bool lost;
+	bool set_back;  /* what it published or wrote was undone, and it has not reset since */
 	bool beginning; /* gives them up by the backward_begin that is being sent */
 	struct zd_location target;
+	struct zd_sim_scope scopes[ZD_SIM_SCOPES];
 };
 
 struct zd_sim_request {
@@ -97,7 +116,10 @@ struct zd_sim_request {
 	uint64_t bucket, bytes, alignment;
 	uint64_t key, inf_at; /* BUCKET_COMMIT: what was written */
 	uint32_t alloc;
-	uint8_t units; /* bits: of an UPDATE_BEGIN or PUBLISH */
+	uint8_t units;          /* bits: of an UPDATE_BEGIN, PUBLISH or CONTEXT_BEGIN */
+	bool held, unheld;      /* PUBLISH: BUSY is the only answer; is none */
+	bool grad;              /* FORWARD_END */
+	uint64_t scope, parent; /* of a gather; of what begins or ends scopes */
 };
 
 struct zd_sim_alloc {
@@ -110,6 +132,9 @@ struct zd_sim_session {
 	uint64_t id;
 	uint32_t actor, index;
 	bool open, poisoned;
+	bool told;    /* that it was set back to the last commit */
+	bool aborted; /* bytes that it was to get will never come; since its reset */
+	bool strict;
 	uint64_t next_request, duplicate; /* duplicate: an id whose next reply is an error on top */
 	struct zd_sim_request *requests;
 	uint32_t nrequests, room;
@@ -131,8 +156,10 @@ struct zd_sim_actor {
 
 /* One rank's shard of one unit. */
 struct zd_sim_shard {
-	bool exists, maybe; /* maybe: its register ended without a success */
-	uint64_t version;
+	bool exists, maybe;   /* maybe: its register ended without a success */
+	bool owed;            /* it was undone, and nothing was copied back yet */
+	uint32_t restored_in; /* call in which that copy was given */
+	uint64_t version, committed;
 	uint64_t keys[ZD_SIM_VERSIONS]; /* content of each version */
 	uint64_t next_key;              /* of the version under way */
 	struct zd_location at;
@@ -147,7 +174,8 @@ struct zd_sim_gradient {
 struct zd_sim_group {
 	struct zd_sim_shard shards[ZD_SIM_UNITS][ZD_SIM_WORLD];
 	struct zd_sim_gradient gradients[ZD_SIM_BACKWARDS][ZD_SIM_UNITS][ZD_SIM_WORLD];
-	bool torn;    /* a durable rank went while it wrote, and nobody committed since */
+	bool torn; /* a durable rank went while it wrote, and nobody committed since */
+	uint64_t committed_step;
 	bool tainted; /* something failed on the way: sums are not predicted any more */
 	/* what the running step must give, made when its first rank asks */
 	uint32_t step_first, step_last; /* backwards */

@@ -3,7 +3,8 @@
  * owner.c - memory that a client was given is written by nobody else until the client gives it back.
  *
  * Wrong bytes show sooner or later; this shows at once, when the command is given. A failed group changes nothing in it:
- * what its ranks were given is theirs until they say otherwise.
+ * what its ranks were given is theirs until they say otherwise. A shard is written by nobody but its client, but when it
+ * is set back to the last commit.
  */
 #include "sim.h"
 
@@ -46,22 +47,23 @@ void zd_sim_group_lost(struct zd_sim_world *world, uint32_t group)
 
 /* ---- Commands ------------------------------------------------------------------------------------------------- */
 
+/* `copy`: what is set back is a shard that nobody writes; zd_sim_copy_check() looks after that. */
 static const char *owned_by_handle(const struct zd_sim_member *member, const struct zd_sim_handle *handle,
-                                   const struct zd_location *at)
+                                   const struct zd_location *at, bool copy)
 {
-	if (handle->id && overlap(&handle->shard, at))
+	if (!copy && handle->id && overlap(&handle->shard, at))
 		return "a shard";
 	if (zd_sim_entry_held(member, &handle->entry) && overlap(&handle->entry.at, at))
 		return "an entry that is not committed";
-	for (uint32_t t = 0; t < ZD_SIM_TAGS; t++) {
-		if (handle->leases[t].uses && overlap(&handle->leases[t].buffer, at))
+	for (uint32_t h = 0; h < ZD_SIM_HOLDERS; h++) {
+		if (handle->leases[h].uses && overlap(&handle->leases[h].buffer, at))
 			return "a gathered buffer that is held";
 	}
 	return NULL;
 }
 
 static const char *owned_by_session(const struct zd_sim_session *session, uint32_t ngroups,
-                                    const struct zd_location *at)
+                                    const struct zd_location *at, bool copy)
 {
 	const char *what = NULL;
 
@@ -74,17 +76,17 @@ static const char *owned_by_session(const struct zd_sim_session *session, uint32
 		if (member->stepping && !member->beginning && overlap(&member->target, at))
 			what = "a target that its rank reads";
 		for (uint32_t u = 0; u < ZD_SIM_UNITS && member->id && !what; u++)
-			what = owned_by_handle(member, &member->handles[u], at);
+			what = owned_by_handle(member, &member->handles[u], at, copy);
 	}
 	return what;
 }
 
-void zd_sim_owner_check(struct zd_sim_world *world, const struct zd_location *at)
+static void check_owners(struct zd_sim_world *world, const struct zd_location *at, bool copy)
 {
 	for (uint32_t i = 0; i < world->nsessions; i++) {
 		const struct zd_sim_session *session = world->sessions[i];
-		const char *what = session->open ? owned_by_session(session, world->config.ngroups, at)
-		                                 : NULL;
+		bool there = session->open && session->id != world->ending;
+		const char *what = there ? owned_by_session(session, world->config.ngroups, at, copy) : NULL;
 		if (what)
 			zd_sim_fail(world, "a command writes %u+%llu, which is in %s of session %llu",
 			            at->segment, (unsigned long long)at->offset, what,
@@ -92,23 +94,89 @@ void zd_sim_owner_check(struct zd_sim_world *world, const struct zd_location *at
 	}
 }
 
-/* What was committed, or ended, with fences is the streams' until they are through. */
-void zd_sim_streams_check(struct zd_sim_world *world, const struct zd_location *at)
+void zd_sim_owner_check(struct zd_sim_world *world, const struct zd_location *at)
+{
+	check_owners(world, at, false);
+}
+
+/* ---- Streams -------------------------------------------------------------------------------------------------- */
+
+/* Bits of enum zd_sim_item_kind. */
+#define BIT(kind) (1u << (kind))
+#define WRITES    (BIT(ZD_SIM_ITEM_GRADIENT) | BIT(ZD_SIM_ITEM_WRITE))
+#define USES      (WRITES | BIT(ZD_SIM_ITEM_TARGET) | BIT(ZD_SIM_ITEM_READ))
+
+static void check_streams(struct zd_sim_world *world, const struct zd_location *at, uint32_t kinds,
+                          const char *what)
 {
 	for (uint32_t i = 0; i < world->nsessions; i++) {
 		const struct zd_sim_session *session = world->sessions[i];
-		for (uint32_t s = 0; session->open && s < ZD_SIM_STREAMS; s++) {
+		bool there = session->open && session->id != world->ending;
+		for (uint32_t s = 0; there && s < ZD_SIM_STREAMS; s++) {
 			const struct zd_sim_stream *stream = &session->streams[s];
 			for (uint32_t k = 0; k < stream->count; k++) {
 				const struct zd_sim_item *item = &stream->items[stream->first + k];
-				bool uses = item->kind == ZD_SIM_ITEM_GRADIENT ||
-				            item->kind == ZD_SIM_ITEM_TARGET;
-				if (uses && overlap(&item->at, at))
+				if (kinds & BIT(item->kind) && overlap(&item->at, at))
 					zd_sim_fail(world,
-					            "a command writes %u+%llu, which stream %u of session "
+					            "a command %s %u+%llu, which stream %u of session "
 					            "%llu still uses",
-					            at->segment, (unsigned long long)at->offset, s,
+					            what, at->segment, (unsigned long long)at->offset, s,
 					            (unsigned long long)session->id);
+			}
+		}
+	}
+}
+
+/* What was committed, or ended, with fences is the streams' until they are through. */
+void zd_sim_streams_check(struct zd_sim_world *world, const struct zd_location *at)
+{
+	check_streams(world, at, USES, "writes");
+}
+
+/* ---- Copies --------------------------------------------------------------------------------------------------- */
+
+/* Only a shard of a job with shadows is ever copied into: from right behind it, and not while its rank writes. */
+static void check_restore(struct zd_sim_world *world, uint32_t group, uint32_t unit, uint32_t rank,
+                          const struct zd_location *src, const struct zd_location *dst)
+{
+	struct zd_sim_shard *shard = &world->groups[group].shards[unit][rank];
+	const struct zd_sim_group_config *config = &world->config.groups[group];
+	bool from_shadow = src->segment == dst->segment && src->offset == dst->offset + dst->bytes;
+
+	if (!world->config.jobs[config->job].shadow || !from_shadow)
+		zd_sim_fail(world, "a copy from %u+%llu goes into the shard of %s/%s, rank %u", src->segment,
+		            (unsigned long long)src->offset, config->name, config->units[unit].name, rank);
+	shard->owed = false;
+	shard->restored_in = world->calls;
+	for (uint32_t i = 0; i < world->nsessions; i++) {
+		const struct zd_sim_session *session = world->sessions[i];
+		const struct zd_sim_handle *handle = &session->members[group].handles[unit];
+		bool stopped = !handle->updating || (handle->undone && handle->publishing);
+		if (session->open && session->id != world->ending && handle->id && !stopped &&
+		    zd_sim_rank(&world->config, session->actor, group) == rank)
+			zd_sim_fail(world, "the shard of %s/%s is set back while rank %u writes it",
+			            config->name, config->units[unit].name, rank);
+	}
+}
+
+void zd_sim_copy_check(struct zd_sim_world *world, const struct zd_location *src,
+                       const struct zd_location *dst)
+{
+	check_owners(world, dst, true);
+	check_streams(world, dst, USES, "writes");
+	check_streams(world, src, WRITES, "reads");
+	for (uint32_t g = 0; g < world->config.ngroups; g++) {
+		for (uint32_t u = 0; u < world->config.groups[g].nunits; u++) {
+			for (uint32_t r = 0; r < world->config.groups[g].world; r++) {
+				const struct zd_sim_shard *shard = &world->groups[g].shards[u][r];
+				if (shard->exists && overlap(&shard->at, dst))
+					check_restore(world, g, u, r, src, dst);
+				if (shard->exists && shard->owed && overlap(&shard->at, src))
+					zd_sim_fail(world,
+					            "a copy reads the shard of %s/%s, rank %u, which is "
+					            "to be set back",
+					            world->config.groups[g].name,
+					            world->config.groups[g].units[u].name, r);
 			}
 		}
 	}

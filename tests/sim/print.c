@@ -22,6 +22,12 @@ static const char *const names[ZD_SIM_NOPS] = {
         [ZD_SIM_PREFETCH] = "prefetch",
         [ZD_SIM_USE] = "use",
         [ZD_SIM_RELEASE] = "release",
+        [ZD_SIM_FORWARD_BEGIN] = "forward_begin",
+        [ZD_SIM_FORWARD_END] = "forward_end",
+        [ZD_SIM_CLAIM_END] = "claim_end",
+        [ZD_SIM_SCOPE_ABANDON] = "scope_abandon",
+        [ZD_SIM_CONTEXT_BEGIN] = "context_begin",
+        [ZD_SIM_CONTEXT_END] = "context_end",
         [ZD_SIM_BACKWARD_BEGIN] = "backward_begin",
         [ZD_SIM_BUCKET_CREATE] = "bucket_create",
         [ZD_SIM_BUCKET_DESTROY] = "bucket_destroy",
@@ -54,8 +60,11 @@ void zd_sim_op_text(const struct zd_sim_config *config, const struct zd_sim_op *
 		(void)snprintf(unit, sizeof(unit), " all");
 	else if (names_unit(op->kind))
 		(void)snprintf(unit, sizeof(unit), " u%u", op->unit);
-	if (op->kind == ZD_SIM_GATHER || op->kind == ZD_SIM_USE || op->kind == ZD_SIM_RELEASE)
-		(void)snprintf(tag, sizeof(tag), " tag %u", op->tag);
+	if (op->kind >= ZD_SIM_FORWARD_BEGIN && op->kind <= ZD_SIM_CONTEXT_END)
+		(void)snprintf(tag, sizeof(tag), " scope %u", op->tag);
+	else if (op->kind == ZD_SIM_GATHER || op->kind == ZD_SIM_USE || op->kind == ZD_SIM_RELEASE)
+		(void)snprintf(tag, sizeof(tag), op->tag < ZD_SIM_TAGS ? " tag %u" : " scope %u",
+		               op->tag < ZD_SIM_TAGS ? op->tag : op->tag - ZD_SIM_TAGS);
 	(void)snprintf(text, nbytes, "%s %s/%s%s%s arg %u%s", names[op->kind],
 	               config->jobs[config->groups[op->group].job].name, config->groups[op->group].name, unit,
 	               tag, op->arg, op->noise ? " (noise)" : "");

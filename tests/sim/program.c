@@ -8,22 +8,11 @@
 #include <string.h>
 
 #include "base/mem.h"
+#include "generate.h"
 #include "sim.h"
 
-struct generator {
-	const struct zd_sim_config *config;
-	struct zd_sim_program *program;
-	struct zd_sim_rng rng;
-	uint32_t actor;
-	bool dead;
-	struct {
-		uint8_t unit, tag;
-	} held[ZD_SIM_UNITS * ZD_SIM_TAGS]; /* leases of the current group, to be released later */
-	uint32_t nheld;
-};
-
-static void push(struct generator *gen, enum zd_sim_op_kind kind, uint32_t group, uint32_t unit, uint32_t tag,
-                 uint32_t arg, bool noise)
+static void push(struct zd_sim_generator *gen, enum zd_sim_op_kind kind, uint32_t group, uint32_t unit,
+                 uint32_t tag, uint32_t arg, bool noise)
 {
 	struct zd_sim_program *program = gen->program;
 
@@ -40,7 +29,7 @@ static void push(struct generator *gen, enum zd_sim_op_kind kind, uint32_t group
 	};
 }
 
-static void push_noise(struct generator *gen)
+static void push_noise(struct zd_sim_generator *gen)
 {
 	static const enum zd_sim_op_kind kinds[] = {
 	        ZD_SIM_GATHER,
@@ -73,6 +62,13 @@ static void push_noise(struct generator *gen)
 	        ZD_SIM_RESET,
 	        ZD_SIM_RELOAD,
 	        ZD_SIM_JOIN,
+	        ZD_SIM_FORWARD_BEGIN,
+	        ZD_SIM_FORWARD_BEGIN,
+	        ZD_SIM_FORWARD_END,
+	        ZD_SIM_CLAIM_END,
+	        ZD_SIM_SCOPE_ABANDON,
+	        ZD_SIM_CONTEXT_BEGIN,
+	        ZD_SIM_CONTEXT_END,
 	};
 	static const enum zd_sim_op_kind rare[] = {ZD_SIM_KILL, ZD_SIM_ABORT, ZD_SIM_END_JOB, ZD_SIM_LEAVE};
 	const struct zd_sim_config *config = gen->config;
@@ -82,12 +78,17 @@ static void push_noise(struct generator *gen)
 
 	if (zd_sim_percent(&gen->rng, 3))
 		kind = rare[zd_sim_below(&gen->rng, ZD_ARRAY_LEN(rare))];
-	push(gen, kind, group, (uint32_t)zd_sim_below(&gen->rng, config->groups[group].nunits),
-	     (uint32_t)zd_sim_below(&gen->rng, ZD_SIM_TAGS), (uint32_t)zd_sim_below(&gen->rng, 4), true);
+	bool scoped = (kind == ZD_SIM_GATHER || kind == ZD_SIM_USE) && zd_sim_percent(&gen->rng, 30);
+	uint32_t tag = (uint32_t)(scoped ? zd_sim_between(&gen->rng, ZD_SIM_TAGS, ZD_SIM_HOLDERS - 1)
+	                                 : zd_sim_below(&gen->rng, ZD_SIM_TAGS));
+	if (kind >= ZD_SIM_FORWARD_BEGIN && kind <= ZD_SIM_CONTEXT_END)
+		tag = (uint32_t)zd_sim_below(&gen->rng, ZD_SIM_SCOPES);
+	push(gen, kind, group, (uint32_t)zd_sim_below(&gen->rng, config->groups[group].nunits), tag,
+	     (uint32_t)zd_sim_below(&gen->rng, 4), true);
 }
 
 /* Fills order[] with 0 .. count-1, mixed. */
-static void shuffle(struct generator *gen, uint8_t *order, uint32_t count)
+static void shuffle(struct zd_sim_generator *gen, uint8_t *order, uint32_t count)
 {
 	for (uint32_t i = 0; i < count; i++)
 		order[i] = (uint8_t)i;
@@ -99,8 +100,7 @@ static void shuffle(struct generator *gen, uint8_t *order, uint32_t count)
 	}
 }
 
-/* An operation of the training; noise, allocations and death may come before it. */
-static void train(struct generator *gen, enum zd_sim_op_kind kind, uint32_t group, uint32_t unit,
+void zd_sim_train(struct zd_sim_generator *gen, enum zd_sim_op_kind kind, uint32_t group, uint32_t unit,
                   uint32_t tag, uint32_t arg)
 {
 	while (zd_sim_percent(&gen->rng, gen->config->noise_percent))
@@ -115,14 +115,14 @@ static void train(struct generator *gen, enum zd_sim_op_kind kind, uint32_t grou
 	push(gen, kind, group, unit, tag, arg, false);
 }
 
-static void release_held(struct generator *gen, uint32_t group, uint32_t index)
+static void release_held(struct zd_sim_generator *gen, uint32_t group, uint32_t index)
 {
-	train(gen, ZD_SIM_RELEASE, group, gen->held[index].unit, gen->held[index].tag, 0);
+	zd_sim_train(gen, ZD_SIM_RELEASE, group, gen->held[index].unit, gen->held[index].tag, 0);
 	gen->held[index] = gen->held[--gen->nheld];
 }
 
 /* A holder of one unit of a slot may not ask for another one of it. */
-static void release_slot(struct generator *gen, uint32_t group, uint32_t unit)
+static void release_slot(struct zd_sim_generator *gen, uint32_t group, uint32_t unit)
 {
 	const struct zd_sim_unit_config *units = gen->config->groups[group].units;
 
@@ -132,30 +132,31 @@ static void release_slot(struct generator *gen, uint32_t group, uint32_t unit)
 			release_held(gen, group, i);
 }
 
-static void gather_and_use(struct generator *gen, uint32_t group, uint32_t unit, bool keep)
+static void gather_and_use(struct zd_sim_generator *gen, uint32_t group, uint32_t unit, bool keep)
 {
 	uint32_t tag = (uint32_t)zd_sim_below(&gen->rng, ZD_SIM_TAGS);
 	uint32_t uses = zd_sim_percent(&gen->rng, 15) ? (uint32_t)zd_sim_between(&gen->rng, 2, 3) : 1;
 
 	release_slot(gen, group, unit);
-	train(gen, ZD_SIM_GATHER, group, unit, tag, uses);
+	zd_sim_train(gen, ZD_SIM_GATHER, group, unit, tag, uses);
 	for (uint32_t i = 0; i < uses; i++) {
 		if (zd_sim_percent(&gen->rng, 40))
-			train(gen, ZD_SIM_USE, group, unit, tag, 0);
+			zd_sim_train(gen, ZD_SIM_USE, group, unit, tag, 0);
 		if (keep && i == uses - 1 && gen->nheld < ZD_ARRAY_LEN(gen->held)) {
 			gen->held[gen->nheld].unit = (uint8_t)unit;
 			gen->held[gen->nheld++].tag = (uint8_t)tag;
 			return;
 		}
-		train(gen, ZD_SIM_RELEASE, group, unit, tag, 0);
+		zd_sim_train(gen, ZD_SIM_RELEASE, group, unit, tag, 0);
 	}
 }
 
-static void forward(struct generator *gen, uint32_t group)
+static void forward(struct zd_sim_generator *gen, uint32_t group)
 {
 	const struct zd_sim_group_config *g = &gen->config->groups[group];
 	uint8_t order[ZD_SIM_UNITS] = {0};
 
+	zd_sim_frames_forward(gen, group);
 	shuffle(gen, order, g->nunits);
 	for (uint32_t i = 0; i < g->nunits; i++) {
 		uint32_t next = i + 1 < g->nunits ? order[i + 1] : order[i];
@@ -164,7 +165,7 @@ static void forward(struct generator *gen, uint32_t group)
 		if (g->plan.prefetches && zd_sim_percent(&gen->rng, 60) &&
 		    (!slot || slot != g->units[order[i]].slot)) {
 			release_slot(gen, group, next);
-			train(gen, ZD_SIM_PREFETCH, group, next, 0, 0);
+			zd_sim_train(gen, ZD_SIM_PREFETCH, group, next, 0, 0);
 		}
 		gather_and_use(gen, group, order[i], !g->plan.one_at_a_time && zd_sim_percent(&gen->rng, 30));
 		if (gen->nheld && zd_sim_percent(&gen->rng, 30))
@@ -172,14 +173,15 @@ static void forward(struct generator *gen, uint32_t group)
 	}
 }
 
-static void backward(struct generator *gen, uint32_t group, bool boundary)
+static void backward(struct zd_sim_generator *gen, uint32_t group, bool boundary)
 {
 	const struct zd_sim_group_config *g = &gen->config->groups[group];
 	bool reduces = g->plan.stage > 1 || boundary;
 	uint8_t order[ZD_SIM_UNITS] = {0};
 
 	shuffle(gen, order, g->nunits);
-	train(gen, ZD_SIM_BACKWARD_BEGIN, group, 0, 0, boundary);
+	zd_sim_train(gen, ZD_SIM_BACKWARD_BEGIN, group, 0, 0, boundary);
+	zd_sim_frames_backward(gen, group);
 	for (uint32_t i = 0; i < g->nunits; i++) {
 		uint32_t unit = g->plan.same_order ? g->nunits - 1 - i : order[i];
 
@@ -188,35 +190,36 @@ static void backward(struct generator *gen, uint32_t group, bool boundary)
 		if (g->units[unit].frozen || !reduces)
 			continue;
 		if (zd_sim_percent(&gen->rng, 12)) {
-			train(gen, ZD_SIM_SKIP, group, unit, 0, 0);
+			zd_sim_train(gen, ZD_SIM_SKIP, group, unit, 0, 0);
 		} else {
-			train(gen, ZD_SIM_RESERVE, group, unit, 0, 0);
-			train(gen, ZD_SIM_BUCKET_COMMIT, group, unit, 0, 0);
+			zd_sim_train(gen, ZD_SIM_RESERVE, group, unit, 0, 0);
+			zd_sim_train(gen, ZD_SIM_BUCKET_COMMIT, group, unit, 0, 0);
 		}
 	}
-	train(gen, ZD_SIM_BACKWARD_END, group, 0, 0, 0);
+	zd_sim_train(gen, ZD_SIM_BACKWARD_END, group, 0, 0, 0);
 }
 
-static void update(struct generator *gen, uint32_t group)
+static void update(struct zd_sim_generator *gen, uint32_t group)
 {
 	const struct zd_sim_group_config *g = &gen->config->groups[group];
 	uint8_t order[ZD_SIM_UNITS] = {0};
 
 	while (gen->nheld)
 		release_held(gen, group, gen->nheld - 1);
+	zd_sim_frames_end(gen, group);
 	if (g->plan.batched_publish) {
-		train(gen, ZD_SIM_UPDATE_BEGIN, group, ZD_SIM_ALL_UNITS, 0, 0);
-		train(gen, ZD_SIM_PUBLISH, group, ZD_SIM_ALL_UNITS, 0, 0);
+		zd_sim_train(gen, ZD_SIM_UPDATE_BEGIN, group, ZD_SIM_ALL_UNITS, 0, 0);
+		zd_sim_train(gen, ZD_SIM_PUBLISH, group, ZD_SIM_ALL_UNITS, 0, 0);
 		return;
 	}
 	shuffle(gen, order, g->nunits);
 	for (uint32_t i = 0; i < g->nunits; i++) {
-		train(gen, ZD_SIM_UPDATE_BEGIN, group, order[i], 0, 0);
-		train(gen, ZD_SIM_PUBLISH, group, order[i], 0, 0);
+		zd_sim_train(gen, ZD_SIM_UPDATE_BEGIN, group, order[i], 0, 0);
+		zd_sim_train(gen, ZD_SIM_PUBLISH, group, order[i], 0, 0);
 	}
 }
 
-static void step(struct generator *gen, uint32_t group, uint32_t number)
+static void step(struct zd_sim_generator *gen, uint32_t group, uint32_t number)
 {
 	const struct zd_sim_plan *plan = &gen->config->groups[group].plan;
 
@@ -226,48 +229,53 @@ static void step(struct generator *gen, uint32_t group, uint32_t number)
 	}
 	if (!plan->one_at_a_time && !gen->config->groups[group].units[0].slot &&
 	    zd_sim_percent(&gen->rng, 20))
-		train(gen, ZD_SIM_SET_PERSISTENT, group, 0, 0, (uint32_t)zd_sim_below(&gen->rng, 2));
-	train(gen, ZD_SIM_STEP_BEGIN, group, 0, 0, 0);
-	train(gen, ZD_SIM_STEP_END, group, 0, 0, 0);
+		zd_sim_train(gen, ZD_SIM_SET_PERSISTENT, group, 0, 0, (uint32_t)zd_sim_below(&gen->rng, 2));
+	zd_sim_train(gen, ZD_SIM_STEP_BEGIN, group, 0, 0, 0);
+	zd_sim_train(gen, ZD_SIM_STEP_END, group, 0, 0, 0);
 	update(gen, group);
 	if (plan->commits || (gen->config->clean && number == plan->steps))
-		train(gen, ZD_SIM_COMMIT, group, 0, 0, number + 1);
+		zd_sim_train(gen, ZD_SIM_COMMIT, group, 0, 0, number + 1);
 }
 
-static void set_up(struct generator *gen, const struct zd_sim_job_config *job)
+/* `again`: it takes the place of one that died, and looks at what a durable job has kept. */
+static void set_up(struct zd_sim_generator *gen, const struct zd_sim_job_config *job, bool again)
 {
 	uint8_t order[ZD_SIM_UNITS] = {0};
 
 	push(gen, ZD_SIM_OPEN, 0, 0, 0, 0, false);
 	for (uint32_t g = job->first_group; g < job->first_group + job->ngroups; g++)
-		train(gen, ZD_SIM_JOIN, g, 0, 0, 0);
+		zd_sim_train(gen, ZD_SIM_JOIN, g, 0, 0, 0);
 	for (uint32_t g = job->first_group; g < job->first_group + job->ngroups; g++) {
 		shuffle(gen, order, gen->config->groups[g].nunits);
 		for (uint32_t i = 0; i < gen->config->groups[g].nunits; i++)
-			train(gen, ZD_SIM_REGISTER, g, order[i], 0, 0);
-		train(gen, ZD_SIM_BUCKET_CREATE, g, 0, 0, 0);
+			zd_sim_train(gen, ZD_SIM_REGISTER, g, order[i], 0, 0);
+		zd_sim_train(gen, ZD_SIM_BUCKET_CREATE, g, 0, 0, 0);
+		for (uint32_t i = 0; again && job->durable && i < gen->config->groups[g].nunits; i++) {
+			if (zd_sim_percent(&gen->rng, 50))
+				gather_and_use(gen, g, order[i], false);
+		}
 		update(gen, g);
 		if (gen->config->groups[g].plan.commits)
-			train(gen, ZD_SIM_COMMIT, g, 0, 0, 1);
+			zd_sim_train(gen, ZD_SIM_COMMIT, g, 0, 0, 1);
 	}
 }
 
-static void tear_down(struct generator *gen, const struct zd_sim_job_config *job)
+static void tear_down(struct zd_sim_generator *gen, const struct zd_sim_job_config *job)
 {
 	bool leaves = zd_sim_percent(&gen->rng, 30), unregisters = zd_sim_percent(&gen->rng, 30);
 
 	for (uint32_t g = job->first_group; g < job->first_group + job->ngroups; g++) {
 		if (zd_sim_percent(&gen->rng, 30))
-			train(gen, ZD_SIM_BUCKET_DESTROY, g, 0, 0, 0);
+			zd_sim_train(gen, ZD_SIM_BUCKET_DESTROY, g, 0, 0, 0);
 		for (uint32_t u = 0; unregisters && u < gen->config->groups[g].nunits; u++)
-			train(gen, ZD_SIM_UNREGISTER, g, u, 0, 0);
+			zd_sim_train(gen, ZD_SIM_UNREGISTER, g, u, 0, 0);
 		if (leaves)
-			train(gen, ZD_SIM_LEAVE, g, 0, 0, 0);
+			zd_sim_train(gen, ZD_SIM_LEAVE, g, 0, 0, 0);
 	}
 	push(gen, ZD_SIM_CLOSE, 0, 0, 0, 0, false);
 }
 
-static void trainer(struct generator *gen)
+static void trainer(struct zd_sim_generator *gen)
 {
 	const struct zd_sim_config *config = gen->config;
 	const struct zd_sim_job_config *job = &config->jobs[config->actors[gen->actor].job];
@@ -277,7 +285,8 @@ static void trainer(struct generator *gen)
 	for (uint32_t life = 0; life < 3; life++) {
 		gen->dead = false;
 		gen->nheld = 0;
-		set_up(gen, job);
+		memset(gen->scopes, 0, sizeof(gen->scopes));
+		set_up(gen, job, life > 0);
 		for (uint32_t g = job->first_group; g < job->first_group + job->ngroups; g++)
 			for (; done[g] < config->groups[g].plan.steps && !gen->dead; done[g]++)
 				step(gen, g, done[g] + 1);
@@ -287,7 +296,7 @@ static void trainer(struct generator *gen)
 	}
 }
 
-static void stranger(struct generator *gen)
+static void stranger(struct zd_sim_generator *gen)
 {
 	static const enum zd_sim_op_kind kinds[] = {
 	        ZD_SIM_ALLOC, ZD_SIM_ALLOC, ZD_SIM_FREE,   ZD_SIM_GARBAGE, ZD_SIM_GARBAGE, ZD_SIM_KILL,
@@ -305,7 +314,7 @@ static void stranger(struct generator *gen)
 
 void zd_sim_program_generate(const struct zd_sim_config *config, struct zd_sim_program *program)
 {
-	struct generator gen = {.config = config, .program = program};
+	struct zd_sim_generator gen = {.config = config, .program = program};
 
 	program->nops = 0;
 	for (gen.actor = 0; gen.actor < config->nactors; gen.actor++) {

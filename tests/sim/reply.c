@@ -9,7 +9,15 @@
 void zd_sim_location_seen(struct zd_sim_world *world, const struct zd_sim_session *session,
                           const struct zd_location *at)
 {
+	const struct zd_sim_segment *segment = zd_sim_segment_find(world, at->segment);
+	uint32_t device;
+	uint64_t bytes;
+
 	(void)zd_sim_memory(world, at, "location in a reply");
+	if (!zd_engine_segment(world->engine, at->segment, &device, &bytes) || device != segment->device ||
+	    bytes != segment->bytes)
+		zd_sim_fail(world, "the engine does not know segment %u, which it has given out",
+		            at->segment);
 	if (world->nseen == sizeof(world->seen) / sizeof(world->seen[0]))
 		return;
 	world->seen[world->nseen].session = session->id;
@@ -33,6 +41,22 @@ static void check_zero(struct zd_sim_world *world, const struct zd_location *at,
 
 /* ---- Groups and units ------------------------------------------------------------------------------------------------- */
 
+static void check_joined(struct zd_sim_world *world, uint32_t index, const struct zd_reply *reply)
+{
+	const struct zd_sim_group *group = &world->groups[index];
+	const struct zd_sim_job_config *job = &world->config.jobs[world->config.groups[index].job];
+	const char *name = world->config.groups[index].name;
+
+	if (group->torn && !reply->u.group_join.torn)
+		zd_sim_fail(world, "%s is joined as whole, though a rank died while it wrote", name);
+	if (job->shadow && !world->config.device_fault_permille && reply->u.group_join.torn)
+		zd_sim_fail(world, "%s is joined as torn, though it keeps shadow shards", name);
+	if (job->durable && reply->u.group_join.committed_step != group->committed_step)
+		zd_sim_fail(world, "%s is joined at step %llu, step %llu was committed", name,
+		            (unsigned long long)reply->u.group_join.committed_step,
+		            (unsigned long long)group->committed_step);
+}
+
 static void replied_join(struct zd_sim_world *world, struct zd_sim_session *session,
                          const struct zd_sim_request *request, const struct zd_reply *reply)
 {
@@ -44,9 +68,7 @@ static void replied_join(struct zd_sim_world *world, struct zd_sim_session *sess
 	if (reply->status != 0)
 		return;
 	member->id = reply->u.group_join.group;
-	if (world->groups[request->group].torn && !reply->u.group_join.torn)
-		zd_sim_fail(world, "%s is joined as whole, though a rank died while it wrote",
-		            world->config.groups[request->group].name);
+	check_joined(world, request->group, reply);
 }
 
 static void replied_register(struct zd_sim_world *world, struct zd_sim_session *session,
@@ -55,6 +77,7 @@ static void replied_register(struct zd_sim_world *world, struct zd_sim_session *
 	const struct zd_sim_group_config *group = &world->config.groups[request->group];
 	uint32_t unit = request->unit, rank = zd_sim_rank(&world->config, session->actor, request->group);
 	struct zd_sim_shard *shard = &world->groups[request->group].shards[unit][rank];
+	const struct zd_sim_member *member = &session->members[request->group];
 	struct zd_sim_handle *handle = &session->members[request->group].handles[unit];
 	uint64_t numel = zd_sim_shard_numel(group, unit), each = zerod_dtype_bytes(group->units[unit].dtype);
 
@@ -86,11 +109,13 @@ static void replied_register(struct zd_sim_world *world, struct zd_sim_session *
 		return;
 	}
 	check_zero(world, &handle->shard, "new shard");
+	if (member->backwards != member->step_first) /* the target that is bound has no place for it */
+		zd_sim_taint(world, request->group);
 	shard->next_key = 0;
 	memset(shard->keys, 0, sizeof(shard->keys));
-	shard->maybe = false;
+	shard->maybe = shard->owed = false;
 	shard->exists = true;
-	shard->version = reply->u.unit_register.version;
+	shard->version = shard->committed = reply->u.unit_register.version;
 	shard->at = handle->shard;
 }
 
@@ -106,11 +131,37 @@ static void replied_unregister(struct zd_sim_world *world, struct zd_sim_session
 	zd_sim_taint(world, request->group);
 }
 
+static void check_update(struct zd_sim_world *world, const struct zd_sim_session *session,
+                         const struct zd_sim_request *request)
+{
+	if (session->members[request->group].set_back)
+		zd_sim_fail(world, "session %llu may write, though it does not know that it was set back",
+		            (unsigned long long)session->id);
+}
+
+/* The daemon has shards of an update that was undone back; the others are still to be published. */
+static void publish_refused(struct zd_sim_handle *handle, int status)
+{
+	if (handle->undone && (status == ZEROD_E_PEER_LOST || status == ZEROD_E_ABORTED))
+		handle->undone = handle->updating = handle->written = false;
+}
+
+static void check_held(struct zd_sim_world *world, const struct zd_sim_request *request,
+                       const struct zd_reply *reply)
+{
+	if (request->held && reply->status == 0)
+		zd_sim_fail(world, "operation %u publishes what its rank holds", request->op);
+	if (request->unheld && reply->status == ZEROD_E_BUSY)
+		zd_sim_fail(world, "operation %u publishes what its rank does not hold: %s", request->op,
+		            reply->error);
+}
+
 static void replied_update(struct zd_sim_world *world, struct zd_sim_session *session,
                            const struct zd_sim_request *request, const struct zd_reply *reply)
 {
 	uint32_t rank = zd_sim_rank(&world->config, session->actor, request->group);
 
+	check_held(world, request, reply);
 	for (uint32_t u = 0; u < ZD_SIM_UNITS; u++) {
 		struct zd_sim_handle *handle = &session->members[request->group].handles[u];
 		struct zd_sim_shard *shard = &world->groups[request->group].shards[u][rank];
@@ -119,15 +170,23 @@ static void replied_update(struct zd_sim_world *world, struct zd_sim_session *se
 			continue;
 		if (request->kind == ZD_REQ_UPDATE_BEGIN) {
 			if (reply->status == 0) {
+				check_update(world, session, request);
 				handle->updating = true;
-				handle->written = false;
+				handle->written = handle->undone = false;
 				shard->next_key = shard->keys[shard->version % ZD_SIM_VERSIONS];
 			}
 			continue;
 		}
 		handle->publishing = false;
-		if (reply->status != 0)
+		if (reply->status != 0) {
+			publish_refused(handle, reply->status);
 			continue;
+		}
+		if (handle->undone)
+			zd_sim_fail(world, "version %llu of %s/%s is published, though it was undone",
+			            (unsigned long long)shard->version + 1,
+			            world->config.groups[request->group].name,
+			            world->config.groups[request->group].units[u].name);
 		handle->updating = handle->written = false;
 		shard->keys[++shard->version % ZD_SIM_VERSIONS] = shard->next_key;
 	}
@@ -155,21 +214,6 @@ static void replied_alloc(struct zd_sim_world *world, struct zd_sim_session *ses
 	zd_sim_pattern_write(alloc->key, zd_sim_memory(world, &alloc->at, "allocation"), alloc->at.bytes);
 }
 
-/* The session starts anew with what it holds; what that has for bytes is not to be relied on. */
-static void reset_session(struct zd_sim_session *session)
-{
-	session->poisoned = false;
-	for (uint32_t s = 0; s < ZD_SIM_STREAMS; s++)
-		session->streams[s].garbage = false;
-	for (uint32_t g = 0; g < ZD_SIM_GROUPS; g++) {
-		if (session->members[g].lost)
-			zd_sim_give_up(&session->members[g]);
-		for (uint32_t u = 0; u < ZD_SIM_UNITS; u++)
-			for (uint32_t t = 0; t < ZD_SIM_TAGS; t++)
-				session->members[g].handles[u].leases[t].doubtful = true;
-	}
-}
-
 static void replied_other(struct zd_sim_world *world, struct zd_sim_session *session,
                           const struct zd_sim_request *request, const struct zd_reply *reply)
 {
@@ -177,10 +221,10 @@ static void replied_other(struct zd_sim_world *world, struct zd_sim_session *ses
 		return;
 	switch (request->kind) {
 	case ZD_REQ_SESSION_RESET:
-		reset_session(session);
+		zd_sim_shards_check(world, session);
 		break;
 	case ZD_REQ_COMMIT:
-		world->groups[request->group].torn = false;
+		zd_sim_committed(world, request->group, request->version);
 		break;
 	case ZD_REQ_GROUP_LEAVE:
 		zd_sim_member_gone(world, session, request->group);
@@ -219,6 +263,14 @@ static void dispatch(struct zd_sim_world *world, struct zd_sim_session *session,
 	case ZD_REQ_RELEASE:
 		zd_sim_reply_gather(world, session, request, reply);
 		break;
+	case ZD_REQ_FORWARD_BEGIN:
+	case ZD_REQ_FORWARD_END:
+	case ZD_REQ_CLAIM_END:
+	case ZD_REQ_SCOPE_ABANDON:
+	case ZD_REQ_CONTEXT_BEGIN:
+	case ZD_REQ_CONTEXT_END:
+		zd_sim_reply_scope(world, session, request, reply);
+		break;
 	case ZD_REQ_ALLOC:
 		replied_alloc(world, session, request, reply);
 		break;
@@ -241,8 +293,8 @@ static void dispatch(struct zd_sim_world *world, struct zd_sim_session *session,
 
 /* ---- Any reply ------------------------------------------------------------------------------------------------------------- */
 
-static void check_status(struct zd_sim_world *world, const struct zd_sim_request *request,
-                         const struct zd_reply *reply)
+static void check_status(struct zd_sim_world *world, const struct zd_sim_session *session,
+                         const struct zd_sim_request *request, const struct zd_reply *reply)
 {
 	bool text = reply->error && reply->error[0];
 
@@ -257,6 +309,9 @@ static void check_status(struct zd_sim_world *world, const struct zd_sim_request
 	if (world->config.clean && reply->status != 0)
 		zd_sim_fail(world, "operation %u of a program without mistakes fails: %s (%s)", request->op,
 		            zerod_status_name(reply->status), reply->error);
+	if (reply->status == ZEROD_E_POISONED && !session->aborted)
+		zd_sim_fail(world, "session %llu is poisoned, and nothing was aborted since its reset",
+		            (unsigned long long)session->id);
 	if (reply->status == ZEROD_E_DEADLINE &&
 	    (!request->deadline_ns || world->now_ns < request->deadline_ns))
 		zd_sim_fail(world, "operation %u: its deadline is %llu", request->op,
@@ -283,9 +338,9 @@ void zd_sim_reply(void *arg, const struct zd_reply *reply)
 	*found = session->requests[--session->nrequests];
 	zd_sim_trace(world, "  reply to op %u (session %llu): %s %s", request.op,
 	             (unsigned long long)session->id, zerod_status_name(reply->status), reply->error);
-	check_status(world, &request, reply);
-	if (reply->status == ZEROD_E_POISONED)
-		session->poisoned = true;
+	check_status(world, session, &request, reply);
+	session->poisoned = session->poisoned || reply->status == ZEROD_E_POISONED;
+	session->told = session->told || reply->status == ZEROD_E_PEER_LOST;
 	if (!request.must_fail)
 		dispatch(world, session, &request, reply);
 	struct zd_sim_actor *actor = &world->actors[session->actor];

@@ -39,13 +39,14 @@ void zd_sim_lease_read(struct zd_sim_world *world, struct zd_sim_session *sessio
 	memcpy(item->keys, lease->keys, sizeof(item->keys));
 }
 
-static void check_gather(struct zd_sim_world *world, const struct zd_sim_handle *handle,
-                         const struct zd_sim_request *request, const struct zd_reply *reply)
+static void check_gather(struct zd_sim_world *world, const struct zd_sim_session *session,
+                         const struct zd_sim_handle *handle, const struct zd_sim_request *request,
+                         const struct zd_reply *reply)
 {
 	const struct zd_sim_group_config *group = &world->config.groups[request->group];
 	const char *unit = group->units[request->unit].name;
-	uint64_t padded = group->world * zd_sim_shard_numel(group, request->unit) *
-	                  zerod_dtype_bytes(group->units[request->unit].dtype);
+	uint64_t padded = zd_sim_gathered_bytes(&world->config, session->actor, request->group,
+	                                        request->unit);
 
 	if (reply->u.gather.version < request->least_version ||
 	    (request->version && reply->u.gather.version != request->version))
@@ -60,6 +61,9 @@ static void check_gather(struct zd_sim_world *world, const struct zd_sim_handle 
 	if (reply->u.gather.buffer.bytes != padded)
 		zd_sim_fail(world, "gathered %s/%s has %llu bytes instead of %llu", group->name, unit,
 		            (unsigned long long)reply->u.gather.buffer.bytes, (unsigned long long)padded);
+	if (session->strict && reply->u.gather.buffer.offset % ZD_STRICT_ALIGN_BYTES != 0)
+		zd_sim_fail(world, "gathered %s/%s of a strict session begins inside a page", group->name,
+		            unit);
 	if (reply->u.gather.nfences > ZD_SIM_FENCES)
 		zd_sim_fail(world, "gather with %u fences", reply->u.gather.nfences);
 	for (uint32_t f = 0; f < reply->u.gather.nfences; f++) {
@@ -84,6 +88,23 @@ static bool released_ahead(const struct zd_sim_session *session, const struct zd
 	return false;
 }
 
+/* A scope holds a unit once, and a context from its beginning. */
+static void hold_in_scope(struct zd_sim_world *world, const struct zd_sim_session *session,
+                          const struct zd_sim_request *request, struct zd_sim_lease *lease)
+{
+	const struct zd_sim_scope *scope =
+	        &session->members[request->group].scopes[request->tag - ZD_SIM_TAGS];
+
+	if (scope->id != request->scope || scope->state == ZD_SIM_SCOPE_NONE)
+		zd_sim_fail(world, "operation %u gathers in scope %llu, which has ended", request->op,
+		            (unsigned long long)request->scope);
+	if (scope->state == ZD_SIM_SCOPE_CONTEXT && !lease->uses)
+		zd_sim_fail(world, "operation %u gathers in context %llu what is not in it", request->op,
+		            (unsigned long long)request->scope);
+	world->fallbacks += !lease->uses;
+	lease->uses = 1;
+}
+
 static void replied_gather(struct zd_sim_world *world, struct zd_sim_session *session,
                            const struct zd_sim_request *request, const struct zd_reply *reply)
 {
@@ -95,10 +116,13 @@ static void replied_gather(struct zd_sim_world *world, struct zd_sim_session *se
 		lease->pending--;
 	if (reply->status != 0)
 		return;
-	check_gather(world, handle, request, reply);
+	check_gather(world, session, handle, request, reply);
 	if (request->prefetch)
 		return;
 	const struct zd_location *at = &reply->u.gather.buffer;
+	if (session->members[request->group].set_back)
+		zd_sim_fail(world, "session %llu gathers, though it does not know that it was set back",
+		            (unsigned long long)session->id);
 	if (world->groups[request->group].torn)
 		zd_sim_fail(world,
 		            "%s/%s is gathered, though a rank died while it wrote and nothing was committed "
@@ -113,7 +137,10 @@ static void replied_gather(struct zd_sim_world *world, struct zd_sim_session *se
 			            (unsigned long long)at->offset);
 		handle->slot_at = *at;
 	}
-	lease->uses += request->uses;
+	if (request->scope)
+		hold_in_scope(world, session, request, lease);
+	else
+		lease->uses += request->uses;
 	lease->doubtful = released_ahead(session, request);
 	lease->version = reply->u.gather.version;
 	lease->buffer = *at;
@@ -125,6 +152,8 @@ static void replied_gather(struct zd_sim_world *world, struct zd_sim_session *se
 		lease->keys[r] = world->groups[request->group]
 		                         .shards[request->unit][r]
 		                         .keys[reply->u.gather.version % ZD_SIM_VERSIONS];
+	if (request->scope && zd_sim_scope_ending(session, request->scope))
+		return; /* the client has said that it reads no more in it */
 	if (!world->config.client_copies || lease->own_shard.segment)
 		handle->home = request->stream;
 	zd_sim_lease_read(world, session, request->group, request->unit, lease, handle->home, true);

@@ -6,7 +6,6 @@
  * against usage, devices against jobs, holders against the leases that the replies gave, outstanding requests against those
  * that were not answered.
  */
-#include <stdio.h>
 #include <string.h>
 
 #include "sim.h"
@@ -140,15 +139,21 @@ static void check_holder(struct tally *tally, const struct zd_row *row, const st
 	static const char *const tags[ZD_SIM_TAGS] = {"default", "plan", "eager"};
 	const struct zd_sim_session *session = member_session(tally->world, group, row->u.buffer.rank);
 	int unit = number_in(row->name);
+	bool known = false;
 
-	for (uint32_t t = 0; session && t < ZD_SIM_TAGS; t++) {
-		if (strcmp(holder->tag, tags[t]) != 0)
-			continue;
-		if (holder->session == session->id &&
-		    holder->uses == session->members[group].handles[unit].leases[t].uses) {
-			tally->holders++;
+	if (session && holder->tag[0] == ZD_RESERVED_TAG) {
+		enum zd_sim_holder found = zd_sim_scope_holder(&session->members[group], (uint32_t)unit,
+		                                               holder->tag);
+		if (found == ZD_SIM_HOLDER_PENDING)
 			return;
-		}
+		known = found == ZD_SIM_HOLDER_KNOWN && holder->uses == 1;
+	}
+	for (uint32_t t = 0; session && t < ZD_SIM_TAGS; t++)
+		known = known || (strcmp(holder->tag, tags[t]) == 0 &&
+		                  holder->uses == session->members[group].handles[unit].leases[t].uses);
+	if (known && holder->session == session->id) {
+		tally->holders++;
+		return;
 	}
 	zd_sim_fail(tally->world,
 	            "buffer of %s/%s/%s, rank %u: holder %s of session %llu with %u uses is none", row->job,
@@ -164,6 +169,9 @@ static bool buffer_row(const struct zd_row *row, void *arg)
 
 	if (live)
 		tally->gathered[row->u.buffer.device] += row->u.buffer.padded_bytes;
+	if (live && !row->u.buffer.nholders && !row->u.buffer.persistent && !row->u.buffer.prefetched)
+		zd_sim_fail(tally->world, "a buffer of %s/%s/%s is charged, and nobody holds it", row->job,
+		            row->group, row->name);
 	if (strcmp(row->state, "QUARANTINED") == 0 && row->u.buffer.nholders)
 		zd_sim_fail(tally->world, "a quarantined buffer of %s/%s/%s has holders", row->job,
 		            row->group, row->name);
@@ -183,8 +191,8 @@ static uint32_t model_holders(const struct zd_sim_world *world)
 	for (uint32_t i = 0; i < world->nsessions; i++) {
 		for (uint32_t g = 0; world->sessions[i]->open && g < world->config.ngroups; g++)
 			for (uint32_t u = 0; u < ZD_SIM_UNITS; u++)
-				for (uint32_t t = 0; t < ZD_SIM_TAGS; t++)
-					count += world->sessions[i]->members[g].handles[u].leases[t].uses > 0;
+				for (uint32_t h = 0; h < ZD_SIM_HOLDERS; h++)
+					count += world->sessions[i]->members[g].handles[u].leases[h].uses > 0;
 	}
 	return count;
 }
@@ -282,6 +290,7 @@ static void check_shards(const struct tally *tally)
 				const struct zd_sim_shard *shard = &world->groups[g].shards[u][r];
 				uint64_t bytes = zd_sim_shard_numel(group, u) *
 				                 zerod_dtype_bytes(group->units[u].dtype);
+				bytes *= world->config.jobs[group->job].shadow ? 2 : 1;
 				least[shard->device] += shard->exists ? bytes : 0;
 				most[shard->device] += shard->exists || shard->maybe ? bytes : 0;
 			}
@@ -318,6 +327,7 @@ static void check_tables(struct zd_sim_world *world, bool quiet)
 	list(world, ZD_TABLE_BUFFERS, buffer_row, &tally);
 	list(world, ZD_TABLE_BUCKETS, bucket_row, &tally);
 	list(world, ZD_TABLE_ALLOCATIONS, allocation_row, &tally);
+	zd_sim_scopes_check(world);
 	check_sums(&tally);
 	check_given(&tally);
 	for (uint32_t d = 0; d < world->config.ndevices; d++) {
@@ -353,74 +363,10 @@ void zd_sim_rows_check(struct zd_sim_world *world)
 void zd_sim_waits_check(struct zd_sim_world *world)
 {
 	check_tables(world, true);
-}
-
-/* ---- Nothing is left -------------------------------------------------------------------------------------------------------------- */
-
-static bool any_row(const struct zd_row *row, void *arg)
-{
-	zd_sim_fail(arg, "when all is over, row %llu of table %d is left: %s/%s/%s %s",
-	            (unsigned long long)row->id, (int)row->table, row->job, row->group, row->name,
-	            row->state);
-}
-
-static bool empty_device(const struct zd_row *row, void *arg)
-{
-	uint64_t charged = usage_bytes(&row->u.device.usage);
-
-	if (charged || row->u.device.block_bytes || row->u.device.quarantine_bytes ||
-	    row->u.device.segment_bytes)
-		zd_sim_fail(arg,
-		            "when all is over, device %u has %llu bytes charged, %llu in blocks, %llu in "
-		            "segments",
-		            row->u.device.index, (unsigned long long)charged,
-		            (unsigned long long)row->u.device.block_bytes,
-		            (unsigned long long)row->u.device.segment_bytes);
-	return true;
-}
-
-void zd_sim_empty_check(struct zd_sim_world *world)
-{
-	for (enum zd_table table = ZD_TABLE_JOBS; table < ZD_NTABLES; table++)
-		list(world, table, any_row, world);
-	list(world, ZD_TABLE_DEVICES, empty_device, world);
-	if (world->nsegments)
-		zd_sim_fail(world, "when all is over, segment %u is left", world->segments[0].id);
-}
-
-struct wanted_job {
-	const struct zd_sim_job_config *config;
-	uint64_t id;
-};
-
-static bool find_job(const struct zd_row *row, void *arg)
-{
-	struct wanted_job *wanted = arg;
-
-	if (row->u.job.uid == wanted->config->uid && strcmp(row->name, wanted->config->name) == 0)
-		wanted->id = row->id;
-	return true;
-}
-
-uint64_t zd_sim_job_id(struct zd_sim_world *world, uint32_t job)
-{
-	struct wanted_job wanted = {.config = &world->config.jobs[job]};
-
-	list(world, ZD_TABLE_JOBS, find_job, &wanted);
-	return wanted.id;
-}
-
-static bool find_durable(const struct zd_row *row, void *arg)
-{
-	if (row->u.job.durable)
-		*(uint64_t *)arg = row->id;
-	return true;
-}
-
-uint64_t zd_sim_durable_job(struct zd_sim_world *world)
-{
-	uint64_t id = 0;
-
-	list(world, ZD_TABLE_JOBS, find_durable, &id);
-	return id;
+	for (uint32_t i = 0; i < world->nsessions; i++) {
+		if (!world->sessions[i]->open)
+			continue;
+		zd_sim_sight_check(world, world->sessions[i]);
+		zd_sim_shards_check(world, world->sessions[i]);
+	}
 }

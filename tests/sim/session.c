@@ -33,7 +33,11 @@ void zd_sim_session_open(struct zd_sim_world *world, uint32_t actor)
 	const struct zd_sim_actor_config *config = &world->config.actors[actor];
 	char name[16];
 	snprintf(name, sizeof(name), "actor%u", actor);
-	struct zd_peer peer = {.uid = config->uid, .pid = 100 + actor, .admin = config->admin, .name = name};
+	struct zd_peer peer = {.uid = config->uid,
+	                       .pid = 100 + actor,
+	                       .admin = config->admin,
+	                       .strict = config->strict,
+	                       .name = name};
 	struct zd_err err = ZD_ERR_NONE;
 	uint64_t id = zd_engine_session_open(world->engine, &peer, &err);
 
@@ -46,6 +50,7 @@ void zd_sim_session_open(struct zd_sim_world *world, uint32_t actor)
 	session->actor = actor;
 	session->index = world->nsessions;
 	session->open = true;
+	session->strict = config->strict;
 	session->daemon_page = zd_calloc(ZD_TIMELINES, sizeof(*session->daemon_page));
 	world->sessions = zd_sim_grow(world->sessions, world->nsessions, &world->sessions_room,
 	                              sizeof(struct zd_sim_session *));
@@ -77,6 +82,8 @@ void zd_sim_member_gone(struct zd_sim_world *world, struct zd_sim_session *sessi
 
 	if (!member->id && !member->joining)
 		return;
+	if (world->config.jobs[config->job].shadow && member->id)
+		zd_sim_roll_back(world, group);
 	for (uint32_t u = 0; u < config->nunits; u++) {
 		struct zd_sim_shard *shard = &world->groups[group].shards[u][rank];
 		if (!world->config.jobs[config->job].durable) {
@@ -84,7 +91,7 @@ void zd_sim_member_gone(struct zd_sim_world *world, struct zd_sim_session *sessi
 			continue;
 		}
 		shard->maybe = shard->maybe || member->handles[u].registering;
-		if (member->handles[u].written) {
+		if (member->handles[u].written && !world->config.jobs[config->job].shadow) {
 			world->groups[group].torn = true;
 			shard->keys[shard->version % ZD_SIM_VERSIONS] = ZD_SIM_UNKNOWN;
 		}
@@ -135,6 +142,31 @@ void zd_sim_session_killed(void *arg, uint64_t id, const char *why)
 	forget(world, session);
 }
 
+/* Its effects are there with the request; the reply may come later. */
+void zd_sim_reset(struct zd_sim_world *world, struct zd_sim_session *session, uint32_t op)
+{
+	struct zd_args args = {.kind = ZD_REQ_SESSION_RESET};
+	struct zd_sim_request request = {.kind = ZD_REQ_SESSION_RESET, .op = op};
+
+	session->poisoned = session->told = session->aborted = false;
+	for (uint32_t s = 0; s < ZD_SIM_STREAMS; s++)
+		session->streams[s].garbage = false;
+	for (uint32_t g = 0; g < world->config.ngroups; g++) {
+		struct zd_sim_member *member = &session->members[g];
+		member->set_back = false;
+		if (member->lost)
+			zd_sim_give_up(member);
+		for (uint32_t u = 0; member->id && u < ZD_SIM_UNITS; u++) {
+			struct zd_sim_handle *handle = &member->handles[u];
+			if (handle->undone && !handle->publishing)
+				handle->undone = handle->updating = handle->written = false;
+			for (uint32_t h = 0; h < ZD_SIM_HOLDERS; h++)
+				handle->leases[h].doubtful = true;
+		}
+	}
+	zd_sim_send(world, session, &request, &args);
+}
+
 /* A durable job that nobody was attached to was ended: its shards are gone. */
 void zd_sim_job_gone(struct zd_sim_world *world, uint32_t job)
 {
@@ -147,6 +179,7 @@ void zd_sim_job_gone(struct zd_sim_world *world, uint32_t job)
 				            config->name, (unsigned long long)world->sessions[i]->id);
 		}
 		world->groups[g].torn = false;
+		world->groups[g].committed_step = 0;
 		for (uint32_t u = 0; u < ZD_SIM_UNITS; u++)
 			for (uint32_t r = 0; r < ZD_SIM_WORLD; r++)
 				world->groups[g].shards[u][r].exists = world->groups[g].shards[u][r].maybe =

@@ -21,7 +21,7 @@ struct zd_sim_event {
 	uint64_t at_ns, order;
 	enum zd_sim_event_kind kind;
 	uint32_t index, stream;
-	uint64_t op; /* DONE */
+	uint64_t op, session; /* DONE; whose streams waited for it, 0: nobody's */
 	int status;
 	struct zd_op_result result;
 };
@@ -77,6 +77,8 @@ struct zd_sim_world {
 	struct zd_sim_group groups[ZD_SIM_GROUPS];
 	uint64_t budget_bytes[4], quota_bytes; /* highest ever in force; quota 0: none was */
 	uint64_t pending_ops;
+	uint64_t ending;    /* session that the running call may end, or take out of a group; 0: none */
+	uint64_t fallbacks; /* leases that forward scopes have taken */
 	struct {
 		uint64_t session;
 		uint32_t segment;
@@ -110,6 +112,9 @@ void zd_sim_float_store(enum zerod_dtype dtype, uint8_t *bytes, uint64_t index, 
 /* owner.c: nothing may write where a client has what it was given, or where its streams write and read gradients */
 void zd_sim_owner_check(struct zd_sim_world *world, const struct zd_location *at);
 void zd_sim_streams_check(struct zd_sim_world *world, const struct zd_location *at);
+/* Nor read what streams still write; what is copied into a shard is the last commit, and nobody writes there. */
+void zd_sim_copy_check(struct zd_sim_world *world, const struct zd_location *src,
+                       const struct zd_location *dst);
 /* The entry is the rank's to write and to commit. */
 bool zd_sim_entry_held(const struct zd_sim_member *member, const struct zd_sim_entry *entry);
 /* Has the member something of a failed group that it has not given up. */
@@ -135,6 +140,8 @@ void zd_sim_session_close(struct zd_sim_world *world, struct zd_sim_session *ses
 void zd_sim_session_killed(void *world, uint64_t session, const char *why);
 struct zd_sim_session *zd_sim_session_find(struct zd_sim_world *world, uint64_t id);
 void zd_sim_member_gone(struct zd_sim_world *world, struct zd_sim_session *session, uint32_t group);
+/* The session starts anew with what it holds; what that has for bytes is not to be relied on. */
+void zd_sim_reset(struct zd_sim_world *world, struct zd_sim_session *session, uint32_t op);
 void zd_sim_job_gone(struct zd_sim_world *world, uint32_t job);
 struct zd_sim_request *zd_sim_request_find(struct zd_sim_session *session, uint64_t id);
 
@@ -146,10 +153,18 @@ void zd_sim_actor_wake(struct zd_sim_world *world, uint32_t actor);
 /* False: the operation makes no sense now and was left out. */
 bool zd_sim_issue(struct zd_sim_world *world, struct zd_sim_session *session, uint32_t op);
 bool zd_sim_issue_reduce(struct zd_sim_world *world, struct zd_sim_session *session, uint32_t op);
+bool zd_sim_issue_scope(struct zd_sim_world *world, struct zd_sim_session *session, uint32_t op);
 bool zd_sim_issue_other(struct zd_sim_world *world, struct zd_sim_session *session, uint32_t op);
 void zd_sim_issue_garbage(struct zd_sim_world *world, struct zd_sim_session *session, uint32_t op);
 void zd_sim_send(struct zd_sim_world *world, struct zd_sim_session *session,
                  const struct zd_sim_request *request, const struct zd_args *args);
+
+/* Places of scopes, as bits: those that the rank's next outermost forward ends, or a request that ends one. */
+uint32_t zd_sim_scopes_swept(const struct zd_sim_member *member);
+uint32_t zd_sim_scopes_ended(const struct zd_sim_member *member, enum zd_request_kind kind, uint32_t place,
+                             bool grad);
+/* Has a request been sent that will end the scope. */
+bool zd_sim_scope_ending(const struct zd_sim_session *session, uint64_t scope);
 
 /* reply*.c: replies, and what the client does with them */
 void zd_sim_reply(void *world, const struct zd_reply *reply);
@@ -157,6 +172,8 @@ void zd_sim_reply_gather(struct zd_sim_world *world, struct zd_sim_session *sess
                          const struct zd_sim_request *request, const struct zd_reply *reply);
 void zd_sim_reply_reduce(struct zd_sim_world *world, struct zd_sim_session *session,
                          const struct zd_sim_request *request, const struct zd_reply *reply);
+void zd_sim_reply_scope(struct zd_sim_world *world, struct zd_sim_session *session,
+                        const struct zd_sim_request *request, const struct zd_reply *reply);
 /* Queues a read of the gathered buffer on the stream. A client that copies its own slice does so once, by `copies`. */
 void zd_sim_lease_read(struct zd_sim_world *world, struct zd_sim_session *session, uint32_t group,
                        uint32_t unit, struct zd_sim_lease *lease, uint32_t stream, bool copies);
@@ -173,10 +190,24 @@ void zd_sim_expect_step(struct zd_sim_world *world, uint32_t group, uint32_t fir
 float zd_sim_gradient_value(uint64_t key, uint64_t inf_at, uint64_t index);
 void zd_sim_taint(struct zd_sim_world *world, uint32_t group);
 
-/* rows.c: what the engine's tables say against the model */
+/* shadow.c: the last commit */
+void zd_sim_committed(struct zd_sim_world *world, uint32_t group, uint64_t step);
+/* A rank goes: what the group of a job with shadows has written since is undone. */
+void zd_sim_roll_back(struct zd_sim_world *world, uint32_t group);
+/* A copy into a shard failed: its content is known to nobody. */
+void zd_sim_restore_failed(struct zd_sim_world *world, const struct zd_location *shard);
+/* What nobody writes or sets back has the bytes of its version. */
+void zd_sim_shards_check(struct zd_sim_world *world, const struct zd_sim_session *session);
+
+/* rows*.c: what the engine's tables say against the model */
 void zd_sim_rows_check(struct zd_sim_world *world);
 void zd_sim_budget_check(struct zd_sim_world *world);
 void zd_sim_waits_check(struct zd_sim_world *world);
+enum zd_sim_holder { ZD_SIM_HOLDER_NONE, ZD_SIM_HOLDER_KNOWN, ZD_SIM_HOLDER_PENDING };
+/* What the model has under the tag of a scope; PENDING: a context that is asked for. */
+enum zd_sim_holder zd_sim_scope_holder(const struct zd_sim_member *member, uint32_t unit, const char *tag);
+void zd_sim_scopes_check(struct zd_sim_world *world);
+void zd_sim_sight_check(struct zd_sim_world *world, const struct zd_sim_session *asker);
 void zd_sim_empty_check(struct zd_sim_world *world);
 uint64_t zd_sim_job_id(struct zd_sim_world *world, uint32_t job); /* 0: there is none */
 uint64_t zd_sim_durable_job(struct zd_sim_world *world);          /* any; 0: there is none */

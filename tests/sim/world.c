@@ -35,9 +35,17 @@ uint64_t zd_sim_true_numel(const struct zd_sim_group_config *group, uint32_t uni
 	return rank * shard >= numel ? 0 : zd_min_u64(shard, numel - rank * shard);
 }
 
-static uint64_t padded_bytes(const struct zd_sim_group_config *group, uint32_t unit)
+uint64_t zd_sim_padded_bytes(const struct zd_sim_group_config *group, uint32_t unit)
 {
 	return group->world * zd_sim_shard_numel(group, unit) * zerod_dtype_bytes(group->units[unit].dtype);
+}
+
+uint64_t zd_sim_gathered_bytes(const struct zd_sim_config *config, uint32_t actor, uint32_t group,
+                               uint32_t unit)
+{
+	uint64_t padded = zd_sim_padded_bytes(&config->groups[group], unit);
+
+	return config->actors[actor].strict ? zd_align_up(padded, ZD_STRICT_ALIGN_BYTES) : padded;
 }
 
 static enum zerod_dtype reducible_dtype(struct zd_sim_rng *rng)
@@ -99,7 +107,7 @@ static void derive_group(struct zd_sim_rng *rng, struct zd_sim_config *config,
 
 static void derive_jobs(struct zd_sim_rng *rng, struct zd_sim_config *config)
 {
-	static const uint32_t worlds[] = {1, 2, 2, 2, 3, 4, 4, 8};
+	static const uint32_t worlds[] = {1, 1, 2, 2, 2, 2, 2, 2, 2, 3, 3, 3, 4, 4, 4, 4, 8, 8, 16};
 	uint32_t wanted = zd_sim_percent(rng, 60) ? 1 : (uint32_t)zd_sim_between(rng, 2, ZD_SIM_JOBS);
 	uint32_t left = 16;
 
@@ -108,7 +116,8 @@ static void derive_jobs(struct zd_sim_rng *rng, struct zd_sim_config *config)
 
 		snprintf(job->name, sizeof(job->name), "j%u", j);
 		job->uid = 1000 + (uint32_t)zd_sim_below(rng, 2);
-		job->durable = zd_sim_percent(rng, 30);
+		job->durable = zd_sim_percent(rng, 40);
+		job->shadow = job->durable && zd_sim_percent(rng, 60);
 		job->world = (uint32_t)zd_min_u64(left, worlds[zd_sim_below(rng, ZD_ARRAY_LEN(worlds))]);
 		left -= job->world;
 		for (uint32_t r = 0; r < job->world; r++) {
@@ -117,6 +126,7 @@ static void derive_jobs(struct zd_sim_rng *rng, struct zd_sim_config *config)
 			actor->job = (int)j;
 			actor->rank = r;
 			actor->uid = job->uid;
+			actor->strict = zd_sim_percent(rng, 15);
 			actor->device = (uint32_t)(zd_sim_percent(rng, 80)
 			                                   ? r % config->ndevices
 			                                   : zd_sim_below(rng, config->ndevices));
@@ -163,9 +173,9 @@ static void enough_memory(const struct zd_sim_config *config, uint32_t device, u
 		const struct zd_sim_job_config *job = &config->jobs[config->actors[a].job];
 		for (uint32_t g = job->first_group; g < job->first_group + job->ngroups; g++)
 			for (uint32_t u = 0; u < config->groups[g].nunits; u++) {
-				uint64_t padded = padded_bytes(&config->groups[g], u);
-				*all += padded;
-				*largest = zd_max_u64(*largest, padded);
+				uint64_t bytes = zd_sim_gathered_bytes(config, a, g, u);
+				*all += bytes;
+				*largest = zd_max_u64(*largest, bytes);
 			}
 	}
 }
@@ -242,7 +252,7 @@ static void print_group(const struct zd_sim_config *config, uint32_t g)
 	for (uint32_t u = 0; u < group->nunits; u++)
 		printf("    %s %s numel %llu, %llu padded bytes, slot %u%s%s\n", group->units[u].name,
 		       zerod_dtype_name(group->units[u].dtype), (unsigned long long)group->units[u].numel,
-		       (unsigned long long)padded_bytes(group, u), group->units[u].slot,
+		       (unsigned long long)zd_sim_padded_bytes(group, u), group->units[u].slot,
 		       group->units[u].persistent ? " persistent" : "",
 		       group->units[u].frozen ? " frozen" : "");
 }
@@ -262,11 +272,13 @@ void zd_sim_config_print(const struct zd_sim_config *config)
 		       (unsigned long long)config->devices[d].staging_bytes);
 	for (uint32_t j = 0; j < config->njobs; j++)
 		printf("  job %s: uid %u%s\n", config->jobs[j].name, config->jobs[j].uid,
-		       config->jobs[j].durable ? ", durable" : "");
+		       config->jobs[j].shadow    ? ", durable, shadow shards"
+		       : config->jobs[j].durable ? ", durable"
+		                                 : "");
 	for (uint32_t g = 0; g < config->ngroups; g++)
 		print_group(config, g);
 	for (uint32_t a = 0; a < config->nactors; a++)
-		printf("  actor %u: job %d rank %u device %u uid %u%s\n", a, config->actors[a].job,
+		printf("  actor %u: job %d rank %u device %u uid %u%s%s\n", a, config->actors[a].job,
 		       config->actors[a].rank, config->actors[a].device, config->actors[a].uid,
-		       config->actors[a].admin ? " admin" : "");
+		       config->actors[a].admin ? " admin" : "", config->actors[a].strict ? " strict" : "");
 }

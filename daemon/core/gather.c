@@ -17,13 +17,20 @@
 
 /* ---- Versions ------------------------------------------------------------------------------------------- */
 
-/* For an update; what one that was undone would publish will never come. */
+/* For an update, or because nothing was published yet; what an update that was undone would publish will never come. */
 static bool part_open(const struct zd_part *part)
 {
 	if (zd_shadow_is_owed(part))
 		return false;
 	return part->state == ZD_PART_UPDATE_WAIT || part->state == ZD_PART_UPDATING ||
-	       part->state == ZD_PART_PUBLISHING;
+	       part->state == ZD_PART_PUBLISHING || zd_part_is_unpublished(part);
+}
+
+/* Nobody will have the part's version: it is being written over, or was never there. */
+static bool version_is_lost(const struct zd_part *part)
+{
+	return part->state == ZD_PART_UPDATING || part->state == ZD_PART_PUBLISHING ||
+	       zd_part_is_unpublished(part);
 }
 
 static bool part_registered(const struct zd_part *part)
@@ -74,14 +81,15 @@ static int shards_check(struct zd_request *req, const struct zd_unit *unit, uint
 			wait = zd_wait_for(req, ZD_WAIT_REGISTER, rank, 0, 0);
 		} else if (zd_shadow_is_owed(part)) {
 			wait = zd_wait_for(req, ZD_WAIT_RESTORE, rank, 0, 0);
-		} else if (part->version > want ||
-		           (part->version == want &&
-		            (part->state == ZD_PART_UPDATING || part->state == ZD_PART_PUBLISHING))) {
+		} else if (part->version > want || (part->version == want && version_is_lost(part))) {
 			return zd_err_set(
 			        err, ZEROD_E_STALE_VERSION,
 			        "version %llu of unit '%s' is no longer held: rank %u %s version %llu",
 			        (unsigned long long)want, unit->name, rank,
-			        part_open(part) ? "writes over" : "has", (unsigned long long)part->version);
+			        zd_part_is_unpublished(part) ? "has published nothing since it came with"
+			        : part_open(part)            ? "writes over"
+			                                     : "has",
+			        (unsigned long long)part->version);
 		} else if (part->version < want || part_open(part)) {
 			wait = zd_wait_for(req, ZD_WAIT_VERSION, rank, part->version,
 			                   zd_max_u64(want, part->version));

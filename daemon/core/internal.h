@@ -459,7 +459,8 @@ struct zd_part {
 	struct zd_extent shard;   /* and its shadow behind it */
 	struct zd_buffer *buffer; /* the gathered copy, INFLIGHT or AVAILABLE; NULL: NOT_AVAILABLE */
 	uint64_t version;         /* of the shard */
-	uint64_t committed;       /* version at the last commit */
+	uint64_t first;     /* version it was registered with: that one is nobody's, so nobody reads it */
+	uint64_t committed; /* version at the last commit */
 	uint32_t rank;
 	uint32_t readers; /* pushes that read the shard, and its fill */
 	uint32_t users;   /* waiting requests and reductions that name it: no unregister */
@@ -518,6 +519,12 @@ static inline uint64_t zd_unit_part_bytes(const struct zd_unit *unit)
 static inline uint64_t zd_gathered_bytes(const struct zd_session *session, uint64_t padded_bytes)
 {
 	return session->strict ? zd_align_up(padded_bytes, ZD_STRICT_ALIGN_BYTES) : padded_bytes;
+}
+
+/* The shard is as it was registered, zeroed. */
+static inline bool zd_part_is_unpublished(const struct zd_part *part)
+{
+	return part->version == part->first;
 }
 
 /* NULL: no unit of the group has that slot. */

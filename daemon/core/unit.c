@@ -290,6 +290,7 @@ static void part_absent(struct zd_engine *e, struct zd_part *part)
 	zd_sm_move(&zd_sm_part, &part->state, ZD_PART_ABSENT);
 	zd_pool_free(e, &part->shard);
 	part->version = 0;
+	part->first = 0;
 	part->committed = 0;
 	part->persistent = false;
 	if (part->shadow != ZD_SHADOW_NONE)
@@ -367,14 +368,17 @@ void zd_parts_detach(struct zd_engine *e, struct zd_member *member)
 
 /* ---- Requests ----------------------------------------------------------------------------------------------- */
 
-/* A rank that replaces another starts one version behind the others, so that its first publish catches up. */
+/* A rank that replaces another starts one version behind the others, so that its first publish catches up; and beside those
+ * that have been replaced themselves and not published since. */
 static uint64_t first_version(const struct zd_unit *unit, const struct zd_member *member)
 {
 	uint64_t newest = 0;
 	if (!member->joined_before)
 		return 0;
-	for (uint32_t rank = 0; rank < unit->group->world_size; rank++)
-		newest = zd_max_u64(newest, unit->parts[rank].version);
+	for (uint32_t rank = 0; rank < unit->group->world_size; rank++) {
+		const struct zd_part *part = &unit->parts[rank];
+		newest = zd_max_u64(newest, part->version + (zd_part_is_unpublished(part) ? 1 : 0));
+	}
 	return newest > 0 ? newest - 1 : 0;
 }
 
@@ -458,6 +462,7 @@ static int register_place(struct zd_engine *e, struct zd_request *req, struct zd
 	zd_sm_move(&zd_sm_part, &part->state, ZD_PART_FILLING);
 	part->unit->refs++;
 	part->version = first_version(part->unit, req->member);
+	part->first = part->version;
 	part->committed = group->shadow ? part->version : 0; /* what a rank that goes sets it back to */
 	if (group->shadow)
 		zd_sm_move(&zd_sm_shadow, &part->shadow, ZD_SHADOW_FREE);

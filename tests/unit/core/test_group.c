@@ -291,6 +291,34 @@ static void test_replacement_revives_the_group(void **state)
 	core_end(core);
 }
 
+/* What a replacement has registered is no version of anything, also when those whose version it was to catch up with have gone. */
+static void test_replacements_one_after_the_other(void **state)
+{
+	struct core_driver *core = core_new(NULL);
+	struct core_team team;
+	(void)state;
+	core_team_new(&team, core, "job", 2, false);
+	uint64_t unit = core_team_unit(&team, "w", 512);
+	core_team_publish(&team, unit);
+	for (uint32_t rank = 0; rank < 2; rank++) {
+		core_close(core, team.session[rank]);
+		team.session[rank] = core_open(core, CORE_ALICE);
+		struct core_join join = {.world_size = 2, .rank = rank};
+		core_expect(core, core_join(core, team.session[rank], &join), 0);
+		uint64_t request = core_register(core, team.session[rank], team.group,
+		                                 &(struct core_unit){.name = "w", .numel = 128});
+		assert_int_equal(core_expect(core, request, 0)->u.unit_register.version, 1);
+	}
+	core_expect_error(core, core_gather_version(core, team.session[1], unit, 1), ZEROD_E_STALE_VERSION,
+	                  "rank 0 has published nothing since it came with version 1");
+	core_team_publish_rank(&team, unit, 1);
+	uint64_t gather = core_gather(core, team.session[1], unit);
+	core_expect_waits(core, gather, "rank 0 to publish version 2 of unit 'w' (has 1)");
+	core_team_publish_rank(&team, unit, 0);
+	core_team_check(&team, core_expect(core, gather, 0), 2);
+	core_end(core);
+}
+
 /* The old shard is still read while its rank comes again on another device: its bytes belong to the old one. */
 static void test_replacement_on_another_device(void **state)
 {
@@ -418,6 +446,7 @@ int main(void)
 	        cmocka_unit_test(test_leave_gives_all_back_and_answers_what_waits),
 	        cmocka_unit_test(test_leaving_one_group_leaves_the_other),
 	        cmocka_unit_test(test_replacement_revives_the_group),
+	        cmocka_unit_test(test_replacements_one_after_the_other),
 	        cmocka_unit_test(test_replacement_on_another_device),
 	        cmocka_unit_test(test_abort_ends_joins),
 	        cmocka_unit_test(test_abort_ends_what_waits),

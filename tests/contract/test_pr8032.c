@@ -130,6 +130,7 @@ static void test_release_waits_for_every_consumer(void **state)
 	OK(rank->client, zerod_gather_begin(unit.at[0], NULL, &ticket));
 	for (unsigned i = 0; i < 3; i++)
 		OK(rank->client, zerod_wait(rank->client, ticket, streams[i], &data));
+	AWAIT(is_available(c, "w"));             /* from here on the streams alone keep the block */
 	gate = contract_block(rank, streams[1]); /* neither the first nor the last */
 	contract_read(streams[1], seen, data, contract_padded_bytes(&unit));
 	OK(rank->client, zerod_release(unit.at[0], NULL, streams, 3, NULL));
@@ -148,6 +149,35 @@ static void test_release_waits_for_every_consumer(void **state)
 	assert_ptr_equal(next, data);
 	contract_release(rank, &other, NULL);
 	free(seen);
+	contract_close(c);
+}
+
+/* A stream with nothing left in it is not through as long as it runs. */
+static void test_release_waits_for_what_runs(void **state)
+{
+	struct contract *c = contract_open(NULL);
+	struct contract_rank *rank = first_of(c);
+	struct contract_unit unit, other;
+	zerod_stream *stream = contract_stream(rank);
+	struct contract_gate *gate;
+	void *data;
+
+	(void)state;
+	contract_plain_unit(c, "w", NUMEL, &unit);
+	contract_plain_unit(c, "v", NUMEL, &other);
+	contract_publish_all(c, &unit);
+	contract_publish_all(c, &other);
+	data = contract_gather(rank, &unit, NULL);
+	AWAIT(is_available(c, "w"));
+	gate = contract_block(rank, stream);
+	AWAIT(contract_is_blocked(gate));
+	OK(rank->client, zerod_release(unit.at[0], NULL, &stream, 1, NULL));
+	assert_int_equal(contract_device(c, 0).quarantine_bytes, contract_padded_bytes(&unit));
+	assert_ptr_not_equal(contract_gather(rank, &other, NULL), data);
+	contract_release(rank, &other, NULL);
+	contract_unblock(gate);
+	contract_sync(rank, stream);
+	AWAIT(contract_device(c, 0).quarantine_bytes == 0);
 	contract_close(c);
 }
 
@@ -410,6 +440,7 @@ int main(void)
 	        CONTRACT_TEST(test_concurrent_gathers_are_one_transfer),
 	        CONTRACT_TEST(test_waiting_again_never_revives),
 	        CONTRACT_TEST(test_release_waits_for_every_consumer),
+	        CONTRACT_TEST(test_release_waits_for_what_runs),
 	        CONTRACT_TEST(test_multi_use_buffer_survives_all_but_the_last_release),
 	        CONTRACT_TEST(test_views_keep_no_storage),
 	        CONTRACT_TEST(test_release_of_what_is_not_held_changes_nothing),

@@ -220,6 +220,33 @@ static void test_ring(void **state)
 	core_end(core);
 }
 
+/* A slot that is free again is filled, also while the one that would be next in the ring is still reduced. */
+static void test_slot_out_of_turn(void **state)
+{
+	struct core_driver *core = core_new(NULL);
+	struct core_reducers g;
+	uint64_t units[3];
+	struct zd_fence fence = {0, 1};
+	(void)state;
+	core_reducers_new(&g, core, 2, ZEROD_FLOAT32, ENTRY_BYTES, 2);
+	make_units(&g, units, 3);
+	core_reducers_begin(&g, 3, true);
+	g.bucket[1] = core_expect(core, core_bucket(&g.team, 1, ZEROD_FLOAT32, 3 * ENTRY_BYTES, 1), 0)
+	                      ->u.bucket_create.bucket;
+	for (uint32_t i = 0; i < 3; i++)
+		core_reduce(&g, 1, units[i], 1.0f);
+	commit(&g, 0, core_put(&g, 0, units[0], 1.0f), &fence);
+	uint64_t second = core_put(&g, 0, units[1], 1.0f);
+	uint64_t third = core_reserve(&g.team, 0, g.bucket[0], units[2]);
+	core_expect_waits(core, third, "a slot of the bucket: unit 'a' waits for rank 0");
+	commit(&g, 0, second, NULL);
+	core_expect(core, third, 0);
+	expect_slots(core, g.bucket[0], "CLOSED", "OPEN");
+	core_pass(core, g.team.session[0], 0, 1);
+	expect_slots(core, g.bucket[0], "FREE", "OPEN");
+	core_end(core);
+}
+
 /* While a slot is being reduced, its bytes stay: the piece that is still to travel is what was committed. */
 static void test_write_after_read(void **state)
 {
@@ -710,6 +737,7 @@ int main(void)
 	        cmocka_unit_test(test_reserve_arguments),
 	        cmocka_unit_test(test_commit_arguments),
 	        cmocka_unit_test(test_ring),
+	        cmocka_unit_test(test_slot_out_of_turn),
 	        cmocka_unit_test(test_write_after_read),
 	        cmocka_unit_test(test_an_open_slot_is_rewound),
 	        cmocka_unit_test(test_large_entries),

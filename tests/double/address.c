@@ -119,11 +119,10 @@ static zd_cu_ptr reserve(size_t bytes, size_t alignment, zd_cu_ptr hint)
 	size_t more = bytes + alignment;
 	unsigned char *at, *first;
 
-	at = mmap((void *)(uintptr_t)hint, more, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1,
-	          0);
+	at = mmap(double_pointer(hint), more, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
 	if (at == MAP_FAILED)
 		return 0;
-	first = (unsigned char *)(((uintptr_t)at + alignment - 1) & ~(uintptr_t)(alignment - 1));
+	first = at + (-(uintptr_t)at & (alignment - 1));
 	if (first > at)
 		(void)munmap(at, (size_t)(first - at));
 	(void)munmap(first + bytes, more - bytes - (size_t)(first - at));
@@ -175,7 +174,7 @@ int cuMemAddressFree(zd_cu_ptr at, size_t bytes)
 	if (!range || range->at != at || range->bytes != bytes || has_mapping(range))
 		return double_leave(ZD_CU_INVALID_VALUE);
 	TAILQ_REMOVE(&ranges, range, link);
-	(void)munmap((void *)(uintptr_t)at, bytes);
+	(void)munmap(double_pointer(at), bytes);
 	free(range);
 	return double_leave(after);
 }

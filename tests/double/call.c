@@ -268,6 +268,9 @@ __attribute__((destructor)) static void at_exit(void)
 	if (double_config()->reports_leaks)
 		leaks = has_leaks();
 	double_unlock();
-	if (leaks)
-		_exit(99);
+	if (!leaks)
+		return;
+	/* What the program wrote is still in its buffers. */
+	(void)fflush(NULL);
+	_exit(99);
 }

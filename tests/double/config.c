@@ -175,6 +175,7 @@ static void read_environment(void)
 	config.copy_us = read_number("ZD_DOUBLE_COPY_US", 0, 10000000);
 	config.reports_leaks = read_number("ZD_DOUBLE_LEAKS", 0, 1) == 1;
 	config.dir = getenv("ZD_DOUBLE_DIR");
+	config.lacks = getenv("ZD_DOUBLE_LACKS");
 	config.count_file = getenv("ZD_DOUBLE_COUNT");
 	config.fail = read_fail();
 	if (config.nqueues == 0)

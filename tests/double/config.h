@@ -23,7 +23,8 @@ struct double_config {
 	int nqueues;           /* CUDA_DEVICE_MAX_CONNECTIONS: hardware queues of a context */
 	uint64_t copy_us;      /* ZD_DOUBLE_COPY_US: what each copy takes at least */
 	bool reports_leaks;    /* ZD_DOUBLE_LEAKS */
-	const char *dir; /* ZD_DOUBLE_DIR: what processes on one node see of each other; NULL: nothing */
+	const char *dir;   /* ZD_DOUBLE_DIR: what processes on one node see of each other; NULL: nothing */
+	const char *lacks; /* ZD_DOUBLE_LACKS: the function that an older driver does not have */
 	const char *count_file; /* ZD_DOUBLE_COUNT */
 	const char *fail;       /* ZD_DOUBLE_FAIL, unless ZD_DOUBLE_FAIL_IN names another program */
 	int nvisible;

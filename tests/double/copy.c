@@ -53,7 +53,7 @@ static bool find_host(void *at, size_t bytes, struct double_place *place)
 
 static bool find_any(zd_cu_ptr at, size_t bytes, struct double_place *place)
 {
-	return find_device(at, bytes, place) || find_host((void *)(uintptr_t)at, bytes, place);
+	return find_device(at, bytes, place) || find_host(double_pointer(at), bytes, place);
 }
 
 static bool is_pageable(const struct double_place *place)
@@ -96,7 +96,7 @@ typedef bool find_fn(zd_cu_ptr at, size_t bytes, struct double_place *place);
 
 static bool find_host_at(zd_cu_ptr at, size_t bytes, struct double_place *place)
 {
-	return find_host((void *)(uintptr_t)at, bytes, place);
+	return find_host(double_pointer(at), bytes, place);
 }
 
 static int copy(const char *function, zd_cu_ptr dst, find_fn *find_dst, zd_cu_ptr src, find_fn *find_src,

@@ -78,19 +78,17 @@ DOUBLE_EXPORT int cuGetProcAddress_v2(const char *name, void **function, int ver
 
 int cuGetProcAddress_v2(const char *name, void **function, int version, uint64_t flags, int *status)
 {
-	enum { STATUS_SUCCESS = 0, STATUS_NOT_FOUND = 1, STATUS_VERSION = 2 };
-	int found = version > double_config()->version ? STATUS_VERSION : STATUS_NOT_FOUND;
+	const char *lacks = double_config()->lacks;
 
+	(void)version;
 	(void)flags;
 	*function = NULL;
-	for (size_t i = 0; found == STATUS_NOT_FOUND && i < sizeof(functions) / sizeof(functions[0]); i++)
-		if (strcmp(functions[i].name, name) == 0) {
+	for (size_t i = 0; i < sizeof(functions) / sizeof(functions[0]); i++)
+		if (strcmp(functions[i].name, name) == 0 && !(lacks && strcmp(lacks, name) == 0))
 			*function = functions[i].function;
-			found = STATUS_SUCCESS;
-		}
 	if (status)
-		*status = found;
-	return found == STATUS_SUCCESS ? ZD_CU_SUCCESS : ZD_CU_NOT_FOUND;
+		*status = *function ? 0 : 1;
+	return *function ? ZD_CU_SUCCESS : ZD_CU_NOT_FOUND;
 }
 
 /* ---- Initialising -------------------------------------------------------------------------------------------------- */

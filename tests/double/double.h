@@ -19,6 +19,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <string.h>
 #include <sys/queue.h>
 #include <sys/types.h>
 
@@ -146,6 +147,15 @@ struct double_memory *double_memory_find(zd_cu_memory handle);
 void double_memory_ref(struct double_memory *memory);
 void double_memory_unref(struct double_memory *memory);
 int double_count_memory(void);
+
+/* A device address as a pointer. It is nothing to follow. */
+static inline void *double_pointer(zd_cu_ptr at)
+{
+	void *pointer;
+
+	memcpy(&pointer, &at, sizeof(pointer));
+	return pointer;
+}
 
 /* The mapping that holds this address, NULL if none does. */
 struct double_mapping *double_mapping_at(zd_cu_ptr at);

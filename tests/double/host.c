@@ -124,26 +124,33 @@ static void remove_host(struct double_host *host)
 	while (host->pending > 0)
 		double_wait(&double_moved);
 	if (host->device_at != (zd_cu_ptr)(uintptr_t)host->at)
-		(void)munmap((void *)(uintptr_t)host->device_at, host->bytes);
+		(void)munmap(double_pointer(host->device_at), host->bytes);
 	if (host->allocated)
 		(void)munmap(host->at, host->bytes);
 	free(host);
 }
 
-int cuMemHostRegister(void *at, size_t bytes, unsigned int flags)
+static int check_register(void *at, size_t bytes, unsigned int flags)
 {
-	int result = double_enter(__func__, DOUBLE_NEEDS_CONTEXT);
 	const unsigned int known = ZD_CU_HOST_REGISTER_PORTABLE | ZD_CU_HOST_REGISTER_DEVICEMAP;
+	int result = double_check_unsafe();
 
 	if (result)
 		return result;
-	result = double_check_unsafe();
-	if (!result && (!at || bytes == 0 || (flags & ~known)))
-		result = ZD_CU_INVALID_VALUE;
-	else if (!result && overlaps(at, bytes))
-		result = ZD_CU_HOST_MEMORY_ALREADY_REGISTERED;
-	else if (!result && !is_writable((uintptr_t)at, bytes))
-		result = ZD_CU_INVALID_VALUE;
+	if (at && bytes > 0 && overlaps(at, bytes))
+		return ZD_CU_HOST_MEMORY_ALREADY_REGISTERED;
+	return at && bytes > 0 && !(flags & ~known) && is_writable((uintptr_t)at, bytes)
+	               ? ZD_CU_SUCCESS
+	               : ZD_CU_INVALID_VALUE;
+}
+
+int cuMemHostRegister(void *at, size_t bytes, unsigned int flags)
+{
+	int result = double_enter(__func__, DOUBLE_NEEDS_CONTEXT);
+
+	if (result)
+		return result;
+	result = check_register(at, bytes, flags);
 	return double_leave(result ? result : add_host(at, bytes, flags, false));
 }
 

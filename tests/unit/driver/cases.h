@@ -9,6 +9,8 @@
 #ifndef ZD_TESTS_CASES_H
 #define ZD_TESTS_CASES_H
 
+#include <dirent.h>
+#include <limits.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -28,13 +30,16 @@
 #define CASE_ENV     6
 #define CASE_OUTPUT  65536
 
+/* What libcuda.so.1 and libnvidia-ml.so.1 are. */
+enum case_libraries { CASE_DOUBLE, CASE_BROKEN /* no libraries */, CASE_SWAPPED /* each other */ };
+
 struct a_case {
 	const char *name;
 	CMUnitTestFunction fn;
 	const char *env[CASE_ENV]; /* "NAME=VALUE" */
-	int exit_status;           /* how it is to end */
 	const char *says;          /* what is in its output; NULL: anything */
-	const char *libraries;     /* LD_LIBRARY_PATH; NULL: the double's */
+	int exit_status;           /* how it is to end */
+	enum case_libraries libraries;
 };
 
 #define CASE(function, ...)                                                                                  \
@@ -46,20 +51,80 @@ struct a_case {
 static inline const char *case_double_path(void)
 {
 	static char path[4096];
-	ssize_t length = readlink("/proc/self/exe", path, sizeof(path) - 32);
+	char program[4000];
+	ssize_t length = readlink("/proc/self/exe", program, sizeof(program) - 1);
 
 	if (length < 0)
 		abort();
-	path[length] = '\0';
-	for (int up = 0; up < 3; up++)
-		*strrchr(path, '/') = '\0';
-	return strcat(path, "/double");
+	program[length] = '\0';
+	do
+		*strrchr(program, '/') = '\0';
+	while (strcmp(strrchr(program, '/'), "/tests") != 0);
+	(void)snprintf(path, sizeof(path), "%s/double", program);
+	return path;
 }
 
-static inline _Noreturn void case_exec(const struct a_case *one, int output)
+/* ---- Folders ------------------------------------------------------------------------------------------------------- */
+
+#define CASE_DIR "/tmp/zd-case-XXXXXX"
+
+/* With the files in it. */
+static inline void case_remove_dir(const char *dir)
+{
+	DIR *open = opendir(dir);
+	const struct dirent *entry;
+	char path[PATH_MAX];
+
+	while (open && (entry = readdir(open)) != NULL) {
+		(void)snprintf(path, sizeof(path), "%s/%s", dir, entry->d_name);
+		if (entry->d_name[0] != '.')
+			(void)unlink(path);
+	}
+	if (open)
+		(void)closedir(open);
+	assert_int_equal(rmdir(dir), 0);
+}
+
+static inline void case_write_file(const char *dir, const char *name, const char *text)
+{
+	char path[PATH_MAX];
+	FILE *file;
+
+	(void)snprintf(path, sizeof(path), "%s/%s", dir, name);
+	file = fopen(path, "we");
+	assert_non_null(file);
+	assert_true(fputs(text, file) >= 0);
+	assert_int_equal(fclose(file), 0);
+}
+
+static inline void case_link_double(const char *dir, const char *name, const char *to)
+{
+	char path[PATH_MAX], target[PATH_MAX * 2];
+
+	(void)snprintf(path, sizeof(path), "%s/%s", dir, name);
+	(void)snprintf(target, sizeof(target), "%s/%s", case_double_path(), to);
+	assert_int_equal(symlink(target, path), 0);
+}
+
+/* A folder made of CASE_DIR, for libraries that are not what their names say. */
+static inline void case_make_libraries(char *dir, enum case_libraries libraries)
+{
+	static const char *const names[] = {"libcuda.so.1", "libnvidia-ml.so.1"};
+
+	assert_non_null(mkdtemp(dir));
+	for (int i = 0; i < 2; i++) {
+		if (libraries == CASE_BROKEN)
+			case_write_file(dir, names[i], "no library");
+		else
+			case_link_double(dir, names[i], names[1 - i]);
+	}
+}
+
+/* ---- Running --------------------------------------------------------------------------------------------------------- */
+
+static inline _Noreturn void case_exec(const struct a_case *one, const char *libraries, int output)
 {
 	char *const args[] = {(char *)"case", (char *)one->name, NULL};
-	const char *libraries = one->libraries ? one->libraries : case_double_path();
 
 	if (dup2(output, 1) < 0 || dup2(output, 2) < 0 || setenv("LD_LIBRARY_PATH", libraries, 1))
 		_exit(125);
@@ -84,19 +149,24 @@ static inline void case_run(void **state)
 	static char text[CASE_OUTPUT];
 	const struct a_case *one = *state;
 	int output = memfd_create("output", MFD_CLOEXEC), status = 0;
+	char dir[] = CASE_DIR;
 	ssize_t length;
 	pid_t pid;
 
 	assert_true(output >= 0);
+	if (one->libraries != CASE_DOUBLE)
+		case_make_libraries(dir, one->libraries);
 	pid = fork();
 	assert_true(pid >= 0);
 	if (pid == 0)
-		case_exec(one, output);
+		case_exec(one, one->libraries == CASE_DOUBLE ? case_double_path() : dir, output);
 	assert_int_equal(waitpid(pid, &status, 0), pid);
 	length = pread(output, text, sizeof(text) - 1, 0);
 	(void)close(output);
 	assert_true(length >= 0);
 	text[length] = '\0';
+	if (one->libraries != CASE_DOUBLE)
+		case_remove_dir(dir);
 	case_check(one, status, text);
 }
 

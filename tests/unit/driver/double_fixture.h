@@ -12,10 +12,19 @@
 
 #define MIB         (1024ull * 1024)
 #define GRANULARITY (2 * MIB)
-#define PAGE        4096u
+#define PAGE        ((size_t)4096)
 
 #define MUST(call)                assert_int_equal((call), ZD_CU_SUCCESS)
 #define EXPECT(call, expectation) assert_int_equal((call), (expectation))
+
+/* Numbers where the driver, or what is not to be followed, wants a pointer. */
+static inline void *as_pointer(uintptr_t number)
+{
+	void *pointer;
+
+	memcpy(&pointer, &number, sizeof(pointer));
+	return pointer;
+}
 
 static inline const struct zd_cuda *load(void)
 {

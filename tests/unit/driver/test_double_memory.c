@@ -49,27 +49,19 @@ static void test_memory_is_finite(void **state)
 
 static void test_memory_taken_by_others_is_missing(void **state)
 {
-	char dir[] = "/tmp/zd-double-XXXXXX", path[64];
 	const struct zd_cuda *cuda;
 	size_t available = 0, total = 0;
-	FILE *file;
+	char dir[] = CASE_DIR;
 
 	(void)state;
 	assert_non_null(mkdtemp(dir));
 	assert_int_equal(setenv("ZD_DOUBLE_DIR", dir, 1), 0);
-	(void)snprintf(path, sizeof(path), "%s/taken-0", dir);
-	file = fopen(path, "w");
-	assert_non_null(file);
-	assert_true(fprintf(file, "%llu\n", 3 * MIB) > 0);
-	assert_int_equal(fclose(file), 0);
+	case_write_file(dir, "taken-0", "3145728\n");
 	cuda = load_and_enter();
 	MUST(cuda->memGetInfo(&available, &total));
 	assert_int_equal(available, 5 * MIB);
 	leave(cuda, 0);
-	assert_int_equal(unlink(path), 0);
-	(void)snprintf(path, sizeof(path), "%s/gpu-0-pid-%d", dir, (int)getpid());
-	assert_int_equal(unlink(path), 0);
-	assert_int_equal(rmdir(dir), 0);
+	case_remove_dir(dir);
 }
 
 static void test_what_a_device_lacks_is_not_supported(void **state)
@@ -314,7 +306,7 @@ static void test_the_cpu_faults_on_device_addresses(void **state)
 	assert_true(pid >= 0);
 	if (pid == 0) {
 		(void)signal(SIGSEGV, SIG_DFL);
-		_exit(*(volatile unsigned char *)(uintptr_t)at);
+		_exit(*(volatile unsigned char *)as_pointer(at));
 	}
 	assert_int_equal(waitpid(pid, &status, 0), pid);
 	assert_true(WIFSIGNALED(status) && WTERMSIG(status) == SIGSEGV);
@@ -341,7 +333,7 @@ static void test_memory_travels_as_a_descriptor(void **state)
 	unmap(cuda, at, GRANULARITY);
 	MUST(cuda->memRelease(memory));
 	/* The descriptor alone keeps it; the import keeps a descriptor of its own. */
-	MUST(cuda->memImportFromShareableHandle(&imported, (void *)(intptr_t)fd, ZD_CU_HANDLE_POSIX_FD));
+	MUST(cuda->memImportFromShareableHandle(&imported, as_pointer((uintptr_t)fd), ZD_CU_HANDLE_POSIX_FD));
 	assert_int_equal(close(fd), 0);
 	other = map(cuda, imported, GRANULARITY, 0);
 	MUST(cuda->memcpyDtoHAsync(&word, other, 4, NULL));
@@ -362,10 +354,10 @@ static void test_other_descriptors_are_refused(void **state)
 
 	(void)state;
 	assert_int_equal(ftruncate(fd, (off_t)GRANULARITY), 0);
-	EXPECT(cuda->memImportFromShareableHandle(&memory, (void *)(intptr_t)fd, ZD_CU_HANDLE_POSIX_FD),
+	EXPECT(cuda->memImportFromShareableHandle(&memory, as_pointer((uintptr_t)fd), ZD_CU_HANDLE_POSIX_FD),
 	       ZD_CU_INVALID_VALUE);
 	assert_int_equal(close(fd), 0);
-	EXPECT(cuda->memImportFromShareableHandle(&memory, (void *)(intptr_t)fd, ZD_CU_HANDLE_POSIX_FD),
+	EXPECT(cuda->memImportFromShareableHandle(&memory, as_pointer((uintptr_t)fd), ZD_CU_HANDLE_POSIX_FD),
 	       ZD_CU_INVALID_VALUE);
 	allocation.handle_types = 0;
 	MUST(cuda->memCreate(&memory, GRANULARITY, &allocation, 0));

@@ -1,0 +1,430 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * test_double_streams.c - the driver's double: order in streams and queues, fences, events.
+ *
+ * What has not happened yet is shown by order, never by waiting a while: work that would have seen too much had it run
+ * early reads a word that is set before it may run.
+ */
+#include "tests/unit/driver/double_fixture.h"
+
+/* Words of the page: what streams wait for, and what they write. */
+enum { FENCE, FENCE_B, X, Y, Z };
+
+static zd_cu_ptr word_at(struct page page, int word)
+{
+	return page.device + 8 * (zd_cu_ptr)word;
+}
+
+static void wait_for(const struct zd_cuda *cuda, struct CUstream_st *stream, struct page page, int word,
+                     uint64_t value)
+{
+	MUST(cuda->streamWaitValue64(stream, word_at(page, word), value, ZD_CU_WAIT_GEQ));
+}
+
+static void write_to(const struct zd_cuda *cuda, struct CUstream_st *stream, struct page page, int word,
+                     uint64_t value)
+{
+	MUST(cuda->streamWriteValue64(stream, word_at(page, word), value, ZD_CU_WRITE_DEFAULT));
+}
+
+static void copy_word(const struct zd_cuda *cuda, struct CUstream_st *stream, struct page page, int to,
+                      int from)
+{
+	MUST(cuda->memcpyAsync(word_at(page, to), word_at(page, from), 8, stream));
+}
+
+/* ---- Hardware queues ---------------------------------------------------------------------------------------------- */
+
+/* Streams 1 and 3 of three share the first of two queues. */
+static void test_streams_share_queues(void **state)
+{
+	const struct zd_cuda *cuda = load_and_enter();
+	struct CUstream_st *a = new_stream(cuda), *b = new_stream(cuda), *c = new_stream(cuda);
+	struct page page = new_page(cuda);
+
+	(void)state;
+	wait_for(cuda, a, page, FENCE, 1);
+	write_to(cuda, a, page, X, 1);
+	copy_word(cuda, b, page, Y, X);
+	copy_word(cuda, c, page, Z, X);
+	MUST(cuda->streamSynchronize(b));
+	EXPECT(cuda->streamQuery(a), ZD_CU_NOT_READY);
+	EXPECT(cuda->streamQuery(c), ZD_CU_NOT_READY);
+	store(&page.host[FENCE], 1);
+	MUST(cuda->streamSynchronize(c));
+	/* Past the parked wait, and behind it. */
+	assert_int_equal(look(&page.host[Y]), 0);
+	assert_int_equal(look(&page.host[Z]), 1);
+	MUST(cuda->streamQuery(a));
+	MUST(cuda->streamDestroy(a));
+	MUST(cuda->streamDestroy(b));
+	MUST(cuda->streamDestroy(c));
+	free_page(cuda, page);
+	leave(cuda, 0);
+}
+
+static void test_one_queue_blocks_all(void **state)
+{
+	const struct zd_cuda *cuda = load_and_enter();
+	struct CUstream_st *a = new_stream(cuda), *b = new_stream(cuda);
+	struct page page = new_page(cuda);
+
+	(void)state;
+	wait_for(cuda, a, page, FENCE, 1);
+	copy_word(cuda, b, page, Y, X);
+	EXPECT(cuda->streamQuery(b), ZD_CU_NOT_READY);
+	store(&page.host[X], 5);
+	store(&page.host[FENCE], 1);
+	MUST(cuda->streamSynchronize(b));
+	assert_int_equal(look(&page.host[Y]), 5);
+	MUST(cuda->streamDestroy(a));
+	MUST(cuda->streamDestroy(b));
+	free_page(cuda, page);
+	leave(cuda, 0);
+}
+
+static void test_eight_queues_by_default(void **state)
+{
+	const struct zd_cuda *cuda = load_and_enter();
+	struct CUstream_st *streams[9];
+	struct page page = new_page(cuda);
+
+	(void)state;
+	for (int i = 0; i < 9; i++)
+		streams[i] = new_stream(cuda);
+	wait_for(cuda, streams[0], page, FENCE, 1);
+	for (int i = 1; i < 9; i++)
+		write_to(cuda, streams[i], page, X + i, 1);
+	for (int i = 1; i < 8; i++)
+		MUST(cuda->streamSynchronize(streams[i]));
+	EXPECT(cuda->streamQuery(streams[8]), ZD_CU_NOT_READY);
+	store(&page.host[FENCE], 1);
+	MUST(cuda->streamSynchronize(streams[8]));
+	for (int i = 0; i < 9; i++)
+		MUST(cuda->streamDestroy(streams[i]));
+	free_page(cuda, page);
+	leave(cuda, 0);
+}
+
+static void test_destroying_a_stream_lets_its_work_run(void **state)
+{
+	const struct zd_cuda *cuda = load_and_enter();
+	struct CUstream_st *stream = new_stream(cuda), *next = new_stream(cuda);
+	struct page page = new_page(cuda);
+
+	(void)state;
+	wait_for(cuda, stream, page, FENCE, 1);
+	write_to(cuda, stream, page, X, 1);
+	MUST(cuda->streamDestroy(stream));
+	EXPECT(cuda->streamQuery(stream), ZD_CU_INVALID_HANDLE);
+	wait_for(cuda, next, page, X, 1);
+	store(&page.host[FENCE], 1);
+	MUST(cuda->streamSynchronize(next));
+	assert_int_equal(look(&page.host[X]), 1);
+	MUST(cuda->streamDestroy(next));
+	free_page(cuda, page);
+	leave(cuda, 0);
+}
+
+/* ---- The legacy default stream -------------------------------------------------------------------------------------- */
+
+static void test_the_default_stream_is_in_order_with_blocking_ones(void **state)
+{
+	const struct zd_cuda *cuda = load_and_enter();
+	struct CUstream_st *spare = new_stream(cuda), *before = NULL, *after = NULL, *apart = NULL;
+	struct page page = new_page(cuda);
+
+	(void)state;
+	MUST(cuda->streamCreateWithPriority(&before, 0, 0));
+	MUST(cuda->streamCreateWithPriority(&after, 0, 0));
+	apart = new_stream(cuda);
+	wait_for(cuda, before, page, FENCE, 1);
+	write_to(cuda, before, page, X, 1);
+	copy_word(cuda, NULL, page, Y, X);
+	copy_word(cuda, after, page, Z, Y);
+	write_to(cuda, apart, page, Z + 1, 1);
+	MUST(cuda->streamSynchronize(apart));
+	EXPECT(cuda->streamQuery(NULL), ZD_CU_NOT_READY);
+	EXPECT(cuda->streamQuery(after), ZD_CU_NOT_READY);
+	store(&page.host[FENCE], 1);
+	MUST(cuda->streamSynchronize(after));
+	assert_int_equal(look(&page.host[Z]), 1);
+	MUST(cuda->streamSynchronize(ZD_CU_STREAM_LEGACY));
+	MUST(cuda->streamDestroy(spare));
+	MUST(cuda->streamDestroy(before));
+	MUST(cuda->streamDestroy(after));
+	MUST(cuda->streamDestroy(apart));
+	free_page(cuda, page);
+	leave(cuda, 0);
+}
+
+/* ---- Fences ------------------------------------------------------------------------------------------------------------ */
+
+static void test_waits_compare_in_a_circle(void **state)
+{
+	static const struct {
+		uint64_t is, awaited;
+	} passes[] = {
+	        {1, 1}, {7, 1}, {INT64_MAX, 12}, {3, UINT64_MAX - 2}, {0, 0}, {(uint64_t)1 << 63, INT64_MAX}};
+	const struct zd_cuda *cuda = load_and_enter();
+	struct CUstream_st *stream = new_stream(cuda);
+	struct page page = new_page(cuda);
+
+	(void)state;
+	for (size_t i = 0; i < ZD_ARRAY_LEN(passes); i++) {
+		store(&page.host[FENCE], passes[i].is);
+		wait_for(cuda, stream, page, FENCE, passes[i].awaited);
+		MUST(cuda->streamSynchronize(stream));
+	}
+	/* Far ahead is behind. */
+	store(&page.host[FENCE], UINT64_MAX - 2);
+	wait_for(cuda, stream, page, FENCE, 3);
+	copy_word(cuda, stream, page, Y, X);
+	EXPECT(cuda->streamQuery(stream), ZD_CU_NOT_READY);
+	store(&page.host[X], 9);
+	store(&page.host[FENCE], 3);
+	MUST(cuda->streamSynchronize(stream));
+	assert_int_equal(look(&page.host[Y]), 9);
+	MUST(cuda->streamDestroy(stream));
+	free_page(cuda, page);
+	leave(cuda, 0);
+}
+
+static void test_fences_lie_in_memory_that_devices_know(void **state)
+{
+	const struct zd_cuda *cuda = load_and_enter();
+	struct CUstream_st *stream = new_stream(cuda);
+	struct page page = new_page(cuda);
+	zd_cu_ptr at = new_mapped(cuda, 0, GRANULARITY);
+	uint64_t own = 0;
+
+	(void)state;
+	EXPECT(cuda->streamWaitValue64(stream, (zd_cu_ptr)(uintptr_t)&own, 0, 0), ZD_CU_INVALID_VALUE);
+	EXPECT(cuda->streamWriteValue64(stream, (zd_cu_ptr)(uintptr_t)&own, 1, 0), ZD_CU_INVALID_VALUE);
+	EXPECT(cuda->streamWriteValue64(stream, page.device + PAGE, 1, 0), ZD_CU_INVALID_VALUE);
+	EXPECT(cuda->streamWriteValue64(stream, page.device + 4, 1, 0), ZD_CU_INVALID_VALUE);
+	EXPECT(cuda->streamWriteValue64(stream, page.device, 1, 1), ZD_CU_INVALID_VALUE);
+	EXPECT(cuda->streamWaitValue64(stream, page.device, 0, 1), ZD_CU_INVALID_VALUE);
+	MUST(cuda->streamWriteValue64(stream, at + 8, 77, 0));
+	MUST(cuda->streamWaitValue64(stream, at + 8, 77, 0));
+	MUST(cuda->memcpyDtoHAsync(&own, at + 8, 8, stream));
+	assert_int_equal(own, 77);
+	unmap(cuda, at, GRANULARITY);
+	EXPECT(cuda->streamWriteValue64(stream, at + 8, 77, 0), ZD_CU_INVALID_VALUE);
+	MUST(cuda->streamDestroy(stream));
+	free_page(cuda, page);
+	leave(cuda, 0);
+}
+
+static void test_words_can_be_unsupported(void **state)
+{
+	const struct zd_cuda *cuda = load_and_enter();
+	struct page page = new_page(cuda);
+
+	(void)state;
+	EXPECT(cuda->streamWriteValue64(NULL, page.device, 1, 0), ZD_CU_NOT_SUPPORTED);
+	free_page(cuda, page);
+	leave(cuda, 0);
+}
+
+static void test_batches_are_all_or_nothing(void **state)
+{
+	const struct zd_cuda *cuda = load_and_enter();
+	struct CUstream_st *stream = new_stream(cuda);
+	struct page page = new_page(cuda);
+	union zd_cu_mem_op ops[3] = {
+	        {.wait = {.operation = ZD_CU_OP_WAIT_64, .address = page.device, .value = 1}},
+	        {.write = {.operation = ZD_CU_OP_WRITE_64, .address = word_at(page, X), .value = 4}},
+	        {.write = {.operation = ZD_CU_OP_WRITE_64, .address = word_at(page, Y) + 1, .value = 4}},
+	};
+
+	(void)state;
+	EXPECT(cuda->streamBatchMemOp(stream, 3, ops, 0), ZD_CU_INVALID_VALUE);
+	MUST(cuda->streamQuery(stream));
+	ops[2].write.address--;
+	EXPECT(cuda->streamBatchMemOp(stream, 0, ops, 0), ZD_CU_INVALID_VALUE);
+	MUST(cuda->streamBatchMemOp(stream, 3, ops, 0));
+	EXPECT(cuda->streamQuery(stream), ZD_CU_NOT_READY);
+	assert_int_equal(look(&page.host[X]), 0);
+	store(&page.host[FENCE], 1);
+	MUST(cuda->streamSynchronize(stream));
+	assert_int_equal(look(&page.host[X]), 4);
+	assert_int_equal(look(&page.host[Y]), 4);
+	MUST(cuda->streamDestroy(stream));
+	free_page(cuda, page);
+	leave(cuda, 0);
+}
+
+/* A wait on one device passes by another device's write, and sees what was copied before it. */
+static void test_a_push_and_its_flag(void **state)
+{
+	const struct zd_cuda *cuda = load_and_enter();
+	struct CUstream_st *push, *consumer = new_stream(cuda);
+	zd_cu_memory memory = create(cuda, 0, GRANULARITY);
+	const struct zd_cu_access access = access_for(1);
+	zd_cu_ptr dst = map(cuda, memory, GRANULARITY, 0), src;
+	struct page page = new_page(cuda);
+	uint64_t word = 0;
+
+	(void)state;
+	MUST(cuda->memSetAccess(dst, GRANULARITY, &access, 1));
+	wait_for(cuda, consumer, page, FENCE, 1);
+	MUST(cuda->memcpyAsync(word_at(page, X), dst, 8, consumer));
+	(void)enter(cuda, 1);
+	push = new_stream(cuda);
+	src = new_mapped(cuda, 1, GRANULARITY);
+	MUST(cuda->memsetD8Async(src, 6, GRANULARITY, push));
+	MUST(cuda->memcpyAsync(dst, src, GRANULARITY, push));
+	write_to(cuda, push, page, FENCE, 1);
+	MUST(cuda->streamDestroy(push));
+	MUST(cuda->streamSynchronize(consumer));
+	word = look(&page.host[X]);
+	assert_true(word == 0x0606060606060606);
+	unmap(cuda, src, GRANULARITY);
+	unmap(cuda, dst, GRANULARITY);
+	MUST(cuda->memRelease(memory));
+	MUST(cuda->streamDestroy(consumer));
+	free_page(cuda, page);
+	leave(cuda, 1);
+	MUST(cuda->devicePrimaryCtxRelease(0));
+}
+
+/* ---- Events -------------------------------------------------------------------------------------------------------------- */
+
+static void test_events_order_streams_of_two_devices(void **state)
+{
+	const struct zd_cuda *cuda = load_and_enter();
+	struct CUstream_st *first = new_stream(cuda), *second;
+	struct page page = new_page(cuda);
+	struct CUevent_st *event = NULL;
+
+	(void)state;
+	MUST(cuda->eventCreate(&event, ZD_CU_EVENT_DISABLE_TIMING));
+	MUST(cuda->eventQuery(event));
+	wait_for(cuda, first, page, FENCE, 1);
+	write_to(cuda, first, page, X, 1);
+	MUST(cuda->eventRecord(event, first));
+	EXPECT(cuda->eventQuery(event), ZD_CU_NOT_READY);
+	(void)enter(cuda, 1);
+	second = new_stream(cuda);
+	EXPECT(cuda->eventRecord(event, second), ZD_CU_INVALID_HANDLE);
+	MUST(cuda->streamWaitEvent(second, event, 0));
+	copy_word(cuda, second, page, Y, X);
+	EXPECT(cuda->streamQuery(second), ZD_CU_NOT_READY);
+	store(&page.host[FENCE], 1);
+	MUST(cuda->streamSynchronize(second));
+	assert_int_equal(look(&page.host[Y]), 1);
+	MUST(cuda->eventSynchronize(event));
+	MUST(cuda->eventQuery(event));
+	MUST(cuda->streamDestroy(first));
+	MUST(cuda->streamDestroy(second));
+	MUST(cuda->eventDestroy(event));
+	EXPECT(cuda->eventDestroy(event), ZD_CU_INVALID_HANDLE);
+	free_page(cuda, page);
+	leave(cuda, 1);
+	MUST(cuda->devicePrimaryCtxRelease(0));
+}
+
+/* Who waits for an event waits for its recording at that time. */
+static void test_recording_again_disturbs_nobody(void **state)
+{
+	const struct zd_cuda *cuda = load_and_enter();
+	struct CUstream_st *first = new_stream(cuda), *second = new_stream(cuda), *third = new_stream(cuda);
+	struct page page = new_page(cuda);
+	struct CUevent_st *event = NULL;
+
+	(void)state;
+	MUST(cuda->eventCreate(&event, 0));
+	wait_for(cuda, first, page, FENCE, 1);
+	MUST(cuda->eventRecord(event, first));
+	MUST(cuda->streamWaitEvent(second, event, 0));
+	wait_for(cuda, third, page, FENCE_B, 1);
+	MUST(cuda->eventRecord(event, third));
+	store(&page.host[FENCE], 1);
+	MUST(cuda->streamSynchronize(second));
+	EXPECT(cuda->eventQuery(event), ZD_CU_NOT_READY);
+	store(&page.host[FENCE_B], 1);
+	MUST(cuda->eventSynchronize(event));
+	MUST(cuda->eventDestroy(event));
+	MUST(cuda->streamDestroy(first));
+	MUST(cuda->streamDestroy(second));
+	MUST(cuda->streamDestroy(third));
+	free_page(cuda, page);
+	leave(cuda, 0);
+}
+
+static void test_time_between_events(void **state)
+{
+	const struct zd_cuda *cuda = load_and_enter();
+	struct CUevent_st *from = NULL, *to = NULL, *timeless = NULL;
+	zd_cu_ptr at = new_mapped(cuda, 0, GRANULARITY);
+	float ms = -1;
+
+	(void)state;
+	MUST(cuda->eventCreate(&from, 0));
+	MUST(cuda->eventCreate(&to, 0));
+	MUST(cuda->eventCreate(&timeless, ZD_CU_EVENT_DISABLE_TIMING));
+	EXPECT(cuda->eventElapsedTime(&ms, from, to), ZD_CU_INVALID_HANDLE);
+	MUST(cuda->eventRecord(from, NULL));
+	MUST(cuda->memsetD8Async(at, 1, GRANULARITY, NULL));
+	MUST(cuda->eventRecord(to, NULL));
+	MUST(cuda->eventRecord(timeless, NULL));
+	MUST(cuda->eventSynchronize(to));
+	MUST(cuda->eventElapsedTime(&ms, from, to));
+	/* The copy takes what it was told to take, and not less. */
+	assert_true(ms >= 2);
+	EXPECT(cuda->eventElapsedTime(&ms, from, timeless), ZD_CU_INVALID_HANDLE);
+	MUST(cuda->streamSynchronize(NULL));
+	MUST(cuda->eventDestroy(from));
+	MUST(cuda->eventDestroy(to));
+	MUST(cuda->eventDestroy(timeless));
+	unmap(cuda, at, GRANULARITY);
+	leave(cuda, 0);
+}
+
+static void test_handles_are_checked(void **state)
+{
+	const struct zd_cuda *cuda = load_and_enter();
+	struct CUstream_st *stream = new_stream(cuda);
+	struct CUctx_st *context = NULL, *current = NULL;
+	int least = -1, greatest = 1;
+
+	(void)state;
+	MUST(cuda->ctxGetCurrent(&current));
+	MUST(cuda->streamGetCtx(stream, &context));
+	assert_ptr_equal(context, current);
+	MUST(cuda->streamGetCtx(NULL, &context));
+	assert_ptr_equal(context, current);
+	EXPECT(cuda->streamSynchronize((struct CUstream_st *)&least), ZD_CU_INVALID_HANDLE);
+	EXPECT(cuda->streamWaitEvent(stream, NULL, 0), ZD_CU_INVALID_HANDLE);
+	EXPECT(cuda->eventRecord(NULL, stream), ZD_CU_INVALID_HANDLE);
+	MUST(cuda->ctxGetStreamPriorityRange(&least, &greatest));
+	assert_true(least == 0 && greatest < 0);
+	MUST(cuda->streamDestroy(stream));
+	EXPECT(cuda->streamDestroy(stream), ZD_CU_INVALID_HANDLE);
+	EXPECT(cuda->streamDestroy(NULL), ZD_CU_INVALID_HANDLE);
+	leave(cuda, 0);
+}
+
+int main(int argc, char **argv)
+{
+#define CLEAN "ZD_DOUBLE_LEAKS=1"
+	struct a_case cases[] = {
+	        CASE(test_streams_share_queues, CLEAN, "CUDA_DEVICE_MAX_CONNECTIONS=2"),
+	        CASE(test_one_queue_blocks_all, CLEAN, "CUDA_DEVICE_MAX_CONNECTIONS=1"),
+	        CASE(test_eight_queues_by_default, CLEAN),
+	        CASE(test_destroying_a_stream_lets_its_work_run, CLEAN),
+	        CASE(test_the_default_stream_is_in_order_with_blocking_ones, CLEAN),
+	        CASE(test_waits_compare_in_a_circle, CLEAN),
+	        CASE(test_fences_lie_in_memory_that_devices_know, CLEAN),
+	        CASE(test_words_can_be_unsupported, CLEAN, "ZD_DOUBLE_ATTRIBUTES=122=0"),
+	        CASE(test_batches_are_all_or_nothing, CLEAN),
+	        CASE(test_a_push_and_its_flag, CLEAN),
+	        CASE(test_events_order_streams_of_two_devices, CLEAN),
+	        CASE(test_recording_again_disturbs_nobody, CLEAN),
+	        CASE(test_time_between_events, CLEAN, "ZD_DOUBLE_COPY_US=2000"),
+	        CASE(test_handles_are_checked, CLEAN),
+	};
+
+	return case_main(cases, ZD_ARRAY_LEN(cases), argc, argv);
+}

@@ -6,6 +6,7 @@ BUILD   ?= build
 PREFIX  ?= /usr/local
 DESTDIR ?=
 SEEDS   ?= 10000
+STRESS_SECONDS ?= 60
 CC      ?= cc
 AR      ?= ar
 
@@ -76,6 +77,7 @@ CONTRACT_LIB_SRC := $(wildcard tests/contract/contract*.c)
 SUPPORT_SRC := $(wildcard tests/support/*.c)
 SIM_SRC     := $(wildcard tests/sim/*.c)
 DOUBLE_SRC  := $(wildcard tests/double/*.c)
+STRESS_SRC  := $(wildcard tests/gpu/*.c) $(addprefix client/zerobench/,cuda_gpu.c cuda_gemm.c cuda_library.c team.c)
 FUZZ_SRC    := $(wildcard tests/fuzz/fuzz_*.c)
 LIFETIMES_SRC := tests/bench/bench_lifetimes.c
 BENCH_UNIT_SRC := $(filter-out $(LIFETIMES_SRC),$(wildcard tests/bench/bench_*.c))
@@ -108,14 +110,15 @@ UNIT_BIN := $(patsubst tests/%.c,$(BUILD)/tests/%,$(UNIT_SRC))
 IT_BIN   := $(patsubst tests/%.c,$(BUILD)/tests/%,$(IT_SRC))
 CONTRACT_BIN := $(patsubst tests/%.c,$(BUILD)/tests/%,$(CONTRACT_SRC))
 SIM_BIN  := $(BUILD)/tests/zdsim
+STRESS_BIN := $(BUILD)/tests/gpu/stress
 BENCH_BIN := $(patsubst tests/%.c,$(BUILD)/tests/%,$(BENCH_UNIT_SRC))
 LIFETIMES_BIN := $(patsubst tests/%.c,$(BUILD)/tests/%,$(LIFETIMES_SRC))
 DOUBLE_SO := $(BUILD)/tests/double/libcuda.so.1 $(BUILD)/tests/double/libnvidia-ml.so.1
 IT_SCRIPTS := $(wildcard tests/it/test_*.sh)
 
 .DEFAULT_GOAL := all
-.PHONY: all help deps demo check check-run check-asan check-ubsan check-tsan check-valgrind check-sim fuzz coverage \
-	bench tidy format format-check layers install uninstall bundle clean tests
+.PHONY: all help deps demo check check-run check-asan check-ubsan check-tsan check-valgrind check-sim check-gpu fuzz \
+	coverage bench tidy format format-check layers install uninstall bundle clean tests
 .DELETE_ON_ERROR:
 .SECONDARY:
 
@@ -201,7 +204,7 @@ $(UNIT_BIN) $(BENCH_BIN): $(BUILD)/tests/%: $(BUILD)/obj/tests/%.o $(A_SUPPORT) 
 	$(Q)mkdir -p $(@D)
 	$(Q)$(CC) $(LDFLAGS) -o $@ $^ $(DAEMON_LIBS) $(JSON_LIBS) $(TEST_LIBS) $(LDLIBS)
 
-$(CONTRACT_BIN) $(LIFETIMES_BIN): $(call obj,$(CONTRACT_LIB_SRC))
+$(CONTRACT_BIN) $(LIFETIMES_BIN) $(filter %/test_cuda_client %/test_cuda_faults,$(IT_BIN)): $(call obj,$(CONTRACT_LIB_SRC))
 $(IT_BIN) $(CONTRACT_BIN) $(LIFETIMES_BIN): $(BUILD)/tests/%: $(BUILD)/obj/tests/%.o $(A_SUPPORT) $(A_CLIENT)
 	$(say) LD $@
 	$(Q)mkdir -p $(@D)
@@ -212,6 +215,12 @@ $(SIM_BIN): $(call obj,$(SIM_SRC)) $(A_CORE) $(A_BASE)
 	$(Q)mkdir -p $(@D)
 	$(Q)$(CC) $(LDFLAGS) -o $@ $^ $(LDLIBS)
 
+# Exports its kernels, for the driver's double.
+$(STRESS_BIN): $(call obj,$(STRESS_SRC)) $(A_SUPPORT) $(A_CLIENT)
+	$(say) LD $@
+	$(Q)mkdir -p $(@D)
+	$(Q)$(CC) $(LDFLAGS) -Wl,--export-dynamic -o $@ $^ $(PB_LIBS) $(JSON_LIBS) $(LDLIBS)
+
 # The double of the driver and of NVML: found by LD_LIBRARY_PATH, under the names of the real ones.
 $(BUILD)/tests/double/libcuda.so.1: $(call obj,$(filter-out tests/double/nvml.c,$(DOUBLE_SRC)))
 $(BUILD)/tests/double/libnvidia-ml.so.1: $(call obj,$(addprefix tests/double/,nvml.c listing.c config.c))
@@ -220,7 +229,8 @@ $(DOUBLE_SO):
 	$(Q)mkdir -p $(@D)
 	$(Q)$(CC) -shared -Wl,-soname,$(@F) $(if $(SAN),,-Wl,-z,defs) $(LDFLAGS) -o $@ $^
 
-tests: all $(DOUBLE_SO) $(UNIT_BIN) $(IT_BIN) $(CONTRACT_BIN) $(LIFETIMES_BIN) $(if $(SIM_SRC),$(SIM_BIN))
+tests: all $(DOUBLE_SO) $(UNIT_BIN) $(IT_BIN) $(CONTRACT_BIN) $(LIFETIMES_BIN) $(STRESS_BIN) \
+	$(if $(SIM_SRC),$(SIM_BIN))
 
 -include $(shell find $(BUILD)/obj -name '*.d' 2>/dev/null)
 
@@ -237,8 +247,10 @@ check: deps  ## build and run all tests
 
 # The contract holds on GPUs, too: the driver's double stands for them.
 ON_DOUBLE := ZEROD_TEST_BACKEND=cuda LD_LIBRARY_PATH=$(BUILD)/tests/double
+STRESS_SHORT := $(STRESS_BIN) --seconds 3 --max 1M --arena 256M
 check-run: layers tests
 	@BUILD=$(BUILD) tests/run.sh $(UNIT_BIN) $(CONTRACT_BIN) $(foreach test,$(CONTRACT_BIN),"$(ON_DOUBLE) $(test)") \
+		"$(ON_DOUBLE) $(STRESS_SHORT)" "$(ON_DOUBLE) $(STRESS_SHORT) --kill" \
 		"$(LIFETIMES_BIN) 1024" $(IT_BIN) $(IT_SCRIPTS) \
 		$(if $(SIM_SRC),"$(SIM_BIN) --seeds 500")
 
@@ -258,6 +270,16 @@ check-valgrind: deps  ## the unit tests under valgrind
 check-sim: deps  ## SEEDS random programs against the core, invariants after every step
 	@$(MAKE) --no-print-directory $(SIM_BIN)
 	@$(SIM_BIN) --seeds $(SEEDS) $(if $(FIRST),--first $(FIRST))
+
+.PHONY: check-model
+check-model:  ## models of leases, versions and room, every state of them (spin), then each with a rule broken
+	@MODEL=1 packaging/deps.sh
+	@BUILD=$(BUILD) tests/model/run.sh
+	@BUILD=$(BUILD) tests/model/run.sh --mutants
+
+check-gpu: deps  ## the contract suite and the stress on this machine's GPUs; STRESS_SECONDS each
+	@$(MAKE) --no-print-directory tests
+	@tests/gpu/run.sh $(STRESS_SECONDS) $(BUILD)
 
 layers:  ## no layer includes upward
 	@tests/layers.sh

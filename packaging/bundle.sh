@@ -20,7 +20,12 @@ for test in "$BUILD"/tests/*/*/test_* "$BUILD"/tests/it/test_* "$BUILD"/tests/co
 	name=$(echo "${test#"$BUILD"/tests/}" | tr / -)
 	cp "$test" "$out/tests/$name"
 done
+cp "$BUILD/tests/gpu/stress" "$out/tests/gpu-stress"
+mkdir -p "$out/tests/gpu"
+cp tests/run.sh "$out/tests/"
+cp tests/gpu/run.sh "$out/tests/gpu/"
 for program in "$out"/bin/* "$out"/tests/*; do
+	[ -f "$program" ] && [ "${program%.sh}" = "$program" ] || continue
 	ldd "$program" | awk '$2 == "=>" && $3 ~ /^\// {print $3}'
 done | sort -u | while read -r library; do
 	case ${library##*/} in

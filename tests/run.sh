@@ -41,6 +41,7 @@ count() {
 }
 
 passed=0 failed=0 skipped=0
+declare -A runs # of a program, by its log
 for cmd in "$@"; do
 	read -ra words <<<"$cmd"
 	settings=() backend=
@@ -50,7 +51,9 @@ for cmd in "$@"; do
 		words=("${words[@]:1}")
 	done
 	name=${words[0]#"$BUILD"/tests/}
-	log=$logs/${name//\//_}${backend:+_$backend}.log
+	log=$logs/${name//\//_}${backend:+_$backend}
+	runs[$log]=$((${runs[$log]:-0} + 1))
+	log+=$([ "${runs[$log]}" -eq 1 ] || echo "-${runs[$log]}").log
 	name=$name${backend:+ ($backend)}
 	start=$SECONDS
 	# shellcheck disable=SC2086 # WRAP is a command with its arguments

@@ -1,0 +1,33 @@
+#!/bin/bash
+# SPDX-License-Identifier: Apache-2.0
+# tests/gpu/run.sh [SECONDS] [FOLDER]: what has to be seen on real GPUs, on however many there are: the contract suite, and
+# the stress: plain, beside matrix products if there is a cuBLAS, and with trainers killed, SECONDS each (default 60). FOLDER
+# is what make built, or a bundle; without it, the bundle that this script lies in, else build. Needs no compiler.
+# Ends with "N passed, N failed".
+set -u
+cd "$(dirname "$0")/../.." || exit 2
+seconds=${1:-60}
+folder=${2:-$([ -x bin/zerod ] && echo . || echo build)}
+folder=$(cd "$folder" && pwd) || exit 2
+stress=$folder/tests/gpu/stress
+contract=("$folder"/tests/contract/test_*)
+if [ ! -x "$stress" ]; then # a bundle keeps tests in one folder
+	stress=$folder/tests/gpu-stress
+	contract=("$folder"/tests/contract-test_*)
+fi
+[ -x "$stress" ] && [ -x "${contract[0]}" ] || { echo "tests/gpu/run.sh: $folder has no tests: make tests, or make bundle" >&2; exit 2; }
+
+if command -v nvidia-smi >/dev/null; then
+	nvidia-smi --query-gpu=index,name,uuid,driver_version,compute_mode --format=csv,noheader
+	nvidia-smi topo -m 2>/dev/null | sed -n '1,12p'
+fi
+commands=()
+for test in "${contract[@]}"; do
+	commands+=("ZEROD_TEST_BACKEND=cuda $test")
+done
+commands+=("$stress --seconds $seconds" "$stress --seconds $seconds --kill")
+[ "${WITHOUT_LOAD:-0}" = 1 ] || commands+=("$stress --seconds $seconds --load gemm:8192")
+BUILD=$folder TEST_TIMEOUT=$((seconds + 300)) tests/run.sh "${commands[@]}"
+status=$?
+grep -hE '^(stress|in all):' "$folder"/logs/*stress*.log
+exit $status

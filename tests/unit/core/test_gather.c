@@ -41,10 +41,15 @@ static int teardown(void **state)
 	return 0;
 }
 
-static struct zd_location gather_ok(struct rig *rig, const char *tag)
+static const struct zd_reply *gather_reply(struct rig *rig, const char *tag)
 {
 	uint64_t request = core_gather_tag(rig->core, rig->session, rig->unit, tag, 1);
-	return core_expect(rig->core, request, 0)->u.gather.buffer;
+	return core_expect(rig->core, request, 0);
+}
+
+static struct zd_location gather_ok(struct rig *rig, const char *tag)
+{
+	return gather_reply(rig, tag)->u.gather.buffer;
 }
 
 static bool release_ok(struct rig *rig, const char *tag)
@@ -129,6 +134,22 @@ static void test_second_gather_joins(void **state)
 	assert_int_equal(row.row.u.buffer.nholders, 3);
 	assert_string_equal(row.tags[1], "eager");
 	assert_true(row.holders[1].session == rig->session);
+}
+
+/* While the transfer is under way, whoever joins it has to wait for the same fences. */
+static void test_second_gather_has_the_fences_of_the_first(void **state)
+{
+	struct rig *rig = *state;
+	core_hold(rig->core, ZD_CMD_COPY);
+	const struct zd_reply *first = gather_reply(rig, "plan"), *second = gather_reply(rig, "eager");
+	assert_int_equal(first->u.gather.nfences, 2);
+	assert_int_equal(second->u.gather.nfences, 2);
+	for (uint32_t i = 0; i < 2; i++) {
+		assert_int_equal(second->u.gather.fences[i].timeline, first->u.gather.fences[i].timeline);
+		assert_int_equal(second->u.gather.fences[i].value, first->u.gather.fences[i].value);
+	}
+	core_unhold(rig->core, ZD_CMD_COPY);
+	assert_int_equal(gather_reply(rig, "context")->u.gather.nfences, 0); /* nothing to wait for */
 }
 
 static void test_ranks_have_copies_of_their_own(void **state)
@@ -524,6 +545,7 @@ int main(void)
 	        TEST(test_gather_is_inflight_then_available),
 	        cmocka_unit_test(test_several_ranks_of_a_device_share_its_fence),
 	        TEST(test_second_gather_joins),
+	        TEST(test_second_gather_has_the_fences_of_the_first),
 	        TEST(test_ranks_have_copies_of_their_own),
 	        TEST(test_bad_arguments),
 	        TEST(test_uses_are_counted_down),

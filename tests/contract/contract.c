@@ -153,6 +153,11 @@ struct contract *contract_current(void)
 	return &scene.contract;
 }
 
+struct zd_daemon *contract_daemon(void)
+{
+	return &scene.daemon;
+}
+
 /* ---- The daemon and its ranks -------------------------------------------------------------------------------------- */
 
 static zerod_client *connect_client(const char *name, int strict)

@@ -3,7 +3,8 @@
  * contract_cuda.c - the cuda backend's streams: CUstreams of each rank's GPU, wrapped.
  *
  * All ranks live in this process and share a GPU's few hardware queues, where a stream that waits holds up all behind it. So the
- * driver is asked for as many queues as there can be, and nothing of one test is left when the next one begins.
+ * driver is asked for as many queues as there can be, unless the environment says how many, and nothing of one test is left
+ * when the next one begins.
  * What streams copy is staged in memory that the driver has pinned, allocated once: with other memory, copies would
  * wait for the stream, and so would allocating beside a shut gate.
  */
@@ -78,7 +79,7 @@ static uint32_t begin(uint32_t wanted)
 	int count = 0;
 
 	if (!cuda) {
-		(void)setenv("CUDA_DEVICE_MAX_CONNECTIONS", QUEUES, 1);
+		(void)setenv("CUDA_DEVICE_MAX_CONNECTIONS", QUEUES, 0);
 		if (zd_cuda_load(&cuda, &err))
 			fail_msg("%s", err.text);
 		use_gpu(0);

@@ -10,6 +10,8 @@
 
 /* The test's; valid while it is open. */
 struct contract *contract_current(void);
+struct zd_daemon;
+struct zd_daemon *contract_daemon(void);
 
 /* ---- contract_stream.c --------------------------------------------------------------------------------------- */
 

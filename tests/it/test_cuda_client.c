@@ -1,0 +1,373 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* test_cuda_client.c - streams of GPUs in libzerod: wrapped, captured, destroyed early, of the wrong GPU, and own slices. */
+#include "cuda_scene.h"
+
+#include "tests/support/daemon_fixture.h"
+
+/* ---- Wrapping ------------------------------------------------------------------------------------------------- */
+
+static void test_what_cannot_be_wrapped(void **state)
+{
+	struct contract *c = contract_open(NULL);
+	zerod_client *client = c->ranks[0].client;
+	zerod_stream *stream = NULL;
+
+	(void)state;
+	FAILS(client, zerod_cuda_stream_wrap(client, ZD_CU_STREAM_PER_THREAD, &stream), ZEROD_E_INVALID,
+	      "CU_STREAM_PER_THREAD");
+	assert_int_equal(scene_driver()->ctxSetCurrent(NULL), 0);
+	FAILS(client, zerod_cuda_stream_wrap(client, NULL, &stream), ZEROD_E_INVALID, "none is current");
+	FAILS(client, zerod_cuda_stream_wrap(client, NULL, NULL), ZEROD_E_INVALID, NULL);
+	scene_make_current(0);
+	OK(client, zerod_cuda_stream_wrap(client, NULL, &stream));
+	FAILS(client, zerod_host_stream_launch(stream, free, NULL), ZEROD_E_INVALID, "runs no functions");
+	zerod_stream_destroy(stream);
+	contract_close(c);
+}
+
+static void test_emulated_devices_have_no_gpu_streams(void **state)
+{
+	struct contract *c;
+	zerod_stream *stream = NULL;
+
+	(void)state;
+	assert_int_equal(setenv("ZEROD_TEST_BACKEND", "host", 1), 0);
+	c = contract_open(NULL);
+	FAILS(c->ranks[0].client, zerod_cuda_stream_wrap(c->ranks[0].client, NULL, &stream),
+	      ZEROD_E_UNSUPPORTED, "emulated");
+	contract_close(c);
+}
+
+static void test_strict_is_refused(void **state)
+{
+	struct contract *c = contract_open(NULL);
+	struct zerod_options options = ZEROD_INIT(options);
+	zerod_client *client;
+
+	(void)state;
+	options.socket_path = c->socket_path;
+	options.strict = 1;
+	FAILS(NULL, zerod_connect(&options, &client), ZEROD_E_UNSUPPORTED, "GPUs");
+	contract_close(c);
+}
+
+/* The legacy default stream stands for whatever context is current when it is wrapped, and for that one from then on. */
+static void test_default_stream(void **state)
+{
+	struct contract_unit unit;
+	struct contract *c = scene_open(&unit);
+	zerod_client *client = c->ranks[0].client;
+	zerod_stream *stream = NULL;
+	void *data = NULL;
+
+	(void)state;
+	scene_make_current(0);
+	OK(client, zerod_cuda_stream_wrap(client, ZD_CU_STREAM_LEGACY, &stream));
+	scene_make_current(1);
+	OK(client, zerod_gather(unit.at[0], NULL, stream, &data));
+	OK(client, zerod_stream_synchronize(stream));
+	contract_expect_bytes(&unit, data, 1);
+	OK(client, zerod_release(unit.at[0], NULL, &stream, 1, NULL));
+	AWAIT(contract_device(c, 0).quarantine_bytes == 0);
+	zerod_stream_destroy(stream);
+	contract_close(c);
+}
+
+/* Whatever is current in the calling thread is so afterwards, and does not matter. */
+static void test_contexts_of_the_caller_stay(void **state)
+{
+	struct contract_unit unit;
+	struct contract *c = scene_open(&unit);
+	zerod_stream *stream = contract_stream(&c->ranks[0]);
+	struct CUctx_st *before, *after = NULL;
+
+	(void)state;
+	for (int ordinal = -1; ordinal < 2; ordinal++) {
+		void *data = NULL;
+
+		if (ordinal < 0)
+			assert_int_equal(scene_driver()->ctxSetCurrent(NULL), 0);
+		else
+			scene_make_current(ordinal);
+		assert_int_equal(scene_driver()->ctxGetCurrent(&before), 0);
+		OK(c->ranks[0].client, zerod_gather(unit.at[0], NULL, stream, &data));
+		OK(c->ranks[0].client, zerod_release(unit.at[0], NULL, &stream, 1, NULL));
+		OK(c->ranks[0].client, zerod_gather(unit.at[0], NULL, NULL, &data));
+		OK(c->ranks[0].client, zerod_release(unit.at[0], NULL, NULL, 0, NULL));
+		OK(c->ranks[0].client, zerod_stream_synchronize(stream));
+		assert_int_equal(scene_driver()->ctxGetCurrent(&after), 0);
+		assert_ptr_equal(after, before);
+	}
+	contract_close(c);
+}
+
+static void test_stream_of_another_gpu_is_refused(void **state)
+{
+	struct contract_unit unit;
+	struct contract *c = scene_open(&unit);
+	zerod_client *client = c->ranks[0].client;
+	struct CUstream_st *handle = scene_stream(1);
+	struct zerod_device_info info;
+	zerod_stream *stream = NULL;
+	void *data = NULL;
+
+	(void)state;
+	OK(client, zerod_cuda_stream_wrap(client, handle, &stream));
+	for (uint32_t device = 0; device < 2; device++) {
+		zerod_ticket ticket;
+
+		OK(client, zerod_device_get(client, device, &info));
+		OK(client, zerod_gather_begin(unit.at[0], NULL, &ticket));
+		FAILS(client, zerod_wait(client, ticket, stream, &data), ZEROD_E_INVALID, info.name);
+		OK(client, zerod_wait(client, ticket, NULL, &data));
+		contract_expect_bytes(&unit, data, 1);
+		OK(client, zerod_release(unit.at[0], NULL, NULL, 0, NULL));
+	}
+	zerod_stream_destroy(stream);
+	contract_close(c);
+}
+
+/* ---- Ends ------------------------------------------------------------------------------------------------------ */
+
+/* The handle goes while the stream is held up; its value is still to be written, and its timeline nobody else's. */
+static void test_handle_goes_before_its_fence(void **state)
+{
+	struct contract_unit unit;
+	struct contract *c = scene_open(&unit);
+	struct contract_rank *rank = &c->ranks[0];
+	struct CUstream_st *handle = scene_stream(0);
+	zerod_stream *stream = NULL;
+	uint64_t *gate;
+	void *held = NULL, *data = NULL;
+
+	(void)state;
+	OK(rank->client, zerod_cuda_stream_wrap(rank->client, handle, &stream));
+	OK(rank->client, zerod_gather(unit.at[0], NULL, stream, &held));
+	gate = scene_hold(handle);
+	OK(rank->client, zerod_release(unit.at[0], NULL, &stream, 1, NULL));
+	zerod_stream_destroy(stream);
+	for (unsigned i = 0; i < 3; i++) { /* on the same timeline, their values would be written first */
+		zerod_stream *other = contract_stream(rank);
+
+		OK(rank->client, zerod_gather(unit.at[0], NULL, other, &data));
+		assert_ptr_not_equal(data, held);
+		OK(rank->client, zerod_release(unit.at[0], NULL, &other, 1, NULL));
+		contract_sync(rank, other);
+		AWAIT(contract_device(c, 0).quarantine_bytes <= contract_padded_bytes(&unit));
+	}
+	scene_let_go(gate);
+	AWAIT(contract_device(c, 0).quarantine_bytes == 0);
+	contract_close(c);
+}
+
+/* ---- Captures -------------------------------------------------------------------------------------------------- */
+
+static void test_captured_stream_is_refused(void **state)
+{
+	struct contract_unit unit;
+	struct contract *c = scene_open(&unit);
+	zerod_client *client = c->ranks[0].client;
+	const struct zd_cuda *driver = scene_driver();
+	struct CUstream_st *handle = scene_stream(0);
+	struct CUgraph_st *graph = NULL;
+	zerod_stream *stream = NULL;
+	zerod_ticket ticket;
+	void *data = NULL;
+
+	(void)state;
+	OK(client, zerod_cuda_stream_wrap(client, handle, &stream));
+	OK(client, zerod_gather_begin(unit.at[0], NULL, &ticket));
+	assert_int_equal(driver->streamBeginCapture(handle, ZD_CU_CAPTURE_GLOBAL), 0);
+	FAILS(client, zerod_wait(client, ticket, stream, &data), ZEROD_E_UNSUPPORTED, "before the capture");
+	FAILS(client, zerod_release(unit.at[0], NULL, &stream, 1, NULL), ZEROD_E_UNSUPPORTED,
+	      "release after");
+	assert_int_equal(contract_buffer(c, 0, "w").uses, 1);
+	assert_int_equal(driver->streamEndCapture(handle, &graph), 0);
+	assert_int_equal(driver->graphDestroy(graph), 0);
+	OK(client, zerod_wait(client, ticket, stream, &data));
+	OK(client, zerod_stream_synchronize(stream));
+	contract_expect_bytes(&unit, data, 1);
+	OK(client, zerod_release(unit.at[0], NULL, &stream, 1, NULL));
+	zerod_stream_destroy(stream);
+	contract_close(c);
+}
+
+/* Joining, mapping, copying and synchronizing beside it: all that the library does with the driver. */
+static void test_capture_elsewhere_is_not_disturbed(void **state)
+{
+	struct contract *c = contract_open(NULL);
+	struct contract_rank *rank = &c->ranks[0];
+	const struct zd_cuda *driver = scene_driver();
+	struct CUstream_st *captured = scene_stream(0), *handle = scene_stream(0);
+	struct CUgraph_st *graph = NULL;
+	zerod_stream *stream = NULL;
+	struct contract_unit unit;
+	void *data = NULL;
+
+	(void)state;
+	contract_plain_unit(c, "w", SCENE_NUMEL, &unit);
+	contract_publish_all(c, &unit);
+	assert_int_equal(driver->streamBeginCapture(captured, ZD_CU_CAPTURE_GLOBAL), 0);
+	OK(rank->client, zerod_cuda_stream_wrap(rank->client, handle, &stream));
+	OK(rank->client, zerod_gather(unit.at[0], NULL, NULL, &data));
+	OK(rank->client, zerod_gather(unit.at[0], NULL, stream, &data));
+	OK(rank->client, zerod_stream_synchronize(stream));
+	OK(rank->client, zerod_release(unit.at[0], NULL, NULL, 0, NULL));
+	OK(rank->client, zerod_release(unit.at[0], NULL, &stream, 1, NULL));
+	zerod_stream_destroy(stream);
+	assert_int_equal(driver->streamEndCapture(captured, &graph), 0);
+	assert_int_equal(driver->graphDestroy(graph), 0);
+	contract_close(c);
+}
+
+/* ---- Own slices ------------------------------------------------------------------------------------------------ */
+
+static void spoil_shard(struct contract_rank *rank, struct contract_unit *unit)
+{
+	static const uint8_t spoilt[SCENE_NUMEL / 2 * sizeof(float)] = {0xff};
+	struct zerod_shard shard;
+
+	OK(rank->client, zerod_unit_shard(unit->at[rank->number], &shard));
+	contract_write(NULL, shard.data, spoilt, sizeof(spoilt));
+}
+
+/* Nobody has waited for the gather when the shard is given to its writer. */
+static void test_update_waits_for_the_own_slice(void **state)
+{
+	struct contract_unit unit;
+	struct contract *c = scene_open(&unit);
+	struct contract_rank *rank = &c->ranks[0];
+	zerod_ticket ticket;
+	void *data = NULL;
+
+	(void)state;
+	contract_expect_version(rank, &unit,
+	                        1); /* the gather pool is there: the next one is placed at once */
+	OK(rank->client, zerod_gather_begin(unit.at[0], NULL, &ticket));
+	OK(rank->client, zerod_update_begin(&unit.at[0], 1));
+	spoil_shard(rank, &unit);
+	OK(rank->client, zerod_wait(rank->client, ticket, NULL, &data));
+	contract_expect_bytes(&unit, data, 1);
+	contract_release(rank, &unit, NULL);
+	OK(rank->client, zerod_publish(&unit.at[0], 1, NULL, 0, 0));
+	contract_close(c);
+}
+
+/* Who joins finds it copied, and copies nothing over it. */
+static void test_own_slice_is_copied_once(void **state)
+{
+	struct contract_unit unit;
+	struct contract *c = scene_open(&unit);
+	struct contract_rank *rank = &c->ranks[0];
+	void *data, *again;
+
+	(void)state;
+	data = contract_gather(rank, &unit, "first");
+	spoil_shard(rank, &unit); /* against the rules: shows whether anybody reads it */
+	again = contract_gather(rank, &unit, "second");
+	assert_ptr_equal(data, again);
+	contract_expect_bytes(&unit, again, 1);
+	contract_release(rank, &unit, "first");
+	contract_release(rank, &unit, "second");
+	contract_close(c);
+}
+
+/* With one hardware queue, the held stream holds up the library's own as well. The lease ends before the copy has begun,
+ * whose place must not be somebody else's yet. */
+static void test_release_waits_for_the_own_slice(void **state)
+{
+	struct contract_unit unit;
+	struct contract *c = scene_open(&unit);
+	struct contract_rank *rank = &c->ranks[0];
+	zerod_stream *stream = contract_stream(rank);
+	struct contract_gate *gate;
+	zerod_ticket ticket;
+	void *data = NULL, *next = NULL;
+
+	(void)state;
+	OK(rank->client, zerod_gather_begin(unit.at[0], NULL, &ticket));
+	gate = contract_block(rank, stream);
+	OK(rank->client, zerod_wait(rank->client, ticket, stream, &data));
+	AWAIT(strcmp(contract_buffer(c, 0, "w").state, "AVAILABLE") == 0);
+	OK(rank->client, zerod_release(unit.at[0], NULL, NULL, 0, NULL)); /* nobody uses it: so it says */
+	assert_int_equal(contract_device(c, 0).quarantine_bytes, contract_padded_bytes(&unit));
+	OK(rank->client, zerod_gather(unit.at[0], NULL, stream, &next));
+	assert_ptr_not_equal(next, data);
+	OK(rank->client, zerod_release(unit.at[0], NULL, &stream, 1, NULL));
+	contract_unblock(gate);
+	AWAIT(contract_device(c, 0).quarantine_bytes == 0);
+	contract_close(c);
+}
+
+/* ---- GPUs that are hidden or renumbered --------------------------------------------------------------------------- */
+
+static void test_renumbered_gpus(void **state)
+{
+	struct contract_unit unit;
+	struct contract *c;
+
+	(void)state;
+	(void)scene_driver();
+	assert_int_equal(unsetenv("CUDA_VISIBLE_DEVICES"), 0); /* the daemon sees them as they are */
+	c = scene_open(&unit);
+	contract_expect_version(&c->ranks[0], &unit, 1);
+	contract_expect_version(&c->ranks[1], &unit, 1);
+	contract_close(c);
+}
+
+static void test_hidden_gpu_is_named(void **state)
+{
+	const char *const args[] = {"--backend", "cuda", NULL};
+	struct zd_daemon_options daemon_options = {.args = args};
+	struct zerod_options connection = ZEROD_INIT(connection);
+	struct zerod_group_options options = ZEROD_INIT(options);
+	struct zerod_alloc_options alloc = ZEROD_INIT(alloc);
+	struct zerod_device_info hidden, seen;
+	struct zd_daemon daemon;
+	zerod_client *client;
+	zerod_buffer *buffer;
+	zerod_group *group;
+	void *data;
+
+	(void)state;
+	(void)scene_driver();
+	assert_int_equal(unsetenv("CUDA_VISIBLE_DEVICES"), 0);
+	assert_int_equal(zd_daemon_start(&daemon_options, &daemon), 0);
+	connection.socket_path = daemon.socket_path;
+	OK(NULL, zerod_connect(&connection, &client));
+	OK(client, zerod_device_get(client, 0, &hidden));
+	OK(client, zerod_device_get(client, 1, &seen));
+	options.job = alloc.job = "job";
+	options.world_size = 1;
+	alloc.bytes = 1;
+	FAILS(client, zerod_group_join(client, &options, &group), ZEROD_E_NOT_FOUND, hidden.name);
+	FAILS(client, zerod_group_join(client, &options, &group), ZEROD_E_NOT_FOUND, seen.name);
+	FAILS(client, zerod_alloc(client, &alloc, &buffer, &data), ZEROD_E_NOT_FOUND, hidden.name);
+	alloc.device = 1;
+	OK(client, zerod_alloc(client, &alloc, &buffer, &data));
+	OK(client, zerod_free(buffer, NULL, 0));
+	zerod_close(client);
+	assert_int_equal(zd_daemon_stop(&daemon), 0);
+}
+
+int main(int argc, char **argv)
+{
+	struct a_case cases[] = {
+	        CASE(test_what_cannot_be_wrapped),
+	        CASE(test_emulated_devices_have_no_gpu_streams),
+	        CASE(test_strict_is_refused),
+	        CASE(test_default_stream),
+	        CASE(test_contexts_of_the_caller_stay),
+	        CASE(test_stream_of_another_gpu_is_refused),
+	        CASE(test_handle_goes_before_its_fence),
+	        CASE(test_captured_stream_is_refused),
+	        CASE(test_capture_elsewhere_is_not_disturbed),
+	        CASE(test_update_waits_for_the_own_slice),
+	        CASE(test_own_slice_is_copied_once),
+	        CASE(test_release_waits_for_the_own_slice, "CUDA_DEVICE_MAX_CONNECTIONS=1"),
+	        CASE(test_renumbered_gpus, "CUDA_VISIBLE_DEVICES=3,1,0"),
+	        CASE(test_hidden_gpu_is_named, "CUDA_VISIBLE_DEVICES=1"),
+	};
+
+	return scene_main(cases, sizeof(cases) / sizeof(cases[0]), argc, argv);
+}

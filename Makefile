@@ -113,7 +113,7 @@ SIM_BIN  := $(BUILD)/tests/zdsim
 STRESS_BIN := $(BUILD)/tests/gpu/stress
 BENCH_BIN := $(patsubst tests/%.c,$(BUILD)/tests/%,$(BENCH_UNIT_SRC))
 LIFETIMES_BIN := $(patsubst tests/%.c,$(BUILD)/tests/%,$(LIFETIMES_SRC))
-DOUBLE_SO := $(BUILD)/tests/double/libcuda.so.1 $(BUILD)/tests/double/libnvidia-ml.so.1
+DOUBLE_SO := $(addprefix $(BUILD)/tests/double/,libcuda.so.1 libnvidia-ml.so.1 libcublas.so.13 libnccl.so.2)
 IT_SCRIPTS := $(wildcard tests/it/test_*.sh)
 
 .DEFAULT_GOAL := all
@@ -221,9 +221,11 @@ $(STRESS_BIN): $(call obj,$(STRESS_SRC)) $(A_SUPPORT) $(A_CLIENT)
 	$(Q)mkdir -p $(@D)
 	$(Q)$(CC) $(LDFLAGS) -Wl,--export-dynamic -o $@ $^ $(PB_LIBS) $(JSON_LIBS) $(LDLIBS)
 
-# The double of the driver and of NVML: found by LD_LIBRARY_PATH, under the names of the real ones.
+# The doubles of the driver, NVML, cuBLAS and NCCL: found by LD_LIBRARY_PATH, under the names of the real ones.
 $(BUILD)/tests/double/libcuda.so.1: $(call obj,$(filter-out tests/double/nvml.c,$(DOUBLE_SRC)))
 $(BUILD)/tests/double/libnvidia-ml.so.1: $(call obj,$(addprefix tests/double/,nvml.c listing.c config.c))
+$(BUILD)/tests/double/libcublas.so.13: $(call obj,tests/double/libraries/cublas.c)
+$(BUILD)/tests/double/libnccl.so.2: $(call obj,tests/double/libraries/nccl.c)
 $(DOUBLE_SO):
 	$(say) LD $@
 	$(Q)mkdir -p $(@D)

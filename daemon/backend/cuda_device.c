@@ -53,6 +53,13 @@ void zd_cuda_device_enter(struct zd_cuda_device *device)
 	(void)rc; /* the device is marked */
 }
 
+bool zd_cuda_device_push(const struct zd_cuda_device *device)
+{
+	bool pushed = false;
+	int result = zd_cuda_enter(device->cuda, device->context, &pushed);
+	return result == 0 && pushed;
+}
+
 /* ---- What a GPU can ----------------------------------------------------------------------------------------- */
 
 struct zd_cu_allocation zd_cuda_device_allocation(const struct zd_cuda_device *device)

@@ -69,6 +69,8 @@ int zd_cuda_device_err(struct zd_cuda_device *device, int result, struct zd_err 
 
 /* Makes its context current for the calling thread, for good; failing that, the device has failed. */
 void zd_cuda_device_enter(struct zd_cuda_device *device);
+/* The same until zd_cuda_leave(), for what is given back: a failure is none of the device's. Is it to be left. */
+bool zd_cuda_device_push(const struct zd_cuda_device *device);
 
 /* The properties of memory on the device, for memCreate. */
 struct zd_cu_allocation zd_cuda_device_allocation(const struct zd_cuda_device *device);

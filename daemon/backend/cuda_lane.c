@@ -48,11 +48,17 @@ int zd_cuda_lane_init(struct zd_cuda_lane *lane, struct zd_cuda_devices *devices
 
 void zd_cuda_lane_deinit(struct zd_cuda_lane *lane)
 {
+	struct zd_cuda_device *device = lane->device;
+	bool pushed;
 	zd_assert(lane->count == 0);
+	if (!device)
+		return;
+	pushed = zd_cuda_device_push(device);
 	if (lane->stream)
-		(void)lane->device->cuda->streamDestroy(lane->stream);
+		(void)device->cuda->streamDestroy(lane->stream);
 	if (lane->counter)
-		(void)lane->device->cuda->memFreeHost((void *)lane->counter);
+		(void)device->cuda->memFreeHost((void *)lane->counter);
+	zd_cuda_leave(device->cuda, pushed);
 	*lane = (struct zd_cuda_lane){.stream = NULL};
 }
 

@@ -126,10 +126,8 @@ void zd_cuda_segment_free(struct zd_cuda_segment *segment)
 	if (!segment)
 		return;
 	const struct zd_cuda *cuda = segment->device->cuda;
-	bool pushed = false;
 	/* On a GPU that has failed all of this may fail too; then the memory goes with the process. */
-	if (zd_cuda_enter(cuda, segment->device->context, &pushed) != 0)
-		pushed = false;
+	bool pushed = zd_cuda_device_push(segment->device);
 	if (segment->mapped)
 		(void)cuda->memUnmap(segment->range, segment->bytes);
 	if (segment->range)

@@ -91,8 +91,10 @@ static void *worker_main(void *arg)
 		pthread_cond_broadcast(&worker->changed);
 	}
 	pthread_mutex_unlock(&worker->lock);
+	bool pushed = zd_cuda_device_push(worker->device);
 	zd_cuda_reducer_deinit(&worker->reducer);
 	(void)worker->device->cuda->streamDestroy(worker->stream);
+	zd_cuda_leave(worker->device->cuda, pushed);
 	return NULL;
 }
 

@@ -82,6 +82,8 @@ static void read_log(const struct zd_private *daemon, char *text, size_t text_by
 	while (length && text[length - 1] == '\n')
 		length--;
 	text[length] = '\0';
+	for (char *end = text; (end = strchr(end, '\n'));)
+		*end = ' ';
 }
 
 static int await_ready(struct zd_private *daemon, struct zd_err *err)
@@ -105,7 +107,9 @@ static int await_ready(struct zd_private *daemon, struct zd_err *err)
 		}
 		if (zd_bench_interrupted())
 			return zd_err_set(err, ZEROD_E_ABORTED, "interrupted");
-		if (status != ZEROD_E_CONNECT || zd_bench_now_ns() > give_up_ns) {
+		/* It listens before it has opened its devices; when that fails, it ends. */
+		const bool may_come = status == ZEROD_E_CONNECT || status == ZEROD_E_DISCONNECTED;
+		if (!may_come || zd_bench_now_ns() > give_up_ns) {
 			read_log(daemon, log, sizeof(log));
 			return zd_err_set(err, status, "the private daemon does not serve: %s; its log: %s",
 			                  zerod_last_error(NULL), log);

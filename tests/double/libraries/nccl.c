@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * nccl.c - a double of NCCL, as far as zerobench calls it: an all-gather between processes, by way of a file in shared
- * memory that the unique id names. It is done when the call returns, which the real one's is not.
+ * memory that the unique id names. It is done when the call returns, which the real one's is not. With ZD_DOUBLE_NCCL_IDLE in
+ * the environment it moves nothing and says nothing of it.
  */
 #include <dlfcn.h>
 #include <fcntl.h>
@@ -165,6 +166,8 @@ int ncclAllGather(uint64_t send, uint64_t receive, size_t count, int dtype, stru
 
 	if (dtype != 0)
 		return INVALID_ARGUMENT;
+	if (getenv("ZD_DOUBLE_NCCL_IDLE"))
+		return SUCCESS;
 	meet(comm);
 	if (ftruncate(comm->fd, (off_t)(PAGE + bytes)))
 		return SYSTEM_ERROR;

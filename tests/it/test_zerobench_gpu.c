@@ -1,0 +1,237 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * test_zerobench_gpu.c - zerobench's gathers on GPUs, over the doubles of the driver, of NCCL and of cuBLAS: it measures all
+ * three ways, notices wrong bytes, and says what it cannot do. Speed is not judged here.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+#include <jansson.h>
+
+#include "tests/it/program.h"
+
+#define MAX_ARGS 32
+
+/* zerobench with a private daemon on GPUs, few iterations, and these arguments. */
+static void run(struct program *program, const char *const *more)
+{
+	const char *args[MAX_ARGS] = {"zerobench", "--backend", "cuda", "-n", "2", "-w", "1"};
+	size_t count = 7;
+
+	while (*more && count < MAX_ARGS - 1)
+		args[count++] = *more++;
+	args[count] = NULL;
+	program_start(program, args, NULL);
+	program_wait(program);
+}
+
+static json_t *run_json(const char *const *more)
+{
+	struct program program;
+	json_error_t error;
+	json_t *report;
+
+	run(&program, more);
+	if (program.status)
+		print_error("%s\n", program.err_text);
+	assert_int_equal(program.status, 0);
+	report = json_loads(program.out_text, 0, &error);
+	assert_non_null(report);
+	program_free(&program);
+	return report;
+}
+
+static void expect_failure(const char *const *more, int status, const char *text)
+{
+	struct program program;
+
+	run(&program, more);
+	if (program.status != status || !strstr(program.err_text, text))
+		print_error("%d: %s\n", program.status, program.err_text);
+	assert_int_equal(program.status, status);
+	assert_non_null(strstr(program.err_text, text));
+	program_free(&program);
+}
+
+static json_int_t p50(const json_t *row, const char *way)
+{
+	return json_integer_value(json_object_get(json_object_get(row, way), "p50"));
+}
+
+/* Rows of sizes; figures have no "bytes". */
+static size_t expect_rows(const json_t *report, bool has_nccl, bool has_pushes)
+{
+	const json_t *results = json_object_get(report, "results");
+	size_t rows = 0, index;
+	const json_t *row;
+
+	json_array_foreach(results, index, row)
+	{
+		if (!json_object_get(row, "bytes"))
+			continue;
+		rows++;
+		assert_int_equal(json_integer_value(json_object_get(row, "wrong")), 0);
+		assert_true(p50(row, "zerod_ns") > 0);
+		assert_int_equal(p50(row, "nccl_ns") > 0, has_nccl);
+		assert_int_equal(p50(row, "pushes_ns") > 0, has_pushes);
+	}
+	return rows;
+}
+
+static bool has_target(const json_t *report, const char *text)
+{
+	const json_t *targets = json_object_get(report, "targets");
+	const json_t *target;
+	size_t index;
+
+	json_array_foreach(targets, index, target)
+	{
+		if (strstr(json_string_value(json_object_get(target, "what")), text))
+			return true;
+	}
+	return false;
+}
+
+/* ---- Tests --------------------------------------------------------------------------------------------------------- */
+
+static void three_ways_are_measured(void **state)
+{
+	const char *const args[] = {"-r", "2", "-b", "1000", "-e", "64K", "-f", "8", "--json", NULL};
+	json_t *report = run_json(args);
+
+	(void)state;
+	assert_int_equal(expect_rows(report, true, true), 3);
+	assert_true(has_target(report, "in a batch"));
+	assert_true(has_target(report, "trainer's CPU"));
+	assert_true(has_target(report, "daemon's CPU"));
+	assert_false(has_target(report, "slowdown"));
+	json_decref(report);
+}
+
+static void products_slow_down(void **state)
+{
+	const char *const args[] = {"-r", "2",        "-b",     "64K",     "-e",     "64K",
+	                            "-d", "bfloat16", "--load", "gemm:64", "--json", NULL};
+	json_t *report = run_json(args);
+
+	(void)state;
+	assert_int_equal(expect_rows(report, true, true), 1);
+	assert_true(has_target(report, "products' slowdown by zerod"));
+	assert_true(has_target(report, "zerod's % - NCCL's %"));
+	json_decref(report);
+}
+
+static void one_rank_gathers_alone(void **state)
+{
+	const char *const args[] = {"-r", "3", "-b", "4K", "-e", "4K", "--alone", "--json", NULL};
+	json_t *report = run_json(args);
+
+	(void)state;
+	assert_int_equal(expect_rows(report, true, true), 1);
+	json_decref(report);
+}
+
+/* NCCL takes one rank a GPU. */
+static void ranks_share_a_gpu(void **state)
+{
+	const char *const shared[] = {"-r", "3", "-b", "4K", "-e", "4K", "--json", NULL};
+	const char *const one[] = {"-b", "4K", "-e", "4K", "--json", NULL};
+	json_t *report;
+
+	(void)state;
+	setenv("ZD_DOUBLE_DEVICES", "1", 1);
+	report = run_json(shared);
+	assert_int_equal(expect_rows(report, false, true), 1);
+	json_decref(report);
+	report = run_json(one); /* one rank, for there is one GPU */
+	assert_int_equal(expect_rows(report, false, false), 1);
+	json_decref(report);
+	unsetenv("ZD_DOUBLE_DEVICES");
+}
+
+static void the_table_names_what_it_compares_with(void **state)
+{
+	const char *const args[] = {"-r", "2", "-b", "4K", "-e", "4K", NULL};
+	struct program program;
+
+	(void)state;
+	run(&program, args);
+	assert_int_equal(program.status, 0);
+	assert_non_null(strstr(program.out_text, "# NCCL 1.2.3"));
+	assert_non_null(strstr(program.out_text, "pushes"));
+	assert_non_null(strstr(program.out_text, "# target: 32 x 1 MiB in a batch"));
+	program_free(&program);
+}
+
+/* A gather that moves nothing is fast, and wrong. */
+static void wrong_bytes_are_counted(void **state)
+{
+	const char *const args[] = {"-r", "2", "-b", "4K", "-e", "4K", NULL};
+
+	(void)state;
+	setenv("ZD_DOUBLE_NCCL_IDLE", "1", 1);
+	expect_failure(args, 28, "elements are wrong");
+	unsetenv("ZD_DOUBLE_NCCL_IDLE");
+}
+
+static void what_cannot_be_is_named(void **state)
+{
+	const char *const reduce[] = {"--op", "reduce", NULL};
+	const char *const nccl[] = {"-r", "2", "-e", "64K", "--nccl", "/nonexistent/libnccl.so", NULL};
+	const char *const cublas[] = {
+	        "-e", "64K", "--load", "gemm:64", "--cublas", "/nonexistent/libcublas.so", NULL};
+	const char *const ranks[] = {"-r", "17", "-e", "64K", NULL};
+	const char *const large[] = {"-r", "4", "-e", "64G", NULL};
+	const char *const load[] = {"--load", "dance", NULL};
+	const char *const host[] = {"--backend", "host", "--load", "gemm:64", NULL};
+	const char *const backend[] = {"--backend", "abacus", NULL};
+
+	(void)state;
+	expect_failure(reduce, 22, "host devices only");
+	expect_failure(nccl, 3, "/nonexistent/libnccl.so");
+	expect_failure(cublas, 3, "/nonexistent/libcublas.so");
+	expect_failure(ranks, 1, "17 ranks");
+	expect_failure(large, 25, "an arena of");
+	expect_failure(load, 2, "dance");
+	expect_failure(host, 22, "--load");
+	expect_failure(backend, 2, "abacus");
+}
+
+static void no_gpu_is_named(void **state)
+{
+	const char *const args[] = {NULL};
+
+	(void)state;
+	setenv("ZD_DOUBLE_DEVICES", "0", 1);
+	expect_failure(args, 3, "no GPU");
+	unsetenv("ZD_DOUBLE_DEVICES");
+}
+
+static int start(void **state)
+{
+	const char *build = getenv("BUILD");
+	char path[4096];
+
+	(void)state;
+	snprintf(path, sizeof(path), "%s/tests/double", build ? build : "build");
+	return setenv("LD_LIBRARY_PATH", path, 1); /* of the programs that are started */
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+	        cmocka_unit_test(three_ways_are_measured),
+	        cmocka_unit_test(products_slow_down),
+	        cmocka_unit_test(one_rank_gathers_alone),
+	        cmocka_unit_test(ranks_share_a_gpu),
+	        cmocka_unit_test(the_table_names_what_it_compares_with),
+	        cmocka_unit_test(wrong_bytes_are_counted),
+	        cmocka_unit_test(what_cannot_be_is_named),
+	        cmocka_unit_test(no_gpu_is_named),
+	};
+
+	return cmocka_run_group_tests(tests, start, NULL);
+}

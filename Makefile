@@ -283,6 +283,12 @@ check-gpu: deps  ## the contract suite and the stress on this machine's GPUs; ST
 	@$(MAKE) --no-print-directory tests
 	@tests/gpu/run.sh $(STRESS_SECONDS) $(BUILD)
 
+.PHONY: check-model
+check-model:  ## models of leases, versions and room, every state of them (spin), then each with a rule broken
+	@MODEL=1 packaging/deps.sh
+	@BUILD=$(BUILD) tests/model/run.sh
+	@BUILD=$(BUILD) tests/model/run.sh --mutants
+
 layers:  ## no layer includes upward
 	@tests/layers.sh
 

@@ -7,7 +7,9 @@ _zerobench()
 	-o | --op) words='gather reduce rpc alloc scale' ;;
 	-d | --datatype) words='float bfloat16 half' ;;
 	-c | --check) words='0 1' ;;
-	--socket)
+	--backend) words='host cuda' ;;
+	--load) words='gemm:2048 gemm:4096 gemm:8192' ;;
+	--socket | --nccl | --cublas)
 		mapfile -t COMPREPLY < <(compgen -f -- "$cur")
 		return
 		;;
@@ -16,7 +18,7 @@ _zerobench()
 		;;
 	*)
 		words='--op --minbytes --maxbytes --stepfactor --iters --warmup_iters --check --ranks --datatype'
-		words+=' --units --json --socket --start --help --version'
+		words+=' --units --json --socket --start --backend --load --alone --nccl --cublas --help --version'
 		;;
 	esac
 	mapfile -t COMPREPLY < <(compgen -W "$words" -- "$cur")

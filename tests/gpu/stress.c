@@ -26,6 +26,7 @@
 #include "tests/support/daemon_fixture.h"
 
 #define END_DEADLINE_NS 120000000000ull
+#define PRINT_NS        10000000000ull
 #define TICK_NS         20000000
 #define KILL_MEAN_TICKS 40 /* between kills of a trainer */
 
@@ -273,19 +274,33 @@ static void print_counts(const char *when)
 	(void)fflush(stdout);
 }
 
-/* Until the time is over, or something has failed; then until all have ended. */
+static uint64_t tick(void)
+{
+	(void)nanosleep(&(const struct timespec){.tv_nsec = TICK_NS}, NULL);
+	return zd_bench_now_ns();
+}
+
+static bool goes_on(bool any, uint64_t now_ns, uint64_t deadline_ns)
+{
+	return any && now_ns < deadline_ns && !atomic_load(&stress.shared->failed);
+}
+
+/* Until the time is over, which begins with the first round, or something has failed; then until all have ended. */
 static void run(void)
 {
-	const uint64_t begin_ns = zd_bench_now_ns(),
-	               end_ns = begin_ns + stress.options.seconds * 1000000000ull;
-	uint64_t random = stress.options.seed, print_ns = begin_ns + 10000000000ull, now_ns = begin_ns;
+	uint64_t random = stress.options.seed, now_ns = zd_bench_now_ns(), end_ns = now_ns, print_ns;
 	bool any = true;
 
 	for (uint32_t i = 0; i < stress.options.ranks; i++)
 		(void)start_trainer(i);
-	while (any && now_ns < end_ns + END_DEADLINE_NS && !atomic_load(&stress.shared->failed)) {
-		(void)nanosleep(&(const struct timespec){.tv_nsec = TICK_NS}, NULL);
-		now_ns = zd_bench_now_ns();
+	while (goes_on(any, now_ns, end_ns + END_DEADLINE_NS) && atomic_load(&stress.shared->round) == 0) {
+		now_ns = tick();
+		any = collect();
+	}
+	end_ns = now_ns + stress.options.seconds * 1000000000ull;
+	print_ns = now_ns + PRINT_NS;
+	while (goes_on(any, now_ns, end_ns + END_DEADLINE_NS)) {
+		now_ns = tick();
 		if (now_ns >= end_ns)
 			stress_end_rounds(&stress);
 		else if (stress.options.kill && stress_random(&random) % KILL_MEAN_TICKS == 0)
@@ -293,7 +308,7 @@ static void run(void)
 		any = collect();
 		if (now_ns >= print_ns && now_ns < end_ns) {
 			print_counts("so far");
-			print_ns += 10000000000ull;
+			print_ns += PRINT_NS;
 		}
 	}
 	if (any && !atomic_load(&stress.shared->failed))
@@ -341,6 +356,8 @@ static int run_stress(struct zd_err *err)
 		status = zd_err_set(err, ZEROD_E_STATE, "%s", stress.shared->failure);
 	if (!status && stress.shared->counts.wrong_words)
 		status = zd_err_set(err, ZEROD_E_DEVICE, "wrong: %s", stress.shared->mismatch);
+	if (!status && stress.shared->counts.compared_bytes == 0)
+		status = zd_err_set(err, ZEROD_E_STATE, "nothing was compared");
 	if (!status && !stress.options.kill) /* a durable group's shards stay */
 		status = each_device(expect_nothing, err);
 	if (zd_daemon_stop(&node) && !status)

@@ -6,6 +6,7 @@ BUILD   ?= build
 PREFIX  ?= /usr/local
 DESTDIR ?=
 SEEDS   ?= 10000
+CONTRACT_SEEDS ?= 1000
 STRESS_SECONDS ?= 60
 CC      ?= cc
 AR      ?= ar
@@ -254,7 +255,7 @@ check-run: layers tests
 	@BUILD=$(BUILD) tests/run.sh $(UNIT_BIN) $(CONTRACT_BIN) $(foreach test,$(CONTRACT_BIN),"$(ON_DOUBLE) $(test)") \
 		"$(ON_DOUBLE) $(STRESS_SHORT)" "$(ON_DOUBLE) $(STRESS_SHORT) --kill" \
 		"$(LIFETIMES_BIN) 1024" $(IT_BIN) $(IT_SCRIPTS) \
-		$(if $(SIM_SRC),"$(SIM_BIN) --seeds 500")
+		$(if $(SIM_SRC),"$(SIM_BIN) --contract --seeds 50" "$(SIM_BIN) --seeds 500")
 
 check-asan: deps  ## the tests under the address and leak sanitizer
 	@$(MAKE) --no-print-directory check-run BUILD=build/asan SAN=address
@@ -271,6 +272,7 @@ check-valgrind: deps  ## the unit tests under valgrind
 
 check-sim: deps  ## SEEDS random programs against the core, invariants after every step
 	@$(MAKE) --no-print-directory $(SIM_BIN)
+	@$(SIM_BIN) --contract --seeds $(CONTRACT_SEEDS) $(if $(FIRST),--first $(FIRST))
 	@$(SIM_BIN) --seeds $(SEEDS) $(if $(FIRST),--first $(FIRST))
 
 .PHONY: check-model

@@ -173,7 +173,10 @@ void zd_sim_actor_run(struct zd_sim_world *world, uint32_t index)
 			actor->next++;
 			continue;
 		}
-		if (actor->session && (actor->blocked_on || !ready(world, actor->session, op))) {
+		bool stays = actor->session && (actor->blocked_on || !ready(world, actor->session, op));
+		if (!stays && op->kind == ZD_SIM_BARRIER)
+			stays = !zd_sim_barrier(world, index, op);
+		if (stays) {
 			bool memory = op->kind == ZD_SIM_PUBLISH || needs_idle_streams(actor->session, op);
 			if (!impatient(world, index))
 				return;

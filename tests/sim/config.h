@@ -107,6 +107,9 @@ struct zd_sim_config {
 };
 
 void zd_sim_config_derive(uint64_t seed, struct zd_sim_config *config);
+/* Parts of it, for scripts. */
+void zd_sim_derive_plan(struct zd_sim_rng *rng, const struct zd_sim_config *config, struct zd_sim_plan *plan);
+void zd_sim_derive_devices(struct zd_sim_rng *rng, struct zd_sim_config *config);
 void zd_sim_config_print(const struct zd_sim_config *config);
 uint32_t zd_sim_rank(const struct zd_sim_config *config, uint32_t actor, uint32_t group);
 uint64_t zd_sim_shard_numel(const struct zd_sim_group_config *group, uint32_t unit);
@@ -157,6 +160,12 @@ enum zd_sim_op_kind {
 	ZD_SIM_END_JOB,
 	ZD_SIM_RELOAD,  /* quota and budget change */
 	ZD_SIM_GARBAGE, /* a request that must fail */
+	/* of scripts only (script.c) */
+	ZD_SIM_BARRIER,          /* arg: its number */
+	ZD_SIM_EXPECT_LIVE,      /* arg: gathered copies that the rank has of the unit */
+	ZD_SIM_EXPECT_TRANSFERS, /* arg: gathers that moved bytes, of all ranks */
+	ZD_SIM_EXPECT_NO_GRADIENTS,
+	ZD_SIM_EXPECT_NO_BUCKETS,
 	ZD_SIM_NOPS
 };
 
@@ -172,6 +181,7 @@ struct zd_sim_op {
 	uint8_t group, unit, tag; /* tag: of a gather or use, ZD_SIM_TAGS + place for a scope's */
 	bool noise;               /* not part of the training: does not wait until it makes sense */
 	uint32_t arg;             /* by kind: uses, boundary, step, ... */
+	int8_t expect;            /* status of the reply in a script */
 };
 
 struct zd_sim_program {

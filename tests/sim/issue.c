@@ -208,7 +208,7 @@ static bool issue_release(struct zd_sim_issue *issue)
 {
 	struct zd_sim_lease *lease = &issue->handle->leases[issue->op->tag];
 
-	if (!issue->handle->id || (!issue->op->noise && lease->uses == 0))
+	if (!issue->handle->id || (!issue->op->noise && !issue->op->expect && lease->uses == 0))
 		return false;
 	for (uint32_t s = 0; s < ZD_SIM_STREAMS; s++) {
 		if (lease->streams & (1u << s))
@@ -269,6 +269,10 @@ bool zd_sim_issue(struct zd_sim_world *world, struct zd_sim_session *session, ui
 	}
 	if (op->kind == ZD_SIM_GARBAGE) {
 		zd_sim_issue_garbage(world, session, index);
+		return true;
+	}
+	if (op->kind >= ZD_SIM_BARRIER) {
+		zd_sim_expect(world, op);
 		return true;
 	}
 	if (op->kind >= ZD_SIM_FORWARD_BEGIN && op->kind <= ZD_SIM_CONTEXT_END)

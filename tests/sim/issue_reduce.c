@@ -79,9 +79,13 @@ static bool issue_step_end(struct zd_sim_world *world, struct zd_sim_session *se
 	return true;
 }
 
-static bool group_args(const struct zd_sim_op *op, const struct zd_sim_plan *plan,
+static bool group_args(const struct zd_sim_op *op, const struct zd_sim_group_config *group,
                        const struct zd_sim_member *member, struct zd_sim_rng *rng, struct zd_args *args)
 {
+	const struct zd_sim_plan *plan = &group->plan;
+	uint64_t entry_bytes = group->world * zd_sim_shard_numel(group, 0) *
+	                       zerod_dtype_bytes(plan->gradient_dtype);
+
 	switch (op->kind) {
 	case ZD_SIM_BACKWARD_BEGIN:
 		args->kind = ZD_REQ_BACKWARD_BEGIN;
@@ -96,6 +100,10 @@ static bool group_args(const struct zd_sim_op *op, const struct zd_sim_plan *pla
 		args->u.bucket_create.dtype = plan->gradient_dtype;
 		args->u.bucket_create.slot_bytes = 256ull << zd_sim_below(rng, 5);
 		args->u.bucket_create.nslots = (uint32_t)zd_sim_between(rng, 1, 4);
+		if (op->arg && !op->noise) { /* a script's, each slot for one of its units */
+			args->u.bucket_create.nslots = op->arg;
+			args->u.bucket_create.slot_bytes = entry_bytes;
+		}
 		return member->id && !member->bucket;
 	case ZD_SIM_BUCKET_DESTROY:
 		args->kind = ZD_REQ_BUCKET_DESTROY;
@@ -157,12 +165,12 @@ bool zd_sim_issue_reduce(struct zd_sim_world *world, struct zd_sim_session *sess
 		handle->entry.pending = true;
 		break;
 	case ZD_SIM_BACKWARD_BEGIN:
-		if (!group_args(op, &world->config.groups[op->group].plan, member, &rng, &args))
+		if (!group_args(op, &world->config.groups[op->group], member, &rng, &args))
 			return false;
 		send_begin(world, session, &request, &args);
 		return true;
 	default:
-		if (!group_args(op, &world->config.groups[op->group].plan, member, &rng, &args))
+		if (!group_args(op, &world->config.groups[op->group], member, &rng, &args))
 			return false;
 		break;
 	}

@@ -149,6 +149,7 @@ struct zd_sim_actor {
 	struct zd_sim_session *session; /* NULL: none open */
 	uint64_t blocked_on;            /* request without whose reply nothing goes on; 0: none */
 	uint64_t waiting_since_ns;      /* 0: not waiting */
+	uint32_t barriers;              /* that it has come to */
 	bool scheduled, done;
 };
 

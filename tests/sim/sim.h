@@ -12,6 +12,7 @@
 #define ZD_SIM_H
 
 #include "model.h"
+#include "script.h"
 
 /* ---- The world (driver.c) --------------------------------------------------------------------------------------------- */
 
@@ -87,8 +88,9 @@ struct zd_sim_world {
 	struct zd_sim_stats stats;
 };
 
-/* Runs one seed to its end; returns only when all held. `removed`: as for zd_sim_program_print(). */
-void zd_sim_run(uint64_t seed, bool verbose, const bool *removed, struct zd_sim_stats *stats);
+/* Runs one seed to its end, its own program or a script; returns only when all held. `removed`: as for zd_sim_program_print(). */
+void zd_sim_run(uint64_t seed, const struct zd_sim_script *script, bool verbose, const bool *removed,
+                struct zd_sim_stats *stats);
 
 void zd_sim_schedule(struct zd_sim_world *world, struct zd_sim_event event, uint64_t delay_ns);
 void zd_sim_called(struct zd_sim_world *world); /* after every call into the engine: all that must hold now */
@@ -211,6 +213,11 @@ void zd_sim_sight_check(struct zd_sim_world *world, const struct zd_sim_session 
 void zd_sim_empty_check(struct zd_sim_world *world);
 uint64_t zd_sim_job_id(struct zd_sim_world *world, uint32_t job); /* 0: there is none */
 uint64_t zd_sim_durable_job(struct zd_sim_world *world);          /* any; 0: there is none */
+
+/* script.c */
+/* The actor has come to the barrier: true when all have. */
+bool zd_sim_barrier(struct zd_sim_world *world, uint32_t actor, const struct zd_sim_op *op);
+void zd_sim_expect(struct zd_sim_world *world, const struct zd_sim_op *op);
 
 /* shrink.c */
 /* Prints the seed's configuration and the smallest program found within `seconds` that fails in the same way. */

@@ -104,9 +104,8 @@ static void run_item(struct zd_sim_world *world, struct zd_sim_session *session,
 	case ZD_SIM_ITEM_GRADIENT:
 		write_gradient(world, item);
 		break;
-	case ZD_SIM_ITEM_OWN_COPY:
-		if (!garbage)
-			copy_own_slice(world, item);
+	case ZD_SIM_ITEM_OWN_COPY: /* the daemon counts on it, whatever came before */
+		copy_own_slice(world, item);
 		break;
 	case ZD_SIM_ITEM_READ:
 		if (!garbage)

@@ -1,0 +1,200 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * script.c - a script as configuration and program, and the operations that only scripts have.
+ *
+ * A barrier lets nobody on before all ranks have come to it with all of their replies; the others look at the engine's
+ * tables when the rank has its replies, while its streams and the executors are still at work.
+ */
+#include "script.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "base/err.h"
+#include "base/mem.h"
+#include "sim.h"
+
+/* ---- Configuration ---------------------------------------------------------------------------------------------------- */
+
+static void derive_units(const struct zd_sim_script *script, struct zd_sim_rng *rng,
+                         struct zd_sim_group_config *group)
+{
+	static const enum zerod_dtype dtypes[] = {ZEROD_FLOAT32, ZEROD_FLOAT16, ZEROD_BFLOAT16};
+
+	group->nunits = script->nunits;
+	for (uint32_t u = 0; u < script->nunits; u++) {
+		struct zd_sim_unit_config *unit = &group->units[u];
+
+		(void)snprintf(unit->name, sizeof(unit->name), "u%u", u);
+		unit->dtype = dtypes[zd_sim_below(rng, ZD_ARRAY_LEN(dtypes))];
+		unit->numel = zd_sim_percent(rng, 30) ? zd_sim_between(rng, 1, 3)
+		                                      : zd_sim_between(rng, 1, 600);
+		if (script->nslots) { /* one fills a bucket's slot */
+			unit->dtype = group->units[0].dtype;
+			unit->numel = group->units[0].numel;
+		}
+		unit->slot = script->one_slot ? 1 : ZEROD_NO_SLOT;
+		unit->frozen = script->frozen && u == 0;
+	}
+}
+
+void zd_sim_script_config(const struct zd_sim_script *script, uint64_t seed, struct zd_sim_config *config)
+{
+	static const uint64_t scales[] = {100, 1000, 10000};
+	struct zd_sim_rng rng;
+
+	memset(config, 0, sizeof(*config));
+	zd_sim_rng_init(&rng, seed, UINT64_MAX);
+	config->seed = seed;
+	config->clean = true;
+	config->client_copies = zd_sim_percent(&rng, 20);
+	config->lane_ns = scales[zd_sim_below(&rng, ZD_ARRAY_LEN(scales))];
+	config->stream_ns = scales[zd_sim_below(&rng, ZD_ARRAY_LEN(scales))];
+	config->actor_ns = scales[zd_sim_below(&rng, ZD_ARRAY_LEN(scales))];
+	config->ndevices = (uint32_t)zd_sim_between(&rng, 1, 4);
+	config->njobs = config->ngroups = 1;
+	config->jobs[0] =
+	        (struct zd_sim_job_config){.name = "j0", .uid = 1000, .world = script->world, .ngroups = 1};
+	for (; config->nactors < script->world; config->nactors++)
+		config->actors[config->nactors] =
+		        (struct zd_sim_actor_config){.rank = config->nactors,
+		                                     .device = config->nactors % config->ndevices,
+		                                     .uid = 1000,
+		                                     .strict = zd_sim_percent(&rng, 15)};
+	struct zd_sim_group_config *group = &config->groups[0];
+	*group = (struct zd_sim_group_config){.name = "g0", .world = script->world};
+	zd_sim_derive_plan(&rng, config, &group->plan);
+	derive_units(script, &rng, group);
+	group->plan.stage = script->stage;
+	group->plan.one_at_a_time = script->one_buffer;
+	group->plan.inf_percent = script->overflows ? 100 : 0;
+	zd_sim_derive_devices(&rng, config);
+}
+
+/* ---- Program ------------------------------------------------------------------------------------------------------------ */
+
+static void push(struct zd_sim_program *program, uint32_t actor, const struct zd_sim_script_op *op)
+{
+	zd_assert(program->nops < ZD_SIM_OPS);
+	program->ops[program->nops++] = (struct zd_sim_op){
+	        .kind = (uint8_t)op->kind,
+	        .actor = (uint8_t)actor,
+	        .unit = (uint8_t)op->unit,
+	        .tag = (uint8_t)op->tag,
+	        .arg = op->arg,
+	        .expect = (int8_t)op->expect,
+	};
+}
+
+static void push_simple(struct zd_sim_program *program, uint32_t actor, enum zd_sim_op_kind kind,
+                        uint32_t unit, uint32_t arg)
+{
+	push(program, actor, &(struct zd_sim_script_op){.kind = kind, .unit = unit, .arg = arg});
+}
+
+static void actor_program(const struct zd_sim_script *script, uint32_t actor, struct zd_sim_program *program)
+{
+	uint32_t barriers = 0;
+
+	push_simple(program, actor, ZD_SIM_OPEN, 0, 0);
+	push_simple(program, actor, ZD_SIM_JOIN, 0, 0);
+	for (uint32_t u = 0; u < script->nunits; u++)
+		push_simple(program, actor, ZD_SIM_REGISTER, u, 0);
+	push_simple(program, actor, ZD_SIM_BUCKET_CREATE, 0, script->nslots);
+	push_simple(program, actor, ZD_SIM_UPDATE_BEGIN, ZD_SIM_ALL_UNITS, 0);
+	push_simple(program, actor, ZD_SIM_PUBLISH, ZD_SIM_ALL_UNITS, 0);
+	push_simple(program, actor, ZD_SIM_BARRIER, 0, ++barriers);
+	for (uint32_t i = 0; i < script->repeats * script->nops; i++) {
+		struct zd_sim_script_op op = script->ops[i % script->nops];
+		if (op.kind == ZD_SIM_BARRIER)
+			op.arg = ++barriers;
+		if (op.ranks & (1u << actor))
+			push(program, actor, &op);
+	}
+	push_simple(program, actor, ZD_SIM_BARRIER, 0, ++barriers);
+	push_simple(program, actor, ZD_SIM_CLOSE, 0, 0);
+}
+
+void zd_sim_script_program(const struct zd_sim_script *script, const struct zd_sim_config *config,
+                           struct zd_sim_program *program)
+{
+	program->nops = 0;
+	for (uint32_t actor = 0; actor < config->nactors; actor++) {
+		program->first[actor] = program->nops;
+		actor_program(script, actor, program);
+	}
+	program->first[config->nactors] = program->nops;
+}
+
+/* ---- Barriers ------------------------------------------------------------------------------------------------------------- */
+
+bool zd_sim_barrier(struct zd_sim_world *world, uint32_t actor, const struct zd_sim_op *op)
+{
+	bool all = true;
+
+	if (world->actors[actor].barriers < op->arg) {
+		world->actors[actor].barriers = op->arg;
+		for (uint32_t a = 0; a < world->config.nactors; a++) {
+			if (a != actor)
+				zd_sim_actor_wake(world, a);
+		}
+	}
+	for (uint32_t a = 0; a < world->config.nactors; a++)
+		all = all && world->actors[a].barriers >= op->arg;
+	return all;
+}
+
+/* ---- What must be seen -------------------------------------------------------------------------------------------------- */
+
+struct sight {
+	const char *unit;
+	uint32_t rank, count;
+	uint64_t bytes;
+};
+
+static bool live_row(const struct zd_row *row, void *arg)
+{
+	struct sight *sight = arg;
+	bool live = strcmp(row->state, "INFLIGHT") == 0 || strcmp(row->state, "AVAILABLE") == 0;
+
+	if (live && row->u.buffer.rank == sight->rank && strcmp(row->name, sight->unit) == 0) {
+		sight->count++;
+		sight->bytes += row->u.buffer.padded_bytes;
+	}
+	return true;
+}
+
+/* The rank has so many live copies of the unit, which are what it is charged for. */
+static void expect_live(struct zd_sim_world *world, const struct zd_sim_op *op)
+{
+	struct sight sight = {.unit = world->config.groups[0].units[op->unit].name,
+	                      .rank = world->config.actors[op->actor].rank};
+	struct zd_list_query query = {.table = ZD_TABLE_BUFFERS};
+
+	(void)zd_engine_list(world->engine, &query, live_row, &sight);
+	if (sight.count != op->arg ||
+	    sight.bytes != op->arg * zd_sim_gathered_bytes(&world->config, op->actor, 0, op->unit))
+		zd_sim_fail(world, "rank %u has %u live copies of %s, %llu bytes; the script expects %u",
+		            sight.rank, sight.count, sight.unit, (unsigned long long)sight.bytes, op->arg);
+}
+
+void zd_sim_expect(struct zd_sim_world *world, const struct zd_sim_op *op)
+{
+	struct zd_engine_totals totals;
+
+	zd_sim_rows_check(world);
+	zd_engine_totals(world->engine, &totals);
+	if (op->kind == ZD_SIM_EXPECT_LIVE)
+		expect_live(world, op);
+	if (op->kind == ZD_SIM_EXPECT_TRANSFERS && totals.gathers != op->arg)
+		zd_sim_fail(world, "%llu transfers were made; the script expects %u",
+		            (unsigned long long)totals.gathers, op->arg);
+	if (op->kind == ZD_SIM_EXPECT_NO_GRADIENTS &&
+	    totals.usage.bucket_bytes + totals.usage.target_bytes + totals.usage.staging_bytes)
+		zd_sim_fail(world, "between steps there are %llu bytes of buckets, %llu of targets",
+		            (unsigned long long)totals.usage.bucket_bytes,
+		            (unsigned long long)totals.usage.target_bytes);
+	if (op->kind == ZD_SIM_EXPECT_NO_BUCKETS && totals.usage.bucket_bytes + totals.usage.staging_bytes)
+		zd_sim_fail(world, "behind a backward there are %llu bytes of buckets",
+		            (unsigned long long)totals.usage.bucket_bytes);
+}

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "base/text.h"
+#include "core/departure.h"
 #include "core/internal.h"
 
 #define MAX_ALIGN_BYTES ((uint64_t)ZD_BLOCK_MAX_ALIGN)
@@ -19,20 +20,6 @@ static void allocation_free(struct zd_engine *e, struct zd_allocation *allocatio
 	HASH_DEL(e->allocations, allocation);
 	zd_job_unref(e, allocation->job);
 	free(allocation);
-}
-
-void zd_allocation_drop(struct zd_engine *e, struct zd_allocation *allocation)
-{
-	zd_assert(allocation->session);
-	TAILQ_REMOVE(&allocation->session->allocations, allocation, session_link);
-	allocation->session = NULL;
-	if (allocation->extent.block) {
-		zd_uncharge(e, allocation->job, allocation->device, ZD_CHARGE_ALLOCATION,
-		            allocation->extent.bytes);
-		allocation->device->quarantine_bytes += allocation->extent.bytes;
-	}
-	if (allocation->pending == 0)
-		allocation_free(e, allocation);
 }
 
 static void allocation_op_done(struct zd_engine *e, struct zd_op *op, int status, const char *error,
@@ -55,6 +42,24 @@ static void allocation_op_done(struct zd_engine *e, struct zd_op *op, int status
 		if (req->kind == ZD_REQ_ALLOC && req->u.alloc.allocation == allocation)
 			zd_request_fail(req, status, error);
 	}
+}
+
+void zd_allocation_drop(struct zd_engine *e, struct zd_allocation *allocation)
+{
+	zd_assert(allocation->session);
+	struct zd_session *session = allocation->session;
+	TAILQ_REMOVE(&session->allocations, allocation, session_link);
+	allocation->session = NULL;
+	if (allocation->extent.block && zd_departure_hold(e, session, allocation->job, allocation->device,
+	                                                  allocation_op_done, allocation))
+		allocation->pending++;
+	if (allocation->extent.block) {
+		zd_uncharge(e, allocation->job, allocation->device, ZD_CHARGE_ALLOCATION,
+		            allocation->extent.bytes);
+		allocation->device->quarantine_bytes += allocation->extent.bytes;
+	}
+	if (allocation->pending == 0)
+		allocation_free(e, allocation);
 }
 
 static int alloc_check(struct zd_engine *e, const struct zd_args *args, struct zd_err *err)

@@ -8,6 +8,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "core/departure.h"
 #include "core/gather.h"
 #include "core/shadow.h"
 #include "core/scope.h"
@@ -97,6 +98,24 @@ static void buffer_op_over(struct zd_engine *e, struct zd_buffer *buffer)
 		buffer_free(e, buffer);
 }
 
+static void watch_done(struct zd_engine *e, struct zd_op *op, int status, const char *error,
+                       const struct zd_op_result *result)
+{
+	(void)status; /* an aborted watch: the session is gone, and its streams with it */
+	(void)error;
+	(void)result;
+	zd_buffer_unwatch(e, op->owner);
+}
+
+static void hold_for_process(struct zd_engine *e, struct zd_buffer *buffer)
+{
+	struct zd_session *session = zd_part_member(buffer->part)->session;
+	if (!zd_departure_hold(e, session, buffer->unit->group->job, buffer->device, watch_done, buffer))
+		return;
+	zd_buffer_watch(buffer);
+	buffer->leaving_pid = session->pid;
+}
+
 void zd_buffer_drop(struct zd_engine *e, struct zd_buffer *buffer)
 {
 	zd_assert(TAILQ_EMPTY(&buffer->leases) && buffer->part->buffer == buffer);
@@ -104,6 +123,7 @@ void zd_buffer_drop(struct zd_engine *e, struct zd_buffer *buffer)
 	buffer->part->buffer = NULL;
 	buffer_uncharge(e, buffer);
 	zd_dirty(e, buffer->device);
+	hold_for_process(e, buffer);
 	if (buffer->transfers == 0 && buffer->watches == 0)
 		buffer_free(e, buffer);
 }
@@ -172,7 +192,7 @@ static void copy_shard(struct zd_engine *e, struct zd_buffer *buffer, struct zd_
 	zd_op_submit(e, buffer->unit->group->job, &command, transfer_done, buffer, source->rank);
 }
 
-/* One fence a source device is enough: its copies run in order. */
+/* One fence a source device is enough: its copies for one session end in order. */
 static void set_fences(struct zd_engine *e, struct zd_buffer *buffer, uint64_t devices)
 {
 	const struct zd_session *session = zd_part_member(buffer->part)->session;
@@ -249,15 +269,6 @@ void zd_buffer_unwatch(struct zd_engine *e, struct zd_buffer *buffer)
 	zd_assert(buffer->watches > 0);
 	buffer->watches--;
 	buffer_op_over(e, buffer);
-}
-
-static void watch_done(struct zd_engine *e, struct zd_op *op, int status, const char *error,
-                       const struct zd_op_result *result)
-{
-	(void)status; /* an aborted watch: the session is gone, and its streams with it */
-	(void)error;
-	(void)result;
-	zd_buffer_unwatch(e, op->owner);
 }
 
 void zd_lease_end(struct zd_engine *e, struct zd_lease *lease)

@@ -43,6 +43,7 @@ struct zd_engine *zd_engine_new(const struct zd_engine_config *config, const str
 	e->ndevices = config->ndevices;
 	e->quota_bytes = config->uid_quota_bytes;
 	e->client_copies_own_slice = config->client_copies_own_slice;
+	e->sessions_linger = config->sessions_linger;
 	e->next_deadline_ns = UINT64_MAX;
 	e->devices = zd_calloc(config->ndevices, sizeof(*e->devices));
 	for (uint32_t i = 0; i < config->ndevices; i++)
@@ -139,7 +140,7 @@ bool zd_engine_may_map(const struct zd_engine *e, uint64_t session_id, uint32_t 
 void zd_engine_totals(const struct zd_engine *e, struct zd_engine_totals *totals)
 {
 	*totals = (struct zd_engine_totals){
-	        .sessions = HASH_COUNT(e->sessions),
+	        .sessions = HASH_COUNT(e->sessions) - e->nlingering,
 	        .jobs = HASH_COUNT(e->jobs),
 	        .groups = HASH_COUNT(e->groups),
 	        .requests = e->nrequests,

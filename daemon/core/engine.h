@@ -93,8 +93,8 @@ struct zd_reduce_desc {
 };
 
 /*
- * Copies, fills and reductions of one device run in the order in which they were given; each begins only after the
- * former ended. All that such a command depends on has happened when it is given; only WATCH waits.
+ * All that a copy, fill or reduction depends on has happened when it is given; only WATCH waits. So a device may run them in
+ * any order or at once, but for those that signal the same timeline: these end in the order in which they were given.
  */
 struct zd_command {
 	enum zd_command_kind kind;
@@ -118,6 +118,7 @@ struct zd_command {
 			uint64_t session;
 			uint32_t nfences;
 			const struct zd_fence *fences;
+			bool until_gone; /* never by its fences: see sessions_linger */
 		} watch;
 		struct zd_reduce_desc reduce;
 	} u;
@@ -368,6 +369,9 @@ struct zd_engine_config {
 	uint64_t segment_bytes;   /* usual size of a segment; 0: 1 GiB. Shrunk to what the arena has left */
 	uint64_t uid_quota_bytes; /* charged bytes of one uid over all devices; 0: none */
 	bool client_copies_own_slice; /* gathers leave the rank's own slice to the client (D2) */
+	/* A process may use device memory after its session has ended: what it held is kept until a WATCH with `until_gone`
+	 * completes, which it does, with whatever status, when the process cannot any more. */
+	bool sessions_linger;
 };
 
 /* Never NULL. The configuration is copied. */

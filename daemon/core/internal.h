@@ -329,8 +329,9 @@ struct zd_session {
 	struct zd_request_list requests; /* the same, in order */
 	TAILQ_HEAD(, zd_member) members;
 	TAILQ_HEAD(, zd_allocation) allocations;
-	uint64_t timeline[ZD_MAX_DEVICES]; /* last value given out on the daemon page, by source device */
-	uint64_t aborted_mask;             /* timelines that hold ZD_FENCE_ABORTED */
+	uint64_t timeline[ZD_MAX_DEVICES];     /* last value given out on the daemon page, by source device */
+	uint64_t aborted_mask;                 /* timelines that hold ZD_FENCE_ABORTED */
+	TAILQ_HEAD(, zd_departure) departures; /* CLOSING: what waits for its process to go; departure.c */
 	UT_hash_handle hh;
 };
 
@@ -413,6 +414,7 @@ struct zd_group {
 	UT_hash_handle hh; /* by id */
 };
 
+/* NULL for one that is CLOSING too. */
 struct zd_session *zd_session_find(struct zd_engine *e, uint64_t id);
 /* The bytes of an operation of `device` will never come: frees the streams that wait for them and marks the session
  * POISONED. */
@@ -571,10 +573,11 @@ struct zd_buffer {
 	struct zd_extent extent; /* the slot's, if slot is set */
 	struct zd_slot *slot;
 	uint64_t version, since_ns;
-	uint64_t transfer;  /* the number of the one that fills it, or has */
-	uint32_t transfers; /* copies under way into it */
-	uint32_t watches;   /* fences of past leases under way */
-	uint32_t nfences;   /* daemon-page fences of its transfer */
+	uint64_t transfer;    /* the number of the one that fills it, or has */
+	uint32_t transfers;   /* copies under way into it */
+	uint32_t watches;     /* fences of past leases under way, and the departure of its process */
+	uint32_t leaving_pid; /* the process, then */
+	uint32_t nfences;     /* daemon-page fences of its transfer */
 	struct zd_fence *fences;
 	TAILQ_HEAD(, zd_lease) leases;
 	TAILQ_ENTRY(zd_buffer) device_link;
@@ -615,6 +618,9 @@ struct zd_engine {
 	uint32_t ndevices;
 	uint64_t quota_bytes;
 	bool client_copies_own_slice;
+	bool sessions_linger;
+	struct zd_session *departing; /* the session that is ending just now, if it lingers */
+	uint32_t nlingering;          /* sessions that are CLOSING */
 	uint64_t now_ns, next_deadline_ns;
 	uint64_t next_id; /* of every object; ascending, never reused */
 	uint32_t next_segment;

@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "core/departure.h"
 #include "core/internal.h"
 #include "core/reduce.h"
 #include "core/scope.h"
@@ -74,7 +75,7 @@ static const struct zd_job *session_job(const struct zd_session *session)
 		return TAILQ_FIRST(&session->members)->group->job;
 	if (!TAILQ_EMPTY(&session->allocations))
 		return TAILQ_FIRST(&session->allocations)->job;
-	return NULL;
+	return zd_departure_job(session);
 }
 
 static void collect_sessions(struct listing *l)
@@ -212,6 +213,11 @@ static bool row_session(const struct listing *l, struct zd_row *row, const struc
 		waits[n] = texts[n];
 		row->u.session.nwaits++;
 	}
+	while (row->u.session.nwaits < MAX_WAITS &&
+	       zd_departure_text(session, row->u.session.nwaits, texts[row->u.session.nwaits])) {
+		waits[row->u.session.nwaits] = texts[row->u.session.nwaits];
+		row->u.session.nwaits++;
+	}
 	row->u.session.waits = waits;
 	return fn(row, arg);
 }
@@ -281,6 +287,11 @@ static void row_unit_names(struct zd_row *row, const struct zd_unit *unit)
 static void buffer_waits(const struct zd_buffer *buffer, char out[ZD_WAIT_TEXT])
 {
 	char transfers[32] = "", streams[48] = "";
+	if (buffer->leaving_pid) {
+		(void)snprintf(out, ZD_WAIT_TEXT, "process %u to leave device %u", buffer->leaving_pid,
+		               buffer->device->index);
+		return;
+	}
 	if (buffer->transfers > 0)
 		(void)snprintf(transfers, sizeof(transfers), "%u transfer%s", buffer->transfers,
 		               buffer->transfers == 1 ? "" : "s");

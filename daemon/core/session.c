@@ -3,12 +3,14 @@
  * session.c - one client connection as the core sees it: who it is, what it holds, what it waits for.
  *
  * A session ends once, by zd_engine_session_close() or by an administrator. Everything it holds goes with it: waiting
- * requests without a reply, then its memberships (leases, buckets, targets, shards), then its allocations.
+ * requests without a reply, then its memberships (leases, buckets, targets, shards), then its allocations. The memory may
+ * have to wait for its process (departure.c).
  */
 #include <stdio.h>
 #include <string.h>
 
 #include "base/text.h"
+#include "core/departure.h"
 #include "core/reduce.h"
 #include "core/shadow.h"
 
@@ -16,12 +18,12 @@ struct zd_session *zd_session_find(struct zd_engine *e, uint64_t id)
 {
 	struct zd_session *session;
 	HASH_FIND(hh, e->sessions, &id, sizeof(id), session);
-	return session;
+	return session && session->state != ZD_SESSION_CLOSING ? session : NULL;
 }
 
 uint64_t zd_engine_session_open(struct zd_engine *e, const struct zd_peer *peer, struct zd_err *err)
 {
-	if (HASH_COUNT(e->sessions) >= ZD_MAX_SESSIONS) {
+	if (HASH_COUNT(e->sessions) - e->nlingering >= ZD_MAX_SESSIONS) {
 		(void)zd_err_set(err, ZEROD_E_LIMIT, "%u sessions are open already", ZD_MAX_SESSIONS);
 		return 0;
 	}
@@ -38,6 +40,7 @@ uint64_t zd_engine_session_open(struct zd_engine *e, const struct zd_peer *peer,
 	TAILQ_INIT(&session->requests);
 	TAILQ_INIT(&session->members);
 	TAILQ_INIT(&session->allocations);
+	TAILQ_INIT(&session->departures);
 	HASH_ADD(hh, e->sessions, id, sizeof(session->id), session);
 	return session->id;
 }
@@ -48,13 +51,13 @@ static void session_end(struct zd_engine *e, struct zd_session *session)
 	struct zd_allocation *allocation;
 
 	zd_sm_move(&zd_sm_session, &session->state, ZD_SESSION_CLOSING);
+	zd_departures_begin(e, session);
 	zd_requests_drop(e, session, NULL, 0, NULL);
 	while ((member = TAILQ_FIRST(&session->members)))
 		zd_member_detach(e, member);
 	while ((allocation = TAILQ_FIRST(&session->allocations)))
 		zd_allocation_drop(e, allocation);
-	HASH_DEL(e->sessions, session);
-	free(session);
+	zd_departures_end(e, session);
 }
 
 void zd_engine_session_close(struct zd_engine *e, uint64_t id)

@@ -2,6 +2,7 @@
 /*
  * storage.c - memory of buckets, staging and targets: charged while somebody owns it, kept while an operation uses it.
  */
+#include "core/departure.h"
 #include "core/reduce_internal.h"
 
 int zd_storage_new(struct zd_engine *e, struct zd_request *req, struct zd_member *member,
@@ -52,6 +53,15 @@ static void storage_free(struct zd_engine *e, struct zd_storage *storage)
 	zd_member_reduce_release(mr);
 }
 
+static void process_gone(struct zd_engine *e, struct zd_op *op, int status, const char *error,
+                         const struct zd_op_result *result)
+{
+	(void)status;
+	(void)error;
+	(void)result;
+	zd_storage_unuse(e, op->owner);
+}
+
 void zd_storage_drop(struct zd_engine *e, struct zd_storage *storage)
 {
 	if (!storage)
@@ -59,6 +69,9 @@ void zd_storage_drop(struct zd_engine *e, struct zd_storage *storage)
 	struct zd_group *group = storage->member->group;
 	uint64_t bytes = storage->extent.bytes;
 	zd_assert(!storage->dropped);
+	if (zd_departure_hold(e, storage->member->session, group->job, storage->device, process_gone,
+	                      storage))
+		zd_storage_use(storage);
 	storage->dropped = true;
 	zd_uncharge(e, group->job, storage->device, storage->charge, bytes);
 	if (storage->charge == ZD_CHARGE_STAGING)

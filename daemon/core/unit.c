@@ -10,6 +10,7 @@
 #include <string.h>
 
 #include "base/text.h"
+#include "core/departure.h"
 #include "core/internal.h"
 #include "core/reduce.h"
 #include "core/shadow.h"
@@ -335,12 +336,25 @@ void zd_part_reader_done(struct zd_engine *e, struct zd_part *part)
 	}
 }
 
+static void process_gone(struct zd_engine *e, struct zd_op *op, int status, const char *error,
+                         const struct zd_op_result *result)
+{
+	(void)status;
+	(void)error;
+	(void)result;
+	zd_part_reader_done(e, op->owner);
+}
+
 static void part_detach(struct zd_engine *e, struct zd_part *part)
 {
+	const struct zd_member *member = zd_part_member(part);
 	if (part->state == ZD_PART_ABSENT || part->state == ZD_PART_DYING)
 		return;
 	if (part->buffer)
 		zd_buffer_revoke(e, part->buffer);
+	if (part->shard.block && zd_departure_hold(e, member->session, member->group->job,
+	                                           part->shard.segment->device, process_gone, part))
+		part->readers++;
 	/* A shard that was never zeroed is worth nothing to anybody. */
 	if (part->unit->group->job->durable && part->state != ZD_PART_FILLING) {
 		if (part->state != ZD_PART_DETACHED)

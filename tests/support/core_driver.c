@@ -36,6 +36,7 @@ struct segment {
 struct session {
 	uint64_t id;
 	bool open;
+	bool gone; /* its process too: at once, unless sessions linger */
 	char killed_why[128];
 	uint64_t client_page[ZD_TIMELINES], daemon_page[ZD_TIMELINES];
 	TAILQ_ENTRY(session) link;
@@ -58,7 +59,7 @@ struct failure {
 
 struct core_driver {
 	struct zd_engine *engine;
-	bool no_bytes, abandoned;
+	bool no_bytes, abandoned, sessions_linger;
 	uint64_t next_request;
 	bool held[KINDS];
 	uint32_t count[KINDS];
@@ -229,6 +230,7 @@ static void sink_session_killed(void *arg, uint64_t id, const char *why)
 	struct session *session = session_find(arg, id);
 	assert_true(session && session->open);
 	session->open = false;
+	session->gone = !((struct core_driver *)arg)->sessions_linger;
 	(void)snprintf(session->killed_why, sizeof(session->killed_why), "%s", why);
 }
 
@@ -257,7 +259,9 @@ static bool runnable(const struct core_driver *core, const struct pending *p)
 	if (p->command.kind != ZD_CMD_WATCH)
 		return !on_lane(&p->command) || first_on_lane(core, p);
 	session = session_find(core, p->command.u.watch.session);
-	for (uint32_t i = 0; i < p->command.u.watch.nfences && session->open; i++) {
+	if (p->command.u.watch.until_gone)
+		return session->gone;
+	for (uint32_t i = 0; i < p->command.u.watch.nfences && !session->gone; i++) {
 		if (!zd_fence_reached(session->client_page[p->fences[i].timeline], p->fences[i].value))
 			return false;
 	}
@@ -307,7 +311,7 @@ static void complete(struct core_driver *core, struct pending *p)
 	const char *error = status ? failure->error : "";
 	struct zd_op_result result = {0};
 	failure->status = 0;
-	if (p->command.kind == ZD_CMD_WATCH && !session_find(core, p->command.u.watch.session)->open)
+	if (p->command.kind == ZD_CMD_WATCH && session_find(core, p->command.u.watch.session)->gone)
 		status = ZEROD_E_ABORTED;
 	if (status == 0)
 		execute(core, &p->command, &result);
@@ -426,6 +430,7 @@ struct core_driver *core_new(const struct core_options *options)
 	        .segment_bytes = options->segment_bytes,
 	        .uid_quota_bytes = options->uid_quota_bytes,
 	        .client_copies_own_slice = options->client_copies_own_slice,
+	        .sessions_linger = options->sessions_linger,
 	};
 	for (uint32_t i = 0; i < config.ndevices; i++) {
 		(void)snprintf(devices[i].name, sizeof(devices[i].name), "device%u", i);
@@ -436,6 +441,7 @@ struct core_driver *core_new(const struct core_options *options)
 	}
 	struct zd_engine_sink sink = {core, sink_command, sink_reply, sink_fence_passed, sink_session_killed};
 	core->no_bytes = options->no_bytes;
+	core->sessions_linger = options->sessions_linger;
 	TAILQ_INIT(&core->commands);
 	TAILQ_INIT(&core->segments);
 	TAILQ_INIT(&core->sessions);
@@ -517,6 +523,7 @@ void core_end(struct core_driver *core)
 	TAILQ_FOREACH (session, &core->sessions, link) {
 		if (session->open)
 			core_close(core, session->id);
+		core_gone(core, session->id);
 	}
 	for (unsigned kind = 0; kind < KINDS; kind++)
 		core_unhold(core, kind);
@@ -561,7 +568,16 @@ void core_close(struct core_driver *core, uint64_t id)
 	struct session *session = session_find(core, id);
 	assert_true(session && session->open);
 	session->open = false;
+	session->gone = !core->sessions_linger;
 	zd_engine_session_close(core->engine, id);
+	settle(core);
+}
+
+void core_gone(struct core_driver *core, uint64_t id)
+{
+	struct session *session = session_find(core, id);
+	assert_true(session && !session->open);
+	session->gone = true;
 	settle(core);
 }
 

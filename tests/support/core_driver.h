@@ -29,7 +29,8 @@ struct core_options {
 	uint64_t arena_bytes; /* of each device; 0: 4 MiB */
 	uint64_t gather_budget_bytes, staging_bytes, segment_bytes, segment_align_bytes, uid_quota_bytes;
 	bool client_copies_own_slice;
-	bool no_bytes; /* segments without memory, for sizes beyond any machine */
+	bool sessions_linger; /* until core_gone() */
+	bool no_bytes;        /* segments without memory, for sizes beyond any machine */
 };
 
 struct core_driver;
@@ -49,6 +50,8 @@ uint64_t core_open_admin(struct core_driver *core);
 uint64_t core_open_strict(struct core_driver *core, uint32_t uid);
 /* As when the connection is lost: its watches end with ABORTED. */
 void core_close(struct core_driver *core, uint64_t session);
+/* The closed session's process has left the devices. */
+void core_gone(struct core_driver *core, uint64_t session);
 bool core_is_open(const struct core_driver *core, uint64_t session);
 /* Why the engine ended the session by itself; "" if it did not. */
 const char *core_killed_why(const struct core_driver *core, uint64_t session);

@@ -178,6 +178,9 @@ static void free_objects(struct zerod_client *client)
 static void free_client(struct zerod_client *client)
 {
 	free_objects(client);
+	if (client->sock >= 0 &&
+	    !is_forked(client)) /* children may have the socket, too: the session ends all the same */
+		(void)shutdown(client->sock, SHUT_RDWR);
 	if (client->sock >= 0)
 		(void)close(client->sock);
 	if (!is_forked(client)) { /* in a child, a lock may be held by a thread that is not there */

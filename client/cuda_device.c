@@ -5,7 +5,7 @@
  * A GPU is found by the UUID that the daemon names it with, since CUDA_VISIBLE_DEVICES and containers hide and renumber
  * GPUs. Its primary context is retained: memory mapped here is then there for every context of that GPU in this
  * process. At the end all that our calls have left in the trainer's streams must have run before the pages that it waits on
- * and writes to can go; where it never will, since a context is lost, pages and contexts stay with the process.
+ * and writes to can go. Where that takes too long, pages and contexts stay with the process.
  */
 #include "client/cuda_internal.h"
 
@@ -28,6 +28,13 @@ int zc_cuda_enter(const struct zd_cuda *driver, struct CUctx_st *context, struct
 	scope->mode = ZD_CU_CAPTURE_RELAXED;
 	(void)driver->threadExchangeStreamCaptureMode(&scope->mode);
 	return zd_cuda_enter(driver, context, &scope->pushed);
+}
+
+void zc_cuda_enter_last(const struct zd_cuda *driver, struct CUctx_st *context, struct zc_cuda_scope *scope)
+{
+	int result = zc_cuda_enter(driver, context, scope);
+
+	(void)result;
 }
 
 void zc_cuda_leave(const struct zd_cuda *driver, const struct zc_cuda_scope *scope)
@@ -266,14 +273,16 @@ static bool all_alive(const struct zc_cuda *cuda)
 	return alive;
 }
 
-/* Has all that we put into the trainer's streams run? They write their counters, and wake nobody. */
+/* Has all that we put into the trainer's streams run, or will it never? They write their counters, and wake nobody. */
 static bool drain(struct zerod_client *client, const struct zc_cuda *cuda)
 {
 	const struct timespec pause = {.tv_nsec = LOOK_AGAIN};
 	uint64_t deadline_ns = zc_now_ns() + DRAIN_NS;
 
 	for (unsigned looks = 1; !all_written(client, cuda); looks++) {
-		if (zc_now_ns() >= deadline_ns || (looks % CHECK_EVERY == 0 && !all_alive(cuda)))
+		if (looks % CHECK_EVERY == 0 && !all_alive(cuda))
+			return true; /* what was in its streams is dropped */
+		if (zc_now_ns() >= deadline_ns)
 			return false;
 		(void)nanosleep(&pause, NULL);
 	}
@@ -289,11 +298,10 @@ static void close_gpus(struct zerod_client *client, struct zc_cuda *cuda)
 		struct zc_gpu *gpu = &cuda->gpus[i];
 		struct zc_cuda_scope scope;
 
-		bool entered = zc_cuda_enter(driver, gpu->context, &scope) == ZD_CU_SUCCESS;
-
-		if (entered && gpu->copies)
+		zc_cuda_enter_last(driver, gpu->context, &scope);
+		if (gpu->copies)
 			(void)driver->streamDestroy(gpu->copies);
-		if (entered && i == 0)
+		if (i == 0)
 			unregister_pages(client, cuda);
 		zc_cuda_leave(driver, &scope);
 		(void)driver->devicePrimaryCtxRelease(gpu->device);

@@ -54,6 +54,8 @@ struct zc_cuda_scope {
 };
 int zc_cuda_enter(const struct zd_cuda *driver, struct CUctx_st *context, struct zc_cuda_scope *scope)
         __attribute__((warn_unused_result));
+/* To give something back: also if the context is lost. */
+void zc_cuda_enter_last(const struct zd_cuda *driver, struct CUctx_st *context, struct zc_cuda_scope *scope);
 void zc_cuda_leave(const struct zd_cuda *driver, const struct zc_cuda_scope *scope);
 
 /* Loads the driver, once. */

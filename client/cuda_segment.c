@@ -90,10 +90,9 @@ void zc_cuda_segments_unmap(struct zerod_client *client, struct zc_cuda *cuda)
 
 		if (!segment->map || !gpu)
 			continue;
-		if (zc_cuda_enter(cuda->driver, gpu->context, &scope) == ZD_CU_SUCCESS) {
-			(void)cuda->driver->memUnmap(at, segment->bytes);
-			(void)cuda->driver->memAddressFree(at, segment->bytes);
-		}
+		zc_cuda_enter_last(cuda->driver, gpu->context, &scope);
+		(void)cuda->driver->memUnmap(at, segment->bytes);
+		(void)cuda->driver->memAddressFree(at, segment->bytes);
 		zc_cuda_leave(cuda->driver, &scope);
 		segment->map = NULL;
 	}

@@ -278,12 +278,28 @@ static const struct zc_stream_ops gpu_ops = {
 
 /* ---- Wrapping ------------------------------------------------------------------------------------------------ */
 
-static int find_context(const struct zd_cuda *driver, struct CUstream_st *handle, struct CUctx_st **context,
+/* Asking a stream for its context may need a current one: any. */
+static int ask_stream(struct zc_cuda *cuda, struct CUstream_st *handle, struct CUctx_st **context)
+{
+	const struct zd_cuda *driver = cuda->driver;
+	struct zc_cuda_scope scope;
+	int result = driver->streamGetCtx(handle, context);
+
+	if (result != ZD_CU_INVALID_CONTEXT || cuda->ngpus == 0)
+		return result;
+	result = zc_cuda_enter(driver, cuda->gpus[0].context, &scope);
+	if (!result)
+		result = driver->streamGetCtx(handle, context);
+	zc_cuda_leave(driver, &scope);
+	return result;
+}
+
+static int find_context(struct zc_cuda *cuda, struct CUstream_st *handle, struct CUctx_st **context,
                         struct zd_err *err)
 {
 	bool legacy = !handle || handle == ZD_CU_STREAM_LEGACY;
-	int result = legacy ? driver->ctxGetCurrent(context) : driver->streamGetCtx(handle, context);
-	int rc = zd_cuda_err(driver, result, err, "finding a stream's context");
+	int result = legacy ? cuda->driver->ctxGetCurrent(context) : ask_stream(cuda, handle, context);
+	int rc = zd_cuda_err(cuda->driver, result, err, "finding a stream's context");
 
 	if (!rc && !*context)
 		rc = zd_err_set(err, ZEROD_E_INVALID,
@@ -318,7 +334,7 @@ static int find_gpu(struct zc_cuda *cuda, struct gpu_stream *stream, struct zd_e
 static int adopt(struct zc_cuda *cuda, struct gpu_stream *stream, struct zd_err *err)
 {
 	struct zc_cuda_scope scope;
-	int rc = find_context(cuda->driver, stream->handle, &stream->context, err);
+	int rc = find_context(cuda, stream->handle, &stream->context, err);
 
 	if (rc)
 		return rc;

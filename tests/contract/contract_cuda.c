@@ -147,6 +147,7 @@ static void stream_new(struct contract_stream *stream)
 		contract_check(false, "the rank's GPU is one of this process", __LINE__);
 	}
 	use_gpu(ordinal);
+	stream->gpu = ordinal;
 	stream->handle = create_stream();
 	OK(rank->client, zerod_cuda_stream_wrap(rank->client, stream->handle, &stream->stream));
 }
@@ -154,10 +155,7 @@ static void stream_new(struct contract_stream *stream)
 /* Enters the stream's context, whatever thread this is. */
 static struct CUstream_st *handle_of(const struct contract_stream *stream)
 {
-	struct CUctx_st *context = NULL;
-
-	RUNS(cuda->streamGetCtx(stream->handle, &context));
-	RUNS(cuda->ctxSetCurrent(context));
+	use_gpu(stream->gpu);
 	return stream->handle;
 }
 

@@ -27,7 +27,8 @@ void contract_copies_free(void);
 struct contract_stream {
 	struct contract_rank *rank;
 	zerod_stream *stream;
-	void *handle; /* the backend's */
+	void *handle; /* these two are the backend's */
+	int gpu;
 	LIST_ENTRY(contract_stream) link;
 };
 

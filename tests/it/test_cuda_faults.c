@@ -1,0 +1,233 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * test_cuda_faults.c - libzerod on GPUs when a daemon dies or aborts a transfer, and in processes with forked children and
+ * several threads.
+ */
+#include "cuda_scene.h"
+
+#include <errno.h>
+#include <signal.h>
+
+#include "tests/support/daemon_fixture.h"
+
+/* Copies of the daemon take so long, those of this process do not. */
+static void slow_the_daemon_down(const char *copy_us)
+{
+	(void)scene_driver();
+	assert_int_equal(setenv("ZD_DOUBLE_COPY_US", copy_us, 1), 0);
+}
+
+static bool has_ended(struct CUstream_st *stream)
+{
+	return scene_driver()->streamQuery(stream) == ZD_CU_SUCCESS;
+}
+
+/* ---- The daemon ------------------------------------------------------------------------------------------------ */
+
+/* Gathers until it sees the stream wait: the daemon may have been quicker than this process. */
+static void make_wait(struct contract_rank *rank, struct contract_unit *unit, struct CUstream_st *handle,
+                      zerod_stream *stream)
+{
+	void *data = NULL;
+
+	OK(rank->client, zerod_gather(unit->at[0], NULL, stream, &data));
+	while (has_ended(handle)) {
+		OK(rank->client, zerod_release(unit->at[0], NULL, &stream, 1, NULL));
+		OK(rank->client, zerod_gather(unit->at[0], NULL, stream, &data));
+	}
+}
+
+/* The stream is free before anybody has called the library again. */
+static void test_daemon_killed_while_a_stream_waits(void **state)
+{
+	struct contract_unit unit;
+	struct contract *c;
+	struct contract_rank *rank;
+	struct CUstream_st *handle = scene_stream(0);
+	zerod_stream *stream = NULL;
+
+	(void)state;
+	slow_the_daemon_down("1000000");
+	c = scene_open(&unit);
+	rank = &c->ranks[0];
+	OK(rank->client, zerod_cuda_stream_wrap(rank->client, handle, &stream));
+	make_wait(rank, &unit, handle, stream);
+	assert_int_equal(zd_daemon_kill(contract_daemon()), 0);
+	AWAIT(has_ended(handle));
+	FAILS(rank->client, zerod_stream_synchronize(stream), ZEROD_E_DISCONNECTED, NULL);
+	FAILS(rank->client, zerod_publish(&unit.at[0], 1, &stream, 1, 0), ZEROD_E_DISCONNECTED, NULL);
+	zerod_stream_destroy(stream);
+	assert_int_equal(contract_teardown(NULL), 0);
+}
+
+/* What the daemon still has under way writes into the pages, so that they stay until it has. */
+static void test_close_while_a_stream_waits(void **state)
+{
+	struct contract_unit unit;
+	struct contract *c;
+	struct CUstream_st *handle = scene_stream(0);
+	zerod_stream *stream = NULL;
+
+	(void)state;
+	slow_the_daemon_down("200000");
+	c = scene_open(&unit);
+	OK(c->ranks[0].client, zerod_cuda_stream_wrap(c->ranks[0].client, handle, &stream));
+	make_wait(&c->ranks[0], &unit, handle, stream);
+	contract_leave(&c->ranks[0]);
+	assert_true(has_ended(handle));
+	contract_close(c);
+}
+
+/* The daemon's first push fails: whether the stream waited by then or not, nothing of this rank is published. */
+static void test_abort_poisons(void **state)
+{
+	struct contract_unit unit;
+	struct contract *c = scene_open(&unit);
+	struct contract_rank *rank = &c->ranks[0];
+	zerod_stream *stream = contract_stream(rank);
+	void *data = NULL;
+	int status;
+
+	(void)state;
+	status = zerod_gather(unit.at[0], NULL, stream, &data);
+	if (status == ZEROD_OK)
+		status = zerod_stream_synchronize(stream);
+	contract_expect(rank->client, status, ZEROD_E_ABORTED, "reset", "a wait for an aborted gather",
+	                __LINE__);
+	FAILS(rank->client, zerod_update_begin(&unit.at[0], 1), ZEROD_E_POISONED, NULL);
+	OK(rank->client, zerod_release(unit.at[0], NULL, &stream, 1, NULL));
+	OK(rank->client, zerod_session_reset(rank->client));
+	OK(rank->client, zerod_gather(unit.at[0], NULL, stream, &data));
+	contract_sync(rank, stream);
+	contract_expect_bytes(&unit, data, 1);
+	OK(rank->client, zerod_release(unit.at[0], NULL, &stream, 1, NULL));
+	contract_publish(rank, &unit);
+	contract_close(c);
+}
+
+/* ---- Processes and threads ------------------------------------------------------------------------------------- */
+
+/* The child's part: 0, or the line that went wrong. */
+static int use_in_child(struct contract_rank *rank, struct contract_unit *unit, zerod_stream *stream)
+{
+	zerod_stream *another;
+	void *data;
+
+	if (zerod_gather(unit->at[0], NULL, stream, &data) != ZEROD_E_FORKED)
+		return __LINE__;
+	if (zerod_stream_synchronize(stream) != ZEROD_E_FORKED)
+		return __LINE__;
+	if (zerod_cuda_stream_wrap(rank->client, NULL, &another) != ZEROD_E_FORKED)
+		return __LINE__;
+	zerod_stream_destroy(stream);
+	zerod_close(rank->client);
+	return 0;
+}
+
+/* A data loader's worker: made while a stream waits, and still there when its parent has gone on. */
+static void test_forked_child(void **state)
+{
+	struct contract_unit unit;
+	struct contract *c = scene_open(&unit);
+	struct contract_rank *rank = &c->ranks[0];
+	zerod_stream *stream = contract_stream(rank);
+	struct contract_gate *gate;
+	int status = 0, ends[2];
+	void *data = NULL;
+	char byte;
+	pid_t pid;
+
+	(void)state;
+	assert_int_equal(pipe(ends), 0);
+	OK(rank->client, zerod_gather(unit.at[0], NULL, stream, &data));
+	gate = contract_block(rank, stream);
+	pid = fork();
+	assert_true(pid >= 0);
+	if (pid == 0) {
+		int line = use_in_child(rank, &unit, stream);
+
+		(void)close(ends[1]);
+		(void)!read(ends[0], &byte, 1); /* until the parent has ended its session */
+		_exit(line % 256);
+	}
+	OK(rank->client, zerod_release(unit.at[0], NULL, &stream, 1, NULL));
+	contract_unblock(gate);
+	contract_sync(rank, stream);
+	contract_expect_version(rank, &unit, 1);
+	contract_close(c);
+	assert_int_equal(close(ends[1]), 0);
+	assert_int_equal(waitpid(pid, &status, 0), pid);
+	assert_int_equal(status, 0);
+}
+
+#define ROUNDS 60
+
+struct user {
+	struct contract_unit *unit;
+	zerod_stream *own, *shared;
+	char tag[8];
+};
+
+static void use_streams(struct contract_rank *rank, void *arg)
+{
+	const struct user *user = arg;
+	zerod_stream *const both[] = {user->own, user->shared};
+	struct zerod_gather_options options = ZEROD_INIT(options);
+	uint8_t *seen = zd_calloc(1, contract_padded_bytes(user->unit));
+	bool same = true;
+
+	options.tag = user->tag;
+	for (unsigned i = 0; i < ROUNDS; i++) {
+		zerod_ticket ticket;
+		void *data = NULL;
+
+		OK(rank->client, zerod_gather_begin(user->unit->at[rank->number], &options, &ticket));
+		OK(rank->client, zerod_wait(rank->client, ticket, both[i % 2], &data));
+		OK(rank->client, zerod_wait(rank->client, ticket, user->own, &data));
+		contract_read(user->own, seen, data, contract_padded_bytes(user->unit));
+		OK(rank->client, zerod_release(user->unit->at[rank->number], user->tag, both, 2, NULL));
+		contract_sync(rank, user->own);
+		same &= contract_bytes_are(user->unit, seen, 1);
+	}
+	free(seen);
+	CHECK(same);
+}
+
+static void test_threads_and_streams(void **state)
+{
+	struct contract_unit units[2];
+	struct contract *c = scene_open(&units[0]);
+	struct contract_task *tasks[4];
+	struct user users[4];
+
+	(void)state;
+	contract_plain_unit(c, "v", 3 * SCENE_NUMEL, &units[1]);
+	contract_publish_all(c, &units[1]);
+	for (unsigned rank = 0; rank < 2; rank++) {
+		zerod_stream *shared = contract_stream(&c->ranks[rank]);
+
+		for (unsigned i = 0; i < 2; i++) {
+			struct user *user = &users[2 * rank + i];
+
+			*user = (struct user){&units[i], contract_stream(&c->ranks[rank]), shared, "a"};
+			tasks[2 * rank + i] = contract_start(&c->ranks[rank], use_streams, user);
+		}
+	}
+	for (unsigned i = 0; i < 4; i++)
+		contract_finish(tasks[i]);
+	AWAIT(contract_devices(c).quarantine_bytes == 0);
+	contract_close(c);
+}
+
+int main(int argc, char **argv)
+{
+	struct a_case cases[] = {
+	        CASE(test_daemon_killed_while_a_stream_waits),
+	        CASE(test_close_while_a_stream_waits),
+	        CASE(test_abort_poisons, "ZD_DOUBLE_FAIL_IN=zerod", "ZD_DOUBLE_FAIL=cuMemcpyAsync:1:2"),
+	        CASE(test_forked_child),
+	        CASE(test_threads_and_streams),
+	};
+
+	return scene_main(cases, sizeof(cases) / sizeof(cases[0]), argc, argv);
+}

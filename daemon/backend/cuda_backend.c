@@ -204,6 +204,7 @@ static uint64_t cuda_timeline_read(const struct zd_backend *backend, uint64_t se
 const struct zd_backend_ops zd_backend_cuda = {
         .name = "cuda",
         .client_copies_own_slice = true,
+        .is_prompt = true,
         .open = cuda_open,
         .close = cuda_close,
         .device_count = cuda_device_count,

@@ -19,9 +19,10 @@
 #include "base/err.h"
 #include "base/mem.h"
 
-#define PIECE_BYTES    (16ull << 20) /* 40 us of a link */
-#define FLIGHT_BYTES   (32ull << 20)
+#define PIECE_BYTES    (32ull << 20) /* 80 us of a link, when several targets take turns */
+#define FLIGHT_BYTES   (96ull << 20)
 #define SPIN_NS        50000u
+#define PROCESSORS     8u /* fewer are not for spinning */
 #define SLEEP_FIRST_NS 20000u
 #define SLEEP_ROOM_NS  20000u  /* at most, while tasks wait for others to land */
 #define SLEEP_FLY_NS   100000u /* at most, while something is in flight */
@@ -37,7 +38,7 @@ static uint64_t now_ns(void)
 
 static void event(struct zd_cuda_executor *executor)
 {
-	executor->last_event_ns = now_ns();
+	zd_spin_event(&executor->spin, now_ns());
 	executor->sleeps = 0;
 }
 
@@ -113,10 +114,12 @@ static int issue_piece(struct zd_cuda_executor *executor, struct zd_cuda_lane *l
                        struct zd_cuda_task *task, bool *whole, struct zd_err *err)
 {
 	struct zd_cuda_device *target = &executor->devices->all[task->target];
+	/* On the GPU itself each piece may have to wait for its turn against the trainers' kernels. */
+	bool cut = lane == &executor->push && zd_cuda_order_has_several(&executor->order);
 	/* A push into a GPU that is gone would take this one down with it. */
 	if (zd_cuda_device_failed(target))
 		return zd_cuda_device_failure(target, err);
-	return zd_cuda_lane_issue(lane, task, whole, err);
+	return zd_cuda_lane_issue(lane, task, cut ? PIECE_BYTES : UINT64_MAX, whole, err);
 }
 
 static void issue(struct zd_cuda_executor *executor, struct zd_cuda_lane *lane, struct zd_cuda_task *task)
@@ -136,15 +139,23 @@ static void issue(struct zd_cuda_executor *executor, struct zd_cuda_lane *lane, 
 	zd_cuda_lane_follow(lane, task);
 }
 
-static void issue_all(struct zd_cuda_executor *executor)
+static void issue_lane(struct zd_cuda_executor *executor, struct zd_cuda_lane *lane,
+                       struct zd_cuda_task *(*next)(const struct zd_cuda_order *order))
 {
 	struct zd_cuda_task *task;
-	while (!zd_cuda_device_failed(executor->device) && zd_cuda_lane_has_room(&executor->push) &&
-	       (task = zd_cuda_order_push(&executor->order)))
-		issue(executor, &executor->push, task);
-	while (!zd_cuda_device_failed(executor->device) && zd_cuda_lane_has_room(&executor->local) &&
-	       (task = zd_cuda_order_local(&executor->order)))
-		issue(executor, &executor->local, task);
+	while (!zd_cuda_device_failed(executor->device) && zd_cuda_lane_has_room(lane) &&
+	       (task = next(&executor->order))) {
+		issue(executor, lane, task);
+		if (zd_cuda_lane_group_is_full(lane))
+			zd_cuda_lane_close(lane);
+	}
+	zd_cuda_lane_close(lane);
+}
+
+static void issue_all(struct zd_cuda_executor *executor)
+{
+	issue_lane(executor, &executor->push, zd_cuda_order_push);
+	issue_lane(executor, &executor->local, zd_cuda_order_local);
 }
 
 /* ---- Giving up: the device has failed, or the daemon ends ------------------------------------------------------ */
@@ -252,7 +263,7 @@ static uint64_t rest_ns(struct zd_cuda_executor *executor)
 	bool flying = is_flying(executor), waiting = !zd_cuda_order_is_empty(&executor->order);
 	if (!flying && !waiting && STAILQ_EMPTY(&executor->watches))
 		return UINT64_MAX;
-	if (now_ns() - executor->last_event_ns < SPIN_NS)
+	if (zd_spin_may(&executor->spin, now_ns()))
 		return 0;
 	uint64_t most = waiting ? SLEEP_ROOM_NS : flying ? SLEEP_FLY_NS : SLEEP_MOST_NS;
 	uint64_t ns = SLEEP_FIRST_NS << executor->sleeps;
@@ -329,11 +340,11 @@ int zd_cuda_executor_init(struct zd_cuda_executor *executor, struct zd_cuda_devi
 	        .done = config->done,
 	        .done_arg = config->done_arg,
 	};
-	int rc = zd_cuda_lane_init(&executor->push, devices, device, PIECE_BYTES, FLIGHT_BYTES, err);
+	zd_spin_init(&executor->spin, SPIN_NS, PROCESSORS);
+	int rc = zd_cuda_lane_init(&executor->push, devices, device, FLIGHT_BYTES, err);
 	if (rc)
 		return rc;
-	/* Not cut: each piece of it may wait for its turn on the GPU. */
-	rc = zd_cuda_lane_init(&executor->local, devices, device, UINT64_MAX, UINT64_MAX, err);
+	rc = zd_cuda_lane_init(&executor->local, devices, device, UINT64_MAX, err);
 	if (rc)
 		goto no_local;
 	STAILQ_INIT(&executor->submitted);

@@ -16,6 +16,7 @@
 
 #include "backend/cuda_lane.h"
 #include "backend/cuda_order.h"
+#include "base/spin.h"
 
 struct zd_cuda_executor {
 	/* set at start */
@@ -38,8 +39,8 @@ struct zd_cuda_executor {
 	struct zd_cuda_lane push, local;
 	struct zd_cuda_tasks watches;
 	bool giving_up; /* the device has failed, and whoever waits for what it had has been told */
-	uint64_t last_event_ns;
-	unsigned sleeps; /* since then */
+	struct zd_spin spin;
+	unsigned sleeps; /* since the last event */
 };
 
 /* Makes the streams and starts the thread; the device's context is current. On failure there is nothing to deinit. Errors: SYSTEM, NO_MEMORY, DEVICE. */

@@ -27,13 +27,12 @@ static int make_counter(struct zd_cuda_lane *lane, struct zd_err *err)
 }
 
 int zd_cuda_lane_init(struct zd_cuda_lane *lane, struct zd_cuda_devices *devices, uint32_t device,
-                      uint64_t piece_bytes, uint64_t flight_bytes, struct zd_err *err)
+                      uint64_t flight_bytes, struct zd_err *err)
 {
 	struct zd_cuda_device *own = &devices->all[device];
 	*lane = (struct zd_cuda_lane){
 	        .devices = devices,
 	        .device = own,
-	        .piece_bytes = piece_bytes,
 	        .flight_bytes = flight_bytes,
 	};
 	int rc = zd_cuda_device_err(
@@ -68,7 +67,7 @@ static void fly(struct zd_cuda_lane *lane, uint64_t bytes, uint32_t target, stru
 {
 	zd_assert(lane->count < ZD_CUDA_FLIGHTS);
 	lane->ring[(lane->first + lane->count) % ZD_CUDA_FLIGHTS] = (struct zd_cuda_flight){
-	        .progress = lane->issued, .bytes = bytes, .target = target, .ends = ends};
+	        .progress = lane->issued + (lane->group > 0), .bytes = bytes, .target = target, .ends = ends};
 	lane->count++;
 	lane->flying_bytes += bytes;
 	atomic_fetch_add_explicit(&lane->devices->all[target].incoming_bytes, bytes, memory_order_relaxed);
@@ -87,31 +86,29 @@ static int move(struct zd_cuda_lane *lane, const struct zd_cuda_task *task, uint
 	                             lane->device->context, bytes, lane->stream);
 }
 
-/* The session's counter first: who sees the progress may rely on it. */
-static int store(struct zd_cuda_lane *lane, zd_cu_ptr counter_at, uint64_t value)
+/* Counters only grow: of two stores into one the later is enough. */
+static void store(struct zd_cuda_lane *lane, zd_cu_ptr counter_at, uint64_t value)
 {
-	union zd_cu_mem_op ops[2] = {{.operation = 0}};
-	unsigned int n = 0;
-	if (counter_at) {
-		ops[n].write.operation = ZD_CU_OP_WRITE_64;
-		ops[n].write.address = counter_at;
-		ops[n].write.value = value;
-		n++;
-	}
-	ops[n].write.operation = ZD_CU_OP_WRITE_64;
-	ops[n].write.address = lane->counter_at;
-	ops[n].write.value = lane->issued + 1;
-	n++;
-	return lane->device->cuda->streamBatchMemOp(lane->stream, n, ops, 0);
+	unsigned i = 0;
+	while (i < lane->nstores && lane->stores[i].write.address != counter_at)
+		i++;
+	lane->stores[i] = (union zd_cu_mem_op){.write = {.operation = ZD_CU_OP_WRITE_64,
+	                                                 .address = counter_at,
+	                                                 .value = value,
+	                                                 .flags = ZD_CU_WRITE_DEFAULT}};
+	if (i == lane->nstores)
+		lane->nstores++;
 }
 
-int zd_cuda_lane_issue(struct zd_cuda_lane *lane, struct zd_cuda_task *task, bool *whole, struct zd_err *err)
+int zd_cuda_lane_issue(struct zd_cuda_lane *lane, struct zd_cuda_task *task, uint64_t piece_bytes,
+                       bool *whole, struct zd_err *err)
 {
 	uint64_t left = task->u.copy.bytes - task->u.copy.issued_bytes;
-	uint64_t bytes = zd_min_u64(left, lane->piece_bytes);
+	uint64_t bytes = zd_min_u64(left, piece_bytes);
 	bool stores = bytes == left && task->session && !task->session->base.aborted[task->timeline];
 	zd_cu_ptr counter_at = 0;
 	int rc = 0;
+	zd_assert(lane->group < ZD_CUDA_GROUP);
 	if (stores)
 		rc = zd_cuda_session_counter_at(task->session, lane->device, task->timeline, &counter_at,
 		                                err);
@@ -119,18 +116,31 @@ int zd_cuda_lane_issue(struct zd_cuda_lane *lane, struct zd_cuda_task *task, boo
 		rc = zd_cuda_device_err(lane->device, move(lane, task, bytes), err, "a copy");
 	if (rc)
 		return rc;
-	/* Bytes that move unseen: whatever went wrong, nobody would know when they have landed. */
-	rc = zd_cuda_err(lane->device->cuda, store(lane, counter_at, task->value), err, "storing progress");
-	if (rc) {
-		zd_cuda_device_fail(lane->device, err->text);
-		return ZEROD_E_DEVICE;
-	}
-	lane->issued++;
+	if (stores)
+		store(lane, counter_at, task->value);
+	lane->group++;
+	lane->group_bytes += bytes;
 	task->u.copy.issued_bytes += bytes;
 	task->gpu_stores = stores;
 	*whole = bytes == left;
 	fly(lane, bytes, task->target, *whole ? task : NULL);
 	return 0;
+}
+
+void zd_cuda_lane_close(struct zd_cuda_lane *lane)
+{
+	struct zd_err err = ZD_ERR_NONE;
+	if (lane->group == 0)
+		return;
+	/* The sessions' counters first: who sees the progress may rely on them. */
+	store(lane, lane->counter_at, ++lane->issued);
+	/* Bytes that move unseen: whatever went wrong, nobody would know when they have landed. */
+	if (zd_cuda_err(lane->device->cuda,
+	                lane->device->cuda->streamBatchMemOp(lane->stream, lane->nstores, lane->stores, 0),
+	                &err, "storing progress"))
+		zd_cuda_device_fail(lane->device, err.text);
+	lane->group = lane->nstores = 0;
+	lane->group_bytes = 0;
 }
 
 void zd_cuda_lane_follow(struct zd_cuda_lane *lane, struct zd_cuda_task *task)

@@ -2,9 +2,10 @@
 /*
  * cuda_lane.h - a stream of an executor, and what is in flight on it.
  *
- * Every piece that is issued is followed on the stream by a store of the lane's progress, a counter in host memory: so the
- * CPU sees how far the stream is without asking the driver. Behind a task's last piece the session's counter is stored
- * too, before the progress. Pieces land in the order in which they were issued.
+ * Pieces are issued in groups. A group is closed by stores behind it on the stream, in one call: of the sessions' counters
+ * whose tasks end with it, and then of the lane's progress, a counter in host memory. So the CPU sees how far the stream is
+ * without asking the driver, and small copies do not pay for stores of their own. Pieces land in the order in which they
+ * were issued. A caller closes what it has begun before it does anything else.
  *
  * Not thread-safe: an executor's own. The device's context is current.
  */
@@ -18,7 +19,9 @@
 #include "backend/cuda_device.h"
 #include "backend/cuda_task.h"
 
-#define ZD_CUDA_FLIGHTS 64u
+#define ZD_CUDA_FLIGHTS     128u
+#define ZD_CUDA_GROUP       16u          /* pieces */
+#define ZD_CUDA_GROUP_BYTES (4ull << 20) /* about 10 us of a link: that much later may the first be seen */
 
 struct zd_cuda_flight {
 	uint64_t progress;         /* has landed when the counter has reached it */
@@ -30,21 +33,22 @@ struct zd_cuda_flight {
 struct zd_cuda_lane {
 	struct zd_cuda_devices *devices;
 	struct zd_cuda_device *device; /* whose stream it is */
-	uint64_t piece_bytes;          /* a task is cut into such */
 	uint64_t flight_bytes;         /* in flight, about; one piece always may be */
 	struct CUstream_st *stream;
 	_Atomic uint64_t *counter; /* pinned; NULL: none */
 	zd_cu_ptr counter_at;      /* the same for the GPU */
 	uint64_t issued;           /* the last progress that was asked for */
 	uint64_t flying_bytes;
+	uint64_t group_bytes; /* of the group that is not closed */
+	unsigned group, nstores;
+	union zd_cu_mem_op stores[ZD_CUDA_GROUP + 1];
 	uint32_t first, count; /* of the ring */
 	struct zd_cuda_flight ring[ZD_CUDA_FLIGHTS];
 };
 
 /* On failure there is nothing to deinit. Errors: NO_MEMORY, DEVICE. */
 int zd_cuda_lane_init(struct zd_cuda_lane *lane, struct zd_cuda_devices *devices, uint32_t device,
-                      uint64_t piece_bytes, uint64_t flight_bytes, struct zd_err *err)
-        __attribute__((warn_unused_result));
+                      uint64_t flight_bytes, struct zd_err *err) __attribute__((warn_unused_result));
 /* Nothing is in flight. */
 void zd_cuda_lane_deinit(struct zd_cuda_lane *lane);
 
@@ -53,10 +57,17 @@ static inline bool zd_cuda_lane_has_room(const struct zd_cuda_lane *lane)
 	return lane->count < ZD_CUDA_FLIGHTS && (lane->count == 0 || lane->flying_bytes < lane->flight_bytes);
 }
 
-/* Issues the task's next piece; `*whole` tells that it was the last, with which the task flies. There is room. On failure the
- * task has not come further. Errors: NO_MEMORY; DEVICE, then the device is marked failed. */
-int zd_cuda_lane_issue(struct zd_cuda_lane *lane, struct zd_cuda_task *task, bool *whole, struct zd_err *err)
-        __attribute__((warn_unused_result));
+/* Issues the task's next piece of at most `piece_bytes`; `*whole` tells that it was the last, with which the task flies. There
+ * is room. On failure the task has not come further. Errors: NO_MEMORY; DEVICE, then the device is marked failed. */
+int zd_cuda_lane_issue(struct zd_cuda_lane *lane, struct zd_cuda_task *task, uint64_t piece_bytes,
+                       bool *whole, struct zd_err *err) __attribute__((warn_unused_result));
+/* Is the group large enough to be closed. */
+static inline bool zd_cuda_lane_group_is_full(const struct zd_cuda_lane *lane)
+{
+	return lane->group == ZD_CUDA_GROUP || lane->group_bytes >= ZD_CUDA_GROUP_BYTES;
+}
+/* Closes the group, if there is one. When that fails the device is marked failed. */
+void zd_cuda_lane_close(struct zd_cuda_lane *lane);
 /* The task lands when all before it have, and asks nothing of the GPU. There is room. */
 void zd_cuda_lane_follow(struct zd_cuda_lane *lane, struct zd_cuda_task *task);
 

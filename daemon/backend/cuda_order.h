@@ -48,6 +48,12 @@ static inline bool zd_cuda_order_is_empty(const struct zd_cuda_order *order)
 }
 /* The first of any queue, in whatever order; NULL: none. Only held ones may be left when others are in flight. */
 struct zd_cuda_task *zd_cuda_order_any(const struct zd_cuda_order *order);
+/* Do tasks for several other devices wait. */
+static inline bool zd_cuda_order_has_several(const struct zd_cuda_order *order)
+{
+	uint64_t others = order->filled & ~(1ull << order->self);
+	return (others & (others - 1)) != 0;
+}
 /* Calls fn for each that waits. */
 void zd_cuda_order_walk(const struct zd_cuda_order *order, void (*fn)(struct zd_cuda_task *task));
 

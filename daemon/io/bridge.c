@@ -44,6 +44,7 @@ static void on_wake(uv_async_t *wake)
 	struct zd_completions *taken = &bridge->taken;
 	struct zd_completions emptied = *taken;
 
+	zd_loop_note_event(wake->loop);
 	(void)pthread_mutex_lock(&bridge->lock);
 	*taken = bridge->arrived;
 	bridge->arrived = emptied;
@@ -113,6 +114,7 @@ static struct zd_engine *make_engine(struct zd_bridge *bridge, const struct zd_b
 	        .segment_bytes = config->segment_bytes,
 	        .uid_quota_bytes = config->uid_quota_bytes,
 	        .client_copies_own_slice = bridge->ops->client_copies_own_slice,
+	        .sessions_linger = bridge->ops->sessions_linger,
 	};
 	struct zd_engine_sink sink = {
 	        .arg = bridge,
@@ -157,6 +159,8 @@ int zd_bridge_open(struct zd_bridge *bridge, struct zd_loop *loop, const struct 
 		return rc;
 	}
 	bridge->engine = make_engine(bridge, config);
+	if (bridge->ops->is_prompt)
+		zd_loop_allow_spinning(loop);
 	zd_timer_init(&bridge->timer, loop, bridge->engine, on_deadline, bridge);
 	return 0;
 }

@@ -379,6 +379,7 @@ static void on_ready(uv_poll_t *handle, int status, int events)
 	struct zd_conn *conn = handle->data;
 
 	(void)events;
+	zd_loop_note_event(handle->loop);
 	/* The client closed with packets of ours unread, and libuv waits no more. What it sent before that comes first;
 	 * reading and sending tell its end. */
 	if (status < 0)

@@ -3,19 +3,33 @@
 #ifndef ZD_IO_LOOP_H
 #define ZD_IO_LOOP_H
 
+#include <stdbool.h>
 #include <stdint.h>
 #include <uv.h>
+
+#include "base/spin.h"
 
 struct zd_err;
 
 struct zd_loop {
 	uv_loop_t uv;
+	struct zd_spin spin; /* for what comes within microseconds of the last event */
+	bool active;         /* something came since it was looked at */
+	bool stopped;
 };
 
 int zd_loop_init(struct zd_loop *loop, struct zd_err *err) __attribute__((warn_unused_result));
 /* Every owner of a handle has begun to close it: runs until the last is closed. A handle that nobody closes is our own
  * mistake and aborts. */
 void zd_loop_deinit(struct zd_loop *loop);
+
+/* To be asked for by who answers within microseconds: the loop spins for a moment after each event before it sleeps. */
+void zd_loop_allow_spinning(struct zd_loop *loop);
+/* A request or a completion has come, by a handle of the loop. */
+static inline void zd_loop_note_event(uv_loop_t *uv)
+{
+	((struct zd_loop *)uv)->active = true; /* its first member */
+}
 
 /* Serves events until zd_loop_stop(). */
 void zd_loop_run(struct zd_loop *loop);

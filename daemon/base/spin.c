@@ -1,0 +1,37 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* spin.c - how long a thread may look again and again before it sleeps. */
+#include "base/spin.h"
+
+#include <sched.h>
+
+static unsigned processors_of_process(void)
+{
+	cpu_set_t set;
+
+	/* More processors than fit into the set: enough. */
+	return sched_getaffinity(0, sizeof(set), &set) == 0 ? (unsigned)CPU_COUNT(&set) : CPU_SETSIZE;
+}
+
+void zd_spin_init(struct zd_spin *spin, uint64_t window_ns, unsigned processors)
+{
+	*spin = (struct zd_spin){.left_ns = ZD_SPIN_BURST_NS};
+	if (processors_of_process() >= processors)
+		spin->window_ns = window_ns;
+}
+
+bool zd_spin_may(struct zd_spin *spin, uint64_t now_ns)
+{
+	uint64_t passed_ns = now_ns - spin->seen_ns;
+
+	spin->seen_ns = now_ns;
+	if (spin->spinning)
+		spin->left_ns -= (int64_t)passed_ns;
+	if ((int64_t)passed_ns > 100 * ZD_SPIN_BURST_NS)
+		spin->left_ns = ZD_SPIN_BURST_NS;
+	else
+		spin->left_ns += (int64_t)passed_ns * ZD_SPIN_PERCENT / 100;
+	if (spin->left_ns > ZD_SPIN_BURST_NS)
+		spin->left_ns = ZD_SPIN_BURST_NS;
+	spin->spinning = now_ns - spin->event_ns < spin->window_ns && spin->left_ns > 0;
+	return spin->spinning;
+}

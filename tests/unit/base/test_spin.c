@@ -1,0 +1,91 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* test_spin.c - how long a thread spins: a moment after its last event, and a share of the time in the long run. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+
+#include <cmocka.h>
+
+#include "base/spin.h"
+
+#define WINDOW_NS 50000u
+#define STEP_NS   1000u
+#define START_NS  1000000000u
+
+static void test_for_a_moment_after_an_event(void **state)
+{
+	struct zd_spin spin;
+
+	(void)state;
+	zd_spin_init(&spin, WINDOW_NS, 1);
+	assert_false(zd_spin_may(&spin, START_NS));
+	zd_spin_event(&spin, START_NS);
+	assert_true(zd_spin_may(&spin, START_NS));
+	assert_true(zd_spin_may(&spin, START_NS + WINDOW_NS - 1));
+	assert_false(zd_spin_may(&spin, START_NS + WINDOW_NS));
+	zd_spin_event(&spin, START_NS + WINDOW_NS);
+	assert_true(zd_spin_may(&spin, START_NS + WINDOW_NS + 1));
+}
+
+/* Looks without pause for so long, with an event each time; gives the time that was spun away. */
+static int64_t spin_for(struct zd_spin *spin, uint64_t from_ns, uint64_t ns)
+{
+	int64_t spun_ns = 0;
+
+	for (uint64_t now_ns = from_ns; now_ns < from_ns + ns; now_ns += STEP_NS) {
+		zd_spin_event(spin, now_ns);
+		spun_ns += zd_spin_may(spin, now_ns) ? STEP_NS : 0;
+	}
+	return spun_ns;
+}
+
+static void test_a_share_in_the_long_run(void **state)
+{
+	int64_t second_ns = 1000000000;
+	int64_t share_ns = second_ns * ZD_SPIN_PERCENT / 100;
+	struct zd_spin spin;
+	int64_t spun_ns;
+
+	(void)state;
+	zd_spin_init(&spin, WINDOW_NS, 1);
+	spun_ns = spin_for(&spin, START_NS, (uint64_t)second_ns);
+	assert_in_range(spun_ns, share_ns, share_ns + 2 * ZD_SPIN_BURST_NS);
+	spun_ns = spin_for(&spin, START_NS + (uint64_t)second_ns, (uint64_t)second_ns);
+	assert_in_range(spun_ns, share_ns - share_ns / 100, share_ns + share_ns / 100);
+}
+
+/* What was saved up bounds a burst, however long the rest before it. */
+static void test_a_burst_after_a_rest(void **state)
+{
+	int64_t most_ns = ZD_SPIN_BURST_NS + 10 * ZD_SPIN_BURST_NS * (int64_t)ZD_SPIN_PERCENT / 100;
+	struct zd_spin spin;
+	int64_t spun_ns;
+
+	(void)state;
+	zd_spin_init(&spin, WINDOW_NS, 1);
+	(void)spin_for(&spin, START_NS, (uint64_t)(10 * ZD_SPIN_BURST_NS));
+	spun_ns = spin_for(&spin, START_NS + 3600000000000u, (uint64_t)(10 * ZD_SPIN_BURST_NS));
+	assert_in_range(spun_ns, most_ns - 2 * STEP_NS, most_ns + 2 * STEP_NS);
+}
+
+static void test_not_on_few_processors(void **state)
+{
+	struct zd_spin spin;
+
+	(void)state;
+	zd_spin_init(&spin, WINDOW_NS, 1u << 20);
+	zd_spin_event(&spin, START_NS);
+	assert_false(zd_spin_may(&spin, START_NS));
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+	        cmocka_unit_test(test_for_a_moment_after_an_event),
+	        cmocka_unit_test(test_a_share_in_the_long_run),
+	        cmocka_unit_test(test_a_burst_after_a_rest),
+	        cmocka_unit_test(test_not_on_few_processors),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}

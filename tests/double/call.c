@@ -156,6 +156,15 @@ static int check_context(const struct CUctx_st *current)
 	return current->retained ? ZD_CU_SUCCESS : DOUBLE_CONTEXT_IS_DESTROYED;
 }
 
+static int find_fault(struct CUctx_st *current)
+{
+	int lost = double_lost_to(double_config()->visible[current->device]);
+
+	if (lost && !current->fault)
+		double_context_fail(current, lost);
+	return current->fault;
+}
+
 /* With the lock: `refused` if there is nothing to be done at all, else what the call gives in the end. */
 static int enter(const char *function, enum double_needs needs, int *refused)
 {
@@ -171,7 +180,7 @@ static int enter(const char *function, enum double_needs needs, int *refused)
 	if (result && double_is_lost(result) && current)
 		double_context_fail(current, result);
 	if (!result && !*refused && needs == DOUBLE_NEEDS_CONTEXT)
-		result = current->fault;
+		result = find_fault(current);
 	return result;
 }
 

@@ -117,6 +117,8 @@ bool double_is_peer(int device, int peer);
 /* A descriptor that keeps this process in the list of the device with that index, -1 if nobody lists. */
 int double_listed_add(int index);
 bool double_listed_others(int index);
+/* What the device with that index was lost to, 0 while it works: the number in ZD_DOUBLE_DIR/lost-INDEX. */
+int double_lost_to(int index);
 /* Of a device's memory, taken by somebody outside of this process: the number in ZD_DOUBLE_DIR/taken-INDEX. */
 uint64_t double_taken_bytes(int index);
 

@@ -6,6 +6,7 @@
  *                       child keeps it beyond its parent's death, as it keeps the context. Files stay behind: a
  *                       name that is unlinked while a child holds the lock would not be found any more.
  *   taken-INDEX         bytes of that GPU's memory that somebody else has
+ *   lost-INDEX          the result that every call in a context on that GPU gives from now on, as 214 for an ECC error
  *   xid-INDEX           see nvml.c
  */
 #include "tests/double/double.h"
@@ -55,20 +56,31 @@ bool double_listed_others(int index)
 	return found;
 }
 
-uint64_t double_taken_bytes(int index)
+/* The number in such a file; 0 without it. */
+static uint64_t read_number(const char *what, int index)
 {
 	char path[PATH_MAX], text[32] = "";
-	uint64_t bytes = 0;
+	uint64_t number = 0;
 	FILE *file;
 
 	if (!double_config()->dir)
 		return 0;
-	(void)snprintf(path, sizeof(path), "%s/taken-%d", double_config()->dir, index);
+	(void)snprintf(path, sizeof(path), "%s/%s-%d", double_config()->dir, what, index);
 	file = fopen(path, "re");
 	if (!file)
 		return 0;
 	if (fgets(text, sizeof(text), file))
-		bytes = strtoull(text, NULL, 10);
+		number = strtoull(text, NULL, 10);
 	(void)fclose(file);
-	return bytes;
+	return number;
+}
+
+uint64_t double_taken_bytes(int index)
+{
+	return read_number("taken", index);
+}
+
+int double_lost_to(int index)
+{
+	return (int)read_number("lost", index);
 }

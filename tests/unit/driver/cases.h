@@ -47,16 +47,23 @@ struct a_case {
 		.name = #function, .fn = (function), .env = { __VA_ARGS__ }                                  \
 	}
 
-/* Where the double is: beside this program in the tests' folder. */
-static inline const char *case_double_path(void)
+/* Asked for and not named "/proc/self/exe", which would be another program under valgrind. */
+static inline void case_program(char program[PATH_MAX])
 {
-	static char path[4096];
-	char program[4000];
-	ssize_t length = readlink("/proc/self/exe", program, sizeof(program) - 1);
+	ssize_t length = readlink("/proc/self/exe", program, PATH_MAX - 1);
 
 	if (length < 0)
 		abort();
 	program[length] = '\0';
+}
+
+/* Where the double is: beside this program in the tests' folder. */
+static inline const char *case_double_path(void)
+{
+	static char path[PATH_MAX + 16];
+	char program[PATH_MAX];
+
+	case_program(program);
 	do
 		*strrchr(program, '/') = '\0';
 	while (strcmp(strrchr(program, '/'), "/tests") != 0);
@@ -125,6 +132,7 @@ static inline void case_make_libraries(char *dir, enum case_libraries libraries)
 static inline _Noreturn void case_exec(const struct a_case *one, const char *libraries, int output)
 {
 	char *const args[] = {(char *)"case", (char *)one->name, NULL};
+	char program[PATH_MAX];
 
 	if (dup2(output, 1) < 0 || dup2(output, 2) < 0 || setenv("LD_LIBRARY_PATH", libraries, 1))
 		_exit(125);
@@ -132,7 +140,8 @@ static inline _Noreturn void case_exec(const struct a_case *one, const char *lib
 		if (putenv((char *)one->env[i]))
 			_exit(125);
 	alarm(CASE_SECONDS);
-	execv("/proc/self/exe", args);
+	case_program(program);
+	execv(program, args);
 	_exit(126);
 }
 

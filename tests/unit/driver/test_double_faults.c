@@ -79,6 +79,27 @@ static void test_a_lost_device_stays_lost(void **state)
 	MUST(cuda->devicePrimaryCtxRelease(0));
 }
 
+/* In the middle of things, for every process that has a context there. */
+static void test_a_device_can_be_lost_at_any_time(void **state)
+{
+	const struct zd_cuda *cuda;
+	struct CUstream_st *stream;
+	char dir[] = CASE_DIR;
+
+	(void)state;
+	assert_non_null(mkdtemp(dir));
+	assert_int_equal(setenv("ZD_DOUBLE_DIR", dir, 1), 0);
+	cuda = load_and_enter();
+	stream = new_stream(cuda);
+	case_write_file(dir, "lost-1", "220\n");
+	MUST(cuda->streamSynchronize(stream));
+	case_write_file(dir, "lost-0", "220\n");
+	EXPECT(cuda->streamSynchronize(stream), ZD_CU_NVLINK_UNCORRECTABLE);
+	EXPECT(cuda->streamDestroy(stream), ZD_CU_NVLINK_UNCORRECTABLE);
+	leave(cuda, 0);
+	case_remove_dir(dir);
+}
+
 /* ---- Counts and leaks -------------------------------------------------------------------------------------------------- */
 
 /* A process of its own writes them when it ends. */
@@ -142,6 +163,7 @@ int main(int argc, char **argv)
 	        CASE(test_only_in_the_program_that_is_named, CLEAN, "ZD_DOUBLE_FAIL=4:800",
 	             "ZD_DOUBLE_FAIL_IN=zerod"),
 	        CASE(test_a_lost_device_stays_lost, CLEAN, "ZD_DOUBLE_FAIL=cuMemsetD8Async:1:214"),
+	        CASE(test_a_device_can_be_lost_at_any_time, CLEAN),
 	        CASE(test_calls_are_counted, CLEAN),
 	        KEEPS("memory handles"),
 	        KEEPS("mappings"),

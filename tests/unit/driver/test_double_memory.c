@@ -93,7 +93,7 @@ static void test_whole_handles_are_mapped_at_offset_zero(void **state)
 	EXPECT(cuda->memAddressReserve(&at, PAGE, 0, 0, 0), ZD_CU_INVALID_VALUE);
 	MUST(cuda->memAddressReserve(&at, 4 * GRANULARITY, 0, 0, 0));
 	assert_int_equal(at % GRANULARITY, 0);
-	EXPECT(cuda->memMap(at, GRANULARITY, GRANULARITY, memory, 0), ZD_CU_INVALID_VALUE);
+	EXPECT(cuda->memMap(at, 2 * GRANULARITY, GRANULARITY, memory, 0), ZD_CU_INVALID_VALUE);
 	EXPECT(cuda->memMap(at, GRANULARITY, 0, memory, 0), ZD_CU_INVALID_VALUE);
 	EXPECT(cuda->memMap(at + PAGE, 2 * GRANULARITY, 0, memory, 0), ZD_CU_INVALID_VALUE);
 	EXPECT(cuda->memMap(at + 3 * GRANULARITY, 2 * GRANULARITY, 0, memory, 0), ZD_CU_INVALID_VALUE);
@@ -293,6 +293,37 @@ static void test_unmapped_under_its_hands(void **state)
 	leave(cuda, 0);
 }
 
+/* A wait on memory that is unmapped meanwhile, and then passes by way of another address. */
+static void test_unmapped_while_it_is_waited_on(void **state)
+{
+	const struct zd_cuda *cuda = load_and_enter();
+	zd_cu_memory memory = create(cuda, 0, GRANULARITY);
+	zd_cu_ptr at = map(cuda, memory, GRANULARITY, 0), other = map(cuda, memory, GRANULARITY, 0);
+	struct CUstream_st *waits = new_stream(cuda), *writes = new_stream(cuda);
+	struct page page = new_page(cuda);
+
+	(void)state;
+	MUST(cuda->streamWriteValue64(waits, page.device, 1, 0));
+	MUST(cuda->streamWaitValue64(waits, at, 1, 0));
+	while (look(page.host) == 0)
+		(void)sched_yield();
+	/* So that it is likely to have begun; it ends in the same way if it has not. */
+	for (uint64_t i = 2; i < 100; i++) {
+		MUST(cuda->streamWriteValue64(writes, page.device, i, 0));
+		MUST(cuda->streamSynchronize(writes));
+	}
+	unmap(cuda, at, GRANULARITY);
+	MUST(cuda->streamWriteValue64(writes, other, 1, 0));
+	EXPECT(cuda->streamSynchronize(waits), ZD_CU_ILLEGAL_ADDRESS);
+	EXPECT(cuda->streamDestroy(waits), ZD_CU_ILLEGAL_ADDRESS);
+	EXPECT(cuda->streamDestroy(writes), ZD_CU_ILLEGAL_ADDRESS);
+	EXPECT(cuda->memHostUnregister(page.host), ZD_CU_ILLEGAL_ADDRESS);
+	EXPECT(cuda->memUnmap(other, GRANULARITY), ZD_CU_ILLEGAL_ADDRESS);
+	EXPECT(cuda->memAddressFree(other, GRANULARITY), ZD_CU_ILLEGAL_ADDRESS);
+	EXPECT(cuda->memRelease(memory), ZD_CU_ILLEGAL_ADDRESS);
+	leave(cuda, 0);
+}
+
 static void test_the_cpu_faults_on_device_addresses(void **state)
 {
 	const struct zd_cuda *cuda = load_and_enter();
@@ -334,6 +365,8 @@ static void test_memory_travels_as_a_descriptor(void **state)
 	MUST(cuda->memRelease(memory));
 	/* The descriptor alone keeps it; the import keeps a descriptor of its own. */
 	MUST(cuda->memImportFromShareableHandle(&imported, as_pointer((uintptr_t)fd), ZD_CU_HANDLE_POSIX_FD));
+	assert_int_equal(close(fd), 0);
+	MUST(cuda->memExportToShareableHandle(&fd, imported, ZD_CU_HANDLE_POSIX_FD, 0));
 	assert_int_equal(close(fd), 0);
 	other = map(cuda, imported, GRANULARITY, 0);
 	MUST(cuda->memcpyDtoHAsync(&word, other, 4, NULL));
@@ -383,6 +416,7 @@ int main(int argc, char **argv)
 	        CASE(test_no_access_between_devices_that_are_no_peers, CLEAN, "ZD_DOUBLE_NO_PEER=0-1,2-3"),
 	        CASE(test_copies_between_devices_that_are_no_peers, CLEAN, "ZD_DOUBLE_NO_PEER=0-1"),
 	        CASE(test_unmapped_under_its_hands, CLEAN),
+	        CASE(test_unmapped_while_it_is_waited_on, CLEAN),
 	        CASE(test_the_cpu_faults_on_device_addresses, CLEAN),
 	        CASE(test_memory_travels_as_a_descriptor, CLEAN),
 	        CASE(test_other_descriptors_are_refused, CLEAN),

@@ -1,0 +1,144 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* test_double_kernels.c - the driver's double: modules, and kernels of this program that it finds by name. */
+#include "tests/unit/driver/double_fixture.h"
+
+#include "tests/double/kernel.h"
+
+#define PTX ".version 9.0\n.visible .entry increment(\n)\n.visible .entry elsewhere(\n)\n"
+
+/* Adds args[1] to the word at args[0]. */
+static bool increment(struct double_reach *reach, const uint64_t *args)
+{
+	size_t bytes = sizeof(uint64_t);
+	uint64_t *word = reach->at(reach, args[0], &bytes);
+
+	if (word)
+		*word += args[1];
+	return word != NULL;
+}
+
+DOUBLE_KERNEL(increment) = {2, increment};
+DOUBLE_KERNEL(absent) = {0, NULL}; /* from the PTX */
+
+static struct CUmod_st *load_module(const struct zd_cuda *cuda)
+{
+	struct CUmod_st *module = NULL;
+
+	MUST(cuda->moduleLoadData(&module, PTX));
+	return module;
+}
+
+static int launch(const struct zd_cuda *cuda, struct CUfunc_st *function, struct CUstream_st *stream,
+                  uint64_t address, uint64_t value)
+{
+	void *args[] = {&address, &value};
+	int result = cuda->launchKernel(function, 1, 1, 1, 1, 1, 1, 0, stream, args, NULL);
+
+	/* Arguments are copied by the call. */
+	address = 0;
+	value = 0;
+	return result;
+}
+
+static uint64_t read_word(const struct zd_cuda *cuda, zd_cu_ptr at)
+{
+	uint64_t word = 0;
+
+	MUST(cuda->memcpyDtoHAsync(&word, at, sizeof(word), NULL));
+	return word;
+}
+
+/* ---- Cases ------------------------------------------------------------------------------------------------------------ */
+
+static void test_kernels_run_in_the_order_of_their_stream(void **state)
+{
+	const struct zd_cuda *cuda = load_and_enter();
+	struct CUmod_st *module = load_module(cuda);
+	zd_cu_ptr at = new_mapped(cuda, 0, GRANULARITY);
+	struct CUfunc_st *function = NULL;
+
+	(void)state;
+	MUST(cuda->moduleGetFunction(&function, module, "increment"));
+	MUST(launch(cuda, function, NULL, at, 5)); /* before the memory is cleared */
+	MUST(cuda->memsetD8Async(at, 0, GRANULARITY, NULL));
+	for (int i = 0; i < 10; i++)
+		MUST(launch(cuda, function, NULL, at, 3));
+	assert_int_equal(read_word(cuda, at), 30);
+	MUST(cuda->moduleUnload(module));
+	EXPECT(launch(cuda, function, NULL, at, 1), ZD_CU_INVALID_HANDLE);
+	EXPECT(cuda->moduleUnload(module), ZD_CU_INVALID_HANDLE);
+	unmap(cuda, at, GRANULARITY);
+	leave(cuda, 0);
+}
+
+static void test_kernels_are_found_by_name(void **state)
+{
+	const struct zd_cuda *cuda = load_and_enter();
+	struct CUmod_st *module = NULL;
+	struct CUfunc_st *function = NULL;
+
+	(void)state;
+	EXPECT(cuda->moduleLoadData(&module, "no module"), 200);
+	module = load_module(cuda);
+	EXPECT(cuda->moduleGetFunction(&function, module, "absent"), ZD_CU_NOT_FOUND);
+	EXPECT(cuda->moduleGetFunction(&function, module, "elsewhere"), ZD_CU_NOT_FOUND);
+	MUST(cuda->moduleUnload(module));
+	leave(cuda, 0);
+}
+
+static void test_an_impossible_shape_is_refused(void **state)
+{
+	const struct zd_cuda *cuda = load_and_enter();
+	struct CUmod_st *module = load_module(cuda);
+	struct CUfunc_st *function = NULL;
+	uint64_t zero = 0;
+	void *args[] = {&zero, &zero};
+
+	(void)state;
+	MUST(cuda->moduleGetFunction(&function, module, "increment"));
+	EXPECT(cuda->launchKernel(function, 0, 1, 1, 1, 1, 1, 0, NULL, args, NULL), ZD_CU_INVALID_VALUE);
+	EXPECT(cuda->launchKernel(function, 1, 1, 1, 2048, 1, 1, 0, NULL, args, NULL), ZD_CU_INVALID_VALUE);
+	MUST(cuda->moduleUnload(module));
+	leave(cuda, 0);
+}
+
+/* Memory that is mapped, for the other device alone. */
+static void test_memory_of_others_ends_the_context(void **state)
+{
+	const struct zd_cuda *cuda = load_and_enter();
+	struct CUmod_st *module = load_module(cuda);
+	zd_cu_ptr at = new_mapped(cuda, 1, GRANULARITY);
+	struct CUfunc_st *function = NULL;
+
+	(void)state;
+	MUST(cuda->moduleGetFunction(&function, module, "increment"));
+	MUST(launch(cuda, function, NULL, at, 1));
+	EXPECT(cuda->streamSynchronize(NULL), ZD_CU_ILLEGAL_ADDRESS);
+	EXPECT(launch(cuda, function, NULL, at, 1), ZD_CU_ILLEGAL_ADDRESS);
+	EXPECT(cuda->moduleUnload(module), ZD_CU_ILLEGAL_ADDRESS); /* given back all the same */
+}
+
+static void test_a_kept_module_is_a_leak(void **state)
+{
+	const struct zd_cuda *cuda = load_and_enter();
+
+	(void)state;
+	(void)load_module(cuda);
+	leave(cuda, 0);
+}
+
+int main(int argc, char **argv)
+{
+#define CLEAN "ZD_DOUBLE_LEAKS=1"
+	struct a_case cases[] = {
+	        CASE(test_kernels_run_in_the_order_of_their_stream, CLEAN),
+	        CASE(test_kernels_are_found_by_name, CLEAN),
+	        CASE(test_an_impossible_shape_is_refused, CLEAN),
+	        CASE(test_memory_of_others_ends_the_context),
+	        CASE(test_a_kept_module_is_a_leak, CLEAN),
+	};
+
+	cases[4].exit_status = 99;
+	cases[4].says = "1 modules";
+	return case_main(cases, ZD_ARRAY_LEN(cases), argc, argv);
+}

@@ -107,6 +107,11 @@ OPS(publisher) = {UPDATE(ALL & ~RANK(1), 0),
                   MEET};
 SCRIPT(publisher, publisher, "slow-publisher", 8032, .world = 4, .nunits = 2, .repeats = 3);
 
+OPS(refreshed) = {
+        PERSISTENT(0, 1), GATHER(0, TAG), USE(0, TAG), RELEASE(0, TAG), LIVE(0, 1), MEET, UPDATE(ALL, 0),
+        PUBLISH(ALL, 0),  GATHER(0, TAG), USE(0, TAG), RELEASE(0, TAG), LIVE(0, 1), MEET};
+SCRIPT(refreshed, refreshed, "persistent-refreshed", 8032, .world = 3, .nunits = 1, .repeats = 3);
+
 /* ---- 8059: gathers outside the plan --------------------------------------------------------------------------------------- */
 
 OPS(touched) = {FORWARD(0), GATHER(0, SCOPE(0)), USE(0, SCOPE(0)), FORWARD_END(0, 1), LIVE(0, 1),
@@ -272,8 +277,8 @@ OPS(experts) = {BACKWARD(1), REDUCE(RANK(0), 0), SKIP(ALL & ~RANK(0), 0), REDUCE
 SCRIPT(experts, experts, "expert-of-one-rank", 8080, .world = 4, .nunits = 2, .stage = 3, .repeats = 2);
 
 const struct zd_sim_script *const zd_sim_scripts[] = {
-        &joins,    &slow,      &uses,        &persistent,  &slot,   &busy,      &publisher, &touched,
-        &tied,     &two,       &abandoned,   &beside,      &nested, &contexts,  &fallback,  &between,
-        &overflow, &parts,     &accumulate2, &accumulate3, &local,  &producers, &one_place, &crossing,
-        &beyond,   &duplicate, &open_entry,  &experts,     NULL,
+        &joins,    &slow,     &uses,      &persistent,  &slot,        &busy,   &publisher, &refreshed,
+        &touched,  &tied,     &two,       &abandoned,   &beside,      &nested, &contexts,  &fallback,
+        &between,  &overflow, &parts,     &accumulate2, &accumulate3, &local,  &producers, &one_place,
+        &crossing, &beyond,   &duplicate, &open_entry,  &experts,     NULL,
 };

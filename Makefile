@@ -216,11 +216,12 @@ $(SIM_BIN): $(call obj,$(SIM_SRC)) $(A_CORE) $(A_BASE)
 	$(Q)mkdir -p $(@D)
 	$(Q)$(CC) $(LDFLAGS) -o $@ $^ $(LDLIBS)
 
-# Exports its kernels, for the driver's double.
+# They export their kernels, for the driver's double.
+$(STRESS_BIN) $(BUILD)/tests/unit/driver/test_double_kernels: LDFLAGS += -Wl,--export-dynamic
 $(STRESS_BIN): $(call obj,$(STRESS_SRC)) $(A_SUPPORT) $(A_CLIENT)
 	$(say) LD $@
 	$(Q)mkdir -p $(@D)
-	$(Q)$(CC) $(LDFLAGS) -Wl,--export-dynamic -o $@ $^ $(PB_LIBS) $(JSON_LIBS) $(LDLIBS)
+	$(Q)$(CC) $(LDFLAGS) -o $@ $^ $(PB_LIBS) $(JSON_LIBS) $(LDLIBS)
 
 # The doubles of the driver, NVML, cuBLAS and NCCL: found by LD_LIBRARY_PATH, under the names of the real ones.
 $(BUILD)/tests/double/libcuda.so.1: $(call obj,$(filter-out tests/double/nvml.c,$(DOUBLE_SRC)))

@@ -311,10 +311,13 @@ static void test_replacements_one_after_the_other(void **state)
 	}
 	core_expect_error(core, core_gather_version(core, team.session[1], unit, 1), ZEROD_E_STALE_VERSION,
 	                  "rank 0 has published nothing since it came with version 1");
+	uint64_t early = core_gather(core, team.session[0], unit);
+	core_expect_waits(core, early, "rank 0 to publish version 2 of unit 'w' (has 1)");
 	core_team_publish_rank(&team, unit, 1);
 	uint64_t gather = core_gather(core, team.session[1], unit);
 	core_expect_waits(core, gather, "rank 0 to publish version 2 of unit 'w' (has 1)");
 	core_team_publish_rank(&team, unit, 0);
+	core_team_check(&team, core_expect(core, early, 0), 2);
 	core_team_check(&team, core_expect(core, gather, 0), 2);
 	core_end(core);
 }

@@ -251,7 +251,7 @@ check: deps  ## build and run all tests
 
 # The contract holds on GPUs, too: the driver's double stands for them.
 ON_DOUBLE := ZEROD_TEST_BACKEND=cuda LD_LIBRARY_PATH=$(BUILD)/tests/double
-STRESS_SHORT := $(STRESS_BIN) --seconds 3 --max 1M --arena 256M
+STRESS_SHORT := ZD_DOUBLE_LEAKS=1 $(STRESS_BIN) --seconds 3 --max 1M --arena 256M
 check-run: layers tests
 	@BUILD=$(BUILD) tests/run.sh $(UNIT_BIN) $(CONTRACT_BIN) $(foreach test,$(CONTRACT_BIN),"$(ON_DOUBLE) $(test)") \
 		"$(ON_DOUBLE) $(STRESS_SHORT)" "$(ON_DOUBLE) $(STRESS_SHORT) --kill" \
@@ -285,12 +285,6 @@ check-model:  ## models of leases, versions and room, every state of them (spin)
 check-gpu: deps  ## the contract suite and the stress on this machine's GPUs; STRESS_SECONDS each
 	@$(MAKE) --no-print-directory tests
 	@tests/gpu/run.sh $(STRESS_SECONDS) $(BUILD)
-
-.PHONY: check-model
-check-model:  ## models of leases, versions and room, every state of them (spin), then each with a rule broken
-	@MODEL=1 packaging/deps.sh
-	@BUILD=$(BUILD) tests/model/run.sh
-	@BUILD=$(BUILD) tests/model/run.sh --mutants
 
 layers:  ## no layer includes upward
 	@tests/layers.sh

@@ -209,7 +209,7 @@ static int start_trainer(uint32_t rank)
 	pids[rank] = fork();
 	if (pids[rank] == 0) {
 		(void)prctl(PR_SET_PDEATHSIG, SIGKILL);
-		_exit(getppid() == parent ? stress_trainer_main(&stress, rank) : 1);
+		exit(getppid() == parent ? stress_trainer_main(&stress, rank) : 1);
 	}
 	if (pids[rank] < 0) {
 		pids[rank] = 0;

@@ -305,6 +305,82 @@ static void test_a_push_and_its_flag(void **state)
 	MUST(cuda->devicePrimaryCtxRelease(0));
 }
 
+/* ---- Threads ---------------------------------------------------------------------------------------------------------- */
+
+enum { MEMBERS = 8, ROUNDS = 50 };
+
+struct member {
+	const struct zd_cuda *cuda;
+	struct page page;
+	int index;
+	int result; /* of the first call that failed */
+};
+
+/* Each round waits for the predecessor's word, and writes the successor's. */
+static int submit_rounds(const struct member *member, struct CUstream_st *stream, struct CUevent_st *event)
+{
+	const struct zd_cuda *cuda = member->cuda;
+	int next = (member->index + 1) % MEMBERS, result = 0;
+
+	for (uint64_t round = 1; round <= ROUNDS && !result; round++) {
+		result = cuda->streamWaitValue64(stream, word_at(member->page, member->index), round, 0);
+		if (!result)
+			result = cuda->streamWriteValue64(stream, word_at(member->page, next),
+			                                  round + (next == 0), 0);
+		if (!result)
+			result = cuda->eventRecord(event, stream);
+	}
+	return result ? result : cuda->eventSynchronize(event);
+}
+
+static void *run_member(void *arg)
+{
+	struct member *member = arg;
+	const struct zd_cuda *cuda = member->cuda;
+	struct CUctx_st *context = NULL;
+	struct CUstream_st *stream = NULL;
+	struct CUevent_st *event = NULL;
+
+	member->result = cuda->devicePrimaryCtxRetain(&context, member->index % 4);
+	if (!member->result)
+		member->result = cuda->ctxSetCurrent(context);
+	if (!member->result)
+		member->result = cuda->streamCreateWithPriority(&stream, ZD_CU_STREAM_NON_BLOCKING, 0);
+	if (!member->result)
+		member->result = cuda->eventCreate(&event, ZD_CU_EVENT_DISABLE_TIMING);
+	if (!member->result)
+		member->result = submit_rounds(member, stream, event);
+	(void)cuda->streamDestroy(stream);
+	(void)cuda->eventDestroy(event);
+	(void)cuda->devicePrimaryCtxRelease(member->index % 4);
+	return NULL;
+}
+
+/* Eight threads on four devices hand a token around. */
+static void test_threads_pass_a_token_over_devices(void **state)
+{
+	const struct zd_cuda *cuda = load_and_enter();
+	struct page page = new_page(cuda);
+	struct member members[MEMBERS];
+	pthread_t threads[MEMBERS];
+
+	(void)state;
+	for (int i = 0; i < MEMBERS; i++) {
+		members[i] = (struct member){.cuda = cuda, .page = page, .index = i};
+		assert_int_equal(pthread_create(&threads[i], NULL, run_member, &members[i]), 0);
+	}
+	store(&page.host[0], 1);
+	for (int i = 0; i < MEMBERS; i++) {
+		assert_int_equal(pthread_join(threads[i], NULL), 0);
+		assert_int_equal(members[i].result, 0);
+	}
+	assert_int_equal(look(&page.host[0]), ROUNDS + 1);
+	for (int i = 1; i < MEMBERS; i++)
+		assert_int_equal(look(&page.host[i]), ROUNDS);
+	free_page(cuda, page);
+	leave(cuda, 0);
+}
+
 /* ---- Events -------------------------------------------------------------------------------------------------------------- */
 
 static void test_events_order_streams_of_two_devices(void **state)
@@ -438,6 +514,7 @@ int main(int argc, char **argv)
 	        CASE(test_words_can_be_unsupported, CLEAN, "ZD_DOUBLE_ATTRIBUTES=122=0"),
 	        CASE(test_batches_are_all_or_nothing, CLEAN),
 	        CASE(test_a_push_and_its_flag, CLEAN),
+	        CASE(test_threads_pass_a_token_over_devices, CLEAN),
 	        CASE(test_events_order_streams_of_two_devices, CLEAN),
 	        CASE(test_recording_again_disturbs_nobody, CLEAN),
 	        CASE(test_time_between_events, CLEAN, "ZD_DOUBLE_COPY_US=2000"),

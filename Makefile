@@ -118,8 +118,8 @@ DOUBLE_SO := $(addprefix $(BUILD)/tests/double/,libcuda.so.1 libnvidia-ml.so.1 l
 IT_SCRIPTS := $(wildcard tests/it/test_*.sh)
 
 .DEFAULT_GOAL := all
-.PHONY: all help deps demo check check-run check-asan check-ubsan check-tsan check-valgrind check-sim check-gpu fuzz \
-	coverage bench tidy format format-check layers install uninstall bundle clean tests
+.PHONY: all help deps demo check check-run check-asan check-ubsan check-tsan check-valgrind check-sim check-gpu \
+	check-mutants fuzz coverage bench tidy format format-check layers install uninstall bundle clean tests
 .DELETE_ON_ERROR:
 .SECONDARY:
 
@@ -275,6 +275,9 @@ check-sim: deps  ## SEEDS random programs against the core, invariants after eve
 	@$(MAKE) --no-print-directory $(SIM_BIN)
 	@$(SIM_BIN) --contract --seeds $(CONTRACT_SEEDS) $(if $(FIRST),--first $(FIRST))
 	@$(SIM_BIN) --seeds $(SEEDS) $(if $(FIRST),--first $(FIRST))
+
+check-mutants: deps  ## break one rule at a time: a test must notice each; JOBS copies at a time
+	@tests/mutants/run.sh
 
 .PHONY: check-model
 check-model:  ## models of leases, versions and room, every state of them (spin), then each with a rule broken

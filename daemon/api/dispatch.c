@@ -30,6 +30,7 @@ struct route {
 static const struct route routes[] = {
         [ZD__REQUEST__BODY_HELLO] = {"hello", .answer = zd_answer_hello},
         [ZD__REQUEST__BODY_SESSION_RESET] = {"session_reset", zd_args_session_reset, NULL},
+        [ZD__REQUEST__BODY_GOODBYE] = {"goodbye", NULL, zd_answer_goodbye},
         [ZD__REQUEST__BODY_GROUP_JOIN] = {"group_join", zd_args_group_join, NULL},
         [ZD__REQUEST__BODY_GROUP_LEAVE] = {"group_leave", zd_args_group_leave, NULL},
         [ZD__REQUEST__BODY_UNIT_REGISTER] = {"unit_register", zd_args_unit_register, NULL},

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * handle_session.c - the hello, and the reset of a poisoned session.
+ * handle_session.c - the hello, the goodbye, and the reset of a poisoned session.
  *
- * The hello comes first, and once. Its reply carries the session's two fence pages.
+ * The hello comes first, and once. Its reply carries the session's two fence pages. The goodbye comes last; a connection that
+ * ends without one may be that of a process whose kernels run on.
  */
 #include <stdio.h>
 
@@ -65,6 +66,18 @@ int zd_answer_hello(struct zd_api_session *session, const Zd__Request *request, 
 	reply.body_case = ZD__REPLY__BODY_HELLO;
 	reply.hello = &hello;
 	zd_conn_send(session->conn, &reply, pages, 2);
+	return 0;
+}
+
+int zd_answer_goodbye(struct zd_api_session *session, const Zd__Request *request, struct zd_err *err)
+{
+	Zd__Reply reply = ZD__REPLY__INIT;
+
+	(void)err;
+	zd_engine_session_goodbye(session->api->bridge.engine, session->id);
+	session->orderly = true;
+	reply.id = request->id;
+	zd_conn_send(session->conn, &reply, NULL, 0);
 	return 0;
 }
 

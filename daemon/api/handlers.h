@@ -22,7 +22,7 @@ typedef void zd_fill_fn(const struct zd_reply *reply, struct zd_answer *answer);
 typedef int zd_answer_fn(struct zd_api_session *session, const Zd__Request *request, struct zd_err *err);
 
 /* handle_session.c */
-zd_answer_fn zd_answer_hello;
+zd_answer_fn zd_answer_hello, zd_answer_goodbye;
 zd_args_fn zd_args_session_reset;
 
 /* handle_group.c */

@@ -59,7 +59,7 @@ static void leave_engine(struct zd_api_session *session)
 		zd_engine_session_close(api->bridge.engine, session->id);
 	(void)zd_bridge_tick(&api->bridge);
 	/* After the engine, whose last commands may name the session. */
-	api->bridge.ops->session_close(api->bridge.backend, session->id);
+	api->bridge.ops->session_close(api->bridge.backend, session->id, session->orderly);
 	zd_bridge_settle(&api->bridge);
 	HASH_DEL(api->sessions, session);
 	if (api->recent == session)
@@ -133,7 +133,7 @@ int zd_api_session_admit(struct zd_api_session *session, const char *name, bool 
 	id = zd_engine_session_open(bridge->engine, &peer, err);
 	if (id == 0)
 		return ZEROD_E_LIMIT;
-	rc = bridge->ops->session_open(bridge->backend, id, client_page, daemon_page, err);
+	rc = bridge->ops->session_open(bridge->backend, id, creds->pid, client_page, daemon_page, err);
 	if (rc) {
 		zd_engine_session_close(bridge->engine, id);
 		return rc;

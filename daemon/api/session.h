@@ -28,6 +28,7 @@ struct zd_api_session {
 	uint8_t state;
 	uint64_t id; /* the engine's; 0 while NEW */
 	bool admin;
+	bool orderly; /* has said goodbye */
 	/* Segments whose descriptors the client has been sent, ascending. */
 	uint32_t *given;
 	size_t ngiven, given_room;

@@ -9,6 +9,8 @@
 #ifndef ZD_BACKEND_BACKEND_H
 #define ZD_BACKEND_BACKEND_H
 
+#include <sys/types.h>
+
 #include "core/engine.h"
 
 struct zd_backend;
@@ -36,8 +38,9 @@ struct zd_backend_config {
 
 struct zd_backend_ops {
 	const char *name;             /* "host", "cuda" */
-	bool client_copies_own_slice; /* as in struct zd_engine_config */
-	bool is_prompt;               /* ends commands within microseconds: worth some spinning */
+	bool client_copies_own_slice; /* as in struct zd_engine_config, and so is this: */
+	bool sessions_linger;
+	bool is_prompt; /* ends commands within microseconds: worth some spinning */
 
 	int (*open)(const struct zd_backend_config *config, struct zd_backend **backend, struct zd_err *err);
 	/* Stops the executors - what was submitted is finished or failed, nothing completes afterwards - and frees all. */
@@ -55,11 +58,13 @@ struct zd_backend_ops {
 	int (*segment_fd)(const struct zd_backend *backend, uint32_t segment);
 
 	/* Makes the session's two fence pages, sealed, and registers them with the executors. The descriptors belong to
-	 * the caller. */
-	int (*session_open)(struct zd_backend *backend, uint64_t session, int *client_fd, int *daemon_fd,
-	                    struct zd_err *err);
-	/* Watches of the session complete with ABORTED; its pages go when the last command that names them is done. */
-	void (*session_close)(struct zd_backend *backend, uint64_t session);
+	 * the caller. `pid`: the client's process. */
+	int (*session_open)(struct zd_backend *backend, uint64_t session, pid_t pid, int *client_fd,
+	                    int *daemon_fd, struct zd_err *err);
+	/* Watches of the session complete with ABORTED: now, or, where sessions linger and this one does not end in
+	 * order, when its process can use no device any more. Its pages go when the last command that names them is
+	 * done. */
+	void (*session_close)(struct zd_backend *backend, uint64_t session, bool orderly);
 	/* Reads a counter of the session's client page, acquire. UINT64_MAX/2 for unknown sessions or timelines. */
 	uint64_t (*timeline_read)(const struct zd_backend *backend, uint64_t session, uint32_t timeline);
 };

@@ -9,7 +9,7 @@
  *   cuda_executor  the thread of a GPU        cuda_worker    its thread for what blocks
  *   cuda_order     which task is next         cuda_reduce    sums, on the CPU
  *   cuda_lane      a stream and its progress  cuda_session   fence pages that GPUs write
- *   cuda_task      one command
+ *   cuda_task      one command                cuda_monitor   processes on the GPUs, and Xids
  *
  * The loop's thread calls the driver when the daemon starts and ends, and never in between.
  */
@@ -20,6 +20,7 @@
 #include "backend/backend.h"
 #include "backend/cuda_device.h"
 #include "backend/cuda_executor.h"
+#include "backend/cuda_monitor.h"
 #include "backend/cuda_segment.h"
 #include "backend/cuda_session.h"
 #include "backend/cuda_worker.h"
@@ -40,6 +41,7 @@ struct zd_backend {
 	struct gpu *gpus; /* devices.count */
 	struct zd_cuda_segments segments;
 	struct zd_backend_sessions sessions;
+	struct zd_cuda_monitor monitor;
 	uint32_t next_worker; /* whose turn it is to have a new session's page */
 };
 
@@ -93,6 +95,7 @@ static void stop_gpus(struct zd_backend *backend)
 		zd_cuda_executor_stop(&backend->gpus[i].executor);
 	for (uint32_t i = 0; i < n; i++)
 		zd_cuda_executor_deinit(&backend->gpus[i].executor);
+	zd_cuda_monitor_deinit(&backend->monitor);
 	zd_backend_sessions_deinit(&backend->sessions);
 	for (uint32_t i = 0; i < n; i++)
 		zd_cuda_worker_deinit(&backend->gpus[i].worker);
@@ -122,6 +125,8 @@ static int cuda_open(const struct zd_backend_config *config, struct zd_backend *
 	zd_backend_sessions_init(&made->sessions);
 	for (uint32_t i = 0; i < made->devices.count && !rc; i++)
 		rc = start_gpu(made, i, config, err);
+	if (!rc)
+		rc = zd_cuda_monitor_init(&made->monitor, &made->devices, err);
 	if (rc) {
 		cuda_close(made);
 		return rc;
@@ -178,12 +183,12 @@ static int cuda_segment_fd(const struct zd_backend *backend, uint32_t segment)
 
 /* ---- Sessions ------------------------------------------------------------------------------------------------ */
 
-static int cuda_session_open(struct zd_backend *backend, uint64_t session, int *client_fd, int *daemon_fd,
-                             struct zd_err *err)
+static int cuda_session_open(struct zd_backend *backend, uint64_t session, pid_t pid, int *client_fd,
+                             int *daemon_fd, struct zd_err *err)
 {
 	struct zd_cuda_worker *worker = &backend->gpus[backend->next_worker].worker;
 	struct zd_cuda_session *made = NULL;
-	int rc = zd_cuda_session_new(session, worker, &made, client_fd, daemon_fd, err);
+	int rc = zd_cuda_session_new(session, pid, worker, &made, client_fd, daemon_fd, err);
 	if (rc)
 		return rc;
 	backend->next_worker = (backend->next_worker + 1) % backend->devices.count;
@@ -191,9 +196,13 @@ static int cuda_session_open(struct zd_backend *backend, uint64_t session, int *
 	return 0;
 }
 
-static void cuda_session_close(struct zd_backend *backend, uint64_t session)
+static void cuda_session_close(struct zd_backend *backend, uint64_t session, bool orderly)
 {
-	zd_backend_sessions_close(&backend->sessions, session);
+	struct zd_backend_session *found = zd_backend_sessions_take(&backend->sessions, session);
+	if (!found || orderly)
+		zd_backend_session_end(found);
+	else
+		zd_cuda_monitor_take(&backend->monitor, zd_cuda_session_of(found));
 }
 
 static uint64_t cuda_timeline_read(const struct zd_backend *backend, uint64_t session, uint32_t timeline)
@@ -204,6 +213,7 @@ static uint64_t cuda_timeline_read(const struct zd_backend *backend, uint64_t se
 const struct zd_backend_ops zd_backend_cuda = {
         .name = "cuda",
         .client_copies_own_slice = true,
+        .sessions_linger = true,
         .is_prompt = true,
         .open = cuda_open,
         .close = cuda_close,

@@ -13,7 +13,6 @@
 #include "backend/cuda_executor.h"
 
 #include <stdio.h>
-#include <time.h>
 
 #include "backend/thread.h"
 #include "base/err.h"
@@ -29,16 +28,9 @@
 #define SLEEP_MOST_NS  500000u
 #define SLEEP_DOUBLES  5u
 
-static uint64_t now_ns(void)
-{
-	struct timespec now;
-	clock_gettime(CLOCK_MONOTONIC, &now);
-	return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
-}
-
 static void event(struct zd_cuda_executor *executor)
 {
-	zd_spin_event(&executor->spin, now_ns());
+	zd_spin_event(&executor->spin, zd_thread_now_ns());
 	executor->sleeps = 0;
 }
 
@@ -263,7 +255,7 @@ static uint64_t rest_ns(struct zd_cuda_executor *executor)
 	bool flying = is_flying(executor), waiting = !zd_cuda_order_is_empty(&executor->order);
 	if (!flying && !waiting && STAILQ_EMPTY(&executor->watches))
 		return UINT64_MAX;
-	if (zd_spin_may(&executor->spin, now_ns()))
+	if (zd_spin_may(&executor->spin, zd_thread_now_ns()))
 		return 0;
 	uint64_t most = waiting ? SLEEP_ROOM_NS : flying ? SLEEP_FLY_NS : SLEEP_MOST_NS;
 	uint64_t ns = SLEEP_FIRST_NS << executor->sleeps;

@@ -4,6 +4,8 @@
 
 #include <stddef.h>
 #include <stdlib.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
 #include "backend/cuda_worker.h"
 #include "base/err.h"
@@ -21,8 +23,8 @@ static void release(struct zd_backend_session *base)
 		zd_cuda_session_free(session, NULL);
 }
 
-int zd_cuda_session_new(uint64_t id, struct zd_cuda_worker *worker, struct zd_cuda_session **session,
-                        int *client_fd, int *daemon_fd, struct zd_err *err)
+int zd_cuda_session_new(uint64_t id, pid_t pid, struct zd_cuda_worker *worker,
+                        struct zd_cuda_session **session, int *client_fd, int *daemon_fd, struct zd_err *err)
 {
 	struct zd_cuda_session *made = zd_calloc(1, sizeof(*made));
 	int rc = zd_backend_session_init(&made->base, id, true, release, client_fd, daemon_fd, err);
@@ -31,6 +33,8 @@ int zd_cuda_session_new(uint64_t id, struct zd_cuda_worker *worker, struct zd_cu
 		return rc;
 	}
 	made->worker = worker;
+	made->pid = pid;
+	made->pidfd = (int)syscall(SYS_pidfd_open, pid, 0);
 	pthread_mutex_init(&made->lock, NULL);
 	*session = made;
 	return 0;
@@ -41,6 +45,8 @@ void zd_cuda_session_free(struct zd_cuda_session *session, const struct zd_cuda 
 	if (session->registered)
 		(void)cuda->memHostUnregister(session->base.daemon_page);
 	zd_backend_session_deinit(&session->base);
+	if (session->pidfd >= 0)
+		(void)close(session->pidfd);
 	pthread_mutex_destroy(&session->lock);
 	free(session);
 }

@@ -13,6 +13,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 #include <sys/queue.h>
+#include <sys/types.h>
 
 #include "backend/cuda_device.h"
 #include "backend/session.h"
@@ -29,17 +30,20 @@ struct zd_cuda_timeline {
 
 struct zd_cuda_session {
 	struct zd_backend_session base;
-	struct zd_cuda_worker *worker; /* who gives the page back */
-	pthread_mutex_t lock;          /* of the registration */
+	pid_t pid;
+	int pidfd;                             /* -1: the process had ended already */
+	LIST_ENTRY(zd_cuda_session) lingering; /* the monitor's */
+	struct zd_cuda_worker *worker;         /* who gives the page back */
+	pthread_mutex_t lock;                  /* of the registration */
 	bool registered;
 	STAILQ_ENTRY(zd_cuda_session) to_free; /* the worker's */
 	zd_cu_ptr page[ZD_MAX_DEVICES];        /* as that GPU sees it, 0: not asked yet; its executor's */
 	struct zd_cuda_timeline timelines[ZD_TIMELINES]; /* each its own executor's */
 };
 
-/* As zd_backend_session_init(). */
-int zd_cuda_session_new(uint64_t id, struct zd_cuda_worker *worker, struct zd_cuda_session **session,
-                        int *client_fd, int *daemon_fd, struct zd_err *err)
+/* As zd_backend_session_init(). `pid`: the client's process. */
+int zd_cuda_session_new(uint64_t id, pid_t pid, struct zd_cuda_worker *worker,
+                        struct zd_cuda_session **session, int *client_fd, int *daemon_fd, struct zd_err *err)
         __attribute__((warn_unused_result));
 /* Unregisters the page and frees the session: on a worker, or when the page was never registered. */
 void zd_cuda_session_free(struct zd_cuda_session *session, const struct zd_cuda *cuda);

@@ -126,9 +126,10 @@ static void free_session(struct zd_backend_session *session)
 	free(session);
 }
 
-static int host_session_open(struct zd_backend *backend, uint64_t session, int *client_fd, int *daemon_fd,
-                             struct zd_err *err)
+static int host_session_open(struct zd_backend *backend, uint64_t session, pid_t pid, int *client_fd,
+                             int *daemon_fd, struct zd_err *err)
 {
+	(void)pid;
 	struct zd_backend_session *made = zd_calloc(1, sizeof(*made));
 	int rc = zd_backend_session_init(made, session, false, free_session, client_fd, daemon_fd, err);
 	if (rc) {
@@ -139,9 +140,10 @@ static int host_session_open(struct zd_backend *backend, uint64_t session, int *
 	return 0;
 }
 
-static void host_session_close(struct zd_backend *backend, uint64_t session)
+static void host_session_close(struct zd_backend *backend, uint64_t session, bool orderly)
 {
-	zd_backend_sessions_close(&backend->sessions, session);
+	(void)orderly;
+	zd_backend_session_end(zd_backend_sessions_take(&backend->sessions, session));
 }
 
 static uint64_t host_timeline_read(const struct zd_backend *backend, uint64_t session, uint32_t timeline)

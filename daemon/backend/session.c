@@ -105,6 +105,14 @@ void zd_backend_session_unref(struct zd_backend_session *session)
 		session->release(session);
 }
 
+void zd_backend_session_end(struct zd_backend_session *session)
+{
+	if (!session)
+		return;
+	atomic_store_explicit(&session->closed, true, memory_order_relaxed);
+	zd_backend_session_unref(session);
+}
+
 /* ---- Counters ---------------------------------------------------------------------------------------------- */
 
 uint64_t zd_backend_session_counter(struct zd_backend_session *session, uint32_t timeline)
@@ -176,14 +184,12 @@ struct zd_backend_session *zd_backend_sessions_find(const struct zd_backend_sess
 	return session;
 }
 
-void zd_backend_sessions_close(struct zd_backend_sessions *sessions, uint64_t id)
+struct zd_backend_session *zd_backend_sessions_take(struct zd_backend_sessions *sessions, uint64_t id)
 {
 	struct zd_backend_session *found = zd_backend_sessions_find(sessions, id);
-	if (!found)
-		return;
-	LIST_REMOVE(found, in_bucket);
-	atomic_store_explicit(&found->closed, true, memory_order_relaxed);
-	zd_backend_session_unref(found);
+	if (found)
+		LIST_REMOVE(found, in_bucket);
+	return found;
 }
 
 uint64_t zd_backend_sessions_read(const struct zd_backend_sessions *sessions, uint64_t id, uint32_t timeline)

@@ -49,6 +49,9 @@ void zd_backend_session_deinit(struct zd_backend_session *session);
 struct zd_backend_session *zd_backend_session_ref(struct zd_backend_session *session);
 void zd_backend_session_unref(struct zd_backend_session *session);
 
+/* Its watches abort; drops the reference that the table had. NULL is allowed. From any thread. */
+void zd_backend_session_end(struct zd_backend_session *session);
+
 /* A counter of the client page; what the client wrote before it is visible afterwards. */
 uint64_t zd_backend_session_counter(struct zd_backend_session *session, uint32_t timeline);
 /*
@@ -78,8 +81,8 @@ void zd_backend_sessions_deinit(struct zd_backend_sessions *sessions);
 void zd_backend_sessions_add(struct zd_backend_sessions *sessions, struct zd_backend_session *session);
 /* NULL if there is none. */
 struct zd_backend_session *zd_backend_sessions_find(const struct zd_backend_sessions *sessions, uint64_t id);
-/* Takes it out of the table, and drops the table's reference. Unknown ids are ignored. */
-void zd_backend_sessions_close(struct zd_backend_sessions *sessions, uint64_t id);
+/* Takes it out of the table: the reference is the caller's. NULL if there is none. */
+struct zd_backend_session *zd_backend_sessions_take(struct zd_backend_sessions *sessions, uint64_t id);
 /* As zd_backend_ops.timeline_read. */
 uint64_t zd_backend_sessions_read(const struct zd_backend_sessions *sessions, uint64_t id, uint32_t timeline);
 

@@ -41,6 +41,13 @@ int zd_thread_start(pthread_t *thread, const char *name, void *(*run)(void *arg)
 	return 0;
 }
 
+uint64_t zd_thread_now_ns(void)
+{
+	struct timespec now;
+	clock_gettime(CLOCK_MONOTONIC, &now);
+	return (uint64_t)now.tv_sec * SECOND_NS + (uint64_t)now.tv_nsec;
+}
+
 void zd_cond_init(pthread_cond_t *cond)
 {
 	pthread_condattr_t monotonic;

@@ -18,6 +18,9 @@ void zd_cond_init(pthread_cond_t *cond);
 /* Waits until the condition is signalled or so many nanoseconds have passed, or for no reason. The lock is held. */
 void zd_cond_sleep(pthread_cond_t *cond, pthread_mutex_t *lock, uint64_t ns);
 
+/* Of a clock that never goes back. */
+uint64_t zd_thread_now_ns(void);
+
 /* Between two looks of a thread that spins. */
 static inline void zd_spin_pause(void)
 {

@@ -11,7 +11,9 @@ void zd_watch_init(struct zd_watch *watch, const struct zd_command *command,
                    struct zd_backend_session *session)
 {
 	uint32_t n = command->u.watch.nfences;
-	*watch = (struct zd_watch){.session = zd_backend_session_ref(session), .nfences = n};
+	*watch = (struct zd_watch){.session = zd_backend_session_ref(session),
+	                           .nfences = n,
+	                           .until_gone = command->u.watch.until_gone};
 	if (n == 0)
 		return;
 	watch->fences = zd_calloc(n, sizeof(*watch->fences));
@@ -39,5 +41,5 @@ bool zd_watch_poll(struct zd_watch *watch, struct zd_completion *completion)
 			return false;
 		watch->nfences--;
 	}
-	return true;
+	return !watch->until_gone;
 }

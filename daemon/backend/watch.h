@@ -12,6 +12,7 @@
 struct zd_watch {
 	struct zd_backend_session *session; /* NULL: closed already */
 	uint32_t nfences;                   /* that have not passed yet */
+	bool until_gone;                    /* of no fences */
 	struct zd_fence *fences;
 };
 

@@ -26,7 +26,7 @@ struct zd_departure {
 void zd_departures_begin(struct zd_engine *e, struct zd_session *session)
 {
 	zd_assert(!e->departing);
-	if (e->sessions_linger)
+	if (e->sessions_linger && !session->orderly)
 		e->departing = session;
 }
 

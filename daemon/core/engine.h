@@ -392,6 +392,8 @@ struct zd_peer {
 
 /* Returns the session's id (never 0, never reused), or 0 and LIMIT. */
 uint64_t zd_engine_session_open(struct zd_engine *engine, const struct zd_peer *peer, struct zd_err *err);
+/* The process uses no device memory of the session's any more, and will end it: it does not linger. */
+void zd_engine_session_goodbye(struct zd_engine *engine, uint64_t session);
 /* The connection is gone or the process died. Requests of the session get no reply any more. Unknown ids are ignored. */
 void zd_engine_session_close(struct zd_engine *engine, uint64_t session);
 

@@ -322,6 +322,7 @@ struct zd_session {
 	uint32_t uid, pid;
 	bool admin;
 	bool strict;
+	bool orderly; /* has said goodbye */
 	char name[ZD_MAX_NAME_BYTES + 1];
 	uint64_t opened_ns, nrequests;
 	uint32_t outstanding;

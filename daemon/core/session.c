@@ -60,6 +60,13 @@ static void session_end(struct zd_engine *e, struct zd_session *session)
 	zd_departures_end(e, session);
 }
 
+void zd_engine_session_goodbye(struct zd_engine *e, uint64_t id)
+{
+	struct zd_session *session = zd_session_find(e, id);
+	if (session)
+		session->orderly = true;
+}
+
 void zd_engine_session_close(struct zd_engine *e, uint64_t id)
 {
 	struct zd_session *session = zd_session_find(e, id);

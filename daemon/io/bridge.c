@@ -114,6 +114,7 @@ static struct zd_engine *make_engine(struct zd_bridge *bridge, const struct zd_b
 	        .segment_bytes = config->segment_bytes,
 	        .uid_quota_bytes = config->uid_quota_bytes,
 	        .client_copies_own_slice = bridge->ops->client_copies_own_slice,
+	        .sessions_linger = bridge->ops->sessions_linger,
 	};
 	struct zd_engine_sink sink = {
 	        .arg = bridge,

@@ -163,6 +163,7 @@ static void fill_session(Zd__Request__BodyCase kind)
 		FILL(end_job, .job = 1 + pick(40));
 		break;
 	case ZD__REQUEST__BODY_SESSION_RESET:
+	case ZD__REQUEST__BODY_GOODBYE:
 		zd__session_reset__init(&body.session_reset);
 		break;
 	default:
@@ -267,16 +268,17 @@ static const struct {
         {ZD__REQUEST__BODY_GROUP_JOIN, fill_session},    {ZD__REQUEST__BODY_ALLOC, fill_session},
         {ZD__REQUEST__BODY_FREE, fill_session},          {ZD__REQUEST__BODY_LIST, fill_session},
         {ZD__REQUEST__BODY_DAEMON_STATUS, fill_session}, {ZD__REQUEST__BODY_KILL_SESSION, fill_session},
-        {ZD__REQUEST__BODY_END_JOB, fill_session},       {ZD__REQUEST__BODY_GROUP_LEAVE, fill_group},
-        {ZD__REQUEST__BODY_COMMIT, fill_group},          {ZD__REQUEST__BODY_BACKWARD_BEGIN, fill_group},
-        {ZD__REQUEST__BODY_BUCKET_CREATE, fill_group},   {ZD__REQUEST__BODY_BACKWARD_END, fill_group},
-        {ZD__REQUEST__BODY_STEP_BEGIN, fill_group},      {ZD__REQUEST__BODY_STEP_END, fill_group},
-        {ZD__REQUEST__BODY_ABORT_GROUP, fill_group},     {ZD__REQUEST__BODY_UNIT_REGISTER, fill_unit},
-        {ZD__REQUEST__BODY_UNIT_UNREGISTER, fill_unit},  {ZD__REQUEST__BODY_UPDATE_BEGIN, fill_unit},
-        {ZD__REQUEST__BODY_PUBLISH, fill_unit},          {ZD__REQUEST__BODY_SET_PERSISTENT, fill_unit},
-        {ZD__REQUEST__BODY_GATHER, fill_unit},           {ZD__REQUEST__BODY_RELEASE, fill_unit},
-        {ZD__REQUEST__BODY_REDUCE_SKIP, fill_unit},      {ZD__REQUEST__BODY_BUCKET_DESTROY, fill_bucket},
-        {ZD__REQUEST__BODY_BUCKET_RESERVE, fill_bucket}, {ZD__REQUEST__BODY_BUCKET_COMMIT, fill_bucket},
+        {ZD__REQUEST__BODY_GOODBYE, fill_session},       {ZD__REQUEST__BODY_END_JOB, fill_session},
+        {ZD__REQUEST__BODY_GROUP_LEAVE, fill_group},     {ZD__REQUEST__BODY_COMMIT, fill_group},
+        {ZD__REQUEST__BODY_BACKWARD_BEGIN, fill_group},  {ZD__REQUEST__BODY_BUCKET_CREATE, fill_group},
+        {ZD__REQUEST__BODY_BACKWARD_END, fill_group},    {ZD__REQUEST__BODY_STEP_BEGIN, fill_group},
+        {ZD__REQUEST__BODY_STEP_END, fill_group},        {ZD__REQUEST__BODY_ABORT_GROUP, fill_group},
+        {ZD__REQUEST__BODY_UNIT_REGISTER, fill_unit},    {ZD__REQUEST__BODY_UNIT_UNREGISTER, fill_unit},
+        {ZD__REQUEST__BODY_UPDATE_BEGIN, fill_unit},     {ZD__REQUEST__BODY_PUBLISH, fill_unit},
+        {ZD__REQUEST__BODY_SET_PERSISTENT, fill_unit},   {ZD__REQUEST__BODY_GATHER, fill_unit},
+        {ZD__REQUEST__BODY_RELEASE, fill_unit},          {ZD__REQUEST__BODY_REDUCE_SKIP, fill_unit},
+        {ZD__REQUEST__BODY_BUCKET_DESTROY, fill_bucket}, {ZD__REQUEST__BODY_BUCKET_RESERVE, fill_bucket},
+        {ZD__REQUEST__BODY_BUCKET_COMMIT, fill_bucket},
 };
 
 size_t fuzz_request(unsigned seed, Zd__Request__BodyCase kind, uint8_t bytes[FUZZ_PACKET_BYTES])

@@ -315,7 +315,7 @@ static void test_every_request_has_a_handler(void **state)
 		assert_int_not_equal(status, ZEROD_E_UNSUPPORTED);
 		bodies++;
 	}
-	assert_int_equal(bodies, 34);
+	assert_int_equal(bodies, 35);
 	(void)close(sock);
 }
 

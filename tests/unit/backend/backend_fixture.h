@@ -189,7 +189,8 @@ static inline struct client open_session(struct fixture *f, uint64_t session)
 {
 	struct client c = {.client_fd = -1};
 	struct zd_err err = ZD_ERR_NONE;
-	assert_int_equal(ops->session_open(f->backend, session, &c.client_fd, &c.daemon_fd, &err), 0);
+	assert_int_equal(ops->session_open(f->backend, session, getpid(), &c.client_fd, &c.daemon_fd, &err),
+	                 0);
 	c.client_page = mmap(NULL, PAGE_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED, c.client_fd, 0);
 	c.daemon_page = mmap(NULL, PAGE_BYTES, PROT_READ, MAP_SHARED, c.daemon_fd, 0);
 	assert_ptr_not_equal(c.client_page, MAP_FAILED);

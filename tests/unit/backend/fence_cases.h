@@ -64,13 +64,13 @@ static void test_session_close_aborts_watches(void **state)
 	uint64_t on_0 = submit(f, watch(0, SESSION, 1, &fence));
 	uint64_t on_1 = submit(f, watch(1, SESSION, 1, &fence));
 	uint64_t kept = submit(f, watch(1, SESSION + 1, 1, &fence));
-	ops->session_close(f->backend, SESSION);
+	ops->session_close(f->backend, SESSION, true);
 	assert_int_equal(wait_op(f, on_0).completion.status, ZEROD_E_ABORTED);
 	assert_int_equal(wait_op(f, on_1).completion.status, ZEROD_E_ABORTED);
 	assert_int_equal(times_completed(f, kept), 0);
 	atomic_store(&other.client_page[0], 1);
 	assert_int_equal(wait_op(f, kept).completion.status, 0);
-	ops->session_close(f->backend, SESSION); /* unknown by now: ignored */
+	ops->session_close(f->backend, SESSION, true); /* unknown by now: ignored */
 	forget_session(&c);
 	forget_session(&other);
 }
@@ -88,7 +88,7 @@ static void test_pages_start_at_zero_and_are_read(void **state)
 	assert_true(ops->timeline_read(f->backend, SESSION, 17) == 0x123456789abcdefull);
 	assert_true(ops->timeline_read(f->backend, SESSION, ZD_TIMELINES) == NOT_A_TIMELINE);
 	assert_true(ops->timeline_read(f->backend, SESSION + 1, 0) == NOT_A_TIMELINE);
-	ops->session_close(f->backend, SESSION);
+	ops->session_close(f->backend, SESSION, true);
 	assert_true(ops->timeline_read(f->backend, SESSION, 17) == NOT_A_TIMELINE);
 	forget_session(&c);
 }
@@ -165,7 +165,7 @@ static void test_pages_outlive_the_session_for_queued_commands(void **state)
 	wait_op(f, gate); /* the executor is inside done() now, and stays there */
 	struct zd_command signal = {.kind = ZD_CMD_SIGNAL, .signal = {SESSION, 0, 5}};
 	uint64_t before = submit(f, signal);
-	ops->session_close(f->backend, SESSION);
+	ops->session_close(f->backend, SESSION, true);
 	signal.signal.value = 6;
 	uint64_t after = submit(f, signal); /* names a session that is gone: done, seen by nobody */
 	set_gate(f, gate, true);
@@ -222,7 +222,7 @@ static void test_many_sessions(void **state)
 	}
 	for (uint32_t i = 0; i < TRAINERS; i++) {
 		pthread_join(trainers[i].thread, NULL);
-		ops->session_close(f->backend, i + 1);
+		ops->session_close(f->backend, i + 1, true);
 		forget_session(&trainers[i].c);
 	}
 }

@@ -225,7 +225,7 @@ static void one_life(void **state)
 	struct zd_command destroy = {.kind = ZD_CMD_SEGMENT_DESTROY};
 	destroy.u.segment.segment = 1;
 	wait_op(f, submit(f, destroy));
-	ops->session_close(f->backend, SESSION);
+	ops->session_close(f->backend, SESSION, true);
 	forget_session(&c);
 	close_all(state);
 }

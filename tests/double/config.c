@@ -171,15 +171,18 @@ static void read_environment(void)
 	config.memory_bytes = read_number("ZD_DOUBLE_MEMORY", 4ull << 30, 1ull << 50);
 	config.version = (int)read_number("ZD_DOUBLE_VERSION", 13000, 1000000);
 	config.compute_mode = (int)read_number("ZD_DOUBLE_COMPUTE_MODE", 0, ZD_CU_COMPUTE_EXCLUSIVE_PROCESS);
-	config.nqueues = (int)read_number("CUDA_DEVICE_MAX_CONNECTIONS", 8, 32);
+	config.nqueues = (int)read_number("CUDA_DEVICE_MAX_CONNECTIONS", 8, 1000000);
 	config.copy_us = read_number("ZD_DOUBLE_COPY_US", 0, 10000000);
 	config.reports_leaks = read_number("ZD_DOUBLE_LEAKS", 0, 1) == 1;
 	config.dir = getenv("ZD_DOUBLE_DIR");
 	config.lacks = getenv("ZD_DOUBLE_LACKS");
 	config.count_file = getenv("ZD_DOUBLE_COUNT");
 	config.fail = read_fail();
+	/* The real one takes any number for the nearest that it has. */
 	if (config.nqueues == 0)
 		config.nqueues = 1;
+	if (config.nqueues > DOUBLE_MAX_QUEUES)
+		config.nqueues = DOUBLE_MAX_QUEUES;
 	read_visible();
 	read_pairs("ZD_DOUBLE_NO_PEER", '-', add_no_peer);
 	read_pairs("ZD_DOUBLE_ATTRIBUTES", '=', add_override);

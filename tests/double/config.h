@@ -12,6 +12,7 @@
 #include <stdint.h>
 
 #define DOUBLE_MAX_DEVICES   16
+#define DOUBLE_MAX_QUEUES    32
 #define DOUBLE_MAX_OVERRIDES 16
 #define DOUBLE_UUID_TEXT     41
 

@@ -94,7 +94,7 @@ struct CUctx_st {
 	int listed_fd; /* -1: not listed */
 	int next_queue;
 	struct double_line *legacy; /* of the legacy default stream */
-	struct double_queue queues[32];
+	struct double_queue queues[DOUBLE_MAX_QUEUES];
 };
 
 /* The calling thread's; NULL: none. */

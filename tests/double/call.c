@@ -7,9 +7,9 @@
  *   ZD_DOUBLE_FAIL_IN=PROGRAM         only in the program of that name
  *   ZD_DOUBLE_COUNT=FILE              at exit, appends "PROGRAM FUNCTION CALLS" for each function, and "PROGRAM all CALLS"
  *
- * Calls that poll are counted, too: where their number varies, name the function. Several faults are separated by commas. A call that fails so does nothing, except that what gives something back does
- * so, as the driver's own do that report an earlier failure. After a result that ends a context, all of that
- * context's later calls fail with it.
+ * Calls that poll are counted, too: where their number varies, name the function. Several faults are separated by
+ * commas. A call that fails so does nothing, except that what gives something back does so, as the driver's own do that
+ * report an earlier failure. After a result that ends a context, all of that context's later calls fail with it.
  */
 #include "tests/double/double.h"
 

@@ -169,8 +169,10 @@ int zd_cuda_trainer_main(const struct zd_member *member, const struct zd_cuda_ru
 	int status = begin(&trainer);
 	if (!status)
 		status = zd_cuda_each_size(run, measure_size, &trainer);
-	if (!status)
-		status = trainer.gemm ? zd_cuda_slowdown(&trainer) : zd_cuda_costs(&trainer);
+	if (!status && trainer.gemm)
+		status = zd_cuda_slowdown(&trainer);
+	else if (!status && !run->bench->options.alone)
+		status = zd_cuda_costs(&trainer);
 	if (status) /* the process ends, and its session with it */
 		return status;
 	zd_cuda_meet_trainers(run); /* who leaves sooner is a lost peer to those who still work */

@@ -28,7 +28,8 @@
 #define END_DEADLINE_NS 120000000000ull
 #define PRINT_NS        10000000000ull
 #define TICK_NS         20000000
-#define KILL_MEAN_TICKS 40 /* between kills of a trainer */
+#define KILL_MEAN_TICKS 40 /* between kills of a trainer, once all have worked again */
+#define KILL_ANYWAY     20 /* one of so many comes before that */
 
 static struct stress stress;
 static pid_t pids[STRESS_RANKS];  /* 0: has ended in order */
@@ -248,6 +249,20 @@ static bool collect(void)
 	return any;
 }
 
+/* Starting again takes seconds on GPUs: mostly, the ranks get some rounds done in between. */
+static bool may_kill(uint64_t *random)
+{
+	static uint64_t rounds_then;
+	const uint64_t rounds = atomic_load(&stress.shared->counts.rounds);
+
+	if (stress_random(random) % KILL_MEAN_TICKS)
+		return false;
+	if (rounds < rounds_then + 4ull * stress.options.ranks && stress_random(random) % KILL_ANYWAY)
+		return false;
+	rounds_then = rounds;
+	return true;
+}
+
 static void kill_one(uint64_t *random)
 {
 	const uint32_t rank = (uint32_t)(stress_random(random) % stress.options.ranks);
@@ -303,7 +318,7 @@ static void run(void)
 		now_ns = tick();
 		if (now_ns >= end_ns)
 			stress_end_rounds(&stress);
-		else if (stress.options.kill && stress_random(&random) % KILL_MEAN_TICKS == 0)
+		else if (stress.options.kill && may_kill(&random))
 			kill_one(&random);
 		any = collect();
 		if (now_ns >= print_ns && now_ns < end_ns) {

@@ -89,13 +89,14 @@ static int register_units(struct trainer *trainer)
 	return stress_check(trainer, status, "zerod_unit_register");
 }
 
-/* A half of the arenas for leases: the rest is for shards, and for what has been released and is still in use. */
+/* A quarter of the arenas for leases: the rest is for shards, for what has been released and is still in use, and so that
+ * there is a place for the largest unit between them. */
 static void plan_memory(struct trainer *trainer)
 {
 	const struct stress_options *options = &trainer->stress->options;
 	const uint32_t sharing = (options->ranks + options->devices - 1) / options->devices;
 
-	trainer->held_limit = zd_max_u64(options->arena_bytes / 2 / sharing, 2 * options->max_bytes);
+	trainer->held_limit = zd_max_u64(options->arena_bytes / 4 / sharing, 2 * options->max_bytes);
 }
 
 static int begin(struct trainer *trainer)

@@ -107,7 +107,7 @@ static void three_ways_are_measured(void **state)
 	assert_true(has_target(report, "in a batch"));
 	assert_true(has_target(report, "trainer's CPU"));
 	assert_true(has_target(report, "daemon's CPU"));
-	assert_false(has_target(report, "slowdown"));
+	assert_false(has_target(report, "products"));
 	json_decref(report);
 }
 
@@ -119,7 +119,7 @@ static void products_slow_down(void **state)
 
 	(void)state;
 	assert_int_equal(expect_rows(report, true, true), 1);
-	assert_true(has_target(report, "products' slowdown by zerod"));
+	assert_true(has_target(report, "products of 64: slowdown by zerod"));
 	assert_true(has_target(report, "zerod's % - NCCL's %"));
 	json_decref(report);
 }

@@ -140,21 +140,20 @@ static void *monitor_main(void *arg)
 /* It must know ours, which has contexts on all of them. */
 static void open_nvml(struct zd_cuda_monitor *monitor)
 {
+	static const char then[] = "processes count as gone from the GPUs when they have ended";
+	const char *name = monitor->devices->all[0].name;
 	struct zd_err err = ZD_ERR_NONE;
-	int rc = zd_nvml_open(&monitor->nvml, &err);
-	if (rc) {
+	if (zd_nvml_open(&monitor->nvml, &err) != 0) {
 		monitor->nvml = NULL;
-		zd_log(ZD_LOG_WARNING,
-		       "%s: Xids are not seen, and a process has left the GPUs when it has ended", err.text);
+		zd_log(ZD_LOG_WARNING, "%s: Xids are not seen, and %s", err.text, then);
 		return;
 	}
-	rc = zd_nvml_lists(monitor->nvml, monitor->devices->all[0].name, getpid(), &err);
-	monitor->lists_processes = rc == 1;
-	if (rc != 1)
-		zd_log(ZD_LOG_WARNING,
-		       "NVML does not list the daemon on %s%s%s: a process has left the GPUs when it has "
-		       "ended",
-		       monitor->devices->all[0].name, rc < 0 ? ": " : "", rc < 0 ? err.text : "");
+	int listed = zd_nvml_lists(monitor->nvml, name, getpid(), &err);
+	monitor->lists_processes = listed == 1;
+	if (listed < 0)
+		zd_log(ZD_LOG_WARNING, "%s: %s", err.text, then);
+	else if (!listed)
+		zd_log(ZD_LOG_WARNING, "NVML does not list the daemon on %s: %s", name, then);
 }
 
 int zd_cuda_monitor_init(struct zd_cuda_monitor *monitor, struct zd_cuda_devices *devices, struct zd_err *err)

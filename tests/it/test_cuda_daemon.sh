@@ -1,0 +1,84 @@
+#!/bin/bash
+# SPDX-License-Identifier: Apache-2.0
+# The daemon on GPUs, over the driver's double: which it takes, what it refuses, what it tells.
+set -u
+cd "$(dirname "$0")/../.." || exit 2
+: "${BUILD:=build}"
+bin=$BUILD/bin
+double=$(cd "$BUILD/tests/double" && pwd)
+dir=$(mktemp -d) || exit 2
+socket=$dir/zerod.sock
+pid=
+trap '[ -n "$pid" ] && kill "$pid" && wait "$pid"; rm -rf "$dir"' EXIT
+number=0
+report() { # status, what
+	number=$((number + 1))
+	[ "$1" -eq 0 ] && echo "ok $number - $2" || echo "not ok $number - $2"
+}
+
+zerod() { # options; the environment is the caller's
+	(LD_LIBRARY_PATH=$double exec "$bin/zerod" --foreground --socket "$socket" "$@" >"$dir/log" 2>&1)
+}
+
+# Starts the daemon and waits until it listens; it ends by itself when it cannot.
+start() {
+	LD_LIBRARY_PATH=$double "$bin/zerod" --foreground --socket "$socket" "$@" >"$dir/log" 2>&1 &
+	pid=$!
+	until "$bin/zeroctl" --socket "$socket" status >"$dir/status" 2>&1; do
+		kill -0 "$pid" 2>"$dir/gone" || return 1
+	done
+}
+stop() {
+	kill "$pid"
+	wait "$pid"
+	local rc=$?
+	pid=
+	return $rc
+}
+devices() {
+	"$bin/zeroctl" --socket "$socket" devices | awk 'NR > 1 { printf "%s ", $2 }'
+}
+gpu() { # index
+	printf 'GPU-%08x-d00b-4e00-8000-%012x' $((0x7a65726f + $1)) "$1"
+}
+
+start --backend auto --arena 64M
+[ "$(devices)" = "$(gpu 0) $(gpu 1) $(gpu 2) $(gpu 3) " ]
+report $? "auto takes all GPUs, by their UUIDs"
+grep -q "device 3: $(gpu 3), " "$dir/log" && grep -q 'serves 4 cuda devices of 64 MiB' "$dir/log"
+report $? "the log says which device is which GPU"
+stop
+report $? "it ends in order"
+
+start --backend cuda --gpus "3 $(gpu 1)"
+[ "$(devices)" = "$(gpu 3) $(gpu 1) " ] && grep -q 'serves 2 cuda devices of 3.199 GiB' "$dir/log"
+report $? "a list of GPUs, and arenas of 80 % by default"
+stop
+
+zerod --backend cuda --arena 5G
+[ $? -eq 2 ] && grep -q "an arena of 5 GiB asked for, device 0 ($(gpu 0)) has 4 GiB" "$dir/log"
+report $? "an arena larger than the GPU is refused, with both sizes"
+
+ZD_DOUBLE_COMPUTE_MODE=3 zerod --backend cuda
+[ $? -eq 2 ] && grep -q 'EXCLUSIVE_PROCESS: a trainer cannot start beside the daemon' "$dir/log"
+report $? "a GPU for one process is refused"
+
+ZD_DOUBLE_VERSION=11080 zerod --backend cuda
+[ $? -eq 1 ] && grep -q 'the CUDA driver is for CUDA 11.8, 12.0 or newer is needed' "$dir/log"
+report $? "a driver that is too old is refused"
+
+CUDA_VISIBLE_DEVICES=2 start --backend cuda
+[ "$(devices)" = "$(gpu 2) " ]
+report $? "hidden GPUs are not taken"
+stop
+
+ZD_DOUBLE_DEVICES=0 start --backend auto
+grep -q 'backend host: the CUDA driver shows this process no GPU' "$dir/log" && [ "$(devices)" = "host0 " ]
+report $? "auto without a GPU is host, and says why"
+stop
+
+ZD_DOUBLE_NO_PEER=0-1 start --backend cuda --gpus 0,1
+grep -q "device 0 ($(gpu 0)) cannot reach the memory of device 1 ($(gpu 1)): copies go by way of the host" "$dir/log"
+report $? "GPUs that do not reach each other are named"
+stop
+echo "1..$number"

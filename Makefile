@@ -254,7 +254,7 @@ ON_DOUBLE := ZEROD_TEST_BACKEND=cuda LD_LIBRARY_PATH=$(BUILD)/tests/double
 STRESS_SHORT := ZD_DOUBLE_LEAKS=1 $(STRESS_BIN) --seconds 3 --max 1M --arena 256M
 check-run: layers tests
 	@BUILD=$(BUILD) tests/run.sh $(UNIT_BIN) $(CONTRACT_BIN) $(foreach test,$(CONTRACT_BIN),"$(ON_DOUBLE) $(test)") \
-		"$(ON_DOUBLE) $(STRESS_SHORT)" "$(ON_DOUBLE) $(STRESS_SHORT) --kill" \
+		"$(ON_DOUBLE) tests/gpu/examples.sh" "$(ON_DOUBLE) $(STRESS_SHORT)" "$(ON_DOUBLE) $(STRESS_SHORT) --kill" \
 		"$(LIFETIMES_BIN) 1024" $(IT_BIN) $(IT_SCRIPTS) \
 		$(if $(SIM_SRC),"$(SIM_BIN) --contract --seeds 50" "$(SIM_BIN) --seeds 500")
 

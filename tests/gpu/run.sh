@@ -1,9 +1,9 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
-# tests/gpu/run.sh [SECONDS] [FOLDER]: what has to be seen on real GPUs, on however many there are: the contract suite, and
-# the stress: plain, beside matrix products if there is a cuBLAS, and with trainers killed, SECONDS each (default 60). FOLDER
-# is what make built, or a bundle; without it, the bundle that this script lies in, else build. Needs no compiler.
-# Ends with "N passed, N failed".
+# tests/gpu/run.sh [SECONDS] [FOLDER]: what has to be seen on real GPUs, on however many there are: the contract suite, the
+# examples, and the stress: plain, with trainers killed, and beside matrix products (WITHOUT_LOAD=1 leaves these out, where
+# there is no cuBLAS), SECONDS each, 60 by default. FOLDER is what make built, or a bundle; without it, the bundle that this
+# script lies in, else build. Needs no compiler. Ends with "N passed, N failed".
 set -u
 cd "$(dirname "$0")/../.." || exit 2
 seconds=${1:-60}
@@ -25,7 +25,7 @@ commands=()
 for test in "${contract[@]}"; do
 	commands+=("ZEROD_TEST_BACKEND=cuda $test")
 done
-commands+=("$stress --seconds $seconds" "$stress --seconds $seconds --kill")
+commands+=(tests/gpu/examples.sh "$stress --seconds $seconds" "$stress --seconds $seconds --kill")
 [ "${WITHOUT_LOAD:-0}" = 1 ] || commands+=("$stress --seconds $seconds --load gemm:8192")
 BUILD=$folder TEST_TIMEOUT=$((seconds + 300)) tests/run.sh "${commands[@]}"
 status=$?

@@ -31,6 +31,8 @@ struct zd_spin_barrier {
 };
 
 enum zd_cuda_way { ZD_CUDA_ZEROD, ZD_CUDA_NCCL, ZD_CUDA_PUSHES, ZD_CUDA_WAYS };
+/* Of a gather by zerod, what the host's calls take: samples beside those of the ways. */
+#define ZD_CUDA_CALLS ZD_CUDA_WAYS
 
 /* ns, over ranks and iterations; of iterations, the slowest rank. */
 struct zd_cuda_time {
@@ -40,7 +42,7 @@ struct zd_cuda_time {
 
 struct zd_cuda_row {
 	uint64_t bytes, count, wrong;
-	struct zd_cuda_time ways[ZD_CUDA_WAYS];
+	struct zd_cuda_time ways[ZD_CUDA_WAYS], calls;
 };
 
 struct zd_cuda_costs {
@@ -67,7 +69,7 @@ struct zd_cuda_shared {
 	struct zd_cuda_row rows[ZD_CUDA_MAX_ROWS];
 	struct zd_cuda_costs costs;
 	_Atomic uint64_t wrong;
-	uint64_t samples[]; /* ns: [ways][iters][ranks] */
+	uint64_t samples[]; /* ns: [ways, calls][iters][ranks] */
 };
 
 struct zd_cuda_run {
@@ -99,6 +101,7 @@ struct zd_cuda_trainer {
 	struct zd_nccl *nccl; /* NULL: none */
 	struct zd_gemm *gemm; /* NULL: idle */
 	uint64_t mark;        /* last value */
+	uint64_t called_ns;   /* when the host's calls for the last gather had returned */
 	uint64_t *words;      /* pinned host memory, see cuda_words.c */
 };
 

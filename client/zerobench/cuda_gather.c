@@ -111,7 +111,7 @@ int zd_bench_cuda_gather(struct zd_bench *bench, struct zd_err *err)
 	if (status)
 		return status;
 	run.daemon_pid = listener_pid(bench->socket_path);
-	run.nsamples = (uint64_t)ZD_CUDA_WAYS * bench->options.iters * run.ranks;
+	run.nsamples = (uint64_t)(ZD_CUDA_CALLS + 1) * bench->options.iters * run.ranks;
 	const size_t shared_bytes = sizeof(*run.shared) + run.nsamples * sizeof(run.shared->samples[0]);
 	run.shared = zd_shared_new(shared_bytes, err);
 	if (!run.shared)

@@ -46,14 +46,17 @@ static void print_head(const struct zd_bench *bench, const struct zd_cuda_run *r
 		printf("# rank 0 gathers alone; NCCL's gather is always everybody's\n");
 	puts("# time: median over ranks and iterations, from the host's call until the rank's stream runs "
 	     "on; "
-	     "slow: median of the slowest rank\n"
-	     "# ratio: NCCL's time / zerod's; floor: zerod's time / that of pushes without it\n#\n"
-	     "#         size      type |     zerod   algbw   busbw     slow      min      p99      max |     "
-	     " nccl   "
-	     "busbw     slow      min      p99      max |    pushes   busbw |   ratio   floor  #wrong\n"
-	     "#          (B)           |      (us)  (GB/s)  (GB/s)     (us)     (us)     (us)     (us) |     "
-	     " (us)  "
-	     "(GB/s)     (us)     (us)     (us)     (us) |      (us)  (GB/s) |");
+	     "calls: what of it the host's calls take\n"
+	     "# slow: median of the slowest rank; ratio: NCCL's time / zerod's; floor: zerod's time / that "
+	     "of "
+	     "pushes without it\n#");
+	puts("#         size      type |     zerod   algbw   busbw    calls     slow      min      p99      "
+	     "max |"
+	     "      nccl   busbw     slow      min      p99      max |    pushes   busbw |   ratio   floor  "
+	     "#wrong");
+	puts("#          (B)           |      (us)  (GB/s)  (GB/s)     (us)     (us)     (us)     (us)     "
+	     "(us) |"
+	     "      (us)  (GB/s)     (us)     (us)     (us)     (us) |      (us)  (GB/s) |");
 }
 
 static void print_row(const struct zd_bench *bench, const struct zd_cuda_run *run,
@@ -62,10 +65,11 @@ static void print_row(const struct zd_bench *bench, const struct zd_cuda_run *ru
 	const struct zd_cuda_time *zerod = &row->ways[ZD_CUDA_ZEROD];
 	const struct zd_cuda_time *nccl = &row->ways[ZD_CUDA_NCCL];
 	const struct zd_cuda_time *pushes = &row->ways[ZD_CUDA_PUSHES];
-	printf("%14llu %9s | %9.1f %7.2f %7.2f %8.1f %8.1f %8.1f %8.1f | ", (unsigned long long)row->bytes,
-	       zerod_dtype_name(bench->options.dtype), us(zerod->each.p50),
+	printf("%14llu %9s | %9.1f %7.2f %7.2f %8.1f %8.1f %8.1f %8.1f %8.1f | ",
+	       (unsigned long long)row->bytes, zerod_dtype_name(bench->options.dtype), us(zerod->each.p50),
 	       ratio(row->bytes, zerod->each.p50), busbw(run, row->bytes, zerod->each.p50),
-	       us(zerod->slowest_p50), us(zerod->each.min), us(zerod->each.p99), us(zerod->each.max));
+	       us(row->calls.each.p50), us(zerod->slowest_p50), us(zerod->each.min), us(zerod->each.p99),
+	       us(zerod->each.max));
 	if (has(run, ZD_CUDA_NCCL))
 		printf("%9.1f %7.2f %8.1f %8.1f %8.1f %8.1f | ", us(nccl->each.p50),
 		       busbw(run, row->bytes, nccl->each.p50), us(nccl->slowest_p50), us(nccl->each.min),
@@ -102,6 +106,7 @@ static json_t *row_json(const struct zd_bench *bench, const struct zd_cuda_run *
 	                         (json_int_t)row->count, "dtype", zerod_dtype_name(bench->options.dtype),
 	                         "load_side", (json_int_t)bench->options.load_side, "wrong",
 	                         (json_int_t)row->wrong);
+	json_object_set_new(made, "calls_p50_ns", json_integer((json_int_t)row->calls.each.p50));
 	for (enum zd_cuda_way way = 0; way < ZD_CUDA_WAYS; way++) {
 		char key[24];
 		snprintf(key, sizeof(key), "%s_ns", ways[way]);

@@ -76,6 +76,7 @@ int zd_cuda_gather(struct zd_cuda_trainer *trainer, const struct zd_cuda_unit *u
 	if (status)
 		return zd_cuda_check(trainer, status, "zerod_wait");
 	*data = (zd_cu_ptr)(uintptr_t)address;
+	trainer->called_ns = zd_bench_now_ns();
 	return zd_cuda_reach(trainer);
 }
 

@@ -83,7 +83,7 @@ static int meet(struct zd_cuda_trainer *trainer)
 }
 
 static int gather_turn(struct zd_cuda_trainer *trainer, const struct zd_cuda_unit *unit, zd_cu_ptr *data,
-                       uint64_t *took_ns)
+                       uint64_t took_ns[ZD_CUDA_CALLS + 1])
 {
 	int status = 0;
 	if (!is_timed(trainer))
@@ -94,7 +94,8 @@ static int gather_turn(struct zd_cuda_trainer *trainer, const struct zd_cuda_uni
 		return status;
 	const uint64_t start_ns = zd_bench_now_ns();
 	status = zd_cuda_gather(trainer, unit, data);
-	*took_ns = zd_bench_now_ns() - start_ns;
+	took_ns[ZD_CUDA_ZEROD] = zd_bench_now_ns() - start_ns;
+	took_ns[ZD_CUDA_CALLS] = trainer->called_ns - start_ns;
 	return status;
 }
 
@@ -116,10 +117,10 @@ static int nccl_turn(struct zd_cuda_trainer *trainer, const struct zd_cuda_unit 
 
 /* Own slices are NCCL's input, and stay as they are until it has run. */
 static int iterate(struct zd_cuda_trainer *trainer, const struct zd_cuda_unit *unit,
-                   uint64_t took_ns[ZD_CUDA_WAYS], uint64_t *wrong)
+                   uint64_t took_ns[ZD_CUDA_CALLS + 1], uint64_t *wrong)
 {
 	zd_cu_ptr data = 0;
-	int status = gather_turn(trainer, unit, &data, &took_ns[ZD_CUDA_ZEROD]);
+	int status = gather_turn(trainer, unit, &data, took_ns);
 	if (!status)
 		status = zd_cuda_words_check(trainer, unit, data, 1, wrong);
 	if (!status && trainer->nccl)
@@ -162,6 +163,7 @@ static void store_row(const struct zd_cuda_run *run, const struct zd_cuda_unit *
 	row->wrong = atomic_exchange(&shared->wrong, 0);
 	for (enum zd_cuda_way way = 0; way < ZD_CUDA_WAYS; way++)
 		zd_cuda_time_of(run, way, &row->ways[way]);
+	zd_cuda_time_of(run, ZD_CUDA_CALLS, &row->calls);
 	shared->nrows++;
 }
 
@@ -176,12 +178,14 @@ int zd_cuda_turns(struct zd_cuda_trainer *trainer, uint64_t numel)
 	snprintf(name, sizeof(name), "bench%llu", (unsigned long long)numel);
 	int status = zd_cuda_unit_new(trainer, name, numel, &unit);
 	for (uint32_t i = 0; i < options->warmup + options->iters && !status; i++) {
-		uint64_t took_ns[ZD_CUDA_WAYS] = {0};
+		uint64_t took_ns[ZD_CUDA_CALLS + 1] = {0};
 		status = iterate(trainer, &unit, took_ns, &wrong);
 		if (i < options->warmup)
 			continue;
-		for (enum zd_cuda_way way = 0; way < ZD_CUDA_PUSHES; way++)
-			zd_cuda_samples(run, way, i - options->warmup)[trainer->member->index] = took_ns[way];
+		for (enum zd_cuda_way way = 0; way <= ZD_CUDA_CALLS; way++)
+			if (way != ZD_CUDA_PUSHES) /* the pusher's */
+				zd_cuda_samples(run, way,
+				                i - options->warmup)[trainer->member->index] = took_ns[way];
 	}
 	if (!status && options->check)
 		status = check_all(trainer, &unit, &wrong);

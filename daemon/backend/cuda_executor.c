@@ -26,7 +26,8 @@
 #define SLEEP_ROOM_NS  20000u  /* at most, while tasks wait for others to land */
 #define SLEEP_FLY_NS   100000u /* at most, while something is in flight */
 #define SLEEP_MOST_NS  500000u
-#define SLEEP_DOUBLES  5u
+#define SLEEP_CALM_NS  5000000u /* at most, while only processes are to go */
+#define SLEEP_DOUBLES  8u
 
 static void event(struct zd_cuda_executor *executor)
 {
@@ -83,12 +84,14 @@ static void poll_watches(struct zd_cuda_executor *executor)
 	struct zd_cuda_tasks watches = STAILQ_HEAD_INITIALIZER(watches);
 	struct zd_cuda_task *task;
 	STAILQ_CONCAT(&watches, &executor->watches);
+	executor->hurried = false;
 	while ((task = STAILQ_FIRST(&watches))) {
 		STAILQ_REMOVE_HEAD(&watches, next);
 		if (zd_watch_poll(&task->u.watch, &task->completion)) {
 			event(executor);
 			complete(executor, task);
 		} else {
+			executor->hurried |= zd_watch_hurries(&task->u.watch);
 			STAILQ_INSERT_TAIL(&executor->watches, task, next);
 		}
 	}
@@ -257,7 +260,10 @@ static uint64_t rest_ns(struct zd_cuda_executor *executor)
 		return UINT64_MAX;
 	if (zd_spin_may(&executor->spin, zd_thread_now_ns()))
 		return 0;
-	uint64_t most = waiting ? SLEEP_ROOM_NS : flying ? SLEEP_FLY_NS : SLEEP_MOST_NS;
+	uint64_t most = waiting             ? SLEEP_ROOM_NS
+	                : flying            ? SLEEP_FLY_NS
+	                : executor->hurried ? SLEEP_MOST_NS
+	                                    : SLEEP_CALM_NS;
 	uint64_t ns = SLEEP_FIRST_NS << executor->sleeps;
 	if (executor->sleeps < SLEEP_DOUBLES)
 		executor->sleeps++;

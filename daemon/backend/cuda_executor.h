@@ -38,6 +38,7 @@ struct zd_cuda_executor {
 	struct zd_cuda_order order;
 	struct zd_cuda_lane push, local;
 	struct zd_cuda_tasks watches;
+	bool hurried;   /* somebody waits for one of them */
 	bool giving_up; /* the device has failed, and whoever waits for what it had has been told */
 	struct zd_spin spin;
 	unsigned sleeps; /* since the last event */

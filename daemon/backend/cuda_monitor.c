@@ -197,6 +197,7 @@ void zd_cuda_monitor_deinit(struct zd_cuda_monitor *monitor)
 
 void zd_cuda_monitor_take(struct zd_cuda_monitor *monitor, struct zd_cuda_session *session)
 {
+	atomic_store_explicit(&session->base.lingers, true, memory_order_relaxed);
 	pthread_mutex_lock(&monitor->lock);
 	LIST_INSERT_HEAD(&monitor->arrived, session, lingering);
 	pthread_mutex_unlock(&monitor->lock);

@@ -26,33 +26,33 @@ static int no_memory(const struct zd_cuda_segment *segment, struct zd_err *err)
 
 static int create(struct zd_cuda_segment *segment, struct zd_err *err)
 {
-	struct zd_cuda_device *device = segment->device;
-	struct zd_cu_allocation allocation = zd_cuda_device_allocation(device);
-	int result = device->cuda->memCreate(&segment->memory, segment->bytes, &allocation, 0);
+	const struct zd_cuda *cuda = segment->device->cuda;
+	struct zd_cu_allocation allocation = zd_cuda_device_allocation(segment->device);
+	int result = cuda->memCreate(&segment->memory, segment->bytes, &allocation, 0);
 	if (result)
 		segment->memory = 0;
 	if (result == ZD_CU_OUT_OF_MEMORY)
 		return no_memory(segment, err);
-	return zd_cuda_device_err(device, result, err, "making a segment");
+	return zd_cuda_err(cuda, result, err, "making a segment");
 }
 
 static int map(struct zd_cuda_segment *segment, struct zd_err *err)
 {
-	struct zd_cuda_device *device = segment->device;
-	const struct zd_cuda *cuda = device->cuda;
-	int result = cuda->memAddressReserve(&segment->range, segment->bytes, device->granularity_bytes, 0,
-	                                     0);
+	const struct zd_cuda *cuda = segment->device->cuda;
+	int result = cuda->memAddressReserve(&segment->range, segment->bytes,
+	                                     segment->device->granularity_bytes, 0, 0);
 	if (result) {
 		segment->range = 0;
-		return zd_cuda_device_err(device, result, err, "reserving a segment's addresses");
+		return zd_cuda_err(cuda, result, err, "reserving a segment's addresses");
 	}
 	result = cuda->memMap(segment->range, segment->bytes, 0, segment->memory, 0);
 	segment->mapped = result == 0;
-	return zd_cuda_device_err(device, result, err, "mapping a segment");
+	return zd_cuda_err(cuda, result, err, "mapping a segment");
 }
 
 static int allow(struct zd_cuda_segment *segment, const struct zd_cuda_devices *devices, struct zd_err *err)
 {
+	const struct zd_cuda *cuda = segment->device->cuda;
 	struct zd_cu_access access[ZD_MAX_DEVICES];
 	size_t n = 0;
 	for (uint32_t i = 0; i < devices->count; i++) {
@@ -62,37 +62,41 @@ static int allow(struct zd_cuda_segment *segment, const struct zd_cuda_devices *
 		        .location = {.type = ZD_CU_LOCATION_DEVICE, .id = devices->all[i].ordinal},
 		        .flags = ZD_CU_ACCESS_READWRITE};
 	}
-	return zd_cuda_device_err(
-	        segment->device,
-	        segment->device->cuda->memSetAccess(segment->range, segment->bytes, access, n), err,
-	        "giving GPUs access to a segment");
+	return zd_cuda_err(cuda, cuda->memSetAccess(segment->range, segment->bytes, access, n), err,
+	                   "giving GPUs access to a segment");
 }
 
 static int zero(struct zd_cuda_segment *segment, struct CUstream_st *stream, struct zd_err *err)
 {
-	struct zd_cuda_device *device = segment->device;
-	int rc = zd_cuda_device_err(device,
-	                            device->cuda->memsetD8Async(segment->range, 0, segment->bytes, stream),
-	                            err, "zeroing a segment");
-	if (rc)
-		return rc;
-	return zd_cuda_device_err(device, device->cuda->streamSynchronize(stream), err, "zeroing a segment");
+	const struct zd_cuda *cuda = segment->device->cuda;
+	int result = cuda->memsetD8Async(segment->range, 0, segment->bytes, stream);
+	if (!result)
+		result = cuda->streamSynchronize(stream);
+	return zd_cuda_err(cuda, result, err, "zeroing a segment");
 }
 
 static int export(struct zd_cuda_segment *segment, struct zd_err *err)
 {
-	struct zd_cuda_device *device = segment->device;
+	const struct zd_cuda *cuda = segment->device->cuda;
 	int fd = -1;
-	int rc = zd_cuda_device_err(
-	        device,
-	        device->cuda->memExportToShareableHandle(&fd, segment->memory, ZD_CU_HANDLE_POSIX_FD, 0), err,
-	        "exporting a segment");
+	int rc = zd_cuda_err(cuda,
+	                     cuda->memExportToShareableHandle(&fd, segment->memory, ZD_CU_HANDLE_POSIX_FD, 0),
+	                     err, "exporting a segment");
 	if (rc)
 		return rc;
 	segment->fd = fd;
 	if (fcntl(fd, F_SETFD, FD_CLOEXEC) < 0)
 		return zd_err_errno(err, errno, "a segment's descriptor");
 	return 0;
+}
+
+/* A segment may fail for want of anything, descriptors for instance. The GPU has failed with it if its context is lost. */
+static void check_device(struct zd_cuda_device *device, struct CUstream_st *stream)
+{
+	int result = device->cuda->streamQuery(stream);
+	struct zd_err err;
+	if (result != ZD_CU_NOT_READY && zd_cuda_device_err(device, result, &err, "looking at a stream") != 0)
+		return; /* it is marked */
 }
 
 int zd_cuda_segment_new(const struct zd_cuda_devices *devices, uint32_t index, uint32_t id, uint64_t bytes,
@@ -114,6 +118,7 @@ int zd_cuda_segment_new(const struct zd_cuda_devices *devices, uint32_t index, u
 	if (!rc)
 		rc = export(made, err);
 	if (rc) {
+		check_device(made->device, stream);
 		zd_cuda_segment_free(made);
 		return rc;
 	}

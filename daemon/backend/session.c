@@ -68,6 +68,7 @@ int zd_backend_session_init(struct zd_backend_session *session, uint64_t id, boo
 	*session = (struct zd_backend_session){.id = id, .release = release};
 	atomic_init(&session->references, 1);
 	atomic_init(&session->closed, false);
+	atomic_init(&session->lingers, false);
 	int rc = make_page("zerod-fences-client", PROT_READ, 0, &session->client_page, &fds[0], err);
 	if (!rc)
 		rc = make_page("zerod-fences-daemon", PROT_READ | PROT_WRITE,

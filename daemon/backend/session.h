@@ -30,6 +30,7 @@ struct zd_backend_session {
 	uint64_t id;
 	atomic_uint references;
 	atomic_bool closed;                /* its watches abort */
+	atomic_bool lingers;               /* its connection is gone: nobody hurries */
 	struct zd_fence_page *client_page; /* mapped read-only */
 	struct zd_fence_page *daemon_page;
 	bool aborted[ZD_TIMELINES]; /* of the daemon page; a timeline's own executor only */

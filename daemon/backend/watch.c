@@ -27,6 +27,12 @@ void zd_watch_deinit(struct zd_watch *watch)
 	*watch = (struct zd_watch){.session = NULL};
 }
 
+bool zd_watch_hurries(const struct zd_watch *watch)
+{
+	return !watch->until_gone && watch->session &&
+	       !atomic_load_explicit(&watch->session->lingers, memory_order_relaxed);
+}
+
 bool zd_watch_poll(struct zd_watch *watch, struct zd_completion *completion)
 {
 	struct zd_backend_session *session = watch->session;

@@ -21,6 +21,9 @@ void zd_watch_init(struct zd_watch *watch, const struct zd_command *command,
                    struct zd_backend_session *session);
 void zd_watch_deinit(struct zd_watch *watch);
 
+/* Is there anybody who would notice a few milliseconds. */
+bool zd_watch_hurries(const struct zd_watch *watch);
+
 /* True when it has ended: then the completion's status and error are filled in. */
 bool zd_watch_poll(struct zd_watch *watch, struct zd_completion *completion);
 

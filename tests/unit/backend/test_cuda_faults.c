@@ -179,6 +179,17 @@ static void test_segment_that_fails_leaves_nothing(void **state)
 	close_all(state);
 }
 
+/* As when there are no more descriptors: that is no fault of the GPU. */
+static void test_segment_that_cannot_be_exported(void **state)
+{
+	struct fixture *f = open_fixture(state, 2);
+	struct record record = create(f, 0, 1, SEGMENT);
+	assert_int_equal(record.completion.status, ZEROD_E_DEVICE);
+	assert_non_null(strstr(record.completion.error, "exporting a segment: "));
+	assert_int_equal(create(f, 0, 1, SEGMENT).completion.status, 0);
+	close_all(state);
+}
+
 /* ---- Every call in turn ---------------------------------------------------------------------------- */
 
 static void sum(struct fixture *f)
@@ -281,6 +292,8 @@ int main(int argc, char **argv)
 	        CASE(test_session_that_cannot_be_registered, "ZD_DOUBLE_FAIL=cuMemHostRegister:1:2"),
 	        CASE(test_segment_that_fails_leaves_nothing, "ZD_DOUBLE_LEAKS=1",
 	             "ZD_DOUBLE_FAIL=cuMemSetAccess:1:2"),
+	        CASE(test_segment_that_cannot_be_exported, "ZD_DOUBLE_LEAKS=1",
+	             "ZD_DOUBLE_FAIL=cuMemExportToShareableHandle:1:304"),
 	        CASE(one_life, "ZD_DOUBLE_LEAKS=1"),
 	};
 	const struct CMUnitTest every[] = {cmocka_unit_test(test_every_call_fails_once)};

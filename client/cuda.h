@@ -37,13 +37,21 @@ int zc_cuda_segment_map(struct zerod_client *client, struct zc_segment *segment,
 
 /* ---- cuda_copy.c -------------------------------------------------------------------------------------------- */
 
-/* With the lock: enqueues a copy within the segment's GPU, on a stream of the library's. `copied` is on the client's
- * page. */
-int zc_cuda_copy(struct zerod_client *client, const struct zc_segment *segment, void *to, const void *from,
-                 uint64_t bytes, struct zc_fence *copied, struct zd_err *err)
+/* Within one GPU. */
+struct zc_copy {
+	const struct zc_segment *segment; /* of `to` */
+	void *to;
+	const void *from;
+	uint64_t bytes;
+	struct zc_fence copied; /* set by zc_cuda_copy(): on the client's page */
+};
+
+/* With the lock: enqueues copies on streams of the library's, and one fence behind those of each GPU. After an error none of
+ * them counts. */
+int zc_cuda_copy(struct zerod_client *client, struct zc_copy *copies, unsigned count, struct zd_err *err)
         __attribute__((warn_unused_result));
-/* Without a lock: blocks the calling thread until the copy, or every copy, has ended. */
-int zc_cuda_copy_wait(struct zerod_client *client, const struct zc_fence *copied, struct zd_err *err)
+/* Without a lock: blocks the calling thread until the copies, or every copy, have ended. */
+int zc_cuda_copies_wait(struct zerod_client *client, const struct zc_fences *copied, struct zd_err *err)
         __attribute__((warn_unused_result));
 int zc_cuda_copies_finish(struct zerod_client *client, struct zd_err *err)
         __attribute__((warn_unused_result));

@@ -3,7 +3,7 @@
  * cuda_copy.c - own slices, copied by the trainer's GPU on a stream of the library's.
  *
  * The stream is non-blocking and of the highest priority, in the primary context, so that a copy overtakes the kernels that
- * the trainer has queued. Behind each copy it writes the next value of a timeline on the client's page. Whoever needs the
+ * the trainer has queued. Behind copies that are enqueued together it writes the next value of a timeline on the client's page. Whoever needs the
  * slice waits for that counter: consumers' streams, the CPU, and the daemon, before it gives the place to somebody else.
  */
 #include "client/cuda_internal.h"
@@ -33,44 +33,61 @@ static int open_stream(const struct zd_cuda *driver, struct zc_gpu *gpu, struct 
 	return rc;
 }
 
-/* In the GPU's context. */
-static int enqueue(const struct zd_cuda *driver, struct zc_gpu *gpu, void *to, const void *from,
-                   uint64_t bytes, struct zd_err *err)
+/* In the GPU's context: its copies, and the next value of its timeline behind them. */
+static int enqueue(const struct zd_cuda *driver, struct zc_gpu *gpu, const struct zc_copy *copies,
+                   unsigned count, struct zd_err *err)
 {
 	zd_cu_ptr counter = gpu->client_page + gpu->timeline * sizeof(uint64_t);
 	int rc = open_stream(driver, gpu, err);
 
-	if (!rc)
+	for (unsigned i = 0; i < count && !rc; i++)
 		rc = zd_cuda_err(driver,
-		                 driver->memcpyAsync((zd_cu_ptr)to, (zd_cu_ptr)from, bytes, gpu->copies), err,
-		                 "copying a slice of %llu bytes on %s", (unsigned long long)bytes, gpu->name);
+		                 driver->memcpyAsync((zd_cu_ptr)copies[i].to, (zd_cu_ptr)copies[i].from,
+		                                     copies[i].bytes, gpu->copies),
+		                 err, "copying a slice of %llu bytes on %s",
+		                 (unsigned long long)copies[i].bytes, gpu->name);
 	if (!rc)
 		rc = zd_cuda_err(driver,
 		                 driver->streamWriteValue64(gpu->copies, counter, gpu->copied + 1,
 		                                            ZD_CU_WRITE_DEFAULT),
 		                 err, "writing a fence on %s", gpu->name);
+	if (!rc)
+		gpu->copied++;
 	return rc;
 }
 
-int zc_cuda_copy(struct zerod_client *client, const struct zc_segment *segment, void *to, const void *from,
-                 uint64_t bytes, struct zc_fence *copied, struct zd_err *err)
+/* Those of one GPU. */
+static int copy_on(struct zc_cuda *cuda, struct zc_gpu *gpu, struct zc_copy *copies, unsigned count,
+                   struct zd_err *err)
+{
+	struct zc_cuda_scope scope;
+	int rc = zd_cuda_err(cuda->driver, zc_cuda_enter(cuda->driver, gpu->context, &scope), err,
+	                     "entering %s", gpu->name);
+
+	if (!rc)
+		rc = enqueue(cuda->driver, gpu, copies, count, err);
+	zc_cuda_leave(cuda->driver, &scope);
+	for (unsigned i = 0; i < count && !rc; i++)
+		copies[i].copied = (struct zc_fence){gpu->timeline, gpu->copied};
+	return rc;
+}
+
+int zc_cuda_copy(struct zerod_client *client, struct zc_copy *copies, unsigned count, struct zd_err *err)
 {
 	struct zc_cuda *cuda = client->cuda;
-	struct zc_gpu *gpu = zc_gpu_find(cuda, segment->device);
-	struct zc_cuda_scope scope;
-	int rc;
+	unsigned end;
+	int rc = 0;
 
-	zd_assert(gpu); /* its segment is mapped */
-	rc = zd_cuda_err(cuda->driver, zc_cuda_enter(cuda->driver, gpu->context, &scope), err, "entering %s",
-	                 gpu->name);
-	if (!rc)
-		rc = enqueue(cuda->driver, gpu, to, from, bytes, err);
-	zc_cuda_leave(cuda->driver, &scope);
-	if (rc)
-		return rc;
-	gpu->copied++;
-	*copied = (struct zc_fence){gpu->timeline, gpu->copied};
-	return 0;
+	for (unsigned first = 0; first < count && !rc; first = end) {
+		struct zc_gpu *gpu = zc_gpu_find(cuda, copies[first].segment->device);
+
+		zd_assert(gpu); /* its segment is mapped */
+		for (end = first + 1; end < count; end++)
+			if (copies[end].segment->device != copies[first].segment->device)
+				break;
+		rc = copy_on(cuda, gpu, copies + first, end - first, err);
+	}
+	return rc;
 }
 
 /* ---- Waiting --------------------------------------------------------------------------------------------------- */
@@ -89,16 +106,24 @@ static int synchronize(struct zerod_client *client, const struct zc_gpu *gpu, st
 	return rc;
 }
 
-int zc_cuda_copy_wait(struct zerod_client *client, const struct zc_fence *copied, struct zd_err *err)
+static int wait_one(struct zerod_client *client, const struct zc_fence *copied, struct zd_err *err)
 {
 	const struct zc_cuda *cuda = client->cuda;
 
-	if (copied->value == 0)
-		return 0;
 	for (unsigned i = 0; i < SPINS; i++)
 		if (has_copied(client, copied->timeline, copied->value))
 			return 0;
 	return synchronize(client, &cuda->gpus[copied->timeline - ZEROD_MAX_STREAMS], err);
+}
+
+int zc_cuda_copies_wait(struct zerod_client *client, const struct zc_fences *copied, struct zd_err *err)
+{
+	const struct zc_fence *list = zc_fences_list(copied);
+	int rc = 0;
+
+	for (unsigned i = 0; i < copied->count && !rc; i++)
+		rc = wait_one(client, &list[i], err);
+	return rc;
 }
 
 int zc_cuda_copies_finish(struct zerod_client *client, struct zd_err *err)
@@ -110,7 +135,7 @@ int zc_cuda_copies_finish(struct zerod_client *client, struct zd_err *err)
 		const struct zc_gpu *gpu = &cuda->gpus[i];
 		const struct zc_fence last = {gpu->timeline, gpu->copied};
 
-		rc = zc_cuda_copy_wait(client, &last, err);
+		rc = wait_one(client, &last, err);
 	}
 	return rc;
 }

@@ -86,34 +86,48 @@ static bool has_passed(uint64_t counter, uint64_t value)
 	return counter != ZD_FENCE_ABORTED && zc_fence_reached(counter, value);
 }
 
-/* With the stream's lock, in its context: what has passed already needs no wait. */
-static int push_waits(struct gpu_stream *stream, const struct zc_fences *fences, const struct zc_fence *own,
-                      struct zd_err *err)
-{
-	const struct zerod_client *client = stream->base.client;
-	const struct zc_fence *list = zc_fences_list(fences);
+/* What a stream is to be told, in as few calls as it fits into. */
+struct orders {
+	unsigned count;
 	union zd_cu_mem_op ops[BATCH];
-	unsigned count = 0;
+};
+
+/* With the stream's lock, in its context. */
+static int order_wait(struct gpu_stream *stream, struct orders *orders, zd_cu_ptr page,
+                      const struct zc_fence *fence, struct zd_err *err)
+{
 	int rc = 0;
 
-	if (own->value && !has_passed(zc_counter_load(client->client_page, own->timeline), own->value))
-		set_wait(&ops[count++], stream->client_page, own);
+	if (orders->count == BATCH) {
+		rc = push(stream, orders->ops, orders->count, err);
+		orders->count = 0;
+	}
+	set_wait(&orders->ops[orders->count++], page, fence);
+	stream->unmarked = true;
+	return rc;
+}
+
+/* With the stream's lock, in its context: what has passed already needs no wait. */
+static int push_waits(struct gpu_stream *stream, const struct zc_fences *fences,
+                      const struct zc_fences *copied, struct zd_err *err)
+{
+	const struct zerod_client *client = stream->base.client;
+	const struct zc_fence *list = zc_fences_list(copied);
+	struct orders orders;
+	int rc = 0;
+
+	orders.count = 0; /* large: only what is used is written */
+	for (unsigned i = 0; i < copied->count && !rc; i++)
+		if (!has_passed(zc_counter_load(client->client_page, list[i].timeline), list[i].value))
+			rc = order_wait(stream, &orders, stream->client_page, &list[i], err);
+	list = zc_fences_list(fences);
 	for (unsigned i = 0; i < fences->count && !rc; i++) {
 		if (has_passed(zc_counter_load(client->daemon_page, list[i].timeline), list[i].value))
 			continue;
 		zc_open_waits_add(&stream->open, list[i].timeline, list[i].value);
-		set_wait(&ops[count++], stream->daemon_page, &list[i]);
-		if (count == BATCH) {
-			rc = push(stream, ops, count, err);
-			stream->unmarked = true;
-			count = 0;
-		}
+		rc = order_wait(stream, &orders, stream->daemon_page, &list[i], err);
 	}
-	if (!rc && count > 0) {
-		rc = push(stream, ops, count, err);
-		stream->unmarked = true;
-	}
-	return rc;
+	return rc ? rc : push(stream, orders.ops, orders.count, err);
 }
 
 static int say_aborted(struct zerod_client *client, struct zd_err *err)
@@ -126,7 +140,7 @@ static int say_aborted(struct zerod_client *client, struct zd_err *err)
 	                  "the session");
 }
 
-static int gpu_wait(zerod_stream *base, const struct zc_fences *fences, const struct zc_fence *own,
+static int gpu_wait(zerod_stream *base, const struct zc_fences *fences, const struct zc_fences *copied,
                     struct zd_err *err)
 {
 	struct gpu_stream *stream = gpu_of(base);
@@ -139,7 +153,7 @@ static int gpu_wait(zerod_stream *base, const struct zc_fences *fences, const st
 		rc = check_capture(stream, err);
 	if (!rc) {
 		pthread_mutex_lock(&stream->lock);
-		rc = push_waits(stream, fences, own, err);
+		rc = push_waits(stream, fences, copied, err);
 		if (!rc && zc_open_waits_aborted(&stream->open, base->client))
 			rc = say_aborted(base->client, err);
 		pthread_mutex_unlock(&stream->lock);

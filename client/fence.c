@@ -13,12 +13,14 @@
 #include <limits.h>
 #include <linux/futex.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
 
-#define SPINS    200u
-#define NS_PER_S 1000000000u
+#define SPINS     200u
+#define NS_PER_S  1000000000u
+#define MASK_BITS 64u
 
 static inline void relax(void)
 {
@@ -73,6 +75,30 @@ void zc_fences_deinit(struct zc_fences *fences)
 	free(fences->many);
 	fences->many = NULL;
 	fences->count = 0;
+}
+
+/* ---- Fences of several replies ---------------------------------------------------------------------------- */
+
+void zc_fence_merge_init(struct zc_fence_merge *merge)
+{
+	merge->fences = (struct zc_fences){.many = merge->list};
+	memset(merge->seen, 0, sizeof(merge->seen));
+}
+
+void zc_fence_merge_add(struct zc_fence_merge *merge, struct zc_fence fence)
+{
+	uint64_t *seen = &merge->seen[fence.timeline / MASK_BITS], bit = 1ull << fence.timeline % MASK_BITS;
+	struct zc_fence *known;
+
+	if (!(*seen & bit)) {
+		*seen |= bit;
+		merge->at[fence.timeline] = (uint16_t)merge->fences.count;
+		merge->list[merge->fences.count++] = fence;
+		return;
+	}
+	known = &merge->list[merge->at[fence.timeline]];
+	if (!zc_fence_reached(known->value, fence.value))
+		known->value = fence.value;
 }
 
 /* ---- Waiting ------------------------------------------------------------------------------------------------- */

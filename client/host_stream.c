@@ -164,17 +164,17 @@ static void append(struct host_stream *stream, struct work *work)
 	pthread_cond_signal(&stream->wake);
 }
 
-static int host_wait(zerod_stream *base, const struct zc_fences *fences, const struct zc_fence *own,
+static int host_wait(zerod_stream *base, const struct zc_fences *fences, const struct zc_fences *copied,
                      struct zd_err *err)
 {
 	struct host_stream *stream = host_of(base);
 	struct work *work;
 	size_t many_bytes = fences->count * sizeof(*fences->many);
-	int rc = zc_cuda_copy_wait(stream->base.client, own, err); /* rare: functions that launch on a GPU */
+	int rc = zc_cuda_copies_wait(stream->base.client, copied,
+	                             err); /* rare: functions that launch on a GPU */
 
 	if (rc)
 		return rc;
-
 	if (zc_fences_poll(stream->base.client, fences) == 1)
 		return 0;
 	work = new_work(WORK_WAIT, err);

@@ -69,6 +69,7 @@ struct zc_fence {
 
 /* Most gathers have one fence a device: they fit without an allocation. */
 #define ZC_FEW_FENCES 8u
+
 struct zc_fences {
 	unsigned count;
 	struct zc_fence few[ZC_FEW_FENCES];
@@ -79,6 +80,14 @@ static inline const struct zc_fence *zc_fences_list(const struct zc_fences *fenc
 {
 	return fences->many ? fences->many : fences->few;
 }
+
+/* The last value of each timeline: values of one timeline come in order, so that it stands for all. */
+struct zc_fence_merge {
+	struct zc_fences fences; /* of `list`: not to be deinitialised */
+	uint64_t seen[ZD_TIMELINES / 64];
+	uint16_t at[ZD_TIMELINES]; /* of timelines that were seen: where in the list */
+	struct zc_fence list[ZD_TIMELINES];
+};
 
 /* Signed and cyclic, as the daemon compares. */
 static inline bool zc_fence_reached(uint64_t counter, uint64_t value)
@@ -433,6 +442,8 @@ void zc_segments_free(struct zerod_client *client);
 int zc_fences_take(const struct zerod_client *client, size_t count, Zd__Fence *const *from,
                    struct zc_fences *fences, struct zd_err *err) __attribute__((warn_unused_result));
 void zc_fences_deinit(struct zc_fences *fences);
+void zc_fence_merge_init(struct zc_fence_merge *merge);
+void zc_fence_merge_add(struct zc_fence_merge *merge, struct zc_fence fence);
 /* Have all passed: 1, not yet: 0, or ZEROD_E_ABORTED. */
 int zc_fences_poll(const struct zerod_client *client, const struct zc_fences *fences);
 /* Blocks the calling thread, without the lock, until all have passed: 0, ABORTED (the session is poisoned then), DEADLINE, or
@@ -452,11 +463,11 @@ void zc_own_slice_leave(struct zc_unit *unit, uint64_t transfer, const struct zc
 /* With the lock: nobody holds the unit's copy any more, nothing is to be copied into it. */
 void zc_own_slice_drop(struct zc_unit *unit);
 /*
- * Without the lock: copies the slice of the ticket's buffer if that is due. `own` is passed when it is there (value 0: it is).
- * STALE when the ticket was released.
+ * Without the lock: copies the slices of gathers' buffers that are due. Adds to `copied`, on the client's page, what passes when
+ * they are there. STALE, and nothing is copied by a GPU, when one of the tickets was released.
  */
-int zc_own_slice_copy(struct zerod_client *client, struct zc_op *op, struct zc_fence *own, struct zd_err *err)
-        __attribute__((warn_unused_result));
+int zc_own_slices_copy(struct zerod_client *client, struct zc_op *const *ops, uint32_t count,
+                       struct zc_fence_merge *copied, struct zd_err *err) __attribute__((warn_unused_result));
 /* Without the lock: an update of the units has begun. Copies what is due, and returns when no copy reads a shard. */
 int zc_own_slices_settle(struct zerod_client *client, zerod_unit *const *units, uint32_t count,
                          struct zd_err *err) __attribute__((warn_unused_result));
@@ -501,6 +512,17 @@ void zc_ticket_fail(struct zerod_client *client, struct zc_op *op, const char *e
 void zc_ticket_drop(struct zerod_client *client, struct zc_op *op);
 void zc_ticket_unref(struct zerod_client *client, struct zc_op *op);
 void zc_tickets_free(struct zerod_client *client);
+
+/* ---- gather.c, wait.c ----------------------------------------------------------------------------------------------------------- */
+
+/* The holder's name, or the default one where none is given. INVALID. */
+int zc_tag_choose(const char *given, const char **tag, struct zd_err *err)
+        __attribute__((warn_unused_result));
+/* As it travels: the default is left out of messages. */
+char *zc_tag_wire(const char *tag);
+/* Waits for releases' tickets, all of them, and consumes them. Returns the first failure. */
+int zc_releases_await(struct zerod_client *client, const zerod_ticket *tickets, uint32_t count,
+                      struct zd_err *err) __attribute__((warn_unused_result));
 
 /* ---- lease.c ------------------------------------------------------------------------------------------------------------------- */
 

@@ -65,57 +65,111 @@ static int copy_on_host(struct zerod_client *client, struct zc_op *op, struct zd
 
 /* ---- By the GPU ---------------------------------------------------------------------------------------------- */
 
-/* With the lock; the unit's copy is held. */
-static int enqueue(struct zerod_client *client, struct zc_own_slice *own, struct zd_err *err)
-{
-	void *from, *to;
-	int rc = zc_location_map(client, &own->to, &to, err);
+#define COPIES_AT_ONCE 64u
 
-	if (!rc)
-		rc = zc_location_map(client, &own->from, &from, err);
-	if (!rc)
-		rc = zc_cuda_copy(client, zc_segment_find(client, own->to.segment), to, from, own->to.bytes,
-		                  &own->copied, err);
-	own->due = rc != 0;
+/* Copies that are due, of several units: enqueued together. */
+struct due {
+	struct zerod_client *client;
+	unsigned count;
+	struct zc_own_slice *slices[COPIES_AT_ONCE];
+	struct zc_copy copies[COPIES_AT_ONCE];
+};
+
+/* With the lock. What could not be enqueued is due again. */
+static int enqueue(struct due *due, struct zd_err *err)
+{
+	int rc = zc_cuda_copy(due->client, due->copies, due->count, err);
+
+	for (unsigned i = 0; i < due->count; i++) {
+		if (rc)
+			due->slices[i]->due = true;
+		else
+			due->slices[i]->copied = due->copies[i].copied;
+	}
+	due->count = 0;
 	return rc;
 }
 
-static int copy_on_gpu(struct zerod_client *client, struct zc_op *op, struct zc_fence *copied,
-                       struct zd_err *err)
+/* With the lock; the unit's copy is held. */
+static int collect(struct due *due, struct zc_own_slice *own, struct zd_err *err)
 {
-	struct zc_own_slice *own = &op->unit->own;
-	int rc = 0;
+	struct zc_copy *copy = &due->copies[due->count];
+	void *from, *to;
+	int rc = zc_location_map(due->client, &own->to, &to, err);
 
-	pthread_mutex_lock(&client->lock);
-	if (!op->lease)
-		rc = zd_err_set(err, ZEROD_E_STALE, "unit '%s' was released meanwhile", op->unit->name);
-	else if (own->due)
-		rc = enqueue(client, own, err);
 	if (!rc)
-		*copied = own->copied;
+		rc = zc_location_map(due->client, &own->from, &from, err);
+	if (rc)
+		return rc;
+	*copy = (struct zc_copy){.segment = zc_segment_find(due->client, own->to.segment),
+	                         .to = to,
+	                         .from = from,
+	                         .bytes = own->to.bytes};
+	due->slices[due->count++] = own;
+	own->due = false;
+	return due->count == COPIES_AT_ONCE ? enqueue(due, err) : 0;
+}
+
+/* With the lock. */
+static int check_held(struct zc_op *const *ops, uint32_t count, struct zd_err *err)
+{
+	for (uint32_t i = 0; i < count; i++)
+		if (!ops[i]->lease)
+			return zd_err_set(err, ZEROD_E_STALE, "unit '%s' was released meanwhile",
+			                  ops[i]->unit->name);
+	return 0;
+}
+
+static int copy_on_gpu(struct zerod_client *client, struct zc_op *const *ops, uint32_t count,
+                       struct zc_fence_merge *copied, struct zd_err *err)
+{
+	struct due due;
+	int failed, rc;
+
+	due.client = client; /* large: only what is used is written */
+	due.count = 0;
+	pthread_mutex_lock(&client->lock);
+	rc = check_held(ops, count, err);
+	for (uint32_t i = 0; i < count && !rc; i++)
+		if (ops[i]->unit->own.due)
+			rc = collect(&due, &ops[i]->unit->own, err);
+	failed = enqueue(&due, err);
+	rc = rc ? rc : failed;
+	for (uint32_t i = 0; i < count && !rc; i++)
+		if (ops[i]->unit->own.copied.value)
+			zc_fence_merge_add(copied, ops[i]->unit->own.copied);
 	pthread_mutex_unlock(&client->lock);
 	return rc;
 }
 
-int zc_own_slice_copy(struct zerod_client *client, struct zc_op *op, struct zc_fence *own, struct zd_err *err)
+int zc_own_slices_copy(struct zerod_client *client, struct zc_op *const *ops, uint32_t count,
+                       struct zc_fence_merge *copied, struct zd_err *err)
 {
+	int rc = 0;
+
 	if (client->on_gpus)
-		return copy_on_gpu(client, op, own, err);
-	*own = (struct zc_fence){0};
-	return copy_on_host(client, op, err);
+		return copy_on_gpu(client, ops, count, copied, err);
+	for (uint32_t i = 0; i < count && !rc; i++)
+		rc = copy_on_host(client, ops[i], err);
+	return rc;
 }
 
 int zc_own_slices_settle(struct zerod_client *client, zerod_unit *const *units, uint32_t count,
                          struct zd_err *err)
 {
-	int rc = 0;
+	struct due due;
+	int failed, rc = 0;
 
 	if (!client->on_gpus)
 		return 0;
+	due.client = client;
+	due.count = 0;
 	pthread_mutex_lock(&client->lock);
 	for (uint32_t i = 0; i < count && !rc; i++)
 		if (units[i]->shared->own.due)
-			rc = enqueue(client, &units[i]->shared->own, err);
+			rc = collect(&due, &units[i]->shared->own, err);
+	failed = enqueue(&due, err);
+	rc = rc ? rc : failed;
 	pthread_mutex_unlock(&client->lock);
 	return rc ? rc : zc_cuda_copies_finish(client, err);
 }

@@ -12,9 +12,8 @@
 #include "client/internal.h"
 
 struct zc_stream_ops {
-	/* Work appended from now on runs when the fences have passed, and `own`, which is on the client's page (value 0: it
-	 * has). */
-	int (*wait)(zerod_stream *stream, const struct zc_fences *fences, const struct zc_fence *own,
+	/* Work appended from now on runs when the fences have passed, and `copied`, which are on the client's page. */
+	int (*wait)(zerod_stream *stream, const struct zc_fences *fences, const struct zc_fences *copied,
 	            struct zd_err *err);
 	/* 0: the stream is idle and needs no fence; 1: *value stands for all that is in it now, and the stream has `holds`
 	 * (NULL: nothing) until that is reached. May be called with the client's lock. */

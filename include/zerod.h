@@ -425,6 +425,18 @@ ZEROD_MUST_USE int zerod_gather_begin(zerod_unit *unit, const struct zerod_gathe
  */
 ZEROD_MUST_USE int zerod_wait(zerod_client *client, zerod_ticket ticket, zerod_stream *stream, void **data);
 
+/*
+ * Completes `count` tickets (at most ZEROD_MAX_TICKETS; 0: nothing) like zerod_wait(), at the price of little more than one: the
+ * stream is told once what to wait for. `data` has room for `count` addresses, or is NULL. The same ticket may be given twice.
+ * When the daemon refused one, the text says which, the first if several: "tickets[3]: ...". The stream has been told nothing
+ * then, and no address is given out. If the one that failed is a release's or a prefetch's, it is consumed; all others are
+ * as they were, and may be waited for again.
+ * Errors: those of zerod_wait(), LIMIT. With STALE or INVALID no ticket has been waited for.
+ */
+#define ZEROD_MAX_TICKETS 1024
+ZEROD_MUST_USE int zerod_wait_many(zerod_client *client, const zerod_ticket *tickets, uint32_t count,
+                                   zerod_stream *stream, void **data);
+
 /* zerod_gather_begin() and zerod_wait() in one. */
 ZEROD_MUST_USE int zerod_gather(zerod_unit *unit, const struct zerod_gather_options *options,
                                 zerod_stream *stream, void **data);
@@ -437,6 +449,16 @@ ZEROD_MUST_USE int zerod_gather(zerod_unit *unit, const struct zerod_gather_opti
  */
 ZEROD_MUST_USE int zerod_release(zerod_unit *unit, const char *tag, zerod_stream *const *streams,
                                  uint32_t nstreams, zerod_ticket *ticket);
+
+/*
+ * Releases one use of each of `count` units of one client (at most ZEROD_MAX_TICKETS; 0: nothing) under one tag, with one fence
+ * per stream for all of them. A unit may be given as often as it is held. With `tickets` NULL the call waits for all
+ * answers; otherwise it returns at once, and tickets[i] tells of units[i].
+ * Errors: INVALID and LIMIT, when nothing is released. NOT_HELD names the first unit that was not held; all others are released,
+ * since each is a request of its own.
+ */
+ZEROD_MUST_USE int zerod_release_many(zerod_unit *const *units, uint32_t count, const char *tag,
+                                      zerod_stream *const *streams, uint32_t nstreams, zerod_ticket *tickets);
 
 /* ---- Gathering outside the plan ------------------------------------------------------------------
  * A plan gathers under its tag and releases under its tag. Code that nobody planned for - frames that a compiler skips, a

@@ -1,0 +1,180 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * release.c - giving gathered copies back, one or many.
+ *
+ * Many share one fence per stream, and their requests one packet. What must hold: what may fail for lack of memory or a wrong
+ * argument comes first, so that an error leaves every lease as it was; ending a lease here and taking the fences behind its
+ * last use are one step under the client's lock.
+ */
+#include "client/stream.h"
+
+struct releasing {
+	struct zerod_client *client;
+	zerod_unit *const *units;
+	uint32_t count;
+	const char *tag;
+	struct zc_fence_args fences;
+	struct zc_op *ops[ZEROD_MAX_TICKETS];
+	zerod_ticket tickets[ZEROD_MAX_TICKETS];
+};
+
+static int check_arguments(const struct releasing *releasing, struct zd_err *err)
+{
+	if (releasing->count > ZEROD_MAX_TICKETS)
+		return zd_err_set(err, ZEROD_E_LIMIT, "%u units, the limit is %u", releasing->count,
+		                  ZEROD_MAX_TICKETS);
+	for (uint32_t i = 0; i < releasing->count; i++)
+		if (zc_unit_client(releasing->units[i]) != releasing->client)
+			return zd_err_set(err, ZEROD_E_INVALID, "units[%u] is NULL or of another client", i);
+	return 0;
+}
+
+static void drop_ops(struct releasing *releasing, uint32_t count)
+{
+	pthread_mutex_lock(&releasing->client->lock);
+	for (uint32_t i = 0; i < count; i++)
+		zc_ticket_unref(releasing->client, releasing->ops[i]);
+	pthread_mutex_unlock(&releasing->client->lock);
+}
+
+static int make_ops(struct releasing *releasing, struct zd_err *err)
+{
+	uint32_t deadline_ms = zc_deadline_ms(releasing->client, 0);
+
+	for (uint32_t i = 0; i < releasing->count; i++) {
+		releasing->ops[i] = zc_ticket_new(releasing->client, ZC_OP_RELEASE,
+		                                  releasing->units[i]->shared, deadline_ms, err);
+		if (releasing->ops[i])
+			continue;
+		drop_ops(releasing, i);
+		return ZEROD_E_SYSTEM;
+	}
+	return 0;
+}
+
+/* With the lock: the pages of all that is released, for streams to hold. */
+static int collect_holds(const struct releasing *releasing, struct zc_hold_list *holds, struct zd_err *err)
+{
+	int rc = 0;
+
+	for (uint32_t i = 0; i < releasing->count && !rc && releasing->client->strict; i++) {
+		const struct zc_hold_list *each = zc_lease_holds(releasing->units[i]->shared, releasing->tag);
+
+		rc = each ? zc_holds_copy(releasing->client, each, holds, err) : 0;
+	}
+	return rc;
+}
+
+/* In one step: no stream can have let go of pages that the leases do not hold any more. */
+static int end_leases(struct releasing *releasing, zerod_stream *const *streams, uint32_t nstreams,
+                      struct zd_err *err)
+{
+	struct zc_hold_list holds = LIST_HEAD_INITIALIZER(holds);
+	struct zerod_client *client = releasing->client;
+	int rc;
+
+	pthread_mutex_lock(&client->lock);
+	rc = collect_holds(releasing, &holds, err);
+	if (!rc)
+		rc = zc_streams_fence_holding(client, streams, nstreams, &holds, &releasing->fences, err);
+	for (uint32_t i = 0; i < releasing->count && !rc; i++)
+		zc_lease_release(client, releasing->units[i]->shared, releasing->tag);
+	zc_holds_drop(client, &holds);
+	pthread_mutex_unlock(&client->lock);
+	return rc;
+}
+
+/* One that cannot be sent is answered with the failure, like all others when the connection breaks. */
+static int post_one(struct releasing *releasing, uint32_t i, struct zd_err *err)
+{
+	Zd__Request request = ZD__REQUEST__INIT;
+	Zd__Release release = ZD__RELEASE__INIT;
+	int rc;
+
+	release.unit = releasing->units[i]->shared->id;
+	release.tag = zc_tag_wire(releasing->tag);
+	release.n_fences = releasing->fences.count;
+	release.fences = releasing->fences.pointers;
+	request.deadline_ms = releasing->ops[i]->deadline_ms;
+	request.body_case = ZD__REQUEST__BODY_RELEASE;
+	request.release = &release;
+	rc = zc_post(releasing->client, releasing->ops[i], &request, err);
+	releasing->tickets[i].id = request.id;
+	return rc;
+}
+
+/* The first failure. Every ticket is posted, or gone. */
+static int post_all(struct releasing *releasing, struct zd_err *err)
+{
+	bool many = releasing->count > 1;
+	struct zd_err each;
+	int failed = 0;
+
+	if (many)
+		zerod_cork(releasing->client);
+	for (uint32_t i = 0; i < releasing->count; i++) {
+		int rc = post_one(releasing, i, &each);
+
+		if (rc && !failed) {
+			*err = each;
+			failed = rc;
+		}
+	}
+	if (many && zc_batch_find(releasing->client)) { /* without memory for it there is none */
+		int rc = zerod_uncork(releasing->client);
+
+		failed = failed ? failed : rc;
+	}
+	return failed;
+}
+
+static int release(struct releasing *releasing, zerod_stream *const *streams, uint32_t nstreams,
+                   zerod_ticket *tickets, struct zd_err *err)
+{
+	int rc = check_arguments(releasing, err);
+
+	if (!rc)
+		rc = make_ops(releasing, err);
+	if (rc)
+		return rc;
+	rc = end_leases(releasing, streams, nstreams, err);
+	if (rc) {
+		drop_ops(releasing, releasing->count);
+		return rc;
+	}
+	rc = post_all(releasing, err);
+	if (rc)
+		return rc;
+	for (uint32_t i = 0; i < releasing->count && tickets; i++)
+		tickets[i] = releasing->tickets[i];
+	if (tickets)
+		return 0;
+	zc_flush(releasing->client);
+	return zc_releases_await(releasing->client, releasing->tickets, releasing->count, err);
+}
+
+int zerod_release_many(zerod_unit *const *units, uint32_t count, const char *tag,
+                       zerod_stream *const *streams, uint32_t nstreams, zerod_ticket *tickets)
+{
+	struct releasing releasing; /* large: only what is used is written */
+	struct zd_err *err;
+	int rc;
+
+	if (count == 0)
+		return 0;
+	if (!units)
+		return zd_err_set(zc_err(NULL), ZEROD_E_INVALID, "units is NULL, count is %u", count);
+	releasing.client = zc_unit_client(units[0]);
+	releasing.units = units;
+	releasing.count = count;
+	rc = zc_enter(releasing.client, &err);
+	if (!rc)
+		rc = zc_tag_choose(tag, &releasing.tag, err);
+	return rc ? rc : release(&releasing, streams, nstreams, tickets, err);
+}
+
+int zerod_release(zerod_unit *unit, const char *tag, zerod_stream *const *streams, uint32_t nstreams,
+                  zerod_ticket *ticket)
+{
+	return zerod_release_many(&unit, 1, tag, streams, nstreams, ticket);
+}

@@ -1,0 +1,267 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * wait.c - completing tickets, one or many.
+ *
+ * Many cost little more than one: the fences of all are merged to one a timeline, what has passed is seen by one look, and a
+ * stream is told of what is open by one call. What must hold: nothing is appended to the stream, and no address is given out,
+ * before every ticket has been answered with success.
+ */
+#include "client/cuda.h"
+#include "client/stream.h"
+
+#include <stdio.h>
+
+struct waiting {
+	struct zerod_client *client;
+	zerod_stream *stream; /* NULL: the calling thread */
+	uint64_t deadline_ns; /* the latest of the tickets */
+	uint32_t count, ngathers;
+	struct zc_op *ops[ZEROD_MAX_TICKETS];     /* each with a reference */
+	struct zc_op *gathers[ZEROD_MAX_TICKETS]; /* of these */
+	void *data[ZEROD_MAX_TICKETS];            /* NULL where there is no buffer */
+};
+
+/* ---- Finding them -------------------------------------------------------------------------------------------- */
+
+/* With the lock. */
+static int find_ticket(struct zerod_client *client, zerod_ticket ticket, bool wants_data,
+                       struct zc_op **found, struct zd_err *err)
+{
+	struct zc_op *op = zc_op_find(client, ticket.id);
+
+	if (ticket.id == 0 || ticket.id > client->next_id)
+		return zd_err_set(err, ZEROD_E_INVALID, "there is no ticket %llu",
+		                  (unsigned long long)ticket.id);
+	if (!op || op->kind == ZC_OP_CALL || op->stale)
+		return zd_err_set(err, ZEROD_E_STALE, "ticket %llu was released or waited for already",
+		                  (unsigned long long)ticket.id);
+	if (op->kind == ZC_OP_RELEASE && wants_data)
+		return zd_err_set(err, ZEROD_E_INVALID,
+		                  "stream and data must be NULL for a release's ticket");
+	*found = op;
+	return 0;
+}
+
+/* As they travel: 0 is none. */
+static uint32_t longer_ms(uint32_t a_ms, uint32_t b_ms)
+{
+	if (a_ms == 0 || b_ms == 0)
+		return 0;
+	return a_ms > b_ms ? a_ms : b_ms;
+}
+
+/* Says which of many has failed. */
+static int name_ticket(int rc, uint32_t i, uint32_t count, struct zd_err *err)
+{
+	return count == 1 ? rc : zd_err_set(err, rc, "tickets[%u]: %s", i, err->text);
+}
+
+/* With the lock: all of them, or none. */
+static int find_all(struct waiting *waiting, const zerod_ticket *tickets, uint32_t count, bool wants_data,
+                    struct zd_err *err)
+{
+	uint32_t longest_ms = 1;
+
+	for (uint32_t i = 0; i < count; i++) {
+		int rc = find_ticket(waiting->client, tickets[i], wants_data, &waiting->ops[i], err);
+
+		if (rc)
+			return name_ticket(rc, i, count, err);
+		longest_ms = longer_ms(longest_ms, waiting->ops[i]->deadline_ms);
+	}
+	for (uint32_t i = 0; i < count; i++)
+		waiting->ops[i]->refs++;
+	waiting->count = count;
+	waiting->deadline_ns = zc_deadline_ns(longest_ms);
+	return 0;
+}
+
+/* ---- Their answers ------------------------------------------------------------------------------------------- */
+
+/* With the lock. 0: the bytes are placed, or there is nothing more to wait for. */
+static int await_answer(struct zerod_client *client, struct zc_op *op, uint64_t deadline_ns,
+                        struct zd_err *err)
+{
+	int rc = op->answered ? 0 : zc_wait_answer(client, op, deadline_ns);
+
+	if (rc)
+		return zd_err_set(err, rc, "waited for the daemon's answer about unit '%s'", op->unit->name);
+	if (op->status)
+		return zd_err_set(err, op->status, "%s",
+		                  op->error && op->error[0] ? op->error : zerod_status_name(op->status));
+	if (op->kind == ZC_OP_GATHER && !op->lease)
+		return zd_err_set(err, ZEROD_E_STALE, "unit '%s' was released meanwhile", op->unit->name);
+	return 0;
+}
+
+/* With the lock: a gather's ticket stays, for its lease or for who wants to know its failure. */
+static void consume(struct zerod_client *client, struct zc_op *op)
+{
+	if (op->kind != ZC_OP_GATHER && op->finished)
+		zc_ticket_drop(client, op);
+}
+
+/* With the lock: where the bytes will be; the stream and this process may touch them. */
+static int open_buffer(const struct waiting *waiting, struct zc_op *op, void **buffer, struct zd_err *err)
+{
+	const zerod_stream *stream = waiting->stream;
+	int rc = zc_location_map(waiting->client, &op->buffer, buffer, err);
+
+	if (!rc && stream && stream->ops->reach)
+		rc = stream->ops->reach(stream, zc_segment_find(waiting->client, op->buffer.segment), err);
+	return rc ? rc : zc_strict_open(waiting->client, op, err);
+}
+
+/* With the lock, which is given back meanwhile. The one that fails is consumed, the others only when none fails. */
+static int await_answers(struct waiting *waiting, struct zd_err *err)
+{
+	for (uint32_t i = 0; i < waiting->count; i++) {
+		int rc = await_answer(waiting->client, waiting->ops[i], waiting->deadline_ns, err);
+
+		if (!rc)
+			continue;
+		consume(waiting->client, waiting->ops[i]);
+		return name_ticket(rc, i, waiting->count, err);
+	}
+	for (uint32_t i = 0; i < waiting->count; i++) {
+		struct zc_op *op = waiting->ops[i];
+		int rc;
+
+		waiting->data[i] = NULL;
+		if (op->kind != ZC_OP_GATHER)
+			continue;
+		waiting->gathers[waiting->ngathers++] = op;
+		rc = open_buffer(waiting, op, &waiting->data[i], err);
+		if (rc)
+			return name_ticket(rc, i, waiting->count, err);
+	}
+	for (uint32_t i = 0; i < waiting->count; i++)
+		consume(waiting->client, waiting->ops[i]);
+	return 0;
+}
+
+/* ---- The bytes ----------------------------------------------------------------------------------------------- */
+
+static int block(const struct waiting *waiting, const struct zc_fences *fences,
+                 const struct zc_fences *copied, struct zd_err *err)
+{
+	char what[ZD_MAX_UNIT_NAME_BYTES + 64];
+	int rc = zc_cuda_copies_wait(waiting->client, copied, err);
+
+	if (rc || zc_fences_poll(waiting->client, fences) == 1)
+		return rc;
+	if (waiting->ngathers == 1)
+		(void)snprintf(what, sizeof(what), "the bytes of unit '%s'", waiting->gathers[0]->unit->name);
+	else
+		(void)snprintf(what, sizeof(what), "the bytes of %u units, '%s' among them",
+		               waiting->ngathers, waiting->gathers[0]->unit->name);
+	return zc_fences_wait(waiting->client, fences, waiting->deadline_ns, what, err);
+}
+
+/* Without the lock. */
+static int await_bytes(const struct waiting *waiting, struct zd_err *err)
+{
+	struct zc_fence_merge fences, copied;
+	int rc;
+
+	zc_fence_merge_init(&fences);
+	zc_fence_merge_init(&copied);
+	for (uint32_t i = 0; i < waiting->ngathers; i++) {
+		const struct zc_fences *each = &waiting->gathers[i]->fences;
+		const struct zc_fence *list = zc_fences_list(each);
+
+		for (unsigned j = 0; j < each->count; j++)
+			zc_fence_merge_add(&fences, list[j]);
+	}
+	rc = zc_own_slices_copy(waiting->client, waiting->gathers, waiting->ngathers, &copied, err);
+	if (rc)
+		return rc;
+	if (waiting->stream)
+		return waiting->stream->ops->wait(waiting->stream, &fences.fences, &copied.fences, err);
+	return block(waiting, &fences.fences, &copied.fences, err);
+}
+
+static int complete(struct waiting *waiting, const zerod_ticket *tickets, uint32_t count, void **data,
+                    struct zd_err *err)
+{
+	struct zerod_client *client = waiting->client;
+	int rc;
+
+	pthread_mutex_lock(&client->lock);
+	rc = find_all(waiting, tickets, count, waiting->stream || data, err);
+	if (!rc)
+		rc = await_answers(waiting, err);
+	pthread_mutex_unlock(&client->lock);
+	if (!rc && waiting->ngathers > 0)
+		rc = await_bytes(waiting, err);
+	for (uint32_t i = 0; i < waiting->count && data && !rc; i++)
+		data[i] = waiting->data[i];
+	pthread_mutex_lock(&client->lock);
+	for (uint32_t i = 0; i < waiting->count; i++)
+		zc_ticket_unref(client, waiting->ops[i]);
+	pthread_mutex_unlock(&client->lock);
+	return rc;
+}
+
+/* ---- The public calls ---------------------------------------------------------------------------------------- */
+
+static int check_arguments(zerod_client *client, const zerod_ticket *tickets, uint32_t count,
+                           const zerod_stream *stream, struct zd_err *err)
+{
+	if (count > 0 && !tickets)
+		return zd_err_set(err, ZEROD_E_INVALID, "tickets is NULL, count is %u", count);
+	if (count > ZEROD_MAX_TICKETS)
+		return zd_err_set(err, ZEROD_E_LIMIT, "%u tickets, the limit is %u", count,
+		                  ZEROD_MAX_TICKETS);
+	return zc_stream_check(client, stream, err);
+}
+
+int zerod_wait_many(zerod_client *client, const zerod_ticket *tickets, uint32_t count, zerod_stream *stream,
+                    void **data)
+{
+	struct waiting waiting; /* large: only what is used is written */
+	struct zd_err *err;
+	int rc = zc_enter(client, &err);
+
+	if (!rc)
+		rc = check_arguments(client, tickets, count, stream, err);
+	if (rc)
+		return rc;
+	zc_flush(client);
+	waiting.client = client;
+	waiting.stream = stream;
+	waiting.count = waiting.ngathers = 0;
+	return complete(&waiting, tickets, count, data, err);
+}
+
+int zerod_wait(zerod_client *client, zerod_ticket ticket, zerod_stream *stream, void **data)
+{
+	return zerod_wait_many(client, &ticket, 1, stream, data);
+}
+
+int zc_releases_await(struct zerod_client *client, const zerod_ticket *tickets, uint32_t count,
+                      struct zd_err *err)
+{
+	uint64_t deadline_ns = zc_deadline_ns(zc_deadline_ms(client, 0));
+	struct zd_err each;
+	int failed = 0;
+
+	pthread_mutex_lock(&client->lock);
+	for (uint32_t i = 0; i < count; i++) {
+		struct zc_op *op;
+		int rc = find_ticket(client, tickets[i], false, &op, &each);
+
+		if (!rc) {
+			op->refs++;
+			rc = await_answer(client, op, deadline_ns, &each);
+			consume(client, op);
+			zc_ticket_unref(client, op);
+		}
+		if (rc && !failed) {
+			*err = each;
+			failed = rc;
+		}
+	}
+	pthread_mutex_unlock(&client->lock);
+	return failed;
+}

@@ -146,6 +146,10 @@ static void perform(struct zd_sim_world *world, uint32_t index, uint32_t op_inde
 			zd_sim_session_open(world, index);
 		return;
 	}
+	if (op->kind == ZD_SIM_CLOSE && zd_sim_streams_idle(actor->session)) {
+		zd_sim_session_goodbye(world, actor->session);
+		return;
+	}
 	if (op->kind == ZD_SIM_CLOSE || op->kind == ZD_SIM_DIE) {
 		zd_sim_session_close(world, actor->session);
 		return;

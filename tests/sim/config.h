@@ -94,6 +94,8 @@ struct zd_sim_config {
 	uint64_t seed;
 	bool clean; /* no faults, no noise: every request must succeed and every program must end */
 	bool client_copies;
+	bool unordered; /* executors run commands in any order, several at once; but those of one timeline end in order */
+	bool linger; /* processes run on after their sessions have ended */
 	uint32_t noise_percent, death_percent;
 	uint32_t create_fault_percent, device_fault_permille;
 	uint64_t patience_ns;                  /* 0: actors wait as long as it takes */

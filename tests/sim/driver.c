@@ -122,6 +122,9 @@ static void run_event(struct zd_sim_world *world, const struct zd_sim_event *eve
 	case ZD_SIM_EVENT_STREAM:
 		zd_sim_stream_run(world, world->sessions[event->index], event->stream);
 		break;
+	case ZD_SIM_EVENT_GONE:
+		zd_sim_process_gone(world, world->sessions[event->index]);
+		break;
 	case ZD_SIM_EVENT_DONE:
 		world->pending_ops--;
 		world->stats.ops++;
@@ -221,6 +224,7 @@ static void start(struct zd_sim_world *world)
 	        .segment_bytes = config->segment_bytes,
 	        .uid_quota_bytes = config->quota_bytes,
 	        .client_copies_own_slice = config->client_copies,
+	        .sessions_linger = config->linger,
 	};
 	struct zd_engine_sink sink = {
 	        .arg = world,
@@ -288,6 +292,7 @@ static void finish(struct zd_sim_world *world)
 		for (uint32_t s = 0; s < ZD_SIM_STREAMS; s++)
 			free(world->sessions[i]->streams[s].items);
 		free(world->sessions[i]->daemon_page);
+		free(world->sessions[i]->residue);
 		free(world->sessions[i]->requests);
 		free(world->sessions[i]);
 	}

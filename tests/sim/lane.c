@@ -2,9 +2,10 @@
 /*
  * lane.c - the executors: one lane a device, and watches beside them.
  *
- * A command begins when the former has ended. Copies and fills move their first half when they begin and the rest when
- * they end, some virtual time later, so whoever writes too early or reads too early meets wrong bytes. A command's
- * completion reaches the engine later still.
+ * A command begins when the former has ended, or in some worlds in any order and beside others; but those of one timeline
+ * end in order. Copies and fills move their first half when they begin and the rest when they end, some virtual time
+ * later, so whoever writes too early or reads too early meets wrong bytes. A command's completion reaches the engine later
+ * still.
  */
 #include <math.h>
 #include <stdlib.h>
@@ -59,6 +60,10 @@ static void watch_add(struct zd_sim_world *world, const struct zd_command *comma
 	struct zd_sim_watch *watch = &world->watches[world->nwatches++];
 	watch->op = command->op;
 	watch->session = command->u.watch.session;
+	watch->until_gone = command->u.watch.until_gone;
+	const struct zd_sim_session *session = zd_sim_session_find(world, watch->session);
+	if (watch->until_gone && (!world->config.linger || session->orderly))
+		zd_sim_fail(world, "a process is waited for where none lingers");
 	watch->nfences = command->u.watch.nfences;
 	memcpy(watch->fences, command->u.watch.fences, watch->nfences * sizeof(*watch->fences));
 	zd_sim_watches_run(world, watch->session);
@@ -100,11 +105,10 @@ void zd_sim_command(void *arg, const struct zd_command *command)
 		return;
 	}
 	struct zd_sim_lane *lane = &world->lanes[command->device];
-	if (lane->first > 0 && lane->count == 0)
-		lane->first = 0;
-	lane->queue = zd_sim_grow(lane->queue, lane->first + lane->count, &lane->room, sizeof(*lane->queue));
-	struct zd_sim_queued *queued = &lane->queue[lane->first + lane->count++];
+	lane->queue = zd_sim_grow(lane->queue, lane->count, &lane->room, sizeof(*lane->queue));
+	struct zd_sim_queued *queued = &lane->queue[lane->count++];
 	queued->command = *command;
+	queued->halfway = false;
 	queued->fails = draw_fault(world, command->kind);
 	for (uint32_t i = 0; command->kind == ZD_CMD_REDUCE && i < command->u.reduce.ninputs; i++)
 		queued->inputs[i] = command->u.reduce.inputs[i];
@@ -252,38 +256,70 @@ static void complete(struct zd_sim_world *world, struct zd_sim_lane *lane, uint6
 	                at - world->now_ns);
 }
 
-/* The first command of the lane begins, or ends. */
-void zd_sim_lane_run(struct zd_sim_world *world, uint32_t device)
+static bool of_segment(const struct zd_command *command)
 {
-	struct zd_sim_lane *lane = &world->lanes[device];
-	const struct zd_sim_queued *queued = &lane->queue[lane->first];
+	return command->kind == ZD_CMD_SEGMENT_CREATE || command->kind == ZD_CMD_SEGMENT_DESTROY;
+}
+
+/* Must they end in the order in which they were given. */
+static bool ordered(const struct zd_command *a, const struct zd_command *b)
+{
+	return (of_segment(a) && of_segment(b)) ||
+	       (a->signal.session && a->signal.session == b->signal.session &&
+	        a->signal.timeline == b->signal.timeline);
+}
+
+/* The command that goes on: the first, or in an unordered lane any that may. */
+static uint32_t pick(struct zd_sim_world *world, const struct zd_sim_lane *lane)
+{
+	uint32_t picked = world->config.unordered ? (uint32_t)zd_sim_below(&world->rng, lane->count) : 0;
+
+	for (uint32_t i = 0; i < picked && lane->queue[picked].halfway; i++) {
+		if (ordered(&lane->queue[i].command, &lane->queue[picked].command))
+			picked = i; /* first */
+	}
+	return picked;
+}
+
+static void end_command(struct zd_sim_world *world, struct zd_sim_lane *lane,
+                        const struct zd_sim_queued *queued)
+{
 	const struct zd_command *command = &queued->command;
-	bool moves = command->kind == ZD_CMD_COPY || command->kind == ZD_CMD_FILL;
 	struct zd_op_result result = {0};
 	int status = 0;
 
-	if (!lane->halfway) {
-		if (moves)
-			run_part(world, command, false);
-		lane->halfway = true;
+	if (queued->fails)
+		status = command->kind == ZD_CMD_SEGMENT_CREATE ? ZEROD_E_NO_MEMORY : ZEROD_E_DEVICE;
+	else if (command->kind == ZD_CMD_COPY || command->kind == ZD_CMD_FILL)
+		run_part(world, command, true);
+	else if (command->kind == ZD_CMD_REDUCE)
+		result = run_reduce(world, queued);
+	if (command->kind == ZD_CMD_SEGMENT_CREATE || command->kind == ZD_CMD_SEGMENT_DESTROY)
+		run_segment(world, queued);
+	if (queued->fails && command->kind == ZD_CMD_COPY)
+		zd_sim_restore_failed(world, &command->u.copy.dst);
+	if (command->signal.session)
+		store_signal(world, command, queued->fails);
+	if (command->op)
+		complete(world, world->config.unordered ? NULL : lane, command->op, command->signal.session,
+		         status, result);
+}
+
+/* A command of the lane begins, or ends. */
+void zd_sim_lane_run(struct zd_sim_world *world, uint32_t device)
+{
+	struct zd_sim_lane *lane = &world->lanes[device];
+	uint32_t picked = pick(world, lane);
+	struct zd_sim_queued *queued = &lane->queue[picked];
+
+	if (!queued->halfway) {
+		if (queued->command.kind == ZD_CMD_COPY || queued->command.kind == ZD_CMD_FILL)
+			run_part(world, &queued->command, false);
+		queued->halfway = true;
 	} else {
-		if (moves && !queued->fails)
-			run_part(world, command, true);
-		else if (command->kind == ZD_CMD_REDUCE && !queued->fails)
-			result = run_reduce(world, queued);
-		else if (command->kind == ZD_CMD_SEGMENT_CREATE || command->kind == ZD_CMD_SEGMENT_DESTROY)
-			run_segment(world, queued);
-		if (queued->fails && command->kind == ZD_CMD_COPY)
-			zd_sim_restore_failed(world, &command->u.copy.dst);
-		if (queued->fails)
-			status = command->kind == ZD_CMD_SEGMENT_CREATE ? ZEROD_E_NO_MEMORY : ZEROD_E_DEVICE;
-		if (command->signal.session)
-			store_signal(world, command, queued->fails);
-		if (command->op)
-			complete(world, lane, command->op, command->signal.session, status, result);
-		lane->halfway = false;
-		lane->first++;
+		end_command(world, lane, queued);
 		lane->count--;
+		memmove(queued, queued + 1, (lane->count - picked) * sizeof(*queued));
 	}
 	if (lane->count > 0)
 		zd_sim_schedule(world, (struct zd_sim_event){.kind = ZD_SIM_EVENT_LANE, .index = device},
@@ -292,15 +328,15 @@ void zd_sim_lane_run(struct zd_sim_world *world, uint32_t device)
 
 /* ---- Watches --------------------------------------------------------------------------------------------------------- */
 
-/* Completes what may complete: all fences passed, or the session is gone. */
+/* Completes what may complete: all fences passed, or the session and its process are gone. */
 void zd_sim_watches_run(struct zd_sim_world *world, uint64_t id)
 {
 	struct zd_sim_session *session = zd_sim_session_find(world, id);
-	bool gone = !session || !session->open;
+	bool gone = !session || (!session->open && !session->lingers);
 
 	for (uint32_t i = world->nwatches; i-- > 0;) {
 		struct zd_sim_watch *watch = &world->watches[i];
-		bool passed = true;
+		bool passed = gone || !watch->until_gone;
 
 		if (watch->session != id)
 			continue;

@@ -30,7 +30,7 @@ static void check_no_use(struct zd_sim_world *world, uint32_t segment)
 	for (uint32_t d = 0; d < world->config.ndevices; d++) {
 		const struct zd_sim_lane *lane = &world->lanes[d];
 		for (uint32_t i = 0; i < lane->count; i++) {
-			if (names_segment(&lane->queue[lane->first + i], segment))
+			if (names_segment(&lane->queue[i], segment))
 				zd_sim_fail(world,
 				            "segment %u is destroyed while a command that uses it waits on "
 				            "device %u",

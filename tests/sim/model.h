@@ -132,9 +132,13 @@ struct zd_sim_session {
 	uint64_t id;
 	uint32_t actor, index;
 	bool open, poisoned;
+	bool orderly; /* it has said goodbye: its process does not linger */
+	bool lingers; /* not open any more, but its process runs on */
 	bool told;    /* that it was set back to the last commit */
 	bool aborted; /* bytes that it was to get will never come; since its reset */
 	bool strict;
+	struct zd_location *residue; /* while it lingers: what its process may still write */
+	uint32_t nresidue, residue_room;
 	uint64_t next_request, duplicate; /* duplicate: an id whose next reply is an error on top */
 	struct zd_sim_request *requests;
 	uint32_t nrequests, room;

@@ -45,6 +45,21 @@ void zd_sim_group_lost(struct zd_sim_world *world, uint32_t group)
 		world->sessions[i]->members[group].lost = true;
 }
 
+void zd_sim_residue_check(struct zd_sim_world *world, const struct zd_location *at)
+{
+	for (uint32_t i = 0; i < world->nsessions; i++) {
+		const struct zd_sim_session *session = world->sessions[i];
+		for (uint32_t k = 0; k < session->nresidue; k++) {
+			if (overlap(&session->residue[k], at))
+				zd_sim_fail(world,
+				            "%u+%llu is given out, which the process of session %llu still "
+				            "has",
+				            at->segment, (unsigned long long)at->offset,
+				            (unsigned long long)session->id);
+		}
+	}
+}
+
 /* ---- Commands ------------------------------------------------------------------------------------------------- */
 
 /* `copy`: what is set back is a shard that nobody writes; zd_sim_copy_check() looks after that. */
@@ -67,7 +82,11 @@ static const char *owned_by_session(const struct zd_sim_session *session, uint32
 {
 	const char *what = NULL;
 
-	for (uint32_t i = 0; i < ZD_SIM_ALLOCS; i++) {
+	for (uint32_t i = 0; i < session->nresidue; i++) {
+		if (overlap(&session->residue[i], at))
+			what = "what the process still has";
+	}
+	for (uint32_t i = 0; i < ZD_SIM_ALLOCS && session->open; i++) {
 		if (session->allocs[i].id && overlap(&session->allocs[i].at, at))
 			what = "an allocation";
 	}
@@ -85,7 +104,7 @@ static void check_owners(struct zd_sim_world *world, const struct zd_location *a
 {
 	for (uint32_t i = 0; i < world->nsessions; i++) {
 		const struct zd_sim_session *session = world->sessions[i];
-		bool there = session->open && session->id != world->ending;
+		bool there = (session->open || session->lingers) && session->id != world->ending;
 		const char *what = there ? owned_by_session(session, world->config.ngroups, at, copy) : NULL;
 		if (what)
 			zd_sim_fail(world, "a command writes %u+%llu, which is in %s of session %llu",
@@ -111,7 +130,7 @@ static void check_streams(struct zd_sim_world *world, const struct zd_location *
 {
 	for (uint32_t i = 0; i < world->nsessions; i++) {
 		const struct zd_sim_session *session = world->sessions[i];
-		bool there = session->open && session->id != world->ending;
+		bool there = (session->open || session->lingers) && session->id != world->ending;
 		for (uint32_t s = 0; there && s < ZD_SIM_STREAMS; s++) {
 			const struct zd_sim_stream *stream = &session->streams[s];
 			for (uint32_t k = 0; k < stream->count; k++) {

@@ -209,6 +209,7 @@ static void replied_alloc(struct zd_sim_world *world, struct zd_sim_session *ses
 		            (unsigned long long)request->bytes, (unsigned long long)request->alignment,
 		            (unsigned long long)alloc->at.bytes, (unsigned long long)alloc->at.offset);
 	zd_sim_location_seen(world, session, &alloc->at);
+	zd_sim_residue_check(world, &alloc->at);
 	check_zero(world, &alloc->at, "allocation");
 	alloc->key = zd_sim_mix(world->config.seed, request->op);
 	zd_sim_pattern_write(alloc->key, zd_sim_memory(world, &alloc->at, "allocation"), alloc->at.bytes);

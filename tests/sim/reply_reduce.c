@@ -26,6 +26,7 @@ static void replied_reserve(struct zd_sim_world *world, struct zd_sim_session *s
 	entry->at = reply->u.bucket_reserve.location;
 	entry->committed = false;
 	zd_sim_location_seen(world, session, &entry->at);
+	zd_sim_residue_check(world, &entry->at);
 	if (entry->at.bytes != bytes)
 		zd_sim_fail(world, "entry for %s/%s has %llu bytes instead of %llu", group->name,
 		            group->units[request->unit].name, (unsigned long long)entry->at.bytes,
@@ -128,8 +129,10 @@ static void begin_step(struct zd_sim_world *world, struct zd_sim_session *sessio
 
 	member->stepping = true;
 	member->target = reply->u.step_begin.target;
-	if (member->target.segment)
+	if (member->target.segment) {
 		zd_sim_location_seen(world, session, &member->target);
+		zd_sim_residue_check(world, &member->target);
+	}
 	if (model->tainted)
 		return;
 	if (reply->u.step_begin.target_dtype != (uint32_t)plan->target_dtype)

@@ -261,6 +261,8 @@ static bool session_row(const struct zd_row *row, void *arg)
 	struct tally *tally = arg;
 	const struct zd_sim_session *session = zd_sim_session_find(tally->world, row->id);
 
+	if (session && !session->open && tally->world->config.linger && strcmp(row->state, "CLOSING") == 0)
+		return true; /* until its process is known to have gone */
 	tally->sessions++;
 	if (!session || !session->open)
 		zd_sim_fail(tally->world, "session %llu is listed, but it is not open",

@@ -102,19 +102,93 @@ void zd_sim_member_gone(struct zd_sim_world *world, struct zd_sim_session *sessi
 	group_reset_if_empty(world, group);
 }
 
+static uint64_t true_bytes(const struct zd_sim_world *world, const struct zd_sim_session *session,
+                           uint32_t group, uint32_t unit)
+{
+	const struct zd_sim_group_config *config = &world->config.groups[group];
+
+	return zd_sim_true_numel(config, unit, zd_sim_rank(&world->config, session->actor, group)) *
+	       zerod_dtype_bytes(config->units[unit].dtype);
+}
+
+static void keep(struct zd_sim_session *session, const struct zd_location *at)
+{
+	if (!at->segment || at->bytes == 0)
+		return;
+	session->residue = zd_sim_grow(session->residue, session->nresidue, &session->residue_room,
+	                               sizeof(*session->residue));
+	session->residue[session->nresidue++] = *at;
+}
+
+static void keep_handle(struct zd_sim_world *world, struct zd_sim_session *session, uint32_t group,
+                        uint32_t unit)
+{
+	struct zd_sim_handle *handle = &session->members[group].handles[unit];
+	struct zd_location shard = handle->shard;
+
+	if (handle->updating) {
+		handle->written = true;
+		shard.bytes = true_bytes(world, session, group, unit); /* never the padding */
+		keep(session, &shard);
+	}
+	if (zd_sim_entry_held(&session->members[group], &handle->entry))
+		keep(session, &handle->entry.at);
+	for (uint32_t h = 0; h < ZD_SIM_HOLDERS; h++) {
+		if (handle->leases[h].uses)
+			keep(session, &handle->leases[h].buffer);
+	}
+}
+
+/* All that a process which lingers could write when its session ended. */
+static void keep_all(struct zd_sim_world *world, struct zd_sim_session *session)
+{
+	for (uint32_t i = 0; i < ZD_SIM_ALLOCS; i++) {
+		if (session->allocs[i].id)
+			keep(session, &session->allocs[i].at);
+	}
+	for (uint32_t g = 0; g < world->config.ngroups; g++) {
+		const struct zd_sim_member *member = &session->members[g];
+		if (member->stepping && !member->beginning)
+			keep(session, &member->target);
+		for (uint32_t u = 0; member->id && u < ZD_SIM_UNITS; u++)
+			keep_handle(world, session, g, u);
+	}
+}
+
+/* It has written there to its end. */
+void zd_sim_process_gone(struct zd_sim_world *world, struct zd_sim_session *session)
+{
+	for (uint32_t i = 0; i < session->nresidue; i++) {
+		const struct zd_location *at = &session->residue[i];
+		zd_sim_pattern_write(zd_sim_next(&world->rng),
+		                     zd_sim_memory(world, at, "what a process keeps"), at->bytes);
+	}
+	session->nresidue = 0;
+	session->lingers = false;
+	zd_sim_streams_drop(session);
+	zd_sim_watches_run(world, session->id);
+}
+
 /* What the driver does when the connection is gone; the engine knows already or is told next. */
 static void forget(struct zd_sim_world *world, struct zd_sim_session *session)
 {
 	session->open = false;
 	zd_sim_trace(world, "session %llu of actor %u ends with %u requests outstanding",
 	             (unsigned long long)session->id, session->actor, session->nrequests);
+	if (world->config.linger && !session->orderly)
+		keep_all(world, session);
 	if (world->config.actors[session->actor].job >= 0) {
 		for (uint32_t g = 0; g < world->config.ngroups; g++)
 			zd_sim_member_gone(world, session, g);
 	}
 	session->nrequests = 0;
-	zd_sim_streams_drop(session);
-	zd_sim_watches_run(world, session->id);
+	session->lingers = world->config.linger && !session->orderly;
+	if (session->lingers)
+		zd_sim_schedule(world,
+		                (struct zd_sim_event){.kind = ZD_SIM_EVENT_GONE, .index = session->index},
+		                zd_sim_delay(&world->rng, 100 * world->config.actor_ns));
+	else
+		zd_sim_process_gone(world, session);
 	struct zd_sim_actor *actor = &world->actors[session->actor];
 	if (actor->session == session) {
 		actor->session = NULL;
@@ -128,6 +202,14 @@ void zd_sim_session_close(struct zd_sim_world *world, struct zd_sim_session *ses
 	forget(world, session);
 	zd_engine_session_close(world->engine, session->id);
 	zd_sim_called(world);
+}
+
+void zd_sim_session_goodbye(struct zd_sim_world *world, struct zd_sim_session *session)
+{
+	session->orderly = true;
+	zd_engine_session_goodbye(world->engine, session->id);
+	zd_sim_called(world);
+	zd_sim_session_close(world, session);
 }
 
 void zd_sim_session_killed(void *arg, uint64_t id, const char *why)

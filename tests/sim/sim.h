@@ -16,7 +16,13 @@
 
 /* ---- The world (driver.c) --------------------------------------------------------------------------------------------- */
 
-enum zd_sim_event_kind { ZD_SIM_EVENT_ACTOR, ZD_SIM_EVENT_LANE, ZD_SIM_EVENT_DONE, ZD_SIM_EVENT_STREAM };
+enum zd_sim_event_kind {
+	ZD_SIM_EVENT_ACTOR,
+	ZD_SIM_EVENT_LANE,
+	ZD_SIM_EVENT_DONE,
+	ZD_SIM_EVENT_STREAM,
+	ZD_SIM_EVENT_GONE
+};
 
 struct zd_sim_event {
 	uint64_t at_ns, order;
@@ -30,18 +36,18 @@ struct zd_sim_event {
 struct zd_sim_queued {
 	struct zd_command command; /* arrays below instead of pointers */
 	struct zd_location inputs[ZD_SIM_WORLD];
-	bool fails;
+	bool fails, halfway;
 };
 
 struct zd_sim_lane {
 	struct zd_sim_queued *queue;
-	uint32_t first, count, room;
-	bool halfway;
-	uint64_t last_done_ns; /* completions of one executor arrive in order */
+	uint32_t count, room;
+	uint64_t last_done_ns; /* completions of an ordered executor arrive in order */
 };
 
 struct zd_sim_watch {
 	uint64_t op, session;
+	bool until_gone;
 	uint32_t nfences;
 	struct zd_fence fences[ZD_MAX_FENCES];
 };
@@ -117,6 +123,8 @@ void zd_sim_streams_check(struct zd_sim_world *world, const struct zd_location *
 /* Nor read what streams still write; what is copied into a shard is the last commit, and nobody writes there. */
 void zd_sim_copy_check(struct zd_sim_world *world, const struct zd_location *src,
                        const struct zd_location *dst);
+/* Memory that is new to its client: no process that lingers may have it. */
+void zd_sim_residue_check(struct zd_sim_world *world, const struct zd_location *at);
 /* The entry is the rank's to write and to commit. */
 bool zd_sim_entry_held(const struct zd_sim_member *member, const struct zd_sim_entry *entry);
 /* Has the member something of a failed group that it has not given up. */
@@ -138,7 +146,11 @@ void zd_sim_streams_drop(struct zd_sim_session *session);
 
 /* session.c: sessions come and go */
 void zd_sim_session_open(struct zd_sim_world *world, uint32_t actor);
+/* Says that its process uses nothing any more, and closes it. */
+void zd_sim_session_goodbye(struct zd_sim_world *world, struct zd_sim_session *session);
 void zd_sim_session_close(struct zd_sim_world *world, struct zd_sim_session *session);
+/* The process of a session that has ended is over. */
+void zd_sim_process_gone(struct zd_sim_world *world, struct zd_sim_session *session);
 void zd_sim_session_killed(void *world, uint64_t session, const char *why);
 struct zd_sim_session *zd_sim_session_find(struct zd_sim_world *world, uint64_t id);
 void zd_sim_member_gone(struct zd_sim_world *world, struct zd_sim_session *session, uint32_t group);

@@ -4,7 +4,8 @@
  *
  * They read gathered buffers, write shards and gradients, and signal the client page when they got so far. What they find
  * is compared with the model when they read, not when the engine said that it would be there. A wait that an abort
- * has freed makes the rest of the stream's work garbage, as on a real device.
+ * has freed makes the rest of the stream's work garbage, as on a real device. A process that lingers goes on with what it
+ * has queued, and writes where it did; what it reads is nobody's concern.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -112,7 +113,8 @@ static void run_item(struct zd_sim_world *world, struct zd_sim_session *session,
 			zd_sim_gather_check(world, item);
 		break;
 	case ZD_SIM_ITEM_CHECK:
-		check_bytes(world, session, item);
+		if (session->open)
+			check_bytes(world, session, item);
 		break;
 	case ZD_SIM_ITEM_TARGET:
 		if (!garbage)
@@ -128,11 +130,11 @@ void zd_sim_stream_run(struct zd_sim_world *world, struct zd_sim_session *sessio
 	struct zd_sim_stream *s = &session->streams[stream];
 
 	s->scheduled = false;
-	if (!session->open || s->count == 0)
+	if ((!session->open && !session->lingers) || s->count == 0)
 		return;
 	struct zd_sim_item item = s->items[s->first];
-	bool aborted = false;
-	if (item.kind == ZD_SIM_ITEM_WAIT && !waited(session, &item, &aborted))
+	bool aborted = !session->open; /* nobody keeps its daemon page any more */
+	if (item.kind == ZD_SIM_ITEM_WAIT && !aborted && !waited(session, &item, &aborted))
 		return; /* a signal on the daemon page comes back here */
 	if (aborted)
 		s->garbage = session->poisoned = true;

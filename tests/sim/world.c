@@ -220,6 +220,8 @@ void zd_sim_config_derive(uint64_t seed, struct zd_sim_config *config)
 	config->seed = seed;
 	config->clean = zd_sim_percent(&rng, 35);
 	config->client_copies = zd_sim_percent(&rng, 20);
+	config->unordered = zd_sim_percent(&rng, 50);
+	config->linger = zd_sim_percent(&rng, 25);
 	config->ndevices = (uint32_t)zd_sim_between(&rng, 1, 4);
 	config->lane_ns = scales[zd_sim_below(&rng, ZD_ARRAY_LEN(scales))];
 	config->stream_ns = scales[zd_sim_below(&rng, ZD_ARRAY_LEN(scales))];
@@ -260,11 +262,12 @@ static void print_group(const struct zd_sim_config *config, uint32_t g)
 void zd_sim_config_print(const struct zd_sim_config *config)
 {
 	printf("seed %llu: %s, segments of %llu bytes, quota %llu, noise %u %%, deaths %u %%, device faults "
-	       "%u/1000%s\n",
+	       "%u/1000%s%s%s\n",
 	       (unsigned long long)config->seed, config->clean ? "clean" : "noisy",
 	       (unsigned long long)config->segment_bytes, (unsigned long long)config->quota_bytes,
 	       config->noise_percent, config->death_percent, config->device_fault_permille,
-	       config->client_copies ? ", clients copy their own slice" : "");
+	       config->client_copies ? ", clients copy their own slice" : "",
+	       config->unordered ? ", unordered executors" : "", config->linger ? ", processes linger" : "");
 	for (uint32_t d = 0; d < config->ndevices; d++)
 		printf("  device %u: arena %llu, gather budget %llu, staging %llu\n", d,
 		       (unsigned long long)config->devices[d].arena_bytes,

@@ -1,0 +1,166 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * test_cuda_departure.c - trainers on GPUs that are killed: what zeroctl shows until their processes have left, and that their
+ * memory comes back; over the doubles of the driver and of NVML.
+ *
+ * A trainer is this program with a socket for its argument: it joins, registers a unit, may fork a child, and waits.
+ */
+#include <zerod.h>
+
+#include "tests/it/program.h"
+#include "tests/support/daemon_fixture.h"
+#include "tests/unit/driver/cases.h"
+
+#define FORKS "forking "
+
+struct trainer {
+	pid_t pid, child; /* child 0: none */
+};
+
+/* ---- The trainer --------------------------------------------------------------------------------------- */
+
+static int hold_memory(const char *socket_path)
+{
+	struct zerod_options options = ZEROD_INIT(options);
+	struct zerod_group_options join = ZEROD_INIT(join);
+	struct zerod_unit_options layer = ZEROD_INIT(layer);
+	zerod_client *client;
+	zerod_group *group;
+	zerod_unit *unit;
+
+	options.socket_path = socket_path;
+	join.job = "job", join.world_size = 1;
+	layer.name = "w", layer.dtype = ZEROD_FLOAT32, layer.numel = 1 << 18;
+	return zerod_connect(&options, &client) || zerod_group_join(client, &join, &group) ||
+	       zerod_unit_register(group, &layer, &unit);
+}
+
+static int trainer_main(bool forks, const char *socket_path)
+{
+	pid_t child = 0;
+
+	if (hold_memory(socket_path))
+		return 1;
+	if (forks)
+		child = fork();
+	if (forks && child == 0)
+		for (;;)
+			(void)pause();
+	if (write(STDOUT_FILENO, &child, sizeof(child)) != sizeof(child))
+		return 1;
+	for (;;)
+		(void)pause();
+}
+
+static struct trainer start_trainer(const struct zd_daemon *daemon, bool forks)
+{
+	char *const args[] = {(char *)(forks ? FORKS "trainer" : "trainer"), (char *)daemon->socket_path,
+	                      NULL};
+	struct trainer trainer = {.pid = -1};
+	int fds[2];
+
+	assert_int_equal(pipe(fds), 0);
+	trainer.pid = fork();
+	assert_true(trainer.pid >= 0);
+	if (trainer.pid == 0) {
+		(void)dup2(fds[1], STDOUT_FILENO);
+		(void)close(fds[0]);
+		(void)close(fds[1]);
+		(void)execv("/proc/self/exe", args);
+		_exit(126);
+	}
+	(void)close(fds[1]);
+	assert_int_equal(read(fds[0], &trainer.child, sizeof(trainer.child)), sizeof(trainer.child));
+	(void)close(fds[0]);
+	return trainer;
+}
+
+static void kill_trainer(const struct trainer *trainer)
+{
+	assert_int_equal(kill(trainer->pid, SIGKILL), 0);
+	assert_int_equal(waitpid(trainer->pid, NULL, 0), trainer->pid);
+}
+
+/* ---- What zeroctl shows ----------------------------------------------------------------------------------- */
+
+/* Until the table has the text, or no longer has it. */
+static void wait_table(const struct zd_daemon *daemon, const char *table, const char *text, bool shown)
+{
+	const char *const args[] = {"zeroctl", "--socket", daemon->socket_path, table, "--json", NULL};
+	long give_up_ms = program_now_ms() + PROGRAM_DEADLINE_MS;
+	bool found = !shown;
+
+	while (found != shown) {
+		struct program zeroctl;
+
+		program_start(&zeroctl, args, NULL);
+		program_wait(&zeroctl);
+		assert_int_equal(zeroctl.status, 0);
+		found = strstr(zeroctl.out_text, text) != NULL;
+		if (found != shown && program_now_ms() > give_up_ms)
+			fail_msg("'%s' is %sin %s", text, shown ? "not " : "still ", zeroctl.out_text);
+		program_free(&zeroctl);
+	}
+}
+
+static void start_daemon(struct zd_daemon *daemon)
+{
+	static const char *const args[] = {"--backend", "cuda", NULL};
+	const struct zd_daemon_options options = {.args = args};
+
+	assert_int_equal(zd_daemon_start(&options, daemon), 0);
+}
+
+static void test_killed_trainer(void **state)
+{
+	struct zd_daemon daemon;
+	struct trainer trainer;
+
+	(void)state;
+	start_daemon(&daemon);
+	trainer = start_trainer(&daemon, false);
+	wait_table(&daemon, "jobs", "\"job\"", true);
+	kill_trainer(&trainer);
+	wait_table(&daemon, "jobs", "\"job\"", false);
+	assert_int_equal(zd_daemon_stop(&daemon), 0);
+}
+
+static void test_forked_child_keeps_the_memory(void **state)
+{
+	struct zd_daemon daemon;
+	struct trainer trainer;
+	char reason[64];
+
+	(void)state;
+	start_daemon(&daemon);
+	trainer = start_trainer(&daemon, true);
+	kill_trainer(&trainer);
+	(void)snprintf(reason, sizeof(reason), "process %d to leave device 0", (int)trainer.pid);
+	wait_table(&daemon, "sessions", reason, true);
+	wait_table(&daemon, "sessions", "CLOSING", true);
+	wait_table(&daemon, "jobs", "\"job\"", true);
+	assert_int_equal(kill(trainer.child, SIGKILL), 0);
+	wait_table(&daemon, "sessions", reason, false);
+	wait_table(&daemon, "jobs", "\"job\"", false);
+	assert_int_equal(zd_daemon_stop(&daemon), 0);
+}
+
+int main(int argc, char **argv)
+{
+	static char dir[] = CASE_DIR, env[64];
+	struct a_case cases[] = {
+	        CASE(test_killed_trainer, env),
+	        CASE(test_forked_child_keeps_the_memory, env),
+	};
+	int failed;
+
+	if (argc == 2 && strstr(argv[0], "trainer"))
+		return trainer_main(strncmp(argv[0], FORKS, strlen(FORKS)) == 0, argv[1]);
+	if (argc == 1 && !mkdtemp(dir))
+		return 1;
+	(void)snprintf(env, sizeof(env), "ZD_DOUBLE_DIR=%s", dir);
+	failed = case_main(cases, ZD_ARRAY_LEN(cases), argc, argv);
+	if (argc == 1)
+		case_remove_dir(dir);
+	return failed;
+}

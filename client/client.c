@@ -8,9 +8,11 @@
 #include "client/internal.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
+#include <sys/time.h>
 #include <sys/un.h>
 #include <time.h>
 #include <unistd.h>
@@ -98,6 +100,16 @@ static int explain_connect(int error, const char *path, struct zd_err *err)
 	}
 }
 
+/* Whoever reads blocks in recvmsg(), which spares a poll() for each reply. Sending never blocks: zd_frame_send(). */
+static int let_block(int sock, struct zd_err *err)
+{
+	const struct timeval slice = {.tv_sec = ZC_RECEIVE_SLICE_MS / 1000};
+
+	if (fcntl(sock, F_SETFL, 0) || setsockopt(sock, SOL_SOCKET, SO_RCVTIMEO, &slice, sizeof(slice)))
+		return zd_err_errno(err, errno, "preparing a socket");
+	return 0;
+}
+
 static int open_socket(const char *path, uint64_t deadline_ns, int *sock, struct zd_err *err)
 {
 	const struct timespec retry = {.tv_nsec = CONNECT_RETRY_NS};
@@ -115,12 +127,12 @@ static int open_socket(const char *path, uint64_t deadline_ns, int *sock, struct
 			break;
 		(void)nanosleep(&retry, NULL); /* there is nothing to poll for: the queue is the listener's */
 	}
-	if (error) {
+	rc = error ? explain_connect(error, path, err) : let_block(opened, err);
+	if (rc)
 		(void)close(opened);
-		return explain_connect(error, path, err);
-	}
-	*sock = opened;
-	return 0;
+	else
+		*sock = opened;
+	return rc;
 }
 
 /* ---- Making and freeing -------------------------------------------------------------------------------------- */

@@ -57,6 +57,8 @@ ZEROD_MUST_USE int zc_call(zerod_client *client, Zd__Request *request, uint32_t 
 #define ZC_SURPLUS_TICKETS 64u
 /* Tickets kept for new requests. */
 #define ZC_MAX_SPARE_TICKETS 128u
+/* How long the socket blocks whoever reads it, at most: longer waits are several of these. */
+#define ZC_RECEIVE_SLICE_MS 1000
 /* How often a thread that sleeps on a counter looks whether the daemon lives. */
 #define ZC_POLL_SLICE_NS 100000000ull
 

@@ -200,20 +200,35 @@ struct received {
 	unsigned nfds;
 };
 
+static bool is_ready(const struct zerod_client *client, int timeout_ms, bool or_writable)
+{
+	struct pollfd poll_for = {.fd = client->sock, .events = POLLIN};
+
+	if (or_writable)
+		poll_for.events |= POLLOUT;
+	return timeout_ms == 0 || poll(&poll_for, 1, timeout_ms) > 0;
+}
+
+/* Long waits are cut short by the socket's timeout: whoever asked asks again. */
+static int receive_packet(struct zerod_client *client, int timeout_ms, bool or_writable, size_t *nbytes,
+                          struct received *received, struct zd_err *err)
+{
+	if (!or_writable && (timeout_ms < 0 || timeout_ms >= ZC_RECEIVE_SLICE_MS))
+		return zd_frame_recv_wait(client->sock, client->receive_buffer, ZD_MAX_PACKET_BYTES, nbytes,
+		                          received->fds, &received->nfds, err);
+	if (!is_ready(client, timeout_ms, or_writable))
+		return ZD_FRAME_AGAIN;
+	return zd_frame_recv(client->sock, client->receive_buffer, ZD_MAX_PACKET_BYTES, nbytes, received->fds,
+	                     &received->nfds, err);
+}
+
 /* Without the lock; by the thread that reads. 0, ZD_FRAME_AGAIN, or what ended the connection. */
 static int receive(struct zerod_client *client, int timeout_ms, bool or_writable, struct zc_packet *packet,
                    struct received *received, struct zd_err *err)
 {
-	struct pollfd poll_for = {.fd = client->sock, .events = POLLIN};
 	size_t nbytes;
-	int rc;
+	int rc = receive_packet(client, timeout_ms, or_writable, &nbytes, received, err);
 
-	if (or_writable)
-		poll_for.events |= POLLOUT;
-	if (timeout_ms != 0 && poll(&poll_for, 1, timeout_ms) <= 0)
-		return ZD_FRAME_AGAIN;
-	rc = zd_frame_recv(client->sock, client->receive_buffer, ZD_MAX_PACKET_BYTES, &nbytes, received->fds,
-	                   &received->nfds, err);
 	if (rc)
 		return rc;
 	received->parsed = zd__daemon_packet__unpack(&packet->arena.allocator, nbytes,

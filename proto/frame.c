@@ -2,8 +2,8 @@
 /*
  * frame.c - one packet of a SOCK_SEQPACKET socket, with descriptors.
  *
- * What must hold: a descriptor that arrived is either handed to the caller or closed, on every path; nothing here
- * blocks; a peer can cause errors on its own socket and nothing else.
+ * What must hold: a descriptor that arrived is either handed to the caller or closed, on every path; only
+ * zd_frame_recv_wait() blocks; a peer can cause errors on its own socket and nothing else.
  */
 #include "proto/frame.h"
 
@@ -126,7 +126,8 @@ static void close_fds(struct fd_set_in *in)
 }
 
 /* recvmsg with the descriptors taken out of it: what recvmsg returns, or -1 with errno. */
-static ssize_t receive(int sock, void *buffer, size_t buffer_bytes, struct fd_set_in *in, int *flags)
+static ssize_t receive(int sock, void *buffer, size_t buffer_bytes, bool wait, struct fd_set_in *in,
+                       int *flags)
 {
 	struct iovec iov = {.iov_base = buffer, .iov_len = buffer_bytes};
 	union fd_control control;
@@ -137,14 +138,14 @@ static ssize_t receive(int sock, void *buffer, size_t buffer_bytes, struct fd_se
 	for (;;) {
 		msg.msg_control = control.bytes;
 		msg.msg_controllen = sizeof(control.bytes);
-		got = recvmsg(sock, &msg, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
+		got = recvmsg(sock, &msg, MSG_CMSG_CLOEXEC | (wait ? 0 : MSG_DONTWAIT));
 		if (got >= 0)
 			break;
 		/* A reset is reported once and before the packets that the peer sent ahead of it. They are its last
 		 * words, perhaps the reason: read on, and the end follows. */
 		if (errno == ECONNRESET && !reset_seen)
 			reset_seen = true;
-		else if (errno != EINTR)
+		else if (errno != EINTR || wait)
 			return -1;
 	}
 	take_fds(&msg, in);
@@ -168,15 +169,17 @@ static int check_whole(size_t nbytes, unsigned nfds, int flags, struct zd_err *e
 	return 0;
 }
 
-int zd_frame_recv(int sock, void *buffer, size_t buffer_bytes, size_t *nbytes, int fds[ZD_MAX_PACKET_FDS],
-                  unsigned *nfds, struct zd_err *err)
+static int receive_whole(int sock, void *buffer, size_t buffer_bytes, bool wait, size_t *nbytes,
+                         int fds[ZD_MAX_PACKET_FDS], unsigned *nfds, struct zd_err *err)
 {
 	struct fd_set_in in;
 	ssize_t got;
 	int flags, rc;
 
 	zd_assert(buffer_bytes >= ZD_MAX_PACKET_BYTES);
-	got = receive(sock, buffer, ZD_MAX_PACKET_BYTES, &in, &flags);
+	got = receive(sock, buffer, ZD_MAX_PACKET_BYTES, wait, &in, &flags);
+	if (got < 0 && errno == EINTR)
+		return ZD_FRAME_AGAIN;
 	if (got < 0)
 		return socket_error(errno, "receiving", err);
 	rc = check_whole((size_t)got, in.count, flags, err);
@@ -188,4 +191,16 @@ int zd_frame_recv(int sock, void *buffer, size_t buffer_bytes, size_t *nbytes, i
 	*nfds = in.count;
 	*nbytes = (size_t)got;
 	return 0;
+}
+
+int zd_frame_recv(int sock, void *buffer, size_t buffer_bytes, size_t *nbytes, int fds[ZD_MAX_PACKET_FDS],
+                  unsigned *nfds, struct zd_err *err)
+{
+	return receive_whole(sock, buffer, buffer_bytes, false, nbytes, fds, nfds, err);
+}
+
+int zd_frame_recv_wait(int sock, void *buffer, size_t buffer_bytes, size_t *nbytes,
+                       int fds[ZD_MAX_PACKET_FDS], unsigned *nfds, struct zd_err *err)
+{
+	return receive_whole(sock, buffer, buffer_bytes, true, nbytes, fds, nfds, err);
 }

@@ -2,7 +2,7 @@
 /*
  * frame.h - one packet of a SOCK_SEQPACKET socket, with descriptors. Used alike by the daemon and the library.
  *
- * Both calls never block (MSG_DONTWAIT) and never raise SIGPIPE. A packet that is longer than ZD_MAX_PACKET_BYTES, or
+ * Calls do not block (MSG_DONTWAIT), but for one that says so, and never raise SIGPIPE. A packet that is longer than ZD_MAX_PACKET_BYTES, or
  * brings more than ZD_MAX_PACKET_FDS descriptors, is refused whole; descriptors that came are closed.
  */
 #ifndef ZD_PROTO_FRAME_H
@@ -30,6 +30,11 @@ int zd_frame_send(int sock, const void *bytes, size_t nbytes, const int *fds, un
  * `buffer_bytes` is at least ZD_MAX_PACKET_BYTES. */
 int zd_frame_recv(int sock, void *buffer, size_t buffer_bytes, size_t *nbytes, int fds[ZD_MAX_PACKET_FDS],
                   unsigned *nfds, struct zd_err *err) __attribute__((warn_unused_result));
+/* The same, but blocks for a packet if the socket does: one system call where poll() and zd_frame_recv() are two.
+ * ZD_FRAME_AGAIN when a signal or the socket's SO_RCVTIMEO ends that. */
+int zd_frame_recv_wait(int sock, void *buffer, size_t buffer_bytes, size_t *nbytes,
+                       int fds[ZD_MAX_PACKET_FDS], unsigned *nfds, struct zd_err *err)
+        __attribute__((warn_unused_result));
 
 /*
  * A bump allocator for unpacked messages: protobuf-c allocates from it, and one reset frees all. Falls back to malloc

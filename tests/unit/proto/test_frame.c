@@ -6,6 +6,7 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <pthread.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdbool.h>
@@ -17,6 +18,7 @@
 #include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
+#include <sys/time.h>
 #include <sys/un.h>
 #include <unistd.h>
 #include <cmocka.h>
@@ -386,6 +388,44 @@ static void addresses(void **state)
 	assert_non_null(strstr(err.text, "has 108 bytes, the limit is 107"));
 }
 
+static void *send_one(void *arg)
+{
+	const struct pair *pair = arg;
+
+	return zd_frame_send(pair->theirs, "a", 1, NULL, 0, NULL) ? arg : NULL;
+}
+
+static int receive_waiting(struct pair *pair)
+{
+	int fds[ZD_MAX_PACKET_FDS];
+	size_t nbytes = 0;
+	unsigned nfds = 0;
+	int rc = zd_frame_recv_wait(pair->ours, pair->buffer, ZD_MAX_PACKET_BYTES, &nbytes, fds, &nfds, NULL);
+
+	assert_int_equal(nbytes, rc == 0);
+	return rc;
+}
+
+/* As the socket blocks: for ever, for a while, not at all. */
+static void waiting_for_a_packet(void **state)
+{
+	const struct timeval soon = {.tv_usec = 1000};
+	struct pair *pair = *state;
+	pthread_t thread;
+	void *sent;
+
+	assert_int_equal(pthread_create(&thread, NULL, send_one, pair), 0);
+	assert_int_equal(receive_waiting(pair), 0);
+	assert_int_equal(pthread_join(thread, &sent), 0);
+	assert_null(sent);
+	assert_int_equal(setsockopt(pair->ours, SOL_SOCKET, SO_RCVTIMEO, &soon, sizeof(soon)), 0);
+	assert_int_equal(receive_waiting(pair), ZD_FRAME_AGAIN);
+	assert_int_equal(fcntl(pair->ours, F_SETFL, O_NONBLOCK), 0);
+	assert_int_equal(receive_waiting(pair), ZD_FRAME_AGAIN);
+	close_theirs(pair);
+	assert_int_equal(receive_waiting(pair), ZEROD_E_DISCONNECTED);
+}
+
 #define PAIR_TEST(fn) cmocka_unit_test_setup_teardown(fn, setup, teardown)
 
 int main(void)
@@ -403,6 +443,7 @@ int main(void)
 	        PAIR_TEST(last_words_before_a_reset),
 	        PAIR_TEST(full_socket_says_again),
 	        PAIR_TEST(not_a_socket),
+	        PAIR_TEST(waiting_for_a_packet),
 	        cmocka_unit_test(addresses),
 	};
 

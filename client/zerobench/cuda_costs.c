@@ -86,33 +86,25 @@ static int begin_units(struct costs *costs, uint32_t count, zerod_ticket *ticket
 	return zd_cuda_check(costs->trainer, status ? status : sent, "zerod_gather_begin");
 }
 
-static int wait_units(struct costs *costs, uint32_t count, const zerod_ticket *tickets, zerod_stream *stream)
-{
-	int status = 0;
-	for (uint32_t i = 0; i < count && !status; i++)
-		status = zerod_wait(costs->trainer->rank.client, tickets[i], stream, NULL);
-	return zd_cuda_check(costs->trainer, status, "zerod_wait");
-}
-
 /* The answers are waited for: what is measured is not put off. */
 static int release_units(struct costs *costs, uint32_t count)
 {
-	zerod_client *client = costs->trainer->rank.client;
-	zerod_ticket tickets[ZD_CUDA_BATCH];
-	int status = 0;
-	zerod_cork(client);
-	for (uint32_t i = 0; i < count && !status; i++)
-		status = zerod_release(costs->units[i].unit, NULL, &costs->trainer->stream, 1, &tickets[i]);
-	const int sent = zerod_uncork(client);
-	status = zd_cuda_check(costs->trainer, status ? status : sent, "zerod_release");
-	return status ? status : wait_units(costs, count, tickets, NULL);
+	zerod_unit *units[ZD_CUDA_BATCH];
+	for (uint32_t i = 0; i < count; i++)
+		units[i] = costs->units[i].unit;
+	return zd_cuda_check(costs->trainer,
+	                     zerod_release_many(units, count, NULL, &costs->trainer->stream, 1, NULL),
+	                     "zerod_release_many");
 }
 
 static int gather_units(struct costs *costs, uint32_t count)
 {
 	zerod_ticket tickets[ZD_CUDA_BATCH];
 	int status = begin_units(costs, count, tickets);
-	return status ? status : wait_units(costs, count, tickets, costs->trainer->stream);
+	if (status)
+		return status;
+	status = zerod_wait_many(costs->trainer->rank.client, tickets, count, costs->trainer->stream, NULL);
+	return zd_cuda_check(costs->trainer, status, "zerod_wait_many");
 }
 
 /* ---- The trainer's CPU time ------------------------------------------------------------------------------------------- */

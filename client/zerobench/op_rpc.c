@@ -96,8 +96,8 @@ static int batch(const struct zd_member *member, const struct zd_rank *rank)
 	if (!status)
 		status = zerod_uncork(rank->client);
 	/* A gather that had failed would leave its release with nothing to release. */
-	for (size_t i = 0; i < BATCH_PAIRS && !status; i++)
-		status = zerod_wait(rank->client, releases[i], NULL, NULL);
+	if (!status)
+		status = zerod_wait_many(rank->client, releases, BATCH_PAIRS, NULL, NULL);
 	return zd_member_check(member, status, rank->client, "a batch of gathers and releases");
 }
 

@@ -22,6 +22,7 @@
 
 #define DEFAULT_DEADLINE_MS 60000u
 #define CONNECT_RETRY_NS    1000000 /* while the daemon's queue of connections is full */
+#define GOODBYE_DEADLINE_MS 2000u
 #define FALLBACK_NAME       "zerod client"
 
 /* ---- Fork -------------------------------------------------------------------------------------------------- */
@@ -206,6 +207,21 @@ static void free_client(struct zerod_client *client)
 	free(client);
 }
 
+/* A daemon of GPUs keeps what a session had until the process has gone, unless it hears that nothing uses it any more. */
+static void say_goodbye(struct zerod_client *client)
+{
+	Zd__Request request = ZD__REQUEST__INIT;
+	Zd__Goodbye goodbye = ZD__GOODBYE__INIT;
+	int rc;
+
+	if (!client->on_gpus || client->broken_status)
+		return;
+	request.body_case = ZD__REQUEST__BODY_GOODBYE;
+	request.goodbye = &goodbye;
+	rc = zc_call(client, &request, GOODBYE_DEADLINE_MS, NULL, NULL);
+	(void)rc; /* the session ends in either case */
+}
+
 void zerod_close(zerod_client *client)
 {
 	zerod_stream *stream;
@@ -223,8 +239,8 @@ void zerod_close(zerod_client *client)
 	client->strict = false; /* the mappings go as a whole */
 	if (is_forked(client))
 		zc_cuda_forget(client);
-	else
-		zc_cuda_close(client);
+	else if (zc_cuda_close(client))
+		say_goodbye(client);
 	free_client(client);
 }
 

@@ -23,8 +23,8 @@ struct zc_fence_args;
 int zc_cuda_join(struct zerod_client *client, uint32_t device, struct zd_err *err)
         __attribute__((warn_unused_result));
 /* The end: nothing of ours is left in any GPU's stream, segments are unmapped, contexts given back. Without a lock; no
- * handle of a stream is left. */
-void zc_cuda_close(struct zerod_client *client);
+ * handle of a stream is left. False: a GPU may still use the daemon's memory. */
+bool zc_cuda_close(struct zerod_client *client) __attribute__((warn_unused_result));
 /* In a forked child: frees the memory and touches no GPU. */
 void zc_cuda_forget(struct zerod_client *client);
 

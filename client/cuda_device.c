@@ -308,24 +308,26 @@ static void close_gpus(struct zerod_client *client, struct zc_cuda *cuda)
 	}
 }
 
-void zc_cuda_close(struct zerod_client *client)
+bool zc_cuda_close(struct zerod_client *client)
 {
 	struct zc_cuda *cuda = client->cuda;
+	bool drained;
 
 	if (!cuda)
-		return;
+		return true;
 	if (client->broken_status)
 		zc_waits_abort(client);
-	if (drain(client, cuda)) {
-		zc_watch_stop(cuda);
+	drained = drain(client, cuda);
+	zc_watch_stop(cuda);
+	if (drained) {
 		close_gpus(client, cuda);
 	} else {
-		zc_watch_stop(cuda);
 		client->client_page = NULL; /* a GPU may still touch them: they stay mapped */
 		client->daemon_page = NULL;
 	}
 	client->cuda = NULL;
 	free(cuda);
+	return drained;
 }
 
 void zc_cuda_forget(struct zerod_client *client)

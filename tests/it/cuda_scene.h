@@ -76,6 +76,7 @@ static inline int scene_main(struct a_case *cases, size_t count, int argc, char 
 	if (argc == 1) { /* a case has what its table says */
 		(void)setenv("ZEROD_TEST_BACKEND", "cuda", 1);
 		(void)setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 1);
+		(void)setenv("ZD_DOUBLE_DEVICES", "4", 1);
 	}
 	return case_main(cases, count, argc, argv);
 }

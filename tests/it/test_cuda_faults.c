@@ -124,20 +124,27 @@ static int use_in_child(struct contract_rank *rank, struct contract_unit *unit, 
 	return 0;
 }
 
-/* A data loader's worker: made while a stream waits, and still there when its parent has gone on. */
+/* A data loader's worker: made while a stream waits, and still there when its parent's sessions have ended. It keeps the parent
+ * among the GPUs' processes, but what said goodbye is not waited for. */
 static void test_forked_child(void **state)
 {
+	char dir[] = CASE_DIR; /* where processes on GPUs are listed */
 	struct contract_unit unit;
-	struct contract *c = scene_open(&unit);
-	struct contract_rank *rank = &c->ranks[0];
-	zerod_stream *stream = contract_stream(rank);
+	struct contract *c;
+	struct contract_rank *rank;
 	struct contract_gate *gate;
+	zerod_stream *stream;
 	int status = 0, ends[2];
 	void *data = NULL;
 	char byte;
 	pid_t pid;
 
 	(void)state;
+	assert_non_null(mkdtemp(dir));
+	assert_int_equal(setenv("ZD_DOUBLE_DIR", dir, 1), 0);
+	c = scene_open(&unit);
+	rank = &c->ranks[0];
+	stream = contract_stream(rank);
 	assert_int_equal(pipe(ends), 0);
 	OK(rank->client, zerod_gather(unit.at[0], NULL, stream, &data));
 	gate = contract_block(rank, stream);
@@ -158,6 +165,7 @@ static void test_forked_child(void **state)
 	assert_int_equal(close(ends[1]), 0);
 	assert_int_equal(waitpid(pid, &status, 0), pid);
 	assert_int_equal(status, 0);
+	case_remove_dir(dir);
 }
 
 #define ROUNDS 60

@@ -25,6 +25,7 @@
 #include "backend/cuda_session.h"
 #include "backend/cuda_worker.h"
 #include "base/err.h"
+#include "base/log.h"
 #include "base/mem.h"
 #include "base/text.h"
 
@@ -67,6 +68,17 @@ static int set_arena(const struct zd_cuda_device *device, uint64_t asked_bytes, 
 	return 0;
 }
 
+/* Other processes' memory comes and goes, so that this is no error. The context is current. */
+static void compare_with_free(const struct zd_cuda_device *device, uint64_t arena_bytes)
+{
+	char wanted[ZD_BYTES_TEXT], found[ZD_BYTES_TEXT];
+	size_t available = 0, total = 0;
+	if (device->cuda->memGetInfo(&available, &total) != 0 || arena_bytes <= available)
+		return;
+	zd_log(ZD_LOG_WARNING, "device %" PRIu32 " (%s): an arena of %s, and %s are free now", device->index,
+	       device->name, zd_bytes_text(arena_bytes, wanted), zd_bytes_text(available, found));
+}
+
 static int start_gpu(struct zd_backend *backend, uint32_t index, const struct zd_backend_config *config,
                      struct zd_err *err)
 {
@@ -77,6 +89,8 @@ static int start_gpu(struct zd_backend *backend, uint32_t index, const struct zd
 	if (!rc)
 		rc = zd_cuda_err(device->cuda, zd_cuda_enter(device->cuda, device->context, &pushed), err,
 		                 "entering the context of %s", device->name);
+	if (!rc)
+		compare_with_free(device, gpu->arena_bytes);
 	if (!rc)
 		rc = zd_cuda_executor_init(&gpu->executor, &backend->devices, index, config, err);
 	if (!rc)

@@ -285,9 +285,9 @@ static int uncommitted(const struct zd_member_reduce *mr, struct zd_err *err)
 				unit = entry->part->unit->name;
 		}
 	}
-	return zd_err_set(err, ZEROD_E_STATE,
-	                  "rank %u has reserved %u entries that are not committed, unit '%s' last",
-	                  mr->member->rank, mr->nuncommitted, unit);
+	return zd_err_set(err, ZEROD_E_STATE, "rank %u has reserved %u %s not committed, unit '%s' last",
+	                  mr->member->rank, mr->nuncommitted,
+	                  mr->nuncommitted == 1 ? "entry that is" : "entries that are", unit);
 }
 
 static int end_begin(struct zd_engine *e, struct zd_request *req, const struct zd_args *args,

@@ -230,9 +230,10 @@ static int destroy_begin(struct zd_engine *e, struct zd_request *req, const stru
 		return status;
 	if (bucket->entries && bucket->entries->state != ZD_ENTRY_ABANDONED) {
 		char text[ZD_WAIT_TEXT];
+		unsigned count = HASH_COUNT(bucket->entries);
 		zd_entry_text(e, bucket->entries, text, sizeof(text));
-		return zd_err_set(err, ZEROD_E_BUSY, "%u entries are not reduced yet: %s",
-		                  HASH_COUNT(bucket->entries), text);
+		return zd_err_set(err, ZEROD_E_BUSY, "%u %s not reduced yet: %s", count,
+		                  count == 1 ? "entry is" : "entries are", text);
 	}
 	zd_bucket_drop_entries(e, bucket);
 	zd_bucket_free(e, bucket);

@@ -538,12 +538,12 @@ static int unregister_begin(struct zd_engine *e, struct zd_request *req, const s
 	int status = zd_part_find(e, req->session, args->u.unit, &part, err);
 	if (status != 0)
 		return status;
-	const char *name = part->unit->name;
+	const char *name = part->unit->name, *plural = part->users == 1 ? "" : "s";
 	if (part->state != ZD_PART_IDLE)
 		return zd_err_set(err, ZEROD_E_BUSY, "unit '%s' is being updated", name);
 	if (part->users > 0)
-		return zd_err_set(err, ZEROD_E_BUSY, "%u gathers or reductions of unit '%s' are under way",
-		                  part->users, name);
+		return zd_err_set(err, ZEROD_E_BUSY, "unit '%s' is in use by %u gather%s or reduction%s",
+		                  name, part->users, plural, plural);
 	if (part->buffer && !TAILQ_EMPTY(&part->buffer->leases)) {
 		char tags[128];
 		zd_buffer_tags(part->buffer, tags, sizeof(tags));

@@ -184,7 +184,7 @@ static void test_order_of_calls(void **state)
 	                  "backward 1 of rank 0 runs");
 	uint64_t entry = core_put(&g, 0, unit, 1.0f);
 	core_expect_error(core, core_backward_end(&g.team, 0), ZEROD_E_STATE,
-	                  "1 entries that are not committed, unit 'w' last");
+	                  "1 entry that is not committed, unit 'w' last");
 	struct core_commit commit = {.bucket = g.bucket[0], .entry = entry};
 	core_expect(core, core_bucket_commit(&g.team, 0, &commit), 0);
 	core_reduce(&g, 1, unit, 1.0f);

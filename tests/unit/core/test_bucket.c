@@ -98,7 +98,7 @@ static void test_destroy(void **state)
 	core_reducers_begin(&g, 3, true);
 	uint64_t entry = core_put(&g, 0, unit, 1.0f);
 	core_expect_error(core, core_bucket_destroy(&g.team, 0, g.bucket[0]), ZEROD_E_BUSY,
-	                  "1 entries are not reduced yet: unit 'a': not committed yet");
+	                  "1 entry is not reduced yet: unit 'a': not committed yet");
 	commit(&g, 0, entry, NULL);
 	core_expect(core, core_bucket_destroy(&g.team, 0, g.bucket[0]), ZEROD_E_BUSY);
 	core_reduce(&g, 1, unit, 1.0f);

@@ -366,7 +366,7 @@ static void test_unregister_is_refused_while_in_use(void **state)
 	core_expect(core, core_publish(core, team.session[0], unit), 0);
 	(void)core_gather(core, team.session[0], unit); /* waits for rank 1 */
 	core_expect_error(core, core_simple(core, team.session[0], ZD_REQ_UNIT_UNREGISTER, unit),
-	                  ZEROD_E_BUSY, "1 gathers or reductions of unit 'w' are under way");
+	                  ZEROD_E_BUSY, "unit 'w' is in use by 1 gather or reduction");
 	core_team_publish_rank(&team, unit, 1);
 	core_expect(core, core_release(core, team.session[0], unit), 0);
 	core_expect(core, core_simple(core, team.session[0], ZD_REQ_UNIT_UNREGISTER, unit), 0);

@@ -367,6 +367,7 @@ int zerod_session_reset(zerod_client *client)
 		return rc;
 	pthread_mutex_lock(&client->lock);
 	zc_streams_reset(client);
+	zc_updates_reset(client);
 	pthread_mutex_unlock(&client->lock);
 	client->poisoned = false;
 	zc_aborts_settle(client);

@@ -201,6 +201,24 @@ static int gpu_fence(zerod_stream *base, const struct zc_hold_list *holds, uint6
 	return rc ? rc : 1;
 }
 
+static int gpu_copy(zerod_stream *base, void *to, const void *from, uint64_t bytes, struct zd_err *err)
+{
+	struct gpu_stream *stream = gpu_of(base);
+	const struct zd_cuda *driver = driver_of(stream);
+	struct zc_cuda_scope scope;
+	int rc = zd_cuda_err(driver, zc_cuda_enter(driver, stream->context, &scope), err,
+	                     "entering a stream's context");
+
+	if (!rc)
+		rc = check_capture(stream, err);
+	if (!rc)
+		rc = zd_cuda_err(
+		        driver, driver->memcpyAsync((zd_cu_ptr)to, (zd_cu_ptr)from, bytes, stream->handle),
+		        err, "copying %llu bytes on %s", (unsigned long long)bytes, stream->gpu->name);
+	zc_cuda_leave(driver, &scope);
+	return rc;
+}
+
 /* ---- The stream as a whole ----------------------------------------------------------------------------------- */
 
 static bool gpu_aborted(zerod_stream *base)
@@ -282,6 +300,7 @@ static void gpu_end(zerod_stream *base)
 static const struct zc_stream_ops gpu_ops = {
         .wait = gpu_wait,
         .fence = gpu_fence,
+        .copy = gpu_copy,
         .synchronize = gpu_synchronize,
         .reach = gpu_reach,
         .aborted = gpu_aborted,

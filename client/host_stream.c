@@ -27,7 +27,7 @@ struct work {
 	union {
 		struct {
 			void (*fn)(void *);
-			void *arg;
+			void *arg, *owned;
 		} function;
 		struct zc_fences wait;
 		struct {
@@ -79,6 +79,8 @@ static void free_work(struct host_stream *stream, struct work *work)
 		zc_fences_deinit(&work->u.wait);
 	else if (work->kind == WORK_SIGNAL)
 		zc_holds_drop(stream->base.client, &work->u.signal.holds);
+	else
+		free(work->u.function.owned);
 	free(work);
 }
 
@@ -220,7 +222,7 @@ static int host_fence(zerod_stream *base, const struct zc_hold_list *holds, uint
 	return rc ? rc : !idle;
 }
 
-static int host_launch(zerod_stream *base, void (*fn)(void *), void *arg, struct zd_err *err)
+static int host_launch(zerod_stream *base, void (*fn)(void *), void *arg, void *owned, struct zd_err *err)
 {
 	struct host_stream *stream = host_of(base);
 	struct zd_err failure = ZD_ERR_NONE;
@@ -230,6 +232,7 @@ static int host_launch(zerod_stream *base, void (*fn)(void *), void *arg, struct
 		return ZEROD_E_SYSTEM;
 	work->u.function.fn = fn;
 	work->u.function.arg = arg;
+	work->u.function.owned = owned;
 	pthread_mutex_lock(&stream->lock);
 	if (stream->failure.status)
 		failure = stream->failure;

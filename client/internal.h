@@ -234,6 +234,7 @@ struct zc_unit {
 	uint64_t shard_numel, true_numel, offset_numel, padded_numel;
 	uint64_t target_offset_numel;
 	uint64_t version;
+	bool updating; /* between update_begin and publish, as far as this client knows */
 	bool frozen;
 	bool persistent;
 	struct zc_own_slice own;
@@ -576,6 +577,14 @@ struct zc_unit_list {
 /* Enters the client of the first unit, and fails unless all are its. */
 int zc_units_take(zerod_unit *const *units, uint32_t count, struct zc_unit_list *list, struct zd_err **err)
         __attribute__((warn_unused_result));
+/* The same for calls that are refused while the session is poisoned. */
+int zc_update_take(zerod_unit *const *units, uint32_t count, struct zc_unit_list *list, struct zd_err **err)
+        __attribute__((warn_unused_result));
+/* Publishes what was taken, behind the streams. */
+int zc_publish(struct zc_unit_list *list, zerod_unit *const *units, zerod_stream *const *streams,
+               uint32_t nstreams, uint32_t flags, struct zd_err *err) __attribute__((warn_unused_result));
+/* With the lock, the session was reset: what a group with shadows had under update may have been set back. */
+void zc_updates_reset(struct zerod_client *client);
 
 /* ---- group.c, unit.c ----------------------------------------------------------------------------------------------------------- */
 

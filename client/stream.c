@@ -131,7 +131,7 @@ int zerod_host_stream_launch(zerod_stream *stream, void (*fn)(void *), void *arg
 		return zd_err_set(err, ZEROD_E_INVALID, "fn is NULL");
 	if (!stream->ops->launch)
 		return zd_err_set(err, ZEROD_E_INVALID, "the stream is a GPU's and runs no functions");
-	return stream->ops->launch(stream, fn, arg, err);
+	return stream->ops->launch(stream, fn, arg, NULL, err);
 }
 
 int zerod_stream_synchronize(zerod_stream *stream)

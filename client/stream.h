@@ -19,8 +19,11 @@ struct zc_stream_ops {
 	 * (NULL: nothing) until that is reached. May be called with the client's lock. */
 	int (*fence)(zerod_stream *stream, const struct zc_hold_list *holds, uint64_t *value,
 	             struct zd_err *err);
-	/* NULL: the stream runs no functions. */
-	int (*launch)(zerod_stream *stream, void (*fn)(void *), void *arg, struct zd_err *err);
+	/* `owned` (NULL: nothing) is freed when fn has run, or never will; an error leaves it to the caller. NULL: the stream runs
+	 * no functions. */
+	int (*launch)(zerod_stream *stream, void (*fn)(void *), void *arg, void *owned, struct zd_err *err);
+	/* Appends a copy to memory of the stream's GPU. NULL: the stream is none of a GPU. */
+	int (*copy)(zerod_stream *stream, void *to, const void *from, uint64_t bytes, struct zd_err *err);
 	/* Blocks until all that is in the stream now has run. ABORTED if a wait in it was freed by an abort. */
 	int (*synchronize)(zerod_stream *stream, struct zd_err *err);
 	/* INVALID unless the stream's work may touch the segment. NULL: it may touch any. */

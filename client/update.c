@@ -26,12 +26,30 @@ int zc_units_take(zerod_unit *const *units, uint32_t count, struct zc_unit_list 
 	return 0;
 }
 
-static int take_units(zerod_unit *const *units, uint32_t count, struct zc_unit_list *list,
-                      struct zd_err **err)
+int zc_update_take(zerod_unit *const *units, uint32_t count, struct zc_unit_list *list, struct zd_err **err)
 {
 	int rc = zc_units_take(units, count, list, err);
 
 	return rc ? rc : zc_check_poison(list->client, *err);
+}
+
+static void set_updating(struct zerod_client *client, zerod_unit *const *units, size_t count, bool updating)
+{
+	pthread_mutex_lock(&client->lock);
+	for (size_t i = 0; i < count; i++)
+		units[i]->shared->updating = updating;
+	pthread_mutex_unlock(&client->lock);
+}
+
+void zc_updates_reset(struct zerod_client *client)
+{
+	struct zerod_group *group;
+	struct zerod_unit *unit;
+
+	LIST_FOREACH (group, &client->groups, link)
+		LIST_FOREACH (unit, &group->units, link)
+			if (group->shadow)
+				unit->shared->updating = false;
 }
 
 int zerod_update_begin(zerod_unit *const *units, uint32_t count)
@@ -40,7 +58,7 @@ int zerod_update_begin(zerod_unit *const *units, uint32_t count)
 	Zd__UpdateBegin update_begin = ZD__UPDATE_BEGIN__INIT;
 	struct zc_unit_list list = {.count = 0};
 	struct zd_err *err;
-	int rc = take_units(units, count, &list, &err);
+	int rc = zc_update_take(units, count, &list, &err);
 
 	if (rc)
 		return rc;
@@ -49,40 +67,60 @@ int zerod_update_begin(zerod_unit *const *units, uint32_t count)
 	request.body_case = ZD__REQUEST__BODY_UPDATE_BEGIN;
 	request.update_begin = &update_begin;
 	rc = zc_call(list.client, &request, 0, NULL, NULL);
-	return rc ? rc : zc_own_slices_settle(list.client, units, count, err);
+	if (!rc)
+		rc = zc_own_slices_settle(list.client, units, count, err);
+	if (!rc)
+		set_updating(list.client, units, count, true);
+	return rc;
+}
+
+static int send_publish(struct zc_unit_list *list, struct zc_fence_args *fences, uint32_t flags)
+{
+	Zd__Request request = ZD__REQUEST__INIT;
+	Zd__Publish publish = ZD__PUBLISH__INIT;
+
+	publish.n_units = list->count;
+	publish.units = list->ids;
+	publish.n_fences = fences->count;
+	publish.fences = fences->pointers;
+	publish.force = flags & ZEROD_PUBLISH_FORCE;
+	request.body_case = ZD__REQUEST__BODY_PUBLISH;
+	request.publish = &publish;
+	return zc_call(list->client, &request, 0, NULL, NULL);
+}
+
+int zc_publish(struct zc_unit_list *list, zerod_unit *const *units, zerod_stream *const *streams,
+               uint32_t nstreams, uint32_t flags, struct zd_err *err)
+{
+	struct zc_fence_args fences;
+	int rc = zc_streams_fence(list->client, streams, nstreams, &fences, err);
+
+	if (rc)
+		return rc;
+	rc = send_publish(list, &fences, flags);
+	if (rc == ZEROD_E_PEER_LOST && units[0]->group->shadow)
+		set_updating(list->client, units, list->count, false); /* undone: no longer ours to write */
+	if (rc)
+		return rc;
+	pthread_mutex_lock(&list->client->lock);
+	for (uint32_t i = 0; i < list->count; i++) {
+		units[i]->shared->version++;
+		units[i]->shared->updating = false;
+	}
+	pthread_mutex_unlock(&list->client->lock);
+	return 0;
 }
 
 int zerod_publish(zerod_unit *const *units, uint32_t count, zerod_stream *const *streams, uint32_t nstreams,
                   uint32_t flags)
 {
-	Zd__Request request = ZD__REQUEST__INIT;
-	Zd__Publish publish = ZD__PUBLISH__INIT;
-	struct zc_fence_args fences;
 	struct zc_unit_list list = {.count = 0};
 	struct zd_err *err;
-	int rc = take_units(units, count, &list, &err);
+	int rc = zc_update_take(units, count, &list, &err);
 
 	if (!rc)
 		rc = zc_flags(flags, ZEROD_PUBLISH_FORCE, "zerod_publish", err);
-	if (!rc)
-		rc = zc_streams_fence(list.client, streams, nstreams, &fences, err);
-	if (rc)
-		return rc;
-	publish.n_units = list.count;
-	publish.units = list.ids;
-	publish.n_fences = fences.count;
-	publish.fences = fences.pointers;
-	publish.force = flags & ZEROD_PUBLISH_FORCE;
-	request.body_case = ZD__REQUEST__BODY_PUBLISH;
-	request.publish = &publish;
-	rc = zc_call(list.client, &request, 0, NULL, NULL);
-	if (rc)
-		return rc;
-	pthread_mutex_lock(&list.client->lock);
-	for (uint32_t i = 0; i < count; i++)
-		units[i]->shared->version++;
-	pthread_mutex_unlock(&list.client->lock);
-	return 0;
+	return rc ? rc : zc_publish(&list, units, streams, nstreams, flags, err);
 }
 
 int zerod_commit(zerod_group *group, uint64_t step)

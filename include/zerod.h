@@ -368,6 +368,34 @@ enum zerod_publish_flags {
 ZEROD_MUST_USE int zerod_publish(zerod_unit *const *units, uint32_t count, zerod_stream *const *streams,
                                  uint32_t nstreams, uint32_t flags);
 
+/* What becomes a rank's shard of one unit. */
+struct zerod_source {
+	zerod_unit *unit;
+	const void *data; /* true_numel elements, see zerod_publish_from(); may be NULL where that is 0 */
+};
+
+/*
+ * Fills the shards of `count` units under update from sources of another dtype, then publishes them: an optimizer keeps float32
+ * masters, and what travels is narrowed first. Each source has the shard's true_numel elements of `source_dtype`, beginning with
+ * this rank's first; the shard's padding stays zero. The data are read in the order of `stream` (NULL: by the calling thread),
+ * and must stay as they are until this returns 0, or after an error until `stream` has run what was in it. The publish waits for
+ * the stream's work up to here, as in zerod_publish(); `flags` are the same.
+ *
+ * float32, float16 and bfloat16 are converted to all floating dtypes, rounded once to nearest, ties to even. What is beyond the
+ * largest finite value becomes infinity, or nan in float8_e4m3, which has no infinity (as PyTorch's float8_e4m3fn); nan
+ * stays nan. Equal dtypes, integers and bool too, are copied byte by byte.
+ *
+ * On emulated devices the data lie anywhere in this process' memory, zerod_alloc()'s included, and `stream` is a host stream. On
+ * GPUs they lie in memory that the shard's GPU can read, and only equal dtypes are supported so far.
+ *
+ * Errors, with nothing converted: INVALID (data NULL, not aligned for their dtype, or overlapping their unit's shard; a stream that
+ * is not of the shards' GPU), UNSUPPORTED (names both dtypes), STATE (no update of this client is open; in a group with shadows
+ * zerod_session_reset() ends it; the stream takes no work), POISONED, LIMIT. Errors of zerod_publish(), and DEVICE: nothing
+ * is published, shards may have been written, and the update stays open.
+ */
+ZEROD_MUST_USE int zerod_publish_from(const struct zerod_source *sources, uint32_t count,
+                                      enum zerod_dtype source_dtype, zerod_stream *stream, uint32_t flags);
+
 /*
  * Marks everything published as one finished step, atomically over all ranks and units of the group: waits until
  * every rank has called it with the same `step`.

@@ -1,0 +1,21 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* cast.h - from the dtype of a source to that of the unit which it is published to. */
+#ifndef ZD_CLIENT_CAST_H
+#define ZD_CLIENT_CAST_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include <zerod.h>
+
+/* float32, float16 and bfloat16 to every floating dtype, and each dtype to itself. */
+bool zc_cast_supported(enum zerod_dtype from, enum zerod_dtype to);
+
+/*
+ * Converts `numel` elements of a supported pair, which must not overlap; each array is aligned for its elements. Rounds to
+ * nearest, ties to even. Beyond the largest finite value: infinity, or nan in float8_e4m3, which has none. nan stays nan, signs
+ * stay. Thread-safe; needs the thread's default rounding mode.
+ */
+void zc_cast(enum zerod_dtype from, const void *source, enum zerod_dtype to, void *target, uint64_t numel);
+
+#endif

@@ -1,0 +1,393 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * test_sources.c - publish with a source dtype: what travels is narrowed on the shard, in the order of a stream, behind
+ * which it is published.
+ *
+ * Expected bytes are written down here by hand, value by value; tests/it/test_client_cast.c has all the others.
+ */
+#include "contract.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/mem.h"
+
+#define WORLD 3u
+#define NUMEL 1000u
+
+/* What each value of a float32 source becomes. */
+struct known {
+	float value;
+	uint16_t bfloat16, float16;
+	uint8_t e4m3, e5m2;
+};
+
+static const struct known known[] = {
+        {0.0f, 0x0000, 0x0000, 0x00, 0x00},
+        {1.0f, 0x3f80, 0x3c00, 0x38, 0x3c},
+        {-2.0f, 0xc000, 0xc000, 0xc0, 0xc0},
+        {1.00390625f, 0x3f80, 0x3c04, 0x38, 0x3c}, /* a tie in bfloat16: down to even */
+        {1.01171875f, 0x3f82, 0x3c0c, 0x38, 0x3c}, /* up to even */
+        {1.0625f, 0x3f88, 0x3c40, 0x38, 0x3c},     /* a tie in e4m3: down */
+        {1.1875f, 0x3f98, 0x3cc0, 0x3a, 0x3d},     /* up */
+        {1e5f, 0x47c3, 0x7c00, 0x7f, 0x7c},        /* too large for the shorter ones */
+        {0x1p-10f, 0x3a80, 0x1400, 0x00, 0x14},    /* half of e4m3's smallest */
+};
+#define NKNOWN (sizeof(known) / sizeof(known[0]))
+
+/* Which value element i of a source has in this round. */
+static const struct known *known_at(uint64_t i, unsigned round)
+{
+	return &known[(i + i / NKNOWN + round) % NKNOWN];
+}
+
+/* Conversions have no kernels yet. */
+static bool on_gpus(void)
+{
+	const char *name = getenv("ZEROD_TEST_BACKEND");
+
+	return name && strcmp(name, "cuda") == 0;
+}
+
+static void open_unit(struct contract *c, const char *name, enum zerod_dtype dtype, uint64_t numel,
+                      struct contract_unit *unit)
+{
+	struct zerod_unit_options options = ZEROD_INIT(options);
+
+	options.name = name;
+	options.dtype = dtype;
+	options.numel = numel;
+	contract_unit(c, &options, unit);
+}
+
+/* The rank's own slice, as float32. NULL where it has none. */
+static float *slice(struct contract_rank *rank, struct contract_unit *unit, unsigned round)
+{
+	struct zerod_shard shard;
+	float *values = NULL;
+
+	OK(rank->client, zerod_unit_shard(unit->at[rank->number], &shard));
+	if (shard.true_numel > 0)
+		values = zd_calloc(shard.true_numel, sizeof(*values));
+	for (uint64_t i = 0; i < shard.true_numel; i++)
+		values[i] = known_at(shard.offset_numel + i, round)->value;
+	return values;
+}
+
+static void expect_element(const uint8_t *bytes, enum zerod_dtype dtype, uint64_t i,
+                           const struct known *wanted)
+{
+	uint16_t half;
+	float value;
+
+	if (dtype == ZEROD_FLOAT8_E4M3) {
+		assert_int_equal(bytes[i], wanted->e4m3);
+	} else if (dtype == ZEROD_FLOAT8_E5M2) {
+		assert_int_equal(bytes[i], wanted->e5m2);
+	} else if (dtype == ZEROD_FLOAT32) {
+		memcpy(&value, bytes + i * sizeof(value), sizeof(value));
+		assert_memory_equal(&value, &wanted->value, sizeof(value));
+	} else {
+		memcpy(&half, bytes + i * sizeof(half), sizeof(half));
+		assert_int_equal(half, dtype == ZEROD_FLOAT16 ? wanted->float16 : wanted->bfloat16);
+	}
+}
+
+/* The whole of it, and zeros behind. */
+static void expect_gathered(struct contract_rank *rank, struct contract_unit *unit, enum zerod_dtype dtype,
+                            unsigned round)
+{
+	uint64_t bytes = contract_padded_bytes(unit), real = unit->numel * unit->element_bytes;
+	uint8_t *content = zd_calloc(1, bytes);
+
+	contract_read(NULL, content, contract_gather(rank, unit, NULL), bytes);
+	contract_release(rank, unit, NULL);
+	for (uint64_t i = 0; i < unit->numel; i++)
+		expect_element(content, dtype, i, known_at(i, round));
+	for (uint64_t i = real; i < bytes; i++)
+		assert_int_equal(content[i], 0);
+	free(content);
+}
+
+/* ---- Conversions ---------------------------------------------------------------------------------------------------- */
+
+static const enum zerod_dtype dtypes[] = {ZEROD_BFLOAT16,    ZEROD_FLOAT16, ZEROD_FLOAT8_E4M3,
+                                          ZEROD_FLOAT8_E5M2, ZEROD_FLOAT32, ZEROD_BFLOAT16};
+static const char *const names[] = {"bf16", "f16", "e4m3", "e5m2", "f32", "one"};
+#define NUNITS (sizeof(dtypes) / sizeof(dtypes[0]))
+
+static void open_units(struct contract **c, struct contract_unit *units)
+{
+	*c = contract_open(&(struct contract_options){.world_size = WORLD});
+	for (unsigned i = 0; i < NUNITS; i++)
+		open_unit(*c, names[i], dtypes[i], strcmp(names[i], "one") == 0 ? 1 : NUMEL + i, &units[i]);
+}
+
+static void publish_round(struct contract_rank *rank, struct contract_unit *units, zerod_stream *stream,
+                          unsigned round)
+{
+	struct zerod_source sources[NUNITS];
+	zerod_unit *handles[NUNITS];
+	float *values[NUNITS];
+
+	for (unsigned i = 0; i < NUNITS; i++) {
+		values[i] = slice(rank, &units[i], round);
+		handles[i] = units[i].at[rank->number];
+		sources[i] = (struct zerod_source){handles[i], values[i]};
+	}
+	OK(rank->client, zerod_update_begin(handles, NUNITS));
+	OK(rank->client, zerod_publish_from(sources, NUNITS, ZEROD_FLOAT32, stream, 0));
+	for (unsigned i = 0; i < NUNITS; i++)
+		free(values[i]);
+}
+
+/* One call for units of all floating dtypes, and one whose shards are empty on all ranks but the first. */
+static void test_gathered_bytes_are_the_converted_ones(void **state)
+{
+	struct contract_unit units[NUNITS];
+	struct contract *c;
+
+	(void)state;
+	if (on_gpus())
+		skip();
+	open_units(&c, units);
+	for (unsigned round = 0; round < 3; round++) {
+		for (uint32_t r = 0; r < WORLD; r++)
+			publish_round(&c->ranks[r], units, round == 1 ? contract_stream(&c->ranks[r]) : NULL,
+			              round);
+		for (uint32_t r = 0; r < WORLD; r++)
+			for (unsigned i = 0; i < NUNITS; i++)
+				expect_gathered(&c->ranks[r], &units[i], dtypes[i], round);
+	}
+	contract_close(c);
+}
+
+struct publication {
+	struct zerod_source source;
+	zerod_stream *stream;
+};
+
+static void publish_source(struct contract_rank *rank, void *arg)
+{
+	const struct publication *publication = arg;
+
+	OK(rank->client, zerod_publish_from(&publication->source, 1, ZEROD_FLOAT32, publication->stream, 0));
+}
+
+/* The optimizer writes its masters on the stream, and takes its time. */
+static void test_conversion_is_in_the_order_of_its_stream(void **state)
+{
+	struct contract *c = NULL;
+	struct contract_unit unit;
+	struct contract_rank *writer;
+	struct contract_gate *gate;
+	struct contract_task *task;
+	struct publication publication;
+	struct zerod_shard shard;
+	float *masters, *next;
+
+	(void)state;
+	if (on_gpus())
+		skip();
+	c = contract_open(NULL);
+	writer = &c->ranks[1];
+	open_unit(c, "w", ZEROD_BFLOAT16, NUMEL, &unit);
+	masters = slice(writer, &unit, 1);
+	next = slice(writer, &unit, 2);
+	OK(writer->client, zerod_unit_shard(unit.at[1], &shard));
+	publication = (struct publication){{unit.at[1], masters}, contract_stream(writer)};
+	OK(writer->client, zerod_update_begin(&unit.at[1], 1));
+	gate = contract_block(writer, publication.stream);
+	contract_write(publication.stream, masters, next, shard.true_numel * sizeof(*next));
+	task = contract_start(writer, publish_source, &publication);
+	AWAIT(contract_somebody_waits(c, "the caller's own streams"));
+	OK(writer->client, zerod_unit_shard(unit.at[1], &shard));
+	assert_int_equal(shard.version, 0);
+	contract_unblock(gate);
+	contract_finish(task);
+	publication = (struct publication){{unit.at[0], slice(&c->ranks[0], &unit, 2)}, NULL};
+	OK(c->ranks[0].client, zerod_update_begin(&unit.at[0], 1));
+	publish_source(&c->ranks[0], &publication);
+	for (uint32_t r = 0; r < 2; r++)
+		expect_gathered(&c->ranks[r], &unit, ZEROD_BFLOAT16, 2);
+	free(masters);
+	free(next);
+	free((void *)publication.source.data);
+	contract_close(c);
+}
+
+/* ---- Copies: on every backend ----------------------------------------------------------------------------------------- */
+
+/* From an allocation of the daemon's, behind what wrote it. */
+static void publish_copy(struct contract_rank *rank, struct contract_unit *unit, zerod_stream *stream,
+                         unsigned round)
+{
+	struct zerod_alloc_options options = ZEROD_INIT(options);
+	struct zerod_source source = {unit->at[rank->number], NULL};
+	float *values = slice(rank, unit, round);
+	struct zerod_shard shard;
+	zerod_buffer *buffer;
+	void *data = NULL;
+
+	OK(rank->client, zerod_unit_shard(source.unit, &shard));
+	options.job = "masters";
+	options.device = rank->number % rank->world->devices;
+	options.bytes = shard.true_numel * sizeof(*values);
+	OK(rank->client, zerod_alloc(rank->client, &options, &buffer, &data));
+	contract_write(stream, data, values, options.bytes);
+	source.data = data;
+	OK(rank->client, zerod_update_begin(&source.unit, 1));
+	OK(rank->client, zerod_publish_from(&source, 1, ZEROD_FLOAT32, stream, 0));
+	OK(rank->client, zerod_free(buffer, NULL, 0));
+	free(values);
+}
+
+static void test_equal_dtypes_are_copied(void **state)
+{
+	struct contract *c = contract_open(NULL);
+	struct contract_unit unit;
+
+	(void)state;
+	contract_plain_unit(c, "w", NUMEL, &unit);
+	for (unsigned round = 0; round < 2; round++) {
+		for (uint32_t r = 0; r < 2; r++)
+			publish_copy(&c->ranks[r], &unit, round == 0 ? contract_stream(&c->ranks[r]) : NULL,
+			             round);
+		for (uint32_t r = 0; r < 2; r++)
+			expect_gathered(&c->ranks[r], &unit, ZEROD_FLOAT32, round);
+	}
+	contract_close(c);
+}
+
+static void test_gpus_copy_only(void **state)
+{
+	struct contract *c = NULL;
+	struct contract_unit unit;
+	struct zerod_source source;
+	uint16_t values[NUMEL] = {0};
+
+	(void)state;
+	if (!on_gpus())
+		skip();
+	c = contract_open(NULL);
+	contract_plain_unit(c, "w", NUMEL, &unit);
+	source = (struct zerod_source){unit.at[0], values};
+	OK(c->ranks[0].client, zerod_update_begin(&unit.at[0], 1));
+	FAILS(c->ranks[0].client, zerod_publish_from(&source, 1, ZEROD_BFLOAT16, NULL, 0),
+	      ZEROD_E_UNSUPPORTED, "unit 'w' is float32 on a GPU, where bfloat16 is not converted to it yet");
+	OK(c->ranks[0].client, zerod_publish(&unit.at[0], 1, NULL, 0, 0));
+	contract_close(c);
+}
+
+/* ---- What is refused ------------------------------------------------------------------------------------------------------ */
+
+/* Nothing was converted: not even for the sources before the one that is wrong. */
+static void expect_zeros(struct contract_rank *rank, struct contract_unit *unit)
+{
+	struct zerod_shard shard;
+	uint8_t bytes[NUMEL * sizeof(float)];
+
+	OK(rank->client, zerod_unit_shard(unit->at[rank->number], &shard));
+	assert_int_equal(shard.version, 0);
+	contract_read(NULL, bytes, shard.data, shard.true_numel * unit->element_bytes);
+	for (uint64_t i = 0; i < shard.true_numel * unit->element_bytes; i++)
+		assert_int_equal(bytes[i], 0);
+}
+
+#define REFUSED(call, status, text)                                                                          \
+	do {                                                                                                 \
+		FAILS(rank->client, call, status, text);                                                     \
+		expect_zeros(rank, &good);                                                                   \
+	} while (0)
+
+static void test_bad_sources_convert_nothing(void **state)
+{
+	struct contract *c = contract_open(NULL);
+	struct contract_rank *rank = &c->ranks[0];
+	struct contract_unit good, integers;
+	struct zerod_source sources[2];
+	struct zerod_shard shard;
+	zerod_unit *handles[2];
+	float *values;
+
+	(void)state;
+	contract_plain_unit(c, "good", NUMEL, &good);
+	open_unit(c, "integers", ZEROD_INT32, NUMEL, &integers);
+	values = slice(rank, &good, 1);
+	sources[0] = (struct zerod_source){handles[0] = good.at[0], values};
+	sources[1] = (struct zerod_source){handles[1] = integers.at[0], values};
+	REFUSED(zerod_publish_from(sources, 1, ZEROD_FLOAT32, NULL, 0), ZEROD_E_STATE, "unit 'good' is");
+	OK(rank->client, zerod_update_begin(handles, 2));
+	REFUSED(zerod_publish_from(sources, 2, ZEROD_FLOAT32, NULL, 0), ZEROD_E_UNSUPPORTED,
+	        "unit 'integers' is int32, which float32 is not converted to");
+	REFUSED(zerod_publish_from(sources, 1, ZEROD_INT32, NULL, 0), ZEROD_E_UNSUPPORTED,
+	        "unit 'good' is float32, which int32 is not converted to");
+	REFUSED(zerod_publish_from(sources, 1, 0, NULL, 0), ZEROD_E_INVALID, "source_dtype 0 is no dtype");
+	REFUSED(zerod_publish_from(sources, 1, ZEROD_FLOAT32, NULL, 2), ZEROD_E_INVALID, NULL);
+	sources[1] = sources[0];
+	sources[1].data = NULL;
+	REFUSED(zerod_publish_from(sources, 2, ZEROD_FLOAT32, NULL, 0), ZEROD_E_INVALID,
+	        "unit 'good': data is NULL, this rank has ");
+	sources[1].data = (char *)values + 1;
+	REFUSED(zerod_publish_from(sources, 2, ZEROD_FLOAT32, NULL, 0), ZEROD_E_INVALID,
+	        "unit 'good': data is not aligned for float32");
+	OK(rank->client, zerod_unit_shard(good.at[0], &shard));
+	sources[1].data = (float *)shard.data + shard.shard_numel - 1;
+	REFUSED(zerod_publish_from(sources, 2, ZEROD_FLOAT32, NULL, 0), ZEROD_E_INVALID,
+	        "unit 'good': data overlaps the shard");
+	sources[1].unit = NULL;
+	REFUSED(zerod_publish_from(sources, 2, ZEROD_FLOAT32, NULL, 0), ZEROD_E_INVALID, "units[1] is NULL");
+	OK(rank->client, zerod_publish(handles, 2, NULL, 0, 0));
+	FAILS(rank->client, zerod_publish_from(sources, 1, ZEROD_FLOAT32, NULL, 0), ZEROD_E_STATE,
+	      "unit 'good' is not under update");
+	free(values);
+	contract_close(c);
+}
+
+/* The daemon refuses behind the conversion: the update is still open, and can be published again. */
+static void test_refused_publish_leaves_the_update_open(void **state)
+{
+	struct contract *c = NULL;
+	struct contract_rank *rank;
+	struct zerod_source source;
+	struct contract_unit unit;
+	float *values[2];
+
+	(void)state;
+	if (on_gpus())
+		skip(); /* sources are the CPU's */
+	c = contract_open(NULL);
+	rank = &c->ranks[0];
+	contract_plain_unit(c, "w", NUMEL, &unit);
+	contract_publish_all(c, &unit);
+	for (uint32_t r = 0; r < 2; r++)
+		values[r] = slice(&c->ranks[r], &unit, 1);
+	source = (struct zerod_source){unit.at[0], values[0]};
+	(void)contract_gather(rank, &unit, NULL);
+	OK(rank->client, zerod_update_begin(&unit.at[0], 1));
+	FAILS(rank->client, zerod_publish_from(&source, 1, ZEROD_FLOAT32, NULL, 0), ZEROD_E_BUSY,
+	      "unit 'w' is held");
+	contract_release(rank, &unit, NULL);
+	OK(rank->client, zerod_publish_from(&source, 1, ZEROD_FLOAT32, NULL, 0));
+	source = (struct zerod_source){unit.at[1], values[1]};
+	OK(c->ranks[1].client, zerod_update_begin(&unit.at[1], 1));
+	OK(c->ranks[1].client, zerod_publish_from(&source, 1, ZEROD_FLOAT32, NULL, 0));
+	expect_gathered(rank, &unit, ZEROD_FLOAT32, 1);
+	free(values[0]);
+	free(values[1]);
+	contract_close(c);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+	        CONTRACT_TEST(test_gathered_bytes_are_the_converted_ones),
+	        CONTRACT_TEST(test_conversion_is_in_the_order_of_its_stream),
+	        CONTRACT_TEST(test_equal_dtypes_are_copied),
+	        CONTRACT_TEST(test_gpus_copy_only),
+	        CONTRACT_TEST(test_bad_sources_convert_nothing),
+	        CONTRACT_TEST(test_refused_publish_leaves_the_update_open),
+	};
+
+	return cmocka_run_group_tests_name("contract/sources", tests, NULL, NULL);
+}

@@ -65,7 +65,8 @@ static void watch_add(struct zd_sim_world *world, const struct zd_command *comma
 	if (watch->until_gone && (!world->config.linger || session->orderly))
 		zd_sim_fail(world, "a process is waited for where none lingers");
 	watch->nfences = command->u.watch.nfences;
-	memcpy(watch->fences, command->u.watch.fences, watch->nfences * sizeof(*watch->fences));
+	for (uint32_t i = 0; i < watch->nfences; i++)
+		watch->fences[i] = command->u.watch.fences[i];
 	zd_sim_watches_run(world, watch->session);
 }
 

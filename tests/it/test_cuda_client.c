@@ -2,8 +2,6 @@
 /* test_cuda_client.c - streams of GPUs in libzerod: wrapped, captured, destroyed early, of the wrong GPU, and own slices. */
 #include "cuda_scene.h"
 
-#include "tests/support/daemon_fixture.h"
-
 /* ---- Wrapping ------------------------------------------------------------------------------------------------- */
 
 static void test_what_cannot_be_wrapped(void **state)
@@ -299,57 +297,6 @@ static void test_release_waits_for_the_own_slice(void **state)
 	contract_close(c);
 }
 
-/* ---- GPUs that are hidden or renumbered --------------------------------------------------------------------------- */
-
-static void test_renumbered_gpus(void **state)
-{
-	struct contract_unit unit;
-	struct contract *c;
-
-	(void)state;
-	(void)scene_driver();
-	assert_int_equal(unsetenv("CUDA_VISIBLE_DEVICES"), 0); /* the daemon sees them as they are */
-	c = scene_open(&unit);
-	contract_expect_version(&c->ranks[0], &unit, 1);
-	contract_expect_version(&c->ranks[1], &unit, 1);
-	contract_close(c);
-}
-
-static void test_hidden_gpu_is_named(void **state)
-{
-	const char *const args[] = {"--backend", "cuda", NULL};
-	struct zd_daemon_options daemon_options = {.args = args};
-	struct zerod_options connection = ZEROD_INIT(connection);
-	struct zerod_group_options options = ZEROD_INIT(options);
-	struct zerod_alloc_options alloc = ZEROD_INIT(alloc);
-	struct zerod_device_info hidden, seen;
-	struct zd_daemon daemon;
-	zerod_client *client;
-	zerod_buffer *buffer;
-	zerod_group *group;
-	void *data;
-
-	(void)state;
-	(void)scene_driver();
-	assert_int_equal(unsetenv("CUDA_VISIBLE_DEVICES"), 0);
-	assert_int_equal(zd_daemon_start(&daemon_options, &daemon), 0);
-	connection.socket_path = daemon.socket_path;
-	OK(NULL, zerod_connect(&connection, &client));
-	OK(client, zerod_device_get(client, 0, &hidden));
-	OK(client, zerod_device_get(client, 1, &seen));
-	options.job = alloc.job = "job";
-	options.world_size = 1;
-	alloc.bytes = 1;
-	FAILS(client, zerod_group_join(client, &options, &group), ZEROD_E_NOT_FOUND, hidden.name);
-	FAILS(client, zerod_group_join(client, &options, &group), ZEROD_E_NOT_FOUND, seen.name);
-	FAILS(client, zerod_alloc(client, &alloc, &buffer, &data), ZEROD_E_NOT_FOUND, hidden.name);
-	alloc.device = 1;
-	OK(client, zerod_alloc(client, &alloc, &buffer, &data));
-	OK(client, zerod_free(buffer, NULL, 0));
-	zerod_close(client);
-	assert_int_equal(zd_daemon_stop(&daemon), 0);
-}
-
 int main(int argc, char **argv)
 {
 	struct a_case cases[] = {
@@ -365,8 +312,6 @@ int main(int argc, char **argv)
 	        CASE(test_update_waits_for_the_own_slice),
 	        CASE(test_own_slice_is_copied_once),
 	        CASE(test_release_waits_for_the_own_slice, "CUDA_DEVICE_MAX_CONNECTIONS=1"),
-	        CASE(test_renumbered_gpus, "CUDA_VISIBLE_DEVICES=3,1,0"),
-	        CASE(test_hidden_gpu_is_named, "CUDA_VISIBLE_DEVICES=1"),
 	};
 
 	return scene_main(cases, sizeof(cases) / sizeof(cases[0]), argc, argv);

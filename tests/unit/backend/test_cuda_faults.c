@@ -156,6 +156,28 @@ static void test_gpu_that_fails_among_many(void **state)
 	close_all(state);
 }
 
+/* A push that is on its way when the GPU is given up: its command ends behind it, or its target might be somebody else's
+ * by then; and its store does not undo the abort. */
+static void test_gpu_that_fails_under_a_push(void **state)
+{
+	struct fixture *f = open_fixture(state, 2);
+	struct client c = open_session(f, SESSION);
+	make_segments(f, 2);
+	uint8_t *from = map_segment(f, 1, SEGMENT), *to = map_segment(f, 2, SEGMENT);
+	memset(from, 0x5a, SEGMENT);
+	uint64_t slow = submit(f, push_of(0, 1, 1)), refused = submit(f, push_of(0, 1, 2));
+	wait_counter(&c.daemon_page[0], (uint64_t)ZD_FENCE_ABORTED);
+	struct record record = wait_op(f, slow);
+	assert_memory_equal(to + MIB, from, MIB);
+	assert_int_equal(record.completion.status, ZEROD_E_DEVICE);
+	assert_int_equal(wait_op(f, refused).completion.status, ZEROD_E_DEVICE);
+	assert_int_equal(atomic_load(&c.daemon_page[0]), ZD_FENCE_ABORTED);
+	munmap(from, SEGMENT);
+	munmap(to, SEGMENT);
+	forget_session(&c);
+	close_all(state);
+}
+
 static void test_session_that_cannot_be_registered(void **state)
 {
 	struct fixture *f = open_fixture(state, 2);
@@ -289,6 +311,8 @@ int main(int argc, char **argv)
 	        CASE(test_command_that_finds_no_memory, "ZD_DOUBLE_FAIL=cuMemcpyAsync:1:2"),
 	        CASE(test_gpu_that_fails, "ZD_DOUBLE_FAIL=cuMemcpyAsync:1:719"),
 	        CASE(test_gpu_that_fails_among_many, "ZD_DOUBLE_FAIL=cuMemcpyAsync:40:719"),
+	        CASE(test_gpu_that_fails_under_a_push, "ZD_DOUBLE_COPY_US=200000",
+	             "ZD_DOUBLE_FAIL=cuMemcpyAsync:2:1"),
 	        CASE(test_session_that_cannot_be_registered, "ZD_DOUBLE_FAIL=cuMemHostRegister:1:2"),
 	        CASE(test_segment_that_fails_leaves_nothing, "ZD_DOUBLE_LEAKS=1",
 	             "ZD_DOUBLE_FAIL=cuMemSetAccess:1:2"),

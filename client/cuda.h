@@ -43,7 +43,8 @@ struct zc_copy {
 	void *to;
 	const void *from;
 	uint64_t bytes;
-	struct zc_fence copied; /* set by zc_cuda_copy(): on the client's page */
+	/* Both on the client's page: what must have passed (value 0: nothing); what passes then, once it is enqueued. */
+	struct zc_fence after, copied;
 };
 
 /* With the lock: enqueues copies on streams of the library's, and one fence behind those of each GPU. After an error none of

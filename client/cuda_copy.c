@@ -1,14 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * cuda_copy.c - own slices, copied by the trainer's GPU on a stream of the library's.
+ * cuda_copy.c - own slices, copied by the trainer's GPU on a stream of the library's; and whoever copied, waiting for it.
  *
- * The stream is non-blocking and of the highest priority, in the primary context, so that a copy overtakes the kernels that
+ * The library's stream is non-blocking and of the highest priority, in the primary context, so that a copy overtakes the kernels that
  * the trainer has queued. Behind copies that are enqueued together it writes the next value of a timeline on the client's page. Whoever needs the
  * slice waits for that counter: consumers' streams, the CPU, and the daemon, before it gives the place to somebody else.
  */
 #include "client/cuda_internal.h"
 
-#define SPINS 1000u
+#include <time.h>
+
+#define SPINS       1000u
+#define LOOK_AGAIN  20000L /* ns */
+#define CHECK_EVERY 256u   /* looks, until the contexts are asked how they are */
 
 static bool has_copied(const struct zerod_client *client, uint32_t timeline, uint64_t value)
 {
@@ -33,12 +37,35 @@ static int open_stream(const struct zd_cuda *driver, struct zc_gpu *gpu, struct 
 	return rc;
 }
 
+void zc_copied_note(struct zc_cuda *cuda, struct zc_fence fence)
+{
+	atomic_store(&cuda->copied[fence.timeline], fence.value);
+	atomic_fetch_or(&cuda->has_copied[fence.timeline / MASK_BITS], 1ull << fence.timeline % MASK_BITS);
+}
+
+/* In the GPU's context: a copy by another stream may be under way. */
+static int order_behind(const struct zerod_client *client, const struct zd_cuda *driver,
+                        const struct zc_gpu *gpu, const struct zc_fence *fence, struct zd_err *err)
+{
+	if (fence->value == 0 || fence->timeline == gpu->timeline ||
+	    has_copied(client, fence->timeline, fence->value))
+		return 0;
+	return zd_cuda_err(driver,
+	                   driver->streamWaitValue64(gpu->copies,
+	                                             gpu->client_page + fence->timeline * sizeof(uint64_t),
+	                                             fence->value, ZD_CU_WAIT_GEQ),
+	                   err, "ordering copies on %s", gpu->name);
+}
+
 /* In the GPU's context: its copies, and the next value of its timeline behind them. */
-static int enqueue(const struct zd_cuda *driver, struct zc_gpu *gpu, const struct zc_copy *copies,
-                   unsigned count, struct zd_err *err)
+static int enqueue(const struct zerod_client *client, const struct zd_cuda *driver, struct zc_gpu *gpu,
+                   const struct zc_copy *copies, unsigned count, struct zd_err *err)
 {
 	zd_cu_ptr counter = gpu->client_page + gpu->timeline * sizeof(uint64_t);
 	int rc = open_stream(driver, gpu, err);
+
+	for (unsigned i = 0; i < count && !rc; i++)
+		rc = order_behind(client, driver, gpu, &copies[i].after, err);
 
 	for (unsigned i = 0; i < count && !rc; i++)
 		rc = zd_cuda_err(driver,
@@ -57,19 +84,23 @@ static int enqueue(const struct zd_cuda *driver, struct zc_gpu *gpu, const struc
 }
 
 /* Those of one GPU. */
-static int copy_on(struct zc_cuda *cuda, struct zc_gpu *gpu, struct zc_copy *copies, unsigned count,
+static int copy_on(struct zerod_client *client, struct zc_gpu *gpu, struct zc_copy *copies, unsigned count,
                    struct zd_err *err)
 {
+	struct zc_cuda *cuda = client->cuda;
 	struct zc_cuda_scope scope;
 	int rc = zd_cuda_err(cuda->driver, zc_cuda_enter(cuda->driver, gpu->context, &scope), err,
 	                     "entering %s", gpu->name);
 
 	if (!rc)
-		rc = enqueue(cuda->driver, gpu, copies, count, err);
+		rc = enqueue(client, cuda->driver, gpu, copies, count, err);
 	zc_cuda_leave(cuda->driver, &scope);
-	for (unsigned i = 0; i < count && !rc; i++)
+	if (rc)
+		return rc;
+	for (unsigned i = 0; i < count; i++)
 		copies[i].copied = (struct zc_fence){gpu->timeline, gpu->copied};
-	return rc;
+	zc_copied_note(cuda, copies[0].copied);
+	return 0;
 }
 
 int zc_cuda_copy(struct zerod_client *client, struct zc_copy *copies, unsigned count, struct zd_err *err)
@@ -85,7 +116,7 @@ int zc_cuda_copy(struct zerod_client *client, struct zc_copy *copies, unsigned c
 		for (end = first + 1; end < count; end++)
 			if (copies[end].segment->device != copies[first].segment->device)
 				break;
-		rc = copy_on(cuda, gpu, copies + first, end - first, err);
+		rc = copy_on(client, gpu, copies + first, end - first, err);
 	}
 	return rc;
 }
@@ -106,6 +137,19 @@ static int synchronize(struct zerod_client *client, const struct zc_gpu *gpu, st
 	return rc;
 }
 
+/* The caller's stream may have more to do behind the copy, which is not waited for. */
+static int look_again(struct zerod_client *client, const struct zc_fence *copied, struct zd_err *err)
+{
+	const struct timespec pause = {.tv_nsec = LOOK_AGAIN};
+
+	for (unsigned looks = 1; !has_copied(client, copied->timeline, copied->value); looks++) {
+		if (looks % CHECK_EVERY == 0 && !zc_cuda_alive(client->cuda))
+			return zd_err_set(err, ZEROD_E_DEVICE, "a GPU failed that was to copy slices");
+		(void)nanosleep(&pause, NULL);
+	}
+	return 0;
+}
+
 static int wait_one(struct zerod_client *client, const struct zc_fence *copied, struct zd_err *err)
 {
 	const struct zc_cuda *cuda = client->cuda;
@@ -113,6 +157,8 @@ static int wait_one(struct zerod_client *client, const struct zc_fence *copied, 
 	for (unsigned i = 0; i < SPINS; i++)
 		if (has_copied(client, copied->timeline, copied->value))
 			return 0;
+	if (copied->timeline < ZEROD_MAX_STREAMS)
+		return look_again(client, copied, err);
 	return synchronize(client, &cuda->gpus[copied->timeline - ZEROD_MAX_STREAMS], err);
 }
 
@@ -126,37 +172,55 @@ int zc_cuda_copies_wait(struct zerod_client *client, const struct zc_fences *cop
 	return rc;
 }
 
+/* With or without the lock: the last copy of each stream that has not ended. */
+static void find_open(const struct zerod_client *client, struct zc_fence_merge *open)
+{
+	struct zc_cuda *cuda = client->cuda;
+
+	zc_fence_merge_init(open);
+	for (uint32_t i = 0; cuda && i < ZD_TIMELINES / MASK_BITS; i++) {
+		for (uint64_t left = cuda->has_copied[i]; left; left &= left - 1) {
+			uint32_t timeline = i * MASK_BITS + (uint32_t)__builtin_ctzll(left);
+			struct zc_fence last = {timeline, cuda->copied[timeline]};
+
+			if (!has_copied(client, timeline, last.value))
+				zc_fence_merge_add(open, last);
+		}
+	}
+}
+
 int zc_cuda_copies_finish(struct zerod_client *client, struct zd_err *err)
 {
-	const struct zc_cuda *cuda = client->cuda;
-	int rc = 0;
+	struct zc_fence_merge open;
 
-	for (unsigned i = 0; cuda && i < cuda->ngpus && !rc; i++) {
-		const struct zc_gpu *gpu = &cuda->gpus[i];
-		const struct zc_fence last = {gpu->timeline, gpu->copied};
+	find_open(client, &open);
+	return zc_cuda_copies_wait(client, &open.fences, err);
+}
 
-		rc = wait_one(client, &last, err);
-	}
-	return rc;
+/* A fence of the same stream that was taken since stands for its copies, too. */
+static bool is_listed(const struct zc_fence_args *args, uint32_t timeline)
+{
+	for (size_t i = 0; i < args->count; i++)
+		if (args->fences[i].timeline == timeline)
+			return true;
+	return false;
 }
 
 int zc_cuda_copies_fence(struct zerod_client *client, struct zc_fence_args *args, struct zd_err *err)
 {
-	const struct zc_cuda *cuda = client->cuda;
+	struct zc_fence_merge open;
 
-	for (unsigned i = 0; cuda && i < cuda->ngpus; i++) {
-		const struct zc_gpu *gpu = &cuda->gpus[i];
-		uint64_t last = gpu->copied;
-		Zd__Fence *fence;
+	find_open(client, &open);
+	for (unsigned i = 0; i < open.fences.count; i++) {
+		Zd__Fence *fence = &args->fences[args->count];
 
-		if (has_copied(client, gpu->timeline, last))
+		if (is_listed(args, open.list[i].timeline))
 			continue;
-		if (args->count == ZD_MAX_FENCES)
-			return zc_cuda_copies_finish(client, err); /* no room to tell the daemon of them */
-		fence = &args->fences[args->count];
+		if (args->count == ZD_MAX_FENCES) /* no room to tell the daemon of them */
+			return zc_cuda_copies_wait(client, &open.fences, err);
 		zd__fence__init(fence);
-		fence->timeline = gpu->timeline;
-		fence->value = last;
+		fence->timeline = open.list[i].timeline;
+		fence->value = open.list[i].value;
 		args->pointers[args->count++] = fence;
 	}
 	return 0;

@@ -258,7 +258,7 @@ static bool all_written(const struct zerod_client *client, const struct zc_cuda 
 }
 
 /* A context that is lost answers every call with what it was lost to. */
-static bool all_alive(const struct zc_cuda *cuda)
+bool zc_cuda_alive(const struct zc_cuda *cuda)
 {
 	bool alive = true;
 
@@ -280,7 +280,7 @@ static bool drain(struct zerod_client *client, const struct zc_cuda *cuda)
 	uint64_t deadline_ns = zc_now_ns() + DRAIN_NS;
 
 	for (unsigned looks = 1; !all_written(client, cuda); looks++) {
-		if (looks % CHECK_EVERY == 0 && !all_alive(cuda))
+		if (looks % CHECK_EVERY == 0 && !zc_cuda_alive(cuda))
 			return true; /* what was in its streams is dropped */
 		if (zc_now_ns() >= deadline_ns)
 			return false;

@@ -38,7 +38,10 @@ struct zc_cuda {
 	const struct zd_cuda *driver;
 	atomic_uint ngpus; /* those below it are fixed, but for what is said above */
 	struct zc_gpu gpus[ZD_MAX_DEVICES];
-	bool registered;           /* the fence pages; with cuda_lock */
+	bool registered; /* the fence pages; with cuda_lock */
+	/* Values behind copies, the last of each timeline that has one. Set with the client's lock. */
+	atomic_uint_fast64_t has_copied[ZD_TIMELINES / MASK_BITS];
+	atomic_uint_fast64_t copied[ZD_TIMELINES];
 	struct zc_open_waits left; /* by streams whose handles have gone; with the client's lock */
 	bool watching;             /* with cuda_lock */
 	pthread_t watcher;
@@ -66,6 +69,14 @@ int zc_gpu_open(struct zerod_client *client, struct zc_cuda *cuda, int device, s
                 struct zd_err *err) __attribute__((warn_unused_result));
 /* With the client's lock: the GPU that the daemon calls so; NULL when it was not joined. */
 struct zc_gpu *zc_gpu_find(struct zc_cuda *cuda, uint32_t index);
+
+/* Does every GPU's context work? One that is lost writes no counter any more. */
+bool zc_cuda_alive(const struct zc_cuda *cuda);
+
+/* ---- cuda_copy.c -------------------------------------------------------------------------------------------- */
+
+/* With the client's lock: the fence is behind a copy. */
+void zc_copied_note(struct zc_cuda *cuda, struct zc_fence fence);
 
 /* ---- cuda_segment.c ----------------------------------------------------------------------------------------- */
 

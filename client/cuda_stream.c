@@ -60,27 +60,6 @@ static int check_capture(const struct gpu_stream *stream, struct zd_err *err)
 	return zd_cuda_err(driver, result, err, "looking whether a stream is captured");
 }
 
-static void set_wait(union zd_cu_mem_op *op, zd_cu_ptr page, const struct zc_fence *fence)
-{
-	*op = (union zd_cu_mem_op){.wait = {.operation = ZD_CU_OP_WAIT_64,
-	                                    .address = page + fence->timeline * sizeof(uint64_t),
-	                                    .value = fence->value,
-	                                    .flags = ZD_CU_WAIT_GEQ}};
-}
-
-static int push(const struct gpu_stream *stream, union zd_cu_mem_op *ops, unsigned count, struct zd_err *err)
-{
-	const struct zd_cuda *driver = driver_of(stream);
-	int result = 0;
-
-	if (count == 1)
-		result = driver->streamWaitValue64(stream->handle, ops->wait.address, ops->wait.value,
-		                                   ZD_CU_WAIT_GEQ);
-	else if (count > 1)
-		result = driver->streamBatchMemOp(stream->handle, count, ops, 0);
-	return zd_cuda_err(driver, result, err, "making a stream on %s wait", stream->gpu->name);
-}
-
 static bool has_passed(uint64_t counter, uint64_t value)
 {
 	return counter != ZD_FENCE_ABORTED && zc_fence_reached(counter, value);
@@ -92,42 +71,115 @@ struct orders {
 	union zd_cu_mem_op ops[BATCH];
 };
 
-/* With the stream's lock, in its context. */
-static int order_wait(struct gpu_stream *stream, struct orders *orders, zd_cu_ptr page,
-                      const struct zc_fence *fence, struct zd_err *err)
+static int push(const struct gpu_stream *stream, struct orders *orders, struct zd_err *err)
 {
-	int rc = 0;
+	const struct zd_cuda *driver = driver_of(stream);
+	const union zd_cu_mem_op *first = orders->ops;
+	int result = 0;
 
-	if (orders->count == BATCH) {
-		rc = push(stream, orders->ops, orders->count, err);
-		orders->count = 0;
-	}
-	set_wait(&orders->ops[orders->count++], page, fence);
-	stream->unmarked = true;
+	if (orders->count > 1)
+		result = driver->streamBatchMemOp(stream->handle, orders->count, orders->ops, 0);
+	else if (orders->count == 1 && first->operation == ZD_CU_OP_WAIT_64)
+		result = driver->streamWaitValue64(stream->handle, first->wait.address, first->wait.value,
+		                                   ZD_CU_WAIT_GEQ);
+	else if (orders->count == 1)
+		result = driver->streamWriteValue64(stream->handle, first->write.address, first->write.value,
+		                                    ZD_CU_WRITE_DEFAULT);
+	orders->count = 0;
+	return zd_cuda_err(driver, result, err, "ordering the work of a stream on %s", stream->gpu->name);
+}
+
+/* With the stream's lock, in its context. */
+static int order(const struct gpu_stream *stream, struct orders *orders, int operation, zd_cu_ptr page,
+                 struct zc_fence fence, struct zd_err *err)
+{
+	int rc = orders->count == BATCH ? push(stream, orders, err) : 0;
+
+	/* A wait's flags are ZD_CU_WAIT_GEQ, a write's ZD_CU_WRITE_DEFAULT: both are 0. */
+	orders->ops[orders->count++] =
+	        (union zd_cu_mem_op){.wait = {.operation = operation,
+	                                      .address = page + fence.timeline * sizeof(uint64_t),
+	                                      .value = fence.value}};
 	return rc;
 }
 
-/* With the stream's lock, in its context: what has passed already needs no wait. */
-static int push_waits(struct gpu_stream *stream, const struct zc_fences *fences,
-                      const struct zc_fences *copied, struct zd_err *err)
+/* With the stream's lock, in its context: waits for what another stream copies. */
+static int order_behind(struct gpu_stream *stream, struct orders *orders, struct zc_fence fence,
+                        struct zd_err *err)
 {
-	const struct zerod_client *client = stream->base.client;
-	const struct zc_fence *list = zc_fences_list(copied);
+	const uint64_t *page = stream->base.client->client_page;
+
+	if (fence.value == 0 || fence.timeline == stream->base.timeline ||
+	    has_passed(zc_counter_load(page, fence.timeline), fence.value))
+		return 0;
+	stream->unmarked = true;
+	return order(stream, orders, ZD_CU_OP_WAIT_64, stream->client_page, fence, err);
+}
+
+/* With the client's lock and the stream's, in its context: copies, and the next value behind them. */
+static int order_copies(struct gpu_stream *stream, struct orders *orders, const struct zc_stream_wait *wait,
+                        struct zd_err *err)
+{
+	const struct zd_cuda *driver = driver_of(stream);
+	struct zc_fence fence = {stream->base.timeline, stream->value + 1};
+	int rc = 0;
+
+	for (unsigned i = 0; i < wait->ncopies && !rc; i++)
+		rc = order_behind(stream, orders, wait->copies[i].after, err);
+	if (!rc)
+		rc = push(stream, orders, err);
+	for (unsigned i = 0; i < wait->ncopies && !rc; i++) {
+		struct zc_copy *copy = &wait->copies[i];
+
+		rc = zd_cuda_err(driver,
+		                 driver->memcpyAsync((zd_cu_ptr)copy->to, (zd_cu_ptr)copy->from, copy->bytes,
+		                                     stream->handle),
+		                 err, "copying a slice of %llu bytes on %s", (unsigned long long)copy->bytes,
+		                 stream->gpu->name);
+		copy->copied = fence;
+	}
+	return rc ? rc : order(stream, orders, ZD_CU_OP_WRITE_64, stream->client_page, fence, err);
+}
+
+/* With the stream's lock, in its context: what has passed already needs no wait. */
+static int order_fences(struct gpu_stream *stream, struct orders *orders, const struct zc_fences *fences,
+                        struct zd_err *err)
+{
+	const uint64_t *page = stream->base.client->daemon_page;
+	const struct zc_fence *list = zc_fences_list(fences);
+	int rc = 0;
+
+	for (unsigned i = 0; i < fences->count && !rc; i++) {
+		if (has_passed(zc_counter_load(page, list[i].timeline), list[i].value))
+			continue;
+		zc_open_waits_add(&stream->open, list[i].timeline, list[i].value);
+		stream->unmarked = true;
+		rc = order(stream, orders, ZD_CU_OP_WAIT_64, stream->daemon_page, list[i], err);
+	}
+	return rc;
+}
+
+/* With the stream's lock, in its context. */
+static int push_wait(struct gpu_stream *stream, const struct zc_stream_wait *wait, struct zd_err *err)
+{
+	const struct zc_fence *list = zc_fences_list(wait->copied);
 	struct orders orders;
 	int rc = 0;
 
 	orders.count = 0; /* large: only what is used is written */
-	for (unsigned i = 0; i < copied->count && !rc; i++)
-		if (!has_passed(zc_counter_load(client->client_page, list[i].timeline), list[i].value))
-			rc = order_wait(stream, &orders, stream->client_page, &list[i], err);
-	list = zc_fences_list(fences);
-	for (unsigned i = 0; i < fences->count && !rc; i++) {
-		if (has_passed(zc_counter_load(client->daemon_page, list[i].timeline), list[i].value))
-			continue;
-		zc_open_waits_add(&stream->open, list[i].timeline, list[i].value);
-		rc = order_wait(stream, &orders, stream->daemon_page, &list[i], err);
+	for (unsigned i = 0; i < wait->copied->count && !rc; i++)
+		rc = order_behind(stream, &orders, list[i], err);
+	if (!rc && wait->ncopies > 0)
+		rc = order_copies(stream, &orders, wait, err);
+	if (!rc)
+		rc = order_fences(stream, &orders, wait->fences, err);
+	if (!rc)
+		rc = push(stream, &orders, err);
+	if (!rc && wait->ncopies > 0) {
+		stream->value++;
+		zc_copied_note(stream->base.client->cuda, wait->copies[0].copied);
 	}
-	return rc ? rc : push(stream, orders.ops, orders.count, err);
+	return rc;
 }
 
 static int say_aborted(struct zerod_client *client, struct zd_err *err)
@@ -140,8 +192,7 @@ static int say_aborted(struct zerod_client *client, struct zd_err *err)
 	                  "the session");
 }
 
-static int gpu_wait(zerod_stream *base, const struct zc_fences *fences, const struct zc_fences *copied,
-                    struct zd_err *err)
+static int gpu_wait(zerod_stream *base, const struct zc_stream_wait *wait, struct zd_err *err)
 {
 	struct gpu_stream *stream = gpu_of(base);
 	const struct zd_cuda *driver = driver_of(stream);
@@ -153,7 +204,7 @@ static int gpu_wait(zerod_stream *base, const struct zc_fences *fences, const st
 		rc = check_capture(stream, err);
 	if (!rc) {
 		pthread_mutex_lock(&stream->lock);
-		rc = push_waits(stream, fences, copied, err);
+		rc = push_wait(stream, wait, err);
 		if (!rc && zc_open_waits_aborted(&stream->open, base->client))
 			rc = say_aborted(base->client, err);
 		pthread_mutex_unlock(&stream->lock);
@@ -299,6 +350,7 @@ static void gpu_end(zerod_stream *base)
 
 static const struct zc_stream_ops gpu_ops = {
         .wait = gpu_wait,
+        .copies = true,
         .fence = gpu_fence,
         .copy = gpu_copy,
         .synchronize = gpu_synchronize,

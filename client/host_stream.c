@@ -166,13 +166,13 @@ static void append(struct host_stream *stream, struct work *work)
 	pthread_cond_signal(&stream->wake);
 }
 
-static int host_wait(zerod_stream *base, const struct zc_fences *fences, const struct zc_fences *copied,
-                     struct zd_err *err)
+static int host_wait(zerod_stream *base, const struct zc_stream_wait *wait, struct zd_err *err)
 {
+	const struct zc_fences *fences = wait->fences;
 	struct host_stream *stream = host_of(base);
 	struct work *work;
 	size_t many_bytes = fences->count * sizeof(*fences->many);
-	int rc = zc_cuda_copies_wait(stream->base.client, copied,
+	int rc = zc_cuda_copies_wait(stream->base.client, wait->copied,
 	                             err); /* rare: functions that launch on a GPU */
 
 	if (rc)

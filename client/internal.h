@@ -220,8 +220,8 @@ struct zc_own_slice {
 	uint64_t transfer; /* of the copy that this is about; 0: none, or the daemon names none */
 	bool due;          /* nobody has copied yet */
 	struct zc_location from, to;
-	struct zc_fence
-	        copied; /* GPUs: on the client's page, passed when it has been copied; value 0: it has */
+	/* GPUs: on the client's page, passed when this and all earlier transfers have been copied; value 0: they have */
+	struct zc_fence copied;
 };
 
 /* A unit as the daemon knows it; handles of one unit share it, and so do its ops. */
@@ -471,6 +471,10 @@ void zc_own_slice_drop(struct zc_unit *unit);
  */
 int zc_own_slices_copy(struct zerod_client *client, struct zc_op *const *ops, uint32_t count,
                        struct zc_fence_merge *copied, struct zd_err *err) __attribute__((warn_unused_result));
+/* Without the lock, for a stream that takes copies: the same, and makes it wait for the fences, on the daemon's page. */
+int zc_own_slices_append(struct zerod_client *client, struct zc_op *const *ops, uint32_t count,
+                         zerod_stream *stream, const struct zc_fences *fences, struct zd_err *err)
+        __attribute__((warn_unused_result));
 /* Without the lock: an update of the units has begun. Copies what is due, and returns when no copy reads a shard. */
 int zc_own_slices_settle(struct zerod_client *client, zerod_unit *const *units, uint32_t count,
                          struct zd_err *err) __attribute__((warn_unused_result));

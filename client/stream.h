@@ -11,10 +11,22 @@
 
 #include "client/internal.h"
 
+struct zc_copy;
+
+/* What a stream is told before it may use gathered bytes. */
+struct zc_stream_wait {
+	const struct zc_fences *fences; /* on the daemon's page */
+	const struct zc_fences *copied; /* on the client's page */
+	/* To be made by the stream, and their fences to be filled in: with the client's lock, if there are any. */
+	struct zc_copy *copies;
+	unsigned ncopies;
+};
+
 struct zc_stream_ops {
-	/* Work appended from now on runs when the fences have passed, and `copied`, which are on the client's page. */
-	int (*wait)(zerod_stream *stream, const struct zc_fences *fences, const struct zc_fences *copied,
-	            struct zd_err *err);
+	/* Work appended from now on runs when all that is listed has happened. */
+	int (*wait)(zerod_stream *stream, const struct zc_stream_wait *wait, struct zd_err *err);
+	/* The stream makes copies itself when it waits. */
+	bool copies;
 	/* 0: the stream is idle and needs no fence; 1: *value stands for all that is in it now, and the stream has `holds`
 	 * (NULL: nothing) until that is reached. May be called with the client's lock. */
 	int (*fence)(zerod_stream *stream, const struct zc_hold_list *holds, uint64_t *value,

@@ -162,6 +162,7 @@ static int block(const struct waiting *waiting, const struct zc_fences *fences,
 static int await_bytes(const struct waiting *waiting, struct zd_err *err)
 {
 	struct zc_fence_merge fences, copied;
+	struct zc_stream_wait wait = {.ncopies = 0};
 	int rc;
 
 	zc_fence_merge_init(&fences);
@@ -173,12 +174,17 @@ static int await_bytes(const struct waiting *waiting, struct zd_err *err)
 		for (unsigned j = 0; j < each->count; j++)
 			zc_fence_merge_add(&fences, list[j]);
 	}
+	if (waiting->stream && waiting->stream->ops->copies)
+		return zc_own_slices_append(waiting->client, waiting->gathers, waiting->ngathers,
+		                            waiting->stream, &fences.fences, err);
 	rc = zc_own_slices_copy(waiting->client, waiting->gathers, waiting->ngathers, &copied, err);
 	if (rc)
 		return rc;
-	if (waiting->stream)
-		return waiting->stream->ops->wait(waiting->stream, &fences.fences, &copied.fences, err);
-	return block(waiting, &fences.fences, &copied.fences, err);
+	if (!waiting->stream)
+		return block(waiting, &fences.fences, &copied.fences, err);
+	wait.fences = &fences.fences;
+	wait.copied = &copied.fences;
+	return waiting->stream->ops->wait(waiting->stream, &wait, err);
 }
 
 static int complete(struct waiting *waiting, const zerod_ticket *tickets, uint32_t count, void **data,

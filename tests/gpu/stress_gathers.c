@@ -101,6 +101,32 @@ static int release(struct trainer *trainer, uint32_t index)
 	                    "zerod_release");
 }
 
+/* All of one tag by one call, which names every stream that uses any of them. */
+static int release_tag(struct trainer *trainer, const char *tag)
+{
+	zerod_stream *streams[STRESS_STREAMS];
+	zerod_unit *units[STRESS_HELD];
+	uint32_t count = 0, nstreams = 0, used = 0, kept = 0;
+
+	for (uint32_t i = 0; i < trainer->nheld; i++) {
+		const struct stress_lease lease = trainer->held[i];
+
+		if (strcmp(lease.tag, tag) != 0) {
+			trainer->held[kept++] = lease;
+			continue;
+		}
+		units[count++] = trainer->units[lease.unit].unit;
+		used |= lease.streams;
+		trainer->held_bytes -= trainer->stress->units[lease.unit].padded_bytes;
+	}
+	trainer->nheld = kept;
+	for (uint32_t i = 0; i < STRESS_STREAMS; i++)
+		if (used & 1u << i)
+			streams[nstreams++] = trainer->streams[i];
+	return stress_check(trainer, zerod_release_many(units, count, tag, streams, nstreams, NULL),
+	                    "zerod_release_many");
+}
+
 int stress_release_all(struct trainer *trainer)
 {
 	int status = 0;
@@ -178,49 +204,87 @@ static int check_slot(struct trainer *trainer, uint32_t index, void *data)
 	return 0;
 }
 
-static int compare_on(struct trainer *trainer, const struct request *request, uint32_t stream,
-                      uint32_t *streams)
+static int compare(struct trainer *trainer, uint32_t index, uint32_t stream, void *data)
 {
-	const struct stress_unit *unit = &trainer->stress->units[request->unit];
-	void *data = NULL;
-	int status = zerod_wait(trainer->client, request->ticket, trainer->streams[stream], &data);
+	const struct stress_unit *unit = &trainer->stress->units[index];
+	int status = check_slot(trainer, index, data);
 
-	if (status)
-		return stress_check(trainer, status, "zerod_wait");
-	*streams |= 1u << stream;
-	status = check_slot(trainer, request->unit, data);
 	if (!status)
 		status = maybe_delay(trainer, stream);
 	if (!status)
 		status = stress_compare(
 		        &trainer->kernels, trainer->cu_streams[stream], (zd_cu_ptr)(uintptr_t)data,
 		        unit->padded_bytes / sizeof(uint64_t), true_bytes(unit),
-		        stress_seed(trainer->stress, request->unit, trainer->units[request->unit].version),
-		        &trainer->err);
+		        stress_seed(trainer->stress, index, trainer->units[index].version), &trainer->err);
 	trainer->unlooked_bytes += unit->padded_bytes;
 	return status;
+}
+
+static struct stress_lease *add_lease(struct trainer *trainer, const struct request *request, uint32_t stream)
+{
+	struct stress_lease *lease = &trainer->held[trainer->nheld++];
+
+	*lease = (struct stress_lease){.unit = request->unit, .streams = 1u << stream};
+	memcpy(lease->tag, request->tag, sizeof(lease->tag));
+	trainer->held_bytes += trainer->stress->units[request->unit].padded_bytes;
+	atomic_fetch_add(&trainer->stress->shared->counts.gathers, 1);
+	return lease;
 }
 
 /* A lease once the first wait has succeeded, whatever happens then. */
 static int finish(struct trainer *trainer, const struct request *request)
 {
-	const uint32_t stream = (uint32_t)below(trainer, STRESS_STREAMS);
-	struct stress_lease lease = {.unit = request->unit};
-	int status = compare_on(trainer, request, stream, &lease.streams);
+	uint32_t stream = (uint32_t)below(trainer, STRESS_STREAMS);
+	struct stress_lease *lease;
+	void *data = NULL;
+	int status = zerod_wait(trainer->client, request->ticket, trainer->streams[stream], &data);
 
-	if (!lease.streams) {
-		if (status != ZEROD_E_STALE_VERSION)
-			return status;
+	if (status == ZEROD_E_STALE_VERSION) {
 		atomic_fetch_add(&trainer->stress->shared->counts.stale, 1);
 		return 0;
 	}
-	memcpy(lease.tag, request->tag, sizeof(lease.tag));
-	trainer->held[trainer->nheld++] = lease;
-	trainer->held_bytes += trainer->stress->units[request->unit].padded_bytes;
-	atomic_fetch_add(&trainer->stress->shared->counts.gathers, 1);
-	if (!status && below(trainer, 3) == 0)
-		status = compare_on(trainer, request, (stream + 1) % STRESS_STREAMS,
-		                    &trainer->held[trainer->nheld - 1].streams);
+	if (status)
+		return stress_check(trainer, status, "zerod_wait");
+	lease = add_lease(trainer, request, stream);
+	status = compare(trainer, request->unit, stream, data);
+	if (status || below(trainer, 3))
+		return status;
+	stream = (stream + 1) % STRESS_STREAMS;
+	status = stress_check(trainer,
+	                      zerod_wait(trainer->client, request->ticket, trainer->streams[stream], &data),
+	                      "zerod_wait again");
+	lease->streams |= 1u << stream;
+	return status ? status : compare(trainer, request->unit, stream, data);
+}
+
+static int finish_each(struct trainer *trainer, const struct request *requests, uint32_t count)
+{
+	int first = 0;
+
+	for (uint32_t i = 0; i < count; i++) {
+		int status = finish(trainer, &requests[i]);
+
+		first = first ? first : status;
+	}
+	return first;
+}
+
+/* By one call; when one of them fails, none has been waited for. */
+static int finish_many(struct trainer *trainer, const struct request *requests, uint32_t count)
+{
+	const uint32_t stream = (uint32_t)below(trainer, STRESS_STREAMS);
+	zerod_ticket tickets[MOST_AT_ONCE];
+	void *data[MOST_AT_ONCE];
+	int status = 0;
+
+	for (uint32_t i = 0; i < count; i++)
+		tickets[i] = requests[i].ticket;
+	if (zerod_wait_many(trainer->client, tickets, count, trainer->streams[stream], data))
+		return finish_each(trainer, requests, count);
+	for (uint32_t i = 0; i < count; i++)
+		(void)add_lease(trainer, &requests[i], stream);
+	for (uint32_t i = 0; i < count && !status; i++)
+		status = compare(trainer, requests[i].unit, stream, data[i]);
 	return status;
 }
 
@@ -274,11 +338,9 @@ static int gather_some(struct trainer *trainer)
 		later = stress_check(trainer, zerod_uncork(trainer->client), "zerod_uncork");
 		status = status ? status : later;
 	}
-	for (uint32_t i = 0; i < count; i++) {
-		later = finish(trainer, &requests[i]);
-		status = status ? status : later;
-	}
-	return status;
+	later = below(trainer, 2) ? finish_many(trainer, requests, count)
+	                          : finish_each(trainer, requests, count);
+	return status ? status : later;
 }
 
 int stress_gathers(struct trainer *trainer)
@@ -296,6 +358,8 @@ int stress_gathers(struct trainer *trainer)
 			status = gather_some(trainer);
 		if (!status)
 			status = maybe_persist(trainer, unit);
+		if (!status && below(trainer, 4) == 0)
+			status = release_tag(trainer, "tag1");
 		for (uint32_t j = (uint32_t)below(trainer, trainer->nheld + 1); j > 0 && !status; j--)
 			status = release(trainer, (uint32_t)below(trainer, trainer->nheld));
 	}

@@ -249,8 +249,8 @@ static void test_slot_of_a_slow_producer_is_not_reused(void **state)
 	AWAIT(contract_somebody_waits(c, "a slot of the bucket: unit 'a' waits for rank 0"));
 	contract_unblock(gate);
 	contract_finish(task);
-	contract_sync(rank,
-	              stream); /* it has run: the thread sanitizer sees no order that the daemon makes */
+	/* It has run: the thread sanitizer sees no order that the daemon makes. */
+	contract_sync(rank, stream);
 	commit_entry(rank, buckets[0], &second.entry, 2);
 	contract_reduce(&c->ranks[1], buckets[1], &units[1], 2, NULL);
 	contract_backward_end_all(c);

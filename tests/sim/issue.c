@@ -210,6 +210,9 @@ static bool issue_release(struct zd_sim_issue *issue)
 
 	if (!issue->handle->id || (!issue->op->noise && !issue->op->expect && lease->uses == 0))
 		return false;
+	/* a client that is to copy its own slice has to be told before it may let go */
+	if (issue->world->config.client_copies && lease->pending)
+		return false;
 	for (uint32_t s = 0; s < ZD_SIM_STREAMS; s++) {
 		if (lease->streams & (1u << s))
 			zd_sim_issue_signal_stream(issue, s);

@@ -350,7 +350,6 @@ static void gpu_end(zerod_stream *base)
 
 static const struct zc_stream_ops gpu_ops = {
         .wait = gpu_wait,
-        .copies = true,
         .fence = gpu_fence,
         .copy = gpu_copy,
         .synchronize = gpu_synchronize,

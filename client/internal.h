@@ -112,6 +112,8 @@ struct zc_segment {
 	int fd;                 /* -1 once it is mapped */
 	void *map;              /* NULL until the first use; on GPUs an address of theirs */
 	uint32_t *page_holders; /* strict: of each page; NULL until the first hold */
+	uint64_t nholds;        /* strict: that name it */
+	struct zc_segment *next_retired;
 	UT_hash_handle hh;
 };
 
@@ -301,7 +303,7 @@ struct zerod_client {
 
 	struct zc_cuda *_Atomic cuda; /* NULL until the first GPU is opened; fixed then */
 
-	pthread_mutex_t page_lock;  /* segments' page_holders, and: */
+	pthread_mutex_t page_lock;  /* segments' holders and their unmapping, and: */
 	struct zd_err page_failure; /* of taking access away; status 0: none */
 
 	pthread_mutex_t copy_lock; /* one own-slice copy of the CPU at a time */
@@ -321,6 +323,9 @@ struct zerod_client {
 	uint8_t *receive_buffer; /* the reader's; ZD_MAX_PACKET_BYTES */
 
 	struct zc_segment *segments; /* hash by id */
+	struct zc_segment *retired;  /* unmapped, and still named by a hold */
+	uint32_t *unmapped;          /* of what the daemon is still to be told: nunmapped ids */
+	size_t nunmapped, unmapped_room;
 	struct zc_unit *units;       /* hash by id */
 	LIST_HEAD(, zc_batch) batches;
 	struct zc_batch *spare_batch;
@@ -385,6 +390,8 @@ int zc_transmit(struct zerod_client *client, const uint8_t *bytes, size_t nbytes
  * on failure it is gone. */
 int zc_post(struct zerod_client *client, struct zc_op *op, Zd__Request *request, struct zd_err *err)
         __attribute__((warn_unused_result));
+/* Without the lock. Tells the daemon what was unmapped, unless somebody is sending: who then does so afterwards. */
+void zc_unmapped_send(struct zerod_client *client);
 
 /* ---- receive.c ------------------------------------------------------------------------------------------------------ */
 
@@ -434,9 +441,14 @@ int zc_pages_map(struct zerod_client *client, int client_fd, int daemon_fd, stru
 /* Checks that the place lies in a segment that we have, holds `min_bytes`, and is aligned for elements of `align` bytes. */
 int zc_location_take(struct zerod_client *client, const Zd__Location *from, uint64_t min_bytes, size_t align,
                      struct zc_location *location, struct zd_err *err) __attribute__((warn_unused_result));
-/* The address of a place that was taken; maps its segment at the first use. SYSTEM when that fails. */
+/* The address of a place that was taken; maps its segment at the first use. SYSTEM when that fails; STALE when the place was
+ * given back meanwhile and its segment with it. */
 int zc_location_map(struct zerod_client *client, const struct zc_location *location, void **data,
                     struct zd_err *err) __attribute__((warn_unused_result));
+/* The daemon wants it back, and names no place in it any more: unmaps it, and remembers to say so. PROTOCOL when it was never
+ * sent. */
+int zc_segment_retire(struct zerod_client *client, uint32_t id, struct zd_err *err)
+        __attribute__((warn_unused_result));
 void zc_segments_free(struct zerod_client *client);
 
 /* ---- fence.c ------------------------------------------------------------------------------------------------------------- */
@@ -471,7 +483,7 @@ void zc_own_slice_drop(struct zc_unit *unit);
  */
 int zc_own_slices_copy(struct zerod_client *client, struct zc_op *const *ops, uint32_t count,
                        struct zc_fence_merge *copied, struct zd_err *err) __attribute__((warn_unused_result));
-/* Without the lock, for a stream that takes copies: the same, and makes it wait for the fences, on the daemon's page. */
+/* Without the lock, for a GPU's stream: the same, and makes it wait for the fences, on the daemon's page. */
 int zc_own_slices_append(struct zerod_client *client, struct zc_op *const *ops, uint32_t count,
                          zerod_stream *stream, const struct zc_fences *fences, struct zd_err *err)
         __attribute__((warn_unused_result));

@@ -17,7 +17,7 @@ struct zc_copy;
 struct zc_stream_wait {
 	const struct zc_fences *fences; /* on the daemon's page */
 	const struct zc_fences *copied; /* on the client's page */
-	/* To be made by the stream, and their fences to be filled in: with the client's lock, if there are any. */
+	/* To be made by a GPU's stream, and their fences to be filled in: with the client's lock, if there are any. */
 	struct zc_copy *copies;
 	unsigned ncopies;
 };
@@ -25,8 +25,6 @@ struct zc_stream_wait {
 struct zc_stream_ops {
 	/* Work appended from now on runs when all that is listed has happened. */
 	int (*wait)(zerod_stream *stream, const struct zc_stream_wait *wait, struct zd_err *err);
-	/* The stream makes copies itself when it waits. */
-	bool copies;
 	/* 0: the stream is idle and needs no fence; 1: *value stands for all that is in it now, and the stream has `holds`
 	 * (NULL: nothing) until that is reached. May be called with the client's lock. */
 	int (*fence)(zerod_stream *stream, const struct zc_hold_list *holds, uint64_t *value,

@@ -2,6 +2,8 @@
 /* test_cuda_client.c - streams of GPUs in libzerod: wrapped, captured, destroyed early, of the wrong GPU, and own slices. */
 #include "cuda_scene.h"
 
+#include <stdatomic.h>
+
 /* ---- Wrapping ------------------------------------------------------------------------------------------------- */
 
 static void test_what_cannot_be_wrapped(void **state)
@@ -297,6 +299,71 @@ static void test_release_waits_for_the_own_slice(void **state)
 	contract_close(c);
 }
 
+/* Small slices are copied by the first stream that waits. It is held, and another one waits as well. */
+static void test_second_stream_finds_the_own_slice(void **state)
+{
+	struct contract_unit unit;
+	struct contract *c = scene_open(&unit);
+	struct contract_rank *rank = &c->ranks[0];
+	zerod_stream *first = contract_stream(rank), *second = contract_stream(rank);
+	struct contract_gate *gate = contract_block(rank, first);
+	size_t bytes = contract_padded_bytes(&unit);
+	uint8_t *seen = zd_calloc(1, bytes);
+	zerod_ticket ticket;
+	void *data = NULL;
+
+	(void)state;
+	OK(rank->client, zerod_gather_begin(unit.at[0], NULL, &ticket));
+	OK(rank->client, zerod_wait(rank->client, ticket, first, NULL));
+	OK(rank->client, zerod_wait(rank->client, ticket, second, &data));
+	contract_read(second, seen, data, bytes);
+	contract_unblock(gate);
+	contract_sync(rank, second);
+	CHECK(contract_bytes_are(&unit, seen, 1));
+	OK(rank->client, zerod_release(unit.at[0], NULL, (zerod_stream *[]){first, second}, 2, NULL));
+	free(seen);
+	contract_close(c);
+}
+
+struct opening {
+	struct contract_gate *gate;
+	atomic_bool began;
+};
+
+static void open_gate(struct contract_rank *rank, void *arg)
+{
+	struct opening *opening = arg;
+
+	(void)rank;
+	opening->began = true;
+	contract_unblock(opening->gate);
+}
+
+/* The shard is its writer's when the held stream has copied it, not before. */
+static void test_update_waits_for_a_stream(void **state)
+{
+	struct contract_unit unit;
+	struct contract *c = scene_open(&unit);
+	struct contract_rank *rank = &c->ranks[0];
+	zerod_stream *stream = contract_stream(rank);
+	struct opening opening = {.gate = contract_block(rank, stream)};
+	struct contract_task *task;
+	void *data = NULL;
+
+	(void)state;
+	OK(rank->client, zerod_gather(unit.at[0], NULL, stream, &data));
+	task = contract_start(rank, open_gate, &opening);
+	OK(rank->client, zerod_update_begin(&unit.at[0], 1));
+	CHECK(opening.began);
+	spoil_shard(rank, &unit);
+	contract_finish(task);
+	contract_sync(rank, stream);
+	contract_expect_bytes(&unit, data, 1);
+	OK(rank->client, zerod_release(unit.at[0], NULL, &stream, 1, NULL));
+	OK(rank->client, zerod_publish(&unit.at[0], 1, NULL, 0, 0));
+	contract_close(c);
+}
+
 int main(int argc, char **argv)
 {
 	struct a_case cases[] = {
@@ -312,6 +379,8 @@ int main(int argc, char **argv)
 	        CASE(test_update_waits_for_the_own_slice),
 	        CASE(test_own_slice_is_copied_once),
 	        CASE(test_release_waits_for_the_own_slice, "CUDA_DEVICE_MAX_CONNECTIONS=1"),
+	        CASE(test_second_stream_finds_the_own_slice),
+	        CASE(test_update_waits_for_a_stream),
 	};
 
 	return scene_main(cases, sizeof(cases) / sizeof(cases[0]), argc, argv);

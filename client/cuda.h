@@ -43,8 +43,7 @@ struct zc_copy {
 	void *to;
 	const void *from;
 	uint64_t bytes;
-	/* Both on the client's page: what must have passed (value 0: nothing); what passes then, once it is enqueued. */
-	struct zc_fence after, copied;
+	struct zc_fence copied; /* on the client's page; set once it is enqueued */
 };
 
 /* With the lock: enqueues copies on streams of the library's, and one fence behind those of each GPU. After an error none of

@@ -43,29 +43,12 @@ void zc_copied_note(struct zc_cuda *cuda, struct zc_fence fence)
 	atomic_fetch_or(&cuda->has_copied[fence.timeline / MASK_BITS], 1ull << fence.timeline % MASK_BITS);
 }
 
-/* In the GPU's context: a copy by another stream may be under way. */
-static int order_behind(const struct zerod_client *client, const struct zd_cuda *driver,
-                        const struct zc_gpu *gpu, const struct zc_fence *fence, struct zd_err *err)
-{
-	if (fence->value == 0 || fence->timeline == gpu->timeline ||
-	    has_copied(client, fence->timeline, fence->value))
-		return 0;
-	return zd_cuda_err(driver,
-	                   driver->streamWaitValue64(gpu->copies,
-	                                             gpu->client_page + fence->timeline * sizeof(uint64_t),
-	                                             fence->value, ZD_CU_WAIT_GEQ),
-	                   err, "ordering copies on %s", gpu->name);
-}
-
 /* In the GPU's context: its copies, and the next value of its timeline behind them. */
-static int enqueue(const struct zerod_client *client, const struct zd_cuda *driver, struct zc_gpu *gpu,
-                   const struct zc_copy *copies, unsigned count, struct zd_err *err)
+static int enqueue(const struct zd_cuda *driver, struct zc_gpu *gpu, const struct zc_copy *copies,
+                   unsigned count, struct zd_err *err)
 {
 	zd_cu_ptr counter = gpu->client_page + gpu->timeline * sizeof(uint64_t);
 	int rc = open_stream(driver, gpu, err);
-
-	for (unsigned i = 0; i < count && !rc; i++)
-		rc = order_behind(client, driver, gpu, &copies[i].after, err);
 
 	for (unsigned i = 0; i < count && !rc; i++)
 		rc = zd_cuda_err(driver,
@@ -93,7 +76,7 @@ static int copy_on(struct zerod_client *client, struct zc_gpu *gpu, struct zc_co
 	                     "entering %s", gpu->name);
 
 	if (!rc)
-		rc = enqueue(client, cuda->driver, gpu, copies, count, err);
+		rc = enqueue(cuda->driver, gpu, copies, count, err);
 	zc_cuda_leave(cuda->driver, &scope);
 	if (rc)
 		return rc;

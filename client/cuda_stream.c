@@ -122,12 +122,8 @@ static int order_copies(struct gpu_stream *stream, struct orders *orders, const 
 {
 	const struct zd_cuda *driver = driver_of(stream);
 	struct zc_fence fence = {stream->base.timeline, stream->value + 1};
-	int rc = 0;
+	int rc = push(stream, orders, err);
 
-	for (unsigned i = 0; i < wait->ncopies && !rc; i++)
-		rc = order_behind(stream, orders, wait->copies[i].after, err);
-	if (!rc)
-		rc = push(stream, orders, err);
 	for (unsigned i = 0; i < wait->ncopies && !rc; i++) {
 		struct zc_copy *copy = &wait->copies[i];
 

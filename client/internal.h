@@ -217,13 +217,17 @@ struct zc_lease {
 	LIST_ENTRY(zc_lease) link, scope_link;
 };
 
+/* Streams that may be copying one shard at a time; the first place is the library's own stream's. */
+#define ZC_SHARD_READERS 4u
+
 /* The rank's own part of its gathered copy, which the daemon may leave to us (own_slice.c). */
 struct zc_own_slice {
 	uint64_t transfer; /* of the copy that this is about; 0: none, or the daemon names none */
 	bool due;          /* nobody has copied yet */
 	struct zc_location from, to;
-	/* GPUs: on the client's page, passed when this and all earlier transfers have been copied; value 0: they have */
-	struct zc_fence copied;
+	/* GPUs: on the client's page, value 0: none. Passed when this transfer has been copied; and the copies of any transfer that
+	 * read the shard, the last one of each stream. */
+	struct zc_fence copied, readers[ZC_SHARD_READERS];
 };
 
 /* A unit as the daemon knows it; handles of one unit share it, and so do its ops. */

@@ -7,7 +7,8 @@
  * ones itself, all others are made by a stream of the library's. What must hold:
  *   - nothing is copied into a buffer that is not held any more: on GPUs, the lease is looked at and the copy is enqueued
  *     in one step under the client's lock, and every release since carries a fence behind it (zc_streams_fence());
- *   - copies of one unit's shard end in the order in which they were enqueued, so that the last one's fence stands for all;
+ *   - who waits depends on nobody else's stream: a copy that such a stream has not come to yet is made once more, of the same
+ *     bytes, by the library's;
  *   - a shard is not written before the copies that read it have ended: an update that has begun makes what is due and
  *     waits for all of it. Answers come in order, so those of all gathers that were granted before it are here.
  */
@@ -26,8 +27,11 @@ void zc_own_slice_leave(struct zc_unit *unit, uint64_t transfer, const struct zc
 
 	if (transfer && transfer == own->transfer)
 		return; /* it joined one that is copied already, or will be */
-	*own = (struct zc_own_slice){
-	        .transfer = transfer, .due = true, .from = *from, .to = *buffer, .copied = own->copied};
+	own->transfer = transfer;
+	own->due = true;
+	own->from = *from;
+	own->to = *buffer;
+	own->copied = (struct zc_fence){0};
 	own->to.offset += offset_bytes;
 	own->to.bytes = zc_unit_shard_bytes(unit);
 }
@@ -73,6 +77,38 @@ static int copy_on_host(struct zerod_client *client, struct zc_op *op, struct zd
 /* What the consumer's stream copies itself: in the time of a copy that the pushes to it take anyway. */
 #define NEAR_BYTES (4ull << 20)
 
+static bool has_passed(const struct zerod_client *client, struct zc_fence fence)
+{
+	uint64_t counter;
+
+	if (fence.value == 0)
+		return true;
+	counter = __atomic_load_n(&client->client_page[fence.timeline], __ATOMIC_ACQUIRE);
+	return zc_fence_reached(counter, fence.value);
+}
+
+static bool is_library_stream(uint32_t timeline)
+{
+	return timeline >= ZEROD_MAX_STREAMS;
+}
+
+/* Where the stream's copies of the shard are noted; NULL: too many others read it now. */
+static struct zc_fence *reader_place(const struct zerod_client *client, struct zc_own_slice *own,
+                                     uint32_t timeline)
+{
+	struct zc_fence *place = NULL;
+
+	if (is_library_stream(timeline))
+		return &own->readers[0];
+	for (unsigned i = 1; i < ZC_SHARD_READERS; i++) {
+		if (own->readers[i].timeline == timeline)
+			return &own->readers[i];
+		if (has_passed(client, own->readers[i]))
+			place = &own->readers[i];
+	}
+	return place;
+}
+
 /* Copies that are due, of several units: enqueued together. */
 struct due {
 	struct zerod_client *client;
@@ -93,10 +129,16 @@ static void due_init(struct due *due, struct zerod_client *client, zerod_stream 
 static int settle(struct due *due, int rc)
 {
 	for (unsigned i = 0; i < due->count; i++) {
+		struct zc_own_slice *own = due->slices[i];
+		struct zc_fence copied = due->copies[i].copied, *place;
+
+		own->due = rc != 0;
 		if (rc)
-			due->slices[i]->due = true;
-		else
-			due->slices[i]->copied = due->copies[i].copied;
+			continue;
+		own->copied = copied;
+		place = reader_place(due->client, own, copied.timeline);
+		zd_assert(place); /* there was one when it was collected */
+		*place = copied;
 	}
 	due->count = 0;
 	return rc;
@@ -129,8 +171,7 @@ static int collect(struct due *due, struct zc_own_slice *own, struct zd_err *err
 	*copy = (struct zc_copy){.segment = zc_segment_find(due->client, own->to.segment),
 	                         .to = to,
 	                         .from = from,
-	                         .bytes = own->to.bytes,
-	                         .after = own->copied};
+	                         .bytes = own->to.bytes};
 	due->slices[due->count++] = own;
 	own->due = false;
 	return due->count == COPIES_AT_ONCE ? enqueue(due, err) : 0;
@@ -146,17 +187,32 @@ static int check_held(struct zc_op *const *ops, uint32_t count, struct zd_err *e
 	return 0;
 }
 
-/* With the lock: those that are due, all by one stream, or the small ones by one and the others by another. */
+/* Is the copy behind what another stream, which is none of the library's, has still to do? */
+static bool is_held_up(const struct zerod_client *client, const struct zc_own_slice *own,
+                       const zerod_stream *stream)
+{
+	struct zc_fence copied = own->copied;
+
+	return copied.value && !is_library_stream(copied.timeline) &&
+	       !(stream && stream->timeline == copied.timeline) && !has_passed(client, copied);
+}
+
+/* With the lock: the small ones by the stream that wants them (NULL: none), the others by the library's. */
 static int collect_due(struct zc_op *const *ops, uint32_t count, struct due *near, struct due *far,
                        struct zd_err *err)
 {
+	const zerod_stream *stream = near ? near->stream : NULL;
 	int failed, rc = check_held(ops, count, err);
 
 	for (uint32_t i = 0; i < count && !rc; i++) {
 		struct zc_own_slice *own = &ops[i]->unit->own;
+		bool is_near = stream && own->to.bytes <= NEAR_BYTES &&
+		               reader_place(far->client, own, stream->timeline);
 
 		if (own->due)
-			rc = collect(near && own->to.bytes <= NEAR_BYTES ? near : far, own, err);
+			rc = collect(is_near ? near : far, own, err);
+		else if (is_held_up(far->client, own, stream))
+			rc = collect(far, own, err);
 	}
 	failed = enqueue(far, err);
 	return rc ? rc : failed;
@@ -225,6 +281,13 @@ int zc_own_slices_copy(struct zerod_client *client, struct zc_op *const *ops, ui
 	return rc;
 }
 
+static void add_readers(const struct zc_own_slice *own, struct zc_fence_merge *readers)
+{
+	for (unsigned i = 0; i < ZC_SHARD_READERS; i++)
+		if (own->readers[i].value)
+			zc_fence_merge_add(readers, own->readers[i]);
+}
+
 int zc_own_slices_settle(struct zerod_client *client, zerod_unit *const *units, uint32_t count,
                          struct zd_err *err)
 {
@@ -243,8 +306,7 @@ int zc_own_slices_settle(struct zerod_client *client, zerod_unit *const *units, 
 	failed = enqueue(&due, err);
 	rc = rc ? rc : failed;
 	for (uint32_t i = 0; i < count; i++)
-		if (units[i]->shared->own.copied.value)
-			zc_fence_merge_add(&copied, units[i]->shared->own.copied);
+		add_readers(&units[i]->shared->own, &copied);
 	pthread_mutex_unlock(&client->lock);
 	return rc ? rc : zc_cuda_copies_wait(client, &copied.fences, err);
 }

@@ -105,6 +105,37 @@ static void test_waiting_again_never_revives(void **state)
 	contract_close(c);
 }
 
+/* One that waits has what it wants, whatever a stream that waited before has still to do. */
+static void test_waits_are_apart(void **state)
+{
+	struct contract *c = contract_open(NULL);
+	struct contract_rank *rank = first_of(c);
+	struct contract_unit unit;
+	zerod_stream *slow = contract_stream(rank), *stream = contract_stream(rank);
+	struct contract_gate *gate;
+	uint8_t *seen;
+	void *data = NULL;
+
+	(void)state;
+	contract_plain_unit(c, "w", NUMEL, &unit);
+	contract_publish_all(c, &unit);
+	seen = zd_calloc(1, contract_padded_bytes(&unit));
+	gate = contract_block(rank, slow);
+	OK(rank->client, zerod_gather(unit.at[0], NULL, slow, &data));
+	OK(rank->client, zerod_gather(unit.at[0], NULL, NULL, &data));
+	contract_expect_bytes(&unit, data, 1);
+	OK(rank->client, zerod_gather(unit.at[0], NULL, stream, &data));
+	contract_read(stream, seen, data, contract_padded_bytes(&unit));
+	contract_sync(rank, stream);
+	assert_true(contract_bytes_are(&unit, seen, 1));
+	contract_unblock(gate);
+	OK(rank->client, zerod_release(unit.at[0], NULL, &slow, 1, NULL));
+	contract_release(rank, &unit, NULL);
+	OK(rank->client, zerod_release(unit.at[0], NULL, &stream, 1, NULL));
+	free(seen);
+	contract_close(c);
+}
+
 /* ---- Release -------------------------------------------------------------------------------------------------- */
 
 /* The bytes are off the account at the release; the block serves nobody else before the slow consumer is through. */
@@ -439,6 +470,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 	        CONTRACT_TEST(test_concurrent_gathers_are_one_transfer),
 	        CONTRACT_TEST(test_waiting_again_never_revives),
+	        CONTRACT_TEST(test_waits_are_apart),
 	        CONTRACT_TEST(test_release_waits_for_every_consumer),
 	        CONTRACT_TEST(test_release_waits_for_what_runs),
 	        CONTRACT_TEST(test_multi_use_buffer_survives_all_but_the_last_release),

@@ -22,7 +22,8 @@ static void check_bounds(const struct zd_config *config)
 	zd_assert(config->max_sessions >= 1 && config->max_sessions <= ZD_MAX_SESSIONS);
 	zd_assert(config->arena_bytes <= ZD_MAX_BYTES && config->gather_budget_bytes <= ZD_MAX_BYTES);
 	zd_assert(config->staging_bytes <= ZD_MAX_BYTES && config->segment_bytes <= ZD_MAX_BYTES);
-	zd_assert(config->uid_quota_bytes <= ZD_MAX_BYTES && config->backend);
+	zd_assert(config->uid_quota_bytes <= ZD_MAX_BYTES);
+	zd_assert(config->gpus[0] && memchr(config->gpus, 0, sizeof(config->gpus)));
 }
 
 /* An error names the file, and the line of it. */
@@ -42,9 +43,10 @@ static bool same(const struct zd_config *a, const struct zd_config *b)
 	       a->has_admin_group == b->has_admin_group && a->admin_group == b->admin_group &&
 	       a->log_level == b->log_level && a->drain_timeout_s == b->drain_timeout_s &&
 	       a->backend == b->backend && a->device_count == b->device_count &&
-	       a->arena_bytes == b->arena_bytes && a->gather_budget_bytes == b->gather_budget_bytes &&
-	       a->staging_bytes == b->staging_bytes && a->segment_bytes == b->segment_bytes &&
-	       a->uid_quota_bytes == b->uid_quota_bytes && a->max_sessions == b->max_sessions;
+	       strcmp(a->gpus, b->gpus) == 0 && a->arena_bytes == b->arena_bytes &&
+	       a->gather_budget_bytes == b->gather_budget_bytes && a->staging_bytes == b->staging_bytes &&
+	       a->segment_bytes == b->segment_bytes && a->uid_quota_bytes == b->uid_quota_bytes &&
+	       a->max_sessions == b->max_sessions;
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t nbytes)

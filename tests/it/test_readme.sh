@@ -58,7 +58,7 @@ int main(int argc, char **argv)
 {
 	const uint32_t rank = (uint32_t)atoi(argv[argc - 1]);
 C
-	sed -n '/^```c$/,/^```$/p' README.md | grep -v '^```\|^#include'
+	awk '/^```c$/ { on = 1; next } on && /^```$/ { exit } on' README.md | grep -v '^#include' # the first
 	cat <<'C'
 	/* Each call's status is what the README leaves out: a failure shows in what comes out at the end. */
 	zerod_close(client);

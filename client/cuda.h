@@ -35,6 +35,9 @@ void zc_cuda_forget(struct zerod_client *client);
 int zc_cuda_segment_map(struct zerod_client *client, struct zc_segment *segment, struct zd_err *err)
         __attribute__((warn_unused_result));
 
+/* With the lock: nothing uses the segment's memory any more. */
+void zc_cuda_segment_unmap(struct zerod_client *client, struct zc_segment *segment);
+
 /* ---- cuda_copy.c -------------------------------------------------------------------------------------------- */
 
 /* Within one GPU. */

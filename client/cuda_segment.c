@@ -2,7 +2,8 @@
 /*
  * cuda_segment.c - the daemon's memory on GPUs, mapped into this process.
  *
- * A segment is imported and mapped whole at its first use, for its own GPU, and stays until the client is closed. Mapping takes
+ * A segment is imported and mapped whole at its first use, for its own GPU, and stays until the client is closed or the
+ * daemon wants it back. Mapping takes
  * 30 us to 10 ms, and none of the calls waits for work in streams.
  */
 #include "client/cuda_internal.h"
@@ -79,21 +80,33 @@ int zc_cuda_segment_map(struct zerod_client *client, struct zc_segment *segment,
 	return rc;
 }
 
+static void unmap(struct zc_cuda *cuda, struct zc_segment *segment)
+{
+	const struct zc_gpu *gpu = zc_gpu_find(cuda, segment->device);
+	zd_cu_ptr at = (zd_cu_ptr)segment->map;
+	struct zc_cuda_scope scope;
+
+	if (!segment->map || !gpu)
+		return;
+	zc_cuda_enter_last(cuda->driver, gpu->context, &scope);
+	(void)cuda->driver->memUnmap(at, segment->bytes);
+	(void)cuda->driver->memAddressFree(at, segment->bytes);
+	zc_cuda_leave(cuda->driver, &scope);
+	segment->map = NULL;
+}
+
+void zc_cuda_segment_unmap(struct zerod_client *client, struct zc_segment *segment)
+{
+	struct zc_cuda *cuda = client->cuda;
+
+	if (cuda) /* else its end has begun */
+		unmap(cuda, segment);
+}
+
 void zc_cuda_segments_unmap(struct zerod_client *client, struct zc_cuda *cuda)
 {
 	struct zc_segment *segment, *next;
 
-	HASH_ITER (hh, client->segments, segment, next) {
-		const struct zc_gpu *gpu = zc_gpu_find(cuda, segment->device);
-		zd_cu_ptr at = (zd_cu_ptr)segment->map;
-		struct zc_cuda_scope scope;
-
-		if (!segment->map || !gpu)
-			continue;
-		zc_cuda_enter_last(cuda->driver, gpu->context, &scope);
-		(void)cuda->driver->memUnmap(at, segment->bytes);
-		(void)cuda->driver->memAddressFree(at, segment->bytes);
-		zc_cuda_leave(cuda->driver, &scope);
-		segment->map = NULL;
-	}
+	HASH_ITER (hh, client->segments, segment, next)
+		unmap(cuda, segment);
 }

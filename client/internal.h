@@ -330,7 +330,7 @@ struct zerod_client {
 	struct zc_segment *retired;  /* unmapped, and still named by a hold */
 	uint32_t *unmapped;          /* of what the daemon is still to be told: nunmapped ids */
 	size_t nunmapped, unmapped_room;
-	struct zc_unit *units;       /* hash by id */
+	struct zc_unit *units; /* hash by id */
 	LIST_HEAD(, zc_batch) batches;
 	struct zc_batch *spare_batch;
 	LIST_HEAD(, zerod_group) groups;

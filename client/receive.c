@@ -189,6 +189,8 @@ static int take_packet_content(struct zerod_client *client, struct zc_packet *pa
 
 	for (size_t i = 0; i < parsed->n_replies && !rc; i++)
 		rc = take_reply(client, packet, parsed->replies[i], err);
+	for (size_t i = 0; i < parsed->n_retired && !rc; i++)
+		rc = zc_segment_retire(client, parsed->retired[i], err);
 	return rc;
 }
 
@@ -262,6 +264,11 @@ bool zc_read(struct zerod_client *client, int timeout_ms, bool or_writable)
 	if (rc < 0)
 		zc_break(client, &err);
 	zc_packet_unref(client, packet);
+	if (client->nunmapped > 0) {
+		pthread_mutex_unlock(&client->lock);
+		zc_unmapped_send(client);
+		pthread_mutex_lock(&client->lock);
+	}
 	return rc == 0;
 }
 

@@ -14,6 +14,7 @@
 #include <stdlib.h>
 
 #define SMALL_REQUEST_BYTES 1024u /* packed on the stack */
+#define UNMAPPED_AT_ONCE    128u  /* ids, which then fit there */
 #define WRITABLE_SLICE_MS   5     /* while another thread reads, it may leave with replies unread */
 
 /* ---- The table ---------------------------------------------------------------------------------------- */
@@ -197,6 +198,7 @@ int zc_transmit(struct zerod_client *client, const uint8_t *bytes, size_t nbytes
 	if (!rc)
 		rc = push_packet(client, bytes, nbytes, deadline_ns, err);
 	pthread_mutex_unlock(&client->send_lock);
+	zc_unmapped_send(client);
 	if (!rc)
 		return 0;
 
@@ -204,6 +206,62 @@ int zc_transmit(struct zerod_client *client, const uint8_t *bytes, size_t nbytes
 	fail_unsent(client, ids, nids, err);
 	pthread_mutex_unlock(&client->lock);
 	return rc;
+}
+
+/* ---- Segments that were unmapped --------------------------------------------------------------------------------- */
+
+/* With send_lock. The daemon's answer is nobody's: it is as one whose caller has given up. */
+static int send_unmapped(struct zerod_client *client, uint64_t deadline_ns)
+{
+	Zd__Request request = ZD__REQUEST__INIT;
+	Zd__SegmentsUnmapped unmapped = ZD__SEGMENTS_UNMAPPED__INIT;
+	uint32_t segments[UNMAPPED_AT_ONCE];
+	struct packed packed;
+	struct zd_err err;
+	int rc;
+
+	pthread_mutex_lock(&client->lock);
+	while (unmapped.n_segments < UNMAPPED_AT_ONCE && client->nunmapped > 0)
+		segments[unmapped.n_segments++] = client->unmapped[--client->nunmapped];
+	if (unmapped.n_segments == 0) { /* another sender was faster */
+		pthread_mutex_unlock(&client->lock);
+		return 0;
+	}
+	request.id = ++client->next_id;
+	client->outstanding++;
+	client->abandoned++;
+	pthread_mutex_unlock(&client->lock);
+	unmapped.segments = segments;
+	request.body_case = ZD__REQUEST__BODY_SEGMENTS_UNMAPPED;
+	request.segments_unmapped = &unmapped;
+	rc = pack(&request, &packed, &err);
+	if (!rc) {
+		rc = push_packet(client, packed.bytes, packed.nbytes, deadline_ns, &err);
+		free(packed.large);
+	}
+	if (rc) { /* a daemon that does not read */
+		pthread_mutex_lock(&client->lock);
+		zc_break(client, &err);
+		pthread_mutex_unlock(&client->lock);
+	}
+	return rc;
+}
+
+/* Who finds the socket taken may leave it to the one who has it, since that one looks afterwards. */
+void zc_unmapped_send(struct zerod_client *client)
+{
+	bool any;
+	int rc = 0;
+
+	while (!rc) {
+		pthread_mutex_lock(&client->lock);
+		any = client->nunmapped > 0 && !client->broken_status;
+		pthread_mutex_unlock(&client->lock);
+		if (!any || pthread_mutex_trylock(&client->send_lock))
+			return;
+		rc = send_unmapped(client, zc_deadline_ns(zc_deadline_ms(client, 0)));
+		pthread_mutex_unlock(&client->send_lock);
+	}
 }
 
 /* With the lock: replies that nobody waits for must not pile up in the daemon. */

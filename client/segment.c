@@ -2,8 +2,8 @@
 /*
  * segment.c - the daemon's memory in this process: segments, places in them, and the two fence pages.
  *
- * A segment is mapped whole when a place in it is first used, and stays mapped until the client is closed: addresses that
- * were given out stay valid. Nothing that the daemon says about a descriptor is believed: its size is read, and it must be
+ * A segment is mapped whole when a place in it is first used, and stays mapped until the client is closed or the daemon, which
+ * has been given back all places in it, wants the memory: addresses that were given out stay valid. Nothing that the daemon says about a descriptor is believed: its size is read, and it must be
  * sealed against shrinking, since an access behind a shrunken file's end would kill the process. A descriptor of a GPU's memory
  * has neither; importing it fails for anything else, and mapping it for any other size.
  */
@@ -118,6 +118,68 @@ close_fd:
 	return rc;
 }
 
+static void free_segment(struct zc_segment *segment)
+{
+	free(segment->page_holders);
+	free(segment);
+}
+
+/* With the lock; the pages' lock keeps strict clients' streams from what is not there any more. */
+static void unmap_segment(struct zerod_client *client, struct zc_segment *segment)
+{
+	if (segment->map && client->on_gpus)
+		zc_cuda_segment_unmap(client, segment);
+	pthread_mutex_lock(&client->page_lock);
+	if (segment->map && !client->on_gpus)
+		(void)munmap(segment->map, segment->bytes);
+	segment->map = NULL;
+	pthread_mutex_unlock(&client->page_lock);
+	if (segment->fd >= 0)
+		(void)close(segment->fd);
+	segment->fd = -1;
+}
+
+static int note_unmapped(struct zerod_client *client, uint32_t id, struct zd_err *err)
+{
+	if (client->nunmapped == client->unmapped_room) {
+		size_t room = client->unmapped_room ? 2 * client->unmapped_room : 8;
+		uint32_t *unmapped = realloc(client->unmapped, room * sizeof(*unmapped));
+
+		if (!unmapped)
+			return zd_err_errno(err, ENOMEM, "unmapping segment %u", id);
+		client->unmapped = unmapped;
+		client->unmapped_room = room;
+	}
+	client->unmapped[client->nunmapped++] = id;
+	return 0;
+}
+
+int zc_segment_retire(struct zerod_client *client, uint32_t id, struct zd_err *err)
+{
+	struct zc_segment *segment = zc_segment_find(client, id);
+	bool is_named;
+	int rc;
+
+	if (!segment)
+		return zd_err_set(err, ZEROD_E_PROTOCOL, "the daemon wants segment %u, which it never sent",
+		                  id);
+	rc = note_unmapped(client, id, err);
+	if (rc)
+		return rc;
+	HASH_DEL(client->segments, segment);
+	unmap_segment(client, segment);
+	pthread_mutex_lock(&client->page_lock);
+	is_named = segment->nholds > 0; /* by a thread that is about to let go: the daemon's reply is older */
+	pthread_mutex_unlock(&client->page_lock);
+	if (is_named) {
+		segment->next_retired = client->retired;
+		client->retired = segment;
+	} else {
+		free_segment(segment);
+	}
+	return 0;
+}
+
 void zc_segments_free(struct zerod_client *client)
 {
 	struct zc_segment *segment = client->segments;
@@ -130,10 +192,14 @@ void zc_segments_free(struct zerod_client *client)
 			(void)munmap(segment->map, segment->bytes);
 		if (segment->fd >= 0)
 			(void)close(segment->fd);
-		free(segment->page_holders);
-		free(segment);
+		free_segment(segment);
 		segment = next;
 	}
+	while ((segment = client->retired)) {
+		client->retired = segment->next_retired;
+		free_segment(segment);
+	}
+	free(client->unmapped);
 	if (client->client_page)
 		(void)munmap(client->client_page, PAGE_BYTES);
 	if (client->daemon_page)
@@ -185,7 +251,9 @@ int zc_location_map(struct zerod_client *client, const struct zc_location *locat
 	struct zc_segment *segment = zc_segment_find(client, location->segment);
 	int rc;
 
-	zd_assert(segment); /* places are checked when they are taken, and segments stay */
+	if (!segment) /* checked when it was taken; another thread has given the place back since */
+		return zd_err_set(err, ZEROD_E_STALE, "segment %u has gone back to its device",
+		                  location->segment);
 	if (!segment->map) {
 		rc = client->on_gpus ? zc_cuda_segment_map(client, segment, err) : map_segment(segment, err);
 		if (rc)

@@ -27,6 +27,8 @@
 
 static int protect(const struct zc_segment *segment, uint64_t page, uint64_t npages, int protection)
 {
+	if (!segment->map) /* it has gone back to its device */
+		return 0;
 	return mprotect((uint8_t *)segment->map + page * PAGE_BYTES, npages * PAGE_BYTES, protection);
 }
 
@@ -85,6 +87,8 @@ static int add_hold(struct zerod_client *client, struct zc_hold_list *list, cons
 	error = make_counts(hold->segment);
 	if (!error)
 		error = take_pages(hold);
+	if (!error)
+		hold->segment->nholds++;
 	pthread_mutex_unlock(&client->page_lock);
 	if (error) {
 		free(hold);
@@ -111,6 +115,7 @@ void zc_holds_drop(struct zerod_client *client, struct zc_hold_list *list)
 		if (client->strict) {
 			pthread_mutex_lock(&client->page_lock);
 			remember_failure(client, give_pages(hold));
+			hold->segment->nholds--;
 			pthread_mutex_unlock(&client->page_lock);
 		}
 		free(hold);
@@ -138,22 +143,28 @@ static bool same_pages(const struct zc_hold *a, const struct zc_hold *b)
 	return a->segment == b->segment && a->page == b->page && a->npages == b->npages;
 }
 
-static struct zc_hold place_of(struct zerod_client *client, const struct zc_op *op)
+static int find_place(struct zerod_client *client, const struct zc_op *op, struct zc_hold *place,
+                      struct zd_err *err)
 {
-	return (struct zc_hold){.segment = zc_segment_find(client, op->buffer.segment),
-	                        .page = op->buffer.offset / PAGE_BYTES,
-	                        .npages = op->buffer.bytes / PAGE_BYTES};
+	*place = (struct zc_hold){.segment = zc_segment_find(client, op->buffer.segment),
+	                          .page = op->buffer.offset / PAGE_BYTES,
+	                          .npages = op->buffer.bytes / PAGE_BYTES};
+	if (place->segment)
+		return 0;
+	return zd_err_set(err, ZEROD_E_STALE, "segment %u of unit '%s' has gone back to its device",
+	                  op->buffer.segment, op->unit->name);
 }
 
 int zc_strict_hold(struct zerod_client *client, const struct zc_op *op, struct zc_hold_list *list,
                    struct zd_err *err)
 {
 	struct zc_hold place;
+	int rc;
 
 	if (!client->strict)
 		return 0;
-	place = place_of(client, op);
-	return add_hold(client, list, &place, err);
+	rc = find_place(client, op, &place, err);
+	return rc ? rc : add_hold(client, list, &place, err);
 }
 
 /* ---- Leases and units ---------------------------------------------------------------------------------------- */
@@ -194,7 +205,8 @@ int zc_strict_open(struct zerod_client *client, struct zc_op *op, struct zd_err 
 		rc = err->status;
 	}
 	pthread_mutex_unlock(&client->page_lock);
-	place = place_of(client, op);
+	if (!rc)
+		rc = find_place(client, op, &place, err);
 	if (!rc && op->unit->persistent)
 		rc = keep(client, op->unit, &place, err);
 	if (rc)

@@ -28,6 +28,7 @@
 #define ZD_MAX_SCOPES            1024u        /* scopes, claims and contexts of one rank */
 #define ZD_MAX_FENCES            64u          /* fences in one request */
 #define ZD_MAX_UNITS_PER_REQUEST 1024u        /* update_begin, publish, context_begin */
+#define ZD_MAX_RETIRED           1024u        /* segments in one segments_unmapped */
 #define ZD_MAX_BYTES             (1ull << 50) /* of any one object; keeps every product below 2^63 */
 
 #define ZD_TIMELINES        512u /* 64-bit counters in one fence page of 4 KiB */

@@ -33,12 +33,12 @@ static void on_session_killed(void *arg, uint64_t id, const char *why)
 	zd_api_session_killed(session, why);
 }
 
-static void on_segment_gone(void *arg, uint32_t segment)
+static void on_segment_retire(void *arg, uint64_t id, uint32_t segment)
 {
-	struct zd_api *api = arg;
+	struct zd_api_session *session = zd_api_session_find(arg, id);
 
-	for (struct zd_api_session *session = api->sessions; session; session = session->hh.next)
-		zd_api_session_forget(session, segment);
+	zd_assert(session);
+	zd_api_session_retire(session, segment);
 }
 
 static void on_settled(void *arg)
@@ -51,7 +51,7 @@ static void on_settled(void *arg)
 static const struct zd_bridge_ops bridge_ops = {
         .reply = on_reply,
         .session_killed = on_session_killed,
-        .segment_gone = on_segment_gone,
+        .segment_retire = on_segment_retire,
         .settled = on_settled,
 };
 

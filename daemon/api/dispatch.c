@@ -58,6 +58,8 @@ static const struct route routes[] = {
         [ZD__REQUEST__BODY_STEP_END] = {"step_end", zd_args_step_end, NULL},
         [ZD__REQUEST__BODY_ALLOC] = {"alloc", zd_args_alloc, NULL},
         [ZD__REQUEST__BODY_FREE] = {"free", zd_args_free, NULL},
+        [ZD__REQUEST__BODY_SEGMENTS_UNMAPPED] = {"segments_unmapped", zd_args_segments_unmapped, NULL},
+        [ZD__REQUEST__BODY_TRIM] = {"trim", zd_args_trim, NULL},
         [ZD__REQUEST__BODY_LIST] = {"list", NULL, zd_answer_list},
         [ZD__REQUEST__BODY_DAEMON_STATUS] = {"daemon_status", NULL, zd_answer_daemon_status},
         [ZD__REQUEST__BODY_KILL_SESSION] = {"kill_session", zd_args_kill_session, NULL},
@@ -82,6 +84,7 @@ static zd_fill_fn *const fills[ZD_NREQUESTS] = {
         [ZD_REQ_BUCKET_RESERVE] = zd_fill_bucket_reserve,
         [ZD_REQ_STEP_BEGIN] = zd_fill_step_begin,
         [ZD_REQ_ALLOC] = zd_fill_alloc,
+        [ZD_REQ_TRIM] = zd_fill_trim,
 };
 
 /* ---- Requests -------------------------------------------------------------------------------------------- */

@@ -53,6 +53,10 @@ zd_fill_fn zd_fill_backward_begin, zd_fill_bucket_create, zd_fill_bucket_reserve
 zd_args_fn zd_args_alloc, zd_args_free;
 zd_fill_fn zd_fill_alloc;
 
+/* handle_segment.c */
+zd_args_fn zd_args_segments_unmapped, zd_args_trim;
+zd_fill_fn zd_fill_trim;
+
 /* handle_list.c */
 zd_answer_fn zd_answer_list;
 

@@ -216,17 +216,18 @@ static void remember(struct zd_api_session *session, uint32_t segment)
 	        (session->ngiven - index) * sizeof(*session->given));
 	session->given[index] = segment;
 	session->ngiven++;
+	zd_engine_segment_given(session->api->bridge.engine, session->id, segment);
 }
 
-void zd_api_session_forget(struct zd_api_session *session, uint32_t segment)
+void zd_api_session_retire(struct zd_api_session *session, uint32_t segment)
 {
 	size_t index = given_index(session, segment);
 
-	if (index == session->ngiven || session->given[index] != segment)
-		return;
+	zd_assert(index < session->ngiven && session->given[index] == segment);
 	session->ngiven--;
 	memmove(session->given + index, session->given + index + 1,
 	        (session->ngiven - index) * sizeof(*session->given));
+	zd_conn_retire(session->conn, segment);
 }
 
 /* A descriptor of its own, since the packet may wait until after the segment's end. */

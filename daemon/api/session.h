@@ -56,7 +56,7 @@ void zd_api_session_fail(struct zd_api_session *session, uint64_t request, const
 int zd_api_session_attach(struct zd_api_session *session, const uint32_t *segments, unsigned count,
                           Zd__Segment *announced, struct zd_attachment *attachments, unsigned *nattachments,
                           struct zd_err *err) __attribute__((warn_unused_result));
-/* The segment is no more. */
-void zd_api_session_forget(struct zd_api_session *session, uint32_t segment);
+/* Tells the client to unmap a segment that it was given; no reply names it any more. */
+void zd_api_session_retire(struct zd_api_session *session, uint32_t segment);
 
 #endif

@@ -143,9 +143,22 @@ static void find_slots(struct zd_engine *e, struct found *found)
 	}
 }
 
+/* Nothing is in what goes back, and while its executor has it nobody can reach it. */
+static uint64_t check_retiring(const struct zd_segment *segment)
+{
+	const struct zd_mapping *mapping;
+	TAILQ_FOREACH (mapping, &segment->mappings, segment_link)
+		zd_assert(mapping->segment == segment && segment->state != ZD_SEGMENT_CREATING);
+	if (segment->state != ZD_SEGMENT_RETIRING && segment->state != ZD_SEGMENT_DESTROYING)
+		return 0;
+	zd_assert(zd_block_used_bytes(segment->range) == 0);
+	zd_assert((segment->state == ZD_SEGMENT_DESTROYING) == TAILQ_EMPTY(&segment->mappings));
+	return segment->bytes;
+}
+
 static void check_device(struct zd_engine *e, struct zd_device *device, struct found *found)
 {
-	uint64_t segment_bytes = 0, block_bytes = 0, charged = 0;
+	uint64_t segment_bytes = 0, block_bytes = 0, retiring_bytes = 0, charged = 0;
 	uint32_t waiters = 0, i = device->index;
 	const struct zd_segment *segment;
 	const struct zd_request *req;
@@ -153,7 +166,9 @@ static void check_device(struct zd_engine *e, struct zd_device *device, struct f
 		zd_block_range_check(segment->range);
 		segment_bytes += segment->bytes;
 		block_bytes += zd_block_used_bytes(segment->range);
+		retiring_bytes += check_retiring(segment);
 	}
+	zd_assert(retiring_bytes == device->retiring_bytes);
 	zd_assert(segment_bytes == device->segment_bytes && segment_bytes <= device->config.arena_bytes);
 	for (uint32_t kind = 0; kind < ZD_NCHARGES; kind++) {
 		zd_assert(found->charged[i][kind] == device->account.bytes[kind]);

@@ -63,6 +63,13 @@ static void sink_no_reply(void *arg, const struct zd_reply *reply)
 	(void)reply;
 }
 
+static void sink_no_retire(void *arg, uint64_t session, uint32_t segment)
+{
+	(void)arg;
+	(void)session;
+	(void)segment;
+}
+
 /* Runs the ordinary ends of everything: sessions, durable jobs, then the operations that nobody will complete. */
 void zd_engine_free(struct zd_engine *e)
 {
@@ -73,6 +80,7 @@ void zd_engine_free(struct zd_engine *e)
 	struct zd_op *op, *next_op;
 	e->sink.command = sink_nothing;
 	e->sink.reply = sink_no_reply;
+	e->sink.segment_retire = sink_no_retire;
 	HASH_ITER (hh, e->sessions, session, next_session) {
 		zd_engine_session_close(e, session->id);
 	}

@@ -5,7 +5,7 @@
  * The engine is a deterministic state machine. It opens no file, starts no thread, asks for no time and logs nothing.
  * Whoever drives it (daemon/io, or the simulator) calls the functions below from one thread, one at a time, and
  * executes the commands that it hands to the sink. The sink must not call back into the engine, but for
- * zd_engine_may_map() and zd_engine_segment().
+ * zd_engine_may_map(), zd_engine_segment() and zd_engine_segment_given().
  *
  *   requests  zd_engine_request()      each gets exactly one reply, at once or later
  *   commands  sink->command()          each with an op id is completed exactly once by zd_engine_op_done()
@@ -164,6 +164,8 @@ enum zd_request_kind {
 	ZD_REQ_KILL_SESSION,
 	ZD_REQ_ABORT_GROUP,
 	ZD_REQ_END_JOB,
+	ZD_REQ_TRIM,
+	ZD_REQ_SEGMENTS_UNMAPPED,
 	ZD_NREQUESTS
 };
 
@@ -277,6 +279,14 @@ struct zd_args {
 		} free;
 		uint64_t session; /* KILL_SESSION */
 		uint64_t job;     /* END_JOB */
+		struct {
+			uint32_t device;
+			uint64_t keep_bytes; /* that the device's segments may go on taking */
+		} trim;
+		struct {
+			uint32_t count;
+			const uint32_t *segments;
+		} segments_unmapped; /* of those that segment_retire() named for the session */
 	} u;
 };
 
@@ -339,6 +349,9 @@ struct zd_reply {
 			uint64_t allocation;
 			struct zd_location location;
 		} alloc;
+		struct {
+			uint64_t freed_bytes; /* that the device got back meanwhile */
+		} trim;
 	} u;
 };
 
@@ -353,6 +366,8 @@ struct zd_engine_sink {
 	/* The engine ends the session by itself (KILL_SESSION): the driver closes the connection. The session is gone
 	 * from the engine already, its requests are not replied to any more. */
 	void (*session_killed)(void *arg, uint64_t session, const char *why);
+	/* The session is to unmap a segment that it was given; no reply names that again. It answers by SEGMENTS_UNMAPPED. */
+	void (*segment_retire)(void *arg, uint64_t session, uint32_t segment);
 };
 
 struct zd_device_config {
@@ -413,6 +428,8 @@ uint64_t zd_engine_next_deadline(const struct zd_engine *engine);
 bool zd_engine_may_map(const struct zd_engine *engine, uint64_t session, uint32_t segment);
 /* The segment's device and size; false when there is none. */
 bool zd_engine_segment(const struct zd_engine *engine, uint32_t segment, uint32_t *device, uint64_t *bytes);
+/* The session is sent the descriptor of a segment that it may map: it is asked to unmap it before the memory goes. */
+void zd_engine_segment_given(struct zd_engine *engine, uint64_t session, uint32_t segment);
 
 /* ---- Looking -------------------------------------------------------------------------------------- */
 

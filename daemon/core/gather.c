@@ -12,6 +12,7 @@
 
 #include "base/text.h"
 #include "core/gather.h"
+#include "core/retire.h"
 #include "core/shadow.h"
 #include "core/scope.h"
 
@@ -142,6 +143,32 @@ static int budget_check(struct zd_engine *e, struct zd_request *req, uint64_t by
 	return 0;
 }
 
+/* It is there, or a segment is on its way. */
+static bool place_comes(const struct zd_request *req, int status)
+{
+	return status == 0 ||
+	       (status == ZD_WAIT && (req->wait.kind == ZD_WAIT_SEGMENT || req->wait.kind == ZD_WAIT_RETIRE));
+}
+
+/* The pool has no block by itself. Empty segments of others make room, but not while blocks that are large enough will come
+ * back and nobody is held up: else gathers and buckets would take turns with them. */
+static int room_find(struct zd_engine *e, struct zd_request *req, uint64_t bytes, int status)
+{
+	const struct zd_job *job = req->member->group->job;
+	struct zd_device *device = req->device;
+	bool could_fit = zd_pool_could_fit(device, job, ZD_PURPOSE_GATHERS, bytes);
+	if (!could_fit || (status != ZD_WAIT && !req->u.gather.prefetch)) {
+		zd_pool_reclaim(e, job, device, bytes);
+		uint32_t retiring = zd_retiring_find(device, bytes);
+		if (retiring)
+			return zd_wait_for(req, ZD_WAIT_RETIRE, 0, retiring, 0);
+	}
+	if (status == ZEROD_E_NO_MEMORY && could_fit)
+		return zd_wait_for(req, ZD_WAIT_MEMORY, 0, bytes,
+		                   device->config.arena_bytes - device->segment_bytes);
+	return status;
+}
+
 /* A block from the pool, for a slot or for a unit without one. */
 static int block_take(struct zd_engine *e, struct zd_request *req, uint64_t bytes, struct zd_extent *extent,
                       struct zd_err *err)
@@ -152,13 +179,11 @@ static int block_take(struct zd_engine *e, struct zd_request *req, uint64_t byte
 	int status;
 	do {
 		status = zd_pool_alloc(e, req, job, device, ZD_PURPOSE_GATHERS, bytes, align, extent, err);
-	} while (status != 0 && !(status == ZD_WAIT && req->wait.kind == ZD_WAIT_SEGMENT) &&
-	         !req->u.gather.prefetch && revoke_prefetch(e, device));
+	} while (!place_comes(req, status) && !req->u.gather.prefetch && revoke_prefetch(e, device));
+	if (!place_comes(req, status))
+		status = room_find(e, req, bytes, status);
 	if (status == ZD_WAIT)
 		return wait_for_room(req, req->wait.kind, req->wait.a, req->wait.b);
-	if (status == ZEROD_E_NO_MEMORY && zd_pool_could_fit(device, job, ZD_PURPOSE_GATHERS, bytes))
-		return wait_for_room(req, ZD_WAIT_MEMORY, bytes,
-		                     device->config.arena_bytes - device->segment_bytes);
 	return status;
 }
 

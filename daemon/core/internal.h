@@ -47,7 +47,19 @@ struct zd_op;
 
 /* ---- Memory (pool.c, account.c) -------------------------------------------------------------------- */
 
-enum zd_segment_state { ZD_SEGMENT_CREATING, ZD_SEGMENT_READY };
+enum zd_segment_state {
+	ZD_SEGMENT_CREATING,
+	ZD_SEGMENT_READY,
+	ZD_SEGMENT_RETIRING,   /* empty for good: sessions are to unmap it */
+	ZD_SEGMENT_DESTROYING, /* nobody has it mapped; its executor gives the memory back */
+};
+
+/* A session that has been given the segment. */
+struct zd_mapping {
+	struct zd_segment *segment;
+	struct zd_session *session;
+	TAILQ_ENTRY(zd_mapping) segment_link, session_link;
+};
 
 /* One physical allocation of one job for one purpose. */
 struct zd_segment {
@@ -57,7 +69,10 @@ struct zd_segment {
 	struct zd_device *device;
 	struct zd_job *job;
 	uint64_t bytes;
+	uint64_t prefetched_bytes; /* scratch of retire.c: in copies that nobody has asked for */
+	uint64_t retire_serial;    /* when it began to retire */
 	struct zd_block_range *range;
+	TAILQ_HEAD(, zd_mapping) mappings;
 	TAILQ_ENTRY(zd_segment) device_link;
 	UT_hash_handle hh;
 };
@@ -101,6 +116,7 @@ struct zd_device {
 	struct zd_device_config config; /* budget and staging resolved, never 0 */
 	uint64_t segment_default_bytes;
 	uint64_t segment_bytes;    /* in segments */
+	uint64_t retiring_bytes;   /* of these, in segments that are on their way back */
 	uint64_t quarantine_bytes; /* in blocks that nobody is charged for and that are not free yet */
 	uint64_t idle_slot_bytes;  /* in slots without a charged buffer */
 	uint64_t staging_bytes;    /* charged for reductions under way */
@@ -117,9 +133,10 @@ struct zd_device {
 };
 
 /*
- * Takes a block for `job`. 0 with *extent; ZD_WAIT when a segment is being created or quarantined blocks may come free;
- * NO_MEMORY when nothing will change by itself; or the error of a segment that could not be created. `req` (may
- * be NULL) learns what it waits for. Charges nothing.
+ * Takes a block for `job`. 0 with *extent; ZD_WAIT when a segment is being created or given back, or quarantined blocks may
+ * come free; NO_MEMORY when nothing will change by itself; or the error of a segment that could not be created. `req` (may
+ * be NULL) learns what it waits for. Charges nothing. Has empty segments given back to make room, but not for a gather,
+ * which does so itself.
  */
 int zd_pool_alloc(struct zd_engine *e, struct zd_request *req, struct zd_job *job, struct zd_device *device,
                   enum zd_purpose purpose, uint64_t bytes, uint64_t align, struct zd_extent *extent,
@@ -127,6 +144,8 @@ int zd_pool_alloc(struct zd_engine *e, struct zd_request *req, struct zd_job *jo
 /* Is there a segment, or room for one, that could ever hold so much for this job and purpose. */
 bool zd_pool_could_fit(const struct zd_device *device, const struct zd_job *job, enum zd_purpose purpose,
                        uint64_t bytes);
+/* Forgets the segment: its memory is the executor's to give back, or was never there. */
+void zd_segment_free(struct zd_engine *e, struct zd_segment *segment);
 /* Gives the block back at once: no use of it may be left. Marks the device dirty. Clears *extent. */
 void zd_pool_free(struct zd_engine *e, struct zd_extent *extent);
 struct zd_location zd_extent_location(const struct zd_extent *extent);
@@ -179,6 +198,7 @@ enum zd_wait_kind {
 	ZD_WAIT_NONE,
 	ZD_WAIT_RANKS,      /* a: ranks missing, rank: the first */
 	ZD_WAIT_SEGMENT,    /* a segment is being created */
+	ZD_WAIT_RETIRE,     /* a: the segment that is being given back */
 	ZD_WAIT_FILL,       /* memory is being zeroed */
 	ZD_WAIT_FENCES,     /* the caller's own streams */
 	ZD_WAIT_READERS,    /* a: pushes that still read the shard */
@@ -268,6 +288,10 @@ struct zd_request {
 			uint64_t align;
 		} alloc;
 		struct {
+			uint64_t serial; /* it waits for segments that began to retire until then */
+			uint64_t freed_bytes;
+		} trim;
+		struct {
 			struct zd_bucket *bucket;
 			struct zd_part *part;
 			void *entry; /* reduce files' own */
@@ -330,6 +354,7 @@ struct zd_session {
 	struct zd_request_list requests; /* the same, in order */
 	TAILQ_HEAD(, zd_member) members;
 	TAILQ_HEAD(, zd_allocation) allocations;
+	TAILQ_HEAD(, zd_mapping) mappings;     /* segments that its process may have mapped */
 	uint64_t timeline[ZD_MAX_DEVICES];     /* last value given out on the daemon page, by source device */
 	uint64_t aborted_mask;                 /* timelines that hold ZD_FENCE_ABORTED */
 	TAILQ_HEAD(, zd_departure) departures; /* CLOSING: what waits for its process to go; departure.c */
@@ -625,6 +650,7 @@ struct zd_engine {
 	uint64_t now_ns, next_deadline_ns;
 	uint64_t next_id; /* of every object; ascending, never reused */
 	uint32_t next_segment;
+	uint64_t retire_serial; /* counts segments that began to retire */
 	uint64_t dirty_mask;
 	bool settling;
 	struct zd_account account;

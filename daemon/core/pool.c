@@ -3,11 +3,12 @@
  * pool.c - segments of a device and blocks in them.
  *
  * A segment belongs to one job and one purpose, so that no job ever maps another's memory. Segments are created by the
- * device's executor, so taking a block may have to wait for one; they are given back when their job ends.
+ * device's executor, so taking a block may have to wait for one; they are given back when their job ends, or before
+ * that when they are empty and their memory is wanted elsewhere (retire.c).
  */
 #include <string.h>
 
-#include "core/internal.h"
+#include "core/retire.h"
 
 static struct zd_segment *find_block(struct zd_device *device, const struct zd_job *job,
                                      enum zd_purpose purpose, uint64_t bytes, uint64_t align,
@@ -36,8 +37,9 @@ static struct zd_segment *find_creating(struct zd_device *device, const struct z
 	return NULL;
 }
 
-static void segment_free(struct zd_engine *e, struct zd_segment *segment)
+void zd_segment_free(struct zd_engine *e, struct zd_segment *segment)
 {
+	zd_assert(TAILQ_EMPTY(&segment->mappings));
 	HASH_DEL(e->segments, segment);
 	TAILQ_REMOVE(&segment->device->segments, segment, device_link);
 	segment->device->segment_bytes -= segment->bytes;
@@ -66,7 +68,7 @@ static void segment_created(struct zd_engine *e, struct zd_op *op, int status, c
 		return;
 	}
 	segment_failed(segment, status, error);
-	segment_free(e, segment);
+	zd_segment_free(e, segment);
 }
 
 static struct zd_segment *segment_new(struct zd_engine *e, struct zd_job *job, struct zd_device *device,
@@ -80,6 +82,7 @@ static struct zd_segment *segment_new(struct zd_engine *e, struct zd_job *job, s
 	segment->job = job;
 	segment->bytes = bytes;
 	segment->range = zd_block_range_new(bytes);
+	TAILQ_INIT(&segment->mappings);
 	HASH_ADD(hh, e->segments, id, sizeof(segment->id), segment);
 	TAILQ_INSERT_TAIL(&device->segments, segment, device_link);
 	device->segment_bytes += bytes;
@@ -90,6 +93,17 @@ static struct zd_segment *segment_new(struct zd_engine *e, struct zd_job *job, s
 	command.u.segment.purpose = purpose;
 	zd_op_submit(e, job, &command, segment_created, segment, 0);
 	return segment;
+}
+
+/* Memory comes by itself when a segment has been given back, or blocks leave quarantine. */
+static int wait_for_memory(struct zd_request *req, struct zd_device *device, uint64_t bytes, uint64_t left)
+{
+	uint32_t retiring = zd_retiring_find(device, bytes);
+	if (retiring)
+		return req ? zd_wait_for(req, ZD_WAIT_RETIRE, 0, retiring, 0) : ZD_WAIT;
+	if (device->quarantine_bytes > 0 && bytes <= device->config.arena_bytes)
+		return req ? zd_wait_for(req, ZD_WAIT_MEMORY, 0, bytes, left) : ZD_WAIT;
+	return 0;
 }
 
 int zd_pool_alloc(struct zd_engine *e, struct zd_request *req, struct zd_job *job, struct zd_device *device,
@@ -118,8 +132,11 @@ int zd_pool_alloc(struct zd_engine *e, struct zd_request *req, struct zd_job *jo
 			req->segment_wait = segment->id;
 		return req ? zd_wait_for(req, ZD_WAIT_SEGMENT, 0, 0, 0) : ZD_WAIT;
 	}
-	if (device->quarantine_bytes > 0 && bytes <= device->config.arena_bytes)
-		return req ? zd_wait_for(req, ZD_WAIT_MEMORY, 0, bytes, left) : ZD_WAIT;
+	if (!req || !zd_request_gathers(req))
+		zd_pool_reclaim(e, job, device, bytes);
+	int wait = wait_for_memory(req, device, bytes, left);
+	if (wait)
+		return wait;
 	return zd_err_set(
 	        err, ZEROD_E_NO_MEMORY,
 	        "%llu bytes do not fit on device %u: arena %llu bytes, %llu of them in segments, %llu "
@@ -136,7 +153,8 @@ bool zd_pool_could_fit(const struct zd_device *device, const struct zd_job *job,
 	if (zd_align_up(bytes, device->config.segment_align_bytes) <= left)
 		return true;
 	TAILQ_FOREACH (segment, &device->segments, device_link) {
-		if (segment->job == job && segment->purpose == purpose && segment->bytes >= bytes)
+		if (segment->job == job && segment->purpose == purpose && segment->bytes >= bytes &&
+		    segment->state <= ZD_SEGMENT_READY)
 			return true;
 	}
 	return false;
@@ -163,18 +181,8 @@ void zd_pool_job_end(struct zd_engine *e, struct zd_job *job)
 	for (uint32_t i = 0; i < e->ndevices; i++) {
 		struct zd_segment *segment, *next;
 		TAILQ_FOREACH_SAFE (segment, &e->devices[i].segments, device_link, next) {
-			if (segment->job != job)
-				continue;
-			zd_assert(segment->state == ZD_SEGMENT_READY &&
-			          zd_block_used_bytes(segment->range) == 0);
-			struct zd_command command = {.kind = ZD_CMD_SEGMENT_DESTROY, .device = i};
-			command.u.segment.segment = segment->id;
-			command.u.segment.bytes = segment->bytes;
-			command.u.segment.job = job->id;
-			command.u.segment.purpose = segment->purpose;
-			e->sink.command(e->sink.arg, &command);
-			segment_free(e, segment);
-			zd_dirty(e, &e->devices[i]);
+			if (segment->job == job)
+				zd_segment_end(e, segment);
 		}
 	}
 }

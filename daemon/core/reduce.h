@@ -30,6 +30,8 @@ bool zd_reduce_has_target(const struct zd_group *group);
 /* Called by zd_settle() for a dirty device before its queue is tried: reductions that wait for staging may go on.
  * Must not mark devices dirty unless something changed. */
 void zd_reduce_settle(struct zd_engine *e, struct zd_device *device);
+/* Was the segment made for a reduction that still waits for staging. */
+bool zd_reduce_awaits(const struct zd_device *device, uint32_t segment);
 /* For zd_engine_check(): aborts if something of the group's reductions, buckets or targets is inconsistent; adds the
  * charged bytes found per device and kind into found[device][kind], and quarantined bytes into quarantine[device]. */
 void zd_reduce_check(struct zd_engine *e, struct zd_group *group, uint64_t (*found)[ZD_NCHARGES],

@@ -108,7 +108,8 @@ static void finish(struct zd_engine *e, struct zd_request *req, int status, cons
 static void note_memory_wait(struct zd_request *req)
 {
 	bool wants = req->wait.kind == ZD_WAIT_MEMORY || req->wait.kind == ZD_WAIT_BUDGET ||
-	             req->wait.kind == ZD_WAIT_TURN || req->wait.kind == ZD_WAIT_SEGMENT;
+	             req->wait.kind == ZD_WAIT_TURN || req->wait.kind == ZD_WAIT_SEGMENT ||
+	             req->wait.kind == ZD_WAIT_RETIRE;
 	wants = wants && zd_request_gathers(req) && !req->u.gather.prefetch;
 	if (req->queued && wants != req->wants_memory)
 		req->device->memory_waiters += wants ? 1 : (uint32_t)-1;
@@ -130,6 +131,7 @@ static int attempt(struct zd_engine *e, struct zd_request *req, struct zd_err *e
 		return zd_err_set(err, req->failed, "%s", req->failed_text ? req->failed_text : "");
 	}
 	req->wait = (struct zd_wait){0};
+	req->segment_wait = 0;
 	int status = type->attempt ? type->attempt(e, req, err) : 0;
 	if (status == ZD_WAIT)
 		note_memory_wait(req);

@@ -12,6 +12,7 @@
 #include "base/text.h"
 #include "core/departure.h"
 #include "core/reduce.h"
+#include "core/retire.h"
 #include "core/shadow.h"
 
 struct zd_session *zd_session_find(struct zd_engine *e, uint64_t id)
@@ -40,6 +41,7 @@ uint64_t zd_engine_session_open(struct zd_engine *e, const struct zd_peer *peer,
 	TAILQ_INIT(&session->requests);
 	TAILQ_INIT(&session->members);
 	TAILQ_INIT(&session->allocations);
+	TAILQ_INIT(&session->mappings);
 	TAILQ_INIT(&session->departures);
 	HASH_ADD(hh, e->sessions, id, sizeof(session->id), session);
 	return session->id;
@@ -53,6 +55,7 @@ static void session_end(struct zd_engine *e, struct zd_session *session)
 	zd_sm_move(&zd_sm_session, &session->state, ZD_SESSION_CLOSING);
 	zd_departures_begin(e, session);
 	zd_requests_drop(e, session, NULL, 0, NULL);
+	zd_mappings_leave(e, session); /* before their jobs end */
 	while ((member = TAILQ_FIRST(&session->members)))
 		zd_member_detach(e, member);
 	while ((allocation = TAILQ_FIRST(&session->allocations)))

@@ -295,3 +295,14 @@ void zd_reduce_settle(struct zd_engine *e, struct zd_device *device)
 		slice_open(e, slice);
 	}
 }
+
+bool zd_reduce_awaits(const struct zd_device *device, uint32_t segment)
+{
+	const struct zd_slice *slice;
+	DL_FOREACH(device->staging_queue, slice)
+	{
+		if (slice->segment_wait == segment)
+			return true;
+	}
+	return false;
+}

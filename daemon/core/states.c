@@ -59,10 +59,12 @@ static const uint32_t buffer_moves[] = {
 };
 const struct zd_sm zd_sm_buffer = {"buffer", ZD_ARRAY_LEN(buffer_names), buffer_names, buffer_moves};
 
-static const char *const segment_names[] = {"CREATING", "READY"};
+static const char *const segment_names[] = {"CREATING", "READY", "RETIRING", "DESTROYING"};
 static const uint32_t segment_moves[] = {
         [ZD_SEGMENT_CREATING] = TO(ZD_SEGMENT_READY),
-        [ZD_SEGMENT_READY] = 0,
+        [ZD_SEGMENT_READY] = TO(ZD_SEGMENT_RETIRING),
+        [ZD_SEGMENT_RETIRING] = TO(ZD_SEGMENT_DESTROYING),
+        [ZD_SEGMENT_DESTROYING] = 0,
 };
 const struct zd_sm zd_sm_segment = {"segment", ZD_ARRAY_LEN(segment_names), segment_names, segment_moves};
 

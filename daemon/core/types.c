@@ -7,7 +7,8 @@ extern const struct zd_request_type zd_req_session_reset, zd_req_group_join, zd_
         zd_req_unit_register, zd_req_unit_unregister, zd_req_update_begin, zd_req_publish, zd_req_commit,
         zd_req_set_persistent, zd_req_gather, zd_req_release, zd_req_forward_begin, zd_req_forward_end,
         zd_req_claim_end, zd_req_scope_abandon, zd_req_context_begin, zd_req_context_end, zd_req_alloc,
-        zd_req_free, zd_req_kill_session, zd_req_abort_group, zd_req_end_job;
+        zd_req_free, zd_req_kill_session, zd_req_abort_group, zd_req_end_job, zd_req_trim,
+        zd_req_segments_unmapped;
 
 const struct zd_request_type *const zd_request_types[ZD_NREQUESTS] = {
         [ZD_REQ_SESSION_RESET] = &zd_req_session_reset,
@@ -41,4 +42,6 @@ const struct zd_request_type *const zd_request_types[ZD_NREQUESTS] = {
         [ZD_REQ_KILL_SESSION] = &zd_req_kill_session,
         [ZD_REQ_ABORT_GROUP] = &zd_req_abort_group,
         [ZD_REQ_END_JOB] = &zd_req_end_job,
+        [ZD_REQ_TRIM] = &zd_req_trim,
+        [ZD_REQ_SEGMENTS_UNMAPPED] = &zd_req_segments_unmapped,
 };

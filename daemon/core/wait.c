@@ -4,7 +4,7 @@
  */
 #include <stdio.h>
 
-#include "core/internal.h"
+#include "core/retire.h"
 
 int zd_wait_for(struct zd_request *req, enum zd_wait_kind kind, uint32_t rank, uint64_t a, uint64_t b)
 {
@@ -84,6 +84,9 @@ void zd_wait_text(const struct zd_request *req, char out[ZD_WAIT_TEXT])
 	case ZD_WAIT_SEGMENT:
 		used = snprintf(out, ZD_WAIT_TEXT, "a segment of device %u to be created",
 		                req->device->index);
+		break;
+	case ZD_WAIT_RETIRE:
+		used = zd_retire_text(req->device, (uint32_t)a, out, ZD_WAIT_TEXT);
 		break;
 	case ZD_WAIT_FILL:
 		used = snprintf(out, ZD_WAIT_TEXT, "memory to be zeroed");

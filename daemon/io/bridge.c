@@ -75,8 +75,6 @@ static void sink_command(void *arg, const struct zd_command *command)
 {
 	struct zd_bridge *bridge = arg;
 
-	if (command->kind == ZD_CMD_SEGMENT_DESTROY)
-		bridge->above->segment_gone(bridge->arg, command->u.segment.segment);
 	bridge->ops->submit(bridge->backend, command);
 }
 
@@ -102,6 +100,13 @@ static void sink_session_killed(void *arg, uint64_t session, const char *why)
 	bridge->above->session_killed(bridge->arg, session, why);
 }
 
+static void sink_segment_retire(void *arg, uint64_t session, uint32_t segment)
+{
+	struct zd_bridge *bridge = arg;
+
+	bridge->above->segment_retire(bridge->arg, session, segment);
+}
+
 /* ---- Life ------------------------------------------------------------------------------------------------ */
 
 static struct zd_engine *make_engine(struct zd_bridge *bridge, const struct zd_bridge_config *config)
@@ -122,6 +127,7 @@ static struct zd_engine *make_engine(struct zd_bridge *bridge, const struct zd_b
 	        .reply = sink_reply,
 	        .fence_passed = sink_fence_passed,
 	        .session_killed = sink_session_killed,
+	        .segment_retire = sink_segment_retire,
 	};
 	struct zd_engine *engine;
 

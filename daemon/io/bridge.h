@@ -25,7 +25,7 @@ struct zd_loop;
 struct zd_bridge_ops {
 	void (*reply)(void *arg, const struct zd_reply *reply);
 	void (*session_killed)(void *arg, uint64_t session, const char *why);
-	void (*segment_gone)(void *arg, uint32_t segment);
+	void (*segment_retire)(void *arg, uint64_t session, uint32_t segment);
 	/* The bridge has given events to the engine by itself, and is through. */
 	void (*settled)(void *arg);
 };

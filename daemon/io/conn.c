@@ -303,6 +303,18 @@ void zd_conn_send(struct zd_conn *conn, const Zd__Reply *reply, const struct zd_
 		zd_packet_add_fd(packet, attachments[i].fd, attachments[i].segment);
 }
 
+void zd_conn_retire(struct zd_conn *conn, uint32_t segment)
+{
+	bool fits;
+
+	zd_assert(conn->state != CLOSING);
+	if (zd_packet_add_retired(open_packet(conn), segment))
+		return;
+	send_open_packet(conn);
+	fits = zd_packet_add_retired(open_packet(conn), segment);
+	zd_assert(fits);
+}
+
 void zd_conn_refuse(struct zd_conn *conn, const struct zd_err *why)
 {
 	Zd__Reply reply = ZD__REPLY__INIT;

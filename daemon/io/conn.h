@@ -76,6 +76,8 @@ bool zd_conn_is_open(const struct zd_conn *conn);
 /* Appends a reply, and the descriptors that must come no later than it; their ownership moves here in any case. */
 void zd_conn_send(struct zd_conn *conn, const Zd__Reply *reply, const struct zd_attachment *attachments,
                   unsigned nattachments);
+/* Appends a segment that the client is to unmap. */
+void zd_conn_retire(struct zd_conn *conn, uint32_t segment);
 /* Appends a reply to no request, with this status and text, and ends the connection. */
 void zd_conn_refuse(struct zd_conn *conn, const struct zd_err *why);
 /* Ends the connection after what was collected has been sent, as far as the socket takes it at once. */

@@ -63,7 +63,15 @@ bool zd_packet_add_reply(struct zd_packet *packet, const Zd__Reply *reply, size_
 	return true;
 }
 
-/* A packet of one segment; put behind what is there already, it adds to the packet's list. */
+/* A packet with one item; put behind what is there already, it adds to the packet's list. */
+static bool add_item(struct zd_packet *packet, const Zd__DaemonPacket *message)
+{
+	if (zd__daemon_packet__get_packed_size(message) > packet->room_bytes - packet->nbytes)
+		return false;
+	packet->nbytes += zd__daemon_packet__pack(message, packet->bytes + packet->nbytes);
+	return true;
+}
+
 static bool add_segment(struct zd_packet *packet, const Zd__Segment *segment)
 {
 	Zd__DaemonPacket message = ZD__DAEMON_PACKET__INIT;
@@ -71,10 +79,16 @@ static bool add_segment(struct zd_packet *packet, const Zd__Segment *segment)
 
 	message.n_segments = 1;
 	message.segments = segments;
-	if (zd__daemon_packet__get_packed_size(&message) > packet->room_bytes - packet->nbytes)
-		return false;
-	packet->nbytes += zd__daemon_packet__pack(&message, packet->bytes + packet->nbytes);
-	return true;
+	return add_item(packet, &message);
+}
+
+bool zd_packet_add_retired(struct zd_packet *packet, uint32_t segment)
+{
+	Zd__DaemonPacket message = ZD__DAEMON_PACKET__INIT;
+
+	message.n_retired = 1;
+	message.retired = &segment;
+	return add_item(packet, &message);
 }
 
 void zd_packet_add_fd(struct zd_packet *packet, int fd, const Zd__Segment *segment)

@@ -36,6 +36,9 @@ void zd_packet_free(struct zd_packet *packet);
 bool zd_packet_add_reply(struct zd_packet *packet, const Zd__Reply *reply, size_t spare_bytes)
         __attribute__((warn_unused_result));
 
+/* A segment to be unmapped. False, and nothing is changed, when it does not fit. */
+bool zd_packet_add_retired(struct zd_packet *packet, uint32_t segment) __attribute__((warn_unused_result));
+
 /* A descriptor and, unless it is NULL, its announcement, which takes at most ZD_PACKET_SEGMENT_BYTES. The caller has seen
  * that both fit. */
 #define ZD_PACKET_SEGMENT_BYTES 32u

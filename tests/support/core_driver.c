@@ -36,7 +36,9 @@ struct segment {
 struct session {
 	uint64_t id;
 	bool open;
-	bool gone; /* its process too: at once, unless sessions linger */
+	bool gone;                    /* its process too: at once, unless sessions linger */
+	uint32_t told[CORE_SEGMENTS]; /* segments that it is to unmap, and has not */
+	uint32_t ntold;
 	char killed_why[128];
 	uint64_t client_page[ZD_TIMELINES], daemon_page[ZD_TIMELINES];
 	TAILQ_ENTRY(session) link;
@@ -59,7 +61,7 @@ struct failure {
 
 struct core_driver {
 	struct zd_engine *engine;
-	bool no_bytes, abandoned, sessions_linger;
+	bool no_bytes, abandoned, sessions_linger, sessions_map;
 	uint64_t next_request;
 	bool held[KINDS];
 	uint32_t count[KINDS];
@@ -160,8 +162,7 @@ static void sink_command(void *arg, const struct zd_command *command)
 	struct core_driver *core = arg;
 	assert_false(core->abandoned);
 	core->count[command->kind]++;
-	if (command->kind == ZD_CMD_SEGMENT_DESTROY) {
-		assert_int_equal(command->op, 0);
+	if (command->kind == ZD_CMD_SEGMENT_DESTROY && command->op == 0) {
 		destroy_segment(core, command->u.segment.segment);
 		return;
 	}
@@ -189,6 +190,34 @@ static void sink_command(void *arg, const struct zd_command *command)
 	TAILQ_INSERT_TAIL(&core->commands, p, link);
 }
 
+static uint32_t segment_of(const struct zd_reply *reply)
+{
+	switch (reply->kind) {
+	case ZD_REQ_UNIT_REGISTER:
+		return reply->u.unit_register.shard.segment;
+	case ZD_REQ_GATHER:
+		return reply->u.gather.buffer.segment;
+	case ZD_REQ_BUCKET_RESERVE:
+		return reply->u.bucket_reserve.location.segment;
+	case ZD_REQ_STEP_BEGIN:
+		return reply->u.step_begin.target.segment;
+	case ZD_REQ_ALLOC:
+		return reply->u.alloc.location.segment;
+	default:
+		return 0;
+	}
+}
+
+static void sink_segment_retire(void *arg, uint64_t id, uint32_t segment)
+{
+	struct session *session = session_find(arg, id);
+	assert_true(session && session->open && session->ntold < CORE_SEGMENTS);
+	assert_non_null(segment_find(arg, segment));
+	for (uint32_t i = 0; i < session->ntold; i++)
+		assert_int_not_equal(session->told[i], segment);
+	session->told[session->ntold++] = segment;
+}
+
 static void sink_reply(void *arg, const struct zd_reply *reply)
 {
 	struct core_driver *core = arg;
@@ -203,6 +232,8 @@ static void sink_reply(void *arg, const struct zd_reply *reply)
 	call->reply = *reply;
 	(void)snprintf(call->error, sizeof(call->error), "%s", reply->error);
 	call->reply.error = call->error;
+	if (core->sessions_map && reply->status == 0 && segment_of(reply))
+		zd_engine_segment_given(core->engine, reply->session, segment_of(reply));
 	if (reply->kind == ZD_REQ_GATHER && reply->status == 0 && reply->u.gather.nfences > 0) {
 		assert_true(reply->u.gather.nfences <= ZD_MAX_DEVICES);
 		memcpy(call->fences, reply->u.gather.fences,
@@ -283,6 +314,9 @@ static void execute(struct core_driver *core, const struct zd_command *command, 
 	switch (command->kind) {
 	case ZD_CMD_SEGMENT_CREATE:
 		create_segment(core, command);
+		break;
+	case ZD_CMD_SEGMENT_DESTROY:
+		destroy_segment(core, command->u.segment.segment);
 		break;
 	case ZD_CMD_COPY:
 		assert_true(command->u.copy.src.bytes == command->u.copy.dst.bytes);
@@ -409,6 +443,21 @@ uint64_t core_timeline(const struct core_driver *core, uint64_t session, uint32_
 	return session_find(core, session)->daemon_page[timeline];
 }
 
+uint32_t core_told(const struct core_driver *core, uint64_t session)
+{
+	const struct session *of = session_find(core, session);
+	return of->ntold ? of->told[0] : 0;
+}
+
+void core_unmap(struct core_driver *core, uint64_t id)
+{
+	struct session *session = session_find(core, id);
+	struct zd_args args = {.kind = ZD_REQ_SEGMENTS_UNMAPPED,
+	                       .u.segments_unmapped = {.count = session->ntold, .segments = session->told}};
+	session->ntold = 0;
+	core_call(core, id, &args, 0);
+}
+
 void core_tick(struct core_driver *core, uint64_t now_ns)
 {
 	zd_engine_tick(core->engine, now_ns);
@@ -439,7 +488,9 @@ struct core_driver *core_new(const struct core_options *options)
 		devices[i].gather_budget_bytes = options->gather_budget_bytes;
 		devices[i].staging_bytes = options->staging_bytes;
 	}
-	struct zd_engine_sink sink = {core, sink_command, sink_reply, sink_fence_passed, sink_session_killed};
+	struct zd_engine_sink sink = {
+	        core, sink_command, sink_reply, sink_fence_passed, sink_session_killed, sink_segment_retire};
+	core->sessions_map = options->sessions_map;
 	core->no_bytes = options->no_bytes;
 	core->sessions_linger = options->sessions_linger;
 	TAILQ_INIT(&core->commands);

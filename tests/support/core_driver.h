@@ -18,11 +18,12 @@
 
 #include "core/engine.h"
 
-#define CORE_ALICE 1000u /* uids */
-#define CORE_BOB   1001u
-#define CORE_TAG   "plan"
-#define CORE_KIB   1024ull
-#define CORE_MIB   (1024ull * 1024)
+#define CORE_ALICE    1000u /* uids */
+#define CORE_BOB      1001u
+#define CORE_TAG      "plan"
+#define CORE_SEGMENTS 64 /* that one session may be told to unmap at once */
+#define CORE_KIB      1024ull
+#define CORE_MIB      (1024ull * 1024)
 
 struct core_options {
 	uint32_t ndevices;    /* 0: 2 */
@@ -30,6 +31,7 @@ struct core_options {
 	uint64_t gather_budget_bytes, staging_bytes, segment_bytes, segment_align_bytes, uid_quota_bytes;
 	bool client_copies_own_slice;
 	bool sessions_linger; /* until core_gone() */
+	bool sessions_map;    /* segments that replies name, until core_unmap() */
 	bool no_bytes;        /* segments without memory, for sizes beyond any machine */
 };
 
@@ -102,6 +104,11 @@ void core_pass(struct core_driver *core, uint64_t session, uint32_t timeline, ui
 /* Of the daemon page. */
 uint64_t core_timeline(const struct core_driver *core, uint64_t session, uint32_t timeline);
 void core_tick(struct core_driver *core, uint64_t now_ns);
+
+/* A segment that the session was told to unmap and has not; 0: none. */
+uint32_t core_told(const struct core_driver *core, uint64_t session);
+/* It has unmapped all of them, and says so. */
+void core_unmap(struct core_driver *core, uint64_t session);
 
 /* The bytes at a location. */
 uint8_t *core_bytes(struct core_driver *core, struct zd_location where);

@@ -264,6 +264,8 @@ static void test_counts(void **state)
 	Zd__View view = ZD__VIEW__INIT;
 	Zd__View *views[ZD_MAX_VIEWS + 1];
 	uint64_t numbers[ZD_MAX_UNITS_PER_REQUEST + 1] = {0};
+	uint32_t segments[ZD_MAX_RETIRED + 1] = {0};
+	Zd__SegmentsUnmapped unmapped = ZD__SEGMENTS_UNMAPPED__INIT;
 
 	update.units = publish.units = numbers;
 	update.n_units = publish.n_units = ZD_MAX_UNITS_PER_REQUEST + 1;
@@ -284,6 +286,11 @@ static void test_counts(void **state)
 	unit.n_views = 1;
 	view.n_shape = ZD_MAX_DIMS + 1;
 	expect_error(scene, sock, &request, ZEROD_E_LIMIT, "a view with 9 dimensions, at most 8");
+	unmapped.segments = segments;
+	unmapped.n_segments = ZD_MAX_RETIRED + 1;
+	request.body_case = ZD__REQUEST__BODY_SEGMENTS_UNMAPPED;
+	request.segments_unmapped = &unmapped;
+	expect_error(scene, sock, &request, ZEROD_E_LIMIT, "1025 segments in one request, at most 1024");
 	(void)close(sock);
 }
 
@@ -315,7 +322,7 @@ static void test_every_request_has_a_handler(void **state)
 		assert_int_not_equal(status, ZEROD_E_UNSUPPORTED);
 		bodies++;
 	}
-	assert_int_equal(bodies, 35);
+	assert_int_equal(bodies, 37);
 	(void)close(sock);
 }
 

@@ -1,0 +1,124 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * test_room.c - memory that is empty serves whoever needs it: another purpose, another job, another process.
+ *
+ * An arena holds a unit's shard, its gathered copy and a little more. The copy is released and its memory wanted as an
+ * allocation, which it becomes when everybody who was given it has unmapped it.
+ */
+#include "contract.h"
+
+#define MIB   (1024ull * 1024)
+#define NUMEL (6 * MIB / sizeof(float))
+
+static struct contract *open_full(struct contract_unit *unit)
+{
+	const struct contract_options options = {.world_size = 1, .arena = "16M"};
+	struct contract *c = contract_open(&options);
+
+	contract_plain_unit(c, "w", NUMEL, unit);
+	contract_publish_all(c, unit);
+	contract_expect_version(&c->ranks[0], unit, 1);
+	AWAIT(contract_device(c, 0).quarantine_bytes == 0);
+	return c;
+}
+
+static struct zerod_alloc_options eight_mib(const char *job)
+{
+	struct zerod_alloc_options options = ZEROD_INIT(options);
+
+	options.job = job;
+	options.bytes = 8 * MIB;
+	return options;
+}
+
+static void test_released_copies_make_room(void **state)
+{
+	struct zerod_alloc_options options = eight_mib("scratch");
+	uint8_t byte = 7, seen = 0;
+	struct contract_unit unit;
+	struct contract_rank *rank;
+	zerod_buffer *buffer;
+	zerod_stream *stream;
+	struct contract *c;
+	void *data;
+
+	(void)state;
+	c = open_full(&unit);
+	rank = &c->ranks[0];
+	stream = contract_stream(rank);
+	for (int round = 0; round < 3; round++) {
+		OK(rank->client, zerod_alloc(rank->client, &options, &buffer, &data));
+		contract_write(stream, (uint8_t *)data + 8 * MIB - 1, &byte, 1);
+		contract_read(stream, &seen, (uint8_t *)data + 8 * MIB - 1, 1);
+		contract_sync(rank, stream);
+		CHECK(seen == byte);
+		/* there is no room for both */
+		FAILS(rank->client, zerod_alloc(rank->client, &options, &buffer, &data), ZEROD_E_NO_MEMORY,
+		      "do not fit on device 0");
+		OK(rank->client, zerod_free(buffer, &stream, 1));
+		contract_expect_version(rank, &unit, 1);
+		AWAIT(contract_device(c, 0).quarantine_bytes == 0);
+	}
+	contract_close(c);
+}
+
+static void allocate(struct contract_rank *rank, void *arg)
+{
+	struct contract *c = rank->world;
+	struct zerod_alloc_options options = eight_mib("another");
+	zerod_buffer *buffer;
+	void *data;
+
+	(void)arg;
+	OK(c->observer, zerod_alloc(c->observer, &options, &buffer, &data));
+	OK(c->observer, zerod_free(buffer, NULL, 0));
+}
+
+static void look(struct contract_rank *rank)
+{
+	struct zerod_device_info info;
+
+	OK(rank->client, zerod_device_get(rank->client, 0, &info));
+}
+
+static void test_another_process_is_asked_for_its_memory(void **state)
+{
+	struct contract_task *task;
+	struct contract_unit unit;
+	struct contract *c;
+
+	(void)state;
+	c = open_full(&unit);
+	task = contract_start(&c->ranks[0], allocate, NULL);
+	AWAIT(contract_somebody_waits(c, "to unmap segment"));
+	look(&c->ranks[0]); /* any call takes notice */
+	contract_finish(task);
+	contract_expect_version(&c->ranks[0], &unit, 1);
+	contract_close(c);
+}
+
+static void test_process_that_ends_need_not_answer(void **state)
+{
+	struct contract_task *task;
+	struct contract_unit unit;
+	struct contract *c;
+
+	(void)state;
+	c = open_full(&unit);
+	task = contract_start(&c->ranks[0], allocate, NULL);
+	AWAIT(contract_somebody_waits(c, "to unmap segment"));
+	contract_leave(&c->ranks[0]);
+	contract_finish(task);
+	contract_close(c);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+	        CONTRACT_TEST(test_released_copies_make_room),
+	        CONTRACT_TEST(test_another_process_is_asked_for_its_memory),
+	        CONTRACT_TEST(test_process_that_ends_need_not_answer),
+	};
+
+	return cmocka_run_group_tests_name("contract: room", tests, NULL, NULL);
+}

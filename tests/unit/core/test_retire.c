@@ -1,0 +1,426 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Empty segments go back to their device: which, when, and not before every session has unmapped them.
+ *
+ * An arena is a few segments of 64 KiB here, each filled by one object.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <cmocka.h>
+
+#include "tests/support/core_driver.h"
+
+#define SEGMENT (64 * CORE_KIB)
+
+/* One rank and its shards' segment; its sessions map what replies name. */
+struct rig {
+	struct core_driver *core;
+	struct core_team team;
+	uint64_t session, other; /* `other` is in no group */
+};
+
+static void start(struct rig *rig, uint32_t segments)
+{
+	struct core_options options = {
+	        .ndevices = 1, .arena_bytes = segments * SEGMENT, .sessions_map = true};
+	rig->core = core_new(&options);
+	core_team_new(&rig->team, rig->core, "job", 1, false);
+	rig->session = rig->team.session[0];
+	rig->other = core_open(rig->core, CORE_ALICE);
+}
+
+static uint64_t alloc(struct rig *rig, uint64_t bytes)
+{
+	return core_alloc(rig->core, rig->other, "alloc", 0, bytes);
+}
+
+static void free_behind(struct rig *rig, uint64_t allocation, const struct zd_fence *fence)
+{
+	struct zd_args args = {
+	        .kind = ZD_REQ_FREE,
+	        .u.free = {.allocation = allocation, .fences = {.count = fence ? 1 : 0, .fences = fence}}};
+	core_call(rig->core, rig->other, &args, 0);
+}
+
+static uint64_t trim(struct rig *rig, uint64_t session, uint64_t keep_bytes)
+{
+	struct zd_args args = {.kind = ZD_REQ_TRIM, .u.trim = {.device = 0, .keep_bytes = keep_bytes}};
+	return core_send(rig->core, session, &args);
+}
+
+/* A unit that fills a segment has been gathered and released: returns that segment. */
+static uint32_t leave_gathers_segment(struct rig *rig, const char *name)
+{
+	uint64_t unit = core_team_unit(&rig->team, name, SEGMENT);
+	uint32_t segment = core_expect(rig->core, core_gather(rig->core, rig->session, unit), 0)
+	                           ->u.gather.buffer.segment;
+	core_expect(rig->core, core_release(rig->core, rig->session, unit), 0);
+	return segment;
+}
+
+static void expect_waits_for(struct rig *rig, uint64_t request, uint64_t session, uint32_t segment)
+{
+	char text[96];
+	struct core_row row;
+	core_row(rig->core, ZD_TABLE_SESSIONS, session, &row);
+	(void)snprintf(text, sizeof(text), "session %llu (pid %u) to unmap segment %u",
+	               (unsigned long long)session, row.row.u.session.pid, segment);
+	core_expect_waits(rig->core, request, text);
+}
+
+static uint64_t segment_bytes(struct rig *rig)
+{
+	struct core_row row;
+	assert_int_equal(core_rows(rig->core, ZD_TABLE_DEVICES, &row, 1), 1);
+	return row.row.u.device.segment_bytes;
+}
+
+/* ---- Memory for others ---------------------------------------------------------------------------------------- */
+
+static void test_empty_gathers_make_room_for_allocations(void **state)
+{
+	struct rig rig;
+	(void)state;
+	start(&rig, 3); /* the shards', the gathers', and one more */
+	uint32_t segment = leave_gathers_segment(&rig, "w");
+	uint64_t request = alloc(&rig, 2 * SEGMENT);
+	assert_int_equal(core_told(rig.core, rig.session), segment);
+	expect_waits_for(&rig, request, rig.session, segment);
+	assert_true(core_segment_exists(rig.core, segment));
+	core_unmap(rig.core, rig.session);
+	assert_false(core_segment_exists(rig.core, segment));
+	core_expect(rig.core, request, 0);
+	assert_int_equal(segment_bytes(&rig), 3 * SEGMENT);
+	core_end(rig.core);
+}
+
+static void test_gather_takes_what_allocations_left(void **state)
+{
+	struct rig rig;
+	(void)state;
+	start(&rig, 4); /* two units' shards, one gathered copy, one allocation */
+	uint64_t unit = core_team_unit(&rig.team, "w", SEGMENT),
+	         wide = core_team_unit(&rig.team, "v", SEGMENT);
+	core_expect(rig.core, core_gather(rig.core, rig.session, unit), 0);
+	uint64_t small = core_expect(rig.core, alloc(&rig, SEGMENT), 0)->u.alloc.allocation;
+	uint64_t request = core_gather(rig.core, rig.session, wide);
+	core_expect_waits(rig.core, request, "65536 bytes of device 0's arena"); /* a lease may end */
+	uint64_t behind = alloc(&rig, SEGMENT);
+	core_expect_error(rig.core, behind, ZEROD_E_NO_MEMORY, "do not fit on device 0");
+	free_behind(&rig, small, NULL); /* its job ends, and its segment with it */
+	core_expect(rig.core, request, 0);
+	assert_int_not_equal(core_told(rig.core, rig.other), 0);
+	core_unmap(rig.core, rig.other); /* late, and of no consequence */
+	core_end(rig.core);
+}
+
+static void test_nothing_goes_when_all_is_not_enough(void **state)
+{
+	struct rig rig;
+	(void)state;
+	start(&rig, 3);
+	uint32_t segment = leave_gathers_segment(&rig, "w");
+	core_expect_error(rig.core, alloc(&rig, 3 * SEGMENT), ZEROD_E_NO_MEMORY, "do not fit on device 0");
+	assert_int_equal(core_told(rig.core, rig.session), 0);
+	assert_true(core_segment_exists(rig.core, segment));
+	core_end(rig.core);
+}
+
+static void test_segment_in_use_stays(void **state)
+{
+	struct rig rig;
+	(void)state;
+	start(&rig, 2);
+	uint64_t unit = core_team_unit(&rig.team, "w", SEGMENT);
+	core_expect(rig.core, core_gather(rig.core, rig.session, unit), 0);
+	core_expect_error(rig.core, alloc(&rig, SEGMENT), ZEROD_E_NO_MEMORY, "do not fit on device 0");
+	/* nor while a stream may still read it */
+	core_expect(rig.core,
+	            core_release_tag(rig.core, rig.session, unit, CORE_TAG, &(struct zd_fence){1, 1}, 1), 0);
+	uint64_t request = alloc(&rig, SEGMENT);
+	core_expect_waits(rig.core, request, "65536 bytes of device 0's arena");
+	assert_int_equal(core_told(rig.core, rig.session), 0);
+	core_pass(rig.core, rig.session, 1, 1);
+	assert_int_not_equal(core_told(rig.core, rig.session), 0);
+	core_unmap(rig.core, rig.session);
+	core_expect(rig.core, request, 0);
+	core_end(rig.core);
+}
+
+static void test_what_nobody_mapped_goes_first_and_at_once(void **state)
+{
+	struct rig rig;
+	(void)state;
+	start(&rig, 4);
+	uint64_t unit = core_team_unit(&rig.team, "w", SEGMENT);
+	uint64_t first = core_team_unit(&rig.team, "v", SEGMENT);
+	core_expect(rig.core, core_gather(rig.core, rig.session, unit), 0);
+	/* a prefetch's reply names no place; the copy is dropped for whoever needs the room */
+	core_expect(rig.core, core_prefetch(rig.core, rig.session, first), 0);
+	core_expect(rig.core, core_release(rig.core, rig.session, unit), 0);
+	core_expect(rig.core, alloc(&rig, SEGMENT), 0);
+	assert_int_equal(core_told(rig.core, rig.session), 0);
+	core_end(rig.core);
+}
+
+static void test_gathers_wait_for_their_own_blocks(void **state)
+{
+	struct rig rig;
+	(void)state;
+	start(&rig, 5);
+	uint64_t a = core_team_unit(&rig.team, "a", SEGMENT), b = core_team_unit(&rig.team, "b", SEGMENT);
+	core_expect(rig.core, alloc(&rig, CORE_KIB), 0); /* keeps the job */
+	uint64_t large = core_expect(rig.core, alloc(&rig, SEGMENT), 0)->u.alloc.allocation;
+	free_behind(&rig, large, NULL);
+	core_expect(rig.core, core_gather(rig.core, rig.session, a), 0);
+	core_expect(rig.core,
+	            core_release_tag(rig.core, rig.session, a, CORE_TAG, &(struct zd_fence){1, 1}, 1), 0);
+	uint64_t request = core_gather(rig.core, rig.session, b);
+	core_expect_waits(rig.core, request, "65536 bytes of device 0's arena");
+	core_pass(rig.core, rig.session, 1, 1);
+	core_expect(rig.core, request, 0);
+	assert_int_equal(core_told(rig.core, rig.other), 0);
+	/* but when somebody holds what there is, the others' goes */
+	request = core_gather(rig.core, rig.session, a);
+	assert_int_not_equal(core_told(rig.core, rig.other), 0);
+	core_unmap(rig.core, rig.other);
+	core_expect(rig.core, request, 0);
+	core_end(rig.core);
+}
+
+/* Who is tried first does not take away what was made for who comes after. */
+static void test_segment_that_somebody_waits_for_stays(void **state)
+{
+	struct rig rig;
+	(void)state;
+	start(&rig, 3);
+	uint64_t a = core_expect(rig.core, core_alloc(rig.core, rig.other, "a", 0, SEGMENT), 0)
+	                     ->u.alloc.allocation;
+	uint64_t d = core_expect(rig.core, core_alloc(rig.core, rig.other, "d", 0, SEGMENT), 0)
+	                     ->u.alloc.allocation;
+	free_behind(&rig, a, &(struct zd_fence){1, 1});
+	free_behind(&rig, d, &(struct zd_fence){1, 2});
+	uint64_t first = core_alloc(rig.core, rig.other, "b", 0, 2 * SEGMENT);
+	core_hold(rig.core, ZD_CMD_SEGMENT_CREATE);
+	uint64_t second = core_alloc(rig.core, rig.other, "c", 0, SEGMENT);
+	core_pass(rig.core, rig.other, 1, 1);
+	core_expect_waits(rig.core, first, "131072 bytes of device 0's arena");
+	core_unhold(rig.core, ZD_CMD_SEGMENT_CREATE);
+	core_expect(rig.core, second, 0);
+	core_pass(rig.core, rig.other, 1, 2);
+	core_expect(rig.core, first, 0);
+	core_end(rig.core);
+}
+
+/* ---- Sessions that unmap ------------------------------------------------------------------------------------------ */
+
+static void test_end_of_the_session_is_its_answer(void **state)
+{
+	struct rig rig;
+	(void)state;
+	start(&rig, 2);
+	core_expect(rig.core, alloc(&rig, CORE_KIB), 0);
+	uint64_t large = core_expect(rig.core, alloc(&rig, SEGMENT), 0)->u.alloc.allocation;
+	uint64_t mate = core_open(rig.core, CORE_BOB);
+	free_behind(&rig, large, NULL);
+	uint64_t request = core_alloc(rig.core, mate, "theirs", 0, SEGMENT);
+	assert_int_not_equal(core_told(rig.core, rig.other), 0);
+	expect_waits_for(&rig, request, rig.other, core_told(rig.core, rig.other));
+	core_close(rig.core, rig.other);
+	core_expect(rig.core, request, 0);
+	core_end(rig.core);
+}
+
+static void test_process_that_lingers_keeps_it(void **state)
+{
+	struct core_options options = {
+	        .ndevices = 1, .arena_bytes = 2 * SEGMENT, .sessions_map = true, .sessions_linger = true};
+	struct rig rig = {.core = core_new(&options)};
+	(void)state;
+	rig.other = core_open(rig.core, CORE_ALICE);
+	core_expect(rig.core, core_alloc(rig.core, core_open(rig.core, CORE_ALICE), "alloc", 0, CORE_KIB), 0);
+	uint64_t mate = core_open(rig.core, CORE_BOB);
+	uint64_t large = core_expect(rig.core, alloc(&rig, SEGMENT), 0)->u.alloc.allocation;
+	free_behind(&rig, large, NULL);
+	uint64_t request = core_alloc(rig.core, mate, "theirs", 0, SEGMENT);
+	uint32_t segment = core_told(rig.core, rig.other);
+	core_close(rig.core, rig.other);
+	expect_waits_for(&rig, request, rig.other, segment);
+	assert_true(core_segment_exists(rig.core, segment));
+	core_gone(rig.core, rig.other);
+	core_expect(rig.core, request, 0);
+	core_end(rig.core);
+}
+
+static void test_answers_that_nobody_asked_for(void **state)
+{
+	struct rig rig;
+	(void)state;
+	start(&rig, 3);
+	uint32_t segment = core_expect(rig.core, alloc(&rig, SEGMENT), 0)->u.alloc.location.segment;
+	uint32_t ids[] = {9999, segment};
+	struct zd_args args = {.kind = ZD_REQ_SEGMENTS_UNMAPPED,
+	                       .u.segments_unmapped = {.count = 2, .segments = ids}};
+	core_expect_error(rig.core, core_send(rig.core, rig.other, &args), ZEROD_E_INVALID,
+	                  "nobody has asked for segment");
+	core_call(rig.core, rig.session, &args, 0); /* it never had them */
+	args.u.segments_unmapped.count = 0;
+	core_call(rig.core, rig.other, &args, 0);
+	core_end(rig.core);
+}
+
+static void test_end_of_the_job_waits_for_nobody(void **state)
+{
+	struct rig rig;
+	(void)state;
+	start(&rig, 4);
+	uint32_t segment = leave_gathers_segment(&rig, "w");
+	core_expect(rig.core, core_simple(rig.core, rig.session, ZD_REQ_GROUP_LEAVE, rig.team.group), 0);
+	assert_false(core_segment_exists(rig.core, segment));
+	assert_int_equal(segment_bytes(&rig), 0);
+	assert_int_not_equal(core_told(rig.core, rig.session), 0);
+	core_unmap(rig.core, rig.session); /* segments that are gone */
+	core_end(rig.core);
+}
+
+/* The job of a segment that is on its way back ends: who trims is not left waiting. */
+static void test_job_ends_while_its_segment_retires(void **state)
+{
+	struct rig rig;
+	(void)state;
+	start(&rig, 4);
+	uint32_t segment = leave_gathers_segment(&rig, "w");
+	uint64_t request = trim(&rig, rig.other, 0);
+	expect_waits_for(&rig, request, rig.session, segment);
+	core_expect(rig.core, core_simple(rig.core, rig.session, ZD_REQ_GROUP_LEAVE, rig.team.group), 0);
+	assert_int_equal(core_expect(rig.core, request, 0)->u.trim.freed_bytes, SEGMENT);
+	core_unmap(rig.core, rig.session);
+	core_end(rig.core);
+}
+
+/* ---- trim ------------------------------------------------------------------------------------------------------------ */
+
+static void test_trim_gives_back_what_is_empty(void **state)
+{
+	struct rig rig;
+	(void)state;
+	start(&rig, 8);
+	uint64_t a = core_team_unit(&rig.team, "a", SEGMENT), b = core_team_unit(&rig.team, "b", SEGMENT);
+	core_expect(rig.core, core_gather(rig.core, rig.session, a), 0);
+	core_expect(rig.core, core_gather(rig.core, rig.session, b), 0);
+	uint64_t before = segment_bytes(&rig);
+	assert_int_equal(core_expect(rig.core, trim(&rig, rig.session, 0), 0)->u.trim.freed_bytes, 0);
+	core_expect(rig.core, core_release(rig.core, rig.session, a), 0);
+	core_expect(rig.core, core_release(rig.core, rig.session, b), 0);
+	/* as much as is asked for */
+	uint64_t request = trim(&rig, rig.session, before - SEGMENT);
+	core_unmap(rig.core, rig.session);
+	assert_int_equal(core_expect(rig.core, request, 0)->u.trim.freed_bytes, SEGMENT);
+	assert_int_equal(segment_bytes(&rig), before - SEGMENT);
+	request = trim(&rig, rig.session, 0);
+	core_hold(rig.core, ZD_CMD_SEGMENT_DESTROY);
+	core_unmap(rig.core, rig.session);
+	core_expect_waits(rig.core, request, "to be given back to device 0");
+	core_unhold(rig.core, ZD_CMD_SEGMENT_DESTROY);
+	assert_int_equal(core_expect(rig.core, request, 0)->u.trim.freed_bytes, SEGMENT);
+	assert_int_equal(segment_bytes(&rig), before - 2 * SEGMENT);
+	core_team_check(&rig.team, core_expect(rig.core, core_gather(rig.core, rig.session, a), 0), 1);
+	core_end(rig.core);
+}
+
+static void test_trim_is_for_ones_own_jobs(void **state)
+{
+	struct rig rig;
+	(void)state;
+	start(&rig, 4);
+	uint32_t segment = leave_gathers_segment(&rig, "w");
+	uint64_t bob = core_open(rig.core, CORE_BOB), admin = core_open_admin(rig.core);
+	assert_int_equal(core_expect(rig.core, trim(&rig, bob, 0), 0)->u.trim.freed_bytes, 0);
+	assert_int_equal(core_told(rig.core, rig.session), 0);
+	uint64_t request = trim(&rig, admin, 0), joined = trim(&rig, rig.other, 0);
+	assert_int_equal(core_told(rig.core, rig.session), segment);
+	core_expect(rig.core, trim(&rig, bob, 0), 0); /* not his to wait for */
+	core_unmap(rig.core, rig.session);
+	assert_int_equal(core_expect(rig.core, request, 0)->u.trim.freed_bytes, SEGMENT);
+	assert_int_equal(core_expect(rig.core, joined, 0)->u.trim.freed_bytes, SEGMENT);
+	core_end(rig.core);
+}
+
+static void test_trim_names_who_does_not_unmap(void **state)
+{
+	struct rig rig;
+	struct zd_args args = {.kind = ZD_REQ_TRIM};
+	(void)state;
+	start(&rig, 4);
+	uint32_t segment = leave_gathers_segment(&rig, "w");
+	uint64_t request = core_send_until(rig.core, rig.other, 1000, &args);
+	expect_waits_for(&rig, request, rig.session, segment);
+	core_tick(rig.core, 1000);
+	core_expect_error(rig.core, request, ZEROD_E_DEADLINE, "to unmap segment");
+	core_unmap(rig.core, rig.session); /* it goes all the same */
+	assert_false(core_segment_exists(rig.core, segment));
+	args.u.trim.device = 7;
+	core_expect_error(rig.core, core_send(rig.core, rig.other, &args), ZEROD_E_NOT_FOUND,
+	                  "no device 7; there are 1");
+	core_end(rig.core);
+}
+
+static void test_trim_drops_prefetches_and_no_slots(void **state)
+{
+	struct rig rig;
+	(void)state;
+	start(&rig, 6);
+	uint64_t slotted = core_team_slot_unit(&rig.team, "slotted", SEGMENT, 1);
+	uint64_t unit = core_team_unit(&rig.team, "w", SEGMENT);
+	struct zd_location place =
+	        core_expect(rig.core, core_gather(rig.core, rig.session, slotted), 0)->u.gather.buffer;
+	core_expect(rig.core, core_release(rig.core, rig.session, slotted), 0);
+	core_expect(rig.core, core_prefetch(rig.core, rig.session, unit), 0);
+	assert_int_equal(core_expect(rig.core, trim(&rig, rig.session, 0), 0)->u.trim.freed_bytes, SEGMENT);
+	struct zd_location again =
+	        core_expect(rig.core, core_gather(rig.core, rig.session, slotted), 0)->u.gather.buffer;
+	assert_true(again.segment == place.segment && again.offset == place.offset);
+	core_end(rig.core);
+}
+
+/* A prefetch that is still being filled keeps its segment. */
+static void test_trim_waits_for_no_transfer(void **state)
+{
+	struct rig rig;
+	(void)state;
+	start(&rig, 6);
+	uint64_t unit = core_team_unit(&rig.team, "w", SEGMENT);
+	core_hold(rig.core, ZD_CMD_COPY);
+	core_expect(rig.core, core_prefetch(rig.core, rig.session, unit), 0);
+	assert_int_equal(core_expect(rig.core, trim(&rig, rig.session, 0), 0)->u.trim.freed_bytes, 0);
+	core_unhold(rig.core, ZD_CMD_COPY);
+	core_team_check(&rig.team, core_expect(rig.core, core_gather(rig.core, rig.session, unit), 0), 1);
+	core_end(rig.core);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+	        cmocka_unit_test(test_empty_gathers_make_room_for_allocations),
+	        cmocka_unit_test(test_gather_takes_what_allocations_left),
+	        cmocka_unit_test(test_nothing_goes_when_all_is_not_enough),
+	        cmocka_unit_test(test_segment_in_use_stays),
+	        cmocka_unit_test(test_what_nobody_mapped_goes_first_and_at_once),
+	        cmocka_unit_test(test_gathers_wait_for_their_own_blocks),
+	        cmocka_unit_test(test_segment_that_somebody_waits_for_stays),
+	        cmocka_unit_test(test_end_of_the_session_is_its_answer),
+	        cmocka_unit_test(test_process_that_lingers_keeps_it),
+	        cmocka_unit_test(test_answers_that_nobody_asked_for),
+	        cmocka_unit_test(test_end_of_the_job_waits_for_nobody),
+	        cmocka_unit_test(test_job_ends_while_its_segment_retires),
+	        cmocka_unit_test(test_trim_gives_back_what_is_empty),
+	        cmocka_unit_test(test_trim_is_for_ones_own_jobs),
+	        cmocka_unit_test(test_trim_names_who_does_not_unmap),
+	        cmocka_unit_test(test_trim_drops_prefetches_and_no_slots),
+	        cmocka_unit_test(test_trim_waits_for_no_transfer),
+	};
+	return cmocka_run_group_tests_name("core/retire", tests, NULL, NULL);
+}

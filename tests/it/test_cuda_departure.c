@@ -57,8 +57,10 @@ static struct trainer start_trainer(const struct zd_daemon *daemon, bool forks)
 	char *const args[] = {(char *)(forks ? FORKS "trainer" : "trainer"), (char *)daemon->socket_path,
 	                      NULL};
 	struct trainer trainer = {.pid = -1};
+	char program[PATH_MAX];
 	int fds[2];
 
+	case_program(program);
 	assert_int_equal(pipe(fds), 0);
 	trainer.pid = fork();
 	assert_true(trainer.pid >= 0);
@@ -66,7 +68,7 @@ static struct trainer start_trainer(const struct zd_daemon *daemon, bool forks)
 		(void)dup2(fds[1], STDOUT_FILENO);
 		(void)close(fds[0]);
 		(void)close(fds[1]);
-		(void)execv("/proc/self/exe", args);
+		(void)execv(program, args);
 		_exit(126);
 	}
 	(void)close(fds[1]);

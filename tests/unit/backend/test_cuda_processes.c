@@ -42,7 +42,9 @@ static struct trainer start_trainer(const char *kind)
 {
 	char *const args[] = {(char *)"trainer", (char *)kind, NULL};
 	struct trainer trainer = {.pid = -1};
+	char program[PATH_MAX];
 	int fds[2];
+	case_program(program);
 	assert_int_equal(pipe(fds), 0);
 	trainer.pid = fork();
 	assert_true(trainer.pid >= 0);
@@ -50,7 +52,7 @@ static struct trainer start_trainer(const char *kind)
 		(void)dup2(fds[1], STDOUT_FILENO);
 		(void)close(fds[0]);
 		(void)close(fds[1]);
-		(void)execv("/proc/self/exe", args);
+		(void)execv(program, args);
 		_exit(126);
 	}
 	(void)close(fds[1]);

@@ -281,32 +281,48 @@ int zc_own_slices_copy(struct zerod_client *client, struct zc_op *const *ops, ui
 	return rc;
 }
 
-static void add_readers(const struct zc_own_slice *own, struct zc_fence_merge *readers)
+/* With the lock. */
+static void add_readers(const struct zerod_client *client, const struct zc_own_slice *own,
+                        struct zc_fence_merge *readers)
 {
 	for (unsigned i = 0; i < ZC_SHARD_READERS; i++)
-		if (own->readers[i].value)
+		if (!has_passed(client, own->readers[i]))
 			zc_fence_merge_add(readers, own->readers[i]);
 }
 
-int zc_own_slices_settle(struct zerod_client *client, zerod_unit *const *units, uint32_t count,
-                         struct zd_err *err)
+/* With the lock: copies what is due, and finds who reads the units' shards. */
+static int find_readers(struct zerod_client *client, zerod_unit *const *units, uint32_t count,
+                        struct zc_fence_merge *readers, struct zd_err *err)
 {
-	struct zc_fence_merge copied;
 	struct due due;
 	int failed, rc = 0;
 
-	if (!client->on_gpus)
-		return 0;
-	zc_fence_merge_init(&copied);
 	due_init(&due, client, NULL);
-	pthread_mutex_lock(&client->lock);
 	for (uint32_t i = 0; i < count && !rc; i++)
 		if (units[i]->shared->own.due)
 			rc = collect(&due, &units[i]->shared->own, err);
 	failed = enqueue(&due, err);
-	rc = rc ? rc : failed;
 	for (uint32_t i = 0; i < count; i++)
-		add_readers(&units[i]->shared->own, &copied);
-	pthread_mutex_unlock(&client->lock);
-	return rc ? rc : zc_cuda_copies_wait(client, &copied.fences, err);
+		add_readers(client, &units[i]->shared->own, readers);
+	return rc ? rc : failed;
+}
+
+/* While this waits, another thread may have copied once more what is held up. Nobody does so any more when all have passed. */
+int zc_own_slices_settle(struct zerod_client *client, zerod_unit *const *units, uint32_t count,
+                         struct zd_err *err)
+{
+	struct zc_fence_merge readers;
+	int rc;
+
+	if (!client->on_gpus)
+		return 0;
+	do {
+		zc_fence_merge_init(&readers);
+		pthread_mutex_lock(&client->lock);
+		rc = find_readers(client, units, count, &readers, err);
+		pthread_mutex_unlock(&client->lock);
+		if (!rc)
+			rc = zc_cuda_copies_wait(client, &readers.fences, err);
+	} while (!rc && readers.fences.count > 0);
+	return rc;
 }

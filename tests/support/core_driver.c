@@ -177,8 +177,8 @@ static void sink_command(void *arg, const struct zd_command *command)
 	p->command = *command;
 	if (command->kind == ZD_CMD_WATCH) {
 		assert_true(command->u.watch.nfences <= ZD_MAX_FENCES);
-		memcpy(p->fences, command->u.watch.fences,
-		       command->u.watch.nfences * sizeof(struct zd_fence));
+		for (uint32_t i = 0; i < command->u.watch.nfences; i++)
+			p->fences[i] = command->u.watch.fences[i];
 		p->command.u.watch.fences = p->fences;
 	}
 	if (command->kind == ZD_CMD_REDUCE) {

@@ -181,7 +181,8 @@ static int add_device(struct zd_cuda_devices *devices, int ordinal, struct zd_er
 			return zd_err_set(err, ZEROD_E_INVALID, "GPU %d (%s) is listed twice", ordinal,
 			                  devices->all[i].name);
 	}
-	devices->all = zd_realloc(devices->all, devices->count + 1, sizeof(*devices->all));
+	if (!devices->all) /* whole, since nothing in it may move */
+		devices->all = zd_calloc(ZD_MAX_DEVICES, sizeof(*devices->all));
 	struct zd_cuda_device *device = &devices->all[devices->count];
 	*device = (struct zd_cuda_device){.cuda = devices->cuda, .index = devices->count, .ordinal = ordinal};
 	pthread_mutex_init(&device->lock, NULL);

@@ -44,7 +44,8 @@ struct zd_cuda_executor {
 	unsigned sleeps; /* since the last event */
 };
 
-/* Makes the streams and starts the thread; the device's context is current. On failure there is nothing to deinit. Errors: SYSTEM, NO_MEMORY, DEVICE. */
+/* Makes the streams and starts the thread; the device's context is current. On failure there is nothing to deinit. Errors:
+ * SYSTEM, NO_MEMORY, DEVICE. */
 int zd_cuda_executor_init(struct zd_cuda_executor *executor, struct zd_cuda_devices *devices, uint32_t device,
                           const struct zd_backend_config *config, struct zd_err *err)
         __attribute__((warn_unused_result));

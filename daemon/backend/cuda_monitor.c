@@ -53,9 +53,10 @@ static void look_at_processes(struct zd_cuda_monitor *monitor)
 
 /* ---- Xids --------------------------------------------------------------------------------------------------- */
 
-/* After these the GPU, or its way to the others, is of no use before a reset (NVIDIA's list of Xids): a double-bit ECC error
- * or an uncontained one, a broken NVLink, a GPU that has fallen off the bus or whose processors have stopped. A program's own
- * faults (13, 31, 43, 45) and contained errors (94) are not among them: they end the contexts concerned, as the driver says. */
+/* After these the GPU, or its way to the others, is of no use before a reset (NVIDIA's list of Xids): a double-bit ECC
+ * error or an uncontained one, a broken NVLink, a GPU that has fallen off the bus or whose processors have stopped. A
+ * program's own faults (13, 31, 43, 45) and contained errors (94) are not among them: they end the contexts concerned, as
+ * the driver says. */
 static bool is_fatal(uint64_t xid)
 {
 	static const uint64_t fatal[] = {48, 62, 64, 74, 79, 95, 110, 119, 120, 140, 143};

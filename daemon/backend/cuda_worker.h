@@ -40,7 +40,8 @@ struct zd_cuda_worker {
 	struct zd_cuda_reducer reducer; /* the worker thread's own */
 };
 
-/* Starts the thread; the device's context is current. On failure there is nothing to deinit. Errors: SYSTEM, NO_MEMORY, DEVICE. */
+/* Starts the thread; the device's context is current. On failure there is nothing to deinit. Errors: SYSTEM, NO_MEMORY,
+ * DEVICE. */
 int zd_cuda_worker_init(struct zd_cuda_worker *worker, struct zd_cuda_executor *executor,
                         struct zd_cuda_segments *segments, const struct zd_backend_config *config,
                         struct zd_err *err) __attribute__((warn_unused_result));

@@ -2,9 +2,10 @@
 /*
  * departure.h - what a session held is kept until its process has left the devices.
  *
- * Where a process's kernels may run on after its connection is gone (struct zd_engine_config, sessions_linger), the end of a
- * session without a goodbye fails its groups and frees its peers at once, and gives nothing back that the process could still touch: every
- * object that the end drops gets one more pending operation, a hold, which ends with the watch of the departure.
+ * Where a process's kernels may run on after its connection is gone (struct zd_engine_config, sessions_linger), the end
+ * of a session without a goodbye fails its groups and frees its peers at once, and gives nothing back that the process
+ * could still touch: every object that the end drops gets one more pending operation, a hold, which ends with the watch of
+ * the departure.
  */
 #ifndef ZD_CORE_DEPARTURE_H
 #define ZD_CORE_DEPARTURE_H

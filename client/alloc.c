@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* alloc.c - plain allocations, and what is known of a device. */
+/* alloc.c - plain allocations; what is known of a device, and what goes back to it. */
 #include "client/internal.h"
 
 #include <errno.h>
@@ -198,5 +198,39 @@ int zerod_device_get(zerod_client *client, uint32_t device, struct zerod_device_
 	} while (!rc && !search.found && search.next != 0);
 	if (!rc && !search.found)
 		return zd_err_set(search.err, ZEROD_E_NOT_FOUND, "there is no device %u", device);
+	return rc;
+}
+
+struct trimming {
+	uint64_t freed_bytes;
+	struct zd_err *err;
+};
+
+static int take_trim(const Zd__Reply *reply, void *arg)
+{
+	struct trimming *trimming = arg;
+	int rc = zc_check_body(reply, ZD__REPLY__BODY_TRIM, trimming->err);
+
+	if (!rc)
+		trimming->freed_bytes = reply->trim->freed_bytes;
+	return rc;
+}
+
+int zerod_trim(zerod_client *client, uint32_t device, uint64_t keep_bytes, uint64_t *freed_bytes)
+{
+	Zd__Request request = ZD__REQUEST__INIT;
+	Zd__Trim trim = ZD__TRIM__INIT;
+	struct trimming trimming;
+	int rc = zc_enter(client, &trimming.err);
+
+	if (rc)
+		return rc;
+	trim.device = device;
+	trim.keep_bytes = keep_bytes;
+	request.body_case = ZD__REQUEST__BODY_TRIM;
+	request.trim = &trim;
+	rc = zc_call(client, &request, 0, take_trim, &trimming);
+	if (!rc && freed_bytes)
+		*freed_bytes = trimming.freed_bytes;
 	return rc;
 }

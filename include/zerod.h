@@ -206,6 +206,19 @@ struct zerod_device_info {
 /* `device` counts from 0; NOT_FOUND past the last. */
 ZEROD_MUST_USE int zerod_device_get(zerod_client *client, uint32_t device, struct zerod_device_info *info);
 
+/*
+ * Gives memory that the daemon holds on the device and nobody uses back to it: for a caller whose own allocator runs out. Of
+ * this user's jobs (administrators': of all), until what the daemon holds there, in use or not, is `keep_bytes` or less; copies
+ * that were prefetched and not asked for since go too. The addresses of buffers that were released are not mapped any more
+ * then. `freed_bytes` (NULL: not wanted): what the device has got back.
+ * Waits for every process that has the memory mapped: each lets go in its next call of this library that waits.
+ * Errors: NOT_FOUND, DEADLINE (names the process; its memory follows when it calls).
+ * Without a trim the memory is kept for the next gathers, and serves other purposes and jobs of the daemon when these find
+ * no other.
+ */
+ZEROD_MUST_USE int zerod_trim(zerod_client *client, uint32_t device, uint64_t keep_bytes,
+                              uint64_t *freed_bytes);
+
 /* ---- Batching ----------------------------------------------------------------------------------
  * Between cork and uncork, requests of the *calling thread* that return tickets are collected and sent
  * together, as few packets as fit; uncork sends. Calls that wait uncork first. Nesting counts. */

@@ -39,6 +39,8 @@ struct zd_ctl {
 	bool json, exact_bytes;
 	double interval_s;    /* watch */
 	uint64_t count;       /* watch; 0: until interrupted */
+	long long device;     /* trim; -1: all */
+	uint64_t keep_bytes;  /* trim */
 	zerod_client *client; /* NULL until zd_ctl_connect() */
 };
 
@@ -119,7 +121,8 @@ json_t *zd_ctl_usage(const Zd__Usage *usage);
 /* The strings as an array; NULL when one is not UTF-8. */
 json_t *zd_ctl_strings(char *const *strings, size_t count);
 
-extern const struct zd_ctl_listing zd_ctl_jobs_listing, zd_ctl_groups_listing, zd_ctl_buffers_listing;
+extern const struct zd_ctl_listing zd_ctl_devices_listing, zd_ctl_jobs_listing, zd_ctl_groups_listing,
+        zd_ctl_buffers_listing;
 
 /* The daemon's status as a new object, and how to print it. */
 int zd_ctl_status_fetch(struct zd_ctl *ctl, json_t **row) __attribute__((warn_unused_result));
@@ -138,6 +141,7 @@ int zd_ctl_scopes(struct zd_ctl *ctl);
 int zd_ctl_buckets(struct zd_ctl *ctl);
 int zd_ctl_alloc(struct zd_ctl *ctl);
 int zd_ctl_watch(struct zd_ctl *ctl);
+int zd_ctl_trim(struct zd_ctl *ctl);
 int zd_ctl_kill_session(struct zd_ctl *ctl);
 int zd_ctl_abort_group(struct zd_ctl *ctl);
 int zd_ctl_end_job(struct zd_ctl *ctl);

@@ -14,7 +14,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/err.h"
 #include "base/mem.h"
+#include "base/text.h"
 #include "proto/limits.h"
 
 enum option_bit {
@@ -27,6 +29,8 @@ enum option_bit {
 	OPT_COUNT = 1 << 6,
 	OPT_HELP = 1 << 7,
 	OPT_VERSION = 1 << 8,
+	OPT_DEVICE = 1 << 9,
+	OPT_KEEP = 1 << 10,
 };
 #define OPT_ALWAYS (OPT_SOCKET | OPT_HELP | OPT_VERSION)
 #define OPT_LIST   (OPT_JSON | OPT_BYTES | OPT_SORT)
@@ -44,6 +48,8 @@ static const struct {
         {"sort", "COLUMN", OPT_SORT, "sort by this column; -COLUMN: from the highest"},
         {"interval", "SECONDS", OPT_INTERVAL, "time between two pictures (default: 2)"},
         {"count", "N", OPT_COUNT, "end after N pictures (default: until interrupted)"},
+        {"device", "N", OPT_DEVICE, "only this device (default: all)"},
+        {"keep", "BYTES", OPT_KEEP, "so much may stay on each device, 2G for instance (default: 0)"},
         {"help", NULL, OPT_HELP, "this text"},
         {"version", NULL, OPT_VERSION, "the program's version"},
 };
@@ -70,6 +76,8 @@ static const struct verb {
         {"alloc", zd_ctl_alloc, "plain allocations", OPT_LIST | OPT_JOB, NULL},
         {"watch", zd_ctl_watch, "status and buffers, again and again",
          OPT_JSON | OPT_BYTES | OPT_SORT | OPT_JOB | OPT_INTERVAL | OPT_COUNT, NULL},
+        {"trim", zd_ctl_trim, "give empty memory of the daemon's back to the devices",
+         OPT_JSON | OPT_BYTES | OPT_DEVICE | OPT_KEEP, NULL},
         {"kill-session", zd_ctl_kill_session, "end a session; its leases, buckets and allocations go", 0,
          "SESSION"},
         {"abort-group", zd_ctl_abort_group, "abort a group: all that waits in it fails with ABORTED", 0,
@@ -196,6 +204,25 @@ static int parse_count(struct zd_ctl *ctl, const char *text)
 	return 0;
 }
 
+static int parse_device(struct zd_ctl *ctl, const char *text)
+{
+	char *end;
+	unsigned long device = strtoul(text, &end, 10);
+	if (!isdigit((unsigned char)*text) || *end || device >= ZD_MAX_DEVICES)
+		return zd_ctl_fail(ZEROD_E_USAGE, "--device: expected a number below %u, found '%s'",
+		                   ZD_MAX_DEVICES, text);
+	ctl->device = (long long)device;
+	return 0;
+}
+
+static int parse_keep(struct zd_ctl *ctl, const char *text)
+{
+	struct zd_err err;
+	if (zd_bytes_parse(text, &ctl->keep_bytes, &err))
+		return zd_ctl_fail(ZEROD_E_USAGE, "--keep: %s", err.text);
+	return 0;
+}
+
 static int take_option(struct zd_ctl *ctl, enum option_bit bit, const char *value)
 {
 	switch (bit) {
@@ -218,6 +245,10 @@ static int take_option(struct zd_ctl *ctl, enum option_bit bit, const char *valu
 		return parse_interval(ctl, value);
 	case OPT_COUNT:
 		return parse_count(ctl, value);
+	case OPT_DEVICE:
+		return parse_device(ctl, value);
+	case OPT_KEEP:
+		return parse_keep(ctl, value);
 	case OPT_HELP:
 	case OPT_VERSION:
 		return 0;
@@ -308,6 +339,7 @@ int main(int argc, char **argv)
 	        .socket_path = socket_path && *socket_path ? socket_path : ZD_DEFAULT_SOCKET,
 	        .job = "",
 	        .interval_s = 2,
+	        .device = -1,
 	};
 	int status = run(&ctl, argc, argv);
 	zerod_close(ctl.client);

@@ -36,7 +36,7 @@ static json_t *device_row(const Zd__Row *row)
 	                 ZD_CTL_INT(d->waiting));
 }
 
-static const struct zd_ctl_listing listing = {
+const struct zd_ctl_listing zd_ctl_devices_listing = {
         .table = ZD__TABLE__DEVICES,
         .row_case = ZD__ROW__ROW_DEVICE,
         .row = device_row,
@@ -45,5 +45,5 @@ static const struct zd_ctl_listing listing = {
 
 int zd_ctl_devices(struct zd_ctl *ctl)
 {
-	return zd_ctl_list_run(ctl, &listing);
+	return zd_ctl_list_run(ctl, &zd_ctl_devices_listing);
 }

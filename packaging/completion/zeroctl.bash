@@ -3,12 +3,12 @@
 _zeroctl()
 {
 	local cur=${COMP_WORDS[COMP_CWORD]} prev=${COMP_WORDS[COMP_CWORD - 1]} verb='' socket=() word i
-	local verbs='status devices jobs sessions groups units buffers scopes buckets alloc watch kill-session abort-group end-job'
+	local verbs='status devices jobs sessions groups units buffers scopes buckets alloc watch trim kill-session abort-group end-job'
 	for ((i = 1; i < COMP_CWORD; i++)); do
 		word=${COMP_WORDS[i]}
 		case $word in
 		--socket) socket=(--socket "${COMP_WORDS[++i]}") ;;
-		--job | --sort | --interval | --count) ((i++)) ;;
+		--job | --sort | --interval | --count | --device | --keep) ((i++)) ;;
 		-*) ;;
 		*) verb=${verb:-$word} ;;
 		esac
@@ -29,14 +29,20 @@ _zeroctl()
 			head -n 1 | tr '[:upper:]' '[:lower:]')" -- "$cur")
 		return
 		;;
-	--interval | --count) return ;;
+	--device)
+		mapfile -t COMPREPLY < <(compgen -W "$(_zeroctl_column 1 devices)" -- "$cur")
+		return
+		;;
+	--interval | --count | --keep) return ;;
 	esac
 	if [[ $cur == -* ]]; then
 		local options='--socket --help --version'
 		case $verb in
-		'' | watch) options+=' --json --bytes --job --sort --interval --count' ;;
+		'') options+=' --json --bytes --job --sort --interval --count --device --keep' ;;
+		watch) options+=' --json --bytes --job --sort --interval --count' ;;
 		status) options+=' --json --bytes' ;;
 		devices) options+=' --json --bytes --sort' ;;
+		trim) options+=' --json --bytes --device --keep' ;;
 		kill-session | abort-group | end-job) ;;
 		*) options+=' --json --bytes --job --sort' ;;
 		esac

@@ -1,0 +1,372 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * test_trim.c - empty memory goes back to the device: by zerod_trim() and zeroctl, and not before every process has let go.
+ *
+ * Two ranks on one device, this process and a child, have gathered a unit and released it. The child makes a call of the
+ * library when it is told to, and only then.
+ */
+#include <pthread.h>
+
+#include <zerod.h>
+
+#include "tests/it/zeroctl_scene.h"
+#include "tests/support/daemon_fixture.h"
+
+#define UNIT_BYTES  (4u << 20)
+#define DEADLINE_MS 30000
+
+static struct zd_daemon daemon_;
+
+#define assert_ok(client, call)                                                                              \
+	do {                                                                                                 \
+		int status_ = (call);                                                                        \
+		if (status_)                                                                                 \
+			print_error("%s: %s: %s\n", #call, zerod_status_name(status_),                       \
+			            zerod_last_error(client));                                               \
+		assert_int_equal(status_, 0);                                                                \
+	} while (0)
+
+/* ---- Ranks ------------------------------------------------------------------------------------------------ */
+
+struct rank {
+	zerod_client *client;
+	zerod_unit *unit;
+};
+
+/* The first failure, 0: none. */
+static int use_once(const struct rank *rank, uint8_t *first_byte)
+{
+	void *data;
+	int status = zerod_gather(rank->unit, NULL, NULL, &data);
+
+	if (status)
+		return status;
+	*first_byte = *(uint8_t *)data;
+	return zerod_release(rank->unit, NULL, NULL, 0, NULL);
+}
+
+static int join(struct rank *rank, uint32_t number)
+{
+	struct zerod_group_options group_options = ZEROD_INIT(group_options);
+	struct zerod_unit_options unit_options = ZEROD_INIT(unit_options);
+	zerod_group *group;
+	uint8_t byte;
+	struct zerod_shard shard;
+	int status;
+
+	group_options.job = "trim";
+	group_options.world_size = 2;
+	group_options.rank = number;
+	status = zerod_group_join(rank->client, &group_options, &group);
+	unit_options.name = "w";
+	unit_options.dtype = ZEROD_UINT8;
+	unit_options.numel = UNIT_BYTES;
+	if (!status)
+		status = zerod_unit_register(group, &unit_options, &rank->unit);
+	if (!status)
+		status = zerod_update_begin(&rank->unit, 1);
+	if (!status)
+		status = zerod_unit_shard(rank->unit, &shard);
+	if (status)
+		return status;
+	*(uint8_t *)shard.data = (uint8_t)(7 + number);
+	status = zerod_publish(&rank->unit, 1, NULL, 0, 0);
+	return status ? status : use_once(rank, &byte);
+}
+
+static zerod_client *connect_client(uint32_t deadline_ms)
+{
+	struct zerod_options options = ZEROD_INIT(options);
+	zerod_client *client;
+
+	options.socket_path = daemon_.socket_path;
+	options.deadline_ms = deadline_ms;
+	assert_ok(NULL, zerod_connect(&options, &client));
+	return client;
+}
+
+/* ---- The other process ---------------------------------------------------------------------------------------- */
+
+struct other {
+	pid_t pid;
+	int to, from; /* a byte there makes it call, one back says that it has */
+};
+
+static _Noreturn void live(int from, int to)
+{
+	struct rank rank = {.client = connect_client(DEADLINE_MS)};
+	struct zerod_device_info info;
+	int status = join(&rank, 0);
+	char byte = 0;
+
+	while (!status && write(to, &byte, 1) == 1 && read(from, &byte, 1) == 1)
+		status = zerod_device_get(rank.client, 0, &info);
+	_exit(status ? 1 : 0);
+}
+
+static struct other start_other(void)
+{
+	struct other other;
+	int there[2], back[2];
+
+	assert_int_equal(pipe2(there, O_CLOEXEC), 0);
+	assert_int_equal(pipe2(back, O_CLOEXEC), 0);
+	other.pid = fork();
+	assert_true(other.pid >= 0);
+	if (other.pid == 0) {
+		(void)close(there[1]);
+		live(there[0], back[1]);
+	}
+	(void)close(there[0]);
+	(void)close(back[1]);
+	other.to = there[1];
+	other.from = back[0];
+	return other;
+}
+
+static void await_other(const struct other *other)
+{
+	struct pollfd ready = {.fd = other->from, .events = POLLIN};
+	char byte;
+
+	assert_int_equal(poll(&ready, 1, DEADLINE_MS), 1);
+	assert_int_equal(read(other->from, &byte, 1), 1);
+}
+
+static void let_call(const struct other *other)
+{
+	assert_int_equal(write(other->to, "c", 1), 1);
+	await_other(other);
+}
+
+static void kill_other(const struct other *other)
+{
+	int status;
+
+	assert_int_equal(kill(other->pid, SIGKILL), 0);
+	assert_int_equal(waitpid(other->pid, &status, 0), other->pid);
+	(void)close(other->to);
+	(void)close(other->from);
+}
+
+/* ---- The scene ------------------------------------------------------------------------------------------------- */
+
+struct scene {
+	struct other other;
+	struct rank me;
+};
+
+static int start(void **state)
+{
+	const struct zd_daemon_options options = {.devices = 1};
+
+	(void)state;
+	return zd_daemon_start(&options, &daemon_);
+}
+
+static int stop(void **state)
+{
+	(void)state;
+	return zd_daemon_stop(&daemon_);
+}
+
+static struct scene scene_open(void)
+{
+	struct scene scene = {.other = start_other()};
+	uint8_t byte;
+
+	scene.me.client = connect_client(DEADLINE_MS);
+	assert_ok(scene.me.client, join(&scene.me, 1));
+	assert_ok(scene.me.client, use_once(&scene.me, &byte));
+	assert_int_equal(byte, 7);
+	await_other(&scene.other);
+	return scene;
+}
+
+static json_int_t segment_bytes(void)
+{
+	json_t *object = zeroctl_listing(daemon_.socket_path, "devices", "devices");
+	json_int_t bytes = integer(json_array_get(json_object_get(object, "rows"), 0), "segment_bytes");
+
+	json_decref(object);
+	return bytes;
+}
+
+static void await_text(const char *text)
+{
+	long until_ms = program_now_ms() + DEADLINE_MS;
+	bool seen = false;
+
+	while (!seen) {
+		struct program program = zeroctl_run(daemon_.socket_path, "sessions");
+
+		seen = strstr(program.out_text, text) != NULL;
+		program_free(&program);
+		if (!seen && program_now_ms() >= until_ms)
+			fail_msg("zeroctl sessions shows nothing of \"%s\"", text);
+	}
+}
+
+static void await_wait(pid_t pid)
+{
+	char text[64];
+
+	(void)snprintf(text, sizeof(text), "(pid %d) to unmap segment", (int)pid);
+	await_text(text);
+}
+
+struct trimming {
+	zerod_client *client;
+	uint64_t freed_bytes;
+	int status;
+};
+
+static void *trim_thread(void *arg)
+{
+	struct trimming *trimming = arg;
+
+	trimming->status = zerod_trim(trimming->client, 0, 0, &trimming->freed_bytes);
+	return NULL;
+}
+
+static pthread_t start_trim(struct trimming *trimming, zerod_client *client)
+{
+	pthread_t thread;
+
+	*trimming = (struct trimming){.client = client, .status = 1};
+	assert_int_equal(pthread_create(&thread, NULL, trim_thread, trimming), 0);
+	return thread;
+}
+
+static void finish_trim(pthread_t thread, const struct trimming *trimming, json_int_t before)
+{
+	assert_int_equal(pthread_join(thread, NULL), 0);
+	assert_int_equal(trimming->status, 0);
+	assert_true(trimming->freed_bytes >= UNIT_BYTES);
+	assert_int_equal(segment_bytes(), before - (json_int_t)trimming->freed_bytes);
+}
+
+/* ---- Tests -------------------------------------------------------------------------------------------------------- */
+
+static void memory_goes_back_when_all_have_let_go(void **state)
+{
+	struct scene scene = scene_open();
+	json_int_t before = segment_bytes();
+	struct trimming trimming;
+	pthread_t thread = start_trim(&trimming, scene.me.client);
+	uint8_t byte = 0;
+
+	(void)state;
+	await_wait(scene.other.pid);
+	assert_true(segment_bytes() >= before - UNIT_BYTES); /* mine may be back */
+	let_call(&scene.other);
+	finish_trim(thread, &trimming, before);
+	assert_ok(scene.me.client, use_once(&scene.me, &byte)); /* in new memory */
+	assert_int_equal(byte, 7);
+	zerod_close(scene.me.client);
+	kill_other(&scene.other);
+}
+
+static void dead_process_holds_nothing_up(void **state)
+{
+	struct scene scene = scene_open();
+	json_int_t before = segment_bytes();
+	struct trimming trimming;
+	pthread_t thread = start_trim(&trimming, scene.me.client);
+	json_int_t shards;
+
+	(void)state;
+	await_wait(scene.other.pid);
+	kill_other(&scene.other);
+	assert_int_equal(pthread_join(thread, NULL), 0);
+	assert_int_equal(trimming.status, 0);
+	assert_true(trimming.freed_bytes >= UNIT_BYTES);
+	shards = segment_bytes();
+	assert_true(shards > 0 && shards < before);
+	zerod_close(scene.me.client);
+}
+
+static void late_process_is_named(void **state)
+{
+	struct scene scene = scene_open();
+	zerod_client *hasty = connect_client(100);
+	struct zerod_device_info info;
+	uint64_t freed_bytes = 5;
+	char text[64];
+
+	(void)state;
+	assert_ok(scene.me.client, zerod_trim(scene.me.client, 0, UINT64_MAX, &freed_bytes));
+	assert_int_equal(freed_bytes, 0);
+	assert_int_equal(zerod_trim(hasty, 7, 0, NULL), ZEROD_E_NOT_FOUND);
+	assert_int_equal(zerod_trim(hasty, 0, 0, &freed_bytes), ZEROD_E_DEADLINE);
+	assert_non_null(strstr(zerod_last_error(hasty), "trim: waited"));
+	assert_non_null(strstr(zerod_last_error(hasty), "to unmap segment"));
+	assert_ok(scene.me.client, zerod_device_get(scene.me.client, 0, &info));
+	assert_int_equal(zerod_trim(hasty, 0, 0, &freed_bytes), ZEROD_E_DEADLINE);
+	(void)snprintf(text, sizeof(text), "(pid %d) to unmap segment", (int)scene.other.pid);
+	assert_non_null(strstr(zerod_last_error(hasty), text));
+	zerod_close(hasty);
+	zerod_close(scene.me.client);
+	kill_other(&scene.other);
+}
+
+static void zeroctl_trims(void **state)
+{
+	struct scene scene = scene_open();
+	const char *const args[] = {"zeroctl", "--socket", daemon_.socket_path, "trim", "--json", NULL};
+	json_int_t before = segment_bytes();
+	struct zerod_device_info info;
+	struct program program;
+
+	(void)state;
+	program = zeroctl_run(daemon_.socket_path, "trim --keep 1G");
+	assert_int_equal(program.status, 0);
+	assert_non_null(strstr(program.out_text, "FREED"));
+	program_free(&program);
+	program_start(&program, args, NULL);
+	await_text("to unmap segment");
+	assert_ok(scene.me.client, zerod_device_get(scene.me.client, 0, &info));
+	let_call(&scene.other);
+	program_wait(&program);
+	assert_int_equal(program.status, 0);
+	json_t *object = json_loads(program.out_text, 0, NULL);
+	assert_non_null(object);
+	json_t *row = json_array_get(json_object_get(object, "rows"), 0);
+	assert_int_equal(integer(row, "index"), 0);
+	assert_int_equal(segment_bytes(), before - integer(row, "freed_bytes"));
+	json_decref(object);
+	program_free(&program);
+	zerod_close(scene.me.client);
+	kill_other(&scene.other);
+}
+
+static void expect_refused(const char *line, int status, const char *text)
+{
+	struct program program = zeroctl_run(daemon_.socket_path, line);
+
+	assert_int_equal(program.status, status);
+	assert_non_null(strstr(program.err_text, text));
+	program_free(&program);
+}
+
+static void zeroctl_checks_what_is_asked(void **state)
+{
+	(void)state;
+	expect_refused("trim --device 7", 3, "no device 7; there are 1");
+	expect_refused("trim --device all", 2, "--device: expected a number below 64, found 'all'");
+	expect_refused("trim --keep much", 2, "--keep: ");
+	expect_refused("devices --keep 1", 2, "devices takes no --keep");
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+	        cmocka_unit_test(memory_goes_back_when_all_have_let_go),
+	        cmocka_unit_test(dead_process_holds_nothing_up),
+	        cmocka_unit_test(late_process_is_named),
+	        cmocka_unit_test(zeroctl_trims),
+	        cmocka_unit_test(zeroctl_checks_what_is_asked),
+	};
+
+	return cmocka_run_group_tests_name("trim", tests, start, stop);
+}

@@ -319,7 +319,7 @@ static void test_entries(void **state)
 	        {RAW(BACKWARD_END, backward_end, BackwardEnd, .group = group), ZEROD_E_STATE,
 	         "not committed, unit 'small'"},
 	        {RAW(BUCKET_DESTROY, bucket_destroy, BucketDestroy, .bucket = bucket), ZEROD_E_BUSY,
-	         "1 entries"},
+	         "1 entry"},
 	        {RAW(UNIT_UNREGISTER, unit_unregister, UnitUnregister, .unit = unit), ZEROD_E_BUSY, "small"},
 	        {BACKWARD(.stage = 3), ZEROD_E_STATE, "backward 1 of rank 0 runs"},
 	};

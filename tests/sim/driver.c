@@ -125,6 +125,9 @@ static void run_event(struct zd_sim_world *world, const struct zd_sim_event *eve
 	case ZD_SIM_EVENT_GONE:
 		zd_sim_process_gone(world, world->sessions[event->index]);
 		break;
+	case ZD_SIM_EVENT_UNMAP:
+		zd_sim_unmap(world, world->sessions[event->index], (uint32_t)event->op);
+		break;
 	case ZD_SIM_EVENT_DONE:
 		world->pending_ops--;
 		world->stats.ops++;
@@ -232,6 +235,7 @@ static void start(struct zd_sim_world *world)
 	        .reply = zd_sim_reply,
 	        .fence_passed = fence_passed,
 	        .session_killed = zd_sim_session_killed,
+	        .segment_retire = zd_sim_segment_retire,
 	};
 
 	world->engine = zd_engine_new(&engine, &sink);
@@ -294,6 +298,7 @@ static void finish(struct zd_sim_world *world)
 		free(world->sessions[i]->daemon_page);
 		free(world->sessions[i]->residue);
 		free(world->sessions[i]->requests);
+		free(world->sessions[i]->mappings);
 		free(world->sessions[i]);
 	}
 	for (uint32_t g = 0; g < ZD_SIM_GROUPS; g++) {

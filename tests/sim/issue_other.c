@@ -74,6 +74,17 @@ static uint64_t some_group(const struct zd_sim_world *world, const struct zd_sim
 	return 0;
 }
 
+static void trim(struct zd_sim_world *world, struct zd_sim_session *session,
+                 const struct zd_sim_request *request, struct zd_sim_rng *rng)
+{
+	uint32_t device = (uint32_t)zd_sim_below(rng, world->config.ndevices);
+	uint64_t arena_bytes = world->config.devices[device].arena_bytes;
+	struct zd_args args = {.kind = ZD_REQ_TRIM, .u.trim.device = device};
+
+	args.u.trim.keep_bytes = zd_sim_percent(rng, 50) ? 0 : zd_sim_below(rng, arena_bytes);
+	zd_sim_send(world, session, request, &args);
+}
+
 bool zd_sim_issue_other(struct zd_sim_world *world, struct zd_sim_session *session, uint32_t index)
 {
 	const struct zd_sim_op *op = &world->program.ops[index];
@@ -102,7 +113,10 @@ bool zd_sim_issue_other(struct zd_sim_world *world, struct zd_sim_session *sessi
 		args.u.job = zd_sim_job_id(world, world->config.groups[op->group].job);
 		break;
 	default:
-		reload(world, &rng);
+		if (zd_sim_percent(&rng, 50))
+			trim(world, session, &request, &rng);
+		else
+			reload(world, &rng);
 		return true;
 	}
 	zd_sim_send(world, session, &request, &args);

@@ -83,6 +83,7 @@ void zd_sim_command_check(struct zd_sim_world *world, const struct zd_command *c
 		break;
 	case ZD_CMD_SEGMENT_DESTROY:
 		check_no_use(world, command->u.segment.segment);
+		zd_sim_destroy_check(world, command);
 		break;
 	case ZD_CMD_COPY:
 		check_device(world, &command->u.copy.src, command->device, "source of a copy");

@@ -128,6 +128,12 @@ struct zd_sim_alloc {
 	bool pending;
 };
 
+/* A segment that a session was given. */
+struct zd_sim_mapping {
+	uint32_t segment;
+	bool told; /* to unmap it */
+};
+
 struct zd_sim_session {
 	uint64_t id;
 	uint32_t actor, index;
@@ -139,6 +145,8 @@ struct zd_sim_session {
 	bool strict;
 	struct zd_location *residue; /* while it lingers: what its process may still write */
 	uint32_t nresidue, residue_room;
+	struct zd_sim_mapping *mappings;
+	uint32_t nmappings, mappings_room;
 	uint64_t next_request, duplicate; /* duplicate: an id whose next reply is an error on top */
 	struct zd_sim_request *requests;
 	uint32_t nrequests, room;

@@ -18,6 +18,7 @@ void zd_sim_location_seen(struct zd_sim_world *world, const struct zd_sim_sessio
 	    bytes != segment->bytes)
 		zd_sim_fail(world, "the engine does not know segment %u, which it has given out",
 		            at->segment);
+	zd_sim_map(world, session->id, at->segment);
 	if (world->nseen == sizeof(world->seen) / sizeof(world->seen[0]))
 		return;
 	world->seen[world->nseen].session = session->id;
@@ -332,6 +333,8 @@ void zd_sim_reply(void *arg, const struct zd_reply *reply)
 	if (!session || !session->open)
 		zd_sim_fail(world, "a reply to session %llu, which is not open",
 		            (unsigned long long)reply->session);
+	if (zd_sim_is_answer(world, reply))
+		return;
 	if (session->duplicate == reply->request && reply->status != 0) {
 		session->duplicate = 0;
 		return;

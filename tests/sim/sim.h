@@ -21,14 +21,15 @@ enum zd_sim_event_kind {
 	ZD_SIM_EVENT_LANE,
 	ZD_SIM_EVENT_DONE,
 	ZD_SIM_EVENT_STREAM,
-	ZD_SIM_EVENT_GONE
+	ZD_SIM_EVENT_GONE,
+	ZD_SIM_EVENT_UNMAP
 };
 
 struct zd_sim_event {
 	uint64_t at_ns, order;
 	enum zd_sim_event_kind kind;
 	uint32_t index, stream;
-	uint64_t op, session; /* DONE; whose streams waited for it, 0: nobody's */
+	uint64_t op, session; /* DONE (UNMAP: the segment); whose streams waited for it, 0: nobody's */
 	int status;
 	struct zd_op_result result;
 };
@@ -133,6 +134,14 @@ bool zd_sim_abandoned(const struct zd_sim_member *member);
 void zd_sim_give_up(struct zd_sim_member *member);
 /* The group has failed: what its members have is abandoned. */
 void zd_sim_group_lost(struct zd_sim_world *world, uint32_t group);
+
+/* mapping.c: segments that sessions have mapped */
+void zd_sim_map(struct zd_sim_world *world, uint64_t session, uint32_t segment);
+void zd_sim_segment_retire(void *world, uint64_t session, uint32_t segment);
+void zd_sim_unmap(struct zd_sim_world *world, struct zd_sim_session *session, uint32_t segment);
+/* The reply is to what zd_sim_unmap() has sent. */
+bool zd_sim_is_answer(struct zd_sim_world *world, const struct zd_reply *reply);
+void zd_sim_destroy_check(struct zd_sim_world *world, const struct zd_command *command);
 
 /* stream.c: the clients' streams */
 struct zd_sim_item *zd_sim_stream_append(struct zd_sim_world *world, struct zd_sim_session *session,

@@ -158,8 +158,10 @@ static void cuda_device_info(const struct zd_backend *backend, uint32_t device, 
 {
 	zd_assert(device < backend->devices.count);
 	const struct zd_cuda_device *found = &backend->devices.all[device];
-	*info = (struct zd_device_config){.arena_bytes = backend->gpus[device].arena_bytes,
-	                                  .segment_align_bytes = found->granularity_bytes};
+	*info = (struct zd_device_config){
+	        .arena_bytes = backend->gpus[device].arena_bytes,
+	        .segment_align_bytes = found->granularity_bytes,
+	        .own_slice_bytes = zd_cuda_executor_own_slice_bytes(&backend->gpus[device].executor)};
 	(void)snprintf(info->name, sizeof(info->name), "%s", found->name);
 }
 

@@ -18,7 +18,9 @@
 #include "base/err.h"
 #include "base/mem.h"
 
-#define PIECE_BYTES    (32ull << 20) /* 80 us of a link, when several targets take turns */
+#define PIECE_BYTES    (64ull << 20) /* 170 us of a link, before others have a turn */
+#define SMALL_BYTES    (8ull << 20)
+#define OWN_BYTES      (16ull << 20) /* more would cost the links more than the trainers' GPUs would wait */
 #define FLIGHT_BYTES   (96ull << 20)
 #define SPIN_NS        50000u
 #define PROCESSORS     8u /* fewer are not for spinning */
@@ -79,6 +81,27 @@ static void land(struct zd_cuda_executor *executor, struct zd_cuda_lane *lane)
 	}
 }
 
+static void land_round(struct zd_cuda_executor *executor)
+{
+	struct zd_cuda_task *task;
+	if (!executor->detour.memory)
+		return;
+	if (zd_cuda_detour_turn(&executor->detour))
+		event(executor);
+	while (zd_cuda_detour_land(&executor->detour, &task)) {
+		event(executor);
+		if (task)
+			landed(executor, task);
+	}
+}
+
+static void land_all(struct zd_cuda_executor *executor)
+{
+	land(executor, &executor->push);
+	land(executor, &executor->local);
+	land_round(executor);
+}
+
 static void poll_watches(struct zd_cuda_executor *executor)
 {
 	struct zd_cuda_tasks watches = STAILQ_HEAD_INITIALIZER(watches);
@@ -105,52 +128,155 @@ static bool asks_the_gpu(const struct zd_cuda_task *task)
 	       (task->u.copy.bytes > 0 || task->session);
 }
 
-static int issue_piece(struct zd_cuda_executor *executor, struct zd_cuda_lane *lane,
-                       struct zd_cuda_task *task, bool *whole, struct zd_err *err)
+/* Its end is the CPU's to tell, in its turn. */
+static void leave(struct zd_cuda_executor *executor, struct zd_cuda_task *task, int rc,
+                  const struct zd_err *err)
 {
-	struct zd_cuda_device *target = &executor->devices->all[task->target];
-	/* On the GPU itself each piece may have to wait for its turn against the trainers' kernels. */
-	bool cut = lane == &executor->push && zd_cuda_order_has_several(&executor->order);
-	/* A push into a GPU that is gone would take this one down with it. */
-	if (zd_cuda_device_failed(target))
-		return zd_cuda_device_failure(target, err);
-	return zd_cuda_lane_issue(lane, task, cut ? PIECE_BYTES : UINT64_MAX, whole, err);
+	if (rc)
+		zd_completion_fail(&task->completion, rc, err->text);
+	zd_cuda_order_take(&executor->order, task, true);
 }
 
-static void issue(struct zd_cuda_executor *executor, struct zd_cuda_lane *lane, struct zd_cuda_task *task)
+/* The next push, with its piece's bytes. Small ones go at once. Large ones have their target's link for themselves: those
+ * that meet at one device share its link while others are idle. Sources that begin together begin with different targets. */
+static struct zd_cuda_task *next_push(struct zd_cuda_executor *executor, uint64_t *bytes, bool *claimed)
+{
+	const struct zd_cuda_order *order = &executor->order;
+	uint32_t count = executor->devices->count;
+	bool several = zd_cuda_order_has_several(order);
+	for (uint32_t step = 1; step < count; step++) {
+		uint32_t target = (order->self + step) % count;
+		struct zd_cuda_task *task = zd_cuda_order_first(order, target);
+		uint64_t left = task && asks_the_gpu(task) ? task->u.copy.bytes - task->u.copy.issued_bytes
+		                                           : 0;
+		*bytes = zd_min_u64(left, PIECE_BYTES);
+		*claimed = left > SMALL_BYTES;
+		if (task && !*claimed)
+			return task;
+		if (task && !(several && executor->push.claimed_bytes > 0) &&
+		    zd_cuda_lane_claim(&executor->push, target, *bytes))
+			return task;
+	}
+	return NULL;
+}
+
+static int push_piece(struct zd_cuda_executor *executor, struct zd_cuda_task *task, uint64_t bytes,
+                      bool claimed, bool *whole, struct zd_err *err)
+{
+	struct zd_cuda_device *target = &executor->devices->all[task->target];
+	uint64_t issued = task->u.copy.issued_bytes;
+	struct zd_cuda_piece piece = {.dst = task->u.copy.dst + issued,
+	                              .src = task->u.copy.src + issued,
+	                              .bytes = bytes,
+	                              .target = task->target,
+	                              .claimed = claimed};
+	int rc;
+	*whole = issued + bytes == task->u.copy.bytes;
+	piece.ends = *whole ? task : NULL;
+	/* A push into a GPU that is gone would take this one down with it. */
+	if (zd_cuda_device_failed(target)) {
+		if (claimed)
+			zd_cuda_lane_unclaim(&executor->push, bytes);
+		return zd_cuda_device_failure(target, err);
+	}
+	rc = zd_cuda_lane_issue(&executor->push, &piece, err);
+	if (!rc)
+		task->u.copy.issued_bytes += bytes;
+	return rc;
+}
+
+static void push(struct zd_cuda_executor *executor, struct zd_cuda_task *task, uint64_t bytes, bool claimed)
 {
 	struct zd_err err = ZD_ERR_NONE;
+	bool whole = false;
+	int rc = 0;
 	event(executor);
 	if (asks_the_gpu(task)) {
-		bool whole = false;
-		int rc = issue_piece(executor, lane, task, &whole, &err);
+		rc = push_piece(executor, task, bytes, claimed, &whole, &err);
 		if (!rc && whole)
 			zd_cuda_order_take(&executor->order, task, false);
 		if (!rc || zd_cuda_device_failed(executor->device))
 			return; /* of a device that has failed, all tasks end at once */
-		zd_completion_fail(&task->completion, rc, err.text);
 	}
-	zd_cuda_order_take(&executor->order, task, true);
-	zd_cuda_lane_follow(lane, task);
+	leave(executor, task, rc, &err);
+	zd_cuda_lane_follow(&executor->push, task);
 }
 
-static void issue_lane(struct zd_cuda_executor *executor, struct zd_cuda_lane *lane,
-                       struct zd_cuda_task *(*next)(const struct zd_cuda_order *order))
+static void issue_pushes(struct zd_cuda_executor *executor)
 {
+	struct zd_cuda_lane *lane = &executor->push;
 	struct zd_cuda_task *task;
+	uint64_t bytes;
+	bool claimed;
 	while (!zd_cuda_device_failed(executor->device) && zd_cuda_lane_has_room(lane) &&
-	       (task = next(&executor->order))) {
-		issue(executor, lane, task);
+	       (task = next_push(executor, &bytes, &claimed))) {
+		push(executor, task, bytes, claimed);
 		if (zd_cuda_lane_group_is_full(lane))
 			zd_cuda_lane_close(lane);
 	}
 	zd_cuda_lane_close(lane);
 }
 
+static void send_round(struct zd_cuda_executor *executor, struct zd_cuda_task *task)
+{
+	struct zd_err err = ZD_ERR_NONE;
+	bool whole = false;
+	int rc = 0;
+	if (asks_the_gpu(task) && task->u.copy.bytes > 0) {
+		rc = zd_cuda_detour_send(&executor->detour, task, &whole, &err);
+		if (!rc && whole)
+			zd_cuda_order_take(&executor->order, task, false);
+		if (!rc || zd_cuda_device_failed(executor->device))
+			return;
+	}
+	leave(executor, task, rc, &err);
+	zd_cuda_detour_follow(&executor->detour, task);
+}
+
+/* Not cut: each piece may have to wait for its turn against the trainers' kernels. */
+static void keep_local(struct zd_cuda_executor *executor, struct zd_cuda_task *task)
+{
+	struct zd_cuda_piece piece = {.dst = task->u.copy.dst,
+	                              .src = task->kind == ZD_CMD_FILL ? 0 : task->u.copy.src,
+	                              .bytes = task->u.copy.bytes,
+	                              .target = task->target,
+	                              .ends = task};
+	struct zd_err err = ZD_ERR_NONE;
+	int rc = 0;
+	if (asks_the_gpu(task)) {
+		rc = zd_cuda_lane_issue(&executor->local, &piece, &err);
+		zd_cuda_lane_close(&executor->local);
+		if (!rc)
+			zd_cuda_order_take(&executor->order, task, false);
+		if (!rc || zd_cuda_device_failed(executor->device))
+			return;
+	}
+	leave(executor, task, rc, &err);
+	zd_cuda_lane_follow(&executor->local, task);
+}
+
+/* Fills signal nobody, so that copies may overtake them. */
+static void issue_local(struct zd_cuda_executor *executor)
+{
+	struct zd_cuda_task *task;
+	while (!zd_cuda_device_failed(executor->device) &&
+	       (task = zd_cuda_order_first(&executor->order, executor->order.self))) {
+		bool round = executor->detour.memory && task->kind != ZD_CMD_FILL;
+		if (round ? !zd_cuda_detour_has_room(&executor->detour)
+		          : !zd_cuda_lane_has_room(&executor->local))
+			return;
+		event(executor);
+		if (round)
+			send_round(executor, task);
+		else
+			keep_local(executor, task);
+	}
+}
+
 static void issue_all(struct zd_cuda_executor *executor)
 {
-	issue_lane(executor, &executor->push, zd_cuda_order_push);
-	issue_lane(executor, &executor->local, zd_cuda_order_local);
+	issue_pushes(executor);
+	issue_local(executor);
 }
 
 /* ---- Giving up: the device has failed, or the daemon ends ------------------------------------------------------ */
@@ -189,6 +315,17 @@ static void fail_flights(struct zd_cuda_executor *executor, struct zd_cuda_lane 
 	}
 }
 
+static void fail_round(struct zd_cuda_executor *executor, const struct zd_err *why)
+{
+	struct zd_cuda_task *task;
+	while (zd_cuda_detour_drop(&executor->detour, &task)) {
+		if (!task)
+			continue;
+		fail_task(task, why);
+		landed(executor, task);
+	}
+}
+
 /* Nothing is in flight. */
 static void fail_waiting(struct zd_cuda_executor *executor, const struct zd_err *why)
 {
@@ -208,15 +345,18 @@ static void give_up(struct zd_cuda_executor *executor)
 		executor->giving_up = true;
 		abort_flights(&executor->push);
 		abort_flights(&executor->local);
+		zd_cuda_detour_walk(&executor->detour, abort_timeline);
 		zd_cuda_order_walk(&executor->order, abort_timeline);
 		event(executor);
 	}
 	if ((executor->push.count > 0 && !zd_cuda_lane_is_still(&executor->push)) ||
-	    (executor->local.count > 0 && !zd_cuda_lane_is_still(&executor->local)))
+	    (executor->local.count > 0 && !zd_cuda_lane_is_still(&executor->local)) ||
+	    !zd_cuda_detour_is_still(&executor->detour))
 		return;
 	(void)zd_cuda_device_failure(executor->device, &why);
 	fail_flights(executor, &executor->push, &why);
 	fail_flights(executor, &executor->local, &why);
+	fail_round(executor, &why);
 	fail_waiting(executor, &why);
 }
 
@@ -227,10 +367,11 @@ static void shut_down(struct zd_cuda_executor *executor)
 	(void)zd_err_set(&why, ZEROD_E_SHUTDOWN, "the daemon is shutting down");
 	zd_cuda_lane_wait(&executor->push);
 	zd_cuda_lane_wait(&executor->local);
-	land(executor, &executor->push);
-	land(executor, &executor->local);
+	zd_cuda_detour_wait(&executor->detour);
+	land_all(executor);
 	fail_flights(executor, &executor->push, &why);
 	fail_flights(executor, &executor->local, &why);
+	fail_round(executor, &why);
 	while ((task = zd_cuda_order_any(&executor->order))) {
 		/* A SIGNAL too: what comes before it was not done. */
 		if (task->completion.status == 0)
@@ -249,7 +390,8 @@ static void shut_down(struct zd_cuda_executor *executor)
 
 static bool is_flying(const struct zd_cuda_executor *executor)
 {
-	return executor->push.count > 0 || executor->local.count > 0;
+	return executor->push.count > 0 || executor->local.count > 0 ||
+	       !zd_cuda_detour_is_idle(&executor->detour);
 }
 
 /* 0: spin; UINT64_MAX: there is nothing to look at. */
@@ -308,8 +450,7 @@ static void *executor_main(void *arg)
 	struct zd_cuda_executor *executor = arg;
 	zd_cuda_device_enter(executor->device);
 	while (take_submitted(executor)) {
-		land(executor, &executor->push);
-		land(executor, &executor->local);
+		land_all(executor);
 		poll_watches(executor);
 		if (zd_cuda_device_failed(executor->device))
 			give_up(executor);
@@ -317,6 +458,7 @@ static void *executor_main(void *arg)
 			issue_all(executor);
 	}
 	shut_down(executor);
+	zd_cuda_detour_deinit(&executor->detour);
 	zd_cuda_lane_deinit(&executor->local);
 	zd_cuda_lane_deinit(&executor->push);
 	return NULL;
@@ -345,6 +487,9 @@ int zd_cuda_executor_init(struct zd_cuda_executor *executor, struct zd_cuda_devi
 	rc = zd_cuda_lane_init(&executor->local, devices, device, UINT64_MAX, err);
 	if (rc)
 		goto no_local;
+	rc = zd_cuda_detour_init(&executor->detour, devices, device, err);
+	if (rc)
+		goto no_detour;
 	STAILQ_INIT(&executor->submitted);
 	STAILQ_INIT(&executor->watches);
 	zd_cuda_order_init(&executor->order, devices, device);
@@ -358,6 +503,8 @@ int zd_cuda_executor_init(struct zd_cuda_executor *executor, struct zd_cuda_devi
 no_thread:
 	pthread_cond_destroy(&executor->submitted_or_stopping);
 	pthread_mutex_destroy(&executor->lock);
+	zd_cuda_detour_deinit(&executor->detour);
+no_detour:
 	zd_cuda_lane_deinit(&executor->local);
 no_local:
 	zd_cuda_lane_deinit(&executor->push);
@@ -393,4 +540,9 @@ void zd_cuda_executor_submit(struct zd_cuda_executor *executor, struct zd_cuda_t
 	atomic_store_explicit(&executor->news, true, memory_order_relaxed);
 	pthread_mutex_unlock(&executor->lock);
 	pthread_cond_signal(&executor->submitted_or_stopping);
+}
+
+uint64_t zd_cuda_executor_own_slice_bytes(const struct zd_cuda_executor *executor)
+{
+	return executor->detour.memory ? OWN_BYTES : 0;
 }

@@ -2,8 +2,9 @@
 /*
  * cuda_executor.h - the thread that gives a GPU its commands, and sees them land.
  *
- * Two lanes: pushes into other GPUs' memory, which no trainer delays, and what stays on the GPU, which is time-sliced
- * against the trainers' kernels and must hold up no push. Watches are polled beside them. The thread never waits inside the
+ * Pushes into other GPUs' memory are delayed by no trainer. What stays on the GPU would be, so copies within it go round by
+ * another one (cuda_detour.h); what is left, fills and all on a machine's only GPU, has a lane of its own and holds up
+ * nothing else. Watches are polled beside them. The thread never waits inside the
  * driver; what may take long is a worker's (cuda_worker.h).
  */
 #ifndef ZD_BACKEND_CUDA_EXECUTOR_H
@@ -14,6 +15,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "backend/cuda_detour.h"
 #include "backend/cuda_lane.h"
 #include "backend/cuda_order.h"
 #include "base/spin.h"
@@ -37,6 +39,7 @@ struct zd_cuda_executor {
 	/* the executor thread's own */
 	struct zd_cuda_order order;
 	struct zd_cuda_lane push, local;
+	struct zd_cuda_detour detour; /* for copies within the GPU */
 	struct zd_cuda_tasks watches;
 	bool hurried;   /* somebody waits for one of them */
 	bool giving_up; /* the device has failed, and whoever waits for what it had has been told */
@@ -54,6 +57,9 @@ int zd_cuda_executor_init(struct zd_cuda_executor *executor, struct zd_cuda_devi
 void zd_cuda_executor_stop(struct zd_cuda_executor *executor);
 /* Stops, and waits for the thread: nothing completes afterwards. */
 void zd_cuda_executor_deinit(struct zd_cuda_executor *executor);
+
+/* Slices of up to so many bytes it copies within the GPU as soon as it pushes. */
+uint64_t zd_cuda_executor_own_slice_bytes(const struct zd_cuda_executor *executor);
 
 /* The executor owns the task from here on: COPY, FILL, WATCH, SIGNAL; a REDUCE that a worker has done. Never blocks. */
 void zd_cuda_executor_submit(struct zd_cuda_executor *executor, struct zd_cuda_task *task);

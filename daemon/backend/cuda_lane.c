@@ -63,27 +63,47 @@ void zd_cuda_lane_deinit(struct zd_cuda_lane *lane)
 
 /* ---- Taking off --------------------------------------------------------------------------------------------- */
 
-static void fly(struct zd_cuda_lane *lane, uint64_t bytes, uint32_t target, struct zd_cuda_task *ends)
+bool zd_cuda_lane_claim(struct zd_cuda_lane *lane, uint32_t target, uint64_t bytes)
 {
-	zd_assert(lane->count < ZD_CUDA_FLIGHTS);
-	lane->ring[(lane->first + lane->count) % ZD_CUDA_FLIGHTS] = (struct zd_cuda_flight){
-	        .progress = lane->issued + (lane->group > 0), .bytes = bytes, .target = target, .ends = ends};
-	lane->count++;
-	lane->flying_bytes += bytes;
-	atomic_fetch_add_explicit(&lane->devices->all[target].incoming_bytes, bytes, memory_order_relaxed);
+	_Atomic uint64_t *incoming = &lane->devices->all[target].incoming_bytes;
+	uint64_t none = 0;
+	if (lane->claimed_bytes > 0 && lane->claimed_target == target)
+		atomic_fetch_add_explicit(incoming, bytes, memory_order_relaxed);
+	else if (lane->claimed_bytes > 0 || !atomic_compare_exchange_strong(incoming, &none, bytes))
+		return false;
+	lane->claimed_target = target;
+	lane->claimed_bytes += bytes;
+	return true;
 }
 
-static int move(struct zd_cuda_lane *lane, const struct zd_cuda_task *task, uint64_t bytes)
+void zd_cuda_lane_unclaim(struct zd_cuda_lane *lane, uint64_t bytes)
+{
+	lane->claimed_bytes -= bytes;
+	atomic_fetch_sub_explicit(&lane->devices->all[lane->claimed_target].incoming_bytes, bytes,
+	                          memory_order_relaxed);
+}
+
+static void fly(struct zd_cuda_lane *lane, uint64_t bytes, bool claimed, struct zd_cuda_task *ends)
+{
+	zd_assert(lane->count < ZD_CUDA_FLIGHTS);
+	lane->ring[(lane->first + lane->count) % ZD_CUDA_FLIGHTS] =
+	        (struct zd_cuda_flight){.progress = lane->issued + (lane->group > 0),
+	                                .bytes = bytes,
+	                                .claimed = claimed,
+	                                .ends = ends};
+	lane->count++;
+	lane->flying_bytes += bytes;
+}
+
+static int move(struct zd_cuda_lane *lane, const struct zd_cuda_piece *piece)
 {
 	const struct zd_cuda *cuda = lane->device->cuda;
-	zd_cu_ptr dst = task->u.copy.dst + task->u.copy.issued_bytes;
-	zd_cu_ptr src = task->u.copy.src + task->u.copy.issued_bytes;
-	if (task->kind == ZD_CMD_FILL)
-		return cuda->memsetD8Async(dst, 0, bytes, lane->stream);
-	if (zd_cuda_device_reaches(lane->device, task->target))
-		return cuda->memcpyAsync(dst, src, bytes, lane->stream);
-	return cuda->memcpyPeerAsync(dst, lane->devices->all[task->target].context, src,
-	                             lane->device->context, bytes, lane->stream);
+	if (!piece->src)
+		return cuda->memsetD8Async(piece->dst, 0, piece->bytes, lane->stream);
+	if (zd_cuda_device_reaches(lane->device, piece->target))
+		return cuda->memcpyAsync(piece->dst, piece->src, piece->bytes, lane->stream);
+	return cuda->memcpyPeerAsync(piece->dst, lane->devices->all[piece->target].context, piece->src,
+	                             lane->device->context, piece->bytes, lane->stream);
 }
 
 /* Counters only grow: of two stores into one the later is enough. */
@@ -100,30 +120,30 @@ static void store(struct zd_cuda_lane *lane, zd_cu_ptr counter_at, uint64_t valu
 		lane->nstores++;
 }
 
-int zd_cuda_lane_issue(struct zd_cuda_lane *lane, struct zd_cuda_task *task, uint64_t piece_bytes,
-                       bool *whole, struct zd_err *err)
+int zd_cuda_lane_issue(struct zd_cuda_lane *lane, const struct zd_cuda_piece *piece, struct zd_err *err)
 {
-	uint64_t left = task->u.copy.bytes - task->u.copy.issued_bytes;
-	uint64_t bytes = zd_min_u64(left, piece_bytes);
-	bool stores = bytes == left && task->session && !task->session->base.aborted[task->timeline];
+	struct zd_cuda_task *ends = piece->ends;
+	bool stores = ends && ends->session && !ends->session->base.aborted[ends->timeline];
 	zd_cu_ptr counter_at = 0;
 	int rc = 0;
 	zd_assert(lane->group < ZD_CUDA_GROUP);
 	if (stores)
-		rc = zd_cuda_session_counter_at(task->session, lane->device, task->timeline, &counter_at,
+		rc = zd_cuda_session_counter_at(ends->session, lane->device, ends->timeline, &counter_at,
 		                                err);
-	if (!rc && bytes > 0)
-		rc = zd_cuda_device_err(lane->device, move(lane, task, bytes), err, "a copy");
-	if (rc)
+	if (!rc && piece->bytes > 0)
+		rc = zd_cuda_device_err(lane->device, move(lane, piece), err, "a copy");
+	if (rc) {
+		if (piece->claimed)
+			zd_cuda_lane_unclaim(lane, piece->bytes);
 		return rc;
+	}
 	if (stores)
-		store(lane, counter_at, task->value);
+		store(lane, counter_at, ends->value);
+	if (ends)
+		ends->gpu_stores = stores;
 	lane->group++;
-	lane->group_bytes += bytes;
-	task->u.copy.issued_bytes += bytes;
-	task->gpu_stores = stores;
-	*whole = bytes == left;
-	fly(lane, bytes, task->target, *whole ? task : NULL);
+	lane->group_bytes += piece->bytes;
+	fly(lane, piece->bytes, piece->claimed, ends);
 	return 0;
 }
 
@@ -143,9 +163,9 @@ void zd_cuda_lane_close(struct zd_cuda_lane *lane)
 	lane->group_bytes = 0;
 }
 
-void zd_cuda_lane_follow(struct zd_cuda_lane *lane, struct zd_cuda_task *task)
+void zd_cuda_lane_follow(struct zd_cuda_lane *lane, struct zd_cuda_task *ends)
 {
-	fly(lane, 0, task->target, task);
+	fly(lane, 0, false, ends);
 }
 
 /* ---- Landing ------------------------------------------------------------------------------------------------ */
@@ -157,8 +177,8 @@ bool zd_cuda_lane_drop(struct zd_cuda_lane *lane, struct zd_cuda_task **ended)
 	const struct zd_cuda_flight *flight = &lane->ring[lane->first];
 	*ended = flight->ends;
 	lane->flying_bytes -= flight->bytes;
-	atomic_fetch_sub_explicit(&lane->devices->all[flight->target].incoming_bytes, flight->bytes,
-	                          memory_order_relaxed);
+	if (flight->claimed)
+		zd_cuda_lane_unclaim(lane, flight->bytes);
 	lane->first = (lane->first + 1) % ZD_CUDA_FLIGHTS;
 	lane->count--;
 	return true;

@@ -26,8 +26,17 @@
 struct zd_cuda_flight {
 	uint64_t progress;         /* has landed when the counter has reached it */
 	uint64_t bytes;            /* 0: nothing moves */
-	uint32_t target;           /* device that they go to */
+	bool claimed;              /* the link into the target, for as long as they fly */
 	struct zd_cuda_task *ends; /* the task whose last piece it is; NULL: more follow */
+};
+
+/* What is issued: a task's, or a part of it. */
+struct zd_cuda_piece {
+	zd_cu_ptr dst, src;        /* src 0: fill with zeros */
+	uint64_t bytes;            /* 0: nothing moves */
+	uint32_t target;           /* device that is written to */
+	bool claimed;              /* the link into it, by zd_cuda_lane_claim() */
+	struct zd_cuda_task *ends; /* its session's counter is stored behind the piece; NULL: more follow */
 };
 
 struct zd_cuda_lane {
@@ -39,6 +48,8 @@ struct zd_cuda_lane {
 	zd_cu_ptr counter_at;      /* the same for the GPU */
 	uint64_t issued;           /* the last progress that was asked for */
 	uint64_t flying_bytes;
+	uint64_t claimed_bytes; /* of those, by the link into */
+	uint32_t claimed_target;
 	uint64_t group_bytes; /* of the group that is not closed */
 	unsigned group, nstores;
 	union zd_cu_mem_op stores[ZD_CUDA_GROUP + 1];
@@ -57,10 +68,15 @@ static inline bool zd_cuda_lane_has_room(const struct zd_cuda_lane *lane)
 	return lane->count < ZD_CUDA_FLIGHTS && (lane->count == 0 || lane->flying_bytes < lane->flight_bytes);
 }
 
-/* Issues the task's next piece of at most `piece_bytes`; `*whole` tells that it was the last, with which the task flies. There
- * is room. On failure the task has not come further. Errors: NO_MEMORY; DEVICE, then the device is marked failed. */
-int zd_cuda_lane_issue(struct zd_cuda_lane *lane, struct zd_cuda_task *task, uint64_t piece_bytes,
-                       bool *whole, struct zd_err *err) __attribute__((warn_unused_result));
+/* Takes the link into a device for so many bytes, until they have landed: false when another GPU has it, or this lane has
+ * that of another device. */
+bool zd_cuda_lane_claim(struct zd_cuda_lane *lane, uint32_t target, uint64_t bytes);
+void zd_cuda_lane_unclaim(struct zd_cuda_lane *lane, uint64_t bytes);
+
+/* Issues a piece. There is room. On failure it has not been, and what was claimed for it is given back. Errors: NO_MEMORY;
+ * DEVICE, then the device is marked failed. */
+int zd_cuda_lane_issue(struct zd_cuda_lane *lane, const struct zd_cuda_piece *piece, struct zd_err *err)
+        __attribute__((warn_unused_result));
 /* Is the group large enough to be closed. */
 static inline bool zd_cuda_lane_group_is_full(const struct zd_cuda_lane *lane)
 {
@@ -68,8 +84,8 @@ static inline bool zd_cuda_lane_group_is_full(const struct zd_cuda_lane *lane)
 }
 /* Closes the group, if there is one. When that fails the device is marked failed. */
 void zd_cuda_lane_close(struct zd_cuda_lane *lane);
-/* The task lands when all before it have, and asks nothing of the GPU. There is room. */
-void zd_cuda_lane_follow(struct zd_cuda_lane *lane, struct zd_cuda_task *task);
+/* Something lands when all before it have, and asks nothing of the GPU: `ends` with it. There is room. */
+void zd_cuda_lane_follow(struct zd_cuda_lane *lane, struct zd_cuda_task *ends);
 
 /* Takes the next piece that has landed: false when there is none. `*ended` is the task that ends with it, or NULL. */
 bool zd_cuda_lane_land(struct zd_cuda_lane *lane, struct zd_cuda_task **ended);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* cuda_order.c - the tasks that wait to be issued on a GPU, and which of them is next. */
+/* cuda_order.c - the tasks that wait to be issued on a GPU. */
 #include "backend/cuda_order.h"
 
 #include "base/err.h"
@@ -43,35 +43,11 @@ void zd_cuda_order_add(struct zd_cuda_order *order, struct zd_cuda_task *task)
 	enqueue(order, task);
 }
 
-static struct zd_cuda_task *first_of(const struct zd_cuda_order *order, uint32_t queue)
+struct zd_cuda_task *zd_cuda_order_first(const struct zd_cuda_order *order, uint32_t queue)
 {
 	struct zd_cuda_task *task = STAILQ_FIRST(&order->queues[queue]);
 	const struct zd_cuda_timeline *timeline = task ? timeline_of(task) : NULL;
 	return timeline && timeline->cpu_stores > 0 ? NULL : task;
-}
-
-struct zd_cuda_task *zd_cuda_order_local(const struct zd_cuda_order *order)
-{
-	return first_of(order, order->self);
-}
-
-struct zd_cuda_task *zd_cuda_order_push(const struct zd_cuda_order *order)
-{
-	struct zd_cuda_task *next = NULL;
-	uint64_t fewest = 0;
-	if ((order->filled & ~(1ull << order->self)) == 0)
-		return NULL;
-	for (uint32_t step = 1; step < order->devices->count; step++) {
-		uint32_t i = (order->self + step) % order->devices->count;
-		struct zd_cuda_task *task = first_of(order, i);
-		uint64_t incoming = atomic_load_explicit(&order->devices->all[i].incoming_bytes,
-		                                         memory_order_relaxed);
-		if (!task || (next && incoming >= fewest))
-			continue;
-		next = task;
-		fewest = incoming;
-	}
-	return next;
 }
 
 void zd_cuda_order_take(struct zd_cuda_order *order, struct zd_cuda_task *task, bool cpu_stores)

@@ -1,16 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * cuda_order.h - the tasks that wait to be issued on a GPU, and which of them is next.
+ * cuda_order.h - the tasks that wait to be issued on a GPU.
  *
  * A queue for each device that is written to, the GPU's own included. What must hold: tasks of one timeline are issued in
  * the order in which they came, and what the CPU stores into a timeline (a SIGNAL, a failure) comes behind everything
  * before it and before everything behind it. Queues are in order; a task whose timeline has others under way in another
  * queue is held until those have landed. Tasks of different queues overtake each other freely: all that a command depends
  * on has happened when it is given.
- *
- * Which queue is next: the one whose device has the fewest bytes coming in from all sides, since pushes that meet at one
- * device share its link while others are idle; ties go round from the device behind this one, so that sources that begin
- * together begin with different targets.
  */
 #ifndef ZD_BACKEND_CUDA_ORDER_H
 #define ZD_BACKEND_CUDA_ORDER_H
@@ -32,9 +28,8 @@ struct zd_cuda_order {
 void zd_cuda_order_init(struct zd_cuda_order *order, const struct zd_cuda_devices *devices, uint32_t self);
 
 void zd_cuda_order_add(struct zd_cuda_order *order, struct zd_cuda_task *task);
-/* The next task for the GPU itself, or for another device; NULL: none that may be issued now. It stays in its queue. */
-struct zd_cuda_task *zd_cuda_order_local(const struct zd_cuda_order *order);
-struct zd_cuda_task *zd_cuda_order_push(const struct zd_cuda_order *order);
+/* The next task that writes to the device; NULL: none that may be issued now. It stays in its queue. */
+struct zd_cuda_task *zd_cuda_order_first(const struct zd_cuda_order *order, uint32_t queue);
 /* The task, its queue's first, leaves it: it flies. `cpu_stores`: nothing of its timeline may be issued until it has
  * landed. */
 void zd_cuda_order_take(struct zd_cuda_order *order, struct zd_cuda_task *task, bool cpu_stores);

@@ -206,6 +206,12 @@ static void set_fences(struct zd_engine *e, struct zd_buffer *buffer, uint64_t d
 	}
 }
 
+bool zd_client_copies_own(const struct zd_engine *e, const struct zd_buffer *buffer)
+{
+	return e->client_copies_own_slice &&
+	       zd_unit_shard_bytes(buffer->unit) > buffer->device->config.own_slice_bytes;
+}
+
 void zd_buffer_transfer(struct zd_engine *e, struct zd_buffer *buffer, uint64_t version)
 {
 	struct zd_unit *unit = buffer->unit;
@@ -222,7 +228,7 @@ void zd_buffer_transfer(struct zd_engine *e, struct zd_buffer *buffer, uint64_t 
 	e->gathered_bytes_total += buffer->extent.bytes;
 	for (uint32_t rank = 0; rank < unit->group->world_size; rank++) {
 		struct zd_part *source = &unit->parts[rank];
-		if (source == buffer->part && e->client_copies_own_slice)
+		if (source == buffer->part && zd_client_copies_own(e, buffer))
 			continue;
 		copy_shard(e, buffer, source);
 		devices |= 1ull << zd_part_member(source)->device->index;

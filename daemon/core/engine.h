@@ -376,6 +376,8 @@ struct zd_device_config {
 	uint64_t segment_align_bytes; /* segments are multiples of it, a power of two; 0: 4 KiB */
 	uint64_t gather_budget_bytes; /* live gathered bytes; 0: the arena */
 	uint64_t staging_bytes; /* reductions under way; 0: an eighth of the arena. One always may run */
+	uint64_t
+	        own_slice_bytes; /* slices up to this the device copies itself, despite client_copies_own_slice */
 };
 
 struct zd_engine_config {

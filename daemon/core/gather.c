@@ -67,7 +67,7 @@ static bool buffer_has(const struct zd_engine *e, const struct zd_buffer *buffer
 	uint64_t want = req->u.gather.version;
 	if (buffer->stale)
 		return false;
-	if (e->client_copies_own_slice && !buffer->own_copied && !own_readable(buffer))
+	if (zd_client_copies_own(e, buffer) && !buffer->own_copied && !own_readable(buffer))
 		return false; /* prefetched, and too late to be completed */
 	return want ? buffer->version == want : buffer->version >= req->u.gather.part->version;
 }
@@ -356,7 +356,7 @@ static int gather_done(struct zd_engine *e, struct zd_request *req, struct zd_bu
 		e->reply.u.gather.nfences = buffer->nfences;
 		e->reply.u.gather.fences = buffer->fences;
 	}
-	if (e->client_copies_own_slice && own_readable(buffer)) {
+	if (zd_client_copies_own(e, buffer) && own_readable(buffer)) {
 		e->reply.u.gather.own_shard = zd_part_location(part);
 		buffer->own_copied = true;
 	}

@@ -179,9 +179,25 @@ static void test_many_units(void **state)
 	expect_cost(MANY);
 }
 
+/* Waits are only enqueued for what has not passed yet, so their number is not known. */
+static void test_many_units_of_several_gpus(void **state)
+{
+	struct calls calls = cost(MANY);
+
+	(void)state;
+	assert_int_equal(calls.copies, 0);
+	assert_int_equal(calls.captures, ROUNDS * 2);
+	assert_true(calls.orders <= ROUNDS * 2);
+}
+
+/* On one GPU the client copies its own slices, on several the daemon does. */
 int main(int argc, char **argv)
 {
-	struct a_case cases[] = {CASE(test_one_unit), CASE(test_many_units)};
+	struct a_case cases[] = {
+	        CASE(test_one_unit, "ZD_DOUBLE_DEVICES=1"),
+	        CASE(test_many_units, "ZD_DOUBLE_DEVICES=1"),
+	        CASE(test_many_units_of_several_gpus, "ZD_DOUBLE_DEVICES=2"),
+	};
 
 	if (argc == 4 && strcmp(argv[1], TRAINER) == 0)
 		return trainer_main((unsigned)strtoul(argv[2], NULL, 10),

@@ -228,7 +228,7 @@ int main(int argc, char **argv)
 	        TEST(test_segment_lives_from_create_to_destroy, open_two),
 	        TEST(test_segment_that_does_not_fit, open_two),
 	        TEST(test_copies_move_bytes_between_devices, open_two),
-	        TEST(test_lane_runs_in_order, open_two),
+	        TEST(test_copies_within_a_device, open_two),
 	        TEST(test_fill_zeroes_its_place_only, open_two),
 	        TEST(test_empty_commands_complete, open_two),
 	        TEST(test_reduce_reports_its_result, open_two),

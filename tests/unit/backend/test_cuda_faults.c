@@ -192,6 +192,7 @@ static void test_session_that_cannot_be_registered(void **state)
 	close_all(state);
 }
 
+/* The first two segments are the ways round of the two GPUs. */
 static void test_segment_that_fails_leaves_nothing(void **state)
 {
 	struct fixture *f = open_fixture(state, 2);
@@ -315,9 +316,9 @@ int main(int argc, char **argv)
 	             "ZD_DOUBLE_FAIL=cuMemcpyAsync:2:1"),
 	        CASE(test_session_that_cannot_be_registered, "ZD_DOUBLE_FAIL=cuMemHostRegister:1:2"),
 	        CASE(test_segment_that_fails_leaves_nothing, "ZD_DOUBLE_LEAKS=1",
-	             "ZD_DOUBLE_FAIL=cuMemSetAccess:1:2"),
+	             "ZD_DOUBLE_FAIL=cuMemSetAccess:3:2"),
 	        CASE(test_segment_that_cannot_be_exported, "ZD_DOUBLE_LEAKS=1",
-	             "ZD_DOUBLE_FAIL=cuMemExportToShareableHandle:1:304"),
+	             "ZD_DOUBLE_FAIL=cuMemExportToShareableHandle:3:304"),
 	        CASE(one_life, "ZD_DOUBLE_LEAKS=1"),
 	};
 	const struct CMUnitTest every[] = {cmocka_unit_test(test_every_call_fails_once)};

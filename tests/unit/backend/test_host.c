@@ -8,6 +8,28 @@
 
 /* ---- Opening --------------------------------------------------------------------------------- */
 
+/* Each copy takes what the one before it wrote: any other order leaves another result. */
+static void test_lane_runs_in_order(void **state)
+{
+	struct fixture *f = *state;
+	const uint64_t steps = 200;
+	const uint64_t bytes = 64 * KIB;
+	assert_int_equal(create(f, 0, 1, (steps + 1) * bytes).completion.status, 0);
+	uint8_t *seen = map_segment(f, 1, (steps + 1) * bytes);
+	memset(seen, 0x5a, bytes);
+	uint64_t first = 0, last = 0;
+	for (uint64_t i = 0; i < steps; i++) {
+		last = submit(f, copy(0, at(1, i * bytes, bytes), 0, at(1, (i + 1) * bytes, bytes)));
+		first = first ? first : last;
+	}
+	wait_op(f, last);
+	for (uint64_t i = 0; i < bytes; i++)
+		assert_int_equal(seen[steps * bytes + i], 0x5a);
+	for (uint64_t op = first; op < last; op++)
+		assert_true(wait_op(f, op).order < wait_op(f, op + 1).order);
+	munmap(seen, (steps + 1) * bytes);
+}
+
 static void test_devices_have_names_and_arenas(void **state)
 {
 	struct fixture *f = *state;
@@ -201,6 +223,7 @@ int main(void)
 	        TEST(test_no_descriptors_is_an_error, open_two),
 	        TEST(test_copies_move_bytes_between_devices, open_two),
 	        TEST(test_lane_runs_in_order, open_two),
+	        TEST(test_copies_within_a_device, open_two),
 	        TEST(test_fill_zeroes_its_place_only, open_two),
 	        TEST(test_empty_commands_complete, open_two),
 	        TEST(test_reduce_reports_its_result, open_two),

@@ -1,0 +1,192 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* cuda_detour.c - copies within a GPU that go round by another one. */
+#include "backend/cuda_detour.h"
+
+#include "base/err.h"
+#include "base/mem.h"
+
+#define SEGMENT_ID UINT32_MAX /* in no table: nobody names it */
+
+/* ---- Life --------------------------------------------------------------------------------------------------- */
+
+static bool find_other(const struct zd_cuda_devices *devices, uint32_t device, uint32_t *other)
+{
+	for (uint32_t step = 1; step < devices->count; step++) {
+		*other = (device + step) % devices->count;
+		if (zd_cuda_device_reaches(&devices->all[device], *other) &&
+		    zd_cuda_device_reaches(&devices->all[*other], device))
+			return true;
+	}
+	return false;
+}
+
+int zd_cuda_detour_init(struct zd_cuda_detour *detour, struct zd_cuda_devices *devices, uint32_t device,
+                        struct zd_err *err)
+{
+	uint32_t other;
+	bool pushed;
+	int rc;
+	*detour = (struct zd_cuda_detour){.memory = NULL};
+	if (!find_other(devices, device, &other))
+		return 0;
+	detour->other = &devices->all[other];
+	rc = zd_cuda_lane_init(&detour->out, devices, device, UINT64_MAX, err);
+	if (rc)
+		return rc;
+	pushed = zd_cuda_device_push(detour->other);
+	rc = zd_cuda_lane_init(&detour->back, devices, other, UINT64_MAX, err);
+	if (!rc)
+		rc = zd_cuda_segment_new(devices, other, SEGMENT_ID,
+		                         ZD_CUDA_DETOUR_SLOTS * ZD_CUDA_DETOUR_SLOT_BYTES,
+		                         detour->back.stream, &detour->memory, err);
+	zd_cuda_leave(devices->cuda, pushed);
+	if (rc)
+		zd_cuda_detour_deinit(detour);
+	/* The daemon works without: its own copies wait for the trainers' kernels then. */
+	return rc == ZEROD_E_NO_MEMORY ? 0 : rc;
+}
+
+void zd_cuda_detour_deinit(struct zd_cuda_detour *detour)
+{
+	zd_cuda_lane_deinit(&detour->back);
+	zd_cuda_lane_deinit(&detour->out);
+	zd_cuda_segment_free(detour->memory);
+	detour->memory = NULL;
+}
+
+/* ---- Out ---------------------------------------------------------------------------------------------------- */
+
+static zd_cu_ptr slot_at(const struct zd_cuda_detour *detour, uint64_t leg)
+{
+	return detour->memory->range + leg % ZD_CUDA_DETOUR_SLOTS * ZD_CUDA_DETOUR_SLOT_BYTES;
+}
+
+static void send(struct zd_cuda_detour *detour, struct zd_cuda_task *task, uint64_t bytes, bool last)
+{
+	detour->legs[detour->sent % ZD_CUDA_DETOUR_SLOTS] = (struct zd_cuda_leg){
+	        .task = task, .offset = task->u.copy.issued_bytes, .bytes = bytes, .last = last};
+	detour->sent++;
+}
+
+int zd_cuda_detour_send(struct zd_cuda_detour *detour, struct zd_cuda_task *task, bool *whole,
+                        struct zd_err *err)
+{
+	uint64_t left = task->u.copy.bytes - task->u.copy.issued_bytes;
+	uint64_t bytes = zd_min_u64(left, ZD_CUDA_DETOUR_SLOT_BYTES);
+	struct zd_cuda_piece piece = {.dst = slot_at(detour, detour->sent),
+	                              .src = task->u.copy.src + task->u.copy.issued_bytes,
+	                              .bytes = bytes,
+	                              .target = detour->other->index};
+	int rc = zd_cuda_lane_issue(&detour->out, &piece, err);
+	if (rc)
+		return rc;
+	zd_cuda_lane_close(&detour->out);
+	*whole = bytes == left;
+	send(detour, task, bytes, *whole);
+	task->u.copy.issued_bytes += bytes;
+	return 0;
+}
+
+void zd_cuda_detour_follow(struct zd_cuda_detour *detour, struct zd_cuda_task *task)
+{
+	zd_cuda_lane_follow(&detour->out, NULL);
+	detour->legs[detour->sent % ZD_CUDA_DETOUR_SLOTS] = (struct zd_cuda_leg){.task = task, .last = true};
+	detour->sent++;
+}
+
+/* ---- Back --------------------------------------------------------------------------------------------------- */
+
+/* In the other GPU's context. A leg that cannot be pushed back leaves a hole in the bytes: its GPU's waiters must not take
+ * them for whole. */
+static void push_back(struct zd_cuda_detour *detour, const struct zd_cuda_leg *leg)
+{
+	struct zd_cuda_device *home = detour->out.device;
+	struct zd_cuda_task *ends = leg->last ? leg->task : NULL;
+	struct zd_cuda_piece piece = {.dst = leg->task->u.copy.dst + leg->offset,
+	                              .src = slot_at(detour, detour->arrived),
+	                              .bytes = leg->bytes,
+	                              .target = home->index,
+	                              .ends = ends};
+	struct zd_err err = ZD_ERR_NONE;
+	if (!zd_cuda_task_copies(leg->task) || leg->task->completion.status != 0) {
+		zd_cuda_lane_follow(&detour->back, ends);
+		return;
+	}
+	if (zd_cuda_lane_issue(&detour->back, &piece, &err)) {
+		zd_cuda_device_fail(home, err.text);
+		zd_cuda_lane_follow(&detour->back, ends);
+	}
+}
+
+bool zd_cuda_detour_turn(struct zd_cuda_detour *detour)
+{
+	struct zd_cuda_task *none;
+	bool any = false, pushed = false;
+	while (zd_cuda_lane_land(&detour->out, &none)) {
+		if (!any)
+			pushed = zd_cuda_device_push(detour->other);
+		any = true;
+		push_back(detour, &detour->legs[detour->arrived % ZD_CUDA_DETOUR_SLOTS]);
+		detour->arrived++;
+		if (zd_cuda_lane_group_is_full(&detour->back))
+			zd_cuda_lane_close(&detour->back);
+	}
+	if (!any)
+		return false;
+	zd_cuda_lane_close(&detour->back);
+	zd_cuda_leave(detour->other->cuda, pushed);
+	/* What is on its way back will not be seen to land. */
+	if (zd_cuda_device_failed(detour->other))
+		zd_cuda_device_fail(detour->out.device,
+		                    "the GPU by which its own copies go round has failed");
+	return true;
+}
+
+bool zd_cuda_detour_land(struct zd_cuda_detour *detour, struct zd_cuda_task **ended)
+{
+	if (!zd_cuda_lane_land(&detour->back, ended))
+		return false;
+	detour->returned++;
+	return true;
+}
+
+/* ---- The end ------------------------------------------------------------------------------------------------ */
+
+bool zd_cuda_detour_is_still(struct zd_cuda_detour *detour)
+{
+	return (detour->out.count == 0 || zd_cuda_lane_is_still(&detour->out)) &&
+	       (detour->back.count == 0 || zd_cuda_lane_is_still(&detour->back));
+}
+
+void zd_cuda_detour_wait(struct zd_cuda_detour *detour)
+{
+	if (!detour->memory)
+		return;
+	zd_cuda_lane_wait(&detour->out);
+	(void)zd_cuda_detour_turn(detour);
+	zd_cuda_lane_wait(&detour->back);
+}
+
+bool zd_cuda_detour_drop(struct zd_cuda_detour *detour, struct zd_cuda_task **ended)
+{
+	const struct zd_cuda_leg *leg = &detour->legs[detour->returned % ZD_CUDA_DETOUR_SLOTS];
+	struct zd_cuda_task *none;
+	if (zd_cuda_detour_is_idle(detour))
+		return false;
+	*ended = leg->last ? leg->task : NULL;
+	if (!zd_cuda_lane_drop(&detour->back, &none)) {
+		(void)zd_cuda_lane_drop(&detour->out, &none);
+		detour->arrived++;
+	}
+	detour->returned++;
+	return true;
+}
+
+void zd_cuda_detour_walk(const struct zd_cuda_detour *detour, void (*fn)(struct zd_cuda_task *task))
+{
+	for (uint64_t i = detour->returned; i < detour->sent; i++) {
+		const struct zd_cuda_leg *leg = &detour->legs[i % ZD_CUDA_DETOUR_SLOTS];
+		if (leg->last)
+			fn(leg->task);
+	}
+}

@@ -1,0 +1,71 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * cuda_detour.h - the way round for copies within a GPU: pushed into another GPU's memory, and pushed back by that one.
+ *
+ * A copy within a GPU waits until the kernels that run there let it: beside matrix products of 8192, for half a product on
+ * average, 0.9 ms on an H200, in whatever context, by whatever call. Pushes between GPUs are not held up, and two of them
+ * take 10 to 30 us more than one. The second begins when the CPU has seen the end of the first. To leave that to an event or
+ * to a wait on the stream costs 200 us, since such goes by the channel of the compute engine, which the daemon has to share.
+ *
+ * Copies are cut into legs of a slot of the other GPU's memory each. Legs go out, come in there, and come back in one order,
+ * that of the tasks; so what signals nothing but has to keep its place takes a leg as well, without bytes.
+ */
+#ifndef ZD_BACKEND_CUDA_DETOUR_H
+#define ZD_BACKEND_CUDA_DETOUR_H
+
+#include "backend/cuda_lane.h"
+
+#define ZD_CUDA_DETOUR_SLOTS      8u
+#define ZD_CUDA_DETOUR_SLOT_BYTES (4ull << 20)
+
+struct zd_cuda_leg {
+	struct zd_cuda_task *task;
+	uint64_t offset, bytes; /* of the task's */
+	bool last;              /* the task ends with it */
+};
+
+struct zd_cuda_detour {
+	struct zd_cuda_device *other;
+	struct zd_cuda_segment *memory; /* NULL: there is no way round */
+	struct zd_cuda_lane out, back;  /* of the GPU itself, and of the other */
+	struct zd_cuda_leg legs[ZD_CUDA_DETOUR_SLOTS];
+	uint64_t sent, arrived, returned; /* legs */
+};
+
+/* Opens a way round by the next GPU that reaches this one and is reached; where there is none, or no
+ * memory on it, `memory` stays NULL. The device's context is current, as for all that follows. On failure there is
+ * nothing to deinit. Errors: DEVICE. */
+int zd_cuda_detour_init(struct zd_cuda_detour *detour, struct zd_cuda_devices *devices, uint32_t device,
+                        struct zd_err *err) __attribute__((warn_unused_result));
+/* Nothing is under way. */
+void zd_cuda_detour_deinit(struct zd_cuda_detour *detour);
+
+static inline bool zd_cuda_detour_has_room(const struct zd_cuda_detour *detour)
+{
+	return detour->sent - detour->returned < ZD_CUDA_DETOUR_SLOTS;
+}
+static inline bool zd_cuda_detour_is_idle(const struct zd_cuda_detour *detour)
+{
+	return detour->sent == detour->returned;
+}
+
+/* Sends the task's next leg out; `*whole` tells that it was the last. There is room. On failure the task has not come
+ * further. Errors: NO_MEMORY, DEVICE. */
+int zd_cuda_detour_send(struct zd_cuda_detour *detour, struct zd_cuda_task *task, bool *whole,
+                        struct zd_err *err) __attribute__((warn_unused_result));
+/* The task goes with the others, and asks nothing of the GPUs. There is room. */
+void zd_cuda_detour_follow(struct zd_cuda_detour *detour, struct zd_cuda_task *task);
+
+/* Pushes back what has come in at the other GPU. Has anything? */
+bool zd_cuda_detour_turn(struct zd_cuda_detour *detour);
+/* Takes the next leg that is back: false when there is none. `*ended` is the task that ends with it, or NULL. */
+bool zd_cuda_detour_land(struct zd_cuda_detour *detour, struct zd_cuda_task **ended);
+
+/* For the end: does nothing move any more; waits for that; takes the next leg, wherever it is, as zd_cuda_detour_land();
+ * calls fn for each task that ends with a leg under way. */
+bool zd_cuda_detour_is_still(struct zd_cuda_detour *detour);
+void zd_cuda_detour_wait(struct zd_cuda_detour *detour);
+bool zd_cuda_detour_drop(struct zd_cuda_detour *detour, struct zd_cuda_task **ended);
+void zd_cuda_detour_walk(const struct zd_cuda_detour *detour, void (*fn)(struct zd_cuda_task *task));
+
+#endif

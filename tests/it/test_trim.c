@@ -6,6 +6,7 @@
  * library when it is told to, and only then.
  */
 #include <pthread.h>
+#include <stdatomic.h>
 
 #include <zerod.h>
 
@@ -340,6 +341,68 @@ static void zeroctl_trims(void **state)
 	kill_other(&scene.other);
 }
 
+#define THREADS 3
+#define ROUNDS  60
+
+struct user {
+	struct rank *rank;
+	char tag[16];
+	int status;
+	bool right;
+	atomic_bool *stop;
+};
+
+static void *use_thread(void *arg)
+{
+	struct user *user = arg;
+	struct zerod_gather_options options = ZEROD_INIT(options);
+	void *data;
+
+	options.tag = user->tag;
+	user->right = true;
+	while (!user->status && !atomic_load(user->stop)) {
+		user->status = zerod_gather(user->rank->unit, &options, NULL, &data);
+		if (user->status)
+			break;
+		user->right &= *(uint8_t *)data == 7 && ((uint8_t *)data)[UNIT_BYTES / 2] == 8;
+		user->status = zerod_release(user->rank->unit, user->tag, NULL, 0, NULL);
+	}
+	return NULL;
+}
+
+/* What retires while one thread reads the socket, another sends and a third has nothing to do is answered for. */
+static void threads_gather_while_another_trims(void **state)
+{
+	struct scene scene = scene_open();
+	zerod_client *trimmer = connect_client(DEADLINE_MS);
+	struct trimming first;
+	pthread_t thread = start_trim(&first, trimmer), threads[THREADS];
+	struct user users[THREADS];
+	atomic_bool stop = false;
+
+	(void)state;
+	await_text("to unmap segment"); /* what both have mapped goes first */
+	let_call(&scene.other);
+	for (unsigned i = 0; i < THREADS; i++) {
+		users[i] = (struct user){.rank = &scene.me, .stop = &stop};
+		(void)snprintf(users[i].tag, sizeof(users[i].tag), "thread%u", i);
+		assert_int_equal(pthread_create(&threads[i], NULL, use_thread, &users[i]), 0);
+	}
+	assert_int_equal(pthread_join(thread, NULL), 0);
+	assert_int_equal(first.status, 0);
+	for (unsigned i = 0; i < ROUNDS; i++)
+		assert_ok(trimmer, zerod_trim(trimmer, 0, 0, NULL));
+	atomic_store(&stop, true);
+	for (unsigned i = 0; i < THREADS; i++) {
+		assert_int_equal(pthread_join(threads[i], NULL), 0);
+		assert_int_equal(users[i].status, 0);
+		assert_true(users[i].right);
+	}
+	zerod_close(trimmer);
+	zerod_close(scene.me.client);
+	kill_other(&scene.other);
+}
+
 static void expect_refused(const char *line, int status, const char *text)
 {
 	struct program program = zeroctl_run(daemon_.socket_path, line);
@@ -365,6 +428,7 @@ int main(void)
 	        cmocka_unit_test(dead_process_holds_nothing_up),
 	        cmocka_unit_test(late_process_is_named),
 	        cmocka_unit_test(zeroctl_trims),
+	        cmocka_unit_test(threads_gather_while_another_trims),
 	        cmocka_unit_test(zeroctl_checks_what_is_asked),
 	};
 

@@ -222,7 +222,7 @@ static void test_end_of_the_session_is_its_answer(void **state)
 	struct rig rig;
 	(void)state;
 	start(&rig, 2);
-	core_expect(rig.core, alloc(&rig, CORE_KIB), 0);
+	core_expect(rig.core, core_alloc(rig.core, rig.session, "alloc", 0, CORE_KIB), 0); /* keeps the job */
 	uint64_t large = core_expect(rig.core, alloc(&rig, SEGMENT), 0)->u.alloc.allocation;
 	uint64_t mate = core_open(rig.core, CORE_BOB);
 	free_behind(&rig, large, NULL);
@@ -378,6 +378,7 @@ static void test_trim_drops_prefetches_and_no_slots(void **state)
 	struct zd_location place =
 	        core_expect(rig.core, core_gather(rig.core, rig.session, slotted), 0)->u.gather.buffer;
 	core_expect(rig.core, core_release(rig.core, rig.session, slotted), 0);
+	core_expect(rig.core, core_prefetch(rig.core, rig.session, slotted), 0);
 	core_expect(rig.core, core_prefetch(rig.core, rig.session, unit), 0);
 	assert_int_equal(core_expect(rig.core, trim(&rig, rig.session, 0), 0)->u.trim.freed_bytes, SEGMENT);
 	struct zd_location again =

@@ -1,0 +1,222 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * test_client_retire.c - segments that a scripted daemon wants back: unmapped at once, and said so.
+ */
+#include "tests/it/client_scene.h"
+
+#include <errno.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#define SEGMENT 8u
+#define BYTES   8192u
+
+static bool is_mapped(void *data)
+{
+	unsigned char resident[BYTES / 4096];
+
+	return mincore(data, BYTES, resident) == 0 || errno != ENOMEM;
+}
+
+/* ---- Scripts ------------------------------------------------------------------------------------------------ */
+
+/* A packet with whatever of these is not NULL or 0. */
+static void send_packet(struct fake_peer *peer, Zd__Reply *reply, uint32_t announced, uint32_t retired)
+{
+	Zd__DaemonPacket packet = ZD__DAEMON_PACKET__INIT;
+	Zd__Segment segment = ZD__SEGMENT__INIT, *segments = &segment;
+	int fd = announced ? fake_memfd(BYTES, FAKE_SEALS, NULL) : -1;
+
+	segment.id = announced;
+	segment.bytes = BYTES;
+	packet.n_segments = announced ? 1 : 0;
+	packet.segments = &segments;
+	packet.n_replies = reply ? 1 : 0;
+	packet.replies = &reply;
+	packet.n_retired = retired ? 1 : 0;
+	packet.retired = &retired;
+	fake_send(peer, &packet, &fd, announced ? 1 : 0);
+	if (announced)
+		(void)close(fd);
+}
+
+static void serve_alloc(struct fake_peer *peer)
+{
+	Zd__Reply reply = ZD__REPLY__INIT;
+	Zd__AllocReply alloc = ZD__ALLOC_REPLY__INIT;
+	Zd__Location location = ZD__LOCATION__INIT;
+	const Zd__Request *request = fake_expect(peer, ZD__REQUEST__BODY_ALLOC);
+
+	if (!request)
+		return;
+	location.segment = SEGMENT;
+	location.bytes = BYTES;
+	alloc.allocation = 1;
+	alloc.location = &location;
+	reply.id = request->id;
+	reply.body_case = ZD__REPLY__BODY_ALLOC;
+	reply.alloc = &alloc;
+	send_packet(peer, &reply, SEGMENT, 0);
+}
+
+/* The answer comes before anything else that the client may send, whatever it was doing. */
+static void expect_unmapped(struct fake_peer *peer, uint32_t segment)
+{
+	const Zd__Request *request = fake_expect(peer, ZD__REQUEST__BODY_SEGMENTS_UNMAPPED);
+
+	if (!request)
+		return;
+	fake_check(peer, request->segments_unmapped->n_segments == 1);
+	fake_check(peer, request->segments_unmapped->segments[0] == segment);
+	fake_ok(peer, request->id);
+}
+
+static void serve_retired_behind_a_reply(struct fake_peer *peer, void *arg)
+{
+	Zd__Reply reply = ZD__REPLY__INIT;
+	const Zd__Request *request;
+
+	(void)arg;
+	fake_serve_unit(peer);
+	serve_alloc(peer);
+	request = fake_expect(peer, ZD__REQUEST__BODY_FREE);
+	if (!request)
+		return;
+	reply.id = request->id;
+	send_packet(peer, &reply, 0, SEGMENT);
+	expect_unmapped(peer, SEGMENT);
+	/* the client goes on as ever */
+	request = fake_expect(peer, ZD__REQUEST__BODY_SESSION_RESET);
+	if (request)
+		fake_ok(peer, request->id);
+	fake_expect_end(peer);
+}
+
+static void serve_retired_alone(struct fake_peer *peer, void *arg)
+{
+	const Zd__Request *request;
+	uint64_t id;
+
+	(void)arg;
+	fake_serve_unit(peer);
+	serve_alloc(peer);
+	request = fake_expect(peer, ZD__REQUEST__BODY_SESSION_RESET);
+	if (!request)
+		return;
+	id = request->id;
+	send_packet(peer, NULL, 0, SEGMENT);
+	expect_unmapped(peer, SEGMENT); /* while the client waits for something else */
+	fake_ok(peer, id);
+	fake_expect_end(peer);
+}
+
+static void serve_retired_before_its_first_use(struct fake_peer *peer, void *arg)
+{
+	const Zd__Request *request;
+
+	(void)arg;
+	fake_serve_unit(peer);
+	request = fake_expect(peer, ZD__REQUEST__BODY_GATHER);
+	if (!request)
+		return;
+	fake_gather_reply(peer, request->id, 0);
+	send_packet(peer, NULL, 0, FAKE_SEGMENT);
+	request = fake_expect(peer, ZD__REQUEST__BODY_SESSION_RESET);
+	if (!request)
+		return;
+	fake_ok(peer, request->id);
+	expect_unmapped(peer, FAKE_SEGMENT);
+	fake_expect_end(peer);
+}
+
+static void serve_what_was_never_sent(struct fake_peer *peer, void *arg)
+{
+	(void)arg;
+	fake_serve_unit(peer);
+	if (fake_expect(peer, ZD__REQUEST__BODY_SESSION_RESET))
+		send_packet(peer, NULL, 0, 99);
+	fake_expect_end(peer);
+}
+
+/* ---- Tests ---------------------------------------------------------------------------------------------------- */
+
+static void *allocate(struct scene *scene, zerod_buffer **buffer)
+{
+	struct zerod_alloc_options options = ZEROD_INIT(options);
+	void *data;
+
+	options.job = "job";
+	options.bytes = BYTES;
+	assert_status(scene->client, zerod_alloc(scene->client, &options, buffer, &data), ZEROD_OK);
+	assert_true(is_mapped(data));
+	return data;
+}
+
+static void test_behind_a_reply(void **state)
+{
+	struct scene scene;
+	zerod_buffer *buffer;
+	void *data;
+
+	(void)state;
+	scene_open(&scene, serve_retired_behind_a_reply, NULL);
+	data = allocate(&scene, &buffer);
+	assert_status(scene.client, zerod_free(buffer, NULL, 0), ZEROD_OK);
+	assert_false(is_mapped(data));
+	assert_status(scene.client, zerod_session_reset(scene.client), ZEROD_OK);
+	scene_close(&scene);
+}
+
+static void test_alone(void **state)
+{
+	struct scene scene;
+	zerod_buffer *buffer;
+	void *data;
+
+	(void)state;
+	scene_open(&scene, serve_retired_alone, NULL);
+	data = allocate(&scene, &buffer);
+	assert_status(scene.client, zerod_session_reset(scene.client), ZEROD_OK);
+	assert_false(is_mapped(data));
+	scene_close(&scene);
+}
+
+/* The daemon takes a place away that it has just given: an error, and no address that is none. */
+static void test_before_its_first_use(void **state)
+{
+	struct scene scene;
+	zerod_ticket ticket;
+	void *data;
+
+	(void)state;
+	scene_open(&scene, serve_retired_before_its_first_use, NULL);
+	assert_status(scene.client, zerod_gather_begin(scene.unit, NULL, &ticket), ZEROD_OK);
+	assert_status(scene.client, zerod_session_reset(scene.client), ZEROD_OK);
+	assert_status(scene.client, zerod_wait(scene.client, ticket, NULL, &data), ZEROD_E_STALE);
+	assert_non_null(strstr(zerod_last_error(scene.client), "segment 7 has gone back to its device"));
+	scene_close(&scene);
+}
+
+static void test_what_was_never_sent(void **state)
+{
+	struct scene scene;
+
+	(void)state;
+	scene_open(&scene, serve_what_was_never_sent, NULL);
+	assert_status(scene.client, zerod_session_reset(scene.client), ZEROD_E_PROTOCOL);
+	assert_non_null(strstr(zerod_last_error(scene.client), "segment 99, which it never sent"));
+	scene_close(&scene);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+	        cmocka_unit_test(test_behind_a_reply),
+	        cmocka_unit_test(test_alone),
+	        cmocka_unit_test(test_before_its_first_use),
+	        cmocka_unit_test(test_what_was_never_sent),
+	};
+
+	return cmocka_run_group_tests_name("client: retire", tests, NULL, NULL);
+}

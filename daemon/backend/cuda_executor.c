@@ -400,7 +400,8 @@ static uint64_t rest_ns(struct zd_cuda_executor *executor)
 	bool flying = is_flying(executor), waiting = !zd_cuda_order_is_empty(&executor->order);
 	if (!flying && !waiting && STAILQ_EMPTY(&executor->watches))
 		return UINT64_MAX;
-	if (zd_spin_may(&executor->spin, zd_thread_now_ns()))
+	/* A leg lands within some ten microseconds, and the next one begins only when that is seen. */
+	if (!zd_cuda_detour_is_idle(&executor->detour) || zd_spin_may(&executor->spin, zd_thread_now_ns()))
 		return 0;
 	uint64_t most = waiting             ? SLEEP_ROOM_NS
 	                : flying            ? SLEEP_FLY_NS

@@ -166,6 +166,33 @@ static void cross(void)
 	run_times(2);
 }
 
+/* A gathered copy's segment goes back: asked for by another session, and by an allocation that finds no memory. */
+static void trim(void)
+{
+	uint64_t unit = 1;
+	uint32_t segments[] = {1, 2, 3};
+
+	open_group(1);
+	register_unit(1, "a");
+	ASK(0, UPDATE_BEGIN, update_begin, UpdateBegin, .n_units = 1, .units = &unit);
+	ASK(0, PUBLISH, publish, Publish, .n_units = 1, .units = &unit);
+	for (unsigned round = 0; round < 2; round++) {
+		ASK(0, GATHER, gather, Gather, .unit = 1, .tag = (char *)"a");
+		run_times(2);
+		ASK(0, RELEASE, release, Release, .unit = 1, .tag = (char *)"a");
+		if (round == 0)
+			ASK(1, TRIM, trim, Trim, .device = 0);
+		else
+			ASK(1, ALLOC, alloc, Alloc, .job = (char *)"b", .bytes = 1 << 20);
+		ASK(0, SEGMENTS_UNMAPPED, segments_unmapped, SegmentsUnmapped, .n_segments = COUNT(segments),
+		    .segments = segments);
+		for (size_t i = 0; i < COUNT(segments); i++)
+			ASK(0, SEGMENTS_UNMAPPED, segments_unmapped, SegmentsUnmapped, .n_segments = 1,
+			    .segments = &segments[i]);
+		run_times(3);
+	}
+}
+
 static void client_seeds(const char *folder)
 {
 	uint8_t bytes[FUZZ_PACKET_BYTES];
@@ -178,6 +205,8 @@ static void client_seeds(const char *folder)
 	}
 	cross();
 	save(folder, "packet", "cross");
+	trim();
+	save(folder, "packet", "trim");
 	ASK(0, ALLOC, alloc, Alloc, .job = (char *)"a", .bytes = 4096);
 	run_times(2);
 	for (unsigned table = ZD__TABLE__DEVICES; table <= ZD__TABLE__ALLOCATIONS; table++)

@@ -155,6 +155,7 @@ size_t fuzz_reply(unsigned seed, Zd__Reply__BodyCase kind, uint8_t bytes[FUZZ_PA
 	Zd__DaemonPacket packet = ZD__DAEMON_PACKET__INIT;
 	Zd__Reply reply = ZD__REPLY__INIT, *replies[] = {&reply};
 	Zd__Segment segment = ZD__SEGMENT__INIT, *segments[] = {&segment};
+	uint32_t retired = 1;
 
 	random_state = seed;
 	if (kind == ZD__REPLY__BODY_LIST)
@@ -175,6 +176,8 @@ size_t fuzz_reply(unsigned seed, Zd__Reply__BodyCase kind, uint8_t bytes[FUZZ_PA
 	packet.segments = segments;
 	packet.n_replies = 1;
 	packet.replies = replies;
+	packet.n_retired = pick(16) == 0;
+	packet.retired = &retired;
 	return zd__daemon_packet__pack(&packet, bytes);
 }
 

@@ -72,6 +72,16 @@ static size_t pick_units(uint64_t **out)
 	return pick(4) ? 1 : pick(COUNT(units) + 1);
 }
 
+static size_t pick_segments(uint32_t **out)
+{
+	static uint32_t segments[3];
+
+	for (size_t i = 0; i < COUNT(segments); i++)
+		segments[i] = pick(8);
+	*out = segments;
+	return pick(COUNT(segments) + 1);
+}
+
 static size_t pick_views(Zd__View ***out)
 {
 	static Zd__View views[2];
@@ -125,6 +135,8 @@ static union {
 	Zd__KillSession kill_session;
 	Zd__AbortGroup abort_group;
 	Zd__EndJob end_job;
+	Zd__SegmentsUnmapped segments_unmapped;
+	Zd__Trim trim;
 } body;
 
 #define BASE(field) .base = PROTOBUF_C_MESSAGE_INIT(&zd__##field##__descriptor)
@@ -161,6 +173,13 @@ static void fill_session(Zd__Request__BodyCase kind)
 		break;
 	case ZD__REQUEST__BODY_END_JOB:
 		FILL(end_job, .job = 1 + pick(40));
+		break;
+	case ZD__REQUEST__BODY_SEGMENTS_UNMAPPED:
+		FILL(segments_unmapped, .n_segments = 0);
+		body.segments_unmapped.n_segments = pick_segments(&body.segments_unmapped.segments);
+		break;
+	case ZD__REQUEST__BODY_TRIM:
+		FILL(trim, .device = pick(3), .keep_bytes = pick(2) ? 0 : pick_size());
 		break;
 	case ZD__REQUEST__BODY_SESSION_RESET:
 	case ZD__REQUEST__BODY_GOODBYE:
@@ -264,21 +283,37 @@ static const struct {
 	Zd__Request__BodyCase kind;
 	void (*fill)(Zd__Request__BodyCase kind);
 } kinds[] = {
-        {ZD__REQUEST__BODY_HELLO, fill_session},         {ZD__REQUEST__BODY_SESSION_RESET, fill_session},
-        {ZD__REQUEST__BODY_GROUP_JOIN, fill_session},    {ZD__REQUEST__BODY_ALLOC, fill_session},
-        {ZD__REQUEST__BODY_FREE, fill_session},          {ZD__REQUEST__BODY_LIST, fill_session},
-        {ZD__REQUEST__BODY_DAEMON_STATUS, fill_session}, {ZD__REQUEST__BODY_KILL_SESSION, fill_session},
-        {ZD__REQUEST__BODY_GOODBYE, fill_session},       {ZD__REQUEST__BODY_END_JOB, fill_session},
-        {ZD__REQUEST__BODY_GROUP_LEAVE, fill_group},     {ZD__REQUEST__BODY_COMMIT, fill_group},
-        {ZD__REQUEST__BODY_BACKWARD_BEGIN, fill_group},  {ZD__REQUEST__BODY_BUCKET_CREATE, fill_group},
-        {ZD__REQUEST__BODY_BACKWARD_END, fill_group},    {ZD__REQUEST__BODY_STEP_BEGIN, fill_group},
-        {ZD__REQUEST__BODY_STEP_END, fill_group},        {ZD__REQUEST__BODY_ABORT_GROUP, fill_group},
-        {ZD__REQUEST__BODY_UNIT_REGISTER, fill_unit},    {ZD__REQUEST__BODY_UNIT_UNREGISTER, fill_unit},
-        {ZD__REQUEST__BODY_UPDATE_BEGIN, fill_unit},     {ZD__REQUEST__BODY_PUBLISH, fill_unit},
-        {ZD__REQUEST__BODY_SET_PERSISTENT, fill_unit},   {ZD__REQUEST__BODY_GATHER, fill_unit},
-        {ZD__REQUEST__BODY_RELEASE, fill_unit},          {ZD__REQUEST__BODY_REDUCE_SKIP, fill_unit},
-        {ZD__REQUEST__BODY_BUCKET_DESTROY, fill_bucket}, {ZD__REQUEST__BODY_BUCKET_RESERVE, fill_bucket},
+        {ZD__REQUEST__BODY_HELLO, fill_session},
+        {ZD__REQUEST__BODY_SESSION_RESET, fill_session},
+        {ZD__REQUEST__BODY_GROUP_JOIN, fill_session},
+        {ZD__REQUEST__BODY_ALLOC, fill_session},
+        {ZD__REQUEST__BODY_FREE, fill_session},
+        {ZD__REQUEST__BODY_LIST, fill_session},
+        {ZD__REQUEST__BODY_DAEMON_STATUS, fill_session},
+        {ZD__REQUEST__BODY_KILL_SESSION, fill_session},
+        {ZD__REQUEST__BODY_GOODBYE, fill_session},
+        {ZD__REQUEST__BODY_END_JOB, fill_session},
+        {ZD__REQUEST__BODY_GROUP_LEAVE, fill_group},
+        {ZD__REQUEST__BODY_COMMIT, fill_group},
+        {ZD__REQUEST__BODY_BACKWARD_BEGIN, fill_group},
+        {ZD__REQUEST__BODY_BUCKET_CREATE, fill_group},
+        {ZD__REQUEST__BODY_BACKWARD_END, fill_group},
+        {ZD__REQUEST__BODY_STEP_BEGIN, fill_group},
+        {ZD__REQUEST__BODY_STEP_END, fill_group},
+        {ZD__REQUEST__BODY_ABORT_GROUP, fill_group},
+        {ZD__REQUEST__BODY_UNIT_REGISTER, fill_unit},
+        {ZD__REQUEST__BODY_UNIT_UNREGISTER, fill_unit},
+        {ZD__REQUEST__BODY_UPDATE_BEGIN, fill_unit},
+        {ZD__REQUEST__BODY_PUBLISH, fill_unit},
+        {ZD__REQUEST__BODY_SET_PERSISTENT, fill_unit},
+        {ZD__REQUEST__BODY_GATHER, fill_unit},
+        {ZD__REQUEST__BODY_RELEASE, fill_unit},
+        {ZD__REQUEST__BODY_REDUCE_SKIP, fill_unit},
+        {ZD__REQUEST__BODY_BUCKET_DESTROY, fill_bucket},
+        {ZD__REQUEST__BODY_BUCKET_RESERVE, fill_bucket},
         {ZD__REQUEST__BODY_BUCKET_COMMIT, fill_bucket},
+        {ZD__REQUEST__BODY_TRIM, fill_session},
+        {ZD__REQUEST__BODY_SEGMENTS_UNMAPPED, fill_session},
 };
 
 size_t fuzz_request(unsigned seed, Zd__Request__BodyCase kind, uint8_t bytes[FUZZ_PACKET_BYTES])

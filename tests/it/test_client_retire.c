@@ -114,6 +114,7 @@ static void serve_retired_alone(struct fake_peer *peer, void *arg)
 static void serve_retired_before_its_first_use(struct fake_peer *peer, void *arg)
 {
 	const Zd__Request *request;
+	uint64_t id;
 
 	(void)arg;
 	fake_serve_unit(peer);
@@ -125,8 +126,9 @@ static void serve_retired_before_its_first_use(struct fake_peer *peer, void *arg
 	request = fake_expect(peer, ZD__REQUEST__BODY_SESSION_RESET);
 	if (!request)
 		return;
-	fake_ok(peer, request->id);
+	id = request->id;
 	expect_unmapped(peer, FAKE_SEGMENT);
+	fake_ok(peer, id);
 	fake_expect_end(peer);
 }
 

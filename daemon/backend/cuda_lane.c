@@ -110,12 +110,9 @@ static int move(struct zd_cuda_lane *lane, const struct zd_cuda_piece *piece)
 static void store(struct zd_cuda_lane *lane, zd_cu_ptr counter_at, uint64_t value)
 {
 	unsigned i = 0;
-	while (i < lane->nstores && lane->stores[i].write.address != counter_at)
+	while (i < lane->nstores && lane->stores[i].counter_at != counter_at)
 		i++;
-	lane->stores[i] = (union zd_cu_mem_op){.write = {.operation = ZD_CU_OP_WRITE_64,
-	                                                 .address = counter_at,
-	                                                 .value = value,
-	                                                 .flags = ZD_CU_WRITE_DEFAULT}};
+	lane->stores[i] = (struct zd_cuda_store){counter_at, value};
 	if (i == lane->nstores)
 		lane->nstores++;
 }
@@ -147,6 +144,16 @@ int zd_cuda_lane_issue(struct zd_cuda_lane *lane, const struct zd_cuda_piece *pi
 	return 0;
 }
 
+/* Each by a call of its own: one call for several is 4 us slower on an H200. */
+static int write_stores(struct zd_cuda_lane *lane)
+{
+	int result = 0;
+	for (unsigned i = 0; i < lane->nstores && !result; i++)
+		result = lane->device->cuda->streamWriteValue64(lane->stream, lane->stores[i].counter_at,
+		                                                lane->stores[i].value, ZD_CU_WRITE_DEFAULT);
+	return result;
+}
+
 void zd_cuda_lane_close(struct zd_cuda_lane *lane)
 {
 	struct zd_err err = ZD_ERR_NONE;
@@ -155,9 +162,7 @@ void zd_cuda_lane_close(struct zd_cuda_lane *lane)
 	/* The sessions' counters first: who sees the progress may rely on them. */
 	store(lane, lane->counter_at, ++lane->issued);
 	/* Bytes that move unseen: whatever went wrong, nobody would know when they have landed. */
-	if (zd_cuda_err(lane->device->cuda,
-	                lane->device->cuda->streamBatchMemOp(lane->stream, lane->nstores, lane->stores, 0),
-	                &err, "storing progress"))
+	if (zd_cuda_err(lane->device->cuda, write_stores(lane), &err, "storing progress"))
 		zd_cuda_device_fail(lane->device, err.text);
 	lane->group = lane->nstores = 0;
 	lane->group_bytes = 0;

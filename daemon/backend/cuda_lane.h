@@ -2,7 +2,7 @@
 /*
  * cuda_lane.h - a stream of an executor, and what is in flight on it.
  *
- * Pieces are issued in groups. A group is closed by stores behind it on the stream, in one call: of the sessions' counters
+ * Pieces are issued in groups. A group is closed by stores behind it on the stream: of the sessions' counters
  * whose tasks end with it, and then of the lane's progress, a counter in host memory. So the CPU sees how far the stream is
  * without asking the driver, and small copies do not pay for stores of their own. Pieces land in the order in which they
  * were issued. A caller closes what it has begun before it does anything else.
@@ -39,6 +39,11 @@ struct zd_cuda_piece {
 	struct zd_cuda_task *ends; /* its session's counter is stored behind the piece; NULL: more follow */
 };
 
+struct zd_cuda_store {
+	zd_cu_ptr counter_at;
+	uint64_t value;
+};
+
 struct zd_cuda_lane {
 	struct zd_cuda_devices *devices;
 	struct zd_cuda_device *device; /* whose stream it is */
@@ -52,7 +57,7 @@ struct zd_cuda_lane {
 	uint32_t claimed_target;
 	uint64_t group_bytes; /* of the group that is not closed */
 	unsigned group, nstores;
-	union zd_cu_mem_op stores[ZD_CUDA_GROUP + 1];
+	struct zd_cuda_store stores[ZD_CUDA_GROUP + 1];
 	uint32_t first, count; /* of the ring */
 	struct zd_cuda_flight ring[ZD_CUDA_FLIGHTS];
 };

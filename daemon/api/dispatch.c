@@ -113,7 +113,8 @@ static int to_engine(struct zd_api_session *session, const Zd__Request *request,
 	struct zd_args args;
 	int rc;
 
-	if (api->draining)
+	/* Requests that wait for memory to be unmapped are still to end. */
+	if (api->draining && request->body_case != ZD__REQUEST__BODY_SEGMENTS_UNMAPPED)
 		return zd_err_set(err, ZEROD_E_SHUTDOWN, "the daemon is draining and takes no new requests");
 	rc = route->args(request, &api->requests, &args, err);
 	if (rc)

@@ -76,13 +76,16 @@ static void check_session(struct zd_sim_world *world, struct zd_sim_session *ses
                           const struct zd_command *command)
 {
 	const struct zd_sim_mapping *mapping = find(session, command->u.segment.segment);
+	bool ends = session->id == world->ending; /* which we are told only afterwards */
+	bool lives = session->open && !ends;
+	bool lingers = session->lingers || (session->open && ends && world->config.linger);
 
 	if (!mapping)
 		return;
-	if (command->op == 0 && session->open && session->id != world->ending && !mapping->told)
+	if (command->op == 0 && lives && !mapping->told)
 		zd_sim_fail(world, "session %llu is not told that segment %u ends with its job",
 		            (unsigned long long)session->id, mapping->segment);
-	if (command->op != 0 && (session->open || (session->lingers && mapping->told)))
+	if (command->op != 0 && (lives || (lingers && mapping->told)))
 		zd_sim_fail(world, "segment %u is given back, and session %llu has it mapped",
 		            mapping->segment, (unsigned long long)session->id);
 }

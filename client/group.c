@@ -146,7 +146,9 @@ int zerod_group_leave(zerod_group *group)
 
 	if (!group)
 		return 0;
-	rc = zc_cuda_copies_finish(client, zc_err(client)); /* a GPU that is lost copies nothing any more */
+	/* A GPU that is lost copies nothing any more: leaving goes on all the same. */
+	if (zc_cuda_copies_finish(client, zc_err(client)))
+		zc_err(client)->text[0] = '\0';
 	leave.group = group->id;
 	request.body_case = ZD__REQUEST__BODY_GROUP_LEAVE;
 	request.group_leave = &leave;

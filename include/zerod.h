@@ -463,8 +463,8 @@ ZEROD_MUST_USE int zerod_gather_begin(zerod_unit *unit, const struct zerod_gathe
  * Waiting again is harmless; after the release it returns STALE. For tickets of other calls `stream` and `data`
  * must be NULL, and the first wait consumes the ticket; so it is with a prefetch, which has no address (*data is NULL).
  * `data` may be NULL. On GPUs the stream must be of the unit's GPU (INVALID names both).
- * On GPUs the rank's own slice is copied by its own GPU, a small one by the first stream that waits: zerod_update_begin() waits until
- * that stream has come to it.
+ * On GPUs a rank's own slice may be left to its own GPU, a small one to the first stream that waits: zerod_update_begin() waits
+ * until that stream has come to it.
  * ABORTED, here or when the stream is synchronized: an abort has freed the wait. The lease is held until it is released.
  */
 ZEROD_MUST_USE int zerod_wait(zerod_client *client, zerod_ticket ticket, zerod_stream *stream, void **data);

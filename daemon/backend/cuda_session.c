@@ -72,19 +72,21 @@ static int ask_page(struct zd_cuda_session *session, struct zd_cuda_device *devi
 	rc = zd_cuda_device_err(device, cuda->memHostGetDevicePointer(&at, page, 0), err,
 	                        "a session's fences on the GPU");
 	if (!rc)
-		session->page[device->index] = at;
+		atomic_store_explicit(&session->page[device->index], at, memory_order_release);
 	return rc;
 }
 
 int zd_cuda_session_counter_at(struct zd_cuda_session *session, struct zd_cuda_device *device,
                                uint32_t timeline, zd_cu_ptr *at, struct zd_err *err)
 {
+	_Atomic zd_cu_ptr *page = &session->page[device->index];
 	zd_assert(timeline < ZD_TIMELINES);
-	if (!session->page[device->index]) {
+	/* Two executors may ask at once, and get one answer: the GPU's own, and one whose copies go round by it. */
+	if (!atomic_load_explicit(page, memory_order_acquire)) {
 		int rc = ask_page(session, device, err);
 		if (rc)
 			return rc;
 	}
-	*at = session->page[device->index] + timeline * sizeof(uint64_t);
+	*at = atomic_load_explicit(page, memory_order_acquire) + timeline * sizeof(uint64_t);
 	return 0;
 }

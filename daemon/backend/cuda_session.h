@@ -10,6 +10,7 @@
 #define ZD_BACKEND_CUDA_SESSION_H
 
 #include <pthread.h>
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <stdint.h>
 #include <sys/queue.h>
@@ -36,8 +37,8 @@ struct zd_cuda_session {
 	struct zd_cuda_worker *worker;         /* who gives the page back */
 	pthread_mutex_t lock;                  /* of the registration */
 	bool registered;
-	STAILQ_ENTRY(zd_cuda_session) to_free; /* the worker's */
-	zd_cu_ptr page[ZD_MAX_DEVICES];        /* as that GPU sees it, 0: not asked yet; its executor's */
+	STAILQ_ENTRY(zd_cuda_session) to_free;           /* the worker's */
+	_Atomic zd_cu_ptr page[ZD_MAX_DEVICES];          /* as that GPU sees it; 0: not asked yet */
 	struct zd_cuda_timeline timelines[ZD_TIMELINES]; /* each its own executor's */
 };
 

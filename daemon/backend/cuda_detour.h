@@ -4,7 +4,7 @@
  *
  * A copy within a GPU waits until the kernels that run there let it: beside matrix products of 8192, for half a product on
  * average, 0.9 ms on an H200, in whatever context, by whatever call. Pushes between GPUs are not held up, and two of them
- * take 10 to 30 us more than one. The second begins when the CPU has seen the end of the first. To leave that to an event or
+ * take 20 to 40 us more than one. The second begins when the CPU has seen the end of the first. To leave that to an event or
  * to a wait on the stream costs 200 us, since such goes by the channel of the compute engine, which the daemon has to share.
  *
  * Copies are cut into legs of a slot of the other GPU's memory each. Legs go out, come in there, and come back in one order,

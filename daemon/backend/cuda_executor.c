@@ -47,13 +47,13 @@ static void tell_waiters(const struct zd_cuda_task *task)
 		return;
 	struct zd_backend_session *session = &task->session->base;
 	if (task->completion.status != 0)
-		zd_backend_session_set(session, task->timeline, ZD_FENCE_ABORTED);
-	else if (task->kind == ZD_CMD_SIGNAL)
-		zd_backend_session_set(session, task->timeline, task->value);
+		zd_backend_session_set(session, task->base.timeline, ZD_FENCE_ABORTED);
+	else if (task->base.kind == ZD_CMD_SIGNAL)
+		zd_backend_session_set(session, task->base.timeline, task->base.value);
 	else if (task->gpu_stores)
-		zd_backend_session_wake(session, task->timeline);
+		zd_backend_session_wake(session, task->base.timeline);
 	else
-		zd_backend_session_signal(session, task->timeline, task->value);
+		zd_backend_session_signal(session, task->base.timeline, task->base.value);
 }
 
 static void complete(struct zd_cuda_executor *executor, struct zd_cuda_task *task)
@@ -110,11 +110,11 @@ static void poll_watches(struct zd_cuda_executor *executor)
 	executor->hurried = false;
 	while ((task = STAILQ_FIRST(&watches))) {
 		STAILQ_REMOVE_HEAD(&watches, next);
-		if (zd_watch_poll(&task->u.watch, &task->completion)) {
+		if (zd_watch_poll(&task->base.u.watch, &task->completion)) {
 			event(executor);
 			complete(executor, task);
 		} else {
-			executor->hurried |= zd_watch_hurries(&task->u.watch);
+			executor->hurried |= zd_watch_hurries(&task->base.u.watch);
 			STAILQ_INSERT_TAIL(&executor->watches, task, next);
 		}
 	}
@@ -237,7 +237,7 @@ static void send_round(struct zd_cuda_executor *executor, struct zd_cuda_task *t
 static void keep_local(struct zd_cuda_executor *executor, struct zd_cuda_task *task)
 {
 	struct zd_cuda_piece piece = {.dst = task->u.copy.dst,
-	                              .src = task->kind == ZD_CMD_FILL ? 0 : task->u.copy.src,
+	                              .src = task->base.kind == ZD_CMD_FILL ? 0 : task->u.copy.src,
 	                              .bytes = task->u.copy.bytes,
 	                              .target = task->target,
 	                              .ends = task};
@@ -261,7 +261,7 @@ static void issue_local(struct zd_cuda_executor *executor)
 	struct zd_cuda_task *task;
 	while (!zd_cuda_device_failed(executor->device) &&
 	       (task = zd_cuda_order_first(&executor->order, executor->order.self))) {
-		bool round = executor->detour.memory && task->kind != ZD_CMD_FILL;
+		bool round = executor->detour.memory && task->base.kind != ZD_CMD_FILL;
 		if (round ? !zd_cuda_detour_has_room(&executor->detour)
 		          : !zd_cuda_lane_has_room(&executor->local))
 			return;
@@ -284,7 +284,7 @@ static void issue_all(struct zd_cuda_executor *executor)
 static void abort_timeline(struct zd_cuda_task *task)
 {
 	if (task->session && zd_cuda_task_copies(task))
-		zd_backend_session_set(&task->session->base, task->timeline, ZD_FENCE_ABORTED);
+		zd_backend_session_set(&task->session->base, task->base.timeline, ZD_FENCE_ABORTED);
 }
 
 static void abort_flights(const struct zd_cuda_lane *lane)
@@ -438,7 +438,7 @@ static bool take_submitted(struct zd_cuda_executor *executor)
 	while ((task = STAILQ_FIRST(&taken))) {
 		event(executor);
 		STAILQ_REMOVE_HEAD(&taken, next);
-		if (task->kind == ZD_CMD_WATCH)
+		if (task->base.kind == ZD_CMD_WATCH)
 			STAILQ_INSERT_TAIL(&executor->watches, task, next);
 		else
 			zd_cuda_order_add(&executor->order, task);

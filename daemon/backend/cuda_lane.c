@@ -120,12 +120,12 @@ static void store(struct zd_cuda_lane *lane, zd_cu_ptr counter_at, uint64_t valu
 int zd_cuda_lane_issue(struct zd_cuda_lane *lane, const struct zd_cuda_piece *piece, struct zd_err *err)
 {
 	struct zd_cuda_task *ends = piece->ends;
-	bool stores = ends && ends->session && !ends->session->base.aborted[ends->timeline];
+	bool stores = ends && ends->session && !ends->session->base.aborted[ends->base.timeline];
 	zd_cu_ptr counter_at = 0;
 	int rc = 0;
 	zd_assert(lane->group < ZD_CUDA_GROUP);
 	if (stores)
-		rc = zd_cuda_session_counter_at(ends->session, lane->device, ends->timeline, &counter_at,
+		rc = zd_cuda_session_counter_at(ends->session, lane->device, ends->base.timeline, &counter_at,
 		                                err);
 	if (!rc && piece->bytes > 0)
 		rc = zd_cuda_device_err(lane->device, move(lane, piece), err, "a copy");
@@ -135,7 +135,7 @@ int zd_cuda_lane_issue(struct zd_cuda_lane *lane, const struct zd_cuda_piece *pi
 		return rc;
 	}
 	if (stores)
-		store(lane, counter_at, ends->value);
+		store(lane, counter_at, ends->base.value);
 	if (ends)
 		ends->gpu_stores = stores;
 	lane->group++;

@@ -14,7 +14,7 @@ void zd_cuda_order_init(struct zd_cuda_order *order, const struct zd_cuda_device
 
 static struct zd_cuda_timeline *timeline_of(const struct zd_cuda_task *task)
 {
-	return task->session ? &task->session->timelines[task->timeline] : NULL;
+	return task->session ? &task->session->timelines[task->base.timeline] : NULL;
 }
 
 static void enqueue(struct zd_cuda_order *order, struct zd_cuda_task *task)

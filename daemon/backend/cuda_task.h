@@ -15,28 +15,21 @@
 #include "backend/backend.h"
 #include "backend/cuda_segment.h"
 #include "backend/cuda_session.h"
-#include "backend/watch.h"
+#include "backend/task.h"
 
 struct zd_cuda_task {
 	STAILQ_ENTRY(zd_cuda_task) next;
-	enum zd_command_kind kind;
+	struct zd_task base;
 	struct zd_cuda_session *session; /* NULL: no signal, or nobody is left to see it */
-	uint32_t timeline;
-	uint64_t value;
-	uint32_t target; /* the device that it writes to: whose queue it takes */
-	bool gpu_stores; /* the GPU stores the value, once all is issued */
-	bool cpu_stores; /* the CPU will: nothing of the timeline is issued until it has */
+	uint32_t target;                 /* the device that it writes to: whose queue it takes */
+	bool gpu_stores;                 /* the GPU stores the value, once all is issued */
+	bool cpu_stores;                 /* the CPU will: nothing of the timeline is issued until it has */
 	struct zd_completion completion;
 	union {
 		struct {
 			zd_cu_ptr dst, src; /* src 0: fill with zeros */
 			uint64_t bytes, issued_bytes;
-		} copy; /* COPY, FILL */
-		struct zd_watch watch;
-		struct {
-			uint32_t id;
-			uint64_t bytes;
-		} create;
+		} copy;                          /* COPY, FILL */
 		struct zd_cuda_segment *destroy; /* owned; NULL if it never came to be */
 		struct {
 			struct zd_reduce_desc desc; /* its locations are not valid any more */
@@ -57,7 +50,7 @@ void zd_cuda_task_free(struct zd_cuda_task *task);
 
 static inline bool zd_cuda_task_copies(const struct zd_cuda_task *task)
 {
-	return task->kind == ZD_CMD_COPY || task->kind == ZD_CMD_FILL;
+	return task->base.kind == ZD_CMD_COPY || task->base.kind == ZD_CMD_FILL;
 }
 
 #endif

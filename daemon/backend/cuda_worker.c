@@ -12,8 +12,8 @@
 static int create_segment(struct zd_cuda_worker *worker, const struct zd_cuda_task *task, struct zd_err *err)
 {
 	struct zd_cuda_segment *segment = NULL;
-	int rc = zd_cuda_segment_new(worker->devices, worker->device->index, task->u.create.id,
-	                             task->u.create.bytes, worker->stream, &segment, err);
+	int rc = zd_cuda_segment_new(worker->devices, worker->device->index, task->base.u.create.id,
+	                             task->base.u.create.bytes, worker->stream, &segment, err);
 	if (!rc)
 		zd_cuda_segments_add(worker->segments, segment);
 	return rc;
@@ -24,7 +24,7 @@ static void end_task(struct zd_cuda_worker *worker, struct zd_cuda_task *task, i
 {
 	if (rc)
 		zd_completion_fail(&task->completion, rc, err->text);
-	if (task->kind == ZD_CMD_REDUCE) {
+	if (task->base.kind == ZD_CMD_REDUCE) {
 		zd_cuda_executor_submit(worker->executor, task);
 		return;
 	}
@@ -39,15 +39,15 @@ static void run(struct zd_cuda_worker *worker, struct zd_cuda_task *task, bool d
 	struct zd_err err = ZD_ERR_NONE;
 	int rc = 0;
 	/* In any case, whatever has failed. */
-	if (task->kind == ZD_CMD_SEGMENT_DESTROY)
+	if (task->base.kind == ZD_CMD_SEGMENT_DESTROY)
 		zd_cuda_segment_free(task->u.destroy);
 	if (draining)
 		rc = zd_err_set(&err, ZEROD_E_SHUTDOWN, "the daemon is shutting down");
-	else if (zd_cuda_device_failed(worker->device) && task->kind != ZD_CMD_SEGMENT_DESTROY)
+	else if (zd_cuda_device_failed(worker->device) && task->base.kind != ZD_CMD_SEGMENT_DESTROY)
 		rc = zd_cuda_device_failure(worker->device, &err);
-	else if (task->kind == ZD_CMD_SEGMENT_CREATE)
+	else if (task->base.kind == ZD_CMD_SEGMENT_CREATE)
 		rc = create_segment(worker, task, &err);
-	else if (task->kind == ZD_CMD_REDUCE)
+	else if (task->base.kind == ZD_CMD_REDUCE)
 		rc = zd_cuda_reduce(&worker->reducer, task, &err);
 	end_task(worker, task, rc, &err);
 }

@@ -21,14 +21,14 @@
  * that. Only the core's own SIGNAL does, when the session is reset. */
 static void tell_waiters(const struct zd_host_task *task, int status)
 {
-	if (!task->signal_session)
+	if (!task->session)
 		return;
 	if (status != 0)
-		zd_backend_session_set(task->signal_session, task->signal_timeline, ZD_FENCE_ABORTED);
-	else if (task->kind == ZD_CMD_SIGNAL)
-		zd_backend_session_set(task->signal_session, task->signal_timeline, task->signal_value);
+		zd_backend_session_set(task->session, task->base.timeline, ZD_FENCE_ABORTED);
+	else if (task->base.kind == ZD_CMD_SIGNAL)
+		zd_backend_session_set(task->session, task->base.timeline, task->base.value);
 	else
-		zd_backend_session_signal(task->signal_session, task->signal_timeline, task->signal_value);
+		zd_backend_session_signal(task->session, task->base.timeline, task->base.value);
 }
 
 /* Completes and frees. */
@@ -50,7 +50,7 @@ static void poll_watches(struct zd_host_executor *executor)
 		struct zd_host_task *task = STAILQ_FIRST(&watches);
 		struct zd_completion completion = {.status = 0};
 		STAILQ_REMOVE_HEAD(&watches, next);
-		if (zd_watch_poll(&task->u.watch, &completion)) {
+		if (zd_watch_poll(&task->base.u.watch, &completion)) {
 			complete(executor, task, &completion);
 			executor->idle_polls = 0;
 		} else {
@@ -112,7 +112,7 @@ static bool take_submitted(struct zd_host_executor *executor)
 	while (!STAILQ_EMPTY(&taken)) {
 		struct zd_host_task *task = STAILQ_FIRST(&taken);
 		STAILQ_REMOVE_HEAD(&taken, next);
-		if (task->kind == ZD_CMD_WATCH)
+		if (task->base.kind == ZD_CMD_WATCH)
 			STAILQ_INSERT_TAIL(&executor->watches, task, next);
 		else
 			STAILQ_INSERT_TAIL(&executor->lane, task, next);

@@ -9,7 +9,6 @@
 #include <string.h>
 
 #include "backend/host_task.h"
-#include "base/dtype.h"
 #include "base/err.h"
 #include "base/mem.h"
 
@@ -35,32 +34,22 @@ static void take_fill(struct zd_host_task *task, const struct zd_command *comman
 	task->u.copy.bytes = command->u.fill.bytes;
 }
 
-static void *elements_at(struct zd_host_segments *segments, const struct zd_location *location,
-                         uint64_t numel, enum zerod_dtype dtype)
-{
-	size_t each = zerod_dtype_bytes(dtype);
-	zd_assert(location->offset % each == 0 && location->bytes / each >= numel);
-	return zd_host_segments_at(segments, location);
-}
-
 static void take_reduce(struct zd_host_task *task, const struct zd_command *command,
                         struct zd_host_segments *segments)
 {
 	const struct zd_reduce_desc *desc = &command->u.reduce;
-	zd_assert(zd_dtype_reducible(desc->input_dtype) && zd_dtype_reducible(desc->target_dtype));
-	zd_assert(desc->ninputs > 0 || desc->overwrite);
+	zd_task_check_reduce(desc);
 	if (desc->ninputs > 0)
 		task->u.reduce.inputs = zd_calloc(desc->ninputs, sizeof(*task->u.reduce.inputs));
 	for (uint32_t i = 0; i < desc->ninputs; i++)
-		task->u.reduce.inputs[i] = elements_at(segments, &desc->inputs[i], desc->numel,
-		                                       desc->input_dtype);
+		task->u.reduce.inputs[i] = zd_host_segments_at(segments, &desc->inputs[i]);
 	task->u.reduce.run = (struct zd_host_reduce){
 	        .numel = desc->numel,
 	        .input_dtype = desc->input_dtype,
 	        .target_dtype = desc->target_dtype,
 	        .ninputs = desc->ninputs,
 	        .inputs = task->u.reduce.inputs,
-	        .target = elements_at(segments, &desc->target, desc->numel, desc->target_dtype),
+	        .target = zd_host_segments_at(segments, &desc->target),
 	        .prescale = desc->prescale,
 	        .postscale = desc->postscale,
 	        .overwrite = desc->overwrite,
@@ -73,34 +62,17 @@ struct zd_host_task *zd_host_task_new(const struct zd_command *command, struct z
                                       struct zd_backend_session *watched)
 {
 	struct zd_host_task *task = zd_calloc(1, sizeof(*task));
-	task->kind = command->kind;
+	zd_task_init(&task->base, command, watched);
 	task->op = command->op;
-	task->signal_session = zd_backend_session_ref(signalled);
-	task->signal_timeline = command->signal.timeline;
-	task->signal_value = command->signal.value;
-	switch (command->kind) {
-	case ZD_CMD_SEGMENT_CREATE:
-		task->u.create.id = command->u.segment.segment;
-		task->u.create.bytes = command->u.segment.bytes;
-		break;
-	case ZD_CMD_SEGMENT_DESTROY:
+	task->session = zd_backend_session_ref(signalled);
+	if (command->kind == ZD_CMD_SEGMENT_DESTROY)
 		task->u.destroy = zd_host_segments_take(segments, command->u.segment.segment);
-		break;
-	case ZD_CMD_COPY:
+	else if (command->kind == ZD_CMD_COPY)
 		take_copy(task, command, segments);
-		break;
-	case ZD_CMD_FILL:
+	else if (command->kind == ZD_CMD_FILL)
 		take_fill(task, command, segments);
-		break;
-	case ZD_CMD_WATCH:
-		zd_watch_init(&task->u.watch, command, watched);
-		break;
-	case ZD_CMD_REDUCE:
+	else if (command->kind == ZD_CMD_REDUCE)
 		take_reduce(task, command, segments);
-		break;
-	case ZD_CMD_SIGNAL:
-		break;
-	}
 	return task;
 }
 
@@ -108,23 +80,12 @@ void zd_host_task_free(struct zd_host_task *task)
 {
 	if (!task)
 		return;
-	zd_backend_session_unref(task->signal_session);
-	switch (task->kind) {
-	case ZD_CMD_SEGMENT_DESTROY:
+	zd_backend_session_unref(task->session);
+	if (task->base.kind == ZD_CMD_SEGMENT_DESTROY)
 		zd_host_segment_free(task->u.destroy);
-		break;
-	case ZD_CMD_WATCH:
-		zd_watch_deinit(&task->u.watch);
-		break;
-	case ZD_CMD_REDUCE:
+	else if (task->base.kind == ZD_CMD_REDUCE)
 		free(task->u.reduce.inputs);
-		break;
-	case ZD_CMD_SEGMENT_CREATE:
-	case ZD_CMD_COPY:
-	case ZD_CMD_FILL:
-	case ZD_CMD_SIGNAL:
-		break;
-	}
+	zd_task_deinit(&task->base);
 	free(task);
 }
 
@@ -133,7 +94,7 @@ static void create_segment(const struct zd_host_task *task, struct zd_host_segme
 {
 	struct zd_err err = ZD_ERR_NONE;
 	struct zd_host_segment *segment = NULL;
-	int rc = zd_host_segment_new(task->u.create.id, task->u.create.bytes, &segment, &err);
+	int rc = zd_host_segment_new(task->base.u.create.id, task->base.u.create.bytes, &segment, &err);
 	if (rc)
 		zd_completion_fail(completion, rc, err.text);
 	else
@@ -165,7 +126,7 @@ static bool reduce_slice(struct zd_host_task *task, struct zd_completion *comple
 bool zd_host_task_step(struct zd_host_task *task, struct zd_host_segments *segments,
                        struct zd_completion *completion)
 {
-	switch (task->kind) {
+	switch (task->base.kind) {
 	case ZD_CMD_SEGMENT_CREATE:
 		create_segment(task, segments, completion);
 		return true;

@@ -16,27 +16,20 @@
 #include "backend/host_kernels.h"
 #include "backend/host_segment.h"
 #include "backend/session.h"
-#include "backend/watch.h"
+#include "backend/task.h"
 
 struct zd_host_task {
 	STAILQ_ENTRY(zd_host_task) next;
-	enum zd_command_kind kind;
+	struct zd_task base;
 	uint64_t op;
-	struct zd_backend_session *signal_session; /* NULL: no signal, or nobody is left to see it */
-	uint32_t signal_timeline;
-	uint64_t signal_value;
+	struct zd_backend_session *session; /* NULL: no signal, or nobody is left to see it */
 	union {
-		struct {
-			uint32_t id;
-			uint64_t bytes;
-		} create;
 		struct zd_host_segment *destroy; /* owned; NULL if it never came to be */
 		struct {
 			uint8_t *dst;
 			const uint8_t *src; /* NULL: fill with zeros */
 			uint64_t bytes, done_bytes;
 		} copy;
-		struct zd_watch watch;
 		struct {
 			struct zd_host_reduce run;
 			const void **inputs;

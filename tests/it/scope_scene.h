@@ -94,6 +94,39 @@ static inline uint64_t gathered_bytes(struct rank *rank)
 	return info.gathered_bytes;
 }
 
+/* ---- Fixtures: one rank with two units, over a daemon of the program's --------------------------------------------- */
+
+static struct rank me;
+static zerod_unit *a, *b;
+
+static inline int scene_start(void **state)
+{
+	(void)state;
+	return zd_daemon_start(NULL, &daemon_);
+}
+
+static inline int scene_stop(void **state)
+{
+	(void)state;
+	return zd_daemon_stop(&daemon_);
+}
+
+static inline void scene_setup(const char *job, int strict)
+{
+	rank_open(&me, job, strict);
+	a = new_unit(&me, "a", 1);
+	b = new_unit(&me, "b", 2);
+}
+
+static inline int scene_teardown(void **state)
+{
+	(void)state;
+	assert_status(me.client, zerod_group_leave(me.group), ZEROD_OK);
+	assert_int_equal(gathered_bytes(&me), 0); /* whatever the test has left */
+	zerod_close(me.client);
+	return 0;
+}
+
 /* ---- A stream that stays where it is until it is told ------------------------------------------------------------- */
 
 struct gated {

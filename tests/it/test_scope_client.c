@@ -9,37 +9,13 @@
 
 static const zerod_scope none;
 
-static struct rank me;
-static zerod_unit *a, *b, *c; /* filled with 1, 2, 3 */
-
-static int start(void **state)
-{
-	(void)state;
-	return zd_daemon_start(NULL, &daemon_);
-}
-
-static int stop(void **state)
-{
-	(void)state;
-	return zd_daemon_stop(&daemon_);
-}
+static zerod_unit *c; /* beside a and b: filled with 3 */
 
 static int setup(void **state)
 {
 	(void)state;
-	rank_open(&me, "scope", 0);
-	a = new_unit(&me, "a", 1);
-	b = new_unit(&me, "b", 2);
+	scene_setup("scope", 0);
 	c = new_unit(&me, "c", 3);
-	return 0;
-}
-
-static int teardown(void **state)
-{
-	(void)state;
-	assert_status(me.client, zerod_group_leave(me.group), ZEROD_OK);
-	assert_int_equal(gathered_bytes(&me), 0); /* whatever the test has left */
-	zerod_close(me.client);
 	return 0;
 }
 
@@ -335,7 +311,7 @@ static void test_scopes_are_left_when_the_rank_leaves(void **state)
 	assert_int_equal(gathered_bytes(&me), 3 * UNIT_BYTES); /* the teardown expects 0 */
 }
 
-#define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
+#define TEST(name) cmocka_unit_test_setup_teardown(name, setup, scene_teardown)
 
 int main(void)
 {
@@ -358,5 +334,5 @@ int main(void)
 	        TEST(test_scopes_are_left_when_the_rank_leaves),
 	};
 
-	return cmocka_run_group_tests(tests, start, stop);
+	return cmocka_run_group_tests(tests, scene_start, scene_stop);
 }

@@ -9,35 +9,10 @@
 
 static const zerod_scope none;
 
-static struct rank me;
-static zerod_unit *a, *b;
-
-static int start(void **state)
-{
-	(void)state;
-	return zd_daemon_start(NULL, &daemon_);
-}
-
-static int stop(void **state)
-{
-	(void)state;
-	return zd_daemon_stop(&daemon_);
-}
-
 static int setup(void **state)
 {
 	(void)state;
-	rank_open(&me, "scope", 1);
-	a = new_unit(&me, "a", 1);
-	b = new_unit(&me, "b", 2);
-	return 0;
-}
-
-static int teardown(void **state)
-{
-	(void)state;
-	assert_status(me.client, zerod_group_leave(me.group), ZEROD_OK);
-	zerod_close(me.client);
+	scene_setup("scope", 1);
 	return 0;
 }
 
@@ -130,7 +105,7 @@ static void test_views_of_a_context_fault_when_it_has_ended(void **state)
 	assert_false(can_touch(of_a) || can_touch(of_b));
 }
 
-#define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
+#define TEST(name) cmocka_unit_test_setup_teardown(name, setup, scene_teardown)
 
 int main(void)
 {
@@ -143,5 +118,5 @@ int main(void)
 	        TEST(test_views_of_a_context_fault_when_it_has_ended),
 	};
 
-	return cmocka_run_group_tests(tests, start, stop);
+	return cmocka_run_group_tests(tests, scene_start, scene_stop);
 }

@@ -9,35 +9,10 @@
 
 static const zerod_scope none;
 
-static struct rank me;
-static zerod_unit *a, *b;
-
-static int start(void **state)
-{
-	(void)state;
-	return zd_daemon_start(NULL, &daemon_);
-}
-
-static int stop(void **state)
-{
-	(void)state;
-	return zd_daemon_stop(&daemon_);
-}
-
 static int setup(void **state)
 {
 	(void)state;
-	rank_open(&me, "waits", 0);
-	a = new_unit(&me, "a", 1);
-	b = new_unit(&me, "b", 2);
-	return 0;
-}
-
-static int teardown(void **state)
-{
-	(void)state;
-	assert_status(me.client, zerod_group_leave(me.group), ZEROD_OK);
-	zerod_close(me.client);
+	scene_setup("waits", 0);
 	return 0;
 }
 
@@ -227,7 +202,7 @@ static void gradient_says_which_streams_still_write_it(void **state)
 	assert_false(table_has("buckets", "streams"));
 }
 
-#define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
+#define TEST(name) cmocka_unit_test_setup_teardown(name, setup, scene_teardown)
 
 int main(void)
 {
@@ -240,5 +215,5 @@ int main(void)
 	        TEST(gradient_says_which_streams_still_write_it),
 	};
 
-	return cmocka_run_group_tests(tests, start, stop);
+	return cmocka_run_group_tests(tests, scene_start, scene_stop);
 }

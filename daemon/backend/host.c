@@ -6,7 +6,8 @@
  * asynchrony and the fences of a GPU, and none of its speed. This file ties the parts together:
  *
  *   host_executor  the thread of a device    host_segment  the memory
- *   host_task      one command               host_kernels  the reduction
+ *   host_run       what it does, and when    host_kernels  the reduction
+ *   host_task      one command
  *
  * Sessions are looked up on the loop's thread alone; commands carry references to the executors.
  */

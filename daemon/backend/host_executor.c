@@ -1,155 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * host_executor.c - the thread that runs one emulated device's commands.
- *
- * Fences are counters that another process writes without telling: somebody has to look. An executor with watches but
- * no work spins for a moment, since most fences pass soon, and then sleeps ever longer between two looks; a new command
- * ends the sleep. Without watches it sleeps until a command comes, and costs nothing.
- */
+/* host_executor.c - the thread of an emulated device: its start, its end, and how it is given commands. */
 #include <stdio.h>
 
 #include "backend/host_executor.h"
 #include "backend/thread.h"
 #include "base/err.h"
 
-#define SPIN_POLLS       128u /* some microseconds */
-#define SLEEP_FIRST_NS   20000u
-#define SLEEP_DOUBLINGS  5u
-#define SLEEP_LONGEST_NS 500000u
-
-/* A waiter must not take failure for bytes: what failed aborts its timeline, and what comes behind it there does not undo
- * that. Only the core's own SIGNAL does, when the session is reset. */
-static void tell_waiters(const struct zd_host_task *task, int status)
-{
-	if (!task->session)
-		return;
-	if (status != 0)
-		zd_backend_session_set(task->session, task->base.timeline, ZD_FENCE_ABORTED);
-	else if (task->base.kind == ZD_CMD_SIGNAL)
-		zd_backend_session_set(task->session, task->base.timeline, task->base.value);
-	else
-		zd_backend_session_signal(task->session, task->base.timeline, task->base.value);
-}
-
-/* Completes and frees. */
-static void complete(struct zd_host_executor *executor, struct zd_host_task *task,
-                     struct zd_completion *completion)
-{
-	tell_waiters(task, completion->status);
-	completion->op = task->op;
-	zd_host_task_free(task);
-	if (completion->op)
-		executor->done(executor->done_arg, completion);
-}
-
-static void poll_watches(struct zd_host_executor *executor)
-{
-	struct zd_host_tasks watches = STAILQ_HEAD_INITIALIZER(watches);
-	STAILQ_CONCAT(&watches, &executor->watches);
-	while (!STAILQ_EMPTY(&watches)) {
-		struct zd_host_task *task = STAILQ_FIRST(&watches);
-		struct zd_completion completion = {.status = 0};
-		STAILQ_REMOVE_HEAD(&watches, next);
-		if (zd_watch_poll(&task->base.u.watch, &completion)) {
-			complete(executor, task, &completion);
-			executor->idle_polls = 0;
-		} else {
-			STAILQ_INSERT_TAIL(&executor->watches, task, next);
-		}
-	}
-}
-
-static void step_lane(struct zd_host_executor *executor)
-{
-	struct zd_host_task *task = STAILQ_FIRST(&executor->lane);
-	struct zd_completion completion = {.status = 0};
-	if (!task)
-		return;
-	executor->idle_polls = 0;
-	if (zd_host_task_step(task, executor->segments, &completion)) {
-		STAILQ_REMOVE_HEAD(&executor->lane, next);
-		complete(executor, task, &completion);
-	}
-}
-
-/* Waits for the time that the back-off says, or for a command. The lock is held. */
-static void sleep_between_polls(struct zd_host_executor *executor)
-{
-	unsigned doublings = executor->idle_polls - SPIN_POLLS;
-	uint64_t ns = doublings < SLEEP_DOUBLINGS ? SLEEP_FIRST_NS << doublings : SLEEP_LONGEST_NS;
-	/* Waking early is harmless: it only means one more look. */
-	zd_cond_sleep(&executor->submitted_or_stopping, &executor->lock, ns);
-}
-
-/* The lock is held; nothing was submitted. */
-static void rest(struct zd_host_executor *executor)
-{
-	if (!STAILQ_EMPTY(&executor->lane))
-		return;
-	if (STAILQ_EMPTY(&executor->watches)) {
-		while (STAILQ_EMPTY(&executor->submitted) && !executor->stopping)
-			pthread_cond_wait(&executor->submitted_or_stopping, &executor->lock);
-	} else if (executor->idle_polls >= SPIN_POLLS) {
-		sleep_between_polls(executor);
-	}
-}
-
-/* Takes what was submitted, after a rest when there is nothing to do. False when the thread shall end. */
-static bool take_submitted(struct zd_host_executor *executor)
-{
-	struct zd_host_tasks taken = STAILQ_HEAD_INITIALIZER(taken);
-	pthread_mutex_lock(&executor->lock);
-	if (STAILQ_EMPTY(&executor->submitted) && !executor->stopping)
-		rest(executor);
-	STAILQ_CONCAT(&taken, &executor->submitted);
-	bool stopping = executor->stopping;
-	pthread_mutex_unlock(&executor->lock);
-
-	if (!STAILQ_EMPTY(&taken))
-		executor->idle_polls = 0;
-	else if (executor->idle_polls < SPIN_POLLS + SLEEP_DOUBLINGS)
-		executor->idle_polls++;
-	while (!STAILQ_EMPTY(&taken)) {
-		struct zd_host_task *task = STAILQ_FIRST(&taken);
-		STAILQ_REMOVE_HEAD(&taken, next);
-		if (task->base.kind == ZD_CMD_WATCH)
-			STAILQ_INSERT_TAIL(&executor->watches, task, next);
-		else
-			STAILQ_INSERT_TAIL(&executor->lane, task, next);
-	}
-	return !stopping;
-}
-
-static void fail_all(struct zd_host_executor *executor, struct zd_host_tasks *tasks)
-{
-	while (!STAILQ_EMPTY(tasks)) {
-		struct zd_host_task *task = STAILQ_FIRST(tasks);
-		struct zd_completion completion = {.status = 0};
-		STAILQ_REMOVE_HEAD(tasks, next);
-		zd_completion_fail(&completion, ZEROD_E_SHUTDOWN, "the daemon is shutting down");
-		complete(executor, task, &completion);
-	}
-}
-
-static void *executor_main(void *arg)
-{
-	struct zd_host_executor *executor = arg;
-	while (take_submitted(executor)) {
-		poll_watches(executor);
-		step_lane(executor);
-		if (!STAILQ_EMPTY(&executor->watches))
-			zd_spin_pause();
-	}
-	fail_all(executor, &executor->lane);
-	fail_all(executor, &executor->watches);
-	return NULL;
-}
-
 int zd_host_executor_init(struct zd_host_executor *executor, uint32_t device,
                           struct zd_host_segments *segments, const struct zd_backend_config *config,
                           struct zd_err *err)
 {
 	*executor = (struct zd_host_executor){
+	        .device = device,
 	        .segments = segments,
 	        .done = config->done,
 	        .done_arg = config->done_arg,
@@ -162,7 +24,7 @@ int zd_host_executor_init(struct zd_host_executor *executor, uint32_t device,
 
 	char name[24];
 	snprintf(name, sizeof(name), "zd-host%u", device);
-	int rc = zd_thread_start(&executor->thread, name, executor_main, executor, err);
+	int rc = zd_thread_start(&executor->thread, name, zd_host_executor_run, executor, err);
 	if (rc) {
 		pthread_cond_destroy(&executor->submitted_or_stopping);
 		pthread_mutex_destroy(&executor->lock);

@@ -16,6 +16,7 @@
 
 struct zd_host_executor {
 	/* set at start */
+	uint32_t device;
 	struct zd_host_segments *segments;
 	void (*done)(void *arg, const struct zd_completion *completion);
 	void *done_arg;
@@ -43,6 +44,9 @@ int zd_host_executor_init(struct zd_host_executor *executor, uint32_t device,
 void zd_host_executor_stop(struct zd_host_executor *executor);
 /* Stops, and waits for the thread: nothing completes afterwards. */
 void zd_host_executor_deinit(struct zd_host_executor *executor);
+
+/* The thread, of which this is the argument: ends, all tasks with it, when the executor is stopped. */
+void *zd_host_executor_run(void *executor);
 
 /* The executor owns the task from here on. Never blocks: the lock is held for a few instructions only. */
 void zd_host_executor_submit(struct zd_host_executor *executor, struct zd_host_task *task);

@@ -147,3 +147,17 @@ bool zd_host_task_step(struct zd_host_task *task, struct zd_host_segments *segme
 	zd_assert(!"a watch is polled");
 	return true;
 }
+
+/* A waiter must not take failure for bytes: what failed aborts its timeline, and what comes behind it there does not undo
+ * that. Only the core's own SIGNAL does, when the session is reset. */
+void zd_host_task_signal(const struct zd_host_task *task, int status)
+{
+	if (!task->session)
+		return;
+	if (status != 0)
+		zd_backend_session_set(task->session, task->base.timeline, ZD_FENCE_ABORTED);
+	else if (task->base.kind == ZD_CMD_SIGNAL)
+		zd_backend_session_set(task->session, task->base.timeline, task->base.value);
+	else
+		zd_backend_session_signal(task->session, task->base.timeline, task->base.value);
+}

@@ -51,4 +51,7 @@ void zd_host_task_free(struct zd_host_task *task);
 bool zd_host_task_step(struct zd_host_task *task, struct zd_host_segments *segments,
                        struct zd_completion *completion);
 
+/* Stores the signal of a task that has ended with this status; the timeline's own thread only. */
+void zd_host_task_signal(const struct zd_host_task *task, int status);
+
 #endif

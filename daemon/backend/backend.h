@@ -38,8 +38,8 @@ struct zd_backend_config {
 
 struct zd_backend_ops {
 	const char *name;             /* "host", "cuda" */
-	bool client_copies_own_slice; /* as in struct zd_engine_config, and so is this: */
-	bool sessions_linger;
+	bool client_copies_own_slice; /* as in struct zd_engine_config, and so are these: */
+	bool sessions_linger, strict_by_segment;
 	bool is_prompt; /* ends commands within microseconds: worth some spinning */
 
 	int (*open)(const struct zd_backend_config *config, struct zd_backend **backend, struct zd_err *err);

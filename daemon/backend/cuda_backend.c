@@ -230,6 +230,7 @@ const struct zd_backend_ops zd_backend_cuda = {
         .name = "cuda",
         .client_copies_own_slice = true,
         .sessions_linger = true,
+        .strict_by_segment = true,
         .is_prompt = true,
         .open = cuda_open,
         .close = cuda_close,

@@ -25,11 +25,29 @@ static void check_extent(const struct zd_extent *extent, const struct zd_device 
 	zd_assert(extent->block->offset + extent->block->bytes <= extent->segment->bytes);
 }
 
-static void check_buffer(const struct zd_buffer *buffer, struct found *found)
+/* A gathered buffer's or slot's place: in a strict session's segment there is nothing else. */
+static void check_gathered(const struct zd_engine *e, const struct zd_extent *extent,
+                           const struct zd_device *device, const struct zd_job *job)
+{
+	bool is_alone = extent->segment && extent->segment->purpose == ZD_PURPOSE_STRICT;
+	check_extent(extent, device, job, is_alone ? ZD_PURPOSE_STRICT : ZD_PURPOSE_GATHERS);
+	if (is_alone)
+		zd_assert(e->strict_by_segment && extent->block->bytes == extent->segment->bytes);
+}
+
+static void check_strict(const struct zd_engine *e, const struct zd_buffer *buffer)
+{
+	const struct zd_block *block = buffer->extent.block;
+	zd_assert(block->offset % ZD_STRICT_ALIGN_BYTES == 0);
+	if (e->strict_by_segment)
+		zd_assert(buffer->extent.segment->purpose == ZD_PURPOSE_STRICT);
+}
+
+static void check_buffer(const struct zd_engine *e, const struct zd_buffer *buffer, struct found *found)
 {
 	const struct zd_lease *lease;
 	uint32_t index = buffer->device->index;
-	check_extent(&buffer->extent, buffer->device, buffer->unit->group->job, ZD_PURPOSE_GATHERS);
+	check_gathered(e, &buffer->extent, buffer->device, buffer->unit->group->job);
 	zd_assert(buffer->unit->refs > 0);
 	TAILQ_FOREACH (lease, &buffer->leases, link) {
 		zd_assert(lease->uses > 0 && lease->tag[0] && lease->buffer == buffer);
@@ -42,8 +60,9 @@ static void check_buffer(const struct zd_buffer *buffer, struct found *found)
 	if (buffer->charged) {
 		const struct zd_session *session = zd_part_member(buffer->part)->session;
 		zd_assert(buffer->extent.bytes ==
-		          zd_gathered_bytes(session, zd_unit_padded_bytes(buffer->unit)));
-		zd_assert(!session->strict || buffer->extent.block->offset % ZD_STRICT_ALIGN_BYTES == 0);
+		          zd_gathered_bytes(session, buffer->device, zd_unit_padded_bytes(buffer->unit)));
+		if (session->strict)
+			check_strict(e, buffer);
 		found->charged[index][ZD_CHARGE_GATHERED] += buffer->extent.bytes;
 	} else if (!buffer->slot) {
 		found->quarantine[index] += buffer->extent.bytes;
@@ -104,7 +123,7 @@ static void check_group(struct zd_engine *e, struct zd_group *group, struct foun
 		attached += member->session != NULL;
 		TAILQ_FOREACH (slot, &member->slots, link) {
 			zd_assert(member->session && !slot->orphan);
-			check_extent(&slot->extent, member->device, group->job, ZD_PURPOSE_GATHERS);
+			check_gathered(e, &slot->extent, member->device, group->job);
 		}
 	}
 	zd_assert(attached == group->attached && group->refs >= attached);
@@ -256,7 +275,7 @@ void zd_engine_check(struct zd_engine *e)
 	for (uint32_t i = 0; i < e->ndevices; i++) {
 		const struct zd_buffer *buffer;
 		TAILQ_FOREACH (buffer, &e->devices[i].buffers, device_link)
-			check_buffer(buffer, &found);
+			check_buffer(e, buffer, &found);
 	}
 	for (struct zd_group *group = e->groups; group; group = group->hh.next)
 		check_group(e, group, &found);

@@ -71,7 +71,8 @@ static int parts_take(struct zd_engine *e, struct zd_request *req, const struct 
 		part->users++;
 		part->context = req->u.gather.scope;
 		req->u.gather.parts[req->u.gather.nparts++] = part;
-		*padded_bytes += zd_gathered_bytes(req->session, zd_unit_padded_bytes(part->unit));
+		*padded_bytes += zd_gathered_bytes(req->session, req->member->device,
+		                                   zd_unit_padded_bytes(part->unit));
 	}
 	return status;
 }

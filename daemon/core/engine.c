@@ -30,6 +30,7 @@ static void device_init(struct zd_device *device, uint32_t index, const struct z
 	if (align == 0)
 		device->config.segment_align_bytes = align = SEGMENT_ALIGN_BYTES;
 	device->segment_default_bytes = zd_align_up(usual, align);
+	device->strict_align_bytes = config->strict_by_segment ? align : ZD_STRICT_ALIGN_BYTES;
 	TAILQ_INIT(&device->segments);
 	TAILQ_INIT(&device->queue);
 	TAILQ_INIT(&device->buffers);
@@ -44,6 +45,7 @@ struct zd_engine *zd_engine_new(const struct zd_engine_config *config, const str
 	e->quota_bytes = config->uid_quota_bytes;
 	e->client_copies_own_slice = config->client_copies_own_slice;
 	e->sessions_linger = config->sessions_linger;
+	e->strict_by_segment = config->strict_by_segment;
 	e->next_deadline_ns = UINT64_MAX;
 	e->devices = zd_calloc(config->ndevices, sizeof(*e->devices));
 	for (uint32_t i = 0; i < config->ndevices; i++)

@@ -75,6 +75,7 @@ struct zd_signal {
 enum zd_purpose {
 	ZD_PURPOSE_SHARDS,
 	ZD_PURPOSE_GATHERS,
+	ZD_PURPOSE_STRICT, /* one gathered buffer or slot, which fills the segment: see strict_by_segment */
 	ZD_PURPOSE_GRADIENTS,
 	ZD_PURPOSE_ALLOCATIONS,
 	ZD_NPURPOSES
@@ -389,6 +390,9 @@ struct zd_engine_config {
 	/* A process may use device memory after its session has ended: what it held is kept until a WATCH with `until_gone`
 	 * completes, which it does, with whatever status, when the process cannot any more. */
 	bool sessions_linger;
+	/* Clients can take their access away from whole segments only: gathered buffers and slots of strict sessions have
+	 * one each. */
+	bool strict_by_segment;
 };
 
 /* Never NULL. The configuration is copied. */
@@ -403,7 +407,7 @@ void zd_engine_set_gather_budget(struct zd_engine *engine, uint32_t device, uint
 struct zd_peer {
 	uint32_t uid, pid;
 	bool admin;  /* root or the configured group: sees all jobs, may kill and abort */
-	bool strict; /* its gathered buffers share no page with anything else */
+	bool strict; /* its gathered buffers share no page, or no segment, with anything else */
 	const char *name;
 };
 

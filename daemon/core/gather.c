@@ -150,13 +150,18 @@ static bool place_comes(const struct zd_request *req, int status)
 	       (status == ZD_WAIT && (req->wait.kind == ZD_WAIT_SEGMENT || req->wait.kind == ZD_WAIT_RETIRE));
 }
 
+static enum zd_purpose block_purpose(const struct zd_engine *e, const struct zd_session *session)
+{
+	return session->strict && e->strict_by_segment ? ZD_PURPOSE_STRICT : ZD_PURPOSE_GATHERS;
+}
+
 /* The pool has no block by itself. Empty segments of others make room, but not while blocks that are large enough will come
  * back and nobody is held up: else gathers and buckets would take turns with them. */
 static int room_find(struct zd_engine *e, struct zd_request *req, uint64_t bytes, int status)
 {
 	const struct zd_job *job = req->member->group->job;
 	struct zd_device *device = req->device;
-	bool could_fit = zd_pool_could_fit(device, job, ZD_PURPOSE_GATHERS, bytes);
+	bool could_fit = zd_pool_could_fit(device, job, block_purpose(e, req->session), bytes);
 	if (!could_fit || (status != ZD_WAIT && !req->u.gather.prefetch)) {
 		zd_pool_reclaim(e, job, device, bytes);
 		uint32_t retiring = zd_retiring_find(device, bytes);
@@ -175,10 +180,11 @@ static int block_take(struct zd_engine *e, struct zd_request *req, uint64_t byte
 {
 	struct zd_job *job = req->member->group->job;
 	struct zd_device *device = req->device;
+	enum zd_purpose purpose = block_purpose(e, req->session);
 	uint64_t align = req->session->strict ? ZD_STRICT_ALIGN_BYTES : ZD_BLOCK_MIN_ALIGN;
 	int status;
 	do {
-		status = zd_pool_alloc(e, req, job, device, ZD_PURPOSE_GATHERS, bytes, align, extent, err);
+		status = zd_pool_alloc(e, req, job, device, purpose, bytes, align, extent, err);
 	} while (!place_comes(req, status) && !req->u.gather.prefetch && revoke_prefetch(e, device));
 	if (!place_comes(req, status))
 		status = room_find(e, req, bytes, status);
@@ -202,7 +208,8 @@ static int slot_place(struct zd_engine *e, struct zd_request *req, uint32_t numb
 	struct zd_group_slot *shape = zd_group_slot_find(req->member->group, number);
 	zd_assert(shape);
 	struct zd_extent extent;
-	int status = block_take(e, req, zd_gathered_bytes(req->session, shape->bytes), &extent, err);
+	int status = block_take(e, req, zd_gathered_bytes(req->session, req->device, shape->bytes), &extent,
+	                        err);
 	if (status != 0)
 		return status;
 	slot = zd_calloc(1, sizeof(*slot));
@@ -371,7 +378,7 @@ static int gather_place(struct zd_engine *e, struct zd_request *req, uint64_t ve
 	struct zd_device *device = req->device;
 	struct zd_slot *slot = NULL;
 	struct zd_extent extent;
-	uint64_t bytes = zd_gathered_bytes(req->session, zd_unit_padded_bytes(part->unit));
+	uint64_t bytes = zd_gathered_bytes(req->session, device, zd_unit_padded_bytes(part->unit));
 
 	if (device->pass_blocked || (!req->queued && device->memory_waiters > 0))
 		return wait_for_room(req, ZD_WAIT_TURN, 0, 0);

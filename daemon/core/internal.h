@@ -115,11 +115,12 @@ struct zd_device {
 	uint32_t index;
 	struct zd_device_config config; /* budget and staging resolved, never 0 */
 	uint64_t segment_default_bytes;
-	uint64_t segment_bytes;    /* in segments */
-	uint64_t retiring_bytes;   /* of these, in segments that are on their way back */
-	uint64_t quarantine_bytes; /* in blocks that nobody is charged for and that are not free yet */
-	uint64_t idle_slot_bytes;  /* in slots without a charged buffer */
-	uint64_t staging_bytes;    /* charged for reductions under way */
+	uint64_t strict_align_bytes; /* strict sessions' gathered buffers are multiples of it */
+	uint64_t segment_bytes;      /* in segments */
+	uint64_t retiring_bytes;     /* of these, in segments that are on their way back */
+	uint64_t quarantine_bytes;   /* in blocks that nobody is charged for and that are not free yet */
+	uint64_t idle_slot_bytes;    /* in slots without a charged buffer */
+	uint64_t staging_bytes;      /* charged for reductions under way */
 	struct zd_slice
 	        *staging_queue; /* utlist: slices that wait for staging, in order; reduce files' own */
 	struct zd_account account;
@@ -543,10 +544,11 @@ static inline uint64_t zd_unit_part_bytes(const struct zd_unit *unit)
 	return zd_unit_shard_bytes(unit) * (unit->group->shadow ? 2 : 1);
 }
 
-/* What a gathered buffer (or slot) of so many padded bytes takes: a strict session's fills whole pages. */
-static inline uint64_t zd_gathered_bytes(const struct zd_session *session, uint64_t padded_bytes)
+/* What a gathered buffer (or slot) of so many padded bytes takes: a strict session's fills whole pages or segments. */
+static inline uint64_t zd_gathered_bytes(const struct zd_session *session, const struct zd_device *device,
+                                         uint64_t padded_bytes)
 {
-	return session->strict ? zd_align_up(padded_bytes, ZD_STRICT_ALIGN_BYTES) : padded_bytes;
+	return session->strict ? zd_align_up(padded_bytes, device->strict_align_bytes) : padded_bytes;
 }
 
 /* The shard is as it was registered, zeroed. */
@@ -645,6 +647,7 @@ struct zd_engine {
 	uint64_t quota_bytes;
 	bool client_copies_own_slice;
 	bool sessions_linger;
+	bool strict_by_segment;
 	struct zd_session *departing; /* the session that is ending just now, if it lingers */
 	uint32_t nlingering;          /* sessions that are CLOSING */
 	uint64_t now_ns, next_deadline_ns;

@@ -338,7 +338,7 @@ static bool row_waiting(const struct listing *l, struct zd_row *row, const struc
 	                               req->u.gather.uses, l->e->now_ns - req->since_ns};
 	char text[ZD_WAIT_TEXT];
 	row_unit_names(row, req->u.gather.part->unit);
-	row->u.buffer.padded_bytes = zd_gathered_bytes(req->session,
+	row->u.buffer.padded_bytes = zd_gathered_bytes(req->session, req->device,
 	                                               zd_unit_padded_bytes(req->u.gather.part->unit));
 	row->state = "WAITING";
 	row->u.buffer.rank = req->u.gather.part->rank;

@@ -10,13 +10,21 @@
 
 #include "core/retire.h"
 
+/* Is the segment one from which such a block may be taken. A strict session's buffer fills it. */
+static bool is_for(const struct zd_segment *segment, const struct zd_job *job, enum zd_purpose purpose,
+                   uint64_t bytes)
+{
+	return segment->job == job && segment->purpose == purpose &&
+	       (purpose == ZD_PURPOSE_STRICT ? segment->bytes == bytes : segment->bytes >= bytes);
+}
+
 static struct zd_segment *find_block(struct zd_device *device, const struct zd_job *job,
                                      enum zd_purpose purpose, uint64_t bytes, uint64_t align,
                                      struct zd_block **block)
 {
 	struct zd_segment *segment;
 	TAILQ_FOREACH (segment, &device->segments, device_link) {
-		if (segment->job != job || segment->purpose != purpose || segment->state != ZD_SEGMENT_READY)
+		if (segment->state != ZD_SEGMENT_READY || !is_for(segment, job, purpose, bytes))
 			continue;
 		*block = zd_block_alloc(segment->range, bytes, align);
 		if (*block)
@@ -30,8 +38,7 @@ static struct zd_segment *find_creating(struct zd_device *device, const struct z
 {
 	struct zd_segment *segment;
 	TAILQ_FOREACH (segment, &device->segments, device_link) {
-		if (segment->job == job && segment->purpose == purpose &&
-		    segment->state == ZD_SEGMENT_CREATING && segment->bytes >= bytes)
+		if (segment->state == ZD_SEGMENT_CREATING && is_for(segment, job, purpose, bytes))
 			return segment;
 	}
 	return NULL;
@@ -125,7 +132,8 @@ int zd_pool_alloc(struct zd_engine *e, struct zd_request *req, struct zd_job *jo
 	segment = find_creating(device, job, purpose, need);
 	if (!segment && need <= left) {
 		uint64_t usual = zd_min_u64(device->segment_default_bytes, left);
-		segment = segment_new(e, job, device, purpose, zd_max_u64(usual, need));
+		segment = segment_new(e, job, device, purpose,
+		                      purpose == ZD_PURPOSE_STRICT ? need : zd_max_u64(usual, need));
 	}
 	if (segment) {
 		if (req)
@@ -145,19 +153,21 @@ int zd_pool_alloc(struct zd_engine *e, struct zd_request *req, struct zd_job *jo
 	        (unsigned long long)device->segment_bytes, (unsigned long long)device->account.total);
 }
 
+/* Segments of strict sessions are empty when their one buffer goes, and can go, too. */
 bool zd_pool_could_fit(const struct zd_device *device, const struct zd_job *job, enum zd_purpose purpose,
                        uint64_t bytes)
 {
 	const struct zd_segment *segment;
-	uint64_t left = device->config.arena_bytes - device->segment_bytes;
-	if (zd_align_up(bytes, device->config.segment_align_bytes) <= left)
-		return true;
+	uint64_t room = device->config.arena_bytes - device->segment_bytes;
 	TAILQ_FOREACH (segment, &device->segments, device_link) {
-		if (segment->job == job && segment->purpose == purpose && segment->bytes >= bytes &&
-		    segment->state <= ZD_SEGMENT_READY)
+		if (segment->state > ZD_SEGMENT_READY)
+			continue;
+		if (is_for(segment, job, purpose, bytes))
 			return true;
+		if (segment->job == job && segment->purpose == ZD_PURPOSE_STRICT)
+			room += segment->bytes;
 	}
-	return false;
+	return zd_align_up(bytes, device->config.segment_align_bytes) <= room;
 }
 
 void zd_pool_free(struct zd_engine *e, struct zd_extent *extent)

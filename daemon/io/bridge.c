@@ -120,6 +120,7 @@ static struct zd_engine *make_engine(struct zd_bridge *bridge, const struct zd_b
 	        .uid_quota_bytes = config->uid_quota_bytes,
 	        .client_copies_own_slice = bridge->ops->client_copies_own_slice,
 	        .sessions_linger = bridge->ops->sessions_linger,
+	        .strict_by_segment = bridge->ops->strict_by_segment,
 	};
 	struct zd_engine_sink sink = {
 	        .arg = bridge,

@@ -480,6 +480,7 @@ struct core_driver *core_new(const struct core_options *options)
 	        .uid_quota_bytes = options->uid_quota_bytes,
 	        .client_copies_own_slice = options->client_copies_own_slice,
 	        .sessions_linger = options->sessions_linger,
+	        .strict_by_segment = options->strict_by_segment,
 	};
 	for (uint32_t i = 0; i < config.ndevices; i++) {
 		(void)snprintf(devices[i].name, sizeof(devices[i].name), "device%u", i);

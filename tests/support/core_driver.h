@@ -31,8 +31,9 @@ struct core_options {
 	uint64_t gather_budget_bytes, staging_bytes, segment_bytes, segment_align_bytes, uid_quota_bytes;
 	bool client_copies_own_slice;
 	bool sessions_linger; /* until core_gone() */
-	bool sessions_map;    /* segments that replies name, until core_unmap() */
-	bool no_bytes;        /* segments without memory, for sizes beyond any machine */
+	bool strict_by_segment;
+	bool sessions_map; /* segments that replies name, until core_unmap() */
+	bool no_bytes;     /* segments without memory, for sizes beyond any machine */
 };
 
 struct core_driver;

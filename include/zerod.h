@@ -340,7 +340,8 @@ struct zerod_unit_options {
  * Registers this rank's part and allocates its zeroed shard. All ranks register the same units, in any order.
  * shard_numel is ceil(numel / world_size), rounded up so that a shard's bytes are a multiple of 256; the
  * gathered buffer has world_size * shard_numel elements, of which the first numel are real. Registering twice
- * identically returns a second handle.
+ * identically returns a second handle. A unit that all ranks have unregistered may be registered with another
+ * description; that waits until the streams and transfers that still use the former unit have passed.
  * Errors: INVALID, MISMATCH (both ranks and both descriptions are named), NO_MEMORY, QUOTA, LIMIT, PEER_LOST.
  */
 ZEROD_MUST_USE int zerod_unit_register(zerod_group *group, const struct zerod_unit_options *options,

@@ -114,6 +114,14 @@ static void check_part(const struct zd_engine *e, const struct zd_part *part, st
 		zd_assert(part->buffer->part == part && part->buffer->state != ZD_BUFFER_QUARANTINED);
 }
 
+static void check_unit(const struct zd_engine *e, const struct zd_group *group, const struct zd_unit *unit,
+                       struct found *found)
+{
+	zd_assert(unit->group == group && unit->refs > 0 && unit->refs >= unit->registrations);
+	for (uint32_t rank = 0; rank < group->world_size; rank++)
+		check_part(e, &unit->parts[rank], found);
+}
+
 static void check_group(struct zd_engine *e, struct zd_group *group, struct found *found)
 {
 	uint32_t attached = 0;
@@ -127,12 +135,14 @@ static void check_group(struct zd_engine *e, struct zd_group *group, struct foun
 		}
 	}
 	zd_assert(attached == group->attached && group->refs >= attached);
+	zd_assert(!group->over || (attached == 0 && !group->job->durable));
 	if (group->state == ZD_GROUP_READY)
 		zd_assert(attached == group->world_size);
-	for (struct zd_unit *unit = group->units; unit; unit = unit->hh_name.next) {
-		zd_assert(unit->group == group && unit->refs > 0);
-		for (uint32_t rank = 0; rank < group->world_size; rank++)
-			check_part(e, &unit->parts[rank], found);
+	for (const struct zd_unit *unit = group->units; unit; unit = unit->hh_name.next)
+		check_unit(e, group, unit, found);
+	for (const struct zd_unit *unit = group->former; unit; unit = unit->hh_name.next) {
+		zd_assert(unit->is_former && zd_unit_is_left(unit));
+		check_unit(e, group, unit, found);
 	}
 	zd_reduce_check(e, group, found->charged, found->quarantine);
 }

@@ -81,11 +81,12 @@ void zd_job_unref(struct zd_engine *e, struct zd_job *job)
 
 /* ---- Groups ------------------------------------------------------------------------------------------ */
 
+/* Not one that is over: who joins under its name now begins anew, with a world of any size. */
 static struct zd_group *group_find(struct zd_job *job, const char *name)
 {
 	struct zd_group *group;
 	TAILQ_FOREACH (group, &job->groups, job_link) {
-		if (strcmp(group->name, name) == 0)
+		if (!group->over && strcmp(group->name, name) == 0)
 			return group;
 	}
 	return NULL;
@@ -128,7 +129,7 @@ void zd_group_unref(struct zd_engine *e, struct zd_group *group)
 	zd_assert(group->refs > 0);
 	if (--group->refs > 0)
 		return;
-	zd_assert(group->attached == 0 && !group->units && TAILQ_EMPTY(&group->reductions));
+	zd_assert(group->attached == 0 && !group->units && !group->former && TAILQ_EMPTY(&group->reductions));
 	struct zd_group_slot *slot;
 	while ((slot = TAILQ_FIRST(&group->slots))) {
 		TAILQ_REMOVE(&group->slots, slot, link);
@@ -208,6 +209,15 @@ static void member_attach(struct zd_engine *e, struct zd_member *member, struct 
 	zd_sm_move(&zd_sm_group, &group->state, ZD_GROUP_READY);
 }
 
+/* No rank is attached any more. With them their slots have gone; what still works on their memory is in nobody's way. */
+static void group_left(struct zd_group *group)
+{
+	struct zd_group_slot *slot;
+	TAILQ_FOREACH (slot, &group->slots, link)
+		slot->placed = false;
+	group->over = !group->job->durable;
+}
+
 /* Only the attachment; what the member holds has gone or never was. */
 static void member_unlink(struct zd_engine *e, struct zd_member *member)
 {
@@ -225,6 +235,8 @@ static void member_unlink(struct zd_engine *e, struct zd_member *member)
 		group->lost_pid = pid;
 		zd_sm_move(&zd_sm_group, &group->state, ZD_GROUP_FAILED);
 	}
+	if (group->attached == 0)
+		group_left(group);
 	zd_dirty_group(e, group);
 	zd_group_unref(e, group);
 }

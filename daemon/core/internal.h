@@ -203,6 +203,7 @@ enum zd_wait_kind {
 	ZD_WAIT_FILL,       /* memory is being zeroed */
 	ZD_WAIT_FENCES,     /* the caller's own streams */
 	ZD_WAIT_READERS,    /* a: pushes that still read the shard */
+	ZD_WAIT_FORMER,     /* the unit that had the name before, described differently */
 	ZD_WAIT_REGISTER,   /* rank has not registered the unit */
 	ZD_WAIT_VERSION,    /* rank has not published; a: has, b: wanted */
 	ZD_WAIT_LEASES,     /* leases on the former version */
@@ -424,10 +425,12 @@ struct zd_group {
 	uint32_t lost_rank; /* why it is FAILED */
 	uint32_t lost_pid;
 	bool torn;
+	bool over;   /* not durable, and all ranks have left: is there until its memory's work is done */
 	bool shadow; /* durable: each shard has a block for the last commit behind it */
 	uint64_t device_mask;
 	struct zd_member *members; /* world_size */
 	struct zd_unit *units;     /* hash by name */
+	struct zd_unit *former;    /* hash by name: left by all ranks and registered differently since */
 	TAILQ_HEAD(, zd_group_slot) slots;
 	uint64_t target_numel; /* of the flat target: sum of the trainable units' shard_numel */
 	uint64_t committed_step;
@@ -510,7 +513,9 @@ struct zd_unit {
 	uint32_t nviews;
 	struct zd_view_args *views; /* names owned */
 	uint32_t first_rank;        /* who described it */
-	uint32_t refs;              /* parts not ABSENT, buffers, reductions */
+	uint32_t refs;              /* parts not ABSENT, buffers, reductions, registrations */
+	uint32_t registrations;     /* that have not ended */
+	bool is_former;             /* in the group's table of those */
 	char *mismatch; /* a rank described it differently: both descriptions. Cleared when that rank agrees */
 	uint32_t mismatch_rank;
 	uint64_t target_offset_numel;
@@ -569,6 +574,8 @@ static inline struct zd_member *zd_part_member(const struct zd_part *part)
 int zd_part_find(struct zd_engine *e, struct zd_session *session, uint64_t unit, struct zd_part **part,
                  struct zd_err *err) __attribute__((warn_unused_result));
 void zd_unit_unref(struct zd_engine *e, struct zd_unit *unit);
+/* No rank has it, nor is about to: who describes it anew may do so differently. */
+bool zd_unit_is_left(const struct zd_unit *unit);
 /* One reader less; lets a waiting update or a dying part go on. */
 void zd_part_reader_done(struct zd_engine *e, struct zd_part *part);
 /* The member's part of every unit goes (or is DETACHED in a durable job). */

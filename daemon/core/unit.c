@@ -5,6 +5,9 @@
  * The first rank that registers a name describes the unit; every other rank must describe it alike. A rank that does
  * not gets MISMATCH, and so do the gathers of the others until that rank agrees, so that nobody hangs. A unit goes when
  * its last part, buffer and reduction have.
+ *
+ * A unit that all ranks have left may be described differently at once: it becomes the former one of that name, and the
+ * new one takes its place in slot and target when the former one has gone.
  */
 #include <stdio.h>
 #include <string.h>
@@ -217,7 +220,7 @@ static void layout_take(struct zd_group *group, struct zd_unit *unit)
  * trainers. Nor is a place in a target that is bound, which holds the unit's gradient. */
 static void layout_give_back(struct zd_group *group, const struct zd_unit *unit)
 {
-	if (!group->units)
+	if (!group->units && !group->former)
 		group->target_numel = 0;
 	else if (unit->laid_out && !unit->frozen && !zd_reduce_has_target(group) &&
 	         unit->target_offset_numel + unit->shard_numel == group->target_numel)
@@ -270,6 +273,32 @@ static int unit_new(struct zd_engine *e, struct zd_member *member, const struct 
 	return 0;
 }
 
+bool zd_unit_is_left(const struct zd_unit *unit)
+{
+	for (uint32_t rank = 0; rank < unit->group->world_size; rank++) {
+		uint8_t state = unit->parts[rank].state;
+		if (state != ZD_PART_ABSENT && state != ZD_PART_DYING)
+			return false;
+	}
+	return unit->registrations == 0;
+}
+
+/* Its name is free. No other former unit has it: one that waits for it has been placed nowhere. */
+static void unit_make_former(struct zd_unit *unit)
+{
+	struct zd_group *group = unit->group;
+	HASH_DELETE(hh_name, group->units, unit);
+	HASH_ADD_KEYPTR(hh_name, group->former, unit->name, strlen(unit->name), unit);
+	unit->is_former = true;
+}
+
+static bool unit_has_former(const struct zd_unit *unit)
+{
+	const struct zd_unit *former;
+	HASH_FIND(hh_name, unit->group->former, unit->name, strlen(unit->name), former);
+	return former != NULL;
+}
+
 void zd_unit_unref(struct zd_engine *e, struct zd_unit *unit)
 {
 	struct zd_group *group = unit->group;
@@ -277,7 +306,12 @@ void zd_unit_unref(struct zd_engine *e, struct zd_unit *unit)
 	if (--unit->refs > 0)
 		return;
 	HASH_DEL(e->units, unit);
-	HASH_DELETE(hh_name, group->units, unit);
+	if (unit->is_former) {
+		HASH_DELETE(hh_name, group->former, unit);
+		zd_dirty_group(e, group); /* who registers its name waits for it */
+	} else {
+		HASH_DELETE(hh_name, group->units, unit);
+	}
 	layout_give_back(group, unit);
 	unit_free(unit);
 	zd_group_unref(e, group);
@@ -410,6 +444,10 @@ static int register_begin(struct zd_engine *e, struct zd_request *req, const str
 		return status;
 	const char *name = args->u.unit_register.name;
 	HASH_FIND(hh_name, member->group->units, name, strlen(name), unit);
+	if (unit && !description_equal(unit, args) && zd_unit_is_left(unit)) {
+		unit_make_former(unit);
+		unit = NULL;
+	}
 	if (unit && !description_equal(unit, args)) {
 		status = mismatch(unit, member, args, err);
 		if (unit->parts[member->rank].state == ZD_PART_ABSENT && !unit->mismatch) {
@@ -429,6 +467,7 @@ static int register_begin(struct zd_engine *e, struct zd_request *req, const str
 	}
 	struct zd_part *part = &unit->parts[member->rank];
 	unit->refs++; /* the request's, until it ends */
+	unit->registrations++;
 	req->member = member;
 	req->device = member->device;
 	req->u.reg.part = part;
@@ -486,9 +525,12 @@ static int register_place(struct zd_engine *e, struct zd_request *req, struct zd
 	return zd_wait_for(req, ZD_WAIT_FILL, 0, 0, 0);
 }
 
-static void register_cancel(struct zd_engine *e, struct zd_request *req)
+static void register_end(struct zd_engine *e, struct zd_request *req)
 {
-	zd_unit_unref(e, req->u.reg.part->unit);
+	struct zd_unit *unit = req->u.reg.part->unit;
+	zd_assert(unit->registrations > 0);
+	unit->registrations--;
+	zd_unit_unref(e, unit);
 }
 
 static int register_attempt(struct zd_engine *e, struct zd_request *req, struct zd_err *err)
@@ -496,6 +538,11 @@ static int register_attempt(struct zd_engine *e, struct zd_request *req, struct 
 	struct zd_part *part = req->u.reg.part;
 	struct zd_unit *unit = part->unit;
 	int status = 0;
+	if (unit_has_former(unit)) {
+		int wait = zd_wait_for(req, ZD_WAIT_FORMER, 0, 0, 0);
+		req->wait.unit = unit;
+		return wait;
+	}
 	if (part->state == ZD_PART_DYING) {
 		int wait = zd_wait_for(req, ZD_WAIT_READERS, part->rank, part->readers, 0);
 		req->wait.unit = unit;
@@ -516,7 +563,7 @@ static int register_attempt(struct zd_engine *e, struct zd_request *req, struct 
 		zd_sm_move(&zd_sm_part, &part->state, ZD_PART_IDLE);
 	}
 	if (status != 0) {
-		register_cancel(e, req);
+		register_end(e, req);
 		return status;
 	}
 	e->reply.u.unit_register.unit = unit->id;
@@ -527,7 +574,7 @@ static int register_attempt(struct zd_engine *e, struct zd_request *req, struct 
 	e->reply.u.unit_register.version = part->version;
 	e->reply.u.unit_register.target_offset_numel = unit->target_offset_numel;
 	zd_dirty_group(e, unit->group);
-	zd_unit_unref(e, unit);
+	register_end(e, req);
 	return 0;
 }
 
@@ -556,5 +603,5 @@ static int unregister_begin(struct zd_engine *e, struct zd_request *req, const s
 }
 
 const struct zd_request_type zd_req_unit_register = {"unit_register", register_begin, register_attempt,
-                                                     register_cancel};
+                                                     register_end};
 const struct zd_request_type zd_req_unit_unregister = {.name = "unit_unregister", .begin = unregister_begin};

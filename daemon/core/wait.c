@@ -98,6 +98,9 @@ void zd_wait_text(const struct zd_request *req, char out[ZD_WAIT_TEXT])
 		used = snprintf(out, ZD_WAIT_TEXT, "%llu transfer%s the shard of rank %u of unit '%.64s'", a,
 		                a == 1 ? " that reads" : "s that read", wait->rank, unit);
 		break;
+	case ZD_WAIT_FORMER:
+		used = snprintf(out, ZD_WAIT_TEXT, "the end of the work on the former unit '%.64s'", unit);
+		break;
 	case ZD_WAIT_REGISTER:
 		used = snprintf(out, ZD_WAIT_TEXT, "rank %u to register unit '%.64s'", wait->rank, unit);
 		break;

@@ -377,6 +377,38 @@ static void test_registration_with_another_shape_is_a_mismatch(void **state)
 	contract_close(c);
 }
 
+/* Under the name of another, with another shape; returns when the daemon has agreed. */
+static void register_anew(struct contract_rank *rank, void *arg)
+{
+	contract_plain_unit(rank->world, "w", NUMEL / 2, arg);
+}
+
+/* Once all have left the unit, its name may stand for another one, even while a stream has not come to the old one's release. */
+static void test_registration_anew_has_any_shape(void **state)
+{
+	struct contract *c = contract_open(&(struct contract_options){.world_size = 1});
+	struct contract_rank *rank = &c->ranks[0];
+	zerod_stream *stream = contract_stream(rank);
+	struct contract_gate *gate = contract_block(rank, stream);
+	struct contract_unit unit, anew;
+	struct contract_task *task;
+
+	(void)state;
+	contract_plain_unit(c, "w", NUMEL, &unit);
+	contract_publish_all(c, &unit);
+	(void)contract_gather(rank, &unit, NULL);
+	OK(rank->client, zerod_release(unit.at[0], NULL, &stream, 1, NULL));
+	OK(rank->client, zerod_unit_unregister(unit.at[0]));
+	unit.at[0] = NULL;
+	task = contract_start(rank, register_anew, &anew);
+	AWAIT(contract_somebody_waits(c, "the end of the work on the former unit 'w'"));
+	contract_unblock(gate);
+	contract_finish(task);
+	contract_publish_all(c, &anew);
+	contract_expect_version(rank, &anew, 1);
+	contract_close(c);
+}
+
 /* Two modules that share a parameter hold it apart, as two tags of one buffer; its gradient is reduced once. */
 static void test_tied_parameters(void **state)
 {
@@ -556,6 +588,7 @@ int main(void)
 	        CONTRACT_TEST(test_views_of_every_shape),
 	        CONTRACT_TEST(test_mixed_dtypes_in_one_step),
 	        CONTRACT_TEST(test_registration_with_another_shape_is_a_mismatch),
+	        CONTRACT_TEST(test_registration_anew_has_any_shape),
 	        CONTRACT_TEST(test_tied_parameters),
 	        CONTRACT_TEST(test_prefetches_never_used),
 	        CONTRACT_TEST(test_edit_without_publishing_is_lost),

@@ -420,6 +420,38 @@ static void test_aborted_group_is_formed_anew_when_all_have_left(void **state)
 	core_end(core);
 }
 
+/* Its memory is still being written when the job comes again, with fewer ranks, larger units and the slot of another size. */
+static void test_group_that_all_have_left_begins_anew(void **state)
+{
+	struct core_driver *core = core_new(&(struct core_options){.ndevices = 3});
+	struct core_team team;
+	struct core_unit larger = {.name = "w", .numel = 256, .slot = 1};
+	(void)state;
+	core_team_new(&team, core, "job", 2, false);
+	uint64_t unit = core_team_slot_unit(&team, "w", 512, 1);
+	core_hold(core, ZD_CMD_COPY);
+	core_expect(core, core_gather(core, team.session[0], unit), 0);
+	core_close(core, team.session[0]);
+	core_close(core, team.session[1]);
+	assert_int_equal(core_rows(core, ZD_TABLE_GROUPS, NULL, 0), 1);
+
+	uint64_t session = core_open(core, CORE_ALICE);
+	const struct zd_reply *reply = core_expect(
+	        core, core_join(core, session, &(struct core_join){.world_size = 1, .device = 2}), 0);
+	uint64_t group = reply->u.group_join.group;
+	assert_int_equal(core_rows(core, ZD_TABLE_GROUPS, NULL, 0), 2);
+	reply = core_expect(core, core_register(core, session, group, &larger), 0);
+	unit = reply->u.unit_register.unit;
+	assert_int_equal(reply->u.unit_register.padded_numel, 256);
+	assert_int_equal(reply->u.unit_register.target_offset_numel, 0);
+	core_expect(core, core_update(core, session, unit), 0);
+	core_expect(core, core_publish(core, session, unit), 0);
+	core_expect(core, core_gather(core, session, unit), 0);
+	core_unhold(core, ZD_CMD_COPY);
+	assert_int_equal(core_rows(core, ZD_TABLE_GROUPS, NULL, 0), 1);
+	core_end(core);
+}
+
 static void test_only_owner_and_administrator_abort(void **state)
 {
 	struct core_driver *core = core_new(NULL);
@@ -454,6 +486,7 @@ int main(void)
 	        cmocka_unit_test(test_abort_ends_joins),
 	        cmocka_unit_test(test_abort_ends_what_waits),
 	        cmocka_unit_test(test_aborted_group_is_formed_anew_when_all_have_left),
+	        cmocka_unit_test(test_group_that_all_have_left_begins_anew),
 	        cmocka_unit_test(test_only_owner_and_administrator_abort),
 	};
 	return cmocka_run_group_tests_name("core/group", tests, NULL, NULL);

@@ -434,6 +434,93 @@ static void test_copy_of_a_shard_that_is_gone_is_not_joined(void **state)
 	core_end(core);
 }
 
+/* ---- A name that is registered differently --------------------------------------------------------------------- */
+
+/* A unit that both ranks have left while its gathered copies are still being written. */
+static void leave_a_unit_behind(struct core_driver *core, struct core_team *team)
+{
+	uint64_t unit = core_team_unit(team, "w", 512);
+	core_hold(core, ZD_CMD_COPY);
+	for (uint32_t rank = 0; rank < 2; rank++) {
+		core_expect(core, core_gather(core, team->session[rank], unit), 0);
+		core_expect(core, core_release(core, team->session[rank], unit), 0);
+	}
+	for (uint32_t rank = 0; rank < 2; rank++)
+		core_expect(core, core_simple(core, team->session[rank], ZD_REQ_UNIT_UNREGISTER, unit), 0);
+}
+
+/* Nobody is left to disagree with: the new unit takes the old one's place as soon as that has gone. */
+static void test_unit_that_all_have_left_may_change_its_shape(void **state)
+{
+	struct core_driver *core = core_new(NULL);
+	struct core_team team;
+	struct core_unit other = {.name = "w", .numel = 96}, third = {.name = "w", .numel = 100};
+	uint64_t request[2], unit[2];
+	(void)state;
+	core_team_new(&team, core, "job", 2, false);
+	leave_a_unit_behind(core, &team);
+	for (uint32_t rank = 0; rank < 2; rank++) {
+		request[rank] = core_register(core, team.session[rank], team.group, &other);
+		core_expect_waits(core, request[rank],
+		                  "unit_register: the end of the work on the former unit 'w'");
+	}
+	core_expect_error(core, core_register(core, team.session[1], team.group, &third), ZEROD_E_MISMATCH,
+	                  "rank 0 registered float32, 96 elements");
+	core_unhold(core, ZD_CMD_COPY);
+	for (uint32_t rank = 0; rank < 2; rank++) {
+		const struct zd_reply *reply = core_expect(core, request[rank], 0);
+		unit[rank] = reply->u.unit_register.unit;
+		assert_int_equal(reply->u.unit_register.padded_numel, 2 * 64);
+		assert_int_equal(reply->u.unit_register.target_offset_numel, 0);
+	}
+	assert_int_equal(unit[0], unit[1]);
+	assert_int_equal(core_rows(core, ZD_TABLE_UNITS, NULL, 0), 1);
+	core_end(core);
+}
+
+/* One that waited in vain has taken nothing, the name least of all. */
+static void test_registration_that_waits_for_a_former_unit_ends_early(void **state)
+{
+	struct core_driver *core = core_new(NULL);
+	struct core_team team;
+	struct zd_args args = {.kind = ZD_REQ_UNIT_REGISTER};
+	(void)state;
+	core_team_new(&team, core, "job", 2, false);
+	leave_a_unit_behind(core, &team);
+	args.u.unit_register.group = team.group;
+	args.u.unit_register.name = "w";
+	args.u.unit_register.dtype = ZEROD_FLOAT32;
+	args.u.unit_register.numel = 96;
+	uint64_t request = core_send_until(core, team.session[0], 1, &args);
+	core_tick(core, 1);
+	core_expect_error(core, request, ZEROD_E_DEADLINE, "the former unit 'w'");
+	assert_int_equal(core_rows(core, ZD_TABLE_UNITS, NULL, 0), 1);
+	args.u.unit_register.numel = 100;
+	request = core_send(core, team.session[1], &args);
+	core_close(core, team.session[0]);
+	core_unhold(core, ZD_CMD_COPY);
+	core_expect(core, request, 0);
+	core_end(core);
+}
+
+/* As it was described before, it is the same unit: what still works on its copies is in nobody's way. */
+static void test_unit_that_all_have_left_is_found_again(void **state)
+{
+	struct core_driver *core = core_new(NULL);
+	struct core_team team;
+	(void)state;
+	core_team_new(&team, core, "job", 2, false);
+	leave_a_unit_behind(core, &team);
+	for (uint32_t rank = 0; rank < 2; rank++) {
+		uint64_t request = core_register(core, team.session[rank], team.group,
+		                                 &(struct core_unit){.name = "w", .numel = 128});
+		core_expect_waits(core, request, "unit_register: 2 transfers that read the shard of rank");
+	}
+	assert_int_equal(core_rows(core, ZD_TABLE_UNITS, NULL, 0), 1);
+	core_unhold(core, ZD_CMD_COPY);
+	core_end(core);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -452,6 +539,9 @@ int main(void)
 	        cmocka_unit_test(test_unregister_is_refused_while_in_use),
 	        cmocka_unit_test(test_unregister_while_others_read),
 	        cmocka_unit_test(test_copy_of_a_shard_that_is_gone_is_not_joined),
+	        cmocka_unit_test(test_unit_that_all_have_left_may_change_its_shape),
+	        cmocka_unit_test(test_registration_that_waits_for_a_former_unit_ends_early),
+	        cmocka_unit_test(test_unit_that_all_have_left_is_found_again),
 	};
 	return cmocka_run_group_tests_name("core/unit", tests, NULL, NULL);
 }

@@ -44,19 +44,19 @@ void zc_own_slice_drop(struct zc_unit *unit)
 
 /* ---- By the CPU ---------------------------------------------------------------------------------------------- */
 
-/* Once, whoever waits first; the others wait for that. */
-static int copy_on_host(struct zerod_client *client, struct zc_op *op, struct zd_err *err)
+/* Once, whoever comes first; the others wait for that. */
+static int copy_on_host(struct zerod_client *client, struct zc_unit *unit, struct zd_err *err)
 {
 	struct zc_hold_list mine =
 	        LIST_HEAD_INITIALIZER(mine); /* another thread may release the unit meanwhile */
-	struct zc_own_slice *own = &op->unit->own;
+	struct zc_own_slice *own = &unit->own;
 	void *from = NULL, *to = NULL;
 	int rc = 0;
 
 	pthread_mutex_lock(&client->copy_lock);
 	pthread_mutex_lock(&client->lock);
 	if (own->due) {
-		rc = zc_strict_hold(client, op, &mine, err);
+		rc = zc_strict_hold(client, unit, &own->to, &mine, err);
 		if (!rc)
 			rc = zc_location_map(client, &own->to, &to, err);
 		if (!rc)
@@ -65,7 +65,7 @@ static int copy_on_host(struct zerod_client *client, struct zc_op *op, struct zd
 	}
 	pthread_mutex_unlock(&client->lock);
 	if (from)
-		memcpy(to, from, zc_unit_shard_bytes(op->unit));
+		memcpy(to, from, zc_unit_shard_bytes(unit));
 	zc_holds_drop(client, &mine);
 	pthread_mutex_unlock(&client->copy_lock);
 	return rc;
@@ -277,7 +277,7 @@ int zc_own_slices_copy(struct zerod_client *client, struct zc_op *const *ops, ui
 	if (client->on_gpus)
 		return copy_on_gpu(client, ops, count, copied, err);
 	for (uint32_t i = 0; i < count && !rc; i++)
-		rc = copy_on_host(client, ops[i], err);
+		rc = copy_on_host(client, ops[i]->unit, err);
 	return rc;
 }
 
@@ -307,6 +307,16 @@ static int find_readers(struct zerod_client *client, zerod_unit *const *units, u
 	return rc ? rc : failed;
 }
 
+static int settle_on_host(struct zerod_client *client, zerod_unit *const *units, uint32_t count,
+                          struct zd_err *err)
+{
+	int rc = 0;
+
+	for (uint32_t i = 0; i < count && !rc; i++)
+		rc = copy_on_host(client, units[i]->shared, err);
+	return rc;
+}
+
 /* While this waits, another thread may have copied once more what is held up. Nobody does so any more when all have passed. */
 int zc_own_slices_settle(struct zerod_client *client, zerod_unit *const *units, uint32_t count,
                          struct zd_err *err)
@@ -315,7 +325,7 @@ int zc_own_slices_settle(struct zerod_client *client, zerod_unit *const *units, 
 	int rc;
 
 	if (!client->on_gpus)
-		return 0;
+		return settle_on_host(client, units, count, err);
 	do {
 		zc_fence_merge_init(&readers);
 		pthread_mutex_lock(&client->lock);

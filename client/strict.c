@@ -143,27 +143,29 @@ static bool same_pages(const struct zc_hold *a, const struct zc_hold *b)
 	return a->segment == b->segment && a->page == b->page && a->npages == b->npages;
 }
 
-static int find_place(struct zerod_client *client, const struct zc_op *op, struct zc_hold *place,
-                      struct zd_err *err)
+static int find_place(struct zerod_client *client, const struct zc_unit *unit, const struct zc_location *part,
+                      struct zc_hold *place, struct zd_err *err)
 {
-	*place = (struct zc_hold){.segment = zc_segment_find(client, op->buffer.segment),
-	                          .page = op->buffer.offset / PAGE_BYTES,
-	                          .npages = op->buffer.bytes / PAGE_BYTES};
+	uint64_t page = part->offset / PAGE_BYTES;
+	uint64_t end = (part->offset + part->bytes + PAGE_BYTES - 1) / PAGE_BYTES;
+
+	*place = (struct zc_hold){
+	        .segment = zc_segment_find(client, part->segment), .page = page, .npages = end - page};
 	if (place->segment)
 		return 0;
 	return zd_err_set(err, ZEROD_E_STALE, "segment %u of unit '%s' has gone back to its device",
-	                  op->buffer.segment, op->unit->name);
+	                  part->segment, unit->name);
 }
 
-int zc_strict_hold(struct zerod_client *client, const struct zc_op *op, struct zc_hold_list *list,
-                   struct zd_err *err)
+int zc_strict_hold(struct zerod_client *client, const struct zc_unit *unit, const struct zc_location *part,
+                   struct zc_hold_list *list, struct zd_err *err)
 {
 	struct zc_hold place;
 	int rc;
 
 	if (!client->strict)
 		return 0;
-	rc = find_place(client, op, &place, err);
+	rc = find_place(client, unit, part, &place, err);
 	return rc ? rc : add_hold(client, list, &place, err);
 }
 
@@ -206,7 +208,7 @@ int zc_strict_open(struct zerod_client *client, struct zc_op *op, struct zd_err 
 	}
 	pthread_mutex_unlock(&client->page_lock);
 	if (!rc)
-		rc = find_place(client, op, &place, err);
+		rc = find_place(client, op->unit, &op->buffer, &place, err);
 	if (!rc && op->unit->persistent)
 		rc = keep(client, op->unit, &place, err);
 	if (rc)

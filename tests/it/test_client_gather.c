@@ -456,6 +456,7 @@ static void test_abort_poisons(void **state)
 
 /* ---- Own slice ------------------------------------------------------------------------------------------------------------ */
 
+/* arg: whether an update begins. */
 static void leave_own_slice(struct fake_peer *peer, void *arg)
 {
 	const Zd__Request *request;
@@ -464,7 +465,6 @@ static void leave_own_slice(struct fake_peer *peer, void *arg)
 	Zd__Location buffer = ZD__LOCATION__INIT;
 	Zd__Location own = ZD__LOCATION__INIT;
 
-	(void)arg;
 	fake_serve_unit(peer);
 	request = fake_expect(peer, ZD__REQUEST__BODY_GATHER);
 	if (!request)
@@ -482,6 +482,10 @@ static void leave_own_slice(struct fake_peer *peer, void *arg)
 	reply.body_case = ZD__REPLY__BODY_GATHER;
 	reply.gather = &gather;
 	fake_reply(peer, &reply);
+	if (*(const bool *)arg)
+		request = fake_expect(peer, ZD__REQUEST__BODY_UPDATE_BEGIN);
+	if (*(const bool *)arg && request)
+		fake_ok(peer, request->id);
 	fake_expect_end(peer);
 }
 
@@ -492,12 +496,34 @@ static void test_own_slice(void **state)
 	void *data = NULL;
 
 	(void)state;
-	scene_open(&scene, leave_own_slice, NULL);
+	scene_open(&scene, leave_own_slice, &(bool){false});
 	assert_status(scene.client, zerod_gather(scene.unit, NULL, NULL, &data), ZEROD_OK);
 	bytes = data;
 	assert_int_equal(bytes[0], 'o');
 	assert_int_equal(bytes[FAKE_SHARD_BYTES - 1], 'o');
 	assert_int_equal(bytes[FAKE_SHARD_BYTES], 'p');
+	scene_close(&scene);
+}
+
+/* It is of the version that was gathered, though the shard is written before anybody has waited. */
+static void test_own_slice_is_copied_before_an_update(void **state)
+{
+	struct scene scene = {0};
+	struct zerod_shard shard;
+	zerod_ticket ticket;
+	const char *bytes;
+	void *data = NULL;
+
+	(void)state;
+	scene_open(&scene, leave_own_slice, &(bool){true});
+	assert_status(scene.client, zerod_gather_begin(scene.unit, NULL, &ticket), ZEROD_OK);
+	assert_status(scene.client, zerod_update_begin(&scene.unit, 1), ZEROD_OK);
+	assert_status(scene.client, zerod_unit_shard(scene.unit, &shard), ZEROD_OK);
+	memset(shard.data, 'n', FAKE_SHARD_BYTES);
+	assert_status(scene.client, zerod_wait(scene.client, ticket, NULL, &data), ZEROD_OK);
+	bytes = data;
+	assert_int_equal(bytes[0], 'o');
+	assert_int_equal(bytes[FAKE_SHARD_BYTES - 1], 'o');
 	scene_close(&scene);
 }
 
@@ -558,13 +584,21 @@ static void test_bad_arguments(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-	        cmocka_unit_test(test_wait_release_wait),   cmocka_unit_test(test_uses_add_up),
-	        cmocka_unit_test(test_tags_are_apart),      cmocka_unit_test(test_long_lease),
-	        cmocka_unit_test(test_failed_gather),       cmocka_unit_test(test_consumed_tickets),
-	        cmocka_unit_test(test_forgotten_tickets),   cmocka_unit_test(test_threads_wait_for_bytes),
-	        cmocka_unit_test(test_fence_compare),       cmocka_unit_test(test_bytes_deadline),
-	        cmocka_unit_test(test_daemon_dies_in_wait), cmocka_unit_test(test_abort_poisons),
-	        cmocka_unit_test(test_own_slice),           cmocka_unit_test(test_bad_arguments),
+	        cmocka_unit_test(test_wait_release_wait),
+	        cmocka_unit_test(test_uses_add_up),
+	        cmocka_unit_test(test_tags_are_apart),
+	        cmocka_unit_test(test_long_lease),
+	        cmocka_unit_test(test_failed_gather),
+	        cmocka_unit_test(test_consumed_tickets),
+	        cmocka_unit_test(test_forgotten_tickets),
+	        cmocka_unit_test(test_threads_wait_for_bytes),
+	        cmocka_unit_test(test_fence_compare),
+	        cmocka_unit_test(test_bytes_deadline),
+	        cmocka_unit_test(test_daemon_dies_in_wait),
+	        cmocka_unit_test(test_abort_poisons),
+	        cmocka_unit_test(test_own_slice),
+	        cmocka_unit_test(test_own_slice_is_copied_before_an_update),
+	        cmocka_unit_test(test_bad_arguments),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

@@ -57,7 +57,7 @@ struct zd_cu_allocation {
 
 struct zd_cu_access {
 	struct zd_cu_location location;
-	int flags; /* ZD_CU_ACCESS_READWRITE */
+	int flags; /* ZD_CU_ACCESS_READWRITE or _NONE, of whole mappings */
 };
 
 /* One operation of streamBatchMemOp. */
@@ -104,6 +104,7 @@ enum {
 	ZD_CU_LOCATION_DEVICE = 1,
 	ZD_CU_ALLOCATION_PINNED = 1,
 	ZD_CU_HANDLE_POSIX_FD = 1,
+	ZD_CU_ACCESS_NONE = 0,
 	ZD_CU_ACCESS_READWRITE = 3,
 	ZD_CU_GRANULARITY_MINIMUM = 0,
 	ZD_CU_HOST_REGISTER_PORTABLE = 1,
@@ -170,6 +171,8 @@ enum {
 	F(memUnmap, cuMemUnmap, (zd_cu_ptr at, size_t bytes))                                                \
 	F(memSetAccess, cuMemSetAccess,                                                                      \
 	  (zd_cu_ptr at, size_t bytes, const struct zd_cu_access *access, size_t count))                     \
+	F(memGetAccess, cuMemGetAccess,                                                                      \
+	  (unsigned long long *flags, const struct zd_cu_location *location, zd_cu_ptr at))                  \
 	F(memExportToShareableHandle, cuMemExportToShareableHandle,                                          \
 	  (void *handle, zd_cu_memory memory, int type, unsigned long long flags))                           \
 	F(memImportFromShareableHandle, cuMemImportFromShareableHandle,                                      \

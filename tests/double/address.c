@@ -2,7 +2,8 @@
 /*
  * address.c - reserved address ranges, what is mapped there, and which devices may touch it.
  *
- * Whole handles are mapped at offset zero, and whole mappings unmapped. The reserved pages are never readable: the CPU
+ * Whole handles are mapped at offset zero, access is given and taken by whole mappings, and whole mappings are unmapped. Nothing
+ * of that waits for what runs. The reserved pages are never readable: the CPU
  * faults on each device address.
  */
 #include "tests/double/double.h"
@@ -102,13 +103,13 @@ static void free_mapping(struct double_mapping *mapping)
 	free(mapping);
 }
 
-bool double_mapping_unuse(struct double_mapping *mapping)
+bool double_mapping_unuse(struct double_mapping *mapping, int device)
 {
-	bool was_there = !mapping->unmapped;
+	bool was_there = !mapping->unmapped, had_access = mapping->access & 1u << device;
 
 	if (--mapping->users == 0 && !was_there)
 		free_mapping(mapping);
-	return was_there;
+	return was_there && had_access;
 }
 
 /* ---- Ranges ------------------------------------------------------------------------------------------------------------ */
@@ -212,9 +213,10 @@ int cuMemMap(zd_cu_ptr at, size_t bytes, size_t offset, zd_cu_memory memory, uns
 	if (result)
 		return result;
 	found = double_memory_find(memory);
-	if (!found || offset || flags || bytes != found->bytes || at % DOUBLE_GRANULARITY ||
-	    !range_at(at, bytes) || overlaps(at, bytes))
+	if (!found || flags || at % DOUBLE_GRANULARITY || !range_at(at, bytes) || overlaps(at, bytes))
 		return double_leave(ZD_CU_INVALID_VALUE);
+	if (offset || bytes != found->bytes)
+		return double_leave(ZD_CU_NOT_SUPPORTED);
 	return double_leave(map(at, found));
 }
 
@@ -242,7 +244,7 @@ int cuMemUnmap(zd_cu_ptr at, size_t bytes)
 static int check_access(zd_cu_ptr at, size_t bytes, const struct zd_cu_access *access)
 {
 	if (access->location.type != ZD_CU_LOCATION_DEVICE ||
-	    (access->flags != 0 && access->flags != ZD_CU_ACCESS_READWRITE))
+	    (access->flags != ZD_CU_ACCESS_NONE && access->flags != ZD_CU_ACCESS_READWRITE))
 		return ZD_CU_INVALID_VALUE;
 	if (!double_is_device(access->location.id))
 		return ZD_CU_INVALID_DEVICE;
@@ -281,4 +283,20 @@ int cuMemSetAccess(zd_cu_ptr at, size_t bytes, const struct zd_cu_access *access
 	for (size_t i = 0; i < count && !result; i++)
 		set_access(at, bytes, &access[i]);
 	return double_leave(result);
+}
+
+int cuMemGetAccess(unsigned long long *flags, const struct zd_cu_location *location, zd_cu_ptr at)
+{
+	int result = double_enter(__func__, DOUBLE_NEEDS_CONTEXT);
+	const struct double_mapping *mapping;
+
+	if (result)
+		return result;
+	mapping = double_mapping_at(at);
+	if (!mapping || location->type != ZD_CU_LOCATION_DEVICE)
+		return double_leave(ZD_CU_INVALID_VALUE);
+	if (!double_is_device(location->id))
+		return double_leave(ZD_CU_INVALID_DEVICE);
+	*flags = mapping->access & 1u << location->id ? ZD_CU_ACCESS_READWRITE : ZD_CU_ACCESS_NONE;
+	return double_leave(ZD_CU_SUCCESS);
 }

@@ -164,8 +164,8 @@ struct double_mapping *double_mapping_at(zd_cu_ptr at);
 bool double_is_mapped(zd_cu_ptr at, size_t bytes);
 bool double_is_reserved(zd_cu_ptr at);
 void double_mapping_use(struct double_mapping *mapping);
-/* False if it was unmapped meanwhile. */
-bool double_mapping_unuse(struct double_mapping *mapping);
+/* False if it was unmapped meanwhile, or the device has no access any more. */
+bool double_mapping_unuse(struct double_mapping *mapping, int device);
 int double_count_mappings(void);
 int double_count_ranges(void);
 

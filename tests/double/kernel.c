@@ -232,6 +232,6 @@ int double_run_kernel(const struct CUctx_st *context, const struct double_op *op
 	legal = op->kernel->run(&reach.reach, (const uint64_t *)(const void *)op->staged);
 	double_lock();
 	for (int i = 0; i < reach.nmappings; i++)
-		legal &= double_mapping_unuse(reach.mappings[i]);
+		legal &= double_mapping_unuse(reach.mappings[i], reach.device);
 	return legal ? ZD_CU_SUCCESS : ZD_CU_ILLEGAL_ADDRESS;
 }

@@ -3,7 +3,7 @@
  * run.c - what an operation does to memory.
  *
  * Addresses are looked up when the operation runs, as a GPU does it: what is not mapped then, or not for this device, or
- * is unmapped under its hands, ends the context with an illegal address.
+ * is taken from under its hands, ends the context with an illegal address.
  */
 #include "tests/double/double.h"
 
@@ -19,6 +19,7 @@ struct piece {
 	unsigned char *at;
 	size_t bytes;
 	struct double_mapping *mapping; /* NULL: CPU memory */
+	int device;                     /* whose access counts */
 };
 
 static bool begin(const struct CUctx_st *context, const struct double_place *place, size_t offset,
@@ -28,7 +29,7 @@ static bool begin(const struct CUctx_st *context, const struct double_place *pla
 	struct double_mapping *mapping;
 	size_t inside;
 
-	*piece = (struct piece){.at = place->host + offset, .bytes = bytes};
+	*piece = (struct piece){.at = place->host + offset, .bytes = bytes, .device = device};
 	if (place->host)
 		return true;
 	mapping = double_mapping_at(place->at + offset);
@@ -45,7 +46,7 @@ static bool begin(const struct CUctx_st *context, const struct double_place *pla
 
 static bool end(const struct piece *piece)
 {
-	return !piece->mapping || double_mapping_unuse(piece->mapping);
+	return !piece->mapping || double_mapping_unuse(piece->mapping, piece->device);
 }
 
 static void sleep_ns(uint64_t ns)

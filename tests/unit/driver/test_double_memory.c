@@ -93,8 +93,8 @@ static void test_whole_handles_are_mapped_at_offset_zero(void **state)
 	EXPECT(cuda->memAddressReserve(&at, PAGE, 0, 0, 0), ZD_CU_INVALID_VALUE);
 	MUST(cuda->memAddressReserve(&at, 4 * GRANULARITY, 0, 0, 0));
 	assert_int_equal(at % GRANULARITY, 0);
-	EXPECT(cuda->memMap(at, 2 * GRANULARITY, GRANULARITY, memory, 0), ZD_CU_INVALID_VALUE);
-	EXPECT(cuda->memMap(at, GRANULARITY, 0, memory, 0), ZD_CU_INVALID_VALUE);
+	EXPECT(cuda->memMap(at, 2 * GRANULARITY, GRANULARITY, memory, 0), ZD_CU_NOT_SUPPORTED);
+	EXPECT(cuda->memMap(at, GRANULARITY, 0, memory, 0), ZD_CU_NOT_SUPPORTED);
 	EXPECT(cuda->memMap(at + PAGE, 2 * GRANULARITY, 0, memory, 0), ZD_CU_INVALID_VALUE);
 	EXPECT(cuda->memMap(at + 3 * GRANULARITY, 2 * GRANULARITY, 0, memory, 0), ZD_CU_INVALID_VALUE);
 	EXPECT(cuda->memMap(at, 2 * GRANULARITY, 0, memory + 1, 0), ZD_CU_INVALID_VALUE);
@@ -202,6 +202,71 @@ static void test_without_access_the_context_is_lost(void **state)
 	MUST(cuda->memRelease(memory));
 	leave(cuda, 1);
 	MUST(cuda->devicePrimaryCtxRelease(0));
+}
+
+static unsigned long long access_of(const struct zd_cuda *cuda, int device, zd_cu_ptr at)
+{
+	const struct zd_cu_location location = {ZD_CU_LOCATION_DEVICE, device};
+	unsigned long long flags = 99;
+
+	MUST(cuda->memGetAccess(&flags, &location, at));
+	return flags;
+}
+
+/* From whole mappings, one device and one mapping at a time; the bytes stay. */
+static void test_access_is_taken_and_given_back(void **state)
+{
+	const struct zd_cuda *cuda = load_and_enter();
+	zd_cu_memory memory = create(cuda, 0, 2 * GRANULARITY);
+	zd_cu_ptr at = map(cuda, memory, 2 * GRANULARITY, 0), other = map(cuda, memory, 2 * GRANULARITY, 0);
+	struct zd_cu_access access = access_for(0);
+	uint32_t word = 0;
+
+	(void)state;
+	MUST(cuda->memsetD8Async(at, 3, 2 * GRANULARITY, NULL));
+	MUST(cuda->streamSynchronize(NULL));
+	access.flags = ZD_CU_ACCESS_NONE;
+	EXPECT(cuda->memSetAccess(at, GRANULARITY, &access, 1), ZD_CU_INVALID_VALUE);
+	EXPECT(cuda->memSetAccess(at + GRANULARITY, GRANULARITY, &access, 1), ZD_CU_INVALID_VALUE);
+	MUST(cuda->memSetAccess(at, 2 * GRANULARITY, &access, 1));
+	assert_int_equal(access_of(cuda, 0, at + GRANULARITY), ZD_CU_ACCESS_NONE);
+	assert_int_equal(access_of(cuda, 0, other), ZD_CU_ACCESS_READWRITE);
+	assert_int_equal(access_of(cuda, 1, other), ZD_CU_ACCESS_NONE);
+	MUST(cuda->memcpyDtoHAsync(&word, other, 4, NULL));
+	assert_int_equal(word, 0x03030303);
+	access.flags = ZD_CU_ACCESS_READWRITE;
+	MUST(cuda->memSetAccess(at, 2 * GRANULARITY, &access, 1));
+	word = 0;
+	MUST(cuda->memcpyDtoHAsync(&word, at, 4, NULL));
+	assert_int_equal(word, 0x03030303);
+	unmap(cuda, at, 2 * GRANULARITY);
+	EXPECT(cuda->memGetAccess(&(unsigned long long){0}, &access.location, at), ZD_CU_INVALID_VALUE);
+	unmap(cuda, other, 2 * GRANULARITY);
+	MUST(cuda->memRelease(memory));
+	leave(cuda, 0);
+}
+
+/* What was enqueued while there was access, and runs when there is none. */
+static void test_access_is_taken_from_what_is_enqueued(void **state)
+{
+	const struct zd_cuda *cuda = load_and_enter();
+	zd_cu_ptr at = new_mapped(cuda, 0, GRANULARITY);
+	struct zd_cu_access access = access_for(0);
+	struct CUstream_st *stream = new_stream(cuda);
+	struct page page = new_page(cuda);
+
+	(void)state;
+	access.flags = ZD_CU_ACCESS_NONE;
+	MUST(cuda->streamWaitValue64(stream, page.device, 1, ZD_CU_WAIT_GEQ));
+	MUST(cuda->memsetD8Async(at, 1, GRANULARITY, stream));
+	MUST(cuda->memSetAccess(at, GRANULARITY, &access, 1)); /* waits for nothing that is parked */
+	store(page.host, 1);
+	EXPECT(cuda->streamSynchronize(stream), ZD_CU_ILLEGAL_ADDRESS);
+	EXPECT(cuda->streamDestroy(stream), ZD_CU_ILLEGAL_ADDRESS);
+	EXPECT(cuda->memHostUnregister(page.host), ZD_CU_ILLEGAL_ADDRESS);
+	EXPECT(cuda->memUnmap(at, GRANULARITY), ZD_CU_ILLEGAL_ADDRESS);
+	EXPECT(cuda->memAddressFree(at, GRANULARITY), ZD_CU_ILLEGAL_ADDRESS);
+	leave(cuda, 0);
 }
 
 static void test_a_push_needs_the_issuing_device_on_both_sides(void **state)
@@ -412,6 +477,8 @@ int main(int argc, char **argv)
 	        CASE(test_mapped_memory_needs_no_handle, CLEAN),
 	        CASE(test_copies_cross_mappings, CLEAN),
 	        CASE(test_without_access_the_context_is_lost, CLEAN),
+	        CASE(test_access_is_taken_and_given_back, CLEAN),
+	        CASE(test_access_is_taken_from_what_is_enqueued, CLEAN),
 	        CASE(test_a_push_needs_the_issuing_device_on_both_sides, CLEAN),
 	        CASE(test_no_access_between_devices_that_are_no_peers, CLEAN, "ZD_DOUBLE_NO_PEER=0-1,2-3"),
 	        CASE(test_copies_between_devices_that_are_no_peers, CLEAN, "ZD_DOUBLE_NO_PEER=0-1"),

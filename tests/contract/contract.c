@@ -242,13 +242,14 @@ void contract_replace(struct contract_rank *rank)
 	join_group(rank, NULL);
 }
 
-static void leave_all(struct contract *c)
+/* Has all ended well. */
+static bool leave_all(struct contract *c)
 {
 	contract_gates_open();
 	for (uint32_t i = 0; i < c->world_size; i++)
 		if (c->ranks[i].client)
 			contract_leave(&c->ranks[i]);
-	contract_copies_free();
+	return contract_copies_free();
 }
 
 /* The end of a session is noticed by the daemon, not told to it. */
@@ -262,7 +263,7 @@ static bool holds_nothing(struct contract *c)
 void contract_close(struct contract *c)
 {
 	assert_true(LIST_EMPTY(&scene.tasks));
-	leave_all(c);
+	CHECK(leave_all(c));
 	if (!(scene.flags & ZEROD_GROUP_DURABLE))
 		AWAIT(holds_nothing(c));
 	zerod_close(c->observer);
@@ -285,7 +286,7 @@ int contract_teardown(void **state)
 		free(task);
 	}
 	LIST_INIT(&scene.tasks);
-	leave_all(c);
+	(void)leave_all(c);
 	zerod_close(c->observer);
 	scene.open = false;
 	(void)zd_daemon_stop(&scene.daemon);

@@ -2,8 +2,8 @@
 /*
  * contract.h - what the contract's tests stand on: a private daemon, N ranks, streams that can be held up, known bytes.
  *
- * The suite speaks of zerod.h alone, so that it holds for every backend; ZEROD_TEST_BACKEND names the daemon's (host or
- * cuda). Memory that the daemon gave is written and read only by contract_write() and contract_read(), in the order of a
+ * The suite speaks of zerod.h alone, so that it holds for every backend; ZEROD_TEST_BACKEND names the daemon's (host,
+ * cuda, or sim: tests/simbackend). Memory that the daemon gave is written and read only by contract_write() and contract_read(), in the order of a
  * stream, and streams come from contract_stream(): the CPU need not reach that memory, and only contract_host.c and
  * contract_cuda.c know how a backend's streams run something. What cannot be seen through zerod.h is looked up in the daemon's
  * listings, by a client that is no rank.
@@ -78,6 +78,10 @@ void contract_check(bool holds, const char *what, int line);
 /* One that returns this status, with this in its text; NULL: any. */
 #define FAILS(client, call, status, text) contract_expect(client, call, status, text, #call, __LINE__)
 #define CHECK(condition)                  contract_check(condition, #condition, __LINE__)
+
+/* The same of what is in memory. When it does not hold, calls have returned 0 and have not done what they say: whatever else
+ * may fail when the driver does, that may not. */
+#define CHECK_BYTES(condition) contract_check(condition, "wrong bytes, " #condition, __LINE__)
 
 /* Looks again and again until it holds. */
 #define AWAIT(condition)                                                                                     \

@@ -42,6 +42,7 @@ static uint8_t *pinned;
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* `now` of GPUs, and: */
 static size_t pinned_used;
+static bool all_well = true; /* with what was given back */
 static LIST_HEAD(, landing) landings = LIST_HEAD_INITIALIZER(landings);
 
 /* ---- The driver ---------------------------------------------------------------------------------------------- */
@@ -59,17 +60,46 @@ static void check_result(int result, const char *call, int line)
 	contract_check(false, call, line);
 }
 
+#define ENDS(call) note_result(call, #call)
+
+/* Of what ends something: a test's end goes on, to leave nothing to the next one. */
+static void note_result(int result, const char *call)
+{
+	const char *name = "?";
+
+	if (result == ZD_CU_SUCCESS)
+		return;
+	(void)cuda->getErrorName(result, &name);
+	(void)print_message("%s: %s\n", call, name);
+	all_well = false;
+}
+
 /* The calling thread goes on in the GPU's context. */
 static void use_gpu(int ordinal)
 {
 	struct gpu *gpu = &gpus[ordinal];
+	int result = ZD_CU_SUCCESS;
 
 	CHECK(ordinal < MAX_GPUS);
 	pthread_mutex_lock(&lock);
 	if (!gpu->context)
-		RUNS(cuda->devicePrimaryCtxRetain(&gpu->context, ordinal));
+		result = cuda->devicePrimaryCtxRetain(&gpu->context, ordinal);
 	pthread_mutex_unlock(&lock);
+	RUNS(result);
 	RUNS(cuda->ctxSetCurrent(gpu->context));
+}
+
+/* What all tests have used, when the program ends. */
+static void give_all_back(void)
+{
+	for (int i = MAX_GPUS - 1; i >= 0; i--) {
+		if (!gpus[i].context)
+			continue;
+		ENDS(cuda->ctxSetCurrent(gpus[i].context));
+		if (i == 0 && pinned)
+			ENDS(cuda->memFreeHost(pinned));
+		ENDS(cuda->devicePrimaryCtxRelease(i));
+	}
 }
 
 static uint32_t begin(uint32_t wanted)
@@ -82,6 +112,9 @@ static uint32_t begin(uint32_t wanted)
 		(void)setenv("CUDA_DEVICE_MAX_CONNECTIONS", QUEUES, 0);
 		if (zd_cuda_load(&cuda, &err))
 			fail_msg("%s", err.text);
+		assert_int_equal(atexit(give_all_back), 0);
+	}
+	if (!pinned) {
 		use_gpu(0);
 		RUNS(cuda->memHostAlloc(&made, PINNED_BYTES,
 		                        ZD_CU_HOST_ALLOC_PORTABLE | ZD_CU_HOST_ALLOC_DEVICEMAP));
@@ -91,9 +124,10 @@ static uint32_t begin(uint32_t wanted)
 	return wanted < (uint32_t)count ? wanted : (uint32_t)count;
 }
 
-static void end(void)
+static bool end(void)
 {
 	struct landing *landing;
+	bool were_well;
 
 	while ((landing = LIST_FIRST(&landings))) {
 		LIST_REMOVE(landing, link);
@@ -102,11 +136,14 @@ static void end(void)
 	for (int i = 0; i < MAX_GPUS; i++) {
 		if (!gpus[i].now)
 			continue;
-		use_gpu(i);
-		RUNS(cuda->streamDestroy(gpus[i].now));
+		ENDS(cuda->ctxSetCurrent(gpus[i].context));
+		ENDS(cuda->streamDestroy(gpus[i].now));
 		gpus[i].now = NULL;
 	}
 	pinned_used = 0;
+	were_well = all_well;
+	all_well = true;
+	return were_well;
 }
 
 /* Until the end of the test. */
@@ -126,12 +163,9 @@ static void *stage(size_t bytes)
 
 /* ---- Streams ------------------------------------------------------------------------------------------------- */
 
-static struct CUstream_st *create_stream(void)
+static int create_stream(struct CUstream_st **made)
 {
-	struct CUstream_st *made = NULL;
-
-	RUNS(cuda->streamCreateWithPriority(&made, ZD_CU_STREAM_NON_BLOCKING, 0));
-	return made;
+	return cuda->streamCreateWithPriority(made, ZD_CU_STREAM_NON_BLOCKING, 0);
 }
 
 static void stream_new(struct contract_stream *stream)
@@ -139,6 +173,7 @@ static void stream_new(struct contract_stream *stream)
 	struct contract_rank *rank = stream->rank;
 	struct zerod_device_info info;
 	struct zd_err err = ZD_ERR_NONE;
+	struct CUstream_st *handle = NULL;
 	int ordinal = 0;
 
 	OK(rank->client, zerod_device_get(rank->client, rank->number % rank->world->devices, &info));
@@ -148,7 +183,8 @@ static void stream_new(struct contract_stream *stream)
 	}
 	use_gpu(ordinal);
 	stream->gpu = ordinal;
-	stream->handle = create_stream();
+	RUNS(create_stream(&handle));
+	stream->handle = handle;
 	OK(rank->client, zerod_cuda_stream_wrap(rank->client, stream->handle, &stream->stream));
 }
 
@@ -161,11 +197,14 @@ static struct CUstream_st *handle_of(const struct contract_stream *stream)
 
 static void stream_end(struct contract_stream *stream)
 {
-	struct CUstream_st *handle = handle_of(stream);
+	struct CUstream_st *handle = stream->handle;
 
 	zerod_stream_destroy(stream->stream);
-	RUNS(cuda->streamSynchronize(handle)); /* the daemon's memory goes with its client */
-	RUNS(cuda->streamDestroy(handle));
+	if (!handle)
+		return; /* there was no room for it */
+	ENDS(cuda->ctxSetCurrent(gpus[stream->gpu].context));
+	ENDS(cuda->streamSynchronize(handle)); /* the daemon's memory goes with its client */
+	ENDS(cuda->streamDestroy(handle));
 }
 
 static void stream_synced(struct contract_stream *stream)
@@ -234,7 +273,7 @@ static int find_gpu(zerod_client *client, const uint8_t *at)
 static struct CUstream_st *stream_now(const void *at)
 {
 	struct contract *c = contract_current();
-	int ordinal = -1;
+	int result = ZD_CU_SUCCESS, ordinal = -1;
 
 	for (uint32_t i = 0; i < c->world_size && ordinal < 0; i++)
 		ordinal = find_gpu(c->ranks[i].client, at);
@@ -242,8 +281,9 @@ static struct CUstream_st *stream_now(const void *at)
 	use_gpu(ordinal);
 	pthread_mutex_lock(&lock);
 	if (!gpus[ordinal].now)
-		gpus[ordinal].now = create_stream();
+		result = create_stream(&gpus[ordinal].now);
 	pthread_mutex_unlock(&lock);
+	RUNS(result);
 	return gpus[ordinal].now;
 }
 

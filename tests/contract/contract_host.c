@@ -127,7 +127,7 @@ static void read_bytes(struct contract_stream *stream, void *to, const void *fro
 	CHECK(zerod_host_stream_launch(stream->stream, run_copy, copy) == ZEROD_OK);
 }
 
-static void end(void)
+static bool end(void)
 {
 	struct copy *copy;
 
@@ -135,6 +135,7 @@ static void end(void)
 		LIST_REMOVE(copy, link);
 		free(copy);
 	}
+	return true;
 }
 
 const struct contract_backend contract_host = {

@@ -19,8 +19,8 @@ struct zd_daemon *contract_daemon(void);
 void contract_gates_open(void);
 /* The rank's streams drain and go. */
 void contract_streams_end(struct contract_rank *rank);
-/* What gates and copies have kept; no stream may be left. */
-void contract_copies_free(void);
+/* What gates and copies have kept; no stream may be left. Has all of the test ended well. */
+bool contract_copies_free(void);
 
 /* ---- What runs streams: contract_host.c, contract_cuda.c ------------------------------------------------------- */
 
@@ -43,9 +43,9 @@ struct contract_gate {
 struct contract_backend {
 	/* Before the daemon starts: how many devices there may be. */
 	uint32_t (*begin)(uint32_t wanted);
-	/* No stream is left: what copies have kept goes. */
-	void (*end)(void);
-	/* Fills and undoes stream->stream and ->handle. */
+	/* No stream is left: what copies have kept goes. Did all that has ended since `begin` end well. */
+	bool (*end)(void);
+	/* Fills and undoes stream->stream and ->handle; undoes a half of it, too. */
 	void (*stream_new)(struct contract_stream *stream);
 	void (*stream_end)(struct contract_stream *stream);
 	/* After it has been synchronized. NULL: nothing is to be done. */

@@ -103,7 +103,7 @@ void contract_expect_bytes(const struct contract_unit *unit, const void *data, u
 	contract_read(NULL, bytes, data, contract_padded_bytes(unit));
 	same = contract_bytes_are(unit, bytes, version);
 	free(bytes);
-	CHECK(same);
+	CHECK_BYTES(same);
 }
 
 void *contract_gather(struct contract_rank *rank, struct contract_unit *unit, const char *tag)

@@ -131,7 +131,7 @@ void contract_expect_target(struct contract_rank *rank, const struct contract_un
 		wrong += values[i] !=
 		         (i < target.true_numel ? reference(contributors, first + i, factor) : 0.0f);
 	free(values);
-	CHECK(wrong == 0);
+	CHECK_BYTES(wrong == 0);
 }
 
 double contract_norm_squared(const struct contract_unit *unit, uint32_t contributors, float factor)

@@ -24,10 +24,11 @@ zerod_stream *contract_stream(struct contract_rank *rank)
 	struct contract_stream *made = zd_calloc(1, sizeof(*made));
 
 	made->rank = rank;
-	contract_backend()->stream_new(made);
+	/* First, so that it goes with the rank if something of it is refused. */
 	pthread_mutex_lock(&lock);
 	LIST_INSERT_HEAD(&streams, made, link);
 	pthread_mutex_unlock(&lock);
+	contract_backend()->stream_new(made);
 	return made->stream;
 }
 
@@ -114,15 +115,16 @@ void contract_read(zerod_stream *stream, void *to, const void *from, size_t byte
 	contract_backend()->read(find_stream(stream), to, from, bytes);
 }
 
-void contract_copies_free(void)
+bool contract_copies_free(void)
 {
+	bool well = contract_backend()->end();
 	struct contract_gate *gate;
 
-	contract_backend()->end();
 	while ((gate = LIST_FIRST(&gates))) {
 		LIST_REMOVE(gate, link);
 		pthread_mutex_destroy(&gate->lock);
 		pthread_cond_destroy(&gate->opened);
 		free(gate);
 	}
+	return well;
 }

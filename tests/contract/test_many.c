@@ -95,7 +95,7 @@ static void test_a_stream_waits_for_many(void **state)
 	contract_unblock(gate);
 	contract_sync(s.rank, stream);
 	for (uint32_t i = 0; i < UNITS; i++) {
-		CHECK(contract_bytes_are(&s.units[i], seen[i], 1));
+		CHECK_BYTES(contract_bytes_are(&s.units[i], seen[i], 1));
 		free(seen[i]);
 	}
 	AWAIT(contract_device(s.c, 0).quarantine_bytes == 0);

@@ -127,7 +127,7 @@ static void test_waits_are_apart(void **state)
 	OK(rank->client, zerod_gather(unit.at[0], NULL, stream, &data));
 	contract_read(stream, seen, data, contract_padded_bytes(&unit));
 	contract_sync(rank, stream);
-	assert_true(contract_bytes_are(&unit, seen, 1));
+	CHECK_BYTES(contract_bytes_are(&unit, seen, 1));
 	contract_unblock(gate);
 	OK(rank->client, zerod_release(unit.at[0], NULL, &slow, 1, NULL));
 	contract_release(rank, &unit, NULL);
@@ -174,7 +174,7 @@ static void test_release_waits_for_every_consumer(void **state)
 	contract_release(rank, &other, NULL);
 	contract_unblock(gate);
 	contract_sync(rank, streams[1]);
-	assert_true(contract_bytes_are(&unit, seen, 1));
+	CHECK_BYTES(contract_bytes_are(&unit, seen, 1));
 	AWAIT(contract_device(c, 0).quarantine_bytes == 0);
 	next = contract_gather(rank, &other, NULL);
 	assert_ptr_equal(next, data);
@@ -458,7 +458,7 @@ static void test_slot_waits_for_its_former_unit(void **state)
 	OK(rank->client, zerod_wait(rank->client, ticket, NULL, &next));
 	assert_ptr_equal(next, data);
 	contract_sync(rank, stream);
-	assert_true(contract_bytes_are(&small, seen, 1));
+	CHECK_BYTES(contract_bytes_are(&small, seen, 1));
 	contract_expect_bytes(&large, next, 1);
 	contract_release(rank, &large, NULL);
 	free(seen);

@@ -311,7 +311,7 @@ static void test_claim_ends_behind_its_streams(void **state)
 	contract_release(w.rank, &w.other, NULL);
 	contract_unblock(gate);
 	contract_sync(w.rank, stream);
-	assert_true(contract_bytes_are(&w.unit, seen, 1));
+	CHECK_BYTES(contract_bytes_are(&w.unit, seen, 1));
 	free(seen);
 	contract_close(w.c);
 }

@@ -112,7 +112,7 @@ static void expect_rough(struct contract_rank *rank, void *arg)
 		wrong += memcmp(&values[i], (const float *)&sum, sizeof(sum)) != 0;
 	}
 	free(values);
-	CHECK(wrong == 0);
+	CHECK_BYTES(wrong == 0);
 	contract_step_end(rank);
 }
 
@@ -204,7 +204,7 @@ static void check_mixed(struct contract_rank *rank, const struct mixed *m)
 		wrong += values[i] != total;
 	}
 	free(values);
-	CHECK(wrong == 0);
+	CHECK_BYTES(wrong == 0);
 }
 
 struct all_mixed {

@@ -300,7 +300,7 @@ static void test_persistent_copy_is_refreshed_when_nobody_reads_it(void **state)
 	contract_unblock(gate);
 	OK(rank->client, zerod_wait(rank->client, ticket, NULL, &again));
 	contract_sync(rank, stream);
-	assert_true(contract_bytes_are(&unit, seen, 1));
+	CHECK_BYTES(contract_bytes_are(&unit, seen, 1));
 	assert_ptr_equal(again, data);
 	contract_expect_bytes(&unit, again, 2);
 	contract_release(rank, &unit, NULL);

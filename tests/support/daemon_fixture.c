@@ -326,7 +326,8 @@ int zd_daemon_start(const struct zd_daemon_options *options, struct zd_daemon *d
 		return 0;
 	if (daemon->pid > 0) {
 		(void)kill(daemon->pid, SIGKILL);
-		(void)reap(daemon->pid, &status);
+		if (reap(daemon->pid, &status) == 0)
+			(void)fail("the daemon that did not start has status %d", status);
 		daemon->pid = 0;
 	}
 	(void)unlink(daemon->socket_path);

@@ -5,6 +5,7 @@
  * A page takes as many rows as fit one packet; the client asks for the next with the cursor. Rows that come and go between
  * two pages may be missed, a row that stays is seen once.
  */
+#include "api/answer.h"
 #include "api/api.h"
 #include "api/handlers.h"
 #include "api/rows.h"
@@ -16,10 +17,22 @@
 #define ROW_TAG_BYTES  4u   /* a row's field number and length */
 
 struct page {
+	const struct zd_bridge *bridge;
 	struct zd_arena *arena;
 	Zd__Row **rows;
 	size_t nrows, left_bytes;
 };
+
+/* The engine knows of no failures but those of its commands. */
+static void add_state(const struct page *page, Zd__DeviceRow *device)
+{
+	char why[ZD_FAILURE_TEXT];
+	bool failed = zd_bridge_device_failure(page->bridge, device->index, why);
+
+	device->state = zd_answer_text(page->arena, failed ? "failed" : "ok");
+	if (failed)
+		device->failure = zd_answer_text(page->arena, why);
+}
 
 static bool take_row(const struct zd_row *row, void *arg)
 {
@@ -30,6 +43,8 @@ static bool take_row(const struct zd_row *row, void *arg)
 	if (page->nrows == MAX_ROWS)
 		return false;
 	message = zd_rows_message(row, page->arena);
+	if (message->row_case == ZD__ROW__ROW_DEVICE)
+		add_state(page, message->device);
 	bytes = zd__row__get_packed_size(message) + ROW_TAG_BYTES;
 	if (bytes > page->left_bytes)
 		return false;
@@ -42,7 +57,9 @@ int zd_answer_list(struct zd_api_session *session, const Zd__Request *request, s
 {
 	const Zd__List *list = request->list;
 	struct zd_api *api = session->api;
-	struct page page = {.arena = &api->replies, .left_bytes = ZD_MAX_PACKET_BYTES - ENVELOPE_BYTES};
+	struct page page = {.bridge = &api->bridge,
+	                    .arena = &api->replies,
+	                    .left_bytes = ZD_MAX_PACKET_BYTES - ENVELOPE_BYTES};
 	struct zd_list_query query = {.session = session->id, .cursor = list->cursor, .job = list->job};
 	Zd__ListReply rows = ZD__LIST_REPLY__INIT;
 	Zd__Reply reply = ZD__REPLY__INIT;

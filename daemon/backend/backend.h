@@ -16,6 +16,8 @@
 struct zd_backend;
 struct zd_err;
 
+#define ZD_FAILURE_TEXT 128
+
 struct zd_completion {
 	uint64_t op;
 	int status; /* 0 or ZEROD_E_* */
@@ -49,6 +51,8 @@ struct zd_backend_ops {
 	uint32_t (*device_count)(const struct zd_backend *backend);
 	/* Name and usable bytes. */
 	void (*device_info)(const struct zd_backend *backend, uint32_t device, struct zd_device_config *info);
+	/* Has the device failed: then with these words. NULL: none ever does. */
+	bool (*device_failure)(const struct zd_backend *backend, uint32_t device, char why[ZD_FAILURE_TEXT]);
 
 	/* Never blocks. SEGMENT_CREATE completes through `done` as well. Arrays in the command are copied. */
 	void (*submit)(struct zd_backend *backend, const struct zd_command *command);

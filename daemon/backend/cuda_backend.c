@@ -165,6 +165,12 @@ static void cuda_device_info(const struct zd_backend *backend, uint32_t device, 
 	(void)snprintf(info->name, sizeof(info->name), "%s", found->name);
 }
 
+static bool cuda_device_failure(const struct zd_backend *backend, uint32_t device, char why[ZD_FAILURE_TEXT])
+{
+	zd_assert(device < backend->devices.count);
+	return zd_cuda_device_why(&backend->devices.all[device], why);
+}
+
 /* ---- Commands ----------------------------------------------------------------------------------------------- */
 
 static void cuda_submit(struct zd_backend *backend, const struct zd_command *command)
@@ -236,6 +242,7 @@ const struct zd_backend_ops zd_backend_cuda = {
         .close = cuda_close,
         .device_count = cuda_device_count,
         .device_info = cuda_device_info,
+        .device_failure = cuda_device_failure,
         .submit = cuda_submit,
         .segment_fd = cuda_segment_fd,
         .session_open = cuda_session_open,

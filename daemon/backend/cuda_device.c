@@ -28,12 +28,20 @@ void zd_cuda_device_fail(struct zd_cuda_device *device, const char *why)
 		       why);
 }
 
+bool zd_cuda_device_why(struct zd_cuda_device *device, char why[ZD_FAILURE_TEXT])
+{
+	bool failed;
+	pthread_mutex_lock(&device->lock);
+	failed = zd_cuda_device_failed(device);
+	memcpy(why, device->failure, sizeof(device->failure));
+	pthread_mutex_unlock(&device->lock);
+	return failed;
+}
+
 int zd_cuda_device_failure(struct zd_cuda_device *device, struct zd_err *err)
 {
-	char why[sizeof(device->failure)];
-	pthread_mutex_lock(&device->lock);
-	memcpy(why, device->failure, sizeof(why));
-	pthread_mutex_unlock(&device->lock);
+	char why[ZD_FAILURE_TEXT];
+	(void)zd_cuda_device_why(device, why);
 	return zd_err_set(err, ZEROD_E_DEVICE, "%s has failed: %s", device->name, why);
 }
 

@@ -13,6 +13,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "backend/backend.h"
 #include "driver/driver.h"
 #include "proto/limits.h"
 
@@ -33,7 +34,7 @@ struct zd_cuda_device {
 	_Atomic uint64_t incoming_bytes; /* pushes into its memory that are in flight, from all devices */
 	atomic_bool failed;
 	pthread_mutex_t lock; /* of the text */
-	char failure[128];
+	char failure[ZD_FAILURE_TEXT];
 };
 
 struct zd_cuda_devices {
@@ -63,6 +64,8 @@ static inline bool zd_cuda_device_failed(const struct zd_cuda_device *device)
 }
 /* Of a device that has failed: sets `err` to DEVICE with the name and the first error's words, and returns that. */
 int zd_cuda_device_failure(struct zd_cuda_device *device, struct zd_err *err);
+/* Has it failed: then with these words. */
+bool zd_cuda_device_why(struct zd_cuda_device *device, char why[ZD_FAILURE_TEXT]);
 /* Turns the driver's answer into ours. An error that is not for want of memory marks the device failed. */
 int zd_cuda_device_err(struct zd_cuda_device *device, int result, struct zd_err *err, const char *what)
         __attribute__((warn_unused_result));

@@ -203,3 +203,8 @@ void zd_bridge_settle(struct zd_bridge *bridge)
 {
 	zd_timer_update(&bridge->timer);
 }
+
+bool zd_bridge_device_failure(const struct zd_bridge *bridge, uint32_t device, char why[ZD_FAILURE_TEXT])
+{
+	return bridge->ops->device_failure && bridge->ops->device_failure(bridge->backend, device, why);
+}

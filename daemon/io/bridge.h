@@ -72,4 +72,7 @@ uint64_t zd_bridge_tick(struct zd_bridge *bridge);
 /* After the events. */
 void zd_bridge_settle(struct zd_bridge *bridge);
 
+/* Has the device failed: then with these words. */
+bool zd_bridge_device_failure(const struct zd_bridge *bridge, uint32_t device, char why[ZD_FAILURE_TEXT]);
+
 #endif

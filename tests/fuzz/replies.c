@@ -136,6 +136,7 @@ static void fill_list(void)
 	                               : "a name of more than sixty-four bytes, which is more than "
 	                                 "there is room for");
 	device.usage = pick(4) ? &usage : NULL;
+	device.state = (char *)(pick(2) ? "ok" : "failed");
 	row = (Zd__Row)ZD__ROW__INIT;
 	row.row_case = pick(8) ? ZD__ROW__ROW_DEVICE : ZD__ROW__ROW__NOT_SET;
 	row.device = &device;

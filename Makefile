@@ -7,6 +7,7 @@ PREFIX  ?= /usr/local
 DESTDIR ?=
 SEEDS   ?= 10000
 CONTRACT_SEEDS ?= 1000
+BACKEND_SEEDS ?= $(if $(filter file,$(origin SEEDS)),30,$(SEEDS))
 STRESS_SECONDS ?= 60
 CC      ?= cc
 AR      ?= ar
@@ -77,6 +78,7 @@ CONTRACT_SRC := $(wildcard tests/contract/test_*.c)
 CONTRACT_LIB_SRC := $(wildcard tests/contract/contract*.c)
 SUPPORT_SRC := $(wildcard tests/support/*.c)
 SIM_SRC     := $(wildcard tests/sim/*.c)
+SIMBACKEND_SRC := $(wildcard tests/simbackend/*.c) tests/sim/rng.c
 DOUBLE_SRC  := $(wildcard tests/double/*.c)
 STRESS_SRC  := $(wildcard tests/gpu/*.c) $(addprefix client/zerobench/,cuda_gpu.c cuda_gemm.c cuda_library.c team.c)
 FUZZ_SRC    := $(wildcard tests/fuzz/fuzz_*.c)
@@ -111,6 +113,7 @@ UNIT_BIN := $(patsubst tests/%.c,$(BUILD)/tests/%,$(UNIT_SRC))
 IT_BIN   := $(patsubst tests/%.c,$(BUILD)/tests/%,$(IT_SRC))
 CONTRACT_BIN := $(patsubst tests/%.c,$(BUILD)/tests/%,$(CONTRACT_SRC))
 SIM_BIN  := $(BUILD)/tests/zdsim
+SIMBACKEND_BIN := $(BUILD)/tests/zerod-sim
 STRESS_BIN := $(BUILD)/tests/gpu/stress
 BENCH_BIN := $(patsubst tests/%.c,$(BUILD)/tests/%,$(BENCH_UNIT_SRC))
 LIFETIMES_BIN := $(patsubst tests/%.c,$(BUILD)/tests/%,$(LIFETIMES_SRC))
@@ -118,8 +121,9 @@ DOUBLE_SO := $(addprefix $(BUILD)/tests/double/,libcuda.so.1 libnvidia-ml.so.1 l
 IT_SCRIPTS := $(wildcard tests/it/test_*.sh)
 
 .DEFAULT_GOAL := all
-.PHONY: all help deps demo check check-run check-asan check-ubsan check-tsan check-valgrind check-sim check-gpu \
-	check-mutants fuzz coverage bench tidy format format-check layers install uninstall bundle clean tests
+.PHONY: all help deps demo check check-run check-asan check-ubsan check-tsan check-valgrind check-sim \
+	check-contract-sim check-gpu check-mutants fuzz coverage bench tidy format format-check layers install uninstall \
+	bundle clean tests
 .DELETE_ON_ERROR:
 .SECONDARY:
 
@@ -128,7 +132,7 @@ all: $(PROGRAMS) $(A_CLIENT) $(SO_CLIENT) $(LIB)/libzerod.so $(EXAMPLES)  ## bui
 
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*##' $(firstword $(MAKEFILE_LIST)) | sed -E 's/^([a-z-]+):.*## /\1\t/' | \
-		awk -F'\t' '{printf "  make %-16s %s\n", $$1, $$2}'
+		awk -F'\t' '{printf "  make %-18s %s\n", $$1, $$2}'
 
 # ---- Rules ----------------------------------------------------------------------------------------------------
 $(PB_C) $(PB_H) &: proto/zerod.proto
@@ -218,6 +222,12 @@ $(SIM_BIN): $(call obj,$(SIM_SRC)) $(A_CORE) $(A_BASE)
 	$(Q)mkdir -p $(@D)
 	$(Q)$(CC) $(LDFLAGS) -o $@ $^ $(LDLIBS)
 
+# The daemon with executors of its own: they are found before the host backend's.
+$(SIMBACKEND_BIN): $(call obj,$(SIMBACKEND_SRC)) $(DAEMON_STACK)
+	$(say) LD $@
+	$(Q)mkdir -p $(@D)
+	$(Q)$(CC) $(LDFLAGS) -o $@ $^ $(DAEMON_LIBS) $(LDLIBS)
+
 # They export their kernels, for the driver's double.
 $(STRESS_BIN) $(BUILD)/tests/unit/driver/test_double_kernels: LDFLAGS += -Wl,--export-dynamic
 $(STRESS_BIN): $(call obj,$(STRESS_SRC)) $(A_SUPPORT) $(A_CLIENT)
@@ -235,7 +245,7 @@ $(DOUBLE_SO):
 	$(Q)mkdir -p $(@D)
 	$(Q)$(CC) -shared -Wl,-soname,$(@F) $(if $(SAN),,-Wl,-z,defs) $(LDFLAGS) -o $@ $^
 
-tests: all $(DOUBLE_SO) $(UNIT_BIN) $(IT_BIN) $(CONTRACT_BIN) $(LIFETIMES_BIN) $(STRESS_BIN) \
+tests: all $(DOUBLE_SO) $(UNIT_BIN) $(IT_BIN) $(CONTRACT_BIN) $(LIFETIMES_BIN) $(STRESS_BIN) $(SIMBACKEND_BIN) \
 	$(if $(SIM_SRC),$(SIM_BIN))
 
 -include $(shell find $(BUILD)/obj -name '*.d' 2>/dev/null)
@@ -253,9 +263,12 @@ check: deps  ## build and run all tests
 
 # The contract holds on GPUs, too: the driver's double stands for them.
 ON_DOUBLE := ZEROD_TEST_BACKEND=cuda LD_LIBRARY_PATH=$(BUILD)/tests/double
+# And on whatever a backend may do.
+ON_SIM := ZEROD_TEST_BACKEND=sim ZEROD_SIM_SEED=1
 STRESS_SHORT := ZD_DOUBLE_LEAKS=1 $(STRESS_BIN) --seconds 3 --max 1M --arena 256M
 check-run: layers tests
 	@BUILD=$(BUILD) tests/run.sh $(UNIT_BIN) $(CONTRACT_BIN) $(foreach test,$(CONTRACT_BIN),"$(ON_DOUBLE) $(test)") \
+		$(foreach test,$(CONTRACT_BIN),"$(ON_SIM) $(test)") \
 		"$(ON_DOUBLE) tests/gpu/examples.sh" "$(ON_DOUBLE) $(STRESS_SHORT)" "$(ON_DOUBLE) $(STRESS_SHORT) --kill" \
 		"$(LIFETIMES_BIN) 1024" $(IT_BIN) $(IT_SCRIPTS) \
 		$(if $(SIM_SRC),"$(SIM_BIN) --contract --seeds 50" "$(SIM_BIN) --seeds 500")
@@ -277,6 +290,10 @@ check-sim: deps  ## SEEDS random programs against the core, invariants after eve
 	@$(MAKE) --no-print-directory $(SIM_BIN)
 	@$(SIM_BIN) --contract --seeds $(CONTRACT_SEEDS) $(if $(FIRST),--first $(FIRST))
 	@$(SIM_BIN) --seeds $(SEEDS) $(if $(FIRST),--first $(FIRST))
+
+check-contract-sim: deps  ## the contract suite on an adversarial backend, with SEEDS seeds (30)
+	@$(MAKE) --no-print-directory all $(CONTRACT_BIN) $(SIMBACKEND_BIN)
+	@BUILD=$(BUILD) tests/simbackend/run.sh $(BACKEND_SEEDS) $(FIRST)
 
 check-mutants: deps  ## break one rule at a time: a test must notice each; JOBS copies at a time
 	@tests/mutants/run.sh

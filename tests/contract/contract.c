@@ -195,14 +195,23 @@ static void fold_arena(const char *arena, uint32_t fold, char text[CONTRACT_NAME
 	(void)snprintf(text, CONTRACT_NAME, "%lu%s", count * fold, unit);
 }
 
+/* The adversary: a daemon of its own, whose devices are the host backend's. */
+static bool on_sim(void)
+{
+	const char *name = getenv("ZEROD_TEST_BACKEND");
+
+	return name && strcmp(name, "sim") == 0;
+}
+
 struct contract *contract_open(const struct contract_options *given)
 {
 	static const struct contract_options defaults;
 	const struct contract_options *options = given ? given : &defaults;
 	struct contract *c = &scene.contract;
 	const char *name = getenv("ZEROD_TEST_BACKEND");
-	const char *const args[] = {"--backend", name ? name : "host", NULL};
-	struct zd_daemon_options daemon = {.config = options->config, .args = args};
+	const char *const args[] = {"--backend", name && !on_sim() ? name : "host", NULL};
+	struct zd_daemon_options daemon = {
+	        .program = on_sim() ? "tests/zerod-sim" : NULL, .config = options->config, .args = args};
 	char arena[CONTRACT_NAME];
 	uint32_t wanted;
 
@@ -279,6 +288,9 @@ int contract_teardown(void **state)
 	(void)state;
 	if (!scene.open)
 		return 0;
+	if (on_sim())
+		print_error("to repeat: ZEROD_TEST_BACKEND=sim ZEROD_SIM_SEED=%s\n",
+		            getenv("ZEROD_SIM_SEED") ? getenv("ZEROD_SIM_SEED") : "1");
 	contract_gates_open();
 	for (task = LIST_FIRST(&scene.tasks); task; task = next) {
 		next = LIST_NEXT(task, link);

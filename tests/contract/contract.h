@@ -3,10 +3,10 @@
  * contract.h - what the contract's tests stand on: a private daemon, N ranks, streams that can be held up, known bytes.
  *
  * The suite speaks of zerod.h alone, so that it holds for every backend; ZEROD_TEST_BACKEND names the daemon's (host,
- * cuda, or sim: tests/simbackend). Memory that the daemon gave is written and read only by contract_write() and contract_read(), in the order of a
- * stream, and streams come from contract_stream(): the CPU need not reach that memory, and only contract_host.c and
- * contract_cuda.c know how a backend's streams run something. What cannot be seen through zerod.h is looked up in the daemon's
- * listings, by a client that is no rank.
+ * cuda, or sim: see tests/simbackend). Memory that the daemon gave is written and read only by contract_write() and
+ * contract_read(), in the order of a stream, and streams come from contract_stream(): the CPU need not reach that memory, and
+ * only contract_host.c and contract_cuda.c know how a backend's streams run something. What cannot be seen through zerod.h is
+ * looked up in the daemon's listings, by a client that is no rank.
  *
  * Each rank is a client of its own in this process. Calls that wait for all ranks run in contract_run(). A slow stream is
  * one that contract_block() has put a gate into. Nothing sleeps to wait for something; every wait has a deadline.

@@ -33,6 +33,7 @@
 #define NOTE_BYTES  1024
 #define CHUNK_BYTES 4096
 #define NOTIFY_NAME "notify"
+#define ZEROD       "bin/zerod"
 
 /* ---- Small things ------------------------------------------------------------------------------------------ */
 
@@ -74,11 +75,12 @@ static void show_log(const struct zd_daemon *daemon)
 		(void)fclose(log);
 }
 
-static const char *program(char path[CHUNK_BYTES])
+/* `name` is under $BUILD. */
+static const char *program(const char *name, char path[CHUNK_BYTES])
 {
 	const char *build = getenv("BUILD");
 
-	(void)snprintf(path, CHUNK_BYTES, "%s/bin/zerod", build ? build : "build");
+	(void)snprintf(path, CHUNK_BYTES, "%s/%s", build ? build : "build", name);
 	return path;
 }
 
@@ -145,7 +147,7 @@ static int remove_folder(struct zd_daemon *daemon)
 /* ---- Processes ----------------------------------------------------------------------------------------------- */
 
 /* Runs in the child. */
-_Noreturn static void run_daemon(const struct zd_daemon *daemon, char *const *argv)
+_Noreturn static void run_daemon(const struct zd_daemon *daemon, const char *name, char *const *argv)
 {
 	struct sockaddr_un address;
 	/* With the test that started it, should that be killed. */
@@ -160,7 +162,7 @@ _Noreturn static void run_daemon(const struct zd_daemon *daemon, char *const *ar
 	(void)setenv("NOTIFY_SOCKET", address.sun_path, 1);
 	(void)unsetenv("LISTEN_FDS");
 	(void)unsetenv("WATCHDOG_USEC");
-	(void)execv(program(path), argv);
+	(void)execv(program(name, path), argv);
 	(void)fprintf(stderr, "%s: %s\n", path, strerror(errno));
 	_exit(127);
 }
@@ -188,7 +190,7 @@ static int spawn(const struct zd_daemon_options *options, struct zd_daemon *daem
 	argv[argc] = NULL;
 	daemon->pid = fork();
 	if (daemon->pid == 0)
-		run_daemon(daemon, (char *const *)argv);
+		run_daemon(daemon, options->program ? options->program : ZEROD, (char *const *)argv);
 	if (daemon->pid < 0) {
 		daemon->pid = 0;
 		return fail("fork: %s", strerror(errno));
@@ -395,7 +397,7 @@ int zd_daemon_run(const char *const *args, int *status, char *output, size_t out
 		(void)dup2(ends[1], STDOUT_FILENO);
 		(void)dup2(ends[1], STDERR_FILENO);
 		(void)unsetenv("NOTIFY_SOCKET");
-		(void)execv(program(path), (char *const *)argv);
+		(void)execv(program(ZEROD, path), (char *const *)argv);
 		_exit(127);
 	}
 	(void)close(ends[1]);

@@ -2,9 +2,9 @@
 /*
  * daemon_fixture.h - a private zerod for a test.
  *
- * zd_daemon_start() runs $BUILD/bin/zerod in a fresh temporary folder and returns when it has said READY=1;
- * zd_daemon_stop() ends it and fails unless it exits with 0, without a word from a sanitizer, and leaves nothing behind.
- * Every wait has a deadline. On failure the daemon's log goes to stderr. Typical use, with cmocka:
+ * zd_daemon_start() runs $BUILD/bin/zerod, or another program, in a fresh temporary folder and returns when it has said
+ * READY=1; zd_daemon_stop() ends it and fails unless it exits with 0, without a word from a sanitizer, and leaves nothing
+ * behind. Every wait has a deadline. On failure the daemon's log goes to stderr. Typical use, with cmocka:
  *
  *     struct zd_daemon daemon;
  *     assert_int_equal(zd_daemon_start(NULL, &daemon), 0);
@@ -20,6 +20,7 @@
 #include <sys/types.h>
 
 struct zd_daemon_options {
+	const char *program;     /* under $BUILD; NULL: "bin/zerod" */
 	unsigned devices;        /* 0: 2 */
 	const char *arena;       /* of each device; NULL: "64M" */
 	const char *config;      /* text of a configuration file; NULL: none */

@@ -171,13 +171,14 @@ void zd_sim_actor_run(struct zd_sim_world *world, uint32_t index)
 	while (actor->next < program->first[index + 1]) {
 		const struct zd_sim_op *op = &program->ops[actor->next];
 		bool skipped = (world->removed && world->removed[actor->next]) ||
-		               (!actor->session && op->kind != ZD_SIM_OPEN);
+		               (!actor->session && op->kind != ZD_SIM_OPEN) || zd_sim_is_given_up(actor, op);
 
 		if (skipped) {
 			actor->next++;
 			continue;
 		}
-		bool stays = actor->session && (actor->blocked_on || !ready(world, actor->session, op));
+		bool stays = actor->session && (actor->blocked_on || !ready(world, actor->session, op) ||
+		                                zd_sim_regroups(world, actor, op));
 		if (!stays && op->kind == ZD_SIM_BARRIER)
 			stays = !zd_sim_barrier(world, index, op);
 		if (stays) {
@@ -198,6 +199,7 @@ void zd_sim_actor_run(struct zd_sim_world *world, uint32_t index)
 	if (actor->session)
 		zd_sim_session_close(world, actor->session);
 	actor->done = true;
+	zd_sim_regroup_wake(world);
 }
 
 /* In a clean world everybody must come to an end by himself; in a noisy one the first who is stuck dies. */

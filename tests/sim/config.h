@@ -92,12 +92,15 @@ struct zd_sim_actor_config {
 
 struct zd_sim_config {
 	uint64_t seed;
-	bool clean; /* no faults, no noise: every request must succeed and every program must end */
+	bool clean;  /* no faults, no noise: every request must succeed and every program must end */
+	bool mortal; /* nothing goes wrong but that ranks die, and others take their places */
 	bool client_copies;
 	bool unordered; /* executors run commands in any order, several at once; but those of one timeline end in order */
-	bool linger; /* processes run on after their sessions have ended */
+	bool linger;   /* processes run on after their sessions have ended */
+	bool regroups; /* a group that has lost a rank waits for the next one to take its place */
 	uint32_t noise_percent, death_percent;
 	uint32_t create_fault_percent, device_fault_permille;
+	uint32_t slow_device;                  /* its executor is behind the others; ndevices: none is */
 	uint64_t patience_ns;                  /* 0: actors wait as long as it takes */
 	uint64_t lane_ns, stream_ns, actor_ns; /* scales of delays */
 	uint64_t quota_bytes, segment_bytes;

@@ -20,7 +20,8 @@ void zd_sim_send(struct zd_sim_world *world, struct zd_sim_session *session,
 	*kept = *request;
 	kept->kind = args->kind;
 	kept->id = ++session->next_request;
-	if (!world->config.clean && zd_sim_mix(world->config.seed, kept->op) % 4 == 0)
+	if (!world->config.clean && !world->config.mortal &&
+	    zd_sim_mix(world->config.seed, kept->op) % 4 == 0)
 		kept->deadline_ns = world->now_ns + 1000 + zd_sim_mix(kept->op, world->config.seed) % 1000000;
 	struct zd_call call = {.session = session->id, .request = kept->id, .deadline_ns = kept->deadline_ns};
 	world->stats.requests++;

@@ -15,7 +15,8 @@ static bool issue_alloc(struct zd_sim_world *world, struct zd_sim_session *sessi
 
 	if (alloc->id || alloc->pending)
 		return false;
-	/* a job of its own until the session is in the trainers' one, which may be durable */
+	if (zd_sim_percent(rng, 30)) /* beside the trainers' job, which may be durable */
+		own = false;
 	args.u.alloc.job = own ? world->config.jobs[world->config.groups[op->group].job].name : "scratch";
 	args.u.alloc.name = "scratch";
 	args.u.alloc.device = (uint32_t)zd_sim_below(rng, world->config.ndevices);

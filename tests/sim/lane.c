@@ -92,6 +92,14 @@ static void trace_command(struct zd_sim_world *world, const struct zd_command *c
 	             command->device, names[command->kind], at->segment, (unsigned long long)at->offset);
 }
 
+/* Until the lane's next command begins or ends. */
+static uint64_t draw_delay(struct zd_sim_world *world, uint32_t device)
+{
+	uint64_t scale = world->config.lane_ns;
+
+	return zd_sim_delay(&world->rng, device == world->config.slow_device ? 20 * scale : scale);
+}
+
 void zd_sim_command(void *arg, const struct zd_command *command)
 {
 	struct zd_sim_world *world = arg;
@@ -125,7 +133,7 @@ void zd_sim_command(void *arg, const struct zd_command *command)
 	if (lane->count == 1)
 		zd_sim_schedule(world,
 		                (struct zd_sim_event){.kind = ZD_SIM_EVENT_LANE, .index = command->device},
-		                zd_sim_delay(&world->rng, world->config.lane_ns));
+		                draw_delay(world, command->device));
 }
 
 /* ---- Commands run ------------------------------------------------------------------------------------------------ */
@@ -324,7 +332,7 @@ void zd_sim_lane_run(struct zd_sim_world *world, uint32_t device)
 	}
 	if (lane->count > 0)
 		zd_sim_schedule(world, (struct zd_sim_event){.kind = ZD_SIM_EVENT_LANE, .index = device},
-		                zd_sim_delay(&world->rng, world->config.lane_ns));
+		                draw_delay(world, device));
 }
 
 /* ---- Watches --------------------------------------------------------------------------------------------------------- */

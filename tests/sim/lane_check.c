@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * lane_check.c - what must be right about a command when it is given: places that are there, on the right device, of the
- * right sizes, and no destruction of what others still use.
+ * right sizes, and no use or destruction of what another one still works on.
  */
 #include "sim.h"
 
@@ -71,11 +71,64 @@ static void check_reduce(struct zd_sim_world *world, const struct zd_command *co
 	}
 }
 
+/* ---- Commands beside each other ------------------------------------------------------------------------------ */
+
+struct touched {
+	const struct zd_location *writes; /* NULL: nothing */
+	const struct zd_location *reads;
+	uint32_t nreads;
+};
+
+/* `inputs`: of a reduction. */
+static struct touched touches(const struct zd_command *command, const struct zd_location *inputs)
+{
+	switch (command->kind) {
+	case ZD_CMD_COPY:
+		return (struct touched){&command->u.copy.dst, &command->u.copy.src, 1};
+	case ZD_CMD_FILL:
+		return (struct touched){.writes = &command->u.fill};
+	case ZD_CMD_REDUCE:
+		return (struct touched){&command->u.reduce.target, inputs, command->u.reduce.ninputs};
+	default:
+		return (struct touched){0};
+	}
+}
+
+static bool reads_what_is_written(const struct touched *reader, const struct touched *writer)
+{
+	for (uint32_t i = 0; i < reader->nreads && writer->writes; i++) {
+		if (zd_sim_overlap(&reader->reads[i], writer->writes))
+			return true;
+	}
+	return false;
+}
+
+/* Executors keep no order: what one writes nobody may touch before it has ended. */
+static void check_beside(struct zd_sim_world *world, const struct zd_command *command)
+{
+	struct touched own = touches(command, command->u.reduce.inputs);
+
+	for (uint32_t d = 0; own.writes && d < world->config.ndevices; d++) {
+		const struct zd_sim_lane *lane = &world->lanes[d];
+		for (uint32_t i = 0; i < lane->count; i++) {
+			struct touched other = touches(&lane->queue[i].command, lane->queue[i].inputs);
+			if ((other.writes && zd_sim_overlap(own.writes, other.writes)) ||
+			    reads_what_is_written(&own, &other) || reads_what_is_written(&other, &own))
+				zd_sim_fail(world,
+				            "a command writes %u+%llu beside one that writes %u+%llu, and "
+				            "one of them needs the other's bytes or place",
+				            own.writes->segment, (unsigned long long)own.writes->offset,
+				            other.writes->segment, (unsigned long long)other.writes->offset);
+		}
+	}
+}
+
 /* What must be right about a command when it is given. */
 void zd_sim_command_check(struct zd_sim_world *world, const struct zd_command *command)
 {
 	if (command->device >= world->config.ndevices)
 		zd_sim_fail(world, "command for device %u", command->device);
+	check_beside(world, command);
 	switch (command->kind) {
 	case ZD_CMD_SEGMENT_CREATE:
 		if (zd_sim_segment_find(world, command->u.segment.segment))

@@ -145,6 +145,7 @@ struct zd_sim_session {
 	bool strict;
 	struct zd_location *residue; /* while it lingers: what its process may still write */
 	uint32_t nresidue, residue_room;
+	uint64_t quarantined[4]; /* bytes of it, of each device, that must be quarantined */
 	struct zd_sim_mapping *mappings;
 	uint32_t nmappings, mappings_room;
 	uint64_t next_request, duplicate; /* duplicate: an id whose next reply is an error on top */
@@ -162,6 +163,7 @@ struct zd_sim_actor {
 	uint64_t blocked_on;            /* request without whose reply nothing goes on; 0: none */
 	uint64_t waiting_since_ns;      /* 0: not waiting */
 	uint32_t barriers;              /* that it has come to */
+	uint32_t gives_up;              /* bits: groups whose running step it gives up (regroup.c) */
 	bool scheduled, done;
 };
 

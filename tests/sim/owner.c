@@ -8,7 +8,7 @@
  */
 #include "sim.h"
 
-static bool overlap(const struct zd_location *a, const struct zd_location *b)
+bool zd_sim_overlap(const struct zd_location *a, const struct zd_location *b)
 {
 	return a->segment == b->segment && a->offset < b->offset + b->bytes &&
 	       b->offset < a->offset + a->bytes;
@@ -50,7 +50,7 @@ void zd_sim_residue_check(struct zd_sim_world *world, const struct zd_location *
 	for (uint32_t i = 0; i < world->nsessions; i++) {
 		const struct zd_sim_session *session = world->sessions[i];
 		for (uint32_t k = 0; k < session->nresidue; k++) {
-			if (overlap(&session->residue[k], at))
+			if (zd_sim_overlap(&session->residue[k], at))
 				zd_sim_fail(world,
 				            "%u+%llu is given out, which the process of session %llu still "
 				            "has",
@@ -66,12 +66,12 @@ void zd_sim_residue_check(struct zd_sim_world *world, const struct zd_location *
 static const char *owned_by_handle(const struct zd_sim_member *member, const struct zd_sim_handle *handle,
                                    const struct zd_location *at, bool copy)
 {
-	if (!copy && handle->id && overlap(&handle->shard, at))
+	if (!copy && handle->id && zd_sim_overlap(&handle->shard, at))
 		return "a shard";
-	if (zd_sim_entry_held(member, &handle->entry) && overlap(&handle->entry.at, at))
+	if (zd_sim_entry_held(member, &handle->entry) && zd_sim_overlap(&handle->entry.at, at))
 		return "an entry that is not committed";
 	for (uint32_t h = 0; h < ZD_SIM_HOLDERS; h++) {
-		if (handle->leases[h].uses && overlap(&handle->leases[h].buffer, at))
+		if (handle->leases[h].uses && zd_sim_overlap(&handle->leases[h].buffer, at))
 			return "a gathered buffer that is held";
 	}
 	return NULL;
@@ -83,16 +83,16 @@ static const char *owned_by_session(const struct zd_sim_session *session, uint32
 	const char *what = NULL;
 
 	for (uint32_t i = 0; i < session->nresidue; i++) {
-		if (overlap(&session->residue[i], at))
+		if (zd_sim_overlap(&session->residue[i], at))
 			what = "what the process still has";
 	}
 	for (uint32_t i = 0; i < ZD_SIM_ALLOCS && session->open; i++) {
-		if (session->allocs[i].id && overlap(&session->allocs[i].at, at))
+		if (session->allocs[i].id && zd_sim_overlap(&session->allocs[i].at, at))
 			what = "an allocation";
 	}
 	for (uint32_t g = 0; g < ngroups && !what; g++) {
 		const struct zd_sim_member *member = &session->members[g];
-		if (member->stepping && !member->beginning && overlap(&member->target, at))
+		if (member->stepping && !member->beginning && zd_sim_overlap(&member->target, at))
 			what = "a target that its rank reads";
 		for (uint32_t u = 0; u < ZD_SIM_UNITS && member->id && !what; u++)
 			what = owned_by_handle(member, &member->handles[u], at, copy);
@@ -135,7 +135,7 @@ static void check_streams(struct zd_sim_world *world, const struct zd_location *
 			const struct zd_sim_stream *stream = &session->streams[s];
 			for (uint32_t k = 0; k < stream->count; k++) {
 				const struct zd_sim_item *item = &stream->items[stream->first + k];
-				if (kinds & BIT(item->kind) && overlap(&item->at, at))
+				if (kinds & BIT(item->kind) && zd_sim_overlap(&item->at, at))
 					zd_sim_fail(world,
 					            "a command %s %u+%llu, which stream %u of session "
 					            "%llu still uses",
@@ -188,9 +188,9 @@ void zd_sim_copy_check(struct zd_sim_world *world, const struct zd_location *src
 		for (uint32_t u = 0; u < world->config.groups[g].nunits; u++) {
 			for (uint32_t r = 0; r < world->config.groups[g].world; r++) {
 				const struct zd_sim_shard *shard = &world->groups[g].shards[u][r];
-				if (shard->exists && overlap(&shard->at, dst))
+				if (shard->exists && zd_sim_overlap(&shard->at, dst))
 					check_restore(world, g, u, r, src, dst);
-				if (shard->exists && shard->owed && overlap(&shard->at, src))
+				if (shard->exists && shard->owed && zd_sim_overlap(&shard->at, src))
 					zd_sim_fail(world,
 					            "a copy reads the shard of %s/%s, rank %u, which is "
 					            "to be set back",

@@ -100,6 +100,15 @@ static void shuffle(struct zd_sim_generator *gen, uint8_t *order, uint32_t count
 	}
 }
 
+/* Does the process die in front of the operation: rather while it has something that it was given to write or to read. */
+static bool dies(struct zd_sim_generator *gen, enum zd_sim_op_kind kind)
+{
+	bool has = kind == ZD_SIM_BUCKET_COMMIT || kind == ZD_SIM_STEP_END || kind == ZD_SIM_PUBLISH;
+	uint32_t rarely = gen->config->mortal ? 2000 : 300;
+
+	return zd_sim_below(&gen->rng, has ? 50 : rarely) < gen->config->death_percent;
+}
+
 void zd_sim_train(struct zd_sim_generator *gen, enum zd_sim_op_kind kind, uint32_t group, uint32_t unit,
                   uint32_t tag, uint32_t arg)
 {
@@ -108,7 +117,7 @@ void zd_sim_train(struct zd_sim_generator *gen, enum zd_sim_op_kind kind, uint32
 	if (zd_sim_percent(&gen->rng, 3))
 		push(gen, zd_sim_percent(&gen->rng, 60) ? ZD_SIM_ALLOC : ZD_SIM_FREE, group, 0, 0,
 		     (uint32_t)zd_sim_below(&gen->rng, ZD_SIM_ALLOCS), false);
-	if (zd_sim_below(&gen->rng, 300) < gen->config->death_percent) {
+	if (dies(gen, kind)) {
 		push(gen, ZD_SIM_DIE, 0, 0, 0, 0, true);
 		gen->dead = true;
 	}
@@ -177,6 +186,7 @@ static void backward(struct zd_sim_generator *gen, uint32_t group, bool boundary
 {
 	const struct zd_sim_group_config *g = &gen->config->groups[group];
 	bool reduces = g->plan.stage > 1 || boundary;
+	bool late = gen->config->mortal && zd_sim_percent(&gen->rng, 60);
 	uint8_t order[ZD_SIM_UNITS] = {0};
 
 	shuffle(gen, order, g->nunits);
@@ -193,9 +203,12 @@ static void backward(struct zd_sim_generator *gen, uint32_t group, bool boundary
 			zd_sim_train(gen, ZD_SIM_SKIP, group, unit, 0, 0);
 		} else {
 			zd_sim_train(gen, ZD_SIM_RESERVE, group, unit, 0, 0);
-			zd_sim_train(gen, ZD_SIM_BUCKET_COMMIT, group, unit, 0, 0);
+			if (!late)
+				zd_sim_train(gen, ZD_SIM_BUCKET_COMMIT, group, unit, 0, 0);
 		}
 	}
+	for (uint32_t u = 0; u < g->nunits && late; u++) /* void where nothing is reserved */
+		zd_sim_train(gen, ZD_SIM_BUCKET_COMMIT, group, u, 0, 0);
 	zd_sim_train(gen, ZD_SIM_BACKWARD_END, group, 0, 0, 0);
 }
 
@@ -237,9 +250,14 @@ static void step(struct zd_sim_generator *gen, uint32_t group, uint32_t number)
 		zd_sim_train(gen, ZD_SIM_COMMIT, group, 0, 0, number + 1);
 }
 
-/* `again`: it takes the place of one that died, and looks at what a durable job has kept. */
-static void set_up(struct zd_sim_generator *gen, const struct zd_sim_job_config *job, bool again)
+/*
+ * `again`: it takes the place of one that died, and looks at what a durable job has kept. `done`: steps of each group; the
+ * others still commit the last of them.
+ */
+static void set_up(struct zd_sim_generator *gen, const struct zd_sim_job_config *job, bool again,
+                   const uint32_t *done)
 {
+	bool looks = again && job->durable && zd_sim_percent(&gen->rng, 60);
 	uint8_t order[ZD_SIM_UNITS] = {0};
 
 	push(gen, ZD_SIM_OPEN, 0, 0, 0, 0, false);
@@ -250,13 +268,13 @@ static void set_up(struct zd_sim_generator *gen, const struct zd_sim_job_config 
 		for (uint32_t i = 0; i < gen->config->groups[g].nunits; i++)
 			zd_sim_train(gen, ZD_SIM_REGISTER, g, order[i], 0, 0);
 		zd_sim_train(gen, ZD_SIM_BUCKET_CREATE, g, 0, 0, 0);
-		for (uint32_t i = 0; again && job->durable && i < gen->config->groups[g].nunits; i++) {
+		for (uint32_t i = 0; looks && i < gen->config->groups[g].nunits; i++) {
 			if (zd_sim_percent(&gen->rng, 50))
 				gather_and_use(gen, g, order[i], false);
 		}
 		update(gen, g);
 		if (gen->config->groups[g].plan.commits)
-			zd_sim_train(gen, ZD_SIM_COMMIT, g, 0, 0, 1);
+			zd_sim_train(gen, ZD_SIM_COMMIT, g, 0, 0, done[g] + 1);
 	}
 }
 
@@ -286,7 +304,7 @@ static void trainer(struct zd_sim_generator *gen)
 		gen->dead = false;
 		gen->nheld = 0;
 		memset(gen->scopes, 0, sizeof(gen->scopes));
-		set_up(gen, job, life > 0);
+		set_up(gen, job, life > 0, done);
 		for (uint32_t g = job->first_group; g < job->first_group + job->ngroups; g++)
 			for (; done[g] < config->groups[g].plan.steps && !gen->dead; done[g]++)
 				step(gen, g, done[g] + 1);

@@ -69,6 +69,7 @@ static void replied_join(struct zd_sim_world *world, struct zd_sim_session *sess
 	if (reply->status != 0)
 		return;
 	member->id = reply->u.group_join.group;
+	zd_sim_regroup_wake(world);
 	check_joined(world, request->group, reply);
 }
 

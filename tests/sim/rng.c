@@ -87,12 +87,14 @@ void zd_sim_pattern_write(uint64_t key, uint8_t *bytes, size_t nbytes)
 
 size_t zd_sim_pattern_check(uint64_t key, const uint8_t *bytes, size_t nbytes)
 {
-	for (size_t at = 0; at < nbytes; at += sizeof(uint32_t)) {
-		uint32_t word = key ? pattern_word(key, at / sizeof(word)) : 0;
-		size_t part = nbytes - at < sizeof(word) ? nbytes - at : sizeof(word);
+	size_t words = nbytes / sizeof(uint32_t), tail = nbytes % sizeof(uint32_t);
 
-		if (memcmp(bytes + at, &word, part) != 0)
-			return at;
+	for (size_t i = 0; i < words; i++) {
+		uint32_t found;
+		memcpy(&found, bytes + i * sizeof(found), sizeof(found));
+		if (found != (key ? pattern_word(key, i) : 0))
+			return i * sizeof(found);
 	}
-	return nbytes;
+	uint32_t last = key ? pattern_word(key, words) : 0;
+	return memcmp(bytes + words * sizeof(last), &last, tail) == 0 ? nbytes : words * sizeof(last);
 }

@@ -46,6 +46,19 @@ static void list(struct zd_sim_world *world, enum zd_table table, bool (*fn)(con
 
 /* ---- Devices and jobs ------------------------------------------------------------------------------------------------- */
 
+/* What processes that linger were given is not free, and nobody's. */
+static void check_quarantine(struct zd_sim_world *world, const struct zd_row *row)
+{
+	uint64_t least = 0;
+
+	for (uint32_t i = 0; i < world->nsessions; i++)
+		least += world->sessions[i]->quarantined[row->u.device.index];
+	if (row->u.device.quarantine_bytes < least)
+		zd_sim_fail(world, "device %u: processes that linger had %llu bytes, %llu are quarantined",
+		            row->u.device.index, (unsigned long long)least,
+		            (unsigned long long)row->u.device.quarantine_bytes);
+}
+
 static bool device_row(const struct zd_row *row, void *arg)
 {
 	struct tally *tally = arg;
@@ -69,6 +82,8 @@ static bool device_row(const struct zd_row *row, void *arg)
 		        (unsigned long long)row->u.device.segment_bytes,
 		        (unsigned long long)row->u.device.block_bytes, (unsigned long long)charged,
 		        (unsigned long long)row->u.device.quarantine_bytes);
+	if (world->config.linger)
+		check_quarantine(world, row);
 	tally->devices[index] = row->u.device.usage;
 	usage_add(&tally->device_sum, &row->u.device.usage);
 	return true;

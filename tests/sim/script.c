@@ -53,6 +53,8 @@ void zd_sim_script_config(const struct zd_sim_script *script, uint64_t seed, str
 	config->stream_ns = scales[zd_sim_below(&rng, ZD_ARRAY_LEN(scales))];
 	config->actor_ns = scales[zd_sim_below(&rng, ZD_ARRAY_LEN(scales))];
 	config->ndevices = (uint32_t)zd_sim_between(&rng, 1, 4);
+	config->slow_device = zd_sim_percent(&rng, 30) ? (uint32_t)zd_sim_below(&rng, config->ndevices)
+	                                               : config->ndevices;
 	config->njobs = config->ngroups = 1;
 	config->jobs[0] =
 	        (struct zd_sim_job_config){.name = "j0", .uid = 1000, .world = script->world, .ngroups = 1};

@@ -111,10 +111,16 @@ static uint64_t true_bytes(const struct zd_sim_world *world, const struct zd_sim
 	       zerod_dtype_bytes(config->units[unit].dtype);
 }
 
-static void keep(struct zd_sim_session *session, const struct zd_location *at)
+/* `quarantined`: the engine has to count it so, once, until the process is gone. */
+static void keep(struct zd_sim_world *world, struct zd_sim_session *session, const struct zd_location *at,
+                 bool quarantined)
 {
 	if (!at->segment || at->bytes == 0)
 		return;
+	for (uint32_t i = 0; i < session->nresidue && quarantined; i++)
+		quarantined = !zd_sim_overlap(&session->residue[i], at);
+	if (quarantined)
+		session->quarantined[zd_sim_segment_find(world, at->segment)->device] += at->bytes;
 	session->residue = zd_sim_grow(session->residue, session->nresidue, &session->residue_room,
 	                               sizeof(*session->residue));
 	session->residue[session->nresidue++] = *at;
@@ -125,17 +131,19 @@ static void keep_handle(struct zd_sim_world *world, struct zd_sim_session *sessi
 {
 	struct zd_sim_handle *handle = &session->members[group].handles[unit];
 	struct zd_location shard = handle->shard;
+	const struct zd_sim_group_config *config = &world->config.groups[group];
+	bool durable = world->config.jobs[config->job].durable, slot = config->units[unit].slot != 0;
 
 	if (handle->updating) {
 		handle->written = true;
 		shard.bytes = true_bytes(world, session, group, unit); /* never the padding */
-		keep(session, &shard);
+		keep(world, session, &shard, !durable);
 	}
 	if (zd_sim_entry_held(&session->members[group], &handle->entry))
-		keep(session, &handle->entry.at);
+		keep(world, session, &handle->entry.at, true);
 	for (uint32_t h = 0; h < ZD_SIM_HOLDERS; h++) {
 		if (handle->leases[h].uses)
-			keep(session, &handle->leases[h].buffer);
+			keep(world, session, &handle->leases[h].buffer, !slot);
 	}
 }
 
@@ -144,12 +152,12 @@ static void keep_all(struct zd_sim_world *world, struct zd_sim_session *session)
 {
 	for (uint32_t i = 0; i < ZD_SIM_ALLOCS; i++) {
 		if (session->allocs[i].id)
-			keep(session, &session->allocs[i].at);
+			keep(world, session, &session->allocs[i].at, true);
 	}
 	for (uint32_t g = 0; g < world->config.ngroups; g++) {
 		const struct zd_sim_member *member = &session->members[g];
 		if (member->stepping && !member->beginning)
-			keep(session, &member->target);
+			keep(world, session, &member->target, true);
 		for (uint32_t u = 0; member->id && u < ZD_SIM_UNITS; u++)
 			keep_handle(world, session, g, u);
 	}
@@ -164,9 +172,16 @@ void zd_sim_process_gone(struct zd_sim_world *world, struct zd_sim_session *sess
 		                     zd_sim_memory(world, at, "what a process keeps"), at->bytes);
 	}
 	session->nresidue = 0;
+	memset(session->quarantined, 0, sizeof(session->quarantined));
 	session->lingers = false;
 	zd_sim_streams_drop(session);
 	zd_sim_watches_run(world, session->id);
+}
+
+/* Long enough for others to come as far as the process was, or too short for anything. */
+static uint64_t linger_scale(struct zd_sim_world *world)
+{
+	return (zd_sim_percent(&world->rng, 50) ? 100 : 10000) * world->config.actor_ns;
 }
 
 /* What the driver does when the connection is gone; the engine knows already or is told next. */
@@ -186,7 +201,7 @@ static void forget(struct zd_sim_world *world, struct zd_sim_session *session)
 	if (session->lingers)
 		zd_sim_schedule(world,
 		                (struct zd_sim_event){.kind = ZD_SIM_EVENT_GONE, .index = session->index},
-		                zd_sim_delay(&world->rng, 100 * world->config.actor_ns));
+		                zd_sim_delay(&world->rng, linger_scale(world)));
 	else
 		zd_sim_process_gone(world, session);
 	struct zd_sim_actor *actor = &world->actors[session->actor];

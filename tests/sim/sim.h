@@ -119,6 +119,7 @@ float zd_sim_float_load(enum zerod_dtype dtype, const uint8_t *bytes, uint64_t i
 void zd_sim_float_store(enum zerod_dtype dtype, uint8_t *bytes, uint64_t index, float value);
 
 /* owner.c: nothing may write where a client has what it was given, or where its streams write and read gradients */
+bool zd_sim_overlap(const struct zd_location *a, const struct zd_location *b);
 void zd_sim_owner_check(struct zd_sim_world *world, const struct zd_location *at);
 void zd_sim_streams_check(struct zd_sim_world *world, const struct zd_location *at);
 /* Nor read what streams still write; what is copied into a shard is the last commit, and nobody writes there. */
@@ -167,6 +168,14 @@ void zd_sim_member_gone(struct zd_sim_world *world, struct zd_sim_session *sessi
 void zd_sim_reset(struct zd_sim_world *world, struct zd_sim_session *session, uint32_t op);
 void zd_sim_job_gone(struct zd_sim_world *world, uint32_t job);
 struct zd_sim_request *zd_sim_request_find(struct zd_sim_session *session, uint64_t id);
+
+/* regroup.c: what is left of a group waits for who comes in place of a rank that went */
+/* The operation is to wait for that. Then what is left of the step is given up. */
+bool zd_sim_regroups(struct zd_sim_world *world, struct zd_sim_actor *actor, const struct zd_sim_op *op);
+/* The operation is left out, as a part of a step that was given up. */
+bool zd_sim_is_given_up(struct zd_sim_actor *actor, const struct zd_sim_op *op);
+/* Somebody has joined, or will not: whoever waits for that looks again. */
+void zd_sim_regroup_wake(struct zd_sim_world *world);
 
 /* actor.c, issue*.c: operations become requests */
 void zd_sim_actor_run(struct zd_sim_world *world, uint32_t actor);

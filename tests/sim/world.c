@@ -3,7 +3,8 @@
  * world.c - what a seed's node looks like: devices, jobs, groups, units, and how much goes wrong.
  *
  * A third of the seeds are clean: nothing fails, memory is enough for one rank after the other to go on, and every
- * request must succeed. They find lost wake-ups. In the others anything may happen, and only safety is checked.
+ * request must succeed. They find lost wake-ups. In a fifth nothing goes wrong but that ranks die, in the middle of a step
+ * that others go on with. In the rest anything may happen; few of these get far. There only safety is checked.
  */
 #include <stdio.h>
 #include <string.h>
@@ -67,7 +68,7 @@ void zd_sim_derive_plan(struct zd_sim_rng *rng, const struct zd_sim_config *conf
 {
 	static const float prescales[] = {0, 1, 0.5f, 0.25f};
 
-	plan->steps = config->nactors > 8 ? 1 : (uint32_t)zd_sim_between(rng, 1, 2);
+	plan->steps = config->nactors > 8 ? 1 : (uint32_t)zd_sim_between(rng, 1, config->mortal ? 3 : 2);
 	plan->micro_steps = (uint32_t)zd_sim_between(rng, 1, zd_sim_percent(rng, 30) ? 3 : 1);
 	plan->stage = (uint32_t)zd_sim_between(rng, 1, 3);
 	plan->target_dtype = zd_sim_percent(rng, 60) ? ZEROD_FLOAT32 : reducible_dtype(rng);
@@ -116,8 +117,8 @@ static void derive_jobs(struct zd_sim_rng *rng, struct zd_sim_config *config)
 
 		snprintf(job->name, sizeof(job->name), "j%u", j);
 		job->uid = 1000 + (uint32_t)zd_sim_below(rng, 2);
-		job->durable = zd_sim_percent(rng, 40);
-		job->shadow = job->durable && zd_sim_percent(rng, 60);
+		job->durable = zd_sim_percent(rng, config->mortal ? 60 : 40);
+		job->shadow = job->durable && zd_sim_percent(rng, config->mortal ? 80 : 60);
 		job->world = (uint32_t)zd_min_u64(left, worlds[zd_sim_below(rng, ZD_ARRAY_LEN(worlds))]);
 		left -= job->world;
 		for (uint32_t r = 0; r < job->world; r++) {
@@ -151,7 +152,7 @@ static void derive_jobs(struct zd_sim_rng *rng, struct zd_sim_config *config)
 
 static void derive_strangers(struct zd_sim_rng *rng, struct zd_sim_config *config)
 {
-	uint32_t strangers = config->clean ? 0 : (uint32_t)zd_sim_below(rng, 3);
+	uint32_t strangers = config->clean || config->mortal ? 0 : (uint32_t)zd_sim_below(rng, 3);
 
 	for (uint32_t s = 0; s < strangers; s++) {
 		struct zd_sim_actor_config *actor = &config->actors[config->nactors++];
@@ -193,7 +194,7 @@ void zd_sim_derive_devices(struct zd_sim_rng *rng, struct zd_sim_config *config)
 
 		snprintf(device->name, sizeof(device->name), "sim%u", d);
 		enough_memory(config, d, &all, &largest);
-		if (config->clean) {
+		if (config->clean || config->mortal) {
 			/* shards, gathers, buckets, targets, pieces: each at most 8 bytes for one of the smallest dtype */
 			device->arena_bytes = zd_align_up(64 * all + 32 * config->segment_bytes + (1 << 20),
 			                                  4096);
@@ -219,18 +220,26 @@ void zd_sim_config_derive(uint64_t seed, struct zd_sim_config *config)
 	zd_sim_rng_init(&rng, seed, UINT64_MAX);
 	config->seed = seed;
 	config->clean = zd_sim_percent(&rng, 35);
+	config->mortal = !config->clean && zd_sim_percent(&rng, 25);
 	config->client_copies = zd_sim_percent(&rng, 20);
 	config->unordered = zd_sim_percent(&rng, 50);
-	config->linger = zd_sim_percent(&rng, 25);
-	config->ndevices = (uint32_t)zd_sim_between(&rng, 1, 4);
+	config->linger = zd_sim_percent(&rng, config->mortal ? 60 : 25);
+	config->ndevices = (uint32_t)zd_sim_between(&rng, 1, config->mortal ? 2 : 4);
 	config->lane_ns = scales[zd_sim_below(&rng, ZD_ARRAY_LEN(scales))];
 	config->stream_ns = scales[zd_sim_below(&rng, ZD_ARRAY_LEN(scales))];
 	config->actor_ns = scales[zd_sim_below(&rng, ZD_ARRAY_LEN(scales))];
+	config->slow_device = zd_sim_percent(&rng, 40) ? (uint32_t)zd_sim_below(&rng, config->ndevices)
+	                                               : config->ndevices;
 	derive_jobs(&rng, config);
 	derive_strangers(&rng, config);
 	zd_sim_derive_devices(&rng, config);
 	if (config->clean)
 		return;
+	config->regroups = zd_sim_percent(&rng, config->mortal ? 90 : 50);
+	if (config->mortal) {
+		config->death_percent = (uint32_t)zd_sim_between(&rng, 1, 4);
+		return;
+	}
 	config->noise_percent = (uint32_t)zd_sim_below(&rng, 25);
 	config->death_percent = zd_sim_percent(&rng, 60) ? (uint32_t)zd_sim_below(&rng, 4) : 0;
 	config->create_fault_percent = zd_sim_percent(&rng, 20) ? 20 : 0;
@@ -262,17 +271,22 @@ static void print_group(const struct zd_sim_config *config, uint32_t g)
 void zd_sim_config_print(const struct zd_sim_config *config)
 {
 	printf("seed %llu: %s, segments of %llu bytes, quota %llu, noise %u %%, deaths %u %%, device faults "
-	       "%u/1000%s%s%s\n",
-	       (unsigned long long)config->seed, config->clean ? "clean" : "noisy",
+	       "%u/1000%s%s%s%s\n",
+	       (unsigned long long)config->seed,
+	       config->clean    ? "clean"
+	       : config->mortal ? "mortal"
+	                        : "noisy",
 	       (unsigned long long)config->segment_bytes, (unsigned long long)config->quota_bytes,
 	       config->noise_percent, config->death_percent, config->device_fault_permille,
 	       config->client_copies ? ", clients copy their own slice" : "",
-	       config->unordered ? ", unordered executors" : "", config->linger ? ", processes linger" : "");
+	       config->unordered ? ", unordered executors" : "", config->linger ? ", processes linger" : "",
+	       config->regroups ? ", ranks wait for those who come in place of others" : "");
 	for (uint32_t d = 0; d < config->ndevices; d++)
-		printf("  device %u: arena %llu, gather budget %llu, staging %llu\n", d,
+		printf("  device %u: arena %llu, gather budget %llu, staging %llu%s\n", d,
 		       (unsigned long long)config->devices[d].arena_bytes,
 		       (unsigned long long)config->devices[d].gather_budget_bytes,
-		       (unsigned long long)config->devices[d].staging_bytes);
+		       (unsigned long long)config->devices[d].staging_bytes,
+		       d == config->slow_device ? ", slow" : "");
 	for (uint32_t j = 0; j < config->njobs; j++)
 		printf("  job %s: uid %u%s\n", config->jobs[j].name, config->jobs[j].uid,
 		       config->jobs[j].shadow    ? ", durable, shadow shards"

@@ -236,11 +236,11 @@ void zerod_close(zerod_client *client)
 		else
 			zerod_stream_destroy(stream);
 	}
-	client->strict = false; /* the mappings go as a whole */
 	if (is_forked(client))
 		zc_cuda_forget(client);
 	else if (zc_cuda_close(client))
 		say_goodbye(client);
+	client->strict = false; /* the mappings go as a whole */
 	free_client(client);
 }
 
@@ -268,9 +268,6 @@ static int take_hello(const Zd__Reply *reply, void *arg)
 	if (hello->timelines == 0 || hello->timelines > ZD_TIMELINES)
 		return zd_err_set(greeting->err, ZEROD_E_PROTOCOL, "the daemon's pages have %u timelines",
 		                  hello->timelines);
-	if (client->strict && client->on_gpus)
-		return zd_err_set(greeting->err, ZEROD_E_UNSUPPORTED,
-		                  "strict is for emulated devices; the daemon's are GPUs");
 	if (client->strict && !hello->strict)
 		return zd_err_set(greeting->err, ZEROD_E_UNSUPPORTED,
 		                  "the daemon does not keep gathered buffers to pages of their own, which "

@@ -4,7 +4,7 @@
  *
  * The driver is loaded when a client first joins a GPU, allocates on one, or wraps a stream. For each GPU that it uses the
  * client then holds its primary context, which is also the one of PyTorch and of the runtime API; both fence pages are
- * registered with the driver, and a thread watches the connection (cuda_watch.c). Calls that concern a client on emulated
+ * registered with the driver, and a thread watches the connection (cuda_watch.c); a strict client has another (cuda_strict.c). Calls that concern a client on emulated
  * devices, or one that has opened no GPU, do nothing.
  */
 #ifndef ZD_CLIENT_CUDA_H
@@ -35,14 +35,17 @@ void zc_cuda_forget(struct zerod_client *client);
 int zc_cuda_segment_map(struct zerod_client *client, struct zc_segment *segment, struct zd_err *err)
         __attribute__((warn_unused_result));
 
-/* With the lock: nothing uses the segment's memory any more. */
+/* With the lock and the pages': nothing uses the segment's memory any more. */
 void zc_cuda_segment_unmap(struct zerod_client *client, struct zc_segment *segment);
+/* With the pages' lock: gives its GPU the access to a mapped segment, or takes it away. The bytes stay. */
+int zc_cuda_segment_protect(struct zerod_client *client, const struct zc_segment *segment, bool open,
+                            struct zd_err *err) __attribute__((warn_unused_result));
 
 /* ---- cuda_copy.c -------------------------------------------------------------------------------------------- */
 
 /* Within one GPU. */
 struct zc_copy {
-	const struct zc_segment *segment; /* of `to` */
+	struct zc_segment *segment; /* of `to` */
 	void *to;
 	const void *from;
 	uint64_t bytes;

@@ -16,7 +16,7 @@
 
 static bool has_copied(const struct zerod_client *client, uint32_t timeline, uint64_t value)
 {
-	return zc_fence_reached(zc_counter_load(client->client_page, timeline), value);
+	return zc_fence_reached(zc_counter_load(client->gpu_page, timeline), value);
 }
 
 /* In the GPU's context. */
@@ -47,7 +47,7 @@ void zc_copied_note(struct zc_cuda *cuda, struct zc_fence fence)
 static int enqueue(const struct zd_cuda *driver, struct zc_gpu *gpu, const struct zc_copy *copies,
                    unsigned count, struct zd_err *err)
 {
-	zd_cu_ptr counter = gpu->client_page + gpu->timeline * sizeof(uint64_t);
+	zd_cu_ptr counter = gpu->gpu_page + gpu->timeline * sizeof(uint64_t);
 	int rc = open_stream(driver, gpu, err);
 
 	for (unsigned i = 0; i < count && !rc; i++)
@@ -71,13 +71,18 @@ static int copy_on(struct zerod_client *client, struct zc_gpu *gpu, struct zc_co
                    struct zd_err *err)
 {
 	struct zc_cuda *cuda = client->cuda;
+	struct zc_carry *carry = NULL;
 	struct zc_cuda_scope scope;
-	int rc = zd_cuda_err(cuda->driver, zc_cuda_enter(cuda->driver, gpu->context, &scope), err,
-	                     "entering %s", gpu->name);
+	int rc = zc_carry_copies(client, copies, count, &carry, err);
 
+	if (rc)
+		return rc;
+	rc = zd_cuda_err(cuda->driver, zc_cuda_enter(cuda->driver, gpu->context, &scope), err, "entering %s",
+	                 gpu->name);
 	if (!rc)
 		rc = enqueue(cuda->driver, gpu, copies, count, err);
 	zc_cuda_leave(cuda->driver, &scope);
+	zc_carry_put(client, carry, (struct zc_fence){gpu->timeline, gpu->copied}, rc);
 	if (rc)
 		return rc;
 	for (unsigned i = 0; i < count; i++)
@@ -155,7 +160,12 @@ int zc_cuda_copies_wait(struct zerod_client *client, const struct zc_fences *cop
 	return rc;
 }
 
-/* With or without the lock: the last copy of each stream that has not ended. */
+static bool daemon_sees(const struct zerod_client *client, struct zc_fence fence)
+{
+	return zc_fence_reached(zc_counter_load(client->client_page, fence.timeline), fence.value);
+}
+
+/* With or without the lock: the last copy of each stream that has not ended, as far as the daemon sees. */
 static void find_open(const struct zerod_client *client, struct zc_fence_merge *open)
 {
 	struct zc_cuda *cuda = client->cuda;
@@ -166,7 +176,7 @@ static void find_open(const struct zerod_client *client, struct zc_fence_merge *
 			uint32_t timeline = i * MASK_BITS + (uint32_t)__builtin_ctzll(left);
 			struct zc_fence last = {timeline, cuda->copied[timeline]};
 
-			if (!has_copied(client, timeline, last.value))
+			if (!daemon_sees(client, last))
 				zc_fence_merge_add(open, last);
 		}
 	}
@@ -193,6 +203,7 @@ int zc_cuda_copies_fence(struct zerod_client *client, struct zc_fence_args *args
 {
 	struct zc_fence_merge open;
 
+	zc_carry_settle(client); /* a release takes access away before it returns, if nobody else holds it */
 	find_open(client, &open);
 	for (unsigned i = 0; i < open.fences.count; i++) {
 		Zd__Fence *fence = &args->fences[args->count];

@@ -59,6 +59,7 @@ int zc_cuda_load(struct zerod_client *client, struct zc_cuda **out, struct zd_er
 		cuda = calloc(1, sizeof(*cuda));
 		if (cuda) {
 			cuda->driver = driver;
+			zc_carrier_init(&cuda->carrier);
 			client->cuda = cuda;
 		}
 	}
@@ -95,14 +96,14 @@ static int register_pages(struct zerod_client *client, struct zc_cuda *cuda, str
 
 	if (cuda->registered)
 		return 0;
-	rc = zd_cuda_err(driver, driver->memHostRegister(client->client_page, PAGE_BYTES, REGISTER), err,
+	rc = zd_cuda_err(driver, driver->memHostRegister(client->gpu_page, PAGE_BYTES, REGISTER), err,
 	                 "registering the client's fence page");
 	if (rc)
 		return rc;
 	rc = zd_cuda_err(driver, driver->memHostRegister(client->daemon_page, PAGE_BYTES, REGISTER), err,
 	                 "registering the daemon's fence page");
 	if (rc)
-		(void)driver->memHostUnregister(client->client_page);
+		(void)driver->memHostUnregister(client->gpu_page);
 	else
 		cuda->registered = true;
 	return rc;
@@ -111,7 +112,7 @@ static int register_pages(struct zerod_client *client, struct zc_cuda *cuda, str
 static void unregister_pages(struct zerod_client *client, struct zc_cuda *cuda)
 {
 	if (cuda->registered) {
-		(void)cuda->driver->memHostUnregister(client->client_page);
+		(void)cuda->driver->memHostUnregister(client->gpu_page);
 		(void)cuda->driver->memHostUnregister(client->daemon_page);
 	}
 	cuda->registered = false;
@@ -126,11 +127,12 @@ static int set_up(struct zerod_client *client, struct zc_cuda *cuda, struct zc_g
 	if (!rc)
 		rc = register_pages(client, cuda, err);
 	if (!rc)
-		rc = zd_cuda_err(driver,
-		                 driver->memHostGetDevicePointer(&gpu->client_page, client->client_page, 0),
+		rc = zd_cuda_err(driver, driver->memHostGetDevicePointer(&gpu->gpu_page, client->gpu_page, 0),
 		                 err, "mapping the client's fence page into %s", gpu->name);
 	if (!rc)
 		rc = zc_watch_start(client, cuda, err);
+	if (!rc)
+		rc = zc_carrier_start(client, &cuda->carrier, err);
 	if (rc && cuda->ngpus == 0)
 		unregister_pages(client, cuda); /* they must not outlive the only context */
 	return rc;
@@ -245,6 +247,7 @@ int zc_cuda_join(struct zerod_client *client, uint32_t index, struct zd_err *err
 
 /* ---- The end -------------------------------------------------------------------------------------------------- */
 
+/* As the daemon sees it: a strict client's thread has carried it over by then. */
 static bool all_written(const struct zerod_client *client, const struct zc_cuda *cuda)
 {
 	const uint64_t *page = client->client_page;
@@ -319,11 +322,13 @@ bool zc_cuda_close(struct zerod_client *client)
 		zc_waits_abort(client);
 	drained = drain(client, cuda);
 	zc_watch_stop(cuda);
+	zc_carrier_stop(client, &cuda->carrier);
 	if (drained) {
 		close_gpus(client, cuda);
 	} else {
 		client->client_page = NULL; /* a GPU may still touch them: they stay mapped */
 		client->daemon_page = NULL;
+		client->gpu_page = NULL;
 	}
 	client->cuda = NULL;
 	free(cuda);
@@ -332,6 +337,10 @@ bool zc_cuda_close(struct zerod_client *client)
 
 void zc_cuda_forget(struct zerod_client *client)
 {
-	free(client->cuda);
+	struct zc_cuda *cuda = client->cuda;
+
+	if (cuda)
+		zc_carrier_forget(client, &cuda->carrier);
+	free(cuda);
 	client->cuda = NULL;
 }

@@ -21,11 +21,24 @@ struct zc_open_waits {
 	uint64_t value[ZD_TIMELINES];            /* the highest; of those in the mask */
 };
 
+struct zc_carry;
+
+/* Strict clients: values that GPUs will write, in the order in which they were enqueued, and the thread that carries them over
+ * to the daemon's sight (cuda_strict.c). */
+struct zc_carrier {
+	pthread_mutex_t lock; /* all that follows */
+	pthread_cond_t changed;
+	TAILQ_HEAD(, zc_carry) queue;
+	bool stop;
+	bool running; /* with cuda_lock */
+	pthread_t thread;
+};
+
 struct zc_gpu {
 	int device; /* the driver's number */
 	char name[ZD_CUDA_UUID_TEXT];
 	struct CUctx_st *context; /* the primary one, retained */
-	zd_cu_ptr client_page;    /* as its streams name it */
+	zd_cu_ptr gpu_page;       /* as its streams name it */
 	uint32_t timeline;        /* of `copies` */
 	atomic_uint_fast64_t copied;
 	/* With the client's lock: */
@@ -43,7 +56,8 @@ struct zc_cuda {
 	atomic_uint_fast64_t has_copied[ZD_TIMELINES / MASK_BITS];
 	atomic_uint_fast64_t copied[ZD_TIMELINES];
 	struct zc_open_waits left; /* by streams whose handles have gone; with the client's lock */
-	bool watching;             /* with cuda_lock */
+	struct zc_carrier carrier;
+	bool watching; /* with cuda_lock */
 	pthread_t watcher;
 	int stop; /* an eventfd that ends the watcher */
 };
@@ -82,6 +96,30 @@ void zc_copied_note(struct zc_cuda *cuda, struct zc_fence fence);
 
 /* At the client's end. */
 void zc_cuda_segments_unmap(struct zerod_client *client, struct zc_cuda *cuda);
+
+/* ---- cuda_strict.c ------------------------------------------------------------------------------------------ */
+
+/*
+ * A value that a GPU's stream is to write comes in two steps, the first of which may fail: *made holds (NULL: nothing) until
+ * then. Nothing, and *made as it was, in a client that is not strict.
+ */
+int zc_carry_new(struct zerod_client *client, const struct zc_hold_list *holds, struct zc_carry **made,
+                 struct zd_err *err) __attribute__((warn_unused_result));
+/* With the client's lock: holds what the copies write. */
+int zc_carry_copies(struct zerod_client *client, const struct zc_copy *copies, unsigned count,
+                    struct zc_carry **made, struct zd_err *err) __attribute__((warn_unused_result));
+/* The write of `fence` is enqueued, or, with rc != 0, never will be. In the order in which a timeline's values were taken. NULL
+ * is allowed. */
+void zc_carry_put(struct zerod_client *client, struct zc_carry *carry, struct zc_fence fence, int rc);
+/* With or without the client's lock: blocks until nothing is held for what GPUs have written by now. */
+void zc_carry_settle(struct zerod_client *client);
+void zc_carrier_init(struct zc_carrier *carrier);
+/* With cuda_lock. */
+int zc_carrier_start(struct zerod_client *client, struct zc_carrier *carrier, struct zd_err *err)
+        __attribute__((warn_unused_result));
+/* At the client's end, and in a forked child, where its thread does not exist. */
+void zc_carrier_stop(struct zerod_client *client, struct zc_carrier *carrier);
+void zc_carrier_forget(struct zerod_client *client, struct zc_carrier *carrier);
 
 /* ---- cuda_waits.c ------------------------------------------------------------------------------------------- */
 

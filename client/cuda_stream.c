@@ -3,7 +3,7 @@
  * cuda_stream.c - the trainer's own streams on a GPU, wrapped.
  *
  * The GPU does the work: a wait makes it compare counters of the daemon's page, a fence makes it write the next value of the
- * stream's timeline into the client's page. No call here waits for it. What must hold:
+ * stream's timeline into the client's page, or, where the client is strict, into one from where it is carried over. No call here waits for it. What must hold:
  *   - taking a value and enqueueing its write are one step under the stream's lock, so that values are written in order;
  *   - the value is written for every fence, also of a stream that is idle: to ask for that is a driver call as well;
  *   - what a GPU waits for has been submitted: the daemon's copies are under way when their fences are given out, and
@@ -23,7 +23,7 @@ struct gpu_stream {
 	struct CUstream_st *handle;
 	struct CUctx_st *context;
 	const struct zc_gpu *gpu;
-	zd_cu_ptr client_page, daemon_page; /* in the context */
+	zd_cu_ptr gpu_page, daemon_page; /* in the context */
 
 	pthread_mutex_t lock; /* all that follows */
 	uint64_t value;       /* last taken */
@@ -107,13 +107,13 @@ static int order(const struct gpu_stream *stream, struct orders *orders, int ope
 static int order_behind(struct gpu_stream *stream, struct orders *orders, struct zc_fence fence,
                         struct zd_err *err)
 {
-	const uint64_t *page = stream->base.client->client_page;
+	const uint64_t *page = stream->base.client->gpu_page;
 
 	if (fence.value == 0 || fence.timeline == stream->base.timeline ||
 	    has_passed(zc_counter_load(page, fence.timeline), fence.value))
 		return 0;
 	stream->unmarked = true;
-	return order(stream, orders, ZD_CU_OP_WAIT_64, stream->client_page, fence, err);
+	return order(stream, orders, ZD_CU_OP_WAIT_64, stream->gpu_page, fence, err);
 }
 
 /* With the client's lock and the stream's, in its context: copies, and the next value behind them. */
@@ -134,7 +134,7 @@ static int order_copies(struct gpu_stream *stream, struct orders *orders, const 
 		                 stream->gpu->name);
 		copy->copied = fence;
 	}
-	return rc ? rc : order(stream, orders, ZD_CU_OP_WRITE_64, stream->client_page, fence, err);
+	return rc ? rc : order(stream, orders, ZD_CU_OP_WRITE_64, stream->gpu_page, fence, err);
 }
 
 /* With the stream's lock, in its context: what has passed already needs no wait. */
@@ -178,6 +178,20 @@ static int push_wait(struct gpu_stream *stream, const struct zc_stream_wait *wai
 	return rc;
 }
 
+/* The same, and what the copies write is held until they have ended. */
+static int push_wait_holding(struct gpu_stream *stream, const struct zc_stream_wait *wait, struct zd_err *err)
+{
+	struct zerod_client *client = stream->base.client;
+	struct zc_carry *carry = NULL;
+	int rc = wait->ncopies > 0 ? zc_carry_copies(client, wait->copies, wait->ncopies, &carry, err) : 0;
+
+	if (rc)
+		return rc;
+	rc = push_wait(stream, wait, err);
+	zc_carry_put(client, carry, (struct zc_fence){stream->base.timeline, stream->value}, rc);
+	return rc;
+}
+
 static int say_aborted(struct zerod_client *client, struct zd_err *err)
 {
 	client->poisoned = true;
@@ -200,7 +214,7 @@ static int gpu_wait(zerod_stream *base, const struct zc_stream_wait *wait, struc
 		rc = check_capture(stream, err);
 	if (!rc) {
 		pthread_mutex_lock(&stream->lock);
-		rc = push_wait(stream, wait, err);
+		rc = push_wait_holding(stream, wait, err);
 		if (!rc && zc_open_waits_aborted(&stream->open, base->client))
 			rc = say_aborted(base->client, err);
 		pthread_mutex_unlock(&stream->lock);
@@ -209,16 +223,21 @@ static int gpu_wait(zerod_stream *base, const struct zc_stream_wait *wait, struc
 	return rc;
 }
 
-/* With the stream's lock, in its context. */
-static int push_value(struct gpu_stream *stream, struct zd_err *err)
+/* With the stream's lock, in its context: `holds` (NULL: nothing) last until the value is written. */
+static int push_value(struct gpu_stream *stream, const struct zc_hold_list *holds, struct zd_err *err)
 {
 	const struct zd_cuda *driver = driver_of(stream);
-	zd_cu_ptr counter = stream->client_page + stream->base.timeline * sizeof(uint64_t);
-	int rc = zd_cuda_err(
-	        driver,
-	        driver->streamWriteValue64(stream->handle, counter, stream->value + 1, ZD_CU_WRITE_DEFAULT),
-	        err, "writing a stream's fence on %s", stream->gpu->name);
+	struct zc_fence fence = {stream->base.timeline, stream->value + 1};
+	zd_cu_ptr counter = stream->gpu_page + fence.timeline * sizeof(uint64_t);
+	struct zc_carry *carry = NULL;
+	int rc = zc_carry_new(stream->base.client, holds, &carry, err);
 
+	if (rc)
+		return rc;
+	rc = zd_cuda_err(
+	        driver, driver->streamWriteValue64(stream->handle, counter, fence.value, ZD_CU_WRITE_DEFAULT),
+	        err, "writing a stream's fence on %s", stream->gpu->name);
+	zc_carry_put(stream->base.client, carry, fence, rc);
 	if (rc)
 		return rc;
 	stream->value++;
@@ -235,12 +254,11 @@ static int gpu_fence(zerod_stream *base, const struct zc_hold_list *holds, uint6
 	int rc = zd_cuda_err(driver, zc_cuda_enter(driver, stream->context, &scope), err,
 	                     "entering a stream's context");
 
-	(void)holds; /* strict clients have emulated devices */
 	if (!rc)
 		rc = check_capture(stream, err);
 	if (!rc) {
 		pthread_mutex_lock(&stream->lock);
-		rc = push_value(stream, err);
+		rc = push_value(stream, holds, err);
 		*value = stream->value;
 		pthread_mutex_unlock(&stream->lock);
 	}
@@ -291,6 +309,8 @@ static int gpu_synchronize(zerod_stream *base, struct zd_err *err)
 		rc = zd_cuda_err(driver, driver->streamSynchronize(stream->handle), err,
 		                 "synchronizing a stream on %s", stream->gpu->name);
 	zc_cuda_leave(driver, &scope);
+	if (!rc)
+		zc_carry_settle(base->client);
 	return !rc && gpu_aborted(base) ? say_aborted(base->client, err) : rc;
 }
 
@@ -324,7 +344,7 @@ static void mark_end(struct gpu_stream *stream)
 	if (!stream->unmarked)
 		return;
 	if (!zc_cuda_enter(driver, stream->context, &scope) && !check_capture(stream, &err))
-		(void)push_value(stream, &err);
+		(void)push_value(stream, NULL, &err);
 	zc_cuda_leave(driver, &scope);
 }
 
@@ -401,8 +421,7 @@ static int find_gpu(struct zc_cuda *cuda, struct gpu_stream *stream, struct zd_e
 	if (rc)
 		return rc;
 	stream->gpu = gpu;
-	rc = zd_cuda_err(driver,
-	                 driver->memHostGetDevicePointer(&stream->client_page, client->client_page, 0), err,
+	rc = zd_cuda_err(driver, driver->memHostGetDevicePointer(&stream->gpu_page, client->gpu_page, 0), err,
 	                 "mapping the client's fence page for a stream");
 	if (!rc)
 		rc = zd_cuda_err(

@@ -62,6 +62,8 @@ ZEROD_MUST_USE int zc_call(zerod_client *client, Zd__Request *request, uint32_t 
 /* How often a thread that sleeps on a counter looks whether the daemon lives. */
 #define ZC_POLL_SLICE_NS 100000000ull
 
+struct zc_gpu;
+
 /* ---- Fences ----------------------------------------------------------------------------------------------- */
 
 struct zc_fence {
@@ -109,17 +111,19 @@ struct zc_segment {
 	uint32_t id;
 	uint32_t device;
 	uint64_t bytes;
-	int fd;                 /* -1 once it is mapped */
-	void *map;              /* NULL until the first use; on GPUs an address of theirs */
-	uint32_t *page_holders; /* strict: of each page; NULL until the first hold */
-	uint64_t nholds;        /* strict: that name it */
+	int fd;                   /* -1 once it is mapped */
+	void *map;                /* NULL until the first use; on GPUs an address of theirs */
+	const struct zc_gpu *gpu; /* for which it is mapped; NULL: an emulated one */
+	uint32_t *page_holders;   /* strict: of each page, or of the whole; NULL until the first hold */
+	uint64_t nholds;          /* strict: that name it */
 	struct zc_segment *next_retired;
 	UT_hash_handle hh;
 };
 
 /* ---- Pages of strict clients ------------------------------------------------------------------------------- */
 
-/* Whoever may still touch a gathered buffer: its pages stay accessible while one of these is left (strict.c). */
+/* Whoever may still touch a gathered buffer: its pages stay accessible while one of these is left (strict.c). On GPUs a segment
+ * is one page. */
 struct zc_hold {
 	struct zc_segment *segment;
 	uint64_t page, npages;
@@ -296,6 +300,7 @@ struct zerod_client {
 	uint32_t ntimelines;
 	uint64_t *client_page; /* we write, the daemon reads */
 	uint64_t *daemon_page; /* the daemon writes; writable on GPUs, for the day on which it dies */
+	uint64_t *gpu_page;    /* GPUs write: the client's, or a strict client's own (cuda_strict.c) */
 
 	pthread_mutex_t send_lock; /* the order of packets on the socket */
 
@@ -577,6 +582,9 @@ int zc_strict_open(struct zerod_client *client, struct zc_op *op, struct zd_err 
 /* With the lock: this part of the unit's gathered copy may be touched until the hold is dropped. */
 int zc_strict_hold(struct zerod_client *client, const struct zc_unit *unit, const struct zc_location *part,
                    struct zc_hold_list *list, struct zd_err *err) __attribute__((warn_unused_result));
+/* GPUs, with the lock: the same for a whole segment. */
+int zc_strict_hold_segment(struct zerod_client *client, struct zc_segment *segment, struct zc_hold_list *list,
+                           struct zd_err *err) __attribute__((warn_unused_result));
 /* With the lock: the unit's gathered copy may be touched when its leases have ended, until unit->kept is dropped. */
 int zc_strict_keep(struct zerod_client *client, struct zc_unit *unit, struct zd_err *err)
         __attribute__((warn_unused_result));

@@ -83,7 +83,7 @@ static bool has_passed(const struct zerod_client *client, struct zc_fence fence)
 
 	if (fence.value == 0)
 		return true;
-	counter = __atomic_load_n(&client->client_page[fence.timeline], __ATOMIC_ACQUIRE);
+	counter = __atomic_load_n(&client->gpu_page[fence.timeline], __ATOMIC_ACQUIRE);
 	return zc_fence_reached(counter, fence.value);
 }
 

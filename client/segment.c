@@ -52,6 +52,17 @@ static int map_page(int fd, int protection, const char *what, void **page, struc
 	return 0;
 }
 
+/* Shared, so that no fork makes a copy of what GPUs write to. */
+static int make_gpu_page(struct zerod_client *client, struct zd_err *err)
+{
+	void *map = mmap(NULL, PAGE_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+
+	if (map == MAP_FAILED)
+		return zd_err_errno(err, errno, "making a page for GPUs' fences");
+	client->gpu_page = map;
+	return 0;
+}
+
 int zc_pages_map(struct zerod_client *client, int client_fd, int daemon_fd, struct zd_err *err)
 {
 	void *client_page = NULL, *daemon_page = NULL;
@@ -69,7 +80,8 @@ int zc_pages_map(struct zerod_client *client, int client_fd, int daemon_fd, stru
 	}
 	client->client_page = client_page;
 	client->daemon_page = daemon_page;
-	return 0;
+	client->gpu_page = client_page;
+	return client->strict && client->on_gpus ? make_gpu_page(client, err) : 0;
 }
 
 /* ---- Segments ---------------------------------------------------------------------------------------------- */
@@ -127,10 +139,10 @@ static void free_segment(struct zc_segment *segment)
 /* With the lock; the pages' lock keeps strict clients' streams from what is not there any more. */
 static void unmap_segment(struct zerod_client *client, struct zc_segment *segment)
 {
+	pthread_mutex_lock(&client->page_lock);
 	if (segment->map && client->on_gpus)
 		zc_cuda_segment_unmap(client, segment);
-	pthread_mutex_lock(&client->page_lock);
-	if (segment->map && !client->on_gpus)
+	else if (segment->map)
 		(void)munmap(segment->map, segment->bytes);
 	segment->map = NULL;
 	pthread_mutex_unlock(&client->page_lock);
@@ -200,6 +212,8 @@ void zc_segments_free(struct zerod_client *client)
 		free_segment(segment);
 	}
 	free(client->unmapped);
+	if (client->gpu_page && client->gpu_page != client->client_page)
+		(void)munmap(client->gpu_page, PAGE_BYTES);
 	if (client->client_page)
 		(void)munmap(client->client_page, PAGE_BYTES);
 	if (client->daemon_page)

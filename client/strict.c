@@ -2,6 +2,8 @@
 /*
  * strict.c - pages of gathered buffers, which a strict client may touch only while somebody holds them.
  *
+ * On GPUs access goes by whole segments, and gathered buffers have one each: such a segment is one page here.
+ *
  * Each page of a segment has a count of its holders, and this is all there is to know:
  *
  *     a page that was given out can be accessed exactly while its count is not 0.
@@ -11,8 +13,8 @@
  * buffer. A place that is given out again while a stream still holds it, two tags, two units of one slot, two threads
  * that wait for one ticket: all add to counts, and nobody needs to know of the others.
  *
- * The daemon cannot give the place to another unit too early either: a stream lets go of its pages before it writes the
- * value that the release told the daemon to wait for.
+ * The daemon cannot give the place to another unit too early either: a stream lets go of its pages before the value is written
+ * that the release told the daemon to wait for (host_stream.c, cuda_strict.c).
  */
 #include "client/internal.h"
 
@@ -21,55 +23,69 @@
 #include <string.h>
 #include <sys/mman.h>
 
+#include "client/cuda.h"
+
 #define PAGE_BYTES ((uint64_t)ZD_STRICT_ALIGN_BYTES)
 
 /* ---- Pages ----------------------------------------------------------------------------------------------- */
 
-static int protect(const struct zc_segment *segment, uint64_t page, uint64_t npages, int protection)
+static int protect(struct zerod_client *client, const struct zc_segment *segment, uint64_t page,
+                   uint64_t npages, bool open, struct zd_err *err)
 {
 	if (!segment->map) /* it has gone back to its device */
 		return 0;
-	return mprotect((uint8_t *)segment->map + page * PAGE_BYTES, npages * PAGE_BYTES, protection);
+	if (client->on_gpus)
+		return zc_cuda_segment_protect(client, segment, open, err);
+	if (mprotect((uint8_t *)segment->map + page * PAGE_BYTES, npages * PAGE_BYTES,
+	             open ? PROT_READ | PROT_WRITE : PROT_NONE) == 0)
+		return 0;
+	return zd_err_errno(err, errno,
+	                    open ? "giving access to a gathered buffer's pages"
+	                         : "taking the access to a released buffer's pages away");
 }
 
 /* With the pages' lock. */
-static int take_pages(const struct zc_hold *hold)
+static int take_pages(struct zerod_client *client, const struct zc_hold *hold, struct zd_err *err)
 {
 	uint32_t *holders = hold->segment->page_holders + hold->page;
 	bool closed = false;
+	int rc;
 
 	for (uint64_t i = 0; i < hold->npages; i++)
 		closed |= holders[i] == 0;
-	if (closed && protect(hold->segment, hold->page, hold->npages, PROT_READ | PROT_WRITE))
-		return errno;
+	rc = closed ? protect(client, hold->segment, hold->page, hold->npages, true, err) : 0;
+	if (rc)
+		return rc;
 	for (uint64_t i = 0; i < hold->npages; i++)
 		holders[i]++;
 	return 0;
 }
 
-/* With the pages' lock: closes each run of pages that nobody holds any more. */
-static int give_pages(const struct zc_hold *hold)
+/* With the pages' lock: closes each run of pages that nobody holds any more. Nobody to tell of a failure: the next wait says
+ * that stale views may not fault. */
+static void give_pages(struct zerod_client *client, const struct zc_hold *hold)
 {
 	uint32_t *holders = hold->segment->page_holders + hold->page;
 	uint64_t first = 0;
-	int error = 0;
+	struct zd_err err;
 
 	for (uint64_t i = 0; i < hold->npages; i++) {
 		if (--holders[i] > 0)
 			first = i + 1;
 		else if ((i + 1 == hold->npages || holders[i + 1] > 1) &&
-		         protect(hold->segment, hold->page + first, i + 1 - first, PROT_NONE))
-			error = errno;
+		         protect(client, hold->segment, hold->page + first, i + 1 - first, false, &err) &&
+		         !client->page_failure.status)
+			client->page_failure = err;
 	}
-	return error;
 }
 
-static int make_counts(struct zc_segment *segment)
+static int make_counts(const struct zerod_client *client, struct zc_segment *segment, struct zd_err *err)
 {
+	uint64_t npages = client->on_gpus ? 1 : (segment->bytes + PAGE_BYTES - 1) / PAGE_BYTES;
+
 	if (!segment->page_holders)
-		segment->page_holders = calloc((segment->bytes + PAGE_BYTES - 1) / PAGE_BYTES,
-		                               sizeof(*segment->page_holders));
-	return segment->page_holders ? 0 : ENOMEM;
+		segment->page_holders = calloc(npages, sizeof(*segment->page_holders));
+	return segment->page_holders ? 0 : zd_err_errno(err, ENOMEM, "holding a gathered buffer's pages");
 }
 
 /* ---- Holds ------------------------------------------------------------------------------------------------ */
@@ -78,32 +94,23 @@ static int add_hold(struct zerod_client *client, struct zc_hold_list *list, cons
                     struct zd_err *err)
 {
 	struct zc_hold *hold = malloc(sizeof(*hold));
-	int error;
+	int rc;
 
 	if (!hold)
 		return zd_err_errno(err, ENOMEM, "holding a gathered buffer's pages");
 	*hold = *like;
 	pthread_mutex_lock(&client->page_lock);
-	error = make_counts(hold->segment);
-	if (!error)
-		error = take_pages(hold);
-	if (!error)
+	rc = make_counts(client, hold->segment, err);
+	if (!rc)
+		rc = take_pages(client, hold, err);
+	if (!rc)
 		hold->segment->nholds++;
 	pthread_mutex_unlock(&client->page_lock);
-	if (error) {
+	if (rc)
 		free(hold);
-		return zd_err_errno(err, error, "giving access to a gathered buffer's pages");
-	}
-	LIST_INSERT_HEAD(list, hold, link);
-	return 0;
-}
-
-/* Nobody to tell: the next wait says that stale views may not fault. */
-static void remember_failure(struct zerod_client *client, int error)
-{
-	if (error && !client->page_failure.status)
-		(void)zd_err_errno(&client->page_failure, error,
-		                   "strict: taking the access to a released buffer's pages away");
+	else
+		LIST_INSERT_HEAD(list, hold, link);
+	return rc;
 }
 
 void zc_holds_drop(struct zerod_client *client, struct zc_hold_list *list)
@@ -114,7 +121,7 @@ void zc_holds_drop(struct zerod_client *client, struct zc_hold_list *list)
 		LIST_REMOVE(hold, link);
 		if (client->strict) {
 			pthread_mutex_lock(&client->page_lock);
-			remember_failure(client, give_pages(hold));
+			give_pages(client, hold);
 			hold->segment->nholds--;
 			pthread_mutex_unlock(&client->page_lock);
 		}
@@ -146,8 +153,8 @@ static bool same_pages(const struct zc_hold *a, const struct zc_hold *b)
 static int find_place(struct zerod_client *client, const struct zc_unit *unit, const struct zc_location *part,
                       struct zc_hold *place, struct zd_err *err)
 {
-	uint64_t page = part->offset / PAGE_BYTES;
-	uint64_t end = (part->offset + part->bytes + PAGE_BYTES - 1) / PAGE_BYTES;
+	uint64_t page = client->on_gpus ? 0 : part->offset / PAGE_BYTES;
+	uint64_t end = client->on_gpus ? 1 : (part->offset + part->bytes + PAGE_BYTES - 1) / PAGE_BYTES;
 
 	*place = (struct zc_hold){
 	        .segment = zc_segment_find(client, part->segment), .page = page, .npages = end - page};
@@ -167,6 +174,14 @@ int zc_strict_hold(struct zerod_client *client, const struct zc_unit *unit, cons
 		return 0;
 	rc = find_place(client, unit, part, &place, err);
 	return rc ? rc : add_hold(client, list, &place, err);
+}
+
+int zc_strict_hold_segment(struct zerod_client *client, struct zc_segment *segment, struct zc_hold_list *list,
+                           struct zd_err *err)
+{
+	const struct zc_hold whole = {.segment = segment, .npages = 1};
+
+	return add_hold(client, list, &whole, err);
 }
 
 /* ---- Leases and units ---------------------------------------------------------------------------------------- */

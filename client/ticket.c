@@ -99,6 +99,20 @@ void zc_ticket_fail(struct zerod_client *client, struct zc_op *op, const char *e
 	settle(client, op);
 }
 
+/* Nothing else may be there from which access is taken with the buffer's. */
+static int check_strict_place(const struct zerod_client *client, const struct zc_op *op, struct zd_err *err)
+{
+	if (op->buffer.bytes % ZD_STRICT_ALIGN_BYTES != 0)
+		return zd_err_set(err, ZEROD_E_PROTOCOL,
+		                  "the daemon's buffer of unit '%s' has %llu bytes, which are no whole pages",
+		                  op->unit->name, (unsigned long long)op->buffer.bytes);
+	if (client->on_gpus && op->buffer.offset != 0)
+		return zd_err_set(err, ZEROD_E_PROTOCOL,
+		                  "the daemon's buffer of unit '%s' has no segment of its own",
+		                  op->unit->name);
+	return 0;
+}
+
 static int take_gather(struct zerod_client *client, struct zc_op *op, const Zd__GatherReply *reply,
                        struct zd_err *err)
 {
@@ -108,10 +122,8 @@ static int take_gather(struct zerod_client *client, struct zc_op *op, const Zd__
 	int rc = zc_location_take(client, reply->buffer, zc_unit_padded_bytes(op->unit), place_align,
 	                          &op->buffer, err);
 
-	if (!rc && client->strict && op->buffer.bytes % ZD_STRICT_ALIGN_BYTES != 0)
-		rc = zd_err_set(err, ZEROD_E_PROTOCOL,
-		                "the daemon's buffer of unit '%s' has %llu bytes, which are no whole pages",
-		                op->unit->name, (unsigned long long)op->buffer.bytes);
+	if (!rc && client->strict)
+		rc = check_strict_place(client, op, err);
 	if (!rc)
 		rc = zc_fences_take(client, reply->n_fences, reply->fences, &op->fences, err);
 	if (!rc && reply->own_shard && reply->own_shard->segment != 0) {

@@ -38,19 +38,6 @@ static void test_emulated_devices_have_no_gpu_streams(void **state)
 	contract_close(c);
 }
 
-static void test_strict_is_refused(void **state)
-{
-	struct contract *c = contract_open(NULL);
-	struct zerod_options options = ZEROD_INIT(options);
-	zerod_client *client;
-
-	(void)state;
-	options.socket_path = c->socket_path;
-	options.strict = 1;
-	FAILS(NULL, zerod_connect(&options, &client), ZEROD_E_UNSUPPORTED, "GPUs");
-	contract_close(c);
-}
-
 /* The legacy default stream stands for whatever context is current when it is wrapped, and for that one from then on. */
 static void test_default_stream(void **state)
 {
@@ -372,7 +359,6 @@ int main(int argc, char **argv)
 	struct a_case cases[] = {
 	        CASE(test_what_cannot_be_wrapped),
 	        CASE(test_emulated_devices_have_no_gpu_streams),
-	        CASE(test_strict_is_refused),
 	        CASE(test_default_stream),
 	        CASE(test_contexts_of_the_caller_stay),
 	        CASE(test_stream_of_another_gpu_is_refused),

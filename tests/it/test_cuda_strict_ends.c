@@ -1,0 +1,339 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * test_cuda_strict_ends.c - strict clients on GPUs: what is charged, many threads, and ends of all kinds - of units, streams,
+ * clients, contexts, the daemon - while somebody holds a buffer.
+ */
+#include "cuda_strict_scene.h"
+
+#include "tests/support/daemon_fixture.h"
+
+/* A stream that is wrapped, and held up until the word is 1. */
+struct held_stream {
+	struct CUstream_st *handle;
+	zerod_stream *stream;
+	uint64_t *word;
+};
+
+static void hold_stream(struct contract_rank *rank, struct held_stream *held)
+{
+	held->handle = scene_stream((int)(rank->number % rank->world->devices));
+	OK(rank->client, zerod_cuda_stream_wrap(rank->client, held->handle, &held->stream));
+	held->word = scene_hold(held->handle);
+}
+
+/* ---- Memory ------------------------------------------------------------------------------------------------------ */
+
+static void test_whole_segments_are_charged(void **state)
+{
+	struct contract_unit unit, large;
+	struct contract *c = strict_open(&unit);
+	struct contract_rank *rank = &c->ranks[0];
+
+	(void)state;
+	contract_plain_unit(c, "large", SEGMENT_BYTES / 4 + SCENE_NUMEL, &large);
+	contract_publish_all(c, &large);
+	(void)contract_gather(rank, &unit, NULL);
+	assert_int_equal(contract_device(c, 0).gathered_bytes, SEGMENT_BYTES);
+	assert_int_equal(contract_buffer(c, 0, "w").padded_bytes, SEGMENT_BYTES);
+	(void)contract_gather(rank, &large, NULL);
+	assert_int_equal(contract_device(c, 0).gathered_bytes, 3 * SEGMENT_BYTES);
+	contract_release(rank, &unit, NULL);
+	contract_release(rank, &large, NULL);
+	assert_int_equal(contract_device(c, 0).gathered_bytes, 0);
+	contract_close(c);
+}
+
+/* A segment that nobody may touch is unmapped when the device wants it back, and the next gather has another. */
+static void test_trimmed_segments_are_made_again(void **state)
+{
+	struct contract_unit unit;
+	struct contract *c = strict_open(&unit);
+	struct contract_rank *rank = &c->ranks[0];
+	uint64_t freed = 0;
+	const void *view;
+
+	(void)state;
+	(void)contract_gather(rank, &unit, NULL);
+	contract_release(rank, &unit, NULL);
+	AWAIT(contract_device(c, 0).quarantine_bytes == 0);
+	OK(rank->client, zerod_trim(rank->client, 0, 0, &freed));
+	assert_int_equal(freed, SEGMENT_BYTES);
+	view = contract_gather(rank, &unit, NULL);
+	assert_true(can_touch(rank, view));
+	contract_expect_bytes(&unit, view, 1);
+	contract_release(rank, &unit, NULL);
+	assert_false(can_touch(rank, view));
+	contract_close(c);
+}
+
+/* ---- Threads ------------------------------------------------------------------------------------------------------- */
+
+#define ROUNDS 40
+
+struct user {
+	struct contract_unit *unit;
+	zerod_stream *own, *shared;
+	const char *tag;
+};
+
+/* Each under its own tag, so that the copy is joined, or ends and begins anew, as it comes. */
+static void use_streams(struct contract_rank *rank, void *arg)
+{
+	const struct user *user = arg;
+	zerod_stream *const both[] = {user->own, user->shared};
+	struct zerod_gather_options options = ZEROD_INIT(options);
+	uint8_t *seen = zd_calloc(1, contract_padded_bytes(user->unit));
+	bool same = true;
+
+	options.tag = user->tag;
+	for (unsigned i = 0; i < ROUNDS; i++) {
+		void *data = NULL;
+
+		OK(rank->client, zerod_gather(user->unit->at[rank->number], &options, user->own, &data));
+		contract_read(user->own, seen, data, contract_padded_bytes(user->unit));
+		OK(rank->client, zerod_release(user->unit->at[rank->number], user->tag, both, 2, NULL));
+		contract_sync(rank, user->own);
+		same &= contract_bytes_are(user->unit, seen, 1);
+	}
+	free(seen);
+	CHECK(same);
+}
+
+static void test_threads_come_and_go(void **state)
+{
+	static const char *const tags[] = {"a", "b"};
+	struct contract_unit unit;
+	struct contract *c = strict_open(&unit);
+	struct contract_task *tasks[4];
+	struct user users[4];
+
+	(void)state;
+	for (unsigned rank = 0; rank < 2; rank++) {
+		zerod_stream *shared = contract_stream(&c->ranks[rank]);
+
+		for (unsigned i = 0; i < 2; i++) {
+			struct user *user = &users[2 * rank + i];
+
+			*user = (struct user){&unit, contract_stream(&c->ranks[rank]), shared, tags[i]};
+			tasks[2 * rank + i] = contract_start(&c->ranks[rank], use_streams, user);
+		}
+	}
+	for (unsigned i = 0; i < 4; i++)
+		contract_finish(tasks[i]);
+	AWAIT(contract_devices(c).quarantine_bytes == 0);
+	contract_close(c);
+}
+
+/* ---- Ends ------------------------------------------------------------------------------------------------------------ */
+
+static void unregister(struct contract_rank *rank, void *arg)
+{
+	struct contract_unit *unit = arg;
+
+	OK(rank->client, zerod_unit_unregister(unit->at[rank->number]));
+}
+
+static void test_units_that_end_take_their_access(void **state)
+{
+	struct contract_unit held, kept;
+	struct contract *c = strict_open(&held);
+	struct contract_rank *rank = &c->ranks[0];
+	const void *held_view, *kept_view;
+
+	(void)state;
+	contract_plain_unit(c, "kept", SCENE_NUMEL, &kept);
+	contract_publish_all(c, &kept);
+	OK(rank->client, zerod_unit_set_persistent(kept.at[0], 1));
+	kept_view = contract_gather(rank, &kept, NULL);
+	held_view = contract_gather(rank, &held, NULL);
+	contract_release(rank, &kept, NULL);
+	assert_true(can_touch(rank, kept_view));
+	contract_run(c, unregister, &kept);
+	assert_false(can_touch(rank, kept_view));
+	assert_true(can_touch(rank, held_view));
+	OK(rank->client, zerod_group_leave(rank->group));
+	assert_false(can_touch(rank, held_view));
+	contract_close(c);
+}
+
+/* What was released behind a stream does not need its handle. */
+static void test_handle_goes_before_its_stream_has_passed(void **state)
+{
+	struct contract_unit unit;
+	struct contract *c = strict_open(&unit);
+	struct contract_rank *rank = &c->ranks[0];
+	struct held_stream held;
+	const void *view = contract_gather(rank, &unit, NULL);
+
+	(void)state;
+	hold_stream(rank, &held);
+	release_behind(rank, &unit, NULL, held.stream);
+	zerod_stream_destroy(held.stream);
+	assert_true(can_touch(rank, view));
+	scene_let_go(held.word);
+	AWAIT(!can_touch(rank, view));
+	AWAIT(contract_device(c, 0).quarantine_bytes == 0);
+	contract_close(c);
+}
+
+/* The next rank's client begins where nothing is left of the former one's. */
+static void test_client_ends_with_open_holds(void **state)
+{
+	struct contract_unit unit;
+	struct contract *c = strict_open(&unit);
+	struct contract_rank *rank = &c->ranks[0];
+	struct held_stream held;
+
+	(void)state;
+	(void)contract_gather(rank, &unit, "held");
+	(void)contract_gather(rank, &unit, NULL);
+	hold_stream(rank, &held);
+	release_behind(rank, &unit, NULL, held.stream);
+	scene_let_go(held.word);
+	zerod_stream_destroy(held.stream);
+	contract_leave(rank);
+	assert_int_equal(scene_driver()->streamSynchronize(held.handle), 0);
+	contract_close(c);
+}
+
+/* Its counters are never written: nobody waits for them. */
+static void test_context_is_lost_under_a_hold(void **state)
+{
+	struct contract *c = contract_open(&(struct contract_options){.strict = 1});
+	struct contract_rank *rank = &c->ranks[0];
+	struct CUstream_st *stream = scene_stream(0);
+	struct contract_unit unit, other;
+	struct held_stream held;
+	const void *view;
+
+	(void)state;
+	contract_plain_unit(c, "w", SCENE_NUMEL, &unit);
+	contract_plain_unit(c, "other", SCENE_NUMEL, &other);
+	publish_zeros(c, &unit);
+	publish_zeros(c, &other);
+	(void)contract_gather(rank, &unit, NULL);
+	hold_stream(rank, &held);
+	release_behind(rank, &unit, NULL, held.stream);
+	view = contract_gather(rank, &other, NULL);
+	contract_release(rank, &other, NULL);
+	(void)scene_driver()->memsetD8Async((zd_cu_ptr)view, 1, 4, stream);
+	assert_int_equal(scene_driver()->streamSynchronize(stream), ZD_CU_ILLEGAL_ADDRESS);
+	FAILS(rank->client, zerod_stream_synchronize(held.stream), ZEROD_E_DEVICE, NULL);
+	zerod_stream_destroy(held.stream);
+	contract_close(c);
+}
+
+static void test_daemon_dies_under_a_hold(void **state)
+{
+	struct contract_unit unit;
+	struct contract *c = strict_open(&unit);
+	struct contract_rank *rank = &c->ranks[0];
+	struct held_stream held;
+	const void *view = contract_gather(rank, &unit, NULL);
+
+	(void)state;
+	hold_stream(rank, &held);
+	release_behind(rank, &unit, NULL, held.stream);
+	assert_int_equal(zd_daemon_kill(contract_daemon()), 0);
+	assert_true(can_touch(rank, view));
+	scene_let_go(held.word);
+	AWAIT(!can_touch(rank, view));
+	zerod_stream_destroy(held.stream);
+	assert_int_equal(contract_teardown(NULL), 0);
+}
+
+/* The child has neither the thread nor a context. */
+static void test_forked_child_under_a_hold(void **state)
+{
+	struct contract_unit unit;
+	struct contract *c = strict_open(&unit);
+	struct contract_rank *rank = &c->ranks[0];
+	struct held_stream held;
+	const void *view = contract_gather(rank, &unit, NULL);
+	int status = 0;
+	pid_t pid;
+
+	(void)state;
+	hold_stream(rank, &held);
+	release_behind(rank, &unit, NULL, held.stream);
+	pid = fork();
+	assert_true(pid >= 0);
+	if (pid == 0) {
+		zerod_close(rank->client);
+		_exit(0);
+	}
+	assert_int_equal(waitpid(pid, &status, 0), pid);
+	assert_int_equal(status, 0);
+	scene_let_go(held.word);
+	OK(rank->client, zerod_stream_synchronize(held.stream));
+	assert_false(can_touch(rank, view));
+	zerod_stream_destroy(held.stream);
+	contract_close(c);
+}
+
+/* ---- A driver that refuses ------------------------------------------------------------------------------------------- */
+
+/* In this process alone: its Nth call. Both ranks' shards are the first two, the buffer is mapped by the third, opened by the
+ * fourth and closed by the fifth. */
+static struct contract *open_with_fault(const char *fault, struct contract_unit *unit)
+{
+	assert_int_equal(setenv("ZD_DOUBLE_FAIL", fault, 1), 0);
+	(void)scene_driver();
+	assert_int_equal(unsetenv("ZD_DOUBLE_FAIL"), 0);
+	return strict_open(unit);
+}
+
+static void test_access_cannot_be_given(void **state)
+{
+	struct contract_unit unit;
+	struct contract *c = open_with_fault("cuMemSetAccess:4:1", &unit);
+	struct contract_rank *rank = &c->ranks[0];
+	const void *view;
+	void *data = NULL;
+
+	(void)state;
+	FAILS(rank->client, zerod_gather(unit.at[0], NULL, NULL, &data), ZEROD_E_DEVICE, "giving");
+	contract_release(rank, &unit, NULL);
+	view = contract_gather(rank, &unit, NULL);
+	assert_true(can_touch(rank, view));
+	contract_release(rank, &unit, NULL);
+	assert_false(can_touch(rank, view));
+	contract_close(c);
+}
+
+/* Nobody to tell but who waits next. */
+static void test_access_cannot_be_taken(void **state)
+{
+	struct contract_unit unit;
+	struct contract *c = open_with_fault("cuMemSetAccess:5:1", &unit);
+	struct contract_rank *rank = &c->ranks[0];
+	const void *view = contract_gather(rank, &unit, NULL);
+	void *data = NULL;
+
+	(void)state;
+	contract_release(rank, &unit, NULL);
+	assert_true(can_touch(rank, view));
+	FAILS(rank->client, zerod_gather(unit.at[0], NULL, NULL, &data), ZEROD_E_DEVICE, "away");
+	contract_close(c);
+}
+
+/* ---- main -------------------------------------------------------------------------------------------------------------- */
+
+int main(int argc, char **argv)
+{
+	struct a_case cases[] = {
+	        CASE(test_whole_segments_are_charged),
+	        CASE(test_trimmed_segments_are_made_again),
+	        CASE(test_threads_come_and_go),
+	        CASE(test_units_that_end_take_their_access),
+	        CASE(test_handle_goes_before_its_stream_has_passed),
+	        CASE(test_client_ends_with_open_holds),
+	        CASE(test_context_is_lost_under_a_hold),
+	        CASE(test_daemon_dies_under_a_hold),
+	        CASE(test_forked_child_under_a_hold),
+	        CASE(test_access_cannot_be_given),
+	        CASE(test_access_cannot_be_taken),
+	};
+
+	return scene_main(cases, sizeof(cases) / sizeof(cases[0]), argc, argv);
+}

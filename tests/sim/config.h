@@ -96,8 +96,9 @@ struct zd_sim_config {
 	bool mortal; /* nothing goes wrong but that ranks die, and others take their places */
 	bool client_copies;
 	bool unordered; /* executors run commands in any order, several at once; but those of one timeline end in order */
-	bool linger;   /* processes run on after their sessions have ended */
-	bool regroups; /* a group that has lost a rank waits for the next one to take its place */
+	bool linger;            /* processes run on after their sessions have ended */
+	bool strict_by_segment; /* buffers of strict sessions have segments of their own */
+	bool regroups;          /* a group that has lost a rank waits for the next one to take its place */
 	uint32_t noise_percent, death_percent;
 	uint32_t create_fault_percent, device_fault_permille;
 	uint32_t slow_device;                  /* its executor is behind the others; ndevices: none is */

@@ -228,6 +228,7 @@ static void start(struct zd_sim_world *world)
 	        .uid_quota_bytes = config->quota_bytes,
 	        .client_copies_own_slice = config->client_copies,
 	        .sessions_linger = config->linger,
+	        .strict_by_segment = config->strict_by_segment,
 	};
 	struct zd_engine_sink sink = {
 	        .arg = world,

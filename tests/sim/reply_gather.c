@@ -64,6 +64,9 @@ static void check_gather(struct zd_sim_world *world, const struct zd_sim_session
 	if (session->strict && reply->u.gather.buffer.offset % ZD_STRICT_ALIGN_BYTES != 0)
 		zd_sim_fail(world, "gathered %s/%s of a strict session begins inside a page", group->name,
 		            unit);
+	if (session->strict && world->config.strict_by_segment && reply->u.gather.buffer.offset != 0)
+		zd_sim_fail(world, "gathered %s/%s of a strict session begins inside a segment", group->name,
+		            unit);
 	if (reply->u.gather.nfences > ZD_SIM_FENCES)
 		zd_sim_fail(world, "gather with %u fences", reply->u.gather.nfences);
 	for (uint32_t f = 0; f < reply->u.gather.nfences; f++) {

@@ -224,6 +224,7 @@ void zd_sim_config_derive(uint64_t seed, struct zd_sim_config *config)
 	config->client_copies = zd_sim_percent(&rng, 20);
 	config->unordered = zd_sim_percent(&rng, 50);
 	config->linger = zd_sim_percent(&rng, config->mortal ? 60 : 25);
+	config->strict_by_segment = seed % 2; /* no draw: all else of a seed stays as it is */
 	config->ndevices = (uint32_t)zd_sim_between(&rng, 1, config->mortal ? 2 : 4);
 	config->lane_ns = scales[zd_sim_below(&rng, ZD_ARRAY_LEN(scales))];
 	config->stream_ns = scales[zd_sim_below(&rng, ZD_ARRAY_LEN(scales))];
@@ -271,7 +272,7 @@ static void print_group(const struct zd_sim_config *config, uint32_t g)
 void zd_sim_config_print(const struct zd_sim_config *config)
 {
 	printf("seed %llu: %s, segments of %llu bytes, quota %llu, noise %u %%, deaths %u %%, device faults "
-	       "%u/1000%s%s%s%s\n",
+	       "%u/1000%s%s%s%s%s\n",
 	       (unsigned long long)config->seed,
 	       config->clean    ? "clean"
 	       : config->mortal ? "mortal"
@@ -280,6 +281,7 @@ void zd_sim_config_print(const struct zd_sim_config *config)
 	       config->noise_percent, config->death_percent, config->device_fault_permille,
 	       config->client_copies ? ", clients copy their own slice" : "",
 	       config->unordered ? ", unordered executors" : "", config->linger ? ", processes linger" : "",
+	       config->strict_by_segment ? ", strict by segment" : "",
 	       config->regroups ? ", ranks wait for those who come in place of others" : "");
 	for (uint32_t d = 0; d < config->ndevices; d++)
 		printf("  device %u: arena %llu, gather budget %llu, staging %llu%s\n", d,

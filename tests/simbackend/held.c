@@ -8,6 +8,8 @@
 #include "base/err.h"
 #include "base/mem.h"
 
+#define SCRIBBLE 0xdb
+
 static bool of_segment(const struct zd_host_task *task)
 {
 	return task->base.kind == ZD_CMD_SEGMENT_CREATE || task->base.kind == ZD_CMD_SEGMENT_DESTROY;
@@ -28,6 +30,7 @@ struct zd_held *zd_held_new(struct zd_host_task *task, const struct zd_temper *t
 	held->task = task;
 	held->rng = *rng;
 	held->completion.op = task->op;
+	held->scribbles = zd_sim_percent(&held->rng, temper->scribble_percent);
 	held->npieces = held->left = (uint32_t)zd_sim_between(&held->rng, 1, ZD_HELD_PIECES);
 	for (uint32_t i = 0; i < held->npieces; i++)
 		held->pieces[i] = (uint8_t)i;
@@ -69,6 +72,8 @@ static bool move_piece(struct zd_held *held)
 	uint64_t piece = held->pieces[drawn], bytes = task->u.copy.bytes;
 	uint64_t low = bytes * piece / held->npieces, high = bytes * (piece + 1) / held->npieces;
 
+	if (held->scribbles && bytes > 0 && held->left == held->npieces)
+		memset(task->u.copy.dst, SCRIBBLE, bytes);
 	held->pieces[drawn] = held->pieces[--held->left];
 	if (high > low && task->u.copy.src)
 		memcpy(task->u.copy.dst + low, task->u.copy.src + low, high - low);

@@ -28,6 +28,7 @@ struct zd_held {
 	struct zd_held *after;          /* ends before this one may; NULL: none is left */
 	struct zd_held *before;         /* the one that waits so for this */
 	struct zd_sim_rng rng;          /* of this command alone */
+	bool scribbles;                 /* nobody may count on what its target holds between begin and end */
 	uint32_t npieces, left;         /* of a copy or fill, and those that have not moved: */
 	uint8_t pieces[ZD_HELD_PIECES]; /* the first `left`; which is next is drawn */
 	struct zd_completion completion;

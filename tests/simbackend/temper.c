@@ -47,6 +47,7 @@ void zd_temper_draw(uint32_t device, struct zd_temper *temper)
 	temper->tell_ns = draw_scale(&rng);
 	temper->look_ns = draw_scale(&rng);
 	temper->segment_ns = draw_scale(&rng);
+	temper->scribble_percent = (uint32_t)zd_sim_below(&rng, 101);
 	temper->gone_ns = GONE_NS;
 	temper->stall_ns = STALL_NS;
 	temper->stall_permille = (uint32_t)zd_sim_below(&rng, 20);

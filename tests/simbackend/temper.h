@@ -21,15 +21,16 @@ struct zd_temper_backend {
 
 /* Of one device; scales for zd_sim_delay(). */
 struct zd_temper {
-	uint64_t begin_ns;       /* from the command to the first piece */
-	uint64_t piece_ns;       /* between two pieces */
-	uint64_t end_ns;         /* from the last piece to the store */
-	uint64_t tell_ns;        /* from the store to the completion */
-	uint64_t look_ns;        /* between two looks at the fences of a watch */
-	uint64_t gone_ns;        /* between two looks at whether a process is gone */
-	uint64_t segment_ns;     /* that a segment takes to be there, or to be gone */
-	uint64_t stall_ns;       /* nothing at all moves on the device */
-	uint32_t stall_permille; /* of the commands come with a stall */
+	uint64_t begin_ns;         /* from the command to the first piece */
+	uint64_t piece_ns;         /* between two pieces */
+	uint64_t end_ns;           /* from the last piece to the store */
+	uint64_t tell_ns;          /* from the store to the completion */
+	uint64_t look_ns;          /* between two looks at the fences of a watch */
+	uint64_t gone_ns;          /* between two looks at whether a process is gone */
+	uint64_t segment_ns;       /* that a segment takes to be there, or to be gone */
+	uint32_t scribble_percent; /* of copies and fills lose what was there when they begin */
+	uint64_t stall_ns;         /* nothing at all moves on the device */
+	uint32_t stall_permille;   /* of the commands come with a stall */
 };
 
 /* Before the first executor starts. */

@@ -96,12 +96,21 @@ void zd_cuda_detour_follow(struct zd_cuda_detour *detour, struct zd_cuda_task *t
 
 /* ---- Back --------------------------------------------------------------------------------------------------- */
 
-/* In the other GPU's context. A leg that cannot be pushed back leaves a hole in the bytes: its GPU's waiters must not take
- * them for whole. */
+/* Leaves a hole in the bytes. Nothing that is issued from now on stores into the timeline, or a waiter might take them for
+ * whole; what was issued before may, and is followed by the task's own end. */
+static void lose_leg(struct zd_cuda_task *task, int status, const struct zd_err *why)
+{
+	zd_completion_fail(&task->completion, status, why->text);
+	if (task->session)
+		zd_backend_session_set(&task->session->base, task->base.timeline, ZD_FENCE_ABORTED);
+}
+
+/* In the other GPU's context. */
 static void push_back(struct zd_cuda_detour *detour, const struct zd_cuda_leg *leg)
 {
 	struct zd_cuda_device *home = detour->out.device;
 	struct zd_cuda_task *ends = leg->last ? leg->task : NULL;
+	int rc;
 	struct zd_cuda_piece piece = {.dst = leg->task->u.copy.dst + leg->offset,
 	                              .src = slot_at(detour, detour->arrived),
 	                              .bytes = leg->bytes,
@@ -112,8 +121,9 @@ static void push_back(struct zd_cuda_detour *detour, const struct zd_cuda_leg *l
 		zd_cuda_lane_follow(&detour->back, ends);
 		return;
 	}
-	if (zd_cuda_lane_issue(&detour->back, &piece, &err)) {
-		zd_cuda_device_fail(home, err.text);
+	rc = zd_cuda_lane_issue(&detour->back, &piece, &err);
+	if (rc) {
+		lose_leg(leg->task, rc, &err);
 		zd_cuda_lane_follow(&detour->back, ends);
 	}
 }
@@ -135,10 +145,6 @@ bool zd_cuda_detour_turn(struct zd_cuda_detour *detour)
 		return false;
 	zd_cuda_lane_close(&detour->back);
 	zd_cuda_leave(detour->other->cuda, pushed);
-	/* What is on its way back will not be seen to land. */
-	if (zd_cuda_device_failed(detour->other))
-		zd_cuda_device_fail(detour->out.device,
-		                    "the GPU by which its own copies go round has failed");
 	return true;
 }
 

@@ -40,6 +40,11 @@ int zd_cuda_detour_init(struct zd_cuda_detour *detour, struct zd_cuda_devices *d
 /* Nothing is under way. */
 void zd_cuda_detour_deinit(struct zd_cuda_detour *detour);
 
+/* The other GPU has failed: nothing is sent or turned any more, and what is under way will not be seen to land. */
+static inline bool zd_cuda_detour_has_failed(const struct zd_cuda_detour *detour)
+{
+	return detour->memory && zd_cuda_device_failed(detour->other);
+}
 static inline bool zd_cuda_detour_has_room(const struct zd_cuda_detour *detour)
 {
 	return detour->sent - detour->returned < ZD_CUDA_DETOUR_SLOTS;
@@ -61,7 +66,7 @@ bool zd_cuda_detour_turn(struct zd_cuda_detour *detour);
 /* Takes the next leg that is back: false when there is none. `*ended` is the task that ends with it, or NULL. */
 bool zd_cuda_detour_land(struct zd_cuda_detour *detour, struct zd_cuda_task **ended);
 
-/* For the end: does nothing move any more; waits for that; takes the next leg, wherever it is, as zd_cuda_detour_land();
+/* For the end, or the other GPU's: does nothing move any more; waits for that; takes the next leg, wherever it is, as zd_cuda_detour_land();
  * calls fn for each task that ends with a leg under way. */
 bool zd_cuda_detour_is_still(struct zd_cuda_detour *detour);
 void zd_cuda_detour_wait(struct zd_cuda_detour *detour);

@@ -86,7 +86,7 @@ static void land_round(struct zd_cuda_executor *executor)
 	struct zd_cuda_task *task;
 	if (!executor->detour.memory)
 		return;
-	if (zd_cuda_detour_turn(&executor->detour))
+	if (!zd_cuda_detour_has_failed(&executor->detour) && zd_cuda_detour_turn(&executor->detour))
 		event(executor);
 	while (zd_cuda_detour_land(&executor->detour, &task)) {
 		event(executor);
@@ -255,13 +255,17 @@ static void keep_local(struct zd_cuda_executor *executor, struct zd_cuda_task *t
 	zd_cuda_lane_follow(&executor->local, task);
 }
 
-/* Fills signal nobody, so that copies may overtake them. */
+/* Fills signal nobody, so that copies may overtake them. Without the GPU by which they went, copies stay, when nothing of them
+ * moves there any more. */
 static void issue_local(struct zd_cuda_executor *executor)
 {
+	bool without = zd_cuda_detour_has_failed(&executor->detour);
 	struct zd_cuda_task *task;
+	if (without && !zd_cuda_detour_is_idle(&executor->detour))
+		return;
 	while (!zd_cuda_device_failed(executor->device) &&
 	       (task = zd_cuda_order_first(&executor->order, executor->order.self))) {
-		bool round = executor->detour.memory && task->base.kind != ZD_CMD_FILL;
+		bool round = executor->detour.memory && !without && task->base.kind != ZD_CMD_FILL;
 		if (round ? !zd_cuda_detour_has_room(&executor->detour)
 		          : !zd_cuda_lane_has_room(&executor->local))
 			return;
@@ -324,6 +328,22 @@ static void fail_round(struct zd_cuda_executor *executor, const struct zd_err *w
 		fail_task(task, why);
 		landed(executor, task);
 	}
+}
+
+/* The GPU by which they go has failed, not this one: it goes on without. */
+static void give_up_round(struct zd_cuda_executor *executor)
+{
+	struct zd_err why = ZD_ERR_NONE;
+	if (zd_cuda_detour_is_idle(&executor->detour))
+		return;
+	if (!executor->giving_up_round)
+		zd_cuda_detour_walk(&executor->detour, abort_timeline);
+	executor->giving_up_round = true;
+	if (!zd_cuda_detour_is_still(&executor->detour))
+		return;
+	(void)zd_cuda_device_failure(executor->detour.other, &why);
+	fail_round(executor, &why);
+	event(executor);
 }
 
 /* Nothing is in flight. */
@@ -453,10 +473,13 @@ static void *executor_main(void *arg)
 	while (take_submitted(executor)) {
 		land_all(executor);
 		poll_watches(executor);
-		if (zd_cuda_device_failed(executor->device))
+		if (zd_cuda_device_failed(executor->device)) {
 			give_up(executor);
-		else
-			issue_all(executor);
+			continue;
+		}
+		if (zd_cuda_detour_has_failed(&executor->detour))
+			give_up_round(executor);
+		issue_all(executor);
 	}
 	shut_down(executor);
 	zd_cuda_detour_deinit(&executor->detour);

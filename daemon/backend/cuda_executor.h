@@ -41,8 +41,9 @@ struct zd_cuda_executor {
 	struct zd_cuda_lane push, local;
 	struct zd_cuda_detour detour; /* for copies within the GPU */
 	struct zd_cuda_tasks watches;
-	bool hurried;   /* somebody waits for one of them */
-	bool giving_up; /* the device has failed, and whoever waits for what it had has been told */
+	bool hurried;         /* somebody waits for one of them */
+	bool giving_up;       /* the device has failed, and whoever waits for what it had has been told */
+	bool giving_up_round; /* the same of the GPU by which its copies go round, and of those */
 	struct zd_spin spin;
 	unsigned sleeps; /* since the last event */
 };

@@ -178,6 +178,50 @@ static void test_gpu_that_fails_under_a_push(void **state)
 	close_all(state);
 }
 
+static struct zd_command round_of(uint64_t value)
+{
+	struct zd_command round = copy(0, at(1, 0, MIB), 0, at(1, MIB, MIB));
+	round.signal = (struct zd_signal){SESSION, 0, value};
+	return round;
+}
+
+/* A copy within a GPU that came as far as the other one: it is no whole copy, and its waiters are not told that it is. */
+static void test_copy_that_does_not_come_back(void **state)
+{
+	struct fixture *f = open_fixture(state, 2);
+	struct client c = open_session(f, SESSION);
+	make_segments(f, 2);
+	struct record record = wait_op(f, submit(f, round_of(1)));
+	assert_int_equal(record.completion.status, ZEROD_E_NO_MEMORY);
+	assert_int_equal(atomic_load(&c.daemon_page[0]), ZD_FENCE_ABORTED);
+	assert_int_equal(wait_op(f, submit(f, round_of(2))).completion.status, 0);
+	assert_int_equal(atomic_load(&c.daemon_page[0]), ZD_FENCE_ABORTED);
+	forget_session(&c);
+	close_all(state);
+}
+
+/* The GPU by which copies go round is lost under one of them. Only that one fails: the others stay at home. */
+static void test_way_round_that_is_lost(void **state)
+{
+	struct fixture *f = open_fixture(state, 2);
+	struct client c = open_session(f, SESSION);
+	struct zd_command set = {.kind = ZD_CMD_SIGNAL, .signal = {SESSION, 0, 1}};
+	make_segments(f, 2);
+	uint8_t *bytes = map_segment(f, 1, SEGMENT);
+	memset(bytes, 0x5a, MIB);
+	struct record record = wait_op(f, submit(f, round_of(1)));
+	assert_int_equal(record.completion.status, ZEROD_E_DEVICE);
+	assert_int_equal(atomic_load(&c.daemon_page[0]), ZD_FENCE_ABORTED);
+	wait_op(f, submit(f, set));
+	assert_int_equal(wait_op(f, submit(f, round_of(2))).completion.status, 0);
+	assert_int_equal(atomic_load(&c.daemon_page[0]), 2);
+	assert_memory_equal(bytes + MIB, bytes, MIB);
+	assert_int_equal(wait_op(f, submit(f, push_of(1, 0, 1))).completion.status, ZEROD_E_DEVICE);
+	munmap(bytes, SEGMENT);
+	forget_session(&c);
+	close_all(state);
+}
+
 static void test_session_that_cannot_be_registered(void **state)
 {
 	struct fixture *f = open_fixture(state, 2);
@@ -314,6 +358,8 @@ int main(int argc, char **argv)
 	        CASE(test_gpu_that_fails_among_many, "ZD_DOUBLE_FAIL=cuMemcpyAsync:40:719"),
 	        CASE(test_gpu_that_fails_under_a_push, "ZD_DOUBLE_COPY_US=200000",
 	             "ZD_DOUBLE_FAIL=cuMemcpyAsync:2:1"),
+	        CASE(test_copy_that_does_not_come_back, "ZD_DOUBLE_FAIL=cuMemHostRegister:1:2"),
+	        CASE(test_way_round_that_is_lost, "ZD_DOUBLE_FAIL=cuMemcpyAsync:2:719"),
 	        CASE(test_session_that_cannot_be_registered, "ZD_DOUBLE_FAIL=cuMemHostRegister:1:2"),
 	        CASE(test_segment_that_fails_leaves_nothing, "ZD_DOUBLE_LEAKS=1",
 	             "ZD_DOUBLE_FAIL=cuMemSetAccess:3:2"),

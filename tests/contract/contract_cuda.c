@@ -92,6 +92,7 @@ static void use_gpu(int ordinal)
 /* What all tests have used, when the program ends. */
 static void give_all_back(void)
 {
+	contract_gates_open(); /* of a test that has failed */
 	for (int i = MAX_GPUS - 1; i >= 0; i--) {
 		if (!gpus[i].context)
 			continue;

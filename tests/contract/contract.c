@@ -60,6 +60,19 @@ static uint64_t now_ms(void)
 	return (uint64_t)now.tv_sec * 1000 + (uint64_t)now.tv_nsec / 1000000;
 }
 
+/* A test that has failed: what its tasks use may be on its stack, so they end first. */
+static void join_tasks(void)
+{
+	struct contract_task *task;
+
+	contract_gates_open();
+	while ((task = LIST_FIRST(&scene.tasks))) {
+		LIST_REMOVE(task, link);
+		(void)pthread_join(task->thread, NULL);
+		free(task);
+	}
+}
+
 __attribute__((format(printf, 1, 2))) static void give_up(const char *format, ...)
 {
 	char words[2 * CONTRACT_TEXT];
@@ -68,8 +81,10 @@ __attribute__((format(printf, 1, 2))) static void give_up(const char *format, ..
 	va_start(args, format);
 	(void)vsnprintf(words, sizeof(words), format, args);
 	va_end(args);
-	if (!this_task)
+	if (!this_task) {
+		join_tasks();
 		fail_msg("%s", words);
+	}
 	(void)snprintf(this_task->failure, sizeof(this_task->failure), "%s", words);
 	pthread_exit(NULL);
 }
@@ -135,7 +150,7 @@ void contract_finish(struct contract_task *task)
 	LIST_REMOVE(task, link);
 	free(task);
 	if (words[0])
-		fail_msg("rank %u, %s", rank, words);
+		give_up("rank %u, %s", rank, words);
 }
 
 void contract_run(struct contract *c, contract_fn *fn, void *arg)
@@ -283,7 +298,6 @@ void contract_close(struct contract *c)
 int contract_teardown(void **state)
 {
 	struct contract *c = &scene.contract;
-	struct contract_task *task, *next;
 
 	(void)state;
 	if (!scene.open)
@@ -291,13 +305,7 @@ int contract_teardown(void **state)
 	if (on_sim())
 		print_error("to repeat: ZEROD_TEST_BACKEND=sim ZEROD_SIM_SEED=%s\n",
 		            getenv("ZEROD_SIM_SEED") ? getenv("ZEROD_SIM_SEED") : "1");
-	contract_gates_open();
-	for (task = LIST_FIRST(&scene.tasks); task; task = next) {
-		next = LIST_NEXT(task, link);
-		(void)pthread_join(task->thread, NULL);
-		free(task);
-	}
-	LIST_INIT(&scene.tasks);
+	join_tasks();
 	(void)leave_all(c);
 	zerod_close(c->observer);
 	scene.open = false;

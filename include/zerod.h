@@ -162,19 +162,24 @@ struct zerod_options {
  * every stream that the releases named has run what was in it then - its pages are taken out of this process: an
  * access through a view that was kept raises SIGSEGV, instead of reading what the memory holds next. The next
  * zerod_wait() for a gather that is placed there gives access before it returns. What stays accessible: persistent
- * units, shards, targets, bucket entries, allocations. A release without streams takes access away before it returns.
+ * units, shards, targets, bucket entries, allocations. A release without streams takes access away before it returns, and
+ * zerod_stream_synchronize() does not return before it is taken away for releases that named that stream alone.
  *
- * It costs a system call at each wait and last release, and memory: gathered buffers fill whole pages of 4096 bytes of
- * their own, and padded bytes are charged and listed rounded up to that. A child process keeps the access that its
- * parent had when it forked.
+ * On GPUs access is taken from this process's mapping: a kernel or copy that touches the view fails with
+ * CUDA_ERROR_ILLEGAL_ADDRESS (or is refused), and as always after that the process's context of that GPU is lost. A thread of
+ * the library takes it away when the streams have come so far, some ten microseconds later; only then may the place be another
+ * unit's. The GPU takes access from whole segments, so that each gathered buffer and slot has one of its own, of 2 MiB or a
+ * multiple.
  *
- * Strict is for emulated devices: on GPUs it is UNSUPPORTED.
+ * It costs a system call, on GPUs one of the driver's of 30 to 50 us, at each wait and last release, and memory: gathered buffers
+ * fill whole pages of 4096 bytes, or segments, of their own, and padded bytes are charged and listed rounded up to that. A child
+ * process keeps the access that its parent had when it forked.
  */
 
 /*
  * Connects and shakes hands. `options` may be NULL.
  * Errors: INVALID (path too long, name), CONNECT, VERSION, LIMIT (daemon full), PERMISSION, SYSTEM, UNSUPPORTED (strict,
- * on a machine whose pages are larger than 4096 bytes or where the daemon's devices are GPUs).
+ * on a machine whose pages are larger than 4096 bytes).
  * On failure there is no client to ask for a text; zerod_last_error(NULL) has it for this thread.
  */
 ZEROD_MUST_USE int zerod_connect(const struct zerod_options *options, zerod_client **client);

@@ -36,7 +36,7 @@
 #define ZD_FENCE_ABORTED    INT64_MAX /* stored into a timeline to free every waiter */
 
 #define ZD_SHARD_ALIGN_BYTES 256u /* a shard's bytes are a multiple of it */
-/* strict sessions: gathered buffers begin at a multiple of it and fill whole ones */
+/* strict sessions: gathered buffers begin at a multiple of it and fill whole ones; on GPUs, whole segments */
 #define ZD_STRICT_ALIGN_BYTES 4096u
 
 #endif

@@ -262,6 +262,7 @@ struct zd_request {
 		} commit;
 		struct {
 			struct zd_part *part;
+			bool persistent; /* the part is to be, when it is placed */
 		} reg;
 		struct {
 			struct zd_part *part;

@@ -430,6 +430,13 @@ static uint64_t first_version(const struct zd_unit *unit, const struct zd_member
 	return newest > 0 ? newest - 1 : 0;
 }
 
+/* Or is doing so; a shard of the rank that is still read, or kept, is no registration. */
+static bool has_registered(const struct zd_part *part)
+{
+	return part->state != ZD_PART_ABSENT && part->state != ZD_PART_DYING &&
+	       part->state != ZD_PART_DETACHED;
+}
+
 static int register_begin(struct zd_engine *e, struct zd_request *req, const struct zd_args *args,
                           struct zd_err *err)
 {
@@ -450,7 +457,7 @@ static int register_begin(struct zd_engine *e, struct zd_request *req, const str
 	}
 	if (unit && !description_equal(unit, args)) {
 		status = mismatch(unit, member, args, err);
-		if (unit->parts[member->rank].state == ZD_PART_ABSENT && !unit->mismatch) {
+		if (!has_registered(&unit->parts[member->rank]) && !unit->mismatch) {
 			unit->mismatch = zd_strdup(err ? err->text : "");
 			unit->mismatch_rank = member->rank;
 			zd_dirty_group(e, member->group);
@@ -471,8 +478,7 @@ static int register_begin(struct zd_engine *e, struct zd_request *req, const str
 	req->member = member;
 	req->device = member->device;
 	req->u.reg.part = part;
-	if (part->state == ZD_PART_ABSENT)
-		part->persistent = args->u.unit_register.persistent;
+	req->u.reg.persistent = args->u.unit_register.persistent;
 	return 0;
 }
 
@@ -514,6 +520,7 @@ static int register_place(struct zd_engine *e, struct zd_request *req, struct zd
 	layout_take(group, part->unit);
 	zd_sm_move(&zd_sm_part, &part->state, ZD_PART_FILLING);
 	part->unit->refs++;
+	part->persistent = req->u.reg.persistent;
 	part->version = first_version(part->unit, req->member);
 	part->first = part->version;
 	part->committed = group->shadow ? part->version : 0; /* what a rank that goes sets it back to */

@@ -254,6 +254,50 @@ static void test_mismatch_is_forgotten_when_the_rank_goes(void **state)
 	core_end(core);
 }
 
+/* Its shard of before is still being read; that is no registration of today. */
+static void test_mismatch_beside_a_shard_that_goes(void **state)
+{
+	struct core_driver *core = core_new(NULL);
+	struct core_team team;
+	struct core_unit other = {.name = "w", .numel = 64};
+	(void)state;
+	core_team_new(&team, core, "job", 2, false);
+	uint64_t unit = core_team_unit(&team, "w", 512);
+	core_hold(core, ZD_CMD_COPY);
+	core_expect(core, core_gather(core, team.session[0], unit), 0);
+	core_expect(core, core_release(core, team.session[0], unit), 0);
+	core_expect(core, core_simple(core, team.session[1], ZD_REQ_UNIT_UNREGISTER, unit), 0);
+	core_expect(core, core_register(core, team.session[1], team.group, &other), ZEROD_E_MISMATCH);
+	core_expect_error(core, core_gather(core, team.session[0], unit), ZEROD_E_MISMATCH,
+	                  "rank 1 says float32, 64 elements");
+	core_unhold(core, ZD_CMD_COPY);
+	core_end(core);
+}
+
+/* Registered again as persistent while the former shard is still being read. */
+static void test_persistent_behind_a_shard_that_goes(void **state)
+{
+	struct core_driver *core = core_new(NULL);
+	struct core_team team;
+	struct core_unit persistent = {.name = "w", .numel = 128, .persistent = true};
+	(void)state;
+	core_team_new(&team, core, "job", 2, false);
+	uint64_t unit = core_team_unit(&team, "w", 512);
+	core_hold(core, ZD_CMD_COPY);
+	core_expect(core, core_gather(core, team.session[0], unit), 0);
+	core_expect(core, core_release(core, team.session[0], unit), 0);
+	core_expect(core, core_simple(core, team.session[1], ZD_REQ_UNIT_UNREGISTER, unit), 0);
+	uint64_t again = core_register(core, team.session[1], team.group, &persistent);
+	core_expect_waits(core, again, "unit_register: 1 transfer");
+	core_unhold(core, ZD_CMD_COPY);
+	core_expect(core, again, 0);
+	core_team_publish_rank(&team, unit, 1);
+	core_expect(core, core_gather(core, team.session[1], unit), 0);
+	core_expect(core, core_release(core, team.session[1], unit), 0);
+	assert_int_equal(core_usage(core).gathered_bytes, 512);
+	core_end(core);
+}
+
 static void test_registering_twice(void **state)
 {
 	struct core_driver *core = core_new(NULL);
@@ -532,6 +576,8 @@ int main(void)
 	        cmocka_unit_test(test_mismatch_names_both_ranks),
 	        cmocka_unit_test(test_mismatch_ends_gathers_until_the_rank_agrees),
 	        cmocka_unit_test(test_mismatch_is_forgotten_when_the_rank_goes),
+	        cmocka_unit_test(test_mismatch_beside_a_shard_that_goes),
+	        cmocka_unit_test(test_persistent_behind_a_shard_that_goes),
 	        cmocka_unit_test(test_registering_twice),
 	        cmocka_unit_test(test_fill_that_fails_leaves_nothing),
 	        cmocka_unit_test(test_session_ends_while_its_shard_is_filled),

@@ -122,8 +122,8 @@ IT_SCRIPTS := $(wildcard tests/it/test_*.sh)
 
 .DEFAULT_GOAL := all
 .PHONY: all help deps demo check check-run check-asan check-ubsan check-tsan check-valgrind check-sim \
-	check-contract-sim check-gpu check-mutants fuzz coverage bench tidy format format-check layers install uninstall \
-	bundle clean tests
+	check-contract-sim check-faults check-gpu check-mutants fuzz coverage bench tidy format format-check layers install \
+	uninstall bundle clean tests
 .DELETE_ON_ERROR:
 .SECONDARY:
 
@@ -268,7 +268,7 @@ ON_SIM := ZEROD_TEST_BACKEND=sim ZEROD_SIM_SEED=1
 STRESS_SHORT := ZD_DOUBLE_LEAKS=1 $(STRESS_BIN) --seconds 3 --max 1M --arena 256M
 check-run: layers tests
 	@BUILD=$(BUILD) tests/run.sh $(UNIT_BIN) $(CONTRACT_BIN) $(foreach test,$(CONTRACT_BIN),"$(ON_DOUBLE) $(test)") \
-		$(foreach test,$(CONTRACT_BIN),"$(ON_SIM) $(test)") \
+		$(foreach test,$(CONTRACT_BIN),"$(ON_SIM) $(test)") "tests/contract/faults.sh --programs 2 --rounds 10" \
 		"$(ON_DOUBLE) tests/gpu/examples.sh" "$(ON_DOUBLE) $(STRESS_SHORT)" "$(ON_DOUBLE) $(STRESS_SHORT) --kill" \
 		"$(LIFETIMES_BIN) 1024" $(IT_BIN) $(IT_SCRIPTS) \
 		$(if $(SIM_SRC),"$(SIM_BIN) --contract --seeds 50" "$(SIM_BIN) --seeds 500")
@@ -294,6 +294,10 @@ check-sim: deps  ## SEEDS random programs against the core, invariants after eve
 check-contract-sim: deps  ## the contract suite on an adversarial backend, with SEEDS seeds (30)
 	@$(MAKE) --no-print-directory all $(CONTRACT_BIN) $(SIMBACKEND_BIN)
 	@BUILD=$(BUILD) tests/simbackend/run.sh $(BACKEND_SEEDS) $(FIRST)
+
+check-faults: deps  ## the contract suite with one call of the driver failing, ROUNDS times (each call and each error once)
+	@$(MAKE) --no-print-directory all $(CONTRACT_BIN) $(DOUBLE_SO)
+	@BUILD=$(BUILD) tests/contract/faults.sh --seed $(or $(FIRST),1) $(if $(ROUNDS),--rounds $(ROUNDS))
 
 check-mutants: deps  ## break one rule at a time: a test must notice each; JOBS copies at a time
 	@tests/mutants/run.sh

@@ -119,6 +119,9 @@ void contract_write(zerod_stream *stream, void *to, const void *from, size_t byt
 /* The same from memory of the daemon; `to` has it after contract_sync(). */
 void contract_read(zerod_stream *stream, void *to, const void *from, size_t bytes);
 
+/* Would an access of the rank's to the address succeed: it is not made. */
+bool contract_can_touch(struct contract_rank *rank, const void *at);
+
 /* ---- Units of known bytes ------------------------------------------------------------------------------------------ */
 
 /* Byte i of a unit at a version: of its name, so that no unit is taken for another. */

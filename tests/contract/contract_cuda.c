@@ -323,6 +323,18 @@ static void read_bytes(struct contract_stream *stream, void *to, const void *fro
 	RUNS(cuda->memcpyDtoHAsync(landing->staged, (zd_cu_ptr)from, bytes, handle_of(stream)));
 }
 
+static bool can_touch(struct contract_rank *rank, const void *at)
+{
+	const struct zd_cu_location location = {ZD_CU_LOCATION_DEVICE, find_gpu(rank->client, at)};
+	unsigned long long flags = ZD_CU_ACCESS_NONE;
+
+	if (location.id < 0)
+		return false;
+	use_gpu(location.id);
+	RUNS(cuda->memGetAccess(&flags, &location, (zd_cu_ptr)at));
+	return flags != ZD_CU_ACCESS_NONE;
+}
+
 const struct contract_backend contract_cuda = {
         .begin = begin,
         .end = end,
@@ -334,4 +346,5 @@ const struct contract_backend contract_cuda = {
         .gate_open = gate_open,
         .write = write_bytes,
         .read = read_bytes,
+        .can_touch = can_touch,
 };

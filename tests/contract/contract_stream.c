@@ -115,6 +115,11 @@ void contract_read(zerod_stream *stream, void *to, const void *from, size_t byte
 	contract_backend()->read(find_stream(stream), to, from, bytes);
 }
 
+bool contract_can_touch(struct contract_rank *rank, const void *at)
+{
+	return contract_backend()->can_touch(rank, at);
+}
+
 bool contract_copies_free(void)
 {
 	bool well = contract_backend()->end();

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* cuda_strict_scene.h - tests of strict clients on GPUs: two strict ranks, and whether a GPU may touch a view. */
+/* cuda_strict_scene.h - tests of strict clients on GPUs: two strict ranks, and what fills a segment. */
 #ifndef ZD_TESTS_CUDA_STRICT_SCENE_H
 #define ZD_TESTS_CUDA_STRICT_SCENE_H
 
@@ -24,32 +24,6 @@ static inline void publish_zeros(struct contract *c, struct contract_unit *unit)
 		OK(c->ranks[i].client, zerod_update_begin(&unit->at[i], 1));
 		OK(c->ranks[i].client, zerod_publish(&unit->at[i], 1, NULL, 0, 0));
 	}
-}
-
-/* In a slot. */
-static inline void slot_unit(struct contract *c, const char *name, uint64_t numel, uint32_t slot,
-                             struct contract_unit *unit)
-{
-	struct zerod_unit_options options = ZEROD_INIT(options);
-
-	options.name = name;
-	options.dtype = ZEROD_FLOAT32;
-	options.numel = numel;
-	options.slot = slot;
-	contract_unit(c, &options, unit);
-	contract_publish_all(c, unit);
-}
-
-/* May the rank's GPU touch it, by that address. */
-static inline bool can_touch(struct contract_rank *rank, const void *view)
-{
-	const int ordinal = (int)(rank->number % rank->world->devices);
-	const struct zd_cu_location location = {ZD_CU_LOCATION_DEVICE, ordinal};
-	unsigned long long flags = ZD_CU_ACCESS_NONE;
-
-	scene_make_current(ordinal);
-	assert_int_equal(scene_driver()->memGetAccess(&flags, &location, (zd_cu_ptr)view), 0);
-	return flags != ZD_CU_ACCESS_NONE;
 }
 
 /* All that was in the stream has run. */

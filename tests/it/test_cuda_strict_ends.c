@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * test_cuda_strict_ends.c - strict clients on GPUs: what is charged, many threads, and ends of all kinds - of units, streams,
+ * test_cuda_strict_ends.c - strict clients on GPUs: what is charged, many threads, and ends of all kinds - of streams,
  * clients, contexts, the daemon - while somebody holds a buffer.
  */
 #include "cuda_strict_scene.h"
@@ -59,10 +59,10 @@ static void test_trimmed_segments_are_made_again(void **state)
 	OK(rank->client, zerod_trim(rank->client, 0, 0, &freed));
 	assert_int_equal(freed, SEGMENT_BYTES);
 	view = contract_gather(rank, &unit, NULL);
-	assert_true(can_touch(rank, view));
+	assert_true(contract_can_touch(rank, view));
 	contract_expect_bytes(&unit, view, 1);
 	contract_release(rank, &unit, NULL);
-	assert_false(can_touch(rank, view));
+	assert_false(contract_can_touch(rank, view));
 	contract_close(c);
 }
 
@@ -126,36 +126,6 @@ static void test_threads_come_and_go(void **state)
 
 /* ---- Ends ------------------------------------------------------------------------------------------------------------ */
 
-static void unregister(struct contract_rank *rank, void *arg)
-{
-	struct contract_unit *unit = arg;
-
-	OK(rank->client, zerod_unit_unregister(unit->at[rank->number]));
-}
-
-static void test_units_that_end_take_their_access(void **state)
-{
-	struct contract_unit held, kept;
-	struct contract *c = strict_open(&held);
-	struct contract_rank *rank = &c->ranks[0];
-	const void *held_view, *kept_view;
-
-	(void)state;
-	contract_plain_unit(c, "kept", SCENE_NUMEL, &kept);
-	contract_publish_all(c, &kept);
-	OK(rank->client, zerod_unit_set_persistent(kept.at[0], 1));
-	kept_view = contract_gather(rank, &kept, NULL);
-	held_view = contract_gather(rank, &held, NULL);
-	contract_release(rank, &kept, NULL);
-	assert_true(can_touch(rank, kept_view));
-	contract_run(c, unregister, &kept);
-	assert_false(can_touch(rank, kept_view));
-	assert_true(can_touch(rank, held_view));
-	OK(rank->client, zerod_group_leave(rank->group));
-	assert_false(can_touch(rank, held_view));
-	contract_close(c);
-}
-
 /* What was released behind a stream does not need its handle. */
 static void test_handle_goes_before_its_stream_has_passed(void **state)
 {
@@ -169,9 +139,9 @@ static void test_handle_goes_before_its_stream_has_passed(void **state)
 	hold_stream(rank, &held);
 	release_behind(rank, &unit, NULL, held.stream);
 	zerod_stream_destroy(held.stream);
-	assert_true(can_touch(rank, view));
+	assert_true(contract_can_touch(rank, view));
 	scene_let_go(held.word);
-	AWAIT(!can_touch(rank, view));
+	AWAIT(!contract_can_touch(rank, view));
 	AWAIT(contract_device(c, 0).quarantine_bytes == 0);
 	contract_close(c);
 }
@@ -235,9 +205,9 @@ static void test_daemon_dies_under_a_hold(void **state)
 	hold_stream(rank, &held);
 	release_behind(rank, &unit, NULL, held.stream);
 	assert_int_equal(zd_daemon_kill(contract_daemon()), 0);
-	assert_true(can_touch(rank, view));
+	assert_true(contract_can_touch(rank, view));
 	scene_let_go(held.word);
-	AWAIT(!can_touch(rank, view));
+	AWAIT(!contract_can_touch(rank, view));
 	zerod_stream_destroy(held.stream);
 	assert_int_equal(contract_teardown(NULL), 0);
 }
@@ -266,7 +236,7 @@ static void test_forked_child_under_a_hold(void **state)
 	assert_int_equal(status, 0);
 	scene_let_go(held.word);
 	OK(rank->client, zerod_stream_synchronize(held.stream));
-	assert_false(can_touch(rank, view));
+	assert_false(contract_can_touch(rank, view));
 	zerod_stream_destroy(held.stream);
 	contract_close(c);
 }
@@ -295,9 +265,9 @@ static void test_access_cannot_be_given(void **state)
 	FAILS(rank->client, zerod_gather(unit.at[0], NULL, NULL, &data), ZEROD_E_DEVICE, "giving");
 	contract_release(rank, &unit, NULL);
 	view = contract_gather(rank, &unit, NULL);
-	assert_true(can_touch(rank, view));
+	assert_true(contract_can_touch(rank, view));
 	contract_release(rank, &unit, NULL);
-	assert_false(can_touch(rank, view));
+	assert_false(contract_can_touch(rank, view));
 	contract_close(c);
 }
 
@@ -312,7 +282,7 @@ static void test_access_cannot_be_taken(void **state)
 
 	(void)state;
 	contract_release(rank, &unit, NULL);
-	assert_true(can_touch(rank, view));
+	assert_true(contract_can_touch(rank, view));
 	FAILS(rank->client, zerod_gather(unit.at[0], NULL, NULL, &data), ZEROD_E_DEVICE, "away");
 	contract_close(c);
 }
@@ -322,17 +292,11 @@ static void test_access_cannot_be_taken(void **state)
 int main(int argc, char **argv)
 {
 	struct a_case cases[] = {
-	        CASE(test_whole_segments_are_charged),
-	        CASE(test_trimmed_segments_are_made_again),
-	        CASE(test_threads_come_and_go),
-	        CASE(test_units_that_end_take_their_access),
-	        CASE(test_handle_goes_before_its_stream_has_passed),
-	        CASE(test_client_ends_with_open_holds),
-	        CASE(test_context_is_lost_under_a_hold),
-	        CASE(test_daemon_dies_under_a_hold),
-	        CASE(test_forked_child_under_a_hold),
-	        CASE(test_access_cannot_be_given),
-	        CASE(test_access_cannot_be_taken),
+	        CASE(test_whole_segments_are_charged),  CASE(test_trimmed_segments_are_made_again),
+	        CASE(test_threads_come_and_go),         CASE(test_handle_goes_before_its_stream_has_passed),
+	        CASE(test_client_ends_with_open_holds), CASE(test_context_is_lost_under_a_hold),
+	        CASE(test_daemon_dies_under_a_hold),    CASE(test_forked_child_under_a_hold),
+	        CASE(test_access_cannot_be_given),      CASE(test_access_cannot_be_taken),
 	};
 
 	return scene_main(cases, sizeof(cases) / sizeof(cases[0]), argc, argv);

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * test_strict.c - strict clients: a page of a gathered buffer can be touched exactly while somebody holds it.
+ * test_strict.c - strict clients of emulated devices: a page of a gathered buffer can be touched exactly while somebody holds
+ * it. Who holds a buffer as a whole is the contract's (tests/contract/test_strict.c).
  */
 #include "tests/it/client_scene.h"
 
@@ -57,20 +58,12 @@ static zerod_unit *new_unit(struct rank *rank, const char *name, uint64_t bytes,
 	return unit;
 }
 
-static uint8_t *gather_uses(struct rank *rank, zerod_unit *unit, const char *tag, uint32_t uses)
-{
-	struct zerod_gather_options options = ZEROD_INIT(options);
-	void *data;
-
-	options.tag = tag;
-	options.uses = uses;
-	assert_status(rank->client, zerod_gather(unit, &options, NULL, &data), ZEROD_OK);
-	return data;
-}
-
 static uint8_t *gather(struct rank *rank, zerod_unit *unit)
 {
-	return gather_uses(rank, unit, NULL, 1);
+	void *data;
+
+	assert_status(rank->client, zerod_gather(unit, NULL, NULL, &data), ZEROD_OK);
+	return data;
 }
 
 static void release(struct rank *rank, zerod_unit *unit, const char *tag, zerod_stream *stream)
@@ -205,75 +198,6 @@ static void test_last_of_all_streams(void **state)
 	}
 }
 
-/* The stream of a release that was not the last one counts, too. */
-static void test_uses_and_their_streams(void **state)
-{
-	struct gated slow;
-	struct rank rank;
-	zerod_unit *unit;
-	uint8_t *view;
-
-	(void)state;
-	rank_open(&rank, 1);
-	gated_open(&rank, &slow);
-	unit = new_unit(&rank, "w", 1000, ZEROD_NO_SLOT);
-	view = gather_uses(&rank, unit, NULL, 3);
-	release(&rank, unit, NULL, NULL);
-	release(&rank, unit, NULL, slow.stream);
-	release(&rank, unit, NULL, NULL);
-	assert_true(can_touch(view));
-	gated_pass(&slow);
-	assert_false(can_touch(view));
-	gated_close(&slow);
-	zerod_close(rank.client);
-}
-
-static void test_every_tag(void **state)
-{
-	struct rank rank;
-	zerod_unit *unit;
-	uint8_t *view;
-
-	(void)state;
-	rank_open(&rank, 1);
-	unit = new_unit(&rank, "w", 1000, ZEROD_NO_SLOT);
-	view = gather_uses(&rank, unit, "plan", 1);
-	assert_ptr_equal(gather_uses(&rank, unit, "fallback", 1), view);
-	release(&rank, unit, "plan", NULL);
-	assert_true(can_touch(view));
-	release(&rank, unit, "fallback", NULL);
-	assert_false(can_touch(view));
-	/* A refused release changes nothing for anybody. */
-	view = gather(&rank, unit);
-	assert_int_equal(zerod_release(unit, "plan", NULL, 0, NULL), ZEROD_E_NOT_HELD);
-	assert_true(can_touch(view));
-	zerod_close(rank.client);
-}
-
-/* Gathered again while a stream still uses the released copy: the new one is another, and outlives it. */
-static void test_gathered_again_before_the_stream_passed(void **state)
-{
-	struct gated slow;
-	struct rank rank;
-	zerod_unit *unit;
-	uint8_t *before, *after;
-
-	(void)state;
-	rank_open(&rank, 1);
-	gated_open(&rank, &slow);
-	unit = new_unit(&rank, "w", 1000, ZEROD_NO_SLOT);
-	before = gather(&rank, unit);
-	release(&rank, unit, NULL, slow.stream);
-	after = gather(&rank, unit);
-	assert_ptr_not_equal(before, after);
-	assert_true(can_touch(before) && can_touch(after));
-	gated_pass(&slow);
-	assert_false(can_touch(before));
-	assert_true(can_touch(after));
-	gated_close(&slow);
-	zerod_close(rank.client);
-}
-
 /* A slot: the next unit comes to the same pages, behind the stream that closes them for the former one. */
 static void test_slot_changes_hands(void **state)
 {
@@ -302,79 +226,6 @@ static void test_slot_changes_hands(void **state)
 	release(&rank, small, NULL, NULL);
 	assert_false(can_touch(view));
 	gated_close(&slow);
-	zerod_close(rank.client);
-}
-
-static void test_prefetch_gives_no_access(void **state)
-{
-	struct zerod_gather_options prefetch = ZEROD_INIT(prefetch);
-	zerod_ticket ticket;
-	struct rank rank;
-	zerod_unit *unit;
-	uint8_t *view;
-
-	(void)state;
-	rank_open(&rank, 1);
-	unit = new_unit(&rank, "w", 1000, 1); /* in a slot: always the same address */
-	view = gather(&rank, unit);
-	release(&rank, unit, NULL, NULL);
-	prefetch.flags = ZEROD_GATHER_PREFETCH;
-	assert_status(rank.client, zerod_gather_begin(unit, &prefetch, &ticket), ZEROD_OK);
-	assert_status(rank.client, zerod_wait(rank.client, ticket, NULL, NULL), ZEROD_OK);
-	assert_false(can_touch(view));
-	assert_ptr_equal(gather(&rank, unit), view);
-	assert_true(can_touch(view));
-	zerod_close(rank.client);
-}
-
-/* ---- Persistent units ------------------------------------------------------------------------------------------- */
-
-static void test_persistent_units_stay(void **state)
-{
-	struct rank rank;
-	zerod_unit *unit;
-	uint8_t *view;
-
-	(void)state;
-	rank_open(&rank, 1);
-	unit = new_unit(&rank, "w", 1000, ZEROD_NO_SLOT);
-	view = gather(&rank, unit);
-	assert_status(rank.client, zerod_unit_set_persistent(unit, 1), ZEROD_OK); /* while it is held */
-	release(&rank, unit, NULL, NULL);
-	assert_true(can_touch(view));
-	assert_ptr_equal(gather(&rank, unit), view);
-	assert_status(rank.client, zerod_unit_set_persistent(unit, 0), ZEROD_OK);
-	assert_true(can_touch(view));
-	release(&rank, unit, NULL, NULL);
-	assert_false(can_touch(view));
-	assert_status(rank.client, zerod_unit_set_persistent(unit, 1), ZEROD_OK); /* before it is gathered */
-	view = gather(&rank, unit);
-	release(&rank, unit, NULL, NULL);
-	assert_true(can_touch(view));
-	assert_status(rank.client, zerod_unit_set_persistent(unit, 0), ZEROD_OK); /* when nobody holds it */
-	assert_false(can_touch(view));
-	zerod_close(rank.client);
-}
-
-static void test_units_that_end_take_their_pages(void **state)
-{
-	struct rank rank;
-	zerod_unit *kept, *held;
-	uint8_t *kept_view, *held_view;
-
-	(void)state;
-	rank_open(&rank, 1);
-	kept = new_unit(&rank, "kept", 1000, ZEROD_NO_SLOT);
-	held = new_unit(&rank, "held", 1000, ZEROD_NO_SLOT);
-	assert_status(rank.client, zerod_unit_set_persistent(kept, 1), ZEROD_OK);
-	kept_view = gather(&rank, kept);
-	held_view = gather(&rank, held);
-	release(&rank, kept, NULL, NULL);
-	assert_status(rank.client, zerod_unit_unregister(kept), ZEROD_OK);
-	assert_false(can_touch(kept_view));
-	assert_true(can_touch(held_view));
-	assert_status(rank.client, zerod_group_leave(rank.group), ZEROD_OK);
-	assert_false(can_touch(held_view));
 	zerod_close(rank.client);
 }
 
@@ -578,13 +429,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 	        cmocka_unit_test(test_released_view_kills_its_reader),
 	        cmocka_unit_test(test_last_of_all_streams),
-	        cmocka_unit_test(test_uses_and_their_streams),
-	        cmocka_unit_test(test_every_tag),
-	        cmocka_unit_test(test_gathered_again_before_the_stream_passed),
 	        cmocka_unit_test(test_slot_changes_hands),
-	        cmocka_unit_test(test_prefetch_gives_no_access),
-	        cmocka_unit_test(test_persistent_units_stay),
-	        cmocka_unit_test(test_units_that_end_take_their_pages),
 	        cmocka_unit_test(test_one_ticket_waited_by_two_threads),
 	        cmocka_unit_test(test_threads_come_and_go),
 	        cmocka_unit_test(test_any_unit_on_any_page),

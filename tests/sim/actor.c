@@ -33,12 +33,15 @@ static bool answered(const struct zd_sim_session *session)
 
 static bool waits_for_reply(const struct zd_sim_op *op)
 {
+	if (op->ahead)
+		return false;
 	switch (op->kind) {
 	case ZD_SIM_REGISTER:
 	case ZD_SIM_SET_PERSISTENT:
 	case ZD_SIM_GATHER:
 	case ZD_SIM_PREFETCH:
 	case ZD_SIM_USE:
+	case ZD_SIM_EDIT:
 	case ZD_SIM_RELEASE:
 	case ZD_SIM_RESERVE:
 	case ZD_SIM_BUCKET_COMMIT:
@@ -60,6 +63,7 @@ static bool ready_pipelined(const struct zd_sim_session *session, const struct z
 
 	switch (op->kind) {
 	case ZD_SIM_USE:
+	case ZD_SIM_EDIT:
 	case ZD_SIM_RELEASE:
 		return handle->leases[op->tag].pending == 0;
 	case ZD_SIM_FORWARD_END:
@@ -104,6 +108,8 @@ static bool ready(const struct zd_sim_world *world, const struct zd_sim_session 
 		return false;
 	if (op->noise)
 		return true;
+	if (op->kind == ZD_SIM_BARRIER)
+		return op->ahead || session->nrequests == 0;
 	if (op->kind == ZD_SIM_CLOSE)
 		return session->nrequests == 0 && zd_sim_streams_idle(session);
 	return waits_for_reply(op) ? answered(session) : ready_pipelined(session, op);
@@ -129,7 +135,7 @@ static bool impatient(struct zd_sim_world *world, uint32_t index)
 /* The client's own reaction to POISONED, and to being set back to the last commit, in half of the cases. True: a reset was sent. */
 static bool reset_if_poisoned(struct zd_sim_world *world, struct zd_sim_session *session, uint32_t op)
 {
-	if (!(session->poisoned || session->told) || !zd_sim_streams_idle(session) ||
+	if (world->config.clean || !(session->poisoned || session->told) || !zd_sim_streams_idle(session) ||
 	    zd_sim_mix(world->config.seed, op) % 2)
 		return false;
 	zd_sim_reset(world, session, op);

@@ -159,7 +159,7 @@ enum zd_sim_op_kind {
 	ZD_SIM_BACKWARD_END,
 	ZD_SIM_STEP_BEGIN,
 	ZD_SIM_STEP_END,
-	ZD_SIM_ALLOC,
+	ZD_SIM_ALLOC, /* tag: 1 for what a gathered copy of the unit takes, on the rank's own device */
 	ZD_SIM_FREE,
 	ZD_SIM_KILL,
 	ZD_SIM_ABORT,
@@ -167,7 +167,9 @@ enum zd_sim_op_kind {
 	ZD_SIM_RELOAD,  /* quota and budget change */
 	ZD_SIM_GARBAGE, /* a request that must fail */
 	/* of scripts only (script.c) */
-	ZD_SIM_BARRIER,          /* arg: its number */
+	ZD_SIM_BARRIER,          /* arg: its number; ahead: without waiting for replies */
+	ZD_SIM_EDIT,             /* a stream writes into a gathered buffer */
+	ZD_SIM_RESHAPE,          /* the unit has one element less from now on, or 2 instead of 1 */
 	ZD_SIM_EXPECT_LIVE,      /* arg: gathered copies that the rank has of the unit */
 	ZD_SIM_EXPECT_TRANSFERS, /* arg: gathers that moved bytes, of all ranks */
 	ZD_SIM_EXPECT_NO_GRADIENTS,
@@ -182,12 +184,24 @@ enum zd_sim_end {
 	ZD_SIM_END_AHEAD = 2, /* sent right behind the gathers in the scope, without their replies */
 };
 
+/* Arguments that only scripts have. */
+enum {
+	ZD_SIM_LARGER = 16,    /* REGISTER: with one element more than the others say */
+	ZD_SIM_VIEW_BEYOND,    /* REGISTER: with a view that ends behind the unit */
+	ZD_SIM_FORCE = 16,     /* PUBLISH */
+	ZD_SIM_INF = 16,       /* BUCKET_COMMIT: the gradient has an inf */
+	ZD_SIM_IMPATIENT = 16, /* GATHER: with a deadline */
+	ZD_SIM_VERSION = 256,  /* GATHER: times the version that is asked for */
+};
+
 struct zd_sim_op {
 	uint8_t kind, actor;
 	uint8_t group, unit, tag; /* tag: of a gather or use, ZD_SIM_TAGS + place for a scope's */
 	bool noise;               /* not part of the training: does not wait until it makes sense */
 	uint32_t arg;             /* by kind: uses, boundary, step, ... */
 	int8_t expect;            /* status of the reply in a script */
+	bool ahead;               /* the next one does not wait for its reply */
+	const char *says;         /* in the reply's text; NULL: anything */
 };
 
 struct zd_sim_program {

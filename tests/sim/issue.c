@@ -23,6 +23,8 @@ void zd_sim_send(struct zd_sim_world *world, struct zd_sim_session *session,
 	if (!world->config.clean && !world->config.mortal &&
 	    zd_sim_mix(world->config.seed, kept->op) % 4 == 0)
 		kept->deadline_ns = world->now_ns + 1000 + zd_sim_mix(kept->op, world->config.seed) % 1000000;
+	if (world->program.ops[kept->op].expect == ZEROD_E_DEADLINE)
+		kept->deadline_ns = world->now_ns + 1000;
 	struct zd_call call = {.session = session->id, .request = kept->id, .deadline_ns = kept->deadline_ns};
 	world->stats.requests++;
 	zd_engine_request(world->engine, &call, args);
@@ -132,6 +134,16 @@ static bool issue_register(struct zd_sim_issue *issue)
 		issue->request.must_fail = true;
 		return zd_sim_issue_send(issue);
 	}
+	if (issue->op->arg == ZD_SIM_LARGER)
+		issue->args.u.unit_register.numel++;
+	if (issue->op->arg == ZD_SIM_VIEW_BEYOND) {
+		issue->args.u.unit_register.nviews = 2;
+		issue->views[1].shape[1] = 2;
+	}
+	if (issue->op->expect) {
+		issue->request.must_fail = true;
+		return zd_sim_issue_send(issue);
+	}
 	issue->handle->registering = true;
 	issue->model->shards[issue->op->unit][issue->rank].device =
 	        issue->world->config.actors[issue->session->actor].device;
@@ -168,23 +180,25 @@ static bool issue_gather(struct zd_sim_issue *issue)
 	const struct zd_sim_shard *shard = &issue->model->shards[issue->op->unit][issue->rank];
 	const struct zd_sim_scope *scope = named_scope(issue);
 
-	if (!issue->handle->id || (scope && (!scope->id || scope->state == ZD_SIM_SCOPE_PENDING)))
+	if (!issue->handle->id ||
+	    (scope && ((!scope->id && !issue->op->expect) || scope->state == ZD_SIM_SCOPE_PENDING)))
 		return false;
 	issue->args.kind = ZD_REQ_GATHER;
 	issue->args.u.gather.unit = issue->handle->id;
 	issue->args.u.gather.prefetch = issue->request.prefetch = issue->op->kind == ZD_SIM_PREFETCH;
 	if (scope) {
-		issue->args.u.gather.scope = issue->request.scope = scope->id;
+		issue->args.u.gather.scope = issue->request.scope = scope->id ? scope->id : ZD_SIM_NO_SCOPE;
 		issue->request.must_fail = scope->state == ZD_SIM_SCOPE_NONE;
 	} else {
 		issue->args.u.gather.tag = tags[issue->op->tag];
-		issue->args.u.gather.uses = issue->op->arg;
+		issue->args.u.gather.uses = issue->op->arg % ZD_SIM_VERSION;
 	}
+	issue->args.u.gather.version = issue->op->arg / ZD_SIM_VERSION;
 	if (issue->op->noise && zd_sim_percent(&issue->rng, 25))
 		issue->args.u.gather.version = shard->version + zd_sim_below(&issue->rng, 3);
 	issue->request.version = issue->args.u.gather.version;
 	issue->request.least_version = issue->request.version ? issue->request.version : shard->version;
-	issue->request.uses = issue->op->arg && !scope ? issue->op->arg : 1;
+	issue->request.uses = issue->args.u.gather.uses ? issue->args.u.gather.uses : 1;
 	issue->request.stream = (uint8_t)zd_sim_issue_any_stream(issue);
 	if (!issue->request.prefetch && !issue->request.must_fail)
 		issue->handle->leases[issue->op->tag].pending++;
@@ -202,6 +216,23 @@ static bool issue_use(struct zd_sim_issue *issue)
 		return false;
 	zd_sim_lease_read(issue->world, issue->session, issue->op->group, issue->op->unit, lease, stream,
 	                  false);
+	return true;
+}
+
+/* Its holder writes into what it gathered: in no other copy, and not in the next one, may anything of that be seen. */
+static bool issue_edit(struct zd_sim_issue *issue)
+{
+	struct zd_sim_lease *lease = &issue->handle->leases[issue->op->tag];
+
+	if (lease->uses == 0)
+		return false;
+	zd_sim_lease_read(issue->world, issue->session, issue->op->group, issue->op->unit, lease,
+	                  issue->handle->home, false);
+	struct zd_sim_item *item = zd_sim_stream_append(issue->world, issue->session, issue->handle->home,
+	                                                ZD_SIM_ITEM_WRITE);
+	item->at = lease->buffer;
+	item->key = zd_sim_next(&issue->rng);
+	lease->doubtful = true;
 	return true;
 }
 
@@ -255,6 +286,8 @@ static bool issue_of_kind(struct zd_sim_issue *issue)
 		return issue_gather(issue);
 	case ZD_SIM_USE:
 		return issue_use(issue);
+	case ZD_SIM_EDIT:
+		return issue_edit(issue);
 	case ZD_SIM_RELEASE:
 		return issue_release(issue);
 	default:
@@ -275,7 +308,7 @@ bool zd_sim_issue(struct zd_sim_world *world, struct zd_sim_session *session, ui
 		zd_sim_issue_garbage(world, session, index);
 		return true;
 	}
-	if (op->kind >= ZD_SIM_BARRIER) {
+	if (op->kind >= ZD_SIM_BARRIER && op->kind != ZD_SIM_EDIT) {
 		zd_sim_expect(world, op);
 		return true;
 	}

@@ -21,6 +21,11 @@ static bool issue_alloc(struct zd_sim_world *world, struct zd_sim_session *sessi
 	args.u.alloc.name = "scratch";
 	args.u.alloc.device = (uint32_t)zd_sim_below(rng, world->config.ndevices);
 	args.u.alloc.bytes = request->bytes = zd_sim_between(rng, 1, 3000);
+	if (op->tag && !op->noise) {
+		args.u.alloc.device = world->config.actors[session->actor].device;
+		args.u.alloc.bytes = request->bytes = zd_sim_gathered_bytes(&world->config, session->actor,
+		                                                            op->group, op->unit);
+	}
 	args.u.alloc.alignment = zd_sim_percent(rng, 30) ? 256ull << zd_sim_below(rng, 5) : 0;
 	request->alignment = args.u.alloc.alignment ? args.u.alloc.alignment : ZD_BLOCK_MIN_ALIGN;
 	alloc->pending = true;

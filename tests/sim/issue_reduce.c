@@ -18,8 +18,8 @@ static void write_gradient(struct zd_sim_world *world, struct zd_sim_session *se
 	uint32_t nstreams = (uint32_t)zd_sim_below(rng, ZD_SIM_STREAMS + 1);
 
 	request->key = zd_sim_next(rng);
-	request->inf_at = zd_sim_percent(rng, group->plan.inf_percent) ? zd_sim_below(rng, numel)
-	                                                               : UINT64_MAX;
+	bool inf = op->arg == ZD_SIM_INF || zd_sim_percent(rng, group->plan.inf_percent);
+	request->inf_at = inf ? zd_sim_below(rng, numel) : UINT64_MAX;
 	for (uint32_t s = 0; s < nstreams; s++) {
 		uint64_t end = s + 1 == nstreams ? numel : zd_sim_between(rng, done, numel);
 		struct zd_sim_item *item = zd_sim_stream_append(world, session, s, ZD_SIM_ITEM_GRADIENT);
@@ -50,15 +50,18 @@ static bool issue_bucket_commit(struct zd_sim_world *world, struct zd_sim_sessio
 	struct zd_args args = {.kind = ZD_REQ_BUCKET_COMMIT};
 	struct zd_fence fences[ZD_SIM_STREAMS];
 
-	if (!zd_sim_entry_held(member, entry))
+	if (!zd_sim_entry_held(member, entry) && !(entry->id && op->expect))
 		return false;
-	write_gradient(world, session, op, request, rng, &args, fences);
+	if (!op->expect)
+		write_gradient(world, session, op, request, rng, &args, fences);
 	args.u.bucket_commit.bucket = entry->bucket;
 	args.u.bucket_commit.entry = entry->id;
 	args.u.bucket_commit.op = plan->op;
 	args.u.bucket_commit.prescale = plan->prescale;
 	args.u.bucket_commit.overwrite = plan->overwrite;
-	entry->committed = true;
+	if (op->expect == ZEROD_E_MISMATCH)
+		args.u.bucket_commit.op = plan->op == ZEROD_SUM ? ZEROD_MEAN : ZEROD_SUM;
+	entry->committed = entry->committed || !op->expect;
 	zd_sim_send(world, session, request, &args);
 	return true;
 }
@@ -79,6 +82,12 @@ static bool issue_step_end(struct zd_sim_world *world, struct zd_sim_session *se
 	return true;
 }
 
+/* A dtype that nothing is summed in. */
+static enum zerod_dtype no_float(struct zd_sim_rng *rng)
+{
+	return (enum zerod_dtype)zd_sim_between(rng, ZEROD_FLOAT8_E4M3, ZEROD_BOOL);
+}
+
 static bool group_args(const struct zd_sim_op *op, const struct zd_sim_group_config *group,
                        const struct zd_sim_member *member, struct zd_sim_rng *rng, struct zd_args *args)
 {
@@ -93,6 +102,8 @@ static bool group_args(const struct zd_sim_op *op, const struct zd_sim_group_con
 		args->u.backward_begin.stage = plan->stage;
 		args->u.backward_begin.boundary = op->arg & 1;
 		args->u.backward_begin.target_dtype = plan->target_dtype;
+		if (op->expect == ZEROD_E_UNSUPPORTED)
+			args->u.backward_begin.target_dtype = no_float(rng);
 		return member->id != 0;
 	case ZD_SIM_BUCKET_CREATE:
 		args->kind = ZD_REQ_BUCKET_CREATE;
@@ -104,7 +115,9 @@ static bool group_args(const struct zd_sim_op *op, const struct zd_sim_group_con
 			args->u.bucket_create.nslots = op->arg;
 			args->u.bucket_create.slot_bytes = entry_bytes;
 		}
-		return member->id && !member->bucket;
+		if (op->expect == ZEROD_E_UNSUPPORTED)
+			args->u.bucket_create.dtype = no_float(rng);
+		return member->id && (!member->bucket || op->expect);
 	case ZD_SIM_BUCKET_DESTROY:
 		args->kind = ZD_REQ_BUCKET_DESTROY;
 		args->u.bucket = member->bucket;

@@ -114,13 +114,15 @@ static bool issue_end(struct zd_sim_world *world, struct zd_sim_session *session
 	struct zd_args args = {.kind = kind};
 	struct zd_fence fences[ZD_SIM_STREAMS];
 
-	if (!scope->id || scope->state == ZD_SIM_SCOPE_PENDING || copies_to_come(world, member, op->tag) ||
-	    (scope->state == ZD_SIM_SCOPE_NONE && !op->noise))
+	bool foolish = op->noise || op->expect;
+
+	if ((!scope->id && !op->expect) || scope->state == ZD_SIM_SCOPE_PENDING ||
+	    copies_to_come(world, member, op->tag) || (scope->state == ZD_SIM_SCOPE_NONE && !foolish))
 		return false;
 	request->must_fail = scope->state == ZD_SIM_SCOPE_NONE;
-	request->scope = scope->id;
+	request->scope = scope->id ? scope->id : ZD_SIM_NO_SCOPE;
 	request->grad = kind == ZD_REQ_FORWARD_END && op->arg & ZD_SIM_END_GRAD;
-	args.u.scope_end.scope = scope->id;
+	args.u.scope_end.scope = request->scope;
 	args.u.scope_end.grad = request->grad;
 	args.u.scope_end.fences = signal_readers(
 	        world, session, op->group, zd_sim_scopes_ended(member, kind, op->tag, request->grad), fences);

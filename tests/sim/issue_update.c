@@ -35,9 +35,23 @@ static bool may_publish(const struct zd_sim_handle *handle)
 	return handle->updating && !handle->publishing;
 }
 
+static bool any(const struct zd_sim_handle *handle)
+{
+	return handle->id != 0;
+}
+
+/* What a script wants refused, since the shard is in another state: nothing is written. */
+static bool send_out_of_turn(struct zd_sim_issue *issue)
+{
+	issue->request.must_fail = true;
+	return pick_units(issue, any) > 0 && zd_sim_issue_send(issue);
+}
+
 bool zd_sim_issue_update_begin(struct zd_sim_issue *issue)
 {
 	issue->args.kind = ZD_REQ_UPDATE_BEGIN;
+	if (issue->op->expect == ZEROD_E_STATE)
+		return send_out_of_turn(issue);
 	return pick_units(issue, not_updating) > 0 && zd_sim_issue_send(issue);
 }
 
@@ -89,6 +103,9 @@ bool zd_sim_issue_publish(struct zd_sim_issue *issue)
 {
 	bool now = zd_sim_percent(&issue->rng, 20), used[ZD_SIM_STREAMS] = {false};
 
+	issue->args.kind = ZD_REQ_PUBLISH;
+	if (issue->op->expect == ZEROD_E_STATE)
+		return send_out_of_turn(issue);
 	if (pick_units(issue, may_publish) == 0)
 		return false;
 	for (uint32_t u = 0; u < issue->group->nunits; u++)
@@ -107,9 +124,9 @@ bool zd_sim_issue_publish(struct zd_sim_issue *issue)
 		if (used[s])
 			zd_sim_issue_signal_stream(issue, s);
 	}
-	issue->args.kind = ZD_REQ_PUBLISH;
 	issue->args.u.publish.fences = zd_sim_issue_fences(issue);
-	issue->args.u.publish.force = issue->op->noise && zd_sim_percent(&issue->rng, 50);
+	issue->args.u.publish.force = (issue->op->noise && zd_sim_percent(&issue->rng, 50)) ||
+	                              issue->op->arg == ZD_SIM_FORCE;
 	note_holders(issue);
 	return zd_sim_issue_send(issue);
 }

@@ -96,7 +96,7 @@ static struct touched touches(const struct zd_command *command, const struct zd_
 
 static bool reads_what_is_written(const struct touched *reader, const struct touched *writer)
 {
-	for (uint32_t i = 0; i < reader->nreads && writer->writes; i++) {
+	for (uint32_t i = 0; i < reader->nreads; i++) {
 		if (zd_sim_overlap(&reader->reads[i], writer->writes))
 			return true;
 	}
@@ -112,8 +112,10 @@ static void check_beside(struct zd_sim_world *world, const struct zd_command *co
 		const struct zd_sim_lane *lane = &world->lanes[d];
 		for (uint32_t i = 0; i < lane->count; i++) {
 			struct touched other = touches(&lane->queue[i].command, lane->queue[i].inputs);
-			if ((other.writes && zd_sim_overlap(own.writes, other.writes)) ||
-			    reads_what_is_written(&own, &other) || reads_what_is_written(&other, &own))
+			if (!other.writes)
+				continue;
+			if (zd_sim_overlap(own.writes, other.writes) || reads_what_is_written(&own, &other) ||
+			    reads_what_is_written(&other, &own))
 				zd_sim_fail(world,
 				            "a command writes %u+%llu beside one that writes %u+%llu, and "
 				            "one of them needs the other's bytes or place",

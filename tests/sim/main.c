@@ -101,8 +101,8 @@ static const struct argp_option argp_options[] = {
 
 static void run_scripts(const struct options *options, struct worker *worker)
 {
-	for (uint32_t i = 0; zd_sim_scripts[i]; i++) {
-		worker->script = zd_sim_scripts[i];
+	for (uint32_t i = 0; zd_sim_script_at(i); i++) {
+		worker->script = zd_sim_script_at(i);
 		if (!options->only_script || strcmp(options->only_script, worker->script->name) == 0)
 			zd_sim_run(worker->seed, worker->script, options->verbose, NULL, &worker->stats);
 	}
@@ -151,8 +151,9 @@ static void report(const struct options *options, const struct worker *worker, i
 	else
 		printf("FAILED seed %llu\n", (unsigned long long)worker->seed);
 	if (worker->script)
-		printf("  script %s of pull request %u: --contract=%s --seed %llu --verbose shows it\n",
-		       worker->script->name, worker->script->pull_request, worker->script->name,
+		printf("  script %s, as in tests/contract/%s.c: --contract=%s --seed %llu --verbose shows "
+		       "it\n",
+		       worker->script->name, worker->script->contract, worker->script->name,
 		       (unsigned long long)worker->seed);
 	else
 		zd_sim_shrink(worker->seed, (uint32_t)options->shrink_seconds);
@@ -190,8 +191,8 @@ static uint64_t run_all(const struct options *options, struct worker *workers)
 /* NULL: all of them. */
 static bool known_script(const char *name)
 {
-	for (uint32_t i = 0; name && zd_sim_scripts[i]; i++) {
-		if (strcmp(name, zd_sim_scripts[i]->name) == 0)
+	for (uint32_t i = 0; name && zd_sim_script_at(i); i++) {
+		if (strcmp(name, zd_sim_script_at(i)->name) == 0)
 			return true;
 	}
 	return !name;

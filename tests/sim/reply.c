@@ -314,6 +314,10 @@ static void check_status(struct zd_sim_world *world, const struct zd_sim_session
 			zd_sim_fail(world, "operation %u ends with %s (%s); the script expects %s",
 			            request->op, zerod_status_name(reply->status), reply->error,
 			            zerod_status_name(world->program.ops[request->op].expect));
+		if (world->program.ops[request->op].says &&
+		    !strstr(reply->error, world->program.ops[request->op].says))
+			zd_sim_fail(world, "operation %u is told \"%s\"; the script expects \"%s\"",
+			            request->op, reply->error, world->program.ops[request->op].says);
 	} else if (world->config.clean && reply->status != 0)
 		zd_sim_fail(world, "operation %u of a program without mistakes fails: %s (%s)", request->op,
 		            zerod_status_name(reply->status), reply->error);

@@ -16,10 +16,24 @@
 
 /* ---- Configuration ---------------------------------------------------------------------------------------------------- */
 
+#define NDTYPES    ((uint32_t)ZEROD_BOOL - ZEROD_FLOAT32 + 1)
+#define MOST_NUMEL 600ull
+
+static uint64_t unit_numel(const struct zd_sim_script *script, struct zd_sim_rng *rng)
+{
+	if (script->tiny)
+		return zd_sim_between(rng, 1, script->world - 1);
+	if (script->large)
+		return zd_sim_between(rng, 10 * MOST_NUMEL, 12 * MOST_NUMEL);
+	return zd_sim_percent(rng, 30) ? zd_sim_between(rng, 1, 3) : zd_sim_between(rng, 1, MOST_NUMEL);
+}
+
 static void derive_units(const struct zd_sim_script *script, struct zd_sim_rng *rng,
                          struct zd_sim_group_config *group)
 {
 	static const enum zerod_dtype dtypes[] = {ZEROD_FLOAT32, ZEROD_FLOAT16, ZEROD_BFLOAT16};
+
+	uint64_t first = zd_sim_below(rng, NDTYPES);
 
 	group->nunits = script->nunits;
 	for (uint32_t u = 0; u < script->nunits; u++) {
@@ -27,15 +41,47 @@ static void derive_units(const struct zd_sim_script *script, struct zd_sim_rng *
 
 		(void)snprintf(unit->name, sizeof(unit->name), "u%u", u);
 		unit->dtype = dtypes[zd_sim_below(rng, ZD_ARRAY_LEN(dtypes))];
-		unit->numel = zd_sim_percent(rng, 30) ? zd_sim_between(rng, 1, 3)
-		                                      : zd_sim_between(rng, 1, 600);
-		if (script->nslots) { /* one fills a bucket's slot */
+		unit->numel = unit_numel(script, rng);
+		if (script->nslots ||
+		    script->ncopies) { /* one fills a bucket's slot, or its share of the budget */
 			unit->dtype = group->units[0].dtype;
 			unit->numel = group->units[0].numel;
 		}
+		if (script->all_dtypes)
+			unit->dtype = (enum zerod_dtype)(ZEROD_FLOAT32 + (first + u) % NDTYPES);
+		if (script->too_large && u + 1 == script->nunits)
+			unit->numel = 20 * MOST_NUMEL;
+		unit->nviews = (uint32_t)zd_sim_below(rng, 3);
 		unit->slot = script->one_slot ? 1 : ZEROD_NO_SLOT;
 		unit->frozen = script->frozen && u == 0;
 	}
+}
+
+/* Devices that have no room for everything. */
+static void derive_room(const struct zd_sim_script *script, struct zd_sim_config *config,
+                        struct zd_sim_group_config *group)
+{
+	struct zd_sim_unit_config *unit = &group->units[0];
+	uint64_t shard_bytes;
+
+	for (uint32_t a = 0; a < config->nactors && script->ncopies; a++)
+		config->devices[a].gather_budget_bytes = script->ncopies *
+		                                         zd_sim_gathered_bytes(config, a, 0, 0);
+	if (script->too_wide) {
+		unit->dtype = ZEROD_UINT8;
+		unit->numel = 30000;
+		group->plan.gradient_dtype = ZEROD_FLOAT32;
+		group->plan.target_dtype = ZEROD_BFLOAT16;
+		for (uint32_t d = 0; d < config->ndevices; d++)
+			config->devices[d].arena_bytes = 98304; /* the entry has 120000 */
+	}
+	if (!script->full)
+		return;
+	config->segment_bytes = 4096;
+	shard_bytes = zd_sim_shard_numel(group, 0) * zerod_dtype_bytes(unit->dtype);
+	config->devices[0].arena_bytes = script->world * zd_align_up(shard_bytes, config->segment_bytes) +
+	                                 zd_align_up(zd_sim_padded_bytes(group, 0), config->segment_bytes);
+	config->devices[0].gather_budget_bytes = 0;
 }
 
 void zd_sim_script_config(const struct zd_sim_script *script, uint64_t seed, struct zd_sim_config *config)
@@ -52,7 +98,9 @@ void zd_sim_script_config(const struct zd_sim_script *script, uint64_t seed, str
 	config->lane_ns = scales[zd_sim_below(&rng, ZD_ARRAY_LEN(scales))];
 	config->stream_ns = scales[zd_sim_below(&rng, ZD_ARRAY_LEN(scales))];
 	config->actor_ns = scales[zd_sim_below(&rng, ZD_ARRAY_LEN(scales))];
-	config->ndevices = (uint32_t)zd_sim_between(&rng, 1, 4);
+	config->ndevices = script->apart  ? script->world
+	                   : script->full ? 1
+	                                  : (uint32_t)zd_sim_between(&rng, 1, 4);
 	config->slow_device = zd_sim_percent(&rng, 30) ? (uint32_t)zd_sim_below(&rng, config->ndevices)
 	                                               : config->ndevices;
 	config->njobs = config->ngroups = 1;
@@ -71,7 +119,9 @@ void zd_sim_script_config(const struct zd_sim_script *script, uint64_t seed, str
 	group->plan.stage = script->stage;
 	group->plan.one_at_a_time = script->one_buffer;
 	group->plan.inf_percent = script->overflows ? 100 : 0;
+	group->plan.overwrite = group->plan.overwrite || script->overwrites;
 	zd_sim_derive_devices(&rng, config);
+	derive_room(script, config, group);
 }
 
 /* ---- Program ------------------------------------------------------------------------------------------------------------ */
@@ -86,6 +136,8 @@ static void push(struct zd_sim_program *program, uint32_t actor, const struct zd
 	        .tag = (uint8_t)op->tag,
 	        .arg = op->arg,
 	        .expect = (int8_t)op->expect,
+	        .ahead = op->ahead,
+	        .says = op->says,
 	};
 }
 
@@ -181,10 +233,19 @@ static void expect_live(struct zd_sim_world *world, const struct zd_sim_op *op)
 		            sight.rank, sight.count, sight.unit, (unsigned long long)sight.bytes, op->arg);
 }
 
+static void reshape(struct zd_sim_unit_config *unit)
+{
+	unit->numel = unit->numel == 1 ? 2 : unit->numel - 1;
+}
+
 void zd_sim_expect(struct zd_sim_world *world, const struct zd_sim_op *op)
 {
 	struct zd_engine_totals totals;
 
+	if (op->kind == ZD_SIM_RESHAPE) {
+		reshape(&world->config.groups[0].units[op->unit]);
+		return;
+	}
 	zd_sim_rows_check(world);
 	zd_engine_totals(world->engine, &totals);
 	if (op->kind == ZD_SIM_EXPECT_LIVE)

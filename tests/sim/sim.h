@@ -191,6 +191,8 @@ void zd_sim_issue_garbage(struct zd_sim_world *world, struct zd_sim_session *ses
 void zd_sim_send(struct zd_sim_world *world, struct zd_sim_session *session,
                  const struct zd_sim_request *request, const struct zd_args *args);
 
+#define ZD_SIM_NO_SCOPE 123456u /* the id of none */
+
 /* Places of scopes, as bits: those that the rank's next outermost forward ends, or a request that ends one. */
 uint32_t zd_sim_scopes_swept(const struct zd_sim_member *member);
 uint32_t zd_sim_scopes_ended(const struct zd_sim_member *member, enum zd_request_kind kind, uint32_t place,

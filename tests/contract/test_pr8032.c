@@ -307,6 +307,7 @@ static void test_release_of_what_is_not_held_changes_nothing(void **state)
 	assert_int_equal(contract_buffer(c, 0, "w").uses, 1);
 	contract_expect_bytes(&unit, data, 1);
 	contract_release(rank, &unit, "plan");
+	AWAIT(contract_device(c, 0).quarantine_bytes == 0);
 	before = contract_device(c, 0);
 	FAILS(rank->client, zerod_release(unit.at[0], "plan", NULL, 0, NULL), ZEROD_E_NOT_HELD, "'plan'");
 	after = contract_device(c, 0);

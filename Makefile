@@ -215,7 +215,7 @@ $(IT_BIN) $(CONTRACT_BIN) $(LIFETIMES_BIN): $(BUILD)/tests/%: $(BUILD)/obj/tests
 	$(Q)mkdir -p $(@D)
 	$(Q)$(CC) $(LDFLAGS) -o $@ $(filter %.o,$^) $(filter %.a,$^) $(PB_LIBS) $(JSON_LIBS) $(TEST_LIBS) $(LDLIBS)
 
-$(filter $(BUILD)/tests/it/test_cuda_%,$(IT_BIN)): | $(DOUBLE_SO)
+$(filter $(BUILD)/tests/it/test_cuda_%,$(IT_BIN)) $(filter $(BUILD)/tests/unit/backend/test_cuda%,$(UNIT_BIN)): | $(DOUBLE_SO)
 
 $(SIM_BIN): $(call obj,$(SIM_SRC)) $(A_CORE) $(A_BASE)
 	$(say) LD $@

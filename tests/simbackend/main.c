@@ -54,11 +54,14 @@ static void make_backend(uint64_t seed)
 	ops.name = "sim";
 	ops.client_copies_own_slice = temper.client_copies_own_slice;
 	ops.sessions_linger = temper.sessions_linger;
+	ops.strict_by_segment = temper.strict_by_segment;
 	ops.timeline_read = read_or_deny;
 	zd_log(ZD_LOG_NOTICE,
-	       "seed %" PRIu64 ": copies of own slices: %s, sessions %s, %" PRIu32 " %% of fences are denied",
-	       seed, temper.client_copies_own_slice ? "by clients" : "by devices",
-	       temper.sessions_linger ? "linger" : "do not linger", temper.deny_percent);
+	       "seed %" PRIu64 ": own slices: by %s, sessions: %s, strict: by %s, fences denied: %" PRIu32
+	       " %%",
+	       seed, temper.client_copies_own_slice ? "clients" : "devices",
+	       temper.sessions_linger ? "linger" : "do not linger",
+	       temper.strict_by_segment ? "segment" : "page", temper.deny_percent);
 }
 
 int main(int argc, char **argv)

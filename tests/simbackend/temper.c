@@ -33,6 +33,7 @@ void zd_temper_draw_backend(struct zd_temper_backend *backend)
 	zd_sim_rng_init(&rng, given_seed, BACKEND_STREAM);
 	backend->client_copies_own_slice = zd_sim_percent(&rng, 50);
 	backend->sessions_linger = zd_sim_percent(&rng, 50);
+	backend->strict_by_segment = zd_sim_percent(&rng, 50);
 	backend->deny_percent = (uint32_t)zd_sim_below(&rng, 101);
 }
 

@@ -15,7 +15,7 @@
 
 /* What all devices have in common. */
 struct zd_temper_backend {
-	bool client_copies_own_slice, sessions_linger; /* as in struct zd_backend_ops */
+	bool client_copies_own_slice, sessions_linger, strict_by_segment; /* as in struct zd_backend_ops */
 	uint32_t deny_percent; /* of fences that have passed: they are told of by a watch */
 };
 

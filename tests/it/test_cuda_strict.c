@@ -5,6 +5,8 @@
  */
 #include "cuda_strict_scene.h"
 
+#include "client/cuda_internal.h"
+
 /* ---- The promise --------------------------------------------------------------------------------------------- */
 
 /* Reads the view on the stream: what the driver says when that has run. */
@@ -54,6 +56,42 @@ static void test_stale_view_of_others_shows_something(void **state)
 {
 	(void)state;
 	assert_int_equal(read_a_stale_view(0), ZD_CU_SUCCESS);
+}
+
+/* ---- What the daemon sees ------------------------------------------------------------------------------------------ */
+
+static bool has_come(const uint64_t *page, const zerod_stream *stream)
+{
+	return zc_counter_load(page, stream->timeline) != 0;
+}
+
+/* From the counter on, the place may be another unit's. While the pages are locked, no access is taken away. */
+static void test_daemon_sees_the_stream_when_access_is_gone(void **state)
+{
+	struct contract_unit unit;
+	struct contract *c = strict_open(&unit);
+	struct contract_rank *rank = &c->ranks[0];
+	struct zerod_client *client = rank->client;
+	struct CUstream_st *handle = scene_stream(0);
+	zerod_stream *stream = NULL;
+	const void *view = contract_gather(rank, &unit, NULL);
+	uint64_t *word;
+
+	(void)state;
+	OK(client, zerod_cuda_stream_wrap(client, handle, &stream));
+	word = scene_hold(handle);
+	release_behind(rank, &unit, NULL, stream);
+	pthread_mutex_lock(&client->page_lock);
+	scene_let_go(word);
+	assert_int_equal(scene_driver()->streamSynchronize(handle), 0);
+	assert_true(has_come(client->gpu_page, stream));
+	assert_false(has_come(client->client_page, stream));
+	assert_true(contract_can_touch(rank, view));
+	pthread_mutex_unlock(&client->page_lock);
+	AWAIT(has_come(client->client_page, stream));
+	assert_false(contract_can_touch(rank, view));
+	zerod_stream_destroy(stream);
+	contract_close(c);
 }
 
 /* ---- Own slices ------------------------------------------------------------------------------------------------ */
@@ -112,6 +150,7 @@ int main(int argc, char **argv)
 	struct a_case cases[] = {
 	        CASE(test_stale_view_ends_its_context),
 	        CASE(test_stale_view_of_others_shows_something),
+	        CASE(test_daemon_sees_the_stream_when_access_is_gone),
 	        CASE(test_own_slice_holds_its_buffer, ONE_GPU),
 	        CASE(test_own_slice_of_an_update_opens_its_buffer, ONE_GPU),
 	};

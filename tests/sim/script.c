@@ -95,6 +95,7 @@ void zd_sim_script_config(const struct zd_sim_script *script, uint64_t seed, str
 	config->clean = true;
 	config->client_copies = zd_sim_percent(&rng, 20);
 	config->unordered = zd_sim_percent(&rng, 50);
+	config->linger = zd_sim_percent(&rng, 25);
 	config->lane_ns = scales[zd_sim_below(&rng, ZD_ARRAY_LEN(scales))];
 	config->stream_ns = scales[zd_sim_below(&rng, ZD_ARRAY_LEN(scales))];
 	config->actor_ns = scales[zd_sim_below(&rng, ZD_ARRAY_LEN(scales))];

@@ -266,9 +266,10 @@ ON_DOUBLE := ZEROD_TEST_BACKEND=cuda LD_LIBRARY_PATH=$(BUILD)/tests/double
 # And on whatever a backend may do.
 ON_SIM := ZEROD_TEST_BACKEND=sim ZEROD_SIM_SEED=10
 STRESS_SHORT := ZD_DOUBLE_LEAKS=1 $(STRESS_BIN) --seconds 3 --max 1M --arena 256M
+FAULTS_SHORT := tests/contract/faults.sh --programs $(if $(SAN),1 --rounds 3,2 --rounds 10)
 check-run: layers tests
 	@BUILD=$(BUILD) tests/run.sh $(UNIT_BIN) $(CONTRACT_BIN) $(foreach test,$(CONTRACT_BIN),"$(ON_DOUBLE) $(test)") \
-		$(foreach test,$(CONTRACT_BIN),"$(ON_SIM) $(test)") "tests/contract/faults.sh --programs 2 --rounds 10" \
+		$(foreach test,$(CONTRACT_BIN),"$(ON_SIM) $(test)") "$(FAULTS_SHORT)" \
 		"$(ON_DOUBLE) tests/gpu/examples.sh" "$(ON_DOUBLE) $(STRESS_SHORT)" "$(ON_DOUBLE) $(STRESS_SHORT) --kill" \
 		"$(LIFETIMES_BIN) 1024" $(IT_BIN) $(IT_SCRIPTS) \
 		$(if $(SIM_SRC),"$(SIM_BIN) --contract --seeds 50" "$(SIM_BIN) --seeds 500")

@@ -11,7 +11,7 @@
 # shows what it said. Ends with TAP lines, one a round.
 set -u
 cd "$(dirname "$0")/../.." || exit 2
-: "${BUILD:=build}" "${FAULT_TIMEOUT:=100}"
+: "${BUILD:=build}" "${FAULT_TIMEOUT:=200}"
 rounds=0 seed=1 nprograms=99 only=
 while [ $# -gt 1 ]; do
 	case $1 in

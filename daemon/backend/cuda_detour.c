@@ -54,26 +54,44 @@ void zd_cuda_detour_deinit(struct zd_cuda_detour *detour)
 	detour->memory = NULL;
 }
 
-/* ---- Out ---------------------------------------------------------------------------------------------------- */
+/* ---- Sending ------------------------------------------------------------------------------------------------- */
 
-static zd_cu_ptr slot_at(const struct zd_cuda_detour *detour, uint64_t leg)
+static struct zd_cuda_leg *leg_at(struct zd_cuda_detour *detour, uint64_t number)
 {
-	return detour->memory->range + leg % ZD_CUDA_DETOUR_SLOTS * ZD_CUDA_DETOUR_SLOT_BYTES;
+	return &detour->legs[number % ZD_CUDA_DETOUR_LEGS];
 }
 
-static void send(struct zd_cuda_detour *detour, struct zd_cuda_task *task, uint64_t bytes, bool last)
+static zd_cu_ptr slot_at(const struct zd_cuda_detour *detour, uint64_t slot)
 {
-	detour->legs[detour->sent % ZD_CUDA_DETOUR_SLOTS] = (struct zd_cuda_leg){
-	        .task = task, .offset = task->u.copy.issued_bytes, .bytes = bytes, .last = last};
+	return detour->memory->range + slot % ZD_CUDA_DETOUR_SLOTS * ZD_CUDA_DETOUR_SLOT_BYTES;
+}
+
+static int send_across(struct zd_cuda_detour *detour, struct zd_cuda_task *task, struct zd_err *err)
+{
+	struct zd_cuda_piece piece = {.dst = task->u.copy.dst,
+	                              .src = task->u.copy.src,
+	                              .bytes = task->u.copy.bytes,
+	                              .target = detour->out.device->index,
+	                              .together = detour->back.nmoves > 0 || STAILQ_NEXT(task, next),
+	                              .ends = task};
+	bool pushed = zd_cuda_device_push(detour->other);
+	int rc = zd_cuda_lane_issue(&detour->back, &piece, err);
+	if (!rc && zd_cuda_lane_group_is_full(&detour->back))
+		zd_cuda_lane_close(&detour->back);
+	zd_cuda_leave(detour->other->cuda, pushed);
+	if (rc)
+		return rc;
+	*leg_at(detour, detour->sent) = (struct zd_cuda_leg){.task = task, .last = true};
 	detour->sent++;
+	detour->arrived++;
+	return 0;
 }
 
-int zd_cuda_detour_send(struct zd_cuda_detour *detour, struct zd_cuda_task *task, bool *whole,
-                        struct zd_err *err)
+static int send_out(struct zd_cuda_detour *detour, struct zd_cuda_task *task, bool *whole, struct zd_err *err)
 {
 	uint64_t left = task->u.copy.bytes - task->u.copy.issued_bytes;
 	uint64_t bytes = zd_min_u64(left, ZD_CUDA_DETOUR_SLOT_BYTES);
-	struct zd_cuda_piece piece = {.dst = slot_at(detour, detour->sent),
+	struct zd_cuda_piece piece = {.dst = slot_at(detour, detour->slots_taken),
 	                              .src = task->u.copy.src + task->u.copy.issued_bytes,
 	                              .bytes = bytes,
 	                              .target = detour->other->index};
@@ -82,16 +100,42 @@ int zd_cuda_detour_send(struct zd_cuda_detour *detour, struct zd_cuda_task *task
 		return rc;
 	zd_cuda_lane_close(&detour->out);
 	*whole = bytes == left;
-	send(detour, task, bytes, *whole);
+	*leg_at(detour, detour->sent) = (struct zd_cuda_leg){.task = task,
+	                                                     .slot = detour->slots_taken,
+	                                                     .offset = task->u.copy.issued_bytes,
+	                                                     .bytes = bytes,
+	                                                     .last = *whole,
+	                                                     .has_slot = true};
+	detour->sent++;
+	detour->slots_taken++;
 	task->u.copy.issued_bytes += bytes;
 	return 0;
+}
+
+int zd_cuda_detour_send(struct zd_cuda_detour *detour, struct zd_cuda_task *task, bool *whole,
+                        struct zd_err *err)
+{
+	if (task->u.copy.bytes > ZD_CUDA_DETOUR_ACROSS_BYTES || detour->arrived != detour->sent)
+		return send_out(detour, task, whole, err);
+	*whole = true;
+	return send_across(detour, task, err);
 }
 
 void zd_cuda_detour_follow(struct zd_cuda_detour *detour, struct zd_cuda_task *task)
 {
 	zd_cuda_lane_follow(&detour->out, NULL);
-	detour->legs[detour->sent % ZD_CUDA_DETOUR_SLOTS] = (struct zd_cuda_leg){.task = task, .last = true};
+	*leg_at(detour, detour->sent) = (struct zd_cuda_leg){.task = task, .last = true};
 	detour->sent++;
+}
+
+void zd_cuda_detour_close(struct zd_cuda_detour *detour)
+{
+	bool pushed;
+	if (detour->back.group == 0)
+		return;
+	pushed = zd_cuda_device_push(detour->other);
+	zd_cuda_lane_close(&detour->back);
+	zd_cuda_leave(detour->other->cuda, pushed);
 }
 
 /* ---- Back --------------------------------------------------------------------------------------------------- */
@@ -112,7 +156,7 @@ static void push_back(struct zd_cuda_detour *detour, const struct zd_cuda_leg *l
 	struct zd_cuda_task *ends = leg->last ? leg->task : NULL;
 	int rc;
 	struct zd_cuda_piece piece = {.dst = leg->task->u.copy.dst + leg->offset,
-	                              .src = slot_at(detour, detour->arrived),
+	                              .src = slot_at(detour, leg->slot),
 	                              .bytes = leg->bytes,
 	                              .target = home->index,
 	                              .ends = ends};
@@ -136,7 +180,7 @@ bool zd_cuda_detour_turn(struct zd_cuda_detour *detour)
 		if (!any)
 			pushed = zd_cuda_device_push(detour->other);
 		any = true;
-		push_back(detour, &detour->legs[detour->arrived % ZD_CUDA_DETOUR_SLOTS]);
+		push_back(detour, leg_at(detour, detour->arrived));
 		detour->arrived++;
 		if (zd_cuda_lane_group_is_full(&detour->back))
 			zd_cuda_lane_close(&detour->back);
@@ -148,11 +192,17 @@ bool zd_cuda_detour_turn(struct zd_cuda_detour *detour)
 	return true;
 }
 
+static void returned(struct zd_cuda_detour *detour)
+{
+	detour->slots_left += leg_at(detour, detour->returned)->has_slot;
+	detour->returned++;
+}
+
 bool zd_cuda_detour_land(struct zd_cuda_detour *detour, struct zd_cuda_task **ended)
 {
 	if (!zd_cuda_lane_land(&detour->back, ended))
 		return false;
-	detour->returned++;
+	returned(detour);
 	return true;
 }
 
@@ -175,7 +225,7 @@ void zd_cuda_detour_wait(struct zd_cuda_detour *detour)
 
 bool zd_cuda_detour_drop(struct zd_cuda_detour *detour, struct zd_cuda_task **ended)
 {
-	const struct zd_cuda_leg *leg = &detour->legs[detour->returned % ZD_CUDA_DETOUR_SLOTS];
+	const struct zd_cuda_leg *leg = leg_at(detour, detour->returned);
 	struct zd_cuda_task *none;
 	if (zd_cuda_detour_is_idle(detour))
 		return false;
@@ -184,14 +234,14 @@ bool zd_cuda_detour_drop(struct zd_cuda_detour *detour, struct zd_cuda_task **en
 		(void)zd_cuda_lane_drop(&detour->out, &none);
 		detour->arrived++;
 	}
-	detour->returned++;
+	returned(detour);
 	return true;
 }
 
 void zd_cuda_detour_walk(const struct zd_cuda_detour *detour, void (*fn)(struct zd_cuda_task *task))
 {
 	for (uint64_t i = detour->returned; i < detour->sent; i++) {
-		const struct zd_cuda_leg *leg = &detour->legs[i % ZD_CUDA_DETOUR_SLOTS];
+		const struct zd_cuda_leg *leg = &detour->legs[i % ZD_CUDA_DETOUR_LEGS];
 		if (leg->last)
 			fn(leg->task);
 	}

@@ -1,35 +1,45 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * cuda_detour.h - the way round for copies within a GPU: pushed into another GPU's memory, and pushed back by that one.
+ * cuda_detour.h - the way round for copies within a GPU: by another GPU, which is reached and reaches.
  *
  * A copy within a GPU waits until the kernels that run there let it: beside matrix products of 8192, for half a product on
- * average, 0.9 ms on an H200, in whatever context, by whatever call. Pushes between GPUs are not held up, and two of them
- * take 20 to 40 us more than one. The second begins when the CPU has seen the end of the first. To leave that to an event or
- * to a wait on the stream costs 200 us, since such goes by the channel of the compute engine, which the daemon has to share.
+ * average, 0.9 ms on an H200, in whatever context, by whatever call. What another GPU's engine moves is not held up.
  *
- * Copies are cut into legs of a slot of the other GPU's memory each. Legs go out, come in there, and come back in one order,
- * that of the tasks; so what signals nothing but has to keep its place takes a leg as well, without bytes.
+ * A small copy goes across: the other GPU reads and writes this one's memory in a single copy. That takes as long as a push of
+ * up to 1 MiB, and three times as long where it is large (12 and 24 us at 256 KiB and 1 MiB; 217 at 16 MiB). A large one is
+ * pushed into the other's memory and pushed back by that one (107 us). The second push begins when the CPU has seen the end of
+ * the first. To leave that to an event or to a wait on the stream costs 200 us, since such goes by the channel of the compute
+ * engine, which the daemon has to share.
+ *
+ * Large copies are cut into legs of a slot of the other GPU's memory each. Legs go out, come in there, and come back in one
+ * order, that of the tasks; so what signals nothing but has to keep its place takes a leg as well, without bytes. What goes
+ * across does so when nothing is on its way out.
  */
 #ifndef ZD_BACKEND_CUDA_DETOUR_H
 #define ZD_BACKEND_CUDA_DETOUR_H
 
 #include "backend/cuda_lane.h"
 
-#define ZD_CUDA_DETOUR_SLOTS      8u
-#define ZD_CUDA_DETOUR_SLOT_BYTES (4ull << 20)
+#define ZD_CUDA_DETOUR_LEGS         64u
+#define ZD_CUDA_DETOUR_ACROSS_BYTES (2ull << 20)
+#define ZD_CUDA_DETOUR_SLOTS        8u
+#define ZD_CUDA_DETOUR_SLOT_BYTES   (4ull << 20)
 
 struct zd_cuda_leg {
 	struct zd_cuda_task *task;
 	uint64_t offset, bytes; /* of the task's */
-	bool last;              /* the task ends with it */
+	uint64_t slot;
+	bool last; /* the task ends with it */
+	bool has_slot;
 };
 
 struct zd_cuda_detour {
 	struct zd_cuda_device *other;
 	struct zd_cuda_segment *memory; /* NULL: there is no way round */
 	struct zd_cuda_lane out, back;  /* of the GPU itself, and of the other */
-	struct zd_cuda_leg legs[ZD_CUDA_DETOUR_SLOTS];
-	uint64_t sent, arrived, returned; /* legs */
+	struct zd_cuda_leg legs[ZD_CUDA_DETOUR_LEGS];
+	uint64_t sent, arrived, returned; /* legs; what goes across arrives as it is sent */
+	uint64_t slots_taken, slots_left;
 };
 
 /* Opens a way round by the next GPU that reaches this one and is reached; where there is none, or no
@@ -47,19 +57,22 @@ static inline bool zd_cuda_detour_has_failed(const struct zd_cuda_detour *detour
 }
 static inline bool zd_cuda_detour_has_room(const struct zd_cuda_detour *detour)
 {
-	return detour->sent - detour->returned < ZD_CUDA_DETOUR_SLOTS;
+	return detour->sent - detour->returned < ZD_CUDA_DETOUR_LEGS &&
+	       detour->slots_taken - detour->slots_left < ZD_CUDA_DETOUR_SLOTS;
 }
 static inline bool zd_cuda_detour_is_idle(const struct zd_cuda_detour *detour)
 {
 	return detour->sent == detour->returned;
 }
 
-/* Sends the task's next leg out; `*whole` tells that it was the last. There is room. On failure the task has not come
- * further. Errors: NO_MEMORY, DEVICE. */
+/* Sends the task's next leg, or all of it; `*whole` tells that it was the last. There is room. On failure the task has not come
+ * further. What goes across may wait until the group is closed. Errors: NO_MEMORY, DEVICE. */
 int zd_cuda_detour_send(struct zd_cuda_detour *detour, struct zd_cuda_task *task, bool *whole,
                         struct zd_err *err) __attribute__((warn_unused_result));
 /* The task goes with the others, and asks nothing of the GPUs. There is room. */
 void zd_cuda_detour_follow(struct zd_cuda_detour *detour, struct zd_cuda_task *task);
+
+void zd_cuda_detour_close(struct zd_cuda_detour *detour);
 
 /* Pushes back what has come in at the other GPU. Has anything? */
 bool zd_cuda_detour_turn(struct zd_cuda_detour *detour);

@@ -71,24 +71,22 @@ static void landed(struct zd_cuda_executor *executor, struct zd_cuda_task *task)
 	complete(executor, task);
 }
 
-static void land(struct zd_cuda_executor *executor, struct zd_cuda_lane *lane)
+static void land_pushes(struct zd_cuda_executor *executor)
 {
 	struct zd_cuda_task *task;
-	while (zd_cuda_lane_land(lane, &task)) {
+	while (zd_cuda_lane_land(&executor->push, &task)) {
 		event(executor);
 		if (task)
 			landed(executor, task);
 	}
 }
 
-static void land_round(struct zd_cuda_executor *executor)
+static void land_within(struct zd_cuda_executor *executor)
 {
 	struct zd_cuda_task *task;
-	if (!executor->detour.memory)
-		return;
-	if (!zd_cuda_detour_has_failed(&executor->detour) && zd_cuda_detour_turn(&executor->detour))
+	if (zd_cuda_within_turn(&executor->within))
 		event(executor);
-	while (zd_cuda_detour_land(&executor->detour, &task)) {
+	while (zd_cuda_within_land(&executor->within, &task)) {
 		event(executor);
 		if (task)
 			landed(executor, task);
@@ -97,9 +95,8 @@ static void land_round(struct zd_cuda_executor *executor)
 
 static void land_all(struct zd_cuda_executor *executor)
 {
-	land(executor, &executor->push);
-	land(executor, &executor->local);
-	land_round(executor);
+	land_pushes(executor);
+	land_within(executor);
 }
 
 static void poll_watches(struct zd_cuda_executor *executor)
@@ -165,11 +162,14 @@ static int push_piece(struct zd_cuda_executor *executor, struct zd_cuda_task *ta
 {
 	struct zd_cuda_device *target = &executor->devices->all[task->target];
 	uint64_t issued = task->u.copy.issued_bytes;
+	/* Also the last of those that do: they are given to the driver behind it. */
+	bool together = !claimed && (zd_cuda_order_has_more(&executor->order) || executor->push.nmoves > 0);
 	struct zd_cuda_piece piece = {.dst = task->u.copy.dst + issued,
 	                              .src = task->u.copy.src + issued,
 	                              .bytes = bytes,
 	                              .target = task->target,
-	                              .claimed = claimed};
+	                              .claimed = claimed,
+	                              .together = together};
 	int rc;
 	*whole = issued + bytes == task->u.copy.bytes;
 	piece.ends = *whole ? task : NULL;
@@ -217,70 +217,37 @@ static void issue_pushes(struct zd_cuda_executor *executor)
 	zd_cuda_lane_close(lane);
 }
 
-static void send_round(struct zd_cuda_executor *executor, struct zd_cuda_task *task)
+static void keep(struct zd_cuda_executor *executor, struct zd_cuda_task *task)
 {
 	struct zd_err err = ZD_ERR_NONE;
 	bool whole = false;
 	int rc = 0;
-	if (asks_the_gpu(task) && task->u.copy.bytes > 0) {
-		rc = zd_cuda_detour_send(&executor->detour, task, &whole, &err);
+	event(executor);
+	if (asks_the_gpu(task)) {
+		rc = zd_cuda_within_issue(&executor->within, task, &whole, &err);
 		if (!rc && whole)
 			zd_cuda_order_take(&executor->order, task, false);
 		if (!rc || zd_cuda_device_failed(executor->device))
 			return;
 	}
 	leave(executor, task, rc, &err);
-	zd_cuda_detour_follow(&executor->detour, task);
+	zd_cuda_within_follow(&executor->within, task);
 }
 
-/* Not cut: each piece may have to wait for its turn against the trainers' kernels. */
-static void keep_local(struct zd_cuda_executor *executor, struct zd_cuda_task *task)
+static void issue_within(struct zd_cuda_executor *executor)
 {
-	struct zd_cuda_piece piece = {.dst = task->u.copy.dst,
-	                              .src = task->base.kind == ZD_CMD_FILL ? 0 : task->u.copy.src,
-	                              .bytes = task->u.copy.bytes,
-	                              .target = task->target,
-	                              .ends = task};
-	struct zd_err err = ZD_ERR_NONE;
-	int rc = 0;
-	if (asks_the_gpu(task)) {
-		rc = zd_cuda_lane_issue(&executor->local, &piece, &err);
-		zd_cuda_lane_close(&executor->local);
-		if (!rc)
-			zd_cuda_order_take(&executor->order, task, false);
-		if (!rc || zd_cuda_device_failed(executor->device))
-			return;
-	}
-	leave(executor, task, rc, &err);
-	zd_cuda_lane_follow(&executor->local, task);
-}
-
-/* Fills signal nobody, so that copies may overtake them. Without the GPU by which they went, copies stay, when nothing of them
- * moves there any more. */
-static void issue_local(struct zd_cuda_executor *executor)
-{
-	bool without = zd_cuda_detour_has_failed(&executor->detour);
 	struct zd_cuda_task *task;
-	if (without && !zd_cuda_detour_is_idle(&executor->detour))
-		return;
 	while (!zd_cuda_device_failed(executor->device) &&
-	       (task = zd_cuda_order_first(&executor->order, executor->order.self))) {
-		bool round = executor->detour.memory && !without && task->base.kind != ZD_CMD_FILL;
-		if (round ? !zd_cuda_detour_has_room(&executor->detour)
-		          : !zd_cuda_lane_has_room(&executor->local))
-			return;
-		event(executor);
-		if (round)
-			send_round(executor, task);
-		else
-			keep_local(executor, task);
-	}
+	       (task = zd_cuda_order_first(&executor->order, executor->order.self)) &&
+	       zd_cuda_within_has_room(&executor->within, task))
+		keep(executor, task);
+	zd_cuda_within_close(&executor->within);
 }
 
 static void issue_all(struct zd_cuda_executor *executor)
 {
 	issue_pushes(executor);
-	issue_local(executor);
+	issue_within(executor);
 }
 
 /* ---- Giving up: the device has failed, or the daemon ends ------------------------------------------------------ */
@@ -291,15 +258,6 @@ static void abort_timeline(struct zd_cuda_task *task)
 		zd_backend_session_set(&task->session->base, task->base.timeline, ZD_FENCE_ABORTED);
 }
 
-static void abort_flights(const struct zd_cuda_lane *lane)
-{
-	for (uint32_t i = 0; i < lane->count; i++) {
-		struct zd_cuda_task *task = lane->ring[(lane->first + i) % ZD_CUDA_FLIGHTS].ends;
-		if (task)
-			abort_timeline(task);
-	}
-}
-
 /* What asks nothing of the GPU ends as it would have. */
 static void fail_task(struct zd_cuda_task *task, const struct zd_err *why)
 {
@@ -307,42 +265,41 @@ static void fail_task(struct zd_cuda_task *task, const struct zd_err *why)
 		zd_completion_fail(&task->completion, why->status, why->text);
 }
 
-static void fail_flights(struct zd_cuda_executor *executor, struct zd_cuda_lane *lane,
-                         const struct zd_err *why)
+static void fail_flight(struct zd_cuda_executor *executor, struct zd_cuda_task *task,
+                        const struct zd_err *why)
 {
-	struct zd_cuda_task *task;
-	while (zd_cuda_lane_drop(lane, &task)) {
-		if (!task)
-			continue;
-		fail_task(task, why);
-		landed(executor, task);
-	}
+	if (!task)
+		return;
+	fail_task(task, why);
+	landed(executor, task);
 }
 
-static void fail_round(struct zd_cuda_executor *executor, const struct zd_err *why)
+/* Nothing moves any more. */
+static void fail_flights(struct zd_cuda_executor *executor, const struct zd_err *why)
 {
 	struct zd_cuda_task *task;
-	while (zd_cuda_detour_drop(&executor->detour, &task)) {
-		if (!task)
-			continue;
-		fail_task(task, why);
-		landed(executor, task);
-	}
+	while (zd_cuda_lane_drop(&executor->push, &task))
+		fail_flight(executor, task, why);
+	while (zd_cuda_within_drop(&executor->within, &task))
+		fail_flight(executor, task, why);
 }
 
 /* The GPU by which they go has failed, not this one: it goes on without. */
 static void give_up_round(struct zd_cuda_executor *executor)
 {
+	struct zd_cuda_detour *detour = &executor->within.detour;
 	struct zd_err why = ZD_ERR_NONE;
-	if (zd_cuda_detour_is_idle(&executor->detour))
+	struct zd_cuda_task *task;
+	if (zd_cuda_detour_is_idle(detour))
 		return;
 	if (!executor->giving_up_round)
-		zd_cuda_detour_walk(&executor->detour, abort_timeline);
+		zd_cuda_detour_walk(detour, abort_timeline);
 	executor->giving_up_round = true;
-	if (!zd_cuda_detour_is_still(&executor->detour))
+	if (!zd_cuda_detour_is_still(detour))
 		return;
-	(void)zd_cuda_device_failure(executor->detour.other, &why);
-	fail_round(executor, &why);
+	(void)zd_cuda_device_failure(detour->other, &why);
+	while (zd_cuda_detour_drop(detour, &task))
+		fail_flight(executor, task, &why);
 	event(executor);
 }
 
@@ -363,20 +320,16 @@ static void give_up(struct zd_cuda_executor *executor)
 	struct zd_err why = ZD_ERR_NONE;
 	if (!executor->giving_up) {
 		executor->giving_up = true;
-		abort_flights(&executor->push);
-		abort_flights(&executor->local);
-		zd_cuda_detour_walk(&executor->detour, abort_timeline);
+		zd_cuda_lane_walk(&executor->push, abort_timeline);
+		zd_cuda_within_walk(&executor->within, abort_timeline);
 		zd_cuda_order_walk(&executor->order, abort_timeline);
 		event(executor);
 	}
 	if ((executor->push.count > 0 && !zd_cuda_lane_is_still(&executor->push)) ||
-	    (executor->local.count > 0 && !zd_cuda_lane_is_still(&executor->local)) ||
-	    !zd_cuda_detour_is_still(&executor->detour))
+	    !zd_cuda_within_is_still(&executor->within))
 		return;
 	(void)zd_cuda_device_failure(executor->device, &why);
-	fail_flights(executor, &executor->push, &why);
-	fail_flights(executor, &executor->local, &why);
-	fail_round(executor, &why);
+	fail_flights(executor, &why);
 	fail_waiting(executor, &why);
 }
 
@@ -386,12 +339,9 @@ static void shut_down(struct zd_cuda_executor *executor)
 	struct zd_cuda_task *task;
 	(void)zd_err_set(&why, ZEROD_E_SHUTDOWN, "the daemon is shutting down");
 	zd_cuda_lane_wait(&executor->push);
-	zd_cuda_lane_wait(&executor->local);
-	zd_cuda_detour_wait(&executor->detour);
+	zd_cuda_within_wait(&executor->within);
 	land_all(executor);
-	fail_flights(executor, &executor->push, &why);
-	fail_flights(executor, &executor->local, &why);
-	fail_round(executor, &why);
+	fail_flights(executor, &why);
 	while ((task = zd_cuda_order_any(&executor->order))) {
 		/* A SIGNAL too: what comes before it was not done. */
 		if (task->completion.status == 0)
@@ -410,8 +360,7 @@ static void shut_down(struct zd_cuda_executor *executor)
 
 static bool is_flying(const struct zd_cuda_executor *executor)
 {
-	return executor->push.count > 0 || executor->local.count > 0 ||
-	       !zd_cuda_detour_is_idle(&executor->detour);
+	return executor->push.count > 0 || !zd_cuda_within_is_idle(&executor->within);
 }
 
 /* 0: spin; UINT64_MAX: there is nothing to look at. */
@@ -421,7 +370,7 @@ static uint64_t rest_ns(struct zd_cuda_executor *executor)
 	if (!flying && !waiting && STAILQ_EMPTY(&executor->watches))
 		return UINT64_MAX;
 	/* A leg lands within some ten microseconds, and the next one begins only when that is seen. */
-	if (!zd_cuda_detour_is_idle(&executor->detour) || zd_spin_may(&executor->spin, zd_thread_now_ns()))
+	if (zd_cuda_within_hurries(&executor->within) || zd_spin_may(&executor->spin, zd_thread_now_ns()))
 		return 0;
 	uint64_t most = waiting             ? SLEEP_ROOM_NS
 	                : flying            ? SLEEP_FLY_NS
@@ -477,13 +426,12 @@ static void *executor_main(void *arg)
 			give_up(executor);
 			continue;
 		}
-		if (zd_cuda_detour_has_failed(&executor->detour))
+		if (zd_cuda_detour_has_failed(&executor->within.detour))
 			give_up_round(executor);
 		issue_all(executor);
 	}
 	shut_down(executor);
-	zd_cuda_detour_deinit(&executor->detour);
-	zd_cuda_lane_deinit(&executor->local);
+	zd_cuda_within_deinit(&executor->within);
 	zd_cuda_lane_deinit(&executor->push);
 	return NULL;
 }
@@ -508,12 +456,9 @@ int zd_cuda_executor_init(struct zd_cuda_executor *executor, struct zd_cuda_devi
 	int rc = zd_cuda_lane_init(&executor->push, devices, device, FLIGHT_BYTES, err);
 	if (rc)
 		return rc;
-	rc = zd_cuda_lane_init(&executor->local, devices, device, UINT64_MAX, err);
+	rc = zd_cuda_within_init(&executor->within, devices, device, err);
 	if (rc)
-		goto no_local;
-	rc = zd_cuda_detour_init(&executor->detour, devices, device, err);
-	if (rc)
-		goto no_detour;
+		goto no_within;
 	STAILQ_INIT(&executor->submitted);
 	STAILQ_INIT(&executor->watches);
 	zd_cuda_order_init(&executor->order, devices, device);
@@ -527,10 +472,8 @@ int zd_cuda_executor_init(struct zd_cuda_executor *executor, struct zd_cuda_devi
 no_thread:
 	pthread_cond_destroy(&executor->submitted_or_stopping);
 	pthread_mutex_destroy(&executor->lock);
-	zd_cuda_detour_deinit(&executor->detour);
-no_detour:
-	zd_cuda_lane_deinit(&executor->local);
-no_local:
+	zd_cuda_within_deinit(&executor->within);
+no_within:
 	zd_cuda_lane_deinit(&executor->push);
 	return rc;
 }
@@ -568,5 +511,5 @@ void zd_cuda_executor_submit(struct zd_cuda_executor *executor, struct zd_cuda_t
 
 uint64_t zd_cuda_executor_own_slice_bytes(const struct zd_cuda_executor *executor)
 {
-	return executor->detour.memory ? OWN_BYTES : 0;
+	return executor->within.detour.memory ? OWN_BYTES : 0;
 }

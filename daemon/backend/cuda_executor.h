@@ -15,9 +15,9 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "backend/cuda_detour.h"
 #include "backend/cuda_lane.h"
 #include "backend/cuda_order.h"
+#include "backend/cuda_within.h"
 #include "base/spin.h"
 
 struct zd_cuda_executor {
@@ -38,8 +38,8 @@ struct zd_cuda_executor {
 
 	/* the executor thread's own */
 	struct zd_cuda_order order;
-	struct zd_cuda_lane push, local;
-	struct zd_cuda_detour detour; /* for copies within the GPU */
+	struct zd_cuda_lane push;
+	struct zd_cuda_within within;
 	struct zd_cuda_tasks watches;
 	bool hurried;         /* somebody waits for one of them */
 	bool giving_up;       /* the device has failed, and whoever waits for what it had has been told */

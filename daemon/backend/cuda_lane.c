@@ -106,6 +106,35 @@ static int move(struct zd_cuda_lane *lane, const struct zd_cuda_piece *piece)
 	                             lane->device->context, piece->bytes, lane->stream);
 }
 
+static bool may_wait(const struct zd_cuda_lane *lane, const struct zd_cuda_piece *piece)
+{
+	return piece->together && piece->src && zd_cuda_device_reaches(lane->device, piece->target);
+}
+
+static void move_later(struct zd_cuda_lane *lane, const struct zd_cuda_piece *piece)
+{
+	lane->dsts[lane->nmoves] = piece->dst;
+	lane->srcs[lane->nmoves] = piece->src;
+	lane->sizes[lane->nmoves] = piece->bytes;
+	lane->nmoves++;
+}
+
+/* By one call, which is less than half the time; one by one where there is none, or it fails. */
+static int move_together(struct zd_cuda_lane *lane)
+{
+	const struct zd_cuda *cuda = lane->device->cuda;
+	struct zd_cu_copy_attributes attributes = {.source_order = ZD_CU_SOURCE_ORDER_STREAM};
+	size_t first = 0;
+	int result = 0;
+	if (lane->nmoves > 1 && cuda->memcpyBatchAsync &&
+	    !cuda->memcpyBatchAsync(lane->dsts, lane->srcs, lane->sizes, lane->nmoves, &attributes, &first, 1,
+	                            lane->stream))
+		return 0;
+	for (unsigned i = 0; i < lane->nmoves && !result; i++)
+		result = cuda->memcpyAsync(lane->dsts[i], lane->srcs[i], lane->sizes[i], lane->stream);
+	return result;
+}
+
 /* Counters only grow: of two stores into one the later is enough. */
 static void store(struct zd_cuda_lane *lane, zd_cu_ptr counter_at, uint64_t value)
 {
@@ -127,7 +156,9 @@ int zd_cuda_lane_issue(struct zd_cuda_lane *lane, const struct zd_cuda_piece *pi
 	if (stores)
 		rc = zd_cuda_session_counter_at(ends->session, lane->device, ends->base.timeline, &counter_at,
 		                                err);
-	if (!rc && piece->bytes > 0)
+	if (!rc && piece->bytes > 0 && may_wait(lane, piece))
+		move_later(lane, piece);
+	else if (!rc && piece->bytes > 0)
 		rc = zd_cuda_device_err(lane->device, move(lane, piece), err, "a copy");
 	if (rc) {
 		if (piece->claimed)
@@ -162,9 +193,10 @@ void zd_cuda_lane_close(struct zd_cuda_lane *lane)
 	/* The sessions' counters first: who sees the progress may rely on them. */
 	store(lane, lane->counter_at, ++lane->issued);
 	/* Bytes that move unseen: whatever went wrong, nobody would know when they have landed. */
-	if (zd_cuda_err(lane->device->cuda, write_stores(lane), &err, "storing progress"))
+	if (zd_cuda_err(lane->device->cuda, move_together(lane), &err, "copies of a group") ||
+	    zd_cuda_err(lane->device->cuda, write_stores(lane), &err, "storing progress"))
 		zd_cuda_device_fail(lane->device, err.text);
-	lane->group = lane->nstores = 0;
+	lane->group = lane->nstores = lane->nmoves = 0;
 	lane->group_bytes = 0;
 }
 
@@ -197,6 +229,15 @@ bool zd_cuda_lane_land(struct zd_cuda_lane *lane, struct zd_cuda_task **ended)
 	if (!zd_fence_reached(progress, lane->ring[lane->first].progress))
 		return false;
 	return zd_cuda_lane_drop(lane, ended);
+}
+
+void zd_cuda_lane_walk(const struct zd_cuda_lane *lane, void (*fn)(struct zd_cuda_task *task))
+{
+	for (uint32_t i = 0; i < lane->count; i++) {
+		struct zd_cuda_task *task = lane->ring[(lane->first + i) % ZD_CUDA_FLIGHTS].ends;
+		if (task)
+			fn(task);
+	}
 }
 
 bool zd_cuda_lane_is_still(struct zd_cuda_lane *lane)

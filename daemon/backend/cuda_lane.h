@@ -36,6 +36,7 @@ struct zd_cuda_piece {
 	uint64_t bytes;            /* 0: nothing moves */
 	uint32_t target;           /* device that is written to */
 	bool claimed;              /* the link into it, by zd_cuda_lane_claim() */
+	bool together;             /* moves with others when the group is closed */
 	struct zd_cuda_task *ends; /* its session's counter is stored behind the piece; NULL: more follow */
 };
 
@@ -56,7 +57,9 @@ struct zd_cuda_lane {
 	uint64_t claimed_bytes; /* of those, by the link into */
 	uint32_t claimed_target;
 	uint64_t group_bytes; /* of the group that is not closed */
-	unsigned group, nstores;
+	unsigned group, nstores, nmoves;
+	zd_cu_ptr dsts[ZD_CUDA_GROUP], srcs[ZD_CUDA_GROUP]; /* of the group's pieces that move together */
+	size_t sizes[ZD_CUDA_GROUP];
 	struct zd_cuda_store stores[ZD_CUDA_GROUP + 1];
 	uint32_t first, count; /* of the ring */
 	struct zd_cuda_flight ring[ZD_CUDA_FLIGHTS];
@@ -79,7 +82,8 @@ bool zd_cuda_lane_claim(struct zd_cuda_lane *lane, uint32_t target, uint64_t byt
 void zd_cuda_lane_unclaim(struct zd_cuda_lane *lane, uint64_t bytes);
 
 /* Issues a piece. There is room. On failure it has not been, and what was claimed for it is given back. Errors: NO_MEMORY;
- * DEVICE, then the device is marked failed. */
+ * DEVICE, then the device is marked failed. Of those that move together the copies are given to the driver when the group is
+ * closed. */
 int zd_cuda_lane_issue(struct zd_cuda_lane *lane, const struct zd_cuda_piece *piece, struct zd_err *err)
         __attribute__((warn_unused_result));
 /* Is the group large enough to be closed. */
@@ -96,6 +100,8 @@ void zd_cuda_lane_follow(struct zd_cuda_lane *lane, struct zd_cuda_task *ends);
 bool zd_cuda_lane_land(struct zd_cuda_lane *lane, struct zd_cuda_task **ended);
 /* Takes the next piece, landed or not, of a lane on which nothing moves any more: NULL and false likewise. */
 bool zd_cuda_lane_drop(struct zd_cuda_lane *lane, struct zd_cuda_task **ended);
+/* Calls fn for each task that ends with a piece in flight. */
+void zd_cuda_lane_walk(const struct zd_cuda_lane *lane, void (*fn)(struct zd_cuda_task *task));
 /* Does nothing move any more: the stream has run dry, or the driver has given it up. */
 bool zd_cuda_lane_is_still(struct zd_cuda_lane *lane);
 /* Waits for that. */

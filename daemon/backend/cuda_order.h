@@ -49,6 +49,13 @@ static inline bool zd_cuda_order_has_several(const struct zd_cuda_order *order)
 	uint64_t others = order->filled & ~(1ull << order->self);
 	return (others & (others - 1)) != 0;
 }
+/* Do several tasks for other devices wait, for one or more of them. */
+static inline bool zd_cuda_order_has_more(const struct zd_cuda_order *order)
+{
+	uint64_t others = order->filled & ~(1ull << order->self);
+	return zd_cuda_order_has_several(order) ||
+	       (others && STAILQ_NEXT(STAILQ_FIRST(&order->queues[__builtin_ctzll(others)]), next));
+}
 /* Calls fn for each that waits. */
 void zd_cuda_order_walk(const struct zd_cuda_order *order, void (*fn)(struct zd_cuda_task *task));
 

@@ -31,18 +31,32 @@ static const struct function functions[] = {
 #undef FUNCTION
 };
 
+static const struct function newer_functions[] = {
+#define FUNCTION(member, name, args) {#name, offsetof(struct zd_cuda, member)},
+        ZD_CUDA_NEWER_FUNCTIONS(FUNCTION)
+#undef FUNCTION
+};
+
+static void *find_function(get_proc_fn *get_proc, const struct function *function, int version,
+                           struct zd_cuda *table)
+{
+	void *found = NULL;
+	if (get_proc(function->name, &found, version, 0, NULL))
+		found = NULL;
+	memcpy((char *)table + function->offset, &found, sizeof(found));
+	return found;
+}
+
 static int find_functions(get_proc_fn *get_proc, struct zd_cuda *table, struct zd_err *err)
 {
 	for (size_t i = 0; i < sizeof(functions) / sizeof(functions[0]); i++) {
-		void *found = NULL;
-		int result = get_proc(functions[i].name, &found, ZD_CUDA_VERSION, 0, NULL);
-
-		if (result || !found)
+		if (!find_function(get_proc, &functions[i], ZD_CUDA_VERSION, table))
 			return zd_err_set(err, ZEROD_E_UNSUPPORTED,
 			                  "the CUDA driver has no %s: one of version 525 or newer is needed",
 			                  functions[i].name);
-		memcpy((char *)table + functions[i].offset, &found, sizeof(found));
 	}
+	for (size_t i = 0; i < sizeof(newer_functions) / sizeof(newer_functions[0]); i++)
+		(void)find_function(get_proc, &newer_functions[i], ZD_CUDA_NEWER_VERSION, table);
 	return 0;
 }
 

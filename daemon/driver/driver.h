@@ -60,6 +60,13 @@ struct zd_cu_access {
 	int flags; /* ZD_CU_ACCESS_READWRITE or _NONE, of whole mappings */
 };
 
+/* Of a range of copies in memcpyBatchAsync. */
+struct zd_cu_copy_attributes {
+	int source_order;                          /* ZD_CU_SOURCE_ORDER_STREAM */
+	struct zd_cu_location source, destination; /* hints */
+	unsigned int flags;
+};
+
 /* One operation of streamBatchMemOp. */
 union zd_cu_mem_op {
 	int operation; /* enum zd_cu_mem_op_kind */
@@ -132,6 +139,8 @@ enum {
 /* The streams that are not one: CU_STREAM_LEGACY is another name of NULL, CU_STREAM_PER_THREAD one stream a thread. */
 #define ZD_CU_STREAM_LEGACY     ((struct CUstream_st *)1)
 #define ZD_CU_STREAM_PER_THREAD ((struct CUstream_st *)2)
+
+#define ZD_CU_SOURCE_ORDER_STREAM 1 /* sources are read in the order of the stream */
 
 /* ---- Functions ------------------------------------------------------------------------------------------------ */
 
@@ -228,9 +237,19 @@ enum {
 	   unsigned int block_x, unsigned int block_y, unsigned int block_z, unsigned int shared_bytes,      \
 	   struct CUstream_st *stream, void **params, void **extra))
 
+/* Those of newer drivers, as of ZD_CUDA_NEWER_VERSION: NULL where there is none. The copies of a batch have no order among
+ * themselves, and are in the stream's order as a whole. */
+#define ZD_CUDA_NEWER_VERSION 13000
+#define ZD_CUDA_NEWER_FUNCTIONS(F)                                                                           \
+	F(memcpyBatchAsync, cuMemcpyBatchAsync,                                                              \
+	  (zd_cu_ptr * dsts, zd_cu_ptr * srcs, size_t * bytes, size_t count,                                 \
+	   struct zd_cu_copy_attributes * attributes, size_t * firsts, size_t nattributes,                   \
+	   struct CUstream_st * stream))
+
 struct zd_cuda {
 #define ZD_CUDA_MEMBER(member, name, args) int(*member) args; /* NOLINT: a declarator */
 	ZD_CUDA_FUNCTIONS(ZD_CUDA_MEMBER)
+	ZD_CUDA_NEWER_FUNCTIONS(ZD_CUDA_MEMBER)
 #undef ZD_CUDA_MEMBER
 };
 

@@ -162,6 +162,59 @@ int cuMemcpyPeerAsync(zd_cu_ptr dst, struct CUctx_st *dst_context, zd_cu_ptr src
 	return double_leave(submit_copy(&target, op));
 }
 
+/* All or none of them, the last first: they have no order. */
+static int submit_copies(const struct double_target *target, struct double_op **ops, size_t count)
+{
+	int result = ZD_CU_SUCCESS;
+
+	while (count > 0) {
+		struct double_op *op = ops[--count];
+
+		if (result)
+			double_op_free(op);
+		else
+			result = submit_copy(target, op);
+	}
+	return result;
+}
+
+static int copy_batch(const struct double_target *target, const zd_cu_ptr *dsts, const zd_cu_ptr *srcs,
+                      const size_t *bytes, size_t count)
+{
+	struct double_op *made[MAX_BATCH];
+	size_t n = 0;
+
+	for (; n < count; n++) {
+		made[n] = double_op_new(DOUBLE_OP_COPY);
+		made[n]->bytes = bytes[n];
+		if (bytes[n] == 0 || !find_any(dsts[n], bytes[n], &made[n]->dst) ||
+		    !find_any(srcs[n], bytes[n], &made[n]->src))
+			break;
+	}
+	if (n == count)
+		return submit_copies(target, made, count);
+	for (size_t i = 0; i <= n; i++)
+		double_op_free(made[i]);
+	return ZD_CU_INVALID_VALUE;
+}
+
+/* The default streams have no batches. */
+int cuMemcpyBatchAsync(zd_cu_ptr *dsts, zd_cu_ptr *srcs, size_t *bytes, size_t count,
+                       struct zd_cu_copy_attributes *attributes, size_t *firsts, size_t nattributes,
+                       struct CUstream_st *stream)
+{
+	int result = double_enter(__func__, DOUBLE_NEEDS_CONTEXT);
+	struct double_target target;
+
+	if (result)
+		return result;
+	result = double_target(stream, &target);
+	if (!result && (!target.stream || count == 0 || count > MAX_BATCH || nattributes != 1 ||
+	                firsts[0] != 0 || attributes->source_order != ZD_CU_SOURCE_ORDER_STREAM))
+		result = ZD_CU_INVALID_VALUE;
+	return double_leave(result ? result : copy_batch(&target, dsts, srcs, bytes, count));
+}
+
 int cuMemsetD8Async(zd_cu_ptr dst, unsigned char value, size_t bytes, struct CUstream_st *stream)
 {
 	int result = double_enter(__func__, DOUBLE_NEEDS_CONTEXT);

@@ -69,7 +69,7 @@ static const struct {
 	void *function;
 } functions[] = {
 #define FUNCTION(member, name, args) {#name, (void *)(name)},
-        ZD_CUDA_FUNCTIONS(FUNCTION)
+        ZD_CUDA_FUNCTIONS(FUNCTION) ZD_CUDA_NEWER_FUNCTIONS(FUNCTION)
 #undef FUNCTION
 };
 

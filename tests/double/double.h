@@ -47,6 +47,7 @@ enum {
 /* A function of the table without its definition does not link, one of another type does not compile. */
 #define DOUBLE_DECLARE(member, name, args) DOUBLE_EXPORT int name args;
 ZD_CUDA_FUNCTIONS(DOUBLE_DECLARE)
+ZD_CUDA_NEWER_FUNCTIONS(DOUBLE_DECLARE)
 #undef DOUBLE_DECLARE
 
 /* ---- Calls: call.c --------------------------------------------------------------------------------------------- */

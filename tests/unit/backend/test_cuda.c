@@ -184,6 +184,38 @@ static void test_more_commands_than_fly_at_once(void **state)
 	assert_int_equal(wait_op(f, last).completion.status, 0);
 }
 
+/* Small copies within a GPU go by another way than large ones; the counter that they store into never runs ahead of their
+ * bytes. */
+static void test_copies_within_a_device_keep_their_order(void **state)
+{
+	static const uint64_t sizes[] = {9 * MIB, 256,      5 * MIB, 64 << 10, 2 * MIB,
+	                                 0,       17 * MIB, 512,     MIB,      4096};
+	struct fixture *f = *state;
+	struct client c = open_session(f, SESSION);
+	uint64_t ends[ZD_ARRAY_LEN(sizes)], ops_of[ZD_ARRAY_LEN(sizes)], end = 0, seen = 0;
+	assert_int_equal(create(f, 0, 1, 128 * MIB).completion.status, 0);
+	uint8_t *bytes = map_segment(f, 1, 128 * MIB);
+	memset(bytes, 0x5a, 64 * MIB);
+	for (unsigned i = 0; i < ZD_ARRAY_LEN(sizes); i++) {
+		struct zd_command own = copy(0, at(1, end, sizes[i]), 0, at(1, 64 * MIB + end, sizes[i]));
+		own.signal = (struct zd_signal){SESSION, 0, i + 1};
+		ops_of[i] = submit(f, own);
+		end += sizes[i];
+		ends[i] = end;
+	}
+	while (seen < ZD_ARRAY_LEN(sizes)) {
+		uint64_t now = atomic_load(&c.daemon_page[0]);
+		assert_in_range(now, seen, ZD_ARRAY_LEN(sizes));
+		for (; seen < now; seen++)
+			assert_true(ends[seen] == 0 || bytes[64 * MIB + ends[seen] - 1] == 0x5a);
+	}
+	for (unsigned i = 0; i < ZD_ARRAY_LEN(sizes); i++)
+		assert_int_equal(wait_op(f, ops_of[i]).completion.status, 0);
+	assert_memory_equal(bytes + 64 * MIB, bytes, end);
+	munmap(bytes, 128 * MIB);
+	forget_session(&c);
+}
+
 /* ---- Close ------------------------------------------------------------------------------------- */
 
 static void test_close_with_work_queued(void **state)
@@ -234,6 +266,7 @@ int main(int argc, char **argv)
 	        TEST(test_reduce_reports_its_result, open_two),
 	        TEST(test_long_pushes_to_all, open_four),
 	        TEST(test_more_commands_than_fly_at_once, open_two),
+	        TEST(test_copies_within_a_device_keep_their_order, open_two),
 	        TEST(test_close_with_work_queued, open_two),
 	};
 	(void)argc;

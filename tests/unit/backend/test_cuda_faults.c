@@ -6,7 +6,8 @@
 #include "tests/unit/backend/backend_fixture.h"
 #include "tests/unit/driver/cases.h"
 
-#define SEGMENT (4 * MIB)
+#define SEGMENT (8 * MIB)
+#define LARGE   (3 * MIB) /* too large to go across in one copy */
 
 static struct fixture *open_fixture(void **state, uint32_t ndevices)
 {
@@ -156,6 +157,27 @@ static void test_gpu_that_fails_among_many(void **state)
 	close_all(state);
 }
 
+/* The driver is too old for batches, or refuses one: its copies are given one by one. */
+static void test_copies_without_batches(void **state)
+{
+	struct fixture *f = open_fixture(state, 2);
+	struct client c = open_session(f, SESSION);
+	uint64_t pushes[100];
+	make_segments(f, 2);
+	uint8_t *from = map_segment(f, 1, SEGMENT), *to = map_segment(f, 2, SEGMENT);
+	memset(from, 0x5a, SEGMENT);
+	for (unsigned i = 0; i < ZD_ARRAY_LEN(pushes); i++)
+		pushes[i] = submit(f, push_of(0, 1, i + 1));
+	for (unsigned i = 0; i < ZD_ARRAY_LEN(pushes); i++)
+		assert_int_equal(wait_op(f, pushes[i]).completion.status, 0);
+	assert_memory_equal(to + MIB, from, MIB);
+	assert_int_equal(atomic_load(&c.daemon_page[0]), ZD_ARRAY_LEN(pushes));
+	munmap(from, SEGMENT);
+	munmap(to, SEGMENT);
+	forget_session(&c);
+	close_all(state);
+}
+
 /* A push that is on its way when the GPU is given up: its command ends behind it, or its target might be somebody else's
  * by then; and its store does not undo the abort. */
 static void test_gpu_that_fails_under_a_push(void **state)
@@ -178,9 +200,9 @@ static void test_gpu_that_fails_under_a_push(void **state)
 	close_all(state);
 }
 
-static struct zd_command round_of(uint64_t value)
+static struct zd_command round_of(uint64_t bytes, uint64_t value)
 {
-	struct zd_command round = copy(0, at(1, 0, MIB), 0, at(1, MIB, MIB));
+	struct zd_command round = copy(0, at(1, 0, bytes), 0, at(1, SEGMENT / 2, bytes));
 	round.signal = (struct zd_signal){SESSION, 0, value};
 	return round;
 }
@@ -191,35 +213,45 @@ static void test_copy_that_does_not_come_back(void **state)
 	struct fixture *f = open_fixture(state, 2);
 	struct client c = open_session(f, SESSION);
 	make_segments(f, 2);
-	struct record record = wait_op(f, submit(f, round_of(1)));
+	struct record record = wait_op(f, submit(f, round_of(LARGE, 1)));
 	assert_int_equal(record.completion.status, ZEROD_E_NO_MEMORY);
 	assert_int_equal(atomic_load(&c.daemon_page[0]), ZD_FENCE_ABORTED);
-	assert_int_equal(wait_op(f, submit(f, round_of(2))).completion.status, 0);
+	assert_int_equal(wait_op(f, submit(f, round_of(LARGE, 2))).completion.status, 0);
 	assert_int_equal(atomic_load(&c.daemon_page[0]), ZD_FENCE_ABORTED);
 	forget_session(&c);
 	close_all(state);
 }
 
 /* The GPU by which copies go round is lost under one of them. Only that one fails: the others stay at home. */
-static void test_way_round_that_is_lost(void **state)
+static void lose_the_way(void **state, uint64_t size)
 {
 	struct fixture *f = open_fixture(state, 2);
 	struct client c = open_session(f, SESSION);
 	struct zd_command set = {.kind = ZD_CMD_SIGNAL, .signal = {SESSION, 0, 1}};
 	make_segments(f, 2);
 	uint8_t *bytes = map_segment(f, 1, SEGMENT);
-	memset(bytes, 0x5a, MIB);
-	struct record record = wait_op(f, submit(f, round_of(1)));
+	memset(bytes, 0x5a, size);
+	struct record record = wait_op(f, submit(f, round_of(size, 1)));
 	assert_int_equal(record.completion.status, ZEROD_E_DEVICE);
 	assert_int_equal(atomic_load(&c.daemon_page[0]), ZD_FENCE_ABORTED);
 	wait_op(f, submit(f, set));
-	assert_int_equal(wait_op(f, submit(f, round_of(2))).completion.status, 0);
+	assert_int_equal(wait_op(f, submit(f, round_of(size, 2))).completion.status, 0);
 	assert_int_equal(atomic_load(&c.daemon_page[0]), 2);
-	assert_memory_equal(bytes + MIB, bytes, MIB);
+	assert_memory_equal(bytes + SEGMENT / 2, bytes, size);
 	assert_int_equal(wait_op(f, submit(f, push_of(1, 0, 1))).completion.status, ZEROD_E_DEVICE);
 	munmap(bytes, SEGMENT);
 	forget_session(&c);
 	close_all(state);
+}
+
+static void test_way_round_that_is_lost(void **state)
+{
+	lose_the_way(state, LARGE);
+}
+
+static void test_way_across_that_is_lost(void **state)
+{
+	lose_the_way(state, MIB);
 }
 
 static void test_session_that_cannot_be_registered(void **state)
@@ -355,11 +387,14 @@ int main(int argc, char **argv)
 	        CASE(test_gpus_that_do_not_reach_each_other, "ZD_DOUBLE_NO_PEER=0-1,1-3"),
 	        CASE(test_command_that_finds_no_memory, "ZD_DOUBLE_FAIL=cuMemcpyAsync:1:2"),
 	        CASE(test_gpu_that_fails, "ZD_DOUBLE_FAIL=cuMemcpyAsync:1:719"),
-	        CASE(test_gpu_that_fails_among_many, "ZD_DOUBLE_FAIL=cuMemcpyAsync:40:719"),
+	        CASE(test_gpu_that_fails_among_many, "ZD_DOUBLE_FAIL=cuMemcpyBatchAsync:3:719"),
 	        CASE(test_gpu_that_fails_under_a_push, "ZD_DOUBLE_COPY_US=200000",
-	             "ZD_DOUBLE_FAIL=cuMemcpyAsync:2:1"),
+	             "ZD_DOUBLE_LACKS=cuMemcpyBatchAsync", "ZD_DOUBLE_FAIL=cuMemcpyAsync:2:1"),
+	        CASE(test_copies_without_batches, "ZD_DOUBLE_LACKS=cuMemcpyBatchAsync"),
+	        CASE(test_copies_without_batches, "ZD_DOUBLE_FAIL=cuMemcpyBatchAsync:1:2"),
 	        CASE(test_copy_that_does_not_come_back, "ZD_DOUBLE_FAIL=cuMemHostRegister:1:2"),
 	        CASE(test_way_round_that_is_lost, "ZD_DOUBLE_FAIL=cuMemcpyAsync:2:719"),
+	        CASE(test_way_across_that_is_lost, "ZD_DOUBLE_FAIL=cuMemcpyAsync:1:719"),
 	        CASE(test_session_that_cannot_be_registered, "ZD_DOUBLE_FAIL=cuMemHostRegister:1:2"),
 	        CASE(test_segment_that_fails_leaves_nothing, "ZD_DOUBLE_LEAKS=1",
 	             "ZD_DOUBLE_FAIL=cuMemSetAccess:3:2"),

@@ -62,6 +62,19 @@ static void test_allocation(void **state)
 	SAME_PLACE(struct zd_cu_allocation, flags.usage, CUmemAllocationProp, allocFlags.usage);
 }
 
+#if CUDA_VERSION >= ZD_CUDA_NEWER_VERSION
+static void test_copy_attributes(void **state)
+{
+	(void)state;
+	SAME_SIZE(struct zd_cu_copy_attributes, CUmemcpyAttributes);
+	SAME_PLACE(struct zd_cu_copy_attributes, source_order, CUmemcpyAttributes, srcAccessOrder);
+	SAME_PLACE(struct zd_cu_copy_attributes, source, CUmemcpyAttributes, srcLocHint);
+	SAME_PLACE(struct zd_cu_copy_attributes, destination, CUmemcpyAttributes, dstLocHint);
+	SAME_PLACE(struct zd_cu_copy_attributes, flags, CUmemcpyAttributes, flags);
+	SAME(ZD_CU_SOURCE_ORDER_STREAM, CU_MEMCPY_SRC_ACCESS_ORDER_STREAM);
+}
+#endif
+
 static void test_memory_operations(void **state)
 {
 	(void)state;
@@ -150,6 +163,9 @@ static void test_functions_exist(void **state)
 	(void)state;
 #define EXISTS(member, name, args) (void)sizeof(&(name));
 	ZD_CUDA_FUNCTIONS(EXISTS)
+#if CUDA_VERSION >= ZD_CUDA_NEWER_VERSION
+	ZD_CUDA_NEWER_FUNCTIONS(EXISTS)
+#endif
 #undef EXISTS
 }
 
@@ -168,15 +184,18 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 #ifdef HAS_CUDA_H
-	        cmocka_unit_test(test_types),
-	        cmocka_unit_test(test_allocation),
-	        cmocka_unit_test(test_memory_operations),
-	        cmocka_unit_test(test_results),
-	        cmocka_unit_test(test_flags_and_modes),
-	        cmocka_unit_test(test_attributes),
-	        cmocka_unit_test(test_functions_exist),
+		cmocka_unit_test(test_types),
+		cmocka_unit_test(test_allocation),
+		cmocka_unit_test(test_memory_operations),
+#if CUDA_VERSION >= ZD_CUDA_NEWER_VERSION
+		cmocka_unit_test(test_copy_attributes),
+#endif
+		cmocka_unit_test(test_results),
+		cmocka_unit_test(test_flags_and_modes),
+		cmocka_unit_test(test_attributes),
+		cmocka_unit_test(test_functions_exist),
 #else
-	        cmocka_unit_test(test_without_cuda_h),
+		cmocka_unit_test(test_without_cuda_h),
 #endif
 	};
 

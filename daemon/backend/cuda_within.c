@@ -1,0 +1,113 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* cuda_within.c - what begins and ends on one GPU: fills, and copies within it. */
+#include "backend/cuda_within.h"
+
+int zd_cuda_within_init(struct zd_cuda_within *within, struct zd_cuda_devices *devices, uint32_t device,
+                        struct zd_err *err)
+{
+	int rc = zd_cuda_lane_init(&within->local, devices, device, UINT64_MAX, err);
+	if (rc)
+		return rc;
+	rc = zd_cuda_detour_init(&within->detour, devices, device, err);
+	if (rc)
+		zd_cuda_lane_deinit(&within->local);
+	return rc;
+}
+
+void zd_cuda_within_deinit(struct zd_cuda_within *within)
+{
+	zd_cuda_detour_deinit(&within->detour);
+	zd_cuda_lane_deinit(&within->local);
+}
+
+/* ---- Issuing -------------------------------------------------------------------------------------------------- */
+
+static bool goes_round(const struct zd_cuda_within *within, const struct zd_cuda_task *task)
+{
+	return within->detour.memory && !zd_cuda_detour_has_failed(&within->detour) &&
+	       task->base.kind != ZD_CMD_FILL;
+}
+
+/* Without the GPU by which they went, copies stay, when nothing of them moves there any more. */
+bool zd_cuda_within_has_room(const struct zd_cuda_within *within, const struct zd_cuda_task *task)
+{
+	if (zd_cuda_detour_has_failed(&within->detour) && !zd_cuda_detour_is_idle(&within->detour))
+		return false;
+	return goes_round(within, task) ? zd_cuda_detour_has_room(&within->detour)
+	                                : zd_cuda_lane_has_room(&within->local);
+}
+
+/* Not cut: each piece would have to wait for its turn against the trainers' kernels. */
+static int keep(struct zd_cuda_within *within, struct zd_cuda_task *task, struct zd_err *err)
+{
+	struct zd_cuda_piece piece = {.dst = task->u.copy.dst,
+	                              .src = task->base.kind == ZD_CMD_FILL ? 0 : task->u.copy.src,
+	                              .bytes = task->u.copy.bytes,
+	                              .target = task->target,
+	                              .ends = task};
+	int rc = zd_cuda_lane_issue(&within->local, &piece, err);
+	zd_cuda_lane_close(&within->local);
+	return rc;
+}
+
+int zd_cuda_within_issue(struct zd_cuda_within *within, struct zd_cuda_task *task, bool *whole,
+                         struct zd_err *err)
+{
+	*whole = true;
+	if (!goes_round(within, task))
+		return keep(within, task, err);
+	return zd_cuda_detour_send(&within->detour, task, whole, err);
+}
+
+void zd_cuda_within_follow(struct zd_cuda_within *within, struct zd_cuda_task *task)
+{
+	if (goes_round(within, task))
+		zd_cuda_detour_follow(&within->detour, task);
+	else
+		zd_cuda_lane_follow(&within->local, task);
+}
+
+void zd_cuda_within_close(struct zd_cuda_within *within)
+{
+	if (within->detour.memory)
+		zd_cuda_detour_close(&within->detour);
+}
+
+/* ---- Landing -------------------------------------------------------------------------------------------------- */
+
+bool zd_cuda_within_turn(struct zd_cuda_within *within)
+{
+	return within->detour.memory && !zd_cuda_detour_has_failed(&within->detour) &&
+	       zd_cuda_detour_turn(&within->detour);
+}
+
+bool zd_cuda_within_land(struct zd_cuda_within *within, struct zd_cuda_task **ended)
+{
+	return zd_cuda_lane_land(&within->local, ended) ||
+	       (within->detour.memory && zd_cuda_detour_land(&within->detour, ended));
+}
+
+/* ---- The end ---------------------------------------------------------------------------------------------------- */
+
+bool zd_cuda_within_is_still(struct zd_cuda_within *within)
+{
+	return (within->local.count == 0 || zd_cuda_lane_is_still(&within->local)) &&
+	       zd_cuda_detour_is_still(&within->detour);
+}
+
+void zd_cuda_within_wait(struct zd_cuda_within *within)
+{
+	zd_cuda_lane_wait(&within->local);
+	zd_cuda_detour_wait(&within->detour);
+}
+
+bool zd_cuda_within_drop(struct zd_cuda_within *within, struct zd_cuda_task **ended)
+{
+	return zd_cuda_lane_drop(&within->local, ended) || zd_cuda_detour_drop(&within->detour, ended);
+}
+
+void zd_cuda_within_walk(const struct zd_cuda_within *within, void (*fn)(struct zd_cuda_task *task))
+{
+	zd_cuda_lane_walk(&within->local, fn);
+	zd_cuda_detour_walk(&within->detour, fn);
+}

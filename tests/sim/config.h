@@ -187,6 +187,7 @@ enum zd_sim_end {
 /* Arguments that only scripts have. */
 enum {
 	ZD_SIM_LARGER = 16,    /* REGISTER: with one element more than the others say */
+	ZD_SIM_TURNED,         /* REGISTER: with another view */
 	ZD_SIM_VIEW_BEYOND,    /* REGISTER: with a view that ends behind the unit */
 	ZD_SIM_FORCE = 16,     /* PUBLISH */
 	ZD_SIM_INF = 16,       /* BUCKET_COMMIT: the gradient has an inf */

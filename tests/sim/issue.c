@@ -136,6 +136,8 @@ static bool issue_register(struct zd_sim_issue *issue)
 	}
 	if (issue->op->arg == ZD_SIM_LARGER)
 		issue->args.u.unit_register.numel++;
+	if (issue->op->arg == ZD_SIM_TURNED)
+		issue->views[1].shape[0] = 0;
 	if (issue->op->arg == ZD_SIM_VIEW_BEYOND) {
 		issue->args.u.unit_register.nviews = 2;
 		issue->views[1].shape[1] = 2;

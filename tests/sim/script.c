@@ -49,9 +49,11 @@ static void derive_units(const struct zd_sim_script *script, struct zd_sim_rng *
 		}
 		if (script->all_dtypes)
 			unit->dtype = (enum zerod_dtype)(ZEROD_FLOAT32 + (first + u) % NDTYPES);
+		if (script->too_large && u + 2 == script->nunits)
+			unit->numel *= 2;
 		if (script->too_large && u + 1 == script->nunits)
-			unit->numel = 20 * MOST_NUMEL;
-		unit->nviews = (uint32_t)zd_sim_below(rng, 3);
+			unit->numel *= 20;
+		unit->nviews = script->viewed ? 2 : (uint32_t)zd_sim_below(rng, 3);
 		unit->slot = script->one_slot ? 1 : ZEROD_NO_SLOT;
 		unit->frozen = script->frozen && u == 0;
 	}

@@ -27,18 +27,19 @@ struct zd_sim_script {
 	const char *name;
 	const char *contract; /* the file of tests/contract that does the same */
 	uint32_t world, nunits, nslots, stage;
-	bool one_buffer;  /* a device has room for one gathered copy a rank */
-	bool one_slot;    /* all units are gathered into the same slot */
-	bool frozen;      /* unit 0 */
-	bool overflows;   /* every gradient has an inf */
-	bool overwrites;  /* each reduction takes the place of the former */
-	bool tiny;        /* units of fewer elements than ranks */
-	bool large;       /* units of hundreds of elements on every rank */
-	bool all_dtypes;  /* units that follow each other have different dtypes */
-	bool apart;       /* every rank has a device of its own */
-	bool too_large;   /* the last unit is larger than the gather budget */
-	bool too_wide;    /* an entry for unit 0 is larger than the device */
-	bool full;        /* the device has room for the shards and for one copy of unit 0, and no more */
+	bool one_buffer; /* a device has room for one gathered copy a rank */
+	bool one_slot;   /* all units are gathered into the same slot */
+	bool frozen;     /* unit 0 */
+	bool overflows;  /* every gradient has an inf */
+	bool overwrites; /* each reduction takes the place of the former */
+	bool tiny;       /* units of fewer elements than ranks */
+	bool large;      /* units of hundreds of elements on every rank */
+	bool all_dtypes; /* units that follow each other have different dtypes */
+	bool viewed;     /* every unit has two views */
+	bool apart;      /* every rank has a device of its own */
+	bool too_large;  /* the last unit is larger than the gather budget, the one before twice the others */
+	bool too_wide;   /* an entry for unit 0 is larger than the device */
+	bool full;       /* the device has room for the shards and for one copy of unit 0, and no more */
 	uint32_t ncopies; /* of a unit fit into the gather budget, all being of one size; 0: of all units */
 	uint32_t repeats, nops;
 	const struct zd_sim_script_op *ops;

@@ -57,12 +57,18 @@ OPS(forgotten) = {BACKWARD(1), REDUCE(RANK(0), 0),
                   REFUSED(RANK(1), BACKWARD_END, 0, 0, 0, MISMATCH, NAMED)};
 SCRIPT(forgotten, forgotten, "forgotten-skip-is-named", .world = 2, .nunits = 1, .stage = 3, .repeats = 1);
 
-/* Rank 1 goes; the others are told so, and somebody takes its place. */
+/* Rank 1 goes; the others are told so, and somebody takes its place, whose shard is in no copy that is there. */
 #define OTHERS (ALL & ~RANK(1))
 #define COMES_BACK                                                                                           \
 	MEET, REFUSED(OTHERS, GATHER, 0, TAG, 1, PEER_LOST, "rank 1"), MEET, REJOIN(RANK(1)),                \
-	        REGISTER(RANK(1), 0), MEET, LIVE(0, 0), REWRITE(RANK(1), 0), TAKE(ALL, 0), MEET
-OPS(leaves) = {ONLY(RANK(1), GATHER, 0, TAG, 1), MEET, ONLY(RANK(1), LEAVE, 0, 0, 0), COMES_BACK};
+	        REGISTER(RANK(1), 0), MEET, ONLY(RANK(1), EXPECT_LIVE, 0, 0, 0), REWRITE(RANK(1), 0),        \
+	        TAKE(ALL, 0), MEET
+OPS(leaves) = {REWRITE(ALL, 0),
+               ONLY(RANK(1), GATHER, 0, TAG, 1),
+               ONLY(OTHERS, PREFETCH, 0, 0, 0),
+               MEET,
+               ONLY(RANK(1), LEAVE, 0, 0, 0),
+               COMES_BACK};
 SCRIPT(leaves, leaves, "rank-that-leaves-early", .world = 3, .nunits = 1, .repeats = 2);
 
 OPS(left) = {ONLY(RANK(1), GATHER, 0, TAG, 1),
@@ -119,6 +125,7 @@ OPS(mismatch) = {UNREGISTER(RANK(1), 0),
                  REFUSED(RANK(1), REGISTER, 0, 0, ZD_SIM_LARGER, MISMATCH, "rank 1 says"),
                  MEET,
                  REFUSED(RANK(0), GATHER, 0, TAG, 1, MISMATCH, "rank 1 says"),
+                 REFUSED(RANK(1), REGISTER, 0, 0, ZD_SIM_TURNED, MISMATCH, "last[0,1]"),
                  REFUSED(RANK(0), REGISTER, 0, 0, ZD_SIM_LARGER, MISMATCH, "rank 0 says"),
                  MEET,
                  REGISTER(ALL, 0),
@@ -126,7 +133,8 @@ OPS(mismatch) = {UNREGISTER(RANK(1), 0),
                  REWRITE(RANK(1), 0),
                  TAKE(ALL, 0),
                  MEET};
-SCRIPT(mismatch, mismatch, "another-shape-is-a-mismatch", .world = 2, .nunits = 1, .repeats = 2);
+SCRIPT(mismatch, mismatch, "another-shape-is-a-mismatch", .world = 2, .nunits = 1, .viewed = true,
+       .repeats = 2);
 
 /* All have left it, and nothing is awaited but copies into buffers that nobody has. */
 OPS(reshaped) = {TAKE(ALL, 0),
@@ -162,9 +170,10 @@ SCRIPT(tied, tied, "tied-parameters", .world = 2, .nunits = 1, .stage = 3, .nslo
 /* ---- Careless calls ------------------------------------------------------------------------------------------- */
 
 OPS(prefetches) = {
-        PREFETCH(0),      PREFETCH(1),  PREFETCH(2),     MEET,       LIVE(0, 1),  LIVE(1, 1),      LIVE(2, 1),
-        GATHER(3, TAG),   USE(3, TAG),  LIVE(0, 0),      LIVE(1, 1), MEET,        REWRITE(ALL, 1), LIVE(1, 0),
-        NOT_HELD(2, TAG), TAKE(ALL, 2), RELEASE(3, TAG), MEET,       TRANSFERS(8)};
+        PREFETCH(0),      PREFETCH(1),     PREFETCH(2),     MEET,        LIVE(0, 1), LIVE(1, 1),
+        LIVE(2, 1),       GATHER(1, TAG),  GATHER(3, TAG),  USE(3, TAG), LIVE(0, 0), LIVE(2, 1),
+        NOT_HELD(2, TAG), GATHER(0, TAG),  USE(0, TAG),     LIVE(2, 0),  LIVE(1, 1), USE(1, TAG),
+        RELEASE(0, TAG),  RELEASE(3, TAG), RELEASE(1, TAG), LIVE(1, 0),  MEET,       TRANSFERS(10)};
 SCRIPT(prefetches, prefetches, "prefetches-never-used", .world = 2, .nunits = 4, .apart = true, .ncopies = 3,
        .repeats = 1);
 
@@ -176,19 +185,31 @@ OPS(edit) = {ONLY(RANK(0), GATHER, 0, TAG, 1),
              TAKE(ALL, 0)};
 SCRIPT(edit, edit, "edit-without-publishing", .world = 2, .nunits = 1, .one_buffer = true, .repeats = 4);
 
-/* First come, first served; who never fits is told at once. */
-OPS(budget) = {GATHER(0, TAG),  USE(0, TAG),    REFUSED(ALL, GATHER, 3, TAG, 1, NO_MEMORY, "gather budget"),
-               LIVE(0, 1),      GATHER(1, TAG), GATHER(2, TAG),
-               RELEASE(0, TAG), USE(1, TAG),    AHEAD(ALL, EXPECT_LIVE, 2, 0, 0),
-               RELEASE(1, TAG), USE(2, TAG),    LIVE(1, 0),
-               RELEASE(2, TAG)};
-SCRIPT(budget, budget, "budget-is-kept-in-order", .world = 2, .nunits = 4, .apart = true, .ncopies = 1,
-       .too_large = true, .repeats = 3);
+/* First come, first served, but for prefetches; who never fits is told at once. Unit 3 is as large as two of the others. */
+OPS(budget) = {GATHER(0, TAG),  USE(0, TAG),     REFUSED(ALL, GATHER, 4, TAG, 1, NO_MEMORY, "gather budget"),
+               LIVE(0, 1),      GATHER(3, TAG),  GATHER(1, TAG),
+               RELEASE(0, TAG), USE(3, TAG),     AHEAD(ALL, EXPECT_LIVE, 1, 0, 0),
+               RELEASE(3, TAG), USE(1, TAG),     LIVE(3, 0),
+               GATHER(0, TAG),  USE(0, TAG),     PREFETCH(3),
+               GATHER(2, TAG),  RELEASE(0, TAG), USE(2, TAG),
+               RELEASE(1, TAG), RELEASE(2, TAG), MEET,
+               LIVE(3, 1)};
+SCRIPT(budget, budget, "budget-is-kept-in-order", .world = 2, .nunits = 5, .apart = true, .ncopies = 2,
+       .large = true, .too_large = true, .repeats = 3);
 
 /* A stream may wait for a copy as often as it likes; nothing of that brings it back. */
-OPS(end) = {GATHER(0, TAG),   USE(0, TAG), USE(0, TAG),  RELEASE(0, TAG),
-            NOT_HELD(0, TAG), LIVE(0, 0),  TAKE(ALL, 0), NOT_HELD(0, TAG),
-            LIVE(0, 0),       MEET,        TRANSFERS(4)};
+OPS(end) = {GATHER(0, TAG),
+            REFUSED(ALL, UNREGISTER, 0, 0, 0, BUSY, "held by"),
+            USE(0, TAG),
+            USE(0, TAG),
+            RELEASE(0, TAG),
+            NOT_HELD(0, TAG),
+            LIVE(0, 0),
+            TAKE(ALL, 0),
+            NOT_HELD(0, TAG),
+            LIVE(0, 0),
+            MEET,
+            TRANSFERS(4)};
 SCRIPT(end, end, "release-after-the-end", .world = 2, .nunits = 1, .repeats = 1);
 
 const struct zd_sim_script *const zd_sim_scripts_known_failures[] = {

@@ -11,17 +11,19 @@ OPS(pushes) = {GATHER(0, TAG), MEET, UPDATE(ALL, 0), USE(0, TAG), RELEASE(0, TAG
                TAKE(ALL, 0),   MEET};
 SCRIPT(pushes, pushes, "update-waits-for-pushes", .world = 4, .nunits = 1, .repeats = 4);
 
-OPS(behind) = {REWRITE(ALL & ~RANK(1), 0),
-               UPDATE(RANK(1), 0),
+/* Though the reader has published nothing new itself yet. */
+OPS(behind) = {UPDATE(RANK(1), 0),
                MEET,
                ONLY(RANK(0), GATHER, 0, TAG, 1),
+               AHEAD(RANK(0), UPDATE_BEGIN, 0, 0, 0),
+               AHEAD(RANK(0), PUBLISH, 0, 0, 0),
                MEET_AHEAD,
                ONLY(RANK(1), EXPECT_TRANSFERS, 0, 0, 0),
                PUBLISH(RANK(1), 0),
                ONLY(RANK(0), USE, 0, TAG, 0),
                ONLY(RANK(0), RELEASE, 0, TAG, 0),
                TAKE(ALL, 0)};
-SCRIPT(behind, behind, "gather-behind-an-update", .world = 3, .nunits = 1, .repeats = 1);
+SCRIPT(behind, behind, "gather-behind-an-update", .world = 2, .nunits = 1, .repeats = 1);
 
 /* Read by all as soon as it may be, while streams write. */
 OPS(writers) = {REWRITE(ALL, 0), TAKE(ALL, 0), REWRITE(ALL, 1), TAKE(ALL, 1), MEET};

@@ -4,8 +4,8 @@
 # FIRST (default 1). Shows what failed and how to repeat it. Ends with "N passed, N failed", in tests over all seeds.
 set -u
 cd "$(dirname "$0")/../.." || exit 2
-: "${BUILD:=build}"
-export BUILD
+: "${BUILD:=build}" "${TEST_TIMEOUT:=120}"
+export BUILD TEST_TIMEOUT
 seeds=${1:?expected a number of seeds} first=${2:-1}
 output=$(mktemp) || exit 2
 trap 'rm -f "$output"' EXIT

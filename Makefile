@@ -80,7 +80,10 @@ SUPPORT_SRC := $(wildcard tests/support/*.c)
 SIM_SRC     := $(wildcard tests/sim/*.c)
 SIMBACKEND_SRC := $(wildcard tests/simbackend/*.c) tests/sim/rng.c
 DOUBLE_SRC  := $(wildcard tests/double/*.c)
-STRESS_SRC  := $(wildcard tests/gpu/*.c) $(addprefix client/zerobench/,cuda_gpu.c cuda_gemm.c cuda_library.c team.c)
+STRESS_SRC  := $(filter-out tests/gpu/strict.c,$(wildcard tests/gpu/*.c)) \
+	$(addprefix client/zerobench/,cuda_gpu.c cuda_gemm.c cuda_library.c team.c)
+GPU_STRICT_SRC := $(addprefix tests/gpu/,strict.c stress_kernels.c kernels_double.c) \
+	$(addprefix client/zerobench/,cuda_gpu.c team.c)
 FUZZ_SRC    := $(wildcard tests/fuzz/fuzz_*.c)
 LIFETIMES_SRC := tests/bench/bench_lifetimes.c
 BENCH_UNIT_SRC := $(filter-out $(LIFETIMES_SRC),$(wildcard tests/bench/bench_*.c))
@@ -115,6 +118,7 @@ CONTRACT_BIN := $(patsubst tests/%.c,$(BUILD)/tests/%,$(CONTRACT_SRC))
 SIM_BIN  := $(BUILD)/tests/zdsim
 SIMBACKEND_BIN := $(BUILD)/tests/zerod-sim
 STRESS_BIN := $(BUILD)/tests/gpu/stress
+GPU_STRICT_BIN := $(BUILD)/tests/gpu/strict
 BENCH_BIN := $(patsubst tests/%.c,$(BUILD)/tests/%,$(BENCH_UNIT_SRC))
 LIFETIMES_BIN := $(patsubst tests/%.c,$(BUILD)/tests/%,$(LIFETIMES_SRC))
 DOUBLE_SO := $(addprefix $(BUILD)/tests/double/,libcuda.so.1 libnvidia-ml.so.1 libcublas.so.13 libnccl.so.2)
@@ -229,11 +233,16 @@ $(SIMBACKEND_BIN): $(call obj,$(SIMBACKEND_SRC)) $(DAEMON_STACK)
 	$(Q)$(CC) $(LDFLAGS) -o $@ $^ $(DAEMON_LIBS) $(LDLIBS)
 
 # They export their kernels, for the driver's double.
-$(STRESS_BIN) $(BUILD)/tests/unit/driver/test_double_kernels: LDFLAGS += -Wl,--export-dynamic
+$(STRESS_BIN) $(GPU_STRICT_BIN) $(BUILD)/tests/unit/driver/test_double_kernels: LDFLAGS += -Wl,--export-dynamic
 $(STRESS_BIN): $(call obj,$(STRESS_SRC)) $(A_SUPPORT) $(A_CLIENT)
 	$(say) LD $@
 	$(Q)mkdir -p $(@D)
 	$(Q)$(CC) $(LDFLAGS) -o $@ $^ $(PB_LIBS) $(JSON_LIBS) $(LDLIBS)
+
+$(GPU_STRICT_BIN): $(call obj,$(GPU_STRICT_SRC) $(CONTRACT_LIB_SRC)) $(A_SUPPORT) $(A_CLIENT)
+	$(say) LD $@
+	$(Q)mkdir -p $(@D)
+	$(Q)$(CC) $(LDFLAGS) -o $@ $^ $(PB_LIBS) $(JSON_LIBS) $(TEST_LIBS) $(LDLIBS)
 
 # The doubles of the driver, NVML, cuBLAS and NCCL: found by LD_LIBRARY_PATH, under the names of the real ones.
 $(BUILD)/tests/double/libcuda.so.1: $(call obj,$(filter-out tests/double/nvml.c,$(DOUBLE_SRC)))
@@ -245,7 +254,7 @@ $(DOUBLE_SO):
 	$(Q)mkdir -p $(@D)
 	$(Q)$(CC) -shared -Wl,-soname,$(@F) $(if $(SAN),,-Wl,-z,defs) $(LDFLAGS) -o $@ $^
 
-tests: all $(DOUBLE_SO) $(UNIT_BIN) $(IT_BIN) $(CONTRACT_BIN) $(LIFETIMES_BIN) $(STRESS_BIN) $(SIMBACKEND_BIN) \
+tests: all $(DOUBLE_SO) $(UNIT_BIN) $(IT_BIN) $(CONTRACT_BIN) $(LIFETIMES_BIN) $(STRESS_BIN) $(GPU_STRICT_BIN) $(SIMBACKEND_BIN) \
 	$(if $(SIM_SRC),$(SIM_BIN))
 
 -include $(shell find $(BUILD)/obj -name '*.d' 2>/dev/null)
@@ -269,7 +278,7 @@ STRESS_SHORT := ZD_DOUBLE_LEAKS=1 $(STRESS_BIN) --seconds 3 --max 1M --arena 256
 FAULTS_SHORT := tests/contract/faults.sh --programs $(if $(SAN),1 --rounds 3,2 --rounds 10)
 check-run: layers tests
 	@BUILD=$(BUILD) tests/run.sh $(UNIT_BIN) $(CONTRACT_BIN) $(foreach test,$(CONTRACT_BIN),"$(ON_DOUBLE) $(test)") \
-		$(foreach test,$(CONTRACT_BIN),"$(ON_SIM) $(test)") "$(FAULTS_SHORT)" \
+		$(foreach test,$(CONTRACT_BIN),"$(ON_SIM) $(test)") "$(FAULTS_SHORT)" "$(ON_DOUBLE) $(GPU_STRICT_BIN)" \
 		"$(ON_DOUBLE) tests/gpu/examples.sh" "$(ON_DOUBLE) $(STRESS_SHORT)" "$(ON_DOUBLE) $(STRESS_SHORT) --kill" \
 		"$(LIFETIMES_BIN) 1024" $(IT_BIN) $(IT_SCRIPTS) \
 		$(if $(SIM_SRC),"$(SIM_BIN) --contract --seeds 50" "$(SIM_BIN) --seeds 500")

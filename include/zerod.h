@@ -166,7 +166,7 @@ struct zerod_options {
  * zerod_stream_synchronize() does not return before it is taken away for releases that named that stream alone.
  *
  * On GPUs access is taken from this process's mapping: a kernel or copy that touches the view fails with
- * CUDA_ERROR_ILLEGAL_ADDRESS (or is refused), and as always after that the process's context of that GPU is lost. A thread of
+ * CUDA_ERROR_ILLEGAL_ADDRESS (or is refused), and as always after that the process can do nothing more there. A thread of
  * the library takes it away when the streams have come so far, some ten microseconds later; only then may the place be another
  * unit's. The GPU takes access from whole segments, so that each gathered buffer and slot has one of its own, of 2 MiB or a
  * multiple.

@@ -21,6 +21,7 @@ for test in "$BUILD"/tests/*/*/test_* "$BUILD"/tests/it/test_* "$BUILD"/tests/co
 	cp "$test" "$out/tests/$name"
 done
 cp "$BUILD/tests/gpu/stress" "$out/tests/gpu-stress"
+cp "$BUILD/tests/gpu/strict" "$out/tests/gpu-strict"
 mkdir -p "$out/tests/gpu"
 cp tests/run.sh "$out/tests/"
 cp tests/gpu/run.sh tests/gpu/bench.sh tests/gpu/examples.sh "$out/tests/gpu/"

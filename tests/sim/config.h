@@ -20,6 +20,7 @@ enum {
 	ZD_SIM_SCOPES = 4, /* scopes, claims and contexts that a rank has at once in one group */
 	ZD_SIM_HOLDERS = ZD_SIM_TAGS + ZD_SIM_SCOPES,
 	ZD_SIM_ALLOCS = 4,
+	ZD_SIM_BUCKETS = 3, /* that a rank has in a group: one for each dtype of gradients */
 	ZD_SIM_VERSIONS = 64,
 	ZD_SIM_BACKWARDS = 32,
 	ZD_SIM_OPS = 8192,
@@ -66,6 +67,7 @@ struct zd_sim_plan {
 	bool same_order;    /* all ranks reduce in one order */
 	bool one_at_a_time; /* a rank holds at most one unit */
 	bool batched_publish, commits, prefetches;
+	bool mixed;           /* gradients of units that follow each other have different dtypes */
 	uint32_t inf_percent; /* of gradients that hold an inf */
 };
 
@@ -123,6 +125,10 @@ uint64_t zd_sim_padded_bytes(const struct zd_sim_group_config *group, uint32_t u
 /* What the actor's gathered copy of it takes. */
 uint64_t zd_sim_gathered_bytes(const struct zd_sim_config *config, uint32_t actor, uint32_t group,
                                uint32_t unit);
+enum zerod_dtype zd_sim_gradient_dtype(const struct zd_sim_group_config *group, uint32_t unit);
+/* Which of a rank's buckets the unit's gradients go through, and how many there are. */
+uint32_t zd_sim_bucket_of(const struct zd_sim_group_config *group, uint32_t unit);
+uint32_t zd_sim_nbuckets(const struct zd_sim_group_config *group);
 uint64_t zd_sim_true_numel(const struct zd_sim_group_config *group, uint32_t unit, uint32_t rank);
 
 /* ---- Programs (program.c, print.c) -------------------------------------------------------------------------------- */
@@ -151,7 +157,7 @@ enum zd_sim_op_kind {
 	ZD_SIM_CONTEXT_BEGIN, /* arg: the units, as bits */
 	ZD_SIM_CONTEXT_END,
 	ZD_SIM_BACKWARD_BEGIN,
-	ZD_SIM_BUCKET_CREATE,
+	ZD_SIM_BUCKET_CREATE, /* for the unit, and all that share its bucket */
 	ZD_SIM_BUCKET_DESTROY,
 	ZD_SIM_RESERVE,
 	ZD_SIM_BUCKET_COMMIT,

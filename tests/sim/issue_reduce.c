@@ -14,6 +14,7 @@ static void write_gradient(struct zd_sim_world *world, struct zd_sim_session *se
 {
 	const struct zd_sim_group_config *group = &world->config.groups[op->group];
 	const struct zd_sim_entry *entry = &session->members[op->group].handles[op->unit].entry;
+	enum zerod_dtype dtype = zd_sim_gradient_dtype(group, op->unit);
 	uint64_t numel = group->units[op->unit].numel, done = 0;
 	uint32_t nstreams = (uint32_t)zd_sim_below(rng, ZD_SIM_STREAMS + 1);
 
@@ -24,7 +25,7 @@ static void write_gradient(struct zd_sim_world *world, struct zd_sim_session *se
 		uint64_t end = s + 1 == nstreams ? numel : zd_sim_between(rng, done, numel);
 		struct zd_sim_item *item = zd_sim_stream_append(world, session, s, ZD_SIM_ITEM_GRADIENT);
 
-		item->dtype = group->plan.gradient_dtype;
+		item->dtype = dtype;
 		item->at = entry->at;
 		item->key = request->key;
 		item->inf_at = request->inf_at;
@@ -35,8 +36,7 @@ static void write_gradient(struct zd_sim_world *world, struct zd_sim_session *se
 	}
 	uint8_t *bytes = zd_sim_memory(world, &entry->at, "entry");
 	for (uint64_t i = done; i < numel; i++)
-		zd_sim_float_store(group->plan.gradient_dtype, bytes, i,
-		                   zd_sim_gradient_value(request->key, request->inf_at, i));
+		zd_sim_float_store(dtype, bytes, i, zd_sim_gradient_value(request->key, request->inf_at, i));
 	args->u.bucket_commit.fences = (struct zd_fence_list){.count = nstreams, .fences = fences};
 }
 
@@ -92,8 +92,9 @@ static bool group_args(const struct zd_sim_op *op, const struct zd_sim_group_con
                        const struct zd_sim_member *member, struct zd_sim_rng *rng, struct zd_args *args)
 {
 	const struct zd_sim_plan *plan = &group->plan;
-	uint64_t entry_bytes = group->world * zd_sim_shard_numel(group, 0) *
-	                       zerod_dtype_bytes(plan->gradient_dtype);
+	enum zerod_dtype dtype = zd_sim_gradient_dtype(group, op->unit);
+	uint64_t bucket = member->buckets[zd_sim_bucket_of(group, op->unit)];
+	uint64_t entry_bytes = group->world * zd_sim_shard_numel(group, 0) * zerod_dtype_bytes(dtype);
 
 	switch (op->kind) {
 	case ZD_SIM_BACKWARD_BEGIN:
@@ -108,7 +109,7 @@ static bool group_args(const struct zd_sim_op *op, const struct zd_sim_group_con
 	case ZD_SIM_BUCKET_CREATE:
 		args->kind = ZD_REQ_BUCKET_CREATE;
 		args->u.bucket_create.group = member->id;
-		args->u.bucket_create.dtype = plan->gradient_dtype;
+		args->u.bucket_create.dtype = dtype;
 		args->u.bucket_create.slot_bytes = 256ull << zd_sim_below(rng, 5);
 		args->u.bucket_create.nslots = (uint32_t)zd_sim_between(rng, 1, 4);
 		if (op->arg && !op->noise) { /* a script's, each slot for one of its units */
@@ -117,11 +118,11 @@ static bool group_args(const struct zd_sim_op *op, const struct zd_sim_group_con
 		}
 		if (op->expect == ZEROD_E_UNSUPPORTED)
 			args->u.bucket_create.dtype = no_float(rng);
-		return member->id && (!member->bucket || op->expect);
+		return member->id && (!bucket || op->expect);
 	case ZD_SIM_BUCKET_DESTROY:
 		args->kind = ZD_REQ_BUCKET_DESTROY;
-		args->u.bucket = member->bucket;
-		return member->bucket != 0;
+		args->u.bucket = bucket;
+		return bucket != 0;
 	case ZD_SIM_BACKWARD_END:
 		args->kind = ZD_REQ_BACKWARD_END;
 		args->u.group = member->id;
@@ -170,10 +171,12 @@ bool zd_sim_issue_reduce(struct zd_sim_world *world, struct zd_sim_session *sess
 			return false;
 		break;
 	case ZD_SIM_RESERVE:
-		if (!handle->id || !member->bucket || handle->entry.pending)
+		request.bucket =
+		        member->buckets[zd_sim_bucket_of(&world->config.groups[op->group], op->unit)];
+		if (!handle->id || !request.bucket || handle->entry.pending)
 			return false;
 		args.kind = ZD_REQ_BUCKET_RESERVE;
-		args.u.bucket_reserve.bucket = request.bucket = member->bucket;
+		args.u.bucket_reserve.bucket = request.bucket;
 		args.u.bucket_reserve.unit = handle->id;
 		handle->entry.pending = true;
 		break;

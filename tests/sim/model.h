@@ -93,9 +93,9 @@ struct zd_sim_member {
 	uint64_t id; /* 0: not joined */
 	bool joining;
 	struct zd_sim_handle handles[ZD_SIM_UNITS];
-	uint64_t bucket;
-	uint32_t backwards;  /* begun */
-	uint32_t step_first; /* backward with which the running step began */
+	uint64_t buckets[ZD_SIM_BUCKETS]; /* 0: none */
+	uint32_t backwards;               /* begun */
+	uint32_t step_first;              /* backward with which the running step began */
 	bool in_backward, stepping;
 	/* The group failed since its last backward began: its entries and target are abandoned, and its own until it
 	 * gives them up. */

@@ -100,10 +100,14 @@ static void shuffle(struct zd_sim_generator *gen, uint8_t *order, uint32_t count
 	}
 }
 
-/* Does the process die in front of the operation: rather while it has something that it was given to write or to read. */
+/*
+ * Does the process die in front of the operation: rather while it has something that it was given to write or to read, or has
+ * published what is not committed.
+ */
 static bool dies(struct zd_sim_generator *gen, enum zd_sim_op_kind kind)
 {
-	bool has = kind == ZD_SIM_BUCKET_COMMIT || kind == ZD_SIM_STEP_END || kind == ZD_SIM_PUBLISH;
+	bool has = kind == ZD_SIM_BUCKET_COMMIT || kind == ZD_SIM_STEP_END || kind == ZD_SIM_PUBLISH ||
+	           kind == ZD_SIM_COMMIT;
 	uint32_t rarely = gen->config->mortal ? 2000 : 300;
 
 	return zd_sim_below(&gen->rng, has ? 50 : rarely) < gen->config->death_percent;
@@ -257,7 +261,7 @@ static void step(struct zd_sim_generator *gen, uint32_t group, uint32_t number)
 static void set_up(struct zd_sim_generator *gen, const struct zd_sim_job_config *job, bool again,
                    const uint32_t *done)
 {
-	bool looks = again && job->durable && zd_sim_percent(&gen->rng, 60);
+	bool looks = again && job->durable && zd_sim_percent(&gen->rng, 80);
 	uint8_t order[ZD_SIM_UNITS] = {0};
 
 	push(gen, ZD_SIM_OPEN, 0, 0, 0, 0, false);
@@ -267,7 +271,8 @@ static void set_up(struct zd_sim_generator *gen, const struct zd_sim_job_config 
 		shuffle(gen, order, gen->config->groups[g].nunits);
 		for (uint32_t i = 0; i < gen->config->groups[g].nunits; i++)
 			zd_sim_train(gen, ZD_SIM_REGISTER, g, order[i], 0, 0);
-		zd_sim_train(gen, ZD_SIM_BUCKET_CREATE, g, 0, 0, 0);
+		for (uint32_t i = 0; i < zd_sim_nbuckets(&gen->config->groups[g]); i++)
+			zd_sim_train(gen, ZD_SIM_BUCKET_CREATE, g, i, 0, 0);
 		for (uint32_t i = 0; looks && i < gen->config->groups[g].nunits; i++) {
 			if (zd_sim_percent(&gen->rng, 50))
 				gather_and_use(gen, g, order[i], false);
@@ -284,7 +289,10 @@ static void tear_down(struct zd_sim_generator *gen, const struct zd_sim_job_conf
 
 	for (uint32_t g = job->first_group; g < job->first_group + job->ngroups; g++) {
 		if (zd_sim_percent(&gen->rng, 30))
-			zd_sim_train(gen, ZD_SIM_BUCKET_DESTROY, g, 0, 0, 0);
+			zd_sim_train(
+			        gen, ZD_SIM_BUCKET_DESTROY, g,
+			        (uint32_t)zd_sim_below(&gen->rng, zd_sim_nbuckets(&gen->config->groups[g])),
+			        0, 0);
 		for (uint32_t u = 0; unregisters && u < gen->config->groups[g].nunits; u++)
 			zd_sim_train(gen, ZD_SIM_UNREGISTER, g, u, 0, 0);
 		if (leaves)

@@ -16,7 +16,7 @@ static void replied_reserve(struct zd_sim_world *world, struct zd_sim_session *s
 	const struct zd_sim_group_config *group = &world->config.groups[request->group];
 	struct zd_sim_entry *entry = &session->members[request->group].handles[request->unit].entry;
 	uint64_t bytes = group->world * zd_sim_shard_numel(group, request->unit) *
-	                 zerod_dtype_bytes(group->plan.gradient_dtype);
+	                 zerod_dtype_bytes(zd_sim_gradient_dtype(group, request->unit));
 
 	entry->pending = false;
 	if (reply->status != 0)
@@ -32,7 +32,7 @@ static void replied_reserve(struct zd_sim_world *world, struct zd_sim_session *s
 		            group->units[request->unit].name, (unsigned long long)entry->at.bytes,
 		            (unsigned long long)bytes);
 	uint64_t true_bytes = group->units[request->unit].numel *
-	                      zerod_dtype_bytes(group->plan.gradient_dtype);
+	                      zerod_dtype_bytes(zd_sim_gradient_dtype(group, request->unit));
 	const uint8_t *padding = zd_sim_memory(world, &entry->at, "entry") + true_bytes;
 	if (zd_sim_pattern_check(0, padding, bytes - true_bytes) != bytes - true_bytes)
 		zd_sim_fail(world, "entry for %s/%s: its padding is not zeroed", group->name,
@@ -61,10 +61,12 @@ static void replied_commit(struct zd_sim_world *world, struct zd_sim_session *se
 	gradient->inf_at = request->inf_at;
 }
 
-/* Reduced, all of them, or given up. */
-static void forget_entries(struct zd_sim_member *member)
+/* Reduced, all of them, or given up. `bucket`: those in it, 0: in any. */
+static void forget_entries(struct zd_sim_member *member, uint64_t bucket)
 {
 	for (uint32_t u = 0; u < ZD_SIM_UNITS; u++) {
+		if (bucket && member->handles[u].entry.bucket != bucket)
+			continue;
 		member->handles[u].entry.id = 0;
 		member->handles[u].entry.committed = false;
 	}
@@ -160,6 +162,8 @@ void zd_sim_reply_reduce(struct zd_sim_world *world, struct zd_sim_session *sess
                          const struct zd_sim_request *request, const struct zd_reply *reply)
 {
 	struct zd_sim_member *member = &session->members[request->group];
+	const struct zd_sim_group_config *group = &world->config.groups[request->group];
+	uint64_t *bucket = &member->buckets[zd_sim_bucket_of(group, request->unit)];
 
 	/* what a script expects to be refused changes nothing */
 	if ((reply->status != 0 && !world->program.ops[request->op].expect) || request->noise)
@@ -173,12 +177,12 @@ void zd_sim_reply_reduce(struct zd_sim_world *world, struct zd_sim_session *sess
 		return;
 	case ZD_REQ_BUCKET_CREATE:
 		if (reply->status == 0)
-			member->bucket = reply->u.bucket_create.bucket;
+			*bucket = reply->u.bucket_create.bucket;
 		return;
 	case ZD_REQ_BUCKET_DESTROY:
 		if (reply->status == 0) {
-			member->bucket = 0;
-			forget_entries(member);
+			forget_entries(member, *bucket);
+			*bucket = 0;
 		}
 		return;
 	case ZD_REQ_BACKWARD_BEGIN:
@@ -187,7 +191,7 @@ void zd_sim_reply_reduce(struct zd_sim_world *world, struct zd_sim_session *sess
 	case ZD_REQ_BACKWARD_END:
 		if (reply->status == 0) {
 			member->in_backward = false;
-			forget_entries(member);
+			forget_entries(member, 0);
 		}
 		return;
 	case ZD_REQ_STEP_BEGIN:

@@ -123,6 +123,7 @@ void zd_sim_script_config(const struct zd_sim_script *script, uint64_t seed, str
 	group->plan.one_at_a_time = script->one_buffer;
 	group->plan.inf_percent = script->overflows ? 100 : 0;
 	group->plan.overwrite = group->plan.overwrite || script->overwrites;
+	group->plan.mixed = script->mixes || (group->plan.mixed && !script->nslots && !script->too_wide);
 	zd_sim_derive_devices(&rng, config);
 	derive_room(script, config, group);
 }
@@ -150,7 +151,8 @@ static void push_simple(struct zd_sim_program *program, uint32_t actor, enum zd_
 	push(program, actor, &(struct zd_sim_script_op){.kind = kind, .unit = unit, .arg = arg});
 }
 
-static void actor_program(const struct zd_sim_script *script, uint32_t actor, struct zd_sim_program *program)
+static void actor_program(const struct zd_sim_script *script, const struct zd_sim_group_config *group,
+                          uint32_t actor, struct zd_sim_program *program)
 {
 	uint32_t barriers = 0;
 
@@ -158,7 +160,8 @@ static void actor_program(const struct zd_sim_script *script, uint32_t actor, st
 	push_simple(program, actor, ZD_SIM_JOIN, 0, 0);
 	for (uint32_t u = 0; u < script->nunits; u++)
 		push_simple(program, actor, ZD_SIM_REGISTER, u, 0);
-	push_simple(program, actor, ZD_SIM_BUCKET_CREATE, 0, script->nslots);
+	for (uint32_t i = 0; i < zd_sim_nbuckets(group); i++)
+		push_simple(program, actor, ZD_SIM_BUCKET_CREATE, i, script->nslots);
 	push_simple(program, actor, ZD_SIM_UPDATE_BEGIN, ZD_SIM_ALL_UNITS, 0);
 	push_simple(program, actor, ZD_SIM_PUBLISH, ZD_SIM_ALL_UNITS, 0);
 	push_simple(program, actor, ZD_SIM_BARRIER, 0, ++barriers);
@@ -179,7 +182,7 @@ void zd_sim_script_program(const struct zd_sim_script *script, const struct zd_s
 	program->nops = 0;
 	for (uint32_t actor = 0; actor < config->nactors; actor++) {
 		program->first[actor] = program->nops;
-		actor_program(script, actor, program);
+		actor_program(script, &config->groups[0], actor, program);
 	}
 	program->first[config->nactors] = program->nops;
 }

@@ -32,6 +32,7 @@ struct zd_sim_script {
 	bool frozen;     /* unit 0 */
 	bool overflows;  /* every gradient has an inf */
 	bool overwrites; /* each reduction takes the place of the former */
+	bool mixes;      /* gradients of three dtypes */
 	bool tiny;       /* units of fewer elements than ranks */
 	bool large;      /* units of hundreds of elements on every rank */
 	bool all_dtypes; /* units that follow each other have different dtypes */

@@ -2,7 +2,7 @@
 /*
  * scripts_sums.c - the scenarios of tests/contract/test_sums.c: what a reduction comes to, which the model computes for itself.
  *
- * Sum or mean, factor and dtypes are drawn from the seed; a rank has one bucket, so the gradients of a step are of one dtype.
+ * Sum or mean, factor and dtypes are drawn from the seed.
  */
 #include "scripts.h"
 
@@ -40,6 +40,13 @@ SCRIPT(accumulated, accumulated, "accumulation", .world = 2, .nunits = 2, .stage
 SCRIPT(overwritten, accumulated, "overwrite-keeps-the-last", .world = 2, .nunits = 2, .stage = 3,
        .overwrites = true, .repeats = 2);
 
+OPS(mixed) = {
+        BACKWARD(0), REDUCE(ALL, 0), REDUCE(ALL, 1), REDUCE(ALL, 2), BACKWARD_END, MEET, NO_BUCKETS, MEET,
+        BACKWARD(1), REDUCE(ALL, 2), REDUCE(ALL, 1), REDUCE(ALL, 0), BACKWARD_END, MEET, NO_BUCKETS, MEET,
+        STEP};
+SCRIPT(mixed, mixed, "gradients-of-three-dtypes", .world = 2, .nunits = 3, .stage = 2, .mixes = true,
+       .repeats = 3);
+
 OPS(overflow) = {BACKWARD(1),
                  RESERVE(ALL, 0),
                  ONLY(RANK(1), BUCKET_COMMIT, 0, 0, ZD_SIM_INF),
@@ -56,5 +63,5 @@ OPS(overflow) = {BACKWARD(1),
 SCRIPT(overflow, overflow, "overflow-on-one-rank", .world = 4, .nunits = 1, .stage = 3, .repeats = 2);
 
 const struct zd_sim_script *const zd_sim_scripts_sums[] = {
-        &factors, &options, &order, &accumulated, &overwritten, &overflow, NULL,
+        &factors, &options, &order, &accumulated, &mixed, &overwritten, &overflow, NULL,
 };

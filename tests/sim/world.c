@@ -29,6 +29,23 @@ uint64_t zd_sim_shard_numel(const struct zd_sim_group_config *group, uint32_t un
 	return zd_align_up(part * each, ZD_SHARD_ALIGN_BYTES) / each;
 }
 
+enum zerod_dtype zd_sim_gradient_dtype(const struct zd_sim_group_config *group, uint32_t unit)
+{
+	uint32_t first = (uint32_t)group->plan.gradient_dtype - ZEROD_FLOAT32;
+
+	return (enum zerod_dtype)(ZEROD_FLOAT32 + (first + zd_sim_bucket_of(group, unit)) % ZD_SIM_BUCKETS);
+}
+
+uint32_t zd_sim_bucket_of(const struct zd_sim_group_config *group, uint32_t unit)
+{
+	return group->plan.mixed ? unit % ZD_SIM_BUCKETS : 0;
+}
+
+uint32_t zd_sim_nbuckets(const struct zd_sim_group_config *group)
+{
+	return group->plan.mixed ? (uint32_t)zd_min_u64(group->nunits, ZD_SIM_BUCKETS) : 1;
+}
+
 uint64_t zd_sim_true_numel(const struct zd_sim_group_config *group, uint32_t unit, uint32_t rank)
 {
 	uint64_t shard = zd_sim_shard_numel(group, unit), numel = group->units[unit].numel;
@@ -82,6 +99,7 @@ void zd_sim_derive_plan(struct zd_sim_rng *rng, const struct zd_sim_config *conf
 	plan->commits = zd_sim_percent(rng, 60);
 	plan->prefetches = zd_sim_percent(rng, 50);
 	plan->inf_percent = zd_sim_percent(rng, 15) ? 5 : 0;
+	plan->mixed = zd_sim_percent(rng, 25);
 }
 
 static void derive_group(struct zd_sim_rng *rng, struct zd_sim_config *config,
@@ -146,6 +164,7 @@ static void derive_jobs(struct zd_sim_rng *rng, struct zd_sim_config *config)
 			group->world = job->world;
 			group->reversed = g == 1;
 			derive_group(rng, config, group);
+			group->plan.commits = group->plan.commits || (job->shadow && config->mortal);
 		}
 	}
 }
@@ -229,8 +248,9 @@ void zd_sim_config_derive(uint64_t seed, struct zd_sim_config *config)
 	config->lane_ns = scales[zd_sim_below(&rng, ZD_ARRAY_LEN(scales))];
 	config->stream_ns = scales[zd_sim_below(&rng, ZD_ARRAY_LEN(scales))];
 	config->actor_ns = scales[zd_sim_below(&rng, ZD_ARRAY_LEN(scales))];
-	config->slow_device = zd_sim_percent(&rng, 40) ? (uint32_t)zd_sim_below(&rng, config->ndevices)
-	                                               : config->ndevices;
+	config->slow_device = zd_sim_percent(&rng, config->mortal ? 80 : 30)
+	                              ? (uint32_t)zd_sim_below(&rng, config->ndevices)
+	                              : config->ndevices;
 	derive_jobs(&rng, config);
 	derive_strangers(&rng, config);
 	zd_sim_derive_devices(&rng, config);
@@ -255,12 +275,13 @@ static void print_group(const struct zd_sim_config *config, uint32_t g)
 	const struct zd_sim_group_config *group = &config->groups[g];
 	const struct zd_sim_plan *plan = &group->plan;
 
-	printf("  %s/%s world %u%s: %u steps of %u, stage %u, gradients %s, target %s, %s, prescale %g%s%s\n",
+	printf("  %s/%s world %u%s: %u steps of %u, stage %u, gradients %s%s, target %s, %s, prescale "
+	       "%g%s%s\n",
 	       config->jobs[group->job].name, group->name, group->world, group->reversed ? " (reversed)" : "",
 	       plan->steps, plan->micro_steps, plan->stage, zerod_dtype_name(plan->gradient_dtype),
-	       zerod_dtype_name(plan->target_dtype), plan->op == ZEROD_SUM ? "sum" : "mean",
-	       (double)plan->prescale, plan->overwrite ? ", overwrite" : "",
-	       plan->one_at_a_time ? ", one unit at a time" : "");
+	       plan->mixed ? " and others" : "", zerod_dtype_name(plan->target_dtype),
+	       plan->op == ZEROD_SUM ? "sum" : "mean", (double)plan->prescale,
+	       plan->overwrite ? ", overwrite" : "", plan->one_at_a_time ? ", one unit at a time" : "");
 	for (uint32_t u = 0; u < group->nunits; u++)
 		printf("    %s %s numel %llu, %llu padded bytes, slot %u%s%s\n", group->units[u].name,
 		       zerod_dtype_name(group->units[u].dtype), (unsigned long long)group->units[u].numel,

@@ -12,6 +12,7 @@
 #include "tests/support/daemon_fixture.h"
 
 #define LIFE             "life"
+#define STRICT           "ZD_LIFE_STRICT" /* in its environment: how its client is */
 #define LIFE_SECONDS     30
 #define LIFE_DEADLINE_MS 500
 #define SAID_SO          3 /* its exit status when a call failed, and said why */
@@ -97,6 +98,7 @@ static int life_main(void)
 	alarm(LIFE_SECONDS);
 	if (getenv("ZD_DOUBLE_FAIL")) /* fences of a context that is lost are never written */
 		options.deadline_ms = LIFE_DEADLINE_MS;
+	options.strict = getenv(STRICT) != NULL;
 	if (zerod_connect(&options, &client))
 		return 1;
 	live(client);
@@ -163,7 +165,7 @@ static void fail_each_call(int result)
 			fail_msg("with fault %s: wait status 0x%x", fault, (unsigned)status);
 		said += status != 0;
 	}
-	assert_true(said > calls / 2); /* faults at the end have nobody to tell */
+	assert_true(said > calls / 3); /* faults at the end, and of what is not needed, have nobody to tell */
 	assert_int_equal(run_life(daemon.socket_path, NULL, NULL), 0);
 	assert_int_equal(zd_daemon_stop(&daemon), 0);
 }
@@ -186,12 +188,22 @@ static void test_device_lost_in_each_call(void **state)
 	fail_each_call(ZD_CU_ILLEGAL_ADDRESS);
 }
 
+/* The same of strict clients, whose calls to take access away are a thread's. */
+static void test_strict_client_in_each_call(void **state)
+{
+	(void)state;
+	assert_int_equal(setenv(STRICT, "1", 1), 0);
+	fail_each_call(ZD_CU_OUT_OF_MEMORY);
+	fail_each_call(ZD_CU_ILLEGAL_ADDRESS);
+}
+
 int main(int argc, char **argv)
 {
 	struct a_case cases[] = {
 	        CASE(test_out_of_memory_in_each_call),
 	        CASE(test_invalid_handle_in_each_call),
 	        CASE(test_device_lost_in_each_call),
+	        CASE(test_strict_client_in_each_call),
 	};
 
 	if (argc > 1 && strcmp(argv[1], LIFE) == 0)

@@ -218,9 +218,10 @@ static void test_threads_and_streams(void **state)
 			struct user *user = &users[2 * rank + i];
 
 			*user = (struct user){&units[i], contract_stream(&c->ranks[rank]), shared, "a"};
-			tasks[2 * rank + i] = contract_start(&c->ranks[rank], use_streams, user);
 		}
 	}
+	for (unsigned i = 0; i < 4; i++) /* when all streams are there */
+		tasks[i] = contract_start(&c->ranks[i / 2], use_streams, &users[i]);
 	for (unsigned i = 0; i < 4; i++)
 		contract_finish(tasks[i]);
 	AWAIT(contract_devices(c).quarantine_bytes == 0);

@@ -115,9 +115,10 @@ static void test_threads_come_and_go(void **state)
 			struct user *user = &users[2 * rank + i];
 
 			*user = (struct user){&unit, contract_stream(&c->ranks[rank]), shared, tags[i]};
-			tasks[2 * rank + i] = contract_start(&c->ranks[rank], use_streams, user);
 		}
 	}
+	for (unsigned i = 0; i < 4; i++) /* when all streams are there */
+		tasks[i] = contract_start(&c->ranks[i / 2], use_streams, &users[i]);
 	for (unsigned i = 0; i < 4; i++)
 		contract_finish(tasks[i]);
 	AWAIT(contract_devices(c).quarantine_bytes == 0);

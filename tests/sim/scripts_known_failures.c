@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* scripts_known_failures.c - the scenarios of tests/contract/test_known_failures.c: ranks that do not do the same, awkward shapes,
- * careless calls. */
+/*
+ * scripts_known_failures.c - the scenarios of tests/contract/test_known_failures.c: ranks that do not do the same, awkward
+ * shapes, careless calls.
+ */
 #include "scripts.h"
 
 #define CONTRACT "test_known_failures"

@@ -3,6 +3,7 @@
  * stress.c - the stress's command line, its daemon and its processes, which are killed and started again with --kill.
  *
  *   stress [--seconds N] [--ranks N] [--units N] [--max SIZE] [--arena SIZE] [--seed N] [--load gemm:N] [--cublas PATH] [--kill]
+ *          [--strict]
  *
  * Ends with "PASSED" or "FAILED", and exits with 0 only when every compared byte was right, every call did what it must, and
  * the daemon holds nothing at the end. $BUILD/bin has the daemon; the GPUs are those that this process may see.
@@ -46,7 +47,8 @@ enum {
 	KEY_SEED,
 	KEY_LOAD,
 	KEY_CUBLAS,
-	KEY_KILL
+	KEY_KILL,
+	KEY_STRICT
 };
 
 static const struct argp_option argp_options[] = {
@@ -59,6 +61,7 @@ static const struct argp_option argp_options[] = {
         {"load", KEY_LOAD, "gemm:N", 0, "beside bf16 products of N x N matrices", 0},
         {"cublas", KEY_CUBLAS, "PATH", 0, "libcublas.so for them (default: searched for)", 0},
         {"kill", KEY_KILL, NULL, 0, "kill trainers at any time, and start them again", 0},
+        {"strict", KEY_STRICT, NULL, 0, "released views fault: no kernel may touch one", 0},
         {0},
 };
 
@@ -116,6 +119,9 @@ static error_t parse_option(int key, char *arg, struct argp_state *state)
 		return 0;
 	case KEY_KILL:
 		options->kill = true;
+		return 0;
+	case KEY_STRICT:
+		options->strict = true;
 		return 0;
 	default:
 		return ARGP_ERR_UNKNOWN;
@@ -350,7 +356,7 @@ static void print_head(void)
 	       (double)o->arena_bytes / 1e9, (unsigned long long)o->seed, o->seconds);
 	if (o->load_side)
 		printf(", products of %u", o->load_side);
-	printf("%s\n", o->kill ? ", trainers are killed" : "");
+	printf("%s%s\n", o->strict ? ", strict" : "", o->kill ? ", trainers are killed" : "");
 	(void)fflush(stdout);
 }
 

@@ -28,12 +28,14 @@
 #define STRESS_RANKS 16
 #define STRESS_UNITS 64
 
+#define STRESS_SEGMENT_BYTES (2ull << 20) /* strict clients' copies are multiples of it */
+
 struct stress_options {
 	uint32_t seconds, ranks, devices, units, load_side;
 	uint64_t max_bytes;   /* of a unit */
 	uint64_t arena_bytes; /* of a device */
 	uint64_t seed;
-	bool kill;
+	bool kill, strict;
 	const char *cublas_path;
 };
 
@@ -42,6 +44,7 @@ struct stress_unit {
 	char name[32];
 	enum zerod_dtype dtype;
 	uint64_t numel, padded_bytes;
+	uint64_t gathered_bytes; /* what a copy takes: a strict client's fills a segment */
 	uint32_t slot;
 };
 

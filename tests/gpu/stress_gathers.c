@@ -95,7 +95,7 @@ static int release(struct trainer *trainer, uint32_t index)
 		if (lease.streams & 1u << i)
 			streams[count++] = trainer->streams[i];
 	trainer->held[index] = trainer->held[--trainer->nheld];
-	trainer->held_bytes -= trainer->stress->units[lease.unit].padded_bytes;
+	trainer->held_bytes -= trainer->stress->units[lease.unit].gathered_bytes;
 	return stress_check(trainer,
 	                    zerod_release(trainer->units[lease.unit].unit, lease.tag, streams, count, NULL),
 	                    "zerod_release");
@@ -117,7 +117,7 @@ static int release_tag(struct trainer *trainer, const char *tag)
 		}
 		units[count++] = trainer->units[lease.unit].unit;
 		used |= lease.streams;
-		trainer->held_bytes -= trainer->stress->units[lease.unit].padded_bytes;
+		trainer->held_bytes -= trainer->stress->units[lease.unit].gathered_bytes;
 	}
 	trainer->nheld = kept;
 	for (uint32_t i = 0; i < STRESS_STREAMS; i++)
@@ -170,11 +170,11 @@ static bool choose(struct trainer *trainer, const struct request *others, uint32
 
 	request->unit = (uint32_t)below(trainer, trainer->stress->options.units);
 	(void)snprintf(request->tag, sizeof(request->tag), "tag%u", (unsigned)below(trainer, 3));
-	bytes = trainer->held_bytes + trainer->stress->units[request->unit].padded_bytes;
+	bytes = trainer->held_bytes + trainer->stress->units[request->unit].gathered_bytes;
 	for (uint32_t i = 0; i < nothers; i++) {
 		if (others[i].unit == request->unit)
 			return false;
-		bytes += trainer->stress->units[others[i].unit].padded_bytes;
+		bytes += trainer->stress->units[others[i].unit].gathered_bytes;
 	}
 	return bytes <= trainer->held_limit && trainer->nheld + nothers < STRESS_HELD &&
 	       !is_held(trainer, request->unit, request->tag);
@@ -226,7 +226,7 @@ static struct stress_lease *add_lease(struct trainer *trainer, const struct requ
 
 	*lease = (struct stress_lease){.unit = request->unit, .streams = 1u << stream};
 	memcpy(lease->tag, request->tag, sizeof(lease->tag));
-	trainer->held_bytes += trainer->stress->units[request->unit].padded_bytes;
+	trainer->held_bytes += trainer->stress->units[request->unit].gathered_bytes;
 	atomic_fetch_add(&trainer->stress->shared->counts.gathers, 1);
 	return lease;
 }

@@ -93,9 +93,12 @@ void stress_plan_units(struct stress *stress)
 		unit->dtype = dtypes[i % ZD_ARRAY_LEN(dtypes)];
 		unit->numel = choose_numel(stress, i, zerod_dtype_bytes(unit->dtype), &random);
 		unit->padded_bytes = padded_bytes(stress, unit);
-		if (used + unit->padded_bytes > room)
+		unit->gathered_bytes = stress->options.strict
+		                               ? zd_align_up(unit->padded_bytes, STRESS_SEGMENT_BYTES)
+		                               : unit->padded_bytes;
+		if (used + unit->gathered_bytes > room)
 			continue;
-		used += unit->padded_bytes;
+		used += unit->gathered_bytes;
 		(void)snprintf(unit->name, sizeof(unit->name), "unit%u", i);
 		unit->slot = i % 8 == 5 && unit->padded_bytes <= SLOT_MAX_BYTES ? i : ZEROD_NO_SLOT;
 		count++;

@@ -96,7 +96,8 @@ static void plan_memory(struct trainer *trainer)
 	const struct stress_options *options = &trainer->stress->options;
 	const uint32_t sharing = (options->ranks + options->devices - 1) / options->devices;
 
-	trainer->held_limit = zd_max_u64(options->arena_bytes / 4 / sharing, 2 * options->max_bytes);
+	trainer->held_limit = zd_max_u64(options->arena_bytes / 4 / sharing,
+	                                 2 * zd_max_u64(options->max_bytes, STRESS_SEGMENT_BYTES));
 }
 
 static int begin(struct trainer *trainer)
@@ -110,6 +111,7 @@ static int begin(struct trainer *trainer)
 	connect.socket_path = stress->socket_path;
 	connect.name = "stress";
 	connect.deadline_ms = DEADLINE_MS;
+	connect.strict = options->strict;
 	plan_memory(trainer);
 	if (!status)
 		status = stress_kernels_load(&trainer->kernels, &trainer->gpu, &trainer->err);

@@ -36,8 +36,7 @@ int zd_cuda_detour_init(struct zd_cuda_detour *detour, struct zd_cuda_devices *d
 	pushed = zd_cuda_device_push(detour->other);
 	rc = zd_cuda_lane_init(&detour->back, devices, other, UINT64_MAX, err);
 	if (!rc)
-		rc = zd_cuda_segment_new(devices, other, SEGMENT_ID,
-		                         ZD_CUDA_DETOUR_SLOTS * ZD_CUDA_DETOUR_SLOT_BYTES,
+		rc = zd_cuda_segment_new(devices, other, SEGMENT_ID, ZD_CUDA_DETOUR_MEMORY_BYTES,
 		                         detour->back.stream, &detour->memory, err);
 	zd_cuda_leave(devices->cuda, pushed);
 	if (rc)
@@ -61,9 +60,19 @@ static struct zd_cuda_leg *leg_at(struct zd_cuda_detour *detour, uint64_t number
 	return &detour->legs[number % ZD_CUDA_DETOUR_LEGS];
 }
 
-static zd_cu_ptr slot_at(const struct zd_cuda_detour *detour, uint64_t slot)
+/* Where bytes of the memory are that end there, counted as they were taken. */
+static zd_cu_ptr place_at(const struct zd_cuda_detour *detour, uint64_t end, uint64_t bytes)
 {
-	return detour->memory->range + slot % ZD_CUDA_DETOUR_SLOTS * ZD_CUDA_DETOUR_SLOT_BYTES;
+	return detour->memory->range + (end - bytes) % ZD_CUDA_DETOUR_MEMORY_BYTES;
+}
+
+/* The end of the next place. It does not go over the memory's end. */
+static uint64_t next_place(const struct zd_cuda_detour *detour, uint64_t bytes)
+{
+	uint64_t begin = detour->taken % ZD_CUDA_DETOUR_MEMORY_BYTES;
+	if (begin + bytes > ZD_CUDA_DETOUR_MEMORY_BYTES)
+		return detour->taken + ZD_CUDA_DETOUR_MEMORY_BYTES - begin + bytes;
+	return detour->taken + bytes;
 }
 
 static int send_across(struct zd_cuda_detour *detour, struct zd_cuda_task *task, struct zd_err *err)
@@ -90,24 +99,26 @@ static int send_across(struct zd_cuda_detour *detour, struct zd_cuda_task *task,
 static int send_out(struct zd_cuda_detour *detour, struct zd_cuda_task *task, bool *whole, struct zd_err *err)
 {
 	uint64_t left = task->u.copy.bytes - task->u.copy.issued_bytes;
-	uint64_t bytes = zd_min_u64(left, ZD_CUDA_DETOUR_SLOT_BYTES);
-	struct zd_cuda_piece piece = {.dst = slot_at(detour, detour->slots_taken),
+	uint64_t bytes = zd_min_u64(left, ZD_CUDA_DETOUR_LEG_BYTES);
+	uint64_t end = next_place(detour, bytes);
+	struct zd_cuda_piece piece = {.dst = place_at(detour, end, bytes),
 	                              .src = task->u.copy.src + task->u.copy.issued_bytes,
 	                              .bytes = bytes,
-	                              .target = detour->other->index};
+	                              .target = detour->other->index,
+	                              .together = detour->out.nmoves > 0 || STAILQ_NEXT(task, next)};
 	int rc = zd_cuda_lane_issue(&detour->out, &piece, err);
 	if (rc)
 		return rc;
-	zd_cuda_lane_close(&detour->out);
+	if (!piece.together || zd_cuda_lane_group_is_full(&detour->out))
+		zd_cuda_lane_close(&detour->out);
 	*whole = bytes == left;
 	*leg_at(detour, detour->sent) = (struct zd_cuda_leg){.task = task,
-	                                                     .slot = detour->slots_taken,
 	                                                     .offset = task->u.copy.issued_bytes,
 	                                                     .bytes = bytes,
-	                                                     .last = *whole,
-	                                                     .has_slot = true};
+	                                                     .end = end,
+	                                                     .last = *whole};
 	detour->sent++;
-	detour->slots_taken++;
+	detour->taken = end;
 	task->u.copy.issued_bytes += bytes;
 	return 0;
 }
@@ -115,7 +126,8 @@ static int send_out(struct zd_cuda_detour *detour, struct zd_cuda_task *task, bo
 int zd_cuda_detour_send(struct zd_cuda_detour *detour, struct zd_cuda_task *task, bool *whole,
                         struct zd_err *err)
 {
-	if (task->u.copy.bytes > ZD_CUDA_DETOUR_ACROSS_BYTES || detour->arrived != detour->sent)
+	if (detour->back.flying_bytes + task->u.copy.bytes > ZD_CUDA_DETOUR_ACROSS_BYTES ||
+	    detour->arrived != detour->sent)
 		return send_out(detour, task, whole, err);
 	*whole = true;
 	return send_across(detour, task, err);
@@ -131,6 +143,7 @@ void zd_cuda_detour_follow(struct zd_cuda_detour *detour, struct zd_cuda_task *t
 void zd_cuda_detour_close(struct zd_cuda_detour *detour)
 {
 	bool pushed;
+	zd_cuda_lane_close(&detour->out);
 	if (detour->back.group == 0)
 		return;
 	pushed = zd_cuda_device_push(detour->other);
@@ -156,9 +169,10 @@ static void push_back(struct zd_cuda_detour *detour, const struct zd_cuda_leg *l
 	struct zd_cuda_task *ends = leg->last ? leg->task : NULL;
 	int rc;
 	struct zd_cuda_piece piece = {.dst = leg->task->u.copy.dst + leg->offset,
-	                              .src = slot_at(detour, leg->slot),
+	                              .src = place_at(detour, leg->end, leg->bytes),
 	                              .bytes = leg->bytes,
 	                              .target = home->index,
+	                              .together = leg->bytes < ZD_CUDA_DETOUR_LEG_BYTES,
 	                              .ends = ends};
 	struct zd_err err = ZD_ERR_NONE;
 	if (!zd_cuda_task_copies(leg->task) || leg->task->completion.status != 0) {
@@ -194,7 +208,9 @@ bool zd_cuda_detour_turn(struct zd_cuda_detour *detour)
 
 static void returned(struct zd_cuda_detour *detour)
 {
-	detour->slots_left += leg_at(detour, detour->returned)->has_slot;
+	const struct zd_cuda_leg *leg = leg_at(detour, detour->returned);
+	if (leg->end > 0)
+		detour->left = leg->end;
 	detour->returned++;
 }
 

@@ -11,9 +11,9 @@
  * the first. To leave that to an event or to a wait on the stream costs 200 us, since such goes by the channel of the compute
  * engine, which the daemon has to share.
  *
- * Large copies are cut into legs of a slot of the other GPU's memory each. Legs go out, come in there, and come back in one
- * order, that of the tasks; so what signals nothing but has to keep its place takes a leg as well, without bytes. What goes
- * across does so when nothing is on its way out.
+ * Large copies are cut into legs, each with a place in the other GPU's memory; small ones, if there are many at once, go out and
+ * back in groups. Legs go out, come in there, and come back in one order, that of the tasks; so what signals nothing but has to
+ * keep its place takes a leg as well, without bytes. What goes across does so when nothing is on its way out.
  */
 #ifndef ZD_BACKEND_CUDA_DETOUR_H
 #define ZD_BACKEND_CUDA_DETOUR_H
@@ -21,16 +21,15 @@
 #include "backend/cuda_lane.h"
 
 #define ZD_CUDA_DETOUR_LEGS         64u
-#define ZD_CUDA_DETOUR_ACROSS_BYTES (2ull << 20)
-#define ZD_CUDA_DETOUR_SLOTS        8u
-#define ZD_CUDA_DETOUR_SLOT_BYTES   (4ull << 20)
+#define ZD_CUDA_DETOUR_LEG_BYTES    (4ull << 20)
+#define ZD_CUDA_DETOUR_MEMORY_BYTES (32ull << 20)
+#define ZD_CUDA_DETOUR_ACROSS_BYTES (4ull << 20) /* under way at once */
 
 struct zd_cuda_leg {
 	struct zd_cuda_task *task;
 	uint64_t offset, bytes; /* of the task's */
-	uint64_t slot;
-	bool last; /* the task ends with it */
-	bool has_slot;
+	uint64_t end;           /* of its place in the memory; 0: it has none */
+	bool last;              /* the task ends with it */
 };
 
 struct zd_cuda_detour {
@@ -39,7 +38,7 @@ struct zd_cuda_detour {
 	struct zd_cuda_lane out, back;  /* of the GPU itself, and of the other */
 	struct zd_cuda_leg legs[ZD_CUDA_DETOUR_LEGS];
 	uint64_t sent, arrived, returned; /* legs; what goes across arrives as it is sent */
-	uint64_t slots_taken, slots_left;
+	uint64_t taken, left;             /* bytes of the memory, which is a ring: ever */
 };
 
 /* Opens a way round by the next GPU that reaches this one and is reached; where there is none, or no
@@ -58,7 +57,8 @@ static inline bool zd_cuda_detour_has_failed(const struct zd_cuda_detour *detour
 static inline bool zd_cuda_detour_has_room(const struct zd_cuda_detour *detour)
 {
 	return detour->sent - detour->returned < ZD_CUDA_DETOUR_LEGS &&
-	       detour->slots_taken - detour->slots_left < ZD_CUDA_DETOUR_SLOTS;
+	       /* a leg, and as much at the memory's end that is too short for it */
+	       detour->taken - detour->left + 2 * ZD_CUDA_DETOUR_LEG_BYTES <= ZD_CUDA_DETOUR_MEMORY_BYTES;
 }
 static inline bool zd_cuda_detour_is_idle(const struct zd_cuda_detour *detour)
 {

@@ -6,8 +6,8 @@
 #include "tests/unit/backend/backend_fixture.h"
 #include "tests/unit/driver/cases.h"
 
-#define SEGMENT (8 * MIB)
-#define LARGE   (3 * MIB) /* too large to go across in one copy */
+#define SEGMENT (16 * MIB)
+#define LARGE   (5 * MIB) /* too large to go across in one copy: two legs */
 
 static struct fixture *open_fixture(void **state, uint32_t ndevices)
 {
@@ -393,7 +393,7 @@ int main(int argc, char **argv)
 	        CASE(test_copies_without_batches, "ZD_DOUBLE_LACKS=cuMemcpyBatchAsync"),
 	        CASE(test_copies_without_batches, "ZD_DOUBLE_FAIL=cuMemcpyBatchAsync:1:2"),
 	        CASE(test_copy_that_does_not_come_back, "ZD_DOUBLE_FAIL=cuMemHostRegister:1:2"),
-	        CASE(test_way_round_that_is_lost, "ZD_DOUBLE_FAIL=cuMemcpyAsync:2:719"),
+	        CASE(test_way_round_that_is_lost, "ZD_DOUBLE_FAIL=cuMemcpyAsync:3:719"),
 	        CASE(test_way_across_that_is_lost, "ZD_DOUBLE_FAIL=cuMemcpyAsync:1:719"),
 	        CASE(test_session_that_cannot_be_registered, "ZD_DOUBLE_FAIL=cuMemHostRegister:1:2"),
 	        CASE(test_segment_that_fails_leaves_nothing, "ZD_DOUBLE_LEAKS=1",

@@ -66,7 +66,8 @@ struct zd_sim_plan {
 	bool overwrite;
 	bool same_order;    /* all ranks reduce in one order */
 	bool one_at_a_time; /* a rank holds at most one unit */
-	bool batched_publish, commits, prefetches;
+	bool batched_publish, prefetches;
+	uint32_t commits;     /* after so many steps each; 0: never */
 	bool mixed;           /* gradients of units that follow each other have different dtypes */
 	uint32_t inf_percent; /* of gradients that hold an inf */
 };

@@ -236,6 +236,11 @@ static void update(struct zd_sim_generator *gen, uint32_t group)
 	}
 }
 
+static bool is_committed(const struct zd_sim_plan *plan, uint32_t step)
+{
+	return plan->commits && step % plan->commits == 0;
+}
+
 static void step(struct zd_sim_generator *gen, uint32_t group, uint32_t number)
 {
 	const struct zd_sim_plan *plan = &gen->config->groups[group].plan;
@@ -250,7 +255,7 @@ static void step(struct zd_sim_generator *gen, uint32_t group, uint32_t number)
 	zd_sim_train(gen, ZD_SIM_STEP_BEGIN, group, 0, 0, 0);
 	zd_sim_train(gen, ZD_SIM_STEP_END, group, 0, 0, 0);
 	update(gen, group);
-	if (plan->commits || (gen->config->clean && number == plan->steps))
+	if (is_committed(plan, number) || (gen->config->clean && number == plan->steps))
 		zd_sim_train(gen, ZD_SIM_COMMIT, group, 0, 0, number + 1);
 }
 
@@ -278,7 +283,7 @@ static void set_up(struct zd_sim_generator *gen, const struct zd_sim_job_config 
 				gather_and_use(gen, g, order[i], false);
 		}
 		update(gen, g);
-		if (gen->config->groups[g].plan.commits)
+		if (is_committed(&gen->config->groups[g].plan, done[g]))
 			zd_sim_train(gen, ZD_SIM_COMMIT, g, 0, 0, done[g] + 1);
 	}
 }

@@ -85,7 +85,9 @@ void zd_sim_derive_plan(struct zd_sim_rng *rng, const struct zd_sim_config *conf
 {
 	static const float prescales[] = {0, 1, 0.5f, 0.25f};
 
-	plan->steps = config->nactors > 8 ? 1 : (uint32_t)zd_sim_between(rng, 1, config->mortal ? 3 : 2);
+	plan->steps = config->nactors > 8
+	                      ? 1
+	                      : (uint32_t)zd_sim_between(rng, config->mortal ? 2 : 1, config->mortal ? 3 : 2);
 	plan->micro_steps = (uint32_t)zd_sim_between(rng, 1, zd_sim_percent(rng, 30) ? 3 : 1);
 	plan->stage = (uint32_t)zd_sim_between(rng, 1, 3);
 	plan->target_dtype = zd_sim_percent(rng, 60) ? ZEROD_FLOAT32 : reducible_dtype(rng);
@@ -96,7 +98,7 @@ void zd_sim_derive_plan(struct zd_sim_rng *rng, const struct zd_sim_config *conf
 	plan->same_order = config->clean || zd_sim_percent(rng, 70);
 	plan->one_at_a_time = zd_sim_percent(rng, 50);
 	plan->batched_publish = zd_sim_percent(rng, 60);
-	plan->commits = zd_sim_percent(rng, 60);
+	plan->commits = (uint32_t)zd_sim_percent(rng, 60);
 	plan->prefetches = zd_sim_percent(rng, 50);
 	plan->inf_percent = zd_sim_percent(rng, 15) ? 5 : 0;
 	plan->mixed = zd_sim_percent(rng, 25);
@@ -120,7 +122,8 @@ static void derive_group(struct zd_sim_rng *rng, struct zd_sim_config *config,
 		unit->slot = slots && zd_sim_percent(rng, 70) ? 1 + u % 3 : ZEROD_NO_SLOT;
 		unit->nviews = (uint32_t)zd_sim_below(rng, 3);
 		unit->frozen = zd_sim_percent(rng, 15);
-		unit->persistent = !unit->slot && !group->plan.one_at_a_time && zd_sim_percent(rng, 15);
+		unit->persistent = !unit->slot && !group->plan.one_at_a_time &&
+		                   zd_sim_percent(rng, config->mortal ? 40 : 15);
 	}
 }
 
@@ -164,7 +167,8 @@ static void derive_jobs(struct zd_sim_rng *rng, struct zd_sim_config *config)
 			group->world = job->world;
 			group->reversed = g == 1;
 			derive_group(rng, config, group);
-			group->plan.commits = group->plan.commits || (job->shadow && config->mortal);
+			if (job->shadow && config->mortal)
+				group->plan.commits = (uint32_t)zd_sim_between(rng, 1, 2);
 		}
 	}
 }

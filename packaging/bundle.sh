@@ -24,7 +24,7 @@ cp "$BUILD/tests/gpu/stress" "$out/tests/gpu-stress"
 cp "$BUILD/tests/gpu/strict" "$out/tests/gpu-strict"
 mkdir -p "$out/tests/gpu"
 cp tests/run.sh "$out/tests/"
-cp tests/gpu/run.sh tests/gpu/bench.sh tests/gpu/examples.sh "$out/tests/gpu/"
+cp tests/gpu/run.sh tests/gpu/bench.sh tests/gpu/examples.sh tests/gpu/shrink.sh "$out/tests/gpu/"
 for program in "$out"/bin/* "$out"/tests/*; do
 	[ -f "$program" ] && [ "${program%.sh}" = "$program" ] || continue
 	ldd "$program" | awk '$2 == "=>" && $3 ~ /^\// {print $3}'

@@ -1,9 +1,10 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
 # tests/gpu/run.sh [SECONDS] [FOLDER]: what has to be seen on real GPUs, on however many there are: the contract suite, strict
-# clients' stale views, the examples, and the stress: plain, with trainers killed, with strict trainers, and beside matrix
-# products (WITHOUT_LOAD=1 leaves these out, where there is no cuBLAS), SECONDS each, 60 by default. FOLDER is what make built,
-# or a bundle; without it, the bundle that this script lies in, else build. Needs no compiler. Ends with "N passed, N failed".
+# clients' stale views, the examples, memory that goes back, and the stress: plain, with trainers killed, with strict trainers,
+# and beside matrix products (WITHOUT_LOAD=1 leaves these out, where there is no cuBLAS), SECONDS each, 60 by default. FOLDER is
+# what make built, or a bundle; without it, the bundle that this script lies in, else build. Needs no compiler. Ends with
+# "N passed, N failed".
 set -u
 cd "$(dirname "$0")/../.." || exit 2
 seconds=${1:-60}
@@ -27,7 +28,7 @@ commands=()
 for test in "${contract[@]}"; do
 	commands+=("ZEROD_TEST_BACKEND=cuda $test")
 done
-commands+=("$strict" tests/gpu/examples.sh "$stress --seconds $seconds" "$stress --seconds $seconds --kill" "$stress --seconds $seconds --strict")
+commands+=("$strict" tests/gpu/examples.sh tests/gpu/shrink.sh "$stress --seconds $seconds" "$stress --seconds $seconds --kill" "$stress --seconds $seconds --strict")
 [ "${WITHOUT_LOAD:-0}" = 1 ] || commands+=("$stress --seconds $seconds --load gemm:8192")
 BUILD=$folder TEST_TIMEOUT=$((seconds + 300)) tests/run.sh "${commands[@]}"
 status=$?

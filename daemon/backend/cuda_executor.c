@@ -25,6 +25,7 @@
 #define SPIN_NS        50000u
 #define PROCESSORS     8u /* fewer are not for spinning */
 #define SLEEP_FIRST_NS 20000u
+#define SLEEP_LEG_NS   10000u  /* at most, while something is half way, and begins anew when that is seen */
 #define SLEEP_ROOM_NS  20000u  /* at most, while tasks wait for others to land */
 #define SLEEP_FLY_NS   100000u /* at most, while something is in flight */
 #define SLEEP_MOST_NS  500000u
@@ -368,15 +369,15 @@ static bool is_flying(const struct zd_cuda_executor *executor)
 static uint64_t rest_ns(struct zd_cuda_executor *executor)
 {
 	bool flying = is_flying(executor), waiting = !zd_cuda_order_is_empty(&executor->order);
-	/* A leg lands within some ten microseconds, and the next one begins only when that is seen. */
-	if (zd_cuda_within_hurries(&executor->within) || zd_spin_may(&executor->spin, zd_thread_now_ns()))
+	if (zd_spin_may(&executor->spin, zd_thread_now_ns()))
 		return 0;
 	if (!flying && !waiting && STAILQ_EMPTY(&executor->watches))
 		return UINT64_MAX;
-	uint64_t most = waiting             ? SLEEP_ROOM_NS
-	                : flying            ? SLEEP_FLY_NS
-	                : executor->hurried ? SLEEP_MOST_NS
-	                                    : SLEEP_CALM_NS;
+	uint64_t most = zd_cuda_within_hurries(&executor->within) ? SLEEP_LEG_NS
+	                : waiting                                 ? SLEEP_ROOM_NS
+	                : flying                                  ? SLEEP_FLY_NS
+	                : executor->hurried                       ? SLEEP_MOST_NS
+	                                                          : SLEEP_CALM_NS;
 	uint64_t ns = SLEEP_FIRST_NS << executor->sleeps;
 	if (executor->sleeps < SLEEP_DOUBLES)
 		executor->sleeps++;

@@ -44,7 +44,7 @@ static inline bool zd_cuda_within_is_idle(const struct zd_cuda_within *within)
 	return within->local.count == 0 && zd_cuda_detour_is_idle(&within->detour);
 }
 
-/* Is something half way: to be looked at without a pause, since its second half begins when that is seen. */
+/* Is something half way: its second half begins when that is seen. */
 static inline bool zd_cuda_within_hurries(const struct zd_cuda_within *within)
 {
 	return within->detour.out.count > 0;

@@ -220,9 +220,11 @@ static void layout_take(struct zd_group *group, struct zd_unit *unit)
  * trainers. Nor is a place in a target that is bound, which holds the unit's gradient. */
 static void layout_give_back(struct zd_group *group, const struct zd_unit *unit)
 {
+	if (zd_reduce_has_target(group))
+		return;
 	if (!group->units && !group->former)
 		group->target_numel = 0;
-	else if (unit->laid_out && !unit->frozen && !zd_reduce_has_target(group) &&
+	else if (unit->laid_out && !unit->frozen &&
 	         unit->target_offset_numel + unit->shard_numel == group->target_numel)
 		group->target_numel = unit->target_offset_numel;
 }

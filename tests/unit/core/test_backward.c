@@ -104,6 +104,25 @@ static void test_parts_without_reductions(void **state)
 	}
 }
 
+/* Not even when no unit is left: what the target holds of the former one would be added to. */
+static void test_place_in_a_bound_target_is_not_given_out_again(void **state)
+{
+	struct core_driver *core = core_new(NULL);
+	struct core_reducers g;
+	uint64_t unit = new_pair(&g, core);
+	(void)state;
+	core_reducers_begin(&g, 2, false);
+	reduce_all(&g, unit, 1.0f);
+	core_reducers_end(&g);
+	for (uint32_t rank = 0; rank < 2; rank++)
+		core_expect(core, core_simple(core, g.team.session[rank], ZD_REQ_UNIT_UNREGISTER, unit), 0);
+	unit = core_reducers_unit(&g, "v", NUMEL);
+	core_reducers_begin(&g, 2, true);
+	core_expect_error(core, core_reserve(&g.team, 0, g.bucket[0], unit), ZEROD_E_STATE,
+	                  "unit 'v' was registered after the target of backward 1 was bound");
+	core_end(core);
+}
+
 /* What the optimizer allocates comes after the target: the peak shows that it does not stand beside it. */
 static void test_release_is_seen_in_the_peak(void **state)
 {
@@ -520,6 +539,7 @@ int main(void)
 	        cmocka_unit_test(test_stage_2),
 	        cmocka_unit_test(test_stage_3),
 	        cmocka_unit_test(test_parts_without_reductions),
+	        cmocka_unit_test(test_place_in_a_bound_target_is_not_given_out_again),
 	        cmocka_unit_test(test_release_is_seen_in_the_peak),
 	        cmocka_unit_test(test_step_end_with_fences),
 	        cmocka_unit_test(test_nothing_trainable),

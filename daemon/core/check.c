@@ -135,7 +135,7 @@ static void check_group(struct zd_engine *e, struct zd_group *group, struct foun
 		}
 	}
 	zd_assert(attached == group->attached && group->refs >= attached);
-	zd_assert(!group->over || (attached == 0 && !group->job->durable));
+	zd_assert(!group->over || attached == 0);
 	if (group->state == ZD_GROUP_READY)
 		zd_assert(attached == group->world_size);
 	for (const struct zd_unit *unit = group->units; unit; unit = unit->hh_name.next)

@@ -92,6 +92,17 @@ static struct zd_group *group_find(struct zd_job *job, const char *name)
 	return NULL;
 }
 
+/* Nobody is in a group of it, nor may come back: who joins next says whether it is durable. */
+static bool job_is_left(const struct zd_job *job)
+{
+	const struct zd_group *group;
+	TAILQ_FOREACH (group, &job->groups, job_link) {
+		if (!group->over)
+			return false;
+	}
+	return true;
+}
+
 static struct zd_group *group_new(struct zd_engine *e, struct zd_job *job, const struct zd_args *args)
 {
 	uint32_t world_size = args->u.group_join.world_size;
@@ -362,7 +373,7 @@ static int join_begin(struct zd_engine *e, struct zd_request *req, const struct 
 	bool durable = args->u.group_join.durable;
 	struct zd_job *job = job_find(e, req->session->uid, args->u.group_join.job);
 	struct zd_group *group = job ? group_find(job, args->u.group_join.group) : NULL;
-	if (job && job->durable != durable)
+	if (job && job->durable != durable && !job_is_left(job))
 		return zd_err_set(err, ZEROD_E_MISMATCH, "job '%s' is %s; rank %u says %s", job->name,
 		                  job->durable ? "durable" : "not durable", args->u.group_join.rank,
 		                  durable ? "durable" : "not durable");
@@ -374,6 +385,7 @@ static int join_begin(struct zd_engine *e, struct zd_request *req, const struct 
 		return status;
 	if (!job)
 		job = zd_job_get(e, req->session->uid, args->u.group_join.job, durable);
+	job->durable = durable;
 	if (!group)
 		group = group_new(e, job, args);
 	req->member = &group->members[args->u.group_join.rank];
@@ -447,7 +459,10 @@ void zd_job_end(struct zd_engine *e, struct zd_job *job)
 	zd_job_ref(job);
 	job->durable = false;
 	TAILQ_FOREACH_SAFE (group, &job->groups, job_link, next) {
+		if (group->over) /* since before the job was durable */
+			continue;
 		zd_assert(group->attached == 0);
+		group->over = true;
 		for (uint32_t rank = 0; rank < group->world_size; rank++)
 			zd_parts_detach(e, &group->members[rank]);
 		zd_group_unref(e, group);

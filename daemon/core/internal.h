@@ -426,7 +426,7 @@ struct zd_group {
 	uint32_t lost_rank; /* why it is FAILED */
 	uint32_t lost_pid;
 	bool torn;
-	bool over;   /* not durable, and all ranks have left: is there until its memory's work is done */
+	bool over;   /* all have left for good: is there until its memory's work is done, its name is free */
 	bool shadow; /* durable: each shard has a block for the last commit behind it */
 	uint64_t device_mask;
 	struct zd_member *members; /* world_size */

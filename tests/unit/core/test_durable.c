@@ -314,6 +314,55 @@ static void test_end_job_waits_for_what_still_reads(void **state)
 	core_end(core);
 }
 
+/* What is left of it is nobody's, and is there until its memory's work is done: who comes under its name begins anew. */
+static void join_after_the_end(bool durable)
+{
+	struct core_driver *core = core_new(&(struct core_options){.ndevices = 3});
+	struct core_team team;
+	struct core_join join = {.world_size = 1, .device = 2, .durable = durable};
+	uint64_t unit = start(core, &team), admin = core_open_admin(core);
+	core_hold(core, ZD_CMD_COPY);
+	core_expect(core, core_gather(core, team.session[0], unit), 0);
+	close_all(core, &team);
+	core_expect(core, core_simple(core, admin, ZD_REQ_END_JOB, only_job(core)), 0);
+
+	uint64_t session = core_open(core, CORE_ALICE);
+	const struct zd_reply *reply = core_expect(core, core_join(core, session, &join), 0);
+	assert_true(reply->u.group_join.group != team.group);
+	assert_int_equal(reply->u.group_join.committed_step, 0);
+	core_expect(core, core_register(core, session, reply->u.group_join.group, &unit_again), 0);
+	core_close(core, session);
+	assert_int_equal(core_usage(core).shard_bytes, durable ? UNIT_BYTES : 0);
+	if (durable)
+		core_expect(core, core_simple(core, admin, ZD_REQ_END_JOB, only_job(core)), 0);
+	assert_int_equal(core_rows(core, ZD_TABLE_GROUPS, NULL, 0), 1);
+	core_unhold(core, ZD_CMD_COPY);
+	assert_int_equal(core_rows(core, ZD_TABLE_JOBS, NULL, 0), 0);
+	core_end(core);
+}
+
+static void test_name_of_an_ended_job_is_free(void **state)
+{
+	(void)state;
+	join_after_the_end(false);
+	join_after_the_end(true);
+}
+
+/* Also of one that was not durable and that all have left. */
+static void test_job_that_all_have_left_may_be_durable_next_time(void **state)
+{
+	struct core_driver *core = core_new(NULL);
+	struct core_team team;
+	(void)state;
+	core_team_new(&team, core, "job", 1, false);
+	uint64_t unit = core_team_unit(&team, "w", UNIT_BYTES), session = core_open(core, CORE_ALICE);
+	core_hold(core, ZD_CMD_COPY);
+	core_expect(core, core_gather(core, team.session[0], unit), 0);
+	core_close(core, team.session[0]);
+	core_expect(core, core_join(core, session, &(struct core_join){.world_size = 1, .durable = true}), 0);
+	core_end(core);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -328,6 +377,8 @@ int main(void)
 	        cmocka_unit_test(test_end_job),
 	        cmocka_unit_test(test_end_job_is_for_durable_ones),
 	        cmocka_unit_test(test_end_job_waits_for_what_still_reads),
+	        cmocka_unit_test(test_name_of_an_ended_job_is_free),
+	        cmocka_unit_test(test_job_that_all_have_left_may_be_durable_next_time),
 	};
 	return cmocka_run_group_tests_name("core/durable", tests, NULL, NULL);
 }

@@ -13,6 +13,7 @@
 #include <string.h>
 #include <sys/queue.h>
 #include <time.h>
+#include <unistd.h>
 
 #include "base/mem.h"
 #include "contract_internal.h"
@@ -34,7 +35,9 @@ struct contract_task {
 
 static struct {
 	bool open;
+	bool keeps; /* the daemon, for the next test */
 	struct zd_daemon daemon;
+	char arena[CONTRACT_NAME];
 	struct contract contract;
 	uint32_t flags;
 	int strict;
@@ -218,6 +221,55 @@ static bool on_sim(void)
 	return name && strcmp(name, "sim") == 0;
 }
 
+/* ---- Keeping the daemon ------------------------------------------------------------------------------------------------ */
+
+/* What the next test must want to have it, too. */
+static struct {
+	bool running;
+	char arena[CONTRACT_NAME];
+	uint32_t devices;
+} kept;
+
+static void stop_kept(void)
+{
+	if (!kept.running)
+		return;
+	kept.running = false;
+	if (zd_daemon_stop(&scene.daemon)) {
+		(void)fflush(NULL);
+		_exit(EXIT_FAILURE);
+	}
+}
+
+static bool may_keep(const struct contract_options *options)
+{
+	const char *given = getenv("ZEROD_TEST_KEEP_DAEMON");
+
+	return given && strcmp(given, "1") == 0 && !options->config && !options->fresh &&
+	       !(options->flags & ZEROD_GROUP_DURABLE);
+}
+
+static bool is_kept(const struct contract_options *options, const struct zd_daemon_options *daemon)
+{
+	return kept.running && may_keep(options) && kept.devices == daemon->devices &&
+	       strcmp(kept.arena, daemon->arena) == 0;
+}
+
+/* At the test's end. */
+static void keep(const char *arena, uint32_t devices)
+{
+	static bool registered;
+
+	if (!registered)
+		assert_int_equal(atexit(stop_kept), 0);
+	registered = true;
+	kept.running = true;
+	kept.devices = devices;
+	(void)snprintf(kept.arena, sizeof(kept.arena), "%s", arena);
+}
+
+/* ---- Opening and closing ---------------------------------------------------------------------------------------------- */
+
 struct contract *contract_open(const struct contract_options *given)
 {
 	static const struct contract_options defaults;
@@ -227,22 +279,27 @@ struct contract *contract_open(const struct contract_options *given)
 	const char *const args[] = {"--backend", name && !on_sim() ? name : "host", NULL};
 	struct zd_daemon_options daemon = {
 	        .program = on_sim() ? "tests/zerod-sim" : NULL, .config = options->config, .args = args};
-	char arena[CONTRACT_NAME];
 	uint32_t wanted;
 
 	*c = (struct contract){.world_size = options->world_size ? options->world_size : 2};
 	wanted = options->devices ? options->devices : c->world_size;
 	c->devices = contract_backend()->begin(wanted);
 	fold_arena(options->arena ? options->arena : DEFAULT_ARENA, (wanted + c->devices - 1) / c->devices,
-	           arena);
-	daemon.arena = arena;
+	           scene.arena);
+	daemon.arena = scene.arena;
 	daemon.devices = c->devices;
 	scene.flags = options->flags;
 	scene.strict = options->strict;
-	assert_int_equal(zd_daemon_start(&daemon, &scene.daemon), 0);
+	scene.keeps = may_keep(options);
+	if (!is_kept(options, &daemon)) {
+		stop_kept();
+		assert_int_equal(zd_daemon_start(&daemon, &scene.daemon), 0);
+	}
+	kept.running = false;
 	scene.open = true;
 	c->socket_path = scene.daemon.socket_path;
 	c->observer = connect_client("observer", 0);
+	contract_count_from_here(c);
 	for (uint32_t i = 0; i < c->world_size; i++) {
 		c->ranks[i].world = c;
 		c->ranks[i].number = i;
@@ -292,7 +349,10 @@ void contract_close(struct contract *c)
 		AWAIT(holds_nothing(c));
 	zerod_close(c->observer);
 	scene.open = false;
-	assert_int_equal(zd_daemon_stop(&scene.daemon), 0);
+	if (scene.keeps)
+		keep(scene.arena, c->devices);
+	else
+		assert_int_equal(zd_daemon_stop(&scene.daemon), 0);
 }
 
 int contract_teardown(void **state)

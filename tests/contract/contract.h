@@ -8,6 +8,9 @@
  * only contract_host.c and contract_cuda.c know how a backend's streams run something. What cannot be seen through zerod.h is
  * looked up in the daemon's listings, by a client that is no rank.
  *
+ * With ZEROD_TEST_KEEP_DAEMON=1 a daemon serves the tests of a program that ask for the same one, each of which leaves it empty: on
+ * GPUs its start takes longer than most tests.
+ *
  * Each rank is a client of its own in this process. Calls that wait for all ranks run in contract_run(). A slow stream is
  * one that contract_block() has put a gate into. Nothing sleeps to wait for something; every wait has a deadline.
  * All checks may be made in any thread that is the test's or contract_start()'s.
@@ -52,6 +55,7 @@ struct contract_options {
 	const char *config;  /* lines of a configuration file; NULL: none */
 	uint32_t flags;      /* enum zerod_group_flags */
 	int strict;          /* of the ranks' clients */
+	bool fresh;          /* peaks are looked at: no other test has been on this daemon */
 };
 
 /* A daemon with its ranks joined. One at a time. `options` may be NULL. */

@@ -12,6 +12,8 @@
 struct contract *contract_current(void);
 struct zd_daemon;
 struct zd_daemon *contract_daemon(void);
+/* What the daemon has counted so far is of other tests. */
+void contract_count_from_here(struct contract *c);
 
 /* ---- contract_stream.c --------------------------------------------------------------------------------------- */
 

@@ -4,7 +4,7 @@
 #include <string.h>
 
 #include "client/internal.h"
-#include "contract.h"
+#include "contract_internal.h"
 
 static void list(struct contract *c, Zd__Table table, int (*fn)(const Zd__Reply *reply, void *arg), void *arg)
 {
@@ -18,6 +18,11 @@ static void list(struct contract *c, Zd__Table table, int (*fn)(const Zd__Reply 
 }
 
 /* ---- Devices -------------------------------------------------------------------------------------------------- */
+
+/* What was counted in tests before this one. */
+static struct {
+	uint64_t transfers, joined, fallbacks;
+} before[CONTRACT_RANKS];
 
 struct devices {
 	int64_t only; /* -1: all */
@@ -38,9 +43,9 @@ static int add_devices(const Zd__Reply *reply, void *arg)
 		sum->segment_bytes += row->segment_bytes;
 		sum->block_bytes += row->block_bytes;
 		sum->quarantine_bytes += row->quarantine_bytes;
-		sum->transfers += row->gathers;
-		sum->joined += row->joined_gathers;
-		sum->fallbacks += row->fallback_gathers;
+		sum->transfers += row->gathers - before[row->index].transfers;
+		sum->joined += row->joined_gathers - before[row->index].joined;
+		sum->fallbacks += row->fallback_gathers - before[row->index].fallbacks;
 		sum->shard_bytes += usage->shard_bytes;
 		sum->gathered_bytes += usage->gathered_bytes;
 		sum->bucket_bytes += usage->bucket_bytes;
@@ -59,6 +64,18 @@ struct contract_device contract_device(struct contract *c, uint32_t device)
 
 	list(c, ZD__TABLE__DEVICES, add_devices, &devices);
 	return devices.sum;
+}
+
+void contract_count_from_here(struct contract *c)
+{
+	memset(before, 0, sizeof(before));
+	for (uint32_t i = 0; i < c->devices; i++) {
+		struct contract_device counted = contract_device(c, i);
+
+		before[i].transfers = counted.transfers;
+		before[i].joined = counted.joined;
+		before[i].fallbacks = counted.fallbacks;
+	}
 }
 
 struct contract_device contract_devices(struct contract *c)

@@ -78,7 +78,7 @@ static void gather_again_and_again(struct contract_rank *rank, void *arg)
 /* The last release of one is not the last of all: whoever holds it finds its bytes, and in the end there are none. */
 static void test_threads_gather_one_unit(void **state)
 {
-	struct contract *c = contract_open(NULL);
+	struct contract *c = contract_open(&(struct contract_options){.fresh = true});
 	struct contract_task *tasks[THREADS];
 	struct threads threads = {0};
 

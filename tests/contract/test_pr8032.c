@@ -244,7 +244,7 @@ static void test_views_keep_no_storage(void **state)
 {
 	const struct zerod_view views[] = {
 	        {"weight", 0, 2, {30, 33}}, {"bias", 990, 1, {10}}, {"empty", 5, 2, {0, 7}}};
-	struct contract *c = contract_open(NULL);
+	struct contract *c = contract_open(&(struct contract_options){.fresh = true});
 	struct contract_rank *rank = first_of(c);
 	struct zerod_unit_options options = ZEROD_INIT(options);
 	struct contract_unit unit, other;

@@ -26,7 +26,7 @@ if command -v nvidia-smi >/dev/null; then
 fi
 commands=()
 for test in "${contract[@]}"; do
-	commands+=("ZEROD_TEST_BACKEND=cuda $test")
+	commands+=("ZEROD_TEST_BACKEND=cuda ZEROD_TEST_KEEP_DAEMON=1 $test")
 done
 commands+=("$strict" tests/gpu/examples.sh tests/gpu/shrink.sh "$stress --seconds $seconds" "$stress --seconds $seconds --kill" "$stress --seconds $seconds --strict")
 [ "${WITHOUT_LOAD:-0}" = 1 ] || commands+=("$stress --seconds $seconds --load gemm:8192")

@@ -273,7 +273,7 @@ static bool member_tears(const struct zd_member *member)
 	for (unit = member->group->units; unit; unit = unit->hh_name.next) {
 		const struct zd_part *part = &unit->parts[member->rank];
 		if (part->state == ZD_PART_UPDATING || part->state == ZD_PART_PUBLISHING ||
-		    (part->state != ZD_PART_ABSENT && part->version != part->committed))
+		    (!zd_part_is_gone(part) && part->version != part->committed))
 			return true;
 	}
 	return false;

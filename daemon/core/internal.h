@@ -557,6 +557,12 @@ static inline uint64_t zd_gathered_bytes(const struct zd_session *session, const
 	return session->strict ? zd_align_up(padded_bytes, device->strict_align_bytes) : padded_bytes;
 }
 
+/* The rank has no shard, or one that nobody but transfers under way has a use for. */
+static inline bool zd_part_is_gone(const struct zd_part *part)
+{
+	return part->state == ZD_PART_ABSENT || part->state == ZD_PART_DYING;
+}
+
 /* The shard is as it was registered, zeroed. */
 static inline bool zd_part_is_unpublished(const struct zd_part *part)
 {

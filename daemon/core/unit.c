@@ -278,8 +278,7 @@ static int unit_new(struct zd_engine *e, struct zd_member *member, const struct 
 bool zd_unit_is_left(const struct zd_unit *unit)
 {
 	for (uint32_t rank = 0; rank < unit->group->world_size; rank++) {
-		uint8_t state = unit->parts[rank].state;
-		if (state != ZD_PART_ABSENT && state != ZD_PART_DYING)
+		if (!zd_part_is_gone(&unit->parts[rank]))
 			return false;
 	}
 	return unit->registrations == 0;
@@ -384,7 +383,7 @@ static void process_gone(struct zd_engine *e, struct zd_op *op, int status, cons
 static void part_detach(struct zd_engine *e, struct zd_part *part)
 {
 	const struct zd_member *member = zd_part_member(part);
-	if (part->state == ZD_PART_ABSENT || part->state == ZD_PART_DYING)
+	if (zd_part_is_gone(part))
 		return;
 	if (part->buffer)
 		zd_buffer_revoke(e, part->buffer);
@@ -435,8 +434,7 @@ static uint64_t first_version(const struct zd_unit *unit, const struct zd_member
 /* Or is doing so; a shard of the rank that is still read, or kept, is no registration. */
 static bool has_registered(const struct zd_part *part)
 {
-	return part->state != ZD_PART_ABSENT && part->state != ZD_PART_DYING &&
-	       part->state != ZD_PART_DETACHED;
+	return !zd_part_is_gone(part) && part->state != ZD_PART_DETACHED;
 }
 
 static int register_begin(struct zd_engine *e, struct zd_request *req, const struct zd_args *args,

@@ -227,7 +227,7 @@ static int commit_check_unit(const struct zd_unit *unit, struct zd_err *err)
 	const struct zd_part *first = NULL;
 	for (uint32_t rank = 0; rank < unit->group->world_size; rank++) {
 		const struct zd_part *part = &unit->parts[rank];
-		if (part->state == ZD_PART_ABSENT)
+		if (zd_part_is_gone(part))
 			continue;
 		if (part->state != ZD_PART_IDLE)
 			return zd_err_set(err, ZEROD_E_STATE, "unit '%s' is %s on rank %u", unit->name,
@@ -253,8 +253,11 @@ static void commit_evaluate(struct zd_engine *e, struct zd_group *group, uint64_
 		status = commit_check_unit(unit, &err);
 	for (unit = group->units; unit && status == 0; unit = unit->hh_name.next) {
 		for (uint32_t rank = 0; rank < group->world_size; rank++) {
-			zd_shadow_commit(&unit->parts[rank]);
-			unit->parts[rank].committed = unit->parts[rank].version;
+			struct zd_part *part = &unit->parts[rank];
+			if (zd_part_is_gone(part))
+				continue;
+			zd_shadow_commit(part);
+			part->committed = part->version;
 		}
 	}
 	if (status == 0) {

@@ -255,6 +255,42 @@ static void test_commit_needs_every_shard_registered(void **state)
 	core_end(core);
 }
 
+/* Both ranks give their unit back, with a version that was not committed, while their shards are still read. */
+static void give_the_unit_back(struct core_driver *core, struct core_team *team)
+{
+	uint64_t unit = start(core, team);
+	core_team_publish(team, unit);
+	core_hold(core, ZD_CMD_COPY);
+	core_expect(core, core_gather(core, team->session[0], unit), 0);
+	core_expect(core, core_release(core, team->session[0], unit), 0);
+	for (uint32_t rank = 0; rank < 2; rank++)
+		core_expect(core, core_simple(core, team->session[rank], ZD_REQ_UNIT_UNREGISTER, unit), 0);
+}
+
+/* Whether transfers are through with it makes no difference. */
+static void test_shard_that_was_given_back_is_in_no_commit(void **state)
+{
+	struct core_driver *core = core_new(NULL);
+	struct core_team team;
+	(void)state;
+	give_the_unit_back(core, &team);
+	uint64_t first = core_commit(core, team.session[0], team.group, 2);
+	core_expect(core, core_commit(core, team.session[1], team.group, 2), 0);
+	core_expect(core, first, 0);
+	core_end(core);
+}
+
+static void test_shard_that_was_given_back_is_not_torn(void **state)
+{
+	struct core_driver *core = core_new(NULL);
+	struct core_team team;
+	(void)state;
+	give_the_unit_back(core, &team);
+	core_close(core, team.session[1]);
+	assert_false(rejoin(core, &team)->u.group_join.torn);
+	core_end(core);
+}
+
 /* ---- The end -------------------------------------------------------------------------------------------------------- */
 
 static uint64_t only_job(struct core_driver *core)
@@ -374,6 +410,8 @@ int main(void)
 	        cmocka_unit_test(test_death_between_update_and_commit_is_torn),
 	        cmocka_unit_test(test_torn_group_is_restored_and_committed),
 	        cmocka_unit_test(test_commit_needs_every_shard_registered),
+	        cmocka_unit_test(test_shard_that_was_given_back_is_in_no_commit),
+	        cmocka_unit_test(test_shard_that_was_given_back_is_not_torn),
 	        cmocka_unit_test(test_end_job),
 	        cmocka_unit_test(test_end_job_is_for_durable_ones),
 	        cmocka_unit_test(test_end_job_waits_for_what_still_reads),

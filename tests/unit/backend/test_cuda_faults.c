@@ -4,16 +4,8 @@
 
 #include "driver/driver.h"
 #include "tests/unit/backend/backend_fixture.h"
+#include "tests/unit/backend/cuda_scene.h"
 #include "tests/unit/driver/cases.h"
-
-#define SEGMENT (16 * MIB)
-#define LARGE   (5 * MIB) /* too large to go across in one copy: two legs */
-
-static struct fixture *open_fixture(void **state, uint32_t ndevices)
-{
-	assert_int_equal(open_devices(state, ndevices), 0);
-	return *state;
-}
 
 static int open_error(struct zd_err *err)
 {
@@ -71,19 +63,6 @@ static void test_gpus_that_do_not_reach_each_other(void **state)
 }
 
 /* ---- Commands that fail -------------------------------------------------------------------------- */
-
-static struct zd_command push_of(uint32_t from, uint32_t to, uint64_t value)
-{
-	struct zd_command push = copy(from, at(from + 1, 0, MIB), to, at(to + 1, MIB, MIB));
-	push.signal = (struct zd_signal){SESSION, from, value};
-	return push;
-}
-
-static void make_segments(struct fixture *f, uint32_t ndevices)
-{
-	for (uint32_t i = 0; i < ndevices; i++)
-		assert_int_equal(create(f, i, i + 1, SEGMENT).completion.status, 0);
-}
 
 /* Only the one command: the GPU serves on, but its waiters are not told of bytes that never came. */
 static void test_command_that_finds_no_memory(void **state)
@@ -200,13 +179,6 @@ static void test_gpu_that_fails_under_a_push(void **state)
 	close_all(state);
 }
 
-static struct zd_command round_of(uint64_t bytes, uint64_t value)
-{
-	struct zd_command round = copy(0, at(1, 0, bytes), 0, at(1, SEGMENT / 2, bytes));
-	round.signal = (struct zd_signal){SESSION, 0, value};
-	return round;
-}
-
 /* A copy within a GPU that came as far as the other one: it is no whole copy, and its waiters are not told that it is. */
 static void test_copy_that_does_not_come_back(void **state)
 {
@@ -306,6 +278,17 @@ static void sum(struct fixture *f)
 	wait_op(f, submit(f, reduce));
 }
 
+/* Copies within a GPU, across and in legs. */
+static void go_round(struct fixture *f, struct client *c, uint64_t round)
+{
+	struct zd_command large = round_of(LARGE, 2 * round - 1), small = round_of(64 * KIB, 2 * round);
+	large.signal.timeline = small.signal.timeline = 2;
+	uint64_t first = submit(f, large), second = submit(f, small);
+	wait_counter(&c->daemon_page[2], 2 * round);
+	wait_op(f, first);
+	wait_op(f, second);
+}
+
 /* A start, what a gather and a sum do, an end. Whatever fails: each command ends once, each waiter is freed. */
 static void one_life(void **state)
 {
@@ -322,6 +305,7 @@ static void one_life(void **state)
 	for (uint64_t round = 1; round <= 2 && made; round++) {
 		uint64_t pushes[] = {submit(f, push_of(0, 1, round)), submit(f, push_of(1, 0, round))};
 		wait_op(f, submit(f, fill(0, at(1, 2 * MIB, MIB))));
+		go_round(f, &c, round);
 		for (uint32_t i = 0; i < 2; i++) {
 			wait_counter(&c.daemon_page[i], round);
 			wait_op(f, pushes[i]);

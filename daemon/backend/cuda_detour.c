@@ -190,6 +190,9 @@ bool zd_cuda_detour_turn(struct zd_cuda_detour *detour)
 {
 	struct zd_cuda_task *none;
 	bool any = false, pushed = false;
+	/* A push into a GPU that is gone would take the other one down with it. */
+	if (zd_cuda_detour_has_failed(detour) || zd_cuda_device_failed(detour->out.device))
+		return false;
 	while (zd_cuda_lane_land(&detour->out, &none)) {
 		if (!any)
 			pushed = zd_cuda_device_push(detour->other);

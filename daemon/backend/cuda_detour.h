@@ -74,7 +74,7 @@ void zd_cuda_detour_follow(struct zd_cuda_detour *detour, struct zd_cuda_task *t
 
 void zd_cuda_detour_close(struct zd_cuda_detour *detour);
 
-/* Pushes back what has come in at the other GPU. Has anything? */
+/* Pushes back what has come in at the other GPU, unless one of the two has failed. Has anything? */
 bool zd_cuda_detour_turn(struct zd_cuda_detour *detour);
 /* Takes the next leg that is back: false when there is none. `*ended` is the task that ends with it, or NULL. */
 bool zd_cuda_detour_land(struct zd_cuda_detour *detour, struct zd_cuda_task **ended);

@@ -94,8 +94,11 @@ static void land_within(struct zd_cuda_executor *executor)
 	}
 }
 
+/* When whoever waits has been told of an abort, nothing lands any more: it would have taken the abort back. */
 static void land_all(struct zd_cuda_executor *executor)
 {
+	if (executor->giving_up)
+		return;
 	land_pushes(executor);
 	land_within(executor);
 }

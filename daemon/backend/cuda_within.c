@@ -22,19 +22,22 @@ void zd_cuda_within_deinit(struct zd_cuda_within *within)
 
 /* ---- Issuing -------------------------------------------------------------------------------------------------- */
 
+/* The other GPU may fail at any time, so that two looks may differ. Until nothing of them moves there, copies do not stay: one
+ * that did would overtake those, and its own legs. */
 static bool goes_round(const struct zd_cuda_within *within, const struct zd_cuda_task *task)
 {
-	return within->detour.memory && !zd_cuda_detour_has_failed(&within->detour) &&
-	       task->base.kind != ZD_CMD_FILL;
+	const struct zd_cuda_detour *detour = &within->detour;
+	return detour->memory && task->base.kind != ZD_CMD_FILL &&
+	       !(zd_cuda_detour_has_failed(detour) && zd_cuda_detour_is_idle(detour));
 }
 
-/* Without the GPU by which they went, copies stay, when nothing of them moves there any more. */
+/* There is room at home in any case: the other GPU may fail under what is sent. */
 bool zd_cuda_within_has_room(const struct zd_cuda_within *within, const struct zd_cuda_task *task)
 {
 	if (zd_cuda_detour_has_failed(&within->detour) && !zd_cuda_detour_is_idle(&within->detour))
 		return false;
-	return goes_round(within, task) ? zd_cuda_detour_has_room(&within->detour)
-	                                : zd_cuda_lane_has_room(&within->local);
+	return zd_cuda_lane_has_room(&within->local) &&
+	       (!goes_round(within, task) || zd_cuda_detour_has_room(&within->detour));
 }
 
 /* Not cut: each piece would have to wait for its turn against the trainers' kernels. */
@@ -77,14 +80,14 @@ void zd_cuda_within_close(struct zd_cuda_within *within)
 
 bool zd_cuda_within_turn(struct zd_cuda_within *within)
 {
-	return within->detour.memory && !zd_cuda_detour_has_failed(&within->detour) &&
-	       zd_cuda_detour_turn(&within->detour);
+	return within->detour.memory && zd_cuda_detour_turn(&within->detour);
 }
 
 bool zd_cuda_within_land(struct zd_cuda_within *within, struct zd_cuda_task **ended)
 {
 	return zd_cuda_lane_land(&within->local, ended) ||
-	       (within->detour.memory && zd_cuda_detour_land(&within->detour, ended));
+	       (within->detour.memory && !zd_cuda_detour_has_failed(&within->detour) &&
+	        zd_cuda_detour_land(&within->detour, ended));
 }
 
 /* ---- The end ---------------------------------------------------------------------------------------------------- */

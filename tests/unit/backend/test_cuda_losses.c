@@ -1,0 +1,141 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * test_cuda_losses.c - a GPU is lost while copies are under way on it or by it; over the driver's double.
+ *
+ * Errors that the driver gives once (1: a call that it refuses) mark a GPU as failed, and what its streams have goes on.
+ */
+#define TEST_BACKEND zd_backend_cuda
+
+#include "tests/unit/backend/backend_fixture.h"
+#include "tests/unit/backend/cuda_scene.h"
+#include "tests/unit/driver/cases.h"
+
+static struct zd_command nothing(void)
+{
+	return copy(0, at(0, 0, 0), 1, at(0, 0, 0));
+}
+
+/* What was submitted before has been issued: an empty push ends a turn after that. */
+static void wait_issued(struct fixture *f)
+{
+	assert_int_equal(wait_op(f, submit(f, nothing())).completion.status, 0);
+}
+
+static void set_to(struct fixture *f, uint64_t value)
+{
+	struct zd_command set = {.kind = ZD_CMD_SIGNAL, .signal = {SESSION, 0, value}};
+	assert_int_equal(wait_op(f, submit(f, set)).completion.status, 0);
+}
+
+/* The other GPU is given up under a copy that is on its way across, and then moves it all the same. Command and timeline
+ * tell one story: it has failed, and both say so; or it has not, and the timeline goes on. */
+static void test_copy_that_lands_after_its_way_was_lost(void **state)
+{
+	struct fixture *f = open_fixture(state, 2);
+	struct client c = open_session(f, SESSION);
+	make_segments(f, 2);
+	uint8_t *bytes = map_segment(f, 1, SEGMENT);
+	memset(bytes, 0x5a, MIB);
+	uint64_t slow = submit(f, round_of(MIB, 1));
+	wait_issued(f);
+	uint64_t refused = submit(f, fill(1, at(2, 0, MIB)));
+	int status = wait_op(f, slow).completion.status;
+	assert_memory_equal(bytes + SEGMENT / 2, bytes, MIB);
+	if (status) {
+		assert_int_equal(status, ZEROD_E_DEVICE);
+		assert_int_equal(atomic_load(&c.daemon_page[0]), ZD_FENCE_ABORTED);
+		set_to(f, 1);
+	}
+	assert_int_equal(wait_op(f, refused).completion.status, ZEROD_E_DEVICE);
+	assert_int_equal(wait_op(f, submit(f, round_of(MIB, 2))).completion.status, 0);
+	assert_int_equal(atomic_load(&c.daemon_page[0]), 2);
+	munmap(bytes, SEGMENT);
+	forget_session(&c);
+	close_all(state);
+}
+
+/* A sum that moves nothing: the CPU signals its end, behind the pushes. */
+static struct zd_command sum_of_nothing(uint64_t value)
+{
+	struct zd_command sum = {.kind = ZD_CMD_REDUCE, .signal = {SESSION, 0, value}};
+	sum.u.reduce = (struct zd_reduce_desc){.input_dtype = ZEROD_FLOAT32,
+	                                       .target_dtype = ZEROD_FLOAT32,
+	                                       .overwrite = true,
+	                                       .prescale = 1,
+	                                       .postscale = 1};
+	return sum;
+}
+
+/* Pushes that land after the GPU was given up do not take the abort back under what the CPU signals behind them. */
+static void test_signal_behind_pushes_of_a_lost_gpu(void **state)
+{
+	enum { PUSHES = 4 };
+	struct fixture *f = open_fixture(state, 2);
+	struct client c = open_session(f, SESSION);
+	make_segments(f, 2);
+	for (uint64_t i = 1; i <= PUSHES; i++)
+		submit(f, push_of(0, 1, i));
+	uint64_t sum = submit(f, sum_of_nothing(PUSHES + 1));
+	/* The worker is through with the sum when it is with the segment. */
+	assert_int_equal(create(f, 0, 9, SEGMENT).completion.status, 0);
+	assert_int_equal(wait_op(f, submit(f, fill(0, at(1, 0, MIB)))).completion.status, ZEROD_E_DEVICE);
+	wait_op(f, sum);
+	assert_true(zd_fence_reached(atomic_load(&c.daemon_page[0]), PUSHES + 1));
+	forget_session(&c);
+	close_all(state);
+}
+
+/* What is half way is not moved on into a GPU that is gone: that would take the other one down with it. */
+static void test_lost_gpu_leaves_its_way_round_alone(void **state)
+{
+	struct fixture *f = open_fixture(state, 2);
+	struct client c = open_session(f, SESSION);
+	make_segments(f, 2);
+	uint64_t half = submit(f, round_of(LARGE, 1)), refused = submit(f, fill(0, at(1, 0, MIB)));
+	assert_int_equal(wait_op(f, refused).completion.status, ZEROD_E_DEVICE);
+	assert_int_equal(wait_op(f, half).completion.status, ZEROD_E_DEVICE);
+	assert_int_equal(atomic_load(&c.daemon_page[0]), ZD_FENCE_ABORTED);
+	assert_int_equal(wait_op(f, submit(f, fill(1, at(2, 0, MIB)))).completion.status, 0);
+	forget_session(&c);
+	close_all(state);
+}
+
+/* The way is lost while as many fills are in flight as may be: the copy that finds it so has a place behind them. */
+static void test_way_that_is_lost_behind_many_fills(void **state)
+{
+	enum { FILLS = 128 };
+	struct fixture *f = open_fixture(state, 2);
+	struct client c = open_session(f, SESSION);
+	uint64_t fills[FILLS];
+	make_segments(f, 2);
+	set_gate(f, f->last_op + 1, false);
+	wait_issued(f); /* now the executor is held, and takes all that follows at once */
+	for (uint64_t i = 0; i < FILLS; i++)
+		fills[i] = submit(f, fill(0, at(1, i * 256, 256)));
+	uint64_t round = submit(f, round_of(MIB, 1));
+	set_gate(f, 0, true);
+	for (uint64_t i = 0; i < FILLS; i++)
+		assert_int_equal(wait_op(f, fills[i]).completion.status, 0);
+	assert_int_equal(wait_op(f, round).completion.status, ZEROD_E_DEVICE);
+	assert_int_equal(atomic_load(&c.daemon_page[0]), ZD_FENCE_ABORTED);
+	set_to(f, 1);
+	assert_int_equal(wait_op(f, submit(f, round_of(MIB, 2))).completion.status, 0);
+	assert_int_equal(atomic_load(&c.daemon_page[0]), 2);
+	forget_session(&c);
+	close_all(state);
+}
+
+int main(int argc, char **argv)
+{
+	/* Segments are zeroed: two of the ways round, two of the test's, and then its fills. */
+	struct a_case cases[] = {
+	        CASE(test_copy_that_lands_after_its_way_was_lost, "ZD_DOUBLE_COPY_US=200000",
+	             "ZD_DOUBLE_FAIL=cuMemsetD8Async:5:1"),
+	        CASE(test_signal_behind_pushes_of_a_lost_gpu, "ZD_DOUBLE_COPY_US=100000",
+	             "ZD_DOUBLE_FAIL=cuMemsetD8Async:6:1"),
+	        CASE(test_lost_gpu_leaves_its_way_round_alone, "ZD_DOUBLE_COPY_US=100000",
+	             "ZD_DOUBLE_FAIL=cuMemsetD8Async:5:1,cuMemcpyAsync:3:719"),
+	        CASE(test_way_that_is_lost_behind_many_fills, "ZD_DOUBLE_FAIL=cuMemcpyAsync:1:719"),
+	};
+	return case_main(cases, ZD_ARRAY_LEN(cases), argc, argv);
+}

@@ -91,6 +91,13 @@ static bool row_is(const json_t *row, const char *const *keys, const char *text)
 	return *text == '\0';
 }
 
+/* Nobody can come back to it, and what has its name now is meant. */
+static bool is_over(const json_t *row)
+{
+	const char *state = json_string_value(json_object_get(row, "state"));
+	return state && strcmp(state, "OVER") == 0;
+}
+
 static int find_by_name(struct zd_ctl *ctl, const struct zd_ctl_listing *listing, const char *const *keys,
                         const char *text, uint64_t *id)
 {
@@ -103,7 +110,7 @@ static int find_by_name(struct zd_ctl *ctl, const struct zd_ctl_listing *listing
 	json_t *row;
 	json_array_foreach(rows, index, row)
 	{
-		if (row_is(row, keys, text)) {
+		if (row_is(row, keys, text) && !is_over(row)) {
 			found++;
 			found_id = (uint64_t)json_integer_value(json_object_get(row, "id"));
 		}

@@ -444,6 +444,9 @@ static int abort_begin(struct zd_engine *e, struct zd_request *req, const struct
 		return zd_err_set(err, ZEROD_E_NOT_FOUND, "no group %llu", (unsigned long long)args->u.group);
 	if (group->state == ZD_GROUP_ABORTED)
 		return zd_err_set(err, ZEROD_E_STATE, "group '%s' was aborted already", group->name);
+	if (group->over)
+		return zd_err_set(err, ZEROD_E_STATE, "all ranks of group '%s' have left already",
+		                  group->name);
 	bool was_ready = group->state == ZD_GROUP_READY;
 	zd_sm_move(&zd_sm_group, &group->state, ZD_GROUP_ABORTED);
 	if (was_ready)

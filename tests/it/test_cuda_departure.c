@@ -105,6 +105,24 @@ static void wait_table(const struct zd_daemon *daemon, const char *table, const 
 	}
 }
 
+/* What is left of the group that had the name before is not meant. */
+static void abort_next_of_name(const struct zd_daemon *daemon)
+{
+	const char *const args[] = {"zeroctl",     "--socket",  daemon->socket_path,
+	                            "abort-group", "job/world", NULL};
+	struct trainer trainer = start_trainer(daemon, false);
+	struct program zeroctl;
+
+	wait_table(daemon, "groups", "OVER", true);
+	program_start(&zeroctl, args, NULL);
+	program_wait(&zeroctl);
+	assert_string_equal(zeroctl.err_text, "");
+	assert_int_equal(zeroctl.status, 0);
+	program_free(&zeroctl);
+	wait_table(daemon, "groups", "ABORTED", true);
+	kill_trainer(&trainer);
+}
+
 static void start_daemon(struct zd_daemon *daemon)
 {
 	static const char *const args[] = {"--backend", "cuda", NULL};
@@ -141,6 +159,7 @@ static void test_forked_child_keeps_the_memory(void **state)
 	wait_table(&daemon, "sessions", reason, true);
 	wait_table(&daemon, "sessions", "CLOSING", true);
 	wait_table(&daemon, "jobs", "\"job\"", true);
+	abort_next_of_name(&daemon);
 	assert_int_equal(kill(trainer.child, SIGKILL), 0);
 	wait_table(&daemon, "sessions", reason, false);
 	wait_table(&daemon, "jobs", "\"job\"", false);

@@ -439,7 +439,10 @@ static void test_group_that_all_have_left_begins_anew(void **state)
 	const struct zd_reply *reply = core_expect(
 	        core, core_join(core, session, &(struct core_join){.world_size = 1, .device = 2}), 0);
 	uint64_t group = reply->u.group_join.group;
-	assert_int_equal(core_rows(core, ZD_TABLE_GROUPS, NULL, 0), 2);
+	expect_group(core, team.group, "OVER", 0);
+	expect_group(core, group, "READY", 1);
+	core_expect_error(core, core_simple(core, session, ZD_REQ_ABORT_GROUP, team.group), ZEROD_E_STATE,
+	                  "all ranks of group 'world' have left already");
 	reply = core_expect(core, core_register(core, session, group, &larger), 0);
 	unit = reply->u.unit_register.unit;
 	assert_int_equal(reply->u.unit_register.padded_numel, 256);

@@ -225,6 +225,17 @@ bool zd_cuda_detour_land(struct zd_cuda_detour *detour, struct zd_cuda_task **en
 	return true;
 }
 
+void zd_cuda_detour_check(struct zd_cuda_detour *detour)
+{
+	bool pushed;
+	zd_cuda_lane_check(&detour->out);
+	if (detour->back.count == 0)
+		return;
+	pushed = zd_cuda_device_push(detour->other);
+	zd_cuda_lane_check(&detour->back);
+	zd_cuda_leave(detour->other->cuda, pushed);
+}
+
 /* ---- The end ------------------------------------------------------------------------------------------------ */
 
 bool zd_cuda_detour_is_still(struct zd_cuda_detour *detour)

@@ -79,6 +79,9 @@ bool zd_cuda_detour_turn(struct zd_cuda_detour *detour);
 /* Takes the next leg that is back: false when there is none. `*ended` is the task that ends with it, or NULL. */
 bool zd_cuda_detour_land(struct zd_cuda_detour *detour, struct zd_cuda_task **ended);
 
+/* As zd_cuda_lane_check(). */
+void zd_cuda_detour_check(struct zd_cuda_detour *detour);
+
 /* For the end, or the other GPU's: does nothing move any more; waits for that; takes the next leg, wherever it is, as zd_cuda_detour_land();
  * calls fn for each task that ends with a leg under way. */
 bool zd_cuda_detour_is_still(struct zd_cuda_detour *detour);

@@ -53,6 +53,14 @@ int zd_cuda_device_err(struct zd_cuda_device *device, int result, struct zd_err 
 	return rc;
 }
 
+void zd_cuda_device_check(struct zd_cuda_device *device, struct CUstream_st *stream)
+{
+	int result = device->cuda->streamQuery(stream);
+	struct zd_err err;
+	if (result != ZD_CU_NOT_READY && zd_cuda_device_err(device, result, &err, "looking at a stream") != 0)
+		return; /* it is marked */
+}
+
 void zd_cuda_device_enter(struct zd_cuda_device *device)
 {
 	struct zd_err err;

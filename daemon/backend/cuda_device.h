@@ -69,6 +69,8 @@ bool zd_cuda_device_why(struct zd_cuda_device *device, char why[ZD_FAILURE_TEXT]
 /* Turns the driver's answer into ours. An error that is not for want of memory marks the device failed. */
 int zd_cuda_device_err(struct zd_cuda_device *device, int result, struct zd_err *err, const char *what)
         __attribute__((warn_unused_result));
+/* Has work on a stream of its own gone wrong: then it is marked. Its context is current. */
+void zd_cuda_device_check(struct zd_cuda_device *device, struct CUstream_st *stream);
 
 /* Makes its context current for the calling thread, for good; failing that, the device has failed. */
 void zd_cuda_device_enter(struct zd_cuda_device *device);

@@ -4,7 +4,8 @@
  *
  * Progress and fences are counters that GPUs and other processes write without telling: somebody has to look. The thread
  * spins for a moment after the last event, since most things happen soon, and then sleeps ever longer between two looks; a
- * new command ends the sleep. With nothing to look at it sleeps until a command comes, and costs nothing.
+ * new command ends the sleep. With nothing to look at it sleeps until a command comes, and costs nothing. Counters do not
+ * tell when a GPU fails under what it was given: for that the driver is asked, now and then while something is in flight.
  *
  * A GPU that fails: whoever waits for its bytes is freed at once, by ZD_FENCE_ABORTED. Its commands end when nothing moves
  * any more, since a push that is still under way must not find its target in other hands; then the timelines are aborted a
@@ -31,6 +32,7 @@
 #define SLEEP_MOST_NS  500000u
 #define SLEEP_CALM_NS  5000000u /* at most, while only processes are to go */
 #define SLEEP_DOUBLES  8u
+#define CHECK_NS       20000000u /* between two looks at what no counter tells */
 
 static void event(struct zd_cuda_executor *executor)
 {
@@ -420,6 +422,19 @@ static bool take_submitted(struct zd_cuda_executor *executor)
 	return !stopping;
 }
 
+/* Counters that stand still may be those of a GPU that has failed. */
+static void check_flying(struct zd_cuda_executor *executor)
+{
+	uint64_t now_ns = zd_thread_now_ns();
+	if (!is_flying(executor))
+		executor->checked_ns = now_ns; /* what flies for a moment is not delayed */
+	if (now_ns - executor->checked_ns < CHECK_NS)
+		return;
+	executor->checked_ns = now_ns;
+	zd_cuda_lane_check(&executor->push);
+	zd_cuda_within_check(&executor->within);
+}
+
 static void *executor_main(void *arg)
 {
 	struct zd_cuda_executor *executor = arg;
@@ -427,6 +442,7 @@ static void *executor_main(void *arg)
 	while (take_submitted(executor)) {
 		land_all(executor);
 		poll_watches(executor);
+		check_flying(executor);
 		if (zd_cuda_device_failed(executor->device)) {
 			give_up(executor);
 			continue;

@@ -45,7 +45,8 @@ struct zd_cuda_executor {
 	bool giving_up;       /* the device has failed, and whoever waits for what it had has been told */
 	bool giving_up_round; /* the same of the GPU by which its copies go round, and of those */
 	struct zd_spin spin;
-	unsigned sleeps; /* since the last event */
+	unsigned sleeps;     /* since the last event */
+	uint64_t checked_ns; /* when the streams were, or nothing was in flight */
 };
 
 /* Makes the streams and starts the thread; the device's context is current. On failure there is nothing to deinit. Errors:

@@ -240,6 +240,12 @@ void zd_cuda_lane_walk(const struct zd_cuda_lane *lane, void (*fn)(struct zd_cud
 	}
 }
 
+void zd_cuda_lane_check(struct zd_cuda_lane *lane)
+{
+	if (lane->count > 0)
+		zd_cuda_device_check(lane->device, lane->stream);
+}
+
 bool zd_cuda_lane_is_still(struct zd_cuda_lane *lane)
 {
 	return lane->device->cuda->streamQuery(lane->stream) != ZD_CU_NOT_READY;

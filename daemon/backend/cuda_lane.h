@@ -102,6 +102,8 @@ bool zd_cuda_lane_land(struct zd_cuda_lane *lane, struct zd_cuda_task **ended);
 bool zd_cuda_lane_drop(struct zd_cuda_lane *lane, struct zd_cuda_task **ended);
 /* Calls fn for each task that ends with a piece in flight. */
 void zd_cuda_lane_walk(const struct zd_cuda_lane *lane, void (*fn)(struct zd_cuda_task *task));
+/* Has what is in flight gone wrong: then the device is marked failed. Nothing lands then, and no call tells. */
+void zd_cuda_lane_check(struct zd_cuda_lane *lane);
 /* Does nothing move any more: the stream has run dry, or the driver has given it up. */
 bool zd_cuda_lane_is_still(struct zd_cuda_lane *lane);
 /* Waits for that. */

@@ -90,15 +90,6 @@ static int export(struct zd_cuda_segment *segment, struct zd_err *err)
 	return 0;
 }
 
-/* A segment may fail for want of anything, descriptors for instance. The GPU has failed with it if its context is lost. */
-static void check_device(struct zd_cuda_device *device, struct CUstream_st *stream)
-{
-	int result = device->cuda->streamQuery(stream);
-	struct zd_err err;
-	if (result != ZD_CU_NOT_READY && zd_cuda_device_err(device, result, &err, "looking at a stream") != 0)
-		return; /* it is marked */
-}
-
 int zd_cuda_segment_new(const struct zd_cuda_devices *devices, uint32_t index, uint32_t id, uint64_t bytes,
                         struct CUstream_st *stream, struct zd_cuda_segment **segment, struct zd_err *err)
 {
@@ -118,7 +109,9 @@ int zd_cuda_segment_new(const struct zd_cuda_devices *devices, uint32_t index, u
 	if (!rc)
 		rc = export(made, err);
 	if (rc) {
-		check_device(made->device, stream);
+		/* It may be for want of anything, descriptors for instance. The GPU has failed with it if its context
+		 * is lost. */
+		zd_cuda_device_check(made->device, stream);
 		zd_cuda_segment_free(made);
 		return rc;
 	}

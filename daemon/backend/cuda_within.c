@@ -90,6 +90,12 @@ bool zd_cuda_within_land(struct zd_cuda_within *within, struct zd_cuda_task **en
 	        zd_cuda_detour_land(&within->detour, ended));
 }
 
+void zd_cuda_within_check(struct zd_cuda_within *within)
+{
+	zd_cuda_lane_check(&within->local);
+	zd_cuda_detour_check(&within->detour);
+}
+
 /* ---- The end ---------------------------------------------------------------------------------------------------- */
 
 bool zd_cuda_within_is_still(struct zd_cuda_within *within)

@@ -39,6 +39,9 @@ bool zd_cuda_within_turn(struct zd_cuda_within *within);
 /* Takes the next that has landed: false when there is none. `*ended` is the task that ends with it, or NULL. */
 bool zd_cuda_within_land(struct zd_cuda_within *within, struct zd_cuda_task **ended);
 
+/* As zd_cuda_lane_check(). */
+void zd_cuda_within_check(struct zd_cuda_within *within);
+
 static inline bool zd_cuda_within_is_idle(const struct zd_cuda_within *within)
 {
 	return within->local.count == 0 && zd_cuda_detour_is_idle(&within->detour);

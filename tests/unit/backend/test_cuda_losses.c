@@ -10,15 +10,12 @@
 #include "tests/unit/backend/cuda_scene.h"
 #include "tests/unit/driver/cases.h"
 
-static struct zd_command nothing(void)
+/* What was submitted before has been issued when an empty copy that goes another way has ended: a push behind what goes round,
+ * or one that goes round behind pushes. */
+static void wait_issued(struct fixture *f, uint32_t to)
 {
-	return copy(0, at(0, 0, 0), 1, at(0, 0, 0));
-}
-
-/* What was submitted before has been issued: an empty push ends a turn after that. */
-static void wait_issued(struct fixture *f)
-{
-	assert_int_equal(wait_op(f, submit(f, nothing())).completion.status, 0);
+	struct zd_command nothing = copy(0, at(0, 0, 0), to, at(0, 0, 0));
+	assert_int_equal(wait_op(f, submit(f, nothing)).completion.status, 0);
 }
 
 static void set_to(struct fixture *f, uint64_t value)
@@ -37,7 +34,7 @@ static void test_copy_that_lands_after_its_way_was_lost(void **state)
 	uint8_t *bytes = map_segment(f, 1, SEGMENT);
 	memset(bytes, 0x5a, MIB);
 	uint64_t slow = submit(f, round_of(MIB, 1));
-	wait_issued(f);
+	wait_issued(f, 1);
 	uint64_t refused = submit(f, fill(1, at(2, 0, MIB)));
 	int status = wait_op(f, slow).completion.status;
 	assert_memory_equal(bytes + SEGMENT / 2, bytes, MIB);
@@ -109,7 +106,7 @@ static void test_way_that_is_lost_behind_many_fills(void **state)
 	uint64_t fills[FILLS];
 	make_segments(f, 2);
 	set_gate(f, f->last_op + 1, false);
-	wait_issued(f); /* now the executor is held, and takes all that follows at once */
+	wait_issued(f, 1); /* now the executor is held, and takes all that follows at once */
 	for (uint64_t i = 0; i < FILLS; i++)
 		fills[i] = submit(f, fill(0, at(1, i * 256, 256)));
 	uint64_t round = submit(f, round_of(MIB, 1));
@@ -125,6 +122,44 @@ static void test_way_that_is_lost_behind_many_fills(void **state)
 	close_all(state);
 }
 
+/* A copy that goes wrong on the GPU, as here when its target's memory goes: no call is told, and the counters stand still.
+ * Somebody looks. */
+static void test_gpu_that_fails_unasked(void **state)
+{
+	struct fixture *f = open_fixture(state, 2);
+	struct client c = open_session(f, SESSION);
+	struct zd_command destroy = {.kind = ZD_CMD_SEGMENT_DESTROY, .device = 1};
+	destroy.u.segment.segment = 2;
+	make_segments(f, 2);
+	uint64_t lost = submit(f, push_of(0, 1, 1));
+	wait_issued(f, 0);
+	assert_int_equal(wait_op(f, submit(f, destroy)).completion.status, 0);
+	assert_int_equal(wait_op(f, lost).completion.status, ZEROD_E_DEVICE);
+	assert_int_equal(atomic_load(&c.daemon_page[0]), ZD_FENCE_ABORTED);
+	assert_int_equal(wait_op(f, submit(f, fill(1, at(0, 0, 0)))).completion.status, 0);
+	forget_session(&c);
+	close_all(state);
+}
+
+/* The same of the GPU by which a copy goes round: it is lost, and the copy's own one is not. */
+static void test_way_that_fails_unasked(void **state)
+{
+	struct fixture *f = open_fixture(state, 2);
+	struct client c = open_session(f, SESSION);
+	struct zd_command destroy = {.kind = ZD_CMD_SEGMENT_DESTROY};
+	destroy.u.segment.segment = 1;
+	make_segments(f, 2);
+	uint64_t lost = submit(f, round_of(MIB, 1));
+	wait_issued(f, 1);
+	assert_int_equal(wait_op(f, submit(f, destroy)).completion.status, 0);
+	assert_int_equal(wait_op(f, lost).completion.status, ZEROD_E_DEVICE);
+	assert_int_equal(atomic_load(&c.daemon_page[0]), ZD_FENCE_ABORTED);
+	assert_int_equal(create(f, 0, 3, SEGMENT).completion.status, 0);
+	assert_int_equal(wait_op(f, submit(f, fill(0, at(3, 0, MIB)))).completion.status, 0);
+	forget_session(&c);
+	close_all(state);
+}
+
 int main(int argc, char **argv)
 {
 	/* Segments are zeroed: two of the ways round, two of the test's, and then its fills. */
@@ -136,6 +171,8 @@ int main(int argc, char **argv)
 	        CASE(test_lost_gpu_leaves_its_way_round_alone, "ZD_DOUBLE_COPY_US=100000",
 	             "ZD_DOUBLE_FAIL=cuMemsetD8Async:5:1,cuMemcpyAsync:3:719"),
 	        CASE(test_way_that_is_lost_behind_many_fills, "ZD_DOUBLE_FAIL=cuMemcpyAsync:1:719"),
+	        CASE(test_gpu_that_fails_unasked, "ZD_DOUBLE_COPY_US=200000"),
+	        CASE(test_way_that_fails_unasked, "ZD_DOUBLE_COPY_US=200000"),
 	};
 	return case_main(cases, ZD_ARRAY_LEN(cases), argc, argv);
 }

@@ -19,10 +19,9 @@
 #include "base/err.h"
 #include "base/mem.h"
 
-#define PIECE_BYTES    (64ull << 20) /* 170 us of a link, before others have a turn */
 #define SMALL_BYTES    (8ull << 20)
 #define OWN_BYTES      (16ull << 20) /* more would cost the links more than the trainers' GPUs would wait */
-#define FLIGHT_BYTES   (96ull << 20)
+#define FLIGHT_BYTES   (2 * ZD_CUDA_PIECE_BYTES) /* the link does not wait for the CPU to see a piece land */
 #define SPIN_NS        50000u
 #define PROCESSORS     8u /* fewer are not for spinning */
 #define SLEEP_FIRST_NS 20000u
@@ -140,70 +139,79 @@ static void leave(struct zd_cuda_executor *executor, struct zd_cuda_task *task, 
 	zd_cuda_order_take(&executor->order, task, true);
 }
 
-/* The next push, with its piece's bytes. Small ones go at once. Large ones have their target's link for themselves: those
- * that meet at one device share its link while others are idle. Sources that begin together begin with different targets. */
-static struct zd_cuda_task *next_push(struct zd_cuda_executor *executor, uint64_t *bytes, bool *claimed)
+static uint64_t unissued(const struct zd_cuda_task *task)
+{
+	return asks_the_gpu(task) ? task->u.copy.bytes - task->u.copy.issued_bytes : 0;
+}
+
+static void unclaim(struct zd_cuda_executor *executor, struct zd_cuda_task *task)
+{
+	if (!zd_cuda_task_copies(task) || !task->u.copy.claimed)
+		return;
+	zd_cuda_lane_unclaim(&executor->push, task->target, task->u.copy.bytes - task->u.copy.issued_bytes);
+	task->u.copy.claimed = false;
+}
+
+/* The next push. Small ones go at once. Large ones have their target's link for themselves: those that meet at one device
+ * share its link while others are idle. Sources that begin together begin with different targets. */
+static struct zd_cuda_task *next_push(struct zd_cuda_executor *executor)
 {
 	const struct zd_cuda_order *order = &executor->order;
 	uint32_t count = executor->devices->count;
-	bool several = zd_cuda_order_has_several(order);
 	for (uint32_t step = 1; step < count; step++) {
 		uint32_t target = (order->self + step) % count;
 		struct zd_cuda_task *task = zd_cuda_order_first(order, target);
-		uint64_t left = task && asks_the_gpu(task) ? task->u.copy.bytes - task->u.copy.issued_bytes
-		                                           : 0;
-		*bytes = zd_min_u64(left, PIECE_BYTES);
-		*claimed = left > SMALL_BYTES;
-		if (task && !*claimed)
-			return task;
-		if (task && !(several && executor->push.claimed_bytes > 0) &&
-		    zd_cuda_lane_claim(&executor->push, target, *bytes))
+		uint64_t left = task ? unissued(task) : 0;
+		if (!task)
+			continue;
+		if (left > SMALL_BYTES && !task->u.copy.claimed)
+			task->u.copy.claimed = zd_cuda_lane_claim(&executor->push, target, left);
+		if (left <= SMALL_BYTES || task->u.copy.claimed)
 			return task;
 	}
 	return NULL;
 }
 
-static int push_piece(struct zd_cuda_executor *executor, struct zd_cuda_task *task, uint64_t bytes,
-                      bool claimed, bool *whole, struct zd_err *err)
+static int push_piece(struct zd_cuda_executor *executor, struct zd_cuda_task *task, bool *whole,
+                      struct zd_err *err)
 {
 	struct zd_cuda_device *target = &executor->devices->all[task->target];
 	uint64_t issued = task->u.copy.issued_bytes;
+	bool claimed = task->u.copy.claimed;
 	/* Also the last of those that do: they are given to the driver behind it. */
 	bool together = !claimed && (zd_cuda_order_has_more(&executor->order) || executor->push.nmoves > 0);
 	struct zd_cuda_piece piece = {.dst = task->u.copy.dst + issued,
 	                              .src = task->u.copy.src + issued,
-	                              .bytes = bytes,
+	                              .bytes = zd_min_u64(unissued(task), ZD_CUDA_PIECE_BYTES),
 	                              .target = task->target,
 	                              .claimed = claimed,
 	                              .together = together};
 	int rc;
-	*whole = issued + bytes == task->u.copy.bytes;
+	*whole = issued + piece.bytes == task->u.copy.bytes;
 	piece.ends = *whole ? task : NULL;
 	/* A push into a GPU that is gone would take this one down with it. */
-	if (zd_cuda_device_failed(target)) {
-		if (claimed)
-			zd_cuda_lane_unclaim(&executor->push, bytes);
+	if (zd_cuda_device_failed(target))
 		return zd_cuda_device_failure(target, err);
-	}
 	rc = zd_cuda_lane_issue(&executor->push, &piece, err);
 	if (!rc)
-		task->u.copy.issued_bytes += bytes;
+		task->u.copy.issued_bytes += piece.bytes;
 	return rc;
 }
 
-static void push(struct zd_cuda_executor *executor, struct zd_cuda_task *task, uint64_t bytes, bool claimed)
+static void push(struct zd_cuda_executor *executor, struct zd_cuda_task *task)
 {
 	struct zd_err err = ZD_ERR_NONE;
 	bool whole = false;
 	int rc = 0;
 	event(executor);
 	if (asks_the_gpu(task)) {
-		rc = push_piece(executor, task, bytes, claimed, &whole, &err);
+		rc = push_piece(executor, task, &whole, &err);
 		if (!rc && whole)
 			zd_cuda_order_take(&executor->order, task, false);
 		if (!rc || zd_cuda_device_failed(executor->device))
 			return; /* of a device that has failed, all tasks end at once */
 	}
+	unclaim(executor, task);
 	leave(executor, task, rc, &err);
 	zd_cuda_lane_follow(&executor->push, task);
 }
@@ -212,11 +220,9 @@ static void issue_pushes(struct zd_cuda_executor *executor)
 {
 	struct zd_cuda_lane *lane = &executor->push;
 	struct zd_cuda_task *task;
-	uint64_t bytes;
-	bool claimed;
 	while (!zd_cuda_device_failed(executor->device) && zd_cuda_lane_has_room(lane) &&
-	       (task = next_push(executor, &bytes, &claimed))) {
-		push(executor, task, bytes, claimed);
+	       (task = next_push(executor))) {
+		push(executor, task);
 		if (zd_cuda_lane_group_is_full(lane))
 			zd_cuda_lane_close(lane);
 	}
@@ -315,6 +321,7 @@ static void fail_waiting(struct zd_cuda_executor *executor, const struct zd_err 
 	struct zd_cuda_task *task;
 	while ((task = zd_cuda_order_any(&executor->order))) {
 		fail_task(task, why);
+		unclaim(executor, task);
 		zd_cuda_order_take(&executor->order, task, false);
 		landed(executor, task);
 	}
@@ -352,6 +359,7 @@ static void shut_down(struct zd_cuda_executor *executor)
 		/* A SIGNAL too: what comes before it was not done. */
 		if (task->completion.status == 0)
 			zd_completion_fail(&task->completion, why.status, why.text);
+		unclaim(executor, task);
 		zd_cuda_order_take(&executor->order, task, false);
 		landed(executor, task);
 	}

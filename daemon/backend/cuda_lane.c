@@ -66,33 +66,34 @@ void zd_cuda_lane_deinit(struct zd_cuda_lane *lane)
 bool zd_cuda_lane_claim(struct zd_cuda_lane *lane, uint32_t target, uint64_t bytes)
 {
 	_Atomic uint64_t *incoming = &lane->devices->all[target].incoming_bytes;
-	uint64_t none = 0;
-	if (lane->claimed_bytes > 0 && lane->claimed_target == target)
-		atomic_fetch_add_explicit(incoming, bytes, memory_order_relaxed);
-	else if (lane->claimed_bytes > 0 || !atomic_compare_exchange_strong(incoming, &none, bytes))
+	uint64_t claimed = atomic_load_explicit(incoming, memory_order_relaxed);
+	if (lane->claimed_bytes > ZD_CUDA_PIECE_BYTES)
 		return false;
-	lane->claimed_target = target;
+	do {
+		if (claimed > ZD_CUDA_PIECE_BYTES)
+			return false;
+	} while (!atomic_compare_exchange_weak(incoming, &claimed, claimed + bytes));
 	lane->claimed_bytes += bytes;
 	return true;
 }
 
-void zd_cuda_lane_unclaim(struct zd_cuda_lane *lane, uint64_t bytes)
+void zd_cuda_lane_unclaim(struct zd_cuda_lane *lane, uint32_t target, uint64_t bytes)
 {
 	lane->claimed_bytes -= bytes;
-	atomic_fetch_sub_explicit(&lane->devices->all[lane->claimed_target].incoming_bytes, bytes,
-	                          memory_order_relaxed);
+	atomic_fetch_sub_explicit(&lane->devices->all[target].incoming_bytes, bytes, memory_order_relaxed);
 }
 
-static void fly(struct zd_cuda_lane *lane, uint64_t bytes, bool claimed, struct zd_cuda_task *ends)
+static void fly(struct zd_cuda_lane *lane, const struct zd_cuda_piece *piece)
 {
 	zd_assert(lane->count < ZD_CUDA_FLIGHTS);
 	lane->ring[(lane->first + lane->count) % ZD_CUDA_FLIGHTS] =
 	        (struct zd_cuda_flight){.progress = lane->issued + (lane->group > 0),
-	                                .bytes = bytes,
-	                                .claimed = claimed,
-	                                .ends = ends};
+	                                .bytes = piece->bytes,
+	                                .claimed = piece->claimed,
+	                                .target = piece->target,
+	                                .ends = piece->ends};
 	lane->count++;
-	lane->flying_bytes += bytes;
+	lane->flying_bytes += piece->bytes;
 }
 
 static int move(struct zd_cuda_lane *lane, const struct zd_cuda_piece *piece)
@@ -160,18 +161,15 @@ int zd_cuda_lane_issue(struct zd_cuda_lane *lane, const struct zd_cuda_piece *pi
 		move_later(lane, piece);
 	else if (!rc && piece->bytes > 0)
 		rc = zd_cuda_device_err(lane->device, move(lane, piece), err, "a copy");
-	if (rc) {
-		if (piece->claimed)
-			zd_cuda_lane_unclaim(lane, piece->bytes);
+	if (rc)
 		return rc;
-	}
 	if (stores)
 		store(lane, counter_at, ends->base.value);
 	if (ends)
 		ends->gpu_stores = stores;
 	lane->group++;
 	lane->group_bytes += piece->bytes;
-	fly(lane, piece->bytes, piece->claimed, ends);
+	fly(lane, piece);
 	return 0;
 }
 
@@ -202,7 +200,7 @@ void zd_cuda_lane_close(struct zd_cuda_lane *lane)
 
 void zd_cuda_lane_follow(struct zd_cuda_lane *lane, struct zd_cuda_task *ends)
 {
-	fly(lane, 0, false, ends);
+	fly(lane, &(struct zd_cuda_piece){.ends = ends});
 }
 
 /* ---- Landing ------------------------------------------------------------------------------------------------ */
@@ -215,7 +213,7 @@ bool zd_cuda_lane_drop(struct zd_cuda_lane *lane, struct zd_cuda_task **ended)
 	*ended = flight->ends;
 	lane->flying_bytes -= flight->bytes;
 	if (flight->claimed)
-		zd_cuda_lane_unclaim(lane, flight->bytes);
+		zd_cuda_lane_unclaim(lane, flight->target, flight->bytes);
 	lane->first = (lane->first + 1) % ZD_CUDA_FLIGHTS;
 	lane->count--;
 	return true;

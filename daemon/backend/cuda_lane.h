@@ -20,6 +20,7 @@
 #include "backend/cuda_task.h"
 
 #define ZD_CUDA_FLIGHTS     128u
+#define ZD_CUDA_PIECE_BYTES (32ull << 20) /* of a claimed link: 85 us of it */
 #define ZD_CUDA_GROUP       16u          /* pieces */
 #define ZD_CUDA_GROUP_BYTES (4ull << 20) /* about 10 us of a link: that much later may the first be seen */
 
@@ -27,6 +28,7 @@ struct zd_cuda_flight {
 	uint64_t progress;         /* has landed when the counter has reached it */
 	uint64_t bytes;            /* 0: nothing moves */
 	bool claimed;              /* the link into the target, for as long as they fly */
+	uint32_t target;
 	struct zd_cuda_task *ends; /* the task whose last piece it is; NULL: more follow */
 };
 
@@ -54,8 +56,7 @@ struct zd_cuda_lane {
 	zd_cu_ptr counter_at;      /* the same for the GPU */
 	uint64_t issued;           /* the last progress that was asked for */
 	uint64_t flying_bytes;
-	uint64_t claimed_bytes; /* of those, by the link into */
-	uint32_t claimed_target;
+	uint64_t claimed_bytes; /* for which links are claimed; in flight or still to be issued */
 	uint64_t group_bytes; /* of the group that is not closed */
 	unsigned group, nstores, nmoves;
 	zd_cu_ptr dsts[ZD_CUDA_GROUP], srcs[ZD_CUDA_GROUP]; /* of the group's pieces that move together */
@@ -76,12 +77,13 @@ static inline bool zd_cuda_lane_has_room(const struct zd_cuda_lane *lane)
 	return lane->count < ZD_CUDA_FLIGHTS && (lane->count == 0 || lane->flying_bytes < lane->flight_bytes);
 }
 
-/* Takes the link into a device for so many bytes, until they have landed: false when another GPU has it, or this lane has
- * that of another device. */
+/* Takes the link into a device for so many bytes, until they have landed: false while another GPU, or this lane for another
+ * device, has more claimed than its last piece. That one may still fly: the link is handed over without a pause. */
 bool zd_cuda_lane_claim(struct zd_cuda_lane *lane, uint32_t target, uint64_t bytes);
-void zd_cuda_lane_unclaim(struct zd_cuda_lane *lane, uint64_t bytes);
+/* Gives back what will not be issued. */
+void zd_cuda_lane_unclaim(struct zd_cuda_lane *lane, uint32_t target, uint64_t bytes);
 
-/* Issues a piece. There is room. On failure it has not been, and what was claimed for it is given back. Errors: NO_MEMORY;
+/* Issues a piece. There is room. On failure it has not been. Errors: NO_MEMORY;
  * DEVICE, then the device is marked failed. Of those that move together the copies are given to the driver when the group is
  * closed. */
 int zd_cuda_lane_issue(struct zd_cuda_lane *lane, const struct zd_cuda_piece *piece, struct zd_err *err)

@@ -40,9 +40,8 @@ struct zd_backend_config {
 
 struct zd_backend_ops {
 	const char *name;             /* "host", "cuda" */
-	bool client_copies_own_slice; /* as in struct zd_engine_config, and so are these: */
-	bool sessions_linger, strict_by_segment;
-	bool is_prompt; /* ends commands within microseconds: worth some spinning */
+	bool sessions_linger, strict_by_segment; /* as in struct zd_engine_config */
+	bool is_prompt;                          /* ends commands within microseconds: worth some spinning */
 
 	int (*open)(const struct zd_backend_config *config, struct zd_backend **backend, struct zd_err *err);
 	/* Stops the executors - what was submitted is finished or failed, nothing completes afterwards - and frees all. */
@@ -53,6 +52,9 @@ struct zd_backend_ops {
 	void (*device_info)(const struct zd_backend *backend, uint32_t device, struct zd_device_config *info);
 	/* Has the device failed: then with these words. NULL: none ever does. */
 	bool (*device_failure)(const struct zd_backend *backend, uint32_t device, char why[ZD_FAILURE_TEXT]);
+
+	/* As in struct zd_engine_sink. NULL: never. */
+	bool (*client_copies_own)(const struct zd_backend *backend, uint32_t device, uint64_t bytes);
 
 	/* Never blocks. SEGMENT_CREATE completes through `done` as well. Arrays in the command are copied. */
 	void (*submit)(struct zd_backend *backend, const struct zd_command *command);

@@ -161,8 +161,17 @@ static void cuda_device_info(const struct zd_backend *backend, uint32_t device, 
 	*info = (struct zd_device_config){
 	        .arena_bytes = backend->gpus[device].arena_bytes,
 	        .segment_align_bytes = found->granularity_bytes,
-	        .own_slice_bytes = zd_cuda_executor_own_slice_bytes(&backend->gpus[device].executor)};
+	};
 	(void)snprintf(info->name, sizeof(info->name), "%s", found->name);
+}
+
+/* A copy that the client's GPU makes itself is the fastest there is while nothing else runs there; beside kernels it waits for
+ * them, where ours goes round. */
+static bool cuda_client_copies_own(const struct zd_backend *backend, uint32_t device, uint64_t bytes)
+{
+	zd_assert(device < backend->devices.count);
+	return !zd_cuda_device_is_busy(&backend->devices.all[device]) ||
+	       bytes > zd_cuda_executor_own_slice_bytes(&backend->gpus[device].executor);
 }
 
 static bool cuda_device_failure(const struct zd_backend *backend, uint32_t device, char why[ZD_FAILURE_TEXT])
@@ -234,7 +243,6 @@ static uint64_t cuda_timeline_read(const struct zd_backend *backend, uint64_t se
 
 const struct zd_backend_ops zd_backend_cuda = {
         .name = "cuda",
-        .client_copies_own_slice = true,
         .sessions_linger = true,
         .strict_by_segment = true,
         .is_prompt = true,
@@ -243,6 +251,7 @@ const struct zd_backend_ops zd_backend_cuda = {
         .device_count = cuda_device_count,
         .device_info = cuda_device_info,
         .device_failure = cuda_device_failure,
+        .client_copies_own = cuda_client_copies_own,
         .submit = cuda_submit,
         .segment_fd = cuda_segment_fd,
         .session_open = cuda_session_open,

@@ -32,6 +32,7 @@ struct zd_cuda_device {
 	uint64_t reaches;           /* bit i: it can access device i's memory directly; its own too */
 
 	_Atomic uint64_t incoming_bytes; /* pushes into its memory that are in flight, from all devices */
+	atomic_bool idle; /* as far as is known; zd_cuda_monitor looks */
 	atomic_bool failed;
 	pthread_mutex_t lock; /* of the text */
 	char failure[ZD_FAILURE_TEXT];
@@ -76,6 +77,12 @@ void zd_cuda_device_check(struct zd_cuda_device *device, struct CUstream_st *str
 void zd_cuda_device_enter(struct zd_cuda_device *device);
 /* The same until zd_cuda_leave(), for what is given back: a failure is none of the device's. Is it to be left. */
 bool zd_cuda_device_push(const struct zd_cuda_device *device);
+
+/* Do kernels run there most of the time, or may they. */
+static inline bool zd_cuda_device_is_busy(const struct zd_cuda_device *device)
+{
+	return !atomic_load_explicit(&device->idle, memory_order_relaxed);
+}
 
 /* The properties of memory on the device, for memCreate. */
 struct zd_cu_allocation zd_cuda_device_allocation(const struct zd_cuda_device *device);

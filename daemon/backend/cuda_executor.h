@@ -60,7 +60,7 @@ void zd_cuda_executor_stop(struct zd_cuda_executor *executor);
 /* Stops, and waits for the thread: nothing completes afterwards. */
 void zd_cuda_executor_deinit(struct zd_cuda_executor *executor);
 
-/* Slices of up to so many bytes it copies within the GPU as soon as it pushes. */
+/* Slices of up to so many bytes need not wait for the GPU's kernels. */
 uint64_t zd_cuda_executor_own_slice_bytes(const struct zd_cuda_executor *executor);
 
 /* The executor owns the task from here on: COPY, FILL, WATCH, SIGNAL; a REDUCE that a worker has done. Never blocks. */

@@ -16,6 +16,10 @@
 
 #define LOOK_NS 5000000ull    /* at processes that are to go */
 #define XID_NS  1000000000ull /* at what has gone wrong */
+#define LOAD_NS 100000000ull  /* at how busy the GPUs are: NVML has a new answer every 200 ms */
+/* Between the two it stays what it was. */
+#define BUSY_PERCENT 60
+#define IDLE_PERCENT 40
 
 /* ---- Processes ---------------------------------------------------------------------------------------------- */
 
@@ -92,6 +96,20 @@ static void look_at_xids(struct zd_cuda_monitor *monitor)
 	}
 }
 
+/* ---- Load --------------------------------------------------------------------------------------------------- */
+
+static void look_at_load(struct zd_cuda_monitor *monitor)
+{
+	for (uint32_t i = 0; monitor->nvml && i < monitor->devices->count; i++) {
+		struct zd_cuda_device *device = &monitor->devices->all[i];
+		int busy_percent = zd_nvml_busy_percent(monitor->nvml, device->name, NULL);
+		if (busy_percent < 0 || busy_percent >= BUSY_PERCENT)
+			atomic_store_explicit(&device->idle, false, memory_order_relaxed);
+		else if (busy_percent < IDLE_PERCENT)
+			atomic_store_explicit(&device->idle, true, memory_order_relaxed);
+	}
+}
+
 /* ---- The thread ----------------------------------------------------------------------------------------------- */
 
 static void take_arrived(struct zd_cuda_monitor *monitor)
@@ -111,7 +129,7 @@ static void rest(struct zd_cuda_monitor *monitor)
 	if (!LIST_EMPTY(&monitor->lingering))
 		zd_cond_sleep(&monitor->changed, &monitor->lock, LOOK_NS);
 	else if (monitor->nvml)
-		zd_cond_sleep(&monitor->changed, &monitor->lock, XID_NS);
+		zd_cond_sleep(&monitor->changed, &monitor->lock, LOAD_NS);
 	else
 		pthread_cond_wait(&monitor->changed, &monitor->lock);
 }
@@ -119,7 +137,7 @@ static void rest(struct zd_cuda_monitor *monitor)
 static void *monitor_main(void *arg)
 {
 	struct zd_cuda_monitor *monitor = arg;
-	uint64_t xids_at_ns = 0;
+	uint64_t xids_at_ns = 0, load_at_ns = 0;
 	pthread_mutex_lock(&monitor->lock);
 	while (!monitor->stopping) {
 		take_arrived(monitor);
@@ -129,6 +147,10 @@ static void *monitor_main(void *arg)
 		if (now_ns - xids_at_ns >= XID_NS) {
 			xids_at_ns = now_ns;
 			look_at_xids(monitor);
+		}
+		if (now_ns - load_at_ns >= LOAD_NS) {
+			load_at_ns = now_ns;
+			look_at_load(monitor);
 		}
 		pthread_mutex_lock(&monitor->lock);
 		rest(monitor);

@@ -7,6 +7,9 @@
  * where NVML counts processes otherwise than we do (in some containers), a process is gone when its pidfd says so.
  *
  * NVML's events of kind Xid are logged; those after which a GPU is of no use mark it failed.
+ *
+ * A GPU on which kernels run most of the time is busy: copies within it would wait for them. One of which NVML does not tell counts
+ * as busy.
  */
 #ifndef ZD_BACKEND_CUDA_MONITOR_H
 #define ZD_BACKEND_CUDA_MONITOR_H

@@ -206,10 +206,10 @@ static void set_fences(struct zd_engine *e, struct zd_buffer *buffer, uint64_t d
 	}
 }
 
-bool zd_client_copies_own(const struct zd_engine *e, const struct zd_buffer *buffer)
+static bool is_left_to_client(const struct zd_engine *e, const struct zd_buffer *buffer)
 {
-	return e->client_copies_own_slice &&
-	       zd_unit_shard_bytes(buffer->unit) > buffer->device->config.own_slice_bytes;
+	return e->sink.client_copies_own && e->sink.client_copies_own(e->sink.arg, buffer->device->index,
+	                                                              zd_unit_shard_bytes(buffer->unit));
 }
 
 void zd_buffer_transfer(struct zd_engine *e, struct zd_buffer *buffer, uint64_t version)
@@ -221,6 +221,7 @@ void zd_buffer_transfer(struct zd_engine *e, struct zd_buffer *buffer, uint64_t 
 		zd_sm_move(&zd_sm_buffer, &buffer->state, ZD_BUFFER_INFLIGHT);
 	buffer->version = version;
 	buffer->stale = false;
+	buffer->own_left = is_left_to_client(e, buffer);
 	buffer->own_copied = false;
 	buffer->device->gathers++;
 	e->gathers++;
@@ -228,7 +229,7 @@ void zd_buffer_transfer(struct zd_engine *e, struct zd_buffer *buffer, uint64_t 
 	e->gathered_bytes_total += buffer->extent.bytes;
 	for (uint32_t rank = 0; rank < unit->group->world_size; rank++) {
 		struct zd_part *source = &unit->parts[rank];
-		if (source == buffer->part && zd_client_copies_own(e, buffer))
+		if (source == buffer->part && buffer->own_left)
 			continue;
 		copy_shard(e, buffer, source);
 		devices |= 1ull << zd_part_member(source)->device->index;

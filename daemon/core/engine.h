@@ -369,6 +369,9 @@ struct zd_engine_sink {
 	void (*session_killed)(void *arg, uint64_t session, const char *why);
 	/* The session is to unmap a segment that it was given; no reply names that again. It answers by SEGMENTS_UNMAPPED. */
 	void (*segment_retire)(void *arg, uint64_t session, uint32_t segment);
+	/* Asked when a transfer into a gathered buffer begins: does it leave the rank's own slice, of so many bytes, to the
+	 * client? NULL: never. */
+	bool (*client_copies_own)(void *arg, uint32_t device, uint64_t bytes);
 };
 
 struct zd_device_config {
@@ -377,8 +380,6 @@ struct zd_device_config {
 	uint64_t segment_align_bytes; /* segments are multiples of it, a power of two; 0: 4 KiB */
 	uint64_t gather_budget_bytes; /* live gathered bytes; 0: the arena */
 	uint64_t staging_bytes; /* reductions under way; 0: an eighth of the arena. One always may run */
-	uint64_t
-	        own_slice_bytes; /* slices up to this the device copies itself, despite client_copies_own_slice */
 };
 
 struct zd_engine_config {
@@ -386,7 +387,6 @@ struct zd_engine_config {
 	const struct zd_device_config *devices;
 	uint64_t segment_bytes;   /* usual size of a segment; 0: 1 GiB. Shrunk to what the arena has left */
 	uint64_t uid_quota_bytes; /* charged bytes of one uid over all devices; 0: none */
-	bool client_copies_own_slice; /* gathers leave the rank's own slice to the client (D2) */
 	/* A process may use device memory after its session has ended: what it held is kept until a WATCH with `until_gone`
 	 * completes, which it does, with whatever status, when the process cannot any more. */
 	bool sessions_linger;

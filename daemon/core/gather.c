@@ -61,13 +61,12 @@ static bool own_readable(const struct zd_buffer *buffer)
 }
 
 /* Is the copy one that the gather can join? */
-static bool buffer_has(const struct zd_engine *e, const struct zd_buffer *buffer,
-                       const struct zd_request *req)
+static bool buffer_has(const struct zd_buffer *buffer, const struct zd_request *req)
 {
 	uint64_t want = req->u.gather.version;
 	if (buffer->stale)
 		return false;
-	if (zd_client_copies_own(e, buffer) && !buffer->own_copied && !own_readable(buffer))
+	if (buffer->own_left && !buffer->own_copied && !own_readable(buffer))
 		return false; /* prefetched, and too late to be completed */
 	return want ? buffer->version == want : buffer->version >= req->u.gather.part->version;
 }
@@ -363,7 +362,7 @@ static int gather_done(struct zd_engine *e, struct zd_request *req, struct zd_bu
 		e->reply.u.gather.nfences = buffer->nfences;
 		e->reply.u.gather.fences = buffer->fences;
 	}
-	if (zd_client_copies_own(e, buffer) && own_readable(buffer)) {
+	if (buffer->own_left && own_readable(buffer)) {
 		e->reply.u.gather.own_shard = zd_part_location(part);
 		buffer->own_copied = true;
 	}
@@ -429,7 +428,7 @@ int zd_gather_buffer(struct zd_engine *e, struct zd_request *req, struct zd_buff
 	if (status != 0)
 		return status;
 	struct zd_buffer *buffer = part->buffer;
-	if (buffer && buffer_has(e, buffer, req)) {
+	if (buffer && buffer_has(buffer, req)) {
 		req->device->joined_gathers++;
 		e->joined_gathers++;
 		*out = buffer;

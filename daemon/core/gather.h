@@ -9,9 +9,8 @@
  * slot that the unit needs. */
 struct zd_buffer *zd_buffer_new(struct zd_engine *e, struct zd_part *part, struct zd_slot *slot,
                                 const struct zd_extent *extent);
-/* Copies every shard into it. All shards are idle and at `version`; nothing reads or writes the buffer. */
-/* Does the rank's client copy its own slice into the buffer. */
-bool zd_client_copies_own(const struct zd_engine *e, const struct zd_buffer *buffer);
+/* Copies every shard into it, but for one that is left to the client. All shards are idle and at `version`; nothing reads or
+ * writes the buffer. */
 void zd_buffer_transfer(struct zd_engine *e, struct zd_buffer *buffer, uint64_t version);
 
 /* For req->u.gather: joins the part's copy, refreshes it, or finds room for it; the caller takes a lease on it at once.

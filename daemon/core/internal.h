@@ -608,7 +608,8 @@ struct zd_buffer {
 	bool prefetched; /* no lease yet: a gather may take it over, demand may take its memory */
 	bool charged;
 	bool stale;      /* a transfer failed, or a shard that it is made of is gone: satisfies no gather */
-	bool own_copied; /* client_copies_own_slice: a client was told to do so since the transfer */
+	bool own_left;   /* the transfer leaves the rank's own slice to its client */
+	bool own_copied; /* and a client was told to copy it */
 	struct zd_unit *unit;
 	struct zd_part *part;
 	struct zd_device *device;
@@ -659,7 +660,6 @@ struct zd_engine {
 	struct zd_device *devices;
 	uint32_t ndevices;
 	uint64_t quota_bytes;
-	bool client_copies_own_slice;
 	bool sessions_linger;
 	bool strict_by_segment;
 	struct zd_session *departing; /* the session that is ending just now, if it lingers */

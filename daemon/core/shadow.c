@@ -87,7 +87,7 @@ static void restore_done(struct zd_engine *e, struct zd_op *op, int status, cons
 static bool is_read_by_client(const struct zd_engine *e, const struct zd_part *part)
 {
 	const struct zd_buffer *buffer;
-	if (!e->client_copies_own_slice)
+	if (!e->sink.client_copies_own)
 		return false;
 	TAILQ_FOREACH (buffer, &part->shard.segment->device->buffers, device_link) {
 		if (buffer->part == part && buffer->own_copied &&

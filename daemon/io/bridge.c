@@ -107,6 +107,13 @@ static void sink_segment_retire(void *arg, uint64_t session, uint32_t segment)
 	bridge->above->segment_retire(bridge->arg, session, segment);
 }
 
+static bool sink_client_copies_own(void *arg, uint32_t device, uint64_t bytes)
+{
+	struct zd_bridge *bridge = arg;
+
+	return bridge->ops->client_copies_own(bridge->backend, device, bytes);
+}
+
 /* ---- Life ------------------------------------------------------------------------------------------------ */
 
 static struct zd_engine *make_engine(struct zd_bridge *bridge, const struct zd_bridge_config *config)
@@ -118,7 +125,6 @@ static struct zd_engine *make_engine(struct zd_bridge *bridge, const struct zd_b
 	        .devices = devices,
 	        .segment_bytes = config->segment_bytes,
 	        .uid_quota_bytes = config->uid_quota_bytes,
-	        .client_copies_own_slice = bridge->ops->client_copies_own_slice,
 	        .sessions_linger = bridge->ops->sessions_linger,
 	        .strict_by_segment = bridge->ops->strict_by_segment,
 	};
@@ -129,6 +135,7 @@ static struct zd_engine *make_engine(struct zd_bridge *bridge, const struct zd_b
 	        .fence_passed = sink_fence_passed,
 	        .session_killed = sink_session_killed,
 	        .segment_retire = sink_segment_retire,
+	        .client_copies_own = bridge->ops->client_copies_own ? sink_client_copies_own : NULL,
 	};
 	struct zd_engine *engine;
 

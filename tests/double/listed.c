@@ -7,7 +7,7 @@
  *                       name that is unlinked while a child holds the lock would not be found any more.
  *   taken-INDEX         bytes of that GPU's memory that somebody else has
  *   lost-INDEX          the result that every call in a context on that GPU gives from now on, as 214 for an ECC error
- *   xid-INDEX           see nvml.c
+ *   xid-INDEX, busy-INDEX   see nvml.c
  */
 #include "tests/double/double.h"
 #include "tests/double/listing.h"

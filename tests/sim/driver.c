@@ -15,8 +15,9 @@
 #include "base/mem.h"
 #include "sim.h"
 
-#define ROWS_EVERY 16        /* calls between two looks at all tables */
-#define MAX_EVENTS 20000000u /* far more than any seed needs: something goes round in circles */
+#define ROWS_EVERY     16        /* calls between two looks at all tables */
+#define MAX_EVENTS     20000000u /* far more than any seed needs: something goes round in circles */
+#define COPIED_PERCENT 70        /* of transfers, by the client, where clients may */
 
 /* ---- Words --------------------------------------------------------------------------------------------------------------- */
 
@@ -218,6 +219,16 @@ static void drain(struct zd_sim_world *world)
 
 /* ---- One seed ------------------------------------------------------------------------------------------------------------ */
 
+/* A backend may change its mind from one transfer to the next. */
+static bool client_copies_own(void *arg, uint32_t device, uint64_t bytes)
+{
+	struct zd_sim_world *world = arg;
+
+	(void)device;
+	(void)bytes;
+	return zd_sim_percent(&world->rng, COPIED_PERCENT);
+}
+
 static void start(struct zd_sim_world *world)
 {
 	struct zd_sim_config *config = &world->config;
@@ -226,7 +237,6 @@ static void start(struct zd_sim_world *world)
 	        .devices = config->devices,
 	        .segment_bytes = config->segment_bytes,
 	        .uid_quota_bytes = config->quota_bytes,
-	        .client_copies_own_slice = config->client_copies,
 	        .sessions_linger = config->linger,
 	        .strict_by_segment = config->strict_by_segment,
 	};
@@ -237,6 +247,7 @@ static void start(struct zd_sim_world *world)
 	        .fence_passed = fence_passed,
 	        .session_killed = zd_sim_session_killed,
 	        .segment_retire = zd_sim_segment_retire,
+	        .client_copies_own = config->client_copies ? client_copies_own : NULL,
 	};
 
 	world->engine = zd_engine_new(&engine, &sink);

@@ -61,7 +61,7 @@ struct failure {
 
 struct core_driver {
 	struct zd_engine *engine;
-	bool no_bytes, abandoned, sessions_linger, sessions_map;
+	bool no_bytes, abandoned, sessions_linger, sessions_map, devices_copy_own;
 	uint64_t next_request;
 	bool held[KINDS];
 	uint32_t count[KINDS];
@@ -375,6 +375,11 @@ static void settle(struct core_driver *core)
 		complete(core, p);
 }
 
+void core_devices_copy_own(struct core_driver *core, bool own)
+{
+	core->devices_copy_own = own;
+}
+
 void core_hold(struct core_driver *core, enum zd_command_kind kind)
 {
 	core->held[kind] = true;
@@ -464,6 +469,14 @@ void core_tick(struct core_driver *core, uint64_t now_ns)
 	settle(core);
 }
 
+static bool sink_client_copies_own(void *arg, uint32_t device, uint64_t bytes)
+{
+	struct core_driver *core = arg;
+	(void)device;
+	(void)bytes;
+	return !core->devices_copy_own;
+}
+
 /* ---- Beginning and end ---------------------------------------------------------------------------------------- */
 
 struct core_driver *core_new(const struct core_options *options)
@@ -478,7 +491,6 @@ struct core_driver *core_new(const struct core_options *options)
 	        .devices = devices,
 	        .segment_bytes = options->segment_bytes,
 	        .uid_quota_bytes = options->uid_quota_bytes,
-	        .client_copies_own_slice = options->client_copies_own_slice,
 	        .sessions_linger = options->sessions_linger,
 	        .strict_by_segment = options->strict_by_segment,
 	};
@@ -490,7 +502,13 @@ struct core_driver *core_new(const struct core_options *options)
 		devices[i].staging_bytes = options->staging_bytes;
 	}
 	struct zd_engine_sink sink = {
-	        core, sink_command, sink_reply, sink_fence_passed, sink_session_killed, sink_segment_retire};
+	        core,
+	        sink_command,
+	        sink_reply,
+	        sink_fence_passed,
+	        sink_session_killed,
+	        sink_segment_retire,
+	        options->client_copies_own_slice ? sink_client_copies_own : NULL};
 	core->sessions_map = options->sessions_map;
 	core->no_bytes = options->no_bytes;
 	core->sessions_linger = options->sessions_linger;

@@ -29,7 +29,7 @@ struct core_options {
 	uint32_t ndevices;    /* 0: 2 */
 	uint64_t arena_bytes; /* of each device; 0: 4 MiB */
 	uint64_t gather_budget_bytes, staging_bytes, segment_bytes, segment_align_bytes, uid_quota_bytes;
-	bool client_copies_own_slice;
+	bool client_copies_own_slice; /* until core_devices_copy_own() */
 	bool sessions_linger; /* until core_gone() */
 	bool strict_by_segment;
 	bool sessions_map; /* segments that replies name, until core_unmap() */
@@ -82,6 +82,9 @@ const struct zd_reply *core_call(struct core_driver *core, uint64_t session, con
                                  int status);
 
 /* ---- Commands --------------------------------------------------------------------------------------------------- */
+
+/* Transfers that begin from here on leave own slices to clients, or not. */
+void core_devices_copy_own(struct core_driver *core, bool own);
 
 /* Commands of this kind stay where they are, and what is behind them on their device as well. */
 void core_hold(struct core_driver *core, enum zd_command_kind kind);

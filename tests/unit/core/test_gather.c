@@ -500,6 +500,29 @@ static void test_client_copies_its_own_slice(void **state)
 	core_team_check(&rig->team, reply, 1);
 }
 
+static void test_each_transfer_has_an_answer_of_its_own(void **state)
+{
+	struct rig *rig = *state;
+	struct core_driver *core = rig->core;
+	core_expect(core, core_gather(core, rig->session, rig->unit), 0);
+	core_devices_copy_own(core, true);
+	/* who joins it may be the first to wait, and copies */
+	const struct zd_reply *reply = core_expect(core, core_gather(core, rig->session, rig->unit), 0);
+	assert_int_equal(reply->u.gather.own_shard.bytes, UNIT_BYTES / 2);
+	assert_int_equal(core_count(core, ZD_CMD_COPY), 1);
+	core_expect(core, core_release(core, rig->session, rig->unit), 0);
+	core_expect(core, core_release(core, rig->session, rig->unit), 0);
+	reply = core_expect(core, core_gather(core, rig->session, rig->unit), 0);
+	assert_int_equal(reply->u.gather.own_shard.segment, 0);
+	assert_int_equal(core_count(core, ZD_CMD_COPY), 3);
+	core_team_check(&rig->team, reply, 1);
+	/* and joins that one after the next change */
+	core_devices_copy_own(core, false);
+	reply = core_expect(core, core_gather(core, rig->session, rig->unit), 0);
+	assert_int_equal(reply->u.gather.own_shard.segment, 0);
+	core_team_check(&rig->team, reply, 1);
+}
+
 static void test_prefetch_without_its_own_slice_is_too_late(void **state)
 {
 	struct rig *rig = *state;
@@ -563,6 +586,7 @@ int main(void)
 	        TEST(test_prefetch_is_joined),
 	        TEST(test_prefetch_of_a_former_version_is_not_joined),
 	        TEST_COPIES(test_client_copies_its_own_slice),
+	        TEST_COPIES(test_each_transfer_has_an_answer_of_its_own),
 	        TEST_COPIES(test_prefetch_without_its_own_slice_is_too_late),
 	        TEST_COPIES(test_world_of_one_needs_no_transfer),
 	};

@@ -39,7 +39,7 @@ struct zd_backend_config {
 };
 
 struct zd_backend_ops {
-	const char *name;             /* "host", "cuda" */
+	const char *name;                        /* "host", "cuda" */
 	bool sessions_linger, strict_by_segment; /* as in struct zd_engine_config */
 	bool is_prompt;                          /* ends commands within microseconds: worth some spinning */
 

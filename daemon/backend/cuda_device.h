@@ -32,7 +32,7 @@ struct zd_cuda_device {
 	uint64_t reaches;           /* bit i: it can access device i's memory directly; its own too */
 
 	_Atomic uint64_t incoming_bytes; /* pushes into its memory that are in flight, from all devices */
-	atomic_bool idle; /* as far as is known; zd_cuda_monitor looks */
+	atomic_bool idle;                /* as far as is known; zd_cuda_monitor looks */
 	atomic_bool failed;
 	pthread_mutex_t lock; /* of the text */
 	char failure[ZD_FAILURE_TEXT];

@@ -31,6 +31,7 @@
 #define SLEEP_MOST_NS  500000u
 #define SLEEP_CALM_NS  5000000u /* at most, while only processes are to go */
 #define SLEEP_DOUBLES  8u
+#define LINK_BYTES_NS  400u      /* that a link carries at most */
 #define CHECK_NS       20000000u /* between two looks at what no counter tells */
 
 static void event(struct zd_cuda_executor *executor)
@@ -386,15 +387,17 @@ static uint64_t rest_ns(struct zd_cuda_executor *executor)
 		return 0;
 	if (!flying && !waiting && STAILQ_EMPTY(&executor->watches))
 		return UINT64_MAX;
-	uint64_t most = zd_cuda_within_hurries(&executor->within) ? SLEEP_LEG_NS
-	                : waiting                                 ? SLEEP_ROOM_NS
-	                : flying                                  ? SLEEP_FLY_NS
-	                : executor->hurried                       ? SLEEP_MOST_NS
-	                                                          : SLEEP_CALM_NS;
-	uint64_t ns = SLEEP_FIRST_NS << executor->sleeps;
+	if (zd_cuda_within_hurries(&executor->within))
+		return SLEEP_LEG_NS;
+	uint64_t most = waiting             ? SLEEP_ROOM_NS
+	                : flying            ? SLEEP_FLY_NS
+	                : executor->hurried ? SLEEP_MOST_NS
+	                                    : SLEEP_CALM_NS;
+	uint64_t ns = zd_min_u64(SLEEP_FIRST_NS << executor->sleeps, most);
 	if (executor->sleeps < SLEEP_DOUBLES)
 		executor->sleeps++;
-	return zd_min_u64(ns, most);
+	/* Half of what flies is no sooner there: a piece lands, and the next one is on its way. */
+	return zd_max_u64(ns, executor->push.flying_bytes / 2 / LINK_BYTES_NS);
 }
 
 /* Takes what was submitted, after a rest when there is nothing else to do. False when the thread shall end. */

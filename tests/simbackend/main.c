@@ -67,8 +67,7 @@ static void make_backend(uint64_t seed)
 	zd_log(ZD_LOG_NOTICE,
 	       "seed %" PRIu64 ": own slices: %" PRIu32
 	       " %% by clients, sessions: %s, strict: by %s, fences denied: %" PRIu32 " %%",
-	       seed, temper.client_copies_percent,
-	       temper.sessions_linger ? "linger" : "do not linger",
+	       seed, temper.client_copies_percent, temper.sessions_linger ? "linger" : "do not linger",
 	       temper.strict_by_segment ? "segment" : "page", temper.deny_percent);
 }
 

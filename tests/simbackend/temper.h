@@ -17,7 +17,7 @@
 struct zd_temper_backend {
 	uint32_t client_copies_percent;          /* of transfers leave the own slice to the client */
 	bool sessions_linger, strict_by_segment; /* as in struct zd_backend_ops */
-	uint32_t deny_percent; /* of fences that have passed: they are told of by a watch */
+	uint32_t deny_percent;                   /* of fences that have passed: they are told of by a watch */
 };
 
 /* Of one device; scales for zd_sim_delay(). */

@@ -30,7 +30,7 @@ struct core_options {
 	uint64_t arena_bytes; /* of each device; 0: 4 MiB */
 	uint64_t gather_budget_bytes, staging_bytes, segment_bytes, segment_align_bytes, uid_quota_bytes;
 	bool client_copies_own_slice; /* until core_devices_copy_own() */
-	bool sessions_linger; /* until core_gone() */
+	bool sessions_linger;         /* until core_gone() */
 	bool strict_by_segment;
 	bool sessions_map; /* segments that replies name, until core_unmap() */
 	bool no_bytes;     /* segments without memory, for sizes beyond any machine */

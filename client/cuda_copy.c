@@ -13,7 +13,6 @@
 #define SPINS       1000u
 #define LOOK_AGAIN  20000L /* ns */
 #define CHECK_EVERY 256u   /* looks, until the contexts are asked how they are */
-#define TOGETHER    64u    /* copies in one call */
 
 static bool has_copied(const struct zerod_client *client, uint32_t timeline, uint64_t value)
 {
@@ -44,40 +43,6 @@ void zc_copied_note(struct zc_cuda *cuda, struct zc_fence fence)
 	atomic_fetch_or(&cuda->has_copied[fence.timeline / MASK_BITS], 1ull << fence.timeline % MASK_BITS);
 }
 
-/* By one call, which costs a third of one each; an older driver has none, and the legacy default stream takes none. */
-static bool enqueue_together(const struct zd_cuda *driver, struct CUstream_st *stream,
-                             const struct zc_copy *copies, unsigned count)
-{
-	struct zd_cu_copy_attributes attributes = {.source_order = ZD_CU_SOURCE_ORDER_STREAM};
-	zd_cu_ptr to[TOGETHER], from[TOGETHER];
-	size_t bytes[TOGETHER], first = 0;
-
-	if (count < 2 || count > TOGETHER || !driver->memcpyBatchAsync)
-		return false;
-	for (unsigned i = 0; i < count; i++) {
-		to[i] = (zd_cu_ptr)copies[i].to;
-		from[i] = (zd_cu_ptr)copies[i].from;
-		bytes[i] = copies[i].bytes;
-	}
-	return driver->memcpyBatchAsync(to, from, bytes, count, &attributes, &first, 1, stream) == 0;
-}
-
-int zc_copies_enqueue(const struct zd_cuda *driver, struct CUstream_st *stream, const struct zc_copy *copies,
-                      unsigned count, const char *gpu_name, struct zd_err *err)
-{
-	int rc = 0;
-
-	if (enqueue_together(driver, stream, copies, count))
-		return 0;
-	for (unsigned i = 0; i < count && !rc; i++)
-		rc = zd_cuda_err(driver,
-		                 driver->memcpyAsync((zd_cu_ptr)copies[i].to, (zd_cu_ptr)copies[i].from,
-		                                     copies[i].bytes, stream),
-		                 err, "copying a slice of %llu bytes on %s",
-		                 (unsigned long long)copies[i].bytes, gpu_name);
-	return rc;
-}
-
 /* In the GPU's context: its copies, and the next value of its timeline behind them. */
 static int enqueue(const struct zd_cuda *driver, struct zc_gpu *gpu, const struct zc_copy *copies,
                    unsigned count, struct zd_err *err)
@@ -85,8 +50,12 @@ static int enqueue(const struct zd_cuda *driver, struct zc_gpu *gpu, const struc
 	zd_cu_ptr counter = gpu->gpu_page + gpu->timeline * sizeof(uint64_t);
 	int rc = open_stream(driver, gpu, err);
 
-	if (!rc)
-		rc = zc_copies_enqueue(driver, gpu->copies, copies, count, gpu->name, err);
+	for (unsigned i = 0; i < count && !rc; i++)
+		rc = zd_cuda_err(driver,
+		                 driver->memcpyAsync((zd_cu_ptr)copies[i].to, (zd_cu_ptr)copies[i].from,
+		                                     copies[i].bytes, gpu->copies),
+		                 err, "copying a slice of %llu bytes on %s",
+		                 (unsigned long long)copies[i].bytes, gpu->name);
 	if (!rc)
 		rc = zd_cuda_err(driver,
 		                 driver->streamWriteValue64(gpu->copies, counter, gpu->copied + 1,

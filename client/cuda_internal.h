@@ -89,10 +89,6 @@ bool zc_cuda_alive(const struct zc_cuda *cuda);
 
 /* ---- cuda_copy.c -------------------------------------------------------------------------------------------- */
 
-/* In the stream's context: enqueues the copies, on the GPU of that name. On failure some of them may have been. */
-int zc_copies_enqueue(const struct zd_cuda *driver, struct CUstream_st *stream, const struct zc_copy *copies,
-                      unsigned count, const char *gpu_name, struct zd_err *err)
-        __attribute__((warn_unused_result));
 /* With the client's lock: the fence is behind a copy. */
 void zc_copied_note(struct zc_cuda *cuda, struct zc_fence fence);
 

@@ -124,11 +124,16 @@ static int order_copies(struct gpu_stream *stream, struct orders *orders, const 
 	struct zc_fence fence = {stream->base.timeline, stream->value + 1};
 	int rc = push(stream, orders, err);
 
-	if (!rc)
-		rc = zc_copies_enqueue(driver, stream->handle, wait->copies, wait->ncopies, stream->gpu->name,
-		                       err);
-	for (unsigned i = 0; i < wait->ncopies; i++)
-		wait->copies[i].copied = fence;
+	for (unsigned i = 0; i < wait->ncopies && !rc; i++) {
+		struct zc_copy *copy = &wait->copies[i];
+
+		rc = zd_cuda_err(driver,
+		                 driver->memcpyAsync((zd_cu_ptr)copy->to, (zd_cu_ptr)copy->from, copy->bytes,
+		                                     stream->handle),
+		                 err, "copying a slice of %llu bytes on %s", (unsigned long long)copy->bytes,
+		                 stream->gpu->name);
+		copy->copied = fence;
+	}
 	return rc ? rc : order(stream, orders, ZD_CU_OP_WRITE_64, stream->gpu_page, fence, err);
 }
 

@@ -8,9 +8,11 @@
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #include "base/err.h"
 #include "base/mem.h"
+#include "client/zerobench/bench.h"
 
 /* cuBLAS' interface, as far as it is used. */
 enum { CUBLAS_OP_N = 0, CUBLAS_GEMM_DEFAULT = -1, CUBLAS_COMPUTE_32F = 68, CUDA_R_16BF = 14 };
@@ -36,6 +38,8 @@ static const struct zd_library_function functions[] = {
 #define WARM_UP     5
 #define LARGE_SIDE  8192u /* one product a batch */
 #define BATCH_LIMIT 64u   /* launches: some hundred fit into a hardware queue */
+#define SETTLE_NS   500000000u
+#define PAUSE_NS    1000000 /* less than what is queued takes */
 
 struct zd_gemm {
 	const struct zd_gpu *gpu;
@@ -207,6 +211,18 @@ int zd_gemm_fill(struct zd_gemm *gemm, struct zd_err *err)
 	status = drop_passed(gemm, err);
 	while (!status && gemm->queued < BATCHES)
 		status = queue_batch(gemm, err);
+	return status;
+}
+
+int zd_gemm_settle(struct zd_gemm *gemm, struct zd_err *err)
+{
+	const struct timespec pause = {.tv_nsec = PAUSE_NS};
+	const uint64_t begin_ns = zd_bench_now_ns();
+	int status = 0;
+	while (gemm && !status && zd_bench_now_ns() - begin_ns < SETTLE_NS) {
+		status = zd_gemm_fill(gemm, err);
+		nanosleep(&pause, NULL);
+	}
 	return status;
 }
 

@@ -109,6 +109,8 @@ int zd_gemm_new(const struct zd_gpu *gpu, uint32_t side, const char *cublas_path
 void zd_gemm_free(struct zd_gemm *gemm);
 /* Queues until there is enough; nothing to do for NULL. */
 int zd_gemm_fill(struct zd_gemm *gemm, struct zd_err *err) __attribute__((warn_unused_result));
+/* Half a second of products: what looks at the GPU's load from time to time, as zerod does, has seen them then. NULL is allowed. */
+int zd_gemm_settle(struct zd_gemm *gemm, struct zd_err *err) __attribute__((warn_unused_result));
 /* Is a product running. */
 bool zd_gemm_runs(struct zd_gemm *gemm);
 /* Waits for what is queued. */

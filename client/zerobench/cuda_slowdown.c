@@ -103,10 +103,12 @@ int zd_cuda_slowdown(struct zd_cuda_trainer *trainer)
 	const struct zd_bench_options *options = &trainer->run->bench->options;
 	const uint64_t bytes = zd_min_u64(options->max_bytes, ZD_CUDA_PAUSELESS_BYTES);
 	struct beside beside = {.trainer = trainer};
-	int status = zd_gemm_finish(trainer->gemm, trainer->member->err);
+	int status = zd_cuda_unit_new(trainer, "slowdown", bytes / zerod_dtype_bytes(options->dtype),
+	                              &beside.unit);
 	if (!status)
-		status = zd_cuda_unit_new(trainer, "slowdown", bytes / zerod_dtype_bytes(options->dtype),
-		                          &beside.unit);
+		status = zd_gemm_settle(trainer->gemm, trainer->member->err);
+	if (!status)
+		status = zd_gemm_finish(trainer->gemm, trainer->member->err);
 	if (!status)
 		status = measure(&beside, ZD_CUDA_PUSHES);
 	if (!status)

@@ -177,6 +177,8 @@ int zd_cuda_turns(struct zd_cuda_trainer *trainer, uint64_t numel)
 	/* Of its size: some ranks may have the last one's still. */
 	snprintf(name, sizeof(name), "bench%llu", (unsigned long long)numel);
 	int status = zd_cuda_unit_new(trainer, name, numel, &unit);
+	if (!status)
+		status = zd_gemm_settle(trainer->gemm, trainer->member->err);
 	for (uint32_t i = 0; i < options->warmup + options->iters && !status; i++) {
 		uint64_t took_ns[ZD_CUDA_CALLS + 1] = {0};
 		status = iterate(trainer, &unit, took_ns, &wrong);

@@ -30,6 +30,7 @@
 #include "base/text.h"
 
 #define DEFAULT_ARENA_PERCENT 80u
+#define OWN_BYTES_IDLE        (1ull << 20)
 
 struct gpu {
 	uint64_t arena_bytes;
@@ -165,13 +166,15 @@ static void cuda_device_info(const struct zd_backend *backend, uint32_t device, 
 	(void)snprintf(info->name, sizeof(info->name), "%s", found->name);
 }
 
-/* A copy that the client's GPU makes itself is the fastest there is while nothing else runs there; beside kernels it waits for
- * them, where ours goes round. */
+/* A copy that the client's GPU makes itself is the fastest while nothing else runs there; beside kernels it waits for them, where
+ * ours goes round. A small one is worth less than the client's calls for it. */
 static bool cuda_client_copies_own(const struct zd_backend *backend, uint32_t device, uint64_t bytes)
 {
 	zd_assert(device < backend->devices.count);
-	return !zd_cuda_device_is_busy(&backend->devices.all[device]) ||
-	       bytes > zd_cuda_executor_own_slice_bytes(&backend->gpus[device].executor);
+	uint64_t ours_bytes = zd_cuda_executor_own_slice_bytes(&backend->gpus[device].executor);
+	if (!zd_cuda_device_is_busy(&backend->devices.all[device]))
+		ours_bytes = zd_min_u64(ours_bytes, OWN_BYTES_IDLE);
+	return bytes > ours_bytes;
 }
 
 static bool cuda_device_failure(const struct zd_backend *backend, uint32_t device, char why[ZD_FAILURE_TEXT])

@@ -19,9 +19,10 @@
 #include "base/err.h"
 #include "base/mem.h"
 
+#define PIECE_BYTES    (64ull << 20) /* between two the link idles for 7 to 10 us */
 #define SMALL_BYTES    (8ull << 20)
 #define OWN_BYTES      (16ull << 20) /* more would cost the links more than the trainers' GPUs would wait */
-#define FLIGHT_BYTES   (2 * ZD_CUDA_PIECE_BYTES) /* the link does not wait for the CPU to see a piece land */
+#define FLIGHT_BYTES   (2 * PIECE_BYTES) /* the link does not wait for the CPU to see a piece land */
 #define SPIN_NS        50000u
 #define PROCESSORS     8u /* fewer are not for spinning */
 #define SLEEP_FIRST_NS 20000u
@@ -173,6 +174,14 @@ static struct zd_cuda_task *next_push(struct zd_cuda_executor *executor)
 	return NULL;
 }
 
+/* Of a claimed push; the last one is small enough for the link to be handed over while it flies. */
+static uint64_t piece_bytes(uint64_t left_bytes)
+{
+	if (left_bytes <= ZD_CUDA_LAST_BYTES)
+		return left_bytes;
+	return zd_min_u64(left_bytes - ZD_CUDA_LAST_BYTES, PIECE_BYTES);
+}
+
 static int push_piece(struct zd_cuda_executor *executor, struct zd_cuda_task *task, bool *whole,
                       struct zd_err *err)
 {
@@ -183,7 +192,7 @@ static int push_piece(struct zd_cuda_executor *executor, struct zd_cuda_task *ta
 	bool together = !claimed && (zd_cuda_order_has_more(&executor->order) || executor->push.nmoves > 0);
 	struct zd_cuda_piece piece = {.dst = task->u.copy.dst + issued,
 	                              .src = task->u.copy.src + issued,
-	                              .bytes = zd_min_u64(unissued(task), ZD_CUDA_PIECE_BYTES),
+	                              .bytes = piece_bytes(unissued(task)),
 	                              .target = task->target,
 	                              .claimed = claimed,
 	                              .together = together};

@@ -67,10 +67,10 @@ bool zd_cuda_lane_claim(struct zd_cuda_lane *lane, uint32_t target, uint64_t byt
 {
 	_Atomic uint64_t *incoming = &lane->devices->all[target].incoming_bytes;
 	uint64_t claimed = atomic_load_explicit(incoming, memory_order_relaxed);
-	if (lane->claimed_bytes > ZD_CUDA_PIECE_BYTES)
+	if (lane->claimed_bytes > ZD_CUDA_LAST_BYTES)
 		return false;
 	do {
-		if (claimed > ZD_CUDA_PIECE_BYTES)
+		if (claimed > ZD_CUDA_LAST_BYTES)
 			return false;
 	} while (!atomic_compare_exchange_weak(incoming, &claimed, claimed + bytes));
 	lane->claimed_bytes += bytes;

@@ -19,10 +19,11 @@
 #include "backend/cuda_device.h"
 #include "backend/cuda_task.h"
 
-#define ZD_CUDA_FLIGHTS     128u
-#define ZD_CUDA_PIECE_BYTES (32ull << 20) /* of a claimed link: 85 us of it */
-#define ZD_CUDA_GROUP       16u           /* pieces */
-#define ZD_CUDA_GROUP_BYTES (4ull << 20)  /* about 10 us of a link: that much later may the first be seen */
+#define ZD_CUDA_FLIGHTS 128u
+#define ZD_CUDA_LAST_BYTES                                                                                   \
+	(32ull << 20)           /* of a claim: while they fly the next one may begin; 85 us of a link */
+#define ZD_CUDA_GROUP       16u /* pieces */
+#define ZD_CUDA_GROUP_BYTES (4ull << 20) /* about 10 us of a link: that much later may the first be seen */
 
 struct zd_cuda_flight {
 	uint64_t progress; /* has landed when the counter has reached it */

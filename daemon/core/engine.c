@@ -43,6 +43,7 @@ struct zd_engine *zd_engine_new(const struct zd_engine_config *config, const str
 	e->sink = *sink;
 	e->ndevices = config->ndevices;
 	e->quota_bytes = config->uid_quota_bytes;
+	e->reduction_chunk_bytes = config->reduction_chunk_bytes;
 	e->sessions_linger = config->sessions_linger;
 	e->strict_by_segment = config->strict_by_segment;
 	e->next_deadline_ns = UINT64_MAX;

@@ -48,7 +48,7 @@ static void reduction_free(struct zd_reduction *r)
 {
 	zd_failure_clear(&r->failure);
 	free(r->ranks);
-	free(r->slices);
+	zd_slices_free(r);
 	free(r);
 }
 
@@ -78,8 +78,7 @@ static void reduction_over(struct zd_engine *e, struct zd_reduction *r)
 			mr->open--;
 	}
 	release_unit(e, r);
-	free(r->slices);
-	r->slices = NULL;
+	zd_slices_free(r);
 	if (r->state == ZD_REDUCTION_COMPLETE) {
 		free(r->ranks);
 		r->ranks = NULL;
@@ -247,7 +246,6 @@ static void run(struct zd_engine *e, struct zd_reduction *r)
 		if (c->state == ZD_CONTRIBUTION_SKIPPED)
 			continue;
 		c->order = order++;
-		c->left = r->group->world_size;
 		c->storage = c->entry->storage;
 		c->offset = c->entry->offset;
 	}

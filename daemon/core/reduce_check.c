@@ -196,14 +196,25 @@ static void check_member(const struct zd_member *member)
 	zd_assert(!mr->target || mr->stage > 0 || mr->step == ZD_STEP_TAKEN || mr->step == ZD_STEP_ABANDONED);
 }
 
+static void check_chunks(const struct zd_reduction *r, const struct zd_slice *slice)
+{
+	uint32_t complete = 0;
+	for (uint32_t i = 0; i < r->nchunks; i++) {
+		zd_assert(slice->chunks[i].arrived <= r->ncommitted);
+		complete += slice->chunks[i].arrived == r->ncommitted;
+	}
+	zd_assert(slice->ngiven == complete && slice->nsummed <= slice->ngiven);
+	zd_assert((slice->state >= ZD_SLICE_REDUCING) == (slice->ngiven == r->nchunks));
+	zd_assert((slice->state == ZD_SLICE_DONE) == (slice->nsummed == r->nchunks));
+}
+
 static void check_running(const struct zd_reduction *r)
 {
 	uint32_t done = 0;
 	for (uint32_t rank = 0; rank < r->group->world_size; rank++) {
 		const struct zd_slice *slice = &r->slices[rank];
 		done += slice->state == ZD_SLICE_DONE;
-		zd_assert(slice->arrived <= r->ncommitted);
-		zd_assert((slice->state >= ZD_SLICE_REDUCING) == (slice->arrived == r->ncommitted));
+		check_chunks(r, slice);
 		zd_assert(slice->state == ZD_SLICE_OPEN || slice->state == ZD_SLICE_REDUCING ||
 		          !slice->staging);
 	}

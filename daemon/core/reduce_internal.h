@@ -262,15 +262,20 @@ struct zd_contribution {
 	struct zd_storage *storage;
 	uint64_t offset;
 	uint32_t order; /* among the ranks that committed */
-	uint32_t left;  /* owners that have not taken their piece yet */
+	uint32_t left;  /* chunks of pieces that have not been taken yet, the rank's own by its sum */
 	uint32_t ops;   /* under way that read it */
 };
 
 enum zd_slice_state {
-	ZD_SLICE_WAITING, /* for staging */
-	ZD_SLICE_OPEN,    /* pieces arrive */
-	ZD_SLICE_REDUCING,
+	ZD_SLICE_WAITING,  /* for staging */
+	ZD_SLICE_OPEN,     /* pieces arrive, chunks that are complete are summed */
+	ZD_SLICE_REDUCING, /* all have arrived */
 	ZD_SLICE_DONE,
+};
+
+struct zd_slice_chunk {
+	uint32_t arrived; /* pieces */
+	struct zd_op_result result;
 };
 
 /* What one owner gets of a reduction. */
@@ -278,10 +283,11 @@ struct zd_slice {
 	struct zd_reduction *reduction;
 	uint32_t owner;
 	uint8_t state;
-	uint32_t arrived;             /* pieces */
+	uint32_t ngiven, nsummed; /* chunks: their sums were begun, have ended */
+	struct zd_slice_chunk *chunks;
 	uint32_t segment_wait;        /* id of the segment that is being created for it */
 	struct zd_storage *staging;   /* NULL: only the owner itself contributes */
-	struct zd_storage *target;    /* while REDUCING */
+	struct zd_storage *target;    /* while chunks are summed */
 	struct zd_slice *prev, *next; /* device->staging_queue */
 };
 
@@ -305,6 +311,9 @@ struct zd_reduction {
 	struct zd_reduction_options options;
 	uint32_t nreserved, ncommitted, nskipped, ndone; /* ranks, ranks, ranks, slices */
 	uint32_t ops;
+	/* From its start on, of each slice: */
+	uint32_t nchunks;
+	uint64_t chunk_numel;
 	struct zd_failure failure;
 	struct zd_contribution *ranks;  /* world_size; NULL once COMPLETE and over */
 	struct zd_slice *slices;        /* likewise; NULL before it runs */
@@ -353,6 +362,7 @@ void zd_reduction_drop_all(struct zd_engine *e, struct zd_group *group);
 /* slice.c, for reduce.c: */
 void zd_slices_start(struct zd_engine *e, struct zd_reduction *r);
 void zd_slices_stop(struct zd_engine *e, struct zd_reduction *r);
+void zd_slices_free(struct zd_reduction *r);
 /* A source's pieces go to the owners that have room for them. */
 void zd_slices_push(struct zd_engine *e, struct zd_reduction *r, uint32_t source);
 /* reduce.c, for slice.c: an operation ended. */

@@ -66,6 +66,47 @@ static void test_sum_of_any_size(void **state)
 	}
 }
 
+/* Slices of 300 elements in chunks of 128: the first is summed while the second one travels. */
+static void test_chunks(void **state)
+{
+	struct core_driver *core = core_new(&(struct core_options){.reduction_chunk_bytes = 512});
+	struct core_reducers g;
+	uint64_t unit = begin_one(&g, core, 2, ZEROD_FLOAT32, 600);
+	(void)state;
+	core_reduce(&g, 0, unit, 1.0f);
+	core_hold(core, ZD_CMD_COPY);
+	core_reduce(&g, 1, unit, 1.0f);
+	assert_int_equal(core_count(core, ZD_CMD_REDUCE), 0);
+	core_run_on(core, ZD_CMD_COPY, 0);
+	assert_int_equal(core_count(core, ZD_CMD_REDUCE), 1);
+	core_run_on(core, ZD_CMD_COPY, 1);
+	core_run_on(core, ZD_CMD_COPY, 1);
+	assert_int_equal(core_count(core, ZD_CMD_REDUCE), 3);
+	core_unhold(core, ZD_CMD_COPY);
+	assert_int_equal(core_count(core, ZD_CMD_REDUCE), 6);
+	core_reducers_end(&g);
+	check_step(&g, 1.0f);
+	core_end(core);
+}
+
+/* It fails as a whole, whichever chunk does. */
+static void test_a_chunk_fails(void **state)
+{
+	struct core_driver *core = core_new(&(struct core_options){.reduction_chunk_bytes = 512});
+	struct core_reducers g;
+	uint64_t unit = begin_one(&g, core, 2, ZEROD_FLOAT32, 600);
+	(void)state;
+	core_reduce(&g, 0, unit, 1.0f);
+	core_hold(core, ZD_CMD_REDUCE);
+	core_reduce(&g, 1, unit, 1.0f);
+	core_run_on(core, ZD_CMD_REDUCE, 0);
+	core_fail_next(core, ZD_CMD_REDUCE, ZEROD_E_DEVICE, "gone");
+	core_run_on(core, ZD_CMD_REDUCE, 0);
+	core_unhold(core, ZD_CMD_REDUCE);
+	core_expect(core, core_backward_end(&g.team, 1), ZEROD_E_DEVICE);
+	core_end(core);
+}
+
 static void test_dtypes(void **state)
 {
 	static const uint32_t dtypes[] = {ZEROD_FLOAT32, ZEROD_FLOAT16, ZEROD_BFLOAT16};
@@ -592,6 +633,8 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 	        cmocka_unit_test(test_sum_of_any_size),
+	        cmocka_unit_test(test_chunks),
+	        cmocka_unit_test(test_a_chunk_fails),
 	        cmocka_unit_test(test_dtypes),
 	        cmocka_unit_test(test_mean_and_prescale),
 	        cmocka_unit_test(test_accumulate_over_micro_steps),

@@ -21,6 +21,8 @@
 #define ZD_CUDA_BATCH       32         /* units of the batch */
 #define ZD_CUDA_BATCH_BYTES (1u << 20) /* each */
 #define ZD_CUDA_CORKED      16 /* units whose requests go together when the trainer's CPU time is measured */
+/* Of gathers of ZD_CUDA_BATCH MiB: 64 GB a second, as a step gathers them that takes half a second for a model of 16 GB. */
+#define ZD_CUDA_PACE_NS 500000u
 #define ZD_CUDA_PAUSELESS_BYTES                                                                              \
 	(64u << 20) /* the unit that is gathered without pause, if sizes go that far */
 
@@ -52,7 +54,8 @@ struct zd_cuda_costs {
 	        whole; /* ns: ZD_CUDA_BATCH units of ZD_CUDA_BATCH_BYTES, and one unit of all that */
 	/* While all ranks gather without pause. */
 	double pauseless_gathers_s, pauseless_busbw;
-	double daemon_busy_cores, daemon_idle_cores; /* CPU time / time */
+	/* CPU time / time: without pause, with a gather each ZD_CUDA_PACE_NS, with nothing to do. */
+	double daemon_busy_cores, daemon_paced_cores, daemon_idle_cores;
 	bool has_daemon_cpu;
 	uint64_t product_ns[ZD_CUDA_WAYS]; /* median; the last is alone */
 };

@@ -214,7 +214,7 @@ static int batch_times(struct costs *costs)
 	return 0;
 }
 
-/* ---- Without pause, and with nothing to do -------------------------------------------------------------------------------- */
+/* ---- At a training step's pace, without pause, and with nothing to do -------------------------------------------------------------------------------- */
 
 /* The CPU time of the daemon from one call to the next, for the time that passed: fractions of a core. */
 static double daemon_cores(const struct zd_cuda_run *run, uint64_t *cpu_ns, uint64_t *at_ns)
@@ -228,15 +228,25 @@ static double daemon_cores(const struct zd_cuda_run *run, uint64_t *cpu_ns, uint
 	return cores;
 }
 
-/* The next request is sent as soon as the bytes are there and the last copy is released. */
-static int gather_without_pause(struct costs *costs, uint64_t *gathers)
+static void sleep_until(uint64_t ns)
+{
+	const uint64_t now_ns = zd_bench_now_ns();
+	if (ns > now_ns)
+		usleep((useconds_t)((ns - now_ns) / 1000));
+}
+
+/* The next request is sent when the bytes are there and the last copy is released, but no sooner than `each_ns` after the last
+ * one. */
+static int gather_at_pace(struct costs *costs, uint64_t each_ns, uint64_t *gathers)
 {
 	const struct zd_cuda_run *run = costs->trainer->run;
-	const uint64_t end_ns = zd_bench_now_ns() + costs->phase_ns;
+	const uint64_t begin_ns = zd_bench_now_ns(), end_ns = begin_ns + costs->phase_ns;
 	int status = 0;
+	*gathers = 0;
 	while (!status && zd_bench_now_ns() < end_ns) {
 		zd_cu_ptr data;
 		zerod_ticket released;
+		sleep_until(begin_ns + *gathers * each_ns);
 		status = zd_cuda_gather(costs->trainer, &costs->whole, &data);
 		if (!status)
 			status = zd_cuda_release(costs->trainer, &costs->whole, &released);
@@ -259,7 +269,13 @@ static int daemon_times(struct costs *costs)
 	zd_cuda_meet_trainers(run);
 	if (is_first(costs->trainer))
 		(void)daemon_cores(run, &cpu_ns, &at_ns);
-	int status = gather_without_pause(costs, &gathers);
+	int status = gather_at_pace(costs, ZD_CUDA_PACE_NS, &gathers);
+	if (status)
+		return status;
+	if (is_first(costs->trainer))
+		out->daemon_paced_cores = daemon_cores(run, &cpu_ns, &at_ns);
+	zd_cuda_meet_trainers(run);
+	status = gather_at_pace(costs, 0, &gathers);
 	if (status)
 		return status;
 	const double each = mean_over_ranks(costs, (double)gathers);

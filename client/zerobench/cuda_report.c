@@ -171,8 +171,10 @@ static void report_costs(struct zd_bench *bench, const struct zd_cuda_run *run)
 	                 true, 3);
 	if (!costs->has_daemon_cpu)
 		return;
-	zd_report_target(bench, "daemon's CPU without pause, % of a core a GPU",
-	                 100 * costs->daemon_busy_cores / run->devices, true, 25);
+	zd_report_figure(bench, "daemon's CPU without pause", 100 * costs->daemon_busy_cores / run->devices,
+	                 "% of a core a GPU");
+	zd_report_target(bench, "daemon's CPU, 2000 of 32 MiB a second, % of a core",
+	                 100 * costs->daemon_paced_cores / run->devices, true, 25);
 	zd_report_target(bench, "daemon's CPU, nothing to do, % of a core", 100 * costs->daemon_idle_cores,
 	                 true, 1);
 }

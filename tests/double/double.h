@@ -291,6 +291,8 @@ int double_submit(const struct double_target *target, struct double_op *op);
 /* Does a stream capture that the legacy default stream would wait for? */
 bool double_blocking_capture(const struct CUctx_st *context);
 void double_invalidate_blocking_captures(const struct CUctx_st *context);
+/* Until all that the context's streams were given by now has run, or is dropped. Drops the lock meanwhile. */
+void double_streams_wait(const struct CUctx_st *context);
 void double_streams_leave_capture(const struct double_capture *capture);
 /* Their context has ended: they are handles to be given back, and nothing else. */
 void double_streams_orphan(const struct CUctx_st *context);

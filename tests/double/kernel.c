@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * kernel.c - modules and kernels: PTX is looked at for names alone; what a kernel does is in the program, see kernel.h.
+ * kernel.c - modules and kernels: PTX is looked at for names alone; what a kernel does is in the program, see kernel.h. Loading
+ * a module waits for all that the context has to do, which the real driver may.
  */
 #include "tests/double/kernel.h"
 
@@ -12,7 +13,7 @@
 #include "tests/double/double.h"
 
 #define MOST_ARGS     16
-#define MOST_MAPPINGS 64
+#define MOST_MAPPINGS 96 /* all inputs of a reduction, its target and its result */
 
 struct CUmod_st {
 	LIST_ENTRY(CUmod_st) link;
@@ -68,8 +69,12 @@ int cuModuleLoadData(struct CUmod_st **module, const void *image)
 
 	if (result)
 		return result;
+	result = double_check_unsafe();
+	if (result)
+		return double_leave(result);
 	if (!module || !image || !strstr(image, ".version"))
 		return double_leave(DOUBLE_INVALID_IMAGE);
+	double_streams_wait(double_current());
 	made = calloc(1, sizeof(*made));
 	if (made)
 		made->ptx = strdup(image);
@@ -103,7 +108,7 @@ int cuModuleUnload(struct CUmod_st *module)
 	return double_leave(after);
 }
 
-/* The program's own, with as many arguments as the PTX has. */
+/* The program's own, with as many arguments as the PTX has */
 static const struct double_kernel *find_kernel(const struct CUmod_st *module, const char *name)
 {
 	char text[160];
@@ -144,6 +149,16 @@ static bool is_shape(unsigned int x, unsigned int y, unsigned int z, unsigned in
 	return x > 0 && y > 0 && z > 0 && (uint64_t)x * y * z <= most;
 }
 
+static unsigned char *copy_args(const struct double_kernel *kernel, void **params)
+{
+	size_t bytes = kernel->arg_bytes ? kernel->arg_bytes : sizeof(uint64_t);
+	unsigned char *args = calloc(kernel->nargs, bytes);
+
+	for (unsigned i = 0; i < kernel->nargs && args; i++)
+		memcpy(args + i * bytes, params[i], bytes);
+	return args;
+}
+
 int cuLaunchKernel(struct CUfunc_st *function, unsigned int grid_x, unsigned int grid_y, unsigned int grid_z,
                    unsigned int block_x, unsigned int block_y, unsigned int block_z,
                    unsigned int shared_bytes, struct CUstream_st *stream, void **params, void **extra)
@@ -151,7 +166,7 @@ int cuLaunchKernel(struct CUfunc_st *function, unsigned int grid_x, unsigned int
 	int result = double_enter(__func__, DOUBLE_NEEDS_CONTEXT);
 	struct double_target target;
 	struct double_op *op;
-	uint64_t *args;
+	unsigned char *args;
 
 	if (result)
 		return result;
@@ -163,14 +178,12 @@ int cuLaunchKernel(struct CUfunc_st *function, unsigned int grid_x, unsigned int
 	result = double_target(stream, &target);
 	if (result)
 		return double_leave(result);
-	args = calloc(MOST_ARGS, sizeof(*args));
+	args = copy_args(function->kernel, params);
 	if (!args)
 		return double_leave(ZD_CU_OUT_OF_MEMORY);
-	for (unsigned i = 0; i < function->kernel->nargs; i++)
-		memcpy(&args[i], params[i], sizeof(args[i]));
 	op = double_op_new(DOUBLE_OP_KERNEL);
 	op->kernel = function->kernel;
-	op->staged = (unsigned char *)args;
+	op->staged = args;
 	return double_leave(double_submit(&target, op));
 }
 

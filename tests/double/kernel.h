@@ -3,7 +3,7 @@
  * kernel.h - kernels on the double: a program that launches some has the same on the CPU, and the double finds them by name.
  *
  * For a kernel NAME of its PTX the program exports `const struct double_kernel double_kernel_NAME` (declare it with
- * DOUBLE_KERNEL, and link with --export-dynamic). Arguments are 64-bit numbers.
+ * DOUBLE_KERNEL, and link with --export-dynamic). Arguments are 64-bit numbers, or one structure.
  */
 #ifndef ZD_DOUBLE_KERNEL_H
 #define ZD_DOUBLE_KERNEL_H
@@ -22,6 +22,7 @@ struct double_kernel {
 	unsigned nargs;
 	/* False: it met an illegal address. */
 	bool (*run)(struct double_reach *reach, const uint64_t *args);
+	size_t arg_bytes; /* of each argument; 0: of a 64-bit number */
 };
 
 #define DOUBLE_KERNEL(name)                                                                                  \

@@ -210,6 +210,27 @@ int cuStreamSynchronize(struct CUstream_st *stream)
 	return double_leave(result ? result : synchronize(&target));
 }
 
+void double_streams_wait(const struct CUctx_st *context)
+{
+	struct double_join *joins = calloc((size_t)double_count_streams() + 1, sizeof(*joins));
+	struct CUstream_st *stream;
+	int count = 0;
+
+	if (!joins)
+		abort();
+	joins[count++] = (struct double_join){context->legacy, context->legacy->submitted};
+	TAILQ_FOREACH (stream, &streams, link)
+		if (stream->context == context)
+			joins[count++] = (struct double_join){stream->line, stream->line->submitted};
+	for (int i = 0; i < count; i++)
+		joins[i].line->refs++;
+	for (int i = 0; i < count; i++) {
+		double_line_wait(joins[i].line, joins[i].value);
+		double_line_unref(joins[i].line);
+	}
+	free(joins);
+}
+
 static bool is_idle(const struct double_target *target)
 {
 	struct CUstream_st *stream;

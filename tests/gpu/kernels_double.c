@@ -81,6 +81,6 @@ static bool delay(struct double_reach *reach, const uint64_t *args)
 	return true;
 }
 
-DOUBLE_KERNEL(stress_fill) = {5, fill};
-DOUBLE_KERNEL(stress_compare) = {5, compare};
-DOUBLE_KERNEL(stress_delay) = {1, delay};
+DOUBLE_KERNEL(stress_fill) = {.nargs = 5, .run = fill};
+DOUBLE_KERNEL(stress_compare) = {.nargs = 5, .run = compare};
+DOUBLE_KERNEL(stress_delay) = {.nargs = 1, .run = delay};

@@ -107,13 +107,14 @@ static void test_a_global_capture_forbids_unsafe_calls_everywhere(void **state)
 	struct CUstream_st *stream = new_stream(cuda), *other = new_stream(cuda);
 	unsigned char *pages = mmap(NULL, PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 	struct CUevent_st *event = NULL;
+	struct CUmod_st *module = NULL;
 	void *host = NULL, *more = NULL;
 
 	(void)state;
 	assert_true(pages != MAP_FAILED);
 	MUST(cuda->eventCreate(&event, 0));
 	MUST(cuda->memHostAlloc(&host, PAGE, 0));
-	for (int call = 0; call < 9; call++) {
+	for (int call = 0; call < 10; call++) {
 		int result = 0;
 
 		MUST(cuda->streamBeginCapture(stream, ZD_CU_CAPTURE_GLOBAL));
@@ -125,6 +126,7 @@ static void test_a_global_capture_forbids_unsafe_calls_everywhere(void **state)
 		         : call == 5 ? cuda->memFreeHost(host)
 		         : call == 6 ? cuda->memHostRegister(pages, PAGE, 0)
 		         : call == 7 ? cuda->memHostUnregister(pages)
+		         : call == 8 ? cuda->moduleLoadData(&module, ".version 8.0")
 		                     : unsafe_elsewhere(cuda, ZD_CU_CAPTURE_GLOBAL);
 		assert_int_equal(result, ZD_CU_STREAM_CAPTURE_UNSUPPORTED);
 		expect_status(cuda, stream, INVALIDATED);

@@ -4,7 +4,11 @@
 
 #include "tests/double/kernel.h"
 
-#define PTX ".version 9.0\n.visible .entry increment(\n)\n.visible .entry elsewhere(\n)\n"
+#define PTX                                                                                                  \
+	".version 9.0\n"                                                                                     \
+	".visible .entry increment(\n)\n"                                                                    \
+	".visible .entry add_all(\n)\n"                                                                      \
+	".visible .entry elsewhere(\n)\n"
 
 /* Adds args[1] to the word at args[0]. */
 static bool increment(struct double_reach *reach, const uint64_t *args)
@@ -17,8 +21,25 @@ static bool increment(struct double_reach *reach, const uint64_t *args)
 	return word != NULL;
 }
 
-DOUBLE_KERNEL(increment) = {2, increment};
-DOUBLE_KERNEL(absent) = {0, NULL}; /* from the PTX */
+struct terms {
+	uint64_t at, count, each[20];
+};
+
+/* Adds all terms to the word. */
+static bool add_all(struct double_reach *reach, const uint64_t *args)
+{
+	const struct terms *terms = (const struct terms *)(const void *)args;
+	size_t bytes = sizeof(uint64_t);
+	uint64_t *word = reach->at(reach, terms->at, &bytes);
+
+	for (uint64_t i = 0; word && i < terms->count; i++)
+		*word += terms->each[i];
+	return word != NULL;
+}
+
+DOUBLE_KERNEL(add_all) = {.nargs = 1, .run = add_all, .arg_bytes = sizeof(struct terms)};
+DOUBLE_KERNEL(increment) = {.nargs = 2, .run = increment};
+DOUBLE_KERNEL(absent) = {.nargs = 0, .run = NULL}; /* from the PTX */
 
 static struct CUmod_st *load_module(const struct zd_cuda *cuda)
 {
@@ -67,6 +88,45 @@ static void test_kernels_run_in_the_order_of_their_stream(void **state)
 	MUST(cuda->moduleUnload(module));
 	EXPECT(launch(cuda, function, NULL, at, 1), ZD_CU_INVALID_HANDLE);
 	EXPECT(cuda->moduleUnload(module), ZD_CU_INVALID_HANDLE);
+	unmap(cuda, at, GRANULARITY);
+	leave(cuda, 0);
+}
+
+static void test_an_argument_may_be_a_structure(void **state)
+{
+	const struct zd_cuda *cuda = load_and_enter();
+	struct CUmod_st *module = load_module(cuda);
+	zd_cu_ptr at = new_mapped(cuda, 0, GRANULARITY);
+	struct terms terms = {.at = at, .count = ZD_ARRAY_LEN(terms.each), .each = {[0] = 1, [19] = 40}};
+	struct CUfunc_st *function = NULL;
+	void *args[] = {&terms};
+
+	(void)state;
+	MUST(cuda->moduleGetFunction(&function, module, "add_all"));
+	MUST(cuda->memsetD8Async(at, 0, GRANULARITY, NULL));
+	MUST(cuda->launchKernel(function, 1, 1, 1, 1, 1, 1, 0, NULL, args, NULL));
+	memset(&terms, 0, sizeof(terms));
+	assert_int_equal(read_word(cuda, at), 41);
+	MUST(cuda->moduleUnload(module));
+	unmap(cuda, at, GRANULARITY);
+	leave(cuda, 0);
+}
+
+/* Perhaps the real driver does not: who relies on that waits for ever one day. */
+static void test_loading_waits_for_all_streams(void **state)
+{
+	const struct zd_cuda *cuda = load_and_enter();
+	struct CUstream_st *stream = new_stream(cuda);
+	zd_cu_ptr at = new_mapped(cuda, 0, GRANULARITY);
+	struct CUmod_st *module;
+
+	(void)state;
+	for (int i = 0; i < 100; i++)
+		MUST(cuda->memsetD8Async(at, 7, GRANULARITY, stream));
+	module = load_module(cuda);
+	EXPECT(cuda->streamQuery(stream), ZD_CU_SUCCESS);
+	MUST(cuda->moduleUnload(module));
+	MUST(cuda->streamDestroy(stream));
 	unmap(cuda, at, GRANULARITY);
 	leave(cuda, 0);
 }
@@ -132,13 +192,15 @@ int main(int argc, char **argv)
 #define CLEAN "ZD_DOUBLE_LEAKS=1"
 	struct a_case cases[] = {
 	        CASE(test_kernels_run_in_the_order_of_their_stream, CLEAN),
+	        CASE(test_an_argument_may_be_a_structure, CLEAN),
+	        CASE(test_loading_waits_for_all_streams, CLEAN),
 	        CASE(test_kernels_are_found_by_name, CLEAN),
 	        CASE(test_an_impossible_shape_is_refused, CLEAN),
 	        CASE(test_memory_of_others_ends_the_context),
 	        CASE(test_a_kept_module_is_a_leak, CLEAN),
 	};
 
-	cases[4].exit_status = 99;
-	cases[4].says = "1 modules";
+	cases[6].exit_status = 99;
+	cases[6].says = "1 modules";
 	return case_main(cases, ZD_ARRAY_LEN(cases), argc, argv);
 }

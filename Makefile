@@ -41,6 +41,11 @@ SD_LIBS   := $(shell pkg-config --libs libsystemd 2>/dev/null)
 INI_LIBS  := $(shell pkg-config --libs inih 2>/dev/null)
 JSON_LIBS := $(shell pkg-config --libs jansson 2>/dev/null)
 TEST_LIBS := $(shell pkg-config --libs cmocka 2>/dev/null)
+# CUDA's compiler, if there is one: the library then has its kernels as machine code as well as PTX.
+ifeq ($(origin NVCC),undefined)
+NVCC := $(firstword $(wildcard $(or $(CUDA_HOME),/usr/local/cuda)/bin/nvcc) $(shell command -v nvcc))
+endif
+FATBIN_GPUS := $(if $(NVCC),$(filter sm_80 sm_90 sm_100,$(shell $(NVCC) --list-gpu-code 2>/dev/null)))
 # For `make bundle`: static where Debian ships archives; what is left (libsystemd, cmocka) is copied beside.
 ifeq ($(BUNDLE),1)
 UV_LIBS   := -l:libuv_a.a -ldl
@@ -80,7 +85,9 @@ SUPPORT_SRC := $(wildcard tests/support/*.c)
 SIM_SRC     := $(wildcard tests/sim/*.c)
 SIMBACKEND_SRC := $(wildcard tests/simbackend/*.c) tests/sim/rng.c
 DOUBLE_SRC  := $(wildcard tests/double/*.c)
-STRESS_SRC  := $(filter-out tests/gpu/strict.c,$(wildcard tests/gpu/*.c)) \
+GPU_KERNELS_SRC := $(addprefix tests/gpu/,kernels.c kernels_cast.c kernels_reduce.c kernels_measure.c) \
+	daemon/backend/host_kernels.c $(addprefix client/zerobench/,cuda_gpu.c team.c)
+STRESS_SRC  := $(filter-out tests/gpu/strict.c $(GPU_KERNELS_SRC),$(wildcard tests/gpu/*.c)) \
 	$(addprefix client/zerobench/,cuda_gpu.c cuda_gemm.c cuda_library.c team.c)
 GPU_STRICT_SRC := $(addprefix tests/gpu/,strict.c stress_kernels.c kernels_double.c) \
 	$(addprefix client/zerobench/,cuda_gpu.c team.c)
@@ -119,6 +126,7 @@ SIM_BIN  := $(BUILD)/tests/zdsim
 SIMBACKEND_BIN := $(BUILD)/tests/zerod-sim
 STRESS_BIN := $(BUILD)/tests/gpu/stress
 GPU_STRICT_BIN := $(BUILD)/tests/gpu/strict
+GPU_KERNELS_BIN := $(BUILD)/tests/gpu/kernels
 BENCH_BIN := $(patsubst tests/%.c,$(BUILD)/tests/%,$(BENCH_UNIT_SRC))
 LIFETIMES_BIN := $(patsubst tests/%.c,$(BUILD)/tests/%,$(LIFETIMES_SRC))
 DOUBLE_SO := $(addprefix $(BUILD)/tests/double/,libcuda.so.1 libnvidia-ml.so.1 libcublas.so.13 libnccl.so.2)
@@ -126,8 +134,8 @@ IT_SCRIPTS := $(wildcard tests/it/test_*.sh)
 
 .DEFAULT_GOAL := all
 .PHONY: all help deps demo check check-run check-asan check-ubsan check-tsan check-valgrind check-sim \
-	check-contract-sim check-faults check-gpu check-mutants fuzz coverage bench tidy format format-check layers install \
-	uninstall bundle clean tests
+	check-contract-sim check-faults check-gpu check-mutants fuzz coverage bench tidy format format-check layers \
+	ptx ptx-check install uninstall bundle clean tests
 .DELETE_ON_ERROR:
 .SECONDARY:
 
@@ -153,6 +161,20 @@ $(BUILD)/obj/%.o: %.c | $(PB_H)
 	$(say) CC $<
 	$(Q)mkdir -p $(@D)
 	$(Q)$(CC) $(CPPFLAGS) $(CFLAGS) -MMD -MP -c -o $@ $<
+
+# No multiply-add may be fused: sums are compared bit for bit. Of the host's compiler only the preprocessor is used.
+FATBIN := $(BUILD)/gen/kernels.fatbin
+FATBIN_FLAGS := -fatbin -Xfatbin=-compress-all -fmad=false -allow-unsupported-compiler -I. \
+	$(foreach gpu,$(FATBIN_GPUS),-gencode arch=$(gpu:sm_%=compute_%),code=$(gpu))
+ifneq ($(FATBIN_GPUS),)
+$(FATBIN): $(addprefix client/kernels/,kernels.cu kernels.h element.h)
+	$(say) NVCC $<
+	$(Q)mkdir -p $(@D)
+	$(Q)$(NVCC) $(FATBIN_FLAGS) -o $@ $<
+
+$(call obj,client/cuda_fatbin.c): $(FATBIN)
+$(call obj,client/cuda_fatbin.c): CPPFLAGS += -DZD_KERNELS_FATBIN='"$(FATBIN)"'
+endif
 
 define archive
 $(1): $(2)
@@ -244,6 +266,14 @@ $(GPU_STRICT_BIN): $(call obj,$(GPU_STRICT_SRC) $(CONTRACT_LIB_SRC)) $(A_SUPPORT
 	$(Q)mkdir -p $(@D)
 	$(Q)$(CC) $(LDFLAGS) -o $@ $^ $(PB_LIBS) $(JSON_LIBS) $(TEST_LIBS) $(LDLIBS)
 
+$(GPU_KERNELS_BIN): $(call obj,$(GPU_KERNELS_SRC)) $(A_CLIENT)
+	$(say) LD $@
+	$(Q)mkdir -p $(@D)
+	$(Q)$(CC) $(LDFLAGS) -o $@ $^ $(PB_LIBS) $(LDLIBS)
+
+# Its kernels are compared with others bit for bit.
+$(call obj,tests/double/library_kernels.c): CFLAGS += -ffp-contract=off
+
 # The doubles of the driver, NVML, cuBLAS and NCCL: found by LD_LIBRARY_PATH, under the names of the real ones.
 $(BUILD)/tests/double/libcuda.so.1: $(call obj,$(filter-out tests/double/nvml.c,$(DOUBLE_SRC)))
 $(BUILD)/tests/double/libnvidia-ml.so.1: $(call obj,$(addprefix tests/double/,nvml.c listing.c config.c))
@@ -254,8 +284,8 @@ $(DOUBLE_SO):
 	$(Q)mkdir -p $(@D)
 	$(Q)$(CC) -shared -Wl,-soname,$(@F) $(if $(SAN),,-Wl,-z,defs) $(LDFLAGS) -o $@ $^
 
-tests: all $(DOUBLE_SO) $(UNIT_BIN) $(IT_BIN) $(CONTRACT_BIN) $(LIFETIMES_BIN) $(STRESS_BIN) $(GPU_STRICT_BIN) $(SIMBACKEND_BIN) \
-	$(if $(SIM_SRC),$(SIM_BIN))
+tests: all $(DOUBLE_SO) $(UNIT_BIN) $(IT_BIN) $(CONTRACT_BIN) $(LIFETIMES_BIN) $(STRESS_BIN) $(GPU_STRICT_BIN) $(GPU_KERNELS_BIN) \
+	$(SIMBACKEND_BIN) $(if $(SIM_SRC),$(SIM_BIN))
 
 -include $(shell find $(BUILD)/obj -name '*.d' 2>/dev/null)
 
@@ -279,10 +309,11 @@ ON_IDLE := ZD_DOUBLE_BUSY=0 $(ON_DOUBLE)
 ON_SIM := ZEROD_TEST_BACKEND=sim ZEROD_SIM_SEED=$(if $(filter thread,$(SAN)),14,10)
 STRESS_SHORT := ZD_DOUBLE_LEAKS=1 $(STRESS_BIN) --seconds 3 --max 1M --arena 256M
 FAULTS_SHORT := tests/contract/faults.sh --programs $(if $(SAN),1 --rounds 3,2 --rounds 10)
-check-run: layers tests
+check-run: layers ptx-check tests
 	@BUILD=$(BUILD) tests/run.sh $(UNIT_BIN) $(CONTRACT_BIN) $(foreach test,$(CONTRACT_BIN),"$(ON_DOUBLE) ZEROD_TEST_KEEP_DAEMON=1 $(test)") \
 		$(if $(filter thread,$(SAN)),,$(foreach test,$(CONTRACT_BIN),"$(ON_IDLE) ZEROD_TEST_KEEP_DAEMON=1 $(test)")) \
 		$(foreach test,$(CONTRACT_BIN),"$(ON_SIM) $(test)") "$(FAULTS_SHORT)" "$(ON_DOUBLE) $(GPU_STRICT_BIN)" \
+		"$(ON_DOUBLE) ZD_DOUBLE_LEAKS=1 $(GPU_KERNELS_BIN)" \
 		"$(ON_DOUBLE) tests/gpu/examples.sh" "$(ON_DOUBLE) $(STRESS_SHORT)" "$(ON_DOUBLE) $(STRESS_SHORT) --kill" \
 		"$(ON_DOUBLE) $(STRESS_SHORT) --strict" \
 		"$(LIFETIMES_BIN) 1024" $(IT_BIN) $(IT_SCRIPTS) \
@@ -326,6 +357,11 @@ check-model:  ## models of leases, versions and room, every state of them (spin)
 check-gpu: deps  ## the contract suite and the stress on this machine's GPUs; STRESS_SECONDS each
 	@$(MAKE) --no-print-directory tests
 	@tests/gpu/run.sh $(STRESS_SECONDS) $(BUILD)
+
+ptx:  ## the PTX of each kernels.cu, in the header beside it (nvcc)
+	@NVCC="$(NVCC)" packaging/ptx.sh
+ptx-check:  ## fails when `make ptx` would change something; passes without nvcc
+	@NVCC="$(NVCC)" packaging/ptx.sh --check
 
 layers:  ## no layer includes upward
 	@tests/layers.sh

@@ -8,6 +8,14 @@
 
 #include <zerod.h>
 
+/* Of `numel` elements, which must not overlap what they become. The addresses are the CPU's or a GPU's. */
+struct zc_conversion {
+	enum zerod_dtype from_dtype, to_dtype; /* a supported pair */
+	const void *from;
+	void *to; /* both aligned for their elements */
+	uint64_t numel;
+};
+
 /* float32, float16 and bfloat16 to every floating dtype, and each dtype to itself. */
 bool zc_cast_supported(enum zerod_dtype from, enum zerod_dtype to);
 

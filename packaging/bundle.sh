@@ -22,6 +22,7 @@ for test in "$BUILD"/tests/*/*/test_* "$BUILD"/tests/it/test_* "$BUILD"/tests/co
 done
 cp "$BUILD/tests/gpu/stress" "$out/tests/gpu-stress"
 cp "$BUILD/tests/gpu/strict" "$out/tests/gpu-strict"
+cp "$BUILD/tests/gpu/kernels" "$out/tests/gpu-kernels"
 mkdir -p "$out/tests/gpu"
 cp tests/run.sh "$out/tests/"
 cp tests/gpu/run.sh tests/gpu/bench.sh tests/gpu/examples.sh tests/gpu/shrink.sh "$out/tests/gpu/"

@@ -108,16 +108,18 @@ int cuModuleUnload(struct CUmod_st *module)
 	return double_leave(after);
 }
 
-/* The program's own, with as many arguments as the PTX has */
+/* The program's own, with as many arguments as the PTX has, or the library's. */
 static const struct double_kernel *find_kernel(const struct CUmod_st *module, const char *name)
 {
+	const struct double_kernel *found;
 	char text[160];
 
 	(void)snprintf(text, sizeof(text), ".entry %s(", name);
 	if (!strstr(module->ptx, text))
 		return NULL;
 	(void)snprintf(text, sizeof(text), "double_kernel_%s", name);
-	return dlsym(RTLD_DEFAULT, text);
+	found = dlsym(RTLD_DEFAULT, text);
+	return found ? found : double_library_kernel(name);
 }
 
 int cuModuleGetFunction(struct CUfunc_st **function, struct CUmod_st *module, const char *name)

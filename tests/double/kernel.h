@@ -3,7 +3,8 @@
  * kernel.h - kernels on the double: a program that launches some has the same on the CPU, and the double finds them by name.
  *
  * For a kernel NAME of its PTX the program exports `const struct double_kernel double_kernel_NAME` (declare it with
- * DOUBLE_KERNEL, and link with --export-dynamic). Arguments are 64-bit numbers, or one structure.
+ * DOUBLE_KERNEL, and link with --export-dynamic). Arguments are 64-bit numbers, or one structure. The library's own kernels
+ * (client/kernels) are in the double: library_kernels.c.
  */
 #ifndef ZD_DOUBLE_KERNEL_H
 #define ZD_DOUBLE_KERNEL_H
@@ -24,6 +25,9 @@ struct double_kernel {
 	bool (*run)(struct double_reach *reach, const uint64_t *args);
 	size_t arg_bytes; /* of each argument; 0: of a 64-bit number */
 };
+
+/* One of the library's kernels, by its name; NULL if it has none of that name. */
+const struct double_kernel *double_library_kernel(const char *name);
 
 #define DOUBLE_KERNEL(name)                                                                                  \
 	__attribute__((visibility("default"))) const struct double_kernel double_kernel_##name

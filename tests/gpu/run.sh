@@ -1,10 +1,10 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
-# tests/gpu/run.sh [SECONDS] [FOLDER]: what has to be seen on real GPUs, on however many there are: the contract suite, strict
-# clients' stale views, the examples, memory that goes back, and the stress: plain, with trainers killed, with strict trainers,
-# and beside matrix products (WITHOUT_LOAD=1 leaves these out, where there is no cuBLAS), SECONDS each, 60 by default. FOLDER is
-# what make built, or a bundle; without it, the bundle that this script lies in, else build. Needs no compiler. Ends with
-# "N passed, N failed".
+# tests/gpu/run.sh [SECONDS] [FOLDER]: what has to be seen on real GPUs, on however many there are: the library's kernels and their
+# bandwidths, the contract suite, strict clients' stale views, the examples, memory that goes back, and the stress: plain, with
+# trainers killed, with strict trainers, and beside matrix products (WITHOUT_LOAD=1 leaves these out, where there is no cuBLAS),
+# SECONDS each, 60 by default. FOLDER is what make built, or a bundle; without it, the bundle that this script lies in, else
+# build. Needs no compiler. Ends with "N passed, N failed".
 set -u
 cd "$(dirname "$0")/../.." || exit 2
 seconds=${1:-60}
@@ -12,10 +12,12 @@ folder=${2:-$([ -x bin/zerod ] && echo . || echo build)}
 folder=$(cd "$folder" && pwd) || exit 2
 stress=$folder/tests/gpu/stress
 strict=$folder/tests/gpu/strict
+kernels=$folder/tests/gpu/kernels
 contract=("$folder"/tests/contract/test_*)
 if [ ! -x "$stress" ]; then # a bundle keeps tests in one folder
 	stress=$folder/tests/gpu-stress
 	strict=$folder/tests/gpu-strict
+	kernels=$folder/tests/gpu-kernels
 	contract=("$folder"/tests/contract-test_*)
 fi
 [ -x "$stress" ] && [ -x "${contract[0]}" ] || { echo "tests/gpu/run.sh: $folder has no tests: make tests, or make bundle" >&2; exit 2; }
@@ -24,7 +26,7 @@ if command -v nvidia-smi >/dev/null; then
 	nvidia-smi --query-gpu=index,name,uuid,driver_version,compute_mode --format=csv,noheader
 	nvidia-smi topo -m 2>/dev/null | sed -n '1,12p'
 fi
-commands=()
+commands=("$kernels --measure")
 for test in "${contract[@]}"; do
 	commands+=("ZEROD_TEST_BACKEND=cuda ZEROD_TEST_KEEP_DAEMON=1 $test")
 done
@@ -33,4 +35,5 @@ commands+=("$strict" tests/gpu/examples.sh tests/gpu/shrink.sh "$stress --second
 BUILD=$folder TEST_TIMEOUT=$((seconds + 300)) tests/run.sh "${commands[@]}"
 status=$?
 grep -hE '^(stress|in all):' "$folder"/logs/*stress*.log
+grep -hE '^# (sum|cast) of' "$folder"/logs/*kernels*.log
 exit $status

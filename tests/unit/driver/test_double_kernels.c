@@ -8,7 +8,8 @@
 	".version 9.0\n"                                                                                     \
 	".visible .entry increment(\n)\n"                                                                    \
 	".visible .entry add_all(\n)\n"                                                                      \
-	".visible .entry elsewhere(\n)\n"
+	".visible .entry elsewhere(\n)\n"                                                                    \
+	".visible .entry zerod_cast_float32_bfloat16(\n)\n"
 
 /* Adds args[1] to the word at args[0]. */
 static bool increment(struct double_reach *reach, const uint64_t *args)
@@ -131,6 +132,20 @@ static void test_loading_waits_for_all_streams(void **state)
 	leave(cuda, 0);
 }
 
+/* Only by name: what they compute is tests/gpu/kernels.c's. */
+static void test_the_librarys_kernels_are_in_the_double(void **state)
+{
+	const struct zd_cuda *cuda = load_and_enter();
+	struct CUmod_st *module = load_module(cuda);
+	struct CUfunc_st *function = NULL;
+
+	(void)state;
+	MUST(cuda->moduleGetFunction(&function, module, "zerod_cast_float32_bfloat16"));
+	EXPECT(cuda->moduleGetFunction(&function, module, "zerod_cast_float32_float16"), ZD_CU_NOT_FOUND);
+	MUST(cuda->moduleUnload(module));
+	leave(cuda, 0);
+}
+
 static void test_kernels_are_found_by_name(void **state)
 {
 	const struct zd_cuda *cuda = load_and_enter();
@@ -194,13 +209,14 @@ int main(int argc, char **argv)
 	        CASE(test_kernels_run_in_the_order_of_their_stream, CLEAN),
 	        CASE(test_an_argument_may_be_a_structure, CLEAN),
 	        CASE(test_loading_waits_for_all_streams, CLEAN),
+	        CASE(test_the_librarys_kernels_are_in_the_double, CLEAN),
 	        CASE(test_kernels_are_found_by_name, CLEAN),
 	        CASE(test_an_impossible_shape_is_refused, CLEAN),
 	        CASE(test_memory_of_others_ends_the_context),
 	        CASE(test_a_kept_module_is_a_leak, CLEAN),
 	};
 
-	cases[6].exit_status = 99;
-	cases[6].says = "1 modules";
+	cases[7].exit_status = 99;
+	cases[7].says = "1 modules";
 	return case_main(cases, ZD_ARRAY_LEN(cases), argc, argv);
 }

@@ -1,0 +1,346 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * kernels.cu - what libzerod runs on GPUs, in the trainer's context: casts, and the sum of a reduce-scatter.
+ *
+ * Both give the bits that the CPU gives: casts those of client/cast.c, reductions those of daemon/backend/host_kernels.h, but for
+ * the order in which squares are added (kernels.h). So every step rounds by itself: the intrinsics below are not contracted into
+ * fused operations, and nvcc is told not to (ptx.sh, Makefile).
+ *
+ * Both are bound by memory. Where all addresses allow it a thread reads and writes vectors of 16 bytes of its input, and of a reduction
+ * several inputs at once; else, and at the end, element by element.
+ */
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+
+#include "client/kernels/element.h"
+#include "client/kernels/kernels.h"
+
+#define WARP  32u
+#define WARPS (ZC_THREADS / WARP)
+#define BATCH 4u /* inputs that a thread has under way */
+
+static_assert(WARPS == WARP, "one warp adds the sums of all");
+static_assert(ZC_REDUCE_PARTS <= ZC_THREADS, "one block adds the parts of all");
+
+/* ---- Dtypes ------------------------------------------------------------------------------------------------------ */
+
+/* Conversions as casts make them, nans too. */
+struct float32 {
+	typedef uint32_t bits;
+	static __device__ float widen(bits from)
+	{
+		return zc_f32_from_bits(from);
+	}
+	static __device__ bits narrow(float from)
+	{
+		return zc_f32_bits(from);
+	}
+};
+
+struct float16 {
+	typedef uint16_t bits;
+	static __device__ float widen(bits from)
+	{
+		return zc_f32_from_f16(from);
+	}
+	static __device__ bits narrow(float from)
+	{
+		return zc_f16_from_f32(from);
+	}
+};
+
+struct bfloat16 {
+	typedef uint16_t bits;
+	static __device__ float widen(bits from)
+	{
+		return zc_f32_from_bf16(from);
+	}
+	static __device__ bits narrow(float from)
+	{
+		return zc_bf16_from_f32(from);
+	}
+};
+
+struct float8_e4m3 {
+	typedef uint8_t bits;
+	static __device__ bits narrow(float from)
+	{
+		return zc_e4m3_from_f32(from);
+	}
+};
+
+struct float8_e5m2 {
+	typedef uint8_t bits;
+	static __device__ bits narrow(float from)
+	{
+		return zc_e5m2_from_f32(from);
+	}
+};
+
+/* N elements; in memory they are aligned to the least of their bytes and ZC_VECTOR_BYTES. */
+template <typename Bits, unsigned N>
+struct alignas(N * sizeof(Bits) < ZC_VECTOR_BYTES ? N * sizeof(Bits) : ZC_VECTOR_BYTES) pack {
+	Bits each[N];
+};
+
+template <typename Dtype>
+static constexpr unsigned PER_VECTOR = ZC_VECTOR_BYTES / sizeof(typename Dtype::bits);
+
+/* ---- Casts ------------------------------------------------------------------------------------------------------- */
+
+template <typename From, typename To> static __device__ void cast(const zc_cast_args &args)
+{
+	constexpr unsigned N = PER_VECTOR<From>;
+	const auto *from = reinterpret_cast<const typename From::bits *>(args.from);
+	auto *to = reinterpret_cast<typename To::bits *>(args.to);
+	const uint64_t threads = (uint64_t)gridDim.x * blockDim.x;
+	const uint64_t thread = (uint64_t)blockIdx.x * blockDim.x + threadIdx.x;
+	const uint64_t vectors = args.vectors ? args.numel / N : 0;
+
+	for (uint64_t i = thread; i < vectors; i += threads) {
+		const auto wide = reinterpret_cast<const pack<typename From::bits, N> *>(from)[i];
+		pack<typename To::bits, N> narrow;
+#pragma unroll
+		for (unsigned j = 0; j < N; j++)
+			narrow.each[j] = To::narrow(From::widen(wide.each[j]));
+		reinterpret_cast<pack<typename To::bits, N> *>(to)[i] = narrow;
+	}
+	for (uint64_t i = vectors * N + thread; i < args.numel; i += threads)
+		to[i] = To::narrow(From::widen(from[i]));
+}
+
+#define CAST(From, To)                                                                                       \
+	extern "C" __global__ void __launch_bounds__(ZC_THREADS)                                             \
+	        zerod_cast_##From##_##To(const __grid_constant__ zc_cast_args args)                          \
+	{                                                                                                    \
+		cast<From, To>(args);                                                                        \
+	}
+
+CAST(float32, float16)
+CAST(float32, bfloat16)
+CAST(float32, float8_e4m3)
+CAST(float32, float8_e5m2)
+CAST(float16, float32)
+CAST(float16, bfloat16)
+CAST(float16, float8_e4m3)
+CAST(float16, float8_e5m2)
+CAST(bfloat16, float32)
+CAST(bfloat16, float16)
+CAST(bfloat16, float8_e4m3)
+CAST(bfloat16, float8_e5m2)
+
+/* ---- Reductions: the elements ------------------------------------------------------------------------------------ */
+
+/* Of the elements of one thread, then of a block, then of all. */
+struct statistics {
+	double sum_squares;
+	bool overflow;
+};
+
+/* Conversions as reductions make them: the hardware's, which are shorter, and one nan, since the hardware's is another. */
+struct sum_float32 : float32 {
+	static constexpr bits NAN_BITS = 0x7fc00000;
+};
+
+struct sum_float16 : float16 {
+	static constexpr bits NAN_BITS = 0x7e00;
+	static __device__ float widen(bits from)
+	{
+		return __half2float(__ushort_as_half(from));
+	}
+	static __device__ bits narrow(float from)
+	{
+		return __half_as_ushort(__float2half_rn(from));
+	}
+};
+
+struct sum_bfloat16 : bfloat16 {
+	static constexpr bits NAN_BITS = 0x7fc0;
+	static __device__ bits narrow(float from)
+	{
+		return __bfloat16_as_ushort(__float2bfloat16_rn(from));
+	}
+};
+
+template <typename Dtype> static __device__ typename Dtype::bits *elements(uint64_t at, uint64_t first)
+{
+	return reinterpret_cast<typename Dtype::bits *>(at) + first;
+}
+
+template <typename Input>
+static __device__ float add_input(float acc, typename Input::bits input, const zc_reduce_args &args)
+{
+	return __fadd_rn(acc, __fmul_rn(Input::widen(input), args.prescale));
+}
+
+/* What is stored for the sum of all inputs, where `old` was; counted as well. */
+template <typename Target>
+static __device__ typename Target::bits store_sum(float acc, typename Target::bits old,
+                                                  const zc_reduce_args &args, statistics &found)
+{
+	acc = __fmul_rn(acc, args.postscale);
+	if (!args.overwrite)
+		acc = __fadd_rn(acc, Target::widen(old));
+	const auto rounded = acc != acc ? Target::NAN_BITS : Target::narrow(acc);
+	const float stored = Target::widen(rounded);
+
+	/* The square of a float32 is exact in double: fused or not, the sum is rounded once. */
+	found.sum_squares = __fma_rn(stored, stored, found.sum_squares);
+	found.overflow |= (zc_f32_bits(stored) & ZC_F32_INF) == ZC_F32_INF;
+	return rounded;
+}
+
+template <typename Input, typename Target>
+static __device__ void reduce_element(const zc_reduce_args &args, uint64_t i, statistics &found)
+{
+	auto *target = elements<Target>(args.target, i);
+	float acc = 0;
+
+#pragma unroll 1
+	for (uint32_t k = 0; k < args.ninputs; k++)
+		acc = add_input<Input>(acc, *elements<Input>(args.inputs[k], i), args);
+	*target = store_sum<Target>(acc, args.overwrite ? 0 : *target, args, found);
+}
+
+/* Element `first` and those behind it in its vector: the loads of a few inputs are under way at a time. */
+template <typename Input, typename Target>
+static __device__ void reduce_vector(const zc_reduce_args &args, uint64_t first, statistics &found)
+{
+	constexpr unsigned N = PER_VECTOR<Input>;
+	typedef pack<typename Input::bits, N> inputs;
+	typedef pack<typename Target::bits, N> targets;
+	auto *target = reinterpret_cast<targets *>(elements<Target>(args.target, first));
+	targets stored = {};
+	float acc[N] = {};
+
+	if (!args.overwrite)
+		stored = *target;
+#pragma unroll 1
+	for (uint32_t begin = 0; begin < args.ninputs; begin += BATCH) {
+		const uint32_t count = min(args.ninputs - begin, BATCH);
+		inputs batch[BATCH];
+#pragma unroll
+		for (uint32_t k = 0; k < BATCH; k++)
+			if (k < count)
+				batch[k] = *reinterpret_cast<const inputs *>(
+				        elements<Input>(args.inputs[begin + k], first));
+#pragma unroll
+		for (uint32_t k = 0; k < BATCH; k++)
+#pragma unroll
+			for (unsigned j = 0; j < N; j++)
+				if (k < count)
+					acc[j] = add_input<Input>(acc[j], batch[k].each[j], args);
+	}
+#pragma unroll
+	for (unsigned j = 0; j < N; j++)
+		stored.each[j] = store_sum<Target>(acc[j], stored.each[j], args, found);
+	*target = stored;
+}
+
+/* ---- Reductions: the sum of squares ------------------------------------------------------------------------------ */
+
+/* What the blocks of a reduction leave to the last of them. */
+struct lane {
+	double sum_squares[ZC_REDUCE_PARTS];
+	unsigned overflow[ZC_REDUCE_PARTS];
+	unsigned nready; /* blocks; 0 again when the last has come */
+};
+
+static __device__ lane lanes[ZC_REDUCE_LANES];
+
+/* In the warp's first thread. */
+static __device__ double warp_sum(double value)
+{
+#pragma unroll
+	for (unsigned half = WARP / 2; half > 0; half /= 2)
+		value = __dadd_rn(value, __shfl_down_sync(0xffffffffu, value, half));
+	return value;
+}
+
+/* Functions with shared memory are not static: else nvcc puts a hash into its name, and the PTX is not the same everywhere. */
+
+/* Of all threads of the block, which all call it; in the first one. */
+inline __device__ statistics block_sum(const statistics &mine)
+{
+	__shared__ double of_warp[WARPS];
+	const double sum = warp_sum(mine.sum_squares);
+	statistics of_block;
+
+	if (threadIdx.x % WARP == 0)
+		of_warp[threadIdx.x / WARP] = sum;
+	of_block.overflow = __syncthreads_or(mine.overflow);
+	of_block.sum_squares = threadIdx.x < WARP ? warp_sum(of_warp[threadIdx.x]) : 0;
+	__syncthreads(); /* of_warp may be written again */
+	return of_block;
+}
+
+/* Is this the last block to have left its part: then it sees those of all. All threads call it. */
+inline __device__ bool leave_part(lane &lane, const statistics &part)
+{
+	__shared__ bool is_last;
+
+	if (threadIdx.x == 0) {
+		lane.sum_squares[blockIdx.x] = part.sum_squares;
+		lane.overflow[blockIdx.x] = part.overflow;
+		__threadfence();
+		is_last = atomicInc(&lane.nready, gridDim.x - 1) == gridDim.x - 1;
+		__threadfence();
+	}
+	__syncthreads();
+	return is_last;
+}
+
+static __device__ void finish(const zc_reduce_args &args, const statistics &mine)
+{
+	lane &lane = lanes[args.lane];
+	statistics all = {};
+
+	if (!leave_part(lane, block_sum(mine)))
+		return;
+	if (threadIdx.x < gridDim.x) {
+		all.sum_squares = __ldcg(&lane.sum_squares[threadIdx.x]);
+		all.overflow = __ldcg(&lane.overflow[threadIdx.x]) != 0;
+	}
+	all = block_sum(all);
+	if (threadIdx.x == 0) {
+		auto *result = reinterpret_cast<zc_reduce_result *>(args.result);
+
+		result->sum_squares = all.sum_squares;
+		result->overflow = all.overflow;
+	}
+}
+
+template <typename Input, typename Target> static __device__ void reduce(const zc_reduce_args &args)
+{
+	constexpr unsigned N = PER_VECTOR<Input>;
+	const uint64_t step = (uint64_t)gridDim.x * ZC_THREADS * N;
+	uint64_t first = ((uint64_t)blockIdx.x * ZC_THREADS + threadIdx.x) * N;
+	statistics mine = {};
+
+	for (; first < args.numel; first += step) {
+		if (args.vectors && args.numel - first >= N) {
+			reduce_vector<Input, Target>(args, first, mine);
+			continue;
+		}
+		for (uint64_t i = first; i < first + N && i < args.numel; i++)
+			reduce_element<Input, Target>(args, i, mine);
+	}
+	finish(args, mine);
+}
+
+#define REDUCE(Input, Target)                                                                                \
+	extern "C" __global__ void __launch_bounds__(ZC_THREADS)                                             \
+	        zerod_reduce_##Input##_##Target(const __grid_constant__ zc_reduce_args args)                 \
+	{                                                                                                    \
+		reduce<sum_##Input, sum_##Target>(args);                                                     \
+	}
+
+REDUCE(float32, float32)
+REDUCE(float32, float16)
+REDUCE(float32, bfloat16)
+REDUCE(float16, float32)
+REDUCE(float16, float16)
+REDUCE(float16, bfloat16)
+REDUCE(bfloat16, float32)
+REDUCE(bfloat16, float16)
+REDUCE(bfloat16, bfloat16)

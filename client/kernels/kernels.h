@@ -1,0 +1,60 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * kernels.h - what the kernels of kernels.cu are given, and what must be the same on both sides of a launch. It is C and CUDA C++
+ * at once.
+ *
+ * Each kernel has one argument, a structure by value. Addresses are device memory, aligned for their elements. A kernel's name
+ * says what it reads and what it writes: zerod_cast_float32_bfloat16, zerod_reduce_bfloat16_float32.
+ */
+#ifndef ZD_CLIENT_KERNELS_KERNELS_H
+#define ZD_CLIENT_KERNELS_KERNELS_H
+
+#include <stdint.h>
+
+#define ZC_VECTOR_BYTES 16u   /* of one load, where all addresses are aligned to it */
+#define ZC_THREADS      1024u /* of a block */
+
+/* ---- Casts ------------------------------------------------------------------------------------------------------- */
+
+/* At most: as many threads as fit on the 132 multiprocessors of an H100 or H200. */
+#define ZC_CAST_BLOCKS 264u
+
+struct zc_cast_args {
+	uint64_t from, to; /* may not overlap */
+	uint64_t numel;
+	uint32_t vectors; /* both are aligned to ZC_VECTOR_BYTES */
+	uint32_t pad;
+};
+
+/* ---- Reductions -------------------------------------------------------------------------------------------------- */
+
+#define ZC_REDUCE_MOST_INPUTS 64u
+#define ZC_REDUCE_PARTS       132u /* blocks at most, each with a partial sum of squares: one a multiprocessor */
+#define ZC_REDUCE_LANES       8u /* reductions that may run on one GPU at a time */
+
+/*
+ * The order of the squares depends on numel and the inputs' dtype alone. ZC_VECTOR_BYTES of one input are a vector, and as many
+ * vectors as a block has threads a chunk. Chunk c is block (c mod ZC_REDUCE_PARTS)'s, vector v of a chunk is thread v's: so there are as
+ * many blocks as chunks, or ZC_REDUCE_PARTS if there are more. A thread adds the squares of its elements as they come. Then the upper
+ * half is added to the lower until one is left: of the 32 threads of each warp, then of the block's 32 warps; and of the blocks as if
+ * each were a thread of one more block.
+ */
+struct zc_reduce_args {
+	uint64_t inputs[ZC_REDUCE_MOST_INPUTS]; /* the first ninputs */
+	uint64_t target;                        /* may be one of the inputs, but not overlap one in part */
+	uint64_t result;                        /* struct zc_reduce_result */
+	uint64_t numel;
+	float prescale, postscale;
+	uint32_t ninputs;
+	uint32_t overwrite; /* else it is added to the target */
+	uint32_t vectors;   /* inputs and target are aligned to ZC_VECTOR_BYTES */
+	uint32_t lane;
+};
+
+/* Of what was stored. */
+struct zc_reduce_result {
+	double sum_squares;
+	uint64_t overflow; /* 1: an element is inf or nan */
+};
+
+#endif

@@ -12,6 +12,7 @@
 
 #include "client/internal.h"
 
+struct zc_conversion;
 struct zc_fence_args;
 
 /* ---- cuda_device.c ------------------------------------------------------------------------------------------ */
@@ -48,10 +49,14 @@ struct zc_copy {
 	struct zc_segment *segment; /* of `to` */
 	void *to;
 	const void *from;
-	uint64_t bytes;
-	struct zc_fence copied; /* on the client's page; set once it is enqueued */
+	uint64_t bytes;                         /* at `to` */
+	const struct zc_conversion *conversion; /* instead; NULL: the bytes stay what they are */
+	struct zc_fence copied;                 /* on the client's page; set once it is enqueued */
 };
 
+/* With the lock: 0, or UNSUPPORTED with the reason why the GPU of a mapped segment converts nothing. */
+int zc_cuda_converts(const struct zc_segment *segment, struct zd_err *err)
+        __attribute__((warn_unused_result));
 /* With the lock: enqueues copies on streams of the library's, and one fence behind those of each GPU. After an error none of
  * them counts. */
 int zc_cuda_copy(struct zerod_client *client, struct zc_copy *copies, unsigned count, struct zd_err *err)

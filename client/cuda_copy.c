@@ -43,6 +43,22 @@ void zc_copied_note(struct zc_cuda *cuda, struct zc_fence fence)
 	atomic_fetch_or(&cuda->has_copied[fence.timeline / MASK_BITS], 1ull << fence.timeline % MASK_BITS);
 }
 
+int zc_cuda_converts(const struct zc_segment *segment, struct zd_err *err)
+{
+	return zc_kernels_check(&segment->gpu->kernels, err);
+}
+
+static int enqueue_one(const struct zd_cuda *driver, const struct zc_gpu *gpu, const struct zc_copy *copy,
+                       struct zd_err *err)
+{
+	if (copy->conversion)
+		return zc_kernels_cast(&gpu->kernels, gpu->copies, copy->conversion, err);
+	return zd_cuda_err(
+	        driver,
+	        driver->memcpyAsync((zd_cu_ptr)copy->to, (zd_cu_ptr)copy->from, copy->bytes, gpu->copies),
+	        err, "copying a slice of %llu bytes on %s", (unsigned long long)copy->bytes, gpu->name);
+}
+
 /* In the GPU's context: its copies, and the next value of its timeline behind them. */
 static int enqueue(const struct zd_cuda *driver, struct zc_gpu *gpu, const struct zc_copy *copies,
                    unsigned count, struct zd_err *err)
@@ -51,11 +67,7 @@ static int enqueue(const struct zd_cuda *driver, struct zc_gpu *gpu, const struc
 	int rc = open_stream(driver, gpu, err);
 
 	for (unsigned i = 0; i < count && !rc; i++)
-		rc = zd_cuda_err(driver,
-		                 driver->memcpyAsync((zd_cu_ptr)copies[i].to, (zd_cu_ptr)copies[i].from,
-		                                     copies[i].bytes, gpu->copies),
-		                 err, "copying a slice of %llu bytes on %s",
-		                 (unsigned long long)copies[i].bytes, gpu->name);
+		rc = enqueue_one(driver, gpu, &copies[i], err);
 	if (!rc)
 		rc = zd_cuda_err(driver,
 		                 driver->streamWriteValue64(gpu->copies, counter, gpu->copied + 1,

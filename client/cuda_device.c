@@ -135,6 +135,8 @@ static int set_up(struct zerod_client *client, struct zc_cuda *cuda, struct zc_g
 		rc = zc_carrier_start(client, &cuda->carrier, err);
 	if (rc && cuda->ngpus == 0)
 		unregister_pages(client, cuda); /* they must not outlive the only context */
+	if (!rc)
+		zc_kernels_load(driver, gpu->name, &gpu->kernels);
 	return rc;
 }
 
@@ -304,6 +306,7 @@ static void close_gpus(struct zerod_client *client, struct zc_cuda *cuda)
 		zc_cuda_enter_last(driver, gpu->context, &scope);
 		if (gpu->copies)
 			(void)driver->streamDestroy(gpu->copies);
+		zc_kernels_unload(&gpu->kernels);
 		if (i == 0)
 			unregister_pages(client, cuda);
 		zc_cuda_leave(driver, &scope);

@@ -10,6 +10,7 @@
 #define ZD_CLIENT_CUDA_INTERNAL_H
 
 #include "client/cuda.h"
+#include "client/cuda_kernels.h"
 #include "client/stream.h"
 #include "driver/driver.h"
 
@@ -41,6 +42,7 @@ struct zc_gpu {
 	zd_cu_ptr gpu_page;       /* as its streams name it */
 	uint32_t timeline;        /* of `copies` */
 	atomic_uint_fast64_t copied;
+	struct zc_kernels kernels; /* in `context` */
 	/* With the client's lock: */
 	bool joined;
 	uint32_t index;             /* the daemon's number, once joined */

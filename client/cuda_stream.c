@@ -266,9 +266,38 @@ static int gpu_fence(zerod_stream *base, const struct zc_hold_list *holds, uint6
 	return rc ? rc : 1;
 }
 
-static int gpu_copy(zerod_stream *base, void *to, const void *from, uint64_t bytes, struct zd_err *err)
+/* Kernels are loaded in the GPU's primary context, and run on no stream of another one. */
+static int gpu_converts(const zerod_stream *base, struct zd_err *err)
 {
-	struct gpu_stream *stream = gpu_of(base);
+	const struct gpu_stream *stream = (const struct gpu_stream *)base;
+
+	if (stream->context == stream->gpu->context)
+		return 0;
+	return zd_err_set(
+	        err, ZEROD_E_UNSUPPORTED,
+	        "the stream is one of another context than the primary one of %s, where the library's "
+	        "kernels are",
+	        stream->gpu->name);
+}
+
+/* In the stream's context. */
+static int enqueue_conversion(const struct gpu_stream *stream, const struct zc_conversion *conversion,
+                              struct zd_err *err)
+{
+	const struct zd_cuda *driver = driver_of(stream);
+	uint64_t bytes = conversion->numel * zerod_dtype_bytes(conversion->to_dtype);
+
+	if (conversion->from_dtype != conversion->to_dtype)
+		return zc_kernels_cast(&stream->gpu->kernels, stream->handle, conversion, err);
+	return zd_cuda_err(driver,
+	                   driver->memcpyAsync((zd_cu_ptr)conversion->to, (zd_cu_ptr)conversion->from, bytes,
+	                                       stream->handle),
+	                   err, "copying %llu bytes on %s", (unsigned long long)bytes, stream->gpu->name);
+}
+
+static int gpu_convert(zerod_stream *base, const struct zc_conversion *conversion, struct zd_err *err)
+{
+	const struct gpu_stream *stream = gpu_of(base);
 	const struct zd_cuda *driver = driver_of(stream);
 	struct zc_cuda_scope scope;
 	int rc = zd_cuda_err(driver, zc_cuda_enter(driver, stream->context, &scope), err,
@@ -277,9 +306,7 @@ static int gpu_copy(zerod_stream *base, void *to, const void *from, uint64_t byt
 	if (!rc)
 		rc = check_capture(stream, err);
 	if (!rc)
-		rc = zd_cuda_err(
-		        driver, driver->memcpyAsync((zd_cu_ptr)to, (zd_cu_ptr)from, bytes, stream->handle),
-		        err, "copying %llu bytes on %s", (unsigned long long)bytes, stream->gpu->name);
+		rc = enqueue_conversion(stream, conversion, err);
 	zc_cuda_leave(driver, &scope);
 	return rc;
 }
@@ -367,7 +394,8 @@ static void gpu_end(zerod_stream *base)
 static const struct zc_stream_ops gpu_ops = {
         .wait = gpu_wait,
         .fence = gpu_fence,
-        .copy = gpu_copy,
+        .convert = gpu_convert,
+        .converts = gpu_converts,
         .synchronize = gpu_synchronize,
         .reach = gpu_reach,
         .aborted = gpu_aborted,

@@ -3,7 +3,7 @@
  * publish_from.c - publish with a source dtype: what travels is narrowed on the shard, before any gather reads it.
  *
  * All is checked before the first element is converted. On emulated devices one piece of work converts for all units of a call,
- * so that a stream takes all or nothing; GPUs only copy, until there are kernels. Whether an update is open is the daemon's to
+ * so that a stream takes all or nothing; a GPU has one kernel for each unit, or a copy where dtypes are equal. Whether an update is open is the daemon's to
  * say, but it hears of a publish too late: so each unit remembers that (zc_unit.updating).
  */
 #include "client/cast.h"
@@ -13,83 +13,87 @@
 #include <errno.h>
 #include <stdlib.h>
 
-struct conversion {
-	const void *source;
-	void *shard;
-	struct zc_location at;  /* the shard */
-	enum zerod_dtype dtype; /* the unit's */
-	uint64_t numel;
+struct source {
+	struct zc_conversion conversion;
+	struct zc_location at; /* the shard, which it is converted to */
 };
 
-struct conversions {
-	enum zerod_dtype from;
+struct sources {
 	uint32_t count;
-	struct conversion each[];
+	struct source each[];
 };
 
 /* ---- Checks ------------------------------------------------------------------------------------------------- */
 
-static int check_dtypes(const struct zerod_client *client, enum zerod_dtype from, const struct zc_unit *unit,
-                        struct zd_err *err)
+static int check_dtypes(enum zerod_dtype from, const struct zc_unit *unit, struct zd_err *err)
 {
 	if (zerod_dtype_bytes(from) == 0)
 		return zd_err_set(err, ZEROD_E_INVALID, "source_dtype %d is no dtype", (int)from);
 	if (!zc_cast_supported(from, unit->dtype))
 		return zd_err_set(err, ZEROD_E_UNSUPPORTED, "unit '%s' is %s, which %s is not converted to",
 		                  unit->name, zerod_dtype_name(unit->dtype), zerod_dtype_name(from));
-	if (client->on_gpus && from != unit->dtype)
-		return zd_err_set(err, ZEROD_E_UNSUPPORTED,
-		                  "unit '%s' is %s on a GPU, where %s is not converted to it yet", unit->name,
-		                  zerod_dtype_name(unit->dtype), zerod_dtype_name(from));
 	return 0;
 }
 
-static int check_data(const struct conversion *one, enum zerod_dtype from, const struct zc_unit *unit,
-                      struct zd_err *err)
+static int check_data(const struct source *source, const struct zc_unit *unit, struct zd_err *err)
 {
-	size_t element_bytes = zerod_dtype_bytes(from);
-	uintptr_t source = (uintptr_t)one->source, shard = (uintptr_t)one->shard;
+	const struct zc_conversion *conversion = &source->conversion;
+	size_t element_bytes = zerod_dtype_bytes(conversion->from_dtype);
+	uintptr_t from = (uintptr_t)conversion->from, shard = (uintptr_t)conversion->to;
 
-	if (one->numel == 0)
-		return 0;
-	if (!one->source)
+	if (!conversion->from)
 		return zd_err_set(err, ZEROD_E_INVALID,
 		                  "unit '%s': data is NULL, this rank has %llu elements", unit->name,
-		                  (unsigned long long)one->numel);
-	if (source % element_bytes != 0)
+		                  (unsigned long long)conversion->numel);
+	if (from % element_bytes != 0)
 		return zd_err_set(err, ZEROD_E_INVALID, "unit '%s': data is not aligned for %s", unit->name,
-		                  zerod_dtype_name(from));
-	if (source < shard + one->at.bytes && shard < source + one->numel * element_bytes)
+		                  zerod_dtype_name(conversion->from_dtype));
+	if (from < shard + source->at.bytes && shard < from + conversion->numel * element_bytes)
 		return zd_err_set(err, ZEROD_E_INVALID, "unit '%s': data overlaps the shard", unit->name);
 	return 0;
 }
 
 /* With the lock. */
-static int take_one(struct zerod_client *client, const struct zerod_source *source, enum zerod_dtype from,
-                    struct conversion *one, struct zd_err *err)
+static int take_shard(struct zerod_client *client, struct source *source, const struct zc_unit *unit,
+                      struct zd_err *err)
 {
-	const struct zc_unit *unit = source->unit->shared;
-	int rc = check_dtypes(client, from, unit, err);
+	struct zc_conversion *conversion = &source->conversion;
+	int rc = zc_location_map(client, &source->at, &conversion->to, err);
+
+	if (!rc && client->on_gpus && conversion->from_dtype != conversion->to_dtype)
+		rc = zc_cuda_converts(zc_segment_find(client, source->at.segment), err);
+	return rc ? rc : check_data(source, unit, err);
+}
+
+/* With the lock. */
+static int take_one(struct zerod_client *client, const struct zerod_source *given, enum zerod_dtype from,
+                    struct source *source, struct zd_err *err)
+{
+	const struct zc_unit *unit = given->unit->shared;
+	int rc = check_dtypes(from, unit, err);
 
 	if (rc)
 		return rc;
 	if (!unit->updating)
 		return zd_err_set(err, ZEROD_E_STATE, "unit '%s' is not under update", unit->name);
-	*one = (struct conversion){
-	        .source = source->data, .at = unit->shard, .dtype = unit->dtype, .numel = unit->true_numel};
-	if (one->numel > 0)
-		rc = zc_location_map(client, &one->at, &one->shard, err);
-	return rc ? rc : check_data(one, from, unit, err);
+	*source = (struct source){
+	        .conversion = {.from_dtype = from,
+	                       .to_dtype = unit->dtype,
+	                       .from = given->data,
+	                       .numel = unit->true_numel},
+	        .at = unit->shard,
+	};
+	return unit->true_numel > 0 ? take_shard(client, source, unit, err) : 0;
 }
 
-static int take_all(struct zerod_client *client, const struct zerod_source *sources,
-                    struct conversions *conversions, struct zd_err *err)
+static int take_all(struct zerod_client *client, const struct zerod_source *given, enum zerod_dtype from,
+                    struct sources *sources, struct zd_err *err)
 {
 	int rc = 0;
 
 	pthread_mutex_lock(&client->lock);
-	for (uint32_t i = 0; i < conversions->count && !rc; i++)
-		rc = take_one(client, &sources[i], conversions->from, &conversions->each[i], err);
+	for (uint32_t i = 0; i < sources->count && !rc; i++)
+		rc = take_one(client, &given[i], from, &sources->each[i], err);
 	pthread_mutex_unlock(&client->lock);
 	return rc;
 }
@@ -98,76 +102,89 @@ static int take_all(struct zerod_client *client, const struct zerod_source *sour
 
 static void convert(void *arg)
 {
-	const struct conversions *conversions = arg;
+	const struct sources *sources = arg;
 
-	for (uint32_t i = 0; i < conversions->count; i++) {
-		const struct conversion *one = &conversions->each[i];
+	for (uint32_t i = 0; i < sources->count; i++) {
+		const struct zc_conversion *each = &sources->each[i].conversion;
 
-		if (one->numel > 0)
-			zc_cast(conversions->from, one->source, one->dtype, one->shard, one->numel);
+		if (each->numel > 0)
+			zc_cast(each->from_dtype, each->from, each->to_dtype, each->to, each->numel);
 	}
 }
 
-/* The conversions are the stream's from then on, or freed. */
-static int convert_on_host(struct conversions *conversions, zerod_stream *stream, struct zd_err *err)
+/* The sources are the stream's from then on, or freed. */
+static int convert_on_host(struct sources *sources, zerod_stream *stream, struct zd_err *err)
 {
 	int rc = 0;
 
 	if (stream)
-		rc = stream->ops->launch(stream, convert, conversions, conversions, err);
+		rc = stream->ops->launch(stream, convert, sources, sources, err);
 	else
-		convert(conversions);
+		convert(sources);
 	if (!stream || rc)
-		free(conversions);
+		free(sources);
 	return rc;
 }
 
 /* ---- By the GPU ----------------------------------------------------------------------------------------------- */
 
 /* On a stream of the library's, with what else it copies. */
-static int enqueue_own(struct zerod_client *client, const struct conversion *one, uint64_t bytes,
-                       struct zd_err *err)
+static int enqueue_own(struct zerod_client *client, const struct source *source, struct zd_err *err)
 {
-	struct zc_copy copy = {.to = one->shard, .from = one->source, .bytes = bytes};
+	const struct zc_conversion *conversion = &source->conversion;
+	struct zc_copy copy = {.to = conversion->to,
+	                       .from = conversion->from,
+	                       .bytes = conversion->numel * zerod_dtype_bytes(conversion->to_dtype)};
 	int rc;
 
+	if (conversion->from_dtype != conversion->to_dtype)
+		copy.conversion = conversion;
 	pthread_mutex_lock(&client->lock);
-	copy.segment = zc_segment_find(client, one->at.segment);
+	copy.segment = zc_segment_find(client, source->at.segment);
 	rc = zc_cuda_copy(client, &copy, 1, err);
 	pthread_mutex_unlock(&client->lock);
 	return rc;
 }
 
-static int check_stream(struct zerod_client *client, const struct conversions *conversions,
+/* With the lock. */
+static int check_stream_for(struct zerod_client *client, const struct source *source,
+                            const zerod_stream *stream, struct zd_err *err)
+{
+	int rc = stream->ops->reach(stream, zc_segment_find(client, source->at.segment), err);
+
+	if (!rc && source->conversion.from_dtype != source->conversion.to_dtype)
+		rc = stream->ops->converts(stream, err);
+	return rc;
+}
+
+static int check_stream(struct zerod_client *client, const struct sources *sources,
                         const zerod_stream *stream, struct zd_err *err)
 {
 	int rc = 0;
 
-	if (!stream->ops->copy)
+	if (!stream->ops->convert)
 		return zd_err_set(err, ZEROD_E_INVALID,
 		                  "the shards are on a GPU, the stream is a host stream");
 	pthread_mutex_lock(&client->lock);
-	for (uint32_t i = 0; i < conversions->count && !rc; i++)
-		if (conversions->each[i].numel > 0)
-			rc = stream->ops->reach(
-			        stream, zc_segment_find(client, conversions->each[i].at.segment), err);
+	for (uint32_t i = 0; i < sources->count && !rc; i++)
+		if (sources->each[i].conversion.numel > 0)
+			rc = check_stream_for(client, &sources->each[i], stream, err);
 	pthread_mutex_unlock(&client->lock);
 	return rc;
 }
 
-static int copy_on_gpu(struct zerod_client *client, const struct conversions *conversions,
-                       zerod_stream *stream, struct zd_err *err)
+static int convert_on_gpu(struct zerod_client *client, const struct sources *sources, zerod_stream *stream,
+                          struct zd_err *err)
 {
-	int rc = stream ? check_stream(client, conversions, stream, err) : 0;
+	int rc = stream ? check_stream(client, sources, stream, err) : 0;
 
-	for (uint32_t i = 0; i < conversions->count && !rc; i++) {
-		const struct conversion *one = &conversions->each[i];
-		uint64_t bytes = one->numel * zerod_dtype_bytes(one->dtype);
+	for (uint32_t i = 0; i < sources->count && !rc; i++) {
+		const struct source *each = &sources->each[i];
 
-		if (bytes > 0 && stream)
-			rc = stream->ops->copy(stream, one->shard, one->source, bytes, err);
-		else if (bytes > 0)
-			rc = enqueue_own(client, one, bytes, err);
+		if (each->conversion.numel > 0 && stream)
+			rc = stream->ops->convert(stream, &each->conversion, err);
+		else if (each->conversion.numel > 0)
+			rc = enqueue_own(client, each, err);
 	}
 	if (!rc && !stream)
 		rc = zc_cuda_copies_finish(client, err);
@@ -176,22 +193,21 @@ static int copy_on_gpu(struct zerod_client *client, const struct conversions *co
 
 /* ---- The call ---------------------------------------------------------------------------------------------------- */
 
-static int fill_shards(struct zerod_client *client, const struct zerod_source *sources, uint32_t count,
+static int fill_shards(struct zerod_client *client, const struct zerod_source *given, uint32_t count,
                        enum zerod_dtype from, zerod_stream *stream, struct zd_err *err)
 {
-	struct conversions *conversions = malloc(sizeof(*conversions) + count * sizeof(*conversions->each));
+	struct sources *sources = malloc(sizeof(*sources) + count * sizeof(*sources->each));
 	int rc;
 
-	if (!conversions)
+	if (!sources)
 		return zd_err_errno(err, ENOMEM, "converting to %u shards", count);
-	conversions->from = from;
-	conversions->count = count;
-	rc = take_all(client, sources, conversions, err);
+	sources->count = count;
+	rc = take_all(client, given, from, sources, err);
 	if (!rc && !client->on_gpus)
-		return convert_on_host(conversions, stream, err);
+		return convert_on_host(sources, stream, err);
 	if (!rc)
-		rc = copy_on_gpu(client, conversions, stream, err);
-	free(conversions);
+		rc = convert_on_gpu(client, sources, stream, err);
+	free(sources);
 	return rc;
 }
 

@@ -11,6 +11,7 @@
 
 #include "client/internal.h"
 
+struct zc_conversion;
 struct zc_copy;
 
 /* What a stream is told before it may use gathered bytes. */
@@ -32,8 +33,10 @@ struct zc_stream_ops {
 	/* `owned` (NULL: nothing) is freed when fn has run, or never will; an error leaves it to the caller. NULL: the stream runs
 	 * no functions. */
 	int (*launch)(zerod_stream *stream, void (*fn)(void *), void *arg, void *owned, struct zd_err *err);
-	/* Appends a copy to memory of the stream's GPU. NULL: the stream is none of a GPU. */
-	int (*copy)(zerod_stream *stream, void *to, const void *from, uint64_t bytes, struct zd_err *err);
+	/* Appends a conversion, or a copy where the dtypes are equal, to memory of the stream's GPU. NULL: it is none of a GPU. */
+	int (*convert)(zerod_stream *stream, const struct zc_conversion *conversion, struct zd_err *err);
+	/* UNSUPPORTED unless the kernels of its GPU may run on it. NULL as above. */
+	int (*converts)(const zerod_stream *stream, struct zd_err *err);
 	/* Blocks until all that is in the stream now has run. ABORTED if a wait in it was freed by an abort. */
 	int (*synchronize)(zerod_stream *stream, struct zd_err *err);
 	/* INVALID unless the stream's work may touch the segment. NULL: it may touch any. */

@@ -174,7 +174,7 @@ static int await_bytes(const struct waiting *waiting, struct zd_err *err)
 		for (unsigned j = 0; j < each->count; j++)
 			zc_fence_merge_add(&fences, list[j]);
 	}
-	if (waiting->stream && waiting->stream->ops->copy)
+	if (waiting->stream && waiting->stream->ops->convert)
 		return zc_own_slices_append(waiting->client, waiting->gathers, waiting->ngathers,
 		                            waiting->stream, &fences.fences, err);
 	rc = zc_own_slices_copy(waiting->client, waiting->gathers, waiting->ngathers, &copied, err);

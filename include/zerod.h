@@ -405,10 +405,11 @@ struct zerod_source {
  * stays nan. Equal dtypes, integers and bool too, are copied byte by byte.
  *
  * On emulated devices the data lie anywhere in this process' memory, zerod_alloc()'s included, and `stream` is a host stream. On
- * GPUs they lie in memory that the shard's GPU can read, and only equal dtypes are supported so far.
+ * GPUs they lie in memory that the shard's GPU can read; a kernel converts them, on `stream` or, where that is NULL, on one of the
+ * library's. Streams of another context than the GPU's primary one only copy. Data that are aligned to 16 bytes are read fastest.
  *
  * Errors, with nothing converted: INVALID (data NULL, not aligned for their dtype, or overlapping their unit's shard; a stream that
- * is not of the shards' GPU), UNSUPPORTED (names both dtypes), STATE (no update of this client is open; in a group with shadows
+ * is not of the shards' GPU), UNSUPPORTED (names both dtypes; or the reason why the GPU or the stream cannot run kernels), STATE (no update of this client is open; in a group with shadows
  * zerod_session_reset() ends it; the stream takes no work), POISONED, LIMIT. Errors of zerod_publish(), and DEVICE: nothing
  * is published, shards may have been written, and the update stays open.
  */

@@ -1,0 +1,229 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * test_cuda_kernels.c - the library's kernels in trainers: loaded before anything waits, run in the order of their stream; and a
+ * GPU that cannot load them does all else.
+ */
+#include "cuda_scene.h"
+
+#include "base/mem.h"
+
+#define SOURCE_BYTES (SCENE_NUMEL * sizeof(float))
+
+/* A unit of bfloat16 under update, and float32 zeros on its GPU to publish, with room for one more. */
+struct scene {
+	struct contract *c;
+	struct contract_rank *rank;
+	struct contract_unit unit;
+	zerod_buffer *buffer;
+	struct zerod_source source;
+};
+
+static void open_scene(struct scene *scene)
+{
+	struct zerod_unit_options options = ZEROD_INIT(options);
+	struct zerod_alloc_options alloc = ZEROD_INIT(alloc);
+	void *data = NULL;
+
+	scene->c = contract_open(NULL);
+	scene->rank = &scene->c->ranks[0];
+	options.name = "w";
+	options.dtype = ZEROD_BFLOAT16;
+	options.numel = SCENE_NUMEL;
+	contract_unit(scene->c, &options, &scene->unit);
+	alloc.job = "masters";
+	alloc.bytes = SOURCE_BYTES + sizeof(float);
+	OK(scene->rank->client, zerod_alloc(scene->rank->client, &alloc, &scene->buffer, &data));
+	scene->source = (struct zerod_source){scene->unit.at[0], data};
+	OK(scene->rank->client, zerod_update_begin(&scene->source.unit, 1));
+}
+
+static void close_scene(struct scene *scene)
+{
+	OK(scene->rank->client, zerod_free(scene->buffer, NULL, 0));
+	contract_close(scene->c);
+}
+
+static uint64_t version(struct scene *scene)
+{
+	struct zerod_shard shard;
+
+	OK(scene->rank->client, zerod_unit_shard(scene->source.unit, &shard));
+	return shard.version;
+}
+
+static int publish(struct scene *scene, enum zerod_dtype from, zerod_stream *stream)
+{
+	return zerod_publish_from(&scene->source, 1, from, stream, 0);
+}
+
+/* The source's bytes, on a stream of the test's. */
+static void fill(const struct scene *scene, struct CUstream_st *handle, uint8_t byte)
+{
+	assert_int_equal(
+	        scene_driver()->memsetD8Async((zd_cu_ptr)scene->source.data, byte, SOURCE_BYTES, handle), 0);
+}
+
+/* All bytes of this rank's part: those of a float32 that is one byte four times become that byte twice. */
+static void expect_shard(struct scene *scene, uint8_t byte)
+{
+	uint8_t bytes[SCENE_NUMEL * 2];
+	struct zerod_shard shard;
+
+	OK(scene->rank->client, zerod_unit_shard(scene->source.unit, &shard));
+	contract_read(NULL, bytes, shard.data, shard.true_numel * 2);
+	for (uint64_t i = 0; i < shard.true_numel * 2; i++)
+		assert_int_equal(bytes[i], byte);
+}
+
+/* ---- A GPU without kernels ------------------------------------------------------------------------------------------- */
+
+static void test_gpu_without_kernels(void **state)
+{
+	struct scene scene;
+	zerod_stream *stream;
+
+	(void)state;
+	open_scene(&scene);
+	stream = contract_stream(scene.rank);
+	for (int i = 0; i < 2; i++)
+		FAILS(scene.rank->client, publish(&scene, ZEROD_FLOAT32, i ? stream : NULL),
+		      ZEROD_E_UNSUPPORTED, "cannot run the library's kernels");
+	FAILS(scene.rank->client, publish(&scene, ZEROD_FLOAT32, NULL), ZEROD_E_UNSUPPORTED,
+	      "CUDA_ERROR_NOT_FOUND");
+	assert_int_equal(version(&scene), 0);
+	OK(scene.rank->client,
+	   publish(&scene, ZEROD_BFLOAT16, stream)); /* the update is open, and copies are */
+	OK(scene.rank->client, zerod_stream_synchronize(stream));
+	assert_int_equal(version(&scene), 1);
+	close_scene(&scene);
+}
+
+/* ---- A GPU with them ------------------------------------------------------------------------------------------------- */
+
+/* The double's loading waits for all streams: were there any now, this would wait for ever. */
+static void test_nothing_is_loaded_beside_a_wait(void **state)
+{
+	struct CUstream_st *handle;
+	struct scene scene;
+	uint64_t *gate;
+
+	(void)state;
+	open_scene(&scene);
+	handle = scene_stream(0);
+	gate = scene_hold(handle);
+	OK(scene.rank->client, publish(&scene, ZEROD_FLOAT32, NULL));
+	assert_int_equal(version(&scene), 1);
+	scene_let_go(gate);
+	assert_int_equal(scene_driver()->streamSynchronize(handle), 0);
+	close_scene(&scene);
+}
+
+struct publication {
+	struct scene *scene;
+	zerod_stream *stream;
+};
+
+static void publish_on_stream(struct contract_rank *rank, void *arg)
+{
+	struct publication *publication = arg;
+
+	OK(rank->client, publish(publication->scene, ZEROD_FLOAT32, publication->stream));
+}
+
+/* What writes the source is in the stream before. */
+static void test_kernels_are_in_the_order_of_their_stream(void **state)
+{
+	struct CUstream_st *handle = scene_stream(0);
+	struct publication publication;
+	struct contract_task *task;
+	struct scene scene;
+	uint64_t *gate;
+
+	(void)state;
+	open_scene(&scene);
+	publication.scene = &scene;
+	OK(scene.rank->client, zerod_cuda_stream_wrap(scene.rank->client, handle, &publication.stream));
+	gate = scene_hold(handle);
+	fill(&scene, handle, 0x3f);
+	task = contract_start(scene.rank, publish_on_stream, &publication);
+	AWAIT(contract_somebody_waits(scene.c, "the caller's own streams"));
+	scene_let_go(gate);
+	contract_finish(task);
+	expect_shard(&scene, 0x3f);
+	zerod_stream_destroy(publication.stream);
+	close_scene(&scene);
+}
+
+/* A GPU faults at a vector that is not aligned, and so does the double. */
+static void test_source_that_is_aligned_for_its_elements_only(void **state)
+{
+	struct CUstream_st *handle = scene_stream(0);
+	struct scene scene;
+
+	(void)state;
+	open_scene(&scene);
+	scene.source.data = (const float *)scene.source.data + 1;
+	fill(&scene, handle, 0x41);
+	assert_int_equal(scene_driver()->streamSynchronize(handle), 0);
+	OK(scene.rank->client, publish(&scene, ZEROD_FLOAT32, NULL));
+	expect_shard(&scene, 0x41);
+	close_scene(&scene);
+}
+
+static void test_captured_stream_converts_nothing(void **state)
+{
+	const struct zd_cuda *driver = scene_driver();
+	struct CUstream_st *handle = scene_stream(0);
+	struct CUgraph_st *graph = NULL;
+	zerod_stream *stream = NULL;
+	struct scene scene;
+
+	(void)state;
+	open_scene(&scene);
+	OK(scene.rank->client, zerod_cuda_stream_wrap(scene.rank->client, handle, &stream));
+	assert_int_equal(driver->streamBeginCapture(handle, ZD_CU_CAPTURE_GLOBAL), 0);
+	FAILS(scene.rank->client, publish(&scene, ZEROD_FLOAT32, stream), ZEROD_E_UNSUPPORTED, "captured");
+	assert_int_equal(version(&scene), 0);
+	OK(scene.rank->client, publish(&scene, ZEROD_FLOAT32, NULL)); /* on a stream of the library's */
+	assert_int_equal(driver->streamEndCapture(handle, &graph), 0);
+	assert_int_equal(driver->graphDestroy(graph), 0);
+	assert_int_equal(version(&scene), 1);
+	zerod_stream_destroy(stream);
+	close_scene(&scene);
+}
+
+static void test_source_that_the_gpu_cannot_read(void **state)
+{
+	struct scene scene;
+	zerod_stream *stream;
+	float *values = zd_calloc(SCENE_NUMEL, sizeof(*values));
+
+	(void)state;
+	open_scene(&scene);
+	stream = contract_stream(scene.rank);
+	scene.source.data = values;
+	FAILS(scene.rank->client, publish(&scene, ZEROD_FLOAT32, NULL), ZEROD_E_DEVICE,
+	      "CUDA_ERROR_ILLEGAL_ADDRESS");
+	assert_int_equal(version(&scene), 0);
+	FAILS(scene.rank->client, zerod_stream_synchronize(stream), ZEROD_E_DEVICE, NULL);
+	print_message("seen\n");
+	_exit(0); /* the context is lost */
+}
+
+int main(int argc, char **argv)
+{
+	struct a_case cases[] = {
+	        /* of both ranks, which join one after the other */
+	        CASE(test_gpu_without_kernels, "ZD_DOUBLE_LEAKS=1",
+	             "ZD_DOUBLE_FAIL=cuModuleGetFunction:1:500,cuModuleGetFunction:2:500"),
+	        CASE(test_nothing_is_loaded_beside_a_wait),
+	        CASE(test_kernels_are_in_the_order_of_their_stream),
+	        CASE(test_source_that_is_aligned_for_its_elements_only),
+	        CASE(test_captured_stream_converts_nothing),
+	        {.name = "test_source_that_the_gpu_cannot_read",
+	         .fn = test_source_that_the_gpu_cannot_read,
+	         .says = "seen"},
+	};
+
+	return scene_main(cases, ZD_ARRAY_LEN(cases), argc, argv);
+}

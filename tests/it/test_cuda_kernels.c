@@ -64,14 +64,14 @@ static void fill(const struct scene *scene, struct CUstream_st *handle, uint8_t 
 }
 
 /* All bytes of this rank's part: those of a float32 that is one byte four times become that byte twice. */
-static void expect_shard(struct scene *scene, uint8_t byte)
+static void expect_shard(struct scene *scene, zerod_unit *unit, uint64_t element_bytes, uint8_t byte)
 {
-	uint8_t bytes[SCENE_NUMEL * 2];
+	uint8_t bytes[SOURCE_BYTES];
 	struct zerod_shard shard;
 
-	OK(scene->rank->client, zerod_unit_shard(scene->source.unit, &shard));
-	contract_read(NULL, bytes, shard.data, shard.true_numel * 2);
-	for (uint64_t i = 0; i < shard.true_numel * 2; i++)
+	OK(scene->rank->client, zerod_unit_shard(unit, &shard));
+	contract_read(NULL, bytes, shard.data, shard.true_numel * element_bytes);
+	for (uint64_t i = 0; i < shard.true_numel * element_bytes; i++)
 		assert_int_equal(bytes[i], byte);
 }
 
@@ -95,6 +95,32 @@ static void test_gpu_without_kernels(void **state)
 	   publish(&scene, ZEROD_BFLOAT16, stream)); /* the update is open, and copies are */
 	OK(scene.rank->client, zerod_stream_synchronize(stream));
 	assert_int_equal(version(&scene), 1);
+	close_scene(&scene);
+}
+
+/* Nor is what comes before, and needs none. */
+static void test_without_kernels_nothing_is_copied(void **state)
+{
+	struct CUstream_st *handle = scene_stream(0);
+	struct zerod_source sources[2];
+	struct contract_unit copied;
+	struct scene scene;
+	zerod_stream *stream;
+
+	(void)state;
+	open_scene(&scene);
+	stream = contract_stream(scene.rank);
+	contract_plain_unit(scene.c, "copied", SCENE_NUMEL, &copied);
+	OK(scene.rank->client, zerod_update_begin(&copied.at[0], 1));
+	fill(&scene, handle, 0x3f);
+	assert_int_equal(scene_driver()->streamSynchronize(handle), 0);
+	sources[0] = (struct zerod_source){copied.at[0], scene.source.data};
+	sources[1] = scene.source;
+	for (int i = 0; i < 2; i++)
+		FAILS(scene.rank->client, zerod_publish_from(sources, 2, ZEROD_FLOAT32, i ? stream : NULL, 0),
+		      ZEROD_E_UNSUPPORTED, "kernels");
+	OK(scene.rank->client, zerod_stream_synchronize(stream));
+	expect_shard(&scene, copied.at[0], sizeof(float), 0);
 	close_scene(&scene);
 }
 
@@ -149,7 +175,7 @@ static void test_kernels_are_in_the_order_of_their_stream(void **state)
 	AWAIT(contract_somebody_waits(scene.c, "the caller's own streams"));
 	scene_let_go(gate);
 	contract_finish(task);
-	expect_shard(&scene, 0x3f);
+	expect_shard(&scene, scene.source.unit, 2, 0x3f);
 	zerod_stream_destroy(publication.stream);
 	close_scene(&scene);
 }
@@ -166,7 +192,7 @@ static void test_source_that_is_aligned_for_its_elements_only(void **state)
 	fill(&scene, handle, 0x41);
 	assert_int_equal(scene_driver()->streamSynchronize(handle), 0);
 	OK(scene.rank->client, publish(&scene, ZEROD_FLOAT32, NULL));
-	expect_shard(&scene, 0x41);
+	expect_shard(&scene, scene.source.unit, 2, 0x41);
 	close_scene(&scene);
 }
 
@@ -215,6 +241,8 @@ int main(int argc, char **argv)
 	struct a_case cases[] = {
 	        /* of both ranks, which join one after the other */
 	        CASE(test_gpu_without_kernels, "ZD_DOUBLE_LEAKS=1",
+	             "ZD_DOUBLE_FAIL=cuModuleGetFunction:1:500,cuModuleGetFunction:2:500"),
+	        CASE(test_without_kernels_nothing_is_copied,
 	             "ZD_DOUBLE_FAIL=cuModuleGetFunction:1:500,cuModuleGetFunction:2:500"),
 	        CASE(test_nothing_is_loaded_beside_a_wait),
 	        CASE(test_kernels_are_in_the_order_of_their_stream),

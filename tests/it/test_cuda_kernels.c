@@ -144,6 +144,16 @@ static void test_nothing_is_loaded_beside_a_wait(void **state)
 	close_scene(&scene);
 }
 
+static void test_kernels_are_given_back(void **state)
+{
+	struct scene scene;
+
+	(void)state;
+	open_scene(&scene);
+	OK(scene.rank->client, publish(&scene, ZEROD_FLOAT32, NULL));
+	close_scene(&scene);
+}
+
 struct publication {
 	struct scene *scene;
 	zerod_stream *stream;
@@ -156,16 +166,17 @@ static void publish_on_stream(struct contract_rank *rank, void *arg)
 	OK(rank->client, publish(publication->scene, ZEROD_FLOAT32, publication->stream));
 }
 
-/* What writes the source is in the stream before. */
+/* What writes the source is in the stream before. The stream is not the first: that shares the default stream's queue. */
 static void test_kernels_are_in_the_order_of_their_stream(void **state)
 {
-	struct CUstream_st *handle = scene_stream(0);
+	struct CUstream_st *first = scene_stream(0), *handle = scene_stream(0);
 	struct publication publication;
 	struct contract_task *task;
 	struct scene scene;
 	uint64_t *gate;
 
 	(void)state;
+	(void)first;
 	open_scene(&scene);
 	publication.scene = &scene;
 	OK(scene.rank->client, zerod_cuda_stream_wrap(scene.rank->client, handle, &publication.stream));
@@ -245,6 +256,7 @@ int main(int argc, char **argv)
 	        CASE(test_without_kernels_nothing_is_copied,
 	             "ZD_DOUBLE_FAIL=cuModuleGetFunction:1:500,cuModuleGetFunction:2:500"),
 	        CASE(test_nothing_is_loaded_beside_a_wait),
+	        CASE(test_kernels_are_given_back, "ZD_DOUBLE_LEAKS=1"),
 	        CASE(test_kernels_are_in_the_order_of_their_stream),
 	        CASE(test_source_that_is_aligned_for_its_elements_only),
 	        CASE(test_captured_stream_converts_nothing),

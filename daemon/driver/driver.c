@@ -115,7 +115,8 @@ int zd_cuda_load(const struct zd_cuda **cuda, struct zd_err *err)
 {
 	(void)pthread_once(&driver.once, load_once);
 	if (driver.failure.status) {
-		*err = driver.failure;
+		if (err)
+			*err = driver.failure;
 		return driver.failure.status;
 	}
 	*cuda = &driver.table;

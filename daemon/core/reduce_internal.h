@@ -311,6 +311,7 @@ struct zd_reduction {
 	struct zd_reduction_options options;
 	uint32_t nreserved, ncommitted, nskipped, ndone; /* ranks, ranks, ranks, slices */
 	uint32_t ops;
+	uint32_t nslices; /* the world's size, once it runs: the group may go before its operations */
 	/* From its start on, of each slice: */
 	uint32_t nchunks;
 	uint64_t chunk_numel;

@@ -280,6 +280,7 @@ void zd_slices_start(struct zd_engine *e, struct zd_reduction *r)
 	uint32_t world = r->group->world_size;
 	cut(e, r);
 	r->slices = zd_calloc(world, sizeof(*r->slices));
+	r->nslices = world;
 	for (uint32_t rank = 0; rank < world; rank++)
 		r->ranks[rank].left = committed(&r->ranks[rank]) ? world * r->nchunks : 0;
 	for (uint32_t owner = 0; owner < world; owner++) {
@@ -299,10 +300,11 @@ void zd_slices_start(struct zd_engine *e, struct zd_reduction *r)
 
 void zd_slices_free(struct zd_reduction *r)
 {
-	for (uint32_t owner = 0; r->slices && owner < r->group->world_size; owner++)
+	for (uint32_t owner = 0; owner < r->nslices; owner++)
 		free(r->slices[owner].chunks);
 	free(r->slices);
 	r->slices = NULL;
+	r->nslices = 0;
 }
 
 void zd_slices_stop(struct zd_engine *e, struct zd_reduction *r)

@@ -587,6 +587,22 @@ static void test_peer_dies_during_sums(void **state)
 	peer_dies(ZD_CMD_REDUCE);
 }
 
+/* The group goes, and its reduction when the last operation has ended. */
+static void test_all_die_during_sums(void **state)
+{
+	struct core_driver *core = core_new(NULL);
+	struct core_reducers g;
+	uint64_t unit = begin_one(&g, core, 2, ZEROD_FLOAT32, 200);
+	(void)state;
+	core_hold(core, ZD_CMD_REDUCE);
+	core_reduce(&g, 0, unit, 1.0f);
+	core_reduce(&g, 1, unit, 1.0f);
+	core_close(core, g.team.session[0]);
+	core_close(core, g.team.session[1]);
+	core_unhold(core, ZD_CMD_REDUCE);
+	core_end(core);
+}
+
 static void test_abort(void **state)
 {
 	struct core_driver *core = core_new(NULL);
@@ -655,6 +671,7 @@ int main(void)
 	        cmocka_unit_test(test_a_watch_fails),
 	        cmocka_unit_test(test_peer_dies_during_transfers),
 	        cmocka_unit_test(test_peer_dies_during_sums),
+	        cmocka_unit_test(test_all_die_during_sums),
 	        cmocka_unit_test(test_abort),
 	        cmocka_unit_test(test_unit_stays_while_it_is_reduced),
 	};

@@ -35,6 +35,11 @@
 #define ZD_FENCE_PAGE_BYTES (ZD_TIMELINES * 8ul)
 #define ZD_FENCE_ABORTED    INT64_MAX /* stored into a timeline to free every waiter */
 
+#define ZD_FEATURE_WORK    "work" /* in both hellos: the session has a work channel and a result page */
+#define ZD_WORK_SLOTS      64u    /* results in the page: works that one session is asked for at a time */
+#define ZD_WORK_SLOT_BYTES 64u
+#define ZD_WORK_PAGE_BYTES (ZD_WORK_SLOTS * (unsigned long)ZD_WORK_SLOT_BYTES)
+
 #define ZD_SHARD_ALIGN_BYTES 256u /* a shard's bytes are a multiple of it */
 /* strict sessions: gathered buffers begin at a multiple of it and fill whole ones; on GPUs, whole segments */
 #define ZD_STRICT_ALIGN_BYTES 4096u

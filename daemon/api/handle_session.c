@@ -6,15 +6,21 @@
  * ends without one may be that of a process whose kernels run on.
  */
 #include <stdio.h>
+#include <string.h>
 
 #include "api/api.h"
 #include "api/handlers.h"
 #include "api/session.h"
+#include "api/work.h"
 #include "base/err.h"
+#include "base/log.h"
 #include "base/text.h"
 
 /* "pid 1234" for a client without a name. */
 #define NAME_BYTES (ZD_MAX_NAME_BYTES + 1)
+
+/* Both fence pages; the work channel and its page. */
+#define NDESCRIPTORS 4u
 
 static int check_hello(const struct zd_api_session *session, const Zd__Hello *hello, char name[NAME_BYTES],
                        struct zd_err *err)
@@ -41,20 +47,44 @@ static int check_hello(const struct zd_api_session *session, const Zd__Hello *he
 	return 0;
 }
 
+static bool has_feature(const Zd__Hello *hello, const char *feature)
+{
+	for (size_t i = 0; i < hello->n_features; i++)
+		if (strcmp(hello->features[i], feature) == 0)
+			return true;
+	return false;
+}
+
+/* A session without a channel has its sums made by the backend: one that could not be made is no reason to refuse it. */
+static bool open_works(struct zd_api_session *session, const Zd__Hello *hello, struct zd_attachment *ends)
+{
+	struct zd_err err;
+
+	if (!session->api->bridge.ops->owners_sum || !has_feature(hello, ZD_FEATURE_WORK))
+		return false;
+	if (zd_works_open(session, &ends[0].fd, &ends[1].fd, &err) == 0)
+		return true;
+	zd_log(ZD_LOG_WARNING, "no work channel for a session: %s", err.text);
+	return false;
+}
+
 int zd_answer_hello(struct zd_api_session *session, const Zd__Request *request, struct zd_err *err)
 {
 	const struct zd_bridge *bridge = &session->api->bridge;
-	struct zd_attachment pages[2] = {{.fd = -1}, {.fd = -1}};
+	struct zd_attachment attachments[NDESCRIPTORS] = {{.segment = NULL}};
+	char *features[] = {(char *)ZD_FEATURE_WORK};
+	bool works;
 	Zd__Reply reply = ZD__REPLY__INIT;
 	Zd__HelloReply hello = ZD__HELLO_REPLY__INIT;
 	char name[NAME_BYTES];
 	int rc = check_hello(session, request->hello, name, err);
 
 	if (rc == 0)
-		rc = zd_api_session_admit(session, name, request->hello->strict, &pages[0].fd, &pages[1].fd,
-		                          err);
+		rc = zd_api_session_admit(session, name, request->hello->strict, &attachments[0].fd,
+		                          &attachments[1].fd, err);
 	if (rc)
 		return rc;
+	works = open_works(session, request->hello, &attachments[2]);
 	hello.version = ZD_PROTOCOL_VERSION;
 	hello.session = session->id;
 	hello.daemon = (char *)ZEROD_VERSION_TEXT;
@@ -62,10 +92,12 @@ int zd_answer_hello(struct zd_api_session *session, const Zd__Request *request, 
 	hello.devices = bridge->ops->device_count(bridge->backend);
 	hello.timelines = ZD_TIMELINES;
 	hello.strict = request->hello->strict;
+	hello.n_features = works ? 1 : 0;
+	hello.features = features;
 	reply.id = request->id;
 	reply.body_case = ZD__REPLY__BODY_HELLO;
 	reply.hello = &hello;
-	zd_conn_send(session->conn, &reply, pages, 2);
+	zd_conn_send(session->conn, &reply, attachments, works ? NDESCRIPTORS : 2);
 	return 0;
 }
 

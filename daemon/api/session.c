@@ -18,6 +18,7 @@
 
 #include "api/api.h"
 #include "api/dispatch.h"
+#include "api/work.h"
 #include "base/err.h"
 #include "base/log.h"
 #include "base/mem.h"
@@ -58,6 +59,7 @@ static void leave_engine(struct zd_api_session *session)
 	if (session->state == ZD_API_SESSION_OPEN)
 		zd_engine_session_close(api->bridge.engine, session->id);
 	(void)zd_bridge_tick(&api->bridge);
+	zd_works_close(session);
 	/* After the engine, whose last commands may name the session. */
 	api->bridge.ops->session_close(api->bridge.backend, session->id, session->orderly);
 	zd_bridge_settle(&api->bridge);
@@ -228,6 +230,7 @@ void zd_api_session_retire(struct zd_api_session *session, uint32_t segment)
 	memmove(session->given + index, session->given + index + 1,
 	        (session->ngiven - index) * sizeof(*session->given));
 	zd_conn_retire(session->conn, segment);
+	zd_works_note_retired(session);
 }
 
 /* A descriptor of its own, since the packet may wait until after the segment's end. */

@@ -14,6 +14,7 @@
 
 struct zd_api;
 struct zd_err;
+struct zd_works;
 
 enum zd_api_session_state {
 	ZD_API_SESSION_NEW,    /* connected; nothing but a hello is taken */
@@ -28,7 +29,8 @@ struct zd_api_session {
 	uint8_t state;
 	uint64_t id; /* the engine's; 0 while NEW */
 	bool admin;
-	bool orderly; /* has said goodbye */
+	bool orderly;           /* has said goodbye */
+	struct zd_works *works; /* its channel (work.h); NULL: it takes none */
 	/* Segments whose descriptors the client has been sent, ascending. */
 	uint32_t *given;
 	size_t ngiven, given_room;

@@ -41,7 +41,8 @@ struct zd_backend_config {
 struct zd_backend_ops {
 	const char *name;                        /* "host", "cuda" */
 	bool sessions_linger, strict_by_segment; /* as in struct zd_engine_config */
-	bool is_prompt;                          /* ends commands within microseconds: worth some spinning */
+	bool owners_sum; /* processes that take work may be asked for REDUCEs instead */
+	bool is_prompt;  /* ends commands within microseconds: worth some spinning */
 
 	int (*open)(const struct zd_backend_config *config, struct zd_backend **backend, struct zd_err *err);
 	/* Stops the executors - what was submitted is finished or failed, nothing completes afterwards - and frees all. */

@@ -248,6 +248,7 @@ const struct zd_backend_ops zd_backend_cuda = {
         .name = "cuda",
         .sessions_linger = true,
         .strict_by_segment = true,
+        .owners_sum = true,
         .is_prompt = true,
         .open = cuda_open,
         .close = cuda_close,

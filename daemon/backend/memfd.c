@@ -58,3 +58,33 @@ int zd_memfd_reserve(int fd, uint64_t bytes, struct zd_err *err)
 		                  zd_bytes_text(bytes, text));
 	return 0;
 }
+
+int zd_memfd_map(const char *name, uint64_t bytes, int protection, int more_seals, void **map, int *fd,
+                 struct zd_err *err)
+{
+	int made = -1;
+	int rc = zd_memfd_new(name, bytes, &made, err);
+	if (rc)
+		return rc;
+	rc = zd_memfd_reserve(made, bytes, err);
+	if (rc)
+		goto close_fd;
+	/* The mapping comes before the seals: F_SEAL_FUTURE_WRITE leaves existing writable mappings alone and refuses new
+	 * ones. */
+	void *mapped = mmap(NULL, bytes, protection, MAP_SHARED, made, 0);
+	if (mapped == MAP_FAILED) {
+		rc = zd_err_errno(err, errno, "mapping %s", name);
+		goto close_fd;
+	}
+	rc = zd_memfd_seal(made, more_seals, err);
+	if (rc)
+		goto unmap;
+	*map = mapped;
+	*fd = made;
+	return 0;
+unmap:
+	munmap(mapped, bytes);
+close_fd:
+	close(made);
+	return rc;
+}

@@ -16,4 +16,9 @@ int zd_memfd_seal(int fd, int more_seals, struct zd_err *err) __attribute__((war
 /* Gives every page of the file its memory now. Errors: NO_MEMORY. */
 int zd_memfd_reserve(int fd, uint64_t bytes, struct zd_err *err) __attribute__((warn_unused_result));
 
+/* All of it: a file of whole pages, backed from the start - who reads or writes it must not be the one to find no memory left
+ * - mapped here with `protection`, and sealed. The descriptor is the caller's. Errors: NO_MEMORY, SYSTEM. */
+int zd_memfd_map(const char *name, uint64_t bytes, int protection, int more_seals, void **map, int *fd,
+                 struct zd_err *err) __attribute__((warn_unused_result));
+
 #endif

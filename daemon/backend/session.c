@@ -29,34 +29,13 @@ _Static_assert(ATOMIC_LLONG_LOCK_FREE == 2, "other processes use the counters");
 
 #define LOW_WORD (__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__ ? 0 : 1)
 
-/* Makes one page, mapped with `protection`. The mapping comes before the seals: F_SEAL_FUTURE_WRITE leaves existing
- * writable mappings alone and refuses new ones. */
 static int make_page(const char *name, int protection, int more_seals, struct zd_fence_page **page, int *fd,
                      struct zd_err *err)
 {
-	int made = -1;
-	int rc = zd_memfd_new(name, PAGE_BYTES, &made, err);
-	if (rc)
-		return rc;
-	/* Backed from the start: an executor that reads or signals must not be the one to find no memory left. */
-	rc = zd_memfd_reserve(made, PAGE_BYTES, err);
-	if (rc)
-		goto close_fd;
-	void *mapped = mmap(NULL, PAGE_BYTES, protection, MAP_SHARED, made, 0);
-	if (mapped == MAP_FAILED) {
-		rc = zd_err_errno(err, errno, "mapping a fence page");
-		goto close_fd;
-	}
-	rc = zd_memfd_seal(made, more_seals, err);
-	if (rc)
-		goto unmap;
-	*page = mapped;
-	*fd = made;
-	return 0;
-unmap:
-	munmap(mapped, PAGE_BYTES);
-close_fd:
-	close(made);
+	void *mapped;
+	int rc = zd_memfd_map(name, PAGE_BYTES, protection, more_seals, &mapped, fd, err);
+	if (!rc)
+		*page = mapped;
 	return rc;
 }
 

@@ -82,7 +82,8 @@ enum zd_purpose {
 };
 
 struct zd_reduce_desc {
-	uint64_t numel; /* of every input and of the output */
+	uint64_t session; /* the target's rank's: its process may be asked for the sum */
+	uint64_t numel;   /* of every input and of the output */
 	enum zerod_dtype input_dtype;
 	enum zerod_dtype target_dtype;
 	uint32_t ninputs; /* 0: only with overwrite: fills with zeros */
@@ -372,6 +373,8 @@ struct zd_engine_sink {
 	/* Asked when a transfer into a gathered buffer begins: does it leave the rank's own slice, of so many bytes, to the
 	 * client? NULL: never. */
 	bool (*client_copies_own)(void *arg, uint32_t device, uint64_t bytes);
+	/* Has the session's process been asked for sums that have not ended? For texts only. NULL: nobody ever is. */
+	bool (*is_summing)(void *arg, uint64_t session);
 };
 
 struct zd_device_config {

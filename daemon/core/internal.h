@@ -232,7 +232,7 @@ struct zd_wait {
 int zd_wait_for(struct zd_request *req, enum zd_wait_kind kind, uint32_t rank, uint64_t a, uint64_t b);
 /* "rank 2 to publish version 4 of unit 'h1' (has 3)". Says so when every holder of the device's gathered bytes itself
  * waits for room. */
-void zd_wait_text(const struct zd_request *req, char out[ZD_WAIT_TEXT]);
+void zd_wait_text(const struct zd_engine *e, const struct zd_request *req, char out[ZD_WAIT_TEXT]);
 
 struct zd_request {
 	uint64_t id;     /* the client's */

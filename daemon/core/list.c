@@ -207,7 +207,7 @@ static bool row_session(const struct listing *l, struct zd_row *row, const struc
 			break;
 		int used = snprintf(texts[n], sizeof(texts[n]), "%s: ", zd_request_types[req->kind]->name);
 		char text[ZD_WAIT_TEXT];
-		zd_wait_text(req, text);
+		zd_wait_text(l->e, req, text);
 		(void)snprintf(texts[n] + used, sizeof(texts[n]) - (size_t)used, "%.*s",
 		               (int)(sizeof(texts[n]) - (size_t)used - 1), text);
 		waits[n] = texts[n];
@@ -348,7 +348,7 @@ static bool row_waiting(const struct listing *l, struct zd_row *row, const struc
 	row->u.buffer.prefetched = req->u.gather.prefetch;
 	row->u.buffer.nholders = 1;
 	row->u.buffer.holders = &holder;
-	zd_wait_text(req, text);
+	zd_wait_text(l->e, req, text);
 	row->u.buffer.waits_for = text;
 	return fn(row, arg);
 }

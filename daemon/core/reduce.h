@@ -32,6 +32,8 @@ bool zd_reduce_has_target(const struct zd_group *group);
 void zd_reduce_settle(struct zd_engine *e, struct zd_device *device);
 /* Was the segment made for a reduction that still waits for staging. */
 bool zd_reduce_awaits(const struct zd_device *device, uint32_t segment);
+/* What a backward_end that waits for reductions waits for. Returns the text's length. */
+int zd_reductions_text(const struct zd_engine *e, const struct zd_request *req, char *out, size_t out_bytes);
 /* For zd_engine_check(): aborts if something of the group's reductions, buckets or targets is inconsistent; adds the
  * charged bytes found per device and kind into found[device][kind], and quarantined bytes into quarantine[device]. */
 void zd_reduce_check(struct zd_engine *e, struct zd_group *group, uint64_t (*found)[ZD_NCHARGES],

@@ -28,6 +28,14 @@ static void producers_text(const struct zd_engine *e, const struct zd_entry *ent
 		(void)snprintf(out, out_bytes, "unit '%.64s': rank %u's own work", unit, member->rank);
 }
 
+/* All pieces of the slice that it waits for have come, and the process of its rank has been asked for the sum. */
+static bool is_summing(const struct zd_engine *e, const struct zd_reduction *r)
+{
+	uint32_t rank = zd_reduction_waits_for(r);
+	return r->state == ZD_REDUCTION_RUNNING && r->slices[rank].state == ZD_SLICE_REDUCING &&
+	       e->sink.is_summing && e->sink.is_summing(e->sink.arg, r->group->members[rank].session->id);
+}
+
 static void reduction_text(const struct zd_engine *e, const struct zd_reduction *r, char *out,
                            size_t out_bytes)
 {
@@ -37,6 +45,9 @@ static void reduction_text(const struct zd_engine *e, const struct zd_reduction 
 		(void)snprintf(out, out_bytes, "unit '%.64s' waits for rank %u", unit, rank);
 	else if (r->state != ZD_REDUCTION_RUNNING)
 		(void)snprintf(out, out_bytes, "unit '%.64s' was given up", unit);
+	else if (is_summing(e, r))
+		(void)snprintf(out, out_bytes, "unit '%.64s' is to be summed by rank %u's process", unit,
+		               rank);
 	else if (r->ranks[rank].state == ZD_CONTRIBUTION_COMMITTED && r->ranks[rank].entry)
 		producers_text(e, r->ranks[rank].entry, out, out_bytes);
 	else
@@ -60,4 +71,20 @@ void zd_entry_text(const struct zd_engine *e, const struct zd_entry *entry, char
 		producers_text(e, entry, out, out_bytes);
 	else
 		reduction_text(e, entry->reduction, out, out_bytes);
+}
+
+int zd_reductions_text(const struct zd_engine *e, const struct zd_request *req, char *out, size_t out_bytes)
+{
+	const struct zd_wait *wait = &req->wait;
+	const struct zd_reduction *r = NULL;
+	if (!zd_reduce_request_lost(req))
+		r = zd_reduction_first_open(req->member->reduce);
+	int used = snprintf(out, out_bytes, "%llu reduction%s, first ", (unsigned long long)wait->a,
+	                    wait->a == 1 ? "" : "s");
+	if (r && is_summing(e, r))
+		return used + snprintf(out + used, out_bytes - (size_t)used,
+		                       "unit '%.64s' is to be summed by rank %u's process", r->unit->name,
+		                       zd_reduction_waits_for(r));
+	return used + snprintf(out + used, out_bytes - (size_t)used, "unit '%.64s' (rank %u)",
+	                       wait->unit ? wait->unit->name : "", wait->rank);
 }

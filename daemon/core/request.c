@@ -253,7 +253,7 @@ void zd_engine_tick(struct zd_engine *e, uint64_t now_ns)
 			}
 			char reason[ZD_WAIT_TEXT];
 			struct zd_err err = ZD_ERR_NONE;
-			zd_wait_text(req, reason);
+			zd_wait_text(e, req, reason);
 			zd_err_set(&err, ZEROD_E_DEADLINE, "%s: waited %llu ms for %s",
 			           zd_request_types[req->kind]->name,
 			           (unsigned long long)((now_ns - req->since_ns) / 1000000u), reason);

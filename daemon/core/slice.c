@@ -180,6 +180,7 @@ static void chunk_reduce(struct zd_engine *e, struct zd_slice *slice, uint32_t c
 	uint64_t target_bytes = zerod_dtype_bytes(mr->target_dtype), numel = chunk_numel(r, chunk);
 	struct zd_command command = {.kind = ZD_CMD_REDUCE, .device = mr->member->device->index};
 	command.u.reduce = (struct zd_reduce_desc){
+	        .session = mr->member->session->id,
 	        .numel = numel,
 	        .input_dtype = r->options.dtype,
 	        .target_dtype = mr->target_dtype,

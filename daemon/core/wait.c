@@ -4,6 +4,7 @@
  */
 #include <stdio.h>
 
+#include "core/reduce.h"
 #include "core/retire.h"
 
 int zd_wait_for(struct zd_request *req, enum zd_wait_kind kind, uint32_t rank, uint64_t a, uint64_t b)
@@ -67,7 +68,7 @@ static int room_text(const struct zd_request *req, const char *what, char *out)
 	return used;
 }
 
-void zd_wait_text(const struct zd_request *req, char out[ZD_WAIT_TEXT])
+void zd_wait_text(const struct zd_engine *e, const struct zd_request *req, char out[ZD_WAIT_TEXT])
 {
 	const struct zd_wait *wait = &req->wait;
 	unsigned long long a = wait->a, b = wait->b;
@@ -137,8 +138,7 @@ void zd_wait_text(const struct zd_request *req, char out[ZD_WAIT_TEXT])
 		                unit, wait->rank);
 		break;
 	case ZD_WAIT_REDUCTIONS:
-		used = snprintf(out, ZD_WAIT_TEXT, "%llu reduction%s, first unit '%.64s' (rank %u)", a,
-		                plural, unit, wait->rank);
+		used = zd_reductions_text(e, req, out, ZD_WAIT_TEXT);
 		break;
 	case ZD_WAIT_STEP:
 		used = snprintf(out, ZD_WAIT_TEXT, "rank %u to begin the step", wait->rank);

@@ -51,8 +51,9 @@ static void on_wake(uv_async_t *wake)
 	(void)pthread_mutex_unlock(&bridge->lock);
 	(void)zd_bridge_tick(bridge);
 	for (size_t i = 0; i < taken->count; i++) {
-		const struct zd_completion *completion = &taken->items[i];
+		struct zd_completion *completion = &taken->items[i];
 
+		bridge->above->completed(bridge->arg, completion);
 		zd_engine_op_done(bridge->engine, completion->op, completion->status, completion->error,
 		                  &completion->result);
 	}
@@ -75,7 +76,8 @@ static void sink_command(void *arg, const struct zd_command *command)
 {
 	struct zd_bridge *bridge = arg;
 
-	bridge->ops->submit(bridge->backend, command);
+	if (command->kind != ZD_CMD_REDUCE || !bridge->above->reduce(bridge->arg, command))
+		zd_bridge_submit(bridge, command);
 }
 
 static void sink_reply(void *arg, const struct zd_reply *reply)
@@ -114,6 +116,13 @@ static bool sink_client_copies_own(void *arg, uint32_t device, uint64_t bytes)
 	return bridge->ops->client_copies_own(bridge->backend, device, bytes);
 }
 
+static bool sink_is_summing(void *arg, uint64_t session)
+{
+	struct zd_bridge *bridge = arg;
+
+	return bridge->above->is_summing(bridge->arg, session);
+}
+
 /* ---- Life ------------------------------------------------------------------------------------------------ */
 
 static struct zd_engine *make_engine(struct zd_bridge *bridge, const struct zd_bridge_config *config)
@@ -136,6 +145,7 @@ static struct zd_engine *make_engine(struct zd_bridge *bridge, const struct zd_b
 	        .session_killed = sink_session_killed,
 	        .segment_retire = sink_segment_retire,
 	        .client_copies_own = bridge->ops->client_copies_own ? sink_client_copies_own : NULL,
+	        .is_summing = sink_is_summing,
 	};
 	struct zd_engine *engine;
 
@@ -209,6 +219,11 @@ uint64_t zd_bridge_tick(struct zd_bridge *bridge)
 void zd_bridge_settle(struct zd_bridge *bridge)
 {
 	zd_timer_update(&bridge->timer);
+}
+
+void zd_bridge_submit(struct zd_bridge *bridge, const struct zd_command *command)
+{
+	bridge->ops->submit(bridge->backend, command);
 }
 
 bool zd_bridge_device_failure(const struct zd_bridge *bridge, uint32_t device, char why[ZD_FAILURE_TEXT])

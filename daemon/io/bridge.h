@@ -21,11 +21,17 @@
 struct zd_err;
 struct zd_loop;
 
-/* Calls of the layer above. All but `settled` come out of the engine and must not go back into it. */
+/* Calls of the layer above. All but `completed` and `settled` come out of the engine and must not go back into it. */
 struct zd_bridge_ops {
 	void (*reply)(void *arg, const struct zd_reply *reply);
 	void (*session_killed)(void *arg, uint64_t session, const char *why);
 	void (*segment_retire)(void *arg, uint64_t session, uint32_t segment);
+	/* May the target's rank's process be asked for the sum, instead of the backend: then it has been, and who said so sees to
+	 * it that a command with the same op completes. */
+	bool (*reduce)(void *arg, const struct zd_command *command);
+	bool (*is_summing)(void *arg, uint64_t session);
+	/* A command with an op has ended; the engine is told next. What it has come to may be filled in. */
+	void (*completed)(void *arg, struct zd_completion *completion);
 	/* The bridge has given events to the engine by itself, and is through. */
 	void (*settled)(void *arg);
 };
@@ -71,6 +77,9 @@ void zd_bridge_deinit(struct zd_bridge *bridge);
 uint64_t zd_bridge_tick(struct zd_bridge *bridge);
 /* After the events. */
 void zd_bridge_settle(struct zd_bridge *bridge);
+
+/* Gives the backend a command that the engine gave before, or one that stands for it under the same op. */
+void zd_bridge_submit(struct zd_bridge *bridge, const struct zd_command *command);
 
 /* Has the device failed: then with these words. */
 bool zd_bridge_device_failure(const struct zd_bridge *bridge, uint32_t device, char why[ZD_FAILURE_TEXT]);

@@ -303,6 +303,20 @@ void zd_conn_send(struct zd_conn *conn, const Zd__Reply *reply, const struct zd_
 		zd_packet_add_fd(packet, attachments[i].fd, attachments[i].segment);
 }
 
+void zd_conn_announce(struct zd_conn *conn, const struct zd_attachment *attachment)
+{
+	struct zd_packet *packet;
+
+	zd_assert(conn->state != CLOSING);
+	packet = open_packet(conn);
+	if (packet->nfds == ZD_MAX_PACKET_FDS ||
+	    packet->room_bytes - packet->nbytes < ZD_PACKET_SEGMENT_BYTES) {
+		send_open_packet(conn);
+		packet = open_packet(conn);
+	}
+	zd_packet_add_fd(packet, attachment->fd, attachment->segment);
+}
+
 void zd_conn_retire(struct zd_conn *conn, uint32_t segment)
 {
 	bool fits;
@@ -405,12 +419,10 @@ static void on_ready(uv_poll_t *handle, int status, int events)
 	zd_conns_flush(conn->conns);
 }
 
-void zd_conns_flush(struct zd_conns *conns)
+static void flush_dirty(struct zd_conns *conns)
 {
 	struct zd_conn *conn;
 
-	zd_assert(!conns->flushing);
-	conns->flushing = true;
 	while ((conn = TAILQ_FIRST(&conns->dirty))) {
 		if (conn->open_packet)
 			send_open_packet(conn);
@@ -419,6 +431,17 @@ void zd_conns_flush(struct zd_conns *conns)
 		if (conn->state == ENDING)
 			finish(conn);
 	}
+}
+
+void zd_conns_flush(struct zd_conns *conns)
+{
+	zd_assert(!conns->flushing);
+	conns->flushing = true;
+	do {
+		flush_dirty(conns);
+		if (conns->flushed)
+			conns->flushed(conns->flushed_arg);
+	} while (!TAILQ_EMPTY(&conns->dirty));
 	conns->flushing = false;
 }
 

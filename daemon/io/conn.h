@@ -36,6 +36,9 @@ struct zd_conns {
 	STAILQ_HEAD(, zd_packet) spares; /* packets that were sent, for reuse */
 	unsigned nspares;
 	bool flushing;
+	/* All that was collected has been sent: what must not overtake it may follow. NULL: nothing does. */
+	void (*flushed)(void *arg);
+	void *flushed_arg;
 };
 
 struct zd_conn_ops {
@@ -45,7 +48,7 @@ struct zd_conn_ops {
 	void (*ended)(void *arg, const struct zd_err *why);
 };
 
-/* A descriptor to send along; segment is NULL for the fence pages of the hello. */
+/* A descriptor to send along; segment is NULL for those of the hello. */
 struct zd_attachment {
 	int fd;
 	const Zd__Segment *segment;
@@ -76,6 +79,8 @@ bool zd_conn_is_open(const struct zd_conn *conn);
 /* Appends a reply, and the descriptors that must come no later than it; their ownership moves here in any case. */
 void zd_conn_send(struct zd_conn *conn, const Zd__Reply *reply, const struct zd_attachment *attachments,
                   unsigned nattachments);
+/* Appends a descriptor and its announcement, behind the replies before it. Its ownership moves here. */
+void zd_conn_announce(struct zd_conn *conn, const struct zd_attachment *attachment);
 /* Appends a segment that the client is to unmap. */
 void zd_conn_retire(struct zd_conn *conn, uint32_t segment);
 /* Appends a reply to no request, with this status and text, and ends the connection. */

@@ -71,6 +71,14 @@ static void signal_timeline(unsigned who, uint8_t timeline, uint8_t value)
 	add(FUZZ_SIGNAL, who, bytes, sizeof(bytes));
 }
 
+/* Begun, and done at that value of timeline 0. */
+static void answer_work(unsigned who, uint8_t value)
+{
+	const uint8_t bytes[] = {0, value};
+
+	add(FUZZ_ANSWER, who, bytes, sizeof(bytes));
+}
+
 static void run_times(unsigned times)
 {
 	while (times-- > 0)
@@ -144,6 +152,11 @@ static void train(unsigned ranks)
 	for (unsigned r = 0; r < ranks; r++)
 		ASK(r, BACKWARD_END, backward_end, BackwardEnd, .group = 1);
 	run_times(4);
+	for (unsigned r = 0; r < ranks; r++) {
+		answer_work(r, 1);
+		signal_timeline(r, 0, 1);
+	}
+	run_times(2);
 	for (unsigned r = 0; r < ranks; r++)
 		ASK(r, STEP_BEGIN, step_begin, StepBegin, .group = 1);
 	for (unsigned r = 0; r < ranks; r++)

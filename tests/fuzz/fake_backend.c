@@ -134,7 +134,7 @@ static void fake_submit(struct zd_backend *backend, const struct zd_command *com
 		return;
 	kept = zd_calloc(1, sizeof(*kept));
 	kept->as_given = *command;
-	if (command->kind == ZD_CMD_WATCH)
+	if (command->kind == ZD_CMD_WATCH && command->u.watch.nfences > 0)
 		memcpy(kept->fences, command->u.watch.fences,
 		       command->u.watch.nfences * sizeof(kept->fences[0]));
 	TAILQ_INSERT_TAIL(&backend->commands, kept, link);
@@ -322,6 +322,7 @@ static uint64_t fake_timeline_read(const struct zd_backend *backend, uint64_t se
 
 const struct zd_backend_ops fuzz_backend = {
         .name = "fake",
+        .owners_sum = true,
         .open = fake_open,
         .close = fake_close,
         .device_count = fake_device_count,

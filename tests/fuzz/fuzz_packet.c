@@ -23,6 +23,8 @@
 #define ARENA_BYTES (8u << 20)
 #define MAX_OPEN    4096u /* requests of one connection whose replies are counted */
 #define MAX_RECORDS 256u
+#define MAX_WORKS   64u
+#define WORKER      1u /* the client that makes sums itself */
 #define NAMED_IDS   8u /* ids up to that stand for the n-th unit, or group, that replies told of */
 
 int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t nbytes);
@@ -34,6 +36,9 @@ struct client {
 	uint64_t session; /* 0: has not said hello */
 	uint64_t last_id;
 	uint16_t open[MAX_OPEN]; /* requests without a reply, by id: the same one may be used twice */
+	int channel;             /* -1: none */
+	uint64_t works[MAX_WORKS];
+	size_t nworks; /* of them: not answered yet */
 };
 
 /* What replies told of, in order; requests name them by number. */
@@ -120,8 +125,43 @@ static void drop_client(struct client *client)
 {
 	if (client->sock >= 0)
 		(void)close(client->sock);
+	if (client->channel >= 0)
+		(void)close(client->channel);
 	memset(client, 0, sizeof(*client));
-	client->sock = -1;
+	client->sock = client->channel = -1;
+}
+
+/* Of the descriptors with the reply to the hello the third is the channel. */
+static void take_fds(struct client *client, const Zd__DaemonPacket *packet, const int *fds, unsigned nfds)
+{
+	bool hello = packet->n_replies > 0 && packet->replies[0]->body_case == ZD__REPLY__BODY_HELLO;
+
+	for (unsigned i = 0; i < nfds; i++) {
+		if (hello && nfds - packet->n_segments == 4 && i == 2)
+			client->channel = fds[i];
+		else
+			(void)close(fds[i]);
+	}
+}
+
+static void read_works(struct client *client)
+{
+	static uint8_t bytes[ZD_MAX_PACKET_BYTES];
+	int fds[ZD_MAX_PACKET_FDS];
+	unsigned nfds;
+	size_t nbytes;
+
+	while (client->channel >= 0 && !client->deaf &&
+	       zd_frame_recv(client->channel, bytes, sizeof(bytes), &nbytes, fds, &nfds, NULL) == 0) {
+		Zd__WorkPacket *packet = zd__work_packet__unpack(NULL, nbytes, bytes);
+
+		zd_assert(packet && nfds == 0);
+		for (size_t i = 0; i < packet->n_works; i++) {
+			zd_assert(packet->works[i]->sum && client->nworks < MAX_WORKS);
+			client->works[client->nworks++] = packet->works[i]->id;
+		}
+		zd__work_packet__free_unpacked(packet, NULL);
+	}
 }
 
 static void read_replies(struct client *client)
@@ -141,10 +181,9 @@ static void read_replies(struct client *client)
 		}
 		if (rc != 0)
 			return;
-		for (unsigned i = 0; i < nfds; i++)
-			(void)close(fds[i]);
 		packet = zd__daemon_packet__unpack(NULL, nbytes, bytes);
 		zd_assert(packet);
+		take_fds(client, packet, fds, nfds);
 		for (size_t i = 0; i < packet->n_replies; i++)
 			take_reply(client, packet->replies[i]);
 		zd__daemon_packet__free_unpacked(packet, NULL);
@@ -153,8 +192,10 @@ static void read_replies(struct client *client)
 
 static void read_all(void)
 {
-	for (unsigned i = 0; i < FUZZ_CLIENTS; i++)
+	for (unsigned i = 0; i < FUZZ_CLIENTS; i++) {
 		read_replies(&scene.clients[i]);
+		read_works(&scene.clients[i]);
+	}
 }
 
 static void send_bytes(struct client *client, const void *bytes, size_t nbytes)
@@ -179,10 +220,15 @@ static void connect_client(struct client *client)
 static void say_hello(struct client *client)
 {
 	static const uint8_t hello[] = {0x0a, 0x08, 0x08, 0x01, 0x52, 0x04, 0x08, 0x01, 0x10, 0x01};
+	static const uint8_t worker_hello[] = {0x0a, 0x0e, 0x08, 0x01, 0x52, 0x0a, 0x08, 0x01,
+	                                       0x10, 0x01, 0x22, 0x04, 'w',  'o',  'r',  'k'};
 
 	client->last_id = 1;
 	client->open[1]++;
-	send_bytes(client, hello, sizeof(hello));
+	if (client == &scene.clients[WORKER])
+		send_bytes(client, worker_hello, sizeof(worker_hello));
+	else
+		send_bytes(client, hello, sizeof(hello));
 	turn_loop();
 	read_replies(client);
 }
@@ -309,6 +355,35 @@ static void send_raw(struct client *client, const uint8_t *bytes, size_t nbytes)
 	send_bytes(client, bytes, nbytes);
 }
 
+/* ---- Answers ----------------------------------------------------------------------------------------------------------- */
+
+enum answer { BEGUN, CANNOT, FAILED, WRONG, ANSWERS };
+
+/* To the oldest work; a wrong one is to none, or says what cannot be. */
+static void send_answer(struct client *client, enum answer answer, uint64_t value)
+{
+	Zd__WorkAnswers answers = ZD__WORK_ANSWERS__INIT;
+	Zd__WorkDone done = ZD__WORK_DONE__INIT, *all = &done;
+	Zd__Fence fence = ZD__FENCE__INIT;
+	uint8_t bytes[64];
+
+	done.id = client->nworks > 0 ? client->works[0] : value;
+	fence.value = value;
+	done.fence = &fence;
+	if (answer == CANNOT || answer == FAILED)
+		done.status = ZEROD_E_DEVICE;
+	done.launched = answer == FAILED;
+	if (answer == WRONG)
+		fence.timeline = UINT32_MAX;
+	answers.n_done = 1;
+	answers.done = &all;
+	zd_assert(zd__work_answers__get_packed_size(&answers) <= sizeof(bytes));
+	(void)!send(client->channel, bytes, zd__work_answers__pack(&answers, bytes),
+	            MSG_DONTWAIT | MSG_NOSIGNAL);
+	if (client->nworks > 0)
+		memmove(client->works, client->works + 1, --client->nworks * sizeof(client->works[0]));
+}
+
 /* ---- Records ------------------------------------------------------------------------------------------------------------ */
 
 static void play(const struct fuzz_record *record)
@@ -343,6 +418,10 @@ static void play(const struct fuzz_record *record)
 			fuzz_backend_signal(client->session, record->bytes[0],
 			                    record->bytes[1] == UINT8_MAX ? ZD_FENCE_ABORTED
 			                                                  : record->bytes[1]);
+		break;
+	case FUZZ_ANSWER:
+		if (client->channel >= 0 && record->nbytes >= 2)
+			send_answer(client, record->bytes[0] % ANSWERS, record->bytes[1]);
 		break;
 	default:
 		client->deaf = !client->deaf;
@@ -391,7 +470,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t nbytes)
 	zd_log_set_level(ZD_LOG_ERROR);
 	memset(&scene, 0, sizeof(scene));
 	for (unsigned i = 0; i < FUZZ_CLIENTS; i++)
-		scene.clients[i].sock = -1;
+		scene.clients[i].sock = scene.clients[i].channel = -1;
 	rc = zd_loop_init(&scene.loop, &err);
 	zd_assert(rc == 0);
 	rc = zd_api_open(&scene.api, &scene.loop, &config, &limits, &err);

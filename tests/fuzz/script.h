@@ -28,6 +28,7 @@ enum fuzz_what {
 	FUZZ_FAIL,     /* the next command fails */
 	FUZZ_SIGNAL,   /* the client's page: timeline, value; 255 is the abort's */
 	FUZZ_DEAF,     /* the client reads no more, until its next record of this kind */
+	FUZZ_ANSWER,   /* to the oldest work that the client was sent: how, and the fence's value */
 	FUZZ_KINDS
 };
 

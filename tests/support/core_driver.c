@@ -502,13 +502,14 @@ struct core_driver *core_new(const struct core_options *options)
 		devices[i].gather_budget_bytes = options->gather_budget_bytes;
 		devices[i].staging_bytes = options->staging_bytes;
 	}
-	struct zd_engine_sink sink = {core,
-	                              sink_command,
-	                              sink_reply,
-	                              sink_fence_passed,
-	                              sink_session_killed,
-	                              sink_segment_retire,
-	                              options->client_copies_own_slice ? sink_client_copies_own : NULL};
+	struct zd_engine_sink sink = {
+	        .arg = core,
+	        .command = sink_command,
+	        .reply = sink_reply,
+	        .fence_passed = sink_fence_passed,
+	        .session_killed = sink_session_killed,
+	        .segment_retire = sink_segment_retire,
+	        .client_copies_own = options->client_copies_own_slice ? sink_client_copies_own : NULL};
 	core->sessions_map = options->sessions_map;
 	core->no_bytes = options->no_bytes;
 	core->sessions_linger = options->sessions_linger;

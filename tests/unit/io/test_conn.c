@@ -28,7 +28,8 @@ struct scene {
 	struct zd_conns conns;
 	struct zd_conn *conn; /* NULL when it has ended */
 	int peer;
-	unsigned packets; /* that the connection has handed up */
+	unsigned packets;         /* that the connection has handed up */
+	unsigned nflushed, nseen; /* calls of look_when_flushed(), and packets that it found */
 	size_t last_bytes;
 	struct zd_err why;
 	uint8_t received[ZD_MAX_PACKET_BYTES];
@@ -194,6 +195,63 @@ static void expect_refusal(struct scene *scene, int status)
 	zd__daemon_packet__free_unpacked(packet, NULL);
 	/* The end of the stream, not a reset. */
 	assert_int_equal(recv(scene->peer, &byte, 1, 0), 0);
+}
+
+/* What a client finds that looks when all have been flushed. */
+static void look_when_flushed(void *arg)
+{
+	struct scene *scene = arg;
+	Zd__DaemonPacket *packet = receive(scene, NULL);
+
+	scene->nflushed++;
+	if (packet)
+		scene->nseen++;
+	zd__daemon_packet__free_unpacked(packet, NULL);
+}
+
+/* What a callback adds is flushed before the callback comes again, and it does. */
+static void test_flushed_comes_last(void **state)
+{
+	struct scene *scene = *state;
+
+	scene->conns.flushed = look_when_flushed;
+	scene->conns.flushed_arg = scene;
+	zd_conns_flush(&scene->conns);
+	assert_int_equal(scene->nflushed, 1);
+	assert_int_equal(scene->nseen, 0);
+	send_reply(scene, 1, 1);
+	zd_conns_flush(&scene->conns);
+	assert_int_equal(scene->nflushed, 2);
+	assert_int_equal(scene->nseen, 1);
+}
+
+/* Segments that nobody has asked for, more than one packet holds. */
+static void test_announced_alone(void **state)
+{
+	struct scene *scene = *state;
+	unsigned nfds, total = 0;
+	Zd__DaemonPacket *packet;
+
+	for (uint32_t i = 0; i < ZD_MAX_PACKET_FDS + 3; i++) {
+		Zd__Segment segment = ZD__SEGMENT__INIT;
+
+		segment.id = i + 1;
+		zd_conn_announce(scene->conn,
+		                 &(struct zd_attachment){.fd = open_null(), .segment = &segment});
+	}
+	zd_conns_flush(&scene->conns);
+	while (total < ZD_MAX_PACKET_FDS + 3) {
+		packet = receive(scene, &nfds);
+		if (!packet) { /* no more descriptors before these have been read */
+			(void)uv_run(&scene->loop.uv, UV_RUN_ONCE);
+			continue;
+		}
+		assert_int_equal(packet->n_replies, 0);
+		assert_int_equal(packet->n_segments, nfds);
+		for (unsigned i = 0; i < nfds; i++)
+			assert_int_equal(packet->segments[i]->id, ++total);
+		zd__daemon_packet__free_unpacked(packet, NULL);
+	}
 }
 
 static void test_collected(void **state)
@@ -549,6 +607,8 @@ static int warm_up(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
+	        TEST(test_flushed_comes_last),
+	        TEST(test_announced_alone),
 	        TEST(test_collected),
 	        TEST(test_as_few_packets_as_fit),
 	        TEST(test_full_packet),

@@ -1,0 +1,752 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * test_work.c - works from the engine's command to its completion: sent, answered, refused, ended; and what a client must
+ * not say. Clients are this test, by hand; the backend is the host's, where a wrapper counts what it is given.
+ */
+#include "api_scene.h"
+
+#include <fcntl.h>
+#include <math.h>
+#include <sys/mman.h>
+
+#include "base/mem.h"
+#include "proto/work.h"
+#include "tests/support/raw_client.h"
+
+#define NUMEL      64u    /* of a unit: its shard has no padding */
+#define SLOT_BYTES 65536u /* of a bucket */
+#define SEGMENTS   16u
+#define PACKETS    256u
+
+/* ---- The backend --------------------------------------------------------------------------------------------- */
+
+static struct zd_backend_ops counted; /* the host's, but for submit() and for what a test sets */
+static unsigned nreduces, nwatches, nwatches_until_gone;
+
+static void count_command(struct zd_backend *backend, const struct zd_command *command)
+{
+	nreduces += command->kind == ZD_CMD_REDUCE;
+	nwatches += command->kind == ZD_CMD_WATCH && !command->u.watch.until_gone;
+	nwatches_until_gone += command->kind == ZD_CMD_WATCH && command->u.watch.until_gone;
+	zd_backend_host.submit(backend, command);
+}
+
+static int open_counted(void **state)
+{
+	struct scene *scene = calloc(1, sizeof(*scene));
+	/* small, so that a target is not where its rank has been given something before */
+	struct zd_bridge_config config = {
+	        .backend = &counted, .ndevices = 2, .arena_bytes = 64 << 20, .segment_bytes = SLOT_BYTES};
+	struct zd_api_limits limits = default_limits();
+
+	assert_non_null(scene);
+	counted = zd_backend_host;
+	counted.submit = count_command;
+	counted.owners_sum = true;
+	nreduces = nwatches = nwatches_until_gone = 0;
+	assert_int_equal(zd_loop_init(&scene->loop, NULL), 0);
+	assert_int_equal(zd_api_open(&scene->api, &scene->loop, &config, &limits, NULL), 0);
+	scene->witness = scene_session(scene);
+	*state = scene;
+	return 0;
+}
+
+/* ---- A client -------------------------------------------------------------------------------------------------- */
+
+struct peer {
+	struct scene *scene;
+	int sock, channel; /* channel -1: none */
+	uint64_t last_id, unit, bucket, group;
+	uint64_t *client_page;
+	struct zd_work_page *results;
+	struct {
+		uint32_t id;
+		uint8_t *bytes;
+		size_t nbytes;
+	} segments[SEGMENTS];
+	unsigned nsegments, nretired;
+	Zd__DaemonPacket *packets[PACKETS];
+	unsigned npackets;
+	bool ended;
+};
+
+static void *map(int fd, size_t nbytes)
+{
+	void *at = mmap(NULL, nbytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+
+	assert_ptr_not_equal(at, MAP_FAILED);
+	(void)close(fd);
+	return at;
+}
+
+static void take_hello(struct peer *peer, const int *fds, unsigned nfds)
+{
+	peer->client_page = map(fds[0], ZD_FENCE_PAGE_BYTES);
+	(void)close(fds[1]);
+	if (nfds == 2)
+		return;
+	assert_int_equal(nfds, 4);
+	peer->channel = fds[2];
+	peer->results = map(fds[3], ZD_WORK_PAGE_BYTES);
+}
+
+static void take_segments(struct peer *peer, const Zd__DaemonPacket *packet, const int *fds, unsigned nfds)
+{
+	assert_int_equal(nfds, packet->n_segments);
+	for (unsigned i = 0; i < nfds; i++) {
+		const Zd__Segment *segment = packet->segments[i];
+
+		assert_true(peer->nsegments < SEGMENTS);
+		peer->segments[peer->nsegments].id = segment->id;
+		peer->segments[peer->nsegments].nbytes = segment->bytes;
+		peer->segments[peer->nsegments++].bytes = map(fds[i], segment->bytes);
+	}
+}
+
+/* One packet of the connection, if there is one. */
+static bool read_connection(struct peer *peer)
+{
+	int fds[ZD_MAX_PACKET_FDS];
+	Zd__DaemonPacket *packet;
+	unsigned nfds;
+	size_t nbytes;
+	int rc = zd_frame_recv(peer->sock, peer->scene->received, sizeof(peer->scene->received), &nbytes, fds,
+	                       &nfds, NULL);
+
+	if (rc == ZEROD_E_DISCONNECTED)
+		peer->ended = true;
+	if (rc)
+		return false;
+	packet = zd__daemon_packet__unpack(NULL, nbytes, peer->scene->received);
+	assert_non_null(packet);
+	assert_true(peer->npackets < PACKETS);
+	peer->packets[peer->npackets++] = packet;
+	peer->nretired += (unsigned)packet->n_retired;
+	if (packet->n_replies > 0 && packet->replies[0]->body_case == ZD__REPLY__BODY_HELLO)
+		take_hello(peer, fds, nfds);
+	else
+		take_segments(peer, packet, fds, nfds);
+	return true;
+}
+
+static const Zd__Reply *find_reply(const struct peer *peer, uint64_t id)
+{
+	for (unsigned i = 0; i < peer->npackets; i++)
+		for (size_t j = 0; j < peer->packets[i]->n_replies; j++)
+			if (peer->packets[i]->replies[j]->id == id)
+				return peer->packets[i]->replies[j];
+	return NULL;
+}
+
+static const Zd__Reply *await_reply(struct peer *peer, uint64_t id)
+{
+	const Zd__Reply *reply;
+
+	while (!(reply = find_reply(peer, id)) && !peer->ended)
+		if (!read_connection(peer) && !peer->ended)
+			(void)uv_run(&peer->scene->loop.uv, UV_RUN_ONCE);
+	assert_non_null(reply);
+	return reply;
+}
+
+static uint64_t ask(struct peer *peer, Zd__Request *request)
+{
+	request->id = ++peer->last_id;
+	scene_send(peer->sock, &request, 1);
+	return request->id;
+}
+
+static const Zd__Reply *call(struct peer *peer, Zd__Request *request)
+{
+	const Zd__Reply *reply = await_reply(peer, ask(peer, request));
+
+	assert_string_equal(reply->error, "");
+	return reply;
+}
+
+static void greet(struct scene *scene, struct peer *peer, const char *feature)
+{
+	char *features[] = {RAW_TEXT(feature)};
+
+	*peer = (struct peer){.scene = scene, .sock = scene_connect(scene), .channel = -1};
+	(void)call(peer, RAW(HELLO, hello, Hello, .version_min = 1, .version_max = 1,
+	                     .name = RAW_TEXT("peer"), .n_features = feature ? 1 : 0, .features = features));
+}
+
+static void close_peer(struct peer *peer)
+{
+	for (unsigned i = 0; i < peer->npackets; i++)
+		zd__daemon_packet__free_unpacked(peer->packets[i], NULL);
+	for (unsigned i = 0; i < peer->nsegments; i++)
+		(void)munmap(peer->segments[i].bytes, peer->segments[i].nbytes);
+	(void)munmap(peer->client_page, ZD_FENCE_PAGE_BYTES);
+	if (peer->results)
+		(void)munmap(peer->results, ZD_WORK_PAGE_BYTES);
+	(void)close(peer->sock);
+	if (peer->channel >= 0)
+		(void)close(peer->channel);
+}
+
+static float *at(const struct peer *peer, const Zd__Location *place)
+{
+	for (unsigned i = 0; i < peer->nsegments; i++)
+		if (peer->segments[i].id == place->segment)
+			return (float *)(void *)(peer->segments[i].bytes + place->offset);
+	fail_msg("segment %u was not announced", place->segment);
+	return NULL;
+}
+
+/* ---- Its gradients ----------------------------------------------------------------------------------------------- */
+
+static uint64_t register_unit(struct peer *peer, const char *name)
+{
+	return call(peer, RAW(UNIT_REGISTER, unit_register, UnitRegister, .group = peer->group,
+	                      .name = RAW_TEXT(name), .dtype = ZEROD_FLOAT32, .numel = NUMEL))
+	        ->unit_register->unit;
+}
+
+/* The only rank of its job, in a backward with a bucket. */
+static void begin_backward(struct peer *peer, const char *job)
+{
+	peer->group = call(peer, RAW(GROUP_JOIN, group_join, GroupJoin, .job = RAW_TEXT(job),
+	                             .group = RAW_TEXT("world"), .world_size = 1))
+	                      ->group_join->group;
+	peer->unit = register_unit(peer, "w");
+	(void)call(peer, RAW(BACKWARD_BEGIN, backward_begin, BackwardBegin, .group = peer->group, .stage = 3,
+	                     .boundary = true, .target_dtype = ZEROD_FLOAT32));
+	peer->bucket = call(peer, RAW(BUCKET_CREATE, bucket_create, BucketCreate, .group = peer->group,
+	                              .dtype = ZEROD_FLOAT32, .slot_bytes = SLOT_BYTES, .nslots = 1))
+	                       ->bucket_create->bucket;
+}
+
+/* All of it `value`. */
+static void reduce(struct peer *peer, uint64_t unit, float value)
+{
+	const Zd__BucketReserveReply *entry = call(peer, RAW(BUCKET_RESERVE, bucket_reserve, BucketReserve,
+	                                                     .bucket = peer->bucket, .unit = unit))
+	                                              ->bucket_reserve;
+	float *to = at(peer, entry->location);
+
+	for (unsigned i = 0; i < NUMEL; i++)
+		to[i] = value;
+	(void)call(peer, RAW(BUCKET_COMMIT, bucket_commit, BucketCommit, .bucket = peer->bucket,
+	                     .entry = entry->entry));
+}
+
+/* ---- Its work -------------------------------------------------------------------------------------------------------- */
+
+/* NULL: none has come. To be freed. */
+static Zd__WorkPacket *read_channel(struct peer *peer)
+{
+	Zd__WorkPacket *packet;
+	int fds[ZD_MAX_PACKET_FDS];
+	unsigned nfds;
+	size_t nbytes;
+
+	if (zd_frame_recv(peer->channel, peer->scene->received, sizeof(peer->scene->received), &nbytes, fds,
+	                  &nfds, NULL))
+		return NULL;
+	assert_int_equal(nfds, 0);
+	packet = zd__work_packet__unpack(NULL, nbytes, peer->scene->received);
+	assert_non_null(packet);
+	return packet;
+}
+
+/* The next packet, before which all that it depends on has come over the connection. */
+static Zd__WorkPacket *await_packet(struct peer *peer)
+{
+	Zd__WorkPacket *packet;
+
+	while (!(packet = read_channel(peer)))
+		(void)uv_run(&peer->scene->loop.uv, UV_RUN_ONCE);
+	while (read_connection(peer))
+		;
+	return packet;
+}
+
+static Zd__WorkPacket *await_sum(struct peer *peer)
+{
+	Zd__WorkPacket *packet = await_packet(peer);
+
+	assert_int_equal(packet->n_works, 1);
+	assert_int_equal(packet->works[0]->body_case, ZD__WORK__BODY_SUM);
+	assert_true(packet->works[0]->id != 0);
+	return packet;
+}
+
+static void free_packet(Zd__WorkPacket *packet)
+{
+	zd__work_packet__free_unpacked(packet, NULL);
+}
+
+static void answer(const struct peer *peer, Zd__WorkDone *done)
+{
+	Zd__WorkAnswers answers = ZD__WORK_ANSWERS__INIT;
+	uint8_t bytes[1024];
+
+	answers.n_done = 1;
+	answers.done = &done;
+	assert_true(zd__work_answers__get_packed_size(&answers) <= sizeof(bytes));
+	scene_send_bytes(peer->channel, bytes, zd__work_answers__pack(&answers, bytes));
+}
+
+static Zd__WorkDone begun(uint64_t id, Zd__Fence *fence)
+{
+	Zd__WorkDone done = ZD__WORK_DONE__INIT;
+
+	done.id = id;
+	done.fence = fence;
+	return done;
+}
+
+static Zd__Fence fence_of(uint32_t timeline, uint64_t value)
+{
+	Zd__Fence fence = ZD__FENCE__INIT;
+
+	fence.timeline = timeline;
+	fence.value = value;
+	return fence;
+}
+
+/* Does what a GPU would, behind the answer. */
+static void sum_and_answer(struct peer *peer, const Zd__Work *work, struct zd_work_result result,
+                           uint64_t value)
+{
+	const Zd__Sum *sum = work->sum;
+	Zd__Fence fence = fence_of(400, value);
+	Zd__WorkDone done = begun(work->id, &fence);
+	float *target = at(peer, sum->target);
+
+	answer(peer, &done);
+	for (uint64_t i = 0; i < sum->numel; i++)
+		target[i] = at(peer, sum->inputs[0])[i] * sum->prescale * sum->postscale;
+	peer->results->slots[sum->slot] = result;
+	__atomic_store_n(&peer->client_page[400], value, __ATOMIC_RELEASE);
+}
+
+static const Zd__StepBeginReply *step(struct peer *peer)
+{
+	(void)call(peer, RAW(BACKWARD_END, backward_end, BackwardEnd, .group = peer->group));
+	return call(peer, RAW(STEP_BEGIN, step_begin, StepBegin, .group = peer->group))->step_begin;
+}
+
+static void turn(struct scene *scene, unsigned times)
+{
+	while (times-- > 0)
+		(void)uv_run(&scene->loop.uv, UV_RUN_NOWAIT);
+}
+
+/* ---- Tests: done ------------------------------------------------------------------------------------------------------- */
+
+static void test_process_sums(void **state)
+{
+	const Zd__StepBeginReply *info;
+	const Zd__Sum *sum;
+	Zd__WorkPacket *packet;
+	struct peer peer;
+
+	greet(*state, &peer, ZD_FEATURE_WORK);
+	begin_backward(&peer, "job");
+	reduce(&peer, peer.unit, 3);
+	packet = await_sum(&peer);
+	sum = packet->works[0]->sum;
+	assert_int_equal(sum->input_dtype, ZEROD_FLOAT32);
+	assert_int_equal(sum->target_dtype, ZEROD_FLOAT32);
+	assert_int_equal(sum->numel, NUMEL);
+	assert_int_equal(sum->n_inputs, 1);
+	assert_int_equal(sum->inputs[0]->bytes, NUMEL * sizeof(float));
+	assert_int_equal(sum->target->bytes, NUMEL * sizeof(float));
+	assert_true(sum->prescale == 1 && sum->postscale == 1 && !sum->overwrite);
+	sum_and_answer(&peer, packet->works[0], (struct zd_work_result){.sum_squares = 576}, 1);
+	info = step(&peer);
+	assert_true(info->norm_squared == 576 && !info->overflow);
+	assert_true(at(&peer, info->target)[NUMEL - 1] == 3);
+	assert_int_equal(nreduces, 0);
+	free_packet(packet);
+	close_peer(&peer);
+}
+
+/* Nothing ends before its fence. */
+static void test_fence_is_waited_for(void **state)
+{
+	Zd__Fence fence = fence_of(511, 7);
+	Zd__WorkPacket *packet;
+	Zd__WorkDone done;
+	struct peer peer;
+	uint64_t end;
+
+	greet(*state, &peer, ZD_FEATURE_WORK);
+	begin_backward(&peer, "job");
+	reduce(&peer, peer.unit, 3);
+	packet = await_sum(&peer);
+	done = begun(packet->works[0]->id, &fence);
+	answer(&peer, &done);
+	end = ask(&peer, RAW(BACKWARD_END, backward_end, BackwardEnd, .group = peer.group));
+	while (nwatches == 0)
+		(void)uv_run(&peer.scene->loop.uv, UV_RUN_ONCE);
+	(void)call(&peer, RAW(ALLOC, alloc, Alloc, .job = RAW_TEXT("job"), .bytes = 64));
+	assert_null(find_reply(&peer, end)); /* the device has zeroed something since */
+	__atomic_store_n(&peer.client_page[511], 7, __ATOMIC_RELEASE);
+	assert_int_equal(await_reply(&peer, end)->status, 0);
+	free_packet(packet);
+	close_peer(&peer);
+}
+
+static void test_results_are_the_clients_word(void **state)
+{
+	static const struct {
+		struct zd_work_result result;
+		bool overflow;
+	} cases[] = {
+	        {{.sum_squares = NAN}, true},
+	        {{.sum_squares = INFINITY}, true},
+	        {{.sum_squares = 1, .overflow = UINT64_MAX}, true},
+	        {{.sum_squares = -5, .unused = {1, 2, 3}}, false},
+	};
+
+	for (size_t i = 0; i < ZD_ARRAY_LEN(cases); i++) {
+		Zd__WorkPacket *packet;
+		struct peer peer;
+
+		greet(*state, &peer, ZD_FEATURE_WORK);
+		begin_backward(&peer, "job");
+		reduce(&peer, peer.unit, 1);
+		packet = await_sum(&peer);
+		sum_and_answer(&peer, packet->works[0], cases[i].result, 1);
+		assert_int_equal(step(&peer)->overflow, cases[i].overflow);
+		free_packet(packet);
+		close_peer(&peer);
+	}
+}
+
+static void test_waits_name_the_process(void **state)
+{
+	static const char text[] = "unit 'w' is to be summed by rank 0's process";
+	const Zd__ListReply *list;
+	Zd__WorkPacket *packet;
+	struct peer peer;
+
+	greet(*state, &peer, ZD_FEATURE_WORK);
+	begin_backward(&peer, "job");
+	reduce(&peer, peer.unit, 1);
+	packet = await_sum(&peer);
+	(void)ask(&peer, RAW(BACKWARD_END, backward_end, BackwardEnd, .group = peer.group));
+	list = call(&peer, RAW(LIST, list, List, .table = ZD__TABLE__BUCKETS))->list;
+	assert_string_equal(list->rows[0]->bucket->waits[0], text);
+	list = call(&peer, RAW(LIST, list, List, .table = ZD__TABLE__SESSIONS))->list;
+	assert_int_equal(list->n_rows, 2); /* the witness, and then this one */
+	assert_non_null(strstr(list->rows[1]->session->waits[0], text));
+	free_packet(packet);
+	close_peer(&peer);
+}
+
+/* As many as there are slots; the next one when a result has been read. */
+static void test_no_more_than_there_are_slots(void **state)
+{
+	Zd__WorkPacket *packets[ZD_WORK_SLOTS + 1];
+	uint64_t units[ZD_WORK_SLOTS + 1], slots = 0;
+	struct peer peer;
+	char name[16];
+
+	greet(*state, &peer, ZD_FEATURE_WORK);
+	peer.group = call(&peer, RAW(GROUP_JOIN, group_join, GroupJoin, .job = RAW_TEXT("many"),
+	                             .group = RAW_TEXT("world"), .world_size = 1))
+	                     ->group_join->group;
+	for (unsigned i = 0; i <= ZD_WORK_SLOTS; i++) {
+		(void)snprintf(name, sizeof(name), "u%u", i);
+		units[i] = register_unit(&peer, name);
+	}
+	(void)call(&peer, RAW(BACKWARD_BEGIN, backward_begin, BackwardBegin, .group = peer.group, .stage = 3,
+	                      .boundary = true, .target_dtype = ZEROD_FLOAT32));
+	peer.bucket = call(&peer, RAW(BUCKET_CREATE, bucket_create, BucketCreate, .group = peer.group,
+	                              .dtype = ZEROD_FLOAT32, .slot_bytes = SLOT_BYTES, .nslots = 1))
+	                      ->bucket_create->bucket;
+	for (unsigned i = 0; i <= ZD_WORK_SLOTS; i++)
+		reduce(&peer, units[i], 2);
+	for (unsigned i = 0; i < ZD_WORK_SLOTS; i++) {
+		packets[i] = await_sum(&peer);
+		slots |= 1ull << packets[i]->works[0]->sum->slot;
+	}
+	assert_true(slots == UINT64_MAX);
+	turn(*state, 10);
+	assert_null(read_channel(&peer));
+	sum_and_answer(&peer, packets[5]->works[0], (struct zd_work_result){.sum_squares = 4}, 1);
+	packets[ZD_WORK_SLOTS] = await_sum(&peer);
+	assert_int_equal(packets[ZD_WORK_SLOTS]->works[0]->sum->slot, packets[5]->works[0]->sum->slot);
+	for (unsigned i = 0, value = 2; i <= ZD_WORK_SLOTS; i++)
+		if (i != 5)
+			sum_and_answer(&peer, packets[i]->works[0], (struct zd_work_result){.sum_squares = 4},
+			               value++);
+	assert_true(step(&peer)->norm_squared == 4 * (ZD_WORK_SLOTS + 1.0));
+	for (unsigned i = 0; i <= ZD_WORK_SLOTS; i++)
+		free_packet(packets[i]);
+	close_peer(&peer);
+}
+
+/* ---- Tests: not done ----------------------------------------------------------------------------------------------------- */
+
+static void test_backend_sums_for_who_cannot(void **state)
+{
+	Zd__WorkDone done = ZD__WORK_DONE__INIT;
+	Zd__WorkPacket *packet;
+	struct peer peer;
+
+	greet(*state, &peer, ZD_FEATURE_WORK);
+	begin_backward(&peer, "job");
+	reduce(&peer, peer.unit, 2);
+	packet = await_sum(&peer);
+	done.id = packet->works[0]->id;
+	done.status = ZEROD_E_UNSUPPORTED;
+	answer(&peer, &done);
+	assert_true(step(&peer)->norm_squared == 4 * NUMEL);
+	assert_int_equal(nreduces, 1);
+	free_packet(packet);
+	close_peer(&peer);
+}
+
+/* The target may hold a part of the sum. */
+static void test_sum_that_failed_halfway(void **state)
+{
+	Zd__WorkDone done = ZD__WORK_DONE__INIT;
+	const Zd__Reply *reply;
+	Zd__WorkPacket *packet;
+	struct peer peer;
+
+	greet(*state, &peer, ZD_FEATURE_WORK);
+	begin_backward(&peer, "job");
+	reduce(&peer, peer.unit, 2);
+	packet = await_sum(&peer);
+	done.id = packet->works[0]->id;
+	done.status = ZEROD_E_DEVICE;
+	done.error = RAW_TEXT("the GPU has\a gone");
+	done.launched = true;
+	answer(&peer, &done);
+	reply = await_reply(&peer,
+	                    ask(&peer, RAW(BACKWARD_END, backward_end, BackwardEnd, .group = peer.group)));
+	assert_int_equal(reply->status, ZEROD_E_DEVICE);
+	assert_non_null(strstr(reply->error, "rank 0 on device 0: the GPU has? gone"));
+	assert_int_equal(nreduces, 0);
+	free_packet(packet);
+	close_peer(&peer);
+}
+
+static void test_backend_sums_without_a_channel(void **state)
+{
+	static const char *const features[] = {NULL, "other", ZD_FEATURE_WORK};
+	struct peer peer;
+
+	for (unsigned i = 0; i < 3; i++) {
+		counted.owners_sum = i < 2; /* the last one's backend asks nobody */
+		greet(*state, &peer, features[i]);
+		assert_int_equal(peer.channel, -1);
+		assert_int_equal(find_reply(&peer, 1)->hello->n_features, 0);
+		begin_backward(&peer, "job");
+		reduce(&peer, peer.unit, 2);
+		assert_true(step(&peer)->norm_squared == 4 * NUMEL);
+		assert_int_equal(nreduces, i + 1);
+		close_peer(&peer);
+	}
+}
+
+/* ---- Tests: what must not be said ------------------------------------------------------------------------------------------ */
+
+static void expect_end(struct peer *peer, const char *text)
+{
+	const Zd__Reply *farewell = await_reply(peer, 0);
+
+	assert_int_equal(farewell->status, ZEROD_E_PROTOCOL);
+	assert_non_null(strstr(farewell->error, text));
+	while (!peer->ended)
+		if (!read_connection(peer) && !peer->ended)
+			(void)uv_run(&peer->scene->loop.uv, UV_RUN_ONCE);
+	scene_check_witness(peer->scene);
+	close_peer(peer);
+}
+
+static void test_answers_that_cannot_be(void **state)
+{
+	static const struct {
+		int status;
+		bool has_fence;
+		uint32_t timeline;
+		uint64_t id_more, value;
+		const char *text;
+	} cases[] = {
+	        {.has_fence = true, .value = 1, .id_more = 1000, .text = "has not been asked for"},
+	        {.text = "begun without a fence"},
+	        {.has_fence = true, .timeline = ZD_TIMELINES, .value = 1, .text = "timeline 512"},
+	        {.has_fence = true, .value = 0, .text = "value 0 is not"},
+	        {.has_fence = true, .value = INT64_MAX, .text = "is not of 1 .. 2^63-2"},
+	        {.status = 5, .has_fence = true, .value = 1, .text = "the status 5"},
+	};
+
+	for (size_t i = 0; i < ZD_ARRAY_LEN(cases); i++) {
+		Zd__Fence fence = fence_of(cases[i].timeline, cases[i].value);
+		Zd__WorkPacket *packet;
+		Zd__WorkDone done;
+		struct peer peer;
+
+		greet(*state, &peer, ZD_FEATURE_WORK);
+		begin_backward(&peer, "job");
+		reduce(&peer, peer.unit, 2);
+		packet = await_sum(&peer);
+		done = begun(packet->works[0]->id + cases[i].id_more, cases[i].has_fence ? &fence : NULL);
+		done.status = cases[i].status;
+		answer(&peer, &done);
+		expect_end(&peer, cases[i].text);
+		free_packet(packet);
+	}
+	assert_int_equal(nwatches, 0);
+	assert_int_equal(nwatches_until_gone, ZD_ARRAY_LEN(cases));
+}
+
+static void test_second_answer(void **state)
+{
+	Zd__Fence fence = fence_of(3, 1);
+	Zd__WorkPacket *packet;
+	Zd__WorkDone done;
+	struct peer peer;
+
+	greet(*state, &peer, ZD_FEATURE_WORK);
+	begin_backward(&peer, "job");
+	reduce(&peer, peer.unit, 2);
+	packet = await_sum(&peer);
+	done = begun(packet->works[0]->id, &fence);
+	answer(&peer, &done);
+	answer(&peer, &done);
+	expect_end(&peer, "a second answer to work");
+	free_packet(packet);
+}
+
+/* Whose work it is stays unharmed. */
+static void test_answer_to_anothers_work(void **state)
+{
+	Zd__Fence fence = fence_of(3, 1);
+	struct peer peer, other;
+	Zd__WorkPacket *packet;
+	Zd__WorkDone done;
+
+	greet(*state, &peer, ZD_FEATURE_WORK);
+	greet(*state, &other, ZD_FEATURE_WORK);
+	begin_backward(&peer, "job");
+	reduce(&peer, peer.unit, 2);
+	packet = await_sum(&peer);
+	done = begun(packet->works[0]->id, &fence);
+	answer(&other, &done);
+	expect_end(&other, "which this session has not been asked for");
+	sum_and_answer(&peer, packet->works[0], (struct zd_work_result){.sum_squares = 9}, 1);
+	assert_true(step(&peer)->norm_squared == 9);
+	free_packet(packet);
+	close_peer(&peer);
+}
+
+static void test_packet_that_is_none(void **state)
+{
+	struct peer peer;
+
+	greet(*state, &peer, ZD_FEATURE_WORK);
+	scene_send_bytes(peer.channel, "\xff\xff", 2);
+	expect_end(&peer, "a packet of 2 bytes on the work channel");
+}
+
+/* ---- Tests: ends -------------------------------------------------------------------------------------------------------------- */
+
+static void test_channel_ends_the_session(void **state)
+{
+	struct peer peer;
+
+	greet(*state, &peer, ZD_FEATURE_WORK);
+	(void)close(peer.channel);
+	peer.channel = -1;
+	while (!peer.ended)
+		if (!read_connection(&peer) && !peer.ended)
+			(void)uv_run(&peer.scene->loop.uv, UV_RUN_ONCE);
+	scene_check_witness(*state);
+	close_peer(&peer);
+}
+
+/* Not before the process can use no device any more, which the backend tells. */
+static void test_session_ends_under_a_sum(void **state)
+{
+	struct scene *scene = *state;
+	struct zd_engine_totals totals;
+	Zd__WorkPacket *packet;
+	struct peer peer;
+
+	for (unsigned answered = 0; answered < 2; answered++) {
+		Zd__Fence fence = fence_of(3, 1);
+		Zd__WorkDone done;
+
+		greet(scene, &peer, ZD_FEATURE_WORK);
+		begin_backward(&peer, "job");
+		reduce(&peer, peer.unit, 2);
+		packet = await_sum(&peer);
+		done = begun(packet->works[0]->id, &fence);
+		if (answered)
+			answer(&peer, &done);
+		while (answered && nwatches == 0)
+			(void)uv_run(&scene->loop.uv, UV_RUN_ONCE);
+		assert_int_equal(nwatches_until_gone, answered ? 1 : 0);
+		close_peer(&peer);
+		do {
+			(void)uv_run(&scene->loop.uv, UV_RUN_ONCE);
+			zd_engine_totals(scene->api.bridge.engine, &totals);
+		} while (totals.jobs > 0);
+		assert_int_equal(nwatches_until_gone, 1); /* one that was answered is watched already */
+		assert_null(scene->api.works);
+		free_packet(packet);
+	}
+}
+
+/* What the connection has said is there when the channel says so. */
+static void test_retired_segments_are_pointed_at(void **state)
+{
+	Zd__WorkPacket *packet;
+	struct peer peer;
+	uint64_t allocation, trim;
+
+	greet(*state, &peer, ZD_FEATURE_WORK);
+	for (unsigned round = 1; round <= 2; round++) {
+		allocation = call(&peer, RAW(ALLOC, alloc, Alloc, .job = RAW_TEXT("job"), .bytes = 4096))
+		                     ->alloc->allocation;
+		(void)call(&peer, RAW(ALLOC, alloc, Alloc, .job = RAW_TEXT("job"), .device = 1,
+		                      .bytes = 4096)); /* the job stays */
+		(void)call(&peer, RAW(FREE, free, Free, .allocation = allocation));
+		trim = ask(&peer, RAW(TRIM, trim, Trim, .keep_bytes = 0));
+		packet = await_packet(&peer);
+		assert_int_equal(packet->n_works, 0);
+		assert_int_equal(packet->retired, round);
+		assert_int_equal(peer.nretired, round);
+		assert_null(find_reply(&peer, trim));
+		(void)call(&peer, RAW(SEGMENTS_UNMAPPED, segments_unmapped, SegmentsUnmapped, .n_segments = 1,
+		                      .segments = peer.packets[peer.npackets - 1]->retired));
+		assert_int_equal(await_reply(&peer, trim)->status, 0);
+		free_packet(packet);
+	}
+	close_peer(&peer);
+}
+
+#define COUNTED_TEST(name) cmocka_unit_test_setup_teardown(name, open_counted, scene_teardown)
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+	        COUNTED_TEST(test_process_sums),
+	        COUNTED_TEST(test_fence_is_waited_for),
+	        COUNTED_TEST(test_results_are_the_clients_word),
+	        COUNTED_TEST(test_waits_name_the_process),
+	        COUNTED_TEST(test_no_more_than_there_are_slots),
+	        COUNTED_TEST(test_backend_sums_for_who_cannot),
+	        COUNTED_TEST(test_sum_that_failed_halfway),
+	        COUNTED_TEST(test_backend_sums_without_a_channel),
+	        COUNTED_TEST(test_answers_that_cannot_be),
+	        COUNTED_TEST(test_second_answer),
+	        COUNTED_TEST(test_answer_to_anothers_work),
+	        COUNTED_TEST(test_packet_that_is_none),
+	        COUNTED_TEST(test_channel_ends_the_session),
+	        COUNTED_TEST(test_session_ends_under_a_sum),
+	        COUNTED_TEST(test_retired_segments_are_pointed_at),
+	};
+
+	return cmocka_run_group_tests_name("work", tests, NULL, NULL);
+}

@@ -150,7 +150,7 @@ static struct zerod_client *new_client(uint32_t deadline_ms)
 		free(client);
 		return NULL;
 	}
-	client->sock = -1;
+	client->sock = client->worker.sock = -1;
 	client->serial = atomic_fetch_add(&serials, 1) + 1;
 	client->fork_generation = fork_generation;
 	client->deadline_ms = deadline_ms;
@@ -196,6 +196,7 @@ static void free_client(struct zerod_client *client)
 		(void)shutdown(client->sock, SHUT_RDWR);
 	if (client->sock >= 0)
 		(void)close(client->sock);
+	zc_worker_deinit(client);
 	if (!is_forked(client)) { /* in a child, a lock may be held by a thread that is not there */
 		pthread_mutex_destroy(&client->send_lock);
 		pthread_mutex_destroy(&client->copy_lock);
@@ -281,11 +282,14 @@ static int greet(struct zerod_client *client, const char *name)
 	Zd__Request request = ZD__REQUEST__INIT;
 	Zd__Hello hello = ZD__HELLO__INIT;
 	struct greeting greeting = {.client = client, .err = zc_err(client)};
+	char *features[] = {(char *)ZD_FEATURE_WORK};
 
 	hello.version_min = ZD_PROTOCOL_VERSION;
 	hello.version_max = ZD_PROTOCOL_VERSION;
 	hello.name = (char *)name;
 	hello.strict = client->strict;
+	hello.n_features = 1;
+	hello.features = features;
 	request.body_case = ZD__REQUEST__BODY_HELLO;
 	request.hello = &hello;
 	return zc_call(client, &request, 0, take_hello, &greeting);

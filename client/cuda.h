@@ -4,7 +4,8 @@
  *
  * The driver is loaded when a client first joins a GPU, allocates on one, or wraps a stream. For each GPU that it uses the
  * client then holds its primary context, which is also the one of PyTorch and of the runtime API; both fence pages are
- * registered with the driver, and a thread watches the connection (cuda_watch.c); a strict client has another (cuda_strict.c). Calls that concern a client on emulated
+ * registered with the driver, a thread watches the connection (cuda_watch.c), and another makes sums that the daemon asks for
+ * (work.c); a strict client has a third one (cuda_strict.c). Calls that concern a client on emulated
  * devices, or one that has opened no GPU, do nothing.
  */
 #ifndef ZD_CLIENT_CUDA_H
@@ -69,6 +70,32 @@ int zc_cuda_copies_finish(struct zerod_client *client, struct zd_err *err)
 /* With or without the lock: adds a fence for each GPU on which copies have not ended. */
 int zc_cuda_copies_fence(struct zerod_client *client, struct zc_fence_args *args, struct zd_err *err)
         __attribute__((warn_unused_result));
+
+/* ---- cuda_work.c -------------------------------------------------------------------------------------------- */
+
+/* A sum that the daemon asks for, of and into places of one GPU: as message Sum of proto/zerod.proto has it. */
+struct zc_sum {
+	enum zerod_dtype input_dtype, target_dtype;
+	uint64_t numel;
+	float prescale, postscale;
+	bool overwrite;
+	uint32_t slot; /* of the result page */
+	struct zc_location target;
+	uint32_t ninputs;
+	struct zc_location inputs[ZD_MAX_WORLD];
+};
+
+/*
+ * Without a lock, on the worker's thread: begins it. *fence, on the client's page, passes when the sum and its result are there.
+ * On failure nothing of it runs; *launched: it has, and the target may have been written.
+ */
+int zc_cuda_sum(struct zerod_client *client, const struct zc_sum *sum, struct zc_fence *fence, bool *launched,
+                struct zd_err *err) __attribute__((warn_unused_result));
+
+/* On the worker's thread: are there sums that have not ended? */
+bool zc_cuda_sums_open(const struct zerod_client *client);
+/* Without a lock, on the worker's thread: DEVICE when one never will, because its GPU's context is lost. */
+int zc_cuda_sums_check(struct zerod_client *client, struct zd_err *err) __attribute__((warn_unused_result));
 
 /* ---- cuda_waits.c ------------------------------------------------------------------------------------------- */
 

@@ -21,6 +21,11 @@
 #define CHECK_EVERY 64u            /* looks, until the contexts are asked how they are */
 #define NO_DEVICE   (-1)
 
+/* A client's timelines: its streams', its GPUs' copies', its GPUs' sums'. */
+#define COPIES_TIMELINE ZEROD_MAX_STREAMS
+#define SUMS_TIMELINE   (ZEROD_MAX_STREAMS + ZD_MAX_DEVICES)
+_Static_assert(SUMS_TIMELINE + ZD_MAX_DEVICES <= ZD_TIMELINES, "each has its own");
+
 /* ---- Contexts ------------------------------------------------------------------------------------------------ */
 
 int zc_cuda_enter(const struct zd_cuda *driver, struct CUctx_st *context, struct zc_cuda_scope *scope)
@@ -88,33 +93,54 @@ static int check_gpu(const struct zc_cuda *cuda, const struct zc_gpu *gpu, struc
 	return rc;
 }
 
+/* That GPUs read or write; the last one NULL where the daemon asks for no sums. */
+#define NPAGES 3u
+
+static void list_pages(const struct zerod_client *client, void *pages[NPAGES])
+{
+	pages[0] = client->gpu_page;
+	pages[1] = client->daemon_page;
+	pages[2] = client->worker.page;
+}
+
+static void unregister(const struct zd_cuda *driver, void *const *pages, unsigned count)
+{
+	for (unsigned i = 0; i < count; i++)
+		if (pages[i])
+			(void)driver->memHostUnregister(pages[i]);
+}
+
 /* With a context current. */
 static int register_pages(struct zerod_client *client, struct zc_cuda *cuda, struct zd_err *err)
 {
+	static const char *const names[NPAGES] = {"the client's fence page", "the daemon's fence page",
+	                                          "the page of results"};
 	const struct zd_cuda *driver = cuda->driver;
-	int rc;
+	void *pages[NPAGES];
+	int rc = 0;
 
 	if (cuda->registered)
 		return 0;
-	rc = zd_cuda_err(driver, driver->memHostRegister(client->gpu_page, PAGE_BYTES, REGISTER), err,
-	                 "registering the client's fence page");
-	if (rc)
-		return rc;
-	rc = zd_cuda_err(driver, driver->memHostRegister(client->daemon_page, PAGE_BYTES, REGISTER), err,
-	                 "registering the daemon's fence page");
-	if (rc)
-		(void)driver->memHostUnregister(client->gpu_page);
-	else
-		cuda->registered = true;
+	list_pages(client, pages);
+	for (unsigned i = 0; i < NPAGES && !rc; i++) {
+		if (!pages[i])
+			continue;
+		rc = zd_cuda_err(driver, driver->memHostRegister(pages[i], PAGE_BYTES, REGISTER), err,
+		                 "registering %s", names[i]);
+		if (rc)
+			unregister(driver, pages, i);
+	}
+	cuda->registered = !rc;
 	return rc;
 }
 
 static void unregister_pages(struct zerod_client *client, struct zc_cuda *cuda)
 {
-	if (cuda->registered) {
-		(void)cuda->driver->memHostUnregister(client->gpu_page);
-		(void)cuda->driver->memHostUnregister(client->daemon_page);
-	}
+	void *pages[NPAGES];
+
+	list_pages(client, pages);
+	if (cuda->registered)
+		unregister(cuda->driver, pages, NPAGES);
 	cuda->registered = false;
 }
 
@@ -130,13 +156,21 @@ static int set_up(struct zerod_client *client, struct zc_cuda *cuda, struct zc_g
 		rc = zd_cuda_err(driver, driver->memHostGetDevicePointer(&gpu->gpu_page, client->gpu_page, 0),
 		                 err, "mapping the client's fence page into %s", gpu->name);
 	if (!rc)
+		rc = zc_sums_open(client, driver, gpu, err);
+	if (!rc)
 		rc = zc_watch_start(client, cuda, err);
 	if (!rc)
 		rc = zc_carrier_start(client, &cuda->carrier, err);
+	if (!rc) {
+		zc_kernels_load(driver, gpu->name, &gpu->kernels);
+		rc = zc_worker_start(client, err);
+	}
+	if (rc) {
+		zc_sums_close(driver, gpu);
+		zc_kernels_unload(&gpu->kernels);
+	}
 	if (rc && cuda->ngpus == 0)
 		unregister_pages(client, cuda); /* they must not outlive the only context */
-	if (!rc)
-		zc_kernels_load(driver, gpu->name, &gpu->kernels);
 	return rc;
 }
 
@@ -171,13 +205,15 @@ static int add_gpu(struct zerod_client *client, struct zc_cuda *cuda, int device
 	struct zd_cu_uuid uuid;
 	int rc;
 
-	if (cuda->ngpus == ZD_MAX_DEVICES || ZEROD_MAX_STREAMS + cuda->ngpus >= client->ntimelines)
+	if (cuda->ngpus == ZD_MAX_DEVICES || SUMS_TIMELINE + cuda->ngpus >= client->ntimelines)
 		return zd_err_set(err, ZEROD_E_LIMIT, "the session uses %u GPUs already", cuda->ngpus);
 	rc = zd_cuda_err(cuda->driver, cuda->driver->deviceGetUuid(&uuid, device), err, "the UUID of GPU %d",
 	                 device);
 	if (rc)
 		return rc;
-	*gpu = (struct zc_gpu){.device = device, .timeline = ZEROD_MAX_STREAMS + cuda->ngpus};
+	*gpu = (struct zc_gpu){.device = device,
+	                       .timeline = COPIES_TIMELINE + cuda->ngpus,
+	                       .sums_timeline = SUMS_TIMELINE + cuda->ngpus};
 	zd_cuda_uuid_text(&uuid, gpu->name);
 	rc = open_context(client, cuda, gpu, err);
 	if (!rc)
@@ -257,8 +293,12 @@ static bool all_written(const struct zerod_client *client, const struct zc_cuda 
 
 	for (uint32_t i = 0; i < ZEROD_MAX_STREAMS && i < client->ntimelines; i++)
 		all &= zc_fence_reached(zc_counter_load(page, i), client->timeline_value[i]);
-	for (unsigned i = 0; i < cuda->ngpus; i++)
-		all &= zc_fence_reached(zc_counter_load(page, cuda->gpus[i].timeline), cuda->gpus[i].copied);
+	for (unsigned i = 0; i < cuda->ngpus; i++) {
+		const struct zc_gpu *gpu = &cuda->gpus[i];
+
+		all &= zc_fence_reached(zc_counter_load(page, gpu->timeline), gpu->copied);
+		all &= zc_fence_reached(zc_counter_load(page, gpu->sums_timeline), gpu->summed);
+	}
 	return all;
 }
 
@@ -306,6 +346,7 @@ static void close_gpus(struct zerod_client *client, struct zc_cuda *cuda)
 		zc_cuda_enter_last(driver, gpu->context, &scope);
 		if (gpu->copies)
 			(void)driver->streamDestroy(gpu->copies);
+		zc_sums_close(driver, gpu);
 		zc_kernels_unload(&gpu->kernels);
 		if (i == 0)
 			unregister_pages(client, cuda);
@@ -323,6 +364,7 @@ bool zc_cuda_close(struct zerod_client *client)
 		return true;
 	if (client->broken_status)
 		zc_waits_abort(client);
+	zc_worker_stop(client);
 	drained = drain(client, cuda);
 	zc_watch_stop(cuda);
 	zc_carrier_stop(client, &cuda->carrier);
@@ -332,6 +374,7 @@ bool zc_cuda_close(struct zerod_client *client)
 		client->client_page = NULL; /* a GPU may still touch them: they stay mapped */
 		client->daemon_page = NULL;
 		client->gpu_page = NULL;
+		client->worker.page = NULL;
 	}
 	client->cuda = NULL;
 	free(cuda);

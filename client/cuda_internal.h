@@ -43,6 +43,11 @@ struct zc_gpu {
 	uint32_t timeline;        /* of `copies` */
 	atomic_uint_fast64_t copied;
 	struct zc_kernels kernels; /* in `context` */
+	/* Sums; where the daemon asks for none, 0. The worker's thread's: */
+	struct CUstream_st *sums;
+	zd_cu_ptr results;      /* the page of results, as this GPU names it */
+	uint32_t sums_timeline; /* of `sums` */
+	uint64_t summed;        /* last value taken */
 	/* With the client's lock: */
 	bool joined;
 	uint32_t index;             /* the daemon's number, once joined */
@@ -122,6 +127,14 @@ int zc_carrier_start(struct zerod_client *client, struct zc_carrier *carrier, st
 /* At the client's end, and in a forked child, where its thread does not exist. */
 void zc_carrier_stop(struct zerod_client *client, struct zc_carrier *carrier);
 void zc_carrier_forget(struct zerod_client *client, struct zc_carrier *carrier);
+
+/* ---- cuda_work.c -------------------------------------------------------------------------------------------- */
+
+/* In the GPU's context, when it is opened, so that nothing is made later that may wait for the GPU. */
+int zc_sums_open(struct zerod_client *client, const struct zd_cuda *driver, struct zc_gpu *gpu,
+                 struct zd_err *err) __attribute__((warn_unused_result));
+/* In the GPU's context: nothing of it runs any more. Also for one that was half opened. */
+void zc_sums_close(const struct zd_cuda *driver, struct zc_gpu *gpu);
 
 /* ---- cuda_waits.c ------------------------------------------------------------------------------------------- */
 

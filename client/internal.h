@@ -289,6 +289,16 @@ struct zerod_buffer {
 	LIST_ENTRY(zerod_buffer) link;
 };
 
+/* What the daemon asks this process to do, and the thread that does it (work.c). */
+struct zc_worker {
+	int sock;                  /* -1: the daemon asks for nothing */
+	struct zd_work_page *page; /* GPUs write what sums have come to; NULL: none */
+	/* With cuda_lock: */
+	bool running;
+	pthread_t thread;
+	int stop; /* an eventfd that ends the thread */
+};
+
 struct zerod_client {
 	/* Set by zerod_connect(), then fixed. */
 	int sock;
@@ -301,6 +311,8 @@ struct zerod_client {
 	uint64_t *client_page; /* we write, the daemon reads */
 	uint64_t *daemon_page; /* the daemon writes; writable on GPUs, for the day on which it dies */
 	uint64_t *gpu_page;    /* GPUs write: the client's, or a strict client's own (cuda_strict.c) */
+
+	struct zc_worker worker;
 
 	pthread_mutex_t send_lock; /* the order of packets on the socket */
 
@@ -333,6 +345,7 @@ struct zerod_client {
 
 	struct zc_segment *segments; /* hash by id */
 	struct zc_segment *retired;  /* unmapped, and still named by a hold */
+	uint64_t nretired;           /* segments that the daemon wanted back so far */
 	uint32_t *unmapped;          /* of what the daemon is still to be told: nunmapped ids */
 	size_t nunmapped, unmapped_room;
 	struct zc_unit *units; /* hash by id */
@@ -444,6 +457,9 @@ struct zc_segment *zc_segment_find(struct zerod_client *client, uint32_t id);
 /* The descriptor is taken over, whatever is returned. PROTOCOL for anything that does not fit. */
 int zc_segment_add(struct zerod_client *client, const Zd__Segment *segment, int fd, struct zd_err *err)
         __attribute__((warn_unused_result));
+/* Maps a page that the daemon has sealed against shrinking; takes the descriptor over. `what` is its name in texts. */
+int zc_page_map(int fd, int protection, const char *what, void **page, struct zd_err *err)
+        __attribute__((warn_unused_result));
 /* Maps the fence pages; takes both descriptors over. */
 int zc_pages_map(struct zerod_client *client, int client_fd, int daemon_fd, struct zd_err *err)
         __attribute__((warn_unused_result));
@@ -459,6 +475,18 @@ int zc_location_map(struct zerod_client *client, const struct zc_location *locat
 int zc_segment_retire(struct zerod_client *client, uint32_t id, struct zd_err *err)
         __attribute__((warn_unused_result));
 void zc_segments_free(struct zerod_client *client);
+
+/* ---- work.c ---------------------------------------------------------------------------------------------------------------- */
+
+/* Maps the page; takes both descriptors over. */
+int zc_worker_take(struct zerod_client *client, int sock, int page_fd, struct zd_err *err)
+        __attribute__((warn_unused_result));
+/* With cuda_lock. Starts the thread, once, where the daemon may ask. */
+int zc_worker_start(struct zerod_client *client, struct zd_err *err) __attribute__((warn_unused_result));
+/* Nothing is begun any more. */
+void zc_worker_stop(struct zerod_client *client);
+/* At the client's end, also in a forked child. */
+void zc_worker_deinit(struct zerod_client *client);
 
 /* ---- fence.c ------------------------------------------------------------------------------------------------------------- */
 

@@ -155,7 +155,15 @@ static int take_reply(struct zerod_client *client, struct zc_packet *packet, con
 	return rc;
 }
 
-/* Every descriptor is taken over or closed. The hello's reply brings two more than there are segments. */
+static bool has_feature(const Zd__HelloReply *hello, const char *feature)
+{
+	for (size_t i = 0; i < hello->n_features; i++)
+		if (strcmp(hello->features[i], feature) == 0)
+			return true;
+	return false;
+}
+
+/* Every descriptor is taken over or closed. The hello's reply brings two more than there are segments, or four. */
 static int take_descriptors(struct zerod_client *client, const Zd__DaemonPacket *parsed, const int *fds,
                             unsigned nfds, struct zd_err *err)
 {
@@ -164,7 +172,7 @@ static int take_descriptors(struct zerod_client *client, const Zd__DaemonPacket 
 
 	for (size_t i = 0; i < parsed->n_replies; i++)
 		if (parsed->replies[i]->body_case == ZD__REPLY__BODY_HELLO && !client->client_page) {
-			npages = 2;
+			npages = has_feature(parsed->replies[i]->hello, ZD_FEATURE_WORK) ? 4 : 2;
 			client->on_gpus = strcmp(parsed->replies[i]->hello->backend, "cuda") == 0;
 		}
 	if (parsed->n_segments + npages != nfds)
@@ -173,6 +181,10 @@ static int take_descriptors(struct zerod_client *client, const Zd__DaemonPacket 
 	if (!rc && npages) {
 		rc = zc_pages_map(client, fds[0], fds[1], err);
 		used = 2;
+	}
+	if (!rc && npages == 4) {
+		rc = zc_worker_take(client, fds[2], fds[3], err);
+		used = 4;
 	}
 	for (size_t i = 0; i < parsed->n_segments && !rc; i++)
 		rc = zc_segment_add(client, parsed->segments[i], fds[used++], err);
@@ -191,6 +203,8 @@ static int take_packet_content(struct zerod_client *client, struct zc_packet *pa
 		rc = take_reply(client, packet, parsed->replies[i], err);
 	for (size_t i = 0; i < parsed->n_retired && !rc; i++)
 		rc = zc_segment_retire(client, parsed->retired[i], err);
+	if (parsed->n_segments + parsed->n_retired > 0)
+		zc_wake(client, NULL); /* the worker may wait for them */
 	return rc;
 }
 

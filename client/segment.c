@@ -38,18 +38,19 @@ static int check_descriptor(int fd, uint64_t min_bytes, const char *what, struct
 
 /* ---- Fence pages ---------------------------------------------------------------------------------------- */
 
-static int map_page(int fd, int protection, const char *what, void **page, struct zd_err *err)
+int zc_page_map(int fd, int protection, const char *what, void **page, struct zd_err *err)
 {
-	void *map;
+	void *map = MAP_FAILED;
 	int rc = check_descriptor(fd, PAGE_BYTES, what, err);
 
-	if (rc)
-		return rc;
-	map = mmap(NULL, PAGE_BYTES, protection, MAP_SHARED, fd, 0);
-	if (map == MAP_FAILED)
-		return zd_err_errno(err, errno, "mapping the %s", what);
-	*page = map;
-	return 0;
+	if (!rc)
+		map = mmap(NULL, PAGE_BYTES, protection, MAP_SHARED, fd, 0);
+	if (!rc && map == MAP_FAILED)
+		rc = zd_err_errno(err, errno, "mapping the %s", what);
+	(void)close(fd);
+	if (!rc)
+		*page = map;
+	return rc;
 }
 
 /* Shared, so that no fork makes a copy of what GPUs write to. */
@@ -66,13 +67,13 @@ static int make_gpu_page(struct zerod_client *client, struct zd_err *err)
 int zc_pages_map(struct zerod_client *client, int client_fd, int daemon_fd, struct zd_err *err)
 {
 	void *client_page = NULL, *daemon_page = NULL;
-	int rc = map_page(client_fd, PROT_READ | PROT_WRITE, "client's fence page", &client_page, err);
+	int rc = zc_page_map(client_fd, PROT_READ | PROT_WRITE, "client's fence page", &client_page, err);
 
-	if (!rc)
-		rc = map_page(daemon_fd, client->on_gpus ? PROT_READ | PROT_WRITE : PROT_READ,
-		              "daemon's fence page", &daemon_page, err);
-	(void)close(client_fd);
-	(void)close(daemon_fd);
+	if (rc)
+		(void)close(daemon_fd);
+	else
+		rc = zc_page_map(daemon_fd, client->on_gpus ? PROT_READ | PROT_WRITE : PROT_READ,
+		                 "daemon's fence page", &daemon_page, err);
 	if (rc) {
 		if (client_page)
 			(void)munmap(client_page, PAGE_BYTES);
@@ -178,6 +179,7 @@ int zc_segment_retire(struct zerod_client *client, uint32_t id, struct zd_err *e
 	rc = note_unmapped(client, id, err);
 	if (rc)
 		return rc;
+	client->nretired++;
 	HASH_DEL(client->segments, segment);
 	unmap_segment(client, segment);
 	pthread_mutex_lock(&client->page_lock);

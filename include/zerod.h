@@ -638,7 +638,8 @@ struct zerod_reduce_options {
 /*
  * Hands the entry over for reduction once all work now in `streams` - every stream that wrote it - has run. When all
  * ranks have committed (or skipped) the unit in this backward, each owner's slice is summed in float32 in rank order
- * and added to its target. `options` may be NULL and must be equal on all ranks. Returns when the daemon has taken it.
+ * and added to its target: on a GPU by the owner's own, on a stream of the library's, whatever its process is doing; one
+ * that is stopped holds up its slices. `options` may be NULL and must be equal on all ranks. Returns when the daemon has taken it.
  * Errors: NOT_FOUND (no such entry), STATE (committed already), MISMATCH, INVALID, PEER_LOST and ABORTED (the group failed
  * since the entry was reserved: it is not reduced, but given back once all work now in `streams` has run).
  */

@@ -1,0 +1,181 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * cuda_work.c - sums that the daemon asks for, made by the trainer's GPU.
+ *
+ * Each GPU has a stream for them, non-blocking and in the primary context, on which one sum follows the other. Behind each the
+ * GPU writes the next value of a timeline on the client's page, where the daemon sees that the sum and its result are there.
+ * Stream, kernels and the page of results are made when the GPU is opened. Only the worker's thread launches.
+ */
+#include <stddef.h>
+
+#include "client/cuda_internal.h"
+#include "proto/work.h"
+
+_Static_assert(offsetof(struct zd_work_result, sum_squares) ==
+                               offsetof(struct zc_reduce_result, sum_squares) &&
+                       offsetof(struct zd_work_result, overflow) ==
+                               offsetof(struct zc_reduce_result, overflow) &&
+                       sizeof(struct zc_reduce_result) <= sizeof(struct zd_work_result),
+               "a kernel's result is what the daemon reads");
+
+int zc_sums_open(struct zerod_client *client, const struct zd_cuda *driver, struct zc_gpu *gpu,
+                 struct zd_err *err)
+{
+	int rc;
+
+	if (!client->worker.page)
+		return 0;
+	rc = zd_cuda_err(driver, driver->memHostGetDevicePointer(&gpu->results, client->worker.page, 0), err,
+	                 "mapping the page of results into %s", gpu->name);
+	if (!rc)
+		rc = zd_cuda_err(driver,
+		                 driver->streamCreateWithPriority(&gpu->sums, ZD_CU_STREAM_NON_BLOCKING, 0),
+		                 err, "a stream for sums on %s", gpu->name);
+	return rc;
+}
+
+void zc_sums_close(const struct zd_cuda *driver, struct zc_gpu *gpu)
+{
+	if (!gpu->sums)
+		return;
+	(void)driver->streamDestroy(gpu->sums);
+	gpu->sums = NULL;
+}
+
+/* With the client's lock: an address of that GPU. */
+static int find_place(struct zerod_client *client, const struct zc_gpu *gpu, const struct zc_location *place,
+                      zd_cu_ptr *at, struct zd_err *err)
+{
+	const struct zc_segment *segment = zc_segment_find(client, place->segment);
+	void *data = NULL;
+	int rc;
+
+	if (!segment || !gpu || zc_gpu_find(client->cuda, segment->device) != gpu)
+		return zd_err_set(err, ZEROD_E_INVALID, "segment %u is not on the GPU of the sum's target",
+		                  place->segment);
+	rc = zc_location_map(client, place, &data, err);
+	if (!rc)
+		*at = (zd_cu_ptr)data;
+	return rc;
+}
+
+/* With the client's lock. The daemon uses the places until it sees the fence, so that they stay mapped. */
+static int find_places(struct zerod_client *client, const struct zc_sum *sum, struct zc_gpu **gpu,
+                       zd_cu_ptr *inputs, zd_cu_ptr *target, struct zd_err *err)
+{
+	const struct zc_segment *segment = zc_segment_find(client, sum->target.segment);
+	int rc;
+
+	*gpu = segment ? zc_gpu_find(client->cuda, segment->device) : NULL;
+	rc = find_place(client, *gpu, &sum->target, target, err);
+	for (uint32_t i = 0; i < sum->ninputs && !rc; i++)
+		rc = find_place(client, *gpu, &sum->inputs[i], &inputs[i], err);
+	return rc;
+}
+
+/* In the GPU's context. */
+static int launch(const struct zd_cuda *driver, struct zc_gpu *gpu, const struct zc_reduce *reduce,
+                  uint32_t slot, bool *launched, struct zd_err *err)
+{
+	zd_cu_ptr counter = gpu->gpu_page + gpu->sums_timeline * sizeof(uint64_t);
+	zd_cu_ptr result = gpu->results + slot * sizeof(struct zd_work_result);
+	int rc = zc_kernels_reduce(&gpu->kernels, gpu->sums, reduce, result, err);
+
+	if (rc)
+		return rc;
+	*launched = true;
+	rc = zd_cuda_err(driver,
+	                 driver->streamWriteValue64(gpu->sums, counter, gpu->summed + 1, ZD_CU_WRITE_DEFAULT),
+	                 err, "writing a fence on %s", gpu->name);
+	if (rc) /* nothing will tell when the kernel has ended. A context that is lost runs none */
+		(void)driver->streamSynchronize(gpu->sums);
+	else
+		gpu->summed++;
+	return rc;
+}
+
+static int launch_in_context(struct zerod_client *client, struct zc_gpu *gpu, const struct zc_reduce *reduce,
+                             uint32_t slot, bool *launched, struct zd_err *err)
+{
+	const struct zd_cuda *driver = ((const struct zc_cuda *)client->cuda)->driver;
+	struct zc_carry *carry = NULL;
+	struct zc_cuda_scope scope;
+	int rc = zc_carry_new(client, NULL, &carry, err);
+
+	if (rc)
+		return rc;
+	rc = zd_cuda_err(driver, zc_cuda_enter(driver, gpu->context, &scope), err, "entering %s", gpu->name);
+	if (!rc)
+		rc = launch(driver, gpu, reduce, slot, launched, err);
+	zc_cuda_leave(driver, &scope);
+	zc_carry_put(client, carry, (struct zc_fence){gpu->sums_timeline, gpu->summed}, rc);
+	return rc;
+}
+
+int zc_cuda_sum(struct zerod_client *client, const struct zc_sum *sum, struct zc_fence *fence, bool *launched,
+                struct zd_err *err)
+{
+	zd_cu_ptr inputs[ZD_MAX_WORLD];
+	struct zc_reduce reduce = {
+	        .input_dtype = sum->input_dtype,
+	        .target_dtype = sum->target_dtype,
+	        .ninputs = sum->ninputs,
+	        .inputs = inputs,
+	        .numel = sum->numel,
+	        .prescale = sum->prescale,
+	        .postscale = sum->postscale,
+	        .overwrite = sum->overwrite,
+	};
+	struct zc_gpu *gpu;
+	int rc;
+
+	pthread_mutex_lock(&client->lock);
+	rc = find_places(client, sum, &gpu, inputs, &reduce.target, err);
+	pthread_mutex_unlock(&client->lock);
+	if (!rc)
+		rc = launch_in_context(client, gpu, &reduce, sum->slot, launched, err);
+	if (!rc)
+		*fence = (struct zc_fence){gpu->sums_timeline, gpu->summed};
+	return rc;
+}
+
+/* ---- GPUs that fail ---------------------------------------------------------------------------------------- */
+
+static bool is_open(const struct zerod_client *client, const struct zc_gpu *gpu)
+{
+	return !zc_fence_reached(zc_counter_load(client->gpu_page, gpu->sums_timeline), gpu->summed);
+}
+
+bool zc_cuda_sums_open(const struct zerod_client *client)
+{
+	const struct zc_cuda *cuda = client->cuda;
+
+	for (unsigned i = 0; i < cuda->ngpus; i++)
+		if (is_open(client, &cuda->gpus[i]))
+			return true;
+	return false;
+}
+
+/* A context that is lost answers every call with what it was lost to. */
+static int check_gpu(const struct zd_cuda *driver, const struct zc_gpu *gpu, struct zd_err *err)
+{
+	struct zc_cuda_scope scope;
+	size_t available, total;
+	int result = zc_cuda_enter(driver, gpu->context, &scope);
+
+	if (!result)
+		result = driver->memGetInfo(&available, &total);
+	zc_cuda_leave(driver, &scope);
+	return zd_cuda_err(driver, result, err, "a sum on %s", gpu->name);
+}
+
+int zc_cuda_sums_check(struct zerod_client *client, struct zd_err *err)
+{
+	const struct zc_cuda *cuda = client->cuda;
+	int rc = 0;
+
+	for (unsigned i = 0; i < cuda->ngpus && !rc; i++)
+		if (is_open(client, &cuda->gpus[i]))
+			rc = check_gpu(cuda->driver, &cuda->gpus[i], err);
+	return rc;
+}

@@ -1,0 +1,350 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * work.c - what the daemon asks this process to do: the thread that reads the work channel.
+ *
+ * Works are sums over memory of the daemon's, in this process's own context (cuda_work.c). Each is begun and answered at once; that
+ * it is done the daemon sees at a fence. What must hold:
+ *   - a segment that a work names is announced on the connection, and was sent there before the work. The thread reads the
+ *     connection, or lets who reads it go on, until the announcement has come, and maps the segment then;
+ *   - nothing that a GPU's stream may be waiting for depends on a work that has not been answered: the daemon hands out
+ *     fences when the copies behind them are under way, and none for sums. So it does no harm that mapping may wait for a
+ *     GPU;
+ *   - the same way segments that the daemon wants back are unmapped in a process that makes no call.
+ */
+#include <errno.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <sys/eventfd.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "base/dtype.h"
+#include "client/cuda.h"
+#include "proto/work.h"
+
+_Static_assert(ZD_WORK_PAGE_BYTES == ZD_FENCE_PAGE_BYTES, "zc_page_map() maps either");
+
+#define ARENA_BYTES 8192u /* a sum of some hundred inputs */
+#define LOOK_MS     20    /* how often GPUs that are making sums are asked how they are */
+
+/* What the thread works with. */
+struct desk {
+	struct zerod_client *client;
+	struct zd_arena arena; /* of the packet at hand */
+	uint8_t bytes[ZD_MAX_PACKET_BYTES];
+	struct zc_sum sum;
+};
+
+/* ---- The channel ----------------------------------------------------------------------------------------- */
+
+static bool is_stopped(const struct zc_worker *worker)
+{
+	struct pollfd stop = {.fd = worker->stop, .events = POLLIN};
+
+	return poll(&stop, 1, 0) == 1;
+}
+
+/* Blocks until the channel is ready for `events`, or the thread is to stop; false when neither is so in time. */
+static bool await_channel(const struct zc_worker *worker, short events, int timeout_ms)
+{
+	struct pollfd fds[] = {{.fd = worker->sock, .events = events},
+	                       {.fd = worker->stop, .events = POLLIN}};
+	int ready;
+
+	do
+		ready = poll(fds, 2, timeout_ms);
+	while (ready < 0 && errno == EINTR);
+	return ready != 0;
+}
+
+/* 0, ZD_FRAME_AGAIN, or the channel's end. The daemon sends no descriptors here. */
+static int receive(struct desk *desk, size_t *nbytes, struct zd_err *err)
+{
+	int fds[ZD_MAX_PACKET_FDS];
+	unsigned nfds = 0;
+	int rc = zd_frame_recv(desk->client->worker.sock, desk->bytes, sizeof(desk->bytes), nbytes, fds,
+	                       &nfds, err);
+
+	if (rc)
+		return rc;
+	for (unsigned i = 0; i < nfds; i++)
+		(void)close(fds[i]);
+	return nfds > 0 ? zd_err_set(err, ZEROD_E_PROTOCOL,
+	                             "the daemon sent %u descriptors over the work channel", nfds)
+	                : 0;
+}
+
+static int answer(struct desk *desk, Zd__WorkDone *done, struct zd_err *err)
+{
+	const struct zc_worker *worker = &desk->client->worker;
+	Zd__WorkAnswers answers = ZD__WORK_ANSWERS__INIT;
+	uint8_t bytes[ZD_ERR_TEXT_BYTES + 64];
+	size_t nbytes;
+	int rc;
+
+	answers.n_done = 1;
+	answers.done = &done;
+	nbytes = zd__work_answers__get_packed_size(&answers);
+	zd_assert(nbytes <= sizeof(bytes)); /* the text is one of struct zd_err */
+	(void)zd__work_answers__pack(&answers, bytes);
+	do
+		rc = zd_frame_send(worker->sock, bytes, nbytes, NULL, 0, err);
+	while (rc == ZD_FRAME_AGAIN && await_channel(worker, POLLOUT, -1) && !is_stopped(worker));
+	return rc < 0 ? rc : 0;
+}
+
+/* ---- What has to come first ------------------------------------------------------------------------------------- */
+
+static bool have_segment(struct zerod_client *client, uint64_t id)
+{
+	return zc_segment_find(client, (uint32_t)id) != NULL;
+}
+
+static bool have_retired(struct zerod_client *client, uint64_t count)
+{
+	return client->nretired >= count;
+}
+
+/* With the lock: until what the daemon has sent over the connection has been read so far. Gives up when the connection or the
+ * thread ends. */
+static void read_until(struct zerod_client *client,
+                       bool (*has_come)(struct zerod_client *client, uint64_t arg), uint64_t arg)
+{
+	while (!has_come(client, arg) && !client->broken_status && !is_stopped(&client->worker))
+		(void)zc_wait_progress(client, NULL, zc_now_ns() + ZC_POLL_SLICE_NS);
+	zc_hand_over(client);
+}
+
+/* ---- Sums ------------------------------------------------------------------------------------------------------------ */
+
+static int check_sum(const Zd__Sum *from, struct zd_err *err)
+{
+	if (!zd_dtype_reducible(from->input_dtype) || !zd_dtype_reducible(from->target_dtype))
+		return zd_err_set(err, ZEROD_E_PROTOCOL,
+		                  "the daemon asks for a sum of dtype %u into dtype %u", from->input_dtype,
+		                  from->target_dtype);
+	if (from->numel == 0 || from->numel > ZD_MAX_BYTES / sizeof(float))
+		return zd_err_set(err, ZEROD_E_PROTOCOL, "the daemon asks for a sum of %llu elements",
+		                  (unsigned long long)from->numel);
+	if (from->n_inputs == 0 || from->n_inputs > ZD_MAX_WORLD || from->slot >= ZD_WORK_SLOTS)
+		return zd_err_set(err, ZEROD_E_PROTOCOL,
+		                  "the daemon asks for a sum of %zu inputs, its result into slot %u",
+		                  from->n_inputs, from->slot);
+	return 0;
+}
+
+/* With the lock. */
+static int take_place(struct zerod_client *client, const Zd__Location *from, uint64_t numel,
+                      enum zerod_dtype dtype, struct zc_location *place, struct zd_err *err)
+{
+	size_t each = zerod_dtype_bytes(dtype);
+
+	if (from)
+		read_until(client, have_segment, from->segment);
+	return zc_location_take(client, from, numel * each, each, place, err);
+}
+
+static int take_sum(struct zerod_client *client, const Zd__Sum *from, struct zc_sum *sum, struct zd_err *err)
+{
+	int rc = check_sum(from, err);
+
+	if (rc)
+		return rc;
+	sum->input_dtype = from->input_dtype;
+	sum->target_dtype = from->target_dtype;
+	sum->numel = from->numel;
+	sum->prescale = from->prescale;
+	sum->postscale = from->postscale;
+	sum->overwrite = from->overwrite;
+	sum->slot = from->slot;
+	sum->ninputs = (uint32_t)from->n_inputs;
+	pthread_mutex_lock(&client->lock);
+	rc = take_place(client, from->target, sum->numel, sum->target_dtype, &sum->target, err);
+	for (uint32_t i = 0; i < sum->ninputs && !rc; i++)
+		rc = take_place(client, from->inputs[i], sum->numel, sum->input_dtype, &sum->inputs[i], err);
+	pthread_mutex_unlock(&client->lock);
+	return rc;
+}
+
+/* An error is the connection's; that this process cannot is an answer. */
+static int do_work(struct desk *desk, const Zd__Work *work, struct zd_err *err)
+{
+	struct zerod_client *client = desk->client;
+	Zd__WorkDone done = ZD__WORK_DONE__INIT;
+	Zd__Fence message = ZD__FENCE__INIT;
+	struct zd_err why = ZD_ERR_NONE;
+	struct zc_fence fence = {0, 0};
+	bool launched = false;
+	int rc;
+
+	done.id = work->id;
+	if (work->body_case == ZD__WORK__BODY_SUM) {
+		rc = take_sum(client, work->sum, &desk->sum, err);
+		if (rc)
+			return rc;
+		done.status = zc_cuda_sum(client, &desk->sum, &fence, &launched, &why);
+	} else {
+		done.status = zd_err_set(&why, ZEROD_E_UNSUPPORTED, "this library knows no such work");
+	}
+	if (done.status) {
+		done.error = why.text;
+		done.launched = launched;
+	} else {
+		message.timeline = fence.timeline;
+		message.value = fence.value;
+		done.fence = &message;
+	}
+	return answer(desk, &done, err);
+}
+
+/* ---- The thread ------------------------------------------------------------------------------------------------------- */
+
+static int take_packet(struct desk *desk, size_t nbytes, struct zd_err *err)
+{
+	struct zerod_client *client = desk->client;
+	const Zd__WorkPacket *packet = zd__work_packet__unpack(&desk->arena.allocator, nbytes, desk->bytes);
+	int rc = 0;
+
+	if (!packet)
+		return zd_err_set(err, ZEROD_E_PROTOCOL,
+		                  "the daemon sent %zu bytes over the work channel that are no packet",
+		                  nbytes);
+	for (size_t i = 0; i < packet->n_works && !rc && !is_stopped(&client->worker); i++)
+		rc = do_work(desk, packet->works[i], err);
+	if (!rc && packet->retired) {
+		pthread_mutex_lock(&client->lock);
+		read_until(client, have_retired, packet->retired);
+		pthread_mutex_unlock(&client->lock);
+	}
+	return rc;
+}
+
+/* 0, ZD_FRAME_AGAIN, or what ends the connection. */
+static int serve_once(struct desk *desk, struct zd_err *err)
+{
+	struct zerod_client *client = desk->client;
+	size_t nbytes;
+	int rc;
+
+	/* A GPU that fails under a sum writes no fence, and whoever waits for the sum would go on waiting. */
+	if (!await_channel(&client->worker, POLLIN, zc_cuda_sums_open(client) ? LOOK_MS : -1))
+		return zc_cuda_sums_check(client, err);
+	rc = receive(desk, &nbytes, err);
+	if (rc == 0)
+		rc = take_packet(desk, nbytes, err);
+	zd_arena_reset(&desk->arena);
+	return rc;
+}
+
+/* The end of the channel is the connection's, where somebody else sees it. */
+static void serve(struct desk *desk)
+{
+	struct zerod_client *client = desk->client;
+	struct zd_err err = ZD_ERR_NONE;
+	int rc = 0;
+
+	while (rc >= 0 && !is_stopped(&client->worker))
+		rc = serve_once(desk, &err);
+	/* What was waited for may not have come before the end. */
+	if (rc >= 0 || rc == ZEROD_E_DISCONNECTED || is_stopped(&client->worker))
+		return;
+	pthread_mutex_lock(&client->lock);
+	zc_break(client, &err);
+	pthread_mutex_unlock(&client->lock);
+}
+
+static void free_desk(struct desk *desk)
+{
+	zd_arena_deinit(&desk->arena);
+	free(desk);
+}
+
+static void *worker_main(void *arg)
+{
+	struct desk *desk = arg;
+
+	serve(desk);
+	free_desk(desk);
+	return NULL;
+}
+
+static int start_thread(struct zc_worker *worker, struct desk *desk)
+{
+	sigset_t all, before;
+	int error;
+
+	(void)sigfillset(&all); /* signals are the application's threads' business */
+	(void)pthread_sigmask(SIG_SETMASK, &all, &before);
+	error = pthread_create(&worker->thread, NULL, worker_main, desk);
+	(void)pthread_sigmask(SIG_SETMASK, &before, NULL);
+	return error;
+}
+
+/* ---- Its life ------------------------------------------------------------------------------------------------------------ */
+
+int zc_worker_take(struct zerod_client *client, int sock, int page_fd, struct zd_err *err)
+{
+	struct zc_worker *worker = &client->worker;
+	void *page;
+	int rc = zc_page_map(page_fd, PROT_READ | PROT_WRITE, "page of results", &page, err);
+
+	if (rc) {
+		(void)close(sock);
+		return rc;
+	}
+	worker->sock = sock;
+	worker->page = page;
+	return 0;
+}
+
+int zc_worker_start(struct zerod_client *client, struct zd_err *err)
+{
+	struct zc_worker *worker = &client->worker;
+	struct desk *desk;
+	int error;
+
+	if (worker->sock < 0 || worker->running)
+		return 0;
+	worker->stop = eventfd(0, EFD_CLOEXEC);
+	if (worker->stop < 0)
+		return zd_err_errno(err, errno, "reading the work channel");
+	desk = calloc(1, sizeof(*desk));
+	error = desk ? 0 : ENOMEM;
+	if (desk) {
+		desk->client = client;
+		zd_arena_init(&desk->arena, ARENA_BYTES);
+		error = start_thread(worker, desk);
+	}
+	if (error) {
+		if (desk)
+			free_desk(desk);
+		(void)close(worker->stop);
+		return zd_err_errno(err, error, "reading the work channel");
+	}
+	worker->running = true;
+	return 0;
+}
+
+void zc_worker_stop(struct zerod_client *client)
+{
+	struct zc_worker *worker = &client->worker;
+
+	if (!worker->running)
+		return;
+	(void)eventfd_write(worker->stop, 1);
+	(void)pthread_join(worker->thread, NULL);
+	(void)close(worker->stop);
+	worker->running = false;
+}
+
+void zc_worker_deinit(struct zerod_client *client)
+{
+	struct zc_worker *worker = &client->worker;
+
+	if (worker->sock >= 0)
+		(void)close(worker->sock);
+	if (worker->page)
+		(void)munmap(worker->page, ZD_WORK_PAGE_BYTES);
+}

@@ -1,0 +1,381 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * test_cuda_work_ends.c - trainers that are stopped or killed while their GPU is to make a sum; over the doubles of the driver
+ * and of NVML.
+ *
+ * Rank 0 is this process, rank 1 this program with a socket for its argument, told what to do by the letters that it reads.
+ */
+#include <zerod.h>
+
+#include "driver/driver.h"
+#include "tests/it/program.h"
+#include "tests/support/daemon_fixture.h"
+#include "tests/unit/driver/cases.h"
+
+#define NUMEL  600000u /* entries, targets and staging each have segments of their own */
+#define FORKS  "forking "
+#define PARKS  "parking "
+#define FINISH 'f'
+#define CLOSE  'c'
+#define SUMMED "is to be summed by rank 1's process"
+
+/* ---- Both ranks ------------------------------------------------------------------------------------------- */
+
+struct rank {
+	uint32_t number;
+	zerod_client *client;
+	zerod_group *group;
+	zerod_unit *unit;
+	zerod_bucket *bucket;
+};
+
+static const struct zd_cuda *driver(void)
+{
+	const struct zd_cuda *loaded = NULL;
+
+	return zd_cuda_load(&loaded, NULL) ? NULL : loaded;
+}
+
+static int make_current(uint32_t device)
+{
+	struct CUctx_st *context;
+
+	return driver()->devicePrimaryCtxRetain(&context, (int)device) || driver()->ctxSetCurrent(context);
+}
+
+/* Joined, in a backward; 0, or what failed. */
+static int open_rank(struct rank *rank, const char *socket_path, const char *job, uint32_t world_size)
+{
+	struct zerod_options options = ZEROD_INIT(options);
+	struct zerod_group_options join = ZEROD_INIT(join);
+	struct zerod_unit_options unit = ZEROD_INIT(unit);
+	struct zerod_bucket_options bucket = ZEROD_INIT(bucket);
+	struct zerod_backward_options backward = ZEROD_INIT(backward);
+
+	options.socket_path = socket_path;
+	join.job = job, join.world_size = world_size, join.rank = join.device = rank->number;
+	unit.name = "w", unit.dtype = ZEROD_FLOAT32, unit.numel = NUMEL;
+	bucket.dtype = ZEROD_FLOAT32, bucket.slot_bytes = 65536, bucket.nslots = 1;
+	backward.stage = 3, backward.boundary = true, backward.target_dtype = ZEROD_FLOAT32;
+	return make_current(rank->number) || zerod_connect(&options, &rank->client) ||
+	       zerod_group_join(rank->client, &join, &rank->group) ||
+	       zerod_unit_register(rank->group, &unit, &rank->unit) ||
+	       zerod_backward_begin(rank->group, &backward) ||
+	       zerod_bucket_create(rank->group, &bucket, &rank->bucket);
+}
+
+/* A gradient of `value` everywhere. */
+static int commit(struct rank *rank, float value)
+{
+	static float values[NUMEL];
+	struct zerod_entry entry;
+
+	for (unsigned i = 0; i < NUMEL; i++)
+		values[i] = value;
+	return zerod_bucket_reserve(rank->bucket, rank->unit, &entry) ||
+	       driver()->memcpyHtoDAsync((zd_cu_ptr)entry.data, values, sizeof(values), NULL) ||
+	       driver()->streamSynchronize(NULL) ||
+	       zerod_bucket_commit(rank->bucket, entry.id, NULL, 0, NULL);
+}
+
+/* The step; the rank's slice of the sum is `value` everywhere. */
+static int look(struct rank *rank, float value)
+{
+	static float values[NUMEL];
+	struct zerod_step_info info;
+	struct zerod_target target;
+
+	if (zerod_step_begin(rank->group, &info) || zerod_unit_target(rank->unit, &target) ||
+	    driver()->memcpyDtoHAsync(values, (zd_cu_ptr)target.data, target.true_numel * sizeof(float),
+	                              NULL) ||
+	    driver()->streamSynchronize(NULL) || zerod_step_end(rank->group, NULL, 0))
+		return 1;
+	for (uint64_t i = 0; i < target.true_numel; i++)
+		if (values[i] != value)
+			return 1;
+	return 0;
+}
+
+static int finish(struct rank *rank, float value)
+{
+	return zerod_backward_end(rank->group) || look(rank, value);
+}
+
+/* ---- Rank 1 ----------------------------------------------------------------------------------------------- */
+
+/* All that follows in the only hardware queue waits. */
+static int park(void)
+{
+	struct CUstream_st *stream;
+	void *word;
+	zd_cu_ptr at;
+
+	return driver()->streamCreateWithPriority(&stream, ZD_CU_STREAM_NON_BLOCKING, 0) ||
+	       driver()->memHostAlloc(&word, sizeof(uint64_t), ZD_CU_HOST_ALLOC_DEVICEMAP) ||
+	       driver()->memHostGetDevicePointer(&at, word, 0) ||
+	       driver()->streamWaitValue64(stream, at, 1, ZD_CU_WAIT_GEQ);
+}
+
+static int trainer_main(const char *name, const char *socket_path)
+{
+	struct rank rank = {.number = 1};
+	pid_t child = 0;
+	char letter;
+
+	(void)setenv("CUDA_DEVICE_MAX_CONNECTIONS", "1", 1);
+	if (open_rank(&rank, socket_path, "job", 2) || commit(&rank, 2))
+		return 1;
+	if (strncmp(name, PARKS, strlen(PARKS)) == 0 && park())
+		return 1;
+	if (strncmp(name, FORKS, strlen(FORKS)) == 0)
+		child = fork();
+	if (child == 0 && strncmp(name, FORKS, strlen(FORKS)) == 0)
+		for (;;)
+			(void)pause();
+	if (write(STDOUT_FILENO, &child, sizeof(child)) != sizeof(child) ||
+	    read(STDIN_FILENO, &letter, 1) != 1)
+		return 1;
+	if (letter == FINISH && finish(&rank, 5))
+		return 1;
+	zerod_close(rank.client);
+	if (letter == FINISH)
+		return 0;
+	(void)!write(STDOUT_FILENO, &letter, 1);
+	for (;;)
+		(void)pause();
+}
+
+struct trainer {
+	pid_t pid, child; /* child 0: none */
+	int to, from;
+};
+
+static void start_trainer(struct trainer *trainer, const struct zd_daemon *daemon, const char *name)
+{
+	char *const args[] = {(char *)name, (char *)daemon->socket_path, NULL};
+	char program[PATH_MAX];
+	int to[2], from[2];
+
+	case_program(program);
+	assert_int_equal(pipe2(to, O_CLOEXEC), 0);
+	assert_int_equal(pipe2(from, O_CLOEXEC), 0);
+	trainer->pid = fork();
+	assert_true(trainer->pid >= 0);
+	if (trainer->pid == 0) {
+		(void)dup2(to[0], STDIN_FILENO);
+		(void)dup2(from[1], STDOUT_FILENO);
+		(void)execv(program, args);
+		_exit(126);
+	}
+	(void)close(to[0]);
+	(void)close(from[1]);
+	trainer->to = to[1];
+	trainer->from = from[0];
+}
+
+/* It has committed, and makes no call. */
+static void await_trainer(struct trainer *trainer)
+{
+	assert_int_equal(read(trainer->from, &trainer->child, sizeof(trainer->child)),
+	                 sizeof(trainer->child));
+}
+
+static void say(const struct trainer *trainer, char letter)
+{
+	assert_int_equal(write(trainer->to, &letter, 1), 1);
+}
+
+static void stop_trainer(const struct trainer *trainer)
+{
+	int status = 0;
+
+	assert_int_equal(kill(trainer->pid, SIGSTOP), 0);
+	assert_int_equal(waitpid(trainer->pid, &status, WUNTRACED), trainer->pid);
+	assert_true(WIFSTOPPED(status));
+}
+
+static int end_trainer(const struct trainer *trainer)
+{
+	int status = -1;
+
+	(void)close(trainer->to);
+	(void)close(trainer->from);
+	assert_int_equal(waitpid(trainer->pid, &status, 0), trainer->pid);
+	return status;
+}
+
+/* ---- What zeroctl shows ------------------------------------------------------------------------------------- */
+
+/* Until the table has the text, or no longer has it. */
+static void wait_table(const struct zd_daemon *daemon, const char *table, const char *text, bool shown)
+{
+	const char *const args[] = {"zeroctl", "--socket", daemon->socket_path, table, "--json", NULL};
+	long give_up_ms = program_now_ms() + PROGRAM_DEADLINE_MS;
+	bool found = !shown;
+
+	while (found != shown) {
+		struct program zeroctl;
+
+		program_start(&zeroctl, args, NULL);
+		program_wait(&zeroctl);
+		assert_int_equal(zeroctl.status, 0);
+		found = strstr(zeroctl.out_text, text) != NULL;
+		if (found != shown && program_now_ms() > give_up_ms)
+			fail_msg("'%s' is %sin %s", text, shown ? "not " : "still ", zeroctl.out_text);
+		program_free(&zeroctl);
+	}
+}
+
+/* ---- Tests ---------------------------------------------------------------------------------------------------- */
+
+struct scene {
+	struct zd_daemon daemon;
+	struct trainer trainer;
+	struct rank rank; /* 0 */
+};
+
+/* Both ranks have committed; the trainer makes no call. */
+static void open_scene(struct scene *scene, const char *name, bool stopped)
+{
+	static const char *const args[] = {"--backend", "cuda", NULL};
+	const struct zd_daemon_options options = {.args = args, .config = "[devices]\nsegment = 2M\n"};
+
+	*scene = (struct scene){.rank = {.number = 0}};
+	assert_int_equal(zd_daemon_start(&options, &scene->daemon), 0);
+	start_trainer(&scene->trainer, &scene->daemon, name);
+	assert_int_equal(open_rank(&scene->rank, scene->daemon.socket_path, "job", 2), 0);
+	await_trainer(&scene->trainer);
+	if (stopped)
+		stop_trainer(&scene->trainer);
+	assert_int_equal(commit(&scene->rank, 3), 0);
+}
+
+/* The trainer's slice is to be summed, and it does not. */
+static void open_held_up(struct scene *scene, const char *name, bool stopped)
+{
+	open_scene(scene, name, stopped);
+	wait_table(&scene->daemon, "buckets", SUMMED, true);
+}
+
+static void close_scene(struct scene *scene)
+{
+	zerod_close(scene->rank.client);
+	wait_table(&scene->daemon, "jobs", "\"job\"", false);
+	assert_int_equal(zd_daemon_stop(&scene->daemon), 0);
+}
+
+/* Its memory is announced to it, mapped and summed all the same. */
+static void test_trainer_that_makes_no_call(void **state)
+{
+	struct scene scene;
+
+	(void)state;
+	open_scene(&scene, "trainer", false);
+	assert_int_equal(zerod_backward_end(scene.rank.group), 0);
+	say(&scene.trainer, FINISH);
+	assert_int_equal(look(&scene.rank, 5), 0);
+	assert_int_equal(end_trainer(&scene.trainer), 0);
+	close_scene(&scene);
+}
+
+/* Others' sums go on, and its own when it does. */
+static void test_stopped_trainer(void **state)
+{
+	struct rank other = {.number = 0};
+	struct scene scene;
+
+	(void)state;
+	open_held_up(&scene, "trainer", true);
+	assert_int_equal(open_rank(&other, scene.daemon.socket_path, "another", 1), 0);
+	assert_int_equal(commit(&other, 7), 0);
+	assert_int_equal(finish(&other, 7), 0);
+	zerod_close(other.client);
+	wait_table(&scene.daemon, "buckets", SUMMED, true);
+	assert_int_equal(kill(scene.trainer.pid, SIGCONT), 0);
+	say(&scene.trainer, FINISH);
+	assert_int_equal(finish(&scene.rank, 5), 0);
+	assert_int_equal(end_trainer(&scene.trainer), 0);
+	close_scene(&scene);
+}
+
+static void expect_lost(struct scene *scene)
+{
+	assert_int_equal(kill(scene->trainer.pid, SIGKILL), 0);
+	assert_true(WIFSIGNALED(end_trainer(&scene->trainer)));
+	assert_int_equal(zerod_backward_end(scene->rank.group), ZEROD_E_PEER_LOST);
+}
+
+static void test_killed_before_it_began(void **state)
+{
+	struct scene scene;
+
+	(void)state;
+	open_held_up(&scene, "trainer", true);
+	expect_lost(&scene);
+	close_scene(&scene);
+}
+
+static void test_killed_under_its_kernel(void **state)
+{
+	struct scene scene;
+
+	(void)state;
+	open_held_up(&scene, PARKS "trainer", false);
+	expect_lost(&scene);
+	close_scene(&scene);
+}
+
+/* Its library waits for the sum, and does not say goodbye when that does not end. */
+static void test_closed_under_its_kernel(void **state)
+{
+	struct scene scene;
+	char reason[64], letter;
+
+	(void)state;
+	open_held_up(&scene, PARKS "trainer", false);
+	say(&scene.trainer, CLOSE);
+	assert_int_equal(read(scene.trainer.from, &letter, 1), 1);
+	(void)snprintf(reason, sizeof(reason), "process %d to leave device 1", (int)scene.trainer.pid);
+	wait_table(&scene.daemon, "sessions", reason, true);
+	expect_lost(&scene);
+	close_scene(&scene);
+}
+
+/* Its child keeps it on the GPU: what it was to sum stays until then. */
+static void test_killed_and_not_gone(void **state)
+{
+	struct scene scene;
+	char reason[64];
+
+	(void)state;
+	open_held_up(&scene, FORKS "trainer", true);
+	expect_lost(&scene);
+	zerod_close(scene.rank.client);
+	scene.rank.client = NULL;
+	(void)snprintf(reason, sizeof(reason), "process %d to leave device 1", (int)scene.trainer.pid);
+	wait_table(&scene.daemon, "sessions", reason, true);
+	wait_table(&scene.daemon, "jobs", "\"job\"", true);
+	assert_int_equal(kill(scene.trainer.child, SIGKILL), 0);
+	close_scene(&scene);
+}
+
+int main(int argc, char **argv)
+{
+	static char dir[] = CASE_DIR, env[64];
+	struct a_case cases[] = {
+	        CASE(test_trainer_that_makes_no_call, env), CASE(test_stopped_trainer, env),
+	        CASE(test_killed_before_it_began, env),     CASE(test_killed_under_its_kernel, env),
+	        CASE(test_closed_under_its_kernel, env),    CASE(test_killed_and_not_gone, env),
+	};
+	int failed;
+
+	if (argc == 2 && strstr(argv[0], "trainer"))
+		return trainer_main(argv[0], argv[1]);
+	if (argc == 1 && !mkdtemp(dir))
+		return 1;
+	(void)snprintf(env, sizeof(env), "ZD_DOUBLE_DIR=%s", dir);
+	failed = case_main(cases, ZD_ARRAY_LEN(cases), argc, argv);
+	if (argc == 1)
+		case_remove_dir(dir);
+	return failed;
+}

@@ -23,8 +23,8 @@
 
 /* A client's timelines: its streams', its GPUs' copies', its GPUs' sums'. */
 #define COPIES_TIMELINE ZEROD_MAX_STREAMS
-#define SUMS_TIMELINE   (ZEROD_MAX_STREAMS + ZD_MAX_DEVICES)
-_Static_assert(SUMS_TIMELINE + ZD_MAX_DEVICES <= ZD_TIMELINES, "each has its own");
+#define SUMS_TIMELINE   (ZEROD_MAX_STREAMS + MOST_GPUS)
+#define MOST_GPUS       ((ZD_TIMELINES - ZEROD_MAX_STREAMS) / (1 + ZC_REDUCE_LANES))
 
 /* ---- Contexts ------------------------------------------------------------------------------------------------ */
 
@@ -205,15 +205,16 @@ static int add_gpu(struct zerod_client *client, struct zc_cuda *cuda, int device
 	struct zd_cu_uuid uuid;
 	int rc;
 
-	if (cuda->ngpus == ZD_MAX_DEVICES || SUMS_TIMELINE + cuda->ngpus >= client->ntimelines)
+	if (cuda->ngpus == MOST_GPUS ||
+	    SUMS_TIMELINE + (cuda->ngpus + 1) * ZC_REDUCE_LANES > client->ntimelines)
 		return zd_err_set(err, ZEROD_E_LIMIT, "the session uses %u GPUs already", cuda->ngpus);
 	rc = zd_cuda_err(cuda->driver, cuda->driver->deviceGetUuid(&uuid, device), err, "the UUID of GPU %d",
 	                 device);
 	if (rc)
 		return rc;
-	*gpu = (struct zc_gpu){.device = device,
-	                       .timeline = COPIES_TIMELINE + cuda->ngpus,
-	                       .sums_timeline = SUMS_TIMELINE + cuda->ngpus};
+	*gpu = (struct zc_gpu){.device = device, .timeline = COPIES_TIMELINE + cuda->ngpus};
+	for (uint32_t i = 0; i < ZC_REDUCE_LANES; i++)
+		gpu->sums[i].timeline = SUMS_TIMELINE + cuda->ngpus * ZC_REDUCE_LANES + i;
 	zd_cuda_uuid_text(&uuid, gpu->name);
 	rc = open_context(client, cuda, gpu, err);
 	if (!rc)
@@ -297,7 +298,7 @@ static bool all_written(const struct zerod_client *client, const struct zc_cuda 
 		const struct zc_gpu *gpu = &cuda->gpus[i];
 
 		all &= zc_fence_reached(zc_counter_load(page, gpu->timeline), gpu->copied);
-		all &= zc_fence_reached(zc_counter_load(page, gpu->sums_timeline), gpu->summed);
+		all &= !zc_sums_are_open(page, gpu);
 	}
 	return all;
 }

@@ -35,6 +35,13 @@ struct zc_carrier {
 	pthread_t thread;
 };
 
+/* Sums that follow each other on a stream. */
+struct zc_sums {
+	struct CUstream_st *stream;
+	uint32_t timeline;
+	uint64_t value; /* the last taken */
+};
+
 struct zc_gpu {
 	int device; /* the driver's number */
 	char name[ZD_CUDA_UUID_TEXT];
@@ -44,10 +51,9 @@ struct zc_gpu {
 	atomic_uint_fast64_t copied;
 	struct zc_kernels kernels; /* in `context` */
 	/* Sums; where the daemon asks for none, 0. The worker's thread's: */
-	struct CUstream_st *sums;
-	zd_cu_ptr results;      /* the page of results, as this GPU names it */
-	uint32_t sums_timeline; /* of `sums` */
-	uint64_t summed;        /* last value taken */
+	zd_cu_ptr results; /* the page of results, as this GPU names it */
+	struct zc_sums sums[ZC_REDUCE_LANES];
+	uint32_t next_sums;
 	/* With the client's lock: */
 	bool joined;
 	uint32_t index;             /* the daemon's number, once joined */
@@ -133,6 +139,8 @@ void zc_carrier_forget(struct zerod_client *client, struct zc_carrier *carrier);
 /* In the GPU's context, when it is opened, so that nothing is made later that may wait for the GPU. */
 int zc_sums_open(struct zerod_client *client, const struct zd_cuda *driver, struct zc_gpu *gpu,
                  struct zd_err *err) __attribute__((warn_unused_result));
+/* Has any of the GPU's sums not ended, as far as the page shows? */
+bool zc_sums_are_open(const uint64_t *page, const struct zc_gpu *gpu);
 /* In the GPU's context: nothing of it runs any more. Also for one that was half opened. */
 void zc_sums_close(const struct zd_cuda *driver, struct zc_gpu *gpu);
 

@@ -2,9 +2,11 @@
 /*
  * cuda_work.c - sums that the daemon asks for, made by the trainer's GPU.
  *
- * Each GPU has a stream for them, non-blocking and in the primary context, on which one sum follows the other. Behind each the
- * GPU writes the next value of a timeline on the client's page, where the daemon sees that the sum and its result are there.
- * Stream, kernels and the page of results are made when the GPU is opened. Only the worker's thread launches.
+ * Each GPU has streams for them, non-blocking, of the highest priority, and in the primary context. Behind each sum the GPU writes the
+ * next value of the stream's timeline on the client's page, where the daemon sees that the sum and its result are there. There are
+ * several streams, since a sum waits for the kernels that fill the GPU: those on one stream would wait for one kernel each, those
+ * on several wait for the same one. The daemon asks for no two sums at a time that touch the same bytes.
+ * Streams, kernels and the page of results are made when the GPU is opened. Only the worker's thread launches.
  */
 #include <stddef.h>
 
@@ -21,25 +23,50 @@ _Static_assert(offsetof(struct zd_work_result, sum_squares) ==
 int zc_sums_open(struct zerod_client *client, const struct zd_cuda *driver, struct zc_gpu *gpu,
                  struct zd_err *err)
 {
-	int rc;
+	int least = 0, greatest = 0, rc;
 
 	if (!client->worker.page)
 		return 0;
 	rc = zd_cuda_err(driver, driver->memHostGetDevicePointer(&gpu->results, client->worker.page, 0), err,
 	                 "mapping the page of results into %s", gpu->name);
 	if (!rc)
+		rc = zd_cuda_err(driver, driver->ctxGetStreamPriorityRange(&least, &greatest), err,
+		                 "the priorities of %s", gpu->name);
+	for (uint32_t i = 0; i < ZC_REDUCE_LANES && !rc; i++)
 		rc = zd_cuda_err(driver,
-		                 driver->streamCreateWithPriority(&gpu->sums, ZD_CU_STREAM_NON_BLOCKING, 0),
+		                 driver->streamCreateWithPriority(&gpu->sums[i].stream,
+		                                                  ZD_CU_STREAM_NON_BLOCKING, greatest),
 		                 err, "a stream for sums on %s", gpu->name);
 	return rc;
 }
 
 void zc_sums_close(const struct zd_cuda *driver, struct zc_gpu *gpu)
 {
-	if (!gpu->sums)
-		return;
-	(void)driver->streamDestroy(gpu->sums);
-	gpu->sums = NULL;
+	for (uint32_t i = 0; i < ZC_REDUCE_LANES && gpu->sums[i].stream; i++) {
+		(void)driver->streamDestroy(gpu->sums[i].stream);
+		gpu->sums[i].stream = NULL;
+	}
+}
+
+static bool is_open(const uint64_t *page, const struct zc_sums *sums)
+{
+	return !zc_fence_reached(zc_counter_load(page, sums->timeline), sums->value);
+}
+
+bool zc_sums_are_open(const uint64_t *page, const struct zc_gpu *gpu)
+{
+	for (uint32_t i = 0; i < ZC_REDUCE_LANES; i++)
+		if (is_open(page, &gpu->sums[i]))
+			return true;
+	return false;
+}
+
+/* In turn, so that all have been waiting for as long. */
+static struct zc_sums *choose(struct zc_gpu *gpu, struct zc_reduce *reduce)
+{
+	reduce->lane = gpu->next_sums;
+	gpu->next_sums = (gpu->next_sums + 1) % ZC_REDUCE_LANES;
+	return &gpu->sums[reduce->lane];
 }
 
 /* With the client's lock: an address of that GPU. */
@@ -74,28 +101,30 @@ static int find_places(struct zerod_client *client, const struct zc_sum *sum, st
 }
 
 /* In the GPU's context. */
-static int launch(const struct zd_cuda *driver, struct zc_gpu *gpu, const struct zc_reduce *reduce,
-                  uint32_t slot, bool *launched, struct zd_err *err)
+static int launch(const struct zd_cuda *driver, struct zc_gpu *gpu, struct zc_sums *sums,
+                  const struct zc_reduce *reduce, uint32_t slot, bool *launched, struct zd_err *err)
 {
-	zd_cu_ptr counter = gpu->gpu_page + gpu->sums_timeline * sizeof(uint64_t);
+	zd_cu_ptr counter = gpu->gpu_page + sums->timeline * sizeof(uint64_t);
 	zd_cu_ptr result = gpu->results + slot * sizeof(struct zd_work_result);
-	int rc = zc_kernels_reduce(&gpu->kernels, gpu->sums, reduce, result, err);
+	int rc = zc_kernels_reduce(&gpu->kernels, sums->stream, reduce, result, err);
 
 	if (rc)
 		return rc;
 	*launched = true;
-	rc = zd_cuda_err(driver,
-	                 driver->streamWriteValue64(gpu->sums, counter, gpu->summed + 1, ZD_CU_WRITE_DEFAULT),
-	                 err, "writing a fence on %s", gpu->name);
+	rc = zd_cuda_err(
+	        driver,
+	        driver->streamWriteValue64(sums->stream, counter, sums->value + 1, ZD_CU_WRITE_DEFAULT), err,
+	        "writing a fence on %s", gpu->name);
 	if (rc) /* nothing will tell when the kernel has ended. A context that is lost runs none */
-		(void)driver->streamSynchronize(gpu->sums);
+		(void)driver->streamSynchronize(sums->stream);
 	else
-		gpu->summed++;
+		sums->value++;
 	return rc;
 }
 
-static int launch_in_context(struct zerod_client *client, struct zc_gpu *gpu, const struct zc_reduce *reduce,
-                             uint32_t slot, bool *launched, struct zd_err *err)
+static int launch_in_context(struct zerod_client *client, struct zc_gpu *gpu, struct zc_sums *sums,
+                             const struct zc_reduce *reduce, uint32_t slot, bool *launched,
+                             struct zd_err *err)
 {
 	const struct zd_cuda *driver = ((const struct zc_cuda *)client->cuda)->driver;
 	struct zc_carry *carry = NULL;
@@ -106,9 +135,9 @@ static int launch_in_context(struct zerod_client *client, struct zc_gpu *gpu, co
 		return rc;
 	rc = zd_cuda_err(driver, zc_cuda_enter(driver, gpu->context, &scope), err, "entering %s", gpu->name);
 	if (!rc)
-		rc = launch(driver, gpu, reduce, slot, launched, err);
+		rc = launch(driver, gpu, sums, reduce, slot, launched, err);
 	zc_cuda_leave(driver, &scope);
-	zc_carry_put(client, carry, (struct zc_fence){gpu->sums_timeline, gpu->summed}, rc);
+	zc_carry_put(client, carry, (struct zc_fence){sums->timeline, sums->value}, rc);
 	return rc;
 }
 
@@ -126,32 +155,30 @@ int zc_cuda_sum(struct zerod_client *client, const struct zc_sum *sum, struct zc
 	        .postscale = sum->postscale,
 	        .overwrite = sum->overwrite,
 	};
+	struct zc_sums *sums;
 	struct zc_gpu *gpu;
 	int rc;
 
 	pthread_mutex_lock(&client->lock);
 	rc = find_places(client, sum, &gpu, inputs, &reduce.target, err);
 	pthread_mutex_unlock(&client->lock);
+	if (rc)
+		return rc;
+	sums = choose(gpu, &reduce);
+	rc = launch_in_context(client, gpu, sums, &reduce, sum->slot, launched, err);
 	if (!rc)
-		rc = launch_in_context(client, gpu, &reduce, sum->slot, launched, err);
-	if (!rc)
-		*fence = (struct zc_fence){gpu->sums_timeline, gpu->summed};
+		*fence = (struct zc_fence){sums->timeline, sums->value};
 	return rc;
 }
 
 /* ---- GPUs that fail ---------------------------------------------------------------------------------------- */
-
-static bool is_open(const struct zerod_client *client, const struct zc_gpu *gpu)
-{
-	return !zc_fence_reached(zc_counter_load(client->gpu_page, gpu->sums_timeline), gpu->summed);
-}
 
 bool zc_cuda_sums_open(const struct zerod_client *client)
 {
 	const struct zc_cuda *cuda = client->cuda;
 
 	for (unsigned i = 0; i < cuda->ngpus; i++)
-		if (is_open(client, &cuda->gpus[i]))
+		if (zc_sums_are_open(client->gpu_page, &cuda->gpus[i]))
 			return true;
 	return false;
 }
@@ -175,7 +202,7 @@ int zc_cuda_sums_check(struct zerod_client *client, struct zd_err *err)
 	int rc = 0;
 
 	for (unsigned i = 0; i < cuda->ngpus && !rc; i++)
-		if (is_open(client, &cuda->gpus[i]))
+		if (zc_sums_are_open(client->gpu_page, &cuda->gpus[i]))
 			rc = check_gpu(cuda->driver, &cuda->gpus[i], err);
 	return rc;
 }

@@ -21,6 +21,7 @@
 #include <unistd.h>
 
 #include "base/dtype.h"
+#include "base/spin.h"
 #include "client/cuda.h"
 #include "proto/work.h"
 
@@ -28,6 +29,9 @@ _Static_assert(ZD_WORK_PAGE_BYTES == ZD_FENCE_PAGE_BYTES, "zc_page_map() maps ei
 
 #define ARENA_BYTES 8192u /* a sum of some hundred inputs */
 #define LOOK_MS     20    /* how often GPUs that are making sums are asked how they are */
+#define SPIN_NS                                                                                              \
+	50000u /* after a work: the next one mostly comes soon, and to be woken takes as long as a small sum */
+#define PROCESSORS 8u /* fewer are not for spinning */
 
 /* What the thread works with. */
 struct desk {
@@ -35,6 +39,7 @@ struct desk {
 	struct zd_arena arena; /* of the packet at hand */
 	uint8_t bytes[ZD_MAX_PACKET_BYTES];
 	struct zc_sum sum;
+	struct zd_spin spin;
 };
 
 /* ---- The channel ----------------------------------------------------------------------------------------- */
@@ -221,6 +226,15 @@ static int take_packet(struct desk *desk, size_t nbytes, struct zd_err *err)
 	return rc;
 }
 
+/* Is something there before it is time to sleep? */
+static bool spin(struct desk *desk)
+{
+	while (zd_spin_may(&desk->spin, zc_now_ns()))
+		if (await_channel(&desk->client->worker, POLLIN, 0))
+			return true;
+	return false;
+}
+
 /* 0, ZD_FRAME_AGAIN, or what ends the connection. */
 static int serve_once(struct desk *desk, struct zd_err *err)
 {
@@ -229,11 +243,13 @@ static int serve_once(struct desk *desk, struct zd_err *err)
 	int rc;
 
 	/* A GPU that fails under a sum writes no fence, and whoever waits for the sum would go on waiting. */
-	if (!await_channel(&client->worker, POLLIN, zc_cuda_sums_open(client) ? LOOK_MS : -1))
+	if (!spin(desk) && !await_channel(&client->worker, POLLIN, zc_cuda_sums_open(client) ? LOOK_MS : -1))
 		return zc_cuda_sums_check(client, err);
 	rc = receive(desk, &nbytes, err);
-	if (rc == 0)
+	if (rc == 0) {
 		rc = take_packet(desk, nbytes, err);
+		zd_spin_event(&desk->spin, zc_now_ns());
+	}
 	zd_arena_reset(&desk->arena);
 	return rc;
 }
@@ -315,6 +331,7 @@ int zc_worker_start(struct zerod_client *client, struct zd_err *err)
 	if (desk) {
 		desk->client = client;
 		zd_arena_init(&desk->arena, ARENA_BYTES);
+		zd_spin_init(&desk->spin, SPIN_NS, PROCESSORS);
 		error = start_thread(worker, desk);
 	}
 	if (error) {

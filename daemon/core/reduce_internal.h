@@ -301,6 +301,8 @@ struct zd_reduction_options {
 	enum zerod_dtype dtype; /* of the gradients */
 };
 
+#define ZD_REDUCTION_CHUNKS 5u /* at most */
+
 struct zd_reduction {
 	uint64_t key[ZD_REDUCTION_NKEYS];
 	struct zd_group *group;
@@ -312,9 +314,9 @@ struct zd_reduction {
 	uint32_t nreserved, ncommitted, nskipped, ndone; /* ranks, ranks, ranks, slices */
 	uint32_t ops;
 	uint32_t nslices; /* the world's size, once it runs: the group may go before its operations */
-	/* From its start on, of each slice: */
+	/* From its start on, of each slice; the next one's begin is a chunk's end: */
 	uint32_t nchunks;
-	uint64_t chunk_numel;
+	uint64_t chunk_begin[ZD_REDUCTION_CHUNKS + 1];
 	struct zd_failure failure;
 	struct zd_contribution *ranks;  /* world_size; NULL once COMPLETE and over */
 	struct zd_slice *slices;        /* likewise; NULL before it runs */

@@ -13,8 +13,6 @@
 
 #define CHUNK_BYTES       (4ull << 20) /* of gradients; less is slower to move */
 #define CHUNK_ALIGN_NUMEL 64u
-#define CHUNKS            4u
-#define CHUNK_GROWS       8u /* times, until there are more than CHUNKS */
 
 /* What keeps the commands of a reduction apart; a sum's source is its owner. */
 struct piece {
@@ -35,20 +33,26 @@ static struct piece piece_of(const struct zd_op *op)
 	                      .chunk = (uint32_t)(op->aux >> 32)};
 }
 
-/* Elements of the chunk that begins at element `chunk * r->chunk_numel` of each slice. */
 static uint64_t chunk_numel(const struct zd_reduction *r, uint32_t chunk)
 {
-	return zd_min_u64(r->chunk_numel, r->unit->shard_numel - chunk * r->chunk_numel);
+	return r->chunk_begin[chunk + 1] - r->chunk_begin[chunk];
 }
 
-/* Of one size for all slices, by the reduction alone: a squared norm is the sum of its chunks'. */
+/* Each is half of what is left: a sum takes less than half of the time in which its pieces travel, so that it ends while the next
+ * chunk travels, and the last one is small. They are few, for a busy GPU lets each wait. By the reduction alone, since a squared
+ * norm is the sum of its chunks'. */
 static void cut(const struct zd_engine *e, struct zd_reduction *r)
 {
-	uint64_t each = zerod_dtype_bytes(r->options.dtype), numel = r->unit->shard_numel;
+	uint64_t each = zerod_dtype_bytes(r->options.dtype), left = r->unit->shard_numel;
 	uint64_t least = e->reduction_chunk_bytes ? e->reduction_chunk_bytes : CHUNK_BYTES;
-	uint64_t bytes = zd_max_u64(least, zd_min_u64(numel * each / CHUNKS, CHUNK_GROWS * least));
-	r->chunk_numel = zd_align_up(zd_max_u64(bytes / each, 1), CHUNK_ALIGN_NUMEL);
-	r->nchunks = (uint32_t)zd_max_u64((numel + r->chunk_numel - 1) / r->chunk_numel, 1);
+	while (r->nchunks + 1 < ZD_REDUCTION_CHUNKS && left * each > 2 * least) {
+		uint64_t numel = zd_min_u64(zd_align_up(left / 2, CHUNK_ALIGN_NUMEL), left);
+		r->chunk_begin[r->nchunks + 1] = r->chunk_begin[r->nchunks] + numel;
+		r->nchunks++;
+		left -= numel;
+	}
+	if (left > 0 || r->nchunks == 0)
+		r->chunk_begin[++r->nchunks] = r->unit->shard_numel;
 }
 
 static bool committed(const struct zd_contribution *c)
@@ -68,7 +72,7 @@ static struct zd_location chunk_at(const struct zd_reduction *r, const struct zd
                                    uint64_t offset, uint32_t chunk)
 {
 	uint64_t each = zerod_dtype_bytes(r->options.dtype);
-	return zd_storage_location(storage, offset + chunk * r->chunk_numel * each,
+	return zd_storage_location(storage, offset + r->chunk_begin[chunk] * each,
 	                           chunk_numel(r, chunk) * each);
 }
 
@@ -187,7 +191,7 @@ static void chunk_reduce(struct zd_engine *e, struct zd_slice *slice, uint32_t c
 	        .ninputs = r->ncommitted,
 	        .inputs = inputs,
 	        .target = zd_storage_location(
-	                mr->target, (r->unit->target_offset_numel + chunk * r->chunk_numel) * target_bytes,
+	                mr->target, (r->unit->target_offset_numel + r->chunk_begin[chunk]) * target_bytes,
 	                numel * target_bytes),
 	        .prescale = r->options.prescale,
 	        .postscale = r->options.op == ZEROD_MEAN ? 1.0f / (float)group->world_size : 1.0f,

@@ -27,9 +27,9 @@
 #define PROCESSORS     8u /* fewer are not for spinning */
 #define SLEEP_FIRST_NS 20000u
 #define SLEEP_LEG_NS   10000u  /* at most, while something is half way, and begins anew when that is seen */
-#define SLEEP_ROOM_NS  20000u  /* at most, while tasks wait for others to land */
+#define SLEEP_ROOM_NS  20000u  /* at most, while tasks wait for others to land, or somebody for what lands */
 #define SLEEP_FLY_NS   100000u /* at most, while something is in flight */
-#define SLEEP_MOST_NS  500000u
+#define SLEEP_MOST_NS  100000u
 #define SLEEP_CALM_NS  5000000u /* at most, while only processes are to go */
 #define SLEEP_DOUBLES  8u
 #define LINK_BYTES_NS  400u      /* that a link carries at most */
@@ -392,13 +392,14 @@ static bool is_flying(const struct zd_cuda_executor *executor)
 static uint64_t rest_ns(struct zd_cuda_executor *executor)
 {
 	bool flying = is_flying(executor), waiting = !zd_cuda_order_is_empty(&executor->order);
+	bool awaited = executor->push.nawaited > 0;
 	if (zd_spin_may(&executor->spin, zd_thread_now_ns()))
 		return 0;
 	if (!flying && !waiting && STAILQ_EMPTY(&executor->watches))
 		return UINT64_MAX;
 	if (zd_cuda_within_hurries(&executor->within))
 		return SLEEP_LEG_NS;
-	uint64_t most = waiting             ? SLEEP_ROOM_NS
+	uint64_t most = waiting || awaited  ? SLEEP_ROOM_NS
 	                : flying            ? SLEEP_FLY_NS
 	                : executor->hurried ? SLEEP_MOST_NS
 	                                    : SLEEP_CALM_NS;
@@ -406,7 +407,7 @@ static uint64_t rest_ns(struct zd_cuda_executor *executor)
 	if (executor->sleeps < SLEEP_DOUBLES)
 		executor->sleeps++;
 	/* Half of what flies is no sooner there: a piece lands, and the next one is on its way. */
-	return zd_max_u64(ns, executor->push.flying_bytes / 2 / LINK_BYTES_NS);
+	return awaited ? ns : zd_max_u64(ns, executor->push.flying_bytes / 2 / LINK_BYTES_NS);
 }
 
 /* Takes what was submitted, after a rest when there is nothing else to do. False when the thread shall end. */

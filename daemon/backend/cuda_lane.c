@@ -86,13 +86,16 @@ void zd_cuda_lane_unclaim(struct zd_cuda_lane *lane, uint32_t target, uint64_t b
 static void fly(struct zd_cuda_lane *lane, const struct zd_cuda_piece *piece)
 {
 	zd_assert(lane->count < ZD_CUDA_FLIGHTS);
+	bool awaited = piece->bytes > 0 && piece->ends && !piece->ends->gpu_stores;
 	lane->ring[(lane->first + lane->count) % ZD_CUDA_FLIGHTS] =
 	        (struct zd_cuda_flight){.progress = lane->issued + (lane->group > 0),
 	                                .bytes = piece->bytes,
 	                                .claimed = piece->claimed,
+	                                .awaited = awaited,
 	                                .target = piece->target,
 	                                .ends = piece->ends};
 	lane->count++;
+	lane->nawaited += awaited;
 	lane->flying_bytes += piece->bytes;
 }
 
@@ -212,6 +215,7 @@ bool zd_cuda_lane_drop(struct zd_cuda_lane *lane, struct zd_cuda_task **ended)
 	const struct zd_cuda_flight *flight = &lane->ring[lane->first];
 	*ended = flight->ends;
 	lane->flying_bytes -= flight->bytes;
+	lane->nawaited -= flight->awaited;
 	if (flight->claimed)
 		zd_cuda_lane_unclaim(lane, flight->target, flight->bytes);
 	lane->first = (lane->first + 1) % ZD_CUDA_FLIGHTS;

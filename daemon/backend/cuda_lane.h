@@ -29,6 +29,7 @@ struct zd_cuda_flight {
 	uint64_t progress; /* has landed when the counter has reached it */
 	uint64_t bytes;    /* 0: nothing moves */
 	bool claimed;      /* the link into the target, for as long as they fly */
+	bool awaited;      /* it ends a task without a fence */
 	uint32_t target;
 	struct zd_cuda_task *ends; /* the task whose last piece it is; NULL: more follow */
 };
@@ -64,6 +65,7 @@ struct zd_cuda_lane {
 	size_t sizes[ZD_CUDA_GROUP];
 	struct zd_cuda_store stores[ZD_CUDA_GROUP + 1];
 	uint32_t first, count; /* of the ring */
+	uint32_t nawaited;     /* of them, that somebody goes on with who hears of it from the CPU */
 	struct zd_cuda_flight ring[ZD_CUDA_FLIGHTS];
 };
 

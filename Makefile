@@ -278,7 +278,7 @@ $(call obj,tests/double/library_kernels.c): CFLAGS += -ffp-contract=off
 $(BUILD)/tests/double/libcuda.so.1: $(call obj,$(filter-out tests/double/nvml.c,$(DOUBLE_SRC)))
 $(BUILD)/tests/double/libnvidia-ml.so.1: $(call obj,$(addprefix tests/double/,nvml.c listing.c config.c))
 $(BUILD)/tests/double/libcublas.so.13: $(call obj,tests/double/libraries/cublas.c)
-$(BUILD)/tests/double/libnccl.so.2: $(call obj,tests/double/libraries/nccl.c)
+$(BUILD)/tests/double/libnccl.so.2: $(call obj,$(addprefix tests/double/libraries/,nccl.c nccl_ranks.c nccl_moves.c) daemon/base/dtype.c)
 $(DOUBLE_SO):
 	$(say) LD $@
 	$(Q)mkdir -p $(@D)

@@ -30,7 +30,7 @@ done
 
 # Who may know of the driver; nobody needs its headers.
 if grep -rnE 'include *([<"](cuda|nccl|nvml)[a-z_]*\.h|"(daemon/)?driver/)' --include='*.[ch]' daemon client 2>/dev/null |
-	grep -vE '^(daemon/driver/[a-z_]*\.c:[0-9]+:#include "driver/|(daemon/backend|client|client/zerobench)/cuda_)'; then
+	grep -vE '^(daemon/driver/[a-z_]*\.[ch]:[0-9]+:#include "driver/|(daemon/backend|client|client/zerobench)/cuda_)'; then
 	echo 'layers: only files named cuda_* of backend and client name the driver, and none its headers' >&2
 	bad=1
 fi

@@ -100,12 +100,12 @@ struct zd_cuda_trainer {
 	const struct zd_cuda_run *run;
 	struct zd_rank rank; /* has no unit */
 	struct zd_gpu gpu;
-	zerod_stream *stream; /* the GPU's, wrapped */
-	struct zd_nccl *nccl; /* NULL: none */
-	struct zd_gemm *gemm; /* NULL: idle */
-	uint64_t mark;        /* last value */
-	uint64_t called_ns;   /* when the host's calls for the last gather had returned */
-	uint64_t *words;      /* pinned host memory, see cuda_words.c */
+	zerod_stream *stream;      /* the GPU's, wrapped */
+	struct zd_nccl_rank *nccl; /* NULL: none */
+	struct zd_gemm *gemm;      /* NULL: idle */
+	uint64_t mark;             /* last value */
+	uint64_t called_ns;        /* when the host's calls for the last gather had returned */
+	uint64_t *words;           /* pinned host memory, see cuda_words.c */
 };
 
 struct zd_cuda_unit {

@@ -14,6 +14,7 @@
 #include <stdbool.h>
 
 #include "driver/driver.h"
+#include "driver/nccl.h"
 
 struct zd_err;
 
@@ -125,27 +126,26 @@ int zd_gemm_timed_end(struct zd_gemm *gemm, uint64_t product_ns[ZD_GEMM_RUNS], s
 
 /* ---- NCCL (cuda_nccl.c) ----------------------------------------------------------------------------------------------- */
 
-struct zd_nccl;
+/* One rank's. */
+struct zd_nccl_rank;
 
-struct zd_nccl_id {
-	char bytes[128];
-};
-
-/* Loads NCCL; NVLink multicast is off unless NCCL_NVLS_ENABLE says otherwise. */
-int zd_nccl_new(const char *path, struct zd_nccl **nccl, struct zd_err *err)
+/* Loads NCCL; NVLink multicast is off unless NCCL_NVLS_ENABLE says otherwise. Errors: those of zd_library_load() and of
+ * zd_nccl_load(). */
+int zd_nccl_rank_new(const char *path, struct zd_nccl_rank **rank, struct zd_err *err)
         __attribute__((warn_unused_result));
 /* "2.28.9", and where it was found. */
-const char *zd_nccl_version(const struct zd_nccl *nccl);
+const char *zd_nccl_rank_version(const struct zd_nccl_rank *rank);
 /* By one rank, for all. */
-int zd_nccl_make_id(const struct zd_nccl *nccl, struct zd_nccl_id *id, struct zd_err *err)
+int zd_nccl_rank_make_id(const struct zd_nccl_rank *rank, struct zd_nccl_id *id, struct zd_err *err)
         __attribute__((warn_unused_result));
 /* All ranks at once; the current context is the rank's GPU. */
-int zd_nccl_join(struct zd_nccl *nccl, const struct zd_nccl_id *id, uint32_t nranks, uint32_t rank,
-                 struct zd_err *err) __attribute__((warn_unused_result));
-/* In place: this rank's slice lies at rank * slice_bytes of `buffer`. */
-int zd_nccl_all_gather(const struct zd_nccl *nccl, zd_cu_ptr buffer, uint64_t slice_bytes,
-                       struct CUstream_st *stream, struct zd_err *err) __attribute__((warn_unused_result));
+int zd_nccl_rank_join(struct zd_nccl_rank *rank, const struct zd_nccl_id *id, uint32_t nranks, uint32_t index,
+                      struct zd_err *err) __attribute__((warn_unused_result));
+/* In place: this rank's slice lies at index * slice_bytes of `buffer`. */
+int zd_nccl_rank_all_gather(const struct zd_nccl_rank *rank, zd_cu_ptr buffer, uint64_t slice_bytes,
+                            struct CUstream_st *stream, struct zd_err *err)
+        __attribute__((warn_unused_result));
 /* NULL is allowed. */
-void zd_nccl_free(struct zd_nccl *nccl);
+void zd_nccl_rank_free(struct zd_nccl_rank *rank);
 
 #endif

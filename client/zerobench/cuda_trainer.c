@@ -104,21 +104,22 @@ static int join_nccl(struct zd_cuda_trainer *trainer)
 		         unwanted ? "not wanted" : "it takes two ranks or more, on a GPU each");
 		return 0;
 	}
-	if (zd_nccl_new(path, &trainer->nccl, &err)) {
+	if (zd_nccl_rank_new(path, &trainer->nccl, &err)) {
 		if (path)
 			return zd_err_set(member->err, err.status, "%s", err.text);
 		snprintf(shared->nccl_text, sizeof(shared->nccl_text), "no NCCL: %s", err.text);
 		return 0;
 	}
 	if (member->index == 0) {
-		snprintf(shared->nccl_text, sizeof(shared->nccl_text), "%s", zd_nccl_version(trainer->nccl));
+		snprintf(shared->nccl_text, sizeof(shared->nccl_text), "%s",
+		         zd_nccl_rank_version(trainer->nccl));
 		shared->has_nccl = true;
-		status = zd_nccl_make_id(trainer->nccl, &shared->nccl_id, member->err);
+		status = zd_nccl_rank_make_id(trainer->nccl, &shared->nccl_id, member->err);
 	}
 	if (status)
 		return status;
 	zd_cuda_meet_trainers(run);
-	return zd_nccl_join(trainer->nccl, &shared->nccl_id, run->ranks, member->index, member->err);
+	return zd_nccl_rank_join(trainer->nccl, &shared->nccl_id, run->ranks, member->index, member->err);
 }
 
 static int begin(struct zd_cuda_trainer *trainer)
@@ -152,7 +153,7 @@ static int begin(struct zd_cuda_trainer *trainer)
 static void end(struct zd_cuda_trainer *trainer)
 {
 	zd_gemm_free(trainer->gemm);
-	zd_nccl_free(trainer->nccl);
+	zd_nccl_rank_free(trainer->nccl);
 	zerod_stream_destroy(trainer->stream);
 	zd_rank_deinit(&trainer->rank);
 	zd_cuda_words_free(trainer);

@@ -107,8 +107,8 @@ static int nccl_turn(struct zd_cuda_trainer *trainer, const struct zd_cuda_unit 
 	if (status || !trainer->nccl)
 		return status;
 	const uint64_t start_ns = zd_bench_now_ns();
-	status = zd_nccl_all_gather(trainer->nccl, data, slice_bytes, trainer->gpu.stream,
-	                            trainer->member->err);
+	status = zd_nccl_rank_all_gather(trainer->nccl, data, slice_bytes, trainer->gpu.stream,
+	                                 trainer->member->err);
 	if (!status)
 		status = zd_cuda_reach(trainer);
 	*took_ns = zd_bench_now_ns() - start_ns;

@@ -1,181 +1,593 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * nccl.c - a double of NCCL, as far as zerobench calls it: an all-gather between processes, by way of a file in shared
- * memory that the unique id names. It is done when the call returns, which the real one's is not. With ZD_DOUBLE_NCCL_IDLE in
- * the environment it moves nothing and says nothing of it.
+ * nccl.c - NCCL's double: its calls. nccl_control.h says what a test may ask of it; from the environment it takes
+ *
+ *   ZD_DOUBLE_NCCL_VERSION=N   what ncclGetVersion says, 22809 without
+ *   ZD_DOUBLE_NCCL_IDLE        an all-gather moves nothing, and says nothing of it
+ *   ZD_DOUBLE_LEAKS=1          a process that has not given its communicators back exits with 99
+ *
+ * A nonblocking call is in progress until ncclCommGetAsyncError has said so some times; only then is anything done, so that
+ * whoever goes on earlier is too early. Whoever calls meanwhile has broken the communicator, as with NCCL.
  */
 #include <dlfcn.h>
-#include <fcntl.h>
+#include <errno.h>
+#include <pthread.h>
 #include <sched.h>
-#include <stdatomic.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
 #include <unistd.h>
 
+#include "tests/double/libraries/nccl_double.h"
+#include "tests/double/nccl_control.h"
+
 #define EXPORT __attribute__((visibility("default")))
-#define PAGE   ((size_t)4096)
 
-enum { SUCCESS = 0, UNHANDLED_CUDA_ERROR = 1, SYSTEM_ERROR = 2, INVALID_ARGUMENT = 4 };
+/* A function of the table without its definition does not link, one of another type does not compile. */
+#define DECLARE(member, name, args)      EXPORT int name args;
+#define DECLARE_TEXT(member, name, args) EXPORT const char *name args;
+ZD_NCCL_FUNCTIONS(DECLARE)
+ZD_NCCL_TEXTS(DECLARE_TEXT)
+#undef DECLARE
+#undef DECLARE_TEXT
 
-struct id {
-	char name[128];
+static struct {
+	pthread_mutex_t lock;
+	char function[64]; /* "": all */
+	unsigned nth, calls;
+	int result;
+	unsigned polls, ncomms;
+	LIST_HEAD(, ncclComm) comms; /* and those whose GPU was lost under them */
+} all = {.lock = PTHREAD_MUTEX_INITIALIZER, .polls = 2};
+
+/* ---- What a test asks for ---------------------------------------------------------------------------------------- */
+
+static void control_fail(const char *function, unsigned nth, int result)
+{
+	(void)pthread_mutex_lock(&all.lock);
+	(void)snprintf(all.function, sizeof(all.function), "%s", function ? function : "");
+	all.nth = nth;
+	all.result = result;
+	all.calls = 0;
+	(void)pthread_mutex_unlock(&all.lock);
+}
+
+static unsigned control_calls(void)
+{
+	unsigned calls;
+
+	(void)pthread_mutex_lock(&all.lock);
+	calls = all.calls;
+	(void)pthread_mutex_unlock(&all.lock);
+	return calls;
+}
+
+static void control_polls(unsigned count)
+{
+	(void)pthread_mutex_lock(&all.lock);
+	all.polls = count;
+	(void)pthread_mutex_unlock(&all.lock);
+}
+
+static void control_set_async_error(struct ncclComm *comm, int result)
+{
+	atomic_store(&comm->async, result);
+}
+
+static unsigned control_comms(void)
+{
+	unsigned count;
+
+	(void)pthread_mutex_lock(&all.lock);
+	count = all.ncomms;
+	(void)pthread_mutex_unlock(&all.lock);
+	return count;
+}
+
+static unsigned control_kernels(void)
+{
+	const struct ncclComm *comm;
+	unsigned count = 0;
+
+	(void)pthread_mutex_lock(&all.lock);
+	LIST_FOREACH (comm, &all.comms, link)
+		count += atomic_load(&comm->kernels);
+	(void)pthread_mutex_unlock(&all.lock);
+	return count;
+}
+
+EXPORT extern const struct double_nccl_control double_nccl;
+const struct double_nccl_control double_nccl = {
+        control_fail, control_calls, control_polls, control_set_async_error, control_comms, control_kernels,
 };
 
-struct header {
-	_Atomic uint32_t arrived, passed;
-};
+/* Counts the call; what it is to fail with, or 0. */
+static int enter(const char *function)
+{
+	int result = ZD_NCCL_SUCCESS;
+	bool polls = strcmp(function, "ncclCommGetAsyncError") == 0;
 
-struct driver {
-	int (*read)(void *dst, uint64_t src, size_t bytes, void *stream);
-	int (*write)(uint64_t dst, const void *src, size_t bytes, void *stream);
-	int (*synchronize)(void *stream);
-};
+	(void)pthread_mutex_lock(&all.lock);
+	if (all.function[0] ? strcmp(all.function, function) == 0 : !polls)
+		result = ++all.calls == all.nth ? all.result : ZD_NCCL_SUCCESS;
+	(void)pthread_mutex_unlock(&all.lock);
+	return result;
+}
 
-struct comm {
-	struct driver driver;
-	struct header *header;
-	int fd;
-	int nranks, rank;
-};
+__attribute__((destructor)) static void at_exit(void)
+{
+	const char *leaks = getenv("ZD_DOUBLE_LEAKS");
 
-EXPORT int ncclGetVersion(int *version);
-EXPORT int ncclGetUniqueId(struct id *id);
-EXPORT int ncclCommInitRank(struct comm **comm, int nranks, struct id id, int rank);
-EXPORT int ncclCommDestroy(struct comm *comm);
-EXPORT int ncclAllGather(uint64_t send, uint64_t receive, size_t count, int dtype, struct comm *comm,
-                         void *stream);
-EXPORT const char *ncclGetErrorString(int result);
-EXPORT const char *ncclGetLastError(struct comm *comm);
+	if (!leaks || strcmp(leaks, "1") != 0 || all.ncomms == 0)
+		return;
+	(void)fprintf(stderr, "double: %s (%d): not given back: %u communicators\n",
+	              program_invocation_short_name, (int)getpid(), all.ncomms);
+	(void)fflush(NULL);
+	_exit(99);
+}
+
+/* ---- Of the library ---------------------------------------------------------------------------------------------- */
 
 int ncclGetVersion(int *version)
 {
-	*version = 10203;
-	return SUCCESS;
+	const char *text = getenv("ZD_DOUBLE_NCCL_VERSION");
+	int result = enter(__func__);
+
+	if (!result)
+		*version = text ? (int)strtol(text, NULL, 10) : 22809;
+	return result;
 }
 
 const char *ncclGetErrorString(int result)
 {
-	return result == UNHANDLED_CUDA_ERROR ? "unhandled cuda error"
-	       : result == SYSTEM_ERROR       ? "unhandled system error"
-	                                      : "invalid argument";
+	static const char *const texts[] = {"no error",
+	                                    "unhandled cuda error",
+	                                    "unhandled system error",
+	                                    "internal error",
+	                                    "invalid argument",
+	                                    "invalid usage",
+	                                    "remote process exited or there was a network error",
+	                                    "NCCL operation in progress"};
+
+	return result >= 0 && result <= ZD_NCCL_IN_PROGRESS ? texts[result] : "unknown result code";
 }
 
-const char *ncclGetLastError(struct comm *comm)
+const char *ncclGetLastError(struct ncclComm *comm)
 {
 	(void)comm;
 	return "a double says no more";
 }
 
-int ncclGetUniqueId(struct id *id)
+int ncclGetUniqueId(struct zd_nccl_id *id)
 {
-	(void)snprintf(id->name, sizeof(id->name), "/zerod-nccl-%d", (int)getpid());
-	return SUCCESS;
+	int result = enter(__func__);
+
+	return result ? result : nccl_ranks_name(id);
 }
 
-static void meet(const struct comm *comm)
-{
-	struct header *header = comm->header;
-	const uint32_t passed = atomic_load(&header->passed);
+/* ---- The driver ---------------------------------------------------------------------------------------------------- */
 
-	if (atomic_fetch_add(&header->arrived, 1) + 1 == (uint32_t)comm->nranks) {
-		atomic_store(&header->arrived, 0);
-		atomic_fetch_add(&header->passed, 1);
-		return;
-	}
-	while (atomic_load(&header->passed) == passed)
-		(void)sched_yield();
-}
-
-static void *find(void *library, const char *name)
-{
-	return library ? dlsym(library, name) : NULL;
-}
-
-static int find_driver(struct driver *driver)
+static int find_driver(struct nccl_driver *driver)
 {
 	void *library = dlopen("libcuda.so.1", RTLD_LAZY | RTLD_NOLOAD);
-	void *functions[] = {find(library, "cuMemcpyDtoHAsync"), find(library, "cuMemcpyHtoDAsync"),
-	                     find(library, "cuStreamSynchronize")};
+	/* So that the driver's double finds the kernel. */
+	void *self = dlopen("libnccl.so.2", RTLD_LAZY | RTLD_NOLOAD | RTLD_GLOBAL);
+	static const char *const names[] = {"cuCtxGetCurrent",  "cuCtxPushCurrent", "cuCtxPopCurrent",
+	                                    "cuModuleLoadData", "cuModuleUnload",   "cuModuleGetFunction",
+	                                    "cuStreamQuery",    "cuLaunchKernel"};
+	void *functions[sizeof(names) / sizeof(names[0])];
 
+	_Static_assert(sizeof(functions) == sizeof(*driver), "as many names as members");
+	for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
+		functions[i] = library ? dlsym(library, names[i]) : NULL;
+		if (!functions[i])
+			return ZD_NCCL_UNHANDLED_CUDA_ERROR;
+	}
+	(void)self;
 	memcpy(driver, functions, sizeof(*driver));
-	return functions[0] && functions[1] && functions[2];
+	return ZD_NCCL_SUCCESS;
 }
 
-int ncclCommInitRank(struct comm **comm, int nranks, struct id id, int rank)
+static int load_kernel(struct ncclComm *comm)
 {
-	struct comm *made = calloc(1, sizeof(*made));
+	const struct nccl_driver *driver = &comm->driver;
 
-	if (!made || !find_driver(&made->driver)) {
-		free(made);
-		return UNHANDLED_CUDA_ERROR;
+	if (driver->ctxGetCurrent(&comm->context) || !comm->context ||
+	    driver->moduleLoadData(&comm->module, NCCL_KERNEL_TEXT) ||
+	    driver->moduleGetFunction(&comm->function, comm->module, NCCL_KERNEL_NAME))
+		return ZD_NCCL_UNHANDLED_CUDA_ERROR;
+	return ZD_NCCL_SUCCESS;
+}
+
+static void unload_kernel(struct ncclComm *comm)
+{
+	struct CUctx_st *popped;
+
+	if (!comm->module || comm->driver.ctxPushCurrent(comm->context))
+		return;
+	(void)comm->driver.moduleUnload(comm->module);
+	(void)comm->driver.ctxPopCurrent(&popped);
+}
+
+/* ---- Works ----------------------------------------------------------------------------------------------------------- */
+
+static void free_works(struct ncclComm *comm, bool every)
+{
+	struct nccl_work *work;
+
+	while ((work = STAILQ_FIRST(&comm->works)) && (every || atomic_load(&work->ended))) {
+		STAILQ_REMOVE_HEAD(&comm->works, link);
+		nccl_work_free(work);
 	}
-	made->nranks = nranks;
-	made->rank = rank;
-	made->fd = shm_open(id.name, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
-	if (made->fd < 0 || ftruncate(made->fd, (off_t)PAGE)) {
-		free(made);
-		return SYSTEM_ERROR;
-	}
-	made->header = mmap(NULL, PAGE, PROT_READ | PROT_WRITE, MAP_SHARED, made->fd, 0);
-	if (made->header == MAP_FAILED) {
-		free(made);
-		return SYSTEM_ERROR;
-	}
-	meet(made);
-	if (rank == 0)
-		(void)shm_unlink(id.name);
-	*comm = made;
-	return SUCCESS;
 }
 
-int ncclCommDestroy(struct comm *comm)
+/* Onto the stream, as the comm's work says. */
+static int launch(struct ncclComm *comm)
 {
-	(void)munmap(comm->header, PAGE);
-	(void)close(comm->fd);
-	free(comm);
-	return SUCCESS;
-}
-
-/* Through the file, which each rank makes as long as it must be. */
-static int exchange(const struct comm *comm, uint64_t send, uint64_t receive, size_t bytes, void *stream,
-                    char *all)
-{
-	const struct driver *driver = &comm->driver;
-	int result = driver->read(all + (size_t)comm->rank * bytes, send, bytes, stream);
-
-	if (!result)
-		result = driver->synchronize(stream);
-	meet(comm);
-	if (!result)
-		result = driver->write(receive, all, (size_t)comm->nranks * bytes, stream);
-	if (!result)
-		result = driver->synchronize(stream);
-	meet(comm);
-	return result ? UNHANDLED_CUDA_ERROR : SUCCESS;
-}
-
-int ncclAllGather(uint64_t send, uint64_t receive, size_t count, int dtype, struct comm *comm, void *stream)
-{
-	const size_t bytes = (size_t)comm->nranks * count;
-	char *all;
+	struct nccl_work *work = comm->work;
+	struct CUctx_st *popped;
+	void *params[] = {&work};
 	int result;
 
-	if (dtype != 0)
-		return INVALID_ARGUMENT;
-	if (getenv("ZD_DOUBLE_NCCL_IDLE"))
-		return SUCCESS;
-	meet(comm);
-	if (ftruncate(comm->fd, (off_t)(PAGE + bytes)))
-		return SYSTEM_ERROR;
-	meet(comm);
-	all = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, comm->fd, (off_t)PAGE);
-	if (all == MAP_FAILED)
-		return SYSTEM_ERROR;
-	result = exchange(comm, send, receive, count, stream, all);
-	(void)munmap(all, bytes);
+	comm->work = NULL;
+	free_works(comm, false);
+	STAILQ_INSERT_TAIL(&comm->works, work, link);
+	if (comm->driver.ctxPushCurrent(comm->context))
+		return ZD_NCCL_UNHANDLED_CUDA_ERROR;
+	(void)atomic_fetch_add(&comm->kernels, 1);
+	result = comm->driver.launchKernel(comm->function, 1, 1, 1, 1, 1, 1, 0, comm->stream, params, NULL);
+	if (result)
+		(void)atomic_fetch_sub(&comm->kernels, 1);
+	(void)comm->driver.ctxPopCurrent(&popped);
+	return result ? ZD_NCCL_UNHANDLED_CUDA_ERROR : ZD_NCCL_SUCCESS;
+}
+
+/* Until no kernel of it runs. False: its GPU was lost under one. */
+static bool wait_for_kernels(struct ncclComm *comm)
+{
+	while (atomic_load(&comm->kernels) > 0) {
+		struct CUctx_st *popped;
+		int result = comm->driver.ctxPushCurrent(comm->context);
+
+		if (!result) {
+			result = comm->driver.streamQuery(comm->stream);
+			(void)comm->driver.ctxPopCurrent(&popped);
+		}
+		if (result && result != ZD_CU_NOT_READY)
+			return false;
+		(void)sched_yield();
+	}
+	return true;
+}
+
+/* ---- What is in progress ------------------------------------------------------------------------------------------------ */
+
+static bool is_done(struct ncclComm *comm)
+{
+	if (comm->pending == NCCL_INIT)
+		return nccl_ranks_complete(comm->shared, &comm->id);
+	return comm->pending != NCCL_FINALIZE || atomic_load(&comm->kernels) == 0;
+}
+
+/* How the communicator is, as ncclCommGetAsyncError says it. */
+static int look(struct ncclComm *comm)
+{
+	enum nccl_pending pending = comm->pending;
+	int result = atomic_load(&comm->async);
+
+	if (result || pending == NCCL_NOTHING)
+		return result;
+	if (comm->polls > 0) {
+		comm->polls--;
+		return ZD_NCCL_IN_PROGRESS;
+	}
+	if (!is_done(comm))
+		return ZD_NCCL_IN_PROGRESS;
+	comm->pending = NCCL_NOTHING;
+	result = pending == NCCL_LAUNCH ? launch(comm) : ZD_NCCL_SUCCESS;
+	if (result)
+		atomic_store(&comm->async, result);
 	return result;
+}
+
+static int begin(struct ncclComm *comm, enum nccl_pending pending)
+{
+	int result;
+
+	comm->pending = pending;
+	(void)pthread_mutex_lock(&all.lock);
+	comm->polls = comm->blocking ? 0 : all.polls;
+	(void)pthread_mutex_unlock(&all.lock);
+	if (!comm->blocking)
+		return ZD_NCCL_IN_PROGRESS;
+	while ((result = look(comm)) == ZD_NCCL_IN_PROGRESS)
+		(void)sched_yield();
+	return result;
+}
+
+/* Whoever calls while a call is in progress has broken it. */
+static int check_ready(struct ncclComm *comm)
+{
+	if (!comm || atomic_load(&comm->aborted))
+		return ZD_NCCL_INVALID_ARGUMENT;
+	if (comm->pending == NCCL_NOTHING)
+		return atomic_load(&comm->async);
+	atomic_store(&comm->async, ZD_NCCL_INVALID_ARGUMENT);
+	return ZD_NCCL_INVALID_ARGUMENT;
+}
+
+int ncclCommGetAsyncError(struct ncclComm *comm, int *result)
+{
+	int failure = enter(__func__);
+
+	if (!failure)
+		*result = look(comm);
+	return failure;
+}
+
+/* ---- Communicators ---------------------------------------------------------------------------------------------------- */
+
+static void forget(struct ncclComm *comm)
+{
+	(void)pthread_mutex_lock(&all.lock);
+	all.ncomms--;
+	LIST_REMOVE(comm, link);
+	(void)pthread_mutex_unlock(&all.lock);
+}
+
+/* One whose GPU was lost stays for its kernel's sake, in the list and not in the count. */
+static void give_back(struct ncclComm *comm)
+{
+	bool still = wait_for_kernels(comm);
+
+	if (comm->shared && still)
+		nccl_ranks_leave(comm->shared, &comm->id);
+	unload_kernel(comm);
+	nccl_work_free(comm->work);
+	comm->work = NULL;
+	if (still) {
+		forget(comm);
+		free_works(comm, true);
+		free(comm);
+		return;
+	}
+	(void)pthread_mutex_lock(&all.lock);
+	all.ncomms--;
+	(void)pthread_mutex_unlock(&all.lock);
+}
+
+static struct ncclComm *make(const struct zd_nccl_id *id, int nranks, int rank, bool blocking)
+{
+	struct ncclComm *comm = calloc(1, sizeof(*comm));
+
+	if (!comm)
+		abort();
+	comm->id = *id;
+	comm->nranks = nranks;
+	comm->rank = rank;
+	comm->blocking = blocking;
+	STAILQ_INIT(&comm->works);
+	(void)pthread_mutex_lock(&all.lock);
+	all.ncomms++;
+	LIST_INSERT_HEAD(&all.comms, comm, link);
+	(void)pthread_mutex_unlock(&all.lock);
+	return comm;
+}
+
+/* As NCCL reads it: what is not of its time is left at its defaults. */
+static bool is_config(const struct zd_nccl_config *config)
+{
+	return config && config->size >= sizeof(*config) && config->magic == ZD_NCCL_CONFIG_MAGIC &&
+	       config->version >= ZD_NCCL_OLDEST &&
+	       (config->blocking == 0 || config->blocking == 1 || config->blocking == ZD_NCCL_UNDEFINED);
+}
+
+int ncclCommInitRankConfig(struct ncclComm **comm, int nranks, struct zd_nccl_id id, int rank,
+                           struct zd_nccl_config *config)
+{
+	int result = enter(__func__);
+	struct ncclComm *made;
+
+	if (result)
+		return result;
+	if (!is_config(config) || nranks < 1 || nranks > NCCL_RANKS || rank < 0 || rank >= nranks ||
+	    id.bytes[0] != '/')
+		return ZD_NCCL_INVALID_ARGUMENT;
+	made = make(&id, nranks, rank, config->blocking != 0);
+	result = find_driver(&made->driver);
+	if (!result)
+		result = load_kernel(made);
+	if (!result) {
+		made->shared = nccl_ranks_join(&id, nranks, rank);
+		result = made->shared ? ZD_NCCL_SUCCESS : ZD_NCCL_SYSTEM_ERROR;
+	}
+	if (result) {
+		give_back(made);
+		return result;
+	}
+	*comm = made;
+	return begin(made, NCCL_INIT);
+}
+
+int ncclCommFinalize(struct ncclComm *comm)
+{
+	int result = enter(__func__);
+
+	if (!result)
+		result = check_ready(comm);
+	return result ? result : begin(comm, NCCL_FINALIZE);
+}
+
+int ncclCommDestroy(struct ncclComm *comm)
+{
+	int result = enter(__func__), not_ready = check_ready(comm);
+
+	if (not_ready)
+		return not_ready;
+	give_back(comm);
+	return result;
+}
+
+/* Peers are not told. */
+int ncclCommAbort(struct ncclComm *comm)
+{
+	int result = enter(__func__);
+
+	atomic_store(&comm->aborted, true);
+	give_back(comm);
+	return result;
+}
+
+/* ---- Groups ------------------------------------------------------------------------------------------------------------- */
+
+/* Of one communicator at a time. */
+static __thread struct {
+	int depth;
+	struct ncclComm *comm;
+} group;
+
+int ncclGroupStart(void)
+{
+	int result = enter(__func__);
+
+	if (!result)
+		group.depth++;
+	return result;
+}
+
+int ncclGroupEnd(void)
+{
+	struct ncclComm *comm = group.comm;
+	int result = enter(__func__);
+
+	if (group.depth == 0)
+		return ZD_NCCL_INVALID_USAGE;
+	if (--group.depth > 0 || !comm)
+		return result;
+	group.comm = NULL;
+	if (!result)
+		return begin(comm, NCCL_LAUNCH);
+	nccl_work_free(comm->work);
+	comm->work = NULL;
+	return result;
+}
+
+/* ---- Operations ------------------------------------------------------------------------------------------------------------ */
+
+/* A new work of the communicator, or that of the group. */
+static int open_work(struct ncclComm *comm, int type, struct CUstream_st *stream)
+{
+	int result = check_ready(comm);
+
+	if (result)
+		return result;
+	if (nccl_type_bytes(type) == 0 || (group.comm && group.comm != comm))
+		return ZD_NCCL_INVALID_ARGUMENT;
+	if (!comm->work)
+		comm->work = nccl_work_new(comm);
+	comm->stream = stream;
+	return ZD_NCCL_SUCCESS;
+}
+
+static int close_work(struct ncclComm *comm)
+{
+	if (group.depth == 0)
+		return begin(comm, NCCL_LAUNCH);
+	group.comm = comm;
+	return ZD_NCCL_SUCCESS;
+}
+
+int ncclAllGather(zd_cu_ptr send, zd_cu_ptr receive, size_t count, int type, struct ncclComm *comm,
+                  struct CUstream_st *stream)
+{
+	size_t bytes = count * nccl_type_bytes(type);
+	int result = enter(__func__);
+
+	if (!result)
+		result = open_work(comm, type, stream);
+	if (result)
+		return result;
+	for (int i = 0; i < comm->nranks && !getenv("ZD_DOUBLE_NCCL_IDLE"); i++) {
+		nccl_work_send(comm->work, i, send, bytes);
+		nccl_work_receive(comm->work, i, receive + (size_t)i * bytes, bytes);
+	}
+	return close_work(comm);
+}
+
+int ncclReduceScatter(zd_cu_ptr send, zd_cu_ptr receive, size_t count, int type, int op,
+                      struct ncclComm *comm, struct CUstream_st *stream)
+{
+	size_t bytes = count * nccl_type_bytes(type);
+	int result = enter(__func__);
+
+	if (!result)
+		result = op == ZD_NCCL_SUM ? open_work(comm, type, stream) : ZD_NCCL_INVALID_ARGUMENT;
+	if (result)
+		return result;
+	comm->work->sums = type;
+	for (int i = 0; i < comm->nranks; i++) {
+		nccl_work_send(comm->work, i, send + (size_t)i * bytes, bytes);
+		nccl_work_receive(comm->work, i, receive, bytes);
+	}
+	return close_work(comm);
+}
+
+int ncclAllReduce(zd_cu_ptr send, zd_cu_ptr receive, size_t count, int type, int op, struct ncclComm *comm,
+                  struct CUstream_st *stream)
+{
+	size_t bytes = count * nccl_type_bytes(type);
+	int result = enter(__func__);
+
+	if (!result)
+		result = op == ZD_NCCL_SUM ? open_work(comm, type, stream) : ZD_NCCL_INVALID_ARGUMENT;
+	if (result)
+		return result;
+	comm->work->sums = type;
+	for (int i = 0; i < comm->nranks; i++) {
+		nccl_work_send(comm->work, i, send, bytes);
+		nccl_work_receive(comm->work, i, receive, bytes);
+	}
+	return close_work(comm);
+}
+
+int ncclBroadcast(zd_cu_ptr send, zd_cu_ptr receive, size_t count, int type, int root, struct ncclComm *comm,
+                  struct CUstream_st *stream)
+{
+	size_t bytes = count * nccl_type_bytes(type);
+	int result = enter(__func__);
+
+	if (!result)
+		result = open_work(comm, type, stream);
+	if (result)
+		return result;
+	for (int i = 0; i < comm->nranks && comm->rank == root; i++)
+		nccl_work_send(comm->work, i, send, bytes);
+	nccl_work_receive(comm->work, root, receive, bytes);
+	return close_work(comm);
+}
+
+int ncclSend(zd_cu_ptr send, size_t count, int type, int peer, struct ncclComm *comm,
+             struct CUstream_st *stream)
+{
+	int result = enter(__func__);
+
+	if (!result)
+		result = open_work(comm, type, stream);
+	if (result)
+		return result;
+	nccl_work_send(comm->work, peer, send, count * nccl_type_bytes(type));
+	return close_work(comm);
+}
+
+int ncclRecv(zd_cu_ptr receive, size_t count, int type, int peer, struct ncclComm *comm,
+             struct CUstream_st *stream)
+{
+	int result = enter(__func__);
+
+	if (!result)
+		result = open_work(comm, type, stream);
+	if (result)
+		return result;
+	nccl_work_receive(comm->work, peer, receive, count * nccl_type_bytes(type));
+	return close_work(comm);
 }

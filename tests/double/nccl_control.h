@@ -1,0 +1,29 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * nccl_control.h - what a test asks of NCCL's double in its own process: which call fails, how long calls are in progress, an
+ * error that comes later. The double exports one `struct double_nccl_control double_nccl`, which dlsym() finds.
+ */
+#ifndef ZD_DOUBLE_NCCL_CONTROL_H
+#define ZD_DOUBLE_NCCL_CONTROL_H
+
+struct ncclComm;
+
+struct double_nccl_control {
+	/*
+	 * From now on the Nth call of that function gives `result`; of all functions if it is NULL; none if `nth` is 0. Calls of
+	 * ncclCommGetAsyncError count for nobody but those who name it. A call that fails so does nothing, but that what
+	 * gives something back does so.
+	 */
+	void (*fail)(const char *function, unsigned nth, int result);
+	/* Those that the last fail() counted. */
+	unsigned (*calls)(void);
+	/* How many times a nonblocking call is in progress before it is done; 2 at first. */
+	void (*polls)(unsigned count);
+	/* As of now, whatever asks the communicator is told `result`. What it runs goes on, or does not. */
+	void (*set_async_error)(struct ncclComm *comm, int result);
+	/* Communicators that were not given back, and kernels of all that have not ended. */
+	unsigned (*comms)(void);
+	unsigned (*kernels)(void);
+};
+
+#endif

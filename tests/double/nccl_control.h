@@ -14,8 +14,8 @@ struct double_nccl_control {
 	 * ncclCommGetAsyncError count for nobody but those who name it. A call that fails so does nothing, but that what
 	 * gives something back does so.
 	 */
-	void (*fail)(const char *function, unsigned nth, int result);
-	/* Those that the last fail() counted. */
+	void (*fail_call)(const char *function, unsigned nth, int result);
+	/* Those that the last fail_call() counted. */
 	unsigned (*calls)(void);
 	/* How many times a nonblocking call is in progress before it is done; 2 at first. */
 	void (*polls)(unsigned count);

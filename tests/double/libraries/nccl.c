@@ -42,7 +42,7 @@ static struct {
 
 /* ---- What a test asks for ---------------------------------------------------------------------------------------- */
 
-static void control_fail(const char *function, unsigned nth, int result)
+static void control_fail_call(const char *function, unsigned nth, int result)
 {
 	(void)pthread_mutex_lock(&all.lock);
 	(void)snprintf(all.function, sizeof(all.function), "%s", function ? function : "");
@@ -98,7 +98,8 @@ static unsigned control_kernels(void)
 
 EXPORT extern const struct double_nccl_control double_nccl;
 const struct double_nccl_control double_nccl = {
-        control_fail, control_calls, control_polls, control_set_async_error, control_comms, control_kernels,
+        control_fail_call,       control_calls, control_polls,
+        control_set_async_error, control_comms, control_kernels,
 };
 
 /* Counts the call; what it is to fail with, or 0. */

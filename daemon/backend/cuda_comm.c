@@ -1,0 +1,409 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* cuda_comm.c - the life of a communicator. */
+#include "backend/cuda_comm.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "backend/thread.h"
+#include "base/log.h"
+#include "base/mem.h"
+#include "base/sm.h"
+#include "base/text.h"
+#include "proto/limits.h"
+
+#define PAGE_BYTES    4096u /* pinned memory comes in pages */
+#define COUNTER_BYTES 64u   /* apart from what else is written there */
+#define POLL_NS       1000000u
+
+/* ---- States ------------------------------------------------------------------------------------------------- */
+
+static const char *const state_names[] = {"CONNECTING", "READY", "ENDING", "ENDED", "FAILED", "ABORTED"};
+
+#define UNDONE (ZD_SM_TO(ZD_CUDA_COMM_FAILED) | ZD_SM_TO(ZD_CUDA_COMM_ABORTED))
+
+static const uint32_t allowed[] = {
+        [ZD_CUDA_COMM_CONNECTING] = ZD_SM_TO(ZD_CUDA_COMM_READY) | UNDONE,
+        [ZD_CUDA_COMM_READY] = ZD_SM_TO(ZD_CUDA_COMM_ENDING) | UNDONE,
+        [ZD_CUDA_COMM_ENDING] = ZD_SM_TO(ZD_CUDA_COMM_ENDED) | UNDONE,
+        [ZD_CUDA_COMM_ENDED] = 0,
+        [ZD_CUDA_COMM_FAILED] = 0,
+        [ZD_CUDA_COMM_ABORTED] = 0,
+};
+
+static const struct zd_sm life = {
+        .name = "communicator",
+        .nstates = ZD_ARRAY_LEN(state_names),
+        .state_names = state_names,
+        .allowed = allowed,
+};
+
+const char *zd_cuda_comm_state_name(const struct zd_cuda_comm *comm)
+{
+	return zd_sm_name(&life, comm->state);
+}
+
+/* ---- The thread: what may block ------------------------------------------------------------------------------ */
+
+static int make_page(struct zd_cuda_comm *comm, struct zd_err *err)
+{
+	struct zd_cuda_device *device = comm->home.device;
+	uint64_t bytes = COUNTER_BYTES + (uint64_t)comm->self.nranks * sizeof(*comm->described);
+	void *at = NULL;
+	int rc = zd_cuda_device_err(
+	        device,
+	        device->cuda->memHostAlloc(&at, zd_align_up(bytes, PAGE_BYTES),
+	                                   ZD_CU_HOST_ALLOC_PORTABLE | ZD_CU_HOST_ALLOC_DEVICEMAP),
+	        err, "pinned memory for a communicator's progress");
+	if (rc)
+		return rc;
+	memset(at, 0, bytes);
+	comm->counter = at;
+	comm->described = (void *)((char *)at + COUNTER_BYTES);
+	rc = zd_cuda_device_err(device, device->cuda->memHostGetDevicePointer(&comm->counter_at, at, 0), err,
+	                        "a communicator's progress on the GPU");
+	comm->described_at = comm->counter_at + COUNTER_BYTES;
+	return rc;
+}
+
+static int open_comm(struct zd_cuda_comm *comm, struct zd_err *err)
+{
+	struct zd_nccl_config config = ZD_NCCL_CONFIG;
+	struct zd_cuda_device *device = comm->home.device;
+	const struct zd_nccl *nccl = comm->home.nccl;
+	int result;
+	int rc = zd_cuda_device_err(
+	        device, device->cuda->streamCreateWithPriority(&comm->stream, ZD_CU_STREAM_NON_BLOCKING, 0),
+	        err, "a communicator's stream");
+	if (!rc)
+		rc = make_page(comm, err);
+	if (rc)
+		return rc;
+	config.blocking = 0;
+	result = nccl->commInitRankConfig(&comm->handle, (int)comm->self.nranks, comm->self.id,
+	                                  (int)comm->self.rank, &config);
+	if (result == ZD_NCCL_IN_PROGRESS)
+		return 0;
+	return zd_nccl_err(nccl, result, err, "group '%s': a communicator for rank %" PRIu32,
+	                   comm->self.group, comm->self.rank);
+}
+
+static enum zd_cuda_comm_leaving leaving(struct zd_cuda_comm *comm)
+{
+	enum zd_cuda_comm_leaving now;
+	pthread_mutex_lock(&comm->lock);
+	now = comm->leaving;
+	pthread_mutex_unlock(&comm->lock);
+	return now;
+}
+
+/* Sleeps for a while, or until it is to be aborted. */
+static void pause_ending(struct zd_cuda_comm *comm)
+{
+	pthread_mutex_lock(&comm->lock);
+	if (comm->leaving != ZD_CUDA_COMM_IS_ABORTED)
+		zd_cond_sleep(&comm->changed, &comm->lock, POLL_NS);
+	pthread_mutex_unlock(&comm->lock);
+}
+
+/* False: it is to be aborted, since somebody has asked for that meanwhile or it cannot be ended. */
+static bool finalize(struct zd_cuda_comm *comm)
+{
+	const struct zd_nccl *nccl = comm->home.nccl;
+	int result = nccl->commFinalize(comm->handle);
+	while (result == ZD_NCCL_IN_PROGRESS && leaving(comm) == ZD_CUDA_COMM_LEAVES) {
+		pause_ending(comm);
+		result = zd_cuda_comm_look(comm);
+	}
+	if (result == ZD_NCCL_IN_PROGRESS)
+		return false;
+	return zd_nccl_err(nccl, result, &comm->ending,
+	                   "group '%s': ending the communicator of rank %" PRIu32, comm->self.group,
+	                   comm->self.rank) == 0;
+}
+
+/* Whatever NCCL says of it, the communicator is gone afterwards. */
+static void end_handle(struct zd_cuda_comm *comm)
+{
+	const struct zd_nccl *nccl = comm->home.nccl;
+	struct zd_err err = ZD_ERR_NONE;
+	bool in_order = leaving(comm) == ZD_CUDA_COMM_LEAVES && finalize(comm);
+	int result = in_order ? nccl->commDestroy(comm->handle) : nccl->commAbort(comm->handle);
+	if (zd_nccl_err(nccl, result, &err, "group '%s': %s the communicator of rank %" PRIu32,
+	                comm->self.group, in_order ? "destroying" : "aborting", comm->self.rank))
+		zd_log(ZD_LOG_WARNING, "%s", err.text);
+}
+
+/* Kernels that were aborted end in their own time. */
+static void close_comm(struct zd_cuda_comm *comm)
+{
+	const struct zd_cuda *cuda = comm->home.device->cuda;
+	bool pushed;
+	if (comm->handle)
+		end_handle(comm);
+	pushed = zd_cuda_device_push(comm->home.device);
+	if (comm->stream) {
+		(void)cuda->streamSynchronize(comm->stream);
+		(void)cuda->streamDestroy(comm->stream);
+	}
+	if (comm->counter)
+		(void)cuda->memFreeHost((void *)comm->counter);
+	zd_cuda_leave(cuda, pushed);
+}
+
+static void *comm_main(void *arg)
+{
+	struct zd_cuda_comm *comm = arg;
+	struct zd_err err = ZD_ERR_NONE;
+	int rc;
+	zd_cuda_device_enter(comm->home.device);
+	rc = open_comm(comm, &err);
+	pthread_mutex_lock(&comm->lock);
+	if (rc)
+		comm->opening = err;
+	comm->opened = true;
+	while (comm->leaving == ZD_CUDA_COMM_STAYS)
+		pthread_cond_wait(&comm->changed, &comm->lock);
+	pthread_mutex_unlock(&comm->lock);
+	close_comm(comm);
+	pthread_mutex_lock(&comm->lock);
+	comm->over = true;
+	pthread_mutex_unlock(&comm->lock);
+	return NULL;
+}
+
+/* ---- Beginning ------------------------------------------------------------------------------------------------- */
+
+int zd_cuda_comm_unique_id(const struct zd_nccl *nccl, struct zd_nccl_id *id, struct zd_err *err)
+{
+	return zd_nccl_err(nccl, nccl->getUniqueId(id), err, "a unique id for a communicator");
+}
+
+static int check_config(const struct zd_cuda_comm_config *config, struct zd_err *err)
+{
+	static const struct zd_nccl_id none;
+	const char *blocking = getenv("NCCL_COMM_BLOCKING");
+	int rc = zd_name_check(config->group, ZD_MAX_NAME_BYTES, "group name", err);
+	if (rc)
+		return rc;
+	if (config->nranks == 0 || config->nranks > ZD_MAX_WORLD || config->rank >= config->nranks)
+		return zd_err_set(err, ZEROD_E_INVALID,
+		                  "group '%s': rank %" PRIu32 " of %" PRIu32 ", there may be %u",
+		                  config->group, config->rank, config->nranks, ZD_MAX_WORLD);
+	if (memcmp(&config->id, &none, sizeof(none)) == 0)
+		return zd_err_set(err, ZEROD_E_INVALID, "group '%s': the unique id is empty", config->group);
+	if (blocking && strcmp(blocking, "0") != 0) /* it goes before the configuration */
+		return zd_err_set(err, ZEROD_E_INVALID,
+		                  "NCCL_COMM_BLOCKING=%s in the daemon's environment: its communicators "
+		                  "must not block",
+		                  blocking);
+	return 0;
+}
+
+static struct zd_cuda_comm *make(const struct zd_cuda_comm_home *home,
+                                 const struct zd_cuda_comm_config *config)
+{
+	struct zd_cuda_comm *comm = zd_calloc(1, sizeof(*comm));
+	comm->home = *home;
+	comm->self = (struct zd_cuda_comm_rank){
+	        .group = zd_strdup(config->group),
+	        .id = config->id,
+	        .nranks = config->nranks,
+	        .rank = config->rank,
+	        .device = home->device->index,
+	};
+	comm->checking = config->checking;
+	comm->deadline_ns = config->deadline_ns;
+	STAILQ_INIT(&comm->flying);
+	pthread_mutex_init(&comm->lock, NULL);
+	zd_cond_init(&comm->changed);
+	return comm;
+}
+
+static void unmake(struct zd_cuda_comm *comm)
+{
+	pthread_cond_destroy(&comm->changed);
+	pthread_mutex_destroy(&comm->lock);
+	free((char *)comm->self.group);
+	free(comm);
+}
+
+int zd_cuda_comm_new(const struct zd_cuda_comm_home *home, const struct zd_cuda_comm_config *config,
+                     struct zd_cuda_comm **comm, struct zd_err *err)
+{
+	struct zd_cuda_comm *made;
+	char name[24];
+	int rc = check_config(config, err);
+	if (rc)
+		return rc;
+	made = make(home, config);
+	rc = zd_cuda_comm_roster_add(home->roster, &made->self, err);
+	if (rc) {
+		unmake(made);
+		return rc;
+	}
+	(void)snprintf(name, sizeof(name), "zd-gpu%u-comm", home->device->index);
+	rc = zd_thread_start(&made->thread, name, comm_main, made, err);
+	if (rc) {
+		zd_cuda_comm_roster_remove(home->roster, &made->self);
+		unmake(made);
+		return rc;
+	}
+	*comm = made;
+	return 0;
+}
+
+/* ---- Ending ------------------------------------------------------------------------------------------------------ */
+
+static void leave(struct zd_cuda_comm *comm, enum zd_cuda_comm_state state, enum zd_cuda_comm_leaving how)
+{
+	zd_sm_move(&life, &comm->state, state);
+	pthread_mutex_lock(&comm->lock);
+	comm->leaving = how;
+	pthread_cond_broadcast(&comm->changed);
+	pthread_mutex_unlock(&comm->lock);
+}
+
+static bool can_be_undone(const struct zd_cuda_comm *comm)
+{
+	return zd_cuda_comm_lives(comm) || comm->state == ZD_CUDA_COMM_ENDING;
+}
+
+void zd_cuda_comm_fail(struct zd_cuda_comm *comm, const struct zd_err *why)
+{
+	if (!can_be_undone(comm))
+		return;
+	comm->failure = *why;
+	leave(comm, ZD_CUDA_COMM_FAILED, ZD_CUDA_COMM_IS_ABORTED);
+}
+
+void zd_cuda_comm_abort(struct zd_cuda_comm *comm, const char *why)
+{
+	if (!can_be_undone(comm))
+		return;
+	zd_err_format(&comm->failure, ZEROD_E_ABORTED, "group '%s' was aborted: %s", comm->self.group, why);
+	leave(comm, ZD_CUDA_COMM_ABORTED, ZD_CUDA_COMM_IS_ABORTED);
+}
+
+void zd_cuda_comm_end(struct zd_cuda_comm *comm)
+{
+	zd_assert(comm->nops == 0 || !zd_cuda_comm_lives(comm));
+	if (comm->state == ZD_CUDA_COMM_READY)
+		leave(comm, ZD_CUDA_COMM_ENDING, ZD_CUDA_COMM_LEAVES);
+	else if (comm->state == ZD_CUDA_COMM_CONNECTING)
+		zd_cuda_comm_abort(comm, "it ended before all ranks had met");
+}
+
+bool zd_cuda_comm_is_over(struct zd_cuda_comm *comm)
+{
+	bool over;
+	pthread_mutex_lock(&comm->lock);
+	over = comm->over;
+	pthread_mutex_unlock(&comm->lock);
+	return over && comm->state != ZD_CUDA_COMM_ENDING;
+}
+
+void zd_cuda_comm_free(struct zd_cuda_comm *comm)
+{
+	if (!comm)
+		return;
+	zd_assert(comm->nops == 0 && zd_cuda_comm_is_over(comm));
+	pthread_join(comm->thread, NULL);
+	zd_cuda_comm_roster_remove(comm->home.roster, &comm->self);
+	unmake(comm);
+}
+
+/* ---- Coming further ------------------------------------------------------------------------------------------------ */
+
+static void miss_deadline(struct zd_cuda_comm *comm)
+{
+	char here[ZD_CUDA_COMM_RANKS_TEXT];
+	struct zd_err err;
+	zd_err_format(&err, ZEROD_E_DEADLINE,
+	              "group '%s': its %" PRIu32 " ranks have not met by the deadline of rank %" PRIu32
+	              ": of this daemon came %s; another one has not come, or has another unique id "
+	              "or number of ranks",
+	              comm->self.group, comm->self.nranks, comm->self.rank,
+	              zd_cuda_comm_roster_text(comm->home.roster, &comm->self, here));
+	zd_cuda_comm_fail(comm, &err);
+}
+
+static void connect_further(struct zd_cuda_comm *comm)
+{
+	struct zd_err err;
+	bool opened;
+	int result;
+	pthread_mutex_lock(&comm->lock);
+	opened = comm->opened;
+	err = comm->opening;
+	pthread_mutex_unlock(&comm->lock);
+	if (!opened)
+		return;
+	if (err.status) {
+		zd_cuda_comm_fail(comm, &err);
+		return;
+	}
+	result = zd_cuda_comm_look(comm);
+	if (result == ZD_NCCL_IN_PROGRESS)
+		return;
+	if (zd_nccl_err(comm->home.nccl, result, &err,
+	                "group '%s': connecting rank %" PRIu32 " to the others", comm->self.group,
+	                comm->self.rank))
+		zd_cuda_comm_fail(comm, &err);
+	else
+		zd_sm_move(&life, &comm->state, ZD_CUDA_COMM_READY);
+}
+
+static void end_further(struct zd_cuda_comm *comm)
+{
+	struct zd_err err;
+	bool over;
+	pthread_mutex_lock(&comm->lock);
+	over = comm->over;
+	err = comm->ending;
+	pthread_mutex_unlock(&comm->lock);
+	if (!over)
+		return;
+	if (err.status)
+		zd_cuda_comm_fail(comm, &err);
+	else
+		zd_sm_move(&life, &comm->state, ZD_CUDA_COMM_ENDED);
+}
+
+void zd_cuda_comm_poll(struct zd_cuda_comm *comm, uint64_t now_ns)
+{
+	if (comm->state == ZD_CUDA_COMM_CONNECTING)
+		connect_further(comm);
+	else if (comm->state == ZD_CUDA_COMM_ENDING)
+		end_further(comm);
+	if (comm->state == ZD_CUDA_COMM_CONNECTING && comm->deadline_ns && now_ns >= comm->deadline_ns)
+		miss_deadline(comm);
+}
+
+/* ---- Of one that is READY --------------------------------------------------------------------------------------------- */
+
+int zd_cuda_comm_look(const struct zd_cuda_comm *comm)
+{
+	int state = ZD_NCCL_SUCCESS;
+	int result = comm->home.nccl->commGetAsyncError(comm->handle, &state);
+	return result ? result : state;
+}
+
+int zd_cuda_comm_mark(struct zd_cuda_comm *comm, uint64_t *progress, struct zd_err *err)
+{
+	struct zd_cuda_device *device = comm->home.device;
+	int rc = zd_cuda_device_err(device,
+	                            device->cuda->streamWriteValue64(comm->stream, comm->counter_at,
+	                                                             comm->issued + 1, ZD_CU_WRITE_DEFAULT),
+	                            err, "storing a communicator's progress");
+	if (!rc)
+		*progress = ++comm->issued;
+	return rc;
+}
+
+uint64_t zd_cuda_comm_progress(const struct zd_cuda_comm *comm)
+{
+	return atomic_load_explicit(comm->counter, memory_order_acquire);
+}

@@ -1,0 +1,61 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * cuda_comm_call.h - what a collective operation is, and whether all ranks mean the same one.
+ *
+ * In checking mode ranks exchange a description of what they are about to launch. It has the same size whatever it
+ * describes, so that the exchange itself always matches; it is made to be compared byte by byte, and every rank that
+ * compares comes to the same words. Nodes of one group have one byte order.
+ */
+#ifndef ZD_BACKEND_CUDA_COMM_CALL_H
+#define ZD_BACKEND_CUDA_COMM_CALL_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <zerod.h>
+
+struct zd_err;
+
+enum zd_cuda_comm_kind {
+	ZD_CUDA_COMM_ALL_GATHER = 1,
+	ZD_CUDA_COMM_REDUCE_SCATTER,
+	ZD_CUDA_COMM_ALL_REDUCE,
+	ZD_CUDA_COMM_BROADCAST,
+	ZD_CUDA_COMM_ALL_TO_ALL,
+};
+
+/* Sums are of float32, float16 or bfloat16; all else takes any dtype. */
+struct zd_cuda_comm_call {
+	enum zd_cuda_comm_kind kind;
+	enum zerod_dtype dtype;
+	uint64_t
+	        numel; /* of what a rank gives to each (all_gather, all_to_all), gets (reduce_scatter), or has */
+	uint32_t root; /* of a broadcast; else 0 */
+};
+
+/* Errors: INVALID, which names what is wrong. */
+int zd_cuda_comm_call_check(const struct zd_cuda_comm_call *call, uint32_t nranks, struct zd_err *err)
+        __attribute__((warn_unused_result));
+
+#define ZD_CUDA_COMM_TEXT 160
+/* "17th operation all_gather of 1048576 bfloat16": the Nth of its rank. Returns `text`. */
+const char *zd_cuda_comm_call_text(const struct zd_cuda_comm_call *call, uint64_t number,
+                                   char text[ZD_CUDA_COMM_TEXT]);
+
+struct zd_cuda_comm_description {
+	uint32_t magic, kind;
+	uint64_t number, numel, group; /* a hash of the group's name */
+	uint32_t dtype, root;
+	uint64_t zero[3];
+};
+
+void zd_cuda_comm_describe(const struct zd_cuda_comm_call *call, uint64_t number, const char *group,
+                           struct zd_cuda_comm_description *description);
+/* Has this rank described its operation of that number. */
+bool zd_cuda_comm_is_described(const struct zd_cuda_comm_description *description, uint64_t number);
+/* 0 if all are the same. Errors: MISMATCH, with the first rank that differs from rank 0, and both descriptions. */
+int zd_cuda_comm_compare(const struct zd_cuda_comm_description *all, uint32_t nranks, const char *group,
+                         struct zd_err *err) __attribute__((warn_unused_result));
+
+#endif

@@ -1,0 +1,123 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* cuda_comm_roster.c - who of a communicator's ranks is in this daemon. */
+#include "backend/cuda_comm_roster.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/err.h"
+
+#define MOST_NAMED 16u
+
+void zd_cuda_comm_roster_init(struct zd_cuda_comm_roster *roster)
+{
+	LIST_INIT(&roster->ranks);
+	pthread_mutex_init(&roster->lock, NULL);
+}
+
+void zd_cuda_comm_roster_deinit(struct zd_cuda_comm_roster *roster)
+{
+	zd_assert(LIST_EMPTY(&roster->ranks));
+	pthread_mutex_destroy(&roster->lock);
+}
+
+static bool same_comm(const struct zd_cuda_comm_rank *a, const struct zd_cuda_comm_rank *b)
+{
+	return memcmp(&a->id, &b->id, sizeof(a->id)) == 0;
+}
+
+/* Can both be of one communicator. */
+static int check(const struct zd_cuda_comm_rank *there, const struct zd_cuda_comm_rank *rank,
+                 struct zd_err *err)
+{
+	if (there->nranks != rank->nranks)
+		return zd_err_set(err, ZEROD_E_MISMATCH,
+		                  "group '%s': rank %" PRIu32 " is one of %" PRIu32 ", rank %" PRIu32
+		                  " with the same unique id one of %" PRIu32,
+		                  rank->group, there->rank, there->nranks, rank->rank, rank->nranks);
+	if (there->rank == rank->rank)
+		return zd_err_set(err, ZEROD_E_EXISTS,
+		                  "group '%s': rank %" PRIu32 " is there already, with the same unique id",
+		                  rank->group, rank->rank);
+	if (there->device == rank->device)
+		return zd_err_set(err, ZEROD_E_EXISTS,
+		                  "group '%s': ranks %" PRIu32 " and %" PRIu32 " on device %" PRIu32
+		                  ": NCCL takes one rank a GPU",
+		                  rank->group, there->rank, rank->rank, rank->device);
+	return 0;
+}
+
+int zd_cuda_comm_roster_add(struct zd_cuda_comm_roster *roster, struct zd_cuda_comm_rank *rank,
+                            struct zd_err *err)
+{
+	const struct zd_cuda_comm_rank *there;
+	int rc = 0;
+	pthread_mutex_lock(&roster->lock);
+	LIST_FOREACH (there, &roster->ranks, link) {
+		if (!rc && same_comm(there, rank))
+			rc = check(there, rank, err);
+	}
+	if (!rc)
+		LIST_INSERT_HEAD(&roster->ranks, rank, link);
+	pthread_mutex_unlock(&roster->lock);
+	return rc;
+}
+
+void zd_cuda_comm_roster_remove(struct zd_cuda_comm_roster *roster, struct zd_cuda_comm_rank *rank)
+{
+	pthread_mutex_lock(&roster->lock);
+	LIST_REMOVE(rank, link);
+	pthread_mutex_unlock(&roster->lock);
+}
+
+/* ---- Words -------------------------------------------------------------------------------------------------- */
+
+struct lookup {
+	struct zd_cuda_comm_roster *roster;
+	const struct zd_cuda_comm_rank *rank;
+};
+
+static bool is_here(const void *arg, uint32_t rank)
+{
+	const struct lookup *lookup = arg;
+	const struct zd_cuda_comm_rank *there;
+	LIST_FOREACH (there, &lookup->roster->ranks, link) {
+		if (there->rank == rank && same_comm(there, lookup->rank))
+			return true;
+	}
+	return false;
+}
+
+const char *zd_cuda_comm_roster_text(struct zd_cuda_comm_roster *roster, const struct zd_cuda_comm_rank *rank,
+                                     char text[ZD_CUDA_COMM_RANKS_TEXT])
+{
+	const struct lookup lookup = {roster, rank};
+	pthread_mutex_lock(&roster->lock);
+	(void)zd_cuda_comm_ranks_text(rank->nranks, is_here, &lookup, text);
+	pthread_mutex_unlock(&roster->lock);
+	return text;
+}
+
+const char *zd_cuda_comm_ranks_text(uint32_t nranks, bool (*is)(const void *arg, uint32_t rank),
+                                    const void *arg, char text[ZD_CUDA_COMM_RANKS_TEXT])
+{
+	uint32_t count = 0, named = 0;
+	size_t used;
+	for (uint32_t rank = 0; rank < nranks; rank++)
+		count += is(arg, rank);
+	used = (size_t)snprintf(text, ZD_CUDA_COMM_RANKS_TEXT, "%s",
+	                        count == 0 ? "" : (count == 1 ? "rank " : "ranks "));
+	for (uint32_t rank = 0; rank < nranks && named < MOST_NAMED; rank++) {
+		if (!is(arg, rank))
+			continue;
+		const char *before = named == 0 ? "" : (named + 1 == count ? " and " : ", ");
+		used += (size_t)snprintf(text + used, ZD_CUDA_COMM_RANKS_TEXT - used, "%s%" PRIu32, before,
+		                         rank);
+		named++;
+	}
+	if (named < count)
+		(void)snprintf(text + used, ZD_CUDA_COMM_RANKS_TEXT - used, " and %" PRIu32 " more",
+		               count - named);
+	return text;
+}

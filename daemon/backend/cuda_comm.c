@@ -17,6 +17,7 @@
 #define PAGE_BYTES    4096u /* pinned memory comes in pages */
 #define COUNTER_BYTES 64u   /* apart from what else is written there */
 #define POLL_NS       1000000u
+#define PARTING_NS    1000000000u
 
 /* ---- States ------------------------------------------------------------------------------------------------- */
 
@@ -108,12 +109,20 @@ static void pause_ending(struct zd_cuda_comm *comm)
 	pthread_mutex_unlock(&comm->lock);
 }
 
-/* False: it is to be aborted, since somebody has asked for that meanwhile or it cannot be ended. */
+static bool may_go_on(struct zd_cuda_comm *comm, uint64_t began_ns)
+{
+	enum zd_cuda_comm_leaving how = leaving(comm);
+	return how == ZD_CUDA_COMM_LEAVES ||
+	       (how == ZD_CUDA_COMM_PARTS && zd_thread_now_ns() - began_ns < PARTING_NS);
+}
+
+/* False: it is to be aborted, since somebody has asked for that meanwhile, it takes too long or cannot be. */
 static bool finalize(struct zd_cuda_comm *comm)
 {
 	const struct zd_nccl *nccl = comm->home.nccl;
+	uint64_t began_ns = zd_thread_now_ns();
 	int result = nccl->commFinalize(comm->handle);
-	while (result == ZD_NCCL_IN_PROGRESS && leaving(comm) == ZD_CUDA_COMM_LEAVES) {
+	while (result == ZD_NCCL_IN_PROGRESS && may_go_on(comm, began_ns)) {
 		pause_ending(comm);
 		result = zd_cuda_comm_look(comm);
 	}
@@ -129,7 +138,7 @@ static void end_handle(struct zd_cuda_comm *comm)
 {
 	const struct zd_nccl *nccl = comm->home.nccl;
 	struct zd_err err = ZD_ERR_NONE;
-	bool in_order = leaving(comm) == ZD_CUDA_COMM_LEAVES && finalize(comm);
+	bool in_order = leaving(comm) != ZD_CUDA_COMM_IS_ABORTED && finalize(comm);
 	int result = in_order ? nccl->commDestroy(comm->handle) : nccl->commAbort(comm->handle);
 	if (zd_nccl_err(nccl, result, &err, "group '%s': %s the communicator of rank %" PRIu32,
 	                comm->self.group, in_order ? "destroying" : "aborting", comm->self.rank))
@@ -285,6 +294,13 @@ void zd_cuda_comm_abort(struct zd_cuda_comm *comm, const char *why)
 		return;
 	zd_err_format(&comm->failure, ZEROD_E_ABORTED, "group '%s' was aborted: %s", comm->self.group, why);
 	leave(comm, ZD_CUDA_COMM_ABORTED, ZD_CUDA_COMM_IS_ABORTED);
+}
+
+void zd_cuda_comm_part(struct zd_cuda_comm *comm, const struct zd_err *why)
+{
+	zd_assert(comm->state == ZD_CUDA_COMM_READY);
+	comm->failure = *why;
+	leave(comm, ZD_CUDA_COMM_FAILED, ZD_CUDA_COMM_PARTS);
 }
 
 void zd_cuda_comm_end(struct zd_cuda_comm *comm)

@@ -58,8 +58,13 @@ struct zd_cuda_comm_config {
 struct zd_cuda_comm_op;
 STAILQ_HEAD(zd_cuda_comm_ops, zd_cuda_comm_op);
 
-/* How the communicator's thread is to end it. */
-enum zd_cuda_comm_leaving { ZD_CUDA_COMM_STAYS, ZD_CUDA_COMM_LEAVES, ZD_CUDA_COMM_IS_ABORTED };
+/* How the communicator's thread is to end it: when NCCL has said goodbye to all ranks; the same for a second at most; at once. */
+enum zd_cuda_comm_leaving {
+	ZD_CUDA_COMM_STAYS,
+	ZD_CUDA_COMM_LEAVES,
+	ZD_CUDA_COMM_PARTS,
+	ZD_CUDA_COMM_IS_ABORTED
+};
 
 struct zd_cuda_comm {
 	/* set at start */
@@ -110,6 +115,9 @@ void zd_cuda_comm_poll(struct zd_cuda_comm *comm, uint64_t now_ns);
  * device go on. The other ranks are not told. */
 void zd_cuda_comm_fail(struct zd_cuda_comm *comm, const struct zd_err *why);
 void zd_cuda_comm_abort(struct zd_cuda_comm *comm, const char *why);
+/* As zd_cuda_comm_fail(), of one that is READY and has nothing in flight: what other ranks are yet to receive of it may still
+ * be on its way, and reaches them. */
+void zd_cuda_comm_part(struct zd_cuda_comm *comm, const struct zd_err *why);
 /* Ends it in order, when all that it was given has ended; one that is CONNECTING is aborted. */
 void zd_cuda_comm_end(struct zd_cuda_comm *comm);
 /* Nothing of it is left but its memory. */

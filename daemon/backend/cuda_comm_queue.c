@@ -168,6 +168,43 @@ static void expire_all(struct zd_cuda_comm_queue *queue, uint64_t now_ns)
 	expire(queue, op, now_ns);
 }
 
+/* ---- Landing ------------------------------------------------------------------------------------------------------------ */
+
+/* Only while NCCL says that all is well, and looked at in this order: when it gives a communicator up its kernels end early,
+ * and progress is stored behind them all the same. */
+static void land_ready(struct zd_cuda_comm_queue *queue, struct zd_cuda_comm *comm)
+{
+	const struct zd_err none = ZD_ERR_NONE;
+	struct zd_cuda_comm_op *op = STAILQ_FIRST(&comm->flying);
+	uint64_t progress = zd_cuda_comm_progress(comm);
+	int result = zd_cuda_comm_look(comm);
+	if (result == ZD_NCCL_IN_PROGRESS)
+		return;
+	if (result) {
+		fail_call(op, result);
+		return;
+	}
+	for (; op && zd_fence_reached(progress, op->progress); op = STAILQ_FIRST(&comm->flying)) {
+		STAILQ_REMOVE_HEAD(&comm->flying, next);
+		end_op(queue, op, &none);
+	}
+}
+
+static void land(struct zd_cuda_comm_queue *queue, struct zd_cuda_comm *comm)
+{
+	struct zd_cuda_comm_op *op;
+	if (STAILQ_EMPTY(&comm->flying))
+		return;
+	if (comm->state == ZD_CUDA_COMM_READY) {
+		land_ready(queue, comm);
+		return;
+	}
+	while (zd_cuda_comm_is_over(comm) && (op = STAILQ_FIRST(&comm->flying))) {
+		STAILQ_REMOVE_HEAD(&comm->flying, next);
+		end_op(queue, op, &comm->failure);
+	}
+}
+
 /* ---- Launching -------------------------------------------------------------------------------------------------------- */
 
 static int type_of(enum zerod_dtype dtype)
@@ -254,7 +291,7 @@ static void launch(struct zd_cuda_comm_op *op)
 	launched(op, call(op));
 }
 
-static void compare(struct zd_cuda_comm_op *op)
+static void compare(struct zd_cuda_comm_queue *queue, struct zd_cuda_comm_op *op)
 {
 	struct zd_cuda_comm *comm = op->comm;
 	struct zd_err err;
@@ -264,14 +301,17 @@ static void compare(struct zd_cuda_comm_op *op)
 		fail_call(op, result);
 	if (result || !reached)
 		return;
+	land(queue, comm); /* all that was launched came before */
+	if (!zd_cuda_comm_lives(comm))
+		return;
 	if (zd_cuda_comm_compare(comm->described, comm->self.nranks, comm->self.group, &err))
-		zd_cuda_comm_fail(comm, &err);
+		zd_cuda_comm_part(comm, &err);
 	else
 		launch(op);
 }
 
 /* Moves the first one on: false if it stays where it is. */
-static bool step(struct zd_cuda_comm_op *op)
+static bool step(struct zd_cuda_comm_queue *queue, struct zd_cuda_comm_op *op)
 {
 	enum zd_cuda_comm_phase before = op->phase;
 	switch (op->phase) {
@@ -290,7 +330,7 @@ static bool step(struct zd_cuda_comm_op *op)
 		launched(op, zd_cuda_comm_look(op->comm));
 		break;
 	case ZD_CUDA_COMM_COMPARING:
-		compare(op);
+		compare(queue, op);
 		break;
 	case ZD_CUDA_COMM_FLYING:
 		return false;
@@ -301,7 +341,7 @@ static bool step(struct zd_cuda_comm_op *op)
 static void advance(struct zd_cuda_comm_queue *queue)
 {
 	struct zd_cuda_comm_op *op;
-	while ((op = STAILQ_FIRST(&queue->waiting)) && step(op)) {
+	while ((op = STAILQ_FIRST(&queue->waiting)) && step(queue, op)) {
 		if (op->phase != ZD_CUDA_COMM_FLYING)
 			continue;
 		STAILQ_REMOVE_HEAD(&queue->waiting, next);
@@ -309,42 +349,7 @@ static void advance(struct zd_cuda_comm_queue *queue)
 	}
 }
 
-/* ---- Landing ------------------------------------------------------------------------------------------------------------ */
-
-/* Only while NCCL says that all is well, and looked at in this order: when it gives a communicator up its kernels end early,
- * and progress is stored behind them all the same. */
-static void land_ready(struct zd_cuda_comm_queue *queue, struct zd_cuda_comm *comm)
-{
-	const struct zd_err none = ZD_ERR_NONE;
-	struct zd_cuda_comm_op *op = STAILQ_FIRST(&comm->flying);
-	uint64_t progress = zd_cuda_comm_progress(comm);
-	int result = zd_cuda_comm_look(comm);
-	if (result == ZD_NCCL_IN_PROGRESS)
-		return;
-	if (result) {
-		fail_call(op, result);
-		return;
-	}
-	for (; op && zd_fence_reached(progress, op->progress); op = STAILQ_FIRST(&comm->flying)) {
-		STAILQ_REMOVE_HEAD(&comm->flying, next);
-		end_op(queue, op, &none);
-	}
-}
-
-static void land(struct zd_cuda_comm_queue *queue, struct zd_cuda_comm *comm)
-{
-	struct zd_cuda_comm_op *op;
-	if (STAILQ_EMPTY(&comm->flying))
-		return;
-	if (comm->state == ZD_CUDA_COMM_READY) {
-		land_ready(queue, comm);
-		return;
-	}
-	while (zd_cuda_comm_is_over(comm) && (op = STAILQ_FIRST(&comm->flying))) {
-		STAILQ_REMOVE_HEAD(&comm->flying, next);
-		end_op(queue, op, &comm->failure);
-	}
-}
+/* ---- Polling ------------------------------------------------------------------------------------------------------------ */
 
 static void fail_with_device(struct zd_cuda_comm_queue *queue)
 {

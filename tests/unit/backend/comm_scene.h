@@ -31,7 +31,9 @@ struct comm_scene {
 	const struct double_nccl_control *control;
 	struct zd_cuda_comm_roster roster;
 	struct zd_nccl_id id;
-	uint32_t nranks, first; /* ranks[i] is rank first + i of its group */
+	uint32_t nranks; /* of this daemon */
+	uint32_t world;  /* of the group */
+	uint32_t first;  /* ranks[i] is rank first + i of it */
 	struct comm_rank ranks[COMM_RANKS];
 };
 
@@ -106,7 +108,7 @@ static inline void comm_open(struct comm_scene *s, uint32_t nranks)
 	s->control->polls(2);
 	comm_must(zd_cuda_comm_unique_id(s->nccl, &s->id, &err), &err);
 	zd_cuda_comm_roster_init(&s->roster);
-	s->nranks = nranks;
+	s->nranks = s->world = nranks;
 	for (uint32_t i = 0; i < nranks; i++)
 		comm_open_rank(s, i);
 }
@@ -114,7 +116,7 @@ static inline void comm_open(struct comm_scene *s, uint32_t nranks)
 static inline struct zd_cuda_comm_config comm_config(const struct comm_scene *s, uint32_t i)
 {
 	return (struct zd_cuda_comm_config){
-	        .group = "world", .id = s->id, .nranks = s->nranks, .rank = s->first + i};
+	        .group = "world", .id = s->id, .nranks = s->world, .rank = s->first + i};
 }
 
 static inline struct zd_cuda_comm *comm_add(struct comm_scene *s, uint32_t i,

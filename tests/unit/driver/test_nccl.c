@@ -1,0 +1,228 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * test_nccl.c - loading NCCL: what is there, what is not, what is too old, over its double; and the declarations of
+ * nccl.h of ours against NCCL's, where that is installed.
+ */
+#include "driver/nccl.h"
+
+#include <pthread.h>
+
+#include "tests/unit/driver/double_fixture.h"
+
+#if defined(__has_include)
+#if __has_include(<nccl.h>) && __has_include(<cuda_runtime.h>)
+#include <nccl.h>
+#define HAS_NCCL_H 1
+#endif
+#endif
+
+#define SAME(ours, theirs) assert_int_equal((long long)(ours), (long long)(theirs))
+
+/* ---- Loading ---------------------------------------------------------------------------------------------------- */
+
+static void expect_no_nccl(const char *path, int status, const char *text)
+{
+	const struct zd_nccl *nccl = NULL;
+	struct zd_err err = ZD_ERR_NONE;
+
+	assert_int_equal(zd_nccl_load(path, &nccl, &err), status);
+	assert_null(nccl);
+	if (!strstr(err.text, text))
+		fail_msg("'%s' is not in '%s'", text, err.text);
+}
+
+static const struct zd_nccl *expect_nccl(const char *path)
+{
+	const struct zd_nccl *nccl = NULL;
+	struct zd_err err = ZD_ERR_NONE;
+
+	if (zd_nccl_load(path, &nccl, &err))
+		fail_msg("%s", err.text);
+	return nccl;
+}
+
+static void test_loading(void **state)
+{
+	const struct zd_nccl *nccl = expect_nccl(NULL);
+	struct zd_nccl_id a, b;
+
+	(void)state;
+	assert_int_equal(nccl->version, 22809);
+	assert_int_equal(nccl->getUniqueId(&a), 0);
+	assert_int_equal(nccl->getUniqueId(&b), 0);
+	assert_memory_not_equal(&a, &b, sizeof(a));
+	assert_ptr_equal(expect_nccl("/nonexistent/libnccl.so.2"), nccl); /* it is loaded already */
+}
+
+static void test_a_path_of_its_own(void **state)
+{
+	char path[PATH_MAX * 2];
+
+	(void)state;
+	(void)snprintf(path, sizeof(path), "%s/libnccl.so.2", case_double_path());
+	assert_int_equal(expect_nccl(path)->version, 22809);
+}
+
+/* What fails is not for ever: the next place may have it. */
+static void test_no_nccl(void **state)
+{
+	char path[PATH_MAX * 2];
+
+	(void)state;
+	expect_no_nccl("/nonexistent/libnccl.so.2", ZEROD_E_NOT_FOUND,
+	               "there is no NCCL: /nonexistent/libnccl.so.2: cannot open shared object file");
+	(void)snprintf(path, sizeof(path), "%s/libnvidia-ml.so.1", case_double_path());
+	expect_no_nccl(path, ZEROD_E_UNSUPPORTED,
+	               "libnvidia-ml.so.1 has no ncclGetVersion: NCCL 2.18 or newer is needed");
+	(void)expect_nccl(NULL);
+}
+
+static void test_an_old_nccl(void **state)
+{
+	(void)state;
+	expect_no_nccl(NULL, ZEROD_E_UNSUPPORTED, "libnccl.so.2 is NCCL 2.17.1, 2.18.1 or newer is needed");
+	assert_int_equal(setenv("ZD_DOUBLE_NCCL_VERSION", "2708", 1), 0);
+	expect_no_nccl(NULL, ZEROD_E_UNSUPPORTED, "libnccl.so.2 is NCCL 2.7.8, 2.18.1 or newer is needed");
+	assert_int_equal(setenv("ZD_DOUBLE_NCCL_VERSION", "21801", 1), 0);
+	assert_int_equal(expect_nccl(NULL)->version, 21801);
+}
+
+static void *load_in_thread(void *arg)
+{
+	struct zd_err err;
+
+	(void)!zd_nccl_load(NULL, arg, &err);
+	return NULL;
+}
+
+static void test_threads_at_once(void **state)
+{
+	const struct zd_nccl *found[4] = {NULL};
+	pthread_t threads[4];
+
+	(void)state;
+	for (int i = 0; i < 4; i++)
+		assert_int_equal(pthread_create(&threads[i], NULL, load_in_thread, (void *)&found[i]), 0);
+	for (int i = 0; i < 4; i++) {
+		assert_int_equal(pthread_join(threads[i], NULL), 0);
+		assert_ptr_equal(found[i], expect_nccl(NULL));
+	}
+}
+
+static void test_errors(void **state)
+{
+	const struct zd_nccl *nccl = expect_nccl(NULL);
+	struct zd_err err = ZD_ERR_NONE;
+
+	(void)state;
+	assert_int_equal(zd_nccl_err(nccl, ZD_NCCL_SUCCESS, &err, "nothing"), 0);
+	assert_int_equal(err.status, 0);
+	assert_int_equal(zd_nccl_err(nccl, ZD_NCCL_REMOTE_ERROR, &err, "rank %d", 3), ZEROD_E_PEER_LOST);
+	assert_string_equal(
+	        err.text,
+	        "rank 3: remote process exited or there was a network error (a double says no more)");
+	assert_int_equal(zd_nccl_err(nccl, ZD_NCCL_SYSTEM_ERROR, &err, "it"), ZEROD_E_SYSTEM);
+	assert_int_equal(zd_nccl_err(nccl, ZD_NCCL_UNHANDLED_CUDA_ERROR, &err, "it"), ZEROD_E_DEVICE);
+	assert_int_equal(zd_nccl_err(nccl, 99, &err, "it"), ZEROD_E_DEVICE);
+	assert_string_equal(err.text, "it: unknown result code (a double says no more)");
+}
+
+/* ---- Declarations -------------------------------------------------------------------------------------------------- */
+
+/* As they have been since 2.18. */
+static void test_layout(void **state)
+{
+	(void)state;
+	SAME(sizeof(struct zd_nccl_id), 128);
+	SAME(offsetof(struct zd_nccl_config, magic), 8);
+	SAME(offsetof(struct zd_nccl_config, version), 12);
+	SAME(offsetof(struct zd_nccl_config, blocking), 16);
+	SAME(offsetof(struct zd_nccl_config, cga_cluster_size), 20);
+	SAME(offsetof(struct zd_nccl_config, min_ctas), 24);
+	SAME(offsetof(struct zd_nccl_config, max_ctas), 28);
+	SAME(offsetof(struct zd_nccl_config, net_name), 32);
+	SAME(offsetof(struct zd_nccl_config, split_share), 40);
+	SAME(sizeof(struct zd_nccl_config), 48);
+}
+
+#ifdef HAS_NCCL_H
+
+static void test_types(void **state)
+{
+	static const ncclConfig_t theirs = NCCL_CONFIG_INITIALIZER;
+	static const struct zd_nccl_config ours = ZD_NCCL_CONFIG;
+
+	(void)state;
+	SAME(sizeof(struct zd_nccl_id), sizeof(ncclUniqueId));
+	SAME(offsetof(struct zd_nccl_config, magic), offsetof(ncclConfig_t, magic));
+	SAME(offsetof(struct zd_nccl_config, version), offsetof(ncclConfig_t, version));
+	SAME(offsetof(struct zd_nccl_config, blocking), offsetof(ncclConfig_t, blocking));
+	SAME(offsetof(struct zd_nccl_config, cga_cluster_size), offsetof(ncclConfig_t, cgaClusterSize));
+	SAME(offsetof(struct zd_nccl_config, min_ctas), offsetof(ncclConfig_t, minCTAs));
+	SAME(offsetof(struct zd_nccl_config, max_ctas), offsetof(ncclConfig_t, maxCTAs));
+	SAME(offsetof(struct zd_nccl_config, net_name), offsetof(ncclConfig_t, netName));
+	SAME(offsetof(struct zd_nccl_config, split_share), offsetof(ncclConfig_t, splitShare));
+	assert_true(sizeof(struct zd_nccl_config) <= sizeof(ncclConfig_t));
+	SAME(ours.magic, theirs.magic);
+	SAME(ours.blocking, theirs.blocking);
+	SAME(ours.split_share, theirs.splitShare);
+	SAME(ZD_NCCL_OLDEST, NCCL_VERSION(2, 18, 1));
+}
+
+static void test_numbers(void **state)
+{
+	(void)state;
+	SAME(ZD_NCCL_SUCCESS, ncclSuccess);
+	SAME(ZD_NCCL_UNHANDLED_CUDA_ERROR, ncclUnhandledCudaError);
+	SAME(ZD_NCCL_SYSTEM_ERROR, ncclSystemError);
+	SAME(ZD_NCCL_INTERNAL_ERROR, ncclInternalError);
+	SAME(ZD_NCCL_INVALID_ARGUMENT, ncclInvalidArgument);
+	SAME(ZD_NCCL_INVALID_USAGE, ncclInvalidUsage);
+	SAME(ZD_NCCL_REMOTE_ERROR, ncclRemoteError);
+	SAME(ZD_NCCL_IN_PROGRESS, ncclInProgress);
+	SAME(ZD_NCCL_INT8, ncclInt8);
+	SAME(ZD_NCCL_FLOAT16, ncclFloat16);
+	SAME(ZD_NCCL_FLOAT32, ncclFloat32);
+#if CUDART_VERSION >= 11000
+	SAME(ZD_NCCL_BFLOAT16, ncclBfloat16);
+#endif
+	SAME(ZD_NCCL_SUM, ncclSum);
+}
+
+/* Their types are C's business only where both headers name them alike, so that a look at nccl.h stays necessary. */
+static void test_functions_exist(void **state)
+{
+	(void)state;
+#define EXISTS(member, name, args) (void)sizeof(&(name));
+	ZD_NCCL_FUNCTIONS(EXISTS)
+	ZD_NCCL_TEXTS(EXISTS)
+#undef EXISTS
+}
+
+#else
+
+static void test_without_nccl_h(void **state)
+{
+	(void)state;
+	print_message("there is no nccl.h to compare with\n");
+}
+
+#endif
+
+int main(int argc, char **argv)
+{
+	struct a_case cases[] = {
+	        CASE(test_loading, NULL),         CASE(test_a_path_of_its_own, NULL),
+	        CASE(test_no_nccl, NULL),         CASE(test_an_old_nccl, "ZD_DOUBLE_NCCL_VERSION=21701"),
+	        CASE(test_threads_at_once, NULL), CASE(test_errors, NULL),
+	        CASE(test_layout, NULL),
+#ifdef HAS_NCCL_H
+	        CASE(test_types, NULL),           CASE(test_numbers, NULL),
+	        CASE(test_functions_exist, NULL),
+#else
+	        CASE(test_without_nccl_h, NULL),
+#endif
+	};
+
+	return case_main(cases, ZD_ARRAY_LEN(cases), argc, argv);
+}

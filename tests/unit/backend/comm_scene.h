@@ -176,28 +176,33 @@ static inline void comm_remove(struct comm_scene *s, uint32_t i, struct zd_cuda_
 	zd_cuda_comm_queue_remove(&s->ranks[i].queue, comm);
 }
 
+static inline void comm_close_rank(struct comm_scene *s, uint32_t i)
+{
+	struct comm_rank *rank = &s->ranks[i];
+
+	comm_enter(s, i);
+	assert_false(zd_cuda_comm_queue_poll(&rank->queue, 1));
+	zd_cuda_comm_queue_deinit(&rank->queue);
+	assert_int_equal(s->cuda->memUnmap(rank->send, COMM_BYTES), 0);
+	assert_int_equal(s->cuda->memUnmap(rank->receive, COMM_BYTES), 0);
+	assert_int_equal(s->cuda->memAddressFree(rank->send, COMM_BYTES), 0);
+	assert_int_equal(s->cuda->memAddressFree(rank->receive, COMM_BYTES), 0);
+	assert_int_equal(s->cuda->ctxSetCurrent(NULL), 0);
+	assert_int_equal(s->cuda->devicePrimaryCtxRelease((int)i), 0);
+	pthread_mutex_destroy(&rank->device.lock);
+}
+
 /* Ends the ranks' communicators, in order where they live, and gives all back. */
 static inline void comm_close(struct comm_scene *s)
 {
 	for (uint32_t i = 0; i < s->nranks; i++)
 		if (s->ranks[i].comm)
 			zd_cuda_comm_end(s->ranks[i].comm);
-	for (uint32_t i = 0; i < s->nranks; i++) {
-		struct comm_rank *rank = &s->ranks[i];
-
-		if (rank->comm)
-			comm_remove(s, i, rank->comm);
-		comm_enter(s, i);
-		assert_false(zd_cuda_comm_queue_poll(&rank->queue, 1));
-		zd_cuda_comm_queue_deinit(&rank->queue);
-		assert_int_equal(s->cuda->memUnmap(rank->send, COMM_BYTES), 0);
-		assert_int_equal(s->cuda->memUnmap(rank->receive, COMM_BYTES), 0);
-		assert_int_equal(s->cuda->memAddressFree(rank->send, COMM_BYTES), 0);
-		assert_int_equal(s->cuda->memAddressFree(rank->receive, COMM_BYTES), 0);
-		assert_int_equal(s->cuda->ctxSetCurrent(NULL), 0);
-		assert_int_equal(s->cuda->devicePrimaryCtxRelease((int)i), 0);
-		pthread_mutex_destroy(&rank->device.lock);
-	}
+	for (uint32_t i = 0; i < s->nranks; i++)
+		if (s->ranks[i].comm)
+			comm_remove(s, i, s->ranks[i].comm);
+	for (uint32_t i = 0; i < s->nranks; i++)
+		comm_close_rank(s, i);
 	zd_cuda_comm_roster_deinit(&s->roster);
 	assert_int_equal(s->control->comms(), 0);
 	(void)alarm(0);
@@ -238,17 +243,6 @@ static inline void comm_give(struct comm_scene *s, uint32_t i, struct comm_op *o
 static inline struct zd_cuda_comm_call comm_bytes(enum zd_cuda_comm_kind kind, uint64_t numel)
 {
 	return (struct zd_cuda_comm_call){.kind = kind, .dtype = ZEROD_UINT8, .numel = numel};
-}
-
-/* What rank `from` has at `index` for rank `to`. */
-static inline uint8_t comm_byte(uint32_t from, uint32_t to, uint64_t index)
-{
-	return (uint8_t)(from * 7 + to * 31 + index * 3 + 1);
-}
-
-static inline float comm_number(uint32_t from, uint64_t index)
-{
-	return (float)(from + 1 + index % 13);
 }
 
 static inline void comm_expect_text(const char *text, const char *part)

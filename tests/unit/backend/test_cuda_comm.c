@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* test_cuda_comm.c - the life of communicators, over the doubles of the driver and of NCCL. */
-#include "backend/thread.h"
 #include "tests/unit/backend/comm_scene.h"
 
 /* ---- Meeting -------------------------------------------------------------------------------------------------- */

@@ -3,7 +3,6 @@
  * test_cuda_comm_faults.c - communicators when a call of NCCL or of the driver fails: each call once. Whatever fails, every
  * operation ends, no data is wrong where one succeeded, and all is given back.
  */
-#include "backend/thread.h"
 #include "tests/unit/backend/comm_data.h"
 
 #define RANKS 2u
@@ -28,7 +27,7 @@ static bool all_live(const struct comm_scene *s)
 
 static void run_one(struct comm_scene *s, int kind)
 {
-	const struct zd_cuda_comm_call call = comm_call(kind, 100, RANKS);
+	const struct zd_cuda_comm_call call = collective_call(kind, 100, RANKS);
 	struct comm_op ops[RANKS];
 	bool given[RANKS] = {false}, right = true;
 	struct zd_err err;
@@ -74,7 +73,7 @@ static void connect(struct comm_scene *s)
 static void run_everything(struct comm_scene *s)
 {
 	connect(s);
-	for (int kind = 1; kind <= COMM_KINDS && all_live(s); kind++)
+	for (int kind = 1; kind <= COLLECTIVE_KINDS && all_live(s); kind++)
 		run_one(s, kind);
 	if (!all_live(s))
 		abort_all(s);
@@ -119,7 +118,7 @@ static void test_every_poll_fails_once(void **state)
 static void test_what_a_failed_call_says(void **state)
 {
 	struct comm_op ops[RANKS];
-	struct zd_cuda_comm_call call = comm_call(ZD_CUDA_COMM_ALL_TO_ALL, 10, RANKS);
+	struct zd_cuda_comm_call call = collective_call(ZD_CUDA_COMM_ALL_TO_ALL, 10, RANKS);
 	struct comm_scene s;
 
 	(void)state;
@@ -226,7 +225,7 @@ static void test_every_call_of_the_driver_fails_once(void **state)
 
 		while (fail_nth_of_driver(nth, results[i]))
 			nth++;
-		assert_int_equal(nth - 1, RANKS * (4 + 2 * COMM_KINDS));
+		assert_int_equal(nth - 1, RANKS * (4 + 2 * COLLECTIVE_KINDS));
 	}
 }
 

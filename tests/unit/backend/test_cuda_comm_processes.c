@@ -6,7 +6,6 @@
  */
 #include <signal.h>
 
-#include "backend/thread.h"
 #include "tests/unit/backend/comm_data.h"
 
 #define EACH  2u /* ranks of a daemon */
@@ -20,8 +19,8 @@ static const char difference[] =
 
 static void run_all_kinds(struct comm_scene *s)
 {
-	for (int kind = 1; kind <= COMM_KINDS; kind++) {
-		struct zd_cuda_comm_call call = comm_call(kind, 1000, WORLD);
+	for (int kind = 1; kind <= COLLECTIVE_KINDS; kind++) {
+		struct zd_cuda_comm_call call = collective_call(kind, 1000, WORLD);
 
 		comm_expect_right(s, &call, WORLD);
 	}

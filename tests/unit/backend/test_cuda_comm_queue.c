@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* test_cuda_comm_queue.c - operations of communicators: their data, their order, checking mode, deadlines, errors; over the
  * doubles of the driver and of NCCL. */
-#include "backend/thread.h"
+#include "base/dtype.h"
 #include "tests/unit/backend/comm_data.h"
 
 /* ---- Data ----------------------------------------------------------------------------------------------------- */
@@ -14,9 +14,9 @@ static void test_data(void **state)
 	(void)state;
 	comm_open(&s, 3);
 	comm_connect(&s, false);
-	for (int kind = 1; kind <= COMM_KINDS; kind++)
+	for (int kind = 1; kind <= COLLECTIVE_KINDS; kind++)
 		for (size_t i = 0; i < ZD_ARRAY_LEN(numels); i++) {
-			struct zd_cuda_comm_call call = comm_call(kind, numels[i], 3);
+			struct zd_cuda_comm_call call = collective_call(kind, numels[i], 3);
 
 			comm_expect_right(&s, &call, 3);
 		}
@@ -30,8 +30,8 @@ static void test_data_in_checking_mode(void **state)
 	(void)state;
 	comm_open(&s, 4);
 	comm_connect(&s, true);
-	for (int kind = 1; kind <= COMM_KINDS; kind++) {
-		struct zd_cuda_comm_call call = comm_call(kind, 1000, 4);
+	for (int kind = 1; kind <= COLLECTIVE_KINDS; kind++) {
+		struct zd_cuda_comm_call call = collective_call(kind, 1000, 4);
 
 		comm_expect_right(&s, &call, 4);
 	}
@@ -46,11 +46,11 @@ static void test_dtypes(void **state)
 	comm_open(&s, 2);
 	comm_connect(&s, false);
 	for (int dtype = ZEROD_FLOAT32; dtype <= ZEROD_BOOL; dtype++)
-		for (int kind = 1; kind <= COMM_KINDS; kind++) {
-			struct zd_cuda_comm_call call = comm_call(kind, 333, 2);
+		for (int kind = 1; kind <= COLLECTIVE_KINDS; kind++) {
+			struct zd_cuda_comm_call call = collective_call(kind, 333, 2);
 
 			call.dtype = (enum zerod_dtype)dtype;
-			if (!comm_sums(call.kind) || zd_dtype_reducible(call.dtype))
+			if (!collective_sums(call.kind) || zd_dtype_reducible(call.dtype))
 				comm_expect_right(&s, &call, 2);
 		}
 	comm_close(&s);
@@ -66,7 +66,7 @@ static void test_calls_that_are_long_in_progress(void **state)
 	comm_open(&s, 2);
 	comm_connect(&s, true);
 	for (size_t i = 0; i < ZD_ARRAY_LEN(polls); i++) {
-		struct zd_cuda_comm_call call = comm_call(ZD_CUDA_COMM_ALL_TO_ALL, 1000, 2);
+		struct zd_cuda_comm_call call = collective_call(ZD_CUDA_COMM_ALL_TO_ALL, 1000, 2);
 
 		s.control->polls(polls[i]);
 		comm_expect_right(&s, &call, 2);
@@ -192,7 +192,7 @@ static void open_pair(struct comm_scene *s, struct pair *pair)
 	for (uint32_t i = 0; i < 2; i++) {
 		COMM_AWAIT(s, pair->other[i]->state == ZD_CUDA_COMM_READY);
 		pair->first[i] = comm_op(s, i, comm_bytes(ZD_CUDA_COMM_ALL_GATHER, 100));
-		pair->second[i] = comm_op(s, i, comm_bytes(ZD_CUDA_COMM_BROADCAST, 100));
+		pair->second[i] = comm_op(s, i, comm_bytes(ZD_CUDA_COMM_ALL_TO_ALL, 100));
 	}
 }
 
@@ -564,7 +564,7 @@ static void test_deadline_behind_another(void **state)
 	expect_expired(&s, &pair.first[0],
 	               "group 'world': at its deadline rank 0's 1st operation all_gather of 100 uint8 waits "
 	               "for the launch "
-	               "of the 1st operation broadcast of 100 uint8 from rank 0 of group 'other'");
+	               "of the 1st operation all_to_all of 100 uint8 of group 'other'");
 	assert_int_equal(pair.other[0]->state, ZD_CUDA_COMM_READY);
 	zd_cuda_comm_abort(s.ranks[1].comm, "its peer was");
 	for (uint32_t i = 0; i < 2; i++)

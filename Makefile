@@ -87,10 +87,11 @@ SIMBACKEND_SRC := $(wildcard tests/simbackend/*.c) tests/sim/rng.c
 DOUBLE_SRC  := $(wildcard tests/double/*.c)
 GPU_KERNELS_SRC := $(addprefix tests/gpu/,kernels.c kernels_cast.c kernels_reduce.c kernels_measure.c) \
 	daemon/backend/host_kernels.c $(addprefix client/zerobench/,cuda_gpu.c team.c)
-STRESS_SRC  := $(filter-out tests/gpu/strict.c $(GPU_KERNELS_SRC),$(wildcard tests/gpu/*.c)) \
+STRESS_SRC  := $(filter-out tests/gpu/strict.c tests/gpu/comm.c $(GPU_KERNELS_SRC),$(wildcard tests/gpu/*.c)) \
 	$(addprefix client/zerobench/,cuda_gpu.c cuda_gemm.c cuda_library.c team.c)
 GPU_STRICT_SRC := $(addprefix tests/gpu/,strict.c stress_kernels.c kernels_double.c) \
 	$(addprefix client/zerobench/,cuda_gpu.c team.c)
+GPU_COMM_SRC := tests/gpu/comm.c $(addprefix client/zerobench/,cuda_gpu.c cuda_library.c team.c)
 FUZZ_SRC    := $(wildcard tests/fuzz/fuzz_*.c)
 LIFETIMES_SRC := tests/bench/bench_lifetimes.c
 BENCH_UNIT_SRC := $(filter-out $(LIFETIMES_SRC),$(wildcard tests/bench/bench_*.c))
@@ -127,6 +128,7 @@ SIMBACKEND_BIN := $(BUILD)/tests/zerod-sim
 STRESS_BIN := $(BUILD)/tests/gpu/stress
 GPU_STRICT_BIN := $(BUILD)/tests/gpu/strict
 GPU_KERNELS_BIN := $(BUILD)/tests/gpu/kernels
+GPU_COMM_BIN := $(BUILD)/tests/gpu/comm
 BENCH_BIN := $(patsubst tests/%.c,$(BUILD)/tests/%,$(BENCH_UNIT_SRC))
 LIFETIMES_BIN := $(patsubst tests/%.c,$(BUILD)/tests/%,$(LIFETIMES_SRC))
 DOUBLE_SO := $(addprefix $(BUILD)/tests/double/,libcuda.so.1 libnvidia-ml.so.1 libcublas.so.13 libnccl.so.2)
@@ -274,6 +276,11 @@ $(GPU_KERNELS_BIN): $(call obj,$(GPU_KERNELS_SRC)) $(A_CLIENT)
 # Its kernels are compared with others bit for bit.
 $(call obj,tests/double/library_kernels.c): CFLAGS += -ffp-contract=off
 
+$(GPU_COMM_BIN): $(call obj,$(GPU_COMM_SRC)) $(A_SUPPORT) $(A_BACKEND) $(A_CORE) $(A_CLIENT)
+	$(say) LD $@
+	$(Q)mkdir -p $(@D)
+	$(Q)$(CC) $(LDFLAGS) -o $@ $^ $(PB_LIBS) $(JSON_LIBS) $(TEST_LIBS) $(LDLIBS)
+
 # The doubles of the driver, NVML, cuBLAS and NCCL: found by LD_LIBRARY_PATH, under the names of the real ones.
 $(BUILD)/tests/double/libcuda.so.1: $(call obj,$(filter-out tests/double/nvml.c,$(DOUBLE_SRC)))
 $(BUILD)/tests/double/libnvidia-ml.so.1: $(call obj,$(addprefix tests/double/,nvml.c listing.c config.c))
@@ -284,7 +291,7 @@ $(DOUBLE_SO):
 	$(Q)mkdir -p $(@D)
 	$(Q)$(CC) -shared -Wl,-soname,$(@F) $(if $(SAN),,-Wl,-z,defs) $(LDFLAGS) -o $@ $^
 
-tests: all $(DOUBLE_SO) $(UNIT_BIN) $(IT_BIN) $(CONTRACT_BIN) $(LIFETIMES_BIN) $(STRESS_BIN) $(GPU_STRICT_BIN) $(GPU_KERNELS_BIN) \
+tests: all $(DOUBLE_SO) $(UNIT_BIN) $(IT_BIN) $(CONTRACT_BIN) $(LIFETIMES_BIN) $(STRESS_BIN) $(GPU_STRICT_BIN) $(GPU_KERNELS_BIN) $(GPU_COMM_BIN) \
 	$(SIMBACKEND_BIN) $(if $(SIM_SRC),$(SIM_BIN))
 
 -include $(shell find $(BUILD)/obj -name '*.d' 2>/dev/null)
@@ -314,6 +321,7 @@ check-run: layers ptx-check tests
 		$(if $(filter thread,$(SAN)),,$(foreach test,$(CONTRACT_BIN),"$(ON_IDLE) ZEROD_TEST_KEEP_DAEMON=1 $(test)")) \
 		$(foreach test,$(CONTRACT_BIN),"$(ON_SIM) $(test)") "$(FAULTS_SHORT)" "$(ON_DOUBLE) $(GPU_STRICT_BIN)" \
 		"$(ON_DOUBLE) ZD_DOUBLE_LEAKS=1 $(GPU_KERNELS_BIN)" \
+		"$(ON_DOUBLE) $(GPU_COMM_BIN)" \
 		"$(ON_DOUBLE) tests/gpu/examples.sh" "$(ON_DOUBLE) $(STRESS_SHORT)" "$(ON_DOUBLE) $(STRESS_SHORT) --kill" \
 		"$(ON_DOUBLE) $(STRESS_SHORT) --strict" \
 		"$(LIFETIMES_BIN) 1024" $(IT_BIN) $(IT_SCRIPTS) \

@@ -23,6 +23,7 @@ done
 cp "$BUILD/tests/gpu/stress" "$out/tests/gpu-stress"
 cp "$BUILD/tests/gpu/strict" "$out/tests/gpu-strict"
 cp "$BUILD/tests/gpu/kernels" "$out/tests/gpu-kernels"
+cp "$BUILD/tests/gpu/comm" "$out/tests/gpu-comm"
 mkdir -p "$out/tests/gpu"
 cp tests/run.sh "$out/tests/"
 cp tests/gpu/run.sh tests/gpu/bench.sh tests/gpu/examples.sh tests/gpu/shrink.sh "$out/tests/gpu/"

@@ -1,10 +1,10 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
 # tests/gpu/run.sh [SECONDS] [FOLDER]: what has to be seen on real GPUs, on however many there are: the library's kernels and their
-# bandwidths, the contract suite, strict clients' stale views, the examples, memory that goes back, and the stress: plain, with
-# trainers killed, with strict trainers, and beside matrix products (WITHOUT_LOAD=1 leaves these out, where there is no cuBLAS),
-# SECONDS each, 60 by default. FOLDER is what make built, or a bundle; without it, the bundle that this script lies in, else
-# build. Needs no compiler. Ends with "N passed, N failed".
+# bandwidths, the contract suite, strict clients' stale views, the daemon's communicators where NCCL is found, the examples, memory
+# that goes back, and the stress: plain, with trainers killed, with strict trainers, and beside matrix products (WITHOUT_LOAD=1
+# leaves these out, where there is no cuBLAS), SECONDS each, 60 by default. FOLDER is what make built, or a bundle; without it, the
+# bundle that this script lies in, else build. Needs no compiler. Ends with "N passed, N failed".
 set -u
 cd "$(dirname "$0")/../.." || exit 2
 seconds=${1:-60}
@@ -13,11 +13,13 @@ folder=$(cd "$folder" && pwd) || exit 2
 stress=$folder/tests/gpu/stress
 strict=$folder/tests/gpu/strict
 kernels=$folder/tests/gpu/kernels
+comm=$folder/tests/gpu/comm
 contract=("$folder"/tests/contract/test_*)
 if [ ! -x "$stress" ]; then # a bundle keeps tests in one folder
 	stress=$folder/tests/gpu-stress
 	strict=$folder/tests/gpu-strict
 	kernels=$folder/tests/gpu-kernels
+	comm=$folder/tests/gpu-comm
 	contract=("$folder"/tests/contract-test_*)
 fi
 [ -x "$stress" ] && [ -x "${contract[0]}" ] || { echo "tests/gpu/run.sh: $folder has no tests: make tests, or make bundle" >&2; exit 2; }
@@ -30,7 +32,7 @@ commands=("$kernels --measure")
 for test in "${contract[@]}"; do
 	commands+=("ZEROD_TEST_BACKEND=cuda ZEROD_TEST_KEEP_DAEMON=1 $test")
 done
-commands+=("$strict" tests/gpu/examples.sh tests/gpu/shrink.sh "$stress --seconds $seconds" "$stress --seconds $seconds --kill" "$stress --seconds $seconds --strict")
+commands+=("$strict" "$comm" tests/gpu/examples.sh tests/gpu/shrink.sh "$stress --seconds $seconds" "$stress --seconds $seconds --kill" "$stress --seconds $seconds --strict")
 [ "${WITHOUT_LOAD:-0}" = 1 ] || commands+=("$stress --seconds $seconds --load gemm:8192")
 BUILD=$folder TEST_TIMEOUT=$((seconds + 300)) tests/run.sh "${commands[@]}"
 status=$?

@@ -5,8 +5,6 @@
 #include <inttypes.h>
 #include <string.h>
 
-#include "backend/thread.h"
-
 void zd_cuda_comm_queue_init(struct zd_cuda_comm_queue *queue, const struct zd_cuda_comm_home *home)
 {
 	*queue = (struct zd_cuda_comm_queue){.home = *home};

@@ -134,14 +134,14 @@ static void reason(const struct zd_cuda_comm_queue *queue, const struct zd_cuda_
 		              head->comm->self.group);
 	else if (op->phase == ZD_CUDA_COMM_WAITING)
 		zd_err_format(why, ZEROD_E_DEADLINE, "waits for the ranks of its group to meet");
-	else if (op->phase == ZD_CUDA_COMM_COMPARING)
-		zd_err_format(why, ZEROD_E_DEADLINE, "waits for word of %s",
-		              zd_cuda_comm_ranks_text(op->comm->self.nranks, is_missing, &missing, text));
+	else if (op->phase == ZD_CUDA_COMM_COMPARING &&
+	         *zd_cuda_comm_ranks_text(op->comm->self.nranks, is_missing, &missing, text))
+		zd_err_format(why, ZEROD_E_DEADLINE, "waits for word of %s", text);
 	else
 		zd_err_format(why, ZEROD_E_DEADLINE, "runs, and some rank has not come, or is behind");
 }
 
-static void expire(struct zd_cuda_comm_queue *queue, const struct zd_cuda_comm_op *op, uint64_t now_ns)
+static void expire(const struct zd_cuda_comm_queue *queue, const struct zd_cuda_comm_op *op, uint64_t now_ns)
 {
 	char text[ZD_CUDA_COMM_TEXT];
 	struct zd_err why;
@@ -154,7 +154,7 @@ static void expire(struct zd_cuda_comm_queue *queue, const struct zd_cuda_comm_o
 	zd_cuda_comm_fail(op->comm, &why);
 }
 
-static void expire_all(struct zd_cuda_comm_queue *queue, uint64_t now_ns)
+static void expire_all(const struct zd_cuda_comm_queue *queue, uint64_t now_ns)
 {
 	const struct zd_cuda_comm *comm;
 	const struct zd_cuda_comm_op *op;

@@ -229,6 +229,52 @@ static void test_every_call_of_the_driver_fails_once(void **state)
 	}
 }
 
+/* Under an operation that runs: its kernel still spins, and the driver gives one answer to everything. */
+static void test_a_gpu_that_is_lost(void **state)
+{
+	const char *dir = getenv("ZD_DOUBLE_DIR");
+	char path[PATH_MAX];
+	struct comm_scene s;
+	struct comm_op op;
+
+	(void)state;
+	comm_open(&s, RANKS);
+	comm_connect(&s, false);
+	op = comm_op(&s, 0, collective_call(ZD_CUDA_COMM_ALL_GATHER, 10, RANKS));
+	comm_give(&s, 0, &op);
+	COMM_AWAIT(&s, op.op.phase == ZD_CUDA_COMM_FLYING);
+	case_write_file(dir, "lost-0", "214");
+	s.ranks[0].lost = true;
+	comm_enter(&s, 0);
+	zd_cuda_comm_queue_check(&s.ranks[0].queue);
+	assert_true(zd_cuda_device_failed(&s.ranks[0].device));
+	COMM_AWAIT(&s, op.taken);
+	assert_int_equal(op.op.err.status, ZEROD_E_DEVICE);
+	comm_expect_text(op.op.err.text,
+	                 "GPU-0 has failed: looking at a stream: CUDA_ERROR_ECC_UNCORRECTABLE");
+	assert_int_equal(s.ranks[1].comm->state, ZD_CUDA_COMM_READY);
+	zd_cuda_comm_abort(s.ranks[1].comm, "its peer was");
+	(void)snprintf(path, sizeof(path), "%s/lost-0", dir);
+	assert_int_equal(unlink(path), 0);
+	comm_close(&s);
+}
+
+/* Where the double is told of GPUs that are lost. */
+static void make_dir(void)
+{
+	char dir[] = CASE_DIR;
+
+	if (!getenv("ZD_DOUBLE_DIR") && mkdtemp(dir))
+		(void)setenv("ZD_DOUBLE_DIR", dir, 1);
+}
+
+static int remove_dir(void **state)
+{
+	(void)state;
+	case_remove_dir(getenv("ZD_DOUBLE_DIR"));
+	return 0;
+}
+
 int main(int argc, char **argv)
 {
 	const struct CMUnitTest tests[] = {
@@ -236,9 +282,11 @@ int main(int argc, char **argv)
 	        cmocka_unit_test(test_every_poll_fails_once),
 	        cmocka_unit_test(test_what_a_failed_call_says),
 	        cmocka_unit_test(test_every_call_of_the_driver_fails_once),
+	        cmocka_unit_test(test_a_gpu_that_is_lost),
 	};
 
 	(void)argc;
+	make_dir();
 	use_double(argv);
-	return cmocka_run_group_tests(tests, NULL, NULL);
+	return cmocka_run_group_tests(tests, NULL, remove_dir);
 }

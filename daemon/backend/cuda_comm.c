@@ -117,7 +117,7 @@ static bool may_go_on(struct zd_cuda_comm *comm, uint64_t began_ns)
 }
 
 /* False: it is to be aborted, since somebody has asked for that meanwhile, it takes too long or cannot be. */
-static bool finalize(struct zd_cuda_comm *comm)
+static bool finalize(struct zd_cuda_comm *comm, struct zd_err *err)
 {
 	const struct zd_nccl *nccl = comm->home.nccl;
 	uint64_t began_ns = zd_thread_now_ns();
@@ -128,30 +128,29 @@ static bool finalize(struct zd_cuda_comm *comm)
 	}
 	if (result == ZD_NCCL_IN_PROGRESS)
 		return false;
-	return zd_nccl_err(nccl, result, &comm->ending,
-	                   "group '%s': ending the communicator of rank %" PRIu32, comm->self.group,
-	                   comm->self.rank) == 0;
+	return zd_nccl_err(nccl, result, err, "group '%s': ending the communicator of rank %" PRIu32,
+	                   comm->self.group, comm->self.rank) == 0;
 }
 
 /* Whatever NCCL says of it, the communicator is gone afterwards. */
-static void end_handle(struct zd_cuda_comm *comm)
+static void end_handle(struct zd_cuda_comm *comm, struct zd_err *err)
 {
 	const struct zd_nccl *nccl = comm->home.nccl;
-	struct zd_err err = ZD_ERR_NONE;
-	bool in_order = leaving(comm) != ZD_CUDA_COMM_IS_ABORTED && finalize(comm);
+	struct zd_err last = ZD_ERR_NONE;
+	bool in_order = leaving(comm) != ZD_CUDA_COMM_IS_ABORTED && finalize(comm, err);
 	int result = in_order ? nccl->commDestroy(comm->handle) : nccl->commAbort(comm->handle);
-	if (zd_nccl_err(nccl, result, &err, "group '%s': %s the communicator of rank %" PRIu32,
+	if (zd_nccl_err(nccl, result, &last, "group '%s': %s the communicator of rank %" PRIu32,
 	                comm->self.group, in_order ? "destroying" : "aborting", comm->self.rank))
-		zd_log(ZD_LOG_WARNING, "%s", err.text);
+		zd_log(ZD_LOG_WARNING, "%s", last.text);
 }
 
-/* Kernels that were aborted end in their own time. */
-static void close_comm(struct zd_cuda_comm *comm)
+/* Kernels that were aborted end in their own time. `err` is set if the other ranks were not said goodbye to. */
+static void close_comm(struct zd_cuda_comm *comm, struct zd_err *err)
 {
 	const struct zd_cuda *cuda = comm->home.device->cuda;
 	bool pushed;
 	if (comm->handle)
-		end_handle(comm);
+		end_handle(comm, err);
 	pushed = zd_cuda_device_push(comm->home.device);
 	if (comm->stream) {
 		(void)cuda->streamSynchronize(comm->stream);
@@ -165,19 +164,18 @@ static void close_comm(struct zd_cuda_comm *comm)
 static void *comm_main(void *arg)
 {
 	struct zd_cuda_comm *comm = arg;
-	struct zd_err err = ZD_ERR_NONE;
-	int rc;
+	struct zd_err opening = ZD_ERR_NONE, ending = ZD_ERR_NONE;
 	zd_cuda_device_enter(comm->home.device);
-	rc = open_comm(comm, &err);
+	(void)open_comm(comm, &opening); /* what it says is for the caller */
 	pthread_mutex_lock(&comm->lock);
-	if (rc)
-		comm->opening = err;
+	comm->opening = opening;
 	comm->opened = true;
 	while (comm->leaving == ZD_CUDA_COMM_STAYS)
 		pthread_cond_wait(&comm->changed, &comm->lock);
 	pthread_mutex_unlock(&comm->lock);
-	close_comm(comm);
+	close_comm(comm, &ending);
 	pthread_mutex_lock(&comm->lock);
+	comm->ending = ending;
 	comm->over = true;
 	pthread_mutex_unlock(&comm->lock);
 	return NULL;

@@ -121,12 +121,18 @@ static bool is_missing(const void *arg, uint32_t rank)
 	return !zd_cuda_comm_is_described(&missing->described[rank], missing->number);
 }
 
+/* "ranks 1 and 3": those whose descriptions have not come, of one that is COMPARING. "": none. */
+static const char *missing_ranks(const struct zd_cuda_comm_op *op, char text[ZD_CUDA_COMM_RANKS_TEXT])
+{
+	const struct missing missing = {op->comm->described, op->number};
+	return zd_cuda_comm_ranks_text(op->comm->self.nranks, is_missing, &missing, text);
+}
+
 /* What the operation waits for, as far as it can be known. */
 static void reason(const struct zd_cuda_comm_queue *queue, const struct zd_cuda_comm_op *op,
                    struct zd_err *why)
 {
 	const struct zd_cuda_comm_op *head = STAILQ_FIRST(&queue->waiting);
-	const struct missing missing = {op->comm->described, op->number};
 	char text[ZD_CUDA_COMM_RANKS_TEXT];
 	if (op->phase == ZD_CUDA_COMM_WAITING && op != head)
 		zd_err_format(why, ZEROD_E_DEADLINE, "waits for the launch of the %s of group '%s'",
@@ -134,8 +140,7 @@ static void reason(const struct zd_cuda_comm_queue *queue, const struct zd_cuda_
 		              head->comm->self.group);
 	else if (op->phase == ZD_CUDA_COMM_WAITING)
 		zd_err_format(why, ZEROD_E_DEADLINE, "waits for the ranks of its group to meet");
-	else if (op->phase == ZD_CUDA_COMM_COMPARING &&
-	         *zd_cuda_comm_ranks_text(op->comm->self.nranks, is_missing, &missing, text))
+	else if (op->phase == ZD_CUDA_COMM_COMPARING && *missing_ranks(op, text))
 		zd_err_format(why, ZEROD_E_DEADLINE, "waits for word of %s", text);
 	else
 		zd_err_format(why, ZEROD_E_DEADLINE, "runs, and some rank has not come, or is behind");

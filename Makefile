@@ -87,7 +87,7 @@ SIMBACKEND_SRC := $(wildcard tests/simbackend/*.c) tests/sim/rng.c
 DOUBLE_SRC  := $(wildcard tests/double/*.c)
 GPU_KERNELS_SRC := $(addprefix tests/gpu/,kernels.c kernels_cast.c kernels_reduce.c kernels_measure.c) \
 	daemon/backend/host_kernels.c $(addprefix client/zerobench/,cuda_gpu.c team.c)
-STRESS_SRC  := $(filter-out tests/gpu/strict.c tests/gpu/comm.c $(GPU_KERNELS_SRC),$(wildcard tests/gpu/*.c)) \
+STRESS_SRC  := $(filter-out $(addprefix tests/gpu/,strict.c comm.c) $(GPU_KERNELS_SRC),$(wildcard tests/gpu/*.c)) \
 	$(addprefix client/zerobench/,cuda_gpu.c cuda_gemm.c cuda_library.c team.c)
 GPU_STRICT_SRC := $(addprefix tests/gpu/,strict.c stress_kernels.c kernels_double.c) \
 	$(addprefix client/zerobench/,cuda_gpu.c team.c)
@@ -291,8 +291,8 @@ $(DOUBLE_SO):
 	$(Q)mkdir -p $(@D)
 	$(Q)$(CC) -shared -Wl,-soname,$(@F) $(if $(SAN),,-Wl,-z,defs) $(LDFLAGS) -o $@ $^
 
-tests: all $(DOUBLE_SO) $(UNIT_BIN) $(IT_BIN) $(CONTRACT_BIN) $(LIFETIMES_BIN) $(STRESS_BIN) $(GPU_STRICT_BIN) $(GPU_KERNELS_BIN) $(GPU_COMM_BIN) \
-	$(SIMBACKEND_BIN) $(if $(SIM_SRC),$(SIM_BIN))
+tests: all $(DOUBLE_SO) $(UNIT_BIN) $(IT_BIN) $(CONTRACT_BIN) $(LIFETIMES_BIN) $(STRESS_BIN) $(GPU_STRICT_BIN) $(GPU_KERNELS_BIN) \
+	$(GPU_COMM_BIN) $(SIMBACKEND_BIN) $(if $(SIM_SRC),$(SIM_BIN))
 
 -include $(shell find $(BUILD)/obj -name '*.d' 2>/dev/null)
 

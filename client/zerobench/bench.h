@@ -246,8 +246,8 @@ int zd_bench_gather(struct zd_bench *bench, struct zd_err *err) __attribute__((w
 int zd_bench_reduce(struct zd_bench *bench, struct zd_err *err) __attribute__((warn_unused_result));
 int zd_bench_rpc(struct zd_bench *bench, struct zd_err *err) __attribute__((warn_unused_result));
 int zd_bench_alloc(struct zd_bench *bench, struct zd_err *err) __attribute__((warn_unused_result));
-/* On GPUs (cuda_gather.c). */
-int zd_bench_cuda_gather(struct zd_bench *bench, struct zd_err *err) __attribute__((warn_unused_result));
+/* On GPUs (cuda_run.c). */
+int zd_bench_cuda(struct zd_bench *bench, struct zd_err *err) __attribute__((warn_unused_result));
 /* How many there are, asked without making this process one that uses CUDA. */
 int zd_bench_count_gpus(uint32_t *count, struct zd_err *err) __attribute__((warn_unused_result));
 /* Uses two daemons of its own. */

@@ -136,8 +136,16 @@ int zd_cuda_check(const struct zd_cuda_trainer *trainer, int status, const char 
 
 /* ---- Parts of the measurement ------------------------------------------------------------------------------------------ */
 
-/* One size, from its registration to its end (cuda_turns.c). */
+/* One size, from its registration to its end (cuda_turns.c, cuda_reduce.c). */
 int zd_cuda_turns(struct zd_cuda_trainer *trainer, uint64_t numel) __attribute__((warn_unused_result));
+int zd_cuda_reduce_turns(struct zd_cuda_trainer *trainer, uint64_t numel) __attribute__((warn_unused_result));
+/* All that was queued for the products is launched before the others are met, so that nothing of it is in the times. */
+int zd_cuda_meet(struct zd_cuda_trainer *trainer) __attribute__((warn_unused_result));
+/* What an iteration took, but for the pusher's part. */
+void zd_cuda_note(const struct zd_cuda_trainer *trainer, uint32_t iteration,
+                  const uint64_t took_ns[ZD_CUDA_CALLS + 1]);
+/* All times of the size are there: it becomes a row. */
+void zd_cuda_row_end(const struct zd_cuda_trainer *trainer, const struct zd_cuda_unit *unit, uint64_t wrong);
 /* CPU times, the batch, gathers without pause (cuda_costs.c). */
 int zd_cuda_costs(struct zd_cuda_trainer *trainer) __attribute__((warn_unused_result));
 /* What gathers do to the trainers' products (cuda_slowdown.c). */

@@ -15,6 +15,7 @@
 
 #include "driver/driver.h"
 #include "driver/nccl.h"
+#include "zerod.h"
 
 struct zd_err;
 
@@ -145,6 +146,10 @@ int zd_nccl_rank_join(struct zd_nccl_rank *rank, const struct zd_nccl_id *id, ui
 int zd_nccl_rank_all_gather(const struct zd_nccl_rank *rank, zd_cu_ptr buffer, uint64_t slice_bytes,
                             struct CUstream_st *stream, struct zd_err *err)
         __attribute__((warn_unused_result));
+/* Sums; this rank's `numel` elements, of all ranks' slices in `gradients`, into `slice`. float32, float16 or bfloat16. */
+int zd_nccl_rank_reduce_scatter(const struct zd_nccl_rank *rank, zd_cu_ptr gradients, zd_cu_ptr slice,
+                                uint64_t numel, enum zerod_dtype dtype, struct CUstream_st *stream,
+                                struct zd_err *err) __attribute__((warn_unused_result));
 /* NULL is allowed. */
 void zd_nccl_rank_free(struct zd_nccl_rank *rank);
 

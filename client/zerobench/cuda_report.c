@@ -44,10 +44,14 @@ static void print_head(const struct zd_bench *bench, const struct zd_cuda_run *r
 		printf("# several ranks share a GPU: copies within it take the place of pushes\n");
 	if (options->alone)
 		printf("# rank 0 gathers alone; NCCL's gather is always everybody's\n");
-	puts("# time: median over ranks and iterations, from the host's call until the rank's stream runs "
-	     "on; "
-	     "calls: what of it the host's calls take\n"
-	     "# slow: median of the slowest rank; ratio: NCCL's time / zerod's; floor: zerod's time / that "
+	puts(options->op == ZD_BENCH_REDUCE
+	             ? "# time: median over ranks and iterations, from the commit until the backward has "
+	               "ended; "
+	               "calls: the commit's\n# sums are float32, NCCL's of the gradients' dtype"
+	             : "# time: median over ranks and iterations, from the host's call until the rank's "
+	               "stream "
+	               "runs on; calls: what of it the host's calls take");
+	puts("# slow: median of the slowest rank; ratio: NCCL's time / zerod's; floor: zerod's time / that "
 	     "of "
 	     "pushes without it\n#");
 	puts("#         size      type |     zerod   algbw   busbw    calls     slow      min      p99      "
@@ -116,6 +120,27 @@ static json_t *row_json(const struct zd_bench *bench, const struct zd_cuda_run *
 }
 
 /* ---- Promised figures, each where it was measured ---------------------------------------------------------------------- */
+
+static void reduce_targets(struct zd_bench *bench, const struct zd_cuda_run *run,
+                           const struct zd_cuda_row *row)
+{
+	const double speedup = ratio(row->ways[ZD_CUDA_NCCL].each.p50, row->ways[ZD_CUDA_ZEROD].each.p50);
+	const uint64_t mib = row->bytes >> 20;
+	const bool loaded = bench->options.load_side == 8192;
+	const double wanted = mib == 64 ? (loaded ? 1 : 1.05) : loaded ? 1.25 : 1.15;
+	char what[64];
+	if (run->ranks == 1 || run->ranks > run->devices)
+		return;
+	if (!bench->options.load_side && row->bytes >= 64u << 10 && row->bytes <= 1u << 20) {
+		snprintf(what, sizeof(what), "reduction of %llu KiB, us",
+		         (unsigned long long)(row->bytes >> 10));
+		zd_report_target(bench, what, us(row->ways[ZD_CUDA_ZEROD].each.p50), true, 40);
+	}
+	snprintf(what, sizeof(what), "reduction of %llu MiB%s: speed / NCCL's", (unsigned long long)mib,
+	         loaded ? " under load" : "");
+	if (has(run, ZD_CUDA_NCCL) && (mib == 64 || mib == 1024) && (loaded || !bench->options.load_side))
+		zd_report_target(bench, what, speedup, false, wanted);
+}
 
 static void size_targets(struct zd_bench *bench, const struct zd_cuda_run *run, const struct zd_cuda_row *row)
 {
@@ -212,7 +237,10 @@ void zd_cuda_report(struct zd_bench *bench, const struct zd_cuda_run *run)
 			json_array_append_new(bench->results, row_json(bench, run, row));
 		else
 			print_row(bench, run, row);
-		size_targets(bench, run, row);
+		if (bench->options.op == ZD_BENCH_REDUCE)
+			reduce_targets(bench, run, row);
+		else
+			size_targets(bench, run, row);
 	}
 	report_costs(bench, run);
 	report_slowdown(bench, run);

@@ -162,7 +162,9 @@ static void end(struct zd_cuda_trainer *trainer)
 
 static int measure_size(void *arg, uint64_t numel)
 {
-	return zd_cuda_turns(arg, numel);
+	struct zd_cuda_trainer *trainer = arg;
+	return trainer->run->bench->options.op == ZD_BENCH_REDUCE ? zd_cuda_reduce_turns(trainer, numel)
+	                                                          : zd_cuda_turns(trainer, numel);
 }
 
 int zd_cuda_trainer_main(const struct zd_member *member, const struct zd_cuda_run *run)
@@ -171,9 +173,10 @@ int zd_cuda_trainer_main(const struct zd_member *member, const struct zd_cuda_ru
 	int status = begin(&trainer);
 	if (!status)
 		status = zd_cuda_each_size(run, measure_size, &trainer);
-	if (!status && trainer.gemm)
+	const bool gathers = run->bench->options.op == ZD_BENCH_GATHER;
+	if (!status && gathers && trainer.gemm)
 		status = zd_cuda_slowdown(&trainer);
-	else if (!status && !run->bench->options.alone)
+	else if (!status && gathers && !run->bench->options.alone)
 		status = zd_cuda_costs(&trainer);
 	if (status) /* the process ends, and its session with it */
 		return status;

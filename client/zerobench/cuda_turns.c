@@ -73,8 +73,7 @@ static bool is_timed(const struct zd_cuda_trainer *trainer)
 	return trainer->member->index == 0 || !trainer->run->bench->options.alone;
 }
 
-/* All that was queued for the products is launched before the others are met, so that nothing of it is in the times. */
-static int meet(struct zd_cuda_trainer *trainer)
+int zd_cuda_meet(struct zd_cuda_trainer *trainer)
 {
 	int status = zd_gemm_fill(trainer->gemm, trainer->member->err);
 	if (!status)
@@ -89,7 +88,7 @@ static int gather_turn(struct zd_cuda_trainer *trainer, const struct zd_cuda_uni
 	if (!is_timed(trainer))
 		status = zd_cuda_gather(trainer, unit, data);
 	if (!status)
-		status = meet(trainer);
+		status = zd_cuda_meet(trainer);
 	if (status || !is_timed(trainer))
 		return status;
 	const uint64_t start_ns = zd_bench_now_ns();
@@ -103,7 +102,7 @@ static int nccl_turn(struct zd_cuda_trainer *trainer, const struct zd_cuda_unit 
                      uint64_t *took_ns)
 {
 	const uint64_t slice_bytes = unit->shard.shard_numel * zerod_dtype_bytes(unit->shard.dtype);
-	int status = meet(trainer);
+	int status = zd_cuda_meet(trainer);
 	if (status || !trainer->nccl)
 		return status;
 	const uint64_t start_ns = zd_bench_now_ns();
@@ -133,7 +132,7 @@ static int iterate(struct zd_cuda_trainer *trainer, const struct zd_cuda_unit *u
 		status = zd_cuda_words_spoil(trainer, unit, data, 1, true);
 	if (!status)
 		status = zd_cuda_release(trainer, unit, NULL);
-	return status ? status : meet(trainer); /* the pusher's turn */
+	return status ? status : zd_cuda_meet(trainer); /* the pusher's turn */
 }
 
 /* New contents, all of which are compared. */
@@ -167,6 +166,23 @@ static void store_row(const struct zd_cuda_run *run, const struct zd_cuda_unit *
 	shared->nrows++;
 }
 
+void zd_cuda_note(const struct zd_cuda_trainer *trainer, uint32_t iteration,
+                  const uint64_t took_ns[ZD_CUDA_CALLS + 1])
+{
+	for (enum zd_cuda_way way = 0; way <= ZD_CUDA_CALLS; way++)
+		if (way != ZD_CUDA_PUSHES) /* the pusher's */
+			zd_cuda_samples(trainer->run, way, iteration)[trainer->member->index] = took_ns[way];
+}
+
+void zd_cuda_row_end(const struct zd_cuda_trainer *trainer, const struct zd_cuda_unit *unit, uint64_t wrong)
+{
+	const struct zd_cuda_run *run = trainer->run;
+	atomic_fetch_add(&run->shared->wrong, wrong);
+	zd_cuda_meet_all(run);
+	if (trainer->member->index == 0)
+		store_row(run, unit);
+}
+
 int zd_cuda_turns(struct zd_cuda_trainer *trainer, uint64_t numel)
 {
 	const struct zd_cuda_run *run = trainer->run;
@@ -182,20 +198,13 @@ int zd_cuda_turns(struct zd_cuda_trainer *trainer, uint64_t numel)
 	for (uint32_t i = 0; i < options->warmup + options->iters && !status; i++) {
 		uint64_t took_ns[ZD_CUDA_CALLS + 1] = {0};
 		status = iterate(trainer, &unit, took_ns, &wrong);
-		if (i < options->warmup)
-			continue;
-		for (enum zd_cuda_way way = 0; way <= ZD_CUDA_CALLS; way++)
-			if (way != ZD_CUDA_PUSHES) /* the pusher's */
-				zd_cuda_samples(run, way,
-				                i - options->warmup)[trainer->member->index] = took_ns[way];
+		if (i >= options->warmup)
+			zd_cuda_note(trainer, i - options->warmup, took_ns);
 	}
 	if (!status && options->check)
 		status = check_all(trainer, &unit, &wrong);
 	if (status)
 		return status;
-	atomic_fetch_add(&run->shared->wrong, wrong);
-	zd_cuda_meet_all(run);
-	if (trainer->member->index == 0)
-		store_row(run, &unit);
+	zd_cuda_row_end(trainer, &unit, wrong);
 	return zd_cuda_unit_free(trainer, &unit);
 }

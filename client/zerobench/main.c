@@ -31,8 +31,16 @@ static const struct {
 	enum zerod_dtype dtype;
 } dtypes[] = {{"float", ZEROD_FLOAT32}, {"bfloat16", ZEROD_BFLOAT16}, {"half", ZEROD_FLOAT16}};
 
-/* Gathers on GPUs differ in their defaults. */
-static const struct op cuda_gather = {"gather", zd_bench_cuda_gather, 100, 10, 0};
+/* On GPUs; defaults differ. */
+static const struct op cuda_ops[] = {
+        [ZD_BENCH_GATHER] = {"gather", zd_bench_cuda, 100, 10, 0},
+        [ZD_BENCH_REDUCE] = {"reduce", zd_bench_cuda, 100, 10, 0},
+};
+/* As NCCL and its tests call them. */
+static const struct {
+	const char *name;
+	enum zd_bench_op op;
+} aliases[] = {{"all_gather", ZD_BENCH_GATHER}, {"reduce_scatter", ZD_BENCH_REDUCE}};
 
 enum {
 	KEY_JSON = 256,
@@ -47,7 +55,8 @@ enum {
 };
 
 static const struct argp_option argp_options[] = {
-        {"op", 'o', "OP", 0, "gather, reduce, rpc, alloc or scale (default: gather)", 0},
+        {"op", 'o', "OP", 0,
+         "gather (all_gather), reduce (reduce_scatter), rpc, alloc or scale (default: gather)", 0},
         {"minbytes", 'b', "SIZE", 0, "smallest unit (default: 1M; alloc: 4K; GPUs: 64K)", 0},
         {"maxbytes", 'e', "SIZE", 0, "largest unit (default: 64M; alloc: 16M; GPUs: 1G)", 0},
         {"stepfactor", 'f', "FACTOR", 0, "from one size to the next (default: 4)", 0},
@@ -108,6 +117,9 @@ static enum zd_bench_op parse_op(struct argp_state *state, const char *text)
 	for (size_t i = 0; i < ZD_ARRAY_LEN(ops); i++)
 		if (strcmp(ops[i].name, text) == 0)
 			return (enum zd_bench_op)i;
+	for (size_t i = 0; i < ZD_ARRAY_LEN(aliases); i++)
+		if (strcmp(aliases[i].name, text) == 0)
+			return aliases[i].op;
 	argp_error(state, "--op: expected gather, reduce, rpc, alloc or scale, found '%s'", text);
 	return ZD_BENCH_GATHER;
 }
@@ -236,10 +248,15 @@ int zd_bench_sizes(struct zd_bench *bench,
 	return 0;
 }
 
+static bool is_on_gpus(const struct zd_bench *bench)
+{
+	return bench->on_gpus &&
+	       (bench->options.op == ZD_BENCH_GATHER || bench->options.op == ZD_BENCH_REDUCE);
+}
+
 static const struct op *op_of(const struct zd_bench *bench)
 {
-	return bench->on_gpus && bench->options.op == ZD_BENCH_GATHER ? &cuda_gather
-	                                                              : &ops[bench->options.op];
+	return is_on_gpus(bench) ? &cuda_ops[bench->options.op] : &ops[bench->options.op];
 }
 
 /* Defaults that depend on the operation and on the daemon's devices, once those are known. */
@@ -247,7 +264,7 @@ static void set_defaults(struct zd_bench *bench)
 {
 	struct zd_bench_options *o = &bench->options;
 	const struct op *op = op_of(bench);
-	const bool alloc = o->op == ZD_BENCH_ALLOC, gpus = op == &cuda_gather;
+	const bool alloc = o->op == ZD_BENCH_ALLOC, gpus = is_on_gpus(bench);
 	o->min_bytes = o->min_bytes ? o->min_bytes : alloc ? 4u << 10 : gpus ? 64u << 10 : 1u << 20;
 	o->max_bytes = o->max_bytes ? o->max_bytes : alloc ? 16u << 20 : gpus ? 1u << 30 : 64u << 20;
 	o->max_bytes = zd_max_u64(o->min_bytes, o->max_bytes);
@@ -261,12 +278,15 @@ static void set_defaults(struct zd_bench *bench)
 static int check_backend(const struct zd_bench *bench, struct zd_err *err)
 {
 	const struct zd_bench_options *o = &bench->options;
-	if (bench->on_gpus && (o->op == ZD_BENCH_REDUCE || o->op == ZD_BENCH_ALLOC))
+	if (bench->on_gpus && o->op == ZD_BENCH_ALLOC)
 		return zd_err_set(err, ZEROD_E_UNSUPPORTED, "%s is measured on host devices only",
 		                  bench->op_name);
-	if (op_of(bench) != &cuda_gather && (o->load_side || o->alone || o->nccl_path || o->cublas_path))
-		return zd_err_set(err, ZEROD_E_UNSUPPORTED,
-		                  "--load, --alone, --nccl and --cublas are for gathers on GPUs");
+	if (!is_on_gpus(bench) && (o->load_side || o->alone || o->nccl_path || o->cublas_path))
+		return zd_err_set(
+		        err, ZEROD_E_UNSUPPORTED,
+		        "--load, --alone, --nccl and --cublas are for gathers and reductions on GPUs");
+	if (o->alone && o->op == ZD_BENCH_REDUCE)
+		return zd_err_set(err, ZEROD_E_UNSUPPORTED, "no rank reduces alone");
 	return 0;
 }
 

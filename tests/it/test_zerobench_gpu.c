@@ -134,6 +134,25 @@ static void one_rank_gathers_alone(void **state)
 	json_decref(report);
 }
 
+/* Sums of both widths, and beside products. */
+static void reductions_are_measured(void **state)
+{
+	const char *const args[] = {"--op", "reduce_scatter", "-r", "3", "-b", "1K", "-e", "64K", "-f",
+	                            "8",    "--json",         NULL};
+	const char *const loaded[] = {"--op", "reduce", "-r",       "2",      "-b",      "1000",   "-e",
+	                              "1000", "-d",     "bfloat16", "--load", "gemm:64", "--json", NULL};
+	json_t *report = run_json(args);
+
+	(void)state;
+	assert_int_equal(expect_rows(report, true, true), 3);
+	assert_true(has_target(report, "reduction of 64 KiB"));
+	assert_false(has_target(report, "in a batch"));
+	json_decref(report);
+	report = run_json(loaded);
+	assert_int_equal(expect_rows(report, true, true), 1);
+	json_decref(report);
+}
+
 /* NCCL takes one rank a GPU. */
 static void ranks_share_a_gpu(void **state)
 {
@@ -179,7 +198,8 @@ static void wrong_bytes_are_counted(void **state)
 
 static void what_cannot_be_is_named(void **state)
 {
-	const char *const reduce[] = {"--op", "reduce", NULL};
+	const char *const alloc[] = {"--op", "alloc", NULL};
+	const char *const alone[] = {"--op", "reduce_scatter", "--alone", NULL};
 	const char *const nccl[] = {"-r", "2", "-e", "64K", "--nccl", "/nonexistent/libnccl.so", NULL};
 	const char *const cublas[] = {
 	        "-e", "64K", "--load", "gemm:64", "--cublas", "/nonexistent/libcublas.so", NULL};
@@ -190,7 +210,8 @@ static void what_cannot_be_is_named(void **state)
 	const char *const backend[] = {"--backend", "abacus", NULL};
 
 	(void)state;
-	expect_failure(reduce, 22, "host devices only");
+	expect_failure(alloc, 22, "host devices only");
+	expect_failure(alone, 22, "no rank reduces alone");
 	expect_failure(nccl, 3, "/nonexistent/libnccl.so");
 	expect_failure(cublas, 3, "/nonexistent/libcublas.so");
 	expect_failure(ranks, 1, "17 ranks");
@@ -226,6 +247,7 @@ int main(void)
 	        cmocka_unit_test(three_ways_are_measured),
 	        cmocka_unit_test(products_slow_down),
 	        cmocka_unit_test(one_rank_gathers_alone),
+	        cmocka_unit_test(reductions_are_measured),
 	        cmocka_unit_test(ranks_share_a_gpu),
 	        cmocka_unit_test(the_table_names_what_it_compares_with),
 	        cmocka_unit_test(wrong_bytes_are_counted),

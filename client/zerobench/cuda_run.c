@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * cuda_gather.c - --op gather on GPUs: the team, and what its members have to know before they are forked. The parent never
+ * cuda_run.c - gathers and reductions on GPUs: the team, and what its members have to know before they are forked. The parent never
  * calls CUDA.
  */
 #include "client/zerobench/cuda_bench.h"
@@ -101,7 +101,7 @@ static int check_options(const struct zd_cuda_run *run, struct zd_err *err)
 	return 0;
 }
 
-int zd_bench_cuda_gather(struct zd_bench *bench, struct zd_err *err)
+int zd_bench_cuda(struct zd_bench *bench, struct zd_err *err)
 {
 	struct zd_cuda_run run = {.bench = bench, .ranks = bench->options.ranks};
 	run.devices = zd_bench_devices_used(bench);

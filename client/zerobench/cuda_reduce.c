@@ -1,0 +1,206 @@
+// SPDX-License-Identifier: Apache-2.0
+/*
+ * cuda_reduce.c - reductions of one size on GPUs by turns: zerod, NCCL's reduce-scatter of the same gradients, pushes of as
+ * many bytes without a sum.
+ *
+ * A turn of zerod's begins when the gradient lies in its bucket, with the commit, and ends when the backward has: the rank's slice
+ * is in its target then. zerod sums in float32, whatever the gradients are; NCCL gives sums of their dtype.
+ */
+#include "client/zerobench/cuda_bench.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "base/mem.h"
+
+struct reduction {
+	struct zd_cuda_trainer *trainer;
+	struct zd_cuda_unit unit;
+	zerod_bucket *bucket;
+	struct zerod_entry entry;
+	struct zd_gpu_memory gradient, slice; /* slice: NCCL's result */
+};
+
+static uint64_t element_bytes(const struct reduction *reduction)
+{
+	return zerod_dtype_bytes(reduction->unit.shard.dtype);
+}
+
+/* ---- Beginning and end ---------------------------------------------------------------------------------------------- */
+
+static int fill_gradient(const struct reduction *reduction)
+{
+	const struct zd_cuda_trainer *trainer = reduction->trainer;
+	const struct zerod_shard *shard = &reduction->unit.shard;
+	void *contents = zd_calloc(shard->padded_numel, element_bytes(reduction));
+	zd_pattern_fill_gradient(contents, shard->dtype, shard->padded_numel, trainer->member->index);
+	int status = zd_gpu_write(&trainer->gpu, reduction->gradient.at, contents,
+	                          shard->padded_numel * element_bytes(reduction), trainer->member->err);
+	free(contents);
+	return status;
+}
+
+static int begin(struct reduction *reduction, uint64_t numel)
+{
+	struct zd_cuda_trainer *trainer = reduction->trainer;
+	const struct zerod_shard *shard = &reduction->unit.shard;
+	struct zerod_bucket_options options = ZEROD_INIT(options);
+	char name[32];
+	snprintf(name, sizeof(name), "bench%llu", (unsigned long long)numel);
+	int status = zd_cuda_unit_new(trainer, name, numel, &reduction->unit);
+	if (status)
+		return status;
+	options.dtype = shard->dtype;
+	options.slot_bytes = shard->padded_numel * element_bytes(reduction);
+	options.nslots = 1;
+	status = zd_cuda_check(trainer,
+	                       zerod_bucket_create(trainer->rank.group, &options, &reduction->bucket),
+	                       "zerod_bucket_create");
+	if (!status)
+		status = zd_gpu_memory_new(&trainer->gpu, options.slot_bytes, 0, &reduction->gradient,
+		                           trainer->member->err);
+	if (!status)
+		status = zd_gpu_memory_new(&trainer->gpu, shard->shard_numel * element_bytes(reduction), 0,
+		                           &reduction->slice, trainer->member->err);
+	return status ? status : fill_gradient(reduction);
+}
+
+static int end(struct reduction *reduction)
+{
+	struct zd_cuda_trainer *trainer = reduction->trainer;
+	zd_gpu_memory_free(&trainer->gpu, &reduction->slice);
+	zd_gpu_memory_free(&trainer->gpu, &reduction->gradient);
+	int status = zd_cuda_check(trainer, zerod_bucket_destroy(reduction->bucket), "zerod_bucket_destroy");
+	return status ? status : zd_cuda_unit_free(trainer, &reduction->unit);
+}
+
+/* ---- A backward -------------------------------------------------------------------------------------------------------- */
+
+/* Up to the gradient in its bucket: what a backward computes anyway. */
+static int prepare(struct reduction *reduction)
+{
+	struct zd_cuda_trainer *trainer = reduction->trainer;
+	const struct zd_cuda *cuda = trainer->gpu.cuda;
+	struct zerod_backward_options options = ZEROD_INIT(options);
+	options.boundary = 1;
+	int status = zd_cuda_check(trainer, zerod_backward_begin(trainer->rank.group, &options),
+	                           "zerod_backward_begin");
+	if (!status)
+		status = zd_cuda_check(
+		        trainer,
+		        zerod_bucket_reserve(reduction->bucket, reduction->unit.unit, &reduction->entry),
+		        "zerod_bucket_reserve");
+	if (!status)
+		status = zd_cuda_err(cuda,
+		                     cuda->memcpyAsync((zd_cu_ptr)(uintptr_t)reduction->entry.data,
+		                                       reduction->gradient.at,
+		                                       reduction->unit.numel * element_bytes(reduction),
+		                                       trainer->gpu.stream),
+		                     trainer->member->err, "writing a gradient");
+	return status ? status
+	              : zd_gpu_synchronize(&trainer->gpu, trainer->gpu.stream, trainer->member->err);
+}
+
+static int zerod_turn(struct reduction *reduction, uint64_t took_ns[ZD_CUDA_CALLS + 1])
+{
+	struct zd_cuda_trainer *trainer = reduction->trainer;
+	int status = zd_cuda_meet(trainer);
+	if (status)
+		return status;
+	const uint64_t start_ns = zd_bench_now_ns();
+	status = zd_cuda_check(
+	        trainer,
+	        zerod_bucket_commit(reduction->bucket, reduction->entry.id, &trainer->stream, 1, NULL),
+	        "zerod_bucket_commit");
+	took_ns[ZD_CUDA_CALLS] = zd_bench_now_ns() - start_ns;
+	if (!status)
+		status = zd_cuda_check(trainer, zerod_backward_end(trainer->rank.group),
+		                       "zerod_backward_end");
+	took_ns[ZD_CUDA_ZEROD] = zd_bench_now_ns() - start_ns;
+	return status;
+}
+
+static int nccl_turn(struct reduction *reduction, uint64_t *took_ns)
+{
+	struct zd_cuda_trainer *trainer = reduction->trainer;
+	int status = zd_cuda_meet(trainer);
+	if (status || !trainer->nccl)
+		return status;
+	const uint64_t start_ns = zd_bench_now_ns();
+	status = zd_nccl_rank_reduce_scatter(trainer->nccl, reduction->gradient.at, reduction->slice.at,
+	                                     reduction->unit.shard.shard_numel, reduction->unit.shard.dtype,
+	                                     trainer->gpu.stream, trainer->member->err);
+	if (!status)
+		status = zd_cuda_reach(trainer);
+	*took_ns = zd_bench_now_ns() - start_ns;
+	return status;
+}
+
+/* `numel` sums of the rank's slice, from its element `first` on. */
+static int count_wrong(const struct reduction *reduction, const struct zerod_target *target, uint64_t first,
+                       uint64_t numel, uint64_t *wrong)
+{
+	const struct zd_cuda_trainer *trainer = reduction->trainer;
+	const struct zerod_shard *shard = &reduction->unit.shard;
+	float *sums = zd_calloc(numel + 1, sizeof(*sums));
+	int status = zd_gpu_read(&trainer->gpu, sums, (zd_cu_ptr)(uintptr_t)target->data + first * sizeof(*sums),
+	                         numel * sizeof(*sums), trainer->member->err);
+	if (!status)
+		*wrong += zd_pattern_count_wrong_sums(sums, shard->dtype, shard->offset_numel + first, numel,
+		                                      trainer->run->ranks);
+	free(sums);
+	return status;
+}
+
+/* The step that follows: its first and last sum are looked at, or all. */
+static int step(const struct reduction *reduction, bool all, uint64_t *wrong)
+{
+	const struct zd_cuda_trainer *trainer = reduction->trainer;
+	struct zerod_step_info info;
+	struct zerod_target target;
+	int status = zd_cuda_check(trainer, zerod_step_begin(trainer->rank.group, &info), "zerod_step_begin");
+	if (!status)
+		status = zd_cuda_check(trainer, zerod_unit_target(reduction->unit.unit, &target),
+		                       "zerod_unit_target");
+	if (!status && all)
+		status = count_wrong(reduction, &target, 0, target.true_numel, wrong);
+	if (!status && !all && target.true_numel)
+		status = count_wrong(reduction, &target, 0, 1, wrong);
+	if (!status && !all && target.true_numel)
+		status = count_wrong(reduction, &target, target.true_numel - 1, 1, wrong);
+	return status ? status
+	              : zd_cuda_check(trainer, zerod_step_end(trainer->rank.group, NULL, 0), "zerod_step_end");
+}
+
+static int iterate(struct reduction *reduction, bool last, uint64_t took_ns[ZD_CUDA_CALLS + 1],
+                   uint64_t *wrong)
+{
+	int status = zerod_turn(reduction, took_ns);
+	if (!status)
+		status = step(reduction, last && reduction->trainer->run->bench->options.check, wrong);
+	if (!status)
+		status = nccl_turn(reduction, &took_ns[ZD_CUDA_NCCL]);
+	if (!status && !last)
+		status = prepare(reduction);
+	return status ? status : zd_cuda_meet(reduction->trainer); /* the pusher's turn */
+}
+
+int zd_cuda_reduce_turns(struct zd_cuda_trainer *trainer, uint64_t numel)
+{
+	const struct zd_cuda_run *run = trainer->run;
+	const uint32_t warmup = run->bench->options.warmup, count = warmup + run->bench->options.iters;
+	struct reduction reduction = {.trainer = trainer};
+	uint64_t wrong = 0;
+	int status = begin(&reduction, numel);
+	if (!status)
+		status = prepare(&reduction);
+	for (uint32_t i = 0; i < count && !status; i++) {
+		uint64_t took_ns[ZD_CUDA_CALLS + 1] = {0};
+		status = iterate(&reduction, i + 1 == count, took_ns, &wrong);
+		if (i >= warmup)
+			zd_cuda_note(trainer, i - warmup, took_ns);
+	}
+	if (!status)
+		zd_cuda_row_end(trainer, &reduction.unit, wrong);
+	return status ? status : end(&reduction);
+}

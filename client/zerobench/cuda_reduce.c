@@ -97,8 +97,7 @@ static int prepare(struct reduction *reduction)
 		                                       reduction->unit.numel * element_bytes(reduction),
 		                                       trainer->gpu.stream),
 		                     trainer->member->err, "writing a gradient");
-	return status ? status
-	              : zd_gpu_synchronize(&trainer->gpu, trainer->gpu.stream, trainer->member->err);
+	return status ? status : zd_gpu_synchronize(&trainer->gpu, trainer->gpu.stream, trainer->member->err);
 }
 
 static int zerod_turn(struct reduction *reduction, uint64_t took_ns[ZD_CUDA_CALLS + 1])
@@ -143,7 +142,8 @@ static int count_wrong(const struct reduction *reduction, const struct zerod_tar
 	const struct zd_cuda_trainer *trainer = reduction->trainer;
 	const struct zerod_shard *shard = &reduction->unit.shard;
 	float *sums = zd_calloc(numel + 1, sizeof(*sums));
-	int status = zd_gpu_read(&trainer->gpu, sums, (zd_cu_ptr)(uintptr_t)target->data + first * sizeof(*sums),
+	int status = zd_gpu_read(&trainer->gpu, sums,
+	                         (zd_cu_ptr)(uintptr_t)target->data + first * sizeof(*sums),
 	                         numel * sizeof(*sums), trainer->member->err);
 	if (!status)
 		*wrong += zd_pattern_count_wrong_sums(sums, shard->dtype, shard->offset_numel + first, numel,
@@ -169,7 +169,8 @@ static int step(const struct reduction *reduction, bool all, uint64_t *wrong)
 	if (!status && !all && target.true_numel)
 		status = count_wrong(reduction, &target, target.true_numel - 1, 1, wrong);
 	return status ? status
-	              : zd_cuda_check(trainer, zerod_step_end(trainer->rank.group, NULL, 0), "zerod_step_end");
+	              : zd_cuda_check(trainer, zerod_step_end(trainer->rank.group, NULL, 0),
+	                              "zerod_step_end");
 }
 
 static int iterate(struct reduction *reduction, bool last, uint64_t took_ns[ZD_CUDA_CALLS + 1],

@@ -12,7 +12,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#define ZD_SPIN_PERCENT  10
+#define ZD_SPIN_PERCENT  8
 #define ZD_SPIN_BURST_NS INT64_C(20000000)
 
 struct zd_spin {

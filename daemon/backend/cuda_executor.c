@@ -338,6 +338,17 @@ static void fail_waiting(struct zd_cuda_executor *executor, const struct zd_err 
 	zd_assert(zd_cuda_order_is_empty(&executor->order));
 }
 
+/* Others need not wait until nothing moves here any more, which may be never. Only the first of a queue has a claim. */
+static void unclaim_all(struct zd_cuda_executor *executor)
+{
+	zd_cuda_lane_unclaim_flights(&executor->push);
+	for (uint32_t i = 0; i < executor->devices->count; i++) {
+		struct zd_cuda_task *task = STAILQ_FIRST(&executor->order.queues[i]);
+		if (task)
+			unclaim(executor, task);
+	}
+}
+
 static void give_up(struct zd_cuda_executor *executor)
 {
 	struct zd_err why = ZD_ERR_NONE;
@@ -346,6 +357,7 @@ static void give_up(struct zd_cuda_executor *executor)
 		zd_cuda_lane_walk(&executor->push, abort_timeline);
 		zd_cuda_within_walk(&executor->within, abort_timeline);
 		zd_cuda_order_walk(&executor->order, abort_timeline);
+		unclaim_all(executor);
 		event(executor);
 	}
 	if ((executor->push.count > 0 && !zd_cuda_lane_is_still(&executor->push)) ||

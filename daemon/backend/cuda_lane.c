@@ -83,6 +83,16 @@ void zd_cuda_lane_unclaim(struct zd_cuda_lane *lane, uint32_t target, uint64_t b
 	atomic_fetch_sub_explicit(&lane->devices->all[target].incoming_bytes, bytes, memory_order_relaxed);
 }
 
+void zd_cuda_lane_unclaim_flights(struct zd_cuda_lane *lane)
+{
+	for (uint32_t i = 0; i < lane->count; i++) {
+		struct zd_cuda_flight *flight = &lane->ring[(lane->first + i) % ZD_CUDA_FLIGHTS];
+		if (flight->claimed)
+			zd_cuda_lane_unclaim(lane, flight->target, flight->bytes);
+		flight->claimed = false;
+	}
+}
+
 static void fly(struct zd_cuda_lane *lane, const struct zd_cuda_piece *piece)
 {
 	zd_assert(lane->count < ZD_CUDA_FLIGHTS);

@@ -85,6 +85,8 @@ static inline bool zd_cuda_lane_has_room(const struct zd_cuda_lane *lane)
 bool zd_cuda_lane_claim(struct zd_cuda_lane *lane, uint32_t target, uint64_t bytes);
 /* Gives back what will not be issued. */
 void zd_cuda_lane_unclaim(struct zd_cuda_lane *lane, uint32_t target, uint64_t bytes);
+/* Gives back what is in flight: nobody knows when it lands. */
+void zd_cuda_lane_unclaim_flights(struct zd_cuda_lane *lane);
 
 /* Issues a piece. There is room. On failure it has not been. Errors: NO_MEMORY;
  * DEVICE, then the device is marked failed. Of those that move together the copies are given to the driver when the group is

@@ -160,9 +160,28 @@ static void test_way_that_fails_unasked(void **state)
 	close_all(state);
 }
 
+/* A GPU that is lost lets go of the links that it has claimed: others need not wait until its pushes have come to rest. */
+static void test_link_of_a_lost_gpu_is_free(void **state)
+{
+	enum { CLAIMED = 72, SMALLER = 9 }; /* MiB; two pieces, the last of which hands the link over */
+	struct fixture *f = open_fixture(state, 4);
+	for (uint32_t i = 0; i < 3; i++)
+		assert_int_equal(create(f, i, i + 1, 2 * CLAIMED * MIB).completion.status, 0);
+	uint64_t lost = submit(f, copy(0, at(1, 0, CLAIMED * MIB), 2, at(3, 0, CLAIMED * MIB)));
+	wait_issued(f, 0);
+	uint64_t refused = submit(f, fill(0, at(1, 0, MIB)));
+	struct zd_location to = at(3, CLAIMED * MIB, SMALLER * MIB);
+	uint64_t other = submit(f, copy(1, at(2, 0, SMALLER * MIB), 2, to));
+	assert_int_equal(wait_op(f, other).completion.status, 0);
+	assert_int_equal(wait_op(f, lost).completion.status, ZEROD_E_DEVICE);
+	assert_int_equal(wait_op(f, refused).completion.status, ZEROD_E_DEVICE);
+	assert_true(wait_op(f, other).order < wait_op(f, lost).order);
+	close_all(state);
+}
+
 int main(int argc, char **argv)
 {
-	/* Segments are zeroed: two of the ways round, two of the test's, and then its fills. */
+	/* Segments are zeroed: those of the ways round, one of each GPU's, those of the test, and then its fills. */
 	struct a_case cases[] = {
 	        CASE(test_copy_that_lands_after_its_way_was_lost, "ZD_DOUBLE_COPY_US=200000",
 	             "ZD_DOUBLE_FAIL=cuMemsetD8Async:5:1"),
@@ -171,6 +190,8 @@ int main(int argc, char **argv)
 	        CASE(test_lost_gpu_leaves_its_way_round_alone, "ZD_DOUBLE_COPY_US=100000",
 	             "ZD_DOUBLE_FAIL=cuMemsetD8Async:5:1,cuMemcpyAsync:3:719"),
 	        CASE(test_way_that_is_lost_behind_many_fills, "ZD_DOUBLE_FAIL=cuMemcpyAsync:1:719"),
+	        CASE(test_link_of_a_lost_gpu_is_free, "ZD_DOUBLE_COPY_US=300000",
+	             "ZD_DOUBLE_FAIL=cuMemsetD8Async:8:1"),
 	        CASE(test_gpu_that_fails_unasked, "ZD_DOUBLE_COPY_US=200000"),
 	        CASE(test_way_that_fails_unasked, "ZD_DOUBLE_COPY_US=200000"),
 	};

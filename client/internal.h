@@ -512,6 +512,8 @@ void zc_timeline_signal(struct zerod_client *client, uint32_t timeline, uint64_t
 /* With the lock: the daemon placed a gather of the unit in `buffer` and left the own slice, at `from`, to us. */
 void zc_own_slice_leave(struct zc_unit *unit, uint64_t transfer, const struct zc_location *from,
                         const struct zc_location *buffer);
+/* With the lock: a gather was placed, and nothing is left to us, since the daemon copies the own slice too. */
+void zc_own_slice_is_there(struct zc_unit *unit, uint64_t transfer);
 /* With the lock: nobody holds the unit's copy any more, nothing is to be copied into it. */
 void zc_own_slice_drop(struct zc_unit *unit);
 /*

@@ -36,9 +36,23 @@ void zc_own_slice_leave(struct zc_unit *unit, uint64_t transfer, const struct zc
 	own->to.bytes = zc_unit_shard_bytes(unit);
 }
 
+/* What is known of another transfer's is no more: its place may be somebody else's. */
+void zc_own_slice_is_there(struct zc_unit *unit, uint64_t transfer)
+{
+	struct zc_own_slice *own = &unit->own;
+
+	if (transfer == own->transfer)
+		return; /* joined when the shard had been written since, which waited for the copy */
+	own->transfer = transfer;
+	own->due = false;
+	own->copied = (struct zc_fence){0};
+}
+
+/* One that has been copied is known by its transfer, until there is another. */
 void zc_own_slice_drop(struct zc_unit *unit)
 {
-	unit->own.transfer = 0;
+	if (unit->own.due)
+		unit->own.transfer = 0;
 	unit->own.due = false;
 }
 

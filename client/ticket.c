@@ -131,6 +131,8 @@ static int take_gather(struct zerod_client *client, struct zc_op *op, const Zd__
 		                      err);
 		if (!rc && op->lease)
 			zc_own_slice_leave(op->unit, reply->transfer, &own, &op->buffer);
+	} else if (!rc && op->lease) {
+		zc_own_slice_is_there(op->unit, reply->transfer);
 	}
 	return rc;
 }

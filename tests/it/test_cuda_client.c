@@ -363,6 +363,75 @@ static void test_update_waits_for_a_stream(void **state)
 	contract_close(c);
 }
 
+/* Copies that the library makes. */
+static struct {
+	int (*copy)(zd_cu_ptr to, zd_cu_ptr from, size_t bytes, struct CUstream_st *stream);
+	unsigned count;
+} copies;
+
+static int count_copy(zd_cu_ptr to, zd_cu_ptr from, size_t bytes, struct CUstream_st *stream)
+{
+	copies.count++;
+	return copies.copy(to, from, bytes, stream);
+}
+
+/* Gathers until the daemon does, or does not, leave the own slice to the client. */
+static bool is_left(struct contract_rank *rank, struct contract_unit *unit)
+{
+	copies.count = 0;
+	(void)contract_gather(rank, unit, NULL);
+	contract_release(rank, unit, NULL);
+	return copies.count > 0;
+}
+
+#define LEFT_NUMEL                                                                                           \
+	(1u                                                                                                  \
+	 << 20) /* half of it is left where the GPU is idle, and small enough for a stream to copy itself */
+
+/* A held stream has still to copy the slice when the unit is gathered again, and that time the daemon copies it. What the stream
+ * writes to has been released: nobody else copies there. */
+static void test_own_slice_is_left_no_more(void **state)
+{
+	struct zd_cuda *driver = (struct zd_cuda *)scene_driver(); /* the library's, too */
+	char dir[] = CASE_DIR;
+	struct contract_unit unit, probe;
+	struct contract_rank *rank;
+	struct contract_gate *gate;
+	struct contract *c;
+	zerod_stream *stream;
+	void *data = NULL, *next;
+
+	(void)state;
+	assert_non_null(mkdtemp(dir));
+	assert_int_equal(setenv("ZD_DOUBLE_DIR", dir, 1), 0);
+	case_write_file(dir, "busy-0", "0");
+	c = contract_open(NULL);
+	rank = &c->ranks[0];
+	contract_plain_unit(c, "w", LEFT_NUMEL, &unit);
+	contract_plain_unit(c, "probe", LEFT_NUMEL, &probe);
+	contract_publish_all(c, &unit);
+	contract_publish_all(c, &probe);
+	copies.copy = driver->memcpyAsync;
+	driver->memcpyAsync = count_copy;
+	AWAIT(is_left(rank, &probe));
+	stream = contract_stream(rank);
+	gate = contract_block(rank, stream);
+	OK(rank->client, zerod_gather(unit.at[0], NULL, stream, &data));
+	OK(rank->client, zerod_release(unit.at[0], NULL, &stream, 1, NULL));
+	case_write_file(dir, "busy-0", "100");
+	AWAIT(!is_left(rank, &probe));
+	copies.count = 0;
+	next = contract_gather(rank, &unit, NULL);
+	assert_ptr_not_equal(next, data);
+	assert_int_equal(copies.count, 0);
+	contract_expect_bytes(&unit, next, 1);
+	contract_release(rank, &unit, NULL);
+	contract_unblock(gate);
+	driver->memcpyAsync = copies.copy;
+	contract_close(c);
+	case_remove_dir(dir);
+}
+
 int main(int argc, char **argv)
 {
 	struct a_case cases[] = {
@@ -379,6 +448,7 @@ int main(int argc, char **argv)
 	        CASE(test_release_waits_for_the_own_slice, ONE_GPU, "CUDA_DEVICE_MAX_CONNECTIONS=1"),
 	        CASE(test_second_stream_finds_the_own_slice, ONE_GPU),
 	        CASE(test_update_waits_for_a_stream, ONE_GPU),
+	        CASE(test_own_slice_is_left_no_more),
 	};
 
 	return scene_main(cases, sizeof(cases) / sizeof(cases[0]), argc, argv);

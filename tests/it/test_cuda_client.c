@@ -432,6 +432,47 @@ static void test_own_slice_is_left_no_more(void **state)
 	case_remove_dir(dir);
 }
 
+/* A gather that waits for the next version holds nothing of this one, which is released without a look at it. What was still to
+ * be copied is not: the place is another unit's when the update begins. */
+static void release_beside_a_later_gather(const char *tag)
+{
+	struct contract_unit unit, other;
+	struct contract *c = scene_open(&unit);
+	struct contract_rank *rank = &c->ranks[0];
+	struct zerod_gather_options later = ZEROD_INIT(later);
+	zerod_ticket ticket, next;
+	void *data = NULL;
+
+	contract_plain_unit(c, "other", SCENE_NUMEL, &other);
+	contract_publish_all(c, &other);
+	later.tag = tag;
+	later.version = 2;
+	OK(rank->client, zerod_gather_begin(unit.at[0], NULL, &ticket));
+	OK(rank->client, zerod_gather_begin(unit.at[0], &later, &next));
+	contract_expect_version(rank, &other, 1); /* the answer about the first gather has come */
+	AWAIT(strcmp(contract_buffer(c, 0, "w").state, "AVAILABLE") == 0);
+	OK(rank->client, zerod_release(unit.at[0], NULL, NULL, 0, NULL));
+	AWAIT(contract_device(c, 0).quarantine_bytes == 0);
+	data = contract_gather(rank, &other, NULL);
+	OK(rank->client, zerod_update_begin(&unit.at[0], 1));
+	contract_expect_bytes(&other, data, 1);
+	contract_release(rank, &other, NULL);
+	OK(rank->client, zerod_publish(&unit.at[0], 1, NULL, 0, 0));
+	contract_close(c);
+}
+
+static void test_later_gather_holds_nothing(void **state)
+{
+	(void)state;
+	release_beside_a_later_gather("later");
+}
+
+static void test_later_gather_of_the_same_tag(void **state)
+{
+	(void)state;
+	release_beside_a_later_gather(NULL);
+}
+
 int main(int argc, char **argv)
 {
 	struct a_case cases[] = {
@@ -449,6 +490,8 @@ int main(int argc, char **argv)
 	        CASE(test_second_stream_finds_the_own_slice, ONE_GPU),
 	        CASE(test_update_waits_for_a_stream, ONE_GPU),
 	        CASE(test_own_slice_is_left_no_more),
+	        CASE(test_later_gather_holds_nothing, ONE_GPU),
+	        CASE(test_later_gather_of_the_same_tag, ONE_GPU),
 	};
 
 	return scene_main(cases, sizeof(cases) / sizeof(cases[0]), argc, argv);

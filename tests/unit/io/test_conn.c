@@ -225,7 +225,8 @@ static void test_flushed_comes_last(void **state)
 	assert_int_equal(scene->nseen, 1);
 }
 
-/* Segments that nobody has asked for, more than one packet holds. */
+/* Segments that nobody has asked for, more than one packet holds. Where a test waits for what a timer sends the loop must not sleep:
+ * it runs timers that are due, and sleeps then, with nothing more to come. */
 static void test_announced_alone(void **state)
 {
 	struct scene *scene = *state;
@@ -243,7 +244,7 @@ static void test_announced_alone(void **state)
 	while (total < ZD_MAX_PACKET_FDS + 3) {
 		packet = receive(scene, &nfds);
 		if (!packet) { /* no more descriptors before these have been read */
-			(void)uv_run(&scene->loop.uv, UV_RUN_ONCE);
+			(void)uv_run(&scene->loop.uv, UV_RUN_NOWAIT);
 			continue;
 		}
 		assert_int_equal(packet->n_replies, 0);
@@ -396,7 +397,7 @@ static void test_unread_descriptors(void **state)
 	}
 	assert_int_equal(packets, 4);
 	while (!(packet = receive(scene, &nfds)))
-		(void)uv_run(&scene->loop.uv, UV_RUN_ONCE);
+		(void)uv_run(&scene->loop.uv, UV_RUN_NOWAIT);
 	assert_int_equal(nfds, 2);
 	assert_int_equal(packet->replies[0]->id, 5);
 	zd__daemon_packet__free_unpacked(packet, NULL);
@@ -423,7 +424,7 @@ static void test_many_descriptors_at_once(void **state)
 		Zd__DaemonPacket *packet = receive(scene, &nfds);
 
 		if (!packet) {
-			(void)uv_run(&scene->loop.uv, UV_RUN_ONCE);
+			(void)uv_run(&scene->loop.uv, UV_RUN_NOWAIT);
 			continue;
 		}
 		total += nfds;
@@ -446,7 +447,7 @@ static void test_end_with_descriptors_waiting(void **state)
 	(void)close(scene->peer);
 	scene->peer = -1;
 	while (scene->conn)
-		(void)uv_run(&scene->loop.uv, UV_RUN_ONCE);
+		(void)uv_run(&scene->loop.uv, UV_RUN_NOWAIT);
 	assert_int_equal(scene->why.status, ZEROD_E_DISCONNECTED);
 }
 
@@ -565,7 +566,7 @@ static void test_process_ends(void **state)
 	assert_int_equal(read(ready[0], &byte, 1), 1); /* the socket has a second holder */
 	assert_int_equal(kill(child, SIGKILL), 0);
 	while (scene->conn)
-		(void)uv_run(&scene->loop.uv, UV_RUN_ONCE);
+		(void)uv_run(&scene->loop.uv, UV_RUN_NOWAIT);
 	assert_int_equal(scene->why.status, ZEROD_E_DISCONNECTED);
 	assert_non_null(strstr(scene->why.text, "ended"));
 	assert_int_equal(waitpid(child, &raw, 0), child);

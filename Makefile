@@ -20,10 +20,11 @@ Q := @
 say := @printf '  %-7s %s\n'
 endif
 
-# SAN: address, undefined, thread; COVERAGE=1 for gcov; both by way of their own BUILD folder (see check-*).
+# SAN: address, undefined, both of these, thread; COVERAGE=1 for gcov; both by way of their own BUILD folder (see check-*).
 SAN ?=
 san-flags-address   := -fsanitize=address -fno-omit-frame-pointer
 san-flags-undefined := -fsanitize=undefined -fno-sanitize-recover=all -fno-omit-frame-pointer
+san-flags-both      := -fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer
 san-flags-thread    := -fsanitize=thread -fno-omit-frame-pointer
 SANFLAGS := $(san-flags-$(SAN))
 OPT ?= -O2
@@ -87,11 +88,11 @@ SIMBACKEND_SRC := $(wildcard tests/simbackend/*.c) tests/sim/rng.c
 DOUBLE_SRC  := $(wildcard tests/double/*.c)
 GPU_KERNELS_SRC := $(addprefix tests/gpu/,kernels.c kernels_cast.c kernels_reduce.c kernels_measure.c) \
 	daemon/backend/host_kernels.c $(addprefix client/zerobench/,cuda_gpu.c team.c)
-STRESS_SRC  := $(filter-out $(addprefix tests/gpu/,strict.c comm.c) $(GPU_KERNELS_SRC),$(wildcard tests/gpu/*.c)) \
+STRESS_SRC  := $(filter-out $(addprefix tests/gpu/,strict.c comm.c comm_backend.c) $(GPU_KERNELS_SRC),$(wildcard tests/gpu/*.c)) \
 	$(addprefix client/zerobench/,cuda_gpu.c cuda_gemm.c cuda_library.c team.c)
 GPU_STRICT_SRC := $(addprefix tests/gpu/,strict.c stress_kernels.c kernels_double.c) \
 	$(addprefix client/zerobench/,cuda_gpu.c team.c)
-GPU_COMM_SRC := tests/gpu/comm.c $(addprefix client/zerobench/,cuda_gpu.c cuda_library.c team.c)
+GPU_COMM_SRC := $(addprefix tests/gpu/,comm.c comm_backend.c) $(addprefix client/zerobench/,cuda_gpu.c cuda_library.c team.c)
 FUZZ_SRC    := $(wildcard tests/fuzz/fuzz_*.c)
 LIFETIMES_SRC := tests/bench/bench_lifetimes.c
 BENCH_UNIT_SRC := $(filter-out $(LIFETIMES_SRC),$(wildcard tests/bench/bench_*.c))
@@ -135,7 +136,7 @@ DOUBLE_SO := $(addprefix $(BUILD)/tests/double/,libcuda.so.1 libnvidia-ml.so.1 l
 IT_SCRIPTS := $(wildcard tests/it/test_*.sh)
 
 .DEFAULT_GOAL := all
-.PHONY: all help deps demo check check-run check-asan check-ubsan check-tsan check-valgrind check-sim \
+.PHONY: all help deps demo check check-run check-sanitizers check-asan check-ubsan check-tsan check-valgrind check-sim \
 	check-contract-sim check-faults check-gpu check-mutants fuzz coverage bench tidy format format-check layers \
 	ptx ptx-check install uninstall bundle clean tests
 .DELETE_ON_ERROR:
@@ -311,6 +312,9 @@ check: deps  ## build and run all tests
 ON_DOUBLE := ZEROD_TEST_BACKEND=cuda LD_LIBRARY_PATH=$(BUILD)/tests/double
 # Clients copy their own slices on GPUs that are idle, which the double's are not unless they are told to be.
 ON_IDLE := ZD_DOUBLE_BUSY=0 $(ON_DOUBLE)
+# And with its ranks in two daemons, or under NCCL's collectives, of which there is a double as well.
+ON_TWO := $(ON_DOUBLE) ZEROD_TEST_KEEP_DAEMON=1 ZEROD_TEST_DAEMONS=2
+ON_NCCL := $(ON_DOUBLE) ZEROD_TEST_KEEP_DAEMON=1 ZEROD_TEST_COLLECTIVES=nccl
 # And on whatever a backend may do. Where clients copy their own slices, a stream and a later call are ordered by way of the daemon,
 # which the thread sanitizer does not see: it has no idle GPUs, and a seed where devices do.
 ON_SIM := ZEROD_TEST_BACKEND=sim ZEROD_SIM_SEED=$(if $(filter thread,$(SAN)),14,10)
@@ -319,6 +323,7 @@ FAULTS_SHORT := tests/contract/faults.sh --programs $(if $(SAN),1 --rounds 3,2 -
 check-run: layers ptx-check tests
 	@BUILD=$(BUILD) tests/run.sh $(UNIT_BIN) $(CONTRACT_BIN) $(foreach test,$(CONTRACT_BIN),"$(ON_DOUBLE) ZEROD_TEST_KEEP_DAEMON=1 $(test)") \
 		$(if $(filter thread,$(SAN)),,$(foreach test,$(CONTRACT_BIN),"$(ON_IDLE) ZEROD_TEST_KEEP_DAEMON=1 $(test)")) \
+		$(foreach test,$(CONTRACT_BIN),"$(ON_TWO) $(test)" "$(ON_NCCL) $(test)") \
 		$(foreach test,$(CONTRACT_BIN),"$(ON_SIM) $(test)") "$(FAULTS_SHORT)" "$(ON_DOUBLE) $(GPU_STRICT_BIN)" \
 		"$(ON_DOUBLE) ZD_DOUBLE_LEAKS=1 $(GPU_KERNELS_BIN)" \
 		"$(ON_DOUBLE) ZD_DOUBLE_LEAKS=1 $(GPU_COMM_BIN)" \
@@ -327,6 +332,8 @@ check-run: layers ptx-check tests
 		"$(LIFETIMES_BIN) 1024" $(IT_BIN) $(IT_SCRIPTS) \
 		$(if $(SIM_SRC),"$(SIM_BIN) --contract --seeds 50" "$(SIM_BIN) --seeds 500")
 
+check-sanitizers: deps  ## the tests under the address, leak and undefined-behaviour sanitizers at once
+	@$(MAKE) --no-print-directory check-run BUILD=build/both SAN=both
 check-asan: deps  ## the tests under the address and leak sanitizer
 	@$(MAKE) --no-print-directory check-run BUILD=build/asan SAN=address
 check-ubsan: deps  ## the tests under the undefined-behaviour sanitizer

@@ -150,7 +150,7 @@ static struct zerod_client *new_client(uint32_t deadline_ms)
 		free(client);
 		return NULL;
 	}
-	client->sock = client->worker.sock = -1;
+	client->sock = client->worker.sock = client->worker.expected = -1;
 	client->serial = atomic_fetch_add(&serials, 1) + 1;
 	client->fork_generation = fork_generation;
 	client->deadline_ms = deadline_ms;
@@ -159,6 +159,7 @@ static struct zerod_client *new_client(uint32_t deadline_ms)
 	pthread_mutex_init(&client->cuda_lock, NULL);
 	pthread_mutex_init(&client->page_lock, NULL);
 	pthread_mutex_init(&client->lock, NULL);
+	zd_spin_init(&client->spin, ZC_SPIN_NS, ZC_SPIN_PROCESSORS);
 	TAILQ_INIT(&client->finished);
 	TAILQ_INIT(&client->waiters);
 	return client;
@@ -252,6 +253,14 @@ struct greeting {
 	struct zd_err *err;
 };
 
+static bool has_feature(const Zd__HelloReply *hello, const char *feature)
+{
+	for (size_t i = 0; i < hello->n_features; i++)
+		if (strcmp(hello->features[i], feature) == 0)
+			return true;
+	return false;
+}
+
 static int take_hello(const Zd__Reply *reply, void *arg)
 {
 	struct greeting *greeting = arg;
@@ -274,6 +283,7 @@ static int take_hello(const Zd__Reply *reply, void *arg)
 		                  "the daemon does not keep gathered buffers to pages of their own, which "
 		                  "strict needs");
 	client->ntimelines = hello->timelines;
+	client->collectives = has_feature(hello, ZD_FEATURE_COLLECTIVES);
 	return 0;
 }
 

@@ -24,7 +24,7 @@
 /* A client's timelines: its streams', its GPUs' copies', its GPUs' sums'. */
 #define COPIES_TIMELINE ZEROD_MAX_STREAMS
 #define SUMS_TIMELINE   (ZEROD_MAX_STREAMS + MOST_GPUS)
-#define MOST_GPUS       ((ZD_TIMELINES - ZEROD_MAX_STREAMS) / (1 + ZC_REDUCE_LANES))
+#define MOST_GPUS       ((ZD_TIMELINES - ZEROD_MAX_STREAMS) / (1 + ZC_SUM_STREAMS))
 
 /* ---- Contexts ------------------------------------------------------------------------------------------------ */
 
@@ -206,15 +206,15 @@ static int add_gpu(struct zerod_client *client, struct zc_cuda *cuda, int device
 	int rc;
 
 	if (cuda->ngpus == MOST_GPUS ||
-	    SUMS_TIMELINE + (cuda->ngpus + 1) * ZC_REDUCE_LANES > client->ntimelines)
+	    SUMS_TIMELINE + (cuda->ngpus + 1) * ZC_SUM_STREAMS > client->ntimelines)
 		return zd_err_set(err, ZEROD_E_LIMIT, "the session uses %u GPUs already", cuda->ngpus);
 	rc = zd_cuda_err(cuda->driver, cuda->driver->deviceGetUuid(&uuid, device), err, "the UUID of GPU %d",
 	                 device);
 	if (rc)
 		return rc;
 	*gpu = (struct zc_gpu){.device = device, .timeline = COPIES_TIMELINE + cuda->ngpus};
-	for (uint32_t i = 0; i < ZC_REDUCE_LANES; i++)
-		gpu->sums[i].timeline = SUMS_TIMELINE + cuda->ngpus * ZC_REDUCE_LANES + i;
+	for (uint32_t i = 0; i < ZC_SUM_STREAMS; i++)
+		gpu->sums[i].timeline = SUMS_TIMELINE + cuda->ngpus * ZC_SUM_STREAMS + i;
 	zd_cuda_uuid_text(&uuid, gpu->name);
 	rc = open_context(client, cuda, gpu, err);
 	if (!rc)

@@ -35,6 +35,9 @@ struct zc_carrier {
 	pthread_t thread;
 };
 
+#define ZC_SUM_STREAMS 4u /* of a GPU */
+_Static_assert(ZC_SUM_STREAMS <= ZC_REDUCE_LANES, "each has a lane of its own");
+
 /* Sums that follow each other on a stream. */
 struct zc_sums {
 	struct CUstream_st *stream;
@@ -52,7 +55,7 @@ struct zc_gpu {
 	struct zc_kernels kernels; /* in `context` */
 	/* Sums; where the daemon asks for none, 0. The worker's thread's: */
 	zd_cu_ptr results; /* the page of results, as this GPU names it */
-	struct zc_sums sums[ZC_REDUCE_LANES];
+	struct zc_sums sums[ZC_SUM_STREAMS];
 	uint32_t next_sums;
 	/* With the client's lock: */
 	bool joined;

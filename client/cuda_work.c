@@ -5,7 +5,9 @@
  * Each GPU has streams for them, non-blocking, of the highest priority, and in the primary context. Behind each sum the GPU writes the
  * next value of the stream's timeline on the client's page, where the daemon sees that the sum and its result are there. There are
  * several streams, since a sum waits for the kernels that fill the GPU: those on one stream would wait for one kernel each, those
- * on several wait for the same one. The daemon asks for no two sums at a time that touch the same bytes.
+ * on several wait for the same one. They are few, since a process has 8 hardware queues unless CUDA_DEVICE_MAX_CONNECTIONS says
+ * otherwise: a stream that finds none free shares one, and what it launches then waits for all that another has queued there, which
+ * may be hundreds of milliseconds of a trainer that runs ahead. The daemon asks for no two sums at a time that touch the same bytes.
  * Streams, kernels and the page of results are made when the GPU is opened. Only the worker's thread launches.
  */
 #include <stddef.h>
@@ -32,7 +34,7 @@ int zc_sums_open(struct zerod_client *client, const struct zd_cuda *driver, stru
 	if (!rc)
 		rc = zd_cuda_err(driver, driver->ctxGetStreamPriorityRange(&least, &greatest), err,
 		                 "the priorities of %s", gpu->name);
-	for (uint32_t i = 0; i < ZC_REDUCE_LANES && !rc; i++)
+	for (uint32_t i = 0; i < ZC_SUM_STREAMS && !rc; i++)
 		rc = zd_cuda_err(driver,
 		                 driver->streamCreateWithPriority(&gpu->sums[i].stream,
 		                                                  ZD_CU_STREAM_NON_BLOCKING, greatest),
@@ -42,7 +44,7 @@ int zc_sums_open(struct zerod_client *client, const struct zd_cuda *driver, stru
 
 void zc_sums_close(const struct zd_cuda *driver, struct zc_gpu *gpu)
 {
-	for (uint32_t i = 0; i < ZC_REDUCE_LANES && gpu->sums[i].stream; i++) {
+	for (uint32_t i = 0; i < ZC_SUM_STREAMS && gpu->sums[i].stream; i++) {
 		(void)driver->streamDestroy(gpu->sums[i].stream);
 		gpu->sums[i].stream = NULL;
 	}
@@ -55,7 +57,7 @@ static bool is_open(const uint64_t *page, const struct zc_sums *sums)
 
 bool zc_sums_are_open(const uint64_t *page, const struct zc_gpu *gpu)
 {
-	for (uint32_t i = 0; i < ZC_REDUCE_LANES; i++)
+	for (uint32_t i = 0; i < ZC_SUM_STREAMS; i++)
 		if (is_open(page, &gpu->sums[i]))
 			return true;
 	return false;
@@ -65,7 +67,7 @@ bool zc_sums_are_open(const uint64_t *page, const struct zc_gpu *gpu)
 static struct zc_sums *choose(struct zc_gpu *gpu, struct zc_reduce *reduce)
 {
 	reduce->lane = gpu->next_sums;
-	gpu->next_sums = (gpu->next_sums + 1) % ZC_REDUCE_LANES;
+	gpu->next_sums = (gpu->next_sums + 1) % ZC_SUM_STREAMS;
 	return &gpu->sums[reduce->lane];
 }
 

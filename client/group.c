@@ -43,8 +43,8 @@ static int take_options(const struct zerod_group_options *given, struct zerod_gr
 	if (!rc)
 		rc = zd_name_check(options->group, ZD_MAX_NAME_BYTES, "group", err);
 	if (!rc)
-		rc = zc_flags(options->flags, ZEROD_GROUP_DURABLE | ZEROD_GROUP_SHADOW, "zerod_group_options",
-		              err);
+		rc = zc_flags(options->flags, ZEROD_GROUP_DURABLE | ZEROD_GROUP_SHADOW | ZEROD_GROUP_HYBRID,
+		              "zerod_group_options", err);
 	if (rc)
 		return rc;
 	if ((options->flags & ZEROD_GROUP_SHADOW) && !(options->flags & ZEROD_GROUP_DURABLE))
@@ -90,6 +90,8 @@ int zerod_group_join(zerod_client *client, const struct zerod_group_options *giv
 	if (!rc)
 		rc = take_options(given, &options, joining.err);
 	if (!rc)
+		rc = zc_collectives_check(client, &options, joining.err);
+	if (!rc)
 		rc = zc_cuda_join(client, options.device, joining.err);
 	if (rc)
 		return rc;
@@ -103,6 +105,7 @@ int zerod_group_join(zerod_client *client, const struct zerod_group_options *giv
 	join.device = options.device;
 	join.durable = options.flags & ZEROD_GROUP_DURABLE;
 	join.shadow = (options.flags & ZEROD_GROUP_SHADOW) != 0;
+	zc_collectives_pack(&options, &join);
 	request.body_case = ZD__REQUEST__BODY_GROUP_JOIN;
 	request.group_join = &join;
 	rc = zc_call(client, &request, options.deadline_ms, take_join, &joining);
@@ -111,8 +114,7 @@ int zerod_group_join(zerod_client *client, const struct zerod_group_options *giv
 		return rc;
 	}
 	joining.group->client = client;
-	joining.group->world_size = options.world_size;
-	joining.group->rank = options.rank;
+	zc_collectives_place(&options, joining.group);
 	joining.group->shadow = options.flags & ZEROD_GROUP_SHADOW;
 	pthread_mutex_lock(&client->lock);
 	LIST_INSERT_HEAD(&client->groups, joining.group, link);

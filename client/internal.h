@@ -32,6 +32,7 @@
 #include <zerod.h>
 
 #include "base/err.h"
+#include "base/spin.h"
 #include "proto/frame.h"
 #include "proto/limits.h"
 #include "proto/zerod.pb-c.h"
@@ -59,6 +60,8 @@ ZEROD_MUST_USE int zc_call(zerod_client *client, Zd__Request *request, uint32_t 
 #define ZC_MAX_SPARE_TICKETS 128u
 /* How long the socket blocks whoever reads it, at most: longer waits are several of these. */
 #define ZC_RECEIVE_SLICE_MS 1000
+#define ZC_SPIN_NS          50000u /* after an event, of threads that look again and again before they sleep */
+#define ZC_SPIN_PROCESSORS  8u     /* fewer are not for spinning */
 /* How often a thread that sleeps on a counter looks whether the daemon lives. */
 #define ZC_POLL_SLICE_NS 100000000ull
 
@@ -243,6 +246,7 @@ struct zc_unit {
 	struct zc_location shard;
 	uint64_t shard_numel, true_numel, offset_numel, padded_numel;
 	uint64_t target_offset_numel;
+	uint64_t target_numel, target_true_numel; /* in this rank's target */
 	uint64_t version;
 	bool updating; /* between update_begin and publish, as far as this client knows */
 	bool frozen;
@@ -270,7 +274,7 @@ struct zerod_bucket {
 struct zerod_group {
 	struct zerod_client *client;
 	uint64_t id;
-	uint32_t world_size, rank;
+	uint32_t nshards, shard; /* that its units are cut into, and which of these this rank has */
 	bool shadow;
 	uint64_t committed_step; /* at the join, and by zerod_commit() since */
 	bool torn;
@@ -293,6 +297,7 @@ struct zerod_buffer {
 struct zc_worker {
 	int sock;                  /* -1: the daemon asks for nothing */
 	struct zd_work_page *page; /* GPUs write what sums have come to; NULL: none */
+	int expected;              /* an eventfd: work will be asked for soon; -1: none */
 	/* With cuda_lock: */
 	bool running;
 	pthread_t thread;
@@ -306,7 +311,8 @@ struct zerod_client {
 	unsigned fork_generation;
 	uint32_t deadline_ms;
 	bool strict;
-	bool on_gpus; /* devices are GPUs: see client/cuda.h */
+	bool on_gpus;     /* devices are GPUs: see client/cuda.h */
+	bool collectives; /* the daemon has communicators */
 	uint32_t ntimelines;
 	uint64_t *client_page; /* we write, the daemon reads */
 	uint64_t *daemon_page; /* the daemon writes; writable on GPUs, for the day on which it dies */
@@ -338,7 +344,8 @@ struct zerod_client {
 	struct zc_op_queue finished;
 	unsigned nfinished;
 
-	bool reading; /* some thread is at the socket */
+	bool reading;        /* some thread is at the socket */
+	struct zd_spin spin; /* the reader's */
 	struct zc_waiter_queue waiters;
 	struct zc_packet *spare_packet;
 	uint8_t *receive_buffer; /* the reader's; ZD_MAX_PACKET_BYTES */
@@ -483,6 +490,8 @@ int zc_worker_take(struct zerod_client *client, int sock, int page_fd, struct zd
         __attribute__((warn_unused_result));
 /* With cuda_lock. Starts the thread, once, where the daemon may ask. */
 int zc_worker_start(struct zerod_client *client, struct zd_err *err) __attribute__((warn_unused_result));
+/* What this process has asked for will soon make the daemon ask for a sum: the thread is to be awake by then. */
+void zc_worker_expect(const struct zerod_client *client);
 /* Nothing is begun any more. */
 void zc_worker_stop(struct zerod_client *client);
 /* At the client's end, also in a forked child. */
@@ -643,6 +652,16 @@ int zc_publish(struct zc_unit_list *list, zerod_unit *const *units, zerod_stream
                uint32_t nstreams, uint32_t flags, struct zd_err *err) __attribute__((warn_unused_result));
 /* With the lock, the session was reset: what a group with shadows had under update may have been set back. */
 void zc_updates_reset(struct zerod_client *client);
+
+/* ---- collectives.c ------------------------------------------------------------------------------------------------------------- */
+
+/* The options' part about daemons and collectives, where the rest has been checked; a local_world_size of 0 becomes the group's. */
+int zc_collectives_check(const struct zerod_client *client, struct zerod_group_options *options,
+                         struct zd_err *err) __attribute__((warn_unused_result));
+/* The same part as it travels; the ids stay the caller's. */
+void zc_collectives_pack(const struct zerod_group_options *options, Zd__GroupJoin *join);
+/* Which shard of each unit is the rank's. */
+void zc_collectives_place(const struct zerod_group_options *options, struct zerod_group *group);
 
 /* ---- group.c, unit.c ----------------------------------------------------------------------------------------------------------- */
 

@@ -225,10 +225,25 @@ static bool is_ready(const struct zerod_client *client, int timeout_ms, bool or_
 	return timeout_ms == 0 || poll(&poll_for, 1, timeout_ms) > 0;
 }
 
+/* The answer to a call mostly comes sooner than a sleeping thread is woken. */
+static int spin(struct zerod_client *client, size_t *nbytes, struct received *received, struct zd_err *err)
+{
+	int rc = ZD_FRAME_AGAIN;
+
+	while (rc == ZD_FRAME_AGAIN && zd_spin_may(&client->spin, zc_now_ns()))
+		rc = zd_frame_recv(client->sock, client->receive_buffer, ZD_MAX_PACKET_BYTES, nbytes,
+		                   received->fds, &received->nfds, err);
+	return rc;
+}
+
 /* Long waits are cut short by the socket's timeout: whoever asked asks again. */
 static int receive_packet(struct zerod_client *client, int timeout_ms, bool or_writable, size_t *nbytes,
                           struct received *received, struct zd_err *err)
 {
+	int rc = timeout_ms == 0 ? ZD_FRAME_AGAIN : spin(client, nbytes, received, err);
+
+	if (rc != ZD_FRAME_AGAIN)
+		return rc;
 	if (!or_writable && (timeout_ms < 0 || timeout_ms >= ZC_RECEIVE_SLICE_MS))
 		return zd_frame_recv_wait(client->sock, client->receive_buffer, ZD_MAX_PACKET_BYTES, nbytes,
 		                          received->fds, &received->nfds, err);
@@ -328,10 +343,13 @@ bool zc_wait_progress(struct zerod_client *client, const struct zc_op *op, uint6
 
 	if (now_ns >= deadline_ns)
 		return false;
-	if (client->reading)
+	if (client->reading) {
 		sleep_until_woken(client, op, deadline_ns);
-	else
-		(void)zc_read(client, poll_timeout_ms(deadline_ns, now_ns), false);
+		return true;
+	}
+	if (op && op->kind == ZC_OP_CALL)
+		zd_spin_expect(&client->spin, zc_now_ns());
+	(void)zc_read(client, poll_timeout_ms(deadline_ns, now_ns), false);
 	return true;
 }
 

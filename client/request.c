@@ -365,6 +365,8 @@ int zc_call(zerod_client *client, Zd__Request *request, uint32_t deadline_ms,
 	rc = send_call(client, &op, request, err);
 	if (rc)
 		return rc;
+	if (request->body_case == ZD__REQUEST__BODY_BUCKET_COMMIT)
+		zc_worker_expect(client);
 	rc = wait_call(client, &op, zc_deadline_ns(request->deadline_ms), err);
 	if (!rc && fn)
 		rc = fn(op.reply, arg);

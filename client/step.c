@@ -87,7 +87,7 @@ static int find_slice(const struct zerod_group *group, const struct zc_unit *uni
 	if (!group->target_bound)
 		return zd_err_set(err, ZEROD_E_STATE, "there is no target outside step_begin and step_end");
 	offset_bytes = unit->target_offset_numel * element; /* both were bounded when they came */
-	bytes = unit->shard_numel * element;
+	bytes = unit->target_numel * element;
 	if (offset_bytes > group->target.bytes || bytes > group->target.bytes - offset_bytes)
 		return zd_err_set(err, ZEROD_E_PROTOCOL,
 		                  "unit '%s': its %llu bytes at %llu are not in the daemon's target of %llu",
@@ -116,8 +116,8 @@ int zerod_unit_target(zerod_unit *unit, struct zerod_target *target)
 	if (!rc)
 		*target = (struct zerod_target){
 		        .data = data,
-		        .shard_numel = unit->shared->shard_numel,
-		        .true_numel = unit->shared->true_numel,
+		        .shard_numel = unit->shared->target_numel,
+		        .true_numel = unit->shared->target_true_numel,
 		        .dtype = unit->group->target_dtype,
 		};
 	if (rc == ZEROD_E_PROTOCOL)

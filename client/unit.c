@@ -57,8 +57,9 @@ static int check_options(const struct zerod_unit_options *options, struct zd_err
 	int rc = zd_name_check(options->name, ZD_MAX_UNIT_NAME_BYTES, "unit name", err);
 
 	if (!rc)
-		rc = zc_flags(options->flags, ZEROD_UNIT_PERSISTENT | ZEROD_UNIT_FROZEN, "zerod_unit_options",
-		              err);
+		rc = zc_flags(options->flags,
+		              ZEROD_UNIT_PERSISTENT | ZEROD_UNIT_FROZEN | ZEROD_UNIT_ALL_REDUCE,
+		              "zerod_unit_options", err);
 	if (rc)
 		return rc;
 	if (zerod_dtype_bytes(options->dtype) == 0)
@@ -116,20 +117,20 @@ struct registration {
 /* The numbers are used in products and as lengths: they must agree with what was asked for. */
 static int check_reply(const struct registration *registration, const Zd__UnitRegisterReply *reply)
 {
-	uint64_t world = registration->group->world_size;
-	uint64_t rank = registration->group->rank;
+	uint64_t nshards = registration->group->nshards;
+	uint64_t shard = registration->group->shard;
 	uint64_t limit = ZD_MAX_BYTES / zerod_dtype_bytes(registration->options->dtype);
 
-	if (reply->shard_numel == 0 || reply->shard_numel > limit / world ||
-	    reply->padded_numel != world * reply->shard_numel || reply->true_numel > reply->shard_numel ||
+	if (reply->shard_numel == 0 || reply->shard_numel > limit / nshards ||
+	    reply->padded_numel != nshards * reply->shard_numel || reply->true_numel > reply->shard_numel ||
 	    reply->target_offset_numel > limit)
 		return zd_err_set(
 		        registration->err, ZEROD_E_PROTOCOL,
 		        "unit '%s': the daemon's shard of %llu elements, %llu with padding, does not fit "
-		        "rank %llu of %llu",
+		        "shard %llu of %llu",
 		        registration->options->name, (unsigned long long)reply->shard_numel,
-		        (unsigned long long)reply->padded_numel, (unsigned long long)rank,
-		        (unsigned long long)world);
+		        (unsigned long long)reply->padded_numel, (unsigned long long)shard,
+		        (unsigned long long)nshards);
 	return 0;
 }
 
@@ -148,8 +149,14 @@ static int fill_unit(const struct registration *registration, const Zd__UnitRegi
 	unit->shard_numel = reply->shard_numel;
 	unit->true_numel = reply->true_numel;
 	unit->padded_numel = reply->padded_numel;
-	unit->offset_numel = group->rank * reply->shard_numel;
+	unit->offset_numel = group->shard * reply->shard_numel;
 	unit->target_offset_numel = reply->target_offset_numel;
+	unit->target_numel = unit->shard_numel;
+	unit->target_true_numel = unit->true_numel;
+	if (options->flags & ZEROD_UNIT_ALL_REDUCE) {
+		unit->target_numel = unit->padded_numel;
+		unit->target_true_numel = options->numel;
+	}
 	unit->version = reply->version;
 	unit->frozen = options->flags & ZEROD_UNIT_FROZEN;
 	unit->persistent = options->flags & ZEROD_UNIT_PERSISTENT;
@@ -223,6 +230,7 @@ static int send_registration(struct registration *registration)
 	unit_register.slot = options->slot;
 	unit_register.persistent = options->flags & ZEROD_UNIT_PERSISTENT;
 	unit_register.frozen = (options->flags & ZEROD_UNIT_FROZEN) != 0;
+	unit_register.all_reduce = (options->flags & ZEROD_UNIT_ALL_REDUCE) != 0;
 	request.body_case = ZD__REQUEST__BODY_UNIT_REGISTER;
 	request.unit_register = &unit_register;
 	rc = zc_call(registration->group->client, &request, 0, take_registration, registration);

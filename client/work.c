@@ -29,9 +29,6 @@ _Static_assert(ZD_WORK_PAGE_BYTES == ZD_FENCE_PAGE_BYTES, "zc_page_map() maps ei
 
 #define ARENA_BYTES 8192u /* a sum of some hundred inputs */
 #define LOOK_MS     20    /* how often GPUs that are making sums are asked how they are */
-#define SPIN_NS                                                                                              \
-	50000u /* after a work: the next one mostly comes soon, and to be woken takes as long as a small sum */
-#define PROCESSORS 8u /* fewer are not for spinning */
 
 /* What the thread works with. */
 struct desk {
@@ -51,16 +48,31 @@ static bool is_stopped(const struct zc_worker *worker)
 	return poll(&stop, 1, 0) == 1;
 }
 
-/* Blocks until the channel is ready for `events`, or the thread is to stop; false when neither is so in time. */
-static bool await_channel(const struct zc_worker *worker, short events, int timeout_ms)
+/* Blocks until the channel has room, or the thread is to stop. */
+static void await_room(const struct zc_worker *worker)
 {
-	struct pollfd fds[] = {{.fd = worker->sock, .events = events},
+	struct pollfd fds[] = {{.fd = worker->sock, .events = POLLOUT},
 	                       {.fd = worker->stop, .events = POLLIN}};
+
+	while (poll(fds, 2, -1) < 0 && errno == EINTR)
+		continue;
+}
+
+/* Blocks until there is something to read, or soon will be, or the thread is to stop; false when none is so in time. */
+static bool await_work(struct desk *desk, int timeout_ms)
+{
+	const struct zc_worker *worker = &desk->client->worker;
+	struct pollfd fds[] = {{.fd = worker->sock, .events = POLLIN},
+	                       {.fd = worker->stop, .events = POLLIN},
+	                       {.fd = worker->expected, .events = POLLIN}};
+	eventfd_t count;
 	int ready;
 
 	do
-		ready = poll(fds, 2, timeout_ms);
+		ready = poll(fds, 3, timeout_ms);
 	while (ready < 0 && errno == EINTR);
+	if (ready > 0 && fds[2].revents && !eventfd_read(worker->expected, &count))
+		zd_spin_expect(&desk->spin, zc_now_ns());
 	return ready != 0;
 }
 
@@ -94,9 +106,9 @@ static int answer(struct desk *desk, Zd__WorkDone *done, struct zd_err *err)
 	nbytes = zd__work_answers__get_packed_size(&answers);
 	zd_assert(nbytes <= sizeof(bytes)); /* the text is one of struct zd_err */
 	(void)zd__work_answers__pack(&answers, bytes);
-	do
-		rc = zd_frame_send(worker->sock, bytes, nbytes, NULL, 0, err);
-	while (rc == ZD_FRAME_AGAIN && await_channel(worker, POLLOUT, -1) && !is_stopped(worker));
+	while ((rc = zd_frame_send(worker->sock, bytes, nbytes, NULL, 0, err)) == ZD_FRAME_AGAIN &&
+	       !is_stopped(worker))
+		await_room(worker);
 	return rc < 0 ? rc : 0;
 }
 
@@ -230,7 +242,7 @@ static int take_packet(struct desk *desk, size_t nbytes, struct zd_err *err)
 static bool spin(struct desk *desk)
 {
 	while (zd_spin_may(&desk->spin, zc_now_ns()))
-		if (await_channel(&desk->client->worker, POLLIN, 0))
+		if (await_work(desk, 0))
 			return true;
 	return false;
 }
@@ -243,7 +255,7 @@ static int serve_once(struct desk *desk, struct zd_err *err)
 	int rc;
 
 	/* A GPU that fails under a sum writes no fence, and whoever waits for the sum would go on waiting. */
-	if (!spin(desk) && !await_channel(&client->worker, POLLIN, zc_cuda_sums_open(client) ? LOOK_MS : -1))
+	if (!spin(desk) && !await_work(desk, zc_cuda_sums_open(client) ? LOOK_MS : -1))
 		return zc_cuda_sums_check(client, err);
 	rc = receive(desk, &nbytes, err);
 	if (rc == 0) {
@@ -312,7 +324,15 @@ int zc_worker_take(struct zerod_client *client, int sock, int page_fd, struct zd
 	}
 	worker->sock = sock;
 	worker->page = page;
+	/* Without one, the thread is told nothing and sleeps until it is asked. */
+	worker->expected = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
 	return 0;
+}
+
+void zc_worker_expect(const struct zerod_client *client)
+{
+	if (client->worker.expected >= 0)
+		(void)eventfd_write(client->worker.expected, 1);
 }
 
 int zc_worker_start(struct zerod_client *client, struct zd_err *err)
@@ -331,7 +351,7 @@ int zc_worker_start(struct zerod_client *client, struct zd_err *err)
 	if (desk) {
 		desk->client = client;
 		zd_arena_init(&desk->arena, ARENA_BYTES);
-		zd_spin_init(&desk->spin, SPIN_NS, PROCESSORS);
+		zd_spin_init(&desk->spin, ZC_SPIN_NS, ZC_SPIN_PROCESSORS);
 		error = start_thread(worker, desk);
 	}
 	if (error) {
@@ -362,6 +382,8 @@ void zc_worker_deinit(struct zerod_client *client)
 
 	if (worker->sock >= 0)
 		(void)close(worker->sock);
+	if (worker->expected >= 0)
+		(void)close(worker->expected);
 	if (worker->page)
 		(void)munmap(worker->page, ZD_WORK_PAGE_BYTES);
 }

@@ -23,7 +23,10 @@
 
 #define DEFAULT_DRAIN_S 10
 #define MAX_DRAIN_S     86400
-#define KEYS_TEXT       160
+/* As PyTorch has it for NCCL: ranks may compile, or write a checkpoint, while others wait for them in a collective. */
+#define DEFAULT_COLLECTIVE_S 600
+#define MAX_COLLECTIVE_S     86400
+#define KEYS_TEXT            160
 
 /* ---- How a value is read: 0, or -1 when it is not what `expected` says ------------------------------------ */
 
@@ -173,6 +176,31 @@ static int set_segment(struct zd_config *config, const char *text)
 	return read_bytes(text, &config->segment_bytes);
 }
 
+static int set_nccl(struct zd_config *config, const char *text)
+{
+	size_t bytes = strlen(text);
+
+	if (bytes >= sizeof(config->nccl_path))
+		return -1;
+	memcpy(config->nccl_path, text, bytes + 1);
+	return 0;
+}
+
+static int set_check(struct zd_config *config, const char *text)
+{
+	bool yes = strcmp(text, "yes") == 0;
+
+	if (!yes && strcmp(text, "no") != 0)
+		return -1;
+	config->check_collectives = yes;
+	return 0;
+}
+
+static int set_collective_timeout(struct zd_config *config, const char *text)
+{
+	return read_u32(text, 0, MAX_COLLECTIVE_S, &config->collective_timeout_s);
+}
+
 static int set_uid_quota(struct zd_config *config, const char *text)
 {
 	return read_bytes(text, &config->uid_quota_bytes);
@@ -204,12 +232,16 @@ static const struct key {
         {"devices", "gather_budget", set_gather_budget, SIZE_EXPECTED},
         {"devices", "staging", set_staging, SIZE_EXPECTED},
         {"devices", "segment", set_segment, SIZE_EXPECTED},
+        {"collectives", "nccl", set_nccl, "a path of at most 1023 bytes"},
+        {"collectives", "check", set_check, "yes or no"},
+        {"collectives", "timeout_s", set_collective_timeout, "a number of seconds, at most 86400"},
         {"limits", "uid_quota", set_uid_quota, SIZE_EXPECTED},
         {"limits", "max_sessions", set_max_sessions, "a number from 1 to 1024"},
 };
 
 _Static_assert(sizeof(((struct zd_config *)0)->socket_path) == 108,
                "the text of the key socket names the limit");
+_Static_assert(ZD_CONFIG_PATH_BYTES == 1024, "the text of the key nccl names the limit");
 _Static_assert(ZD_MAX_DEVICES == 64, "the text of the key count names the limit");
 _Static_assert(ZD_MAX_SESSIONS == 1024, "the text of the key max_sessions names the limit");
 _Static_assert(ZD_MAX_BYTES == 1024ull << 40, "the text of the sizes names the limit");
@@ -219,7 +251,8 @@ static int check_section(const char *section, struct zd_err *err)
 	for (size_t i = 0; i < ZD_ARRAY_LEN(keys); i++)
 		if (strcmp(keys[i].section, section) == 0)
 			return 0;
-	return zd_err_set(err, ZEROD_E_INVALID, "unknown section, expected [daemon], [devices] or [limits]");
+	return zd_err_set(err, ZEROD_E_INVALID,
+	                  "unknown section, expected [daemon], [devices], [collectives] or [limits]");
 }
 
 static int unknown_key(const char *section, struct zd_err *err)
@@ -259,6 +292,7 @@ void zd_config_init(struct zd_config *config)
 	        .drain_timeout_s = DEFAULT_DRAIN_S,
 	        .device_count = 1,
 	        .gpus = "all",
+	        .collective_timeout_s = DEFAULT_COLLECTIVE_S,
 	        .max_sessions = ZD_MAX_SESSIONS,
 	};
 }

@@ -19,6 +19,7 @@ struct zd_backend_ops;
 
 #define ZD_DEFAULT_CONFIG    "/etc/zerod/zerod.conf"
 #define ZD_CONFIG_GPUS_BYTES 2752 /* 64 UUIDs, and what stands between them */
+#define ZD_CONFIG_PATH_BYTES 1024
 
 struct zd_config {
 	/* [daemon] */
@@ -33,6 +34,10 @@ struct zd_config {
 	uint32_t device_count;                /* host */
 	char gpus[ZD_CONFIG_GPUS_BYTES];      /* cuda: "all", or UUIDs and indices */
 	uint64_t arena_bytes, gather_budget_bytes, staging_bytes, segment_bytes;
+	/* [collectives] */
+	char nccl_path[ZD_CONFIG_PATH_BYTES]; /* "": where the dynamic linker looks */
+	bool check_collectives;
+	uint32_t collective_timeout_s; /* 0: none */
 	/* [limits] */
 	uint64_t uid_quota_bytes; /* 0: none */
 	uint32_t max_sessions;

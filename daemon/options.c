@@ -18,7 +18,8 @@ enum option_key {
 	OPT_GPUS = 'g',
 	OPT_ARENA = 'a',
 	OPT_FOREGROUND = 'f',
-	OPT_CHECK_CONFIG = 256, /* no short form */
+	OPT_CHECK_CONFIG = 256, /* no short form, from here on */
+	OPT_NCCL,
 };
 
 static const struct argp_option argp_options[] = {
@@ -30,6 +31,8 @@ static const struct argp_option argp_options[] = {
         {"devices", OPT_DEVICES, "N", 0, "Number of emulated devices", 0},
         {"gpus", OPT_GPUS, "LIST", 0, "Which GPUs, by UUID or number (default: all)", 0},
         {"arena", OPT_ARENA, "SIZE", 0, "Memory of each device, such as 64G", 0},
+        {"nccl", OPT_NCCL, "FILE", 0, "NCCL's library, for groups that span daemons (default: libnccl.so.2)",
+         0},
         {"foreground", OPT_FOREGROUND, NULL, 0, "Log to stderr, even where stderr is the journal's", 0},
         {NULL, 0, NULL, 0, NULL, 0},
 };
@@ -71,6 +74,9 @@ static error_t take_option(int key, char *text, struct argp_state *state)
 		return 0;
 	case OPT_ARENA:
 		options->arena = text;
+		return 0;
+	case OPT_NCCL:
+		options->nccl = text;
 		return 0;
 	case OPT_FOREGROUND:
 		options->foreground = true;
@@ -120,6 +126,7 @@ int zd_options_load(const struct zd_options *options, struct zd_config *config, 
 	        {"--devices", "devices", "count", options->devices},
 	        {"--gpus", "devices", "gpus", options->gpus},
 	        {"--arena", "devices", "arena", options->arena},
+	        {"--nccl", "collectives", "nccl", options->nccl},
 	};
 	struct zd_config loaded;
 	struct zd_err why;

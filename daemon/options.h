@@ -11,7 +11,7 @@ struct zd_err;
 /* Texts as given; NULL: not given. */
 struct zd_options {
 	const char *config_path;
-	const char *socket, *backend, *devices, *gpus, *arena;
+	const char *socket, *backend, *devices, *gpus, *arena, *nccl;
 	bool check_config, foreground;
 };
 

@@ -34,6 +34,8 @@
 #include "io/listener.h"
 #include "io/loop.h"
 
+#define NS_PER_S UINT64_C(1000000000)
+
 enum service_state { STARTING, SERVING, DRAINING, ENDED };
 static const char *const state_names[] = {"STARTING", "SERVING", "DRAINING", "ENDED"};
 static const uint32_t state_moves[] = {
@@ -133,7 +135,10 @@ static bool needs_restart(const struct zd_config *old, const struct zd_config *n
 	return strcmp(old->socket_path, new->socket_path) != 0 || old->socket_mode != new->socket_mode ||
 	       old->backend != new->backend || old->device_count != new->device_count ||
 	       strcmp(old->gpus, new->gpus) != 0 || old->arena_bytes != new->arena_bytes ||
-	       old->staging_bytes != new->staging_bytes || old->segment_bytes != new->segment_bytes;
+	       old->staging_bytes != new->staging_bytes || old->segment_bytes != new->segment_bytes ||
+	       strcmp(old->nccl_path, new->nccl_path) != 0 ||
+	       old->check_collectives != new->check_collectives ||
+	       old->collective_timeout_s != new->collective_timeout_s;
 }
 
 static uint32_t device_count(const struct service *service)
@@ -152,9 +157,9 @@ static void apply(struct service *service, const struct zd_config *config)
 	struct zd_api_limits limits = limits_of(config);
 
 	if (needs_restart(&service->config, config))
-		zd_log(ZD_LOG_WARNING,
-		       "reload: the socket and [devices], but for gather_budget, change at the next "
-		       "start only");
+		zd_log(ZD_LOG_WARNING, "reload: the socket, [collectives] and [devices], but for "
+		                       "gather_budget, change at the "
+		                       "next start only");
 	zd_api_set_limits(&service->api, &limits);
 	zd_log_set_level(config->log_level);
 	service->config.drain_timeout_s = config->drain_timeout_s;
@@ -340,6 +345,9 @@ static int open_api(struct service *service, struct zd_err *err)
 	        .staging_bytes = config->staging_bytes,
 	        .segment_bytes = config->segment_bytes,
 	        .uid_quota_bytes = config->uid_quota_bytes,
+	        .nccl_path = config->nccl_path,
+	        .check_collectives = config->check_collectives,
+	        .collective_timeout_ns = config->collective_timeout_s * NS_PER_S,
 	};
 
 	return zd_api_open(&service->api, &service->loop, &bridge, &limits, err);

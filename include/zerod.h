@@ -259,7 +259,8 @@ ZEROD_MUST_USE int zerod_host_stream_launch(zerod_stream *stream, void (*fn)(voi
  *
  * The driver is loaded by the first call that needs it (this one, zerod_group_join(), zerod_alloc()), and each GPU's primary
  * context is held until zerod_close(). With CUDA_DEVICE_MAX_CONNECTIONS small, streams share few hardware queues, and one that
- * waits may hold up another's kernels, though never in a circle.
+ * waits, or that has much queued, may hold up another's kernels, though never in a circle. The library has four streams a GPU for
+ * sums, and one for copies: a trainer that keeps more than three busy itself wants more queues than the 8 it has by default.
  *
  * Errors: UNSUPPORTED (devices are emulated, or the driver is too old), INVALID (CU_STREAM_PER_THREAD, which is another
  * stream in each thread; no context is current), NOT_FOUND (no driver), LIMIT, DEVICE.
@@ -276,26 +277,85 @@ void zerod_stream_destroy(zerod_stream *stream);
 enum zerod_group_flags {
 	ZEROD_GROUP_DURABLE = 1u << 0, /* the job's shards outlive its sessions, until zeroctl ends it */
 	ZEROD_GROUP_SHADOW = 1u << 1,  /* with DURABLE: the last commit is kept, too, see zerod_commit() */
+	ZEROD_GROUP_HYBRID = 1u << 2,  /* of several daemons: each has all shards, see zerod_group_join() */
 };
+
+/* How bytes travel between the ranks of one daemon. Between daemons NCCL carries them in either case. */
+enum zerod_collectives {
+	ZEROD_COLLECTIVES_COPIES = 0, /* the daemon's copies: no kernels, and gathers are one-sided */
+	ZEROD_COLLECTIVES_NCCL = 1,   /* as between daemons, and under the same contract */
+};
+
+/* By which the ranks of a group that spans daemons find each other: bytes to be carried, as they are, from the rank that made
+ * them to all others, by the job's launcher: a file, MPI, a key-value store. */
+#define ZEROD_UNIQUE_ID_BYTES 4096
+struct zerod_unique_id {
+	unsigned char bytes[ZEROD_UNIQUE_ID_BYTES];
+};
+
+#define ZEROD_MAX_LOCAL_RANKS 16 /* of a group that spans daemons, in each of them */
 
 struct zerod_group_options {
 	size_t struct_size;
 	const char *job;      /* a namespace of the caller's uid; 1..63 bytes of UTF-8 */
 	const char *group;    /* name inside the job; 1..63 bytes; NULL: "world" */
-	uint32_t world_size;  /* 1..1024 */
+	uint32_t world_size;  /* 1..1024, of all daemons */
 	uint32_t rank;        /* 0..world_size-1 */
 	uint32_t device;      /* index on this node; several ranks may share a device */
 	uint32_t flags;       /* enum zerod_group_flags */
 	uint32_t deadline_ms; /* for the other ranks to come */
+	/* The same on all ranks. Given if and only if the group spans daemons. */
+	const struct zerod_unique_id *unique_id;
+	/* Ranks in each daemon: ranks 0 to local_world_size - 1 in the first, and so on, as torchrun numbers them. world_size is a
+	 * multiple of it. 0: all ranks are in this daemon. */
+	uint32_t local_world_size;
+	enum zerod_collectives collectives;
 };
+
+/*
+ * Makes the id of one group that is to span daemons, with `local_world_size` ranks in each (1 to ZEROD_MAX_LOCAL_RANKS). One
+ * rank calls it, usually rank 0, and all ranks, itself among them, give the same bytes to zerod_group_join(). Each id serves
+ * one group once: a group that is joined again needs another one.
+ * The ranks meet at the daemon that made it, which must run until all have joined; the session that asked may end. The first
+ * call may take seconds: NCCL looks at the node's network. It listens at NCCL_SOCKET_IFNAME of the daemon's environment.
+ * Errors: INVALID, UNSUPPORTED (the daemon's devices are emulated), NOT_FOUND (it finds no NCCL), DEVICE and SYSTEM (NCCL's
+ * words), DEADLINE.
+ */
+ZEROD_MUST_USE int zerod_unique_id(zerod_client *client, uint32_t local_world_size,
+                                   struct zerod_unique_id *id);
 
 /*
  * Joins as one rank and waits until every rank has. A rank whose process died may be replaced by joining
  * again with the same rank; the group then leaves the failed state.
- * Errors: INVALID (SHADOW without DURABLE among others), NOT_FOUND (device), EXISTS (the rank is taken; by which pid),
- * MISMATCH (world_size or flags differ from the first joiner's; both are named), DEADLINE (names the
- * missing ranks), LIMIT, ABORTED. On GPUs: NOT_FOUND when this process does not see the device (CUDA_VISIBLE_DEVICES, a
- * container: the text names it and those that it sees), UNSUPPORTED and DEVICE in the driver's words.
+ *
+ * Where local_world_size is less than world_size, the group spans daemons, one a node in general: world_size / local_world_size
+ * of them, each with the ranks n * local_world_size to (n + 1) * local_world_size - 1. All calls for units, gradients and steps
+ * mean the same there, but gathers and reductions between daemons are collectives, and their contract is NCCL's:
+ *   - all ranks of a group ask for the same gathers, and commit the same gradients, in the same order, each within the time
+ *     that the daemons give collectives ([collectives] timeout). A gather that joins a copy that is there, or on its way, is
+ *     none; so all ranks also release in the same places of their programs. A prefetch takes its turn like any gather.
+ *     Ranks that ask in different orders wait for each other until that time has passed, or get one unit's bytes for
+ *     another's if these have the same size: daemons with [collectives] check find it, and name what both ranks asked for;
+ *   - all ranks register the same units. A daemon compares its own ranks' only;
+ *   - where ranks are in several groups like that, the order is over the gathers of all of them;
+ *   - what is gathered is read and not written: the other ranks of the daemon take from it what came over the network;
+ *   - a rank that goes or leaves, a collective that fails, or whose time passes, ends the group for good: what is outstanding
+ *     and what comes later ends with PEER_LOST (MISMATCH where ranks asked for different things, DEVICE where one failed) and
+ *     a text that says what has happened. In the other daemons it ends when their next collective fails, or its time has passed.
+ *     All ranks leave, and join again with a new unique_id; nobody is replaced, and nobody joins before all have left.
+ * A group of one daemon that asks for ZEROD_COLLECTIVES_NCCL is bound by the same.
+ *
+ * With ZEROD_GROUP_HYBRID units are sharded over the ranks of each daemon alone, so that each has the whole of them: rank r has
+ * the shard r % local_world_size of local_world_size. Gathers are those of one daemon, in any order; gradients are summed over
+ * all ranks of all daemons, and the ranks that have the same shard get the same bits.
+ *
+ * Errors: INVALID (SHADOW without DURABLE; HYBRID in one daemon, or with NCCL's collectives; world_size that is no multiple of local_world_size, or more than
+ * ZEROD_MAX_LOCAL_RANKS of them; unique_id missing where the group spans daemons, given where it does not, or made for fewer
+ * local ranks), NOT_FOUND (device), EXISTS (the rank is taken; by which pid), MISMATCH (sizes, flags, collectives or unique_id differ
+ * from the first joiner's; both are named), DEADLINE (names the missing ranks), LIMIT, ABORTED, UNSUPPORTED (the daemon has no
+ * communicators), PEER_LOST (the ranks of the other daemons were not met). On GPUs: NOT_FOUND when this process does not see the
+ * device (CUDA_VISIBLE_DEVICES, a container: the text names it and those that it sees), UNSUPPORTED and DEVICE in the driver's
+ * words.
  */
 ZEROD_MUST_USE int zerod_group_join(zerod_client *client, const struct zerod_group_options *options,
                                     zerod_group **group);
@@ -328,6 +388,8 @@ struct zerod_view {
 enum zerod_unit_flags {
 	ZEROD_UNIT_PERSISTENT = 1u << 0, /* the gathered copy survives its last release */
 	ZEROD_UNIT_FROZEN = 1u << 1,     /* has no gradient: no part in targets */
+	ZEROD_UNIT_ALL_REDUCE =
+	        1u << 2, /* all ranks get the whole reduced gradient, see zerod_unit_target() */
 };
 
 struct zerod_unit_options {
@@ -344,7 +406,8 @@ struct zerod_unit_options {
 /*
  * Registers this rank's part and allocates its zeroed shard. All ranks register the same units, in any order.
  * shard_numel is ceil(numel / world_size), rounded up so that a shard's bytes are a multiple of 256; the
- * gathered buffer has world_size * shard_numel elements, of which the first numel are real. Registering twice
+ * gathered buffer has world_size * shard_numel elements, of which the first numel are real. (In a hybrid group: of
+ * local_world_size, here and in what follows.) Registering twice
  * identically returns a second handle. A unit that all ranks have unregistered may be registered with another
  * description; that waits until the streams and transfers that still use the former unit have passed.
  * Errors: INVALID, MISMATCH (both ranks and both descriptions are named), NO_MEMORY, QUOTA, LIMIT, PEER_LOST.
@@ -455,7 +518,7 @@ struct zerod_gather_options {
 /*
  * Asks for this rank's gathered copy of the unit. Returns at once; `options` may be NULL. The ticket is waited for
  * with zerod_wait(). Gathers of a copy that is there, or on its way, join it: one transfer, any number of leases.
- * No other rank takes part. Each gather that succeeds adds `uses` releases to the lease of (session, tag).
+ * No other rank takes part, unless the group spans daemons (see zerod_group_join()). Each gather that succeeds adds `uses` releases to the lease of (session, tag).
  * It waits until every rank has registered the unit and published the version: of a unit that was never published, version 1.
  * Errors here: INVALID, LIMIT, DISCONNECTED. Errors at the wait: STALE_VERSION, SLOT_CONFLICT, NO_MEMORY
  * (can never fit), QUOTA, PEER_LOST, MISMATCH, TORN, DEADLINE.
@@ -637,8 +700,8 @@ struct zerod_reduce_options {
 
 /*
  * Hands the entry over for reduction once all work now in `streams` - every stream that wrote it - has run. When all
- * ranks have committed (or skipped) the unit in this backward, each owner's slice is summed in float32 in rank order
- * and added to its target: on a GPU by the owner's own, on a stream of the library's, whatever its process is doing; one
+ * ranks have committed (or skipped) the unit in this backward, each owner's slice is summed in float32 in rank order (in a group
+ * that spans daemons: in each of them, then over the daemons in their order) and added to its target: on a GPU by the owner's own, on a stream of the library's, whatever its process is doing; one
  * that is stopped holds up its slices. `options` may be NULL and must be equal on all ranks. Returns when the daemon has taken it.
  * Errors: NOT_FOUND (no such entry), STATE (committed already), MISMATCH, INVALID, PEER_LOST and ABORTED (the group failed
  * since the entry was reserved: it is not reduced, but given back once all work now in `streams` has run).
@@ -646,7 +709,8 @@ struct zerod_reduce_options {
 ZEROD_MUST_USE int zerod_bucket_commit(zerod_bucket *bucket, uint64_t entry_id, zerod_stream *const *streams,
                                        uint32_t nstreams, const struct zerod_reduce_options *options);
 
-/* This rank has no gradient for the unit in this backward: it contributes zeros. Errors as for reserve. */
+/* This rank has no gradient for the unit in this backward: it contributes zeros. Errors as for reserve. What one rank commits and
+ * all others skip comes to all owners' targets as it is: weights that one rank has read. */
 ZEROD_MUST_USE int zerod_reduce_skip(zerod_unit *unit);
 
 /*
@@ -670,9 +734,9 @@ struct zerod_step_info {
 ZEROD_MUST_USE int zerod_step_begin(zerod_group *group, struct zerod_step_info *info);
 
 struct zerod_target {
-	void *data; /* this rank's reduced slice: shard_numel elements, padding zero */
-	uint64_t shard_numel;
-	uint64_t true_numel;
+	void *data;           /* this rank's reduced slice: shard_numel elements, padding zero */
+	uint64_t shard_numel; /* of a unit with ZEROD_UNIT_ALL_REDUCE the whole: padded_numel, */
+	uint64_t true_numel;  /* and numel */
 	enum zerod_dtype dtype;
 };
 

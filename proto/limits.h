@@ -31,9 +31,15 @@
 #define ZD_MAX_RETIRED           1024u        /* segments in one segments_unmapped */
 #define ZD_MAX_BYTES             (1ull << 50) /* of any one object; keeps every product below 2^63 */
 
+#define ZD_MAX_UNIQUE_IDS      32u /* communicators of a group that one daemon has a part in */
+#define ZD_UNIQUE_ID_BYTES     128u
+#define ZD_UNIQUE_IDS_PER_RANK 2u /* for gathers, for reductions */
+
 #define ZD_TIMELINES        512u /* 64-bit counters in one fence page of 4 KiB */
 #define ZD_FENCE_PAGE_BYTES (ZD_TIMELINES * 8ul)
 #define ZD_FENCE_ABORTED    INT64_MAX /* stored into a timeline to free every waiter */
+
+#define ZD_FEATURE_COLLECTIVES "collectives" /* in the daemon's hello: its groups may span daemons */
 
 #define ZD_FEATURE_WORK    "work" /* in both hellos: the session has a work channel and a result page */
 #define ZD_WORK_SLOTS      64u    /* results in the page: works that one session is asked for at a time */

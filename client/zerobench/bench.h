@@ -22,6 +22,7 @@
 
 #define ZD_BENCH_SCHEMA    1
 #define ZD_BENCH_MAX_RANKS 64
+#define ZD_BENCH_MAX_NODES 8
 
 enum zd_bench_op { ZD_BENCH_GATHER, ZD_BENCH_REDUCE, ZD_BENCH_RPC, ZD_BENCH_ALLOC, ZD_BENCH_SCALE };
 
@@ -35,17 +36,22 @@ struct zd_bench_options {
 	bool check, json, start;
 	const char *socket_path; /* NULL: a private daemon */
 	/* On GPUs: */
-	bool cuda;          /* the private daemon's backend */
-	bool alone;         /* rank 0 gathers, the others do not */
-	uint32_t load_side; /* of the matrices that the trainers multiply meanwhile; 0: none */
+	bool cuda;       /* the private daemon's backend */
+	bool all_reduce; /* reductions give all ranks the whole sum */
+	bool alone;      /* rank 0 gathers, the others do not */
+	uint32_t nodes;  /* private daemons, each with its part of the GPUs and of the ranks */
+	enum zerod_collectives collectives;
+	uint32_t load_side;      /* of the matrices that the trainers multiply meanwhile; 0: none */
+	uint64_t backward_bytes; /* of gradients, of a whole backward; 0: none is measured */
 	const char *nccl_path, *cublas_path; /* NULL: searched for */
 };
 
 struct zd_bench {
 	struct zd_bench_options options;
 	const char *op_name;
-	const char *socket_path; /* of the daemon that is measured */
-	char daemon[96];         /* "zerod 0.1.0 on host devices" */
+	const char *socket_path; /* of the daemon that is measured, or of the first */
+	const char *socket_paths[ZD_BENCH_MAX_NODES];
+	char daemon[96]; /* "zerod 0.1.0 on host devices" */
 	uint32_t devices;
 	bool on_gpus;   /* the daemon's devices are */
 	bool one_cpu;   /* all processes are bound to one */
@@ -123,8 +129,17 @@ struct zd_rank_options {
 	const char *socket_path;
 	uint32_t rank, world_size, devices;
 	enum zerod_dtype dtype;
-	uint64_t numel; /* 0: no unit */
+	uint64_t numel;            /* 0: no unit */
+	uint32_t local_world_size; /* 0: all ranks are in one daemon */
+	enum zerod_collectives collectives;
+	const struct zerod_unique_id *unique_id; /* NULL: the group needs none */
 };
+
+/* What zd_rank_init() begins with, and the rest of it. */
+int zd_rank_connect(struct zd_rank *rank, const struct zd_member *member,
+                    const struct zd_rank_options *options) __attribute__((warn_unused_result));
+int zd_rank_join(struct zd_rank *rank, const struct zd_member *member, const struct zd_rank_options *options)
+        __attribute__((warn_unused_result));
 
 int zd_rank_init(struct zd_rank *rank, const struct zd_member *member, const struct zd_rank_options *options)
         __attribute__((warn_unused_result));
@@ -194,9 +209,10 @@ uint64_t zd_pattern_count_wrong_bits(const void *data, enum zerod_dtype dtype, u
 
 /* A rank's gradient: numbers between -1 and 1. */
 void zd_pattern_fill_gradient(void *data, enum zerod_dtype dtype, uint64_t numel, uint32_t rank);
-/* Elements of `sum` that are not, bit for bit, the float32 sum of the ranks' gradients in rank order. */
+/* Elements of `sum` that are not, bit for bit, the float32 sum of the ranks' gradients in rank order: of those of each daemon,
+ * and then of these sums. */
 uint64_t zd_pattern_count_wrong_sums(const float *sum, enum zerod_dtype dtype, uint64_t first, uint64_t numel,
-                                     uint32_t ranks);
+                                     uint32_t ranks, uint32_t node_ranks);
 
 /* One element as float32. */
 float zd_pattern_load(const void *data, enum zerod_dtype dtype, uint64_t index);
@@ -229,9 +245,11 @@ struct zd_private {
 };
 
 struct zd_private_options {
-	bool cuda;            /* on all GPUs there are, else on the host backend */
-	uint32_t devices;     /* emulated ones */
-	uint64_t arena_bytes; /* of each device */
+	bool cuda;                 /* on GPUs, else on the host backend */
+	uint32_t first_gpu, ngpus; /* 0: on all GPUs there are */
+	const char *nccl_path;     /* NULL: the daemon's own choice */
+	uint32_t devices;          /* emulated ones */
+	uint64_t arena_bytes;      /* of each device */
 };
 
 /* Starts `zerod` from this program's own folder, else from PATH, and waits until it serves. */

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * cuda_bench.h - gathers on GPUs: what the processes of a measurement share.
+ * cuda_bench.h - gathers and reductions on GPUs: what the processes of a measurement share.
  *
  * A team of one process a rank, the trainers, and one more that pushes the same bytes without zerod. In an iteration all
  * ranks gather through the daemon, then by NCCL in place in the same buffers, then the pusher pushes; so whatever else the
@@ -26,6 +26,11 @@
 #define ZD_CUDA_PAUSELESS_BYTES                                                                              \
 	(64u << 20) /* the unit that is gathered without pause, if sizes go that far */
 
+#define ZD_CUDA_BUCKETS        4u           /* of a backward, in turn */
+#define ZD_CUDA_BUCKET_BYTES   (64u << 20)  /* each, unless the backward or the largest size is less */
+#define ZD_CUDA_BESIDE_BYTES   (512u << 20) /* of a backward beside timed products */
+#define ZD_CUDA_MOST_BACKWARDS 10u          /* that are timed */
+
 /* ---- What they share ------------------------------------------------------------------------------------------------ */
 
 struct zd_spin_barrier {
@@ -40,6 +45,13 @@ enum zd_cuda_way { ZD_CUDA_ZEROD, ZD_CUDA_NCCL, ZD_CUDA_PUSHES, ZD_CUDA_WAYS };
 struct zd_cuda_time {
 	struct zd_stats each;
 	uint64_t slowest_p50;
+};
+
+enum zd_cuda_backward_part {
+	ZD_CUDA_BACKWARD_ZEROD, /* from the first reserve to the backward's end */
+	ZD_CUDA_BACKWARD_NCCL,
+	ZD_CUDA_BACKWARD_BEGIN, /* of zerod's: the target is zeroed */
+	ZD_CUDA_BACKWARD_PARTS,
 };
 
 struct zd_cuda_row {
@@ -57,12 +69,19 @@ struct zd_cuda_costs {
 	/* CPU time / time: without pause, with a gather each ZD_CUDA_PACE_NS, with nothing to do. */
 	double daemon_busy_cores, daemon_paced_cores, daemon_idle_cores;
 	bool has_daemon_cpu;
-	uint64_t product_ns[ZD_CUDA_WAYS]; /* median; the last is alone */
+	uint64_t product_ns[ZD_CUDA_WAYS];    /* median; the last is alone */
+	uint64_t products;                    /* that were timed beside each, on a rank */
+	uint64_t reduced_bytes[ZD_CUDA_WAYS]; /* beside them, on a rank */
+	/* A whole backward; ns of the slowest rank. */
+	uint64_t backward_bytes, backward_wrong; /* bytes 0: none was asked for */
+	uint32_t backward_buckets;
+	struct zd_stats backward[ZD_CUDA_BACKWARD_PARTS];
 };
 
 struct zd_cuda_shared {
 	struct zd_spin_barrier all, trainers; /* all: and the pusher's threads */
 	struct zd_nccl_id nccl_id;
+	struct zerod_unique_id unique_id;       /* of the group, where it spans daemons */
 	char nccl_text[ZD_ERR_TEXT_BYTES + 16]; /* which, or why there is none */
 	bool has_nccl;
 	_Atomic uint32_t running; /* trainers that have products left, in this round */
@@ -72,12 +91,14 @@ struct zd_cuda_shared {
 	struct zd_cuda_row rows[ZD_CUDA_MAX_ROWS];
 	struct zd_cuda_costs costs;
 	_Atomic uint64_t wrong;
+	_Atomic uint64_t backward_ns[ZD_CUDA_BACKWARD_PARTS][ZD_CUDA_MOST_BACKWARDS];
 	uint64_t samples[]; /* ns: [ways, calls][iters][ranks] */
 };
 
 struct zd_cuda_run {
 	const struct zd_bench *bench;
 	uint32_t ranks, devices; /* devices: that the ranks use */
+	uint32_t node_ranks;     /* of one daemon */
 	char names[ZD_CUDA_MAX_RANKS][64];
 	pid_t daemon_pid; /* 0: not known */
 	uint64_t nsamples;
@@ -148,8 +169,23 @@ void zd_cuda_note(const struct zd_cuda_trainer *trainer, uint32_t iteration,
 void zd_cuda_row_end(const struct zd_cuda_trainer *trainer, const struct zd_cuda_unit *unit, uint64_t wrong);
 /* CPU times, the batch, gathers without pause (cuda_costs.c). */
 int zd_cuda_costs(struct zd_cuda_trainer *trainer) __attribute__((warn_unused_result));
-/* What gathers do to the trainers' products (cuda_slowdown.c). */
+/* What gathers, or reductions, do to the trainers' products (cuda_slowdown.c). */
 int zd_cuda_slowdown(struct zd_cuda_trainer *trainer) __attribute__((warn_unused_result));
+int zd_cuda_reduce_slowdown(struct zd_cuda_trainer *trainer) __attribute__((warn_unused_result));
+
+/* A backward's units, bucket and gradients, of `bytes` in all, beside products of `gemm`, which are queued as it goes on; NULL: none
+ * are. The process ends when it fails. */
+struct zd_cuda_backward;
+int zd_cuda_backward_new(struct zd_cuda_trainer *trainer, uint64_t bytes, struct zd_gemm *gemm,
+                         struct zd_cuda_backward **backward) __attribute__((warn_unused_result));
+int zd_cuda_backward_free(struct zd_cuda_backward *backward) __attribute__((warn_unused_result));
+uint64_t zd_cuda_backward_bytes(const struct zd_cuda_backward *backward);
+/* From its beginning to the step that lets the target go. */
+int zd_cuda_backward_by_zerod(const struct zd_cuda_backward *backward) __attribute__((warn_unused_result));
+int zd_cuda_backward_by_nccl(const struct zd_cuda_backward *backward) __attribute__((warn_unused_result));
+/* What the options' backward takes either way (cuda_backward.c). */
+int zd_cuda_backwards(struct zd_cuda_trainer *trainer) __attribute__((warn_unused_result));
+
 /* The pusher (cuda_pusher.c). */
 int zd_cuda_pusher_main(const struct zd_member *member, const struct zd_cuda_run *run)
         __attribute__((warn_unused_result));

@@ -236,6 +236,11 @@ int zd_gemm_finish(struct zd_gemm *gemm, struct zd_err *err)
 	return zd_gpu_synchronize(gemm->gpu, gemm->stream, err);
 }
 
+uint32_t zd_gemm_run_products(const struct zd_gemm *gemm)
+{
+	return gemm->run;
+}
+
 int zd_gemm_timed_begin(struct zd_gemm *gemm, struct zd_err *err)
 {
 	const struct zd_cuda *cuda = gemm->gpu->cuda;

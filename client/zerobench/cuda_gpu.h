@@ -119,6 +119,8 @@ bool zd_gemm_runs(struct zd_gemm *gemm);
 int zd_gemm_finish(struct zd_gemm *gemm, struct zd_err *err) __attribute__((warn_unused_result));
 
 #define ZD_GEMM_RUNS 20
+/* Products of a run. */
+uint32_t zd_gemm_run_products(const struct zd_gemm *gemm);
 /* Queues ZD_GEMM_RUNS runs of products with an event before and after each, and when all have passed tells what a product
  * of each run took, in ns. */
 int zd_gemm_timed_begin(struct zd_gemm *gemm, struct zd_err *err) __attribute__((warn_unused_result));
@@ -147,6 +149,10 @@ int zd_nccl_rank_all_gather(const struct zd_nccl_rank *rank, zd_cu_ptr buffer, u
                             struct CUstream_st *stream, struct zd_err *err)
         __attribute__((warn_unused_result));
 /* Sums; this rank's `numel` elements, of all ranks' slices in `gradients`, into `slice`. float32, float16 or bfloat16. */
+/* Of `numel` elements, in place or not. */
+int zd_nccl_rank_all_reduce(const struct zd_nccl_rank *rank, zd_cu_ptr gradients, zd_cu_ptr sum,
+                            uint64_t numel, enum zerod_dtype dtype, struct CUstream_st *stream,
+                            struct zd_err *err) __attribute__((warn_unused_result));
 int zd_nccl_rank_reduce_scatter(const struct zd_nccl_rank *rank, zd_cu_ptr gradients, zd_cu_ptr slice,
                                 uint64_t numel, enum zerod_dtype dtype, struct CUstream_st *stream,
                                 struct zd_err *err) __attribute__((warn_unused_result));

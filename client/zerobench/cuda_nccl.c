@@ -68,17 +68,32 @@ int zd_nccl_rank_all_gather(const struct zd_nccl_rank *rank, zd_cu_ptr buffer, u
 	                   err, "ncclAllGather");
 }
 
+static int type_of(enum zerod_dtype dtype)
+{
+	return dtype == ZEROD_FLOAT32   ? ZD_NCCL_FLOAT32
+	       : dtype == ZEROD_FLOAT16 ? ZD_NCCL_FLOAT16
+	                                : ZD_NCCL_BFLOAT16;
+}
+
+int zd_nccl_rank_all_reduce(const struct zd_nccl_rank *rank, zd_cu_ptr gradients, zd_cu_ptr sum,
+                            uint64_t numel, enum zerod_dtype dtype, struct CUstream_st *stream,
+                            struct zd_err *err)
+{
+	return zd_nccl_err(
+	        rank->nccl,
+	        rank->nccl->allReduce(gradients, sum, numel, type_of(dtype), ZD_NCCL_SUM, rank->comm, stream),
+	        err, "ncclAllReduce");
+}
+
 int zd_nccl_rank_reduce_scatter(const struct zd_nccl_rank *rank, zd_cu_ptr gradients, zd_cu_ptr slice,
                                 uint64_t numel, enum zerod_dtype dtype, struct CUstream_st *stream,
                                 struct zd_err *err)
 {
-	const int type = dtype == ZEROD_FLOAT32   ? ZD_NCCL_FLOAT32
-	                 : dtype == ZEROD_FLOAT16 ? ZD_NCCL_FLOAT16
-	                                          : ZD_NCCL_BFLOAT16;
-	return zd_nccl_err(
-	        rank->nccl,
-	        rank->nccl->reduceScatter(gradients, slice, numel, type, ZD_NCCL_SUM, rank->comm, stream),
-	        err, "ncclReduceScatter");
+
+	return zd_nccl_err(rank->nccl,
+	                   rank->nccl->reduceScatter(gradients, slice, numel, type_of(dtype), ZD_NCCL_SUM,
+	                                             rank->comm, stream),
+	                   err, "ncclReduceScatter");
 }
 
 void zd_nccl_rank_free(struct zd_nccl_rank *rank)

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * cuda_reduce.c - reductions of one size on GPUs by turns: zerod, NCCL's reduce-scatter of the same gradients, pushes of as
- * many bytes without a sum.
+ * cuda_reduce.c - reductions of one size on GPUs by turns: zerod, NCCL's reduce-scatter or all-reduce of the same gradients, pushes of
+ * as many bytes without a sum.
  *
  * A turn of zerod's begins when the gradient lies in its bucket, with the commit, and ends when the backward has: the rank's slice
  * is in its target then. zerod sums in float32, whatever the gradients are; NCCL gives sums of their dtype.
@@ -20,6 +20,18 @@ struct reduction {
 	struct zerod_entry entry;
 	struct zd_gpu_memory gradient, slice; /* slice: NCCL's result */
 };
+
+static bool is_all_reduce(const struct reduction *reduction)
+{
+	return reduction->trainer->run->bench->options.all_reduce;
+}
+
+/* What a rank gets of the sum. */
+static uint64_t sum_numel(const struct reduction *reduction)
+{
+	const struct zerod_shard *shard = &reduction->unit.shard;
+	return is_all_reduce(reduction) ? shard->padded_numel : shard->shard_numel;
+}
 
 static uint64_t element_bytes(const struct reduction *reduction)
 {
@@ -60,7 +72,7 @@ static int begin(struct reduction *reduction, uint64_t numel)
 		status = zd_gpu_memory_new(&trainer->gpu, options.slot_bytes, 0, &reduction->gradient,
 		                           trainer->member->err);
 	if (!status)
-		status = zd_gpu_memory_new(&trainer->gpu, shard->shard_numel * element_bytes(reduction), 0,
+		status = zd_gpu_memory_new(&trainer->gpu, sum_numel(reduction) * element_bytes(reduction), 0,
 		                           &reduction->slice, trainer->member->err);
 	return status ? status : fill_gradient(reduction);
 }
@@ -126,9 +138,14 @@ static int nccl_turn(struct reduction *reduction, uint64_t *took_ns)
 	if (status || !trainer->nccl)
 		return status;
 	const uint64_t start_ns = zd_bench_now_ns();
-	status = zd_nccl_rank_reduce_scatter(trainer->nccl, reduction->gradient.at, reduction->slice.at,
-	                                     reduction->unit.shard.shard_numel, reduction->unit.shard.dtype,
-	                                     trainer->gpu.stream, trainer->member->err);
+	if (is_all_reduce(reduction))
+		status = zd_nccl_rank_all_reduce(trainer->nccl, reduction->gradient.at, reduction->slice.at,
+		                                 sum_numel(reduction), reduction->unit.shard.dtype,
+		                                 trainer->gpu.stream, trainer->member->err);
+	else
+		status = zd_nccl_rank_reduce_scatter(
+		        trainer->nccl, reduction->gradient.at, reduction->slice.at, sum_numel(reduction),
+		        reduction->unit.shard.dtype, trainer->gpu.stream, trainer->member->err);
 	if (!status)
 		status = zd_cuda_reach(trainer);
 	*took_ns = zd_bench_now_ns() - start_ns;
@@ -141,13 +158,16 @@ static int count_wrong(const struct reduction *reduction, const struct zerod_tar
 {
 	const struct zd_cuda_trainer *trainer = reduction->trainer;
 	const struct zerod_shard *shard = &reduction->unit.shard;
+	const struct zd_cuda_run *run = trainer->run;
+	const bool exchanged = run->bench->options.collectives == ZEROD_COLLECTIVES_NCCL;
+	const uint64_t offset_numel = is_all_reduce(reduction) ? 0 : shard->offset_numel;
 	float *sums = zd_calloc(numel + 1, sizeof(*sums));
 	int status = zd_gpu_read(&trainer->gpu, sums,
 	                         (zd_cu_ptr)(uintptr_t)target->data + first * sizeof(*sums),
 	                         numel * sizeof(*sums), trainer->member->err);
 	if (!status)
-		*wrong += zd_pattern_count_wrong_sums(sums, shard->dtype, shard->offset_numel + first, numel,
-		                                      trainer->run->ranks);
+		*wrong += zd_pattern_count_wrong_sums(sums, shard->dtype, offset_numel + first, numel,
+		                                      run->ranks, exchanged ? run->ranks : run->node_ranks);
 	free(sums);
 	return status;
 }

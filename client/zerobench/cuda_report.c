@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * cuda_report.c - what gathers on GPUs took: a line a size with zerod, NCCL and pushes side by side, then what they cost.
+ * cuda_report.c - what gathers and reductions on GPUs took: a line a size with zerod, NCCL and pushes side by side, then what they
+ * cost.
  */
 #include "client/zerobench/cuda_bench.h"
 
@@ -23,7 +24,8 @@ static double ratio(uint64_t of, uint64_t to)
 /* Bytes a nanosecond are GB/s; the factor is nccl-tests'. */
 static double busbw(const struct zd_cuda_run *run, uint64_t bytes, uint64_t ns)
 {
-	return ratio(bytes, ns) * (run->ranks - 1) / run->ranks;
+	/* An all-reduce moves all bytes twice. */
+	return ratio(bytes, ns) * (run->bench->options.all_reduce ? 2 : 1) * (run->ranks - 1) / run->ranks;
 }
 
 static bool has(const struct zd_cuda_run *run, enum zd_cuda_way way)
@@ -40,6 +42,11 @@ static void print_head(const struct zd_bench *bench, const struct zd_cuda_run *r
 	if (options->load_side)
 		printf("# beside bf16 products of %u x %u, back to back on every GPU\n", options->load_side,
 		       options->load_side);
+	if (options->nodes > 1)
+		printf("# %u daemons of %u ranks each, which reach each other by NCCL\n", options->nodes,
+		       run->node_ranks);
+	if (options->collectives == ZEROD_COLLECTIVES_NCCL)
+		printf("# zerod leaves all to NCCL\n");
 	if (run->ranks > run->devices)
 		printf("# several ranks share a GPU: copies within it take the place of pushes\n");
 	if (options->alone)
@@ -121,6 +128,26 @@ static json_t *row_json(const struct zd_bench *bench, const struct zd_cuda_run *
 
 /* ---- Promised figures, each where it was measured ---------------------------------------------------------------------- */
 
+/* In part at least. */
+static bool is_left_to_nccl(const struct zd_bench *bench)
+{
+	return bench->options.nodes > 1 || bench->options.collectives == ZEROD_COLLECTIVES_NCCL;
+}
+
+/* Idle, over whatever NCCL has to use. */
+static void nccl_targets(struct zd_bench *bench, const struct zd_cuda_run *run, const struct zd_cuda_row *row)
+{
+	const char *name = bench->options.op == ZD_BENCH_REDUCE ? "reduction" : "gather";
+	char what[64];
+	snprintf(what, sizeof(what), "%s of %llu MiB: speed / NCCL's", name,
+	         (unsigned long long)(row->bytes >> 20));
+	if (is_left_to_nccl(bench) && has(run, ZD_CUDA_NCCL) && !bench->options.load_side &&
+	    row->bytes >= 1u << 20)
+		zd_report_target(bench, what,
+		                 ratio(row->ways[ZD_CUDA_NCCL].each.p50, row->ways[ZD_CUDA_ZEROD].each.p50),
+		                 false, 0.95);
+}
+
 static void reduce_targets(struct zd_bench *bench, const struct zd_cuda_run *run,
                            const struct zd_cuda_row *row)
 {
@@ -129,7 +156,8 @@ static void reduce_targets(struct zd_bench *bench, const struct zd_cuda_run *run
 	const bool loaded = bench->options.load_side == 8192;
 	const double wanted = mib == 64 ? (loaded ? 1 : 1.05) : loaded ? 1.25 : 1.15;
 	char what[64];
-	if (run->ranks == 1 || run->ranks > run->devices)
+	if (run->ranks == 1 || run->ranks > run->devices || is_left_to_nccl(bench) ||
+	    bench->options.all_reduce)
 		return;
 	if (!bench->options.load_side && row->bytes >= 64u << 10 && row->bytes <= 1u << 20) {
 		snprintf(what, sizeof(what), "reduction of %llu KiB, us",
@@ -153,7 +181,7 @@ static void size_targets(struct zd_bench *bench, const struct zd_cuda_run *run, 
 	const uint64_t mib = row->bytes >> 20;
 	const bool has_nccl = has(run, ZD_CUDA_NCCL);
 	char what[64];
-	if (bench->options.alone || run->ranks == 1 || run->ranks > run->devices)
+	if (bench->options.alone || run->ranks == 1 || run->ranks > run->devices || is_left_to_nccl(bench))
 		return; /* nothing is promised for these */
 	if (bench->options.load_side) {
 		snprintf(what, sizeof(what), "gather of %llu MiB under load: NCCL's / zerod's",
@@ -204,25 +232,80 @@ static void report_costs(struct zd_bench *bench, const struct zd_cuda_run *run)
 	                 true, 1);
 }
 
+/* Time of the whole GPU that its products lose, for each GiB reduced: what products beside reductions take longer, all together. */
+static void report_lost(const struct zd_bench *bench, const struct zd_cuda_costs *costs, enum zd_cuda_way way)
+{
+	const int64_t longer_ns = (int64_t)(costs->product_ns[way] - costs->product_ns[ZD_CUDA_PUSHES]);
+	const double gib = (double)costs->reduced_bytes[way] / (1u << 30);
+	const char *const name = way == ZD_CUDA_NCCL ? "NCCL" : "zerod";
+	char what[64];
+	if (gib == 0)
+		return;
+	snprintf(what, sizeof(what), "reduced by %s beside products, a rank", name);
+	zd_report_figure(bench, what, gib, "GiB");
+	snprintf(what, sizeof(what), "GPU time that products lose to %s", name);
+	zd_report_figure(bench, what, (double)longer_ns * (double)costs->products / 1e3 / gib, "us a GiB");
+}
+
 static void report_slowdown(struct zd_bench *bench, const struct zd_cuda_run *run)
 {
 	const uint64_t *product_ns = run->shared->costs.product_ns;
 	const uint64_t alone_ns = product_ns[ZD_CUDA_PUSHES];
+	const bool reduces = bench->options.op == ZD_BENCH_REDUCE;
+	const char *const works = reduces ? "reductions" : "gathers";
 	char what[64];
 	if (!product_ns[ZD_CUDA_ZEROD])
 		return;
 	const double zerod = 100 * (ratio(product_ns[ZD_CUDA_ZEROD], alone_ns) - 1);
 	const double nccl = 100 * (ratio(product_ns[ZD_CUDA_NCCL], alone_ns) - 1);
 	zd_report_figure(bench, "a product alone", us(alone_ns), "us");
-	zd_report_figure(bench, "a product beside zerod's gathers", us(product_ns[ZD_CUDA_ZEROD]), "us");
+	snprintf(what, sizeof(what), "a product beside zerod's %s", works);
+	zd_report_figure(bench, what, us(product_ns[ZD_CUDA_ZEROD]), "us");
+	report_lost(bench, &run->shared->costs, ZD_CUDA_ZEROD);
 	snprintf(what, sizeof(what), "products of %u: slowdown by zerod, %%", bench->options.load_side);
-	zd_report_target(bench, what, zerod, true, 7);
+	if (is_left_to_nccl(bench))
+		zd_report_figure(bench, what, zerod, "%");
+	else
+		zd_report_target(bench, what, zerod, true, reduces ? 8 : 7);
 	if (!product_ns[ZD_CUDA_NCCL])
 		return;
-	zd_report_figure(bench, "a product beside NCCL's gathers", us(product_ns[ZD_CUDA_NCCL]), "us");
+	snprintf(what, sizeof(what), "a product beside NCCL's %s", works);
+	zd_report_figure(bench, what, us(product_ns[ZD_CUDA_NCCL]), "us");
+	report_lost(bench, &run->shared->costs, ZD_CUDA_NCCL);
 	zd_report_figure(bench, "products' slowdown by NCCL", nccl, "%");
 	snprintf(what, sizeof(what), "products of %u: zerod's %% - NCCL's %%", bench->options.load_side);
-	zd_report_target(bench, what, zerod - nccl, true, 0);
+	if (!is_left_to_nccl(bench))
+		zd_report_target(bench, what, zerod - nccl, true, 0);
+}
+
+static void report_part(const struct zd_bench *bench, const struct zd_stats *stats, const char *what)
+{
+	char line[80];
+	snprintf(line, sizeof(line), "%s, p50", what);
+	zd_report_figure(bench, line, us(stats->p50) / 1e3, "ms");
+	snprintf(line, sizeof(line), "%s, min", what);
+	zd_report_figure(bench, line, us(stats->min) / 1e3, "ms");
+	snprintf(line, sizeof(line), "%s, max", what);
+	zd_report_figure(bench, line, us(stats->max) / 1e3, "ms");
+}
+
+static void report_backward(struct zd_bench *bench, const struct zd_cuda_run *run)
+{
+	const struct zd_cuda_costs *costs = &run->shared->costs;
+	const struct zd_stats *parts = costs->backward;
+	if (!costs->backward_bytes)
+		return;
+	bench->wrong += costs->backward_wrong;
+	zd_report_figure(bench, "a backward's gradients", (double)costs->backward_bytes / (1u << 20), "MiB");
+	zd_report_figure(bench, "its buckets", costs->backward_buckets, "");
+	report_part(bench, &parts[ZD_CUDA_BACKWARD_ZEROD], "backward by zerod");
+	report_part(bench, &parts[ZD_CUDA_BACKWARD_BEGIN], "zeroing its target");
+	if (!has(run, ZD_CUDA_NCCL))
+		return;
+	report_part(bench, &parts[ZD_CUDA_BACKWARD_NCCL], "backward by NCCL");
+	zd_report_target(bench, "a backward: speed / NCCL's",
+	                 ratio(parts[ZD_CUDA_BACKWARD_NCCL].p50, parts[ZD_CUDA_BACKWARD_ZEROD].p50), false,
+	                 1 / 0.7);
 }
 
 void zd_cuda_report(struct zd_bench *bench, const struct zd_cuda_run *run)
@@ -241,8 +324,10 @@ void zd_cuda_report(struct zd_bench *bench, const struct zd_cuda_run *run)
 			reduce_targets(bench, run, row);
 		else
 			size_targets(bench, run, row);
+		nccl_targets(bench, run, row);
 	}
 	report_costs(bench, run);
 	report_slowdown(bench, run);
+	report_backward(bench, run);
 	fflush(stdout);
 }

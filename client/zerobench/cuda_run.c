@@ -58,23 +58,26 @@ static pid_t listener_pid(const char *socket_path)
 	return peer.pid > 1 ? peer.pid : 0;
 }
 
-static int learn_devices(struct zd_cuda_run *run, struct zd_err *err)
+/* Of one daemon, which has as many of them as all others. */
+static int learn_devices(struct zd_cuda_run *run, uint32_t node, struct zd_err *err)
 {
 	struct zerod_options connect = ZEROD_INIT(connect);
+	const uint32_t count = run->devices / run->bench->options.nodes;
+	char(*names)[sizeof(run->names[0])] = run->names + (size_t)node * count;
 	zerod_client *client;
-	connect.socket_path = run->bench->socket_path;
+	connect.socket_path = run->bench->socket_paths[node];
 	connect.name = "zerobench";
 	int status = zerod_connect(&connect, &client);
 	if (status)
 		return zd_err_set(err, status, "%s: %s", zerod_status_name(status), zerod_last_error(NULL));
-	for (uint32_t i = 0; i < run->devices && !status; i++) {
+	for (uint32_t i = 0; i < count && !status; i++) {
 		struct zerod_device_info info;
 		status = zerod_device_get(client, i, &info);
 		if (status)
 			zd_err_set(err, status, "%s: %s", zerod_status_name(status),
 			           zerod_last_error(client));
 		else
-			snprintf(run->names[i], sizeof(run->names[i]), "%s", info.name);
+			snprintf(names[i], sizeof(names[i]), "%s", info.name);
 	}
 	zerod_close(client);
 	return status;
@@ -95,6 +98,11 @@ static int check_options(const struct zd_cuda_run *run, struct zd_err *err)
 		return status;
 	if (rows > ZD_CUDA_MAX_ROWS)
 		return zd_err_set(err, ZEROD_E_INVALID, "%u sizes are more than %u", rows, ZD_CUDA_MAX_ROWS);
+	if (run->ranks % run->bench->options.nodes ||
+	    (run->bench->options.nodes > 1 && run->ranks > run->devices))
+		return zd_err_set(err, ZEROD_E_INVALID,
+		                  "%u ranks on %u GPUs cannot be in %u daemons alike, on a GPU each",
+		                  run->ranks, run->devices, run->bench->options.nodes);
 	if (run->ranks > ZD_CUDA_MAX_RANKS)
 		return zd_err_set(err, ZEROD_E_INVALID, "%u ranks are more than %u", run->ranks,
 		                  ZD_CUDA_MAX_RANKS);
@@ -106,8 +114,9 @@ int zd_bench_cuda(struct zd_bench *bench, struct zd_err *err)
 	struct zd_cuda_run run = {.bench = bench, .ranks = bench->options.ranks};
 	run.devices = zd_bench_devices_used(bench);
 	int status = check_options(&run, err);
-	if (!status)
-		status = learn_devices(&run, err);
+	run.node_ranks = run.ranks / bench->options.nodes;
+	for (uint32_t node = 0; node < bench->options.nodes && !status; node++)
+		status = learn_devices(&run, node, err);
 	if (status)
 		return status;
 	run.daemon_pid = listener_pid(bench->socket_path);

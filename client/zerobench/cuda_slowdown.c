@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * cuda_slowdown.c - what a product of the trainer's takes alone, beside gathers by zerod, and beside NCCL's, both without
- * pause on all ranks. Products are timed by events, in runs that are queued before the gathers begin.
+ * cuda_slowdown.c - what a product of the trainer's takes alone, beside gathers or reductions by zerod, and beside NCCL's, both
+ * without pause on all ranks. Products are timed by events, in runs that are queued before the others begin. Of reductions it is
+ * noted how many bytes they were: what products lose for each is what the sums, and all else, take of the GPU.
  */
 #include "client/zerobench/cuda_bench.h"
 
@@ -13,8 +14,10 @@
 struct beside {
 	struct zd_cuda_trainer *trainer;
 	struct zd_cuda_unit unit;
-	enum zd_cuda_way way; /* ZD_CUDA_PUSHES: nothing */
-	zd_cu_ptr held;       /* NCCL's buffer */
+	struct zd_cuda_backward *backward; /* NULL: gathers */
+	enum zd_cuda_way way;              /* ZD_CUDA_PUSHES: nothing */
+	zd_cu_ptr held;                    /* NCCL's buffer */
+	uint64_t reduced_bytes;
 };
 
 static int gather_by_zerod(const struct beside *beside)
@@ -40,8 +43,22 @@ static int gather_by_nccl(const struct beside *beside)
 	return status ? status : zd_cuda_reach(trainer);
 }
 
+static int reduce(struct beside *beside)
+{
+	beside->reduced_bytes += zd_cuda_backward_bytes(beside->backward);
+	return beside->way == ZD_CUDA_ZEROD ? zd_cuda_backward_by_zerod(beside->backward)
+	                                    : zd_cuda_backward_by_nccl(beside->backward);
+}
+
+static int work_once(struct beside *beside)
+{
+	if (beside->backward)
+		return reduce(beside);
+	return beside->way == ZD_CUDA_ZEROD ? gather_by_zerod(beside) : gather_by_nccl(beside);
+}
+
 /* NCCL's calls must be as many on all ranks: whether there is another one is agreed upon before each, for zerod too. */
-static int gather_until_end(const struct beside *beside)
+static int work_until_end(struct beside *beside)
 {
 	struct zd_cuda_trainer *trainer = beside->trainer;
 	const struct zd_cuda_run *run = trainer->run;
@@ -57,12 +74,12 @@ static int gather_until_end(const struct beside *beside)
 		zd_cuda_meet_trainers(run); /* all have looked */
 		if (!go_on)
 			return 0;
-		status = beside->way == ZD_CUDA_ZEROD ? gather_by_zerod(beside) : gather_by_nccl(beside);
+		status = work_once(beside);
 	}
 	return status;
 }
 
-static int measure_round(const struct beside *beside, uint64_t *product_ns)
+static int measure_round(struct beside *beside, uint64_t *product_ns)
 {
 	struct zd_cuda_trainer *trainer = beside->trainer;
 	const struct zd_cuda_run *run = trainer->run;
@@ -72,8 +89,17 @@ static int measure_round(const struct beside *beside, uint64_t *product_ns)
 	zd_cuda_meet_trainers(run);
 	int status = zd_gemm_timed_begin(trainer->gemm, trainer->member->err);
 	if (!status && beside->way != ZD_CUDA_PUSHES)
-		status = gather_until_end(beside);
+		status = work_until_end(beside);
 	return status ? status : zd_gemm_timed_end(trainer->gemm, product_ns, trainer->member->err);
+}
+
+static void store(const struct beside *beside)
+{
+	const struct zd_cuda_run *run = beside->trainer->run;
+	struct zd_cuda_costs *costs = &run->shared->costs;
+	costs->product_ns[beside->way] = atomic_exchange(&run->shared->total, 0) / run->ranks;
+	costs->products = (uint64_t)ROUNDS * ZD_GEMM_RUNS * zd_gemm_run_products(beside->trainer->gemm);
+	costs->reduced_bytes[beside->way] = beside->reduced_bytes;
 }
 
 /* The median over runs and rounds; of ranks, the mean. */
@@ -85,6 +111,7 @@ static int measure(struct beside *beside, enum zd_cuda_way way)
 	struct zd_stats stats;
 	int status = 0;
 	beside->way = way;
+	beside->reduced_bytes = 0;
 	for (uint32_t round = 0; round < ROUNDS && !status; round++)
 		status = measure_round(beside, &samples[(size_t)round * ZD_GEMM_RUNS]);
 	if (status)
@@ -93,9 +120,38 @@ static int measure(struct beside *beside, enum zd_cuda_way way)
 	atomic_fetch_add(&run->shared->total, stats.p50);
 	zd_cuda_meet_trainers(run);
 	if (trainer->member->index == 0)
-		run->shared->costs.product_ns[way] = atomic_exchange(&run->shared->total, 0) / run->ranks;
+		store(beside);
 	zd_cuda_meet_trainers(run);
 	return 0;
+}
+
+/* NCCL gathers into the unit's buffer, which is held meanwhile. */
+static int hold_buffer(struct beside *beside)
+{
+	return beside->backward ? 0 : zd_cuda_gather(beside->trainer, &beside->unit, &beside->held);
+}
+
+static int let_go(const struct beside *beside)
+{
+	return beside->backward ? 0 : zd_cuda_release(beside->trainer, &beside->unit, NULL);
+}
+
+static int measure_all(struct beside *beside)
+{
+	struct zd_cuda_trainer *trainer = beside->trainer;
+	int status = zd_gemm_settle(trainer->gemm, trainer->member->err);
+	if (!status)
+		status = zd_gemm_finish(trainer->gemm, trainer->member->err);
+	if (!status)
+		status = measure(beside, ZD_CUDA_PUSHES);
+	if (!status)
+		status = measure(beside, ZD_CUDA_ZEROD);
+	if (status || !trainer->nccl)
+		return status;
+	status = hold_buffer(beside);
+	if (!status)
+		status = measure(beside, ZD_CUDA_NCCL);
+	return status ? status : let_go(beside);
 }
 
 int zd_cuda_slowdown(struct zd_cuda_trainer *trainer)
@@ -105,18 +161,17 @@ int zd_cuda_slowdown(struct zd_cuda_trainer *trainer)
 	struct beside beside = {.trainer = trainer};
 	int status = zd_cuda_unit_new(trainer, "slowdown", bytes / zerod_dtype_bytes(options->dtype),
 	                              &beside.unit);
+	return status ? status : measure_all(&beside);
+}
+
+int zd_cuda_reduce_slowdown(struct zd_cuda_trainer *trainer)
+{
+	const struct zd_bench_options *options = &trainer->run->bench->options;
+	struct beside beside = {.trainer = trainer};
+	/* What the arena has room for in any case. No products but those that are timed. */
+	int status = zd_cuda_backward_new(trainer, zd_min_u64(options->max_bytes, ZD_CUDA_BESIDE_BYTES), NULL,
+	                                  &beside.backward);
 	if (!status)
-		status = zd_gemm_settle(trainer->gemm, trainer->member->err);
-	if (!status)
-		status = zd_gemm_finish(trainer->gemm, trainer->member->err);
-	if (!status)
-		status = measure(&beside, ZD_CUDA_PUSHES);
-	if (!status)
-		status = measure(&beside, ZD_CUDA_ZEROD);
-	if (status || !trainer->nccl)
-		return status;
-	status = zd_cuda_gather(trainer, &beside.unit, &beside.held);
-	if (!status)
-		status = measure(&beside, ZD_CUDA_NCCL);
-	return status ? status : zd_cuda_release(trainer, &beside.unit, NULL);
+		status = measure_all(&beside);
+	return status ? status : zd_cuda_backward_free(beside.backward);
 }

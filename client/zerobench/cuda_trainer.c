@@ -42,6 +42,7 @@ int zd_cuda_unit_new(const struct zd_cuda_trainer *trainer, const char *name, ui
 	options.name = name;
 	options.dtype = trainer->run->bench->options.dtype;
 	options.numel = numel;
+	options.flags = trainer->run->bench->options.all_reduce ? ZEROD_UNIT_ALL_REDUCE : 0;
 	*unit = (struct zd_cuda_unit){.numel = numel};
 	int status = zd_cuda_check(trainer, zerod_unit_register(trainer->rank.group, &options, &unit->unit),
 	                           "zerod_unit_register");
@@ -122,19 +123,42 @@ static int join_nccl(struct zd_cuda_trainer *trainer)
 	return zd_nccl_rank_join(trainer->nccl, &shared->nccl_id, run->ranks, member->index, member->err);
 }
 
+/* The ids of a group over several daemons are made by the first rank's. */
+static int join_group(struct zd_cuda_trainer *trainer)
+{
+	const struct zd_cuda_run *run = trainer->run;
+	const struct zd_member *member = trainer->member;
+	const struct zd_bench_options *options = &run->bench->options;
+	struct zd_cuda_shared *shared = run->shared;
+	struct zd_rank_options rank = {
+	        .socket_path = run->bench->socket_paths[member->index / run->node_ranks],
+	        .rank = member->index,
+	        .world_size = run->ranks,
+	        .devices = run->devices / options->nodes,
+	        .dtype = options->dtype,
+	        .local_world_size = run->node_ranks,
+	        .collectives = options->collectives,
+	        .unique_id = options->nodes > 1 ? &shared->unique_id : NULL,
+	};
+	int status = zd_rank_connect(&trainer->rank, member, &rank);
+	if (!status && rank.unique_id && member->index == 0)
+		status = zd_cuda_check(
+		        trainer, zerod_unique_id(trainer->rank.client, run->node_ranks, &shared->unique_id),
+		        "zerod_unique_id");
+	if (status)
+		return status;
+	zd_cuda_meet_trainers(run);
+	return zd_rank_join(&trainer->rank, member, &rank);
+}
+
 static int begin(struct zd_cuda_trainer *trainer)
 {
 	const struct zd_cuda_run *run = trainer->run;
 	const struct zd_member *member = trainer->member;
 	const struct zd_bench_options *options = &run->bench->options;
-	const struct zd_rank_options rank = {.socket_path = run->bench->socket_path,
-	                                     .rank = member->index,
-	                                     .world_size = run->ranks,
-	                                     .devices = run->devices,
-	                                     .dtype = options->dtype};
 	int status = zd_gpu_open(&trainer->gpu, run->names[member->index % run->devices], member->err);
 	if (!status)
-		status = zd_rank_init(&trainer->rank, member, &rank);
+		status = join_group(trainer);
 	if (!status)
 		status = zd_cuda_check(
 		        trainer,
@@ -167,17 +191,33 @@ static int measure_size(void *arg, uint64_t numel)
 	                                                          : zd_cuda_turns(trainer, numel);
 }
 
+/* What is measured when all sizes have been. This goes by the clock, and ranks that gather together must gather as often. */
+static int measure_rest(struct zd_cuda_trainer *trainer)
+{
+	const struct zd_bench_options *options = &trainer->run->bench->options;
+	int status = 0;
+	if (options->op == ZD_BENCH_GATHER && trainer->gemm)
+		return zd_cuda_slowdown(trainer);
+	/* Costs go by the clock, and ranks that gather together must gather as often. */
+	if (options->nodes > 1 || options->collectives != ZEROD_COLLECTIVES_COPIES || options->all_reduce)
+		return 0;
+	if (options->op == ZD_BENCH_GATHER)
+		return options->alone ? 0 : zd_cuda_costs(trainer);
+	if (trainer->gemm)
+		status = zd_cuda_reduce_slowdown(trainer);
+	if (!status && options->backward_bytes)
+		status = zd_cuda_backwards(trainer);
+	return status;
+}
+
 int zd_cuda_trainer_main(const struct zd_member *member, const struct zd_cuda_run *run)
 {
 	struct zd_cuda_trainer trainer = {.member = member, .run = run};
 	int status = begin(&trainer);
 	if (!status)
 		status = zd_cuda_each_size(run, measure_size, &trainer);
-	const bool gathers = run->bench->options.op == ZD_BENCH_GATHER;
-	if (!status && gathers && trainer.gemm)
-		status = zd_cuda_slowdown(&trainer);
-	else if (!status && gathers && !run->bench->options.alone)
-		status = zd_cuda_costs(&trainer);
+	if (!status)
+		status = measure_rest(&trainer);
 	if (status) /* the process ends, and its session with it */
 		return status;
 	zd_cuda_meet_trainers(run); /* who leaves sooner is a lost peer to those who still work */

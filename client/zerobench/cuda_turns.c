@@ -122,6 +122,8 @@ static int iterate(struct zd_cuda_trainer *trainer, const struct zd_cuda_unit *u
 	int status = gather_turn(trainer, unit, &data, took_ns);
 	if (!status)
 		status = zd_cuda_words_check(trainer, unit, data, 1, wrong);
+	if (trainer->run->bench->options.nodes > 1)
+		zd_cuda_meet_trainers(trainer->run); /* others of the daemon take from what came here */
 	if (!status && trainer->nccl)
 		status = zd_cuda_words_spoil(trainer, unit, data, 1, false);
 	if (!status)

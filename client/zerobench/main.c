@@ -40,7 +40,10 @@ static const struct op cuda_ops[] = {
 static const struct {
 	const char *name;
 	enum zd_bench_op op;
-} aliases[] = {{"all_gather", ZD_BENCH_GATHER}, {"reduce_scatter", ZD_BENCH_REDUCE}};
+	bool all_reduce;
+} aliases[] = {{"all_gather", ZD_BENCH_GATHER, false},
+               {"reduce_scatter", ZD_BENCH_REDUCE, false},
+               {"all_reduce", ZD_BENCH_REDUCE, true}};
 
 enum {
 	KEY_JSON = 256,
@@ -50,13 +53,17 @@ enum {
 	KEY_BACKEND,
 	KEY_LOAD,
 	KEY_ALONE,
+	KEY_BACKWARD,
 	KEY_NCCL,
 	KEY_CUBLAS,
+	KEY_NODES,
+	KEY_COLLECTIVES,
 };
 
 static const struct argp_option argp_options[] = {
         {"op", 'o', "OP", 0,
-         "gather (all_gather), reduce (reduce_scatter), rpc, alloc or scale (default: gather)", 0},
+         "gather (all_gather), reduce (reduce_scatter), all_reduce, rpc, alloc or scale (default: gather)",
+         0},
         {"minbytes", 'b', "SIZE", 0, "smallest unit (default: 1M; alloc: 4K; GPUs: 64K)", 0},
         {"maxbytes", 'e', "SIZE", 0, "largest unit (default: 64M; alloc: 16M; GPUs: 1G)", 0},
         {"stepfactor", 'f', "FACTOR", 0, "from one size to the next (default: 4)", 0},
@@ -73,6 +80,12 @@ static const struct argp_option argp_options[] = {
         {"backend", KEY_BACKEND, "NAME", 0, "of a private daemon: host or cuda (default: host)", 0},
         {"load", KEY_LOAD, "gemm:N", 0, "on GPUs: beside bf16 products of N x N matrices", 0},
         {"alone", KEY_ALONE, NULL, 0, "on GPUs: rank 0 gathers, the others do not", 0},
+        {"nodes", KEY_NODES, "N", 0, "on GPUs: N private daemons, each with its part of them (default: 1)",
+         0},
+        {"collectives", KEY_COLLECTIVES, "NAME", 0,
+         "on GPUs: between a daemon's ranks, copies or nccl (default: copies)", 0},
+        {"backward", KEY_BACKWARD, "SIZE", 0,
+         "on GPUs: reduce so many bytes of gradients, too, in buckets of up to 64 MiB", 0},
         {"nccl", KEY_NCCL, "PATH", 0,
          "on GPUs: libnccl.so.2 to compare with, or none (default: searched for)", 0},
         {"cublas", KEY_CUBLAS, "PATH", 0, "on GPUs: libcublas.so for --load (default: searched for)", 0},
@@ -112,16 +125,21 @@ static uint32_t parse_count(struct argp_state *state, const char *name, const ch
 	return (uint32_t)count;
 }
 
-static enum zd_bench_op parse_op(struct argp_state *state, const char *text)
+static void parse_op(struct argp_state *state, const char *text, struct zd_bench_options *o)
 {
+	o->all_reduce = false;
 	for (size_t i = 0; i < ZD_ARRAY_LEN(ops); i++)
-		if (strcmp(ops[i].name, text) == 0)
-			return (enum zd_bench_op)i;
+		if (strcmp(ops[i].name, text) == 0) {
+			o->op = (enum zd_bench_op)i;
+			return;
+		}
 	for (size_t i = 0; i < ZD_ARRAY_LEN(aliases); i++)
-		if (strcmp(aliases[i].name, text) == 0)
-			return aliases[i].op;
-	argp_error(state, "--op: expected gather, reduce, rpc, alloc or scale, found '%s'", text);
-	return ZD_BENCH_GATHER;
+		if (strcmp(aliases[i].name, text) == 0) {
+			o->op = aliases[i].op;
+			o->all_reduce = aliases[i].all_reduce;
+			return;
+		}
+	argp_error(state, "--op: expected gather, reduce, all_reduce, rpc, alloc or scale, found '%s'", text);
 }
 
 static enum zerod_dtype parse_dtype(struct argp_state *state, const char *text)
@@ -147,6 +165,13 @@ static bool parse_backend(struct argp_state *state, const char *text)
 	return strcmp(text, "cuda") == 0;
 }
 
+static enum zerod_collectives parse_collectives(struct argp_state *state, const char *text)
+{
+	if (strcmp(text, "copies") != 0 && strcmp(text, "nccl") != 0)
+		argp_error(state, "--collectives: expected copies or nccl, found '%s'", text);
+	return strcmp(text, "nccl") == 0 ? ZEROD_COLLECTIVES_NCCL : ZEROD_COLLECTIVES_COPIES;
+}
+
 /* What contradicts itself; the sizes and counts of the command line are there already, 0 where not given. */
 static void complete(struct argp_state *state, struct zd_bench_options *o)
 {
@@ -160,6 +185,10 @@ static void complete(struct argp_state *state, struct zd_bench_options *o)
 		           o->start ? "start" : "backend");
 	if (o->socket_path && o->op == ZD_BENCH_SCALE)
 		argp_error(state, "scale compares two daemons of its own: it takes no --socket");
+	if (o->nodes > 1 && (o->socket_path || !o->cuda))
+		argp_error(state, "--nodes wants private daemons on GPUs: it goes with --backend=cuda");
+	if (o->alone && (o->nodes > 1 || o->collectives == ZEROD_COLLECTIVES_NCCL))
+		argp_error(state, "a rank that leaves something to NCCL cannot gather alone");
 	const char *socket_path = getenv("ZEROD_SOCKET");
 	if (!o->socket_path && !o->start && !o->cuda && o->op != ZD_BENCH_SCALE && socket_path &&
 	    *socket_path)
@@ -171,7 +200,7 @@ static error_t parse_option(int key, char *arg, struct argp_state *state)
 	struct zd_bench_options *o = state->input;
 	switch (key) {
 	case 'o':
-		o->op = parse_op(state, arg);
+		parse_op(state, arg, o);
 		return 0;
 	case 'b':
 		o->min_bytes = parse_bytes(state, "minbytes", arg);
@@ -217,6 +246,15 @@ static error_t parse_option(int key, char *arg, struct argp_state *state)
 		return 0;
 	case KEY_ALONE:
 		o->alone = true;
+		return 0;
+	case KEY_NODES:
+		o->nodes = parse_count(state, "nodes", arg, 1, ZD_BENCH_MAX_NODES);
+		return 0;
+	case KEY_COLLECTIVES:
+		o->collectives = parse_collectives(state, arg);
+		return 0;
+	case KEY_BACKWARD:
+		o->backward_bytes = parse_bytes(state, "backward", arg);
 		return 0;
 	case KEY_NCCL:
 		o->nccl_path = arg;
@@ -281,13 +319,28 @@ static int check_backend(const struct zd_bench *bench, struct zd_err *err)
 	if (bench->on_gpus && o->op == ZD_BENCH_ALLOC)
 		return zd_err_set(err, ZEROD_E_UNSUPPORTED, "%s is measured on host devices only",
 		                  bench->op_name);
-	if (!is_on_gpus(bench) && (o->load_side || o->alone || o->nccl_path || o->cublas_path))
+	if (!is_on_gpus(bench) && (o->load_side || o->alone || o->nccl_path || o->cublas_path ||
+	                           o->nodes > 1 || o->collectives != ZEROD_COLLECTIVES_COPIES))
 		return zd_err_set(
 		        err, ZEROD_E_UNSUPPORTED,
-		        "--load, --alone, --nccl and --cublas are for gathers and reductions on GPUs");
+		        "--load, --alone, --nodes, --collectives, --nccl and --cublas are for gathers and "
+		        "reductions on GPUs");
+	if (!is_on_gpus(bench) && o->all_reduce)
+		return zd_err_set(err, ZEROD_E_UNSUPPORTED, "all_reduce is measured on GPUs only");
 	if (o->alone && o->op == ZD_BENCH_REDUCE)
 		return zd_err_set(err, ZEROD_E_UNSUPPORTED, "no rank reduces alone");
+	if (o->backward_bytes && (!is_on_gpus(bench) || o->op != ZD_BENCH_REDUCE || o->all_reduce ||
+	                          o->nodes > 1 || o->collectives != ZEROD_COLLECTIVES_COPIES))
+		return zd_err_set(err, ZEROD_E_UNSUPPORTED,
+		                  "--backward is for reduce_scatter on GPUs, by the copies of one daemon");
 	return 0;
+}
+
+/* Of a rank: shards, targets of up to twice their width, buckets and staging. */
+static uint64_t backward_arena_bytes(const struct zd_bench *bench)
+{
+	const struct zd_bench_options *o = &bench->options;
+	return o->backward_bytes ? 3 * o->backward_bytes / o->ranks + (512u << 20) : 0;
 }
 
 /* Room for each rank's gathered copy, bucket, staging and target of the largest unit, and as much again; on GPUs also for
@@ -296,7 +349,10 @@ static uint64_t arena_bytes(const struct zd_bench *bench)
 {
 	const uint64_t ranks_per_device = (bench->options.ranks + bench->devices - 1) / bench->devices;
 	const uint64_t others = bench->on_gpus ? ranks_per_device * (512u << 20) : 256u << 20;
-	return zd_align_up(others + 4 * ranks_per_device * bench->options.max_bytes, 2u << 20);
+	/* Between daemons sums travel as float32. */
+	const uint64_t units = bench->options.nodes > 1 ? 10 : 4;
+	const uint64_t each = units * bench->options.max_bytes + backward_arena_bytes(bench);
+	return zd_align_up(others + ranks_per_device * each, 2u << 20);
 }
 
 /* Who is measured, and on how many devices. */
@@ -318,7 +374,7 @@ static int ask_daemon(struct zd_bench *bench, struct zd_err *err)
 		return status;
 	snprintf(bench->daemon, sizeof(bench->daemon), "zerod %s on %s devices", daemon.daemon,
 	         daemon.backend);
-	bench->devices = daemon.devices;
+	bench->devices = daemon.devices * bench->options.nodes;
 	bench->on_gpus = strcmp(daemon.backend, "cuda") == 0;
 	set_defaults(bench);
 	return check_backend(bench, err);
@@ -326,7 +382,7 @@ static int ask_daemon(struct zd_bench *bench, struct zd_err *err)
 
 static int measure(struct zd_bench *bench, const char *socket_path, struct zd_err *err)
 {
-	bench->socket_path = socket_path;
+	bench->socket_path = bench->socket_paths[0] = socket_path;
 	int status = ask_daemon(bench, err);
 	if (!status) {
 		zd_report_begin(bench);
@@ -353,14 +409,27 @@ static int bind_to_one_cpu(struct zd_err *err)
 
 static int measure_private(struct zd_bench *bench, struct zd_err *err)
 {
-	const struct zd_private_options options = {
+	const uint32_t nodes = bench->options.nodes;
+	const char *nccl_path = bench->options.nccl_path;
+	struct zd_private_options options = {
 	        .cuda = bench->on_gpus, .devices = bench->devices, .arena_bytes = arena_bytes(bench)};
-	struct zd_private daemon;
-	int status = zd_private_start(&options, &daemon, err);
+	struct zd_private daemons[ZD_BENCH_MAX_NODES] = {0};
+	int status = 0;
+	if (nccl_path && strcmp(nccl_path, "none") != 0)
+		options.nccl_path = nccl_path;
+	if (nodes > 1)
+		options.ngpus = bench->devices / nodes;
+	for (uint32_t node = 0; node < nodes && !status; node++) {
+		options.first_gpu = node * options.ngpus;
+		status = zd_private_start(&options, &daemons[node], err);
+		bench->socket_paths[node] = daemons[node].socket_path;
+	}
 	if (!status)
-		status = measure(bench, daemon.socket_path, err);
-	bench->socket_path = NULL; /* goes with the daemon */
-	zd_private_stop(&daemon);
+		status = measure(bench, daemons[0].socket_path, err);
+	bench->socket_path = NULL; /* goes with the daemons */
+	memset(bench->socket_paths, 0, sizeof(bench->socket_paths));
+	for (uint32_t node = 0; node < nodes; node++)
+		zd_private_stop(&daemons[node]);
 	return status;
 }
 
@@ -371,6 +440,10 @@ static int plan_private(struct zd_bench *bench, struct zd_err *err)
 	int status = bench->on_gpus ? zd_bench_count_gpus(&bench->devices, err) : 0;
 	if (status)
 		return status;
+	if (bench->options.nodes > 1 && bench->devices < bench->options.nodes)
+		return zd_err_set(err, ZEROD_E_NOT_FOUND, "%u GPUs for %u daemons", bench->devices,
+		                  bench->options.nodes);
+	bench->devices -= bench->devices % bench->options.nodes;
 	set_defaults(bench);
 	if (!bench->on_gpus)
 		bench->devices = bench->options.ranks < 4 ? bench->options.ranks : 4;
@@ -414,6 +487,7 @@ int main(int argc, char **argv)
 	struct zd_bench bench = {.options = {.factor = 4,
 	                                     .warmup = UINT32_MAX,
 	                                     .units = 10000,
+	                                     .nodes = 1,
 	                                     .dtype = ZEROD_FLOAT32,
 	                                     .check = true}};
 	const struct argp argp = {.options = argp_options, .parser = parse_option, .doc = doc};
@@ -421,7 +495,7 @@ int main(int argc, char **argv)
 	argp_program_version = "zerobench " ZEROD_VERSION_TEXT;
 	argp_err_exit_status = -ZEROD_E_USAGE;
 	argp_parse(&argp, argc, argv, 0, NULL, &bench.options);
-	bench.op_name = ops[bench.options.op].name;
+	bench.op_name = bench.options.all_reduce ? "all_reduce" : ops[bench.options.op].name;
 	bench.results = json_array();
 	bench.targets = json_array();
 	zd_bench_catch_signals();

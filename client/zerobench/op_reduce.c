@@ -82,7 +82,7 @@ static int check(const struct zd_member *member, struct zd_rank *rank, const str
 	if (status)
 		return status;
 	*wrong = zd_pattern_count_wrong_sums(target.data, rank->shard.dtype, rank->shard.offset_numel,
-	                                     target.true_numel, bench->options.ranks);
+	                                     target.true_numel, bench->options.ranks, bench->options.ranks);
 	return step_end(member, rank);
 }
 

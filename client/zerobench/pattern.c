@@ -69,13 +69,18 @@ void zd_pattern_fill_gradient(void *data, enum zerod_dtype dtype, uint64_t numel
 }
 
 uint64_t zd_pattern_count_wrong_sums(const float *sum, enum zerod_dtype dtype, uint64_t first, uint64_t numel,
-                                     uint32_t ranks)
+                                     uint32_t ranks, uint32_t node_ranks)
 {
 	uint64_t wrong = 0;
 	for (uint64_t i = 0; i < numel; i++) {
-		float expected = 0;
-		for (uint32_t rank = 0; rank < ranks; rank++)
-			expected += gradient(dtype, rank, first + i);
+		float expected = 0, partial = 0;
+		for (uint32_t rank = 0; rank < ranks; rank++) {
+			partial += gradient(dtype, rank, first + i);
+			if ((rank + 1) % node_ranks != 0)
+				continue;
+			expected += partial;
+			partial = 0;
+		}
 		uint32_t expected_bits, found_bits;
 		memcpy(&expected_bits, &expected, sizeof(expected_bits));
 		memcpy(&found_bits, &sum[i], sizeof(found_bits));

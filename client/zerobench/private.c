@@ -33,14 +33,25 @@ static void own_folder(char *folder, size_t folder_bytes)
 		*slash = '\0';
 }
 
+/* "2,3", or "all". */
+static void list_gpus(const struct zd_private_options *options, char *text, size_t text_bytes)
+{
+	size_t length = 0;
+	snprintf(text, text_bytes, "all");
+	for (uint32_t i = 0; i < options->ngpus && length < text_bytes; i++)
+		length += (size_t)snprintf(text + length, text_bytes - length, "%s%u", i ? "," : "",
+		                           options->first_gpu + i);
+}
+
 _Noreturn static void exec_daemon(const struct zd_private_options *options, const struct zd_private *daemon)
 {
-	char folder[4000], beside[4096], log_path[96], devices[16], arena[24];
+	char folder[4000], beside[4096], log_path[96], devices[16], gpus[8 * ZD_BENCH_MAX_RANKS], arena[24];
 	prctl(PR_SET_PDEATHSIG, SIGTERM);
 	own_folder(folder, sizeof(folder));
 	snprintf(beside, sizeof(beside), "%s/zerod", folder);
 	snprintf(log_path, sizeof(log_path), "%s/zerod.log", daemon->dir);
 	snprintf(devices, sizeof(devices), "%u", options->devices);
+	list_gpus(options, gpus, sizeof(gpus));
 	snprintf(arena, sizeof(arena), "%llu", (unsigned long long)options->arena_bytes);
 	int log = open(log_path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600);
 	if (log >= 0) {
@@ -56,8 +67,10 @@ _Noreturn static void exec_daemon(const struct zd_private_options *options, cons
 	                            arena,
 	                            "--backend",
 	                            options->cuda ? "cuda" : "host",
-	                            options->cuda ? NULL : "--devices",
-	                            devices,
+	                            options->cuda ? "--gpus" : "--devices",
+	                            options->cuda ? gpus : devices,
+	                            options->nccl_path ? "--nccl" : NULL,
+	                            options->nccl_path,
 	                            NULL};
 	execv(beside, (char *const *)args);
 	if (errno == ENOENT)

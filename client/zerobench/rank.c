@@ -11,6 +11,16 @@
 #include "client/internal.h"
 #include "proto/limits.h"
 
+int zd_rank_connect(struct zd_rank *rank, const struct zd_member *member,
+                    const struct zd_rank_options *options)
+{
+	*rank = (struct zd_rank){0};
+	struct zerod_options connect = ZEROD_INIT(connect);
+	connect.socket_path = options->socket_path;
+	connect.name = "zerobench";
+	return zd_member_check(member, zerod_connect(&connect, &rank->client), NULL, "zerod_connect");
+}
+
 static int join(struct zd_rank *rank, const struct zd_member *member, const struct zd_rank_options *options)
 {
 	char job[64];
@@ -21,19 +31,16 @@ static int join(struct zd_rank *rank, const struct zd_member *member, const stru
 	group.world_size = options->world_size;
 	group.rank = options->rank;
 	group.device = options->rank % options->devices;
+	group.local_world_size = options->local_world_size;
+	group.collectives = options->collectives;
+	group.unique_id = options->unique_id;
 	return zd_member_check(member, zerod_group_join(rank->client, &group, &rank->group), rank->client,
 	                       "zerod_group_join");
 }
 
-int zd_rank_init(struct zd_rank *rank, const struct zd_member *member, const struct zd_rank_options *options)
+int zd_rank_join(struct zd_rank *rank, const struct zd_member *member, const struct zd_rank_options *options)
 {
-	*rank = (struct zd_rank){0};
-	struct zerod_options connect = ZEROD_INIT(connect);
-	connect.socket_path = options->socket_path;
-	connect.name = "zerobench";
-	int status = zd_member_check(member, zerod_connect(&connect, &rank->client), NULL, "zerod_connect");
-	if (!status)
-		status = join(rank, member, options);
+	int status = join(rank, member, options);
 	if (status || options->numel == 0)
 		return status;
 	struct zerod_unit_options unit = ZEROD_INIT(unit);
@@ -46,6 +53,12 @@ int zd_rank_init(struct zd_rank *rank, const struct zd_member *member, const str
 		return status;
 	return zd_member_check(member, zerod_unit_shard(rank->unit, &rank->shard), rank->client,
 	                       "zerod_unit_shard");
+}
+
+int zd_rank_init(struct zd_rank *rank, const struct zd_member *member, const struct zd_rank_options *options)
+{
+	int status = zd_rank_connect(rank, member, options);
+	return status ? status : zd_rank_join(rank, member, options);
 }
 
 int zd_rank_publish(const struct zd_member *member, const struct zd_rank *rank, zerod_unit *const *units,

@@ -1,23 +1,36 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * verb_groups.c - zeroctl groups: which ranks are there, and the last committed step.
+ * verb_groups.c - zeroctl groups: which ranks are there, the last committed step, and why a group over several daemons has ended.
  */
 #include "ctl.h"
 
 #include <stdlib.h>
 
-/* "3/4": ranks that are there. */
+/* "3/4": ranks that are there, of those that this daemon has. */
 static char *present_text(const json_t *row)
 {
 	size_t index, present = 0;
 	json_t *member;
+
 	json_array_foreach(json_object_get(row, "members"), index, member)
 	{
 		if (json_integer_value(json_object_get(member, "session")))
 			present++;
 	}
 	return zd_ctl_text("%zu/%" JSON_INTEGER_FORMAT, present,
-	                   json_integer_value(json_object_get(row, "world_size")));
+	                   json_integer_value(json_object_get(row, "local_world_size")));
+}
+
+/* "4..7 of 16": which ones these are, in a group over several daemons; "all". */
+static char *ranks_text(const json_t *row)
+{
+	json_int_t world_size = json_integer_value(json_object_get(row, "world_size"));
+	json_int_t here = json_integer_value(json_object_get(row, "local_world_size"));
+	json_int_t first = json_integer_value(json_object_get(row, "first_rank"));
+	if (here == world_size)
+		return zd_ctl_text("all");
+	return zd_ctl_text("%" JSON_INTEGER_FORMAT "..%" JSON_INTEGER_FORMAT " of %" JSON_INTEGER_FORMAT,
+	                   first, first + here - 1, world_size);
 }
 
 /* "0:7@0 1:8@1": rank, session, device. A rank that nobody has taken reads "2:-@2". */
@@ -46,12 +59,15 @@ static const struct zd_ctl_column columns[] = {
         {"JOB", "job", ZD_CTL_TEXT, NULL},
         {"GROUP", "name", ZD_CTL_TEXT, NULL},
         {"STATE", "state", ZD_CTL_TEXT, NULL},
-        {"RANKS", NULL, ZD_CTL_CUSTOM, present_text},
+        {"HERE", NULL, ZD_CTL_CUSTOM, present_text},
+        {"RANKS", NULL, ZD_CTL_CUSTOM, ranks_text},
+        {"BY", "collectives", ZD_CTL_TEXT, NULL},
         {"UNITS", "units", ZD_CTL_COUNT, NULL},
         {"STEP", "committed_step", ZD_CTL_COUNT, NULL},
         {"TORN", "torn", ZD_CTL_YES_NO, NULL},
         {"SHADOW", "shadow", ZD_CTL_YES_NO, NULL},
         {"MEMBERS", "members", ZD_CTL_CUSTOM, members_text},
+        {"WHY", "why", ZD_CTL_TEXT, NULL},
         {NULL, NULL, ZD_CTL_TEXT, NULL},
 };
 
@@ -70,10 +86,15 @@ static json_t *members_of(const Zd__GroupRow *group)
 static json_t *group_row(const Zd__Row *row)
 {
 	const Zd__GroupRow *g = row->group;
-	return json_pack("{s:I,s:s,s:s,s:s,s:I,s:I,s:I,s:b,s:b,s:o}", "id", ZD_CTL_INT(g->id), "job", g->job,
-	                 "name", g->name, "state", g->state, "world_size", ZD_CTL_INT(g->world_size), "units",
-	                 ZD_CTL_INT(g->units), "committed_step", ZD_CTL_INT(g->committed_step), "torn",
-	                 (int)g->torn, "shadow", (int)g->shadow, "members", members_of(g));
+	uint32_t here = g->local_world_size ? g->local_world_size : g->world_size; /* an older daemon's */
+	const char *collectives = g->collectives == ZD__COLLECTIVES__NCCL ? "nccl" : "copies";
+	return json_pack("{s:I,s:s,s:s,s:s,s:I,s:I,s:I,s:s,s:b,s:I,s:I,s:b,s:b,s:s,s:o}", "id",
+	                 ZD_CTL_INT(g->id), "job", g->job, "name", g->name, "state", g->state, "world_size",
+	                 ZD_CTL_INT(g->world_size), "first_rank", ZD_CTL_INT(g->first_rank),
+	                 "local_world_size", ZD_CTL_INT(here), "collectives", collectives, "hybrid",
+	                 (int)g->hybrid, "units", ZD_CTL_INT(g->units), "committed_step",
+	                 ZD_CTL_INT(g->committed_step), "torn", (int)g->torn, "shadow", (int)g->shadow, "why",
+	                 g->why, "members", members_of(g));
 }
 
 const struct zd_ctl_listing zd_ctl_groups_listing = {

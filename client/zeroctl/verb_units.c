@@ -28,19 +28,20 @@ static const struct zd_ctl_column columns[] = {
         {"RANKS", "registered", ZD_CTL_COUNT, NULL},
         {"GATHERED", "gathered", ZD_CTL_COUNT, NULL},
         {"FROZEN", "frozen", ZD_CTL_YES_NO, NULL},
+        {"ALL-REDUCE", "all_reduce", ZD_CTL_YES_NO, NULL},
         {NULL, NULL, ZD_CTL_TEXT, NULL},
 };
 
 static json_t *unit_row(const Zd__Row *row)
 {
 	const Zd__UnitRow *u = row->unit;
-	return json_pack("{s:I,s:s,s:s,s:s,s:s,s:I,s:I,s:I,s:I,s:I,s:I,s:I,s:I,s:b}", "id", ZD_CTL_INT(u->id),
-	                 "job", u->job, "group", u->group, "name", u->name, "dtype",
+	return json_pack("{s:I,s:s,s:s,s:s,s:s,s:I,s:I,s:I,s:I,s:I,s:I,s:I,s:I,s:b,s:b}", "id",
+	                 ZD_CTL_INT(u->id), "job", u->job, "group", u->group, "name", u->name, "dtype",
 	                 zerod_dtype_name((enum zerod_dtype)u->dtype), "numel", ZD_CTL_INT(u->numel),
 	                 "padded_bytes", ZD_CTL_INT(u->padded_bytes), "slot", ZD_CTL_INT(u->slot), "views",
 	                 ZD_CTL_INT(u->views), "version_min", ZD_CTL_INT(u->version_min), "version_max",
 	                 ZD_CTL_INT(u->version_max), "registered", ZD_CTL_INT(u->registered), "gathered",
-	                 ZD_CTL_INT(u->gathered), "frozen", (int)u->frozen);
+	                 ZD_CTL_INT(u->gathered), "frozen", (int)u->frozen, "all_reduce", (int)u->all_reduce);
 }
 
 static const struct zd_ctl_listing listing = {

@@ -33,6 +33,7 @@ static const struct route routes[] = {
         [ZD__REQUEST__BODY_GOODBYE] = {"goodbye", NULL, zd_answer_goodbye},
         [ZD__REQUEST__BODY_GROUP_JOIN] = {"group_join", zd_args_group_join, NULL},
         [ZD__REQUEST__BODY_GROUP_LEAVE] = {"group_leave", zd_args_group_leave, NULL},
+        [ZD__REQUEST__BODY_UNIQUE_IDS] = {"unique_ids", zd_args_unique_ids, NULL},
         [ZD__REQUEST__BODY_UNIT_REGISTER] = {"unit_register", zd_args_unit_register, NULL},
         [ZD__REQUEST__BODY_UNIT_UNREGISTER] = {"unit_unregister", zd_args_unit_unregister, NULL},
         [ZD__REQUEST__BODY_UPDATE_BEGIN] = {"update_begin", zd_args_update_begin, NULL},
@@ -70,6 +71,7 @@ static const struct route routes[] = {
 /* Kinds that are not here have a status for an answer, and no body. */
 static zd_fill_fn *const fills[ZD_NREQUESTS] = {
         [ZD_REQ_GROUP_JOIN] = zd_fill_group_join,
+        [ZD_REQ_UNIQUE_IDS] = zd_fill_unique_ids,
         [ZD_REQ_UNIT_REGISTER] = zd_fill_unit_register,
         [ZD_REQ_GATHER] = zd_fill_gather,
         [ZD_REQ_RELEASE] = zd_fill_release,
@@ -116,6 +118,7 @@ static int to_engine(struct zd_api_session *session, const Zd__Request *request,
 	/* Requests that wait for memory to be unmapped are still to end. */
 	if (api->draining && request->body_case != ZD__REQUEST__BODY_SEGMENTS_UNMAPPED)
 		return zd_err_set(err, ZEROD_E_SHUTDOWN, "the daemon is draining and takes no new requests");
+	memset(&args, 0, sizeof(args)); /* what a handler does not speak of is not asked for */
 	rc = route->args(request, &api->requests, &args, err);
 	if (rc)
 		return rc;

@@ -21,6 +21,7 @@
 
 /* Both fence pages; the work channel and its page. */
 #define NDESCRIPTORS 4u
+#define NFEATURES    2u
 
 static int check_hello(const struct zd_api_session *session, const Zd__Hello *hello, char name[NAME_BYTES],
                        struct zd_err *err)
@@ -68,11 +69,23 @@ static bool open_works(struct zd_api_session *session, const Zd__Hello *hello, s
 	return false;
 }
 
+/* What this session has beyond the protocol's version. */
+static size_t list_features(const struct zd_bridge *bridge, bool works, char *features[NFEATURES])
+{
+	size_t count = 0;
+
+	if (works)
+		features[count++] = (char *)ZD_FEATURE_WORK;
+	if (bridge->ops->collectives)
+		features[count++] = (char *)ZD_FEATURE_COLLECTIVES;
+	return count;
+}
+
 int zd_answer_hello(struct zd_api_session *session, const Zd__Request *request, struct zd_err *err)
 {
 	const struct zd_bridge *bridge = &session->api->bridge;
 	struct zd_attachment attachments[NDESCRIPTORS] = {{.segment = NULL}};
-	char *features[] = {(char *)ZD_FEATURE_WORK};
+	char *features[NFEATURES];
 	bool works;
 	Zd__Reply reply = ZD__REPLY__INIT;
 	Zd__HelloReply hello = ZD__HELLO_REPLY__INIT;
@@ -92,7 +105,7 @@ int zd_answer_hello(struct zd_api_session *session, const Zd__Request *request, 
 	hello.devices = bridge->ops->device_count(bridge->backend);
 	hello.timelines = ZD_TIMELINES;
 	hello.strict = request->hello->strict;
-	hello.n_features = works ? 1 : 0;
+	hello.n_features = list_features(bridge, works, features);
 	hello.features = features;
 	reply.id = request->id;
 	reply.body_case = ZD__REPLY__BODY_HELLO;

@@ -41,6 +41,7 @@ int zd_args_unit_register(const Zd__Request *request, struct zd_arena *arena, st
 	args->u.unit_register.slot = unit->slot;
 	args->u.unit_register.persistent = unit->persistent;
 	args->u.unit_register.frozen = unit->frozen;
+	args->u.unit_register.all_reduce = unit->all_reduce;
 	return 0;
 }
 

@@ -26,8 +26,8 @@ zd_answer_fn zd_answer_hello, zd_answer_goodbye;
 zd_args_fn zd_args_session_reset;
 
 /* handle_group.c */
-zd_args_fn zd_args_group_join, zd_args_group_leave, zd_args_commit;
-zd_fill_fn zd_fill_group_join;
+zd_args_fn zd_args_group_join, zd_args_group_leave, zd_args_unique_ids, zd_args_commit;
+zd_fill_fn zd_fill_group_join, zd_fill_unique_ids;
 
 /* handle_unit.c */
 zd_args_fn zd_args_unit_register, zd_args_unit_unregister, zd_args_update_begin, zd_args_publish,

@@ -125,6 +125,11 @@ static void fill_group(const struct zd_row *row, struct zd_arena *arena, Zd__Row
 	group->committed_step = row->u.group.committed_step;
 	group->torn = row->u.group.torn;
 	group->shadow = row->u.group.shadow;
+	group->first_rank = row->u.group.nmembers > 0 ? row->u.group.members[0].rank : 0;
+	group->local_world_size = row->u.group.nmembers;
+	group->collectives = row->u.group.exchange ? ZD__COLLECTIVES__NCCL : ZD__COLLECTIVES__COPIES;
+	group->hybrid = row->u.group.hybrid;
+	group->why = zd_answer_text(arena, row->u.group.why);
 	zd_assert(row->u.group.nmembers <= ZD_MAX_WORLD);
 	group->n_members = row->u.group.nmembers;
 	group->members = zd_arena_alloc(arena, ((size_t)row->u.group.nmembers + 1) * sizeof(Zd__Member *));
@@ -162,6 +167,7 @@ static void fill_unit(const struct zd_row *row, struct zd_arena *arena, Zd__Row 
 	unit->registered = row->u.unit.registered;
 	unit->gathered = row->u.unit.gathered;
 	unit->frozen = row->u.unit.frozen;
+	unit->all_reduce = row->u.unit.all_reduce;
 	message->row_case = ZD__ROW__ROW_UNIT;
 	message->unit = unit;
 }

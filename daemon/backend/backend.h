@@ -16,13 +16,14 @@
 struct zd_backend;
 struct zd_err;
 
-#define ZD_FAILURE_TEXT 128
+#define ZD_FAILURE_TEXT    128
+#define ZD_COMPLETION_TEXT 384 /* two operations of communicators that differ, in words */
 
 struct zd_completion {
 	uint64_t op;
 	int status; /* 0 or ZEROD_E_* */
-	char error[128];
-	struct zd_op_result result;
+	char error[ZD_COMPLETION_TEXT];
+	struct zd_op_result result; /* its values are of malloc(), and whoever is told frees them */
 };
 
 /* Fills in status and error. */
@@ -33,6 +34,10 @@ struct zd_backend_config {
 	const char
 	        *devices; /* cuda: which, by UUID or index; NULL, "" or "all": all that this process sees */
 	uint64_t arena_bytes; /* a device's; 0: the backend's default */
+	/* cuda: of communicators. NCCL is loaded when the first one is asked for. */
+	const char *nccl_path; /* a file; NULL or "": libnccl.so.2 from where the dynamic linker looks */
+	bool check_collectives; /* ranks compare what they are about to run: all of a communicator's, or none */
+	uint64_t collective_timeout_ns; /* for all ranks to meet, to run an operation, to part; 0: none */
 	/* Called from executor threads, one completion a command that has an op. */
 	void (*done)(void *arg, const struct zd_completion *completion);
 	void *done_arg;
@@ -41,8 +46,9 @@ struct zd_backend_config {
 struct zd_backend_ops {
 	const char *name;                        /* "host", "cuda" */
 	bool sessions_linger, strict_by_segment; /* as in struct zd_engine_config */
-	bool owners_sum; /* processes that take work may be asked for REDUCEs instead */
-	bool is_prompt;  /* ends commands within microseconds: worth some spinning */
+	bool collectives; /* likewise: UNIQUE_IDS, COMM_OPEN, COMM_CLOSE, EXCHANGE and AGREE are done */
+	bool owners_sum;  /* processes that take work may be asked for REDUCEs instead */
+	bool is_prompt;   /* ends commands within microseconds: worth some spinning */
 
 	int (*open)(const struct zd_backend_config *config, struct zd_backend **backend, struct zd_err *err);
 	/* Stops the executors - what was submitted is finished or failed, nothing completes afterwards - and frees all. */
@@ -57,6 +63,8 @@ struct zd_backend_ops {
 	/* As in struct zd_engine_sink. NULL: never. */
 	bool (*client_copies_own)(const struct zd_backend *backend, uint32_t device, uint64_t bytes);
 
+	/* As in struct zd_engine_sink; never blocks. NULL: nobody has to. */
+	void (*expect)(struct zd_backend *backend, uint32_t device);
 	/* Never blocks. SEGMENT_CREATE completes through `done` as well. Arrays in the command are copied. */
 	void (*submit)(struct zd_backend *backend, const struct zd_command *command);
 

@@ -2,14 +2,17 @@
 /*
  * cuda_backend.c - the cuda backend: GPUs, driven through the CUDA driver that is loaded at run time.
  *
- * A GPU has an executor, the thread that issues its copies and sees them land, and a worker, the thread for what blocks
- * inside the driver. This file ties the parts together:
+ * A GPU has an executor, the thread that issues its copies and sees them land; a worker, the thread for what blocks inside the
+ * driver; and, from the first one on that is asked for, a thread for its communicators. This file ties the parts together:
  *
  *   cuda_device    the GPUs                   cuda_segment   their memory
  *   cuda_executor  the thread of a GPU        cuda_worker    its thread for what blocks
  *   cuda_order     which task is next         cuda_reduce    sums, on the CPU
  *   cuda_lane      a stream and its progress  cuda_session   fence pages that GPUs write
  *   cuda_task      one command                cuda_monitor   processes on the GPUs, and Xids
+ *
+ *   cuda_comm_thread  a GPU's thread for communicators      cuda_comm_queue   the order of their operations
+ *   cuda_comm_tasks   what commands ask of them             cuda_comm         one of them
  *
  * The loop's thread calls the driver when the daemon starts and ends, and never in between.
  */
@@ -18,6 +21,7 @@
 #include <stdlib.h>
 
 #include "backend/backend.h"
+#include "backend/cuda_comm_thread.h"
 #include "backend/cuda_device.h"
 #include "backend/cuda_executor.h"
 #include "backend/cuda_monitor.h"
@@ -36,6 +40,7 @@ struct gpu {
 	uint64_t arena_bytes;
 	struct zd_cuda_executor executor;
 	struct zd_cuda_worker worker;
+	struct zd_cuda_comm_thread comms;
 };
 
 struct zd_backend {
@@ -44,7 +49,9 @@ struct zd_backend {
 	struct zd_cuda_segments segments;
 	struct zd_backend_sessions sessions;
 	struct zd_cuda_monitor monitor;
-	uint32_t next_worker; /* whose turn it is to have a new session's page */
+	struct zd_cuda_comm_roster roster;
+	struct zd_cuda_comm_settings comm_settings; /* its path is owned */
+	uint32_t next_worker;                       /* whose turn it is to have a new session's page */
 };
 
 /* ---- Life --------------------------------------------------------------------------------------------------- */
@@ -97,6 +104,8 @@ static int start_gpu(struct zd_backend *backend, uint32_t index, const struct zd
 	if (!rc)
 		rc = zd_cuda_worker_init(&gpu->worker, &gpu->executor, &backend->segments, config, err);
 	zd_cuda_leave(device->cuda, pushed);
+	if (!rc)
+		zd_cuda_comm_thread_init(&gpu->comms, device, &backend->comm_settings);
 	return rc;
 }
 
@@ -105,7 +114,11 @@ static void stop_gpus(struct zd_backend *backend)
 {
 	uint32_t n = backend->devices.count;
 	for (uint32_t i = 0; i < n; i++)
+		zd_cuda_comm_thread_stop(&backend->gpus[i].comms);
+	for (uint32_t i = 0; i < n; i++)
 		zd_cuda_worker_drain(&backend->gpus[i].worker);
+	for (uint32_t i = 0; i < n; i++)
+		zd_cuda_comm_thread_deinit(&backend->gpus[i].comms);
 	for (uint32_t i = 0; i < n; i++)
 		zd_cuda_executor_stop(&backend->gpus[i].executor);
 	for (uint32_t i = 0; i < n; i++)
@@ -121,10 +134,25 @@ static void cuda_close(struct zd_backend *backend)
 	if (!backend)
 		return;
 	stop_gpus(backend);
+	zd_cuda_comm_roster_deinit(&backend->roster);
 	zd_cuda_segments_deinit(&backend->segments);
 	zd_cuda_devices_deinit(&backend->devices);
+	free((char *)backend->comm_settings.nccl_path);
 	free(backend->gpus);
 	free(backend);
+}
+
+static void set_comms(struct zd_backend *backend, const struct zd_backend_config *config)
+{
+	zd_cuda_comm_roster_init(&backend->roster);
+	backend->comm_settings = (struct zd_cuda_comm_settings){
+	        .nccl_path = zd_strdup(config->nccl_path ? config->nccl_path : ""),
+	        .checking = config->check_collectives,
+	        .timeout_ns = config->collective_timeout_ns,
+	        .roster = &backend->roster,
+	        .done = config->done,
+	        .done_arg = config->done_arg,
+	};
 }
 
 static int cuda_open(const struct zd_backend_config *config, struct zd_backend **backend, struct zd_err *err)
@@ -138,6 +166,7 @@ static int cuda_open(const struct zd_backend_config *config, struct zd_backend *
 	made->gpus = zd_calloc(made->devices.count, sizeof(*made->gpus));
 	zd_cuda_segments_init(&made->segments);
 	zd_backend_sessions_init(&made->sessions);
+	set_comms(made, config);
 	for (uint32_t i = 0; i < made->devices.count && !rc; i++)
 		rc = start_gpu(made, i, config, err);
 	if (!rc)
@@ -183,7 +212,19 @@ static bool cuda_device_failure(const struct zd_backend *backend, uint32_t devic
 	return zd_cuda_device_why(&backend->devices.all[device], why);
 }
 
+static void cuda_expect(struct zd_backend *backend, uint32_t device)
+{
+	zd_assert(device < backend->devices.count);
+	zd_cuda_executor_expect(&backend->gpus[device].executor);
+}
+
 /* ---- Commands ----------------------------------------------------------------------------------------------- */
+
+/* Timelines of exchanges are their device's thread's for communicators, all others its executor's. */
+static bool is_of_exchanges(const struct zd_signal *signal)
+{
+	return signal->timeline >= ZD_MAX_DEVICES && signal->timeline < 2 * ZD_MAX_DEVICES;
+}
 
 static void cuda_submit(struct zd_backend *backend, const struct zd_command *command)
 {
@@ -203,8 +244,21 @@ static void cuda_submit(struct zd_backend *backend, const struct zd_command *com
 	case ZD_CMD_COPY:
 	case ZD_CMD_FILL:
 	case ZD_CMD_WATCH:
-	case ZD_CMD_SIGNAL:
 		zd_cuda_executor_submit(&gpu->executor, task);
+		break;
+	case ZD_CMD_SIGNAL:
+		if (is_of_exchanges(&command->signal))
+			zd_cuda_comm_thread_submit(&gpu->comms, task);
+		else
+			zd_cuda_executor_submit(&gpu->executor, task);
+		break;
+	case ZD_CMD_UNIQUE_IDS:
+	case ZD_CMD_COMM_OPEN:
+	case ZD_CMD_COMM_CLOSE:
+	case ZD_CMD_EXCHANGE:
+	case ZD_CMD_AGREE:
+		zd_assert(command->signal.session == 0 || is_of_exchanges(&command->signal));
+		zd_cuda_comm_thread_submit(&gpu->comms, task);
 		break;
 	}
 }
@@ -248,6 +302,7 @@ const struct zd_backend_ops zd_backend_cuda = {
         .name = "cuda",
         .sessions_linger = true,
         .strict_by_segment = true,
+        .collectives = true,
         .owners_sum = true,
         .is_prompt = true,
         .open = cuda_open,
@@ -256,6 +311,7 @@ const struct zd_backend_ops zd_backend_cuda = {
         .device_info = cuda_device_info,
         .device_failure = cuda_device_failure,
         .client_copies_own = cuda_client_copies_own,
+        .expect = cuda_expect,
         .submit = cuda_submit,
         .segment_fd = cuda_segment_fd,
         .session_open = cuda_session_open,
@@ -266,5 +322,6 @@ const struct zd_backend_ops zd_backend_cuda = {
 const struct zd_backend_ops *zd_backend_auto(struct zd_err *why)
 {
 	const struct zd_cuda *cuda;
+	zd_cuda_devices_prepare();
 	return zd_cuda_load(&cuda, why) == 0 ? &zd_backend_cuda : &zd_backend_host;
 }

@@ -18,6 +18,7 @@
 #define COUNTER_BYTES 64u   /* apart from what else is written there */
 #define POLL_NS       1000000u
 #define PARTING_NS    1000000000u
+#define LEAST_QUEUES  8 /* the driver's own default; see zd_cuda_devices_prepare() */
 
 /* ---- States ------------------------------------------------------------------------------------------------- */
 
@@ -46,12 +47,31 @@ const char *zd_cuda_comm_state_name(const struct zd_cuda_comm *comm)
 	return zd_sm_name(&life, comm->state);
 }
 
+/* ---- The GPU's room ------------------------------------------------------------------------------------------- */
+
+static uint32_t blocks_of_queue(const struct zd_cuda_device *device)
+{
+	return (uint32_t)zd_max_u64(device->multiprocessors / ZD_CUDA_COMM_QUEUES, 1);
+}
+
+uint32_t zd_cuda_comm_blocks(const struct zd_cuda_device *device)
+{
+	return (uint32_t)zd_min_u64(blocks_of_queue(device), ZD_CUDA_COMM_BLOCKS);
+}
+
+uint32_t zd_cuda_comm_most_at_once(const struct zd_cuda_device *device)
+{
+	return blocks_of_queue(device) / zd_cuda_comm_blocks(device);
+}
+
 /* ---- The thread: what may block ------------------------------------------------------------------------------ */
 
 static int make_page(struct zd_cuda_comm *comm, struct zd_err *err)
 {
 	struct zd_cuda_device *device = comm->home.device;
-	uint64_t bytes = COUNTER_BYTES + (uint64_t)comm->self.nranks * sizeof(*comm->described);
+	uint64_t described_bytes = comm->self.nranks * sizeof(*comm->described);
+	uint64_t bytes = COUNTER_BYTES + described_bytes +
+	                 comm->self.nranks * (uint64_t)ZD_CUDA_COMM_VALUE_BYTES;
 	void *at = NULL;
 	int rc = zd_cuda_device_err(
 	        device,
@@ -63,9 +83,11 @@ static int make_page(struct zd_cuda_comm *comm, struct zd_err *err)
 	memset(at, 0, bytes);
 	comm->counter = at;
 	comm->described = (void *)((char *)at + COUNTER_BYTES);
+	comm->values = (unsigned char *)at + COUNTER_BYTES + described_bytes;
 	rc = zd_cuda_device_err(device, device->cuda->memHostGetDevicePointer(&comm->counter_at, at, 0), err,
 	                        "a communicator's progress on the GPU");
 	comm->described_at = comm->counter_at + COUNTER_BYTES;
+	comm->values_at = comm->described_at + described_bytes;
 	return rc;
 }
 
@@ -83,12 +105,13 @@ static int open_comm(struct zd_cuda_comm *comm, struct zd_err *err)
 	if (rc)
 		return rc;
 	config.blocking = 0;
+	config.max_ctas = (int)zd_cuda_comm_blocks(device);
 	result = nccl->commInitRankConfig(&comm->handle, (int)comm->self.nranks, comm->self.id,
 	                                  (int)comm->self.rank, &config);
 	if (result == ZD_NCCL_IN_PROGRESS)
 		return 0;
 	return zd_nccl_err(nccl, result, err, "group '%s': a communicator for rank %" PRIu32,
-	                   comm->self.group, comm->self.rank);
+	                   comm->self.group, zd_cuda_comm_world_rank(&comm->self, comm->self.rank));
 }
 
 static enum zd_cuda_comm_leaving leaving(struct zd_cuda_comm *comm)
@@ -129,7 +152,7 @@ static bool finalize(struct zd_cuda_comm *comm, struct zd_err *err)
 	if (result == ZD_NCCL_IN_PROGRESS)
 		return false;
 	return zd_nccl_err(nccl, result, err, "group '%s': ending the communicator of rank %" PRIu32,
-	                   comm->self.group, comm->self.rank) == 0;
+	                   comm->self.group, zd_cuda_comm_world_rank(&comm->self, comm->self.rank)) == 0;
 }
 
 /* Whatever NCCL says of it, the communicator is gone afterwards. */
@@ -140,7 +163,8 @@ static void end_handle(struct zd_cuda_comm *comm, struct zd_err *err)
 	bool in_order = leaving(comm) != ZD_CUDA_COMM_IS_ABORTED && finalize(comm, err);
 	int result = in_order ? nccl->commDestroy(comm->handle) : nccl->commAbort(comm->handle);
 	if (zd_nccl_err(nccl, result, &last, "group '%s': %s the communicator of rank %" PRIu32,
-	                comm->self.group, in_order ? "destroying" : "aborting", comm->self.rank))
+	                comm->self.group, in_order ? "destroying" : "aborting",
+	                zd_cuda_comm_world_rank(&comm->self, comm->self.rank)))
 		zd_log(ZD_LOG_WARNING, "%s", last.text);
 }
 
@@ -188,10 +212,41 @@ int zd_cuda_comm_unique_id(const struct zd_nccl *nccl, struct zd_nccl_id *id, st
 	return zd_nccl_err(nccl, nccl->getUniqueId(id), err, "a unique id for a communicator");
 }
 
+/*
+ * NCCL takes the environment before the configuration, and whoever started the daemon may have tuned it. But for these, with
+ * which communicators cannot work: calls that block would hold up the device's other ones, and launches that wait for
+ * each other, for those of the process's other GPUs (GROUP) or for those of the GPU's other communicators, would make a
+ * circle with ranks that launch in another order. And there is more than one communicator.
+ */
+static int check_environment(struct zd_err *err)
+{
+	static const struct {
+		const char *name, *expected, *why;
+	} settings[] = {
+	        {"NCCL_COMM_BLOCKING", "0", "its communicators must not block"},
+	        {"NCCL_LAUNCH_MODE", "PARALLEL", "its GPUs must not wait for each other"},
+	        {"NCCL_LAUNCH_ORDER_IMPLICIT", "0", "its communicators must not wait for each other"},
+	        {"NCCL_COMM_ID", "", "its communicators have ids of their own"},
+	};
+	const char *queues = getenv("CUDA_DEVICE_MAX_CONNECTIONS");
+	if (queues && strtol(queues, NULL, 10) < LEAST_QUEUES)
+		return zd_err_set(
+		        err, ZEROD_E_INVALID,
+		        "CUDA_DEVICE_MAX_CONNECTIONS=%s in the daemon's environment: with fewer than "
+		        "%d its communicators wait for each other",
+		        queues, LEAST_QUEUES);
+	for (size_t i = 0; i < ZD_ARRAY_LEN(settings); i++) {
+		const char *value = getenv(settings[i].name);
+		if (value && strcmp(value, settings[i].expected) != 0)
+			return zd_err_set(err, ZEROD_E_INVALID, "%s=%s in the daemon's environment: %s",
+			                  settings[i].name, value, settings[i].why);
+	}
+	return 0;
+}
+
 static int check_config(const struct zd_cuda_comm_config *config, struct zd_err *err)
 {
 	static const struct zd_nccl_id none;
-	const char *blocking = getenv("NCCL_COMM_BLOCKING");
 	int rc = zd_name_check(config->group, ZD_MAX_NAME_BYTES, "group name", err);
 	if (rc)
 		return rc;
@@ -201,12 +256,7 @@ static int check_config(const struct zd_cuda_comm_config *config, struct zd_err 
 		                  config->group, config->rank, config->nranks, ZD_MAX_WORLD);
 	if (memcmp(&config->id, &none, sizeof(none)) == 0)
 		return zd_err_set(err, ZEROD_E_INVALID, "group '%s': the unique id is empty", config->group);
-	if (blocking && strcmp(blocking, "0") != 0) /* it goes before the configuration */
-		return zd_err_set(err, ZEROD_E_INVALID,
-		                  "NCCL_COMM_BLOCKING=%s in the daemon's environment: its communicators "
-		                  "must not block",
-		                  blocking);
-	return 0;
+	return check_environment(err);
 }
 
 static struct zd_cuda_comm *make(const struct zd_cuda_comm_home *home,
@@ -220,6 +270,7 @@ static struct zd_cuda_comm *make(const struct zd_cuda_comm_home *home,
 	        .nranks = config->nranks,
 	        .rank = config->rank,
 	        .device = home->device->index,
+	        .world = config->world,
 	};
 	comm->checking = config->checking;
 	comm->deadline_ns = config->deadline_ns;
@@ -278,11 +329,24 @@ static bool can_be_undone(const struct zd_cuda_comm *comm)
 	return zd_cuda_comm_lives(comm) || comm->state == ZD_CUDA_COMM_ENDING;
 }
 
+/* Where another daemon may be the reason, its ranks are named. */
+static void set_failure(struct zd_cuda_comm *comm, const struct zd_err *why)
+{
+	char absent[ZD_CUDA_COMM_RANKS_TEXT];
+	comm->failure = *why;
+	if (why->status != ZEROD_E_PEER_LOST && why->status != ZEROD_E_DEADLINE &&
+	    why->status != ZEROD_E_SYSTEM)
+		return;
+	(void)zd_cuda_comm_roster_absent(comm->home.roster, &comm->self, absent);
+	if (*absent)
+		zd_err_format(&comm->failure, why->status, "%s; not in this daemon: %s", why->text, absent);
+}
+
 void zd_cuda_comm_fail(struct zd_cuda_comm *comm, const struct zd_err *why)
 {
 	if (!can_be_undone(comm))
 		return;
-	comm->failure = *why;
+	set_failure(comm, why);
 	leave(comm, ZD_CUDA_COMM_FAILED, ZD_CUDA_COMM_IS_ABORTED);
 }
 
@@ -339,7 +403,8 @@ static void miss_deadline(struct zd_cuda_comm *comm)
 	              "group '%s': its %" PRIu32 " ranks have not met by the deadline of rank %" PRIu32
 	              ": of this daemon came %s; another one has not come, or has another unique id "
 	              "or number of ranks",
-	              comm->self.group, comm->self.nranks, comm->self.rank,
+	              comm->self.group, comm->self.nranks,
+	              zd_cuda_comm_world_rank(&comm->self, comm->self.rank),
 	              zd_cuda_comm_roster_text(comm->home.roster, &comm->self, here));
 	zd_cuda_comm_fail(comm, &err);
 }
@@ -364,7 +429,7 @@ static void connect_further(struct zd_cuda_comm *comm)
 		return;
 	if (zd_nccl_err(comm->home.nccl, result, &err,
 	                "group '%s': connecting rank %" PRIu32 " to the others", comm->self.group,
-	                comm->self.rank))
+	                zd_cuda_comm_world_rank(&comm->self, comm->self.rank)))
 		zd_cuda_comm_fail(comm, &err);
 	else
 		zd_sm_move(&life, &comm->state, ZD_CUDA_COMM_READY);

@@ -13,8 +13,8 @@
  * other. In between the handle is the caller's, who polls. In the last three states the caller still polls, until
  * zd_cuda_comm_is_over(): before that, kernels may be running that write where they were told to.
  *
- * Operations are given to a queue, which keeps their order (cuda_comm_queue.h). Not thread-safe: a device's executor's own,
- * with the device's context current.
+ * Operations are given to a queue, which keeps their order (cuda_comm_queue.h). Not thread-safe: cuda_comm_thread's own, with the
+ * device's context current.
  */
 #ifndef ZD_BACKEND_CUDA_COMM_H
 #define ZD_BACKEND_CUDA_COMM_H
@@ -40,6 +40,20 @@ enum zd_cuda_comm_state {
 	ZD_CUDA_COMM_ABORTED,
 };
 
+/*
+ * What a communicator's kernels take of a GPU, and for how many communicators of one queue they are there at a time.
+ *
+ * A kernel waits for those of the other ranks, and keeps its multiprocessors meanwhile. A device has two queues, and ranks may
+ * launch what is in one before what is in the other: so all that both may have launched must fit on the GPU at once, or
+ * one rank's first kernels leave no room for those that another rank has begun with, for ever. NCCL's default is up to 32
+ * blocks each; half of that carries what leaves a node, and most of what does not.
+ */
+#define ZD_CUDA_COMM_QUEUES 2u
+#define ZD_CUDA_COMM_BLOCKS 16u
+/* Both at least 1. */
+uint32_t zd_cuda_comm_blocks(const struct zd_cuda_device *device);
+uint32_t zd_cuda_comm_most_at_once(const struct zd_cuda_device *device);
+
 /* Where communicators are made: a device of the daemon. */
 struct zd_cuda_comm_home {
 	struct zd_cuda_device *device;
@@ -51,6 +65,7 @@ struct zd_cuda_comm_config {
 	const char *group;    /* its name, for words; copied */
 	struct zd_nccl_id id; /* the same for all ranks */
 	uint32_t nranks, rank;
+	struct zd_comm_world world;
 	bool checking;        /* operations are described and compared first; the same for all ranks */
 	uint64_t deadline_ns; /* for all ranks to meet, of zd_thread_now_ns(); 0: none */
 };
@@ -80,6 +95,7 @@ struct zd_cuda_comm {
 	uint32_t nops;                  /* given, and not ended */
 	struct zd_cuda_comm_ops flying; /* launched, in order */
 	uint64_t issued;                /* the last progress that was asked for */
+	struct zd_cuda_comm_op *agrees; /* whose values are in the page; NULL: none */
 
 	/* made and given back by the thread; the caller's while it is READY */
 	struct ncclComm *handle;
@@ -88,6 +104,8 @@ struct zd_cuda_comm {
 	zd_cu_ptr counter_at;                       /* the same for the GPU */
 	struct zd_cuda_comm_description *described; /* behind it: of each rank, in checking mode */
 	zd_cu_ptr described_at;
+	unsigned char *values; /* behind those: of an agreement */
+	zd_cu_ptr values_at;
 
 	/* between the thread and the caller */
 	pthread_t thread;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* cuda_comm_queue.c - the order in which a device launches the operations of all its communicators. */
+/* cuda_comm_queue.c - the order in which a device launches the operations of its communicators. */
 #include "backend/cuda_comm_queue.h"
 
 #include <inttypes.h>
@@ -7,7 +7,8 @@
 
 void zd_cuda_comm_queue_init(struct zd_cuda_comm_queue *queue, const struct zd_cuda_comm_home *home)
 {
-	*queue = (struct zd_cuda_comm_queue){.home = *home};
+	*queue = (struct zd_cuda_comm_queue){.home = *home,
+	                                     .most_at_once = zd_cuda_comm_most_at_once(home->device)};
 	LIST_INIT(&queue->comms);
 	STAILQ_INIT(&queue->waiting);
 	STAILQ_INIT(&queue->ended);
@@ -47,7 +48,7 @@ int zd_cuda_comm_queue_give(struct zd_cuda_comm_queue *queue, struct zd_cuda_com
 	int rc = zd_cuda_comm_call_check(&op->call, comm->self.nranks, err);
 	if (rc)
 		return rc;
-	if (op->call.numel > 0 && (!op->send || !op->receive))
+	if (op->call.numel > 0 && op->call.kind != ZD_CUDA_COMM_AGREE && (!op->send || !op->receive))
 		return zd_err_set(err, ZEROD_E_INVALID, "group '%s': an operation without memory",
 		                  comm->self.group);
 	if (comm->state == ZD_CUDA_COMM_FAILED || comm->state == ZD_CUDA_COMM_ABORTED)
@@ -64,8 +65,19 @@ int zd_cuda_comm_queue_give(struct zd_cuda_comm_queue *queue, struct zd_cuda_com
 	return 0;
 }
 
+static uint64_t part_bytes(const struct zd_cuda_comm_op *op)
+{
+	return op->call.numel * zerod_dtype_bytes(op->call.dtype);
+}
+
 static void end_op(struct zd_cuda_comm_queue *queue, struct zd_cuda_comm_op *op, const struct zd_err *err)
 {
+	struct zd_cuda_comm *comm = op->comm;
+	if (comm->agrees == op) {
+		if (err->status == 0)
+			memcpy(op->values, comm->values, comm->self.nranks * part_bytes(op));
+		comm->agrees = NULL;
+	}
 	op->err = *err;
 	op->comm->nops--;
 	STAILQ_INSERT_TAIL(&queue->ended, op, next);
@@ -87,7 +99,8 @@ static void fail_call(const struct zd_cuda_comm_op *op, int result)
 	char text[ZD_CUDA_COMM_TEXT];
 	struct zd_err err;
 	if (zd_nccl_err(comm->home.nccl, result, &err, "group '%s': rank %" PRIu32 "'s %s", comm->self.group,
-	                comm->self.rank, zd_cuda_comm_call_text(&op->call, op->number, text)))
+	                zd_cuda_comm_world_rank(&comm->self, comm->self.rank),
+	                zd_cuda_comm_call_text(&op->call, op->number, text)))
 		zd_cuda_comm_fail(comm, &err);
 }
 
@@ -125,7 +138,7 @@ static bool is_missing(const void *arg, uint32_t rank)
 static const char *missing_ranks(const struct zd_cuda_comm_op *op, char text[ZD_CUDA_COMM_RANKS_TEXT])
 {
 	const struct missing missing = {op->comm->described, op->number};
-	return zd_cuda_comm_ranks_text(op->comm->self.nranks, is_missing, &missing, text);
+	return zd_cuda_comm_ranks_text(&op->comm->self, is_missing, &missing, text);
 }
 
 /* What the operation waits for, as far as it can be known. */
@@ -138,23 +151,27 @@ static void reason(const struct zd_cuda_comm_queue *queue, const struct zd_cuda_
 		zd_err_format(why, ZEROD_E_DEADLINE, "waits for the launch of the %s of group '%s'",
 		              zd_cuda_comm_call_text(&head->call, head->number, text),
 		              head->comm->self.group);
-	else if (op->phase == ZD_CUDA_COMM_WAITING)
+	else if (op->phase == ZD_CUDA_COMM_WAITING && op->comm->state == ZD_CUDA_COMM_CONNECTING)
 		zd_err_format(why, ZEROD_E_DEADLINE, "waits for the ranks of its group to meet");
+	else if (op->phase == ZD_CUDA_COMM_WAITING)
+		zd_err_format(why, ZEROD_E_DEADLINE, "waits for what was launched before it");
 	else if (op->phase == ZD_CUDA_COMM_COMPARING && *missing_ranks(op, text))
 		zd_err_format(why, ZEROD_E_DEADLINE, "waits for word of %s", text);
 	else
 		zd_err_format(why, ZEROD_E_DEADLINE, "runs, and some rank has not come, or is behind");
 }
 
-static void expire(const struct zd_cuda_comm_queue *queue, const struct zd_cuda_comm_op *op, uint64_t now_ns)
+static void expire(const struct zd_cuda_comm_queue *queue, struct zd_cuda_comm_op *op, uint64_t now_ns)
 {
 	char text[ZD_CUDA_COMM_TEXT];
 	struct zd_err why;
+	if (op->deadline_ns == 0 && op->patience_ns && op->phase != ZD_CUDA_COMM_WAITING)
+		op->deadline_ns = now_ns + op->patience_ns;
 	if (op->deadline_ns == 0 || now_ns < op->deadline_ns || !zd_cuda_comm_lives(op->comm))
 		return;
 	reason(queue, op, &why);
 	zd_err_format(&why, ZEROD_E_DEADLINE, "group '%s': at its deadline rank %" PRIu32 "'s %s %s",
-	              op->comm->self.group, op->comm->self.rank,
+	              op->comm->self.group, zd_cuda_comm_world_rank(&op->comm->self, op->comm->self.rank),
 	              zd_cuda_comm_call_text(&op->call, op->number, text), why.text);
 	zd_cuda_comm_fail(op->comm, &why);
 }
@@ -162,7 +179,7 @@ static void expire(const struct zd_cuda_comm_queue *queue, const struct zd_cuda_
 static void expire_all(const struct zd_cuda_comm_queue *queue, uint64_t now_ns)
 {
 	const struct zd_cuda_comm *comm;
-	const struct zd_cuda_comm_op *op;
+	struct zd_cuda_comm_op *op;
 	LIST_FOREACH (comm, &queue->comms, link) {
 		STAILQ_FOREACH(op, &comm->flying, next)
 		expire(queue, op, now_ns);
@@ -223,26 +240,44 @@ static int all_to_all(const struct zd_cuda_comm_op *op, uint64_t bytes)
 	const struct zd_nccl *nccl = op->comm->home.nccl;
 	struct ncclComm *handle = op->comm->handle;
 	struct CUstream_st *stream = op->comm->stream;
+	bool apart = op->call.kind == ZD_CUDA_COMM_EXCHANGE;
+	uint64_t send_stride = apart ? op->call.send_stride : bytes;
+	uint64_t receive_stride = apart ? op->call.receive_stride : bytes;
 	int result = nccl->groupStart(), ended;
 	if (result)
 		return result;
 	for (uint32_t peer = 0; peer < op->comm->self.nranks && !result; peer++) {
-		result = nccl->send(op->send + peer * bytes, bytes, ZD_NCCL_INT8, (int)peer, handle, stream);
+		if (apart && peer == op->comm->self.rank)
+			continue;
+		result = nccl->send(op->send + peer * send_stride, bytes, ZD_NCCL_INT8, (int)peer, handle,
+		                    stream);
 		if (!result)
-			result = nccl->receive(op->receive + peer * bytes, bytes, ZD_NCCL_INT8, (int)peer,
-			                       handle, stream);
+			result = nccl->receive(op->receive + peer * receive_stride, bytes, ZD_NCCL_INT8,
+			                       (int)peer, handle, stream);
 	}
 	ended = nccl->groupEnd();
 	return result ? result : ended;
 }
 
-/* What is only moved travels as bytes, whatever its dtype. */
-static int call(const struct zd_cuda_comm_op *op)
+/* By way of pinned memory, where the communicator has room for one at a time. */
+static int agree(struct zd_cuda_comm_op *op, uint64_t bytes)
+{
+	struct zd_cuda_comm *comm = op->comm;
+	uint64_t own = comm->self.rank * bytes;
+	zd_assert(!comm->agrees);
+	comm->agrees = op;
+	memcpy(comm->values + own, op->value, bytes);
+	return comm->home.nccl->allGather(comm->values_at + own, comm->values_at, bytes, ZD_NCCL_INT8,
+	                                  comm->handle, comm->stream);
+}
+
+/* What is only moved travels as bytes, whatever its dtype: NCCL moves whole vectors of them as far as addresses allow. */
+static int call(struct zd_cuda_comm_op *op)
 {
 	const struct zd_nccl *nccl = op->comm->home.nccl;
 	struct ncclComm *handle = op->comm->handle;
 	struct CUstream_st *stream = op->comm->stream;
-	uint64_t bytes = op->call.numel * zerod_dtype_bytes(op->call.dtype);
+	uint64_t bytes = part_bytes(op);
 	int type = type_of(op->call.dtype);
 	switch (op->call.kind) {
 	case ZD_CUDA_COMM_ALL_GATHER:
@@ -256,7 +291,10 @@ static int call(const struct zd_cuda_comm_op *op)
 	case ZD_CUDA_COMM_BROADCAST:
 		return nccl->broadcast(op->send, op->receive, bytes, ZD_NCCL_INT8, (int)op->call.root, handle,
 		                       stream);
+	case ZD_CUDA_COMM_AGREE:
+		return agree(op, bytes);
 	case ZD_CUDA_COMM_ALL_TO_ALL:
+	case ZD_CUDA_COMM_EXCHANGE:
 		break;
 	}
 	return all_to_all(op, bytes);
@@ -307,19 +345,54 @@ static void compare(struct zd_cuda_comm_queue *queue, struct zd_cuda_comm_op *op
 	land(queue, comm); /* all that was launched came before */
 	if (!zd_cuda_comm_lives(comm))
 		return;
-	if (zd_cuda_comm_compare(comm->described, comm->self.nranks, comm->self.group, &err))
+	if (zd_cuda_comm_compare(comm->described, &comm->self, &err))
 		zd_cuda_comm_part(comm, &err);
 	else
 		launch(op);
 }
 
-/* Moves the first one on: false if it stays where it is. */
+/* Is there anything of it on the GPU, or about to be. */
+static bool has_begun(const struct zd_cuda_comm_queue *queue, const struct zd_cuda_comm *comm)
+{
+	const struct zd_cuda_comm_op *op;
+	STAILQ_FOREACH(op, &queue->waiting, next)
+	{
+		if (op->comm == comm && op->phase != ZD_CUDA_COMM_WAITING)
+			return true;
+	}
+	return !STAILQ_EMPTY(&comm->flying);
+}
+
+/* Its communicator may have launched something already, of which its stream keeps the order: that takes no more room. */
+static bool has_room(const struct zd_cuda_comm_queue *queue, const struct zd_cuda_comm *comm)
+{
+	const struct zd_cuda_comm *other;
+	uint32_t begun = 0;
+	LIST_FOREACH (other, &queue->comms, link)
+		begun += other != comm && has_begun(queue, other);
+	return begun < queue->most_at_once;
+}
+
+/* Others that were given after it may not begin before it: ranks give them in one order, and where there is room for one alone it
+ * must be the same on all of them. */
+static bool holds_up_others(const struct zd_cuda_comm_queue *queue, const struct zd_cuda_comm_op *op)
+{
+	return op->phase == ZD_CUDA_COMM_WAITING &&
+	       (op->comm->state != ZD_CUDA_COMM_READY || !has_room(queue, op->comm));
+}
+
+static bool may_begin(const struct zd_cuda_comm_queue *queue, const struct zd_cuda_comm_op *op)
+{
+	return !holds_up_others(queue, op) && !(op->call.kind == ZD_CUDA_COMM_AGREE && op->comm->agrees);
+}
+
+/* Moves it on: false if it stays where it is. */
 static bool step(struct zd_cuda_comm_queue *queue, struct zd_cuda_comm_op *op)
 {
 	enum zd_cuda_comm_phase before = op->phase;
 	switch (op->phase) {
 	case ZD_CUDA_COMM_WAITING:
-		if (op->comm->state != ZD_CUDA_COMM_READY)
+		if (!may_begin(queue, op))
 			return false;
 		if (!op->comm->checking) {
 			launch(op);
@@ -341,13 +414,34 @@ static bool step(struct zd_cuda_comm_queue *queue, struct zd_cuda_comm_op *op)
 	return op->phase != before && zd_cuda_comm_lives(op->comm);
 }
 
+static bool is_first_of_its_comm(const struct zd_cuda_comm_queue *queue, const struct zd_cuda_comm_op *op)
+{
+	const struct zd_cuda_comm_op *before;
+	STAILQ_FOREACH(before, &queue->waiting, next)
+	{
+		if (before->comm == op->comm)
+			return before == op;
+	}
+	return false;
+}
+
+/* What has begun may wait for other ranks before it is launched: NCCL connects at a communicator's first operation, and words are
+ * compared. Ranks that share the GPU give theirs in any order, so that does not hold up other communicators: else those of two
+ * nodes could wait for each other for ever. */
 static void advance(struct zd_cuda_comm_queue *queue)
 {
-	struct zd_cuda_comm_op *op;
-	while ((op = STAILQ_FIRST(&queue->waiting)) && step(queue, op)) {
+	struct zd_cuda_comm_op *next;
+	for (struct zd_cuda_comm_op *op = STAILQ_FIRST(&queue->waiting); op; op = next) {
+		next = STAILQ_NEXT(op, next);
+		if (!is_first_of_its_comm(queue, op))
+			continue;
+		if (holds_up_others(queue, op))
+			return;
+		while (op->phase != ZD_CUDA_COMM_FLYING && step(queue, op))
+			;
 		if (op->phase != ZD_CUDA_COMM_FLYING)
 			continue;
-		STAILQ_REMOVE_HEAD(&queue->waiting, next);
+		STAILQ_REMOVE(&queue->waiting, op, zd_cuda_comm_op, next);
 		STAILQ_INSERT_TAIL(&op->comm->flying, op, next);
 	}
 }

@@ -1,18 +1,21 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * cuda_comm_queue.h - the order in which a device launches the operations of all its communicators.
+ * cuda_comm_queue.h - the order in which a device launches the operations of its communicators: all of one role.
  *
- * NCCL's kernels wait for each other: two ranks that launch those of two communicators in different orders wait for ever. So
- * the operations of a device are launched in the order in which they were given, one when the one before it has been
- * launched, and every rank gives them in its program's order. They then run at once, each on its communicator's stream.
+ * NCCL's kernels wait for each other: two ranks that launch those of two communicators in different orders wait for ever, where the
+ * GPU has room for one of them alone. So the operations of a queue begin in the order in which they were given, and every rank
+ * gives them in its program's order. They then run at once, each on its communicator's stream, as far as the GPU has room for
+ * their kernels: see zd_cuda_comm_most_at_once(). Until it is launched an operation may wait for other ranks, since NCCL connects
+ * them at a communicator's first; that does not hold up other communicators, whose ranks share this GPU and ask in an order of
+ * their own.
  *
  * In checking mode ranks describe an operation to each other before they launch it, and it fails on all of them with both
- * descriptions when two differ. That costs a round trip each, during which nothing else of the device is launched.
+ * descriptions when two differ. That costs a round trip each, during which nothing else of the communicator is launched.
  *
  * All that an operation depends on has happened when it is given. It has ended when zd_cuda_comm_queue_take() gives it back,
  * until then it is the queue's; one that has failed may have written anything to where it receives.
  *
- * Not thread-safe: a device's executor's own, with the device's context current. Nothing here waits; nothing moves but in
+ * Not thread-safe: cuda_comm_thread's own, with the device's context current. Nothing here waits; nothing moves but in
  * zd_cuda_comm_queue_poll().
  */
 #ifndef ZD_BACKEND_CUDA_COMM_QUEUE_H
@@ -31,8 +34,11 @@ enum zd_cuda_comm_phase {
 struct zd_cuda_comm_op {
 	/* the caller's */
 	struct zd_cuda_comm_call call;
-	zd_cu_ptr send, receive; /* on the device; in place as NCCL allows it */
+	zd_cu_ptr send, receive; /* on the device; in place as NCCL allows it. Of an agreement: */
+	const void *value;       /* this rank's */
+	void *values;            /* of all ranks, one behind the other; written when it has ended well */
 	uint64_t deadline_ns;    /* to end, of zd_thread_now_ns(); then the communicator fails. 0: none */
+	uint64_t patience_ns;    /* the same, from its launch on */
 	struct zd_err err;       /* when it has ended: status 0, or what its communicator failed with */
 
 	/* the queue's */
@@ -43,11 +49,12 @@ struct zd_cuda_comm_op {
 	uint64_t progress; /* of its communicator's stream when it has ended */
 };
 
-/* Of a device. */
+/* Of a device; there are as many as cuda_comm.h says. */
 struct zd_cuda_comm_queue {
 	struct zd_cuda_comm_home home;
+	uint32_t most_at_once; /* communicators with operations that have been launched */
 	LIST_HEAD(, zd_cuda_comm) comms;
-	struct zd_cuda_comm_ops waiting; /* the first is being launched */
+	struct zd_cuda_comm_ops waiting; /* or being launched: of each communicator its first */
 	struct zd_cuda_comm_ops ended;
 };
 
@@ -55,7 +62,7 @@ void zd_cuda_comm_queue_init(struct zd_cuda_comm_queue *queue, const struct zd_c
 /* It has no communicators. */
 void zd_cuda_comm_queue_deinit(struct zd_cuda_comm_queue *queue);
 
-/* A communicator of the device; errors as of zd_cuda_comm_new(). The queue polls it. */
+/* A communicator on the device; errors as of zd_cuda_comm_new(). The queue polls it. */
 int zd_cuda_comm_queue_add(struct zd_cuda_comm_queue *queue, const struct zd_cuda_comm_config *config,
                            struct zd_cuda_comm **comm, struct zd_err *err)
         __attribute__((warn_unused_result));

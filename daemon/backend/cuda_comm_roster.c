@@ -35,16 +35,18 @@ static int check(const struct zd_cuda_comm_rank *there, const struct zd_cuda_com
 		return zd_err_set(err, ZEROD_E_MISMATCH,
 		                  "group '%s': rank %" PRIu32 " is one of %" PRIu32 ", rank %" PRIu32
 		                  " with the same unique id one of %" PRIu32,
-		                  rank->group, there->rank, there->nranks, rank->rank, rank->nranks);
+		                  rank->group, zd_cuda_comm_world_rank(there, there->rank), there->nranks,
+		                  zd_cuda_comm_world_rank(rank, rank->rank), rank->nranks);
 	if (there->rank == rank->rank)
 		return zd_err_set(err, ZEROD_E_EXISTS,
 		                  "group '%s': rank %" PRIu32 " is there already, with the same unique id",
-		                  rank->group, rank->rank);
+		                  rank->group, zd_cuda_comm_world_rank(rank, rank->rank));
 	if (there->device == rank->device)
 		return zd_err_set(err, ZEROD_E_EXISTS,
 		                  "group '%s': ranks %" PRIu32 " and %" PRIu32 " on device %" PRIu32
 		                  ": NCCL takes one rank a GPU",
-		                  rank->group, there->rank, rank->rank, rank->device);
+		                  rank->group, zd_cuda_comm_world_rank(there, there->rank),
+		                  zd_cuda_comm_world_rank(rank, rank->rank), rank->device);
 	return 0;
 }
 
@@ -89,20 +91,39 @@ static bool is_here(const void *arg, uint32_t rank)
 	return false;
 }
 
-const char *zd_cuda_comm_roster_text(struct zd_cuda_comm_roster *roster, const struct zd_cuda_comm_rank *rank,
-                                     char text[ZD_CUDA_COMM_RANKS_TEXT])
+static bool is_absent(const void *arg, uint32_t rank)
+{
+	return !is_here(arg, rank);
+}
+
+static const char *look_up(struct zd_cuda_comm_roster *roster, const struct zd_cuda_comm_rank *rank,
+                           bool (*is)(const void *arg, uint32_t rank), char text[ZD_CUDA_COMM_RANKS_TEXT])
 {
 	const struct lookup lookup = {roster, rank};
 	pthread_mutex_lock(&roster->lock);
-	(void)zd_cuda_comm_ranks_text(rank->nranks, is_here, &lookup, text);
+	(void)zd_cuda_comm_ranks_text(rank, is, &lookup, text);
 	pthread_mutex_unlock(&roster->lock);
 	return text;
 }
 
-const char *zd_cuda_comm_ranks_text(uint32_t nranks, bool (*is)(const void *arg, uint32_t rank),
-                                    const void *arg, char text[ZD_CUDA_COMM_RANKS_TEXT])
+const char *zd_cuda_comm_roster_text(struct zd_cuda_comm_roster *roster, const struct zd_cuda_comm_rank *rank,
+                                     char text[ZD_CUDA_COMM_RANKS_TEXT])
 {
-	uint32_t count = 0, named = 0;
+	return look_up(roster, rank, is_here, text);
+}
+
+const char *zd_cuda_comm_roster_absent(struct zd_cuda_comm_roster *roster,
+                                       const struct zd_cuda_comm_rank *rank,
+                                       char text[ZD_CUDA_COMM_RANKS_TEXT])
+{
+	return look_up(roster, rank, is_absent, text);
+}
+
+const char *zd_cuda_comm_ranks_text(const struct zd_cuda_comm_rank *self,
+                                    bool (*is)(const void *arg, uint32_t rank), const void *arg,
+                                    char text[ZD_CUDA_COMM_RANKS_TEXT])
+{
+	uint32_t nranks = self->nranks, count = 0, named = 0;
 	size_t used;
 	for (uint32_t rank = 0; rank < nranks; rank++)
 		count += is(arg, rank);
@@ -113,7 +134,7 @@ const char *zd_cuda_comm_ranks_text(uint32_t nranks, bool (*is)(const void *arg,
 			continue;
 		const char *before = named == 0 ? "" : (named + 1 == count ? " and " : ", ");
 		used += (size_t)snprintf(text + used, ZD_CUDA_COMM_RANKS_TEXT - used, "%s%" PRIu32, before,
-		                         rank);
+		                         zd_cuda_comm_world_rank(self, rank));
 		named++;
 	}
 	if (named < count)

@@ -14,6 +14,7 @@
 #include <stdint.h>
 #include <sys/queue.h>
 
+#include "core/engine.h"
 #include "driver/nccl.h"
 
 struct zd_err;
@@ -24,7 +25,14 @@ struct zd_cuda_comm_rank {
 	const char *group;
 	struct zd_nccl_id id;
 	uint32_t nranks, rank, device;
+	struct zd_comm_world world;
 };
+
+/* What words call a rank of the communicator. */
+static inline uint32_t zd_cuda_comm_world_rank(const struct zd_cuda_comm_rank *self, uint32_t rank)
+{
+	return self->world.first + rank * (1 + self->world.between);
+}
 
 /* Of a daemon. Thread-safe. */
 struct zd_cuda_comm_roster {
@@ -47,9 +55,15 @@ void zd_cuda_comm_roster_remove(struct zd_cuda_comm_roster *roster, struct zd_cu
 const char *zd_cuda_comm_roster_text(struct zd_cuda_comm_roster *roster, const struct zd_cuda_comm_rank *rank,
                                      char text[ZD_CUDA_COMM_RANKS_TEXT]);
 
-/* "rank 3", "ranks 1 and 3", "ranks 0, 2 and 3": those that `is` names, of `nranks`; cut behind some, with how many more
- * there are. "" if there is none. Returns `text`. */
-const char *zd_cuda_comm_ranks_text(uint32_t nranks, bool (*is)(const void *arg, uint32_t rank),
-                                    const void *arg, char text[ZD_CUDA_COMM_RANKS_TEXT]);
+/* The same of those that are not. */
+const char *zd_cuda_comm_roster_absent(struct zd_cuda_comm_roster *roster,
+                                       const struct zd_cuda_comm_rank *rank,
+                                       char text[ZD_CUDA_COMM_RANKS_TEXT]);
+
+/* "rank 3", "ranks 1 and 3", "ranks 0, 2 and 3": those of the communicator of that rank that `is` names; cut behind some, with
+ * how many more there are. "" if there is none. Returns `text`. */
+const char *zd_cuda_comm_ranks_text(const struct zd_cuda_comm_rank *self,
+                                    bool (*is)(const void *arg, uint32_t rank), const void *arg,
+                                    char text[ZD_CUDA_COMM_RANKS_TEXT]);
 
 #endif

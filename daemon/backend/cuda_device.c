@@ -170,6 +170,18 @@ static int ask_memory(struct zd_cuda_device *device, struct zd_err *err)
 	return 0;
 }
 
+static int ask_multiprocessors(struct zd_cuda_device *device, struct zd_err *err)
+{
+	int count = 0;
+	int rc = zd_cuda_err(
+	        device->cuda,
+	        device->cuda->deviceGetAttribute(&count, ZD_CU_ATTR_MULTIPROCESSORS, device->ordinal), err,
+	        "asking %s for its multiprocessors", device->name);
+	if (!rc)
+		device->multiprocessors = (uint32_t)count;
+	return rc;
+}
+
 static int open_device(struct zd_cuda_device *device, struct zd_err *err)
 {
 	int rc = ask_name(device, err);
@@ -179,6 +191,8 @@ static int open_device(struct zd_cuda_device *device, struct zd_err *err)
 		rc = check_compute_mode(device, err);
 	if (!rc)
 		rc = ask_memory(device, err);
+	if (!rc)
+		rc = ask_multiprocessors(device, err);
 	if (rc)
 		return rc;
 	return zd_cuda_err(device->cuda,
@@ -289,12 +303,25 @@ static void log_devices(const struct zd_cuda_devices *devices)
 	}
 }
 
+/*
+ * Streams share hardware queues, of which there are 8 unless the environment says otherwise, and what waits in one holds up all
+ * that is behind it there, of whatever stream. A store behind a kernel of NCCL's waits until other daemons have come: pushes
+ * would wait with it, and an exchange that another daemon has begun with. With the most that there can be, every stream of
+ * several groups has one of its own.
+ */
+void zd_cuda_devices_prepare(void)
+{
+	(void)setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0);
+}
+
 int zd_cuda_devices_init(struct zd_cuda_devices *devices, const char *chosen, struct zd_err *err)
 {
 	struct zd_cuda_devices made = {.count = 0};
 	bool all = !chosen || !chosen[0] || strcmp(chosen, "all") == 0;
 	int visible = 0;
-	int rc = zd_cuda_load(&made.cuda, err);
+	int rc;
+	zd_cuda_devices_prepare();
+	rc = zd_cuda_load(&made.cuda, err);
 	if (!rc)
 		rc = zd_cuda_err(made.cuda, made.cuda->deviceGetCount(&visible), err, "counting GPUs");
 	if (!rc)

@@ -28,8 +28,9 @@ struct zd_cuda_device {
 	struct CUctx_st *context;
 	uint64_t memory_bytes;
 	uint64_t granularity_bytes; /* of physical allocations; a power of two */
-	bool rdma;                  /* GPUDirect RDMA with memory that is made like ours */
-	uint64_t reaches;           /* bit i: it can access device i's memory directly; its own too */
+	uint32_t multiprocessors;
+	bool rdma;        /* GPUDirect RDMA with memory that is made like ours */
+	uint64_t reaches; /* bit i: it can access device i's memory directly; its own too */
 
 	_Atomic uint64_t incoming_bytes; /* pushes into its memory that are in flight, from all devices */
 	atomic_bool idle;                /* as far as is known; zd_cuda_monitor looks */
@@ -43,6 +44,9 @@ struct zd_cuda_devices {
 	uint32_t count;
 	struct zd_cuda_device *all;
 };
+
+/* To be called before the driver is loaded for the daemon; again does no harm. */
+void zd_cuda_devices_prepare(void);
 
 /* Loads the driver and takes the GPUs that `chosen` lists by UUID or by the driver's index, between commas or blanks; NULL,
  * "" or "all": every GPU that this process sees. On failure there is nothing to deinit. Errors: those of zd_cuda_load();

@@ -422,6 +422,12 @@ static uint64_t rest_ns(struct zd_cuda_executor *executor)
 	return awaited ? ns : zd_max_u64(ns, executor->push.flying_bytes / 2 / LINK_BYTES_NS);
 }
 
+/* With the lock. */
+static bool has_news(const struct zd_cuda_executor *executor)
+{
+	return !STAILQ_EMPTY(&executor->submitted) || executor->expecting || executor->stopping;
+}
+
 /* Takes what was submitted, after a rest when there is nothing else to do. False when the thread shall end. */
 static bool take_submitted(struct zd_cuda_executor *executor)
 {
@@ -434,13 +440,16 @@ static bool take_submitted(struct zd_cuda_executor *executor)
 		return true;
 	}
 	pthread_mutex_lock(&executor->lock);
-	while (rest == UINT64_MAX && STAILQ_EMPTY(&executor->submitted) && !executor->stopping)
-		pthread_cond_wait(&executor->submitted_or_stopping, &executor->lock);
+	while (rest == UINT64_MAX && !has_news(executor))
+		pthread_cond_wait(&executor->changed, &executor->lock);
 	/* Waking early is harmless: it only means one more look. */
-	if (rest != UINT64_MAX && STAILQ_EMPTY(&executor->submitted) && !executor->stopping)
-		zd_cond_sleep(&executor->submitted_or_stopping, &executor->lock, rest);
+	if (rest != UINT64_MAX && !has_news(executor))
+		zd_cond_sleep(&executor->changed, &executor->lock, rest);
 	STAILQ_CONCAT(&taken, &executor->submitted);
 	bool stopping = executor->stopping;
+	if (executor->expecting)
+		zd_spin_expect(&executor->spin, zd_thread_now_ns());
+	executor->expecting = false;
 	atomic_store_explicit(&executor->news, stopping, memory_order_relaxed);
 	pthread_mutex_unlock(&executor->lock);
 
@@ -517,14 +526,14 @@ int zd_cuda_executor_init(struct zd_cuda_executor *executor, struct zd_cuda_devi
 	STAILQ_INIT(&executor->watches);
 	zd_cuda_order_init(&executor->order, devices, device);
 	pthread_mutex_init(&executor->lock, NULL);
-	zd_cond_init(&executor->submitted_or_stopping);
+	zd_cond_init(&executor->changed);
 	rc = start(executor, err);
 	if (rc)
 		goto no_thread;
 	executor->started = true;
 	return 0;
 no_thread:
-	pthread_cond_destroy(&executor->submitted_or_stopping);
+	pthread_cond_destroy(&executor->changed);
 	pthread_mutex_destroy(&executor->lock);
 	zd_cuda_within_deinit(&executor->within);
 no_within:
@@ -540,7 +549,7 @@ void zd_cuda_executor_stop(struct zd_cuda_executor *executor)
 	executor->stopping = true;
 	atomic_store_explicit(&executor->news, true, memory_order_relaxed);
 	pthread_mutex_unlock(&executor->lock);
-	pthread_cond_signal(&executor->submitted_or_stopping);
+	pthread_cond_signal(&executor->changed);
 }
 
 void zd_cuda_executor_deinit(struct zd_cuda_executor *executor)
@@ -549,7 +558,7 @@ void zd_cuda_executor_deinit(struct zd_cuda_executor *executor)
 		return;
 	zd_cuda_executor_stop(executor);
 	pthread_join(executor->thread, NULL);
-	pthread_cond_destroy(&executor->submitted_or_stopping);
+	pthread_cond_destroy(&executor->changed);
 	pthread_mutex_destroy(&executor->lock);
 	executor->started = false;
 }
@@ -560,7 +569,16 @@ void zd_cuda_executor_submit(struct zd_cuda_executor *executor, struct zd_cuda_t
 	STAILQ_INSERT_TAIL(&executor->submitted, task, next);
 	atomic_store_explicit(&executor->news, true, memory_order_relaxed);
 	pthread_mutex_unlock(&executor->lock);
-	pthread_cond_signal(&executor->submitted_or_stopping);
+	pthread_cond_signal(&executor->changed);
+}
+
+void zd_cuda_executor_expect(struct zd_cuda_executor *executor)
+{
+	pthread_mutex_lock(&executor->lock);
+	executor->expecting = true;
+	atomic_store_explicit(&executor->news, true, memory_order_relaxed);
+	pthread_mutex_unlock(&executor->lock);
+	pthread_cond_signal(&executor->changed);
 }
 
 uint64_t zd_cuda_executor_own_slice_bytes(const struct zd_cuda_executor *executor)

@@ -31,10 +31,11 @@ struct zd_cuda_executor {
 
 	/* between other threads and the executor's */
 	pthread_mutex_t lock;
-	pthread_cond_t submitted_or_stopping;
+	pthread_cond_t changed;
 	struct zd_cuda_tasks submitted;
 	bool stopping;
-	atomic_bool news; /* something was submitted, or it is stopping: looked at without the lock */
+	bool expecting;   /* something will be submitted soon */
+	atomic_bool news; /* one of these three: looked at without the lock */
 
 	/* the executor thread's own */
 	struct zd_cuda_order order;
@@ -65,5 +66,7 @@ uint64_t zd_cuda_executor_own_slice_bytes(const struct zd_cuda_executor *executo
 
 /* The executor owns the task from here on: COPY, FILL, WATCH, SIGNAL; a REDUCE that a worker has done. Never blocks. */
 void zd_cuda_executor_submit(struct zd_cuda_executor *executor, struct zd_cuda_task *task);
+/* A task will follow within microseconds: the thread is to be awake by then. Never blocks. */
+void zd_cuda_executor_expect(struct zd_cuda_executor *executor);
 
 #endif

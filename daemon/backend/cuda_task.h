@@ -2,8 +2,9 @@
 /*
  * cuda_task.h - a command as executors and workers run it: names turned into addresses, arrays copied.
  *
- * Made on the loop's thread. Every task but those of segments ends on its device's executor, which alone stores into the
- * timelines of its device.
+ * Made on the loop's thread. Tasks of segments end on their device's worker. Those of communicators, and SIGNALs of exchanges'
+ * timelines, end on its thread for communicators, which alone stores into these timelines. All others end on its executor,
+ * which alone stores into the rest of the device's timelines.
  */
 #ifndef ZD_BACKEND_CUDA_TASK_H
 #define ZD_BACKEND_CUDA_TASK_H
@@ -13,9 +14,24 @@
 #include <sys/queue.h>
 
 #include "backend/backend.h"
+#include "backend/cuda_comm_queue.h"
 #include "backend/cuda_segment.h"
 #include "backend/cuda_session.h"
 #include "backend/task.h"
+
+struct zd_cuda_task;
+
+/* An EXCHANGE or AGREE. */
+struct zd_cuda_exchange {
+	struct zd_cuda_comm_op op;
+	struct zd_cuda_task *task; /* that it is of */
+	uint64_t comm;
+	struct zd_exchange_desc desc; /* of an EXCHANGE; its locations and words are not valid any more */
+	char what[ZD_CUDA_COMM_WHAT];
+	unsigned char value[ZD_AGREE_BYTES];
+	bool ended; /* and others are to store into its timeline first */
+	TAILQ_ENTRY(zd_cuda_exchange) under_way;
+};
 
 struct zd_cuda_task {
 	STAILQ_ENTRY(zd_cuda_task) next;
@@ -37,6 +53,13 @@ struct zd_cuda_task {
 			zd_cu_ptr target;
 			zd_cu_ptr *inputs; /* owned */
 		} reduce;
+		uint32_t ids;
+		struct zd_comm_desc *comm_open; /* owned, its words too */
+		struct {
+			uint64_t comm;
+			bool abort;
+		} comm_close;
+		struct zd_cuda_exchange *exchange; /* owned */
 	} u;
 };
 
@@ -48,6 +71,11 @@ struct zd_cuda_task *zd_cuda_task_new(const struct zd_command *command, struct z
                                       struct zd_backend_session *watched);
 /* A task that has not run leaves nothing behind but a segment to be destroyed, which is a worker's. */
 void zd_cuda_task_free(struct zd_cuda_task *task);
+
+static inline bool zd_cuda_task_exchanges(const struct zd_cuda_task *task)
+{
+	return task->base.kind == ZD_CMD_EXCHANGE || task->base.kind == ZD_CMD_AGREE;
+}
 
 static inline bool zd_cuda_task_copies(const struct zd_cuda_task *task)
 {

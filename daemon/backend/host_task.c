@@ -141,6 +141,11 @@ bool zd_host_task_step(struct zd_host_task *task, struct zd_host_segments *segme
 		return reduce_slice(task, completion);
 	case ZD_CMD_SIGNAL:
 		return true;
+	case ZD_CMD_UNIQUE_IDS: /* never given: see struct zd_backend_ops, collectives */
+	case ZD_CMD_COMM_OPEN:
+	case ZD_CMD_COMM_CLOSE:
+	case ZD_CMD_EXCHANGE:
+	case ZD_CMD_AGREE:
 	case ZD_CMD_WATCH:
 		break;
 	}

@@ -22,6 +22,8 @@ void zd_spin_init(struct zd_spin *spin, uint64_t window_ns, unsigned processors)
 bool zd_spin_may(struct zd_spin *spin, uint64_t now_ns)
 {
 	uint64_t passed_ns = now_ns - spin->seen_ns;
+	bool expects = spin->window_ns > 0 && spin->expected_ns > 0 &&
+	               now_ns - spin->expected_ns < ZD_SPIN_AWAIT_NS;
 
 	spin->seen_ns = now_ns;
 	if (spin->spinning)
@@ -32,6 +34,8 @@ bool zd_spin_may(struct zd_spin *spin, uint64_t now_ns)
 		spin->left_ns += (int64_t)passed_ns * ZD_SPIN_PERCENT / 100;
 	if (spin->left_ns > ZD_SPIN_BURST_NS)
 		spin->left_ns = ZD_SPIN_BURST_NS;
-	spin->spinning = now_ns - spin->event_ns < spin->window_ns && spin->left_ns > 0;
+	if (spin->left_ns < -ZD_SPIN_BURST_NS)
+		spin->left_ns = -ZD_SPIN_BURST_NS;
+	spin->spinning = expects || (now_ns - spin->event_ns < spin->window_ns && spin->left_ns > 0);
 	return spin->spinning;
 }

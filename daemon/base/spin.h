@@ -3,8 +3,9 @@
  * spin.h - how long a thread may look again and again before it sleeps.
  *
  * To look without sleeping saves what a wake-up costs, and burns a core. So a thread spins for a moment after its last
- * event, and in the long run for a share of the time only: what it has not used it saves up, to a bound, for a burst. Where
- * there are few processors to share, nobody spins. There is no clock here: the caller says what time it is.
+ * event, and in the long run for a share of the time only: what it has not used it saves up, to a bound, for a burst. What it
+ * knows to be on its way it spins for in any case, and owes that share for it. Where there are few processors to share,
+ * nobody spins. There is no clock here: the caller says what time it is.
  */
 #ifndef ZD_BASE_SPIN_H
 #define ZD_BASE_SPIN_H
@@ -14,11 +15,12 @@
 
 #define ZD_SPIN_PERCENT  8
 #define ZD_SPIN_BURST_NS INT64_C(20000000)
+#define ZD_SPIN_AWAIT_NS 100000u /* for what is on its way */
 
 struct zd_spin {
 	uint64_t window_ns; /* after an event; 0: never */
-	int64_t left_ns;    /* saved up; what was spun beyond that is owed */
-	uint64_t event_ns, seen_ns;
+	int64_t left_ns;    /* saved up; what was spun beyond that is owed, to the same bound */
+	uint64_t event_ns, expected_ns, seen_ns;
 	bool spinning;
 };
 
@@ -28,6 +30,11 @@ void zd_spin_init(struct zd_spin *spin, uint64_t window_ns, unsigned processors)
 static inline void zd_spin_event(struct zd_spin *spin, uint64_t now_ns)
 {
 	spin->event_ns = now_ns;
+}
+/* Something is on its way. */
+static inline void zd_spin_expect(struct zd_spin *spin, uint64_t now_ns)
+{
+	spin->expected_ns = now_ns;
 }
 /* May the thread look again at once? Asked whenever it has nothing to do; `now_ns` never goes back. */
 bool zd_spin_may(struct zd_spin *spin, uint64_t now_ns);

@@ -121,6 +121,14 @@ void zd_text_vformat(char *out, size_t out_bytes, const char *format, va_list ar
 	}
 }
 
+uint64_t zd_text_hash(const char *text)
+{
+	uint64_t hash = 0xcbf29ce484222325ull;
+	for (; *text; text++)
+		hash = (hash ^ (unsigned char)*text) * 0x100000001b3ull;
+	return hash;
+}
+
 int zd_name_check(const char *text, size_t max_bytes, const char *what, struct zd_err *err)
 {
 	size_t bytes = text ? strlen(text) : 0;

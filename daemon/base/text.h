@@ -18,6 +18,9 @@ bool zd_utf8_valid(const char *text, size_t bytes);
 void zd_text_vformat(char *out, size_t out_bytes, const char *format, va_list args)
         __attribute__((format(printf, 3, 0)));
 
+/* FNV-1a: the same in every process, on every machine. */
+uint64_t zd_text_hash(const char *text);
+
 /* A name of 1 to `max_bytes` bytes, valid as above; INVALID otherwise, with `what` ("unit name") and the reason.
  * `text` may be NULL. */
 int zd_name_check(const char *text, size_t max_bytes, const char *what, struct zd_err *err)

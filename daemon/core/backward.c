@@ -100,7 +100,7 @@ static int parse_options(const struct zd_args *args, struct options *out, struct
 
 static int check_state(const struct zd_member_reduce *mr, struct zd_err *err)
 {
-	uint32_t rank = mr->member->rank;
+	uint32_t rank = zd_world_rank(mr->member);
 	if (mr->backward != ZD_BACKWARD_IDLE)
 		return zd_err_set(err, ZEROD_E_STATE, "backward %llu of rank %u runs",
 		                  (unsigned long long)mr->number, rank);
@@ -114,6 +114,17 @@ static int check_state(const struct zd_member_reduce *mr, struct zd_err *err)
 	return 0;
 }
 
+int zd_backward_check_ended(const struct zd_member *member, struct zd_err *err)
+{
+	const struct zd_member_reduce *mr = zd_member_reduce(member);
+	if (!mr || mr->backward == ZD_BACKWARD_IDLE)
+		return 0;
+	return zd_err_set(
+	        err, ZEROD_E_STATE,
+	        "backward %llu of rank %u runs; in a group that spans daemons a commit is behind it",
+	        (unsigned long long)mr->number, zd_world_rank(member));
+}
+
 static int check_window(const struct zd_member_reduce *had, const struct zd_member_reduce *mr,
                         const struct options *options, struct zd_err *err)
 {
@@ -123,8 +134,8 @@ static int check_window(const struct zd_member_reduce *had, const struct zd_memb
 	return zd_err_set(
 	        err, ZEROD_E_MISMATCH,
 	        "rank %u runs the backwards of this step in stage %u into %s; rank %u says stage %u into %s",
-	        had->member->rank, had->stage, zerod_dtype_name(had->target_dtype), mr->member->rank,
-	        options->stage, zerod_dtype_name(options->target_dtype));
+	        zd_world_rank(had->member), had->stage, zerod_dtype_name(had->target_dtype),
+	        zd_world_rank(mr->member), options->stage, zerod_dtype_name(options->target_dtype));
 }
 
 /* Does another rank's window end elsewhere. `number` is the backward that `mr` wants to begin. */
@@ -139,8 +150,8 @@ static int check_boundary(const struct zd_member_reduce *other, const struct zd_
 		return 0;
 	return zd_err_set(
 	        err, ZEROD_E_MISMATCH, "backward %llu is %s boundary for rank %u; for rank %u %s %llu is",
-	        (unsigned long long)number, boundary ? "the" : "no", mr->member->rank, other->member->rank,
-	        other->boundary_number ? "backward" : "none up to",
+	        (unsigned long long)number, boundary ? "the" : "no", zd_world_rank(mr->member),
+	        zd_world_rank(other->member), other->boundary_number ? "backward" : "none up to",
 	        (unsigned long long)(other->boundary_number ? other->boundary_number : other->number));
 }
 
@@ -148,7 +159,7 @@ static int check_ranks(const struct zd_member_reduce *mr, const struct options *
 {
 	const struct zd_group *group = mr->member->group;
 	int status = 0;
-	for (uint32_t rank = 0; rank < group->world_size && status == 0; rank++) {
+	for (uint32_t rank = 0; rank < group->local_world_size && status == 0; rank++) {
 		const struct zd_member_reduce *other = zd_member_reduce(&group->members[rank]);
 		if (!other)
 			continue;
@@ -286,7 +297,7 @@ static int uncommitted(const struct zd_member_reduce *mr, struct zd_err *err)
 		}
 	}
 	return zd_err_set(err, ZEROD_E_STATE, "rank %u has reserved %u %s not committed, unit '%s' last",
-	                  mr->member->rank, mr->nuncommitted,
+	                  zd_world_rank(mr->member), mr->nuncommitted,
 	                  mr->nuncommitted == 1 ? "entry that is" : "entries that are", unit);
 }
 
@@ -301,7 +312,7 @@ static int end_begin(struct zd_engine *e, struct zd_request *req, const struct z
 		return status;
 	struct zd_member_reduce *mr = zd_member_reduce_get(member);
 	if (mr->backward != ZD_BACKWARD_RUNNING)
-		return zd_err_set(err, ZEROD_E_STATE, "rank %u runs no backward", member->rank);
+		return zd_err_set(err, ZEROD_E_STATE, "rank %u runs no backward", zd_world_rank(member));
 	if (mr->nuncommitted > 0)
 		return uncommitted(mr, err);
 	zd_reduce_request_init(req, member);
@@ -364,12 +375,15 @@ static void reset(struct zd_engine *e, struct zd_member_reduce *mr)
 	zd_failure_clear(&mr->failure);
 	zd_failure_clear(&mr->past);
 	mr->open = 0;
+	mr->turns = 0;
+	mr->turn = 0;
+	mr->asking = false;
 }
 
 void zd_reduce_group_failed(struct zd_engine *e, struct zd_group *group)
 {
 	group->reduce_serial++;
-	for (uint32_t rank = 0; rank < group->world_size; rank++) {
+	for (uint32_t rank = 0; rank < group->local_world_size; rank++) {
 		struct zd_member_reduce *mr = zd_member_reduce(&group->members[rank]);
 		if (mr)
 			reset(e, mr);
@@ -394,13 +408,13 @@ void zd_reduce_group_revived(struct zd_engine *e, struct zd_group *group)
 {
 	uint64_t number = 0, window = 0, steps = 0;
 	(void)e;
-	for (uint32_t rank = 0; rank < group->world_size; rank++) {
+	for (uint32_t rank = 0; rank < group->local_world_size; rank++) {
 		const struct zd_member_reduce *mr = zd_member_reduce(&group->members[rank]);
 		number = zd_max_u64(number, mr ? mr->number : 0);
 		window = zd_max_u64(window, mr ? mr->window : 0);
 		steps = zd_max_u64(steps, mr ? mr->steps : 0);
 	}
-	for (uint32_t rank = 0; rank < group->world_size && window > 0; rank++) {
+	for (uint32_t rank = 0; rank < group->local_world_size && window > 0; rank++) {
 		struct zd_member_reduce *mr = zd_member_reduce_get(&group->members[rank]);
 		mr->number = number;
 		mr->window = window;

@@ -198,7 +198,7 @@ static int create_begin(struct zd_engine *e, struct zd_request *req, const struc
 		return status;
 	struct zd_member_reduce *mr = zd_member_reduce_get(member);
 	if (mr->nbuckets == ZD_MAX_BUCKETS)
-		return zd_err_set(err, ZEROD_E_LIMIT, "rank %u has %u buckets already", member->rank,
+		return zd_err_set(err, ZEROD_E_LIMIT, "rank %u has %u buckets already", zd_world_rank(member),
 		                  ZD_MAX_BUCKETS);
 	struct zd_bucket *bucket = zd_calloc(1, sizeof(*bucket));
 	uint64_t slot_bytes = args->u.bucket_create.slot_bytes;

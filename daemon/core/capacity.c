@@ -16,7 +16,7 @@ static bool entry_stuck(const struct zd_entry *entry)
 	const struct zd_reduction *r = entry->reduction;
 	if (!r || r->state != ZD_REDUCTION_COLLECTING)
 		return false;
-	for (uint32_t rank = 0; rank < r->group->world_size; rank++) {
+	for (uint32_t rank = 0; rank < r->group->local_world_size; rank++) {
 		const struct zd_member_reduce *mr = zd_member_reduce(&r->group->members[rank]);
 		if (mr && mr->stuck && !zd_contribution_made(&r->ranks[rank]))
 			return true;
@@ -95,7 +95,7 @@ static void find_stuck(struct zd_engine *e, struct zd_group *group)
 	bool changed = true;
 	while (changed) {
 		changed = false;
-		for (uint32_t rank = 0; rank < group->world_size; rank++) {
+		for (uint32_t rank = 0; rank < group->local_world_size; rank++) {
 			struct zd_member_reduce *mr = zd_member_reduce(&group->members[rank]);
 			if (mr && mr->stuck && rank_helped(e, mr)) {
 				mr->stuck = false;
@@ -114,7 +114,7 @@ static const struct zd_entry *find_obstacle(const struct zd_member_reduce *mr, u
 			if (entry->state == ZD_ENTRY_WAITING || !entry_stuck(entry))
 				continue;
 			const struct zd_reduction *r = entry->reduction;
-			for (*missing = 0; *missing < r->group->world_size; ++*missing) {
+			for (*missing = 0; *missing < r->group->local_world_size; ++*missing) {
 				const struct zd_member_reduce *other =
 				        zd_member_reduce(&r->group->members[*missing]);
 				if (other && other->stuck && !zd_contribution_made(&r->ranks[*missing]))
@@ -129,7 +129,7 @@ static void circle_text(const struct zd_group *group, char *out, size_t out_byte
 {
 	size_t used = (size_t)snprintf(out, out_bytes,
 	                               "ranks reduce in orders that cross beyond their buckets:");
-	for (uint32_t rank = 0; rank < group->world_size && used < out_bytes; rank++) {
+	for (uint32_t rank = 0; rank < group->local_world_size && used < out_bytes; rank++) {
 		const struct zd_member_reduce *mr = zd_member_reduce(&group->members[rank]);
 		uint32_t missing = 0;
 		const struct zd_entry *obstacle = mr && mr->stuck ? find_obstacle(mr, &missing) : NULL;
@@ -139,8 +139,8 @@ static void circle_text(const struct zd_group *group, char *out, size_t out_byte
 		        out + used, out_bytes - used,
 		        " rank %u wants room for '%.40s' and holds '%.40s', which rank %u has "
 		        "not reduced;",
-		        rank, TAILQ_FIRST(&mr->waiting)->part->unit->name, obstacle->part->unit->name,
-		        missing);
+		        group->first_rank + rank, TAILQ_FIRST(&mr->waiting)->part->unit->name,
+		        obstacle->part->unit->name, group->first_rank + missing);
 	}
 	if (used < out_bytes)
 		out[used - 1] = '\0'; /* the last semicolon */
@@ -150,7 +150,7 @@ int zd_capacity_check(struct zd_engine *e, struct zd_entry *entry, struct zd_err
 {
 	struct zd_group *group = entry->part->unit->group;
 	struct zd_member_reduce *me = entry->bucket->mr;
-	for (uint32_t rank = 0; rank < group->world_size; rank++) {
+	for (uint32_t rank = 0; rank < group->local_world_size; rank++) {
 		struct zd_member_reduce *mr = zd_member_reduce(&group->members[rank]);
 		if (mr)
 			mr->stuck = !TAILQ_EMPTY(&mr->waiting);
@@ -162,7 +162,7 @@ int zd_capacity_check(struct zd_engine *e, struct zd_entry *entry, struct zd_err
 		return 0;
 	char text[ZD_ERR_TEXT_BYTES];
 	circle_text(group, text, sizeof(text));
-	for (uint32_t rank = 0; rank < group->world_size; rank++) {
+	for (uint32_t rank = 0; rank < group->local_world_size; rank++) {
 		struct zd_member_reduce *mr = zd_member_reduce(&group->members[rank]);
 		struct zd_entry *other;
 		if (!mr || !mr->stuck)

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "core/gather.h"
+#include "core/rail.h"
 #include "core/reduce.h"
 #include "core/shadow.h"
 #include "core/scope.h"
@@ -118,14 +119,17 @@ static void check_unit(const struct zd_engine *e, const struct zd_group *group, 
                        struct found *found)
 {
 	zd_assert(unit->group == group && unit->refs > 0 && unit->refs >= unit->registrations);
-	for (uint32_t rank = 0; rank < group->world_size; rank++)
+	for (uint32_t rank = 0; rank < group->local_world_size; rank++) {
 		check_part(e, &unit->parts[rank], found);
+		if (unit->parts[rank].rail)
+			zd_rail_check(&unit->parts[rank]);
+	}
 }
 
 static void check_group(struct zd_engine *e, struct zd_group *group, struct found *found)
 {
 	uint32_t attached = 0;
-	for (uint32_t rank = 0; rank < group->world_size; rank++) {
+	for (uint32_t rank = 0; rank < group->local_world_size; rank++) {
 		const struct zd_member *member = &group->members[rank];
 		const struct zd_slot *slot;
 		attached += member->session != NULL;
@@ -137,7 +141,9 @@ static void check_group(struct zd_engine *e, struct zd_group *group, struct foun
 	zd_assert(attached == group->attached && group->refs >= attached);
 	zd_assert(!group->over || attached == 0);
 	if (group->state == ZD_GROUP_READY)
-		zd_assert(attached == group->world_size);
+		zd_assert(attached == group->local_world_size);
+	if (group->span)
+		zd_span_check_members(group);
 	for (const struct zd_unit *unit = group->units; unit; unit = unit->hh_name.next)
 		check_unit(e, group, unit, found);
 	for (const struct zd_unit *unit = group->former; unit; unit = unit->hh_name.next) {
@@ -152,7 +158,7 @@ static void find_slots(struct zd_engine *e, struct found *found)
 {
 	const struct zd_group *group;
 	for (group = e->groups; group; group = group->hh.next) {
-		for (uint32_t rank = 0; rank < group->world_size; rank++) {
+		for (uint32_t rank = 0; rank < group->local_world_size; rank++) {
 			const struct zd_slot *slot;
 			TAILQ_FOREACH (slot, &group->members[rank].slots, link) {
 				uint64_t used = slot->occupant && slot->occupant->charged
@@ -254,7 +260,7 @@ static void check_scopes(struct zd_engine *e, const struct found *found)
 		nleases += scope->nleases;
 	}
 	for (const struct zd_group *group = e->groups; group; group = group->hh.next) {
-		for (uint32_t rank = 0; rank < group->world_size; rank++)
+		for (uint32_t rank = 0; rank < group->local_world_size; rank++)
 			nscopes += group->members[rank].nscopes;
 	}
 	zd_assert(nscopes == HASH_COUNT(e->scopes));
@@ -298,6 +304,8 @@ void zd_engine_check(struct zd_engine *e)
 		else
 			found.quarantine[a->device->index] += a->extent.bytes;
 	}
+	for (const struct zd_session *session = e->sessions; session; session = session->hh.next)
+		zd_onwards_check(session);
 	check_scopes(e, &found);
 	find_slots(e, &found);
 	for (uint32_t i = 0; i < e->ndevices; i++)

@@ -46,7 +46,8 @@ static int part_check(const struct zd_request *req, const struct zd_part *part, 
 		return zd_err_set(err, ZEROD_E_INVALID, "unit '%s' is named twice", part->unit->name);
 	if (other)
 		return zd_err_set(err, ZEROD_E_EXISTS, "unit '%s' is in context %llu of rank %u already",
-		                  part->unit->name, (unsigned long long)other->id, part->rank);
+		                  part->unit->name, (unsigned long long)other->id,
+		                  zd_world_rank(zd_part_member(part)));
 	return 0;
 }
 
@@ -57,6 +58,7 @@ static int parts_take(struct zd_engine *e, struct zd_request *req, const struct 
 	uint32_t nunits = args->u.context_begin.nunits;
 	int status = 0;
 	req->u.gather.parts = zd_calloc(nunits, sizeof(struct zd_part *));
+	req->u.gather.versions = zd_calloc(nunits, sizeof(*req->u.gather.versions));
 	for (uint32_t i = 0; i < nunits && status == 0; i++) {
 		struct zd_part *part;
 		status = zd_part_find(e, req->session, args->u.context_begin.units[i], &part, err);
@@ -70,6 +72,7 @@ static int parts_take(struct zd_engine *e, struct zd_request *req, const struct 
 			break;
 		part->users++;
 		part->context = req->u.gather.scope;
+		req->u.gather.versions[req->u.gather.nparts] = zd_gather_version(part);
 		req->u.gather.parts[req->u.gather.nparts++] = part;
 		*padded_bytes += zd_gathered_bytes(req->session, req->member->device,
 		                                   zd_unit_padded_bytes(part->unit));
@@ -103,12 +106,19 @@ static int context_begin(struct zd_engine *e, struct zd_request *req, const stru
 	return 0;
 }
 
+static void context_given_up(struct zd_engine *e, struct zd_request *req)
+{
+	zd_gather_given_up(e, req);
+	context_cancel(e, req);
+}
+
 static int context_attempt(struct zd_engine *e, struct zd_request *req, struct zd_err *err)
 {
 	struct zd_scope *scope = req->u.gather.scope;
 	while (req->u.gather.nheld < req->u.gather.nparts) {
 		struct zd_buffer *buffer;
 		req->u.gather.part = req->u.gather.parts[req->u.gather.nheld];
+		req->u.gather.version = req->u.gather.versions[req->u.gather.nheld];
 		int status = zd_gather_buffer(e, req, &buffer, err);
 		if (status == ZD_WAIT)
 			return status;
@@ -126,4 +136,4 @@ static int context_attempt(struct zd_engine *e, struct zd_request *req, struct z
 }
 
 const struct zd_request_type zd_req_context_begin = {"context_begin", context_begin, context_attempt,
-                                                     context_cancel};
+                                                     context_given_up};

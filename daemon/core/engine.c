@@ -45,6 +45,9 @@ struct zd_engine *zd_engine_new(const struct zd_engine_config *config, const str
 	e->quota_bytes = config->uid_quota_bytes;
 	e->reduction_chunk_bytes = config->reduction_chunk_bytes;
 	e->sessions_linger = config->sessions_linger;
+	e->collectives = config->collectives;
+	if (config->host)
+		strncpy(e->host, config->host, ZD_MAX_NAME_BYTES);
 	e->strict_by_segment = config->strict_by_segment;
 	e->next_deadline_ns = UINT64_MAX;
 	e->devices = zd_calloc(config->ndevices, sizeof(*e->devices));

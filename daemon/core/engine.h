@@ -59,12 +59,19 @@ enum zd_command_kind {
 	ZD_CMD_WATCH,           /* completes when all fences (client page of `session`) have passed */
 	ZD_CMD_REDUCE,          /* sum of ninputs slices in float32 in input order, into the target */
 	ZD_CMD_SIGNAL,          /* store `signal`. op 0: no completion */
+	/* Of communicators with ranks in other daemons, or on devices that have no other way to each other: */
+	ZD_CMD_UNIQUE_IDS, /* `ids` of them. Result: their bytes, one behind the other */
+	ZD_CMD_COMM_OPEN,  /* completes when all ranks have met */
+	ZD_CMD_COMM_CLOSE, /* what it was given is over, or is aborted. op 0: no completion */
+	ZD_CMD_EXCHANGE,   /* blocks between all ranks; then signal */
+	ZD_CMD_AGREE,      /* values of all ranks. Result: these, in the order of the ranks */
 };
 
 /*
  * A store into the daemon page of a session when the command is done: after the bytes are visible. session 0: none.
  * A command that fails stores ZD_FENCE_ABORTED instead, and other commands leave an aborted timeline as it is until a
- * ZD_CMD_SIGNAL stores something else. All stores into one timeline come from one device's commands.
+ * ZD_CMD_SIGNAL stores something else. Exchanges that are under way then store nothing any more; one that is about to fail may store
+ * ZD_FENCE_ABORTED before it ends, since its end may take long. All stores into one timeline come from one device's commands.
  */
 struct zd_signal {
 	uint64_t session;
@@ -94,8 +101,44 @@ struct zd_reduce_desc {
 	bool overwrite;  /* else added to what the target holds */
 };
 
+#define ZD_AGREE_BYTES 128u /* at most, of one rank */
+#define ZD_WHAT_TEXT   64u  /* more of a `what` is not compared */
+
+/* What a communicator is for. Those of one purpose launch what they are given in that order, on each device; those of the two
+ * do not wait for each other, since a gather that is asked for behind a reduction must not wait for its gradients. */
+enum zd_comm_role { ZD_COMM_GATHERS, ZD_COMM_REDUCTIONS, ZD_NCOMM_ROLES };
+
+/* One rank of a communicator, on the command's device. */
+/* Which ranks of the world those of a communicator are, for words: rank i is `first` + i * (1 + `between`). Zeros: the same. */
+struct zd_comm_world {
+	uint32_t first, between;
+};
+
+struct zd_comm_desc {
+	uint64_t comm;     /* by which commands name it; never used again */
+	const char *group; /* for words */
+	enum zd_comm_role role;
+	uint32_t nranks, rank;
+	struct zd_comm_world world;
+	unsigned char id[ZD_UNIQUE_ID_BYTES]; /* the same on all ranks */
+};
+
 /*
- * All that a copy, fill or reduction depends on has happened when it is given; only WATCH waits. So a device may run them in
+ * Every rank sends a block to every other one. Block i goes to rank i, from `send` + i * `send_stride`; what rank i sent is
+ * received at `receive` + i * `receive_stride`. A rank's block for itself is left alone, but where all get the same block
+ * (send_stride 0) and blocks are received without gaps: an all-gather, which writes the own one too. All ranks give the
+ * exchanges and agreements of a communicator in one order, of the same bytes.
+ */
+struct zd_exchange_desc {
+	uint64_t comm;
+	uint64_t bytes; /* of a block */
+	struct zd_location send, receive;
+	uint64_t send_stride, receive_stride;
+	const char *what; /* "gather of 'h.3', version 7": the same on all ranks */
+};
+
+/*
+ * All that a copy, fill, exchange or reduction depends on has happened when it is given; only WATCH waits. So a device may run them in
  * any order or at once, but for those that signal the same timeline: these end in the order in which they were given.
  */
 struct zd_command {
@@ -123,6 +166,19 @@ struct zd_command {
 			bool until_gone; /* never by its fences: see sessions_linger */
 		} watch;
 		struct zd_reduce_desc reduce;
+		uint32_t ids;
+		struct zd_comm_desc comm_open;
+		struct {
+			uint64_t comm;
+			bool abort; /* at once: what it was given ends with ABORTED */
+		} comm_close;
+		struct zd_exchange_desc exchange;
+		struct {
+			uint64_t comm;
+			uint32_t bytes; /* the same on all ranks */
+			unsigned char value[ZD_AGREE_BYTES];
+			const char *what; /* as for an exchange */
+		} agree;
 	} u;
 };
 
@@ -130,6 +186,9 @@ struct zd_op_result {
 	/* of a REDUCE, over what the target holds afterwards: */
 	double sum_squares;
 	bool overflow; /* an inf or nan */
+	/* of UNIQUE_IDS and AGREE; the engine reads them during the call only, and frees nothing */
+	unsigned char *values;
+	uint32_t values_bytes;
 };
 
 /* ---- Requests ----------------------------------------------------------------------------------- */
@@ -138,6 +197,7 @@ enum zd_request_kind {
 	ZD_REQ_SESSION_RESET,
 	ZD_REQ_GROUP_JOIN,
 	ZD_REQ_GROUP_LEAVE,
+	ZD_REQ_UNIQUE_IDS,
 	ZD_REQ_UNIT_REGISTER,
 	ZD_REQ_UNIT_UNREGISTER,
 	ZD_REQ_UPDATE_BEGIN,
@@ -191,8 +251,17 @@ struct zd_args {
 			uint32_t world_size, rank, device;
 			bool durable;
 			bool shadow; /* durable groups only */
+			/* How many of the ranks are in this daemon, from a multiple of it on; 0: all. */
+			uint32_t local_world_size;
+			/* Every daemon has all shards: gathers stay inside, only reductions go across. */
+			bool hybrid;
+			bool exchange; /* gathers and reductions go through communicators even inside the daemon */
+			/* Where either says so: of zd_unique_ids() communicators, the same on all ranks. NULL: none */
+			const unsigned char *ids;
+			uint32_t ids_bytes;
 		} group_join;
-		uint64_t group; /* GROUP_LEAVE, BACKWARD_END, STEP_BEGIN, ABORT_GROUP */
+		uint32_t unique_ids; /* UNIQUE_IDS: how many */
+		uint64_t group;      /* GROUP_LEAVE, BACKWARD_END, STEP_BEGIN, ABORT_GROUP */
 		struct {
 			uint64_t group;
 			const char *name;
@@ -202,6 +271,7 @@ struct zd_args {
 			const struct zd_view_args *views;
 			uint32_t slot;
 			bool persistent, frozen;
+			bool all_reduce; /* every rank gets the whole reduced gradient */
 		} unit_register;
 		uint64_t unit; /* UNIT_UNREGISTER, REDUCE_SKIP */
 		struct {
@@ -310,6 +380,10 @@ struct zd_reply {
 			uint64_t committed_step;
 		} group_join;
 		struct {
+			const unsigned char *bytes;
+			uint32_t nbytes;
+		} unique_ids;
+		struct {
 			uint64_t unit;
 			struct zd_location shard;
 			uint64_t shard_numel, true_numel, padded_numel, version, target_offset_numel;
@@ -373,8 +447,13 @@ struct zd_engine_sink {
 	/* Asked when a transfer into a gathered buffer begins: does it leave the rank's own slice, of so many bytes, to the
 	 * client? NULL: never. */
 	bool (*client_copies_own)(void *arg, uint32_t device, uint64_t bytes);
+	/* Commands for the device will follow, within microseconds if other ranks are as far: whoever does them may wake up
+	 * meanwhile. NULL: nobody has to. */
+	void (*expect)(void *arg, uint32_t device);
 	/* Has the session's process been asked for sums that have not ended? For texts only. NULL: nobody ever is. */
 	bool (*is_summing)(void *arg, uint64_t session);
+	/* A group that spans daemons has ended by itself; for the log. NULL: there is none. */
+	void (*group_ended)(void *arg, const char *job, const char *group, const char *why);
 };
 
 struct zd_device_config {
@@ -394,6 +473,8 @@ struct zd_engine_config {
 	/* A process may use device memory after its session has ended: what it held is kept until a WATCH with `until_gone`
 	 * completes, which it does, with whatever status, when the process cannot any more. */
 	bool sessions_linger;
+	bool collectives; /* the backend has communicators */
+	const char *host; /* what other daemons know this one's machine by; NULL: "" */
 	/* Clients can take their access away from whole segments only: gathered buffers and slots of strict sessions have
 	 * one each. */
 	bool strict_by_segment;
@@ -500,15 +581,17 @@ struct zd_row {
 			const char *const *waits;
 		} session;
 		struct {
-			uint32_t world_size, units, nmembers;
+			uint32_t world_size, units, nmembers; /* nmembers: in this daemon */
 			uint64_t committed_step;
 			bool torn, shadow;
+			bool spans, exchange, hybrid; /* ranks are in other daemons, or not; see group_join */
+			const char *why;              /* it is ABORTED by itself; "" otherwise */
 			const struct zd_member_row *members;
 		} group;
 		struct {
 			uint32_t dtype, slot, views, registered, gathered;
 			uint64_t numel, padded_bytes, version_min, version_max;
-			bool frozen;
+			bool frozen, all_reduce;
 		} unit;
 		struct {
 			uint32_t rank, device, nholders;

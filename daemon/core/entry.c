@@ -21,7 +21,7 @@ static struct zd_entry *entry_new(struct zd_engine *e, struct zd_bucket *bucket,
 	entry->bucket = bucket;
 	entry->part = part;
 	entry->bytes =
-	        zd_align_up(unit->group->world_size * unit->shard_numel * zerod_dtype_bytes(bucket->dtype),
+	        zd_align_up(unit->group->nshards * unit->shard_numel * zerod_dtype_bytes(bucket->dtype),
 	                    ZD_BLOCK_MIN_ALIGN);
 	part->users++;
 	bucket->mr->nentries++;
@@ -91,24 +91,28 @@ static void entry_ready(struct zd_engine *e, struct zd_entry *entry)
 		zd_entry_end(e, entry);
 }
 
+static void producers_failed(struct zd_engine *e, const struct zd_entry *entry, const char *error)
+{
+	struct zd_err err = ZD_ERR_NONE;
+	int status = zd_err_set(&err, ZEROD_E_DEVICE, "the streams of rank %u that wrote unit '%s': %s",
+	                        zd_world_rank(zd_part_member(entry->part)), entry->part->unit->name, error);
+	zd_reduction_fail(e, entry->reduction, status, err.text);
+}
+
 static void fences_passed(struct zd_engine *e, struct zd_op *op, int status, const char *error,
                           const struct zd_op_result *result)
 {
 	struct zd_entry *entry = op->owner;
 	(void)result;
-	entry->pending = false;
 	zd_storage_unuse(e, entry->storage);
-	if (!entry->bucket) {
+	/* Pending still: where that is the end of the group, it is the end of the entry too. */
+	if (status != 0 && entry->bucket && entry->reduction)
+		producers_failed(e, entry, error);
+	entry->pending = false;
+	if (entry->bucket)
+		entry_ready(e, entry);
+	else
 		entry_free(entry);
-		return;
-	}
-	if (status != 0 && entry->reduction) {
-		struct zd_err err = ZD_ERR_NONE;
-		status = zd_err_set(&err, ZEROD_E_DEVICE, "the streams of rank %u that wrote unit '%s': %s",
-		                    entry->part->rank, entry->part->unit->name, error);
-		zd_reduction_fail(e, entry->reduction, status, err.text);
-	}
-	entry_ready(e, entry);
 }
 
 /* The entry is pending afterwards unless all fences have passed. */
@@ -153,11 +157,11 @@ static int reserve_check(const struct zd_bucket *bucket, const struct zd_unit *u
 		status = zd_reduction_admit(bucket->mr, unit, err);
 	if (status != 0)
 		return status;
-	uint64_t limit = ZD_MAX_BYTES / zerod_dtype_bytes(bucket->dtype) / group->world_size;
+	uint64_t limit = ZD_MAX_BYTES / zerod_dtype_bytes(bucket->dtype) / group->nshards;
 	if (unit->shard_numel > limit)
 		return zd_err_set(err, ZEROD_E_NO_MEMORY,
 		                  "the gradient of unit '%s', %u times %llu elements of %s, can never fit",
-		                  unit->name, group->world_size, (unsigned long long)unit->shard_numel,
+		                  unit->name, group->nshards, (unsigned long long)unit->shard_numel,
 		                  zerod_dtype_name(bucket->dtype));
 	return 0;
 }
@@ -271,8 +275,7 @@ static int reserve_attempt(struct zd_engine *e, struct zd_request *req, struct z
 		return status;
 	}
 	const struct zd_unit *unit = entry->part->unit;
-	uint64_t bytes = unit->group->world_size * unit->shard_numel *
-	                 zerod_dtype_bytes(entry->bucket->dtype);
+	uint64_t bytes = unit->group->nshards * unit->shard_numel * zerod_dtype_bytes(entry->bucket->dtype);
 	e->reply.u.bucket_reserve.entry = entry->id;
 	e->reply.u.bucket_reserve.location = zd_storage_location(entry->storage, entry->offset, bytes);
 	return 0;
@@ -351,6 +354,14 @@ static int commit_check(const struct zd_bucket *bucket, const struct zd_entry *e
 	return 0;
 }
 
+/* The reduction's pieces travel soon, if the others commit too. To wake whoever moves them takes longer than to move a small
+ * one. */
+static void expect_pieces(struct zd_engine *e, const struct zd_group *group)
+{
+	for (uint32_t rank = 0; rank < group->local_world_size && e->sink.expect; rank++)
+		e->sink.expect(e->sink.arg, group->members[rank].device->index);
+}
+
 static int commit_begin(struct zd_engine *e, struct zd_request *req, const struct zd_args *args,
                         struct zd_err *err)
 {
@@ -380,6 +391,7 @@ static int commit_begin(struct zd_engine *e, struct zd_request *req, const struc
 		entry_commit(e, entry, fences);
 		return status;
 	}
+	expect_pieces(e, bucket->mr->member->group);
 	zd_reduction_commit(e, entry, &options);
 	entry_commit(e, entry, fences);
 	return 0;

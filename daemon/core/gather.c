@@ -15,6 +15,7 @@
 #include "core/retire.h"
 #include "core/shadow.h"
 #include "core/scope.h"
+#include "core/span.h"
 
 /* ---- Versions ------------------------------------------------------------------------------------------- */
 
@@ -44,12 +45,24 @@ static bool part_registered(const struct zd_part *part)
 static uint64_t newest_version(const struct zd_unit *unit)
 {
 	uint64_t newest = 1;
-	for (uint32_t rank = 0; rank < unit->group->world_size; rank++) {
+	for (uint32_t rank = 0; rank < unit->group->local_world_size; rank++) {
 		const struct zd_part *part = &unit->parts[rank];
 		if (part_registered(part))
 			newest = zd_max_u64(newest, part->version + (part_open(part) ? 1 : 0));
 	}
 	return newest;
+}
+
+/* The version that a gather which names none waits for. In a group that spans daemons all ranks must come to the same one: the
+ * last that this rank has published, or is about to. */
+static uint64_t default_version(const struct zd_part *part)
+{
+	return zd_max_u64(part->version + (part_open(part) ? 1 : 0), 1);
+}
+
+uint64_t zd_gather_version(const struct zd_part *part)
+{
+	return zd_gathers_over_rails(part->unit->group) ? default_version(part) : 0;
 }
 
 /* May the rank's client copy its own slice into the copy: the shard has that version, and nobody writes it. */
@@ -71,10 +84,17 @@ static bool buffer_has(const struct zd_buffer *buffer, const struct zd_request *
 	return want ? buffer->version == want : buffer->version >= req->u.gather.part->version;
 }
 
+/* An update that is about to begin waits for gathers over rails, of which other daemons' ranks have begun theirs. */
+static bool still_given(const struct zd_part *part, uint64_t want)
+{
+	return zd_gathers_over_rails(part->unit->group) && part->state == ZD_PART_UPDATE_WAIT &&
+	       part->version == want && !zd_part_is_unpublished(part);
+}
+
 /* 0 when every shard is idle at `want`. */
 static int shards_check(struct zd_request *req, const struct zd_unit *unit, uint64_t want, struct zd_err *err)
 {
-	for (uint32_t rank = 0; rank < unit->group->world_size; rank++) {
+	for (uint32_t rank = 0; rank < unit->group->local_world_size; rank++) {
 		const struct zd_part *part = &unit->parts[rank];
 		int wait = 0;
 		if (!part_registered(part)) {
@@ -85,12 +105,12 @@ static int shards_check(struct zd_request *req, const struct zd_unit *unit, uint
 			return zd_err_set(
 			        err, ZEROD_E_STALE_VERSION,
 			        "version %llu of unit '%s' is no longer held: rank %u %s version %llu",
-			        (unsigned long long)want, unit->name, rank,
+			        (unsigned long long)want, unit->name, unit->group->first_rank + rank,
 			        zd_part_is_unpublished(part) ? "has published nothing since it came with"
 			        : part_open(part)            ? "writes over"
 			                                     : "has",
 			        (unsigned long long)part->version);
-		} else if (part->version < want || part_open(part)) {
+		} else if (part->version < want || (part_open(part) && !still_given(part, want))) {
 			wait = zd_wait_for(req, ZD_WAIT_VERSION, rank, part->version,
 			                   zd_max_u64(want, part->version));
 		}
@@ -104,12 +124,14 @@ static int shards_check(struct zd_request *req, const struct zd_unit *unit, uint
 
 /* ---- Room ------------------------------------------------------------------------------------------------- */
 
-/* Takes back the oldest copy that was prefetched and that nobody asked for since. */
+/* Takes back the oldest copy that was prefetched and that nobody asked for since. Not what came over rails: ranks in other
+ * daemons still have theirs, and would not come again. */
 static bool revoke_prefetch(struct zd_engine *e, struct zd_device *device)
 {
 	struct zd_buffer *buffer;
 	TAILQ_FOREACH (buffer, &device->buffers, device_link) {
-		if (buffer->prefetched && buffer->state != ZD_BUFFER_QUARANTINED) {
+		if (buffer->prefetched && buffer->state != ZD_BUFFER_QUARANTINED &&
+		    !zd_gathers_over_rails(buffer->unit->group)) {
 			zd_buffer_drop(e, buffer);
 			return true;
 		}
@@ -232,7 +254,7 @@ static int slot_vacate(struct zd_engine *e, struct zd_request *req, struct zd_sl
 		zd_buffer_drop(e, occupant);
 	else if (occupant->state != ZD_BUFFER_QUARANTINED && !req->u.gather.prefetch)
 		return zd_err_set(err, ZEROD_E_SLOT_CONFLICT, "slot %u holds unit '%s', which rank %u %s",
-		                  slot->number, unit->name, req->member->rank,
+		                  slot->number, unit->name, zd_world_rank(req->member),
 		                  TAILQ_EMPTY(&occupant->leases) ? "keeps persistent" : "has not released");
 	if (!slot->occupant)
 		return 0;
@@ -268,7 +290,7 @@ static int scope_check(const struct zd_scope *scope, const struct zd_part *part,
 		                  scope->member->group->name, part->unit->name, part->unit->group->name);
 	if (scope->context && part->context != scope)
 		return zd_err_set(err, ZEROD_E_INVALID, "unit '%s' is not in context %llu of rank %u",
-		                  part->unit->name, id, part->rank);
+		                  part->unit->name, id, zd_world_rank(zd_part_member(part)));
 	return 0;
 }
 
@@ -291,6 +313,8 @@ static int gather_begin(struct zd_engine *e, struct zd_request *req, const struc
 	req->device = req->member->device;
 	req->u.gather.part = part;
 	req->u.gather.version = args->u.gather.version;
+	if (req->u.gather.version == 0)
+		req->u.gather.version = zd_gather_version(part);
 	req->u.gather.uses = args->u.gather.uses ? args->u.gather.uses : 1;
 	req->u.gather.prefetch = args->u.gather.prefetch;
 	req->u.gather.scope = scope;
@@ -303,12 +327,35 @@ static int gather_begin(struct zd_engine *e, struct zd_request *req, const struc
 	return 0;
 }
 
-static void gather_cancel(struct zd_engine *e, struct zd_request *req)
+static void gather_end(struct zd_request *req)
 {
-	(void)e;
 	req->u.gather.part->users--;
 	if (req->u.gather.scope)
 		zd_scope_unref(req->u.gather.scope);
+}
+
+static void gather_missed(struct zd_engine *e, struct zd_request *req, int status, const char *why)
+{
+	struct zd_err err = ZD_ERR_NONE;
+	status = zd_err_set(&err, status, "group '%.64s': rank %u's gather of unit '%.64s': %s",
+	                    req->member->group->name, zd_world_rank(req->member),
+	                    req->u.gather.part->unit->name, why);
+	zd_span_fail(e, req->member->group, status, err.text);
+}
+
+void zd_gather_given_up(struct zd_engine *e, struct zd_request *req)
+{
+	char what[128];
+	if (!zd_gathers_over_rails(req->member->group))
+		return;
+	(void)snprintf(what, sizeof(what), "its gather of unit '%.64s'", req->u.gather.part->unit->name);
+	zd_span_give_up(e, req->member, what);
+}
+
+static void gather_cancel(struct zd_engine *e, struct zd_request *req)
+{
+	zd_gather_given_up(e, req);
+	gather_end(req);
 }
 
 static int gather_check(struct zd_request *req, struct zd_err *err)
@@ -421,21 +468,33 @@ static int gather_refresh(struct zd_engine *e, struct zd_request *req, struct zd
 	return 0;
 }
 
-int zd_gather_buffer(struct zd_engine *e, struct zd_request *req, struct zd_buffer **out, struct zd_err *err)
+/* Where a group spans daemons, gathers that begin a transfer do so in the order in which the rank asked for them, as on all
+ * other ranks. */
+static int order_check(struct zd_request *req)
+{
+	struct zd_request *before;
+	TAILQ_FOREACH (before, &req->session->requests, session_link) {
+		if (before == req)
+			return 0;
+		if (!zd_request_gathers(before) || !zd_gathers_over_rails(before->member->group))
+			continue;
+		int wait = zd_wait_for(req, ZD_WAIT_ORDER, 0, 0, 0);
+		req->wait.unit = before->u.gather.part->unit;
+		return wait;
+	}
+	return 0;
+}
+
+/* The copy that is there, or a transfer into one. */
+static int gather_begin_transfer(struct zd_engine *e, struct zd_request *req, struct zd_buffer **out,
+                                 struct zd_err *err)
 {
 	struct zd_part *part = req->u.gather.part;
-	int status = gather_check(req, err);
-	if (status != 0)
-		return status;
 	struct zd_buffer *buffer = part->buffer;
-	if (buffer && buffer_has(buffer, req)) {
-		req->device->joined_gathers++;
-		e->joined_gathers++;
-		*out = buffer;
-		return 0;
-	}
-	uint64_t want = req->u.gather.version ? req->u.gather.version : newest_version(part->unit);
-	status = shards_check(req, part->unit, want, err);
+	uint64_t want = req->u.gather.version;
+	if (want == 0)
+		want = newest_version(part->unit);
+	int status = shards_check(req, part->unit, want, err);
 	if (status != 0)
 		return status;
 	if (buffer && buffer->prefetched) {
@@ -450,14 +509,39 @@ int zd_gather_buffer(struct zd_engine *e, struct zd_request *req, struct zd_buff
 	return status;
 }
 
+int zd_gather_buffer(struct zd_engine *e, struct zd_request *req, struct zd_buffer **out, struct zd_err *err)
+{
+	struct zd_part *part = req->u.gather.part;
+	int status = gather_check(req, err);
+	if (status != 0)
+		return status;
+	struct zd_buffer *buffer = part->buffer;
+	if (buffer && buffer_has(buffer, req)) {
+		req->device->joined_gathers++;
+		e->joined_gathers++;
+		*out = buffer;
+		return 0;
+	}
+	if (zd_gathers_over_rails(req->member->group))
+		status = order_check(req);
+	if (status == 0)
+		status = gather_begin_transfer(e, req, out, err);
+	/* All ranks have the same slots, and the same conflicts in them. */
+	if (status < 0 && status != ZEROD_E_SLOT_CONFLICT && zd_gathers_over_rails(req->member->group))
+		gather_missed(e, req, status, err->text);
+	return status;
+}
+
 static int gather_try(struct zd_engine *e, struct zd_request *req, struct zd_err *err)
 {
 	const struct zd_scope *scope = req->u.gather.scope;
 	struct zd_buffer *buffer = NULL;
-	if (scope && scope->state == ZD_SCOPE_ENDED) /* while the request waited */
+	if (scope && scope->state == ZD_SCOPE_ENDED) { /* while the request waited */
+		zd_gather_given_up(e, req);
 		return zd_err_set(err, ZEROD_E_NOT_FOUND, "scope %llu of rank %u ended before unit '%s' came",
-		                  (unsigned long long)scope->id, req->member->rank,
+		                  (unsigned long long)scope->id, zd_world_rank(req->member),
 		                  req->u.gather.part->unit->name);
+	}
 	int status = zd_gather_buffer(e, req, &buffer, err);
 	if (status != 0)
 		return status;
@@ -469,7 +553,7 @@ static int gather_attempt(struct zd_engine *e, struct zd_request *req, struct zd
 {
 	int status = gather_try(e, req, err);
 	if (status != ZD_WAIT)
-		gather_cancel(e, req); /* what it took for as long as it lasts */
+		gather_end(req); /* what it took for as long as it lasts */
 	return status;
 }
 
@@ -530,7 +614,7 @@ static int release_attempt(struct zd_engine *e, struct zd_request *req, struct z
 	part->users--;
 	if (!lease)
 		return zd_err_set(err, ZEROD_E_NOT_HELD, "rank %u does not hold unit '%s' under tag '%s'",
-		                  part->rank, part->unit->name, req->u.release.tag);
+		                  zd_world_rank(zd_part_member(part)), part->unit->name, req->u.release.tag);
 	const struct zd_fence_list fences = {req->u.release.nfences, req->u.release.fences};
 	e->reply.u.release.lease_ended = zd_lease_release(e, part->buffer, lease, &fences);
 	return 0;

@@ -13,10 +13,20 @@ struct zd_buffer *zd_buffer_new(struct zd_engine *e, struct zd_part *part, struc
  * writes the buffer. */
 void zd_buffer_transfer(struct zd_engine *e, struct zd_buffer *buffer, uint64_t version);
 
+/* A copy or exchange into it has ended, which signals that timeline. The buffer may be gone then. */
+void zd_buffer_arrived(struct zd_engine *e, struct zd_buffer *buffer, uint32_t timeline, int status,
+                       const char *error);
+
+/* The version that a gather which names none is for, as of when it was asked for; 0: the newest there is when its turn comes. */
+uint64_t zd_gather_version(const struct zd_part *part);
 /* For req->u.gather: joins the part's copy, refreshes it, or finds room for it; the caller takes a lease on it at once.
  * As an attempt: ZD_WAIT, or an error with nothing left behind. */
 int zd_gather_buffer(struct zd_engine *e, struct zd_request *req, struct zd_buffer **out, struct zd_err *err)
         __attribute__((warn_unused_result));
+
+/* One that waited is given up. Where the group spans daemons the ranks of the others wait for it, and would take the next
+ * for it: the group ends. */
+void zd_gather_given_up(struct zd_engine *e, struct zd_request *req);
 
 struct zd_lease *zd_lease_find(struct zd_buffer *buffer, const char *tag);
 struct zd_lease *zd_lease_add(struct zd_engine *e, struct zd_buffer *buffer, const char *tag, uint32_t uses);

@@ -17,6 +17,7 @@
 #include "core/reduce.h"
 #include "core/shadow.h"
 #include "core/scope.h"
+#include "core/span.h"
 
 /* ---- Jobs ------------------------------------------------------------------------------------------ */
 
@@ -105,16 +106,22 @@ static bool job_is_left(const struct zd_job *job)
 
 static struct zd_group *group_new(struct zd_engine *e, struct zd_job *job, const struct zd_args *args)
 {
-	uint32_t world_size = args->u.group_join.world_size;
+	uint32_t local_world_size = args->u.group_join.local_world_size;
+	if (local_world_size == 0)
+		local_world_size = args->u.group_join.world_size;
 	struct zd_group *group = zd_calloc(1, sizeof(*group));
 	group->id = zd_next_id(e);
 	group->name = zd_strdup(args->u.group_join.group);
 	group->shadow = args->u.group_join.shadow;
 	group->job = job;
+	group->span = zd_span_new(args);
 	group->state = ZD_GROUP_FORMING;
-	group->world_size = world_size;
-	group->members = zd_calloc(world_size, sizeof(*group->members));
-	for (uint32_t rank = 0; rank < world_size; rank++) {
+	group->world_size = args->u.group_join.world_size;
+	group->local_world_size = local_world_size;
+	group->nshards = args->u.group_join.hybrid ? local_world_size : group->world_size;
+	group->first_rank = args->u.group_join.rank / local_world_size * local_world_size;
+	group->members = zd_calloc(local_world_size, sizeof(*group->members));
+	for (uint32_t rank = 0; rank < local_world_size; rank++) {
 		group->members[rank].group = group;
 		group->members[rank].rank = rank;
 		TAILQ_INIT(&group->members[rank].slots);
@@ -149,6 +156,7 @@ void zd_group_unref(struct zd_engine *e, struct zd_group *group)
 	HASH_DEL(e->groups, group);
 	TAILQ_REMOVE(&group->job->groups, group, job_link);
 	zd_job_unref(e, group->job);
+	zd_span_free(group->span);
 	free(group->members);
 	free(group->name);
 	free(group);
@@ -163,6 +171,8 @@ int zd_group_check(const struct zd_group *group, struct zd_err *err)
 		return zd_err_set(err, ZEROD_E_PEER_LOST, "rank %u (pid %u) of group '%s' is gone",
 		                  group->lost_rank, group->lost_pid, group->name);
 	case ZD_GROUP_ABORTED:
+		if (group->span && group->span->why)
+			return zd_err_set(err, group->span->status, "%s", group->span->why);
 		return zd_err_set(err, ZEROD_E_ABORTED, "group '%s' was aborted", group->name);
 	default:
 		return zd_err_set(err, ZEROD_E_STATE, "group '%s' is not complete yet", group->name);
@@ -179,7 +189,7 @@ int zd_member_check(const struct zd_member *member, struct zd_err *err)
 	        err, ZEROD_E_PEER_LOST,
 	        "rank %u (pid %u) of group '%s' went: rank %u is set back to step %llu; what it computed "
 	        "since must be dropped and the session reset",
-	        group->lost_rank, group->lost_pid, group->name, member->rank,
+	        group->lost_rank, group->lost_pid, group->name, zd_world_rank(member),
 	        (unsigned long long)group->committed_step);
 }
 
@@ -208,16 +218,20 @@ static void member_attach(struct zd_engine *e, struct zd_member *member, struct 
 	member->device = device;
 	member->committing = false;
 	member->set_back = false;
+	member->leaves = false;
 	TAILQ_INSERT_TAIL(&session->members, member, session_link);
 	group->device_mask |= 1ull << device->index;
 	group->attached++;
 	zd_group_ref(group);
 	zd_dirty_group(e, group); /* the others wait for one rank less, or for none */
-	if (group->attached < group->world_size)
+	if (group->attached < group->local_world_size)
 		return;
 	if (group->state == ZD_GROUP_FAILED)
 		zd_reduce_group_revived(e, group);
-	zd_sm_move(&zd_sm_group, &group->state, ZD_GROUP_READY);
+	if (group->span)
+		zd_span_connect(e, group);
+	else
+		zd_sm_move(&zd_sm_group, &group->state, ZD_GROUP_READY);
 }
 
 /* No rank is attached any more. With them their slots have gone; what still works on their memory is in nobody's way. */
@@ -242,7 +256,7 @@ static void member_unlink(struct zd_engine *e, struct zd_member *member)
 	group->attached--;
 	if (group->state == ZD_GROUP_ABORTED && group->attached == 0 && group->job->durable) {
 		/* An abort ends work, not data: the ranks may come again for their shards. */
-		group->lost_rank = member->rank;
+		group->lost_rank = zd_world_rank(member);
 		group->lost_pid = pid;
 		zd_sm_move(&zd_sm_group, &group->state, ZD_GROUP_FAILED);
 	}
@@ -286,8 +300,10 @@ void zd_member_detach(struct zd_engine *e, struct zd_member *member)
 		group->torn = true;
 	if (group->shadow)
 		zd_shadow_roll_back(e, group);
+	if (group->span)
+		zd_span_leave(e, member, member->leaves || member->session->orderly);
 	if (group->state == ZD_GROUP_READY) {
-		group->lost_rank = member->rank;
+		group->lost_rank = zd_world_rank(member);
 		group->lost_pid = member->session->pid;
 		zd_sm_move(&zd_sm_group, &group->state, ZD_GROUP_FAILED);
 		zd_reduce_group_failed(e, group);
@@ -322,7 +338,7 @@ static int join_check(struct zd_engine *e, const struct zd_args *args, struct zd
 		                  args->u.group_join.device, e->ndevices);
 	if (args->u.group_join.shadow && !args->u.group_join.durable)
 		return zd_err_set(err, ZEROD_E_INVALID, "only a durable group keeps shadow shards");
-	return 0;
+	return zd_span_check(e, args, err);
 }
 
 static int join_check_group(const struct zd_group *group, const struct zd_session *session,
@@ -332,22 +348,26 @@ static int join_check_group(const struct zd_group *group, const struct zd_sessio
 		return zd_err_set(err, ZEROD_E_MISMATCH, "group '%s' has world_size %u; rank %u says %u",
 		                  group->name, group->world_size, args->u.group_join.rank,
 		                  args->u.group_join.world_size);
+	if (group->state == ZD_GROUP_ABORTED)
+		return zd_group_check(group, err);
+	int status = zd_span_check_group(group, args, err);
+	if (status != 0)
+		return status;
 	if (group->shadow != args->u.group_join.shadow)
 		return zd_err_set(err, ZEROD_E_MISMATCH, "group '%s' keeps %s; rank %u says %s", group->name,
 		                  group->shadow ? "shadow shards" : "no shadow shards",
 		                  args->u.group_join.rank, group->shadow ? "it does not" : "it does");
-	if (group->state == ZD_GROUP_ABORTED)
-		return zd_group_check(group, err);
-	const struct zd_member *member = &group->members[args->u.group_join.rank];
+	const struct zd_member *member = &group->members[args->u.group_join.rank - group->first_rank];
 	if (member->session)
 		return zd_err_set(err, ZEROD_E_EXISTS,
-		                  "rank %u of group '%s' is taken by session %llu (pid %u)", member->rank,
-		                  group->name, (unsigned long long)member->session->id, member->session->pid);
+		                  "rank %u of group '%s' is taken by session %llu (pid %u)",
+		                  zd_world_rank(member), group->name, (unsigned long long)member->session->id,
+		                  member->session->pid);
 	TAILQ_FOREACH (member, &session->members, session_link) {
 		if (member->group == group)
 			return zd_err_set(err, ZEROD_E_EXISTS,
-			                  "this session is rank %u of group '%s' already", member->rank,
-			                  group->name);
+			                  "this session is rank %u of group '%s' already",
+			                  zd_world_rank(member), group->name);
 	}
 	return 0;
 }
@@ -355,13 +375,13 @@ static int join_check_group(const struct zd_group *group, const struct zd_sessio
 /* A durable rank keeps its shards, and they are on their device. */
 static int join_check_device(const struct zd_group *group, const struct zd_args *args, struct zd_err *err)
 {
-	const struct zd_member *member = &group->members[args->u.group_join.rank];
+	const struct zd_member *member = &group->members[args->u.group_join.rank - group->first_rank];
 	if (!group->job->durable || !member->joined_before ||
 	    member->device->index == args->u.group_join.device)
 		return 0;
 	return zd_err_set(err, ZEROD_E_MISMATCH,
-	                  "the shards of rank %u are on device %u; it joins on device %u", member->rank,
-	                  member->device->index, args->u.group_join.device);
+	                  "the shards of rank %u are on device %u; it joins on device %u",
+	                  zd_world_rank(member), member->device->index, args->u.group_join.device);
 }
 
 static int join_begin(struct zd_engine *e, struct zd_request *req, const struct zd_args *args,
@@ -388,7 +408,9 @@ static int join_begin(struct zd_engine *e, struct zd_request *req, const struct 
 	job->durable = durable;
 	if (!group)
 		group = group_new(e, job, args);
-	req->member = &group->members[args->u.group_join.rank];
+	if (group->span && group->attached == 0)
+		zd_span_take_ids(group->span, args);
+	req->member = &group->members[args->u.group_join.rank - group->first_rank];
 	req->device = &e->devices[args->u.group_join.device];
 	member_attach(e, req->member, req->session, req->device);
 	req->member->joining = true;
@@ -403,12 +425,14 @@ static int join_attempt(struct zd_engine *e, struct zd_request *req, struct zd_e
 		member_unlink(e, req->member);
 		return status;
 	}
-	if (group->attached < group->world_size) {
+	if (group->attached < group->local_world_size) {
 		uint32_t missing = 0;
 		while (group->members[missing].session)
 			missing++;
-		return zd_wait_for(req, ZD_WAIT_RANKS, missing, group->world_size - group->attached, 0);
+		return zd_wait_for(req, ZD_WAIT_RANKS, missing, group->local_world_size - group->attached, 0);
 	}
+	if (group->state == ZD_GROUP_CONNECTING)
+		return zd_wait_for(req, ZD_WAIT_NODES, 0, group->world_size - group->local_world_size, 0);
 	req->member->joining = false;
 	e->reply.u.group_join.group = group->id;
 	e->reply.u.group_join.torn = group->torn;
@@ -418,6 +442,8 @@ static int join_attempt(struct zd_engine *e, struct zd_request *req, struct zd_e
 
 static void join_cancel(struct zd_engine *e, struct zd_request *req)
 {
+	if (req->member->group->span)
+		zd_span_leave(e, req->member, false);
 	member_unlink(e, req->member);
 }
 
@@ -429,7 +455,9 @@ static int leave_begin(struct zd_engine *e, struct zd_request *req, const struct
 	if (status != 0)
 		return status;
 	struct zd_err left = ZD_ERR_NONE;
-	(void)zd_err_set(&left, ZEROD_E_STATE, "rank %u left group '%s'", member->rank, member->group->name);
+	(void)zd_err_set(&left, ZEROD_E_STATE, "rank %u left group '%s'", zd_world_rank(member),
+	                 member->group->name);
+	member->leaves = true;
 	zd_requests_drop(e, req->session, member, left.status, left.text);
 	zd_member_detach(e, member);
 	return 0;
@@ -444,13 +472,15 @@ static int abort_begin(struct zd_engine *e, struct zd_request *req, const struct
 		return zd_err_set(err, ZEROD_E_NOT_FOUND, "no group %llu", (unsigned long long)args->u.group);
 	if (group->state == ZD_GROUP_ABORTED)
 		return zd_err_set(err, ZEROD_E_STATE, "group '%s' was aborted already", group->name);
-	if (group->over)
+	if (group->attached == 0) /* nobody would ever leave it, so that it could be joined again */
 		return zd_err_set(err, ZEROD_E_STATE, "all ranks of group '%s' have left already",
 		                  group->name);
 	bool was_ready = group->state == ZD_GROUP_READY;
 	zd_sm_move(&zd_sm_group, &group->state, ZD_GROUP_ABORTED);
 	if (was_ready)
 		zd_reduce_group_failed(e, group);
+	if (group->span)
+		zd_span_abort(e, group);
 	zd_dirty_group(e, group);
 	return 0;
 }
@@ -466,7 +496,7 @@ void zd_job_end(struct zd_engine *e, struct zd_job *job)
 			continue;
 		zd_assert(group->attached == 0);
 		group->over = true;
-		for (uint32_t rank = 0; rank < group->world_size; rank++)
+		for (uint32_t rank = 0; rank < group->local_world_size; rank++)
 			zd_parts_detach(e, &group->members[rank]);
 		zd_group_unref(e, group);
 	}

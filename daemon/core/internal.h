@@ -41,7 +41,10 @@ struct zd_reduction;
 struct zd_request;
 struct zd_scope;
 struct zd_session;
+struct zd_onward;
+struct zd_rail;
 struct zd_slice;
+struct zd_span;
 struct zd_unit;
 struct zd_op;
 
@@ -171,13 +174,13 @@ typedef void zd_op_fn(struct zd_engine *e, struct zd_op *op, int status, const c
 struct zd_op {
 	uint64_t id;
 	zd_op_fn *done;
-	struct zd_job *job;
-	void *owner; /* done()'s own */
+	struct zd_job *job; /* NULL: none */
+	void *owner;        /* done()'s own */
 	uint64_t aux;
 	UT_hash_handle hh;
 };
 
-/* Fills in command->op and hands it out. */
+/* Fills in command->op and hands it out. `job`: NULL for what is nobody's. */
 void zd_op_submit(struct zd_engine *e, struct zd_job *job, struct zd_command *command, zd_op_fn *done,
                   void *owner, uint64_t aux);
 /* Zeroes the location. */
@@ -219,6 +222,11 @@ enum zd_wait_kind {
 	ZD_WAIT_COMMIT,     /* rank has not committed */
 	ZD_WAIT_SAVE,       /* the last commit is being copied to the shadow of the rank's shard */
 	ZD_WAIT_RESTORE,    /* the rank's shard is being set back to the last commit */
+	ZD_WAIT_UNIQUE_IDS, /* they are being made */
+	ZD_WAIT_TRANSFERS,  /* a: transfers of the rank, which may still free streams that wait for them */
+	ZD_WAIT_NODES,      /* a: ranks of other daemons, which have not all joined */
+	ZD_WAIT_OTHERS,     /* the ranks of other daemons, which have not all come */
+	ZD_WAIT_ORDER,      /* gathers before it; unit: the first, whose order all ranks keep */
 };
 
 struct zd_wait {
@@ -272,6 +280,7 @@ struct zd_request {
 			char tag[ZD_MAX_TAG_BYTES + 1]; /* "": the scope's */
 			struct zd_scope *scope;         /* NULL: the tag's own */
 			struct zd_part **parts;         /* CONTEXT_BEGIN: owned; `part` is the one it is at */
+			uint64_t *versions;             /* of these: likewise */
 			uint32_t nparts, nheld;
 		} gather; /* GATHER, CONTEXT_BEGIN */
 		struct {
@@ -290,6 +299,10 @@ struct zd_request {
 			struct zd_allocation *allocation;
 			uint64_t align;
 		} alloc;
+		struct {
+			uint32_t count;
+			unsigned char *bytes; /* owned */
+		} unique_ids;
 		struct {
 			uint64_t serial; /* it waits for segments that began to retire until then */
 			uint64_t freed_bytes;
@@ -341,6 +354,36 @@ void zd_settle(struct zd_engine *e);
 
 /* ---- Sessions, jobs, groups (session.c, group.c) ---------------------------------------------------------- */
 
+/* Timelines of a session's daemon page: which device's work of a kind has gone how far for it. */
+enum {
+	ZD_TIMELINE_COPIES = 0,
+	ZD_TIMELINE_EXCHANGE = ZD_MAX_DEVICES,
+	ZD_TIMELINE_ONWARD = 2 * ZD_MAX_DEVICES, /* copies of what an exchange has brought */
+	ZD_SESSION_TIMELINES = 3 * ZD_MAX_DEVICES
+};
+
+static inline bool zd_timeline_exchanges(uint32_t timeline)
+{
+	return timeline >= ZD_TIMELINE_EXCHANGE && timeline < ZD_TIMELINE_ONWARD;
+}
+
+_Static_assert(ZD_SESSION_TIMELINES <= ZD_TIMELINES, "a page has them all");
+
+/* A set of them. */
+struct zd_timelines {
+	uint64_t mask[ZD_SESSION_TIMELINES / 64];
+};
+
+static inline void zd_timelines_add(struct zd_timelines *set, uint32_t timeline)
+{
+	set->mask[timeline / 64] |= 1ull << timeline % 64;
+}
+
+static inline bool zd_timelines_has(const struct zd_timelines *set, uint32_t timeline)
+{
+	return set->mask[timeline / 64] >> timeline % 64 & 1;
+}
+
 enum zd_session_state { ZD_SESSION_OPEN, ZD_SESSION_POISONED, ZD_SESSION_CLOSING };
 
 struct zd_session {
@@ -357,10 +400,12 @@ struct zd_session {
 	struct zd_request_list requests; /* the same, in order */
 	TAILQ_HEAD(, zd_member) members;
 	TAILQ_HEAD(, zd_allocation) allocations;
-	TAILQ_HEAD(, zd_mapping) mappings;     /* segments that its process may have mapped */
-	uint64_t timeline[ZD_MAX_DEVICES];     /* last value given out on the daemon page, by source device */
-	uint64_t aborted_mask;                 /* timelines that hold ZD_FENCE_ABORTED */
-	TAILQ_HEAD(, zd_departure) departures; /* CLOSING: what waits for its process to go; departure.c */
+	TAILQ_HEAD(, zd_mapping) mappings;       /* segments that its process may have mapped */
+	uint64_t timeline[ZD_SESSION_TIMELINES]; /* last values given out on the daemon page */
+	struct zd_timelines aborted;             /* those that hold ZD_FENCE_ABORTED */
+	uint32_t resets;                         /* so often; fences given out before count as passed */
+	TAILQ_HEAD(, zd_onward) onwards;         /* rail.h */
+	TAILQ_HEAD(, zd_departure) departures;   /* CLOSING: what waits for its process to go; departure.c */
 	UT_hash_handle hh;
 };
 
@@ -376,7 +421,14 @@ struct zd_job {
 	TAILQ_ENTRY(zd_job) link;
 };
 
-enum zd_group_state { ZD_GROUP_FORMING, ZD_GROUP_READY, ZD_GROUP_FAILED, ZD_GROUP_ABORTED };
+/* CONNECTING: the ranks of other daemons are awaited; see span.h. */
+enum zd_group_state {
+	ZD_GROUP_FORMING,
+	ZD_GROUP_CONNECTING,
+	ZD_GROUP_READY,
+	ZD_GROUP_FAILED,
+	ZD_GROUP_ABORTED
+};
 
 /* Life of a member's backward; see semantics in reduce.h. */
 struct zd_member_reduce; /* reduce files' own */
@@ -390,17 +442,20 @@ struct zd_slot {
 	TAILQ_ENTRY(zd_slot) link;
 };
 
-/* One rank of a group; session NULL while nobody is it. */
+/* One rank of a group in this daemon; session NULL while nobody is it. */
 struct zd_member {
 	struct zd_group *group;
-	uint32_t rank;
+	uint32_t rank; /* among those of this daemon; as everywhere in the core, but for zd_world_rank() */
 	struct zd_device *device;
 	struct zd_session *session;
 	bool joining;       /* its join waits: not a member yet for any other request */
 	bool joined_before; /* someone was it: newly registered shards catch up with the group's versions */
 	bool committing;
 	bool set_back; /* what it published was undone, and its session has not been reset since */
+	bool leaves;   /* in order, by its own request */
 	uint64_t commit_step;
+	uint64_t comm[ZD_NCOMM_ROLES]; /* its communicators; 0: none */
+	uint32_t transfers;            /* under way of this connection's, over rails */
 	TAILQ_HEAD(, zd_slot) slots;
 	TAILQ_HEAD(, zd_scope) scopes; /* that have not ended, by id; scope.c, context.c */
 	uint32_t nscopes;
@@ -420,16 +475,20 @@ struct zd_group {
 	char *name;
 	struct zd_job *job;
 	uint8_t state;
-	uint32_t world_size;
-	uint32_t attached;  /* members with a session */
-	uint32_t refs;      /* attached members, durable job, units' pending work (zd_group_ref) */
-	uint32_t lost_rank; /* why it is FAILED */
+	uint32_t world_size;       /* in all daemons */
+	uint32_t nshards;          /* that a unit is cut into: one of each rank, or of each rank here */
+	uint32_t local_world_size; /* in this one: `members` are these */
+	uint32_t first_rank;       /* of these, in the world */
+	uint32_t attached;         /* members with a session */
+	uint32_t refs;             /* attached members, durable job, units' pending work (zd_group_ref) */
+	uint32_t lost_rank;        /* why it is FAILED */
 	uint32_t lost_pid;
 	bool torn;
 	bool over;   /* all have left for good: is there until its memory's work is done, its name is free */
 	bool shadow; /* durable: each shard has a block for the last commit behind it */
 	uint64_t device_mask;
-	struct zd_member *members; /* world_size */
+	struct zd_span *span;      /* NULL: all ranks are here; span.h */
+	struct zd_member *members; /* local_world_size */
 	struct zd_unit *units;     /* hash by name */
 	struct zd_unit *former;    /* hash by name: left by all ranks and registered differently since */
 	TAILQ_HEAD(, zd_group_slot) slots;
@@ -445,11 +504,24 @@ struct zd_group {
 	UT_hash_handle hh; /* by id */
 };
 
+/* What the rank's user knows it by. */
+static inline uint32_t zd_world_rank(const struct zd_member *member)
+{
+	return member->group->first_rank + member->rank;
+}
+
+/* Which of a unit's shards is its. */
+static inline uint32_t zd_shard_index(const struct zd_member *member)
+{
+	const struct zd_group *group = member->group;
+	return group->nshards == group->world_size ? zd_world_rank(member) : member->rank;
+}
+
 /* NULL for one that is CLOSING too. */
 struct zd_session *zd_session_find(struct zd_engine *e, uint64_t id);
-/* The bytes of an operation of `device` will never come: frees the streams that wait for them and marks the session
- * POISONED. */
-void zd_session_abort(struct zd_engine *e, struct zd_session *session, uint32_t device);
+/* The bytes of an operation that signals the timeline will never come: frees the streams that wait for them and marks the
+ * session POISONED. */
+void zd_session_abort(struct zd_engine *e, struct zd_session *session, uint32_t timeline);
 int zd_session_check_poisoned(const struct zd_session *session, struct zd_err *err)
         __attribute__((warn_unused_result));
 
@@ -501,6 +573,7 @@ struct zd_part {
 	uint8_t shadow; /* enum zd_shadow_state */
 	bool persistent;
 	struct zd_scope *context; /* the user context of its rank that it is in */
+	struct zd_rail *rail;     /* rail.h; NULL where the group does not span daemons */
 };
 
 struct zd_unit {
@@ -511,6 +584,7 @@ struct zd_unit {
 	uint64_t numel, shard_numel;
 	uint32_t slot;
 	bool frozen;
+	bool all_reduce; /* its part of a target is the whole unit, on every rank */
 	uint32_t nviews;
 	struct zd_view_args *views; /* names owned */
 	uint32_t first_rank;        /* who described it */
@@ -521,7 +595,7 @@ struct zd_unit {
 	uint32_t mismatch_rank;
 	uint64_t target_offset_numel;
 	bool laid_out;          /* it has its place in the group's slot and target */
-	struct zd_part *parts;  /* world_size */
+	struct zd_part *parts;  /* local_world_size */
 	UT_hash_handle hh;      /* by id */
 	UT_hash_handle hh_name; /* in the group */
 };
@@ -533,7 +607,13 @@ static inline uint64_t zd_unit_shard_bytes(const struct zd_unit *unit)
 
 static inline uint64_t zd_unit_padded_bytes(const struct zd_unit *unit)
 {
-	return unit->group->world_size * zd_unit_shard_bytes(unit);
+	return unit->group->nshards * zd_unit_shard_bytes(unit);
+}
+
+/* Its elements in a rank's target. */
+static inline uint64_t zd_unit_target_numel(const struct zd_unit *unit)
+{
+	return unit->shard_numel * (unit->all_reduce ? unit->group->nshards : 1);
 }
 
 /* The rank's shard alone. */
@@ -571,8 +651,8 @@ static inline bool zd_part_is_unpublished(const struct zd_part *part)
 
 /* NULL: no unit of the group has that slot. */
 struct zd_group_slot *zd_group_slot_find(struct zd_group *group, uint32_t number);
-/* Real elements of a rank's shard. */
-uint64_t zd_unit_true_numel(const struct zd_unit *unit, uint32_t rank);
+/* Real elements of its shard. */
+uint64_t zd_part_true_numel(const struct zd_part *part);
 static inline struct zd_member *zd_part_member(const struct zd_part *part)
 {
 	return &part->unit->group->members[part->rank];
@@ -616,7 +696,10 @@ struct zd_buffer {
 	struct zd_extent extent; /* the slot's, if slot is set */
 	struct zd_slot *slot;
 	uint64_t version, since_ns;
-	uint64_t transfer;    /* the number of the one that fills it, or has */
+	uint64_t connection; /* of its group, that fills it, or has; see span.h */
+	uint64_t transfer;   /* the number of the one that fills it, or has */
+	uint64_t session;    /* whose timelines that signals, and how often it had been reset */
+	uint32_t resets;
 	uint32_t transfers;   /* copies under way into it */
 	uint32_t watches;     /* fences of past leases under way, and the departure of its process */
 	uint32_t leaving_pid; /* the process, then */
@@ -663,6 +746,8 @@ struct zd_engine {
 	uint64_t reduction_chunk_bytes; /* 0: slice.c's own */
 	bool sessions_linger;
 	bool strict_by_segment;
+	bool collectives;
+	char host[ZD_MAX_NAME_BYTES + 1];
 	struct zd_session *departing; /* the session that is ending just now, if it lingers */
 	uint32_t nlingering;          /* sessions that are CLOSING */
 	uint64_t now_ns, next_deadline_ns;

@@ -10,6 +10,7 @@
 #include "core/internal.h"
 #include "core/reduce.h"
 #include "core/scope.h"
+#include "core/span.h"
 
 #define MAX_HOLDERS 64
 #define MAX_WAITS   8
@@ -224,7 +225,7 @@ static bool row_session(const struct listing *l, struct zd_row *row, const struc
 
 static bool row_group(struct zd_row *row, const struct zd_group *group, row_fn *fn, void *arg)
 {
-	struct zd_member_row *members = zd_calloc(group->world_size, sizeof(*members));
+	struct zd_member_row *members = zd_calloc(group->local_world_size, sizeof(*members));
 	row->job = group->job->name;
 	row->group = group->name;
 	row->name = group->name;
@@ -234,11 +235,15 @@ static bool row_group(struct zd_row *row, const struct zd_group *group, row_fn *
 	row->u.group.committed_step = group->committed_step;
 	row->u.group.torn = group->torn;
 	row->u.group.shadow = group->shadow;
-	row->u.group.nmembers = group->world_size;
-	for (uint32_t rank = 0; rank < group->world_size; rank++) {
+	row->u.group.spans = group->local_world_size < group->world_size;
+	row->u.group.exchange = group->span && group->span->exchange;
+	row->u.group.hybrid = group->span && group->span->hybrid;
+	row->u.group.why = group->span && group->span->why ? group->span->why : "";
+	row->u.group.nmembers = group->local_world_size;
+	for (uint32_t rank = 0; rank < group->local_world_size; rank++) {
 		const struct zd_member *member = &group->members[rank];
 		members[rank] = (struct zd_member_row){
-		        .rank = rank,
+		        .rank = zd_world_rank(member),
 		        .device = member->device ? member->device->index : 0,
 		        .session = member->session ? member->session->id : 0,
 		        .pid = member->session ? member->session->pid : 0,
@@ -261,8 +266,9 @@ static bool row_unit(struct zd_row *row, const struct zd_unit *unit, row_fn *fn,
 	row->u.unit.numel = unit->numel;
 	row->u.unit.padded_bytes = zd_unit_padded_bytes(unit);
 	row->u.unit.frozen = unit->frozen;
+	row->u.unit.all_reduce = unit->all_reduce;
 	row->u.unit.version_min = UINT64_MAX;
-	for (uint32_t rank = 0; rank < unit->group->world_size; rank++) {
+	for (uint32_t rank = 0; rank < unit->group->local_world_size; rank++) {
 		const struct zd_part *part = &unit->parts[rank];
 		if (part->state == ZD_PART_ABSENT || part->state == ZD_PART_DYING)
 			continue;
@@ -312,7 +318,7 @@ static bool row_buffer(const struct listing *l, struct zd_row *row, const struct
 	row_unit_names(row, buffer->unit);
 	row->u.buffer.padded_bytes = buffer->extent.bytes;
 	row->state = zd_sm_name(&zd_sm_buffer, buffer->state);
-	row->u.buffer.rank = buffer->part->rank;
+	row->u.buffer.rank = zd_world_rank(zd_part_member(buffer->part));
 	row->u.buffer.device = buffer->device->index;
 	row->u.buffer.version = buffer->version;
 	row->u.buffer.age_ns = l->e->now_ns - buffer->since_ns;
@@ -341,7 +347,7 @@ static bool row_waiting(const struct listing *l, struct zd_row *row, const struc
 	row->u.buffer.padded_bytes = zd_gathered_bytes(req->session, req->device,
 	                                               zd_unit_padded_bytes(req->u.gather.part->unit));
 	row->state = "WAITING";
-	row->u.buffer.rank = req->u.gather.part->rank;
+	row->u.buffer.rank = zd_world_rank(zd_part_member(req->u.gather.part));
 	row->u.buffer.device = req->device->index;
 	row->u.buffer.version = req->u.gather.version;
 	row->u.buffer.age_ns = l->e->now_ns - req->since_ns;
@@ -383,7 +389,7 @@ static bool row_scope(const struct listing *l, struct zd_row *row, const struct 
 	row->name = scope->tag;
 	row->state = zd_sm_name(&zd_sm_scope, scope->state);
 	row->u.scope.context = scope->context;
-	row->u.scope.rank = member->rank;
+	row->u.scope.rank = zd_world_rank(member);
 	row->u.scope.device = member->device->index;
 	row->u.scope.session = member->session->id;
 	row->u.scope.parent = scope->parent;

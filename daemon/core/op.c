@@ -14,7 +14,8 @@ void zd_op_submit(struct zd_engine *e, struct zd_job *job, struct zd_command *co
 	op->owner = owner;
 	op->aux = aux;
 	HASH_ADD(hh, e->ops, id, sizeof(op->id), op);
-	zd_job_ref(job);
+	if (job)
+		zd_job_ref(job);
 	command->op = op->id;
 	e->sink.command(e->sink.arg, command);
 }
@@ -35,7 +36,8 @@ void zd_engine_op_done(struct zd_engine *e, uint64_t id, int status, const char 
 	zd_assert(op != NULL);
 	HASH_DEL(e->ops, op);
 	op->done(e, op, status, error ? error : "", result);
-	zd_job_unref(e, op->job);
+	if (op->job)
+		zd_job_unref(e, op->job);
 	free(op);
 	zd_settle(e);
 }

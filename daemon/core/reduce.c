@@ -37,7 +37,7 @@ static struct zd_reduction *get(struct zd_group *group, struct zd_unit *unit, ui
 	r->key[ZD_REDUCTION_BACKWARD] = backward;
 	r->group = group;
 	r->unit = unit;
-	r->ranks = zd_calloc(group->world_size, sizeof(*r->ranks));
+	r->ranks = zd_calloc(group->local_world_size, sizeof(*r->ranks));
 	unit->refs++;
 	index_add(group, r);
 	TAILQ_INSERT_TAIL(&group->reductions, r, link);
@@ -61,7 +61,7 @@ static uint32_t made(const struct zd_reduction *r)
 static void release_unit(struct zd_engine *e, struct zd_reduction *r)
 {
 	struct zd_unit *unit = r->unit;
-	for (uint32_t rank = 0; rank < r->group->world_size; rank++)
+	for (uint32_t rank = 0; rank < r->group->local_world_size; rank++)
 		unit->parts[rank].users -= zd_contribution_made(&r->ranks[rank]);
 	r->unit = NULL;
 	TAILQ_REMOVE(&r->group->reductions, r, link);
@@ -72,7 +72,7 @@ static void reduction_over(struct zd_engine *e, struct zd_reduction *r)
 {
 	struct zd_group *group = r->group;
 	r->over = true;
-	for (uint32_t rank = 0; rank < group->world_size; rank++) {
+	for (uint32_t rank = 0; rank < group->local_world_size; rank++) {
 		struct zd_member_reduce *mr = zd_member_reduce(&group->members[rank]);
 		if (mr && zd_contribution_made(&r->ranks[rank]))
 			mr->open--;
@@ -91,7 +91,7 @@ void zd_reduction_forget(const struct zd_member_reduce *last)
 	struct zd_group *group = last->member->group;
 	struct zd_reduction *r, *next;
 	uint64_t ended = UINT64_MAX;
-	for (uint32_t rank = 0; rank < group->world_size; rank++) {
+	for (uint32_t rank = 0; rank < group->local_world_size; rank++) {
 		const struct zd_member_reduce *mr = zd_member_reduce(&group->members[rank]);
 		uint64_t mine = !mr ? 0 : mr->backward == ZD_BACKWARD_IDLE ? mr->number : mr->number - 1;
 		ended = zd_min_u64(ended, mine);
@@ -122,7 +122,7 @@ static int failure_text(const struct zd_reduction *r, struct zd_err *err)
 static int check_ended(const struct zd_group *group, const struct zd_reduction *r, const struct zd_unit *unit,
                        const struct zd_member_reduce *mr, struct zd_err *err)
 {
-	for (uint32_t rank = 0; rank < group->world_size; rank++) {
+	for (uint32_t rank = 0; rank < group->local_world_size; rank++) {
 		if (!zd_backward_ended(&group->members[rank], mr->number) ||
 		    (r && zd_contribution_made(&r->ranks[rank])))
 			continue;
@@ -130,14 +130,15 @@ static int check_ended(const struct zd_group *group, const struct zd_reduction *
 		        err, ZEROD_E_MISMATCH,
 		        "rank %u ended backward %llu without a gradient or skip for unit '%s' that rank %u "
 		        "wants to reduce",
-		        rank, (unsigned long long)mr->number, unit->name, mr->member->rank);
+		        group->first_rank + rank, (unsigned long long)mr->number, unit->name,
+		        zd_world_rank(mr->member));
 	}
 	return 0;
 }
 
 static int admit_state(const struct zd_member_reduce *mr, const struct zd_unit *unit, struct zd_err *err)
 {
-	uint32_t rank = mr->member->rank;
+	uint32_t rank = zd_world_rank(mr->member);
 	if (mr->backward != ZD_BACKWARD_RUNNING)
 		return zd_err_set(err, ZEROD_E_STATE, "rank %u runs no backward: unit '%s' cannot be reduced",
 		                  rank, unit->name);
@@ -148,7 +149,7 @@ static int admit_state(const struct zd_member_reduce *mr, const struct zd_unit *
 	if (unit->frozen)
 		return zd_err_set(err, ZEROD_E_INVALID, "unit '%s' is frozen: it has no gradient",
 		                  unit->name);
-	if (unit->target_offset_numel + unit->shard_numel > mr->target_numel)
+	if (unit->target_offset_numel + zd_unit_target_numel(unit) > mr->target_numel)
 		return zd_err_set(err, ZEROD_E_STATE,
 		                  "unit '%s' was registered after the target of backward %llu was bound",
 		                  unit->name, (unsigned long long)mr->target_number);
@@ -165,7 +166,7 @@ int zd_reduction_admit(const struct zd_member_reduce *mr, const struct zd_unit *
 	if (r && (!r->ranks || r->ranks[mr->member->rank].state != ZD_CONTRIBUTION_NONE))
 		return zd_err_set(err, ZEROD_E_DUPLICATE,
 		                  "rank %u reduces unit '%s' a second time in backward %llu",
-		                  mr->member->rank, unit->name, (unsigned long long)mr->number);
+		                  zd_world_rank(mr->member), unit->name, (unsigned long long)mr->number);
 	if (r && r->state == ZD_REDUCTION_FAILED)
 		return failure_text(r, err);
 	return check_ended(group, r, unit, mr, err);
@@ -218,7 +219,8 @@ int zd_reduction_check_options(const struct zd_entry *entry, const struct zd_red
 	options_text(had, first, sizeof(first));
 	options_text(options, second, sizeof(second));
 	return zd_err_set(err, ZEROD_E_MISMATCH, "unit '%.64s': rank %u reduces by %s; rank %u says %s",
-	                  entry->part->unit->name, r->first_rank, first, entry->part->rank, second);
+	                  entry->part->unit->name, r->group->first_rank + r->first_rank, first,
+	                  zd_world_rank(zd_part_member(entry->part)), second);
 }
 
 int zd_reduction_check_ranks(const struct zd_entry *entry, struct zd_err *err)
@@ -234,14 +236,14 @@ int zd_reduction_check_ranks(const struct zd_entry *entry, struct zd_err *err)
 static void run(struct zd_engine *e, struct zd_reduction *r)
 {
 	uint32_t order = 0;
-	if (r->ncommitted == 0) {
+	if (r->ncommitted == 0 && !r->group->span) {
 		/* All have skipped: the target stays what it is, which begins as zeros. */
 		zd_sm_move(&zd_sm_reduction, &r->state, ZD_REDUCTION_COMPLETE);
 		reduction_over(e, r);
 		return;
 	}
 	zd_sm_move(&zd_sm_reduction, &r->state, ZD_REDUCTION_RUNNING);
-	for (uint32_t rank = 0; rank < r->group->world_size; rank++) {
+	for (uint32_t rank = 0; rank < r->group->local_world_size; rank++) {
 		struct zd_contribution *c = &r->ranks[rank];
 		if (c->state == ZD_CONTRIBUTION_SKIPPED)
 			continue;
@@ -257,8 +259,9 @@ static void contributed(struct zd_engine *e, struct zd_reduction *r, uint32_t ra
 	struct zd_group *group = r->group;
 	r->unit->parts[rank].users++;
 	zd_member_reduce(&group->members[rank])->open++;
+	r->ranks[rank].turn = ++zd_member_reduce(&group->members[rank])->turns;
 	zd_dirty_group(e, group); /* what others wait for has changed */
-	if (made(r) == group->world_size)
+	if (made(r) == group->local_world_size)
 		run(e, r);
 }
 
@@ -293,8 +296,10 @@ void zd_reduction_drain(struct zd_engine *e, struct zd_reduction *r, uint32_t ra
 	struct zd_contribution *c = &r->ranks[rank];
 	if (!c->entry || c->state != ZD_CONTRIBUTION_READY || c->ops > 0)
 		return;
-	if (c->left == 0 || r->state == ZD_REDUCTION_FAILED)
-		zd_entry_end(e, c->entry);
+	if (c->left > 0 && r->state != ZD_REDUCTION_FAILED)
+		return;
+	zd_entry_end(e, c->entry);
+	c->storage = NULL; /* what is still to come, over a rail, does without it */
 }
 
 void zd_reduction_op_end(struct zd_engine *e, struct zd_reduction *r)
@@ -307,7 +312,7 @@ void zd_reduction_op_end(struct zd_engine *e, struct zd_reduction *r)
 		reduction_free(r);
 	} else if (r->state == ZD_REDUCTION_FAILED) {
 		reduction_over(e, r);
-	} else if (r->ndone == r->group->world_size) {
+	} else if (r->ndone == r->group->local_world_size) {
 		zd_sm_move(&zd_sm_reduction, &r->state, ZD_REDUCTION_COMPLETE);
 		reduction_over(e, r);
 	}
@@ -322,12 +327,12 @@ void zd_reduction_fail(struct zd_engine *e, struct zd_reduction *r, int status, 
 	zd_sm_move(&zd_sm_reduction, &r->state, ZD_REDUCTION_FAILED);
 	zd_failure_set(&r->failure, status, text);
 	zd_slices_stop(e, r);
-	for (uint32_t rank = 0; rank < group->world_size; rank++) {
+	for (uint32_t rank = 0; rank < group->local_world_size; rank++) {
 		if (zd_contribution_made(&r->ranks[rank]))
 			window = zd_member_reduce(&group->members[rank])->window;
 		zd_reduction_drain(e, r, rank);
 	}
-	for (uint32_t rank = 0; rank < group->world_size; rank++) {
+	for (uint32_t rank = 0; rank < group->local_world_size; rank++) {
 		struct zd_member_reduce *mr = zd_member_reduce(&group->members[rank]);
 		if (mr && mr->window == window)
 			zd_failure_set(&mr->failure, status, text);
@@ -335,6 +340,8 @@ void zd_reduction_fail(struct zd_engine *e, struct zd_reduction *r, int status, 
 	if (r->ops == 0)
 		reduction_over(e, r);
 	zd_dirty_group(e, group);
+	if (group->span) /* the other daemons' ranks wait for it */
+		zd_span_fail(e, group, status, text);
 }
 
 void zd_reduction_fail_without(struct zd_engine *e, struct zd_member_reduce *mr)
@@ -353,8 +360,11 @@ void zd_reduction_fail_without(struct zd_engine *e, struct zd_member_reduce *mr)
 		        &err, ZEROD_E_MISMATCH,
 		        "rank %u ended backward %llu without a gradient or skip for unit '%s' that "
 		        "rank %u reduced",
-		        me, (unsigned long long)mr->number, r->unit->name, other);
+		        zd_world_rank(mr->member), (unsigned long long)mr->number, r->unit->name,
+		        r->group->first_rank + other);
 		zd_reduction_fail(e, r, status, err.text);
+		if (mr->member->group->span)
+			return; /* that was the end of the group */
 	}
 }
 
@@ -393,14 +403,14 @@ const struct zd_reduction *zd_reduction_first_open(const struct zd_member_reduce
 static uint32_t first_rank(const struct zd_reduction *r, enum zd_contribution_state below)
 {
 	uint32_t rank = 0;
-	while (rank < r->group->world_size && r->ranks[rank].state >= below)
+	while (rank < r->group->local_world_size && r->ranks[rank].state >= below)
 		rank++;
 	return rank;
 }
 
 uint32_t zd_reduction_waits_for(const struct zd_reduction *r)
 {
-	uint32_t world = r->group->world_size, rank = first_rank(r, ZD_CONTRIBUTION_COMMITTED);
+	uint32_t world = r->group->local_world_size, rank = first_rank(r, ZD_CONTRIBUTION_COMMITTED);
 	if (rank == world)
 		rank = first_rank(r, ZD_CONTRIBUTION_READY);
 	if (rank < world || !r->slices)

@@ -25,6 +25,9 @@ void zd_reduce_group_failed(struct zd_engine *e, struct zd_group *group);
 void zd_reduce_give_up(struct zd_engine *e, struct zd_member *member);
 /* All ranks are there again: backward and step counters of all members are made equal. */
 void zd_reduce_group_revived(struct zd_engine *e, struct zd_group *group);
+/* Where a group spans daemons, what ranks agree on is behind all reductions of their backwards: STATE while this rank's runs. */
+int zd_backward_check_ended(const struct zd_member *member, struct zd_err *err)
+        __attribute__((warn_unused_result));
 /* Is a flat target of the group bound on any rank. */
 bool zd_reduce_has_target(const struct zd_group *group);
 /* Called by zd_settle() for a dirty device before its queue is tried: reductions that wait for staging may go on.

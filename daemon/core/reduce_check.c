@@ -74,10 +74,12 @@ static const uint32_t contribution_moves[] = {
 const struct zd_sm zd_sm_contribution = {"contribution", ZD_ARRAY_LEN(contribution_names), contribution_names,
                                          contribution_moves};
 
-static const char *const slice_names[] = {"WAITING", "OPEN", "REDUCING", "DONE"};
+static const char *const slice_names[] = {"WAITING", "OPEN", "TURN", "EXCHANGING", "REDUCING", "DONE"};
 static const uint32_t slice_moves[] = {
         [ZD_SLICE_WAITING] = TO(ZD_SLICE_OPEN),
-        [ZD_SLICE_OPEN] = TO(ZD_SLICE_REDUCING),
+        [ZD_SLICE_OPEN] = TO(ZD_SLICE_REDUCING) | TO(ZD_SLICE_TURN),
+        [ZD_SLICE_TURN] = TO(ZD_SLICE_EXCHANGING) | TO(ZD_SLICE_DONE), /* DONE: all ranks have skipped */
+        [ZD_SLICE_EXCHANGING] = TO(ZD_SLICE_REDUCING),
         [ZD_SLICE_REDUCING] = TO(ZD_SLICE_DONE),
         [ZD_SLICE_DONE] = 0,
 };
@@ -196,29 +198,42 @@ static void check_member(const struct zd_member *member)
 	zd_assert(!mr->target || mr->stage > 0 || mr->step == ZD_STEP_TAKEN || mr->step == ZD_STEP_ABANDONED);
 }
 
+/* This daemon's part goes over the rail when it is complete. */
+static void check_rail_slice(const struct zd_reduction *r, const struct zd_slice *slice)
+{
+	if (zd_reduction_has_partials(r) && r->ncommitted > 0)
+		zd_assert((slice->state >= ZD_SLICE_TURN) == (slice->nsummed == r->nchunks));
+	else
+		zd_assert(slice->ngiven == 0);
+}
+
 static void check_chunks(const struct zd_reduction *r, const struct zd_slice *slice)
 {
 	uint32_t complete = 0;
+	if (r->group->span) {
+		check_rail_slice(r, slice);
+		return;
+	}
 	for (uint32_t i = 0; i < r->nchunks; i++) {
 		zd_assert(slice->chunks[i].arrived <= r->ncommitted);
 		complete += slice->chunks[i].arrived == r->ncommitted;
 	}
 	zd_assert(slice->ngiven == complete && slice->nsummed <= slice->ngiven);
 	zd_assert((slice->state >= ZD_SLICE_REDUCING) == (slice->ngiven == r->nchunks));
-	zd_assert((slice->state == ZD_SLICE_DONE) == (slice->nsummed == r->nchunks));
+	zd_assert((slice->state == ZD_SLICE_DONE) == (slice->nsummed == r->nchunks && slice->nspread == 0));
 }
 
 static void check_running(const struct zd_reduction *r)
 {
 	uint32_t done = 0;
-	for (uint32_t rank = 0; rank < r->group->world_size; rank++) {
+	for (uint32_t rank = 0; rank < r->group->local_world_size; rank++) {
 		const struct zd_slice *slice = &r->slices[rank];
 		done += slice->state == ZD_SLICE_DONE;
 		check_chunks(r, slice);
-		zd_assert(slice->state == ZD_SLICE_OPEN || slice->state == ZD_SLICE_REDUCING ||
+		zd_assert((slice->state >= ZD_SLICE_OPEN && slice->state <= ZD_SLICE_REDUCING) ||
 		          !slice->staging);
 	}
-	zd_assert(done == r->ndone && done < r->group->world_size);
+	zd_assert(done == r->ndone && done < r->group->local_world_size);
 }
 
 static void check_reduction(const struct zd_reduction *r)
@@ -228,7 +243,7 @@ static void check_reduction(const struct zd_reduction *r)
 		zd_assert(!r->unit && r->ops == 0);
 		return;
 	}
-	for (uint32_t rank = 0; rank < r->group->world_size; rank++) {
+	for (uint32_t rank = 0; rank < r->group->local_world_size; rank++) {
 		const struct zd_contribution *c = &r->ranks[rank];
 		reserved += c->state == ZD_CONTRIBUTION_RESERVED;
 		committed += c->state == ZD_CONTRIBUTION_COMMITTED || c->state == ZD_CONTRIBUTION_READY;
@@ -242,7 +257,7 @@ static void check_reduction(const struct zd_reduction *r)
 	zd_assert(reserved == r->nreserved && committed == r->ncommitted && skipped == r->nskipped);
 	zd_assert(reserved + committed + skipped > 0 && ops <= r->ops);
 	if (r->state == ZD_REDUCTION_COLLECTING)
-		zd_assert(committed + skipped < r->group->world_size && r->ops == 0);
+		zd_assert(committed + skipped < r->group->local_world_size && r->ops == 0);
 	else if (r->state == ZD_REDUCTION_RUNNING)
 		check_running(r);
 	else
@@ -255,7 +270,7 @@ void zd_reduce_check(struct zd_engine *e, struct zd_group *group, uint64_t (*fou
 	const struct zd_reduction *r;
 	uint32_t listed = 0, under_way = 0;
 	(void)e;
-	for (uint32_t rank = 0; rank < group->world_size; rank++) {
+	for (uint32_t rank = 0; rank < group->local_world_size; rank++) {
 		const struct zd_member *member = &group->members[rank];
 		if (member->reduce)
 			check_storages(member->reduce, found, quarantine);

@@ -5,7 +5,8 @@
  *
  * A rank's gradient of a unit lies in an entry of a bucket. Entries of all ranks for one unit and one backward make a
  * reduction, which is cut into one slice per owner. An owner's slice gathers the ranks' pieces in staging memory and is
- * then summed into the owner's target.
+ * then summed into the owner's target. Where the group spans daemons, what a slice comes to in each is summed once more: see
+ * rail_slice.c.
  *
  *   member -> zd_member_reduce -> buckets -> slots -> entries --+
  *   group  -> reductions -> contributions (one a rank) <--------+
@@ -16,6 +17,7 @@
 
 #include "core/internal.h"
 #include "core/reduce.h"
+#include "core/span.h"
 
 struct zd_entry;
 
@@ -108,6 +110,8 @@ struct zd_member_reduce {
 	uint32_t nplaced;      /* of them, that have memory */
 	uint32_t nuncommitted; /* of them, not committed yet */
 	uint32_t open;         /* reductions that this rank takes part in and that are not over */
+	uint64_t turns, turn;  /* contributions over its rail: made, and which had its turn last */
+	bool asking;           /* it has it still */
 	TAILQ_HEAD(, zd_bucket) buckets;
 	TAILQ_HEAD(, zd_entry) waiting; /* entries without a place, in order */
 	TAILQ_HEAD(, zd_storage) storages;
@@ -261,15 +265,18 @@ struct zd_contribution {
 	/* From the start of the reduction on: */
 	struct zd_storage *storage;
 	uint64_t offset;
+	uint64_t turn;  /* among this rank's, where the group spans daemons */
 	uint32_t order; /* among the ranks that committed */
 	uint32_t left;  /* chunks of pieces that have not been taken yet, the rank's own by its sum */
 	uint32_t ops;   /* under way that read it */
 };
 
 enum zd_slice_state {
-	ZD_SLICE_WAITING,  /* for staging */
-	ZD_SLICE_OPEN,     /* pieces arrive, chunks that are complete are summed */
-	ZD_SLICE_REDUCING, /* all have arrived */
+	ZD_SLICE_WAITING,    /* for staging */
+	ZD_SLICE_OPEN,       /* pieces arrive, chunks that are complete are summed */
+	ZD_SLICE_TURN,       /* this daemon's part is there, others before it go over the rail */
+	ZD_SLICE_EXCHANGING, /* with the other daemons */
+	ZD_SLICE_REDUCING,   /* all have arrived */
 	ZD_SLICE_DONE,
 };
 
@@ -284,11 +291,14 @@ struct zd_slice {
 	uint32_t owner;
 	uint8_t state;
 	uint32_t ngiven, nsummed; /* chunks: their sums were begun, have ended */
+	uint32_t nspread;         /* copies of what was summed to other ranks, under way */
+	bool agreed, arrived;     /* over a rail: all mean the same reduction; their parts are there */
 	struct zd_slice_chunk *chunks;
-	uint32_t segment_wait;        /* id of the segment that is being created for it */
-	struct zd_storage *staging;   /* NULL: only the owner itself contributes */
-	struct zd_storage *target;    /* while chunks are summed */
-	struct zd_slice *prev, *next; /* device->staging_queue */
+	uint64_t partial_offset, arrived_offset; /* in the staging, where the group spans daemons */
+	uint32_t segment_wait;                   /* id of the segment that is being created for it */
+	struct zd_storage *staging;              /* NULL: only the owner itself contributes */
+	struct zd_storage *target;               /* while chunks are summed */
+	struct zd_slice *prev, *next;            /* device->staging_queue */
 };
 
 /* What a reduction is found by: the unit's id and the number of the backward. */
@@ -315,10 +325,10 @@ struct zd_reduction {
 	uint32_t ops;
 	uint32_t nslices; /* the world's size, once it runs: the group may go before its operations */
 	/* From its start on, of each slice; the next one's begin is a chunk's end: */
-	uint32_t nchunks;
+	uint32_t nchunks; /* over rails: the daemons, each with a block of the slice's size */
 	uint64_t chunk_begin[ZD_REDUCTION_CHUNKS + 1];
 	struct zd_failure failure;
-	struct zd_contribution *ranks;  /* world_size; NULL once COMPLETE and over */
+	struct zd_contribution *ranks;  /* local_world_size; NULL once COMPLETE and over */
 	struct zd_slice *slices;        /* likewise; NULL before it runs */
 	TAILQ_ENTRY(zd_reduction) link; /* until it is over */
 	UT_hash_handle hh;
@@ -368,6 +378,51 @@ void zd_slices_stop(struct zd_engine *e, struct zd_reduction *r);
 void zd_slices_free(struct zd_reduction *r);
 /* A source's pieces go to the owners that have room for them. */
 void zd_slices_push(struct zd_engine *e, struct zd_reduction *r, uint32_t source);
+/* rail_slice.c, for slice.c. Do the pieces go over a rail as they are; over rails, are there sums of each daemon's ranks first. */
+static inline bool zd_reduction_exchanges(const struct zd_reduction *r)
+{
+	return r->group->span && r->group->span->exchange;
+}
+static inline bool zd_reduction_has_partials(const struct zd_reduction *r)
+{
+	return r->group->span && !r->group->span->exchange;
+}
+/* Of the daemons' sums: a block for each of them, or one that is the same in all. */
+static inline uint32_t zd_reduction_blocks(const struct zd_reduction *r)
+{
+	return r->group->span->hybrid ? 1 : r->group->span->nranks;
+}
+/* The factor of a sum over all ranks. */
+static inline float zd_reduction_postscale(const struct zd_reduction *r)
+{
+	return r->options.op == ZEROD_MEAN ? 1.0f / (float)r->group->world_size : 1.0f;
+}
+/* Does the sum go over the rail as well. */
+static inline bool zd_reduction_gathers(const struct zd_reduction *r)
+{
+	return r->unit->all_reduce && zd_gathers_over_rails(r->group);
+}
+/* spread.c: the owner's slice begins there in a target: in all ranks', where the unit is all-reduced. */
+uint64_t zd_slice_target_numel(const struct zd_slice *slice);
+/* Elements of it were summed, and are to come to the other ranks if these have them; a slice that went over a rail as a whole. */
+void zd_slice_spread(struct zd_engine *e, struct zd_slice *slice, uint64_t begin, uint64_t numel);
+
+/* Bytes of staging behind the pieces' and with them. */
+uint64_t zd_rail_slice_layout(struct zd_slice *slice, uint64_t pieces_bytes);
+/* Where the sum of this daemon's ranks is, of what that daemon owns. */
+struct zd_location zd_rail_partial(const struct zd_slice *slice, uint32_t node);
+/* Has its rank's rail nothing to do before it. */
+bool zd_rail_slice_is_next(const struct zd_slice *slice);
+/* This daemon's part is there. */
+void zd_rail_slice_ready(struct zd_engine *e, struct zd_slice *slice);
+/* slice.c, for rail_slice.c. */
+/* Nothing is left to do for it. */
+void zd_slice_end(struct zd_engine *e, struct zd_slice *slice);
+/* The same, with its norm, if all that it consists of has ended. */
+void zd_slice_try_end(struct zd_engine *e, struct zd_slice *slice);
+void zd_slice_failed(struct zd_engine *e, struct zd_slice *slice, const char *what, const char *error);
+void zd_slice_use(struct zd_slice *slice);
+void zd_slice_unuse(struct zd_engine *e, struct zd_slice *slice);
 /* reduce.c, for slice.c: an operation ended. */
 void zd_reduction_drain(struct zd_engine *e, struct zd_reduction *r, uint32_t rank);
 void zd_reduction_op_end(struct zd_engine *e, struct zd_reduction *r);

@@ -23,9 +23,10 @@ static void producers_text(const struct zd_engine *e, const struct zd_entry *ent
 	}
 	if (nopen > 0)
 		(void)snprintf(out, out_bytes, "unit '%.64s': %u of rank %u's %u streams, timeline %u first",
-		               unit, nopen, member->rank, entry->nproducers, first);
+		               unit, nopen, zd_world_rank(member), entry->nproducers, first);
 	else /* they passed a moment ago, or its reservation was given up */
-		(void)snprintf(out, out_bytes, "unit '%.64s': rank %u's own work", unit, member->rank);
+		(void)snprintf(out, out_bytes, "unit '%.64s': rank %u's own work", unit,
+		               zd_world_rank(member));
 }
 
 /* All pieces of the slice that it waits for have come, and the process of its rank has been asked for the sum. */
@@ -39,21 +40,21 @@ static bool is_summing(const struct zd_engine *e, const struct zd_reduction *r)
 static void reduction_text(const struct zd_engine *e, const struct zd_reduction *r, char *out,
                            size_t out_bytes)
 {
-	uint32_t rank = zd_reduction_waits_for(r);
+	uint32_t rank = zd_reduction_waits_for(r), shown = r->group->first_rank + rank;
 	const char *unit = r->unit ? r->unit->name : "";
 	if (r->state == ZD_REDUCTION_COLLECTING)
-		(void)snprintf(out, out_bytes, "unit '%.64s' waits for rank %u", unit, rank);
+		(void)snprintf(out, out_bytes, "unit '%.64s' waits for rank %u", unit, shown);
 	else if (r->state != ZD_REDUCTION_RUNNING)
 		(void)snprintf(out, out_bytes, "unit '%.64s' was given up", unit);
 	else if (is_summing(e, r))
 		(void)snprintf(out, out_bytes, "unit '%.64s' is to be summed by rank %u's process", unit,
-		               rank);
+		               shown);
 	else if (r->ranks[rank].state == ZD_CONTRIBUTION_COMMITTED && r->ranks[rank].entry)
 		producers_text(e, r->ranks[rank].entry, out, out_bytes);
 	else
 		(void)snprintf(out, out_bytes, "unit '%.64s': %s of rank %u", unit,
 		               r->slices[rank].state == ZD_SLICE_WAITING ? "staging memory" : "the slice",
-		               rank);
+		               shown);
 }
 
 void zd_entry_text(const struct zd_engine *e, const struct zd_entry *entry, char *out, size_t out_bytes)
@@ -84,7 +85,8 @@ int zd_reductions_text(const struct zd_engine *e, const struct zd_request *req, 
 	if (r && is_summing(e, r))
 		return used + snprintf(out + used, out_bytes - (size_t)used,
 		                       "unit '%.64s' is to be summed by rank %u's process", r->unit->name,
-		                       zd_reduction_waits_for(r));
+		                       r->group->first_rank + zd_reduction_waits_for(r));
 	return used + snprintf(out + used, out_bytes - (size_t)used, "unit '%.64s' (rank %u)",
-	                       wait->unit ? wait->unit->name : "", wait->rank);
+	                       wait->unit ? wait->unit->name : "",
+	                       req->member->group->first_rank + wait->rank);
 }

@@ -48,6 +48,10 @@ static void request_free(struct zd_engine *e, struct zd_request *req)
 		break;
 	case ZD_REQ_CONTEXT_BEGIN:
 		free(req->u.gather.parts);
+		free(req->u.gather.versions);
+		break;
+	case ZD_REQ_UNIQUE_IDS:
+		free(req->u.unique_ids.bytes);
 		break;
 	default:
 		break;

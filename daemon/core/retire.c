@@ -8,6 +8,7 @@
 
 #include "core/departure.h"
 #include "core/reduce.h"
+#include "core/span.h"
 
 static struct zd_segment *segment_find(struct zd_engine *e, uint32_t id)
 {
@@ -183,11 +184,12 @@ int zd_retire_text(const struct zd_device *device, uint32_t id, char *out, size_
 
 /* ---- Chosen -------------------------------------------------------------------------------------------------- */
 
-/* Only copies that can be dropped with nothing left of them: no transfer under way, and no slot, whose address is
- * promised. */
+/* Only copies that can be dropped with nothing left of them: no transfer under way, no slot, whose address is
+ * promised, and no ranks in other daemons that have theirs. */
 static bool is_idle_prefetch(const struct zd_buffer *buffer)
 {
-	return buffer->prefetched && buffer->state == ZD_BUFFER_AVAILABLE && !buffer->slot;
+	return buffer->prefetched && buffer->state == ZD_BUFFER_AVAILABLE && !buffer->slot &&
+	       !zd_gathers_over_rails(buffer->unit->group);
 }
 
 static void count_prefetched(struct zd_device *device)

@@ -37,7 +37,7 @@ int zd_scope_new(struct zd_engine *e, struct zd_member *member, bool context, ui
 	if (member->nscopes - leaving >= ZD_MAX_SCOPES)
 		return zd_err_set(err, ZEROD_E_LIMIT,
 		                  "rank %u has %u scopes, claims and contexts that have not ended",
-		                  member->rank, member->nscopes);
+		                  zd_world_rank(member), member->nscopes);
 	struct zd_scope *scope = zd_calloc(1, sizeof(*scope));
 	scope->id = zd_next_id(e);
 	scope->state = context ? ZD_SCOPE_GATHERING : ZD_SCOPE_OPEN;
@@ -191,7 +191,7 @@ static int parent_check(const struct zd_scope *parent, const struct zd_member *m
 		return zd_err_set(err, ZEROD_E_INVALID, "%llu is a user context, not a forward scope", id);
 	if (parent->state != ZD_SCOPE_OPEN)
 		return zd_err_set(err, ZEROD_E_STATE, "the forward of scope %llu has ended on rank %u", id,
-		                  member->rank);
+		                  zd_world_rank(member));
 	return 0;
 }
 
@@ -283,7 +283,7 @@ static int end_check(const struct zd_request *req, struct zd_err *err)
 {
 	const struct zd_scope *scope = req->u.scope.scope, *inner;
 	unsigned long long id = scope->id;
-	uint32_t rank = req->member->rank;
+	uint32_t rank = zd_world_rank(req->member);
 	if (scope->state == ZD_SCOPE_ENDED) /* while the request waited */
 		return zd_err_set(err, ZEROD_E_NOT_FOUND, "scope %llu of rank %u has ended", id, rank);
 	if (scope->context != (req->kind == ZD_REQ_CONTEXT_END))

@@ -43,6 +43,7 @@ uint64_t zd_engine_session_open(struct zd_engine *e, const struct zd_peer *peer,
 	TAILQ_INIT(&session->allocations);
 	TAILQ_INIT(&session->mappings);
 	TAILQ_INIT(&session->departures);
+	TAILQ_INIT(&session->onwards);
 	HASH_ADD(hh, e->sessions, id, sizeof(session->id), session);
 	return session->id;
 }
@@ -82,15 +83,15 @@ void zd_engine_session_close(struct zd_engine *e, uint64_t id)
 static void signal_timeline(struct zd_engine *e, const struct zd_session *session, uint32_t timeline,
                             uint64_t value)
 {
-	struct zd_command command = {.kind = ZD_CMD_SIGNAL, .device = timeline};
+	struct zd_command command = {.kind = ZD_CMD_SIGNAL, .device = timeline % ZD_MAX_DEVICES};
 	command.signal = (struct zd_signal){session->id, timeline, value};
 	e->sink.command(e->sink.arg, &command);
 }
 
-void zd_session_abort(struct zd_engine *e, struct zd_session *session, uint32_t device)
+void zd_session_abort(struct zd_engine *e, struct zd_session *session, uint32_t timeline)
 {
-	signal_timeline(e, session, device, ZD_FENCE_ABORTED);
-	session->aborted_mask |= 1ull << device;
+	signal_timeline(e, session, timeline, ZD_FENCE_ABORTED);
+	zd_timelines_add(&session->aborted, timeline);
 	if (session->state == ZD_SESSION_OPEN)
 		zd_sm_move(&zd_sm_session, &session->state, ZD_SESSION_POISONED);
 }
@@ -111,33 +112,55 @@ static int reset_begin(struct zd_engine *e, struct zd_request *req, const struct
 {
 	(void)args;
 	(void)err;
-	/* Whatever was given out on these timelines counts as passed; later values work again. */
-	for (uint32_t i = 0; i < e->ndevices; i++) {
-		if (req->session->aborted_mask & (1ull << i))
-			signal_timeline(e, req->session, i, req->session->timeline[i]);
-	}
-	req->session->aborted_mask = 0;
 	struct zd_member *member;
 	TAILQ_FOREACH (member, &req->session->members, session_link) {
 		zd_reduce_give_up(e, member);
 		zd_shadow_accept(e, member);
 		req->device = member->device;
 	}
-	if (req->session->state == ZD_SESSION_POISONED)
-		zd_sm_move(&zd_sm_session, &req->session->state, ZD_SESSION_OPEN);
 	return 0;
+}
+
+/* A backend frees the streams that wait for an exchange when it fails, and says so when nothing of it moves any more. So while a
+ * group is up, what is under way may yet turn out to have failed. */
+static const struct zd_member *find_transferring(const struct zd_session *session)
+{
+	const struct zd_member *member;
+	TAILQ_FOREACH (member, &session->members, session_link) {
+		if (member->transfers > 0 && member->group->state == ZD_GROUP_READY)
+			return member;
+	}
+	return NULL;
+}
+
+/* Whatever was given out on these timelines counts as passed; later values work again. Of exchanges nothing is under way but
+ * what has failed, whether it has been told or not. */
+static void take_aborts_back(struct zd_engine *e, struct zd_session *session)
+{
+	for (uint32_t i = 0; i < ZD_SESSION_TIMELINES; i++) {
+		if (zd_timelines_has(&session->aborted, i) ||
+		    (zd_timeline_exchanges(i) && session->timeline[i] > 0))
+			signal_timeline(e, session, i, session->timeline[i]);
+	}
+	session->aborted = (struct zd_timelines){{0}};
+	session->resets++;
+	if (session->state == ZD_SESSION_POISONED)
+		zd_sm_move(&zd_sm_session, &session->state, ZD_SESSION_OPEN);
 }
 
 /* Shards that the caller will read are what the last commit left. */
 static int reset_attempt(struct zd_engine *e, struct zd_request *req, struct zd_err *err)
 {
-	const struct zd_member *member;
+	const struct zd_member *member = find_transferring(req->session);
 	(void)err;
+	if (member)
+		return zd_wait_for(req, ZD_WAIT_TRANSFERS, zd_world_rank(member), member->transfers, 0);
+	take_aborts_back(e, req->session);
 	TAILQ_FOREACH (member, &req->session->members, session_link) {
 		const struct zd_part *part = zd_shadow_find_owed(e, member);
 		if (!part)
 			continue;
-		int wait = zd_wait_for(req, ZD_WAIT_RESTORE, part->rank, 0, 0);
+		int wait = zd_wait_for(req, ZD_WAIT_RESTORE, zd_world_rank(member), 0, 0);
 		req->wait.unit = part->unit;
 		return wait;
 	}

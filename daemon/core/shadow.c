@@ -118,7 +118,7 @@ void zd_shadow_commit(struct zd_part *part)
 /* Is what was gathered the last commit of every shard. */
 static bool is_of_last_commit(const struct zd_buffer *buffer)
 {
-	for (uint32_t rank = 0; rank < buffer->unit->group->world_size; rank++) {
+	for (uint32_t rank = 0; rank < buffer->unit->group->local_world_size; rank++) {
 		if (buffer->unit->parts[rank].committed != buffer->version)
 			return false;
 	}
@@ -128,7 +128,7 @@ static bool is_of_last_commit(const struct zd_buffer *buffer)
 static void roll_back_unit(struct zd_engine *e, struct zd_unit *unit)
 {
 	bool undone = false;
-	for (uint32_t rank = 0; rank < unit->group->world_size; rank++) {
+	for (uint32_t rank = 0; rank < unit->group->local_world_size; rank++) {
 		struct zd_part *part = &unit->parts[rank];
 		if (part->shadow != ZD_SHADOW_SAVED || part->state == ZD_PART_DYING ||
 		    (part->version == part->committed && !is_written(part)))
@@ -138,7 +138,7 @@ static void roll_back_unit(struct zd_engine *e, struct zd_unit *unit)
 		zd_part_member(part)->set_back = true;
 		undone = true;
 	}
-	for (uint32_t rank = 0; rank < unit->group->world_size && undone; rank++) {
+	for (uint32_t rank = 0; rank < unit->group->local_world_size && undone; rank++) {
 		struct zd_buffer *buffer = unit->parts[rank].buffer;
 		if (buffer && !is_of_last_commit(buffer))
 			buffer->stale = true;

@@ -4,7 +4,8 @@
  *
  * A piece travels as soon as its source's streams have passed and its owner has staging. The owner reads its own piece
  * from the entry. Slices are cut into chunks, so that the sum of one runs while the next one travels. Slices of a device get staging in the order in which their reductions began, within the
- * device's bound; one always may have it, so a slice larger than the bound is reduced alone. A slice for which there is
+ * device's bound; one always may have it, so a slice larger than the bound is reduced alone, and so may what a rail waits for, for
+ * others may hold theirs until it has gone over that. A slice for which there is
  * neither memory nor quota waits while others hold some, and fails its reduction when none do.
  */
 #include <utlist.h>
@@ -35,6 +36,8 @@ static struct piece piece_of(const struct zd_op *op)
 
 static uint64_t chunk_numel(const struct zd_reduction *r, uint32_t chunk)
 {
+	if (zd_reduction_has_partials(r))
+		return r->unit->shard_numel;
 	return r->chunk_begin[chunk + 1] - r->chunk_begin[chunk];
 }
 
@@ -43,6 +46,10 @@ static uint64_t chunk_numel(const struct zd_reduction *r, uint32_t chunk)
  * norm is the sum of its chunks'. */
 static void cut(const struct zd_engine *e, struct zd_reduction *r)
 {
+	if (zd_reduction_has_partials(r)) {
+		r->nchunks = zd_reduction_blocks(r);
+		return;
+	}
 	uint64_t each = zerod_dtype_bytes(r->options.dtype), left = r->unit->shard_numel;
 	uint64_t least = e->reduction_chunk_bytes ? e->reduction_chunk_bytes : CHUNK_BYTES;
 	while (r->nchunks + 1 < ZD_REDUCTION_CHUNKS && left * each > 2 * least) {
@@ -67,13 +74,20 @@ static uint32_t staged_pieces(const struct zd_slice *slice)
 	return r->ncommitted - committed(&r->ranks[slice->owner]);
 }
 
-/* Of a slice that begins there. */
+/* Of a slice that begins there; of a daemon's block, the one behind is `stride` slices on. */
 static struct zd_location chunk_at(const struct zd_reduction *r, const struct zd_storage *storage,
-                                   uint64_t offset, uint32_t chunk)
+                                   uint64_t offset, uint32_t chunk, uint32_t stride)
 {
 	uint64_t each = zerod_dtype_bytes(r->options.dtype);
-	return zd_storage_location(storage, offset + r->chunk_begin[chunk] * each,
-	                           chunk_numel(r, chunk) * each);
+	uint64_t begin = zd_reduction_has_partials(r) ? (uint64_t)chunk * stride * r->unit->shard_numel
+	                                              : r->chunk_begin[chunk];
+	return zd_storage_location(storage, offset + begin * each, chunk_numel(r, chunk) * each);
+}
+
+/* What a source has for an owner, in all its daemons' blocks. */
+static uint64_t piece_bytes(const struct zd_reduction *r)
+{
+	return zd_reduction_slice_bytes(r) * (zd_reduction_has_partials(r) ? r->nchunks : 1);
 }
 
 static struct zd_location staged_piece(const struct zd_slice *slice, uint32_t source, uint32_t chunk)
@@ -81,23 +95,24 @@ static struct zd_location staged_piece(const struct zd_slice *slice, uint32_t so
 	const struct zd_reduction *r = slice->reduction;
 	const struct zd_contribution *own = &r->ranks[slice->owner], *c = &r->ranks[source];
 	uint32_t index = c->order - (committed(own) && own->order < c->order);
-	return chunk_at(r, slice->staging, index * zd_reduction_slice_bytes(r), chunk);
+	return chunk_at(r, slice->staging, index * piece_bytes(r), chunk, 1);
 }
 
 static struct zd_location entry_piece(const struct zd_reduction *r, struct piece piece)
 {
 	const struct zd_contribution *c = &r->ranks[piece.source];
-	return chunk_at(r, c->storage, c->offset + piece.owner * zd_reduction_slice_bytes(r), piece.chunk);
+	return chunk_at(r, c->storage, c->offset + piece.owner * zd_reduction_slice_bytes(r), piece.chunk,
+	                r->group->local_world_size);
 }
 
 /* The device failed under this slice: nothing that its owner was to read can be trusted. */
-static void slice_failed(struct zd_engine *e, struct zd_slice *slice, const char *what, const char *error)
+void zd_slice_failed(struct zd_engine *e, struct zd_slice *slice, const char *what, const char *error)
 {
 	struct zd_reduction *r = slice->reduction;
 	struct zd_member *owner = &r->group->members[slice->owner];
 	struct zd_err err = ZD_ERR_NONE;
 	int status = zd_err_set(&err, ZEROD_E_DEVICE, "%s of unit '%s' for rank %u on device %u: %s", what,
-	                        r->unit->name, owner->rank, owner->device->index, error);
+	                        r->unit->name, zd_world_rank(owner), owner->device->index, error);
 	if (owner->session->state == ZD_SESSION_OPEN)
 		zd_sm_move(&zd_sm_session, &owner->session->state, ZD_SESSION_POISONED);
 	zd_reduction_fail(e, r, status, err.text);
@@ -105,59 +120,10 @@ static void slice_failed(struct zd_engine *e, struct zd_slice *slice, const char
 
 /* ---- The sum -------------------------------------------------------------------------------------------- */
 
-/* Chunks end in any order; their norms are added up in that of the chunks. */
-static void slice_done(struct zd_engine *e, struct zd_slice *slice)
+/* By an operation: its owner's entry, its staging, and the target. */
+void zd_slice_use(struct zd_slice *slice)
 {
-	struct zd_reduction *r = slice->reduction;
-	struct zd_op_result result = {.overflow = false};
-	for (uint32_t i = 0; i < r->nchunks; i++) {
-		result.sum_squares += slice->chunks[i].result.sum_squares;
-		result.overflow |= slice->chunks[i].result.overflow;
-	}
-	zd_step_note(zd_member_reduce(&r->group->members[slice->owner]), r->key[ZD_REDUCTION_UNIT], &result);
-	zd_sm_move(&zd_sm_slice, &slice->state, ZD_SLICE_DONE);
-	r->ndone++;
-	zd_storage_drop(e, slice->staging);
-	slice->staging = NULL;
-}
-
-static void chunk_done(struct zd_engine *e, struct zd_slice *slice, uint32_t chunk,
-                       const struct zd_op_result *result)
-{
-	struct zd_reduction *r = slice->reduction;
-	slice->chunks[chunk].result = *result;
-	slice->nsummed++;
-	if (committed(&r->ranks[slice->owner]))
-		r->ranks[slice->owner].left--;
-	if (slice->nsummed == r->nchunks)
-		slice_done(e, slice);
-}
-
-static void reduced(struct zd_engine *e, struct zd_op *op, int status, const char *error,
-                    const struct zd_op_result *result)
-{
-	struct zd_reduction *r = op->owner;
-	struct piece piece = piece_of(op);
-	struct zd_slice *slice = &r->slices[piece.owner];
-	struct zd_contribution *own = &r->ranks[piece.owner];
-	zd_storage_unuse(e, slice->target);
-	if (slice->staging)
-		zd_storage_unuse(e, slice->staging);
-	if (own->storage) {
-		own->ops--;
-		zd_storage_unuse(e, own->storage);
-	}
-	if (r->state == ZD_REDUCTION_RUNNING && status == 0)
-		chunk_done(e, slice, piece.chunk, result);
-	else if (r->state == ZD_REDUCTION_RUNNING)
-		slice_failed(e, slice, "the reduction", error);
-	if (r->state != ZD_REDUCTION_DROPPED)
-		zd_reduction_drain(e, r, slice->owner);
-	zd_reduction_op_end(e, r);
-}
-
-static void slice_use(struct zd_slice *slice, struct zd_contribution *own)
-{
+	struct zd_contribution *own = &slice->reduction->ranks[slice->owner];
 	zd_storage_use(slice->target);
 	if (slice->staging)
 		zd_storage_use(slice->staging);
@@ -167,40 +133,122 @@ static void slice_use(struct zd_slice *slice, struct zd_contribution *own)
 	}
 }
 
+void zd_slice_unuse(struct zd_engine *e, struct zd_slice *slice)
+{
+	struct zd_contribution *own = &slice->reduction->ranks[slice->owner];
+	zd_storage_unuse(e, slice->target);
+	if (slice->staging)
+		zd_storage_unuse(e, slice->staging);
+	if (own->storage) {
+		own->ops--;
+		zd_storage_unuse(e, own->storage);
+	}
+}
+
+void zd_slice_end(struct zd_engine *e, struct zd_slice *slice)
+{
+	zd_sm_move(&zd_sm_slice, &slice->state, ZD_SLICE_DONE);
+	slice->reduction->ndone++;
+	zd_storage_drop(e, slice->staging);
+	slice->staging = NULL;
+}
+
+/* Chunks end in any order; their norms are added up in that of the chunks. */
+void zd_slice_try_end(struct zd_engine *e, struct zd_slice *slice)
+{
+	struct zd_reduction *r = slice->reduction;
+	struct zd_op_result result = {.overflow = false};
+	if (slice->nspread > 0 || (!r->group->span && slice->nsummed < r->nchunks))
+		return;
+	for (uint32_t i = 0; i < r->nchunks; i++) {
+		result.sum_squares += slice->chunks[i].result.sum_squares;
+		result.overflow |= slice->chunks[i].result.overflow;
+	}
+	zd_step_note(zd_member_reduce(&r->group->members[slice->owner]), r->key[ZD_REDUCTION_UNIT], &result);
+	zd_slice_end(e, slice);
+}
+
+static void chunk_done(struct zd_engine *e, struct zd_slice *slice, uint32_t chunk,
+                       const struct zd_op_result *result)
+{
+	struct zd_reduction *r = slice->reduction;
+	if (!zd_reduction_has_partials(r)) /* else of a part of the sum only */
+		slice->chunks[chunk].result = *result;
+	slice->nsummed++;
+	if (committed(&r->ranks[slice->owner]))
+		r->ranks[slice->owner].left--;
+	if (!zd_reduction_has_partials(r)) {
+		zd_slice_spread(e, slice, r->chunk_begin[chunk], chunk_numel(r, chunk));
+		zd_slice_try_end(e, slice);
+	} else if (slice->nsummed == r->nchunks) {
+		zd_rail_slice_ready(e, slice);
+	}
+}
+
+static void reduced(struct zd_engine *e, struct zd_op *op, int status, const char *error,
+                    const struct zd_op_result *result)
+{
+	struct zd_reduction *r = op->owner;
+	struct piece piece = piece_of(op);
+	struct zd_slice *slice = &r->slices[piece.owner];
+	zd_slice_unuse(e, slice);
+	if (r->state == ZD_REDUCTION_RUNNING && status == 0)
+		chunk_done(e, slice, piece.chunk, result);
+	else if (r->state == ZD_REDUCTION_RUNNING)
+		zd_slice_failed(e, slice, "the reduction", error);
+	if (r->state != ZD_REDUCTION_DROPPED)
+		zd_reduction_drain(e, r, slice->owner);
+	zd_reduction_op_end(e, r);
+}
+
+/* Into the target, or to where the sum of this daemon's ranks goes over the rail from. */
+static void aim(const struct zd_slice *slice, uint32_t chunk, struct zd_reduce_desc *desc)
+{
+	const struct zd_reduction *r = slice->reduction;
+	const struct zd_member_reduce *mr = zd_member_reduce(&r->group->members[slice->owner]);
+	uint64_t bytes = zerod_dtype_bytes(mr->target_dtype);
+	if (zd_reduction_has_partials(r)) {
+		desc->target_dtype = ZEROD_FLOAT32;
+		desc->target = zd_rail_partial(slice, chunk);
+		desc->postscale = 1.0f;
+		desc->overwrite = true;
+		return;
+	}
+	desc->target_dtype = mr->target_dtype;
+	desc->target = zd_storage_location(slice->target,
+	                                   (zd_slice_target_numel(slice) + r->chunk_begin[chunk]) * bytes,
+	                                   desc->numel * bytes);
+	desc->postscale = zd_reduction_postscale(r);
+	desc->overwrite = r->options.overwrite;
+}
+
 /* In rank order, so that two runs agree bit by bit. Ranks that skipped are left out: zeros change no sum. */
 static void chunk_reduce(struct zd_engine *e, struct zd_slice *slice, uint32_t chunk)
 {
 	struct zd_reduction *r = slice->reduction;
 	struct piece own = {.source = slice->owner, .owner = slice->owner, .chunk = chunk};
 	struct zd_group *group = r->group;
-	struct zd_member_reduce *mr = zd_member_reduce(&group->members[slice->owner]);
+	const struct zd_member *member = &group->members[slice->owner];
 	struct zd_location *inputs = zd_calloc(r->ncommitted, sizeof(*inputs));
-	for (uint32_t rank = 0; rank < group->world_size; rank++) {
+	for (uint32_t rank = 0; rank < group->local_world_size; rank++) {
 		const struct zd_contribution *c = &r->ranks[rank];
 		if (committed(c))
 			inputs[c->order] = rank == slice->owner ? entry_piece(r, own)
 			                                        : staged_piece(slice, rank, chunk);
 	}
-	uint64_t target_bytes = zerod_dtype_bytes(mr->target_dtype), numel = chunk_numel(r, chunk);
-	struct zd_command command = {.kind = ZD_CMD_REDUCE, .device = mr->member->device->index};
+	struct zd_command command = {.kind = ZD_CMD_REDUCE, .device = member->device->index};
 	command.u.reduce = (struct zd_reduce_desc){
-	        .session = mr->member->session->id,
-	        .numel = numel,
+	        .session = member->session->id,
+	        .numel = chunk_numel(r, chunk),
 	        .input_dtype = r->options.dtype,
-	        .target_dtype = mr->target_dtype,
 	        .ninputs = r->ncommitted,
 	        .inputs = inputs,
-	        .target = zd_storage_location(
-	                mr->target, (r->unit->target_offset_numel + r->chunk_begin[chunk]) * target_bytes,
-	                numel * target_bytes),
 	        .prescale = r->options.prescale,
-	        .postscale = r->options.op == ZEROD_MEAN ? 1.0f / (float)group->world_size : 1.0f,
-	        .overwrite = r->options.overwrite,
 	};
-	if (++slice->ngiven == r->nchunks)
+	aim(slice, chunk, &command.u.reduce);
+	if (++slice->ngiven == r->nchunks && !zd_reduction_has_partials(r))
 		zd_sm_move(&zd_sm_slice, &slice->state, ZD_SLICE_REDUCING);
-	slice->target = mr->target;
-	slice_use(slice, &r->ranks[slice->owner]);
+	zd_slice_use(slice);
 	r->ops++;
 	zd_op_submit(e, group->job, &command, reduced, r, piece_aux(own));
 	free(inputs);
@@ -229,7 +277,7 @@ static void pushed(struct zd_engine *e, struct zd_op *op, int status, const char
 		c->left--;
 		piece_arrived(e, slice, piece.chunk);
 	} else if (r->state == ZD_REDUCTION_RUNNING) {
-		slice_failed(e, slice, "a transfer", error);
+		zd_slice_failed(e, slice, "a transfer", error);
 	}
 	if (r->state != ZD_REDUCTION_DROPPED)
 		zd_reduction_drain(e, r, piece.source);
@@ -258,20 +306,40 @@ static void push(struct zd_engine *e, struct zd_slice *slice, uint32_t source, u
 
 void zd_slices_push(struct zd_engine *e, struct zd_reduction *r, uint32_t source)
 {
+	if (zd_reduction_exchanges(r)) {
+		if (r->slices[source].state == ZD_SLICE_OPEN)
+			zd_rail_slice_ready(e, &r->slices[source]);
+		return;
+	}
 	for (uint32_t chunk = 0; chunk < r->nchunks; chunk++) {
-		for (uint32_t owner = 0; owner < r->group->world_size; owner++) {
+		for (uint32_t owner = 0; owner < r->group->local_world_size; owner++) {
 			if (r->slices[owner].state == ZD_SLICE_OPEN)
 				push(e, &r->slices[owner], source, chunk);
 		}
 	}
 }
 
+/* Is this daemon's part of the slice there without any piece's arrival. */
+static bool is_there(const struct zd_slice *slice)
+{
+	const struct zd_reduction *r = slice->reduction;
+	const struct zd_contribution *own = &r->ranks[slice->owner];
+	if (zd_reduction_exchanges(r))
+		return own->state == ZD_CONTRIBUTION_READY || own->state == ZD_CONTRIBUTION_SKIPPED;
+	return r->ncommitted == 0;
+}
+
 static void slice_open(struct zd_engine *e, struct zd_slice *slice)
 {
 	struct zd_reduction *r = slice->reduction;
 	zd_sm_move(&zd_sm_slice, &slice->state, ZD_SLICE_OPEN);
-	for (uint32_t chunk = 0; chunk < r->nchunks; chunk++) {
-		for (uint32_t source = 0; source < r->group->world_size; source++) {
+	slice->target = zd_member_reduce(&r->group->members[slice->owner])->target;
+	if (is_there(slice)) {
+		zd_rail_slice_ready(e, slice);
+		return;
+	}
+	for (uint32_t chunk = 0; chunk < r->nchunks && !zd_reduction_exchanges(r); chunk++) {
+		for (uint32_t source = 0; source < r->group->local_world_size; source++) {
 			if (r->ranks[source].state == ZD_CONTRIBUTION_READY)
 				push(e, slice, source, chunk);
 		}
@@ -280,21 +348,30 @@ static void slice_open(struct zd_engine *e, struct zd_slice *slice)
 
 /* ---- Staging --------------------------------------------------------------------------------------------------- */
 
+static uint64_t staging_bytes(struct zd_slice *slice)
+{
+	const struct zd_reduction *r = slice->reduction;
+	uint64_t pieces = zd_reduction_exchanges(r) ? 0 : staged_pieces(slice) * piece_bytes(r);
+	return r->group->span ? zd_rail_slice_layout(slice, pieces) : pieces;
+}
+
 void zd_slices_start(struct zd_engine *e, struct zd_reduction *r)
 {
-	uint32_t world = r->group->world_size;
+	uint32_t world = r->group->local_world_size;
 	cut(e, r);
 	r->slices = zd_calloc(world, sizeof(*r->slices));
 	r->nslices = world;
 	for (uint32_t rank = 0; rank < world; rank++)
-		r->ranks[rank].left = committed(&r->ranks[rank]) ? world * r->nchunks : 0;
+		r->ranks[rank].left = !committed(&r->ranks[rank]) ? 0
+		                      : zd_reduction_exchanges(r) ? 1
+		                                                  : world * r->nchunks;
 	for (uint32_t owner = 0; owner < world; owner++) {
 		struct zd_slice *slice = &r->slices[owner];
 		struct zd_device *device = r->group->members[owner].device;
 		slice->reduction = r;
 		slice->chunks = zd_calloc(r->nchunks, sizeof(*slice->chunks));
 		slice->owner = owner;
-		if (staged_pieces(slice) == 0) {
+		if (staging_bytes(slice) == 0) {
 			slice_open(e, slice);
 			continue;
 		}
@@ -314,7 +391,7 @@ void zd_slices_free(struct zd_reduction *r)
 
 void zd_slices_stop(struct zd_engine *e, struct zd_reduction *r)
 {
-	for (uint32_t owner = 0; r->slices && owner < r->group->world_size; owner++) {
+	for (uint32_t owner = 0; r->slices && owner < r->group->local_world_size; owner++) {
 		struct zd_slice *slice = &r->slices[owner];
 		struct zd_device *device = r->group->members[owner].device;
 		if (slice->state == ZD_SLICE_WAITING)
@@ -327,7 +404,7 @@ void zd_slices_stop(struct zd_engine *e, struct zd_reduction *r)
 static bool trim_device(struct zd_engine *e, const struct zd_group *group, const struct zd_device *device)
 {
 	bool any = false;
-	for (uint32_t rank = 0; rank < group->world_size; rank++) {
+	for (uint32_t rank = 0; rank < group->local_world_size; rank++) {
 		struct zd_member_reduce *mr = zd_member_reduce(&group->members[rank]);
 		if (mr && mr->member->device == device)
 			any |= zd_bucket_trim(e, mr);
@@ -335,13 +412,28 @@ static bool trim_device(struct zd_engine *e, const struct zd_group *group, const
 	return any;
 }
 
+/* Held by slices that go over the owner's rail behind this one, and come free only then. */
+static uint64_t held_behind(const struct zd_slice *slice)
+{
+	const struct zd_group *group = slice->reduction->group;
+	uint64_t turn = slice->reduction->ranks[slice->owner].turn, bytes = 0;
+	const struct zd_reduction *r;
+	TAILQ_FOREACH (r, &group->reductions, link) {
+		if (group->span && r->state == ZD_REDUCTION_RUNNING && r->slices[slice->owner].staging &&
+		    r->ranks[slice->owner].turn > turn)
+			bytes += r->slices[slice->owner].staging->extent.bytes;
+	}
+	return bytes;
+}
+
 static int take_staging(struct zd_engine *e, struct zd_device *device, struct zd_slice *slice,
                         struct zd_err *err)
 {
 	struct zd_reduction *r = slice->reduction;
 	struct zd_member *owner = &r->group->members[slice->owner];
-	uint64_t bytes = staged_pieces(slice) * zd_reduction_slice_bytes(r);
-	if (device->staging_bytes > 0 && device->staging_bytes + bytes > device->config.staging_bytes)
+	uint64_t bytes = staging_bytes(slice);
+	if (device->staging_bytes > 0 && device->staging_bytes + bytes > device->config.staging_bytes &&
+	    !zd_rail_slice_is_next(slice))
 		return ZD_WAIT;
 	struct zd_segment *segment = NULL;
 	if (slice->segment_wait)
@@ -357,27 +449,41 @@ static int take_staging(struct zd_engine *e, struct zd_device *device, struct zd
 		status = zd_storage_new(e, &probe, owner, ZD_CHARGE_STAGING, bytes, &slice->staging, err);
 	} while (status < 0 && trim_device(e, r->group, device));
 	slice->segment_wait = probe.segment_wait;
-	/* What other reductions hold comes back by itself. */
-	bool others = status == ZEROD_E_QUOTA ? r->group->job->owner->account.bytes[ZD_CHARGE_STAGING] > 0
-	                                      : device->staging_bytes > 0;
-	return status < 0 && others ? ZD_WAIT : status;
+	if (status >= 0)
+		return status;
+	/* What other reductions hold comes back by itself, but for what waits for this one. */
+	uint64_t held = status == ZEROD_E_QUOTA ? r->group->job->owner->account.bytes[ZD_CHARGE_STAGING]
+	                                        : device->staging_bytes;
+	return held > held_behind(slice) ? ZD_WAIT : status;
+}
+
+/* The first that waits is served, or else what a rail waits for. False if nothing has changed. */
+static bool serve_one(struct zd_engine *e, struct zd_device *device)
+{
+	struct zd_slice *slice;
+	DL_FOREACH(device->staging_queue, slice)
+	{
+		struct zd_err err = ZD_ERR_NONE;
+		if (slice != device->staging_queue && !zd_rail_slice_is_next(slice))
+			continue;
+		int status = take_staging(e, device, slice, &err);
+		if (status == ZD_WAIT)
+			continue;
+		if (status != 0) {
+			zd_reduction_fail(e, slice->reduction, status, err.text);
+			return true;
+		}
+		DL_DELETE(device->staging_queue, slice);
+		slice_open(e, slice);
+		return true;
+	}
+	return false;
 }
 
 void zd_reduce_settle(struct zd_engine *e, struct zd_device *device)
 {
-	struct zd_slice *slice;
-	while ((slice = device->staging_queue)) {
-		struct zd_err err = ZD_ERR_NONE;
-		int status = take_staging(e, device, slice, &err);
-		if (status == ZD_WAIT)
-			return;
-		if (status != 0) {
-			zd_reduction_fail(e, slice->reduction, status, err.text);
-			continue;
-		}
-		DL_DELETE(device->staging_queue, slice);
-		slice_open(e, slice);
-	}
+	while (serve_one(e, device))
+		;
 }
 
 bool zd_reduce_awaits(const struct zd_device *device, uint32_t segment)

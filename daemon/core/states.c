@@ -15,11 +15,12 @@ static const uint32_t session_moves[] = {
 };
 const struct zd_sm zd_sm_session = {"session", ZD_ARRAY_LEN(session_names), session_names, session_moves};
 
-static const char *const group_names[] = {"FORMING", "READY", "FAILED", "ABORTED"};
+static const char *const group_names[] = {"FORMING", "CONNECTING", "READY", "FAILED", "ABORTED"};
 static const uint32_t group_moves[] = {
-        [ZD_GROUP_FORMING] = TO(ZD_GROUP_READY) | TO(ZD_GROUP_ABORTED),
+        [ZD_GROUP_FORMING] = TO(ZD_GROUP_READY) | TO(ZD_GROUP_CONNECTING) | TO(ZD_GROUP_ABORTED),
+        [ZD_GROUP_CONNECTING] = TO(ZD_GROUP_READY) | TO(ZD_GROUP_ABORTED),
         [ZD_GROUP_READY] = TO(ZD_GROUP_FAILED) | TO(ZD_GROUP_ABORTED),
-        [ZD_GROUP_FAILED] = TO(ZD_GROUP_READY) | TO(ZD_GROUP_ABORTED),
+        [ZD_GROUP_FAILED] = TO(ZD_GROUP_READY) | TO(ZD_GROUP_CONNECTING) | TO(ZD_GROUP_ABORTED),
         [ZD_GROUP_ABORTED] = TO(ZD_GROUP_FAILED), /* durable, and everybody has left */
 };
 const struct zd_sm zd_sm_group = {"group", ZD_ARRAY_LEN(group_names), group_names, group_moves};

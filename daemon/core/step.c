@@ -6,7 +6,10 @@
  * takes it: each gets the failure, and its next window begins. When the group fails after that, a rank's target stays
  * for as long as the rank may read it.
  */
+#include <string.h>
+
 #include "core/reduce_internal.h"
+#include "core/span.h"
 
 /* ---- Windows -------------------------------------------------------------------------------------------- */
 
@@ -80,7 +83,7 @@ void zd_step_give_up(struct zd_engine *e, struct zd_member_reduce *mr)
 
 bool zd_reduce_has_target(const struct zd_group *group)
 {
-	for (uint32_t rank = 0; rank < group->world_size; rank++) {
+	for (uint32_t rank = 0; rank < group->local_world_size; rank++) {
 		const struct zd_member_reduce *mr = zd_member_reduce(&group->members[rank]);
 		if (mr && mr->target && mr->step != ZD_STEP_ABANDONED)
 			return true;
@@ -104,9 +107,10 @@ static int begin_begin(struct zd_engine *e, struct zd_request *req, const struct
 	struct zd_member_reduce *mr = zd_member_reduce_get(member);
 	if (mr->step == ZD_STEP_NONE || mr->step == ZD_STEP_ABANDONED)
 		return zd_err_set(err, ZEROD_E_STATE, "no boundary backward of rank %u has ended",
-		                  member->rank);
+		                  zd_world_rank(member));
 	if (mr->step != ZD_STEP_READY)
-		return zd_err_set(err, ZEROD_E_STATE, "rank %u has begun the step already", member->rank);
+		return zd_err_set(err, ZEROD_E_STATE, "rank %u has begun the step already",
+		                  zd_world_rank(member));
 	zd_reduce_request_init(req, member);
 	zd_sm_move(&zd_sm_step, &mr->step, ZD_STEP_WAITING);
 	return 0;
@@ -116,7 +120,7 @@ static int begin_begin(struct zd_engine *e, struct zd_request *req, const struct
 static const struct zd_failure *window_failure(const struct zd_member_reduce *mr)
 {
 	const struct zd_group *group = mr->member->group;
-	for (uint32_t rank = 0; rank < group->world_size && mr->failure.status == 0; rank++) {
+	for (uint32_t rank = 0; rank < group->local_world_size && mr->failure.status == 0; rank++) {
 		const struct zd_member_reduce *other = zd_member_reduce(&group->members[rank]);
 		if (other && other->window > mr->window)
 			return &other->past;
@@ -139,16 +143,16 @@ static int begin_failed(struct zd_engine *e, struct zd_member_reduce *mr, const 
 	return status;
 }
 
-/* The first rank that is not there yet; world_size when all are. */
+/* The first rank that is not there yet; local_world_size when all are. */
 static uint32_t first_missing(const struct zd_member_reduce *mr)
 {
 	const struct zd_group *group = mr->member->group;
-	for (uint32_t rank = 0; rank < group->world_size; rank++) {
+	for (uint32_t rank = 0; rank < group->local_world_size; rank++) {
 		const struct zd_member_reduce *other = zd_member_reduce(&group->members[rank]);
 		if (!other || other->step != ZD_STEP_WAITING || other->window != mr->window)
 			return rank;
 	}
-	return group->world_size;
+	return group->local_world_size;
 }
 
 static int by_unit(const struct zd_slice_norm *a, const struct zd_slice_norm *b)
@@ -156,27 +160,93 @@ static int by_unit(const struct zd_slice_norm *a, const struct zd_slice_norm *b)
 	return a->unit < b->unit ? -1 : a->unit > b->unit;
 }
 
-/* Summed in one order, by rank and then by unit, so that two runs agree bit by bit. */
-static void agree(struct zd_engine *e, struct zd_group *group)
+/* What a step has come to: of a rank, of a daemon, of all. */
+struct sums {
+	double norm_squared;
+	uint64_t overflow;
+};
+
+/* By unit, so that two runs agree bit by bit. */
+static void add_rank(struct sums *sums, struct zd_member_reduce *mr)
 {
-	bool overflow = false;
-	double norm_squared = 0.0;
-	for (uint32_t rank = 0; rank < group->world_size; rank++) {
-		struct zd_member_reduce *mr = zd_member_reduce(&group->members[rank]);
-		overflow |= mr->overflow;
-		HASH_SORT(mr->norms, by_unit);
-		for (const struct zd_slice_norm *norm = mr->norms; norm; norm = norm->hh.next)
-			norm_squared += norm->sum_squares;
-	}
-	for (uint32_t rank = 0; rank < group->world_size; rank++) {
+	sums->overflow |= mr->overflow;
+	HASH_SORT(mr->norms, by_unit);
+	for (const struct zd_slice_norm *norm = mr->norms; norm; norm = norm->hh.next)
+		sums->norm_squared += norm->sum_squares;
+}
+
+/* By rank, likewise. */
+static struct sums local_sums(const struct zd_group *group)
+{
+	struct sums sums = {0};
+	for (uint32_t rank = 0; rank < group->local_world_size; rank++)
+		add_rank(&sums, zd_member_reduce(&group->members[rank]));
+	return sums;
+}
+
+static void agree(struct zd_engine *e, struct zd_group *group, const struct sums *sums)
+{
+	for (uint32_t rank = 0; rank < group->local_world_size; rank++) {
 		struct zd_member_reduce *mr = zd_member_reduce(&group->members[rank]);
 		mr->steps++;
-		mr->step_overflow = overflow;
-		mr->step_norm_squared = norm_squared;
+		mr->step_overflow = sums->overflow;
+		mr->step_norm_squared = sums->norm_squared;
 		zd_step_close_window(mr);
 		zd_sm_move(&zd_sm_step, &mr->step, ZD_STEP_TAKEN);
 	}
 	zd_dirty_group(e, group);
+}
+
+/* A rail has answered; they all say the same. */
+static void rail_answered(struct zd_engine *e, struct zd_op *op, int status, const char *error,
+                          const struct zd_op_result *result)
+{
+	struct zd_group *group = op->owner;
+	struct zd_span *span = group->span;
+	struct sums all = {0};
+	if (!zd_span_answered(e, op, &span->step, status, error))
+		return;
+	zd_assert(result->values_bytes == span->nranks * sizeof(all));
+	for (uint32_t peer = 0; peer < span->nranks; peer++) {
+		struct sums sums;
+		memcpy(&sums, result->values + peer * sizeof(sums), sizeof(sums));
+		if (!span->hybrid ||
+		    peer == zd_span_rank(&group->members[0])) /* the others have the same slices */
+			all.norm_squared += sums.norm_squared;
+		all.overflow |= sums.overflow;
+	}
+	agree(e, group, &all);
+}
+
+/* Each rail is asked, so that all have the same operations: for the sums of its daemon's ranks, or of its own rank where all
+ * ranks are on one rail. */
+static void ask(struct zd_engine *e, struct zd_group *group)
+{
+	struct sums local = local_sums(group);
+	for (uint32_t rank = 0; rank < group->local_world_size; rank++) {
+		struct zd_member *member = &group->members[rank];
+		struct sums own = {0};
+		if (group->span->exchange)
+			add_rank(&own, zd_member_reduce(member));
+		else
+			own = local;
+		zd_span_ask(e, member, &group->span->step, "step", &own, sizeof(own), rail_answered);
+	}
+	zd_dirty_group(e, group); /* they all wait for something else now */
+}
+
+/* All ranks of this daemon are there: is it decided. */
+static bool decided(struct zd_engine *e, struct zd_group *group)
+{
+	struct sums sums;
+	if (group->span) {
+		if (!group->span->step.pending)
+			ask(e, group);
+		return false;
+	}
+	sums = local_sums(group);
+	agree(e, group, &sums);
+	return true;
 }
 
 static int begin_attempt(struct zd_engine *e, struct zd_request *req, struct zd_err *err)
@@ -190,9 +260,10 @@ static int begin_attempt(struct zd_engine *e, struct zd_request *req, struct zd_
 		if (failure->status != 0)
 			return begin_failed(e, mr, failure, err);
 		uint32_t missing = first_missing(mr);
-		if (missing < req->member->group->world_size)
+		if (missing < req->member->group->local_world_size)
 			return zd_wait_for(req, ZD_WAIT_STEP, missing, 0, 0);
-		agree(e, req->member->group);
+		if (!decided(e, req->member->group))
+			return zd_wait_for(req, ZD_WAIT_OTHERS, 0, 0, 0);
 	}
 	e->reply.u.step_begin.step = mr->steps;
 	e->reply.u.step_begin.overflow = mr->step_overflow;
@@ -206,8 +277,12 @@ static int begin_attempt(struct zd_engine *e, struct zd_request *req, struct zd_
 
 static void begin_cancel(struct zd_engine *e, struct zd_request *req)
 {
-	(void)e;
-	if (!zd_reduce_request_lost(req))
+	struct zd_group *group = req->member->group;
+	if (zd_reduce_request_lost(req))
+		return;
+	if (group->span && group->span->step.pending)
+		zd_span_give_up(e, req->member, "a step that others take");
+	else
 		zd_sm_move(&zd_sm_step, &req->member->reduce->step, ZD_STEP_READY);
 }
 
@@ -230,7 +305,7 @@ static int end_check(const struct zd_member *member, struct zd_err *err)
 		return 0;
 	int status = zd_group_check(member->group, err);
 	if (status == 0)
-		status = zd_err_set(err, ZEROD_E_STATE, "rank %u has begun no step", member->rank);
+		status = zd_err_set(err, ZEROD_E_STATE, "rank %u has begun no step", zd_world_rank(member));
 	return status;
 }
 

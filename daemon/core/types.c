@@ -4,16 +4,17 @@
 #include "core/reduce.h"
 
 extern const struct zd_request_type zd_req_session_reset, zd_req_group_join, zd_req_group_leave,
-        zd_req_unit_register, zd_req_unit_unregister, zd_req_update_begin, zd_req_publish, zd_req_commit,
-        zd_req_set_persistent, zd_req_gather, zd_req_release, zd_req_forward_begin, zd_req_forward_end,
-        zd_req_claim_end, zd_req_scope_abandon, zd_req_context_begin, zd_req_context_end, zd_req_alloc,
-        zd_req_free, zd_req_kill_session, zd_req_abort_group, zd_req_end_job, zd_req_trim,
+        zd_req_unique_ids, zd_req_unit_register, zd_req_unit_unregister, zd_req_update_begin, zd_req_publish,
+        zd_req_commit, zd_req_set_persistent, zd_req_gather, zd_req_release, zd_req_forward_begin,
+        zd_req_forward_end, zd_req_claim_end, zd_req_scope_abandon, zd_req_context_begin, zd_req_context_end,
+        zd_req_alloc, zd_req_free, zd_req_kill_session, zd_req_abort_group, zd_req_end_job, zd_req_trim,
         zd_req_segments_unmapped;
 
 const struct zd_request_type *const zd_request_types[ZD_NREQUESTS] = {
         [ZD_REQ_SESSION_RESET] = &zd_req_session_reset,
         [ZD_REQ_GROUP_JOIN] = &zd_req_group_join,
         [ZD_REQ_GROUP_LEAVE] = &zd_req_group_leave,
+        [ZD_REQ_UNIQUE_IDS] = &zd_req_unique_ids,
         [ZD_REQ_UNIT_REGISTER] = &zd_req_unit_register,
         [ZD_REQ_UNIT_UNREGISTER] = &zd_req_unit_unregister,
         [ZD_REQ_UPDATE_BEGIN] = &zd_req_update_begin,

@@ -16,11 +16,13 @@
 #include "core/departure.h"
 #include "core/internal.h"
 #include "core/reduce.h"
+#include "core/rail.h"
 #include "core/shadow.h"
 
-uint64_t zd_unit_true_numel(const struct zd_unit *unit, uint32_t rank)
+uint64_t zd_part_true_numel(const struct zd_part *part)
 {
-	uint64_t first = rank * unit->shard_numel;
+	const struct zd_unit *unit = part->unit;
+	uint64_t first = zd_shard_index(zd_part_member(part)) * unit->shard_numel;
 	return first >= unit->numel ? 0 : zd_min_u64(unit->shard_numel, unit->numel - first);
 }
 
@@ -72,13 +74,12 @@ static int view_check(const struct zd_view_args *view, uint32_t index, uint64_t 
 }
 
 /* Elements of one rank's shard, padded. */
-static uint64_t shard_numel(uint64_t numel, enum zerod_dtype dtype, uint32_t world_size)
+static uint64_t shard_numel(uint64_t numel, enum zerod_dtype dtype, uint32_t nshards)
 {
-	return zd_align_up((numel + world_size - 1) / world_size,
-	                   ZD_SHARD_ALIGN_BYTES / zerod_dtype_bytes(dtype));
+	return zd_align_up((numel + nshards - 1) / nshards, ZD_SHARD_ALIGN_BYTES / zerod_dtype_bytes(dtype));
 }
 
-static int description_check(const struct zd_args *args, uint32_t world_size, struct zd_err *err)
+static int description_check(const struct zd_args *args, uint32_t nshards, struct zd_err *err)
 {
 	const char *name = args->u.unit_register.name;
 	uint64_t numel = args->u.unit_register.numel;
@@ -92,11 +93,11 @@ static int description_check(const struct zd_args *args, uint32_t world_size, st
 	if (numel == 0 || numel > ZD_MAX_BYTES / itemsize)
 		return zd_err_set(err, ZEROD_E_INVALID, "unit '%s': numel %llu is none of 1 .. %llu", name,
 		                  (unsigned long long)numel, ZD_MAX_BYTES / itemsize);
-	uint64_t padded = world_size * shard_numel(numel, args->u.unit_register.dtype, world_size);
+	uint64_t padded = nshards * shard_numel(numel, args->u.unit_register.dtype, nshards);
 	if (padded > ZD_MAX_BYTES / itemsize)
 		return zd_err_set(err, ZEROD_E_INVALID,
 		                  "unit '%s': %llu elements, padded for %u ranks, are more than %llu", name,
-		                  (unsigned long long)padded, world_size, ZD_MAX_BYTES / itemsize);
+		                  (unsigned long long)padded, nshards, ZD_MAX_BYTES / itemsize);
 	if (args->u.unit_register.nviews > ZD_MAX_VIEWS)
 		return zd_err_set(err, ZEROD_E_LIMIT, "unit '%s': %u views; at most %u", name,
 		                  args->u.unit_register.nviews, ZD_MAX_VIEWS);
@@ -118,7 +119,9 @@ static bool description_equal(const struct zd_unit *unit, const struct zd_args *
 {
 	if ((uint32_t)unit->dtype != args->u.unit_register.dtype ||
 	    unit->numel != args->u.unit_register.numel || unit->slot != args->u.unit_register.slot ||
-	    unit->frozen != args->u.unit_register.frozen || unit->nviews != args->u.unit_register.nviews)
+	    unit->frozen != args->u.unit_register.frozen ||
+	    unit->all_reduce != args->u.unit_register.all_reduce ||
+	    unit->nviews != args->u.unit_register.nviews)
 		return false;
 	for (uint32_t i = 0; i < unit->nviews; i++) {
 		if (!view_equal(&unit->views[i], &args->u.unit_register.views[i]))
@@ -129,7 +132,8 @@ static bool description_equal(const struct zd_unit *unit, const struct zd_args *
 
 /* "float32, 40 elements, slot 1, views w[4,8]@0 b[8]@32", cut where it gets long. */
 static void description_text(enum zerod_dtype dtype, uint64_t numel, uint32_t slot, bool frozen,
-                             uint32_t nviews, const struct zd_view_args *views, char *out, size_t out_bytes)
+                             bool all_reduce, uint32_t nviews, const struct zd_view_args *views, char *out,
+                             size_t out_bytes)
 {
 	int used = snprintf(out, out_bytes, "%s, %llu elements", zerod_dtype_name(dtype),
 	                    (unsigned long long)numel);
@@ -137,6 +141,8 @@ static void description_text(enum zerod_dtype dtype, uint64_t numel, uint32_t sl
 		used += snprintf(out + used, out_bytes - (size_t)used, ", slot %u", slot);
 	if (frozen)
 		used += snprintf(out + used, out_bytes - (size_t)used, ", frozen");
+	if (all_reduce)
+		used += snprintf(out + used, out_bytes - (size_t)used, ", all-reduced");
 	for (uint32_t i = 0; i < nviews && (size_t)used < out_bytes - 64; i++) {
 		used += snprintf(out + used, out_bytes - (size_t)used, "%s%.16s[", i ? " " : ", views ",
 		                 views[i].name);
@@ -153,13 +159,14 @@ static int mismatch(struct zd_unit *unit, const struct zd_member *member, const 
                     struct zd_err *err)
 {
 	char had[180], says[180];
-	description_text(unit->dtype, unit->numel, unit->slot, unit->frozen, unit->nviews, unit->views, had,
-	                 sizeof(had));
+	description_text(unit->dtype, unit->numel, unit->slot, unit->frozen, unit->all_reduce, unit->nviews,
+	                 unit->views, had, sizeof(had));
 	description_text(args->u.unit_register.dtype, args->u.unit_register.numel, args->u.unit_register.slot,
-	                 args->u.unit_register.frozen, args->u.unit_register.nviews,
-	                 args->u.unit_register.views, says, sizeof(says));
+	                 args->u.unit_register.frozen, args->u.unit_register.all_reduce,
+	                 args->u.unit_register.nviews, args->u.unit_register.views, says, sizeof(says));
 	return zd_err_set(err, ZEROD_E_MISMATCH, "unit '%.64s': rank %u registered %s; rank %u says %s",
-	                  unit->name, unit->first_rank, had, member->rank, says);
+	                  unit->name, member->group->first_rank + unit->first_rank, had,
+	                  zd_world_rank(member), says);
 }
 
 /* ---- Units --------------------------------------------------------------------------------------------- */
@@ -187,11 +194,11 @@ static int layout_check(struct zd_group *group, const struct zd_unit *unit, stru
 		        "unit '%s' needs %llu bytes; slot %u has %llu and was gathered into already: "
 		        "register its largest unit before the first gather",
 		        unit->name, (unsigned long long)bytes, unit->slot, (unsigned long long)slot->bytes);
-	if (!unit->frozen && unit->shard_numel > INT64_MAX - group->target_numel)
+	if (!unit->frozen && zd_unit_target_numel(unit) > INT64_MAX - group->target_numel)
 		return zd_err_set(err, ZEROD_E_LIMIT,
 		                  "unit '%s': the group's target has %llu elements, %llu more are too many",
 		                  unit->name, (unsigned long long)group->target_numel,
-		                  (unsigned long long)unit->shard_numel);
+		                  (unsigned long long)zd_unit_target_numel(unit));
 	return 0;
 }
 
@@ -204,7 +211,7 @@ static void layout_take(struct zd_group *group, struct zd_unit *unit)
 	unit->laid_out = true;
 	if (!unit->frozen) {
 		unit->target_offset_numel = group->target_numel;
-		group->target_numel += unit->shard_numel;
+		group->target_numel += zd_unit_target_numel(unit);
 	}
 	if (unit->slot == ZEROD_NO_SLOT)
 		return;
@@ -225,7 +232,7 @@ static void layout_give_back(struct zd_group *group, const struct zd_unit *unit)
 	if (!group->units && !group->former)
 		group->target_numel = 0;
 	else if (unit->laid_out && !unit->frozen &&
-	         unit->target_offset_numel + unit->shard_numel == group->target_numel)
+	         unit->target_offset_numel + zd_unit_target_numel(unit) == group->target_numel)
 		group->target_numel = unit->target_offset_numel;
 }
 
@@ -234,6 +241,8 @@ static void unit_free(struct zd_unit *unit)
 	for (uint32_t i = 0; i < unit->nviews; i++)
 		free((char *)unit->views[i].name);
 	free(unit->views);
+	for (uint32_t rank = 0; rank < unit->group->local_world_size; rank++)
+		zd_rail_free(unit->parts[rank].rail);
 	free(unit->parts);
 	free(unit->mismatch);
 	free(unit->name);
@@ -252,9 +261,10 @@ static int unit_new(struct zd_engine *e, struct zd_member *member, const struct 
 	unit->group = group;
 	unit->dtype = args->u.unit_register.dtype;
 	unit->numel = args->u.unit_register.numel;
-	unit->shard_numel = shard_numel(unit->numel, unit->dtype, group->world_size);
+	unit->shard_numel = shard_numel(unit->numel, unit->dtype, group->nshards);
 	unit->slot = args->u.unit_register.slot;
 	unit->frozen = args->u.unit_register.frozen;
+	unit->all_reduce = args->u.unit_register.all_reduce;
 	unit->first_rank = member->rank;
 	unit->nviews = args->u.unit_register.nviews;
 	unit->views = zd_calloc(unit->nviews ? unit->nviews : 1, sizeof(*unit->views));
@@ -262,10 +272,12 @@ static int unit_new(struct zd_engine *e, struct zd_member *member, const struct 
 		unit->views[i] = args->u.unit_register.views[i];
 		unit->views[i].name = zd_strdup(args->u.unit_register.views[i].name);
 	}
-	unit->parts = zd_calloc(group->world_size, sizeof(*unit->parts));
-	for (uint32_t rank = 0; rank < group->world_size; rank++) {
+	unit->parts = zd_calloc(group->local_world_size, sizeof(*unit->parts));
+	for (uint32_t rank = 0; rank < group->local_world_size; rank++) {
 		unit->parts[rank].unit = unit;
 		unit->parts[rank].rank = rank;
+		if (zd_gathers_over_rails(group))
+			unit->parts[rank].rail = zd_rail_new();
 	}
 	unit->id = zd_next_id(e);
 	HASH_ADD(hh, e->units, id, sizeof(unit->id), unit);
@@ -277,7 +289,7 @@ static int unit_new(struct zd_engine *e, struct zd_member *member, const struct 
 
 bool zd_unit_is_left(const struct zd_unit *unit)
 {
-	for (uint32_t rank = 0; rank < unit->group->world_size; rank++) {
+	for (uint32_t rank = 0; rank < unit->group->local_world_size; rank++) {
 		if (!zd_part_is_gone(&unit->parts[rank]))
 			return false;
 	}
@@ -341,7 +353,7 @@ static void part_drop(struct zd_engine *e, struct zd_part *part)
 {
 	struct zd_device *device = part->shard.segment->device;
 	zd_assert(!part->buffer);
-	for (uint32_t rank = 0; rank < part->unit->group->world_size; rank++) {
+	for (uint32_t rank = 0; rank < part->unit->group->local_world_size; rank++) {
 		if (part->unit->parts[rank].buffer)
 			part->unit->parts[rank].buffer->stale = true;
 	}
@@ -424,7 +436,7 @@ static uint64_t first_version(const struct zd_unit *unit, const struct zd_member
 	uint64_t newest = 0;
 	if (!member->joined_before)
 		return 0;
-	for (uint32_t rank = 0; rank < unit->group->world_size; rank++) {
+	for (uint32_t rank = 0; rank < unit->group->local_world_size; rank++) {
 		const struct zd_part *part = &unit->parts[rank];
 		newest = zd_max_u64(newest, part->version + (zd_part_is_unpublished(part) ? 1 : 0));
 	}
@@ -444,7 +456,7 @@ static int register_begin(struct zd_engine *e, struct zd_request *req, const str
 	struct zd_unit *unit = NULL;
 	int status = zd_member_find(e, req->session, args->u.unit_register.group, &member, err);
 	if (status == 0)
-		status = description_check(args, member->group->world_size, err);
+		status = description_check(args, member->group->nshards, err);
 	if (status == 0 && member->group->state == ZD_GROUP_ABORTED)
 		status = zd_group_check(member->group, err);
 	if (status != 0)
@@ -576,8 +588,8 @@ static int register_attempt(struct zd_engine *e, struct zd_request *req, struct 
 	e->reply.u.unit_register.unit = unit->id;
 	e->reply.u.unit_register.shard = zd_part_location(part);
 	e->reply.u.unit_register.shard_numel = unit->shard_numel;
-	e->reply.u.unit_register.true_numel = zd_unit_true_numel(unit, part->rank);
-	e->reply.u.unit_register.padded_numel = unit->shard_numel * unit->group->world_size;
+	e->reply.u.unit_register.true_numel = zd_part_true_numel(part);
+	e->reply.u.unit_register.padded_numel = unit->shard_numel * unit->group->nshards;
 	e->reply.u.unit_register.version = part->version;
 	e->reply.u.unit_register.target_offset_numel = unit->target_offset_numel;
 	zd_dirty_group(e, unit->group);

@@ -10,7 +10,10 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/text.h"
+#include "core/reduce.h"
 #include "core/shadow.h"
+#include "core/span.h"
 
 /* ---- update_begin --------------------------------------------------------------------------------------- */
 
@@ -74,6 +77,39 @@ static void update_cancel(struct zd_engine *e, struct zd_request *req)
 	zd_dirty_group(e, req->member->group);
 }
 
+/* Is the request one for the unit at that version. */
+static bool gathers_version(const struct zd_request *req, const struct zd_unit *unit, uint64_t version)
+{
+	if (req->kind == ZD_REQ_GATHER)
+		return req->u.gather.part->unit == unit && req->u.gather.version == version;
+	if (req->kind != ZD_REQ_CONTEXT_BEGIN)
+		return false;
+	for (uint32_t i = req->u.gather.nheld; i < req->u.gather.nparts; i++) {
+		if (req->u.gather.parts[i]->unit == unit && req->u.gather.versions[i] == version)
+			return true;
+	}
+	return false;
+}
+
+/* Over rails, a rank whose gather of the shard as it is waits: ranks of other daemons have that version too. Else
+ * local_world_size. */
+static uint32_t first_to_gather(const struct zd_part *part)
+{
+	const struct zd_group *group = part->unit->group;
+	uint32_t rank;
+	for (rank = 0; rank < group->local_world_size && zd_gathers_over_rails(group); rank++) {
+		const struct zd_session *session = group->members[rank].session;
+		const struct zd_request *req;
+		if (!session)
+			continue;
+		TAILQ_FOREACH (req, &session->requests, session_link) {
+			if (gathers_version(req, part->unit, part->version))
+				return rank;
+		}
+	}
+	return group->local_world_size;
+}
+
 static int update_attempt(struct zd_engine *e, struct zd_request *req, struct zd_err *err)
 {
 	const struct zd_group *group = req->member->group;
@@ -95,6 +131,12 @@ static int update_attempt(struct zd_engine *e, struct zd_request *req, struct zd
 			req->wait.unit = part->unit;
 			return wait;
 		}
+		uint32_t rank = first_to_gather(part);
+		if (rank < part->unit->group->local_world_size) {
+			int wait = zd_wait_for(req, ZD_WAIT_GATHER, rank, 0, 0);
+			req->wait.unit = part->unit;
+			return wait;
+		}
 	}
 	parts_move(req, ZD_PART_UPDATING);
 	return 0;
@@ -111,7 +153,7 @@ static int publish_check_leases(const struct zd_request *req, struct zd_err *err
 		char tags[128];
 		zd_buffer_tags(part->buffer, tags, sizeof(tags));
 		return zd_err_set(err, ZEROD_E_BUSY, "unit '%s' is held on rank %u by %s", part->unit->name,
-		                  part->rank, tags);
+		                  zd_world_rank(zd_part_member(part)), tags);
 	}
 	return 0;
 }
@@ -199,19 +241,22 @@ static int commit_begin(struct zd_engine *e, struct zd_request *req, const struc
 		return status;
 	struct zd_group *group = member->group;
 	uint64_t step = args->u.commit.step;
+	status = group->span ? zd_backward_check_ended(member, err) : 0;
+	if (status != 0)
+		return status;
 	if (member->committing)
-		return zd_err_set(err, ZEROD_E_STATE, "rank %u is committing step %llu already", member->rank,
-		                  (unsigned long long)member->commit_step);
+		return zd_err_set(err, ZEROD_E_STATE, "rank %u is committing step %llu already",
+		                  zd_world_rank(member), (unsigned long long)member->commit_step);
 	if (step <= group->committed_step)
 		return zd_err_set(err, ZEROD_E_STATE, "step %llu is committed; %llu is not after it",
 		                  (unsigned long long)group->committed_step, (unsigned long long)step);
-	for (uint32_t rank = 0; rank < group->world_size; rank++) {
+	for (uint32_t rank = 0; rank < group->local_world_size; rank++) {
 		const struct zd_member *other = &group->members[rank];
 		if (other->committing && other->commit_step != step)
 			return zd_err_set(err, ZEROD_E_MISMATCH,
-			                  "rank %u commits step %llu; rank %u says %llu", rank,
-			                  (unsigned long long)other->commit_step, member->rank,
-			                  (unsigned long long)step);
+			                  "rank %u commits step %llu; rank %u says %llu",
+			                  zd_world_rank(other), (unsigned long long)other->commit_step,
+			                  zd_world_rank(member), (unsigned long long)step);
 	}
 	req->member = member;
 	req->device = member->device;
@@ -225,34 +270,47 @@ static int commit_begin(struct zd_engine *e, struct zd_request *req, const struc
 static int commit_check_unit(const struct zd_unit *unit, struct zd_err *err)
 {
 	const struct zd_part *first = NULL;
-	for (uint32_t rank = 0; rank < unit->group->world_size; rank++) {
+	for (uint32_t rank = 0; rank < unit->group->local_world_size; rank++) {
 		const struct zd_part *part = &unit->parts[rank];
 		if (zd_part_is_gone(part))
 			continue;
 		if (part->state != ZD_PART_IDLE)
 			return zd_err_set(err, ZEROD_E_STATE, "unit '%s' is %s on rank %u", unit->name,
-			                  zd_sm_name(&zd_sm_part, part->state), rank);
+			                  zd_sm_name(&zd_sm_part, part->state),
+			                  zd_world_rank(zd_part_member(part)));
 		if (!first)
 			first = part;
 		if (part->version != first->version)
-			return zd_err_set(err, ZEROD_E_STATE,
-			                  "unit '%s' has version %llu on rank %u and %llu on rank %u",
-			                  unit->name, (unsigned long long)first->version, first->rank,
-			                  (unsigned long long)part->version, rank);
+			return zd_err_set(
+			        err, ZEROD_E_STATE,
+			        "unit '%s' has version %llu on rank %u and %llu on rank %u", unit->name,
+			        (unsigned long long)first->version, zd_world_rank(zd_part_member(first)),
+			        (unsigned long long)part->version, zd_world_rank(zd_part_member(part)));
 	}
 	return 0;
 }
 
-/* Every rank has come: decides for all of them. */
-static void commit_evaluate(struct zd_engine *e, struct zd_group *group, uint64_t step)
+static int commit_check(const struct zd_group *group, struct zd_err *err)
+{
+	const struct zd_unit *unit;
+	int status = 0;
+	for (unit = group->units; unit && status == 0; unit = unit->hh_name.next)
+		status = commit_check_unit(unit, err);
+	return status;
+}
+
+/* Every rank has come: decides for all of them. `status`: what the other daemons say. */
+static void commit_evaluate(struct zd_engine *e, struct zd_group *group, uint64_t step, int status,
+                            const char *text)
 {
 	struct zd_err err = ZD_ERR_NONE;
 	struct zd_unit *unit;
-	int status = 0;
-	for (unit = group->units; unit && status == 0; unit = unit->hh_name.next)
-		status = commit_check_unit(unit, &err);
+	if (status != 0)
+		(void)zd_err_set(&err, status, "%s", text);
+	else
+		status = commit_check(group, &err);
 	for (unit = group->units; unit && status == 0; unit = unit->hh_name.next) {
-		for (uint32_t rank = 0; rank < group->world_size; rank++) {
+		for (uint32_t rank = 0; rank < group->local_world_size; rank++) {
 			struct zd_part *part = &unit->parts[rank];
 			if (zd_part_is_gone(part))
 				continue;
@@ -267,15 +325,99 @@ static void commit_evaluate(struct zd_engine *e, struct zd_group *group, uint64_
 	group->commit_status = status;
 	(void)snprintf(group->commit_text, sizeof(group->commit_text), "%.191s", err.text);
 	group->commit_serial++;
-	for (uint32_t rank = 0; rank < group->world_size; rank++)
+	for (uint32_t rank = 0; rank < group->local_world_size; rank++)
 		group->members[rank].committing = false;
 	zd_dirty_group(e, group);
 }
 
+/* A daemon's word about a commit. Every byte is set, and means the same in all daemons. */
+struct vote {
+	uint64_t step;
+	int64_t status;    /* 0: its ranks are ready */
+	uint64_t versions; /* a hash of its units', in any order */
+};
+
+/* Units that were never published count for nothing: a daemon's ranks may not have registered them yet. */
+static uint64_t versions_hash(const struct zd_group *group)
+{
+	uint64_t hash = 0;
+	for (const struct zd_unit *unit = group->units; unit; unit = unit->hh_name.next) {
+		uint64_t version = 0;
+		for (uint32_t rank = 0; rank < group->local_world_size; rank++) {
+			if (!zd_part_is_gone(&unit->parts[rank]))
+				version = unit->parts[rank].version;
+		}
+		hash += version * (zd_text_hash(unit->name) | 1);
+	}
+	return hash;
+}
+
+static int votes_check(const struct zd_member *member, const struct zd_op_result *result, struct zd_err *err)
+{
+	const struct zd_span *span = member->group->span;
+	struct vote own;
+	zd_assert(result->values_bytes == span->nranks * sizeof(struct vote));
+	memcpy(&own, result->values + zd_span_rank(member) * sizeof(own), sizeof(own));
+	for (uint32_t peer = 0; peer < span->nranks; peer++) {
+		struct vote vote;
+		memcpy(&vote, result->values + peer * sizeof(vote), sizeof(vote));
+		if (vote.step != member->commit_step)
+			return zd_err_set(err, ZEROD_E_MISMATCH,
+			                  "rank %u commits step %llu; rank %u (node %s) says %llu",
+			                  zd_world_rank(member), (unsigned long long)member->commit_step,
+			                  zd_span_world_rank(member, peer), span->hosts[peer],
+			                  (unsigned long long)vote.step);
+		if (vote.status != 0 && peer == zd_span_rank(member) && commit_check(member->group, err) != 0)
+			return err->status;
+		if (vote.status != 0)
+			return zd_err_set(
+			        err, ZEROD_E_STATE,
+			        "step %llu is not committed: the daemon of rank %u (node %s) refused it",
+			        (unsigned long long)vote.step, zd_span_world_rank(member, peer),
+			        span->hosts[peer]);
+		if (vote.versions != own.versions)
+			return zd_err_set(err, ZEROD_E_STATE,
+			                  "step %llu is not committed: rank %u's units have other versions "
+			                  "than rank %u's (node %s)",
+			                  (unsigned long long)vote.step, zd_world_rank(member),
+			                  zd_span_world_rank(member, peer), span->hosts[peer]);
+	}
+	return 0;
+}
+
+static void voted(struct zd_engine *e, struct zd_op *op, int status, const char *error,
+                  const struct zd_op_result *result)
+{
+	struct zd_group *group = op->owner;
+	struct zd_span *span = group->span;
+	struct zd_err err = ZD_ERR_NONE;
+	if (!zd_span_answered(e, op, &span->commit, status, error))
+		return;
+	status = votes_check(&group->members[0], result, &err);
+	if (status == 0 && commit_check(group, &err) != 0) /* after all, when others have committed */
+		zd_span_fail(e, group, err.status, err.text);
+	else
+		commit_evaluate(e, group, group->members[0].commit_step, status, err.text);
+}
+
+static void vote(struct zd_engine *e, struct zd_group *group)
+{
+	struct zd_err err = ZD_ERR_NONE;
+	struct vote own = {.step = group->members[0].commit_step,
+	                   .status = commit_check(group, &err),
+	                   .versions = versions_hash(group)};
+	for (uint32_t rank = 0; rank < group->local_world_size; rank++)
+		zd_span_ask(e, &group->members[rank], &group->span->commit, "commit", &own, sizeof(own),
+		            voted);
+	zd_dirty_group(e, group); /* they all wait for something else now */
+}
+
 static void commit_cancel(struct zd_engine *e, struct zd_request *req)
 {
-	(void)e;
-	if (req->u.commit.serial == req->member->group->commit_serial)
+	struct zd_group *group = req->member->group;
+	if (group->span && group->span->commit.pending)
+		zd_span_give_up(e, req->member, "a commit that others make");
+	if (req->u.commit.serial == group->commit_serial)
 		req->member->committing = false;
 }
 
@@ -288,11 +430,16 @@ static int commit_attempt(struct zd_engine *e, struct zd_request *req, struct zd
 			commit_cancel(e, req);
 			return status;
 		}
-		for (uint32_t rank = 0; rank < group->world_size; rank++) {
+		for (uint32_t rank = 0; rank < group->local_world_size; rank++) {
 			if (!group->members[rank].committing)
 				return zd_wait_for(req, ZD_WAIT_COMMIT, rank, 0, 0);
 		}
-		commit_evaluate(e, group, req->member->commit_step);
+		if (group->span) {
+			if (!group->span->commit.pending)
+				vote(e, group);
+			return zd_wait_for(req, ZD_WAIT_OTHERS, 0, 0, 0);
+		}
+		commit_evaluate(e, group, req->member->commit_step, 0, "");
 	}
 	if (group->commit_status != 0)
 		return zd_err_set(err, group->commit_status, "%s", group->commit_text);

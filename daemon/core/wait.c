@@ -73,14 +73,14 @@ void zd_wait_text(const struct zd_engine *e, const struct zd_request *req, char 
 	const struct zd_wait *wait = &req->wait;
 	unsigned long long a = wait->a, b = wait->b;
 	const char *unit = wait->unit ? wait->unit->name : "", *plural = a == 1 ? "" : "s";
+	uint32_t rank = wait->rank + (req->member ? req->member->group->first_rank : 0);
 	int used = 0;
 	out[0] = '\0';
 	switch (wait->kind) {
 	case ZD_WAIT_NONE:
 		break;
 	case ZD_WAIT_RANKS:
-		used = snprintf(out, ZD_WAIT_TEXT, "%llu rank%s to join, rank %u first", a, plural,
-		                wait->rank);
+		used = snprintf(out, ZD_WAIT_TEXT, "%llu rank%s to join, rank %u first", a, plural, rank);
 		break;
 	case ZD_WAIT_SEGMENT:
 		used = snprintf(out, ZD_WAIT_TEXT, "a segment of device %u to be created",
@@ -97,18 +97,18 @@ void zd_wait_text(const struct zd_engine *e, const struct zd_request *req, char 
 		break;
 	case ZD_WAIT_READERS:
 		used = snprintf(out, ZD_WAIT_TEXT, "%llu transfer%s the shard of rank %u of unit '%.64s'", a,
-		                a == 1 ? " that reads" : "s that read", wait->rank, unit);
+		                a == 1 ? " that reads" : "s that read", rank, unit);
 		break;
 	case ZD_WAIT_FORMER:
 		used = snprintf(out, ZD_WAIT_TEXT, "the end of the work on the former unit '%.64s'", unit);
 		break;
 	case ZD_WAIT_REGISTER:
-		used = snprintf(out, ZD_WAIT_TEXT, "rank %u to register unit '%.64s'", wait->rank, unit);
+		used = snprintf(out, ZD_WAIT_TEXT, "rank %u to register unit '%.64s'", rank, unit);
 		break;
 	case ZD_WAIT_VERSION:
 		used = snprintf(out, ZD_WAIT_TEXT,
-		                "rank %u to publish version %llu of unit '%.64s' (has %llu)", wait->rank, b,
-		                unit, a);
+		                "rank %u to publish version %llu of unit '%.64s' (has %llu)", rank, b, unit,
+		                a);
 		break;
 	case ZD_WAIT_LEASES:
 		used = snprintf(out, ZD_WAIT_TEXT, "leases on version %llu of unit '%.64s'", a, unit);
@@ -117,8 +117,7 @@ void zd_wait_text(const struct zd_engine *e, const struct zd_request *req, char 
 		used = snprintf(out, ZD_WAIT_TEXT, "work on version %llu of unit '%.64s'", a, unit);
 		break;
 	case ZD_WAIT_GATHER:
-		used = snprintf(out, ZD_WAIT_TEXT, "its own gather of unit '%.64s' on rank %u", unit,
-		                wait->rank);
+		used = snprintf(out, ZD_WAIT_TEXT, "its own gather of unit '%.64s' on rank %u", unit, rank);
 		break;
 	case ZD_WAIT_SLOT:
 		used = snprintf(out, ZD_WAIT_TEXT, "slot %llu, which unit '%.64s' leaves", a, unit);
@@ -135,26 +134,43 @@ void zd_wait_text(const struct zd_engine *e, const struct zd_request *req, char 
 		break;
 	case ZD_WAIT_BUCKET:
 		used = snprintf(out, ZD_WAIT_TEXT, "a slot of the bucket: unit '%.64s' waits for rank %u",
-		                unit, wait->rank);
+		                unit, rank);
 		break;
 	case ZD_WAIT_REDUCTIONS:
 		used = zd_reductions_text(e, req, out, ZD_WAIT_TEXT);
 		break;
 	case ZD_WAIT_STEP:
-		used = snprintf(out, ZD_WAIT_TEXT, "rank %u to begin the step", wait->rank);
+		used = snprintf(out, ZD_WAIT_TEXT, "rank %u to begin the step", rank);
 		break;
 	case ZD_WAIT_COMMIT:
-		used = snprintf(out, ZD_WAIT_TEXT, "rank %u to commit", wait->rank);
+		used = snprintf(out, ZD_WAIT_TEXT, "rank %u to commit", rank);
 		break;
 	case ZD_WAIT_SAVE:
 		used = snprintf(out, ZD_WAIT_TEXT,
-		                "the last commit of rank %u's shard of unit '%.64s' to be saved", wait->rank,
-		                unit);
+		                "the last commit of rank %u's shard of unit '%.64s' to be saved", rank, unit);
 		break;
 	case ZD_WAIT_RESTORE:
 		used = snprintf(out, ZD_WAIT_TEXT,
-		                "rank %u's shard of unit '%.64s' to be set back to the last commit",
-		                wait->rank, unit);
+		                "rank %u's shard of unit '%.64s' to be set back to the last commit", rank,
+		                unit);
+		break;
+	case ZD_WAIT_UNIQUE_IDS:
+		used = snprintf(out, ZD_WAIT_TEXT, "unique ids to be made");
+		break;
+	case ZD_WAIT_TRANSFERS:
+		used = snprintf(out, ZD_WAIT_TEXT, "%llu transfers of rank %u to end",
+		                (unsigned long long)wait->a, wait->rank);
+		break;
+	case ZD_WAIT_NODES:
+		used = a == 0 ? snprintf(out, ZD_WAIT_TEXT, "communicators to be made")
+		              : snprintf(out, ZD_WAIT_TEXT, "the group's %llu ranks in other daemons to join",
+		                         a);
+		break;
+	case ZD_WAIT_OTHERS:
+		used = snprintf(out, ZD_WAIT_TEXT, "ranks of other daemons to come so far");
+		break;
+	case ZD_WAIT_ORDER:
+		used = snprintf(out, ZD_WAIT_TEXT, "its turn behind the gather of unit '%.64s'", unit);
 		break;
 	}
 	zd_assert(used >= 0);

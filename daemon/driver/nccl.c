@@ -104,7 +104,7 @@ static int status_of(int result)
 int zd_nccl_err(const struct zd_nccl *nccl, int result, struct zd_err *err, const char *what, ...)
 {
 	const char *text, *last;
-	char place[160];
+	char place[320];
 	va_list args;
 
 	if (result == ZD_NCCL_SUCCESS)

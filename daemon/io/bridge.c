@@ -10,8 +10,10 @@
 
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "base/err.h"
+#include "base/log.h"
 #include "base/mem.h"
 #include "io/loop.h"
 
@@ -56,6 +58,7 @@ static void on_wake(uv_async_t *wake)
 		bridge->above->completed(bridge->arg, completion);
 		zd_engine_op_done(bridge->engine, completion->op, completion->status, completion->error,
 		                  &completion->result);
+		free(completion->result.values);
 	}
 	taken->count = 0;
 	zd_bridge_settle(bridge);
@@ -89,10 +92,7 @@ static void sink_reply(void *arg, const struct zd_reply *reply)
 
 static bool sink_fence_passed(void *arg, uint64_t session, struct zd_fence fence)
 {
-	struct zd_bridge *bridge = arg;
-
-	return zd_fence_reached(bridge->ops->timeline_read(bridge->backend, session, fence.timeline),
-	                        fence.value);
+	return zd_bridge_fence_passed(arg, session, fence);
 }
 
 static void sink_session_killed(void *arg, uint64_t session, const char *why)
@@ -116,6 +116,15 @@ static bool sink_client_copies_own(void *arg, uint32_t device, uint64_t bytes)
 	return bridge->ops->client_copies_own(bridge->backend, device, bytes);
 }
 
+static void sink_expect(void *arg, uint32_t device)
+{
+	struct zd_bridge *bridge = arg;
+
+	if (bridge->ops->expect)
+		bridge->ops->expect(bridge->backend, device);
+	zd_loop_expect((struct zd_loop *)bridge->wake.loop); /* its first member */
+}
+
 static bool sink_is_summing(void *arg, uint64_t session)
 {
 	struct zd_bridge *bridge = arg;
@@ -123,11 +132,18 @@ static bool sink_is_summing(void *arg, uint64_t session)
 	return bridge->above->is_summing(bridge->arg, session);
 }
 
+static void sink_group_ended(void *arg, const char *job, const char *group, const char *why)
+{
+	(void)arg;
+	zd_log(ZD_LOG_WARNING, "job '%s': group '%s' has ended on this node: %s", job, group, why);
+}
+
 /* ---- Life ------------------------------------------------------------------------------------------------ */
 
 static struct zd_engine *make_engine(struct zd_bridge *bridge, const struct zd_bridge_config *config)
 {
 	uint32_t ndevices = bridge->ops->device_count(bridge->backend);
+	char host[ZD_MAX_NAME_BYTES + 1] = "";
 	struct zd_device_config *devices = zd_calloc(ndevices, sizeof(*devices));
 	struct zd_engine_config engine_config = {
 	        .ndevices = ndevices,
@@ -135,6 +151,8 @@ static struct zd_engine *make_engine(struct zd_bridge *bridge, const struct zd_b
 	        .segment_bytes = config->segment_bytes,
 	        .uid_quota_bytes = config->uid_quota_bytes,
 	        .sessions_linger = bridge->ops->sessions_linger,
+	        .collectives = bridge->ops->collectives,
+	        .host = host,
 	        .strict_by_segment = bridge->ops->strict_by_segment,
 	};
 	struct zd_engine_sink sink = {
@@ -145,10 +163,14 @@ static struct zd_engine *make_engine(struct zd_bridge *bridge, const struct zd_b
 	        .session_killed = sink_session_killed,
 	        .segment_retire = sink_segment_retire,
 	        .client_copies_own = bridge->ops->client_copies_own ? sink_client_copies_own : NULL,
+	        .expect = sink_expect,
 	        .is_summing = sink_is_summing,
+	        .group_ended = sink_group_ended,
 	};
 	struct zd_engine *engine;
 
+	if (gethostname(host, sizeof(host) - 1) < 0)
+		host[0] = '\0';
 	for (uint32_t i = 0; i < ndevices; i++) {
 		bridge->ops->device_info(bridge->backend, i, &devices[i]);
 		devices[i].gather_budget_bytes = config->gather_budget_bytes;
@@ -166,6 +188,9 @@ int zd_bridge_open(struct zd_bridge *bridge, struct zd_loop *loop, const struct 
 	        .ndevices = config->ndevices,
 	        .devices = config->devices,
 	        .arena_bytes = config->arena_bytes,
+	        .nccl_path = config->nccl_path,
+	        .check_collectives = config->check_collectives,
+	        .collective_timeout_ns = config->collective_timeout_ns,
 	        .done = on_done,
 	        .done_arg = bridge,
 	};
@@ -203,6 +228,8 @@ void zd_bridge_close(struct zd_bridge *bridge)
 
 void zd_bridge_deinit(struct zd_bridge *bridge)
 {
+	for (size_t i = 0; i < bridge->arrived.count; i++)
+		free(bridge->arrived.items[i].result.values);
 	free(bridge->arrived.items);
 	free(bridge->taken.items);
 	(void)pthread_mutex_destroy(&bridge->lock);
@@ -224,6 +251,12 @@ void zd_bridge_settle(struct zd_bridge *bridge)
 void zd_bridge_submit(struct zd_bridge *bridge, const struct zd_command *command)
 {
 	bridge->ops->submit(bridge->backend, command);
+}
+
+bool zd_bridge_fence_passed(const struct zd_bridge *bridge, uint64_t session, struct zd_fence fence)
+{
+	return zd_fence_reached(bridge->ops->timeline_read(bridge->backend, session, fence.timeline),
+	                        fence.value);
 }
 
 bool zd_bridge_device_failure(const struct zd_bridge *bridge, uint32_t device, char why[ZD_FAILURE_TEXT])

@@ -44,6 +44,10 @@ struct zd_bridge_config {
 	uint64_t arena_bytes, gather_budget_bytes, staging_bytes;
 	uint64_t segment_bytes;   /* 0: default */
 	uint64_t uid_quota_bytes; /* 0: none */
+	/* As in struct zd_backend_config. */
+	const char *nccl_path;
+	bool check_collectives;
+	uint64_t collective_timeout_ns;
 };
 
 struct zd_completions {
@@ -80,6 +84,9 @@ void zd_bridge_settle(struct zd_bridge *bridge);
 
 /* Gives the backend a command that the engine gave before, or one that stands for it under the same op. */
 void zd_bridge_submit(struct zd_bridge *bridge, const struct zd_command *command);
+
+/* Has the fence on the session's client page passed already? Then a WATCH would end at once. */
+bool zd_bridge_fence_passed(const struct zd_bridge *bridge, uint64_t session, struct zd_fence fence);
 
 /* Has the device failed: then with these words. */
 bool zd_bridge_device_failure(const struct zd_bridge *bridge, uint32_t device, char why[ZD_FAILURE_TEXT]);

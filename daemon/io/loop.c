@@ -40,6 +40,11 @@ void zd_loop_allow_spinning(struct zd_loop *loop)
 	zd_spin_init(&loop->spin, SPIN_NS, SPIN_PROCESSORS);
 }
 
+void zd_loop_expect(struct zd_loop *loop)
+{
+	zd_spin_expect(&loop->spin, zd_loop_now_ns());
+}
+
 static uv_run_mode next_mode(struct zd_loop *loop)
 {
 	uint64_t now_ns;

@@ -31,6 +31,9 @@ static inline void zd_loop_note_event(uv_loop_t *uv)
 	((struct zd_loop *)uv)->active = true; /* its first member */
 }
 
+/* More is on its way: it spins for that in any case. On the loop's thread. */
+void zd_loop_expect(struct zd_loop *loop);
+
 /* Serves events until zd_loop_stop(). */
 void zd_loop_run(struct zd_loop *loop);
 void zd_loop_stop(struct zd_loop *loop);

@@ -4,10 +4,12 @@ _zerobench()
 {
 	local cur=${COMP_WORDS[COMP_CWORD]} words
 	case ${COMP_WORDS[COMP_CWORD - 1]} in
-	-o | --op) words='gather reduce rpc alloc scale' ;;
+	-o | --op) words='gather reduce all_reduce rpc alloc scale' ;;
 	-d | --datatype) words='float bfloat16 half' ;;
 	-c | --check) words='0 1' ;;
 	--backend) words='host cuda' ;;
+	--collectives) words='copies nccl' ;;
+	--nodes) words='2 4 8' ;;
 	--load) words='gemm:2048 gemm:4096 gemm:8192' ;;
 	--socket | --nccl | --cublas)
 		mapfile -t COMPREPLY < <(compgen -f -- "$cur")
@@ -18,7 +20,7 @@ _zerobench()
 		;;
 	*)
 		words='--op --minbytes --maxbytes --stepfactor --iters --warmup_iters --check --ranks --datatype'
-		words+=' --units --json --socket --start --backend --load --alone --nccl --cublas --help --version'
+		words+=' --units --json --socket --start --backend --load --alone --backward --nodes --collectives --nccl --cublas --help --version'
 		;;
 	esac
 	mapfile -t COMPREPLY < <(compgen -W "$words" -- "$cur")

@@ -35,10 +35,11 @@ struct contract_task {
 
 static struct {
 	bool open;
-	bool keeps; /* the daemon, for the next test */
-	struct zd_daemon daemon;
+	bool keeps; /* the daemons, for the next test */
+	struct zd_daemon daemons[CONTRACT_DAEMONS];
 	char arena[CONTRACT_NAME];
 	struct contract contract;
+	struct zerod_unique_id id; /* of the test's group, where it spans daemons */
 	uint32_t flags;
 	int strict;
 	LIST_HEAD(, contract_task) tasks;
@@ -173,17 +174,22 @@ struct contract *contract_current(void)
 
 struct zd_daemon *contract_daemon(void)
 {
-	return &scene.daemon;
+	return &scene.daemons[0];
+}
+
+bool contract_in_task(void)
+{
+	return this_task != NULL;
 }
 
 /* ---- The daemon and its ranks -------------------------------------------------------------------------------------- */
 
-static zerod_client *connect_client(const char *name, int strict)
+static zerod_client *connect_client(uint32_t daemon, const char *name, int strict)
 {
 	struct zerod_options options = ZEROD_INIT(options);
 	zerod_client *client = NULL;
 
-	options.socket_path = scene.daemon.socket_path;
+	options.socket_path = scene.daemons[daemon].socket_path;
 	options.name = name;
 	options.strict = strict;
 	options.deadline_ms = deadline_ms();
@@ -197,10 +203,8 @@ static void join_group(struct contract_rank *rank, void *arg)
 
 	(void)arg;
 	options.job = "contract";
-	options.world_size = rank->world->world_size;
-	options.rank = rank->number;
-	options.device = rank->number % rank->world->devices;
 	options.flags = scene.flags;
+	contract_join_options(rank, &scene.id, &options);
 	OK(rank->client, zerod_group_join(rank->client, &options, &rank->group));
 }
 
@@ -230,12 +234,21 @@ static struct {
 	uint32_t devices;
 } kept;
 
+static int stop_daemons(void)
+{
+	int rc = 0;
+
+	for (uint32_t i = 0; i < scene.contract.daemons; i++)
+		rc |= zd_daemon_stop(&scene.daemons[i]);
+	return rc;
+}
+
 static void stop_kept(void)
 {
 	if (!kept.running)
 		return;
 	kept.running = false;
-	if (zd_daemon_stop(&scene.daemon)) {
+	if (stop_daemons()) {
 		(void)fflush(NULL);
 		_exit(EXIT_FAILURE);
 	}
@@ -249,14 +262,14 @@ static bool may_keep(const struct contract_options *options)
 	       !(options->flags & ZEROD_GROUP_DURABLE);
 }
 
-static bool is_kept(const struct contract_options *options, const struct zd_daemon_options *daemon)
+static bool is_kept(const struct contract_options *options)
 {
-	return kept.running && may_keep(options) && kept.devices == daemon->devices &&
-	       strcmp(kept.arena, daemon->arena) == 0;
+	return kept.running && may_keep(options) && kept.devices == scene.contract.devices &&
+	       strcmp(kept.arena, scene.arena) == 0;
 }
 
 /* At the test's end. */
-static void keep(const char *arena, uint32_t devices)
+static void keep(void)
 {
 	static bool registered;
 
@@ -264,47 +277,70 @@ static void keep(const char *arena, uint32_t devices)
 		assert_int_equal(atexit(stop_kept), 0);
 	registered = true;
 	kept.running = true;
-	kept.devices = devices;
-	(void)snprintf(kept.arena, sizeof(kept.arena), "%s", arena);
+	kept.devices = scene.contract.devices;
+	(void)snprintf(kept.arena, sizeof(kept.arena), "%s", scene.arena);
 }
 
 /* ---- Opening and closing ---------------------------------------------------------------------------------------------- */
+
+static void start_daemon(uint32_t number, const char *config)
+{
+	const struct contract *c = &scene.contract;
+	const char *name = getenv("ZEROD_TEST_BACKEND");
+	char gpus[CONTRACT_TEXT];
+	const char *const args[] = {"--backend", name && !on_sim() ? name : "host", "--gpus", gpus, NULL};
+	struct zd_daemon_options options = {.program = on_sim() ? "tests/zerod-sim" : NULL,
+	                                    .devices = c->devices / c->daemons,
+	                                    .arena = scene.arena,
+	                                    .args = args};
+	char lines[CONTRACT_CONFIG];
+
+	contract_gpus_of(c, number, gpus);
+	contract_config(config, lines);
+	options.config = lines;
+	assert_int_equal(zd_daemon_start(&options, &scene.daemons[number]), 0);
+}
+
+static void connect_ranks(struct contract *c)
+{
+	for (uint32_t i = 0; i < c->daemons; i++)
+		c->observers[i] = connect_client(i, "observer", 0);
+	contract_count_from_here(c);
+	for (uint32_t i = 0; i < c->world_size; i++) {
+		struct contract_rank *rank = &c->ranks[i];
+
+		rank->world = c;
+		rank->number = i;
+		rank->client = connect_client(contract_daemon_of(rank), "rank", scene.strict);
+	}
+	if (c->daemons > 1)
+		OK(c->ranks[0].client,
+		   zerod_unique_id(c->ranks[0].client, c->world_size / c->daemons, &scene.id));
+}
 
 struct contract *contract_open(const struct contract_options *given)
 {
 	static const struct contract_options defaults;
 	const struct contract_options *options = given ? given : &defaults;
+	uint32_t world_size = options->world_size ? options->world_size : 2;
+	uint32_t wanted = options->devices ? options->devices : world_size;
 	struct contract *c = &scene.contract;
-	const char *name = getenv("ZEROD_TEST_BACKEND");
-	const char *const args[] = {"--backend", name && !on_sim() ? name : "host", NULL};
-	struct zd_daemon_options daemon = {
-	        .program = on_sim() ? "tests/zerod-sim" : NULL, .config = options->config, .args = args};
-	uint32_t wanted;
 
-	*c = (struct contract){.world_size = options->world_size ? options->world_size : 2};
-	wanted = options->devices ? options->devices : c->world_size;
-	c->devices = contract_backend()->begin(wanted);
+	*c = (struct contract){.world_size = world_size};
+	contract_place(c, wanted);
 	fold_arena(options->arena ? options->arena : DEFAULT_ARENA, (wanted + c->devices - 1) / c->devices,
 	           scene.arena);
-	daemon.arena = scene.arena;
-	daemon.devices = c->devices;
 	scene.flags = options->flags;
 	scene.strict = options->strict;
 	scene.keeps = may_keep(options);
-	if (!is_kept(options, &daemon)) {
+	if (!is_kept(options)) {
 		stop_kept();
-		assert_int_equal(zd_daemon_start(&daemon, &scene.daemon), 0);
+		for (uint32_t i = 0; i < c->daemons; i++)
+			start_daemon(i, options->config);
 	}
 	kept.running = false;
 	scene.open = true;
-	c->socket_path = scene.daemon.socket_path;
-	c->observer = connect_client("observer", 0);
-	contract_count_from_here(c);
-	for (uint32_t i = 0; i < c->world_size; i++) {
-		c->ranks[i].world = c;
-		c->ranks[i].number = i;
-		c->ranks[i].client = connect_client("rank", scene.strict);
-	}
+	connect_ranks(c);
 	contract_run(c, join_group, NULL);
 	return c;
 }
@@ -319,8 +355,16 @@ void contract_leave(struct contract_rank *rank)
 
 void contract_replace(struct contract_rank *rank)
 {
-	rank->client = connect_client("replacement", scene.strict);
+	rank->client = connect_client(contract_daemon_of(rank), "replacement", scene.strict);
 	join_group(rank, NULL);
+}
+
+static void close_observers(struct contract *c)
+{
+	for (uint32_t i = 0; i < c->daemons; i++) {
+		zerod_close(c->observers[i]);
+		c->observers[i] = NULL;
+	}
 }
 
 /* Has all ended well. */
@@ -347,12 +391,12 @@ void contract_close(struct contract *c)
 	CHECK(leave_all(c));
 	if (!(scene.flags & ZEROD_GROUP_DURABLE))
 		AWAIT(holds_nothing(c));
-	zerod_close(c->observer);
+	close_observers(c);
 	scene.open = false;
 	if (scene.keeps)
-		keep(scene.arena, c->devices);
+		keep();
 	else
-		assert_int_equal(zd_daemon_stop(&scene.daemon), 0);
+		assert_int_equal(stop_daemons(), 0);
 }
 
 int contract_teardown(void **state)
@@ -367,8 +411,8 @@ int contract_teardown(void **state)
 		            getenv("ZEROD_SIM_SEED") ? getenv("ZEROD_SIM_SEED") : "1");
 	join_tasks();
 	(void)leave_all(c);
-	zerod_close(c->observer);
+	close_observers(c);
 	scene.open = false;
-	(void)zd_daemon_stop(&scene.daemon);
+	(void)stop_daemons();
 	return 0;
 }

@@ -8,6 +8,15 @@
  * only contract_host.c and contract_cuda.c know how a backend's streams run something. What cannot be seen through zerod.h is
  * looked up in the daemon's listings, by a client that is no rank.
  *
+ * The scene hides where the ranks are:
+ *
+ *   ZEROD_TEST_DAEMONS=2         in two daemons, half of them and half of the devices in each, rank 0 in the first
+ *   ZEROD_TEST_COLLECTIVES=nccl  in one daemon whose gathers and reductions are NCCL's, compared before they begin
+ *
+ * In both, gathers are collectives: all ranks gather the same in the same order, and a rank that has gone ends its group. A test
+ * whose point is another says so by contract_needs(), and is skipped there. One that looks at a single rank is helped by
+ * contract_gather(), which has the other ranks do the same, or calls contract_others_gather() itself.
+ *
  * With ZEROD_TEST_KEEP_DAEMON=1 a daemon serves the tests of a program that ask for the same one, each of which leaves it empty: on
  * GPUs its start takes longer than most tests.
  *
@@ -28,9 +37,10 @@
 
 #include <zerod.h>
 
-#define CONTRACT_RANKS 8
-#define CONTRACT_NAME  64
-#define CONTRACT_TEXT  256
+#define CONTRACT_RANKS   8
+#define CONTRACT_DAEMONS 2
+#define CONTRACT_NAME    64
+#define CONTRACT_TEXT    256
 
 struct contract;
 
@@ -42,29 +52,44 @@ struct contract_rank {
 };
 
 struct contract {
-	uint32_t world_size, devices;
+	uint32_t world_size, devices; /* of all daemons */
+	uint32_t daemons;
 	struct contract_rank ranks[CONTRACT_RANKS];
-	zerod_client *observer; /* no member of any group */
-	const char *socket_path;
+	zerod_client *observers[CONTRACT_DAEMONS]; /* one in each, no member of any group */
 };
 
 struct contract_options {
 	uint32_t world_size; /* 0: 2 */
-	uint32_t devices;    /* 0: one a rank; at most what there are; rank r is on r modulo c->devices */
-	const char *arena;   /* of each device; NULL: 64M */
-	const char *config;  /* lines of a configuration file; NULL: none */
-	uint32_t flags;      /* enum zerod_group_flags */
-	int strict;          /* of the ranks' clients */
-	bool fresh;          /* peaks are looked at: no other test has been on this daemon */
+	uint32_t
+	        devices; /* 0: one a rank; at most what there are; ranks take turns, see contract_device_of() */
+	const char *arena;  /* of each device; NULL: 64M */
+	const char *config; /* lines of a configuration file; NULL: none */
+	uint32_t flags;     /* enum zerod_group_flags */
+	int strict;         /* of the ranks' clients */
+	bool fresh;         /* peaks are looked at: no other test has been on this daemon */
 };
 
-/* A daemon with its ranks joined. One at a time. `options` may be NULL. */
+enum contract_need {
+	CONTRACT_ONE_SIDED, /* ranks gather or reduce what others do not, or not in their order; others take a rank's place */
+	CONTRACT_ONE_DAEMON,  /* one daemon knows what all ranks say */
+	CONTRACT_TWO_DAEMONS, /* the group spans daemons */
+};
+/* Skips the test where the ranks cannot have that. Before contract_open(). */
+void contract_needs(enum contract_need need);
+
+/* Daemons with their ranks joined. One at a time. `options` may be NULL. Skips the test where the ranks cannot be placed. */
 struct contract *contract_open(const struct contract_options *options);
 /* Opens the gates, ends the streams and the ranks, and expects that the daemon holds nothing any more. */
 void contract_close(struct contract *c);
 /* Ends what a failed test left. */
 int contract_teardown(void **state);
 #define CONTRACT_TEST(fn) cmocka_unit_test_teardown(fn, contract_teardown)
+
+uint32_t contract_daemon_of(const struct contract_rank *rank);
+/* The index of the rank's device in its daemon. */
+uint32_t contract_device_of(const struct contract_rank *rank);
+/* Do all ranks gather, or none. */
+bool contract_gathers_together(void);
 
 /* The rank's session ends. */
 void contract_leave(struct contract_rank *rank);
@@ -135,6 +160,7 @@ struct contract_unit {
 	uint64_t numel, shard_numel, padded_numel;
 	zerod_unit *at[CONTRACT_RANKS];
 	uint64_t version[CONTRACT_RANKS]; /* published by the rank */
+	zerod_ticket others[CONTRACT_RANKS];
 };
 
 /* Registers on all ranks. */
@@ -152,9 +178,16 @@ void contract_expect_bytes(const struct contract_unit *unit, const void *data, u
 /* Is that so: the padded bytes, read already. */
 bool contract_bytes_are(const struct contract_unit *unit, const uint8_t *bytes, uint64_t version);
 
-/* One use under the tag (NULL: default), waited for by the thread. */
+/* One use under the tag (NULL: default), waited for by the thread. In the test's own thread, where gathers are collectives, the
+ * other ranks do the same, and release with the rank. */
 void *contract_gather(struct contract_rank *rank, struct contract_unit *unit, const char *tag);
 void contract_release(struct contract_rank *rank, struct contract_unit *unit, const char *tag);
+/* The others' part where gathers are collectives, nothing elsewhere: for a rank that calls zerod_gather() and zerod_release()
+ * itself. The first returns at once. */
+void contract_others_gather(struct contract_rank *rank, struct contract_unit *unit, const char *tag);
+void contract_others_release(struct contract_rank *rank, struct contract_unit *unit, const char *tag);
+/* On all ranks. */
+void contract_set_persistent(struct contract *c, struct contract_unit *unit, int persistent);
 /* Gathers, expects the version, releases. */
 void contract_expect_version(struct contract_rank *rank, struct contract_unit *unit, uint64_t version);
 

@@ -177,7 +177,7 @@ static void stream_new(struct contract_stream *stream)
 	struct CUstream_st *handle = NULL;
 	int ordinal = 0;
 
-	OK(rank->client, zerod_device_get(rank->client, rank->number % rank->world->devices, &info));
+	OK(rank->client, zerod_device_get(rank->client, contract_device_of(rank), &info));
 	if (zd_cuda_find_device(cuda, info.name, &ordinal, &err)) {
 		(void)print_message("%s\n", err.text);
 		contract_check(false, "the rank's GPU is one of this process", __LINE__);

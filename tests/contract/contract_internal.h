@@ -8,12 +8,29 @@
 
 #include "contract.h"
 
+#define CONTRACT_CONFIG 1024
+
 /* The test's; valid while it is open. */
 struct contract *contract_current(void);
+/* The first. */
 struct zd_daemon;
 struct zd_daemon *contract_daemon(void);
+/* Is this a thread of contract_start()'s. */
+bool contract_in_task(void);
 /* What the daemon has counted so far is of other tests. */
 void contract_count_from_here(struct contract *c);
+
+/* ---- contract_ranks.c ---------------------------------------------------------------------------------------- */
+
+/* Fills c->daemons and c->devices, of those that the test wants. */
+void contract_place(struct contract *c, uint32_t devices);
+/* What --gpus says. */
+void contract_gpus_of(const struct contract *c, uint32_t daemon, char list[CONTRACT_TEXT]);
+/* A daemon's configuration, with the test's own lines (NULL: none). */
+void contract_config(const char *lines, char config[CONTRACT_CONFIG]);
+/* `id` is of a group that spans daemons. */
+void contract_join_options(const struct contract_rank *rank, const struct zerod_unique_id *id,
+                           struct zerod_group_options *options);
 
 /* ---- contract_stream.c --------------------------------------------------------------------------------------- */
 

@@ -6,7 +6,8 @@
 #include "client/internal.h"
 #include "contract_internal.h"
 
-static void list(struct contract *c, Zd__Table table, int (*fn)(const Zd__Reply *reply, void *arg), void *arg)
+static void list_one(zerod_client *observer, Zd__Table table, int (*fn)(const Zd__Reply *reply, void *arg),
+                     void *arg)
 {
 	Zd__Request request = ZD__REQUEST__INIT;
 	Zd__List body = ZD__LIST__INIT;
@@ -14,7 +15,14 @@ static void list(struct contract *c, Zd__Table table, int (*fn)(const Zd__Reply 
 	body.table = table;
 	request.body_case = ZD__REQUEST__BODY_LIST;
 	request.list = &body;
-	OK(c->observer, zc_call(c->observer, &request, 0, fn, arg));
+	OK(observer, zc_call(observer, &request, 0, fn, arg));
+}
+
+/* Of all daemons. */
+static void list(struct contract *c, Zd__Table table, int (*fn)(const Zd__Reply *reply, void *arg), void *arg)
+{
+	for (uint32_t i = 0; i < c->daemons; i++)
+		list_one(c->observers[i], table, fn, arg);
 }
 
 /* ---- Devices -------------------------------------------------------------------------------------------------- */
@@ -25,7 +33,8 @@ static struct {
 } before[CONTRACT_RANKS];
 
 struct devices {
-	int64_t only; /* -1: all */
+	int64_t only;   /* -1: all */
+	uint32_t first; /* of the daemon that lists */
 	struct contract_device sum;
 };
 
@@ -37,15 +46,16 @@ static int add_devices(const Zd__Reply *reply, void *arg)
 	for (size_t i = 0; i < reply->list->n_rows; i++) {
 		const Zd__DeviceRow *row = reply->list->rows[i]->device;
 		const Zd__Usage *usage = row->usage;
+		uint32_t number = devices->first + row->index;
 
-		if (devices->only >= 0 && row->index != (uint64_t)devices->only)
+		if (devices->only >= 0 && number != (uint64_t)devices->only)
 			continue;
 		sum->segment_bytes += row->segment_bytes;
 		sum->block_bytes += row->block_bytes;
 		sum->quarantine_bytes += row->quarantine_bytes;
-		sum->transfers += row->gathers - before[row->index].transfers;
-		sum->joined += row->joined_gathers - before[row->index].joined;
-		sum->fallbacks += row->fallback_gathers - before[row->index].fallbacks;
+		sum->transfers += row->gathers - before[number].transfers;
+		sum->joined += row->joined_gathers - before[number].joined;
+		sum->fallbacks += row->fallback_gathers - before[number].fallbacks;
 		sum->shard_bytes += usage->shard_bytes;
 		sum->gathered_bytes += usage->gathered_bytes;
 		sum->bucket_bytes += usage->bucket_bytes;
@@ -58,12 +68,20 @@ static int add_devices(const Zd__Reply *reply, void *arg)
 	return 0;
 }
 
+static struct contract_device look_at_devices(struct contract *c, int64_t only)
+{
+	struct devices devices = {.only = only};
+
+	for (uint32_t i = 0; i < c->daemons; i++) {
+		devices.first = i * (c->devices / c->daemons);
+		list_one(c->observers[i], ZD__TABLE__DEVICES, add_devices, &devices);
+	}
+	return devices.sum;
+}
+
 struct contract_device contract_device(struct contract *c, uint32_t device)
 {
-	struct devices devices = {.only = device};
-
-	list(c, ZD__TABLE__DEVICES, add_devices, &devices);
-	return devices.sum;
+	return look_at_devices(c, device);
 }
 
 void contract_count_from_here(struct contract *c)
@@ -80,10 +98,7 @@ void contract_count_from_here(struct contract *c)
 
 struct contract_device contract_devices(struct contract *c)
 {
-	struct devices devices = {.only = -1};
-
-	list(c, ZD__TABLE__DEVICES, add_devices, &devices);
-	return devices.sum;
+	return look_at_devices(c, -1);
 }
 
 /* ---- Buffers -------------------------------------------------------------------------------------------------- */

@@ -5,7 +5,7 @@
 #include <string.h>
 
 #include "base/mem.h"
-#include "contract.h"
+#include "contract_internal.h"
 
 /* ---- Units --------------------------------------------------------------------------------------------------- */
 
@@ -106,19 +106,52 @@ void contract_expect_bytes(const struct contract_unit *unit, const void *data, u
 	CHECK_BYTES(same);
 }
 
+void contract_others_gather(struct contract_rank *rank, struct contract_unit *unit, const char *tag)
+{
+	struct zerod_gather_options options = ZEROD_INIT(options);
+
+	options.tag = tag;
+	for (uint32_t i = 0; contract_gathers_together() && i < rank->world->world_size; i++)
+		if (i != rank->number)
+			OK(rank->world->ranks[i].client,
+			   zerod_gather_begin(unit->at[i], &options, &unit->others[i]));
+}
+
+void contract_others_release(struct contract_rank *rank, struct contract_unit *unit, const char *tag)
+{
+	for (uint32_t i = 0; contract_gathers_together() && i < rank->world->world_size; i++) {
+		zerod_client *client = rank->world->ranks[i].client;
+
+		if (i == rank->number)
+			continue;
+		OK(client, zerod_wait(client, unit->others[i], NULL, NULL));
+		OK(client, zerod_release(unit->at[i], tag, NULL, 0, NULL));
+	}
+}
+
 void *contract_gather(struct contract_rank *rank, struct contract_unit *unit, const char *tag)
 {
 	struct zerod_gather_options options = ZEROD_INIT(options);
 	void *data = NULL;
 
 	options.tag = tag;
+	if (!contract_in_task())
+		contract_others_gather(rank, unit, tag);
 	OK(rank->client, zerod_gather(unit->at[rank->number], &options, NULL, &data));
 	return data;
 }
 
 void contract_release(struct contract_rank *rank, struct contract_unit *unit, const char *tag)
 {
+	if (!contract_in_task())
+		contract_others_release(rank, unit, tag);
 	OK(rank->client, zerod_release(unit->at[rank->number], tag, NULL, 0, NULL));
+}
+
+void contract_set_persistent(struct contract *c, struct contract_unit *unit, int persistent)
+{
+	for (uint32_t i = 0; i < c->world_size; i++)
+		OK(c->ranks[i].client, zerod_unit_set_persistent(unit->at[i], persistent));
 }
 
 void contract_expect_version(struct contract_rank *rank, struct contract_unit *unit, uint64_t version)

@@ -125,8 +125,11 @@ void contract_expect_target(struct contract_rank *rank, const struct contract_un
 {
 	struct zerod_target target;
 	float *values = contract_target(rank, unit, &target);
-	uint64_t first = rank->number * unit->shard_numel, wrong = 0;
+	struct zerod_shard shard;
+	uint64_t first, wrong = 0;
 
+	OK(rank->client, zerod_unit_shard(unit->at[rank->number], &shard));
+	first = target.shard_numel == unit->padded_numel ? 0 : shard.offset_numel; /* the whole, or a slice */
 	for (uint64_t i = 0; i < target.shard_numel; i++)
 		wrong += values[i] !=
 		         (i < target.true_numel ? reference(contributors, first + i, factor) : 0.0f);

@@ -49,6 +49,7 @@ static void open_units(struct contract **c, struct contract_unit *unit, struct c
 
 static void test_release_of_what_is_not_held(void **state)
 {
+	contract_needs(CONTRACT_ONE_SIDED);
 	struct contract_unit unit, other;
 	struct contract_rank *rank;
 	struct contract *c;
@@ -82,6 +83,7 @@ static void replace(struct contract_rank *rank, void *arg)
 /* What a session held has ended with it: whoever comes in its place has nothing to release. */
 static void test_release_after_the_sessions_end(void **state)
 {
+	contract_needs(CONTRACT_ONE_SIDED);
 	struct zerod_unit_options options = ZEROD_INIT(options);
 	struct contract_unit unit, other;
 	struct contract_rank *rank;
@@ -105,12 +107,14 @@ static void test_release_after_the_sessions_end(void **state)
 
 /* ---- Scopes ------------------------------------------------------------------------------------------------------ */
 
-static void touch(struct contract_rank *rank, const struct contract_unit *unit, zerod_scope scope)
+static void touch(struct contract_rank *rank, struct contract_unit *unit, zerod_scope scope)
 {
 	struct zerod_gather_options options = ZEROD_INIT(options);
 
 	options.scope = scope;
+	contract_others_gather(rank, unit, NULL);
 	OK(rank->client, zerod_gather(unit->at[rank->number], &options, NULL, NULL));
+	contract_others_release(rank, unit, NULL);
 }
 
 static void test_scope_ended_twice(void **state)

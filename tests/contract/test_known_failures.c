@@ -37,6 +37,7 @@ static void gather_in_own_order(struct contract_rank *rank, void *arg)
 
 static void test_ranks_gather_in_different_orders(void **state)
 {
+	contract_needs(CONTRACT_ONE_SIDED);
 	struct contract *c = contract_open(&(struct contract_options){.world_size = 4, .devices = 2});
 	struct orders orders;
 
@@ -78,6 +79,7 @@ static void gather_again_and_again(struct contract_rank *rank, void *arg)
 /* The last release of one is not the last of all: whoever holds it finds its bytes, and in the end there are none. */
 static void test_threads_gather_one_unit(void **state)
 {
+	contract_needs(CONTRACT_ONE_SIDED);
 	struct contract *c = contract_open(&(struct contract_options){.fresh = true});
 	struct contract_task *tasks[THREADS];
 	struct threads threads = {0};
@@ -132,6 +134,7 @@ static void end_with_mismatch(struct contract_rank *rank, void *arg)
 /* A rank that forgets to say so is named, and nobody hangs. */
 static void test_forgotten_skip_is_named(void **state)
 {
+	contract_needs(CONTRACT_ONE_DAEMON);
 	struct contract *c = contract_open(NULL);
 	struct contract_unit expert;
 	struct contract_task *task;
@@ -162,6 +165,7 @@ static void join_group_again(struct contract_rank *rank, void *arg)
 /* Its peers are told at once; what it held is gone; another may take its place. */
 static void test_rank_that_leaves_early(void **state)
 {
+	contract_needs(CONTRACT_ONE_SIDED);
 	struct contract *c = contract_open(NULL);
 	struct contract_rank *rank = &c->ranks[0];
 	struct zerod_unit_options options = ZEROD_INIT(options);
@@ -343,6 +347,7 @@ static void test_mixed_dtypes_in_one_step(void **state)
 
 static void test_registration_with_another_shape_is_a_mismatch(void **state)
 {
+	contract_needs(CONTRACT_ONE_DAEMON);
 	const struct zerod_view view = {"weight", 0, 2, {10, 100}}, turned = {"weight", 0, 2, {100, 10}};
 	struct contract *c = contract_open(NULL);
 	struct contract_rank *first = &c->ranks[0], *second = &c->ranks[1];
@@ -454,6 +459,7 @@ static void test_tied_parameters(void **state)
 /* They give their room to a gather that needs it, the oldest first, and are gone with a publish and the session. */
 static void test_prefetches_never_used(void **state)
 {
+	contract_needs(CONTRACT_ONE_SIDED);
 	struct contract *c =
 	        contract_open(&(struct contract_options){.config = "[devices]\ngather_budget = 12K\n"});
 	struct contract_rank *rank = &c->ranks[0];
@@ -518,6 +524,7 @@ static void wait_for_room(struct contract_rank *rank, void *arg)
 /* The budget holds; who waits is served in the order in which it came, and one that can never fit is told at once. */
 static void test_budget_is_kept_and_served_in_order(void **state)
 {
+	contract_needs(CONTRACT_ONE_SIDED);
 	struct contract *c =
 	        contract_open(&(struct contract_options){.config = "[devices]\ngather_budget = 8K\n"});
 	struct contract_rank *rank = &c->ranks[0];
@@ -560,6 +567,7 @@ static void test_release_after_the_end(void **state)
 	(void)state;
 	contract_plain_unit(c, "w", NUMEL, &unit);
 	contract_publish_all(c, &unit);
+	contract_others_gather(rank, &unit, NULL);
 	OK(rank->client, zerod_gather_begin(unit.at[0], NULL, &ticket));
 	OK(rank->client, zerod_wait(rank->client, ticket, NULL, NULL));
 	FAILS(rank->client, zerod_unit_unregister(unit.at[0]), ZEROD_E_BUSY, "held by 'default'");

@@ -19,11 +19,13 @@ struct scene {
 	zerod_unit *handles[UNITS]; /* the rank's */
 	zerod_ticket tickets[UNITS];
 	void *data[UNITS];
+	struct contract_unit *begun[UNITS]; /* which the other ranks gather as well */
+	uint32_t nbegun;
 };
 
 static void open_scene(struct scene *s, uint32_t count)
 {
-	s->c = contract_open(NULL);
+	*s = (struct scene){.c = contract_open(NULL)};
 	s->rank = &s->c->ranks[0];
 	for (uint32_t i = 0; i < count; i++) {
 		char name[8] = {'u', (char)('a' + i)};
@@ -34,8 +36,32 @@ static void open_scene(struct scene *s, uint32_t count)
 	}
 }
 
+static struct contract_unit *unit_of(struct scene *s, const zerod_unit *handle)
+{
+	uint32_t i = 0;
+
+	while (s->units[i].at[0] != handle)
+		i++;
+	return &s->units[i];
+}
+
+static void others_begin(struct scene *s, struct contract_unit *unit)
+{
+	s->begun[s->nbegun++] = unit;
+	contract_others_gather(s->rank, unit, NULL);
+}
+
+/* They keep nothing. */
+static void others_end(struct scene *s)
+{
+	while (s->nbegun > 0)
+		contract_others_release(s->rank, s->begun[--s->nbegun], NULL);
+}
+
 static void begin(struct scene *s, uint32_t count)
 {
+	for (uint32_t i = 0; i < count; i++)
+		others_begin(s, unit_of(s, s->handles[i]));
 	zerod_cork(s->rank->client);
 	for (uint32_t i = 0; i < count; i++)
 		OK(s->rank->client, zerod_gather_begin(s->handles[i], NULL, &s->tickets[i]));
@@ -45,11 +71,13 @@ static void begin(struct scene *s, uint32_t count)
 static void wait_for(struct scene *s, uint32_t count, zerod_stream *stream)
 {
 	OK(s->rank->client, zerod_wait_many(s->rank->client, s->tickets, count, stream, s->data));
+	others_end(s);
 }
 
 static void release_all(struct scene *s, uint32_t count)
 {
 	OK(s->rank->client, zerod_release_many(s->handles, count, NULL, NULL, 0, NULL));
+	others_end(s);
 	assert_int_equal(contract_device(s->c, 0).gathered_bytes, 0);
 }
 
@@ -185,6 +213,7 @@ static void test_the_same_twice(void **state)
 /* No ticket is consumed, no address given out; the others are waited for again. */
 static void test_a_failed_gather_among_many(void **state)
 {
+	contract_needs(CONTRACT_ONE_SIDED);
 	struct zerod_gather_options old = ZEROD_INIT(old);
 	void *const untouched = &old;
 	zerod_client *client;
@@ -197,6 +226,7 @@ static void test_a_failed_gather_among_many(void **state)
 	begin(&s, 2);
 	old.version = 1;
 	OK(client, zerod_gather_begin(s.handles[2], &old, &s.tickets[2]));
+	others_begin(&s, &s.units[3]);
 	OK(client, zerod_gather_begin(s.handles[3], NULL, &s.tickets[3]));
 	s.data[0] = untouched;
 	FAILS(client, zerod_wait_many(client, s.tickets, 4, NULL, s.data), ZEROD_E_STALE_VERSION,
@@ -251,7 +281,7 @@ static void test_not_held_among_many(void **state)
 	client = s.rank->client;
 	begin(&s, 3);
 	wait_for(&s, 3, NULL);
-	contract_release(s.rank, &s.units[1], NULL);
+	OK(client, zerod_release(s.handles[1], NULL, NULL, 0, NULL));
 	FAILS(client, zerod_release_many(s.handles, 3, NULL, NULL, 0, NULL), ZEROD_E_NOT_HELD, "'ub'");
 	assert_int_equal(contract_device(s.c, 0).gathered_bytes, 0);
 	/* The same with tickets: the one that failed is consumed by the wait that says so. */

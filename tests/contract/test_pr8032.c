@@ -62,6 +62,7 @@ static void test_concurrent_gathers_are_one_transfer(void **state)
 	contract_publish_all(c, &unit);
 	for (unsigned i = 0; i < THREADS; i++) {
 		gatherers[i] = (struct gatherer){&all, i};
+		contract_others_gather(first_of(c), &unit, NULL);
 		tasks[i] = contract_start(first_of(c), gather_in_thread, &gatherers[i]);
 	}
 	for (unsigned i = 0; i < THREADS; i++)
@@ -93,6 +94,7 @@ static void test_waiting_again_never_revives(void **state)
 	(void)state;
 	contract_plain_unit(c, "w", NUMEL, &unit);
 	contract_publish_all(c, &unit);
+	contract_others_gather(rank, &unit, NULL);
 	OK(rank->client, zerod_gather_begin(unit.at[0], NULL, &ticket));
 	OK(rank->client, zerod_wait(rank->client, ticket, NULL, &data));
 	OK(rank->client, zerod_wait(rank->client, ticket, NULL, &again));
@@ -121,6 +123,7 @@ static void test_waits_are_apart(void **state)
 	contract_publish_all(c, &unit);
 	seen = zd_calloc(1, contract_padded_bytes(&unit));
 	gate = contract_block(rank, slow);
+	contract_others_gather(rank, &unit, NULL);
 	OK(rank->client, zerod_gather(unit.at[0], NULL, slow, &data));
 	OK(rank->client, zerod_gather(unit.at[0], NULL, NULL, &data));
 	contract_expect_bytes(&unit, data, 1);
@@ -158,6 +161,7 @@ static void test_release_waits_for_every_consumer(void **state)
 	seen = zd_calloc(1, contract_padded_bytes(&unit));
 	for (unsigned i = 0; i < 3; i++)
 		streams[i] = contract_stream(rank);
+	contract_others_gather(rank, &unit, NULL);
 	OK(rank->client, zerod_gather_begin(unit.at[0], NULL, &ticket));
 	for (unsigned i = 0; i < 3; i++)
 		OK(rank->client, zerod_wait(rank->client, ticket, streams[i], &data));
@@ -165,6 +169,7 @@ static void test_release_waits_for_every_consumer(void **state)
 	gate = contract_block(rank, streams[1]); /* neither the first nor the last */
 	contract_read(streams[1], seen, data, contract_padded_bytes(&unit));
 	OK(rank->client, zerod_release(unit.at[0], NULL, streams, 3, NULL));
+	contract_others_release(rank, &unit, NULL);
 	assert_int_equal(contract_device(c, 0).gathered_bytes, 0);
 	assert_int_equal(contract_device(c, 0).quarantine_bytes, contract_padded_bytes(&unit));
 	contract_sync(rank, streams[0]);
@@ -203,6 +208,7 @@ static void test_release_waits_for_what_runs(void **state)
 	gate = contract_block(rank, stream);
 	AWAIT(contract_is_blocked(gate));
 	OK(rank->client, zerod_release(unit.at[0], NULL, &stream, 1, NULL));
+	contract_others_release(rank, &unit, NULL);
 	assert_int_equal(contract_device(c, 0).quarantine_bytes, contract_padded_bytes(&unit));
 	assert_ptr_not_equal(contract_gather(rank, &other, NULL), data);
 	contract_release(rank, &other, NULL);
@@ -225,6 +231,8 @@ static void test_multi_use_buffer_survives_all_but_the_last_release(void **state
 	contract_plain_unit(c, "w", NUMEL, &unit);
 	contract_publish_all(c, &unit);
 	options.uses = 3;
+	for (uint32_t i = 0; i < options.uses; i++)
+		contract_others_gather(rank, &unit, NULL);
 	OK(rank->client, zerod_gather_begin(unit.at[0], &options, &ticket));
 	for (uint32_t left = 3; left > 0; left--) {
 		OK(rank->client, zerod_wait(rank->client, ticket, NULL, &data));
@@ -283,6 +291,7 @@ static void test_views_keep_no_storage(void **state)
 
 static void test_release_of_what_is_not_held_changes_nothing(void **state)
 {
+	contract_needs(CONTRACT_ONE_SIDED);
 	struct contract *c = contract_open(NULL);
 	struct contract_rank *rank = first_of(c);
 	struct contract_unit unit;
@@ -357,20 +366,20 @@ static void test_persistence_is_set_at_any_time(void **state)
 	contract_publish_all(c, &unit);
 	for (unsigned step = 0; step < 3; step++) {
 		(void)contract_gather(rank, &unit, NULL);
-		OK(rank->client, zerod_unit_set_persistent(unit.at[0], 1)); /* while it is held */
+		contract_set_persistent(c, &unit, 1); /* while it is held */
 		contract_release(rank, &unit, NULL);
 		assert_int_equal(contract_device(c, 0).gathered_bytes, contract_padded_bytes(&unit));
 		(void)contract_gather(rank, &unit, NULL);
-		OK(rank->client, zerod_unit_set_persistent(unit.at[0], 0));
+		contract_set_persistent(c, &unit, 0);
 		assert_int_equal(contract_device(c, 0).gathered_bytes, contract_padded_bytes(&unit));
 		contract_release(rank, &unit, NULL); /* the next last release */
 		assert_int_equal(contract_device(c, 0).gathered_bytes, 0);
 	}
 	/* Nobody holds it: there is no release to come. */
-	OK(rank->client, zerod_unit_set_persistent(unit.at[0], 1));
+	contract_set_persistent(c, &unit, 1);
 	(void)contract_gather(rank, &unit, NULL);
 	contract_release(rank, &unit, NULL);
-	OK(rank->client, zerod_unit_set_persistent(unit.at[0], 0));
+	contract_set_persistent(c, &unit, 0);
 	assert_int_equal(contract_device(c, 0).gathered_bytes, 0);
 	contract_close(c);
 }
@@ -449,10 +458,13 @@ static void test_slot_waits_for_its_former_unit(void **state)
 	slot_unit(c, "small", NUMEL, &small);
 	slot_unit(c, "large", LARGE_NUMEL, &large);
 	seen = zd_calloc(1, contract_padded_bytes(&small));
+	contract_others_gather(rank, &small, NULL);
 	OK(rank->client, zerod_gather(small.at[0], NULL, stream, &data));
 	gate = contract_block(rank, stream);
 	contract_read(stream, seen, data, contract_padded_bytes(&small));
 	OK(rank->client, zerod_release(small.at[0], NULL, &stream, 1, NULL));
+	contract_others_release(rank, &small, NULL);
+	contract_others_gather(rank, &large, NULL);
 	OK(rank->client, zerod_gather_begin(large.at[0], NULL, &ticket));
 	AWAIT(contract_somebody_waits(c, "slot 1, which unit 'small' leaves"));
 	contract_unblock(gate);

@@ -51,14 +51,19 @@ static void end_claim(struct world *w, zerod_scope scope)
 	OK(w->rank->client, zerod_claim_end(w->rank->client, scope, NULL, 0));
 }
 
-/* A frame touches the unit and finds its bytes. */
-static void *touch(struct world *w, const struct contract_unit *unit, zerod_scope scope)
+/* A frame touches the unit and finds its bytes. Where the rank has no copy, the others gather too, and keep none. */
+static void *touch(struct world *w, struct contract_unit *unit, zerod_scope scope)
 {
+	bool anew = strcmp(contract_buffer(w->c, 0, unit->name).state, "NOT_AVAILABLE") == 0;
 	struct zerod_gather_options options = ZEROD_INIT(options);
 	void *data = NULL;
 
 	options.scope = scope;
+	if (anew)
+		contract_others_gather(w->rank, unit, NULL);
 	OK(w->rank->client, zerod_gather(unit->at[0], &options, NULL, &data));
+	if (anew)
+		contract_others_release(w->rank, unit, NULL);
 	contract_expect_bytes(unit, data, 1);
 	return data;
 }
@@ -356,7 +361,7 @@ static void test_frozen_and_persistent_units_in_a_scope(void **state)
 	options.flags = ZEROD_UNIT_FROZEN;
 	contract_unit(w.c, &options, &frozen);
 	contract_publish_all(w.c, &frozen);
-	OK(w.rank->client, zerod_unit_set_persistent(w.other.at[0], 1));
+	contract_set_persistent(w.c, &w.other, 1);
 	scope = begin_forward(&w, none);
 	(void)touch(&w, &frozen, scope);
 	data = touch(&w, &w.other, scope);
@@ -364,7 +369,7 @@ static void test_frozen_and_persistent_units_in_a_scope(void **state)
 	end_claim(&w, scope);
 	assert_int_equal(gathered(&w), contract_padded_bytes(&w.other)); /* persistence's, no claim's */
 	assert_ptr_equal(contract_gather(w.rank, &w.other, NULL), data);
-	OK(w.rank->client, zerod_unit_set_persistent(w.other.at[0], 0));
+	contract_set_persistent(w.c, &w.other, 0);
 	contract_release(w.rank, &w.other, NULL);
 	assert_int_equal(gathered(&w), 0);
 	contract_close(w.c);
@@ -372,29 +377,45 @@ static void test_frozen_and_persistent_units_in_a_scope(void **state)
 
 /* ---- User contexts ------------------------------------------------------------------------------------------------------ */
 
+static void begin_context(struct world *w, struct contract_unit *const *units, uint32_t count,
+                          zerod_scope *context)
+{
+	zerod_unit *handles[2];
+
+	for (uint32_t i = 0; i < count; i++) {
+		handles[i] = units[i]->at[0];
+		contract_others_gather(w->rank, units[i], NULL);
+	}
+	OK(w->rank->client, zerod_context_begin(handles, count, context));
+	for (uint32_t i = 0; i < count; i++)
+		contract_others_release(w->rank, units[i], NULL);
+}
+
 static void test_contexts_nest_when_disjoint(void **state)
 {
 	struct world w;
 	zerod_scope outer, inner, refused = {0};
-	zerod_unit *both[2];
+	/* The free one first: it must be given back. */
+	struct contract_unit *both[2] = {&w.other, &w.unit};
+	zerod_unit *handles[2];
 
 	(void)state;
 	open_world(&w, NULL);
-	both[0] = w.other.at[0]; /* the free one first: it must be given back */
-	both[1] = w.unit.at[0];
-	OK(w.rank->client, zerod_context_begin(&w.unit.at[0], 1, &outer));
-	FAILS(w.rank->client, zerod_context_begin(both, 2, &refused), ZEROD_E_EXISTS,
+	handles[0] = w.other.at[0];
+	handles[1] = w.unit.at[0];
+	begin_context(&w, &both[1], 1, &outer);
+	FAILS(w.rank->client, zerod_context_begin(handles, 2, &refused), ZEROD_E_EXISTS,
 	      "unit 'w' is in context");
 	assert_int_equal(refused.id, 0);
 	assert_int_equal(gathered(&w), contract_padded_bytes(&w.unit));
-	OK(w.rank->client, zerod_context_begin(&w.other.at[0], 1, &inner));
+	begin_context(&w, &both[0], 1, &inner);
 	(void)touch(&w, &w.other, inner);
 	OK(w.rank->client, zerod_context_end(w.rank->client, outer, NULL, 0));
 	assert_int_equal(gathered(&w), contract_padded_bytes(&w.other));
 	OK(w.rank->client, zerod_context_end(w.rank->client, inner, NULL, 0));
 	assert_int_equal(gathered(&w), 0);
 	FAILS(w.rank->client, zerod_context_end(w.rank->client, inner, NULL, 0), ZEROD_E_NOT_FOUND, NULL);
-	OK(w.rank->client, zerod_context_begin(both, 2, &outer)); /* nothing was left behind */
+	begin_context(&w, both, 2, &outer); /* nothing was left behind */
 	OK(w.rank->client, zerod_context_end(w.rank->client, outer, NULL, 0));
 	contract_close(w.c);
 }

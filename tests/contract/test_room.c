@@ -73,8 +73,8 @@ static void allocate(struct contract_rank *rank, void *arg)
 	void *data;
 
 	(void)arg;
-	OK(c->observer, zerod_alloc(c->observer, &options, &buffer, &data));
-	OK(c->observer, zerod_free(buffer, NULL, 0));
+	OK(c->observers[0], zerod_alloc(c->observers[0], &options, &buffer, &data));
+	OK(c->observers[0], zerod_free(buffer, NULL, 0));
 }
 
 /* On GPUs processes are asked, and answer by themselves. */

@@ -76,7 +76,7 @@ static void masters_new(struct contract_rank *rank, uint64_t bytes, struct maste
 	if (bytes == 0 || !on_gpus())
 		return;
 	options.job = "masters";
-	options.device = rank->number % rank->world->devices;
+	options.device = contract_device_of(rank);
 	options.bytes = bytes;
 	OK(rank->client, zerod_alloc(rank->client, &options, &masters->buffer, &masters->data));
 }
@@ -273,7 +273,7 @@ static void publish_copy(struct contract_rank *rank, struct contract_unit *unit,
 
 	OK(rank->client, zerod_unit_shard(source.unit, &shard));
 	options.job = "masters";
-	options.device = rank->number % rank->world->devices;
+	options.device = contract_device_of(rank);
 	options.bytes = shard.true_numel * sizeof(*values);
 	OK(rank->client, zerod_alloc(rank->client, &options, &buffer, &data));
 	contract_write(stream, data, values, options.bytes);

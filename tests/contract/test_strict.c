@@ -46,6 +46,7 @@ static void release_behind(struct contract_rank *rank, struct contract_unit *uni
                            zerod_stream *stream)
 {
 	OK(rank->client, zerod_release(unit->at[rank->number], tag, &stream, 1, NULL));
+	contract_others_release(rank, unit, tag);
 }
 
 /* ---- Who holds a buffer ---------------------------------------------------------------------------------------- */
@@ -65,6 +66,7 @@ static void test_last_of_all_streams(void **state)
 		for (int i = 0; i < 2; i++)
 			gates[i] = contract_block(rank, streams[i]);
 		OK(rank->client, zerod_release(unit.at[0], NULL, streams, 2, NULL));
+		contract_others_release(rank, &unit, NULL);
 		assert_true(contract_can_touch(rank, view));
 		pass(rank, streams[!last], gates[!last]);
 		assert_true(contract_can_touch(rank, view));
@@ -87,6 +89,8 @@ static void test_uses_and_their_streams(void **state)
 
 	(void)state;
 	options.uses = 3;
+	for (uint32_t i = 0; i < options.uses; i++)
+		contract_others_gather(rank, &unit, NULL);
 	OK(rank->client, zerod_gather(unit.at[0], &options, NULL, &view));
 	contract_release(rank, &unit, NULL);
 	release_behind(rank, &unit, NULL, slow);
@@ -154,6 +158,7 @@ static void test_slot_changes_hands(void **state)
 	view = contract_gather(rank, &large, NULL);
 	gate = contract_block(rank, slow);
 	release_behind(rank, &large, NULL, slow);
+	contract_others_gather(rank, &small, NULL);
 	OK(rank->client, zerod_gather_begin(small.at[0], NULL, &ticket));
 	contract_unblock(gate);
 	OK(rank->client, zerod_wait(rank->client, ticket, NULL, &again));
@@ -182,6 +187,7 @@ static void test_many_at_once(void **state)
 	contract_publish_all(c, &units[1]);
 	for (int i = 0; i < 2; i++) {
 		both[i] = units[i].at[0];
+		contract_others_gather(rank, &units[i], NULL);
 		OK(rank->client, zerod_gather_begin(both[i], NULL, &tickets[i]));
 	}
 	OK(rank->client, zerod_wait_many(rank->client, tickets, 2, stream, views));
@@ -205,6 +211,7 @@ static void test_streams_keep_what_a_claim_held(void **state)
 
 	(void)state;
 	OK(rank->client, zerod_forward_begin(rank->group, (zerod_scope){0}, NULL, 0, &options.scope));
+	contract_others_gather(rank, &unit, NULL);
 	OK(rank->client, zerod_gather(unit.at[0], &options, NULL, &view));
 	OK(rank->client, zerod_forward_end(rank->client, options.scope, 1, NULL, 0));
 	assert_true(contract_can_touch(rank, view));
@@ -223,19 +230,19 @@ static void test_persistent_units_stay(void **state)
 	const void *view = contract_gather(rank, &unit, NULL);
 
 	(void)state;
-	OK(rank->client, zerod_unit_set_persistent(unit.at[0], 1)); /* while it is held */
+	contract_set_persistent(c, &unit, 1); /* while it is held */
 	contract_release(rank, &unit, NULL);
 	assert_true(contract_can_touch(rank, view));
 	assert_ptr_equal(contract_gather(rank, &unit, NULL), view);
-	OK(rank->client, zerod_unit_set_persistent(unit.at[0], 0));
+	contract_set_persistent(c, &unit, 0);
 	assert_true(contract_can_touch(rank, view));
 	contract_release(rank, &unit, NULL);
 	assert_false(contract_can_touch(rank, view));
-	OK(rank->client, zerod_unit_set_persistent(unit.at[0], 1)); /* before it is gathered */
+	contract_set_persistent(c, &unit, 1); /* before it is gathered */
 	view = contract_gather(rank, &unit, NULL);
 	contract_release(rank, &unit, NULL);
 	assert_true(contract_can_touch(rank, view));
-	OK(rank->client, zerod_unit_set_persistent(unit.at[0], 0)); /* when nobody holds it */
+	contract_set_persistent(c, &unit, 0); /* when nobody holds it */
 	assert_false(contract_can_touch(rank, view));
 	contract_close(c);
 }
@@ -250,6 +257,7 @@ static bool is_filled(struct contract *c)
 /* The daemon's mapping is another one. Access comes with the wait that gives out the address. */
 static void test_pushes_need_no_access_of_the_client(void **state)
 {
+	contract_needs(CONTRACT_ONE_SIDED);
 	struct zerod_gather_options prefetch = ZEROD_INIT(prefetch);
 	struct contract_unit unit;
 	struct contract *c = strict_open(&unit);

@@ -66,7 +66,7 @@ static void test_update_waits_for_pushes(void **state)
 
 			OK(c->ranks[i].client, zerod_wait(c->ranks[i].client, tickets[i], NULL, &data));
 			contract_expect_bytes(&unit, data, version);
-			contract_release(&c->ranks[i], &unit, NULL);
+			OK(c->ranks[i].client, zerod_release(unit.at[i], NULL, NULL, 0, NULL));
 			end_update(&c->ranks[i], &unit, NULL);
 		}
 	}
@@ -76,6 +76,7 @@ static void test_update_waits_for_pushes(void **state)
 /* A gather that comes behind update_begin sees the new version, though the writer takes its time. */
 static void test_gather_behind_an_update_waits_for_it(void **state)
 {
+	contract_needs(CONTRACT_ONE_SIDED);
 	struct contract *c = contract_open(NULL);
 	struct contract_rank *writer = &c->ranks[1], *reader = &c->ranks[0];
 	zerod_stream *stream = contract_stream(writer);
@@ -166,6 +167,7 @@ static void test_shard_is_written_between_begin_and_publish_only(void **state)
 
 static void test_version_no_longer_held_is_stale(void **state)
 {
+	contract_needs(CONTRACT_ONE_SIDED);
 	struct contract *c = contract_open(NULL);
 	struct contract_rank *rank = &c->ranks[0];
 	struct zerod_gather_options options = ZEROD_INIT(options);
@@ -194,6 +196,7 @@ static void test_version_no_longer_held_is_stale(void **state)
 
 static void test_gather_waits_for_the_slow_publisher_and_names_it(void **state)
 {
+	contract_needs(CONTRACT_ONE_SIDED);
 	struct contract *c = contract_open(&(struct contract_options){.world_size = 4, .devices = 2});
 	struct zerod_gather_options options = ZEROD_INIT(options);
 	struct contract_rank *rank = &c->ranks[0];
@@ -260,8 +263,10 @@ static void test_publish_makes_copies_stale(void **state)
 	contract_publish_all(c, &unit);
 	options.flags = ZEROD_GATHER_PREFETCH;
 	for (uint64_t version = 1; version < 8; version++) {
+		contract_others_gather(rank, &unit, NULL);
 		OK(rank->client, zerod_gather_begin(unit.at[0], &options, &ticket));
 		OK(rank->client, zerod_wait(rank->client, ticket, NULL, NULL));
+		contract_others_release(rank, &unit, NULL);
 		contract_publish_all(c, &unit);
 		contract_expect_version(rank, &unit, version + 1);
 	}
@@ -284,14 +289,17 @@ static void test_persistent_copy_is_refreshed_when_nobody_reads_it(void **state)
 	contract_plain_unit(c, "norm", NUMEL, &unit);
 	contract_publish_all(c, &unit);
 	seen = zd_calloc(1, contract_padded_bytes(&unit));
-	OK(rank->client, zerod_unit_set_persistent(unit.at[0], 1));
+	contract_set_persistent(c, &unit, 1);
+	contract_others_gather(rank, &unit, NULL);
 	OK(rank->client, zerod_gather(unit.at[0], NULL, stream, &data));
+	contract_others_release(rank, &unit, NULL);
 	gate = contract_block(rank, stream);
 	contract_read(stream, seen, data, contract_padded_bytes(&unit));
 	begin_update(rank, &unit);
 	contract_write_shard(rank, &unit, NULL);
 	OK(rank->client, zerod_publish(unit.at, 1, NULL, 0, ZEROD_PUBLISH_FORCE));
 	contract_publish(&c->ranks[1], &unit);
+	contract_others_gather(rank, &unit, NULL);
 	OK(rank->client, zerod_gather_begin(unit.at[0], NULL, &ticket));
 	AWAIT(contract_somebody_waits(c, "leases on version 1 of unit 'norm'"));
 	/* Under the same tag, but it is not the lease of the gather that waits. */
@@ -333,7 +341,11 @@ static void test_commit_is_atomic_over_ranks_and_units(void **state)
 {
 	struct contract *c = contract_open(NULL);
 	struct contract_unit first, second;
-	struct refusal refusal = {1, ZEROD_E_STATE, "unit 'v' has version 1 on rank 0 and 0 on rank 1"};
+	/* Each rank is told what its daemon knows. */
+	bool one = c->daemons == 1;
+	struct refusal refusal = {1, ZEROD_E_STATE,
+	                          one ? "unit 'v' has version 1 on rank 0 and 0 on rank 1"
+	                              : "units have other versions than rank"};
 	uint64_t step = 1;
 
 	(void)state;
@@ -343,7 +355,7 @@ static void test_commit_is_atomic_over_ranks_and_units(void **state)
 	contract_publish(&c->ranks[0], &second);
 	contract_run(c, commit_refused, &refusal); /* the same answer for all */
 	begin_update(&c->ranks[1], &second);
-	refusal.text = "unit 'v' is UPDATING on rank 1";
+	refusal.text = one ? "unit 'v' is UPDATING on rank 1" : NULL;
 	contract_run(c, commit_refused, &refusal);
 	contract_write_shard(&c->ranks[1], &second, NULL);
 	end_update(&c->ranks[1], &second, NULL);
@@ -355,6 +367,7 @@ static void test_commit_is_atomic_over_ranks_and_units(void **state)
 
 static void test_commit_of_another_step_is_a_mismatch(void **state)
 {
+	contract_needs(CONTRACT_ONE_DAEMON);
 	struct contract *c = contract_open(NULL);
 	uint64_t step = 7;
 	struct contract_task *task;
@@ -366,6 +379,26 @@ static void test_commit_of_another_step_is_a_mismatch(void **state)
 	      "rank 0 commits step 7; rank 1 says 8");
 	OK(c->ranks[1].client, zerod_commit(c->ranks[1].group, 7));
 	contract_finish(task);
+	contract_close(c);
+}
+
+static void commit_own_step(struct contract_rank *rank, void *arg)
+{
+	(void)arg;
+	FAILS(rank->client, zerod_commit(rank->group, 7 + contract_daemon_of(rank)), ZEROD_E_MISMATCH,
+	      "commits step");
+}
+
+/* Then all hear of it, and may agree on another one. */
+static void test_daemons_commit_different_steps(void **state)
+{
+	contract_needs(CONTRACT_TWO_DAEMONS);
+	struct contract *c = contract_open(&(struct contract_options){.world_size = 4, .devices = 2});
+	uint64_t step = 9;
+
+	(void)state;
+	contract_run(c, commit_own_step, NULL);
+	contract_run(c, commit_step, &step);
 	contract_close(c);
 }
 
@@ -383,6 +416,7 @@ int main(void)
 	        CONTRACT_TEST(test_persistent_copy_is_refreshed_when_nobody_reads_it),
 	        CONTRACT_TEST(test_commit_is_atomic_over_ranks_and_units),
 	        CONTRACT_TEST(test_commit_of_another_step_is_a_mismatch),
+	        CONTRACT_TEST(test_daemons_commit_different_steps),
 	};
 
 	return cmocka_run_group_tests_name("versions: what is gathered is what was published", tests, NULL,

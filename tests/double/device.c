@@ -21,9 +21,9 @@ bool double_is_peer(int device, int peer)
 static const struct {
 	int attribute, value;
 } attributes[] = {
-        {16, 132}, /* multiprocessors */
-        {41, 1},   /* unified addressing */
-        {75, 9},   /* compute capability, major and minor */
+        {ZD_CU_ATTR_MULTIPROCESSORS, 132},
+        {41, 1}, /* unified addressing */
+        {75, 9}, /* compute capability, major and minor */
         {76, 0},
         {ZD_CU_ATTR_CAN_USE_HOST_POINTER, 1},
         {ZD_CU_ATTR_VMM_SUPPORTED, 1},

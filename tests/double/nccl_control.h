@@ -24,6 +24,10 @@ struct double_nccl_control {
 	/* Communicators that were not given back, and kernels of all that have not ended. */
 	unsigned (*comms)(void);
 	unsigned (*kernels)(void);
+	/* Blocks that a kernel of each of them may have, all together; 32 for one that was not told. */
+	unsigned (*blocks)(void);
+	/* While it is held, no abort does anything, nor returns: kernels run on. */
+	void (*hold_aborts)(int held);
 };
 
 #endif

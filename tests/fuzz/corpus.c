@@ -206,6 +206,33 @@ static void trim(void)
 	}
 }
 
+/* A group of one rank that leaves all to NCCL, and one whose other rank is in another daemon. */
+static void collectives(void)
+{
+	uint8_t ids[2 * ZD_UNIQUE_ID_BYTES];
+	uint64_t unit = 1;
+
+	memset(ids, 1, sizeof(ids));
+	ASK(1, UNIQUE_IDS, unique_ids, UniqueIds, .count = 2);
+	ASK(0, GROUP_JOIN, group_join, GroupJoin, .job = (char *)"a", .group = (char *)"world",
+	    .world_size = 1, .collectives = ZD__COLLECTIVES__NCCL);
+	ASK(1, GROUP_JOIN, group_join, GroupJoin, .job = (char *)"b", .group = (char *)"world",
+	    .world_size = 2, .local_world_size = 1, .rank = 1, .device = 1,
+	    .unique_ids = {.len = sizeof(ids), .data = ids});
+	run_times(4);
+	register_unit(1, "a");
+	ASK(0, UPDATE_BEGIN, update_begin, UpdateBegin, .n_units = 1, .units = &unit);
+	ASK(0, PUBLISH, publish, Publish, .n_units = 1, .units = &unit);
+	ASK(0, GATHER, gather, Gather, .unit = 1, .tag = (char *)"a");
+	run_times(2);
+	begin_backward(1, 1);
+	reduce(0, 1, 1);
+	ASK(0, BACKWARD_END, backward_end, BackwardEnd, .group = 1);
+	run_times(4);
+	ASK(0, STEP_BEGIN, step_begin, StepBegin, .group = 1);
+	run_times(2);
+}
+
 static void client_seeds(const char *folder)
 {
 	uint8_t bytes[FUZZ_PACKET_BYTES];
@@ -220,6 +247,8 @@ static void client_seeds(const char *folder)
 	save(folder, "packet", "cross");
 	trim();
 	save(folder, "packet", "trim");
+	collectives();
+	save(folder, "packet", "collectives");
 	ASK(0, ALLOC, alloc, Alloc, .job = (char *)"a", .bytes = 4096);
 	run_times(2);
 	for (unsigned table = ZD__TABLE__DEVICES; table <= ZD__TABLE__ALLOCATIONS; table++)
@@ -236,8 +265,8 @@ static void client_seeds(const char *folder)
 /* In the order in which fuzz_client_packet.c asks. */
 static const Zd__Reply__BodyCase answers[] = {
         ZD__REPLY__BODY_HELLO,          ZD__REPLY__BODY_LIST,
-        ZD__REPLY__BODY_GROUP_JOIN,     ZD__REPLY__BODY_UNIT_REGISTER,
-        ZD__REPLY__BODY__NOT_SET, /* update_begin, publish, set_persistent */
+        ZD__REPLY__BODY_UNIQUE_IDS,     ZD__REPLY__BODY_GROUP_JOIN,
+        ZD__REPLY__BODY_UNIT_REGISTER,  ZD__REPLY__BODY__NOT_SET, /* update_begin, publish, set_persistent */
         ZD__REPLY__BODY__NOT_SET,       ZD__REPLY__BODY__NOT_SET,
         ZD__REPLY__BODY_GATHER,         ZD__REPLY__BODY_RELEASE,
         ZD__REPLY__BODY_BACKWARD_BEGIN, ZD__REPLY__BODY_BUCKET_CREATE,
@@ -278,6 +307,7 @@ static void config_seeds(const char *folder)
 	            "[daemon]\nsocket = /run/zerod/zerod.sock\nsocket_mode = 0660\nadmin_group = root\n"
 	            "log_level = info\ndrain_timeout_s = 10\n[devices]\nbackend = host\ncount = 4\n"
 	            "arena = 1.5G\ngather_budget = 512M\nstaging = 64MiB\nsegment = 0\n"
+	            "[collectives]\nnccl = /usr/lib/libnccl.so.2\ncheck = yes\ntimeout_s = 60\n"
 	            "[limits]\nuid_quota = 10T\nmax_sessions = 64\n");
 	config_seed(folder, "comments", "; one\n# two\n[daemon] ; three\n  log_level : debug ; four\n\n");
 	config_seed(folder, "odd",

@@ -26,6 +26,12 @@ struct segment {
 	uint64_t bytes;
 };
 
+struct comm {
+	LIST_ENTRY(comm) link;
+	uint64_t id;
+	uint32_t nranks;
+};
+
 struct page {
 	LIST_ENTRY(page) link;
 	uint64_t session;
@@ -37,7 +43,8 @@ struct zd_backend {
 	TAILQ_HEAD(, command) commands;
 	LIST_HEAD(, segment) segments;
 	LIST_HEAD(, page) pages;
-	int null; /* stands for every descriptor */
+	LIST_HEAD(, comm) comms; /* that are not closed */
+	int null;                /* stands for every descriptor */
 	bool fail_next;
 };
 
@@ -65,6 +72,16 @@ static struct page *find_page(const struct zd_backend *backend, uint64_t session
 	return page;
 }
 
+static struct comm *find_comm(const struct zd_backend *backend, uint64_t id)
+{
+	struct comm *comm;
+
+	LIST_FOREACH (comm, &backend->comms, link)
+		if (comm->id == id)
+			break;
+	return comm;
+}
+
 static void check_place(const struct zd_backend *backend, const struct zd_location *place, uint32_t device)
 {
 	const struct segment *segment = find_segment(backend, place->segment);
@@ -80,7 +97,7 @@ static void check_command(const struct zd_backend *backend, const struct zd_comm
 
 	zd_assert(command->device < backend->config.ndevices);
 	zd_assert(command->op != 0 || command->kind == ZD_CMD_SIGNAL ||
-	          command->kind == ZD_CMD_SEGMENT_DESTROY);
+	          command->kind == ZD_CMD_SEGMENT_DESTROY || command->kind == ZD_CMD_COMM_CLOSE);
 	switch (command->kind) {
 	case ZD_CMD_COPY:
 		check_place(backend, &command->u.copy.src, command->device);
@@ -103,9 +120,61 @@ static void check_command(const struct zd_backend *backend, const struct zd_comm
 			          reduce->numel * zerod_dtype_bytes(reduce->input_dtype));
 		}
 		break;
+	case ZD_CMD_EXCHANGE:
+		zd_assert(find_comm(backend, command->u.exchange.comm));
+		check_place(backend, &command->u.exchange.send, command->device);
+		check_place(backend, &command->u.exchange.receive, command->device);
+		break;
+	case ZD_CMD_AGREE:
+		zd_assert(find_comm(backend, command->u.agree.comm) &&
+		          command->u.agree.bytes <= ZD_AGREE_BYTES);
+		break;
 	default:
 		break;
 	}
+}
+
+/* ---- Communicators --------------------------------------------------------------------------------------------- */
+
+static void open_comm(struct zd_backend *backend, const struct zd_comm_desc *desc)
+{
+	struct comm *comm = zd_calloc(1, sizeof(*comm));
+
+	zd_assert(!find_comm(backend, desc->comm) && desc->rank < desc->nranks);
+	comm->id = desc->comm;
+	comm->nranks = desc->nranks;
+	LIST_INSERT_HEAD(&backend->comms, comm, link);
+}
+
+static void close_comm(struct zd_backend *backend, uint64_t id)
+{
+	struct comm *comm = find_comm(backend, id);
+
+	zd_assert(comm);
+	LIST_REMOVE(comm, link);
+	free(comm);
+}
+
+/* What a command of communicators comes to: all other ranks, if there are any, say what this one says. NULL: it was aborted. */
+static unsigned char *make_values(const struct zd_backend *backend, const struct zd_command *command,
+                                  uint32_t *nbytes)
+{
+	const struct comm *comm;
+	unsigned char *values;
+
+	if (command->kind == ZD_CMD_UNIQUE_IDS) {
+		*nbytes = command->u.ids * ZD_UNIQUE_ID_BYTES;
+		return zd_calloc(1, *nbytes);
+	}
+	comm = find_comm(backend, command->u.agree.comm);
+	if (!comm)
+		return NULL;
+	*nbytes = comm->nranks * command->u.agree.bytes;
+	values = zd_calloc(1, *nbytes);
+	for (uint32_t i = 0; i < comm->nranks; i++)
+		memcpy(values + (size_t)i * command->u.agree.bytes, command->u.agree.value,
+		       command->u.agree.bytes);
+	return values;
 }
 
 /* ---- Commands -------------------------------------------------------------------------------------------------- */
@@ -129,6 +198,10 @@ static void fake_submit(struct zd_backend *backend, const struct zd_command *com
 		zd_assert(segment);
 		LIST_REMOVE(segment, link);
 		free(segment);
+	} else if (command->kind == ZD_CMD_COMM_OPEN) {
+		open_comm(backend, &command->u.comm_open);
+	} else if (command->kind == ZD_CMD_COMM_CLOSE) {
+		close_comm(backend, command->u.comm_close.comm);
 	}
 	if (command->op == 0)
 		return;
@@ -188,6 +261,13 @@ static void end_command(struct zd_backend *backend, struct command *command, int
 		free(segment);
 	}
 	completion.result.sum_squares = 1.0;
+	if (completion.status == 0 &&
+	    (command->as_given.kind == ZD_CMD_UNIQUE_IDS || command->as_given.kind == ZD_CMD_AGREE)) {
+		completion.result.values = make_values(backend, &command->as_given,
+		                                       &completion.result.values_bytes);
+		if (!completion.result.values)
+			completion.status = ZEROD_E_ABORTED;
+	}
 	TAILQ_REMOVE(&backend->commands, command, link);
 	free(command);
 	backend->config.done(backend->config.done_arg, &completion);
@@ -234,6 +314,7 @@ static int fake_open(const struct zd_backend_config *config, struct zd_backend *
 	TAILQ_INIT(&made->commands);
 	LIST_INIT(&made->segments);
 	LIST_INIT(&made->pages);
+	LIST_INIT(&made->comms);
 	made->null = open("/dev/null", O_RDWR | O_CLOEXEC);
 	if (made->null < 0) {
 		free(made);
@@ -258,6 +339,8 @@ static void fake_close(struct zd_backend *backend)
 		LIST_REMOVE(segment, link);
 		free(segment);
 	}
+	while (!LIST_EMPTY(&backend->comms))
+		close_comm(backend, LIST_FIRST(&backend->comms)->id);
 	while ((page = LIST_FIRST(&backend->pages))) {
 		LIST_REMOVE(page, link);
 		free(page);
@@ -323,6 +406,7 @@ static uint64_t fake_timeline_read(const struct zd_backend *backend, uint64_t se
 const struct zd_backend_ops fuzz_backend = {
         .name = "fake",
         .owners_sum = true,
+        .collectives = true,
         .open = fake_open,
         .close = fake_close,
         .device_count = fake_device_count,

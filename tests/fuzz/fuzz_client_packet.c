@@ -247,10 +247,12 @@ static void use_all(zerod_client *client)
 	struct zerod_group_options options = ZEROD_INIT(options);
 	struct zerod_unit_options unit_options = ZEROD_INIT(unit_options);
 	struct zerod_device_info device;
+	struct zerod_unique_id id;
 	zerod_group *group;
 	zerod_unit *unit;
 
 	(void)!zerod_device_get(client, 0, &device);
+	(void)!zerod_unique_id(client, 1, &id);
 	options.job = "fuzz";
 	options.world_size = 1;
 	if (zerod_group_join(client, &options, &group) != 0)

@@ -1,5 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* replies.c - what a daemon answers, right or nearly so: one segment, places in it, fences, lists. */
+#include <string.h>
+
 #include "proto/limits.h"
 #include "tests/fuzz/script.h"
 
@@ -55,6 +57,7 @@ static size_t pick_fences(Zd__Fence ***out)
 static union {
 	Zd__HelloReply hello;
 	Zd__GroupJoinReply group_join;
+	Zd__UniqueIdsReply unique_ids;
 	Zd__UnitRegisterReply unit_register;
 	Zd__GatherReply gather;
 	Zd__ReleaseReply release;
@@ -74,16 +77,31 @@ static union {
 		BASE(field##_reply), __VA_ARGS__                                                             \
 	}
 
+/* Those of one rank are asked for. */
+static ProtobufCBinaryData pick_ids(void)
+{
+	static uint8_t bytes[2 * ZD_UNIQUE_ID_BYTES];
+
+	memset(bytes, 1, sizeof(bytes));
+	return (ProtobufCBinaryData){.len = pick(8) ? sizeof(bytes) : pick(sizeof(bytes)), .data = bytes};
+}
+
 /* The group has one rank, the unit 100 float32: 128 with its padding. */
 static void fill_body(Zd__Reply__BodyCase kind)
 {
+	static char *features[] = {(char *)ZD_FEATURE_COLLECTIVES};
+
 	switch (kind) {
 	case ZD__REPLY__BODY_HELLO:
 		FILL(hello, .version = pick(8) ? 1 : 2, .session = 1, .daemon = (char *)"fuzz",
-		     .backend = (char *)"host", .devices = 2, .timelines = (uint32_t)pick_number(512));
+		     .backend = (char *)"host", .devices = 2, .timelines = (uint32_t)pick_number(512),
+		     .n_features = pick(4) != 0, .features = features);
 		break;
 	case ZD__REPLY__BODY_GROUP_JOIN:
 		FILL(group_join, .group = pick_number(3), .torn = pick(4) == 0);
+		break;
+	case ZD__REPLY__BODY_UNIQUE_IDS:
+		FILL(unique_ids, .ids = pick_ids());
 		break;
 	case ZD__REPLY__BODY_UNIT_REGISTER:
 		FILL(unit_register, .unit = pick_number(4), .shard = pick_location(512),
@@ -148,7 +166,7 @@ static const Zd__Reply__BodyCase kinds[] = {
         ZD__REPLY__BODY_GATHER,        ZD__REPLY__BODY_RELEASE,        ZD__REPLY__BODY_BACKWARD_BEGIN,
         ZD__REPLY__BODY_BUCKET_CREATE, ZD__REPLY__BODY_BUCKET_RESERVE, ZD__REPLY__BODY_STEP_BEGIN,
         ZD__REPLY__BODY_ALLOC,         ZD__REPLY__BODY_LIST,           ZD__REPLY__BODY_DAEMON_STATUS,
-        ZD__REPLY__BODY__NOT_SET,
+        ZD__REPLY__BODY_UNIQUE_IDS,    ZD__REPLY__BODY__NOT_SET,
 };
 
 size_t fuzz_reply(unsigned seed, Zd__Reply__BodyCase kind, uint8_t bytes[FUZZ_PACKET_BYTES])

@@ -103,6 +103,16 @@ static size_t pick_views(Zd__View ***out)
 	return count;
 }
 
+/* Of two ranks, and sometimes cut off. */
+static void pick_ids(ProtobufCBinaryData *ids)
+{
+	static uint8_t bytes[2 * ZD_UNIQUE_ID_BYTES];
+
+	memset(bytes, 1 + (int)pick(2), sizeof(bytes));
+	ids->data = bytes;
+	ids->len = sizeof(bytes) - (pick(4) ? 0 : pick(sizeof(bytes)));
+}
+
 /* ---- Requests ------------------------------------------------------------------------------------------------ */
 
 /* Bodies live until the next request is made. */
@@ -111,6 +121,7 @@ static union {
 	Zd__SessionReset session_reset;
 	Zd__GroupJoin group_join;
 	Zd__GroupLeave group_leave;
+	Zd__UniqueIds unique_ids;
 	Zd__UnitRegister unit_register;
 	Zd__UnitUnregister unit_unregister;
 	Zd__UpdateBegin update_begin;
@@ -154,7 +165,13 @@ static void fill_session(Zd__Request__BodyCase kind)
 		break;
 	case ZD__REQUEST__BODY_GROUP_JOIN:
 		FILL(group_join, .job = pick_name(), .group = pick_name(), .world_size = 1 + pick(3),
-		     .rank = pick(3), .device = pick(2), .durable = pick(8) == 0);
+		     .rank = pick(3), .device = pick(2), .durable = pick(8) == 0,
+		     .local_world_size = pick(4) ? 0 : pick(3), .collectives = pick(8) ? 0 : pick(3));
+		if (pick(4) == 0)
+			pick_ids(&body.group_join.unique_ids);
+		break;
+	case ZD__REQUEST__BODY_UNIQUE_IDS:
+		FILL(unique_ids, .count = pick(4) ? 1 + pick(4) : pick(40));
 		break;
 	case ZD__REQUEST__BODY_ALLOC:
 		FILL(alloc, .job = pick_name(), .name = pick_name(), .device = pick(2), .bytes = pick_size(),
@@ -283,37 +300,22 @@ static const struct {
 	Zd__Request__BodyCase kind;
 	void (*fill)(Zd__Request__BodyCase kind);
 } kinds[] = {
-        {ZD__REQUEST__BODY_HELLO, fill_session},
-        {ZD__REQUEST__BODY_SESSION_RESET, fill_session},
-        {ZD__REQUEST__BODY_GROUP_JOIN, fill_session},
-        {ZD__REQUEST__BODY_ALLOC, fill_session},
-        {ZD__REQUEST__BODY_FREE, fill_session},
-        {ZD__REQUEST__BODY_LIST, fill_session},
-        {ZD__REQUEST__BODY_DAEMON_STATUS, fill_session},
-        {ZD__REQUEST__BODY_KILL_SESSION, fill_session},
-        {ZD__REQUEST__BODY_GOODBYE, fill_session},
-        {ZD__REQUEST__BODY_END_JOB, fill_session},
-        {ZD__REQUEST__BODY_GROUP_LEAVE, fill_group},
-        {ZD__REQUEST__BODY_COMMIT, fill_group},
-        {ZD__REQUEST__BODY_BACKWARD_BEGIN, fill_group},
-        {ZD__REQUEST__BODY_BUCKET_CREATE, fill_group},
-        {ZD__REQUEST__BODY_BACKWARD_END, fill_group},
-        {ZD__REQUEST__BODY_STEP_BEGIN, fill_group},
-        {ZD__REQUEST__BODY_STEP_END, fill_group},
-        {ZD__REQUEST__BODY_ABORT_GROUP, fill_group},
-        {ZD__REQUEST__BODY_UNIT_REGISTER, fill_unit},
-        {ZD__REQUEST__BODY_UNIT_UNREGISTER, fill_unit},
-        {ZD__REQUEST__BODY_UPDATE_BEGIN, fill_unit},
-        {ZD__REQUEST__BODY_PUBLISH, fill_unit},
-        {ZD__REQUEST__BODY_SET_PERSISTENT, fill_unit},
-        {ZD__REQUEST__BODY_GATHER, fill_unit},
-        {ZD__REQUEST__BODY_RELEASE, fill_unit},
-        {ZD__REQUEST__BODY_REDUCE_SKIP, fill_unit},
-        {ZD__REQUEST__BODY_BUCKET_DESTROY, fill_bucket},
-        {ZD__REQUEST__BODY_BUCKET_RESERVE, fill_bucket},
-        {ZD__REQUEST__BODY_BUCKET_COMMIT, fill_bucket},
-        {ZD__REQUEST__BODY_TRIM, fill_session},
-        {ZD__REQUEST__BODY_SEGMENTS_UNMAPPED, fill_session},
+        {ZD__REQUEST__BODY_HELLO, fill_session},         {ZD__REQUEST__BODY_SESSION_RESET, fill_session},
+        {ZD__REQUEST__BODY_GROUP_JOIN, fill_session},    {ZD__REQUEST__BODY_UNIQUE_IDS, fill_session},
+        {ZD__REQUEST__BODY_ALLOC, fill_session},         {ZD__REQUEST__BODY_FREE, fill_session},
+        {ZD__REQUEST__BODY_LIST, fill_session},          {ZD__REQUEST__BODY_DAEMON_STATUS, fill_session},
+        {ZD__REQUEST__BODY_KILL_SESSION, fill_session},  {ZD__REQUEST__BODY_GOODBYE, fill_session},
+        {ZD__REQUEST__BODY_END_JOB, fill_session},       {ZD__REQUEST__BODY_GROUP_LEAVE, fill_group},
+        {ZD__REQUEST__BODY_COMMIT, fill_group},          {ZD__REQUEST__BODY_BACKWARD_BEGIN, fill_group},
+        {ZD__REQUEST__BODY_BUCKET_CREATE, fill_group},   {ZD__REQUEST__BODY_BACKWARD_END, fill_group},
+        {ZD__REQUEST__BODY_STEP_BEGIN, fill_group},      {ZD__REQUEST__BODY_STEP_END, fill_group},
+        {ZD__REQUEST__BODY_ABORT_GROUP, fill_group},     {ZD__REQUEST__BODY_UNIT_REGISTER, fill_unit},
+        {ZD__REQUEST__BODY_UNIT_UNREGISTER, fill_unit},  {ZD__REQUEST__BODY_UPDATE_BEGIN, fill_unit},
+        {ZD__REQUEST__BODY_PUBLISH, fill_unit},          {ZD__REQUEST__BODY_SET_PERSISTENT, fill_unit},
+        {ZD__REQUEST__BODY_GATHER, fill_unit},           {ZD__REQUEST__BODY_RELEASE, fill_unit},
+        {ZD__REQUEST__BODY_REDUCE_SKIP, fill_unit},      {ZD__REQUEST__BODY_BUCKET_DESTROY, fill_bucket},
+        {ZD__REQUEST__BODY_BUCKET_RESERVE, fill_bucket}, {ZD__REQUEST__BODY_BUCKET_COMMIT, fill_bucket},
+        {ZD__REQUEST__BODY_TRIM, fill_session},          {ZD__REQUEST__BODY_SEGMENTS_UNMAPPED, fill_session},
 };
 
 size_t fuzz_request(unsigned seed, Zd__Request__BodyCase kind, uint8_t bytes[FUZZ_PACKET_BYTES])

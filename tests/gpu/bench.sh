@@ -1,7 +1,7 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
 # tests/gpu/bench.sh [FOLDER] [OPTION...]: zerobench's gathers on this machine's GPUs, beside NCCL and plain pushes: idle, beside
-# large and small matrix products, and one rank alone; reductions idle and beside large products; then what zerod promises for it. OPTIONs go to every zerobench. FOLDER is
+# large and small matrix products, and one rank alone; reductions and a backward's worth of them, idle and beside large products; then what zerod promises for it. OPTIONs go to every zerobench. FOLDER is
 # what make built, or a bundle; without it, the bundle that this script lies in, else build. Exits 1 when a promise is missed.
 set -u
 cd "$(dirname "$0")/../.." || exit 2
@@ -26,8 +26,8 @@ bench "$@"
 bench --load gemm:8192 "$@"
 bench --load gemm:2048 "$@"
 bench --alone -b 1M -e 64M -f 8 "$@"
-bench --op reduce_scatter -d bfloat16 "$@"
-bench --op reduce_scatter -d bfloat16 --load gemm:8192 -b 64M "$@"
+bench --op reduce_scatter -d bfloat16 --backward 16G "$@"
+bench --op reduce_scatter -d bfloat16 --backward 16G --load gemm:8192 -b 64M "$@"
 
 echo '== promised and measured'
 printf '%-44s %10s  %-15s\n' figure measured promised

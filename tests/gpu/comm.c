@@ -2,7 +2,7 @@
 /*
  * comm.c - the daemon's communicators over all GPUs: a thread a GPU, in one process and in two that meet over NCCL's network
  * transport as daemons of two nodes do. The data of each operation is compared; ranks that differ, that do not come and that do
- * not run what the others run are named, and what comes afterwards works.
+ * not run what the others run are named, and what comes afterwards works. Then as the daemon uses them (comm_backend.h).
  *
  *     comm [TEST]     without a name: each in a process of its own
  *
@@ -21,6 +21,7 @@
 #include "backend/thread.h"
 #include "base/mem.h"
 #include "client/zerobench/cuda_gpu.h"
+#include "tests/gpu/comm_backend.h"
 #include "tests/support/collective.h"
 
 #define SECONDS    240u /* of one test */
@@ -28,7 +29,7 @@
 #define WORLDS     2 /* groups, one after the other */
 #define SOON_NS    2000000000ull
 #define FOR_EVER   0
-#define EACH_BYTES (LARGEST * 2) /* a part */
+#define EACH_BYTES (LARGEST * 2 + 4096) /* a part, and what may lie behind it */
 
 struct party;
 
@@ -202,10 +203,10 @@ static int play_difference(struct rank *rank)
 		rc = run_all(rank);
 	if (!rc)
 		rc = expect(rank, run(rank, &call, FOR_EVER), ZEROD_E_MISMATCH,
-		            "rank 0 runs its 16th operation reduce_scatter of 1000 bfloat16, rank ");
+		            "rank 0 runs its 19th operation reduce_scatter of 1000 bfloat16, rank ");
 	if (!rc)
 		rc = expect(rank, rank->err.status, ZEROD_E_MISMATCH,
-		            "its 16th operation all_reduce of 1000 bfloat16");
+		            "its 19th operation all_reduce of 1000 bfloat16");
 	if (rc)
 		return rc;
 	part(rank);
@@ -351,6 +352,15 @@ static int in_one_process(const struct zd_gpu_list *gpus, int (*what)(struct ran
 	return open_party(&party, &err) || make_ids(&party, &err) ? say(&err) : play(&party);
 }
 
+static int through_backend(const struct zd_gpu_list *gpus, int (*what)(struct rank *rank))
+{
+	const struct zd_nccl *nccl;
+	struct zd_err err = ZD_ERR_NONE;
+
+	(void)what;
+	return load_nccl(&nccl, &err) ? say(&err) : comm_through_backend(gpus->count);
+}
+
 /* ---- Two processes ------------------------------------------------------------------------------------------------------- */
 
 /* The GPUs of a half, so that the other's are not seen. */
@@ -425,6 +435,7 @@ static const struct {
         {"ranks that differ in two processes", in_two_processes, play_difference},
         {"a rank that does not run it", in_one_process, play_missing},
         {"a rank that never comes", in_one_process, play_alone},
+        {"two roles through the backend", through_backend, NULL},
 };
 
 static int run_in_process(const struct zd_gpu_list *gpus, size_t test)

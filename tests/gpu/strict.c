@@ -212,7 +212,7 @@ static void test_stale_view_ends_the_context(void **state)
 	CHECK(result == ZD_CU_ILLEGAL_ADDRESS);
 	for (uint32_t i = 0; i < scene.c->world_size; i++)
 		zerod_close(scene.c->ranks[i].client);
-	zerod_close(scene.c->observer);
+	zerod_close(scene.c->observers[0]);
 	CHECK(zd_daemon_stop(contract_daemon()) == 0);
 	_exit(EXIT_SUCCESS); /* nothing of the lost context can be given back */
 }

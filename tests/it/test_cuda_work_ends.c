@@ -15,6 +15,7 @@
 #define NUMEL  600000u /* entries, targets and staging each have segments of their own */
 #define FORKS  "forking "
 #define PARKS  "parking "
+#define QUEUES "queueing " /* as parking, and there are as many hardware queues as there mostly are */
 #define FINISH 'f'
 #define CLOSE  'c'
 #define SUMMED "is to be summed by rank 1's process"
@@ -103,33 +104,42 @@ static int finish(struct rank *rank, float value)
 
 /* ---- Rank 1 ----------------------------------------------------------------------------------------------- */
 
-/* All that follows in the only hardware queue waits. */
-static int park(void)
+/* All that follows in the stream's hardware queue waits until the word is 1. */
+static int park(uint64_t **word)
 {
 	struct CUstream_st *stream;
-	void *word;
+	void *made;
 	zd_cu_ptr at;
 
-	return driver()->streamCreateWithPriority(&stream, ZD_CU_STREAM_NON_BLOCKING, 0) ||
-	       driver()->memHostAlloc(&word, sizeof(uint64_t), ZD_CU_HOST_ALLOC_DEVICEMAP) ||
-	       driver()->memHostGetDevicePointer(&at, word, 0) ||
-	       driver()->streamWaitValue64(stream, at, 1, ZD_CU_WAIT_GEQ);
+	if (driver()->streamCreateWithPriority(&stream, ZD_CU_STREAM_NON_BLOCKING, 0) ||
+	    driver()->memHostAlloc(&made, sizeof(**word), ZD_CU_HOST_ALLOC_DEVICEMAP) ||
+	    driver()->memHostGetDevicePointer(&at, made, 0) ||
+	    driver()->streamWaitValue64(stream, at, 1, ZD_CU_WAIT_GEQ))
+		return 1;
+	*word = made;
+	return 0;
+}
+
+static bool begins(const char *name, const char *with)
+{
+	return strncmp(name, with, strlen(with)) == 0;
 }
 
 static int trainer_main(const char *name, const char *socket_path)
 {
 	struct rank rank = {.number = 1};
+	uint64_t *word = NULL;
 	pid_t child = 0;
 	char letter;
 
-	(void)setenv("CUDA_DEVICE_MAX_CONNECTIONS", "1", 1);
+	(void)setenv("CUDA_DEVICE_MAX_CONNECTIONS", begins(name, QUEUES) ? "8" : "1", 1);
 	if (open_rank(&rank, socket_path, "job", 2) || commit(&rank, 2))
 		return 1;
-	if (strncmp(name, PARKS, strlen(PARKS)) == 0 && park())
+	if ((begins(name, PARKS) || begins(name, QUEUES)) && park(&word))
 		return 1;
-	if (strncmp(name, FORKS, strlen(FORKS)) == 0)
+	if (begins(name, FORKS))
 		child = fork();
-	if (child == 0 && strncmp(name, FORKS, strlen(FORKS)) == 0)
+	if (child == 0 && begins(name, FORKS))
 		for (;;)
 			(void)pause();
 	if (write(STDOUT_FILENO, &child, sizeof(child)) != sizeof(child) ||
@@ -137,6 +147,8 @@ static int trainer_main(const char *name, const char *socket_path)
 		return 1;
 	if (letter == FINISH && finish(&rank, 5))
 		return 1;
+	if (word && letter == FINISH)
+		__atomic_store_n(word, 1, __ATOMIC_RELEASE);
 	zerod_close(rank.client);
 	if (letter == FINISH)
 		return 0;
@@ -278,6 +290,20 @@ static void test_trainer_that_makes_no_call(void **state)
 	close_scene(&scene);
 }
 
+/* What a trainer has queued for long takes one of its hardware queues, and the sum has another. */
+static void test_sum_beside_a_full_queue(void **state)
+{
+	struct scene scene;
+
+	(void)state;
+	open_scene(&scene, QUEUES "trainer", false);
+	assert_int_equal(zerod_backward_end(scene.rank.group), 0);
+	say(&scene.trainer, FINISH);
+	assert_int_equal(look(&scene.rank, 5), 0);
+	assert_int_equal(end_trainer(&scene.trainer), 0);
+	close_scene(&scene);
+}
+
 /* Others' sums go on, and its own when it does. */
 static void test_stopped_trainer(void **state)
 {
@@ -366,6 +392,7 @@ int main(int argc, char **argv)
 	        CASE(test_trainer_that_makes_no_call, env), CASE(test_stopped_trainer, env),
 	        CASE(test_killed_before_it_began, env),     CASE(test_killed_under_its_kernel, env),
 	        CASE(test_closed_under_its_kernel, env),    CASE(test_killed_and_not_gone, env),
+	        CASE(test_sum_beside_a_full_queue, env),
 	};
 	int failed;
 

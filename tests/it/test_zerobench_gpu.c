@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * test_zerobench_gpu.c - zerobench's gathers on GPUs, over the doubles of the driver, of NCCL and of cuBLAS: it measures all
+ * test_zerobench_gpu.c - zerobench's gathers and reductions on GPUs, over the doubles of the driver, of NCCL and of cuBLAS: it measures all
  * three ways, notices wrong bytes, and says what it cannot do. Speed is not judged here.
  */
 #include <setjmp.h>
@@ -95,6 +95,22 @@ static bool has_target(const json_t *report, const char *text)
 	return false;
 }
 
+static double figure(const json_t *report, const char *what)
+{
+	const json_t *results = json_object_get(report, "results");
+	const json_t *row;
+	size_t index;
+
+	json_array_foreach(results, index, row)
+	{
+		const char *found = json_string_value(json_object_get(row, "what"));
+
+		if (found && strcmp(found, what) == 0)
+			return json_number_value(json_object_get(row, "value"));
+	}
+	return 0;
+}
+
 /* ---- Tests --------------------------------------------------------------------------------------------------------- */
 
 static void three_ways_are_measured(void **state)
@@ -153,6 +169,86 @@ static void reductions_are_measured(void **state)
 	json_decref(report);
 }
 
+/* What products lose to reductions, and for how many bytes. */
+static void reductions_slow_products_down(void **state)
+{
+	const char *const args[] = {"--op", "reduce", "-r",       "2",      "-b",      "64K",    "-e",
+	                            "64K",  "-d",     "bfloat16", "--load", "gemm:64", "--json", NULL};
+	json_t *report = run_json(args);
+
+	(void)state;
+	assert_true(figure(report, "a product alone") > 0);
+	assert_true(figure(report, "a product beside zerod's reductions") > 0);
+	assert_true(figure(report, "a product beside NCCL's reductions") > 0);
+	assert_true(figure(report, "reduced by zerod beside products, a rank") > 0);
+	assert_true(figure(report, "reduced by NCCL beside products, a rank") > 0);
+	assert_true(has_target(report, "products of 64: slowdown by zerod"));
+	json_decref(report);
+}
+
+/* More buckets than are in turn; what is no whole one is left out. */
+static void a_backward_is_measured(void **state)
+{
+	const char *const args[] = {"--op", "reduce", "-r", "2",          "-b",  "4K",     "-e",
+	                            "4K",   "-f",     "2",  "--backward", "22K", "--json", NULL};
+	const char *const shared[] = {"--op", "reduce", "-r",         "3",  "-b", "4K",
+	                              "-e",   "4K",     "--backward", "8K", NULL};
+	json_t *report = run_json(args);
+	struct program program;
+
+	(void)state;
+	assert_int_equal(expect_rows(report, true, true), 1);
+	assert_int_equal((int)(figure(report, "a backward's gradients") * 1024 + 0.5), 20); /* KiB */
+	assert_true(figure(report, "its buckets") == 5);
+	assert_true(figure(report, "backward by zerod, p50") > 0);
+	assert_true(figure(report, "zeroing its target, p50") > 0);
+	assert_true(figure(report, "backward by NCCL, p50") > 0);
+	assert_true(has_target(report, "a backward: speed / NCCL's"));
+	json_decref(report);
+	setenv("ZD_DOUBLE_DEVICES", "1", 1);
+	run(&program, shared);
+	assert_int_equal(program.status, 0);
+	assert_non_null(strstr(program.out_text, "backward by zerod, p50"));
+	assert_null(strstr(program.out_text, "backward by NCCL"));
+	program_free(&program);
+	unsetenv("ZD_DOUBLE_DEVICES");
+}
+
+/* In several daemons, or under NCCL, all results are right, and only what is promised of that is judged. */
+static void daemons_are_measured(void **state)
+{
+	static const char *const ops[] = {"gather", "reduce", "all_reduce"};
+	static const char *const ways[][2] = {{"--nodes", "2"}, {"--nodes", "4"}, {"--collectives", "nccl"}};
+
+	(void)state;
+	for (size_t op = 0; op < 3; op++) {
+		for (size_t way = 0; way < 3; way++) {
+			const char *const args[] = {"--op",       ops[op],      "-r",     "4",  "-b",
+			                            "1M",         "-e",         "1M",     "-d", "bfloat16",
+			                            ways[way][0], ways[way][1], "--json", NULL};
+			json_t *report = run_json(args);
+
+			assert_int_equal(expect_rows(report, true, true), 1);
+			assert_true(has_target(report, "of 1 MiB: speed / NCCL's"));
+			assert_false(has_target(report, "CPU"));
+			assert_false(has_target(report, "us"));
+			json_decref(report);
+		}
+	}
+}
+
+static void gathers_between_daemons_slow_products_down(void **state)
+{
+	const char *const args[] = {"-r",      "2", "-b",     "64K",     "-e",     "64K",
+	                            "--nodes", "2", "--load", "gemm:64", "--json", NULL};
+	json_t *report = run_json(args);
+
+	(void)state;
+	assert_true(figure(report, "a product beside zerod's gathers") > 0);
+	assert_false(has_target(report, "slowdown"));
+	json_decref(report);
+}
+
 /* NCCL takes one rank a GPU. */
 static void ranks_share_a_gpu(void **state)
 {
@@ -208,6 +304,13 @@ static void what_cannot_be_is_named(void **state)
 	const char *const load[] = {"--load", "dance", NULL};
 	const char *const host[] = {"--backend", "host", "--load", "gemm:64", NULL};
 	const char *const backend[] = {"--backend", "abacus", NULL};
+	const char *const backward[] = {"--backward", "1M", NULL};
+	const char *const odd[] = {"-r", "3", "-e", "64K", "--nodes", "2", NULL};
+	const char *const nobody[] = {"--nodes", "8", NULL};
+	const char *const emulated[] = {"--backend", "host", "--nodes", "2", NULL};
+	const char *const together[] = {"--alone", "--collectives", "nccl", NULL};
+	const char *const collectives[] = {"--collectives", "pigeons", NULL};
+	const char *const many[] = {"--op", "reduce", "-r", "2", "-e", "64K", "--backward", "1T", NULL};
 
 	(void)state;
 	expect_failure(alloc, 22, "host devices only");
@@ -219,6 +322,13 @@ static void what_cannot_be_is_named(void **state)
 	expect_failure(load, 2, "dance");
 	expect_failure(host, 22, "--load");
 	expect_failure(backend, 2, "abacus");
+	expect_failure(backward, 22, "--backward is for reduce_scatter");
+	expect_failure(many, 25, "an arena of");
+	expect_failure(odd, 1, "3 ranks on");
+	expect_failure(nobody, 3, "4 GPUs for 8 daemons");
+	expect_failure(emulated, 2, "--nodes wants private daemons on GPUs");
+	expect_failure(together, 2, "cannot gather alone");
+	expect_failure(collectives, 2, "pigeons");
 }
 
 static void no_gpu_is_named(void **state)
@@ -248,6 +358,10 @@ int main(void)
 	        cmocka_unit_test(products_slow_down),
 	        cmocka_unit_test(one_rank_gathers_alone),
 	        cmocka_unit_test(reductions_are_measured),
+	        cmocka_unit_test(reductions_slow_products_down),
+	        cmocka_unit_test(a_backward_is_measured),
+	        cmocka_unit_test(daemons_are_measured),
+	        cmocka_unit_test(gathers_between_daemons_slow_products_down),
 	        cmocka_unit_test(ranks_share_a_gpu),
 	        cmocka_unit_test(the_table_names_what_it_compares_with),
 	        cmocka_unit_test(wrong_bytes_are_counted),

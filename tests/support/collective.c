@@ -6,13 +6,20 @@
 
 #include "base/dtype.h"
 
+#define SEND_GAP    48u
+#define RECEIVE_GAP 112u
+
 struct zd_cuda_comm_call collective_call(int kind, uint64_t numel, uint32_t nranks)
 {
+	bool apart = kind == ZD_CUDA_COMM_EXCHANGE;
+
 	return (struct zd_cuda_comm_call){
 	        .kind = (enum zd_cuda_comm_kind)kind,
 	        .dtype = collective_sums((enum zd_cuda_comm_kind)kind) ? ZEROD_BFLOAT16 : ZEROD_INT16,
 	        .numel = numel,
 	        .root = kind == ZD_CUDA_COMM_BROADCAST ? nranks - 1 : 0,
+	        .send_stride = apart ? numel * sizeof(int16_t) + SEND_GAP : 0,
+	        .receive_stride = apart ? numel * sizeof(int16_t) + RECEIVE_GAP : 0,
 	};
 }
 
@@ -26,18 +33,31 @@ static uint64_t part_bytes(const struct zd_cuda_comm_call *call)
 	return call->numel * zerod_dtype_bytes(call->dtype);
 }
 
+/* From one rank's part to the next one's. */
+static uint64_t send_stride(const struct zd_cuda_comm_call *call)
+{
+	return call->kind == ZD_CUDA_COMM_EXCHANGE ? call->send_stride : part_bytes(call);
+}
+
+static uint64_t receive_stride(const struct zd_cuda_comm_call *call)
+{
+	return call->kind == ZD_CUDA_COMM_EXCHANGE ? call->receive_stride : part_bytes(call);
+}
+
 uint64_t collective_send_bytes(const struct zd_cuda_comm_call *call, uint32_t nranks)
 {
-	bool to_each = call->kind == ZD_CUDA_COMM_REDUCE_SCATTER || call->kind == ZD_CUDA_COMM_ALL_TO_ALL;
+	bool to_each = call->kind == ZD_CUDA_COMM_REDUCE_SCATTER || call->kind == ZD_CUDA_COMM_ALL_TO_ALL ||
+	               call->kind == ZD_CUDA_COMM_EXCHANGE;
 
-	return part_bytes(call) * (to_each ? nranks : 1);
+	return send_stride(call) * (to_each ? nranks : 1);
 }
 
 uint64_t collective_receive_bytes(const struct zd_cuda_comm_call *call, uint32_t nranks)
 {
-	bool of_each = call->kind == ZD_CUDA_COMM_ALL_GATHER || call->kind == ZD_CUDA_COMM_ALL_TO_ALL;
+	bool of_each = call->kind == ZD_CUDA_COMM_ALL_GATHER || call->kind == ZD_CUDA_COMM_ALL_TO_ALL ||
+	               call->kind == ZD_CUDA_COMM_EXCHANGE;
 
-	return part_bytes(call) * (of_each ? nranks : 1);
+	return receive_stride(call) * (of_each ? nranks : 1);
 }
 
 /* ---- Bytes ----------------------------------------------------------------------------------------------------- */
@@ -50,7 +70,7 @@ static uint8_t byte_at(uint32_t from, uint32_t to, uint64_t index)
 
 static void fill_bytes(const struct zd_cuda_comm_call *call, uint32_t nranks, uint32_t rank, uint8_t *to)
 {
-	uint64_t each = part_bytes(call), bytes = collective_send_bytes(call, nranks);
+	uint64_t each = send_stride(call), bytes = collective_send_bytes(call, nranks);
 
 	for (uint64_t i = 0; i < bytes; i++)
 		to[i] = byte_at(rank, (uint32_t)(i / each), i % each);
@@ -69,10 +89,12 @@ static uint8_t expected_byte(const struct zd_cuda_comm_call *call, uint32_t rank
 static uint64_t count_wrong_bytes(const struct zd_cuda_comm_call *call, uint32_t nranks, uint32_t rank,
                                   const uint8_t *received)
 {
-	uint64_t each = part_bytes(call), bytes = collective_receive_bytes(call, nranks), wrong = 0;
+	uint64_t each = receive_stride(call), bytes = collective_receive_bytes(call, nranks), wrong = 0;
+	bool skips_own = call->kind == ZD_CUDA_COMM_EXCHANGE;
 
 	for (uint64_t i = 0; i < bytes; i++)
-		wrong += received[i] != expected_byte(call, rank, i / each, i % each);
+		if (i % each < part_bytes(call) && !(skips_own && i / each == rank))
+			wrong += received[i] != expected_byte(call, rank, i / each, i % each);
 	return wrong;
 }
 

@@ -8,9 +8,9 @@
 
 #include "backend/cuda_comm_call.h"
 
-#define COLLECTIVE_KINDS 5 /* enum zd_cuda_comm_kind, from 1 */
+#define COLLECTIVE_KINDS 6 /* enum zd_cuda_comm_kind, from 1; an agreement's data are not the GPU's */
 
-/* Of that kind, in bfloat16 or int16; the last rank is the root where there is one. */
+/* Of that kind, in bfloat16 or int16; the last rank is the root where there is one, and an exchange's parts lie apart. */
 struct zd_cuda_comm_call collective_call(int kind, uint64_t numel, uint32_t nranks);
 bool collective_sums(enum zd_cuda_comm_kind kind);
 uint64_t collective_send_bytes(const struct zd_cuda_comm_call *call, uint32_t nranks);

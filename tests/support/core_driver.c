@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * core_driver.c - the sink of a driven engine: commands, sessions' fence pages, replies, rows.
+ * core_driver.c - the sink of a driven engine: commands, sessions' fence pages, replies.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -14,68 +14,13 @@
 
 #include "base/err.h"
 #include "base/mem.h"
-#include "core_driver.h"
+#include "core_driver_internal.h"
+#include "core_net.h"
 #include "core_reduce.h"
-
-#define KINDS (ZD_CMD_SIGNAL + 1)
-
-struct pending { /* a command that is not over */
-	struct zd_command command;
-	struct zd_fence fences[ZD_MAX_FENCES];
-	struct zd_location inputs[CORE_TEAM];
-	TAILQ_ENTRY(pending) link;
-};
-
-struct segment {
-	uint32_t id;
-	uint64_t bytes;
-	uint8_t *data; /* NULL without bytes */
-	TAILQ_ENTRY(segment) link;
-};
-
-struct session {
-	uint64_t id;
-	bool open;
-	bool gone;                    /* its process too: at once, unless sessions linger */
-	uint32_t told[CORE_SEGMENTS]; /* segments that it is to unmap, and has not */
-	uint32_t ntold;
-	char killed_why[128];
-	uint64_t client_page[ZD_TIMELINES], daemon_page[ZD_TIMELINES];
-	TAILQ_ENTRY(session) link;
-};
-
-struct call {
-	uint64_t session, request;
-	uint32_t sent, replied;
-	struct zd_reply reply;
-	char error[ZD_ERR_TEXT_BYTES];
-	struct zd_fence fences[ZD_MAX_DEVICES];
-	uint64_t ended[CORE_ENDED];
-	TAILQ_ENTRY(call) link;
-};
-
-struct failure {
-	int status;
-	const char *error;
-};
-
-struct core_driver {
-	struct zd_engine *engine;
-	bool no_bytes, abandoned, sessions_linger, sessions_map, devices_copy_own;
-	uint64_t next_request;
-	bool held[KINDS];
-	uint32_t count[KINDS];
-	struct failure failures[KINDS];
-	struct zd_signal last_signal;
-	TAILQ_HEAD(, pending) commands; /* in the order in which they were given */
-	TAILQ_HEAD(, segment) segments;
-	TAILQ_HEAD(, session) sessions;
-	TAILQ_HEAD(, call) calls; /* the newest first */
-};
 
 /* ---- Finding --------------------------------------------------------------------------------------------- */
 
-static struct session *session_find(const struct core_driver *core, uint64_t id)
+struct session *core_session(const struct core_driver *core, uint64_t id)
 {
 	struct session *session;
 	TAILQ_FOREACH (session, &core->sessions, link) {
@@ -95,7 +40,7 @@ static struct segment *segment_find(const struct core_driver *core, uint32_t id)
 	return segment;
 }
 
-static struct call *call_find(const struct core_driver *core, uint64_t request)
+struct call *core_find_call(const struct core_driver *core, uint64_t request)
 {
 	struct call *call;
 	TAILQ_FOREACH (call, &core->calls, link) {
@@ -128,6 +73,9 @@ static bool uses_segment(const struct zd_command *command, uint32_t segment)
 		return command->u.copy.src.segment == segment || command->u.copy.dst.segment == segment;
 	case ZD_CMD_FILL:
 		return command->u.fill.segment == segment;
+	case ZD_CMD_EXCHANGE:
+		return command->u.exchange.send.segment == segment ||
+		       command->u.exchange.receive.segment == segment;
 	case ZD_CMD_REDUCE: /* its inputs and its target are gradients of one job, which end together */
 		return command->u.reduce.target.segment == segment;
 	default:
@@ -149,12 +97,34 @@ static void destroy_segment(struct core_driver *core, uint32_t id)
 
 static void store_signal(struct core_driver *core, struct zd_signal signal)
 {
-	struct session *session = session_find(core, signal.session);
+	struct session *session = core_session(core, signal.session);
 	if (signal.session == 0)
 		return;
 	assert_non_null(session);
 	assert_true(signal.timeline < ZD_TIMELINES);
 	session->daemon_page[signal.timeline] = signal.value;
+}
+
+/* Exchanges that are under way leave the timeline. */
+static void leave_timeline(struct core_driver *core, struct zd_signal signal)
+{
+	struct pending *p;
+	TAILQ_FOREACH (p, &core->commands, link) {
+		struct zd_signal *given = &p->command.signal;
+		if (p->command.kind == ZD_CMD_EXCHANGE && given->session == signal.session &&
+		    given->timeline == signal.timeline)
+			given->session = 0;
+	}
+}
+
+/* Of a command that ended with the status. */
+static void store_done(struct core_driver *core, struct zd_signal signal, int status)
+{
+	if (signal.session == 0 || core_timeline(core, signal.session, signal.timeline) == ZD_FENCE_ABORTED)
+		return;
+	if (status != 0)
+		signal.value = ZD_FENCE_ABORTED;
+	store_signal(core, signal);
 }
 
 static void sink_command(void *arg, const struct zd_command *command)
@@ -169,7 +139,13 @@ static void sink_command(void *arg, const struct zd_command *command)
 	if (command->kind == ZD_CMD_SIGNAL) {
 		assert_int_equal(command->op, 0);
 		core->last_signal = command->signal;
+		leave_timeline(core, command->signal);
 		store_signal(core, command->signal);
+		return;
+	}
+	if (command->kind == ZD_CMD_COMM_CLOSE) {
+		assert_int_equal(command->op, 0);
+		core_net_close(core->net, core, command);
 		return;
 	}
 	assert_int_not_equal(command->op, 0);
@@ -186,6 +162,10 @@ static void sink_command(void *arg, const struct zd_command *command)
 		memcpy(p->inputs, command->u.reduce.inputs,
 		       command->u.reduce.ninputs * sizeof(struct zd_location));
 		p->command.u.reduce.inputs = p->inputs;
+	}
+	if (core_net_has(command->kind)) {
+		assert_non_null(core->net); /* which keeps what else the command points to */
+		core_net_give(core->net, core, command);
 	}
 	TAILQ_INSERT_TAIL(&core->commands, p, link);
 }
@@ -210,7 +190,7 @@ static uint32_t segment_of(const struct zd_reply *reply)
 
 static void sink_segment_retire(void *arg, uint64_t id, uint32_t segment)
 {
-	struct session *session = session_find(arg, id);
+	struct session *session = core_session(arg, id);
 	assert_true(session && session->open && session->ntold < CORE_SEGMENTS);
 	assert_non_null(segment_find(arg, segment));
 	for (uint32_t i = 0; i < session->ntold; i++)
@@ -221,8 +201,8 @@ static void sink_segment_retire(void *arg, uint64_t id, uint32_t segment)
 static void sink_reply(void *arg, const struct zd_reply *reply)
 {
 	struct core_driver *core = arg;
-	struct call *call = call_find(core, reply->request);
-	const struct session *session = session_find(core, reply->session);
+	struct call *call = core_find_call(core, reply->request);
+	const struct session *session = core_session(core, reply->session);
 	assert_false(core->abandoned);
 	assert_non_null(call);
 	assert_true(call->session == reply->session);
@@ -234,6 +214,11 @@ static void sink_reply(void *arg, const struct zd_reply *reply)
 	call->reply.error = call->error;
 	if (core->sessions_map && reply->status == 0 && segment_of(reply))
 		zd_engine_segment_given(core->engine, reply->session, segment_of(reply));
+	if (reply->kind == ZD_REQ_UNIQUE_IDS && reply->status == 0) {
+		assert_true(reply->u.unique_ids.nbytes <= sizeof(call->ids));
+		memcpy(call->ids, reply->u.unique_ids.bytes, reply->u.unique_ids.nbytes);
+		call->reply.u.unique_ids.bytes = call->ids;
+	}
 	if (reply->kind == ZD_REQ_GATHER && reply->status == 0 && reply->u.gather.nfences > 0) {
 		assert_true(reply->u.gather.nfences <= ZD_MAX_DEVICES);
 		memcpy(call->fences, reply->u.gather.fences,
@@ -251,14 +236,14 @@ static void sink_reply(void *arg, const struct zd_reply *reply)
 
 static bool sink_fence_passed(void *arg, uint64_t id, struct zd_fence fence)
 {
-	const struct session *session = session_find(arg, id);
+	const struct session *session = core_session(arg, id);
 	assert_non_null(session);
 	return zd_fence_reached(session->client_page[fence.timeline], fence.value);
 }
 
 static void sink_session_killed(void *arg, uint64_t id, const char *why)
 {
-	struct session *session = session_find(arg, id);
+	struct session *session = core_session(arg, id);
 	assert_true(session && session->open);
 	session->open = false;
 	session->gone = !((struct core_driver *)arg)->sessions_linger;
@@ -272,13 +257,24 @@ static bool on_lane(const struct zd_command *command)
 	return command->kind == ZD_CMD_COPY || command->kind == ZD_CMD_FILL || command->kind == ZD_CMD_REDUCE;
 }
 
+/* Does a command before end before. */
+static bool is_behind(const struct core_driver *core, const struct zd_command *command,
+                      const struct zd_command *before)
+{
+	if (!on_lane(before) || before->device != command->device)
+		return false;
+	return !core->unordered ||
+	       (before->signal.session && before->signal.session == command->signal.session &&
+	        before->signal.timeline == command->signal.timeline);
+}
+
 static bool first_on_lane(const struct core_driver *core, const struct pending *p)
 {
 	const struct pending *other;
 	TAILQ_FOREACH (other, &core->commands, link) {
 		if (other == p)
 			break;
-		if (on_lane(&other->command) && other->command.device == p->command.device)
+		if (is_behind(core, &p->command, &other->command))
 			return false;
 	}
 	return true;
@@ -287,9 +283,11 @@ static bool first_on_lane(const struct core_driver *core, const struct pending *
 static bool runnable(const struct core_driver *core, const struct pending *p)
 {
 	const struct session *session;
+	if (core_net_has(p->command.kind))
+		return core_net_may_end(core->net, core, &p->command);
 	if (p->command.kind != ZD_CMD_WATCH)
 		return !on_lane(&p->command) || first_on_lane(core, p);
-	session = session_find(core, p->command.u.watch.session);
+	session = core_session(core, p->command.u.watch.session);
 	if (p->command.u.watch.until_gone)
 		return session->gone;
 	for (uint32_t i = 0; i < p->command.u.watch.nfences && !session->gone; i++) {
@@ -335,7 +333,6 @@ static void execute(struct core_driver *core, const struct zd_command *command, 
 	default:
 		break;
 	}
-	store_signal(core, command->signal);
 }
 
 static void complete(struct core_driver *core, struct pending *p)
@@ -345,14 +342,18 @@ static void complete(struct core_driver *core, struct pending *p)
 	const char *error = status ? failure->error : "";
 	struct zd_op_result result = {0};
 	failure->status = 0;
-	if (p->command.kind == ZD_CMD_WATCH && session_find(core, p->command.u.watch.session)->gone)
+	if (p->command.kind == ZD_CMD_WATCH && core_session(core, p->command.u.watch.session)->gone)
 		status = ZEROD_E_ABORTED;
-	if (status == 0)
+	if (core_net_has(p->command.kind))
+		status = core_net_complete(core->net, core, &p->command, status, &result, &error);
+	else if (status == 0)
 		execute(core, &p->command, &result);
+	store_done(core, p->command.signal, status);
 	uint64_t op = p->command.op;
 	TAILQ_REMOVE(&core->commands, p, link);
 	free(p);
 	zd_engine_op_done(core->engine, op, status, error, &result);
+	free(result.values);
 	zd_engine_check(core->engine);
 }
 
@@ -366,13 +367,21 @@ static struct pending *next_runnable(const struct core_driver *core)
 	return p;
 }
 
-/* After every call into the engine: whatever may run does. */
-static void settle(struct core_driver *core)
+bool core_run_all(struct core_driver *core)
 {
 	struct pending *p;
-	zd_engine_check(core->engine);
-	while ((p = next_runnable(core)))
+	bool any = false;
+	for (; (p = next_runnable(core)); any = true)
 		complete(core, p);
+	return any;
+}
+
+void core_settle(struct core_driver *core)
+{
+	zd_engine_check(core->engine);
+	(void)core_run_all(core);
+	if (core->net)
+		core_net_settle(core->net);
 }
 
 void core_devices_copy_own(struct core_driver *core, bool own)
@@ -388,7 +397,7 @@ void core_hold(struct core_driver *core, enum zd_command_kind kind)
 void core_unhold(struct core_driver *core, enum zd_command_kind kind)
 {
 	core->held[kind] = false;
-	settle(core);
+	core_settle(core);
 }
 
 static void run_one(struct core_driver *core, enum zd_command_kind kind, uint64_t devices)
@@ -400,7 +409,7 @@ static void run_one(struct core_driver *core, enum zd_command_kind kind, uint64_
 	}
 	assert_non_null(p);
 	complete(core, p);
-	settle(core);
+	core_settle(core);
 }
 
 void core_run_one(struct core_driver *core, enum zd_command_kind kind)
@@ -411,6 +420,20 @@ void core_run_one(struct core_driver *core, enum zd_command_kind kind)
 void core_run_on(struct core_driver *core, enum zd_command_kind kind, uint32_t device)
 {
 	run_one(core, kind, 1ull << device);
+}
+
+bool core_run_nth(struct core_driver *core, uint32_t n)
+{
+	struct pending *p;
+	TAILQ_FOREACH (p, &core->commands, link) {
+		if (runnable(core, p) && n-- == 0)
+			break;
+	}
+	if (!p)
+		return false;
+	complete(core, p);
+	core_settle(core);
+	return true;
 }
 
 void core_fail_next(struct core_driver *core, enum zd_command_kind kind, int status, const char *error)
@@ -439,24 +462,24 @@ struct zd_signal core_last_signal(const struct core_driver *core)
 
 void core_pass(struct core_driver *core, uint64_t session, uint32_t timeline, uint64_t value)
 {
-	session_find(core, session)->client_page[timeline] = value;
-	settle(core);
+	core_session(core, session)->client_page[timeline] = value;
+	core_settle(core);
 }
 
 uint64_t core_timeline(const struct core_driver *core, uint64_t session, uint32_t timeline)
 {
-	return session_find(core, session)->daemon_page[timeline];
+	return core_session(core, session)->daemon_page[timeline];
 }
 
 uint32_t core_told(const struct core_driver *core, uint64_t session)
 {
-	const struct session *of = session_find(core, session);
+	const struct session *of = core_session(core, session);
 	return of->ntold ? of->told[0] : 0;
 }
 
 void core_unmap(struct core_driver *core, uint64_t id)
 {
-	struct session *session = session_find(core, id);
+	struct session *session = core_session(core, id);
 	struct zd_args args = {.kind = ZD_REQ_SEGMENTS_UNMAPPED,
 	                       .u.segments_unmapped = {.count = session->ntold, .segments = session->told}};
 	session->ntold = 0;
@@ -466,7 +489,7 @@ void core_unmap(struct core_driver *core, uint64_t id)
 void core_tick(struct core_driver *core, uint64_t now_ns)
 {
 	zd_engine_tick(core->engine, now_ns);
-	settle(core);
+	core_settle(core);
 }
 
 static bool sink_client_copies_own(void *arg, uint32_t device, uint64_t bytes)
@@ -475,6 +498,17 @@ static bool sink_client_copies_own(void *arg, uint32_t device, uint64_t bytes)
 	(void)device;
 	(void)bytes;
 	return !core->devices_copy_own;
+}
+
+static void sink_expect(void *arg, uint32_t device)
+{
+	struct core_driver *core = arg;
+	core->expected[device]++;
+}
+
+unsigned core_expected(const struct core_driver *core, uint32_t device)
+{
+	return core->expected[device];
 }
 
 /* ---- Beginning and end ---------------------------------------------------------------------------------------- */
@@ -494,6 +528,8 @@ struct core_driver *core_new(const struct core_options *options)
 	        .reduction_chunk_bytes = options->reduction_chunk_bytes,
 	        .sessions_linger = options->sessions_linger,
 	        .strict_by_segment = options->strict_by_segment,
+	        .collectives = options->net != NULL,
+	        .host = options->host,
 	};
 	for (uint32_t i = 0; i < config.ndevices; i++) {
 		(void)snprintf(devices[i].name, sizeof(devices[i].name), "device%u", i);
@@ -509,7 +545,10 @@ struct core_driver *core_new(const struct core_options *options)
 	        .fence_passed = sink_fence_passed,
 	        .session_killed = sink_session_killed,
 	        .segment_retire = sink_segment_retire,
+	        .expect = sink_expect,
 	        .client_copies_own = options->client_copies_own_slice ? sink_client_copies_own : NULL};
+	core->net = options->net;
+	core->unordered = options->unordered;
 	core->sessions_map = options->sessions_map;
 	core->no_bytes = options->no_bytes;
 	core->sessions_linger = options->sessions_linger;
@@ -517,6 +556,8 @@ struct core_driver *core_new(const struct core_options *options)
 	TAILQ_INIT(&core->segments);
 	TAILQ_INIT(&core->sessions);
 	TAILQ_INIT(&core->calls);
+	if (core->net)
+		core_net_join(core->net, core);
 	core->engine = zd_engine_new(&config, &sink);
 	return core;
 }
@@ -561,6 +602,8 @@ static void driver_free(struct core_driver *core)
 	struct segment *segment;
 	struct pending *p;
 	struct call *call;
+	if (core->net)
+		core_net_leave(core->net, core);
 	zd_engine_free(core->engine);
 	while ((p = TAILQ_FIRST(&core->commands))) {
 		TAILQ_REMOVE(&core->commands, p, link);
@@ -588,7 +631,7 @@ void core_abandon(struct core_driver *core)
 	driver_free(core);
 }
 
-void core_end(struct core_driver *core)
+void core_close_all(struct core_driver *core)
 {
 	struct session *session;
 	TAILQ_FOREACH (session, &core->sessions, link) {
@@ -596,144 +639,15 @@ void core_end(struct core_driver *core)
 			core_close(core, session->id);
 		core_gone(core, session->id);
 	}
+}
+
+void core_end(struct core_driver *core)
+{
+	core_close_all(core);
 	for (unsigned kind = 0; kind < KINDS; kind++)
 		core_unhold(core, kind);
 	end_durable_jobs(core);
-	settle(core);
+	core_settle(core);
 	expect_nothing_left(core);
 	driver_free(core);
-}
-
-/* ---- Sessions --------------------------------------------------------------------------------------------------- */
-
-static uint64_t open_session(struct core_driver *core, const struct zd_peer *peer)
-{
-	struct zd_err err = ZD_ERR_NONE;
-	struct session *session = zd_calloc(1, sizeof(*session));
-	session->id = zd_engine_session_open(core->engine, peer, &err);
-	assert_int_not_equal(session->id, 0);
-	session->open = true;
-	TAILQ_INSERT_TAIL(&core->sessions, session, link);
-	zd_engine_check(core->engine);
-	return session->id;
-}
-
-uint64_t core_open(struct core_driver *core, uint32_t uid)
-{
-	return open_session(core, &(struct zd_peer){.uid = uid, .pid = uid + 1, .name = "trainer"});
-}
-
-uint64_t core_open_strict(struct core_driver *core, uint32_t uid)
-{
-	return open_session(core,
-	                    &(struct zd_peer){.uid = uid, .pid = uid + 1, .strict = true, .name = "trainer"});
-}
-
-uint64_t core_open_admin(struct core_driver *core)
-{
-	return open_session(core, &(struct zd_peer){.uid = 0, .pid = 1, .admin = true, .name = "zeroctl"});
-}
-
-void core_close(struct core_driver *core, uint64_t id)
-{
-	struct session *session = session_find(core, id);
-	assert_true(session && session->open);
-	session->open = false;
-	session->gone = !core->sessions_linger;
-	zd_engine_session_close(core->engine, id);
-	settle(core);
-}
-
-void core_gone(struct core_driver *core, uint64_t id)
-{
-	struct session *session = session_find(core, id);
-	assert_true(session && !session->open);
-	session->gone = true;
-	settle(core);
-}
-
-bool core_is_open(const struct core_driver *core, uint64_t session)
-{
-	return session_find(core, session)->open;
-}
-
-const char *core_killed_why(const struct core_driver *core, uint64_t session)
-{
-	return session_find(core, session)->killed_why;
-}
-
-/* ---- Requests ----------------------------------------------------------------------------------------------------- */
-
-void core_send_as(struct core_driver *core, const struct zd_call *to, const struct zd_args *args)
-{
-	struct call *call = call_find(core, to->request);
-	if (!call) {
-		call = zd_calloc(1, sizeof(*call));
-		call->session = to->session;
-		call->request = to->request;
-		TAILQ_INSERT_HEAD(&core->calls, call, link);
-	}
-	call->sent++;
-	zd_engine_request(core->engine, to, args);
-	settle(core);
-}
-
-uint64_t core_send_until(struct core_driver *core, uint64_t session, uint64_t deadline_ns,
-                         const struct zd_args *args)
-{
-	struct zd_call call = {session, ++core->next_request, deadline_ns};
-	core_send_as(core, &call, args);
-	return call.request;
-}
-
-uint64_t core_send(struct core_driver *core, uint64_t session, const struct zd_args *args)
-{
-	return core_send_until(core, session, 0, args);
-}
-
-const struct zd_reply *core_reply(struct core_driver *core, uint64_t request)
-{
-	const struct call *call = call_find(core, request);
-	assert_non_null(call);
-	return call->replied ? &call->reply : NULL;
-}
-
-const struct zd_reply *core_expect(struct core_driver *core, uint64_t request, int status)
-{
-	const struct zd_reply *reply = core_reply(core, request);
-	if (!reply)
-		fail_msg("request %llu has no reply", (unsigned long long)request);
-	if (reply->status != status)
-		fail_msg("%s instead of %s: %s", zerod_status_name(reply->status), zerod_status_name(status),
-		         reply->error);
-	return reply;
-}
-
-void core_expect_error(struct core_driver *core, uint64_t request, int status, const char *text)
-{
-	const struct zd_reply *reply = core_expect(core, request, status);
-	if (!strstr(reply->error, text))
-		fail_msg("\"%s\" does not say \"%s\"", reply->error, text);
-}
-
-void core_expect_waits(struct core_driver *core, uint64_t request, const char *text)
-{
-	const struct call *call = call_find(core, request);
-	struct core_row row;
-	assert_non_null(call);
-	if (call->replied)
-		fail_msg("replied with %s: %s", zerod_status_name(call->reply.status), call->error);
-	core_row(core, ZD_TABLE_SESSIONS, call->session, &row);
-	assert_true(row.row.u.session.nwaits > 0);
-	for (uint32_t i = 0; i < row.row.u.session.nwaits; i++) {
-		if (strstr(row.waits[i], text))
-			return;
-	}
-	fail_msg("no wait says \"%s\"; the first is \"%s\"", text, row.waits[0]);
-}
-
-const struct zd_reply *core_call(struct core_driver *core, uint64_t session, const struct zd_args *args,
-                                 int status)
-{
-	return core_expect(core, core_send(core, session, args), status);
 }

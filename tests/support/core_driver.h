@@ -35,14 +35,20 @@ struct core_options {
 	bool strict_by_segment;
 	bool sessions_map; /* segments that replies name, until core_unmap() */
 	bool no_bytes;     /* segments without memory, for sizes beyond any machine */
+	bool unordered; /* copies, fills and sums of a device in any order, but for those of one timeline */
+	struct core_net *net; /* core_net.h: with communicators. NULL: without */
+	const char *host;
 };
 
 struct core_driver;
+struct core_net;
 
 /* `options` may be NULL. */
 struct core_driver *core_new(const struct core_options *options);
 /* Ends sessions and durable jobs, lets every command run, and expects that nothing is left. */
 void core_end(struct core_driver *core);
+/* All sessions, and their processes. */
+void core_close_all(struct core_driver *core);
 /* Frees the engine as it is, with whatever is under way, and expects no word from it. */
 void core_abandon(struct core_driver *core);
 struct zd_engine *core_engine(struct core_driver *core);
@@ -86,6 +92,8 @@ const struct zd_reply *core_call(struct core_driver *core, uint64_t session, con
 
 /* Transfers that begin from here on leave own slices to clients, or not. */
 void core_devices_copy_own(struct core_driver *core, bool own);
+/* How often commands for the device were said to follow. */
+unsigned core_expected(const struct core_driver *core, uint32_t device);
 
 /* Commands of this kind stay where they are, and what is behind them on their device as well. */
 void core_hold(struct core_driver *core, enum zd_command_kind kind);
@@ -95,6 +103,10 @@ void core_unhold(struct core_driver *core, enum zd_command_kind kind);
 void core_run_one(struct core_driver *core, enum zd_command_kind kind);
 /* The same for the oldest of a device. */
 void core_run_on(struct core_driver *core, enum zd_command_kind kind, uint32_t device);
+/* Lets the nth of all that may run do so, held or not; false if there are no more than n. */
+bool core_run_nth(struct core_driver *core, uint32_t n);
+/* Lets all run that may, and is not held; false if there is nothing. */
+bool core_run_all(struct core_driver *core);
 /* The next command of the kind that runs ends with this status, and does nothing. */
 void core_fail_next(struct core_driver *core, enum zd_command_kind kind, int status, const char *error);
 /* Not over yet. */
@@ -151,6 +163,10 @@ struct core_join {
 	const char *job, *group; /* NULL: "job", "world" */
 	uint32_t world_size, rank, device;
 	bool durable, shadow;
+	uint32_t local_world_size;
+	bool hybrid, exchange;
+	const unsigned char *ids;
+	uint32_t ids_bytes;
 };
 uint64_t core_join(struct core_driver *core, uint64_t session, const struct core_join *join);
 
@@ -161,7 +177,7 @@ struct core_unit {
 	uint32_t nviews;
 	const struct zd_view_args *views;
 	uint32_t slot;
-	bool persistent, frozen;
+	bool persistent, frozen, all_reduce;
 };
 uint64_t core_register(struct core_driver *core, uint64_t session, uint64_t group,
                        const struct core_unit *unit);
@@ -202,11 +218,12 @@ uint64_t core_simple(struct core_driver *core, uint64_t session, enum zd_request
 struct core_team {
 	struct core_driver *core;
 	uint32_t world_size;
+	uint32_t nranks, first_rank; /* of this driver; `session` is by rank less first_rank */
 	uint64_t session[CORE_TEAM];
 	uint64_t group;
 };
 
-/* Ranks of uid CORE_ALICE, rank r on device r modulo the devices. */
+/* All ranks, of uid CORE_ALICE, rank r on device r modulo the devices. */
 void core_team_new(struct core_team *team, struct core_driver *core, const char *job, uint32_t world_size,
                    bool durable);
 /* Registers on all ranks and returns the unit. */

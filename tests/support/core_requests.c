@@ -21,6 +21,11 @@ uint64_t core_join(struct core_driver *core, uint64_t session, const struct core
 	args.u.group_join.device = join->device;
 	args.u.group_join.durable = join->durable;
 	args.u.group_join.shadow = join->shadow;
+	args.u.group_join.local_world_size = join->local_world_size;
+	args.u.group_join.hybrid = join->hybrid;
+	args.u.group_join.exchange = join->exchange;
+	args.u.group_join.ids = join->ids;
+	args.u.group_join.ids_bytes = join->ids_bytes;
 	return core_send(core, session, &args);
 }
 
@@ -37,6 +42,7 @@ uint64_t core_register(struct core_driver *core, uint64_t session, uint64_t grou
 	args.u.unit_register.slot = unit->slot;
 	args.u.unit_register.persistent = unit->persistent;
 	args.u.unit_register.frozen = unit->frozen;
+	args.u.unit_register.all_reduce = unit->all_reduce;
 	return core_send(core, session, &args);
 }
 
@@ -179,9 +185,13 @@ void core_team_new(struct core_team *team, struct core_driver *core, const char 
 	uint64_t request[CORE_TEAM];
 	uint32_t ndevices = core_rows(core, ZD_TABLE_DEVICES, &device, 1);
 	assert_true(world_size <= CORE_TEAM);
-	*team = (struct core_team){.core = core, .world_size = world_size};
+	*team = (struct core_team){.core = core, .world_size = world_size, .nranks = world_size};
 	for (uint32_t rank = 0; rank < world_size; rank++) {
-		struct core_join join = {job, "world", world_size, rank, rank % ndevices, durable, false};
+		struct core_join join = {.job = job,
+		                         .world_size = world_size,
+		                         .rank = rank,
+		                         .device = rank % ndevices,
+		                         .durable = durable};
 		team->session[rank] = core_open(core, CORE_ALICE);
 		request[rank] = core_join(core, team->session[rank], &join);
 	}
@@ -192,7 +202,7 @@ void core_team_new(struct core_team *team, struct core_driver *core, const char 
 uint64_t core_team_register(struct core_team *team, const struct core_unit *unit)
 {
 	uint64_t id = 0;
-	for (uint32_t rank = 0; rank < team->world_size; rank++) {
+	for (uint32_t rank = 0; rank < team->nranks; rank++) {
 		uint64_t request = core_register(team->core, team->session[rank], team->group, unit);
 		uint64_t seen = core_expect(team->core, request, 0)->u.unit_register.unit;
 		assert_true(id == 0 || id == seen);
@@ -227,8 +237,13 @@ static const struct zd_reply *find_shard(struct core_team *team, uint64_t unit, 
 	core_row(team->core, ZD_TABLE_UNITS, unit, &row);
 	assert_int_equal(row.row.u.unit.views, 1);
 	struct core_unit again = {
-	        row.name, row.row.u.unit.dtype, row.row.u.unit.numel, 0, NULL, row.row.u.unit.slot,
-	        false,    row.row.u.unit.frozen};
+	        .name = row.name,
+	        .dtype = row.row.u.unit.dtype,
+	        .numel = row.row.u.unit.numel,
+	        .slot = row.row.u.unit.slot,
+	        .frozen = row.row.u.unit.frozen,
+	        .all_reduce = row.row.u.unit.all_reduce,
+	};
 	return core_expect(team->core, core_register(team->core, team->session[rank], team->group, &again),
 	                   0);
 }
@@ -237,7 +252,8 @@ void core_team_write(struct core_team *team, uint64_t unit, uint32_t rank)
 {
 	const struct zd_reply *reply = find_shard(team, unit, rank);
 	memset(core_bytes(team->core, reply->u.unit_register.shard),
-	       core_pattern(rank, reply->u.unit_register.version + 1), reply->u.unit_register.shard.bytes);
+	       core_pattern(team->first_rank + rank, reply->u.unit_register.version + 1),
+	       reply->u.unit_register.shard.bytes);
 }
 
 void core_team_publish_rank(struct core_team *team, uint64_t unit, uint32_t rank)
@@ -249,7 +265,7 @@ void core_team_publish_rank(struct core_team *team, uint64_t unit, uint32_t rank
 
 void core_team_publish(struct core_team *team, uint64_t unit)
 {
-	for (uint32_t rank = 0; rank < team->world_size; rank++)
+	for (uint32_t rank = 0; rank < team->nranks; rank++)
 		core_team_publish_rank(team, unit, rank);
 }
 

@@ -277,6 +277,8 @@ void fake_hello(struct fake_peer *peer)
 	hello.session = 1;
 	hello.devices = 1;
 	hello.timelines = ZD_TIMELINES;
+	hello.n_features = peer->feature != NULL;
+	hello.features = (char **)&peer->feature;
 	reply.id = request->id;
 	reply.body_case = ZD__REPLY__BODY_HELLO;
 	reply.hello = &hello;
@@ -325,7 +327,7 @@ static void serve_register(struct fake_peer *peer)
 	registered.shard = &shard;
 	registered.shard_numel = FAKE_SHARD_BYTES / sizeof(float);
 	registered.true_numel = registered.shard_numel;
-	registered.padded_numel = FAKE_PADDED_BYTES / sizeof(float);
+	registered.padded_numel = registered.shard_numel * (peer->world_size ? peer->world_size : 2);
 	reply.id = request->id;
 	reply.body_case = ZD__REPLY__BODY_UNIT_REGISTER;
 	reply.unit_register = &registered;

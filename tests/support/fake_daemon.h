@@ -29,6 +29,9 @@ struct fake_peer {
 	uint8_t *segment;            /* of fake_serve_unit() */
 	unsigned packets;            /* received so far */
 	_Atomic bool failed;
+	/* for the script to set first: */
+	const char *feature; /* of the hello; NULL: none */
+	uint32_t world_size; /* of fake_serve_unit()'s group; 0: 2 */
 	/* the packet that is being read */
 	Zd__ClientPacket *packet;
 	size_t next;
@@ -78,8 +81,8 @@ void fake_abort(struct fake_peer *peer);
 int fake_memfd(size_t bytes, int seals, void **map);
 /* Accepts, and answers the hello with two pages. */
 void fake_hello(struct fake_peer *peer);
-/* fake_hello(), then a group of two ranks with one unit of 128 float32: unit 1, its shard (rank 0, 64 elements) at
- * offset 0 of segment 7, which has FAKE_SEGMENT_BYTES. */
+/* fake_hello(), then a group of two ranks (or as many as were set) with one unit of 64 float32 a rank: unit 1, its shard
+ * at offset 0 of segment 7, which has FAKE_SEGMENT_BYTES. */
 #define FAKE_UNIT          1u
 #define FAKE_SEGMENT       7u
 #define FAKE_SEGMENT_BYTES 65536u

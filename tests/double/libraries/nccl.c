@@ -4,6 +4,8 @@
  *
  *   ZD_DOUBLE_NCCL_VERSION=N   what ncclGetVersion says, 22809 without
  *   ZD_DOUBLE_NCCL_IDLE        an all-gather moves nothing, and says nothing of it
+ *   ZD_DOUBLE_NCCL_CONNECTS    the first operation is in progress until all ranks have asked for theirs, as with
+ *                              NCCL_RUNTIME_CONNECT
  *   ZD_DOUBLE_LEAKS=1          a process that has not given its communicators back exits with 99
  *
  * A nonblocking call is in progress until ncclCommGetAsyncError has said so some times; only then is anything done, so that
@@ -21,6 +23,9 @@
 #include "tests/double/libraries/nccl_double.h"
 #include "tests/double/nccl_control.h"
 
+#define DEFAULT_BLOCKS 32u
+#define MAX_BLOCKS     64
+
 #define EXPORT __attribute__((visibility("default")))
 
 /* A function of the table without its definition does not link, one of another type does not compile. */
@@ -37,6 +42,7 @@ static struct {
 	unsigned nth, calls;
 	int result;
 	unsigned polls, ncomms;
+	bool aborts_held;
 	LIST_HEAD(, ncclComm) comms; /* and those whose GPU was lost under them */
 } all = {.lock = PTHREAD_MUTEX_INITIALIZER, .polls = 2};
 
@@ -96,10 +102,39 @@ static unsigned control_kernels(void)
 	return count;
 }
 
+static unsigned control_blocks(void)
+{
+	const struct ncclComm *comm;
+	unsigned count = 0;
+
+	(void)pthread_mutex_lock(&all.lock);
+	LIST_FOREACH (comm, &all.comms, link)
+		count += comm->blocks;
+	(void)pthread_mutex_unlock(&all.lock);
+	return count;
+}
+
+static void control_hold_aborts(int held)
+{
+	(void)pthread_mutex_lock(&all.lock);
+	all.aborts_held = held != 0;
+	(void)pthread_mutex_unlock(&all.lock);
+}
+
+static bool aborts_are_held(void)
+{
+	bool held;
+
+	(void)pthread_mutex_lock(&all.lock);
+	held = all.aborts_held;
+	(void)pthread_mutex_unlock(&all.lock);
+	return held;
+}
+
 EXPORT extern const struct double_nccl_control double_nccl;
 const struct double_nccl_control double_nccl = {
-        control_fail_call,       control_calls, control_polls,
-        control_set_async_error, control_comms, control_kernels,
+        control_fail_call, control_calls,   control_polls,  control_set_async_error,
+        control_comms,     control_kernels, control_blocks, control_hold_aborts,
 };
 
 /* Counts the call; what it is to fail with, or 0. */
@@ -204,7 +239,10 @@ static void unload_kernel(struct ncclComm *comm)
 {
 	struct CUctx_st *popped;
 
-	if (!comm->module || comm->driver.ctxPushCurrent(comm->context))
+	if (!comm->module)
+		return;
+	/* Once more: a test may have let this call fail. */
+	if (comm->driver.ctxPushCurrent(comm->context) && comm->driver.ctxPushCurrent(comm->context))
 		return;
 	(void)comm->driver.moduleUnload(comm->module);
 	(void)comm->driver.ctxPopCurrent(&popped);
@@ -263,10 +301,23 @@ static bool wait_for_kernels(struct ncclComm *comm)
 
 /* ---- What is in progress ------------------------------------------------------------------------------------------------ */
 
+static bool connect(struct ncclComm *comm)
+{
+	unsigned own = 1u << comm->rank, all_ranks = (1u << comm->nranks) - 1;
+
+	if (!comm->connected && getenv("ZD_DOUBLE_NCCL_CONNECTS"))
+		comm->connected = (atomic_fetch_or(&comm->shared->begun, own) | own) == all_ranks;
+	else
+		comm->connected = true;
+	return comm->connected;
+}
+
 static bool is_done(struct ncclComm *comm)
 {
 	if (comm->pending == NCCL_INIT)
 		return nccl_ranks_complete(comm->shared, &comm->id);
+	if (comm->pending == NCCL_LAUNCH && !connect(comm))
+		return false;
 	return comm->pending != NCCL_FINALIZE || atomic_load(&comm->kernels) == 0;
 }
 
@@ -357,7 +408,8 @@ static void give_back(struct ncclComm *comm)
 	(void)pthread_mutex_unlock(&all.lock);
 }
 
-static struct ncclComm *make(const struct zd_nccl_id *id, int nranks, int rank, bool blocking)
+static struct ncclComm *make(const struct zd_nccl_id *id, int nranks, int rank,
+                             const struct zd_nccl_config *config)
 {
 	struct ncclComm *comm = calloc(1, sizeof(*comm));
 
@@ -366,7 +418,8 @@ static struct ncclComm *make(const struct zd_nccl_id *id, int nranks, int rank, 
 	comm->id = *id;
 	comm->nranks = nranks;
 	comm->rank = rank;
-	comm->blocking = blocking;
+	comm->blocking = config->blocking != 0;
+	comm->blocks = config->max_ctas == ZD_NCCL_UNDEFINED ? DEFAULT_BLOCKS : (unsigned)config->max_ctas;
 	STAILQ_INIT(&comm->works);
 	(void)pthread_mutex_lock(&all.lock);
 	all.ncomms++;
@@ -380,6 +433,8 @@ static bool is_config(const struct zd_nccl_config *config)
 {
 	return config && config->size >= sizeof(*config) && config->magic == ZD_NCCL_CONFIG_MAGIC &&
 	       config->version >= ZD_NCCL_OLDEST &&
+	       (config->max_ctas == ZD_NCCL_UNDEFINED ||
+	        (config->max_ctas >= 1 && config->max_ctas <= MAX_BLOCKS)) &&
 	       (config->blocking == 0 || config->blocking == 1 || config->blocking == ZD_NCCL_UNDEFINED);
 }
 
@@ -394,7 +449,7 @@ int ncclCommInitRankConfig(struct ncclComm **comm, int nranks, struct zd_nccl_id
 	if (!is_config(config) || nranks < 1 || nranks > NCCL_RANKS || rank < 0 || rank >= nranks ||
 	    id.bytes[0] != '/')
 		return ZD_NCCL_INVALID_ARGUMENT;
-	made = make(&id, nranks, rank, config->blocking != 0);
+	made = make(&id, nranks, rank, config);
 	result = find_driver(&made->driver);
 	if (!result)
 		result = load_kernel(made);
@@ -434,6 +489,8 @@ int ncclCommAbort(struct ncclComm *comm)
 {
 	int result = enter(__func__);
 
+	while (aborts_are_held())
+		(void)sched_yield();
 	atomic_store(&comm->aborted, true);
 	give_back(comm);
 	return result;

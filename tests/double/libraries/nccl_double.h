@@ -51,6 +51,7 @@ struct nccl_shared {
 	atomic_uint users;
 	atomic_uint nranks;  /* of whoever came first */
 	atomic_uint arrived; /* bit i: rank i has */
+	atomic_uint begun;   /* bit i: rank i has asked for an operation */
 	atomic_bool broken;  /* they do not fit together */
 	struct nccl_channel channels[NCCL_RANKS][NCCL_RANKS];
 };
@@ -81,7 +82,8 @@ struct ncclComm {
 	struct CUfunc_st *function;
 	struct zd_nccl_id id;
 	int nranks, rank;
-	bool blocking;
+	unsigned blocks;
+	bool blocking, connected; /* as far as that is asked for */
 	struct nccl_shared *shared;
 	enum nccl_pending pending;
 	unsigned polls;         /* for so many it stays pending */

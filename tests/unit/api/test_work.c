@@ -392,6 +392,31 @@ static void test_fence_is_waited_for(void **state)
 	close_peer(&peer);
 }
 
+/* Nor is one watched that has passed when the answer comes. */
+static void test_passed_fence_is_not_watched(void **state)
+{
+	Zd__Fence fence = fence_of(511, 7);
+	const Zd__StepBeginReply *info;
+	Zd__WorkPacket *packet;
+	Zd__WorkDone done;
+	struct peer peer;
+
+	greet(*state, &peer, ZD_FEATURE_WORK);
+	begin_backward(&peer, "job");
+	reduce(&peer, peer.unit, 3);
+	packet = await_sum(&peer);
+	done = begun(packet->works[0]->id, &fence);
+	peer.results->slots[packet->works[0]->sum->slot] = (struct zd_work_result){.sum_squares = 12};
+	__atomic_store_n(&peer.client_page[511], 7, __ATOMIC_RELEASE);
+	answer(&peer, &done);
+	info = step(&peer);
+	assert_true(info->norm_squared == 12);
+	assert_int_equal(nwatches, 0);
+	assert_int_equal(nreduces, 0);
+	free_packet(packet);
+	close_peer(&peer);
+}
+
 static void test_results_are_the_clients_word(void **state)
 {
 	static const struct {
@@ -733,6 +758,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 	        COUNTED_TEST(test_process_sums),
 	        COUNTED_TEST(test_fence_is_waited_for),
+	        COUNTED_TEST(test_passed_fence_is_not_watched),
 	        COUNTED_TEST(test_results_are_the_clients_word),
 	        COUNTED_TEST(test_waits_name_the_process),
 	        COUNTED_TEST(test_no_more_than_there_are_slots),

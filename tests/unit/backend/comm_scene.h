@@ -81,7 +81,8 @@ static inline void comm_open_rank(struct comm_scene *s, uint32_t i)
 	struct zd_cuda_comm_home home = {&rank->device, s->nccl, &s->roster};
 
 	rank->cuda = *s->cuda;
-	rank->device = (struct zd_cuda_device){.cuda = &rank->cuda, .index = i, .ordinal = (int)i};
+	rank->device = (struct zd_cuda_device){
+	        .cuda = &rank->cuda, .index = i, .ordinal = (int)i, .multiprocessors = 132};
 	(void)snprintf(rank->device.name, sizeof(rank->device.name), "GPU-%u", i);
 	pthread_mutex_init(&rank->device.lock, NULL);
 	assert_int_equal(s->cuda->devicePrimaryCtxRetain(&rank->device.context, (int)i), 0);

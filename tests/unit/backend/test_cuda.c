@@ -249,6 +249,21 @@ static void test_close_with_work_queued(void **state)
 	forget_session(&c);
 }
 
+/* A word that something follows changes nothing but who is awake: also when nothing does. */
+static void test_expected_commands(void **state)
+{
+	struct fixture *f = *state;
+	assert_int_equal(create(f, 0, 1, MIB).completion.status, 0);
+	assert_int_equal(create(f, 1, 2, MIB).completion.status, 0);
+	for (uint32_t i = 0; i < 100; i++) {
+		zd_backend_cuda.expect(f->backend, i % 2);
+		uint64_t op = submit(f, copy(0, at(1, 0, MIB), 1, at(2, 0, MIB)));
+		assert_int_equal(wait_op(f, op).completion.status, 0);
+	}
+	zd_backend_cuda.expect(f->backend, 0);
+	close_backend(f);
+}
+
 int main(int argc, char **argv)
 {
 	const struct CMUnitTest tests[] = {
@@ -267,6 +282,7 @@ int main(int argc, char **argv)
 	        TEST(test_long_pushes_to_all, open_four),
 	        TEST(test_more_commands_than_fly_at_once, open_two),
 	        TEST(test_copies_within_a_device_keep_their_order, open_two),
+	        TEST(test_expected_commands, open_two),
 	        TEST(test_close_with_work_queued, open_two),
 	};
 	(void)argc;

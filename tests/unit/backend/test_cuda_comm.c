@@ -94,6 +94,24 @@ static void test_peers_that_never_come(void **state)
 	comm_close(&s);
 }
 
+/* The same where the communicator's ranks are others in the world: they are called by what their users know. */
+static void test_peers_by_their_ranks_in_the_world(void **state)
+{
+	struct comm_scene s;
+
+	(void)state;
+	comm_open(&s, 1);
+	struct zd_cuda_comm_config config = comm_config(&s, 0);
+	config.nranks = 2;
+	config.rank = 1;
+	config.world = (struct zd_comm_world){.first = 3, .between = 3};
+	config.deadline_ns = 100;
+	s.ranks[0].comm = comm_add(&s, 0, &config);
+	expect_missed(&s, 0, "by the deadline of rank 7: of this daemon came rank 7; another one");
+	comm_expect_text(s.ranks[0].comm->failure.text, "not in this daemon: rank 3");
+	comm_close(&s);
+}
+
 /* What two daemons believe differs: they would wait for ever. */
 static void meet_in_vain(void (*change)(struct comm_scene *s, struct zd_cuda_comm_config *config))
 {
@@ -423,6 +441,7 @@ int main(int argc, char **argv)
 	        cmocka_unit_test(test_one_rank_alone),
 	        cmocka_unit_test(test_ready_only_when_nccl_says_so),
 	        cmocka_unit_test(test_peers_that_never_come),
+	        cmocka_unit_test(test_peers_by_their_ranks_in_the_world),
 	        cmocka_unit_test(test_daemons_that_do_not_agree),
 	        cmocka_unit_test(test_bad_configurations),
 	        cmocka_unit_test(test_ranks_of_one_daemon_fit_together),

@@ -11,8 +11,10 @@
 #define EACH  2u /* ranks of a daemon */
 #define WORLD 4u
 
-static const struct zd_cuda_comm_call first_call = {ZD_CUDA_COMM_ALL_GATHER, ZEROD_FLOAT32, 1000, 0};
-static const struct zd_cuda_comm_call other_call = {ZD_CUDA_COMM_REDUCE_SCATTER, ZEROD_FLOAT32, 1000, 0};
+static const struct zd_cuda_comm_call first_call = {
+        .kind = ZD_CUDA_COMM_ALL_GATHER, .dtype = ZEROD_FLOAT32, .numel = 1000};
+static const struct zd_cuda_comm_call other_call = {
+        .kind = ZD_CUDA_COMM_REDUCE_SCATTER, .dtype = ZEROD_FLOAT32, .numel = 1000};
 static const char difference[] =
         "group 'world': rank 0 runs its 1st operation all_gather of 1000 float32, rank 2 its 1st "
         "operation reduce_scatter of 1000 float32";

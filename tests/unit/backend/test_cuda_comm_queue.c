@@ -50,6 +50,8 @@ static void test_dtypes(void **state)
 			struct zd_cuda_comm_call call = collective_call(kind, 333, 2);
 
 			call.dtype = (enum zerod_dtype)dtype;
+			call.send_stride *= sizeof(int64_t) / sizeof(int16_t);
+			call.receive_stride *= sizeof(int64_t) / sizeof(int16_t);
 			if (!collective_sums(call.kind) || zd_dtype_reducible(call.dtype))
 				comm_expect_right(&s, &call, 2);
 		}
@@ -131,7 +133,7 @@ static void expect_refused(struct comm_scene *s, struct zd_cuda_comm_call call, 
 
 static void test_bad_calls(void **state)
 {
-	struct zd_cuda_comm_call call = {ZD_CUDA_COMM_ALL_GATHER, ZEROD_FLOAT32, 1, 0};
+	struct zd_cuda_comm_call call = {.kind = ZD_CUDA_COMM_ALL_GATHER, .dtype = ZEROD_FLOAT32, .numel = 1};
 	struct comm_scene s;
 	zd_cu_ptr receive;
 
@@ -140,8 +142,8 @@ static void test_bad_calls(void **state)
 	comm_connect(&s, false);
 	call.kind = 0;
 	expect_refused(&s, call, "0 is no collective operation");
-	call.kind = 6;
-	expect_refused(&s, call, "6 is no collective operation");
+	call.kind = 8;
+	expect_refused(&s, call, "8 is no collective operation");
 	call.kind = ZD_CUDA_COMM_ALL_GATHER;
 	call.dtype = 99;
 	expect_refused(&s, call, "all_gather of unknown");
@@ -174,19 +176,20 @@ struct pair {
 	struct comm_op first[2], second[2];
 };
 
-static void open_pair(struct comm_scene *s, struct pair *pair)
+static void open_pair(struct comm_scene *s, struct pair *pair, bool checking)
 {
 	struct zd_nccl_id id;
 	struct zd_err err;
 
 	comm_open(s, 2);
-	comm_connect(s, false);
+	comm_connect(s, checking);
 	comm_must(zd_cuda_comm_unique_id(s->nccl, &id, &err), &err);
 	for (uint32_t i = 0; i < 2; i++) {
 		struct zd_cuda_comm_config config = comm_config(s, i);
 
 		config.group = "other";
 		config.id = id;
+		config.checking = checking;
 		pair->other[i] = comm_add(s, i, &config);
 	}
 	for (uint32_t i = 0; i < 2; i++) {
@@ -212,26 +215,27 @@ static void close_pair(struct comm_scene *s, struct pair *pair)
 	comm_close(s);
 }
 
-/* The second is not launched before the first is, nor does it wait for its end. */
-static void test_one_order_over_two_communicators(void **state)
+/* The second waits neither for the first's launch, which may need other ranks, nor for its end. */
+static void test_two_communicators_at_once(void **state)
 {
 	struct comm_scene s;
 	struct pair pair;
 
 	(void)state;
-	open_pair(&s, &pair);
+	open_pair(&s, &pair, false);
 	s.control->polls(3);
 	comm_give(&s, 0, &pair.first[0]);
 	give_other(&s, &pair, 0, &pair.second[0]);
 	for (int poll = 0; poll < 4; poll++) {
-		assert_int_equal(pair.first[0].op.phase,
-		                 poll == 0 ? ZD_CUDA_COMM_WAITING : ZD_CUDA_COMM_LAUNCHING);
-		assert_int_equal(pair.second[0].op.phase, ZD_CUDA_COMM_WAITING);
+		enum zd_cuda_comm_phase phase = poll == 0 ? ZD_CUDA_COMM_WAITING : ZD_CUDA_COMM_LAUNCHING;
+
+		assert_int_equal(pair.first[0].op.phase, phase);
+		assert_int_equal(pair.second[0].op.phase, phase);
 		assert_int_equal(s.control->kernels(), 0);
 		comm_poll(&s);
 	}
 	COMM_AWAIT(&s, pair.second[0].op.phase == ZD_CUDA_COMM_FLYING);
-	assert_int_equal(pair.first[0].op.phase, ZD_CUDA_COMM_FLYING);
+	COMM_AWAIT(&s, pair.first[0].op.phase == ZD_CUDA_COMM_FLYING);
 	assert_int_equal(s.control->kernels(), 2);
 	comm_give(&s, 1, &pair.first[1]);
 	give_other(&s, &pair, 1, &pair.second[1]);
@@ -243,14 +247,35 @@ static void test_one_order_over_two_communicators(void **state)
 	close_pair(&s, &pair);
 }
 
-/* In the order in which they were given, whatever communicator was made first. */
+/* Ranks that share a GPU give theirs in an order of their own: what is compared with other ranks holds up nobody else. */
+static void test_crossing_orders_in_checking_mode(void **state)
+{
+	struct comm_scene s;
+	struct pair pair;
+
+	(void)state;
+	open_pair(&s, &pair, true);
+	comm_give(&s, 0, &pair.first[0]);
+	give_other(&s, &pair, 0, &pair.second[0]);
+	give_other(&s, &pair, 1, &pair.second[1]);
+	comm_give(&s, 1, &pair.first[1]);
+	for (uint32_t i = 0; i < 2; i++) {
+		COMM_AWAIT(&s, pair.first[i].taken && pair.second[i].taken);
+		assert_int_equal(pair.first[i].op.err.status, 0);
+		assert_int_equal(pair.second[i].op.err.status, 0);
+	}
+	close_pair(&s, &pair);
+}
+
+/* In the order in which they were given, whatever communicator was made first: the room is for one. */
 static void test_the_order_is_that_of_giving(void **state)
 {
 	struct comm_scene s;
 	struct pair pair;
 
 	(void)state;
-	open_pair(&s, &pair);
+	open_pair(&s, &pair, false);
+	s.ranks[0].queue.most_at_once = 1;
 	s.control->polls(1000000);
 	give_other(&s, &pair, 0, &pair.second[0]);
 	comm_give(&s, 0, &pair.first[0]);
@@ -273,7 +298,7 @@ static void test_the_next_goes_on(void **state)
 	struct pair pair;
 
 	(void)state;
-	open_pair(&s, &pair);
+	open_pair(&s, &pair, false);
 	s.control->polls(1000000);
 	comm_give(&s, 0, &pair.first[0]);
 	give_other(&s, &pair, 0, &pair.second[0]);
@@ -302,7 +327,8 @@ static void connect_checked(struct comm_scene *s)
 		config.checking = true;
 		config.group = i == 2 && other_group ? other_group : "world";
 		s->ranks[i].comm = comm_add(s, i, &config);
-		three_calls[i] = (struct zd_cuda_comm_call){ZD_CUDA_COMM_ALL_GATHER, ZEROD_BFLOAT16, 1000, 0};
+		three_calls[i] = (struct zd_cuda_comm_call){
+		        .kind = ZD_CUDA_COMM_ALL_GATHER, .dtype = ZEROD_BFLOAT16, .numel = 1000};
 	}
 	for (uint32_t i = 0; i < 3; i++)
 		COMM_AWAIT(s, s->ranks[i].comm->state == ZD_CUDA_COMM_READY);
@@ -351,7 +377,7 @@ static void test_another_operation(void **state)
 
 static void test_another_size_in_the_seventeenth(void **state)
 {
-	struct zd_cuda_comm_call call = {ZD_CUDA_COMM_ALL_REDUCE, ZEROD_FLOAT32, 3, 0};
+	struct zd_cuda_comm_call call = {.kind = ZD_CUDA_COMM_ALL_REDUCE, .dtype = ZEROD_FLOAT32, .numel = 3};
 	struct comm_scene s;
 
 	(void)state;
@@ -384,7 +410,8 @@ static void test_another_root(void **state)
 	(void)state;
 	connect_checked(&s);
 	for (uint32_t i = 0; i < 3; i++)
-		three_calls[i] = (struct zd_cuda_comm_call){ZD_CUDA_COMM_BROADCAST, ZEROD_INT8, 100, i == 1};
+		three_calls[i] = (struct zd_cuda_comm_call){
+		        .kind = ZD_CUDA_COMM_BROADCAST, .dtype = ZEROD_INT8, .numel = 100, .root = i == 1};
 	expect_mismatch(
 	        &s,
 	        "group 'world': rank 0 runs its 1st operation broadcast of 100 int8 from rank 0, rank 1 its "
@@ -408,7 +435,8 @@ static void test_another_group(void **state)
 /* A rank that does not check sends what it was to send. */
 static void test_a_rank_that_does_not_check(void **state)
 {
-	struct zd_cuda_comm_call call = comm_bytes(ZD_CUDA_COMM_ALL_GATHER, 64);
+	struct zd_cuda_comm_call call = comm_bytes(ZD_CUDA_COMM_ALL_GATHER,
+	                                           sizeof(struct zd_cuda_comm_description));
 	struct comm_op ops[2];
 	struct comm_scene s;
 
@@ -463,7 +491,8 @@ static void test_ordinals(void **state)
 		const char *text;
 	} cases[] = {{1, "1st"},   {2, "2nd"},   {3, "3rd"},   {4, "4th"},     {11, "11th"},  {12, "12th"},
 	             {13, "13th"}, {21, "21st"}, {22, "22nd"}, {101, "101st"}, {111, "111th"}};
-	const struct zd_cuda_comm_call call = {ZD_CUDA_COMM_ALL_REDUCE, ZEROD_FLOAT16, 8, 0};
+	const struct zd_cuda_comm_call call = {
+	        .kind = ZD_CUDA_COMM_ALL_REDUCE, .dtype = ZEROD_FLOAT16, .numel = 8};
 
 	(void)state;
 	for (size_t i = 0; i < ZD_ARRAY_LEN(cases); i++) {
@@ -490,12 +519,13 @@ static void test_ranks_in_words(void **state)
 	             {4, "ranks 0 and 3"},
 	             {7, "ranks 0, 3 and 6"},
 	             {60, "ranks 0, 3, 6, 9, 12, 15, 18, 21, 24, 27, 30, 33, 36, 39, 42, 45 and 4 more"}};
+	const struct zd_cuda_comm_rank self = {.nranks = 1024};
 
 	(void)state;
 	for (size_t i = 0; i < ZD_ARRAY_LEN(cases); i++) {
 		char text[ZD_CUDA_COMM_RANKS_TEXT];
 
-		assert_string_equal(zd_cuda_comm_ranks_text(1024, is_every_third, &cases[i].below, text),
+		assert_string_equal(zd_cuda_comm_ranks_text(&self, is_every_third, &cases[i].below, text),
 		                    cases[i].text);
 	}
 }
@@ -555,7 +585,8 @@ static void test_deadline_behind_another(void **state)
 	struct pair pair;
 
 	(void)state;
-	open_pair(&s, &pair);
+	open_pair(&s, &pair, false);
+	s.ranks[0].queue.most_at_once = 1;
 	s.control->polls(1000000);
 	pair.first[0].op.deadline_ns = 100;
 	give_other(&s, &pair, 0, &pair.second[0]);
@@ -591,7 +622,7 @@ static void test_deadline_before_all_have_met(void **state)
 	COMM_AWAIT(&s, op.taken);
 	assert_string_equal(op.op.err.text,
 	                    "group 'world': at its deadline rank 0's 1st operation all_gather of 10 uint8 "
-	                    "waits for the ranks of its group to meet");
+	                    "waits for the ranks of its group to meet; not in this daemon: rank 1");
 	comm_close(&s);
 }
 
@@ -687,7 +718,8 @@ int main(int argc, char **argv)
 	        cmocka_unit_test(test_many_at_once),
 	        cmocka_unit_test(test_given_while_connecting),
 	        cmocka_unit_test(test_bad_calls),
-	        cmocka_unit_test(test_one_order_over_two_communicators),
+	        cmocka_unit_test(test_two_communicators_at_once),
+	        cmocka_unit_test(test_crossing_orders_in_checking_mode),
 	        cmocka_unit_test(test_the_order_is_that_of_giving),
 	        cmocka_unit_test(test_the_next_goes_on),
 	        cmocka_unit_test(test_another_operation),

@@ -68,6 +68,44 @@ static void test_a_burst_after_a_rest(void **state)
 	assert_in_range(spun_ns, most_ns - 2 * STEP_NS, most_ns + 2 * STEP_NS);
 }
 
+/* Also when nothing is saved up; and it is owed. */
+static void test_for_what_is_on_its_way(void **state)
+{
+	uint64_t now_ns = START_NS + (uint64_t)(10 * ZD_SPIN_BURST_NS);
+	struct zd_spin spin;
+
+	(void)state;
+	zd_spin_init(&spin, WINDOW_NS, 1);
+	(void)spin_for(&spin, START_NS, (uint64_t)(10 * ZD_SPIN_BURST_NS));
+	while (zd_spin_may(&spin, now_ns))
+		now_ns += STEP_NS;
+	zd_spin_expect(&spin, now_ns);
+	assert_true(zd_spin_may(&spin, now_ns));
+	assert_true(zd_spin_may(&spin, now_ns + ZD_SPIN_AWAIT_NS - 1));
+	assert_false(zd_spin_may(&spin, now_ns + ZD_SPIN_AWAIT_NS));
+	zd_spin_event(&spin, now_ns + ZD_SPIN_AWAIT_NS);
+	assert_false(zd_spin_may(&spin, now_ns + ZD_SPIN_AWAIT_NS));
+}
+
+/* Whoever expects without pause owes no more than a burst, and spins by itself again soon after. */
+static void test_debts_are_bounded(void **state)
+{
+	uint64_t burst_ns = (uint64_t)ZD_SPIN_BURST_NS, now_ns = START_NS;
+	struct zd_spin spin;
+
+	(void)state;
+	zd_spin_init(&spin, WINDOW_NS, 1);
+	for (; now_ns < START_NS + 10 * burst_ns; now_ns += STEP_NS) {
+		zd_spin_expect(&spin, now_ns);
+		assert_true(zd_spin_may(&spin, now_ns));
+	}
+	now_ns += ZD_SPIN_AWAIT_NS;
+	assert_false(zd_spin_may(&spin, now_ns));
+	now_ns += burst_ns * 100 / ZD_SPIN_PERCENT + 2 * burst_ns;
+	zd_spin_event(&spin, now_ns);
+	assert_true(zd_spin_may(&spin, now_ns));
+}
+
 static void test_not_on_few_processors(void **state)
 {
 	struct zd_spin spin;
@@ -75,6 +113,7 @@ static void test_not_on_few_processors(void **state)
 	(void)state;
 	zd_spin_init(&spin, WINDOW_NS, 1u << 20);
 	zd_spin_event(&spin, START_NS);
+	zd_spin_expect(&spin, START_NS);
 	assert_false(zd_spin_may(&spin, START_NS));
 }
 
@@ -84,6 +123,8 @@ int main(void)
 	        cmocka_unit_test(test_for_a_moment_after_an_event),
 	        cmocka_unit_test(test_a_share_in_the_long_run),
 	        cmocka_unit_test(test_a_burst_after_a_rest),
+	        cmocka_unit_test(test_for_what_is_on_its_way),
+	        cmocka_unit_test(test_debts_are_bounded),
 	        cmocka_unit_test(test_not_on_few_processors),
 	};
 

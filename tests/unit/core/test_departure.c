@@ -142,7 +142,7 @@ static void test_durable_shard_has_one_writer(void **state)
 {
 	struct core_driver *core = core_new(&lingering);
 	struct core_team team;
-	const struct core_join join = {NULL, NULL, 1, 0, 0, true, false};
+	const struct core_join join = {.world_size = 1, .durable = true};
 	const struct core_unit again = {.name = "w", .numel = UNIT_BYTES / 4};
 	(void)state;
 	core_team_new(&team, core, "job", 1, true);

@@ -40,7 +40,8 @@ static const struct zd_reply *rejoin(struct core_driver *core, struct core_team 
 {
 	uint64_t request[CORE_TEAM] = {0};
 	for (uint32_t rank = 0; rank < team->world_size; rank++) {
-		struct core_join join = {NULL, NULL, team->world_size, rank, rank % 2, true, false};
+		struct core_join join = {
+		        .world_size = team->world_size, .rank = rank, .device = rank % 2, .durable = true};
 		if (core_is_open(core, team->session[rank]))
 			continue;
 		team->session[rank] = core_open(core, CORE_ALICE);
@@ -99,6 +100,20 @@ static void test_shards_stay_on_their_device(void **state)
 	        ZEROD_E_MISMATCH, "the shards of rank 1 are on device 1; it joins on device 0");
 	core_expect_error(core, core_join(core, session, &(struct core_join){.world_size = 2, .rank = 1}),
 	                  ZEROD_E_MISMATCH, "job 'job' is durable; rank 1 says not durable");
+	core_end(core);
+}
+
+/* Its work has ended with its ranks, and its data is kept for the next ones. */
+static void test_abort_of_a_group_that_was_left(void **state)
+{
+	struct core_driver *core = core_new(NULL);
+	struct core_team team;
+	(void)state;
+	start(core, &team);
+	close_all(core, &team);
+	core_expect_error(core, core_simple(core, core_open_admin(core), ZD_REQ_ABORT_GROUP, team.group),
+	                  ZEROD_E_STATE, "all ranks of group 'world' have left already");
+	assert_int_equal(rejoin(core, &team)->u.group_join.committed_step, 1);
 	core_end(core);
 }
 
@@ -404,6 +419,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 	        cmocka_unit_test(test_shards_outlive_their_sessions),
 	        cmocka_unit_test(test_shards_stay_on_their_device),
+	        cmocka_unit_test(test_abort_of_a_group_that_was_left),
 	        cmocka_unit_test(test_survivors_wait_for_the_rank_to_come_back),
 	        cmocka_unit_test(test_shard_that_was_never_zeroed_does_not_stay),
 	        cmocka_unit_test(test_aborted_group_keeps_its_shards),

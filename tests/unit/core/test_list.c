@@ -29,7 +29,7 @@ static void bob_starts(struct rig *rig)
 {
 	struct zd_args bucket = {.kind = ZD_REQ_BUCKET_CREATE, .u.bucket_create = {.dtype = ZEROD_FLOAT32}};
 	struct core_team *bobs = &rig->bobs;
-	*bobs = (struct core_team){.core = rig->core, .world_size = 1};
+	*bobs = (struct core_team){.core = rig->core, .world_size = 1, .nranks = 1};
 	bobs->session[0] = core_open(rig->core, CORE_BOB);
 	uint64_t join = core_join(rig->core, bobs->session[0], &(struct core_join){.world_size = 1});
 	bobs->group = core_expect(rig->core, join, 0)->u.group_join.group;

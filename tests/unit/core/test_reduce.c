@@ -273,6 +273,30 @@ static void test_fences_that_have_passed_already(void **state)
 	core_end(core);
 }
 
+/* Whoever moves pieces is told at each commit, before there is one to move; and not when it is refused. */
+static void test_pieces_are_expected(void **state)
+{
+	struct core_driver *core = core_new(&(struct core_options){.ndevices = 3});
+	struct core_reducers g;
+	uint64_t unit = begin_one(&g, core, 2, ZEROD_FLOAT32, 64);
+	struct core_commit commit = {.bucket = g.bucket[0], .entry = core_put(&g, 0, unit, 1.0f), .op = 9};
+	(void)state;
+	core_expect_error(core, core_bucket_commit(&g.team, 0, &commit), ZEROD_E_INVALID,
+	                  "unknown reduction");
+	assert_int_equal(core_expected(core, 0), 0);
+	commit.op = ZEROD_SUM;
+	core_expect(core, core_bucket_commit(&g.team, 0, &commit), 0);
+	assert_int_equal(core_count(core, ZD_CMD_COPY), 0);
+	assert_int_equal(core_expected(core, 0), 1);
+	assert_int_equal(core_expected(core, 1), 1);
+	core_reduce(&g, 1, unit, 1.0f);
+	assert_int_equal(core_expected(core, 1), 2);
+	assert_int_equal(core_expected(core, 2), 0); /* is not the group's */
+	core_reducers_end(&g);
+	check_step(&g, 1.0f);
+	core_end(core);
+}
+
 /* ---- Who takes part ------------------------------------------------------------------------------------------------ */
 
 static void test_skip(void **state)
@@ -658,6 +682,7 @@ int main(void)
 	        cmocka_unit_test(test_rank_order),
 	        cmocka_unit_test(test_producers),
 	        cmocka_unit_test(test_fences_that_have_passed_already),
+	        cmocka_unit_test(test_pieces_are_expected),
 	        cmocka_unit_test(test_skip),
 	        cmocka_unit_test(test_all_skip),
 	        cmocka_unit_test(test_twice_in_one_backward),

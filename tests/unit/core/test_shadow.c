@@ -31,7 +31,11 @@ struct shadowed {
 
 static uint64_t send_join(struct shadowed *s, uint32_t rank)
 {
-	struct core_join join = {NULL, NULL, s->team.world_size, rank, rank % 2, true, true};
+	struct core_join join = {.world_size = s->team.world_size,
+	                         .rank = rank,
+	                         .device = rank % 2,
+	                         .durable = true,
+	                         .shadow = true};
 	s->team.session[rank] = core_open(s->core, CORE_ALICE);
 	return core_join(s->core, s->team.session[rank], &join);
 }
@@ -57,7 +61,7 @@ static void start(struct shadowed *s, const struct core_options *options)
 	uint64_t request[2];
 	*s = (struct shadowed){.core = core_new(options)};
 	s->team.core = s->core;
-	s->team.world_size = 2;
+	s->team.world_size = s->team.nranks = 2;
 	for (uint32_t rank = 0; rank < 2; rank++)
 		request[rank] = send_join(s, rank);
 	for (uint32_t rank = 0; rank < 2; rank++)

@@ -20,7 +20,7 @@
 static void start(struct core_driver *core, struct core_team *team)
 {
 	uint64_t request[2];
-	*team = (struct core_team){.core = core, .world_size = 2};
+	*team = (struct core_team){.core = core, .world_size = 2, .nranks = 2};
 	for (uint32_t rank = 0; rank < 2; rank++) {
 		struct core_join join = {.world_size = 2, .rank = rank};
 		team->session[rank] = rank == 0 ? core_open_strict(core, CORE_ALICE)

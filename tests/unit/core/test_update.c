@@ -331,7 +331,8 @@ static void test_failed_transfer_is_not_joined(void **state)
 	core_expect(rig->core, core_update(rig->core, session, rig->unit), 0);
 }
 
-/* A transfer into a buffer that nobody waits for any more poisons nobody. */
+/* Its timeline is aborted, and streams that wait there for another gather were freed; they do for this one too, if its release was
+ * sent ahead of them. */
 static void test_failed_transfer_of_a_released_copy(void **state)
 {
 	struct rig *rig = *state;
@@ -341,6 +342,10 @@ static void test_failed_transfer_of_a_released_copy(void **state)
 	core_expect(rig->core, core_release(rig->core, session, rig->unit), 0);
 	core_fail_next(rig->core, ZD_CMD_COPY, ZEROD_E_DEVICE, "ECC error");
 	core_unhold(rig->core, ZD_CMD_COPY);
+	assert_true(core_timeline(rig->core, session, 0) == ZD_FENCE_ABORTED);
+	core_expect(rig->core, core_update(rig->core, session, rig->unit), ZEROD_E_POISONED);
+	core_expect(rig->core, core_simple(rig->core, session, ZD_REQ_SESSION_RESET, 0), 0);
+	assert_true(core_timeline(rig->core, session, 0) != ZD_FENCE_ABORTED);
 	core_expect(rig->core, core_update(rig->core, session, rig->unit), 0);
 }
 

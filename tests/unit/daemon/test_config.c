@@ -65,6 +65,9 @@ static void test_defaults(void **state)
 	assert_string_equal(config.gpus, "all");
 	assert_int_equal(config.device_count, 1);
 	assert_int_equal(config.arena_bytes, 0);
+	assert_string_equal(config.nccl_path, "");
+	assert_false(config.check_collectives);
+	assert_int_equal(config.collective_timeout_s, 600);
 	assert_int_equal(config.uid_quota_bytes, 0);
 	assert_int_equal(config.max_sessions, ZD_MAX_SESSIONS);
 }
@@ -92,6 +95,10 @@ static void test_every_key(void **state)
 	                           "gather_budget = 1.5G\n"
 	                           "staging = 2GiB\n"
 	                           "segment = 4096\n"
+	                           "[collectives]\n"
+	                           "nccl = /opt/nccl/lib/libnccl.so.2\n"
+	                           "check = yes\n"
+	                           "timeout_s = 86400\n"
 	                           "[limits]\n"
 	                           "uid_quota = 1024T\n"
 	                           "max_sessions = 1",
@@ -110,6 +117,9 @@ static void test_every_key(void **state)
 	assert_int_equal(config.gather_budget_bytes, 3ull << 29);
 	assert_int_equal(config.staging_bytes, 2ull << 30);
 	assert_int_equal(config.segment_bytes, 4096);
+	assert_string_equal(config.nccl_path, "/opt/nccl/lib/libnccl.so.2");
+	assert_true(config.check_collectives);
+	assert_int_equal(config.collective_timeout_s, 86400);
 	assert_int_equal(config.uid_quota_bytes, ZD_MAX_BYTES);
 	assert_int_equal(config.max_sessions, 1);
 }
@@ -142,6 +152,13 @@ static const struct mistake {
         {"[devices]\ncount = +4\n", ":2: [devices] count: expected a number from 1 to 64, found '+4'"},
         {"[devices]\ncount = 99999999999999999999\n",
          ":2: [devices] count: expected a number from 1 to 64, found '99999999999999999999'"},
+        {"[collectives]\ncheck = true\n", ":2: [collectives] check: expected yes or no, found 'true'"},
+        {"[collectives]\ntimeout_s = 10m\n",
+         ":2: [collectives] timeout_s: expected a number of seconds, at most 86400, found '10m'"},
+        {"[collectives]\ntimeout_s = 86401\n",
+         ":2: [collectives] timeout_s: expected a number of seconds, at most 86400, found '86401'"},
+        {"[collectives]\ntimeout = 1\n",
+         ":2: [collectives] timeout: unknown key, expected one of nccl, check, timeout_s"},
         {"[limits]\nuid_quota = x\n",
          ":2: [limits] uid_quota: expected a size such as 64G, at most 1024T, found 'x'"},
         {"[limits]\nmax_sessions = 1025\n",
@@ -162,8 +179,10 @@ static const struct mistake {
          "drain_timeout_s"},
         {"[limits]\nsocket = x\n",
          ":2: [limits] socket: unknown key, expected one of uid_quota, max_sessions"},
-        {"[deamon]\nsocket = x\n", ":1: [deamon]: unknown section, expected [daemon], [devices] or [limits]"},
-        {"[limits]\n[empty]\n", ":2: [empty]: unknown section, expected [daemon], [devices] or [limits]"},
+        {"[deamon]\nsocket = x\n",
+         ":1: [deamon]: unknown section, expected [daemon], [devices], [collectives] or [limits]"},
+        {"[limits]\n[empty]\n",
+         ":2: [empty]: unknown section, expected [daemon], [devices], [collectives] or [limits]"},
         {"socket = x\n", ":1: socket: expected a section such as [daemon] before it"},
         {"[daemon]\nsocket\n", ":2: expected 'key = value' or '[section]'"},
         {"[daemon\nsocket = x\n", ":1: expected 'key = value' or '[section]'"},
@@ -260,17 +279,21 @@ static void test_command_line_wins(void **state)
 	                             .devices = "3",
 	                             .gpus = "1",
 	                             .arena = "1M",
+	                             .nccl = "",
 	                             .backend = "host"};
 	struct zd_config config;
 	struct zd_err err;
 
 	(void)state;
-	write_file("[daemon]\nsocket = /tmp/a\n[devices]\ncount = 2\ngather_budget = 1M\n");
+	write_file("[daemon]\nsocket = /tmp/a\n[devices]\ncount = 2\ngather_budget = 1M\n"
+	           "[collectives]\nnccl = /tmp/nccl\ncheck = yes\n");
 	assert_int_equal(zd_options_load(&options, &config, &err), 0);
 	assert_string_equal(config.socket_path, "/tmp/b");
 	assert_ptr_equal(config.backend, &zd_backend_host);
 	assert_int_equal(config.device_count, 3);
 	assert_string_equal(config.gpus, "1");
+	assert_string_equal(config.nccl_path, "");
+	assert_true(config.check_collectives);
 	assert_int_equal(config.arena_bytes, 1 << 20);
 	assert_int_equal(config.gather_budget_bytes, 1 << 20);
 }
@@ -278,6 +301,7 @@ static void test_command_line_wins(void **state)
 static void test_command_line_mistakes(void **state)
 {
 	struct zd_options options = {.config_path = path, .arena = "lots"};
+	char path_too_long[ZD_CONFIG_PATH_BYTES + 1] = "";
 	struct zd_config config;
 	struct zd_err err;
 
@@ -294,6 +318,10 @@ static void test_command_line_mistakes(void **state)
 	options = (struct zd_options){.config_path = path, .socket = ""};
 	assert_int_equal(zd_options_load(&options, &config, &err), ZEROD_E_INVALID);
 	assert_string_equal(err.text, "--socket: expected a path of 1 to 107 bytes, found ''");
+	memset(path_too_long, 'x', sizeof(path_too_long) - 1);
+	options = (struct zd_options){.config_path = path, .nccl = path_too_long};
+	assert_int_equal(zd_options_load(&options, &config, &err), ZEROD_E_INVALID);
+	assert_non_null(strstr(err.text, "--nccl: expected a path of at most 1023 bytes, found 'xxx"));
 	/* A file that was asked for must be there. */
 	options = (struct zd_options){.config_path = "/nonexistent/zerod.conf"};
 	assert_int_equal(zd_options_load(&options, &config, &err), ZEROD_E_NOT_FOUND);

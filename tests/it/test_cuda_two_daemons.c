@@ -1,0 +1,343 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * test_cuda_two_daemons.c - groups over two daemons as trainers have them: the library, both daemons, and the doubles of the
+ * driver and of NCCL. Every byte that is gathered and every sum is compared.
+ */
+#include "span_scene.h"
+
+#include <math.h>
+
+#include "tests/it/zeroctl_scene.h"
+
+#define STEPS 3
+
+/* ---- Training ---------------------------------------------------------------------------------------------------- */
+
+static int step; /* of the world */
+
+/* Whole numbers, so that sums are exact. */
+static float weight(uint32_t unit, uint64_t i)
+{
+	return (float)((i * 7 + (uint64_t)unit * 31 + (uint64_t)step * 1009) % 65521);
+}
+
+static float gradient(uint32_t unit, uint64_t i)
+{
+	return (float)((i + unit) % 61);
+}
+
+static void check_values(struct rank *rank, uint64_t numel, uint64_t first, float scale,
+                         float (*expected)(uint32_t unit, uint64_t i), uint32_t unit)
+{
+	for (uint64_t i = 0; i < numel && !rank->status; i++) {
+		if (rank->values[i] == expected(unit, first + i) * scale)
+			continue;
+		rank->status = ZEROD_E_MISMATCH;
+		(void)snprintf(rank->text, sizeof(rank->text), "unit %u: element %llu is %g, expected %g",
+		               unit, (unsigned long long)(first + i), (double)rank->values[i],
+		               (double)(expected(unit, first + i) * scale));
+	}
+}
+
+static void rank_publish(struct rank *rank)
+{
+	TRY(rank, zerod_update_begin(rank->units, UNITS));
+	for (uint32_t u = 0; u < UNITS; u++) {
+		struct zerod_shard shard;
+
+		TRY(rank, zerod_unit_shard(rank->units[u], &shard));
+		for (uint64_t i = 0; i < shard.true_numel; i++)
+			rank->values[i] = weight(u, shard.offset_numel + i);
+		rank_write(rank, shard.data, shard.true_numel);
+	}
+	TRY(rank, zerod_publish(rank->units, UNITS, &rank->stream, 1, 0));
+}
+
+static void gather_and_check(struct rank *rank, uint32_t unit)
+{
+	void *whole;
+
+	TRY(rank, zerod_gather(rank->units[unit], NULL, rank->stream, &whole));
+	rank_read(rank, whole, unit_numel[unit]);
+	if (!rank->status)
+		check_values(rank, unit_numel[unit], 0, 1, weight, unit);
+	TRY(rank, zerod_release(rank->units[unit], NULL, &rank->stream, 1, NULL));
+}
+
+static void rank_gather(struct rank *rank)
+{
+	for (uint32_t u = 0; u < UNITS && !rank->status; u++)
+		gather_and_check(rank, u);
+}
+
+static void rank_backward(struct rank *rank)
+{
+	struct zerod_backward_options options = ZEROD_INIT(options);
+
+	options.boundary = 1;
+	TRY(rank, zerod_backward_begin(rank->group, &options));
+	for (uint32_t u = UNITS; u-- > 0;) {
+		struct zerod_entry entry;
+
+		TRY(rank, zerod_bucket_reserve(rank->bucket, rank->units[u], &entry));
+		for (uint64_t i = 0; i < unit_numel[u]; i++)
+			rank->values[i] = gradient(u, i) * (float)(rank->number + 1);
+		rank_write(rank, entry.data, unit_numel[u]);
+		TRY(rank, zerod_bucket_commit(rank->bucket, entry.id, &rank->stream, 1, NULL));
+	}
+	TRY(rank, zerod_backward_end(rank->group));
+}
+
+static double norm_squared(void)
+{
+	double sum = 0;
+
+	for (uint32_t u = 0; u < UNITS; u++)
+		for (uint64_t i = 0; i < unit_numel[u]; i++)
+			sum += pow((double)gradient(u, i) * (WORLD * (WORLD + 1) / 2), 2);
+	return sum;
+}
+
+static void rank_step(struct rank *rank)
+{
+	struct zerod_step_info info;
+
+	TRY(rank, zerod_step_begin(rank->group, &info));
+	for (uint32_t u = 0; u < UNITS; u++) {
+		struct zerod_shard shard;
+		struct zerod_target target;
+
+		TRY(rank, zerod_unit_shard(rank->units[u], &shard));
+		TRY(rank, zerod_unit_target(rank->units[u], &target));
+		rank_read(rank, target.data, target.true_numel);
+		check_values(rank, target.true_numel, shard.offset_numel, WORLD * (WORLD + 1) / 2, gradient,
+		             u);
+	}
+	if (info.overflow || info.step != (uint64_t)step || fabs(info.norm_squared - norm_squared()) > 1e-3) {
+		rank->status = ZEROD_E_MISMATCH;
+		(void)snprintf(rank->text, sizeof(rank->text), "step %llu, norm squared %g, expected %g",
+		               (unsigned long long)info.step, info.norm_squared, norm_squared());
+	}
+	TRY(rank, zerod_step_end(rank->group, &rank->stream, 1));
+	TRY(rank, zerod_commit(rank->group, (uint64_t)step));
+}
+
+static void train(const char *collectives, enum zerod_collectives how, uint32_t flags)
+{
+	struct world *world = world_open(collectives);
+
+	world->collectives = how;
+	world->flags = flags;
+	world_form(world);
+	for (step = 1; step <= STEPS; step++) {
+		all_do(world, rank_publish);
+		all_do(world, rank_gather);
+		all_do(world, rank_backward);
+		all_do(world, rank_step);
+	}
+	world_close(world);
+}
+
+static void test_trains(void **state)
+{
+	(void)state;
+	train("", ZEROD_COLLECTIVES_COPIES, 0);
+}
+
+static void test_trains_by_nccl(void **state)
+{
+	(void)state;
+	train("", ZEROD_COLLECTIVES_NCCL, 0);
+}
+
+static void test_trains_in_a_hybrid_group(void **state)
+{
+	(void)state;
+	train("", ZEROD_COLLECTIVES_COPIES, ZEROD_GROUP_HYBRID);
+}
+
+static void test_trains_checked(void **state)
+{
+	(void)state;
+	train("check = yes\n", ZEROD_COLLECTIVES_COPIES, 0);
+}
+
+/* ---- Gathers ------------------------------------------------------------------------------------------------------- */
+
+/* All prefetch both units, in one order; then they gather in the other one, which joins what has come. */
+static void rank_prefetch(struct rank *rank)
+{
+	struct zerod_gather_options ahead = ZEROD_INIT(ahead);
+
+	ahead.flags = ZEROD_GATHER_PREFETCH;
+	for (uint32_t u = 0; u < UNITS; u++) {
+		zerod_ticket ticket;
+
+		TRY(rank, zerod_gather_begin(rank->units[u], &ahead, &ticket));
+		TRY(rank, zerod_wait(rank->client, ticket, NULL, NULL));
+	}
+	gather_and_check(rank, 1);
+	if (!rank->status)
+		gather_and_check(rank, 0);
+}
+
+static void test_prefetches(void **state)
+{
+	struct world *world = world_open("check = yes\n");
+
+	(void)state;
+	world_form(world);
+	all_do(world, rank_publish);
+	all_do(world, rank_prefetch);
+	world_close(world);
+}
+
+/* ---- Ends ------------------------------------------------------------------------------------------------------------- */
+
+/* What the group says when it is asked again: streams were freed, so the session is reset first. */
+static void rank_ask_why(struct rank *rank)
+{
+	void *whole;
+
+	TRY(rank, zerod_session_reset(rank->client));
+	TRY(rank, zerod_gather(rank->units[0], NULL, NULL, &whole));
+}
+
+/* All leave, and form the group anew with another id. */
+static void form_again(struct world *world)
+{
+	all_do(world, rank_leave);
+	world_new_id(world);
+	world_form(world);
+	all_do(world, rank_publish);
+	all_do(world, rank_gather);
+}
+
+static void rank_gather_its_own(struct rank *rank)
+{
+	void *whole;
+
+	TRY(rank, zerod_gather(rank->units[rank->number / LOCAL], NULL, rank->stream, &whole));
+	TRY(rank, zerod_stream_synchronize(rank->stream));
+}
+
+/* The ranks of one daemon gather another unit than those of the other one. */
+static void test_check_names_both(void **state)
+{
+	struct world *world = world_open("check = yes\n");
+
+	(void)state;
+	world_form(world);
+	all_do(world, rank_publish);
+	some_do(world, ALL_RANKS, rank_gather_its_own);
+	some_do(world, ALL_RANKS, rank_ask_why);
+	expect_failed(world, ALL_RANKS, ZEROD_E_MISMATCH, "gather of version 1 of 'a'");
+	expect_failed(world, ALL_RANKS, ZEROD_E_MISMATCH, "gather of version 1 of 'b'");
+	form_again(world);
+	world_close(world);
+}
+
+static void rank_join_differently(struct rank *rank)
+{
+	rank_join_with(rank, rank->number < LOCAL ? 0 : ZEROD_GROUP_DURABLE);
+}
+
+static void test_daemons_that_differ_in_flags(void **state)
+{
+	struct world *world = world_open("");
+
+	(void)state;
+	some_do(world, ALL_RANKS, rank_join_differently);
+	expect_failed(world, ALL_RANKS, ZEROD_E_MISMATCH, "2 a daemon (node ");
+	expect_failed(world, ALL_RANKS, ZEROD_E_MISMATCH, "durable");
+	world_close(world);
+}
+
+/* What zeroctl says of the group at the second daemon. */
+static void expect_listed(const struct world *world, const char *state, const char *why)
+{
+	const char *socket_path = world->daemons[1].socket_path;
+	json_t *object = zeroctl_listing(socket_path, "groups", "groups");
+	const json_t *row = row_where(object, "job", "span");
+	struct program program;
+
+	assert_non_null(row);
+	assert_string_equal(json_string_value(json_object_get(row, "state")), state);
+	assert_int_equal(json_integer_value(json_object_get(row, "world_size")), WORLD);
+	assert_int_equal(json_integer_value(json_object_get(row, "local_world_size")), LOCAL);
+	assert_int_equal(json_integer_value(json_object_get(row, "first_rank")), LOCAL);
+	assert_string_equal(json_string_value(json_object_get(row, "collectives")), "copies");
+	assert_true(json_is_false(json_object_get(row, "hybrid")));
+	if (why)
+		assert_non_null(strstr(json_string_value(json_object_get(row, "why")), why));
+	else
+		assert_string_equal(json_string_value(json_object_get(row, "why")), "");
+	json_decref(object);
+	program = zeroctl_run(socket_path, "groups");
+	assert_non_null(strstr(program.out_text, "2..3 of 4"));
+	program_free(&program);
+}
+
+#define FIRST_DAEMON ((1u << LOCAL) - 1)
+#define LAST         (1u << (WORLD - 1))
+
+/* Its neighbour hears of it at once, the other daemon's ranks when they have waited for long enough; and nobody comes back into
+ * the group before all have left. */
+static void test_rank_leaves(void **state)
+{
+	struct world *world = world_open("timeout_s = 3\n");
+
+	(void)state;
+	world_form(world);
+	all_do(world, rank_publish);
+	expect_listed(world, "READY", NULL);
+	some_do(world, LAST, rank_leave);
+	expect_ok(world, LAST);
+	expect_listed(world, "ABORTED", "has left: all ranks leave");
+	some_do(world, LAST, rank_join);
+	expect_failed(world, LAST, ZEROD_E_PEER_LOST, "rank 3 ");
+	some_do(world, ALL_RANKS & ~LAST, rank_gather);
+	some_do(world, ALL_RANKS & ~LAST, rank_ask_why);
+	expect_failed(world, FIRST_DAEMON, ZEROD_E_PEER_LOST, "at its deadline");
+	expect_failed(world, ALL_RANKS & ~LAST & ~FIRST_DAEMON, ZEROD_E_PEER_LOST,
+	              "has left: all ranks leave");
+	form_again(world);
+	world_close(world);
+}
+
+static void test_daemon_dies(void **state)
+{
+	struct world *world = world_open("timeout_s = 3\n");
+
+	(void)state;
+	world_form(world);
+	all_do(world, rank_publish);
+	assert_int_equal(zd_daemon_kill(&world->daemons[1]), 0);
+	some_do(world, ALL_RANKS, rank_gather);
+	some_do(world, FIRST_DAEMON, rank_ask_why);
+	expect_failed(world, FIRST_DAEMON, ZEROD_E_PEER_LOST, "at its deadline");
+	expect_failed(world, ALL_RANKS & ~FIRST_DAEMON, ZEROD_E_DISCONNECTED, "");
+	assert_int_equal(world_start_daemon(world, 1, NULL, true), 0);
+	some_do(world, ALL_RANKS & ~FIRST_DAEMON, rank_close);
+	some_do(world, ALL_RANKS & ~FIRST_DAEMON, rank_connect);
+	expect_ok(world, ALL_RANKS & ~FIRST_DAEMON);
+	form_again(world);
+	world_close(world);
+}
+
+int main(int argc, char **argv)
+{
+	struct a_case cases[] = {
+	        CASE(test_trains),
+	        CASE(test_trains_by_nccl),
+	        CASE(test_trains_in_a_hybrid_group),
+	        CASE(test_trains_checked),
+	        CASE(test_prefetches),
+	        CASE(test_check_names_both),
+	        CASE(test_daemons_that_differ_in_flags),
+	        CASE(test_rank_leaves),
+	        CASE(test_daemon_dies),
+	};
+
+	return scene_main(cases, ZD_ARRAY_LEN(cases), argc, argv);
+}

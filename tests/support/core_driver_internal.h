@@ -1,0 +1,75 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* core_driver_internal.h - what a driven engine is made of, for the files of core_driver.h only. */
+#ifndef ZD_TESTS_CORE_DRIVER_INTERNAL_H
+#define ZD_TESTS_CORE_DRIVER_INTERNAL_H
+
+#include <sys/queue.h>
+
+#include "core_driver.h"
+
+#define KINDS (ZD_CMD_AGREE + 1)
+
+struct pending { /* a command that is not over */
+	struct zd_command command;
+	struct zd_fence fences[ZD_MAX_FENCES];
+	struct zd_location inputs[CORE_TEAM];
+	TAILQ_ENTRY(pending) link;
+};
+
+struct segment {
+	uint32_t id;
+	uint64_t bytes;
+	uint8_t *data; /* NULL without bytes */
+	TAILQ_ENTRY(segment) link;
+};
+
+struct session {
+	uint64_t id;
+	bool open;
+	bool gone;                    /* its process too: at once, unless sessions linger */
+	uint32_t told[CORE_SEGMENTS]; /* segments that it is to unmap, and has not */
+	uint32_t ntold;
+	char killed_why[128];
+	uint64_t client_page[ZD_TIMELINES], daemon_page[ZD_TIMELINES];
+	TAILQ_ENTRY(session) link;
+};
+
+struct call {
+	uint64_t session, request;
+	uint32_t sent, replied;
+	struct zd_reply reply;
+	char error[ZD_ERR_TEXT_BYTES];
+	struct zd_fence fences[ZD_MAX_DEVICES];
+	uint64_t ended[CORE_ENDED];
+	unsigned char ids[ZD_MAX_UNIQUE_IDS * ZD_UNIQUE_ID_BYTES];
+	TAILQ_ENTRY(call) link;
+};
+
+struct failure {
+	int status;
+	const char *error;
+};
+
+struct core_driver {
+	struct zd_engine *engine;
+	struct core_net *net;
+	bool no_bytes, abandoned, sessions_linger, sessions_map, devices_copy_own, unordered;
+	unsigned expected[ZD_MAX_DEVICES];
+	uint64_t next_request;
+	bool held[KINDS];
+	uint32_t count[KINDS];
+	struct failure failures[KINDS];
+	struct zd_signal last_signal;
+	TAILQ_HEAD(, pending) commands; /* in the order in which they were given */
+	TAILQ_HEAD(, segment) segments;
+	TAILQ_HEAD(, session) sessions;
+	TAILQ_HEAD(, call) calls; /* the newest first */
+};
+
+/* NULL: there is none. */
+struct session *core_session(const struct core_driver *core, uint64_t id);
+struct call *core_find_call(const struct core_driver *core, uint64_t request);
+/* After every call into the engine: whatever may run does. */
+void core_settle(struct core_driver *core);
+
+#endif

@@ -1,0 +1,219 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Units whose gradients are all-reduced: every rank's target has the whole sum, beside units of which it has a slice.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+#include <cmocka.h>
+
+#include "tests/support/core_reduce.h"
+
+#define SLOT_BYTES (64 * CORE_KIB)
+
+static uint64_t all_reduced(struct core_reducers *g, const char *name, uint64_t numel)
+{
+	struct core_unit unit = {.name = name, .numel = numel, .all_reduce = true};
+	uint64_t id = core_team_register(&g->team, &unit);
+	struct core_row row;
+	core_row(g->team.core, ZD_TABLE_UNITS, id, &row);
+	assert_true(row.row.u.unit.all_reduce);
+	return id;
+}
+
+/* The whole unit, as the sum of all ranks' gradients times the factor, and zeros behind it. */
+static void check_whole(struct core_reducers *g, const struct zd_reply *step, uint64_t offset_numel,
+                        uint64_t numel, float factor)
+{
+	const uint8_t *data = core_bytes(g->team.core, step->u.step_begin.target);
+	uint64_t target_numel = step->u.step_begin.target.bytes / 4;
+	for (uint64_t i = 0; i < numel; i++) {
+		float expected = 0.0f;
+		for (uint32_t rank = 0; rank < g->team.world_size; rank++)
+			expected += core_gradient(rank, i) * factor;
+		assert_true(core_element(ZEROD_FLOAT32, data, offset_numel + i) == expected);
+	}
+	for (uint64_t i = offset_numel + numel; i < target_numel && i % 64 != 0; i++)
+		assert_true(core_element(ZEROD_FLOAT32, data, i) == 0.0f);
+}
+
+static void reduce_by_all(struct core_reducers *g, uint64_t unit, float factor)
+{
+	for (uint32_t rank = 0; rank < g->team.world_size; rank++)
+		core_reduce(g, rank, unit, factor);
+}
+
+static void check_steps(struct core_reducers *g, uint64_t offset_numel, uint64_t numel, float factor)
+{
+	const struct zd_reply *step[CORE_TEAM];
+	core_reducers_step(g, step);
+	for (uint32_t rank = 0; rank < g->team.world_size; rank++)
+		check_whole(g, step[rank], offset_numel, numel, factor);
+	core_reducers_step_end(g);
+}
+
+static void test_every_rank_has_the_sum(void **state)
+{
+	static const uint64_t numel[] = {1, 64, 257, 3001};
+	(void)state;
+	for (size_t i = 0; i < sizeof(numel) / sizeof(numel[0]); i++) {
+		struct core_driver *core =
+		        core_new(&(struct core_options){.ndevices = 3, .reduction_chunk_bytes = CORE_KIB});
+		struct core_reducers g;
+		core_reducers_new(&g, core, 3, ZEROD_FLOAT32, SLOT_BYTES, 2);
+		uint64_t unit = all_reduced(&g, "norm", numel[i]);
+		core_reducers_begin(&g, 3, true);
+		reduce_by_all(&g, unit, 2.0f);
+		core_reducers_end(&g);
+		check_steps(&g, 0, numel[i], 2.0f);
+		core_end(core);
+	}
+}
+
+/* Its place in the target is behind a slice, and before another one. */
+static void test_beside_slices(void **state)
+{
+	(void)state;
+	struct core_driver *core = core_new(&(struct core_options){.ndevices = 2});
+	struct core_reducers g;
+	const struct zd_reply *step[CORE_TEAM];
+	core_reducers_new(&g, core, 2, ZEROD_FLOAT32, SLOT_BYTES, 2);
+	uint64_t before = core_reducers_unit(&g, "before", 1000);
+	uint64_t unit = all_reduced(&g, "norm", 300);
+	uint64_t behind = core_reducers_unit(&g, "behind", 1000);
+	core_reducers_begin(&g, 3, true);
+	reduce_by_all(&g, before, 1.0f);
+	reduce_by_all(&g, unit, 3.0f);
+	reduce_by_all(&g, behind, 5.0f);
+	core_reducers_end(&g);
+	core_reducers_step(&g, step);
+	uint64_t whole = 2 * 192; /* 300 elements are two shards of 192 */
+	for (uint32_t rank = 0; rank < 2; rank++) {
+		core_check_target(&g, rank, step[rank], 0, 1.0f);
+		check_whole(&g, step[rank], g.shard_numel, 300, 3.0f);
+		core_check_target(&g, rank, step[rank], g.shard_numel + whole, 5.0f);
+		assert_int_equal(step[rank]->u.step_begin.target.bytes, 4 * (2 * g.shard_numel + whole));
+	}
+	core_reducers_step_end(&g);
+	core_end(core);
+}
+
+/* Over micro-steps: what another rank has is what the owner has, however it came to it. */
+static void test_accumulates(void **state)
+{
+	(void)state;
+	struct core_driver *core = core_new(&(struct core_options){.ndevices = 4});
+	struct core_reducers g;
+	core_reducers_new(&g, core, 4, ZEROD_FLOAT32, SLOT_BYTES, 2);
+	uint64_t unit = all_reduced(&g, "norm", 500);
+	for (uint32_t micro = 0; micro < 3; micro++) {
+		core_reducers_begin(&g, 2, micro == 2);
+		reduce_by_all(&g, unit, 1.0f);
+		core_reducers_end(&g);
+	}
+	check_steps(&g, 0, 500, 3.0f);
+	core_end(core);
+}
+
+/* The norm counts each slice once, not once a rank. */
+static void test_norm_counts_once(void **state)
+{
+	(void)state;
+	struct core_driver *core = core_new(&(struct core_options){.ndevices = 2});
+	struct core_reducers g;
+	const struct zd_reply *step[CORE_TEAM];
+	double expected = 0.0;
+	core_reducers_new(&g, core, 2, ZEROD_FLOAT32, SLOT_BYTES, 2);
+	uint64_t unit = all_reduced(&g, "norm", 100);
+	core_reducers_begin(&g, 3, true);
+	reduce_by_all(&g, unit, 1.0f);
+	core_reducers_end(&g);
+	for (uint64_t i = 0; i < 100; i++) {
+		double sum = (double)core_gradient(0, i) + (double)core_gradient(1, i);
+		expected += sum * sum;
+	}
+	core_reducers_step(&g, step);
+	assert_true(step[0]->u.step_begin.norm_squared == expected);
+	core_reducers_step_end(&g);
+	core_end(core);
+}
+
+/* A backward is not over while a rank has not got what another one summed. */
+static void test_backward_waits_for_copies(void **state)
+{
+	(void)state;
+	struct core_driver *core = core_new(&(struct core_options){.ndevices = 2});
+	struct core_reducers g;
+	uint64_t ends[2];
+	core_reducers_new(&g, core, 2, ZEROD_FLOAT32, SLOT_BYTES, 2);
+	uint64_t unit = all_reduced(&g, "norm", 100);
+	core_reducers_begin(&g, 3, true);
+	core_hold(core, ZD_CMD_COPY);
+	reduce_by_all(&g, unit, 1.0f);
+	for (uint32_t rank = 0; rank < 2; rank++)
+		ends[rank] = core_backward_end(&g.team, rank);
+	core_run_one(core, ZD_CMD_COPY); /* the pieces */
+	core_run_one(core, ZD_CMD_COPY);
+	assert_int_equal(core_count(core, ZD_CMD_REDUCE), 2);
+	core_run_one(core, ZD_CMD_COPY); /* a sum */
+	assert_null(core_reply(core, ends[0]));
+	core_run_one(core, ZD_CMD_COPY);
+	for (uint32_t rank = 0; rank < 2; rank++)
+		core_expect(core, ends[rank], 0);
+	core_unhold(core, ZD_CMD_COPY);
+	check_steps(&g, 0, 100, 1.0f);
+	core_end(core);
+}
+
+static void test_copy_fails(void **state)
+{
+	(void)state;
+	struct core_driver *core = core_new(&(struct core_options){.ndevices = 2});
+	struct core_reducers g;
+	uint64_t end[2];
+	core_reducers_new(&g, core, 2, ZEROD_FLOAT32, SLOT_BYTES, 2);
+	uint64_t unit = all_reduced(&g, "norm", 100);
+	core_reducers_begin(&g, 3, true);
+	core_hold(core, ZD_CMD_COPY);
+	reduce_by_all(&g, unit, 1.0f);
+	core_run_one(core, ZD_CMD_COPY);
+	core_run_one(core, ZD_CMD_COPY);
+	core_fail_next(core, ZD_CMD_COPY, ZEROD_E_DEVICE, "the link is gone");
+	core_unhold(core, ZD_CMD_COPY);
+	for (uint32_t rank = 0; rank < 2; rank++)
+		end[rank] = core_backward_end(&g.team, rank);
+	for (uint32_t rank = 0; rank < 2; rank++)
+		core_expect_error(core, end[rank], ZEROD_E_DEVICE, "the link is gone");
+	core_end(core);
+}
+
+/* One rank says so, another does not: they would lay their targets out differently. */
+static void test_ranks_must_agree(void **state)
+{
+	(void)state;
+	struct core_driver *core = core_new(NULL);
+	struct core_team team;
+	core_team_new(&team, core, "job", 2, false);
+	struct core_unit unit = {.name = "w", .numel = 10, .all_reduce = true};
+	core_expect(core, core_register(core, team.session[0], team.group, &unit), 0);
+	unit.all_reduce = false;
+	core_expect_error(core, core_register(core, team.session[1], team.group, &unit), ZEROD_E_MISMATCH,
+	                  "rank 0 registered float32, 10 elements, all-reduced; rank 1 says");
+	core_end(core);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+	        cmocka_unit_test(test_every_rank_has_the_sum),
+	        cmocka_unit_test(test_beside_slices),
+	        cmocka_unit_test(test_accumulates),
+	        cmocka_unit_test(test_norm_counts_once),
+	        cmocka_unit_test(test_backward_waits_for_copies),
+	        cmocka_unit_test(test_copy_fails),
+	        cmocka_unit_test(test_ranks_must_agree),
+	};
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,546 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Gathers over rails: bytes of all ranks in all daemons, what is copied on inside a daemon and how long it is kept for that, and the
+ * order that all ranks keep. How they end is in test_rail_ends.c.
+ */
+#include "rail_rig.h"
+
+/* ---- Bytes ---------------------------------------------------------------------------------------------------- */
+
+static void expect_passes(const struct core_nodes_config *config)
+{
+	struct rig rig;
+	core_nodes_new(&rig.nodes, config);
+	uint32_t shards = world(&rig);
+	core_nodes_unit(&rig.nodes, "u", shards * 512, rig.u);
+	core_nodes_unit(&rig.nodes, "v", shards * 256, rig.v);
+	pass(&rig, rig.u, 1);
+	pass(&rig, rig.v, 1);
+	pass(&rig, rig.u, 1);
+	core_nodes_publish(&rig.nodes, rig.u);
+	pass(&rig, rig.u, 2);
+	core_net_end(rig.nodes.net);
+}
+
+static void test_bytes_on_all_ranks(void **state)
+{
+	(void)state;
+	expect_passes(NULL);
+	expect_passes(&(struct core_nodes_config){.nnodes = 3, .local_world_size = 1});
+	expect_passes(&(struct core_nodes_config){.nnodes = 3, .local_world_size = 2});
+	expect_passes(&(struct core_nodes_config){.nnodes = 2, .local_world_size = 4});
+	expect_passes(&(struct core_nodes_config){.local_world_size = 3, .options = {.ndevices = 2}});
+	expect_passes(&(struct core_nodes_config){.options = {.ndevices = 1}});
+	expect_passes(&(struct core_nodes_config){.exchange = true});
+	expect_passes(&(struct core_nodes_config){.nnodes = 3, .exchange = true});
+}
+
+/* Where a rank is alone in its daemon, its exchange brings its own shard too: nothing is copied inside the device. */
+static void test_one_rank_a_daemon_copies_nothing(void **state)
+{
+	struct rig rig;
+	(void)state;
+	core_nodes_new(&rig.nodes, &(struct core_nodes_config){.nnodes = 3, .local_world_size = 1});
+	core_nodes_unit(&rig.nodes, "u", 3 * 256, rig.u);
+	pass(&rig, rig.u, 1);
+	assert_int_equal(core_count(core_of(&rig, 0), ZD_CMD_COPY), 0);
+	core_net_end(rig.nodes.net);
+}
+
+/* A hybrid group's daemons have all shards each: gathers stay inside, and a rank that gives one up keeps nobody waiting. */
+static void test_hybrid_gathers_stay_inside(void **state)
+{
+	struct rig rig;
+	(void)state;
+	core_nodes_new(&rig.nodes, &(struct core_nodes_config){.hybrid = true});
+	core_nodes_unit(&rig.nodes, "u", UNIT_BYTES, rig.u);
+	for (uint32_t rank = 0; rank < 4; rank++) {
+		const struct zd_reply *reply = core_expect(core_of(&rig, rank), gather(&rig, rig.u, rank), 0);
+		const uint8_t *data = core_bytes(core_of(&rig, rank), reply->u.gather.buffer);
+		assert_int_equal(reply->u.gather.buffer.bytes, UNIT_BYTES);
+		for (uint32_t i = 0; i < UNIT_BYTES; i++)
+			assert_int_equal(data[i], core_pattern(rank / 2 * 2 + i / (UNIT_BYTES / 2), 1));
+	}
+	assert_int_equal(core_count(core_of(&rig, 0), ZD_CMD_EXCHANGE), 0);
+	struct zd_args args = {.kind = ZD_REQ_GATHER,
+	                       .u.gather = {.unit = rig.u[0], .tag = CORE_TAG, .version = 2}};
+	uint64_t request = core_send_until(core_of(&rig, 0), session_of(&rig, 0), 1000, &args);
+	core_tick(core_of(&rig, 0), 1000);
+	core_expect(core_of(&rig, 0), request, ZEROD_E_DEADLINE);
+	commit_all(&rig, 1);
+	core_net_end(rig.nodes.net);
+}
+
+/* Whether a client had copied in time depends on the daemon; transfers over rails must not. */
+static void test_own_slice_is_not_left_to_clients(void **state)
+{
+	struct rig rig;
+	(void)state;
+	rig_new(&rig, &(struct core_nodes_config){.options = {.client_copies_own_slice = true}});
+	for (uint32_t rank = 0; rank < 4; rank++)
+		core_expect(core_of(&rig, rank), gather(&rig, rig.u, rank), 0);
+	for (uint32_t rank = 0; rank < 4; rank++) {
+		uint64_t again = core_gather_tag(core_of(&rig, rank), session_of(&rig, rank),
+		                                 on(&rig, rig.u, rank), "eval", 1);
+		assert_int_equal(expect_bytes(&rig, rank, again, 1)->u.gather.own_shard.segment, 0);
+	}
+	core_net_end(rig.nodes.net);
+}
+
+static void test_one_fence_a_timeline(void **state)
+{
+	struct rig *rig = *state;
+	static const uint32_t timelines[] = {0, 1, EXCHANGE(0), ONWARD(1)};
+	core_hold(core_of(rig, 0), ZD_CMD_COPY);
+	uint64_t request[4];
+	for (uint32_t rank = 0; rank < 4; rank++)
+		request[rank] = gather(rig, rig->u, rank);
+	const struct zd_reply *reply = core_expect(core_of(rig, 0), request[0], 0);
+	assert_int_equal(reply->u.gather.nfences, 4);
+	for (uint32_t i = 0; i < 4; i++)
+		assert_int_equal(reply->u.gather.fences[i].timeline, timelines[i]);
+	assert_false(passed(rig, 0, reply));
+	core_unhold(core_of(rig, 0), ZD_CMD_COPY);
+	assert_true(passed(rig, 0, reply));
+	(void)expect_bytes(rig, 0, request[0], 1);
+}
+
+/* An exchange's bytes are there before the fences that follow from them. */
+static void test_onward_behind_its_exchange(void **state)
+{
+	struct rig *rig = *state;
+	uint64_t request[4];
+	core_hold(core_of(rig, 0), ZD_CMD_EXCHANGE);
+	for (uint32_t rank = 0; rank < 4; rank++)
+		request[rank] = gather(rig, rig->u, rank);
+	assert_int_equal(core_pending(core_of(rig, 0), ZD_CMD_COPY), 0);
+	const struct zd_reply *reply = core_expect(core_of(rig, 0), request[0], 0);
+	core_run_on(core_of(rig, 0), ZD_CMD_EXCHANGE,
+	            0); /* rank 1 has what it brought, rank 0 lacks rank 1's */
+	assert_false(passed(rig, 0, reply));
+	assert_true(core_timeline(core_of(rig, 0), session_of(rig, 1), ONWARD(0)) == 1);
+	core_run_on(core_of(rig, 0), ZD_CMD_EXCHANGE, 1);
+	assert_true(passed(rig, 0, reply));
+	for (uint32_t rank = 0; rank < 2; rank++)
+		(void)expect_bytes(rig, rank, request[rank], 1);
+}
+
+/* ---- Order ------------------------------------------------------------------------------------------------------ */
+
+static void test_order_is_kept(void **state)
+{
+	struct rig *rig = *state;
+	uint64_t first[4], second[4];
+	for (uint32_t rank = 0; rank < 4; rank++) {
+		first[rank] = core_gather_version(core_of(rig, rank), session_of(rig, rank),
+		                                  on(rig, rig->u, rank), 2);
+		second[rank] = gather(rig, rig->v, rank);
+		core_expect_waits(core_of(rig, rank), first[rank], "to publish version 2 of unit 'u'");
+		core_expect_waits(core_of(rig, rank), second[rank], "its turn behind the gather of unit 'u'");
+	}
+	assert_int_equal(core_count(core_of(rig, 0), ZD_CMD_EXCHANGE), 0);
+	core_nodes_publish(&rig->nodes, rig->u);
+	for (uint32_t rank = 0; rank < 4; rank++) {
+		(void)expect_bytes(rig, rank, first[rank], 2);
+		(void)expect_bytes(rig, rank, second[rank], 1);
+	}
+}
+
+/* What needs no transfer waits for nobody. */
+static void test_joins_are_in_no_order(void **state)
+{
+	struct rig *rig = *state;
+	uint64_t request[4];
+	for (uint32_t rank = 0; rank < 4; rank++)
+		(void)gather(rig, rig->v, rank);
+	for (uint32_t rank = 0; rank < 4; rank++)
+		request[rank] = core_gather_version(core_of(rig, rank), session_of(rig, rank),
+		                                    on(rig, rig->u, rank), 2);
+	uint64_t joins = core_gather_tag(core_of(rig, 0), session_of(rig, 0), rig->v[0], "eval", 1);
+	(void)expect_bytes(rig, 0, joins, 1);
+	core_nodes_publish(&rig->nodes, rig->u);
+	(void)expect_bytes(rig, 0, request[0], 2);
+}
+
+/* Ranks of a daemon are on rails of their own: each has an order of its own. */
+static void test_crossing_orders_inside_a_daemon(void **state)
+{
+	struct rig *rig = *state;
+	uint64_t u[4], v[4];
+	for (uint32_t rank = 0; rank < 4; rank++) {
+		if (rank % 2 == 0)
+			u[rank] = gather(rig, rig->u, rank);
+		v[rank] = gather(rig, rig->v, rank);
+		if (rank % 2 == 1)
+			u[rank] = gather(rig, rig->u, rank);
+	}
+	for (uint32_t rank = 0; rank < 4; rank++) {
+		(void)expect_bytes(rig, rank, u[rank], 1);
+		(void)expect_bytes(rig, rank, v[rank], 1);
+	}
+}
+
+/* What landed first waits for what was asked for first: its fence says that both are there. */
+static void test_onward_in_the_order_of_fences(void **state)
+{
+	struct rig *rig = *state;
+	core_hold(core_of(rig, 0), ZD_CMD_EXCHANGE);
+	uint64_t u = gather(rig, rig->u, 0), v = gather(rig, rig->v, 0);
+	for (uint32_t rank = 1; rank < 4; rank += 2) {
+		(void)gather(rig, rig->v, rank);
+		(void)gather(rig, rig->u, rank);
+	}
+	(void)gather(rig, rig->u, 2);
+	(void)gather(rig, rig->v, 2);
+	core_run_on(core_of(rig, 0), ZD_CMD_EXCHANGE, 1); /* rank 1's of v */
+	assert_true(core_timeline(core_of(rig, 0), session_of(rig, 0), ONWARD(1)) == 0);
+	core_unhold(core_of(rig, 0), ZD_CMD_EXCHANGE);
+	assert_true(core_timeline(core_of(rig, 0), session_of(rig, 0), ONWARD(1)) == 2);
+	(void)expect_bytes(rig, 0, u, 1);
+	(void)expect_bytes(rig, 0, v, 1);
+}
+
+/* Different versions in one daemon: a mixture is no unit. */
+static void test_versions_differ_inside_a_daemon(void **state)
+{
+	struct rig *rig = *state;
+	for (uint32_t rank = 0; rank < 4; rank += 2)
+		(void)gather(rig, rig->u, rank);
+	for (uint32_t rank = 0; rank < 4; rank += 2)
+		release(rig, rig->u, rank);
+	core_nodes_publish(&rig->nodes, rig->u);
+	uint64_t request = gather(rig, rig->u, 1);
+	core_expect(core_of(rig, 1), request, 0);
+	expect_freed(rig, 1, ONWARD(0));
+	core_expect_error(core_of(rig, 0), gather(rig, rig->v, 0), ZEROD_E_MISMATCH,
+	                  "unit 'u': rank 1 gathers version 2 where rank 0 gathers version 1");
+}
+
+/* ---- Landings --------------------------------------------------------------------------------------------------- */
+
+/* A rank's copy is kept until the others have what came for it. */
+static void test_slow_local_rank(void **state)
+{
+	struct rig *rig = *state;
+	uint64_t request[4];
+	for (uint32_t rank = 0; rank < 4; rank += 2) {
+		request[rank] = gather(rig, rig->u, rank);
+		core_expect(core_of(rig, rank), request[rank], 0);
+		release(rig, rig->u, rank);
+		assert_int_equal(core_quarantine(core_of(rig, rank), 0), UNIT_BYTES);
+		assert_int_equal(core_usage(core_of(rig, rank)).gathered_bytes, 0);
+	}
+	for (uint32_t rank = 1; rank < 4; rank += 2)
+		request[rank] = gather(rig, rig->u, rank);
+	for (uint32_t rank = 1; rank < 4; rank += 2) {
+		(void)expect_bytes(rig, rank, request[rank], 1);
+		release(rig, rig->u, rank);
+		assert_int_equal(core_quarantine(core_of(rig, rank), 0), 0);
+		assert_int_equal(core_quarantine(core_of(rig, rank), 1), 0);
+	}
+}
+
+static void test_rank_far_ahead(void **state)
+{
+	struct rig *rig = *state;
+	uint64_t request[4];
+	for (uint32_t i = 0; i < 5; i++) {
+		for (uint32_t rank = 0; rank < 4; rank += 2)
+			core_expect(core_of(rig, rank), gather(rig, i % 2 ? rig->v : rig->u, rank), 0);
+		for (uint32_t rank = 0; rank < 4; rank += 2)
+			release(rig, i % 2 ? rig->v : rig->u, rank);
+	}
+	assert_int_equal(core_quarantine(core_of(rig, 0), 0), 5 * UNIT_BYTES);
+	for (uint32_t i = 0; i < 5; i++) {
+		const uint64_t *unit = i % 2 ? rig->v : rig->u;
+		for (uint32_t rank = 1; rank < 4; rank += 2)
+			request[rank] = gather(rig, unit, rank);
+		for (uint32_t rank = 1; rank < 4; rank += 2)
+			(void)expect_bytes(rig, rank, request[rank], 1);
+		for (uint32_t rank = 1; rank < 4; rank += 2)
+			release(rig, unit, rank);
+		assert_int_equal(core_quarantine(core_of(rig, 0), 0), (4 - i) * UNIT_BYTES);
+	}
+}
+
+static void test_release_while_onward_copies_run(void **state)
+{
+	struct rig *rig = *state;
+	uint64_t request[4];
+	gather_up_to_onward(rig, request);
+	release(rig, rig->u, 0);
+	release(rig, rig->u, 1);
+	assert_int_equal(core_quarantine(core_of(rig, 0), 0), UNIT_BYTES);
+	core_run_on(core_of(rig, 0), ZD_CMD_COPY,
+	            1); /* into rank 0's: what is read there for rank 1 is needed still */
+	assert_int_equal(core_quarantine(core_of(rig, 0), 0), UNIT_BYTES);
+	core_run_on(core_of(rig, 0), ZD_CMD_COPY, 0);
+	assert_int_equal(core_quarantine(core_of(rig, 0), 0), 0);
+	assert_int_equal(core_quarantine(core_of(rig, 0), 1), 0);
+}
+
+static void set_persistent(struct rig *rig, const uint64_t unit[CORE_NODES], bool persistent)
+{
+	for (uint32_t rank = 0; rank < world(rig); rank++)
+		core_expect(core_of(rig, rank),
+		            core_set_persistent(core_of(rig, rank), session_of(rig, rank),
+		                                on(rig, unit, rank), persistent),
+		            0);
+}
+
+static void test_persistent_over_versions(void **state)
+{
+	struct rig *rig = *state;
+	struct zd_location at[4];
+	uint64_t request[4];
+	set_persistent(rig, rig->u, true);
+	for (uint64_t version = 1; version < 5; version++) {
+		for (uint32_t rank = 0; rank < 4; rank++)
+			request[rank] = gather(rig, rig->u, rank);
+		for (uint32_t rank = 0; rank < 4; rank++) {
+			struct zd_location now =
+			        expect_bytes(rig, rank, request[rank], version)->u.gather.buffer;
+			assert_true(version == 1 || now.offset == at[rank].offset);
+			at[rank] = now;
+		}
+		for (uint32_t rank = 0; rank < 4; rank++)
+			release(rig, rig->u, rank);
+		core_nodes_publish(&rig->nodes, rig->u);
+	}
+	set_persistent(rig, rig->u, false);
+	assert_int_equal(core_usage(core_of(rig, 0)).gathered_bytes, 0);
+	pass(rig, rig->u, 5);
+}
+
+/* A copy is not written again while another rank takes from it. */
+static void test_refresh_waits_for_takers(void **state)
+{
+	struct rig *rig = *state;
+	uint64_t request[4];
+	set_persistent(rig, rig->u, true);
+	gather_up_to_onward(rig, request);
+	for (uint32_t rank = 0; rank < 4; rank++)
+		release(rig, rig->u, rank);
+	core_nodes_publish(&rig->nodes, rig->u);
+	core_run_on(core_of(rig, 0), ZD_CMD_COPY, 1);
+	for (uint32_t rank = 0; rank < 4; rank++)
+		request[rank] = gather(rig, rig->u, rank);
+	core_expect_waits(core_of(rig, 0), request[0], "work on version 1 of unit 'u'");
+	core_unhold(core_of(rig, 0), ZD_CMD_COPY);
+	for (uint32_t rank = 0; rank < 4; rank++)
+		(void)expect_bytes(rig, rank, request[rank], 2);
+}
+
+/* Who has prefetched in other daemons has the version that is about to be written over here. */
+static void test_update_waits_for_prefetches(void **state)
+{
+	struct rig rig;
+	uint64_t prefetch[4], update[4];
+	(void)state;
+	rig_new(&rig, &(struct core_nodes_config){.options = {.gather_budget_bytes = UNIT_BYTES}});
+	for (uint32_t rank = 0; rank < 4; rank++) {
+		core_expect(core_of(&rig, rank), gather(&rig, rig.v, rank), 0);
+		prefetch[rank] = core_prefetch(core_of(&rig, rank), session_of(&rig, rank),
+		                               on(&rig, rig.u, rank));
+	}
+	for (uint32_t rank = 0; rank < 4; rank++) {
+		update[rank] = core_update(core_of(&rig, rank), session_of(&rig, rank),
+		                           on(&rig, rig.u, rank));
+		core_expect_waits(core_of(&rig, rank), update[rank], "its own gather of unit 'u'");
+	}
+	for (uint32_t rank = 0; rank < 4; rank += 2)
+		release(&rig, rig.v, rank);
+	core_expect_waits(core_of(&rig, 0), update[0], "its own gather of unit 'u' on rank 1");
+	for (uint32_t rank = 1; rank < 4; rank += 2)
+		release(&rig, rig.v, rank);
+	for (uint32_t rank = 0; rank < 4; rank++) {
+		struct core_team *team = core_nodes_team(&rig.nodes, rank);
+		core_expect(team->core, prefetch[rank], 0);
+		core_expect(team->core, update[rank], 0);
+		core_team_write(team, on(&rig, rig.u, rank), rank % 2);
+		core_expect(team->core,
+		            core_publish(team->core, session_of(&rig, rank), on(&rig, rig.u, rank)), 0);
+	}
+	pass(&rig, rig.u, 2);
+	core_net_end(rig.nodes.net);
+}
+
+static void test_slots(void **state)
+{
+	struct rig rig;
+	struct core_unit unit = {.name = "u", .numel = UNIT_BYTES / 4, .slot = 3};
+	(void)state;
+	core_nodes_new(&rig.nodes, NULL);
+	core_nodes_register(&rig.nodes, &unit, rig.u);
+	unit.name = "v";
+	core_nodes_register(&rig.nodes, &unit, rig.v);
+	core_nodes_publish(&rig.nodes, rig.u);
+	core_nodes_publish(&rig.nodes, rig.v);
+	pass(&rig, rig.u, 1);
+	pass(&rig, rig.v, 1);
+	for (uint32_t rank = 0; rank < 4; rank += 2)
+		(void)gather(&rig, rig.u, rank);
+	for (uint32_t rank = 0; rank < 4; rank += 2)
+		release(&rig, rig.u, rank);
+	/* the slot is empty when all local ranks have what came into it */
+	uint64_t waits = gather(&rig, rig.v, 0);
+	core_expect_waits(core_of(&rig, 0), waits, "slot 3, which unit 'u' leaves");
+	uint64_t slow = gather(&rig, rig.u, 1), remote = gather(&rig, rig.u, 3);
+	(void)expect_bytes(&rig, 1, slow, 1);
+	(void)expect_bytes(&rig, 3, remote, 1);
+	core_expect(core_of(&rig, 0), waits, 0);
+	core_net_end(rig.nodes.net);
+}
+
+static void test_prefetch(void **state)
+{
+	struct rig *rig = *state;
+	for (uint32_t rank = 0; rank < 4; rank++)
+		core_expect(core_of(rig, rank),
+		            core_prefetch(core_of(rig, rank), session_of(rig, rank), on(rig, rig->u, rank)),
+		            0);
+	assert_int_equal(core_count(core_of(rig, 0), ZD_CMD_EXCHANGE), 2);
+	pass(rig, rig->u, 1);
+	assert_int_equal(core_count(core_of(rig, 0), ZD_CMD_EXCHANGE), 2);
+	pass(rig, rig->u, 1);
+	assert_int_equal(core_count(core_of(rig, 0), ZD_CMD_EXCHANGE), 4);
+}
+
+/* Room is not made by taking back what others have prefetched too: they would not send it again. */
+static void test_prefetched_copies_stay(void **state)
+{
+	struct rig rig;
+	(void)state;
+	rig_new(&rig, &(struct core_nodes_config){.options = {.gather_budget_bytes = UNIT_BYTES}});
+	for (uint32_t rank = 0; rank < 4; rank++)
+		core_expect(core_of(&rig, rank),
+		            core_prefetch(core_of(&rig, rank), session_of(&rig, rank), on(&rig, rig.u, rank)),
+		            0);
+	uint64_t waits = gather(&rig, rig.v, 0);
+	core_expect_waits(core_of(&rig, 0), waits, "gather budget");
+	pass(&rig, rig.u, 1);
+	uint64_t request[4] = {waits};
+	for (uint32_t rank = 1; rank < 4; rank++)
+		request[rank] = gather(&rig, rig.v, rank);
+	for (uint32_t rank = 0; rank < 4; rank++)
+		(void)expect_bytes(&rig, rank, request[rank], 1);
+	core_net_end(rig.nodes.net);
+}
+
+/* ---- Holders ------------------------------------------------------------------------------------------------------ */
+
+static void test_contexts(void **state)
+{
+	struct rig *rig = *state;
+	uint64_t request[4];
+	for (uint32_t rank = 0; rank < 4; rank++) {
+		uint64_t units[2] = {on(rig, rig->v, rank), on(rig, rig->u, rank)};
+		request[rank] = core_context_begin(core_of(rig, rank), session_of(rig, rank), units, 2);
+	}
+	for (uint32_t rank = 0; rank < 4; rank++) {
+		uint64_t scope = core_expect(core_of(rig, rank), request[rank], 0)->u.scope.scope;
+		(void)expect_bytes(rig, rank,
+		                   core_gather_in(core_of(rig, rank), session_of(rig, rank),
+		                                  on(rig, rig->u, rank), scope),
+		                   1);
+		core_expect(core_of(rig, rank),
+		            core_scope_end(core_of(rig, rank), session_of(rig, rank), ZD_REQ_CONTEXT_END,
+		                           scope, NULL, 0),
+		            0);
+	}
+	pass(rig, rig->u, 1);
+}
+
+static uint64_t forward(struct rig *rig, uint32_t rank)
+{
+	uint64_t request = core_forward_begin(core_of(rig, rank), session_of(rig, rank),
+	                                      core_nodes_team(&rig->nodes, rank)->group, 0, NULL, 0);
+	return core_expect(core_of(rig, rank), request, 0)->u.scope.scope;
+}
+
+static void test_scopes(void **state)
+{
+	struct rig *rig = *state;
+	uint64_t scope[4], request[4];
+	for (uint32_t rank = 0; rank < 4; rank++) {
+		scope[rank] = forward(rig, rank);
+		request[rank] = core_gather_in(core_of(rig, rank), session_of(rig, rank),
+		                               on(rig, rig->u, rank), scope[rank]);
+	}
+	for (uint32_t rank = 0; rank < 4; rank++) {
+		(void)expect_bytes(rig, rank, request[rank], 1);
+		core_expect(core_of(rig, rank),
+		            core_forward_end(core_of(rig, rank), session_of(rig, rank), scope[rank], false),
+		            0);
+	}
+	pass(rig, rig->u, 1);
+}
+
+/* Its gather, which other daemons' ranks may have begun, will not come: no other one is taken for it. */
+static void test_scope_abandoned_before_its_gather(void **state)
+{
+	struct rig *rig = *state;
+	uint64_t scope = forward(rig, 0);
+	(void)core_gather_version(core_of(rig, 0), session_of(rig, 0), rig->v[0], 2);
+	uint64_t request = core_gather_in(core_of(rig, 0), session_of(rig, 0), rig->u[0], scope);
+	core_expect(core_of(rig, 0),
+	            core_scope_end(core_of(rig, 0), session_of(rig, 0), ZD_REQ_SCOPE_ABANDON, scope, NULL, 0),
+	            0);
+	core_expect(core_of(rig, 0), request, ZEROD_E_NOT_FOUND);
+	core_expect_error(core_of(rig, 1), send_commit(rig, 1, 1), ZEROD_E_ABORTED,
+	                  "rank 0 gave up its gather of unit 'u'");
+}
+
+/* Those that begin a context do as well, and get the version that they asked for. */
+static void test_update_waits_for_contexts(void **state)
+{
+	struct rig rig;
+	uint64_t context[4], update[4];
+	(void)state;
+	rig_new(&rig, &(struct core_nodes_config){.options = {.gather_budget_bytes = UNIT_BYTES}});
+	for (uint32_t rank = 0; rank < 4; rank++) {
+		uint64_t unit = on(&rig, rig.u, rank);
+		core_expect(core_of(&rig, rank), gather(&rig, rig.v, rank), 0);
+		context[rank] = core_context_begin(core_of(&rig, rank), session_of(&rig, rank), &unit, 1);
+		update[rank] = core_update(core_of(&rig, rank), session_of(&rig, rank), unit);
+		core_expect_waits(core_of(&rig, rank), update[rank], "its own gather of unit 'u'");
+	}
+	for (uint32_t rank = 0; rank < 4; rank++)
+		release(&rig, rig.v, rank);
+	for (uint32_t rank = 0; rank < 4; rank++) {
+		core_expect(core_of(&rig, rank), context[rank], 0);
+		core_expect(core_of(&rig, rank), update[rank], 0);
+	}
+	core_net_end(rig.nodes.net);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+	        cmocka_unit_test(test_bytes_on_all_ranks),
+	        cmocka_unit_test(test_one_rank_a_daemon_copies_nothing),
+	        cmocka_unit_test(test_hybrid_gathers_stay_inside),
+	        cmocka_unit_test(test_own_slice_is_not_left_to_clients),
+	        RIG(test_one_fence_a_timeline),
+	        RIG(test_onward_behind_its_exchange),
+	        RIG(test_order_is_kept),
+	        RIG(test_joins_are_in_no_order),
+	        RIG(test_crossing_orders_inside_a_daemon),
+	        RIG(test_onward_in_the_order_of_fences),
+	        RIG(test_versions_differ_inside_a_daemon),
+	        RIG(test_slow_local_rank),
+	        RIG(test_rank_far_ahead),
+	        RIG(test_release_while_onward_copies_run),
+	        RIG(test_persistent_over_versions),
+	        RIG(test_refresh_waits_for_takers),
+	        cmocka_unit_test(test_update_waits_for_prefetches),
+	        cmocka_unit_test(test_update_waits_for_contexts),
+	        cmocka_unit_test(test_slots),
+	        RIG(test_prefetch),
+	        cmocka_unit_test(test_prefetched_copies_stay),
+	        RIG(test_contexts),
+	        RIG(test_scopes),
+	        RIG(test_scope_abandoned_before_its_gather),
+	};
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,356 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Gathers over rails that are given up or fail, ranks that leave or are killed, and groups that are joined again: all that waits is
+ * freed, and what was on its way reaches those who stay.
+ */
+#include "rail_rig.h"
+
+static const struct core_nodes_config durable = {.durable = true};
+
+/* ---- Given up ------------------------------------------------------------------------------------------------------- */
+
+static void test_deadline_of_a_gather(void **state)
+{
+	struct rig *rig = *state;
+	struct zd_args args = {.kind = ZD_REQ_GATHER,
+	                       .u.gather = {.unit = rig->u[0], .tag = CORE_TAG, .version = 2}};
+	uint64_t request = core_send_until(core_of(rig, 0), session_of(rig, 0), 1000, &args);
+	core_tick(core_of(rig, 0), 1000);
+	core_expect(core_of(rig, 0), request, ZEROD_E_DEADLINE);
+	core_expect_error(core_of(rig, 1), send_commit(rig, 1, 1), ZEROD_E_ABORTED,
+	                  "group 'world': rank 0 gave up its gather of unit 'u'");
+}
+
+static void test_unit_that_never_fits(void **state)
+{
+	struct rig rig;
+	(void)state;
+	rig_new(&rig, &(struct core_nodes_config){.options = {.gather_budget_bytes = UNIT_BYTES / 2}});
+	core_expect(core_of(&rig, 0), gather(&rig, rig.u, 0), ZEROD_E_NO_MEMORY);
+	core_expect_error(core_of(&rig, 1), send_commit(&rig, 1, 1), ZEROD_E_NO_MEMORY,
+	                  "rank 0's gather of unit 'u': unit 'u' needs 1024 bytes");
+	core_net_end(rig.nodes.net);
+}
+
+/* ---- Failures --------------------------------------------------------------------------------------------------------- */
+
+static void test_exchange_fails(void **state)
+{
+	struct rig *rig = *state;
+	core_fail_next(core_of(rig, 0), ZD_CMD_EXCHANGE, ZEROD_E_DEVICE, "a link is down");
+	for (uint32_t rank = 0; rank < 4; rank++)
+		core_expect(core_of(rig, rank), gather(rig, rig->u, rank), 0);
+	expect_state(rig, 0, "ABORTED");
+	expect_freed(rig, 0, EXCHANGE(0));
+	expect_freed(rig, 1, ONWARD(0));
+	core_expect_error(core_of(rig, 0), gather(rig, rig->v, 0), ZEROD_E_DEVICE,
+	                  "group 'world': a gather of unit 'u' by rank 0: a link is down");
+	core_net_expire(rig->nodes.net); /* where rank 1 was missed */
+	expect_state(rig, 1, "ABORTED");
+	expect_freed(rig, 3, EXCHANGE(1));
+	expect_freed(rig, 2, ONWARD(1));
+}
+
+static void test_onward_copy_fails(void **state)
+{
+	struct rig *rig = *state;
+	uint64_t request[4];
+	gather_up_to_onward(rig, request);
+	core_fail_next(core_of(rig, 0), ZD_CMD_COPY, ZEROD_E_DEVICE, "a link is down");
+	core_run_on(core_of(rig, 0), ZD_CMD_COPY, 0);
+	expect_state(rig, 0, "ABORTED");
+	expect_freed(rig, 1, ONWARD(0));
+	expect_not_freed(rig, 0, ONWARD(1)); /* under way, and ends well */
+	core_unhold(core_of(rig, 0), ZD_CMD_COPY);
+	(void)expect_bytes(rig, 0, request[0], 1);
+	core_expect_error(core_of(rig, 0), gather(rig, rig->v, 0), ZEROD_E_DEVICE,
+	                  "by rank 1: a link is down");
+}
+
+/* A rank's streams wait for what another was to bring, which is killed. */
+static void test_rank_is_killed(void **state)
+{
+	struct rig *rig = *state;
+	core_expect(core_of(rig, 1), gather(rig, rig->u, 1), 0);
+	core_expect(core_of(rig, 3), gather(rig, rig->u, 3), 0);
+	expect_not_freed(rig, 1, ONWARD(0));
+	core_close(core_of(rig, 0), session_of(rig, 0));
+	expect_freed(rig, 1, ONWARD(0));
+	core_expect_error(core_of(rig, 1), gather(rig, rig->v, 1), ZEROD_E_PEER_LOST, "rank 0 (pid 1001)");
+	expect_not_freed(rig, 3, ONWARD(0));
+	core_expect(core_of(rig, 2), gather(rig, rig->u, 2), 0);
+	core_net_expire(rig->nodes.net);
+	expect_freed(rig, 2, EXCHANGE(0));
+	expect_freed(rig, 3, ONWARD(0));
+}
+
+/* A release is sent before its streams have come to the gather that it is for: they wait all the same. */
+static void test_released_copy_frees_its_streams(void **state)
+{
+	struct rig *rig = *state;
+	struct zd_fence later = {3, 1};
+	core_expect(core_of(rig, 1), gather(rig, rig->u, 1), 0);
+	core_expect(core_of(rig, 1),
+	            core_release_tag(core_of(rig, 1), session_of(rig, 1), rig->u[0], CORE_TAG, &later, 1), 0);
+	core_close(core_of(rig, 0), session_of(rig, 0));
+	expect_freed(rig, 1, ONWARD(0));
+	core_pass(core_of(rig, 1), session_of(rig, 1), 3, 1);
+}
+
+/* And its timeline works again when the session has been reset. */
+static void test_released_exchange_fails(void **state)
+{
+	struct rig *rig = *state;
+	core_hold(core_of(rig, 0), ZD_CMD_EXCHANGE);
+	core_expect(core_of(rig, 0), gather(rig, rig->u, 0), 0);
+	core_expect(core_of(rig, 2), gather(rig, rig->u, 2), 0);
+	release(rig, rig->u, 0);
+	core_fail_next(core_of(rig, 0), ZD_CMD_EXCHANGE, ZEROD_E_DEVICE, "a link is down");
+	core_unhold(core_of(rig, 0), ZD_CMD_EXCHANGE);
+	expect_freed(rig, 0, EXCHANGE(0));
+	core_expect(core_of(rig, 0),
+	            core_simple(core_of(rig, 0), session_of(rig, 0), ZD_REQ_SESSION_RESET, 0), 0);
+	expect_not_freed(rig, 0, EXCHANGE(0));
+}
+
+/* ---- Leaving ------------------------------------------------------------------------------------------------------------ */
+
+/* In order: what others are to have of it reaches them. */
+static void test_leave_while_others_take(void **state)
+{
+	struct rig *rig = *state;
+	uint64_t request[4];
+	core_hold(core_of(rig, 0), ZD_CMD_EXCHANGE);
+	for (uint32_t rank = 0; rank < 4; rank++)
+		request[rank] = gather(rig, rig->u, rank);
+	leave(rig, 0);
+	expect_state(rig, 0, "ABORTED");
+	core_unhold(core_of(rig, 0), ZD_CMD_EXCHANGE);
+	for (uint32_t rank = 1; rank < 4; rank++)
+		(void)expect_bytes(rig, rank, request[rank], 1);
+	expect_not_freed(rig, 1, ONWARD(0));
+	assert_int_equal(core_quarantine(core_of(rig, 0), 0), 0);
+}
+
+/* It leaves without a gather that another one waits for. */
+static void test_leave_before_a_gather(void **state)
+{
+	struct rig *rig = *state;
+	core_expect(core_of(rig, 1), gather(rig, rig->u, 1), 0);
+	expect_not_freed(rig, 1, ONWARD(0));
+	leave(rig, 0);
+	expect_freed(rig, 1, ONWARD(0));
+}
+
+/* What was on its way when a rank left in order does not come after all. */
+static void test_exchange_fails_after_leave(void **state)
+{
+	struct rig *rig = *state;
+	for (uint32_t rank = 0; rank < 2; rank++)
+		core_expect(core_of(rig, rank), gather(rig, rig->u, rank), 0);
+	core_expect(core_of(rig, 3), gather(rig, rig->u, 3), 0);
+	leave(rig, 0);
+	expect_not_freed(rig, 1, ONWARD(0));
+	core_net_expire(rig->nodes.net); /* rank 2 never came */
+	expect_freed(rig, 1, ONWARD(0));
+	assert_int_equal(core_quarantine(core_of(rig, 0), 0), 0);
+}
+
+/* What has landed does not wait for ever behind what will not. */
+static void test_leave_between_two_gathers(void **state)
+{
+	struct rig *rig = *state;
+	uint64_t v = 0;
+	for (uint32_t rank = 0; rank < 4; rank++) {
+		if (rank % 2 == 1)
+			(void)gather(rig, rig->u, rank);
+		uint64_t request = gather(rig, rig->v, rank);
+		v = rank == 1 ? request : v;
+	}
+	leave(rig, 0);
+	expect_freed(rig, 1, ONWARD(0));
+	(void)expect_bytes(rig, 1, v, 1);
+	assert_int_equal(core_quarantine(core_of(rig, 0), 0), 0);
+}
+
+/* A second group of the same sessions. */
+static void join_second(struct rig *rig, struct core_nodes *second)
+{
+	uint64_t request[4];
+	*second = rig->nodes;
+	core_nodes_new_ids(second);
+	for (uint32_t rank = 0; rank < 4; rank++) {
+		struct core_join join = core_nodes_join(second, NULL, rank);
+		join.group = "second";
+		request[rank] = core_join(core_of(rig, rank), session_of(rig, rank), &join);
+	}
+	for (uint32_t rank = 0; rank < 4; rank++)
+		core_nodes_team(second, rank)->group =
+		        core_expect(core_of(rig, rank), request[rank], 0)->u.group_join.group;
+}
+
+/* A group that ends does not keep another one's copies behind its own. */
+static void test_other_group_goes_on(void **state)
+{
+	struct rig *rig = *state;
+	struct core_nodes second;
+	uint64_t unit[CORE_NODES], request[4];
+	join_second(rig, &second);
+	core_nodes_unit(&second, "y", UNIT_BYTES, unit);
+	for (uint32_t rank = 1; rank < 4; rank += 2)
+		(void)gather(rig, rig->u, rank);
+	for (uint32_t rank = 0; rank < 4; rank++)
+		request[rank] = gather(rig, unit, rank);
+	leave(rig, 0);
+	core_team_check(&second.node[0], core_expect(core_of(rig, 1), request[1], 0), 1);
+	release(rig, unit, 0);
+	assert_int_equal(core_quarantine(core_of(rig, 0), 0), 0);
+}
+
+/* One leaves in order, and another is killed then. */
+static void test_killed_after_leave(void **state)
+{
+	struct rig rig;
+	(void)state;
+	core_nodes_new(&rig.nodes, &(struct core_nodes_config){.local_world_size = 3});
+	core_nodes_unit(&rig.nodes, "u", 6 * 256, rig.u);
+	for (uint32_t rank = 0; rank < 3; rank++)
+		core_expect(core_of(&rig, rank), gather(&rig, rig.u, rank), 0);
+	leave(&rig, 0);
+	core_close(core_of(&rig, 1), session_of(&rig, 1));
+	expect_freed(&rig, 2, ONWARD(1));
+	core_net_end(rig.nodes.net);
+}
+
+/* The last that a unit is kept for is what one rank never took. */
+static void test_unit_goes_with_its_landing(void **state)
+{
+	struct rig *rig = *state;
+	for (uint32_t rank = 0; rank < 4; rank += 2)
+		core_expect(core_of(rig, rank), gather(rig, rig->u, rank), 0);
+	release(rig, rig->u, 0);
+	for (uint32_t rank = 0; rank < 2; rank++)
+		core_expect(core_of(rig, rank),
+		            core_simple(core_of(rig, rank), session_of(rig, rank), ZD_REQ_UNIT_UNREGISTER,
+		                        rig->u[0]),
+		            0);
+	assert_int_equal(core_quarantine(core_of(rig, 0), 0), UNIT_BYTES);
+	leave(rig, 0);
+	assert_int_equal(core_quarantine(core_of(rig, 0), 0), 0);
+}
+
+/* ---- Joined again ------------------------------------------------------------------------------------------------------- */
+
+static void join_again(struct rig *rig)
+{
+	for (uint32_t rank = 0; rank < 4; rank++) {
+		core_expect(core_of(rig, rank),
+		            core_simple(core_of(rig, rank), session_of(rig, rank), ZD_REQ_SESSION_RESET, 0),
+		            0);
+		leave(rig, rank);
+	}
+	core_nodes_new_ids(&rig->nodes);
+	core_nodes_join_all(&rig->nodes, &durable);
+	struct core_unit unit = {.name = "u", .numel = UNIT_BYTES / 4, .slot = ZEROD_NO_SLOT};
+	core_nodes_register(&rig->nodes, &unit, rig->u);
+	unit.name = "v";
+	core_nodes_register(&rig->nodes, &unit, rig->v);
+}
+
+static void abort_group(struct rig *rig, uint32_t node)
+{
+	uint64_t admin = core_open_admin(rig->nodes.node[node].core);
+	core_expect(rig->nodes.node[node].core,
+	            core_simple(rig->nodes.node[node].core, admin, ZD_REQ_ABORT_GROUP,
+	                        rig->nodes.node[node].group),
+	            0);
+	core_close(rig->nodes.node[node].core, admin);
+}
+
+/* Ranks had come to different gathers when their group ended; their next ones belong together. */
+static void test_durable_group_joined_again(void **state)
+{
+	struct rig rig;
+	(void)state;
+	rig_new(&rig, &durable);
+	commit_all(&rig, 1);
+	pass(&rig, rig.u, 1);
+	core_expect(core_of(&rig, 0), gather(&rig, rig.u, 0), 0);
+	release(&rig, rig.u, 0);
+	core_expect(core_of(&rig, 3), gather(&rig, rig.v, 3), 0);
+	abort_group(&rig, 0);
+	abort_group(&rig, 1);
+	join_again(&rig);
+	pass(&rig, rig.u, 1);
+	pass(&rig, rig.v, 1);
+	core_net_end(rig.nodes.net);
+}
+
+/* What the former connection was given ends, badly, when the next is there. */
+static void test_late_end_of_a_former_exchange(void **state)
+{
+	struct rig rig;
+	(void)state;
+	rig_new(&rig, &durable);
+	commit_all(&rig, 1);
+	core_hold(core_of(&rig, 0), ZD_CMD_EXCHANGE);
+	core_expect(core_of(&rig, 0), gather(&rig, rig.u, 0), 0);
+	abort_group(&rig, 0);
+	abort_group(&rig, 1);
+	join_again(&rig);
+	core_run_one(core_of(&rig, 0), ZD_CMD_EXCHANGE);
+	expect_state(&rig, 0, "READY");
+	core_unhold(core_of(&rig, 0), ZD_CMD_EXCHANGE);
+	pass(&rig, rig.u, 1);
+	core_net_end(rig.nodes.net);
+}
+
+/* An engine is freed with everything under way. */
+static void test_abandoned(void **state)
+{
+	struct rig rig;
+	uint64_t request[4];
+	(void)state;
+	rig_new(&rig, NULL);
+	gather_up_to_onward(&rig, request);
+	core_hold(core_of(&rig, 0), ZD_CMD_EXCHANGE);
+	(void)gather(&rig, rig.v, 0);
+	(void)gather(&rig, rig.v, 1);
+	core_abandon(core_of(&rig, 0));
+	core_net_end(rig.nodes.net);
+}
+
+/* What backends say of a rank is what its user calls it, wherever it is on its rail. */
+static void test_failure_names_the_rank_of_the_world(void **state)
+{
+	struct rig *rig = *state;
+	core_expect(core_of(rig, 3), gather(rig, rig->u, 3), 0);
+	core_net_expire(rig->nodes.net);
+	core_expect_error(core_of(rig, 2), gather(rig, rig->u, 2), ZEROD_E_DEADLINE,
+	                  "by rank 3: rank 3: the communicator");
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+	        RIG(test_failure_names_the_rank_of_the_world),
+	        RIG(test_deadline_of_a_gather),
+	        cmocka_unit_test(test_unit_that_never_fits),
+	        RIG(test_exchange_fails),
+	        RIG(test_onward_copy_fails),
+	        RIG(test_rank_is_killed),
+	        RIG(test_released_copy_frees_its_streams),
+	        RIG(test_released_exchange_fails),
+	        RIG(test_leave_while_others_take),
+	        RIG(test_leave_before_a_gather),
+	        RIG(test_exchange_fails_after_leave),
+	        RIG(test_leave_between_two_gathers),
+	        RIG(test_other_group_goes_on),
+	        cmocka_unit_test(test_killed_after_leave),
+	        RIG(test_unit_goes_with_its_landing),
+	        cmocka_unit_test(test_durable_group_joined_again),
+	        cmocka_unit_test(test_late_end_of_a_former_exchange),
+	        cmocka_unit_test(test_abandoned),
+	};
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}

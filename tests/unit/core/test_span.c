@@ -1,0 +1,670 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Groups that span daemons: joined, found to be of one mind, ended, and joined again.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+#include <cmocka.h>
+
+#include "tests/support/core_net.h"
+
+#define WORLD 4 /* two daemons of two ranks, if nothing else is said */
+
+static const struct core_nodes_config durable = {.durable = true};
+
+static uint64_t send_join(struct core_nodes *nodes, const struct core_nodes_config *config, uint32_t rank)
+{
+	struct core_join join = core_nodes_join(nodes, config, rank);
+	return core_join(core_nodes_core(nodes, rank), core_nodes_session(nodes, rank), &join);
+}
+
+static void expect_state(struct core_nodes *nodes, uint32_t node, const char *state)
+{
+	struct core_row row;
+	assert_int_equal(core_rows(nodes->node[node].core, ZD_TABLE_GROUPS, &row, 1), 1);
+	assert_string_equal(row.state, state);
+}
+
+/* The join of rank 0, changed, is refused. */
+static void expect_refused(struct core_nodes *nodes, const struct core_join *join, int status,
+                           const char *text)
+{
+	struct core_driver *core = core_nodes_core(nodes, 0);
+	uint64_t session = core_open(core, CORE_ALICE);
+	core_expect_error(core, core_join(core, session, join), status, text);
+	core_close(core, session);
+}
+
+/* As a rank of a group that has ended sees it. */
+static void expect_ended(struct core_nodes *nodes, uint32_t rank, int status, const char *text)
+{
+	struct core_team *team = core_nodes_team(nodes, rank);
+	core_expect_error(team->core,
+	                  core_commit(team->core, core_nodes_session(nodes, rank), team->group, 99), status,
+	                  text);
+}
+
+static void leave(struct core_nodes *nodes, uint32_t rank)
+{
+	struct core_team *team = core_nodes_team(nodes, rank);
+	core_expect(team->core,
+	            core_simple(team->core, core_nodes_session(nodes, rank), ZD_REQ_GROUP_LEAVE, team->group),
+	            0);
+}
+
+/* Its process is gone; there is another session in its place, which is in no group. */
+static void replace(struct core_nodes *nodes, uint32_t rank)
+{
+	struct core_team *team = core_nodes_team(nodes, rank);
+	uint64_t *session = &team->session[rank - team->first_rank];
+	core_close(team->core, *session);
+	*session = core_open(team->core, CORE_ALICE);
+}
+
+static void commit(struct core_nodes *nodes, uint64_t step)
+{
+	uint64_t request[WORLD];
+	uint32_t world = nodes->nnodes * nodes->local_world_size;
+	for (uint32_t rank = 0; rank < world; rank++)
+		request[rank] = core_commit(core_nodes_core(nodes, rank), core_nodes_session(nodes, rank),
+		                            core_nodes_team(nodes, rank)->group, step);
+	for (uint32_t rank = 0; rank < world; rank++)
+		core_expect(core_nodes_core(nodes, rank), request[rank], 0);
+}
+
+static void expect_bytes(struct core_nodes *nodes, const uint64_t unit[CORE_NODES], uint64_t version)
+{
+	uint64_t request[CORE_TEAM];
+	uint32_t world = nodes->nnodes * nodes->local_world_size;
+	for (uint32_t rank = 0; rank < world; rank++)
+		request[rank] = core_gather(core_nodes_core(nodes, rank), core_nodes_session(nodes, rank),
+		                            unit[rank / nodes->local_world_size]);
+	for (uint32_t rank = 0; rank < world; rank++) {
+		struct core_team *team = core_nodes_team(nodes, rank);
+		core_team_check(team, core_expect(team->core, request[rank], 0), version);
+	}
+}
+
+/* ---- Joining ----------------------------------------------------------------------------------------------- */
+
+static void test_all_daemons_are_awaited(void **state)
+{
+	struct core_nodes nodes;
+	uint64_t request[WORLD], unit[CORE_NODES];
+	(void)state;
+	core_nodes_open(&nodes, NULL);
+	request[0] = send_join(&nodes, NULL, 0);
+	core_expect_waits(nodes.node[0].core, request[0], "1 rank to join, rank 1 first");
+	request[1] = send_join(&nodes, NULL, 1);
+	core_expect_waits(nodes.node[0].core, request[0], "the group's 2 ranks in other daemons to join");
+	expect_state(&nodes, 0, "CONNECTING");
+	request[3] = send_join(&nodes, NULL, 3);
+	core_expect_waits(nodes.node[1].core, request[3], "1 rank to join, rank 2 first");
+	assert_int_equal(core_count(nodes.node[1].core, ZD_CMD_COMM_OPEN), 0);
+	request[2] = send_join(&nodes, NULL, 2);
+	for (uint32_t rank = 0; rank < WORLD; rank++) {
+		struct core_team *team = core_nodes_team(&nodes, rank);
+		team->group = core_expect(team->core, request[rank], 0)->u.group_join.group;
+	}
+	expect_state(&nodes, 0, "READY");
+	expect_state(&nodes, 1, "READY");
+	assert_int_equal(core_count(nodes.node[0].core, ZD_CMD_COMM_OPEN), 2 * ZD_NCOMM_ROLES);
+	core_nodes_unit(&nodes, "w", 1024, unit);
+	expect_bytes(&nodes, unit, 1);
+	core_net_end(nodes.net);
+}
+
+/* No rank goes on before all communicators are known to work. */
+static void test_greetings_are_awaited(void **state)
+{
+	struct core_nodes nodes;
+	uint64_t request[WORLD];
+	(void)state;
+	core_nodes_open(&nodes, NULL);
+	core_hold(nodes.node[0].core, ZD_CMD_AGREE);
+	for (uint32_t rank = 0; rank < WORLD; rank++)
+		request[rank] = send_join(&nodes, NULL, rank);
+	for (uint32_t i = 0; i < 4; i++) {
+		assert_null(core_reply(nodes.node[0].core, request[0]));
+		core_run_one(nodes.node[0].core, ZD_CMD_AGREE);
+	}
+	core_unhold(nodes.node[0].core, ZD_CMD_AGREE);
+	for (uint32_t rank = 0; rank < WORLD; rank++)
+		core_expect(core_nodes_core(&nodes, rank), request[rank], 0);
+	core_net_end(nodes.net);
+}
+
+static void test_ids_are_checked(void **state)
+{
+	unsigned char other[2 * ZD_NCOMM_ROLES * ZD_UNIQUE_ID_BYTES + ZD_UNIQUE_ID_BYTES] = {1};
+	struct core_nodes nodes;
+	(void)state;
+	core_nodes_open(&nodes, NULL);
+	struct core_join join = core_nodes_join(&nodes, NULL, 0);
+	join.ids = NULL;
+	join.ids_bytes = 0;
+	expect_refused(&nodes, &join, ZEROD_E_INVALID, "a unique id of 0 bytes; it needs one of 512");
+	join.ids = other;
+	join.ids_bytes = 511;
+	expect_refused(&nodes, &join, ZEROD_E_INVALID, "a unique id of 511 bytes; it needs one of 512");
+	join.ids_bytes = sizeof(other);
+	expect_refused(&nodes, &join, ZEROD_E_INVALID, "a unique id of 640 bytes; it needs one of 512");
+	join.ids_bytes = 512;
+	join.world_size = 2; /* all in one daemon */
+	expect_refused(&nodes, &join, ZEROD_E_INVALID, "it has no unique id");
+	join.world_size = 4;
+	(void)send_join(&nodes, NULL, 1);
+	expect_refused(&nodes, &join, ZEROD_E_MISMATCH, "ranks 1 and 0 give different unique ids");
+	expect_state(&nodes, 0, "FORMING");
+	core_net_end(nodes.net);
+}
+
+static void test_sizes_are_checked(void **state)
+{
+	struct core_nodes nodes;
+	(void)state;
+	core_nodes_open(&nodes, NULL);
+	struct core_join join = core_nodes_join(&nodes, NULL, 0);
+	join.local_world_size = 3;
+	expect_refused(&nodes, &join, ZEROD_E_INVALID, "3 ranks in each daemon, of a world of 4");
+	join.local_world_size = 8;
+	expect_refused(&nodes, &join, ZEROD_E_INVALID, "8 ranks in each daemon, of a world of 4");
+	join.world_size = 34;
+	join.local_world_size = 17;
+	expect_refused(&nodes, &join, ZEROD_E_LIMIT, "17 ranks in each daemon; at most 16");
+	(void)send_join(&nodes, NULL, 1);
+	join = core_nodes_join(&nodes, NULL, 0);
+	join.local_world_size = 1;
+	join.ids_bytes = ZD_NCOMM_ROLES * ZD_UNIQUE_ID_BYTES;
+	expect_refused(&nodes, &join, ZEROD_E_MISMATCH, "has 2 ranks in each daemon; rank 0 says 1");
+	join = core_nodes_join(&nodes, NULL, 0);
+	join.exchange = true;
+	join.ids_bytes = ZD_NCOMM_ROLES * ZD_UNIQUE_ID_BYTES;
+	expect_refused(&nodes, &join, ZEROD_E_MISMATCH, "uses copies; rank 0 says it exchanges all");
+	join = core_nodes_join(&nodes, NULL, 2);
+	expect_refused(&nodes, &join, ZEROD_E_MISMATCH, "joins the daemon of ranks 0 to 1");
+	core_net_end(nodes.net);
+}
+
+static void test_backend_without_communicators(void **state)
+{
+	struct core_driver *core = core_new(NULL);
+	unsigned char ids[ZD_NCOMM_ROLES * ZD_UNIQUE_ID_BYTES] = {1};
+	struct core_join join = {
+	        .world_size = 2, .local_world_size = 1, .ids = ids, .ids_bytes = sizeof(ids)};
+	struct zd_args args = {.kind = ZD_REQ_UNIQUE_IDS, .u.unique_ids = 1};
+	uint64_t session = core_open(core, CORE_ALICE);
+	(void)state;
+	core_expect_error(core, core_join(core, session, &join), ZEROD_E_UNSUPPORTED,
+	                  "needs communicators; this daemon's backend has none");
+	core_expect_error(core, core_send(core, session, &args), ZEROD_E_UNSUPPORTED, "has no communicators");
+	core_end(core);
+}
+
+/* ---- Of one mind ---------------------------------------------------------------------------------------------- */
+
+/* Node 1 joins with what the test has changed; all ranks learn how they differ, and may come again. */
+static void expect_differ(struct core_nodes *nodes, const struct core_join *changed, const char *text)
+{
+	uint64_t request[WORLD];
+	for (uint32_t rank = 0; rank < WORLD; rank++) {
+		struct core_join join = rank < 2 ? core_nodes_join(nodes, NULL, rank) : *changed;
+		join.rank = rank;
+		join.device = rank % 2;
+		request[rank] = core_join(core_nodes_core(nodes, rank), core_nodes_session(nodes, rank),
+		                          &join);
+	}
+	for (uint32_t rank = 0; rank < WORLD; rank++)
+		core_expect_error(core_nodes_core(nodes, rank), request[rank], ZEROD_E_MISMATCH, text);
+	core_nodes_new_ids(nodes);
+}
+
+static void test_greetings_differ(void **state)
+{
+	struct core_nodes nodes;
+	(void)state;
+	core_nodes_open(&nodes, NULL);
+	struct core_join join = core_nodes_join(&nodes, NULL, 0);
+	join.group = "another";
+	expect_differ(&nodes, &join, "of a group of another name");
+	join = core_nodes_join(&nodes, NULL, 0);
+	join.durable = true;
+	expect_differ(&nodes, &join, ", durable");
+	core_net_end(nodes.net);
+}
+
+/* A daemon with half as many ranks takes part in half of the rails. */
+static void test_worlds_differ(void **state)
+{
+	struct core_nodes nodes;
+	uint64_t request[3];
+	(void)state;
+	core_nodes_open(&nodes, NULL);
+	request[0] = send_join(&nodes, NULL, 0);
+	request[1] = send_join(&nodes, NULL, 1);
+	struct core_join join = core_nodes_join(&nodes, NULL, 1);
+	join.world_size = 2;
+	join.local_world_size = 1;
+	join.ids_bytes = ZD_NCOMM_ROLES * ZD_UNIQUE_ID_BYTES;
+	request[2] = core_join(nodes.node[1].core, nodes.node[1].session[0], &join);
+	for (uint32_t i = 0; i < 2; i++)
+		core_expect_error(
+		        nodes.node[0].core, request[i], ZEROD_E_MISMATCH,
+		        "here rank 0 of 4, 2 a daemon (node ant), step 0 committed; there rank 1 of 2, 1 a "
+		        "daemon (node bee), step 0 committed");
+	core_expect_error(nodes.node[1].core, request[2], ZEROD_E_MISMATCH, "here rank 1 of 2, 1 a daemon");
+	core_net_end(nodes.net);
+}
+
+static void leave_all(struct core_nodes *nodes)
+{
+	for (uint32_t rank = 0; rank < WORLD; rank++)
+		leave(nodes, rank);
+	core_nodes_new_ids(nodes);
+}
+
+/* A daemon that has lost what was committed does not go on with one that has it. */
+static void test_committed_steps_differ(void **state)
+{
+	struct core_nodes nodes;
+	struct core_row job;
+	uint64_t request[WORLD], unit[CORE_NODES];
+	(void)state;
+	core_nodes_new(&nodes, &durable);
+	core_nodes_unit(&nodes, "w", 1024, unit);
+	commit(&nodes, 3);
+	leave_all(&nodes);
+	uint64_t admin = core_open_admin(nodes.node[1].core);
+	assert_int_equal(core_rows(nodes.node[1].core, ZD_TABLE_JOBS, &job, 1), 1);
+	core_expect(nodes.node[1].core, core_simple(nodes.node[1].core, admin, ZD_REQ_END_JOB, job.row.id),
+	            0);
+	for (uint32_t rank = 0; rank < WORLD; rank++)
+		request[rank] = send_join(&nodes, &durable, rank);
+	for (uint32_t rank = 0; rank < WORLD; rank++) {
+		core_expect_error(core_nodes_core(&nodes, rank), request[rank], ZEROD_E_MISMATCH,
+		                  "step 3 committed");
+		core_expect_error(core_nodes_core(&nodes, rank), request[rank], ZEROD_E_MISMATCH,
+		                  "step 0 committed");
+	}
+	core_net_end(nodes.net);
+}
+
+/* A rank died inside an update: its daemon knows, and tells. */
+static void test_torn_everywhere(void **state)
+{
+	struct core_nodes nodes;
+	uint64_t request[WORLD], unit[CORE_NODES];
+	(void)state;
+	core_nodes_new(&nodes, &durable);
+	core_nodes_unit(&nodes, "w", 1024, unit);
+	commit(&nodes, 1);
+	core_expect(nodes.node[0].core,
+	            core_update(nodes.node[0].core, core_nodes_session(&nodes, 1), unit[0]), 0);
+	replace(&nodes, 1);
+	leave(&nodes, 0);
+	leave(&nodes, 2);
+	leave(&nodes, 3);
+	core_nodes_new_ids(&nodes);
+	for (uint32_t rank = 0; rank < WORLD; rank++)
+		request[rank] = send_join(&nodes, &durable, rank);
+	for (uint32_t rank = 0; rank < WORLD; rank++) {
+		const struct zd_reply *reply = core_expect(core_nodes_core(&nodes, rank), request[rank], 0);
+		assert_true(reply->u.group_join.torn);
+		assert_int_equal(reply->u.group_join.committed_step, 1);
+	}
+	core_net_end(nodes.net);
+}
+
+/* ---- Never met -------------------------------------------------------------------------------------------------- */
+
+static void test_ids_of_daemons_differ(void **state)
+{
+	struct core_nodes nodes;
+	uint64_t request[WORLD];
+	(void)state;
+	core_nodes_open(&nodes, NULL);
+	for (uint32_t rank = 0; rank < WORLD; rank++) {
+		if (rank == 2)
+			core_nodes_new_ids(&nodes);
+		request[rank] = send_join(&nodes, NULL, rank);
+	}
+	expect_state(&nodes, 0, "CONNECTING");
+	expect_state(&nodes, 1, "CONNECTING");
+	core_net_expire(nodes.net);
+	for (uint32_t rank = 0; rank < WORLD; rank++)
+		core_expect(core_nodes_core(&nodes, rank), request[rank], ZEROD_E_DEADLINE);
+	core_nodes_new_ids(&nodes);
+	core_nodes_join_all(&nodes, NULL);
+	core_net_end(nodes.net);
+}
+
+static void test_deadline_while_connecting(void **state)
+{
+	struct core_nodes nodes;
+	struct zd_args args = {.kind = ZD_REQ_GROUP_JOIN};
+	uint64_t request[WORLD];
+	(void)state;
+	core_nodes_open(&nodes, NULL);
+	args.u.group_join.job = "job";
+	args.u.group_join.group = "world";
+	args.u.group_join.world_size = WORLD;
+	args.u.group_join.local_world_size = 2;
+	args.u.group_join.ids = nodes.ids;
+	args.u.group_join.ids_bytes = nodes.ids_bytes;
+	request[0] = core_send_until(nodes.node[0].core, core_nodes_session(&nodes, 0), 1000, &args);
+	request[1] = send_join(&nodes, NULL, 1);
+	core_tick(nodes.node[0].core, 1000);
+	core_expect_error(nodes.node[0].core, request[0], ZEROD_E_DEADLINE,
+	                  "2 ranks in other daemons to join");
+	core_expect_error(nodes.node[0].core, request[1], ZEROD_E_PEER_LOST, "rank 0 (pid 1001)");
+	/* who comes late waits for nobody */
+	request[2] = send_join(&nodes, NULL, 2);
+	request[3] = send_join(&nodes, NULL, 3);
+	core_net_expire(nodes.net);
+	core_expect(nodes.node[1].core, request[2], ZEROD_E_DEADLINE);
+	core_expect(nodes.node[1].core, request[3], ZEROD_E_DEADLINE);
+	core_nodes_new_ids(&nodes);
+	core_nodes_join_all(&nodes, NULL);
+	core_net_end(nodes.net);
+}
+
+static void test_rank_dies_while_connecting(void **state)
+{
+	struct core_nodes nodes;
+	(void)state;
+	core_nodes_open(&nodes, NULL);
+	(void)send_join(&nodes, NULL, 0);
+	uint64_t request = send_join(&nodes, NULL, 1);
+	replace(&nodes, 0);
+	core_expect_error(nodes.node[0].core, request, ZEROD_E_PEER_LOST, "rank 0 (pid 1001)");
+	core_nodes_new_ids(&nodes);
+	core_nodes_join_all(&nodes, NULL);
+	core_net_end(nodes.net);
+}
+
+static void test_opening_fails(void **state)
+{
+	struct core_nodes nodes;
+	uint64_t request[WORLD];
+	(void)state;
+	core_nodes_open(&nodes, NULL);
+	core_fail_next(nodes.node[0].core, ZD_CMD_COMM_OPEN, ZEROD_E_DEVICE, "no network");
+	for (uint32_t rank = 0; rank < WORLD; rank++)
+		request[rank] = send_join(&nodes, NULL, rank);
+	core_expect_error(nodes.node[0].core, request[0], ZEROD_E_DEVICE, "no network");
+	core_expect_error(nodes.node[0].core, request[1], ZEROD_E_DEVICE, "no network");
+	core_net_expire(nodes.net);
+	core_expect(nodes.node[1].core, request[2], ZEROD_E_DEADLINE);
+	core_expect(nodes.node[1].core, request[3], ZEROD_E_DEADLINE);
+	core_net_end(nodes.net);
+}
+
+/* What a former connection was given ends late. */
+static void test_late_word_of_a_former_connection(void **state)
+{
+	struct core_nodes nodes;
+	uint64_t request[WORLD];
+	(void)state;
+	core_nodes_open(&nodes, &durable);
+	core_hold(nodes.node[0].core, ZD_CMD_COMM_OPEN);
+	(void)send_join(&nodes, &durable, 0);
+	(void)send_join(&nodes, &durable, 1);
+	replace(&nodes, 0);
+	core_nodes_new_ids(&nodes);
+	for (uint32_t rank = 0; rank < WORLD; rank++)
+		request[rank] = send_join(&nodes, &durable, rank);
+	for (uint32_t i = 0; i < 4; i++)
+		core_run_one(nodes.node[0].core, ZD_CMD_COMM_OPEN);
+	expect_state(&nodes, 0, "CONNECTING");
+	core_unhold(nodes.node[0].core, ZD_CMD_COMM_OPEN);
+	for (uint32_t rank = 0; rank < WORLD; rank++)
+		core_expect(core_nodes_core(&nodes, rank), request[rank], 0);
+	core_net_end(nodes.net);
+}
+
+/* ---- The end ------------------------------------------------------------------------------------------------------ */
+
+static void test_leave_in_order(void **state)
+{
+	struct core_nodes nodes;
+	uint64_t unit[CORE_NODES];
+	(void)state;
+	core_nodes_new(&nodes, NULL);
+	core_nodes_unit(&nodes, "w", 1024, unit);
+	uint64_t waits = core_commit(nodes.node[0].core, core_nodes_session(&nodes, 1), nodes.node[0].group,
+	                             1);
+	leave(&nodes, 0);
+	core_expect_error(nodes.node[0].core, waits, ZEROD_E_PEER_LOST,
+	                  "rank 0 (pid 1001) of group 'world' has left");
+	expect_ended(&nodes, 1, ZEROD_E_PEER_LOST, "has left");
+	expect_state(&nodes, 0, "ABORTED");
+	expect_state(&nodes, 1, "READY");
+	leave(&nodes, 1);
+	leave(&nodes, 2);
+	leave(&nodes, 3);
+	core_nodes_new_ids(&nodes);
+	core_nodes_join_all(&nodes, NULL);
+	core_nodes_unit(&nodes, "w", 1024, unit);
+	expect_bytes(&nodes, unit, 1);
+	core_net_end(nodes.net);
+}
+
+/* Who says goodbye goes in order. */
+static void test_goodbye(void **state)
+{
+	struct core_nodes nodes;
+	(void)state;
+	core_nodes_new(&nodes, NULL);
+	zd_engine_session_goodbye(core_engine(nodes.node[0].core), core_nodes_session(&nodes, 0));
+	replace(&nodes, 0);
+	expect_ended(&nodes, 1, ZEROD_E_PEER_LOST, "rank 0 (pid 1001) of group 'world' has left");
+	core_net_end(nodes.net);
+}
+
+static void test_rank_is_killed(void **state)
+{
+	struct core_nodes nodes;
+	uint64_t unit[CORE_NODES];
+	(void)state;
+	core_nodes_new(&nodes, NULL);
+	core_nodes_unit(&nodes, "w", 1024, unit);
+	uint64_t waits = core_commit(nodes.node[0].core, core_nodes_session(&nodes, 1), nodes.node[0].group,
+	                             1);
+	replace(&nodes, 0);
+	core_expect_error(nodes.node[0].core, waits, ZEROD_E_PEER_LOST,
+	                  "rank 0 (pid 1001) of group 'world' is gone");
+	/* the others wait for it, until their communicators' deadline */
+	uint64_t gather = core_gather(nodes.node[1].core, core_nodes_session(&nodes, 2), unit[1]);
+	core_expect(nodes.node[1].core, gather, 0);
+	core_net_expire(nodes.net);
+	expect_ended(&nodes, 3, ZEROD_E_DEADLINE, "a gather of unit 'w' by rank 2");
+	expect_ended(&nodes, 3, ZEROD_E_DEADLINE, "; its other nodes: ant");
+	leave(&nodes, 1);
+	leave(&nodes, 2);
+	leave(&nodes, 3);
+	core_nodes_new_ids(&nodes);
+	uint64_t request = core_simple(nodes.node[1].core, core_nodes_session(&nodes, 2),
+	                               ZD_REQ_SESSION_RESET, 0);
+	core_expect(nodes.node[1].core, request, 0);
+	core_nodes_join_all(&nodes, NULL);
+	core_nodes_unit(&nodes, "w", 1024, unit);
+	expect_bytes(&nodes, unit, 1);
+	core_net_end(nodes.net);
+}
+
+/* The rank's death ends the group, not that its requests are given up. */
+static void test_rank_is_killed_while_it_waits(void **state)
+{
+	struct core_nodes nodes;
+	uint64_t unit[CORE_NODES];
+	(void)state;
+	core_nodes_new(&nodes, NULL);
+	core_nodes_unit(&nodes, "w", 1024, unit);
+	(void)core_gather_version(nodes.node[0].core, core_nodes_session(&nodes, 0), unit[0], 2);
+	replace(&nodes, 0);
+	expect_ended(&nodes, 1, ZEROD_E_PEER_LOST, "rank 0 (pid 1001) of group 'world' is gone");
+	core_net_end(nodes.net);
+}
+
+static void test_daemon_is_gone(void **state)
+{
+	struct core_nodes nodes;
+	uint64_t unit[CORE_NODES];
+	(void)state;
+	core_nodes_new(&nodes, NULL);
+	core_nodes_unit(&nodes, "w", 1024, unit);
+	core_hold(nodes.node[0].core, ZD_CMD_EXCHANGE);
+	for (uint32_t rank = 0; rank < 2; rank++)
+		core_expect(nodes.node[0].core,
+		            core_gather(nodes.node[0].core, core_nodes_session(&nodes, rank), unit[0]), 0);
+	core_abandon(nodes.node[1].core);
+	core_net_expire(nodes.net);
+	core_unhold(nodes.node[0].core, ZD_CMD_EXCHANGE);
+	expect_ended(&nodes, 0, ZEROD_E_POISONED, "");
+	expect_state(&nodes, 0, "ABORTED");
+	core_net_end(nodes.net);
+}
+
+static void abort_group(struct core_nodes *nodes)
+{
+	struct core_driver *core = nodes->node[0].core;
+	uint64_t admin = core_open_admin(core);
+	core_expect(core, core_simple(core, admin, ZD_REQ_ABORT_GROUP, nodes->node[0].group), 0);
+	core_close(core, admin);
+}
+
+static void test_administrator_aborts(void **state)
+{
+	struct core_nodes nodes;
+	(void)state;
+	core_nodes_new(&nodes, &durable);
+	/* for a reason of its own first, which is not the next one's */
+	replace(&nodes, 1);
+	expect_ended(&nodes, 0, ZEROD_E_PEER_LOST, "is gone");
+	leave(&nodes, 0);
+	leave(&nodes, 2);
+	leave(&nodes, 3);
+	core_nodes_new_ids(&nodes);
+	core_nodes_join_all(&nodes, &durable);
+	abort_group(&nodes);
+	expect_ended(&nodes, 0, ZEROD_E_ABORTED, "group 'world' was aborted");
+	expect_state(&nodes, 1, "READY");
+	core_net_end(nodes.net);
+}
+
+static void test_administrator_aborts_while_connecting(void **state)
+{
+	struct core_nodes nodes;
+	struct core_row row;
+	(void)state;
+	core_nodes_open(&nodes, NULL);
+	uint64_t first = send_join(&nodes, NULL, 0), second = send_join(&nodes, NULL, 1);
+	assert_int_equal(core_rows(nodes.node[0].core, ZD_TABLE_GROUPS, &row, 1), 1);
+	nodes.node[0].group = row.row.id;
+	abort_group(&nodes);
+	core_expect_error(nodes.node[0].core, first, ZEROD_E_ABORTED, "was aborted");
+	core_expect_error(nodes.node[0].core, second, ZEROD_E_ABORTED, "was aborted");
+	core_net_end(nodes.net);
+}
+
+/* Who comes with new ids before all have left learns why they must. */
+static void test_join_before_all_have_left(void **state)
+{
+	struct core_nodes nodes;
+	(void)state;
+	core_nodes_new(&nodes, NULL);
+	replace(&nodes, 0);
+	core_nodes_new_ids(&nodes);
+	core_expect_error(nodes.node[0].core, send_join(&nodes, NULL, 0), ZEROD_E_PEER_LOST,
+	                  "rank 0 (pid 1001) of group 'world' is gone: all ranks leave");
+	core_net_end(nodes.net);
+}
+
+/* ---- Groups that exchange all --------------------------------------------------------------------------------------- */
+
+static void test_exchange_inside_a_daemon(void **state)
+{
+	struct core_nodes nodes;
+	const struct core_nodes_config config = {.nnodes = 1, .exchange = true, .durable = true};
+	uint64_t unit[CORE_NODES];
+	(void)state;
+	core_nodes_open(&nodes, &config);
+	uint64_t made = core_count(nodes.node[0].core, ZD_CMD_UNIQUE_IDS);
+	nodes.ids_bytes = 0;
+	core_nodes_join_all(&nodes, &config);
+	assert_int_equal(core_count(nodes.node[0].core, ZD_CMD_UNIQUE_IDS), made + 1);
+	core_nodes_unit(&nodes, "w", 1024, unit);
+	expect_bytes(&nodes, unit, 1);
+	assert_int_equal(core_count(nodes.node[0].core, ZD_CMD_COPY), 0);
+	commit(&nodes, 1);
+	leave(&nodes, 0);
+	leave(&nodes, 1);
+	core_nodes_join_all(&nodes, &config); /* with ids that are new again */
+	core_nodes_register(&nodes, &(struct core_unit){.name = "w", .numel = 256, .slot = ZEROD_NO_SLOT},
+	                    unit);
+	expect_bytes(&nodes, unit, 1);
+	core_net_end(nodes.net);
+}
+
+static void test_ids_cannot_be_made(void **state)
+{
+	struct core_nodes nodes;
+	const struct core_nodes_config config = {.nnodes = 1, .exchange = true};
+	(void)state;
+	core_nodes_open(&nodes, &config);
+	nodes.ids_bytes = 0;
+	core_fail_next(nodes.node[0].core, ZD_CMD_UNIQUE_IDS, ZEROD_E_DEVICE, "no interface");
+	uint64_t first = send_join(&nodes, &config, 0), second = send_join(&nodes, &config, 1);
+	core_expect_error(nodes.node[0].core, first, ZEROD_E_DEVICE, "no interface");
+	core_expect_error(nodes.node[0].core, second, ZEROD_E_DEVICE, "no interface");
+	core_nodes_join_all(&nodes, &config);
+	core_net_end(nodes.net);
+}
+
+static void test_exchange_over_daemons(void **state)
+{
+	struct core_nodes nodes;
+	const struct core_nodes_config config = {.exchange = true};
+	uint64_t unit[CORE_NODES];
+	(void)state;
+	core_nodes_new(&nodes, &config);
+	assert_int_equal(core_count(nodes.node[0].core, ZD_CMD_COMM_OPEN), 2 * ZD_NCOMM_ROLES);
+	core_nodes_unit(&nodes, "w", 1024, unit);
+	expect_bytes(&nodes, unit, 1);
+	core_net_end(nodes.net);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+	        cmocka_unit_test(test_all_daemons_are_awaited),
+	        cmocka_unit_test(test_greetings_are_awaited),
+	        cmocka_unit_test(test_ids_are_checked),
+	        cmocka_unit_test(test_sizes_are_checked),
+	        cmocka_unit_test(test_backend_without_communicators),
+	        cmocka_unit_test(test_greetings_differ),
+	        cmocka_unit_test(test_worlds_differ),
+	        cmocka_unit_test(test_committed_steps_differ),
+	        cmocka_unit_test(test_torn_everywhere),
+	        cmocka_unit_test(test_ids_of_daemons_differ),
+	        cmocka_unit_test(test_deadline_while_connecting),
+	        cmocka_unit_test(test_rank_dies_while_connecting),
+	        cmocka_unit_test(test_opening_fails),
+	        cmocka_unit_test(test_late_word_of_a_former_connection),
+	        cmocka_unit_test(test_leave_in_order),
+	        cmocka_unit_test(test_goodbye),
+	        cmocka_unit_test(test_rank_is_killed),
+	        cmocka_unit_test(test_rank_is_killed_while_it_waits),
+	        cmocka_unit_test(test_daemon_is_gone),
+	        cmocka_unit_test(test_administrator_aborts),
+	        cmocka_unit_test(test_administrator_aborts_while_connecting),
+	        cmocka_unit_test(test_join_before_all_have_left),
+	        cmocka_unit_test(test_exchange_inside_a_daemon),
+	        cmocka_unit_test(test_ids_cannot_be_made),
+	        cmocka_unit_test(test_exchange_over_daemons),
+	};
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}

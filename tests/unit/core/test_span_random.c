@@ -1,0 +1,764 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Programs at random in groups that span daemons. All ranks run the same one, each as far as it can before others come at all;
+ * what devices and communicators were given ends in any order that is allowed. Every gathered copy and every sum is compared, no
+ * schedule may get stuck, and everything is given back. In some a rank is killed, or leaves, or a daemon or an operation
+ * fails: then nobody may be left waiting.
+ *
+ * All follows from the seed, which a failure prints. ZEROD_TEST_SEED=n runs that one alone.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <cmocka.h>
+
+#include "base/mem.h"
+#include "tests/support/core_net.h"
+#include "tests/support/core_reduce.h"
+
+#define SEEDS       300 /* of each test */
+#define UNITS       4
+#define STEPS       120 /* of a program, or some more */
+#define MORE        64
+#define WINDOWS     STEPS
+#define LIVE        3 /* units that a rank has copies of at once */
+#define SMALL_ARENA (128 * CORE_KIB)
+
+enum step_kind {
+	GATHER,
+	RELEASE, /* when its copy is there, and has been compared */
+	PREFETCH,
+	PERSIST,
+	FORGET, /* no longer persistent */
+	UPDATE,
+	PUBLISH,
+	COMMIT,
+	BACKWARD,
+	REDUCE, /* or skip */
+	BACKWARD_END,
+	STEP, /* when all have come: the targets are compared */
+	STEP_END,
+};
+
+static const char *const step_names[] = {"gather",       "release", "prefetch", "persist",  "forget",
+                                         "update",       "publish", "commit",   "backward", "reduce",
+                                         "backward_end", "step",    "step_end"};
+
+struct step {
+	enum step_kind kind;
+	uint32_t unit;
+	uint64_t version; /* RELEASE: of what is compared; COMMIT: the step */
+	uint32_t which;   /* BACKWARD: boundary; REDUCE: the ranks that contribute; STEP: the window */
+};
+
+/* From one step to the next: how often a rank has contributed. */
+struct window {
+	uint8_t times[UNITS][CORE_TEAM];
+};
+
+struct program {
+	struct step steps[STEPS + MORE];
+	uint32_t nsteps;
+	struct window windows[WINDOWS];
+	uint32_t nwindows;
+};
+
+/* A copy that was released ahead of the stream that uses it: its fence is passed when the copy is there and was compared. */
+struct drain {
+	uint64_t request, version, value;
+	bool open;
+};
+
+/* One rank, and how far it has come. */
+struct runner {
+	uint32_t rank, at;
+	uint64_t waits;               /* a request whose reply the step waits for; 0: it has not been sent */
+	uint64_t gathered[UNITS];     /* requests */
+	uint64_t asked[STEPS + MORE]; /* all requests of gathers and prefetches */
+	uint32_t nasked;
+	struct zd_location shard[UNITS];
+	uint64_t version[UNITS]; /* that it has written */
+	struct drain drains[UNITS];
+	uint64_t bucket;
+	bool over; /* it does no more */
+};
+
+struct run {
+	uint64_t random;
+	struct core_nodes_config config;
+	struct core_nodes nodes;
+	uint64_t unit[UNITS][CORE_NODES], shard_numel[UNITS], offset[UNITS];
+	double norm; /* that the last window's first rank was told */
+	uint32_t norm_window;
+	struct program program;
+	struct runner runners[CORE_TEAM];
+	uint32_t world;
+	bool failing; /* what does not end well is expected not to */
+};
+
+static uint64_t running; /* the seed of a test that has not ended */
+
+/* splitmix64 */
+static uint32_t pick(struct run *run, uint32_t n)
+{
+	uint64_t z = run->random += 0x9e3779b97f4a7c15u;
+	z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9u;
+	z = (z ^ z >> 27) * 0x94d049bb133111ebu;
+	return (uint32_t)((z ^ z >> 31) % n);
+}
+
+/* ---- Programs ----------------------------------------------------------------------------------------------- */
+
+/* What the program has come to. */
+struct units {
+	bool held[UNITS], copied[UNITS], persistent[UNITS]; /* copied: by a prefetch, or for good */
+	uint64_t version[UNITS], committed;
+};
+
+static void add(struct program *program, enum step_kind kind, uint32_t unit, uint64_t version)
+{
+	program->steps[program->nsteps++] = (struct step){kind, unit, version, 0};
+}
+
+static uint32_t live(const struct units *units)
+{
+	uint32_t n = 0;
+	for (uint32_t i = 0; i < UNITS; i++)
+		n += units->held[i] || units->copied[i];
+	return n;
+}
+
+static void commit(struct program *program, struct units *units)
+{
+	add(program, COMMIT, 0, ++units->committed);
+}
+
+/* Between two commits, so that no rank writes what another still wants to gather. */
+static void publish(struct program *program, struct units *units, uint32_t unit)
+{
+	if (units->held[unit])
+		return;
+	commit(program, units);
+	add(program, UPDATE, unit, 0);
+	add(program, PUBLISH, unit, 0);
+	units->version[unit]++;
+	units->copied[unit] = units->copied[unit] && units->persistent[unit];
+	commit(program, units);
+}
+
+static void release(struct program *program, struct units *units, uint32_t unit)
+{
+	add(program, RELEASE, unit, units->version[unit]);
+	units->held[unit] = false;
+	units->copied[unit] = units->persistent[unit];
+}
+
+static void add_random(struct run *run, struct units *units, uint32_t dice)
+{
+	struct program *program = &run->program;
+	uint32_t unit = pick(run, UNITS);
+	bool room = units->copied[unit] || live(units) < LIVE;
+	if (units->held[unit] && dice < 60) {
+		release(program, units, unit);
+	} else if (!units->held[unit] && dice < 60 && room) {
+		add(program, GATHER, unit, 0);
+		units->held[unit] = true;
+	} else if (!units->held[unit] && dice < 75 && room && !units->persistent[unit]) {
+		add(program, PREFETCH, unit, 0);
+		units->copied[unit] = true;
+	} else if (dice >= 75 && dice < 82) {
+		add(program, PERSIST, unit, 0);
+		units->persistent[unit] = true;
+	} else if (dice >= 82 && dice < 88 && units->persistent[unit]) {
+		add(program, FORGET, unit, 0);
+		units->persistent[unit] = false;
+		units->copied[unit] = false;
+	} else if (dice >= 96) {
+		publish(program, units, unit);
+	}
+}
+
+static void add_backward(struct run *run, struct units *units, bool boundary)
+{
+	struct program *program = &run->program;
+	uint32_t first = pick(run, UNITS);
+	add(program, BACKWARD, 0, 0);
+	program->steps[program->nsteps - 1].which = boundary;
+	for (uint32_t i = 0; i < UNITS; i++) {
+		uint32_t unit = (first + i) % UNITS,
+		         contributors = pick(run, 3) ? UINT32_MAX : pick(run, 256);
+		add(program, REDUCE, unit, 0);
+		program->steps[program->nsteps - 1].which = contributors;
+		for (uint32_t rank = 0; rank < run->world; rank++)
+			program->windows[program->nwindows].times[unit][rank] += contributors >> rank & 1;
+		add_random(run, units, pick(run, 60));
+	}
+	add(program, BACKWARD_END, 0, 0);
+}
+
+static void train(struct run *run, struct units *units)
+{
+	struct program *program = &run->program;
+	for (uint32_t micro = pick(run, 2); micro > 0; micro--)
+		add_backward(run, units, false);
+	add_backward(run, units, true);
+	add(program, STEP, 0, 0);
+	program->steps[program->nsteps - 1].which = program->nwindows++;
+	add(program, STEP_END, 0, 0);
+}
+
+static void program_new(struct run *run)
+{
+	struct units units = {.committed = 0};
+	for (uint32_t i = 0; i < UNITS; i++)
+		units.version[i] = 1;
+	run->program.nsteps = 0;
+	while (run->program.nsteps < STEPS) {
+		uint32_t dice = pick(run, 106);
+		if (dice < 100)
+			add_random(run, &units, dice);
+		else
+			train(run, &units);
+	}
+	for (uint32_t i = 0; i < UNITS; i++) {
+		if (units.held[i])
+			release(&run->program, &units, i);
+	}
+	commit(&run->program, &units);
+}
+
+/* ---- Ranks ---------------------------------------------------------------------------------------------------- */
+
+static struct core_driver *core_of(struct run *run, const struct runner *runner)
+{
+	return core_nodes_core(&run->nodes, runner->rank);
+}
+
+static uint64_t session_of(struct run *run, const struct runner *runner)
+{
+	return core_nodes_session(&run->nodes, runner->rank);
+}
+
+static uint64_t unit_of(struct run *run, const struct runner *runner, uint32_t unit)
+{
+	return run->unit[unit][runner->rank / run->nodes.local_world_size];
+}
+
+static bool passed(struct run *run, const struct runner *runner, uint64_t request)
+{
+	const struct zd_reply *reply = core_reply(core_of(run, runner), request);
+	if (!reply)
+		return false;
+	for (uint32_t i = 0; reply->status == 0 && i < reply->u.gather.nfences; i++) {
+		struct zd_fence fence = reply->u.gather.fences[i];
+		if (!zd_fence_reached(
+		            core_timeline(core_of(run, runner), session_of(run, runner), fence.timeline),
+		            fence.value))
+			return false;
+	}
+	return true;
+}
+
+static void write_shard(struct run *run, struct runner *runner, uint32_t unit)
+{
+	memset(core_bytes(core_of(run, runner), runner->shard[unit]),
+	       core_pattern(runner->rank, ++runner->version[unit]), runner->shard[unit].bytes);
+}
+
+static uint64_t send_step(struct run *run, struct runner *runner, const struct step *step)
+{
+	struct core_driver *core = core_of(run, runner);
+	struct core_team *team = core_nodes_team(&run->nodes, runner->rank);
+	uint32_t rank = runner->rank % run->nodes.local_world_size;
+	uint64_t session = session_of(run, runner), unit = unit_of(run, runner, step->unit);
+	switch (step->kind) {
+	case GATHER:
+		return core_gather(core, session, unit);
+	case PREFETCH:
+		return core_prefetch(core, session, unit);
+	case RELEASE:
+		return core_release(core, session, unit);
+	case BACKWARD:
+		return core_backward(team, rank, 2, step->which);
+	case REDUCE:
+		if (step->which >> runner->rank & 1)
+			return core_reserve(team, rank, runner->bucket, unit);
+		return core_skip(team, rank, unit);
+	case BACKWARD_END:
+		return core_backward_end(team, rank);
+	case STEP:
+		return core_step(team, rank);
+	case STEP_END:
+		return core_step_end(team, rank, NULL, 0);
+	case PERSIST:
+	case FORGET:
+		return core_set_persistent(core, session, unit, step->kind == PERSIST);
+	case UPDATE:
+		return core_update(core, session, unit);
+	case PUBLISH:
+		write_shard(run, runner, step->unit);
+		return core_publish(core, session, unit);
+	default:
+		return core_commit(core, session, team->group, step->version);
+	}
+}
+
+/* A rank whose request has failed, or whose streams were freed, does no more. */
+static bool is_well(struct run *run, struct runner *runner, uint64_t request)
+{
+	const struct zd_reply *reply = core_reply(core_of(run, runner), request);
+	if (!run->failing)
+		core_expect(core_of(run, runner), request, 0);
+	bool well = reply->status == 0;
+	for (uint32_t i = 0; well && reply->kind == ZD_REQ_GATHER && i < reply->u.gather.nfences; i++)
+		well = core_timeline(core_of(run, runner), session_of(run, runner),
+		                     reply->u.gather.fences[i].timeline) != ZD_FENCE_ABORTED;
+	assert_true(well || run->failing);
+	runner->over |= !well;
+	return well;
+}
+
+/* The copy that is to be released is there, and right. */
+static bool is_gathered(struct run *run, struct runner *runner, uint64_t request, uint64_t version)
+{
+	if (!passed(run, runner, request) || !is_well(run, runner, request))
+		return false;
+	core_team_check(core_nodes_team(&run->nodes, runner->rank), core_reply(core_of(run, runner), request),
+	                version);
+	return true;
+}
+
+/* Streams of former gathers that have come to their end. */
+static bool drain(struct run *run, struct runner *runner)
+{
+	for (uint32_t unit = 0; unit < UNITS; unit++) {
+		struct drain *drain = &runner->drains[unit];
+		if (!drain->open || !passed(run, runner, drain->request))
+			continue;
+		(void)is_gathered(run, runner, drain->request, drain->version);
+		drain->open = false;
+		core_pass(core_of(run, runner), session_of(run, runner), unit, drain->value);
+		return true;
+	}
+	return false;
+}
+
+/* Sends the release before the copy is there. */
+static bool release_early(struct run *run, struct runner *runner, const struct step *step)
+{
+	struct drain *drain = &runner->drains[step->unit];
+	uint64_t request = runner->gathered[step->unit];
+	const struct zd_reply *reply = core_reply(core_of(run, runner), request);
+	if (drain->open || !reply || reply->status != 0 || pick(run, 2))
+		return false;
+	*drain = (struct drain){request, step->version, drain->value + 1, true};
+	struct zd_fence fence = {step->unit, drain->value};
+	runner->waits = core_release_tag(core_of(run, runner), session_of(run, runner),
+	                                 unit_of(run, runner, step->unit), CORE_TAG, &fence, 1);
+	return true;
+}
+
+/* The entry is there: it is written, and committed. */
+static bool commit_entry(struct run *run, struct runner *runner, const struct step *step)
+{
+	struct core_team *team = core_nodes_team(&run->nodes, runner->rank);
+	const struct zd_reply *reply = core_reply(team->core, runner->waits);
+	struct core_commit commit = {.bucket = runner->bucket, .entry = reply->u.bucket_reserve.entry};
+	core_write(team->core, reply->u.bucket_reserve.location, ZEROD_FLOAT32, runner->rank,
+	           run->world * run->shard_numel[step->unit], 1.0f);
+	return is_well(run, runner,
+	               core_bucket_commit(team, runner->rank % run->nodes.local_world_size, &commit));
+}
+
+/* Small whole numbers, exact in every order. */
+static float expected(const struct run *run, const struct window *window, uint32_t unit, uint64_t i)
+{
+	float sum = 0.0f;
+	for (uint32_t rank = 0; rank < run->world; rank++)
+		sum += (float)window->times[unit][rank] * core_gradient(rank, i);
+	return sum;
+}
+
+static void check_step(struct run *run, const struct runner *runner, const struct step *step)
+{
+	const struct zd_reply *reply = core_reply(core_of(run, runner), runner->waits);
+	const float *target = (const float *)(const void *)core_bytes(core_of(run, runner),
+	                                                              reply->u.step_begin.target);
+	for (uint32_t unit = 0; unit < UNITS; unit++) {
+		for (uint64_t i = 0; i < run->shard_numel[unit]; i++) {
+			float want = expected(run, &run->program.windows[step->which], unit,
+			                      runner->rank * run->shard_numel[unit] + i);
+			assert_true(target[run->offset[unit] + i] == want);
+		}
+	}
+	if (run->norm_window == step->which + 1)
+		assert_memory_equal(&run->norm, &reply->u.step_begin.norm_squared, sizeof(run->norm));
+	run->norm = reply->u.step_begin.norm_squared;
+	run->norm_window = step->which + 1;
+}
+
+/* What the step waited for has come. */
+static void end_step(struct run *run, struct runner *runner, const struct step *step)
+{
+	bool well = is_well(run, runner, runner->waits);
+	if (well && step->kind == REDUCE && step->which >> runner->rank & 1)
+		well = commit_entry(run, runner, step);
+	if (well && step->kind == STEP)
+		check_step(run, runner, step);
+	runner->waits = 0;
+	runner->at += well;
+}
+
+/* Takes the rank's next step, or sees that it cannot be taken yet. */
+static bool take_step(struct run *run, struct runner *runner)
+{
+	const struct step *step = &run->program.steps[runner->at];
+	struct core_driver *core = core_of(run, runner);
+	if (core && core_is_open(core, session_of(run, runner)) && drain(run, runner))
+		return true;
+	if (runner->over || runner->at == run->program.nsteps)
+		return false;
+	if (runner->waits) {
+		if (!core_reply(core_of(run, runner), runner->waits))
+			return false;
+		end_step(run, runner, step);
+		return true;
+	}
+	if (step->kind == RELEASE && release_early(run, runner, step))
+		return true;
+	if (step->kind == RELEASE && !is_gathered(run, runner, runner->gathered[step->unit], step->version))
+		return false;
+	uint64_t request = send_step(run, runner, step);
+	if (step->kind == GATHER)
+		runner->gathered[step->unit] = request;
+	if (step->kind == GATHER || step->kind == PREFETCH) {
+		runner->asked[runner->nasked++] = request;
+		runner->at++;
+	} else {
+		runner->waits = request;
+	}
+	return true;
+}
+
+/* ---- Schedules -------------------------------------------------------------------------------------------------- */
+
+static bool run_command(struct run *run, uint32_t node)
+{
+	struct core_driver *core = run->nodes.node[node].core;
+	return core && (core_run_nth(core, pick(run, 8)) || core_run_nth(core, 0));
+}
+
+/* Something happens: a rank takes a step, or a command ends. False if nothing can. */
+static bool move(struct run *run)
+{
+	uint32_t first = pick(run, run->world), node = pick(run, run->nodes.nnodes);
+	if (pick(run, 3) == 0 && run_command(run, node))
+		return true;
+	for (uint32_t i = 0; i < run->world; i++) {
+		if (take_step(run, &run->runners[(first + i) % run->world]))
+			return true;
+	}
+	for (uint32_t i = 0; i < run->nodes.nnodes; i++) {
+		if (run_command(run, (node + i) % run->nodes.nnodes))
+			return true;
+	}
+	return false;
+}
+
+static void show(struct run *run)
+{
+	for (uint32_t i = 0; i < run->world; i++) {
+		const struct runner *runner = &run->runners[i];
+		const struct step *step = &run->program.steps[runner->at];
+		struct core_row row;
+		if (runner->over || runner->at == run->program.nsteps)
+			continue;
+		core_row(core_of(run, runner), ZD_TABLE_SESSIONS, session_of(run, runner), &row);
+		print_message("rank %u: step %u, %s of unit %u; %u wait, first for %s\n", runner->rank,
+		              runner->at, step_names[step->kind], step->unit, row.row.u.session.nwaits,
+		              row.row.u.session.nwaits ? row.waits[0] : "-");
+	}
+}
+
+/* What runs when the schedule says so; the first two also of a group that has ended, while the next begins. */
+static const enum zd_command_kind held_kinds[] = {ZD_CMD_COPY, ZD_CMD_EXCHANGE, ZD_CMD_FILL, ZD_CMD_AGREE,
+                                                  ZD_CMD_SEGMENT_CREATE};
+
+static void hold_from(struct run *run, uint32_t first, bool held)
+{
+	for (uint32_t node = 0; node < run->nodes.nnodes; node++) {
+		for (uint32_t i = first; i < ZD_ARRAY_LEN(held_kinds); i++)
+			(held ? core_hold : core_unhold)(run->nodes.node[node].core, held_kinds[i]);
+	}
+}
+
+/* Registered and published by all ranks. */
+static void new_unit(struct run *run, uint32_t index)
+{
+	char name[2] = {(char)('a' + index), '\0'};
+	struct core_unit unit = {.name = name,
+	                         .numel = run->world * ZD_SHARD_ALIGN_BYTES * (1 + index % 2) / 4,
+	                         .slot = ZEROD_NO_SLOT};
+	core_nodes_register(&run->nodes, &unit, run->unit[index]);
+	for (uint32_t rank = 0; rank < run->world; rank++) {
+		struct runner *runner = &run->runners[rank];
+		struct core_driver *core = core_of(run, runner);
+		uint64_t session = session_of(run, runner), id = unit_of(run, runner, index);
+		uint64_t again = core_register(core, session, core_nodes_team(&run->nodes, rank)->group,
+		                               &unit);
+		const struct zd_reply *reply = core_expect(core, again, 0);
+		runner->shard[index] = reply->u.unit_register.shard;
+		run->shard_numel[index] = reply->u.unit_register.shard_numel;
+		run->offset[index] = reply->u.unit_register.target_offset_numel;
+		core_expect(core, core_update(core, session, id), 0);
+		write_shard(run, runner, index);
+		core_expect(core, core_publish(core, session, id), 0);
+	}
+}
+
+/* Of a group that all ranks are in: units, buckets, and a program. */
+static void run_begin(struct run *run)
+{
+	memset(run->runners, 0, sizeof(run->runners));
+	memset(&run->program, 0, sizeof(run->program));
+	run->norm_window = 0;
+	for (uint32_t rank = 0; rank < run->world; rank++)
+		run->runners[rank].rank = rank;
+	for (uint32_t i = 0; i < UNITS; i++)
+		new_unit(run, i);
+	for (uint32_t rank = 0; rank < run->world; rank++) {
+		struct core_team *team = core_nodes_team(&run->nodes, rank);
+		uint64_t request = core_bucket(team, rank % team->nranks, ZEROD_FLOAT32, 4 * CORE_KIB, 2);
+		run->runners[rank].bucket = core_expect(team->core, request, 0)->u.bucket_create.bucket;
+	}
+	program_new(run);
+	hold_from(run, 0, true);
+}
+
+static void run_new(struct run *run, uint64_t seed)
+{
+	static const uint32_t shapes[][2] = {{2, 2}, {2, 2}, {2, 2}, {3, 1}, {3, 2}, {2, 3}};
+	memset(run, 0, sizeof(*run));
+	run->random = seed;
+	const uint32_t *shape = shapes[pick(run, ZD_ARRAY_LEN(shapes))];
+	run->config = (struct core_nodes_config){
+	        .nnodes = shape[0], .local_world_size = shape[1], .exchange = pick(run, 5) == 0};
+	struct core_options *options = &run->config.options;
+	options->unordered = pick(run, 2);
+	options->sessions_linger = pick(run, 2);
+	if (pick(run, 2)) {
+		options->arena_bytes = SMALL_ARENA;
+		options->staging_bytes = 1 + pick(run, 8 * CORE_KIB);
+		options->segment_bytes = 8 * CORE_KIB;
+	}
+	core_nodes_new(&run->nodes, &run->config);
+	run->world = shape[0] * shape[1];
+	run_begin(run);
+}
+
+static bool is_done(const struct run *run)
+{
+	for (uint32_t i = 0; i < run->world; i++) {
+		if (run->runners[i].at < run->program.nsteps)
+			return false;
+		for (uint32_t unit = 0; unit < UNITS; unit++) {
+			if (run->runners[i].drains[unit].open)
+				return false;
+		}
+	}
+	return true;
+}
+
+static void each_seed(void (*test)(uint64_t seed))
+{
+	const char *only = getenv("ZEROD_TEST_SEED");
+	uint64_t first = only ? strtoull(only, NULL, 10) : 1, last = only ? first : SEEDS;
+	for (running = first; running <= last; running++)
+		test(running);
+	running = 0;
+}
+
+static int name_seed(void **state)
+{
+	(void)state;
+	if (running)
+		print_message("it was seed %llu\n", (unsigned long long)running);
+	return 0;
+}
+
+/* ---- Tests -------------------------------------------------------------------------------------------------------- */
+
+static void run_to_the_end(struct run *run)
+{
+	while (!is_done(run)) {
+		if (!move(run)) {
+			show(run);
+			fail_msg("nothing happens any more");
+		}
+	}
+}
+
+static void run_whole(uint64_t seed)
+{
+	struct run run;
+	run_new(&run, seed);
+	run_to_the_end(&run);
+	core_net_end(run.nodes.net);
+}
+
+static void test_programs(void **state)
+{
+	(void)state;
+	each_seed(run_whole);
+}
+
+/* The rank's session ends, in one of the ways in which it can. */
+static void end_rank(struct run *run, struct runner *runner, bool in_order)
+{
+	struct core_driver *core = core_of(run, runner);
+	if (!core || !core_is_open(core, session_of(run, runner)))
+		return;
+	runner->over = true;
+	if (in_order)
+		zd_engine_session_goodbye(core_engine(core), session_of(run, runner));
+	core_close(core, session_of(run, runner));
+}
+
+static void lose_daemon(struct run *run, uint32_t node)
+{
+	core_abandon(run->nodes.node[node].core);
+	run->nodes.node[node].core = NULL;
+	for (uint32_t i = 0; i < run->world; i++)
+		run->runners[i].over |= i / run->nodes.local_world_size == node;
+}
+
+static void abort_group(struct run *run, uint32_t node)
+{
+	struct core_team *team = &run->nodes.node[node];
+	uint64_t admin = core_open_admin(team->core);
+	core_expect(team->core, core_simple(team->core, admin, ZD_REQ_ABORT_GROUP, team->group), 0);
+	core_close(team->core, admin);
+}
+
+static void break_something(struct run *run)
+{
+	static const enum zd_command_kind kinds[] = {ZD_CMD_COPY, ZD_CMD_EXCHANGE, ZD_CMD_AGREE};
+	uint32_t rank = pick(run, run->world), node = rank / run->nodes.local_world_size;
+	run->failing = true;
+	switch (pick(run, 5)) {
+	case 0:
+		end_rank(run, &run->runners[rank], false);
+		break;
+	case 1:
+		end_rank(run, &run->runners[rank], true);
+		break;
+	case 2:
+		abort_group(run, node);
+		break;
+	case 3:
+		lose_daemon(run, node);
+		break;
+	default:
+		core_fail_next(run->nodes.node[node].core, kinds[pick(run, ZD_ARRAY_LEN(kinds))],
+		               ZEROD_E_DEVICE, "broken by the test");
+	}
+}
+
+/* Every request has its reply, or a reason for its wait; no stream waits for what will not come. */
+static void expect_nobody_hangs(struct run *run)
+{
+	for (uint32_t i = 0; i < run->world; i++) {
+		const struct runner *runner = &run->runners[i];
+		struct core_driver *core = core_of(run, runner);
+		if (!core || !core_is_open(core, session_of(run, runner)))
+			continue;
+		for (uint32_t k = 0; k < runner->nasked; k++) {
+			if (!core_reply(core, runner->asked[k]))
+				core_expect_waits(core, runner->asked[k], " ");
+			else
+				assert_true(passed(run, runner, runner->asked[k]));
+		}
+		if (runner->waits && !core_reply(core, runner->waits))
+			core_expect_waits(core, runner->waits, " ");
+	}
+}
+
+/* Whatever may end does, and what waits for ranks that are gone has its deadline. */
+static void run_out(struct run *run)
+{
+	while (move(run))
+		;
+	core_net_expire(run->nodes.net);
+	while (move(run))
+		;
+	expect_nobody_hangs(run);
+}
+
+static void end_ranks(struct run *run)
+{
+	for (uint32_t i = 0, first = pick(run, run->world); i < run->world; i++) {
+		end_rank(run, &run->runners[(first + i) % run->world], pick(run, 2));
+		(void)move(run);
+	}
+}
+
+/* All ranks are there again, in other sessions, while some of what the former group was doing has not ended. */
+static void run_again(struct run *run)
+{
+	run->failing = false;
+	hold_from(run, 2, false);
+	for (uint32_t rank = 0; rank < run->world; rank++) {
+		struct core_team *team = core_nodes_team(&run->nodes, rank);
+		team->session[rank - team->first_rank] = core_open(team->core, CORE_ALICE);
+		for (uint32_t i = 0; i < ZD_ARRAY_LEN(held_kinds); i++)
+			core_fail_next(team->core, held_kinds[i], 0, NULL);
+	}
+	core_nodes_new_ids(&run->nodes);
+	core_nodes_join_all(&run->nodes, &run->config);
+	run_begin(run);
+	run_to_the_end(run);
+}
+
+static bool all_daemons_live(const struct run *run)
+{
+	for (uint32_t node = 0; node < run->nodes.nnodes; node++) {
+		if (!run->nodes.node[node].core)
+			return false;
+	}
+	return true;
+}
+
+static void run_broken(uint64_t seed)
+{
+	struct run run;
+	run_new(&run, seed);
+	for (uint32_t left = pick(&run, 1500); left > 0 && !is_done(&run) && move(&run); left--)
+		;
+	break_something(&run);
+	/* else the next group has room beside it, and nothing of it is behind what has not ended */
+	if (run.config.options.arena_bytes || !run.config.options.unordered || pick(&run, 2))
+		run_out(&run);
+	end_ranks(&run);
+	if (all_daemons_live(&run) && !run.config.options.sessions_linger)
+		run_again(&run);
+	core_net_end(run.nodes.net);
+}
+
+static void test_broken_programs(void **state)
+{
+	(void)state;
+	each_seed(run_broken);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+	        cmocka_unit_test_teardown(test_programs, name_seed),
+	        cmocka_unit_test_teardown(test_broken_programs, name_seed),
+	};
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -59,7 +59,7 @@ CC
 sanitize=
 symbols=$(nm -D "$lib/libzerod.so.0")
 for pair in __asan_:address __tsan_:thread __ubsan_:undefined; do
-	grep -q "${pair%%:*}" <<<"$symbols" && sanitize=-fsanitize=${pair##*:}
+	grep -q "${pair%%:*}" <<<"$symbols" && sanitize+=" -fsanitize=${pair##*:}"
 done
 for standard in c++11 c++20; do
 	g++ -std=$standard -Wall -Wextra -pedantic -Werror $sanitize -Iinclude \

@@ -72,7 +72,7 @@ C
 sanitize=
 symbols=$(nm -D "$lib/libzerod.so.0")
 for pair in __asan_:address __tsan_:thread __ubsan_:undefined; do
-	grep -q "${pair%%:*}" <<<"$symbols" && sanitize=-fsanitize=${pair##*:}
+	grep -q "${pair%%:*}" <<<"$symbols" && sanitize+=" -fsanitize=${pair##*:}"
 done
 "$CC" -std=c11 -Wall -Wextra -Wno-unused-result -Werror $sanitize -Iinclude "$dir/readme.c" \
 	-L"$lib" -l:libzerod.so.0 -Wl,-rpath,"$(cd "$lib" && pwd)" -o "$dir/readme"

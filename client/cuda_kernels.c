@@ -39,13 +39,15 @@ static int find_all(struct zc_kernels *kernels, struct zd_err *err)
 {
 	int rc = 0;
 
-	for (enum zerod_dtype from = ZEROD_FLOAT32; from <= ZEROD_BFLOAT16; from++) {
-		for (enum zerod_dtype to = ZEROD_FLOAT32; to <= ZEROD_FLOAT8_E5M2 && !rc; to++)
-			if (from != to)
-				rc = find(kernels, "cast", from, to, &kernels->cast[place(from)][place(to)],
+	for (enum zerod_dtype wide = ZEROD_FLOAT32; wide <= ZEROD_BFLOAT16; wide++) {
+		for (enum zerod_dtype any = ZEROD_FLOAT32; any <= ZEROD_FLOAT8_E5M2 && !rc; any++) {
+			if (wide != any)
+				rc = find(kernels, "cast", wide, any, &kernels->cast[place(wide)][place(any)],
 				          err);
-		for (enum zerod_dtype to = ZEROD_FLOAT32; to <= ZEROD_BFLOAT16 && !rc; to++)
-			rc = find(kernels, "reduce", from, to, &kernels->reduce[place(from)][place(to)], err);
+			if (!rc)
+				rc = find(kernels, "reduce", any, wide,
+				          &kernels->reduce[place(any)][place(wide)], err);
+		}
 	}
 	return rc;
 }
@@ -113,7 +115,7 @@ static uint64_t count_blocks(uint64_t numel, uint64_t each, uint64_t most)
 
 static uint64_t block_numel(enum zerod_dtype dtype)
 {
-	return (uint64_t)ZC_THREADS * ZC_VECTOR_BYTES / zerod_dtype_bytes(dtype);
+	return (uint64_t)ZC_THREADS * ZC_VECTOR_NUMEL(zerod_dtype_bytes(dtype));
 }
 
 static int check_aligned(zd_cu_ptr at, enum zerod_dtype dtype, const char *what, struct zd_err *err)
@@ -154,7 +156,7 @@ static int check_reduce(const struct zc_kernels *kernels, const struct zc_reduce
 	zd_assert(reduce->lane < ZC_REDUCE_LANES);
 	if (rc)
 		return rc;
-	if (!zd_dtype_reducible(reduce->input_dtype) || !zd_dtype_reducible(reduce->target_dtype))
+	if (!zd_dtype_reducible(reduce->input_dtype) || !zd_dtype_holds_sums(reduce->target_dtype))
 		return zd_err_set(err, ZEROD_E_UNSUPPORTED, "%s is not reduced to %s",
 		                  zerod_dtype_name(reduce->input_dtype),
 		                  zerod_dtype_name(reduce->target_dtype));

@@ -19,15 +19,15 @@
 #include "client/kernels/kernels.h"
 #include "driver/driver.h"
 
-#define ZC_WIDE_DTYPES     3u /* float32, float16, bfloat16: what is cast from and reduced */
-#define ZC_FLOATING_DTYPES 5u /* and the float8s: what is cast to */
+#define ZC_WIDE_DTYPES     3u /* float32, float16, bfloat16: what is cast from, and reduced into */
+#define ZC_FLOATING_DTYPES 5u /* and the float8s: what is cast to, and reduced */
 
 struct zc_kernels {
 	const struct zd_cuda *driver;
 	struct CUmod_st *module; /* NULL: they could not be loaded */
 	/* By dtype less float32. NULL from a dtype to itself. */
 	struct CUfunc_st *cast[ZC_WIDE_DTYPES][ZC_FLOATING_DTYPES];
-	struct CUfunc_st *reduce[ZC_WIDE_DTYPES][ZC_WIDE_DTYPES];
+	struct CUfunc_st *reduce[ZC_FLOATING_DTYPES][ZC_WIDE_DTYPES];
 	struct zd_err failure; /* UNSUPPORTED, with the driver's words; status 0 once they are loaded */
 };
 
@@ -42,10 +42,11 @@ struct zc_kernels {
  * differ, by less than numel * 2^-52 of their value. One that is nan may be any nan.
  */
 struct zc_reduce {
-	enum zerod_dtype input_dtype, target_dtype; /* float32, float16, bfloat16 */
-	uint32_t ninputs;                           /* 1 to ZC_REDUCE_MOST_INPUTS */
-	const zd_cu_ptr *inputs;                    /* numel elements each; read by the call */
-	zd_cu_ptr target; /* the same; may be one of the inputs, but not overlap one in part */
+	enum zerod_dtype input_dtype;  /* a floating one */
+	enum zerod_dtype target_dtype; /* float32, float16, bfloat16 */
+	uint32_t ninputs;              /* 1 to ZC_REDUCE_MOST_INPUTS */
+	const zd_cu_ptr *inputs;       /* numel elements each; read by the call */
+	zd_cu_ptr target;              /* the same; may be one of the inputs, but not overlap one in part */
 	uint64_t numel;
 	float prescale, postscale;
 	bool overwrite;

@@ -138,7 +138,7 @@ static void read_until(struct zerod_client *client,
 
 static int check_sum(const Zd__Sum *from, struct zd_err *err)
 {
-	if (!zd_dtype_reducible(from->input_dtype) || !zd_dtype_reducible(from->target_dtype))
+	if (!zd_dtype_reducible(from->input_dtype) || !zd_dtype_holds_sums(from->target_dtype))
 		return zd_err_set(err, ZEROD_E_PROTOCOL,
 		                  "the daemon asks for a sum of dtype %u into dtype %u", from->input_dtype,
 		                  from->target_dtype);

@@ -659,7 +659,7 @@ ZEROD_MUST_USE int zerod_backward_begin(zerod_group *group, const struct zerod_b
 
 struct zerod_bucket_options {
 	size_t struct_size;
-	enum zerod_dtype dtype; /* of the gradients: float32, float16 or bfloat16 */
+	enum zerod_dtype dtype; /* of the gradients: any floating one */
 	uint64_t slot_bytes;    /* 0: 32 MiB; rounded up to a multiple of 256 */
 	uint32_t nslots;        /* 0: 2; at most 16 */
 };

@@ -70,6 +70,25 @@ ZC_ELEMENT float zc_f32_from_f16(uint16_t bits)
 	return zc_f32_from_bits(sign | (magnitude < 0x7c00u << 13 ? number : special));
 }
 
+/* The upper half of a float16. */
+ZC_ELEMENT float zc_f32_from_e5m2(uint8_t bits)
+{
+	return zc_f32_from_f16((uint16_t)(bits << 8));
+}
+
+/* The bits of a float8_e4m3 where a float16 has them: what they are worth there is 2^-8 of the number. */
+ZC_ELEMENT uint16_t zc_f16_of_e4m3(uint8_t bits)
+{
+	return (uint16_t)((bits & 0x80u) << 8 | (bits & 0x7fu) << 7);
+}
+
+ZC_ELEMENT float zc_f32_from_e4m3(uint8_t bits)
+{
+	float number = zc_f32_from_f16(zc_f16_of_e4m3(bits)) * 256.0f;
+
+	return (bits & 0x7fu) == 0x7fu ? zc_f32_from_bits((bits & 0x80u) << 24 | 0x7fc00000u) : number;
+}
+
 /* ---- From float32 ---------------------------------------------------------------------------------------------- */
 
 /* Drops the lowest `count` bits, to nearest, ties to even. A carry into the exponent is what the format wants. */

@@ -84,7 +84,7 @@ struct alignas(N * sizeof(Bits) < ZC_VECTOR_BYTES ? N * sizeof(Bits) : ZC_VECTOR
 };
 
 template <typename Dtype>
-static constexpr unsigned PER_VECTOR = ZC_VECTOR_BYTES / sizeof(typename Dtype::bits);
+static constexpr unsigned PER_VECTOR = ZC_VECTOR_NUMEL(sizeof(typename Dtype::bits));
 
 /* ---- Casts ------------------------------------------------------------------------------------------------------- */
 
@@ -151,6 +151,23 @@ struct sum_float16 : float16 {
 	static __device__ bits narrow(float from)
 	{
 		return __half_as_ushort(__float2half_rn(from));
+	}
+};
+
+/* The float8s are inputs only. As float16s one shift and the hardware widen them. */
+struct sum_float8_e4m3 : float8_e4m3 {
+	static __device__ float widen(bits from)
+	{
+		const float number = __fmul_rn(__half2float(__ushort_as_half(zc_f16_of_e4m3(from))), 256.0f);
+
+		return (from & 0x7fu) == 0x7fu ? zc_f32_from_bits(sum_float32::NAN_BITS) : number;
+	}
+};
+
+struct sum_float8_e5m2 : float8_e5m2 {
+	static __device__ float widen(bits from)
+	{
+		return __half2float(__ushort_as_half((unsigned short)(from << 8)));
 	}
 };
 
@@ -344,3 +361,9 @@ REDUCE(float16, bfloat16)
 REDUCE(bfloat16, float32)
 REDUCE(bfloat16, float16)
 REDUCE(bfloat16, bfloat16)
+REDUCE(float8_e4m3, float32)
+REDUCE(float8_e4m3, float16)
+REDUCE(float8_e4m3, bfloat16)
+REDUCE(float8_e5m2, float32)
+REDUCE(float8_e5m2, float16)
+REDUCE(float8_e5m2, bfloat16)

@@ -11,8 +11,11 @@
 
 #include <stdint.h>
 
-#define ZC_VECTOR_BYTES 16u   /* of one load, where all addresses are aligned to it */
-#define ZC_THREADS      1024u /* of a block */
+#define ZC_VECTOR_BYTES 16u /* of one load at most, where all addresses are aligned to it */
+/* Elements of one load: of more, a thread's registers could not hold the sums. */
+#define ZC_VECTOR_NUMEL(element_bytes)                                                                       \
+	(ZC_VECTOR_BYTES / (element_bytes) < 8u ? ZC_VECTOR_BYTES / (element_bytes) : 8u)
+#define ZC_THREADS 1024u /* of a block */
 
 /* ---- Casts ------------------------------------------------------------------------------------------------------- */
 
@@ -33,7 +36,7 @@ struct zc_cast_args {
 #define ZC_REDUCE_LANES       8u /* reductions that may run on one GPU at a time */
 
 /*
- * The order of the squares depends on numel and the inputs' dtype alone. ZC_VECTOR_BYTES of one input are a vector, and as many
+ * The order of the squares depends on numel and the inputs' dtype alone. ZC_VECTOR_NUMEL elements are a vector, and as many
  * vectors as a block has threads a chunk. Chunk c is block (c mod ZC_REDUCE_PARTS)'s, vector v of a chunk is thread v's: so there are as
  * many blocks as chunks, or ZC_REDUCE_PARTS if there are more. A thread adds the squares of its elements as they come. Then the upper
  * half is added to the lower until one is left: of the 32 threads of each warp, then of the block's 32 warps; and of the blocks as if

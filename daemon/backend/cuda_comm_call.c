@@ -38,7 +38,7 @@ int zd_cuda_comm_call_check(const struct zd_cuda_comm_call *call, uint32_t nrank
 	size_t bytes = zerod_dtype_bytes(call->dtype);
 	if (call->kind >= ZD_ARRAY_LEN(kinds) || !kinds[call->kind])
 		return zd_err_set(err, ZEROD_E_INVALID, "%d is no collective operation", (int)call->kind);
-	if (bytes == 0 || (sums(call->kind) && !zd_dtype_reducible(call->dtype)))
+	if (bytes == 0 || (sums(call->kind) && !zd_dtype_holds_sums(call->dtype)))
 		return zd_err_set(err, ZEROD_E_INVALID, "%s of %s", name, zerod_dtype_name(call->dtype));
 	if (call->numel > ZD_MAX_BYTES / bytes / nranks)
 		return zd_err_set(err, ZEROD_E_INVALID,

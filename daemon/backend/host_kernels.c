@@ -117,6 +117,26 @@ TARGET_AVX2 static void narrow_f16_f16c(const float *a, uint16_t *b, size_t n)
 typedef void (*widen_f16_fn)(const uint16_t *a, float *b, size_t n);
 typedef void (*narrow_f16_fn)(const float *a, uint16_t *b, size_t n);
 
+/* float8_e5m2 is the upper half of a float16. */
+static ALWAYS_INLINE void widen_e5m2(const uint8_t *a, float *b, size_t n, widen_f16_fn widen_f16)
+{
+	uint16_t halves[BLOCK];
+	for (size_t i = 0; i < n; i++)
+		halves[i] = (uint16_t)(a[i] << 8);
+	widen_f16(halves, b, n);
+}
+
+/* A float8_e4m3, but for its nan, is 2^8 times what its bits are as a float16, one place down from where e5m2's are. */
+static ALWAYS_INLINE void widen_e4m3(const uint8_t *a, float *b, size_t n, widen_f16_fn widen_f16)
+{
+	uint16_t halves[BLOCK];
+	for (size_t i = 0; i < n; i++)
+		halves[i] = (uint16_t)((a[i] & 0x80u) << 8 | (a[i] & 0x7fu) << 7);
+	widen_f16(halves, b, n);
+	for (size_t i = 0; i < n; i++)
+		b[i] = (a[i] & 0x7f) == 0x7f ? f32_from_bits(0x7fc00000u) : b[i] * 256.0f;
+}
+
 /* The elements as float32: where they are, or in `room`. */
 static ALWAYS_INLINE const float *widen(enum zerod_dtype dtype, const void *values, uint64_t first, size_t n,
                                         float *room, widen_f16_fn widen_f16)
@@ -124,12 +144,16 @@ static ALWAYS_INLINE const float *widen(enum zerod_dtype dtype, const void *valu
 	if (dtype == ZEROD_FLOAT32)
 		return (const float *)values + first;
 	const uint16_t *halves = (const uint16_t *)values + first;
-	if (dtype == ZEROD_FLOAT16) {
+	const uint8_t *bytes = (const uint8_t *)values + first;
+	if (dtype == ZEROD_FLOAT16)
 		widen_f16(halves, room, n);
-		return room;
-	}
-	for (size_t i = 0; i < n; i++)
-		room[i] = f32_from_bf16(halves[i]);
+	else if (dtype == ZEROD_FLOAT8_E4M3)
+		widen_e4m3(bytes, room, n, widen_f16);
+	else if (dtype == ZEROD_FLOAT8_E5M2)
+		widen_e5m2(bytes, room, n, widen_f16);
+	else
+		for (size_t i = 0; i < n; i++)
+			room[i] = f32_from_bf16(halves[i]);
 	return room;
 }
 

@@ -32,7 +32,8 @@ enum zd_host_isa {
 
 struct zd_host_reduce {
 	uint64_t numel;
-	enum zerod_dtype input_dtype, target_dtype; /* float32, float16, bfloat16 */
+	enum zerod_dtype input_dtype;  /* a floating one */
+	enum zerod_dtype target_dtype; /* float32, float16, bfloat16 */
 	uint32_t ninputs;
 	const void *const *inputs; /* numel elements each, aligned to their dtype */
 	void *target;              /* the same; may be one of the inputs, but not overlap one in part */

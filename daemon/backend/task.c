@@ -31,7 +31,7 @@ static void check_elements(const struct zd_location *location, uint64_t numel, e
 
 void zd_task_check_reduce(const struct zd_reduce_desc *desc)
 {
-	zd_assert(zd_dtype_reducible(desc->input_dtype) && zd_dtype_reducible(desc->target_dtype));
+	zd_assert(zd_dtype_reducible(desc->input_dtype) && zd_dtype_holds_sums(desc->target_dtype));
 	zd_assert(desc->ninputs > 0 || desc->overwrite);
 	check_elements(&desc->target, desc->numel, desc->target_dtype);
 	for (uint32_t i = 0; i < desc->ninputs; i++)

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * dtype.c - float16 and bfloat16 to float32 and back, bit by bit.
+ * dtype.c - the floating dtypes to float32, float16 and bfloat16 back, bit by bit.
  *
  * No hardware conversion is used, so that every machine gives the same bits: reductions are compared bit for bit.
- * Layouts: float32 is 1 sign, 8 exponent, 23 mantissa bits; bfloat16 its upper half; float16 1, 5, 10.
+ * Layouts: float32 is 1 sign, 8 exponent, 23 mantissa bits; bfloat16 its upper half; float16 1, 5, 10; float8_e5m2 its upper half;
+ * float8_e4m3 1, 4, 3.
  */
 #include "base/dtype.h"
 
@@ -38,6 +39,11 @@ static uint32_t round_off(uint32_t bits, unsigned count)
 }
 
 bool zd_dtype_reducible(enum zerod_dtype dtype)
+{
+	return zd_dtype_holds_sums(dtype) || dtype == ZEROD_FLOAT8_E4M3 || dtype == ZEROD_FLOAT8_E5M2;
+}
+
+bool zd_dtype_holds_sums(enum zerod_dtype dtype)
 {
 	return dtype == ZEROD_FLOAT32 || dtype == ZEROD_FLOAT16 || dtype == ZEROD_BFLOAT16;
 }
@@ -90,4 +96,19 @@ uint16_t zd_f32_to_f16(float value)
 	/* Subnormal: the mantissa with its hidden bit, in units of 2^-24. The exponent field is 102..112 here. */
 	shift = 126 - (magnitude >> 23);
 	return (uint16_t)(sign | round_off((magnitude & 0x7fffff) | 0x800000, shift));
+}
+
+float zd_e4m3_to_f32(uint8_t bits)
+{
+	/* As a float16 the pattern is worth 2^-8 of the number, for its exponent's bias is 15 and not 7. */
+	uint16_t half = (uint16_t)((bits & 0x80u) << 8 | (bits & 0x7fu) << 7);
+
+	if ((bits & 0x7f) == 0x7f)
+		return f32_from_bits((uint32_t)(bits & 0x80) << 24 | F32_INF | 1u << 22);
+	return zd_f16_to_f32(half) * 256.0f;
+}
+
+float zd_e5m2_to_f32(uint8_t bits)
+{
+	return zd_f16_to_f32((uint16_t)(bits << 8));
 }

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* dtype.h - float16 and bfloat16 to float32 and back, and what each dtype may be used for. */
+/* dtype.h - the floating dtypes to float32, the wide ones back, and what each dtype may be used for. */
 #ifndef ZD_BASE_DTYPE_H
 #define ZD_BASE_DTYPE_H
 
@@ -8,12 +8,17 @@
 
 #include <zerod.h>
 
-/* May gradients travel in it, and may a target have it: float32, float16, bfloat16. */
+/* May gradients have it: any floating one. */
 bool zd_dtype_reducible(enum zerod_dtype dtype);
+/* May they be reduced into it: float32, float16, bfloat16. A sum in a float8 would be lost in its rounding. */
+bool zd_dtype_holds_sums(enum zerod_dtype dtype);
 
 float zd_bf16_to_f32(uint16_t bits);
 uint16_t zd_f32_to_bf16(float value); /* round to nearest even; nan stays nan */
 float zd_f16_to_f32(uint16_t bits);
 uint16_t zd_f32_to_f16(float value); /* round to nearest even; overflow to inf; nan stays nan */
+float zd_e4m3_to_f32(
+        uint8_t bits); /* float8_e4m3, which has no infinity (OCP's E4M3, PyTorch's float8_e4m3fn) */
+float zd_e5m2_to_f32(uint8_t bits);
 
 #endif

@@ -90,7 +90,7 @@ static int parse_options(const struct zd_args *args, struct options *out, struct
 		dtype = ZEROD_FLOAT32;
 	if (zerod_dtype_bytes(dtype) == 0)
 		return zd_err_set(err, ZEROD_E_INVALID, "unknown target dtype %u", dtype);
-	if (!zd_dtype_reducible(dtype))
+	if (!zd_dtype_holds_sums(dtype))
 		return zd_err_set(err, ZEROD_E_UNSUPPORTED,
 		                  "a target of dtype %s; only float32, float16 and bfloat16 are reduced into",
 		                  zerod_dtype_name(dtype));

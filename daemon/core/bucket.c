@@ -174,7 +174,7 @@ static int create_check(const struct zd_args *args, struct zd_err *err)
 		return zd_err_set(err, ZEROD_E_INVALID, "unknown dtype %u", dtype);
 	if (!zd_dtype_reducible(dtype))
 		return zd_err_set(err, ZEROD_E_UNSUPPORTED,
-		                  "gradients of dtype %s; only float32, float16 and bfloat16 are reduced",
+		                  "gradients of dtype %s; only floating ones are reduced",
 		                  zerod_dtype_name(dtype));
 	if (args->u.bucket_create.slot_bytes > ZD_MAX_BYTES)
 		return zd_err_set(err, ZEROD_E_LIMIT, "slots of %llu bytes; at most %llu",

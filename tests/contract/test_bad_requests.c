@@ -298,6 +298,8 @@ static void test_step_committed_twice(void **state)
 	contract_close(c);
 }
 
+#define NFLOAT8S 2 /* dtypes of gradients, but not of their sums */
+
 /* Sums are taken in float32, into floating point. */
 static void test_dtypes_that_no_target_holds(void **state)
 {
@@ -316,8 +318,9 @@ static void test_dtypes_that_no_target_holds(void **state)
 	rank = &c->ranks[0];
 	for (size_t i = 0; i < sizeof(dtypes) / sizeof(dtypes[0]); i++) {
 		gradients.dtype = dtypes[i];
-		REFUSED(c, rank->client, zerod_bucket_create(rank->group, &gradients, &bucket),
-		        ZEROD_E_UNSUPPORTED, zerod_dtype_name(dtypes[i]));
+		if (i >= NFLOAT8S)
+			REFUSED(c, rank->client, zerod_bucket_create(rank->group, &gradients, &bucket),
+			        ZEROD_E_UNSUPPORTED, zerod_dtype_name(dtypes[i]));
 		backward.target_dtype = dtypes[i];
 		REFUSED(c, rank->client, zerod_backward_begin(rank->group, &backward), ZEROD_E_UNSUPPORTED,
 		        zerod_dtype_name(dtypes[i]));

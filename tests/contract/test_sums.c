@@ -10,6 +10,7 @@
 
 #include "base/dtype.h"
 #include "base/mem.h"
+#include "client/cast.h"
 
 #define NUMEL 1000u
 #define RANKS 4u
@@ -165,29 +166,29 @@ struct mixed {
 	bool overwrite;
 };
 
-/* Exact in bfloat16, but not once a few of them are added. */
-static float fine(uint32_t rank, uint64_t i, uint32_t micro_step)
+/* Exact in the gradients' dtype, but not once a few of them are added. */
+static float fine(enum zerod_dtype dtype, uint32_t rank, uint64_t i, uint32_t micro_step)
 {
-	return 1.0f + (float)((i + rank + micro_step) % 5) / 128.0f;
+	bool narrow = dtype == ZEROD_FLOAT8_E4M3 || dtype == ZEROD_FLOAT8_E5M2;
+	float last_bit = dtype == ZEROD_FLOAT8_E5M2   ? 0.25f
+	                 : dtype == ZEROD_FLOAT8_E4M3 ? 0.125f
+	                                              : 1 / 128.0f;
+
+	return 1.0f + (float)((i + rank + micro_step) % (narrow ? 4 : 5)) * last_bit;
 }
 
 static void reduce_mixed(struct contract_rank *rank, struct mixed *m, uint32_t micro_step)
 {
 	struct zerod_reduce_options options = ZEROD_INIT(options);
 	struct zerod_entry entry;
-	uint16_t narrow[NUMEL];
-	float wide[NUMEL];
+	float wide[NUMEL], narrow[NUMEL];
 
 	options.flags = m->overwrite ? ZEROD_REDUCE_OVERWRITE : 0;
-	for (uint64_t i = 0; i < NUMEL; i++) {
-		wide[i] = fine(rank->number, i, micro_step);
-		narrow[i] = m->gradients == ZEROD_FLOAT16 ? zd_f32_to_f16(wide[i]) : zd_f32_to_bf16(wide[i]);
-	}
+	for (uint64_t i = 0; i < NUMEL; i++)
+		wide[i] = fine(m->gradients, rank->number, i, micro_step);
+	zc_cast(ZEROD_FLOAT32, wide, m->gradients, narrow, NUMEL);
 	OK(rank->client, zerod_bucket_reserve(m->buckets[rank->number], m->unit.at[rank->number], &entry));
-	if (m->gradients == ZEROD_FLOAT32)
-		contract_write(NULL, entry.data, wide, sizeof(wide));
-	else
-		contract_write(NULL, entry.data, narrow, sizeof(narrow));
+	contract_write(NULL, entry.data, narrow, NUMEL * zerod_dtype_bytes(m->gradients));
 	OK(rank->client, zerod_bucket_commit(m->buckets[rank->number], entry.id, NULL, 0, &options));
 }
 
@@ -213,7 +214,7 @@ static void check_mixed(struct contract_rank *rank, const struct mixed *m)
 			float sum = 0;
 
 			for (uint32_t r = 0; r < rank->world->world_size; r++)
-				sum += fine(r, first + i, step);
+				sum += fine(m->gradients, r, first + i, step);
 			total = stored(m->target, sum + total);
 		}
 		wrong += values[i] != total;
@@ -278,16 +279,19 @@ static void test_accumulation_is_in_the_targets_dtype(void **state)
 	accumulate(ZEROD_BFLOAT16, ZEROD_FLOAT32, false);
 	accumulate(ZEROD_FLOAT16, ZEROD_FLOAT32, false);
 	accumulate(ZEROD_FLOAT32, ZEROD_BFLOAT16, false);
+	accumulate(ZEROD_FLOAT8_E4M3, ZEROD_FLOAT32, false);
+	accumulate(ZEROD_FLOAT8_E5M2, ZEROD_BFLOAT16, false);
 }
 
 static void test_dtypes_mixed_in_one_step(void **state)
 {
 	struct mixed mixed[] = {{.gradients = ZEROD_BFLOAT16, .target = ZEROD_FLOAT32},
 	                        {.gradients = ZEROD_FLOAT32, .target = ZEROD_FLOAT32},
-	                        {.gradients = ZEROD_FLOAT16, .target = ZEROD_FLOAT32}};
+	                        {.gradients = ZEROD_FLOAT16, .target = ZEROD_FLOAT32},
+	                        {.gradients = ZEROD_FLOAT8_E4M3, .target = ZEROD_FLOAT32}};
 
 	(void)state;
-	accumulate_all(mixed, 3);
+	accumulate_all(mixed, 4);
 }
 
 static void test_overwrite_keeps_the_last(void **state)

@@ -48,6 +48,10 @@ static float read_element(const struct span *span, uint64_t i)
 	uint16_t half;
 	float value;
 
+	if (span->dtype == ZEROD_FLOAT8_E4M3)
+		return zc_f32_from_e4m3(span->at[i]);
+	if (span->dtype == ZEROD_FLOAT8_E5M2)
+		return zc_f32_from_e5m2(span->at[i]);
 	if (span->dtype == ZEROD_FLOAT32) {
 		memcpy(&value, span->at + i * sizeof(value), sizeof(value));
 		return value;
@@ -127,7 +131,7 @@ static float sum_element(const struct reduction *reduction, uint64_t i)
 /* What was stored as element `index` of all. */
 static void count(const struct reduction *reduction, uint64_t index, float stored)
 {
-	uint64_t vector = index / (ZC_VECTOR_BYTES / element_bytes(reduction->input_dtype));
+	uint64_t vector = index / ZC_VECTOR_NUMEL(element_bytes(reduction->input_dtype));
 	uint64_t part = vector / ZC_THREADS % ZC_REDUCE_PARTS;
 
 	reduction->found->squares[part][vector % ZC_THREADS] += (double)stored * stored;
@@ -229,7 +233,13 @@ static bool reduce(struct double_reach *reach, const struct zc_reduce_args *args
 	PAIRS(F, reduce)                                                                                     \
 	F(reduce, float32, FLOAT32, float32, FLOAT32)                                                        \
 	F(reduce, float16, FLOAT16, float16, FLOAT16)                                                        \
-	F(reduce, bfloat16, BFLOAT16, bfloat16, BFLOAT16)
+	F(reduce, bfloat16, BFLOAT16, bfloat16, BFLOAT16)                                                    \
+	F(reduce, float8_e4m3, FLOAT8_E4M3, float32, FLOAT32)                                                \
+	F(reduce, float8_e4m3, FLOAT8_E4M3, float16, FLOAT16)                                                \
+	F(reduce, float8_e4m3, FLOAT8_E4M3, bfloat16, BFLOAT16)                                              \
+	F(reduce, float8_e5m2, FLOAT8_E5M2, float32, FLOAT32)                                                \
+	F(reduce, float8_e5m2, FLOAT8_E5M2, float16, FLOAT16)                                                \
+	F(reduce, float8_e5m2, FLOAT8_E5M2, bfloat16, BFLOAT16)
 
 #define RUN(what, from, FROM, to, TO)                                                                        \
 	static bool what##_##from##_##to(struct double_reach *reach, const uint64_t *args)                   \

@@ -82,7 +82,7 @@ static float element(enum zerod_dtype dtype, const void *values, uint64_t i)
 static double sum_in_order(const struct zc_reduce *reduce, const void *stored)
 {
 	double(*squares)[ZC_THREADS] = zd_calloc(ZC_REDUCE_PARTS, sizeof(*squares));
-	uint64_t per_vector = ZC_VECTOR_BYTES / zerod_dtype_bytes(reduce->input_dtype);
+	uint64_t per_vector = ZC_VECTOR_NUMEL(zerod_dtype_bytes(reduce->input_dtype));
 	double parts[ZC_THREADS] = {0}, sum;
 
 	for (uint64_t i = 0; i < reduce->numel; i++) {

@@ -83,9 +83,15 @@ static bool issue_step_end(struct zd_sim_world *world, struct zd_sim_session *se
 }
 
 /* A dtype that nothing is summed in. */
-static enum zerod_dtype no_float(struct zd_sim_rng *rng)
+static enum zerod_dtype no_sum(struct zd_sim_rng *rng)
 {
 	return (enum zerod_dtype)zd_sim_between(rng, ZEROD_FLOAT8_E4M3, ZEROD_BOOL);
+}
+
+/* One that no gradient has. */
+static enum zerod_dtype no_float(struct zd_sim_rng *rng)
+{
+	return (enum zerod_dtype)zd_sim_between(rng, ZEROD_INT8, ZEROD_BOOL);
 }
 
 static bool group_args(const struct zd_sim_op *op, const struct zd_sim_group_config *group,
@@ -104,7 +110,7 @@ static bool group_args(const struct zd_sim_op *op, const struct zd_sim_group_con
 		args->u.backward_begin.boundary = op->arg & 1;
 		args->u.backward_begin.target_dtype = plan->target_dtype;
 		if (op->expect == ZEROD_E_UNSUPPORTED)
-			args->u.backward_begin.target_dtype = no_float(rng);
+			args->u.backward_begin.target_dtype = no_sum(rng);
 		return member->id != 0;
 	case ZD_SIM_BUCKET_CREATE:
 		args->kind = ZD_REQ_BUCKET_CREATE;

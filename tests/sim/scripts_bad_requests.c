@@ -100,7 +100,7 @@ OPS(step_twice) = {ONLY(ALL, COMMIT, 0, 0, 1), MEET,
                    REFUSED(ALL, COMMIT, 0, 0, 0, STATE, "0 is not after it")};
 SCRIPT(step_twice, step_twice, "step-committed-twice", .world = 3, .nunits = 1, .repeats = 1);
 
-OPS(no_sums) = {REFUSED(ALL, BUCKET_CREATE, 0, 0, 0, UNSUPPORTED, "only float32, float16 and bfloat16"),
+OPS(no_sums) = {REFUSED(ALL, BUCKET_CREATE, 0, 0, 0, UNSUPPORTED, "only floating ones"),
                 REFUSED(ALL, BACKWARD_BEGIN, 0, 0, 1, UNSUPPORTED, NULL),
                 MEET,
                 NO_GRADIENTS,

@@ -17,11 +17,14 @@
 #include "backend/host_kernels.h"
 #include "base/dtype.h"
 #include "base/mem.h"
+#include "client/kernels/element.h"
 
 #define MAX_INPUTS 5
 #define MAX_NUMEL  7919u
 
 static const enum zerod_dtype dtypes[] = {ZEROD_FLOAT32, ZEROD_FLOAT16, ZEROD_BFLOAT16};
+static const enum zerod_dtype input_dtypes[] = {ZEROD_FLOAT32, ZEROD_FLOAT16, ZEROD_BFLOAT16,
+                                                ZEROD_FLOAT8_E4M3, ZEROD_FLOAT8_E5M2};
 static const uint64_t numels[] = {0, 1, 2, 7, 15, 16, 17, 1021, 1023, 1024, 1025, 2048, MAX_NUMEL};
 
 static const float special[] = {
@@ -45,6 +48,10 @@ static void put(void *values, enum zerod_dtype dtype, size_t i, float value)
 		((float *)values)[i] = value;
 	else if (dtype == ZEROD_FLOAT16)
 		((uint16_t *)values)[i] = zd_f32_to_f16(value);
+	else if (dtype == ZEROD_FLOAT8_E4M3)
+		((uint8_t *)values)[i] = zc_e4m3_from_f32(value);
+	else if (dtype == ZEROD_FLOAT8_E5M2)
+		((uint8_t *)values)[i] = zc_e5m2_from_f32(value);
 	else
 		((uint16_t *)values)[i] = zd_f32_to_bf16(value);
 }
@@ -55,6 +62,10 @@ static float get(const void *values, enum zerod_dtype dtype, size_t i)
 		return ((const float *)values)[i];
 	if (dtype == ZEROD_FLOAT16)
 		return zd_f16_to_f32(((const uint16_t *)values)[i]);
+	if (dtype == ZEROD_FLOAT8_E4M3)
+		return zd_e4m3_to_f32(((const uint8_t *)values)[i]);
+	if (dtype == ZEROD_FLOAT8_E5M2)
+		return zd_e5m2_to_f32(((const uint8_t *)values)[i]);
 	return zd_bf16_to_f32(((const uint16_t *)values)[i]);
 }
 
@@ -175,15 +186,15 @@ static void check(struct buffers *b, const struct zd_host_reduce *wanted, uint64
 static void check_all_dtypes(struct buffers *b, bool wild, uint32_t ninputs, float prescale, float postscale)
 {
 	uint64_t random = 88172645463325252ull;
-	for (size_t in = 0; in < ZD_ARRAY_LEN(dtypes); in++) {
+	for (size_t in = 0; in < ZD_ARRAY_LEN(input_dtypes); in++) {
 		for (size_t out = 0; out < ZD_ARRAY_LEN(dtypes); out++) {
 			for (uint32_t k = 0; k < ninputs; k++)
-				fill(b->inputs[k], dtypes[in], MAX_NUMEL, wild, &random);
+				fill(b->inputs[k], input_dtypes[in], MAX_NUMEL, wild, &random);
 			fill(b->old, dtypes[out], MAX_NUMEL, wild, &random);
 			for (size_t n = 0; n < 2 * ZD_ARRAY_LEN(numels); n++) {
 				struct zd_host_reduce reduce = {
 				        .numel = numels[n / 2],
-				        .input_dtype = dtypes[in],
+				        .input_dtype = input_dtypes[in],
 				        .target_dtype = dtypes[out],
 				        .ninputs = ninputs,
 				        .inputs = (const void *const *)b->inputs,

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * All 65536 patterns of both half formats. The reference decodes with ldexp; rounding is checked at, just below and just
+ * All 65536 patterns of both half formats, and all 256 of both float8s. The reference decodes with ldexp; rounding is checked at, just below and just
  * above the middle of every two neighbours, so nothing of the code under test is used to judge it.
  */
 #include <math.h>
@@ -151,20 +151,60 @@ static void extremes(void **state)
 	expect(&bf16, 1e-45f, 0);
 }
 
-static void reducible_dtypes(void **state)
+/* Of `mantissa_bits`. The highest exponent is infinity's and nan's as in a half format (ieee), or only its last pattern is a nan. */
+static void check_float8(float (*decode)(uint8_t bits), unsigned mantissa_bits, int bias, bool ieee)
+{
+	unsigned infinity = 0x7f & ~((1u << mantissa_bits) - 1);
+
+	for (unsigned bits = 0; bits < 0x100; bits++) {
+		unsigned mantissa = bits & ((1u << mantissa_bits) - 1);
+		int exponent = (int)((bits & 0x7f) >> mantissa_bits);
+		double magnitude = exponent ? ldexp(mantissa + (1u << mantissa_bits),
+		                                    exponent - bias - (int)mantissa_bits)
+		                            : ldexp(mantissa, 1 - bias - (int)mantissa_bits);
+		float value = decode((uint8_t)bits);
+
+		if (ieee && (bits & 0x7f) == infinity)
+			magnitude = INFINITY;
+		assert_int_equal(!!signbit(value), bits >> 7);
+		if (ieee ? (bits & 0x7f) > infinity : (bits & 0x7f) == 0x7f)
+			assert_true(isnan(value));
+		else
+			assert_true(fabs((double)value) == magnitude);
+	}
+}
+
+static void float8s(void **state)
 {
 	(void)state;
-	for (int dtype = -1; dtype <= 12; dtype++)
-		assert_int_equal(zd_dtype_reducible((enum zerod_dtype)dtype),
-		                 dtype == ZEROD_FLOAT32 || dtype == ZEROD_FLOAT16 || dtype == ZEROD_BFLOAT16);
+	check_float8(zd_e4m3_to_f32, 3, 7, false);
+	check_float8(zd_e5m2_to_f32, 2, 15, true);
+	assert_true(zd_e4m3_to_f32(0x7e) == 448.0f);
+	assert_true(zd_e5m2_to_f32(0x7b) == 57344.0f);
+}
+
+static void dtypes_of_gradients_and_sums(void **state)
+{
+	(void)state;
+	for (int dtype = -1; dtype <= 12; dtype++) {
+		bool wide = dtype == ZEROD_FLOAT32 || dtype == ZEROD_FLOAT16 || dtype == ZEROD_BFLOAT16;
+		bool narrow = dtype == ZEROD_FLOAT8_E4M3 || dtype == ZEROD_FLOAT8_E5M2;
+
+		assert_int_equal(zd_dtype_reducible((enum zerod_dtype)dtype), wide || narrow);
+		assert_int_equal(zd_dtype_holds_sums((enum zerod_dtype)dtype), wide);
+	}
 }
 
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-	        cmocka_unit_test(f16_round_trip), cmocka_unit_test(bf16_round_trip),
-	        cmocka_unit_test(f16_rounding),   cmocka_unit_test(bf16_rounding),
-	        cmocka_unit_test(extremes),       cmocka_unit_test(reducible_dtypes),
+	        cmocka_unit_test(f16_round_trip),
+	        cmocka_unit_test(bf16_round_trip),
+	        cmocka_unit_test(f16_rounding),
+	        cmocka_unit_test(bf16_rounding),
+	        cmocka_unit_test(extremes),
+	        cmocka_unit_test(float8s),
+	        cmocka_unit_test(dtypes_of_gradients_and_sums),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

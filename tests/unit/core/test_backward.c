@@ -237,6 +237,7 @@ static void test_arguments(void **state)
 	core_expect(core, core_backward(&g.team, 0, 4, true), ZEROD_E_INVALID);
 	core_expect(core, core_backward_into(&g.team, 0, 3, true, 77), ZEROD_E_INVALID);
 	core_expect(core, core_backward_into(&g.team, 0, 3, true, ZEROD_INT8), ZEROD_E_UNSUPPORTED);
+	core_expect(core, core_backward_into(&g.team, 0, 3, true, ZEROD_FLOAT8_E5M2), ZEROD_E_UNSUPPORTED);
 	args = (struct zd_args){.kind = ZD_REQ_STEP_BEGIN, .u.group = 999};
 	core_call(core, g.team.session[0], &args, ZEROD_E_NOT_FOUND);
 	args = (struct zd_args){.kind = ZD_REQ_STEP_END, .u.step_end = {.group = 999}};

@@ -59,7 +59,7 @@ uint32_t zd_cuda_comm_blocks(const struct zd_cuda_device *device)
 	return (uint32_t)zd_min_u64(blocks_of_queue(device), ZD_CUDA_COMM_BLOCKS);
 }
 
-uint32_t zd_cuda_comm_most_at_once(const struct zd_cuda_device *device)
+uint32_t zd_cuda_comm_room(const struct zd_cuda_device *device)
 {
 	return blocks_of_queue(device) / zd_cuda_comm_blocks(device);
 }

@@ -41,18 +41,18 @@ enum zd_cuda_comm_state {
 };
 
 /*
- * What a communicator's kernels take of a GPU, and for how many communicators of one queue they are there at a time.
+ * What a communicator's kernels take of a GPU, and for how many communicators of one queue there is room.
  *
- * A kernel waits for those of the other ranks, and keeps its multiprocessors meanwhile. A device has two queues, and ranks may
- * launch what is in one before what is in the other: so all that both may have launched must fit on the GPU at once, or
- * one rank's first kernels leave no room for those that another rank has begun with, for ever. NCCL's default is up to 32
- * blocks each; half of that carries what leaves a node, and most of what does not.
+ * A kernel waits for those of the other ranks, and keeps its multiprocessors meanwhile. Ranks launch what is in different queues, and
+ * of different communicators, in any order: so all that may have been launched must fit on the GPU at once, or one rank's
+ * first kernels leave no room for those that another rank has begun with, for ever. NCCL's default is up to 32 blocks each;
+ * half of that carries what leaves a node, and most of what does not.
  */
 #define ZD_CUDA_COMM_QUEUES 2u
 #define ZD_CUDA_COMM_BLOCKS 16u
 /* Both at least 1. */
 uint32_t zd_cuda_comm_blocks(const struct zd_cuda_device *device);
-uint32_t zd_cuda_comm_most_at_once(const struct zd_cuda_device *device);
+uint32_t zd_cuda_comm_room(const struct zd_cuda_device *device);
 
 /* Where communicators are made: a device of the daemon. */
 struct zd_cuda_comm_home {

@@ -7,8 +7,7 @@
 
 void zd_cuda_comm_queue_init(struct zd_cuda_comm_queue *queue, const struct zd_cuda_comm_home *home)
 {
-	*queue = (struct zd_cuda_comm_queue){.home = *home,
-	                                     .most_at_once = zd_cuda_comm_most_at_once(home->device)};
+	*queue = (struct zd_cuda_comm_queue){.home = *home, .room = zd_cuda_comm_room(home->device)};
 	LIST_INIT(&queue->comms);
 	STAILQ_INIT(&queue->waiting);
 	STAILQ_INIT(&queue->ended);
@@ -19,11 +18,26 @@ void zd_cuda_comm_queue_deinit(struct zd_cuda_comm_queue *queue)
 	zd_assert(LIST_EMPTY(&queue->comms) && STAILQ_EMPTY(&queue->ended));
 }
 
+bool zd_cuda_comm_queue_is_full(const struct zd_cuda_comm_queue *queue)
+{
+	const struct zd_cuda_comm *comm;
+	uint32_t count = 0;
+	LIST_FOREACH (comm, &queue->comms, link)
+		count++;
+	return count >= queue->room;
+}
+
 int zd_cuda_comm_queue_add(struct zd_cuda_comm_queue *queue, const struct zd_cuda_comm_config *config,
                            struct zd_cuda_comm **comm, struct zd_err *err)
 {
 	struct zd_cuda_comm *made;
-	int rc = zd_cuda_comm_new(&queue->home, config, &made, err);
+	int rc;
+	if (zd_cuda_comm_queue_is_full(queue))
+		return zd_err_set(err, ZEROD_E_LIMIT,
+		                  "group '%s': %s has room for the kernels of %" PRIu32
+		                  " communicators at once, and as many are there",
+		                  config->group, queue->home.device->name, queue->room);
+	rc = zd_cuda_comm_new(&queue->home, config, &made, err);
 	if (rc)
 		return rc;
 	LIST_INSERT_HEAD(&queue->comms, made, link);
@@ -121,6 +135,19 @@ static void drop_waiting(struct zd_cuda_comm_queue *queue)
 	STAILQ_CONCAT(&queue->waiting, &stay);
 }
 
+/* The first that the communicator has not launched. */
+static struct zd_cuda_comm_op *first_of(const struct zd_cuda_comm_queue *queue,
+                                        const struct zd_cuda_comm *comm)
+{
+	struct zd_cuda_comm_op *op;
+	STAILQ_FOREACH(op, &queue->waiting, next)
+	{
+		if (op->comm == comm)
+			break;
+	}
+	return op;
+}
+
 /* ---- Deadlines ------------------------------------------------------------------------------------------------------ */
 
 struct missing {
@@ -145,12 +172,11 @@ static const char *missing_ranks(const struct zd_cuda_comm_op *op, char text[ZD_
 static void reason(const struct zd_cuda_comm_queue *queue, const struct zd_cuda_comm_op *op,
                    struct zd_err *why)
 {
-	const struct zd_cuda_comm_op *head = STAILQ_FIRST(&queue->waiting);
+	const struct zd_cuda_comm_op *first = first_of(queue, op->comm);
 	char text[ZD_CUDA_COMM_RANKS_TEXT];
-	if (op->phase == ZD_CUDA_COMM_WAITING && op != head)
-		zd_err_format(why, ZEROD_E_DEADLINE, "waits for the launch of the %s of group '%s'",
-		              zd_cuda_comm_call_text(&head->call, head->number, text),
-		              head->comm->self.group);
+	if (op->phase == ZD_CUDA_COMM_WAITING && op != first)
+		zd_err_format(why, ZEROD_E_DEADLINE, "waits for the launch of its %s",
+		              zd_cuda_comm_call_text(&first->call, first->number, text));
 	else if (op->phase == ZD_CUDA_COMM_WAITING && op->comm->state == ZD_CUDA_COMM_CONNECTING)
 		zd_err_format(why, ZEROD_E_DEADLINE, "waits for the ranks of its group to meet");
 	else if (op->phase == ZD_CUDA_COMM_WAITING)
@@ -351,39 +377,10 @@ static void compare(struct zd_cuda_comm_queue *queue, struct zd_cuda_comm_op *op
 		launch(op);
 }
 
-/* Is there anything of it on the GPU, or about to be. */
-static bool has_begun(const struct zd_cuda_comm_queue *queue, const struct zd_cuda_comm *comm)
+static bool may_begin(const struct zd_cuda_comm_op *op)
 {
-	const struct zd_cuda_comm_op *op;
-	STAILQ_FOREACH(op, &queue->waiting, next)
-	{
-		if (op->comm == comm && op->phase != ZD_CUDA_COMM_WAITING)
-			return true;
-	}
-	return !STAILQ_EMPTY(&comm->flying);
-}
-
-/* Its communicator may have launched something already, of which its stream keeps the order: that takes no more room. */
-static bool has_room(const struct zd_cuda_comm_queue *queue, const struct zd_cuda_comm *comm)
-{
-	const struct zd_cuda_comm *other;
-	uint32_t begun = 0;
-	LIST_FOREACH (other, &queue->comms, link)
-		begun += other != comm && has_begun(queue, other);
-	return begun < queue->most_at_once;
-}
-
-/* Others that were given after it may not begin before it: ranks give them in one order, and where there is room for one alone it
- * must be the same on all of them. */
-static bool holds_up_others(const struct zd_cuda_comm_queue *queue, const struct zd_cuda_comm_op *op)
-{
-	return op->phase == ZD_CUDA_COMM_WAITING &&
-	       (op->comm->state != ZD_CUDA_COMM_READY || !has_room(queue, op->comm));
-}
-
-static bool may_begin(const struct zd_cuda_comm_queue *queue, const struct zd_cuda_comm_op *op)
-{
-	return !holds_up_others(queue, op) && !(op->call.kind == ZD_CUDA_COMM_AGREE && op->comm->agrees);
+	return op->comm->state == ZD_CUDA_COMM_READY &&
+	       !(op->call.kind == ZD_CUDA_COMM_AGREE && op->comm->agrees);
 }
 
 /* Moves it on: false if it stays where it is. */
@@ -392,7 +389,7 @@ static bool step(struct zd_cuda_comm_queue *queue, struct zd_cuda_comm_op *op)
 	enum zd_cuda_comm_phase before = op->phase;
 	switch (op->phase) {
 	case ZD_CUDA_COMM_WAITING:
-		if (!may_begin(queue, op))
+		if (!may_begin(op))
 			return false;
 		if (!op->comm->checking) {
 			launch(op);
@@ -414,29 +411,14 @@ static bool step(struct zd_cuda_comm_queue *queue, struct zd_cuda_comm_op *op)
 	return op->phase != before && zd_cuda_comm_lives(op->comm);
 }
 
-static bool is_first_of_its_comm(const struct zd_cuda_comm_queue *queue, const struct zd_cuda_comm_op *op)
-{
-	const struct zd_cuda_comm_op *before;
-	STAILQ_FOREACH(before, &queue->waiting, next)
-	{
-		if (before->comm == op->comm)
-			return before == op;
-	}
-	return false;
-}
-
-/* What has begun may wait for other ranks before it is launched: NCCL connects at a communicator's first operation, and words are
- * compared. Ranks that share the GPU give theirs in any order, so that does not hold up other communicators: else those of two
- * nodes could wait for each other for ever. */
+/* Communicators do not wait for each other: there is room for what all of them have launched. */
 static void advance(struct zd_cuda_comm_queue *queue)
 {
 	struct zd_cuda_comm_op *next;
 	for (struct zd_cuda_comm_op *op = STAILQ_FIRST(&queue->waiting); op; op = next) {
 		next = STAILQ_NEXT(op, next);
-		if (!is_first_of_its_comm(queue, op))
+		if (op != first_of(queue, op->comm))
 			continue;
-		if (holds_up_others(queue, op))
-			return;
 		while (op->phase != ZD_CUDA_COMM_FLYING && step(queue, op))
 			;
 		if (op->phase != ZD_CUDA_COMM_FLYING)

@@ -3,11 +3,11 @@
  * cuda_comm_queue.h - the order in which a device launches the operations of its communicators: all of one role.
  *
  * NCCL's kernels wait for each other: two ranks that launch those of two communicators in different orders wait for ever, where the
- * GPU has room for one of them alone. So the operations of a queue begin in the order in which they were given, and every rank
- * gives them in its program's order. They then run at once, each on its communicator's stream, as far as the GPU has room for
- * their kernels: see zd_cuda_comm_most_at_once(). Until it is launched an operation may wait for other ranks, since NCCL connects
- * them at a communicator's first; that does not hold up other communicators, whose ranks share this GPU and ask in an order of
- * their own.
+ * GPU has room for one of them alone. Ranks of several groups, or users, that share a GPU have no order in common; nor have a
+ * group's reductions and another's, which begin when gradients are there. So a queue takes no more communicators than the GPU has
+ * room for at once (zd_cuda_comm_room()), and none ever waits for another: not before its launch either, when an operation may
+ * wait for other ranks, since NCCL connects them at a communicator's first. The operations of one communicator begin in the order in
+ * which they were given, and so do those of all that are ready.
  *
  * In checking mode ranks describe an operation to each other before they launch it, and it fails on all of them with both
  * descriptions when two differ. That costs a round trip each, during which nothing else of the communicator is launched.
@@ -52,7 +52,7 @@ struct zd_cuda_comm_op {
 /* Of a device; there are as many as cuda_comm.h says. */
 struct zd_cuda_comm_queue {
 	struct zd_cuda_comm_home home;
-	uint32_t most_at_once; /* communicators with operations that have been launched */
+	uint32_t room; /* communicators at most */
 	LIST_HEAD(, zd_cuda_comm) comms;
 	struct zd_cuda_comm_ops waiting; /* or being launched: of each communicator its first */
 	struct zd_cuda_comm_ops ended;
@@ -62,14 +62,16 @@ void zd_cuda_comm_queue_init(struct zd_cuda_comm_queue *queue, const struct zd_c
 /* It has no communicators. */
 void zd_cuda_comm_queue_deinit(struct zd_cuda_comm_queue *queue);
 
-/* A communicator on the device; errors as of zd_cuda_comm_new(). The queue polls it. */
+/* Are there as many as there is room for? One that has ended takes room until it is removed: its kernels may be there still. */
+bool zd_cuda_comm_queue_is_full(const struct zd_cuda_comm_queue *queue);
+/* A communicator on the device; errors as of zd_cuda_comm_new(), and LIMIT if it is full. The queue polls it. */
 int zd_cuda_comm_queue_add(struct zd_cuda_comm_queue *queue, const struct zd_cuda_comm_config *config,
                            struct zd_cuda_comm **comm, struct zd_err *err)
         __attribute__((warn_unused_result));
 /* Frees one that is over, and whose operations have been taken. */
 void zd_cuda_comm_queue_remove(struct zd_cuda_comm_queue *queue, struct zd_cuda_comm *comm);
 
-/* The queue owns the operation from here on. The communicator may be CONNECTING: then it waits, and what comes behind it.
+/* The queue owns the operation from here on. The communicator may be CONNECTING: then it waits.
  * Errors: INVALID; the communicator's failure; STATE for one that ends. */
 int zd_cuda_comm_queue_give(struct zd_cuda_comm_queue *queue, struct zd_cuda_comm *comm,
                             struct zd_cuda_comm_op *op, struct zd_err *err)

@@ -27,17 +27,26 @@ struct zd_cuda_open_comm {
 	bool unneeded;                /* its opening has failed: nobody need close it */
 };
 
+/* An opening that waits for room: communicators that end take it still. */
+struct zd_cuda_waiting_comm {
+	STAILQ_ENTRY(zd_cuda_waiting_comm) next;
+	struct zd_cuda_task *opening;
+	uint64_t deadline_ns; /* for room and for all ranks to meet; 0: none */
+};
+
 void zd_cuda_comms_init(struct zd_cuda_comms *comms, struct zd_cuda_device *device,
                         const struct zd_cuda_comm_settings *settings)
 {
 	*comms = (struct zd_cuda_comms){.settings = settings, .device = device};
 	LIST_INIT(&comms->open);
+	STAILQ_INIT(&comms->waiting);
 	TAILQ_INIT(&comms->under_way);
 }
 
 void zd_cuda_comms_deinit(struct zd_cuda_comms *comms)
 {
-	zd_assert(LIST_EMPTY(&comms->open) && TAILQ_EMPTY(&comms->under_way));
+	zd_assert(LIST_EMPTY(&comms->open) && TAILQ_EMPTY(&comms->under_way) &&
+	          STAILQ_EMPTY(&comms->waiting));
 	for (int i = 0; i < ZD_NCOMM_ROLES && comms->nccl; i++)
 		zd_cuda_comm_queue_deinit(&comms->queues[i]);
 	comms->nccl = NULL;
@@ -202,8 +211,20 @@ static uint64_t deadline(const struct zd_cuda_comms *comms)
 	return timeout_ns ? zd_thread_now_ns() + timeout_ns : 0;
 }
 
+/* Does room come by itself: one that takes it is on its way out. */
+static bool room_comes(const struct zd_cuda_comms *comms, const struct zd_cuda_comm_queue *queue)
+{
+	const struct zd_cuda_open_comm *open;
+	LIST_FOREACH (open, &comms->open, link) {
+		if (open->queue == queue && (open->ends || !zd_cuda_comm_lives(open->comm)))
+			return true;
+	}
+	return false;
+}
+
 /* On success the task ends when all ranks have met. */
-static int open_comm(struct zd_cuda_comms *comms, struct zd_cuda_task *task, struct zd_err *err)
+static int open_comm(struct zd_cuda_comms *comms, struct zd_cuda_task *task, uint64_t deadline_ns,
+                     struct zd_err *err)
 {
 	const struct zd_comm_desc *desc = task->u.comm_open;
 	struct zd_cuda_comm_config config = {
@@ -212,18 +233,16 @@ static int open_comm(struct zd_cuda_comms *comms, struct zd_cuda_task *task, str
 	        .rank = desc->rank,
 	        .world = desc->world,
 	        .checking = comms->settings->checking,
-	        .deadline_ns = deadline(comms),
+	        .deadline_ns = deadline_ns,
 	};
 	struct zd_cuda_open_comm *open;
 	struct zd_cuda_comm *comm;
 	int rc;
-	zd_assert(!find(comms, desc->comm) && desc->role < ZD_NCOMM_ROLES);
+	zd_assert(!find(comms, desc->comm));
 	memcpy(&config.id, desc->id, sizeof(config.id));
 	if (zd_cuda_device_failed(comms->device))
 		return zd_cuda_device_failure(comms->device, err);
-	rc = need_nccl(comms, err);
-	if (!rc)
-		rc = zd_cuda_comm_queue_add(&comms->queues[desc->role], &config, &comm, err);
+	rc = zd_cuda_comm_queue_add(&comms->queues[desc->role], &config, &comm, err);
 	if (rc)
 		return rc;
 	open = zd_calloc(1, sizeof(*open));
@@ -236,10 +255,90 @@ static int open_comm(struct zd_cuda_comms *comms, struct zd_cuda_task *task, str
 	return 0;
 }
 
+static void wait_for_room(struct zd_cuda_comms *comms, struct zd_cuda_task *task, uint64_t deadline_ns)
+{
+	struct zd_cuda_waiting_comm *waiting = zd_calloc(1, sizeof(*waiting));
+	waiting->opening = task;
+	waiting->deadline_ns = deadline_ns;
+	STAILQ_INSERT_TAIL(&comms->waiting, waiting, next);
+}
+
+static void stop_waiting(struct zd_cuda_comms *comms, struct zd_cuda_waiting_comm *waiting)
+{
+	STAILQ_REMOVE(&comms->waiting, waiting, zd_cuda_waiting_comm, next);
+	free(waiting);
+}
+
+static bool must_wait(const struct zd_cuda_comms *comms, const struct zd_cuda_task *task)
+{
+	const struct zd_cuda_comm_queue *queue = &comms->queues[task->u.comm_open->role];
+	return zd_cuda_comm_queue_is_full(queue) && room_comes(comms, queue);
+}
+
+/* Now, or when there is room. */
+static int begin_opening(struct zd_cuda_comms *comms, struct zd_cuda_task *task, struct zd_err *err)
+{
+	int rc = need_nccl(comms, err);
+	zd_assert(task->u.comm_open->role < ZD_NCOMM_ROLES);
+	if (rc)
+		return rc;
+	if (!must_wait(comms, task))
+		return open_comm(comms, task, deadline(comms), err);
+	wait_for_room(comms, task, deadline(comms));
+	return 0;
+}
+
+/* It has got no room before its deadline, or its group has ended. */
+static void give_up_opening(struct zd_cuda_comms *comms, struct zd_cuda_waiting_comm *waiting, int status,
+                            const char *why)
+{
+	struct zd_cuda_task *task = waiting->opening;
+	struct zd_err err;
+	zd_err_format(&err, status, "group '%s': %s", task->u.comm_open->group, why);
+	stop_waiting(comms, waiting);
+	fail(comms, task, &err);
+}
+
+static void retry_openings(struct zd_cuda_comms *comms, uint64_t now_ns)
+{
+	struct zd_cuda_waiting_comm *waiting, *next;
+	for (waiting = STAILQ_FIRST(&comms->waiting); waiting; waiting = next) {
+		struct zd_cuda_task *task = waiting->opening;
+		uint64_t deadline_ns = waiting->deadline_ns;
+		struct zd_err err = ZD_ERR_NONE;
+		next = STAILQ_NEXT(waiting, next);
+		if (deadline_ns && now_ns >= deadline_ns) {
+			give_up_opening(comms, waiting, ZEROD_E_DEADLINE,
+			                "communicators that were there before it have not ended in time");
+			continue;
+		}
+		if (must_wait(comms, task))
+			continue;
+		stop_waiting(comms, waiting);
+		if (open_comm(comms, task, deadline_ns, &err))
+			fail(comms, task, &err);
+	}
+}
+
+static struct zd_cuda_waiting_comm *find_waiting(const struct zd_cuda_comms *comms, uint64_t id)
+{
+	struct zd_cuda_waiting_comm *waiting;
+	STAILQ_FOREACH(waiting, &comms->waiting, next)
+	{
+		if (waiting->opening->u.comm_open->comm == id)
+			break;
+	}
+	return waiting;
+}
+
 /* The task ends when nothing is left of the communicator, which may be now. */
 static void close_comm(struct zd_cuda_comms *comms, struct zd_cuda_task *task)
 {
 	struct zd_cuda_open_comm *open = find(comms, task->u.comm_close.comm);
+	struct zd_cuda_waiting_comm *waiting = find_waiting(comms, task->u.comm_close.comm);
+	if (waiting)
+		give_up_opening(comms, waiting, ZEROD_E_ABORTED,
+		                "its communicator was closed before it was made");
 	if (!open) {
 		complete(comms, task);
 		return;
@@ -343,7 +442,7 @@ void zd_cuda_comms_run(struct zd_cuda_comms *comms, struct zd_cuda_task *task)
 			complete(comms, task);
 		break;
 	case ZD_CMD_COMM_OPEN:
-		if (open_comm(comms, task, &err))
+		if (begin_opening(comms, task, &err))
 			fail(comms, task, &err);
 		break;
 	case ZD_CMD_COMM_CLOSE:
@@ -432,6 +531,7 @@ bool zd_cuda_comms_poll(struct zd_cuda_comms *comms, uint64_t now_ns)
 	bool under_way = false;
 	if (!comms->nccl)
 		return false;
+	retry_openings(comms, now_ns);
 	for (int i = 0; i < ZD_NCOMM_ROLES; i++) {
 		under_way |= zd_cuda_comm_queue_poll(&comms->queues[i], now_ns);
 		take_ended(comms, &comms->queues[i]);
@@ -444,7 +544,7 @@ bool zd_cuda_comms_poll(struct zd_cuda_comms *comms, uint64_t now_ns)
 		if (may_go(comms, open))
 			remove_comm(comms, open);
 	}
-	return under_way;
+	return under_way || !STAILQ_EMPTY(&comms->waiting);
 }
 
 void zd_cuda_comms_check(struct zd_cuda_comms *comms)
@@ -455,8 +555,11 @@ void zd_cuda_comms_check(struct zd_cuda_comms *comms)
 
 void zd_cuda_comms_stop(struct zd_cuda_comms *comms, const struct zd_err *why)
 {
+	struct zd_cuda_waiting_comm *waiting;
 	struct zd_cuda_open_comm *open;
 	comms->stopping = true;
+	while ((waiting = STAILQ_FIRST(&comms->waiting)))
+		give_up_opening(comms, waiting, why->status, why->text);
 	LIST_FOREACH (open, &comms->open, link)
 		zd_cuda_comm_fail(open->comm, why);
 }

@@ -32,6 +32,7 @@ struct zd_cuda_comm_settings {
 };
 
 struct zd_cuda_open_comm;
+struct zd_cuda_waiting_comm;
 
 struct zd_cuda_comms {
 	const struct zd_cuda_comm_settings *settings;
@@ -39,9 +40,10 @@ struct zd_cuda_comms {
 	const struct zd_nccl *nccl; /* NULL: not needed yet, and there are no queues */
 	struct zd_cuda_comm_queue queues[ZD_NCOMM_ROLES];
 	LIST_HEAD(, zd_cuda_open_comm) open;
-	TAILQ_HEAD(, zd_cuda_exchange) under_way; /* that are to store fences, as they were given */
-	uint64_t ended;                           /* tasks so far */
-	bool stopping;                            /* communicators go when they are over */
+	STAILQ_HEAD(, zd_cuda_waiting_comm) waiting; /* for room, in order */
+	TAILQ_HEAD(, zd_cuda_exchange) under_way;    /* that are to store fences, as they were given */
+	uint64_t ended;                              /* tasks so far */
+	bool stopping;                               /* communicators go when they are over */
 };
 
 /* The settings stay where they are. */

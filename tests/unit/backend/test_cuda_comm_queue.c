@@ -267,28 +267,59 @@ static void test_crossing_orders_in_checking_mode(void **state)
 	close_pair(&s, &pair);
 }
 
-/* In the order in which they were given, whatever communicator was made first: the room is for one. */
+/* Of one communicator in the order in which they were given; another one, that is not ready or is stuck, holds up nothing. */
 static void test_the_order_is_that_of_giving(void **state)
 {
+	struct comm_op next;
 	struct comm_scene s;
 	struct pair pair;
 
 	(void)state;
 	open_pair(&s, &pair, false);
-	s.ranks[0].queue.most_at_once = 1;
 	s.control->polls(1000000);
 	give_other(&s, &pair, 0, &pair.second[0]);
 	comm_give(&s, 0, &pair.first[0]);
+	next = comm_op(&s, 0, comm_bytes(ZD_CUDA_COMM_ALL_GATHER, 100));
+	comm_give(&s, 0, &next);
 	for (int poll = 0; poll < 4; poll++)
 		comm_poll(&s);
 	assert_int_equal(pair.second[0].op.phase, ZD_CUDA_COMM_LAUNCHING);
-	assert_int_equal(pair.first[0].op.phase, ZD_CUDA_COMM_WAITING);
+	assert_int_equal(pair.first[0].op.phase, ZD_CUDA_COMM_LAUNCHING);
+	assert_int_equal(next.op.phase, ZD_CUDA_COMM_WAITING);
 	for (uint32_t i = 0; i < 2; i++) {
 		zd_cuda_comm_abort(s.ranks[i].comm, "the test is over");
 		zd_cuda_comm_abort(pair.other[i], "the test is over");
 	}
-	COMM_AWAIT(&s, pair.first[0].taken && pair.second[0].taken);
+	COMM_AWAIT(&s, pair.first[0].taken && pair.second[0].taken && next.taken);
 	close_pair(&s, &pair);
+}
+
+static void test_who_has_not_met_holds_up_nobody(void **state)
+{
+	struct zd_cuda_comm_config config;
+	struct zd_cuda_comm *lonely;
+	struct comm_op waiting, ops[2];
+	struct comm_scene s;
+	struct zd_err err;
+
+	(void)state;
+	comm_open(&s, 2);
+	comm_connect(&s, false);
+	config = comm_config(&s, 0);
+	comm_must(zd_cuda_comm_unique_id(s.nccl, &config.id, &err), &err);
+	lonely = comm_add(&s, 0, &config);
+	waiting = comm_op(&s, 0, comm_bytes(ZD_CUDA_COMM_ALL_GATHER, 100));
+	comm_must(zd_cuda_comm_queue_give(&s.ranks[0].queue, lonely, &waiting.op, &err), &err);
+	for (uint32_t i = 0; i < 2; i++) {
+		ops[i] = comm_op(&s, i, comm_bytes(ZD_CUDA_COMM_ALL_GATHER, 100));
+		comm_give(&s, i, &ops[i]);
+	}
+	COMM_AWAIT(&s, ops[0].taken && ops[1].taken);
+	assert_int_equal(waiting.op.phase, ZD_CUDA_COMM_WAITING);
+	zd_cuda_comm_abort(lonely, "the test is over");
+	COMM_AWAIT(&s, waiting.taken);
+	comm_remove(&s, 0, lonely);
+	comm_close(&s);
 }
 
 /* One that is aborted while it is launched lets the next go. */
@@ -578,29 +609,30 @@ static void test_peers_that_do_not_run_it(void **state)
 	              "ranks 1 and 2");
 }
 
-/* It fails behind another's operation, and that goes on. */
+/* Another communicator goes on. */
 static void test_deadline_behind_another(void **state)
 {
 	struct comm_scene s;
+	struct comm_op next;
 	struct pair pair;
 
 	(void)state;
 	open_pair(&s, &pair, false);
-	s.ranks[0].queue.most_at_once = 1;
 	s.control->polls(1000000);
-	pair.first[0].op.deadline_ns = 100;
 	give_other(&s, &pair, 0, &pair.second[0]);
 	comm_give(&s, 0, &pair.first[0]);
-	COMM_AWAIT(&s, pair.second[0].op.phase == ZD_CUDA_COMM_LAUNCHING);
-	expect_expired(&s, &pair.first[0],
-	               "group 'world': at its deadline rank 0's 1st operation all_gather of 100 uint8 waits "
-	               "for the launch "
-	               "of the 1st operation all_to_all of 100 uint8 of group 'other'");
+	next = comm_op(&s, 0, comm_bytes(ZD_CUDA_COMM_ALL_GATHER, 50));
+	next.op.deadline_ns = 100;
+	comm_give(&s, 0, &next);
+	COMM_AWAIT(&s, pair.first[0].op.phase == ZD_CUDA_COMM_LAUNCHING);
+	expect_expired(&s, &next,
+	               "group 'world': at its deadline rank 0's 2nd operation all_gather of 50 uint8 waits "
+	               "for the launch of its 1st operation all_gather of 100 uint8");
 	assert_int_equal(pair.other[0]->state, ZD_CUDA_COMM_READY);
 	zd_cuda_comm_abort(s.ranks[1].comm, "its peer was");
 	for (uint32_t i = 0; i < 2; i++)
 		zd_cuda_comm_abort(pair.other[i], "the test is over");
-	COMM_AWAIT(&s, pair.second[0].taken);
+	COMM_AWAIT(&s, pair.first[0].taken && pair.second[0].taken);
 	close_pair(&s, &pair);
 }
 
@@ -721,6 +753,7 @@ int main(int argc, char **argv)
 	        cmocka_unit_test(test_two_communicators_at_once),
 	        cmocka_unit_test(test_crossing_orders_in_checking_mode),
 	        cmocka_unit_test(test_the_order_is_that_of_giving),
+	        cmocka_unit_test(test_who_has_not_met_holds_up_nobody),
 	        cmocka_unit_test(test_the_next_goes_on),
 	        cmocka_unit_test(test_another_operation),
 	        cmocka_unit_test(test_another_size_in_the_seventeenth),

@@ -18,7 +18,7 @@ static void test_blocks_fit_on_the_gpu(void **state)
 		struct zd_cuda_device device = {.multiprocessors = cases[i].multiprocessors};
 
 		assert_int_equal(zd_cuda_comm_blocks(&device), cases[i].blocks);
-		assert_int_equal(zd_cuda_comm_most_at_once(&device), cases[i].at_once);
+		assert_int_equal(zd_cuda_comm_room(&device), cases[i].at_once);
 	}
 }
 
@@ -59,43 +59,61 @@ static void give_to(struct comm_scene *s, uint32_t i, struct zd_cuda_comm *comm,
 	comm_must(zd_cuda_comm_queue_give(&s->ranks[i].queue, comm, &op->op, &err), &err);
 }
 
-/* A third communicator's kernel waits while there are two, and goes when one has ended; a second one of the first's does not
- * wait, since its stream lets it run behind the other. */
-static void test_no_more_communicators_at_once(void **state)
+/* Ranks that share two GPUs begin with one group here and with the other there: both kernels are on both GPUs. */
+static void test_crossing_orders(void **state)
 {
-	struct zd_cuda_comm *comms[2][2];
-	struct comm_op first[2], again[2], second[2], third[2];
+	struct zd_cuda_comm *other[2];
+	struct comm_op first[2], second[2];
 	struct comm_scene s;
 
 	(void)state;
 	comm_open(&s, 2);
 	comm_connect(&s, false);
-	for (int i = 0; i < 2; i++) {
-		add_comm(&s, comms[i]);
-		s.ranks[i].queue.most_at_once = 2;
-	}
-	give_to(&s, 0, s.ranks[0].comm, &first[0]);
-	give_to(&s, 0, comms[0][0], &second[0]);
-	give_to(&s, 0, s.ranks[0].comm, &again[0]);
-	give_to(&s, 0, comms[1][0], &third[0]);
-	COMM_AWAIT(&s, again[0].op.phase == ZD_CUDA_COMM_FLYING);
-	for (int poll = 0; poll < 5; poll++)
-		comm_poll(&s);
-	assert_int_equal(third[0].op.phase, ZD_CUDA_COMM_WAITING);
-	assert_int_equal(s.control->kernels(), 3);
-	give_to(&s, 1, s.ranks[1].comm, &first[1]);
-	give_to(&s, 1, comms[0][1], &second[1]);
-	COMM_AWAIT(&s, second[0].taken);
-	COMM_AWAIT(&s, third[0].op.phase == ZD_CUDA_COMM_FLYING);
-	give_to(&s, 1, s.ranks[1].comm, &again[1]);
-	give_to(&s, 1, comms[1][1], &third[1]);
+	add_comm(&s, other);
 	for (uint32_t i = 0; i < 2; i++)
-		COMM_AWAIT(&s, first[i].taken && again[i].taken && second[i].taken && third[i].taken);
-	for (int i = 0; i < 2; i++)
-		for (uint32_t rank = 0; rank < 2; rank++) {
-			zd_cuda_comm_end(comms[i][rank]);
-			comm_remove(&s, rank, comms[i][rank]);
-		}
+		assert_true(s.ranks[i].queue.room >= 2);
+	give_to(&s, 0, s.ranks[0].comm, &first[0]);
+	give_to(&s, 0, other[0], &second[0]);
+	give_to(&s, 1, other[1], &second[1]);
+	give_to(&s, 1, s.ranks[1].comm, &first[1]);
+	for (uint32_t i = 0; i < 2; i++)
+		COMM_AWAIT(&s, first[i].taken && second[i].taken);
+	for (uint32_t i = 0; i < 2; i++) {
+		zd_cuda_comm_end(other[i]);
+		comm_remove(&s, i, other[i]);
+	}
+	comm_close(&s);
+}
+
+/* Where there is no room for their kernels beside each other there is none for the communicator; room comes back when one is
+ * gone, and not before its kernels have ended. */
+static void test_no_more_communicators_than_room(void **state)
+{
+	struct zd_cuda_comm_config config;
+	struct zd_cuda_comm *more;
+	struct comm_scene s;
+	struct zd_err err;
+
+	(void)state;
+	comm_open(&s, 2);
+	s.ranks[0].queue.room = 1;
+	comm_connect(&s, false);
+	config = comm_config(&s, 0);
+	comm_must(zd_cuda_comm_unique_id(s.nccl, &config.id, &err), &err);
+	config.group = "other";
+	assert_int_equal(zd_cuda_comm_queue_add(&s.ranks[0].queue, &config, &more, &err), ZEROD_E_LIMIT);
+	comm_expect_text(err.text, "group 'other': ");
+	comm_expect_text(err.text,
+	                 "has room for the kernels of 1 communicators at once, and as many are there");
+	s.control->hold_aborts(1);
+	zd_cuda_comm_abort(s.ranks[0].comm, "the test says so");
+	comm_poll(&s);
+	assert_true(zd_cuda_comm_queue_is_full(&s.ranks[0].queue));
+	s.control->hold_aborts(0);
+	comm_remove(&s, 0, s.ranks[0].comm);
+	s.ranks[0].comm = NULL;
+	assert_false(zd_cuda_comm_queue_is_full(&s.ranks[0].queue));
+	zd_cuda_comm_abort(s.ranks[1].comm, "its peer was");
 	comm_close(&s);
 }
 
@@ -218,7 +236,8 @@ int main(int argc, char **argv)
 	const struct CMUnitTest tests[] = {
 	        cmocka_unit_test(test_blocks_fit_on_the_gpu),
 	        cmocka_unit_test(test_nccl_is_told_of_the_room),
-	        cmocka_unit_test(test_no_more_communicators_at_once),
+	        cmocka_unit_test(test_crossing_orders),
+	        cmocka_unit_test(test_no_more_communicators_than_room),
 	        cmocka_unit_test(test_one_agreement_at_a_time),
 	        cmocka_unit_test(test_too_large_a_value),
 	        cmocka_unit_test(test_patience_begins_with_the_launch),

@@ -49,6 +49,7 @@ struct contract_stream {
 	void *handle; /* these two are the backend's */
 	int gpu;
 	LIST_ENTRY(contract_stream) link;
+	const zerod_stream *known; /* `stream` once it is made: under the list's lock, for others' searches */
 };
 
 struct contract_gate {

@@ -29,6 +29,9 @@ zerod_stream *contract_stream(struct contract_rank *rank)
 	LIST_INSERT_HEAD(&streams, made, link);
 	pthread_mutex_unlock(&lock);
 	contract_backend()->stream_new(made);
+	pthread_mutex_lock(&lock);
+	made->known = made->stream;
+	pthread_mutex_unlock(&lock);
 	return made->stream;
 }
 
@@ -41,7 +44,7 @@ static struct contract_stream *find_stream(const zerod_stream *stream)
 		return NULL;
 	pthread_mutex_lock(&lock);
 	LIST_FOREACH (found, &streams, link)
-		if (found->stream == stream)
+		if (found->known == stream)
 			break;
 	pthread_mutex_unlock(&lock);
 	CHECK(found);

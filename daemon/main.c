@@ -1,7 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* main.c - zerod, the daemon that owns a node's memory of sharded training. */
 #include <stdio.h>
+#include <string.h>
 
+#include "backend/cuda_comm_ids.h"
 #include "base/err.h"
 #include "base/log.h"
 #include "daemon/config.h"
@@ -17,6 +19,8 @@ int main(int argc, char **argv)
 	struct zd_config config;
 	struct zd_err err;
 
+	if (argc > 1 && strcmp(argv[1], ZD_CUDA_IDS_PROGRAM_ARG) == 0)
+		return zd_cuda_ids_main(argc - 2, argv + 2);
 	zd_options_parse(argc, argv, &options);
 	if (zd_options_load(&options, &config, &err) != 0) {
 		(void)fprintf(stderr, "zerod: %s\n", err.text);

@@ -316,10 +316,11 @@ struct zerod_group_options {
  * Makes the id of one group that is to span daemons, with `local_world_size` ranks in each (1 to ZEROD_MAX_LOCAL_RANKS). One
  * rank calls it, usually rank 0, and all ranks, itself among them, give the same bytes to zerod_group_join(). Each id serves
  * one group once: a group that is joined again needs another one.
- * The ranks meet at the daemon that made it, which must run until all have joined; the session that asked may end. The first
- * call may take seconds: NCCL looks at the node's network. It listens at NCCL_SOCKET_IFNAME of the daemon's environment.
- * Errors: INVALID, UNSUPPORTED (the daemon's devices are emulated), NOT_FOUND (it finds no NCCL), DEVICE and SYSTEM (NCCL's
- * words), DEADLINE.
+ * The ranks meet at the daemon that made it, which must run until all have joined; the session that asked may end. It listens for
+ * them, at NCCL_SOCKET_IFNAME of its environment, as long as ranks have to meet (timeout_s of its configuration); then the id is void. A
+ * call may take seconds: NCCL looks at the node's network.
+ * Errors: INVALID, UNSUPPORTED (the daemon's devices are emulated), NOT_FOUND (it finds no NCCL), LIMIT (too many ids, of this user or of
+ * all, wait for their ranks), DEVICE and SYSTEM (NCCL's words), DEADLINE.
  */
 ZEROD_MUST_USE int zerod_unique_id(zerod_client *client, uint32_t local_world_size,
                                    struct zerod_unique_id *id);

@@ -207,11 +207,6 @@ static void *comm_main(void *arg)
 
 /* ---- Beginning ------------------------------------------------------------------------------------------------- */
 
-int zd_cuda_comm_unique_id(const struct zd_nccl *nccl, struct zd_nccl_id *id, struct zd_err *err)
-{
-	return zd_nccl_err(nccl, nccl->getUniqueId(id), err, "a unique id for a communicator");
-}
-
 /*
  * NCCL takes the environment before the configuration, and whoever started the daemon may have tuned it. But for these, with
  * which communicators cannot work: calls that block would hold up the device's other ones, and launches that wait for
@@ -409,6 +404,12 @@ static void miss_deadline(struct zd_cuda_comm *comm)
 	zd_cuda_comm_fail(comm, &err);
 }
 
+static void meet(struct zd_cuda_comm *comm)
+{
+	zd_sm_move(&life, &comm->state, ZD_CUDA_COMM_READY);
+	zd_cuda_comm_roster_met(comm->home.roster, &comm->self);
+}
+
 static void connect_further(struct zd_cuda_comm *comm)
 {
 	struct zd_err err;
@@ -432,7 +433,7 @@ static void connect_further(struct zd_cuda_comm *comm)
 	                zd_cuda_comm_world_rank(&comm->self, comm->self.rank)))
 		zd_cuda_comm_fail(comm, &err);
 	else
-		zd_sm_move(&life, &comm->state, ZD_CUDA_COMM_READY);
+		meet(comm);
 }
 
 static void end_further(struct zd_cuda_comm *comm)

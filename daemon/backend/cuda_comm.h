@@ -116,11 +116,6 @@ struct zd_cuda_comm {
 	struct zd_err opening, ending; /* how that went */
 };
 
-/* A unique id, for one rank to give to all others; NCCL then listens for them in this process. May take milliseconds.
- * Errors: those of zd_nccl_err(). */
-int zd_cuda_comm_unique_id(const struct zd_nccl *nccl, struct zd_nccl_id *id, struct zd_err *err)
-        __attribute__((warn_unused_result));
-
 /* CONNECTING. Errors: INVALID; EXISTS or MISMATCH beside another rank of this daemon; SYSTEM. */
 int zd_cuda_comm_new(const struct zd_cuda_comm_home *home, const struct zd_cuda_comm_config *config,
                      struct zd_cuda_comm **comm, struct zd_err *err) __attribute__((warn_unused_result));

@@ -13,12 +13,13 @@
 void zd_cuda_comm_roster_init(struct zd_cuda_comm_roster *roster)
 {
 	LIST_INIT(&roster->ranks);
+	LIST_INIT(&roster->expected);
 	pthread_mutex_init(&roster->lock, NULL);
 }
 
 void zd_cuda_comm_roster_deinit(struct zd_cuda_comm_roster *roster)
 {
-	zd_assert(LIST_EMPTY(&roster->ranks));
+	zd_assert(LIST_EMPTY(&roster->ranks) && LIST_EMPTY(&roster->expected));
 	pthread_mutex_destroy(&roster->lock);
 }
 
@@ -66,11 +67,56 @@ int zd_cuda_comm_roster_add(struct zd_cuda_comm_roster *roster, struct zd_cuda_c
 	return rc;
 }
 
+/* With the lock. */
+static void use_id(struct zd_cuda_comm_roster *roster, const struct zd_nccl_id *id)
+{
+	struct zd_cuda_comm_id *expected;
+	LIST_FOREACH (expected, &roster->expected, link)
+		expected->used |= memcmp(&expected->id, id, sizeof(*id)) == 0;
+}
+
 void zd_cuda_comm_roster_remove(struct zd_cuda_comm_roster *roster, struct zd_cuda_comm_rank *rank)
 {
 	pthread_mutex_lock(&roster->lock);
 	LIST_REMOVE(rank, link);
+	use_id(roster, &rank->id);
 	pthread_mutex_unlock(&roster->lock);
+}
+
+void zd_cuda_comm_roster_met(struct zd_cuda_comm_roster *roster, const struct zd_cuda_comm_rank *rank)
+{
+	pthread_mutex_lock(&roster->lock);
+	use_id(roster, &rank->id);
+	pthread_mutex_unlock(&roster->lock);
+}
+
+void zd_cuda_comm_roster_expect(struct zd_cuda_comm_roster *roster, struct zd_cuda_comm_id *ids,
+                                uint32_t count)
+{
+	pthread_mutex_lock(&roster->lock);
+	for (uint32_t i = 0; i < count; i++)
+		LIST_INSERT_HEAD(&roster->expected, &ids[i], link);
+	pthread_mutex_unlock(&roster->lock);
+}
+
+void zd_cuda_comm_roster_forget(struct zd_cuda_comm_roster *roster, struct zd_cuda_comm_id *ids,
+                                uint32_t count)
+{
+	pthread_mutex_lock(&roster->lock);
+	for (uint32_t i = 0; i < count; i++)
+		LIST_REMOVE(&ids[i], link);
+	pthread_mutex_unlock(&roster->lock);
+}
+
+bool zd_cuda_comm_roster_are_used(struct zd_cuda_comm_roster *roster, const struct zd_cuda_comm_id *ids,
+                                  uint32_t count)
+{
+	bool used = true;
+	pthread_mutex_lock(&roster->lock);
+	for (uint32_t i = 0; i < count; i++)
+		used &= ids[i].used;
+	pthread_mutex_unlock(&roster->lock);
+	return used;
 }
 
 /* ---- Words -------------------------------------------------------------------------------------------------- */

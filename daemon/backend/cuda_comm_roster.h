@@ -34,10 +34,18 @@ static inline uint32_t zd_cuda_comm_world_rank(const struct zd_cuda_comm_rank *s
 	return self->world.first + rank * (1 + self->world.between);
 }
 
+/* An id that was made here; the caller's memory while the roster expects its ranks. */
+struct zd_cuda_comm_id {
+	LIST_ENTRY(zd_cuda_comm_id) link;
+	struct zd_nccl_id id;
+	bool used; /* ranks have met with it, or one that was here has gone: nobody will come any more */
+};
+
 /* Of a daemon. Thread-safe. */
 struct zd_cuda_comm_roster {
 	pthread_mutex_t lock;
 	LIST_HEAD(, zd_cuda_comm_rank) ranks;
+	LIST_HEAD(, zd_cuda_comm_id) expected;
 };
 
 void zd_cuda_comm_roster_init(struct zd_cuda_comm_roster *roster);
@@ -49,6 +57,16 @@ void zd_cuda_comm_roster_deinit(struct zd_cuda_comm_roster *roster);
 int zd_cuda_comm_roster_add(struct zd_cuda_comm_roster *roster, struct zd_cuda_comm_rank *rank,
                             struct zd_err *err) __attribute__((warn_unused_result));
 void zd_cuda_comm_roster_remove(struct zd_cuda_comm_roster *roster, struct zd_cuda_comm_rank *rank);
+/* All ranks of its communicator have met. */
+void zd_cuda_comm_roster_met(struct zd_cuda_comm_roster *roster, const struct zd_cuda_comm_rank *rank);
+
+void zd_cuda_comm_roster_expect(struct zd_cuda_comm_roster *roster, struct zd_cuda_comm_id *ids,
+                                uint32_t count);
+void zd_cuda_comm_roster_forget(struct zd_cuda_comm_roster *roster, struct zd_cuda_comm_id *ids,
+                                uint32_t count);
+/* Are all of them used. */
+bool zd_cuda_comm_roster_are_used(struct zd_cuda_comm_roster *roster, const struct zd_cuda_comm_id *ids,
+                                  uint32_t count);
 
 #define ZD_CUDA_COMM_RANKS_TEXT 200
 /* "ranks 0 and 2": those of the communicator of that rank that are here. Returns `text`. */

@@ -40,6 +40,7 @@ void zd_cuda_comms_init(struct zd_cuda_comms *comms, struct zd_cuda_device *devi
 	*comms = (struct zd_cuda_comms){.settings = settings, .device = device};
 	LIST_INIT(&comms->open);
 	STAILQ_INIT(&comms->waiting);
+	zd_cuda_ids_init(&comms->makers, settings->roster);
 	TAILQ_INIT(&comms->under_way);
 }
 
@@ -50,6 +51,7 @@ void zd_cuda_comms_deinit(struct zd_cuda_comms *comms)
 	for (int i = 0; i < ZD_NCOMM_ROLES && comms->nccl; i++)
 		zd_cuda_comm_queue_deinit(&comms->queues[i]);
 	comms->nccl = NULL;
+	zd_cuda_ids_deinit(&comms->makers);
 }
 
 /* ---- Ends of tasks ------------------------------------------------------------------------------------------ */
@@ -152,7 +154,7 @@ void zd_cuda_comms_refuse(struct zd_cuda_comms *comms, struct zd_cuda_task *task
 	fail(comms, task, why);
 }
 
-/* ---- NCCL --------------------------------------------------------------------------------------------------- */
+/* ---- NCCL, and ids for it ------------------------------------------------------------------------------------------ */
 
 static int need_nccl(struct zd_cuda_comms *comms, struct zd_err *err)
 {
@@ -170,27 +172,45 @@ static int need_nccl(struct zd_cuda_comms *comms, struct zd_err *err)
 	return 0;
 }
 
+static uint64_t deadline(const struct zd_cuda_comms *comms)
+{
+	uint64_t timeout_ns = comms->settings->timeout_ns;
+	return timeout_ns ? zd_thread_now_ns() + timeout_ns : 0;
+}
+
+/* On success the task ends when they are there. */
 static int make_ids(struct zd_cuda_comms *comms, struct zd_cuda_task *task, struct zd_err *err)
 {
-	uint32_t count = task->u.ids;
-	unsigned char *ids;
-	int rc = need_nccl(comms, err);
-	if (rc)
-		return rc;
-	ids = zd_calloc(count, ZD_UNIQUE_ID_BYTES);
-	for (uint32_t i = 0; i < count && !rc; i++) {
-		struct zd_nccl_id id;
-		rc = zd_cuda_comm_unique_id(comms->nccl, &id, err);
-		if (!rc)
-			memcpy(ids + (size_t)i * ZD_UNIQUE_ID_BYTES, &id, sizeof(id));
+	const char *path = comms->settings->nccl_path;
+	return zd_cuda_ids_start(&comms->makers, path && *path ? path : NULL, task->u.ids.uid,
+	                         task->u.ids.count, deadline(comms), task, err);
+}
+
+static void tell_made(struct zd_cuda_comms *comms, struct zd_cuda_ids *made)
+{
+	struct zd_cuda_task *task = made->arg;
+	unsigned char *bytes;
+	made->arg = NULL;
+	if (made->err.status) {
+		fail(comms, task, &made->err);
+		return;
 	}
-	if (rc) {
-		free(ids);
-		return rc;
-	}
-	task->completion.result.values = ids;
-	task->completion.result.values_bytes = count * ZD_UNIQUE_ID_BYTES;
-	return 0;
+	bytes = zd_calloc(made->count, ZD_UNIQUE_ID_BYTES);
+	for (uint32_t i = 0; i < made->count; i++)
+		memcpy(bytes + (size_t)i * ZD_UNIQUE_ID_BYTES, &made->ids[i].id, ZD_UNIQUE_ID_BYTES);
+	task->completion.result.values = bytes;
+	task->completion.result.values_bytes = made->count * ZD_UNIQUE_ID_BYTES;
+	complete(comms, task);
+}
+
+/* True: some are being made. */
+static bool poll_ids(struct zd_cuda_comms *comms, uint64_t now_ns)
+{
+	bool under_way = zd_cuda_ids_poll(&comms->makers, now_ns);
+	struct zd_cuda_ids *made;
+	while ((made = zd_cuda_ids_take(&comms->makers)))
+		tell_made(comms, made);
+	return under_way;
 }
 
 /* ---- Opening and closing ------------------------------------------------------------------------------------- */
@@ -203,12 +223,6 @@ static struct zd_cuda_open_comm *find(const struct zd_cuda_comms *comms, uint64_
 			break;
 	}
 	return open;
-}
-
-static uint64_t deadline(const struct zd_cuda_comms *comms)
-{
-	uint64_t timeout_ns = comms->settings->timeout_ns;
-	return timeout_ns ? zd_thread_now_ns() + timeout_ns : 0;
 }
 
 /* Does room come by itself: one that takes it is on its way out. */
@@ -438,8 +452,6 @@ void zd_cuda_comms_run(struct zd_cuda_comms *comms, struct zd_cuda_task *task)
 	case ZD_CMD_UNIQUE_IDS:
 		if (make_ids(comms, task, &err))
 			fail(comms, task, &err);
-		else
-			complete(comms, task);
 		break;
 	case ZD_CMD_COMM_OPEN:
 		if (begin_opening(comms, task, &err))
@@ -528,9 +540,9 @@ static bool may_go(const struct zd_cuda_comms *comms, const struct zd_cuda_open_
 bool zd_cuda_comms_poll(struct zd_cuda_comms *comms, uint64_t now_ns)
 {
 	struct zd_cuda_open_comm *open, *next;
-	bool under_way = false;
+	bool under_way = poll_ids(comms, now_ns);
 	if (!comms->nccl)
-		return false;
+		return under_way;
 	retry_openings(comms, now_ns);
 	for (int i = 0; i < ZD_NCOMM_ROLES; i++) {
 		under_way |= zd_cuda_comm_queue_poll(&comms->queues[i], now_ns);
@@ -547,6 +559,11 @@ bool zd_cuda_comms_poll(struct zd_cuda_comms *comms, uint64_t now_ns)
 	return under_way || !STAILQ_EMPTY(&comms->waiting);
 }
 
+bool zd_cuda_comms_listen(const struct zd_cuda_comms *comms)
+{
+	return zd_cuda_ids_any(&comms->makers);
+}
+
 void zd_cuda_comms_check(struct zd_cuda_comms *comms)
 {
 	for (int i = 0; i < ZD_NCOMM_ROLES && comms->nccl; i++)
@@ -558,6 +575,7 @@ void zd_cuda_comms_stop(struct zd_cuda_comms *comms, const struct zd_err *why)
 	struct zd_cuda_waiting_comm *waiting;
 	struct zd_cuda_open_comm *open;
 	comms->stopping = true;
+	zd_cuda_ids_stop(&comms->makers, why);
 	while ((waiting = STAILQ_FIRST(&comms->waiting)))
 		give_up_opening(comms, waiting, why->status, why->text);
 	LIST_FOREACH (open, &comms->open, link)

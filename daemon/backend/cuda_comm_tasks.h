@@ -18,6 +18,7 @@
 #ifndef ZD_BACKEND_CUDA_COMM_TASKS_H
 #define ZD_BACKEND_CUDA_COMM_TASKS_H
 
+#include "backend/cuda_comm_ids.h"
 #include "backend/cuda_comm_queue.h"
 #include "backend/cuda_task.h"
 
@@ -39,6 +40,7 @@ struct zd_cuda_comms {
 	struct zd_cuda_device *device;
 	const struct zd_nccl *nccl; /* NULL: not needed yet, and there are no queues */
 	struct zd_cuda_comm_queue queues[ZD_NCOMM_ROLES];
+	struct zd_cuda_id_makers makers;
 	LIST_HEAD(, zd_cuda_open_comm) open;
 	STAILQ_HEAD(, zd_cuda_waiting_comm) waiting; /* for room, in order */
 	TAILQ_HEAD(, zd_cuda_exchange) under_way;    /* that are to store fences, as they were given */
@@ -59,6 +61,8 @@ void zd_cuda_comms_run(struct zd_cuda_comms *comms, struct zd_cuda_task *task);
 void zd_cuda_comms_refuse(struct zd_cuda_comms *comms, struct zd_cuda_task *task, const struct zd_err *why);
 /* Moves on and ends whatever can. True: something is under way, and only another poll will tell. */
 bool zd_cuda_comms_poll(struct zd_cuda_comms *comms, uint64_t now_ns);
+/* Do processes listen for ranks: then polls are to go on, now and then, when nothing is under way. */
+bool zd_cuda_comms_listen(const struct zd_cuda_comms *comms);
 /* Has a GPU's failure stopped what is under way: the next poll ends it. */
 void zd_cuda_comms_check(struct zd_cuda_comms *comms);
 /* Whatever is under way ends with these words: when nothing is, according to polls, communicators are gone. */

@@ -12,8 +12,9 @@
 #define PROCESSORS     8u /* fewer are not for spinning */
 #define SLEEP_FIRST_NS 20000u
 #define SLEEP_MOST_NS  1000000u
-#define SLEEP_SHARE    32u       /* of the time that has been waited already: nobody notices */
-#define CHECK_NS       20000000u /* between two looks at what no poll tells */
+#define SLEEP_SHARE    32u        /* of the time that has been waited already: nobody notices */
+#define CHECK_NS       20000000u  /* between two looks at what no poll tells */
+#define LISTEN_NS      100000000u /* at processes that nobody may need any more */
 
 static void event(struct zd_cuda_comm_thread *thread, uint64_t now_ns)
 {
@@ -40,6 +41,10 @@ static bool take_submitted(struct zd_cuda_comm_thread *thread, bool under_way, s
 	if (!news && under_way && rest == 0) {
 		zd_spin_pause();
 		return true;
+	}
+	if (!under_way && zd_cuda_comms_listen(&thread->comms)) {
+		under_way = true;
+		rest = LISTEN_NS;
 	}
 	pthread_mutex_lock(&thread->lock);
 	while (!under_way && STAILQ_EMPTY(&thread->submitted) && !thread->stopping)

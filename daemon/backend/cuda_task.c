@@ -109,7 +109,8 @@ static bool take_of_comm(struct zd_cuda_task *task, const struct zd_command *com
 {
 	switch (command->kind) {
 	case ZD_CMD_UNIQUE_IDS:
-		task->u.ids = command->u.ids;
+		task->u.ids.count = command->u.ids.count;
+		task->u.ids.uid = command->u.ids.uid;
 		return true;
 	case ZD_CMD_COMM_OPEN:
 		take_comm_open(task, command);

@@ -53,7 +53,9 @@ struct zd_cuda_task {
 			zd_cu_ptr target;
 			zd_cu_ptr *inputs; /* owned */
 		} reduce;
-		uint32_t ids;
+		struct {
+			uint32_t count, uid;
+		} ids;
 		struct zd_comm_desc *comm_open; /* owned, its words too */
 		struct {
 			uint64_t comm;

@@ -166,7 +166,9 @@ struct zd_command {
 			bool until_gone; /* never by its fences: see sessions_linger */
 		} watch;
 		struct zd_reduce_desc reduce;
-		uint32_t ids;
+		struct {
+			uint32_t count, uid; /* for whom */
+		} ids;
 		struct zd_comm_desc comm_open;
 		struct {
 			uint64_t comm;

@@ -377,7 +377,8 @@ void zd_span_connect(struct zd_engine *e, struct zd_group *group)
 		return;
 	}
 	struct zd_command command = {.kind = ZD_CMD_UNIQUE_IDS, .device = group->members[0].device->index};
-	command.u.ids = ZD_NCOMM_ROLES;
+	command.u.ids.count = ZD_NCOMM_ROLES;
+	command.u.ids.uid = group->job->owner->uid;
 	zd_group_ref(group);
 	span->pending++;
 	zd_op_submit(e, group->job, &command, ids_made, group,

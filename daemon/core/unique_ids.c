@@ -30,7 +30,8 @@ static int ids_begin(struct zd_engine *e, struct zd_request *req, const struct z
 		return zd_err_set(err, ZEROD_E_LIMIT, "%u unique ids in one request; 1 to %u", count,
 		                  ZD_MAX_UNIQUE_IDS);
 	struct zd_command command = {.kind = ZD_CMD_UNIQUE_IDS};
-	command.u.ids = count;
+	command.u.ids.count = count;
+	command.u.ids.uid = req->session->uid;
 	req->device = &e->devices[0];
 	req->u.unique_ids.count = count;
 	req->u.unique_ids.bytes = zd_calloc(count, ZD_UNIQUE_ID_BYTES);

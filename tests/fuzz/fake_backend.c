@@ -163,7 +163,7 @@ static unsigned char *make_values(const struct zd_backend *backend, const struct
 	unsigned char *values;
 
 	if (command->kind == ZD_CMD_UNIQUE_IDS) {
-		*nbytes = command->u.ids * ZD_UNIQUE_ID_BYTES;
+		*nbytes = command->u.ids.count * ZD_UNIQUE_ID_BYTES;
 		return zd_calloc(1, *nbytes);
 	}
 	comm = find_comm(backend, command->u.agree.comm);

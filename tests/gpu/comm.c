@@ -17,6 +17,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "backend/cuda_comm_ids.h"
 #include "backend/cuda_comm_queue.h"
 #include "backend/thread.h"
 #include "base/mem.h"
@@ -332,7 +333,7 @@ static int make_ids(struct party *party, struct zd_err *err)
 	int rc = 0;
 
 	for (int i = 0; i < WORLDS && !rc; i++)
-		rc = zd_cuda_comm_unique_id(party->nccl, &party->ids[i], err);
+		rc = zd_nccl_err(party->nccl, party->nccl->getUniqueId(&party->ids[i]), err, "a unique id");
 	return rc;
 }
 
@@ -486,6 +487,8 @@ int main(int argc, char **argv)
 	const char *why_not;
 	int failed = 0;
 
+	if (argc > 1 && strcmp(argv[1], ZD_CUDA_IDS_PROGRAM_ARG) == 0)
+		return zd_cuda_ids_main(argc - 2, argv + 2);
 	(void)setenv("NCCL_NVLS_ENABLE", "0", 0);
 	why_not = reason_to_skip(&gpus, &err);
 	for (size_t i = 0; i < ZD_ARRAY_LEN(tests); i++) {

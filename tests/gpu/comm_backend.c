@@ -99,7 +99,7 @@ static struct zd_location part_of(const struct scene *s, uint32_t rank, enum par
 
 static void open_comms(struct scene *s)
 {
-	struct zd_command command = {.kind = ZD_CMD_UNIQUE_IDS, .u.ids = ZD_NCOMM_ROLES};
+	struct zd_command command = {.kind = ZD_CMD_UNIQUE_IDS, .u.ids.count = ZD_NCOMM_ROLES};
 	unsigned char *ids = must(s, submit(s, command), "unique ids");
 	uint64_t ops[ZD_NCOMM_ROLES][ZD_GPU_MAX];
 

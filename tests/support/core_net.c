@@ -450,7 +450,7 @@ int core_net_complete(struct core_net *net, struct core_driver *core, const stru
 	struct end *end;
 	if (command->kind == ZD_CMD_UNIQUE_IDS) {
 		if (status == 0)
-			make_ids(net, command->u.ids, result);
+			make_ids(net, command->u.ids.count, result);
 		return status;
 	}
 	struct comm *comm = comm_find(net, core, comm_of(command), &end);

@@ -3,6 +3,7 @@
  * nccl.c - NCCL's double: its calls. nccl_control.h says what a test may ask of it; from the environment it takes
  *
  *   ZD_DOUBLE_NCCL_VERSION=N   what ncclGetVersion says, 22809 without
+ *   ZD_DOUBLE_NCCL_IDS=N       so many ids are made, then none; of -1 the process ends with the first
  *   ZD_DOUBLE_NCCL_IDLE        an all-gather moves nothing, and says nothing of it
  *   ZD_DOUBLE_NCCL_CONNECTS    the first operation is in progress until all ranks have asked for theirs, as with
  *                              NCCL_RUNTIME_CONNECT
@@ -196,8 +197,14 @@ const char *ncclGetLastError(struct ncclComm *comm)
 
 int ncclGetUniqueId(struct zd_nccl_id *id)
 {
+	const char *text = getenv("ZD_DOUBLE_NCCL_IDS");
+	static int made;
 	int result = enter(__func__);
 
+	if (text && strcmp(text, "-1") == 0)
+		_exit(3);
+	if (!result && text && ++made > (int)strtol(text, NULL, 10))
+		return ZD_NCCL_SYSTEM_ERROR;
 	return result ? result : nccl_ranks_name(id);
 }
 

@@ -32,7 +32,7 @@ static void submit_with_ids(struct zd_backend *backend, const struct zd_command 
 		zd_backend_host.submit(backend, command);
 		return;
 	}
-	completion.result.values_bytes = command->u.ids * ZD_UNIQUE_ID_BYTES;
+	completion.result.values_bytes = command->u.ids.count * ZD_UNIQUE_ID_BYTES;
 	completion.result.values = zd_calloc(1, completion.result.values_bytes);
 	for (uint32_t i = 0; i < completion.result.values_bytes; i++)
 		completion.result.values[i] = id_byte(i);

@@ -16,6 +16,7 @@
 #include <dlfcn.h>
 #include <stdio.h>
 
+#include "backend/cuda_comm_ids.h"
 #include "driver/nccl.h"
 #include "tests/double/nccl_control.h"
 #include "tests/unit/backend/backend_fixture.h"
@@ -36,9 +37,16 @@ struct collective_scene {
 	struct fixture *nodes[NODES];
 	uint32_t each, world;
 	uint8_t *memory[RANKS];
-	unsigned char ids[8][ZD_UNIQUE_ID_BYTES];  /* of communicators below 8 */
+	unsigned char ids[8][ZD_UNIQUE_ID_BYTES];  /* of communicators 1 to 8 */
 	const struct double_nccl_control *control; /* once NCCL has been loaded */
 };
+
+/* The backend makes unique ids by its program, which the test is here: to stand first in main(). */
+#define ID_PROGRAM(argc, argv)                                                                               \
+	do {                                                                                                 \
+		if ((argc) > 1 && strcmp((argv)[1], ZD_CUDA_IDS_PROGRAM_ARG) == 0)                           \
+			return zd_cuda_ids_main((argc)-2, (argv) + 2);                                       \
+	} while (0)
 
 /* ---- The scene -------------------------------------------------------------------------------------------------- */
 
@@ -128,27 +136,32 @@ static inline void wait_status(struct fixture *f, uint64_t op, int status)
 static inline uint64_t ask_ids(struct collective_scene *s, uint32_t rank, uint32_t count)
 {
 	struct zd_command command = to_rank(s, rank, ZD_CMD_UNIQUE_IDS);
-	command.u.ids = count;
+	command.u.ids.count = count;
 	return submit(node_of(s, rank), command);
 }
 
+/* NCCL is loaded for good, by the first communicator at the latest. */
 static inline void find_control(struct collective_scene *s)
 {
-	void *library = dlopen("libnccl.so.2", RTLD_NOW | RTLD_NOLOAD);
+	void *library = dlopen("libnccl.so.2", RTLD_NOW);
 	assert_non_null(library);
 	s->control = dlsym(library, "double_nccl");
 	assert_non_null(s->control);
-	(void)dlclose(library);
 }
 
-/* As many as the scene has room for. */
-static inline void scene_make_ids(struct collective_scene *s)
+/* For the communicators 1 to `count`. */
+static inline void scene_make_some_ids(struct collective_scene *s, uint32_t count)
 {
-	struct record record = wait_ok(s->nodes[0], ask_ids(s, 0, ZD_ARRAY_LEN(s->ids)));
-	assert_int_equal(record.completion.result.values_bytes, sizeof(s->ids));
-	memcpy(s->ids, record.completion.result.values, sizeof(s->ids));
+	struct record record = wait_ok(s->nodes[0], ask_ids(s, 0, count));
+	assert_int_equal(record.completion.result.values_bytes, count * ZD_UNIQUE_ID_BYTES);
+	memcpy(s->ids, record.completion.result.values, count * ZD_UNIQUE_ID_BYTES);
 	free(record.completion.result.values);
 	find_control(s);
+}
+
+static inline void scene_make_ids(struct collective_scene *s)
+{
+	scene_make_some_ids(s, ZD_ARRAY_LEN(s->ids));
 }
 
 /* A rank's place in a communicator of all ranks, with the id of its number. */
@@ -158,7 +171,7 @@ static inline uint64_t open_comm_as(struct collective_scene *s, uint32_t rank, u
 	struct zd_command command = to_rank(s, rank, ZD_CMD_COMM_OPEN);
 	command.u.comm_open = (struct zd_comm_desc){
 	        .comm = comm, .group = "world", .role = role, .nranks = nranks, .rank = rank};
-	memcpy(command.u.comm_open.id, s->ids[comm % ZD_ARRAY_LEN(s->ids)], ZD_UNIQUE_ID_BYTES);
+	memcpy(command.u.comm_open.id, s->ids[(comm - 1) % ZD_ARRAY_LEN(s->ids)], ZD_UNIQUE_ID_BYTES);
 	return submit(node_of(s, rank), command);
 }
 

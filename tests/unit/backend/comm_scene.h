@@ -92,6 +92,11 @@ static inline void comm_open_rank(struct comm_scene *s, uint32_t i)
 	zd_cuda_comm_queue_init(&rank->queue, &home);
 }
 
+static inline void comm_make_id(const struct comm_scene *s, struct zd_nccl_id *id)
+{
+	assert_int_equal(s->nccl->getUniqueId(id), ZD_NCCL_SUCCESS);
+}
+
 /* `nranks` ranks on a GPU each, of a group that may have more elsewhere. */
 static inline void comm_open(struct comm_scene *s, uint32_t nranks)
 {
@@ -109,7 +114,7 @@ static inline void comm_open(struct comm_scene *s, uint32_t nranks)
 	(void)dlclose(library);
 	s->control->fail_call(NULL, 0, 0);
 	s->control->polls(2);
-	comm_must(zd_cuda_comm_unique_id(s->nccl, &s->id, &err), &err);
+	comm_make_id(s, &s->id);
 	zd_cuda_comm_roster_init(&s->roster);
 	s->nranks = s->world = nranks;
 	for (uint32_t i = 0; i < nranks; i++)

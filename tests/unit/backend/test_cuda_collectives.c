@@ -412,5 +412,6 @@ int main(int argc, char **argv)
 	        CASE(test_what_is_not_open, "ZD_DOUBLE_LEAKS=1"),
 	        CASE(test_opened_again, "ZD_DOUBLE_LEAKS=1"),
 	};
+	ID_PROGRAM(argc, argv);
 	return case_main(cases, ZD_ARRAY_LEN(cases), argc, argv);
 }

@@ -453,6 +453,7 @@ int main(int argc, char **argv)
 	        CASE(test_close_with_all_under_way, "ZD_DOUBLE_LEAKS=1"),
 	};
 	int failed;
+	ID_PROGRAM(argc, argv);
 	if (argc == 1 && !mkdtemp(dir))
 		return 1;
 	(void)snprintf(lost, sizeof(lost), "ZD_DOUBLE_DIR=%s", dir);

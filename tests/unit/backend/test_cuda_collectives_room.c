@@ -8,7 +8,8 @@
 static const uint64_t numbers[FULL] = {1, 3, 4, 5}; /* not that of reductions */
 #define NEXT 6u
 
-static void expect_failed(struct collective_scene *s, uint32_t rank, uint64_t op, int status, const char *text)
+static void expect_failed(struct collective_scene *s, uint32_t rank, uint64_t op, int status,
+                          const char *text)
 {
 	struct record record = wait_op(node_of(s, rank), op);
 	assert_int_equal(record.completion.status, status);
@@ -122,5 +123,6 @@ int main(int argc, char **argv)
 	        CASE(test_close_while_waiting_for_room, "ZD_DOUBLE_LEAKS=1"),
 	        CASE(test_room_that_does_not_come, "ZD_DOUBLE_LEAKS=1"),
 	};
+	ID_PROGRAM(argc, argv);
 	return case_main(cases, ZD_ARRAY_LEN(cases), argc, argv);
 }

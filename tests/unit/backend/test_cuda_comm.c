@@ -138,9 +138,8 @@ static void meet_in_vain(void (*change)(struct comm_scene *s, struct zd_cuda_com
 
 static void other_id(struct comm_scene *s, struct zd_cuda_comm_config *config)
 {
-	struct zd_err err;
 
-	comm_must(zd_cuda_comm_unique_id(s->nccl, &config->id, &err), &err);
+	comm_make_id(s, &config->id);
 }
 
 static void other_size(struct comm_scene *s, struct zd_cuda_comm_config *config)
@@ -258,10 +257,9 @@ struct beside {
 
 static void open_beside(struct comm_scene *s, struct beside *beside)
 {
-	struct zd_err err = ZD_ERR_NONE;
 	struct zd_nccl_id id;
 
-	comm_must(zd_cuda_comm_unique_id(s->nccl, &id, &err), &err);
+	comm_make_id(s, &id);
 	for (uint32_t i = 0; i < 2; i++) {
 		struct zd_cuda_comm_config config = comm_config(s, i);
 

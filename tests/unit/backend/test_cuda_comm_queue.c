@@ -179,11 +179,10 @@ struct pair {
 static void open_pair(struct comm_scene *s, struct pair *pair, bool checking)
 {
 	struct zd_nccl_id id;
-	struct zd_err err;
 
 	comm_open(s, 2);
 	comm_connect(s, checking);
-	comm_must(zd_cuda_comm_unique_id(s->nccl, &id, &err), &err);
+	comm_make_id(s, &id);
 	for (uint32_t i = 0; i < 2; i++) {
 		struct zd_cuda_comm_config config = comm_config(s, i);
 
@@ -306,7 +305,7 @@ static void test_who_has_not_met_holds_up_nobody(void **state)
 	comm_open(&s, 2);
 	comm_connect(&s, false);
 	config = comm_config(&s, 0);
-	comm_must(zd_cuda_comm_unique_id(s.nccl, &config.id, &err), &err);
+	comm_make_id(&s, &config.id);
 	lonely = comm_add(&s, 0, &config);
 	waiting = comm_op(&s, 0, comm_bytes(ZD_CUDA_COMM_ALL_GATHER, 100));
 	comm_must(zd_cuda_comm_queue_give(&s.ranks[0].queue, lonely, &waiting.op, &err), &err);

@@ -38,9 +38,8 @@ static void test_nccl_is_told_of_the_room(void **state)
 static void add_comm(struct comm_scene *s, struct zd_cuda_comm *comms[2])
 {
 	struct zd_nccl_id id;
-	struct zd_err err;
 
-	comm_must(zd_cuda_comm_unique_id(s->nccl, &id, &err), &err);
+	comm_make_id(s, &id);
 	for (uint32_t i = 0; i < 2; i++) {
 		struct zd_cuda_comm_config config = comm_config(s, i);
 
@@ -99,7 +98,7 @@ static void test_no_more_communicators_than_room(void **state)
 	s.ranks[0].queue.room = 1;
 	comm_connect(&s, false);
 	config = comm_config(&s, 0);
-	comm_must(zd_cuda_comm_unique_id(s.nccl, &config.id, &err), &err);
+	comm_make_id(&s, &config.id);
 	config.group = "other";
 	assert_int_equal(zd_cuda_comm_queue_add(&s.ranks[0].queue, &config, &more, &err), ZEROD_E_LIMIT);
 	comm_expect_text(err.text, "group 'other': ");

@@ -1,0 +1,315 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* cuda_comm_ids.c - unique ids for communicators, made by processes of their own. */
+#include "backend/cuda_comm_ids.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <signal.h>
+#include <spawn.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "base/mem.h"
+#include "proto/limits.h"
+
+#define THIS_PROGRAM "/proc/self/exe"
+#define TEXT_BYTES   sizeof(((struct zd_err *)0)->text)
+
+/* What the program writes first: a status of ours. Behind it the ids, or words. */
+typedef int32_t status_word;
+
+void zd_cuda_ids_init(struct zd_cuda_id_makers *makers, struct zd_cuda_comm_roster *roster)
+{
+	*makers = (struct zd_cuda_id_makers){.roster = roster};
+	LIST_INIT(&makers->all);
+}
+
+/* Nothing of the process is worth saving: it owns nothing but what it listens with. */
+static void end(struct zd_cuda_id_makers *makers, struct zd_cuda_ids *ids)
+{
+	zd_assert(!ids->arg && !ids->killed);
+	if (ids->ids)
+		zd_cuda_comm_roster_forget(makers->roster, ids->ids, ids->count);
+	(void)close(ids->to);
+	(void)close(ids->from);
+	(void)kill(ids->pid, SIGKILL);
+	ids->killed = true;
+}
+
+static void forget(struct zd_cuda_ids *ids)
+{
+	LIST_REMOVE(ids, link);
+	free(ids->ids);
+	free(ids->bytes);
+	free(ids);
+}
+
+void zd_cuda_ids_deinit(struct zd_cuda_id_makers *makers)
+{
+	struct zd_cuda_ids *ids;
+	LIST_FOREACH (ids, &makers->all, link) {
+		if (!ids->killed)
+			end(makers, ids);
+	}
+	while ((ids = LIST_FIRST(&makers->all))) {
+		(void)waitpid(ids->pid, NULL, 0);
+		forget(ids);
+	}
+}
+
+/* ---- Starting ----------------------------------------------------------------------------------------------- */
+
+static int check_limits(const struct zd_cuda_id_makers *makers, uint32_t uid, struct zd_err *err)
+{
+	const struct zd_cuda_ids *ids;
+	uint32_t all = 0, of_user = 0;
+	LIST_FOREACH (ids, &makers->all, link) {
+		all++;
+		of_user += ids->uid == uid;
+	}
+	if (all < ZD_CUDA_IDS_MOST && of_user < ZD_CUDA_IDS_MOST_OF_USER)
+		return 0;
+	return zd_err_set(err, ZEROD_E_LIMIT,
+	                  "unique ids of %" PRIu32 " requests wait for their ranks, %" PRIu32
+	                  " of uid %" PRIu32 "; at most %u, %u of one user",
+	                  all, of_user, uid, ZD_CUDA_IDS_MOST, ZD_CUDA_IDS_MOST_OF_USER);
+}
+
+struct pipes {
+	int in[2], out[2];
+};
+
+static void close_pipe(int pipe[2])
+{
+	(void)close(pipe[0]);
+	(void)close(pipe[1]);
+}
+
+static int open_pipes(struct pipes *pipes, struct zd_err *err)
+{
+	if (pipe2(pipes->in, O_CLOEXEC))
+		return zd_err_errno(err, errno, "a pipe for unique ids");
+	if (pipe2(pipes->out, O_CLOEXEC)) {
+		int error = errno;
+		close_pipe(pipes->in);
+		return zd_err_errno(err, error, "a pipe for unique ids");
+	}
+	(void)fcntl(pipes->out[0], F_SETFL, O_NONBLOCK);
+	return 0;
+}
+
+/* With no signal blocked or handled, whatever thread starts it. */
+static int spawn(const struct pipes *pipes, char *const argv[], pid_t *pid)
+{
+	posix_spawn_file_actions_t actions;
+	posix_spawnattr_t attributes;
+	sigset_t none, all;
+	int rc;
+	(void)sigemptyset(&none);
+	(void)sigfillset(&all);
+	(void)posix_spawn_file_actions_init(&actions);
+	(void)posix_spawn_file_actions_adddup2(&actions, pipes->in[0], STDIN_FILENO);
+	(void)posix_spawn_file_actions_adddup2(&actions, pipes->out[1], STDOUT_FILENO);
+	(void)posix_spawnattr_init(&attributes);
+	(void)posix_spawnattr_setsigmask(&attributes, &none);
+	(void)posix_spawnattr_setsigdefault(&attributes, &all);
+	(void)posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETSIGDEF);
+	rc = posix_spawn(pid, THIS_PROGRAM, &actions, &attributes, argv, environ);
+	(void)posix_spawnattr_destroy(&attributes);
+	(void)posix_spawn_file_actions_destroy(&actions);
+	return rc;
+}
+
+int zd_cuda_ids_start(struct zd_cuda_id_makers *makers, const char *nccl_path, uint32_t uid, uint32_t count,
+                      uint64_t deadline_ns, void *arg, struct zd_err *err)
+{
+	char name[] = "zerod", what[] = ZD_CUDA_IDS_PROGRAM_ARG, number[12];
+	char *argv[] = {name, what, number, (char *)nccl_path, NULL};
+	struct zd_cuda_ids *ids;
+	struct pipes pipes;
+	pid_t pid;
+	int rc = check_limits(makers, uid, err);
+	if (!rc)
+		rc = open_pipes(&pipes, err);
+	if (rc)
+		return rc;
+	(void)snprintf(number, sizeof(number), "%" PRIu32, count);
+	rc = spawn(&pipes, argv, &pid);
+	(void)close(pipes.in[0]);
+	(void)close(pipes.out[1]);
+	if (rc) {
+		(void)close(pipes.in[1]);
+		(void)close(pipes.out[0]);
+		return zd_err_errno(err, rc, "starting a process for unique ids");
+	}
+	ids = zd_calloc(1, sizeof(*ids));
+	ids->arg = arg;
+	ids->uid = uid;
+	ids->count = count;
+	ids->pid = pid;
+	ids->to = pipes.in[1];
+	ids->from = pipes.out[0];
+	ids->deadline_ns = deadline_ns;
+	ids->room = (uint32_t)(sizeof(status_word) +
+	                       zd_max_u64(count * sizeof(struct zd_nccl_id), TEXT_BYTES));
+	ids->bytes = zd_calloc(1, ids->room);
+	LIST_INSERT_HEAD(&makers->all, ids, link);
+	return 0;
+}
+
+/* ---- What comes ---------------------------------------------------------------------------------------------- */
+
+static void failed(struct zd_cuda_ids *ids, int status, const char *text)
+{
+	(void)zd_err_set(&ids->err, status, "%s", text);
+	ids->made = true;
+}
+
+/* The status, once it is there. */
+static bool has_status(const struct zd_cuda_ids *ids, status_word *status)
+{
+	if (ids->used < sizeof(*status))
+		return false;
+	memcpy(status, ids->bytes, sizeof(*status));
+	return true;
+}
+
+/* The program has closed its end: whatever words it had are there. */
+static void ended(struct zd_cuda_ids *ids)
+{
+	char text[TEXT_BYTES] = {0};
+	status_word status;
+	if (has_status(ids, &status) && status != 0) {
+		memcpy(text, ids->bytes + sizeof(status),
+		       zd_min_u64(ids->used - sizeof(status), sizeof(text) - 1));
+		failed(ids, status < 0 ? status : ZEROD_E_SYSTEM, text);
+		return;
+	}
+	failed(ids, ZEROD_E_SYSTEM, "the process that makes unique ids has ended");
+}
+
+static void made(const struct zd_cuda_id_makers *makers, struct zd_cuda_ids *ids)
+{
+	ids->ids = zd_calloc(ids->count, sizeof(*ids->ids));
+	for (uint32_t i = 0; i < ids->count; i++)
+		memcpy(&ids->ids[i].id, ids->bytes + sizeof(status_word) + i * sizeof(ids->ids[i].id),
+		       sizeof(ids->ids[i].id));
+	zd_cuda_comm_roster_expect(makers->roster, ids->ids, ids->count);
+	ids->made = true;
+}
+
+static void read_more(const struct zd_cuda_id_makers *makers, struct zd_cuda_ids *ids)
+{
+	status_word status;
+	ssize_t got;
+	do {
+		got = read(ids->from, ids->bytes + ids->used, ids->room - ids->used);
+		ids->used += got > 0 ? (uint32_t)got : 0;
+	} while ((got > 0 && ids->used < ids->room) || (got < 0 && errno == EINTR));
+	if (has_status(ids, &status) && status == 0 &&
+	    ids->used >= sizeof(status) + ids->count * sizeof(struct zd_nccl_id))
+		made(makers, ids);
+	else if (got == 0)
+		ended(ids);
+}
+
+static bool is_needed(const struct zd_cuda_id_makers *makers, const struct zd_cuda_ids *ids, uint64_t now_ns)
+{
+	if (ids->arg)
+		return true;
+	return ids->ids && !zd_cuda_comm_roster_are_used(makers->roster, ids->ids, ids->count) &&
+	       (ids->deadline_ns == 0 || now_ns < ids->deadline_ns);
+}
+
+bool zd_cuda_ids_poll(struct zd_cuda_id_makers *makers, uint64_t now_ns)
+{
+	struct zd_cuda_ids *ids, *next;
+	bool under_way = false;
+	for (ids = LIST_FIRST(&makers->all); ids; ids = next) {
+		next = LIST_NEXT(ids, link);
+		if (!ids->made)
+			read_more(makers, ids);
+		under_way |= !ids->made;
+		if (!ids->killed && !is_needed(makers, ids, now_ns))
+			end(makers, ids);
+		if (ids->killed && waitpid(ids->pid, NULL, WNOHANG) != 0)
+			forget(ids);
+	}
+	return under_way;
+}
+
+struct zd_cuda_ids *zd_cuda_ids_take(struct zd_cuda_id_makers *makers)
+{
+	struct zd_cuda_ids *ids;
+	LIST_FOREACH (ids, &makers->all, link) {
+		if (ids->made && ids->arg)
+			break;
+	}
+	return ids;
+}
+
+void zd_cuda_ids_stop(struct zd_cuda_id_makers *makers, const struct zd_err *why)
+{
+	struct zd_cuda_ids *ids;
+	LIST_FOREACH (ids, &makers->all, link) {
+		if (!ids->made)
+			failed(ids, why->status, why->text);
+	}
+}
+
+/* ---- The program ---------------------------------------------------------------------------------------------- */
+
+static bool write_all(const void *bytes, size_t count)
+{
+	const char *at = bytes;
+	while (count > 0) {
+		ssize_t written = write(STDOUT_FILENO, at, count);
+		if (written < 0 && errno == EINTR)
+			continue;
+		if (written <= 0)
+			return false;
+		at += written;
+		count -= (size_t)written;
+	}
+	return true;
+}
+
+static int make(uint32_t count, const char *path, struct zd_nccl_id *ids, struct zd_err *err)
+{
+	const struct zd_nccl *nccl;
+	int rc = zd_nccl_load(path, &nccl, err);
+	for (uint32_t i = 0; i < count && !rc; i++)
+		rc = zd_nccl_err(nccl, nccl->getUniqueId(&ids[i]), err, "a unique id for a communicator");
+	return rc;
+}
+
+static void await_end_of_input(void)
+{
+	char byte;
+	ssize_t got;
+	do {
+		got = read(STDIN_FILENO, &byte, 1);
+	} while (got > 0 || (got < 0 && errno == EINTR));
+}
+
+int zd_cuda_ids_main(int argc, char **argv)
+{
+	static struct zd_nccl_id ids[ZD_MAX_UNIQUE_IDS];
+	struct zd_err err = ZD_ERR_NONE;
+	unsigned long count = argc > 0 ? strtoul(argv[0], NULL, 10) : 0;
+	status_word status;
+	bool good;
+	if (count == 0 || count > ZD_MAX_UNIQUE_IDS)
+		return EXIT_FAILURE;
+	status = make((uint32_t)count, argc > 1 ? argv[1] : NULL, ids, &err);
+	good = write_all(&status, sizeof(status)) &&
+	       (status ? write_all(err.text, strlen(err.text)) : write_all(ids, count * sizeof(*ids)));
+	if (status || !good)
+		return EXIT_FAILURE;
+	await_end_of_input();
+	return EXIT_SUCCESS;
+}

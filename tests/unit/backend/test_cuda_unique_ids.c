@@ -1,0 +1,166 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* test_cuda_unique_ids.c - processes that make unique ids and listen for their ranks: when they end, how many there may be, and
+ * what goes wrong; over the doubles of the driver and of NCCL. */
+#include <errno.h>
+#include <sched.h>
+#include <sys/wait.h>
+
+#include "tests/unit/backend/collective_scene.h"
+
+#define OTHER_USER 4711u
+
+static bool has_children(void)
+{
+	siginfo_t info;
+	return waitid(P_ALL, 0, &info, WEXITED | WNOHANG | WNOWAIT) == 0 || errno != ECHILD;
+}
+
+/* Ended, and reaped; else the alarm. */
+static void await_no_children(void)
+{
+	while (has_children())
+		(void)sched_yield();
+}
+
+static uint64_t ask_for(struct collective_scene *s, uint32_t uid)
+{
+	struct zd_command command = to_rank(s, 0, ZD_CMD_UNIQUE_IDS);
+	command.u.ids.count = 1;
+	command.u.ids.uid = uid;
+	return submit(s->nodes[0], command);
+}
+
+static void free_ids(struct record record)
+{
+	free(record.completion.result.values);
+}
+
+static void expect_failed(struct collective_scene *s, uint64_t op, int status, const char *text)
+{
+	struct record record = wait_op(s->nodes[0], op);
+	assert_int_equal(record.completion.status, status);
+	expect_text(record.completion.error, text);
+	assert_null(record.completion.result.values);
+}
+
+/* ---- When they end ----------------------------------------------------------------------------------------------- */
+
+static void test_until_all_have_met(void **state)
+{
+	struct collective_scene s;
+	(void)state;
+	scene_open(&s, 1, NULL);
+	scene_make_some_ids(&s, REDUCTIONS);
+	scene_connect(&s, GATHERS);
+	assert_true(has_children()); /* one of its ids is not used */
+	scene_connect(&s, REDUCTIONS);
+	await_no_children();
+	scene_close_both(&s);
+}
+
+/* Nobody comes to an id whose rank has gone. */
+static void test_until_a_rank_has_gone(void **state)
+{
+	struct collective_scene s;
+	uint64_t opening;
+	(void)state;
+	scene_open(&s, 1, NULL);
+	scene_make_some_ids(&s, GATHERS);
+	opening = open_comm(&s, 0, GATHERS);
+	assert_true(has_children());
+	(void)wait_ok(s.nodes[0], close_comm(&s, 0, GATHERS, true));
+	(void)wait_op(s.nodes[0], opening);
+	await_no_children();
+	scene_close(&s);
+}
+
+static void test_until_the_time_to_meet_is_over(void **state)
+{
+	static const struct zd_backend_config impatient = {.collective_timeout_ns = SECOND_NS / 5};
+	struct collective_scene s;
+	(void)state;
+	scene_open(&s, 1, &impatient);
+	scene_make_some_ids(&s, REDUCTIONS);
+	await_no_children();
+	scene_close(&s);
+}
+
+static void test_until_the_daemon_ends(void **state)
+{
+	struct collective_scene s;
+	struct record record;
+	uint64_t asked;
+	(void)state;
+	scene_open(&s, 1, NULL);
+	scene_make_some_ids(&s, REDUCTIONS);
+	asked = ask_for(&s, 0);
+	close_backend(s.nodes[0]);
+	record = wait_op(s.nodes[0], asked); /* it may have been quick */
+	if (record.completion.status != 0)
+		assert_int_equal(record.completion.status, ZEROD_E_SHUTDOWN);
+	free_ids(record);
+	await_no_children();
+	close_backend(s.nodes[1]);
+	scene_close(&s);
+}
+
+/* ---- How many ------------------------------------------------------------------------------------------------------- */
+
+static void test_no_more_than_may_wait(void **state)
+{
+	struct collective_scene s;
+	char text[128];
+	(void)state;
+	scene_open(&s, 1, NULL);
+	for (uint32_t i = 0; i < ZD_CUDA_IDS_MOST_OF_USER; i++)
+		free_ids(wait_ok(s.nodes[0], ask_for(&s, OTHER_USER)));
+	(void)snprintf(text, sizeof(text),
+	               "unique ids of %u requests wait for their ranks, %u of uid %u; at most %u, %u of one user",
+	               ZD_CUDA_IDS_MOST_OF_USER, ZD_CUDA_IDS_MOST_OF_USER, OTHER_USER, ZD_CUDA_IDS_MOST,
+	               ZD_CUDA_IDS_MOST_OF_USER);
+	expect_failed(&s, ask_for(&s, OTHER_USER), ZEROD_E_LIMIT, text);
+	for (uint32_t i = ZD_CUDA_IDS_MOST_OF_USER; i < ZD_CUDA_IDS_MOST; i++)
+		free_ids(wait_ok(s.nodes[0], ask_for(&s, i)));
+	expect_failed(&s, ask_for(&s, OTHER_USER + 1), ZEROD_E_LIMIT, "of 64 requests");
+	scene_close(&s);
+	assert_false(has_children());
+}
+
+/* ---- What goes wrong -------------------------------------------------------------------------------------------------- */
+
+static void test_ids_that_cannot_be_made(void **state)
+{
+	struct collective_scene s;
+	(void)state;
+	scene_open(&s, 1, NULL);
+	expect_failed(&s, ask_ids(&s, 0, 3), ZEROD_E_SYSTEM,
+	              "a unique id for a communicator: unhandled system error");
+	await_no_children();
+	free_ids(wait_ok(s.nodes[0], ask_ids(&s, 0, 2)));
+	scene_close(&s);
+}
+
+static void test_a_process_that_ends(void **state)
+{
+	struct collective_scene s;
+	(void)state;
+	scene_open(&s, 1, NULL);
+	expect_failed(&s, ask_ids(&s, 0, 1), ZEROD_E_SYSTEM, "the process that makes unique ids has ended");
+	await_no_children();
+	scene_close(&s);
+}
+
+int main(int argc, char **argv)
+{
+	struct a_case cases[] = {
+	        CASE(test_until_all_have_met, "ZD_DOUBLE_LEAKS=1"),
+	        CASE(test_until_a_rank_has_gone, "ZD_DOUBLE_LEAKS=1"),
+	        CASE(test_until_the_time_to_meet_is_over, "ZD_DOUBLE_LEAKS=1"),
+	        CASE(test_until_the_daemon_ends, "ZD_DOUBLE_LEAKS=1"),
+	        CASE(test_no_more_than_may_wait, "ZD_DOUBLE_LEAKS=1"),
+	        CASE(test_ids_that_cannot_be_made, "ZD_DOUBLE_LEAKS=1", "ZD_DOUBLE_NCCL_IDS=2"),
+	        CASE(test_a_process_that_ends, "ZD_DOUBLE_LEAKS=1", "ZD_DOUBLE_NCCL_IDS=-1"),
+	};
+	ID_PROGRAM(argc, argv);
+	return case_main(cases, ZD_ARRAY_LEN(cases), argc, argv);
+}

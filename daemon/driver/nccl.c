@@ -37,8 +37,8 @@ static int find_functions(void *opened, const char *path, struct zd_nccl *table,
 
 		if (!found)
 			return zd_err_set(err, ZEROD_E_UNSUPPORTED,
-			                  "%s has no %s: NCCL 2.18 or newer is needed", path,
-			                  functions[i].name);
+			                  "%s has no %s: NCCL " ZD_NCCL_OLDEST_TEXT " or newer is needed",
+			                  path, functions[i].name);
 		memcpy((char *)table + functions[i].offset, &found, sizeof(found));
 	}
 	return 0;
@@ -52,9 +52,9 @@ static int check_version(const char *path, struct zd_nccl *table, struct zd_err 
 	int unit = table->version < 10000 ? 1000 : 10000;
 
 	if (!rc && table->version < ZD_NCCL_OLDEST)
-		rc = zd_err_set(err, ZEROD_E_UNSUPPORTED, "%s is NCCL %d.%d.%d, 2.18.1 or newer is needed",
-		                path, table->version / unit, table->version % unit / 100,
-		                table->version % 100);
+		rc = zd_err_set(err, ZEROD_E_UNSUPPORTED,
+		                "%s is NCCL %d.%d.%d, " ZD_NCCL_OLDEST_TEXT " or newer is needed", path,
+		                table->version / unit, table->version % unit / 100, table->version % 100);
 	return rc;
 }
 

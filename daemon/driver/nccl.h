@@ -23,11 +23,13 @@
 struct zd_err;
 
 /*
- * The oldest version that is used, 2.18.1. Nonblocking communicators came with 2.14, and grew since: 2.18 is the first whose
- * configuration has all of struct zd_nccl_config. Newer ones read as many bytes of it as its `size` says, and take their
- * defaults for whatever came after its `version`.
+ * The oldest version that is used, 2.24.3. In those before it, ranks of one process write straight into each other's buffers, also
+ * into ones that nobody has registered: a sibling's kernel could still write into the gathered buffer of a rank whose
+ * communicator was aborted, when that memory has long been given on. Now what is not registered, as nothing of the daemon's is,
+ * comes by way of NCCL's own buffers, and only the kernels of a rank's own communicator write into its memory.
  */
-#define ZD_NCCL_OLDEST 21801
+#define ZD_NCCL_OLDEST      22403
+#define ZD_NCCL_OLDEST_TEXT "2.24.3"
 
 /* ---- Types -------------------------------------------------------------------------------------------------- */
 
@@ -61,6 +63,12 @@ enum zd_nccl_type {
 #define ZD_NCCL_CONFIG_MAGIC 0xcafebeefu
 #define ZD_NCCL_UNDEFINED    INT_MIN /* of a field: NCCL's default */
 
+/*
+ * The version whose configuration this is: 2.18.1, the first that has all of it. Newer ones read as many bytes of it as its
+ * `size` says, and take their defaults for whatever came after its `version`.
+ */
+#define ZD_NCCL_CONFIG_VERSION 21801
+
 struct zd_nccl_config {
 	size_t size;
 	unsigned int magic, version;
@@ -74,7 +82,7 @@ struct zd_nccl_config {
 #define ZD_NCCL_CONFIG                                                                                       \
 	{                                                                                                    \
 		.size = sizeof(struct zd_nccl_config), .magic = ZD_NCCL_CONFIG_MAGIC,                        \
-		.version = ZD_NCCL_OLDEST, .blocking = ZD_NCCL_UNDEFINED,                                    \
+		.version = ZD_NCCL_CONFIG_VERSION, .blocking = ZD_NCCL_UNDEFINED,                            \
 		.cga_cluster_size = ZD_NCCL_UNDEFINED, .min_ctas = ZD_NCCL_UNDEFINED,                        \
 		.max_ctas = ZD_NCCL_UNDEFINED, .net_name = NULL, .split_share = ZD_NCCL_UNDEFINED            \
 	}

@@ -432,7 +432,7 @@ static struct ncclComm *make(const struct zd_nccl_id *id, int nranks, int rank,
 static bool is_config(const struct zd_nccl_config *config)
 {
 	return config && config->size >= sizeof(*config) && config->magic == ZD_NCCL_CONFIG_MAGIC &&
-	       config->version >= ZD_NCCL_OLDEST &&
+	       config->version >= ZD_NCCL_CONFIG_VERSION &&
 	       (config->max_ctas == ZD_NCCL_UNDEFINED ||
 	        (config->max_ctas >= 1 && config->max_ctas <= MAX_BLOCKS)) &&
 	       (config->blocking == 0 || config->blocking == 1 || config->blocking == ZD_NCCL_UNDEFINED);

@@ -310,7 +310,7 @@ static void test_nccl_that_is_missing(void **state)
 static void test_nccl_that_is_too_old(void **state)
 {
 	(void)state;
-	expect_no_nccl(NULL, ZEROD_E_UNSUPPORTED, "libnccl.so.2 is NCCL 2.17.1, 2.18.1 or newer is needed");
+	expect_no_nccl(NULL, ZEROD_E_UNSUPPORTED, "libnccl.so.2 is NCCL 2.23.4, 2.24.3 or newer is needed");
 }
 
 static void test_nccl_from_a_file(void **state)
@@ -444,7 +444,7 @@ int main(int argc, char **argv)
 	        CASE(test_words_that_are_long, "ZD_DOUBLE_LEAKS=1"),
 	        CASE(test_places_that_do_not_fit, "ZD_DOUBLE_LEAKS=1"),
 	        CASE(test_nccl_that_is_missing, "ZD_DOUBLE_LEAKS=1"),
-	        CASE(test_nccl_that_is_too_old, "ZD_DOUBLE_LEAKS=1", "ZD_DOUBLE_NCCL_VERSION=21701"),
+	        CASE(test_nccl_that_is_too_old, "ZD_DOUBLE_LEAKS=1", "ZD_DOUBLE_NCCL_VERSION=22304"),
 	        CASE(test_nccl_from_a_file, "ZD_DOUBLE_LEAKS=1"),
 	        CASE(test_nccl_that_nobody_needs, "ZD_DOUBLE_LEAKS=1"),
 	        CASE(test_environment_that_will_not_do, "ZD_DOUBLE_LEAKS=1"),

@@ -347,10 +347,15 @@ static void test_environment_that_will_not_do(void **state)
 	scene_make_ids(&s);
 	for (size_t i = 0; i < ZD_ARRAY_LEN(settings); i++) {
 		char text[128];
-		(void)snprintf(text, sizeof(text), "%s=%s in the daemon's environment", settings[i][0],
-		               settings[i][1]);
+		(void)snprintf(text, sizeof(text),
+		               "%s=%s in the daemon's environment or NCCL's configuration file",
+		               settings[i][0], settings[i][1]);
 		assert_int_equal(setenv(settings[i][0], settings[i][1], 1), 0);
 		expect_failed(&s, 0, open_comm(&s, 0, GATHERS), ZEROD_E_INVALID, text);
+		assert_int_equal(unsetenv(settings[i][0]), 0);
+		s.control->configure(settings[i][0], settings[i][1]); /* comes when NCCL begins */
+		expect_failed(&s, 0, open_comm(&s, 0, GATHERS), ZEROD_E_INVALID, text);
+		(void)wait_ok(s.nodes[0], close_comm(&s, 0, GATHERS, true));
 		assert_int_equal(unsetenv(settings[i][0]), 0);
 	}
 	scene_close(&s);

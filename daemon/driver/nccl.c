@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "base/err.h"
+#include "base/log.h"
 #include "base/mem.h"
 
 #define LIBRARY "libnccl.so.2"
@@ -113,7 +114,9 @@ int zd_nccl_err(const struct zd_nccl *nccl, int result, struct zd_err *err, cons
 	(void)vsnprintf(place, sizeof(place), what, args);
 	va_end(args);
 	text = nccl->getErrorString(result);
-	last = nccl->getLastError(NULL); /* of the process, whatever the communicator */
-	return zd_err_set(err, status_of(result), "%s: %s%s%s%s", place, text ? text : "no text",
-	                  last && *last ? " (" : "", last ? last : "", last && *last ? ")" : "");
+	last = nccl->getLastError(NULL);
+	if (last && *last)
+		zd_log(ZD_LOG_WARNING, "%s: %s; the last error that NCCL has noted in this process: %s",
+		       place, text ? text : "no text", last);
+	return zd_err_set(err, status_of(result), "%s: %s", place, text ? text : "no text");
 }

@@ -6,7 +6,7 @@
  * binary interface that zerod uses are declared below, and tests/unit/driver/test_nccl.c compares each with nccl.h where there
  * is one. Functions are called through the table, `nccl->allGather(...)`, and give an ncclResult_t as int; addresses
  * of devices are numbers here and pointers there, which is the same to a call. zd_nccl_err() turns a result into one of ours
- * with NCCL's words.
+ * with NCCL's words for it.
  *
  * A communicator is used by one thread at a time. One that is nonblocking answers ZD_NCCL_IN_PROGRESS, and takes no other
  * call than commGetAsyncError() and commAbort() until commGetAsyncError() says something else.
@@ -146,8 +146,11 @@ struct zd_nccl {
 int zd_nccl_load(const char *path, const struct zd_nccl **nccl, struct zd_err *err)
         __attribute__((warn_unused_result));
 
-/* 0 for success. Else sets `err` to "WHAT: TEXT (NCCL's last error)" - PEER_LOST for a remote error, SYSTEM for a system
- * error, DEVICE for all others - and returns its status. */
+/*
+ * 0 for success. Else sets `err` to "WHAT: TEXT", TEXT being NCCL's for that result - PEER_LOST for a remote error, SYSTEM for a
+ * system error, DEVICE for all others - and returns its status. NCCL's last error is logged and not in `err`: there is one for
+ * the whole process, so that it may be an old one, or of another user's group, with addresses that are none of a client's business.
+ */
 int zd_nccl_err(const struct zd_nccl *nccl, int result, struct zd_err *err, const char *what, ...)
         __attribute__((format(printf, 4, 5), warn_unused_result));
 

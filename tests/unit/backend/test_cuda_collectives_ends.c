@@ -372,7 +372,7 @@ static void test_what_nccl_says(void **state)
 	expect_failed(
 	        &s, 0, give_small(&s, 0, GATHERS, 0), ZEROD_E_PEER_LOST,
 	        "group 'world': rank 0's 1st operation exchange of 1024 uint8 (a test's exchange): remote "
-	        "process exited or there was a network error (a double says no more); not in this daemon: "
+	        "process exited or there was a network error; not in this daemon: "
 	        "rank 1");
 	close_by_force(&s);
 }

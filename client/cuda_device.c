@@ -386,8 +386,10 @@ void zc_cuda_forget(struct zerod_client *client)
 {
 	struct zc_cuda *cuda = client->cuda;
 
-	if (cuda)
+	if (cuda) {
 		zc_carrier_forget(client, &cuda->carrier);
+		zc_watch_forget(cuda);
+	}
 	free(cuda);
 	client->cuda = NULL;
 }

@@ -167,6 +167,8 @@ void zc_open_waits_leave(struct zerod_client *client, const struct zc_open_waits
 int zc_watch_start(struct zerod_client *client, struct zc_cuda *cuda, struct zd_err *err)
         __attribute__((warn_unused_result));
 void zc_watch_stop(struct zc_cuda *cuda);
+/* In a forked child, where its thread does not exist. */
+void zc_watch_forget(struct zc_cuda *cuda);
 /* Frees every wait of ours; for when there is no daemon to do it. */
 void zc_waits_abort(struct zerod_client *client);
 

@@ -96,6 +96,12 @@ void zc_watch_stop(struct zc_cuda *cuda)
 		return;
 	(void)eventfd_write(cuda->stop, 1);
 	(void)pthread_join(cuda->watcher, NULL);
-	(void)close(cuda->stop);
+	zc_watch_forget(cuda);
+}
+
+void zc_watch_forget(struct zc_cuda *cuda)
+{
+	if (cuda->watching)
+		(void)close(cuda->stop);
 	cuda->watching = false;
 }

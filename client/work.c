@@ -384,6 +384,8 @@ void zc_worker_deinit(struct zerod_client *client)
 		(void)close(worker->sock);
 	if (worker->expected >= 0)
 		(void)close(worker->expected);
+	if (worker->running) /* a forked child, where the thread does not exist */
+		(void)close(worker->stop);
 	if (worker->page)
 		(void)munmap(worker->page, ZD_WORK_PAGE_BYTES);
 }

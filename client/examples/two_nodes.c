@@ -6,7 +6,8 @@
  * As one rank of a job, started by torchrun --no-python, srun or mpirun with these in the environment:
  *
  *     RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE
- *     UNIQUE_ID_FILE    a path that all nodes see and no other job uses: rank 0 leaves the group's id there
+ *     UNIQUE_ID_FILE    a path that all nodes see: rank 0 leaves the group's id there. It must be new for each job, since one that
+ *                       was aborted may have left its file
  *     ZEROD_SOCKET      the node's daemon, if it is not the usual one
  *     COLLECTIVES=nccl  NCCL inside the nodes, too
  *
@@ -302,6 +303,28 @@ static int wait_for_all(pid_t *ranks, uint32_t count)
 	return failed == 0 ? EXIT_SUCCESS : EXIT_FAILURE;
 }
 
+/* All have been started, or none goes on. */
+static int start_all(pid_t *ranks, char *const *sockets, uint32_t nodes, uint32_t each)
+{
+	for (uint32_t rank = 0; rank < nodes * each; rank++) {
+		set_number("RANK", rank);
+		set_number("LOCAL_RANK", rank % each);
+		setenv("ZEROD_SOCKET", sockets[rank / each], 1);
+		ranks[rank] = fork();
+		if (ranks[rank] == 0) /* before CUDA, which a child could not use then */
+			exit(run_rank());
+		if (ranks[rank] > 0)
+			continue;
+		fprintf(stderr, "two_nodes: starting a rank for %s: %s\n", sockets[rank / each],
+		        strerror(errno));
+		for (uint32_t r = 0; r < rank; r++)
+			(void)kill(ranks[r], SIGTERM);
+		(void)wait_for_all(ranks, rank);
+		return EXIT_FAILURE;
+	}
+	return wait_for_all(ranks, nodes * each);
+}
+
 static int launch(char *const *sockets, uint32_t nodes)
 {
 	uint32_t each = number_of("LOCAL_WORLD_SIZE", "1");
@@ -319,17 +342,7 @@ static int launch(char *const *sockets, uint32_t nodes)
 	setenv("UNIQUE_ID_FILE", path, 1);
 	set_number("WORLD_SIZE", nodes * each);
 	set_number("LOCAL_WORLD_SIZE", each);
-	for (uint32_t rank = 0; rank < nodes * each; rank++) {
-		set_number("RANK", rank);
-		set_number("LOCAL_RANK", rank % each);
-		setenv("ZEROD_SOCKET", sockets[rank / each], 1);
-		ranks[rank] = fork();
-		if (ranks[rank] == 0) /* before CUDA, which a child could not use then */
-			exit(run_rank());
-		if (ranks[rank] < 0)
-			fail("starting a rank for", sockets[rank / each]);
-	}
-	failed = wait_for_all(ranks, nodes * each);
+	failed = start_all(ranks, sockets, nodes, each);
 	(void)unlink(path);
 	(void)rmdir(folder);
 	return failed;

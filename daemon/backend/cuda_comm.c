@@ -14,11 +14,12 @@
 #include "base/text.h"
 #include "proto/limits.h"
 
-#define PAGE_BYTES    4096u /* pinned memory comes in pages */
-#define COUNTER_BYTES 64u   /* apart from what else is written there */
-#define POLL_NS       1000000u
-#define PARTING_NS    1000000000u
-#define LEAST_QUEUES  8 /* the driver's own default; see zd_cuda_devices_prepare() */
+#define PAGE_BYTES     4096u /* pinned memory comes in pages */
+#define COUNTER_BYTES  64u   /* apart from what else is written there */
+#define POLL_NS        1000000u
+#define PARTING_NS     1000000000u
+#define IN_ENVIRONMENT "the daemon's environment or NCCL's configuration file"
+#define LEAST_QUEUES   8 /* the driver's own default; see zd_cuda_devices_prepare() */
 
 /* ---- States ------------------------------------------------------------------------------------------------- */
 
@@ -91,6 +92,38 @@ static int make_page(struct zd_cuda_comm *comm, struct zd_err *err)
 	return rc;
 }
 
+/*
+ * NCCL takes the environment before the configuration, and whoever started the daemon may have tuned it. But for these, with
+ * which communicators cannot work: calls that block would hold up the device's other ones, and launches that wait for
+ * each other, for those of the process's other GPUs (GROUP) or for those of the GPU's other communicators, would make a
+ * circle with ranks that launch in another order. And there is more than one communicator. What its configuration
+ * file says NCCL puts into the environment itself, with the first communicator at the latest: so this is looked at again then.
+ */
+static int check_environment(struct zd_err *err)
+{
+	static const struct {
+		const char *name, *expected, *why;
+	} settings[] = {
+	        {"NCCL_COMM_BLOCKING", "0", "its communicators must not block"},
+	        {"NCCL_LAUNCH_MODE", "PARALLEL", "its GPUs must not wait for each other"},
+	        {"NCCL_LAUNCH_ORDER_IMPLICIT", "0", "its communicators must not wait for each other"},
+	        {"NCCL_COMM_ID", "", "its communicators have ids of their own"},
+	};
+	const char *queues = getenv("CUDA_DEVICE_MAX_CONNECTIONS");
+	if (queues && strtol(queues, NULL, 10) < LEAST_QUEUES)
+		return zd_err_set(err, ZEROD_E_INVALID,
+		                  "CUDA_DEVICE_MAX_CONNECTIONS=%s in " IN_ENVIRONMENT
+		                  ": with fewer than %d its communicators wait for each other",
+		                  queues, LEAST_QUEUES);
+	for (size_t i = 0; i < ZD_ARRAY_LEN(settings); i++) {
+		const char *value = getenv(settings[i].name);
+		if (value && strcmp(value, settings[i].expected) != 0)
+			return zd_err_set(err, ZEROD_E_INVALID, "%s=%s in " IN_ENVIRONMENT ": %s",
+			                  settings[i].name, value, settings[i].why);
+	}
+	return 0;
+}
+
 static int open_comm(struct zd_cuda_comm *comm, struct zd_err *err)
 {
 	struct zd_nccl_config config = ZD_NCCL_CONFIG;
@@ -108,10 +141,10 @@ static int open_comm(struct zd_cuda_comm *comm, struct zd_err *err)
 	config.max_ctas = (int)zd_cuda_comm_blocks(device);
 	result = nccl->commInitRankConfig(&comm->handle, (int)comm->self.nranks, comm->self.id,
 	                                  (int)comm->self.rank, &config);
-	if (result == ZD_NCCL_IN_PROGRESS)
-		return 0;
-	return zd_nccl_err(nccl, result, err, "group '%s': a communicator for rank %" PRIu32,
-	                   comm->self.group, zd_cuda_comm_world_rank(&comm->self, comm->self.rank));
+	if (result != ZD_NCCL_IN_PROGRESS)
+		rc = zd_nccl_err(nccl, result, err, "group '%s': a communicator for rank %" PRIu32,
+		                 comm->self.group, zd_cuda_comm_world_rank(&comm->self, comm->self.rank));
+	return rc ? rc : check_environment(err);
 }
 
 static enum zd_cuda_comm_leaving leaving(struct zd_cuda_comm *comm)
@@ -206,38 +239,6 @@ static void *comm_main(void *arg)
 }
 
 /* ---- Beginning ------------------------------------------------------------------------------------------------- */
-
-/*
- * NCCL takes the environment before the configuration, and whoever started the daemon may have tuned it. But for these, with
- * which communicators cannot work: calls that block would hold up the device's other ones, and launches that wait for
- * each other, for those of the process's other GPUs (GROUP) or for those of the GPU's other communicators, would make a
- * circle with ranks that launch in another order. And there is more than one communicator.
- */
-static int check_environment(struct zd_err *err)
-{
-	static const struct {
-		const char *name, *expected, *why;
-	} settings[] = {
-	        {"NCCL_COMM_BLOCKING", "0", "its communicators must not block"},
-	        {"NCCL_LAUNCH_MODE", "PARALLEL", "its GPUs must not wait for each other"},
-	        {"NCCL_LAUNCH_ORDER_IMPLICIT", "0", "its communicators must not wait for each other"},
-	        {"NCCL_COMM_ID", "", "its communicators have ids of their own"},
-	};
-	const char *queues = getenv("CUDA_DEVICE_MAX_CONNECTIONS");
-	if (queues && strtol(queues, NULL, 10) < LEAST_QUEUES)
-		return zd_err_set(
-		        err, ZEROD_E_INVALID,
-		        "CUDA_DEVICE_MAX_CONNECTIONS=%s in the daemon's environment: with fewer than "
-		        "%d its communicators wait for each other",
-		        queues, LEAST_QUEUES);
-	for (size_t i = 0; i < ZD_ARRAY_LEN(settings); i++) {
-		const char *value = getenv(settings[i].name);
-		if (value && strcmp(value, settings[i].expected) != 0)
-			return zd_err_set(err, ZEROD_E_INVALID, "%s=%s in the daemon's environment: %s",
-			                  settings[i].name, value, settings[i].why);
-	}
-	return 0;
-}
 
 static int check_config(const struct zd_cuda_comm_config *config, struct zd_err *err)
 {

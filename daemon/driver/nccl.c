@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "base/err.h"
+#include "base/log.h"
 #include "base/mem.h"
 
 #define LIBRARY "libnccl.so.2"
@@ -37,8 +38,8 @@ static int find_functions(void *opened, const char *path, struct zd_nccl *table,
 
 		if (!found)
 			return zd_err_set(err, ZEROD_E_UNSUPPORTED,
-			                  "%s has no %s: NCCL 2.18 or newer is needed", path,
-			                  functions[i].name);
+			                  "%s has no %s: NCCL " ZD_NCCL_OLDEST_TEXT " or newer is needed",
+			                  path, functions[i].name);
 		memcpy((char *)table + functions[i].offset, &found, sizeof(found));
 	}
 	return 0;
@@ -52,9 +53,9 @@ static int check_version(const char *path, struct zd_nccl *table, struct zd_err 
 	int unit = table->version < 10000 ? 1000 : 10000;
 
 	if (!rc && table->version < ZD_NCCL_OLDEST)
-		rc = zd_err_set(err, ZEROD_E_UNSUPPORTED, "%s is NCCL %d.%d.%d, 2.18.1 or newer is needed",
-		                path, table->version / unit, table->version % unit / 100,
-		                table->version % 100);
+		rc = zd_err_set(err, ZEROD_E_UNSUPPORTED,
+		                "%s is NCCL %d.%d.%d, " ZD_NCCL_OLDEST_TEXT " or newer is needed", path,
+		                table->version / unit, table->version % unit / 100, table->version % 100);
 	return rc;
 }
 
@@ -113,7 +114,9 @@ int zd_nccl_err(const struct zd_nccl *nccl, int result, struct zd_err *err, cons
 	(void)vsnprintf(place, sizeof(place), what, args);
 	va_end(args);
 	text = nccl->getErrorString(result);
-	last = nccl->getLastError(NULL); /* of the process, whatever the communicator */
-	return zd_err_set(err, status_of(result), "%s: %s%s%s%s", place, text ? text : "no text",
-	                  last && *last ? " (" : "", last ? last : "", last && *last ? ")" : "");
+	last = nccl->getLastError(NULL);
+	if (last && *last)
+		zd_log(ZD_LOG_WARNING, "%s: %s; the last error that NCCL has noted in this process: %s",
+		       place, text ? text : "no text", last);
+	return zd_err_set(err, status_of(result), "%s: %s", place, text ? text : "no text");
 }

@@ -6,7 +6,7 @@
  * binary interface that zerod uses are declared below, and tests/unit/driver/test_nccl.c compares each with nccl.h where there
  * is one. Functions are called through the table, `nccl->allGather(...)`, and give an ncclResult_t as int; addresses
  * of devices are numbers here and pointers there, which is the same to a call. zd_nccl_err() turns a result into one of ours
- * with NCCL's words.
+ * with NCCL's words for it.
  *
  * A communicator is used by one thread at a time. One that is nonblocking answers ZD_NCCL_IN_PROGRESS, and takes no other
  * call than commGetAsyncError() and commAbort() until commGetAsyncError() says something else.
@@ -23,11 +23,13 @@
 struct zd_err;
 
 /*
- * The oldest version that is used, 2.18.1. Nonblocking communicators came with 2.14, and grew since: 2.18 is the first whose
- * configuration has all of struct zd_nccl_config. Newer ones read as many bytes of it as its `size` says, and take their
- * defaults for whatever came after its `version`.
+ * The oldest version that is used, 2.24.3. In those before it, ranks of one process write straight into each other's buffers, also
+ * into ones that nobody has registered: a sibling's kernel could still write into the gathered buffer of a rank whose
+ * communicator was aborted, when that memory has long been given on. Now what is not registered, as nothing of the daemon's is,
+ * comes by way of NCCL's own buffers, and only the kernels of a rank's own communicator write into its memory.
  */
-#define ZD_NCCL_OLDEST 21801
+#define ZD_NCCL_OLDEST      22403
+#define ZD_NCCL_OLDEST_TEXT "2.24.3"
 
 /* ---- Types -------------------------------------------------------------------------------------------------- */
 
@@ -61,6 +63,12 @@ enum zd_nccl_type {
 #define ZD_NCCL_CONFIG_MAGIC 0xcafebeefu
 #define ZD_NCCL_UNDEFINED    INT_MIN /* of a field: NCCL's default */
 
+/*
+ * The version whose configuration this is: 2.18.1, the first that has all of it. Newer ones read as many bytes of it as its
+ * `size` says, and take their defaults for whatever came after its `version`.
+ */
+#define ZD_NCCL_CONFIG_VERSION 21801
+
 struct zd_nccl_config {
 	size_t size;
 	unsigned int magic, version;
@@ -74,7 +82,7 @@ struct zd_nccl_config {
 #define ZD_NCCL_CONFIG                                                                                       \
 	{                                                                                                    \
 		.size = sizeof(struct zd_nccl_config), .magic = ZD_NCCL_CONFIG_MAGIC,                        \
-		.version = ZD_NCCL_OLDEST, .blocking = ZD_NCCL_UNDEFINED,                                    \
+		.version = ZD_NCCL_CONFIG_VERSION, .blocking = ZD_NCCL_UNDEFINED,                            \
 		.cga_cluster_size = ZD_NCCL_UNDEFINED, .min_ctas = ZD_NCCL_UNDEFINED,                        \
 		.max_ctas = ZD_NCCL_UNDEFINED, .net_name = NULL, .split_share = ZD_NCCL_UNDEFINED            \
 	}
@@ -138,8 +146,11 @@ struct zd_nccl {
 int zd_nccl_load(const char *path, const struct zd_nccl **nccl, struct zd_err *err)
         __attribute__((warn_unused_result));
 
-/* 0 for success. Else sets `err` to "WHAT: TEXT (NCCL's last error)" - PEER_LOST for a remote error, SYSTEM for a system
- * error, DEVICE for all others - and returns its status. */
+/*
+ * 0 for success. Else sets `err` to "WHAT: TEXT", TEXT being NCCL's for that result - PEER_LOST for a remote error, SYSTEM for a
+ * system error, DEVICE for all others - and returns its status. NCCL's last error is logged and not in `err`: there is one for
+ * the whole process, so that it may be an old one, or of another user's group, with addresses that are none of a client's business.
+ */
 int zd_nccl_err(const struct zd_nccl *nccl, int result, struct zd_err *err, const char *what, ...)
         __attribute__((format(printf, 4, 5), warn_unused_result));
 

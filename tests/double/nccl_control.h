@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * nccl_control.h - what a test asks of NCCL's double in its own process: which call fails, how long calls are in progress, an
- * error that comes later. The double exports one `struct double_nccl_control double_nccl`, which dlsym() finds.
+ * error that comes later, what a configuration file says. The double exports one `struct double_nccl_control double_nccl`, which
+ * dlsym() finds.
  */
 #ifndef ZD_DOUBLE_NCCL_CONTROL_H
 #define ZD_DOUBLE_NCCL_CONTROL_H
@@ -26,6 +27,8 @@ struct double_nccl_control {
 	unsigned (*kernels)(void);
 	/* Blocks that a kernel of each of them may have, all together; 32 for one that was not told. */
 	unsigned (*blocks)(void);
+	/* NCCL's configuration file says NAME=VALUE: the next ncclCommInitRankConfig puts that into the environment. */
+	void (*configure)(const char *name, const char *value);
 	/* While it is held, no abort does anything, nor returns: kernels run on. */
 	void (*hold_aborts)(int held);
 };

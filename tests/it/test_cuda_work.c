@@ -5,7 +5,9 @@
  */
 #include "cuda_scene.h"
 
+#include <dirent.h>
 #include <errno.h>
+#include <fcntl.h>
 
 #include "tests/contract/contract_reduce.h"
 
@@ -141,7 +143,26 @@ static void test_capture_is_not_disturbed(void **state)
 	contract_close(c);
 }
 
-/* The child has the channel too, and none of the threads. Its parent's sums go on, and its end is an end. */
+/* The clients of this process wake their threads by these, and nobody else here has any. */
+static unsigned count_eventfds(void)
+{
+	DIR *folder = opendir("/proc/self/fd");
+	const struct dirent *entry;
+	unsigned count = 0;
+
+	while (folder && (entry = readdir(folder))) {
+		char kind[64] = "";
+
+		if (readlinkat(dirfd(folder), entry->d_name, kind, sizeof(kind) - 1) > 0)
+			count += strstr(kind, "[eventfd]") != NULL;
+	}
+	if (folder)
+		(void)closedir(folder);
+	return count;
+}
+
+/* The child has the channel too, and none of the threads. Its parent's sums go on, and its end is an end. It keeps
+ * none of the clients' descriptors. */
 static void test_forked_child(void **state)
 {
 	char dir[] = CASE_DIR; /* where processes on GPUs are listed */
@@ -159,10 +180,12 @@ static void test_forked_child(void **state)
 	pid = fork();
 	assert_true(pid >= 0);
 	if (pid == 0) {
-		zerod_close(c->ranks[0].client);
+		for (uint32_t i = 0; i < 2; i++)
+			zerod_close(c->ranks[i].client);
+		zerod_close(c->observers[0]);
 		(void)close(ends[1]);
 		(void)!read(ends[0], &byte, 1); /* until the parent has ended its sessions */
-		_exit(0);
+		_exit(count_eventfds() != 0);
 	}
 	reduce_twice(c, &unit);
 	contract_close(c);

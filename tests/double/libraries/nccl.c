@@ -44,6 +44,7 @@ static struct {
 	int result;
 	unsigned polls, ncomms;
 	bool aborts_held;
+	char name[64], value[64];    /* of the configuration file; "": none */
 	LIST_HEAD(, ncclComm) comms; /* and those whose GPU was lost under them */
 } all = {.lock = PTHREAD_MUTEX_INITIALIZER, .polls = 2};
 
@@ -115,6 +116,23 @@ static unsigned control_blocks(void)
 	return count;
 }
 
+static void control_configure(const char *name, const char *value)
+{
+	(void)pthread_mutex_lock(&all.lock);
+	(void)snprintf(all.name, sizeof(all.name), "%s", name);
+	(void)snprintf(all.value, sizeof(all.value), "%s", value);
+	(void)pthread_mutex_unlock(&all.lock);
+}
+
+static void read_configuration(void)
+{
+	(void)pthread_mutex_lock(&all.lock);
+	if (all.name[0])
+		(void)setenv(all.name, all.value, 0); /* NCCL prefers what is there already, too */
+	all.name[0] = '\0';
+	(void)pthread_mutex_unlock(&all.lock);
+}
+
 static void control_hold_aborts(int held)
 {
 	(void)pthread_mutex_lock(&all.lock);
@@ -134,8 +152,8 @@ static bool aborts_are_held(void)
 
 EXPORT extern const struct double_nccl_control double_nccl;
 const struct double_nccl_control double_nccl = {
-        control_fail_call, control_calls,   control_polls,  control_set_async_error,
-        control_comms,     control_kernels, control_blocks, control_hold_aborts,
+        control_fail_call, control_calls,  control_polls,     control_set_async_error, control_comms,
+        control_kernels,   control_blocks, control_configure, control_hold_aborts,
 };
 
 /* Counts the call; what it is to fail with, or 0. */
@@ -439,7 +457,7 @@ static struct ncclComm *make(const struct zd_nccl_id *id, int nranks, int rank,
 static bool is_config(const struct zd_nccl_config *config)
 {
 	return config && config->size >= sizeof(*config) && config->magic == ZD_NCCL_CONFIG_MAGIC &&
-	       config->version >= ZD_NCCL_OLDEST &&
+	       config->version >= ZD_NCCL_CONFIG_VERSION &&
 	       (config->max_ctas == ZD_NCCL_UNDEFINED ||
 	        (config->max_ctas >= 1 && config->max_ctas <= MAX_BLOCKS)) &&
 	       (config->blocking == 0 || config->blocking == 1 || config->blocking == ZD_NCCL_UNDEFINED);
@@ -451,6 +469,7 @@ int ncclCommInitRankConfig(struct ncclComm **comm, int nranks, struct zd_nccl_id
 	int result = enter(__func__);
 	struct ncclComm *made;
 
+	read_configuration();
 	if (result)
 		return result;
 	if (!is_config(config) || nranks < 1 || nranks > NCCL_RANKS || rank < 0 || rank >= nranks ||

@@ -310,7 +310,7 @@ static void test_nccl_that_is_missing(void **state)
 static void test_nccl_that_is_too_old(void **state)
 {
 	(void)state;
-	expect_no_nccl(NULL, ZEROD_E_UNSUPPORTED, "libnccl.so.2 is NCCL 2.17.1, 2.18.1 or newer is needed");
+	expect_no_nccl(NULL, ZEROD_E_UNSUPPORTED, "libnccl.so.2 is NCCL 2.23.4, 2.24.3 or newer is needed");
 }
 
 static void test_nccl_from_a_file(void **state)
@@ -347,10 +347,15 @@ static void test_environment_that_will_not_do(void **state)
 	scene_make_ids(&s);
 	for (size_t i = 0; i < ZD_ARRAY_LEN(settings); i++) {
 		char text[128];
-		(void)snprintf(text, sizeof(text), "%s=%s in the daemon's environment", settings[i][0],
-		               settings[i][1]);
+		(void)snprintf(text, sizeof(text),
+		               "%s=%s in the daemon's environment or NCCL's configuration file",
+		               settings[i][0], settings[i][1]);
 		assert_int_equal(setenv(settings[i][0], settings[i][1], 1), 0);
 		expect_failed(&s, 0, open_comm(&s, 0, GATHERS), ZEROD_E_INVALID, text);
+		assert_int_equal(unsetenv(settings[i][0]), 0);
+		s.control->configure(settings[i][0], settings[i][1]); /* comes when NCCL begins */
+		expect_failed(&s, 0, open_comm(&s, 0, GATHERS), ZEROD_E_INVALID, text);
+		(void)wait_ok(s.nodes[0], close_comm(&s, 0, GATHERS, true));
 		assert_int_equal(unsetenv(settings[i][0]), 0);
 	}
 	scene_close(&s);
@@ -367,7 +372,7 @@ static void test_what_nccl_says(void **state)
 	expect_failed(
 	        &s, 0, give_small(&s, 0, GATHERS, 0), ZEROD_E_PEER_LOST,
 	        "group 'world': rank 0's 1st operation exchange of 1024 uint8 (a test's exchange): remote "
-	        "process exited or there was a network error (a double says no more); not in this daemon: "
+	        "process exited or there was a network error; not in this daemon: "
 	        "rank 1");
 	close_by_force(&s);
 }
@@ -444,7 +449,7 @@ int main(int argc, char **argv)
 	        CASE(test_words_that_are_long, "ZD_DOUBLE_LEAKS=1"),
 	        CASE(test_places_that_do_not_fit, "ZD_DOUBLE_LEAKS=1"),
 	        CASE(test_nccl_that_is_missing, "ZD_DOUBLE_LEAKS=1"),
-	        CASE(test_nccl_that_is_too_old, "ZD_DOUBLE_LEAKS=1", "ZD_DOUBLE_NCCL_VERSION=21701"),
+	        CASE(test_nccl_that_is_too_old, "ZD_DOUBLE_LEAKS=1", "ZD_DOUBLE_NCCL_VERSION=22304"),
 	        CASE(test_nccl_from_a_file, "ZD_DOUBLE_LEAKS=1"),
 	        CASE(test_nccl_that_nobody_needs, "ZD_DOUBLE_LEAKS=1"),
 	        CASE(test_environment_that_will_not_do, "ZD_DOUBLE_LEAKS=1"),

@@ -339,7 +339,7 @@ check-asan: deps  ## the tests under the address and leak sanitizer
 check-ubsan: deps  ## the tests under the undefined-behaviour sanitizer
 	@$(MAKE) --no-print-directory check-run BUILD=build/ubsan SAN=undefined
 check-tsan: deps  ## the tests under the thread sanitizer
-	@$(MAKE) --no-print-directory check-run BUILD=build/tsan SAN=thread
+	@TEST_TIMEOUT=$${TEST_TIMEOUT:-1200} $(MAKE) --no-print-directory check-run BUILD=build/tsan SAN=thread
 
 # Not the listener's: valgrind answers for descriptor limits itself, and lets more through.
 check-valgrind: deps  ## the unit tests under valgrind

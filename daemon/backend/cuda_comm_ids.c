@@ -154,8 +154,8 @@ int zd_cuda_ids_start(struct zd_cuda_id_makers *makers, const char *nccl_path, u
 	ids->to = pipes.in[1];
 	ids->from = pipes.out[0];
 	ids->deadline_ns = deadline_ns;
-	ids->room = (uint32_t)(sizeof(status_word) +
-	                       zd_max_u64(count * sizeof(struct zd_nccl_id), TEXT_BYTES));
+	ids->room =
+	        (uint32_t)(sizeof(status_word) + zd_max_u64(count * sizeof(struct zd_nccl_id), TEXT_BYTES));
 	ids->bytes = zd_calloc(1, ids->room);
 	LIST_INSERT_HEAD(&makers->all, ids, link);
 	return 0;

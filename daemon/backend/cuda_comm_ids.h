@@ -31,14 +31,14 @@ struct zd_cuda_ids {
 	void *arg; /* the caller's; NULL once it has been told */
 	uint32_t uid, count;
 	pid_t pid;
-	int to, from;         /* ends of pipes: while `to` is open the process stays */
-	bool killed;                   /* and to be reaped */
-	uint8_t *bytes;                /* what has come: how it went, then the ids or a text */
-	uint32_t room, used;           /* of them */
-	bool made;                     /* or it has failed */
-	struct zd_err err;             /* then: status 0, or why */
-	struct zd_cuda_comm_id *ids;   /* that the roster expects; NULL: they are not made */
-	uint64_t deadline_ns;          /* for the ranks to meet; 0: none */
+	int to, from;                /* ends of pipes: while `to` is open the process stays */
+	bool killed;                 /* and to be reaped */
+	uint8_t *bytes;              /* what has come: how it went, then the ids or a text */
+	uint32_t room, used;         /* of them */
+	bool made;                   /* or it has failed */
+	struct zd_err err;           /* then: status 0, or why */
+	struct zd_cuda_comm_id *ids; /* that the roster expects; NULL: they are not made */
+	uint64_t deadline_ns;        /* for the ranks to meet; 0: none */
 };
 
 struct zd_cuda_id_makers {
@@ -52,7 +52,8 @@ void zd_cuda_ids_deinit(struct zd_cuda_id_makers *makers);
 
 /* Begins to make `count` ids for a user. nccl_path may be NULL. Errors: LIMIT, SYSTEM. */
 int zd_cuda_ids_start(struct zd_cuda_id_makers *makers, const char *nccl_path, uint32_t uid, uint32_t count,
-                      uint64_t deadline_ns, void *arg, struct zd_err *err) __attribute__((warn_unused_result));
+                      uint64_t deadline_ns, void *arg, struct zd_err *err)
+        __attribute__((warn_unused_result));
 /* Reads what has come, and ends processes that nobody needs. True: some are being made, and only another call will tell. */
 bool zd_cuda_ids_poll(struct zd_cuda_id_makers *makers, uint64_t now_ns);
 /* Some that are made, `ids`, or have failed, and whose asker has not been told; NULL: none. The caller takes `arg` out, and tells. */

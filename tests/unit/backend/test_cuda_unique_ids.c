@@ -114,10 +114,11 @@ static void test_no_more_than_may_wait(void **state)
 	scene_open(&s, 1, NULL);
 	for (uint32_t i = 0; i < ZD_CUDA_IDS_MOST_OF_USER; i++)
 		free_ids(wait_ok(s.nodes[0], ask_for(&s, OTHER_USER)));
-	(void)snprintf(text, sizeof(text),
-	               "unique ids of %u requests wait for their ranks, %u of uid %u; at most %u, %u of one user",
-	               ZD_CUDA_IDS_MOST_OF_USER, ZD_CUDA_IDS_MOST_OF_USER, OTHER_USER, ZD_CUDA_IDS_MOST,
-	               ZD_CUDA_IDS_MOST_OF_USER);
+	(void)snprintf(
+	        text, sizeof(text),
+	        "unique ids of %u requests wait for their ranks, %u of uid %u; at most %u, %u of one user",
+	        ZD_CUDA_IDS_MOST_OF_USER, ZD_CUDA_IDS_MOST_OF_USER, OTHER_USER, ZD_CUDA_IDS_MOST,
+	        ZD_CUDA_IDS_MOST_OF_USER);
 	expect_failed(&s, ask_for(&s, OTHER_USER), ZEROD_E_LIMIT, text);
 	for (uint32_t i = ZD_CUDA_IDS_MOST_OF_USER; i < ZD_CUDA_IDS_MOST; i++)
 		free_ids(wait_ok(s.nodes[0], ask_for(&s, i)));

@@ -270,7 +270,7 @@ struct zd_request {
 		} commit;
 		struct {
 			struct zd_part *part;
-			bool persistent; /* the part is to be, when it is placed */
+			bool persistent; /* the part is to be, when it has its shard */
 		} reg;
 		struct {
 			struct zd_part *part;

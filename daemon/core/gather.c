@@ -557,6 +557,22 @@ static int gather_attempt(struct zd_engine *e, struct zd_request *req, struct zd
 	return status;
 }
 
+bool zd_gather_lacks(const struct zd_request *req, const struct zd_part *part, uint64_t *version)
+{
+	if (req->kind == ZD_REQ_GATHER) {
+		*version = req->u.gather.version;
+		return req->u.gather.part == part;
+	}
+	if (req->kind != ZD_REQ_CONTEXT_BEGIN)
+		return false;
+	for (uint32_t i = req->u.gather.nheld; i < req->u.gather.nparts; i++) {
+		*version = req->u.gather.versions[i];
+		if (req->u.gather.parts[i] == part)
+			return true;
+	}
+	return false;
+}
+
 /* ---- release ---------------------------------------------------------------------------------------------------- */
 
 static int release_begin(struct zd_engine *e, struct zd_request *req, const struct zd_args *args,
@@ -584,10 +600,16 @@ static int release_begin(struct zd_engine *e, struct zd_request *req, const stru
 	return 0;
 }
 
+/* Where the group spans daemons other ranks have released, and gather again where this one would join. */
 static void release_cancel(struct zd_engine *e, struct zd_request *req)
 {
-	(void)e;
+	const struct zd_part *part = req->u.release.part;
+	char what[128];
 	req->u.release.part->users--;
+	if (!zd_gathers_over_rails(req->member->group))
+		return;
+	(void)snprintf(what, sizeof(what), "its release of unit '%.64s'", part->unit->name);
+	zd_span_give_up(e, req->member, what);
 }
 
 /* A release may be sent right behind its gather; if that waits, so does the release. */
@@ -602,11 +624,29 @@ static bool gather_waits(const struct zd_request *req)
 	return false;
 }
 
+/* Where a group spans daemons, a context before it is to join the copy: on ranks where it had not to wait it has. */
+static bool context_joins(const struct zd_request *req)
+{
+	const struct zd_part *part = req->u.release.part;
+	const struct zd_request *before;
+	uint64_t version;
+	if (!zd_gathers_over_rails(req->member->group))
+		return false;
+	TAILQ_FOREACH (before, &req->session->requests, session_link) {
+		if (before == req)
+			return false;
+		if (before->kind == ZD_REQ_CONTEXT_BEGIN && zd_gather_lacks(before, part, &version) &&
+		    part->buffer->version == version)
+			return true;
+	}
+	return false;
+}
+
 static int release_attempt(struct zd_engine *e, struct zd_request *req, struct zd_err *err)
 {
 	struct zd_part *part = req->u.release.part;
 	struct zd_lease *lease = part->buffer ? zd_lease_find(part->buffer, req->u.release.tag) : NULL;
-	if (!lease && gather_waits(req)) {
+	if (lease ? context_joins(req) : gather_waits(req)) {
 		int wait = zd_wait_for(req, ZD_WAIT_GATHER, part->rank, 0, 0);
 		req->wait.unit = part->unit;
 		return wait;

@@ -24,6 +24,9 @@ uint64_t zd_gather_version(const struct zd_part *part);
 int zd_gather_buffer(struct zd_engine *e, struct zd_request *req, struct zd_buffer **out, struct zd_err *err)
         __attribute__((warn_unused_result));
 
+/* Is the part one that the request, which waits, is to gather still; *version: which of it. */
+bool zd_gather_lacks(const struct zd_request *req, const struct zd_part *part, uint64_t *version);
+
 /* One that waited is given up. Where the group spans daemons the ranks of the others wait for it, and would take the next
  * for it: the group ends. */
 void zd_gather_given_up(struct zd_engine *e, struct zd_request *req);

@@ -271,7 +271,7 @@ struct zd_request {
 		struct {
 			struct zd_part *part;
 			bool persistent; /* the part is to be, when it has its shard */
-		} reg;
+		} reg;                   /* UNIT_REGISTER, SET_PERSISTENT */
 		struct {
 			struct zd_part *part;
 			uint64_t version; /* 0: newest */

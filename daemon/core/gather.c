@@ -334,9 +334,11 @@ static void gather_end(struct zd_request *req)
 		zd_scope_unref(req->u.gather.scope);
 }
 
-static void gather_missed(struct zd_engine *e, struct zd_request *req, int status, const char *why)
+void zd_gather_missed(struct zd_engine *e, struct zd_request *req, int status, const char *why)
 {
 	struct zd_err err = ZD_ERR_NONE;
+	if (!zd_gathers_over_rails(req->member->group))
+		return;
 	status = zd_err_set(&err, status, "group '%.64s': rank %u's gather of unit '%.64s': %s",
 	                    req->member->group->name, zd_world_rank(req->member),
 	                    req->u.gather.part->unit->name, why);
@@ -369,9 +371,13 @@ static int gather_check(struct zd_request *req, struct zd_err *err)
 		        err, ZEROD_E_TORN,
 		        "group '%s' died inside an update after step %llu: restore all units and commit",
 		        unit->group->name, (unsigned long long)unit->group->committed_step);
-	if (unit->mismatch)
-		return zd_err_set(err, ZEROD_E_MISMATCH, "%s", unit->mismatch);
 	return 0;
+}
+
+/* A rank described the unit differently, which other daemons' ranks do not know. */
+static int description_check(const struct zd_unit *unit, struct zd_err *err)
+{
+	return unit->mismatch ? zd_err_set(err, ZEROD_E_MISMATCH, "%s", unit->mismatch) : 0;
 }
 
 /* The request's lease on the buffer. */
@@ -516,19 +522,20 @@ int zd_gather_buffer(struct zd_engine *e, struct zd_request *req, struct zd_buff
 	if (status != 0)
 		return status;
 	struct zd_buffer *buffer = part->buffer;
-	if (buffer && buffer_has(buffer, req)) {
+	status = description_check(part->unit, err);
+	if (status == 0 && buffer && buffer_has(buffer, req)) {
 		req->device->joined_gathers++;
 		e->joined_gathers++;
 		*out = buffer;
 		return 0;
 	}
-	if (zd_gathers_over_rails(req->member->group))
+	if (status == 0 && zd_gathers_over_rails(req->member->group))
 		status = order_check(req);
 	if (status == 0)
 		status = gather_begin_transfer(e, req, out, err);
-	/* All ranks have the same slots, and the same conflicts in them. */
-	if (status < 0 && status != ZEROD_E_SLOT_CONFLICT && zd_gathers_over_rails(req->member->group))
-		gather_missed(e, req, status, err->text);
+	/* What it is depends on when the gather has come so far: a slot's conflict as well. */
+	if (status < 0)
+		zd_gather_missed(e, req, status, err->text);
 	return status;
 }
 

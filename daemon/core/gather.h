@@ -30,6 +30,8 @@ bool zd_gather_lacks(const struct zd_request *req, const struct zd_part *part, u
 /* One that waited is given up. Where the group spans daemons the ranks of the others wait for it, and would take the next
  * for it: the group ends. */
 void zd_gather_given_up(struct zd_engine *e, struct zd_request *req);
+/* One is refused, and ranks of other daemons may have made it: where the group spans daemons it ends. */
+void zd_gather_missed(struct zd_engine *e, struct zd_request *req, int status, const char *why);
 
 struct zd_lease *zd_lease_find(struct zd_buffer *buffer, const char *tag);
 struct zd_lease *zd_lease_add(struct zd_engine *e, struct zd_buffer *buffer, const char *tag, uint32_t uses);

@@ -225,6 +225,67 @@ static void test_release_given_up(void **state)
 	                  "rank 0 gave up its release of unit 'u'");
 }
 
+/* ---- Refused on one rank --------------------------------------------------------------------------------------------- */
+
+/* Whether the slot is free depends on when the gather has come so far. */
+static void test_slot_conflict_on_one_rank(void **state)
+{
+	struct rig rig;
+	struct core_unit unit = {.name = "u", .numel = UNIT_BYTES / 4, .slot = 3};
+	(void)state;
+	core_nodes_new(&rig.nodes, NULL);
+	core_nodes_register(&rig.nodes, &unit, rig.u);
+	unit.name = "v";
+	core_nodes_register(&rig.nodes, &unit, rig.v);
+	core_nodes_publish(&rig.nodes, rig.u);
+	publish_but_one(&rig);
+	for (uint32_t rank = 0; rank < 4; rank++)
+		core_expect(core_of(&rig, rank), gather(&rig, rig.u, rank), 0);
+	uint64_t waits = gather(&rig, rig.v, 0);
+	core_expect_waits(core_of(&rig, 0), waits, "rank 1 to publish version 1 of unit 'v'");
+	core_expect(core_of(&rig, 2), gather(&rig, rig.v, 2), ZEROD_E_SLOT_CONFLICT);
+	core_expect_error(
+	        core_of(&rig, 3), gather(&rig, rig.v, 3), ZEROD_E_SLOT_CONFLICT,
+	        "rank 2's gather of unit 'v': slot 3 holds unit 'u', which rank 2 has not released");
+	core_net_end(rig.nodes.net);
+}
+
+static void test_context_that_never_fits_on_one_rank(void **state)
+{
+	struct rig *rig = *state;
+	uint64_t units[2] = {rig->u[0], rig->v[0]};
+	zd_engine_set_gather_budget(core_engine(core_of(rig, 0)), 0, UNIT_BYTES);
+	core_expect_error(core_of(rig, 0), core_context_begin(core_of(rig, 0), session_of(rig, 0), units, 2),
+	                  ZEROD_E_NO_MEMORY, "2 units need 2048 bytes");
+	core_expect_error(core_of(rig, 1), gather(rig, rig->u, 1), ZEROD_E_NO_MEMORY,
+	                  "rank 0's gather of unit 'u': 2 units need 2048 bytes");
+}
+
+/* Other daemons do not know that a rank has described the unit differently: there it is gathered. */
+static void test_unit_described_differently(void **state)
+{
+	struct rig *rig = *state;
+	struct core_unit unit = {.name = "w", .numel = UNIT_BYTES / 4, .slot = ZEROD_NO_SLOT};
+	uint64_t w[4];
+	for (uint32_t rank = 0; rank < 4; rank++) {
+		struct core_team *team = core_nodes_team(&rig->nodes, rank);
+		unit.numel = UNIT_BYTES / 4 + (rank == 1);
+		uint64_t request = core_register(team->core, session_of(rig, rank), team->group, &unit);
+		const struct zd_reply *reply = core_expect(team->core, request,
+		                                           rank == 1 ? ZEROD_E_MISMATCH : 0);
+		w[rank] = reply->u.unit_register.unit;
+	}
+	for (uint32_t rank = 2; rank < 4; rank++)
+		core_team_publish_rank(&rig->nodes.node[1], w[rank], rank % 2);
+	core_expect(core_of(rig, 2), core_gather(core_of(rig, 2), session_of(rig, 2), w[2]), 0);
+	core_expect_error(core_of(rig, 0), core_gather(core_of(rig, 0), session_of(rig, 0), w[0]),
+	                  ZEROD_E_MISMATCH, "rank 1 says");
+	core_expect_error(core_of(rig, 1), send_commit(rig, 1, 1), ZEROD_E_MISMATCH,
+	                  "rank 0's gather of unit 'w': unit 'w': rank 0 registered");
+	core_net_expire(rig->nodes.net);
+	expect_state(rig, 1, "ABORTED");
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -235,6 +296,9 @@ int main(void)
 	        RIG(test_release_behind_a_context),
 	        RIG(test_release_before_a_context),
 	        RIG(test_release_given_up),
+	        cmocka_unit_test(test_slot_conflict_on_one_rank),
+	        RIG(test_context_that_never_fits_on_one_rank),
+	        RIG(test_unit_described_differently),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -505,7 +505,8 @@ ZEROD_MUST_USE int zerod_unit_set_persistent(zerod_unit *unit, int persistent);
 
 enum zerod_gather_flags {
 	ZEROD_GATHER_PREFETCH = 1u << 0, /* no lease: a later gather finds the bytes under way or there.
-	                                    Yields its memory to gathers that need it. */
+	                                    Yields its memory to gathers that need it; not in a group that
+	                                    spans daemons, unless that is hybrid. */
 };
 
 struct zerod_gather_options {

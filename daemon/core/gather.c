@@ -124,14 +124,13 @@ static int shards_check(struct zd_request *req, const struct zd_unit *unit, uint
 
 /* ---- Room ------------------------------------------------------------------------------------------------- */
 
-/* Takes back the oldest copy that was prefetched and that nobody asked for since. Not what came over rails: ranks in other
- * daemons still have theirs, and would not come again. */
+/* Takes back the oldest copy that was prefetched and that nobody asked for since. */
 static bool revoke_prefetch(struct zd_engine *e, struct zd_device *device)
 {
 	struct zd_buffer *buffer;
 	TAILQ_FOREACH (buffer, &device->buffers, device_link) {
 		if (buffer->prefetched && buffer->state != ZD_BUFFER_QUARANTINED &&
-		    !zd_gathers_over_rails(buffer->unit->group)) {
+		    !zd_buffer_is_shared(buffer)) {
 			zd_buffer_drop(e, buffer);
 			return true;
 		}

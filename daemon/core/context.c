@@ -92,11 +92,14 @@ static int context_begin(struct zd_engine *e, struct zd_request *req, const stru
 	if (status == 0) {
 		const struct zd_device *device = req->device = req->member->device;
 		uint64_t budget = device->config.gather_budget_bytes;
-		if (padded_bytes > budget) /* it would wait for itself */
+		if (padded_bytes > budget) { /* it would wait for itself */
 			status = zd_err_set(
 			        err, ZEROD_E_NO_MEMORY,
 			        "%u units need %llu bytes; the gather budget of device %u is %llu", nunits,
 			        (unsigned long long)padded_bytes, device->index, (unsigned long long)budget);
+			req->u.gather.part = req->u.gather.parts[0];
+			zd_gather_missed(e, req, status, err->text);
+		}
 	}
 	if (status != 0) {
 		context_cancel(e, req);

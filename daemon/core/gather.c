@@ -124,14 +124,13 @@ static int shards_check(struct zd_request *req, const struct zd_unit *unit, uint
 
 /* ---- Room ------------------------------------------------------------------------------------------------- */
 
-/* Takes back the oldest copy that was prefetched and that nobody asked for since. Not what came over rails: ranks in other
- * daemons still have theirs, and would not come again. */
+/* Takes back the oldest copy that was prefetched and that nobody asked for since. */
 static bool revoke_prefetch(struct zd_engine *e, struct zd_device *device)
 {
 	struct zd_buffer *buffer;
 	TAILQ_FOREACH (buffer, &device->buffers, device_link) {
 		if (buffer->prefetched && buffer->state != ZD_BUFFER_QUARANTINED &&
-		    !zd_gathers_over_rails(buffer->unit->group)) {
+		    !zd_buffer_is_shared(buffer)) {
 			zd_buffer_drop(e, buffer);
 			return true;
 		}
@@ -334,9 +333,11 @@ static void gather_end(struct zd_request *req)
 		zd_scope_unref(req->u.gather.scope);
 }
 
-static void gather_missed(struct zd_engine *e, struct zd_request *req, int status, const char *why)
+void zd_gather_missed(struct zd_engine *e, struct zd_request *req, int status, const char *why)
 {
 	struct zd_err err = ZD_ERR_NONE;
+	if (!zd_gathers_over_rails(req->member->group))
+		return;
 	status = zd_err_set(&err, status, "group '%.64s': rank %u's gather of unit '%.64s': %s",
 	                    req->member->group->name, zd_world_rank(req->member),
 	                    req->u.gather.part->unit->name, why);
@@ -369,9 +370,13 @@ static int gather_check(struct zd_request *req, struct zd_err *err)
 		        err, ZEROD_E_TORN,
 		        "group '%s' died inside an update after step %llu: restore all units and commit",
 		        unit->group->name, (unsigned long long)unit->group->committed_step);
-	if (unit->mismatch)
-		return zd_err_set(err, ZEROD_E_MISMATCH, "%s", unit->mismatch);
 	return 0;
+}
+
+/* A rank described the unit differently, which other daemons' ranks do not know. */
+static int description_check(const struct zd_unit *unit, struct zd_err *err)
+{
+	return unit->mismatch ? zd_err_set(err, ZEROD_E_MISMATCH, "%s", unit->mismatch) : 0;
 }
 
 /* The request's lease on the buffer. */
@@ -516,19 +521,20 @@ int zd_gather_buffer(struct zd_engine *e, struct zd_request *req, struct zd_buff
 	if (status != 0)
 		return status;
 	struct zd_buffer *buffer = part->buffer;
-	if (buffer && buffer_has(buffer, req)) {
+	status = description_check(part->unit, err);
+	if (status == 0 && buffer && buffer_has(buffer, req)) {
 		req->device->joined_gathers++;
 		e->joined_gathers++;
 		*out = buffer;
 		return 0;
 	}
-	if (zd_gathers_over_rails(req->member->group))
+	if (status == 0 && zd_gathers_over_rails(req->member->group))
 		status = order_check(req);
 	if (status == 0)
 		status = gather_begin_transfer(e, req, out, err);
-	/* All ranks have the same slots, and the same conflicts in them. */
-	if (status < 0 && status != ZEROD_E_SLOT_CONFLICT && zd_gathers_over_rails(req->member->group))
-		gather_missed(e, req, status, err->text);
+	/* What it is depends on when the gather has come so far: a slot's conflict as well. */
+	if (status < 0)
+		zd_gather_missed(e, req, status, err->text);
 	return status;
 }
 
@@ -555,6 +561,22 @@ static int gather_attempt(struct zd_engine *e, struct zd_request *req, struct zd
 	if (status != ZD_WAIT)
 		gather_end(req); /* what it took for as long as it lasts */
 	return status;
+}
+
+bool zd_gather_lacks(const struct zd_request *req, const struct zd_part *part, uint64_t *version)
+{
+	if (req->kind == ZD_REQ_GATHER) {
+		*version = req->u.gather.version;
+		return req->u.gather.part == part;
+	}
+	if (req->kind != ZD_REQ_CONTEXT_BEGIN)
+		return false;
+	for (uint32_t i = req->u.gather.nheld; i < req->u.gather.nparts; i++) {
+		*version = req->u.gather.versions[i];
+		if (req->u.gather.parts[i] == part)
+			return true;
+	}
+	return false;
 }
 
 /* ---- release ---------------------------------------------------------------------------------------------------- */
@@ -584,10 +606,16 @@ static int release_begin(struct zd_engine *e, struct zd_request *req, const stru
 	return 0;
 }
 
+/* Where the group spans daemons other ranks have released, and gather again where this one would join. */
 static void release_cancel(struct zd_engine *e, struct zd_request *req)
 {
-	(void)e;
+	const struct zd_part *part = req->u.release.part;
+	char what[128];
 	req->u.release.part->users--;
+	if (!zd_gathers_over_rails(req->member->group))
+		return;
+	(void)snprintf(what, sizeof(what), "its release of unit '%.64s'", part->unit->name);
+	zd_span_give_up(e, req->member, what);
 }
 
 /* A release may be sent right behind its gather; if that waits, so does the release. */
@@ -602,11 +630,29 @@ static bool gather_waits(const struct zd_request *req)
 	return false;
 }
 
+/* Where a group spans daemons, a context before it is to join the copy: on ranks where it had not to wait it has. */
+static bool context_joins(const struct zd_request *req)
+{
+	const struct zd_part *part = req->u.release.part;
+	const struct zd_request *before;
+	uint64_t version;
+	if (!zd_gathers_over_rails(req->member->group))
+		return false;
+	TAILQ_FOREACH (before, &req->session->requests, session_link) {
+		if (before == req)
+			return false;
+		if (before->kind == ZD_REQ_CONTEXT_BEGIN && zd_gather_lacks(before, part, &version) &&
+		    part->buffer->version == version)
+			return true;
+	}
+	return false;
+}
+
 static int release_attempt(struct zd_engine *e, struct zd_request *req, struct zd_err *err)
 {
 	struct zd_part *part = req->u.release.part;
 	struct zd_lease *lease = part->buffer ? zd_lease_find(part->buffer, req->u.release.tag) : NULL;
-	if (!lease && gather_waits(req)) {
+	if (lease ? context_joins(req) : gather_waits(req)) {
 		int wait = zd_wait_for(req, ZD_WAIT_GATHER, part->rank, 0, 0);
 		req->wait.unit = part->unit;
 		return wait;

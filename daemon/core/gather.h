@@ -24,9 +24,14 @@ uint64_t zd_gather_version(const struct zd_part *part);
 int zd_gather_buffer(struct zd_engine *e, struct zd_request *req, struct zd_buffer **out, struct zd_err *err)
         __attribute__((warn_unused_result));
 
+/* Is the part one that the request, which waits, is to gather still; *version: which of it. */
+bool zd_gather_lacks(const struct zd_request *req, const struct zd_part *part, uint64_t *version);
+
 /* One that waited is given up. Where the group spans daemons the ranks of the others wait for it, and would take the next
  * for it: the group ends. */
 void zd_gather_given_up(struct zd_engine *e, struct zd_request *req);
+/* One is refused, and ranks of other daemons may have made it: where the group spans daemons it ends. */
+void zd_gather_missed(struct zd_engine *e, struct zd_request *req, int status, const char *why);
 
 struct zd_lease *zd_lease_find(struct zd_buffer *buffer, const char *tag);
 struct zd_lease *zd_lease_add(struct zd_engine *e, struct zd_buffer *buffer, const char *tag, uint32_t uses);

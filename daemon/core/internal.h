@@ -270,8 +270,8 @@ struct zd_request {
 		} commit;
 		struct {
 			struct zd_part *part;
-			bool persistent; /* the part is to be, when it is placed */
-		} reg;
+			bool persistent; /* the part is to be, when it has its shard */
+		} reg;                   /* UNIT_REGISTER, SET_PERSISTENT */
 		struct {
 			struct zd_part *part;
 			uint64_t version; /* 0: newest */

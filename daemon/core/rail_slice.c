@@ -225,6 +225,7 @@ struct meaning {
 	uint32_t op, dtype, overwrite;
 	float prescale;
 	uint32_t all_reduce;
+	uint64_t target_dtype;
 };
 
 static bool contributes(const struct zd_slice *slice)
@@ -236,6 +237,7 @@ static bool contributes(const struct zd_slice *slice)
 static struct meaning meaning_of(const struct zd_slice *slice)
 {
 	const struct zd_reduction *r = slice->reduction;
+	const struct zd_member_reduce *mr = zd_member_reduce(&r->group->members[slice->owner]);
 	return (struct meaning){
 	        .unit = zd_text_hash(r->unit->name),
 	        .shard_numel = r->unit->shard_numel,
@@ -245,12 +247,15 @@ static struct meaning meaning_of(const struct zd_slice *slice)
 	        .overwrite = r->options.overwrite,
 	        .prescale = r->options.prescale,
 	        .all_reduce = r->unit->all_reduce,
+	        .target_dtype = mr->target_dtype,
 	};
 }
 
+/* What all have, whether they contribute or not. A sum that goes over the rail has the target's size. */
 static bool units_differ(const struct meaning *a, const struct meaning *b)
 {
-	return a->unit != b->unit || a->shard_numel != b->shard_numel || a->all_reduce != b->all_reduce;
+	return a->unit != b->unit || a->shard_numel != b->shard_numel || a->all_reduce != b->all_reduce ||
+	       a->target_dtype != b->target_dtype;
 }
 
 static bool options_differ(const struct meaning *a, const struct meaning *b)
@@ -274,14 +279,15 @@ static int meanings_differ(const struct zd_slice *slice, const struct meaning *f
 	bool same = first->unit == other->unit;
 	return zd_err_set(
 	        err, ZEROD_E_MISMATCH,
-	        "unit '%.64s' of rank %u: rank %u reduces %llu elements a rank by %s of %s, prescale "
-	        "%.9g, %s%s; rank %u says %llu by %s of %s, prescale %.9g, %s%s%s",
+	        "unit '%.64s' of rank %u: rank %u reduces %llu elements a rank by %s of %s into %s, prescale "
+	        "%.9g, %s%s; rank %u says %llu by %s of %s into %s, prescale %.9g, %s%s%s",
 	        r->unit->name, zd_world_rank(member), zd_span_world_rank(member, first_peer),
 	        (unsigned long long)first->shard_numel, first->op == ZEROD_MEAN ? "mean" : "sum",
-	        zerod_dtype_name(first->dtype), (double)first->prescale,
-	        first->overwrite ? "overwrite" : "accumulate", first->all_reduce ? ", all-reduced" : "",
-	        zd_span_world_rank(member, other_peer), (unsigned long long)other->shard_numel,
-	        other->op == ZEROD_MEAN ? "mean" : "sum", zerod_dtype_name(other->dtype),
+	        zerod_dtype_name(first->dtype), zerod_dtype_name((uint32_t)first->target_dtype),
+	        (double)first->prescale, first->overwrite ? "overwrite" : "accumulate",
+	        first->all_reduce ? ", all-reduced" : "", zd_span_world_rank(member, other_peer),
+	        (unsigned long long)other->shard_numel, other->op == ZEROD_MEAN ? "mean" : "sum",
+	        zerod_dtype_name(other->dtype), zerod_dtype_name((uint32_t)other->target_dtype),
 	        (double)other->prescale, other->overwrite ? "overwrite" : "accumulate",
 	        other->all_reduce ? ", all-reduced" : "", same ? "" : ", of another unit");
 }

@@ -184,12 +184,12 @@ int zd_retire_text(const struct zd_device *device, uint32_t id, char *out, size_
 
 /* ---- Chosen -------------------------------------------------------------------------------------------------- */
 
-/* Only copies that can be dropped with nothing left of them: no transfer under way, no slot, whose address is
- * promised, and no ranks in other daemons that have theirs. */
+/* Only copies that can be dropped with nothing left of them: no transfer under way into them, nor out of them, no slot, whose
+ * address is promised, and no ranks in other daemons that have theirs. */
 static bool is_idle_prefetch(const struct zd_buffer *buffer)
 {
-	return buffer->prefetched && buffer->state == ZD_BUFFER_AVAILABLE && !buffer->slot &&
-	       !zd_gathers_over_rails(buffer->unit->group);
+	return buffer->prefetched && buffer->state == ZD_BUFFER_AVAILABLE && buffer->watches == 0 &&
+	       !buffer->slot && !zd_buffer_is_shared(buffer);
 }
 
 static void count_prefetched(struct zd_device *device)

@@ -210,8 +210,9 @@ static void rail_answered(struct zd_engine *e, struct zd_op *op, int status, con
 	for (uint32_t peer = 0; peer < span->nranks; peer++) {
 		struct sums sums;
 		memcpy(&sums, result->values + peer * sizeof(sums), sizeof(sums));
-		if (!span->hybrid ||
-		    peer == zd_span_rank(&group->members[0])) /* the others have the same slices */
+		/* In a hybrid group all have the same slices, each in an order of its own: the first one's sum is all
+		 * daemons', so that replicas stay alike. */
+		if (!span->hybrid || peer == 0)
 			all.norm_squared += sums.norm_squared;
 		all.overflow |= sums.overflow;
 	}

@@ -580,6 +580,7 @@ static int register_attempt(struct zd_engine *e, struct zd_request *req, struct 
 			return status;
 	} else if (part->state == ZD_PART_DETACHED) {
 		zd_sm_move(&zd_sm_part, &part->state, ZD_PART_IDLE);
+		part->persistent = req->u.reg.persistent; /* its copy went with the former session */
 	}
 	if (status != 0) {
 		register_end(e, req);

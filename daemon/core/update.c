@@ -11,6 +11,7 @@
 #include <string.h>
 
 #include "base/text.h"
+#include "core/gather.h"
 #include "core/reduce.h"
 #include "core/shadow.h"
 #include "core/span.h"
@@ -455,7 +456,44 @@ static int persistent_begin(struct zd_engine *e, struct zd_request *req, const s
 	int status = zd_part_find(e, req->session, args->u.set_persistent.unit, &part, err);
 	if (status != 0)
 		return status;
-	part->persistent = args->u.set_persistent.persistent;
+	req->member = zd_part_member(part);
+	req->device = req->member->device;
+	req->u.reg.part = part;
+	req->u.reg.persistent = args->u.set_persistent.persistent;
+	part->users++;
+	return 0;
+}
+
+/* Where a group spans daemons, ranks must make the same exchanges: what was asked for before is done with the copy as it was to
+ * be then, however long it waits. */
+static bool unit_is_busy(const struct zd_request *req)
+{
+	const struct zd_part *part = req->u.reg.part;
+	const struct zd_request *before;
+	uint64_t version;
+	if (!zd_gathers_over_rails(req->member->group))
+		return false;
+	TAILQ_FOREACH (before, &req->session->requests, session_link) {
+		if (before == req)
+			return false;
+		if (zd_gather_lacks(before, part, &version) ||
+		    (before->kind == ZD_REQ_RELEASE && before->u.release.part == part))
+			return true;
+	}
+	return false;
+}
+
+static int persistent_attempt(struct zd_engine *e, struct zd_request *req, struct zd_err *err)
+{
+	struct zd_part *part = req->u.reg.part;
+	(void)err;
+	if (unit_is_busy(req)) {
+		int wait = zd_wait_for(req, ZD_WAIT_GATHER, part->rank, 0, 0);
+		req->wait.unit = part->unit;
+		return wait;
+	}
+	part->users--;
+	part->persistent = req->u.reg.persistent;
 	/* Nobody holds the copy, so no release would come that frees it. */
 	if (!part->persistent && part->buffer && TAILQ_EMPTY(&part->buffer->leases) &&
 	    !part->buffer->prefetched)
@@ -463,8 +501,19 @@ static int persistent_begin(struct zd_engine *e, struct zd_request *req, const s
 	return 0;
 }
 
+/* It has waited, and other ranks keep their copies, or not, as they were asked to. */
+static void persistent_cancel(struct zd_engine *e, struct zd_request *req)
+{
+	struct zd_part *part = req->u.reg.part;
+	char what[128];
+	(void)snprintf(what, sizeof(what), "set_persistent of unit '%.64s'", part->unit->name);
+	part->users--;
+	zd_span_give_up(e, req->member, what);
+}
+
 const struct zd_request_type zd_req_update_begin = {"update_begin", update_begin, update_attempt,
                                                     update_cancel};
 const struct zd_request_type zd_req_publish = {"publish", publish_begin, publish_attempt, publish_cancel};
 const struct zd_request_type zd_req_commit = {"commit", commit_begin, commit_attempt, commit_cancel};
-const struct zd_request_type zd_req_set_persistent = {.name = "set_persistent", .begin = persistent_begin};
+const struct zd_request_type zd_req_set_persistent = {"set_persistent", persistent_begin, persistent_attempt,
+                                                      persistent_cancel};

@@ -426,6 +426,7 @@ static void test_slot_has_one_address(void **state)
 
 static void test_slot_conflict_is_an_error(void **state)
 {
+	contract_needs(CONTRACT_ONE_SIDED);
 	struct contract *c = contract_open(NULL);
 	struct contract_rank *rank = first_of(c);
 	struct contract_unit small, large;

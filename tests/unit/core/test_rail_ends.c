@@ -330,6 +330,56 @@ static void test_failure_names_the_rank_of_the_world(void **state)
 	                  "by rank 3: rank 3: the communicator");
 }
 
+/* ---- Prefetched ------------------------------------------------------------------------------------------------------ */
+
+static void prefetch_all(struct rig *rig)
+{
+	for (uint32_t rank = 0; rank < 4; rank++)
+		core_expect(core_of(rig, rank),
+		            core_prefetch(core_of(rig, rank), session_of(rig, rank), on(rig, rig->u, rank)),
+		            0);
+}
+
+/* Nobody has what belongs to such a copy any more: it makes room for others. */
+static void test_prefetched_in_an_ended_group(void **state)
+{
+	struct rig rig;
+	(void)state;
+	rig_new(&rig, &(struct core_nodes_config){.options = {.gather_budget_bytes = UNIT_BYTES}});
+	struct core_driver *core = core_of(&rig, 0);
+	struct core_team own = {.core = core, .world_size = 1, .nranks = 1, .session = {session_of(&rig, 0)}};
+	struct core_join join = {.group = "own", .world_size = 1};
+	own.group = core_expect(core, core_join(core, own.session[0], &join), 0)->u.group_join.group;
+	uint64_t unit = core_team_unit(&own, "w", UNIT_BYTES);
+	prefetch_all(&rig);
+	uint64_t request = core_gather(core, own.session[0], unit);
+	core_expect_waits(core, request, "gather budget");
+	abort_group(&rig, 0);
+	core_expect(core, request, 0);
+	core_net_end(rig.nodes.net);
+}
+
+static uint64_t trimmed(struct rig *rig)
+{
+	struct zd_args args = {.kind = ZD_REQ_TRIM};
+	return core_call(core_of(rig, 0), session_of(rig, 0), &args, 0)->u.trim.freed_bytes;
+}
+
+/* Its segment goes when nothing is copied on from there any more. */
+static void test_prefetched_and_copied_on(void **state)
+{
+	struct rig *rig = *state;
+	core_hold(core_of(rig, 0), ZD_CMD_COPY);
+	prefetch_all(rig);
+	for (uint32_t i = 0; i < 4; i++)
+		core_run_on(core_of(rig, 0), ZD_CMD_COPY, i % 2);
+	core_run_on(core_of(rig, 0), ZD_CMD_COPY, 1); /* the last one into rank 0's copy */
+	abort_group(rig, 0);
+	assert_int_equal(trimmed(rig), 0);
+	core_unhold(core_of(rig, 0), ZD_CMD_COPY);
+	assert_true(trimmed(rig) >= UNIT_BYTES);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -351,6 +401,8 @@ int main(void)
 	        cmocka_unit_test(test_durable_group_joined_again),
 	        cmocka_unit_test(test_late_end_of_a_former_exchange),
 	        cmocka_unit_test(test_abandoned),
+	        cmocka_unit_test(test_prefetched_in_an_ended_group),
+	        RIG(test_prefetched_and_copied_on),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -405,7 +405,8 @@ static void test_daemons_mean_different_sums(void **state)
 	contribute_to(&rig, 0, 2, 0);
 	contribute_to(&rig, 0, 3, 0);
 	for (uint32_t rank = 0; rank < 4; rank++)
-		expect_ended(&rig, rank, ZEROD_E_MISMATCH, "by sum of float32, prescale 1, accumulate; rank");
+		expect_ended(&rig, rank, ZEROD_E_MISMATCH,
+		             "by sum of float32 into float32, prescale 1, accumulate; rank");
 	rig_end(&rig);
 }
 
@@ -443,6 +444,36 @@ static void test_daemons_mean_different_kinds(void **state)
 		expect_ended(&rig, rank, ZEROD_E_MISMATCH,
 		             rank < 2 ? "accumulate, all-reduced; rank 2 says" : "accumulate, all-reduced");
 	rig_end(&rig);
+}
+
+/* The reduced gradients of an all-reduced unit, which have the target's size, go over the rails too. Who skips says it as well. */
+static void expect_targets_differ(bool all_reduce, uint32_t contributors)
+{
+	struct rig rig;
+	struct core_unit unit = {.name = "w", .numel = 70, .slot = ZEROD_NO_SLOT, .all_reduce = all_reduce};
+	rig_new(&rig, NULL, 500, 70);
+	core_nodes_register(&rig.nodes, &unit, rig.unit[1]);
+	for (uint32_t rank = 0; rank < 4; rank++)
+		core_expect(team_of(&rig, rank)->core,
+		            core_backward_into(team_of(&rig, rank), local(&rig, rank), 3, true,
+		                               rank < 2 ? ZEROD_FLOAT32 : ZEROD_BFLOAT16),
+		            0);
+	for (uint32_t rank = 0; rank < 4; rank++)
+		take_part(&rig, 1, rank, contributors);
+	for (uint32_t rank = 0; rank < 4; rank++)
+		expect_ended(&rig, rank, ZEROD_E_MISMATCH,
+		             rank < 2 ? "into bfloat16, prescale" : "into float32, prescale");
+	core_net_expire(rig.nodes.net);
+	rig_end(&rig);
+}
+
+static void test_daemons_mean_different_targets(void **state)
+{
+	(void)state;
+	expect_targets_differ(true, ALL);
+	expect_targets_differ(true, 3);
+	expect_targets_differ(false, ALL);
+	expect_targets_differ(false, 0);
 }
 
 /* Another daemon's word is not taken for this one's own where it makes no sense: staging has room for what can be. */
@@ -592,6 +623,7 @@ int main(void)
 	        cmocka_unit_test(test_daemons_mean_different_sums),
 	        cmocka_unit_test(test_daemons_reduce_different_units),
 	        cmocka_unit_test(test_daemons_mean_different_kinds),
+	        cmocka_unit_test(test_daemons_mean_different_targets),
 	        cmocka_unit_test(test_options_of_others_are_checked),
 	        cmocka_unit_test(test_operations_fail),
 	        cmocka_unit_test(test_zeros_fail),

@@ -286,6 +286,58 @@ static void test_all_see_an_overflow(void **state)
 	}
 }
 
+#define UNITS 3
+
+/* Of one element each; node 1 registers the last two in the other order. */
+static void register_in_two_orders(struct core_nodes *nodes, uint64_t unit[UNITS][CORE_NODES])
+{
+	static const char *const names[UNITS] = {"a", "b", "c"};
+	static const uint32_t orders[2][UNITS] = {{0, 1, 2}, {0, 2, 1}};
+	for (uint32_t node = 0; node < 2; node++) {
+		for (uint32_t i = 0; i < UNITS; i++) {
+			uint32_t index = orders[node][i];
+			struct core_unit is = {.name = names[index], .numel = 1, .slot = ZEROD_NO_SLOT};
+			unit[index][node] = core_team_register(&nodes->node[node], &is);
+		}
+	}
+}
+
+static void contribute(struct core_team *team, uint64_t bucket, uint64_t unit, float value)
+{
+	const struct zd_reply *entry = core_expect(team->core, core_reserve(team, 0, bucket, unit), 0);
+	struct core_commit commit = {.bucket = bucket, .entry = entry->u.bucket_reserve.entry};
+	core_element_set(ZEROD_FLOAT32, core_bytes(team->core, entry->u.bucket_reserve.location), 0, value);
+	core_expect(team->core, core_bucket_commit(team, 0, &commit), 0);
+}
+
+/* Replicas must be updated alike: each node adds the squares up in its own order of units, and one's sum is all nodes'. */
+static void test_hybrid_norms(void **state)
+{
+	static const float values[UNITS] = {8.0f, 1e9f, 8.0f}; /* the sum of squares depends on the order */
+	struct rig rig = {.bucket = {0}};
+	uint64_t unit[UNITS][CORE_NODES], request[WORLD];
+	(void)state;
+	core_nodes_new(&rig.nodes, &(struct core_nodes_config){.hybrid = true});
+	register_in_two_orders(&rig.nodes, unit);
+	for (uint32_t rank = 0; rank < WORLD; rank++)
+		core_expect(team_of(&rig, rank)->core, core_backward(team_of(&rig, rank), rank % 2, 3, true),
+		            0);
+	request[0] = core_bucket(team_of(&rig, 0), 0, ZEROD_FLOAT32, 4096, 4);
+	uint64_t bucket = core_expect(team_of(&rig, 0)->core, request[0], 0)->u.bucket_create.bucket;
+	for (uint32_t i = 0; i < UNITS; i++) {
+		contribute(team_of(&rig, 0), bucket, unit[i][0], values[i]);
+		for (uint32_t rank = 1; rank < WORLD; rank++)
+			core_expect(team_of(&rig, rank)->core,
+			            core_skip(team_of(&rig, rank), rank % 2, unit[i][rank / 2]), 0);
+	}
+	for (uint32_t rank = 0; rank < WORLD; rank++)
+		request[rank] = core_backward_end(team_of(&rig, rank), rank % 2);
+	for (uint32_t rank = 0; rank < WORLD; rank++)
+		core_expect(team_of(&rig, rank)->core, request[rank], 0);
+	expect_steps(&rig, 1, false);
+	core_net_end(rig.nodes.net);
+}
+
 static void test_step_waits_for_other_daemons(void **state)
 {
 	struct rig rig = {.bucket = {0}};
@@ -339,6 +391,7 @@ int main(void)
 	        cmocka_unit_test(test_word_is_taken_back),
 	        cmocka_unit_test(test_commit_in_a_backward),
 	        cmocka_unit_test(test_all_see_an_overflow),
+	        cmocka_unit_test(test_hybrid_norms),
 	        cmocka_unit_test(test_step_waits_for_other_daemons),
 	        cmocka_unit_test(test_deadline_of_a_step),
 	};

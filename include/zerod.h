@@ -486,6 +486,10 @@ ZEROD_MUST_USE int zerod_publish_from(const struct zerod_source *sources, uint32
  * Errors: MISMATCH (another rank commits another step), STATE (an update is open; versions differ between
  * ranks; committed already), POISONED, PEER_LOST, DEADLINE.
  *
+ * In a group that spans daemons, a commit that fails because the group has ended may have been made in other daemons. In a durable
+ * job all ranks go on from the same one all the same, when they have joined again: from this one if any daemon has made it, else from the
+ * one before. zerod_group_get() says which. A zerod_update_begin() during a commit waits until it has ended.
+ *
  * A group with ZEROD_GROUP_SHADOW goes back to its last commit when a rank goes: shards and versions, on all ranks, are
  * then what they were at that commit (or at their registration, if that came later), and nothing is torn. Each shard has a
  * second block of its size, charged as shard bytes; the first zerod_update_begin() after a commit waits until the shard is

@@ -33,6 +33,17 @@ static char *ranks_text(const json_t *row)
 	                   first, first + here - 1, world_size);
 }
 
+/* Why it has ended; "step 42 is in doubt: " in front where it ended inside that commit. */
+static char *why_text(const json_t *row)
+{
+	const char *why = json_string_value(json_object_get(row, "why"));
+	json_int_t doubt = json_integer_value(json_object_get(row, "doubt_step"));
+	why = why ? why : "";
+	if (!doubt)
+		return zd_ctl_text("%s", why);
+	return zd_ctl_text("step %" JSON_INTEGER_FORMAT " is in doubt%s%s", doubt, why[0] ? ": " : "", why);
+}
+
 /* "0:7@0 1:8@1": rank, session, device. A rank that nobody has taken reads "2:-@2". */
 static char *members_text(const json_t *row)
 {
@@ -67,7 +78,7 @@ static const struct zd_ctl_column columns[] = {
         {"TORN", "torn", ZD_CTL_YES_NO, NULL},
         {"SHADOW", "shadow", ZD_CTL_YES_NO, NULL},
         {"MEMBERS", "members", ZD_CTL_CUSTOM, members_text},
-        {"WHY", "why", ZD_CTL_TEXT, NULL},
+        {"WHY", "why", ZD_CTL_CUSTOM, why_text},
         {NULL, NULL, ZD_CTL_TEXT, NULL},
 };
 
@@ -88,13 +99,13 @@ static json_t *group_row(const Zd__Row *row)
 	const Zd__GroupRow *g = row->group;
 	uint32_t here = g->local_world_size ? g->local_world_size : g->world_size; /* an older daemon's */
 	const char *collectives = g->collectives == ZD__COLLECTIVES__NCCL ? "nccl" : "copies";
-	return json_pack("{s:I,s:s,s:s,s:s,s:I,s:I,s:I,s:s,s:b,s:I,s:I,s:b,s:b,s:s,s:o}", "id",
+	return json_pack("{s:I,s:s,s:s,s:s,s:I,s:I,s:I,s:s,s:b,s:I,s:I,s:I,s:b,s:b,s:s,s:o}", "id",
 	                 ZD_CTL_INT(g->id), "job", g->job, "name", g->name, "state", g->state, "world_size",
 	                 ZD_CTL_INT(g->world_size), "first_rank", ZD_CTL_INT(g->first_rank),
 	                 "local_world_size", ZD_CTL_INT(here), "collectives", collectives, "hybrid",
 	                 (int)g->hybrid, "units", ZD_CTL_INT(g->units), "committed_step",
-	                 ZD_CTL_INT(g->committed_step), "torn", (int)g->torn, "shadow", (int)g->shadow, "why",
-	                 g->why, "members", members_of(g));
+	                 ZD_CTL_INT(g->committed_step), "doubt_step", ZD_CTL_INT(g->doubt_step), "torn",
+	                 (int)g->torn, "shadow", (int)g->shadow, "why", g->why, "members", members_of(g));
 }
 
 const struct zd_ctl_listing zd_ctl_groups_listing = {

@@ -123,6 +123,7 @@ static void fill_group(const struct zd_row *row, struct zd_arena *arena, Zd__Row
 	group->world_size = row->u.group.world_size;
 	group->units = row->u.group.units;
 	group->committed_step = row->u.group.committed_step;
+	group->doubt_step = row->u.group.doubt_step;
 	group->torn = row->u.group.torn;
 	group->shadow = row->u.group.shadow;
 	group->first_rank = row->u.group.nmembers > 0 ? row->u.group.members[0].rank : 0;

@@ -108,9 +108,9 @@ static void check_part(const struct zd_engine *e, const struct zd_part *part, st
 		zd_assert(member->session && !member->joining);
 	if (part->context)
 		zd_assert(part->context->context && part->context->member == member);
-	/* Nobody reads what somebody writes. */
+	/* Nobody reads what somebody writes, and others do not commit it. */
 	if (part->state == ZD_PART_UPDATING || part->state == ZD_PART_PUBLISHING)
-		zd_assert(part->readers == 0);
+		zd_assert(part->readers == 0 && !part->unit->group->voted_step);
 	if (part->buffer)
 		zd_assert(part->buffer->part == part && part->buffer->state != ZD_BUFFER_QUARANTINED);
 }

@@ -585,6 +585,7 @@ struct zd_row {
 		struct {
 			uint32_t world_size, units, nmembers; /* nmembers: in this daemon */
 			uint64_t committed_step;
+			uint64_t doubt_step; /* that others may have committed; 0: none */
 			bool torn, shadow;
 			bool spans, exchange, hybrid; /* ranks are in other daemons, or not; see group_join */
 			const char *why;              /* it is ABORTED by itself; "" otherwise */

@@ -298,7 +298,7 @@ void zd_member_detach(struct zd_engine *e, struct zd_member *member)
 	struct zd_group *group = member->group;
 	if (member_tears(member))
 		group->torn = true;
-	if (group->shadow)
+	if (group->shadow && !group->voted_step) /* else that is found out at the next join */
 		zd_shadow_roll_back(e, group);
 	if (group->span)
 		zd_span_leave(e, member, member->leaves || member->session->orderly);

@@ -494,6 +494,7 @@ struct zd_group {
 	TAILQ_HEAD(, zd_group_slot) slots;
 	uint64_t target_numel; /* of the flat target: sum of the trainable units' shard_numel */
 	uint64_t committed_step;
+	uint64_t voted_step;    /* 0, or the commit that this daemon has agreed to and knows no more of */
 	uint64_t commit_serial; /* counts evaluated commits */
 	int commit_status;      /* of the last one */
 	char commit_text[192];
@@ -503,6 +504,12 @@ struct zd_group {
 	TAILQ_ENTRY(zd_group) job_link;
 	UT_hash_handle hh; /* by id */
 };
+
+/* Its last commit may have been made, for all that this daemon knows; its shards and their shadows are kept. */
+static inline bool zd_group_in_doubt(const struct zd_group *group)
+{
+	return group->voted_step != 0 && group->state != ZD_GROUP_READY;
+}
 
 /* What the rank's user knows it by. */
 static inline uint32_t zd_world_rank(const struct zd_member *member)
@@ -667,6 +674,9 @@ bool zd_unit_is_left(const struct zd_unit *unit);
 void zd_part_reader_done(struct zd_engine *e, struct zd_part *part);
 /* The member's part of every unit goes (or is DETACHED in a durable job). */
 void zd_parts_detach(struct zd_engine *e, struct zd_member *member);
+
+/* The daemons meet, and all are at `step` or in doubt about it: so is the group now, if it was in doubt. */
+void zd_commit_resolve(struct zd_engine *e, struct zd_group *group, uint64_t step, bool torn);
 
 /* ---- Gathered buffers (buffer.c, gather.c) ---------------------------------------------------------------------- */
 

@@ -233,6 +233,7 @@ static bool row_group(struct zd_row *row, const struct zd_group *group, row_fn *
 	row->u.group.world_size = group->world_size;
 	row->u.group.units = HASH_CNT(hh_name, group->units);
 	row->u.group.committed_step = group->committed_step;
+	row->u.group.doubt_step = zd_group_in_doubt(group) ? group->voted_step : 0;
 	row->u.group.torn = group->torn;
 	row->u.group.shadow = group->shadow;
 	row->u.group.spans = group->local_world_size < group->world_size;

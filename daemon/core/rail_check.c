@@ -77,4 +77,7 @@ void zd_span_check_members(const struct zd_group *group)
 		zd_assert(group->span->pending == 0);
 	zd_assert(group->span->step.pending <= group->local_world_size);
 	zd_assert(group->span->commit.pending <= group->local_world_size);
+	zd_assert(group->voted_step == 0 || group->voted_step > group->committed_step);
+	if (up && group->voted_step)
+		zd_assert(group->span->commit.pending > 0);
 }

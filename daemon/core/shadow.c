@@ -7,7 +7,8 @@
  *
  *   update_begin   shard -> shadow, once after each commit; the update is granted when the copy is complete
  *   commit         nothing: the shadow's content is given up, for all parts at once and in one step of the engine
- *   a rank goes    shadow -> shard for all that was written since the last commit, on all ranks
+ *   a rank goes    shadow -> shard for all that was written since the last commit, on all ranks; nothing while a commit is
+ *                  in doubt (update.c), whose shards and shadows both stay until it is known which of them is the last
  *
  * Why one whole copy of the last commit exists at every moment: a shard is written only while its part is SAVED (or DUE,
  * until its writer has stopped), and a shadow only while it is FREE or SAVING, when the shard may not be written. FREE
@@ -135,7 +136,8 @@ static void roll_back_unit(struct zd_engine *e, struct zd_unit *unit)
 			continue;
 		zd_sm_move(&zd_sm_shadow, &part->shadow, ZD_SHADOW_DUE);
 		part->version = part->committed;
-		zd_part_member(part)->set_back = true;
+		if (part->state != ZD_PART_DETACHED) /* else whoever is the rank now has published nothing */
+			zd_part_member(part)->set_back = true;
 		undone = true;
 	}
 	for (uint32_t rank = 0; rank < unit->group->local_world_size && undone; rank++) {
@@ -207,6 +209,8 @@ void zd_shadow_check(const struct zd_engine *e, const struct zd_part *part)
 		zd_assert(part->version == part->committed);
 	if (part->shadow == ZD_SHADOW_RESTORING)
 		zd_assert(!is_written(part));
+	if (part->unit->group->voted_step) /* what others may have committed is there */
+		zd_assert(!zd_shadow_is_owed(part));
 	if (part->shadow == ZD_SHADOW_DUE) /* something will end, and try again */
 		zd_assert(is_written(part) || part->readers > 0 || is_read_by_client(e, part));
 }

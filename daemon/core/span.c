@@ -4,6 +4,11 @@
  *
  * When the last rank of this daemon has come, its ranks' communicators are opened; on each that is open its rank tells the others what
  * it takes the group for. So a group is READY only when all of its daemons have the same, and each communicator has been used once.
+ *
+ * A daemon may be in doubt about a commit. If any other has made it, all had agreed, and all make it now; if none has, nobody was told
+ * that it is made, and all go back. So the newest step that a daemon has committed is the group's, and each must have it or be
+ * in doubt about it. Nobody's word changes before all have greeted on all communicators, so whoever comes to a decision comes to the
+ * same; who does not is in doubt still, and the group makes no commit without it.
  */
 #include <stdio.h>
 #include <string.h>
@@ -198,6 +203,7 @@ struct greeting {
 	char host[ZD_MAX_NAME_BYTES + 1];
 	uint64_t name; /* a hash of the group's */
 	uint64_t committed_step;
+	uint64_t voted_step; /* that it is in doubt about; 0: none */
 	uint32_t world_size, local_world_size, rank;
 	uint8_t torn, durable, shadow, hybrid;
 };
@@ -210,6 +216,7 @@ static void greet(const struct zd_engine *e, const struct zd_member *member, str
 	*greeting = (struct greeting){
 	        .name = zd_text_hash(group->name),
 	        .committed_step = group->committed_step,
+	        .voted_step = group->voted_step,
 	        .world_size = group->world_size,
 	        .local_world_size = group->local_world_size,
 	        .rank = zd_world_rank(member),
@@ -224,20 +231,48 @@ static void greet(const struct zd_engine *e, const struct zd_member *member, str
 
 static void greeting_text(const struct greeting *greeting, char *out, size_t out_bytes)
 {
-	(void)snprintf(out, out_bytes, "rank %u of %u, %u a daemon (node %s)%s%s%s, step %llu committed",
+	char doubt[48] = "";
+	if (greeting->voted_step)
+		(void)snprintf(doubt, sizeof(doubt), ", step %llu in doubt",
+		               (unsigned long long)greeting->voted_step);
+	(void)snprintf(out, out_bytes, "rank %u of %u, %u a daemon (node %s)%s%s%s, step %llu committed%s",
 	               greeting->rank, greeting->world_size, greeting->local_world_size, greeting->host,
 	               greeting->durable ? ", durable" : "", greeting->shadow ? " with shadows" : "",
-	               greeting->hybrid ? ", hybrid" : "", (unsigned long long)greeting->committed_step);
+	               greeting->hybrid ? ", hybrid" : "", (unsigned long long)greeting->committed_step,
+	               doubt);
 }
 
 static int greetings_differ(const struct zd_member *member, const struct greeting *own,
                             const struct greeting *other, struct zd_err *err)
 {
-	char had[192], says[192];
+	char had[240], says[240];
 	greeting_text(own, had, sizeof(had));
 	greeting_text(other, says, sizeof(says));
 	return zd_err_set(err, ZEROD_E_MISMATCH, "group '%s': here %s; there %s%s", member->group->name, had,
 	                  says, own->name == other->name ? "" : ", of a group of another name");
+}
+
+static void greeting_of(const struct zd_op_result *result, uint32_t peer, struct greeting *greeting)
+{
+	memcpy(greeting, result->values + peer * sizeof(*greeting), sizeof(*greeting));
+	greeting->host[ZD_MAX_NAME_BYTES] = '\0'; /* a stranger's */
+}
+
+/* The last step that any daemon has committed; each has a rank on every rail. */
+static uint64_t newest_step(const struct zd_span *span, const struct zd_op_result *result)
+{
+	uint64_t newest = 0;
+	for (uint32_t peer = 0; peer < span->nranks; peer++) {
+		struct greeting greeting;
+		greeting_of(result, peer, &greeting);
+		newest = zd_max_u64(newest, greeting.committed_step);
+	}
+	return newest;
+}
+
+static bool can_be_at(const struct greeting *greeting, uint64_t step)
+{
+	return greeting->committed_step == step || greeting->voted_step == step;
 }
 
 /* Does everybody on the rail mean the same group. */
@@ -248,20 +283,32 @@ static int greetings_check(const struct zd_engine *e, struct zd_member *member,
 	struct greeting own;
 	greet(e, member, &own);
 	zd_assert(result && result->values_bytes == span->nranks * sizeof(own));
+	uint64_t newest = newest_step(span, result);
 	for (uint32_t peer = 0; peer < span->nranks; peer++) {
 		struct greeting other;
-		memcpy(&other, result->values + peer * sizeof(other), sizeof(other));
-		other.host[ZD_MAX_NAME_BYTES] = '\0'; /* a stranger's */
+		greeting_of(result, peer, &other);
 		if (other.name != own.name || other.world_size != own.world_size ||
 		    other.local_world_size != own.local_world_size ||
 		    other.rank != zd_span_world_rank(member, peer) || other.durable != own.durable ||
 		    other.shadow != own.shadow || other.hybrid != own.hybrid ||
-		    other.committed_step != own.committed_step)
+		    (can_be_at(&own, newest) ? !can_be_at(&other, newest) : other.committed_step == newest))
 			return greetings_differ(member, &own, &other, err);
-		member->group->torn |= other.torn;
 		memcpy(span->hosts[peer], other.host, sizeof(other.host));
 	}
 	return 0;
+}
+
+/* All have greeted: the same step for all. What is torn since an older one than that is mended by it. */
+static void resolve(struct zd_engine *e, struct zd_group *group, const struct zd_op_result *result)
+{
+	uint64_t newest = newest_step(group->span, result);
+	bool torn = false;
+	for (uint32_t peer = 0; peer < group->span->nranks; peer++) {
+		struct greeting greeting;
+		greeting_of(result, peer, &greeting);
+		torn |= greeting.torn && greeting.committed_step == newest;
+	}
+	zd_commit_resolve(e, group, newest, torn);
 }
 
 /* One of the commands of this connection has ended well: true if it was the last of its kind. False too for one of a
@@ -295,6 +342,7 @@ static void greeted(struct zd_engine *e, struct zd_op *op, int status, const cha
 		error = err.text;
 	}
 	if (step_done(e, group, op, status, error)) {
+		resolve(e, group, result);
 		zd_sm_move(&zd_sm_group, &group->state, ZD_GROUP_READY);
 		zd_dirty_group(e, group);
 	}

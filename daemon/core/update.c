@@ -6,6 +6,10 @@
  * publish opens them again, one version higher, when the writers' fences have passed. So no push ever reads a shard
  * that is being written, and no gathered buffer mixes versions. Both are all or nothing over their units. In a shadow group an
  * update also waits until the last commit is saved (shadow.c), and begins only while all ranks are there.
+ *
+ * A daemon that has agreed to a commit may learn nothing more: another may have been told by all, and have made it. So from its
+ * word on nothing is written, and when the group ends before the answer the commit is in doubt: shards stay as they are, and
+ * their shadows too, until the daemons meet again (span.c).
  */
 #include <stdio.h>
 #include <string.h>
@@ -120,6 +124,8 @@ static int update_attempt(struct zd_engine *e, struct zd_request *req, struct zd
 		update_cancel(e, req);
 		return status;
 	}
+	if (group->voted_step) /* others commit the shards as they are */
+		return zd_wait_for(req, ZD_WAIT_OTHERS, 0, 0, 0);
 	for (uint32_t i = 0; i < req->u.publish.nparts; i++)
 		zd_shadow_save(e, req->u.publish.parts[i]);
 	for (uint32_t i = 0; i < req->u.publish.nparts; i++) {
@@ -300,17 +306,10 @@ static int commit_check(const struct zd_group *group, struct zd_err *err)
 	return status;
 }
 
-/* Every rank has come: decides for all of them. `status`: what the other daemons say. */
-static void commit_evaluate(struct zd_engine *e, struct zd_group *group, uint64_t step, int status,
-                            const char *text)
+static void commit_make(struct zd_group *group, uint64_t step)
 {
-	struct zd_err err = ZD_ERR_NONE;
 	struct zd_unit *unit;
-	if (status != 0)
-		(void)zd_err_set(&err, status, "%s", text);
-	else
-		status = commit_check(group, &err);
-	for (unit = group->units; unit && status == 0; unit = unit->hh_name.next) {
+	for (unit = group->units; unit; unit = unit->hh_name.next) {
 		for (uint32_t rank = 0; rank < group->local_world_size; rank++) {
 			struct zd_part *part = &unit->parts[rank];
 			if (zd_part_is_gone(part))
@@ -319,12 +318,19 @@ static void commit_evaluate(struct zd_engine *e, struct zd_group *group, uint64_
 			part->committed = part->version;
 		}
 	}
-	if (status == 0) {
-		group->committed_step = step;
-		group->torn = false;
-	}
+	group->committed_step = step;
+	group->torn = false;
+}
+
+/* Every rank has come: for all of them it is made or, with a status, not. */
+static void commit_evaluate(struct zd_engine *e, struct zd_group *group, uint64_t step, int status,
+                            const char *text)
+{
+	if (status == 0)
+		commit_make(group, step);
+	group->voted_step = 0;
 	group->commit_status = status;
-	(void)snprintf(group->commit_text, sizeof(group->commit_text), "%.191s", err.text);
+	(void)snprintf(group->commit_text, sizeof(group->commit_text), "%.191s", text);
 	group->commit_serial++;
 	for (uint32_t rank = 0; rank < group->local_world_size; rank++)
 		group->members[rank].committing = false;
@@ -395,10 +401,7 @@ static void voted(struct zd_engine *e, struct zd_op *op, int status, const char 
 	if (!zd_span_answered(e, op, &span->commit, status, error))
 		return;
 	status = votes_check(&group->members[0], result, &err);
-	if (status == 0 && commit_check(group, &err) != 0) /* after all, when others have committed */
-		zd_span_fail(e, group, err.status, err.text);
-	else
-		commit_evaluate(e, group, group->members[0].commit_step, status, err.text);
+	commit_evaluate(e, group, group->members[0].commit_step, status, err.text);
 }
 
 static void vote(struct zd_engine *e, struct zd_group *group)
@@ -407,10 +410,23 @@ static void vote(struct zd_engine *e, struct zd_group *group)
 	struct vote own = {.step = group->members[0].commit_step,
 	                   .status = commit_check(group, &err),
 	                   .versions = versions_hash(group)};
+	if (own.status == 0)
+		group->voted_step = own.step;
 	for (uint32_t rank = 0; rank < group->local_world_size; rank++)
 		zd_span_ask(e, &group->members[rank], &group->span->commit, "commit", &own, sizeof(own),
 		            voted);
 	zd_dirty_group(e, group); /* they all wait for something else now */
+}
+
+void zd_commit_resolve(struct zd_engine *e, struct zd_group *group, uint64_t step, bool torn)
+{
+	uint64_t voted_step = group->voted_step;
+	group->voted_step = 0;
+	if (voted_step == step && step != 0)
+		commit_make(group, step);
+	else if (voted_step != 0 && group->shadow)
+		zd_shadow_roll_back(e, group);
+	group->torn |= torn;
 }
 
 static void commit_cancel(struct zd_engine *e, struct zd_request *req)
@@ -440,7 +456,9 @@ static int commit_attempt(struct zd_engine *e, struct zd_request *req, struct zd
 				vote(e, group);
 			return zd_wait_for(req, ZD_WAIT_OTHERS, 0, 0, 0);
 		}
-		commit_evaluate(e, group, req->member->commit_step, 0, "");
+		struct zd_err refusal = ZD_ERR_NONE;
+		status = commit_check(group, &refusal);
+		commit_evaluate(e, group, req->member->commit_step, status, refusal.text);
 	}
 	if (group->commit_status != 0)
 		return zd_err_set(err, group->commit_status, "%s", group->commit_text);

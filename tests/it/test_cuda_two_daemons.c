@@ -325,6 +325,44 @@ static void test_daemon_dies(void **state)
 	world_close(world);
 }
 
+static void rank_commit(struct rank *rank)
+{
+	TRY(rank, zerod_commit(rank->group, 1));
+}
+
+static void rank_expect_nothing_committed(struct rank *rank)
+{
+	struct zerod_group_info info;
+
+	TRY(rank, zerod_group_get(rank->group, &info));
+	if (info.committed_step != 0 || info.torn)
+		rank->status = ZEROD_E_MISMATCH;
+}
+
+/* The second daemon has agreed to a commit that the first one never comes to. */
+static void test_commit_in_doubt(void **state)
+{
+	struct world *world = world_open("timeout_s = 3\n");
+	struct program program;
+
+	(void)state;
+	world->flags = ZEROD_GROUP_DURABLE | ZEROD_GROUP_SHADOW;
+	world_form(world);
+	all_do(world, rank_publish);
+	some_do(world, ALL_RANKS & ~FIRST_DAEMON, rank_commit);
+	expect_failed(world, ALL_RANKS & ~FIRST_DAEMON, ZEROD_E_PEER_LOST, "at its deadline");
+	program = zeroctl_run(world->daemons[1].socket_path, "groups");
+	assert_non_null(strstr(program.out_text, "step 1 is in doubt: "));
+	program_free(&program);
+	form_again(world);
+	all_do(world, rank_expect_nothing_committed);
+	all_do(world, rank_commit);
+	program = zeroctl_run(world->daemons[1].socket_path, "groups");
+	assert_null(strstr(program.out_text, "in doubt"));
+	program_free(&program);
+	world_close(world);
+}
+
 int main(int argc, char **argv)
 {
 	struct a_case cases[] = {
@@ -337,6 +375,7 @@ int main(int argc, char **argv)
 	        CASE(test_daemons_that_differ_in_flags),
 	        CASE(test_rank_leaves),
 	        CASE(test_daemon_dies),
+	        CASE(test_commit_in_doubt),
 	};
 
 	return scene_main(cases, ZD_ARRAY_LEN(cases), argc, argv);

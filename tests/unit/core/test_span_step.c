@@ -191,22 +191,39 @@ static void test_rank_is_killed_while_others_vote(void **state)
 	core_net_end(rig.nodes.net);
 }
 
-/* A rank that writes on before its commit has ended takes back its daemon's word, which others have acted upon. */
-static void test_word_is_taken_back(void **state)
+/* What a daemon has agreed to others commit, whatever becomes of it: nobody writes it before the answer. */
+static void test_update_waits_for_the_commit(void **state)
 {
 	struct rig rig;
 	uint64_t request[WORLD];
 	(void)state;
 	rig_new(&rig, NULL);
-	core_hold(rig.nodes.node[0].core, ZD_CMD_AGREE);
+	struct core_driver *core = rig.nodes.node[0].core;
+	core_hold(core, ZD_CMD_AGREE);
 	commit_all(&rig, 1, request);
-	core_expect(rig.nodes.node[0].core,
-	            core_update(rig.nodes.node[0].core, core_nodes_session(&rig.nodes, 0), rig.unit[0]), 0);
-	core_unhold(rig.nodes.node[0].core, ZD_CMD_AGREE);
-	for (uint32_t rank = 0; rank < 2; rank++)
-		core_expect_error(rig.nodes.node[0].core, request[rank], ZEROD_E_STATE,
-		                  "unit 'w' is UPDATING on rank 0");
-	expect_state(&rig, 0, "ABORTED");
+	uint64_t update = core_update(core, core_nodes_session(&rig.nodes, 0), rig.unit[0]);
+	core_expect_waits(core, update, "ranks of other daemons to come so far");
+	core_unhold(core, ZD_CMD_AGREE);
+	for (uint32_t rank = 0; rank < WORLD; rank++)
+		core_expect(team_of(&rig, rank)->core, request[rank], 0);
+	expect_committed(&rig, 1);
+	core_expect(core, update, 0);
+	core_net_end(rig.nodes.net);
+}
+
+static void test_update_during_a_commit_that_ends(void **state)
+{
+	struct rig rig;
+	uint64_t request[WORLD];
+	(void)state;
+	rig_new(&rig, NULL);
+	struct core_driver *core = rig.nodes.node[0].core;
+	core_hold(core, ZD_CMD_AGREE);
+	commit_all(&rig, 1, request);
+	uint64_t update = core_update(core, core_nodes_session(&rig.nodes, 0), rig.unit[0]);
+	core_close(core, core_nodes_session(&rig.nodes, 1));
+	core_expect(core, update, ZEROD_E_PEER_LOST);
+	core_unhold(core, ZD_CMD_AGREE);
 	core_net_end(rig.nodes.net);
 }
 
@@ -388,7 +405,8 @@ int main(void)
 	        cmocka_unit_test(test_deadline_of_a_commit),
 	        cmocka_unit_test(test_vote_fails),
 	        cmocka_unit_test(test_rank_is_killed_while_others_vote),
-	        cmocka_unit_test(test_word_is_taken_back),
+	        cmocka_unit_test(test_update_waits_for_the_commit),
+	        cmocka_unit_test(test_update_during_a_commit_that_ends),
 	        cmocka_unit_test(test_commit_in_a_backward),
 	        cmocka_unit_test(test_all_see_an_overflow),
 	        cmocka_unit_test(test_hybrid_norms),

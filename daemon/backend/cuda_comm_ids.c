@@ -50,12 +50,11 @@ static void forget(struct zd_cuda_ids *ids)
 
 void zd_cuda_ids_deinit(struct zd_cuda_id_makers *makers)
 {
-	struct zd_cuda_ids *ids;
-	LIST_FOREACH (ids, &makers->all, link) {
+	struct zd_cuda_ids *ids, *next;
+	for (ids = LIST_FIRST(&makers->all); ids; ids = next) {
+		next = LIST_NEXT(ids, link);
 		if (!ids->killed)
 			end(makers, ids);
-	}
-	while ((ids = LIST_FIRST(&makers->all))) {
 		(void)waitpid(ids->pid, NULL, 0);
 		forget(ids);
 	}

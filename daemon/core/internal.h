@@ -226,6 +226,7 @@ enum zd_wait_kind {
 	ZD_WAIT_TRANSFERS,  /* a: transfers of the rank, which may still free streams that wait for them */
 	ZD_WAIT_NODES,      /* a: ranks of other daemons, which have not all joined */
 	ZD_WAIT_OTHERS,     /* the ranks of other daemons, which have not all come */
+	ZD_WAIT_FOLLOW,     /* a: rank, in the world, that has not gathered the unit as others have */
 	ZD_WAIT_ORDER,      /* gathers before it; unit: the first, whose order all ranks keep */
 };
 

@@ -282,6 +282,32 @@ void zd_rail_transfer(struct zd_engine *e, struct zd_buffer *buffer, struct zd_t
 	onwards_try(e, session);
 }
 
+/* ---- Who is behind ---------------------------------------------------------------------------------------- */
+
+/* A rank whose transfer that takes from the landing has not begun; else local_world_size. */
+static uint32_t first_behind(const struct zd_unit *unit, const struct zd_landing *landing)
+{
+	uint32_t rank = 0;
+	while (rank < unit->group->local_world_size && unit->parts[rank].rail->begun >= landing->ordinal)
+		rank++;
+	return rank;
+}
+
+uint32_t zd_rail_first_to_follow(const struct zd_part *part)
+{
+	const struct zd_group *group = part->unit->group;
+	const struct zd_landing *landing;
+	/* What was never published, nobody can gather any more: nor does anybody come for it. */
+	if (!zd_gathers_over_rails(group) || group->state != ZD_GROUP_READY || zd_part_is_unpublished(part))
+		return group->local_world_size;
+	TAILQ_FOREACH (landing, &part->rail->landings, link) {
+		uint32_t rank = first_behind(part->unit, landing);
+		if (landing->version == part->version && rank < group->local_world_size)
+			return rank;
+	}
+	return group->local_world_size;
+}
+
 /* ---- The end -------------------------------------------------------------------------------------------- */
 
 static void onwards_stop(struct zd_engine *e, const struct zd_group *group, struct zd_member *owner,

@@ -200,20 +200,33 @@ static void test_onward_in_the_order_of_fences(void **state)
 	(void)expect_bytes(rig, 0, v, 1);
 }
 
-/* Different versions in one daemon: a mixture is no unit. */
+static void unregister(struct rig *rig, const uint64_t unit[CORE_NODES], uint32_t rank)
+{
+	core_expect(core_of(rig, rank),
+	            core_simple(core_of(rig, rank), session_of(rig, rank), ZD_REQ_UNIT_UNREGISTER,
+	                        on(rig, unit, rank)),
+	            0);
+}
+
+/* Different versions in one daemon: a mixture is no unit. Rank 1 has registered anew what it should have gathered before. */
 static void test_versions_differ_inside_a_daemon(void **state)
 {
+	const struct core_unit u = {.name = "u", .numel = UNIT_BYTES / 4, .slot = ZEROD_NO_SLOT};
 	struct rig *rig = *state;
+	core_nodes_publish(&rig->nodes, rig->u);
 	for (uint32_t rank = 0; rank < 4; rank += 2)
 		(void)gather(rig, rig->u, rank);
 	for (uint32_t rank = 0; rank < 4; rank += 2)
 		release(rig, rig->u, rank);
+	for (uint32_t rank = 0; rank < 4; rank++)
+		unregister(rig, rig->u, rank);
+	core_nodes_register(&rig->nodes, &u, rig->u);
 	core_nodes_publish(&rig->nodes, rig->u);
 	uint64_t request = gather(rig, rig->u, 1);
 	core_expect(core_of(rig, 1), request, 0);
 	expect_freed(rig, 1, ONWARD(0));
 	core_expect_error(core_of(rig, 0), gather(rig, rig->v, 0), ZEROD_E_MISMATCH,
-	                  "unit 'u': rank 1 gathers version 2 where rank 0 gathers version 1");
+	                  "unit 'u': rank 1 gathers version 1 where rank 0 gathers version 2");
 }
 
 /* ---- Landings --------------------------------------------------------------------------------------------------- */
@@ -491,6 +504,28 @@ static void test_scope_abandoned_before_its_gather(void **state)
 	                  "rank 0 gave up its gather of unit 'u'");
 }
 
+/* A rank of the same daemon has not come for the version that the others have gathered: it gets that one, and not the next. */
+static void test_update_waits_for_slow_local_ranks(void **state)
+{
+	struct rig *rig = *state;
+	uint64_t update[4];
+	for (uint32_t rank = 0; rank < 4; rank += 2) {
+		core_expect(core_of(rig, rank), gather(rig, rig->u, rank), 0);
+		release(rig, rig->u, rank);
+	}
+	for (uint32_t rank = 0; rank < 4; rank += 2)
+		update[rank] = core_update(core_of(rig, rank), session_of(rig, rank), on(rig, rig->u, rank));
+	core_expect_waits(core_of(rig, 2), update[2], "rank 3 to gather unit 'u'");
+	for (uint32_t rank = 1; rank < 4; rank += 2) {
+		update[rank] = gather(rig, rig->u, rank);
+		core_expect(core_of(rig, rank), update[rank], 0);
+		core_expect(core_of(rig, rank - 1), update[rank - 1], 0);
+	}
+	for (uint32_t rank = 1; rank < 4; rank += 2)
+		(void)expect_bytes(rig, rank, update[rank], 1);
+	expect_state(rig, 0, "READY");
+}
+
 /* Those that begin a context do as well, and get the version that they asked for. */
 static void test_update_waits_for_contexts(void **state)
 {
@@ -534,6 +569,7 @@ int main(void)
 	        RIG(test_persistent_over_versions),
 	        RIG(test_refresh_waits_for_takers),
 	        cmocka_unit_test(test_update_waits_for_prefetches),
+	        RIG(test_update_waits_for_slow_local_ranks),
 	        cmocka_unit_test(test_update_waits_for_contexts),
 	        cmocka_unit_test(test_slots),
 	        RIG(test_prefetch),

@@ -350,6 +350,8 @@ void zd_requests_drop(struct zd_engine *e, struct zd_session *session, struct zd
                       const char *text);
 
 void zd_dirty(struct zd_engine *e, struct zd_device *device);
+/* All that the session waits for, wherever. */
+void zd_dirty_session(struct zd_engine *e, const struct zd_session *session);
 void zd_dirty_group(struct zd_engine *e, struct zd_group *group);
 void zd_settle(struct zd_engine *e);
 

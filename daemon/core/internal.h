@@ -700,6 +700,7 @@ struct zd_buffer {
 	struct zd_slot *slot;
 	uint64_t version, since_ns;
 	uint64_t connection; /* of its group, that fills it, or has; see span.h */
+	uint64_t ordinal;    /* over rails: its transfer is the Nth of the unit on its rank */
 	uint64_t transfer;   /* the number of the one that fills it, or has */
 	uint64_t session;    /* whose timelines that signals, and how often it had been reset */
 	uint32_t resets;

@@ -404,6 +404,9 @@ static void test_slots(void **state)
 	(void)expect_bytes(&rig, 1, slow, 1);
 	(void)expect_bytes(&rig, 3, remote, 1);
 	core_expect(core_of(&rig, 0), waits, 0);
+	for (uint32_t rank = 1; rank < 4; rank += 2)
+		release(&rig, rig.u, rank);
+	pass(&rig, rig.v, 1);
 	core_net_end(rig.nodes.net);
 }
 
@@ -520,6 +523,7 @@ static void test_followers_wait_for_nobody(void **state)
 	core_expect(core, large, 0);
 	core_expect(core, core_release(core, other.session[0], w), 0);
 	core_expect(core, next, 0);
+	pass(&rig, rig.v, 1);
 	core_net_end(rig.nodes.net);
 }
 

@@ -44,6 +44,7 @@ struct core_nodes {
 struct core_nodes_config {
 	uint32_t nnodes, local_world_size; /* 0: 2, 2 */
 	bool exchange, durable, shadow, hybrid;
+	bool strict;                 /* sessions */
 	struct core_options options; /* of every driver; 0 devices: one a rank */
 };
 

@@ -172,7 +172,7 @@ static void transfer_failed(struct zd_engine *e, struct zd_buffer *buffer, uint3
 	zd_span_fail(e, group, status, err.text);
 }
 
-/* A reset may wait for the last one. */
+/* A reset may wait for the last one, in the queue of another group's device. */
 static void member_transfer_over(struct zd_engine *e, const struct zd_buffer *buffer)
 {
 	struct zd_member *member = zd_part_member(buffer->part);
@@ -180,8 +180,7 @@ static void member_transfer_over(struct zd_engine *e, const struct zd_buffer *bu
 	if (!zd_gathers_over_rails(group) || buffer->connection != group->span->serial ||
 	    --member->transfers > 0 || !member->session)
 		return;
-	TAILQ_FOREACH (member, &member->session->members, session_link)
-		zd_dirty(e, member->device);
+	zd_dirty_session(e, member->session);
 }
 
 void zd_buffer_arrived(struct zd_engine *e, struct zd_buffer *buffer, uint32_t timeline, int status,

@@ -12,10 +12,10 @@
 
 #include "base/text.h"
 #include "core/gather.h"
+#include "core/rail.h"
 #include "core/retire.h"
 #include "core/shadow.h"
 #include "core/scope.h"
-#include "core/span.h"
 
 /* ---- Versions ------------------------------------------------------------------------------------------- */
 
@@ -421,6 +421,31 @@ static int gather_done(struct zd_engine *e, struct zd_request *req, struct zd_bu
 	return 0;
 }
 
+/* What a rank has released stays until those that share its device have taken from it, and these need as much room for that. So
+ * it takes no more before they have theirs. Then nobody has more on the device, released or not, than its program holds at
+ * once somewhere; where that fits for all its ranks, none waits for ever. Counting the room that is left for them would not
+ * do, since others may take it meanwhile. */
+static int follow_check(struct zd_request *req)
+{
+	const struct zd_unit *unit;
+	const struct zd_member *behind = zd_rail_find_follower(req->session, req->device, &unit);
+	if (!behind)
+		return 0;
+	int wait = zd_wait_for(req, ZD_WAIT_FOLLOW, 0, zd_world_rank(behind), 0);
+	req->wait.unit = unit;
+	return wait;
+}
+
+/* Others were first and want room. But what they wait for may be a copy that is kept for this rank to take from, so one that is
+ * to take is not behind them. */
+static bool has_turn(const struct zd_request *req)
+{
+	const struct zd_device *device = req->device;
+	if (!device->pass_blocked && (req->queued || device->memory_waiters == 0))
+		return true;
+	return zd_gathers_over_rails(req->member->group) && zd_rail_follows(req->u.gather.part);
+}
+
 /* Room for a new copy, and the copy. */
 static int gather_place(struct zd_engine *e, struct zd_request *req, uint64_t version, struct zd_buffer **out,
                         struct zd_err *err)
@@ -431,9 +456,12 @@ static int gather_place(struct zd_engine *e, struct zd_request *req, uint64_t ve
 	struct zd_extent extent;
 	uint64_t bytes = zd_gathered_bytes(req->session, device, zd_unit_padded_bytes(part->unit));
 
-	if (device->pass_blocked || (!req->queued && device->memory_waiters > 0))
+	int status = zd_gathers_over_rails(req->member->group) ? follow_check(req) : 0;
+	if (status != 0)
+		return status;
+	if (!has_turn(req))
 		return wait_for_room(req, ZD_WAIT_TURN, 0, 0);
-	int status = zd_quota_check(e, req->member->group->job, bytes, err);
+	status = zd_quota_check(e, req->member->group->job, bytes, err);
 	if (status == 0 && part->unit->slot != ZEROD_NO_SLOT) {
 		status = slot_place(e, req, part->unit->slot, &slot, err);
 		if (status == 0)

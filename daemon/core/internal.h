@@ -226,6 +226,7 @@ enum zd_wait_kind {
 	ZD_WAIT_TRANSFERS,  /* a: transfers of the rank, which may still free streams that wait for them */
 	ZD_WAIT_NODES,      /* a: ranks of other daemons, which have not all joined */
 	ZD_WAIT_OTHERS,     /* the ranks of other daemons, which have not all come */
+	ZD_WAIT_FOLLOW,     /* a: rank, in the world, that has not gathered the unit as others have */
 	ZD_WAIT_ORDER,      /* gathers before it; unit: the first, whose order all ranks keep */
 };
 
@@ -349,6 +350,8 @@ void zd_requests_drop(struct zd_engine *e, struct zd_session *session, struct zd
                       const char *text);
 
 void zd_dirty(struct zd_engine *e, struct zd_device *device);
+/* All that the session waits for, wherever. */
+void zd_dirty_session(struct zd_engine *e, const struct zd_session *session);
 void zd_dirty_group(struct zd_engine *e, struct zd_group *group);
 void zd_settle(struct zd_engine *e);
 
@@ -707,6 +710,7 @@ struct zd_buffer {
 	struct zd_slot *slot;
 	uint64_t version, since_ns;
 	uint64_t connection; /* of its group, that fills it, or has; see span.h */
+	uint64_t ordinal;    /* over rails: its transfer is the Nth of the unit on its rank */
 	uint64_t transfer;   /* the number of the one that fills it, or has */
 	uint64_t session;    /* whose timelines that signals, and how often it had been reset */
 	uint32_t resets;

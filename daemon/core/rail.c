@@ -43,7 +43,7 @@ static void landing_new(struct zd_buffer *buffer, uint32_t takers)
 		return;
 	landing = zd_calloc(1, sizeof(*landing));
 	landing->buffer = buffer;
-	landing->ordinal = rail->begun;
+	landing->ordinal = buffer->ordinal;
 	landing->version = buffer->version;
 	landing->left = takers;
 	TAILQ_INSERT_TAIL(&rail->landings, landing, link);
@@ -165,7 +165,7 @@ static void onward_new(struct zd_session *session, struct zd_buffer *buffer, str
 	struct zd_onward *onward = zd_calloc(1, sizeof(*onward));
 	onward->buffer = buffer;
 	onward->source = source;
-	onward->ordinal = buffer->part->rail->begun;
+	onward->ordinal = buffer->ordinal;
 	onward->copies = buffer->unit->group->span->nranks - 1;
 	onward->value = session->timeline[timeline] + 1;
 	session->timeline[timeline] += onward->copies;
@@ -266,7 +266,8 @@ void zd_rail_transfer(struct zd_engine *e, struct zd_buffer *buffer, struct zd_t
 {
 	const struct zd_group *group = buffer->unit->group;
 	struct zd_session *session = zd_part_member(buffer->part)->session;
-	buffer->part->rail->begun++;
+	buffer->ordinal = ++buffer->part->rail->begun;
+	zd_dirty(e, buffer->device); /* who had gathered it before may go on */
 	exchange(e, buffer, session);
 	zd_timelines_add(timelines, ZD_TIMELINE_EXCHANGE + buffer->device->index);
 	if (group->span->exchange)
@@ -280,6 +281,74 @@ void zd_rail_transfer(struct zd_engine *e, struct zd_buffer *buffer, struct zd_t
 		zd_timelines_add(timelines, ZD_TIMELINE_ONWARD + zd_part_member(source)->device->index);
 	}
 	onwards_try(e, session);
+}
+
+/* ---- Who is behind ---------------------------------------------------------------------------------------- */
+
+/* A rank whose transfer that takes from the landing has not begun; else local_world_size. */
+static uint32_t first_behind(const struct zd_unit *unit, const struct zd_landing *landing)
+{
+	uint32_t rank = 0;
+	while (rank < unit->group->local_world_size && unit->parts[rank].rail->begun >= landing->ordinal)
+		rank++;
+	return rank;
+}
+
+uint32_t zd_rail_first_to_follow(const struct zd_part *part)
+{
+	const struct zd_group *group = part->unit->group;
+	const struct zd_landing *landing;
+	/* What was never published, nobody can gather any more: nor does anybody come for it. */
+	if (!zd_gathers_over_rails(group) || group->state != ZD_GROUP_READY || zd_part_is_unpublished(part))
+		return group->local_world_size;
+	TAILQ_FOREACH (landing, &part->rail->landings, link) {
+		uint32_t rank = first_behind(part->unit, landing);
+		if (landing->version == part->version && rank < group->local_world_size)
+			return rank;
+	}
+	return group->local_world_size;
+}
+
+bool zd_rail_follows(const struct zd_part *part)
+{
+	const struct zd_group *group = part->unit->group;
+	for (uint32_t rank = 0; rank < group->local_world_size; rank++) {
+		if (group->members[rank].device == zd_part_member(part)->device &&
+		    part->unit->parts[rank].rail->begun > part->rail->begun)
+			return true;
+	}
+	return false;
+}
+
+/* One on the copy's device that has not gathered what it is of. */
+static const struct zd_member *find_follower(const struct zd_buffer *buffer)
+{
+	const struct zd_unit *unit = buffer->unit;
+	for (uint32_t rank = 0; rank < unit->group->local_world_size; rank++) {
+		if (unit->group->members[rank].device == buffer->device &&
+		    unit->parts[rank].rail->begun < buffer->ordinal)
+			return &unit->group->members[rank];
+	}
+	return NULL;
+}
+
+const struct zd_member *zd_rail_find_follower(const struct zd_session *session,
+                                              const struct zd_device *device, const struct zd_unit **unit)
+{
+	const struct zd_buffer *buffer;
+	TAILQ_FOREACH (buffer, &device->buffers, device_link) {
+		const struct zd_group *group = buffer->unit->group;
+		const struct zd_member *follower;
+		if (buffer->state != ZD_BUFFER_QUARANTINED ||
+		    zd_part_member(buffer->part)->session != session || !zd_gathers_over_rails(group) ||
+		    group->state != ZD_GROUP_READY)
+			continue;
+		follower = find_follower(buffer);
+		*unit = buffer->unit;
+		if (follower)
+			return follower;
+	}
+	return NULL;
 }
 
 /* ---- The end -------------------------------------------------------------------------------------------- */

@@ -43,6 +43,14 @@ struct zd_onward {
 /* Exchanges the rank's shard into the buffer, and has taken what the other local ranks' exchanges bring. Adds the timelines
  * that signal it. */
 void zd_rail_transfer(struct zd_engine *e, struct zd_buffer *buffer, struct zd_timelines *timelines);
+/* A local rank that has not begun to gather the version that the part has, which this one has gathered: it is to follow, as all
+ * ranks gather the same. Else local_world_size. */
+uint32_t zd_rail_first_to_follow(const struct zd_part *part);
+/* The rank is to gather what another one on its device has gathered. */
+bool zd_rail_follows(const struct zd_part *part);
+/* A rank on the device that is to gather what the session has released there, and the unit; NULL: none. */
+const struct zd_member *zd_rail_find_follower(const struct zd_session *session,
+                                              const struct zd_device *device, const struct zd_unit **unit);
 /* The group begins, or begins again: whatever ranks had come to, their next transfers belong together. */
 void zd_rails_start(struct zd_group *group);
 /* The group has ended: what has not been given any more is not, and streams that wait for it are freed. `member`: only what has

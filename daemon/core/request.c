@@ -9,6 +9,7 @@
 
 #include "core/internal.h"
 #include "core/reduce.h"
+#include "core/span.h"
 
 static void reply_error(struct zd_engine *e, uint64_t session, uint64_t request, enum zd_request_kind kind,
                         int status, const char *text)
@@ -89,6 +90,9 @@ static void dequeue(struct zd_engine *e, struct zd_request *req)
 		req->device->memory_waiters--;
 		zd_dirty(e, req->device); /* the next one's turn */
 	}
+	/* The session's gathers over rails are in one order, on whatever devices. */
+	if (zd_request_gathers(req) && zd_gathers_over_rails(req->member->group))
+		zd_dirty_session(e, session);
 	req->queued = false;
 }
 
@@ -278,9 +282,22 @@ void zd_dirty(struct zd_engine *e, struct zd_device *device)
 	e->dirty_mask |= 1ull << device->index;
 }
 
+void zd_dirty_session(struct zd_engine *e, const struct zd_session *session)
+{
+	const struct zd_request *req;
+	TAILQ_FOREACH (req, &session->requests, session_link)
+		zd_dirty(e, req->device);
+}
+
 void zd_dirty_group(struct zd_engine *e, struct zd_group *group)
 {
 	e->dirty_mask |= group->device_mask;
+	/* Where a rank is in several groups, what waits for this one may be in the queue of another one's device: a reset, or
+	 * a gather behind this one's. */
+	for (uint32_t rank = 0; rank < group->local_world_size && group->span; rank++) {
+		if (group->members[rank].session)
+			zd_dirty_session(e, group->members[rank].session);
+	}
 }
 
 static void settle_device(struct zd_engine *e, struct zd_device *device)

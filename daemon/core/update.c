@@ -16,9 +16,9 @@
 
 #include "base/text.h"
 #include "core/gather.h"
+#include "core/rail.h"
 #include "core/reduce.h"
 #include "core/shadow.h"
-#include "core/span.h"
 
 /* ---- update_begin --------------------------------------------------------------------------------------- */
 
@@ -141,6 +141,13 @@ static int update_attempt(struct zd_engine *e, struct zd_request *req, struct zd
 		uint32_t rank = first_to_gather(part);
 		if (rank < part->unit->group->local_world_size) {
 			int wait = zd_wait_for(req, ZD_WAIT_GATHER, rank, 0, 0);
+			req->wait.unit = part->unit;
+			return wait;
+		}
+		rank = zd_rail_first_to_follow(part);
+		if (rank < part->unit->group->local_world_size) {
+			int wait = zd_wait_for(req, ZD_WAIT_FOLLOW, 0,
+			                       zd_world_rank(&part->unit->group->members[rank]), 0);
 			req->wait.unit = part->unit;
 			return wait;
 		}

@@ -169,6 +169,10 @@ void zd_wait_text(const struct zd_engine *e, const struct zd_request *req, char 
 	case ZD_WAIT_OTHERS:
 		used = snprintf(out, ZD_WAIT_TEXT, "ranks of other daemons to come so far");
 		break;
+	case ZD_WAIT_FOLLOW:
+		used = snprintf(out, ZD_WAIT_TEXT, "rank %llu to gather unit '%.64s' as others have", a,
+		                unit);
+		break;
 	case ZD_WAIT_ORDER:
 		used = snprintf(out, ZD_WAIT_TEXT, "its turn behind the gather of unit '%.64s'", unit);
 		break;

@@ -53,6 +53,7 @@ struct core_net {
 	struct core_driver *drivers[DRIVERS];
 	uint32_t ndrivers;
 	bool checks, settling;
+	bool broken; /* a rank has left, failed, or waited too long: others may wait for it */
 	uint64_t next_id;
 	const struct core_driver *liar;
 	uint32_t lie_at, lie_bytes;
@@ -163,6 +164,7 @@ static void differ(struct core_net *net, struct comm *comm, const struct given *
 {
 	if (!net->checks)
 		fail_msg("ranks of a communicator give '%s' and '%s'", a->what, b->what);
+	net->broken = true;
 	for (uint32_t rank = 0; rank < comm->nranks; rank++) {
 		struct given *given;
 		comm->ends[rank].status = ZEROD_E_MISMATCH;
@@ -303,9 +305,10 @@ static void keep_sent(struct given *given, uint32_t nranks)
 	memcpy(given->sent, core_bytes(given->core, all), all.bytes);
 }
 
-static void end_fail(const struct comm *comm, struct end *end, int status)
+static void end_fail(struct core_net *net, const struct comm *comm, struct end *end, int status)
 {
 	struct given *given;
+	net->broken = true;
 	end->status = status;
 	TAILQ_FOREACH (given, &end->list, link) {
 		if (given->met)
@@ -320,15 +323,16 @@ void core_net_close(struct core_net *net, struct core_driver *core, const struct
 	struct end *end;
 	struct comm *comm = comm_find(net, core, command->u.comm_close.comm, &end);
 	assert_false(end->closed);
-	end->closed = true;
+	end->closed = net->broken = true;
 	if (command->u.comm_close.abort)
-		end_fail(comm, end, ZEROD_E_ABORTED);
+		end_fail(net, comm, end, ZEROD_E_ABORTED);
 	forget(net, comm);
 }
 
 void core_net_expire(struct core_net *net)
 {
 	struct comm *comm;
+	net->broken = true;
 	TAILQ_FOREACH (comm, &net->comms, link) {
 		for (uint32_t rank = 0; rank < comm->nranks; rank++) {
 			struct end *end = &comm->ends[rank];
@@ -359,7 +363,7 @@ void core_net_leave(struct core_net *net, struct core_driver *core)
 			struct given *given;
 			if (end->core != core)
 				continue;
-			end_fail(comm, end, ZEROD_E_ABORTED);
+			end_fail(net, comm, end, ZEROD_E_ABORTED);
 			end->closed = true;
 			TAILQ_FOREACH (given, &end->list, link)
 				given->ended = true;
@@ -464,7 +468,7 @@ int core_net_complete(struct core_net *net, struct core_driver *core, const stru
 	if (given->met)
 		keep_sent(given, comm->nranks);
 	if (status != 0)
-		end_fail(comm, end, status);
+		end_fail(net, comm, end, status);
 	else if (command->kind == ZD_CMD_EXCHANGE)
 		receive(comm, end, given);
 	else if (command->kind == ZD_CMD_AGREE)
@@ -488,8 +492,23 @@ void core_net_settle(struct core_net *net)
 	net->settling = false;
 }
 
+static void expect_all_met(const struct core_net *net)
+{
+	const struct comm *comm;
+	TAILQ_FOREACH (comm, &net->comms, link) {
+		for (uint32_t rank = 0; rank < comm->nranks; rank++) {
+			const struct given *given = next_to_meet(&comm->ends[rank]);
+			if (given)
+				fail_msg("rank %u waits for others in '%s'", comm->ends[rank].world_rank,
+				         given->what);
+		}
+	}
+}
+
 void core_net_end(struct core_net *net)
 {
+	if (!net->broken)
+		expect_all_met(net);
 	for (uint32_t i = 0; i < net->ndrivers; i++)
 		core_close_all(net->drivers[i]);
 	core_net_expire(net);

@@ -25,7 +25,8 @@ void core_net_lie(struct core_net *net, const struct core_driver *core, uint32_t
                   uint32_t bytes);
 /* The deadline of all that waits for other ranks passes. */
 void core_net_expire(struct core_net *net);
-/* Closes all sessions of all drivers, core_end()s these, and expects that no communicator is left. */
+/* Closes all sessions of all drivers, core_end()s these, and expects that no communicator is left. Fails when a rank waits for
+ * others that did not come, unless one has left or failed, or core_net_expire() says that they may. */
 void core_net_end(struct core_net *net);
 
 /* ---- Nodes: the daemons of one group -------------------------------------------------------------------------- */
@@ -43,6 +44,7 @@ struct core_nodes {
 struct core_nodes_config {
 	uint32_t nnodes, local_world_size; /* 0: 2, 2 */
 	bool exchange, durable, shadow, hybrid;
+	bool strict;                 /* sessions */
 	struct core_options options; /* of every driver; 0 devices: one a rank */
 };
 

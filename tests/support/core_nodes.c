@@ -41,11 +41,11 @@ void core_nodes_new_ids(struct core_nodes *nodes)
 	memcpy(nodes->ids, reply->u.unique_ids.bytes, nodes->ids_bytes);
 }
 
-static void node_open(struct core_nodes *nodes, uint32_t index, const struct core_options *of_all)
+static void node_open(struct core_nodes *nodes, uint32_t index, const struct core_nodes_config *config)
 {
 	static const char *const hosts[CORE_NODES] = {"ant", "bee", "cat"};
 	struct core_team *team = &nodes->node[index];
-	struct core_options options = *of_all;
+	struct core_options options = config->options;
 	options.net = nodes->net;
 	options.host = hosts[index];
 	if (options.ndevices == 0)
@@ -55,7 +55,7 @@ static void node_open(struct core_nodes *nodes, uint32_t index, const struct cor
 	team->nranks = nodes->local_world_size;
 	team->first_rank = index * nodes->local_world_size;
 	for (uint32_t rank = 0; rank < team->nranks; rank++)
-		team->session[rank] = core_open(team->core, CORE_ALICE);
+		team->session[rank] = (config->strict ? core_open_strict : core_open)(team->core, CORE_ALICE);
 }
 
 void core_nodes_open(struct core_nodes *nodes, const struct core_nodes_config *config)
@@ -69,7 +69,7 @@ void core_nodes_open(struct core_nodes *nodes, const struct core_nodes_config *c
 	                                                                          : 2};
 	assert_true(nodes->nnodes <= CORE_NODES && world_size(nodes) <= CORE_TEAM);
 	for (uint32_t i = 0; i < nodes->nnodes; i++)
-		node_open(nodes, i, &config->options);
+		node_open(nodes, i, config);
 	nodes->ids_bytes = (config->exchange ? 1 : nodes->local_world_size) * ZD_NCOMM_ROLES *
 	                   ZD_UNIQUE_ID_BYTES;
 	core_nodes_new_ids(nodes);

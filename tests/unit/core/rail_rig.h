@@ -72,10 +72,24 @@ static inline uint64_t gather(struct rig *rig, const uint64_t unit[CORE_NODES], 
 	return core_gather(core_of(rig, rank), session_of(rig, rank), on(rig, unit, rank));
 }
 
+static inline bool passed(struct rig *rig, uint32_t rank, const struct zd_reply *reply)
+{
+	for (uint32_t i = 0; i < reply->u.gather.nfences; i++) {
+		struct zd_fence fence = reply->u.gather.fences[i];
+		if (!zd_fence_reached(
+		            core_timeline(core_of(rig, rank), session_of(rig, rank), fence.timeline),
+		            fence.value))
+			return false;
+	}
+	return true;
+}
+
+/* They are there, and the streams that wait for them go on. */
 static inline const struct zd_reply *expect_bytes(struct rig *rig, uint32_t rank, uint64_t request,
                                                   uint64_t version)
 {
 	const struct zd_reply *reply = core_expect(core_of(rig, rank), request, 0);
+	assert_true(passed(rig, rank, reply));
 	core_team_check(core_nodes_team(&rig->nodes, rank), reply, version);
 	return reply;
 }
@@ -138,18 +152,6 @@ static inline void expect_freed(struct rig *rig, uint32_t rank, uint32_t timelin
 static inline void expect_not_freed(struct rig *rig, uint32_t rank, uint32_t timeline)
 {
 	assert_true(core_timeline(core_of(rig, rank), session_of(rig, rank), timeline) != ZD_FENCE_ABORTED);
-}
-
-static inline bool passed(struct rig *rig, uint32_t rank, const struct zd_reply *reply)
-{
-	for (uint32_t i = 0; i < reply->u.gather.nfences; i++) {
-		struct zd_fence fence = reply->u.gather.fences[i];
-		if (!zd_fence_reached(
-		            core_timeline(core_of(rig, rank), session_of(rig, rank), fence.timeline),
-		            fence.value))
-			return false;
-	}
-	return true;
 }
 
 /* Starts a gather on all ranks, of which on daemon 0 only what is pushed onward has not ended. */

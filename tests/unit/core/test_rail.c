@@ -3,6 +3,8 @@
  * Gathers over rails: bytes of all ranks in all daemons, what is copied on inside a daemon and how long it is kept for that, and the
  * order that all ranks keep. How they end is in test_rail_ends.c.
  */
+#include <string.h>
+
 #include "rail_rig.h"
 
 /* ---- Bytes ---------------------------------------------------------------------------------------------------- */
@@ -200,20 +202,33 @@ static void test_onward_in_the_order_of_fences(void **state)
 	(void)expect_bytes(rig, 0, v, 1);
 }
 
-/* Different versions in one daemon: a mixture is no unit. */
+static void unregister(struct rig *rig, const uint64_t unit[CORE_NODES], uint32_t rank)
+{
+	core_expect(core_of(rig, rank),
+	            core_simple(core_of(rig, rank), session_of(rig, rank), ZD_REQ_UNIT_UNREGISTER,
+	                        on(rig, unit, rank)),
+	            0);
+}
+
+/* Different versions in one daemon: a mixture is no unit. Rank 1 has registered anew what it should have gathered before. */
 static void test_versions_differ_inside_a_daemon(void **state)
 {
+	const struct core_unit u = {.name = "u", .numel = UNIT_BYTES / 4, .slot = ZEROD_NO_SLOT};
 	struct rig *rig = *state;
+	core_nodes_publish(&rig->nodes, rig->u);
 	for (uint32_t rank = 0; rank < 4; rank += 2)
 		(void)gather(rig, rig->u, rank);
 	for (uint32_t rank = 0; rank < 4; rank += 2)
 		release(rig, rig->u, rank);
+	for (uint32_t rank = 0; rank < 4; rank++)
+		unregister(rig, rig->u, rank);
+	core_nodes_register(&rig->nodes, &u, rig->u);
 	core_nodes_publish(&rig->nodes, rig->u);
 	uint64_t request = gather(rig, rig->u, 1);
 	core_expect(core_of(rig, 1), request, 0);
 	expect_freed(rig, 1, ONWARD(0));
 	core_expect_error(core_of(rig, 0), gather(rig, rig->v, 0), ZEROD_E_MISMATCH,
-	                  "unit 'u': rank 1 gathers version 2 where rank 0 gathers version 1");
+	                  "unit 'u': rank 1 gathers version 1 where rank 0 gathers version 2");
 }
 
 /* ---- Landings --------------------------------------------------------------------------------------------------- */
@@ -389,6 +404,9 @@ static void test_slots(void **state)
 	(void)expect_bytes(&rig, 1, slow, 1);
 	(void)expect_bytes(&rig, 3, remote, 1);
 	core_expect(core_of(&rig, 0), waits, 0);
+	for (uint32_t rank = 1; rank < 4; rank += 2)
+		release(&rig, rig.u, rank);
+	pass(&rig, rig.v, 1);
 	core_net_end(rig.nodes.net);
 }
 
@@ -424,6 +442,88 @@ static void test_prefetched_copies_stay(void **state)
 		request[rank] = gather(&rig, rig.v, rank);
 	for (uint32_t rank = 0; rank < 4; rank++)
 		(void)expect_bytes(&rig, rank, request[rank], 1);
+	core_net_end(rig.nodes.net);
+}
+
+/* ---- Devices that ranks share ------------------------------------------------------------------------------------- */
+
+static void gather_both(struct rig *rig, const uint64_t unit[CORE_NODES], uint32_t first, uint64_t request[4])
+{
+	for (uint32_t rank = first; rank < 4; rank += 2)
+		request[rank] = gather(rig, unit, rank);
+}
+
+static void release_both(struct rig *rig, const uint64_t unit[CORE_NODES], uint32_t first)
+{
+	for (uint32_t rank = first; rank < 4; rank += 2)
+		release(rig, unit, rank);
+}
+
+/* There is room for one copy of each rank: who is ahead leaves the other's. */
+static void test_shared_device(void **state)
+{
+	struct core_options options = {.ndevices = 1,
+	                               .arena_bytes = 96 * CORE_KIB,
+	                               .segment_bytes = 32 * CORE_KIB,
+	                               .segment_align_bytes = 4 * CORE_KIB};
+	struct rig rig;
+	uint64_t request[4];
+	(void)state;
+	core_nodes_new(&rig.nodes, &(struct core_nodes_config){.options = options});
+	core_nodes_unit(&rig.nodes, "u", 32 * CORE_KIB, rig.u);
+	core_nodes_unit(&rig.nodes, "v", 32 * CORE_KIB, rig.v);
+	gather_both(&rig, rig.u, 0, request);
+	for (uint32_t i = 0; i < 4; i++) {
+		const uint64_t *unit = i % 2 ? rig.v : rig.u, *next = i % 2 ? rig.u : rig.v;
+		uint64_t ahead[4];
+		for (uint32_t rank = 0; rank < 4; rank += 2)
+			core_expect(core_of(&rig, rank), request[rank], 0);
+		release_both(&rig, unit, 0);
+		gather_both(&rig, next, 0, ahead);
+		core_expect_waits(core_of(&rig, 0), ahead[0],
+		                  i % 2 ? "rank 1 to gather unit 'v'" : "rank 1 to gather unit 'u'");
+		core_expect_waits(core_of(&rig, 2), ahead[2], "rank 3 to gather unit");
+		core_hold(core_of(&rig, 0), ZD_CMD_COPY);
+		core_hold(core_of(&rig, 0), ZD_CMD_EXCHANGE);
+		gather_both(&rig, unit, 1, request);
+		core_expect_waits(core_of(&rig, 0), ahead[0], "device 0's arena"); /* which comes by itself */
+		core_unhold(core_of(&rig, 0), ZD_CMD_EXCHANGE);
+		core_unhold(core_of(&rig, 0), ZD_CMD_COPY);
+		for (uint32_t rank = 1; rank < 4; rank += 2)
+			(void)expect_bytes(&rig, rank, request[rank], 1);
+		release_both(&rig, unit, 1);
+		memcpy(request, ahead, sizeof(request));
+	}
+	core_net_expire(rig.nodes.net); /* the last ones have no followers */
+	core_net_end(rig.nodes.net);
+}
+
+/* Another job's gather wants the room that a rank's copy has until its neighbour has taken from it. */
+static void test_followers_wait_for_nobody(void **state)
+{
+	struct rig rig;
+	uint64_t request[4];
+	(void)state;
+	rig_new(&rig, &(struct core_nodes_config){
+	                      .options = {.ndevices = 1, .gather_budget_bytes = 3 * UNIT_BYTES}});
+	struct core_driver *core = core_of(&rig, 0);
+	struct core_team other;
+	core_team_new(&other, core, "other", 1, false);
+	uint64_t w = core_team_unit(&other, "w", 3 * UNIT_BYTES);
+	gather_both(&rig, rig.u, 0, request);
+	uint64_t large = core_gather(core, other.session[0], w);
+	core_expect_waits(core, large, "gather budget");
+	gather_both(&rig, rig.u, 1, request);
+	for (uint32_t rank = 0; rank < 4; rank++)
+		(void)expect_bytes(&rig, rank, request[rank], 1);
+	release_both(&rig, rig.u, 1);
+	uint64_t next = gather(&rig, rig.v, 0); /* is the first one */
+	core_expect_waits(core, next, "gathers before it that wait for room");
+	release_both(&rig, rig.u, 0);
+	core_expect(core, large, 0);
+	core_expect(core, core_release(core, other.session[0], w), 0);
+	core_expect(core, next, 0);
+	pass(&rig, rig.v, 1);
 	core_net_end(rig.nodes.net);
 }
 
@@ -491,6 +591,28 @@ static void test_scope_abandoned_before_its_gather(void **state)
 	                  "rank 0 gave up its gather of unit 'u'");
 }
 
+/* A rank of the same daemon has not come for the version that the others have gathered: it gets that one, and not the next. */
+static void test_update_waits_for_slow_local_ranks(void **state)
+{
+	struct rig *rig = *state;
+	uint64_t update[4];
+	for (uint32_t rank = 0; rank < 4; rank += 2) {
+		core_expect(core_of(rig, rank), gather(rig, rig->u, rank), 0);
+		release(rig, rig->u, rank);
+	}
+	for (uint32_t rank = 0; rank < 4; rank += 2)
+		update[rank] = core_update(core_of(rig, rank), session_of(rig, rank), on(rig, rig->u, rank));
+	core_expect_waits(core_of(rig, 2), update[2], "rank 3 to gather unit 'u'");
+	for (uint32_t rank = 1; rank < 4; rank += 2) {
+		update[rank] = gather(rig, rig->u, rank);
+		core_expect(core_of(rig, rank), update[rank], 0);
+		core_expect(core_of(rig, rank - 1), update[rank - 1], 0);
+	}
+	for (uint32_t rank = 1; rank < 4; rank += 2)
+		(void)expect_bytes(rig, rank, update[rank], 1);
+	expect_state(rig, 0, "READY");
+}
+
 /* Those that begin a context do as well, and get the version that they asked for. */
 static void test_update_waits_for_contexts(void **state)
 {
@@ -534,10 +656,13 @@ int main(void)
 	        RIG(test_persistent_over_versions),
 	        RIG(test_refresh_waits_for_takers),
 	        cmocka_unit_test(test_update_waits_for_prefetches),
+	        RIG(test_update_waits_for_slow_local_ranks),
 	        cmocka_unit_test(test_update_waits_for_contexts),
 	        cmocka_unit_test(test_slots),
 	        RIG(test_prefetch),
 	        cmocka_unit_test(test_prefetched_copies_stay),
+	        cmocka_unit_test(test_shared_device),
+	        cmocka_unit_test(test_followers_wait_for_nobody),
 	        RIG(test_contexts),
 	        RIG(test_scopes),
 	        RIG(test_scope_abandoned_before_its_gather),

@@ -173,8 +173,8 @@ static void test_leave_between_two_gathers(void **state)
 	assert_int_equal(core_quarantine(core_of(rig, 0), 0), 0);
 }
 
-/* A second group of the same sessions. */
-static void join_second(struct rig *rig, struct core_nodes *second)
+/* A second group of the same sessions, on the devices from `device` on. */
+static void join_second(struct rig *rig, struct core_nodes *second, uint32_t device)
 {
 	uint64_t request[4];
 	*second = rig->nodes;
@@ -182,6 +182,7 @@ static void join_second(struct rig *rig, struct core_nodes *second)
 	for (uint32_t rank = 0; rank < 4; rank++) {
 		struct core_join join = core_nodes_join(second, NULL, rank);
 		join.group = "second";
+		join.device = device + rank % 2;
 		request[rank] = core_join(core_of(rig, rank), session_of(rig, rank), &join);
 	}
 	for (uint32_t rank = 0; rank < 4; rank++)
@@ -195,7 +196,7 @@ static void test_other_group_goes_on(void **state)
 	struct rig *rig = *state;
 	struct core_nodes second;
 	uint64_t unit[CORE_NODES], request[4];
-	join_second(rig, &second);
+	join_second(rig, &second, 0);
 	core_nodes_unit(&second, "y", UNIT_BYTES, unit);
 	for (uint32_t rank = 1; rank < 4; rank += 2)
 		(void)gather(rig, rig->u, rank);
@@ -205,6 +206,113 @@ static void test_other_group_goes_on(void **state)
 	core_team_check(&second.node[0], core_expect(core_of(rig, 1), request[1], 0), 1);
 	release(rig, unit, 0);
 	assert_int_equal(core_quarantine(core_of(rig, 0), 0), 0);
+}
+
+/* Each session is in two groups, on two devices. The second one's unit is `y`. */
+static void rig_over_devices(struct rig *rig, struct core_nodes *second, uint64_t y[CORE_NODES])
+{
+	rig_new(rig, &(struct core_nodes_config){.options = {.ndevices = 4}});
+	join_second(rig, second, 2);
+	core_nodes_unit(second, "y", UNIT_BYTES, y);
+}
+
+static void abort_team(const struct core_team *team)
+{
+	uint64_t admin = core_open_admin(team->core);
+	core_expect(team->core, core_simple(team->core, admin, ZD_REQ_ABORT_GROUP, team->group), 0);
+	core_close(team->core, admin);
+}
+
+/* A gather has its turn on one device when the one before it leaves another's queue, whichever device is looked at first. */
+static void test_order_over_devices(void **state)
+{
+	struct rig rig;
+	struct core_nodes second;
+	uint64_t y[CORE_NODES];
+	(void)state;
+	rig_over_devices(&rig, &second, y);
+	for (uint32_t upwards = 0; upwards < 2; upwards++) {
+		const uint64_t *before = upwards ? rig.u : y, *behind = upwards ? y : rig.u;
+		struct core_nodes *nodes = upwards ? &rig.nodes : &second;
+		uint64_t first = core_gather_version(core_of(&rig, 0), session_of(&rig, 0), before[0], 2);
+		uint64_t next = gather(&rig, behind, 0);
+		core_expect_waits(core_of(&rig, 0), next, "its turn behind the gather of unit");
+		core_nodes_publish(nodes, before);
+		core_expect(core_of(&rig, 0), first, 0);
+		core_expect(core_of(&rig, 0), next, 0);
+		release(&rig, before, 0);
+		release(&rig, behind, 0);
+		for (uint32_t rank = 1; rank < 4; rank++) {
+			core_expect(core_of(&rig, rank), gather(&rig, before, rank), 0);
+			core_expect(core_of(&rig, rank), gather(&rig, behind, rank), 0);
+			release(&rig, before, rank);
+			release(&rig, behind, rank);
+		}
+	}
+	core_net_end(rig.nodes.net);
+}
+
+/* And when the group of the one before it ends. */
+static void test_group_ends_before_a_gather_over_devices(void **state)
+{
+	(void)state;
+	for (uint32_t upwards = 0; upwards < 2; upwards++) {
+		struct rig rig;
+		struct core_nodes second;
+		uint64_t y[CORE_NODES];
+		rig_over_devices(&rig, &second, y);
+		uint64_t unit = upwards ? rig.u[0] : y[0];
+		uint64_t first = core_gather_version(core_of(&rig, 0), session_of(&rig, 0), unit, 2);
+		uint64_t next = gather(&rig, upwards ? y : rig.u, 0);
+		abort_team(upwards ? &rig.nodes.node[0] : &second.node[0]);
+		core_expect(core_of(&rig, 0), first, ZEROD_E_ABORTED);
+		core_expect(core_of(&rig, 0), next, 0);
+		core_net_end(rig.nodes.net);
+	}
+}
+
+/* A reset waits in the queue of one device for transfers to another, of a group that ends, or that the rank leaves. */
+static void test_reset_over_devices(void **state)
+{
+	(void)state;
+	for (uint32_t leaves = 0; leaves < 2; leaves++) {
+		struct rig rig;
+		struct core_nodes second;
+		uint64_t y[CORE_NODES];
+		rig_over_devices(&rig, &second, y);
+		core_expect(core_of(&rig, 0), gather(&rig, rig.u, 0), 0);
+		uint64_t reset = core_simple(core_of(&rig, 0), session_of(&rig, 0), ZD_REQ_SESSION_RESET, 0);
+		core_expect_waits(core_of(&rig, 0), reset, "transfers of rank 0");
+		if (leaves)
+			leave(&rig, 0);
+		else
+			abort_team(&rig.nodes.node[0]);
+		core_expect(core_of(&rig, 0), reset, 0);
+		core_net_end(rig.nodes.net);
+	}
+}
+
+/* The group that it was queued for is left meanwhile; the transfers of the other end. */
+static void test_reset_behind_a_group_that_was_left(void **state)
+{
+	struct rig rig;
+	struct core_nodes second;
+	uint64_t y[CORE_NODES];
+	(void)state;
+	rig_over_devices(&rig, &second, y);
+	for (uint32_t rank = 0; rank < 4; rank++) {
+		core_hold(core_of(&rig, rank), ZD_CMD_COPY);
+		core_expect(core_of(&rig, rank), gather(&rig, rig.u, rank), 0);
+	}
+	uint64_t reset = core_simple(core_of(&rig, 0), session_of(&rig, 0), ZD_REQ_SESSION_RESET, 0);
+	core_expect(
+	        core_of(&rig, 0),
+	        core_simple(core_of(&rig, 0), session_of(&rig, 0), ZD_REQ_GROUP_LEAVE, second.node[0].group),
+	        0);
+	core_expect_waits(core_of(&rig, 0), reset, "transfers of rank 0");
+	core_unhold(core_of(&rig, 0), ZD_CMD_COPY);
+	core_expect(core_of(&rig, 0), reset, 0);
+	core_net_end(rig.nodes.net);
 }
 
 /* One leaves in order, and another is killed then. */
@@ -259,12 +367,7 @@ static void join_again(struct rig *rig)
 
 static void abort_group(struct rig *rig, uint32_t node)
 {
-	uint64_t admin = core_open_admin(rig->nodes.node[node].core);
-	core_expect(rig->nodes.node[node].core,
-	            core_simple(rig->nodes.node[node].core, admin, ZD_REQ_ABORT_GROUP,
-	                        rig->nodes.node[node].group),
-	            0);
-	core_close(rig->nodes.node[node].core, admin);
+	abort_team(&rig->nodes.node[node]);
 }
 
 /* Ranks had come to different gathers when their group ended; their next ones belong together. */
@@ -396,6 +499,10 @@ int main(void)
 	        RIG(test_exchange_fails_after_leave),
 	        RIG(test_leave_between_two_gathers),
 	        RIG(test_other_group_goes_on),
+	        cmocka_unit_test(test_order_over_devices),
+	        cmocka_unit_test(test_group_ends_before_a_gather_over_devices),
+	        cmocka_unit_test(test_reset_over_devices),
+	        cmocka_unit_test(test_reset_behind_a_group_that_was_left),
 	        cmocka_unit_test(test_killed_after_leave),
 	        RIG(test_unit_goes_with_its_landing),
 	        cmocka_unit_test(test_durable_group_joined_again),

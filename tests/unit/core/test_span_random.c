@@ -3,7 +3,8 @@
  * Programs at random in groups that span daemons. All ranks run the same one, each as far as it can before others come at all;
  * what devices and communicators were given ends in any order that is allowed. Every gathered copy and every sum is compared, no
  * schedule may get stuck, and everything is given back. In some a rank is killed, or leaves, or a daemon or an operation
- * fails: then nobody may be left waiting.
+ * fails: then nobody may be left waiting. Groups are hybrid or not, durable with shadows or not, of strict sessions or not; their
+ * ranks share a device or have one each.
  *
  * All follows from the seed, which a failure prints. ZEROD_TEST_SEED=n runs that one alone.
  */
@@ -17,55 +18,12 @@
 #include <cmocka.h>
 
 #include "base/mem.h"
+#include "span_program.h"
 #include "tests/support/core_net.h"
 #include "tests/support/core_reduce.h"
 
-#define SEEDS       300 /* of each test */
-#define UNITS       4
-#define STEPS       120 /* of a program, or some more */
-#define MORE        64
-#define WINDOWS     STEPS
-#define LIVE        3 /* units that a rank has copies of at once */
-#define SMALL_ARENA (128 * CORE_KIB)
-
-enum step_kind {
-	GATHER,
-	RELEASE, /* when its copy is there, and has been compared */
-	PREFETCH,
-	PERSIST,
-	FORGET, /* no longer persistent */
-	UPDATE,
-	PUBLISH,
-	COMMIT,
-	BACKWARD,
-	REDUCE, /* or skip */
-	BACKWARD_END,
-	STEP, /* when all have come: the targets are compared */
-	STEP_END,
-};
-
-static const char *const step_names[] = {"gather",       "release", "prefetch", "persist",  "forget",
-                                         "update",       "publish", "commit",   "backward", "reduce",
-                                         "backward_end", "step",    "step_end"};
-
-struct step {
-	enum step_kind kind;
-	uint32_t unit;
-	uint64_t version; /* RELEASE: of what is compared; COMMIT: the step */
-	uint32_t which;   /* BACKWARD: boundary; REDUCE: the ranks that contribute; STEP: the window */
-};
-
-/* From one step to the next: how often a rank has contributed. */
-struct window {
-	uint8_t times[UNITS][CORE_TEAM];
-};
-
-struct program {
-	struct step steps[STEPS + MORE];
-	uint32_t nsteps;
-	struct window windows[WINDOWS];
-	uint32_t nwindows;
-};
+#define SEEDS       300              /* of each test */
+#define SMALL_ARENA (128 * CORE_KIB) /* for each rank of a device */
 
 /* A copy that was released ahead of the stream that uses it: its fence is passed when the copy is there and was compared. */
 struct drain {
@@ -92,7 +50,8 @@ struct run {
 	struct core_nodes_config config;
 	struct core_nodes nodes;
 	uint64_t unit[UNITS][CORE_NODES], shard_numel[UNITS], offset[UNITS];
-	double norm; /* that the last window's first rank was told */
+	struct units units; /* when the program begins */
+	double norm;        /* that the last window's first rank was told */
 	uint32_t norm_window;
 	struct program program;
 	struct runner runners[CORE_TEAM];
@@ -102,133 +61,9 @@ struct run {
 
 static uint64_t running; /* the seed of a test that has not ended */
 
-/* splitmix64 */
 static uint32_t pick(struct run *run, uint32_t n)
 {
-	uint64_t z = run->random += 0x9e3779b97f4a7c15u;
-	z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9u;
-	z = (z ^ z >> 27) * 0x94d049bb133111ebu;
-	return (uint32_t)((z ^ z >> 31) % n);
-}
-
-/* ---- Programs ----------------------------------------------------------------------------------------------- */
-
-/* What the program has come to. */
-struct units {
-	bool held[UNITS], copied[UNITS], persistent[UNITS]; /* copied: by a prefetch, or for good */
-	uint64_t version[UNITS], committed;
-};
-
-static void add(struct program *program, enum step_kind kind, uint32_t unit, uint64_t version)
-{
-	program->steps[program->nsteps++] = (struct step){kind, unit, version, 0};
-}
-
-static uint32_t live(const struct units *units)
-{
-	uint32_t n = 0;
-	for (uint32_t i = 0; i < UNITS; i++)
-		n += units->held[i] || units->copied[i];
-	return n;
-}
-
-static void commit(struct program *program, struct units *units)
-{
-	add(program, COMMIT, 0, ++units->committed);
-}
-
-/* Between two commits, so that no rank writes what another still wants to gather. */
-static void publish(struct program *program, struct units *units, uint32_t unit)
-{
-	if (units->held[unit])
-		return;
-	commit(program, units);
-	add(program, UPDATE, unit, 0);
-	add(program, PUBLISH, unit, 0);
-	units->version[unit]++;
-	units->copied[unit] = units->copied[unit] && units->persistent[unit];
-	commit(program, units);
-}
-
-static void release(struct program *program, struct units *units, uint32_t unit)
-{
-	add(program, RELEASE, unit, units->version[unit]);
-	units->held[unit] = false;
-	units->copied[unit] = units->persistent[unit];
-}
-
-static void add_random(struct run *run, struct units *units, uint32_t dice)
-{
-	struct program *program = &run->program;
-	uint32_t unit = pick(run, UNITS);
-	bool room = units->copied[unit] || live(units) < LIVE;
-	if (units->held[unit] && dice < 60) {
-		release(program, units, unit);
-	} else if (!units->held[unit] && dice < 60 && room) {
-		add(program, GATHER, unit, 0);
-		units->held[unit] = true;
-	} else if (!units->held[unit] && dice < 75 && room && !units->persistent[unit]) {
-		add(program, PREFETCH, unit, 0);
-		units->copied[unit] = true;
-	} else if (dice >= 75 && dice < 82) {
-		add(program, PERSIST, unit, 0);
-		units->persistent[unit] = true;
-	} else if (dice >= 82 && dice < 88 && units->persistent[unit]) {
-		add(program, FORGET, unit, 0);
-		units->persistent[unit] = false;
-		units->copied[unit] = false;
-	} else if (dice >= 96) {
-		publish(program, units, unit);
-	}
-}
-
-static void add_backward(struct run *run, struct units *units, bool boundary)
-{
-	struct program *program = &run->program;
-	uint32_t first = pick(run, UNITS);
-	add(program, BACKWARD, 0, 0);
-	program->steps[program->nsteps - 1].which = boundary;
-	for (uint32_t i = 0; i < UNITS; i++) {
-		uint32_t unit = (first + i) % UNITS,
-		         contributors = pick(run, 3) ? UINT32_MAX : pick(run, 256);
-		add(program, REDUCE, unit, 0);
-		program->steps[program->nsteps - 1].which = contributors;
-		for (uint32_t rank = 0; rank < run->world; rank++)
-			program->windows[program->nwindows].times[unit][rank] += contributors >> rank & 1;
-		add_random(run, units, pick(run, 60));
-	}
-	add(program, BACKWARD_END, 0, 0);
-}
-
-static void train(struct run *run, struct units *units)
-{
-	struct program *program = &run->program;
-	for (uint32_t micro = pick(run, 2); micro > 0; micro--)
-		add_backward(run, units, false);
-	add_backward(run, units, true);
-	add(program, STEP, 0, 0);
-	program->steps[program->nsteps - 1].which = program->nwindows++;
-	add(program, STEP_END, 0, 0);
-}
-
-static void program_new(struct run *run)
-{
-	struct units units = {.committed = 0};
-	for (uint32_t i = 0; i < UNITS; i++)
-		units.version[i] = 1;
-	run->program.nsteps = 0;
-	while (run->program.nsteps < STEPS) {
-		uint32_t dice = pick(run, 106);
-		if (dice < 100)
-			add_random(run, &units, dice);
-		else
-			train(run, &units);
-	}
-	for (uint32_t i = 0; i < UNITS; i++) {
-		if (units.held[i])
-			release(&run->program, &units, i);
-	}
-	commit(&run->program, &units);
+	return draw(&run->random, n);
 }
 
 /* ---- Ranks ---------------------------------------------------------------------------------------------------- */
@@ -322,13 +157,29 @@ static bool is_well(struct run *run, struct runner *runner, uint64_t request)
 	return well;
 }
 
+/* Ranks among which a unit is cut. */
+static uint32_t nshards(const struct run *run)
+{
+	return run->config.hybrid ? run->nodes.local_world_size : run->world;
+}
+
+static void check_copy(struct run *run, const struct runner *runner, uint32_t unit,
+                       const struct zd_reply *reply, uint64_t version)
+{
+	const uint8_t *data = core_bytes(core_of(run, runner), reply->u.gather.buffer);
+	uint64_t bytes = run->shard_numel[unit] * sizeof(float);
+	uint32_t first = runner->rank / nshards(run) * nshards(run);
+	for (uint64_t i = 0; i < nshards(run) * bytes; i++)
+		assert_int_equal(data[i], core_pattern(first + (uint32_t)(i / bytes), version));
+}
+
 /* The copy that is to be released is there, and right. */
-static bool is_gathered(struct run *run, struct runner *runner, uint64_t request, uint64_t version)
+static bool is_gathered(struct run *run, struct runner *runner, uint32_t unit, uint64_t request,
+                        uint64_t version)
 {
 	if (!passed(run, runner, request) || !is_well(run, runner, request))
 		return false;
-	core_team_check(core_nodes_team(&run->nodes, runner->rank), core_reply(core_of(run, runner), request),
-	                version);
+	check_copy(run, runner, unit, core_reply(core_of(run, runner), request), version);
 	return true;
 }
 
@@ -339,7 +190,7 @@ static bool drain(struct run *run, struct runner *runner)
 		struct drain *drain = &runner->drains[unit];
 		if (!drain->open || !passed(run, runner, drain->request))
 			continue;
-		(void)is_gathered(run, runner, drain->request, drain->version);
+		(void)is_gathered(run, runner, unit, drain->request, drain->version);
 		drain->open = false;
 		core_pass(core_of(run, runner), session_of(run, runner), unit, drain->value);
 		return true;
@@ -369,9 +220,14 @@ static bool commit_entry(struct run *run, struct runner *runner, const struct st
 	const struct zd_reply *reply = core_reply(team->core, runner->waits);
 	struct core_commit commit = {.bucket = runner->bucket, .entry = reply->u.bucket_reserve.entry};
 	core_write(team->core, reply->u.bucket_reserve.location, ZEROD_FLOAT32, runner->rank,
-	           run->world * run->shard_numel[step->unit], 1.0f);
+	           nshards(run) * run->shard_numel[step->unit], 1.0f);
 	return is_well(run, runner,
 	               core_bucket_commit(team, runner->rank % run->nodes.local_world_size, &commit));
+}
+
+static bool is_all_reduced(uint32_t unit)
+{
+	return unit >= UNITS / 2;
 }
 
 /* Small whole numbers, exact in every order. */
@@ -389,9 +245,10 @@ static void check_step(struct run *run, const struct runner *runner, const struc
 	const float *target = (const float *)(const void *)core_bytes(core_of(run, runner),
 	                                                              reply->u.step_begin.target);
 	for (uint32_t unit = 0; unit < UNITS; unit++) {
-		for (uint64_t i = 0; i < run->shard_numel[unit]; i++) {
-			float want = expected(run, &run->program.windows[step->which], unit,
-			                      runner->rank * run->shard_numel[unit] + i);
+		bool all = is_all_reduced(unit);
+		uint64_t first = all ? 0 : runner->rank % nshards(run) * run->shard_numel[unit];
+		for (uint64_t i = 0; i < run->shard_numel[unit] * (all ? nshards(run) : 1); i++) {
+			float want = expected(run, &run->program.windows[step->which], unit, first + i);
 			assert_true(target[run->offset[unit] + i] == want);
 		}
 	}
@@ -430,7 +287,8 @@ static bool take_step(struct run *run, struct runner *runner)
 	}
 	if (step->kind == RELEASE && release_early(run, runner, step))
 		return true;
-	if (step->kind == RELEASE && !is_gathered(run, runner, runner->gathered[step->unit], step->version))
+	if (step->kind == RELEASE &&
+	    !is_gathered(run, runner, step->unit, runner->gathered[step->unit], step->version))
 		return false;
 	uint64_t request = send_step(run, runner, step);
 	if (step->kind == GATHER)
@@ -496,28 +354,53 @@ static void hold_from(struct run *run, uint32_t first, bool held)
 	}
 }
 
-/* Registered and published by all ranks. */
-static void new_unit(struct run *run, uint32_t index)
+/* What a group has left may have to end first. */
+static const struct zd_reply *await(struct run *run, struct core_driver *core, uint64_t request)
+{
+	bool moved = true;
+	while (moved && !core_reply(core, request)) {
+		moved = false;
+		for (uint32_t node = 0; node < run->nodes.nnodes && !moved; node++)
+			moved = run_command(run, node);
+	}
+	return core_expect(core, request, 0);
+}
+
+/* By one rank. */
+static void register_unit(struct run *run, struct runner *runner, uint32_t index)
 {
 	char name[2] = {(char)('a' + index), '\0'};
 	struct core_unit unit = {.name = name,
 	                         .numel = run->world * ZD_SHARD_ALIGN_BYTES * (1 + index % 2) / 4,
+	                         .all_reduce = is_all_reduced(index),
 	                         .slot = ZEROD_NO_SLOT};
-	core_nodes_register(&run->nodes, &unit, run->unit[index]);
+	struct core_driver *core = core_of(run, runner);
+	uint64_t request = core_register(core, session_of(run, runner),
+	                                 core_nodes_team(&run->nodes, runner->rank)->group, &unit);
+	const struct zd_reply *reply = await(run, core, request);
+	run->unit[index][runner->rank / run->nodes.local_world_size] = reply->u.unit_register.unit;
+	run->shard_numel[index] = reply->u.unit_register.shard_numel;
+	run->offset[index] = reply->u.unit_register.target_offset_numel;
+	runner->shard[index] = reply->u.unit_register.shard;
+	runner->version[index] = reply->u.unit_register.version;
+	assert_int_equal(runner->version[index], run->runners[0].version[index]);
+}
+
+/* Registered and published by all ranks. What they kept of a former group is of one version. */
+static void new_unit(struct run *run, uint32_t index)
+{
+	for (uint32_t rank = 0; rank < run->world; rank++)
+		register_unit(run, &run->runners[rank], index);
 	for (uint32_t rank = 0; rank < run->world; rank++) {
 		struct runner *runner = &run->runners[rank];
 		struct core_driver *core = core_of(run, runner);
 		uint64_t session = session_of(run, runner), id = unit_of(run, runner, index);
-		uint64_t again = core_register(core, session, core_nodes_team(&run->nodes, rank)->group,
-		                               &unit);
-		const struct zd_reply *reply = core_expect(core, again, 0);
-		runner->shard[index] = reply->u.unit_register.shard;
-		run->shard_numel[index] = reply->u.unit_register.shard_numel;
-		run->offset[index] = reply->u.unit_register.target_offset_numel;
-		core_expect(core, core_update(core, session, id), 0);
+		core_expect(core, core_set_persistent(core, session, id, false), 0);
+		(void)await(run, core, core_update(core, session, id));
 		write_shard(run, runner, index);
 		core_expect(core, core_publish(core, session, id), 0);
 	}
+	run->units.version[index] = run->runners[0].version[index];
 }
 
 /* Of a group that all ranks are in: units, buckets, and a program. */
@@ -535,7 +418,9 @@ static void run_begin(struct run *run)
 		uint64_t request = core_bucket(team, rank % team->nranks, ZEROD_FLOAT32, 4 * CORE_KIB, 2);
 		run->runners[rank].bucket = core_expect(team->core, request, 0)->u.bucket_create.bucket;
 	}
-	program_new(run);
+	run->program.random = &run->random;
+	run->program.world = run->world;
+	program_new(&run->program, run->units);
 	hold_from(run, 0, true);
 }
 
@@ -548,10 +433,16 @@ static void run_new(struct run *run, uint64_t seed)
 	run->config = (struct core_nodes_config){
 	        .nnodes = shape[0], .local_world_size = shape[1], .exchange = pick(run, 5) == 0};
 	struct core_options *options = &run->config.options;
+	options->ndevices = pick(run, 3) ? shape[1] : 1;
 	options->unordered = pick(run, 2);
 	options->sessions_linger = pick(run, 2);
+	run->config.hybrid = !run->config.exchange && shape[1] > 1 && pick(run, 4) == 0;
+	run->config.durable = run->config.shadow = pick(run, 2);
+	run->config.strict = pick(run, 3) == 0;
+	options->strict_by_segment = run->config.strict && pick(run, 2);
+	options->client_copies_own_slice = !run->config.hybrid && pick(run, 2);
 	if (pick(run, 2)) {
-		options->arena_bytes = SMALL_ARENA;
+		options->arena_bytes = SMALL_ARENA * (options->ndevices == 1 ? shape[1] : 1);
 		options->staging_bytes = 1 + pick(run, 8 * CORE_KIB);
 		options->segment_bytes = 8 * CORE_KIB;
 	}
@@ -649,7 +540,7 @@ static void break_something(struct run *run)
 	static const enum zd_command_kind kinds[] = {ZD_CMD_COPY, ZD_CMD_EXCHANGE, ZD_CMD_AGREE};
 	uint32_t rank = pick(run, run->world), node = rank / run->nodes.local_world_size;
 	run->failing = true;
-	switch (pick(run, 5)) {
+	switch (pick(run, run->config.durable ? 4 : 5)) {
 	case 0:
 		end_rank(run, &run->runners[rank], false);
 		break;
@@ -668,22 +559,26 @@ static void break_something(struct run *run)
 	}
 }
 
-/* Every request has its reply, or a reason for its wait; no stream waits for what will not come. */
+/* Of a group that has ended, every request has its reply; and no stream waits for what will not come. */
 static void expect_nobody_hangs(struct run *run)
 {
 	for (uint32_t i = 0; i < run->world; i++) {
 		const struct runner *runner = &run->runners[i];
 		struct core_driver *core = core_of(run, runner);
+		struct core_row group;
+		bool waits = runner->waits && core && !core_reply(core, runner->waits);
 		if (!core || !core_is_open(core, session_of(run, runner)))
 			continue;
 		for (uint32_t k = 0; k < runner->nasked; k++) {
-			if (!core_reply(core, runner->asked[k]))
-				core_expect_waits(core, runner->asked[k], " ");
-			else
-				assert_true(passed(run, runner, runner->asked[k]));
+			waits |= !core_reply(core, runner->asked[k]);
+			assert_true(!core_reply(core, runner->asked[k]) ||
+			            passed(run, runner, runner->asked[k]));
 		}
-		if (runner->waits && !core_reply(core, runner->waits))
-			core_expect_waits(core, runner->waits, " ");
+		core_row(core, ZD_TABLE_GROUPS, core_nodes_team(&run->nodes, i)->group, &group);
+		if (waits && strcmp(group.state, "ABORTED") == 0) {
+			show(run);
+			fail_msg("rank %u waits, in a group that has ended", i);
+		}
 	}
 }
 
@@ -706,6 +601,41 @@ static void end_ranks(struct run *run)
 	}
 }
 
+/* Those of some daemon have said that they are ready for a commit, and do not know how it ends. */
+static bool is_committing(struct run *run)
+{
+	uint32_t local = run->nodes.local_world_size;
+	for (uint32_t node = 0; node < run->nodes.nnodes; node++) {
+		uint32_t n = 0;
+		for (uint32_t i = node * local; i < (node + 1) * local; i++) {
+			const struct runner *runner = &run->runners[i];
+			n += runner->waits && run->program.steps[runner->at].kind == COMMIT &&
+			     !core_reply(core_of(run, runner), runner->waits);
+		}
+		if (n == local)
+			return true;
+	}
+	return false;
+}
+
+/* All ranks join, and are told the same. */
+static void join_again(struct run *run)
+{
+	uint64_t request[CORE_TEAM];
+	for (uint32_t rank = 0; rank < run->world; rank++) {
+		struct core_join join = core_nodes_join(&run->nodes, &run->config, rank);
+		request[rank] = core_join(core_nodes_core(&run->nodes, rank),
+		                          core_nodes_session(&run->nodes, rank), &join);
+	}
+	for (uint32_t rank = 0; rank < run->world; rank++) {
+		struct core_team *team = core_nodes_team(&run->nodes, rank);
+		const struct zd_reply *reply = core_expect(team->core, request[rank], 0);
+		team->group = reply->u.group_join.group;
+		run->units.committed = reply->u.group_join.committed_step;
+		assert_false(reply->u.group_join.torn);
+	}
+}
+
 /* All ranks are there again, in other sessions, while some of what the former group was doing has not ended. */
 static void run_again(struct run *run)
 {
@@ -713,12 +643,13 @@ static void run_again(struct run *run)
 	hold_from(run, 2, false);
 	for (uint32_t rank = 0; rank < run->world; rank++) {
 		struct core_team *team = core_nodes_team(&run->nodes, rank);
-		team->session[rank - team->first_rank] = core_open(team->core, CORE_ALICE);
+		team->session[rank - team->first_rank] =
+		        (run->config.strict ? core_open_strict : core_open)(team->core, CORE_ALICE);
 		for (uint32_t i = 0; i < ZD_ARRAY_LEN(held_kinds); i++)
 			core_fail_next(team->core, held_kinds[i], 0, NULL);
 	}
 	core_nodes_new_ids(&run->nodes);
-	core_nodes_join_all(&run->nodes, &run->config);
+	join_again(run);
 	run_begin(run);
 	run_to_the_end(run);
 }
@@ -738,9 +669,12 @@ static void run_broken(uint64_t seed)
 	run_new(&run, seed);
 	for (uint32_t left = pick(&run, 1500); left > 0 && !is_done(&run) && move(&run); left--)
 		;
+	while (run.config.durable && is_committing(&run) && move(&run))
+		;
 	break_something(&run);
 	/* else the next group has room beside it, and nothing of it is behind what has not ended */
-	if (run.config.options.arena_bytes || !run.config.options.unordered || pick(&run, 2))
+	if (run.config.durable || run.config.options.arena_bytes || !run.config.options.unordered ||
+	    pick(&run, 2))
 		run_out(&run);
 	end_ranks(&run);
 	if (all_daemons_live(&run) && !run.config.options.sessions_linger)

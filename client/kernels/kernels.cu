@@ -6,7 +6,7 @@
  * the order in which squares are added (kernels.h). So every step rounds by itself: the intrinsics below are not contracted into
  * fused operations, and nvcc is told not to (ptx.sh, Makefile).
  *
- * Both are bound by memory. Where all addresses allow it a thread reads and writes vectors of 16 bytes of its input, and of a reduction
+ * Both are bound by memory. Where all addresses allow it a thread reads vectors of its input, of 16 bytes at most, and of a reduction
  * several inputs at once; else, and at the end, element by element.
  */
 #include <cuda_bf16.h>

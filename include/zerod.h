@@ -501,8 +501,8 @@ ZEROD_MUST_USE int zerod_publish_from(const struct zerod_source *sources, uint32
 ZEROD_MUST_USE int zerod_commit(zerod_group *group, uint64_t step);
 
 /*
- * Makes the gathered copy survive its last release, or not. May be called at any time. In a group that spans daemons it waits for
- * gathers and releases of the unit that this client has asked for before: all ranks are to keep the same copies.
+ * Makes the gathered copy survive its last release, or not. May be called at any time. In a group that spans daemons it counts from
+ * behind the gathers and releases of the unit that this client has asked for before: all ranks are to keep the same copies.
  */
 ZEROD_MUST_USE int zerod_unit_set_persistent(zerod_unit *unit, int persistent);
 

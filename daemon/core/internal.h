@@ -250,6 +250,7 @@ struct zd_request {
 	bool queued;
 	bool wants_memory; /* counted in device->memory_waiters */
 	bool cancelled;    /* its session or deadline ended it while ops were pending; freed with the last */
+	bool answered;     /* before its turn */
 	uint32_t pending_ops;
 	int failed;            /* status of an op or segment that failed; with failed_text */
 	char *failed_text;     /* owned; NULL: none */

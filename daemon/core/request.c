@@ -96,19 +96,32 @@ static void dequeue(struct zd_engine *e, struct zd_request *req)
 	req->queued = false;
 }
 
+/* With what e->reply says beside. */
+static void reply_well(struct zd_engine *e, const struct zd_request *req)
+{
+	e->reply.session = req->session->id;
+	e->reply.request = req->id;
+	e->reply.kind = req->kind;
+	e->reply.status = 0;
+	e->reply.error = "";
+	e->sink.reply(e->sink.arg, &e->reply);
+}
+
+/* One that only waits for its turn and cannot fail: its client goes on. */
+static void answer_at_once(struct zd_engine *e, struct zd_request *req)
+{
+	req->answered = true;
+	req->deadline_ns = 0; /* nobody waits for it */
+	reply_well(e, req);
+}
+
 /* Replies and frees; the request is in no list. */
 static void finish(struct zd_engine *e, struct zd_request *req, int status, const char *text)
 {
-	if (status == 0) {
-		e->reply.session = req->session->id;
-		e->reply.request = req->id;
-		e->reply.kind = req->kind;
-		e->reply.status = 0;
-		e->reply.error = "";
-		e->sink.reply(e->sink.arg, &e->reply);
-	} else {
+	if (status == 0 && !req->answered)
+		reply_well(e, req);
+	else if (!req->answered)
 		reply_error(e, req->session->id, req->id, req->kind, status, text);
-	}
 	request_free(e, req);
 }
 
@@ -188,6 +201,8 @@ void zd_engine_request(struct zd_engine *e, const struct zd_call *call, const st
 	if (status == ZD_WAIT) {
 		req->serial = zd_next_id(e);
 		enqueue(e, req);
+		if (req->kind == ZD_REQ_SET_PERSISTENT)
+			answer_at_once(e, req);
 	} else {
 		finish(e, req, status, err.text);
 	}
@@ -225,7 +240,7 @@ static void drop(struct zd_engine *e, struct zd_request *req, int status, const 
 	undo(e, req);
 	zd_dirty(e, req->device); /* somebody may have waited for what it was doing */
 	dequeue(e, req);
-	if (status != 0)
+	if (status != 0 && !req->answered)
 		reply_error(e, req->session->id, req->id, req->kind, status, text);
 	if (req->pending_ops > 0)
 		req->cancelled = true;

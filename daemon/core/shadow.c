@@ -21,6 +21,7 @@
  * are set back then, or when they publish, which is refused, or leave.
  */
 #include "core/shadow.h"
+#include "core/span.h"
 
 static bool is_written(const struct zd_part *part)
 {
@@ -69,15 +70,27 @@ void zd_shadow_save(struct zd_engine *e, struct zd_part *part)
 	copy(e, part, true, save_done);
 }
 
+/* Other daemons have been told that the group is whole: they hear of it when all join again. */
+static void restore_failed(struct zd_engine *e, struct zd_part *part, int status, const char *error)
+{
+	struct zd_group *group = part->unit->group;
+	struct zd_err err = ZD_ERR_NONE;
+	group->torn = true;
+	if (!group->span)
+		return;
+	status = zd_err_set(&err, status, "group '%.64s': rank %u's shard of unit '%.64s' was not set back: %s",
+	                    group->name, zd_world_rank(zd_part_member(part)), part->unit->name, error);
+	zd_span_fail(e, group, status, err.text);
+}
+
 /* A device that cannot copy leaves the shard as nobody knows it. The shadow stays whole, for the next time. */
 static void restore_done(struct zd_engine *e, struct zd_op *op, int status, const char *error,
                          const struct zd_op_result *result)
 {
 	struct zd_part *part = op->owner;
-	(void)error;
 	(void)result;
 	if (status != 0)
-		part->unit->group->torn = true;
+		restore_failed(e, part, status, error);
 	zd_sm_move(&zd_sm_shadow, &part->shadow, ZD_SHADOW_SAVED);
 	for (uint32_t i = 0; i < e->ndevices; i++)
 		zd_dirty(e, &e->devices[i]); /* a reset waits for all groups of its session */

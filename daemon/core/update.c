@@ -490,7 +490,7 @@ static int persistent_begin(struct zd_engine *e, struct zd_request *req, const s
 }
 
 /* Where a group spans daemons, ranks must make the same exchanges: what was asked for before is done with the copy as it was to
- * be then, however long it waits. */
+ * be then, however long it waits. The client does not: what the gather waits for may be for itself to do next. */
 static bool unit_is_busy(const struct zd_request *req)
 {
 	const struct zd_part *part = req->u.reg.part;

@@ -96,12 +96,11 @@ static void test_persistence_behind_a_release(void **state)
 		if (rank != 1)
 			kept[rank] = keep_second(rig, rank);
 	}
-	core_expect_waits(core_of(rig, 0), kept[0].persistent, "its own gather of unit 'v' on rank 0");
+	core_expect(core_of(rig, 0), kept[0].persistent, 0); /* and is done when its turn comes */
 	core_expect(core_of(rig, 2), kept[2].persistent, 0);
 	publish_the_last(rig);
 	kept[1] = keep_second(rig, 1);
 	for (uint32_t rank = 0; rank < 4; rank++) {
-		core_expect(core_of(rig, rank), kept[rank].persistent, 0);
 		assert_true(passed(rig, rank, expect_bytes(rig, rank, kept[rank].again, 2)));
 		release(rig, rig->v, rank);
 	}
@@ -135,22 +134,42 @@ static void test_persistence_behind_a_prefetch(void **state)
 	expect_same_exchanges(rig, 3);
 }
 
-/* Other ranks have done it. */
-static void test_persistence_given_up(void **state)
+/* What it stands behind may wait for what the same client does next. */
+static void test_persistence_holds_up_nobody(void **state)
 {
 	struct rig *rig = *state;
-	struct zd_args args = {.kind = ZD_REQ_SET_PERSISTENT,
-	                       .u.set_persistent = {.unit = rig->u[0], .persistent = true}};
+	for (uint32_t rank = 0; rank < 4; rank++)
+		zd_engine_set_gather_budget(core_engine(core_of(rig, rank)), rank % 2, UNIT_BYTES);
+	for (uint32_t rank = 0; rank < 4; rank++)
+		core_expect(core_of(rig, rank), gather(rig, rig->u, rank), 0);
+	for (uint32_t rank = 0; rank < 4; rank++) {
+		uint64_t prefetch = core_prefetch(core_of(rig, rank), session_of(rig, rank), on(rig, rig->v, rank));
+		core_expect_waits(core_of(rig, rank), prefetch, "gather budget");
+		core_expect(core_of(rig, rank), set_persistent(rig, rig->v, rank), 0);
+		core_expect_error(core_of(rig, rank),
+		                  core_simple(core_of(rig, rank), session_of(rig, rank), ZD_REQ_UNIT_UNREGISTER,
+		                              on(rig, rig->v, rank)),
+		                  ZEROD_E_BUSY, "in use");
+	}
+	for (uint32_t rank = 0; rank < 4; rank++)
+		release(rig, rig->u, rank);
+	for (uint32_t rank = 0; rank < 4; rank++) {
+		(void)expect_bytes(rig, rank, gather(rig, rig->v, rank), 1);
+		release(rig, rig->v, rank);
+	}
+	for (uint32_t node = 0; node < 4; node += 2)
+		assert_int_equal(core_usage(core_of(rig, node)).gathered_bytes, 2 * UNIT_BYTES); /* kept */
+}
+
+/* Its session ends before its turn. */
+static void test_persistence_that_nobody_waits_for(void **state)
+{
+	struct rig *rig = *state;
 	(void)core_gather_version(core_of(rig, 0), session_of(rig, 0), rig->u[0], 2);
-	uint64_t request = core_send_until(core_of(rig, 0), session_of(rig, 0), 1000, &args);
-	core_expect_waits(core_of(rig, 0), request, "its own gather of unit 'u'");
-	core_expect_error(core_of(rig, 0),
-	                  core_simple(core_of(rig, 0), session_of(rig, 0), ZD_REQ_UNIT_UNREGISTER, rig->u[0]),
-	                  ZEROD_E_BUSY, "in use");
-	core_tick(core_of(rig, 0), 1000);
-	core_expect(core_of(rig, 0), request, ZEROD_E_DEADLINE);
-	core_expect_error(core_of(rig, 1), send_commit(rig, 1, 1), ZEROD_E_ABORTED,
-	                  "rank 0 gave up set_persistent of unit 'u'");
+	core_expect(core_of(rig, 0), set_persistent(rig, rig->u, 0), 0);
+	core_close(core_of(rig, 0), session_of(rig, 0));
+	core_expect_error(core_of(rig, 1), send_commit(rig, 1, 1), ZEROD_E_PEER_LOST, "rank 0");
+	core_net_expire(rig->nodes.net);
 }
 
 /* A context that waits for another unit is to have the copy that was there when it was asked for. */
@@ -292,7 +311,8 @@ int main(void)
 	        cmocka_unit_test(test_persistence_after_rejoin),
 	        RIG(test_persistence_behind_a_release),
 	        RIG(test_persistence_behind_a_prefetch),
-	        RIG(test_persistence_given_up),
+	        RIG(test_persistence_holds_up_nobody),
+	        RIG(test_persistence_that_nobody_waits_for),
 	        RIG(test_release_behind_a_context),
 	        RIG(test_release_before_a_context),
 	        RIG(test_release_given_up),

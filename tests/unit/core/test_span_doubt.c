@@ -552,10 +552,31 @@ static void test_at_random(void **state)
 	}
 }
 
+/* A shard that cannot be set back after the greetings is known here alone: the group ends, and is torn for all when they are back. */
+static void test_a_shard_that_is_not_set_back(void **state)
+{
+	struct rig rig;
+	uint64_t request[CORE_TEAM];
+	(void)state;
+	start(&rig, &shadowed);
+	end_half_voted(&rig);
+	all_anew(&rig);
+	core_fail_next(rig.nodes.node[0].core, ZD_CMD_COPY, ZEROD_E_DEVICE, "no copy");
+	send_joins(&rig, &shadowed, request);
+	expect_joined(&rig, request, 1, false);
+	core_expect_error(core_of(&rig, 0), send_commit(&rig, 0, 2), ZEROD_E_DEVICE,
+	                  "was not set back: no copy");
+	all_anew(&rig);
+	send_joins(&rig, &shadowed, request);
+	expect_joined(&rig, request, 1, true);
+	core_net_end(rig.nodes.net);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
 	        cmocka_unit_test(test_kill_inside_a_commit),
+	        cmocka_unit_test(test_a_shard_that_is_not_set_back),
 	        cmocka_unit_test(test_kill_before_others_vote),
 	        cmocka_unit_test(test_all_are_in_doubt),
 	        cmocka_unit_test(test_without_shadows_it_is_torn),

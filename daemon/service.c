@@ -395,6 +395,9 @@ int zd_service_run(const struct zd_options *options, const struct zd_config *con
 	int rc;
 
 	(void)signal(SIGPIPE, SIG_IGN);
+	(void)signal(
+	        SIGCHLD,
+	        SIG_DFL); /* were it ignored, a process that has ended would not wait to be asked about */
 	raise_descriptor_limit();
 	rc = zd_loop_init(&service.loop, &err);
 	if (rc == 0) {

@@ -5,11 +5,13 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
+#include <pthread.h>
 #include <signal.h>
 #include <spawn.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -62,20 +64,36 @@ void zd_cuda_ids_deinit(struct zd_cuda_id_makers *makers)
 
 /* ---- Starting ----------------------------------------------------------------------------------------------- */
 
-static int check_limits(const struct zd_cuda_id_makers *makers, uint32_t uid, struct zd_err *err)
+/* The user's oldest that nobody has come with: a job that died before its ranks could join has left them. */
+static struct zd_cuda_ids *find_stale(const struct zd_cuda_id_makers *makers, uint32_t uid)
 {
-	const struct zd_cuda_ids *ids;
+	struct zd_cuda_ids *ids, *oldest = NULL;
+	LIST_FOREACH (ids, &makers->all, link) {
+		if (ids->uid == uid && !ids->killed && ids->ids && !ids->arg &&
+		    !zd_cuda_comm_roster_are_waited_with(makers->roster, ids->ids, ids->count))
+			oldest = ids;
+	}
+	return oldest;
+}
+
+static int make_room(struct zd_cuda_id_makers *makers, uint32_t uid, struct zd_err *err)
+{
+	struct zd_cuda_ids *ids, *stale;
 	uint32_t all = 0, of_user = 0;
 	LIST_FOREACH (ids, &makers->all, link) {
-		all++;
-		of_user += ids->uid == uid;
+		all += !ids->killed;
+		of_user += !ids->killed && ids->uid == uid;
 	}
 	if (all < ZD_CUDA_IDS_MOST && of_user < ZD_CUDA_IDS_MOST_OF_USER)
 		return 0;
-	return zd_err_set(err, ZEROD_E_LIMIT,
-	                  "unique ids of %" PRIu32 " requests wait for their ranks, %" PRIu32
-	                  " of uid %" PRIu32 "; at most %u, %u of one user",
-	                  all, of_user, uid, ZD_CUDA_IDS_MOST, ZD_CUDA_IDS_MOST_OF_USER);
+	stale = find_stale(makers, uid);
+	if (!stale)
+		return zd_err_set(err, ZEROD_E_LIMIT,
+		                  "unique ids of %" PRIu32 " requests wait for their ranks, %" PRIu32
+		                  " of uid %" PRIu32 "; at most %u, %u of one user",
+		                  all, of_user, uid, ZD_CUDA_IDS_MOST, ZD_CUDA_IDS_MOST_OF_USER);
+	end(makers, stale);
+	return 0;
 }
 
 struct pipes {
@@ -131,7 +149,7 @@ int zd_cuda_ids_start(struct zd_cuda_id_makers *makers, const char *nccl_path, u
 	struct zd_cuda_ids *ids;
 	struct pipes pipes;
 	pid_t pid;
-	int rc = check_limits(makers, uid, err);
+	int rc = make_room(makers, uid, err);
 	if (!rc)
 		rc = open_pipes(&pipes, err);
 	if (rc)
@@ -221,7 +239,7 @@ static bool is_needed(const struct zd_cuda_id_makers *makers, const struct zd_cu
 	if (ids->arg)
 		return true;
 	return ids->ids && !zd_cuda_comm_roster_are_used(makers->roster, ids->ids, ids->count) &&
-	       (ids->deadline_ns == 0 || now_ns < ids->deadline_ns);
+	       now_ns < ids->deadline_ns;
 }
 
 bool zd_cuda_ids_poll(struct zd_cuda_id_makers *makers, uint64_t now_ns)
@@ -232,6 +250,8 @@ bool zd_cuda_ids_poll(struct zd_cuda_id_makers *makers, uint64_t now_ns)
 		next = LIST_NEXT(ids, link);
 		if (!ids->made)
 			read_more(makers, ids);
+		if (!ids->made && now_ns >= ids->deadline_ns)
+			failed(ids, ZEROD_E_SYSTEM, "NCCL has not made unique ids in time");
 		under_way |= !ids->made;
 		if (!ids->killed && !is_needed(makers, ids, now_ns))
 			end(makers, ids);
@@ -262,11 +282,11 @@ void zd_cuda_ids_stop(struct zd_cuda_id_makers *makers, const struct zd_err *why
 
 /* ---- The program ---------------------------------------------------------------------------------------------- */
 
-static bool write_all(const void *bytes, size_t count)
+static bool write_all(int to, const void *bytes, size_t count)
 {
 	const char *at = bytes;
 	while (count > 0) {
-		ssize_t written = write(STDOUT_FILENO, at, count);
+		ssize_t written = write(to, at, count);
 		if (written < 0 && errno == EINTR)
 			continue;
 		if (written <= 0)
@@ -275,6 +295,29 @@ static bool write_all(const void *bytes, size_t count)
 		count -= (size_t)written;
 	}
 	return true;
+}
+
+/* Of what the daemon has open, only the pipes and its log are left. NCCL writes to standard output, which is the log from here on:
+ * what it says must not get in between the ids. Where these go to; -1: nowhere. */
+static int take_output(void)
+{
+	int to;
+	(void)syscall(SYS_close_range, STDERR_FILENO + 1, ~0u, 0);
+	to = fcntl(STDOUT_FILENO, F_DUPFD_CLOEXEC, STDERR_FILENO + 1);
+	(void)setvbuf(stdout, NULL, _IOLBF, 0); /* the process may end at any time */
+	return to >= 0 && dup2(STDERR_FILENO, STDOUT_FILENO) >= 0 ? to : -1;
+}
+
+/* The daemon has closed its end or is gone, whatever NCCL is doing. */
+static void *end_with_input(void *unused)
+{
+	char byte;
+	ssize_t got;
+	do {
+		got = read(STDIN_FILENO, &byte, 1);
+	} while (got > 0 || (got < 0 && errno == EINTR));
+	(void)unused;
+	_exit(EXIT_SUCCESS);
 }
 
 static int make(uint32_t count, const char *path, struct zd_nccl_id *ids, struct zd_err *err)
@@ -286,29 +329,23 @@ static int make(uint32_t count, const char *path, struct zd_nccl_id *ids, struct
 	return rc;
 }
 
-static void await_end_of_input(void)
-{
-	char byte;
-	ssize_t got;
-	do {
-		got = read(STDIN_FILENO, &byte, 1);
-	} while (got > 0 || (got < 0 && errno == EINTR));
-}
-
 int zd_cuda_ids_main(int argc, char **argv)
 {
 	static struct zd_nccl_id ids[ZD_MAX_UNIQUE_IDS];
 	struct zd_err err = ZD_ERR_NONE;
 	unsigned long count = argc > 0 ? strtoul(argv[0], NULL, 10) : 0;
+	int to = take_output();
 	status_word status;
+	pthread_t watcher;
 	bool good;
-	if (count == 0 || count > ZD_MAX_UNIQUE_IDS)
+	if (count == 0 || count > ZD_MAX_UNIQUE_IDS || to < 0 ||
+	    pthread_create(&watcher, NULL, end_with_input, NULL))
 		return EXIT_FAILURE;
 	status = make((uint32_t)count, argc > 1 ? argv[1] : NULL, ids, &err);
-	good = write_all(&status, sizeof(status)) &&
-	       (status ? write_all(err.text, strlen(err.text)) : write_all(ids, count * sizeof(*ids)));
+	good = write_all(to, &status, sizeof(status)) && (status ? write_all(to, err.text, strlen(err.text))
+	                                                         : write_all(to, ids, count * sizeof(*ids)));
 	if (status || !good)
 		return EXIT_FAILURE;
-	await_end_of_input();
+	(void)pthread_join(watcher, NULL); /* which ends the process */
 	return EXIT_SUCCESS;
 }

@@ -4,7 +4,7 @@
  *
  * Where NCCL has made an id it listens for the ranks, with a thread and descriptors, until all of them have met, and has no call that
  * ends this. Ids whose ranks never meet would add up for as long as the daemon runs. So each request's are made by a process,
- * the daemon's own program as zd_cuda_ids_main(), which is killed when this daemon's ranks have met with all of them, when the
+ * the daemon's own program as zd_cuda_ids_main(), which ends when this daemon's ranks have met with all of them, when the
  * time that ranks have to meet is over, or with the daemon.
  *
  * Not thread-safe: cuda_comm_tasks's own. Nothing here waits.
@@ -38,7 +38,7 @@ struct zd_cuda_ids {
 	bool made;                   /* or it has failed */
 	struct zd_err err;           /* then: status 0, or why */
 	struct zd_cuda_comm_id *ids; /* that the roster expects; NULL: they are not made */
-	uint64_t deadline_ns;        /* for the ranks to meet; 0: none */
+	uint64_t deadline_ns;        /* to be made, and for the ranks to meet */
 };
 
 struct zd_cuda_id_makers {
@@ -50,7 +50,8 @@ void zd_cuda_ids_init(struct zd_cuda_id_makers *makers, struct zd_cuda_comm_rost
 /* Kills all processes, and waits until they are gone. Whoever asked has been told. */
 void zd_cuda_ids_deinit(struct zd_cuda_id_makers *makers);
 
-/* Begins to make `count` ids for a user. nccl_path may be NULL. Errors: LIMIT, SYSTEM. */
+/* Begins to make `count` ids for a user, whose oldest make room where the user has too many; nccl_path may be NULL. Errors: LIMIT (ranks
+ * wait with all of the user's, or there are too many of others), SYSTEM. */
 int zd_cuda_ids_start(struct zd_cuda_id_makers *makers, const char *nccl_path, uint32_t uid, uint32_t count,
                       uint64_t deadline_ns, void *arg, struct zd_err *err)
         __attribute__((warn_unused_result));

@@ -64,6 +64,9 @@ void zd_cuda_comm_roster_expect(struct zd_cuda_comm_roster *roster, struct zd_cu
                                 uint32_t count);
 void zd_cuda_comm_roster_forget(struct zd_cuda_comm_roster *roster, struct zd_cuda_comm_id *ids,
                                 uint32_t count);
+/* Has a rank with one of them come, and not gone: others may be on their way. */
+bool zd_cuda_comm_roster_are_waited_with(struct zd_cuda_comm_roster *roster,
+                                         const struct zd_cuda_comm_id *ids, uint32_t count);
 /* Are all of them used. */
 bool zd_cuda_comm_roster_are_used(struct zd_cuda_comm_roster *roster, const struct zd_cuda_comm_id *ids,
                                   uint32_t count);

@@ -10,6 +10,8 @@
 #include "base/log.h"
 #include "base/mem.h"
 
+#define IDS_NS 3600000000000ull /* for the ranks to meet, where there is no other limit */
+
 _Static_assert((unsigned)ZD_NCOMM_ROLES == ZD_CUDA_COMM_QUEUES, "a queue for each role");
 _Static_assert(ZD_UNIQUE_ID_BYTES == sizeof(struct zd_nccl_id), "ids are NCCL's");
 
@@ -182,8 +184,11 @@ static uint64_t deadline(const struct zd_cuda_comms *comms)
 static int make_ids(struct zd_cuda_comms *comms, struct zd_cuda_task *task, struct zd_err *err)
 {
 	const char *path = comms->settings->nccl_path;
+	uint64_t until_ns = deadline(comms);
+	if (!until_ns)
+		until_ns = zd_thread_now_ns() + IDS_NS;
 	return zd_cuda_ids_start(&comms->makers, path && *path ? path : NULL, task->u.ids.uid,
-	                         task->u.ids.count, deadline(comms), task, err);
+	                         task->u.ids.count, until_ns, task, err);
 }
 
 static void tell_made(struct zd_cuda_comms *comms, struct zd_cuda_ids *made)

@@ -78,7 +78,8 @@ static void restore_failed(struct zd_engine *e, struct zd_part *part, int status
 	group->torn = true;
 	if (!group->span)
 		return;
-	status = zd_err_set(&err, status, "group '%.64s': rank %u's shard of unit '%.64s' was not set back: %s",
+	status = zd_err_set(&err, status,
+	                    "group '%.64s': rank %u's shard of unit '%.64s' was not set back: %s",
 	                    group->name, zd_world_rank(zd_part_member(part)), part->unit->name, error);
 	zd_span_fail(e, group, status, err.text);
 }

@@ -3,7 +3,8 @@
  * nccl.c - NCCL's double: its calls. nccl_control.h says what a test may ask of it; from the environment it takes
  *
  *   ZD_DOUBLE_NCCL_VERSION=N   what ncclGetVersion says, 22809 without
- *   ZD_DOUBLE_NCCL_IDS=N       so many ids are made, then none; of -1 the process ends with the first
+ *   ZD_DOUBLE_NCCL_IDS=N       so many ids are made, then none; of -1 the process ends with the first, of -2 that takes for ever
+ *   ZD_DOUBLE_NCCL_TALKS=1     each id is made with many words on standard output
  *   ZD_DOUBLE_NCCL_IDLE        an all-gather moves nothing, and says nothing of it
  *   ZD_DOUBLE_NCCL_CONNECTS    the first operation is in progress until all ranks have asked for theirs, as with
  *                              NCCL_RUNTIME_CONNECT
@@ -219,8 +220,13 @@ int ncclGetUniqueId(struct zd_nccl_id *id)
 	static int made;
 	int result = enter(__func__);
 
+	if (getenv("ZD_DOUBLE_NCCL_TALKS"))
+		for (int i = 0; i < 1000; i++)
+			(void)printf("NCCL INFO makes an id\n");
 	if (text && strcmp(text, "-1") == 0)
 		_exit(3);
+	if (text && strcmp(text, "-2") == 0)
+		(void)pause();
 	if (!result && text && ++made > (int)strtol(text, NULL, 10))
 		return ZD_NCCL_SYSTEM_ERROR;
 	return result ? result : nccl_ranks_name(id);

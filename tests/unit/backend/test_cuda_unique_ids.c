@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* test_cuda_unique_ids.c - processes that make unique ids and listen for their ranks: when they end, how many there may be, and
  * what goes wrong; over the doubles of the driver and of NCCL. */
+#include <dirent.h>
 #include <errno.h>
 #include <sched.h>
 #include <sys/wait.h>
@@ -19,6 +20,34 @@ static bool has_children(void)
 static void await_no_children(void)
 {
 	while (has_children())
+		(void)sched_yield();
+}
+
+/* Of all threads: each has its own. */
+static unsigned count_children(void)
+{
+	DIR *threads = opendir("/proc/self/task");
+	struct dirent *thread;
+	unsigned count = 0;
+	assert_non_null(threads);
+	while ((thread = readdir(threads))) {
+		char path[sizeof("/proc/self/task//children") + sizeof(thread->d_name)];
+		FILE *file;
+		int pid;
+		(void)snprintf(path, sizeof(path), "/proc/self/task/%s/children", thread->d_name);
+		file = fopen(path, "r");
+		while (file && fscanf(file, "%d", &pid) == 1)
+			count++;
+		if (file)
+			(void)fclose(file);
+	}
+	(void)closedir(threads);
+	return count;
+}
+
+static void await_children(unsigned count)
+{
+	while (count_children() != count)
 		(void)sched_yield();
 }
 
@@ -106,25 +135,46 @@ static void test_until_the_daemon_ends(void **state)
 
 /* ---- How many ------------------------------------------------------------------------------------------------------- */
 
+/* A user who has too many loses the oldest that nobody has come with; others' stay. */
 static void test_no_more_than_may_wait(void **state)
 {
+	const uint32_t users = ZD_CUDA_IDS_MOST / ZD_CUDA_IDS_MOST_OF_USER;
 	struct collective_scene s;
 	char text[128];
 	(void)state;
 	scene_open(&s, 1, NULL);
-	for (uint32_t i = 0; i < ZD_CUDA_IDS_MOST_OF_USER; i++)
+	for (uint32_t i = 0; i < ZD_CUDA_IDS_MOST_OF_USER + 2; i++)
 		free_ids(wait_ok(s.nodes[0], ask_for(&s, OTHER_USER)));
+	await_children(ZD_CUDA_IDS_MOST_OF_USER);
+	for (uint32_t i = 0; i < ZD_CUDA_IDS_MOST - ZD_CUDA_IDS_MOST_OF_USER; i++)
+		free_ids(wait_ok(s.nodes[0], ask_for(&s, OTHER_USER + 1 + i % (users - 1))));
+	await_children(ZD_CUDA_IDS_MOST);
 	(void)snprintf(
 	        text, sizeof(text),
-	        "unique ids of %u requests wait for their ranks, %u of uid %u; at most %u, %u of one user",
-	        ZD_CUDA_IDS_MOST_OF_USER, ZD_CUDA_IDS_MOST_OF_USER, OTHER_USER, ZD_CUDA_IDS_MOST,
-	        ZD_CUDA_IDS_MOST_OF_USER);
-	expect_failed(&s, ask_for(&s, OTHER_USER), ZEROD_E_LIMIT, text);
-	for (uint32_t i = ZD_CUDA_IDS_MOST_OF_USER; i < ZD_CUDA_IDS_MOST; i++)
-		free_ids(wait_ok(s.nodes[0], ask_for(&s, i)));
-	expect_failed(&s, ask_for(&s, OTHER_USER + 1), ZEROD_E_LIMIT, "of 64 requests");
+	        "unique ids of %u requests wait for their ranks, 0 of uid %u; at most %u, %u of one user",
+	        ZD_CUDA_IDS_MOST, 0u, ZD_CUDA_IDS_MOST, ZD_CUDA_IDS_MOST_OF_USER);
+	expect_failed(&s, ask_for(&s, 0), ZEROD_E_LIMIT, text);
 	scene_close(&s);
 	assert_false(has_children());
+}
+
+/* Those that a rank has come with stay, however old. */
+static void test_who_is_waited_for_stays(void **state)
+{
+	struct collective_scene s;
+	uint64_t opening;
+	(void)state;
+	scene_open(&s, 1, NULL);
+	scene_make_some_ids(&s, GATHERS);
+	opening = open_comm(&s, 0, GATHERS);
+	for (uint32_t i = 0; i < 2 * ZD_CUDA_IDS_MOST_OF_USER; i++)
+		free_ids(wait_ok(s.nodes[0], ask_for(&s, 0)));
+	await_children(ZD_CUDA_IDS_MOST_OF_USER);
+	(void)open_comm(&s, 1, GATHERS);
+	(void)wait_ok(s.nodes[0], opening);
+	await_children(ZD_CUDA_IDS_MOST_OF_USER - 1); /* the one that was used */
+	scene_disconnect(&s, GATHERS);
+	scene_close(&s);
 }
 
 /* ---- What goes wrong -------------------------------------------------------------------------------------------------- */
@@ -139,6 +189,50 @@ static void test_ids_that_cannot_be_made(void **state)
 	await_no_children();
 	free_ids(wait_ok(s.nodes[0], ask_ids(&s, 0, 2)));
 	scene_close(&s);
+}
+
+/* Its words are for the daemon's log. */
+static void test_nccl_that_talks(void **state)
+{
+	struct collective_scene s;
+	(void)state;
+	scene_open(&s, 1, NULL);
+	scene_make_ids(&s);
+	scene_connect(&s, GATHERS);
+	scene_disconnect(&s, GATHERS);
+	scene_close(&s);
+}
+
+static void test_ids_that_take_for_ever(void **state)
+{
+	static const struct zd_backend_config impatient = {.collective_timeout_ns = SECOND_NS / 5};
+	struct collective_scene s;
+	(void)state;
+	scene_open(&s, 1, &impatient);
+	expect_failed(&s, ask_ids(&s, 0, 1), ZEROD_E_SYSTEM, "NCCL has not made unique ids in time");
+	await_no_children();
+	scene_close(&s);
+}
+
+/* Whatever NCCL is doing, the process ends with the daemon. */
+static void test_the_program_ends_with_its_input(void **state)
+{
+	char number[] = "1", program[] = "zerod", arg[] = ZD_CUDA_IDS_PROGRAM_ARG;
+	char *argv[] = {program, arg, number, NULL};
+	int in[2], status;
+	pid_t pid;
+	(void)state;
+	assert_int_equal(pipe(in), 0);
+	pid = fork();
+	if (pid == 0) {
+		(void)dup2(in[0], STDIN_FILENO);
+		(void)execv("/proc/self/exe", argv);
+		_exit(99);
+	}
+	(void)close(in[0]);
+	(void)close(in[1]);
+	assert_int_equal(waitpid(pid, &status, 0), pid);
+	assert_true(WIFEXITED(status) && WEXITSTATUS(status) == 0);
 }
 
 static void test_a_process_that_ends(void **state)
@@ -160,7 +254,11 @@ int main(int argc, char **argv)
 	        CASE(test_until_the_daemon_ends, "ZD_DOUBLE_LEAKS=1"),
 	        CASE(test_no_more_than_may_wait, "ZD_DOUBLE_LEAKS=1"),
 	        CASE(test_ids_that_cannot_be_made, "ZD_DOUBLE_LEAKS=1", "ZD_DOUBLE_NCCL_IDS=2"),
+	        CASE(test_who_is_waited_for_stays, "ZD_DOUBLE_LEAKS=1"),
 	        CASE(test_a_process_that_ends, "ZD_DOUBLE_LEAKS=1", "ZD_DOUBLE_NCCL_IDS=-1"),
+	        CASE(test_nccl_that_talks, "ZD_DOUBLE_LEAKS=1", "ZD_DOUBLE_NCCL_TALKS=1"),
+	        CASE(test_ids_that_take_for_ever, "ZD_DOUBLE_LEAKS=1", "ZD_DOUBLE_NCCL_IDS=-2"),
+	        CASE(test_the_program_ends_with_its_input, "ZD_DOUBLE_NCCL_IDS=-2"),
 	};
 	ID_PROGRAM(argc, argv);
 	return case_main(cases, ZD_ARRAY_LEN(cases), argc, argv);

@@ -143,12 +143,13 @@ static void test_persistence_holds_up_nobody(void **state)
 	for (uint32_t rank = 0; rank < 4; rank++)
 		core_expect(core_of(rig, rank), gather(rig, rig->u, rank), 0);
 	for (uint32_t rank = 0; rank < 4; rank++) {
-		uint64_t prefetch = core_prefetch(core_of(rig, rank), session_of(rig, rank), on(rig, rig->v, rank));
+		uint64_t prefetch = core_prefetch(core_of(rig, rank), session_of(rig, rank),
+		                                  on(rig, rig->v, rank));
 		core_expect_waits(core_of(rig, rank), prefetch, "gather budget");
 		core_expect(core_of(rig, rank), set_persistent(rig, rig->v, rank), 0);
 		core_expect_error(core_of(rig, rank),
-		                  core_simple(core_of(rig, rank), session_of(rig, rank), ZD_REQ_UNIT_UNREGISTER,
-		                              on(rig, rig->v, rank)),
+		                  core_simple(core_of(rig, rank), session_of(rig, rank),
+		                              ZD_REQ_UNIT_UNREGISTER, on(rig, rig->v, rank)),
 		                  ZEROD_E_BUSY, "in use");
 	}
 	for (uint32_t rank = 0; rank < 4; rank++)

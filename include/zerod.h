@@ -319,8 +319,8 @@ struct zerod_group_options {
  * The ranks meet at the daemon that made it, which must run until all have joined; the session that asked may end. It listens for
  * them, at NCCL_SOCKET_IFNAME of its environment, as long as ranks have to meet (timeout_s of its configuration); then the id is void. A
  * call may take seconds: NCCL looks at the node's network.
- * Errors: INVALID, UNSUPPORTED (the daemon's devices are emulated), NOT_FOUND (it finds no NCCL), LIMIT (too many ids, of this user or of
- * all, wait for their ranks), DEVICE and SYSTEM (NCCL's words), DEADLINE.
+ * Errors: INVALID, UNSUPPORTED (the daemon's devices are emulated), NOT_FOUND (it finds no NCCL), LIMIT (ranks wait with sixteen ids of
+ * this user, or too many ids of others are not used yet), DEVICE and SYSTEM (NCCL's words), DEADLINE.
  */
 ZEROD_MUST_USE int zerod_unique_id(zerod_client *client, uint32_t local_world_size,
                                    struct zerod_unique_id *id);

@@ -50,11 +50,13 @@ static void add_comm(struct comm_scene *s, struct zd_cuda_comm *comms[2])
 		COMM_AWAIT(s, comms[i]->state == ZD_CUDA_COMM_READY);
 }
 
-static void give_to(struct comm_scene *s, uint32_t i, struct zd_cuda_comm *comm, struct comm_op *op)
+static void give_to(struct comm_scene *s, uint32_t i, struct zd_cuda_comm *comm, struct comm_op *op,
+                    uint64_t offset)
 {
 	struct zd_err err;
 
 	*op = comm_op(s, i, comm_bytes(ZD_CUDA_COMM_ALL_GATHER, 100));
+	op->op.receive += offset;
 	comm_must(zd_cuda_comm_queue_give(&s->ranks[i].queue, comm, &op->op, &err), &err);
 }
 
@@ -71,10 +73,10 @@ static void test_crossing_orders(void **state)
 	add_comm(&s, other);
 	for (uint32_t i = 0; i < 2; i++)
 		assert_true(s.ranks[i].queue.room >= 2);
-	give_to(&s, 0, s.ranks[0].comm, &first[0]);
-	give_to(&s, 0, other[0], &second[0]);
-	give_to(&s, 1, other[1], &second[1]);
-	give_to(&s, 1, s.ranks[1].comm, &first[1]);
+	give_to(&s, 0, s.ranks[0].comm, &first[0], 0);
+	give_to(&s, 0, other[0], &second[0], COMM_BYTES / 2);
+	give_to(&s, 1, other[1], &second[1], COMM_BYTES / 2);
+	give_to(&s, 1, s.ranks[1].comm, &first[1], 0);
 	for (uint32_t i = 0; i < 2; i++)
 		COMM_AWAIT(&s, first[i].taken && second[i].taken);
 	for (uint32_t i = 0; i < 2; i++) {

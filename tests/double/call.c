@@ -177,8 +177,10 @@ static int enter(const char *function, enum double_needs needs, int *refused)
 	current = double_current();
 	if (needs == DOUBLE_NEEDS_CONTEXT)
 		*refused = check_context(current);
-	if (result && double_is_lost(result) && current)
+	if (result && double_is_lost(result) && current) {
 		double_context_fail(current, result);
+		double_context_settle(current);
+	}
 	if (!result && !*refused && needs == DOUBLE_NEEDS_CONTEXT)
 		result = find_fault(current);
 	return result;

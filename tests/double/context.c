@@ -62,6 +62,12 @@ void double_context_fail(struct CUctx_st *context, int result)
 	(void)pthread_cond_broadcast(&double_moved);
 }
 
+void double_context_settle(const struct CUctx_st *context)
+{
+	while (context->running > 0)
+		double_wait(&double_moved);
+}
+
 /* ---- Begin and end ------------------------------------------------------------------------------------------------ */
 
 static int check_compute_mode(int device)

@@ -92,6 +92,7 @@ struct CUctx_st {
 	int retained; /* 0: there is none */
 	int fault;    /* what every later call gives; read without the lock by waits */
 	bool stopping;
+	unsigned running; /* operations, which have dropped the lock */
 	int listed_fd; /* -1: not listed */
 	int next_queue;
 	struct double_line *legacy; /* of the legacy default stream */
@@ -103,6 +104,8 @@ struct CUctx_st *double_current(void);
 struct CUctx_st *double_context(int device);
 bool double_is_context(const struct CUctx_st *context);
 void double_context_fail(struct CUctx_st *context, int result);
+/* Until nothing runs in it any more: who is told that it is lost may give memory back at once. */
+void double_context_settle(const struct CUctx_st *context);
 bool double_is_lost(int result); /* does a context end with it */
 int double_count_contexts(void);
 

@@ -122,7 +122,9 @@ static void run_head(struct double_queue *queue)
 
 	wait_for_others(context, op);
 	if (!double_is_over(context)) {
+		context->running++;
 		result = double_run(context, op);
+		context->running--;
 		if (result)
 			double_context_fail(context, result);
 	}

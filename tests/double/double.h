@@ -93,7 +93,7 @@ struct CUctx_st {
 	int fault;    /* what every later call gives; read without the lock by waits */
 	bool stopping;
 	unsigned running; /* operations, which have dropped the lock */
-	int listed_fd; /* -1: not listed */
+	int listed_fd;    /* -1: not listed */
 	int next_queue;
 	struct double_line *legacy; /* of the legacy default stream */
 	struct double_queue queues[DOUBLE_MAX_QUEUES];

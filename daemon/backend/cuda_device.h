@@ -14,6 +14,7 @@
 #include <stdint.h>
 
 #include "backend/backend.h"
+#include "backend/cuda_link.h"
 #include "driver/driver.h"
 #include "proto/limits.h"
 
@@ -32,8 +33,8 @@ struct zd_cuda_device {
 	bool rdma;        /* GPUDirect RDMA with memory that is made like ours */
 	uint64_t reaches; /* bit i: it can access device i's memory directly; its own too */
 
-	_Atomic uint64_t incoming_bytes; /* pushes into its memory that are in flight, from all devices */
-	atomic_bool idle;                /* as far as is known; zd_cuda_monitor looks */
+	struct zd_cuda_link in, out; /* of pushes into its memory, from all devices; and of its own, which its executor takes */
+	atomic_bool idle;            /* as far as is known; zd_cuda_monitor looks */
 	atomic_bool failed;
 	pthread_mutex_t lock; /* of the text */
 	char failure[ZD_FAILURE_TEXT];

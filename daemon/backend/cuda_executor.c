@@ -32,7 +32,8 @@
 #define SLEEP_MOST_NS  100000u
 #define SLEEP_CALM_NS  5000000u /* at most, while only processes are to go */
 #define SLEEP_DOUBLES  8u
-#define LINK_BYTES_NS  400u      /* that a link carries at most */
+#define SLEEP_LATE_NS  5000u /* that a sleep may take longer */
+#define TURNS          2u
 #define CHECK_NS       20000000u /* between two looks at what no counter tells */
 
 static void event(struct zd_cuda_executor *executor)
@@ -146,40 +147,38 @@ static uint64_t unissued(const struct zd_cuda_task *task)
 	return asks_the_gpu(task) ? task->u.copy.bytes - task->u.copy.issued_bytes : 0;
 }
 
-static void unclaim(struct zd_cuda_executor *executor, struct zd_cuda_task *task)
+/* Takes turns on both ways of a large push. False: it is too early; `turn_ns` says when it may not be any more. On a link that is slower
+ * than turns have it, no more than so many are issued before they have landed. */
+static bool take_turns(struct zd_cuda_executor *executor, uint32_t target, uint64_t bytes)
 {
-	if (!zd_cuda_task_copies(task) || !task->u.copy.claimed)
-		return;
-	zd_cuda_lane_unclaim(&executor->push, task->target, task->u.copy.bytes - task->u.copy.issued_bytes);
-	task->u.copy.claimed = false;
+	struct zd_cuda_link *out = &executor->device->out, *in = &executor->devices->all[target].in;
+	uint64_t now_ns = zd_thread_now_ns(), out_ns = zd_cuda_link_opens_ns(out);
+	if (executor->push.nturns == TURNS)
+		return false;
+	if (out_ns <= now_ns && zd_cuda_link_take(in, bytes, now_ns))
+		return zd_cuda_link_take(out, bytes, now_ns);
+	executor->turn_ns =
+	        zd_min_u64(executor->turn_ns, zd_max_u64(out_ns, zd_cuda_link_opens_ns(in)));
+	return false;
 }
 
-/* The next push. Small ones go at once. Large ones have their target's link for themselves: those that meet at one device
- * share its link while others are idle. Sources that begin together begin with different targets. */
+/* The next push. Small ones go at once. Sources that begin together begin with different targets. */
 static struct zd_cuda_task *next_push(struct zd_cuda_executor *executor)
 {
 	const struct zd_cuda_order *order = &executor->order;
 	uint32_t count = executor->devices->count;
+	executor->turn_ns = UINT64_MAX;
 	for (uint32_t step = 1; step < count; step++) {
 		uint32_t target = (order->self + step) % count;
 		struct zd_cuda_task *task = zd_cuda_order_first(order, target);
-		uint64_t left = task ? unissued(task) : 0;
 		if (!task)
 			continue;
-		if (left > SMALL_BYTES && !task->u.copy.claimed)
-			task->u.copy.claimed = zd_cuda_lane_claim(&executor->push, target, left);
-		if (left <= SMALL_BYTES || task->u.copy.claimed)
+		if (unissued(task) > SMALL_BYTES && !task->u.copy.turn)
+			task->u.copy.turn = take_turns(executor, target, unissued(task));
+		if (unissued(task) <= SMALL_BYTES || task->u.copy.turn)
 			return task;
 	}
 	return NULL;
-}
-
-/* Of a claimed push; the last one is small enough for the link to be handed over while it flies. */
-static uint64_t piece_bytes(uint64_t left_bytes)
-{
-	if (left_bytes <= ZD_CUDA_LAST_BYTES)
-		return left_bytes;
-	return zd_min_u64(left_bytes - ZD_CUDA_LAST_BYTES, PIECE_BYTES);
 }
 
 static int push_piece(struct zd_cuda_executor *executor, struct zd_cuda_task *task, bool *whole,
@@ -187,14 +186,14 @@ static int push_piece(struct zd_cuda_executor *executor, struct zd_cuda_task *ta
 {
 	struct zd_cuda_device *target = &executor->devices->all[task->target];
 	uint64_t issued = task->u.copy.issued_bytes;
-	bool claimed = task->u.copy.claimed;
+	bool turn = task->u.copy.turn;
 	/* Also the last of those that do: they are given to the driver behind it. */
-	bool together = !claimed && (zd_cuda_order_has_more(&executor->order) || executor->push.nmoves > 0);
+	bool together = !turn && (zd_cuda_order_has_more(&executor->order) || executor->push.nmoves > 0);
 	struct zd_cuda_piece piece = {.dst = task->u.copy.dst + issued,
 	                              .src = task->u.copy.src + issued,
-	                              .bytes = piece_bytes(unissued(task)),
+	                              .bytes = zd_min_u64(unissued(task), PIECE_BYTES),
 	                              .target = task->target,
-	                              .claimed = claimed,
+	                              .turn = turn,
 	                              .together = together};
 	int rc;
 	*whole = issued + piece.bytes == task->u.copy.bytes;
@@ -221,7 +220,6 @@ static void push(struct zd_cuda_executor *executor, struct zd_cuda_task *task)
 		if (!rc || zd_cuda_device_failed(executor->device))
 			return; /* of a device that has failed, all tasks end at once */
 	}
-	unclaim(executor, task);
 	leave(executor, task, rc, &err);
 	zd_cuda_lane_follow(&executor->push, task);
 }
@@ -331,22 +329,10 @@ static void fail_waiting(struct zd_cuda_executor *executor, const struct zd_err 
 	struct zd_cuda_task *task;
 	while ((task = zd_cuda_order_any(&executor->order))) {
 		fail_task(task, why);
-		unclaim(executor, task);
 		zd_cuda_order_take(&executor->order, task, false);
 		landed(executor, task);
 	}
 	zd_assert(zd_cuda_order_is_empty(&executor->order));
-}
-
-/* Others need not wait until nothing moves here any more, which may be never. Only the first of a queue has a claim. */
-static void unclaim_all(struct zd_cuda_executor *executor)
-{
-	zd_cuda_lane_unclaim_flights(&executor->push);
-	for (uint32_t i = 0; i < executor->devices->count; i++) {
-		struct zd_cuda_task *task = STAILQ_FIRST(&executor->order.queues[i]);
-		if (task)
-			unclaim(executor, task);
-	}
 }
 
 static void give_up(struct zd_cuda_executor *executor)
@@ -354,10 +340,10 @@ static void give_up(struct zd_cuda_executor *executor)
 	struct zd_err why = ZD_ERR_NONE;
 	if (!executor->giving_up) {
 		executor->giving_up = true;
+		executor->turn_ns = UINT64_MAX;
 		zd_cuda_lane_walk(&executor->push, abort_timeline);
 		zd_cuda_within_walk(&executor->within, abort_timeline);
 		zd_cuda_order_walk(&executor->order, abort_timeline);
-		unclaim_all(executor);
 		event(executor);
 	}
 	if ((executor->push.count > 0 && !zd_cuda_lane_is_still(&executor->push)) ||
@@ -381,7 +367,6 @@ static void shut_down(struct zd_cuda_executor *executor)
 		/* A SIGNAL too: what comes before it was not done. */
 		if (task->completion.status == 0)
 			zd_completion_fail(&task->completion, why.status, why.text);
-		unclaim(executor, task);
 		zd_cuda_order_take(&executor->order, task, false);
 		landed(executor, task);
 	}
@@ -397,6 +382,12 @@ static void shut_down(struct zd_cuda_executor *executor)
 static bool is_flying(const struct zd_cuda_executor *executor)
 {
 	return executor->push.count > 0 || !zd_cuda_within_is_idle(&executor->within);
+}
+
+static uint64_t until_turn_ns(const struct zd_cuda_executor *executor)
+{
+	uint64_t now_ns = zd_thread_now_ns() + SLEEP_LATE_NS;
+	return executor->turn_ns > now_ns ? executor->turn_ns - now_ns : 0;
 }
 
 /* 0: spin; UINT64_MAX: there is nothing to look at. To be woken for the next command costs whoever submits it 2 us and the
@@ -419,7 +410,9 @@ static uint64_t rest_ns(struct zd_cuda_executor *executor)
 	if (executor->sleeps < SLEEP_DOUBLES)
 		executor->sleeps++;
 	/* Half of what flies is no sooner there: a piece lands, and the next one is on its way. */
-	return awaited ? ns : zd_max_u64(ns, executor->push.flying_bytes / 2 / LINK_BYTES_NS);
+	if (!awaited)
+		ns = zd_max_u64(ns, executor->push.flying_bytes / 2 / ZD_CUDA_LINK_BYTES_NS);
+	return zd_min_u64(ns, until_turn_ns(executor));
 }
 
 /* With the lock. */
@@ -514,6 +507,7 @@ int zd_cuda_executor_init(struct zd_cuda_executor *executor, struct zd_cuda_devi
 	        .device = &devices->all[device],
 	        .done = config->done,
 	        .done_arg = config->done_arg,
+	        .turn_ns = UINT64_MAX,
 	};
 	zd_spin_init(&executor->spin, SPIN_NS, PROCESSORS);
 	int rc = zd_cuda_lane_init(&executor->push, devices, device, FLIGHT_BYTES, err);

@@ -45,6 +45,7 @@ struct zd_cuda_executor {
 	bool hurried;         /* somebody waits for one of them */
 	bool giving_up;       /* the device has failed, and whoever waits for what it had has been told */
 	bool giving_up_round; /* the same of the GPU by which its copies go round, and of those */
+	uint64_t turn_ns;       /* when a push that waits for its turn may have it; UINT64_MAX: none does */
 	struct zd_spin spin;
 	unsigned sleeps;     /* since the last event */
 	uint64_t checked_ns; /* when the streams were, or nothing was in flight */

@@ -63,49 +63,20 @@ void zd_cuda_lane_deinit(struct zd_cuda_lane *lane)
 
 /* ---- Taking off --------------------------------------------------------------------------------------------- */
 
-bool zd_cuda_lane_claim(struct zd_cuda_lane *lane, uint32_t target, uint64_t bytes)
-{
-	_Atomic uint64_t *incoming = &lane->devices->all[target].incoming_bytes;
-	uint64_t claimed = atomic_load_explicit(incoming, memory_order_relaxed);
-	if (lane->claimed_bytes > ZD_CUDA_LAST_BYTES)
-		return false;
-	do {
-		if (claimed > ZD_CUDA_LAST_BYTES)
-			return false;
-	} while (!atomic_compare_exchange_weak(incoming, &claimed, claimed + bytes));
-	lane->claimed_bytes += bytes;
-	return true;
-}
-
-void zd_cuda_lane_unclaim(struct zd_cuda_lane *lane, uint32_t target, uint64_t bytes)
-{
-	lane->claimed_bytes -= bytes;
-	atomic_fetch_sub_explicit(&lane->devices->all[target].incoming_bytes, bytes, memory_order_relaxed);
-}
-
-void zd_cuda_lane_unclaim_flights(struct zd_cuda_lane *lane)
-{
-	for (uint32_t i = 0; i < lane->count; i++) {
-		struct zd_cuda_flight *flight = &lane->ring[(lane->first + i) % ZD_CUDA_FLIGHTS];
-		if (flight->claimed)
-			zd_cuda_lane_unclaim(lane, flight->target, flight->bytes);
-		flight->claimed = false;
-	}
-}
-
 static void fly(struct zd_cuda_lane *lane, const struct zd_cuda_piece *piece)
 {
 	zd_assert(lane->count < ZD_CUDA_FLIGHTS);
 	bool awaited = piece->bytes > 0 && piece->ends && !piece->ends->gpu_stores;
+	bool turn = piece->turn && piece->ends;
 	lane->ring[(lane->first + lane->count) % ZD_CUDA_FLIGHTS] =
 	        (struct zd_cuda_flight){.progress = lane->issued + (lane->group > 0),
 	                                .bytes = piece->bytes,
-	                                .claimed = piece->claimed,
 	                                .awaited = awaited,
-	                                .target = piece->target,
+	                                .turn = turn,
 	                                .ends = piece->ends};
 	lane->count++;
 	lane->nawaited += awaited;
+	lane->nturns += turn;
 	lane->flying_bytes += piece->bytes;
 }
 
@@ -226,8 +197,7 @@ bool zd_cuda_lane_drop(struct zd_cuda_lane *lane, struct zd_cuda_task **ended)
 	*ended = flight->ends;
 	lane->flying_bytes -= flight->bytes;
 	lane->nawaited -= flight->awaited;
-	if (flight->claimed)
-		zd_cuda_lane_unclaim(lane, flight->target, flight->bytes);
+	lane->nturns -= flight->turn;
 	lane->first = (lane->first + 1) % ZD_CUDA_FLIGHTS;
 	lane->count--;
 	return true;

@@ -19,18 +19,15 @@
 #include "backend/cuda_device.h"
 #include "backend/cuda_task.h"
 
-#define ZD_CUDA_FLIGHTS 128u
-#define ZD_CUDA_LAST_BYTES                                                                                   \
-	(32ull << 20)           /* of a claim: while they fly the next one may begin; 85 us of a link */
+#define ZD_CUDA_FLIGHTS     128u
 #define ZD_CUDA_GROUP       16u /* pieces */
 #define ZD_CUDA_GROUP_BYTES (4ull << 20) /* about 10 us of a link: that much later may the first be seen */
 
 struct zd_cuda_flight {
 	uint64_t progress; /* has landed when the counter has reached it */
 	uint64_t bytes;    /* 0: nothing moves */
-	bool claimed;      /* the link into the target, for as long as they fly */
 	bool awaited;      /* it ends a task without a fence */
-	uint32_t target;
+	bool turn;         /* it ends a push that took turns on its links */
 	struct zd_cuda_task *ends; /* the task whose last piece it is; NULL: more follow */
 };
 
@@ -39,7 +36,7 @@ struct zd_cuda_piece {
 	zd_cu_ptr dst, src;        /* src 0: fill with zeros */
 	uint64_t bytes;            /* 0: nothing moves */
 	uint32_t target;           /* device that is written to */
-	bool claimed;              /* the link into it, by zd_cuda_lane_claim() */
+	bool turn;                 /* its task took turns on its links */
 	bool together;             /* moves with others when the group is closed */
 	struct zd_cuda_task *ends; /* its session's counter is stored behind the piece; NULL: more follow */
 };
@@ -58,7 +55,6 @@ struct zd_cuda_lane {
 	zd_cu_ptr counter_at;      /* the same for the GPU */
 	uint64_t issued;           /* the last progress that was asked for */
 	uint64_t flying_bytes;
-	uint64_t claimed_bytes; /* for which links are claimed; in flight or still to be issued */
 	uint64_t group_bytes;   /* of the group that is not closed */
 	unsigned group, nstores, nmoves;
 	zd_cu_ptr dsts[ZD_CUDA_GROUP], srcs[ZD_CUDA_GROUP]; /* of the group's pieces that move together */
@@ -66,6 +62,7 @@ struct zd_cuda_lane {
 	struct zd_cuda_store stores[ZD_CUDA_GROUP + 1];
 	uint32_t first, count; /* of the ring */
 	uint32_t nawaited;     /* of them, that somebody goes on with who hears of it from the CPU */
+	uint32_t nturns;       /* of them, that end a push with turns */
 	struct zd_cuda_flight ring[ZD_CUDA_FLIGHTS];
 };
 
@@ -79,14 +76,6 @@ static inline bool zd_cuda_lane_has_room(const struct zd_cuda_lane *lane)
 {
 	return lane->count < ZD_CUDA_FLIGHTS && (lane->count == 0 || lane->flying_bytes < lane->flight_bytes);
 }
-
-/* Takes the link into a device for so many bytes, until they have landed: false while another GPU, or this lane for another
- * device, has more claimed than its last piece. That one may still fly: the link is handed over without a pause. */
-bool zd_cuda_lane_claim(struct zd_cuda_lane *lane, uint32_t target, uint64_t bytes);
-/* Gives back what will not be issued. */
-void zd_cuda_lane_unclaim(struct zd_cuda_lane *lane, uint32_t target, uint64_t bytes);
-/* Gives back what is in flight: nobody knows when it lands. */
-void zd_cuda_lane_unclaim_flights(struct zd_cuda_lane *lane);
 
 /* Issues a piece. There is room. On failure it has not been. Errors: NO_MEMORY;
  * DEVICE, then the device is marked failed. Of those that move together the copies are given to the driver when the group is

@@ -45,7 +45,7 @@ struct zd_cuda_task {
 		struct {
 			zd_cu_ptr dst, src; /* src 0: fill with zeros */
 			uint64_t bytes, issued_bytes;
-			bool claimed;            /* the link into the target, for what is not issued */
+			bool turn;               /* it has taken turns on its links */
 		} copy;                          /* COPY, FILL */
 		struct zd_cuda_segment *destroy; /* owned; NULL if it never came to be */
 		struct {

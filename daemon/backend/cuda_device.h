@@ -14,7 +14,6 @@
 #include <stdint.h>
 
 #include "backend/backend.h"
-#include "backend/cuda_link.h"
 #include "driver/driver.h"
 #include "proto/limits.h"
 
@@ -33,8 +32,8 @@ struct zd_cuda_device {
 	bool rdma;        /* GPUDirect RDMA with memory that is made like ours */
 	uint64_t reaches; /* bit i: it can access device i's memory directly; its own too */
 
-	struct zd_cuda_link in, out; /* of pushes into its memory, from all devices; and of its own, which its executor takes */
-	atomic_bool idle;            /* as far as is known; zd_cuda_monitor looks */
+	_Atomic uint64_t in_ns, out_ns; /* until then its links are taken, by pushes into its memory and out of it: cuda_turns.h */
+	atomic_bool idle;               /* as far as is known; zd_cuda_monitor looks */
 	atomic_bool failed;
 	pthread_mutex_t lock; /* of the text */
 	char failure[ZD_FAILURE_TEXT];
@@ -44,6 +43,7 @@ struct zd_cuda_devices {
 	const struct zd_cuda *cuda;
 	uint32_t count;
 	struct zd_cuda_device *all;
+	_Atomic uint32_t distance; /* of the latest turn, of any: cuda_turns.h */
 };
 
 /* To be called before the driver is loaded for the daemon; again does no harm. */

@@ -20,7 +20,6 @@
 #include "base/mem.h"
 
 #define PIECE_BYTES    (64ull << 20) /* between two the link idles for 7 to 10 us */
-#define SMALL_BYTES    (8ull << 20)
 #define OWN_BYTES      (16ull << 20) /* more would cost the links more than the trainers' GPUs would wait */
 #define FLIGHT_BYTES   (2 * PIECE_BYTES) /* the link does not wait for the CPU to see a piece land */
 #define SPIN_NS        50000u
@@ -33,7 +32,6 @@
 #define SLEEP_CALM_NS  5000000u /* at most, while only processes are to go */
 #define SLEEP_DOUBLES  8u
 #define SLEEP_LATE_NS  5000u /* that a sleep may take longer */
-#define TURNS          2u
 #define CHECK_NS       20000000u /* between two looks at what no counter tells */
 
 static void event(struct zd_cuda_executor *executor)
@@ -147,35 +145,18 @@ static uint64_t unissued(const struct zd_cuda_task *task)
 	return asks_the_gpu(task) ? task->u.copy.bytes - task->u.copy.issued_bytes : 0;
 }
 
-/* Takes turns on both ways of a large push. False: it is too early; `turn_ns` says when it may not be any more. On a link that is slower
- * than turns have it, no more than so many are issued before they have landed. */
-static bool take_turns(struct zd_cuda_executor *executor, uint32_t target, uint64_t bytes)
-{
-	struct zd_cuda_link *out = &executor->device->out, *in = &executor->devices->all[target].in;
-	uint64_t now_ns = zd_thread_now_ns(), out_ns = zd_cuda_link_opens_ns(out);
-	if (executor->push.nturns == TURNS)
-		return false;
-	if (out_ns <= now_ns && zd_cuda_link_take(in, bytes, now_ns))
-		return zd_cuda_link_take(out, bytes, now_ns);
-	executor->turn_ns =
-	        zd_min_u64(executor->turn_ns, zd_max_u64(out_ns, zd_cuda_link_opens_ns(in)));
-	return false;
-}
-
-/* The next push. Small ones go at once. Sources that begin together begin with different targets. */
+/* The next push: small ones at once, large ones in their turn. */
 static struct zd_cuda_task *next_push(struct zd_cuda_executor *executor)
 {
 	const struct zd_cuda_order *order = &executor->order;
-	uint32_t count = executor->devices->count;
-	executor->turn_ns = UINT64_MAX;
-	for (uint32_t step = 1; step < count; step++) {
-		uint32_t target = (order->self + step) % count;
-		struct zd_cuda_task *task = zd_cuda_order_first(order, target);
-		if (!task)
-			continue;
-		if (unissued(task) > SMALL_BYTES && !task->u.copy.turn)
-			task->u.copy.turn = take_turns(executor, target, unissued(task));
-		if (unissued(task) <= SMALL_BYTES || task->u.copy.turn)
+	uint32_t others = executor->devices->count - 1;
+	uint64_t now_ns = zd_thread_now_ns();
+	uint32_t begin = zd_cuda_turns_begin(&executor->turns, now_ns);
+	for (uint32_t i = 0; i < others; i++) {
+		uint32_t distance = (begin - 1 + i) % others + 1;
+		struct zd_cuda_task *task =
+		        zd_cuda_order_first(order, (order->self + distance) % (others + 1));
+		if (task && zd_cuda_turns_take(&executor->turns, task, i == 0, now_ns))
 			return task;
 	}
 	return NULL;
@@ -193,7 +174,6 @@ static int push_piece(struct zd_cuda_executor *executor, struct zd_cuda_task *ta
 	                              .src = task->u.copy.src + issued,
 	                              .bytes = zd_min_u64(unissued(task), PIECE_BYTES),
 	                              .target = task->target,
-	                              .turn = turn,
 	                              .together = together};
 	int rc;
 	*whole = issued + piece.bytes == task->u.copy.bytes;
@@ -228,6 +208,7 @@ static void issue_pushes(struct zd_cuda_executor *executor)
 {
 	struct zd_cuda_lane *lane = &executor->push;
 	struct zd_cuda_task *task;
+	executor->turns.again_ns = UINT64_MAX;
 	while (!zd_cuda_device_failed(executor->device) && zd_cuda_lane_has_room(lane) &&
 	       (task = next_push(executor))) {
 		push(executor, task);
@@ -340,7 +321,7 @@ static void give_up(struct zd_cuda_executor *executor)
 	struct zd_err why = ZD_ERR_NONE;
 	if (!executor->giving_up) {
 		executor->giving_up = true;
-		executor->turn_ns = UINT64_MAX;
+		executor->turns.again_ns = UINT64_MAX;
 		zd_cuda_lane_walk(&executor->push, abort_timeline);
 		zd_cuda_within_walk(&executor->within, abort_timeline);
 		zd_cuda_order_walk(&executor->order, abort_timeline);
@@ -387,7 +368,7 @@ static bool is_flying(const struct zd_cuda_executor *executor)
 static uint64_t until_turn_ns(const struct zd_cuda_executor *executor)
 {
 	uint64_t now_ns = zd_thread_now_ns() + SLEEP_LATE_NS;
-	return executor->turn_ns > now_ns ? executor->turn_ns - now_ns : 0;
+	return executor->turns.again_ns > now_ns ? executor->turns.again_ns - now_ns : 0;
 }
 
 /* 0: spin; UINT64_MAX: there is nothing to look at. To be woken for the next command costs whoever submits it 2 us and the
@@ -421,6 +402,13 @@ static bool has_news(const struct zd_cuda_executor *executor)
 	return !STAILQ_EMPTY(&executor->submitted) || executor->expecting || executor->stopping;
 }
 
+static void add(struct zd_cuda_executor *executor, struct zd_cuda_task *task)
+{
+	if (zd_cuda_task_copies(task))
+		task->u.copy.seen_ns = executor->spin.event_ns;
+	zd_cuda_order_add(&executor->order, task);
+}
+
 /* Takes what was submitted, after a rest when there is nothing else to do. False when the thread shall end. */
 static bool take_submitted(struct zd_cuda_executor *executor)
 {
@@ -452,7 +440,7 @@ static bool take_submitted(struct zd_cuda_executor *executor)
 		if (task->base.kind == ZD_CMD_WATCH)
 			STAILQ_INSERT_TAIL(&executor->watches, task, next);
 		else
-			zd_cuda_order_add(&executor->order, task);
+			add(executor, task);
 	}
 	return !stopping;
 }
@@ -507,8 +495,8 @@ int zd_cuda_executor_init(struct zd_cuda_executor *executor, struct zd_cuda_devi
 	        .device = &devices->all[device],
 	        .done = config->done,
 	        .done_arg = config->done_arg,
-	        .turn_ns = UINT64_MAX,
 	};
+	zd_cuda_turns_init(&executor->turns, devices, device);
 	zd_spin_init(&executor->spin, SPIN_NS, PROCESSORS);
 	int rc = zd_cuda_lane_init(&executor->push, devices, device, FLIGHT_BYTES, err);
 	if (rc)

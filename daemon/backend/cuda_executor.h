@@ -17,6 +17,7 @@
 
 #include "backend/cuda_lane.h"
 #include "backend/cuda_order.h"
+#include "backend/cuda_turns.h"
 #include "backend/cuda_within.h"
 #include "base/spin.h"
 
@@ -39,13 +40,13 @@ struct zd_cuda_executor {
 
 	/* the executor thread's own */
 	struct zd_cuda_order order;
+	struct zd_cuda_turns turns;
 	struct zd_cuda_lane push;
 	struct zd_cuda_within within;
 	struct zd_cuda_tasks watches;
 	bool hurried;         /* somebody waits for one of them */
 	bool giving_up;       /* the device has failed, and whoever waits for what it had has been told */
 	bool giving_up_round; /* the same of the GPU by which its copies go round, and of those */
-	uint64_t turn_ns;       /* when a push that waits for its turn may have it; UINT64_MAX: none does */
 	struct zd_spin spin;
 	unsigned sleeps;     /* since the last event */
 	uint64_t checked_ns; /* when the streams were, or nothing was in flight */

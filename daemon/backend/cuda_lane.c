@@ -67,16 +67,13 @@ static void fly(struct zd_cuda_lane *lane, const struct zd_cuda_piece *piece)
 {
 	zd_assert(lane->count < ZD_CUDA_FLIGHTS);
 	bool awaited = piece->bytes > 0 && piece->ends && !piece->ends->gpu_stores;
-	bool turn = piece->turn && piece->ends;
 	lane->ring[(lane->first + lane->count) % ZD_CUDA_FLIGHTS] =
 	        (struct zd_cuda_flight){.progress = lane->issued + (lane->group > 0),
 	                                .bytes = piece->bytes,
 	                                .awaited = awaited,
-	                                .turn = turn,
 	                                .ends = piece->ends};
 	lane->count++;
 	lane->nawaited += awaited;
-	lane->nturns += turn;
 	lane->flying_bytes += piece->bytes;
 }
 
@@ -197,7 +194,6 @@ bool zd_cuda_lane_drop(struct zd_cuda_lane *lane, struct zd_cuda_task **ended)
 	*ended = flight->ends;
 	lane->flying_bytes -= flight->bytes;
 	lane->nawaited -= flight->awaited;
-	lane->nturns -= flight->turn;
 	lane->first = (lane->first + 1) % ZD_CUDA_FLIGHTS;
 	lane->count--;
 	return true;

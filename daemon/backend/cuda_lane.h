@@ -27,7 +27,6 @@ struct zd_cuda_flight {
 	uint64_t progress; /* has landed when the counter has reached it */
 	uint64_t bytes;    /* 0: nothing moves */
 	bool awaited;      /* it ends a task without a fence */
-	bool turn;         /* it ends a push that took turns on its links */
 	struct zd_cuda_task *ends; /* the task whose last piece it is; NULL: more follow */
 };
 
@@ -36,7 +35,6 @@ struct zd_cuda_piece {
 	zd_cu_ptr dst, src;        /* src 0: fill with zeros */
 	uint64_t bytes;            /* 0: nothing moves */
 	uint32_t target;           /* device that is written to */
-	bool turn;                 /* its task took turns on its links */
 	bool together;             /* moves with others when the group is closed */
 	struct zd_cuda_task *ends; /* its session's counter is stored behind the piece; NULL: more follow */
 };
@@ -62,7 +60,6 @@ struct zd_cuda_lane {
 	struct zd_cuda_store stores[ZD_CUDA_GROUP + 1];
 	uint32_t first, count; /* of the ring */
 	uint32_t nawaited;     /* of them, that somebody goes on with who hears of it from the CPU */
-	uint32_t nturns;       /* of them, that end a push with turns */
 	struct zd_cuda_flight ring[ZD_CUDA_FLIGHTS];
 };
 

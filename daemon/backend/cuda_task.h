@@ -45,7 +45,8 @@ struct zd_cuda_task {
 		struct {
 			zd_cu_ptr dst, src; /* src 0: fill with zeros */
 			uint64_t bytes, issued_bytes;
-			bool turn;               /* it has taken turns on its links */
+			uint64_t seen_ns;        /* when its executor took it */
+			bool turn;               /* it has its turn: cuda_turns.h */
 		} copy;                          /* COPY, FILL */
 		struct zd_cuda_segment *destroy; /* owned; NULL if it never came to be */
 		struct {

@@ -1,0 +1,212 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* test_cuda_turns.c - whose turn it is to push, from which GPU to which, in times that the tests name. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+
+#include <cmocka.h>
+
+#include "backend/cuda_turns.h"
+
+#define GPUS   4
+#define MIB    (1ull << 20)
+#define LARGE  (39 * 10 * MIB)
+#define US     1000u
+#define BEGIN  (1000 * US)
+#define LASTS  (LARGE / ZD_CUDA_LINK_BYTES_NS)
+#define GRACE  (6 * US)  /* or more, so that a place is anybody's */
+#define BEFORE (11 * US) /* or more, so that it is too early for the next turn */
+#define AHEAD  (9 * US)  /* or less, so that it is not */
+
+struct fixture {
+	struct zd_cuda_device all[GPUS];
+	struct zd_cuda_devices devices;
+	struct zd_cuda_turns turns[GPUS];
+	struct zd_cuda_tasks queue;
+};
+
+static struct fixture *open_fixture(void)
+{
+	struct fixture *f = calloc(1, sizeof(*f));
+	assert_non_null(f);
+	f->devices.count = GPUS;
+	f->devices.all = f->all;
+	STAILQ_INIT(&f->queue);
+	for (uint32_t i = 0; i < GPUS; i++)
+		zd_cuda_turns_init(&f->turns[i], &f->devices, i);
+	return f;
+}
+
+static struct zd_cuda_task copy(uint32_t target, zd_cu_ptr dst, zd_cu_ptr src, uint64_t bytes)
+{
+	struct zd_cuda_task task = {.target = target};
+	task.base.kind = ZD_CMD_COPY;
+	task.u.copy.dst = dst;
+	task.u.copy.src = src;
+	task.u.copy.bytes = bytes;
+	return task;
+}
+
+/* As an executor with this task alone asks. */
+static bool asks(struct fixture *f, uint32_t source, struct zd_cuda_task *task, uint64_t now_ns)
+{
+	uint32_t begin = zd_cuda_turns_begin(&f->turns[source], now_ns);
+	bool first = (source + begin) % GPUS == task->target;
+	f->turns[source].again_ns = UINT64_MAX;
+	return zd_cuda_turns_take(&f->turns[source], task, first, now_ns);
+}
+
+static bool asks_for(struct fixture *f, uint32_t source, uint32_t target, uint64_t now_ns)
+{
+	/* Nothing that goes on where another one ended. */
+	struct zd_cuda_task task = copy(target, now_ns * MIB, now_ns * MIB, LARGE);
+	return asks(f, source, &task, now_ns);
+}
+
+static void test_small_pushes_go_at_once(void **state)
+{
+	struct fixture *f = open_fixture();
+	struct zd_cuda_task small = copy(1, MIB, MIB, ZD_CUDA_TURN_LEAST_BYTES);
+	(void)state;
+	assert_true(asks_for(f, 0, 1, BEGIN));
+	assert_true(asks(f, 0, &small, BEGIN));
+	assert_true(asks(f, 2, &small, BEGIN));
+	free(f);
+}
+
+/* Two sources, one target: the second goes when the first one's bytes have all but landed. */
+static void test_one_push_into_a_gpu_at_a_time(void **state)
+{
+	struct fixture *f = open_fixture();
+	(void)state;
+	assert_true(asks_for(f, 0, 1, BEGIN));
+	assert_false(asks_for(f, 3, 1, BEGIN + GRACE));
+	assert_false(asks_for(f, 3, 1, BEGIN + LASTS - BEFORE));
+	assert_in_range(f->turns[3].again_ns, BEGIN + LASTS - BEFORE, BEGIN + LASTS);
+	assert_true(asks_for(f, 3, 1, BEGIN + LASTS));
+	free(f);
+}
+
+static void test_one_push_out_of_a_gpu_at_a_time(void **state)
+{
+	struct fixture *f = open_fixture();
+	(void)state;
+	assert_true(asks_for(f, 0, 1, BEGIN));
+	assert_false(asks_for(f, 0, 2, BEGIN + LASTS - BEFORE));
+	assert_true(asks_for(f, 0, 2, BEGIN + LASTS - AHEAD));
+	free(f);
+}
+
+/* What lies behind the last turn is not forgotten: turns are taken ahead of their time. */
+static void test_turns_follow_each_other(void **state)
+{
+	struct fixture *f = open_fixture();
+	(void)state;
+	assert_true(asks_for(f, 0, 1, BEGIN));
+	assert_true(asks_for(f, 0, 2, BEGIN + LASTS - AHEAD));
+	assert_false(asks_for(f, 0, 3, BEGIN + 2 * LASTS - BEFORE));
+	assert_true(asks_for(f, 0, 3, BEGIN + 2 * LASTS - AHEAD));
+	free(f);
+}
+
+/* All have pushes for all: in three rounds each has had each. */
+static void test_all_to_all_without_a_pause(void **state)
+{
+	struct fixture *f = open_fixture();
+	bool had[GPUS][GPUS] = {{false}};
+	(void)state;
+	for (uint32_t round = 0; round < GPUS - 1; round++) {
+		uint64_t now_ns = BEGIN + round * LASTS;
+		for (uint32_t source = 0; source < GPUS; source++) {
+			uint32_t distance = zd_cuda_turns_begin(&f->turns[source], now_ns);
+			uint32_t target = (source + distance) % GPUS;
+			assert_in_range(distance, 1, GPUS - 1);
+			assert_false(had[source][target]);
+			assert_true(asks_for(f, source, target, now_ns));
+			had[source][target] = true;
+		}
+	}
+	free(f);
+}
+
+/* A GPU that has nothing to do goes with the others. */
+static void test_who_joins_goes_with_the_others(void **state)
+{
+	struct fixture *f = open_fixture();
+	(void)state;
+	assert_true(asks_for(f, 0, 2, BEGIN + GRACE));
+	assert_int_equal(zd_cuda_turns_begin(&f->turns[1], BEGIN + GRACE), 2);
+	assert_int_equal(zd_cuda_turns_begin(&f->turns[0], BEGIN + GRACE), 3);
+	assert_int_equal(zd_cuda_turns_begin(&f->turns[0], BEGIN + 100 * LASTS), 2);
+	free(f);
+}
+
+/* A place that is another one's is left to it for a moment. */
+static void test_other_places_wait_for_a_moment(void **state)
+{
+	struct fixture *f = open_fixture();
+	struct zd_cuda_task task = copy(3, MIB, MIB, LARGE);
+	(void)state;
+	task.u.copy.seen_ns = BEGIN;
+	assert_false(asks(f, 0, &task, BEGIN));
+	assert_in_range(f->turns[0].again_ns, BEGIN + 1, BEGIN + GRACE);
+	assert_true(asks(f, 0, &task, BEGIN + GRACE));
+	free(f);
+}
+
+/* A slice in chunks, some of which are small and one of which comes later: one turn for all. */
+static void test_what_goes_on_keeps_its_turn(void **state)
+{
+	struct fixture *f = open_fixture();
+	struct zd_cuda_task chunks[] = {copy(1, 100 * LARGE, 200 * LARGE, LARGE),
+	                                copy(1, 101 * LARGE, 201 * LARGE, MIB),
+	                                copy(1, 101 * LARGE + MIB, 201 * LARGE + MIB, LARGE)};
+	struct zd_cuda_task elsewhere = copy(1, 103 * LARGE, 202 * LARGE + MIB, LARGE);
+	(void)state;
+	STAILQ_INSERT_TAIL(&f->queue, &chunks[0], next);
+	STAILQ_INSERT_TAIL(&f->queue, &chunks[1], next);
+	assert_true(asks(f, 0, &chunks[0], BEGIN));
+	assert_true(chunks[1].u.copy.turn);
+	assert_true(asks(f, 0, &chunks[1], BEGIN));
+	assert_true(asks(f, 0, &chunks[2], BEGIN));
+	assert_false(asks(f, 0, &elsewhere, BEGIN));
+	assert_false(asks_for(f, 0, 2, BEGIN + 2 * LASTS - BEFORE));
+	assert_false(asks_for(f, 2, 1, BEGIN + 2 * LASTS - BEFORE));
+	assert_true(asks_for(f, 2, 1, BEGIN + 2 * LASTS + GRACE));
+	free(f);
+}
+
+/* Together they are large. */
+static void test_many_small_ones_that_go_on(void **state)
+{
+	struct fixture *f = open_fixture();
+	struct zd_cuda_task halves[] = {copy(1, MIB, MIB, ZD_CUDA_TURN_LEAST_BYTES),
+	                                copy(1, MIB + ZD_CUDA_TURN_LEAST_BYTES, MIB + ZD_CUDA_TURN_LEAST_BYTES,
+	                                     ZD_CUDA_TURN_LEAST_BYTES)};
+	(void)state;
+	STAILQ_INSERT_TAIL(&f->queue, &halves[0], next);
+	STAILQ_INSERT_TAIL(&f->queue, &halves[1], next);
+	assert_true(asks_for(f, 3, 1, BEGIN + GRACE));
+	assert_false(asks(f, 0, &halves[0], BEGIN + GRACE));
+	assert_true(asks(f, 0, &halves[0], BEGIN + LASTS + 2 * GRACE));
+	assert_true(halves[1].u.copy.turn);
+	free(f);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+	        cmocka_unit_test(test_small_pushes_go_at_once),
+	        cmocka_unit_test(test_one_push_into_a_gpu_at_a_time),
+	        cmocka_unit_test(test_one_push_out_of_a_gpu_at_a_time),
+	        cmocka_unit_test(test_turns_follow_each_other),
+	        cmocka_unit_test(test_all_to_all_without_a_pause),
+	        cmocka_unit_test(test_who_joins_goes_with_the_others),
+	        cmocka_unit_test(test_other_places_wait_for_a_moment),
+	        cmocka_unit_test(test_what_goes_on_keeps_its_turn),
+	        cmocka_unit_test(test_many_small_ones_that_go_on),
+	};
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -12,7 +12,7 @@
 
 #include "core/reduce_internal.h"
 
-#define CHUNK_BYTES       (4ull << 20) /* of gradients; less is slower to move */
+#define CHUNK_BYTES       (8ull << 20) /* of gradients; less is slower to move */
 #define CHUNK_ALIGN_NUMEL 64u
 
 /* What keeps the commands of a reduction apart; a sum's source is its owner. */
@@ -52,7 +52,7 @@ static void cut(const struct zd_engine *e, struct zd_reduction *r)
 	}
 	uint64_t each = zerod_dtype_bytes(r->options.dtype), left = r->unit->shard_numel;
 	uint64_t least = e->reduction_chunk_bytes ? e->reduction_chunk_bytes : CHUNK_BYTES;
-	while (r->nchunks + 1 < ZD_REDUCTION_CHUNKS && left * each > 2 * least) {
+	while (r->nchunks + 1 < ZD_REDUCTION_CHUNKS && left * each >= 2 * least) {
 		uint64_t numel = zd_min_u64(zd_align_up(left / 2, CHUNK_ALIGN_NUMEL), left);
 		r->chunk_begin[r->nchunks + 1] = r->chunk_begin[r->nchunks] + numel;
 		r->nchunks++;

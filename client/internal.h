@@ -19,6 +19,7 @@
 #ifndef ZD_CLIENT_INTERNAL_H
 #define ZD_CLIENT_INTERNAL_H
 
+#include <poll.h>
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdbool.h>
@@ -62,6 +63,7 @@ ZEROD_MUST_USE int zc_call(zerod_client *client, Zd__Request *request, uint32_t 
 #define ZC_RECEIVE_SLICE_MS 1000
 #define ZC_SPIN_NS          50000u /* after an event, of threads that look again and again before they sleep */
 #define ZC_SPIN_PROCESSORS  8u     /* fewer are not for spinning */
+#define ZC_NAPS_NS          5000000u /* so long behind an event threads nap before they sleep */
 /* How often a thread that sleeps on a counter looks whether the daemon lives. */
 #define ZC_POLL_SLICE_NS 100000000ull
 
@@ -438,6 +440,9 @@ void zc_drain(struct zerod_client *client);
 /* Takes one packet, if one comes within the timeout, and says whether; with `or_writable` also returns when the socket has
  * room. Nobody may be reading. */
 bool zc_read(struct zerod_client *client, int timeout_ms, bool or_writable);
+/* Waits until one of them is ready, or until then, and says whether one is: in naps, for a processor that has been idle for long takes
+ * hundreds of microseconds to wake up. Needs no lock. */
+bool zc_nap(struct pollfd *fds, nfds_t nfds, uint64_t until_ns);
 /* Ends the connection: everything outstanding is answered with err->status and its text. The first break counts. */
 void zc_break(struct zerod_client *client, const struct zd_err *err);
 /* The op is answered: wakes who waits for it. */

@@ -19,6 +19,7 @@
 
 #define NS_PER_S    1000000000u
 #define NS_PER_MS   1000000u
+#define NAP_NS      30000
 #define ARENA_BYTES 16384u /* holds what a packet of replies unpacks to, listings excepted */
 
 /* ---- Packets ------------------------------------------------------------------------------------------- */
@@ -225,6 +226,17 @@ static bool is_ready(const struct zerod_client *client, int timeout_ms, bool or_
 	return timeout_ms == 0 || poll(&poll_for, 1, timeout_ms) > 0;
 }
 
+bool zc_nap(struct pollfd *fds, nfds_t nfds, uint64_t until_ns)
+{
+	const struct timespec nap = {.tv_nsec = NAP_NS};
+	int ready;
+
+	do
+		ready = ppoll(fds, nfds, &nap, NULL);
+	while (ready <= 0 && zc_now_ns() < until_ns);
+	return ready > 0;
+}
+
 /* The answer to a call mostly comes sooner than a sleeping thread is woken. */
 static int spin(struct zerod_client *client, size_t *nbytes, struct received *received, struct zd_err *err)
 {
@@ -236,12 +248,24 @@ static int spin(struct zerod_client *client, size_t *nbytes, struct received *re
 	return rc;
 }
 
+/* Is something there before it is time to sleep. */
+static bool naps(const struct zerod_client *client, int timeout_ms)
+{
+	struct pollfd poll_for = {.fd = client->sock, .events = POLLIN};
+	bool is_long = timeout_ms < 0 || (uint64_t)timeout_ms * NS_PER_MS > ZC_NAPS_NS;
+
+	return is_long && client->spin.window_ns > 0 && zc_nap(&poll_for, 1, zc_now_ns() + ZC_NAPS_NS);
+}
+
 /* Long waits are cut short by the socket's timeout: whoever asked asks again. */
 static int receive_packet(struct zerod_client *client, int timeout_ms, bool or_writable, size_t *nbytes,
                           struct received *received, struct zd_err *err)
 {
 	int rc = timeout_ms == 0 ? ZD_FRAME_AGAIN : spin(client, nbytes, received, err);
 
+	if (rc == ZD_FRAME_AGAIN && naps(client, timeout_ms))
+		rc = zd_frame_recv(client->sock, client->receive_buffer, ZD_MAX_PACKET_BYTES, nbytes,
+		                   received->fds, &received->nfds, err);
 	if (rc != ZD_FRAME_AGAIN)
 		return rc;
 	if (!or_writable && (timeout_ms < 0 || timeout_ms >= ZC_RECEIVE_SLICE_MS))

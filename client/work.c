@@ -17,6 +17,7 @@
 #include <stdlib.h>
 #include <sys/eventfd.h>
 #include <sys/mman.h>
+#include <sys/prctl.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -37,6 +38,7 @@ struct desk {
 	uint8_t bytes[ZD_MAX_PACKET_BYTES];
 	struct zc_sum sum;
 	struct zd_spin spin;
+	uint64_t event_ns; /* when there last was a work, or one was said to be on its way */
 };
 
 /* ---- The channel ----------------------------------------------------------------------------------------- */
@@ -65,15 +67,23 @@ static bool await_work(struct desk *desk, int timeout_ms)
 	struct pollfd fds[] = {{.fd = worker->sock, .events = POLLIN},
 	                       {.fd = worker->stop, .events = POLLIN},
 	                       {.fd = worker->expected, .events = POLLIN}};
+	uint64_t now_ns = zc_now_ns(), naps_ns = desk->event_ns + ZC_NAPS_NS;
+	bool naps = timeout_ms != 0 && desk->spin.window_ns > 0 && now_ns < naps_ns;
 	eventfd_t count;
 	int ready;
 
-	do
-		ready = poll(fds, 3, timeout_ms);
-	while (ready < 0 && errno == EINTR);
-	if (ready > 0 && fds[2].revents && !eventfd_read(worker->expected, &count))
-		zd_spin_expect(&desk->spin, zc_now_ns());
-	return ready != 0;
+	if (!naps || !zc_nap(fds, 3, naps_ns)) {
+		do
+			ready = poll(fds, 3, timeout_ms);
+		while (ready < 0 && errno == EINTR);
+		if (ready == 0)
+			return false;
+	}
+	if (fds[2].revents && !eventfd_read(worker->expected, &count)) {
+		desk->event_ns = zc_now_ns();
+		zd_spin_expect(&desk->spin, desk->event_ns);
+	}
+	return true;
 }
 
 /* 0, ZD_FRAME_AGAIN, or the channel's end. The daemon sends no descriptors here. */
@@ -260,7 +270,8 @@ static int serve_once(struct desk *desk, struct zd_err *err)
 	rc = receive(desk, &nbytes, err);
 	if (rc == 0) {
 		rc = take_packet(desk, nbytes, err);
-		zd_spin_event(&desk->spin, zc_now_ns());
+		desk->event_ns = zc_now_ns();
+		zd_spin_event(&desk->spin, desk->event_ns);
 	}
 	zd_arena_reset(&desk->arena);
 	return rc;
@@ -293,6 +304,7 @@ static void *worker_main(void *arg)
 {
 	struct desk *desk = arg;
 
+	(void)prctl(PR_SET_TIMERSLACK, 1000ul, 0ul, 0ul, 0ul); /* the usual 50 us are longer than a nap */
 	serve(desk);
 	free_desk(desk);
 	return NULL;

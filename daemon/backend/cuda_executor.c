@@ -19,9 +19,8 @@
 #include "base/err.h"
 #include "base/mem.h"
 
-#define PIECE_BYTES    (64ull << 20) /* between two the link idles for 7 to 10 us */
 #define OWN_BYTES      (16ull << 20) /* more would cost the links more than the trainers' GPUs would wait */
-#define FLIGHT_BYTES   (2 * PIECE_BYTES) /* the link does not wait for the CPU to see a piece land */
+#define FLIGHT_BYTES   (2 * ZD_CUDA_PIECE_BYTES) /* the link does not wait for the CPU to see a piece land */
 #define SPIN_NS        50000u
 #define PROCESSORS     8u /* fewer are not for spinning */
 #define SLEEP_FIRST_NS 20000u
@@ -172,7 +171,7 @@ static int push_piece(struct zd_cuda_executor *executor, struct zd_cuda_task *ta
 	bool together = !turn && (zd_cuda_order_has_more(&executor->order) || executor->push.nmoves > 0);
 	struct zd_cuda_piece piece = {.dst = task->u.copy.dst + issued,
 	                              .src = task->u.copy.src + issued,
-	                              .bytes = zd_min_u64(unissued(task), PIECE_BYTES),
+	                              .bytes = zd_min_u64(unissued(task), ZD_CUDA_PIECE_BYTES),
 	                              .target = task->target,
 	                              .together = together};
 	int rc;

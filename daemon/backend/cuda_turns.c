@@ -4,9 +4,17 @@
 
 #include "base/mem.h"
 
-#define AHEAD_NS 10000u  /* a push is issued before its turn: so long until its bytes move */
-#define GRACE_NS 5000u   /* for another GPU, whose place it is */
-#define STALE_NS 200000u /* behind its last turn a GPU goes with the others */
+#define PAUSE_NS      8000u   /* of a link, between two pieces */
+#define AHEAD_NS      10000u  /* a push is issued before its turn: so long until its bytes move */
+#define GRACE_NS      5000u   /* for another GPU, whose place it is, when a link opens */
+#define MOST_GRACE_NS 60000u  /* and for its push to come: a part of what would be lost */
+#define GRACE_SHARE   3u
+#define STALE_NS      200000u /* behind its last turn a GPU goes with the others */
+
+uint64_t zd_cuda_turn_ns(uint64_t bytes)
+{
+	return bytes / ZD_CUDA_LINK_BYTES_NS + (1 + bytes / ZD_CUDA_PIECE_BYTES) * PAUSE_NS;
+}
 
 /* ---- Links ------------------------------------------------------------------------------------------------------ */
 
@@ -23,13 +31,13 @@ static uint64_t opens_ns(const _Atomic uint64_t *taken_ns)
 }
 
 /* False: somebody else was sooner. Whoever has the link may keep it for longer. */
-static bool take(_Atomic uint64_t *taken_ns, uint64_t bytes, uint64_t now_ns, bool has_it)
+static bool take(_Atomic uint64_t *taken_ns, uint64_t lasts_ns, uint64_t now_ns, bool has_it)
 {
 	uint64_t until_ns = load(taken_ns), next_ns;
 	do {
 		if (until_ns > now_ns + AHEAD_NS && !has_it)
 			return false;
-		next_ns = zd_max_u64(until_ns, now_ns) + bytes / ZD_CUDA_LINK_BYTES_NS;
+		next_ns = zd_max_u64(until_ns, now_ns) + lasts_ns;
 	} while (!atomic_compare_exchange_weak_explicit(taken_ns, &until_ns, next_ns, memory_order_relaxed,
 	                                                memory_order_relaxed));
 	return true;
@@ -57,6 +65,14 @@ static uint64_t run_bytes(const struct zd_cuda_task *task)
 	for (; task; task = next_of_run(task))
 		bytes += left_bytes(task);
 	return bytes;
+}
+
+static uint64_t run_ns(const struct zd_cuda_task *task)
+{
+	uint64_t ns = 0;
+	for (; task; task = next_of_run(task))
+		ns += zd_cuda_turn_ns(left_bytes(task));
+	return ns;
 }
 
 /* Notes where it ends, for those that may still come. */
@@ -93,13 +109,13 @@ static uint32_t distance_to(const struct zd_cuda_turns *turns, uint32_t target)
 	return (target + count - turns->self) % count;
 }
 
-static bool take_both(struct zd_cuda_turns *turns, struct zd_cuda_task *task, uint64_t bytes, uint64_t now_ns,
-                      bool has_it)
+static bool take_both(struct zd_cuda_turns *turns, struct zd_cuda_task *task, uint64_t lasts_ns,
+                      uint64_t now_ns, bool has_it)
 {
 	struct zd_cuda_device *own = &turns->devices->all[turns->self], *other = &turns->devices->all[task->target];
-	if (!take(&other->in_ns, bytes, now_ns, has_it))
+	if (!take(&other->in_ns, lasts_ns, now_ns, has_it))
 		return false;
-	(void)take(&own->out_ns, bytes, now_ns, has_it); /* nobody else does */
+	(void)take(&own->out_ns, lasts_ns, now_ns, has_it); /* nobody else does */
 	turns->distance = distance_to(turns, task->target);
 	atomic_store_explicit(&turns->devices->distance, turns->distance, memory_order_relaxed);
 	give(turns, task);
@@ -109,17 +125,19 @@ static bool take_both(struct zd_cuda_turns *turns, struct zd_cuda_task *task, ui
 bool zd_cuda_turns_take(struct zd_cuda_turns *turns, struct zd_cuda_task *task, bool first, uint64_t now_ns)
 {
 	struct zd_cuda_device *own = &turns->devices->all[turns->self], *other = &turns->devices->all[task->target];
-	uint64_t bytes, free_ns;
+	uint64_t lasts_ns, free_ns;
 	if (!zd_cuda_task_copies(task) || task->completion.status != 0 || task->u.copy.turn)
 		return true;
-	bytes = run_bytes(task);
+	lasts_ns = run_ns(task);
 	if (task->u.copy.dst == turns->dst && task->u.copy.src == turns->src)
-		return take_both(turns, task, bytes, now_ns, true);
-	if (bytes <= ZD_CUDA_TURN_LEAST_BYTES)
+		return take_both(turns, task, lasts_ns, now_ns, true);
+	if (run_bytes(task) <= ZD_CUDA_TURN_LEAST_BYTES)
 		return true;
 	free_ns = zd_max_u64(opens_ns(&own->out_ns), opens_ns(&other->in_ns));
-	free_ns = zd_max_u64(free_ns, task->u.copy.seen_ns) + (first ? 0 : GRACE_NS);
-	if (free_ns <= now_ns && take_both(turns, task, bytes, now_ns, false))
+	if (!first)
+		free_ns = zd_max_u64(free_ns + GRACE_NS,
+		                     task->u.copy.seen_ns + zd_min_u64(lasts_ns / GRACE_SHARE, MOST_GRACE_NS));
+	if (free_ns <= now_ns && take_both(turns, task, lasts_ns, now_ns, false))
 		return true;
 	turns->again_ns = zd_min_u64(turns->again_ns, zd_max_u64(free_ns, now_ns));
 	return false;

@@ -23,7 +23,8 @@
 #include "backend/cuda_task.h"
 
 #define ZD_CUDA_TURN_LEAST_BYTES (4ull << 20) /* up to so many go at once: about 10 us of a link */
-#define ZD_CUDA_LINK_BYTES_NS    390u /* what a link carries of large pushes; a slower one is shared now and then */
+#define ZD_CUDA_LINK_BYTES_NS    390u          /* what a link carries at most; a slower one is shared now and then */
+#define ZD_CUDA_PIECE_BYTES      (64ull << 20) /* what is more is issued in pieces */
 
 struct zd_cuda_turns {
 	struct zd_cuda_devices *devices;
@@ -32,6 +33,9 @@ struct zd_cuda_turns {
 	zd_cu_ptr dst, src;   /* where that ended */
 	uint64_t again_ns;    /* when a push that waits for its turn may have it; UINT64_MAX: none does */
 };
+
+/* How long a task's turn is. */
+uint64_t zd_cuda_turn_ns(uint64_t bytes);
 
 void zd_cuda_turns_init(struct zd_cuda_turns *turns, struct zd_cuda_devices *devices, uint32_t self);
 

@@ -15,8 +15,8 @@
 #define LARGE  (39 * 10 * MIB)
 #define US     1000u
 #define BEGIN  (1000 * US)
-#define LASTS  (LARGE / ZD_CUDA_LINK_BYTES_NS)
-#define GRACE  (6 * US)  /* or more, so that a place is anybody's */
+#define LASTS  zd_cuda_turn_ns(LARGE)
+#define GRACE  (61 * US) /* or more, so that a place is anybody's */
 #define BEFORE (11 * US) /* or more, so that it is too early for the next turn */
 #define AHEAD  (9 * US)  /* or less, so that it is not */
 
@@ -174,7 +174,7 @@ static void test_what_goes_on_keeps_its_turn(void **state)
 	assert_false(asks(f, 0, &elsewhere, BEGIN));
 	assert_false(asks_for(f, 0, 2, BEGIN + 2 * LASTS - BEFORE));
 	assert_false(asks_for(f, 2, 1, BEGIN + 2 * LASTS - BEFORE));
-	assert_true(asks_for(f, 2, 1, BEGIN + 2 * LASTS + GRACE));
+	assert_true(asks_for(f, 2, 1, BEGIN + 2 * LASTS + zd_cuda_turn_ns(MIB) + GRACE));
 	free(f);
 }
 

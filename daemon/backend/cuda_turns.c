@@ -4,7 +4,7 @@
 
 #include "base/mem.h"
 
-#define PAUSE_NS      8000u   /* of a link, between two pieces */
+#define PAUSE_NS      10000u  /* of a link, between two pieces */
 #define AHEAD_NS      10000u  /* a push is issued before its turn: so long until its bytes move */
 #define GRACE_NS      5000u   /* for another GPU, whose place it is, when a link opens */
 #define MOST_GRACE_NS 60000u  /* and for its push to come: a part of what would be lost */

@@ -12,7 +12,7 @@
 
 #include "core/reduce_internal.h"
 
-#define CHUNK_BYTES       (8ull << 20) /* of gradients; less is slower to move */
+#define CHUNK_BYTES       (16ull << 20) /* of gradients; more commands cost more than what is summed sooner */
 #define CHUNK_ALIGN_NUMEL 64u
 
 /* What keeps the commands of a reduction apart; a sum's source is its owner. */
@@ -41,19 +41,20 @@ static uint64_t chunk_numel(const struct zd_reduction *r, uint32_t chunk)
 	return r->chunk_begin[chunk + 1] - r->chunk_begin[chunk];
 }
 
-/* Each is half of what is left: a sum takes less than half of the time in which its pieces travel, so that it ends while the next
- * chunk travels, and the last one is small. They are few, for a busy GPU lets each wait. By the reduction alone, since a squared
- * norm is the sum of its chunks'. */
+/* Quarters, the last one in halves: sums begin when a quarter of the last source's piece is there, each ends while the next chunk
+ * travels, and the last one is small. They are few, for a busy GPU lets each wait. By the reduction alone, since a squared norm is the
+ * sum of its chunks'. */
 static void cut(const struct zd_engine *e, struct zd_reduction *r)
 {
 	if (zd_reduction_has_partials(r)) {
 		r->nchunks = zd_reduction_blocks(r);
 		return;
 	}
-	uint64_t each = zerod_dtype_bytes(r->options.dtype), left = r->unit->shard_numel;
-	uint64_t least = e->reduction_chunk_bytes ? e->reduction_chunk_bytes : CHUNK_BYTES;
-	while (r->nchunks + 1 < ZD_REDUCTION_CHUNKS && left * each >= 2 * least) {
-		uint64_t numel = zd_min_u64(zd_align_up(left / 2, CHUNK_ALIGN_NUMEL), left);
+	uint64_t each = zerod_dtype_bytes(r->options.dtype), left = r->unit->shard_numel, quarter = left / 4;
+	uint64_t least = (e->reduction_chunk_bytes ? e->reduction_chunk_bytes : CHUNK_BYTES) / each;
+	while (r->nchunks + 1 < ZD_REDUCTION_CHUNKS && left >= 2 * least) {
+		uint64_t numel = zd_max_u64(left > quarter ? quarter : left / 2, least);
+		numel = zd_min_u64(zd_align_up(numel, CHUNK_ALIGN_NUMEL), left);
 		r->chunk_begin[r->nchunks + 1] = r->chunk_begin[r->nchunks] + numel;
 		r->nchunks++;
 		left -= numel;

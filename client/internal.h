@@ -347,6 +347,7 @@ struct zerod_client {
 	unsigned nfinished;
 
 	bool reading;        /* some thread is at the socket */
+	bool naps;           /* and waits for a call's answer: it naps before it sleeps */
 	struct zd_spin spin; /* the reader's */
 	struct zc_waiter_queue waiters;
 	struct zc_packet *spare_packet;

@@ -254,7 +254,8 @@ static bool naps(const struct zerod_client *client, int timeout_ms)
 	struct pollfd poll_for = {.fd = client->sock, .events = POLLIN};
 	bool is_long = timeout_ms < 0 || (uint64_t)timeout_ms * NS_PER_MS > ZC_NAPS_NS;
 
-	return is_long && client->spin.window_ns > 0 && zc_nap(&poll_for, 1, zc_now_ns() + ZC_NAPS_NS);
+	return is_long && client->naps && client->spin.window_ns > 0 &&
+	       zc_nap(&poll_for, 1, zc_now_ns() + ZC_NAPS_NS);
 }
 
 /* Long waits are cut short by the socket's timeout: whoever asked asks again. */
@@ -371,7 +372,8 @@ bool zc_wait_progress(struct zerod_client *client, const struct zc_op *op, uint6
 		sleep_until_woken(client, op, deadline_ns);
 		return true;
 	}
-	if (op && op->kind == ZC_OP_CALL)
+	client->naps = op && op->kind == ZC_OP_CALL;
+	if (client->naps)
 		zd_spin_expect(&client->spin, zc_now_ns());
 	(void)zc_read(client, poll_timeout_ms(deadline_ns, now_ns), false);
 	return true;

@@ -9,7 +9,7 @@
 #define GRACE_NS      5000u   /* for another GPU, whose place it is, when a link opens */
 #define MOST_GRACE_NS 60000u  /* and for its push to come: a part of what would be lost */
 #define GRACE_SHARE   3u
-#define STALE_NS      200000u /* behind its last turn a GPU goes with the others */
+#define STALE_NS      30000u  /* behind its last turn a GPU goes with the others */
 
 uint64_t zd_cuda_turn_ns(uint64_t bytes)
 {

@@ -23,6 +23,7 @@ measure gpu_around 8192
 measure gpu_around 2048
 measure gpu_gather
 measure gpu_gather load
+measure gpu_staging
 measure gpu_visible watch swapped 4 2
 measure gpu_visible wait swapped 4 2
 measure gpu_visible watch fenced 256 $((seconds / 6))

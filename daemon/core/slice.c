@@ -50,8 +50,9 @@ static void cut(const struct zd_engine *e, struct zd_reduction *r)
 		r->nchunks = zd_reduction_blocks(r);
 		return;
 	}
-	uint64_t each = zerod_dtype_bytes(r->options.dtype), left = r->unit->shard_numel, quarter = left / 4;
+	uint64_t each = zd_max_u64(zerod_dtype_bytes(r->options.dtype), 1); /* 0: all have skipped */
 	uint64_t least = (e->reduction_chunk_bytes ? e->reduction_chunk_bytes : CHUNK_BYTES) / each;
+	uint64_t left = r->unit->shard_numel, quarter = left / 4;
 	while (r->nchunks + 1 < ZD_REDUCTION_CHUNKS && left >= 2 * least) {
 		uint64_t numel = zd_max_u64(left > quarter ? quarter : left / 2, least);
 		numel = zd_min_u64(zd_align_up(numel, CHUNK_ALIGN_NUMEL), left);

@@ -32,8 +32,9 @@ struct zd_cuda_device {
 	bool rdma;        /* GPUDirect RDMA with memory that is made like ours */
 	uint64_t reaches; /* bit i: it can access device i's memory directly; its own too */
 
-	_Atomic uint64_t in_ns, out_ns; /* until then its links are taken, by pushes into its memory and out of it: cuda_turns.h */
-	atomic_bool idle;               /* as far as is known; zd_cuda_monitor looks */
+	_Atomic uint64_t in_ns,
+	        out_ns; /* until then its links are taken, by pushes into its memory and out of it: cuda_turns.h */
+	atomic_bool idle; /* as far as is known; zd_cuda_monitor looks */
 	atomic_bool failed;
 	pthread_mutex_t lock; /* of the text */
 	char failure[ZD_FAILURE_TEXT];

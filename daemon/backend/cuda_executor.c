@@ -30,7 +30,7 @@
 #define SLEEP_MOST_NS  100000u
 #define SLEEP_CALM_NS  5000000u /* at most, while only processes are to go */
 #define SLEEP_DOUBLES  8u
-#define SLEEP_LATE_NS  5000u /* that a sleep may take longer */
+#define SLEEP_LATE_NS  5000u     /* that a sleep may take longer */
 #define CHECK_NS       20000000u /* between two looks at what no counter tells */
 
 static void event(struct zd_cuda_executor *executor)
@@ -153,9 +153,9 @@ static struct zd_cuda_task *next_push(struct zd_cuda_executor *executor)
 	uint32_t begin = zd_cuda_turns_begin(&executor->turns, now_ns);
 	for (uint32_t i = 0; i < others; i++) {
 		uint32_t distance = (begin - 1 + i) % others + 1;
-		struct zd_cuda_task *task =
-		        zd_cuda_order_first(order, (order->self + distance) % (others + 1));
-		if (task && zd_cuda_turns_take(&executor->turns, task, i == 0, now_ns))
+		struct zd_cuda_task *task = zd_cuda_order_first(order,
+		                                                (order->self + distance) % (others + 1));
+		if (task && zd_cuda_turns_take(&executor->turns, task, now_ns))
 			return task;
 	}
 	return NULL;

@@ -20,13 +20,13 @@
 #include "backend/cuda_task.h"
 
 #define ZD_CUDA_FLIGHTS     128u
-#define ZD_CUDA_GROUP       16u /* pieces */
+#define ZD_CUDA_GROUP       16u          /* pieces */
 #define ZD_CUDA_GROUP_BYTES (4ull << 20) /* about 10 us of a link: that much later may the first be seen */
 
 struct zd_cuda_flight {
-	uint64_t progress; /* has landed when the counter has reached it */
-	uint64_t bytes;    /* 0: nothing moves */
-	bool awaited;      /* it ends a task without a fence */
+	uint64_t progress;         /* has landed when the counter has reached it */
+	uint64_t bytes;            /* 0: nothing moves */
+	bool awaited;              /* it ends a task without a fence */
 	struct zd_cuda_task *ends; /* the task whose last piece it is; NULL: more follow */
 };
 
@@ -53,7 +53,7 @@ struct zd_cuda_lane {
 	zd_cu_ptr counter_at;      /* the same for the GPU */
 	uint64_t issued;           /* the last progress that was asked for */
 	uint64_t flying_bytes;
-	uint64_t group_bytes;   /* of the group that is not closed */
+	uint64_t group_bytes; /* of the group that is not closed */
 	unsigned group, nstores, nmoves;
 	zd_cu_ptr dsts[ZD_CUDA_GROUP], srcs[ZD_CUDA_GROUP]; /* of the group's pieces that move together */
 	size_t sizes[ZD_CUDA_GROUP];

@@ -4,12 +4,11 @@
 
 #include "base/mem.h"
 
-#define PAUSE_NS      10000u  /* of a link, between two pieces */
-#define AHEAD_NS      10000u  /* a push is issued before its turn: so long until its bytes move */
-#define GRACE_NS      5000u   /* for another GPU, whose place it is, when a link opens */
-#define MOST_GRACE_NS 60000u  /* and for its push to come: a part of what would be lost */
+#define PAUSE_NS      10000u /* of a link, between two pieces */
+#define AHEAD_NS      10000u /* a push is issued before its turn: so long until its bytes move */
+#define MOST_GRACE_NS 60000u /* for another GPU, whose place it is: a part of what would be lost */
 #define GRACE_SHARE   3u
-#define STALE_NS      30000u  /* behind its last turn a GPU goes with the others */
+#define STALE_NS      30000u /* behind its last turn a GPU goes with the others */
 
 uint64_t zd_cuda_turn_ns(uint64_t bytes)
 {
@@ -92,15 +91,19 @@ void zd_cuda_turns_init(struct zd_cuda_turns *turns, struct zd_cuda_devices *dev
 	*turns = (struct zd_cuda_turns){.devices = devices, .self = self, .again_ns = UINT64_MAX};
 }
 
+static uint32_t next_distance(const struct zd_cuda_turns *turns, uint32_t distance)
+{
+	return distance % (turns->devices->count - 1) + 1;
+}
+
 uint32_t zd_cuda_turns_begin(struct zd_cuda_turns *turns, uint64_t now_ns)
 {
-	uint32_t others = turns->devices->count - 1;
-	uint64_t last_ns = load(&turns->devices->all[turns->self].out_ns);
 	uint32_t latest = atomic_load_explicit(&turns->devices->distance, memory_order_relaxed);
 	turns->again_ns = UINT64_MAX;
-	if (turns->distance > 0 && now_ns < last_ns + STALE_NS)
-		return turns->distance % others + 1;
-	return latest > 0 ? latest : 1;
+	turns->joins = turns->distance == 0 ||
+	               load(&turns->devices->all[turns->self].out_ns) + STALE_NS <= now_ns;
+	turns->place = !turns->joins ? next_distance(turns, turns->distance) : latest > 0 ? latest : 1;
+	return turns->place;
 }
 
 static uint32_t distance_to(const struct zd_cuda_turns *turns, uint32_t target)
@@ -109,10 +112,22 @@ static uint32_t distance_to(const struct zd_cuda_turns *turns, uint32_t target)
 	return (target + count - turns->self) % count;
 }
 
+/* Is it this GPU's place to push there. It is the next one's when a turn into that GPU has just ended, and who has had none lately
+ * may be that. */
+static bool is_place(const struct zd_cuda_turns *turns, uint32_t target, uint64_t now_ns)
+{
+	uint32_t distance = distance_to(turns, target);
+	if (distance == turns->place)
+		return true;
+	return turns->joins && distance == next_distance(turns, turns->place) &&
+	       load(&turns->devices->all[target].in_ns) + STALE_NS > now_ns;
+}
+
 static bool take_both(struct zd_cuda_turns *turns, struct zd_cuda_task *task, uint64_t lasts_ns,
                       uint64_t now_ns, bool has_it)
 {
-	struct zd_cuda_device *own = &turns->devices->all[turns->self], *other = &turns->devices->all[task->target];
+	struct zd_cuda_device *own = &turns->devices->all[turns->self],
+	                      *other = &turns->devices->all[task->target];
 	if (!take(&other->in_ns, lasts_ns, now_ns, has_it))
 		return false;
 	(void)take(&own->out_ns, lasts_ns, now_ns, has_it); /* nobody else does */
@@ -122,9 +137,10 @@ static bool take_both(struct zd_cuda_turns *turns, struct zd_cuda_task *task, ui
 	return true;
 }
 
-bool zd_cuda_turns_take(struct zd_cuda_turns *turns, struct zd_cuda_task *task, bool first, uint64_t now_ns)
+bool zd_cuda_turns_take(struct zd_cuda_turns *turns, struct zd_cuda_task *task, uint64_t now_ns)
 {
-	struct zd_cuda_device *own = &turns->devices->all[turns->self], *other = &turns->devices->all[task->target];
+	struct zd_cuda_device *own = &turns->devices->all[turns->self],
+	                      *other = &turns->devices->all[task->target];
 	uint64_t lasts_ns, free_ns;
 	if (!zd_cuda_task_copies(task) || task->completion.status != 0 || task->u.copy.turn)
 		return true;
@@ -134,9 +150,9 @@ bool zd_cuda_turns_take(struct zd_cuda_turns *turns, struct zd_cuda_task *task, 
 	if (run_bytes(task) <= ZD_CUDA_TURN_LEAST_BYTES)
 		return true;
 	free_ns = zd_max_u64(opens_ns(&own->out_ns), opens_ns(&other->in_ns));
-	if (!first)
-		free_ns = zd_max_u64(free_ns + GRACE_NS,
-		                     task->u.copy.seen_ns + zd_min_u64(lasts_ns / GRACE_SHARE, MOST_GRACE_NS));
+	free_ns = zd_max_u64(free_ns, task->u.copy.seen_ns);
+	if (!is_place(turns, task->target, now_ns))
+		free_ns += zd_min_u64(lasts_ns / GRACE_SHARE, MOST_GRACE_NS);
 	if (free_ns <= now_ns && take_both(turns, task, lasts_ns, now_ns, false))
 		return true;
 	turns->again_ns = zd_min_u64(turns->again_ns, zd_max_u64(free_ns, now_ns));

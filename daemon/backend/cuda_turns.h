@@ -23,15 +23,17 @@
 #include "backend/cuda_task.h"
 
 #define ZD_CUDA_TURN_LEAST_BYTES (4ull << 20) /* up to so many go at once: about 10 us of a link */
-#define ZD_CUDA_LINK_BYTES_NS    390u          /* what a link carries at most; a slower one is shared now and then */
+#define ZD_CUDA_LINK_BYTES_NS    390u /* what a link carries at most; a slower one is shared now and then */
 #define ZD_CUDA_PIECE_BYTES      (64ull << 20) /* what is more is issued in pieces */
 
 struct zd_cuda_turns {
 	struct zd_cuda_devices *devices;
 	uint32_t self;
-	uint32_t distance;    /* of the last turn; 0: none yet */
-	zd_cu_ptr dst, src;   /* where that ended */
-	uint64_t again_ns;    /* when a push that waits for its turn may have it; UINT64_MAX: none does */
+	uint32_t distance;  /* of the last turn; 0: none yet */
+	zd_cu_ptr dst, src; /* where that ended */
+	uint32_t place;     /* the distance that is looked at first */
+	bool joins;         /* it has had no turn lately */
+	uint64_t again_ns;  /* when a push that waits for its turn may have it; UINT64_MAX: none does */
 };
 
 /* How long a task's turn is. */
@@ -39,10 +41,10 @@ uint64_t zd_cuda_turn_ns(uint64_t bytes);
 
 void zd_cuda_turns_init(struct zd_cuda_turns *turns, struct zd_cuda_devices *devices, uint32_t self);
 
-/* The order in which targets are looked at begins at the distance that is returned: 1 is the next GPU. */
+/* Before each look: the distance at which it begins. 1 is the next GPU. */
 uint32_t zd_cuda_turns_begin(struct zd_cuda_turns *turns, uint64_t now_ns);
 /* May the task, the first for its target, be issued now. Takes the turn, if so, for all tasks behind it that only go on where it
- * ends. `first`: its target is the first that was looked at. */
-bool zd_cuda_turns_take(struct zd_cuda_turns *turns, struct zd_cuda_task *task, bool first, uint64_t now_ns);
+ * ends. */
+bool zd_cuda_turns_take(struct zd_cuda_turns *turns, struct zd_cuda_task *task, uint64_t now_ns);
 
 #endif

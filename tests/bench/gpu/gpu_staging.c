@@ -97,15 +97,15 @@ static void turn(struct way *way)
 {
 	if (way->out < PIECES && way->out < way->landed + SLOTS) {
 		GPU_MUST(cuCtxSetCurrent(way->from.context));
-		GPU_MUST(cuMemcpyDtoHAsync(way->host + way->out % SLOTS * PIECE, way->from.memory + way->out * PIECE,
-		                           PIECE, way->from.stream));
+		GPU_MUST(cuMemcpyDtoHAsync(way->host + way->out % SLOTS * PIECE,
+		                           way->from.memory + way->out * PIECE, PIECE, way->from.stream));
 		GPU_MUST(cuEventRecord(way->from.passed[way->out], way->from.stream));
 		way->out++;
 	}
 	if (way->in < way->out && has_passed(&way->from, way->in)) {
 		GPU_MUST(cuCtxSetCurrent(way->to.context));
-		GPU_MUST(cuMemcpyHtoDAsync(way->to.memory + way->in * PIECE, way->host + way->in % SLOTS * PIECE,
-		                           PIECE, way->to.stream));
+		GPU_MUST(cuMemcpyHtoDAsync(way->to.memory + way->in * PIECE,
+		                           way->host + way->in % SLOTS * PIECE, PIECE, way->to.stream));
 		GPU_MUST(cuEventRecord(way->to.passed[way->in], way->to.stream));
 		way->in++;
 	}
@@ -197,8 +197,8 @@ int main(int argc, char **argv)
 	beside_us = product_us(trainers);
 	print_sends("idle", &idle);
 	print_sends("beside products", &beside);
-	printf("  a product of %d: %.1f us alone, %.1f us beside sends without pause: %.1f %% longer\n", side, alone_us,
-	       beside_us, 100 * (beside_us / alone_us - 1));
+	printf("  a product of %d: %.1f us alone, %.1f us beside sends without pause: %.1f %% longer\n", side,
+	       alone_us, beside_us, 100 * (beside_us / alone_us - 1));
 	for (int i = 0; i < 2; i++)
 		close(trainers[i].sock);
 	return 0;

@@ -52,10 +52,8 @@ static struct zd_cuda_task copy(uint32_t target, zd_cu_ptr dst, zd_cu_ptr src, u
 /* As an executor with this task alone asks. */
 static bool asks(struct fixture *f, uint32_t source, struct zd_cuda_task *task, uint64_t now_ns)
 {
-	uint32_t begin = zd_cuda_turns_begin(&f->turns[source], now_ns);
-	bool first = (source + begin) % GPUS == task->target;
-	f->turns[source].again_ns = UINT64_MAX;
-	return zd_cuda_turns_take(&f->turns[source], task, first, now_ns);
+	(void)zd_cuda_turns_begin(&f->turns[source], now_ns);
+	return zd_cuda_turns_take(&f->turns[source], task, now_ns);
 }
 
 static bool asks_for(struct fixture *f, uint32_t source, uint32_t target, uint64_t now_ns)
@@ -147,12 +145,24 @@ static void test_who_joins_goes_with_the_others(void **state)
 static void test_other_places_wait_for_a_moment(void **state)
 {
 	struct fixture *f = open_fixture();
-	struct zd_cuda_task task = copy(3, MIB, MIB, LARGE);
+	struct zd_cuda_task task = copy(2, MIB, MIB, LARGE);
 	(void)state;
 	task.u.copy.seen_ns = BEGIN;
 	assert_false(asks(f, 0, &task, BEGIN));
 	assert_in_range(f->turns[0].again_ns, BEGIN + 1, BEGIN + GRACE);
 	assert_true(asks(f, 0, &task, BEGIN + GRACE));
+	free(f);
+}
+
+/* All push into one: the next one's turn comes without a pause, whose it is not waits for the moment. */
+static void test_one_behind_the_other_into_one(void **state)
+{
+	struct fixture *f = open_fixture();
+	(void)state;
+	assert_true(asks_for(f, 0, 1, BEGIN));
+	assert_false(asks_for(f, 2, 1, BEGIN + LASTS - AHEAD));
+	assert_true(asks_for(f, 3, 1, BEGIN + LASTS - AHEAD));
+	assert_true(asks_for(f, 2, 1, BEGIN + 2 * LASTS - AHEAD));
 	free(f);
 }
 
@@ -183,8 +193,8 @@ static void test_many_small_ones_that_go_on(void **state)
 {
 	struct fixture *f = open_fixture();
 	struct zd_cuda_task halves[] = {copy(1, MIB, MIB, ZD_CUDA_TURN_LEAST_BYTES),
-	                                copy(1, MIB + ZD_CUDA_TURN_LEAST_BYTES, MIB + ZD_CUDA_TURN_LEAST_BYTES,
-	                                     ZD_CUDA_TURN_LEAST_BYTES)};
+	                                copy(1, MIB + ZD_CUDA_TURN_LEAST_BYTES,
+	                                     MIB + ZD_CUDA_TURN_LEAST_BYTES, ZD_CUDA_TURN_LEAST_BYTES)};
 	(void)state;
 	STAILQ_INSERT_TAIL(&f->queue, &halves[0], next);
 	STAILQ_INSERT_TAIL(&f->queue, &halves[1], next);
@@ -205,6 +215,7 @@ int main(void)
 	        cmocka_unit_test(test_all_to_all_without_a_pause),
 	        cmocka_unit_test(test_who_joins_goes_with_the_others),
 	        cmocka_unit_test(test_other_places_wait_for_a_moment),
+	        cmocka_unit_test(test_one_behind_the_other_into_one),
 	        cmocka_unit_test(test_what_goes_on_keeps_its_turn),
 	        cmocka_unit_test(test_many_small_ones_that_go_on),
 	};

@@ -34,6 +34,8 @@ struct zd_cuda_device {
 
 	_Atomic uint64_t in_ns,
 	        out_ns; /* until then its links are taken, by pushes into its memory and out of it: cuda_turns.h */
+	_Atomic uint64_t due_bytes,
+	        due_to;   /* what of its large pushes has not been issued, and to whom, a bit each */
 	atomic_bool idle; /* as far as is known; zd_cuda_monitor looks */
 	atomic_bool failed;
 	pthread_mutex_t lock; /* of the text */

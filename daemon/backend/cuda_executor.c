@@ -19,8 +19,9 @@
 #include "base/err.h"
 #include "base/mem.h"
 
-#define OWN_BYTES      (16ull << 20) /* more would cost the links more than the trainers' GPUs would wait */
-#define FLIGHT_BYTES   (2 * ZD_CUDA_PIECE_BYTES) /* the link does not wait for the CPU to see a piece land */
+#define OWN_BYTES (16ull << 20) /* more would cost the links more than the trainers' GPUs would wait */
+/* A link does not wait for the CPU to see something land. */
+#define FLIGHT_BYTES   (ZD_CUDA_OPEN_BYTES + 2 * ZD_CUDA_PIECE_BYTES)
 #define SPIN_NS        50000u
 #define PROCESSORS     8u /* fewer are not for spinning */
 #define SLEEP_FIRST_NS 20000u
@@ -150,11 +151,15 @@ static struct zd_cuda_task *next_push(struct zd_cuda_executor *executor)
 	const struct zd_cuda_order *order = &executor->order;
 	uint32_t others = executor->devices->count - 1;
 	uint64_t now_ns = zd_thread_now_ns();
+	struct zd_cuda_task *firsts[ZD_MAX_DEVICES];
+	for (uint32_t distance = 1; distance <= others; distance++) {
+		firsts[distance - 1] = zd_cuda_order_first(order, (order->self + distance) % (others + 1));
+		if (firsts[distance - 1])
+			zd_cuda_turns_offer(&executor->turns, firsts[distance - 1]);
+	}
 	uint32_t begin = zd_cuda_turns_begin(&executor->turns, now_ns);
 	for (uint32_t i = 0; i < others; i++) {
-		uint32_t distance = (begin - 1 + i) % others + 1;
-		struct zd_cuda_task *task = zd_cuda_order_first(order,
-		                                                (order->self + distance) % (others + 1));
+		struct zd_cuda_task *task = firsts[(begin - 1 + i) % others];
 		if (task && zd_cuda_turns_take(&executor->turns, task, now_ns))
 			return task;
 	}
@@ -176,14 +181,17 @@ static int push_piece(struct zd_cuda_executor *executor, struct zd_cuda_task *ta
 	                              .together = together};
 	int rc;
 	*whole = issued + piece.bytes == task->u.copy.bytes;
+	piece.open = !*whole;
 	piece.ends = *whole ? task : NULL;
 	/* A push into a GPU that is gone would take this one down with it. */
 	if (zd_cuda_device_failed(target))
 		return zd_cuda_device_failure(target, err);
 	rc = zd_cuda_lane_issue(&executor->push, &piece, err);
-	if (!rc)
-		task->u.copy.issued_bytes += piece.bytes;
-	return rc;
+	if (rc)
+		return rc;
+	task->u.copy.issued_bytes += piece.bytes;
+	task->u.copy.turn = false;
+	return 0;
 }
 
 static void push(struct zd_cuda_executor *executor, struct zd_cuda_task *task)

@@ -150,6 +150,7 @@ int zd_cuda_lane_issue(struct zd_cuda_lane *lane, const struct zd_cuda_piece *pi
 		ends->gpu_stores = stores;
 	lane->group++;
 	lane->group_bytes += piece->bytes;
+	lane->due |= !piece->open;
 	fly(lane, piece);
 	return 0;
 }
@@ -167,7 +168,7 @@ static int write_stores(struct zd_cuda_lane *lane)
 void zd_cuda_lane_close(struct zd_cuda_lane *lane)
 {
 	struct zd_err err = ZD_ERR_NONE;
-	if (lane->group == 0)
+	if (lane->group == 0 || (!lane->due && lane->group_bytes < ZD_CUDA_OPEN_BYTES))
 		return;
 	/* The sessions' counters first: who sees the progress may rely on them. */
 	store(lane, lane->counter_at, ++lane->issued);
@@ -177,10 +178,12 @@ void zd_cuda_lane_close(struct zd_cuda_lane *lane)
 		zd_cuda_device_fail(lane->device, err.text);
 	lane->group = lane->nstores = lane->nmoves = 0;
 	lane->group_bytes = 0;
+	lane->due = false;
 }
 
 void zd_cuda_lane_follow(struct zd_cuda_lane *lane, struct zd_cuda_task *ends)
 {
+	lane->due = lane->group > 0;
 	fly(lane, &(struct zd_cuda_piece){.ends = ends});
 }
 

@@ -20,8 +20,9 @@
 #include "backend/cuda_task.h"
 
 #define ZD_CUDA_FLIGHTS     128u
-#define ZD_CUDA_GROUP       16u          /* pieces */
-#define ZD_CUDA_GROUP_BYTES (4ull << 20) /* about 10 us of a link: that much later may the first be seen */
+#define ZD_CUDA_GROUP       16u            /* pieces */
+#define ZD_CUDA_GROUP_BYTES (4ull << 20)   /* about 10 us of a link: that much later may the first be seen */
+#define ZD_CUDA_OPEN_BYTES  (256ull << 20) /* of open pieces: each store idles the link for 7 us */
 
 struct zd_cuda_flight {
 	uint64_t progress;         /* has landed when the counter has reached it */
@@ -36,6 +37,7 @@ struct zd_cuda_piece {
 	uint64_t bytes;            /* 0: nothing moves */
 	uint32_t target;           /* device that is written to */
 	bool together;             /* moves with others when the group is closed */
+	bool open;                 /* nobody has to see it land before a next one, which will come */
 	struct zd_cuda_task *ends; /* its session's counter is stored behind the piece; NULL: more follow */
 };
 
@@ -55,6 +57,7 @@ struct zd_cuda_lane {
 	uint64_t flying_bytes;
 	uint64_t group_bytes; /* of the group that is not closed */
 	unsigned group, nstores, nmoves;
+	bool due;                                           /* not all of the group is open */
 	zd_cu_ptr dsts[ZD_CUDA_GROUP], srcs[ZD_CUDA_GROUP]; /* of the group's pieces that move together */
 	size_t sizes[ZD_CUDA_GROUP];
 	struct zd_cuda_store stores[ZD_CUDA_GROUP + 1];
@@ -84,7 +87,7 @@ static inline bool zd_cuda_lane_group_is_full(const struct zd_cuda_lane *lane)
 {
 	return lane->group == ZD_CUDA_GROUP || lane->group_bytes >= ZD_CUDA_GROUP_BYTES;
 }
-/* Closes the group, if there is one. When that fails the device is marked failed. */
+/* Closes the group, if there is one and it is due. When that fails the device is marked failed. */
 void zd_cuda_lane_close(struct zd_cuda_lane *lane);
 /* Something lands when all before it have, and asks nothing of the GPU: `ends` with it. There is room. */
 void zd_cuda_lane_follow(struct zd_cuda_lane *lane, struct zd_cuda_task *ends);

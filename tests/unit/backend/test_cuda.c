@@ -143,11 +143,11 @@ static void test_segment_that_does_not_fit(void **state)
 
 /* ---- Copies ------------------------------------------------------------------------------------ */
 
-/* Pieces of long pushes go round the targets, and every byte arrives. */
+/* Each in its turn, and every byte arrives. */
 static void test_long_pushes_to_all(void **state)
 {
 	struct fixture *f = *state;
-	const uint64_t bytes = 40 * MIB; /* three pieces */
+	const uint64_t bytes = 40 * MIB;
 	uint64_t pushes[12];
 	unsigned n = 0;
 	for (uint32_t i = 0; i < 4; i++) {
@@ -171,6 +171,29 @@ static void test_long_pushes_to_all(void **state)
 			assert_int_equal(seen[byte], byte / bytes + 1);
 		munmap(seen, 4 * bytes);
 	}
+}
+
+/* More pieces than go without a store of their own, the last of a few bytes. */
+static void test_a_push_in_pieces(void **state)
+{
+	struct fixture *f = *state;
+	const uint64_t bytes = 5 * 64 * MIB + 4096;
+	struct client c = open_session(f, SESSION);
+	struct zd_command push = copy(0, at(1, 0, bytes), 1, at(2, 0, bytes));
+	assert_int_equal(create(f, 0, 1, bytes).completion.status, 0);
+	assert_int_equal(create(f, 1, 2, bytes).completion.status, 0);
+	uint8_t *from = map_segment(f, 1, bytes), *to = map_segment(f, 2, bytes);
+	for (uint64_t byte = 0; byte < bytes; byte += 4093)
+		from[byte] = (uint8_t)(byte >> 12);
+	push.signal = (struct zd_signal){SESSION, 0, 1};
+	uint64_t submitted = submit(f, push);
+	wait_counter(&c.daemon_page[0], 1);
+	assert_memory_equal(from, to, bytes);
+	assert_int_equal(wait_op(f, submitted).completion.status, 0);
+	munmap(from, bytes);
+	munmap(to, bytes);
+	ops->session_close(f->backend, SESSION, true);
+	forget_session(&c);
 }
 
 static void test_more_commands_than_fly_at_once(void **state)
@@ -249,6 +272,19 @@ static void test_close_with_work_queued(void **state)
 	forget_session(&c);
 }
 
+/* A push has as many pieces under way as may be, and more to come. */
+static void test_close_amid_a_push(void **state)
+{
+	struct fixture *f = *state;
+	const uint64_t bytes = 8 * 64 * MIB;
+	assert_int_equal(create(f, 0, 1, bytes).completion.status, 0);
+	assert_int_equal(create(f, 1, 2, bytes).completion.status, 0);
+	uint64_t submitted = submit(f, copy(0, at(1, 0, bytes), 1, at(2, 0, bytes)));
+	close_backend(f);
+	int status = wait_op(f, submitted).completion.status;
+	assert_true(status == 0 || status == ZEROD_E_SHUTDOWN);
+}
+
 /* A word that something follows changes nothing but who is awake: also when nothing does. */
 static void test_expected_commands(void **state)
 {
@@ -280,10 +316,12 @@ int main(int argc, char **argv)
 	        TEST(test_empty_commands_complete, open_two),
 	        TEST(test_reduce_reports_its_result, open_two),
 	        TEST(test_long_pushes_to_all, open_four),
+	        TEST(test_a_push_in_pieces, open_two),
 	        TEST(test_more_commands_than_fly_at_once, open_two),
 	        TEST(test_copies_within_a_device_keep_their_order, open_two),
 	        TEST(test_expected_commands, open_two),
 	        TEST(test_close_with_work_queued, open_two),
+	        TEST(test_close_amid_a_push, open_two),
 	};
 	(void)argc;
 	use_double(argv);

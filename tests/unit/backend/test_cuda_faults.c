@@ -179,6 +179,29 @@ static void test_gpu_that_fails_under_a_push(void **state)
 	close_all(state);
 }
 
+/* Its first piece has no store of its own: the command ends all the same, and behind that piece. */
+static void test_push_whose_second_piece_fails(void **state)
+{
+	const uint64_t bytes = 65 * MIB;
+	struct fixture *f = open_fixture(state, 2);
+	struct client c = open_session(f, SESSION);
+	for (uint32_t i = 0; i < 2; i++)
+		assert_int_equal(create(f, i, i + 1, bytes).completion.status, 0);
+	uint8_t *from = map_segment(f, 1, bytes), *to = map_segment(f, 2, bytes);
+	memset(from, 0x5a, bytes);
+	struct zd_command push = copy(0, at(1, 0, bytes), 1, at(2, 0, bytes));
+	push.signal = (struct zd_signal){SESSION, 0, 1};
+	int status = wait_op(f, submit(f, push)).completion.status;
+	assert_true(status == ZEROD_E_NO_MEMORY || status == ZEROD_E_DEVICE);
+	assert_memory_equal(to, from, 64 * MIB);
+	assert_int_equal(to[64 * MIB], 0);
+	wait_counter(&c.daemon_page[0], (uint64_t)ZD_FENCE_ABORTED);
+	munmap(from, bytes);
+	munmap(to, bytes);
+	forget_session(&c);
+	close_all(state);
+}
+
 /* A copy within a GPU that came as far as the other one: it is no whole copy, and its waiters are not told that it is. */
 static void test_copy_that_does_not_come_back(void **state)
 {
@@ -374,6 +397,9 @@ int main(int argc, char **argv)
 	        CASE(test_gpu_that_fails_among_many, "ZD_DOUBLE_FAIL=cuMemcpyBatchAsync:3:719"),
 	        CASE(test_gpu_that_fails_under_a_push, "ZD_DOUBLE_COPY_US=200000",
 	             "ZD_DOUBLE_LACKS=cuMemcpyBatchAsync", "ZD_DOUBLE_FAIL=cuMemcpyAsync:2:1"),
+	        CASE(test_push_whose_second_piece_fails, "ZD_DOUBLE_FAIL=cuMemcpyAsync:2:2"),
+	        CASE(test_push_whose_second_piece_fails, "ZD_DOUBLE_COPY_US=20000",
+	             "ZD_DOUBLE_FAIL=cuMemcpyAsync:2:1"),
 	        CASE(test_copies_without_batches, "ZD_DOUBLE_LACKS=cuMemcpyBatchAsync"),
 	        CASE(test_copies_without_batches, "ZD_DOUBLE_FAIL=cuMemcpyBatchAsync:1:2"),
 	        CASE(test_copy_that_does_not_come_back, "ZD_DOUBLE_FAIL=cuMemHostRegister:1:2"),

@@ -12,7 +12,8 @@
 
 #define GPUS   4
 #define MIB    (1ull << 20)
-#define LARGE  (39 * 10 * MIB)
+#define LARGE  (39 * MIB)
+#define PIECE  ZD_CUDA_PIECE_BYTES
 #define US     1000u
 #define BEGIN  (1000 * US)
 #define LASTS  zd_cuda_turn_ns(LARGE)
@@ -52,8 +53,16 @@ static struct zd_cuda_task copy(uint32_t target, zd_cu_ptr dst, zd_cu_ptr src, u
 /* As an executor with this task alone asks. */
 static bool asks(struct fixture *f, uint32_t source, struct zd_cuda_task *task, uint64_t now_ns)
 {
+	zd_cuda_turns_offer(&f->turns[source], task);
 	(void)zd_cuda_turns_begin(&f->turns[source], now_ns);
 	return zd_cuda_turns_take(&f->turns[source], task, now_ns);
+}
+
+/* What the executor does with a turn. */
+static void issue_piece(struct zd_cuda_task *task)
+{
+	task->u.copy.issued_bytes += PIECE;
+	task->u.copy.turn = false;
 }
 
 static bool asks_for(struct fixture *f, uint32_t source, uint32_t target, uint64_t now_ns)
@@ -154,6 +163,30 @@ static void test_other_places_wait_for_a_moment(void **state)
 	free(f);
 }
 
+/* Into 0, where all are at distance 1, it is 3's place. 2 waits for longer if 3 will come before 2 would be done. */
+static void test_places_wait_for_those_who_come(void **state)
+{
+	static const struct {
+		uint64_t busy_until_ns, due_to, waits_ns;
+	} cases[] = {
+	        {BEGIN + 50 * US, 1u << 0, 80 * US},   /* when it opens, and a third of a turn */
+	        {BEGIN + 50 * US, 1u << 1, 21 * US},   /* it wants to go elsewhere */
+	        {BEGIN + 1000 * US, 1u << 0, 21 * US}, /* it comes too late */
+	};
+	(void)state;
+	for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+		struct fixture *f = open_fixture();
+		struct zd_cuda_task task = copy(0, MIB, MIB, LARGE);
+		f->devices.distance = 1;
+		f->all[3].out_ns = cases[i].busy_until_ns;
+		f->all[3].due_to = cases[i].due_to;
+		task.u.copy.seen_ns = BEGIN;
+		assert_false(asks(f, 2, &task, BEGIN + cases[i].waits_ns - 5 * US));
+		assert_true(asks(f, 2, &task, BEGIN + cases[i].waits_ns));
+		free(f);
+	}
+}
+
 /* All push into one: the next one's turn comes without a pause, whose it is not waits for the moment. */
 static void test_one_behind_the_other_into_one(void **state)
 {
@@ -166,14 +199,16 @@ static void test_one_behind_the_other_into_one(void **state)
 	free(f);
 }
 
-/* A slice in chunks, some of which are small and one of which comes later: one turn for all. */
+/* A slice in chunks, some of which are small and one of which comes later: one turn for all of a piece. */
 static void test_what_goes_on_keeps_its_turn(void **state)
 {
 	struct fixture *f = open_fixture();
 	struct zd_cuda_task chunks[] = {copy(1, 100 * LARGE, 200 * LARGE, LARGE),
 	                                copy(1, 101 * LARGE, 201 * LARGE, MIB),
-	                                copy(1, 101 * LARGE + MIB, 201 * LARGE + MIB, LARGE)};
-	struct zd_cuda_task elsewhere = copy(1, 103 * LARGE, 202 * LARGE + MIB, LARGE);
+	                                copy(1, 101 * LARGE + MIB, 201 * LARGE + MIB, 20 * MIB),
+	                                copy(1, 101 * LARGE + 21 * MIB, 201 * LARGE + 21 * MIB, 20 * MIB)};
+	struct zd_cuda_task elsewhere = copy(1, 103 * LARGE, 201 * LARGE + 21 * MIB, LARGE);
+	uint64_t lasts_ns = LASTS + zd_cuda_turn_ns(MIB) + zd_cuda_turn_ns(20 * MIB);
 	(void)state;
 	STAILQ_INSERT_TAIL(&f->queue, &chunks[0], next);
 	STAILQ_INSERT_TAIL(&f->queue, &chunks[1], next);
@@ -181,11 +216,87 @@ static void test_what_goes_on_keeps_its_turn(void **state)
 	assert_true(chunks[1].u.copy.turn);
 	assert_true(asks(f, 0, &chunks[1], BEGIN));
 	assert_true(asks(f, 0, &chunks[2], BEGIN));
+	assert_false(asks(f, 0, &chunks[3], BEGIN)); /* 80 MiB */
 	assert_false(asks(f, 0, &elsewhere, BEGIN));
-	assert_false(asks_for(f, 0, 2, BEGIN + 2 * LASTS - BEFORE));
-	assert_false(asks_for(f, 2, 1, BEGIN + 2 * LASTS - BEFORE));
-	assert_true(asks_for(f, 2, 1, BEGIN + 2 * LASTS + zd_cuda_turn_ns(MIB) + GRACE));
+	assert_false(asks_for(f, 0, 2, BEGIN + lasts_ns - BEFORE));
+	assert_false(asks_for(f, 2, 1, BEGIN + lasts_ns - BEFORE));
+	assert_true(asks(f, 0, &chunks[3], BEGIN + lasts_ns - AHEAD));
 	free(f);
+}
+
+/* The same addresses, for another GPU: its link is not the one that was taken. */
+static void test_what_goes_on_goes_to_the_same_gpu(void **state)
+{
+	struct fixture *f = open_fixture();
+	struct zd_cuda_task first = copy(1, LARGE, LARGE, MIB * 8), second = copy(2, LARGE, LARGE, MIB * 8);
+	(void)state;
+	second.u.copy.dst = second.u.copy.src = LARGE + 8 * MIB;
+	assert_true(asks_for(f, 1, 2, BEGIN));
+	assert_true(asks(f, 0, &first, BEGIN));
+	assert_false(asks(f, 0, &second, BEGIN));
+	free(f);
+}
+
+/* Pieces of one push follow each other without a pause, before another distance's turn. */
+static void test_each_piece_takes_a_turn(void **state)
+{
+	struct fixture *f = open_fixture();
+	struct zd_cuda_task large = copy(1, LARGE, LARGE, 3 * PIECE);
+	uint64_t now_ns = BEGIN;
+	(void)state;
+	for (uint32_t i = 0; i < 3; i++) {
+		uint64_t passed_ns = i * (zd_cuda_turn_ns(PIECE) - 5 * US); /* no store between them */
+		now_ns = BEGIN + passed_ns;
+		if (i > 0)
+			assert_false(asks(f, 0, &large, now_ns - GRACE));
+		zd_cuda_turns_offer(&f->turns[0], &large);
+		assert_int_equal(zd_cuda_turns_begin(&f->turns[0], now_ns), 1);
+		assert_true(zd_cuda_turns_take(&f->turns[0], &large, now_ns));
+		issue_piece(&large);
+	}
+	assert_int_equal(zd_cuda_turns_begin(&f->turns[0], now_ns), 2);
+	free(f);
+}
+
+/* 0, 1 and 2 push in a ring, and every link is open when a piece of theirs ends: 3, which found none, has more to push. */
+static void test_a_ring_lets_the_fourth_in(void **state)
+{
+	struct fixture *f = open_fixture();
+	struct zd_cuda_task ring = copy(1, LARGE, LARGE, 4 * PIECE),
+	                    into_3 = copy(3, 9 * LARGE, 9 * LARGE, PIECE);
+	struct zd_cuda_task fourth = copy(1, 2 * LARGE, 2 * LARGE, 6 * PIECE);
+	uint64_t next_ns = BEGIN + zd_cuda_turn_ns(PIECE) - AHEAD;
+	(void)state;
+	assert_true(asks(f, 0, &ring, BEGIN));
+	issue_piece(&ring);
+	assert_false(asks(f, 3, &fourth, BEGIN + GRACE));
+	zd_cuda_turns_offer(&f->turns[0], &ring);
+	zd_cuda_turns_offer(&f->turns[0], &into_3);
+	assert_int_equal(zd_cuda_turns_begin(&f->turns[0], next_ns), 1);
+	assert_false(zd_cuda_turns_take(&f->turns[0], &ring, next_ns));
+	assert_true(asks(f, 3, &fourth, next_ns));
+	assert_true(asks(f, 0, &into_3, next_ns + GRACE));
+	free(f);
+}
+
+/* For a moment only, and not to one that has less to push, or has failed. */
+static void test_the_way_is_not_left_for_long(void **state)
+{
+	uint64_t next_ns = BEGIN + zd_cuda_turn_ns(PIECE) - AHEAD;
+	(void)state;
+	for (uint32_t i = 0; i < 3; i++) {
+		struct fixture *f = open_fixture();
+		struct zd_cuda_task ring = copy(1, LARGE, LARGE, 4 * PIECE);
+		struct zd_cuda_task fourth = copy(1, 2 * LARGE, 2 * LARGE, (i == 1 ? 3 : 6) * PIECE);
+		assert_true(asks(f, 0, &ring, BEGIN));
+		issue_piece(&ring);
+		assert_false(asks(f, 3, &fourth, BEGIN + GRACE));
+		f->all[3].failed = i == 2;
+		assert_int_equal(asks(f, 0, &ring, next_ns), i > 0);
+		if (i == 0)
+			assert_true(asks(f, 0, &ring, next_ns + GRACE));
+		free(f);
+	}
 }
 
 /* Together they are large. */
@@ -215,8 +326,13 @@ int main(void)
 	        cmocka_unit_test(test_all_to_all_without_a_pause),
 	        cmocka_unit_test(test_who_joins_goes_with_the_others),
 	        cmocka_unit_test(test_other_places_wait_for_a_moment),
+	        cmocka_unit_test(test_places_wait_for_those_who_come),
 	        cmocka_unit_test(test_one_behind_the_other_into_one),
 	        cmocka_unit_test(test_what_goes_on_keeps_its_turn),
+	        cmocka_unit_test(test_what_goes_on_goes_to_the_same_gpu),
+	        cmocka_unit_test(test_each_piece_takes_a_turn),
+	        cmocka_unit_test(test_a_ring_lets_the_fourth_in),
+	        cmocka_unit_test(test_the_way_is_not_left_for_long),
 	        cmocka_unit_test(test_many_small_ones_that_go_on),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);

@@ -723,7 +723,9 @@ ZEROD_MUST_USE int zerod_bucket_commit(zerod_bucket *bucket, uint64_t entry_id, 
 ZEROD_MUST_USE int zerod_reduce_skip(zerod_unit *unit);
 
 /*
- * Ends the backward: returns when every reduction that this rank took part in is complete. Bucket storage is given back.
+ * Ends the backward: returns when this rank's slices are summed, and its gradients have been read; of units that are all-reduced, and in
+ * groups that span daemons, when the whole reduction is complete. Other owners may still sum theirs: what fails there is told by
+ * zerod_step_begin(), and whoever leaves the group without a step takes them along. Bucket storage is given back.
  * Errors: STATE (no backward; an entry reserved but not committed), MISMATCH (a rank ended without a gradient or a
  * skip for a unit that others reduced), PEER_LOST, DEADLINE.
  */

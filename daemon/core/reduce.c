@@ -57,12 +57,18 @@ static uint32_t made(const struct zd_reduction *r)
 	return r->ncommitted + r->nskipped;
 }
 
+/* Does the rank's backward wait for it. */
+static bool is_open(const struct zd_reduction *r, uint32_t rank)
+{
+	return zd_contribution_made(&r->ranks[rank]) && !r->ranks[rank].settled;
+}
+
 /* The unit and its parts are not needed any more. */
 static void release_unit(struct zd_engine *e, struct zd_reduction *r)
 {
 	struct zd_unit *unit = r->unit;
 	for (uint32_t rank = 0; rank < r->group->local_world_size; rank++)
-		unit->parts[rank].users -= zd_contribution_made(&r->ranks[rank]);
+		unit->parts[rank].users -= is_open(r, rank);
 	r->unit = NULL;
 	TAILQ_REMOVE(&r->group->reductions, r, link);
 	zd_unit_unref(e, unit);
@@ -74,7 +80,7 @@ static void reduction_over(struct zd_engine *e, struct zd_reduction *r)
 	r->over = true;
 	for (uint32_t rank = 0; rank < group->local_world_size; rank++) {
 		struct zd_member_reduce *mr = zd_member_reduce(&group->members[rank]);
-		if (mr && zd_contribution_made(&r->ranks[rank]))
+		if (mr && is_open(r, rank))
 			mr->open--;
 	}
 	release_unit(e, r);
@@ -300,6 +306,20 @@ void zd_reduction_drain(struct zd_engine *e, struct zd_reduction *r, uint32_t ra
 		return;
 	zd_entry_end(e, c->entry);
 	c->storage = NULL; /* what is still to come, over a rail, does without it */
+	zd_reduction_try_settle(e, r, rank);
+}
+
+/* An all-reduce writes to this rank's target from all owners' slices; a rail ends for all of its daemon's ranks. */
+void zd_reduction_try_settle(struct zd_engine *e, struct zd_reduction *r, uint32_t rank)
+{
+	struct zd_contribution *c = &r->ranks[rank];
+	if (r->state != ZD_REDUCTION_RUNNING || c->settled || c->entry ||
+	    r->slices[rank].state != ZD_SLICE_DONE || r->unit->all_reduce || r->group->span)
+		return;
+	c->settled = true;
+	r->unit->parts[rank].users--;
+	zd_member_reduce(&r->group->members[rank])->open--;
+	zd_dirty_group(e, r->group);
 }
 
 void zd_reduction_op_end(struct zd_engine *e, struct zd_reduction *r)
@@ -328,7 +348,7 @@ void zd_reduction_fail(struct zd_engine *e, struct zd_reduction *r, int status, 
 	zd_failure_set(&r->failure, status, text);
 	zd_slices_stop(e, r);
 	for (uint32_t rank = 0; rank < group->local_world_size; rank++) {
-		if (zd_contribution_made(&r->ranks[rank]))
+		if (is_open(r, rank)) /* others may be a window ahead */
 			window = zd_member_reduce(&group->members[rank])->window;
 		zd_reduction_drain(e, r, rank);
 	}
@@ -393,8 +413,7 @@ const struct zd_reduction *zd_reduction_first_open(const struct zd_member_reduce
 {
 	const struct zd_reduction *r;
 	TAILQ_FOREACH (r, &mr->member->group->reductions, link) {
-		if (r->key[ZD_REDUCTION_BACKWARD] == mr->number &&
-		    zd_contribution_made(&r->ranks[mr->member->rank]))
+		if (r->key[ZD_REDUCTION_BACKWARD] == mr->number && is_open(r, mr->member->rank))
 			return r;
 	}
 	return NULL;

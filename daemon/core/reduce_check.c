@@ -183,7 +183,7 @@ static void check_member(const struct zd_member *member)
 		waiting++;
 	}
 	TAILQ_FOREACH (r, &member->group->reductions, link)
-		open += zd_contribution_made(&r->ranks[member->rank]);
+		open += zd_contribution_made(&r->ranks[member->rank]) && !r->ranks[member->rank].settled;
 	zd_assert(nbuckets == mr->nbuckets && nentries == mr->nentries && nentries == placed + waiting);
 	zd_assert(placed == mr->nplaced && uncommitted == mr->nuncommitted && open == mr->open);
 	if (mr->backward == ZD_BACKWARD_STARTING || mr->backward == ZD_BACKWARD_ENDING)
@@ -250,8 +250,9 @@ static void check_reduction(const struct zd_reduction *r)
 		skipped += c->state == ZD_CONTRIBUTION_SKIPPED;
 		ops += c->ops;
 		zd_assert(c->state != ZD_CONTRIBUTION_NONE || !c->entry);
-		if (zd_contribution_made(c))
+		if (zd_contribution_made(c) && !c->settled)
 			zd_assert(r->unit->parts[rank].users > 0);
+		zd_assert(!c->settled || !c->entry);
 	}
 	zd_assert(r->unit->refs > 0 && r->unit->id == r->key[ZD_REDUCTION_UNIT]);
 	zd_assert(reserved == r->nreserved && committed == r->ncommitted && skipped == r->nskipped);

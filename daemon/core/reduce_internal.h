@@ -269,6 +269,7 @@ struct zd_contribution {
 	uint32_t order; /* among the ranks that committed */
 	uint32_t left;  /* chunks of pieces that have not been taken yet, the rank's own by its sum */
 	uint32_t ops;   /* under way that read it */
+	bool settled; /* its rank has its slice, and its entry back: what other owners still sum is not its concern */
 };
 
 enum zd_slice_state {
@@ -423,8 +424,11 @@ void zd_slice_try_end(struct zd_engine *e, struct zd_slice *slice);
 void zd_slice_failed(struct zd_engine *e, struct zd_slice *slice, const char *what, const char *error);
 void zd_slice_use(struct zd_slice *slice);
 void zd_slice_unuse(struct zd_engine *e, struct zd_slice *slice);
-/* reduce.c, for slice.c: an operation ended. */
+/* reduce.c, for slice.c. An operation that read the rank's entry ended. */
 void zd_reduction_drain(struct zd_engine *e, struct zd_reduction *r, uint32_t rank);
+/* The rank's entry or its slice has ended: does its backward wait for the other. */
+void zd_reduction_try_settle(struct zd_engine *e, struct zd_reduction *r, uint32_t rank);
+/* An operation ended. */
 void zd_reduction_op_end(struct zd_engine *e, struct zd_reduction *r);
 
 extern const struct zd_sm zd_sm_backward, zd_sm_step, zd_sm_bucket_slot, zd_sm_entry, zd_sm_reduction,

@@ -153,6 +153,7 @@ void zd_slice_end(struct zd_engine *e, struct zd_slice *slice)
 	slice->reduction->ndone++;
 	zd_storage_drop(e, slice->staging);
 	slice->staging = NULL;
+	zd_reduction_try_settle(e, slice->reduction, slice->owner);
 }
 
 /* Chunks end in any order; their norms are added up in that of the chunks. */

@@ -1,0 +1,197 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * test_settled.c - a rank's backward ends with its own slices, while other owners still sum theirs: when it may, what it may do
+ * then, and what becomes of it when the others' sums fail.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+
+#include <cmocka.h>
+
+#include "tests/support/core_reduce.h"
+
+#define SLOT_BYTES (64 * CORE_KIB)
+#define NUMEL      200u
+
+/* Two ranks have reduced a unit in a backward of stage 3, and commands of the kind are held. */
+static struct core_driver *open_held(struct core_reducers *g, uint64_t *unit, bool boundary,
+                                     enum zd_command_kind held)
+{
+	struct core_driver *core = core_new(NULL);
+	core_reducers_new(g, core, 2, ZEROD_FLOAT32, SLOT_BYTES, 2);
+	*unit = core_reducers_unit(g, "w", NUMEL);
+	core_reducers_begin(g, 3, boundary);
+	core_hold(core, held);
+	core_reduce(g, 0, *unit, 1.0f);
+	core_reduce(g, 1, *unit, 1.0f);
+	return core;
+}
+
+static void check_step(struct core_reducers *g, float factor)
+{
+	const struct zd_reply *step[CORE_TEAM];
+	core_reducers_step(g, step);
+	for (uint32_t rank = 0; rank < 2; rank++)
+		core_check_target(g, rank, step[rank], 0, factor);
+	core_reducers_step_end(g);
+}
+
+static void test_own_slice_is_enough(void **state)
+{
+	struct core_reducers g;
+	uint64_t unit;
+	struct core_driver *core = open_held(&g, &unit, true, ZD_CMD_REDUCE);
+	uint64_t ends[] = {core_backward_end(&g.team, 0), core_backward_end(&g.team, 1)};
+	(void)state;
+	core_expect_waits(core, ends[0], "1 reduction, first unit 'w'");
+	core_run_on(core, ZD_CMD_REDUCE, 0);
+	core_expect(core, ends[0], 0);
+	core_expect_waits(core, ends[1], "1 reduction, first unit 'w'");
+	core_unhold(core, ZD_CMD_REDUCE);
+	core_expect(core, ends[1], 0);
+	check_step(&g, 1.0f);
+	core_end(core);
+}
+
+/* Its target is written from all owners' slices. */
+static void test_all_reduce_needs_all(void **state)
+{
+	struct core_driver *core = core_new(NULL);
+	struct core_reducers g;
+	core_reducers_new(&g, core, 2, ZEROD_FLOAT32, SLOT_BYTES, 2);
+	uint64_t unit = core_team_register(
+	        &g.team, &(struct core_unit){.name = "norm", .numel = NUMEL, .all_reduce = true});
+	(void)state;
+	core_reducers_begin(&g, 3, false);
+	core_hold(core, ZD_CMD_REDUCE);
+	for (uint32_t rank = 0; rank < 2; rank++) {
+		uint64_t entry = core_expect(core, core_reserve(&g.team, rank, g.bucket[rank], unit), 0)
+		                         ->u.bucket_reserve.entry;
+		struct core_commit commit = {.bucket = g.bucket[rank], .entry = entry};
+		core_expect(core, core_bucket_commit(&g.team, rank, &commit), 0);
+	}
+	uint64_t end = core_backward_end(&g.team, 0);
+	core_run_on(core, ZD_CMD_REDUCE, 0);
+	core_expect_waits(core, end, "1 reduction, first unit 'norm'");
+	core_unhold(core, ZD_CMD_REDUCE);
+	core_expect(core, end, 0);
+	core_expect(core, core_backward_end(&g.team, 1), 0);
+	core_end(core);
+}
+
+/* The same unit again, while rank 1 has not summed the first backward's. */
+static void test_next_backward_meanwhile(void **state)
+{
+	struct core_reducers g;
+	uint64_t unit;
+	struct core_driver *core = open_held(&g, &unit, false, ZD_CMD_REDUCE);
+	uint64_t late = core_backward_end(&g.team, 1);
+	(void)state;
+	core_run_on(core, ZD_CMD_REDUCE, 0);
+	core_expect(core, core_backward_end(&g.team, 0), 0);
+	core_expect(core, core_backward(&g.team, 0, 3, true), 0);
+	core_reduce(&g, 0, unit, 2.0f);
+	uint64_t end = core_backward_end(&g.team, 0);
+	core_unhold(core, ZD_CMD_REDUCE);
+	core_expect(core, late, 0);
+	core_expect(core, core_backward(&g.team, 1, 3, true), 0);
+	core_reduce(&g, 1, unit, 2.0f);
+	core_expect(core, end, 0);
+	core_expect(core, core_backward_end(&g.team, 1), 0);
+	check_step(&g, 3.0f);
+	core_end(core);
+}
+
+static void test_unit_may_go(void **state)
+{
+	struct core_reducers g;
+	uint64_t unit;
+	struct core_driver *core = open_held(&g, &unit, true, ZD_CMD_REDUCE);
+	uint64_t late = core_backward_end(&g.team, 1);
+	(void)state;
+	core_run_on(core, ZD_CMD_REDUCE, 0);
+	core_expect(core, core_backward_end(&g.team, 0), 0);
+	core_expect(core, core_simple(core, g.team.session[0], ZD_REQ_UNIT_UNREGISTER, unit), 0);
+	core_expect(core, core_simple(core, g.team.session[1], ZD_REQ_UNIT_UNREGISTER, unit), ZEROD_E_BUSY);
+	core_unhold(core, ZD_CMD_REDUCE);
+	core_expect(core, late, 0);
+	check_step(&g, 1.0f);
+	core_end(core);
+}
+
+/* Rank 0 has ended its backward well, and is told by the step. */
+static void test_late_failure(void **state)
+{
+	struct core_reducers g;
+	uint64_t unit;
+	struct core_driver *core = open_held(&g, &unit, true, ZD_CMD_REDUCE);
+	uint64_t late = core_backward_end(&g.team, 1);
+	(void)state;
+	core_run_on(core, ZD_CMD_REDUCE, 0);
+	core_expect(core, core_backward_end(&g.team, 0), 0);
+	uint64_t step = core_step(&g.team, 0);
+	core_fail_next(core, ZD_CMD_REDUCE, ZEROD_E_DEVICE, "the lane broke");
+	core_unhold(core, ZD_CMD_REDUCE);
+	core_expect_error(core, late, ZEROD_E_DEVICE, "the reduction of unit 'w' for rank 1");
+	core_expect_error(core, step, ZEROD_E_DEVICE, "the lane broke");
+	core_end(core);
+}
+
+/* A reduction fails when the rank ahead has closed its window over another's failure: the next one is not concerned. */
+static void test_failure_of_a_window_before(void **state)
+{
+	struct core_driver *core = core_new(NULL);
+	struct core_reducers g;
+	core_reducers_new(&g, core, 2, ZEROD_FLOAT32, SLOT_BYTES, 2);
+	uint64_t first = core_reducers_unit(&g, "first", NUMEL), second = core_reducers_unit(&g, "second", NUMEL);
+	(void)state;
+	core_reducers_begin(&g, 3, true);
+	uint64_t entries[2][2];
+	for (uint32_t rank = 0; rank < 2; rank++) {
+		entries[rank][0] = core_put(&g, rank, first, 1.0f);
+		entries[rank][1] = core_put(&g, rank, second, 1.0f);
+	}
+	core_hold(core, ZD_CMD_COPY); /* so that no copy is behind a sum */
+	core_hold(core, ZD_CMD_REDUCE);
+	for (uint32_t i = 0; i < 4; i++) {
+		struct core_commit commit = {.bucket = g.bucket[i / 2], .entry = entries[i / 2][i % 2]};
+		core_expect(core, core_bucket_commit(&g.team, i / 2, &commit), 0);
+	}
+	core_unhold(core, ZD_CMD_COPY);
+	uint64_t ends[] = {core_backward_end(&g.team, 0), core_backward_end(&g.team, 1)};
+	core_fail_next(core, ZD_CMD_REDUCE, ZEROD_E_DEVICE, "the lane broke");
+	core_run_on(core, ZD_CMD_REDUCE, 1); /* the first unit's, which fails */
+	core_run_on(core, ZD_CMD_REDUCE, 1); /* the second's */
+	core_run_on(core, ZD_CMD_REDUCE, 0); /* the first's end */
+	core_expect(core, ends[1], ZEROD_E_DEVICE);
+	core_expect(core, core_simple(core, g.team.session[1], ZD_REQ_SESSION_RESET, 0), 0);
+	core_expect(core, core_step(&g.team, 1), ZEROD_E_DEVICE);
+	core_fail_next(core, ZD_CMD_REDUCE, ZEROD_E_DEVICE, "the lane broke again");
+	core_run_on(core, ZD_CMD_REDUCE, 0);
+	core_unhold(core, ZD_CMD_REDUCE);
+	core_expect(core, ends[0], ZEROD_E_DEVICE);
+	core_expect(core, core_simple(core, g.team.session[0], ZD_REQ_SESSION_RESET, 0), 0);
+	core_expect(core, core_step(&g.team, 0), ZEROD_E_DEVICE);
+	core_reducers_begin(&g, 3, true);
+	core_reduce(&g, 0, second, 1.0f);
+	core_reduce(&g, 1, second, 1.0f);
+	core_reducers_end(&g);
+	const struct zd_reply *step[CORE_TEAM];
+	core_reducers_step(&g, step); /* both get 0 */
+	core_reducers_step_end(&g);
+	core_end(core);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+	        cmocka_unit_test(test_own_slice_is_enough),
+	        cmocka_unit_test(test_all_reduce_needs_all),    cmocka_unit_test(test_next_backward_meanwhile),
+	        cmocka_unit_test(test_unit_may_go),             cmocka_unit_test(test_late_failure),
+	        cmocka_unit_test(test_failure_of_a_window_before),
+	};
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}

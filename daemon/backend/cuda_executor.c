@@ -77,7 +77,7 @@ static void landed(struct zd_cuda_executor *executor, struct zd_cuda_task *task)
 static void land_pushes(struct zd_cuda_executor *executor)
 {
 	struct zd_cuda_task *task;
-	while (zd_cuda_pushes_land(&executor->pushes, &task)) {
+	while (zd_cuda_lane_land(&executor->push, &task)) {
 		event(executor);
 		if (task)
 			landed(executor, task);
@@ -171,10 +171,9 @@ static int push_piece(struct zd_cuda_executor *executor, struct zd_cuda_task *ta
 {
 	struct zd_cuda_device *target = &executor->devices->all[task->target];
 	uint64_t issued = task->u.copy.issued_bytes;
-	struct zd_cuda_lane *lane = zd_cuda_pushes_lane(&executor->pushes, task);
 	bool turn = task->u.copy.turn;
 	/* Also the last of those that do: they are given to the driver behind it. */
-	bool together = !turn && (zd_cuda_order_has_more(&executor->order) || lane->nmoves > 0);
+	bool together = !turn && (zd_cuda_order_has_more(&executor->order) || executor->push.nmoves > 0);
 	struct zd_cuda_piece piece = {.dst = task->u.copy.dst + issued,
 	                              .src = task->u.copy.src + issued,
 	                              .bytes = zd_min_u64(unissued(task), ZD_CUDA_PIECE_BYTES),
@@ -187,13 +186,11 @@ static int push_piece(struct zd_cuda_executor *executor, struct zd_cuda_task *ta
 	/* A push into a GPU that is gone would take this one down with it. */
 	if (zd_cuda_device_failed(target))
 		return zd_cuda_device_failure(target, err);
-	rc = zd_cuda_lane_issue(lane, &piece, err);
+	rc = zd_cuda_lane_issue(&executor->push, &piece, err);
 	if (rc)
 		return rc;
 	task->u.copy.issued_bytes += piece.bytes;
 	task->u.copy.turn = false;
-	if (zd_cuda_lane_group_is_full(lane))
-		zd_cuda_lane_close(lane);
 	return 0;
 }
 
@@ -211,18 +208,21 @@ static void push(struct zd_cuda_executor *executor, struct zd_cuda_task *task)
 			return; /* of a device that has failed, all tasks end at once */
 	}
 	leave(executor, task, rc, &err);
-	zd_cuda_lane_follow(zd_cuda_pushes_lane(&executor->pushes, task), task);
+	zd_cuda_lane_follow(&executor->push, task);
 }
 
 static void issue_pushes(struct zd_cuda_executor *executor)
 {
-	struct zd_cuda_pushes *pushes = &executor->pushes;
+	struct zd_cuda_lane *lane = &executor->push;
 	struct zd_cuda_task *task;
 	executor->turns.again_ns = UINT64_MAX;
-	while (!zd_cuda_device_failed(executor->device) && zd_cuda_pushes_have_room(pushes) &&
-	       (task = next_push(executor)))
+	while (!zd_cuda_device_failed(executor->device) && zd_cuda_lane_has_room(lane) &&
+	       (task = next_push(executor))) {
 		push(executor, task);
-	zd_cuda_pushes_close(pushes);
+		if (zd_cuda_lane_group_is_full(lane))
+			zd_cuda_lane_close(lane);
+	}
+	zd_cuda_lane_close(lane);
 }
 
 static void keep(struct zd_cuda_executor *executor, struct zd_cuda_task *task)
@@ -286,7 +286,7 @@ static void fail_flight(struct zd_cuda_executor *executor, struct zd_cuda_task *
 static void fail_flights(struct zd_cuda_executor *executor, const struct zd_err *why)
 {
 	struct zd_cuda_task *task;
-	while (zd_cuda_pushes_drop(&executor->pushes, &task))
+	while (zd_cuda_lane_drop(&executor->push, &task))
 		fail_flight(executor, task, why);
 	while (zd_cuda_within_drop(&executor->within, &task))
 		fail_flight(executor, task, why);
@@ -329,12 +329,13 @@ static void give_up(struct zd_cuda_executor *executor)
 	if (!executor->giving_up) {
 		executor->giving_up = true;
 		executor->turns.again_ns = UINT64_MAX;
-		zd_cuda_pushes_walk(&executor->pushes, abort_timeline);
+		zd_cuda_lane_walk(&executor->push, abort_timeline);
 		zd_cuda_within_walk(&executor->within, abort_timeline);
 		zd_cuda_order_walk(&executor->order, abort_timeline);
 		event(executor);
 	}
-	if (!zd_cuda_pushes_are_still(&executor->pushes) || !zd_cuda_within_is_still(&executor->within))
+	if ((executor->push.count > 0 && !zd_cuda_lane_is_still(&executor->push)) ||
+	    !zd_cuda_within_is_still(&executor->within))
 		return;
 	(void)zd_cuda_device_failure(executor->device, &why);
 	fail_flights(executor, &why);
@@ -346,7 +347,7 @@ static void shut_down(struct zd_cuda_executor *executor)
 	struct zd_err why = ZD_ERR_NONE;
 	struct zd_cuda_task *task;
 	(void)zd_err_set(&why, ZEROD_E_SHUTDOWN, "the daemon is shutting down");
-	zd_cuda_pushes_wait(&executor->pushes);
+	zd_cuda_lane_wait(&executor->push);
 	zd_cuda_within_wait(&executor->within);
 	land_all(executor);
 	fail_flights(executor, &why);
@@ -368,7 +369,7 @@ static void shut_down(struct zd_cuda_executor *executor)
 
 static bool is_flying(const struct zd_cuda_executor *executor)
 {
-	return zd_cuda_pushes_fly(&executor->pushes) || !zd_cuda_within_is_idle(&executor->within);
+	return executor->push.count > 0 || !zd_cuda_within_is_idle(&executor->within);
 }
 
 static uint64_t until_turn_ns(const struct zd_cuda_executor *executor)
@@ -382,7 +383,7 @@ static uint64_t until_turn_ns(const struct zd_cuda_executor *executor)
 static uint64_t rest_ns(struct zd_cuda_executor *executor)
 {
 	bool flying = is_flying(executor), waiting = !zd_cuda_order_is_empty(&executor->order);
-	bool awaited = zd_cuda_pushes_are_awaited(&executor->pushes);
+	bool awaited = executor->push.nawaited > 0;
 	if (zd_spin_may(&executor->spin, zd_thread_now_ns()))
 		return 0;
 	if (!flying && !waiting && STAILQ_EMPTY(&executor->watches))
@@ -398,8 +399,7 @@ static uint64_t rest_ns(struct zd_cuda_executor *executor)
 		executor->sleeps++;
 	/* Half of what flies is no sooner there: a piece lands, and the next one is on its way. */
 	if (!awaited)
-		ns = zd_max_u64(ns,
-		                zd_cuda_pushes_flying_bytes(&executor->pushes) / 2 / ZD_CUDA_LINK_BYTES_NS);
+		ns = zd_max_u64(ns, executor->push.flying_bytes / 2 / ZD_CUDA_LINK_BYTES_NS);
 	return zd_min_u64(ns, until_turn_ns(executor));
 }
 
@@ -461,7 +461,7 @@ static void check_flying(struct zd_cuda_executor *executor)
 	if (now_ns - executor->checked_ns < CHECK_NS)
 		return;
 	executor->checked_ns = now_ns;
-	zd_cuda_pushes_check(&executor->pushes);
+	zd_cuda_lane_check(&executor->push);
 	zd_cuda_within_check(&executor->within);
 }
 
@@ -483,7 +483,7 @@ static void *executor_main(void *arg)
 	}
 	shut_down(executor);
 	zd_cuda_within_deinit(&executor->within);
-	zd_cuda_pushes_deinit(&executor->pushes);
+	zd_cuda_lane_deinit(&executor->push);
 	return NULL;
 }
 
@@ -505,7 +505,7 @@ int zd_cuda_executor_init(struct zd_cuda_executor *executor, struct zd_cuda_devi
 	};
 	zd_cuda_turns_init(&executor->turns, devices, device);
 	zd_spin_init(&executor->spin, SPIN_NS, PROCESSORS);
-	int rc = zd_cuda_pushes_init(&executor->pushes, devices, device, FLIGHT_BYTES, err);
+	int rc = zd_cuda_lane_init(&executor->push, devices, device, FLIGHT_BYTES, err);
 	if (rc)
 		return rc;
 	rc = zd_cuda_within_init(&executor->within, devices, device, err);
@@ -526,7 +526,7 @@ no_thread:
 	pthread_mutex_destroy(&executor->lock);
 	zd_cuda_within_deinit(&executor->within);
 no_within:
-	zd_cuda_pushes_deinit(&executor->pushes);
+	zd_cuda_lane_deinit(&executor->push);
 	return rc;
 }
 

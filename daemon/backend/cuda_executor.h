@@ -15,7 +15,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "backend/cuda_pushes.h"
+#include "backend/cuda_lane.h"
 #include "backend/cuda_order.h"
 #include "backend/cuda_turns.h"
 #include "backend/cuda_within.h"
@@ -41,7 +41,7 @@ struct zd_cuda_executor {
 	/* the executor thread's own */
 	struct zd_cuda_order order;
 	struct zd_cuda_turns turns;
-	struct zd_cuda_pushes pushes;
+	struct zd_cuda_lane push;
 	struct zd_cuda_within within;
 	struct zd_cuda_tasks watches;
 	bool hurried;         /* somebody waits for one of them */

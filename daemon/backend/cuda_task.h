@@ -46,7 +46,6 @@ struct zd_cuda_task {
 			zd_cu_ptr dst, src; /* src 0: fill with zeros */
 			uint64_t bytes, issued_bytes;
 			uint64_t seen_ns;        /* when its executor took it */
-			uint32_t lane;           /* cuda_pushes.h */
 			bool turn;               /* it has its turn: cuda_turns.h */
 		} copy;                          /* COPY, FILL */
 		struct zd_cuda_segment *destroy; /* owned; NULL if it never came to be */

@@ -5,7 +5,7 @@
 #include "base/mem.h"
 
 #define PAUSE_NS      10000u /* of a link, behind a piece that ends its task */
-#define GAP_NS        3000u /* the same, behind another, and behind a chunk, whose store is on another stream */
+#define GAP_NS        3000u  /* the same, behind another */
 #define AHEAD_NS      10000u /* a push is issued before its turn: so long until its bytes move */
 #define GRACE_SHARE   3u     /* for another GPU, whose place it is: a part of what would be lost */
 #define MOST_GRACE_NS 60000u /* when it will come */
@@ -75,12 +75,6 @@ static uint64_t run_bytes(const struct zd_cuda_task *task)
 	return bytes;
 }
 
-static uint64_t lasts_ns(const struct zd_cuda_task *task, uint64_t bytes)
-{
-	bool stores = bytes == left_bytes(task) && task->session;
-	return stores ? zd_cuda_turn_ns(bytes) : bytes / ZD_CUDA_LINK_BYTES_NS + GAP_NS;
-}
-
 /* What one turn is for: the first piece of a task, or whole tasks of a run, up to a piece's bytes. */
 struct part {
 	struct zd_cuda_task *last;
@@ -90,12 +84,14 @@ struct part {
 static struct part first_part(struct zd_cuda_task *task)
 {
 	uint64_t bytes = zd_min_u64(left_bytes(task), ZD_CUDA_PIECE_BYTES);
-	struct part part = {.last = task, .bytes = bytes, .ns = lasts_ns(task, bytes)};
-	if (bytes < left_bytes(task))
+	struct part part = {.last = task, .bytes = bytes, .ns = zd_cuda_turn_ns(bytes)};
+	if (bytes < left_bytes(task)) {
+		part.ns = bytes / ZD_CUDA_LINK_BYTES_NS + GAP_NS;
 		return part;
+	}
 	while ((task = next_of_run(task)) && part.bytes + left_bytes(task) <= ZD_CUDA_PIECE_BYTES) {
 		part.bytes += left_bytes(task);
-		part.ns += lasts_ns(task, left_bytes(task));
+		part.ns += zd_cuda_turn_ns(left_bytes(task));
 		part.last = task;
 	}
 	return part;

@@ -42,7 +42,7 @@ struct zd_cuda_turns {
 	uint64_t again_ns;  /* when a push that waits for its turn may have it; UINT64_MAX: none does */
 };
 
-/* How long the turn of a piece is that ends its task, and tells a session. */
+/* How long the turn of a piece is that ends its task. */
 uint64_t zd_cuda_turn_ns(uint64_t bytes);
 
 void zd_cuda_turns_init(struct zd_cuda_turns *turns, struct zd_cuda_devices *devices, uint32_t self);

@@ -190,12 +190,6 @@ static void test_a_push_in_pieces(void **state)
 	wait_counter(&c.daemon_page[0], 1);
 	assert_memory_equal(from, to, bytes);
 	assert_int_equal(wait_op(f, submitted).completion.status, 0);
-	/* Without a timeline that keeps the order of its pieces: the last one would be there first. */
-	const uint64_t two = 72 * MIB;
-	memset(to, 0, two);
-	submitted = submit(f, copy(0, at(1, 0, two), 1, at(2, 0, two)));
-	assert_int_equal(wait_op(f, submitted).completion.status, 0);
-	assert_memory_equal(from, to, two);
 	munmap(from, bytes);
 	munmap(to, bytes);
 	ops->session_close(f->backend, SESSION, true);

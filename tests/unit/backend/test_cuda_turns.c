@@ -42,8 +42,7 @@ static struct fixture *open_fixture(void)
 
 static struct zd_cuda_task copy(uint32_t target, zd_cu_ptr dst, zd_cu_ptr src, uint64_t bytes)
 {
-	static struct zd_cuda_session session;
-	struct zd_cuda_task task = {.target = target, .session = &session};
+	struct zd_cuda_task task = {.target = target};
 	task.base.kind = ZD_CMD_COPY;
 	task.u.copy.dst = dst;
 	task.u.copy.src = src;
@@ -300,18 +299,6 @@ static void test_the_way_is_not_left_for_long(void **state)
 	}
 }
 
-/* Nobody is told of them by the GPU: the next chunk goes while the last one's progress is stored. */
-static void test_chunks_leave_no_pause(void **state)
-{
-	struct fixture *f = open_fixture();
-	struct zd_cuda_task chunk = copy(1, LARGE, LARGE, LARGE);
-	(void)state;
-	chunk.session = NULL;
-	assert_true(asks(f, 0, &chunk, BEGIN));
-	assert_true(asks_for(f, 0, 2, BEGIN + LASTS - AHEAD - 6 * US));
-	free(f);
-}
-
 /* Together they are large. */
 static void test_many_small_ones_that_go_on(void **state)
 {
@@ -346,7 +333,6 @@ int main(void)
 	        cmocka_unit_test(test_each_piece_takes_a_turn),
 	        cmocka_unit_test(test_a_ring_lets_the_fourth_in),
 	        cmocka_unit_test(test_the_way_is_not_left_for_long),
-	        cmocka_unit_test(test_chunks_leave_no_pause),
 	        cmocka_unit_test(test_many_small_ones_that_go_on),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);

@@ -146,7 +146,8 @@ static void test_failure_of_a_window_before(void **state)
 	struct core_driver *core = core_new(NULL);
 	struct core_reducers g;
 	core_reducers_new(&g, core, 2, ZEROD_FLOAT32, SLOT_BYTES, 2);
-	uint64_t first = core_reducers_unit(&g, "first", NUMEL), second = core_reducers_unit(&g, "second", NUMEL);
+	uint64_t first = core_reducers_unit(&g, "first", NUMEL),
+	         second = core_reducers_unit(&g, "second", NUMEL);
 	(void)state;
 	core_reducers_begin(&g, 3, true);
 	uint64_t entries[2][2];
@@ -189,8 +190,10 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 	        cmocka_unit_test(test_own_slice_is_enough),
-	        cmocka_unit_test(test_all_reduce_needs_all),    cmocka_unit_test(test_next_backward_meanwhile),
-	        cmocka_unit_test(test_unit_may_go),             cmocka_unit_test(test_late_failure),
+	        cmocka_unit_test(test_all_reduce_needs_all),
+	        cmocka_unit_test(test_next_backward_meanwhile),
+	        cmocka_unit_test(test_unit_may_go),
+	        cmocka_unit_test(test_late_failure),
 	        cmocka_unit_test(test_failure_of_a_window_before),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);

@@ -167,7 +167,7 @@ static bool is_place(const struct zd_cuda_turns *turns, uint32_t target, uint64_
 	       load(&turns->devices->all[target].in_ns) + STALE_NS > now_ns;
 }
 
-/* When this GPU may push there, although it is another one's place. */
+/* When this GPU may push there, although it is another one's place: that may go on elsewhere, again and again. */
 static uint64_t leave_place(const struct zd_cuda_turns *turns, uint32_t target, uint64_t lasts_ns,
                             uint64_t free_ns, uint64_t now_ns)
 {
@@ -177,7 +177,7 @@ static uint64_t leave_place(const struct zd_cuda_turns *turns, uint32_t target, 
 	uint64_t comes_ns = opens_ns(&owner->out_ns);
 	if (load(&owner->due_to) >> target & 1 && comes_ns < now_ns + lasts_ns &&
 	    !zd_cuda_device_failed(owner))
-		return zd_max_u64(free_ns, comes_ns) + grace_ns;
+		return zd_min_u64(zd_max_u64(free_ns, comes_ns) + grace_ns, free_ns + lasts_ns);
 	return free_ns + zd_min_u64(grace_ns, LEAST_NS);
 }
 

@@ -187,6 +187,23 @@ static void test_places_wait_for_those_who_come(void **state)
 	}
 }
 
+/* It is about to come, and pushes elsewhere again: a turn's time, and no longer. */
+static void test_places_do_not_wait_for_ever(void **state)
+{
+	struct fixture *f = open_fixture();
+	struct zd_cuda_task task = copy(0, MIB, MIB, LARGE);
+	(void)state;
+	f->devices.distance = 1;
+	f->all[3].due_to = 1u << 0;
+	task.u.copy.seen_ns = BEGIN;
+	for (uint64_t waited_ns = 0; waited_ns < LASTS; waited_ns += 10 * US) {
+		f->all[3].out_ns = BEGIN + waited_ns + 50 * US;
+		assert_false(asks(f, 2, &task, BEGIN + waited_ns));
+	}
+	assert_true(asks(f, 2, &task, BEGIN + LASTS));
+	free(f);
+}
+
 /* All push into one: the next one's turn comes without a pause, whose it is not waits for the moment. */
 static void test_one_behind_the_other_into_one(void **state)
 {
@@ -327,6 +344,7 @@ int main(void)
 	        cmocka_unit_test(test_who_joins_goes_with_the_others),
 	        cmocka_unit_test(test_other_places_wait_for_a_moment),
 	        cmocka_unit_test(test_places_wait_for_those_who_come),
+	        cmocka_unit_test(test_places_do_not_wait_for_ever),
 	        cmocka_unit_test(test_one_behind_the_other_into_one),
 	        cmocka_unit_test(test_what_goes_on_keeps_its_turn),
 	        cmocka_unit_test(test_what_goes_on_goes_to_the_same_gpu),

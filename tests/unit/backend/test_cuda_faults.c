@@ -363,7 +363,8 @@ static unsigned long count_calls(const char *path)
 static void test_every_call_fails_once(void **state)
 {
 	static const int results[] = {ZD_CU_OUT_OF_MEMORY, ZD_CU_INVALID_HANDLE, ZD_CU_ILLEGAL_ADDRESS};
-	char dir[] = CASE_DIR, count[PATH_MAX], fail[64];
+	char dir[] = CASE_DIR, count[PATH_MAX], fail[ZD_ARRAY_LEN(results)][64];
+	struct case_running lives[ZD_ARRAY_LEN(results)];
 	struct a_case life = CASE(one_life);
 	void *one = &life;
 	(void)state;
@@ -374,13 +375,16 @@ static void test_every_call_fails_once(void **state)
 	unsigned long calls = count_calls(strchr(count, '=') + 1);
 	case_remove_dir(dir);
 	assert_in_range(calls, 50, 1000);
-	life.env[0] = fail;
 	life.env[1] = "ZD_DOUBLE_LEAKS=1";
 	for (unsigned long i = 1; i <= calls; i++) {
 		for (size_t j = 0; j < ZD_ARRAY_LEN(results); j++) {
-			(void)snprintf(fail, sizeof(fail), "ZD_DOUBLE_FAIL=%lu:%d", i, results[j]);
-			print_message("%s\n", fail);
-			case_run(&one);
+			(void)snprintf(fail[j], sizeof(fail[j]), "ZD_DOUBLE_FAIL=%lu:%d", i, results[j]);
+			life.env[0] = fail[j];
+			lives[j] = case_start(&life);
+		}
+		for (size_t j = 0; j < ZD_ARRAY_LEN(results); j++) {
+			print_message("%s\n", fail[j]);
+			case_finish(&lives[j]);
 		}
 	}
 }

@@ -153,30 +153,52 @@ static inline void case_check(const struct a_case *one, int status, const char *
 		         one->exit_status, one->says ? " and " : "", one->says ? one->says : "", output);
 }
 
-static inline void case_run(void **state)
+/* One that runs. */
+struct case_running {
+	const struct a_case *one;
+	pid_t pid;
+	int output;
+	char dir[sizeof(CASE_DIR)]; /* of its libraries */
+};
+
+static inline struct case_running case_start(const struct a_case *one)
+{
+	struct case_running running = {
+	        .one = one, .output = memfd_create("output", MFD_CLOEXEC), .dir = CASE_DIR};
+
+	assert_true(running.output >= 0);
+	if (one->libraries != CASE_DOUBLE)
+		case_make_libraries(running.dir, one->libraries);
+	running.pid = fork();
+	assert_true(running.pid >= 0);
+	if (running.pid == 0)
+		case_exec(one, one->libraries == CASE_DOUBLE ? case_double_path() : running.dir,
+		          running.output);
+	return running;
+}
+
+static inline void case_finish(const struct case_running *running)
 {
 	static char text[CASE_OUTPUT];
-	const struct a_case *one = *state;
-	int output = memfd_create("output", MFD_CLOEXEC), status = 0;
-	char dir[] = CASE_DIR;
+	const struct a_case *one = running->one;
 	ssize_t length;
-	pid_t pid;
+	int status = 0;
 
-	assert_true(output >= 0);
-	if (one->libraries != CASE_DOUBLE)
-		case_make_libraries(dir, one->libraries);
-	pid = fork();
-	assert_true(pid >= 0);
-	if (pid == 0)
-		case_exec(one, one->libraries == CASE_DOUBLE ? case_double_path() : dir, output);
-	assert_int_equal(waitpid(pid, &status, 0), pid);
-	length = pread(output, text, sizeof(text) - 1, 0);
-	(void)close(output);
+	assert_int_equal(waitpid(running->pid, &status, 0), running->pid);
+	length = pread(running->output, text, sizeof(text) - 1, 0);
+	(void)close(running->output);
 	assert_true(length >= 0);
 	text[length] = '\0';
 	if (one->libraries != CASE_DOUBLE)
-		case_remove_dir(dir);
+		case_remove_dir(running->dir);
 	case_check(one, status, text);
+}
+
+static inline void case_run(void **state)
+{
+	struct case_running running = case_start(*state);
+
+	case_finish(&running);
 }
 
 static inline int case_main_one(const struct a_case *cases, size_t count, const char *name)

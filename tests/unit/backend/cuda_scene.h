@@ -5,7 +5,7 @@
 
 #include "tests/unit/backend/backend_fixture.h"
 
-#define SEGMENT (16 * MIB)
+#define SEGMENT (12 * MIB)
 #define LARGE   (5 * MIB) /* too large to go across in one copy: two legs */
 
 static inline struct fixture *open_fixture(void **state, uint32_t ndevices)

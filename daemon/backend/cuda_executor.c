@@ -19,9 +19,8 @@
 #include "base/err.h"
 #include "base/mem.h"
 
-#define OWN_BYTES (16ull << 20) /* more would cost the links more than the trainers' GPUs would wait */
-/* A link does not wait for the CPU to see something land. */
-#define FLIGHT_BYTES   (ZD_CUDA_OPEN_BYTES + 2 * ZD_CUDA_PIECE_BYTES)
+#define OWN_BYTES      (16ull << 20) /* more would cost the links more than the trainers' GPUs would wait */
+#define FLIGHT_BYTES   (ZD_CUDA_OPEN_BYTES + 2 * ZD_CUDA_PIECE_BYTES) /* no link waits for the CPU to look */
 #define SPIN_NS        50000u
 #define PROCESSORS     8u /* fewer are not for spinning */
 #define SLEEP_FIRST_NS 20000u

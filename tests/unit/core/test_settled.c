@@ -16,17 +16,27 @@
 #define SLOT_BYTES (64 * CORE_KIB)
 #define NUMEL      200u
 
-/* Two ranks have reduced a unit in a backward of stage 3, and commands of the kind are held. */
-static struct core_driver *open_held(struct core_reducers *g, uint64_t *unit, bool boundary,
-                                     enum zd_command_kind held)
+/* Two ranks have reduced a unit in a backward of stage 3, and their sums are held. */
+static struct core_driver *open_held(struct core_reducers *g, uint64_t *unit, bool boundary)
 {
 	struct core_driver *core = core_new(NULL);
 	core_reducers_new(g, core, 2, ZEROD_FLOAT32, SLOT_BYTES, 2);
 	*unit = core_reducers_unit(g, "w", NUMEL);
 	core_reducers_begin(g, 3, boundary);
-	core_hold(core, held);
+	core_hold(core, ZD_CMD_REDUCE);
 	core_reduce(g, 0, *unit, 1.0f);
 	core_reduce(g, 1, *unit, 1.0f);
+	return core;
+}
+
+/* The same, and rank 0 has ended its backward, while rank 1's end waits for its sum. */
+static struct core_driver *open_ahead(struct core_reducers *g, uint64_t *unit, bool boundary, uint64_t *late)
+{
+	struct core_driver *core = open_held(g, unit, boundary);
+	*late = core_backward_end(&g->team, 1);
+	core_run_on(core, ZD_CMD_REDUCE, 0);
+	core_expect(core, core_backward_end(&g->team, 0), 0);
+	core_expect_waits(core, *late, "1 reduction, first unit 'w'");
 	return core;
 }
 
@@ -43,7 +53,7 @@ static void test_own_slice_is_enough(void **state)
 {
 	struct core_reducers g;
 	uint64_t unit;
-	struct core_driver *core = open_held(&g, &unit, true, ZD_CMD_REDUCE);
+	struct core_driver *core = open_held(&g, &unit, true);
 	uint64_t ends[] = {core_backward_end(&g.team, 0), core_backward_end(&g.team, 1)};
 	(void)state;
 	core_expect_waits(core, ends[0], "1 reduction, first unit 'w'");
@@ -86,12 +96,9 @@ static void test_all_reduce_needs_all(void **state)
 static void test_next_backward_meanwhile(void **state)
 {
 	struct core_reducers g;
-	uint64_t unit;
-	struct core_driver *core = open_held(&g, &unit, false, ZD_CMD_REDUCE);
-	uint64_t late = core_backward_end(&g.team, 1);
+	uint64_t unit, late;
+	struct core_driver *core = open_ahead(&g, &unit, false, &late);
 	(void)state;
-	core_run_on(core, ZD_CMD_REDUCE, 0);
-	core_expect(core, core_backward_end(&g.team, 0), 0);
 	core_expect(core, core_backward(&g.team, 0, 3, true), 0);
 	core_reduce(&g, 0, unit, 2.0f);
 	uint64_t end = core_backward_end(&g.team, 0);
@@ -108,12 +115,9 @@ static void test_next_backward_meanwhile(void **state)
 static void test_unit_may_go(void **state)
 {
 	struct core_reducers g;
-	uint64_t unit;
-	struct core_driver *core = open_held(&g, &unit, true, ZD_CMD_REDUCE);
-	uint64_t late = core_backward_end(&g.team, 1);
+	uint64_t unit, late;
+	struct core_driver *core = open_ahead(&g, &unit, true, &late);
 	(void)state;
-	core_run_on(core, ZD_CMD_REDUCE, 0);
-	core_expect(core, core_backward_end(&g.team, 0), 0);
 	core_expect(core, core_simple(core, g.team.session[0], ZD_REQ_UNIT_UNREGISTER, unit), 0);
 	core_expect(core, core_simple(core, g.team.session[1], ZD_REQ_UNIT_UNREGISTER, unit), ZEROD_E_BUSY);
 	core_unhold(core, ZD_CMD_REDUCE);
@@ -126,17 +130,29 @@ static void test_unit_may_go(void **state)
 static void test_late_failure(void **state)
 {
 	struct core_reducers g;
-	uint64_t unit;
-	struct core_driver *core = open_held(&g, &unit, true, ZD_CMD_REDUCE);
-	uint64_t late = core_backward_end(&g.team, 1);
+	uint64_t unit, late;
+	struct core_driver *core = open_ahead(&g, &unit, true, &late);
 	(void)state;
-	core_run_on(core, ZD_CMD_REDUCE, 0);
-	core_expect(core, core_backward_end(&g.team, 0), 0);
 	uint64_t step = core_step(&g.team, 0);
 	core_fail_next(core, ZD_CMD_REDUCE, ZEROD_E_DEVICE, "the lane broke");
 	core_unhold(core, ZD_CMD_REDUCE);
 	core_expect_error(core, late, ZEROD_E_DEVICE, "the reduction of unit 'w' for rank 1");
 	core_expect_error(core, step, ZEROD_E_DEVICE, "the lane broke");
+	core_end(core);
+}
+
+/* Its trainer dies then: the other rank is told, and what the sum under way uses stays until that ends. */
+static void test_rank_ahead_dies(void **state)
+{
+	struct core_reducers g;
+	uint64_t unit, late;
+	struct core_driver *core = open_ahead(&g, &unit, true, &late);
+	(void)state;
+	core_close(core, g.team.session[0]);
+	core_expect_error(core, late, ZEROD_E_PEER_LOST, "rank 0");
+	assert_int_not_equal(core_quarantine(core, 1), 0);
+	core_unhold(core, ZD_CMD_REDUCE);
+	assert_int_equal(core_quarantine(core, 0) + core_quarantine(core, 1), 0);
 	core_end(core);
 }
 
@@ -194,6 +210,7 @@ int main(void)
 	        cmocka_unit_test(test_next_backward_meanwhile),
 	        cmocka_unit_test(test_unit_may_go),
 	        cmocka_unit_test(test_late_failure),
+	        cmocka_unit_test(test_rank_ahead_dies),
 	        cmocka_unit_test(test_failure_of_a_window_before),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);

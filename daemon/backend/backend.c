@@ -2,11 +2,19 @@
 /* backend.c - what all backends do alike. */
 #include "backend/backend.h"
 
-#include <stdio.h>
+#include <stdlib.h>
+
+#include "base/mem.h"
 
 void zd_completion_fail(struct zd_completion *completion, int status, const char *error)
 {
 	completion->status = status;
-	(void)snprintf(completion->error, sizeof(completion->error), "%.*s",
-	               (int)sizeof(completion->error) - 1, error);
+	free(completion->error);
+	completion->error = zd_strdup(error);
+}
+
+void zd_completion_deinit(struct zd_completion *completion)
+{
+	free(completion->error);
+	free(completion->result.values);
 }

@@ -16,18 +16,19 @@
 struct zd_backend;
 struct zd_err;
 
-#define ZD_FAILURE_TEXT    128
-#define ZD_COMPLETION_TEXT 384 /* two operations of communicators that differ, in words */
+#define ZD_FAILURE_TEXT 128
 
+/* Goes from thread to thread, and most have no text: small. Whoever is told frees what it owns. */
 struct zd_completion {
 	uint64_t op;
-	int status; /* 0 or ZEROD_E_* */
-	char error[ZD_COMPLETION_TEXT];
-	struct zd_op_result result; /* its values are of malloc(), and whoever is told frees them */
+	int status;                 /* 0 or ZEROD_E_* */
+	char *error;                /* owned; NULL: none */
+	struct zd_op_result result; /* its values are owned */
 };
 
 /* Fills in status and error. */
 void zd_completion_fail(struct zd_completion *completion, int status, const char *error);
+void zd_completion_deinit(struct zd_completion *completion);
 
 struct zd_backend_config {
 	uint32_t ndevices; /* host: how many */
@@ -38,7 +39,7 @@ struct zd_backend_config {
 	const char *nccl_path; /* a file; NULL or "": libnccl.so.2 from where the dynamic linker looks */
 	bool check_collectives; /* ranks compare what they are about to run: all of a communicator's, or none */
 	uint64_t collective_timeout_ns; /* for all ranks to meet, to run an operation, to part; 0: none */
-	/* Called from executor threads, one completion a command that has an op. */
+	/* Called from executor threads, one completion a command that has an op; it is the callee's from then on. */
 	void (*done)(void *arg, const struct zd_completion *completion);
 	void *done_arg;
 };

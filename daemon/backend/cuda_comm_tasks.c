@@ -86,7 +86,7 @@ static void complete(struct zd_cuda_comms *comms, struct zd_cuda_task *task)
 	if (completion.op)
 		comms->settings->done(comms->settings->done_arg, &completion);
 	else
-		free(completion.result.values);
+		zd_completion_deinit(&completion);
 }
 
 /* Those of the timeline that have ended, as far as none that was given before them is under way. */

@@ -65,6 +65,8 @@ static void complete(struct zd_cuda_executor *executor, struct zd_cuda_task *tas
 	zd_cuda_task_free(task);
 	if (completion.op)
 		executor->done(executor->done_arg, &completion);
+	else
+		zd_completion_deinit(&completion);
 }
 
 static void landed(struct zd_cuda_executor *executor, struct zd_cuda_task *task)

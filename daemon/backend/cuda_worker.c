@@ -32,6 +32,8 @@ static void end_task(struct zd_cuda_worker *worker, struct zd_cuda_task *task, i
 	zd_cuda_task_free(task);
 	if (completion.op)
 		worker->done(worker->done_arg, &completion);
+	else
+		zd_completion_deinit(&completion);
 }
 
 static void run(struct zd_cuda_worker *worker, struct zd_cuda_task *task, bool draining)

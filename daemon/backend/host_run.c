@@ -23,6 +23,8 @@ static void complete(struct zd_host_executor *executor, struct zd_host_task *tas
 	zd_host_task_free(task);
 	if (completion->op)
 		executor->done(executor->done_arg, completion);
+	else
+		zd_completion_deinit(completion);
 }
 
 static void poll_watches(struct zd_host_executor *executor)

@@ -58,7 +58,7 @@ static void on_wake(uv_async_t *wake)
 		bridge->above->completed(bridge->arg, completion);
 		zd_engine_op_done(bridge->engine, completion->op, completion->status, completion->error,
 		                  &completion->result);
-		free(completion->result.values);
+		zd_completion_deinit(completion);
 	}
 	taken->count = 0;
 	zd_bridge_settle(bridge);
@@ -229,7 +229,7 @@ void zd_bridge_close(struct zd_bridge *bridge)
 void zd_bridge_deinit(struct zd_bridge *bridge)
 {
 	for (size_t i = 0; i < bridge->arrived.count; i++)
-		free(bridge->arrived.items[i].result.values);
+		zd_completion_deinit(&bridge->arrived.items[i]);
 	free(bridge->arrived.items);
 	free(bridge->taken.items);
 	(void)pthread_mutex_destroy(&bridge->lock);

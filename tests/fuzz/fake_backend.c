@@ -252,8 +252,6 @@ static void end_command(struct zd_backend *backend, struct command *command, int
 		completion.status = ZEROD_E_DEVICE;
 		backend->fail_next = false;
 	}
-	if (completion.status)
-		(void)snprintf(completion.error, sizeof(completion.error), "the fuzzer wants it so");
 	if (completion.status && command->as_given.kind == ZD_CMD_SEGMENT_CREATE) {
 		struct segment *segment = find_segment(backend, command->as_given.u.segment.segment);
 
@@ -268,6 +266,8 @@ static void end_command(struct zd_backend *backend, struct command *command, int
 		if (!completion.result.values)
 			completion.status = ZEROD_E_ABORTED;
 	}
+	if (completion.status)
+		zd_completion_fail(&completion, completion.status, "the fuzzer wants it so");
 	TAILQ_REMOVE(&backend->commands, command, link);
 	free(command);
 	backend->config.done(backend->config.done_arg, &completion);

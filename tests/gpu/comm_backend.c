@@ -343,6 +343,8 @@ static void close_scene(struct scene *s)
 		zd_gpu_close(&s->gpus[i]);
 	}
 	s->ops->close(s->backend);
+	for (uint64_t op = 1; op <= s->last_op; op++)
+		free(s->completions[op].error);
 	(void)pthread_cond_destroy(&s->changed);
 	(void)pthread_mutex_destroy(&s->lock);
 	free(s->bytes);

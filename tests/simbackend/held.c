@@ -107,10 +107,12 @@ static void end(struct zd_held *held)
 	held->before = NULL;
 }
 
-static void tell(const struct zd_held *held, const struct zd_host_executor *executor)
+static void tell(struct zd_held *held, const struct zd_host_executor *executor)
 {
 	if (held->completion.op)
 		executor->done(executor->done_arg, &held->completion);
+	else
+		zd_completion_deinit(&held->completion);
 }
 
 static bool has_happened(const struct zd_host_task *task)

@@ -133,7 +133,7 @@ static void test_every_call_of_nccl_fails_once(void **state)
 		c[rank] = open_session(s.nodes[rank], SESSION);
 	do {
 		for (uint32_t i = 0; i < NODES; i++)
-			s.nodes[i]->last_op = 0, memset(s.nodes[i]->records, 0, sizeof(s.nodes[i]->records));
+			forget_records(s.nodes[i]);
 		scene_make_some_ids(&s, REDUCTIONS);
 		reset(&s, 0);
 		s.control->polls(1);

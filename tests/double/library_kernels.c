@@ -100,9 +100,11 @@ static bool cast(struct double_reach *reach, const struct zc_cast_args *args, en
 
 /* ---- Reductions -------------------------------------------------------------------------------------------------- */
 
+/* Parts without an element, whose sums are zeros, are left out. */
 struct statistics {
-	double squares[ZC_REDUCE_PARTS][ZC_THREADS];
 	bool overflow;
+	unsigned nparts;
+	double squares[][ZC_THREADS];
 };
 
 struct reduction {
@@ -184,13 +186,24 @@ static bool write_result(struct double_reach *reach, uint64_t address, struct st
 	void *at = reach->at(reach, address, &bytes);
 	double parts[ZC_THREADS] = {0};
 
-	for (unsigned i = 0; i < ZC_REDUCE_PARTS; i++)
+	for (unsigned i = 0; i < found->nparts; i++)
 		parts[i] = block_sum(found->squares[i]);
 	result.sum_squares = block_sum(parts);
 	if (!at || bytes < sizeof(result))
 		return false;
 	memcpy(at, &result, sizeof(result));
 	return true;
+}
+
+static struct statistics *new_statistics(uint64_t numel, enum zerod_dtype input)
+{
+	uint64_t chunk = (uint64_t)ZC_VECTOR_NUMEL(element_bytes(input)) * ZC_THREADS;
+	unsigned nparts = (unsigned)zd_min_u64(numel / chunk + 1, ZC_REDUCE_PARTS);
+	struct statistics *made = calloc(1, sizeof(*made) + nparts * sizeof(made->squares[0]));
+
+	if (made)
+		made->nparts = nparts;
+	return made;
 }
 
 static bool reduce(struct double_reach *reach, const struct zc_reduce_args *args, enum zerod_dtype input,
@@ -200,7 +213,7 @@ static bool reduce(struct double_reach *reach, const struct zc_reduce_args *args
 	uint64_t first = 0, numel = 1;
 	bool legal;
 
-	reduction.found = calloc(1, sizeof(*reduction.found));
+	reduction.found = new_statistics(args->numel, input);
 	for (; first < args->numel && numel > 0 && reduction.found; first += numel) {
 		numel = reach_piece(reach, &reduction, first);
 		for (uint64_t i = 0; i < numel; i++) {

@@ -78,11 +78,12 @@ static float element(enum zerod_dtype dtype, const void *values, uint64_t i)
 	return zd_bf16_to_f32(((const uint16_t *)values)[i]);
 }
 
-/* Of what was stored. */
+/* Of what was stored. Parts without an element are zeros. */
 static double sum_in_order(const struct zc_reduce *reduce, const void *stored)
 {
-	double(*squares)[ZC_THREADS] = zd_calloc(ZC_REDUCE_PARTS, sizeof(*squares));
 	uint64_t per_vector = ZC_VECTOR_NUMEL(zerod_dtype_bytes(reduce->input_dtype));
+	uint64_t nparts = zd_min_u64(reduce->numel / (per_vector * ZC_THREADS) + 1, ZC_REDUCE_PARTS);
+	double(*squares)[ZC_THREADS] = zd_calloc(nparts, sizeof(*squares));
 	double parts[ZC_THREADS] = {0}, sum;
 
 	for (uint64_t i = 0; i < reduce->numel; i++) {
@@ -91,7 +92,7 @@ static double sum_in_order(const struct zc_reduce *reduce, const void *stored)
 
 		squares[vector / ZC_THREADS % ZC_REDUCE_PARTS][vector % ZC_THREADS] += value * value;
 	}
-	for (unsigned i = 0; i < ZC_REDUCE_PARTS; i++)
+	for (uint64_t i = 0; i < nparts; i++)
 		parts[i] = fold_block(squares[i]);
 	sum = fold_block(parts);
 	free(squares);

@@ -18,6 +18,7 @@
 struct CUmod_st {
 	LIST_ENTRY(CUmod_st) link;
 	char *ptx;
+	size_t length; /* of that: sanitizers would look for its end at each strstr() */
 	LIST_HEAD(, CUfunc_st) functions;
 };
 
@@ -76,8 +77,10 @@ int cuModuleLoadData(struct CUmod_st **module, const void *image)
 		return double_leave(DOUBLE_INVALID_IMAGE);
 	double_streams_wait(double_current());
 	made = calloc(1, sizeof(*made));
-	if (made)
+	if (made) {
 		made->ptx = strdup(image);
+		made->length = strlen(image);
+	}
 	if (!made || !made->ptx) {
 		free(made);
 		return double_leave(ZD_CU_OUT_OF_MEMORY);
@@ -115,7 +118,7 @@ static const struct double_kernel *find_kernel(const struct CUmod_st *module, co
 	char text[160];
 
 	(void)snprintf(text, sizeof(text), ".entry %s(", name);
-	if (!strstr(module->ptx, text))
+	if (!memmem(module->ptx, module->length, text, strlen(text)))
 		return NULL;
 	(void)snprintf(text, sizeof(text), "double_kernel_%s", name);
 	found = dlsym(RTLD_DEFAULT, text);

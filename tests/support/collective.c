@@ -72,8 +72,9 @@ static void fill_bytes(const struct zd_cuda_comm_call *call, uint32_t nranks, ui
 {
 	uint64_t each = send_stride(call), bytes = collective_send_bytes(call, nranks);
 
-	for (uint64_t i = 0; i < bytes; i++)
-		to[i] = byte_at(rank, (uint32_t)(i / each), i % each);
+	for (uint64_t first = 0; first < bytes; first += each)
+		for (uint64_t i = 0; i < each; i++)
+			to[first + i] = byte_at(rank, (uint32_t)(first / each), i);
 }
 
 static uint8_t expected_byte(const struct zd_cuda_comm_call *call, uint32_t rank, uint64_t part,
@@ -90,11 +91,12 @@ static uint64_t count_wrong_bytes(const struct zd_cuda_comm_call *call, uint32_t
                                   const uint8_t *received)
 {
 	uint64_t each = receive_stride(call), bytes = collective_receive_bytes(call, nranks), wrong = 0;
+	uint64_t part = part_bytes(call);
 	bool skips_own = call->kind == ZD_CUDA_COMM_EXCHANGE;
 
-	for (uint64_t i = 0; i < bytes; i++)
-		if (i % each < part_bytes(call) && !(skips_own && i / each == rank))
-			wrong += received[i] != expected_byte(call, rank, i / each, i % each);
+	for (uint64_t from = 0; from * each < bytes; from++)
+		for (uint64_t i = 0; i < part && !(skips_own && from == rank); i++)
+			wrong += received[from * each + i] != expected_byte(call, rank, from, i);
 	return wrong;
 }
 

@@ -7,8 +7,11 @@
  */
 #include "tests/double/double.h"
 
+#include <fcntl.h>
 #include <string.h>
 #include <time.h>
+
+#include "base/mem.h"
 
 #define POLLS_AT_ONCE 50
 #define SHORTEST_NS   10000
@@ -95,6 +98,32 @@ static bool copy_some(const struct CUctx_st *context, const struct double_op *op
 	return end(&src) && done;
 }
 
+#define PAGE 4096u
+#define HOLE (16 * PAGE) /* as large at least */
+
+/*
+ * Pages of zeros are taken out of the memory's file: they read as zeros, and cost nothing until somebody touches them. The thread
+ * sanitizer is to see bytes that are written.
+ */
+static void fill_bytes(const struct piece *dst, int value)
+{
+#ifndef __SANITIZE_THREAD__
+	if (value == 0 && dst->mapping && dst->bytes >= HOLE) {
+		const struct double_memory *memory = dst->mapping->memory;
+		size_t at = (size_t)(dst->at - memory->alias), first = zd_align_up(at, PAGE);
+		size_t last = (at + dst->bytes) / PAGE * PAGE;
+
+		if (fallocate(memory->fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, (off_t)first,
+		              (off_t)(last - first)) == 0) {
+			memset(dst->at, 0, first - at);
+			memset(memory->alias + last, 0, at + dst->bytes - last);
+			return;
+		}
+	}
+#endif
+	memset(dst->at, value, dst->bytes);
+}
+
 static bool fill_some(const struct CUctx_st *context, const struct double_op *op, size_t offset,
                       size_t *filled)
 {
@@ -104,7 +133,7 @@ static bool fill_some(const struct CUctx_st *context, const struct double_op *op
 		return false;
 	*filled = dst.bytes;
 	double_unlock();
-	memset(dst.at, (int)op->value, dst.bytes);
+	fill_bytes(&dst, (int)op->value);
 	double_lock();
 	return end(&dst);
 }

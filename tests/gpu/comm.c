@@ -15,6 +15,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "backend/cuda_comm_ids.h"
@@ -30,6 +31,8 @@
 #define WORLDS     2 /* groups, one after the other */
 #define SOON_NS    2000000000ull
 #define FOR_EVER   0
+#define YIELDS     100u
+#define NAP_NS     50000
 #define EACH_BYTES (LARGEST * 2 + 4096) /* a part, and what may lie behind it */
 
 struct party;
@@ -62,11 +65,22 @@ struct party {
 
 /* ---- A rank's way ------------------------------------------------------------------------------------------------ */
 
+/* What is waited for may need the processor that this thread has: at first it is left to others, then for longer. */
+static void pause_for_others(unsigned *turns)
+{
+	if (++*turns < YIELDS)
+		(void)sched_yield();
+	else
+		(void)nanosleep(&(const struct timespec){.tv_nsec = NAP_NS}, NULL);
+}
+
 static void wait_until(struct rank *rank, bool (*is)(struct zd_cuda_comm *comm))
 {
+	unsigned turns = 0;
+
 	while (!is(rank->comm)) {
 		(void)zd_cuda_comm_queue_poll(&rank->queue, zd_thread_now_ns());
-		(void)sched_yield();
+		pause_for_others(&turns);
 	}
 }
 
@@ -109,12 +123,13 @@ static int run(struct rank *rank, const struct zd_cuda_comm_call *call, uint64_t
 {
 	struct zd_cuda_comm_op op = {.call = *call, .send = rank->send.at, .receive = rank->receive.at};
 	int rc = zd_cuda_comm_queue_give(&rank->queue, rank->comm, &op, &rank->err);
+	unsigned turns = 0;
 
 	while (!rc && !zd_cuda_comm_queue_take(&rank->queue)) {
 		(void)zd_cuda_comm_queue_poll(&rank->queue, zd_thread_now_ns());
 		if (patience_ns && op.deadline_ns == 0 && op.phase != ZD_CUDA_COMM_WAITING)
 			op.deadline_ns = zd_thread_now_ns() + patience_ns;
-		(void)sched_yield();
+		pause_for_others(&turns);
 	}
 	if (!rc && op.err.status)
 		rc = zd_err_set(&rank->err, op.err.status, "%s", op.err.text);

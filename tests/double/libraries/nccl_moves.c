@@ -6,6 +6,7 @@
 #include <sched.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #include "base/dtype.h"
 #include "tests/double/kernel.h"
@@ -146,9 +147,23 @@ static bool move_some(const struct nccl_work *work, struct nccl_move *move)
 	                   : receive_some(&shared->channels[move->peer][rank], move);
 }
 
+#define YIELDS 100u
+#define NAP_NS 50000
+
+/* The peers may be on the processor that this one has: at first it is left to them, then for longer. */
+static void pause_for_peers(unsigned *turns)
+{
+	if (++*turns < YIELDS)
+		(void)sched_yield();
+	else
+		(void)nanosleep(&(const struct timespec){.tv_nsec = NAP_NS}, NULL);
+}
+
 /* False: it was aborted. */
 static bool move_all(struct nccl_work *work)
 {
+	unsigned turns = 0;
+
 	for (;;) {
 		bool moved = false, done = true;
 
@@ -160,8 +175,10 @@ static bool move_all(struct nccl_work *work)
 			return true;
 		if (atomic_load(&work->comm->aborted))
 			return false;
-		if (!moved)
-			(void)sched_yield();
+		if (moved)
+			turns = 0;
+		else
+			pause_for_peers(&turns);
 	}
 }
 

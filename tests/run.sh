@@ -7,9 +7,11 @@
 # A program counts its tests in cmocka's closing lines; a script in TAP lines ("ok 1 - ...", and "1..N" for how many there
 # should be). One that says neither counts as one test. One that ends badly has failed, whatever it counted.
 # WRAP goes before each command, TEST_TIMEOUT is seconds for each (default 300). Output is kept in $BUILD/logs.
+# JOBS commands run at a time (default 1), begun in the order given; behind each stand the seconds it took, and those of
+# processors.
 set -u
 cd "$(dirname "$0")/.." || exit 2
-: "${BUILD:=build}" "${WRAP:=}" "${TEST_TIMEOUT:=300}"
+: "${BUILD:=build}" "${WRAP:=}" "${TEST_TIMEOUT:=300}" "${JOBS:=1}"
 export BUILD
 # An allocation that cannot be is answered with NULL, as without a sanitizer: tests ask for such.
 export ASAN_OPTIONS=${ASAN_OPTIONS:-detect_leaks=1:abort_on_error=0:allocator_may_return_null=1}
@@ -19,6 +21,9 @@ export UBSAN_OPTIONS=${UBSAN_OPTIONS:-print_stacktrace=1}
 [ $# -gt 0 ] || { echo 'tests/run.sh: no tests given' >&2; exit 2; }
 logs=$BUILD/logs
 mkdir -p "$logs" || exit 2
+results=$(mktemp -d) || exit 2
+trap 'rm -rf "$results"' EXIT
+trap 'kill $(jobs -p) 2>/dev/null; wait; exit 130' INT TERM
 
 cmocka_count() { # word, log: the number in cmocka's line "[  WORD  ] N test(s)", "" without one
 	sed -nE "s/^\[ +$1 +\] ([0-9]+) test.*/\1/p" "$2" | tail -n 1
@@ -41,7 +46,32 @@ count() {
 	return 0
 }
 
-passed=0 failed=0 skipped=0
+# Runs $words with $settings, in a process of its own: says how it went, all at once, and leaves its counts in a file.
+run() { # name, log, file
+	local name=$1 log=$2 child rc why used start=$SECONDS
+	trap - EXIT INT
+	# Whoever runs in the background ignores interrupts and hands that on; tests send them.
+	# shellcheck disable=SC2086 # WRAP is a command with its arguments
+	env --default-signal=INT,QUIT "${settings[@]}" timeout -k 10 "$TEST_TIMEOUT" $WRAP "${words[@]}" >"$log" 2>&1 </dev/null &
+	child=$!
+	trap 'kill $child; exit 130' TERM
+	wait $child
+	rc=$?
+	times >"$3"
+	used=$(awk -F '[ms ]' 'NR == 2 { printf "%.1f", $1 * 60 + $2 + $4 * 60 + $5 }' "$3")
+	count "$log" $rc
+	echo "$p $f $s" >"$3"
+	if [ "$f" -eq 0 ]; then
+		printf '  ok      %-44s %4d tests %3d s %6s\n' "$name" $((p + s)) $((SECONDS - start)) "$used"
+	else
+		why="exit $rc"
+		[ $((SECONDS - start)) -ge "$TEST_TIMEOUT" ] && why="no end within $TEST_TIMEOUT s"
+		printf '  FAILED  %-44s %4d of %d, %s, log %s\n%s\n' "$name" "$f" $((p + f + s)) "$why" "$log" \
+			"$(grep -vE '^\[ +(RUN|OK) ' "$log" | tail -n 40 | sed 's/^/          /')"
+	fi
+}
+
+passed=0 failed=0 skipped=0 begun=0 running=0
 declare -A runs # of a program, by its log
 for cmd in "$@"; do
 	read -ra words <<<"$cmd"
@@ -58,21 +88,18 @@ for cmd in "$@"; do
 	log=$logs/${name//\//_}${backend:+_$backend}
 	runs[$log]=$((${runs[$log]:-0} + 1))
 	log+=$([ "${runs[$log]}" -eq 1 ] || echo "-${runs[$log]}").log
-	name=$name${backend:+ ($backend)}
-	start=$SECONDS
-	# shellcheck disable=SC2086 # WRAP is a command with its arguments
-	env "${settings[@]}" timeout -k 10 "$TEST_TIMEOUT" $WRAP "${words[@]}" >"$log" 2>&1 </dev/null
-	rc=$?
-	count "$log" $rc
-	passed=$((passed + p)) failed=$((failed + f)) skipped=$((skipped + s))
-	if [ "$f" -eq 0 ]; then
-		printf '  ok      %-44s %4d tests %3d s\n' "$name" $((p + s)) $((SECONDS - start))
-	else
-		why="exit $rc"
-		[ $((SECONDS - start)) -ge "$TEST_TIMEOUT" ] && why="no end within $TEST_TIMEOUT s"
-		printf '  FAILED  %-44s %4d of %d, %s, log %s\n' "$name" "$f" $((p + f + s)) "$why" "$log"
-		grep -vE '^\[ +(RUN|OK) ' "$log" | tail -n 40 | sed 's/^/          /'
+	if [ "$running" -ge "$JOBS" ]; then
+		wait -n
+		running=$((running - 1))
 	fi
+	begun=$((begun + 1)) running=$((running + 1))
+	run "$name${backend:+ ($backend)}" "$log" "$results/$begun" &
+done
+wait
+for ((i = 1; i <= begun; i++)); do
+	p=0 f=1 s=0 # of one that was killed
+	[ -s "$results/$i" ] && read -r p f s <"$results/$i"
+	passed=$((passed + p)) failed=$((failed + f)) skipped=$((skipped + s))
 done
 total="$passed passed, $failed failed"
 [ "$skipped" -gt 0 ] && total="$total, $skipped skipped"

@@ -305,8 +305,11 @@ demo: deps  ## train a small model over four ranks through a private daemon, and
 	@$(MAKE) --no-print-directory all
 	@client/examples/demo.sh $(BUILD)
 
+# What takes long is made by all processors, unless -j says how many.
+PARALLEL = $(MAKE) --no-print-directory $(if $(findstring -j,$(MAKEFLAGS)),,-j$(shell nproc))
+
 check: deps  ## build and run all tests
-	@$(MAKE) --no-print-directory check-run
+	@+$(PARALLEL) check-run
 
 # The contract holds on GPUs, too: the driver's double stands for them.
 ON_DOUBLE := ZEROD_TEST_BACKEND=cuda LD_LIBRARY_PATH=$(BUILD)/tests/double
@@ -320,8 +323,12 @@ ON_NCCL := $(ON_DOUBLE) ZEROD_TEST_KEEP_DAEMON=1 ZEROD_TEST_COLLECTIVES=nccl
 ON_SIM := ZEROD_TEST_BACKEND=sim ZEROD_SIM_SEED=$(if $(filter thread,$(SAN)),15,10)
 STRESS_SHORT := ZD_DOUBLE_LEAKS=1 $(STRESS_BIN) --seconds 3 --max 1M --arena 256M
 FAULTS_SHORT := tests/contract/faults.sh --programs $(if $(SAN),1 --rounds 3,2 --rounds 10)
+# So many programs at a time; what takes longest is not the last of them.
+SIDE_BY_SIDE := $(shell n=$$(nproc); echo $$((n < 4 ? n : 4)))
 check-run: layers ptx-check tests
-	@BUILD=$(BUILD) tests/run.sh $(UNIT_BIN) $(CONTRACT_BIN) $(foreach test,$(CONTRACT_BIN),"$(ON_DOUBLE) ZEROD_TEST_KEEP_DAEMON=1 $(test)") \
+	@BUILD=$(BUILD) JOBS=$${JOBS:-$(SIDE_BY_SIDE)} tests/run.sh \
+		$(if $(SIM_SRC),"$(SIM_BIN) --contract --seeds 50" "$(SIM_BIN) --seeds 500") \
+		$(UNIT_BIN) $(CONTRACT_BIN) $(foreach test,$(CONTRACT_BIN),"$(ON_DOUBLE) ZEROD_TEST_KEEP_DAEMON=1 $(test)") \
 		$(if $(filter thread,$(SAN)),,$(foreach test,$(CONTRACT_BIN),"$(ON_IDLE) ZEROD_TEST_KEEP_DAEMON=1 $(test)")) \
 		$(foreach test,$(CONTRACT_BIN),"$(ON_TWO) $(test)" "$(ON_NCCL) $(test)") \
 		$(foreach test,$(CONTRACT_BIN),"$(ON_SIM) $(test)") "$(FAULTS_SHORT)" "$(ON_DOUBLE) $(GPU_STRICT_BIN)" \
@@ -329,17 +336,16 @@ check-run: layers ptx-check tests
 		"$(ON_DOUBLE) ZD_DOUBLE_LEAKS=1 $(GPU_COMM_BIN)" \
 		"$(ON_DOUBLE) tests/gpu/examples.sh" "$(ON_DOUBLE) $(STRESS_SHORT)" "$(ON_DOUBLE) $(STRESS_SHORT) --kill" \
 		"$(ON_DOUBLE) $(STRESS_SHORT) --strict" \
-		"$(LIFETIMES_BIN) 1024" $(IT_BIN) $(IT_SCRIPTS) \
-		$(if $(SIM_SRC),"$(SIM_BIN) --contract --seeds 50" "$(SIM_BIN) --seeds 500")
+		"$(LIFETIMES_BIN) 1024" $(IT_BIN) $(IT_SCRIPTS)
 
 check-sanitizers: deps  ## the tests under the address, leak and undefined-behaviour sanitizers at once
-	@$(MAKE) --no-print-directory check-run BUILD=build/both SAN=both
+	@+$(PARALLEL) check-run BUILD=build/both SAN=both
 check-asan: deps  ## the tests under the address and leak sanitizer
-	@$(MAKE) --no-print-directory check-run BUILD=build/asan SAN=address
+	@+$(PARALLEL) check-run BUILD=build/asan SAN=address
 check-ubsan: deps  ## the tests under the undefined-behaviour sanitizer
-	@$(MAKE) --no-print-directory check-run BUILD=build/ubsan SAN=undefined
+	@+$(PARALLEL) check-run BUILD=build/ubsan SAN=undefined
 check-tsan: deps  ## the tests under the thread sanitizer
-	@TEST_TIMEOUT=$${TEST_TIMEOUT:-1200} $(MAKE) --no-print-directory check-run BUILD=build/tsan SAN=thread
+	@+TEST_TIMEOUT=$${TEST_TIMEOUT:-1200} $(PARALLEL) check-run BUILD=build/tsan SAN=thread
 
 # Not the listener's: valgrind answers for descriptor limits itself, and lets more through.
 check-valgrind: deps  ## the unit tests under valgrind

@@ -306,7 +306,7 @@ demo: deps  ## train a small model over four ranks through a private daemon, and
 	@client/examples/demo.sh $(BUILD)
 
 # What takes long is made by all processors, unless -j says how many.
-PARALLEL = $(MAKE) --no-print-directory $(if $(findstring -j,$(MAKEFLAGS)),,-j$(shell nproc))
+PARALLEL = $(MAKE) --no-print-directory $(if $(filter -j%,$(MAKEFLAGS)),,-j$(shell nproc))
 
 check: deps  ## build and run all tests
 	@+$(PARALLEL) check-run

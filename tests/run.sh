@@ -12,6 +12,7 @@
 set -u
 cd "$(dirname "$0")/.." || exit 2
 : "${BUILD:=build}" "${WRAP:=}" "${TEST_TIMEOUT:=300}" "${JOBS:=1}"
+[[ $JOBS =~ ^[1-9][0-9]*$ ]] || { echo "tests/run.sh: JOBS=$JOBS is no number" >&2; exit 2; }
 export BUILD
 # An allocation that cannot be is answered with NULL, as without a sanitizer: tests ask for such.
 export ASAN_OPTIONS=${ASAN_OPTIONS:-detect_leaks=1:abort_on_error=0:allocator_may_return_null=1}
@@ -49,16 +50,17 @@ count() {
 # Runs $words with $settings, in a process of its own: says how it went, all at once, and leaves its counts in a file.
 run() { # name, log, file
 	local name=$1 log=$2 child rc why used start=$SECONDS
-	trap - EXIT INT
+	trap - EXIT
+	child=
+	trap 'kill $child 2>/dev/null; wait; exit 130' INT TERM
 	# Whoever runs in the background ignores interrupts and hands that on; tests send them.
 	# shellcheck disable=SC2086 # WRAP is a command with its arguments
 	env --default-signal=INT,QUIT "${settings[@]}" timeout -k 10 "$TEST_TIMEOUT" $WRAP "${words[@]}" >"$log" 2>&1 </dev/null &
 	child=$!
-	trap 'kill $child; exit 130' TERM
 	wait $child
 	rc=$?
-	times >"$3"
-	used=$(awk -F '[ms ]' 'NR == 2 { printf "%.1f", $1 * 60 + $2 + $4 * 60 + $5 }' "$3")
+	times >"$3.times"
+	used=$(awk -F '[ms ]' 'NR == 2 { printf "%.1f", $1 * 60 + $2 + $4 * 60 + $5 }' "$3.times")
 	count "$log" $rc
 	echo "$p $f $s" >"$3"
 	if [ "$f" -eq 0 ]; then
@@ -97,8 +99,9 @@ for cmd in "$@"; do
 done
 wait
 for ((i = 1; i <= begun; i++)); do
-	p=0 f=1 s=0 # of one that was killed
-	[ -s "$results/$i" ] && read -r p f s <"$results/$i"
+	counts=$(cat "$results/$i" 2>/dev/null)
+	[[ $counts =~ ^[0-9]+\ [0-9]+\ [0-9]+$ ]] || counts="0 1 0" # of one that was killed
+	read -r p f s <<<"$counts"
 	passed=$((passed + p)) failed=$((failed + f)) skipped=$((skipped + s))
 done
 total="$passed passed, $failed failed"

@@ -10,12 +10,10 @@
  */
 #include <inttypes.h>
 #include <pthread.h>
-#include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/wait.h>
-#include <time.h>
 #include <unistd.h>
 
 #include "backend/cuda_comm_ids.h"
@@ -25,14 +23,13 @@
 #include "client/zerobench/cuda_gpu.h"
 #include "tests/gpu/comm_backend.h"
 #include "tests/support/collective.h"
+#include "tests/support/pause.h"
 
 #define SECONDS    240u /* of one test */
 #define LARGEST    (1ull << 20)
 #define WORLDS     2 /* groups, one after the other */
 #define SOON_NS    2000000000ull
 #define FOR_EVER   0
-#define YIELDS     100u
-#define NAP_NS     50000
 #define EACH_BYTES (LARGEST * 2 + 4096) /* a part, and what may lie behind it */
 
 struct party;
@@ -64,15 +61,6 @@ struct party {
 };
 
 /* ---- A rank's way ------------------------------------------------------------------------------------------------ */
-
-/* What is waited for may need the processor that this thread has: at first it is left to others, then for longer. */
-static void pause_for_others(unsigned *turns)
-{
-	if (++*turns < YIELDS)
-		(void)sched_yield();
-	else
-		(void)nanosleep(&(const struct timespec){.tv_nsec = NAP_NS}, NULL);
-}
 
 static void wait_until(struct rank *rank, bool (*is)(struct zd_cuda_comm *comm))
 {

@@ -52,7 +52,7 @@ if has_nccl && [ "$(nvidia-smi --list-gpus | wc -l)" -ge 2 ]; then
 fi
 commands+=("$strict" "$comm" tests/gpu/examples.sh tests/gpu/shrink.sh "$stress --seconds $seconds" "$stress --seconds $seconds --kill" "$stress --seconds $seconds --strict")
 [ "${WITHOUT_LOAD:-0}" = 1 ] || commands+=("$stress --seconds $seconds --load gemm:8192")
-BUILD=$folder TEST_TIMEOUT=$((seconds + 300)) tests/run.sh "${commands[@]}"
+BUILD=$folder TEST_TIMEOUT=$((seconds + 300)) JOBS=1 tests/run.sh "${commands[@]}"
 status=$?
 grep -hE '^(stress|in all):' "$folder"/logs/*stress*.log
 grep -hE '^# (sum|cast) of' "$folder"/logs/*kernels*.log

@@ -3,14 +3,13 @@
  * nccl_moves.c - the kernel: moves between ranks, in pieces, all of a work at once. What is sent is copied first, so that
  * it may be received in place. One that is aborted leaves rubbish where it was to receive.
  */
-#include <sched.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #include "base/dtype.h"
 #include "tests/double/kernel.h"
 #include "tests/double/libraries/nccl_double.h"
+#include "tests/support/pause.h"
 
 #define RUBBISH 0xa5
 
@@ -147,18 +146,6 @@ static bool move_some(const struct nccl_work *work, struct nccl_move *move)
 	                   : receive_some(&shared->channels[move->peer][rank], move);
 }
 
-#define YIELDS 100u
-#define NAP_NS 50000
-
-/* The peers may be on the processor that this one has: at first it is left to them, then for longer. */
-static void pause_for_peers(unsigned *turns)
-{
-	if (++*turns < YIELDS)
-		(void)sched_yield();
-	else
-		(void)nanosleep(&(const struct timespec){.tv_nsec = NAP_NS}, NULL);
-}
-
 /* False: it was aborted. */
 static bool move_all(struct nccl_work *work)
 {
@@ -178,7 +165,7 @@ static bool move_all(struct nccl_work *work)
 		if (moved)
 			turns = 0;
 		else
-			pause_for_peers(&turns);
+			pause_for_others(&turns);
 	}
 }
 

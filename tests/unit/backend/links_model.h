@@ -6,7 +6,8 @@
  * Time goes from one event to the next: an executor looks, a push's bytes begin to move or have moved, a store is done. A GPU's
  * stream moves one push at a time; those that meet at one GPU share the way into it evenly. Executors issue what cuda_executor.c
  * would, close groups where cuda_lane.c would, and look again when they would, but for what comes of a random number: how long
- * a look takes, how late a sleep ends, when a command arrives. The seed decides, so every run is the same.
+ * a look takes, how late a sleep ends, when a command arrives. Their spans of time are written here once more. The seed decides, so
+ * every run is the same.
  */
 #ifndef ZD_TEST_LINKS_MODEL_H
 #define ZD_TEST_LINKS_MODEL_H
@@ -24,20 +25,20 @@
 #include "backend/cuda_turns.h"
 #include "base/mem.h"
 
-#define MIB          (1ull << 20)
-#define GIB          (1ull << 30)
-#define US           1000ull
-#define MOST_GPUS    8u
-#define LINK_NS      390u     /* bytes a link carries in one */
-#define START_NS     (8 * US) /* from a push's issue to its first byte */
-#define STORE_NS     (7 * US) /* a store behind a push: the link is idle */
-#define NEXT_NS      (2 * US) /* without one */
-#define LOOK_NS      US       /* a look takes up to twice that */
-#define SPIN_NS      (50 * US)
-#define SLEEP_NS     (20 * US)
-#define LATE_NS      (5 * US)
-#define FLIGHT_BYTES (ZD_CUDA_OPEN_BYTES + 2 * ZD_CUDA_PIECE_BYTES)
-#define NEVER        UINT64_MAX
+#define MIB           (1ull << 20)
+#define GIB           (1ull << 30)
+#define US            1000ull
+#define MOST_GPUS     8u
+#define LINK_BYTES_NS 390u
+#define START_NS      (8 * US) /* from a push's issue to its first byte */
+#define STORE_NS      (7 * US) /* a store behind a push: the link is idle */
+#define NEXT_NS       (2 * US) /* without one */
+#define LOOK_NS       US       /* a look takes up to twice that */
+#define SPIN_NS       (50 * US)
+#define SLEEP_NS      (20 * US)
+#define LATE_NS       (5 * US)
+#define FLIGHT_BYTES  (ZD_CUDA_OPEN_BYTES + 2 * ZD_CUDA_PIECE_BYTES)
+#define NEVER         UINT64_MAX
 
 struct push {
 	struct zd_cuda_task task; /* first */
@@ -236,7 +237,7 @@ static inline uint64_t stream_event_ns(const struct model *m, struct gpu *gpu)
 		return ns;
 	if (!moves_now(m, gpu))
 		return zd_min_u64(ns, begins_ns(gpu, flight));
-	return m->now_ns + (flight->left_bytes * m->into[flight->target] + LINK_NS - 1) / LINK_NS;
+	return m->now_ns + (flight->left_bytes * m->into[flight->target] + LINK_BYTES_NS - 1) / LINK_BYTES_NS;
 }
 
 static inline void count_pushes(struct model *m)
@@ -255,7 +256,7 @@ static inline void carry(struct model *m, uint64_t until_ns)
 		struct flight *flight = moving(&m->gpus[i]);
 		if (!moves_now(m, &m->gpus[i]))
 			continue;
-		uint64_t bytes = (until_ns - m->now_ns) * LINK_NS / m->into[flight->target];
+		uint64_t bytes = (until_ns - m->now_ns) * LINK_BYTES_NS / m->into[flight->target];
 		flight->left_bytes -= zd_min_u64(bytes, flight->left_bytes);
 	}
 	m->now_ns = until_ns;
@@ -409,7 +410,7 @@ static inline void run_model(struct model *m, uint64_t until_ns)
 	while (m->nended < m->npushes) {
 		count_pushes(m);
 		uint64_t ns = next_event_ns(m);
-		assert_true(ns <= until_ns);
+		assert_in_range(ns, m->now_ns, until_ns);
 		carry(m, ns);
 		for (uint32_t i = 0; i < m->count; i++)
 			go_on(m, &m->gpus[i]);
@@ -431,7 +432,7 @@ static inline uint64_t busiest_ns(const struct model *m, uint64_t since_ns)
 	}
 	for (uint32_t i = 0; i < m->count; i++)
 		most = zd_max_u64(most, zd_max_u64(in[i], out[i]));
-	return most / LINK_NS;
+	return most / LINK_BYTES_NS;
 }
 
 /* No order of pushes, each of which comes when it did, is done sooner. */

@@ -37,11 +37,13 @@ struct fixture {
 static void done(void *arg, const struct zd_completion *completion)
 {
 	struct fixture *f = arg;
+	struct zd_completion owned = *completion;
 	pthread_mutex_lock(&f->lock);
 	f->nfailed += completion->status != 0;
 	f->ended[f->nended++] = completion->op;
 	pthread_cond_broadcast(&f->changed);
 	pthread_mutex_unlock(&f->lock);
+	zd_completion_deinit(&owned);
 }
 
 /* The commands that have ended are these. */

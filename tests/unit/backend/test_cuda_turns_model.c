@@ -96,7 +96,7 @@ static void add_figures(struct figures *all, const struct scene *scene, uint64_t
 	for (uint32_t i = 0; i < scene->ngathers; i++) {
 		const struct gather *gather = &scene->gathers[i];
 		uint64_t took_ns = gather->ended_ns - gather->comes_ns;
-		uint64_t needs_ns = gather->bytes * (scene->m->count - 1) / LINK_NS;
+		uint64_t needs_ns = gather->bytes * (scene->m->count - 1) / LINK_BYTES_NS;
 		all->slowest = zd_max_u64(all->slowest, took_ns * 1000 / needs_ns);
 	}
 }
@@ -119,7 +119,7 @@ static struct figures run_scenario(const struct scenario *s, enum mode mode)
 static void gather_at_random(struct scene *scene)
 {
 	enum { ROUNDS = 10 };
-	uint64_t span_ns = (uint64_t)ROUNDS * (scene->m->count - 1) * 128 * MIB / LINK_NS / 2;
+	uint64_t span_ns = (uint64_t)ROUNDS * (scene->m->count - 1) * 128 * MIB / LINK_BYTES_NS / 2;
 	for (uint32_t rank = 0; rank < scene->m->count; rank++)
 		for (uint32_t i = 0; i < ROUNDS; i++) {
 			uint64_t bytes = (1 + random_below(scene->m, 256)) * MIB;
@@ -147,8 +147,10 @@ static void within(const char *what, const struct figures all[MODES], const stru
 	                     *without = &all[WITHOUT_TURNS];
 	print_message("%s: %" PRIu64 ", napping %" PRIu64 ", without turns %" PRIu64 " to %" PRIu64 "\n",
 	              what, spinning->most, napping->most, without->least, without->most);
-	assert_in_range(spinning->most, 1000, bounds->most);
-	assert_in_range(napping->most, 1000, bounds->napping);
+	for (uint32_t mode = 0; mode < MODES; mode++)
+		assert_true(all[mode].least >= 1000); /* or the model is wrong */
+	assert_true(spinning->most <= bounds->most);
+	assert_true(napping->most <= bounds->napping);
 	assert_true(without->least >= bounds->without);
 	if (bounds->slowest == 0)
 		return;

@@ -6,6 +6,20 @@
 #include "tests/unit/backend/backend_fixture.h"
 #include "tests/unit/backend/lane_cases.h"
 
+/* ---- Completions ----------------------------------------------------------------------------- */
+
+/* What failed first has been told already; the leak sanitizer tells whether its text went. */
+static void test_completion_has_the_last_failure(void **state)
+{
+	struct zd_completion completion = {.op = 1};
+	(void)state;
+	zd_completion_fail(&completion, ZEROD_E_DEVICE, "a first failure");
+	zd_completion_fail(&completion, ZEROD_E_ABORTED, "a second one");
+	assert_int_equal(completion.status, ZEROD_E_ABORTED);
+	assert_string_equal(completion.error, "a second one");
+	zd_completion_deinit(&completion);
+}
+
 /* ---- Opening --------------------------------------------------------------------------------- */
 
 /* Each copy takes what the one before it wrote: any other order leaves another result. */
@@ -213,6 +227,7 @@ static void test_close_with_work_queued(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
+	        cmocka_unit_test(test_completion_has_the_last_failure),
 	        TEST(test_devices_have_names_and_arenas, open_two),
 	        cmocka_unit_test(test_default_arena),
 	        cmocka_unit_test(test_open_refuses),

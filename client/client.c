@@ -292,13 +292,13 @@ static int greet(struct zerod_client *client, const char *name)
 	Zd__Request request = ZD__REQUEST__INIT;
 	Zd__Hello hello = ZD__HELLO__INIT;
 	struct greeting greeting = {.client = client, .err = zc_err(client)};
-	char *features[] = {(char *)ZD_FEATURE_WORK};
+	char *features[] = {(char *)ZD_FEATURE_WORK, (char *)ZD_FEATURE_WORK_AHEAD};
 
 	hello.version_min = ZD_PROTOCOL_VERSION;
 	hello.version_max = ZD_PROTOCOL_VERSION;
 	hello.name = (char *)name;
 	hello.strict = client->strict;
-	hello.n_features = 1;
+	hello.n_features = sizeof(features) / sizeof(features[0]);
 	hello.features = features;
 	request.body_case = ZD__REQUEST__BODY_HELLO;
 	request.hello = &hello;

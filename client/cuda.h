@@ -79,7 +79,9 @@ struct zc_sum {
 	uint64_t numel;
 	float prescale, postscale;
 	bool overwrite;
-	uint32_t slot; /* of the result page */
+	uint32_t slot;    /* of the result page */
+	uint32_t nfences; /* on the daemon's page: the inputs are there when all have passed */
+	struct zc_fence fences[ZD_MAX_WORLD];
 	struct zc_location target;
 	uint32_t ninputs;
 	struct zc_location inputs[ZD_MAX_WORLD];

@@ -54,7 +54,7 @@ struct zc_gpu {
 	atomic_uint_fast64_t copied;
 	struct zc_kernels kernels; /* in `context` */
 	/* Sums; where the daemon asks for none, 0. The worker's thread's: */
-	zd_cu_ptr results; /* the page of results, as this GPU names it */
+	zd_cu_ptr results, daemon_page; /* that page and the daemon's, as this GPU names them */
 	struct zc_sums sums[ZC_SUM_STREAMS];
 	uint32_t next_sums;
 	/* With the client's lock: */

@@ -7,7 +7,9 @@
  * several streams, since a sum waits for the kernels that fill the GPU: those on one stream would wait for one kernel each, those
  * on several wait for the same one. They are few, since a process has 8 hardware queues unless CUDA_DEVICE_MAX_CONNECTIONS says
  * otherwise: a stream that finds none free shares one, and what it launches then waits for all that another has queued there, which
- * may be hundreds of milliseconds of a trainer that runs ahead. The daemon asks for no two sums at a time that touch the same bytes.
+ * may be hundreds of milliseconds of a trainer that runs ahead. The daemon asks for no two sums at a time that touch the same bytes. It
+ * may ask before the inputs are there: the stream then waits for their fences, as trainers' streams do for gathers. One that an abort
+ * frees makes a sum of garbage, which the daemon knows not to use.
  * Streams, kernels and the page of results are made when the GPU is opened. Only the worker's thread launches.
  */
 #include <stddef.h>
@@ -34,6 +36,10 @@ int zc_sums_open(struct zerod_client *client, const struct zd_cuda *driver, stru
 	if (!rc)
 		rc = zd_cuda_err(driver, driver->ctxGetStreamPriorityRange(&least, &greatest), err,
 		                 "the priorities of %s", gpu->name);
+	if (!rc)
+		rc = zd_cuda_err(driver,
+		                 driver->memHostGetDevicePointer(&gpu->daemon_page, client->daemon_page, 0),
+		                 err, "mapping the daemon's fence page into %s", gpu->name);
 	for (uint32_t i = 0; i < ZC_SUM_STREAMS && !rc; i++)
 		rc = zd_cuda_err(driver,
 		                 driver->streamCreateWithPriority(&gpu->sums[i].stream,
@@ -103,6 +109,27 @@ static int find_places(struct zerod_client *client, const struct zc_sum *sum, st
 }
 
 /* In the GPU's context. */
+static int order_fences(const struct zerod_client *client, const struct zc_gpu *gpu,
+                        const struct zc_sums *sums, const struct zc_sum *sum, struct zd_err *err)
+{
+	const struct zd_cuda *driver = ((const struct zc_cuda *)client->cuda)->driver;
+	int rc = 0;
+
+	for (uint32_t i = 0; i < sum->nfences && !rc; i++) {
+		const struct zc_fence *fence = &sum->fences[i];
+
+		if (zc_fence_reached(zc_counter_load(client->daemon_page, fence->timeline), fence->value))
+			continue;
+		rc = zd_cuda_err(driver,
+		                 driver->streamWaitValue64(
+		                         sums->stream, gpu->daemon_page + fence->timeline * sizeof(uint64_t),
+		                         fence->value, ZD_CU_WAIT_GEQ),
+		                 err, "ordering a sum behind its inputs on %s", gpu->name);
+	}
+	return rc;
+}
+
+/* In the GPU's context. */
 static int launch(const struct zd_cuda *driver, struct zc_gpu *gpu, struct zc_sums *sums,
                   const struct zc_reduce *reduce, uint32_t slot, bool *launched, struct zd_err *err)
 {
@@ -125,7 +152,7 @@ static int launch(const struct zd_cuda *driver, struct zc_gpu *gpu, struct zc_su
 }
 
 static int launch_in_context(struct zerod_client *client, struct zc_gpu *gpu, struct zc_sums *sums,
-                             const struct zc_reduce *reduce, uint32_t slot, bool *launched,
+                             const struct zc_reduce *reduce, const struct zc_sum *sum, bool *launched,
                              struct zd_err *err)
 {
 	const struct zd_cuda *driver = ((const struct zc_cuda *)client->cuda)->driver;
@@ -137,7 +164,9 @@ static int launch_in_context(struct zerod_client *client, struct zc_gpu *gpu, st
 		return rc;
 	rc = zd_cuda_err(driver, zc_cuda_enter(driver, gpu->context, &scope), err, "entering %s", gpu->name);
 	if (!rc)
-		rc = launch(driver, gpu, sums, reduce, slot, launched, err);
+		rc = order_fences(client, gpu, sums, sum, err);
+	if (!rc)
+		rc = launch(driver, gpu, sums, reduce, sum->slot, launched, err);
 	zc_cuda_leave(driver, &scope);
 	zc_carry_put(client, carry, (struct zc_fence){sums->timeline, sums->value}, rc);
 	return rc;
@@ -167,7 +196,7 @@ int zc_cuda_sum(struct zerod_client *client, const struct zc_sum *sum, struct zc
 	if (rc)
 		return rc;
 	sums = choose(gpu, &reduce);
-	rc = launch_in_context(client, gpu, sums, &reduce, sum->slot, launched, err);
+	rc = launch_in_context(client, gpu, sums, &reduce, sum, launched, err);
 	if (!rc)
 		*fence = (struct zc_fence){sums->timeline, sums->value};
 	return rc;

@@ -7,8 +7,8 @@
  *   - a segment that a work names is announced on the connection, and was sent there before the work. The thread reads the
  *     connection, or lets who reads it go on, until the announcement has come, and maps the segment then;
  *   - nothing that a GPU's stream may be waiting for depends on a work that has not been answered: the daemon hands out
- *     fences when the copies behind them are under way, and none for sums. So it does no harm that mapping may wait for a
- *     GPU;
+ *     fences, those of sums' inputs too, when the copies behind them are under way, and none for sums. So it does no harm that mapping
+ *     may wait for a GPU;
  *   - the same way segments that the daemon wants back are unmapped in a process that makes no call.
  */
 #include <errno.h>
@@ -159,6 +159,26 @@ static int check_sum(const Zd__Sum *from, struct zd_err *err)
 		return zd_err_set(err, ZEROD_E_PROTOCOL,
 		                  "the daemon asks for a sum of %zu inputs, its result into slot %u",
 		                  from->n_inputs, from->slot);
+	if (from->n_fences > ZD_MAX_WORLD)
+		return zd_err_set(err, ZEROD_E_PROTOCOL, "the daemon asks for a sum behind %zu fences",
+		                  from->n_fences);
+	return 0;
+}
+
+static int take_fences(const struct zerod_client *client, const Zd__Sum *from, struct zc_sum *sum,
+                       struct zd_err *err)
+{
+	sum->nfences = (uint32_t)from->n_fences;
+	for (uint32_t i = 0; i < sum->nfences; i++) {
+		const Zd__Fence *fence = from->fences[i];
+
+		if (fence->timeline >= client->ntimelines || fence->value == 0 ||
+		    fence->value >= (uint64_t)ZD_FENCE_ABORTED)
+			return zd_err_set(err, ZEROD_E_PROTOCOL,
+			                  "the daemon asks for a sum behind timeline %u, value %llu",
+			                  fence->timeline, (unsigned long long)fence->value);
+		sum->fences[i] = (struct zc_fence){fence->timeline, fence->value};
+	}
 	return 0;
 }
 
@@ -177,6 +197,8 @@ static int take_sum(struct zerod_client *client, const Zd__Sum *from, struct zc_
 {
 	int rc = check_sum(from, err);
 
+	if (!rc)
+		rc = take_fences(client, from, sum, err);
 	if (rc)
 		return rc;
 	sum->input_dtype = from->input_dtype;

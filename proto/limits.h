@@ -41,10 +41,11 @@
 
 #define ZD_FEATURE_COLLECTIVES "collectives" /* in the daemon's hello: its groups may span daemons */
 
-#define ZD_FEATURE_WORK    "work" /* in both hellos: the session has a work channel and a result page */
-#define ZD_WORK_SLOTS      64u    /* results in the page: works that one session is asked for at a time */
-#define ZD_WORK_SLOT_BYTES 64u
-#define ZD_WORK_PAGE_BYTES (ZD_WORK_SLOTS * (unsigned long)ZD_WORK_SLOT_BYTES)
+#define ZD_FEATURE_WORK       "work" /* in both hellos: the session has a work channel and a result page */
+#define ZD_FEATURE_WORK_AHEAD "work_ahead" /* so, too: sums may come before their inputs, with fences */
+#define ZD_WORK_SLOTS         64u /* results in the page: works that one session is asked for at a time */
+#define ZD_WORK_SLOT_BYTES    64u
+#define ZD_WORK_PAGE_BYTES    (ZD_WORK_SLOTS * (unsigned long)ZD_WORK_SLOT_BYTES)
 
 #define ZD_SHARD_ALIGN_BYTES 256u /* a shard's bytes are a multiple of it */
 /* strict sessions: gathered buffers begin at a multiple of it and fill whole ones; on GPUs, whole segments */

@@ -47,6 +47,11 @@ static bool on_reduce(void *arg, const struct zd_command *command)
 	return zd_works_reduce(arg, command);
 }
 
+static bool on_sums_ahead(void *arg, uint64_t session)
+{
+	return zd_works_are_ahead(arg, session);
+}
+
 static bool on_is_summing(void *arg, uint64_t session)
 {
 	return zd_works_is_summing(arg, session);
@@ -69,6 +74,7 @@ static const struct zd_bridge_ops bridge_ops = {
         .session_killed = on_session_killed,
         .segment_retire = on_segment_retire,
         .reduce = on_reduce,
+        .sums_ahead = on_sums_ahead,
         .is_summing = on_is_summing,
         .completed = on_completed,
         .settled = on_settled,

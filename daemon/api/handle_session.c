@@ -21,7 +21,7 @@
 
 /* Both fence pages; the work channel and its page. */
 #define NDESCRIPTORS 4u
-#define NFEATURES    2u
+#define NFEATURES    3u
 
 static int check_hello(const struct zd_api_session *session, const Zd__Hello *hello, char name[NAME_BYTES],
                        struct zd_err *err)
@@ -63,19 +63,22 @@ static bool open_works(struct zd_api_session *session, const Zd__Hello *hello, s
 
 	if (!session->api->bridge.ops->owners_sum || !has_feature(hello, ZD_FEATURE_WORK))
 		return false;
-	if (zd_works_open(session, &ends[0].fd, &ends[1].fd, &err) == 0)
+	if (zd_works_open(session, has_feature(hello, ZD_FEATURE_WORK_AHEAD), &ends[0].fd, &ends[1].fd,
+	                  &err) == 0)
 		return true;
 	zd_log(ZD_LOG_WARNING, "no work channel for a session: %s", err.text);
 	return false;
 }
 
 /* What this session has beyond the protocol's version. */
-static size_t list_features(const struct zd_bridge *bridge, bool works, char *features[NFEATURES])
+static size_t list_features(const struct zd_bridge *bridge, bool works, bool ahead, char *features[NFEATURES])
 {
 	size_t count = 0;
 
 	if (works)
 		features[count++] = (char *)ZD_FEATURE_WORK;
+	if (works && ahead)
+		features[count++] = (char *)ZD_FEATURE_WORK_AHEAD;
 	if (bridge->ops->collectives)
 		features[count++] = (char *)ZD_FEATURE_COLLECTIVES;
 	return count;
@@ -105,7 +108,8 @@ int zd_answer_hello(struct zd_api_session *session, const Zd__Request *request, 
 	hello.devices = bridge->ops->device_count(bridge->backend);
 	hello.timelines = ZD_TIMELINES;
 	hello.strict = request->hello->strict;
-	hello.n_features = list_features(bridge, works, features);
+	hello.n_features = list_features(bridge, works, has_feature(request->hello, ZD_FEATURE_WORK_AHEAD),
+	                                 features);
 	hello.features = features;
 	reply.id = request->id;
 	reply.body_case = ZD__REPLY__BODY_HELLO;

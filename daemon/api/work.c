@@ -44,7 +44,7 @@ struct zd_work {
 	struct zd_works *works; /* NULL: the session has ended */
 	uint8_t state;
 	uint32_t slot;             /* from SENT on */
-	struct zd_command command; /* the REDUCE; its inputs are owned */
+	struct zd_command command; /* the REDUCE; its inputs and fences are owned */
 	TAILQ_ENTRY(zd_work) link; /* of works->all */
 	UT_hash_handle hh;         /* of api->works */
 };
@@ -53,6 +53,7 @@ struct zd_works {
 	struct zd_api_session *session;
 	struct zd_channel *channel;
 	const struct zd_work_page *page;
+	bool ahead;                /* its client waits for fences */
 	uint64_t free_slots;       /* a bit each */
 	TAILQ_HEAD(, zd_work) all; /* in the order of the engine's commands */
 	uint64_t nretired, ntold;  /* segments named, and how many of them the client was told to look for */
@@ -71,6 +72,17 @@ static void mark_to_send(struct zd_works *works)
 	TAILQ_INSERT_TAIL(&works->session->api->to_send, works, dirty);
 }
 
+static struct zd_fence *copy_fences(const struct zd_reduce_desc *sum)
+{
+	struct zd_fence *fences = NULL;
+
+	if (sum->nfences > 0) {
+		fences = zd_calloc(sum->nfences, sizeof(*fences));
+		memcpy(fences, sum->fences, sum->nfences * sizeof(*fences));
+	}
+	return fences;
+}
+
 static struct zd_work *work_new(struct zd_works *works, const struct zd_command *command)
 {
 	const struct zd_reduce_desc *sum = &command->u.reduce;
@@ -83,6 +95,7 @@ static struct zd_work *work_new(struct zd_works *works, const struct zd_command 
 	work->command = *command;
 	memcpy(inputs, sum->inputs, sum->ninputs * sizeof(*inputs));
 	work->command.u.reduce.inputs = inputs;
+	work->command.u.reduce.fences = copy_fences(sum);
 	TAILQ_INSERT_TAIL(&works->all, work, link);
 	HASH_ADD(hh, works->session->api->works, op, sizeof(work->op), work);
 	return work;
@@ -105,6 +118,7 @@ static void leave_session(struct zd_work *work)
 static void work_free(struct zd_work *work)
 {
 	free((void *)work->command.u.reduce.inputs);
+	free((void *)work->command.u.reduce.fences);
 	free(work);
 }
 
@@ -159,6 +173,13 @@ bool zd_works_reduce(struct zd_api *api, const struct zd_command *command)
 	return true;
 }
 
+bool zd_works_are_ahead(struct zd_api *api, uint64_t id)
+{
+	const struct zd_api_session *session = zd_api_session_find(api, id);
+
+	return session && session->works && session->works->ahead;
+}
+
 bool zd_works_is_summing(struct zd_api *api, uint64_t id)
 {
 	const struct zd_api_session *session = zd_api_session_find(api, id);
@@ -184,6 +205,23 @@ static Zd__Location location_message(const struct zd_location *place)
 	message.offset = place->offset;
 	message.bytes = place->bytes;
 	return message;
+}
+
+/* In the arena. */
+static void put_fences(Zd__Sum *sum, const struct zd_reduce_desc *from, struct zd_arena *arena)
+{
+	if (from->nfences == 0)
+		return;
+	Zd__Fence *messages = zd_arena_alloc(arena, from->nfences * sizeof(*messages));
+
+	sum->n_fences = from->nfences;
+	sum->fences = zd_arena_alloc(arena, from->nfences * sizeof(Zd__Fence *));
+	for (uint32_t i = 0; i < from->nfences; i++) {
+		zd__fence__init(&messages[i]);
+		messages[i].timeline = from->fences[i].timeline;
+		messages[i].value = from->fences[i].value;
+		sum->fences[i] = &messages[i];
+	}
 }
 
 /* In the arena, as `work` with the slot. */
@@ -214,6 +252,7 @@ static Zd__Work *work_message(const struct zd_work *work, uint32_t slot, struct 
 	}
 	places[from->ninputs] = location_message(&from->target);
 	sum->target = &places[from->ninputs];
+	put_fences(sum, from, arena);
 	return message;
 }
 
@@ -234,7 +273,7 @@ static int send_packet(struct zd_works *works, const struct zd_work *work, uint3
 	}
 	packet.retired = works->nretired > works->ntold ? works->nretired : 0;
 	nbytes = zd__work_packet__get_packed_size(&packet);
-	zd_assert(nbytes <= sizeof(bytes)); /* ZD_MAX_WORLD inputs of at most 30 bytes */
+	zd_assert(nbytes <= sizeof(bytes)); /* ZD_MAX_WORLD inputs of at most 30 bytes, and fences of 16 */
 	(void)zd__work_packet__pack(&packet, bytes);
 	rc = zd_channel_send(works->channel, bytes, nbytes, err);
 	if (rc == 0)
@@ -443,13 +482,14 @@ void zd_works_completed(struct zd_api *api, struct zd_completion *completion)
 
 /* ---- Life ----------------------------------------------------------------------------------------------------------------- */
 
-int zd_works_open(struct zd_api_session *session, int *channel_fd, int *page_fd, struct zd_err *err)
+int zd_works_open(struct zd_api_session *session, bool ahead, int *channel_fd, int *page_fd,
+                  struct zd_err *err)
 {
 	struct zd_works *works = zd_calloc(1, sizeof(*works));
 	void *page;
 	int fd, rc;
 
-	*works = (struct zd_works){.session = session, .free_slots = UINT64_MAX};
+	*works = (struct zd_works){.session = session, .ahead = ahead, .free_slots = UINT64_MAX};
 	TAILQ_INIT(&works->all);
 	rc = zd_memfd_map("zerod-results", ZD_WORK_PAGE_BYTES, PROT_READ, 0, &page, &fd, err);
 	if (rc)

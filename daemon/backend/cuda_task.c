@@ -39,6 +39,7 @@ static void take_reduce(struct zd_cuda_task *task, const struct zd_command *comm
 	zd_task_check_reduce(desc);
 	task->u.reduce.desc = *desc;
 	task->u.reduce.desc.inputs = NULL;
+	task->u.reduce.desc.fences = NULL; /* nobody waits for them here */
 	task->u.reduce.target = zd_cuda_segments_at(segments, &desc->target);
 	if (desc->ninputs > 0)
 		task->u.reduce.inputs = zd_calloc(desc->ninputs, sizeof(*task->u.reduce.inputs));

@@ -49,6 +49,8 @@ static void run(struct zd_cuda_worker *worker, struct zd_cuda_task *task, bool d
 		rc = zd_cuda_device_failure(worker->device, &err);
 	else if (task->base.kind == ZD_CMD_SEGMENT_CREATE)
 		rc = create_segment(worker, task, &err);
+	else if (task->base.kind == ZD_CMD_REDUCE && task->u.reduce.desc.nfences > 0)
+		task->completion.result.not_begun = true; /* others have to go on meanwhile */
 	else if (task->base.kind == ZD_CMD_REDUCE)
 		rc = zd_cuda_reduce(&worker->reducer, task, &err);
 	end_task(worker, task, rc, &err);

@@ -39,6 +39,7 @@ static void take_reduce(struct zd_host_task *task, const struct zd_command *comm
 {
 	const struct zd_reduce_desc *desc = &command->u.reduce;
 	zd_task_check_reduce(desc);
+	zd_assert(desc->nfences == 0); /* its sessions' processes are asked for none */
 	if (desc->ninputs > 0)
 		task->u.reduce.inputs = zd_calloc(desc->ninputs, sizeof(*task->u.reduce.inputs));
 	for (uint32_t i = 0; i < desc->ninputs; i++)

@@ -90,7 +90,9 @@ enum zd_purpose {
 
 struct zd_reduce_desc {
 	uint64_t session; /* the target's rank's: its process may be asked for the sum */
-	uint64_t numel;   /* of every input and of the output */
+	uint32_t nfences; /* of its daemon page: the inputs are there when all have passed. 0: they are */
+	const struct zd_fence *fences;
+	uint64_t numel; /* of every input and of the output */
 	enum zerod_dtype input_dtype;
 	enum zerod_dtype target_dtype;
 	uint32_t ninputs; /* 0: only with overwrite: fills with zeros */
@@ -138,8 +140,9 @@ struct zd_exchange_desc {
 };
 
 /*
- * All that a copy, fill, exchange or reduction depends on has happened when it is given; only WATCH waits. So a device may run them in
- * any order or at once, but for those that signal the same timeline: these end in the order in which they were given.
+ * All that a copy, fill, exchange or reduction depends on has happened when it is given; only WATCH waits, and a REDUCE with fences. So
+ * a device may run them in any order or at once, but for those that signal the same timeline: these end, and are told of, in the order
+ * in which they were given. Nobody has to wait for a REDUCE's fences: it may end at once, with `not_begun`.
  */
 struct zd_command {
 	enum zd_command_kind kind;
@@ -187,7 +190,8 @@ struct zd_command {
 struct zd_op_result {
 	/* of a REDUCE, over what the target holds afterwards: */
 	double sum_squares;
-	bool overflow; /* an inf or nan */
+	bool overflow;  /* an inf or nan */
+	bool not_begun; /* of one with fences: nothing was done */
 	/* of UNIQUE_IDS and AGREE; the engine reads them during the call only, and frees nothing */
 	unsigned char *values;
 	uint32_t values_bytes;
@@ -452,6 +456,8 @@ struct zd_engine_sink {
 	/* Commands for the device will follow, within microseconds if other ranks are as far: whoever does them may wake up
 	 * meanwhile. NULL: nobody has to. */
 	void (*expect)(void *arg, uint32_t device);
+	/* Does the session's process wait for the fences of REDUCEs by itself? NULL: nobody does. */
+	bool (*sums_ahead)(void *arg, uint64_t session);
 	/* Has the session's process been asked for sums that have not ended? For texts only. NULL: nobody ever is. */
 	bool (*is_summing)(void *arg, uint64_t session);
 	/* A group that spans daemons has ended by itself; for the log. NULL: there is none. */

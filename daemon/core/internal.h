@@ -363,7 +363,8 @@ enum {
 	ZD_TIMELINE_COPIES = 0,
 	ZD_TIMELINE_EXCHANGE = ZD_MAX_DEVICES,
 	ZD_TIMELINE_ONWARD = 2 * ZD_MAX_DEVICES, /* copies of what an exchange has brought */
-	ZD_SESSION_TIMELINES = 3 * ZD_MAX_DEVICES
+	ZD_TIMELINE_STAGED = 3 * ZD_MAX_DEVICES, /* pieces of reductions, into the session's staging memory */
+	ZD_SESSION_TIMELINES = 4 * ZD_MAX_DEVICES
 };
 
 static inline bool zd_timeline_exchanges(uint32_t timeline)
@@ -407,9 +408,10 @@ struct zd_session {
 	TAILQ_HEAD(, zd_mapping) mappings;       /* segments that its process may have mapped */
 	uint64_t timeline[ZD_SESSION_TIMELINES]; /* last values given out on the daemon page */
 	struct zd_timelines aborted;             /* those that hold ZD_FENCE_ABORTED */
-	uint32_t resets;                         /* so often; fences given out before count as passed */
-	TAILQ_HEAD(, zd_onward) onwards;         /* rail.h */
-	TAILQ_HEAD(, zd_departure) departures;   /* CLOSING: what waits for its process to go; departure.c */
+	uint32_t nahead; /* sums that its process was asked for before their inputs were there */
+	uint32_t resets; /* so often; fences given out before count as passed */
+	TAILQ_HEAD(, zd_onward) onwards;       /* rail.h */
+	TAILQ_HEAD(, zd_departure) departures; /* CLOSING: what waits for its process to go; departure.c */
 	UT_hash_handle hh;
 };
 

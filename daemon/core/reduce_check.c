@@ -204,22 +204,26 @@ static void check_rail_slice(const struct zd_reduction *r, const struct zd_slice
 	if (zd_reduction_has_partials(r) && r->ncommitted > 0)
 		zd_assert((slice->state >= ZD_SLICE_TURN) == (slice->nsummed == r->nchunks));
 	else
-		zd_assert(slice->ngiven == 0);
+		zd_assert(slice->ncomplete == 0);
 }
 
 static void check_chunks(const struct zd_reduction *r, const struct zd_slice *slice)
 {
-	uint32_t complete = 0;
+	uint32_t complete = 0, summed = 0;
 	if (r->group->span) {
 		check_rail_slice(r, slice);
 		return;
 	}
 	for (uint32_t i = 0; i < r->nchunks; i++) {
-		zd_assert(slice->chunks[i].arrived <= r->ncommitted);
-		complete += slice->chunks[i].arrived == r->ncommitted;
+		const struct zd_slice_chunk *chunk = &slice->chunks[i];
+		bool here = chunk->arrived == r->ncommitted;
+		zd_assert(chunk->arrived <= chunk->pushed && chunk->pushed <= r->ncommitted);
+		zd_assert(chunk->given == (here || chunk->ahead) && (chunk->given || !chunk->summed));
+		complete += here;
+		summed += here && chunk->summed;
 	}
-	zd_assert(slice->ngiven == complete && slice->nsummed <= slice->ngiven);
-	zd_assert((slice->state >= ZD_SLICE_REDUCING) == (slice->ngiven == r->nchunks));
+	zd_assert(slice->ncomplete == complete && slice->nsummed == summed);
+	zd_assert((slice->state >= ZD_SLICE_REDUCING) == (slice->ncomplete == r->nchunks));
 	zd_assert((slice->state == ZD_SLICE_DONE) == (slice->nsummed == r->nchunks && slice->nspread == 0));
 }
 

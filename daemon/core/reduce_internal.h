@@ -274,7 +274,7 @@ struct zd_contribution {
 
 enum zd_slice_state {
 	ZD_SLICE_WAITING,    /* for staging */
-	ZD_SLICE_OPEN,       /* pieces arrive, chunks that are complete are summed */
+	ZD_SLICE_OPEN,       /* pieces arrive, chunks that are complete, or will be soon, are summed */
 	ZD_SLICE_TURN,       /* this daemon's part is there, others before it go over the rail */
 	ZD_SLICE_EXCHANGING, /* with the other daemons */
 	ZD_SLICE_REDUCING,   /* all have arrived */
@@ -282,7 +282,10 @@ enum zd_slice_state {
 };
 
 struct zd_slice_chunk {
-	uint32_t arrived; /* pieces */
+	uint32_t pushed, arrived;  /* pieces */
+	bool given, ahead, summed; /* its sum was begun, before all had arrived; it has ended */
+	uint32_t nfences;          /* of pieces that were pushed */
+	struct zd_fence *fences;   /* NULL: its sum is not begun ahead */
 	struct zd_op_result result;
 };
 
@@ -291,10 +294,14 @@ struct zd_slice {
 	struct zd_reduction *reduction;
 	uint32_t owner;
 	uint8_t state;
-	uint32_t ngiven, nsummed; /* chunks: their sums were begun, have ended */
-	uint32_t nspread;         /* copies of what was summed to other ranks, under way */
-	bool agreed, arrived;     /* over a rail: all mean the same reduction; their parts are there */
+	uint32_t ncomplete;   /* chunks whose pieces have arrived */
+	uint32_t nsummed;     /* of them, whose sums have ended */
+	uint32_t nspread;     /* copies of what was summed to other ranks, under way */
+	bool agreed, arrived; /* over a rail: all mean the same reduction; their parts are there */
 	struct zd_slice_chunk *chunks;
+	uint64_t session;                        /* its owner's, where sums may be begun ahead; else 0 */
+	struct zd_fence *fences;                 /* of all chunks */
+	bool refused;                            /* none is any more */
 	uint64_t partial_offset, arrived_offset; /* in the staging, where the group spans daemons */
 	uint32_t segment_wait;                   /* id of the segment that is being created for it */
 	struct zd_storage *staging;              /* NULL: only the owner itself contributes */

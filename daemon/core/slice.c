@@ -7,6 +7,11 @@
  * device's bound; one always may have it, so a slice larger than the bound is reduced alone, and so may what a rail waits for, for
  * others may hold theirs until it has gone over that. A slice for which there is
  * neither memory nor quota waits while others hold some, and fails its reduction when none do.
+ *
+ * A sum may be begun ahead, when the last of its pieces has been given away: its owner's GPU waits for them then, and nobody has to tell
+ * its process that they are there. What it makes counts when the engine knows so as well. Each of these waits keeps a stream of the
+ * process waiting, and maybe others in the same hardware queue, so that a session has few of them. A piece that fails aborts its
+ * timeline, which frees sums of later pieces too: these are told of later, and find it aborted.
  */
 #include <utlist.h>
 
@@ -14,6 +19,7 @@
 
 #define CHUNK_BYTES       (16ull << 20) /* of gradients; more commands cost more than what is summed sooner */
 #define CHUNK_ALIGN_NUMEL 64u
+#define MOST_AHEAD        2u /* sums of a session */
 
 /* What keeps the commands of a reduction apart; a sum's source is its owner. */
 struct piece {
@@ -122,6 +128,12 @@ void zd_slice_failed(struct zd_engine *e, struct zd_slice *slice, const char *wh
 
 /* ---- The sum -------------------------------------------------------------------------------------------- */
 
+/* NULL: it has ended. */
+static struct zd_session *owners_session(struct zd_engine *e, const struct zd_slice *slice)
+{
+	return slice->session ? zd_session_find(e, slice->session) : NULL;
+}
+
 /* By an operation: its owner's entry, its staging, and the target. */
 void zd_slice_use(struct zd_slice *slice)
 {
@@ -171,12 +183,25 @@ void zd_slice_try_end(struct zd_engine *e, struct zd_slice *slice)
 	zd_slice_end(e, slice);
 }
 
-static void chunk_done(struct zd_engine *e, struct zd_slice *slice, uint32_t chunk,
-                       const struct zd_op_result *result)
+/* Some pieces' fences were aborted, maybe for others: their sum may not have waited for them. */
+static bool is_doubtful(const struct zd_session *session, const struct zd_slice_chunk *chunk)
+{
+	for (uint32_t i = 0; i < chunk->nfences; i++) {
+		if (zd_timelines_has(&session->aborted, chunk->fences[i].timeline))
+			return true;
+	}
+	return false;
+}
+
+/* Its pieces had arrived, its sum has ended. */
+static void chunk_done(struct zd_engine *e, struct zd_slice *slice, uint32_t chunk)
 {
 	struct zd_reduction *r = slice->reduction;
-	if (!zd_reduction_has_partials(r)) /* else of a part of the sum only */
-		slice->chunks[chunk].result = *result;
+	const struct zd_session *session = r->group->members[slice->owner].session;
+	if (slice->chunks[chunk].ahead && is_doubtful(session, &slice->chunks[chunk])) {
+		zd_slice_failed(e, slice, "a transfer", "one before it has failed");
+		return;
+	}
 	slice->nsummed++;
 	if (committed(&r->ranks[slice->owner]))
 		r->ranks[slice->owner].left--;
@@ -186,22 +211,6 @@ static void chunk_done(struct zd_engine *e, struct zd_slice *slice, uint32_t chu
 	} else if (slice->nsummed == r->nchunks) {
 		zd_rail_slice_ready(e, slice);
 	}
-}
-
-static void reduced(struct zd_engine *e, struct zd_op *op, int status, const char *error,
-                    const struct zd_op_result *result)
-{
-	struct zd_reduction *r = op->owner;
-	struct piece piece = piece_of(op);
-	struct zd_slice *slice = &r->slices[piece.owner];
-	zd_slice_unuse(e, slice);
-	if (r->state == ZD_REDUCTION_RUNNING && status == 0)
-		chunk_done(e, slice, piece.chunk, result);
-	else if (r->state == ZD_REDUCTION_RUNNING)
-		zd_slice_failed(e, slice, "the reduction", error);
-	if (r->state != ZD_REDUCTION_DROPPED)
-		zd_reduction_drain(e, r, slice->owner);
-	zd_reduction_op_end(e, r);
 }
 
 /* Into the target, or to where the sum of this daemon's ranks goes over the rail from. */
@@ -225,9 +234,13 @@ static void aim(const struct zd_slice *slice, uint32_t chunk, struct zd_reduce_d
 	desc->overwrite = r->options.overwrite;
 }
 
-/* In rank order, so that two runs agree bit by bit. Ranks that skipped are left out: zeros change no sum. */
-static void chunk_reduce(struct zd_engine *e, struct zd_slice *slice, uint32_t chunk)
+static zd_op_fn reduced;
+
+/* In rank order, so that two runs agree bit by bit. Ranks that skipped are left out: zeros change no sum. Ahead: behind the fences of its
+ * pieces. */
+static void chunk_reduce(struct zd_engine *e, struct zd_slice *slice, uint32_t chunk, bool ahead)
 {
+	struct zd_slice_chunk *state = &slice->chunks[chunk];
 	struct zd_reduction *r = slice->reduction;
 	struct piece own = {.source = slice->owner, .owner = slice->owner, .chunk = chunk};
 	struct zd_group *group = r->group;
@@ -242,6 +255,8 @@ static void chunk_reduce(struct zd_engine *e, struct zd_slice *slice, uint32_t c
 	struct zd_command command = {.kind = ZD_CMD_REDUCE, .device = member->device->index};
 	command.u.reduce = (struct zd_reduce_desc){
 	        .session = member->session->id,
+	        .nfences = ahead ? state->nfences : 0,
+	        .fences = state->fences,
 	        .numel = chunk_numel(r, chunk),
 	        .input_dtype = r->options.dtype,
 	        .ninputs = r->ncommitted,
@@ -249,21 +264,127 @@ static void chunk_reduce(struct zd_engine *e, struct zd_slice *slice, uint32_t c
 	        .prescale = r->options.prescale,
 	};
 	aim(slice, chunk, &command.u.reduce);
-	if (++slice->ngiven == r->nchunks && !zd_reduction_has_partials(r))
-		zd_sm_move(&zd_sm_slice, &slice->state, ZD_SLICE_REDUCING);
+	state->given = true;
+	state->ahead = ahead;
 	zd_slice_use(slice);
 	r->ops++;
 	zd_op_submit(e, group->job, &command, reduced, r, piece_aux(own));
 	free(inputs);
 }
 
+static bool may_be_ahead(const struct zd_slice *slice, const struct zd_session *session,
+                         const struct zd_slice_chunk *chunk)
+{
+	return !chunk->given && chunk->pushed == slice->reduction->ncommitted &&
+	       session->nahead < MOST_AHEAD && !is_doubtful(session, chunk);
+}
+
+/* In the order in which their pieces travel. */
+static void sum_ahead(struct zd_engine *e, struct zd_slice *slice)
+{
+	struct zd_session *session = owners_session(e, slice);
+	for (uint32_t chunk = 0; session && !slice->refused && chunk < slice->reduction->nchunks; chunk++) {
+		if (!may_be_ahead(slice, session, &slice->chunks[chunk]))
+			continue;
+		session->nahead++;
+		chunk_reduce(e, slice, chunk, true);
+	}
+}
+
 static void piece_arrived(struct zd_engine *e, struct zd_slice *slice, uint32_t chunk)
 {
-	if (++slice->chunks[chunk].arrived == slice->reduction->ncommitted)
-		chunk_reduce(e, slice, chunk);
+	struct zd_reduction *r = slice->reduction;
+	struct zd_slice_chunk *state = &slice->chunks[chunk];
+	if (++state->arrived < r->ncommitted)
+		return;
+	if (++slice->ncomplete == r->nchunks && !zd_reduction_has_partials(r))
+		zd_sm_move(&zd_sm_slice, &slice->state, ZD_SLICE_REDUCING);
+	if (!state->given) {
+		chunk_reduce(e, slice, chunk, false);
+	} else if (state->summed) {
+		chunk_done(e, slice, chunk);
+		zd_reduction_drain(e, r, slice->owner);
+	}
+}
+
+static void chunk_summed(struct zd_engine *e, struct zd_slice *slice, uint32_t chunk,
+                         const struct zd_op_result *result)
+{
+	struct zd_reduction *r = slice->reduction;
+	struct zd_slice_chunk *state = &slice->chunks[chunk];
+	bool complete = state->arrived == r->ncommitted;
+	if (result->not_begun) {
+		zd_assert(state->ahead);
+		slice->refused = true;
+		state->given = state->ahead = false;
+		if (complete)
+			chunk_reduce(e, slice, chunk, false);
+		return;
+	}
+	if (!zd_reduction_has_partials(r)) /* else of a part of the sum only */
+		state->result = *result;
+	state->summed = true;
+	if (complete)
+		chunk_done(e, slice, chunk);
+}
+
+static void reduced(struct zd_engine *e, struct zd_op *op, int status, const char *error,
+                    const struct zd_op_result *result)
+{
+	struct zd_reduction *r = op->owner;
+	struct piece piece = piece_of(op);
+	struct zd_slice *slice = &r->slices[piece.owner];
+	struct zd_session *session = slice->chunks[piece.chunk].ahead ? owners_session(e, slice) : NULL;
+	zd_slice_unuse(e, slice);
+	if (session)
+		session->nahead--;
+	if (r->state == ZD_REDUCTION_RUNNING && status == 0)
+		chunk_summed(e, slice, piece.chunk, result);
+	else if (r->state == ZD_REDUCTION_RUNNING)
+		zd_slice_failed(e, slice, "the reduction", error);
+	if (r->state == ZD_REDUCTION_RUNNING)
+		sum_ahead(e, slice);
+	if (r->state != ZD_REDUCTION_DROPPED)
+		zd_reduction_drain(e, r, slice->owner);
+	zd_reduction_op_end(e, r);
 }
 
 /* ---- Pieces -------------------------------------------------------------------------------------------------- */
+
+/* Of a group over daemons a part of the sum goes over a rail, where others would be let down by one that was freed too soon. */
+static void make_fences(struct zd_engine *e, struct zd_slice *slice)
+{
+	const struct zd_reduction *r = slice->reduction;
+	const struct zd_session *session = r->group->members[slice->owner].session;
+	uint32_t npieces = staged_pieces(slice);
+	if (npieces == 0 || r->group->span || !e->sink.sums_ahead ||
+	    !e->sink.sums_ahead(e->sink.arg, session->id))
+		return;
+	slice->session = session->id;
+	slice->fences = zd_calloc((size_t)npieces * r->nchunks, sizeof(*slice->fences));
+	for (uint32_t chunk = 0; chunk < r->nchunks; chunk++)
+		slice->chunks[chunk].fences = slice->fences + (size_t)chunk * npieces;
+}
+
+/* Whoever sums the chunk ahead waits for this piece too. */
+static void sign(struct zd_engine *e, struct zd_slice *slice, uint32_t chunk, struct zd_command *command)
+{
+	struct zd_session *session = owners_session(e, slice);
+	struct zd_slice_chunk *state = &slice->chunks[chunk];
+	uint32_t timeline = ZD_TIMELINE_STAGED + command->device;
+	if (!session)
+		return;
+	command->signal = (struct zd_signal){session->id, timeline, ++session->timeline[timeline]};
+	state->fences[state->nfences++] = (struct zd_fence){timeline, command->signal.value};
+}
+
+/* Sums may have been freed by it, and more may be until the session is reset. */
+static void note_aborted(struct zd_engine *e, const struct zd_slice *slice, uint32_t device)
+{
+	struct zd_session *session = owners_session(e, slice);
+	if (session)
+		zd_timelines_add(&session->aborted, ZD_TIMELINE_STAGED + device);
+}
 
 static void pushed(struct zd_engine *e, struct zd_op *op, int status, const char *error,
                    const struct zd_op_result *result)
@@ -274,6 +395,8 @@ static void pushed(struct zd_engine *e, struct zd_op *op, int status, const char
 	struct zd_contribution *c = &r->ranks[piece.source];
 	(void)result;
 	c->ops--;
+	if (status != 0)
+		note_aborted(e, slice, c->storage->device->index);
 	zd_storage_unuse(e, c->storage);
 	zd_storage_unuse(e, slice->staging);
 	if (r->state == ZD_REDUCTION_RUNNING && status == 0) {
@@ -292,14 +415,17 @@ static void push(struct zd_engine *e, struct zd_slice *slice, uint32_t source, u
 	struct zd_reduction *r = slice->reduction;
 	struct zd_contribution *c = &r->ranks[source];
 	struct piece piece = {.source = source, .owner = slice->owner, .chunk = chunk};
+	slice->chunks[chunk].pushed++;
 	if (source == slice->owner) {
 		piece_arrived(e, slice, chunk);
 		return;
 	}
 	struct zd_command command = {.kind = ZD_CMD_COPY, .device = c->storage->device->index};
+	zd_assert(slice->staging); /* the owner's own piece needs none, others' do */
 	command.u.copy.src = entry_piece(r, piece);
 	command.u.copy.dst_device = slice->staging->device->index;
 	command.u.copy.dst = staged_piece(slice, source, chunk);
+	sign(e, slice, chunk, &command);
 	c->ops++;
 	zd_storage_use(c->storage);
 	zd_storage_use(slice->staging);
@@ -320,6 +446,8 @@ void zd_slices_push(struct zd_engine *e, struct zd_reduction *r, uint32_t source
 				push(e, &r->slices[owner], source, chunk);
 		}
 	}
+	for (uint32_t owner = 0; owner < r->group->local_world_size; owner++)
+		sum_ahead(e, &r->slices[owner]);
 }
 
 /* Is this daemon's part of the slice there without any piece's arrival. */
@@ -341,12 +469,14 @@ static void slice_open(struct zd_engine *e, struct zd_slice *slice)
 		zd_rail_slice_ready(e, slice);
 		return;
 	}
+	make_fences(e, slice);
 	for (uint32_t chunk = 0; chunk < r->nchunks && !zd_reduction_exchanges(r); chunk++) {
 		for (uint32_t source = 0; source < r->group->local_world_size; source++) {
 			if (r->ranks[source].state == ZD_CONTRIBUTION_READY)
 				push(e, slice, source, chunk);
 		}
 	}
+	sum_ahead(e, slice);
 }
 
 /* ---- Staging --------------------------------------------------------------------------------------------------- */
@@ -385,8 +515,10 @@ void zd_slices_start(struct zd_engine *e, struct zd_reduction *r)
 
 void zd_slices_free(struct zd_reduction *r)
 {
-	for (uint32_t owner = 0; owner < r->nslices; owner++)
+	for (uint32_t owner = 0; owner < r->nslices; owner++) {
+		free(r->slices[owner].fences);
 		free(r->slices[owner].chunks);
+	}
 	free(r->slices);
 	r->slices = NULL;
 	r->nslices = 0;

@@ -125,6 +125,13 @@ static void sink_expect(void *arg, uint32_t device)
 	zd_loop_expect((struct zd_loop *)bridge->wake.loop); /* its first member */
 }
 
+static bool sink_sums_ahead(void *arg, uint64_t session)
+{
+	struct zd_bridge *bridge = arg;
+
+	return bridge->above->sums_ahead(bridge->arg, session);
+}
+
 static bool sink_is_summing(void *arg, uint64_t session)
 {
 	struct zd_bridge *bridge = arg;
@@ -164,6 +171,7 @@ static struct zd_engine *make_engine(struct zd_bridge *bridge, const struct zd_b
 	        .segment_retire = sink_segment_retire,
 	        .client_copies_own = bridge->ops->client_copies_own ? sink_client_copies_own : NULL,
 	        .expect = sink_expect,
+	        .sums_ahead = sink_sums_ahead,
 	        .is_summing = sink_is_summing,
 	        .group_ended = sink_group_ended,
 	};

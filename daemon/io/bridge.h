@@ -29,6 +29,7 @@ struct zd_bridge_ops {
 	/* May the target's rank's process be asked for the sum, instead of the backend: then it has been, and who said so sees to
 	 * it that a command with the same op completes. */
 	bool (*reduce)(void *arg, const struct zd_command *command);
+	bool (*sums_ahead)(void *arg, uint64_t session);
 	bool (*is_summing)(void *arg, uint64_t session);
 	/* A command with an op has ended; the engine is told next. What it has come to may be filled in. */
 	void (*completed)(void *arg, struct zd_completion *completion);

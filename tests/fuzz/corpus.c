@@ -79,6 +79,14 @@ static void answer_work(unsigned who, uint8_t value)
 	add(FUZZ_ANSWER, who, bytes, sizeof(bytes));
 }
 
+/* A status, and nothing has been begun. */
+static void refuse_work(unsigned who)
+{
+	const uint8_t bytes[] = {1, 0};
+
+	add(FUZZ_ANSWER, who, bytes, sizeof(bytes));
+}
+
 static void run_times(unsigned times)
 {
 	while (times-- > 0)
@@ -233,6 +241,26 @@ static void collectives(void)
 	run_times(2);
 }
 
+/* Rank 1's process, which is asked ahead, does not wait: it is asked again. */
+static void refuse_ahead(void)
+{
+	open_group(2);
+	register_unit(2, "a");
+	begin_backward(2, 2);
+	for (unsigned r = 0; r < 2; r++)
+		reduce(r, 1, 1 + r);
+	refuse_work(1);
+	run_times(4);
+	answer_work(1, 1);
+	signal_timeline(1, 0, 1);
+	for (unsigned r = 0; r < 2; r++)
+		ASK(r, BACKWARD_END, backward_end, BackwardEnd, .group = 1);
+	run_times(4);
+	for (unsigned r = 0; r < 2; r++)
+		ASK(r, STEP_BEGIN, step_begin, StepBegin, .group = 1);
+	run_times(2);
+}
+
 static void client_seeds(const char *folder)
 {
 	uint8_t bytes[FUZZ_PACKET_BYTES];
@@ -245,6 +273,8 @@ static void client_seeds(const char *folder)
 	}
 	cross();
 	save(folder, "packet", "cross");
+	refuse_ahead();
+	save(folder, "packet", "refuse-ahead");
 	trim();
 	save(folder, "packet", "trim");
 	collectives();

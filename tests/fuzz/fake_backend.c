@@ -90,6 +90,14 @@ static void check_place(const struct zd_backend *backend, const struct zd_locati
 	zd_assert(place->offset <= segment->bytes && place->bytes <= segment->bytes - place->offset);
 }
 
+static void check_fences(const struct zd_reduce_desc *reduce)
+{
+	zd_assert(reduce->nfences <= reduce->ninputs);
+	for (uint32_t i = 0; i < reduce->nfences; i++)
+		zd_assert(reduce->fences[i].timeline < ZD_TIMELINES && reduce->fences[i].value > 0 &&
+		          reduce->fences[i].value < ZD_FENCE_ABORTED);
+}
+
 /* What every command promises, whatever a client asked for. */
 static void check_command(const struct zd_backend *backend, const struct zd_command *command)
 {
@@ -112,6 +120,7 @@ static void check_command(const struct zd_backend *backend, const struct zd_comm
 		          find_page(backend, command->u.watch.session));
 		break;
 	case ZD_CMD_REDUCE:
+		check_fences(reduce);
 		check_place(backend, &reduce->target, command->device);
 		zd_assert(reduce->target.bytes == reduce->numel * zerod_dtype_bytes(reduce->target_dtype));
 		for (uint32_t i = 0; i < reduce->ninputs; i++) {
@@ -259,6 +268,8 @@ static void end_command(struct zd_backend *backend, struct command *command, int
 		free(segment);
 	}
 	completion.result.sum_squares = 1.0;
+	completion.result.not_begun = completion.status == 0 && command->as_given.kind == ZD_CMD_REDUCE &&
+	                              command->as_given.u.reduce.nfences > 0;
 	if (completion.status == 0 &&
 	    (command->as_given.kind == ZD_CMD_UNIQUE_IDS || command->as_given.kind == ZD_CMD_AGREE)) {
 		completion.result.values = make_values(backend, &command->as_given,

@@ -24,7 +24,8 @@
 #define MAX_OPEN    4096u /* requests of one connection whose replies are counted */
 #define MAX_RECORDS 256u
 #define MAX_WORKS   64u
-#define WORKER      1u /* the client that makes sums itself */
+#define AHEAD       1u /* the client that makes sums itself, ahead as well */
+#define WORKER      2u /* and one that makes them when their inputs are there */
 #define NAMED_IDS   8u /* ids up to that stand for the n-th unit, or group, that replies told of */
 
 int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t nbytes);
@@ -37,6 +38,7 @@ struct client {
 	uint64_t last_id;
 	uint16_t open[MAX_OPEN]; /* requests without a reply, by id: the same one may be used twice */
 	int channel;             /* -1: none */
+	bool ahead;              /* sums may have fences */
 	uint64_t works[MAX_WORKS];
 	size_t nworks; /* of them: not answered yet */
 };
@@ -65,6 +67,14 @@ static void learn(struct learned *learned, uint64_t id)
 		learned->ids[learned->count++] = id;
 }
 
+static bool has_feature(const Zd__HelloReply *hello, const char *feature)
+{
+	for (size_t i = 0; i < hello->n_features; i++)
+		if (strcmp(hello->features[i], feature) == 0)
+			return true;
+	return false;
+}
+
 static void take_reply(struct client *client, const Zd__Reply *reply)
 {
 	if (reply->id > 0 && reply->id < MAX_OPEN) {
@@ -76,6 +86,7 @@ static void take_reply(struct client *client, const Zd__Reply *reply)
 	switch (reply->body_case) {
 	case ZD__REPLY__BODY_HELLO:
 		client->session = reply->hello->session;
+		client->ahead = has_feature(reply->hello, ZD_FEATURE_WORK_AHEAD);
 		break;
 	case ZD__REPLY__BODY_GROUP_JOIN:
 		learn(&scene.groups, reply->group_join->group);
@@ -158,6 +169,7 @@ static void read_works(struct client *client)
 		zd_assert(packet && nfds == 0);
 		for (size_t i = 0; i < packet->n_works; i++) {
 			zd_assert(packet->works[i]->sum && client->nworks < MAX_WORKS);
+			zd_assert(client->ahead || packet->works[i]->sum->n_fences == 0);
 			client->works[client->nworks++] = packet->works[i]->id;
 		}
 		zd__work_packet__free_unpacked(packet, NULL);
@@ -222,11 +234,16 @@ static void say_hello(struct client *client)
 	static const uint8_t hello[] = {0x0a, 0x08, 0x08, 0x01, 0x52, 0x04, 0x08, 0x01, 0x10, 0x01};
 	static const uint8_t worker_hello[] = {0x0a, 0x0e, 0x08, 0x01, 0x52, 0x0a, 0x08, 0x01,
 	                                       0x10, 0x01, 0x22, 0x04, 'w',  'o',  'r',  'k'};
+	static const uint8_t ahead_hello[] = {0x0a, 0x1a, 0x08, 0x01, 0x52, 0x16, 0x08, 0x01, 0x10, 0x01,
+	                                      0x22, 0x04, 'w',  'o',  'r',  'k',  0x22, 0x0a, 'w',  'o',
+	                                      'r',  'k',  '_',  'a',  'h',  'e',  'a',  'd'};
 
 	client->last_id = 1;
 	client->open[1]++;
 	if (client == &scene.clients[WORKER])
 		send_bytes(client, worker_hello, sizeof(worker_hello));
+	else if (client == &scene.clients[AHEAD])
+		send_bytes(client, ahead_hello, sizeof(ahead_hello));
 	else
 		send_bytes(client, hello, sizeof(hello));
 	turn_loop();

@@ -103,6 +103,14 @@ static size_t pick_views(Zd__View ***out)
 	return count;
 }
 
+static size_t pick_features(char ***out)
+{
+	static char *features[] = {(char *)ZD_FEATURE_WORK, (char *)ZD_FEATURE_WORK_AHEAD, (char *)"other"};
+
+	*out = features;
+	return pick(COUNT(features) + 1);
+}
+
 /* Of two ranks, and sometimes cut off. */
 static void pick_ids(ProtobufCBinaryData *ids)
 {
@@ -162,6 +170,7 @@ static void fill_session(Zd__Request__BodyCase kind)
 	switch (kind) {
 	case ZD__REQUEST__BODY_HELLO:
 		FILL(hello, .version_min = pick(2), .version_max = 1 + pick(2), .name = pick_name());
+		body.hello.n_features = pick_features(&body.hello.features);
 		break;
 	case ZD__REQUEST__BODY_GROUP_JOIN:
 		FILL(group_join, .job = pick_name(), .group = pick_name(), .world_size = 1 + pick(3),

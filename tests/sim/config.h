@@ -98,6 +98,7 @@ struct zd_sim_config {
 	bool clean;  /* no faults, no noise: every request must succeed and every program must end */
 	bool mortal; /* nothing goes wrong but that ranks die, and others take their places */
 	bool client_copies;
+	bool sums_ahead; /* processes are asked for sums whose inputs are on their way */
 	bool unordered; /* executors run commands in any order, several at once; but those of one timeline end in order */
 	bool linger;            /* processes run on after their sessions have ended */
 	bool strict_by_segment; /* buffers of strict sessions have segments of their own */

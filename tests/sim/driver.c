@@ -18,6 +18,7 @@
 #define ROWS_EVERY     16        /* calls between two looks at all tables */
 #define MAX_EVENTS     20000000u /* far more than any seed needs: something goes round in circles */
 #define COPIED_PERCENT 70        /* of transfers, by the client, where clients may */
+#define AHEAD_PERCENT  80        /* of slices, where processes may be asked for sums ahead */
 
 /* ---- Words --------------------------------------------------------------------------------------------------------------- */
 
@@ -129,6 +130,9 @@ static void run_event(struct zd_sim_world *world, const struct zd_sim_event *eve
 	case ZD_SIM_EVENT_UNMAP:
 		zd_sim_unmap(world, world->sessions[event->index], (uint32_t)event->op);
 		break;
+	case ZD_SIM_EVENT_SUMS:
+		zd_sim_sums_run(world, event->session);
+		break;
 	case ZD_SIM_EVENT_DONE:
 		world->pending_ops--;
 		world->stats.ops++;
@@ -229,6 +233,14 @@ static bool client_copies_own(void *arg, uint32_t device, uint64_t bytes)
 	return zd_sim_percent(&world->rng, COPIED_PERCENT);
 }
 
+static bool sums_ahead(void *arg, uint64_t session)
+{
+	struct zd_sim_world *world = arg;
+
+	(void)session;
+	return zd_sim_percent(&world->rng, AHEAD_PERCENT);
+}
+
 static void start(struct zd_sim_world *world)
 {
 	struct zd_sim_config *config = &world->config;
@@ -249,6 +261,7 @@ static void start(struct zd_sim_world *world)
 	        .session_killed = zd_sim_session_killed,
 	        .segment_retire = zd_sim_segment_retire,
 	        .client_copies_own = config->client_copies ? client_copies_own : NULL,
+	        .sums_ahead = config->sums_ahead ? sums_ahead : NULL,
 	};
 
 	world->engine = zd_engine_new(&engine, &sink);
@@ -295,7 +308,7 @@ static void clean_up(struct zd_sim_world *world)
 		end_job(world, session, job, UINT8_MAX); /* a stranger's */
 	zd_sim_session_close(world, session);
 	drain(world);
-	if (world->pending_ops || world->nwatches)
+	if (world->pending_ops || world->nwatches || world->nsums)
 		zd_sim_fail(world, "%llu operations never end", (unsigned long long)world->pending_ops);
 	zd_sim_empty_check(world);
 }
@@ -309,6 +322,7 @@ static void finish(struct zd_sim_world *world)
 		for (uint32_t s = 0; s < ZD_SIM_STREAMS; s++)
 			free(world->sessions[i]->streams[s].items);
 		free(world->sessions[i]->daemon_page);
+		free(world->sessions[i]->told_ns);
 		free(world->sessions[i]->residue);
 		free(world->sessions[i]->requests);
 		free(world->sessions[i]->mappings);
@@ -321,6 +335,7 @@ static void finish(struct zd_sim_world *world)
 	free(world->sessions);
 	free(world->segments);
 	free(world->watches);
+	free(world->sums);
 	free(world->events);
 	free(world);
 }

@@ -100,6 +100,18 @@ static uint64_t draw_delay(struct zd_sim_world *world, uint32_t device)
 	return zd_sim_delay(&world->rng, device == world->config.slow_device ? 20 * scale : scale);
 }
 
+void zd_sim_lane_add(struct zd_sim_world *world, const struct zd_sim_queued *added)
+{
+	uint32_t device = added->command.device;
+	struct zd_sim_lane *lane = &world->lanes[device];
+
+	lane->queue = zd_sim_grow(lane->queue, lane->count, &lane->room, sizeof(*lane->queue));
+	lane->queue[lane->count++] = *added;
+	if (lane->count == 1)
+		zd_sim_schedule(world, (struct zd_sim_event){.kind = ZD_SIM_EVENT_LANE, .index = device},
+		                draw_delay(world, device));
+}
+
 void zd_sim_command(void *arg, const struct zd_command *command)
 {
 	struct zd_sim_world *world = arg;
@@ -113,14 +125,14 @@ void zd_sim_command(void *arg, const struct zd_command *command)
 		watch_add(world, command);
 		return;
 	}
-	struct zd_sim_lane *lane = &world->lanes[command->device];
-	lane->queue = zd_sim_grow(lane->queue, lane->count, &lane->room, sizeof(*lane->queue));
-	struct zd_sim_queued *queued = &lane->queue[lane->count++];
-	queued->command = *command;
-	queued->halfway = false;
-	queued->fails = draw_fault(world, command->kind);
+	if (command->kind == ZD_CMD_REDUCE && command->u.reduce.nfences > 0) {
+		zd_sim_sum_add(world, command);
+		return;
+	}
+	struct zd_sim_queued queued = {.command = *command};
+	queued.fails = draw_fault(world, command->kind);
 	for (uint32_t i = 0; command->kind == ZD_CMD_REDUCE && i < command->u.reduce.ninputs; i++)
-		queued->inputs[i] = command->u.reduce.inputs[i];
+		queued.inputs[i] = command->u.reduce.inputs[i];
 	if (command->kind == ZD_CMD_SEGMENT_CREATE) {
 		world->segments = zd_sim_grow(world->segments, world->nsegments, &world->segments_room,
 		                              sizeof(*world->segments));
@@ -130,10 +142,7 @@ void zd_sim_command(void *arg, const struct zd_command *command)
 		                                .bytes = command->u.segment.bytes,
 		                                .job = command->u.segment.job};
 	}
-	if (lane->count == 1)
-		zd_sim_schedule(world,
-		                (struct zd_sim_event){.kind = ZD_SIM_EVENT_LANE, .index = command->device},
-		                draw_delay(world, command->device));
+	zd_sim_lane_add(world, &queued);
 }
 
 /* ---- Commands run ------------------------------------------------------------------------------------------------ */
@@ -245,17 +254,17 @@ static void store_signal(struct zd_sim_world *world, const struct zd_command *co
 		            (unsigned long long)value);
 	*counter = value;
 	zd_sim_streams_kick(world, session);
+	zd_sim_sums_kick(world, session->id);
 }
 
-/* `session`: whose streams wait for it; 0: nobody's. */
-static void complete(struct zd_sim_world *world, struct zd_sim_lane *lane, uint64_t op, uint64_t session,
-                     int status, struct zd_op_result result)
+/* `told_ns`: of those before it, which it is not told of before; NULL: none. `session`: whose streams wait for it; 0: nobody's. */
+static void complete(struct zd_sim_world *world, uint64_t *told_ns, uint64_t op, uint64_t session, int status,
+                     struct zd_op_result result)
 {
 	uint64_t at = world->now_ns + zd_sim_delay(&world->rng, world->config.lane_ns);
 
-	at = lane ? zd_max_u64(at, lane->last_done_ns) : at;
-	if (lane)
-		lane->last_done_ns = at;
+	if (told_ns)
+		at = *told_ns = zd_max_u64(at, *told_ns);
 	zd_sim_schedule(world,
 	                (struct zd_sim_event){.kind = ZD_SIM_EVENT_DONE,
 	                                      .op = op,
@@ -263,6 +272,12 @@ static void complete(struct zd_sim_world *world, struct zd_sim_lane *lane, uint6
 	                                      .status = status,
 	                                      .result = result},
 	                at - world->now_ns);
+}
+
+void zd_sim_command_end(struct zd_sim_world *world, uint64_t op, int status,
+                        const struct zd_op_result *result)
+{
+	complete(world, NULL, op, 0, status, *result);
 }
 
 static bool of_segment(const struct zd_command *command)
@@ -290,6 +305,17 @@ static uint32_t pick(struct zd_sim_world *world, const struct zd_sim_lane *lane)
 	return picked;
 }
 
+/* Executors without an order keep that of timelines. */
+static uint64_t *told_before(struct zd_sim_world *world, struct zd_sim_lane *lane,
+                             const struct zd_command *command)
+{
+	struct zd_sim_session *session = zd_sim_session_find(world, command->signal.session);
+
+	if (!world->config.unordered)
+		return &lane->last_done_ns;
+	return session ? &session->told_ns[command->signal.timeline] : NULL;
+}
+
 static void end_command(struct zd_sim_world *world, struct zd_sim_lane *lane,
                         const struct zd_sim_queued *queued)
 {
@@ -310,7 +336,7 @@ static void end_command(struct zd_sim_world *world, struct zd_sim_lane *lane,
 	if (command->signal.session)
 		store_signal(world, command, queued->fails);
 	if (command->op)
-		complete(world, world->config.unordered ? NULL : lane, command->op, command->signal.session,
+		complete(world, told_before(world, lane, command), command->op, command->signal.session,
 		         status, result);
 }
 

@@ -27,6 +27,11 @@ static bool names_segment(const struct zd_sim_queued *queued, uint32_t id)
 
 static void check_no_use(struct zd_sim_world *world, uint32_t segment)
 {
+	for (uint32_t i = 0; i < world->nsums; i++) {
+		if (names_segment(&world->sums[i].queued, segment))
+			zd_sim_fail(world, "segment %u is destroyed while a sum waits for its inputs there",
+			            segment);
+	}
 	for (uint32_t d = 0; d < world->config.ndevices; d++) {
 		const struct zd_sim_lane *lane = &world->lanes[d];
 		for (uint32_t i = 0; i < lane->count; i++) {
@@ -130,7 +135,8 @@ void zd_sim_command_check(struct zd_sim_world *world, const struct zd_command *c
 {
 	if (command->device >= world->config.ndevices)
 		zd_sim_fail(world, "command for device %u", command->device);
-	check_beside(world, command);
+	if (command->kind != ZD_CMD_REDUCE || command->u.reduce.nfences == 0)
+		check_beside(world, command);
 	switch (command->kind) {
 	case ZD_CMD_SEGMENT_CREATE:
 		if (zd_sim_segment_find(world, command->u.segment.segment))

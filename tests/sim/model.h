@@ -152,6 +152,8 @@ struct zd_sim_session {
 	struct zd_sim_request *requests;
 	uint32_t nrequests, room;
 	uint64_t client_page[ZD_SIM_STREAMS], *daemon_page;
+	uint64_t *
+	        told_ns; /* of each timeline: when the engine is told of the last command that signalled it */
 	struct zd_sim_stream streams[ZD_SIM_STREAMS];
 	struct zd_sim_member members[ZD_SIM_GROUPS];
 	struct zd_sim_alloc allocs[ZD_SIM_ALLOCS];

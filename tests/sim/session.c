@@ -52,6 +52,7 @@ void zd_sim_session_open(struct zd_sim_world *world, uint32_t actor)
 	session->open = true;
 	session->strict = config->strict;
 	session->daemon_page = zd_calloc(ZD_TIMELINES, sizeof(*session->daemon_page));
+	session->told_ns = zd_calloc(ZD_TIMELINES, sizeof(*session->told_ns));
 	world->sessions = zd_sim_grow(world->sessions, world->nsessions, &world->sessions_room,
 	                              sizeof(struct zd_sim_session *));
 	world->sessions[world->nsessions++] = session;
@@ -176,6 +177,7 @@ void zd_sim_process_gone(struct zd_sim_world *world, struct zd_sim_session *sess
 	session->lingers = false;
 	zd_sim_streams_drop(session);
 	zd_sim_watches_run(world, session->id);
+	zd_sim_sums_kick(world, session->id);
 }
 
 /* Long enough for others to come as far as the process was, or too short for anything. */

@@ -22,14 +22,16 @@ enum zd_sim_event_kind {
 	ZD_SIM_EVENT_DONE,
 	ZD_SIM_EVENT_STREAM,
 	ZD_SIM_EVENT_GONE,
-	ZD_SIM_EVENT_UNMAP
+	ZD_SIM_EVENT_UNMAP,
+	ZD_SIM_EVENT_SUMS
 };
 
 struct zd_sim_event {
 	uint64_t at_ns, order;
 	enum zd_sim_event_kind kind;
 	uint32_t index, stream;
-	uint64_t op, session; /* DONE (UNMAP: the segment); whose streams waited for it, 0: nobody's */
+	uint64_t op,
+	        session; /* DONE (UNMAP: the segment); whose streams waited for it, 0: nobody's (SUMS: whose) */
 	int status;
 	struct zd_op_result result;
 };
@@ -51,6 +53,12 @@ struct zd_sim_watch {
 	bool until_gone;
 	uint32_t nfences;
 	struct zd_fence fences[ZD_MAX_FENCES];
+};
+
+/* A sum that a session's process was asked for, and whose fences it waits for. */
+struct zd_sim_sum {
+	struct zd_sim_queued queued;
+	struct zd_fence fences[ZD_SIM_WORLD];
 };
 
 struct zd_sim_segment {
@@ -77,6 +85,8 @@ struct zd_sim_world {
 	struct zd_sim_lane lanes[4];
 	struct zd_sim_watch *watches;
 	uint32_t nwatches, watches_room;
+	struct zd_sim_sum *sums;
+	uint32_t nsums, sums_room;
 	struct zd_sim_segment *segments;
 	uint32_t nsegments, segments_room;
 	struct zd_sim_session **sessions; /* all that ever were */
@@ -114,6 +124,19 @@ struct zd_sim_segment *zd_sim_segment_find(struct zd_sim_world *world, uint32_t 
 void zd_sim_command(void *world, const struct zd_command *command);
 void zd_sim_lane_run(struct zd_sim_world *world, uint32_t device);
 void zd_sim_watches_run(struct zd_sim_world *world, uint64_t session);
+/* Puts it behind the others of its device's. */
+void zd_sim_lane_add(struct zd_sim_world *world, const struct zd_sim_queued *added);
+/* The engine is told of it some time later. */
+void zd_sim_command_end(struct zd_sim_world *world, uint64_t op, int status,
+                        const struct zd_op_result *result);
+
+/* ---- Sums ahead (ahead.c) --------------------------------------------------------------------------------------------- */
+
+/* A reduction with fences. */
+void zd_sim_sum_add(struct zd_sim_world *world, const struct zd_command *command);
+/* The session's daemon page has changed, or its process is gone: looks at its sums soon. */
+void zd_sim_sums_kick(struct zd_sim_world *world, uint64_t session);
+void zd_sim_sums_run(struct zd_sim_world *world, uint64_t session);
 uint8_t *zd_sim_memory(struct zd_sim_world *world, const struct zd_location *at, const char *what);
 float zd_sim_float_load(enum zerod_dtype dtype, const uint8_t *bytes, uint64_t index);
 void zd_sim_float_store(enum zerod_dtype dtype, uint8_t *bytes, uint64_t index, float value);

@@ -162,6 +162,10 @@ static void sink_command(void *arg, const struct zd_command *command)
 		memcpy(p->inputs, command->u.reduce.inputs,
 		       command->u.reduce.ninputs * sizeof(struct zd_location));
 		p->command.u.reduce.inputs = p->inputs;
+		assert_true(command->u.reduce.nfences <= ZD_MAX_FENCES);
+		for (uint32_t i = 0; i < command->u.reduce.nfences; i++)
+			p->fences[i] = command->u.reduce.fences[i];
+		p->command.u.reduce.fences = p->fences;
 	}
 	if (core_net_has(command->kind)) {
 		assert_non_null(core->net); /* which keeps what else the command points to */
@@ -252,9 +256,11 @@ static void sink_session_killed(void *arg, uint64_t id, const char *why)
 
 /* ---- Running commands --------------------------------------------------------------------------------------- */
 
+/* Sums with fences wait elsewhere. */
 static bool on_lane(const struct zd_command *command)
 {
-	return command->kind == ZD_CMD_COPY || command->kind == ZD_CMD_FILL || command->kind == ZD_CMD_REDUCE;
+	return command->kind == ZD_CMD_COPY || command->kind == ZD_CMD_FILL ||
+	       (command->kind == ZD_CMD_REDUCE && command->u.reduce.nfences == 0);
 }
 
 /* Does a command before end before. */
@@ -280,9 +286,21 @@ static bool first_on_lane(const struct core_driver *core, const struct pending *
 	return true;
 }
 
+static bool may_sum(const struct core_driver *core, const struct pending *p)
+{
+	const struct session *session = core_session(core, p->command.u.reduce.session);
+	for (uint32_t i = 0; i < p->command.u.reduce.nfences && !core->refuses_sums; i++) {
+		if (!zd_fence_reached(session->daemon_page[p->fences[i].timeline], p->fences[i].value))
+			return false;
+	}
+	return true;
+}
+
 static bool runnable(const struct core_driver *core, const struct pending *p)
 {
 	const struct session *session;
+	if (p->command.kind == ZD_CMD_REDUCE && !may_sum(core, p))
+		return false;
 	if (core_net_has(p->command.kind))
 		return core_net_may_end(core->net, core, &p->command);
 	if (p->command.kind != ZD_CMD_WATCH)
@@ -327,7 +345,8 @@ static void execute(struct core_driver *core, const struct zd_command *command, 
 			memset(core_bytes(core, command->u.fill), 0, command->u.fill.bytes);
 		break;
 	case ZD_CMD_REDUCE:
-		if (!core->no_bytes)
+		result->not_begun = core->refuses_sums && command->u.reduce.nfences > 0;
+		if (!core->no_bytes && !result->not_begun)
 			core_reduce_execute(core, &command->u.reduce, result);
 		break;
 	default:
@@ -335,21 +354,30 @@ static void execute(struct core_driver *core, const struct zd_command *command, 
 	}
 }
 
-static void complete(struct core_driver *core, struct pending *p)
+static void land(struct core_driver *core, struct pending *p, struct zd_op_result *result)
 {
 	struct failure *failure = &core->failures[p->command.kind];
-	int status = failure->status;
-	const char *error = status ? failure->error : "";
-	struct zd_op_result result = {0};
+	p->landed = true;
+	p->status = failure->status;
+	p->error = p->status ? failure->error : "";
 	failure->status = 0;
 	if (p->command.kind == ZD_CMD_WATCH && core_session(core, p->command.u.watch.session)->gone)
-		status = ZEROD_E_ABORTED;
+		p->status = ZEROD_E_ABORTED;
 	if (core_net_has(p->command.kind))
-		status = core_net_complete(core->net, core, &p->command, status, &result, &error);
-	else if (status == 0)
-		execute(core, &p->command, &result);
-	store_done(core, p->command.signal, status);
+		p->status = core_net_complete(core->net, core, &p->command, p->status, result, &p->error);
+	else if (p->status == 0)
+		execute(core, &p->command, result);
+	store_done(core, p->command.signal, p->status);
+}
+
+static void complete(struct core_driver *core, struct pending *p)
+{
+	struct zd_op_result result = {0};
+	if (!p->landed)
+		land(core, p, &result);
 	uint64_t op = p->command.op;
+	int status = p->status;
+	const char *error = p->error;
 	TAILQ_REMOVE(&core->commands, p, link);
 	free(p);
 	zd_engine_op_done(core->engine, op, status, error, &result);
@@ -420,6 +448,19 @@ void core_run_one(struct core_driver *core, enum zd_command_kind kind)
 void core_run_on(struct core_driver *core, enum zd_command_kind kind, uint32_t device)
 {
 	run_one(core, kind, 1ull << device);
+}
+
+void core_land(struct core_driver *core, enum zd_command_kind kind, uint32_t device)
+{
+	struct zd_op_result none = {0};
+	struct pending *p;
+	TAILQ_FOREACH (p, &core->commands, link) {
+		if (p->command.kind == kind && p->command.device == device && !p->landed)
+			break;
+	}
+	assert_true(p && kind == ZD_CMD_COPY); /* which has no result */
+	land(core, p, &none);
+	core_settle(core);
 }
 
 bool core_run_nth(struct core_driver *core, uint32_t n)
@@ -500,6 +541,19 @@ static bool sink_client_copies_own(void *arg, uint32_t device, uint64_t bytes)
 	return !core->devices_copy_own;
 }
 
+static bool sink_sums_ahead(void *arg, uint64_t session)
+{
+	const struct core_driver *core = arg;
+	assert_non_null(core_session(core, session));
+	return true;
+}
+
+void core_refuse_sums(struct core_driver *core)
+{
+	core->refuses_sums = true;
+	core_settle(core);
+}
+
 static void sink_expect(void *arg, uint32_t device)
 {
 	struct core_driver *core = arg;
@@ -546,7 +600,8 @@ struct core_driver *core_new(const struct core_options *options)
 	        .session_killed = sink_session_killed,
 	        .segment_retire = sink_segment_retire,
 	        .expect = sink_expect,
-	        .client_copies_own = options->client_copies_own_slice ? sink_client_copies_own : NULL};
+	        .client_copies_own = options->client_copies_own_slice ? sink_client_copies_own : NULL,
+	        .sums_ahead = options->sums_ahead ? sink_sums_ahead : NULL};
 	core->net = options->net;
 	core->unordered = options->unordered;
 	core->sessions_map = options->sessions_map;

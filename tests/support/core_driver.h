@@ -33,6 +33,7 @@ struct core_options {
 	bool client_copies_own_slice; /* until core_devices_copy_own() */
 	bool sessions_linger;         /* until core_gone() */
 	bool strict_by_segment;
+	bool sums_ahead;   /* sessions' processes wait for sums' fences, until core_refuse_sums() */
 	bool sessions_map; /* segments that replies name, until core_unmap() */
 	bool no_bytes;     /* segments without memory, for sizes beyond any machine */
 	bool unordered; /* copies, fills and sums of a device in any order, but for those of one timeline */
@@ -109,6 +110,10 @@ bool core_run_nth(struct core_driver *core, uint32_t n);
 bool core_run_all(struct core_driver *core);
 /* The next command of the kind that runs ends with this status, and does nothing. */
 void core_fail_next(struct core_driver *core, enum zd_command_kind kind, int status, const char *error);
+/* The oldest of a device, held or not, happens and stores its signal; the engine is told when it may run. */
+void core_land(struct core_driver *core, enum zd_command_kind kind, uint32_t device);
+/* Sums with fences end at once from here on, and nothing of them is done. */
+void core_refuse_sums(struct core_driver *core);
 /* Not over yet. */
 uint32_t core_pending(const struct core_driver *core, enum zd_command_kind kind);
 /* Given so far. */

@@ -13,6 +13,9 @@ struct pending { /* a command that is not over */
 	struct zd_command command;
 	struct zd_fence fences[ZD_MAX_FENCES];
 	struct zd_location inputs[CORE_TEAM];
+	bool landed; /* it has happened, with this status: */
+	int status;
+	const char *error;
 	TAILQ_ENTRY(pending) link;
 };
 
@@ -53,7 +56,7 @@ struct failure {
 struct core_driver {
 	struct zd_engine *engine;
 	struct core_net *net;
-	bool no_bytes, abandoned, sessions_linger, sessions_map, devices_copy_own, unordered;
+	bool no_bytes, abandoned, sessions_linger, sessions_map, devices_copy_own, unordered, refuses_sums;
 	unsigned expected[ZD_MAX_DEVICES];
 	uint64_t next_request;
 	bool held[KINDS];

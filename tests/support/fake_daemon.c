@@ -52,7 +52,7 @@ int fake_start(struct fake_daemon *fake, fake_script script, void *arg)
 	memset(fake, 0, sizeof(*fake));
 	fake->script = script;
 	fake->arg = arg;
-	fake->peer.sock = -1;
+	fake->peer.sock = fake->peer.channel = -1;
 	snprintf(fake->dir, sizeof(fake->dir), "/tmp/zd-fake-XXXXXX");
 	if (!mkdtemp(fake->dir)) {
 		perror(fake->dir);
@@ -77,6 +77,10 @@ int fake_stop(struct fake_daemon *fake)
 		munmap((void *)peer->client_page, ZD_FENCE_PAGE_BYTES);
 	if (peer->segment)
 		munmap(peer->segment, FAKE_SEGMENT_BYTES);
+	if (peer->results)
+		munmap(peer->results, ZD_WORK_PAGE_BYTES);
+	if (peer->channel >= 0)
+		close(peer->channel);
 	if (peer->packet)
 		zd__client_packet__free_unpacked(peer->packet, NULL);
 	unlink(fake->socket_path);
@@ -144,6 +148,20 @@ const Zd__Request *fake_expect(struct fake_peer *peer, Zd__Request__BodyCase bod
 	return request;
 }
 
+Zd__WorkAnswers *fake_take_answers(struct fake_peer *peer)
+{
+	uint8_t bytes[4096];
+	ssize_t got = -1;
+	Zd__WorkAnswers *answers = NULL;
+
+	if (await_readable(peer, peer->channel))
+		got = recv(peer->channel, bytes, sizeof(bytes), 0);
+	if (fake_check(peer, got > 0))
+		answers = zd__work_answers__unpack(NULL, (size_t)got, bytes);
+	fake_check(peer, answers);
+	return answers;
+}
+
 void fake_expect_end(struct fake_peer *peer)
 {
 	uint8_t byte;
@@ -202,6 +220,16 @@ void fake_reply(struct fake_peer *peer, Zd__Reply *reply)
 	fake_send(peer, &packet, NULL, 0);
 }
 
+void fake_send_work(struct fake_peer *peer, Zd__WorkPacket *packet)
+{
+	size_t nbytes = zd__work_packet__get_packed_size(packet);
+	uint8_t *bytes = malloc(nbytes);
+
+	zd__work_packet__pack(packet, bytes);
+	fake_check(peer, zd_frame_send(peer->channel, bytes, nbytes, NULL, 0, NULL) == 0);
+	free(bytes);
+}
+
 void fake_ok(struct fake_peer *peer, uint64_t id)
 {
 	fake_error(peer, id, 0, "");
@@ -254,14 +282,40 @@ int fake_memfd(size_t bytes, int seals, void **map)
 
 /* ---- Scenes ------------------------------------------------------------------------------------------------------ */
 
+/* The client's ends. */
+static void make_work_fds(struct fake_peer *peer, int fds[2])
+{
+	int pair[2];
+
+	if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, pair))
+		abort();
+	peer->channel = pair[0];
+	fds[0] = pair[1];
+	fds[1] = fake_memfd(ZD_WORK_PAGE_BYTES, FAKE_SEALS, (void **)&peer->results);
+}
+
+static unsigned make_fds(struct fake_peer *peer, int fds[4])
+{
+	int seals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_FUTURE_WRITE | F_SEAL_SEAL;
+
+	fds[0] = fake_memfd(ZD_FENCE_PAGE_BYTES, FAKE_SEALS, (void **)&peer->client_page);
+	fds[1] = fake_memfd(ZD_FENCE_PAGE_BYTES, peer->on_gpus ? FAKE_SEALS : seals,
+	                    (void **)&peer->daemon_page);
+	if (peer->on_gpus)
+		make_work_fds(peer, fds + 2);
+	return peer->on_gpus ? 4 : 2;
+}
+
 void fake_hello(struct fake_peer *peer)
 {
+	static const char *const works[] = {ZD_FEATURE_WORK, ZD_FEATURE_WORK_AHEAD};
 	Zd__DaemonPacket packet = ZD__DAEMON_PACKET__INIT;
 	Zd__Reply reply = ZD__REPLY__INIT;
 	Zd__Reply *replies = &reply;
 	Zd__HelloReply hello = ZD__HELLO_REPLY__INIT;
 	const Zd__Request *request;
-	int fds[2];
+	unsigned nfds;
+	int fds[4];
 
 	if (!fake_accept(peer))
 		return;
@@ -269,24 +323,25 @@ void fake_hello(struct fake_peer *peer)
 	if (!request)
 		return;
 	fake_check(peer, request->hello->version_min == ZD_PROTOCOL_VERSION);
-	fds[0] = fake_memfd(ZD_FENCE_PAGE_BYTES, FAKE_SEALS, (void **)&peer->client_page);
-	fds[1] = fake_memfd(ZD_FENCE_PAGE_BYTES,
-	                    F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_FUTURE_WRITE | F_SEAL_SEAL,
-	                    (void **)&peer->daemon_page);
+	if (peer->on_gpus && fake_check(peer, request->hello->n_features == 2))
+		for (unsigned i = 0; i < 2; i++)
+			fake_check(peer, strcmp(request->hello->features[i], works[i]) == 0);
+	nfds = make_fds(peer, fds);
 	hello.version = ZD_PROTOCOL_VERSION;
 	hello.session = 1;
+	hello.backend = (char *)(peer->on_gpus ? "cuda" : "");
 	hello.devices = 1;
 	hello.timelines = ZD_TIMELINES;
-	hello.n_features = peer->feature != NULL;
-	hello.features = (char **)&peer->feature;
+	hello.n_features = peer->on_gpus ? 2 : peer->feature != NULL;
+	hello.features = peer->on_gpus ? (char **)works : (char **)&peer->feature;
 	reply.id = request->id;
 	reply.body_case = ZD__REPLY__BODY_HELLO;
 	reply.hello = &hello;
 	packet.n_replies = 1;
 	packet.replies = &replies;
-	fake_send(peer, &packet, fds, 2);
-	close(fds[0]);
-	close(fds[1]);
+	fake_send(peer, &packet, fds, nfds);
+	for (unsigned i = 0; i < nfds; i++)
+		close(fds[i]);
 }
 
 static void serve_join(struct fake_peer *peer)

@@ -16,6 +16,7 @@
 #include <stdint.h>
 
 #include "proto/frame.h"
+#include "proto/work.h"
 #include "proto/zerod.pb-c.h"
 
 struct fake_peer;
@@ -27,10 +28,13 @@ struct fake_peer {
 	uint64_t *daemon_page;       /* writable here, before it is sealed */
 	const uint64_t *client_page; /* what the client writes */
 	uint8_t *segment;            /* of fake_serve_unit() */
-	unsigned packets;            /* received so far */
+	int channel;                 /* the work channel; -1: none */
+	struct zd_work_page *results;
+	unsigned packets; /* received so far */
 	_Atomic bool failed;
 	/* for the script to set first: */
 	const char *feature; /* of the hello; NULL: none */
+	bool on_gpus;        /* the hello's devices are GPUs, and the client makes sums, ahead as well */
 	uint32_t world_size; /* of fake_serve_unit()'s group; 0: 2 */
 	/* the packet that is being read */
 	Zd__ClientPacket *packet;
@@ -73,13 +77,17 @@ void fake_ok(struct fake_peer *peer, uint64_t id);
 void fake_error(struct fake_peer *peer, uint64_t id, int status, const char *text);
 /* Stores into the daemon's page and wakes who sleeps on it. */
 void fake_signal(struct fake_peer *peer, uint32_t timeline, uint64_t value);
+/* Over the work channel. */
+void fake_send_work(struct fake_peer *peer, Zd__WorkPacket *packet);
+/* The next packet from there, to be freed; NULL after a failed check. */
+Zd__WorkAnswers *fake_take_answers(struct fake_peer *peer);
 /* Every counter: what an abort does. */
 void fake_abort(struct fake_peer *peer);
 
 #define FAKE_SEALS -1 /* SHRINK, GROW and SEAL */
 /* A memfd; *map (may be NULL) is this side's mapping. */
 int fake_memfd(size_t bytes, int seals, void **map);
-/* Accepts, and answers the hello with two pages. */
+/* Accepts, and answers the hello with two pages, and with what `on_gpus` says. */
 void fake_hello(struct fake_peer *peer);
 /* fake_hello(), then a group of two ranks (or as many as were set) with one unit of 64 float32 a rank: unit 1, its shard
  * at offset 0 of segment 7, which has FAKE_SEGMENT_BYTES. */

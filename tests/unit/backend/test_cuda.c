@@ -300,6 +300,44 @@ static void test_expected_commands(void **state)
 	close_backend(f);
 }
 
+/* Nobody here waits for its fences. */
+static void test_sum_with_fences_is_not_begun(void **state)
+{
+	static const struct zd_fence fences[] = {{.timeline = 3, .value = 1}};
+	struct fixture *f = *state;
+	const uint64_t bytes = 1000 * sizeof(float);
+	assert_int_equal(create(f, 0, 1, GRANULARITY).completion.status, 0);
+	float *seen = (float *)(void *)map_segment(f, 1, GRANULARITY);
+	for (size_t i = 0; i < 2000; i++)
+		seen[i] = i < 1000 ? 1.0f : 5.0f;
+	const struct zd_location input = at(1, 0, bytes);
+	struct zd_command sum = {.kind = ZD_CMD_REDUCE};
+	sum.u.reduce = (struct zd_reduce_desc){.nfences = 1,
+	                                       .fences = fences,
+	                                       .numel = 1000,
+	                                       .input_dtype = ZEROD_FLOAT32,
+	                                       .target_dtype = ZEROD_FLOAT32,
+	                                       .ninputs = 1,
+	                                       .inputs = &input,
+	                                       .target = at(1, bytes, bytes),
+	                                       .prescale = 1.0f,
+	                                       .postscale = 1.0f,
+	                                       .overwrite = true};
+	struct record record = wait_op(f, submit(f, sum));
+	assert_int_equal(record.completion.status, 0);
+	assert_true(record.completion.result.not_begun);
+	for (size_t i = 0; i < 1000; i++)
+		assert_true(seen[1000 + i] == 5.0f);
+
+	sum.u.reduce.nfences = 0; /* as it comes again */
+	record = wait_op(f, submit(f, sum));
+	assert_false(record.completion.result.not_begun);
+	assert_true(record.completion.result.sum_squares == 1000);
+	for (size_t i = 0; i < 1000; i++)
+		assert_true(seen[1000 + i] == 1.0f);
+	munmap(seen, GRANULARITY);
+}
+
 int main(int argc, char **argv)
 {
 	const struct CMUnitTest tests[] = {
@@ -315,6 +353,7 @@ int main(int argc, char **argv)
 	        TEST(test_fill_zeroes_its_place_only, open_two),
 	        TEST(test_empty_commands_complete, open_two),
 	        TEST(test_reduce_reports_its_result, open_two),
+	        TEST(test_sum_with_fences_is_not_begun, open_two),
 	        TEST(test_long_pushes_to_all, open_four),
 	        TEST(test_a_push_in_pieces, open_two),
 	        TEST(test_more_commands_than_fly_at_once, open_two),

@@ -1,0 +1,240 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * test_ahead.c - sums that are begun before their pieces are there: when they are, what they wait for, and that none counts which
+ * was made of bytes that had not come.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+
+#include <cmocka.h>
+
+#include "tests/support/core_reduce.h"
+
+#define SLOT_BYTES (64 * CORE_KIB)
+#define NUMEL      200u
+#define NSLOTS     3u
+
+static const struct core_options ahead = {.sums_ahead = true, .unordered = true};
+
+/* Two ranks in a backward of stage 3, whose pieces are held. */
+static struct core_driver *open_held(struct core_reducers *g, const struct core_options *options)
+{
+	struct core_driver *core = core_new(options);
+	core_reducers_new(g, core, 2, ZEROD_FLOAT32, SLOT_BYTES, NSLOTS);
+	core_hold(core, ZD_CMD_COPY);
+	return core;
+}
+
+static void reduce_all(struct core_reducers *g, uint64_t unit)
+{
+	for (uint32_t rank = 0; rank < 2; rank++)
+		core_reduce(g, rank, unit, 1.0f);
+}
+
+static void check_step(struct core_reducers *g)
+{
+	const struct zd_reply *step[CORE_TEAM];
+	core_reducers_step(g, step);
+	for (uint32_t rank = 0; rank < 2; rank++)
+		core_check_target(g, rank, step[rank], 0, 1.0f);
+	core_reducers_step_end(g);
+}
+
+static void end_well(struct core_reducers *g)
+{
+	core_unhold(g->team.core, ZD_CMD_COPY);
+	core_reducers_end(g);
+	check_step(g);
+	core_end(g->team.core);
+}
+
+static void test_begun_when_all_pieces_travel(void **state)
+{
+	struct core_reducers g;
+	struct core_driver *core = open_held(&g, &ahead);
+	uint64_t unit = core_reducers_unit(&g, "w", NUMEL);
+	(void)state;
+	core_reducers_begin(&g, 3, true);
+	core_reduce(&g, 0, unit, 1.0f);
+	struct zd_fence written = {0, 1};
+	struct core_commit commit = {.bucket = g.bucket[1],
+	                             .entry = core_put(&g, 1, unit, 1.0f),
+	                             .nfences = 1,
+	                             .fences = &written};
+	core_expect(core, core_bucket_commit(&g.team, 1, &commit), 0);
+	assert_int_equal(core_pending(core, ZD_CMD_COPY), 1);
+	assert_int_equal(core_pending(core, ZD_CMD_REDUCE), 0); /* rank 1 still writes */
+	core_pass(core, g.team.session[1], 0, 1);
+	assert_int_equal(core_pending(core, ZD_CMD_COPY), 2);
+	assert_int_equal(core_pending(core, ZD_CMD_REDUCE), 2);
+	core_run_one(core, ZD_CMD_COPY);
+	assert_int_equal(core_pending(core, ZD_CMD_REDUCE), 1); /* each waits for its own */
+	end_well(&g);
+}
+
+static void test_not_by_processes_that_cannot_wait(void **state)
+{
+	struct core_reducers g;
+	struct core_driver *core = open_held(&g, NULL);
+	uint64_t unit = core_reducers_unit(&g, "w", NUMEL);
+	(void)state;
+	core_reducers_begin(&g, 3, true);
+	reduce_all(&g, unit);
+	assert_int_equal(core_count(core, ZD_CMD_REDUCE), 0);
+	end_well(&g);
+}
+
+/* The GPU is through with all of it before the engine has heard of the first piece. */
+static void test_counts_when_pieces_are_known(void **state)
+{
+	struct core_reducers g;
+	struct core_driver *core = open_held(&g, &ahead);
+	uint64_t unit = core_reducers_unit(&g, "w", NUMEL);
+	(void)state;
+	core_reducers_begin(&g, 3, true);
+	reduce_all(&g, unit);
+	uint64_t end = core_backward_end(&g.team, 0);
+	core_land(core, ZD_CMD_COPY, 0);
+	core_land(core, ZD_CMD_COPY, 1);
+	assert_int_equal(core_pending(core, ZD_CMD_REDUCE), 0);
+	core_expect_waits(core, end, "1 reduction, first unit 'w'");
+	core_unhold(core, ZD_CMD_COPY);
+	core_expect(core, end, 0);
+	core_expect(core, core_backward_end(&g.team, 1), 0);
+	check_step(&g);
+	core_end(core);
+}
+
+static void test_refused_ones_come_again(void **state)
+{
+	struct core_options chunks = {.sums_ahead = true, .unordered = true, .reduction_chunk_bytes = 256};
+	struct core_reducers g;
+	struct core_driver *core = open_held(&g, &chunks);
+	uint64_t unit = core_reducers_unit(&g, "w", 1024);
+	(void)state;
+	core_reducers_begin(&g, 3, true);
+	reduce_all(&g, unit);
+	uint32_t before = core_count(core, ZD_CMD_REDUCE);
+	assert_int_equal(before, 4); /* two of each session */
+	core_refuse_sums(core);
+	assert_int_equal(core_count(core, ZD_CMD_REDUCE), before); /* none is begun ahead any more */
+	end_well(&g);
+}
+
+/* Each keeps a stream of its process waiting. */
+static void test_few_at_a_time(void **state)
+{
+	static const char *const names[NSLOTS] = {"a", "b", "c"};
+	uint64_t units[NSLOTS];
+	struct core_reducers g;
+	struct core_driver *core = open_held(&g, &ahead);
+	(void)state;
+	for (uint32_t i = 0; i < NSLOTS; i++)
+		units[i] = core_reducers_unit(&g, names[i], NUMEL);
+	core_reducers_begin(&g, 3, false);
+	for (uint32_t i = 0; i < NSLOTS; i++)
+		reduce_all(&g, units[i]);
+	assert_int_equal(core_pending(core, ZD_CMD_COPY), 6);
+	assert_int_equal(core_pending(core, ZD_CMD_REDUCE), 4);
+	core_unhold(core, ZD_CMD_COPY);
+	core_reducers_end(&g);
+	core_reducers_begin(&g, 3, false);
+	core_hold(core, ZD_CMD_COPY);
+	reduce_all(&g, units[0]);
+	assert_int_equal(core_pending(core, ZD_CMD_REDUCE), 2); /* those have ended */
+	core_unhold(core, ZD_CMD_COPY);
+	core_reducers_end(&g);
+	core_end(core);
+}
+
+/* ---- Pieces that fail ---------------------------------------------------------------------------------------------- */
+
+/* Of the same sessions. */
+static void second_group(struct core_reducers *second, const struct core_reducers *first)
+{
+	struct core_driver *core = first->team.core;
+	uint64_t request[2];
+	*second = *first;
+	for (uint32_t rank = 0; rank < 2; rank++) {
+		struct core_join join = {
+		        .job = "job", .group = "second", .world_size = 2, .rank = rank, .device = rank};
+		request[rank] = core_join(core, first->team.session[rank], &join);
+	}
+	for (uint32_t rank = 0; rank < 2; rank++) {
+		second->team.group = core_expect(core, request[rank], 0)->u.group_join.group;
+		uint64_t bucket = core_bucket(&second->team, rank, ZEROD_FLOAT32, SLOT_BYTES, 1);
+		second->bucket[rank] = core_expect(core, bucket, 0)->u.bucket_create.bucket;
+	}
+}
+
+/* It is of a reduction that nobody waits for any more. But its abort frees the sums of later pieces, too. */
+static void test_abort_spoils_sums_behind_it(void **state)
+{
+	struct core_reducers g, h;
+	struct core_driver *core = open_held(&g, &ahead);
+	second_group(&h, &g);
+	uint64_t first = core_reducers_unit(&g, "w", NUMEL), second = core_reducers_unit(&h, "v", NUMEL);
+	struct zd_args leave = {.kind = ZD_REQ_GROUP_LEAVE, .u.group = g.team.group};
+	(void)state;
+	core_reducers_begin(&g, 3, true);
+	core_reducers_begin(&h, 3, true);
+	reduce_all(&g, first);
+	reduce_all(&h, second);
+	(void)core_call(core, g.team.session[1], &leave, 0);
+	uint64_t ends[] = {core_backward_end(&h.team, 0), core_backward_end(&h.team, 1)};
+	core_fail_next(core, ZD_CMD_COPY, ZEROD_E_DEVICE, "broken by the test");
+	core_land(core, ZD_CMD_COPY, 1);
+	core_unhold(core, ZD_CMD_COPY);
+	for (uint32_t rank = 0; rank < 2; rank++)
+		core_expect_error(core, ends[rank], ZEROD_E_DEVICE, "unit 'v' for rank 0 on device 0");
+	core_close_all(core);
+	core_end(core);
+}
+
+/* Until the session is reset. */
+static void test_not_behind_an_abort(void **state)
+{
+	struct core_reducers g, h;
+	struct core_driver *core = open_held(&g, &ahead);
+	second_group(&h, &g);
+	uint64_t first = core_reducers_unit(&g, "w", NUMEL), second = core_reducers_unit(&h, "v", NUMEL);
+	struct zd_args leave = {.kind = ZD_REQ_GROUP_LEAVE, .u.group = g.team.group};
+	struct zd_args reset = {.kind = ZD_REQ_SESSION_RESET};
+	(void)state;
+	core_reducers_begin(&g, 3, true);
+	reduce_all(&g, first);
+	(void)core_call(core, g.team.session[1], &leave, 0);
+	core_fail_next(core, ZD_CMD_COPY, ZEROD_E_DEVICE, "broken by the test");
+	core_land(core, ZD_CMD_COPY, 1);
+	core_unhold(core, ZD_CMD_COPY);
+	core_hold(core, ZD_CMD_COPY);
+	core_reducers_begin(&h, 3, true);
+	reduce_all(&h, second);
+	assert_int_equal(core_pending(core, ZD_CMD_REDUCE), 1); /* rank 1's */
+	core_unhold(core, ZD_CMD_COPY);
+	core_reducers_end(&h);
+	check_step(&h);
+	(void)core_call(core, g.team.session[0], &reset, 0);
+	core_hold(core, ZD_CMD_COPY);
+	core_reducers_begin(&h, 3, true);
+	reduce_all(&h, second);
+	assert_int_equal(core_pending(core, ZD_CMD_REDUCE), 2);
+	end_well(&h);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+	        cmocka_unit_test(test_begun_when_all_pieces_travel),
+	        cmocka_unit_test(test_not_by_processes_that_cannot_wait),
+	        cmocka_unit_test(test_counts_when_pieces_are_known),
+	        cmocka_unit_test(test_refused_ones_come_again),
+	        cmocka_unit_test(test_few_at_a_time),
+	        cmocka_unit_test(test_abort_spoils_sums_behind_it),
+	        cmocka_unit_test(test_not_behind_an_abort),
+	};
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}

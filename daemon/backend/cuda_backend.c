@@ -13,6 +13,7 @@
  *
  *   cuda_comm_thread  a GPU's thread for communicators      cuda_comm_queue   the order of their operations
  *   cuda_comm_tasks   what commands ask of them             cuda_comm         one of them
+ *   cuda_comm_gate    what would wait for their kernels     cuda_comm_roster  whose ranks are here
  *
  * The loop's thread calls the driver when the daemon starts and ends, and never in between.
  */
@@ -102,7 +103,8 @@ static int start_gpu(struct zd_backend *backend, uint32_t index, const struct zd
 	if (!rc)
 		rc = zd_cuda_executor_init(&gpu->executor, &backend->devices, index, config, err);
 	if (!rc)
-		rc = zd_cuda_worker_init(&gpu->worker, &gpu->executor, &backend->segments, config, err);
+		rc = zd_cuda_worker_init(&gpu->worker, &gpu->executor, &backend->segments,
+		                         &backend->roster.gate, config, err);
 	zd_cuda_leave(device->cuda, pushed);
 	if (!rc)
 		zd_cuda_comm_thread_init(&gpu->comms, device, &backend->comm_settings);

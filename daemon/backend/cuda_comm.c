@@ -188,27 +188,37 @@ static bool finalize(struct zd_cuda_comm *comm, struct zd_err *err)
 	                   comm->self.group, zd_cuda_comm_world_rank(&comm->self, comm->self.rank)) == 0;
 }
 
-/* Whatever NCCL says of it, the communicator is gone afterwards. */
-static void end_handle(struct zd_cuda_comm *comm, struct zd_err *err)
+/* True: no communicator's kernel of the daemon runs, and none will until the gate is opened. */
+static bool await_quiet(struct zd_cuda_comm *comm)
+{
+	uint64_t began_ns = zd_thread_now_ns();
+	bool quiet = false;
+	while (may_go_on(comm, began_ns) && !(quiet = zd_cuda_comm_gate_close(&comm->home.roster->gate)))
+		pause_ending(comm);
+	return quiet;
+}
+
+/* Whatever NCCL says of it, the communicator is gone afterwards. Returns whether the gate is closed. */
+static bool end_handle(struct zd_cuda_comm *comm, struct zd_err *err)
 {
 	const struct zd_nccl *nccl = comm->home.nccl;
 	struct zd_err last = ZD_ERR_NONE;
 	bool in_order = leaving(comm) != ZD_CUDA_COMM_IS_ABORTED && finalize(comm, err);
+	bool quiet = in_order && await_quiet(comm);
 	int result = in_order ? nccl->commDestroy(comm->handle) : nccl->commAbort(comm->handle);
 	if (zd_nccl_err(nccl, result, &last, "group '%s': %s the communicator of rank %" PRIu32,
 	                comm->self.group, in_order ? "destroying" : "aborting",
 	                zd_cuda_comm_world_rank(&comm->self, comm->self.rank)))
 		zd_log(ZD_LOG_WARNING, "%s", last.text);
+	return quiet;
 }
 
 /* Kernels that were aborted end in their own time. `err` is set if the other ranks were not said goodbye to. */
 static void close_comm(struct zd_cuda_comm *comm, struct zd_err *err)
 {
 	const struct zd_cuda *cuda = comm->home.device->cuda;
-	bool pushed;
-	if (comm->handle)
-		end_handle(comm, err);
-	pushed = zd_cuda_device_push(comm->home.device);
+	bool quiet = comm->handle && end_handle(comm, err);
+	bool pushed = zd_cuda_device_push(comm->home.device);
 	if (comm->stream) {
 		(void)cuda->streamSynchronize(comm->stream);
 		(void)cuda->streamDestroy(comm->stream);
@@ -216,6 +226,8 @@ static void close_comm(struct zd_cuda_comm *comm, struct zd_err *err)
 	if (comm->counter)
 		(void)cuda->memFreeHost((void *)comm->counter);
 	zd_cuda_leave(cuda, pushed);
+	if (quiet)
+		zd_cuda_comm_gate_open(&comm->home.roster->gate);
 }
 
 static void *comm_main(void *arg)

@@ -73,6 +73,7 @@ int zd_cuda_comm_queue_give(struct zd_cuda_comm_queue *queue, struct zd_cuda_com
 	op->err = (struct zd_err)ZD_ERR_NONE;
 	op->comm = comm;
 	op->phase = ZD_CUDA_COMM_WAITING;
+	op->entered = false;
 	op->number = ++comm->given;
 	comm->nops++;
 	STAILQ_INSERT_TAIL(&queue->waiting, op, next);
@@ -92,6 +93,8 @@ static void end_op(struct zd_cuda_comm_queue *queue, struct zd_cuda_comm_op *op,
 			memcpy(op->values, comm->values, comm->self.nranks * part_bytes(op));
 		comm->agrees = NULL;
 	}
+	if (op->entered)
+		zd_cuda_comm_gate_leave(&queue->home.roster->gate);
 	op->err = *err;
 	op->comm->nops--;
 	STAILQ_INSERT_TAIL(&queue->ended, op, next);
@@ -389,8 +392,9 @@ static bool step(struct zd_cuda_comm_queue *queue, struct zd_cuda_comm_op *op)
 	enum zd_cuda_comm_phase before = op->phase;
 	switch (op->phase) {
 	case ZD_CUDA_COMM_WAITING:
-		if (!may_begin(op))
+		if (!may_begin(op) || !zd_cuda_comm_gate_enter(&queue->home.roster->gate))
 			return false;
+		op->entered = true;
 		if (!op->comm->checking) {
 			launch(op);
 			break;

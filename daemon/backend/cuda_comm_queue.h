@@ -45,6 +45,7 @@ struct zd_cuda_comm_op {
 	STAILQ_ENTRY(zd_cuda_comm_op) next;
 	struct zd_cuda_comm *comm;
 	enum zd_cuda_comm_phase phase;
+	bool entered;      /* the daemon's gate */
 	uint64_t number;   /* the Nth of its communicator */
 	uint64_t progress; /* of its communicator's stream when it has ended */
 };

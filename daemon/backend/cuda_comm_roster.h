@@ -14,6 +14,7 @@
 #include <stdint.h>
 #include <sys/queue.h>
 
+#include "backend/cuda_comm_gate.h"
 #include "core/engine.h"
 #include "driver/nccl.h"
 
@@ -43,7 +44,8 @@ struct zd_cuda_comm_id {
 
 /* Of a daemon. Thread-safe. */
 struct zd_cuda_comm_roster {
-	pthread_mutex_t lock;
+	struct zd_cuda_comm_gate gate;
+	pthread_mutex_t lock; /* what follows */
 	LIST_HEAD(, zd_cuda_comm_rank) ranks;
 	LIST_HEAD(, zd_cuda_comm_id) expected;
 };

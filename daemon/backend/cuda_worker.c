@@ -7,6 +7,8 @@
 #include "backend/thread.h"
 #include "base/err.h"
 
+#define LOOK_NS 1000000u /* between two looks whether sessions may be freed */
+
 /* ---- Tasks ------------------------------------------------------------------------------------------------- */
 
 static int create_segment(struct zd_cuda_worker *worker, const struct zd_cuda_task *task, struct zd_err *err)
@@ -58,16 +60,20 @@ static void run(struct zd_cuda_worker *worker, struct zd_cuda_task *task, bool d
 
 /* ---- The thread --------------------------------------------------------------------------------------------- */
 
-static void free_sessions(struct zd_cuda_worker *worker)
+/* The lock is held, and let go for the driver. False: some are left, since it would wait for a communicator's kernel. */
+static bool free_sessions(struct zd_cuda_worker *worker)
 {
 	struct zd_cuda_session *session;
-	/* The lock is held, and let go for the driver. */
 	while ((session = STAILQ_FIRST(&worker->sessions))) {
+		if (!zd_cuda_comm_gate_close(worker->gate))
+			return false;
 		STAILQ_REMOVE_HEAD(&worker->sessions, to_free);
 		pthread_mutex_unlock(&worker->lock);
 		zd_cuda_session_free(session, worker->device->cuda);
+		zd_cuda_comm_gate_open(worker->gate);
 		pthread_mutex_lock(&worker->lock);
 	}
+	return true;
 }
 
 static void *worker_main(void *arg)
@@ -77,10 +83,14 @@ static void *worker_main(void *arg)
 	zd_cuda_device_enter(worker->device);
 	pthread_mutex_lock(&worker->lock);
 	for (;;) {
-		free_sessions(worker);
+		bool all_free = free_sessions(worker);
 		task = STAILQ_FIRST(&worker->submitted);
-		if (!task && worker->stopping)
+		if (!task && worker->stopping && all_free)
 			break;
+		if (!task && !all_free) {
+			zd_cond_sleep(&worker->changed, &worker->lock, LOOK_NS);
+			continue;
+		}
 		if (!task) {
 			pthread_cond_wait(&worker->changed, &worker->lock);
 			continue;
@@ -103,8 +113,8 @@ static void *worker_main(void *arg)
 }
 
 int zd_cuda_worker_init(struct zd_cuda_worker *worker, struct zd_cuda_executor *executor,
-                        struct zd_cuda_segments *segments, const struct zd_backend_config *config,
-                        struct zd_err *err)
+                        struct zd_cuda_segments *segments, struct zd_cuda_comm_gate *gate,
+                        const struct zd_backend_config *config, struct zd_err *err)
 {
 	struct zd_cuda_device *device = executor->device;
 	char name[24];
@@ -113,6 +123,7 @@ int zd_cuda_worker_init(struct zd_cuda_worker *worker, struct zd_cuda_executor *
 	        .device = device,
 	        .segments = segments,
 	        .executor = executor,
+	        .gate = gate,
 	        .done = config->done,
 	        .done_arg = config->done_arg,
 	};

@@ -12,6 +12,7 @@
 #include <stdbool.h>
 #include <sys/queue.h>
 
+#include "backend/cuda_comm_gate.h"
 #include "backend/cuda_executor.h"
 #include "backend/cuda_reduce.h"
 #include "backend/cuda_task.h"
@@ -22,6 +23,7 @@ struct zd_cuda_worker {
 	struct zd_cuda_device *device;
 	struct zd_cuda_segments *segments;
 	struct zd_cuda_executor *executor; /* where reductions end */
+	struct zd_cuda_comm_gate *gate;    /* the daemon's */
 	void (*done)(void *arg, const struct zd_completion *completion);
 	void *done_arg;
 	struct CUstream_st *stream;
@@ -43,8 +45,9 @@ struct zd_cuda_worker {
 /* Starts the thread; the device's context is current. On failure there is nothing to deinit. Errors: SYSTEM, NO_MEMORY,
  * DEVICE. */
 int zd_cuda_worker_init(struct zd_cuda_worker *worker, struct zd_cuda_executor *executor,
-                        struct zd_cuda_segments *segments, const struct zd_backend_config *config,
-                        struct zd_err *err) __attribute__((warn_unused_result));
+                        struct zd_cuda_segments *segments, struct zd_cuda_comm_gate *gate,
+                        const struct zd_backend_config *config, struct zd_err *err)
+        __attribute__((warn_unused_result));
 /* Ends the task at hand and fails all others with SHUTDOWN. When it returns, no task will end any more. One that was not
  * started is allowed, here and below. */
 void zd_cuda_worker_drain(struct zd_cuda_worker *worker);

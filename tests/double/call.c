@@ -200,6 +200,7 @@ int double_enter(const char *function, enum double_needs needs)
 	if (is_forked())
 		return ZD_CU_NOT_INITIALIZED;
 	double_lock();
+	double_wait_for_frees();
 	result = enter(function, needs, &refused);
 	if (!result)
 		result = refused;
@@ -213,6 +214,7 @@ int double_enter_giving_back(const char *function, enum double_needs needs, int 
 	if (is_forked())
 		return ZD_CU_NOT_INITIALIZED;
 	double_lock();
+	double_wait_for_frees();
 	*after = enter(function, needs, &refused);
 	/* Memory that needs no context to be given back meets a lost one all the same. */
 	if (!*after && double_current())

@@ -93,6 +93,8 @@ struct CUctx_st {
 	int fault;    /* what every later call gives; read without the lock by waits */
 	bool stopping;
 	unsigned running; /* operations, which have dropped the lock */
+	unsigned kernels; /* of them */
+	unsigned freeing; /* calls that wait for these to end */
 	int listed_fd;    /* -1: not listed */
 	int next_queue;
 	struct double_line *legacy; /* of the legacy default stream */
@@ -264,8 +266,12 @@ int double_run(struct CUctx_st *context, struct double_op *op);
 
 /* ---- Kernels: kernel.c ---------------------------------------------------------------------------------------------------- */
 
-int double_run_kernel(const struct CUctx_st *context, const struct double_op *op); /* as double_run() */
+int double_run_kernel(struct CUctx_st *context, const struct double_op *op); /* as double_run() */
 int double_count_modules(void);
+/* With the lock. What frees memory that kernels may use waits for those of the current context that run, and keeps all other calls
+ * out of it meanwhile, if ZD_DOUBLE_FREES_WAIT is 1. */
+void double_wait_for_kernels(void);
+void double_wait_for_frees(void);
 
 /* ---- Streams: stream.c ----------------------------------------------------------------------------------------------------- */
 

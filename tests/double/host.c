@@ -167,6 +167,7 @@ static int give_back(const char *function, void *at, bool allocated, int not_fou
 	host = double_host_find(at, 1);
 	if (!host || host->at != at || host->allocated != allocated)
 		return double_leave(not_found);
+	double_wait_for_kernels();
 	remove_host(host);
 	return double_leave(after);
 }

@@ -101,6 +101,7 @@ int cuModuleUnload(struct CUmod_st *module)
 		return result;
 	if (!is_module(module))
 		return double_leave(ZD_CU_INVALID_HANDLE);
+	double_wait_for_kernels();
 	while ((function = LIST_FIRST(&module->functions))) {
 		LIST_REMOVE(function, link);
 		free(function);
@@ -241,14 +242,36 @@ static void *at(struct double_reach *given, uint64_t address, size_t *bytes)
 	return found;
 }
 
-int double_run_kernel(const struct CUctx_st *context, const struct double_op *op)
+void double_wait_for_kernels(void)
+{
+	struct CUctx_st *context = double_current();
+
+	context->freeing++;
+	while (context->kernels > 0 && double_config()->frees_wait)
+		double_wait(&double_moved);
+	context->freeing--;
+	(void)pthread_cond_broadcast(&double_moved);
+}
+
+void double_wait_for_frees(void)
+{
+	const struct CUctx_st *context = double_current();
+
+	while (context && context->freeing > 0)
+		double_wait(&double_moved);
+}
+
+int double_run_kernel(struct CUctx_st *context, const struct double_op *op)
 {
 	struct reach reach = {.reach = {at}, .device = context->device};
 	bool legal;
 
+	context->kernels++;
 	double_unlock();
 	legal = op->kernel->run(&reach.reach, (const uint64_t *)(const void *)op->staged);
 	double_lock();
+	context->kernels--;
+	(void)pthread_cond_broadcast(&double_moved);
 	for (int i = 0; i < reach.nmappings; i++)
 		legal &= double_mapping_unuse(reach.mappings[i], reach.device);
 	return legal ? ZD_CU_SUCCESS : ZD_CU_ILLEGAL_ADDRESS;

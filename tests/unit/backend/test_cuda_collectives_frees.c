@@ -71,7 +71,8 @@ int main(int argc, char **argv)
 {
 	struct a_case cases[] = {
 	        CASE(test_sessions_end_beside_an_exchange, "ZD_DOUBLE_LEAKS=1", "ZD_DOUBLE_FREES_WAIT=1"),
-	        CASE(test_communicators_end_beside_an_exchange, "ZD_DOUBLE_LEAKS=1", "ZD_DOUBLE_FREES_WAIT=1"),
+	        CASE(test_communicators_end_beside_an_exchange, "ZD_DOUBLE_LEAKS=1",
+	             "ZD_DOUBLE_FREES_WAIT=1"),
 	};
 	ID_PROGRAM(argc, argv);
 	return case_main(cases, ZD_ARRAY_LEN(cases), argc, argv);

@@ -11,7 +11,8 @@
  * A sum may be begun ahead, when the last of its pieces has been given away: its owner's GPU waits for them then, and nobody has to tell
  * its process that they are there. What it makes counts when the engine knows so as well. Each of these waits keeps a stream of the
  * process waiting, and maybe others in the same hardware queue, so that a session has few of them. A piece that fails aborts its
- * timeline, which frees sums of later pieces too: these are told of later, and find it aborted.
+ * timeline, which frees sums of later pieces too: these are told of later, and count for nothing. Its
+ * session's sums are not begun ahead any more, whatever is reset: a GPU has failed.
  */
 #include <utlist.h>
 
@@ -183,22 +184,12 @@ void zd_slice_try_end(struct zd_engine *e, struct zd_slice *slice)
 	zd_slice_end(e, slice);
 }
 
-/* Some pieces' fences were aborted, maybe for others: their sum may not have waited for them. */
-static bool is_doubtful(const struct zd_session *session, const struct zd_slice_chunk *chunk)
-{
-	for (uint32_t i = 0; i < chunk->nfences; i++) {
-		if (zd_timelines_has(&session->aborted, chunk->fences[i].timeline))
-			return true;
-	}
-	return false;
-}
-
 /* Its pieces had arrived, its sum has ended. */
 static void chunk_done(struct zd_engine *e, struct zd_slice *slice, uint32_t chunk)
 {
 	struct zd_reduction *r = slice->reduction;
 	const struct zd_session *session = r->group->members[slice->owner].session;
-	if (slice->chunks[chunk].ahead && is_doubtful(session, &slice->chunks[chunk])) {
+	if (slice->chunks[chunk].ahead && session->piece_failed) { /* it may not have waited for its own */
 		zd_slice_failed(e, slice, "a transfer", "one before it has failed");
 		return;
 	}
@@ -276,7 +267,7 @@ static bool may_be_ahead(const struct zd_slice *slice, const struct zd_session *
                          const struct zd_slice_chunk *chunk)
 {
 	return !chunk->given && chunk->pushed == slice->reduction->ncommitted &&
-	       session->nahead < MOST_AHEAD && !is_doubtful(session, chunk);
+	       session->nahead < MOST_AHEAD && !session->piece_failed;
 }
 
 /* In the order in which their pieces travel. */
@@ -378,12 +369,14 @@ static void sign(struct zd_engine *e, struct zd_slice *slice, uint32_t chunk, st
 	state->fences[state->nfences++] = (struct zd_fence){timeline, command->signal.value};
 }
 
-/* Sums may have been freed by it, and more may be until the session is reset. */
-static void note_aborted(struct zd_engine *e, const struct zd_slice *slice, uint32_t device)
+/* Sums may have been freed by it, and more would be until a reset has taken the abort back: the session does without from here on. */
+static void note_failed(struct zd_engine *e, const struct zd_slice *slice, uint32_t device)
 {
 	struct zd_session *session = owners_session(e, slice);
-	if (session)
-		zd_timelines_add(&session->aborted, ZD_TIMELINE_STAGED + device);
+	if (!session)
+		return;
+	zd_timelines_add(&session->aborted, ZD_TIMELINE_STAGED + device);
+	session->piece_failed = true;
 }
 
 static void pushed(struct zd_engine *e, struct zd_op *op, int status, const char *error,
@@ -396,7 +389,7 @@ static void pushed(struct zd_engine *e, struct zd_op *op, int status, const char
 	(void)result;
 	c->ops--;
 	if (status != 0)
-		note_aborted(e, slice, c->storage->device->index);
+		note_failed(e, slice, c->storage->device->index);
 	zd_storage_unuse(e, c->storage);
 	zd_storage_unuse(e, slice->staging);
 	if (r->state == ZD_REDUCTION_RUNNING && status == 0) {

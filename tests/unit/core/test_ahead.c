@@ -189,7 +189,9 @@ static void spoil(bool reset_between)
 	core_land(core, ZD_CMD_COPY, 1);
 	if (reset_between) {
 		core_run_on(core, ZD_CMD_COPY, 1); /* the engine is told of it */
+		uint32_t signals = core_count(core, ZD_CMD_SIGNAL);
 		(void)core_call(core, g.team.session[0], &reset, 0);
+		assert_int_equal(core_count(core, ZD_CMD_SIGNAL), signals + 1); /* the abort is taken back */
 	}
 	core_unhold(core, ZD_CMD_COPY);
 	for (uint32_t rank = 0; rank < 2; rank++)

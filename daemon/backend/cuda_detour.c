@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* cuda_detour.c - copies within a GPU that go round by another one. */
+/* cuda_detour.c - copies within a GPU, and small fills, that go round by another one. */
 #include "backend/cuda_detour.h"
 
 #include "base/err.h"
@@ -36,7 +36,8 @@ int zd_cuda_detour_init(struct zd_cuda_detour *detour, struct zd_cuda_devices *d
 	pushed = zd_cuda_device_push(detour->other);
 	rc = zd_cuda_lane_init(&detour->back, devices, other, UINT64_MAX, err);
 	if (!rc)
-		rc = zd_cuda_segment_new(devices, other, SEGMENT_ID, ZD_CUDA_DETOUR_MEMORY_BYTES,
+		rc = zd_cuda_segment_new(devices, other, SEGMENT_ID,
+		                         ZD_CUDA_DETOUR_MEMORY_BYTES + ZD_CUDA_DETOUR_ZEROS_BYTES,
 		                         detour->back.stream, &detour->memory, err);
 	zd_cuda_leave(devices->cuda, pushed);
 	if (rc)
@@ -75,10 +76,16 @@ static uint64_t next_place(const struct zd_cuda_detour *detour, uint64_t bytes)
 	return detour->taken + bytes;
 }
 
+static zd_cu_ptr zeros(const struct zd_cuda_detour *detour)
+{
+	return detour->memory->range + ZD_CUDA_DETOUR_MEMORY_BYTES;
+}
+
 static int send_across(struct zd_cuda_detour *detour, struct zd_cuda_task *task, struct zd_err *err)
 {
 	struct zd_cuda_piece piece = {.dst = task->u.copy.dst,
-	                              .src = task->u.copy.src,
+	                              .src = task->base.kind == ZD_CMD_FILL ? zeros(detour)
+	                                                                    : task->u.copy.src,
 	                              .bytes = task->u.copy.bytes,
 	                              .target = detour->out.device->index,
 	                              .together = detour->back.nmoves > 0 || STAILQ_NEXT(task, next),
@@ -94,6 +101,15 @@ static int send_across(struct zd_cuda_detour *detour, struct zd_cuda_task *task,
 	detour->sent++;
 	detour->arrived++;
 	return 0;
+}
+
+/* Behind what is on its way out. */
+static void send_zeros(struct zd_cuda_detour *detour, struct zd_cuda_task *task)
+{
+	zd_cuda_lane_follow(&detour->out, NULL);
+	*leg_at(detour,
+	        detour->sent) = (struct zd_cuda_leg){.task = task, .bytes = task->u.copy.bytes, .last = true};
+	detour->sent++;
 }
 
 static int send_out(struct zd_cuda_detour *detour, struct zd_cuda_task *task, bool *whole, struct zd_err *err)
@@ -126,11 +142,15 @@ static int send_out(struct zd_cuda_detour *detour, struct zd_cuda_task *task, bo
 int zd_cuda_detour_send(struct zd_cuda_detour *detour, struct zd_cuda_task *task, bool *whole,
                         struct zd_err *err)
 {
-	if (detour->back.flying_bytes + task->u.copy.bytes > ZD_CUDA_DETOUR_ACROSS_BYTES ||
-	    detour->arrived != detour->sent)
+	bool across = detour->back.flying_bytes + task->u.copy.bytes <= ZD_CUDA_DETOUR_ACROSS_BYTES &&
+	              detour->arrived == detour->sent;
+	if (!across && task->base.kind != ZD_CMD_FILL)
 		return send_out(detour, task, whole, err);
 	*whole = true;
-	return send_across(detour, task, err);
+	if (across)
+		return send_across(detour, task, err);
+	send_zeros(detour, task);
+	return 0;
 }
 
 void zd_cuda_detour_follow(struct zd_cuda_detour *detour, struct zd_cuda_task *task)
@@ -169,7 +189,8 @@ static void push_back(struct zd_cuda_detour *detour, const struct zd_cuda_leg *l
 	struct zd_cuda_task *ends = leg->last ? leg->task : NULL;
 	int rc;
 	struct zd_cuda_piece piece = {.dst = leg->task->u.copy.dst + leg->offset,
-	                              .src = place_at(detour, leg->end, leg->bytes),
+	                              .src = leg->end > 0 ? place_at(detour, leg->end, leg->bytes)
+	                                                  : zeros(detour),
 	                              .bytes = leg->bytes,
 	                              .target = home->index,
 	                              .together = leg->bytes < ZD_CUDA_DETOUR_LEG_BYTES,

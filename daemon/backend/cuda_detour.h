@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * cuda_detour.h - the way round for copies within a GPU: by another GPU, which is reached and reaches.
+ * cuda_detour.h - the way round for what begins and ends on one GPU: by another GPU, which is reached and reaches.
  *
  * A copy within a GPU waits until the kernels that run there let it: beside matrix products of 8192, for half a product on
  * average, 0.9 ms on an H200, in whatever context, by whatever call. What another GPU's engine moves is not held up.
@@ -14,6 +14,9 @@
  * Large copies are cut into legs, each with a place in the other GPU's memory; small ones, if there are many at once, go out and
  * back in groups. Legs go out, come in there, and come back in one order, that of the tasks; so what signals nothing but has to
  * keep its place takes a leg as well, without bytes. What goes across does so when nothing is on its way out.
+ *
+ * The driver fills memory by a kernel, which is held up likewise, and stops the trainer's. The other GPU has zeros, which it pushes: for
+ * small fills.
  */
 #ifndef ZD_BACKEND_CUDA_DETOUR_H
 #define ZD_BACKEND_CUDA_DETOUR_H
@@ -23,12 +26,13 @@
 #define ZD_CUDA_DETOUR_LEGS         64u
 #define ZD_CUDA_DETOUR_LEG_BYTES    (4ull << 20)
 #define ZD_CUDA_DETOUR_MEMORY_BYTES (32ull << 20)
-#define ZD_CUDA_DETOUR_ACROSS_BYTES (4ull << 20) /* under way at once */
+#define ZD_CUDA_DETOUR_ACROSS_BYTES (4ull << 20)  /* under way at once */
+#define ZD_CUDA_DETOUR_ZEROS_BYTES  (64ull << 10) /* behind the memory */
 
 struct zd_cuda_leg {
 	struct zd_cuda_task *task;
 	uint64_t offset, bytes; /* of the task's */
-	uint64_t end;           /* of its place in the memory; 0: it has none */
+	uint64_t end;           /* of its place in the memory; 0: it has none, bytes are zeros */
 	bool last;              /* the task ends with it */
 };
 
@@ -63,6 +67,13 @@ static inline bool zd_cuda_detour_has_room(const struct zd_cuda_detour *detour)
 static inline bool zd_cuda_detour_is_idle(const struct zd_cuda_detour *detour)
 {
 	return detour->sent == detour->returned;
+}
+
+/* May the task go round: a copy, or a small fill. */
+static inline bool zd_cuda_detour_takes(const struct zd_cuda_detour *detour, const struct zd_cuda_task *task)
+{
+	return detour->memory &&
+	       (task->base.kind != ZD_CMD_FILL || task->u.copy.bytes <= ZD_CUDA_DETOUR_ZEROS_BYTES);
 }
 
 /* Sends the task's next leg, or all of it; `*whole` tells that it was the last. There is room. On failure the task has not come

@@ -27,7 +27,7 @@ void zd_cuda_within_deinit(struct zd_cuda_within *within)
 static bool goes_round(const struct zd_cuda_within *within, const struct zd_cuda_task *task)
 {
 	const struct zd_cuda_detour *detour = &within->detour;
-	return detour->memory && task->base.kind != ZD_CMD_FILL &&
+	return zd_cuda_detour_takes(detour, task) &&
 	       !(zd_cuda_detour_has_failed(detour) && zd_cuda_detour_is_idle(detour));
 }
 

@@ -233,7 +233,8 @@ int main(int argc, char **argv)
 	struct a_case cases[] = {
 	        CASE(test_daemon_killed_while_a_stream_waits),
 	        CASE(test_close_while_a_stream_waits),
-	        CASE(test_abort_poisons, "ZD_DOUBLE_FAIL_IN=zerod", "ZD_DOUBLE_FAIL=cuMemcpyAsync:1:2"),
+	        /* Two copies zero the ranks' shards. */
+	        CASE(test_abort_poisons, "ZD_DOUBLE_FAIL_IN=zerod", "ZD_DOUBLE_FAIL=cuMemcpyAsync:3:2"),
 	        CASE(test_forked_child),
 	        CASE(test_threads_and_streams),
 	};

@@ -655,8 +655,8 @@ struct zerod_backward_options {
 
 /*
  * Begins a backward pass of this rank. All ranks run the same sequence of backwards and steps. Binds the step-local
- * target (one zeroed flat buffer): at the first backward after a step in stages 2 and 3, at the boundary in stage 1,
- * where reducing off a boundary is an error.
+ * target (one flat buffer): at the first backward after a step in stages 2 and 3, at
+ * the boundary in stage 1, where reducing off a boundary is an error. A unit's first reduction after that overwrites its place.
  * When the group fails (PEER_LOST, ABORTED) its backward and step are over on all ranks, but entries that this rank has
  * reserved and not committed, and the target of a step that it has begun, stay in place and charged: its streams may use
  * them still. Each is given back by its zerod_bucket_commit() or zerod_step_end(), with its streams; the rest by
@@ -739,8 +739,9 @@ struct zerod_step_info {
 
 /*
  * After a boundary's backward: waits until every rank has called it, and returns what they agree on. The target may
- * then be read with zerod_unit_target() until zerod_step_end().
- * Errors: STATE (no boundary backward has ended), POISONED, PEER_LOST, DEADLINE.
+ * then be read with zerod_unit_target() until zerod_step_end(). Units that were not reduced have zeros there.
+ * Errors: STATE (no boundary backward has ended), DEVICE (those cannot be zeroed; may be called again), POISONED, PEER_LOST,
+ * DEADLINE.
  */
 ZEROD_MUST_USE int zerod_step_begin(zerod_group *group, struct zerod_step_info *info);
 

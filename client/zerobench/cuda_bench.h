@@ -50,7 +50,7 @@ struct zd_cuda_time {
 enum zd_cuda_backward_part {
 	ZD_CUDA_BACKWARD_ZEROD, /* from the first reserve to the backward's end */
 	ZD_CUDA_BACKWARD_NCCL,
-	ZD_CUDA_BACKWARD_BEGIN, /* of zerod's: the target is zeroed */
+	ZD_CUDA_BACKWARD_BEGIN, /* of zerod's: the target is bound */
 	ZD_CUDA_BACKWARD_PARTS,
 };
 

@@ -299,7 +299,7 @@ static void report_backward(struct zd_bench *bench, const struct zd_cuda_run *ru
 	zd_report_figure(bench, "a backward's gradients", (double)costs->backward_bytes / (1u << 20), "MiB");
 	zd_report_figure(bench, "its buckets", costs->backward_buckets, "");
 	report_part(bench, &parts[ZD_CUDA_BACKWARD_ZEROD], "backward by zerod");
-	report_part(bench, &parts[ZD_CUDA_BACKWARD_BEGIN], "zeroing its target");
+	report_part(bench, &parts[ZD_CUDA_BACKWARD_BEGIN], "backward_begin");
 	if (!has(run, ZD_CUDA_NCCL))
 		return;
 	report_part(bench, &parts[ZD_CUDA_BACKWARD_NCCL], "backward by NCCL");

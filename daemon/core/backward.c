@@ -209,7 +209,7 @@ static int begin_begin(struct zd_engine *e, struct zd_request *req, const struct
 static void begin_undo(struct zd_engine *e, struct zd_member_reduce *mr)
 {
 	if (mr->target_number == mr->number)
-		zd_step_drop_target(e, mr);
+		zd_target_drop(e, mr);
 	if (mr->window_first == mr->number)
 		mr->stage = 0;
 	if (mr->boundary)
@@ -217,45 +217,6 @@ static void begin_undo(struct zd_engine *e, struct zd_member_reduce *mr)
 	mr->boundary = false;
 	mr->number--;
 	zd_sm_move(&zd_sm_backward, &mr->backward, ZD_BACKWARD_IDLE);
-}
-
-struct target_fill {
-	struct zd_storage *storage;
-	struct zd_request *req;
-};
-
-static void target_filled(struct zd_engine *e, struct zd_op *op, int status, const char *error,
-                          const struct zd_op_result *result)
-{
-	struct target_fill *fill = op->owner;
-	zd_storage_unuse(e, fill->storage);
-	op->owner = fill->req;
-	free(fill);
-	zd_request_op_done(e, op, status, error, result);
-}
-
-static int bind_target(struct zd_engine *e, struct zd_request *req, struct zd_member_reduce *mr,
-                       struct zd_err *err)
-{
-	uint64_t numel = mr->member->group->target_numel, item_bytes = zerod_dtype_bytes(mr->target_dtype);
-	if (numel > ZD_MAX_BYTES / item_bytes)
-		return zd_err_set(err, ZEROD_E_NO_MEMORY, "a target of %llu elements of %s can never fit",
-		                  (unsigned long long)numel, zerod_dtype_name(mr->target_dtype));
-	struct zd_storage *storage;
-	int status = zd_storage_new(e, req, mr->member, ZD_CHARGE_TARGET, numel * item_bytes, &storage, err);
-	if (status != 0)
-		return status;
-	mr->target = storage;
-	mr->target_numel = numel;
-	mr->target_number = mr->number;
-	struct target_fill *fill = zd_calloc(1, sizeof(*fill));
-	fill->storage = storage;
-	fill->req = req;
-	zd_storage_use(storage);
-	req->pending_ops++;
-	zd_op_fill(e, mr->member->group->job, storage->device->index,
-	           zd_storage_location(storage, 0, numel * item_bytes), target_filled, fill, 0);
-	return zd_wait_for(req, ZD_WAIT_FILL, 0, 0, 0);
 }
 
 static int begin_attempt(struct zd_engine *e, struct zd_request *req, struct zd_err *err)
@@ -266,7 +227,7 @@ static int begin_attempt(struct zd_engine *e, struct zd_request *req, struct zd_
 	struct zd_member_reduce *mr = req->member->reduce;
 	bool reduces = mr->stage > 1 || mr->boundary;
 	if (reduces && !mr->target && req->member->group->target_numel > 0)
-		status = bind_target(e, req, mr, err);
+		status = zd_target_bind(e, req, mr, err);
 	if (status == ZD_WAIT)
 		return status;
 	if (status != 0) {

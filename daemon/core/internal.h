@@ -315,7 +315,8 @@ struct zd_request {
 			struct zd_part *part;
 			void *entry; /* reduce files' own */
 			uint64_t serial;
-		} reduce; /* requests of bucket.c, reduce.c, step.c */
+			bool zeroes; /* what no sum has written */
+		} reduce;            /* requests of bucket.c, reduce.c, step.c */
 	} u;
 };
 

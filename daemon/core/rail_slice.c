@@ -156,7 +156,7 @@ static void sum(struct zd_engine *e, struct zd_slice *slice)
 	                                      r->unit->shard_numel * target_bytes),
 	        .prescale = zd_reduction_has_partials(r) ? 1.0f : r->options.prescale,
 	        .postscale = zd_reduction_postscale(r),
-	        .overwrite = r->options.overwrite,
+	        .overwrite = r->options.overwrite || !zd_step_has_sum(mr, r->unit),
 	};
 	zd_sm_move(&zd_sm_slice, &slice->state, ZD_SLICE_REDUCING);
 	submit(e, slice, &command, summed);
@@ -327,7 +327,7 @@ static void learned(struct zd_engine *e, struct zd_slice *slice, const struct me
 {
 	struct zd_reduction *r = slice->reduction;
 	struct zd_member_reduce *mr = zd_member_reduce(&r->group->members[slice->owner]);
-	if (n == 0) { /* the target stays what it is, which begins as zeros */
+	if (n == 0) { /* as if it had not been reduced */
 		zd_slice_end(e, slice);
 		turns_go_on(e, mr);
 		return;

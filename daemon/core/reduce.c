@@ -243,7 +243,7 @@ static void run(struct zd_engine *e, struct zd_reduction *r)
 {
 	uint32_t order = 0;
 	if (r->ncommitted == 0 && !r->group->span) {
-		/* All have skipped: the target stays what it is, which begins as zeros. */
+		/* All have skipped: as if it had not been reduced. */
 		zd_sm_move(&zd_sm_reduction, &r->state, ZD_REDUCTION_COMPLETE);
 		reduction_over(e, r);
 		return;

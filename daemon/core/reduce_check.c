@@ -18,10 +18,11 @@ static const uint32_t backward_moves[] = {
 const struct zd_sm zd_sm_backward = {"backward", ZD_ARRAY_LEN(backward_names), backward_names,
                                      backward_moves};
 
-static const char *const step_names[] = {"NONE", "READY", "WAITING", "TAKEN", "ABANDONED"};
+static const char *const step_names[] = {"NONE", "READY", "ZEROING", "WAITING", "TAKEN", "ABANDONED"};
 static const uint32_t step_moves[] = {
         [ZD_STEP_NONE] = TO(ZD_STEP_READY),
-        [ZD_STEP_READY] = TO(ZD_STEP_WAITING) | TO(ZD_STEP_NONE),
+        [ZD_STEP_READY] = TO(ZD_STEP_ZEROING) | TO(ZD_STEP_NONE),
+        [ZD_STEP_ZEROING] = TO(ZD_STEP_WAITING) | TO(ZD_STEP_READY) | TO(ZD_STEP_NONE),
         [ZD_STEP_WAITING] = TO(ZD_STEP_TAKEN) | TO(ZD_STEP_READY) | TO(ZD_STEP_NONE),
         [ZD_STEP_TAKEN] = TO(ZD_STEP_NONE) | TO(ZD_STEP_ABANDONED),
         [ZD_STEP_ABANDONED] = TO(ZD_STEP_NONE),
@@ -192,8 +193,10 @@ static void check_member(const struct zd_member *member)
 		zd_assert(mr->nentries == mr->nuncommitted && mr->nentries == mr->nplaced && mr->open == 0);
 	else
 		zd_assert(mr->step == ZD_STEP_NONE);
-	if (mr->step == ZD_STEP_READY || mr->step == ZD_STEP_WAITING)
+	if (mr->step == ZD_STEP_READY || mr->step == ZD_STEP_ZEROING || mr->step == ZD_STEP_WAITING)
 		zd_assert(mr->boundary_number == mr->number);
+	zd_assert(mr->unwritten_numel <= mr->target_numel);
+	zd_assert(mr->unwritten_numel == 0 || (mr->step != ZD_STEP_WAITING && mr->step != ZD_STEP_TAKEN));
 	/* A target lives from its backward to the step's end. */
 	zd_assert(!mr->target || mr->stage > 0 || mr->step == ZD_STEP_TAKEN || mr->step == ZD_STEP_ABANDONED);
 }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * reduce_internal.h - objects of gradient reduction, for storage.c, bucket.c, entry.c, capacity.c, reduce.c, slice.c,
- * backward.c, step.c and reduce_check.c only.
+ * backward.c, step.c, target.c and reduce_check.c only.
  *
  * A rank's gradient of a unit lies in an entry of a bucket. Entries of all ranks for one unit and one backward make a
  * reduction, which is cut into one slice per owner. An owner's slice gathers the ranks' pieces in staging memory and is
@@ -49,18 +49,19 @@ void zd_storage_unuse(struct zd_engine *e, struct zd_storage *storage);
 /* `bytes` of it at `offset`. */
 struct zd_location zd_storage_location(const struct zd_storage *storage, uint64_t offset, uint64_t bytes);
 
-/* ---- One rank's side (backward.c, step.c) --------------------------------------------------------------- */
+/* ---- One rank's side (backward.c, step.c, target.c) --------------------------------------------------------------- */
 
 enum zd_backward_state { ZD_BACKWARD_IDLE, ZD_BACKWARD_STARTING, ZD_BACKWARD_RUNNING, ZD_BACKWARD_ENDING };
 enum zd_step_state {
 	ZD_STEP_NONE,
 	ZD_STEP_READY,
-	ZD_STEP_WAITING,
+	ZD_STEP_ZEROING,   /* what no sum has written */
+	ZD_STEP_WAITING,   /* for the other ranks */
 	ZD_STEP_TAKEN,     /* the rank reads its target */
 	ZD_STEP_ABANDONED, /* the group failed meanwhile; the rank may read it still */
 };
 
-/* Squared norm of this owner's slice of a unit, as of its last reduction since the last step. */
+/* Of a unit that was reduced since the last step: the squared norm of this owner's slice, as of the last time. */
 struct zd_slice_norm {
 	uint64_t unit; /* id */
 	double sum_squares;
@@ -97,6 +98,7 @@ struct zd_member_reduce {
 	struct zd_storage *target;
 	uint64_t target_numel;
 	uint64_t target_number;      /* the backward that bound it */
+	uint64_t unwritten_numel;    /* of it, that no sum has written: worth nothing until it is zeroed */
 	struct zd_slice_norm *norms; /* hash by unit id */
 	struct zd_failure failure;   /* of this window */
 	struct zd_failure past;      /* of the last window that was closed by one */
@@ -141,7 +143,6 @@ bool zd_backward_ended(const struct zd_member *member, uint64_t number);
 
 /* The step-local target, sums and failure are dropped and the next window begins. */
 void zd_step_close_window(struct zd_member_reduce *mr);
-void zd_step_drop_target(struct zd_engine *e, struct zd_member_reduce *mr);
 /* The group failed: a target that the rank reads is kept until the rank gives it up, any other is dropped. */
 void zd_step_abandon(struct zd_engine *e, struct zd_member_reduce *mr);
 /* The rank reads its abandoned target no more. */
@@ -149,7 +150,19 @@ void zd_step_give_up(struct zd_engine *e, struct zd_member_reduce *mr);
 void zd_failure_set(struct zd_failure *failure, int status, const char *text);
 void zd_failure_clear(struct zd_failure *failure);
 /* A slice of this owner was reduced. */
-void zd_step_note(struct zd_member_reduce *mr, uint64_t unit, const struct zd_op_result *result);
+void zd_step_note(struct zd_member_reduce *mr, const struct zd_unit *unit, const struct zd_op_result *result);
+/* Was one of the unit since the last step: else its place in the target is worth nothing. */
+bool zd_step_has_sum(const struct zd_member_reduce *mr, const struct zd_unit *unit);
+
+/* ---- Targets (target.c) ------------------------------------------------------------------------------------- */
+
+/* Of all units that the group has now. Errors, and ZD_WAIT: those of zd_storage_new(). */
+int zd_target_bind(struct zd_engine *e, struct zd_request *req, struct zd_member_reduce *mr,
+                   struct zd_err *err) __attribute__((warn_unused_result));
+void zd_target_drop(struct zd_engine *e, struct zd_member_reduce *mr);
+/* Begins to zero what no sum has written, as operations of the request. ZD_WAIT, or 0: all was written. */
+int zd_target_zero_rest(struct zd_engine *e, struct zd_request *req, const struct zd_member_reduce *mr)
+        __attribute__((warn_unused_result));
 
 /* ---- Buckets (bucket.c, entry.c, capacity.c) --------------------------------------------------------------- */
 

@@ -180,7 +180,7 @@ void zd_slice_try_end(struct zd_engine *e, struct zd_slice *slice)
 		result.sum_squares += slice->chunks[i].result.sum_squares;
 		result.overflow |= slice->chunks[i].result.overflow;
 	}
-	zd_step_note(zd_member_reduce(&r->group->members[slice->owner]), r->key[ZD_REDUCTION_UNIT], &result);
+	zd_step_note(zd_member_reduce(&r->group->members[slice->owner]), r->unit, &result);
 	zd_slice_end(e, slice);
 }
 
@@ -222,7 +222,7 @@ static void aim(const struct zd_slice *slice, uint32_t chunk, struct zd_reduce_d
 	                                   (zd_slice_target_numel(slice) + r->chunk_begin[chunk]) * bytes,
 	                                   desc->numel * bytes);
 	desc->postscale = zd_reduction_postscale(r);
-	desc->overwrite = r->options.overwrite;
+	desc->overwrite = r->options.overwrite || !zd_step_has_sum(mr, r->unit);
 }
 
 static zd_op_fn reduced;

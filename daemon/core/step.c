@@ -27,14 +27,26 @@ void zd_failure_clear(struct zd_failure *failure)
 	*failure = (struct zd_failure){0};
 }
 
-void zd_step_note(struct zd_member_reduce *mr, uint64_t unit, const struct zd_op_result *result)
+static struct zd_slice_norm *find_norm(const struct zd_member_reduce *mr, const struct zd_unit *unit)
 {
 	struct zd_slice_norm *norm;
-	HASH_FIND(hh, mr->norms, &unit, sizeof(unit), norm);
+	HASH_FIND(hh, mr->norms, &unit->id, sizeof(unit->id), norm);
+	return norm;
+}
+
+bool zd_step_has_sum(const struct zd_member_reduce *mr, const struct zd_unit *unit)
+{
+	return find_norm(mr, unit) != NULL;
+}
+
+void zd_step_note(struct zd_member_reduce *mr, const struct zd_unit *unit, const struct zd_op_result *result)
+{
+	struct zd_slice_norm *norm = find_norm(mr, unit);
 	if (!norm) {
 		norm = zd_calloc(1, sizeof(*norm));
-		norm->unit = unit;
+		norm->unit = unit->id;
 		HASH_ADD(hh, mr->norms, unit, sizeof(norm->unit), norm);
+		mr->unwritten_numel -= zd_unit_target_numel(unit);
 	}
 	norm->sum_squares = result->sum_squares;
 	mr->overflow |= result->overflow;
@@ -54,19 +66,11 @@ void zd_step_close_window(struct zd_member_reduce *mr)
 	mr->boundary_number = 0;
 }
 
-void zd_step_drop_target(struct zd_engine *e, struct zd_member_reduce *mr)
-{
-	zd_storage_drop(e, mr->target);
-	mr->target = NULL;
-	mr->target_numel = 0;
-	mr->target_number = 0;
-}
-
 void zd_step_abandon(struct zd_engine *e, struct zd_member_reduce *mr)
 {
 	bool reads = mr->step == ZD_STEP_TAKEN || mr->step == ZD_STEP_ABANDONED;
 	if (!reads)
-		zd_step_drop_target(e, mr);
+		zd_target_drop(e, mr);
 	if (mr->step == ZD_STEP_TAKEN)
 		zd_sm_move(&zd_sm_step, &mr->step, ZD_STEP_ABANDONED);
 	else if (!reads && mr->step != ZD_STEP_NONE)
@@ -77,7 +81,7 @@ void zd_step_give_up(struct zd_engine *e, struct zd_member_reduce *mr)
 {
 	if (mr->step != ZD_STEP_ABANDONED)
 		return;
-	zd_step_drop_target(e, mr);
+	zd_target_drop(e, mr);
 	zd_sm_move(&zd_sm_step, &mr->step, ZD_STEP_NONE);
 }
 
@@ -112,7 +116,7 @@ static int begin_begin(struct zd_engine *e, struct zd_request *req, const struct
 		return zd_err_set(err, ZEROD_E_STATE, "rank %u has begun the step already",
 		                  zd_world_rank(member));
 	zd_reduce_request_init(req, member);
-	zd_sm_move(&zd_sm_step, &mr->step, ZD_STEP_WAITING);
+	zd_sm_move(&zd_sm_step, &mr->step, ZD_STEP_ZEROING);
 	return 0;
 }
 
@@ -137,7 +141,7 @@ static int begin_failed(struct zd_engine *e, struct zd_member_reduce *mr, const 
 	zd_failure_clear(&mr->failure);
 	mr->past = past;
 	zd_sm_move(&zd_sm_step, &mr->step, ZD_STEP_NONE);
-	zd_step_drop_target(e, mr);
+	zd_target_drop(e, mr);
 	zd_step_close_window(mr);
 	zd_dirty_group(e, mr->member->group); /* ranks behind learn of it */
 	return status;
@@ -250,16 +254,31 @@ static bool decided(struct zd_engine *e, struct zd_group *group)
 	return true;
 }
 
+/* Nothing is reduced between a boundary's end and the step: what is zeroed stays so. */
+static int zero_rest(struct zd_engine *e, struct zd_request *req, struct zd_member_reduce *mr)
+{
+	if (!req->u.reduce.zeroes) {
+		req->u.reduce.zeroes = true;
+		if (zd_target_zero_rest(e, req, mr) == ZD_WAIT)
+			return ZD_WAIT;
+	}
+	mr->unwritten_numel = 0;
+	zd_sm_move(&zd_sm_step, &mr->step, ZD_STEP_WAITING);
+	return 0;
+}
+
 static int begin_attempt(struct zd_engine *e, struct zd_request *req, struct zd_err *err)
 {
 	int status = zd_reduce_request_check(req, err);
 	if (status != 0)
 		return status;
 	struct zd_member_reduce *mr = req->member->reduce;
-	if (mr->step == ZD_STEP_WAITING) {
+	if (mr->step == ZD_STEP_ZEROING || mr->step == ZD_STEP_WAITING) {
 		const struct zd_failure *failure = window_failure(mr);
 		if (failure->status != 0)
 			return begin_failed(e, mr, failure, err);
+		if (mr->step == ZD_STEP_ZEROING && zero_rest(e, req, mr) == ZD_WAIT)
+			return ZD_WAIT;
 		uint32_t missing = first_missing(mr);
 		if (missing < req->member->group->local_world_size)
 			return zd_wait_for(req, ZD_WAIT_STEP, missing, 0, 0);
@@ -327,7 +346,7 @@ static int end_begin(struct zd_engine *e, struct zd_request *req, const struct z
 	if (mr->target && zd_fences_watch(e, req->session, member->group->job, member->device->index, fences,
 	                                  target_unused, mr->target, 0))
 		zd_storage_use(mr->target);
-	zd_step_drop_target(e, mr);
+	zd_target_drop(e, mr);
 	return 0;
 }
 

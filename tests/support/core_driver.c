@@ -321,7 +321,7 @@ static void create_segment(struct core_driver *core, const struct zd_command *co
 	segment->id = command->u.segment.segment;
 	segment->bytes = command->u.segment.bytes;
 	if (!core->no_bytes) /* not zeroed, so that a fill that is left out shows */
-		segment->data = memset(malloc(segment->bytes), 0xa5, segment->bytes);
+		segment->data = memset(malloc(segment->bytes), 0x7f, segment->bytes);
 	TAILQ_INSERT_TAIL(&core->segments, segment, link);
 }
 

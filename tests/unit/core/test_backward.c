@@ -321,45 +321,6 @@ static void test_no_room_for_the_target(void **state)
 	core_end(core);
 }
 
-static void test_the_targets_fill_fails(void **state)
-{
-	struct core_driver *core = core_new(NULL);
-	struct core_reducers g;
-	uint64_t unit = new_pair(&g, core);
-	(void)state;
-	core_fail_next(core, ZD_CMD_FILL, ZEROD_E_DEVICE, "no lane");
-	core_expect_error(core, core_backward(&g.team, 0, 3, true), ZEROD_E_DEVICE, "no lane");
-	assert_int_equal(core_usage(core).target_bytes, 0);
-	core_reducers_begin(&g, 2, true); /* the stage was not taken down either */
-	reduce_all(&g, unit, 1.0f);
-	core_reducers_end(&g);
-	take_step(&g, 1, 1.0f);
-	core_end(core);
-}
-
-static void test_deadline_of_a_begin(void **state)
-{
-	struct core_driver *core = core_new(NULL);
-	struct core_reducers g;
-	uint64_t unit = new_pair(&g, core);
-	struct zd_args args = {.kind = ZD_REQ_BACKWARD_BEGIN, .u.backward_begin = {g.team.group, 3, true, 0}};
-	(void)state;
-	core_hold(core, ZD_CMD_FILL);
-	uint64_t late = core_send_until(core, g.team.session[0], 7, &args);
-	core_expect(core, core_backward(&g.team, 0, 3, true), ZEROD_E_STATE);
-	core_tick(core, 7);
-	core_expect(core, late, ZEROD_E_DEADLINE);
-	assert_int_equal(core_usage(core).target_bytes, 0);
-	assert_int_not_equal(core_quarantine(core, 0), 0); /* the fill is under way */
-	core_unhold(core, ZD_CMD_FILL);
-	assert_int_equal(core_quarantine(core, 0), 0);
-	core_reducers_begin(&g, 3, true);
-	reduce_all(&g, unit, 1.0f);
-	core_reducers_end(&g);
-	take_step(&g, 1, 1.0f);
-	core_end(core);
-}
-
 static void test_deadlines_of_ends_and_steps(void **state)
 {
 	struct core_driver *core = core_new(NULL);
@@ -484,8 +445,6 @@ static void test_requests_that_slept_through_a_failure(void **state)
 	core_hold(core, ZD_CMD_FILL);
 	uint64_t reserve = core_reserve(&g.team, 0, g.bucket[0], odd);
 	core_expect_waits(core, reserve, "memory to be zeroed");
-	uint64_t begin = core_backward(&g.team, 1, 3, true);
-	core_expect_waits(core, begin, "memory to be zeroed");
 	core_close(core, g.team.session[1]);
 	g.team.session[1] = core_open(core, CORE_ALICE);
 	struct core_join join = {.world_size = 2, .rank = 1, .device = 1};
@@ -549,8 +508,6 @@ int main(void)
 	        cmocka_unit_test(test_stage_and_dtype_must_agree),
 	        cmocka_unit_test(test_boundary_must_agree),
 	        cmocka_unit_test(test_no_room_for_the_target),
-	        cmocka_unit_test(test_the_targets_fill_fails),
-	        cmocka_unit_test(test_deadline_of_a_begin),
 	        cmocka_unit_test(test_deadlines_of_ends_and_steps),
 	        cmocka_unit_test(test_a_rank_behind_a_failure),
 	        cmocka_unit_test(test_a_rank_is_replaced),

@@ -13,8 +13,8 @@
 #include "tests/support/core_net.h"
 #include "tests/support/core_reduce.h"
 
-#define NUMEL 100u
 #define WORLD 4
+#define NUMEL (WORLD * ZD_SHARD_ALIGN_BYTES / 4)
 
 struct rig {
 	struct core_nodes nodes;

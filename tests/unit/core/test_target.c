@@ -1,0 +1,279 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What a target holds that was not zeroed when it was bound: first sums overwrite their places, later ones add to them, and what none
+ * has written is zeros before the rank reads it.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+#include <cmocka.h>
+
+#include "tests/support/core_reduce.h"
+
+#define NRANKS     2u
+#define NUNITS     3u
+#define NUMEL      250u /* their slices are padded */
+#define SLOT_BYTES (16 * CORE_KIB)
+#define DIRT       0x7f /* a float32 of it swallows what is added to it */
+
+struct scene {
+	struct core_driver *core;
+	struct core_reducers g;
+	uint64_t units[NUNITS];
+};
+
+/* A block that was somebody else's. */
+static void soil(struct core_driver *core, uint64_t session, uint32_t device)
+{
+	const struct zd_reply *alloc = core_expect(core, core_alloc(core, session, "job", device, CORE_MIB),
+	                                           0);
+	struct zd_args args = {.kind = ZD_REQ_FREE, .u.free.allocation = alloc->u.alloc.allocation};
+	memset(core_bytes(core, alloc->u.alloc.location), DIRT, CORE_MIB);
+	core_call(core, session, &args, 0);
+}
+
+static void open_scene(struct scene *s)
+{
+	static const char *const names[NUNITS] = {"a", "b", "c"};
+	s->core = core_new(NULL);
+	core_reducers_new(&s->g, s->core, NRANKS, ZEROD_FLOAT32, SLOT_BYTES, 2);
+	for (uint32_t i = 0; i < NUNITS; i++)
+		s->units[i] = core_reducers_unit(&s->g, names[i], NUMEL);
+	for (uint32_t rank = 0; rank < NRANKS; rank++)
+		soil(s->core, s->g.team.session[rank], rank);
+}
+
+static void reduce_all(struct scene *s, uint32_t unit)
+{
+	for (uint32_t rank = 0; rank < NRANKS; rank++)
+		core_reduce(&s->g, rank, s->units[unit], 1.0f);
+}
+
+/* A backward with those units of which a bit is set. */
+static void backward(struct scene *s, uint32_t units, bool boundary)
+{
+	core_reducers_begin(&s->g, 3, boundary);
+	for (uint32_t i = 0; i < NUNITS; i++)
+		if (units >> i & 1)
+			reduce_all(s, i);
+	core_reducers_end(&s->g);
+}
+
+static void check_target(struct scene *s, uint32_t rank, const struct zd_reply *step, const float *factors)
+{
+	for (uint32_t i = 0; i < NUNITS; i++)
+		core_check_target(&s->g, rank, step, i * s->g.shard_numel, factors[i]);
+}
+
+static void take_step(struct scene *s, const float *factors)
+{
+	const struct zd_reply *replies[CORE_TEAM];
+	core_reducers_step(&s->g, replies);
+	for (uint32_t rank = 0; rank < NRANKS; rank++)
+		check_target(s, rank, replies[rank], factors);
+	core_reducers_step_end(&s->g);
+}
+
+static void test_first_sums_overwrite(void **state)
+{
+	struct scene s;
+	(void)state;
+	open_scene(&s);
+	for (int window = 0; window < 3; window++) {
+		core_reducers_begin(&s.g, 3, false);
+		reduce_all(&s, 2); /* in another order than they lie in the target */
+		reduce_all(&s, 0);
+		core_reducers_end(&s.g);
+		backward(&s, 7, true);
+		take_step(&s, (const float[]){2, 1, 2});
+	}
+	core_end(s.core);
+}
+
+/* A GPU that fills stops its trainer: where all is reduced, nothing is filled. */
+static void test_what_is_reduced_is_not_filled(void **state)
+{
+	struct scene s;
+	(void)state;
+	open_scene(&s);
+	core_reducers_begin(&s.g, 3, true);
+	for (uint32_t i = 0; i < NUNITS; i++)
+		reduce_all(&s, i);
+	core_hold(s.core, ZD_CMD_FILL); /* entries' paddings were */
+	core_reducers_end(&s.g);
+	take_step(&s, (const float[]){1, 1, 1});
+	core_reducers_begin(&s.g, 3, true); /* nor when the next is bound */
+	core_unhold(s.core, ZD_CMD_FILL);
+	core_end(s.core);
+}
+
+/* Which are reduced, of all sets; nothing else is filled, and neighbours in one piece. */
+static void test_the_rest_is_zeros(void **state)
+{
+	static const uint32_t ranges[] = {1, 1, 2, 1, 1, 1, 1, 0};
+	(void)state;
+	for (uint32_t units = 0; units < 8; units++) {
+		struct scene s;
+		open_scene(&s);
+		backward(&s, units, true);
+		uint32_t fills = core_count(s.core, ZD_CMD_FILL);
+		take_step(&s, (const float[]){(float)(units & 1), (float)(units >> 1 & 1),
+		                              (float)(units >> 2 & 1)});
+		assert_int_equal(core_count(s.core, ZD_CMD_FILL) - fills, NRANKS * ranges[units]);
+		core_end(s.core);
+	}
+}
+
+static void test_what_all_skip_is_zeros(void **state)
+{
+	struct scene s;
+	(void)state;
+	open_scene(&s);
+	core_reducers_begin(&s.g, 3, true);
+	reduce_all(&s, 0);
+	reduce_all(&s, 2);
+	for (uint32_t rank = 0; rank < NRANKS; rank++)
+		core_expect(s.core, core_skip(&s.g.team, rank, s.units[1]), 0);
+	core_reducers_end(&s.g);
+	take_step(&s, (const float[]){1, 0, 1});
+	core_end(s.core);
+}
+
+/* It leaves a gap, which the flat target holds. */
+static void test_the_place_of_a_unit_that_is_gone(void **state)
+{
+	struct scene s;
+	const struct zd_reply *replies[CORE_TEAM];
+	(void)state;
+	open_scene(&s);
+	for (uint32_t rank = 0; rank < NRANKS; rank++)
+		core_expect(s.core,
+		            core_simple(s.core, s.g.team.session[rank], ZD_REQ_UNIT_UNREGISTER, s.units[1]),
+		            0);
+	backward(&s, 5, true);
+	core_reducers_step(&s.g, replies);
+	for (uint32_t rank = 0; rank < NRANKS; rank++)
+		check_target(&s, rank, replies[rank], (const float[]){1, 0, 1});
+	core_end(s.core);
+}
+
+/* A replicated unit has all of it in each target. */
+static void test_a_replicated_unit_without_a_gradient(void **state)
+{
+	struct core_driver *core = core_new(NULL);
+	struct core_reducers g;
+	const struct zd_reply *replies[CORE_TEAM];
+	struct core_unit unit = {.name = "norm", .numel = NUMEL, .all_reduce = true};
+	(void)state;
+	core_reducers_new(&g, core, NRANKS, ZEROD_FLOAT32, SLOT_BYTES, 2);
+	(void)core_team_register(&g.team, &unit);
+	for (uint32_t rank = 0; rank < NRANKS; rank++)
+		soil(core, g.team.session[rank], rank);
+	core_reducers_begin(&g, 3, true);
+	core_reducers_end(&g);
+	core_reducers_step(&g, replies);
+	for (uint32_t rank = 0; rank < NRANKS; rank++) {
+		struct zd_location where = replies[rank]->u.step_begin.target;
+		const uint8_t *bytes = core_bytes(core, where);
+		assert_true(where.bytes >= NUMEL * sizeof(float));
+		for (uint64_t i = 0; i < where.bytes; i++)
+			assert_int_equal(bytes[i], 0);
+	}
+	core_end(core);
+}
+
+/* ---- While it is zeroed ---------------------------------------------------------------------------------------------- */
+
+/* No rank takes the step before: the reply is the word that the target may be read. */
+static void test_a_step_waits_for_its_zeros(void **state)
+{
+	struct scene s;
+	uint64_t steps[NRANKS];
+	(void)state;
+	open_scene(&s);
+	backward(&s, 2, true);
+	core_hold(s.core, ZD_CMD_FILL);
+	for (uint32_t rank = 0; rank < NRANKS; rank++) {
+		steps[rank] = core_step(&s.g.team, rank);
+		core_expect_waits(s.core, steps[rank], "memory to be zeroed");
+	}
+	core_expect_error(s.core, core_step(&s.g.team, 0), ZEROD_E_STATE,
+	                  "rank 0 has begun the step already");
+	core_run_on(s.core, ZD_CMD_FILL, 0);
+	core_run_on(s.core, ZD_CMD_FILL, 0);
+	core_expect_waits(s.core, steps[0], "rank 1 to begin the step");
+	core_expect_waits(s.core, steps[1], "memory to be zeroed");
+	core_unhold(s.core, ZD_CMD_FILL);
+	for (uint32_t rank = 0; rank < NRANKS; rank++)
+		check_target(&s, rank, core_expect(s.core, steps[rank], 0), (const float[]){0, 1, 0});
+	core_end(s.core);
+}
+
+static void test_a_fill_that_fails(void **state)
+{
+	struct scene s;
+	(void)state;
+	open_scene(&s);
+	backward(&s, 1, true);
+	core_fail_next(s.core, ZD_CMD_FILL, ZEROD_E_DEVICE, "no lane");
+	core_expect_error(s.core, core_step(&s.g.team, 0), ZEROD_E_DEVICE, "no lane");
+	take_step(&s, (const float[]){1, 0, 0}); /* as if it had not been asked for */
+	core_end(s.core);
+}
+
+static void test_a_deadline_meanwhile(void **state)
+{
+	struct scene s;
+	struct zd_args args = {.kind = ZD_REQ_STEP_BEGIN};
+	(void)state;
+	open_scene(&s);
+	args.u.group = s.g.team.group;
+	backward(&s, 4, true);
+	core_hold(s.core, ZD_CMD_FILL);
+	uint64_t late = core_send_until(s.core, s.g.team.session[0], 7, &args);
+	core_tick(s.core, 7);
+	core_expect(s.core, late, ZEROD_E_DEADLINE);
+	core_unhold(s.core, ZD_CMD_FILL);
+	take_step(&s, (const float[]){0, 0, 1});
+	core_end(s.core);
+}
+
+/* The group fails and is whole again while a fill is under way: its memory is given out when that has ended, and not before. */
+static void test_a_group_that_fails_meanwhile(void **state)
+{
+	struct scene s;
+	struct core_join join = {.world_size = NRANKS, .rank = 1, .device = 1};
+	(void)state;
+	open_scene(&s);
+	backward(&s, 0, true);
+	core_hold(s.core, ZD_CMD_FILL);
+	uint64_t step = core_step(&s.g.team, 0);
+	core_close(s.core, s.g.team.session[1]);
+	s.g.team.session[1] = core_open(s.core, CORE_ALICE);
+	core_expect(s.core, core_join(s.core, s.g.team.session[1], &join), 0);
+	assert_int_equal(core_usage(s.core).target_bytes, 0);
+	assert_int_not_equal(core_quarantine(s.core, 0), 0);
+	core_unhold(s.core, ZD_CMD_FILL);
+	core_expect_error(s.core, step, ZEROD_E_PEER_LOST, "was gone meanwhile");
+	assert_int_equal(core_quarantine(s.core, 0), 0);
+	core_end(s.core);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+	        cmocka_unit_test(test_first_sums_overwrite),
+	        cmocka_unit_test(test_what_is_reduced_is_not_filled),
+	        cmocka_unit_test(test_the_rest_is_zeros),
+	        cmocka_unit_test(test_what_all_skip_is_zeros),
+	        cmocka_unit_test(test_the_place_of_a_unit_that_is_gone),
+	        cmocka_unit_test(test_a_replicated_unit_without_a_gradient),
+	        cmocka_unit_test(test_a_step_waits_for_its_zeros),
+	        cmocka_unit_test(test_a_fill_that_fails),
+	        cmocka_unit_test(test_a_deadline_meanwhile),
+	        cmocka_unit_test(test_a_group_that_fails_meanwhile),
+	};
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}

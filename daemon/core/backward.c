@@ -206,10 +206,8 @@ static int begin_begin(struct zd_engine *e, struct zd_request *req, const struct
 }
 
 /* As if it had not been asked for. */
-static void begin_undo(struct zd_engine *e, struct zd_member_reduce *mr)
+static void begin_undo(struct zd_member_reduce *mr)
 {
-	if (mr->target_number == mr->number)
-		zd_target_drop(e, mr);
 	if (mr->window_first == mr->number)
 		mr->stage = 0;
 	if (mr->boundary)
@@ -231,7 +229,7 @@ static int begin_attempt(struct zd_engine *e, struct zd_request *req, struct zd_
 	if (status == ZD_WAIT)
 		return status;
 	if (status != 0) {
-		begin_undo(e, mr);
+		begin_undo(mr);
 		return status;
 	}
 	zd_sm_move(&zd_sm_backward, &mr->backward, ZD_BACKWARD_RUNNING);
@@ -241,8 +239,9 @@ static int begin_attempt(struct zd_engine *e, struct zd_request *req, struct zd_
 
 static void begin_cancel(struct zd_engine *e, struct zd_request *req)
 {
+	(void)e;
 	if (!zd_reduce_request_lost(req))
-		begin_undo(e, req->member->reduce);
+		begin_undo(req->member->reduce);
 }
 
 /* ---- End ------------------------------------------------------------------------------------------------------- */

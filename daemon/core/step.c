@@ -254,9 +254,12 @@ static bool decided(struct zd_engine *e, struct zd_group *group)
 	return true;
 }
 
-/* Nothing is reduced between a boundary's end and the step: what is zeroed stays so. */
+/* Nothing is reduced between a boundary's end and the step: what is zeroed stays so. A request that was given up may have left fills under
+ * way, which must not meet these, or whoever reads the target. */
 static int zero_rest(struct zd_engine *e, struct zd_request *req, struct zd_member_reduce *mr)
 {
+	if (mr->unwritten_numel > 0 && mr->target->uses > 0)
+		return zd_wait_for(req, ZD_WAIT_FILL, 0, 0, 0);
 	if (!req->u.reduce.zeroes) {
 		req->u.reduce.zeroes = true;
 		if (zd_target_zero_rest(e, req, mr) == ZD_WAIT)

@@ -54,6 +54,7 @@ static void filled(struct zd_engine *e, struct zd_op *op, int status, const char
                    const struct zd_op_result *result)
 {
 	struct fill *fill = op->owner;
+	zd_dirty(e, fill->storage->device); /* whoever waits for it need not be who asked for it */
 	zd_storage_unuse(e, fill->storage);
 	op->owner = fill->req;
 	free(fill);

@@ -6,6 +6,7 @@
  */
 #define TEST_BACKEND zd_backend_cuda
 
+#include "backend/cuda_detour.h"
 #include "tests/unit/backend/backend_fixture.h"
 #include "tests/unit/backend/cuda_scene.h"
 #include "tests/unit/driver/cases.h"
@@ -100,7 +101,7 @@ static void test_lost_gpu_leaves_its_way_round_alone(void **state)
 /* The way is lost while as many fills are in flight as may be: the copy that finds it so has a place behind them. */
 static void test_way_that_is_lost_behind_many_fills(void **state)
 {
-	enum { FILLS = 128 };
+	enum { FILLS = 128, BYTES = ZD_CUDA_DETOUR_ZEROS_BYTES + 256 /* smaller ones go round themselves */ };
 	struct fixture *f = open_fixture(state, 2);
 	struct client c = open_session(f, SESSION);
 	uint64_t fills[FILLS];
@@ -108,7 +109,7 @@ static void test_way_that_is_lost_behind_many_fills(void **state)
 	set_gate(f, f->last_op + 1, false);
 	wait_issued(f, 1); /* now the executor is held, and takes all that follows at once */
 	for (uint64_t i = 0; i < FILLS; i++)
-		fills[i] = submit(f, fill(0, at(1, i * 256, 256)));
+		fills[i] = submit(f, fill(0, at(1, i * BYTES, BYTES)));
 	uint64_t round = submit(f, round_of(MIB, 1));
 	set_gate(f, 0, true);
 	for (uint64_t i = 0; i < FILLS; i++)

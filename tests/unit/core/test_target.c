@@ -1,13 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * What a target holds that was not zeroed when it was bound: first sums overwrite their places, later ones add to them, and what none
- * has written is zeros before the rank reads it.
+ * has written is zeros before the rank reads it. The driver's memory begins as bytes of which a float32 swallows what is added to it.
  */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
-#include <string.h>
 #include <cmocka.h>
 
 #include "tests/support/core_reduce.h"
@@ -16,23 +15,12 @@
 #define NUNITS     3u
 #define NUMEL      250u /* their slices are padded */
 #define SLOT_BYTES (16 * CORE_KIB)
-#define DIRT       0x7f /* a float32 of it swallows what is added to it */
 
 struct scene {
 	struct core_driver *core;
 	struct core_reducers g;
 	uint64_t units[NUNITS];
 };
-
-/* A block that was somebody else's. */
-static void soil(struct core_driver *core, uint64_t session, uint32_t device)
-{
-	const struct zd_reply *alloc = core_expect(core, core_alloc(core, session, "job", device, CORE_MIB),
-	                                           0);
-	struct zd_args args = {.kind = ZD_REQ_FREE, .u.free.allocation = alloc->u.alloc.allocation};
-	memset(core_bytes(core, alloc->u.alloc.location), DIRT, CORE_MIB);
-	core_call(core, session, &args, 0);
-}
 
 static void open_scene(struct scene *s)
 {
@@ -41,8 +29,6 @@ static void open_scene(struct scene *s)
 	core_reducers_new(&s->g, s->core, NRANKS, ZEROD_FLOAT32, SLOT_BYTES, 2);
 	for (uint32_t i = 0; i < NUNITS; i++)
 		s->units[i] = core_reducers_unit(&s->g, names[i], NUMEL);
-	for (uint32_t rank = 0; rank < NRANKS; rank++)
-		soil(s->core, s->g.team.session[rank], rank);
 }
 
 static void reduce_all(struct scene *s, uint32_t unit)
@@ -169,8 +155,6 @@ static void test_a_replicated_unit_without_a_gradient(void **state)
 	(void)state;
 	core_reducers_new(&g, core, NRANKS, ZEROD_FLOAT32, SLOT_BYTES, 2);
 	(void)core_team_register(&g.team, &unit);
-	for (uint32_t rank = 0; rank < NRANKS; rank++)
-		soil(core, g.team.session[rank], rank);
 	core_reducers_begin(&g, 3, true);
 	core_reducers_end(&g);
 	core_reducers_step(&g, replies);
@@ -235,8 +219,18 @@ static void test_a_deadline_meanwhile(void **state)
 	uint64_t late = core_send_until(s.core, s.g.team.session[0], 7, &args);
 	core_tick(s.core, 7);
 	core_expect(s.core, late, ZEROD_E_DEADLINE);
+	/* The next one waits for what is under way before it begins its own. */
+	uint32_t fills = core_count(s.core, ZD_CMD_FILL);
+	uint64_t step = core_step(&s.g.team, 0);
+	core_expect_waits(s.core, step, "memory to be zeroed");
+	assert_int_equal(core_count(s.core, ZD_CMD_FILL), fills);
+	core_run_one(s.core, ZD_CMD_FILL);
+	core_expect_waits(s.core, step, "memory to be zeroed");
+	assert_int_equal(core_count(s.core, ZD_CMD_FILL), fills + 1);
 	core_unhold(s.core, ZD_CMD_FILL);
-	take_step(&s, (const float[]){0, 0, 1});
+	uint64_t other = core_step(&s.g.team, 1);
+	check_target(&s, 0, core_expect(s.core, step, 0), (const float[]){0, 0, 1});
+	check_target(&s, 1, core_expect(s.core, other, 0), (const float[]){0, 0, 1});
 	core_end(s.core);
 }
 

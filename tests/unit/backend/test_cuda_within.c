@@ -17,6 +17,7 @@
 
 #define SEGMENT_BYTES (16ull << 20)
 #define DIRT          0x5a
+#define COPIED        0x33 /* what the upper half holds */
 
 struct fixture {
 	struct zd_cuda driver; /* the GPUs', whose fills are counted */
@@ -63,7 +64,8 @@ static void close_fixture(struct fixture *f)
 static void soil(struct fixture *f)
 {
 	struct CUstream_st *stream = f->within.local.stream;
-	memset(f->seen, DIRT, SEGMENT_BYTES);
+	memset(f->seen, DIRT, SEGMENT_BYTES / 2);
+	memset(f->seen + SEGMENT_BYTES / 2, COPIED, SEGMENT_BYTES / 2);
 	assert_int_equal(real->memcpyHtoDAsync(f->segment->range, f->seen, SEGMENT_BYTES, stream), 0);
 	assert_int_equal(real->streamSynchronize(stream), 0);
 	nfills = 0;
@@ -85,8 +87,10 @@ static void issue(struct fixture *f, struct zd_cuda_task *task)
 	}
 }
 
-/* All that was issued: fails unless it ends with this task, and `bytes` at an offset are zeros now, and nothing else. */
-static void expect_filled(struct fixture *f, const struct zd_cuda_task *last, uint64_t offset, uint64_t bytes)
+/* All that was issued: fails unless it ends with this task, and `bytes` at an offset are zeros now, and nothing else; else the lower
+ * half holds `lower`. */
+static void expect_filled(struct fixture *f, const struct zd_cuda_task *last, uint64_t offset, uint64_t bytes,
+                          unsigned char lower)
 {
 	struct zd_cuda_task *ended = NULL;
 	struct CUstream_st *stream = f->within.local.stream;
@@ -98,9 +102,11 @@ static void expect_filled(struct fixture *f, const struct zd_cuda_task *last, ui
 	assert_ptr_equal(ended, last);
 	assert_int_equal(real->memcpyDtoHAsync(f->seen, f->segment->range, SEGMENT_BYTES, stream), 0);
 	assert_int_equal(real->streamSynchronize(stream), 0);
-	for (uint64_t i = 0; i < SEGMENT_BYTES; i++)
-		if (f->seen[i] != (i >= offset && i - offset < bytes ? 0 : DIRT))
+	for (uint64_t i = 0; i < SEGMENT_BYTES; i++) {
+		unsigned char expected = i < SEGMENT_BYTES / 2 ? lower : COPIED;
+		if (f->seen[i] != (i >= offset && i - offset < bytes ? 0 : expected))
 			fail_msg("byte %llu is %u", (unsigned long long)i, f->seen[i]);
+	}
 }
 
 static void fill(struct fixture *f, uint64_t offset, uint64_t bytes)
@@ -108,7 +114,7 @@ static void fill(struct fixture *f, uint64_t offset, uint64_t bytes)
 	struct zd_cuda_task task = fill_of(f, offset, bytes);
 	soil(f);
 	issue(f, &task);
-	expect_filled(f, &task, offset, bytes);
+	expect_filled(f, &task, offset, bytes, DIRT);
 }
 
 /* The driver's are kernels, which wait for the trainer's and stop them: an entry's padding is not worth that. */
@@ -140,7 +146,7 @@ static void test_small_fills_keep_their_place(void **state)
 	issue(&f, &copy);
 	issue(&f, &task);
 	assert_true(f.within.detour.arrived < f.within.detour.sent);
-	expect_filled(&f, &task, 7, 4096);
+	expect_filled(&f, &task, 7, 4096, COPIED);
 	assert_int_equal(nfills, 0);
 	close_fixture(&f);
 }

@@ -7,6 +7,7 @@
 #include "tests/unit/backend/collective_scene.h"
 
 #define FILLS 500
+#define SPARE 9u /* a segment that nobody has */
 
 /* Rank 0 has launched an exchange; its executor is asked for something again and again. */
 static void await_exchange(const struct collective_scene *s)
@@ -39,6 +40,8 @@ static void test_sessions_end_beside_an_exchange(void **state)
 	ops->session_close(s.nodes[0]->backend, SESSION, true);
 	forget_session(&client);
 	check_executor(&s);
+	/* The worker has come to the session by then. */
+	assert_int_equal(create(s.nodes[0], 0, SPARE, MIB).completion.status, 0);
 	assert_int_equal(times_completed(s.nodes[0], early), 0);
 	uint64_t late = give_small(&s, 1, GATHERS, 0);
 	(void)wait_ok(s.nodes[0], early);

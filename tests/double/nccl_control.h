@@ -22,9 +22,10 @@ struct double_nccl_control {
 	void (*polls)(unsigned count);
 	/* As of now, whatever asks the communicator is told `result`. What it runs goes on, or does not. */
 	void (*set_async_error)(struct ncclComm *comm, int result);
-	/* Communicators that were not given back, and kernels of all that have not ended. */
+	/* Communicators that were not given back, kernels of all that have not ended, and of these, those that have begun. */
 	unsigned (*comms)(void);
 	unsigned (*kernels)(void);
+	unsigned (*running)(void);
 	/* Blocks that a kernel of each of them may have, all together; 32 for one that was not told. */
 	unsigned (*blocks)(void);
 	/* NCCL's configuration file says NAME=VALUE: the next ncclCommInitRankConfig puts that into the environment. */

@@ -105,6 +105,18 @@ static unsigned control_kernels(void)
 	return count;
 }
 
+static unsigned control_running(void)
+{
+	const struct ncclComm *comm;
+	unsigned count = 0;
+
+	(void)pthread_mutex_lock(&all.lock);
+	LIST_FOREACH (comm, &all.comms, link)
+		count += atomic_load(&comm->running);
+	(void)pthread_mutex_unlock(&all.lock);
+	return count;
+}
+
 static unsigned control_blocks(void)
 {
 	const struct ncclComm *comm;
@@ -153,8 +165,8 @@ static bool aborts_are_held(void)
 
 EXPORT extern const struct double_nccl_control double_nccl;
 const struct double_nccl_control double_nccl = {
-        control_fail_call, control_calls,  control_polls,     control_set_async_error, control_comms,
-        control_kernels,   control_blocks, control_configure, control_hold_aborts,
+        control_fail_call, control_calls,   control_polls,  control_set_async_error, control_comms,
+        control_kernels,   control_running, control_blocks, control_configure,       control_hold_aborts,
 };
 
 /* Counts the call; what it is to fail with, or 0. */

@@ -76,6 +76,7 @@ struct ncclComm {
 	atomic_bool aborted;
 	atomic_int async;    /* what went wrong; 0: nothing */
 	atomic_uint kernels; /* that have not ended */
+	atomic_uint running; /* of them, that have begun */
 	struct nccl_driver driver;
 	struct CUctx_st *context;
 	struct CUmod_st *module;

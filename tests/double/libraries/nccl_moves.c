@@ -221,6 +221,7 @@ static bool run(struct double_reach *reach, const uint64_t *args)
 
 	memcpy(&work, &args[0], sizeof(work));
 	comm = work->comm;
+	(void)atomic_fetch_add(&comm->running, 1);
 	legal = load(reach, work);
 	if (legal && move_all(work)) {
 		if (work->sums >= 0)
@@ -231,6 +232,7 @@ static bool run(struct double_reach *reach, const uint64_t *args)
 	}
 	legal = legal && store(reach, work);
 	atomic_store(&work->ended, true);
+	(void)atomic_fetch_sub(&comm->running, 1);
 	(void)atomic_fetch_sub(&comm->kernels, 1);
 	return legal;
 }

@@ -9,14 +9,15 @@
 #define FILLS 500
 #define SPARE 9u /* a segment that nobody has */
 
-/* Rank 0 has launched an exchange; its executor is asked for something again and again. */
+/* Rank 0's exchange has begun on its GPU: one that is only launched keeps nobody waiting yet. */
 static void await_exchange(const struct collective_scene *s)
 {
 	unsigned turns = 0;
-	while (s->control->kernels() == 0)
+	while (s->control->running() == 0)
 		pause_for_others(&turns);
 }
 
+/* It is asked for something again and again. */
 static void check_executor(struct collective_scene *s)
 {
 	unsigned turns = 0;

@@ -50,6 +50,15 @@ static void close_pair(struct pair *p)
 	comm_close(&p->s);
 }
 
+/* One of the other pair's runs and waits for its peer: the first pair's ends, in order, wait for that. */
+static void end_beside_a_kernel(struct pair *p)
+{
+	give_other(p, 0);
+	COMM_AWAIT(&p->s, p->s.control->kernels() > 0);
+	for (uint32_t i = 0; i < 2; i++)
+		zd_cuda_comm_end(p->s.ranks[i].comm);
+}
+
 static void test_an_end_waits_for_kernels(void **state)
 {
 	unsigned turns = 0;
@@ -57,10 +66,7 @@ static void test_an_end_waits_for_kernels(void **state)
 
 	(void)state;
 	open_pair(&p);
-	give_other(&p, 0);
-	COMM_AWAIT(&p.s, p.s.control->kernels() > 0);
-	for (uint32_t i = 0; i < 2; i++)
-		zd_cuda_comm_end(p.s.ranks[i].comm);
+	end_beside_a_kernel(&p);
 	while (turns < LOOKS) {
 		comm_poll(&p.s);
 		pause_for_others(&turns);
@@ -102,10 +108,7 @@ static void test_an_abort_does_not_wait(void **state)
 
 	(void)state;
 	open_pair(&p);
-	give_other(&p, 0);
-	COMM_AWAIT(&p.s, p.s.control->kernels() > 0);
-	for (uint32_t i = 0; i < 2; i++)
-		zd_cuda_comm_end(p.s.ranks[i].comm); /* in order, and waits */
+	end_beside_a_kernel(&p);
 	zd_cuda_comm_abort(p.other[0], "the test says so");
 	COMM_AWAIT(&p.s, p.ops[0].taken);
 	zd_cuda_comm_abort(p.other[1], "its peer was");

@@ -23,7 +23,9 @@ export UBSAN_OPTIONS=${UBSAN_OPTIONS:-print_stacktrace=1}
 logs=$BUILD/logs
 mkdir -p "$logs" || exit 2
 results=$(mktemp -d) || exit 2
-trap 'rm -rf "$results"' EXIT
+# What processes that were killed leave of NCCL's double.
+export ZD_DOUBLE_NCCL_RUN=${results##*/}
+trap 'rm -rf "$results" "/dev/shm/zerod-nccl-$ZD_DOUBLE_NCCL_RUN-"*' EXIT
 trap 'kill $(jobs -p) 2>/dev/null; wait; exit 130' INT TERM
 
 cmocka_count() { # word, log: the number in cmocka's line "[  WORD  ] N test(s)", "" without one

@@ -1,20 +1,26 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* nccl_ranks.c - where the ranks of a communicator meet: a file in shared memory that the unique id names. */
 #include <fcntl.h>
+#include <inttypes.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/random.h>
 #include <unistd.h>
 
 #include "tests/double/libraries/nccl_double.h"
 
+/* Drawn by lot, as NCCL's own are: a process id comes again, and meets what one that was killed has left behind. */
 int nccl_ranks_name(struct zd_nccl_id *id)
 {
-	static atomic_uint count;
+	const char *run = getenv("ZD_DOUBLE_NCCL_RUN");
+	uint64_t lot;
 
+	if (getrandom(&lot, sizeof(lot), 0) != (ssize_t)sizeof(lot))
+		return ZD_NCCL_SYSTEM_ERROR;
 	memset(id, 0, sizeof(*id));
-	(void)snprintf(id->bytes, sizeof(id->bytes), "/zerod-nccl-%d-%u", (int)getpid(),
-	               atomic_fetch_add(&count, 1));
+	(void)snprintf(id->bytes, sizeof(id->bytes), "/zerod-nccl-%.32s-%016" PRIx64, run ? run : "", lot);
 	return ZD_NCCL_SUCCESS;
 }
 

@@ -30,6 +30,7 @@
 #define ZD_CUDA_BUCKET_BYTES   (64u << 20)  /* each, unless the backward or the largest size is less */
 #define ZD_CUDA_BESIDE_BYTES   (512u << 20) /* of a backward beside timed products */
 #define ZD_CUDA_MOST_BACKWARDS 10u          /* that are timed */
+#define ZD_CUDA_PROFILED       10u          /* reductions whose kernels are recorded */
 
 /* ---- What they share ------------------------------------------------------------------------------------------------ */
 
@@ -72,6 +73,9 @@ struct zd_cuda_costs {
 	uint64_t product_ns[ZD_CUDA_WAYS];    /* median; the last is alone */
 	uint64_t products;                    /* that were timed beside each, on a rank */
 	uint64_t reduced_bytes[ZD_CUDA_WAYS]; /* beside them, on a rank */
+	/* What kernels hold of a rank's GPU for a reduction, as zd_profile_take() has it; of each rank, one behind the other. */
+	uint64_t profiled_bytes; /* 0: was not recorded */
+	uint64_t sm_ns[ZD_CUDA_PUSHES][ZD_CUDA_PROFILED * ZD_CUDA_MAX_RANKS];
 	/* A whole backward; ns of the slowest rank. */
 	uint64_t backward_bytes, backward_wrong; /* bytes 0: none was asked for */
 	uint32_t backward_buckets;
@@ -87,6 +91,8 @@ struct zd_cuda_shared {
 	_Atomic uint32_t running; /* trainers that have products left, in this round */
 	_Atomic uint64_t total;   /* added up by trainers */
 	_Atomic bool stop;
+	_Atomic bool unprofiled; /* some rank's kernels cannot be recorded, for this reason */
+	char unprofiled_text[ZD_ERR_TEXT_BYTES];
 	uint32_t nrows;
 	struct zd_cuda_row rows[ZD_CUDA_MAX_ROWS];
 	struct zd_cuda_costs costs;
@@ -169,6 +175,8 @@ void zd_cuda_note(const struct zd_cuda_trainer *trainer, uint32_t iteration,
 void zd_cuda_row_end(const struct zd_cuda_trainer *trainer, const struct zd_cuda_unit *unit, uint64_t wrong);
 /* CPU times, the batch, gathers without pause (cuda_costs.c). */
 int zd_cuda_costs(struct zd_cuda_trainer *trainer) __attribute__((warn_unused_result));
+/* What kernels of a reduction hold of the GPU, zerod's and NCCL's, where CUPTI is (cuda_reduce.c). */
+int zd_cuda_reduce_profile(struct zd_cuda_trainer *trainer) __attribute__((warn_unused_result));
 /* What gathers, or reductions, do to the trainers' products (cuda_slowdown.c). */
 int zd_cuda_slowdown(struct zd_cuda_trainer *trainer) __attribute__((warn_unused_result));
 int zd_cuda_reduce_slowdown(struct zd_cuda_trainer *trainer) __attribute__((warn_unused_result));

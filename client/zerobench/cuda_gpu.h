@@ -148,15 +148,26 @@ int zd_nccl_rank_join(struct zd_nccl_rank *rank, const struct zd_nccl_id *id, ui
 int zd_nccl_rank_all_gather(const struct zd_nccl_rank *rank, zd_cu_ptr buffer, uint64_t slice_bytes,
                             struct CUstream_st *stream, struct zd_err *err)
         __attribute__((warn_unused_result));
-/* Sums; this rank's `numel` elements, of all ranks' slices in `gradients`, into `slice`. float32, float16 or bfloat16. */
-/* Of `numel` elements, in place or not. */
+/* Sums of `numel` elements, in place or not. float32, float16 or bfloat16. */
 int zd_nccl_rank_all_reduce(const struct zd_nccl_rank *rank, zd_cu_ptr gradients, zd_cu_ptr sum,
                             uint64_t numel, enum zerod_dtype dtype, struct CUstream_st *stream,
                             struct zd_err *err) __attribute__((warn_unused_result));
+/* The same; of all ranks' slices in `gradients`, this rank's `numel` elements into `slice`. */
 int zd_nccl_rank_reduce_scatter(const struct zd_nccl_rank *rank, zd_cu_ptr gradients, zd_cu_ptr slice,
                                 uint64_t numel, enum zerod_dtype dtype, struct CUstream_st *stream,
                                 struct zd_err *err) __attribute__((warn_unused_result));
 /* NULL is allowed. */
 void zd_nccl_rank_free(struct zd_nccl_rank *rank);
+
+/* ---- What kernels hold of the GPU (cuda_profile.c) ---------------------------------------------------------------------- */
+
+/* From now on all kernels of this process are recorded, by CUPTI, which makes what they do somewhat slower. Errors: NOT_FOUND for no
+ * CUPTI, UNSUPPORTED with its words. */
+int zd_profile_begin(const struct zd_gpu *gpu, struct zd_err *err) __attribute__((warn_unused_result));
+/* Of the kernels that have ended since the last call: ns of the whole GPU, which is each kernel's time by the share of the
+ * multiprocessors that its blocks hold. Errors: UNSUPPORTED. */
+int zd_profile_take(uint64_t *sm_ns, struct zd_err *err) __attribute__((warn_unused_result));
+/* Only after a beginning that went well. */
+void zd_profile_end(void);
 
 #endif

@@ -112,14 +112,11 @@ static int prepare(struct reduction *reduction)
 	return status ? status : zd_gpu_synchronize(&trainer->gpu, trainer->gpu.stream, trainer->member->err);
 }
 
-static int zerod_turn(struct reduction *reduction, uint64_t took_ns[ZD_CUDA_CALLS + 1])
+static int by_zerod(const struct reduction *reduction, uint64_t took_ns[ZD_CUDA_CALLS + 1])
 {
-	struct zd_cuda_trainer *trainer = reduction->trainer;
-	int status = zd_cuda_meet(trainer);
-	if (status)
-		return status;
+	const struct zd_cuda_trainer *trainer = reduction->trainer;
 	const uint64_t start_ns = zd_bench_now_ns();
-	status = zd_cuda_check(
+	int status = zd_cuda_check(
 	        trainer,
 	        zerod_bucket_commit(reduction->bucket, reduction->entry.id, &trainer->stream, 1, NULL),
 	        "zerod_bucket_commit");
@@ -131,13 +128,11 @@ static int zerod_turn(struct reduction *reduction, uint64_t took_ns[ZD_CUDA_CALL
 	return status;
 }
 
-static int nccl_turn(struct reduction *reduction, uint64_t *took_ns)
+static int by_nccl(const struct reduction *reduction, uint64_t *took_ns)
 {
 	struct zd_cuda_trainer *trainer = reduction->trainer;
-	int status = zd_cuda_meet(trainer);
-	if (status || !trainer->nccl)
-		return status;
 	const uint64_t start_ns = zd_bench_now_ns();
+	int status;
 	if (is_all_reduce(reduction))
 		status = zd_nccl_rank_all_reduce(trainer->nccl, reduction->gradient.at, reduction->slice.at,
 		                                 sum_numel(reduction), reduction->unit.shard.dtype,
@@ -196,14 +191,19 @@ static int step(const struct reduction *reduction, bool all, uint64_t *wrong)
 static int iterate(struct reduction *reduction, bool last, uint64_t took_ns[ZD_CUDA_CALLS + 1],
                    uint64_t *wrong)
 {
-	int status = zerod_turn(reduction, took_ns);
+	struct zd_cuda_trainer *trainer = reduction->trainer;
+	int status = zd_cuda_meet(trainer);
 	if (!status)
-		status = step(reduction, last && reduction->trainer->run->bench->options.check, wrong);
+		status = by_zerod(reduction, took_ns);
 	if (!status)
-		status = nccl_turn(reduction, &took_ns[ZD_CUDA_NCCL]);
+		status = step(reduction, last && trainer->run->bench->options.check, wrong);
+	if (!status)
+		status = zd_cuda_meet(trainer);
+	if (!status && trainer->nccl)
+		status = by_nccl(reduction, &took_ns[ZD_CUDA_NCCL]);
 	if (!status && !last)
 		status = prepare(reduction);
-	return status ? status : zd_cuda_meet(reduction->trainer); /* the pusher's turn */
+	return status ? status : zd_cuda_meet(trainer); /* the pusher's turn */
 }
 
 int zd_cuda_reduce_turns(struct zd_cuda_trainer *trainer, uint64_t numel)
@@ -224,4 +224,71 @@ int zd_cuda_reduce_turns(struct zd_cuda_trainer *trainer, uint64_t numel)
 	if (!status)
 		zd_cuda_row_end(trainer, &reduction.unit, wrong);
 	return status ? status : end(&reduction);
+}
+
+/* ---- What kernels hold ---------------------------------------------------------------------------------------------------- */
+
+/* One by each, by turns. The rank's kernels alone: the daemon has none to run for these. */
+static int profile_once(struct reduction *reduction, uint64_t sm_ns[ZD_CUDA_PUSHES])
+{
+	const struct zd_cuda_trainer *trainer = reduction->trainer;
+	uint64_t took_ns[ZD_CUDA_CALLS + 1], others_ns, wrong = 0;
+	int status = prepare(reduction);
+	if (!status)
+		status = zd_profile_take(&others_ns, trainer->member->err);
+	zd_cuda_meet_trainers(trainer->run);
+	if (!status)
+		status = by_zerod(reduction, took_ns);
+	if (!status)
+		status = zd_profile_take(&sm_ns[ZD_CUDA_ZEROD], trainer->member->err);
+	if (!status)
+		status = step(reduction, false, &wrong);
+	zd_cuda_meet_trainers(trainer->run);
+	if (!status)
+		status = by_nccl(reduction, took_ns);
+	if (!status)
+		status = zd_profile_take(&sm_ns[ZD_CUDA_NCCL], trainer->member->err);
+	atomic_fetch_add(&trainer->run->shared->wrong, wrong);
+	return status;
+}
+
+static int profile(struct zd_cuda_trainer *trainer, uint64_t bytes)
+{
+	const struct zd_cuda_run *run = trainer->run;
+	struct zd_cuda_costs *costs = &run->shared->costs;
+	const uint64_t numel = bytes / zerod_dtype_bytes(run->bench->options.dtype);
+	struct reduction reduction = {.trainer = trainer};
+	int status = begin(&reduction, zd_max_u64(numel, 1));
+	for (uint32_t i = 0; i < ZD_CUDA_PROFILED + 1 && !status; i++) {
+		uint64_t sm_ns[ZD_CUDA_PUSHES] = {0};
+		status = profile_once(&reduction, sm_ns);
+		for (enum zd_cuda_way way = 0; way < ZD_CUDA_PUSHES && i > 0;
+		     way++) /* the first one warms up */
+			costs->sm_ns[way][(i - 1) * run->ranks + trainer->member->index] = sm_ns[way];
+	}
+	zd_profile_end();
+	if (!status)
+		status = end(&reduction);
+	if (!status)
+		costs->profiled_bytes = zd_max_u64(numel, 1) * zerod_dtype_bytes(run->bench->options.dtype);
+	return status;
+}
+
+/* That there is no CUPTI is no failure. */
+int zd_cuda_reduce_profile(struct zd_cuda_trainer *trainer)
+{
+	const struct zd_cuda_run *run = trainer->run;
+	struct zd_cuda_shared *shared = run->shared;
+	struct zd_err err = ZD_ERR_NONE;
+	if (!trainer->nccl)
+		return 0;
+	const bool recorded = zd_profile_begin(&trainer->gpu, &err) == 0;
+	if (!recorded && atomic_exchange(&shared->unprofiled, true) == false)
+		snprintf(shared->unprofiled_text, sizeof(shared->unprofiled_text), "%s", err.text);
+	zd_cuda_meet_trainers(run);
+	if (!atomic_load(&shared->unprofiled))
+		return profile(trainer, zd_min_u64(run->bench->options.max_bytes, ZD_CUDA_PAUSELESS_BYTES));
+	if (recorded)
+		zd_profile_end();
+	return 0;
 }

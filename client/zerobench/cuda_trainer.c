@@ -207,6 +207,8 @@ static int measure_rest(struct zd_cuda_trainer *trainer)
 		status = zd_cuda_reduce_slowdown(trainer);
 	if (!status && options->backward_bytes)
 		status = zd_cuda_backwards(trainer);
+	if (!status && !trainer->gemm) /* the last of all: what CUPTI has watched stays slower */
+		status = zd_cuda_reduce_profile(trainer);
 	return status;
 }
 

@@ -238,7 +238,8 @@ struct double_op {
 	uint64_t value;
 	unsigned char *staged;              /* what the operation owns of CPU memory */
 	const struct double_kernel *kernel; /* KERNEL; `staged` holds its arguments */
-	struct double_mark *mark;           /* MARK: what is set; JOIN: what is waited for, or NULL */
+	int grid[3];
+	struct double_mark *mark; /* MARK: what is set; JOIN: what is waited for, or NULL */
 	int njoins;
 	struct double_join *joins;
 };

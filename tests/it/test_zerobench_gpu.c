@@ -169,6 +169,30 @@ static void reductions_are_measured(void **state)
 	json_decref(report);
 }
 
+/* Of the kernels of both, where they can be recorded; else it is said why not, and all else is measured. */
+static void sm_time_is_measured(void **state)
+{
+	const char *const args[] = {"--op", "reduce", "-r", "2", "-b", "64K", "-e", "64K", "--json", NULL};
+	const char *const text[] = {"--op", "reduce", "-r", "2", "-b", "4K", "-e", "4K", NULL};
+	json_t *report = run_json(args);
+	struct program program;
+
+	(void)state;
+	assert_true(figure(report, "SM time of zerod's sum, p50") > 0);
+	assert_true(figure(report, "SM time of NCCL's kernel, p50") > 0);
+	assert_true(figure(report, "bytes of the reductions whose SM time follows") == 65536);
+	assert_true(has_target(report, "SM time: zerod's / NCCL's"));
+	json_decref(report);
+	setenv("ZD_DOUBLE_CUPTI", "refuses", 1);
+	run(&program, text);
+	unsetenv("ZD_DOUBLE_CUPTI");
+	assert_int_equal(program.status, 0);
+	assert_non_null(strstr(program.out_text, "# SM time is not measured: cuptiActivityEnable: "
+	                                         "CUPTI_ERROR_MULTIPLE_SUBSCRIBERS_NOT_SUPPORTED (39)"));
+	assert_null(strstr(program.out_text, "SM time of"));
+	program_free(&program);
+}
+
 /* What products lose to reductions, and for how many bytes. */
 static void reductions_slow_products_down(void **state)
 {
@@ -358,6 +382,7 @@ int main(void)
 	        cmocka_unit_test(products_slow_down),
 	        cmocka_unit_test(one_rank_gathers_alone),
 	        cmocka_unit_test(reductions_are_measured),
+	        cmocka_unit_test(sm_time_is_measured),
 	        cmocka_unit_test(reductions_slow_products_down),
 	        cmocka_unit_test(a_backward_is_measured),
 	        cmocka_unit_test(daemons_are_measured),

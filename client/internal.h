@@ -62,7 +62,8 @@ ZEROD_MUST_USE int zc_call(zerod_client *client, Zd__Request *request, uint32_t 
 /* How long the socket blocks whoever reads it, at most: longer waits are several of these. */
 #define ZC_RECEIVE_SLICE_MS 1000
 #define ZC_SPIN_NS          50000u /* after an event, of threads that look again and again before they sleep */
-#define ZC_SPIN_PROCESSORS  8u     /* fewer are not for spinning */
+#define ZC_CALL_SPIN_NS     250000u /* for the answer to a call, which the caller can do nothing but wait for */
+#define ZC_SPIN_PROCESSORS  8u      /* fewer are not for spinning */
 #define ZC_NAPS_NS          5000000u /* so long behind an event threads nap before they sleep */
 /* How often a thread that sleeps on a counter looks whether the daemon lives. */
 #define ZC_POLL_SLICE_NS 100000000ull

@@ -81,7 +81,7 @@ static bool await_work(struct desk *desk, int timeout_ms)
 	}
 	if (fds[2].revents && !eventfd_read(worker->expected, &count)) {
 		desk->event_ns = zc_now_ns();
-		zd_spin_expect(&desk->spin, desk->event_ns);
+		zd_spin_expect(&desk->spin, desk->event_ns + ZD_SPIN_AWAIT_NS);
 	}
 	return true;
 }

@@ -45,13 +45,14 @@ static void on_requested(uint8_t **buffer, size_t *bytes, size_t *most)
 
 static void add(const struct zd_cupti_kernel *record)
 {
-	const uint64_t blocks =
-	        (uint64_t)record->grid_x * (uint64_t)record->grid_y * (uint64_t)record->grid_z;
+	const uint64_t blocks = (uint64_t)record->grid_x * (uint64_t)record->grid_y *
+	                        (uint64_t)record->grid_z;
 	atomic_fetch_add(&kernels, 1);
 	if (record->start_ns == 0 || record->end_ns < record->start_ns)
 		atomic_fetch_add(&untimed, 1);
 	else
-		atomic_fetch_add(&held_ns, (record->end_ns - record->start_ns) * zd_min_u64(blocks, multiprocessors));
+		atomic_fetch_add(&held_ns,
+		                 (record->end_ns - record->start_ns) * zd_min_u64(blocks, multiprocessors));
 }
 
 static void on_completed(struct CUctx_st *context, uint32_t stream, uint8_t *buffer, size_t bytes,
@@ -83,9 +84,9 @@ static int load(struct zd_err *err)
 int zd_profile_begin(const struct zd_gpu *gpu, struct zd_err *err)
 {
 	int count = 0;
-	int status = zd_cuda_err(gpu->cuda,
-	                         gpu->cuda->deviceGetAttribute(&count, ZD_CU_ATTR_MULTIPROCESSORS, gpu->ordinal),
-	                         err, "cuDeviceGetAttribute");
+	int status = zd_cuda_err(
+	        gpu->cuda, gpu->cuda->deviceGetAttribute(&count, ZD_CU_ATTR_MULTIPROCESSORS, gpu->ordinal),
+	        err, "cuDeviceGetAttribute");
 	if (!status)
 		status = load(err);
 	if (!status)

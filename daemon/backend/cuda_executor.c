@@ -437,7 +437,7 @@ static bool take_submitted(struct zd_cuda_executor *executor)
 	STAILQ_CONCAT(&taken, &executor->submitted);
 	bool stopping = executor->stopping;
 	if (executor->expecting)
-		zd_spin_expect(&executor->spin, zd_thread_now_ns());
+		zd_spin_expect(&executor->spin, zd_thread_now_ns() + ZD_SPIN_AWAIT_NS);
 	executor->expecting = false;
 	atomic_store_explicit(&executor->news, stopping, memory_order_relaxed);
 	pthread_mutex_unlock(&executor->lock);

@@ -22,8 +22,7 @@ void zd_spin_init(struct zd_spin *spin, uint64_t window_ns, unsigned processors)
 bool zd_spin_may(struct zd_spin *spin, uint64_t now_ns)
 {
 	uint64_t passed_ns = now_ns - spin->seen_ns;
-	bool expects = spin->window_ns > 0 && spin->expected_ns > 0 &&
-	               now_ns - spin->expected_ns < ZD_SPIN_AWAIT_NS;
+	bool expects = spin->window_ns > 0 && now_ns < spin->expected_ns;
 
 	spin->seen_ns = now_ns;
 	if (spin->spinning)

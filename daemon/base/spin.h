@@ -20,7 +20,7 @@
 struct zd_spin {
 	uint64_t window_ns; /* after an event; 0: never */
 	int64_t left_ns;    /* saved up; what was spun beyond that is owed, to the same bound */
-	uint64_t event_ns, expected_ns, seen_ns;
+	uint64_t event_ns, expected_ns, seen_ns; /* expected_ns: when what is on its way should be there */
 	bool spinning;
 };
 
@@ -31,10 +31,11 @@ static inline void zd_spin_event(struct zd_spin *spin, uint64_t now_ns)
 {
 	spin->event_ns = now_ns;
 }
-/* Something is on its way. */
-static inline void zd_spin_expect(struct zd_spin *spin, uint64_t now_ns)
+/* Something is on its way, and should be there by then. */
+static inline void zd_spin_expect(struct zd_spin *spin, uint64_t until_ns)
 {
-	spin->expected_ns = now_ns;
+	if (until_ns > spin->expected_ns)
+		spin->expected_ns = until_ns;
 }
 /* May the thread look again at once? Asked whenever it has nothing to do; `now_ns` never goes back. */
 bool zd_spin_may(struct zd_spin *spin, uint64_t now_ns);

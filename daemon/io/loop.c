@@ -42,7 +42,7 @@ void zd_loop_allow_spinning(struct zd_loop *loop)
 
 void zd_loop_expect(struct zd_loop *loop)
 {
-	zd_spin_expect(&loop->spin, zd_loop_now_ns());
+	zd_spin_expect(&loop->spin, zd_loop_now_ns() + ZD_SPIN_AWAIT_NS);
 }
 
 static uv_run_mode next_mode(struct zd_loop *loop)

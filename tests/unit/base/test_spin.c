@@ -79,7 +79,8 @@ static void test_for_what_is_on_its_way(void **state)
 	(void)spin_for(&spin, START_NS, (uint64_t)(10 * ZD_SPIN_BURST_NS));
 	while (zd_spin_may(&spin, now_ns))
 		now_ns += STEP_NS;
-	zd_spin_expect(&spin, now_ns);
+	zd_spin_expect(&spin, now_ns + ZD_SPIN_AWAIT_NS);
+	zd_spin_expect(&spin, now_ns + 1); /* what is there sooner takes nothing away */
 	assert_true(zd_spin_may(&spin, now_ns));
 	assert_true(zd_spin_may(&spin, now_ns + ZD_SPIN_AWAIT_NS - 1));
 	assert_false(zd_spin_may(&spin, now_ns + ZD_SPIN_AWAIT_NS));
@@ -96,7 +97,7 @@ static void test_debts_are_bounded(void **state)
 	(void)state;
 	zd_spin_init(&spin, WINDOW_NS, 1);
 	for (; now_ns < START_NS + 10 * burst_ns; now_ns += STEP_NS) {
-		zd_spin_expect(&spin, now_ns);
+		zd_spin_expect(&spin, now_ns + ZD_SPIN_AWAIT_NS);
 		assert_true(zd_spin_may(&spin, now_ns));
 	}
 	now_ns += ZD_SPIN_AWAIT_NS;
@@ -113,7 +114,7 @@ static void test_not_on_few_processors(void **state)
 	(void)state;
 	zd_spin_init(&spin, WINDOW_NS, 1u << 20);
 	zd_spin_event(&spin, START_NS);
-	zd_spin_expect(&spin, START_NS);
+	zd_spin_expect(&spin, START_NS + ZD_SPIN_AWAIT_NS);
 	assert_false(zd_spin_may(&spin, START_NS));
 }
 

@@ -231,6 +231,8 @@ void zd_report_bandwidth(struct zd_bench *bench, const struct zd_bandwidth_row *
 void zd_report_latency(const struct zd_bench *bench, const struct zd_latency_row *row);
 /* A single figure with its unit. */
 void zd_report_figure(const struct zd_bench *bench, const char *what, double value, const char *unit);
+/* That there is no such figure, and why. */
+void zd_report_note(const struct zd_bench *bench, const char *what, const char *why);
 /* One of the figures that zerod promises. */
 void zd_report_target(const struct zd_bench *bench, const char *what, double measured, bool at_most,
                       double bound);

@@ -73,8 +73,8 @@ struct zd_cuda_costs {
 	uint64_t product_ns[ZD_CUDA_WAYS];    /* median; the last is alone */
 	uint64_t products;                    /* that were timed beside each, on a rank */
 	uint64_t reduced_bytes[ZD_CUDA_WAYS]; /* beside them, on a rank */
-	/* What kernels hold of a rank's GPU for a reduction, as zd_profile_take() has it; of each rank, one behind the other. */
-	uint64_t profiled_bytes; /* 0: was not recorded */
+	/* What kernels hold of a rank's GPU for a reduction, as zd_profile_take() has it: [reduction][rank]. */
+	uint64_t profiled_bytes, profiled_wrong; /* bytes 0: was not recorded */
 	uint64_t sm_ns[ZD_CUDA_PUSHES][ZD_CUDA_PROFILED * ZD_CUDA_MAX_RANKS];
 	/* A whole backward; ns of the slowest rank. */
 	uint64_t backward_bytes, backward_wrong; /* bytes 0: none was asked for */

@@ -37,6 +37,8 @@ typedef void zd_cupti_completed_fn(struct CUctx_st *context, uint32_t stream, ui
 	F(enable, cuptiActivityEnable, (int kind))                                                           \
 	F(disable, cuptiActivityDisable, (int kind))                                                         \
 	F(flushAll, cuptiActivityFlushAll, (uint32_t flag))                                                  \
+	F(getNumDroppedRecords, cuptiActivityGetNumDroppedRecords,                                           \
+	  (struct CUctx_st * context, uint32_t stream, size_t * dropped))                                    \
 	F(getNextRecord, cuptiActivityGetNextRecord,                                                         \
 	  (uint8_t * buffer, size_t valid_bytes, struct zd_cupti_kernel * *record))                          \
 	F(getResultString, cuptiGetResultString, (int result, const char **text))

@@ -164,9 +164,10 @@ void zd_nccl_rank_free(struct zd_nccl_rank *rank);
 /* From now on all kernels of this process are recorded, by CUPTI, which makes what they do somewhat slower. Errors: NOT_FOUND for no
  * CUPTI, UNSUPPORTED with its words. */
 int zd_profile_begin(const struct zd_gpu *gpu, struct zd_err *err) __attribute__((warn_unused_result));
-/* Of the kernels that have ended since the last call: ns of the whole GPU, which is each kernel's time by the share of the
- * multiprocessors that its blocks hold. Errors: UNSUPPORTED. */
-int zd_profile_take(uint64_t *sm_ns, struct zd_err *err) __attribute__((warn_unused_result));
+/* Waits for all kernels. Of those since the last call: ns of the whole GPU, which is their time by the share of the multiprocessors
+ * that their blocks hold; 0: there was none. Errors: UNSUPPORTED, after which the next call may succeed. */
+int zd_profile_take(const struct zd_gpu *gpu, uint64_t *sm_ns, struct zd_err *err)
+        __attribute__((warn_unused_result));
 /* Only after a beginning that went well. */
 void zd_profile_end(void);
 

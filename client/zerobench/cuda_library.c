@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * cuda_library.c - finds and loads NCCL and cuBLAS, which come with CUDA's toolkit, with a distribution or with Python
+ * cuda_library.c - finds and loads NCCL, cuBLAS and CUPTI, which come with CUDA's toolkit, with a distribution or with Python
  * packages, in other places each.
  */
 #include "client/zerobench/cuda_gpu.h"
@@ -21,8 +21,10 @@ static const struct {
 } places[] = {
         {"CUDA_HOME", "/lib64"},
         {"CUDA_PATH", "/lib64"},
+        {"CUDA_HOME", "/extras/CUPTI/lib64"},
         {NULL, "/usr/local/cuda/lib64"},
         {NULL, "/usr/local/cuda-*/lib64"},
+        {NULL, "/usr/local/cuda*/extras/CUPTI/lib64"},
         {"VIRTUAL_ENV", "/lib/python3*/site-packages/nvidia/*/lib"},
         {"CONDA_PREFIX", "/lib/python3*/site-packages/nvidia/*/lib"},
         {"HOME", "/.local/lib/python3*/site-packages/nvidia/*/lib"},

@@ -2,13 +2,14 @@
 /*
  * cuda_profile.c - what this process's kernels hold of its GPU, as CUPTI records them: NCCL's and the library's alike.
  *
- * A kernel holds one multiprocessor for each of its blocks, from its begin to its end, and all of them at most. CUPTI's callbacks have
- * no argument: what they add up is the process's, and there is one profile at a time. CUPTI is loaded when that begins, since
- * whatever it watches is slower; it stays until the process ends.
+ * A kernel holds one multiprocessor for each of its blocks, from its begin to its end, and all kernels at a moment as many as there
+ * are. CUPTI's callbacks have no argument: what they record is the process's, and there is one profile at a time. CUPTI is
+ * loaded when that begins, since whatever it watches is slower; it stays until the process ends.
  */
 #include "client/zerobench/cuda_cupti.h"
 #include "client/zerobench/cuda_gpu.h"
 
+#include <pthread.h>
 #include <stdlib.h>
 
 #include "base/err.h"
@@ -16,16 +17,27 @@
 
 #define BUFFER_BYTES (1u << 20)
 #define BUFFER_ALIGN 8u
+#define MOST_KERNELS 64u /* of what is recorded at a time */
 
-#define MEMBER(member, name, args) int(*member) args;
+#define MEMBER(member, name, args) int(*member) args; /* NOLINT: a declarator */
 static struct {
 	ZD_CUPTI_FUNCTIONS(MEMBER)
 } cupti;
 #undef MEMBER
 
-/* What the callbacks add up: on CUPTI's own thread, or on the one that flushes. */
-static _Atomic uint64_t held_ns, kernels, untimed;
+struct kernel {
+	uint64_t start_ns, end_ns, blocks;
+};
+
 static uint64_t multiprocessors;
+
+/* What the callbacks find: on CUPTI's own thread, or on the one that flushes. */
+static struct {
+	pthread_mutex_t lock;
+	struct kernel kernels[MOST_KERNELS];
+	uint32_t count;
+	uint64_t lost; /* without times, or without room */
+} recorded = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
 static int check(int result, const char *call, struct zd_err *err)
 {
@@ -36,6 +48,9 @@ static int check(int result, const char *call, struct zd_err *err)
 	return zd_err_set(err, ZEROD_E_UNSUPPORTED, "%s: %s (%d)", call, text, result);
 }
 
+/* ---- Records ------------------------------------------------------------------------------------------------------ */
+
+/* Without a buffer CUPTI counts what it drops. */
 static void on_requested(uint8_t **buffer, size_t *bytes, size_t *most)
 {
 	*buffer = aligned_alloc(BUFFER_ALIGN, BUFFER_BYTES);
@@ -43,16 +58,16 @@ static void on_requested(uint8_t **buffer, size_t *bytes, size_t *most)
 	*most = 0; /* as many as fit */
 }
 
+/* With the lock. */
 static void add(const struct zd_cupti_kernel *record)
 {
 	const uint64_t blocks = (uint64_t)record->grid_x * (uint64_t)record->grid_y *
 	                        (uint64_t)record->grid_z;
-	atomic_fetch_add(&kernels, 1);
-	if (record->start_ns == 0 || record->end_ns < record->start_ns)
-		atomic_fetch_add(&untimed, 1);
+	if (record->start_ns == 0 || record->end_ns < record->start_ns || recorded.count == MOST_KERNELS)
+		recorded.lost++;
 	else
-		atomic_fetch_add(&held_ns,
-		                 (record->end_ns - record->start_ns) * zd_min_u64(blocks, multiprocessors));
+		recorded.kernels[recorded.count++] = (struct kernel){record->start_ns, record->end_ns,
+		                                                     blocks};
 }
 
 static void on_completed(struct CUctx_st *context, uint32_t stream, uint8_t *buffer, size_t bytes,
@@ -62,11 +77,47 @@ static void on_completed(struct CUctx_st *context, uint32_t stream, uint8_t *buf
 	(void)context;
 	(void)stream;
 	(void)bytes;
+	pthread_mutex_lock(&recorded.lock);
 	while (valid_bytes > 0 && cupti.getNextRecord(buffer, valid_bytes, &record) == ZD_CUPTI_SUCCESS)
 		if (record->kind == ZD_CUPTI_CONCURRENT_KERNEL)
 			add(record);
+	pthread_mutex_unlock(&recorded.lock);
 	free(buffer);
 }
+
+/* ---- What they come to ------------------------------------------------------------------------------------------------ */
+
+/* Multiprocessors that are held from `begin_ns` on, until the next kernel begins or ends, which is at *until_ns. */
+static uint64_t held_from(uint64_t begin_ns, uint64_t *until_ns)
+{
+	uint64_t blocks = 0;
+	*until_ns = UINT64_MAX;
+	for (uint32_t i = 0; i < recorded.count; i++) {
+		const struct kernel *kernel = &recorded.kernels[i];
+		if (kernel->start_ns <= begin_ns && begin_ns < kernel->end_ns)
+			blocks += kernel->blocks;
+		if (kernel->start_ns > begin_ns)
+			*until_ns = zd_min_u64(*until_ns, kernel->start_ns);
+		if (kernel->end_ns > begin_ns)
+			*until_ns = zd_min_u64(*until_ns, kernel->end_ns);
+	}
+	return zd_min_u64(blocks, multiprocessors);
+}
+
+/* ns of one multiprocessor. */
+static uint64_t held_ns(void)
+{
+	uint64_t sum = 0, at_ns = 0, until_ns;
+	uint64_t held = held_from(at_ns, &until_ns);
+	while (until_ns != UINT64_MAX) {
+		sum += held * (until_ns - at_ns);
+		at_ns = until_ns;
+		held = held_from(at_ns, &until_ns);
+	}
+	return sum;
+}
+
+/* ---- Beginning and end ------------------------------------------------------------------------------------------------ */
 
 static int load(struct zd_err *err)
 {
@@ -83,10 +134,11 @@ static int load(struct zd_err *err)
 
 int zd_profile_begin(const struct zd_gpu *gpu, struct zd_err *err)
 {
-	int count = 0;
+	int count = 1;
 	int status = zd_cuda_err(
 	        gpu->cuda, gpu->cuda->deviceGetAttribute(&count, ZD_CU_ATTR_MULTIPROCESSORS, gpu->ordinal),
 	        err, "cuDeviceGetAttribute");
+	multiprocessors = (uint64_t)count;
 	if (!status)
 		status = load(err);
 	if (!status)
@@ -94,19 +146,36 @@ int zd_profile_begin(const struct zd_gpu *gpu, struct zd_err *err)
 		               "cuptiActivityRegisterCallbacks", err);
 	if (!status)
 		status = check(cupti.enable(ZD_CUPTI_CONCURRENT_KERNEL), "cuptiActivityEnable", err);
-	multiprocessors = (uint64_t)count;
 	return status;
 }
 
-int zd_profile_take(uint64_t *sm_ns, struct zd_err *err)
+/* Records are whole when the GPU has nothing to do any more. */
+static int flush(const struct zd_gpu *gpu, struct zd_err *err)
 {
-	int status = check(cupti.flushAll(ZD_CUPTI_FLUSH_FORCED), "cuptiActivityFlushAll", err);
-	const uint64_t lost = atomic_exchange(&untimed, 0);
-	const uint64_t seen = atomic_exchange(&kernels, 0);
-	*sm_ns = atomic_exchange(&held_ns, 0) / multiprocessors;
-	if (!status && lost)
-		status = zd_err_set(err, ZEROD_E_UNSUPPORTED, "CUPTI has no times of %llu of %llu kernels",
-		                    (unsigned long long)lost, (unsigned long long)seen);
+	size_t dropped = 0;
+	int status = zd_cuda_err(gpu->cuda, gpu->cuda->ctxSynchronize(), err, "cuCtxSynchronize");
+	if (!status)
+		status = check(cupti.flushAll(ZD_CUPTI_FLUSH_FORCED), "cuptiActivityFlushAll", err);
+	if (!status)
+		status = check(cupti.getNumDroppedRecords(NULL, 0, &dropped),
+		               "cuptiActivityGetNumDroppedRecords", err);
+	if (!status && dropped)
+		status = zd_err_set(err, ZEROD_E_UNSUPPORTED, "CUPTI has dropped %zu records", dropped);
+	return status;
+}
+
+int zd_profile_take(const struct zd_gpu *gpu, uint64_t *sm_ns, struct zd_err *err)
+{
+	int status = flush(gpu, err);
+	pthread_mutex_lock(&recorded.lock);
+	if (!status && recorded.lost)
+		status = zd_err_set(err, ZEROD_E_UNSUPPORTED, "CUPTI has no times of %llu kernels",
+		                    (unsigned long long)recorded.lost);
+	if (!status)
+		*sm_ns = held_ns() / multiprocessors;
+	recorded.count = 0;
+	recorded.lost = 0;
+	pthread_mutex_unlock(&recorded.lock);
 	return status;
 }
 

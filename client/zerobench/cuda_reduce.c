@@ -228,40 +228,68 @@ int zd_cuda_reduce_turns(struct zd_cuda_trainer *trainer, uint64_t numel)
 
 /* ---- What kernels hold ---------------------------------------------------------------------------------------------------- */
 
+/* What cannot be recorded is no failure: said once, for all ranks. */
+static void unprofiled(const struct zd_cuda_run *run, const char *why)
+{
+	struct zd_cuda_shared *shared = run->shared;
+	if (!atomic_exchange(&shared->unprofiled, true))
+		snprintf(shared->unprofiled_text, sizeof(shared->unprofiled_text), "%s", why);
+}
+
+static uint64_t take(const struct zd_cuda_trainer *trainer, bool expected)
+{
+	struct zd_err err = ZD_ERR_NONE;
+	uint64_t sm_ns = 0;
+	if (zd_profile_take(&trainer->gpu, &sm_ns, &err))
+		unprofiled(trainer->run, err.text);
+	else if (expected && sm_ns == 0)
+		unprofiled(trainer->run, "CUPTI has recorded no kernel of a reduction");
+	return sm_ns;
+}
+
 /* One by each, by turns. The rank's kernels alone: the daemon has none to run for these. */
-static int profile_once(struct reduction *reduction, uint64_t sm_ns[ZD_CUDA_PUSHES])
+static int profile_once(struct reduction *reduction, uint64_t sm_ns[ZD_CUDA_PUSHES], uint64_t *wrong)
 {
 	const struct zd_cuda_trainer *trainer = reduction->trainer;
-	uint64_t took_ns[ZD_CUDA_CALLS + 1], others_ns, wrong = 0;
+	uint64_t took_ns[ZD_CUDA_CALLS + 1];
 	int status = prepare(reduction);
-	if (!status)
-		status = zd_profile_take(&others_ns, trainer->member->err);
+	(void)take(trainer, false);
 	zd_cuda_meet_trainers(trainer->run);
 	if (!status)
 		status = by_zerod(reduction, took_ns);
+	sm_ns[ZD_CUDA_ZEROD] = take(trainer, true);
 	if (!status)
-		status = zd_profile_take(&sm_ns[ZD_CUDA_ZEROD], trainer->member->err);
-	if (!status)
-		status = step(reduction, false, &wrong);
+		status = step(reduction, false, wrong);
+	(void)take(trainer, false);
 	zd_cuda_meet_trainers(trainer->run);
 	if (!status)
 		status = by_nccl(reduction, took_ns);
-	if (!status)
-		status = zd_profile_take(&sm_ns[ZD_CUDA_NCCL], trainer->member->err);
-	atomic_fetch_add(&trainer->run->shared->wrong, wrong);
+	sm_ns[ZD_CUDA_NCCL] = take(trainer, true);
 	return status;
 }
 
-static int profile(struct zd_cuda_trainer *trainer, uint64_t bytes)
+/* By one rank, when all are through. */
+static void store(const struct zd_cuda_run *run, uint64_t bytes)
+{
+	struct zd_cuda_shared *shared = run->shared;
+	shared->costs.profiled_wrong = atomic_exchange(&shared->wrong, 0);
+	if (!atomic_load(&shared->unprofiled))
+		shared->costs.profiled_bytes = bytes;
+}
+
+static int profile(struct zd_cuda_trainer *trainer)
 {
 	const struct zd_cuda_run *run = trainer->run;
 	struct zd_cuda_costs *costs = &run->shared->costs;
-	const uint64_t numel = bytes / zerod_dtype_bytes(run->bench->options.dtype);
+	const uint64_t bytes_each = zerod_dtype_bytes(run->bench->options.dtype);
+	const uint64_t most = zd_min_u64(run->bench->options.max_bytes, ZD_CUDA_PAUSELESS_BYTES);
+	const uint64_t numel = zd_max_u64(most / bytes_each, 1);
 	struct reduction reduction = {.trainer = trainer};
-	int status = begin(&reduction, zd_max_u64(numel, 1));
+	uint64_t wrong = 0;
+	int status = begin(&reduction, numel);
 	for (uint32_t i = 0; i < ZD_CUDA_PROFILED + 1 && !status; i++) {
 		uint64_t sm_ns[ZD_CUDA_PUSHES] = {0};
-		status = profile_once(&reduction, sm_ns);
+		status = profile_once(&reduction, sm_ns, &wrong);
 		for (enum zd_cuda_way way = 0; way < ZD_CUDA_PUSHES && i > 0;
 		     way++) /* the first one warms up */
 			costs->sm_ns[way][(i - 1) * run->ranks + trainer->member->index] = sm_ns[way];
@@ -269,25 +297,27 @@ static int profile(struct zd_cuda_trainer *trainer, uint64_t bytes)
 	zd_profile_end();
 	if (!status)
 		status = end(&reduction);
-	if (!status)
-		costs->profiled_bytes = zd_max_u64(numel, 1) * zerod_dtype_bytes(run->bench->options.dtype);
-	return status;
+	if (status)
+		return status;
+	atomic_fetch_add(&run->shared->wrong, wrong);
+	zd_cuda_meet_trainers(run);
+	if (trainer->member->index == 0)
+		store(run, numel * bytes_each);
+	return 0;
 }
 
-/* That there is no CUPTI is no failure. */
 int zd_cuda_reduce_profile(struct zd_cuda_trainer *trainer)
 {
 	const struct zd_cuda_run *run = trainer->run;
-	struct zd_cuda_shared *shared = run->shared;
 	struct zd_err err = ZD_ERR_NONE;
 	if (!trainer->nccl)
 		return 0;
 	const bool recorded = zd_profile_begin(&trainer->gpu, &err) == 0;
-	if (!recorded && atomic_exchange(&shared->unprofiled, true) == false)
-		snprintf(shared->unprofiled_text, sizeof(shared->unprofiled_text), "%s", err.text);
+	if (!recorded)
+		unprofiled(run, err.text);
 	zd_cuda_meet_trainers(run);
-	if (!atomic_load(&shared->unprofiled))
-		return profile(trainer, zd_min_u64(run->bench->options.max_bytes, ZD_CUDA_PAUSELESS_BYTES));
+	if (!atomic_load(&run->shared->unprofiled))
+		return profile(trainer);
 	if (recorded)
 		zd_profile_end();
 	return 0;

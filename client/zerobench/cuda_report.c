@@ -324,20 +324,19 @@ static void report_sm_time(struct zd_bench *bench, const struct zd_cuda_run *run
 	struct zd_cuda_costs *costs = &run->shared->costs;
 	const size_t samples = (size_t)ZD_CUDA_PROFILED * run->ranks;
 	struct zd_stats zerod, nccl;
-	char what[64];
-	if (atomic_load(&run->shared->unprofiled) && !bench->options.json)
-		printf("# SM time is not measured: %s\n", run->shared->unprofiled_text);
+	if (atomic_load(&run->shared->unprofiled))
+		zd_report_note(bench, "SM time is not measured", run->shared->unprofiled_text);
+	bench->wrong += costs->profiled_wrong;
 	if (!costs->profiled_bytes)
 		return;
-	bench->wrong += atomic_load(&run->shared->wrong);
 	zd_stats_of(costs->sm_ns[ZD_CUDA_ZEROD], samples, &zerod);
 	zd_stats_of(costs->sm_ns[ZD_CUDA_NCCL], samples, &nccl);
 	zd_report_figure(bench, "bytes of the reductions whose SM time follows",
 	                 (double)costs->profiled_bytes, "");
 	report_sm_time_of(bench, &zerod, "SM time of zerod's sum");
 	report_sm_time_of(bench, &nccl, "SM time of NCCL's kernel");
-	snprintf(what, sizeof(what), "SM time: zerod's / NCCL's");
-	zd_report_target(bench, what, ratio(zerod.p50, nccl.p50), true, 0.25);
+	if (costs->profiled_bytes == 64u << 20)
+		zd_report_target(bench, "SM time: zerod's / NCCL's", ratio(zerod.p50, nccl.p50), true, 0.25);
 }
 
 void zd_cuda_report(struct zd_bench *bench, const struct zd_cuda_run *run)

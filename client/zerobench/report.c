@@ -173,6 +173,14 @@ void zd_report_figure(const struct zd_bench *bench, const char *what, double val
 		printf("# %-40s %12.0f\n", what, value);
 }
 
+void zd_report_note(const struct zd_bench *bench, const char *what, const char *why)
+{
+	if (bench->options.json)
+		json_array_append_new(bench->results, json_pack("{s:s,s:s}", "what", what, "why", why));
+	else
+		printf("# %s: %s\n", what, why);
+}
+
 void zd_report_target(const struct zd_bench *bench, const char *what, double measured, bool at_most,
                       double bound)
 {

@@ -165,6 +165,7 @@ enum {
 	F(ctxPushCurrent, cuCtxPushCurrent, (struct CUctx_st * context))                                     \
 	F(ctxPopCurrent, cuCtxPopCurrent, (struct CUctx_st * *context))                                      \
 	F(ctxGetDevice, cuCtxGetDevice, (int *device))                                                       \
+	F(ctxSynchronize, cuCtxSynchronize, (void))                                                          \
 	F(ctxGetStreamPriorityRange, cuCtxGetStreamPriorityRange, (int *least, int *greatest))               \
 	F(memGetInfo, cuMemGetInfo, (size_t * available, size_t * total))                                    \
 	F(memGetAllocationGranularity, cuMemGetAllocationGranularity,                                        \

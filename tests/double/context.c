@@ -215,6 +215,21 @@ int cuCtxGetDevice(int *device)
 	return double_leave(ZD_CU_SUCCESS);
 }
 
+int cuCtxSynchronize(void)
+{
+	int result = double_enter(__func__, DOUBLE_NEEDS_CONTEXT);
+	struct CUctx_st *context;
+
+	if (result)
+		return result;
+	result = double_check_unsafe();
+	if (result)
+		return double_leave(result);
+	context = double_current();
+	double_streams_wait(context);
+	return double_leave(context->fault);
+}
+
 int cuCtxGetStreamPriorityRange(int *least, int *greatest)
 {
 	int result = double_enter(__func__, DOUBLE_NEEDS_CONTEXT);

@@ -31,12 +31,13 @@ total=${#patches[@]}
 [ "$total" -lt "$JOBS" ] && JOBS=$total
 
 scratch=$(mktemp -d) || exit 2
+export ZD_DOUBLE_NCCL_RUN=${scratch##*/} # names what programs that are killed leave of NCCL's double
 export GIT_CEILING_DIRECTORIES=$scratch # the copies are in no repository
 workers=()
 cleanup() {
 	for pid in "${workers[@]}"; do kill -- "-$pid" 2>/dev/null; done
 	wait
-	rm -rf "$scratch"
+	rm -rf "$scratch" "/dev/shm/zerod-nccl-$ZD_DOUBLE_NCCL_RUN-"*
 }
 trap cleanup EXIT
 trap 'exit 130' INT TERM

@@ -178,7 +178,7 @@ static void test_functions_exist(void **state)
 #ifdef HAS_CUPTI_H
 static void test_cupti(void **state)
 {
-	/* The one of CUDA 11 is deprecated, and there. */
+	/* The one of CUDA 12 is deprecated, and there. */
 	typedef CUpti_ActivityKernel9 theirs;
 
 	(void)state;

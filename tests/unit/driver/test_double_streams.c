@@ -97,6 +97,27 @@ static void test_one_queue_blocks_all(void **state)
 	leave(cuda, 0);
 }
 
+static void test_a_context_is_waited_for(void **state)
+{
+	const struct zd_cuda *cuda = load_and_enter();
+	struct CUstream_st *a = new_stream(cuda), *b = new_stream(cuda);
+	struct page page = new_page(cuda);
+
+	(void)state;
+	wait_for(cuda, a, page, FENCE, 1);
+	copy_word(cuda, a, page, Z, X);
+	write_to(cuda, b, page, X, 5);
+	write_to(cuda, b, page, FENCE, 1);
+	MUST(cuda->ctxSynchronize());
+	MUST(cuda->streamQuery(a));
+	MUST(cuda->streamQuery(b));
+	assert_int_equal(look(&page.host[Z]), 5);
+	MUST(cuda->streamDestroy(a));
+	MUST(cuda->streamDestroy(b));
+	free_page(cuda, page);
+	leave(cuda, 0);
+}
+
 static void test_eight_queues_by_default(void **state)
 {
 	const struct zd_cuda *cuda = load_and_enter();
@@ -506,6 +527,7 @@ int main(int argc, char **argv)
 	struct a_case cases[] = {
 	        CASE(test_streams_share_queues, CLEAN, "CUDA_DEVICE_MAX_CONNECTIONS=2"),
 	        CASE(test_one_queue_blocks_all, CLEAN, "CUDA_DEVICE_MAX_CONNECTIONS=1"),
+	        CASE(test_a_context_is_waited_for, CLEAN),
 	        CASE(test_eight_queues_by_default, CLEAN),
 	        CASE(test_destroying_a_stream_lets_its_work_run, CLEAN),
 	        CASE(test_the_default_stream_is_in_order_with_blocking_ones, CLEAN),

@@ -173,6 +173,7 @@ struct zc_op {
 	/* tickets */
 	unsigned refs; /* the table's, and one for each thread that waits */
 	bool finished; /* in the client's list of finished tickets */
+	bool waited;   /* GATHER: somebody knows where its buffer is */
 	uint32_t deadline_ms;
 	char *error;   /* of the daemon; NULL: none, or no memory for it */
 	uint32_t uses; /* GATHER: what it added to its lease; 0 in a scope */

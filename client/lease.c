@@ -7,7 +7,8 @@
  * else: a release without a lease is sent like any other, and the daemon says NOT_HELD.
  *
  * A lease that lasts while others are gathered and released under its tag would collect their tickets. It keeps as many as
- * there are uses left and a few more; the oldest become stale.
+ * there are uses left and a few more; of those that have been waited for the oldest become stale. One that nobody has waited for yet is
+ * kept, for a thread may be about to, unless there are ZC_MAX_FINISHED.
  *
  * A lease of a scope has no uses. It ends with the scope, when the daemon has said that it has.
  */
@@ -97,16 +98,30 @@ static void end_lease(struct zerod_client *client, struct zc_lease *lease)
 	free(lease);
 }
 
+/* NULL: none. One that is not answered yet may still fail, and then takes its uses back. */
+static struct zc_op *surplus_ticket(const struct zc_lease *lease)
+{
+	struct zc_op *op;
+
+	if (lease->ntickets <= lease->uses_left + ZC_SURPLUS_TICKETS)
+		return NULL;
+	TAILQ_FOREACH (op, &lease->tickets, in_queue)
+		if (op->answered && op->waited)
+			return op;
+	op = TAILQ_FIRST(&lease->tickets);
+	return op->answered && lease->ntickets > lease->uses_left + ZC_MAX_FINISHED ? op : NULL;
+}
+
 static void attach(struct zerod_client *client, struct zc_lease *lease, struct zc_op *op)
 {
+	struct zc_op *surplus;
+
 	lease->uses_left += op->uses;
 	op->lease = lease;
 	TAILQ_INSERT_TAIL(&lease->tickets, op, in_queue);
 	lease->ntickets++;
-	/* One that is not answered yet may still fail, and then takes its uses back. */
-	while (lease->ntickets > lease->uses_left + ZC_SURPLUS_TICKETS &&
-	       TAILQ_FIRST(&lease->tickets)->answered)
-		drop_ticket(client, lease, TAILQ_FIRST(&lease->tickets));
+	while ((surplus = surplus_ticket(lease)))
+		drop_ticket(client, lease, surplus);
 }
 
 int zc_lease_add(struct zerod_client *client, struct zc_unit *unit, const char *tag, struct zc_op *op,

@@ -135,8 +135,10 @@ static int await_answers(struct waiting *waiting, struct zd_err *err)
 		if (rc)
 			return name_ticket(rc, i, waiting->count, err);
 	}
-	for (uint32_t i = 0; i < waiting->count; i++)
+	for (uint32_t i = 0; i < waiting->count; i++) {
+		waiting->ops[i]->waited = true;
 		consume(waiting->client, waiting->ops[i]);
+	}
 	return 0;
 }
 

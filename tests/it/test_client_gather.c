@@ -158,32 +158,59 @@ static void test_tags_are_apart(void **state)
 	scene_close(&scene);
 }
 
-#define CYCLES (2 * ZC_SURPLUS_TICKETS)
+#define CYCLES      (2 * ZC_SURPLUS_TICKETS)
+#define MANY_CYCLES (ZC_MAX_FINISHED + CYCLES)
 
 static void gather_cycles(struct fake_peer *peer, void *arg)
 {
-	(void)arg;
+	const unsigned *cycles = arg;
+
 	fake_serve_unit(peer);
 	answer_gather(peer, 0);
-	for (unsigned i = 0; i < CYCLES && !peer->failed; i++) {
+	answer_gather(peer, 0);
+	for (unsigned i = 0; i < *cycles && !peer->failed; i++) {
 		answer_gather(peer, 0);
 		answer_release(peer, ZEROD_OK);
 	}
 	fake_expect_end(peer);
 }
 
-/* A lease that never ends does not collect tickets for ever. */
+/* A lease that never ends does not collect tickets for ever; one that a slow thread is about to wait for is no surplus. */
 static void test_long_lease(void **state)
 {
+	unsigned cycles = CYCLES;
+	struct scene scene = {0};
+	zerod_ticket first, slow, last = {0};
+
+	(void)state;
+	scene_open(&scene, gather_cycles, &cycles);
+	first = begin(&scene, 1, 0);
+	assert_status(scene.client, wait_for(&scene, first), ZEROD_OK);
+	slow = begin(&scene, 1, 0);
+	for (unsigned i = 0; i < CYCLES; i++) {
+		last = begin(&scene, 1, 0);
+		assert_status(scene.client, wait_for(&scene, last), ZEROD_OK);
+		assert_status(scene.client, release(&scene), ZEROD_OK);
+	}
+	assert_status(scene.client, wait_for(&scene, last), ZEROD_OK);
+	assert_int_equal(wait_for(&scene, first), ZEROD_E_STALE);
+	assert_status(scene.client, wait_for(&scene, slow), ZEROD_OK);
+	scene_close(&scene);
+}
+
+/* Nor does one whose tickets nobody waits for. */
+static void test_long_lease_without_waits(void **state)
+{
+	unsigned cycles = MANY_CYCLES;
 	struct scene scene = {0};
 	zerod_ticket first, last = {0};
 
 	(void)state;
-	scene_open(&scene, gather_cycles, NULL);
+	scene_open(&scene, gather_cycles, &cycles);
 	first = begin(&scene, 1, 0);
-	for (unsigned i = 0; i < CYCLES; i++) {
+	(void)begin(&scene, 1, 0);
+	for (unsigned i = 0; i < MANY_CYCLES; i++) {
 		last = begin(&scene, 1, 0);
-		assert_status(scene.client, wait_for(&scene, last), ZEROD_OK);
 		assert_status(scene.client, release(&scene), ZEROD_OK);
 	}
 	assert_status(scene.client, wait_for(&scene, last), ZEROD_OK);
@@ -588,6 +615,7 @@ int main(void)
 	        cmocka_unit_test(test_uses_add_up),
 	        cmocka_unit_test(test_tags_are_apart),
 	        cmocka_unit_test(test_long_lease),
+	        cmocka_unit_test(test_long_lease_without_waits),
 	        cmocka_unit_test(test_failed_gather),
 	        cmocka_unit_test(test_consumed_tickets),
 	        cmocka_unit_test(test_forgotten_tickets),

@@ -278,15 +278,17 @@ static void report_slowdown(struct zd_bench *bench, const struct zd_cuda_run *ru
 		zd_report_target(bench, what, zerod - nccl, true, 0);
 }
 
-static void report_part(const struct zd_bench *bench, const struct zd_stats *stats, const char *what)
+/* `ns_each`: of the unit. */
+static void report_spread(const struct zd_bench *bench, const struct zd_stats *stats, const char *what,
+                          double ns_each, const char *unit)
 {
 	char line[80];
 	snprintf(line, sizeof(line), "%s, p50", what);
-	zd_report_figure(bench, line, us(stats->p50) / 1e3, "ms");
+	zd_report_figure(bench, line, (double)stats->p50 / ns_each, unit);
 	snprintf(line, sizeof(line), "%s, min", what);
-	zd_report_figure(bench, line, us(stats->min) / 1e3, "ms");
+	zd_report_figure(bench, line, (double)stats->min / ns_each, unit);
 	snprintf(line, sizeof(line), "%s, max", what);
-	zd_report_figure(bench, line, us(stats->max) / 1e3, "ms");
+	zd_report_figure(bench, line, (double)stats->max / ns_each, unit);
 }
 
 static void report_backward(struct zd_bench *bench, const struct zd_cuda_run *run)
@@ -298,25 +300,14 @@ static void report_backward(struct zd_bench *bench, const struct zd_cuda_run *ru
 	bench->wrong += costs->backward_wrong;
 	zd_report_figure(bench, "a backward's gradients", (double)costs->backward_bytes / (1u << 20), "MiB");
 	zd_report_figure(bench, "its buckets", costs->backward_buckets, "");
-	report_part(bench, &parts[ZD_CUDA_BACKWARD_ZEROD], "backward by zerod");
-	report_part(bench, &parts[ZD_CUDA_BACKWARD_BEGIN], "backward_begin");
+	report_spread(bench, &parts[ZD_CUDA_BACKWARD_ZEROD], "backward by zerod", 1e6, "ms");
+	report_spread(bench, &parts[ZD_CUDA_BACKWARD_BEGIN], "backward_begin", 1e6, "ms");
 	if (!has(run, ZD_CUDA_NCCL))
 		return;
-	report_part(bench, &parts[ZD_CUDA_BACKWARD_NCCL], "backward by NCCL");
+	report_spread(bench, &parts[ZD_CUDA_BACKWARD_NCCL], "backward by NCCL", 1e6, "ms");
 	zd_report_target(bench, "a backward: speed / NCCL's",
 	                 ratio(parts[ZD_CUDA_BACKWARD_NCCL].p50, parts[ZD_CUDA_BACKWARD_ZEROD].p50), false,
 	                 1 / 0.7);
-}
-
-static void report_sm_time_of(struct zd_bench *bench, const struct zd_stats *stats, const char *what)
-{
-	char line[96];
-	snprintf(line, sizeof(line), "%s, p50", what);
-	zd_report_figure(bench, line, us(stats->p50), "us of the GPU");
-	snprintf(line, sizeof(line), "%s, min", what);
-	zd_report_figure(bench, line, us(stats->min), "us of the GPU");
-	snprintf(line, sizeof(line), "%s, max", what);
-	zd_report_figure(bench, line, us(stats->max), "us of the GPU");
 }
 
 static void report_sm_time(struct zd_bench *bench, const struct zd_cuda_run *run)
@@ -333,8 +324,8 @@ static void report_sm_time(struct zd_bench *bench, const struct zd_cuda_run *run
 	zd_stats_of(costs->sm_ns[ZD_CUDA_NCCL], samples, &nccl);
 	zd_report_figure(bench, "bytes of the reductions whose SM time follows",
 	                 (double)costs->profiled_bytes, "");
-	report_sm_time_of(bench, &zerod, "SM time of zerod's sum");
-	report_sm_time_of(bench, &nccl, "SM time of NCCL's kernel");
+	report_spread(bench, &zerod, "SM time of zerod's sum", 1e3, "us of the GPU");
+	report_spread(bench, &nccl, "SM time of NCCL's kernel", 1e3, "us of the GPU");
 	if (costs->profiled_bytes == 64u << 20)
 		zd_report_target(bench, "SM time: zerod's / NCCL's", ratio(zerod.p50, nccl.p50), true, 0.25);
 }

@@ -8,10 +8,12 @@
 #include "tests/double/double.h"
 
 #include <fcntl.h>
+#include <stdatomic.h>
 #include <string.h>
 #include <time.h>
 
 #include "base/mem.h"
+#include "tests/double/control.h"
 
 #define POLLS_AT_ONCE 50
 #define SHORTEST_NS   10000
@@ -138,6 +140,15 @@ static bool fill_some(const struct CUctx_st *context, const struct double_op *op
 	return end(&dst);
 }
 
+static atomic_int held = -1;
+
+static void hold_copies(int device)
+{
+	atomic_store(&held, device);
+}
+
+DOUBLE_EXPORT const struct double_control double_control = {.hold_copies = hold_copies};
+
 typedef bool some_fn(const struct CUctx_st *context, const struct double_op *op, size_t offset,
                      size_t *bytes);
 
@@ -145,9 +156,11 @@ static int run_all(const struct CUctx_st *context, const struct double_op *op, s
 {
 	size_t bytes = 0;
 
-	if (double_config()->copy_us) {
+	if (double_config()->copy_us || atomic_load(&held) == context->device) {
 		double_unlock();
 		sleep_ns(double_config()->copy_us * 1000);
+		while (atomic_load(&held) == context->device)
+			sleep_ns(SHORTEST_NS);
 		double_lock();
 	}
 	for (size_t offset = 0; offset < op->bytes; offset += bytes)

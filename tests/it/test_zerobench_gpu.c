@@ -186,6 +186,11 @@ static void sm_time_is_measured(void **state)
 	assert_true(figure(report, "SM time of NCCL's kernel, p50") == 0.1);
 	assert_false(has_target(report, "SM time")); /* of 64 MiB */
 	json_decref(report);
+	setenv("ZD_DOUBLE_CUPTI", "crowded", 1); /* beside each other they hold no more than there is */
+	report = run_json(args);
+	unsetenv("ZD_DOUBLE_CUPTI");
+	assert_true(figure(report, "SM time of zerod's sum, p50") == 13.2);
+	json_decref(report);
 }
 
 /* It is said why, and all else is measured. */

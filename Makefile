@@ -319,6 +319,10 @@ ON_IDLE := ZD_DOUBLE_BUSY=0 $(ON_DOUBLE)
 # And with its ranks in two daemons, or under NCCL's collectives, of which there is a double as well.
 ON_TWO := $(ON_DOUBLE) ZEROD_TEST_KEEP_DAEMON=1 ZEROD_TEST_DAEMONS=2
 ON_NCCL := $(ON_DOUBLE) ZEROD_TEST_KEEP_DAEMON=1 ZEROD_TEST_COLLECTIVES=nccl
+# And where all who can look into the rings between daemon and clients do, however few processors there are.
+AWAKE := ZEROD_SPIN=always
+AWAKE_IT := $(filter %/test_client_calls %/test_client_daemon %/test_client_gather %/test_cuda_two_daemons %/test_cuda_work \
+	%/test_cuda_work_ahead %/test_cuda_work_ends %/test_hostile_disconnect %/test_lifetimes_kill %/test_scope_client,$(IT_BIN))
 # And on whatever a backend may do. Where clients copy their own slices, a stream and a later call are ordered by way of the daemon,
 # which the thread sanitizer does not see: it has no idle GPUs, and a seed where devices do.
 ON_SIM := ZEROD_TEST_BACKEND=sim ZEROD_SIM_SEED=$(if $(filter thread,$(SAN)),15,10)
@@ -332,6 +336,8 @@ check-run: layers ptx-check tests
 		$(UNIT_BIN) $(CONTRACT_BIN) $(foreach test,$(CONTRACT_BIN),"$(ON_DOUBLE) ZEROD_TEST_KEEP_DAEMON=1 $(test)") \
 		$(if $(filter thread,$(SAN)),,$(foreach test,$(CONTRACT_BIN),"$(ON_IDLE) ZEROD_TEST_KEEP_DAEMON=1 $(test)")) \
 		$(foreach test,$(CONTRACT_BIN),"$(ON_TWO) $(test)" "$(ON_NCCL) $(test)") \
+		$(foreach test,$(CONTRACT_BIN),"$(AWAKE) $(test)" "$(AWAKE) $(ON_DOUBLE) ZEROD_TEST_KEEP_DAEMON=1 $(test)") \
+		$(AWAKE_IT:%="$(AWAKE) %") "$(AWAKE) $(ON_DOUBLE) $(STRESS_SHORT) --kill" \
 		$(foreach test,$(CONTRACT_BIN),"$(ON_SIM) $(test)") "$(FAULTS_SHORT)" "$(ON_DOUBLE) $(GPU_STRICT_BIN)" \
 		"$(ON_DOUBLE) ZD_DOUBLE_LEAKS=1 $(GPU_KERNELS_BIN)" \
 		"$(ON_DOUBLE) ZD_DOUBLE_LEAKS=1 $(GPU_COMM_BIN)" \

@@ -11,6 +11,7 @@
 #include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/socket.h>
 #include <sys/time.h>
 #include <sys/un.h>
@@ -150,7 +151,7 @@ static struct zerod_client *new_client(uint32_t deadline_ms)
 		free(client);
 		return NULL;
 	}
-	client->sock = client->worker.sock = client->worker.expected = -1;
+	client->link.sock = client->worker.link.sock = client->worker.expected = -1;
 	client->serial = atomic_fetch_add(&serials, 1) + 1;
 	client->fork_generation = fork_generation;
 	client->deadline_ms = deadline_ms;
@@ -192,12 +193,14 @@ static void free_objects(struct zerod_client *client)
 static void free_client(struct zerod_client *client)
 {
 	free_objects(client);
-	if (client->sock >= 0 &&
+	if (client->link.sock >= 0 &&
 	    !is_forked(client)) /* children may have the socket, too: the session ends all the same */
-		(void)shutdown(client->sock, SHUT_RDWR);
-	if (client->sock >= 0)
-		(void)close(client->sock);
+		(void)shutdown(client->link.sock, SHUT_RDWR);
+	if (client->link.sock >= 0)
+		(void)close(client->link.sock);
 	zc_worker_deinit(client);
+	if (client->rings)
+		(void)munmap(client->rings, ZD_RINGS_BYTES);
 	if (!is_forked(client)) { /* in a child, a lock may be held by a thread that is not there */
 		pthread_mutex_destroy(&client->send_lock);
 		pthread_mutex_destroy(&client->copy_lock);
@@ -292,7 +295,7 @@ static int greet(struct zerod_client *client, const char *name)
 	Zd__Request request = ZD__REQUEST__INIT;
 	Zd__Hello hello = ZD__HELLO__INIT;
 	struct greeting greeting = {.client = client, .err = zc_err(client)};
-	char *features[] = {(char *)ZD_FEATURE_WORK, (char *)ZD_FEATURE_WORK_AHEAD};
+	char *features[] = {(char *)ZD_FEATURE_WORK, (char *)ZD_FEATURE_WORK_AHEAD, (char *)ZD_FEATURE_RINGS};
 
 	hello.version_min = ZD_PROTOCOL_VERSION;
 	hello.version_max = ZD_PROTOCOL_VERSION;
@@ -340,6 +343,8 @@ int zerod_connect(const struct zerod_options *given, zerod_client **client)
 		rc = zd_err_set(err, ZEROD_E_INVALID, "client is NULL");
 	if (!rc)
 		rc = choose_name(options.name, &name, err);
+	if (!rc)
+		rc = zd_spin_check(err);
 	if (!rc && options.strict)
 		rc = check_strict(err);
 	if (rc)
@@ -349,7 +354,8 @@ int zerod_connect(const struct zerod_options *given, zerod_client **client)
 	if (!made)
 		return zd_err_errno(err, ENOMEM, "connecting");
 	made->strict = options.strict != 0;
-	rc = open_socket(choose_path(&options), zc_deadline_ns(zc_deadline_ms(made, 0)), &made->sock, err);
+	rc = open_socket(choose_path(&options), zc_deadline_ns(zc_deadline_ms(made, 0)), &made->link.sock,
+	                 err);
 	if (!rc) {
 		rc = greet(made, name);
 		if (rc) /* there will be no client to ask */

@@ -34,7 +34,7 @@
 
 #include "base/err.h"
 #include "base/spin.h"
-#include "proto/frame.h"
+#include "proto/link.h"
 #include "proto/limits.h"
 #include "proto/zerod.pb-c.h"
 
@@ -299,7 +299,7 @@ struct zerod_buffer {
 
 /* What the daemon asks this process to do, and the thread that does it (work.c). */
 struct zc_worker {
-	int sock;                  /* -1: the daemon asks for nothing */
+	struct zd_link link;       /* sock -1: the daemon asks for nothing */
 	struct zd_work_page *page; /* GPUs write what sums have come to; NULL: none */
 	int expected;              /* an eventfd: work will be asked for soon; -1: none */
 	/* With cuda_lock: */
@@ -310,7 +310,8 @@ struct zc_worker {
 
 struct zerod_client {
 	/* Set by zerod_connect(), then fixed. */
-	int sock;
+	struct zd_link link;    /* who has the send_lock sends, who is `reading` receives */
+	struct zd_rings *rings; /* beside it, and beside the worker's; NULL: none */
 	uint64_t serial; /* of this client, never used again: threads keep their error texts under it */
 	unsigned fork_generation;
 	uint32_t deadline_ms;
@@ -493,6 +494,9 @@ void zc_segments_free(struct zerod_client *client);
 
 /* ---- work.c ---------------------------------------------------------------------------------------------------------------- */
 
+/* Maps the session's rings; takes the descriptor over. */
+int zc_rings_take(struct zerod_client *client, int fd, struct zd_err *err)
+        __attribute__((warn_unused_result));
 /* Maps the page; takes both descriptors over. */
 int zc_worker_take(struct zerod_client *client, int sock, int page_fd, struct zd_err *err)
         __attribute__((warn_unused_result));

@@ -99,7 +99,7 @@ void zc_break(struct zerod_client *client, const struct zd_err *err)
 		return;
 	memcpy(client->broken_text, cause.text, sizeof(client->broken_text));
 	client->broken_status = cause.status; /* after its text: others read both without the lock */
-	(void)shutdown(client->sock, SHUT_RDWR);
+	(void)shutdown(client->link.sock, SHUT_RDWR);
 	for (unsigned i = 0; i < ZC_OP_CHAINS; i++)
 		while ((op = first_open(&client->ops[i])))
 			zc_op_fail(client, op, &cause);
@@ -164,29 +164,36 @@ static bool has_feature(const Zd__HelloReply *hello, const char *feature)
 	return false;
 }
 
-/* Every descriptor is taken over or closed. The hello's reply brings two more than there are segments, or four. */
+/* Every descriptor is taken over or closed. The hello's reply brings two more than there are segments, or up to five. */
 static int take_descriptors(struct zerod_client *client, const Zd__DaemonPacket *parsed, const int *fds,
                             unsigned nfds, struct zd_err *err)
 {
-	unsigned npages = 0, used = 0;
+	const Zd__HelloReply *hello = NULL;
+	unsigned nhello = 0, used = 0;
+	bool work = false, rings = false;
 	int rc = 0;
 
 	for (size_t i = 0; i < parsed->n_replies; i++)
 		if (parsed->replies[i]->body_case == ZD__REPLY__BODY_HELLO && !client->client_page) {
-			npages = has_feature(parsed->replies[i]->hello, ZD_FEATURE_WORK) ? 4 : 2;
-			client->on_gpus = strcmp(parsed->replies[i]->hello->backend, "cuda") == 0;
+			hello = parsed->replies[i]->hello;
+			work = has_feature(hello, ZD_FEATURE_WORK);
+			rings = has_feature(hello, ZD_FEATURE_RINGS);
+			nhello = 2 + (work ? 2 : 0) + rings;
+			client->on_gpus = strcmp(hello->backend, "cuda") == 0;
 		}
-	if (parsed->n_segments + npages != nfds)
+	if (parsed->n_segments + nhello != nfds)
 		rc = zd_err_set(err, ZEROD_E_PROTOCOL, "the daemon sent %u descriptors, %zu were announced",
-		                nfds, parsed->n_segments + npages);
-	if (!rc && npages) {
+		                nfds, parsed->n_segments + nhello);
+	if (!rc && hello) {
 		rc = zc_pages_map(client, fds[0], fds[1], err);
 		used = 2;
 	}
-	if (!rc && npages == 4) {
+	if (!rc && work) {
 		rc = zc_worker_take(client, fds[2], fds[3], err);
 		used = 4;
 	}
+	if (!rc && rings)
+		rc = zc_rings_take(client, fds[used++], err);
 	for (size_t i = 0; i < parsed->n_segments && !rc; i++)
 		rc = zc_segment_add(client, parsed->segments[i], fds[used++], err);
 	while (used < nfds)
@@ -219,11 +226,11 @@ struct received {
 
 static bool is_ready(const struct zerod_client *client, int timeout_ms, bool or_writable)
 {
-	struct pollfd poll_for = {.fd = client->sock, .events = POLLIN};
+	struct pollfd poll_for = {.fd = client->link.sock, .events = POLLIN};
 
 	if (or_writable)
 		poll_for.events |= POLLOUT;
-	return timeout_ms == 0 || poll(&poll_for, 1, timeout_ms) > 0;
+	return poll(&poll_for, 1, timeout_ms) > 0;
 }
 
 bool zc_nap(struct pollfd *fds, nfds_t nfds, uint64_t until_ns)
@@ -243,39 +250,51 @@ static int spin(struct zerod_client *client, size_t *nbytes, struct received *re
 	int rc = ZD_FRAME_AGAIN;
 
 	while (rc == ZD_FRAME_AGAIN && zd_spin_may(&client->spin, zc_now_ns()))
-		rc = zd_frame_recv(client->sock, client->receive_buffer, ZD_MAX_PACKET_BYTES, nbytes,
-		                   received->fds, &received->nfds, err);
+		rc = zd_link_try_recv(&client->link, client->receive_buffer, ZD_MAX_PACKET_BYTES, nbytes,
+		                      received->fds, &received->nfds, err);
 	return rc;
 }
 
 /* Is something there before it is time to sleep. */
 static bool naps(const struct zerod_client *client, int timeout_ms)
 {
-	struct pollfd poll_for = {.fd = client->sock, .events = POLLIN};
+	struct pollfd poll_for = {.fd = client->link.sock, .events = POLLIN};
 	bool is_long = timeout_ms < 0 || (uint64_t)timeout_ms * NS_PER_MS > ZC_NAPS_NS;
 
 	return is_long && client->naps && client->spin.window_ns > 0 &&
 	       zc_nap(&poll_for, 1, zc_now_ns() + ZC_NAPS_NS);
 }
 
-/* Long waits are cut short by the socket's timeout: whoever asked asks again. */
+/* At rest. Long waits are cut short by the socket's timeout: whoever asked asks again. */
+static int sleep_for_packet(struct zerod_client *client, int timeout_ms, bool or_writable, size_t *nbytes,
+                            struct received *received, struct zd_err *err)
+{
+	bool napped = naps(client, timeout_ms);
+
+	if (!napped && !or_writable && (timeout_ms < 0 || timeout_ms >= ZC_RECEIVE_SLICE_MS))
+		return zd_link_recv_wait(&client->link, client->receive_buffer, ZD_MAX_PACKET_BYTES, nbytes,
+		                         received->fds, &received->nfds, err);
+	if (!napped && !is_ready(client, timeout_ms, or_writable))
+		return ZD_FRAME_AGAIN;
+	return zd_link_recv(&client->link, client->receive_buffer, ZD_MAX_PACKET_BYTES, nbytes, received->fds,
+	                    &received->nfds, err);
+}
+
 static int receive_packet(struct zerod_client *client, int timeout_ms, bool or_writable, size_t *nbytes,
                           struct received *received, struct zd_err *err)
 {
-	int rc = timeout_ms == 0 ? ZD_FRAME_AGAIN : spin(client, nbytes, received, err);
+	int rc = ZD_FRAME_AGAIN;
 
-	if (rc == ZD_FRAME_AGAIN && naps(client, timeout_ms))
-		rc = zd_frame_recv(client->sock, client->receive_buffer, ZD_MAX_PACKET_BYTES, nbytes,
-		                   received->fds, &received->nfds, err);
+	if (timeout_ms != 0)
+		rc = spin(client, nbytes, received, err);
 	if (rc != ZD_FRAME_AGAIN)
 		return rc;
-	if (!or_writable && (timeout_ms < 0 || timeout_ms >= ZC_RECEIVE_SLICE_MS))
-		return zd_frame_recv_wait(client->sock, client->receive_buffer, ZD_MAX_PACKET_BYTES, nbytes,
-		                          received->fds, &received->nfds, err);
-	if (!is_ready(client, timeout_ms, or_writable))
-		return ZD_FRAME_AGAIN;
-	return zd_frame_recv(client->sock, client->receive_buffer, ZD_MAX_PACKET_BYTES, nbytes, received->fds,
-	                     &received->nfds, err);
+	if (timeout_ms == 0 || !zd_link_rest(&client->link))
+		return zd_link_try_recv(&client->link, client->receive_buffer, ZD_MAX_PACKET_BYTES, nbytes,
+		                        received->fds, &received->nfds, err);
+	rc = sleep_for_packet(client, timeout_ms, or_writable, nbytes, received, err);
+	zd_link_look(&client->link);
+	return rc;
 }
 
 /* Without the lock; by the thread that reads. 0, ZD_FRAME_AGAIN, or what ended the connection. */

@@ -38,19 +38,41 @@ static int check_descriptor(int fd, uint64_t min_bytes, const char *what, struct
 
 /* ---- Fence pages ---------------------------------------------------------------------------------------- */
 
-int zc_page_map(int fd, int protection, const char *what, void **page, struct zd_err *err)
+static int map_file(int fd, size_t bytes, int protection, const char *what, void **page, struct zd_err *err)
 {
 	void *map = MAP_FAILED;
-	int rc = check_descriptor(fd, PAGE_BYTES, what, err);
+	int rc = check_descriptor(fd, bytes, what, err);
 
 	if (!rc)
-		map = mmap(NULL, PAGE_BYTES, protection, MAP_SHARED, fd, 0);
+		map = mmap(NULL, bytes, protection, MAP_SHARED, fd, 0);
 	if (!rc && map == MAP_FAILED)
 		rc = zd_err_errno(err, errno, "mapping the %s", what);
 	(void)close(fd);
 	if (!rc)
 		*page = map;
 	return rc;
+}
+
+int zc_page_map(int fd, int protection, const char *what, void **page, struct zd_err *err)
+{
+	return map_file(fd, PAGE_BYTES, protection, what, page, err);
+}
+
+int zc_rings_take(struct zerod_client *client, int fd, struct zd_err *err)
+{
+	void *map;
+	int rc = map_file(fd, ZD_RINGS_BYTES, PROT_READ | PROT_WRITE, "rings", &map, err);
+
+	if (rc)
+		return rc;
+	client->rings = map;
+	client->link.out.ring = &client->rings->requests;
+	client->link.in.ring = &client->rings->replies;
+	client->worker.link.in.ring = &client->rings->works;
+	client->worker.link.out.ring = &client->rings->answers;
+	zd_link_look(&client->link);
+	zd_link_look(&client->worker.link);
+	return 0;
 }
 
 /* Shared, so that no fork makes a copy of what GPUs write to. */

@@ -53,18 +53,18 @@ static bool is_stopped(const struct zc_worker *worker)
 /* Blocks until the channel has room, or the thread is to stop. */
 static void await_room(const struct zc_worker *worker)
 {
-	struct pollfd fds[] = {{.fd = worker->sock, .events = POLLOUT},
+	struct pollfd fds[] = {{.fd = worker->link.sock, .events = POLLOUT},
 	                       {.fd = worker->stop, .events = POLLIN}};
 
 	while (poll(fds, 2, -1) < 0 && errno == EINTR)
 		continue;
 }
 
-/* Blocks until there is something to read, or soon will be, or the thread is to stop; false when none is so in time. */
-static bool await_work(struct desk *desk, int timeout_ms)
+/* Blocks until the socket can be read, or soon can be, or the thread is to stop; false when none is so in time. */
+static bool await_socket(struct desk *desk, int timeout_ms)
 {
 	const struct zc_worker *worker = &desk->client->worker;
-	struct pollfd fds[] = {{.fd = worker->sock, .events = POLLIN},
+	struct pollfd fds[] = {{.fd = worker->link.sock, .events = POLLIN},
 	                       {.fd = worker->stop, .events = POLLIN},
 	                       {.fd = worker->expected, .events = POLLIN}};
 	uint64_t now_ns = zc_now_ns(), naps_ns = desk->event_ns + ZC_NAPS_NS;
@@ -86,13 +86,26 @@ static bool await_work(struct desk *desk, int timeout_ms)
 	return true;
 }
 
+/* The same for a work, wherever it comes. */
+static bool await_work(struct desk *desk, int timeout_ms)
+{
+	struct zd_link *link = &desk->client->worker.link;
+	bool come;
+
+	if (!zd_link_rest(link))
+		return true;
+	come = await_socket(desk, timeout_ms);
+	zd_link_look(link);
+	return come;
+}
+
 /* 0, ZD_FRAME_AGAIN, or the channel's end. The daemon sends no descriptors here. */
 static int receive(struct desk *desk, size_t *nbytes, struct zd_err *err)
 {
 	int fds[ZD_MAX_PACKET_FDS];
 	unsigned nfds = 0;
-	int rc = zd_frame_recv(desk->client->worker.sock, desk->bytes, sizeof(desk->bytes), nbytes, fds,
-	                       &nfds, err);
+	int rc = zd_link_try_recv(&desk->client->worker.link, desk->bytes, sizeof(desk->bytes), nbytes, fds,
+	                          &nfds, err);
 
 	if (rc)
 		return rc;
@@ -105,7 +118,7 @@ static int receive(struct desk *desk, size_t *nbytes, struct zd_err *err)
 
 static int answer(struct desk *desk, Zd__WorkDone *done, struct zd_err *err)
 {
-	const struct zc_worker *worker = &desk->client->worker;
+	struct zc_worker *worker = &desk->client->worker;
 	Zd__WorkAnswers answers = ZD__WORK_ANSWERS__INIT;
 	uint8_t bytes[ZD_ERR_TEXT_BYTES + 64];
 	size_t nbytes;
@@ -116,7 +129,7 @@ static int answer(struct desk *desk, Zd__WorkDone *done, struct zd_err *err)
 	nbytes = zd__work_answers__get_packed_size(&answers);
 	zd_assert(nbytes <= sizeof(bytes)); /* the text is one of struct zd_err */
 	(void)zd__work_answers__pack(&answers, bytes);
-	while ((rc = zd_frame_send(worker->sock, bytes, nbytes, NULL, 0, err)) == ZD_FRAME_AGAIN &&
+	while ((rc = zd_link_send(&worker->link, bytes, nbytes, NULL, 0, err)) == ZD_FRAME_AGAIN &&
 	       !is_stopped(worker))
 		await_room(worker);
 	return rc < 0 ? rc : 0;
@@ -274,7 +287,7 @@ static int take_packet(struct desk *desk, size_t nbytes, struct zd_err *err)
 static bool spin(struct desk *desk)
 {
 	while (zd_spin_may(&desk->spin, zc_now_ns()))
-		if (await_work(desk, 0))
+		if (zd_link_is_due(&desk->client->worker.link) || await_socket(desk, 0))
 			return true;
 	return false;
 }
@@ -356,7 +369,7 @@ int zc_worker_take(struct zerod_client *client, int sock, int page_fd, struct zd
 		(void)close(sock);
 		return rc;
 	}
-	worker->sock = sock;
+	worker->link.sock = sock;
 	worker->page = page;
 	/* Without one, the thread is told nothing and sleeps until it is asked. */
 	worker->expected = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
@@ -375,7 +388,7 @@ int zc_worker_start(struct zerod_client *client, struct zd_err *err)
 	struct desk *desk;
 	int error;
 
-	if (worker->sock < 0 || worker->running)
+	if (worker->link.sock < 0 || worker->running)
 		return 0;
 	worker->stop = eventfd(0, EFD_CLOEXEC);
 	if (worker->stop < 0)
@@ -414,8 +427,8 @@ void zc_worker_deinit(struct zerod_client *client)
 {
 	struct zc_worker *worker = &client->worker;
 
-	if (worker->sock >= 0)
-		(void)close(worker->sock);
+	if (worker->link.sock >= 0)
+		(void)close(worker->link.sock);
 	if (worker->expected >= 0)
 		(void)close(worker->expected);
 	if (worker->running) /* a forked child, where the thread does not exist */

@@ -6,6 +6,7 @@
 #include "backend/cuda_comm_ids.h"
 #include "base/err.h"
 #include "base/log.h"
+#include "base/spin.h"
 #include "daemon/config.h"
 #include "daemon/log.h"
 #include "daemon/options.h"
@@ -22,7 +23,7 @@ int main(int argc, char **argv)
 	if (argc > 1 && strcmp(argv[1], ZD_CUDA_IDS_PROGRAM_ARG) == 0)
 		return zd_cuda_ids_main(argc - 2, argv + 2);
 	zd_options_parse(argc, argv, &options);
-	if (zd_options_load(&options, &config, &err) != 0) {
+	if (zd_spin_check(&err) != 0 || zd_options_load(&options, &config, &err) != 0) {
 		(void)fprintf(stderr, "zerod: %s\n", err.text);
 		return ZD_EXIT_CONFIG;
 	}

@@ -149,6 +149,8 @@ template <typename T> inline T zerod_init()
 	}
 #endif
 
+/* $ZEROD_SPIN: "never", no thread of the library looks again and again before it sleeps; "always", also where there are few
+ * processors; "auto", the default. */
 struct zerod_options {
 	size_t struct_size;
 	const char *socket_path; /* NULL: $ZEROD_SOCKET, else /run/zerod/zerod.sock */

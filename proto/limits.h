@@ -47,6 +47,10 @@
 #define ZD_WORK_SLOT_BYTES    64u
 #define ZD_WORK_PAGE_BYTES    (ZD_WORK_SLOTS * (unsigned long)ZD_WORK_SLOT_BYTES)
 
+#define ZD_FEATURE_RINGS "rings" /* in both hellos: packets may go by shared memory, too (ring.h) */
+#define ZD_RING_BYTES    16384u  /* of packets, and what comes before each, on their way in one direction */
+#define ZD_RINGS_BYTES   69632ul /* of a session's rings: whole pages */
+
 #define ZD_SHARD_ALIGN_BYTES 256u /* a shard's bytes are a multiple of it */
 /* strict sessions: gathered buffers begin at a multiple of it and fill whole ones; on GPUs, whole segments */
 #define ZD_STRICT_ALIGN_BYTES 4096u

@@ -15,13 +15,14 @@
 #include "base/err.h"
 #include "base/log.h"
 #include "base/text.h"
+#include "io/loop.h"
 
 /* "pid 1234" for a client without a name. */
 #define NAME_BYTES (ZD_MAX_NAME_BYTES + 1)
 
-/* Both fence pages; the work channel and its page. */
-#define NDESCRIPTORS 4u
-#define NFEATURES    3u
+/* Both fence pages; the work channel and its page; the rings. */
+#define NDESCRIPTORS 5u
+#define NFEATURES    4u
 
 static int check_hello(const struct zd_api_session *session, const Zd__Hello *hello, char name[NAME_BYTES],
                        struct zd_err *err)
@@ -70,16 +71,31 @@ static bool open_works(struct zd_api_session *session, const Zd__Hello *hello, s
 	return false;
 }
 
+/* Where the loop sleeps whenever it can, sockets do as well. */
+static bool open_rings(struct zd_api_session *session, const Zd__Hello *hello, struct zd_attachment *rings)
+{
+	struct zd_err err;
+
+	if (!zd_loop_spins(session->api->conns.loop) || !has_feature(hello, ZD_FEATURE_RINGS))
+		return false;
+	if (zd_api_session_open_rings(session, &rings->fd, &err) == 0)
+		return true;
+	zd_log(ZD_LOG_WARNING, "no rings for a session: %s", err.text);
+	return false;
+}
+
 /* What this session has beyond the protocol's version. */
-static size_t list_features(const struct zd_bridge *bridge, bool works, bool ahead, char *features[NFEATURES])
+static size_t list_features(const struct zd_api_session *session, bool ahead, char *features[NFEATURES])
 {
 	size_t count = 0;
 
-	if (works)
+	if (session->works)
 		features[count++] = (char *)ZD_FEATURE_WORK;
-	if (works && ahead)
+	if (session->works && ahead)
 		features[count++] = (char *)ZD_FEATURE_WORK_AHEAD;
-	if (bridge->ops->collectives)
+	if (session->rings)
+		features[count++] = (char *)ZD_FEATURE_RINGS;
+	if (session->api->bridge.ops->collectives)
 		features[count++] = (char *)ZD_FEATURE_COLLECTIVES;
 	return count;
 }
@@ -89,7 +105,7 @@ int zd_answer_hello(struct zd_api_session *session, const Zd__Request *request, 
 	const struct zd_bridge *bridge = &session->api->bridge;
 	struct zd_attachment attachments[NDESCRIPTORS] = {{.segment = NULL}};
 	char *features[NFEATURES];
-	bool works;
+	unsigned count = 2;
 	Zd__Reply reply = ZD__REPLY__INIT;
 	Zd__HelloReply hello = ZD__HELLO_REPLY__INIT;
 	char name[NAME_BYTES];
@@ -100,7 +116,10 @@ int zd_answer_hello(struct zd_api_session *session, const Zd__Request *request, 
 		                          &attachments[1].fd, err);
 	if (rc)
 		return rc;
-	works = open_works(session, request->hello, &attachments[2]);
+	if (open_works(session, request->hello, &attachments[count]))
+		count += 2;
+	if (open_rings(session, request->hello, &attachments[count]))
+		count++;
 	hello.version = ZD_PROTOCOL_VERSION;
 	hello.session = session->id;
 	hello.daemon = (char *)ZEROD_VERSION_TEXT;
@@ -108,13 +127,13 @@ int zd_answer_hello(struct zd_api_session *session, const Zd__Request *request, 
 	hello.devices = bridge->ops->device_count(bridge->backend);
 	hello.timelines = ZD_TIMELINES;
 	hello.strict = request->hello->strict;
-	hello.n_features = list_features(bridge, works, has_feature(request->hello, ZD_FEATURE_WORK_AHEAD),
+	hello.n_features = list_features(session, has_feature(request->hello, ZD_FEATURE_WORK_AHEAD),
 	                                 features);
 	hello.features = features;
 	reply.id = request->id;
 	reply.body_case = ZD__REPLY__BODY_HELLO;
 	reply.hello = &hello;
-	zd_conn_send(session->conn, &reply, attachments, works ? NDESCRIPTORS : 2);
+	zd_conn_send(session->conn, &reply, attachments, count);
 	return 0;
 }
 

@@ -14,15 +14,18 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <unistd.h>
 
 #include "api/api.h"
 #include "api/dispatch.h"
 #include "api/work.h"
+#include "backend/memfd.h"
 #include "base/err.h"
 #include "base/log.h"
 #include "base/mem.h"
 #include "base/sm.h"
+#include "proto/ring.h"
 
 static const char *const state_names[] = {"NEW", "OPEN", "KILLED", "ENDED"};
 static const uint32_t state_moves[] = {
@@ -80,6 +83,8 @@ static void on_ended(void *arg, const struct zd_err *why)
 	if (was_known)
 		leave_engine(session);
 	zd_sm_move(&session_sm, &session->state, ZD_API_SESSION_ENDED);
+	if (session->rings)
+		(void)munmap(session->rings, ZD_RINGS_BYTES);
 	free(session->given);
 	free(session);
 	zd_api_check_drained(api);
@@ -145,6 +150,20 @@ int zd_api_session_admit(struct zd_api_session *session, const char *name, bool 
 	HASH_ADD(hh, api->sessions, id, sizeof(session->id), session);
 	zd_conn_welcome(session->conn);
 	log_session(session, ZD_LOG_INFO, "opened", name);
+	return 0;
+}
+
+int zd_api_session_open_rings(struct zd_api_session *session, int *rings_fd, struct zd_err *err)
+{
+	void *map;
+	int rc = zd_memfd_map("zerod-rings", ZD_RINGS_BYTES, PROT_READ | PROT_WRITE, 0, &map, rings_fd, err);
+
+	if (rc)
+		return rc;
+	session->rings = map;
+	zd_conn_use_rings(session->conn, &session->rings->requests, &session->rings->replies);
+	if (session->works)
+		zd_works_use_rings(session->works, &session->rings->works, &session->rings->answers);
 	return 0;
 }
 

@@ -14,6 +14,7 @@
 
 struct zd_api;
 struct zd_err;
+struct zd_rings;
 struct zd_works;
 
 enum zd_api_session_state {
@@ -31,6 +32,7 @@ struct zd_api_session {
 	bool admin;
 	bool orderly;           /* has said goodbye */
 	struct zd_works *works; /* its channel (work.h); NULL: it takes none */
+	struct zd_rings *rings; /* NULL: all goes by the sockets */
 	/* Segments whose descriptors the client has been sent, ascending. */
 	uint32_t *given;
 	size_t ngiven, given_room;
@@ -43,6 +45,11 @@ int zd_api_session_new(struct zd_api *api, int sock, struct zd_err *err) __attri
  * NO_MEMORY; it stays NEW then. */
 int zd_api_session_admit(struct zd_api_session *session, const char *name, bool strict, int *client_page,
                          int *daemon_page, struct zd_err *err) __attribute__((warn_unused_result));
+
+/* An admitted session's packets may go by rings from now on, those of its channel too. The descriptor belongs to the caller.
+ * Errors: SYSTEM, NO_MEMORY. */
+int zd_api_session_open_rings(struct zd_api_session *session, int *rings_fd, struct zd_err *err)
+        __attribute__((warn_unused_result));
 
 /* NULL when there is none, or no more. */
 struct zd_api_session *zd_api_session_find(struct zd_api *api, uint64_t id);

@@ -509,6 +509,11 @@ free_works:
 	return rc;
 }
 
+void zd_works_use_rings(struct zd_works *works, struct zd_ring *to_client, struct zd_ring *answers)
+{
+	zd_channel_use_rings(works->channel, to_client, answers);
+}
+
 /* One that was answered is being watched already. */
 static void await_end(struct zd_works *works, struct zd_work *work)
 {

@@ -18,12 +18,14 @@ struct zd_api_session;
 struct zd_command;
 struct zd_completion;
 struct zd_err;
+struct zd_ring;
 struct zd_works;
 
 /* Gives an admitted session its channel. Both descriptors are the client's ends, and the caller's. `ahead`: its client knows
  * ZD_FEATURE_WORK_AHEAD. Errors: SYSTEM, NO_MEMORY. */
 int zd_works_open(struct zd_api_session *session, bool ahead, int *channel_fd, int *page_fd,
                   struct zd_err *err) __attribute__((warn_unused_result));
+void zd_works_use_rings(struct zd_works *works, struct zd_ring *to_client, struct zd_ring *answers);
 /* The engine has let the session go, the backend not yet. Its works end with ABORTED: now, or, where the process may use its
  * devices still, when it cannot any more. A session without a channel is allowed. */
 void zd_works_close(struct zd_api_session *session);

@@ -3,6 +3,30 @@
 #include "base/spin.h"
 
 #include <sched.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/err.h"
+
+static const char *policy(void)
+{
+	const char *text = secure_getenv("ZEROD_SPIN");
+
+	return text && text[0] ? text : "auto";
+}
+
+int zd_spin_check(struct zd_err *err)
+{
+	if (strcmp(policy(), "auto") == 0 || strcmp(policy(), "never") == 0 || zd_spin_always())
+		return 0;
+	return zd_err_set(err, ZEROD_E_INVALID, "ZEROD_SPIN is '%s': auto, always or never is expected",
+	                  policy());
+}
+
+bool zd_spin_always(void)
+{
+	return strcmp(policy(), "always") == 0;
+}
 
 static unsigned processors_of_process(void)
 {
@@ -15,7 +39,7 @@ static unsigned processors_of_process(void)
 void zd_spin_init(struct zd_spin *spin, uint64_t window_ns, unsigned processors)
 {
 	*spin = (struct zd_spin){.left_ns = ZD_SPIN_BURST_NS};
-	if (processors_of_process() >= processors)
+	if (strcmp(policy(), "never") != 0 && (zd_spin_always() || processors_of_process() >= processors))
 		spin->window_ns = window_ns;
 }
 
@@ -23,9 +47,10 @@ bool zd_spin_may(struct zd_spin *spin, uint64_t now_ns)
 {
 	uint64_t passed_ns = now_ns - spin->seen_ns;
 	bool expects = spin->window_ns > 0 && now_ns < spin->expected_ns;
+	bool was_busy = spin->event_ns > spin->seen_ns;
 
 	spin->seen_ns = now_ns;
-	if (spin->spinning)
+	if (spin->spinning && !was_busy)
 		spin->left_ns -= (int64_t)passed_ns;
 	if ((int64_t)passed_ns > 100 * ZD_SPIN_BURST_NS)
 		spin->left_ns = ZD_SPIN_BURST_NS;

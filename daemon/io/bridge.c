@@ -34,22 +34,24 @@ static void on_done(void *arg, const struct zd_completion *completion)
 	}
 	first = arrived->count == 0;
 	arrived->items[arrived->count++] = *completion;
+	atomic_store(&bridge->narrived, arrived->count); /* before it is seen whether the loop looks */
 	(void)pthread_mutex_unlock(&bridge->lock);
 	/* Whoever finds it empty wakes the loop, which empties it. */
-	if (first)
+	if (first && !atomic_load(&bridge->looks))
 		(void)uv_async_send(&bridge->wake);
 }
 
-static void on_wake(uv_async_t *wake)
+static void take_arrived(void *arg)
 {
-	struct zd_bridge *bridge = wake->data;
+	struct zd_bridge *bridge = arg;
 	struct zd_completions *taken = &bridge->taken;
 	struct zd_completions emptied = *taken;
 
-	zd_loop_note_event(wake->loop);
+	zd_loop_note_event(bridge->wake.loop);
 	(void)pthread_mutex_lock(&bridge->lock);
 	*taken = bridge->arrived;
 	bridge->arrived = emptied;
+	atomic_store_explicit(&bridge->narrived, 0, memory_order_relaxed);
 	(void)pthread_mutex_unlock(&bridge->lock);
 	(void)zd_bridge_tick(bridge);
 	for (size_t i = 0; i < taken->count; i++) {
@@ -63,6 +65,26 @@ static void on_wake(uv_async_t *wake)
 	taken->count = 0;
 	zd_bridge_settle(bridge);
 	bridge->above->settled(bridge->arg);
+}
+
+static struct zd_loop *loop_of(struct zd_bridge *bridge)
+{
+	return (struct zd_loop *)bridge->wake.loop; /* its first member */
+}
+
+static void on_wake(uv_async_t *wake)
+{
+	struct zd_bridge *bridge = wake->data;
+
+	zd_loop_list(loop_of(bridge), &bridge->look);
+	take_arrived(bridge);
+}
+
+static bool has_arrived(const void *arg)
+{
+	const struct zd_bridge *bridge = arg;
+
+	return atomic_load(&bridge->narrived) > 0;
 }
 
 static void on_deadline(void *arg)
@@ -122,7 +144,7 @@ static void sink_expect(void *arg, uint32_t device)
 
 	if (bridge->ops->expect)
 		bridge->ops->expect(bridge->backend, device);
-	zd_loop_expect((struct zd_loop *)bridge->wake.loop); /* its first member */
+	zd_loop_expect(loop_of(bridge));
 }
 
 static bool sink_sums_ahead(void *arg, uint64_t session)
@@ -209,6 +231,8 @@ int zd_bridge_open(struct zd_bridge *bridge, struct zd_loop *loop, const struct 
 	if (rc)
 		return zd_loop_error(err, rc, "making the executors' way into the loop");
 	bridge->wake.data = bridge;
+	bridge->look = (struct zd_look){
+	        .has = has_arrived, .take = take_arrived, .arg = bridge, .looks = &bridge->looks};
 	(void)pthread_mutex_init(&bridge->lock, NULL);
 	rc = bridge->ops->open(&backend_config, &bridge->backend, err);
 	if (rc) {
@@ -216,7 +240,7 @@ int zd_bridge_open(struct zd_bridge *bridge, struct zd_loop *loop, const struct 
 		return rc;
 	}
 	bridge->engine = make_engine(bridge, config);
-	if (bridge->ops->is_prompt)
+	if (bridge->ops->is_prompt || zd_spin_always())
 		zd_loop_allow_spinning(loop);
 	zd_timer_init(&bridge->timer, loop, bridge->engine, on_deadline, bridge);
 	return 0;
@@ -226,6 +250,7 @@ void zd_bridge_close(struct zd_bridge *bridge)
 {
 	if (!bridge->backend)
 		return;
+	zd_loop_drop(loop_of(bridge), &bridge->look);
 	bridge->ops->close(bridge->backend);
 	bridge->backend = NULL;
 	zd_engine_free(bridge->engine);

@@ -9,6 +9,7 @@
 #define ZD_IO_BRIDGE_H
 
 #include <pthread.h>
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -16,10 +17,10 @@
 
 #include "backend/backend.h"
 #include "core/engine.h"
+#include "io/loop.h"
 #include "io/timer.h"
 
 struct zd_err;
-struct zd_loop;
 
 /* Calls of the layer above. All but `completed` and `settled` come out of the engine and must not go back into it. */
 struct zd_bridge_ops {
@@ -64,8 +65,11 @@ struct zd_bridge {
 	void *arg;
 	struct zd_timer timer;
 	uv_async_t wake;
+	struct zd_look look; /* at what has arrived, instead of being woken for it */
+	atomic_uint looks;
 	pthread_mutex_t lock;
 	struct zd_completions arrived; /* under `lock` */
+	atomic_size_t narrived;        /* its count */
 	struct zd_completions taken;   /* the loop's */
 };
 

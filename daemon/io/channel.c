@@ -13,13 +13,14 @@
 #include "base/mem.h"
 #include "io/conn.h"
 #include "io/loop.h"
-#include "proto/frame.h"
+#include "proto/link.h"
 
 struct zd_channel {
 	struct zd_conns *conns;
 	const struct zd_channel_ops *ops;
 	void *arg;
-	int sock;
+	struct zd_link client;
+	struct zd_look look; /* at answers in the ring */
 	bool broken;
 	uv_poll_t readiness;
 };
@@ -33,11 +34,18 @@ static void poll_for(struct zd_channel *channel, int events)
 	zd_assert(rc == 0); /* fails for handles that are closing only */
 }
 
+static void look_at_ring(struct zd_channel *channel)
+{
+	if (channel->client.in.ring)
+		zd_loop_list(channel->conns->loop, &channel->look);
+}
+
 static void break_off(struct zd_channel *channel, const struct zd_err *why)
 {
 	if (channel->broken)
 		return;
 	channel->broken = true;
+	zd_loop_drop(channel->conns->loop, &channel->look);
 	(void)uv_poll_stop(&channel->readiness);
 	channel->ops->broken(channel->arg, why);
 }
@@ -50,7 +58,7 @@ static void receive(struct zd_channel *channel)
 	unsigned nfds = 0;
 	size_t nbytes;
 	struct zd_err err;
-	int rc = zd_frame_recv(channel->sock, inbox, ZD_MAX_PACKET_BYTES, &nbytes, fds, &nfds, &err);
+	int rc = zd_link_recv(&channel->client, inbox, ZD_MAX_PACKET_BYTES, &nbytes, fds, &nfds, &err);
 
 	for (unsigned i = 0; rc == 0 && i < nfds; i++)
 		(void)close(fds[i]);
@@ -78,8 +86,26 @@ static void on_ready(uv_poll_t *handle, int status, int events)
 		poll_for(channel, UV_READABLE);
 		channel->ops->writable(channel->arg);
 	} else {
+		look_at_ring(channel);
 		receive(channel);
 	}
+	zd_conns_flush(conns);
+}
+
+static bool has_answer(const void *arg)
+{
+	const struct zd_channel *channel = arg;
+
+	return zd_link_is_due(&channel->client);
+}
+
+static void take_answer(void *arg)
+{
+	struct zd_channel *channel = arg;
+	struct zd_conns *conns = channel->conns;
+
+	zd_loop_note_event(&conns->loop->uv);
+	receive(channel);
 	zd_conns_flush(conns);
 }
 
@@ -92,8 +118,8 @@ int zd_channel_new(struct zd_conns *conns, const struct zd_channel_ops *ops, voi
 	if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, pair))
 		return zd_err_errno(err, errno, "making a work channel");
 	made = zd_calloc(1, sizeof(*made));
-	*made = (struct zd_channel){.conns = conns, .ops = ops, .arg = arg, .sock = pair[0]};
-	rc = uv_poll_init(&conns->loop->uv, &made->readiness, made->sock);
+	*made = (struct zd_channel){.conns = conns, .ops = ops, .arg = arg, .client.sock = pair[0]};
+	rc = uv_poll_init(&conns->loop->uv, &made->readiness, made->client.sock);
 	if (rc) {
 		(void)close(pair[0]);
 		(void)close(pair[1]);
@@ -111,21 +137,30 @@ static void handle_closed(uv_handle_t *handle)
 {
 	struct zd_channel *channel = handle->data;
 
-	(void)close(channel->sock);
+	(void)close(channel->client.sock);
 	free(channel);
+}
+
+void zd_channel_use_rings(struct zd_channel *channel, struct zd_ring *works, struct zd_ring *answers)
+{
+	channel->client.in.ring = answers;
+	channel->client.out.ring = works;
+	channel->look = (struct zd_look){
+	        .has = has_answer, .take = take_answer, .arg = channel, .looks = &answers->looks};
 }
 
 void zd_channel_close(struct zd_channel *channel)
 {
 	if (!channel)
 		return;
-	(void)shutdown(channel->sock, SHUT_RDWR);
+	zd_loop_drop(channel->conns->loop, &channel->look);
+	(void)shutdown(channel->client.sock, SHUT_RDWR);
 	uv_close((uv_handle_t *)&channel->readiness, handle_closed);
 }
 
 int zd_channel_send(struct zd_channel *channel, const uint8_t *bytes, size_t nbytes, struct zd_err *err)
 {
-	int rc = zd_frame_send(channel->sock, bytes, nbytes, NULL, 0, err);
+	int rc = zd_link_send(&channel->client, bytes, nbytes, NULL, 0, err);
 
 	if (rc == ZD_FRAME_AGAIN && !channel->broken)
 		poll_for(channel, UV_READABLE | UV_WRITABLE);

@@ -14,6 +14,7 @@
 struct zd_channel;
 struct zd_conns;
 struct zd_err;
+struct zd_ring;
 
 /* The channel may be closed in any of them. */
 struct zd_channel_ops {
@@ -29,6 +30,8 @@ struct zd_channel_ops {
 int zd_channel_new(struct zd_conns *conns, const struct zd_channel_ops *ops, void *arg,
                    struct zd_channel **channel, int *client_fd, struct zd_err *err)
         __attribute__((warn_unused_result));
+/* From now on, packets may also go by these, which have to last until it is closed. */
+void zd_channel_use_rings(struct zd_channel *channel, struct zd_ring *works, struct zd_ring *answers);
 /* No callback comes any more. NULL is allowed. */
 void zd_channel_close(struct zd_channel *channel);
 

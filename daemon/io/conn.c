@@ -6,7 +6,7 @@
  * what it can, its owner hears of the end in the next flush), then CLOSING until libuv has let go of its handles.
  *
  * What must hold: `open_packet` is younger than all of `backlog`; whoever has an open packet or is ENDING is in the dirty
- * list; while there is a backlog nothing is read; at most ZD_MAX_PACKET_FDS descriptors lie unread in the socket, since
+ * list; while there is a backlog nothing is read, and when there is none any more the loop looks at the ring; at most ZD_MAX_PACKET_FDS descriptors lie unread in the socket, since
  * the kernel counts those in flight for the whole user.
  */
 #include "io/conn.h"
@@ -25,7 +25,7 @@
 #include "base/sm.h"
 #include "io/loop.h"
 #include "io/packet.h"
-#include "proto/frame.h"
+#include "proto/link.h"
 
 #define HELLO_DEADLINE_MS 10000u
 #define FIRST_STALL_MS    1u
@@ -50,7 +50,8 @@ struct zd_conn {
 	const struct zd_conn_ops *ops;
 	void *arg;
 	struct zd_creds creds;
-	int sock;
+	struct zd_link client;
+	struct zd_look look; /* at requests in the ring */
 	uint8_t state;
 	bool dirty, stalled;
 	int polled; /* the events that `readiness` waits for */
@@ -90,7 +91,7 @@ static void handle_closed(uv_handle_t *handle)
 
 	if (--conn->open_handles > 0)
 		return;
-	(void)close(conn->sock);
+	(void)close(conn->client.sock);
 	zd_creds_deinit(&conn->creds);
 	free(conn);
 }
@@ -104,10 +105,10 @@ static void discard_unread(struct zd_conn *conn)
 	unsigned nfds;
 	int rc;
 
-	(void)shutdown(conn->sock, SHUT_RDWR);
+	(void)shutdown(conn->client.sock, SHUT_RDWR);
 	for (unsigned reads = 0; reads < MAX_CLOSING_READS; reads++) {
-		rc = zd_frame_recv(conn->sock, conn->conns->inbox, ZD_MAX_PACKET_BYTES, &nbytes, fds, &nfds,
-		                   NULL);
+		rc = zd_frame_recv(conn->client.sock, conn->conns->inbox, ZD_MAX_PACKET_BYTES, &nbytes, fds,
+		                   &nfds, NULL);
 		for (unsigned i = 0; rc == 0 && i < nfds; i++)
 			(void)close(fds[i]);
 		if (rc != 0 && rc != ZEROD_E_LIMIT)
@@ -139,13 +140,14 @@ static void finish(struct zd_conn *conn)
 	discard_unread(conn);
 	TAILQ_REMOVE(&conns->all, conn, link);
 	conns->count--;
+	zd_loop_drop(conns->loop, &conn->look);
 	uv_close((uv_handle_t *)&conn->timer, handle_closed);
 	uv_close((uv_handle_t *)&conn->readiness, handle_closed);
 	uv_close((uv_handle_t *)&conn->death, handle_closed);
 	conn->ops->ended(conn->arg, &conn->why);
 }
 
-/* ---- What the loop waits for --------------------------------------------------------------------------- */
+/* ---- What the loop looks at and waits for -------------------------------------------------------------- */
 
 static void on_ready(uv_poll_t *handle, int status, int events);
 
@@ -158,6 +160,12 @@ static void poll_for(struct zd_conn *conn, int events)
 	conn->polled = events;
 	rc = events ? uv_poll_start(&conn->readiness, events, on_ready) : uv_poll_stop(&conn->readiness);
 	zd_assert(rc == 0); /* fails for handles that are closing only */
+}
+
+static void look_at_ring(struct zd_conn *conn)
+{
+	if (conn->client.in.ring)
+		zd_loop_list(conn->conns->loop, &conn->look);
 }
 
 static void update_poll(struct zd_conn *conn)
@@ -177,7 +185,7 @@ static bool fds_fit(struct zd_conn *conn, unsigned nfds)
 
 	if (conn->unread_fds + nfds <= ZD_MAX_PACKET_FDS)
 		return true;
-	if (ioctl(conn->sock, SIOCOUTQ, &unread_bytes) == 0 && unread_bytes == 0)
+	if (ioctl(conn->client.sock, SIOCOUTQ, &unread_bytes) == 0 && unread_bytes == 0)
 		conn->unread_fds = 0;
 	return conn->unread_fds + nfds <= ZD_MAX_PACKET_FDS;
 }
@@ -189,7 +197,7 @@ static int send_packet(struct zd_conn *conn, struct zd_packet *packet, struct zd
 
 	if (packet->nfds > 0 && !fds_fit(conn, packet->nfds))
 		return STALLED;
-	rc = zd_frame_send(conn->sock, packet->bytes, packet->nbytes, packet->fds, packet->nfds, err);
+	rc = zd_link_send(&conn->client, packet->bytes, packet->nbytes, packet->fds, packet->nfds, err);
 	if (rc == 0)
 		conn->unread_fds += packet->nfds;
 	return rc;
@@ -226,6 +234,8 @@ static void send_backlog(struct zd_conn *conn)
 		conn->stalled = false;
 	if (rc < 0)
 		zd_conn_end(conn, &err);
+	if (STAILQ_EMPTY(&conn->backlog))
+		look_at_ring(conn);
 	update_poll(conn);
 }
 
@@ -380,7 +390,7 @@ static void receive(struct zd_conn *conn)
 	unsigned nfds = 0;
 	size_t nbytes;
 	struct zd_err err;
-	int rc = zd_frame_recv(conn->sock, inbox, ZD_MAX_PACKET_BYTES, &nbytes, fds, &nfds, &err);
+	int rc = zd_link_recv(&conn->client, inbox, ZD_MAX_PACKET_BYTES, &nbytes, fds, &nfds, &err);
 
 	for (unsigned i = 0; rc == 0 && i < nfds; i++)
 		(void)close(fds[i]);
@@ -390,7 +400,7 @@ static void receive(struct zd_conn *conn)
 		zd_conn_refuse(conn, &err);
 	} else if (rc == 0) {
 		conn->ops->packet(conn->arg, inbox, nbytes);
-	} else if (rc == ZEROD_E_LIMIT) {
+	} else if (rc == ZEROD_E_LIMIT || rc == ZEROD_E_PROTOCOL) {
 		zd_conn_refuse(conn, &err);
 	} else if (rc == ZEROD_E_DISCONNECTED) {
 		(void)zd_err_set(&err, rc, "the client closed the connection");
@@ -410,10 +420,30 @@ static void on_ready(uv_poll_t *handle, int status, int events)
 	 * reading and sending tell its end. */
 	if (status < 0)
 		conn->polled = 0;
-	if (STAILQ_EMPTY(&conn->backlog))
+	if (STAILQ_EMPTY(&conn->backlog)) {
+		look_at_ring(conn);
 		receive(conn);
-	else
+	} else {
 		send_backlog(conn);
+	}
+	if (conn->state == OPEN)
+		update_poll(conn);
+	zd_conns_flush(conn->conns);
+}
+
+static bool has_request(const void *arg)
+{
+	const struct zd_conn *conn = arg;
+
+	return conn->state == OPEN && STAILQ_EMPTY(&conn->backlog) && zd_link_is_due(&conn->client);
+}
+
+static void take_request(void *arg)
+{
+	struct zd_conn *conn = arg;
+
+	zd_loop_note_event(&conn->conns->loop->uv);
+	receive(conn);
 	if (conn->state == OPEN)
 		update_poll(conn);
 	zd_conns_flush(conn->conns);
@@ -483,8 +513,8 @@ int zd_conn_new(struct zd_conns *conns, int sock, struct zd_creds *creds, const 
 	struct zd_conn *c = zd_calloc(1, sizeof(*c));
 	int rc;
 
-	*c = (struct zd_conn){
-	        .conns = conns, .ops = ops, .arg = arg, .creds = *creds, .sock = sock, .state = OPEN};
+	*c = (struct zd_conn){.conns = conns, .ops = ops, .arg = arg, .creds = *creds, .state = OPEN};
+	c->client.sock = sock;
 	creds->pidfd = -1;
 	STAILQ_INIT(&c->backlog);
 	c->timer.data = c->readiness.data = c->death.data = c;
@@ -517,6 +547,15 @@ void zd_conn_welcome(struct zd_conn *conn)
 	(void)uv_timer_stop(&conn->timer);
 }
 
+void zd_conn_use_rings(struct zd_conn *conn, struct zd_ring *requests, struct zd_ring *replies)
+{
+	conn->client.in.ring = requests;
+	conn->client.out.ring = replies;
+	conn->look = (struct zd_look){
+	        .has = has_request, .take = take_request, .arg = conn, .looks = &requests->looks};
+	look_at_ring(conn);
+}
+
 const struct zd_creds *zd_conn_creds(const struct zd_conn *conn)
 {
 	return &conn->creds;
@@ -524,7 +563,7 @@ const struct zd_creds *zd_conn_creds(const struct zd_conn *conn)
 
 int zd_conn_socket(const struct zd_conn *conn)
 {
-	return conn->sock;
+	return conn->client.sock;
 }
 
 bool zd_conn_is_open(const struct zd_conn *conn)

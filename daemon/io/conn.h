@@ -25,6 +25,7 @@ struct zd_conn;
 struct zd_err;
 struct zd_loop;
 struct zd_packet;
+struct zd_ring;
 
 /* What all connections share. */
 struct zd_conns {
@@ -70,6 +71,8 @@ int zd_conn_new(struct zd_conns *conns, int sock, struct zd_creds *creds, const 
                 void *arg, struct zd_conn **conn, struct zd_err *err) __attribute__((warn_unused_result));
 /* The client has said hello; from now on it may be silent. */
 void zd_conn_welcome(struct zd_conn *conn);
+/* From now on, requests and replies may also go by these, which have to last until the end. */
+void zd_conn_use_rings(struct zd_conn *conn, struct zd_ring *requests, struct zd_ring *replies);
 
 const struct zd_creds *zd_conn_creds(const struct zd_conn *conn);
 int zd_conn_socket(const struct zd_conn *conn);

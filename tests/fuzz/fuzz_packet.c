@@ -129,7 +129,7 @@ static void turn_loop(void)
 {
 	/* Once for what is readable, once for what that has woken. */
 	for (int i = 0; i < 2; i++)
-		(void)uv_run(&scene.loop.uv, UV_RUN_NOWAIT);
+		(void)zd_loop_turn(&scene.loop, false);
 }
 
 static void drop_client(struct client *client)

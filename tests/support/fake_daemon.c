@@ -79,6 +79,8 @@ int fake_stop(struct fake_daemon *fake)
 		munmap(peer->segment, FAKE_SEGMENT_BYTES);
 	if (peer->results)
 		munmap(peer->results, ZD_WORK_PAGE_BYTES);
+	if (peer->rings)
+		munmap(peer->rings, peer->rings_bytes);
 	if (peer->channel >= 0)
 		close(peer->channel);
 	if (peer->packet)
@@ -303,12 +305,16 @@ static unsigned make_fds(struct fake_peer *peer, int fds[4])
 	                    (void **)&peer->daemon_page);
 	if (peer->on_gpus)
 		make_work_fds(peer, fds + 2);
-	return peer->on_gpus ? 4 : 2;
+	if (peer->rings_bytes) {
+		fds[2] = fake_memfd(peer->rings_bytes, FAKE_SEALS, (void **)&peer->rings);
+		peer->feature = ZD_FEATURE_RINGS;
+	}
+	return 2 + (peer->on_gpus ? 2 : 0) + (peer->rings_bytes > 0);
 }
 
 void fake_hello(struct fake_peer *peer)
 {
-	static const char *const works[] = {ZD_FEATURE_WORK, ZD_FEATURE_WORK_AHEAD};
+	static const char *const asked[] = {ZD_FEATURE_WORK, ZD_FEATURE_WORK_AHEAD, ZD_FEATURE_RINGS};
 	Zd__DaemonPacket packet = ZD__DAEMON_PACKET__INIT;
 	Zd__Reply reply = ZD__REPLY__INIT;
 	Zd__Reply *replies = &reply;
@@ -323,9 +329,9 @@ void fake_hello(struct fake_peer *peer)
 	if (!request)
 		return;
 	fake_check(peer, request->hello->version_min == ZD_PROTOCOL_VERSION);
-	if (peer->on_gpus && fake_check(peer, request->hello->n_features == 2))
-		for (unsigned i = 0; i < 2; i++)
-			fake_check(peer, strcmp(request->hello->features[i], works[i]) == 0);
+	if (peer->on_gpus && fake_check(peer, request->hello->n_features == 3))
+		for (unsigned i = 0; i < 3; i++)
+			fake_check(peer, strcmp(request->hello->features[i], asked[i]) == 0);
 	nfds = make_fds(peer, fds);
 	hello.version = ZD_PROTOCOL_VERSION;
 	hello.session = 1;
@@ -333,7 +339,7 @@ void fake_hello(struct fake_peer *peer)
 	hello.devices = 1;
 	hello.timelines = ZD_TIMELINES;
 	hello.n_features = peer->on_gpus ? 2 : peer->feature != NULL;
-	hello.features = peer->on_gpus ? (char **)works : (char **)&peer->feature;
+	hello.features = peer->on_gpus ? (char **)asked : (char **)&peer->feature;
 	reply.id = request->id;
 	reply.body_case = ZD__REPLY__BODY_HELLO;
 	reply.hello = &hello;

@@ -30,10 +30,12 @@ struct fake_peer {
 	uint8_t *segment;            /* of fake_serve_unit() */
 	int channel;                 /* the work channel; -1: none */
 	struct zd_work_page *results;
+	struct zd_rings *rings;
 	unsigned packets; /* received so far */
 	_Atomic bool failed;
 	/* for the script to set first: */
 	const char *feature; /* of the hello; NULL: none */
+	size_t rings_bytes;  /* of the rings that it brings; 0: none. Not with `on_gpus` */
 	bool on_gpus;        /* the hello's devices are GPUs, and the client makes sums, ahead as well */
 	uint32_t world_size; /* of fake_serve_unit()'s group; 0: 2 */
 	/* the packet that is being read */

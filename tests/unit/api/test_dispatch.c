@@ -373,7 +373,7 @@ static void test_mutated_packets(void **state)
 		if (next_random(&seed) % 4 == 0)
 			nbytes = 1 + next_random(&seed) % nbytes;
 		scene_send_bytes(sock, bytes, nbytes);
-		(void)uv_run(&scene->loop.uv, UV_RUN_NOWAIT);
+		(void)zd_loop_turn(&scene->loop, false);
 		(void)close(sock);
 		scene_check_witness(scene);
 	}

@@ -336,7 +336,7 @@ static void test_gone_while_waiting(void **state)
 	assert_int_equal(zd_api_session_count(&scene->api), 2);
 	(void)close(sock);
 	while (zd_api_session_count(&scene->api) > 1)
-		(void)uv_run(&scene->loop.uv, UV_RUN_ONCE);
+		(void)zd_loop_turn(&scene->loop, true);
 	zd_engine_check(scene->api.bridge.engine);
 }
 
@@ -413,11 +413,11 @@ static void test_drain(void **state)
 	scene_check_witness(scene);
 	(void)close(rank.sock);
 	while (zd_api_session_count(&scene->api) > 1)
-		(void)uv_run(&scene->loop.uv, UV_RUN_ONCE);
+		(void)zd_loop_turn(&scene->loop, true);
 	assert_int_equal(drained, 0);
 	(void)close(scene->witness);
 	while (zd_api_session_count(&scene->api) > 0)
-		(void)uv_run(&scene->loop.uv, UV_RUN_ONCE);
+		(void)zd_loop_turn(&scene->loop, true);
 	assert_int_equal(drained, 1);
 	scene->witness = scene_connect(scene);
 }
@@ -429,7 +429,7 @@ static void test_drain_without_sessions(void **state)
 
 	(void)close(scene->witness);
 	while (zd_api_session_count(&scene->api) > 0)
-		(void)uv_run(&scene->loop.uv, UV_RUN_ONCE);
+		(void)zd_loop_turn(&scene->loop, true);
 	scene->witness = scene_connect(scene);
 	zd_api_drain(&scene->api, count_call, &drained);
 	assert_int_equal(drained, 1);

@@ -267,7 +267,7 @@ static void test_refused_sum_comes_again(void **state)
 		free_packet(packet);
 	}
 	while (nrefused < RANKS)
-		(void)uv_run(&scene->loop.uv, UV_RUN_ONCE);
+		(void)zd_loop_turn(&scene->loop, true);
 	turn(scene, 10);
 	assert_int_equal(nreduces, 0);
 	for (uint32_t i = 0; i < RANKS; i++)

@@ -3,9 +3,11 @@
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
+#include <stdlib.h>
 
 #include <cmocka.h>
 
+#include "base/err.h"
 #include "base/spin.h"
 
 #define WINDOW_NS 50000u
@@ -27,14 +29,14 @@ static void test_for_a_moment_after_an_event(void **state)
 	assert_true(zd_spin_may(&spin, START_NS + WINDOW_NS + 1));
 }
 
-/* Looks without pause for so long, with an event each time; gives the time that was spun away. */
+/* Looks without pause for so long, with an event at each look and none until the next; gives the time that was spun away. */
 static int64_t spin_for(struct zd_spin *spin, uint64_t from_ns, uint64_t ns)
 {
 	int64_t spun_ns = 0;
 
 	for (uint64_t now_ns = from_ns; now_ns < from_ns + ns; now_ns += STEP_NS) {
-		zd_spin_event(spin, now_ns);
 		spun_ns += zd_spin_may(spin, now_ns) ? STEP_NS : 0;
+		zd_spin_event(spin, now_ns);
 	}
 	return spun_ns;
 }
@@ -66,6 +68,20 @@ static void test_a_burst_after_a_rest(void **state)
 	(void)spin_for(&spin, START_NS, (uint64_t)(10 * ZD_SPIN_BURST_NS));
 	spun_ns = spin_for(&spin, START_NS + 3600000000000u, (uint64_t)(10 * ZD_SPIN_BURST_NS));
 	assert_in_range(spun_ns, most_ns - 2 * STEP_NS, most_ns + 2 * STEP_NS);
+}
+
+/* Whoever finds something whenever it looks has spun nothing away. */
+static void test_what_is_busy_is_not_counted(void **state)
+{
+	uint64_t end_ns = START_NS + (uint64_t)(10 * ZD_SPIN_BURST_NS);
+	struct zd_spin spin;
+
+	(void)state;
+	zd_spin_init(&spin, WINDOW_NS, 1);
+	for (uint64_t now_ns = START_NS; now_ns < end_ns; now_ns += STEP_NS) {
+		zd_spin_event(&spin, now_ns);
+		assert_true(zd_spin_may(&spin, now_ns));
+	}
 }
 
 /* Also when nothing is saved up; and it is owed. */
@@ -112,10 +128,39 @@ static void test_not_on_few_processors(void **state)
 	struct zd_spin spin;
 
 	(void)state;
+	assert_int_equal(unsetenv("ZEROD_SPIN"), 0);
 	zd_spin_init(&spin, WINDOW_NS, 1u << 20);
 	zd_spin_event(&spin, START_NS);
 	zd_spin_expect(&spin, START_NS + ZD_SPIN_AWAIT_NS);
 	assert_false(zd_spin_may(&spin, START_NS));
+}
+
+static void test_what_the_environment_says(void **state)
+{
+	struct zd_spin spin;
+	struct zd_err err;
+
+	(void)state;
+	assert_int_equal(setenv("ZEROD_SPIN", "always", 1), 0);
+	assert_int_equal(zd_spin_check(&err), 0);
+	assert_true(zd_spin_always());
+	zd_spin_init(&spin, WINDOW_NS, 1u << 20);
+	assert_int_equal(spin.window_ns, WINDOW_NS);
+	assert_int_equal(setenv("ZEROD_SPIN", "never", 1), 0);
+	assert_int_equal(zd_spin_check(&err), 0);
+	assert_false(zd_spin_always());
+	zd_spin_init(&spin, WINDOW_NS, 1);
+	assert_int_equal(spin.window_ns, 0);
+	assert_int_equal(setenv("ZEROD_SPIN", "sometimes", 1), 0);
+	assert_int_equal(zd_spin_check(&err), ZEROD_E_INVALID);
+	assert_string_equal(err.text, "ZEROD_SPIN is 'sometimes': auto, always or never is expected");
+	zd_spin_init(&spin, WINDOW_NS, 1);
+	assert_int_equal(spin.window_ns, WINDOW_NS);
+	assert_int_equal(setenv("ZEROD_SPIN", "", 1), 0);
+	assert_int_equal(zd_spin_check(&err), 0);
+	assert_int_equal(unsetenv("ZEROD_SPIN"), 0);
+	assert_int_equal(zd_spin_check(&err), 0);
+	assert_false(zd_spin_always());
 }
 
 int main(void)
@@ -124,9 +169,11 @@ int main(void)
 	        cmocka_unit_test(test_for_a_moment_after_an_event),
 	        cmocka_unit_test(test_a_share_in_the_long_run),
 	        cmocka_unit_test(test_a_burst_after_a_rest),
+	        cmocka_unit_test(test_what_is_busy_is_not_counted),
 	        cmocka_unit_test(test_for_what_is_on_its_way),
 	        cmocka_unit_test(test_debts_are_bounded),
 	        cmocka_unit_test(test_not_on_few_processors),
+	        cmocka_unit_test(test_what_the_environment_says),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,0 +1,251 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* test_rings.c - requests and replies by shared memory, between the library and a daemon that looks there. */
+#include "tests/it/client_scene.h"
+
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "client/internal.h"
+#include "tests/support/daemon_fixture.h"
+
+#define CALLERS 6
+#define CALLS   300
+
+static int status_call(zerod_client *client)
+{
+	Zd__Request request = ZD__REQUEST__INIT;
+	Zd__DaemonStatus status = ZD__DAEMON_STATUS__INIT;
+
+	request.body_case = ZD__REQUEST__BODY_DAEMON_STATUS;
+	request.daemon_status = &status;
+	return zc_call(client, &request, 0, NULL, NULL);
+}
+
+static zerod_client *connect_to(const char *socket_path)
+{
+	struct zerod_options options = ZEROD_INIT(options);
+	zerod_client *client = NULL;
+
+	options.socket_path = socket_path;
+	assert_status(NULL, zerod_connect(&options, &client), ZEROD_OK);
+	return client;
+}
+
+/* A daemon of the environment's ZEROD_SPIN. */
+static void start(struct zd_daemon *daemon, const char *spin)
+{
+	assert_int_equal(setenv("ZEROD_SPIN", spin, 1), 0);
+	assert_int_equal(zd_daemon_start(NULL, daemon), 0);
+}
+
+/* The daemon may sleep just then: until a request and a reply have gone by the rings. */
+static void call_by_rings(zerod_client *client)
+{
+	uint64_t requests, replies;
+
+	assert_non_null(client->rings);
+	requests = client->link.out.place;
+	replies = client->link.in.place;
+	while (client->link.out.place == requests || client->link.in.place == replies)
+		assert_status(client, status_call(client), ZEROD_OK);
+}
+
+static void test_calls(void **state)
+{
+	zerod_client *clients[4];
+	struct zd_daemon daemon;
+
+	(void)state;
+	start(&daemon, "always");
+	for (unsigned i = 0; i < 4; i++)
+		clients[i] = connect_to(daemon.socket_path);
+	for (unsigned i = 0; i < 4; i++)
+		call_by_rings(clients[i]);
+	zerod_close(clients[1]);
+	for (unsigned i = 0; i < 4; i++)
+		if (i != 1)
+			call_by_rings(clients[i]);
+	zerod_close(clients[0]);
+	zerod_close(clients[2]);
+	zerod_close(clients[3]);
+	assert_int_equal(zd_daemon_stop(&daemon), 0);
+}
+
+static void *call_often(void *arg)
+{
+	zerod_client *client = arg;
+
+	for (unsigned i = 0; i < CALLS; i++)
+		if (status_call(client))
+			return client;
+	return NULL;
+}
+
+static void test_threads_of_one_client(void **state)
+{
+	pthread_t threads[CALLERS];
+	struct zd_daemon daemon;
+	zerod_client *client;
+
+	(void)state;
+	start(&daemon, "always");
+	client = connect_to(daemon.socket_path);
+	for (unsigned i = 0; i < CALLERS; i++)
+		assert_int_equal(pthread_create(&threads[i], NULL, call_often, client), 0);
+	for (unsigned i = 0; i < CALLERS; i++) {
+		void *failed;
+
+		assert_int_equal(pthread_join(threads[i], &failed), 0);
+		assert_null(failed);
+	}
+	call_by_rings(client);
+	zerod_close(client);
+	assert_int_equal(zd_daemon_stop(&daemon), 0);
+}
+
+static void *call_until_it_fails(void *arg)
+{
+	zerod_client *client = arg;
+	int rc;
+
+	while (!(rc = status_call(client)))
+		continue;
+	return rc == ZEROD_E_DISCONNECTED ? NULL : client;
+}
+
+static void test_the_daemon_dies(void **state)
+{
+	struct zd_daemon daemon;
+	pthread_t thread;
+	zerod_client *client;
+	void *failed;
+
+	(void)state;
+	start(&daemon, "always");
+	client = connect_to(daemon.socket_path);
+	call_by_rings(client);
+	assert_int_equal(pthread_create(&thread, NULL, call_until_it_fails, client), 0);
+	assert_int_equal(zd_daemon_kill(&daemon), 0);
+	assert_int_equal(pthread_join(thread, &failed), 0);
+	assert_null(failed);
+	zerod_close(client);
+	assert_int_equal(zd_daemon_restart(NULL, &daemon), 0);
+	client = connect_to(daemon.socket_path);
+	call_by_rings(client);
+	zerod_close(client);
+	assert_int_equal(zd_daemon_stop(&daemon), 0);
+}
+
+/* It ends that connection, and no other. */
+static void test_a_client_that_writes_nonsense(void **state)
+{
+	zerod_client *client, *other;
+	struct zd_daemon daemon;
+
+	(void)state;
+	start(&daemon, "always");
+	client = connect_to(daemon.socket_path);
+	other = connect_to(daemon.socket_path);
+	call_by_rings(client);
+	call_by_rings(other);
+	memset(&client->rings->requests, 0xff, sizeof(client->rings->requests));
+	client->link.out.ring = NULL; /* what it asks goes by the socket */
+	while (status_call(client) == ZEROD_OK)
+		continue;
+	assert_status(client, status_call(client), ZEROD_E_PROTOCOL);
+	assert_non_null(strstr(zerod_last_error(client), "a ring with"));
+	call_by_rings(other);
+	zerod_close(client);
+	zerod_close(other);
+	assert_int_equal(zd_daemon_stop(&daemon), 0);
+}
+
+static void test_what_the_environment_says(void **state)
+{
+	const char *args[] = {"--check-config", NULL};
+	struct zerod_options options = ZEROD_INIT(options);
+	struct zd_daemon daemon;
+	zerod_client *client;
+	char output[256];
+	int status;
+
+	(void)state;
+	start(&daemon, "never");
+	client = connect_to(daemon.socket_path);
+	assert_null(client->rings);
+	assert_status(client, status_call(client), ZEROD_OK);
+	zerod_close(client);
+	assert_int_equal(setenv("ZEROD_SPIN", "sometimes", 1), 0);
+	options.socket_path = daemon.socket_path;
+	assert_int_equal(zerod_connect(&options, &client), ZEROD_E_INVALID);
+	assert_non_null(strstr(zerod_last_error(NULL), "ZEROD_SPIN is 'sometimes'"));
+	assert_int_equal(zd_daemon_run(args, &status, output, sizeof(output)), 0);
+	assert_int_equal(status, 2);
+	assert_non_null(strstr(output, "ZEROD_SPIN is 'sometimes': auto, always or never is expected"));
+	assert_int_equal(unsetenv("ZEROD_SPIN"), 0);
+	assert_int_equal(zd_daemon_stop(&daemon), 0);
+}
+
+/* ---- A daemon that errs ------------------------------------------------------------------------------- */
+
+static void bring_few_bytes(struct fake_peer *peer, void *arg)
+{
+	(void)arg;
+	peer->rings_bytes = ZD_RINGS_BYTES - 4096;
+	fake_hello(peer);
+	fake_expect_end(peer);
+}
+
+static void test_rings_that_are_too_small(void **state)
+{
+	struct zerod_options options = ZEROD_INIT(options);
+	struct fake_daemon fake;
+	zerod_client *client;
+
+	(void)state;
+	assert_int_equal(fake_start(&fake, bring_few_bytes, NULL), 0);
+	options.socket_path = fake.socket_path;
+	assert_int_equal(zerod_connect(&options, &client), ZEROD_E_PROTOCOL);
+	assert_non_null(strstr(zerod_last_error(NULL), "the rings has 65536 bytes"));
+	assert_int_equal(fake_stop(&fake), 0);
+}
+
+static void write_nonsense(struct fake_peer *peer, void *arg)
+{
+	(void)arg;
+	peer->rings_bytes = ZD_RINGS_BYTES;
+	fake_hello(peer);
+	if (!fake_expect(peer, ZD__REQUEST__BODY_DAEMON_STATUS))
+		return;
+	atomic_store(&peer->rings->replies.tail, UINT64_MAX);
+	fake_expect_end(peer);
+}
+
+static void test_a_daemon_that_writes_nonsense(void **state)
+{
+	struct scene scene = {0};
+
+	(void)state;
+	scene_connect(&scene, write_nonsense, NULL, 20000);
+	assert_status(scene.client, status_call(scene.client), ZEROD_E_PROTOCOL);
+	assert_non_null(strstr(zerod_last_error(scene.client), "a ring with"));
+	scene_close(&scene);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+	        cmocka_unit_test(test_calls),
+	        cmocka_unit_test(test_threads_of_one_client),
+	        cmocka_unit_test(test_the_daemon_dies),
+	        cmocka_unit_test(test_a_client_that_writes_nonsense),
+	        cmocka_unit_test(test_what_the_environment_says),
+	        cmocka_unit_test(test_rings_that_are_too_small),
+	        cmocka_unit_test(test_a_daemon_that_writes_nonsense),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}

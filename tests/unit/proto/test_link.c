@@ -1,0 +1,335 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* test_link.c - packets by rings and by the socket: in order, none lost, and nobody left asleep. */
+#include <fcntl.h>
+#include <poll.h>
+#include <pthread.h>
+#include <sched.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+#include <cmocka.h>
+
+#include "base/mem.h"
+#include "proto/link.h"
+
+struct scene {
+	struct zd_rings *rings;
+	struct zd_link a, b;
+	uint8_t in[ZD_MAX_PACKET_BYTES];
+	size_t nbytes;
+	int fds[ZD_MAX_PACKET_FDS];
+	unsigned nfds;
+};
+
+/* `a` sends requests, `b` replies. */
+static void use_rings(struct scene *scene)
+{
+	scene->a.out.ring = scene->b.in.ring = &scene->rings->requests;
+	scene->a.in.ring = scene->b.out.ring = &scene->rings->replies;
+	zd_link_look(&scene->a);
+	zd_link_look(&scene->b);
+}
+
+static int setup(void **state)
+{
+	struct scene *scene = zd_calloc(1, sizeof(*scene));
+	int ends[2];
+
+	scene->rings = aligned_alloc(64, sizeof(*scene->rings));
+	assert_non_null(scene->rings);
+	memset(scene->rings, 0, sizeof(*scene->rings));
+	assert_int_equal(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends), 0);
+	scene->a.sock = ends[0];
+	scene->b.sock = ends[1];
+	*state = scene;
+	return 0;
+}
+
+static int setup_with_rings(void **state)
+{
+	int rc = setup(state);
+
+	use_rings(*state);
+	return rc;
+}
+
+static int teardown(void **state)
+{
+	struct scene *scene = *state;
+
+	if (scene->a.sock >= 0)
+		(void)close(scene->a.sock);
+	(void)close(scene->b.sock);
+	free(scene->rings);
+	free(scene);
+	return 0;
+}
+
+static void send_text(struct zd_link *link, const char *text)
+{
+	assert_int_equal(zd_link_send(link, text, strlen(text), NULL, 0, NULL), 0);
+}
+
+static int try_recv(struct scene *scene, struct zd_link *link)
+{
+	return zd_link_try_recv(link, scene->in, sizeof(scene->in), &scene->nbytes, scene->fds, &scene->nfds,
+	                        NULL);
+}
+
+static void expect_text(struct scene *scene, struct zd_link *link, const char *text)
+{
+	assert_int_equal(try_recv(scene, link), 0);
+	assert_int_equal(scene->nbytes, strlen(text));
+	assert_memory_equal(scene->in, text, scene->nbytes);
+	assert_int_equal(scene->nfds, 0);
+}
+
+static bool is_readable(const struct zd_link *link)
+{
+	struct pollfd poll_for = {.fd = link->sock, .events = POLLIN};
+
+	return poll(&poll_for, 1, 0) == 1;
+}
+
+static void test_by_the_ring_to_who_looks(void **state)
+{
+	struct scene *scene = *state;
+
+	send_text(&scene->a, "one");
+	send_text(&scene->a, "two");
+	assert_false(is_readable(&scene->b));
+	assert_true(zd_link_is_due(&scene->b));
+	send_text(&scene->b, "three");
+	expect_text(scene, &scene->b, "one");
+	expect_text(scene, &scene->b, "two");
+	expect_text(scene, &scene->a, "three");
+	assert_int_equal(try_recv(scene, &scene->b), ZD_FRAME_AGAIN);
+	assert_false(zd_link_is_due(&scene->b));
+}
+
+static void test_by_the_socket_to_who_rests(void **state)
+{
+	struct scene *scene = *state;
+
+	assert_true(zd_link_rest(&scene->b));
+	send_text(&scene->a, "one");
+	assert_true(is_readable(&scene->b));
+	assert_false(zd_link_is_due(&scene->b));
+	zd_link_look(&scene->b);
+	send_text(&scene->a, "two"); /* by the ring, and not due yet */
+	assert_false(zd_link_is_due(&scene->b));
+	expect_text(scene, &scene->b, "one");
+	assert_true(zd_link_is_due(&scene->b));
+	expect_text(scene, &scene->b, "two");
+}
+
+static void test_no_rest_while_something_is_due(void **state)
+{
+	struct scene *scene = *state;
+
+	send_text(&scene->a, "one");
+	assert_false(zd_link_rest(&scene->b));
+	send_text(&scene->a, "two"); /* it still looks */
+	assert_false(is_readable(&scene->b));
+	expect_text(scene, &scene->b, "one");
+	expect_text(scene, &scene->b, "two");
+	assert_true(zd_link_rest(&scene->b));
+}
+
+static void test_descriptors_by_the_socket(void **state)
+{
+	struct scene *scene = *state;
+	int fd = open("/dev/null", O_RDONLY | O_CLOEXEC);
+
+	send_text(&scene->a, "one");
+	assert_int_equal(zd_link_send(&scene->a, "fd", 2, &fd, 1, NULL), 0);
+	send_text(&scene->a, "two");
+	(void)close(fd);
+	expect_text(scene, &scene->b, "one");
+	assert_int_equal(try_recv(scene, &scene->b), 0);
+	assert_int_equal(scene->nfds, 1);
+	(void)close(scene->fds[0]);
+	expect_text(scene, &scene->b, "two");
+}
+
+static void test_large_ones_by_the_socket(void **state)
+{
+	struct scene *scene = *state;
+	uint8_t *large = zd_calloc(1, ZD_MAX_PACKET_BYTES);
+
+	send_text(&scene->a, "one");
+	assert_int_equal(zd_link_send(&scene->a, large, ZD_MAX_PACKET_BYTES, NULL, 0, NULL), 0);
+	send_text(&scene->a, "two");
+	expect_text(scene, &scene->b, "one");
+	assert_int_equal(try_recv(scene, &scene->b), 0);
+	assert_int_equal(scene->nbytes, ZD_MAX_PACKET_BYTES);
+	expect_text(scene, &scene->b, "two");
+	free(large);
+}
+
+static void test_what_came_before_the_end(void **state)
+{
+	struct scene *scene = *state;
+
+	send_text(&scene->a, "one");
+	assert_true(zd_link_rest(&scene->a)); /* of the other direction: it changes nothing here */
+	send_text(&scene->a, "two");
+	(void)close(scene->a.sock);
+	scene->a.sock = -1;
+	expect_text(scene, &scene->b, "one");
+	expect_text(scene, &scene->b, "two");
+	assert_int_equal(try_recv(scene, &scene->b), ZEROD_E_DISCONNECTED);
+}
+
+static void test_a_ring_that_makes_no_sense(void **state)
+{
+	struct scene *scene = *state;
+	struct zd_err err;
+
+	atomic_store(&scene->rings->requests.tail, UINT64_MAX);
+	assert_false(zd_link_rest(&scene->b));
+	assert_int_equal(zd_link_try_recv(&scene->b, scene->in, sizeof(scene->in), &scene->nbytes, scene->fds,
+	                                  &scene->nfds, &err),
+	                 ZEROD_E_PROTOCOL);
+}
+
+static void test_without_rings_it_is_a_socket(void **state)
+{
+	struct scene *scene = *state;
+
+	assert_true(zd_link_rest(&scene->b));
+	assert_int_equal(try_recv(scene, &scene->b), ZD_FRAME_AGAIN);
+	send_text(&scene->a, "x"); /* one byte wakes nobody here: it is a packet */
+	assert_true(is_readable(&scene->b));
+	expect_text(scene, &scene->b, "x");
+	zd_link_look(&scene->b);
+}
+
+/* ---- In whatever order --------------------------------------------------------------------------------- */
+
+static uint32_t next_random(uint64_t *seed)
+{
+	*seed = *seed * 6364136223846793005u + 1442695040888963407u;
+	return (uint32_t)(*seed >> 33);
+}
+
+static void send_numbered(struct scene *scene, uint32_t number, uint64_t *seed)
+{
+	static uint32_t words[ZD_MAX_PACKET_BYTES / 4];
+	uint32_t kind = next_random(seed) % 16;
+	size_t nbytes = kind == 0 ? 20000 : 4 + 4 * (next_random(seed) % 600);
+	int fd = 0;
+	int rc;
+
+	words[0] = number;
+	rc = zd_link_send(&scene->a, words, nbytes, &fd, kind == 1, NULL);
+	assert_int_equal(rc, 0);
+}
+
+static void recv_numbered(struct scene *scene, uint32_t number)
+{
+	uint32_t got;
+
+	assert_int_equal(try_recv(scene, &scene->b), 0);
+	memcpy(&got, scene->in, sizeof(got));
+	assert_int_equal(got, number);
+	if (scene->nfds == 1)
+		(void)close(scene->fds[0]);
+}
+
+static void test_any_mixture_comes_in_order(void **state)
+{
+	struct scene *scene = *state;
+
+	for (uint64_t round = 0; round < 50; round++) {
+		uint64_t seed = round;
+		uint32_t nsent = 0, nreceived = 0;
+
+		for (unsigned step = 0; step < 400; step++) {
+			switch (next_random(&seed) % 4) {
+			case 0:
+				if (zd_link_rest(&scene->b) && next_random(&seed) % 2)
+					zd_link_look(&scene->b);
+				break;
+			case 1:
+				zd_link_look(&scene->b);
+				break;
+			case 2:
+				if (nsent - nreceived < 4)
+					send_numbered(scene, nsent++, &seed);
+				break;
+			default:
+				if (nreceived < nsent)
+					recv_numbered(scene, nreceived++);
+			}
+		}
+		while (nreceived < nsent)
+			recv_numbered(scene, nreceived++);
+		assert_int_equal(try_recv(scene, &scene->b), ZD_FRAME_AGAIN);
+	}
+}
+
+/* ---- Nobody is left asleep ---------------------------------------------------------------------------- */
+
+#define NPACKETS 5000u
+
+/* Sends when the other side is about to sleep, if it can: what it writes into the ring then must wake it. */
+static void *send_all(void *arg)
+{
+	struct zd_link *link = arg;
+
+	for (uint32_t i = 0; i < NPACKETS; i++) {
+		for (unsigned looks = 0; looks < 100 && !atomic_load(&link->out.ring->looks); looks++)
+			sched_yield();
+		while (zd_link_send(link, &i, sizeof(i), NULL, 0, NULL) == ZD_FRAME_AGAIN)
+			sched_yield();
+	}
+	return NULL;
+}
+
+static void test_who_sleeps_is_woken(void **state)
+{
+	struct scene *scene = *state;
+	pthread_t sender;
+
+	assert_int_equal(pthread_create(&sender, NULL, send_all, &scene->a), 0);
+	for (uint32_t i = 0; i < NPACKETS;) {
+		uint32_t got;
+		int rc;
+
+		if (zd_link_rest(&scene->b))
+			rc = zd_link_recv_wait(&scene->b, scene->in, sizeof(scene->in), &scene->nbytes,
+			                       scene->fds, &scene->nfds, NULL);
+		else
+			rc = zd_link_recv(&scene->b, scene->in, sizeof(scene->in), &scene->nbytes, scene->fds,
+			                  &scene->nfds, NULL);
+		zd_link_look(&scene->b);
+		if (rc == ZD_FRAME_AGAIN)
+			continue;
+		assert_int_equal(rc, 0);
+		memcpy(&got, scene->in, sizeof(got));
+		assert_int_equal(got, i++);
+	}
+	assert_int_equal(pthread_join(sender, NULL), 0);
+}
+
+#define TEST(f)       cmocka_unit_test_setup_teardown(f, setup_with_rings, teardown)
+#define TEST_PLAIN(f) cmocka_unit_test_setup_teardown(f, setup, teardown)
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+	        TEST(test_by_the_ring_to_who_looks),       TEST(test_by_the_socket_to_who_rests),
+	        TEST(test_no_rest_while_something_is_due), TEST(test_descriptors_by_the_socket),
+	        TEST(test_large_ones_by_the_socket),       TEST(test_what_came_before_the_end),
+	        TEST(test_a_ring_that_makes_no_sense),     TEST_PLAIN(test_without_rings_it_is_a_socket),
+	        TEST(test_any_mixture_comes_in_order),     TEST(test_who_sleeps_is_woken),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,183 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * test_link_races.c - what the other side may do between two steps of link.c.
+ *
+ * The steps are link.c's calls of others, which are hooked here: a hook runs what a test says, once, and then what was called.
+ */
+#include <poll.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+#include <cmocka.h>
+
+#include "base/mem.h"
+#include "proto/link.h"
+
+static void (*before_poll)(void), (*behind_write)(void);
+static bool socket_is_full;
+
+static void run_once(void (**hook)(void))
+{
+	void (*run)(void) = *hook;
+
+	*hook = NULL;
+	if (run)
+		run();
+}
+
+static int hooked_poll(struct pollfd *fds, nfds_t nfds, int timeout_ms)
+{
+	run_once(&before_poll);
+	return poll(fds, nfds, timeout_ms);
+}
+
+static bool hooked_write(struct zd_ring_end *end, const void *bytes, size_t nbytes, uint32_t after)
+{
+	bool written = zd_ring_write(end, bytes, nbytes, after);
+
+	run_once(&behind_write);
+	return written;
+}
+
+static int hooked_send(int sock, const void *bytes, size_t nbytes, const int *fds, unsigned nfds,
+                       struct zd_err *err)
+{
+	return socket_is_full ? ZD_FRAME_AGAIN : zd_frame_send(sock, bytes, nbytes, fds, nfds, err);
+}
+
+#define poll          hooked_poll
+#define zd_ring_write hooked_write
+#define zd_frame_send hooked_send
+#include "proto/link.c"
+#undef poll
+#undef zd_ring_write
+#undef zd_frame_send
+
+static struct zd_ring *ring;
+static struct zd_link sender, receiver;
+static uint8_t in[ZD_MAX_PACKET_BYTES];
+
+static int setup(void **state)
+{
+	int ends[2];
+
+	(void)state;
+	ring = aligned_alloc(64, sizeof(*ring));
+	assert_non_null(ring);
+	memset(ring, 0, sizeof(*ring));
+	assert_int_equal(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends), 0);
+	sender = (struct zd_link){.sock = ends[0], .out.ring = ring};
+	receiver = (struct zd_link){.sock = ends[1], .in.ring = ring};
+	zd_link_look(&receiver);
+	before_poll = behind_write = NULL;
+	socket_is_full = false;
+	return 0;
+}
+
+static int teardown(void **state)
+{
+	(void)state;
+	(void)close(sender.sock);
+	(void)close(receiver.sock);
+	free(ring);
+	return 0;
+}
+
+static void say(const char *text)
+{
+	assert_int_equal(zd_link_send(&sender, text, strlen(text), NULL, 0, NULL), 0);
+}
+
+static int receive(void)
+{
+	int fds[ZD_MAX_PACKET_FDS];
+	unsigned nfds;
+	size_t nbytes;
+	int rc = zd_link_try_recv(&receiver, in, sizeof(in), &nbytes, fds, &nfds, NULL);
+
+	if (rc == 0)
+		in[nbytes] = 0;
+	return rc;
+}
+
+static void expect(const char *text)
+{
+	assert_int_equal(receive(), 0);
+	assert_string_equal((const char *)in, text);
+}
+
+static void say_one_by_the_ring_and_two_by_the_socket(void)
+{
+	say("one");
+	atomic_store(&ring->looks, 0);
+	say("two");
+	atomic_store(&ring->looks, 1);
+}
+
+/* The ring was empty when it was looked at, and the socket is readable now. */
+static void test_the_ring_first_when_the_socket_is_readable(void **state)
+{
+	(void)state;
+	before_poll = say_one_by_the_ring_and_two_by_the_socket;
+	expect("one");
+	expect("two");
+	assert_int_equal(receive(), ZD_FRAME_AGAIN);
+}
+
+static void rest(void)
+{
+	atomic_store(&ring->looks, 0);
+}
+
+static bool is_readable(void)
+{
+	struct pollfd poll_for = {.fd = receiver.sock, .events = POLLIN};
+
+	return poll(&poll_for, 1, 0) == 1;
+}
+
+/* It found the ring empty, and sleeps. */
+static void test_asleep_when_the_packet_is_written(void **state)
+{
+	(void)state;
+	behind_write = rest;
+	say("one");
+	assert_true(is_readable());
+	zd_link_look(&receiver);
+	expect("one");
+	assert_int_equal(receive(), ZD_FRAME_AGAIN); /* the byte */
+	assert_false(is_readable());
+	say("two");
+	expect("two");
+}
+
+/* What the socket is full of wakes it: the packet is sent, and once. */
+static void test_no_room_for_the_byte(void **state)
+{
+	(void)state;
+	behind_write = rest;
+	socket_is_full = true;
+	say("one");
+	socket_is_full = false;
+	zd_link_look(&receiver);
+	expect("one");
+	assert_int_equal(receive(), ZD_FRAME_AGAIN);
+}
+
+#define TEST(f) cmocka_unit_test_setup_teardown(f, setup, teardown)
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+	        TEST(test_the_ring_first_when_the_socket_is_readable),
+	        TEST(test_asleep_when_the_packet_is_written),
+	        TEST(test_no_room_for_the_byte),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}

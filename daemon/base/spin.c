@@ -58,8 +58,8 @@ bool zd_spin_may(struct zd_spin *spin, uint64_t now_ns)
 		spin->left_ns += (int64_t)passed_ns * ZD_SPIN_PERCENT / 100;
 	if (spin->left_ns > ZD_SPIN_BURST_NS)
 		spin->left_ns = ZD_SPIN_BURST_NS;
-	if (spin->left_ns < -ZD_SPIN_BURST_NS)
-		spin->left_ns = -ZD_SPIN_BURST_NS;
+	if (spin->left_ns < -ZD_SPIN_DEBT_NS)
+		spin->left_ns = -ZD_SPIN_DEBT_NS;
 	spin->spinning = expects || (now_ns - spin->event_ns < spin->window_ns && spin->left_ns > 0);
 	return spin->spinning;
 }

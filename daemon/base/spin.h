@@ -16,12 +16,13 @@
 #include <stdint.h>
 
 #define ZD_SPIN_PERCENT  8
-#define ZD_SPIN_BURST_NS INT64_C(20000000)
+#define ZD_SPIN_BURST_NS INT64_C(100000000)
+#define ZD_SPIN_DEBT_NS  INT64_C(20000000)
 #define ZD_SPIN_AWAIT_NS 100000u /* for what is on its way */
 
 struct zd_spin {
 	uint64_t window_ns; /* after an event; 0: never */
-	int64_t left_ns;    /* saved up; what was spun beyond that is owed, to the same bound */
+	int64_t left_ns; /* saved up, for one burst at most; what was spun beyond that is owed, to ZD_SPIN_DEBT_NS */
 	uint64_t event_ns, expected_ns, seen_ns; /* expected_ns: when what is on its way should be there */
 	bool spinning;
 };

@@ -2,9 +2,9 @@
 /*
  * link.c - one side of a socket, and of the rings beside it.
  *
- * What must hold: who reads the socket knows that the next packet is there, not in the ring. So it looks into the ring when it has seen
- * that the socket has something, since whatever was sent before that is visible by then; or it is at rest, and what is still
- * written into the ring is followed by the byte that wakes it.
+ * What must hold: who reads the socket knows that the next packet is there, not in the ring. So it looks into the ring when
+ * it has seen that the socket has something, since whatever was sent before that is visible by then; or it is at rest, and
+ * what is still written into the ring is followed by the byte that wakes it.
  */
 #include "proto/link.h"
 

@@ -6,8 +6,8 @@
  * what it can, its owner hears of the end in the next flush), then CLOSING until libuv has let go of its handles.
  *
  * What must hold: `open_packet` is younger than all of `backlog`; whoever has an open packet or is ENDING is in the dirty
- * list; while there is a backlog nothing is read, and when there is none any more the loop looks at the ring; at most ZD_MAX_PACKET_FDS descriptors lie unread in the socket, since
- * the kernel counts those in flight for the whole user.
+ * list; while there is a backlog nothing is read, and when there is none any more the loop looks at the ring; at most
+ * ZD_MAX_PACKET_FDS descriptors lie unread in the socket, since the kernel counts those in flight for the whole user.
  */
 #include "io/conn.h"
 

@@ -14,8 +14,8 @@
 struct zd_err;
 
 /*
- * Something in memory that others write to, and that the loop looks at, as long as it is awake, instead of being woken. It is
- * listed by who has just heard of it otherwise: whoever was busy a moment ago soon has more.
+ * Something in memory that others write to, and that the loop looks at, as long as it is awake, instead of being woken. It
+ * is listed by who has just heard of it otherwise: whoever was busy a moment ago soon has more.
  */
 struct zd_look {
 	/* Is there something, and may it be taken? */

@@ -43,7 +43,7 @@ struct zd_engine *zd_engine_new(const struct zd_engine_config *config, const str
 	e->sink = *sink;
 	e->ndevices = config->ndevices;
 	e->quota_bytes = config->uid_quota_bytes;
-	e->reduction_chunk_bytes = config->reduction_chunk_bytes;
+	e->reduction_cut_bytes = config->reduction_cut_bytes;
 	e->sessions_linger = config->sessions_linger;
 	e->collectives = config->collectives;
 	if (config->host)

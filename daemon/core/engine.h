@@ -477,7 +477,7 @@ struct zd_engine_config {
 	const struct zd_device_config *devices;
 	uint64_t segment_bytes;   /* usual size of a segment; 0: 1 GiB. Shrunk to what the arena has left */
 	uint64_t uid_quota_bytes; /* charged bytes of one uid over all devices; 0: none */
-	uint64_t reduction_chunk_bytes; /* the least that is moved and summed at once; 0: 16 MiB */
+	uint64_t reduction_cut_bytes; /* slices of so many are moved and summed in chunks; 0: 32 MiB */
 	/* A process may use device memory after its session has ended: what it held is kept until a WATCH with `until_gone`
 	 * completes, which it does, with whatever status, when the process cannot any more. */
 	bool sessions_linger;

@@ -732,7 +732,7 @@ struct zd_engine {
 	struct zd_device *devices;
 	uint32_t ndevices;
 	uint64_t quota_bytes;
-	uint64_t reduction_chunk_bytes; /* 0: slice.c's own */
+	uint64_t reduction_cut_bytes; /* 0: slice.c's own */
 	bool sessions_linger;
 	bool strict_by_segment;
 	bool collectives;

@@ -18,7 +18,8 @@
 
 #include "core/reduce_internal.h"
 
-#define CHUNK_BYTES       (16ull << 20) /* of gradients; more commands cost more than what is summed sooner */
+#define CUT_BYTES         (32ull << 20) /* of gradients: smaller slices are one chunk */
+#define HALVE_CUTS        3u
 #define CHUNK_ALIGN_NUMEL 64u
 #define MOST_AHEAD        2u /* sums of a session */
 
@@ -48,9 +49,9 @@ static uint64_t chunk_numel(const struct zd_reduction *r, uint32_t chunk)
 	return r->chunk_begin[chunk + 1] - r->chunk_begin[chunk];
 }
 
-/* Quarters, the last one in halves: sums begin when a quarter of the last source's piece is there, each ends while the next chunk
- * travels, and the last one is small. They are few, for a busy GPU lets each wait. By the reduction alone, since a squared norm is the
- * sum of its chunks'. */
+/* Halves while there is much, the rest as 7 to 3. A sum takes less than half as long as its pieces travel, so that all but the last one
+ * are hidden behind the next chunk's travel, and the last one is small. They are few, for each idles a link for a moment, and a busy
+ * GPU lets each wait. By the reduction alone, since a squared norm is the sum of its chunks'. */
 static void cut(const struct zd_engine *e, struct zd_reduction *r)
 {
 	if (zd_reduction_has_partials(r)) {
@@ -58,10 +59,11 @@ static void cut(const struct zd_engine *e, struct zd_reduction *r)
 		return;
 	}
 	uint64_t each = zd_max_u64(zerod_dtype_bytes(r->options.dtype), 1); /* 0: all have skipped */
-	uint64_t least = (e->reduction_chunk_bytes ? e->reduction_chunk_bytes : CHUNK_BYTES) / each;
-	uint64_t left = r->unit->shard_numel, quarter = left / 4;
-	while (r->nchunks + 1 < ZD_REDUCTION_CHUNKS && left >= 2 * least) {
-		uint64_t numel = zd_max_u64(left > quarter ? quarter : left / 2, least);
+	uint64_t least = (e->reduction_cut_bytes ? e->reduction_cut_bytes : CUT_BYTES) / each;
+	uint64_t left = r->unit->shard_numel;
+	while (r->nchunks + 1 < ZD_REDUCTION_CHUNKS && left >= least) {
+		bool halve = left >= HALVE_CUTS * least && r->nchunks + 2 < ZD_REDUCTION_CHUNKS;
+		uint64_t numel = halve ? left / 2 : left - left * 3 / 10;
 		numel = zd_min_u64(zd_align_up(numel, CHUNK_ALIGN_NUMEL), left);
 		r->chunk_begin[r->nchunks + 1] = r->chunk_begin[r->nchunks] + numel;
 		r->nchunks++;

@@ -108,7 +108,7 @@ struct zd_sim_config {
 	uint32_t slow_device;                  /* its executor is behind the others; ndevices: none is */
 	uint64_t patience_ns;                  /* 0: actors wait as long as it takes */
 	uint64_t lane_ns, stream_ns, actor_ns; /* scales of delays */
-	uint64_t quota_bytes, segment_bytes, chunk_bytes;
+	uint64_t quota_bytes, segment_bytes, cut_bytes;
 	uint32_t ndevices, njobs, ngroups, nactors;
 	struct zd_device_config devices[4];
 	struct zd_sim_job_config jobs[ZD_SIM_JOBS];

@@ -211,7 +211,7 @@ void zd_sim_derive_devices(struct zd_sim_rng *rng, struct zd_sim_config *config)
 	for (uint32_t g = 0; g < config->ngroups; g++)
 		one_at_a_time = one_at_a_time && config->groups[g].plan.one_at_a_time;
 	config->segment_bytes = 4096ull << zd_sim_below(rng, 5);
-	config->chunk_bytes = zd_sim_percent(rng, 50) ? 64ull << zd_sim_below(rng, 3) : 0;
+	config->cut_bytes = zd_sim_percent(rng, 50) ? 128ull << zd_sim_below(rng, 3) : 0;
 	for (uint32_t d = 0; d < config->ndevices; d++) {
 		struct zd_device_config *device = &config->devices[d];
 		uint64_t all, largest;
@@ -298,14 +298,15 @@ static void print_group(const struct zd_sim_config *config, uint32_t g)
 
 void zd_sim_config_print(const struct zd_sim_config *config)
 {
-	printf("seed %llu: %s, segments of %llu bytes, chunks of %llu, quota %llu, noise %u %%, deaths %u "
+	printf("seed %llu: %s, segments of %llu bytes, slices cut from %llu, quota %llu, noise %u %%, deaths "
+	       "%u "
 	       "%%, device faults "
 	       "%u/1000%s%s%s%s%s%s\n",
 	       (unsigned long long)config->seed,
 	       config->clean    ? "clean"
 	       : config->mortal ? "mortal"
 	                        : "noisy",
-	       (unsigned long long)config->segment_bytes, (unsigned long long)config->chunk_bytes,
+	       (unsigned long long)config->segment_bytes, (unsigned long long)config->cut_bytes,
 	       (unsigned long long)config->quota_bytes, config->noise_percent, config->death_percent,
 	       config->device_fault_permille, config->client_copies ? ", clients copy their own slice" : "",
 	       config->sums_ahead ? ", sums ahead" : "", config->unordered ? ", unordered executors" : "",

@@ -579,7 +579,7 @@ struct core_driver *core_new(const struct core_options *options)
 	        .devices = devices,
 	        .segment_bytes = options->segment_bytes,
 	        .uid_quota_bytes = options->uid_quota_bytes,
-	        .reduction_chunk_bytes = options->reduction_chunk_bytes,
+	        .reduction_cut_bytes = options->reduction_cut_bytes,
 	        .sessions_linger = options->sessions_linger,
 	        .strict_by_segment = options->strict_by_segment,
 	        .collectives = options->net != NULL,

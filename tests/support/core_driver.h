@@ -29,7 +29,7 @@ struct core_options {
 	uint32_t ndevices;    /* 0: 2 */
 	uint64_t arena_bytes; /* of each device; 0: 4 MiB */
 	uint64_t gather_budget_bytes, staging_bytes, segment_bytes, segment_align_bytes, uid_quota_bytes;
-	uint64_t reduction_chunk_bytes;
+	uint64_t reduction_cut_bytes;
 	bool client_copies_own_slice; /* until core_devices_copy_own() */
 	bool sessions_linger;         /* until core_gone() */
 	bool strict_by_segment;

@@ -110,7 +110,7 @@ static void test_counts_when_pieces_are_known(void **state)
 
 static void test_refused_ones_come_again(void **state)
 {
-	struct core_options chunks = {.sums_ahead = true, .unordered = true, .reduction_chunk_bytes = 256};
+	struct core_options chunks = {.sums_ahead = true, .unordered = true, .reduction_cut_bytes = 512};
 	struct core_reducers g;
 	struct core_driver *core = open_held(&g, &chunks);
 	uint64_t unit = core_reducers_unit(&g, "w", 1024);

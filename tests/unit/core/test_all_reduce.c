@@ -60,7 +60,7 @@ static void test_every_rank_has_the_sum(void **state)
 	(void)state;
 	for (size_t i = 0; i < sizeof(numel) / sizeof(numel[0]); i++) {
 		struct core_driver *core =
-		        core_new(&(struct core_options){.ndevices = 3, .reduction_chunk_bytes = CORE_KIB});
+		        core_new(&(struct core_options){.ndevices = 3, .reduction_cut_bytes = 2 * CORE_KIB});
 		struct core_reducers g;
 		core_reducers_new(&g, core, 3, ZEROD_FLOAT32, SLOT_BYTES, 2);
 		uint64_t unit = all_reduced(&g, "norm", numel[i]);

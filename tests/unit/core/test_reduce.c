@@ -66,10 +66,10 @@ static void test_sum_of_any_size(void **state)
 	}
 }
 
-/* Slices of 320 elements in chunks of 192 and 128: the first is summed while the second one travels. */
+/* Slices of 320 elements in chunks of 256 and 64: the first is summed while the second one travels. */
 static void test_chunks(void **state)
 {
-	struct core_driver *core = core_new(&(struct core_options){.reduction_chunk_bytes = 512});
+	struct core_driver *core = core_new(&(struct core_options){.reduction_cut_bytes = 1024});
 	struct core_reducers g;
 	uint64_t unit = begin_one(&g, core, 2, ZEROD_FLOAT32, 640);
 	(void)state;
@@ -89,10 +89,31 @@ static void test_chunks(void **state)
 	core_end(core);
 }
 
+/* Slices of 256 elements and more are cut: halves from 768 on, the rest as 7 to 3. */
+static void test_cuts(void **state)
+{
+	static const struct {
+		uint64_t slice_numel;
+		uint32_t chunks;
+	} cuts[] = {{192, 1}, {256, 2}, {704, 2}, {768, 3}, {1536, 4}, {3072, 5}, {8192, 5}};
+	(void)state;
+	for (size_t i = 0; i < sizeof(cuts) / sizeof(cuts[0]); i++) {
+		struct core_driver *core = core_new(&(struct core_options){.reduction_cut_bytes = 1024});
+		struct core_reducers g;
+		uint64_t unit = begin_one(&g, core, 2, ZEROD_FLOAT32, 2 * cuts[i].slice_numel);
+		for (uint32_t rank = 0; rank < 2; rank++)
+			core_reduce(&g, rank, unit, 1.0f);
+		assert_int_equal(core_count(core, ZD_CMD_REDUCE), 2 * cuts[i].chunks);
+		core_reducers_end(&g);
+		check_step(&g, 1.0f);
+		core_end(core);
+	}
+}
+
 /* It fails as a whole, whichever chunk does. */
 static void test_a_chunk_fails(void **state)
 {
-	struct core_driver *core = core_new(&(struct core_options){.reduction_chunk_bytes = 512});
+	struct core_driver *core = core_new(&(struct core_options){.reduction_cut_bytes = 1024});
 	struct core_reducers g;
 	uint64_t unit = begin_one(&g, core, 2, ZEROD_FLOAT32, 600);
 	(void)state;
@@ -674,6 +695,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 	        cmocka_unit_test(test_sum_of_any_size),
 	        cmocka_unit_test(test_chunks),
+	        cmocka_unit_test(test_cuts),
 	        cmocka_unit_test(test_a_chunk_fails),
 	        cmocka_unit_test(test_dtypes),
 	        cmocka_unit_test(test_mean_and_prescale),

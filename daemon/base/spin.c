@@ -2,11 +2,11 @@
 /* spin.c - how long a thread may look again and again before it sleeps. */
 #include "base/spin.h"
 
-#include <sched.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/err.h"
+#include "base/processors.h"
 
 static const char *policy(void)
 {
@@ -28,18 +28,10 @@ bool zd_spin_always(void)
 	return strcmp(policy(), "always") == 0;
 }
 
-static unsigned processors_of_process(void)
-{
-	cpu_set_t set;
-
-	/* More processors than fit into the set: enough. */
-	return sched_getaffinity(0, sizeof(set), &set) == 0 ? (unsigned)CPU_COUNT(&set) : CPU_SETSIZE;
-}
-
 void zd_spin_init(struct zd_spin *spin, uint64_t window_ns, unsigned processors)
 {
 	*spin = (struct zd_spin){.left_ns = ZD_SPIN_BURST_NS};
-	if (strcmp(policy(), "never") != 0 && (zd_spin_always() || processors_of_process() >= processors))
+	if (strcmp(policy(), "never") != 0 && (zd_spin_always() || zd_processors("") >= processors))
 		spin->window_ns = window_ns;
 }
 

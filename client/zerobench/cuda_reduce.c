@@ -316,7 +316,9 @@ int zd_cuda_reduce_profile(struct zd_cuda_trainer *trainer)
 	if (!recorded)
 		unprofiled(run, err.text);
 	zd_cuda_meet_trainers(run);
-	if (!atomic_load(&run->shared->unprofiled))
+	const bool all_recorded = !atomic_load(&run->shared->unprofiled);
+	zd_cuda_meet_trainers(run); /* all have looked: who is ahead may lose a record at once */
+	if (all_recorded)
 		return profile(trainer);
 	if (recorded)
 		zd_profile_end();

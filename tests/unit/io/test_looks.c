@@ -256,6 +256,7 @@ static void test_what_comes_just_before_a_sleep(void **state)
 		(void)zd_loop_turn(&scene->loop, true);
 	assert_false(scene->slept);
 	assert_int_equal(thing.ntaken, 1);
+	assert_int_equal(atomic_load(&thing.looks), 1); /* it looks again */
 	zd_loop_drop(&scene->loop, &thing.look);
 }
 

@@ -29,6 +29,7 @@ struct zd_sim_item {
 	uint32_t nfences;
 	struct zd_fence fences[ZD_SIM_FENCES];
 	uint64_t epoch; /* TARGET: the step it belongs to */
+	uint8_t units;  /* TARGET: bits; those that were registered then */
 };
 
 struct zd_sim_stream {

@@ -130,7 +130,7 @@ void zd_sim_target_check(struct zd_sim_world *world, const struct zd_sim_session
 		uint64_t shard = zd_sim_shard_numel(config, u),
 		         offset = member->handles[u].target_offset_numel;
 
-		if (config->units[u].frozen || !member->handles[u].id)
+		if (config->units[u].frozen || !(item->units >> u & 1) || !member->handles[u].id)
 			continue;
 		uint64_t end = offset + shard;
 		if (end * each > item->at.bytes)

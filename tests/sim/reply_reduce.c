@@ -156,6 +156,8 @@ static void begin_step(struct zd_sim_world *world, struct zd_sim_session *sessio
 	item->at = member->target;
 	item->begin = model->step_first;
 	item->end = model->step_last;
+	for (uint32_t u = 0; u < ZD_SIM_UNITS; u++)
+		item->units |= (uint8_t)((member->handles[u].id != 0) << u);
 }
 
 void zd_sim_reply_reduce(struct zd_sim_world *world, struct zd_sim_session *session,

@@ -364,6 +364,16 @@ static bool is_done(struct ncclComm *comm)
 	return comm->pending != NCCL_FINALIZE || atomic_load(&comm->kernels) == 0;
 }
 
+/* A test that asks for fewer polls does so for what is pending, too. */
+static bool stays_pending(struct ncclComm *comm)
+{
+	(void)pthread_mutex_lock(&all.lock);
+	if (comm->polls > all.polls)
+		comm->polls = all.polls;
+	(void)pthread_mutex_unlock(&all.lock);
+	return comm->polls > 0 && comm->polls--;
+}
+
 /* How the communicator is, as ncclCommGetAsyncError says it. */
 static int look(struct ncclComm *comm)
 {
@@ -372,11 +382,7 @@ static int look(struct ncclComm *comm)
 
 	if (result || pending == NCCL_NOTHING)
 		return result;
-	if (comm->polls > 0) {
-		comm->polls--;
-		return ZD_NCCL_IN_PROGRESS;
-	}
-	if (!is_done(comm))
+	if (stays_pending(comm) || !is_done(comm))
 		return ZD_NCCL_IN_PROGRESS;
 	comm->pending = NCCL_NOTHING;
 	result = pending == NCCL_LAUNCH ? launch(comm) : ZD_NCCL_SUCCESS;

@@ -86,6 +86,7 @@ SUPPORT_SRC := $(wildcard tests/support/*.c)
 SIM_SRC     := $(wildcard tests/sim/*.c)
 SIMBACKEND_SRC := $(wildcard tests/simbackend/*.c) tests/sim/rng.c
 DOUBLE_SRC  := $(wildcard tests/double/*.c)
+SEVERAL_SRC := $(wildcard tests/several/*.c)
 GPU_KERNELS_SRC := $(addprefix tests/gpu/,kernels.c kernels_cast.c kernels_reduce.c kernels_measure.c) \
 	daemon/backend/host_kernels.c $(addprefix client/zerobench/,cuda_gpu.c team.c)
 STRESS_SRC  := $(filter-out $(addprefix tests/gpu/,strict.c comm.c comm_backend.c) $(GPU_KERNELS_SRC),$(wildcard tests/gpu/*.c)) \
@@ -133,6 +134,7 @@ GPU_COMM_BIN := $(BUILD)/tests/gpu/comm
 BENCH_BIN := $(patsubst tests/%.c,$(BUILD)/tests/%,$(BENCH_UNIT_SRC))
 LIFETIMES_BIN := $(patsubst tests/%.c,$(BUILD)/tests/%,$(LIFETIMES_SRC))
 DOUBLE_SO := $(addprefix $(BUILD)/tests/double/,libcuda.so.1 libnvidia-ml.so.1 libcublas.so.13 libcupti.so.13 libnccl.so.2)
+SEVERAL_SO := $(BUILD)/tests/several/libcuda.so.1
 IT_SCRIPTS := $(wildcard tests/it/test_*.sh)
 
 .DEFAULT_GOAL := all
@@ -288,12 +290,14 @@ $(BUILD)/tests/double/libnvidia-ml.so.1: $(call obj,$(addprefix tests/double/,nv
 $(BUILD)/tests/double/libcublas.so.13: $(call obj,tests/double/libraries/cublas.c)
 $(BUILD)/tests/double/libcupti.so.13: $(call obj,tests/double/libraries/cupti.c)
 $(BUILD)/tests/double/libnccl.so.2: $(call obj,$(addprefix tests/double/libraries/,nccl.c nccl_ranks.c nccl_moves.c) daemon/base/dtype.c)
-$(DOUBLE_SO):
+# Before the driver, or its double: shows each GPU as several.
+$(SEVERAL_SO): $(call obj,$(SEVERAL_SRC))
+$(DOUBLE_SO) $(SEVERAL_SO):
 	$(say) LD $@
 	$(Q)mkdir -p $(@D)
 	$(Q)$(CC) -shared -Wl,-soname,$(@F) $(if $(SAN),,-Wl,-z,defs) $(LDFLAGS) -o $@ $^
 
-tests: all $(DOUBLE_SO) $(UNIT_BIN) $(IT_BIN) $(CONTRACT_BIN) $(LIFETIMES_BIN) $(STRESS_BIN) $(GPU_STRICT_BIN) $(GPU_KERNELS_BIN) \
+tests: all $(DOUBLE_SO) $(SEVERAL_SO) $(UNIT_BIN) $(IT_BIN) $(CONTRACT_BIN) $(LIFETIMES_BIN) $(STRESS_BIN) $(GPU_STRICT_BIN) $(GPU_KERNELS_BIN) \
 	$(GPU_COMM_BIN) $(SIMBACKEND_BIN) $(if $(SIM_SRC),$(SIM_BIN))
 
 -include $(shell find $(BUILD)/obj -name '*.d' 2>/dev/null)
@@ -319,6 +323,9 @@ ON_IDLE := ZD_DOUBLE_BUSY=0 $(ON_DOUBLE)
 # And with its ranks in two daemons, or under NCCL's collectives, of which there is a double as well.
 ON_TWO := $(ON_DOUBLE) ZEROD_TEST_KEEP_DAEMON=1 ZEROD_TEST_DAEMONS=2
 ON_NCCL := $(ON_DOUBLE) ZEROD_TEST_KEEP_DAEMON=1 ZEROD_TEST_COLLECTIVES=nccl
+# And on four devices of two GPUs.
+ON_FOUR := ZD_DOUBLE_DEVICES=2 ZD_SEVERAL=4 ZD_SEVERAL_DRIVER=$(BUILD)/tests/double/libcuda.so.1 ZEROD_TEST_BACKEND=cuda \
+	LD_LIBRARY_PATH=$(BUILD)/tests/several:$(BUILD)/tests/double ZEROD_TEST_KEEP_DAEMON=1
 # And where all who can look into the rings between daemon and clients do, however few processors there are.
 AWAKE := ZEROD_SPIN=always
 AWAKE_IT := $(filter %/test_client_calls %/test_client_daemon %/test_client_gather %/test_cuda_two_daemons %/test_cuda_work \
@@ -336,6 +343,7 @@ check-run: layers ptx-check tests
 		$(UNIT_BIN) $(CONTRACT_BIN) $(foreach test,$(CONTRACT_BIN),"$(ON_DOUBLE) ZEROD_TEST_KEEP_DAEMON=1 $(test)") \
 		$(if $(filter thread,$(SAN)),,$(foreach test,$(CONTRACT_BIN),"$(ON_IDLE) ZEROD_TEST_KEEP_DAEMON=1 $(test)")) \
 		$(foreach test,$(CONTRACT_BIN),"$(ON_TWO) $(test)" "$(ON_NCCL) $(test)") \
+		$(foreach test,$(CONTRACT_BIN),"$(ON_FOUR) $(test)" "$(ON_FOUR) ZEROD_TEST_DAEMONS=2 $(test)") \
 		$(foreach test,$(CONTRACT_BIN),"$(AWAKE) $(test)" "$(AWAKE) $(ON_DOUBLE) ZEROD_TEST_KEEP_DAEMON=1 $(test)") \
 		$(AWAKE_IT:%="$(AWAKE) %") "$(AWAKE) $(ON_DOUBLE) $(STRESS_SHORT) --kill" \
 		$(foreach test,$(CONTRACT_BIN),"$(ON_SIM) $(test)") "$(FAULTS_SHORT)" "$(ON_DOUBLE) $(GPU_STRICT_BIN)" \

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * context.c - primary contexts, one a device, and which of them is current for a thread.
+ * context.c - contexts: the primary one of each device, and others, and which of them is current for a thread.
  *
  * A context that was given back stops its queues: what has not begun never runs, and its streams are no handles any more.
  * One that is lost (double_context_fail) stays, and every later call in it gives what it was lost to.
@@ -10,9 +10,10 @@
 #include <stdlib.h>
 #include <unistd.h>
 
-#define DEPTH 32
+#define DEPTH  32
+#define OTHERS 8
 
-static struct CUctx_st contexts[DOUBLE_MAX_DEVICES];
+static struct CUctx_st contexts[DOUBLE_MAX_DEVICES + OTHERS]; /* the primary ones, the others */
 
 static _Thread_local struct {
 	int depth;
@@ -24,14 +25,9 @@ struct CUctx_st *double_current(void)
 	return stack.depth ? stack.contexts[stack.depth - 1] : NULL;
 }
 
-struct CUctx_st *double_context(int device)
-{
-	return &contexts[device];
-}
-
 bool double_is_context(const struct CUctx_st *context)
 {
-	for (int i = 0; i < DOUBLE_MAX_DEVICES; i++)
+	for (int i = 0; i < DOUBLE_MAX_DEVICES + OTHERS; i++)
 		if (context == &contexts[i])
 			return true;
 	return false;
@@ -41,7 +37,7 @@ int double_count_contexts(void)
 {
 	int count = 0;
 
-	for (int i = 0; i < DOUBLE_MAX_DEVICES; i++)
+	for (int i = 0; i < DOUBLE_MAX_DEVICES + OTHERS; i++)
 		count += contexts[i].retained > 0;
 	return count;
 }
@@ -147,6 +143,42 @@ int cuDevicePrimaryCtxRelease(int device)
 		return double_leave(ZD_CU_INVALID_CONTEXT);
 	if (--contexts[device].retained == 0)
 		end_context(&contexts[device]);
+	return double_leave(after);
+}
+
+/* Becomes the current one. */
+int cuCtxCreate_v2(struct CUctx_st **context, unsigned int flags, int device)
+{
+	int result = double_enter(__func__, DOUBLE_NEEDS_INIT);
+	struct CUctx_st *made = &contexts[DOUBLE_MAX_DEVICES];
+
+	if (result)
+		return result;
+	if (!double_is_device(device))
+		return double_leave(ZD_CU_INVALID_DEVICE);
+	while (made < contexts + DOUBLE_MAX_DEVICES + OTHERS && (made->retained || made->stopping))
+		made++;
+	if (flags || made == contexts + DOUBLE_MAX_DEVICES + OTHERS || stack.depth == DEPTH)
+		return double_leave(ZD_CU_INVALID_VALUE);
+	result = begin_context(made, device);
+	if (result)
+		return double_leave(result);
+	made->retained = 1;
+	stack.contexts[stack.depth++] = made;
+	*context = made;
+	return double_leave(ZD_CU_SUCCESS);
+}
+
+int cuCtxDestroy_v2(struct CUctx_st *context)
+{
+	int after = 0, result = double_enter_giving_back(__func__, DOUBLE_NEEDS_INIT, &after);
+
+	if (result)
+		return result;
+	if (!double_is_context(context) || context < contexts + DOUBLE_MAX_DEVICES || !context->retained)
+		return double_leave(ZD_CU_INVALID_CONTEXT);
+	context->retained = 0;
+	end_context(context);
 	return double_leave(after);
 }
 

@@ -49,6 +49,9 @@ enum {
 ZD_CUDA_FUNCTIONS(DOUBLE_DECLARE)
 ZD_CUDA_NEWER_FUNCTIONS(DOUBLE_DECLARE)
 #undef DOUBLE_DECLARE
+/* zerod makes no contexts; tests/several does. */
+DOUBLE_EXPORT int cuCtxCreate_v2(struct CUctx_st **context, unsigned int flags, int device);
+DOUBLE_EXPORT int cuCtxDestroy_v2(struct CUctx_st *context);
 
 /* ---- Calls: call.c --------------------------------------------------------------------------------------------- */
 
@@ -86,7 +89,7 @@ struct double_queue {
 	bool started;
 };
 
-/* The primary context of a device; there are no others. */
+/* A device's primary context, or another one there. */
 struct CUctx_st {
 	int device;
 	int retained; /* 0: there is none */
@@ -103,7 +106,6 @@ struct CUctx_st {
 
 /* The calling thread's; NULL: none. */
 struct CUctx_st *double_current(void);
-struct CUctx_st *double_context(int device);
 bool double_is_context(const struct CUctx_st *context);
 void double_context_fail(struct CUctx_st *context, int result);
 /* Until nothing runs in it any more: who is told that it is lost may give memory back at once. */

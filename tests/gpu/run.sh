@@ -2,10 +2,11 @@
 # SPDX-License-Identifier: Apache-2.0
 # tests/gpu/run.sh [SECONDS] [FOLDER]: what has to be seen on real GPUs, on however many there are: the library's kernels and their
 # bandwidths, the contract suite, the same with its ranks in two daemons and under NCCL's collectives where there are two GPUs and
-# NCCL is found, strict clients' stale views, the daemon's communicators where NCCL is found, the examples, memory
-# that goes back, and the stress: plain, with trainers killed, with strict trainers, and beside matrix products (WITHOUT_LOAD=1
-# leaves these out, where there is no cuBLAS), SECONDS each, 60 by default. FOLDER is what make built, or a bundle; without it, the
-# bundle that this script lies in, else build. Needs no compiler. Ends with "N passed, N failed".
+# NCCL is found, the suite again on four devices, also of two daemons, where there are fewer GPUs (tests/several), strict clients'
+# stale views, the daemon's communicators where NCCL is found, the examples, memory that goes back, and the stress: plain, with
+# trainers killed, with strict trainers, and beside matrix products (WITHOUT_LOAD=1 leaves these out, where there is no cuBLAS),
+# SECONDS each, 60 by default. FOLDER is what make built, or a bundle; without it, the bundle that this script lies in, else
+# build. Needs no compiler. Ends with "N passed, N failed".
 set -u
 cd "$(dirname "$0")/../.." || exit 2
 seconds=${1:-60}
@@ -29,26 +30,38 @@ if command -v nvidia-smi >/dev/null; then
 	nvidia-smi --query-gpu=index,name,uuid,driver_version,compute_mode --format=csv,noheader
 	nvidia-smi topo -m 2>/dev/null | sed -n '1,12p'
 fi
-has_nccl() {
+# The path of a library as the loader finds it; nothing if it does not.
+find_library() {
 	local folder
-	ldconfig -p 2>/dev/null | grep -q 'libnccl\.so\.2 ' && return
 	for folder in ${LD_LIBRARY_PATH//:/ }; do
-		[ -e "$folder/libnccl.so.2" ] && return
+		[ -e "$folder/$1" ] && { echo "$folder/$1"; return; }
 	done
-	return 1
+	ldconfig -p 2>/dev/null | awk -v name="$1" '$1 == name && /x86-64/ { print $NF; exit }'
 }
+visible=${CUDA_VISIBLE_DEVICES-$(nvidia-smi --query-gpu=index --format=csv,noheader 2>/dev/null)}
+gpus=$(wc -w <<<"${visible//,/ }")
+nccl=$(find_library libnccl.so.2)
+sockets="NCCL_NET=Socket NCCL_SOCKET_IFNAME=lo" # to NCCL, each of the suite's daemons is a node
 
 commands=("$kernels --measure")
 for test in "${contract[@]}"; do
 	commands+=("ZEROD_TEST_BACKEND=cuda ZEROD_TEST_KEEP_DAEMON=1 $test")
 done
-if has_nccl && [ "$(nvidia-smi --list-gpus | wc -l)" -ge 2 ]; then
-	# Two daemons of one host are two nodes to NCCL, which are to talk as such.
-	apart="NCCL_P2P_DISABLE=1 NCCL_SHM_DISABLE=1 NCCL_NET=Socket NCCL_SOCKET_IFNAME=lo"
+if [ -n "$nccl" ] && [ "$gpus" -ge 2 ]; then
 	for test in "${contract[@]}"; do
-		commands+=("ZEROD_TEST_BACKEND=cuda ZEROD_TEST_DAEMONS=2 ZEROD_TEST_KEEP_DAEMON=1 $apart $test")
+		commands+=("ZEROD_TEST_BACKEND=cuda ZEROD_TEST_DAEMONS=2 ZEROD_TEST_KEEP_DAEMON=1 $sockets $test")
 		commands+=("ZEROD_TEST_BACKEND=cuda ZEROD_TEST_COLLECTIVES=nccl ZEROD_TEST_KEEP_DAEMON=1 $test")
 	done
+fi
+# The GPUs as four devices. NCCL wants a GPU for each rank of a node, so its collectives are left out.
+if [ "$gpus" -lt 4 ]; then
+	four="ZD_SEVERAL=4 ZD_SEVERAL_DRIVER=$(find_library libcuda.so.1)"
+	four+=" LD_LIBRARY_PATH=$folder/tests/several${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}"
+	for test in "${contract[@]}"; do
+		commands+=("$four ZEROD_TEST_BACKEND=cuda ZEROD_TEST_KEEP_DAEMON=1 $test")
+		[ -z "$nccl" ] || commands+=("$four ZEROD_TEST_BACKEND=cuda ZEROD_TEST_DAEMONS=2 ZEROD_TEST_KEEP_DAEMON=1 $sockets $test")
+	done
+	commands+=("$four $stress --seconds $seconds")
 fi
 commands+=("$strict" "$comm" tests/gpu/examples.sh tests/gpu/shrink.sh "$stress --seconds $seconds" "$stress --seconds $seconds --kill" "$stress --seconds $seconds --strict")
 [ "${WITHOUT_LOAD:-0}" = 1 ] || commands+=("$stress --seconds $seconds --load gemm:8192")

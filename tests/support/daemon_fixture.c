@@ -160,6 +160,7 @@ _Noreturn static void run_daemon(const struct zd_daemon *daemon, const char *nam
 		_exit(126);
 	(void)close(log);
 	(void)setenv("NOTIFY_SOCKET", address.sun_path, 1);
+	(void)setenv("NCCL_HOSTID", daemon->dir, 1); /* to NCCL, each daemon is a node */
 	(void)unsetenv("LISTEN_FDS");
 	(void)unsetenv("WATCHDOG_USEC");
 	(void)execv(program(name, path), argv);

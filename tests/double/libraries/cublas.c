@@ -18,6 +18,9 @@ enum {
 	STATUS_EXECUTION_FAILED = 13
 };
 enum { OP_N = 0, R_16BF = 14 };
+enum { CUDA_VERSION = 13000 }; /* whose functions of the driver are asked for */
+
+typedef int get_proc_fn(const char *name, void **function, int version, uint64_t flags, int *status);
 
 struct handle {
 	void *stream;
@@ -39,9 +42,14 @@ EXPORT int cublasGemmEx(struct handle *handle, int transa, int transb, int m, in
 int cublasCreate_v2(struct handle **handle)
 {
 	void *driver = dlopen("libcuda.so.1", RTLD_LAZY | RTLD_NOLOAD);
-	void *fill = driver ? dlsym(driver, "cuMemsetD8Async") : NULL;
-	struct handle *made = fill ? calloc(1, sizeof(*made)) : NULL;
+	void *symbol = driver ? dlsym(driver, "cuGetProcAddress_v2") : NULL, *fill = NULL;
+	get_proc_fn *get_proc;
+	struct handle *made;
 
+	memcpy(&get_proc, &symbol, sizeof(get_proc));
+	if (!get_proc || get_proc("cuMemsetD8Async", &fill, CUDA_VERSION, 0, NULL))
+		return STATUS_NOT_INITIALIZED;
+	made = calloc(1, sizeof(*made));
 	if (!made)
 		return STATUS_NOT_INITIALIZED;
 	memcpy(&made->fill, &fill, sizeof(fill));

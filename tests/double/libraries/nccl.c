@@ -27,6 +27,7 @@
 
 #define DEFAULT_BLOCKS 32u
 #define MAX_BLOCKS     64
+#define CUDA_VERSION   13000 /* whose functions of the driver are asked for */
 
 #define EXPORT __attribute__((visibility("default")))
 
@@ -246,9 +247,13 @@ int ncclGetUniqueId(struct zd_nccl_id *id)
 
 /* ---- The driver ---------------------------------------------------------------------------------------------------- */
 
+typedef int get_proc_fn(const char *name, void **function, int version, uint64_t flags, int *status);
+
 static int find_driver(struct nccl_driver *driver)
 {
 	void *library = dlopen("libcuda.so.1", RTLD_LAZY | RTLD_NOLOAD);
+	void *symbol = library ? dlsym(library, "cuGetProcAddress_v2") : NULL;
+	get_proc_fn *get_proc;
 	/* So that the driver's double finds the kernel. */
 	void *self = dlopen("libnccl.so.2", RTLD_LAZY | RTLD_NOLOAD | RTLD_GLOBAL);
 	static const char *const names[] = {"cuCtxGetCurrent",  "cuCtxPushCurrent", "cuCtxPopCurrent",
@@ -257,9 +262,9 @@ static int find_driver(struct nccl_driver *driver)
 	void *functions[sizeof(names) / sizeof(names[0])];
 
 	_Static_assert(sizeof(functions) == sizeof(*driver), "as many names as members");
+	memcpy(&get_proc, &symbol, sizeof(get_proc));
 	for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
-		functions[i] = library ? dlsym(library, names[i]) : NULL;
-		if (!functions[i])
+		if (!get_proc || get_proc(names[i], &functions[i], CUDA_VERSION, 0, NULL))
 			return ZD_NCCL_UNHANDLED_CUDA_ERROR;
 	}
 	(void)self;

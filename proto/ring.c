@@ -53,8 +53,10 @@ bool zd_ring_write(struct zd_ring_end *end, const void *bytes, size_t nbytes, ui
 /* What there is to read, and its header, which is looked at once: its writer may change it at any time. False: nothing. */
 static bool peek(const struct zd_ring_end *end, uint64_t *there, struct header *header)
 {
-	*there = atomic_load(&end->ring->tail) - end->place;
-	if (*there == 0)
+	uint64_t tail = atomic_load(&end->ring->tail);
+
+	*there = tail - end->place;
+	if (tail == 0 || *there == 0)
 		return false;
 	uint64_t word = __atomic_load_n((const uint64_t *)(end->ring->data + end->place % ZD_RING_BYTES),
 	                                __ATOMIC_RELAXED);
@@ -89,6 +91,8 @@ int zd_ring_read(struct zd_ring_end *end, uint32_t after, void *buffer, size_t *
 		                  "a ring with %llu bytes to read begins with a packet of %u behind %u",
 		                  (unsigned long long)there, header.nbytes, header.after);
 	get(end->ring, end->place + ALIGN, buffer, header.nbytes);
+	if (atomic_load_explicit(&end->ring->tail, memory_order_acquire) == 0)
+		return 1; /* emptied meanwhile */
 	*nbytes = header.nbytes;
 	end->place += ALIGN + padded(header.nbytes);
 	atomic_store_explicit(&end->ring->head, end->place, memory_order_release);

@@ -17,7 +17,7 @@
 #include "base/err.h"
 #include "proto/limits.h"
 
-/* As it lies in memory; all 0 at first. A packet is its length, the number of the socket's packets that were sent before
+/* As it lies in memory; all 0 at first, and again when the daemon has emptied it at the session's end. A packet is its length, the number of the socket's packets that were sent before
  * it, and its bytes up to the next multiple of 8. */
 struct zd_ring {
 	_Alignas(64) _Atomic uint64_t tail; /* the writer's place: bytes ever written */

@@ -71,6 +71,17 @@ static void leave_engine(struct zd_api_session *session)
 		api->recent = NULL;
 }
 
+/* As long as any process has the rings mapped, they are the daemon's memory, and with its sessions they would not be counted any
+ * more: so they are emptied. A daemon that ends leaves them, with what is there to be read. */
+static void leave_rings(struct zd_api_session *session)
+{
+	if (!session->rings)
+		return;
+	if (!session->api->draining)
+		(void)madvise(session->rings, ZD_RINGS_BYTES, MADV_REMOVE);
+	(void)munmap(session->rings, ZD_RINGS_BYTES);
+}
+
 static void on_ended(void *arg, const struct zd_err *why)
 {
 	struct zd_api_session *session = arg;
@@ -83,8 +94,7 @@ static void on_ended(void *arg, const struct zd_err *why)
 	if (was_known)
 		leave_engine(session);
 	zd_sm_move(&session_sm, &session->state, ZD_API_SESSION_ENDED);
-	if (session->rings)
-		(void)munmap(session->rings, ZD_RINGS_BYTES);
+	leave_rings(session);
 	free(session->given);
 	free(session);
 	zd_api_check_drained(api);

@@ -3,7 +3,8 @@
  * memfd.c - memory files that are safe to share with a process that one does not trust.
  *
  * The size is fixed by seals before anybody else gets the descriptor: a file that another process could truncate would
- * kill its other users with SIGBUS.
+ * kill its other users with SIGBUS. Nothing keeps another process from giving pages back (MADV_REMOVE): who touches them next gets
+ * new ones, which the system refuses under strict overcommit only (vm.overcommit_memory = 2).
  */
 #include <errno.h>
 #include <fcntl.h>

@@ -18,12 +18,21 @@
 #define GROUPS   "/sys/fs/cgroup"
 #define OWN_LINE "0::" /* of /proc/self/cgroup: version 2's */
 
+#define MOST_PROCESSORS (1u << 20)
+
+/* The set is to have room for all processors that the system may have. */
 static unsigned by_affinity(void)
 {
-	cpu_set_t set;
+	int rc = -1, count = 0;
 
-	/* More processors than fit into the set: enough. */
-	return sched_getaffinity(0, sizeof(set), &set) == 0 ? (unsigned)CPU_COUNT(&set) : CPU_SETSIZE;
+	for (size_t room = CPU_SETSIZE; rc != 0 && room <= MOST_PROCESSORS; room *= 2) {
+		cpu_set_t *set = CPU_ALLOC(room);
+
+		rc = set ? sched_getaffinity(0, CPU_ALLOC_SIZE(room), set) : 0;
+		count = set && rc == 0 ? CPU_COUNT_S(CPU_ALLOC_SIZE(room), set) : 0;
+		CPU_FREE(set);
+	}
+	return count > 0 ? (unsigned)count : 1;
 }
 
 /* The first line that begins so, without its end; `line` is what fits. */

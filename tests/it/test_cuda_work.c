@@ -8,7 +8,9 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <sched.h>
 
+#include "client/internal.h"
 #include "tests/contract/contract_reduce.h"
 
 #define NUMEL 700000u
@@ -196,6 +198,60 @@ static void test_forked_child(void **state)
 	case_remove_dir(dir);
 }
 
+/* ---- How they come ------------------------------------------------------------------------------------------- */
+
+struct waker {
+	const zerod_client *client;
+	atomic_bool stop;
+};
+
+/* Works are on their way, as far as the client's thread is told. */
+static void *keep_awake(void *arg)
+{
+	struct waker *waker = arg;
+
+	while (!atomic_load(&waker->stop)) {
+		zc_worker_expect(waker->client);
+		(void)sched_yield();
+	}
+	return NULL;
+}
+
+/* Sums of each rank, until one has come by the first one's ring: its thread may sleep all the same. */
+static void reduce_by_ring(struct contract *c, const struct contract_unit *unit, zerod_bucket *const *buckets)
+{
+	struct waker waker = {.client = c->ranks[0].client};
+	struct zd_ring *ring = &waker.client->rings->works;
+	uint64_t place = atomic_load(&ring->head);
+	pthread_t thread;
+
+	assert_int_equal(pthread_create(&thread, NULL, keep_awake, &waker), 0);
+	while (atomic_load(&ring->head) == place) {
+		contract_backward_all(c, 3, false);
+		for (uint32_t i = 0; i < c->world_size; i++)
+			contract_reduce(&c->ranks[i], buckets[i], unit, 1, NULL);
+		contract_backward_end_all(c);
+	}
+	atomic_store(&waker.stop, true);
+	assert_int_equal(pthread_join(thread, NULL), 0);
+}
+
+static void test_works_by_the_ring(void **state)
+{
+	zerod_bucket *buckets[CONTRACT_RANKS];
+	struct contract_unit unit;
+	struct contract *c = open_ranks(2, 0, &unit);
+
+	(void)state;
+	for (uint32_t i = 0; i < c->world_size; i++)
+		buckets[i] = contract_bucket(&c->ranks[i], 65536, 2);
+	reduce_by_ring(c, &unit, buckets);
+	while (atomic_load(&c->ranks[0].client->rings->works.looks)) /* until the thread sleeps */
+		(void)sched_yield();
+	reduce_by_ring(c, &unit, buckets);
+	contract_close(c);
+}
+
 int main(int argc, char **argv)
 {
 	struct a_case cases[] = {
@@ -211,6 +267,7 @@ int main(int argc, char **argv)
 	             "ZD_DOUBLE_FAIL=cuStreamWriteValue64:1:2"),
 	        CASE(test_capture_is_not_disturbed, IN_DAEMON, "ZD_DOUBLE_FAIL=cuMemcpyDtoHAsync:1:2"),
 	        CASE(test_forked_child),
+	        CASE(test_works_by_the_ring, "ZEROD_SPIN=always"),
 	};
 
 	return scene_main(cases, sizeof(cases) / sizeof(cases[0]), argc, argv);

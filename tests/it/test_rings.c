@@ -3,9 +3,11 @@
 #include "tests/it/client_scene.h"
 
 #include <pthread.h>
+#include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <unistd.h>
 
 #include "client/internal.h"
@@ -163,6 +165,28 @@ static void test_a_client_that_writes_nonsense(void **state)
 	assert_int_equal(zd_daemon_stop(&daemon), 0);
 }
 
+/* Nothing is left in rings that a client keeps when its session has ended: they would be the daemon's memory, and nobody's session. */
+static void test_rings_of_an_ended_session_are_empty(void **state)
+{
+	static const uint8_t zeros[ZD_RINGS_BYTES];
+	struct zd_daemon daemon;
+	struct zd_rings *rings;
+	zerod_client *client;
+
+	(void)state;
+	start(&daemon, "always");
+	client = connect_to(daemon.socket_path);
+	call_by_rings(client);
+	rings = client->rings;
+	client->rings = NULL; /* stay mapped */
+	client->link.in.ring = client->link.out.ring = NULL;
+	zerod_close(client);
+	while (memcmp(rings, zeros, sizeof(zeros)) != 0)
+		(void)sched_yield();
+	assert_int_equal(munmap(rings, ZD_RINGS_BYTES), 0);
+	assert_int_equal(zd_daemon_stop(&daemon), 0);
+}
+
 static void test_what_the_environment_says(void **state)
 {
 	const char *args[] = {"--check-config", NULL};
@@ -242,6 +266,7 @@ int main(void)
 	        cmocka_unit_test(test_threads_of_one_client),
 	        cmocka_unit_test(test_the_daemon_dies),
 	        cmocka_unit_test(test_a_client_that_writes_nonsense),
+	        cmocka_unit_test(test_rings_of_an_ended_session_are_empty),
 	        cmocka_unit_test(test_what_the_environment_says),
 	        cmocka_unit_test(test_rings_that_are_too_small),
 	        cmocka_unit_test(test_a_daemon_that_writes_nonsense),

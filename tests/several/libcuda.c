@@ -48,7 +48,7 @@ static struct device {
 } devices[MAX_DEVICES];
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* of devices */
-static int ngpus, ndevices;                             /* set by init() */
+static int ngpus, ndevices;                              /* set by init() */
 
 /* ---- The driver ------------------------------------------------------------------------------------------------- */
 

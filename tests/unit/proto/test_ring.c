@@ -169,6 +169,19 @@ static uint32_t next_random(uint64_t *seed)
 }
 
 /* The reader's own memory stays whole: what looks over it would see that it does not. */
+/* As the daemon leaves it at the session's end: whatever was there to be read. */
+static void test_an_emptied_ring(void **state)
+{
+	struct scene *scene = *state;
+
+	for (unsigned i = 0; i < 3; i++)
+		assert_true(write_packet(scene, 100, i));
+	read_packet(scene, 100, 0);
+	memset(scene->ring, 0, sizeof(*scene->ring));
+	assert_false(zd_ring_is_due(&scene->reader, 0));
+	assert_int_equal(read_status(scene, 0), NONE);
+}
+
 static void test_rings_full_of_noise(void **state)
 {
 	struct scene *scene = *state;
@@ -251,6 +264,7 @@ int main(void)
 	        TEST(test_a_full_ring_takes_nothing),
 	        TEST(test_what_comes_by_the_socket_first),
 	        TEST(test_writers_that_lie),
+	        TEST(test_an_emptied_ring),
 	        TEST(test_rings_full_of_noise),
 	        TEST(test_readers_that_lie),
 	        TEST(test_two_threads),

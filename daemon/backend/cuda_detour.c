@@ -174,12 +174,12 @@ void zd_cuda_detour_close(struct zd_cuda_detour *detour)
 /* ---- Back --------------------------------------------------------------------------------------------------- */
 
 /* Leaves a hole in the bytes. Nothing that is issued from now on stores into the timeline, or a waiter might take them for
- * whole; what was issued before may, and is followed by the task's own end. */
+ * whole. What was issued before may, and whoever waits for that is not to be freed earlier: the abort is stored by the task's own end. */
 static void lose_leg(struct zd_cuda_task *task, int status, const struct zd_err *why)
 {
 	zd_completion_fail(&task->completion, status, why->text);
 	if (task->session)
-		zd_backend_session_set(&task->session->base, task->base.timeline, ZD_FENCE_ABORTED);
+		task->session->base.aborted[task->base.timeline] = true;
 }
 
 /* In the other GPU's context. */

@@ -33,7 +33,7 @@ struct zd_backend_session {
 	atomic_bool lingers;               /* its connection is gone: nobody hurries */
 	struct zd_fence_page *client_page; /* mapped read-only */
 	struct zd_fence_page *daemon_page;
-	bool aborted[ZD_TIMELINES]; /* of the daemon page; a timeline's own thread only */
+	bool aborted[ZD_TIMELINES]; /* of the daemon page, or about to be; a timeline's own thread only */
 	void (*release)(struct zd_backend_session *session);
 	LIST_ENTRY(zd_backend_session) in_bucket; /* of the table; the loop's thread only */
 };

@@ -118,17 +118,35 @@ static void read_faults(void)
 	}
 }
 
-static unsigned long count_function(const char *function)
+static int find_function(const char *function)
 {
 	int i = 0;
 
 	while (i < all.nfunctions && strcmp(all.functions[i].name, function) != 0)
 		i++;
+	return i;
+}
+
+static unsigned long count_function(const char *function)
+{
+	int i = find_function(function);
+
 	if (i == FUNCTIONS)
 		abort();
 	if (i == all.nfunctions)
 		all.functions[all.nfunctions++].name = function;
 	return ++all.functions[i].calls;
+}
+
+unsigned long double_calls(const char *function)
+{
+	unsigned long calls;
+
+	double_lock();
+	int i = find_function(function);
+	calls = i < all.nfunctions ? all.functions[i].calls : 0;
+	double_unlock();
+	return calls;
 }
 
 /* Counts the call; what it is to fail with, or 0. */

@@ -9,6 +9,8 @@
 struct double_control {
 	/* From now on copies that this device runs have begun and move nothing, until it is another device or -1. */
 	void (*hold_copies)(int device);
+	/* Of this function, so far. */
+	unsigned long (*calls)(const char *function);
 };
 
 #endif

@@ -7,6 +7,7 @@
 #define TEST_BACKEND zd_backend_cuda
 
 #include <dlfcn.h>
+#include <sched.h>
 
 #include "backend/cuda_detour.h"
 #include "tests/double/control.h"
@@ -22,14 +23,26 @@ static void wait_issued(struct fixture *f, uint32_t to)
 	assert_int_equal(wait_op(f, submit(f, nothing)).completion.status, 0);
 }
 
+/* The double stays loaded. */
+static const struct double_control *control(void)
+{
+	void *library = dlopen("libcuda.so.1", RTLD_NOW | RTLD_NOLOAD);
+	const struct double_control *found = dlsym(library, "double_control");
+	assert_non_null(found);
+	(void)dlclose(library);
+	return found;
+}
+
 /* What that device copies stays under way; -1: none does. */
 static void hold_copies(int device)
 {
-	void *library = dlopen("libcuda.so.1", RTLD_NOW | RTLD_NOLOAD);
-	const struct double_control *control = dlsym(library, "double_control");
-	assert_non_null(control);
-	control->hold_copies(device);
-	(void)dlclose(library);
+	control()->hold_copies(device);
+}
+
+static void wait_copies(unsigned long count)
+{
+	while (control()->calls("cuMemcpyAsync") < count)
+		(void)sched_yield();
 }
 
 static void set_to(struct fixture *f, uint64_t value)
@@ -92,6 +105,27 @@ static void test_signal_behind_pushes_of_a_lost_gpu(void **state)
 	assert_int_equal(wait_op(f, submit(f, fill(0, at(1, 0, MIB)))).completion.status, ZEROD_E_DEVICE);
 	wait_op(f, sum);
 	assert_true(zd_fence_reached(atomic_load(&c.daemon_page[0]), PUSHES + 1));
+	forget_session(&c);
+	close_all(state);
+}
+
+/* Of two copies that go round, the second one's way back is refused while the first is under way: who waits for that one waits on. */
+static void test_lost_leg_behind_a_copy_under_way(void **state)
+{
+	struct fixture *f = open_fixture(state, 2);
+	struct client c = open_session(f, SESSION);
+	make_segments(f, 2);
+	hold_copies(1);
+	uint64_t first = submit(f, round_of(LARGE, 1));
+	wait_copies(4); /* two legs there and back */
+	uint64_t second = submit(f, round_of(LARGE, 2));
+	wait_copies(7);
+	wait_issued(f, 1);
+	assert_int_equal(atomic_load(&c.daemon_page[0]), 0);
+	hold_copies(-1);
+	assert_int_equal(wait_op(f, first).completion.status, 0);
+	assert_int_equal(wait_op(f, second).completion.status, ZEROD_E_NO_MEMORY);
+	assert_int_equal(atomic_load(&c.daemon_page[0]), ZD_FENCE_ABORTED);
 	forget_session(&c);
 	close_all(state);
 }
@@ -207,6 +241,7 @@ int main(int argc, char **argv)
 	             "ZD_DOUBLE_FAIL=cuMemsetD8Async:5:1"),
 	        CASE(test_signal_behind_pushes_of_a_lost_gpu, "ZD_DOUBLE_COPY_US=100000",
 	             "ZD_DOUBLE_FAIL=cuMemsetD8Async:6:1"),
+	        CASE(test_lost_leg_behind_a_copy_under_way, "ZD_DOUBLE_FAIL=cuMemcpyAsync:7:2"),
 	        CASE(test_lost_gpu_leaves_its_way_round_alone, "ZD_DOUBLE_COPY_US=100000",
 	             "ZD_DOUBLE_FAIL=cuMemsetD8Async:5:1,cuMemcpyAsync:3:719"),
 	        CASE(test_way_that_is_lost_behind_many_fills, "ZD_DOUBLE_FAIL=cuMemcpyAsync:1:719"),

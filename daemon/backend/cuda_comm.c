@@ -198,12 +198,29 @@ static bool await_quiet(struct zd_cuda_comm *comm)
 	return quiet;
 }
 
+static void set_parted(struct zd_cuda_comm *comm)
+{
+	pthread_mutex_lock(&comm->lock);
+	comm->parted = true;
+	pthread_mutex_unlock(&comm->lock);
+}
+
+bool zd_cuda_comm_has_parted(struct zd_cuda_comm *comm)
+{
+	pthread_mutex_lock(&comm->lock);
+	bool parted = comm->parted;
+	pthread_mutex_unlock(&comm->lock);
+	return parted;
+}
+
 /* Whatever NCCL says of it, the communicator is gone afterwards. Returns whether the gate is closed. */
 static bool end_handle(struct zd_cuda_comm *comm, struct zd_err *err)
 {
 	const struct zd_nccl *nccl = comm->home.nccl;
 	struct zd_err last = ZD_ERR_NONE;
 	bool in_order = leaving(comm) != ZD_CUDA_COMM_IS_ABORTED && finalize(comm, err);
+	if (in_order)
+		set_parted(comm);
 	bool quiet = in_order && await_quiet(comm);
 	int result = in_order ? nccl->commDestroy(comm->handle) : nccl->commAbort(comm->handle);
 	if (zd_nccl_err(nccl, result, &last, "group '%s': %s the communicator of rank %" PRIu32,

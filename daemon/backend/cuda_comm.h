@@ -112,6 +112,7 @@ struct zd_cuda_comm {
 	pthread_mutex_t lock;
 	pthread_cond_t changed;
 	bool opened, over;
+	bool parted; /* from all ranks: it runs no kernel any more, and is over when nobody else's kernel runs either */
 	enum zd_cuda_comm_leaving leaving;
 	struct zd_err opening, ending; /* how that went */
 };
@@ -122,6 +123,7 @@ int zd_cuda_comm_new(const struct zd_cuda_comm_home *home, const struct zd_cuda_
 /* It is over, and its operations have ended. NULL is allowed. */
 void zd_cuda_comm_free(struct zd_cuda_comm *comm);
 
+bool zd_cuda_comm_has_parted(struct zd_cuda_comm *comm);
 /* Looks whether it has come further: READY, FAILED with the reason or at the deadline, ENDED. */
 void zd_cuda_comm_poll(struct zd_cuda_comm *comm, uint64_t now_ns);
 /* Ends it with these words, whatever it does, unless it has failed, was aborted or has ended: the other communicators of the

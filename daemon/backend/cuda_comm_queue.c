@@ -20,10 +20,10 @@ void zd_cuda_comm_queue_deinit(struct zd_cuda_comm_queue *queue)
 
 bool zd_cuda_comm_queue_is_full(const struct zd_cuda_comm_queue *queue)
 {
-	const struct zd_cuda_comm *comm;
+	struct zd_cuda_comm *comm;
 	uint32_t count = 0;
 	LIST_FOREACH (comm, &queue->comms, link)
-		count++;
+		count += !zd_cuda_comm_has_parted(comm);
 	return count >= queue->room;
 }
 

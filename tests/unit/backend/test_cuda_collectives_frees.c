@@ -71,12 +71,45 @@ static void test_communicators_end_beside_an_exchange(void **state)
 	scene_close(&s);
 }
 
+/* It runs no kernels any more, whenever the others' let it go. */
+static void test_room_of_one_that_waits_to_end(void **state)
+{
+	enum { FIRST = 3, LAST = 5, NEXT };
+	struct collective_scene s;
+	uint64_t closing[NODES], opening[NODES];
+	unsigned turns = 0;
+	(void)state;
+	scene_open_both(&s, 1, NULL);
+	for (uint64_t number = FIRST; number <= LAST; number++)
+		scene_connect(&s, number);
+	uint64_t early = give_small(&s, 0, GATHERS, 0);
+	await_exchange(&s);
+	for (uint32_t rank = 0; rank < NODES; rank++) {
+		closing[rank] = close_comm(&s, rank, FIRST, false);
+		opening[rank] = open_comm(&s, rank, NEXT);
+	}
+	while (s.control->comms() != NODES * NEXT - 1) /* without the one whose node runs no kernel */
+		pause_for_others(&turns);
+	assert_int_equal(times_completed(s.nodes[0], closing[0]), 0);
+	uint64_t late = give_small(&s, 1, GATHERS, 0);
+	(void)wait_ok(s.nodes[0], early);
+	(void)wait_ok(s.nodes[1], late);
+	for (uint32_t rank = 0; rank < NODES; rank++) {
+		(void)wait_ok(s.nodes[rank], closing[rank]);
+		(void)wait_ok(s.nodes[rank], opening[rank]);
+	}
+	for (uint64_t number = FIRST + 1; number <= NEXT; number++)
+		scene_disconnect(&s, number);
+	scene_close_both(&s);
+}
+
 int main(int argc, char **argv)
 {
 	struct a_case cases[] = {
 	        CASE(test_sessions_end_beside_an_exchange, "ZD_DOUBLE_LEAKS=1", "ZD_DOUBLE_FREES_WAIT=1"),
 	        CASE(test_communicators_end_beside_an_exchange, "ZD_DOUBLE_LEAKS=1",
 	             "ZD_DOUBLE_FREES_WAIT=1"),
+	        CASE(test_room_of_one_that_waits_to_end, "ZD_DOUBLE_LEAKS=1", "ZD_DOUBLE_FREES_WAIT=1"),
 	};
 	ID_PROGRAM(argc, argv);
 	return case_main(cases, ZD_ARRAY_LEN(cases), argc, argv);

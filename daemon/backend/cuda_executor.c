@@ -293,6 +293,16 @@ static void fail_flights(struct zd_cuda_executor *executor, const struct zd_err 
 		fail_flight(executor, task, why);
 }
 
+/* The way round has failed under it. A fill that nobody waits for but by its end may be made again, at home. */
+static void leave_round(struct zd_cuda_executor *executor, struct zd_cuda_task *task,
+                        const struct zd_err *why)
+{
+	if (task && task->base.kind == ZD_CMD_FILL && !task->session && task->completion.status == 0)
+		zd_cuda_order_add(&executor->order, task);
+	else
+		fail_flight(executor, task, why);
+}
+
 /* The GPU by which they go has failed, not this one: it goes on without. */
 static void give_up_round(struct zd_cuda_executor *executor)
 {
@@ -308,7 +318,7 @@ static void give_up_round(struct zd_cuda_executor *executor)
 		return;
 	(void)zd_cuda_device_failure(detour->other, &why);
 	while (zd_cuda_detour_drop(detour, &task))
-		fail_flight(executor, task, &why);
+		leave_round(executor, task, &why);
 	event(executor);
 }
 

@@ -59,7 +59,12 @@ int zd_cuda_within_issue(struct zd_cuda_within *within, struct zd_cuda_task *tas
 	*whole = true;
 	if (!goes_round(within, task))
 		return keep(within, task, err);
-	return zd_cuda_detour_send(&within->detour, task, whole, err);
+	int rc = zd_cuda_detour_send(&within->detour, task, whole, err);
+	if (rc && task->base.kind == ZD_CMD_FILL && zd_cuda_detour_has_failed(&within->detour)) {
+		*whole = false; /* at home, when nothing goes round any more */
+		return 0;
+	}
+	return rc;
 }
 
 void zd_cuda_within_follow(struct zd_cuda_within *within, struct zd_cuda_task *task)

@@ -212,6 +212,46 @@ static void test_way_that_fails_unasked(void **state)
 	close_all(state);
 }
 
+/* Where it goes round is not the fill's business: it is made at home then. */
+static void check_small_fill(struct fixture *f, uint64_t fill_op)
+{
+	static const uint8_t zeros[KIB];
+	uint8_t *bytes = map_segment(f, 1, SEGMENT);
+	assert_int_equal(wait_op(f, fill_op).completion.status, 0);
+	assert_memory_equal(bytes, zeros, sizeof(zeros));
+	assert_int_equal(bytes[KIB], 0x5a);
+	munmap(bytes, SEGMENT);
+	close_all((void **)&f);
+}
+
+static struct fixture *open_filled(void **state)
+{
+	struct fixture *f = open_fixture(state, 2);
+	make_segments(f, 2);
+	uint8_t *bytes = map_segment(f, 1, SEGMENT);
+	memset(bytes, 0x5a, 2 * KIB);
+	munmap(bytes, SEGMENT);
+	return f;
+}
+
+static void test_small_fill_under_way_is_made_again(void **state)
+{
+	struct fixture *f = open_filled(state);
+	hold_copies(1);
+	uint64_t small = submit(f, fill(0, at(1, 0, KIB)));
+	wait_copies(1);
+	uint64_t refused = submit(f, fill(1, at(2, 0, MIB)));
+	assert_int_equal(wait_op(f, refused).completion.status, ZEROD_E_DEVICE);
+	hold_copies(-1);
+	check_small_fill(f, small);
+}
+
+static void test_small_fill_that_is_not_taken_is_made_again(void **state)
+{
+	struct fixture *f = open_filled(state);
+	check_small_fill(f, submit(f, fill(0, at(1, 0, KIB))));
+}
+
 /* The turn of a GPU that is lost passes like any other: others need not wait until its pushes have come to rest. */
 static void test_link_of_a_lost_gpu_is_free(void **state)
 {
@@ -245,6 +285,8 @@ int main(int argc, char **argv)
 	        CASE(test_lost_gpu_leaves_its_way_round_alone, "ZD_DOUBLE_COPY_US=100000",
 	             "ZD_DOUBLE_FAIL=cuMemsetD8Async:5:1,cuMemcpyAsync:3:719"),
 	        CASE(test_way_that_is_lost_behind_many_fills, "ZD_DOUBLE_FAIL=cuMemcpyAsync:1:719"),
+	        CASE(test_small_fill_under_way_is_made_again, "ZD_DOUBLE_FAIL=cuMemsetD8Async:5:1"),
+	        CASE(test_small_fill_that_is_not_taken_is_made_again, "ZD_DOUBLE_FAIL=cuMemcpyAsync:1:719"),
 	        CASE(test_link_of_a_lost_gpu_is_free, "ZD_DOUBLE_FAIL=cuMemsetD8Async:8:1"),
 	        CASE(test_gpu_that_fails_unasked),
 	        CASE(test_way_that_fails_unasked),

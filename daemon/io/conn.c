@@ -82,8 +82,8 @@ void zd_conn_end(struct zd_conn *conn, const struct zd_err *why)
 		return;
 	zd_sm_move(&conn_sm, &conn->state, ENDING);
 	conn->why = *why;
-	conn->client.out.ring =
-	        NULL; /* what is said last is not lost with what its owner does to the rings */
+	/* What is said last is not lost with what its owner does to the rings. */
+	conn->client.out.ring = NULL;
 	mark_dirty(conn);
 }
 

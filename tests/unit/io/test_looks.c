@@ -482,6 +482,24 @@ static void test_a_channel_that_makes_no_sense(void **state)
 
 #define TEST(f) cmocka_unit_test_setup_teardown(f, setup, teardown)
 
+/* Its owner may empty the rings at once. */
+static void test_last_words_by_the_socket(void **state)
+{
+	struct scene *scene = *state;
+	int fds[ZD_MAX_PACKET_FDS];
+	unsigned nfds;
+	struct zd_err why;
+
+	(void)zd_err_set(&why, ZEROD_E_ABORTED, "the test says so");
+	zd_conn_refuse(scene->conn, &why);
+	zd_conns_flush(&scene->conns);
+	assert_null(scene->conn);
+	assert_int_equal(atomic_load(&scene->rings->replies.tail), 0);
+	assert_int_equal(zd_link_try_recv(&scene->peer, scene->in, sizeof(scene->in), &scene->nbytes, fds,
+	                                  &nfds, NULL),
+	                 0);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -496,6 +514,7 @@ int main(void)
 	        TEST(test_not_read_from_while_it_does_not_read),
 	        TEST(test_a_ring_that_makes_no_sense),
 	        TEST(test_closed_with_requests_in_the_ring),
+	        TEST(test_last_words_by_the_socket),
 	        TEST(test_works_and_answers),
 	        TEST(test_a_channel_that_is_closed),
 	        TEST(test_a_channel_that_makes_no_sense),

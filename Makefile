@@ -414,10 +414,12 @@ fuzz: deps  ## libFuzzer on the protocol's decoder and dispatcher (clang); SECON
 	@BUILD=build/fuzz tests/fuzz/run.sh
 
 C_FILES := $(shell git ls-files '*.c' '*.h' 2>/dev/null)
+CUDA_FILES := $(shell git ls-files '*.cu' 2>/dev/null)
 format:  ## clang-format in place
 	$(Q)clang-format -i $(C_FILES)
-format-check:  ## fails when `make format` would change something
+format-check:  ## fails when `make format` would change something, or a line is too long
 	$(Q)clang-format --dry-run -Werror $(C_FILES)
+	$(Q)tests/columns.sh $(C_FILES) $(CUDA_FILES)
 
 TIDY_SRC := $(filter-out tests/%,$(filter %.c,$(C_FILES)))
 tidy: deps $(PB_H)  ## clang-tidy over all but the tests, warnings are errors

@@ -9,7 +9,7 @@
 #include "base/text.h"
 #include "client/cuda.h"
 
-/* ---- Allocations ----------------------------------------------------------------------------------------- */
+/* ---- Allocations --------------------------------------------------------------------------------------- */
 
 struct allocation {
 	struct zerod_buffer *buffer;
@@ -126,7 +126,7 @@ int zerod_free(zerod_buffer *buffer, zerod_stream *const *streams, uint32_t nstr
 	return 0;
 }
 
-/* ---- Devices ----------------------------------------------------------------------------------------------- */
+/* ---- Devices ------------------------------------------------------------------------------------------- */
 
 struct device_search {
 	uint32_t device;

@@ -2,8 +2,8 @@
 /*
  * cast.c - from the dtype of a source to that of a unit, on the CPU.
  *
- * A block of elements is widened to float32, and then narrowed, each step a plain loop over arrays in the first cache, which
- * compilers vectorise. GPUs do the same to each element (kernels/kernels.cu).
+ * A block of elements is widened to float32, and then narrowed, each step a plain loop over arrays in the
+ * first cache, which compilers vectorise. GPUs do the same to each element (kernels/kernels.cu).
  */
 #include "client/cast.h"
 
@@ -17,7 +17,7 @@
 
 #define BLOCK 256u
 
-/* ---- A block: n elements ------------------------------------------------------------------------------------ */
+/* ---- A block: n elements ------------------------------------------------------------------------------- */
 
 static void widen(enum zerod_dtype from, const void *source, uint64_t first, unsigned n, float *wide)
 {
@@ -71,7 +71,7 @@ static void store(const float *wide, enum zerod_dtype to, void *target, uint64_t
 		narrow_to_e5m2(wide, (uint8_t *)target + first, n);
 }
 
-/* ---- All of it ---------------------------------------------------------------------------------------------- */
+/* ---- All of it ----------------------------------------------------------------------------------------- */
 
 bool zc_cast_supported(enum zerod_dtype from, enum zerod_dtype to)
 {

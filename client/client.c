@@ -2,8 +2,9 @@
 /*
  * client.c - a connection from zerod_connect() to zerod_close().
  *
- * A forked child shares its parent's socket and has none of its threads. It is told apart by a generation that pthread_atfork
- * counts up in the child, which is cheaper to look at than getpid(), and it touches neither the socket nor a lock.
+ * A forked child shares its parent's socket and has none of its threads. It is told apart by a generation
+ * that pthread_atfork counts up in the child, which is cheaper to look at than getpid(), and it touches
+ * neither the socket nor a lock.
  */
 #include "client/internal.h"
 
@@ -26,7 +27,7 @@
 #define GOODBYE_DEADLINE_MS 2000u
 #define FALLBACK_NAME       "zerod client"
 
-/* ---- Fork -------------------------------------------------------------------------------------------------- */
+/* ---- Fork ---------------------------------------------------------------------------------------------- */
 
 static atomic_uint fork_generation;
 
@@ -72,7 +73,7 @@ int zc_check_poison(struct zerod_client *client, struct zd_err *err)
 	                  "followed, then reset the session");
 }
 
-/* ---- The socket ---------------------------------------------------------------------------------------------- */
+/* ---- The socket ---------------------------------------------------------------------------------------- */
 
 static const char *choose_path(const struct zerod_options *options)
 {
@@ -102,7 +103,8 @@ static int explain_connect(int error, const char *path, struct zd_err *err)
 	}
 }
 
-/* Whoever reads blocks in recvmsg(), which spares a poll() for each reply. Sending never blocks: zd_frame_send(). */
+/* Whoever reads blocks in recvmsg(), which spares a poll() for each reply. Sending never blocks:
+ * zd_frame_send(). */
 static int let_block(int sock, struct zd_err *err)
 {
 	const struct timeval slice = {.tv_sec = ZC_RECEIVE_SLICE_MS / 1000};
@@ -137,7 +139,7 @@ static int open_socket(const char *path, uint64_t deadline_ns, int *sock, struct
 	return rc;
 }
 
-/* ---- Making and freeing -------------------------------------------------------------------------------------- */
+/* ---- Making and freeing -------------------------------------------------------------------------------- */
 
 static struct zerod_client *new_client(uint32_t deadline_ms)
 {
@@ -212,7 +214,8 @@ static void free_client(struct zerod_client *client)
 	free(client);
 }
 
-/* A daemon of GPUs keeps what a session had until the process has gone, unless it hears that nothing uses it any more. */
+/* A daemon of GPUs keeps what a session had until the process has gone, unless it hears that nothing uses it
+ * any more. */
 static void say_goodbye(struct zerod_client *client)
 {
 	Zd__Request request = ZD__REQUEST__INIT;
@@ -249,7 +252,7 @@ void zerod_close(zerod_client *client)
 	free_client(client);
 }
 
-/* ---- The hello ------------------------------------------------------------------------------------------------ */
+/* ---- The hello ----------------------------------------------------------------------------------------- */
 
 struct greeting {
 	struct zerod_client *client;
@@ -369,7 +372,7 @@ int zerod_connect(const struct zerod_options *given, zerod_client **client)
 	return 0;
 }
 
-/* ---- Session ---------------------------------------------------------------------------------------------------- */
+/* ---- Session ------------------------------------------------------------------------------------------- */
 
 int zerod_session_reset(zerod_client *client)
 {

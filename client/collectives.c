@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * collectives.c - groups that span daemons, or leave all to NCCL: what their options must hold, and the ids by which their
- * ranks meet.
+ * collectives.c - groups that span daemons, or leave all to NCCL: what their options must hold, and the ids
+ * by which their ranks meet.
  *
- * A struct zerod_unique_id holds the ids of as many communicators as the group needs, one behind the other, and zeros behind
- * them; no id is all zeros. Where they are too few, the group was meant to have fewer local ranks.
+ * A struct zerod_unique_id holds the ids of as many communicators as the group needs, one behind the other,
+ * and zeros behind them; no id is all zeros. Where they are too few, the group was meant to have fewer local
+ * ranks.
  */
 #include "client/internal.h"
 
@@ -122,7 +123,7 @@ void zc_collectives_place(const struct zerod_group_options *options, struct zero
 	group->shard = options->rank % group->nshards;
 }
 
-/* ---- Making an id ------------------------------------------------------------------------------------------- */
+/* ---- Making an id -------------------------------------------------------------------------------------- */
 
 struct making {
 	size_t expected_bytes;

@@ -2,9 +2,9 @@
 /*
  * cork.c - batches: requests that a thread collects and sends together.
  *
- * A batch belongs to one thread of one client, and only that thread fills and sends it. Requests go out in the order of the
- * thread's calls, since every call that does not join the batch sends it first. A batch whose thread ended without uncorking
- * is freed with the client; its tickets are never answered.
+ * A batch belongs to one thread of one client, and only that thread fills and sends it. Requests go out in
+ * the order of the thread's calls, since every call that does not join the batch sends it first. A batch
+ * whose thread ended without uncorking is freed with the client; its tickets are never answered.
  */
 #include "client/internal.h"
 

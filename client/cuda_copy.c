@@ -1,10 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * cuda_copy.c - own slices, copied by the trainer's GPU on a stream of the library's; and whoever copied, waiting for it.
+ * cuda_copy.c - own slices, copied by the trainer's GPU on a stream of the library's; and whoever copied,
+ * waiting for it.
  *
- * The library's stream is non-blocking and of the highest priority, in the primary context, so that a copy overtakes the kernels that
- * the trainer has queued. Behind copies that are enqueued together it writes the next value of a timeline on the client's page. Whoever needs the
- * slice waits for that counter: consumers' streams, the CPU, and the daemon, before it gives the place to somebody else.
+ * The library's stream is non-blocking and of the highest priority, in the primary context, so that a copy
+ * overtakes the kernels that the trainer has queued. Behind copies that are enqueued together it writes the
+ * next value of a timeline on the client's page. Whoever needs the slice waits for that counter: consumers'
+ * streams, the CPU, and the daemon, before it gives the place to somebody else.
  */
 #include "client/cuda_internal.h"
 
@@ -121,7 +123,7 @@ int zc_cuda_copy(struct zerod_client *client, struct zc_copy *copies, unsigned c
 	return rc;
 }
 
-/* ---- Waiting --------------------------------------------------------------------------------------------------- */
+/* ---- Waiting ------------------------------------------------------------------------------------------- */
 
 static int synchronize(struct zerod_client *client, const struct zc_gpu *gpu, struct zd_err *err)
 {

@@ -2,10 +2,11 @@
 /*
  * cuda_device.c - the GPUs that a client uses, from the first join to the client's end.
  *
- * A GPU is found by the UUID that the daemon names it with, since CUDA_VISIBLE_DEVICES and containers hide and renumber
- * GPUs. Its primary context is retained: memory mapped here is then there for every context of that GPU in this
- * process. At the end all that our calls have left in the trainer's streams must have run before the pages that it waits on
- * and writes to can go. Where that takes too long, pages and contexts stay with the process.
+ * A GPU is found by the UUID that the daemon names it with, since CUDA_VISIBLE_DEVICES and containers hide
+ * and renumber GPUs. Its primary context is retained: memory mapped here is then there for every context of
+ * that GPU in this process. At the end all that our calls have left in the trainer's streams must have run
+ * before the pages that it waits on and writes to can go. Where that takes too long, pages and contexts stay
+ * with the process.
  */
 #include "client/cuda_internal.h"
 
@@ -26,7 +27,7 @@
 #define SUMS_TIMELINE   (ZEROD_MAX_STREAMS + MOST_GPUS)
 #define MOST_GPUS       ((ZD_TIMELINES - ZEROD_MAX_STREAMS) / (1 + ZC_SUM_STREAMS))
 
-/* ---- Contexts ------------------------------------------------------------------------------------------------ */
+/* ---- Contexts ------------------------------------------------------------------------------------------ */
 
 int zc_cuda_enter(const struct zd_cuda *driver, struct CUctx_st *context, struct zc_cuda_scope *scope)
 {
@@ -77,7 +78,7 @@ int zc_cuda_load(struct zerod_client *client, struct zc_cuda **out, struct zd_er
 	return 0;
 }
 
-/* ---- Opening ------------------------------------------------------------------------------------------------- */
+/* ---- Opening ------------------------------------------------------------------------------------------- */
 
 static int check_gpu(const struct zc_cuda *cuda, const struct zc_gpu *gpu, struct zd_err *err)
 {
@@ -239,7 +240,7 @@ int zc_gpu_open(struct zerod_client *client, struct zc_cuda *cuda, int device, s
 	return rc;
 }
 
-/* ---- Joining ------------------------------------------------------------------------------------------------- */
+/* ---- Joining ------------------------------------------------------------------------------------------- */
 
 struct zc_gpu *zc_gpu_find(struct zc_cuda *cuda, uint32_t index)
 {
@@ -284,7 +285,7 @@ int zc_cuda_join(struct zerod_client *client, uint32_t index, struct zd_err *err
 	return 0;
 }
 
-/* ---- The end -------------------------------------------------------------------------------------------------- */
+/* ---- The end ------------------------------------------------------------------------------------------- */
 
 /* As the daemon sees it: a strict client's thread has carried it over by then. */
 static bool all_written(const struct zerod_client *client, const struct zc_cuda *cuda)
@@ -319,7 +320,8 @@ bool zc_cuda_alive(const struct zc_cuda *cuda)
 	return alive;
 }
 
-/* Has all that we put into the trainer's streams run, or will it never? They write their counters, and wake nobody. */
+/* Has all that we put into the trainer's streams run, or will it never? They write their counters, and wake
+ * nobody. */
 static bool drain(struct zerod_client *client, const struct zc_cuda *cuda)
 {
 	const struct timespec pause = {.tv_nsec = LOOK_AGAIN};

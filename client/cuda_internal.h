@@ -2,9 +2,9 @@
 /*
  * cuda_internal.h - what the files that speak to the driver share.
  *
- * Calls are made in a context that is entered for them and left again, with the thread's stream-capture mode relaxed, so that
- * they neither depend on what the caller has made current nor end a capture that runs elsewhere. Fence pages are host
- * memory that is registered once, for all contexts of this process.
+ * Calls are made in a context that is entered for them and left again, with the thread's stream-capture mode
+ * relaxed, so that they neither depend on what the caller has made current nor end a capture that runs
+ * elsewhere. Fence pages are host memory that is registered once, for all contexts of this process.
  */
 #ifndef ZD_CLIENT_CUDA_INTERNAL_H
 #define ZD_CLIENT_CUDA_INTERNAL_H
@@ -24,8 +24,8 @@ struct zc_open_waits {
 
 struct zc_carry;
 
-/* Strict clients: values that GPUs will write, in the order in which they were enqueued, and the thread that carries them over
- * to the daemon's sight (cuda_strict.c). */
+/* Strict clients: values that GPUs will write, in the order in which they were enqueued, and the thread that
+ * carries them over to the daemon's sight (cuda_strict.c). */
 struct zc_carrier {
 	pthread_mutex_t lock; /* all that follows */
 	pthread_cond_t changed;
@@ -78,7 +78,7 @@ struct zc_cuda {
 	int stop; /* an eventfd that ends the watcher */
 };
 
-/* ---- cuda_device.c ------------------------------------------------------------------------------------------ */
+/* ---- cuda_device.c ------------------------------------------------------------------------------------- */
 
 /* Undone by zc_cuda_leave(), whatever zc_cuda_enter() returned. */
 struct zc_cuda_scope {
@@ -103,29 +103,29 @@ struct zc_gpu *zc_gpu_find(struct zc_cuda *cuda, uint32_t index);
 /* Does every GPU's context work? One that is lost writes no counter any more. */
 bool zc_cuda_alive(const struct zc_cuda *cuda);
 
-/* ---- cuda_copy.c -------------------------------------------------------------------------------------------- */
+/* ---- cuda_copy.c --------------------------------------------------------------------------------------- */
 
 /* With the client's lock: the fence is behind a copy. */
 void zc_copied_note(struct zc_cuda *cuda, struct zc_fence fence);
 
-/* ---- cuda_segment.c ----------------------------------------------------------------------------------------- */
+/* ---- cuda_segment.c ------------------------------------------------------------------------------------ */
 
 /* At the client's end. */
 void zc_cuda_segments_unmap(struct zerod_client *client, struct zc_cuda *cuda);
 
-/* ---- cuda_strict.c ------------------------------------------------------------------------------------------ */
+/* ---- cuda_strict.c ------------------------------------------------------------------------------------- */
 
 /*
- * A value that a GPU's stream is to write comes in two steps, the first of which may fail: *made holds (NULL: nothing) until
- * then. Nothing, and *made as it was, in a client that is not strict.
+ * A value that a GPU's stream is to write comes in two steps, the first of which may fail: *made holds (NULL:
+ * nothing) until then. Nothing, and *made as it was, in a client that is not strict.
  */
 int zc_carry_new(struct zerod_client *client, const struct zc_hold_list *holds, struct zc_carry **made,
                  struct zd_err *err) __attribute__((warn_unused_result));
 /* With the client's lock: holds what the copies write. */
 int zc_carry_copies(struct zerod_client *client, const struct zc_copy *copies, unsigned count,
                     struct zc_carry **made, struct zd_err *err) __attribute__((warn_unused_result));
-/* The write of `fence` is enqueued, or, with rc != 0, never will be. In the order in which a timeline's values were taken. NULL
- * is allowed. */
+/* The write of `fence` is enqueued, or, with rc != 0, never will be. In the order in which a timeline's
+ * values were taken. NULL is allowed. */
 void zc_carry_put(struct zerod_client *client, struct zc_carry *carry, struct zc_fence fence, int rc);
 /* With or without the client's lock: blocks until nothing is held for what GPUs have written by now. */
 void zc_carry_settle(struct zerod_client *client);
@@ -137,7 +137,7 @@ int zc_carrier_start(struct zerod_client *client, struct zc_carrier *carrier, st
 void zc_carrier_stop(struct zerod_client *client, struct zc_carrier *carrier);
 void zc_carrier_forget(struct zerod_client *client, struct zc_carrier *carrier);
 
-/* ---- cuda_work.c -------------------------------------------------------------------------------------------- */
+/* ---- cuda_work.c --------------------------------------------------------------------------------------- */
 
 /* In the GPU's context, when it is opened, so that nothing is made later that may wait for the GPU. */
 int zc_sums_open(struct zerod_client *client, const struct zd_cuda *driver, struct zc_gpu *gpu,
@@ -147,7 +147,7 @@ bool zc_sums_are_open(const uint64_t *page, const struct zc_gpu *gpu);
 /* In the GPU's context: nothing of it runs any more. Also for one that was half opened. */
 void zc_sums_close(const struct zd_cuda *driver, struct zc_gpu *gpu);
 
-/* ---- cuda_waits.c ------------------------------------------------------------------------------------------- */
+/* ---- cuda_waits.c -------------------------------------------------------------------------------------- */
 
 static inline uint64_t zc_counter_load(const uint64_t *page, uint32_t timeline)
 {
@@ -161,7 +161,7 @@ void zc_open_waits_reset(struct zc_open_waits *waits);
 /* Without the client's lock: the stream's handle goes, its waits stay the client's. */
 void zc_open_waits_leave(struct zerod_client *client, const struct zc_open_waits *waits);
 
-/* ---- cuda_watch.c ------------------------------------------------------------------------------------------- */
+/* ---- cuda_watch.c -------------------------------------------------------------------------------------- */
 
 /* With cuda_lock. */
 int zc_watch_start(struct zerod_client *client, struct zc_cuda *cuda, struct zd_err *err)

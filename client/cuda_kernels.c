@@ -2,8 +2,9 @@
 /*
  * cuda_kernels.c - loads and launches the kernels of kernels/kernels.cu.
  *
- * The library carries them as PTX, which every driver that zerod runs on compiles for its GPU, and keeps; and as machine code for
- * some GPUs, where the build had the compiler. That is tried first: it saves a trainer's first join some time.
+ * The library carries them as PTX, which every driver that zerod runs on compiles for its GPU, and keeps; and
+ * as machine code for some GPUs, where the build had the compiler. That is tried first: it saves a trainer's
+ * first join some time.
  */
 #include "client/cuda_kernels.h"
 
@@ -20,7 +21,7 @@ static unsigned place(enum zerod_dtype dtype)
 	return (unsigned)dtype - ZEROD_FLOAT32;
 }
 
-/* ---- Loading --------------------------------------------------------------------------------------------------- */
+/* ---- Loading ------------------------------------------------------------------------------------------- */
 
 static int find(const struct zc_kernels *kernels, const char *what, enum zerod_dtype from,
                 enum zerod_dtype to, struct CUfunc_st **function, struct zd_err *err)
@@ -92,7 +93,7 @@ int zc_kernels_check(const struct zc_kernels *kernels, struct zd_err *err)
 	return kernels->failure.status;
 }
 
-/* ---- Launching ------------------------------------------------------------------------------------------------- */
+/* ---- Launching ----------------------------------------------------------------------------------------- */
 
 static int launch(const struct zc_kernels *kernels, struct CUfunc_st *function, uint64_t blocks,
                   struct CUstream_st *stream, void *args, const char *what, struct zd_err *err)

@@ -2,9 +2,10 @@
 /*
  * cuda_kernels.h - the library's kernels on one GPU: casts, and the sum of a reduce-scatter.
  *
- * They are loaded when the GPU is opened and never later, since loading may wait for what the GPU has to do. A GPU that cannot
- * load them does all else: whoever needs a kernel is told why there is none. What is launched runs in the order of its
- * stream, which is one of the context in which the kernels were loaded; that context is current for all calls.
+ * They are loaded when the GPU is opened and never later, since loading may wait for what the GPU has to do.
+ * A GPU that cannot load them does all else: whoever needs a kernel is told why there is none. What is
+ * launched runs in the order of its stream, which is one of the context in which the kernels were loaded;
+ * that context is current for all calls.
  */
 #ifndef ZD_CLIENT_CUDA_KERNELS_H
 #define ZD_CLIENT_CUDA_KERNELS_H
@@ -35,11 +36,13 @@ struct zc_kernels {
  * The sum of a reduce-scatter. For every element, in float32 and in this order, each step rounded:
  *     acc = 0;  for each input in order: acc = acc + input * prescale;  acc = acc * postscale;
  *     unless overwrite: acc = acc + target;  target = acc, rounded to nearest even in the target's dtype
- * A nan is stored as the one quiet nan of its dtype. So the target has the same bits as the daemon's sum by the CPU.
+ * A nan is stored as the one quiet nan of its dtype. So the target has the same bits as the daemon's sum by
+ * the CPU.
  *
- * Statistics are of the stored values. The squares are added in double, in an order that depends on numel and the inputs' dtype
- * alone (kernels/kernels.h): equal in every run and on every GPU. They are not added in the CPU's order, so that the two sums
- * differ, by less than numel * 2^-52 of their value. One that is nan may be any nan.
+ * Statistics are of the stored values. The squares are added in double, in an order that depends on numel and
+ * the inputs' dtype alone (kernels/kernels.h): equal in every run and on every GPU. They are not added in the
+ * CPU's order, so that the two sums differ, by less than numel * 2^-52 of their value. One that is nan may be
+ * any nan.
  */
 struct zc_reduce {
 	enum zerod_dtype input_dtype;  /* a floating one */
@@ -50,8 +53,7 @@ struct zc_reduce {
 	uint64_t numel;
 	float prescale, postscale;
 	bool overwrite;
-	uint32_t
-	        lane; /* below ZC_REDUCE_LANES; of two with the same one, the second begins when the first has ended */
+	uint32_t lane; /* below ZC_REDUCE_LANES; those of one run one behind the other */
 };
 
 /* Loads what there is for the GPU, which messages call `name`; failing is no error, see `failure`. */
@@ -62,18 +64,19 @@ void zc_kernels_unload(struct zc_kernels *kernels);
 /* 0, or UNSUPPORTED with the reason why there are none. */
 int zc_kernels_check(const struct zc_kernels *kernels, struct zd_err *err)
         __attribute__((warn_unused_result));
-/* Enqueues a conversion between different dtypes, which gives the bits that zc_cast() gives. UNSUPPORTED (no kernels), INVALID (an
- * address is not aligned for its elements), NO_MEMORY, DEVICE. */
+/* Enqueues a conversion between different dtypes, which gives the bits that zc_cast() gives. UNSUPPORTED (no
+ * kernels), INVALID (an address is not aligned for its elements), NO_MEMORY, DEVICE. */
 int zc_kernels_cast(const struct zc_kernels *kernels, struct CUstream_st *stream,
                     const struct zc_conversion *conversion, struct zd_err *err)
         __attribute__((warn_unused_result));
-/* Enqueues it. `result` is where a struct zc_reduce_result will be when the stream has come behind it: memory that the GPU may
- * write, aligned to 8 bytes. Errors as above; UNSUPPORTED also for dtypes, LIMIT for too many inputs. */
+/* Enqueues it. `result` is where a struct zc_reduce_result will be when the stream has come behind it: memory
+ * that the GPU may write, aligned to 8 bytes. Errors as above; UNSUPPORTED also for dtypes, LIMIT for too
+ * many inputs. */
 int zc_kernels_reduce(const struct zc_kernels *kernels, struct CUstream_st *stream,
                       const struct zc_reduce *reduce, zd_cu_ptr result, struct zd_err *err)
         __attribute__((warn_unused_result));
 
-/* ---- cuda_fatbin.c ---------------------------------------------------------------------------------------------- */
+/* ---- cuda_fatbin.c ------------------------------------------------------------------------------------- */
 
 /* The kernels as machine code, for the GPUs that the build knew; NULL where there was no compiler for it. */
 const void *zc_kernels_fatbin(void);

@@ -2,14 +2,18 @@
 /*
  * cuda_stream.c - the trainer's own streams on a GPU, wrapped.
  *
- * The GPU does the work: a wait makes it compare counters of the daemon's page, a fence makes it write the next value of the
- * stream's timeline into the client's page, or, where the client is strict, into one from where it is carried over. No call here waits for it. What must hold:
- *   - taking a value and enqueueing its write are one step under the stream's lock, so that values are written in order;
- *   - the value is written for every fence, also of a stream that is idle: to ask for that is a driver call as well;
- *   - what a GPU waits for has been submitted: the daemon's copies are under way when their fences are given out, and
- *     own slices are enqueued before. Hardware queues are few, and a parked wait blocks all behind it in its queue;
- *   - a wait that an abort has freed tells nobody. So each stream remembers what it was told to wait for until that was
- *     seen to have passed; what is found aborted first poisons the session.
+ * The GPU does the work: a wait makes it compare counters of the daemon's page, a fence makes it write the
+ * next value of the stream's timeline into the client's page, or, where the client is strict, into one from
+ * where it is carried over. No call here waits for it. What must hold:
+ *   - taking a value and enqueueing its write are one step under the stream's lock, so that values are
+ *     written in order;
+ *   - the value is written for every fence, also of a stream that is idle: to ask for that is a driver call
+ *     as well;
+ *   - what a GPU waits for has been submitted: the daemon's copies are under way when their fences are given
+ *     out, and own slices are enqueued before. Hardware queues are few, and a parked wait blocks all behind
+ *     it in its queue;
+ *   - a wait that an abort has freed tells nobody. So each stream remembers what it was told to wait for
+ *     until that was seen to have passed; what is found aborted first poisons the session.
  */
 #include "client/cuda_internal.h"
 
@@ -43,7 +47,7 @@ static const struct zd_cuda *driver_of(const struct gpu_stream *stream)
 	return cuda->driver;
 }
 
-/* ---- Enqueueing ---------------------------------------------------------------------------------------------- */
+/* ---- Enqueueing ---------------------------------------------------------------------------------------- */
 
 /* A graph is replayed; fences are passed once. */
 static int check_capture(const struct gpu_stream *stream, struct zd_err *err)
@@ -311,7 +315,7 @@ static int gpu_convert(zerod_stream *base, const struct zc_conversion *conversio
 	return rc;
 }
 
-/* ---- The stream as a whole ----------------------------------------------------------------------------------- */
+/* ---- The stream as a whole ----------------------------------------------------------------------------- */
 
 static bool gpu_aborted(zerod_stream *base)
 {
@@ -361,7 +365,8 @@ static void gpu_reset(zerod_stream *base)
 	pthread_mutex_unlock(&stream->lock);
 }
 
-/* A last value behind the waits that no fence has followed: the pages must outlive what the GPU has still to do with them. */
+/* A last value behind the waits that no fence has followed: the pages must outlive what the GPU has still to
+ * do with them. */
 static void mark_end(struct gpu_stream *stream)
 {
 	const struct zd_cuda *driver = driver_of(stream);
@@ -404,7 +409,7 @@ static const struct zc_stream_ops gpu_ops = {
         .forget = gpu_forget,
 };
 
-/* ---- Wrapping ------------------------------------------------------------------------------------------------ */
+/* ---- Wrapping ------------------------------------------------------------------------------------------ */
 
 /* Asking a stream for its context may need a current one: any. */
 static int ask_stream(struct zc_cuda *cuda, struct CUstream_st *handle, struct CUctx_st **context)

@@ -1,14 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * cuda_strict.c - strict clients on GPUs: access is taken away before the daemon hears that a stream has come so far.
+ * cuda_strict.c - strict clients on GPUs: access is taken away before the daemon hears that a stream has come
+ * so far.
  *
- * What a stream holds falls when the stream has run what was in it at the release, and only then may the daemon give the place
- * to another unit (strict.c). On a GPU nothing but the CPU can take access away, and no function of a stream may call the
- * driver. So a strict client's GPUs write their counters into a page of their own, client->gpu_page, and one thread carries
- * each value over to the page that the daemon reads, when it has dropped the holds that end with it. What must hold:
- *   - every value that a GPU writes is carried, with holds or without, since values of a timeline come in order;
- *   - who asks within this process whether a GPU has come so far looks at the GPUs' page: no work of a GPU ever waits for
- *     this thread, whose calls of the driver might wait for it.
+ * What a stream holds falls when the stream has run what was in it at the release, and only then may the
+ * daemon give the place to another unit (strict.c). On a GPU nothing but the CPU can take access away, and no
+ * function of a stream may call the driver. So a strict client's GPUs write their counters into a page of
+ * their own, client->gpu_page, and one thread carries each value over to the page that the daemon reads, when
+ * it has dropped the holds that end with it. What must hold:
+ *   - every value that a GPU writes is carried, with holds or without, since values of a timeline come in
+ *     order;
+ *   - who asks within this process whether a GPU has come so far looks at the GPUs' page: no work of a GPU
+ *     ever waits for this thread, whose calls of the driver might wait for it.
  */
 #include "client/cuda_internal.h"
 
@@ -27,7 +30,7 @@ struct zc_carry {
 	TAILQ_ENTRY(zc_carry) link;
 };
 
-/* ---- Values ------------------------------------------------------------------------------------------------ */
+/* ---- Values -------------------------------------------------------------------------------------------- */
 
 static struct zc_carry *new_carry(struct zd_err *err)
 {
@@ -127,7 +130,7 @@ void zc_carry_settle(struct zerod_client *client)
 	pthread_mutex_unlock(&cuda->carrier.lock);
 }
 
-/* ---- The thread ---------------------------------------------------------------------------------------------- */
+/* ---- The thread ---------------------------------------------------------------------------------------- */
 
 /* With the carrier's lock, which is given back meanwhile: it stays in the queue until all is done. */
 static void carry_over(struct zerod_client *client, struct zc_carrier *carrier, struct zc_carry *carry)
@@ -176,7 +179,7 @@ static void *carrier_main(void *arg)
 	return NULL;
 }
 
-/* ---- Its life -------------------------------------------------------------------------------------------------- */
+/* ---- Its life ------------------------------------------------------------------------------------------ */
 
 void zc_carrier_init(struct zc_carrier *carrier)
 {

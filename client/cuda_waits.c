@@ -2,8 +2,9 @@
 /*
  * cuda_waits.c - what GPU streams were told to wait for and have not been seen to pass.
  *
- * A GPU says nothing when an abort frees its wait. A counter that stands at ZD_FENCE_ABORTED does, as long as it is remembered
- * that somebody waits for it: the work behind that wait is garbage, and the session poisoned.
+ * A GPU says nothing when an abort frees its wait. A counter that stands at ZD_FENCE_ABORTED does, as long as
+ * it is remembered that somebody waits for it: the work behind that wait is garbage, and the session
+ * poisoned.
  */
 #include "client/cuda_internal.h"
 

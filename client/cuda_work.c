@@ -2,15 +2,18 @@
 /*
  * cuda_work.c - sums that the daemon asks for, made by the trainer's GPU.
  *
- * Each GPU has streams for them, non-blocking, of the highest priority, and in the primary context. Behind each sum the GPU writes the
- * next value of the stream's timeline on the client's page, where the daemon sees that the sum and its result are there. There are
- * several streams, since a sum waits for the kernels that fill the GPU: those on one stream would wait for one kernel each, those
- * on several wait for the same one. They are few, since a process has 8 hardware queues unless CUDA_DEVICE_MAX_CONNECTIONS says
- * otherwise: a stream that finds none free shares one, and what it launches then waits for all that another has queued there, which
- * may be hundreds of milliseconds of a trainer that runs ahead. The daemon asks for no two sums at a time that touch the same bytes. It
- * may ask before the inputs are there: the stream then waits for their fences, as trainers' streams do for gathers. One that an abort
- * frees makes a sum of garbage, which the daemon knows not to use.
- * Streams, kernels and the page of results are made when the GPU is opened. Only the worker's thread launches.
+ * Each GPU has streams for them, non-blocking, of the highest priority, and in the primary context. Behind
+ * each sum the GPU writes the next value of the stream's timeline on the client's page, where the daemon sees
+ * that the sum and its result are there. There are several streams, since a sum waits for the kernels that
+ * fill the GPU: those on one stream would wait for one kernel each, those on several wait for the same one.
+ * They are few, since a process has 8 hardware queues unless CUDA_DEVICE_MAX_CONNECTIONS says otherwise: a
+ * stream that finds none free shares one, and what it launches then waits for all that another has queued
+ * there, which may be hundreds of milliseconds of a trainer that runs ahead. The daemon asks for no two sums
+ * at a time that touch the same bytes. It may ask before the inputs are there: the stream then waits for
+ * their fences, as trainers' streams do for gathers. One that an abort frees makes a sum of garbage, which
+ * the daemon knows not to use.
+ * Streams, kernels and the page of results are made when the GPU is opened. Only the worker's thread
+ * launches.
  */
 #include <stddef.h>
 
@@ -202,7 +205,7 @@ int zc_cuda_sum(struct zerod_client *client, const struct zc_sum *sum, struct zc
 	return rc;
 }
 
-/* ---- GPUs that fail ---------------------------------------------------------------------------------------- */
+/* ---- GPUs that fail ------------------------------------------------------------------------------------ */
 
 bool zc_cuda_sums_open(const struct zerod_client *client)
 {

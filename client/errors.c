@@ -2,10 +2,10 @@
 /*
  * errors.c - the text of the last failure, per client and thread.
  *
- * A thread keeps the texts itself, in a few slots of thread-local storage: no lock, no allocation, nothing to free, and
- * the text is there also for a client that could not be made and in a forked child. A client is known by its serial
- * number, since an address may come again. A thread that fails on more clients than it has slots forgets the text that it
- * has not used for longest.
+ * A thread keeps the texts itself, in a few slots of thread-local storage: no lock, no allocation, nothing to
+ * free, and the text is there also for a client that could not be made and in a forked child. A client is
+ * known by its serial number, since an address may come again. A thread that fails on more clients than it
+ * has slots forgets the text that it has not used for longest.
  */
 #include "client/internal.h"
 

@@ -2,10 +2,11 @@
 /*
  * fence.c - counters in shared memory: waiting for the daemon's, writing our own.
  *
- * A thread that waits for a counter spins for a few microseconds, since most transfers have ended by then, and sleeps on the
- * counter's low word (a futex, which the daemon wakes after each store) from there on. The word may repeat after
- * 2^32 values and a wake-up may come for another value: only the whole counter decides. A daemon that died wakes nobody, so
- * the sleep is cut into slices, and between them the thread looks at the connection.
+ * A thread that waits for a counter spins for a few microseconds, since most transfers have ended by then,
+ * and sleeps on the counter's low word (a futex, which the daemon wakes after each store) from there on. The
+ * word may repeat after 2^32 values and a wake-up may come for another value: only the whole counter decides.
+ * A daemon that died wakes nobody, so the sleep is cut into slices, and between them the thread looks at the
+ * connection.
  */
 #include "client/internal.h"
 
@@ -42,7 +43,7 @@ static const uint32_t *low_word(const uint64_t *counter)
 	return (const uint32_t *)counter + (__BYTE_ORDER__ == __ORDER_BIG_ENDIAN__);
 }
 
-/* ---- Fences of replies ------------------------------------------------------------------------------------ */
+/* ---- Fences of replies --------------------------------------------------------------------------------- */
 
 int zc_fences_take(const struct zerod_client *client, size_t count, Zd__Fence *const *from,
                    struct zc_fences *fences, struct zd_err *err)
@@ -77,7 +78,7 @@ void zc_fences_deinit(struct zc_fences *fences)
 	fences->count = 0;
 }
 
-/* ---- Fences of several replies ---------------------------------------------------------------------------- */
+/* ---- Fences of several replies ------------------------------------------------------------------------- */
 
 void zc_fence_merge_init(struct zc_fence_merge *merge)
 {
@@ -101,7 +102,7 @@ void zc_fence_merge_add(struct zc_fence_merge *merge, struct zc_fence fence)
 		known->value = fence.value;
 }
 
-/* ---- Waiting ------------------------------------------------------------------------------------------------- */
+/* ---- Waiting ------------------------------------------------------------------------------------------- */
 
 static int judge(uint64_t counter, uint64_t value)
 {
@@ -214,7 +215,7 @@ void zc_aborts_settle(struct zerod_client *client)
 			sleep_on(&client->daemon_page[i], ZD_FENCE_ABORTED, ZC_POLL_SLICE_NS);
 }
 
-/* ---- Our own counters ------------------------------------------------------------------------------------------ */
+/* ---- Our own counters ---------------------------------------------------------------------------------- */
 
 void zc_timeline_signal(struct zerod_client *client, uint32_t timeline, uint64_t value)
 {

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* gather.c - asking for gathered copies. How they are waited for: wait.c, how they are given back: release.c. */
+/* gather.c - asking for gathered copies. How they are waited for: wait.c, how they are given back:
+ * release.c. */
 #include "client/internal.h"
 
 #include <string.h>

@@ -2,13 +2,14 @@
 /*
  * host_stream.c - host streams: a thread, a queue, and a timeline on the client's fence page.
  *
- * Three kinds of work are queued: functions of the caller, waits for the daemon's fences, and signals, which write the next
- * value of the stream's timeline. What must hold:
- *   - taking a value and queueing its signal are one step under the stream's lock, so that values are written in order;
- *   - a wait that fails (aborted, or the daemon is gone) makes the stream refuse and drop functions and waits, which would
- *     run on garbage, until the session is reset. Signals are written all the same: the work before them will not run any
- *     more, and the daemon need not keep memory for it. The session is poisoned by then, so that nothing that was computed
- *     can be published;
+ * Three kinds of work are queued: functions of the caller, waits for the daemon's fences, and signals, which
+ * write the next value of the stream's timeline. What must hold:
+ *   - taking a value and queueing its signal are one step under the stream's lock, so that values are written
+ *     in order;
+ *   - a wait that fails (aborted, or the daemon is gone) makes the stream refuse and drop functions and
+ *     waits, which would run on garbage, until the session is reset. Signals are written all the same: the
+ *     work before them will not run any more, and the daemon need not keep memory for it. The session is
+ *     poisoned by then, so that nothing that was computed can be published;
  *   - work that was queued before a reset is not run after it: each piece knows the stream's epoch.
  */
 #include "client/cuda.h"
@@ -58,9 +59,10 @@ static struct host_stream *host_of(zerod_stream *stream)
 	return (struct host_stream *)stream; /* `base` comes first */
 }
 
-/* ---- The thread ------------------------------------------------------------------------------------------ */
+/* ---- The thread ---------------------------------------------------------------------------------------- */
 
-/* The daemon keeps what it has promised or dies, which is noticed: a stream's waits have no deadline of their own. */
+/* The daemon keeps what it has promised or dies, which is noticed: a stream's waits have no deadline of their
+ * own. */
 static void run_wait(struct host_stream *stream, const struct work *work)
 {
 	struct zd_err err = ZD_ERR_NONE;
@@ -144,7 +146,7 @@ static int start_thread(struct host_stream *stream)
 	return error;
 }
 
-/* ---- Appending ---------------------------------------------------------------------------------------------- */
+/* ---- Appending ----------------------------------------------------------------------------------------- */
 
 static struct work *new_work(enum work_kind kind, struct zd_err *err)
 {
@@ -245,7 +247,7 @@ static int host_launch(zerod_stream *base, void (*fn)(void *), void *arg, void *
 	return zd_err_set(err, ZEROD_E_STATE, "the stream takes no work: %s", failure.text);
 }
 
-/* ---- The stream as a whole ------------------------------------------------------------------------------------ */
+/* ---- The stream as a whole ----------------------------------------------------------------------------- */
 
 static int host_synchronize(zerod_stream *base, struct zd_err *err)
 {

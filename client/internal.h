@@ -2,19 +2,20 @@
 /*
  * internal.h - what the library's files share, and the one door for the programs that ship with it.
  *
- * zeroctl and zerobench send requests that the public interface does not have (listing, administration) with zc_call().
- * Everything below that is the library's own.
+ * zeroctl and zerobench send requests that the public interface does not have (listing, administration) with
+ * zc_call(). Everything below that is the library's own.
  *
- * How a call travels: a request gets an id and an op, is packed, and is sent at once or put into its thread's batch
- * (cork.c). There is no thread that reads: of the threads that wait for answers one, the leader, reads the socket and
- * hands out what came; when it has its own answer it leaves, and another takes over (receive.c). A round trip thus
- * wakes one thread, the one that wanted it.
+ * How a call travels: a request gets an id and an op, is packed, and is sent at once or put into its thread's
+ * batch (cork.c). There is no thread that reads: of the threads that wait for answers one, the leader, reads
+ * the socket and hands out what came; when it has its own answer it leaves, and another takes over
+ * (receive.c). A round trip thus wakes one thread, the one that wanted it.
  *
- * Locks, in the order in which they nest: a client's send_lock, its copy_lock, its cuda_lock, its lock, a stream's lock, the
- * client's page_lock. None is held while the caller's functions run.
+ * Locks, in the order in which they nest: a client's send_lock, its copy_lock, its cuda_lock, its lock, a
+ * stream's lock, the client's page_lock. None is held while the caller's functions run.
  *
- * Devices are either emulated, and the CPU reaches their memory, or GPUs, where it does not: addresses of memory that the
- * daemon owns are then the GPU's, and nothing here may look behind one. What GPUs need is behind client/cuda.h.
+ * Devices are either emulated, and the CPU reaches their memory, or GPUs, where it does not: addresses of
+ * memory that the daemon owns are then the GPU's, and nothing here may look behind one. What GPUs need is
+ * behind client/cuda.h.
  */
 #ifndef ZD_CLIENT_INTERNAL_H
 #define ZD_CLIENT_INTERNAL_H
@@ -39,15 +40,15 @@
 #include "proto/zerod.pb-c.h"
 
 /*
- * Fills request->id and request->deadline_ms, sends the request and waits for its reply. `deadline_ms` as in zerod.h: 0
- * is the client's default, ZEROD_NO_DEADLINE none. Returns the reply's status when that is not 0 (its text is then in
- * zerod_last_error()), else what `fn` returns. `fn` runs on the calling thread; the reply is valid during the call only.
- * It may be NULL. When it returns PROTOCOL, the connection is ended.
+ * Fills request->id and request->deadline_ms, sends the request and waits for its reply. `deadline_ms` as in
+ * zerod.h: 0 is the client's default, ZEROD_NO_DEADLINE none. Returns the reply's status when that is not 0
+ * (its text is then in zerod_last_error()), else what `fn` returns. `fn` runs on the calling thread; the
+ * reply is valid during the call only. It may be NULL. When it returns PROTOCOL, the connection is ended.
  */
 ZEROD_MUST_USE int zc_call(zerod_client *client, Zd__Request *request, uint32_t deadline_ms,
                            int (*fn)(const Zd__Reply *reply, void *arg), void *arg);
 
-/* ---- Limits of the library ------------------------------------------------------------------------------ */
+/* ---- Limits of the library ----------------------------------------------------------------------------- */
 
 /* The daemon keeps the deadlines; we wait that much longer, should it hang. */
 #define ZC_GRACE_NS 2000000000ull
@@ -61,16 +62,16 @@ ZEROD_MUST_USE int zc_call(zerod_client *client, Zd__Request *request, uint32_t 
 #define ZC_MAX_SPARE_TICKETS 128u
 /* How long the socket blocks whoever reads it, at most: longer waits are several of these. */
 #define ZC_RECEIVE_SLICE_MS 1000
-#define ZC_SPIN_NS          50000u /* after an event, of threads that look again and again before they sleep */
-#define ZC_CALL_SPIN_NS     250000u /* for the answer to a call, which the caller can do nothing but wait for */
-#define ZC_SPIN_PROCESSORS  8u      /* fewer are not for spinning */
+#define ZC_SPIN_NS          50000u   /* after an event, of threads that look again before they sleep */
+#define ZC_CALL_SPIN_NS     250000u  /* for the answer to a call, which the caller only waits for */
+#define ZC_SPIN_PROCESSORS  8u       /* fewer are not for spinning */
 #define ZC_NAPS_NS          5000000u /* so long behind an event threads nap before they sleep */
 /* How often a thread that sleeps on a counter looks whether the daemon lives. */
 #define ZC_POLL_SLICE_NS 100000000ull
 
 struct zc_gpu;
 
-/* ---- Fences ----------------------------------------------------------------------------------------------- */
+/* ---- Fences -------------------------------------------------------------------------------------------- */
 
 struct zc_fence {
 	uint32_t timeline;
@@ -105,7 +106,7 @@ static inline bool zc_fence_reached(uint64_t counter, uint64_t value)
 	return (int64_t)(counter - value) >= 0;
 }
 
-/* ---- Segments and places ------------------------------------------------------------------------------------ */
+/* ---- Segments and places ------------------------------------------------------------------------------- */
 
 struct zc_location {
 	uint32_t segment; /* 0: nowhere */
@@ -126,10 +127,10 @@ struct zc_segment {
 	UT_hash_handle hh;
 };
 
-/* ---- Pages of strict clients ------------------------------------------------------------------------------- */
+/* ---- Pages of strict clients --------------------------------------------------------------------------- */
 
-/* Whoever may still touch a gathered buffer: its pages stay accessible while one of these is left (strict.c). On GPUs a segment
- * is one page. */
+/* Whoever may still touch a gathered buffer: its pages stay accessible while one of these is left (strict.c).
+ * On GPUs a segment is one page. */
 struct zc_hold {
 	struct zc_segment *segment;
 	uint64_t page, npages;
@@ -138,7 +139,7 @@ struct zc_hold {
 
 LIST_HEAD(zc_hold_list, zc_hold);
 
-/* ---- Requests ------------------------------------------------------------------------------------------------ */
+/* ---- Requests ------------------------------------------------------------------------------------------ */
 
 /* An unpacked packet of the daemon, shared by the callers whose replies it carries. */
 struct zc_packet {
@@ -154,8 +155,8 @@ enum zc_op_kind {
 };
 
 /*
- * One request. It is in the client's table from zc_op_add() until it has been answered (CALL), consumed, or released
- * (tickets): "in the table" is what makes a ticket valid.
+ * One request. It is in the client's table from zc_op_add() until it has been answered (CALL), consumed, or
+ * released (tickets): "in the table" is what makes a ticket valid.
  */
 struct zc_op {
 	uint64_t id;
@@ -189,7 +190,8 @@ struct zc_op {
 LIST_HEAD(zc_op_list, zc_op);
 TAILQ_HEAD(zc_op_queue, zc_op);
 
-/* Ids count up, so that as many chains as there may be outstanding requests stay short without a hash function. */
+/* Ids count up, so that as many chains as there may be outstanding requests stay short without a hash
+ * function. */
 #define ZC_OP_CHAINS ZD_MAX_OUTSTANDING
 
 /* A thread that sleeps until its op is answered (op NULL: until anything is), or until it has to read. */
@@ -214,7 +216,7 @@ struct zc_batch {
 	LIST_ENTRY(zc_batch) link;
 };
 
-/* ---- Objects -------------------------------------------------------------------------------------------------- */
+/* ---- Objects ------------------------------------------------------------------------------------------- */
 
 /* What this session may still release under one tag. Ends when uses_left is 0. */
 struct zc_lease {
@@ -236,8 +238,8 @@ struct zc_own_slice {
 	uint64_t transfer; /* of the copy that this is about; 0: none, or the daemon names none */
 	bool due;          /* nobody has copied yet */
 	struct zc_location from, to;
-	/* GPUs: on the client's page, value 0: none. Passed when this transfer has been copied; and the copies of any transfer that
-	 * read the shard, the last one of each stream. */
+	/* GPUs: on the client's page, value 0: none. Passed when this transfer has been copied; and the
+	 * copies of any transfer that read the shard, the last one of each stream. */
 	struct zc_fence copied, readers[ZC_SHARD_READERS];
 };
 
@@ -373,25 +375,25 @@ struct zerod_client {
 	        [ZEROD_MAX_STREAMS]; /* where the next stream on it goes on: values never go back */
 };
 
-/* ---- errors.c ------------------------------------------------------------------------------------------------- */
+/* ---- errors.c ------------------------------------------------------------------------------------------ */
 
-/* Where this thread keeps its last error on the client (NULL: on none). Never NULL; valid until the thread's next
- * zc_err() for another client. */
+/* Where this thread keeps its last error on the client (NULL: on none). Never NULL; valid until the thread's
+ * next zc_err() for another client. */
 struct zd_err *zc_err(const struct zerod_client *client);
 /* A number of the calling thread that no other thread ever has. */
 uint64_t zc_thread_serial(void);
 
-/* ---- client.c --------------------------------------------------------------------------------------------------- */
+/* ---- client.c ------------------------------------------------------------------------------------------ */
 
 /* Every public function begins with it: INVALID for NULL, FORKED, or why the connection broke. */
 int zc_enter(const struct zerod_client *client, struct zd_err **err) __attribute__((warn_unused_result));
 /* POISONED when a wait of this session was freed by an abort. */
 int zc_check_poison(struct zerod_client *client, struct zd_err *err) __attribute__((warn_unused_result));
 
-/* ---- options.c -------------------------------------------------------------------------------------------------- */
+/* ---- options.c ----------------------------------------------------------------------------------------- */
 
-/* Copies options of the caller's struct_size into `copy` of `known_bytes`, zeroed where the caller's are shorter. INVALID
- * when a longer structure sets what this library does not know. `given` NULL: all zero. */
+/* Copies options of the caller's struct_size into `copy` of `known_bytes`, zeroed where the caller's are
+ * shorter. INVALID when a longer structure sets what this library does not know. `given` NULL: all zero. */
 int zc_options(void *copy, size_t known_bytes, const void *given, const char *what, struct zd_err *err)
         __attribute__((warn_unused_result));
 /* INVALID names bits beyond `known`. */
@@ -407,7 +409,7 @@ uint64_t zc_now_ns(void);
 int zc_check_body(const Zd__Reply *reply, Zd__Reply__BodyCase body, struct zd_err *err)
         __attribute__((warn_unused_result));
 
-/* ---- request.c ---------------------------------------------------------------------------------------------------- */
+/* ---- request.c ----------------------------------------------------------------------------------------- */
 
 /* With the lock: */
 struct zc_op *zc_op_find(struct zerod_client *client, uint64_t id);
@@ -415,20 +417,21 @@ void zc_op_remove(struct zc_op *op);
 /* The op is answered here, not by the daemon: the request could not be sent, or the connection broke. */
 void zc_op_fail(struct zerod_client *client, struct zc_op *op, const struct zd_err *err);
 
-/* Without the lock. The daemon has closed the connection: what it said last, perhaps the reason, is still to be read. `err` is what
- * it is taken for otherwise. Returns what the connection broke with. */
+/* Without the lock. The daemon has closed the connection: what it said last, perhaps the reason, is still to
+ * be read. `err` is what it is taken for otherwise. Returns what the connection broke with. */
 int zc_read_last_words(struct zerod_client *client, struct zd_err *err);
 /* Sends a packet with the requests `ids`, or fails their ops and says why. Blocks while there is no room. */
 int zc_transmit(struct zerod_client *client, const uint8_t *bytes, size_t nbytes, const uint64_t *ids,
                 unsigned nids, struct zd_err *err) __attribute__((warn_unused_result));
-/* Sends a request whose ticket will be waited for, or puts it into the thread's batch. The op is the table's from then on;
- * on failure it is gone. */
+/* Sends a request whose ticket will be waited for, or puts it into the thread's batch. The op is the table's
+ * from then on; on failure it is gone. */
 int zc_post(struct zerod_client *client, struct zc_op *op, Zd__Request *request, struct zd_err *err)
         __attribute__((warn_unused_result));
-/* Without the lock. Tells the daemon what was unmapped, unless somebody is sending: who then does so afterwards. */
+/* Without the lock. Tells the daemon what was unmapped, unless somebody is sending: who then does so
+ * afterwards. */
 void zc_unmapped_send(struct zerod_client *client);
 
-/* ---- receive.c ------------------------------------------------------------------------------------------------------ */
+/* ---- receive.c ----------------------------------------------------------------------------------------- */
 
 /* All with the lock held; they give it back while they block. */
 
@@ -441,58 +444,62 @@ bool zc_wait_progress(struct zerod_client *client, const struct zc_op *op, uint6
 void zc_hand_over(struct zerod_client *client);
 /* Reads what is there, unless somebody else does. */
 void zc_drain(struct zerod_client *client);
-/* Takes one packet, if one comes within the timeout, and says whether; with `or_writable` also returns when the socket has
- * room. Nobody may be reading. */
+/* Takes one packet, if one comes within the timeout, and says whether; with `or_writable` also returns when
+ * the socket has room. Nobody may be reading. */
 bool zc_read(struct zerod_client *client, int timeout_ms, bool or_writable);
-/* Waits until one of them is ready, or until then, and says whether one is: in naps, for a processor that has been idle for long takes
- * hundreds of microseconds to wake up. Needs no lock. */
+/* Waits until one of them is ready, or until then, and says whether one is: in naps, for a processor that has
+ * been idle for long takes hundreds of microseconds to wake up. Needs no lock. */
 bool zc_nap(struct pollfd *fds, nfds_t nfds, uint64_t until_ns);
-/* Ends the connection: everything outstanding is answered with err->status and its text. The first break counts. */
+/* Ends the connection: everything outstanding is answered with err->status and its text. The first break
+ * counts. */
 void zc_break(struct zerod_client *client, const struct zd_err *err);
 /* The op is answered: wakes who waits for it. */
 void zc_wake(struct zerod_client *client, const struct zc_op *op);
 void zc_packet_unref(struct zerod_client *client, struct zc_packet *packet);
 void zc_packet_free(struct zc_packet *packet);
 
-/* ---- cork.c ---------------------------------------------------------------------------------------------------------- */
+/* ---- cork.c -------------------------------------------------------------------------------------------- */
 
 /* The calling thread's batch; NULL when it has not corked. */
 struct zc_batch *zc_batch_find(struct zerod_client *client);
-/* Adds a packed request; sends what is there first when it does not fit. The op is answered with the failure if that
- * cannot be sent. */
+/* Adds a packed request; sends what is there first when it does not fit. The op is answered with the failure
+ * if that cannot be sent. */
 void zc_batch_add(struct zerod_client *client, struct zc_batch *batch, const uint8_t *bytes, size_t nbytes,
                   uint64_t id);
-/* Sends the calling thread's batch: every call that waits begins with it. A failure is in the ops and in the uncork. */
+/* Sends the calling thread's batch: every call that waits begins with it. A failure is in the ops and in the
+ * uncork. */
 void zc_flush(struct zerod_client *client);
 void zc_batches_free(struct zerod_client *client);
 
-/* ---- segment.c --------------------------------------------------------------------------------------------------------- */
+/* ---- segment.c ----------------------------------------------------------------------------------------- */
 
 /* All with the lock. NULL: it was never sent. */
 struct zc_segment *zc_segment_find(struct zerod_client *client, uint32_t id);
 /* The descriptor is taken over, whatever is returned. PROTOCOL for anything that does not fit. */
 int zc_segment_add(struct zerod_client *client, const Zd__Segment *segment, int fd, struct zd_err *err)
         __attribute__((warn_unused_result));
-/* Maps a page that the daemon has sealed against shrinking; takes the descriptor over. `what` is its name in texts. */
+/* Maps a page that the daemon has sealed against shrinking; takes the descriptor over. `what` is its name in
+ * texts. */
 int zc_page_map(int fd, int protection, const char *what, void **page, struct zd_err *err)
         __attribute__((warn_unused_result));
 /* Maps the fence pages; takes both descriptors over. */
 int zc_pages_map(struct zerod_client *client, int client_fd, int daemon_fd, struct zd_err *err)
         __attribute__((warn_unused_result));
-/* Checks that the place lies in a segment that we have, holds `min_bytes`, and is aligned for elements of `align` bytes. */
+/* Checks that the place lies in a segment that we have, holds `min_bytes`, and is aligned for elements of
+ * `align` bytes. */
 int zc_location_take(struct zerod_client *client, const Zd__Location *from, uint64_t min_bytes, size_t align,
                      struct zc_location *location, struct zd_err *err) __attribute__((warn_unused_result));
-/* The address of a place that was taken; maps its segment at the first use. SYSTEM when that fails; STALE when the place was
- * given back meanwhile and its segment with it. */
+/* The address of a place that was taken; maps its segment at the first use. SYSTEM when that fails; STALE
+ * when the place was given back meanwhile and its segment with it. */
 int zc_location_map(struct zerod_client *client, const struct zc_location *location, void **data,
                     struct zd_err *err) __attribute__((warn_unused_result));
-/* The daemon wants it back, and names no place in it any more: unmaps it, and remembers to say so. PROTOCOL when it was never
- * sent. */
+/* The daemon wants it back, and names no place in it any more: unmaps it, and remembers to say so. PROTOCOL
+ * when it was never sent. */
 int zc_segment_retire(struct zerod_client *client, uint32_t id, struct zd_err *err)
         __attribute__((warn_unused_result));
 void zc_segments_free(struct zerod_client *client);
 
-/* ---- work.c ---------------------------------------------------------------------------------------------------------------- */
+/* ---- work.c -------------------------------------------------------------------------------------------- */
 
 /* Maps the session's rings; takes the descriptor over. */
 int zc_rings_take(struct zerod_client *client, int fd, struct zd_err *err)
@@ -502,14 +509,15 @@ int zc_worker_take(struct zerod_client *client, int sock, int page_fd, struct zd
         __attribute__((warn_unused_result));
 /* With cuda_lock. Starts the thread, once, where the daemon may ask. */
 int zc_worker_start(struct zerod_client *client, struct zd_err *err) __attribute__((warn_unused_result));
-/* What this process has asked for will soon make the daemon ask for a sum: the thread is to be awake by then. */
+/* What this process has asked for will soon make the daemon ask for a sum: the thread is to be awake by
+ * then. */
 void zc_worker_expect(const struct zerod_client *client);
 /* Nothing is begun any more. */
 void zc_worker_stop(struct zerod_client *client);
 /* At the client's end, also in a forked child. */
 void zc_worker_deinit(struct zerod_client *client);
 
-/* ---- fence.c ------------------------------------------------------------------------------------------------------------- */
+/* ---- fence.c ------------------------------------------------------------------------------------------- */
 
 /* Copies and checks fences on the daemon's page. */
 int zc_fences_take(const struct zerod_client *client, size_t count, Zd__Fence *const *from,
@@ -519,8 +527,8 @@ void zc_fence_merge_init(struct zc_fence_merge *merge);
 void zc_fence_merge_add(struct zc_fence_merge *merge, struct zc_fence fence);
 /* Have all passed: 1, not yet: 0, or ZEROD_E_ABORTED. */
 int zc_fences_poll(const struct zerod_client *client, const struct zc_fences *fences);
-/* Blocks the calling thread, without the lock, until all have passed: 0, ABORTED (the session is poisoned then), DEADLINE, or
- * why the connection broke. `what` is waited for. */
+/* Blocks the calling thread, without the lock, until all have passed: 0, ABORTED (the session is poisoned
+ * then), DEADLINE, or why the connection broke. `what` is waited for. */
 int zc_fences_wait(struct zerod_client *client, const struct zc_fences *fences, uint64_t deadline_ns,
                    const char *what, struct zd_err *err) __attribute__((warn_unused_result));
 /* The session was reset: the daemon is about to take its aborts back. Blocks until it has, or is gone. */
@@ -528,18 +536,21 @@ void zc_aborts_settle(struct zerod_client *client);
 /* Stores into the client's page and wakes who sleeps on it. */
 void zc_timeline_signal(struct zerod_client *client, uint32_t timeline, uint64_t value);
 
-/* ---- own_slice.c --------------------------------------------------------------------------------------------------------- */
+/* ---- own_slice.c --------------------------------------------------------------------------------------- */
 
-/* With the lock: the daemon placed a gather of the unit in `buffer` and left the own slice, at `from`, to us. */
+/* With the lock: the daemon placed a gather of the unit in `buffer` and left the own slice, at `from`, to
+ * us. */
 void zc_own_slice_leave(struct zc_unit *unit, uint64_t transfer, const struct zc_location *from,
                         const struct zc_location *buffer);
-/* With the lock: a gather was placed, and nothing is left to us, since the daemon copies the own slice too. */
+/* With the lock: a gather was placed, and nothing is left to us, since the daemon copies the own slice
+ * too. */
 void zc_own_slice_is_there(struct zc_unit *unit, uint64_t transfer);
 /* With the lock: nobody holds the unit's copy any more, nothing is to be copied into it. */
 void zc_own_slice_drop(struct zc_unit *unit);
 /*
- * Without the lock: copies the slices of gathers' buffers that are due. Adds to `copied`, on the client's page, what passes when
- * they are there. STALE, and nothing is copied by a GPU, when one of the tickets was released.
+ * Without the lock: copies the slices of gathers' buffers that are due. Adds to `copied`, on the client's
+ * page, what passes when they are there. STALE, and nothing is copied by a GPU, when one of the tickets was
+ * released.
  */
 int zc_own_slices_copy(struct zerod_client *client, struct zc_op *const *ops, uint32_t count,
                        struct zc_fence_merge *copied, struct zd_err *err) __attribute__((warn_unused_result));
@@ -547,11 +558,12 @@ int zc_own_slices_copy(struct zerod_client *client, struct zc_op *const *ops, ui
 int zc_own_slices_append(struct zerod_client *client, struct zc_op *const *ops, uint32_t count,
                          zerod_stream *stream, const struct zc_fences *fences, struct zd_err *err)
         __attribute__((warn_unused_result));
-/* Without the lock: an update of the units has begun. Copies what is due, and returns when no copy reads a shard. */
+/* Without the lock: an update of the units has begun. Copies what is due, and returns when no copy reads a
+ * shard. */
 int zc_own_slices_settle(struct zerod_client *client, zerod_unit *const *units, uint32_t count,
                          struct zd_err *err) __attribute__((warn_unused_result));
 
-/* ---- stream.c -------------------------------------------------------------------------------------------------------------- */
+/* ---- stream.c ------------------------------------------------------------------------------------------ */
 
 /* Fences behind all that is now in some streams, as they go into a request. */
 struct zc_fence_args {
@@ -560,8 +572,8 @@ struct zc_fence_args {
 	Zd__Fence *pointers[ZD_MAX_FENCES];
 };
 
-/* A stream with nothing to do needs no fence: its work has ended before the request is sent. The others have `holds`, too,
- * until their fence has passed (NULL: nothing). May be called with the client's lock. */
+/* A stream with nothing to do needs no fence: its work has ended before the request is sent. The others have
+ * `holds`, too, until their fence has passed (NULL: nothing). May be called with the client's lock. */
 int zc_streams_fence_holding(struct zerod_client *client, zerod_stream *const *streams, uint32_t nstreams,
                              const struct zc_hold_list *holds, struct zc_fence_args *args, struct zd_err *err)
         __attribute__((warn_unused_result));
@@ -577,7 +589,7 @@ void zc_streams_reset(struct zerod_client *client);
 /* In a forked child, where nothing of the stream exists. */
 void zc_stream_forget(zerod_stream *stream);
 
-/* ---- ticket.c ----------------------------------------------------------------------------------------------------------------- */
+/* ---- ticket.c ------------------------------------------------------------------------------------------ */
 
 /* Without the lock. The op has one reference, which becomes the table's; NULL when there is no memory. */
 struct zc_op *zc_ticket_new(struct zerod_client *client, enum zc_op_kind kind, struct zc_unit *unit,
@@ -592,7 +604,7 @@ void zc_ticket_drop(struct zerod_client *client, struct zc_op *op);
 void zc_ticket_unref(struct zerod_client *client, struct zc_op *op);
 void zc_tickets_free(struct zerod_client *client);
 
-/* ---- gather.c, wait.c ----------------------------------------------------------------------------------------------------------- */
+/* ---- gather.c, wait.c ---------------------------------------------------------------------------------- */
 
 /* The holder's name, or the default one where none is given. INVALID. */
 int zc_tag_choose(const char *given, const char **tag, struct zd_err *err)
@@ -603,7 +615,7 @@ char *zc_tag_wire(const char *tag);
 int zc_releases_await(struct zerod_client *client, const zerod_ticket *tickets, uint32_t count,
                       struct zd_err *err) __attribute__((warn_unused_result));
 
-/* ---- lease.c ------------------------------------------------------------------------------------------------------------------- */
+/* ---- lease.c ------------------------------------------------------------------------------------------- */
 
 /* All with the lock. A gather adds its uses and its ticket to the lease of its tag. */
 int zc_lease_add(struct zerod_client *client, struct zc_unit *unit, const char *tag, struct zc_op *op,
@@ -623,7 +635,7 @@ void zc_lease_release(struct zerod_client *client, struct zc_unit *unit, const c
 void zc_lease_withdraw(struct zerod_client *client, struct zc_op *op);
 void zc_leases_end(struct zerod_client *client, struct zc_unit *unit);
 
-/* ---- strict.c ------------------------------------------------------------------------------------------------------------------ */
+/* ---- strict.c ------------------------------------------------------------------------------------------ */
 
 /* Nothing of this does anything in a client that is not strict. An error leaves nothing behind. */
 
@@ -636,7 +648,8 @@ int zc_strict_hold(struct zerod_client *client, const struct zc_unit *unit, cons
 /* GPUs, with the lock: the same for a whole segment. */
 int zc_strict_hold_segment(struct zerod_client *client, struct zc_segment *segment, struct zc_hold_list *list,
                            struct zd_err *err) __attribute__((warn_unused_result));
-/* With the lock: the unit's gathered copy may be touched when its leases have ended, until unit->kept is dropped. */
+/* With the lock: the unit's gathered copy may be touched when its leases have ended, until unit->kept is
+ * dropped. */
 int zc_strict_keep(struct zerod_client *client, struct zc_unit *unit, struct zd_err *err)
         __attribute__((warn_unused_result));
 /* With or without the lock. */
@@ -644,7 +657,7 @@ int zc_holds_copy(struct zerod_client *client, const struct zc_hold_list *from, 
                   struct zd_err *err) __attribute__((warn_unused_result));
 void zc_holds_drop(struct zerod_client *client, struct zc_hold_list *list);
 
-/* ---- update.c ------------------------------------------------------------------------------------------------------------------ */
+/* ---- update.c ------------------------------------------------------------------------------------------ */
 
 /* Units of one client, by the daemon's ids. */
 struct zc_unit_list {
@@ -665,9 +678,10 @@ int zc_publish(struct zc_unit_list *list, zerod_unit *const *units, zerod_stream
 /* With the lock, the session was reset: what a group with shadows had under update may have been set back. */
 void zc_updates_reset(struct zerod_client *client);
 
-/* ---- collectives.c ------------------------------------------------------------------------------------------------------------- */
+/* ---- collectives.c ------------------------------------------------------------------------------------- */
 
-/* The options' part about daemons and collectives, where the rest has been checked; a local_world_size of 0 becomes the group's. */
+/* The options' part about daemons and collectives, where the rest has been checked; a local_world_size of 0
+ * becomes the group's. */
 int zc_collectives_check(const struct zerod_client *client, struct zerod_group_options *options,
                          struct zd_err *err) __attribute__((warn_unused_result));
 /* The same part as it travels; the ids stay the caller's. */
@@ -675,7 +689,7 @@ void zc_collectives_pack(const struct zerod_group_options *options, Zd__GroupJoi
 /* Which shard of each unit is the rank's. */
 void zc_collectives_place(const struct zerod_group_options *options, struct zerod_group *group);
 
-/* ---- group.c, unit.c ----------------------------------------------------------------------------------------------------------- */
+/* ---- group.c, unit.c ----------------------------------------------------------------------------------- */
 
 /* With the lock. */
 void zc_group_free(struct zerod_group *group);

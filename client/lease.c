@@ -2,13 +2,15 @@
 /*
  * lease.c - what this session may still release, per unit and tag.
  *
- * The daemon owns the leases. This is the library's copy of their use counts, kept in the order of the caller's calls, so that
- * a ticket becomes stale at the very release that ends its lease, before the daemon has heard of it. It decides nothing
- * else: a release without a lease is sent like any other, and the daemon says NOT_HELD.
+ * The daemon owns the leases. This is the library's copy of their use counts, kept in the order of the
+ * caller's calls, so that a ticket becomes stale at the very release that ends its lease, before the daemon
+ * has heard of it. It decides nothing else: a release without a lease is sent like any other, and the daemon
+ * says NOT_HELD.
  *
- * A lease that lasts while others are gathered and released under its tag would collect their tickets. It keeps as many as
- * there are uses left and a few more; of those that have been waited for the oldest become stale. One that nobody has waited for yet is
- * kept, for a thread may be about to, unless there are ZC_MAX_FINISHED.
+ * A lease that lasts while others are gathered and released under its tag would collect their tickets. It
+ * keeps as many as there are uses left and a few more; of those that have been waited for the oldest become
+ * stale. One that nobody has waited for yet is kept, for a thread may be about to, unless there are
+ * ZC_MAX_FINISHED.
  *
  * A lease of a scope has no uses. It ends with the scope, when the daemon has said that it has.
  */

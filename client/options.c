@@ -2,8 +2,9 @@
 /*
  * options.c - what callers hand in: structures of their own version, flags, deadlines.
  *
- * A program that was compiled against an older header passes shorter structures, which are read as if the rest were zero; one
- * compiled against a newer header passes longer ones, which is fine as long as it does not use what is unknown here.
+ * A program that was compiled against an older header passes shorter structures, which are read as if the
+ * rest were zero; one compiled against a newer header passes longer ones, which is fine as long as it does
+ * not use what is unknown here.
  */
 #include "client/internal.h"
 

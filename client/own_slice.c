@@ -2,15 +2,18 @@
 /*
  * own_slice.c - the rank's own part of its gathered copies, which the daemon may leave to its client.
  *
- * A copy within one GPU is slow when another process issues it, so daemons on GPUs fill a gathered buffer but for the slice
- * that the rank owns itself. One copy serves all gathers of one transfer, whoever waits first makes it: a GPU's stream makes small
- * ones itself, all others are made by a stream of the library's. What must hold:
- *   - nothing is copied into a buffer that is not held any more: on GPUs, the lease is looked at and the copy is enqueued
- *     in one step under the client's lock, and every release since carries a fence behind it (zc_streams_fence());
- *   - who waits depends on nobody else's stream: a copy that such a stream has not come to yet is made once more, of the same
- *     bytes, by the library's;
- *   - a shard is not written before the copies that read it have ended: an update that has begun makes what is due and
- *     waits for all of it. Answers come in order, so those of all gathers that were granted before it are here.
+ * A copy within one GPU is slow when another process issues it, so daemons on GPUs fill a gathered buffer but
+ * for the slice that the rank owns itself. One copy serves all gathers of one transfer, whoever waits first
+ * makes it: a GPU's stream makes small ones itself, all others are made by a stream of the library's. What
+ * must hold:
+ *   - nothing is copied into a buffer that is not held any more: on GPUs, the lease is looked at and the copy
+ *     is enqueued in one step under the client's lock, and every release since carries a fence behind it
+ *     (zc_streams_fence());
+ *   - who waits depends on nobody else's stream: a copy that such a stream has not come to yet is made once
+ *     more, of the same bytes, by the library's;
+ *   - a shard is not written before the copies that read it have ended: an update that has begun makes what
+ *     is due and waits for all of it. Answers come in order, so those of all gathers that were granted before
+ *     it are here.
  */
 #include "client/internal.h"
 
@@ -56,7 +59,7 @@ void zc_own_slice_drop(struct zc_unit *unit)
 	unit->own.due = false;
 }
 
-/* ---- By the CPU ---------------------------------------------------------------------------------------------- */
+/* ---- By the CPU ---------------------------------------------------------------------------------------- */
 
 /* Once, whoever comes first; the others wait for that. */
 static int copy_on_host(struct zerod_client *client, struct zc_unit *unit, struct zd_err *err)
@@ -85,7 +88,7 @@ static int copy_on_host(struct zerod_client *client, struct zc_unit *unit, struc
 	return rc;
 }
 
-/* ---- By the GPU ---------------------------------------------------------------------------------------------- */
+/* ---- By the GPU ---------------------------------------------------------------------------------------- */
 
 #define COPIES_AT_ONCE 64u
 /* What the consumer's stream copies itself: in the time of a copy that the pushes to it take anyway. */
@@ -331,7 +334,8 @@ static int settle_on_host(struct zerod_client *client, zerod_unit *const *units,
 	return rc;
 }
 
-/* While this waits, another thread may have copied once more what is held up. Nobody does so any more when all have passed. */
+/* While this waits, another thread may have copied once more what is held up. Nobody does so any more when
+ * all have passed. */
 int zc_own_slices_settle(struct zerod_client *client, zerod_unit *const *units, uint32_t count,
                          struct zd_err *err)
 {

@@ -1,10 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * publish_from.c - publish with a source dtype: what travels is narrowed on the shard, before any gather reads it.
+ * publish_from.c - publish with a source dtype: what travels is narrowed on the shard, before any gather
+ * reads it.
  *
- * All is checked before the first element is converted. On emulated devices one piece of work converts for all units of a call,
- * so that a stream takes all or nothing; a GPU has one kernel for each unit, or a copy where dtypes are equal. Whether an update is open is the daemon's to
- * say, but it hears of a publish too late: so each unit remembers that (zc_unit.updating).
+ * All is checked before the first element is converted. On emulated devices one piece of work converts for
+ * all units of a call, so that a stream takes all or nothing; a GPU has one kernel for each unit, or a copy
+ * where dtypes are equal. Whether an update is open is the daemon's to say, but it hears of a publish too
+ * late: so each unit remembers that (zc_unit.updating).
  */
 #include "client/cast.h"
 #include "client/cuda.h"
@@ -23,7 +25,7 @@ struct sources {
 	struct source each[];
 };
 
-/* ---- Checks ------------------------------------------------------------------------------------------------- */
+/* ---- Checks -------------------------------------------------------------------------------------------- */
 
 static int check_dtypes(enum zerod_dtype from, const struct zc_unit *unit, struct zd_err *err)
 {
@@ -98,7 +100,7 @@ static int take_all(struct zerod_client *client, const struct zerod_source *give
 	return rc;
 }
 
-/* ---- By the CPU ----------------------------------------------------------------------------------------------- */
+/* ---- By the CPU ---------------------------------------------------------------------------------------- */
 
 static void convert(void *arg)
 {
@@ -126,7 +128,7 @@ static int convert_on_host(struct sources *sources, zerod_stream *stream, struct
 	return rc;
 }
 
-/* ---- By the GPU ----------------------------------------------------------------------------------------------- */
+/* ---- By the GPU ---------------------------------------------------------------------------------------- */
 
 /* On a stream of the library's, with what else it copies. */
 static int enqueue_own(struct zerod_client *client, const struct source *source, struct zd_err *err)
@@ -191,7 +193,7 @@ static int convert_on_gpu(struct zerod_client *client, const struct sources *sou
 	return rc;
 }
 
-/* ---- The call ---------------------------------------------------------------------------------------------------- */
+/* ---- The call ------------------------------------------------------------------------------------------ */
 
 static int fill_shards(struct zerod_client *client, const struct zerod_source *given, uint32_t count,
                        enum zerod_dtype from, zerod_stream *stream, struct zd_err *err)

@@ -2,9 +2,9 @@
 /*
  * receive.c - reading the socket, by whichever thread waits, and handing out what came.
  *
- * What must hold: at most one thread reads (client->reading); as long as threads wait, one of them reads - who stops
- * waiting hands over; what a packet says is checked before it changes anything, and a packet that makes no sense ends
- * the connection, never the process; each op is answered once.
+ * What must hold: at most one thread reads (client->reading); as long as threads wait, one of them reads -
+ * who stops waiting hands over; what a packet says is checked before it changes anything, and a packet that
+ * makes no sense ends the connection, never the process; each op is answered once.
  */
 #include "client/internal.h"
 
@@ -59,7 +59,7 @@ void zc_packet_unref(struct zerod_client *client, struct zc_packet *packet)
 	client->spare_packet = packet;
 }
 
-/* ---- Waking ------------------------------------------------------------------------------------------------ */
+/* ---- Waking -------------------------------------------------------------------------------------------- */
 
 void zc_wake(struct zerod_client *client, const struct zc_op *op)
 {
@@ -107,7 +107,7 @@ void zc_break(struct zerod_client *client, const struct zd_err *err)
 		pthread_cond_signal(&waiter->wake);
 }
 
-/* ---- Handing out --------------------------------------------------------------------------------------------- */
+/* ---- Handing out --------------------------------------------------------------------------------------- */
 
 /* A reply to no request: the daemon's reason for closing the connection. */
 static int take_farewell(const Zd__Reply *reply, struct zd_err *err)
@@ -164,7 +164,8 @@ static bool has_feature(const Zd__HelloReply *hello, const char *feature)
 	return false;
 }
 
-/* Every descriptor is taken over or closed. The hello's reply brings two more than there are segments, or up to five. */
+/* Every descriptor is taken over or closed. The hello's reply brings two more than there are segments, or up
+ * to five. */
 static int take_descriptors(struct zerod_client *client, const Zd__DaemonPacket *parsed, const int *fds,
                             unsigned nfds, struct zd_err *err)
 {
@@ -216,7 +217,7 @@ static int take_packet_content(struct zerod_client *client, struct zc_packet *pa
 	return rc;
 }
 
-/* ---- Reading -------------------------------------------------------------------------------------------------- */
+/* ---- Reading ------------------------------------------------------------------------------------------- */
 
 struct received {
 	const Zd__DaemonPacket *parsed;
@@ -354,7 +355,7 @@ void zc_drain(struct zerod_client *client)
 	zc_hand_over(client);
 }
 
-/* ---- Waiting --------------------------------------------------------------------------------------------------- */
+/* ---- Waiting ------------------------------------------------------------------------------------------- */
 
 static void sleep_until_woken(struct zerod_client *client, const struct zc_op *op, uint64_t deadline_ns)
 {

@@ -51,7 +51,7 @@ int zerod_backward_end(zerod_group *group)
 	return zc_call(group->client, &request, 0, NULL, NULL);
 }
 
-/* ---- Buckets -------------------------------------------------------------------------------------------- */
+/* ---- Buckets ------------------------------------------------------------------------------------------- */
 
 static struct zerod_client *bucket_client(const struct zerod_bucket *bucket)
 {
@@ -137,7 +137,7 @@ int zerod_bucket_destroy(zerod_bucket *bucket)
 	return 0;
 }
 
-/* ---- Entries -------------------------------------------------------------------------------------------- */
+/* ---- Entries ------------------------------------------------------------------------------------------- */
 
 struct reservation {
 	struct zerod_bucket *bucket;

@@ -2,9 +2,9 @@
 /*
  * release.c - giving gathered copies back, one or many.
  *
- * Many share one fence per stream, and their requests one packet. What must hold: what may fail for lack of memory or a wrong
- * argument comes first, so that an error leaves every lease as it was; ending a lease here and taking the fences behind its
- * last use are one step under the client's lock.
+ * Many share one fence per stream, and their requests one packet. What must hold: what may fail for lack of
+ * memory or a wrong argument comes first, so that an error leaves every lease as it was; ending a lease here
+ * and taking the fences behind its last use are one step under the client's lock.
  */
 #include "client/stream.h"
 

@@ -2,9 +2,9 @@
 /*
  * request.c - a request from its id to the socket, and the call that waits for its reply.
  *
- * What must hold: an op is in the table before its request can be answered; client->outstanding counts the requests that the
- * daemon has not answered, never more than ZD_MAX_OUTSTANDING; a sender that finds the socket full also reads, since
- * the daemon stops reading a client that does not take its replies.
+ * What must hold: an op is in the table before its request can be answered; client->outstanding counts the
+ * requests that the daemon has not answered, never more than ZD_MAX_OUTSTANDING; a sender that finds the
+ * socket full also reads, since the daemon stops reading a client that does not take its replies.
  */
 #include "client/internal.h"
 #include "proto/envelope.h"
@@ -17,7 +17,7 @@
 #define UNMAPPED_AT_ONCE    128u  /* ids, which then fit there */
 #define WRITABLE_SLICE_MS   5     /* while another thread reads, it may leave with replies unread */
 
-/* ---- The table ---------------------------------------------------------------------------------------- */
+/* ---- The table ----------------------------------------------------------------------------------------- */
 
 static struct zc_op_list *chain(struct zerod_client *client, uint64_t id)
 {
@@ -59,9 +59,10 @@ void zc_op_fail(struct zerod_client *client, struct zc_op *op, const struct zd_e
 	zc_wake(client, op);
 }
 
-/* ---- Packing ---------------------------------------------------------------------------------------------- */
+/* ---- Packing ------------------------------------------------------------------------------------------- */
 
-/* A packet of one request. Packets of several are these, one behind the other: protobuf reads repeated fields so. */
+/* A packet of one request. Packets of several are these, one behind the other: protobuf reads repeated fields
+ * so. */
 struct packed {
 	uint8_t small[SMALL_REQUEST_BYTES];
 	uint8_t *large; /* NULL: in `small` */
@@ -89,7 +90,7 @@ static int pack(const Zd__Request *request, struct packed *packed, struct zd_err
 	return 0;
 }
 
-/* ---- Sending ----------------------------------------------------------------------------------------------- */
+/* ---- Sending ------------------------------------------------------------------------------------------- */
 
 /* With the lock: waits until the daemon may be sent `count` more requests, and counts them. */
 static int reserve_room(struct zerod_client *client, unsigned count, uint64_t deadline_ns, struct zd_err *err)
@@ -208,7 +209,7 @@ int zc_transmit(struct zerod_client *client, const uint8_t *bytes, size_t nbytes
 	return rc;
 }
 
-/* ---- Segments that were unmapped --------------------------------------------------------------------------------- */
+/* ---- Segments that were unmapped ----------------------------------------------------------------------- */
 
 /* With send_lock. The daemon's answer is nobody's: it is as one whose caller has given up. */
 static int send_unmapped(struct zerod_client *client, uint64_t deadline_ns)
@@ -300,7 +301,7 @@ int zc_post(struct zerod_client *client, struct zc_op *op, Zd__Request *request,
 	return rc;
 }
 
-/* ---- Calls ------------------------------------------------------------------------------------------------------ */
+/* ---- Calls --------------------------------------------------------------------------------------------- */
 
 int zc_check_body(const Zd__Reply *reply, Zd__Reply__BodyCase body, struct zd_err *err)
 {

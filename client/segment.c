@@ -2,10 +2,11 @@
 /*
  * segment.c - the daemon's memory in this process: segments, places in them, and the two fence pages.
  *
- * A segment is mapped whole when a place in it is first used, and stays mapped until the client is closed or the daemon, which
- * has been given back all places in it, wants the memory: addresses that were given out stay valid. Nothing that the daemon says about a descriptor is believed: its size is read, and it must be
- * sealed against shrinking, since an access behind a shrunken file's end would kill the process. A descriptor of a GPU's memory
- * has neither; importing it fails for anything else, and mapping it for any other size.
+ * A segment is mapped whole when a place in it is first used, and stays mapped until the client is closed or
+ * the daemon, which has been given back all places in it, wants the memory: addresses that were given out
+ * stay valid. Nothing that the daemon says about a descriptor is believed: its size is read, and it must be
+ * sealed against shrinking, since an access behind a shrunken file's end would kill the process. A descriptor
+ * of a GPU's memory has neither; importing it fails for anything else, and mapping it for any other size.
  */
 #include "client/internal.h"
 
@@ -36,7 +37,7 @@ static int check_descriptor(int fd, uint64_t min_bytes, const char *what, struct
 	return 0;
 }
 
-/* ---- Fence pages ---------------------------------------------------------------------------------------- */
+/* ---- Fence pages --------------------------------------------------------------------------------------- */
 
 static int map_file(int fd, size_t bytes, int protection, const char *what, void **page, struct zd_err *err)
 {
@@ -107,7 +108,7 @@ int zc_pages_map(struct zerod_client *client, int client_fd, int daemon_fd, stru
 	return client->strict && client->on_gpus ? make_gpu_page(client, err) : 0;
 }
 
-/* ---- Segments ---------------------------------------------------------------------------------------------- */
+/* ---- Segments ------------------------------------------------------------------------------------------ */
 
 struct zc_segment *zc_segment_find(struct zerod_client *client, uint32_t id)
 {
@@ -244,7 +245,7 @@ void zc_segments_free(struct zerod_client *client)
 		(void)munmap(client->daemon_page, PAGE_BYTES);
 }
 
-/* ---- Places -------------------------------------------------------------------------------------------------- */
+/* ---- Places -------------------------------------------------------------------------------------------- */
 
 int zc_location_take(struct zerod_client *client, const Zd__Location *from, uint64_t min_bytes, size_t align,
                      struct zc_location *location, struct zd_err *err)

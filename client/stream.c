@@ -2,14 +2,15 @@
 /*
  * stream.c - the public calls on streams of every kind, their timelines, and fences of several.
  *
- * What must hold: a timeline's values are written in the order in which they were taken. So a timeline is given to another
- * stream only when its last value has been written, which for a GPU's stream may be long after its handle has gone.
+ * What must hold: a timeline's values are written in the order in which they were taken. So a timeline is
+ * given to another stream only when its last value has been written, which for a GPU's stream may be long
+ * after its handle has gone.
  */
 #include "client/stream.h"
 
 #include "client/cuda.h"
 
-/* ---- Timelines -------------------------------------------------------------------------------------------- */
+/* ---- Timelines ----------------------------------------------------------------------------------------- */
 
 static bool is_written(const struct zerod_client *client, uint32_t timeline)
 {
@@ -45,7 +46,7 @@ void zc_timeline_give(struct zerod_client *client, uint32_t timeline, uint64_t v
 	pthread_mutex_unlock(&client->lock);
 }
 
-/* ---- Fences and waits --------------------------------------------------------------------------------------- */
+/* ---- Fences and waits ---------------------------------------------------------------------------------- */
 
 int zc_stream_check(const struct zerod_client *client, const zerod_stream *stream, struct zd_err *err)
 {
@@ -106,7 +107,7 @@ void zc_streams_reset(struct zerod_client *client)
 	zc_cuda_left_reset(client);
 }
 
-/* ---- The public calls -------------------------------------------------------------------------------------- */
+/* ---- The public calls ---------------------------------------------------------------------------------- */
 
 void zc_stream_add(zerod_stream *stream)
 {

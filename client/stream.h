@@ -2,9 +2,10 @@
 /*
  * stream.h - what streams of all kinds share.
  *
- * A stream is a handle with a timeline: a counter on the client's page that only it writes, with values that never go
- * back. What differs is behind a table of operations: a host stream runs its work on a thread of its own (host_stream.c),
- * a wrapped CUstream lets the GPU do it (cuda_stream.c). stream.c has the public calls and knows neither.
+ * A stream is a handle with a timeline: a counter on the client's page that only it writes, with values that
+ * never go back. What differs is behind a table of operations: a host stream runs its work on a thread of its
+ * own (host_stream.c), a wrapped CUstream lets the GPU do it (cuda_stream.c). stream.c has the public calls
+ * and knows neither.
  */
 #ifndef ZD_CLIENT_STREAM_H
 #define ZD_CLIENT_STREAM_H
@@ -18,7 +19,8 @@ struct zc_copy;
 struct zc_stream_wait {
 	const struct zc_fences *fences; /* on the daemon's page */
 	const struct zc_fences *copied; /* on the client's page */
-	/* To be made by a GPU's stream, and their fences to be filled in: with the client's lock, if there are any. */
+	/* To be made by a GPU's stream, and their fences to be filled in: with the client's lock, if there
+	 * are any. */
 	struct zc_copy *copies;
 	unsigned ncopies;
 };
@@ -26,18 +28,20 @@ struct zc_stream_wait {
 struct zc_stream_ops {
 	/* Work appended from now on runs when all that is listed has happened. */
 	int (*wait)(zerod_stream *stream, const struct zc_stream_wait *wait, struct zd_err *err);
-	/* 0: the stream is idle and needs no fence; 1: *value stands for all that is in it now, and the stream has `holds`
-	 * (NULL: nothing) until that is reached. May be called with the client's lock. */
+	/* 0: the stream is idle and needs no fence; 1: *value stands for all that is in it now, and the
+	 * stream has `holds` (NULL: nothing) until that is reached. May be called with the client's lock. */
 	int (*fence)(zerod_stream *stream, const struct zc_hold_list *holds, uint64_t *value,
 	             struct zd_err *err);
-	/* `owned` (NULL: nothing) is freed when fn has run, or never will; an error leaves it to the caller. NULL: the stream runs
-	 * no functions. */
+	/* `owned` (NULL: nothing) is freed when fn has run, or never will; an error leaves it to the caller.
+	 * NULL: the stream runs no functions. */
 	int (*launch)(zerod_stream *stream, void (*fn)(void *), void *arg, void *owned, struct zd_err *err);
-	/* Appends a conversion, or a copy where the dtypes are equal, to memory of the stream's GPU. NULL: it is none of a GPU. */
+	/* Appends a conversion, or a copy where the dtypes are equal, to memory of the stream's GPU. NULL: it
+	 * is none of a GPU. */
 	int (*convert)(zerod_stream *stream, const struct zc_conversion *conversion, struct zd_err *err);
 	/* UNSUPPORTED unless the kernels of its GPU may run on it. NULL as above. */
 	int (*converts)(const zerod_stream *stream, struct zd_err *err);
-	/* Blocks until all that is in the stream now has run. ABORTED if a wait in it was freed by an abort. */
+	/* Blocks until all that is in the stream now has run. ABORTED if a wait in it was freed by an
+	 * abort. */
 	int (*synchronize)(zerod_stream *stream, struct zd_err *err);
 	/* INVALID unless the stream's work may touch the segment. NULL: it may touch any. */
 	int (*reach)(const zerod_stream *stream, const struct zc_segment *segment, struct zd_err *err);
@@ -59,7 +63,8 @@ struct zerod_stream {
 	LIST_ENTRY(zerod_stream) link;
 };
 
-/* All three without the client's lock. Takes a timeline whose last value has been written; LIMIT when none is left. */
+/* All three without the client's lock. Takes a timeline whose last value has been written; LIMIT when none is
+ * left. */
 int zc_timeline_take(struct zerod_client *client, uint32_t *timeline, uint64_t *value, struct zd_err *err)
         __attribute__((warn_unused_result));
 /* `value` is the last that was taken; it need not have been written yet. */

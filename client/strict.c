@@ -8,13 +8,14 @@
  *
  *     a page that was given out can be accessed exactly while its count is not 0.
  *
- * Holders are a lease, from the first wait that gave out its address until its last release; each stream that a release
- * names, until it has run all that was in it then; a unit that is persistent; and a thread that copies into the
- * buffer. A place that is given out again while a stream still holds it, two tags, two units of one slot, two threads
- * that wait for one ticket: all add to counts, and nobody needs to know of the others.
+ * Holders are a lease, from the first wait that gave out its address until its last release; each stream that
+ * a release names, until it has run all that was in it then; a unit that is persistent; and a thread that
+ * copies into the buffer. A place that is given out again while a stream still holds it, two tags, two units
+ * of one slot, two threads that wait for one ticket: all add to counts, and nobody needs to know of the
+ * others.
  *
- * The daemon cannot give the place to another unit too early either: a stream lets go of its pages before the value is written
- * that the release told the daemon to wait for (host_stream.c, cuda_strict.c).
+ * The daemon cannot give the place to another unit too early either: a stream lets go of its pages before the
+ * value is written that the release told the daemon to wait for (host_stream.c, cuda_strict.c).
  */
 #include "client/internal.h"
 
@@ -27,7 +28,7 @@
 
 #define PAGE_BYTES ((uint64_t)ZD_STRICT_ALIGN_BYTES)
 
-/* ---- Pages ----------------------------------------------------------------------------------------------- */
+/* ---- Pages --------------------------------------------------------------------------------------------- */
 
 static int protect(struct zerod_client *client, const struct zc_segment *segment, uint64_t page,
                    uint64_t npages, bool open, struct zd_err *err)
@@ -61,8 +62,8 @@ static int take_pages(struct zerod_client *client, const struct zc_hold *hold, s
 	return 0;
 }
 
-/* With the pages' lock: closes each run of pages that nobody holds any more. Nobody to tell of a failure: the next wait says
- * that stale views may not fault. */
+/* With the pages' lock: closes each run of pages that nobody holds any more. Nobody to tell of a failure: the
+ * next wait says that stale views may not fault. */
 static void give_pages(struct zerod_client *client, const struct zc_hold *hold)
 {
 	uint32_t *holders = hold->segment->page_holders + hold->page;
@@ -88,7 +89,7 @@ static int make_counts(const struct zerod_client *client, struct zc_segment *seg
 	return segment->page_holders ? 0 : zd_err_errno(err, ENOMEM, "holding a gathered buffer's pages");
 }
 
-/* ---- Holds ------------------------------------------------------------------------------------------------ */
+/* ---- Holds --------------------------------------------------------------------------------------------- */
 
 static int add_hold(struct zerod_client *client, struct zc_hold_list *list, const struct zc_hold *like,
                     struct zd_err *err)
@@ -184,7 +185,7 @@ int zc_strict_hold_segment(struct zerod_client *client, struct zc_segment *segme
 	return add_hold(client, list, &whole, err);
 }
 
-/* ---- Leases and units ---------------------------------------------------------------------------------------- */
+/* ---- Leases and units ---------------------------------------------------------------------------------- */
 
 /* A persistent copy has one place; a former one is none any more. */
 static int keep(struct zerod_client *client, struct zc_unit *unit, const struct zc_hold *place,

@@ -2,10 +2,10 @@
 /*
  * ticket.c - what becomes of a request that returned a ticket.
  *
- * A gather's ticket is valid as long as its lease (lease.c). All others - releases, prefetches, gathers that failed - are kept by
- * nobody: once answered they are "finished" and stay for whoever waits, the first wait consumes releases and prefetches, and
- * of those that nobody waits for the oldest are forgotten beyond ZC_MAX_FINISHED. A wait for a ticket that is not in the
- * table any more returns STALE.
+ * A gather's ticket is valid as long as its lease (lease.c). All others - releases, prefetches, gathers that
+ * failed - are kept by nobody: once answered they are "finished" and stay for whoever waits, the first wait
+ * consumes releases and prefetches, and of those that nobody waits for the oldest are forgotten beyond
+ * ZC_MAX_FINISHED. A wait for a ticket that is not in the table any more returns STALE.
  */
 #include "client/internal.h"
 

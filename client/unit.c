@@ -2,8 +2,9 @@
 /*
  * unit.c - units: registration, this rank's shard, versions.
  *
- * Handles of one unit share a struct zc_unit, found by the daemon's id. Only when the last handle is unregistered does the
- * daemon hear of it: two parts of a program may each register a unit that they share, and each give it back.
+ * Handles of one unit share a struct zc_unit, found by the daemon's id. Only when the last handle is
+ * unregistered does the daemon hear of it: two parts of a program may each register a unit that they share,
+ * and each give it back.
  */
 #include "client/internal.h"
 
@@ -50,7 +51,7 @@ void zc_unit_handle_free(struct zerod_unit *unit)
 	zc_unit_unref(shared);
 }
 
-/* ---- Registration ------------------------------------------------------------------------------------------- */
+/* ---- Registration -------------------------------------------------------------------------------------- */
 
 static int check_options(const struct zerod_unit_options *options, struct zd_err *err)
 {
@@ -327,8 +328,8 @@ int zerod_unit_shard(zerod_unit *unit, struct zerod_shard *shard)
 	return rc;
 }
 
-/* What is kept here is kept no shorter than in the daemon: before it hears that the unit is persistent, and until it has
- * answered that it is not. */
+/* What is kept here is kept no shorter than in the daemon: before it hears that the unit is persistent, and
+ * until it has answered that it is not. */
 int zerod_unit_set_persistent(zerod_unit *unit, int persistent)
 {
 	struct zerod_client *client = zc_unit_client(unit);

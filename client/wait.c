@@ -2,9 +2,9 @@
 /*
  * wait.c - completing tickets, one or many.
  *
- * Many cost little more than one: the fences of all are merged to one a timeline, what has passed is seen by one look, and a
- * stream is told of what is open by one call. What must hold: nothing is appended to the stream, and no address is given out,
- * before every ticket has been answered with success.
+ * Many cost little more than one: the fences of all are merged to one a timeline, what has passed is seen by
+ * one look, and a stream is told of what is open by one call. What must hold: nothing is appended to the
+ * stream, and no address is given out, before every ticket has been answered with success.
  */
 #include "client/cuda.h"
 #include "client/stream.h"
@@ -21,7 +21,7 @@ struct waiting {
 	void *data[ZEROD_MAX_TICKETS];            /* NULL where there is no buffer */
 };
 
-/* ---- Finding them -------------------------------------------------------------------------------------------- */
+/* ---- Finding them -------------------------------------------------------------------------------------- */
 
 /* With the lock. */
 static int find_ticket(struct zerod_client *client, zerod_ticket ticket, bool wants_data,
@@ -76,7 +76,7 @@ static int find_all(struct waiting *waiting, const zerod_ticket *tickets, uint32
 	return 0;
 }
 
-/* ---- Their answers ------------------------------------------------------------------------------------------- */
+/* ---- Their answers ------------------------------------------------------------------------------------- */
 
 /* With the lock. 0: the bytes are placed, or there is nothing more to wait for. */
 static int await_answer(struct zerod_client *client, struct zc_op *op, uint64_t deadline_ns,
@@ -112,7 +112,8 @@ static int open_buffer(const struct waiting *waiting, struct zc_op *op, void **b
 	return rc ? rc : zc_strict_open(waiting->client, op, err);
 }
 
-/* With the lock, which is given back meanwhile. The one that fails is consumed, the others only when none fails. */
+/* With the lock, which is given back meanwhile. The one that fails is consumed, the others only when none
+ * fails. */
 static int await_answers(struct waiting *waiting, struct zd_err *err)
 {
 	for (uint32_t i = 0; i < waiting->count; i++) {
@@ -142,7 +143,7 @@ static int await_answers(struct waiting *waiting, struct zd_err *err)
 	return 0;
 }
 
-/* ---- The bytes ----------------------------------------------------------------------------------------------- */
+/* ---- The bytes ----------------------------------------------------------------------------------------- */
 
 static int block(const struct waiting *waiting, const struct zc_fences *fences,
                  const struct zc_fences *copied, struct zd_err *err)
@@ -211,7 +212,7 @@ static int complete(struct waiting *waiting, const zerod_ticket *tickets, uint32
 	return rc;
 }
 
-/* ---- The public calls ---------------------------------------------------------------------------------------- */
+/* ---- The public calls ---------------------------------------------------------------------------------- */
 
 static int check_arguments(zerod_client *client, const zerod_ticket *tickets, uint32_t count,
                            const zerod_stream *stream, struct zd_err *err)

@@ -2,13 +2,14 @@
 /*
  * work.c - what the daemon asks this process to do: the thread that reads the work channel.
  *
- * Works are sums over memory of the daemon's, in this process's own context (cuda_work.c). Each is begun and answered at once; that
- * it is done the daemon sees at a fence. What must hold:
- *   - a segment that a work names is announced on the connection, and was sent there before the work. The thread reads the
- *     connection, or lets who reads it go on, until the announcement has come, and maps the segment then;
- *   - nothing that a GPU's stream may be waiting for depends on a work that has not been answered: the daemon hands out
- *     fences, those of sums' inputs too, when the copies behind them are under way, and none for sums. So it does no harm that mapping
- *     may wait for a GPU;
+ * Works are sums over memory of the daemon's, in this process's own context (cuda_work.c). Each is begun and
+ * answered at once; that it is done the daemon sees at a fence. What must hold:
+ *   - a segment that a work names is announced on the connection, and was sent there before the work. The
+ *     thread reads the connection, or lets who reads it go on, until the announcement has come, and maps the
+ *     segment then;
+ *   - nothing that a GPU's stream may be waiting for depends on a work that has not been answered: the daemon
+ *     hands out fences, those of sums' inputs too, when the copies behind them are under way, and none for
+ *     sums. So it does no harm that mapping may wait for a GPU;
  *   - the same way segments that the daemon wants back are unmapped in a process that makes no call.
  */
 #include <errno.h>
@@ -41,7 +42,7 @@ struct desk {
 	uint64_t event_ns; /* when there last was a work, or one was said to be on its way */
 };
 
-/* ---- The channel ----------------------------------------------------------------------------------------- */
+/* ---- The channel --------------------------------------------------------------------------------------- */
 
 static bool is_stopped(const struct zc_worker *worker)
 {
@@ -60,7 +61,8 @@ static void await_room(const struct zc_worker *worker)
 		continue;
 }
 
-/* Blocks until the socket can be read, or soon can be, or the thread is to stop; false when none is so in time. */
+/* Blocks until the socket can be read, or soon can be, or the thread is to stop; false when none is so in
+ * time. */
 static bool await_socket(struct desk *desk, int timeout_ms)
 {
 	const struct zc_worker *worker = &desk->client->worker;
@@ -135,7 +137,7 @@ static int answer(struct desk *desk, Zd__WorkDone *done, struct zd_err *err)
 	return rc < 0 ? rc : 0;
 }
 
-/* ---- What has to come first ------------------------------------------------------------------------------------- */
+/* ---- What has to come first ---------------------------------------------------------------------------- */
 
 static bool have_segment(struct zerod_client *client, uint64_t id)
 {
@@ -147,8 +149,8 @@ static bool have_retired(struct zerod_client *client, uint64_t count)
 	return client->nretired >= count;
 }
 
-/* With the lock: until what the daemon has sent over the connection has been read so far. Gives up when the connection or the
- * thread ends. */
+/* With the lock: until what the daemon has sent over the connection has been read so far. Gives up when the
+ * connection or the thread ends. */
 static void read_until(struct zerod_client *client,
                        bool (*has_come)(struct zerod_client *client, uint64_t arg), uint64_t arg)
 {
@@ -157,7 +159,7 @@ static void read_until(struct zerod_client *client,
 	zc_hand_over(client);
 }
 
-/* ---- Sums ------------------------------------------------------------------------------------------------------------ */
+/* ---- Sums ---------------------------------------------------------------------------------------------- */
 
 static int check_sum(const Zd__Sum *from, struct zd_err *err)
 {
@@ -261,7 +263,7 @@ static int do_work(struct desk *desk, const Zd__Work *work, struct zd_err *err)
 	return answer(desk, &done, err);
 }
 
-/* ---- The thread ------------------------------------------------------------------------------------------------------- */
+/* ---- The thread ---------------------------------------------------------------------------------------- */
 
 static int take_packet(struct desk *desk, size_t nbytes, struct zd_err *err)
 {
@@ -357,7 +359,7 @@ static int start_thread(struct zc_worker *worker, struct desk *desk)
 	return error;
 }
 
-/* ---- Its life ------------------------------------------------------------------------------------------------------------ */
+/* ---- Its life ------------------------------------------------------------------------------------------ */
 
 int zc_worker_take(struct zerod_client *client, int sock, int page_fd, struct zd_err *err)
 {

@@ -2,8 +2,8 @@
 /*
  * config.c - settings by name, and the INI file that holds them.
  *
- * Every key is a line of the table below: where it goes, how its text is read, and what to tell whoever wrote something
- * else. Reading stops at the first mistake, which is named with its line.
+ * Every key is a line of the table below: where it goes, how its text is read, and what to tell whoever wrote
+ * something else. Reading stops at the first mistake, which is named with its line.
  */
 #include "daemon/config.h"
 
@@ -23,12 +23,13 @@
 
 #define DEFAULT_DRAIN_S 10
 #define MAX_DRAIN_S     86400
-/* As PyTorch has it for NCCL: ranks may compile, or write a checkpoint, while others wait for them in a collective. */
+/* As PyTorch has it for NCCL: ranks may compile, or write a checkpoint, while others wait for them in a
+ * collective. */
 #define DEFAULT_COLLECTIVE_S 600
 #define MAX_COLLECTIVE_S     86400
 #define KEYS_TEXT            160
 
-/* ---- How a value is read: 0, or -1 when it is not what `expected` says ------------------------------------ */
+/* ---- How a value is read: 0, or -1 when it is not what `expected` says --------------------------------- */
 
 static int read_number(const char *text, int base, unsigned long least, unsigned long most,
                        unsigned long *number)
@@ -211,7 +212,7 @@ static int set_max_sessions(struct zd_config *config, const char *text)
 	return read_u32(text, 1, ZD_MAX_SESSIONS, &config->max_sessions);
 }
 
-/* ---- Keys --------------------------------------------------------------------------------------------------- */
+/* ---- Keys ---------------------------------------------------------------------------------------------- */
 
 #define SIZE_EXPECTED "a size such as 64G, at most 1024T"
 
@@ -316,7 +317,7 @@ int zd_config_check(const struct zd_config *config, struct zd_err *err)
 	return rc;
 }
 
-/* ---- The file ------------------------------------------------------------------------------------------------- */
+/* ---- The file ------------------------------------------------------------------------------------------ */
 
 struct file {
 	FILE *stream;
@@ -327,8 +328,8 @@ struct file {
 	struct zd_err err; /* the first mistake */
 };
 
-/* One line for the parser, without its indentation: the parser would take an indented line for the continuation of the
- * one above it. Nothing is read after a mistake. */
+/* One line for the parser, without its indentation: the parser would take an indented line for the
+ * continuation of the one above it. Nothing is read after a mistake. */
 static char *read_line(char *line, int room_bytes, void *arg)
 {
 	struct file *file = arg;

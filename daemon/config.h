@@ -45,13 +45,13 @@ struct zd_config {
 
 void zd_config_init(struct zd_config *config);
 
-/* Takes the file's settings over; on failure nothing is changed. INVALID, with file, line, key, and what was expected;
- * NOT_FOUND or SYSTEM when it cannot be read. */
+/* Takes the file's settings over; on failure nothing is changed. INVALID, with file, line, key, and what was
+ * expected; NOT_FOUND or SYSTEM when it cannot be read. */
 int zd_config_read(struct zd_config *config, const char *path, struct zd_err *err)
         __attribute__((warn_unused_result));
 
-/* One setting, as text. INVALID says what was expected and what was found; a key that does not exist is one of the
- * user's mistakes too. */
+/* One setting, as text. INVALID says what was expected and what was found; a key that does not exist is one
+ * of the user's mistakes too. */
 int zd_config_set(struct zd_config *config, const char *section, const char *key, const char *value,
                   struct zd_err *err) __attribute__((warn_unused_result));
 

@@ -2,8 +2,8 @@
 /*
  * log.c - where log lines go.
  *
- * A service manager that connects stderr to the journal says so in JOURNAL_STREAM: then lines are sent there natively, so
- * that fields stay fields. A line that the journal does not take goes to stderr.
+ * A service manager that connects stderr to the journal says so in JOURNAL_STREAM: then lines are sent there
+ * natively, so that fields stay fields. A line that the journal does not take goes to stderr.
  */
 #include "daemon/log.h"
 
@@ -84,8 +84,8 @@ static void to_journal(const struct zd_log_line *line)
 		to_stderr(line);
 }
 
-/* JOURNAL_STREAM holds device and inode of the journal's end of stderr; it is inherited by programs whose stderr is
- * something else by then. */
+/* JOURNAL_STREAM holds device and inode of the journal's end of stderr; it is inherited by programs whose
+ * stderr is something else by then. */
 static bool stderr_is_journal(void)
 {
 	const char *stream = getenv("JOURNAL_STREAM");

@@ -2,8 +2,9 @@
 /*
  * notify.c - tells the service manager how the daemon is.
  *
- * States wait in `pending`, in their order and joined to one message, while the manager's queue is full; a timer tries
- * again. Should the manager be stuck for so long that `pending` is full, later states are dropped.
+ * States wait in `pending`, in their order and joined to one message, while the manager's queue is full; a
+ * timer tries again. Should the manager be stuck for so long that `pending` is full, later states are
+ * dropped.
  */
 #include "daemon/notify.h"
 

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * notify.h - tells the service manager how the daemon is: sd_notify(3)'s messages, without waiting for anybody.
+ * notify.h - tells the service manager how the daemon is: sd_notify(3)'s messages, without waiting for
+ * anybody.
  *
  * sd_notify() itself blocks when the manager does not read, and with it the loop and every trainer.
  */

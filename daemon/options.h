@@ -18,7 +18,8 @@ struct zd_options {
 /* Ends the program for --help and --version, and, with exit status 2, for what it does not understand. */
 void zd_options_parse(int argc, char **argv, struct zd_options *options);
 
-/* Defaults, then the file (the default one only if it exists), then the command line. At start and at each reload. */
+/* Defaults, then the file (the default one only if it exists), then the command line. At start and at each
+ * reload. */
 int zd_options_load(const struct zd_options *options, struct zd_config *config, struct zd_err *err)
         __attribute__((warn_unused_result));
 

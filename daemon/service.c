@@ -2,9 +2,10 @@
 /*
  * service.c - the daemon's life, and what it tells the service manager.
  *
- * STARTING: everything is made, the socket first, so that a second start fails before it takes memory. SERVING. DRAINING,
- * after SIGTERM: sessions may end by themselves, new ones and new requests are refused. Then all is taken down in the
- * reverse order. What must hold: at the end no handle, descriptor or file is left, whichever step failed.
+ * STARTING: everything is made, the socket first, so that a second start fails before it takes memory.
+ * SERVING. DRAINING, after SIGTERM: sessions may end by themselves, new ones and new requests are refused.
+ * Then all is taken down in the reverse order. What must hold: at the end no handle, descriptor or file is
+ * left, whichever step failed.
  */
 #include "daemon/service.h"
 
@@ -74,7 +75,7 @@ struct service {
 	} reload;
 };
 
-/* ---- Ending ------------------------------------------------------------------------------------------------ */
+/* ---- Ending -------------------------------------------------------------------------------------------- */
 
 static void on_drained(void *arg)
 {
@@ -100,8 +101,8 @@ static void stop_listening(struct service *service)
 	zd_listener_close(&service->listener);
 }
 
-/* Our own socket stays served, so that whoever connects hears why it is refused; what waits at the service manager's
- * socket is the next daemon's. */
+/* Our own socket stays served, so that whoever connects hears why it is refused; what waits at the service
+ * manager's socket is the next daemon's. */
 static void start_draining(struct service *service, const char *signal_name)
 {
 	unsigned sessions = zd_api_session_count(&service->api);
@@ -116,7 +117,7 @@ static void start_draining(struct service *service, const char *signal_name)
 	zd_api_drain(&service->api, on_drained, service);
 }
 
-/* ---- Reload ------------------------------------------------------------------------------------------------ */
+/* ---- Reload -------------------------------------------------------------------------------------------- */
 
 static struct zd_api_limits limits_of(const struct zd_config *config)
 {
@@ -223,10 +224,10 @@ static void on_signal(uv_signal_t *handle, int number)
 	}
 }
 
-/* ---- Starting ---------------------------------------------------------------------------------------------- */
+/* ---- Starting ------------------------------------------------------------------------------------------ */
 
-/* Each session costs two descriptors, and segments one each: the usual soft limit of 1024 is for programs that use
- * select(). */
+/* Each session costs two descriptors, and segments one each: the usual soft limit of 1024 is for programs
+ * that use select(). */
 static void raise_descriptor_limit(void)
 {
 	struct rlimit limit;

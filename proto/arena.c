@@ -2,8 +2,8 @@
 /*
  * arena.c - a bump allocator for unpacked messages.
  *
- * One block serves nearly every packet; what does not fit spills into single allocations, chained so that a reset finds
- * them. A packet of ZD_MAX_PACKET_BYTES bounds what its unpacking can ask for.
+ * One block serves nearly every packet; what does not fit spills into single allocations, chained so that a
+ * reset finds them. A packet of ZD_MAX_PACKET_BYTES bounds what its unpacking can ask for.
  */
 #include "proto/frame.h"
 

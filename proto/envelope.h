@@ -2,8 +2,8 @@
 /*
  * envelope.h - packs one Request or Reply as a field of its packet.
  *
- * The bytes are those that protobuf-c makes. It walks over every member of the bodies' oneof, twice, and that is most of
- * what a small message costs; here only the body in use is handed to it.
+ * The bytes are those that protobuf-c makes. It walks over every member of the bodies' oneof, twice, and that
+ * is most of what a small message costs; here only the body in use is handed to it.
  */
 #ifndef ZD_PROTO_ENVELOPE_H
 #define ZD_PROTO_ENVELOPE_H

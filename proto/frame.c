@@ -59,7 +59,7 @@ static int socket_error(int errno_value, const char *doing, struct zd_err *err)
 	}
 }
 
-/* ---- Sending ---------------------------------------------------------------------------------------- */
+/* ---- Sending ------------------------------------------------------------------------------------------- */
 
 static void attach_fds(struct msghdr *msg, union fd_control *control, const int *fds, unsigned nfds)
 {
@@ -100,7 +100,7 @@ int zd_frame_send(int sock, const void *bytes, size_t nbytes, const int *fds, un
 	return 0;
 }
 
-/* ---- Receiving -------------------------------------------------------------------------------------- */
+/* ---- Receiving ----------------------------------------------------------------------------------------- */
 
 static void take_fds(struct msghdr *msg, struct fd_set_in *in)
 {
@@ -141,8 +141,8 @@ static ssize_t receive(int sock, void *buffer, size_t buffer_bytes, bool wait, s
 		got = recvmsg(sock, &msg, MSG_CMSG_CLOEXEC | (wait ? 0 : MSG_DONTWAIT));
 		if (got >= 0)
 			break;
-		/* A reset is reported once and before the packets that the peer sent ahead of it. They are its last
-		 * words, perhaps the reason: read on, and the end follows. */
+		/* A reset is reported once and before the packets that the peer sent ahead of it. They are
+		 * its last words, perhaps the reason: read on, and the end follows. */
 		if (errno == ECONNRESET && !reset_seen)
 			reset_seen = true;
 		else if (errno != EINTR || wait)

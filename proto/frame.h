@@ -1,9 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * frame.h - one packet of a SOCK_SEQPACKET socket, with descriptors. Used alike by the daemon and the library.
+ * frame.h - one packet of a SOCK_SEQPACKET socket, with descriptors. Used alike by the daemon and the
+ * library.
  *
- * Calls do not block (MSG_DONTWAIT), but for one that says so, and never raise SIGPIPE. A packet that is longer than ZD_MAX_PACKET_BYTES, or
- * brings more than ZD_MAX_PACKET_FDS descriptors, is refused whole; descriptors that came are closed.
+ * Calls do not block (MSG_DONTWAIT), but for one that says so, and never raise SIGPIPE. A packet that is
+ * longer than ZD_MAX_PACKET_BYTES, or brings more than ZD_MAX_PACKET_FDS descriptors, is refused whole;
+ * descriptors that came are closed.
  */
 #ifndef ZD_PROTO_FRAME_H
 #define ZD_PROTO_FRAME_H
@@ -21,7 +23,8 @@
 struct sockaddr_un;
 int zd_frame_address(const char *path, struct sockaddr_un *addr, struct zd_err *err);
 
-/* 0, ZD_FRAME_AGAIN, DISCONNECTED, LIMIT (no bytes at all included) or SYSTEM. The descriptors stay the caller's. */
+/* 0, ZD_FRAME_AGAIN, DISCONNECTED, LIMIT (no bytes at all included) or SYSTEM. The descriptors stay the
+ * caller's. */
 int zd_frame_send(int sock, const void *bytes, size_t nbytes, const int *fds, unsigned nfds,
                   struct zd_err *err) __attribute__((warn_unused_result));
 
@@ -30,15 +33,15 @@ int zd_frame_send(int sock, const void *bytes, size_t nbytes, const int *fds, un
  * `buffer_bytes` is at least ZD_MAX_PACKET_BYTES. */
 int zd_frame_recv(int sock, void *buffer, size_t buffer_bytes, size_t *nbytes, int fds[ZD_MAX_PACKET_FDS],
                   unsigned *nfds, struct zd_err *err) __attribute__((warn_unused_result));
-/* The same, but blocks for a packet if the socket does: one system call where poll() and zd_frame_recv() are two.
- * ZD_FRAME_AGAIN when a signal or the socket's SO_RCVTIMEO ends that. */
+/* The same, but blocks for a packet if the socket does: one system call where poll() and zd_frame_recv() are
+ * two. ZD_FRAME_AGAIN when a signal or the socket's SO_RCVTIMEO ends that. */
 int zd_frame_recv_wait(int sock, void *buffer, size_t buffer_bytes, size_t *nbytes,
                        int fds[ZD_MAX_PACKET_FDS], unsigned *nfds, struct zd_err *err)
         __attribute__((warn_unused_result));
 
 /*
- * A bump allocator for unpacked messages: protobuf-c allocates from it, and one reset frees all. Falls back to malloc
- * beyond its first block. Not thread-safe.
+ * A bump allocator for unpacked messages: protobuf-c allocates from it, and one reset frees all. Falls back
+ * to malloc beyond its first block. Not thread-safe.
  */
 struct zd_arena {
 	/* Hand &arena->allocator to xxx__unpack(); never call xxx__free_unpacked(). */

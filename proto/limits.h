@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* limits.h - every limit of the protocol, in one place. Both sides enforce them; PROTOCOL.md explains them. */
+/* limits.h - every limit of the protocol, in one place. Both sides enforce them; PROTOCOL.md explains
+ * them. */
 #ifndef ZD_PROTO_LIMITS_H
 #define ZD_PROTO_LIMITS_H
 

@@ -2,9 +2,9 @@
 /*
  * link.c - one side of a socket, and of the rings beside it.
  *
- * What must hold: who reads the socket knows that the next packet is there, not in the ring. So it looks into the ring when
- * it has seen that the socket has something, since whatever was sent before that is visible by then; or it is at rest, and
- * what is still written into the ring is followed by the byte that wakes it.
+ * What must hold: who reads the socket knows that the next packet is there, not in the ring. So it looks into
+ * the ring when it has seen that the socket has something, since whatever was sent before that is visible by
+ * then; or it is at rest, and what is still written into the ring is followed by the byte that wakes it.
  */
 #include "proto/link.h"
 
@@ -12,7 +12,7 @@
 
 #define WAKE_BYTES 1u /* no message that says anything is that short */
 
-/* ---- Sending ---------------------------------------------------------------------------------------- */
+/* ---- Sending ------------------------------------------------------------------------------------------- */
 
 /* A socket without room has what keeps the other side awake. */
 static int wake(struct zd_link *link, struct zd_err *err)
@@ -38,7 +38,7 @@ int zd_link_send(struct zd_link *link, const void *bytes, size_t nbytes, const i
 	return rc;
 }
 
-/* ---- Receiving -------------------------------------------------------------------------------------- */
+/* ---- Receiving ----------------------------------------------------------------------------------------- */
 
 static int recv_ring(struct zd_link *link, void *buffer, size_t *nbytes, unsigned *nfds, struct zd_err *err)
 {
@@ -86,7 +86,7 @@ int zd_link_try_recv(struct zd_link *link, void *buffer, size_t buffer_bytes, si
 	return zd_link_recv(link, buffer, buffer_bytes, nbytes, fds, nfds, err);
 }
 
-/* ---- Sleeping --------------------------------------------------------------------------------------- */
+/* ---- Sleeping ------------------------------------------------------------------------------------------ */
 
 bool zd_link_is_due(const struct zd_link *link)
 {

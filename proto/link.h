@@ -1,14 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * link.h - one side of a SOCK_SEQPACKET socket, and of the rings beside it. Used alike by the daemon and the library.
+ * link.h - one side of a SOCK_SEQPACKET socket, and of the rings beside it. Used alike by the daemon and the
+ * library.
  *
- * A packet goes by the ring while the other side looks there, and by the socket when that sleeps, when the ring is full, or
- * with descriptors; packets arrive in the order in which they were sent. Without rings a link is a socket.
+ * A packet goes by the ring while the other side looks there, and by the socket when that sleeps, when the
+ * ring is full, or with descriptors; packets arrive in the order in which they were sent. Without rings a
+ * link is a socket.
  *
- * One thread at a time sends, one at a time receives. Who receives looks by zd_link_try_recv(), again and again. Before it
- * sleeps it calls zd_link_rest(), and when that says so it may wait for the socket to be readable; zd_link_look() ends the
- * sleep. A sender that finds the other asleep when its packet is in the ring already sends one byte by the socket, which is
- * no packet, and wakes it.
+ * One thread at a time sends, one at a time receives. Who receives looks by zd_link_try_recv(), again and
+ * again. Before it sleeps it calls zd_link_rest(), and when that says so it may wait for the socket to be
+ * readable; zd_link_look() ends the sleep. A sender that finds the other asleep when its packet is in the
+ * ring already sends one byte by the socket, which is no packet, and wakes it.
  */
 #ifndef ZD_PROTO_LINK_H
 #define ZD_PROTO_LINK_H
@@ -30,12 +32,13 @@ struct zd_link {
 int zd_link_send(struct zd_link *link, const void *bytes, size_t nbytes, const int *fds, unsigned nfds,
                  struct zd_err *err) __attribute__((warn_unused_result));
 
-/* The three below: as zd_frame_recv(), and PROTOCOL for a ring that makes no sense. ZD_FRAME_AGAIN also for the byte that
- * wakes, behind which more may be there. */
+/* The three below: as zd_frame_recv(), and PROTOCOL for a ring that makes no sense. ZD_FRAME_AGAIN also for
+ * the byte that wakes, behind which more may be there. */
 int zd_link_try_recv(struct zd_link *link, void *buffer, size_t buffer_bytes, size_t *nbytes,
                      int fds[ZD_MAX_PACKET_FDS], unsigned *nfds, struct zd_err *err)
         __attribute__((warn_unused_result));
-/* For who has seen, since the last packet, that the socket is readable, or zd_link_is_due(), or who is at rest. */
+/* For who has seen, since the last packet, that the socket is readable, or zd_link_is_due(), or who is at
+ * rest. */
 int zd_link_recv(struct zd_link *link, void *buffer, size_t buffer_bytes, size_t *nbytes,
                  int fds[ZD_MAX_PACKET_FDS], unsigned *nfds, struct zd_err *err)
         __attribute__((warn_unused_result));

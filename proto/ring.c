@@ -50,7 +50,8 @@ bool zd_ring_write(struct zd_ring_end *end, const void *bytes, size_t nbytes, ui
 	return true;
 }
 
-/* What there is to read, and its header, which is looked at once: its writer may change it at any time. False: nothing. */
+/* What there is to read, and its header, which is looked at once: its writer may change it at any time.
+ * False: nothing. */
 static bool peek(const struct zd_ring_end *end, uint64_t *there, struct header *header)
 {
 	uint64_t tail = atomic_load(&end->ring->tail);

@@ -2,9 +2,9 @@
 /*
  * ring.h - packets from one process to another through memory that both have mapped: one writes, one reads.
  *
- * The two do not trust each other. Each keeps its own place in the ring to itself and checks the other's, and a packet is
- * copied out before anybody looks into it: whoever writes what it should not spoils its own connection and nothing else.
- * Nothing here sleeps or wakes: that is a socket's business (link.h).
+ * The two do not trust each other. Each keeps its own place in the ring to itself and checks the other's, and
+ * a packet is copied out before anybody looks into it: whoever writes what it should not spoils its own
+ * connection and nothing else. Nothing here sleeps or wakes: that is a socket's business (link.h).
  */
 #ifndef ZD_PROTO_RING_H
 #define ZD_PROTO_RING_H
@@ -17,8 +17,9 @@
 #include "base/err.h"
 #include "proto/limits.h"
 
-/* As it lies in memory; all 0 at first, and again when the daemon has emptied it at the session's end. A packet is its length, the number of the socket's packets that were sent before
- * it, and its bytes up to the next multiple of 8. */
+/* As it lies in memory; all 0 at first, and again when the daemon has emptied it at the session's end. A
+ * packet is its length, the number of the socket's packets that were sent before it, and its bytes up to the
+ * next multiple of 8. */
 struct zd_ring {
 	_Alignas(64) _Atomic uint64_t tail; /* the writer's place: bytes ever written */
 	_Alignas(64) _Atomic uint64_t head; /* the reader's */

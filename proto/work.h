@@ -7,7 +7,8 @@
 
 #include "proto/limits.h"
 
-/* Of a sum, over what the target holds afterwards. Written by the client's GPU before the work's fence passes. */
+/* Of a sum, over what the target holds afterwards. Written by the client's GPU before the work's fence
+ * passes. */
 struct zd_work_result {
 	double sum_squares;
 	uint64_t overflow; /* not 0: an inf or a nan */

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * commits - a trainer dies in the middle of an update, and the next one goes on from the last commit. Run it beside a daemon:
- * zerod --backend host --foreground
+ * commits - a trainer dies in the middle of an update, and the next one goes on from the last commit. Run it
+ * beside a daemon: zerod --backend host --foreground
  *
  *     commits [SOCKET]
  *
- * A durable job's shards stay with the daemon when its trainers go. With shadow shards the daemon keeps those of the last
- * commit as well, so that what a death leaves half-written is never what the next trainer finds. The job stays until
- * somebody ends it: zeroctl end-job.
+ * A durable job's shards stay with the daemon when its trainers go. With shadow shards the daemon keeps those
+ * of the last commit as well, so that what a death leaves half-written is never what the next trainer finds.
+ * The job stays until somebody ends it: zeroctl end-job.
  */
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * fallback - gathering what nobody planned for. A plan gathers and releases layer by layer. One frame runs eagerly beside
- * it: it gathers what it touches, cannot know who needs it next, and leaves that to its scope. Run it beside a daemon:
- * zerod --backend host --foreground
+ * fallback - gathering what nobody planned for. A plan gathers and releases layer by layer. One frame runs
+ * eagerly beside it: it gathers what it touches, cannot know who needs it next, and leaves that to its scope.
+ * Run it beside a daemon: zerod --backend host --foreground
  *
  *     fallback [SOCKET]
  */
@@ -106,7 +106,8 @@ int main(int argc, char **argv)
 	check(zerod_claim_end(client, scope, NULL, 0), "claim_end");
 	printf("after the backward: %llu bytes\n", gathered_bytes());
 
-	/* A forward that raised an exception: whoever catches it says so. Else the next forward_begin sweeps. */
+	/* A forward that raised an exception: whoever catches it says so. Else the next forward_begin
+	 * sweeps. */
 	check(zerod_forward_begin(group, outermost, NULL, 0, &scope), "forward_begin");
 	(void)touch(head, scope);
 	check(zerod_scope_abandon(client, scope, NULL, 0), "scope_abandon");

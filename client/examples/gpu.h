@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * gpu.h - the little of CUDA that the examples for GPUs take. A trainer links CUDA, includes its headers and runs kernels where
- * these programs copy; here the few functions are looked up in the driver, so that they build where there is no CUDA.
+ * gpu.h - the little of CUDA that the examples for GPUs take. A trainer links CUDA, includes its headers and
+ * runs kernels where these programs copy; here the few functions are looked up in the driver, so that they
+ * build where there is no CUDA.
  */
 #ifndef ZEROD_EXAMPLES_GPU_H
 #define ZEROD_EXAMPLES_GPU_H

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * gpu_gather - hello_gather on GPUs: two trainers share a unit of a million numbers, each owns a half of it in its GPU's
- * memory, and gathers the whole in the order of a stream of its own. With one GPU both are on it. Run it beside a daemon:
- * zerod --backend cuda --foreground
+ * gpu_gather - hello_gather on GPUs: two trainers share a unit of a million numbers, each owns a half of it
+ * in its GPU's memory, and gathers the whole in the order of a stream of its own. With one GPU both are on
+ * it. Run it beside a daemon: zerod --backend cuda --foreground
  *
  *     gpu_gather [SOCKET]
  */

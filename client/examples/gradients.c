@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * gradients - two processes reduce the gradients of one step, in ZeRO's stage 2: two micro-steps, one bucket each, an entry
- * that two streams write, and an expert that only one rank has used. Run it beside a daemon:
+ * gradients - two processes reduce the gradients of one step, in ZeRO's stage 2: two micro-steps, one bucket
+ * each, an entry that two streams write, and an expert that only one rank has used. Run it beside a daemon:
  * zerod --backend host --devices 2 --foreground
  *
  *     gradients [SOCKET]
@@ -86,7 +86,8 @@ static void write_half(void *data)
 		((float *)data)[i] = (float)(rank + 1);
 }
 
-/* Two streams write a half each and nothing orders them; the commit names both, and the sum waits for both. */
+/* Two streams write a half each and nothing orders them; the commit names both, and the sum waits for
+ * both. */
 static void reduce(zerod_bucket *bucket, zerod_unit *unit)
 {
 	struct zerod_reduce_options options = ZEROD_INIT(options);

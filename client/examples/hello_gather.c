@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * hello_gather - the interface in one screen: two processes share a unit of 128 numbers, each owns a half of it, and
- * each gathers the whole. Run it beside a daemon: zerod --backend host --devices 2 --foreground
+ * hello_gather - the interface in one screen: two processes share a unit of 128 numbers, each owns a half of
+ * it, and each gathers the whole. Run it beside a daemon: zerod --backend host --devices 2 --foreground
  *
  *     hello_gather [SOCKET]
  */

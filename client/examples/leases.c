@@ -1,11 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * leases - who keeps a gathered buffer, and where it lies. Run it beside a daemon: zerod --backend host --foreground
+ * leases - who keeps a gathered buffer, and where it lies. Run it beside a daemon: zerod --backend host
+ * --foreground
  *
  *     leases [SOCKET]
  *
- * Tags keep the holders of one buffer apart, and a lease may take several releases. Units that share a slot take turns at
- * one address, so that what remembers addresses stays right. A persistent unit's copy needs no holder at all.
+ * Tags keep the holders of one buffer apart, and a lease may take several releases. Units that share a slot
+ * take turns at one address, so that what remembers addresses stays right. A persistent unit's copy needs no
+ * holder at all.
  */
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * strict - finds who reads a weight after its release. Run it beside a daemon: zerod --backend host --foreground
+ * strict - finds who reads a weight after its release. Run it beside a daemon: zerod --backend host
+ * --foreground
  *
  *     strict [SOCKET]
  *
- * A view that was kept past the release shows whatever the memory holds next, and no figure tells. A strict client has no
- * access there any more: the first stale read ends the process, at the line that reads. Here that is a child's. (On GPUs it is a
- * kernel or copy that fails, with CUDA_ERROR_ILLEGAL_ADDRESS.)
+ * A view that was kept past the release shows whatever the memory holds next, and no figure tells. A strict
+ * client has no access there any more: the first stale read ends the process, at the line that reads. Here
+ * that is a child's. (On GPUs it is a kernel or copy that fails, with CUDA_ERROR_ILLEGAL_ADDRESS.)
  */
 #include <stdio.h>
 #include <stdlib.h>

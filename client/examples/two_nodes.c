@@ -1,20 +1,21 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * two_nodes - a group whose ranks are in several daemons: each rank publishes its shards, gathers two layers, checks every
- * number of them, and reduces their gradients, three steps long.
+ * two_nodes - a group whose ranks are in several daemons: each rank publishes its shards, gathers two layers,
+ * checks every number of them, and reduces their gradients, three steps long.
  *
  * As one rank of a job, started by torchrun --no-python, srun or mpirun with these in the environment:
  *
  *     RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE
- *     UNIQUE_ID_FILE    a path that all nodes see: rank 0 leaves the group's id there. It must be new for each job, since one that
- *                       was aborted may have left its file
+ *     UNIQUE_ID_FILE    a path that all nodes see: rank 0 leaves the group's id there. It must be new for
+ *                       each job, since one that was aborted may have left its file
  *     ZEROD_SOCKET      the node's daemon, if it is not the usual one
  *     COLLECTIVES=nccl  NCCL inside the nodes, too
  *
- * Without RANK it starts a whole job itself, on one host: LOCAL_WORLD_SIZE ranks (1) for each daemon that it is told of.
+ * Without RANK it starts a whole job itself, on one host: LOCAL_WORLD_SIZE ranks (1) for each daemon that it
+ * is told of.
  *
- *     zerod --backend cuda --gpus 0 --socket /tmp/a.sock & zerod --backend cuda --gpus 1 --socket /tmp/b.sock &
- *     two_nodes /tmp/a.sock /tmp/b.sock
+ *     zerod --backend cuda --gpus 0 --socket /tmp/a.sock & zerod --backend cuda --gpus 1 --socket /tmp/b.sock
+ *     & two_nodes /tmp/a.sock /tmp/b.sock
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -39,7 +40,7 @@
 #define JOB_TEXT   64
 #define MOST_RANKS 64
 
-/* ---- What the launcher says ------------------------------------------------------------------------------------------- */
+/* ---- What the launcher says ---------------------------------------------------------------------------- */
 
 static uint32_t number_of(const char *name, const char *otherwise)
 {
@@ -59,9 +60,10 @@ static void fail(const char *what, const char *path)
 	exit(EXIT_FAILURE);
 }
 
-/* ---- The id, from rank 0 to all others --------------------------------------------------------------------------------- */
+/* ---- The id, from rank 0 to all others ----------------------------------------------------------------- */
 
-/* Under another name until it is whole. A file that is there already is another job's, whose ids are used up. */
+/* Under another name until it is whole. A file that is there already is another job's, whose ids are used
+ * up. */
 static void leave_id(const char *path, const struct zerod_unique_id *id)
 {
 	char begun[PATH_MAX];
@@ -85,7 +87,7 @@ static void find_id(const char *path, struct zerod_unique_id *id)
 	(void)fclose(file);
 }
 
-/* ---- A rank ------------------------------------------------------------------------------------------------------------ */
+/* ---- A rank -------------------------------------------------------------------------------------------- */
 
 struct trainer {
 	zerod_client *client;
@@ -278,7 +280,7 @@ static int run_rank(void)
 	return weights + sums == 2ull * STEPS * LAYERS * NUMEL ? EXIT_SUCCESS : EXIT_FAILURE;
 }
 
-/* ---- A launcher for one host ------------------------------------------------------------------------------------------- */
+/* ---- A launcher for one host --------------------------------------------------------------------------- */
 
 static void set_number(const char *name, uint32_t number)
 {

@@ -2,10 +2,11 @@
 /*
  * element.h - one element from a floating dtype to another, for the CPU (cast.c) and for GPUs (kernels.cu).
  *
- * Widening to float32 is exact, narrowing rounds once, to nearest, ties to even. The functions choose by value and never branch,
- * so that compilers vectorise loops over them. All bits are made by integer arithmetic, but for subnormals, where one addition
- * of floats rounds as the format wants it. No result of those is a subnormal float32, and no operand matters that is, so that a
- * thread that flushes these gets the same bits. It is C and CUDA C++ at once.
+ * Widening to float32 is exact, narrowing rounds once, to nearest, ties to even. The functions choose by
+ * value and never branch, so that compilers vectorise loops over them. All bits are made by integer
+ * arithmetic, but for subnormals, where one addition of floats rounds as the format wants it. No result of
+ * those is a subnormal float32, and no operand matters that is, so that a thread that flushes these gets the
+ * same bits. It is C and CUDA C++ at once.
  */
 #ifndef ZD_CLIENT_KERNELS_ELEMENT_H
 #define ZD_CLIENT_KERNELS_ELEMENT_H
@@ -48,7 +49,7 @@ ZC_ELEMENT float zc_f32_from_bits(uint32_t bits)
 	return value;
 }
 
-/* ---- To float32 ------------------------------------------------------------------------------------------------ */
+/* ---- To float32 ---------------------------------------------------------------------------------------- */
 
 ZC_ELEMENT float zc_f32_from_bf16(uint16_t bits)
 {
@@ -89,9 +90,10 @@ ZC_ELEMENT float zc_f32_from_e4m3(uint8_t bits)
 	return (bits & 0x7fu) == 0x7fu ? zc_f32_from_bits((bits & 0x80u) << 24 | 0x7fc00000u) : number;
 }
 
-/* ---- From float32 ---------------------------------------------------------------------------------------------- */
+/* ---- From float32 -------------------------------------------------------------------------------------- */
 
-/* Drops the lowest `count` bits, to nearest, ties to even. A carry into the exponent is what the format wants. */
+/* Drops the lowest `count` bits, to nearest, ties to even. A carry into the exponent is what the format
+ * wants. */
 ZC_ELEMENT uint32_t zc_round_off(uint32_t bits, unsigned count)
 {
 	return (bits + (1u << (count - 1)) - 1 + (bits >> count & 1)) >> count;
@@ -104,7 +106,8 @@ ZC_ELEMENT uint32_t zc_narrow(float value, struct zc_format to)
 	uint32_t magnitude = bits & ZC_F32_MAGNITUDE;
 	uint32_t sign = bits >> (32 - to.bits) & 1u << (to.bits - 1);
 	uint32_t smallest_normal = (ZC_F32_BIAS - to.bias + 1) << ZC_F32_MANTISSA_BITS;
-	/* A float32 whose last bit is worth the format's smallest subnormal: a sum with it is rounded there. */
+	/* A float32 whose last bit is worth the format's smallest subnormal: a sum with it is rounded
+	 * there. */
 	uint32_t anchor = (ZC_F32_BIAS - to.bias + 1 + dropped) << ZC_F32_MANTISSA_BITS;
 	uint32_t small = magnitude < smallest_normal ? magnitude : 0;
 	uint32_t subnormal = zc_f32_bits(zc_f32_from_bits(small) + zc_f32_from_bits(anchor)) - anchor;

@@ -2,12 +2,13 @@
 /*
  * kernels.cu - what libzerod runs on GPUs, in the trainer's context: casts, and the sum of a reduce-scatter.
  *
- * Both give the bits that the CPU gives: casts those of client/cast.c, reductions those of daemon/backend/host_kernels.h, but for
- * the order in which squares are added (kernels.h). So every step rounds by itself: the intrinsics below are not contracted into
- * fused operations, and nvcc is told not to (ptx.sh, Makefile).
+ * Both give the bits that the CPU gives: casts those of client/cast.c, reductions those of
+ * daemon/backend/host_kernels.h, but for the order in which squares are added (kernels.h). So every step
+ * rounds by itself: the intrinsics below are not contracted into fused operations, and nvcc is told not to
+ * (ptx.sh, Makefile).
  *
- * Both are bound by memory. Where all addresses allow it a thread reads vectors of its input, of 16 bytes at most, and of a reduction
- * several inputs at once; else, and at the end, element by element.
+ * Both are bound by memory. Where all addresses allow it a thread reads vectors of its input, of 16 bytes at
+ * most, and of a reduction several inputs at once; else, and at the end, element by element.
  */
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
@@ -22,7 +23,7 @@
 static_assert(WARPS == WARP, "one warp adds the sums of all");
 static_assert(ZC_REDUCE_PARTS <= ZC_THREADS, "one block adds the parts of all");
 
-/* ---- Dtypes ------------------------------------------------------------------------------------------------------ */
+/* ---- Dtypes -------------------------------------------------------------------------------------------- */
 
 /* Conversions as casts make them, nans too. */
 struct float32 {
@@ -86,7 +87,7 @@ struct alignas(N * sizeof(Bits) < ZC_VECTOR_BYTES ? N * sizeof(Bits) : ZC_VECTOR
 template <typename Dtype>
 static constexpr unsigned PER_VECTOR = ZC_VECTOR_NUMEL(sizeof(typename Dtype::bits));
 
-/* ---- Casts ------------------------------------------------------------------------------------------------------- */
+/* ---- Casts --------------------------------------------------------------------------------------------- */
 
 template <typename From, typename To> static __device__ void cast(const zc_cast_args &args)
 {
@@ -129,7 +130,7 @@ CAST(bfloat16, float16)
 CAST(bfloat16, float8_e4m3)
 CAST(bfloat16, float8_e5m2)
 
-/* ---- Reductions: the elements ------------------------------------------------------------------------------------ */
+/* ---- Reductions: the elements -------------------------------------------------------------------------- */
 
 /* Of the elements of one thread, then of a block, then of all. */
 struct statistics {
@@ -137,7 +138,8 @@ struct statistics {
 	bool overflow;
 };
 
-/* Conversions as reductions make them: the hardware's, which are shorter, and one nan, since the hardware's is another. */
+/* Conversions as reductions make them: the hardware's, which are shorter, and one nan, since the hardware's
+ * is another. */
 struct sum_float32 : float32 {
 	static constexpr bits NAN_BITS = 0x7fc00000;
 };
@@ -254,7 +256,7 @@ static __device__ void reduce_vector(const zc_reduce_args &args, uint64_t first,
 	*target = stored;
 }
 
-/* ---- Reductions: the sum of squares ------------------------------------------------------------------------------ */
+/* ---- Reductions: the sum of squares -------------------------------------------------------------------- */
 
 /* What the blocks of a reduction leave to the last of them. */
 struct lane {
@@ -274,7 +276,8 @@ static __device__ double warp_sum(double value)
 	return value;
 }
 
-/* Functions with shared memory are not static: else nvcc puts a hash into its name, and the PTX is not the same everywhere. */
+/* Functions with shared memory are not static: else nvcc puts a hash into its name, and the PTX is not the
+ * same everywhere. */
 
 /* Of all threads of the block, which all call it; in the first one. */
 inline __device__ statistics block_sum(const statistics &mine)

@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * kernels.h - what the kernels of kernels.cu are given, and what must be the same on both sides of a launch. It is C and CUDA C++
- * at once.
+ * kernels.h - what the kernels of kernels.cu are given, and what must be the same on both sides of a launch.
+ * It is C and CUDA C++ at once.
  *
- * Each kernel has one argument, a structure by value. Addresses are device memory, aligned for their elements. A kernel's name
- * says what it reads and what it writes: zerod_cast_float32_bfloat16, zerod_reduce_bfloat16_float32.
+ * Each kernel has one argument, a structure by value. Addresses are device memory, aligned for their
+ * elements. A kernel's name says what it reads and what it writes: zerod_cast_float32_bfloat16,
+ * zerod_reduce_bfloat16_float32.
  */
 #ifndef ZD_CLIENT_KERNELS_KERNELS_H
 #define ZD_CLIENT_KERNELS_KERNELS_H
@@ -17,7 +18,7 @@
 	(ZC_VECTOR_BYTES / (element_bytes) < 8u ? ZC_VECTOR_BYTES / (element_bytes) : 8u)
 #define ZC_THREADS 1024u /* of a block */
 
-/* ---- Casts ------------------------------------------------------------------------------------------------------- */
+/* ---- Casts --------------------------------------------------------------------------------------------- */
 
 /* At most: as many threads as fit on the 132 multiprocessors of an H100 or H200. */
 #define ZC_CAST_BLOCKS 264u
@@ -29,17 +30,18 @@ struct zc_cast_args {
 	uint32_t pad;
 };
 
-/* ---- Reductions -------------------------------------------------------------------------------------------------- */
+/* ---- Reductions ---------------------------------------------------------------------------------------- */
 
 #define ZC_REDUCE_MOST_INPUTS 64u
-#define ZC_REDUCE_PARTS       132u /* blocks at most, each with a partial sum of squares: one a multiprocessor */
-#define ZC_REDUCE_LANES       8u /* reductions that may run on one GPU at a time */
+#define ZC_REDUCE_PARTS       132u /* blocks at most, each with its sum of squares: one a multiprocessor */
+#define ZC_REDUCE_LANES       8u   /* reductions that may run on one GPU at a time */
 
 /*
- * The order of the squares depends on numel and the inputs' dtype alone. ZC_VECTOR_NUMEL elements are a vector, and as many
- * vectors as a block has threads a chunk. Chunk c is block (c mod ZC_REDUCE_PARTS)'s, vector v of a chunk is thread v's: so there are as
- * many blocks as chunks, or ZC_REDUCE_PARTS if there are more. A thread adds the squares of its elements as they come. Then the upper
- * half is added to the lower until one is left: of the 32 threads of each warp, then of the block's 32 warps; and of the blocks as if
+ * The order of the squares depends on numel and the inputs' dtype alone. ZC_VECTOR_NUMEL elements are a
+ * vector, and as many vectors as a block has threads a chunk. Chunk c is block (c mod ZC_REDUCE_PARTS)'s,
+ * vector v of a chunk is thread v's: so there are as many blocks as chunks, or ZC_REDUCE_PARTS if there are
+ * more. A thread adds the squares of its elements as they come. Then the upper half is added to the lower
+ * until one is left: of the 32 threads of each warp, then of the block's 32 warps; and of the blocks as if
  * each were a thread of one more block.
  */
 struct zc_reduce_args {

@@ -2,9 +2,10 @@
 /*
  * bench.h - what zerobench's measurements share.
  *
- * A measurement is a team of processes: one for each rank, and one for the baseline. Ranks and baseline take turns inside
- * one run, iteration by iteration, so that whatever else the machine does falls on both alike, and the ratio of the two
- * means something on a busy machine too. Times are medians; the spread is printed beside them.
+ * A measurement is a team of processes: one for each rank, and one for the baseline. Ranks and baseline take
+ * turns inside one run, iteration by iteration, so that whatever else the machine does falls on both alike,
+ * and the ratio of the two means something on a busy machine too. Times are medians; the spread is printed
+ * beside them.
  */
 #ifndef ZD_BENCH_H
 #define ZD_BENCH_H
@@ -66,7 +67,7 @@ static inline uint64_t zd_bench_now_ns(void)
 	return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
 }
 
-/* ---- Statistics (stats.c) ----------------------------------------------------------------------------------------- */
+/* ---- Statistics (stats.c) ------------------------------------------------------------------------------ */
 
 struct zd_stats {
 	uint64_t min, p50, p99, max;
@@ -80,10 +81,11 @@ struct zd_span {
 	uint64_t start_ns, end_ns;
 };
 
-/* Statistics over rounds of what passed between the first start and the last end of a round's `width` spans. */
+/* Statistics over rounds of what passed between the first start and the last end of a round's `width`
+ * spans. */
 void zd_stats_of_rounds(const struct zd_span *spans, size_t width, size_t rounds, struct zd_stats *stats);
 
-/* ---- Processes (team.c) -------------------------------------------------------------------------------------------- */
+/* ---- Processes (team.c) -------------------------------------------------------------------------------- */
 
 struct zd_team;
 
@@ -93,13 +95,15 @@ struct zd_member {
 	struct zd_err *err; /* in shared memory; told by the parent when the member fails */
 };
 
-/* Zeroed memory that members forked later share with the parent; NULL and SYSTEM in `err` when there is none. */
+/* Zeroed memory that members forked later share with the parent; NULL and SYSTEM in `err` when there is
+ * none. */
 void *zd_shared_new(size_t bytes, struct zd_err *err);
 void zd_shared_free(void *shared, size_t bytes);
 
 /*
- * Forks `count` members, each of which runs fn(member, arg) and ends; returns when all have. When one fails or dies, or when
- * the program is interrupted, the others are killed at once: nobody waits at a barrier for the dead.
+ * Forks `count` members, each of which runs fn(member, arg) and ends; returns when all have. When one fails
+ * or dies, or when the program is interrupted, the others are killed at once: nobody waits at a barrier for
+ * the dead.
  */
 int zd_team_run(unsigned count, int (*fn)(struct zd_member *member, void *arg), void *arg, struct zd_err *err)
         __attribute__((warn_unused_result));
@@ -158,7 +162,7 @@ struct zd_bench_status {
 
 int zd_bench_status(zerod_client *client, struct zd_bench_status *status) __attribute__((warn_unused_result));
 
-/* ---- Baselines: threads that work in step (crew.c) ------------------------------------------------------------------ */
+/* ---- Baselines: threads that work in step (crew.c) ----------------------------------------------------- */
 
 struct zd_crew;
 
@@ -171,7 +175,7 @@ void zd_crew_free(struct zd_crew *crew);
 /* A shared mapping of a memfd, such as the host backend's segments are. */
 int zd_map_memfd(uint64_t bytes, void **data, struct zd_err *err) __attribute__((warn_unused_result));
 
-/* ---- Ranks and a baseline in turns (turns.c) ------------------------------------------------------------------------ */
+/* ---- Ranks and a baseline in turns (turns.c) ----------------------------------------------------------- */
 
 struct zd_bandwidth_row {
 	uint64_t bytes, count;
@@ -201,7 +205,7 @@ uint32_t zd_bench_devices_used(const struct zd_bench *bench);
 /* Elements of a shard, padding included: as zerod_unit_register() says. */
 uint64_t zd_bench_shard_numel(const struct zd_bench *bench, uint64_t numel);
 
-/* ---- Contents (pattern.c) --------------------------------------------------------------------------------------------- */
+/* ---- Contents (pattern.c) ------------------------------------------------------------------------------ */
 
 /* Elements of any bits: `first` is the index of the first one in the unit. */
 void zd_pattern_fill_bits(void *data, enum zerod_dtype dtype, uint64_t first, uint64_t numel, uint64_t seed);
@@ -209,15 +213,15 @@ uint64_t zd_pattern_count_wrong_bits(const void *data, enum zerod_dtype dtype, u
 
 /* A rank's gradient: numbers between -1 and 1. */
 void zd_pattern_fill_gradient(void *data, enum zerod_dtype dtype, uint64_t numel, uint32_t rank);
-/* Elements of `sum` that are not, bit for bit, the float32 sum of the ranks' gradients in rank order: of those of each daemon,
- * and then of these sums. */
+/* Elements of `sum` that are not, bit for bit, the float32 sum of the ranks' gradients in rank order: of
+ * those of each daemon, and then of these sums. */
 uint64_t zd_pattern_count_wrong_sums(const float *sum, enum zerod_dtype dtype, uint64_t first, uint64_t numel,
                                      uint32_t ranks, uint32_t node_ranks);
 
 /* One element as float32. */
 float zd_pattern_load(const void *data, enum zerod_dtype dtype, uint64_t index);
 
-/* ---- Output (report.c) --------------------------------------------------------------------------------------------------- */
+/* ---- Output (report.c) --------------------------------------------------------------------------------- */
 
 struct zd_latency_row {
 	const char *what; /* "gather of an available unit" */
@@ -238,7 +242,7 @@ void zd_report_target(const struct zd_bench *bench, const char *what, double mea
                       double bound);
 void zd_report_end(const struct zd_bench *bench);
 
-/* ---- A daemon of our own (private.c) ---------------------------------------------------------------------------------------- */
+/* ---- A daemon of our own (private.c) ------------------------------------------------------------------- */
 
 struct zd_private {
 	pid_t pid; /* 0: none */
@@ -260,7 +264,7 @@ int zd_private_start(const struct zd_private_options *options, struct zd_private
 /* Ends it and removes its folder. A zeroed struct is allowed. */
 void zd_private_stop(struct zd_private *daemon);
 
-/* ---- Measurements (op_*.c) -------------------------------------------------------------------------------------------------- */
+/* ---- Measurements (op_*.c) ----------------------------------------------------------------------------- */
 
 int zd_bench_gather(struct zd_bench *bench, struct zd_err *err) __attribute__((warn_unused_result));
 int zd_bench_reduce(struct zd_bench *bench, struct zd_err *err) __attribute__((warn_unused_result));

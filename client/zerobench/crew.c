@@ -55,8 +55,8 @@ int zd_crew_new(unsigned nthreads, void (*work)(unsigned thread, void *arg), voi
 	for (unsigned i = 0; i < nthreads; i++) {
 		crew->threads[i] = (struct crew_thread){.crew = crew, .index = i};
 		int failure = pthread_create(&crew->threads[i].thread, NULL, thread_main, &crew->threads[i]);
-		/* The threads that there are wait for good at a barrier that will never be full. Their process ends with
-		 * this error, and they with it. */
+		/* The threads that there are wait for good at a barrier that will never be full. Their
+		 * process ends with this error, and they with it. */
 		if (failure)
 			return zd_err_errno(err, failure, "cannot start thread %u of %u", i, nthreads);
 	}

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * cuda_backward.c - a backward's gradients, bucket after bucket: by zerod, and by NCCL's reduce-scatters of as many bytes.
+ * cuda_backward.c - a backward's gradients, bucket after bucket: by zerod, and by NCCL's reduce-scatters of
+ * as many bytes.
  *
- * A bucket is full as soon as there is room for it: what is measured is how fast gradients go, beside products or without. Either way
- * has ZD_CUDA_BUCKETS buckets in turn, as a trainer has that reuses them. Nothing writes gradients in between, but for the first
- * backward, of which the sums are looked at.
+ * A bucket is full as soon as there is room for it: what is measured is how fast gradients go, beside
+ * products or without. Either way has ZD_CUDA_BUCKETS buckets in turn, as a trainer has that reuses them.
+ * Nothing writes gradients in between, but for the first backward, of which the sums are looked at.
  */
 #include "client/zerobench/cuda_bench.h"
 
@@ -34,7 +35,7 @@ uint64_t zd_cuda_backward_bytes(const struct zd_cuda_backward *backward)
 	return backward->count * bucket_bytes(backward);
 }
 
-/* ---- Beginning and end ---------------------------------------------------------------------------------------------- */
+/* ---- Beginning and end --------------------------------------------------------------------------------- */
 
 static int register_unit(const struct zd_cuda_backward *backward, uint32_t index, uint64_t numel)
 {
@@ -123,7 +124,7 @@ int zd_cuda_backward_free(struct zd_cuda_backward *backward)
 	return status;
 }
 
-/* ---- By zerod ------------------------------------------------------------------------------------------------------------ */
+/* ---- By zerod ------------------------------------------------------------------------------------------ */
 
 static int write_gradient(const struct zd_cuda_backward *backward, const struct zerod_entry *entry)
 {
@@ -221,7 +222,7 @@ int zd_cuda_backward_by_zerod(const struct zd_cuda_backward *backward)
 	return status ? status : step(backward, NULL);
 }
 
-/* ---- By NCCL ------------------------------------------------------------------------------------------------------------- */
+/* ---- By NCCL ------------------------------------------------------------------------------------------- */
 
 int zd_cuda_backward_by_nccl(const struct zd_cuda_backward *backward)
 {
@@ -247,7 +248,7 @@ int zd_cuda_backward_by_nccl(const struct zd_cuda_backward *backward)
 	return status ? status : zd_gpu_await(gpu, gpu->stream, 0, trainer->mark, trainer->member->err);
 }
 
-/* ---- What a backward takes ------------------------------------------------------------------------------------------------- */
+/* ---- What a backward takes ----------------------------------------------------------------------------- */
 
 static int meet(const struct zd_cuda_backward *backward)
 {

@@ -2,11 +2,11 @@
 /*
  * cuda_bench.h - gathers and reductions on GPUs: what the processes of a measurement share.
  *
- * A team of one process a rank, the trainers, and one more that pushes the same bytes without zerod. In an iteration all
- * ranks gather through the daemon, then by NCCL in place in the same buffers, then the pusher pushes; so whatever else the
- * machine does falls on all three alike. A time runs from the host's call until the CPU sees a mark that the rank's stream
- * has written behind the gather. Between them the first and last element of every slice are compared and spoilt: a gather
- * that did nothing cannot pass.
+ * A team of one process a rank, the trainers, and one more that pushes the same bytes without zerod. In an
+ * iteration all ranks gather through the daemon, then by NCCL in place in the same buffers, then the pusher
+ * pushes; so whatever else the machine does falls on all three alike. A time runs from the host's call until
+ * the CPU sees a mark that the rank's stream has written behind the gather. Between them the first and last
+ * element of every slice are compared and spoilt: a gather that did nothing cannot pass.
  *
  * Nobody sleeps at the barriers between them: a process that wakes up 50 us late would measure that.
  */
@@ -21,7 +21,8 @@
 #define ZD_CUDA_BATCH       32         /* units of the batch */
 #define ZD_CUDA_BATCH_BYTES (1u << 20) /* each */
 #define ZD_CUDA_CORKED      16 /* units whose requests go together when the trainer's CPU time is measured */
-/* Of gathers of ZD_CUDA_BATCH MiB: 64 GB a second, as a step gathers them that takes half a second for a model of 16 GB. */
+/* Of gathers of ZD_CUDA_BATCH MiB: 64 GB a second, as a step gathers them that takes half a second for a
+ * model of 16 GB. */
 #define ZD_CUDA_PACE_NS 500000u
 #define ZD_CUDA_PAUSELESS_BYTES                                                                              \
 	(64u << 20) /* the unit that is gathered without pause, if sizes go that far */
@@ -32,7 +33,7 @@
 #define ZD_CUDA_MOST_BACKWARDS 10u          /* that are timed */
 #define ZD_CUDA_PROFILED       10u          /* reductions whose kernels are recorded */
 
-/* ---- What they share ------------------------------------------------------------------------------------------------ */
+/* ---- What they share ----------------------------------------------------------------------------------- */
 
 struct zd_spin_barrier {
 	_Atomic uint32_t arrived, passed;
@@ -73,7 +74,8 @@ struct zd_cuda_costs {
 	uint64_t product_ns[ZD_CUDA_WAYS];    /* median; the last is alone */
 	uint64_t products;                    /* that were timed beside each, on a rank */
 	uint64_t reduced_bytes[ZD_CUDA_WAYS]; /* beside them, on a rank */
-	/* What kernels hold of a rank's GPU for a reduction, as zd_profile_take() has it: [reduction][rank]. */
+	/* What kernels hold of a rank's GPU for a reduction, as zd_profile_take() has it:
+	 * [reduction][rank]. */
 	uint64_t profiled_bytes, profiled_wrong; /* bytes 0: was not recorded */
 	uint64_t sm_ns[ZD_CUDA_PUSHES][ZD_CUDA_PROFILED * ZD_CUDA_MAX_RANKS];
 	/* A whole backward; ns of the slowest rank. */
@@ -120,7 +122,7 @@ uint64_t *zd_cuda_samples(const struct zd_cuda_run *run, enum zd_cuda_way way, u
 /* By one of them, when all are there. */
 void zd_cuda_time_of(const struct zd_cuda_run *run, enum zd_cuda_way way, struct zd_cuda_time *time);
 
-/* ---- A trainer (cuda_trainer.c) -------------------------------------------------------------------------------------- */
+/* ---- A trainer (cuda_trainer.c) ------------------------------------------------------------------------ */
 
 struct zd_cuda_trainer {
 	const struct zd_member *member;
@@ -161,12 +163,13 @@ int zd_cuda_release(const struct zd_cuda_trainer *trainer, const struct zd_cuda_
 int zd_cuda_check(const struct zd_cuda_trainer *trainer, int status, const char *call)
         __attribute__((warn_unused_result));
 
-/* ---- Parts of the measurement ------------------------------------------------------------------------------------------ */
+/* ---- Parts of the measurement -------------------------------------------------------------------------- */
 
 /* One size, from its registration to its end (cuda_turns.c, cuda_reduce.c). */
 int zd_cuda_turns(struct zd_cuda_trainer *trainer, uint64_t numel) __attribute__((warn_unused_result));
 int zd_cuda_reduce_turns(struct zd_cuda_trainer *trainer, uint64_t numel) __attribute__((warn_unused_result));
-/* All that was queued for the products is launched before the others are met, so that nothing of it is in the times. */
+/* All that was queued for the products is launched before the others are met, so that nothing of it is in the
+ * times. */
 int zd_cuda_meet(struct zd_cuda_trainer *trainer) __attribute__((warn_unused_result));
 /* What an iteration took, but for the pusher's part. */
 void zd_cuda_note(const struct zd_cuda_trainer *trainer, uint32_t iteration,
@@ -181,8 +184,8 @@ int zd_cuda_reduce_profile(struct zd_cuda_trainer *trainer) __attribute__((warn_
 int zd_cuda_slowdown(struct zd_cuda_trainer *trainer) __attribute__((warn_unused_result));
 int zd_cuda_reduce_slowdown(struct zd_cuda_trainer *trainer) __attribute__((warn_unused_result));
 
-/* A backward's units, bucket and gradients, of `bytes` in all, beside products of `gemm`, which are queued as it goes on; NULL: none
- * are. The process ends when it fails. */
+/* A backward's units, bucket and gradients, of `bytes` in all, beside products of `gemm`, which are queued as
+ * it goes on; NULL: none are. The process ends when it fails. */
 struct zd_cuda_backward;
 int zd_cuda_backward_new(struct zd_cuda_trainer *trainer, uint64_t bytes, struct zd_gemm *gemm,
                          struct zd_cuda_backward **backward) __attribute__((warn_unused_result));

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * cuda_costs.c - what gathers cost beside their time: the trainer's CPU, the daemon's CPU; and what a batch of small units
- * loses against one large one. On idle GPUs.
+ * cuda_costs.c - what gathers cost beside their time: the trainer's CPU, the daemon's CPU; and what a batch
+ * of small units loses against one large one. On idle GPUs.
  *
  * CPU clocks of some kernels count in ticks of 10 ms, so that each figure is taken over seconds.
  */
@@ -27,7 +27,7 @@ static bool is_first(const struct zd_cuda_trainer *trainer)
 	return trainer->member->index == 0;
 }
 
-/* ---- Clocks -------------------------------------------------------------------------------------------------------- */
+/* ---- Clocks -------------------------------------------------------------------------------------------- */
 
 static uint64_t clock_ns(clockid_t clock)
 {
@@ -73,7 +73,7 @@ static bool daemon_cpu_ns(const struct zd_cuda_run *run, uint64_t *ns)
 	return proc_cpu_ns(run->daemon_pid, ns);
 }
 
-/* ---- Gathers of several units ---------------------------------------------------------------------------------------- */
+/* ---- Gathers of several units -------------------------------------------------------------------------- */
 
 static int begin_units(struct costs *costs, uint32_t count, zerod_ticket *tickets)
 {
@@ -107,7 +107,7 @@ static int gather_units(struct costs *costs, uint32_t count)
 	return zd_cuda_check(costs->trainer, status, "zerod_wait_many");
 }
 
-/* ---- The trainer's CPU time ------------------------------------------------------------------------------------------- */
+/* ---- The trainer's CPU time ---------------------------------------------------------------------------- */
 
 /* ns of this thread's CPU time for each gather and release, `count` units at a time. */
 static int measure_cpu(struct costs *costs, uint32_t count, double *each_ns)
@@ -161,7 +161,7 @@ static int cpu_times(struct costs *costs)
 	return 0;
 }
 
-/* ---- A batch against a whole -------------------------------------------------------------------------------------------- */
+/* ---- A batch against a whole --------------------------------------------------------------------------- */
 
 static int batch_once(struct costs *costs, uint64_t *took_ns)
 {
@@ -214,7 +214,7 @@ static int batch_times(struct costs *costs)
 	return 0;
 }
 
-/* ---- At a training step's pace, without pause, and with nothing to do -------------------------------------------------------------------------------- */
+/* ---- At a training step's pace, without pause, and with nothing to do ---------------------------------- */
 
 /* The CPU time of the daemon from one call to the next, for the time that passed: fractions of a core. */
 static double daemon_cores(const struct zd_cuda_run *run, uint64_t *cpu_ns, uint64_t *at_ns)
@@ -235,8 +235,8 @@ static void sleep_until(uint64_t ns)
 		usleep((useconds_t)((ns - now_ns) / 1000));
 }
 
-/* The next request is sent when the bytes are there and the last copy is released, but no sooner than `each_ns` after the last
- * one. */
+/* The next request is sent when the bytes are there and the last copy is released, but no sooner than
+ * `each_ns` after the last one. */
 static int gather_at_pace(struct costs *costs, uint64_t each_ns, uint64_t *gathers)
 {
 	const struct zd_cuda_run *run = costs->trainer->run;
@@ -292,7 +292,7 @@ static int daemon_times(struct costs *costs)
 	return 0;
 }
 
-/* ---- All of it ------------------------------------------------------------------------------------------------------------ */
+/* ---- All of it ----------------------------------------------------------------------------------------- */
 
 int zd_cuda_costs(struct zd_cuda_trainer *trainer)
 {

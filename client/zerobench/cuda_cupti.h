@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * cuda_cupti.h - what zerobench uses of CUPTI, whose library is loaded at run time: nothing here needs its headers to build, and
- * tests/unit/driver/test_abi.c compares with them where they are.
+ * cuda_cupti.h - what zerobench uses of CUPTI, whose library is loaded at run time: nothing here needs its
+ * headers to build, and tests/unit/driver/test_abi.c compares with them where they are.
  */
 #ifndef ZD_BENCH_CUDA_CUPTI_H
 #define ZD_BENCH_CUDA_CUPTI_H

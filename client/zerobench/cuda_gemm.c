@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * cuda_gemm.c - a trainer's load: bf16 matrix products by cuBLAS. The operands are random: a product of zeros runs faster
- * than real data does.
+ * cuda_gemm.c - a trainer's load: bf16 matrix products by cuBLAS. The operands are random: a product of zeros
+ * runs faster than real data does.
  */
 #include "client/zerobench/cuda_gpu.h"
 

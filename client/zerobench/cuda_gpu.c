@@ -14,7 +14,7 @@
 #define ASK_AFTER_NS      1000000000ull /* the stream itself: that costs more than a look at a mark */
 #define SPINS_A_LOOK      1024u         /* at the clock */
 
-/* ---- Opening ------------------------------------------------------------------------------------------------------ */
+/* ---- Opening ------------------------------------------------------------------------------------------- */
 
 static int make_marks(struct zd_gpu *gpu, struct zd_err *err)
 {
@@ -89,7 +89,7 @@ int zd_gpu_enter(const struct zd_gpu *gpu, struct zd_err *err)
 	                   gpu->ordinal);
 }
 
-/* ---- Which there are ------------------------------------------------------------------------------------------------ */
+/* ---- Which there are ----------------------------------------------------------------------------------- */
 
 struct listing {
 	struct zd_gpu_list list;
@@ -157,7 +157,7 @@ int zd_gpu_list(struct zd_gpu_list *list, struct zd_err *err)
 	return status;
 }
 
-/* ---- Streams and marks ------------------------------------------------------------------------------------------------ */
+/* ---- Streams and marks --------------------------------------------------------------------------------- */
 
 int zd_gpu_stream(const struct zd_gpu *gpu, bool high_priority, struct CUstream_st **stream,
                   struct zd_err *err)
@@ -207,7 +207,7 @@ int zd_gpu_synchronize(const struct zd_gpu *gpu, struct CUstream_st *stream, str
 	return zd_cuda_err(gpu->cuda, gpu->cuda->streamSynchronize(stream), err, "synchronizing a stream");
 }
 
-/* ---- Memory ------------------------------------------------------------------------------------------------------------ */
+/* ---- Memory -------------------------------------------------------------------------------------------- */
 
 static int map_memory(const struct zd_gpu *gpu, uint32_t ngpus, struct zd_gpu_memory *memory,
                       struct zd_err *err)

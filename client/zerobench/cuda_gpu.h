@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * cuda_gpu.h - a GPU as a measuring process uses it: its primary context, a stream, memory, and marks that tell the CPU how
- * far a stream has come.
+ * cuda_gpu.h - a GPU as a measuring process uses it: its primary context, a stream, memory, and marks that
+ * tell the CPU how far a stream has come.
  *
- * CUDA does not survive fork(): a process that opens a GPU must not fork afterwards, nor be forked from one that did.
- * Functions return 0 or a status with its text, and expect the GPU's context to be current: zd_gpu_open() makes it so
- * for its thread.
+ * CUDA does not survive fork(): a process that opens a GPU must not fork afterwards, nor be forked from one
+ * that did. Functions return 0 or a status with its text, and expect the GPU's context to be current:
+ * zd_gpu_open() makes it so for its thread.
  */
 #ifndef ZD_BENCH_CUDA_GPU_H
 #define ZD_BENCH_CUDA_GPU_H
@@ -56,7 +56,8 @@ int zd_gpu_stream(const struct zd_gpu *gpu, bool high_priority, struct CUstream_
 /* `value` is stored in the mark when the stream comes to it. */
 int zd_gpu_mark(const struct zd_gpu *gpu, struct CUstream_st *stream, unsigned mark, uint64_t value,
                 struct zd_err *err) __attribute__((warn_unused_result));
-/* Spins until the mark has reached `value`. DEADLINE after 30 s, DEVICE when the stream has failed meanwhile. */
+/* Spins until the mark has reached `value`. DEADLINE after 30 s, DEVICE when the stream has failed
+ * meanwhile. */
 int zd_gpu_await(const struct zd_gpu *gpu, struct CUstream_st *stream, unsigned mark, uint64_t value,
                  struct zd_err *err) __attribute__((warn_unused_result));
 int zd_gpu_synchronize(const struct zd_gpu *gpu, struct CUstream_st *stream, struct zd_err *err)
@@ -78,12 +79,13 @@ int zd_gpu_write(const struct zd_gpu *gpu, zd_cu_ptr to, const void *from, uint6
 int zd_gpu_read(const struct zd_gpu *gpu, void *to, zd_cu_ptr from, uint64_t bytes, struct zd_err *err)
         __attribute__((warn_unused_result));
 
-/* ---- Libraries that are not the driver (cuda_library.c) ------------------------------------------------------------- */
+/* ---- Libraries that are not the driver (cuda_library.c) ------------------------------------------------ */
 
 /*
- * Loads the first of `names` (NULL at the end) that is found: at `path` alone if that is given, else where the dynamic
- * linker looks, under $CUDA_HOME and /usr/local/cuda*, and among the packages of the Python in $PATH and of the usual
- * places. Libraries stay loaded. `where` (at least 256 bytes) tells which it was. NOT_FOUND says where it was looked for.
+ * Loads the first of `names` (NULL at the end) that is found: at `path` alone if that is given, else where
+ * the dynamic linker looks, under $CUDA_HOME and /usr/local/cuda*, and among the packages of the Python in
+ * $PATH and of the usual places. Libraries stay loaded. `where` (at least 256 bytes) tells which it was.
+ * NOT_FOUND says where it was looked for.
  */
 int zd_library_load(const char *const *names, const char *path, void **library, char *where,
                     size_t where_bytes, struct zd_err *err) __attribute__((warn_unused_result));
@@ -96,12 +98,13 @@ struct zd_library_function {
 int zd_library_functions(void *library, const char *where, const struct zd_library_function *functions,
                          size_t count, void *table, struct zd_err *err) __attribute__((warn_unused_result));
 
-/* ---- A trainer's load (cuda_gemm.c) --------------------------------------------------------------------------------- */
+/* ---- A trainer's load (cuda_gemm.c) -------------------------------------------------------------------- */
 
 /*
- * Products of bf16 matrices by cuBLAS, back to back on a stream of the lowest priority. Whoever measures beside them calls
- * zd_gemm_fill() before each piece of work, so that the GPU has products for the next few milliseconds: a thread that
- * launches them would contend for the driver's locks with the calls that are measured.
+ * Products of bf16 matrices by cuBLAS, back to back on a stream of the lowest priority. Whoever measures
+ * beside them calls zd_gemm_fill() before each piece of work, so that the GPU has products for the next few
+ * milliseconds: a thread that launches them would contend for the driver's locks with the calls that are
+ * measured.
  */
 struct zd_gemm;
 
@@ -111,7 +114,8 @@ int zd_gemm_new(const struct zd_gpu *gpu, uint32_t side, const char *cublas_path
 void zd_gemm_free(struct zd_gemm *gemm);
 /* Queues until there is enough; nothing to do for NULL. */
 int zd_gemm_fill(struct zd_gemm *gemm, struct zd_err *err) __attribute__((warn_unused_result));
-/* Half a second of products: what looks at the GPU's load from time to time, as zerod does, has seen them then. NULL is allowed. */
+/* Half a second of products: what looks at the GPU's load from time to time, as zerod does, has seen them
+ * then. NULL is allowed. */
 int zd_gemm_settle(struct zd_gemm *gemm, struct zd_err *err) __attribute__((warn_unused_result));
 /* Is a product running. */
 bool zd_gemm_runs(struct zd_gemm *gemm);
@@ -121,19 +125,19 @@ int zd_gemm_finish(struct zd_gemm *gemm, struct zd_err *err) __attribute__((warn
 #define ZD_GEMM_RUNS 20
 /* Products of a run. */
 uint32_t zd_gemm_run_products(const struct zd_gemm *gemm);
-/* Queues ZD_GEMM_RUNS runs of products with an event before and after each, and when all have passed tells what a product
- * of each run took, in ns. */
+/* Queues ZD_GEMM_RUNS runs of products with an event before and after each, and when all have passed tells
+ * what a product of each run took, in ns. */
 int zd_gemm_timed_begin(struct zd_gemm *gemm, struct zd_err *err) __attribute__((warn_unused_result));
 int zd_gemm_timed_end(struct zd_gemm *gemm, uint64_t product_ns[ZD_GEMM_RUNS], struct zd_err *err)
         __attribute__((warn_unused_result));
 
-/* ---- NCCL (cuda_nccl.c) ----------------------------------------------------------------------------------------------- */
+/* ---- NCCL (cuda_nccl.c) -------------------------------------------------------------------------------- */
 
 /* One rank's. */
 struct zd_nccl_rank;
 
-/* Loads NCCL; NVLink multicast is off unless NCCL_NVLS_ENABLE says otherwise. Errors: those of zd_library_load() and of
- * zd_nccl_load(). */
+/* Loads NCCL; NVLink multicast is off unless NCCL_NVLS_ENABLE says otherwise. Errors: those of
+ * zd_library_load() and of zd_nccl_load(). */
 int zd_nccl_rank_new(const char *path, struct zd_nccl_rank **rank, struct zd_err *err)
         __attribute__((warn_unused_result));
 /* "2.28.9", and where it was found. */
@@ -159,13 +163,14 @@ int zd_nccl_rank_reduce_scatter(const struct zd_nccl_rank *rank, zd_cu_ptr gradi
 /* NULL is allowed. */
 void zd_nccl_rank_free(struct zd_nccl_rank *rank);
 
-/* ---- What kernels hold of the GPU (cuda_profile.c) ---------------------------------------------------------------------- */
+/* ---- What kernels hold of the GPU (cuda_profile.c) ----------------------------------------------------- */
 
-/* From now on all kernels of this process are recorded, by CUPTI, which makes what they do somewhat slower. Errors: NOT_FOUND for no
- * CUPTI, UNSUPPORTED with its words. */
+/* From now on all kernels of this process are recorded, by CUPTI, which makes what they do somewhat slower.
+ * Errors: NOT_FOUND for no CUPTI, UNSUPPORTED with its words. */
 int zd_profile_begin(const struct zd_gpu *gpu, struct zd_err *err) __attribute__((warn_unused_result));
-/* Waits for all kernels. Of those since the last call: ns of the whole GPU, which is their time by the share of the multiprocessors
- * that their blocks hold; 0: there was none. Errors: UNSUPPORTED, after which the next call may succeed. */
+/* Waits for all kernels. Of those since the last call: ns of the whole GPU, which is their time by the share
+ * of the multiprocessors that their blocks hold; 0: there was none. Errors: UNSUPPORTED, after which the next
+ * call may succeed. */
 int zd_profile_take(const struct zd_gpu *gpu, uint64_t *sm_ns, struct zd_err *err)
         __attribute__((warn_unused_result));
 /* Only after a beginning that went well. */

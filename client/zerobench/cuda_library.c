@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * cuda_library.c - finds and loads NCCL, cuBLAS and CUPTI, which come with CUDA's toolkit, with a distribution or with Python
- * packages, in other places each.
+ * cuda_library.c - finds and loads NCCL, cuBLAS and CUPTI, which come with CUDA's toolkit, with a
+ * distribution or with Python packages, in other places each.
  */
 #include "client/zerobench/cuda_gpu.h"
 
@@ -15,7 +15,8 @@
 #include "base/err.h"
 #include "base/mem.h"
 
-/* Folders, as glob(3) takes them, below the value of an environment variable; those of an unset one are left out. */
+/* Folders, as glob(3) takes them, below the value of an environment variable; those of an unset one are left
+ * out. */
 static const struct {
 	const char *variable, *pattern;
 } places[] = {

@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * cuda_profile.c - what this process's kernels hold of its GPU, as CUPTI records them: NCCL's and the library's alike.
+ * cuda_profile.c - what this process's kernels hold of its GPU, as CUPTI records them: NCCL's and the
+ * library's alike.
  *
- * A kernel holds one multiprocessor for each of its blocks, from its begin to its end, and all kernels at a moment as many as there
- * are. CUPTI's callbacks have no argument: what they record is the process's, and there is one profile at a time. CUPTI is
- * loaded when that begins, since whatever it watches is slower; it stays until the process ends.
+ * A kernel holds one multiprocessor for each of its blocks, from its begin to its end, and all kernels at a
+ * moment as many as there are. CUPTI's callbacks have no argument: what they record is the process's, and
+ * there is one profile at a time. CUPTI is loaded when that begins, since whatever it watches is slower; it
+ * stays until the process ends.
  */
 #include "client/zerobench/cuda_cupti.h"
 #include "client/zerobench/cuda_gpu.h"
@@ -48,7 +50,7 @@ static int check(int result, const char *call, struct zd_err *err)
 	return zd_err_set(err, ZEROD_E_UNSUPPORTED, "%s: %s (%d)", call, text, result);
 }
 
-/* ---- Records ------------------------------------------------------------------------------------------------------ */
+/* ---- Records ------------------------------------------------------------------------------------------- */
 
 /* Without a buffer CUPTI counts what it drops. */
 static void on_requested(uint8_t **buffer, size_t *bytes, size_t *most)
@@ -85,9 +87,10 @@ static void on_completed(struct CUctx_st *context, uint32_t stream, uint8_t *buf
 	free(buffer);
 }
 
-/* ---- What they come to ------------------------------------------------------------------------------------------------ */
+/* ---- What they come to --------------------------------------------------------------------------------- */
 
-/* Multiprocessors that are held from `begin_ns` on, until the next kernel begins or ends, which is at *until_ns. */
+/* Multiprocessors that are held from `begin_ns` on, until the next kernel begins or ends, which is at
+ * *until_ns. */
 static uint64_t held_from(uint64_t begin_ns, uint64_t *until_ns)
 {
 	uint64_t blocks = 0;
@@ -117,7 +120,7 @@ static uint64_t held_ns(void)
 	return sum;
 }
 
-/* ---- Beginning and end ------------------------------------------------------------------------------------------------ */
+/* ---- Beginning and end --------------------------------------------------------------------------------- */
 
 static int load(struct zd_err *err)
 {

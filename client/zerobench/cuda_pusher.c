@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * cuda_pusher.c - the same bytes without zerod: a process that holds all memory, with a thread a GPU that pushes what
- * lies there, in rotation, and waits until all pushes into its own ranks' buffers have arrived. What copy engines can do.
+ * cuda_pusher.c - the same bytes without zerod: a process that holds all memory, with a thread a GPU that
+ * pushes what lies there, in rotation, and waits until all pushes into its own ranks' buffers have arrived.
+ * What copy engines can do.
  */
 #include "client/zerobench/cuda_bench.h"
 

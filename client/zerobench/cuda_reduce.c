@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * cuda_reduce.c - reductions of one size on GPUs by turns: zerod, NCCL's reduce-scatter or all-reduce of the same gradients, pushes of
- * as many bytes without a sum.
+ * cuda_reduce.c - reductions of one size on GPUs by turns: zerod, NCCL's reduce-scatter or all-reduce of the
+ * same gradients, pushes of as many bytes without a sum.
  *
- * A turn of zerod's begins when the gradient lies in its bucket, with the commit, and ends when the backward has: the rank's slice
- * is in its target then. zerod sums in float32, whatever the gradients are; NCCL gives sums of their dtype.
+ * A turn of zerod's begins when the gradient lies in its bucket, with the commit, and ends when the backward
+ * has: the rank's slice is in its target then. zerod sums in float32, whatever the gradients are; NCCL gives
+ * sums of their dtype.
  */
 #include "client/zerobench/cuda_bench.h"
 
@@ -38,7 +39,7 @@ static uint64_t element_bytes(const struct reduction *reduction)
 	return zerod_dtype_bytes(reduction->unit.shard.dtype);
 }
 
-/* ---- Beginning and end ---------------------------------------------------------------------------------------------- */
+/* ---- Beginning and end --------------------------------------------------------------------------------- */
 
 static int fill_gradient(const struct reduction *reduction)
 {
@@ -86,7 +87,7 @@ static int end(struct reduction *reduction)
 	return status ? status : zd_cuda_unit_free(trainer, &reduction->unit);
 }
 
-/* ---- A backward -------------------------------------------------------------------------------------------------------- */
+/* ---- A backward ---------------------------------------------------------------------------------------- */
 
 /* Up to the gradient in its bucket: what a backward computes anyway. */
 static int prepare(struct reduction *reduction)
@@ -226,7 +227,7 @@ int zd_cuda_reduce_turns(struct zd_cuda_trainer *trainer, uint64_t numel)
 	return status ? status : end(&reduction);
 }
 
-/* ---- What kernels hold ---------------------------------------------------------------------------------------------------- */
+/* ---- What kernels hold --------------------------------------------------------------------------------- */
 
 /* What cannot be recorded is no failure: said once, for all ranks. */
 static void unprofiled(const struct zd_cuda_run *run, const char *why)

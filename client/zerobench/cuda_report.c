@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * cuda_report.c - what gathers and reductions on GPUs took: a line a size with zerod, NCCL and pushes side by side, then what they
- * cost.
+ * cuda_report.c - what gathers and reductions on GPUs took: a line a size with zerod, NCCL and pushes side by
+ * side, then what they cost.
  */
 #include "client/zerobench/cuda_bench.h"
 
@@ -33,7 +33,7 @@ static bool has(const struct zd_cuda_run *run, enum zd_cuda_way way)
 	return way == ZD_CUDA_NCCL ? run->shared->has_nccl : way == ZD_CUDA_ZEROD || run->ranks > 1;
 }
 
-/* ---- Text ---------------------------------------------------------------------------------------------------------- */
+/* ---- Text ---------------------------------------------------------------------------------------------- */
 
 static void print_head(const struct zd_bench *bench, const struct zd_cuda_run *run)
 {
@@ -96,7 +96,7 @@ static void print_row(const struct zd_bench *bench, const struct zd_cuda_run *ru
 	       (unsigned long long)row->wrong);
 }
 
-/* ---- JSON ---------------------------------------------------------------------------------------------------------- */
+/* ---- JSON ---------------------------------------------------------------------------------------------- */
 
 static json_t *time_json(const struct zd_cuda_run *run, const struct zd_cuda_row *row, enum zd_cuda_way way)
 {
@@ -126,7 +126,7 @@ static json_t *row_json(const struct zd_bench *bench, const struct zd_cuda_run *
 	return made;
 }
 
-/* ---- Promised figures, each where it was measured ---------------------------------------------------------------------- */
+/* ---- Promised figures, each where it was measured ------------------------------------------------------ */
 
 /* In part at least. */
 static bool is_left_to_nccl(const struct zd_bench *bench)
@@ -232,7 +232,8 @@ static void report_costs(struct zd_bench *bench, const struct zd_cuda_run *run)
 	                 true, 1);
 }
 
-/* Time of the whole GPU that its products lose, for each GiB reduced: what products beside reductions take longer, all together. */
+/* Time of the whole GPU that its products lose, for each GiB reduced: what products beside reductions take
+ * longer, all together. */
 static void report_lost(const struct zd_bench *bench, const struct zd_cuda_costs *costs, enum zd_cuda_way way)
 {
 	const int64_t longer_ns = (int64_t)(costs->product_ns[way] - costs->product_ns[ZD_CUDA_PUSHES]);

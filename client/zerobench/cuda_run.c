@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * cuda_run.c - gathers and reductions on GPUs: the team, and what its members have to know before they are forked. The parent never
- * calls CUDA.
+ * cuda_run.c - gathers and reductions on GPUs: the team, and what its members have to know before they are
+ * forked. The parent never calls CUDA.
  */
 #include "client/zerobench/cuda_bench.h"
 

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * cuda_slowdown.c - what a product of the trainer's takes alone, beside gathers or reductions by zerod, and beside NCCL's, both
- * without pause on all ranks. Products are timed by events, in runs that are queued before the others begin. Of reductions it is
- * noted how many bytes they were: what products lose for each is what the sums, and all else, take of the GPU.
+ * cuda_slowdown.c - what a product of the trainer's takes alone, beside gathers or reductions by zerod, and
+ * beside NCCL's, both without pause on all ranks. Products are timed by events, in runs that are queued
+ * before the others begin. Of reductions it is noted how many bytes they were: what products lose for each is
+ * what the sums, and all else, take of the GPU.
  */
 #include "client/zerobench/cuda_bench.h"
 
@@ -57,7 +58,8 @@ static int work_once(struct beside *beside)
 	return beside->way == ZD_CUDA_ZEROD ? gather_by_zerod(beside) : gather_by_nccl(beside);
 }
 
-/* NCCL's calls must be as many on all ranks: whether there is another one is agreed upon before each, for zerod too. */
+/* NCCL's calls must be as many on all ranks: whether there is another one is agreed upon before each, for
+ * zerod too. */
 static int work_until_end(struct beside *beside)
 {
 	struct zd_cuda_trainer *trainer = beside->trainer;

@@ -15,7 +15,7 @@ int zd_cuda_check(const struct zd_cuda_trainer *trainer, int status, const char 
 	return zd_member_check(trainer->member, status, trainer->rank.client, call);
 }
 
-/* ---- Units -------------------------------------------------------------------------------------------------------- */
+/* ---- Units --------------------------------------------------------------------------------------------- */
 
 int zd_cuda_unit_publish(const struct zd_cuda_trainer *trainer, struct zd_cuda_unit *unit, uint64_t seed)
 {
@@ -57,7 +57,7 @@ int zd_cuda_unit_free(const struct zd_cuda_trainer *trainer, struct zd_cuda_unit
 	return zd_cuda_check(trainer, zerod_unit_unregister(unit->unit), "zerod_unit_unregister");
 }
 
-/* ---- Gathers ------------------------------------------------------------------------------------------------------ */
+/* ---- Gathers ------------------------------------------------------------------------------------------- */
 
 int zd_cuda_reach(struct zd_cuda_trainer *trainer)
 {
@@ -88,7 +88,7 @@ int zd_cuda_release(const struct zd_cuda_trainer *trainer, const struct zd_cuda_
 	                     "zerod_release");
 }
 
-/* ---- Beginning and end ---------------------------------------------------------------------------------------------- */
+/* ---- Beginning and end --------------------------------------------------------------------------------- */
 
 /* NCCL takes one rank a GPU. That there is none is no failure, unless it was named. */
 static int join_nccl(struct zd_cuda_trainer *trainer)
@@ -191,7 +191,8 @@ static int measure_size(void *arg, uint64_t numel)
 	                                                          : zd_cuda_turns(trainer, numel);
 }
 
-/* What is measured when all sizes have been. This goes by the clock, and ranks that gather together must gather as often. */
+/* What is measured when all sizes have been. This goes by the clock, and ranks that gather together must
+ * gather as often. */
 static int measure_rest(struct zd_cuda_trainer *trainer)
 {
 	const struct zd_bench_options *options = &trainer->run->bench->options;

@@ -10,10 +10,10 @@
 
 #include "base/mem.h"
 
-/* ---- Meeting -------------------------------------------------------------------------------------------------------- */
+/* ---- Meeting ------------------------------------------------------------------------------------------- */
 
-/* Counters of those who came and of the times that all had come: nobody can overtake, since the next one to come twice
- * needs the second counter raised. */
+/* Counters of those who came and of the times that all had come: nobody can overtake, since the next one to
+ * come twice needs the second counter raised. */
 void zd_spin_barrier_wait(struct zd_spin_barrier *barrier, uint32_t count)
 {
 	const uint32_t passed = atomic_load(&barrier->passed);
@@ -37,7 +37,7 @@ void zd_cuda_meet_trainers(const struct zd_cuda_run *run)
 	zd_spin_barrier_wait(&run->shared->trainers, run->ranks);
 }
 
-/* ---- Samples ---------------------------------------------------------------------------------------------------------- */
+/* ---- Samples ------------------------------------------------------------------------------------------- */
 
 uint64_t *zd_cuda_samples(const struct zd_cuda_run *run, enum zd_cuda_way way, uint32_t iteration)
 {
@@ -66,7 +66,7 @@ void zd_cuda_time_of(const struct zd_cuda_run *run, enum zd_cuda_way way, struct
 	free(slowest);
 }
 
-/* ---- Turns -------------------------------------------------------------------------------------------------------------- */
+/* ---- Turns --------------------------------------------------------------------------------------------- */
 
 static bool is_timed(const struct zd_cuda_trainer *trainer)
 {

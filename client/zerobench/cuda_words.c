@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * cuda_words.c - the first and last element of every slice of a gathered buffer: compared after each gather, and spoilt
- * before the next, so that a gather that moved nothing is wrong.
+ * cuda_words.c - the first and last element of every slice of a gathered buffer: compared after each gather,
+ * and spoilt before the next, so that a gather that moved nothing is wrong.
  */
 #include "client/zerobench/cuda_bench.h"
 

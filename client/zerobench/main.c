@@ -312,7 +312,8 @@ static void set_defaults(struct zd_bench *bench)
 		o->ranks = op->ranks ? op->ranks : bench->devices;
 }
 
-/* What is measured by writing to memory with the CPU cannot be on GPUs; what is measured on GPUs, nowhere else. */
+/* What is measured by writing to memory with the CPU cannot be on GPUs; what is measured on GPUs, nowhere
+ * else. */
 static int check_backend(const struct zd_bench *bench, struct zd_err *err)
 {
 	const struct zd_bench_options *o = &bench->options;
@@ -343,8 +344,8 @@ static uint64_t backward_arena_bytes(const struct zd_bench *bench)
 	return o->backward_bytes ? 3 * o->backward_bytes / o->ranks + (512u << 20) : 0;
 }
 
-/* Room for each rank's gathered copy, bucket, staging and target of the largest unit, and as much again; on GPUs also for
- * units of sizes of their own. */
+/* Room for each rank's gathered copy, bucket, staging and target of the largest unit, and as much again; on
+ * GPUs also for units of sizes of their own. */
 static uint64_t arena_bytes(const struct zd_bench *bench)
 {
 	const uint64_t ranks_per_device = (bench->options.ranks + bench->devices - 1) / bench->devices;
@@ -392,9 +393,10 @@ static int measure(struct zd_bench *bench, const char *socket_path, struct zd_er
 }
 
 /*
- * Requests that move no bytes cost little more than waking the other side, and that costs ten times as much on another CPU
- * that sleeps. Left to the scheduler, a ratio would compare where it put the two pairs of processes; on one CPU it compares
- * what they do. Children inherit it; a daemon that is not ours stays where it is.
+ * Requests that move no bytes cost little more than waking the other side, and that costs ten times as much
+ * on another CPU that sleeps. Left to the scheduler, a ratio would compare where it put the two pairs of
+ * processes; on one CPU it compares what they do. Children inherit it; a daemon that is not ours stays where
+ * it is.
  */
 static int bind_to_one_cpu(struct zd_err *err)
 {

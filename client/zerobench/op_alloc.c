@@ -2,8 +2,8 @@
 /*
  * op_alloc.c - plain allocations, against mappings of a memfd of the same size.
  *
- * Both give zeroed memory, both are written to once a page - a mapping that nobody touches costs nothing - and both are given
- * back, all within the time that is measured.
+ * Both give zeroed memory, both are written to once a page - a mapping that nobody touches costs nothing -
+ * and both are given back, all within the time that is measured.
  */
 #include "bench.h"
 

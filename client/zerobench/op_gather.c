@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * op_gather.c - gathers of one unit by all ranks at once, against copies of the same bytes by as many threads.
+ * op_gather.c - gathers of one unit by all ranks at once, against copies of the same bytes by as many
+ * threads.
  *
- * A rank's time runs from its request until the bytes are there; an iteration's from the first rank's start to the last
- * one's end. The baseline does what the executors must do, and no more: a thread for each device copies the device's shards
- * into every rank's buffer, between mappings of memfds as the host backend's segments are.
+ * A rank's time runs from its request until the bytes are there; an iteration's from the first rank's start
+ * to the last one's end. The baseline does what the executors must do, and no more: a thread for each device
+ * copies the device's shards into every rank's buffer, between mappings of memfds as the host backend's
+ * segments are.
  */
 #include "bench.h"
 
@@ -61,7 +63,7 @@ static int check(const struct zd_member *member, struct zd_rank *rank, const str
 	return release(member, rank);
 }
 
-/* ---- Baseline --------------------------------------------------------------------------------------------------- */
+/* ---- Baseline ------------------------------------------------------------------------------------------ */
 
 struct copies {
 	uint32_t ranks, devices;

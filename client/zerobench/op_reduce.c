@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * op_reduce.c - reductions of one unit's gradient by all ranks, against sums of the same bytes by as many threads.
+ * op_reduce.c - reductions of one unit's gradient by all ranks, against sums of the same bytes by as many
+ * threads.
  *
- * An iteration is one whole backward of each rank: begin, reserve, commit, end. Timed iterations reduce what the daemon
- * put there, zeroes: writing a gradient is the trainer's work. With -c another iteration reduces real numbers, and every
- * sum is compared with the float32 sum in rank order, bit for bit. The baseline sums without moving anything first.
+ * An iteration is one whole backward of each rank: begin, reserve, commit, end. Timed iterations reduce what
+ * the daemon put there, zeroes: writing a gradient is the trainer's work. With -c another iteration reduces
+ * real numbers, and every sum is compared with the float32 sum in rank order, bit for bit. The baseline sums
+ * without moving anything first.
  */
 #include "bench.h"
 
@@ -86,7 +88,7 @@ static int check(const struct zd_member *member, struct zd_rank *rank, const str
 	return step_end(member, rank);
 }
 
-/* ---- Baseline --------------------------------------------------------------------------------------------------- */
+/* ---- Baseline ------------------------------------------------------------------------------------------ */
 
 struct sums {
 	uint32_t ranks, devices;

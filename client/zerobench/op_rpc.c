@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * op_rpc.c - requests that move no bytes: gathers of an available unit and their releases, one by one and in batches.
+ * op_rpc.c - requests that move no bytes: gathers of an available unit and their releases, one by one and in
+ * batches.
  *
- * The baseline is a ping-pong of two processes over a SOCK_SEQPACKET socket pair, with packets as long as a gather's request
- * and reply are. The three series take turns block by block. A pair is a gather and its release: two round trips.
+ * The baseline is a ping-pong of two processes over a SOCK_SEQPACKET socket pair, with packets as long as a
+ * gather's request and reply are. The three series take turns block by block. A pair is a gather and its
+ * release: two round trips.
  */
 #include "bench.h"
 
@@ -31,7 +33,7 @@ struct rpc_run {
 	uint64_t *pair_ns, *batch_ns, *ping_pair_ns; /* of whole blocks: BLOCKS */
 };
 
-/* ---- Packets as long as real ones ---------------------------------------------------------------------------------- */
+/* ---- Packets as long as real ones ---------------------------------------------------------------------- */
 
 static size_t gather_request_bytes(void)
 {
@@ -66,7 +68,7 @@ static size_t gather_reply_bytes(void)
 	return zd__daemon_packet__get_packed_size(&packet);
 }
 
-/* ---- The daemon's series --------------------------------------------------------------------------------------------- */
+/* ---- The daemon's series ------------------------------------------------------------------------------- */
 
 static int pair(const struct zd_member *member, const struct zd_rank *rank, uint64_t *gather_ns,
                 uint64_t *release_ns)
@@ -165,7 +167,7 @@ static int rank_main(const struct zd_member *member, const struct rpc_run *run)
 	return status;
 }
 
-/* ---- The baseline's series ---------------------------------------------------------------------------------------------- */
+/* ---- The baseline's series ----------------------------------------------------------------------------- */
 
 static int transfer(const struct zd_member *member, ssize_t done)
 {
@@ -227,7 +229,7 @@ static int member_main(struct zd_member *member, void *arg)
 	}
 }
 
-/* ---- Figures ------------------------------------------------------------------------------------------------------------ */
+/* ---- Figures ------------------------------------------------------------------------------------------- */
 
 static double rate(uint64_t *block_ns, size_t pairs)
 {

@@ -2,9 +2,10 @@
 /*
  * op_scale.c - do many units and sessions make requests slower, and how much memory do they take.
  *
- * Two daemons of our own: one with ten units and one session, one with as many units (10,000) and sessions (16) as the options
- * say, all ranks of one group. The first member is connected to both and measures them in turns, so that it is the same
- * process on the same processor, at the same time. Each request goes to another unit: a table that fits a cache would flatter.
+ * Two daemons of our own: one with ten units and one session, one with as many units (10,000) and sessions
+ * (16) as the options say, all ranks of one group. The first member is connected to both and measures them in
+ * turns, so that it is the same process on the same processor, at the same time. Each request goes to another
+ * unit: a table that fits a cache would flatter.
  */
 #include "bench.h"
 
@@ -26,7 +27,8 @@ struct scale_run {
 	uint64_t *resident_bytes; /* of the small and of the large daemon */
 };
 
-/* A session with all its units; those of the measuring one are gathered, so that its requests move no bytes. */
+/* A session with all its units; those of the measuring one are gathered, so that its requests move no
+ * bytes. */
 struct site {
 	struct zd_rank rank;
 	uint32_t nunits;

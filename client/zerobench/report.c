@@ -114,7 +114,8 @@ void zd_report_bandwidth(struct zd_bench *bench, const struct zd_bandwidth_row *
 	bench->wrong += row->wrong;
 	const struct zd_bench_options *options = &bench->options;
 	const char *dtype = zerod_dtype_name(options->dtype);
-	/* Bytes a nanosecond are GB/s. The bus factor of all-gather and reduce-scatter is NCCL's: (n - 1) / n. */
+	/* Bytes a nanosecond are GB/s. The bus factor of all-gather and reduce-scatter is NCCL's: (n - 1) /
+	 * n. */
 	const double factor = (double)(options->ranks - 1) / options->ranks;
 	const double algbw = (double)row->bytes / (double)row->time.p50;
 	const double baseline_busbw = (double)row->bytes / (double)row->baseline.p50 * factor;

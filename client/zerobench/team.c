@@ -2,8 +2,9 @@
 /*
  * team.c - the processes of a measurement, and how they end together.
  *
- * Members meet at a barrier in shared memory. The parent takes no part: it waits for their ends, so that it notices at once
- * when one fails, kills the rest, and says which one it was and why. It never waits for anything that a member has to do.
+ * Members meet at a barrier in shared memory. The parent takes no part: it waits for their ends, so that it
+ * notices at once when one fails, kills the rest, and says which one it was and why. It never waits for
+ * anything that a member has to do.
  */
 #include "bench.h"
 
@@ -24,8 +25,8 @@ struct zd_team {
 	struct zd_err errors[ZD_BENCH_MAX_RANKS + 2];
 };
 
-/* Signals are blocked in the parent and taken when it looks for them, so that none can fall between a look and a wait.
- * SIGPIPE is among them: whoever reads the table may have seen enough. */
+/* Signals are blocked in the parent and taken when it looks for them, so that none can fall between a look
+ * and a wait. SIGPIPE is among them: whoever reads the table may have seen enough. */
 static sigset_t awaited_signals(bool children)
 {
 	sigset_t set;
@@ -130,7 +131,8 @@ static int judge(struct zd_team *team, unsigned index, int wait_status, struct z
 	                  WEXITSTATUS(wait_status));
 }
 
-/* Takes the end of a child. That of another one than a member, a private daemon, is a failure, left for its owner to collect. */
+/* Takes the end of a child. That of another one than a member, a private daemon, is a failure, left for its
+ * owner to collect. */
 static int take_end(struct zd_team *team, pid_t pid, struct zd_err *err)
 {
 	for (unsigned i = 0; i < team->count; i++) {

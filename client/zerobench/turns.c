@@ -2,8 +2,8 @@
 /*
  * turns.c - iterations in which the ranks have their turn, and then the baseline's threads.
  *
- * The last member of the team is the baseline's process. Two barriers an iteration: one before the ranks' turn, one after;
- * and one at the end.
+ * The last member of the team is the baseline's process. Two barriers an iteration: one before the ranks'
+ * turn, one after; and one at the end.
  */
 #include "bench.h"
 

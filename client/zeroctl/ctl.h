@@ -2,11 +2,11 @@
 /*
  * ctl.h - what zeroctl's verbs share: the invocation, listings, tables.
  *
- * A reading verb turns each row of the daemon's answer into a JSON object; --json prints the objects, and the table is
- * drawn from the same objects, so that both always say the same.
+ * A reading verb turns each row of the daemon's answer into a JSON object; --json prints the objects, and the
+ * table is drawn from the same objects, so that both always say the same.
  *
- * Whoever meets a failure says so with zd_ctl_fail() and returns the status that it gives back; callers pass the status on
- * in silence, and main() exits with its positive value.
+ * Whoever meets a failure says so with zd_ctl_fail() and returns the status that it gives back; callers pass
+ * the status on in silence, and main() exits with its positive value.
  */
 #ifndef ZD_CTL_H
 #define ZD_CTL_H
@@ -27,7 +27,7 @@
 /* Jansson's integers are signed; every count and byte figure of the protocol stays far below 2^63. */
 #define ZD_CTL_INT(value) ((json_int_t)(value))
 
-/* ---- One invocation ------------------------------------------------------------------------------------------- */
+/* ---- One invocation ------------------------------------------------------------------------------------ */
 
 struct zd_ctl {
 	const char *verb;
@@ -54,7 +54,7 @@ int zd_ctl_connect(struct zd_ctl *ctl) __attribute__((warn_unused_result));
 int zd_ctl_call(struct zd_ctl *ctl, Zd__Request *request, int (*fn)(const Zd__Reply *reply, void *arg),
                 void *arg) __attribute__((warn_unused_result));
 
-/* ---- Tables ------------------------------------------------------------------------------------------------------ */
+/* ---- Tables -------------------------------------------------------------------------------------------- */
 
 enum zd_ctl_format {
 	ZD_CTL_TEXT,
@@ -73,8 +73,9 @@ struct zd_ctl_column {
 	char *(*text)(const json_t *row); /* ZD_CTL_CUSTOM: returns malloc'ed text */
 };
 
-/* Sorts the array `rows` by the column that `sort` names by title or key, without regard to case; a '-' before the name
- * turns the order. Rows that compare equal keep their order. An unknown column is a USAGE failure. */
+/* Sorts the array `rows` by the column that `sort` names by title or key, without regard to case; a '-'
+ * before the name turns the order. Rows that compare equal keep their order. An unknown column is a USAGE
+ * failure. */
 int zd_ctl_sort(json_t *rows, const struct zd_ctl_column *columns, const char *sort)
         __attribute__((warn_unused_result));
 
@@ -93,7 +94,7 @@ char *zd_ctl_age_text(uint64_t ns, char out[ZD_CTL_AGE_TEXT]);
 /* asprintf() that ends the program when memory does. */
 char *zd_ctl_text(const char *format, ...) __attribute__((format(printf, 1, 2), returns_nonnull));
 
-/* ---- Listings ---------------------------------------------------------------------------------------------------- */
+/* ---- Listings ------------------------------------------------------------------------------------------ */
 
 struct zd_ctl_listing {
 	Zd__Table table;
@@ -112,7 +113,8 @@ int zd_ctl_list_run(struct zd_ctl *ctl, const struct zd_ctl_listing *listing)
 
 /* A decimal id from 1; INVALID, without a message, for anything else. */
 int zd_ctl_parse_id(const char *text, uint64_t *id) __attribute__((warn_unused_result));
-/* The id that `text` names: a decimal number, or the only row whose `keys` (NULL at the end), joined by '/', read so. */
+/* The id that `text` names: a decimal number, or the only row whose `keys` (NULL at the end), joined by '/',
+ * read so. */
 int zd_ctl_list_find(struct zd_ctl *ctl, const struct zd_ctl_listing *listing, const char *const *keys,
                      const char *text, uint64_t *id) __attribute__((warn_unused_result));
 
@@ -128,7 +130,7 @@ extern const struct zd_ctl_listing zd_ctl_devices_listing, zd_ctl_jobs_listing, 
 int zd_ctl_status_fetch(struct zd_ctl *ctl, json_t **row) __attribute__((warn_unused_result));
 extern const struct zd_ctl_column zd_ctl_status_columns[];
 
-/* ---- Verbs ------------------------------------------------------------------------------------------------------- */
+/* ---- Verbs --------------------------------------------------------------------------------------------- */
 
 int zd_ctl_status(struct zd_ctl *ctl);
 int zd_ctl_devices(struct zd_ctl *ctl);

@@ -2,8 +2,8 @@
 /*
  * main.c - the command line of zeroctl: a table of verbs, a table of options, and help made from both.
  *
- * Options may stand before or after the verb. Each verb names the options that it takes; any other is an error, so that
- * nobody believes in a filter that does nothing.
+ * Options may stand before or after the verb. Each verb names the options that it takes; any other is an
+ * error, so that nobody believes in a filter that does nothing.
  */
 #include "ctl.h"
 
@@ -152,7 +152,8 @@ static size_t edit_distance(const char *a, const char *b)
 	return row[nb];
 }
 
-/* The verb that was probably meant, NULL when none is near: an abbreviation, or at most a third of its letters wrong. */
+/* The verb that was probably meant, NULL when none is near: an abbreviation, or at most a third of its
+ * letters wrong. */
 static const struct verb *nearest_verb(const char *name)
 {
 	const struct verb *nearest = NULL;
@@ -256,7 +257,8 @@ static int take_option(struct zd_ctl *ctl, enum option_bit bit, const char *valu
 	return 0;
 }
 
-/* Fills `ctl`, with the verb and its arguments moved to the front of argv; `given` gets a bit for each option. */
+/* Fills `ctl`, with the verb and its arguments moved to the front of argv; `given` gets a bit for each
+ * option. */
 static int parse(struct zd_ctl *ctl, int argc, char **argv, unsigned *given)
 {
 	struct option table[ZD_ARRAY_LEN(options) + 1] = {{0}};

@@ -64,8 +64,8 @@ static uint32_t next_character(const char **text)
 
 size_t zd_ctl_text_width(const char *text)
 {
-	/* Marks that take no column of their own, and the blocks of ideographs and pictures that take two. wcwidth() knows
-	 * more, but only in a UTF-8 locale, which a daemon's host need not have. */
+	/* Marks that take no column of their own, and the blocks of ideographs and pictures that take two.
+	 * wcwidth() knows more, but only in a UTF-8 locale, which a daemon's host need not have. */
 	static const struct {
 		uint32_t first, last;
 		size_t columns;
@@ -218,7 +218,7 @@ int zd_ctl_print_json(FILE *out, const char *verb, json_t *rows)
 	return 0;
 }
 
-/* ---- Sorting ------------------------------------------------------------------------------------------------- */
+/* ---- Sorting ------------------------------------------------------------------------------------------- */
 
 struct order {
 	const struct zd_ctl_column *column;
@@ -227,7 +227,7 @@ struct order {
 
 struct sorted_row {
 	json_t *row;
-	size_t index; /* as the daemon sent it: keeps equals in order, which qsort_r() alone does not promise */
+	size_t index; /* as the daemon sent it: keeps equals in order, which qsort_r() alone does not */
 };
 
 static int compare_cells(const json_t *a, const json_t *b, const struct zd_ctl_column *column)

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * verb_groups.c - zeroctl groups: which ranks are there, the last committed step, and why a group over several daemons has ended.
+ * verb_groups.c - zeroctl groups: which ranks are there, the last committed step, and why a group over
+ * several daemons has ended.
  */
 #include "ctl.h"
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * verb_kill_session.c - zeroctl kill-session: ends a session; all that it holds goes as if its process had died.
+ * verb_kill_session.c - zeroctl kill-session: ends a session; all that it holds goes as if its process had
+ * died.
  */
 #include "ctl.h"
 

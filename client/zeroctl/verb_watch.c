@@ -2,8 +2,8 @@
 /*
  * verb_watch.c - zeroctl watch: status and buffers, drawn again every few seconds until SIGINT or --count.
  *
- * On a terminal each picture covers the last one; elsewhere pictures follow one another. With --json each is one line:
- * an object as of `buffers`, with a "status" besides its rows.
+ * On a terminal each picture covers the last one; elsewhere pictures follow one another. With --json each is
+ * one line: an object as of `buffers`, with a "status" besides its rows.
  */
 #include "ctl.h"
 
@@ -28,7 +28,8 @@ static void catch_signals(void)
 	sigaction(SIGTERM, &action, NULL);
 }
 
-/* Waits for the next picture. Signals are let in only by ppoll(), so that none falls between the check and the wait. */
+/* Waits for the next picture. Signals are let in only by ppoll(), so that none falls between the check and
+ * the wait. */
 static void wait_interval(double seconds)
 {
 	struct timespec interval = {.tv_sec = (time_t)seconds};

@@ -31,8 +31,8 @@ Zd__Fence **zd_answer_fences(struct zd_answer *answer, const struct zd_fence *fe
 /* A copy in the arena; messages have no const strings. */
 char *zd_answer_text(struct zd_arena *arena, const char *text);
 
-/* The request's fences for the engine, in the arena. LIMIT when there are more than ZD_MAX_FENCES, INVALID for one that
- * cannot be. */
+/* The request's fences for the engine, in the arena. LIMIT when there are more than ZD_MAX_FENCES, INVALID
+ * for one that cannot be. */
 int zd_take_fences(Zd__Fence *const *messages, size_t count, struct zd_arena *arena,
                    struct zd_fence_list *list, struct zd_err *err) __attribute__((warn_unused_result));
 /* LIMIT, with `what` ("views"), when there are more than `most`. */

@@ -2,8 +2,9 @@
 /*
  * api.c - the protocol's side of the daemon, as a whole: made, drained, ended.
  *
- * The way of a request: io/conn.c receives a packet, dispatch.c unpacks it, a handle_*.c translates it, the engine decides.
- * The way back: the engine's reply comes through io/bridge.c to zd_api_reply(), which packs it into the connection.
+ * The way of a request: io/conn.c receives a packet, dispatch.c unpacks it, a handle_*.c translates it, the
+ * engine decides. The way back: the engine's reply comes through io/bridge.c to zd_api_reply(), which packs
+ * it into the connection.
  */
 #include "api/api.h"
 
@@ -19,7 +20,7 @@
 #define REPLIES_BYTES  8192u
 #define GREETING_ROOM  64u /* connections beyond max_sessions that may be saying hello */
 
-/* ---- From the bridge --------------------------------------------------------------------------------------- */
+/* ---- From the bridge ----------------------------------------------------------------------------------- */
 
 static void on_reply(void *arg, const struct zd_reply *reply)
 {
@@ -86,7 +87,7 @@ static void on_flushed(void *arg)
 	zd_works_flush(arg);
 }
 
-/* ---- Life -------------------------------------------------------------------------------------------------- */
+/* ---- Life ---------------------------------------------------------------------------------------------- */
 
 int zd_api_open(struct zd_api *api, struct zd_loop *loop, const struct zd_bridge_config *config,
                 const struct zd_api_limits *limits, struct zd_err *err)

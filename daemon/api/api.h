@@ -54,13 +54,14 @@ void zd_api_close(struct zd_api *api);
 /* When the loop has run the handles down; also after a failed zd_api_open(), or none. */
 void zd_api_deinit(struct zd_api *api);
 
-/* A connected client (struct zd_listener's callback; `arg` is the api). The socket moves here, also on failure. */
+/* A connected client (struct zd_listener's callback; `arg` is the api). The socket moves here, also on
+ * failure. */
 int zd_api_accept(void *arg, int sock, struct zd_err *err);
 
 void zd_api_set_limits(struct zd_api *api, const struct zd_api_limits *limits);
 
-/* From now on new sessions and requests get SHUTDOWN; `drained` is called once, when the last session has ended: at once
- * when there is none. */
+/* From now on new sessions and requests get SHUTDOWN; `drained` is called once, when the last session has
+ * ended: at once when there is none. */
 void zd_api_drain(struct zd_api *api, void (*drained)(void *arg), void *arg);
 /* For session.c: a session has ended. */
 void zd_api_check_drained(struct zd_api *api);

@@ -2,8 +2,9 @@
 /*
  * dispatch.c - from a packet's bytes to handlers, and from the engine's replies to the connection.
  *
- * What a client sends wrong is answered as exactly as it can be: with an error reply to the request where there is one, with
- * a reply to no request (id 0) and the end of the connection where not. Nothing of it concerns another session.
+ * What a client sends wrong is answered as exactly as it can be: with an error reply to the request where
+ * there is one, with a reply to no request (id 0) and the end of the connection where not. Nothing of it
+ * concerns another session.
  */
 #include "api/dispatch.h"
 
@@ -89,7 +90,7 @@ static zd_fill_fn *const fills[ZD_NREQUESTS] = {
         [ZD_REQ_TRIM] = zd_fill_trim,
 };
 
-/* ---- Requests -------------------------------------------------------------------------------------------- */
+/* ---- Requests ------------------------------------------------------------------------------------------ */
 
 /* NULL when the request has no body that this daemon knows. */
 static const struct route *find_route(const Zd__Request *request)
@@ -194,7 +195,7 @@ void zd_api_dispatch(struct zd_api_session *session, const uint8_t *bytes, size_
 	zd_arena_reset(&api->requests);
 }
 
-/* ---- Replies --------------------------------------------------------------------------------------------- */
+/* ---- Replies ------------------------------------------------------------------------------------------- */
 
 void zd_api_reply(struct zd_api *api, const struct zd_reply *reply)
 {

@@ -5,7 +5,8 @@
 #include "api/handlers.h"
 #include "base/err.h"
 
-/* An enum is any number when it has travelled. Whether the ids are as many as the group needs, the engine checks. */
+/* An enum is any number when it has travelled. Whether the ids are as many as the group needs, the engine
+ * checks. */
 static int take_collectives(const Zd__GroupJoin *join, struct zd_args *args, struct zd_err *err)
 {
 	size_t nbytes = join->unique_ids.len;

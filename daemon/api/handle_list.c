@@ -2,8 +2,8 @@
 /*
  * handle_list.c - tables of what the daemon knows, a page at a time.
  *
- * A page takes as many rows as fit one packet; the client asks for the next with the cursor. Rows that come and go between
- * two pages may be missed, a row that stays is seen once.
+ * A page takes as many rows as fit one packet; the client asks for the next with the cursor. Rows that come
+ * and go between two pages may be missed, a row that stays is seen once.
  */
 #include "api/answer.h"
 #include "api/api.h"

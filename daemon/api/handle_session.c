@@ -2,8 +2,8 @@
 /*
  * handle_session.c - the hello, the goodbye, and the reset of a poisoned session.
  *
- * The hello comes first, and once. Its reply carries the session's two fence pages. The goodbye comes last; a connection that
- * ends without one may be that of a process whose kernels run on.
+ * The hello comes first, and once. Its reply carries the session's two fence pages. The goodbye comes last; a
+ * connection that ends without one may be that of a process whose kernels run on.
  */
 #include <stdio.h>
 #include <string.h>
@@ -57,7 +57,8 @@ static bool has_feature(const Zd__Hello *hello, const char *feature)
 	return false;
 }
 
-/* A session without a channel has its sums made by the backend: one that could not be made is no reason to refuse it. */
+/* A session without a channel has its sums made by the backend: one that could not be made is no reason to
+ * refuse it. */
 static bool open_works(struct zd_api_session *session, const Zd__Hello *hello, struct zd_attachment *ends)
 {
 	struct zd_err err;

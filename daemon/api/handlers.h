@@ -2,8 +2,9 @@
 /*
  * handlers.h - what each kind of request means, one file per family.
  *
- * zd_args_*: a request for the engine. Translates the message, whose body is the one that the name says, into the engine's
- * arguments. Checks what would be dangerous to pass on (counts of repeated fields, fences); the engine checks the rest.
+ * zd_args_*: a request for the engine. Translates the message, whose body is the one that the name says, into
+ * the engine's arguments. Checks what would be dangerous to pass on (counts of repeated fields, fences); the
+ * engine checks the rest.
  *
  * zd_fill_*: the body of the engine's reply to it, when there is one and the status is 0.
  *

@@ -2,7 +2,8 @@
 /*
  * rows.c - the engine's listing rows as messages.
  *
- * The engine's strings and arrays are valid during its call only, and a page is packed after it: everything is copied.
+ * The engine's strings and arrays are valid during its call only, and a page is packed after it: everything
+ * is copied.
  */
 #include "api/rows.h"
 

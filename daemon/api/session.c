@@ -2,9 +2,9 @@
 /*
  * session.c - one client of the daemon.
  *
- * What must hold: engine and backend know exactly the OPEN sessions (the backend KILLED ones too), by the same id; the
- * session ends once, when its connection does; a segment's descriptor is sent to it once, and only while the engine lets
- * it map the segment.
+ * What must hold: engine and backend know exactly the OPEN sessions (the backend KILLED ones too), by the
+ * same id; the session ends once, when its connection does; a segment's descriptor is sent to it once, and
+ * only while the engine lets it map the segment.
  */
 #include "api/session.h"
 
@@ -37,7 +37,7 @@ static const uint32_t state_moves[] = {
 static const struct zd_sm session_sm = {
         .name = "session", .nstates = 4, .state_names = state_names, .allowed = state_moves};
 
-/* ---- Log ------------------------------------------------------------------------------------------------ */
+/* ---- Log ----------------------------------------------------------------------------------------------- */
 
 static void log_session(const struct zd_api_session *session, enum zd_log_level level, const char *what,
                         const char *detail)
@@ -51,14 +51,14 @@ static void log_session(const struct zd_api_session *session, enum zd_log_level 
 	zd_log_with(level, fields, ZD_ARRAY_LEN(fields), "session %s: %s", what, detail);
 }
 
-/* ---- Life ------------------------------------------------------------------------------------------------ */
+/* ---- Life ---------------------------------------------------------------------------------------------- */
 
 static void leave_engine(struct zd_api_session *session)
 {
 	struct zd_api *api = session->api;
 
-	/* Before the engine is told the time: a deadline of this very session may have come, and nobody is there to be
-	 * told. */
+	/* Before the engine is told the time: a deadline of this very session may have come, and nobody is
+	 * there to be told. */
 	if (session->state == ZD_API_SESSION_OPEN)
 		zd_engine_session_close(api->bridge.engine, session->id);
 	(void)zd_bridge_tick(&api->bridge);
@@ -71,8 +71,9 @@ static void leave_engine(struct zd_api_session *session)
 		api->recent = NULL;
 }
 
-/* As long as any process has the rings mapped, they are the daemon's memory, and with its sessions they would not be counted any
- * more: so they are emptied. A daemon that ends leaves them, with what is there to be read. */
+/* As long as any process has the rings mapped, they are the daemon's memory, and with its sessions they would
+ * not be counted any more: so they are emptied. A daemon that ends leaves them, with what is there to be
+ * read. */
 static void leave_rings(struct zd_api_session *session)
 {
 	if (!session->rings)
@@ -210,7 +211,7 @@ void zd_api_session_fail(struct zd_api_session *session, uint64_t request, const
 		zd_conn_end(session->conn, why);
 }
 
-/* ---- Segments ---------------------------------------------------------------------------------------------- */
+/* ---- Segments ------------------------------------------------------------------------------------------ */
 
 /* Where the segment is among those given, or would be. */
 static size_t given_index(const struct zd_api_session *session, uint32_t segment)
@@ -269,7 +270,8 @@ static int open_segment(const struct zd_api_session *session, uint32_t segment, 
 	const struct zd_bridge *bridge = &session->api->bridge;
 	int backend_fd, copy;
 
-	/* That a reply names a segment which its session may not see is our own mistake; it must not become a leak. */
+	/* That a reply names a segment which its session may not see is our own mistake; it must not become a
+	 * leak. */
 	if (!zd_engine_may_map(bridge->engine, session->id, segment) ||
 	    !zd_engine_segment(bridge->engine, segment, &announced->device, &announced->bytes))
 		return zd_err_set(err, ZEROD_E_PERMISSION, "segment %u is not this session's", segment);

@@ -41,12 +41,13 @@ struct zd_api_session {
 
 int zd_api_session_new(struct zd_api *api, int sock, struct zd_err *err) __attribute__((warn_unused_result));
 
-/* Makes a NEW session known to engine and backend. The pages' descriptors belong to the caller. Errors: LIMIT, SYSTEM,
- * NO_MEMORY; it stays NEW then. */
+/* Makes a NEW session known to engine and backend. The pages' descriptors belong to the caller. Errors:
+ * LIMIT, SYSTEM, NO_MEMORY; it stays NEW then. */
 int zd_api_session_admit(struct zd_api_session *session, const char *name, bool strict, int *client_page,
                          int *daemon_page, struct zd_err *err) __attribute__((warn_unused_result));
 
-/* An admitted session's packets may go by rings from now on, those of its channel too. The descriptor belongs to the caller.
+/* An admitted session's packets may go by rings from now on, those of its channel too. The descriptor belongs
+ * to the caller.
  * Errors: SYSTEM, NO_MEMORY. */
 int zd_api_session_open_rings(struct zd_api_session *session, int *rings_fd, struct zd_err *err)
         __attribute__((warn_unused_result));
@@ -60,8 +61,9 @@ void zd_api_session_killed(struct zd_api_session *session, const char *why);
 /* An error reply to the request; a client that has not been admitted is turned away. */
 void zd_api_session_fail(struct zd_api_session *session, uint64_t request, const struct zd_err *why);
 
-/* Puts the segments among the `count` that the client has not been sent yet into `attachments`, and their announcements
- * into `announced`, both with room for `count`. Zeros are skipped. SYSTEM when a descriptor cannot be had. */
+/* Puts the segments among the `count` that the client has not been sent yet into `attachments`, and their
+ * announcements into `announced`, both with room for `count`. Zeros are skipped. SYSTEM when a descriptor
+ * cannot be had. */
 int zd_api_session_attach(struct zd_api_session *session, const uint32_t *segments, unsigned count,
                           Zd__Segment *announced, struct zd_attachment *attachments, unsigned *nattachments,
                           struct zd_err *err) __attribute__((warn_unused_result));

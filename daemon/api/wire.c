@@ -2,7 +2,8 @@
 /*
  * wire.c - the few steps through a packed message that unpacking it does not save.
  *
- * It walks what protobuf-c has accepted already, and believes none of it: a length beyond the end ends the walk.
+ * It walks what protobuf-c has accepted already, and believes none of it: a length beyond the end ends the
+ * walk.
  */
 #include "api/wire.h"
 

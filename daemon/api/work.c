@@ -2,13 +2,14 @@
 /*
  * work.c - works: sent, answered, watched, over.
  *
- * A work has the id of the engine's operation that it stands for, and that ends once. It is QUEUED until its session has a
- * free slot of the result page and its channel room; SENT until it is answered; then LAUNCHED until a WATCH for its fence
- * completes. What must hold:
- *   - segments that a work names are announced on the session's connection, and that is flushed, before the work is sent;
+ * A work has the id of the engine's operation that it stands for, and that ends once. It is QUEUED until its
+ * session has a free slot of the result page and its channel room; SENT until it is answered; then LAUNCHED
+ * until a WATCH for its fence completes. What must hold:
+ *   - segments that a work names are announced on the session's connection, and that is flushed, before the
+ *     work is sent;
  *   - a slot belongs to one work from when that is sent until its result has been read;
- *   - a work that a client may have begun ends only when its fence has passed, when the client says that nothing of it runs
- *     any more, or when the client's process can use no device any more.
+ *   - a work that a client may have begun ends only when its fence has passed, when the client says that
+ *     nothing of it runs any more, or when the client's process can use no device any more.
  */
 #include "api/work.h"
 
@@ -62,7 +63,7 @@ struct zd_works {
 };
 _Static_assert(ZD_WORK_SLOTS == 64, "free_slots has a bit for each");
 
-/* ---- Works --------------------------------------------------------------------------------------------------- */
+/* ---- Works --------------------------------------------------------------------------------------------- */
 
 static void mark_to_send(struct zd_works *works)
 {
@@ -138,7 +139,7 @@ static void fail(struct zd_api *api, struct zd_work *work, const struct zd_err *
 	zd_engine_op_done(api->bridge.engine, op, why->status, why->text, NULL);
 }
 
-/* ---- From the engine --------------------------------------------------------------------------------------------- */
+/* ---- From the engine ----------------------------------------------------------------------------------- */
 
 /* The client is sent what it has not been sent yet of these segments. */
 static int announce(struct zd_api_session *session, const struct zd_reduce_desc *sum)
@@ -195,7 +196,7 @@ void zd_works_note_retired(struct zd_api_session *session)
 	mark_to_send(session->works);
 }
 
-/* ---- To the client ------------------------------------------------------------------------------------------------ */
+/* ---- To the client ------------------------------------------------------------------------------------- */
 
 static Zd__Location location_message(const struct zd_location *place)
 {
@@ -256,7 +257,8 @@ static Zd__Work *work_message(const struct zd_work *work, uint32_t slot, struct 
 	return message;
 }
 
-/* A packet with a work (NULL: none) and with how many segments have been named. 0, ZD_FRAME_AGAIN, or why not. */
+/* A packet with a work (NULL: none) and with how many segments have been named. 0, ZD_FRAME_AGAIN, or why
+ * not. */
 static int send_packet(struct zd_works *works, const struct zd_work *work, uint32_t slot, struct zd_err *err)
 {
 	static uint8_t bytes[ZD_MAX_PACKET_BYTES];
@@ -327,7 +329,7 @@ void zd_works_flush(struct zd_api *api)
 	}
 }
 
-/* ---- Answers --------------------------------------------------------------------------------------------------------- */
+/* ---- Answers ------------------------------------------------------------------------------------------- */
 
 /* Whatever stands there is the client's word about its own gradient. */
 static void read_result(const struct zd_work *work, struct zd_op_result *result)
@@ -464,7 +466,7 @@ static void on_broken(void *arg, const struct zd_err *why)
 static const struct zd_channel_ops channel_ops = {
         .packet = on_packet, .writable = on_writable, .broken = on_broken};
 
-/* ---- The end ------------------------------------------------------------------------------------------------------------ */
+/* ---- The end ------------------------------------------------------------------------------------------- */
 
 void zd_works_completed(struct zd_api *api, struct zd_completion *completion)
 {
@@ -480,7 +482,7 @@ void zd_works_completed(struct zd_api *api, struct zd_completion *completion)
 	work_end(api, work);
 }
 
-/* ---- Life ----------------------------------------------------------------------------------------------------------------- */
+/* ---- Life ---------------------------------------------------------------------------------------------- */
 
 int zd_works_open(struct zd_api_session *session, bool ahead, int *channel_fd, int *page_fd,
                   struct zd_err *err)

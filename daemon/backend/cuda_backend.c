@@ -2,8 +2,9 @@
 /*
  * cuda_backend.c - the cuda backend: GPUs, driven through the CUDA driver that is loaded at run time.
  *
- * A GPU has an executor, the thread that issues its copies and sees them land; a worker, the thread for what blocks inside the
- * driver; and, from the first one on that is asked for, a thread for its communicators. This file ties the parts together:
+ * A GPU has an executor, the thread that issues its copies and sees them land; a worker, the thread for what
+ * blocks inside the driver; and, from the first one on that is asked for, a thread for its communicators.
+ * This file ties the parts together:
  *
  *   cuda_device    the GPUs                   cuda_segment   their memory
  *   cuda_executor  the thread of a GPU        cuda_worker    its thread for what blocks
@@ -55,7 +56,7 @@ struct zd_backend {
 	uint32_t next_worker;                       /* whose turn it is to have a new session's page */
 };
 
-/* ---- Life --------------------------------------------------------------------------------------------------- */
+/* ---- Life ---------------------------------------------------------------------------------------------- */
 
 static int set_arena(const struct zd_cuda_device *device, uint64_t asked_bytes, uint64_t *arena_bytes,
                      struct zd_err *err)
@@ -111,7 +112,8 @@ static int start_gpu(struct zd_backend *backend, uint32_t index, const struct zd
 	return rc;
 }
 
-/* Executors give what they have from workers a last time; the pages of sessions go when nobody signals any more. */
+/* Executors give what they have from workers a last time; the pages of sessions go when nobody signals any
+ * more. */
 static void stop_gpus(struct zd_backend *backend)
 {
 	uint32_t n = backend->devices.count;
@@ -197,8 +199,8 @@ static void cuda_device_info(const struct zd_backend *backend, uint32_t device, 
 	(void)snprintf(info->name, sizeof(info->name), "%s", found->name);
 }
 
-/* A copy that the client's GPU makes itself is the fastest while nothing else runs there; beside kernels it waits for them, where
- * ours goes round. A small one is worth less than the client's calls for it. */
+/* A copy that the client's GPU makes itself is the fastest while nothing else runs there; beside kernels it
+ * waits for them, where ours goes round. A small one is worth less than the client's calls for it. */
 static bool cuda_client_copies_own(const struct zd_backend *backend, uint32_t device, uint64_t bytes)
 {
 	zd_assert(device < backend->devices.count);
@@ -220,7 +222,7 @@ static void cuda_expect(struct zd_backend *backend, uint32_t device)
 	zd_cuda_executor_expect(&backend->gpus[device].executor);
 }
 
-/* ---- Commands ----------------------------------------------------------------------------------------------- */
+/* ---- Commands ------------------------------------------------------------------------------------------ */
 
 /* Timelines of exchanges are their device's thread's for communicators, all others its executor's. */
 static bool is_of_exchanges(const struct zd_signal *signal)
@@ -271,7 +273,7 @@ static int cuda_segment_fd(const struct zd_backend *backend, uint32_t segment)
 	return zd_cuda_segments_fd((struct zd_cuda_segments *)&backend->segments, segment);
 }
 
-/* ---- Sessions ------------------------------------------------------------------------------------------------ */
+/* ---- Sessions ------------------------------------------------------------------------------------------ */
 
 static int cuda_session_open(struct zd_backend *backend, uint64_t session, pid_t pid, int *client_fd,
                              int *daemon_fd, struct zd_err *err)

@@ -21,7 +21,7 @@
 #define IN_ENVIRONMENT "the daemon's environment or NCCL's configuration file"
 #define LEAST_QUEUES   8 /* the driver's own default; see zd_cuda_devices_prepare() */
 
-/* ---- States ------------------------------------------------------------------------------------------------- */
+/* ---- States -------------------------------------------------------------------------------------------- */
 
 static const char *const state_names[] = {"CONNECTING", "READY", "ENDING", "ENDED", "FAILED", "ABORTED"};
 
@@ -48,7 +48,7 @@ const char *zd_cuda_comm_state_name(const struct zd_cuda_comm *comm)
 	return zd_sm_name(&life, comm->state);
 }
 
-/* ---- The GPU's room ------------------------------------------------------------------------------------------- */
+/* ---- The GPU's room ------------------------------------------------------------------------------------ */
 
 static uint32_t blocks_of_queue(const struct zd_cuda_device *device)
 {
@@ -65,7 +65,7 @@ uint32_t zd_cuda_comm_room(const struct zd_cuda_device *device)
 	return blocks_of_queue(device) / zd_cuda_comm_blocks(device);
 }
 
-/* ---- The thread: what may block ------------------------------------------------------------------------------ */
+/* ---- The thread: what may block ------------------------------------------------------------------------ */
 
 static int make_page(struct zd_cuda_comm *comm, struct zd_err *err)
 {
@@ -93,11 +93,12 @@ static int make_page(struct zd_cuda_comm *comm, struct zd_err *err)
 }
 
 /*
- * NCCL takes the environment before the configuration, and whoever started the daemon may have tuned it. But for these, with
- * which communicators cannot work: calls that block would hold up the device's other ones, and launches that wait for
- * each other, for those of the process's other GPUs (GROUP) or for those of the GPU's other communicators, would make a
- * circle with ranks that launch in another order. And there is more than one communicator. What its configuration
- * file says NCCL puts into the environment itself, with the first communicator at the latest: so this is looked at again then.
+ * NCCL takes the environment before the configuration, and whoever started the daemon may have tuned it. But
+ * for these, with which communicators cannot work: calls that block would hold up the device's other ones,
+ * and launches that wait for each other, for those of the process's other GPUs (GROUP) or for those of the
+ * GPU's other communicators, would make a circle with ranks that launch in another order. And there is more
+ * than one communicator. What its configuration file says NCCL puts into the environment itself, with the
+ * first communicator at the latest: so this is looked at again then.
  */
 static int check_environment(struct zd_err *err)
 {
@@ -230,7 +231,8 @@ static bool end_handle(struct zd_cuda_comm *comm, struct zd_err *err)
 	return quiet;
 }
 
-/* Kernels that were aborted end in their own time. `err` is set if the other ranks were not said goodbye to. */
+/* Kernels that were aborted end in their own time. `err` is set if the other ranks were not said goodbye
+ * to. */
 static void close_comm(struct zd_cuda_comm *comm, struct zd_err *err)
 {
 	const struct zd_cuda *cuda = comm->home.device->cuda;
@@ -267,7 +269,7 @@ static void *comm_main(void *arg)
 	return NULL;
 }
 
-/* ---- Beginning ------------------------------------------------------------------------------------------------- */
+/* ---- Beginning ----------------------------------------------------------------------------------------- */
 
 static int check_config(const struct zd_cuda_comm_config *config, struct zd_err *err)
 {
@@ -338,7 +340,7 @@ int zd_cuda_comm_new(const struct zd_cuda_comm_home *home, const struct zd_cuda_
 	return 0;
 }
 
-/* ---- Ending ------------------------------------------------------------------------------------------------------ */
+/* ---- Ending -------------------------------------------------------------------------------------------- */
 
 static void leave(struct zd_cuda_comm *comm, enum zd_cuda_comm_state state, enum zd_cuda_comm_leaving how)
 {
@@ -418,7 +420,7 @@ void zd_cuda_comm_free(struct zd_cuda_comm *comm)
 	unmake(comm);
 }
 
-/* ---- Coming further ------------------------------------------------------------------------------------------------ */
+/* ---- Coming further ------------------------------------------------------------------------------------ */
 
 static void miss_deadline(struct zd_cuda_comm *comm)
 {
@@ -492,7 +494,7 @@ void zd_cuda_comm_poll(struct zd_cuda_comm *comm, uint64_t now_ns)
 		miss_deadline(comm);
 }
 
-/* ---- Of one that is READY --------------------------------------------------------------------------------------------- */
+/* ---- Of one that is READY ------------------------------------------------------------------------------ */
 
 int zd_cuda_comm_look(const struct zd_cuda_comm *comm)
 {

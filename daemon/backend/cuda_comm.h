@@ -8,13 +8,14 @@
  *   FAILED       something went wrong, or a deadline passed; the communicator is being aborted, or has been
  *   ABORTED      the same on request
  *
- * Nothing here waits. NCCL is asked to be nonblocking, and what may block all the same - making and ending a communicator, its
- * stream and its pinned memory - is done by a thread of the communicator's own, so that one that hangs holds up no
- * other. In between the handle is the caller's, who polls. In the last three states the caller still polls, until
- * zd_cuda_comm_is_over(): before that, kernels may be running that write where they were told to.
+ * Nothing here waits. NCCL is asked to be nonblocking, and what may block all the same - making and ending a
+ * communicator, its stream and its pinned memory - is done by a thread of the communicator's own, so that one
+ * that hangs holds up no other. In between the handle is the caller's, who polls. In the last three states
+ * the caller still polls, until zd_cuda_comm_is_over(): before that, kernels may be running that write where
+ * they were told to.
  *
- * Operations are given to a queue, which keeps their order (cuda_comm_queue.h). Not thread-safe: cuda_comm_thread's own, with the
- * device's context current.
+ * Operations are given to a queue, which keeps their order (cuda_comm_queue.h). Not thread-safe:
+ * cuda_comm_thread's own, with the device's context current.
  */
 #ifndef ZD_BACKEND_CUDA_COMM_H
 #define ZD_BACKEND_CUDA_COMM_H
@@ -43,10 +44,11 @@ enum zd_cuda_comm_state {
 /*
  * What a communicator's kernels take of a GPU, and for how many communicators of one queue there is room.
  *
- * A kernel waits for those of the other ranks, and keeps its multiprocessors meanwhile. Ranks launch what is in different queues, and
- * of different communicators, in any order: so all that may have been launched must fit on the GPU at once, or one rank's
- * first kernels leave no room for those that another rank has begun with, for ever. NCCL's default is up to 32 blocks each;
- * half of that carries what leaves a node, and most of what does not.
+ * A kernel waits for those of the other ranks, and keeps its multiprocessors meanwhile. Ranks launch what is
+ * in different queues, and of different communicators, in any order: so all that may have been launched must
+ * fit on the GPU at once, or one rank's first kernels leave no room for those that another rank has begun
+ * with, for ever. NCCL's default is up to 32 blocks each; half of that carries what leaves a node, and most
+ * of what does not.
  */
 #define ZD_CUDA_COMM_QUEUES 2u
 #define ZD_CUDA_COMM_BLOCKS 16u
@@ -73,7 +75,8 @@ struct zd_cuda_comm_config {
 struct zd_cuda_comm_op;
 STAILQ_HEAD(zd_cuda_comm_ops, zd_cuda_comm_op);
 
-/* How the communicator's thread is to end it: when NCCL has said goodbye to all ranks; the same for a second at most; at once. */
+/* How the communicator's thread is to end it: when NCCL has said goodbye to all ranks; the same for a second
+ * at most; at once. */
 enum zd_cuda_comm_leaving {
 	ZD_CUDA_COMM_STAYS,
 	ZD_CUDA_COMM_LEAVES,
@@ -112,7 +115,7 @@ struct zd_cuda_comm {
 	pthread_mutex_t lock;
 	pthread_cond_t changed;
 	bool opened, over;
-	bool parted; /* from all ranks: it runs no kernel any more, and is over when nobody else's kernel runs either */
+	bool parted; /* from all ranks: it runs no kernel any more, and ends when nobody else does either */
 	enum zd_cuda_comm_leaving leaving;
 	struct zd_err opening, ending; /* how that went */
 };
@@ -126,12 +129,12 @@ void zd_cuda_comm_free(struct zd_cuda_comm *comm);
 bool zd_cuda_comm_has_parted(struct zd_cuda_comm *comm);
 /* Looks whether it has come further: READY, FAILED with the reason or at the deadline, ENDED. */
 void zd_cuda_comm_poll(struct zd_cuda_comm *comm, uint64_t now_ns);
-/* Ends it with these words, whatever it does, unless it has failed, was aborted or has ended: the other communicators of the
- * device go on. The other ranks are not told. */
+/* Ends it with these words, whatever it does, unless it has failed, was aborted or has ended: the other
+ * communicators of the device go on. The other ranks are not told. */
 void zd_cuda_comm_fail(struct zd_cuda_comm *comm, const struct zd_err *why);
 void zd_cuda_comm_abort(struct zd_cuda_comm *comm, const char *why);
-/* As zd_cuda_comm_fail(), of one that is READY and has nothing in flight: what other ranks are yet to receive of it may still
- * be on its way, and reaches them. */
+/* As zd_cuda_comm_fail(), of one that is READY and has nothing in flight: what other ranks are yet to receive
+ * of it may still be on its way, and reaches them. */
 void zd_cuda_comm_part(struct zd_cuda_comm *comm, const struct zd_err *why);
 /* Ends it in order, when all that it was given has ended; one that is CONNECTING is aborted. */
 void zd_cuda_comm_end(struct zd_cuda_comm *comm);
@@ -146,11 +149,12 @@ static inline bool zd_cuda_comm_lives(const struct zd_cuda_comm *comm)
 /* "CONNECTING", ... */
 const char *zd_cuda_comm_state_name(const struct zd_cuda_comm *comm);
 
-/* ---- Of one that is READY -------------------------------------------------------------------------------------------- */
+/* ---- Of one that is READY ------------------------------------------------------------------------------ */
 
 /* SUCCESS, IN_PROGRESS while a call is, or what went wrong. */
 int zd_cuda_comm_look(const struct zd_cuda_comm *comm);
-/* Behind what was launched a store of the next progress, `*progress`. Errors: NO_MEMORY; DEVICE, then it is marked. */
+/* Behind what was launched a store of the next progress, `*progress`. Errors: NO_MEMORY; DEVICE, then it is
+ * marked. */
 int zd_cuda_comm_mark(struct zd_cuda_comm *comm, uint64_t *progress, struct zd_err *err)
         __attribute__((warn_unused_result));
 uint64_t zd_cuda_comm_progress(const struct zd_cuda_comm *comm);

@@ -54,7 +54,7 @@ int zd_cuda_comm_call_check(const struct zd_cuda_comm_call *call, uint32_t nrank
 	return 0;
 }
 
-/* ---- Words ---------------------------------------------------------------------------------------------------- */
+/* ---- Words --------------------------------------------------------------------------------------------- */
 
 static const char *ordinal_end(uint64_t number)
 {
@@ -77,7 +77,7 @@ const char *zd_cuda_comm_call_text(const struct zd_cuda_comm_call *call, uint64_
 	return text;
 }
 
-/* ---- Descriptions ---------------------------------------------------------------------------------------------- */
+/* ---- Descriptions -------------------------------------------------------------------------------------- */
 
 /* FNV-1a. */
 static uint64_t hash_name(const char *name)

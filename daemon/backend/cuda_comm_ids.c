@@ -62,7 +62,7 @@ void zd_cuda_ids_deinit(struct zd_cuda_id_makers *makers)
 	}
 }
 
-/* ---- Starting ----------------------------------------------------------------------------------------------- */
+/* ---- Starting ------------------------------------------------------------------------------------------ */
 
 /* The user's oldest that nobody has come with: a job that died before its ranks could join has left them. */
 static struct zd_cuda_ids *find_stale(const struct zd_cuda_id_makers *makers, uint32_t uid)
@@ -178,7 +178,7 @@ int zd_cuda_ids_start(struct zd_cuda_id_makers *makers, const char *nccl_path, u
 	return 0;
 }
 
-/* ---- What comes ---------------------------------------------------------------------------------------------- */
+/* ---- What comes ---------------------------------------------------------------------------------------- */
 
 static void failed(struct zd_cuda_ids *ids, int status, const char *text)
 {
@@ -280,7 +280,7 @@ void zd_cuda_ids_stop(struct zd_cuda_id_makers *makers, const struct zd_err *why
 	}
 }
 
-/* ---- The program ---------------------------------------------------------------------------------------------- */
+/* ---- The program --------------------------------------------------------------------------------------- */
 
 static bool write_all(int to, const void *bytes, size_t count)
 {
@@ -297,8 +297,8 @@ static bool write_all(int to, const void *bytes, size_t count)
 	return true;
 }
 
-/* Of what the daemon has open, only the pipes and its log are left. NCCL writes to standard output, which is the log from here on:
- * what it says must not get in between the ids. Where these go to; -1: nowhere. */
+/* Of what the daemon has open, only the pipes and its log are left. NCCL writes to standard output, which is
+ * the log from here on: what it says must not get in between the ids. Where these go to; -1: nowhere. */
 static int take_output(void)
 {
 	int to;

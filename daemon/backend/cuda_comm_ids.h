@@ -2,10 +2,11 @@
 /*
  * cuda_comm_ids.h - unique ids for communicators, made by processes of their own.
  *
- * Where NCCL has made an id it listens for the ranks, with a thread and descriptors, until all of them have met, and has no call that
- * ends this. Ids whose ranks never meet would add up for as long as the daemon runs. So each request's are made by a process,
- * the daemon's own program as zd_cuda_ids_main(), which ends when this daemon's ranks have met with all of them, when the
- * time that ranks have to meet is over, or with the daemon.
+ * Where NCCL has made an id it listens for the ranks, with a thread and descriptors, until all of them have
+ * met, and has no call that ends this. Ids whose ranks never meet would add up for as long as the daemon
+ * runs. So each request's are made by a process, the daemon's own program as zd_cuda_ids_main(), which ends
+ * when this daemon's ranks have met with all of them, when the time that ranks have to meet is over, or with
+ * the daemon.
  *
  * Not thread-safe: cuda_comm_tasks's own. Nothing here waits.
  */
@@ -50,14 +51,16 @@ void zd_cuda_ids_init(struct zd_cuda_id_makers *makers, struct zd_cuda_comm_rost
 /* Kills all processes, and waits until they are gone. Whoever asked has been told. */
 void zd_cuda_ids_deinit(struct zd_cuda_id_makers *makers);
 
-/* Begins to make `count` ids for a user, whose oldest make room where the user has too many; nccl_path may be NULL. Errors: LIMIT (ranks
- * wait with all of the user's, or there are too many of others), SYSTEM. */
+/* Begins to make `count` ids for a user, whose oldest make room where the user has too many; nccl_path may be
+ * NULL. Errors: LIMIT (ranks wait with all of the user's, or there are too many of others), SYSTEM. */
 int zd_cuda_ids_start(struct zd_cuda_id_makers *makers, const char *nccl_path, uint32_t uid, uint32_t count,
                       uint64_t deadline_ns, void *arg, struct zd_err *err)
         __attribute__((warn_unused_result));
-/* Reads what has come, and ends processes that nobody needs. True: some are being made, and only another call will tell. */
+/* Reads what has come, and ends processes that nobody needs. True: some are being made, and only another call
+ * will tell. */
 bool zd_cuda_ids_poll(struct zd_cuda_id_makers *makers, uint64_t now_ns);
-/* Some that are made, `ids`, or have failed, and whose asker has not been told; NULL: none. The caller takes `arg` out, and tells. */
+/* Some that are made, `ids`, or have failed, and whose asker has not been told; NULL: none. The caller takes
+ * `arg` out, and tells. */
 struct zd_cuda_ids *zd_cuda_ids_take(struct zd_cuda_id_makers *makers);
 /* Those that are being made fail with these words. */
 void zd_cuda_ids_stop(struct zd_cuda_id_makers *makers, const struct zd_err *why);
@@ -67,8 +70,8 @@ static inline bool zd_cuda_ids_any(const struct zd_cuda_id_makers *makers)
 	return !LIST_EMPTY(&makers->all);
 }
 
-/* The program: `argv` is behind ZD_CUDA_IDS_PROGRAM_ARG: how many, and NCCL's file if it is not the usual one. Writes them to standard
- * output and stays until standard input ends. Returns an exit status. */
+/* The program: `argv` is behind ZD_CUDA_IDS_PROGRAM_ARG: how many, and NCCL's file if it is not the usual
+ * one. Writes them to standard output and stays until standard input ends. Returns an exit status. */
 int zd_cuda_ids_main(int argc, char **argv);
 
 #endif

@@ -54,7 +54,7 @@ void zd_cuda_comm_queue_remove(struct zd_cuda_comm_queue *queue, struct zd_cuda_
 	zd_cuda_comm_free(comm);
 }
 
-/* ---- Giving and taking ---------------------------------------------------------------------------------------- */
+/* ---- Giving and taking --------------------------------------------------------------------------------- */
 
 int zd_cuda_comm_queue_give(struct zd_cuda_comm_queue *queue, struct zd_cuda_comm *comm,
                             struct zd_cuda_comm_op *op, struct zd_err *err)
@@ -108,7 +108,7 @@ struct zd_cuda_comm_op *zd_cuda_comm_queue_take(struct zd_cuda_comm_queue *queue
 	return op;
 }
 
-/* ---- Failing ------------------------------------------------------------------------------------------------------ */
+/* ---- Failing ------------------------------------------------------------------------------------------- */
 
 static void fail_call(const struct zd_cuda_comm_op *op, int result)
 {
@@ -151,7 +151,7 @@ static struct zd_cuda_comm_op *first_of(const struct zd_cuda_comm_queue *queue,
 	return op;
 }
 
-/* ---- Deadlines ------------------------------------------------------------------------------------------------------ */
+/* ---- Deadlines ----------------------------------------------------------------------------------------- */
 
 struct missing {
 	const struct zd_cuda_comm_description *described;
@@ -217,10 +217,10 @@ static void expire_all(const struct zd_cuda_comm_queue *queue, uint64_t now_ns)
 	expire(queue, op, now_ns);
 }
 
-/* ---- Landing ------------------------------------------------------------------------------------------------------------ */
+/* ---- Landing ------------------------------------------------------------------------------------------- */
 
-/* Only while NCCL says that all is well, and looked at in this order: when it gives a communicator up its kernels end early,
- * and progress is stored behind them all the same. */
+/* Only while NCCL says that all is well, and looked at in this order: when it gives a communicator up its
+ * kernels end early, and progress is stored behind them all the same. */
 static void land_ready(struct zd_cuda_comm_queue *queue, struct zd_cuda_comm *comm)
 {
 	const struct zd_err none = ZD_ERR_NONE;
@@ -254,7 +254,7 @@ static void land(struct zd_cuda_comm_queue *queue, struct zd_cuda_comm *comm)
 	}
 }
 
-/* ---- Launching -------------------------------------------------------------------------------------------------------- */
+/* ---- Launching ----------------------------------------------------------------------------------------- */
 
 static int type_of(enum zerod_dtype dtype)
 {
@@ -300,7 +300,8 @@ static int agree(struct zd_cuda_comm_op *op, uint64_t bytes)
 	                                  comm->handle, comm->stream);
 }
 
-/* What is only moved travels as bytes, whatever its dtype: NCCL moves whole vectors of them as far as addresses allow. */
+/* What is only moved travels as bytes, whatever its dtype: NCCL moves whole vectors of them as far as
+ * addresses allow. */
 static int call(struct zd_cuda_comm_op *op)
 {
 	const struct zd_nccl *nccl = op->comm->home.nccl;
@@ -432,7 +433,7 @@ static void advance(struct zd_cuda_comm_queue *queue)
 	}
 }
 
-/* ---- Polling ------------------------------------------------------------------------------------------------------------ */
+/* ---- Polling ------------------------------------------------------------------------------------------- */
 
 static void fail_with_device(struct zd_cuda_comm_queue *queue)
 {

@@ -1,22 +1,26 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * cuda_comm_queue.h - the order in which a device launches the operations of its communicators: all of one role.
+ * cuda_comm_queue.h - the order in which a device launches the operations of its communicators: all of one
+ * role.
  *
- * NCCL's kernels wait for each other: two ranks that launch those of two communicators in different orders wait for ever, where the
- * GPU has room for one of them alone. Ranks of several groups, or users, that share a GPU have no order in common; nor have a
- * group's reductions and another's, which begin when gradients are there. So a queue takes no more communicators than the GPU has
- * room for at once (zd_cuda_comm_room()), and none ever waits for another: not before its launch either, when an operation may
- * wait for other ranks, since NCCL connects them at a communicator's first. The operations of one communicator begin in the order in
- * which they were given, and so do those of all that are ready.
+ * NCCL's kernels wait for each other: two ranks that launch those of two communicators in different orders
+ * wait for ever, where the GPU has room for one of them alone. Ranks of several groups, or users, that share
+ * a GPU have no order in common; nor have a group's reductions and another's, which begin when gradients are
+ * there. So a queue takes no more communicators than the GPU has room for at once (zd_cuda_comm_room()), and
+ * none ever waits for another: not before its launch either, when an operation may wait for other ranks,
+ * since NCCL connects them at a communicator's first. The operations of one communicator begin in the order
+ * in which they were given, and so do those of all that are ready.
  *
- * In checking mode ranks describe an operation to each other before they launch it, and it fails on all of them with both
- * descriptions when two differ. That costs a round trip each, during which nothing else of the communicator is launched.
+ * In checking mode ranks describe an operation to each other before they launch it, and it fails on all of
+ * them with both descriptions when two differ. That costs a round trip each, during which nothing else of the
+ * communicator is launched.
  *
- * All that an operation depends on has happened when it is given. It has ended when zd_cuda_comm_queue_take() gives it back,
- * until then it is the queue's; one that has failed may have written anything to where it receives.
+ * All that an operation depends on has happened when it is given. It has ended when zd_cuda_comm_queue_take()
+ * gives it back, until then it is the queue's; one that has failed may have written anything to where it
+ * receives.
  *
- * Not thread-safe: cuda_comm_thread's own, with the device's context current. Nothing here waits; nothing moves but in
- * zd_cuda_comm_queue_poll().
+ * Not thread-safe: cuda_comm_thread's own, with the device's context current. Nothing here waits; nothing
+ * moves but in zd_cuda_comm_queue_poll().
  */
 #ifndef ZD_BACKEND_CUDA_COMM_QUEUE_H
 #define ZD_BACKEND_CUDA_COMM_QUEUE_H
@@ -63,9 +67,11 @@ void zd_cuda_comm_queue_init(struct zd_cuda_comm_queue *queue, const struct zd_c
 /* It has no communicators. */
 void zd_cuda_comm_queue_deinit(struct zd_cuda_comm_queue *queue);
 
-/* Are there as many as there is room for? One that has ended takes room until it is removed: its kernels may be there still. */
+/* Are there as many as there is room for? One that has ended takes room until it is removed: its kernels may
+ * be there still. */
 bool zd_cuda_comm_queue_is_full(const struct zd_cuda_comm_queue *queue);
-/* A communicator on the device; errors as of zd_cuda_comm_new(), and LIMIT if it is full. The queue polls it. */
+/* A communicator on the device; errors as of zd_cuda_comm_new(), and LIMIT if it is full. The queue polls
+ * it. */
 int zd_cuda_comm_queue_add(struct zd_cuda_comm_queue *queue, const struct zd_cuda_comm_config *config,
                            struct zd_cuda_comm **comm, struct zd_err *err)
         __attribute__((warn_unused_result));
@@ -82,8 +88,8 @@ bool zd_cuda_comm_queue_poll(struct zd_cuda_comm_queue *queue, uint64_t now_ns);
 /* The next operation that has ended; NULL: none. */
 struct zd_cuda_comm_op *zd_cuda_comm_queue_take(struct zd_cuda_comm_queue *queue);
 
-/* Has a GPU's failure stopped what runs: then the device is marked, and the next poll fails all its communicators. Neither
- * progress nor NCCL tells of it. */
+/* Has a GPU's failure stopped what runs: then the device is marked, and the next poll fails all its
+ * communicators. Neither progress nor NCCL tells of it. */
 void zd_cuda_comm_queue_check(struct zd_cuda_comm_queue *queue);
 
 #endif

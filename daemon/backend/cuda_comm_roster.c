@@ -135,7 +135,7 @@ bool zd_cuda_comm_roster_are_used(struct zd_cuda_comm_roster *roster, const stru
 	return used;
 }
 
-/* ---- Words -------------------------------------------------------------------------------------------------- */
+/* ---- Words --------------------------------------------------------------------------------------------- */
 
 struct lookup {
 	struct zd_cuda_comm_roster *roster;

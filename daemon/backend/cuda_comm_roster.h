@@ -2,8 +2,9 @@
 /*
  * cuda_comm_roster.h - who of a communicator's ranks is in this daemon.
  *
- * NCCL does not say for whom a rank waits, and waits for ever for one that came twice, or with another number of ranks. What
- * the daemon's own ranks say of themselves is known here, and is refused where it cannot fit together.
+ * NCCL does not say for whom a rank waits, and waits for ever for one that came twice, or with another number
+ * of ranks. What the daemon's own ranks say of themselves is known here, and is refused where it cannot fit
+ * together.
  */
 #ifndef ZD_BACKEND_CUDA_COMM_ROSTER_H
 #define ZD_BACKEND_CUDA_COMM_ROSTER_H
@@ -54,8 +55,8 @@ void zd_cuda_comm_roster_init(struct zd_cuda_comm_roster *roster);
 /* Nobody is in it. */
 void zd_cuda_comm_roster_deinit(struct zd_cuda_comm_roster *roster);
 
-/* Errors: EXISTS for a rank that is there already, or another one of the communicator on the same GPU; MISMATCH for another
- * number of ranks. */
+/* Errors: EXISTS for a rank that is there already, or another one of the communicator on the same GPU;
+ * MISMATCH for another number of ranks. */
 int zd_cuda_comm_roster_add(struct zd_cuda_comm_roster *roster, struct zd_cuda_comm_rank *rank,
                             struct zd_err *err) __attribute__((warn_unused_result));
 void zd_cuda_comm_roster_remove(struct zd_cuda_comm_roster *roster, struct zd_cuda_comm_rank *rank);
@@ -83,8 +84,8 @@ const char *zd_cuda_comm_roster_absent(struct zd_cuda_comm_roster *roster,
                                        const struct zd_cuda_comm_rank *rank,
                                        char text[ZD_CUDA_COMM_RANKS_TEXT]);
 
-/* "rank 3", "ranks 1 and 3", "ranks 0, 2 and 3": those of the communicator of that rank that `is` names; cut behind some, with
- * how many more there are. "" if there is none. Returns `text`. */
+/* "rank 3", "ranks 1 and 3", "ranks 0, 2 and 3": those of the communicator of that rank that `is` names; cut
+ * behind some, with how many more there are. "" if there is none. Returns `text`. */
 const char *zd_cuda_comm_ranks_text(const struct zd_cuda_comm_rank *self,
                                     bool (*is)(const void *arg, uint32_t rank), const void *arg,
                                     char text[ZD_CUDA_COMM_RANKS_TEXT]);

@@ -56,7 +56,7 @@ void zd_cuda_comms_deinit(struct zd_cuda_comms *comms)
 	zd_cuda_ids_deinit(&comms->makers);
 }
 
-/* ---- Ends of tasks ------------------------------------------------------------------------------------------ */
+/* ---- Ends of tasks ------------------------------------------------------------------------------------- */
 
 static bool has_place(const struct zd_cuda_task *task)
 {
@@ -156,7 +156,7 @@ void zd_cuda_comms_refuse(struct zd_cuda_comms *comms, struct zd_cuda_task *task
 	fail(comms, task, why);
 }
 
-/* ---- NCCL, and ids for it ------------------------------------------------------------------------------------------ */
+/* ---- NCCL, and ids for it ------------------------------------------------------------------------------ */
 
 static int need_nccl(struct zd_cuda_comms *comms, struct zd_err *err)
 {
@@ -218,7 +218,7 @@ static bool poll_ids(struct zd_cuda_comms *comms, uint64_t now_ns)
 	return under_way;
 }
 
-/* ---- Opening and closing ------------------------------------------------------------------------------------- */
+/* ---- Opening and closing ------------------------------------------------------------------------------- */
 
 static struct zd_cuda_open_comm *find(const struct zd_cuda_comms *comms, uint64_t id)
 {
@@ -382,7 +382,7 @@ static void remove_comm(struct zd_cuda_comms *comms, struct zd_cuda_open_comm *o
 	free(open);
 }
 
-/* ---- Exchanges ----------------------------------------------------------------------------------------------- */
+/* ---- Exchanges ----------------------------------------------------------------------------------------- */
 
 /* What the core names has room for every block that is moved. */
 static void check_blocks(const struct zd_cuda_exchange *exchange, const struct zd_cuda_comm_rank *self)
@@ -439,7 +439,7 @@ static void signal_timeline(struct zd_cuda_comms *comms, struct zd_cuda_task *ta
 	complete(comms, task);
 }
 
-/* ---- Tasks --------------------------------------------------------------------------------------------------- */
+/* ---- Tasks --------------------------------------------------------------------------------------------- */
 
 static void exchange(struct zd_cuda_comms *comms, struct zd_cuda_task *task)
 {
@@ -477,7 +477,7 @@ void zd_cuda_comms_run(struct zd_cuda_comms *comms, struct zd_cuda_task *task)
 	}
 }
 
-/* ---- Coming further ------------------------------------------------------------------------------------------ */
+/* ---- Coming further ------------------------------------------------------------------------------------ */
 
 static struct zd_cuda_exchange *exchange_of(struct zd_cuda_comm_op *op)
 {

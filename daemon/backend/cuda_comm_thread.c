@@ -32,8 +32,8 @@ static uint64_t rest_ns(struct zd_cuda_comm_thread *thread)
 	return zd_min_u64(zd_max_u64(share_ns, SLEEP_FIRST_NS), SLEEP_MOST_NS);
 }
 
-/* Takes what was submitted, after a rest; without anything under way the rest ends with a command. False when the thread shall
- * end. */
+/* Takes what was submitted, after a rest; without anything under way the rest ends with a command. False when
+ * the thread shall end. */
 static bool take_submitted(struct zd_cuda_comm_thread *thread, bool under_way, struct zd_cuda_tasks *taken)
 {
 	bool news = atomic_load_explicit(&thread->news, memory_order_relaxed);

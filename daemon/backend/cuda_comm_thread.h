@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * cuda_comm_thread.h - a GPU's third thread, for communicators: it gives NCCL what commands ask for, and sees it end.
+ * cuda_comm_thread.h - a GPU's third thread, for communicators: it gives NCCL what commands ask for, and sees
+ * it end.
  *
- * The executor must not wait for NCCL, nor NCCL for the executor's work. The thread begins with the first command of a
- * communicator, and sleeps while nothing is under way. NCCL tells of nothing by itself: somebody has to look, as for what an
- * executor has in flight.
+ * The executor must not wait for NCCL, nor NCCL for the executor's work. The thread begins with the first
+ * command of a communicator, and sleeps while nothing is under way. NCCL tells of nothing by itself: somebody
+ * has to look, as for what an executor has in flight.
  */
 #ifndef ZD_BACKEND_CUDA_COMM_THREAD_H
 #define ZD_BACKEND_CUDA_COMM_THREAD_H
@@ -38,8 +39,8 @@ struct zd_cuda_comm_thread {
 /* Starts nothing. The settings stay where they are. */
 void zd_cuda_comm_thread_init(struct zd_cuda_comm_thread *thread, struct zd_cuda_device *device,
                               const struct zd_cuda_comm_settings *settings);
-/* Asks the thread to end what is under way, and to fail everything else with SHUTDOWN. Returns at once. One that was not
- * initialised is allowed, here and below. */
+/* Asks the thread to end what is under way, and to fail everything else with SHUTDOWN. Returns at once. One
+ * that was not initialised is allowed, here and below. */
 void zd_cuda_comm_thread_stop(struct zd_cuda_comm_thread *thread);
 /* Stops, and waits for the thread: nothing completes afterwards. */
 void zd_cuda_comm_thread_deinit(struct zd_cuda_comm_thread *thread);

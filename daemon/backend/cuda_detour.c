@@ -7,7 +7,7 @@
 
 #define SEGMENT_ID UINT32_MAX /* in no table: nobody names it */
 
-/* ---- Life --------------------------------------------------------------------------------------------------- */
+/* ---- Life ---------------------------------------------------------------------------------------------- */
 
 static bool find_other(const struct zd_cuda_devices *devices, uint32_t device, uint32_t *other)
 {
@@ -54,7 +54,7 @@ void zd_cuda_detour_deinit(struct zd_cuda_detour *detour)
 	detour->memory = NULL;
 }
 
-/* ---- Sending ------------------------------------------------------------------------------------------------- */
+/* ---- Sending ------------------------------------------------------------------------------------------- */
 
 static struct zd_cuda_leg *leg_at(struct zd_cuda_detour *detour, uint64_t number)
 {
@@ -171,10 +171,11 @@ void zd_cuda_detour_close(struct zd_cuda_detour *detour)
 	zd_cuda_leave(detour->other->cuda, pushed);
 }
 
-/* ---- Back --------------------------------------------------------------------------------------------------- */
+/* ---- Back ---------------------------------------------------------------------------------------------- */
 
-/* Leaves a hole in the bytes. Nothing that is issued from now on stores into the timeline, or a waiter might take them for
- * whole. What was issued before may, and whoever waits for that is not to be freed earlier: the abort is stored by the task's own end. */
+/* Leaves a hole in the bytes. Nothing that is issued from now on stores into the timeline, or a waiter might
+ * take them for whole. What was issued before may, and whoever waits for that is not to be freed earlier: the
+ * abort is stored by the task's own end. */
 static void lose_leg(struct zd_cuda_task *task, int status, const struct zd_err *why)
 {
 	zd_completion_fail(&task->completion, status, why->text);
@@ -257,7 +258,7 @@ void zd_cuda_detour_check(struct zd_cuda_detour *detour)
 	zd_cuda_leave(detour->other->cuda, pushed);
 }
 
-/* ---- The end ------------------------------------------------------------------------------------------------ */
+/* ---- The end ------------------------------------------------------------------------------------------- */
 
 bool zd_cuda_detour_is_still(struct zd_cuda_detour *detour)
 {

@@ -12,7 +12,7 @@
 #include "base/mem.h"
 #include "base/text.h"
 
-/* ---- Failures ---------------------------------------------------------------------------------------------- */
+/* ---- Failures ------------------------------------------------------------------------------------------ */
 
 void zd_cuda_device_fail(struct zd_cuda_device *device, const char *why)
 {
@@ -76,7 +76,7 @@ bool zd_cuda_device_push(const struct zd_cuda_device *device)
 	return result == 0 && pushed;
 }
 
-/* ---- What a GPU can ----------------------------------------------------------------------------------------- */
+/* ---- What a GPU can ------------------------------------------------------------------------------------ */
 
 struct zd_cu_allocation zd_cuda_device_allocation(const struct zd_cuda_device *device)
 {
@@ -200,7 +200,7 @@ static int open_device(struct zd_cuda_device *device, struct zd_err *err)
 	                   "a context on %s", device->name);
 }
 
-/* ---- Which GPUs --------------------------------------------------------------------------------------------- */
+/* ---- Which GPUs ---------------------------------------------------------------------------------------- */
 
 static int add_device(struct zd_cuda_devices *devices, int ordinal, struct zd_err *err)
 {
@@ -265,7 +265,7 @@ static int add_all(struct zd_cuda_devices *devices, int visible, struct zd_err *
 	return rc;
 }
 
-/* ---- Who reaches whose memory -------------------------------------------------------------------------------- */
+/* ---- Who reaches whose memory -------------------------------------------------------------------------- */
 
 static int ask_peers(struct zd_cuda_devices *devices, struct zd_err *err)
 {
@@ -304,10 +304,10 @@ static void log_devices(const struct zd_cuda_devices *devices)
 }
 
 /*
- * Streams share hardware queues, of which there are 8 unless the environment says otherwise, and what waits in one holds up all
- * that is behind it there, of whatever stream. A store behind a kernel of NCCL's waits until other daemons have come: pushes
- * would wait with it, and an exchange that another daemon has begun with. With the most that there can be, every stream of
- * several groups has one of its own.
+ * Streams share hardware queues, of which there are 8 unless the environment says otherwise, and what waits
+ * in one holds up all that is behind it there, of whatever stream. A store behind a kernel of NCCL's waits
+ * until other daemons have come: pushes would wait with it, and an exchange that another daemon has begun
+ * with. With the most that there can be, every stream of several groups has one of its own.
  */
 void zd_cuda_devices_prepare(void)
 {

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * cuda_device.h - the GPUs that the daemon drives: which, what they can, who reaches whose memory, which have failed.
+ * cuda_device.h - the GPUs that the daemon drives: which, what they can, who reaches whose memory, which have
+ * failed.
  *
- * A GPU's primary context is retained as long as the daemon runs. A GPU that has failed stays so: whatever the driver says
- * afterwards, its commands end with DEVICE and the first error's words.
+ * A GPU's primary context is retained as long as the daemon runs. A GPU that has failed stays so: whatever
+ * the driver says afterwards, its commands end with DEVICE and the first error's words.
  */
 #ifndef ZD_BACKEND_CUDA_DEVICE_H
 #define ZD_BACKEND_CUDA_DEVICE_H
@@ -33,7 +34,7 @@ struct zd_cuda_device {
 	uint64_t reaches; /* bit i: it can access device i's memory directly; its own too */
 
 	_Atomic uint64_t in_ns,
-	        out_ns; /* until then its links are taken, by pushes into its memory and out of it: cuda_turns.h */
+	        out_ns; /* until then its links are taken, into its memory and out of it: cuda_turns.h */
 	_Atomic uint64_t due_bytes,
 	        due_to;   /* what of its large pushes has not been issued, and to whom, a bit each */
 	atomic_bool idle; /* as far as is known; zd_cuda_monitor looks */
@@ -52,9 +53,10 @@ struct zd_cuda_devices {
 /* To be called before the driver is loaded for the daemon; again does no harm. */
 void zd_cuda_devices_prepare(void);
 
-/* Loads the driver and takes the GPUs that `chosen` lists by UUID or by the driver's index, between commas or blanks; NULL,
- * "" or "all": every GPU that this process sees. On failure there is nothing to deinit. Errors: those of zd_cuda_load();
- * NOT_FOUND, INVALID for the choice; INVALID for a compute mode without room for trainers; UNSUPPORTED; NO_MEMORY, DEVICE. */
+/* Loads the driver and takes the GPUs that `chosen` lists by UUID or by the driver's index, between commas or
+ * blanks; NULL, "" or "all": every GPU that this process sees. On failure there is nothing to deinit. Errors:
+ * those of zd_cuda_load(); NOT_FOUND, INVALID for the choice; INVALID for a compute mode without room for
+ * trainers; UNSUPPORTED; NO_MEMORY, DEVICE. */
 int zd_cuda_devices_init(struct zd_cuda_devices *devices, const char *chosen, struct zd_err *err)
         __attribute__((warn_unused_result));
 /* Gives the contexts back. */
@@ -71,7 +73,8 @@ static inline bool zd_cuda_device_failed(const struct zd_cuda_device *device)
 {
 	return atomic_load_explicit(&device->failed, memory_order_acquire);
 }
-/* Of a device that has failed: sets `err` to DEVICE with the name and the first error's words, and returns that. */
+/* Of a device that has failed: sets `err` to DEVICE with the name and the first error's words, and returns
+ * that. */
 int zd_cuda_device_failure(struct zd_cuda_device *device, struct zd_err *err);
 /* Has it failed: then with these words. */
 bool zd_cuda_device_why(struct zd_cuda_device *device, char why[ZD_FAILURE_TEXT]);
@@ -83,7 +86,8 @@ void zd_cuda_device_check(struct zd_cuda_device *device, struct CUstream_st *str
 
 /* Makes its context current for the calling thread, for good; failing that, the device has failed. */
 void zd_cuda_device_enter(struct zd_cuda_device *device);
-/* The same until zd_cuda_leave(), for what is given back: a failure is none of the device's. Is it to be left. */
+/* The same until zd_cuda_leave(), for what is given back: a failure is none of the device's. Is it to be
+ * left. */
 bool zd_cuda_device_push(const struct zd_cuda_device *device);
 
 /* Do kernels run there most of the time, or may they. */

@@ -2,14 +2,15 @@
 /*
  * cuda_executor.c - the thread that gives a GPU its commands, and sees them land.
  *
- * Progress and fences are counters that GPUs and other processes write without telling: somebody has to look. The thread
- * spins for a moment after the last event, since most things happen soon, and then sleeps ever longer between two looks; a
- * new command ends the sleep. With nothing to look at it sleeps until a command comes, and costs nothing. Counters do not
- * tell when a GPU fails under what it was given: for that the driver is asked, now and then while something is in flight.
+ * Progress and fences are counters that GPUs and other processes write without telling: somebody has to look.
+ * The thread spins for a moment after the last event, since most things happen soon, and then sleeps ever
+ * longer between two looks; a new command ends the sleep. With nothing to look at it sleeps until a command
+ * comes, and costs nothing. Counters do not tell when a GPU fails under what it was given: for that the
+ * driver is asked, now and then while something is in flight.
  *
- * A GPU that fails: whoever waits for its bytes is freed at once, by ZD_FENCE_ABORTED. Its commands end when nothing moves
- * any more, since a push that is still under way must not find its target in other hands; then the timelines are aborted a
- * second time, because the GPU may have stored into them in between.
+ * A GPU that fails: whoever waits for its bytes is freed at once, by ZD_FENCE_ABORTED. Its commands end when
+ * nothing moves any more, since a push that is still under way must not find its target in other hands; then
+ * the timelines are aborted a second time, because the GPU may have stored into them in between.
  */
 #include "backend/cuda_executor.h"
 
@@ -39,10 +40,10 @@ static void event(struct zd_cuda_executor *executor)
 	executor->sleeps = 0;
 }
 
-/* ---- Ends of tasks ------------------------------------------------------------------------------------------ */
+/* ---- Ends of tasks ------------------------------------------------------------------------------------- */
 
-/* A waiter must not take failure for bytes: what failed aborts its timeline, and what comes behind it there does not undo
- * that. Only the core's own SIGNAL does, when the session is reset. */
+/* A waiter must not take failure for bytes: what failed aborts its timeline, and what comes behind it there
+ * does not undo that. Only the core's own SIGNAL does, when the session is reset. */
 static void tell_waiters(const struct zd_cuda_task *task)
 {
 	if (!task->session)
@@ -97,7 +98,8 @@ static void land_within(struct zd_cuda_executor *executor)
 	}
 }
 
-/* When whoever waits has been told of an abort, nothing lands any more: it would have taken the abort back. */
+/* When whoever waits has been told of an abort, nothing lands any more: it would have taken the abort
+ * back. */
 static void land_all(struct zd_cuda_executor *executor)
 {
 	if (executor->giving_up)
@@ -124,7 +126,7 @@ static void poll_watches(struct zd_cuda_executor *executor)
 	}
 }
 
-/* ---- Issuing ------------------------------------------------------------------------------------------------ */
+/* ---- Issuing ------------------------------------------------------------------------------------------- */
 
 static bool asks_the_gpu(const struct zd_cuda_task *task)
 {
@@ -259,7 +261,7 @@ static void issue_all(struct zd_cuda_executor *executor)
 	issue_within(executor);
 }
 
-/* ---- Giving up: the device has failed, or the daemon ends ------------------------------------------------------ */
+/* ---- Giving up: the device has failed, or the daemon ends ---------------------------------------------- */
 
 static void abort_timeline(struct zd_cuda_task *task)
 {
@@ -293,7 +295,8 @@ static void fail_flights(struct zd_cuda_executor *executor, const struct zd_err 
 		fail_flight(executor, task, why);
 }
 
-/* The way round has failed under it. A fill that nobody waits for but by its end may be made again, at home. */
+/* The way round has failed under it. A fill that nobody waits for but by its end may be made again, at
+ * home. */
 static void leave_round(struct zd_cuda_executor *executor, struct zd_cuda_task *task,
                         const struct zd_err *why)
 {
@@ -376,7 +379,7 @@ static void shut_down(struct zd_cuda_executor *executor)
 	}
 }
 
-/* ---- The thread ----------------------------------------------------------------------------------------------- */
+/* ---- The thread ---------------------------------------------------------------------------------------- */
 
 static bool is_flying(const struct zd_cuda_executor *executor)
 {
@@ -389,8 +392,8 @@ static uint64_t until_turn_ns(const struct zd_cuda_executor *executor)
 	return executor->turns.again_ns > now_ns ? executor->turns.again_ns - now_ns : 0;
 }
 
-/* 0: spin; UINT64_MAX: there is nothing to look at. To be woken for the next command costs whoever submits it 2 us and the
- * command 4 us, so that is spun for as well. */
+/* 0: spin; UINT64_MAX: there is nothing to look at. To be woken for the next command costs whoever submits it
+ * 2 us and the command 4 us, so that is spun for as well. */
 static uint64_t rest_ns(struct zd_cuda_executor *executor)
 {
 	bool flying = is_flying(executor), waiting = !zd_cuda_order_is_empty(&executor->order);
@@ -427,7 +430,8 @@ static void add(struct zd_cuda_executor *executor, struct zd_cuda_task *task)
 	zd_cuda_order_add(&executor->order, task);
 }
 
-/* Takes what was submitted, after a rest when there is nothing else to do. False when the thread shall end. */
+/* Takes what was submitted, after a rest when there is nothing else to do. False when the thread shall
+ * end. */
 static bool take_submitted(struct zd_cuda_executor *executor)
 {
 	struct zd_cuda_tasks taken = STAILQ_HEAD_INITIALIZER(taken);

@@ -2,9 +2,9 @@
 /*
  * cuda_executor.h - the thread that gives a GPU its commands, and sees them land.
  *
- * Pushes into other GPUs' memory are delayed by no trainer. What stays on the GPU would be, so copies within it go round by
- * another one (cuda_detour.h); what is left, fills and all on a machine's only GPU, has a lane of its own and holds up
- * nothing else. Watches are polled beside them. The thread never waits inside the
+ * Pushes into other GPUs' memory are delayed by no trainer. What stays on the GPU would be, so copies within
+ * it go round by another one (cuda_detour.h); what is left, fills and all on a machine's only GPU, has a lane
+ * of its own and holds up nothing else. Watches are polled beside them. The thread never waits inside the
  * driver; what may take long is a worker's (cuda_worker.h).
  */
 #ifndef ZD_BACKEND_CUDA_EXECUTOR_H
@@ -52,13 +52,13 @@ struct zd_cuda_executor {
 	uint64_t checked_ns; /* when the streams were, or nothing was in flight */
 };
 
-/* Makes the streams and starts the thread; the device's context is current. On failure there is nothing to deinit. Errors:
- * SYSTEM, NO_MEMORY, DEVICE. */
+/* Makes the streams and starts the thread; the device's context is current. On failure there is nothing to
+ * deinit. Errors: SYSTEM, NO_MEMORY, DEVICE. */
 int zd_cuda_executor_init(struct zd_cuda_executor *executor, struct zd_cuda_devices *devices, uint32_t device,
                           const struct zd_backend_config *config, struct zd_err *err)
         __attribute__((warn_unused_result));
-/* Asks the thread to let what is in flight land, and to fail everything else with SHUTDOWN. Returns at once. One that was
- * not started is allowed, here and below. */
+/* Asks the thread to let what is in flight land, and to fail everything else with SHUTDOWN. Returns at once.
+ * One that was not started is allowed, here and below. */
 void zd_cuda_executor_stop(struct zd_cuda_executor *executor);
 /* Stops, and waits for the thread: nothing completes afterwards. */
 void zd_cuda_executor_deinit(struct zd_cuda_executor *executor);
@@ -66,7 +66,8 @@ void zd_cuda_executor_deinit(struct zd_cuda_executor *executor);
 /* Slices of up to so many bytes need not wait for the GPU's kernels. */
 uint64_t zd_cuda_executor_own_slice_bytes(const struct zd_cuda_executor *executor);
 
-/* The executor owns the task from here on: COPY, FILL, WATCH, SIGNAL; a REDUCE that a worker has done. Never blocks. */
+/* The executor owns the task from here on: COPY, FILL, WATCH, SIGNAL; a REDUCE that a worker has done. Never
+ * blocks. */
 void zd_cuda_executor_submit(struct zd_cuda_executor *executor, struct zd_cuda_task *task);
 /* A task will follow within microseconds: the thread is to be awake by then. Never blocks. */
 void zd_cuda_executor_expect(struct zd_cuda_executor *executor);

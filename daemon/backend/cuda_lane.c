@@ -7,7 +7,7 @@
 
 #define COUNTER_BYTES 4096u /* pinned memory comes in pages */
 
-/* ---- Life --------------------------------------------------------------------------------------------------- */
+/* ---- Life ---------------------------------------------------------------------------------------------- */
 
 static int make_counter(struct zd_cuda_lane *lane, struct zd_err *err)
 {
@@ -61,7 +61,7 @@ void zd_cuda_lane_deinit(struct zd_cuda_lane *lane)
 	*lane = (struct zd_cuda_lane){.stream = NULL};
 }
 
-/* ---- Taking off --------------------------------------------------------------------------------------------- */
+/* ---- Taking off ---------------------------------------------------------------------------------------- */
 
 static void fly(struct zd_cuda_lane *lane, const struct zd_cuda_piece *piece)
 {
@@ -187,7 +187,7 @@ void zd_cuda_lane_follow(struct zd_cuda_lane *lane, struct zd_cuda_task *ends)
 	fly(lane, &(struct zd_cuda_piece){.ends = ends});
 }
 
-/* ---- Landing ------------------------------------------------------------------------------------------------ */
+/* ---- Landing ------------------------------------------------------------------------------------------- */
 
 bool zd_cuda_lane_drop(struct zd_cuda_lane *lane, struct zd_cuda_task **ended)
 {

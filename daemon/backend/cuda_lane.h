@@ -3,9 +3,9 @@
  * cuda_lane.h - a stream of an executor, and what is in flight on it.
  *
  * Pieces are issued in groups. A group is closed by stores behind it on the stream: of the sessions' counters
- * whose tasks end with it, and then of the lane's progress, a counter in host memory. So the CPU sees how far the stream is
- * without asking the driver, and small copies do not pay for stores of their own. Pieces land in the order in which they
- * were issued. A caller closes what it has begun before it does anything else.
+ * whose tasks end with it, and then of the lane's progress, a counter in host memory. So the CPU sees how far
+ * the stream is without asking the driver, and small copies do not pay for stores of their own. Pieces land
+ * in the order in which they were issued. A caller closes what it has begun before it does anything else.
  *
  * Not thread-safe: an executor's own. The device's context is current.
  */
@@ -78,8 +78,8 @@ static inline bool zd_cuda_lane_has_room(const struct zd_cuda_lane *lane)
 }
 
 /* Issues a piece. There is room. On failure it has not been. Errors: NO_MEMORY;
- * DEVICE, then the device is marked failed. Of those that move together the copies are given to the driver when the group is
- * closed. */
+ * DEVICE, then the device is marked failed. Of those that move together the copies are given to the driver
+ * when the group is closed. */
 int zd_cuda_lane_issue(struct zd_cuda_lane *lane, const struct zd_cuda_piece *piece, struct zd_err *err)
         __attribute__((warn_unused_result));
 /* Is the group large enough to be closed. */
@@ -92,13 +92,15 @@ void zd_cuda_lane_close(struct zd_cuda_lane *lane);
 /* Something lands when all before it have, and asks nothing of the GPU: `ends` with it. There is room. */
 void zd_cuda_lane_follow(struct zd_cuda_lane *lane, struct zd_cuda_task *ends);
 
-/* Takes the next piece that has landed: false when there is none. `*ended` is the task that ends with it, or NULL. */
+/* Takes the next piece that has landed: false when there is none. `*ended` is the task that ends with it, or
+ * NULL. */
 bool zd_cuda_lane_land(struct zd_cuda_lane *lane, struct zd_cuda_task **ended);
 /* Takes the next piece, landed or not, of a lane on which nothing moves any more: NULL and false likewise. */
 bool zd_cuda_lane_drop(struct zd_cuda_lane *lane, struct zd_cuda_task **ended);
 /* Calls fn for each task that ends with a piece in flight. */
 void zd_cuda_lane_walk(const struct zd_cuda_lane *lane, void (*fn)(struct zd_cuda_task *task));
-/* Has what is in flight gone wrong: then the device is marked failed. Nothing lands then, and no call tells. */
+/* Has what is in flight gone wrong: then the device is marked failed. Nothing lands then, and no call
+ * tells. */
 void zd_cuda_lane_check(struct zd_cuda_lane *lane);
 /* Does nothing move any more: the stream has run dry, or the driver has given it up. */
 bool zd_cuda_lane_is_still(struct zd_cuda_lane *lane);

@@ -21,7 +21,7 @@
 #define BUSY_PERCENT 60
 #define IDLE_PERCENT 40
 
-/* ---- Processes ---------------------------------------------------------------------------------------------- */
+/* ---- Processes ----------------------------------------------------------------------------------------- */
 
 static bool has_exited(const struct zd_cuda_session *session)
 {
@@ -55,12 +55,12 @@ static void look_at_processes(struct zd_cuda_monitor *monitor)
 	}
 }
 
-/* ---- Xids --------------------------------------------------------------------------------------------------- */
+/* ---- Xids ---------------------------------------------------------------------------------------------- */
 
-/* After these the GPU, or its way to the others, is of no use before a reset (NVIDIA's list of Xids): a double-bit ECC
- * error or an uncontained one, a broken NVLink, a GPU that has fallen off the bus or whose processors have stopped. A
- * program's own faults (13, 31, 43, 45) and contained errors (94) are not among them: they end the contexts concerned, as
- * the driver says. */
+/* After these the GPU, or its way to the others, is of no use before a reset (NVIDIA's list of Xids): a
+ * double-bit ECC error or an uncontained one, a broken NVLink, a GPU that has fallen off the bus or whose
+ * processors have stopped. A program's own faults (13, 31, 43, 45) and contained errors (94) are not among
+ * them: they end the contexts concerned, as the driver says. */
 static bool is_fatal(uint64_t xid)
 {
 	static const uint64_t fatal[] = {48, 62, 64, 74, 79, 95, 110, 119, 120, 140, 143};
@@ -96,7 +96,7 @@ static void look_at_xids(struct zd_cuda_monitor *monitor)
 	}
 }
 
-/* ---- Load --------------------------------------------------------------------------------------------------- */
+/* ---- Load ---------------------------------------------------------------------------------------------- */
 
 static void look_at_load(struct zd_cuda_monitor *monitor)
 {
@@ -110,7 +110,7 @@ static void look_at_load(struct zd_cuda_monitor *monitor)
 	}
 }
 
-/* ---- The thread ----------------------------------------------------------------------------------------------- */
+/* ---- The thread ---------------------------------------------------------------------------------------- */
 
 static void take_arrived(struct zd_cuda_monitor *monitor)
 {

@@ -2,11 +2,11 @@
 /*
  * cuda_order.h - the tasks that wait to be issued on a GPU.
  *
- * A queue for each device that is written to, the GPU's own included. What must hold: tasks of one timeline are issued in
- * the order in which they came, and what the CPU stores into a timeline (a SIGNAL, a failure) comes behind everything
- * before it and before everything behind it. Queues are in order; a task whose timeline has others under way in another
- * queue is held until those have landed. Tasks of different queues overtake each other freely: all that a command depends
- * on has happened when it is given.
+ * A queue for each device that is written to, the GPU's own included. What must hold: tasks of one timeline
+ * are issued in the order in which they came, and what the CPU stores into a timeline (a SIGNAL, a failure)
+ * comes behind everything before it and before everything behind it. Queues are in order; a task whose
+ * timeline has others under way in another queue is held until those have landed. Tasks of different queues
+ * overtake each other freely: all that a command depends on has happened when it is given.
  */
 #ifndef ZD_BACKEND_CUDA_ORDER_H
 #define ZD_BACKEND_CUDA_ORDER_H
@@ -30,8 +30,8 @@ void zd_cuda_order_init(struct zd_cuda_order *order, const struct zd_cuda_device
 void zd_cuda_order_add(struct zd_cuda_order *order, struct zd_cuda_task *task);
 /* The next task that writes to the device; NULL: none that may be issued now. It stays in its queue. */
 struct zd_cuda_task *zd_cuda_order_first(const struct zd_cuda_order *order, uint32_t queue);
-/* The task, its queue's first, leaves it: it flies. `cpu_stores`: nothing of its timeline may be issued until it has
- * landed. */
+/* The task, its queue's first, leaves it: it flies. `cpu_stores`: nothing of its timeline may be issued until
+ * it has landed. */
 void zd_cuda_order_take(struct zd_cuda_order *order, struct zd_cuda_task *task, bool cpu_stores);
 /* It has landed; called before its timeline is stored or its session let go. */
 void zd_cuda_order_landed(struct zd_cuda_order *order, struct zd_cuda_task *task);
@@ -41,7 +41,8 @@ static inline bool zd_cuda_order_is_empty(const struct zd_cuda_order *order)
 {
 	return order->filled == 0 && STAILQ_EMPTY(&order->held);
 }
-/* The first of any queue, in whatever order; NULL: none. Only held ones may be left when others are in flight. */
+/* The first of any queue, in whatever order; NULL: none. Only held ones may be left when others are in
+ * flight. */
 struct zd_cuda_task *zd_cuda_order_any(const struct zd_cuda_order *order);
 /* Do tasks for several other devices wait. */
 static inline bool zd_cuda_order_has_several(const struct zd_cuda_order *order)

@@ -13,7 +13,8 @@
 _Static_assert((ZD_MAX_WORLD + 1ull) * ZD_HOST_REDUCE_BLOCK_NUMEL * sizeof(float) <= STAGING_BYTES,
                "every world can be reduced");
 
-/* A piece of the reduction: elements `first` to `first + numel`, of `each` bytes, input after input, the target last. */
+/* A piece of the reduction: elements `first` to `first + numel`, of `each` bytes, input after input, the
+ * target last. */
 struct piece {
 	uint64_t first, numel;
 	uint64_t input_each, target_each;
@@ -84,7 +85,8 @@ static int put_back(const struct zd_cuda_reducer *reducer, const struct zd_cuda_
 	return rc ? rc : wait(reducer, err);
 }
 
-/* The sums go on from piece to piece: a piece is a whole number of blocks, so that they are those of the whole. */
+/* The sums go on from piece to piece: a piece is a whole number of blocks, so that they are those of the
+ * whole. */
 static int reduce_piece(const struct zd_cuda_reducer *reducer, const struct zd_cuda_task *task,
                         const struct piece *piece, struct zd_host_reduce *run, const void **inputs,
                         struct zd_err *err)

@@ -2,8 +2,9 @@
 /*
  * cuda_reduce.h - a reduction of GPU memory, summed by the CPU.
  *
- * Pieces of the inputs come into pinned memory, are summed by host_kernels, and go back: exact and the same in every run,
- * since it is the host backend's own sum, and as slow as the way to the host. Not thread-safe: a worker's own.
+ * Pieces of the inputs come into pinned memory, are summed by host_kernels, and go back: exact and the same
+ * in every run, since it is the host backend's own sum, and as slow as the way to the host. Not thread-safe:
+ * a worker's own.
  */
 #ifndef ZD_BACKEND_CUDA_REDUCE_H
 #define ZD_BACKEND_CUDA_REDUCE_H
@@ -22,8 +23,8 @@ struct zd_cuda_reducer {
 /* Gives the pinned memory back. */
 void zd_cuda_reducer_deinit(struct zd_cuda_reducer *reducer);
 
-/* Runs a REDUCE and waits for it; the device's context is current. Fills in the completion's result. Errors: NO_MEMORY,
- * DEVICE. */
+/* Runs a REDUCE and waits for it; the device's context is current. Fills in the completion's result. Errors:
+ * NO_MEMORY, DEVICE. */
 int zd_cuda_reduce(struct zd_cuda_reducer *reducer, struct zd_cuda_task *task, struct zd_err *err)
         __attribute__((warn_unused_result));
 

@@ -11,7 +11,7 @@
 #include "base/mem.h"
 #include "base/text.h"
 
-/* ---- One segment ------------------------------------------------------------------------------------------- */
+/* ---- One segment --------------------------------------------------------------------------------------- */
 
 /* What another process takes of the GPU, nobody sees before: so the words say what is left of it. */
 static int no_memory(const struct zd_cuda_segment *segment, struct zd_err *err)
@@ -109,8 +109,8 @@ int zd_cuda_segment_new(const struct zd_cuda_devices *devices, uint32_t index, u
 	if (!rc)
 		rc = export(made, err);
 	if (rc) {
-		/* It may be for want of anything, descriptors for instance. The GPU has failed with it if its context
-		 * is lost. */
+		/* It may be for want of anything, descriptors for instance. The GPU has failed with it if its
+		 * context is lost. */
 		zd_cuda_device_check(made->device, stream);
 		zd_cuda_segment_free(made);
 		return rc;
@@ -138,7 +138,7 @@ void zd_cuda_segment_free(struct zd_cuda_segment *segment)
 	free(segment);
 }
 
-/* ---- The table ---------------------------------------------------------------------------------------------- */
+/* ---- The table ----------------------------------------------------------------------------------------- */
 
 void zd_cuda_segments_init(struct zd_cuda_segments *segments)
 {

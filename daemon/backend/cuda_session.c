@@ -81,7 +81,8 @@ int zd_cuda_session_counter_at(struct zd_cuda_session *session, struct zd_cuda_d
 {
 	_Atomic zd_cu_ptr *page = &session->page[device->index];
 	zd_assert(timeline < ZD_TIMELINES);
-	/* Two executors may ask at once, and get one answer: the GPU's own, and one whose copies go round by it. */
+	/* Two executors may ask at once, and get one answer: the GPU's own, and one whose copies go round by
+	 * it. */
 	if (!atomic_load_explicit(page, memory_order_acquire)) {
 		int rc = ask_page(session, device, err);
 		if (rc)

@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * cuda_session.h - a session whose daemon page GPUs write: its registration, and what is under way on its timelines.
+ * cuda_session.h - a session whose daemon page GPUs write: its registration, and what is under way on its
+ * timelines.
  *
- * The page is registered with the driver by the first executor that signals there, and given back by a worker when the
- * last reference has gone, so that the loop's thread never calls the driver. Its client may write the page too: the
- * library frees its own streams when the daemon dies.
+ * The page is registered with the driver by the first executor that signals there, and given back by a worker
+ * when the last reference has gone, so that the loop's thread never calls the driver. Its client may write
+ * the page too: the library frees its own streams when the daemon dies.
  */
 #ifndef ZD_BACKEND_CUDA_SESSION_H
 #define ZD_BACKEND_CUDA_SESSION_H

@@ -2,8 +2,8 @@
 /*
  * cuda_task.c - a command as executors and workers run it.
  *
- * Addresses are looked up when the command is given, on the loop's thread: the core gives none for a segment whose
- * creation has not been reported, or whose destruction has been ordered.
+ * Addresses are looked up when the command is given, on the loop's thread: the core gives none for a segment
+ * whose creation has not been reported, or whose destruction has been ordered.
  */
 #include "backend/cuda_task.h"
 

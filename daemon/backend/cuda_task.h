@@ -2,9 +2,9 @@
 /*
  * cuda_task.h - a command as executors and workers run it: names turned into addresses, arrays copied.
  *
- * Made on the loop's thread. Tasks of segments end on their device's worker. Those of communicators, and SIGNALs of exchanges'
- * timelines, end on its thread for communicators, which alone stores into these timelines. All others end on its executor,
- * which alone stores into the rest of the device's timelines.
+ * Made on the loop's thread. Tasks of segments end on their device's worker. Those of communicators, and
+ * SIGNALs of exchanges' timelines, end on its thread for communicators, which alone stores into these
+ * timelines. All others end on its executor, which alone stores into the rest of the device's timelines.
  */
 #ifndef ZD_BACKEND_CUDA_TASK_H
 #define ZD_BACKEND_CUDA_TASK_H
@@ -68,7 +68,8 @@ struct zd_cuda_task {
 
 STAILQ_HEAD(zd_cuda_tasks, zd_cuda_task);
 
-/* The sessions are those that the command names, NULL when it names none or it is gone. Takes references of its own. */
+/* The sessions are those that the command names, NULL when it names none or it is gone. Takes references of
+ * its own. */
 struct zd_cuda_task *zd_cuda_task_new(const struct zd_command *command, struct zd_cuda_segments *segments,
                                       struct zd_backend_session *signalled,
                                       struct zd_backend_session *watched);

@@ -20,7 +20,7 @@ uint64_t zd_cuda_turn_ns(uint64_t bytes)
 	return bytes / ZD_CUDA_LINK_BYTES_NS + PAUSE_NS;
 }
 
-/* ---- Links ------------------------------------------------------------------------------------------------------ */
+/* ---- Links --------------------------------------------------------------------------------------------- */
 
 static uint64_t load(const _Atomic uint64_t *value)
 {
@@ -47,7 +47,7 @@ static bool take(_Atomic uint64_t *taken_ns, uint64_t lasts_ns, uint64_t now_ns,
 	return true;
 }
 
-/* ---- Runs: tasks that go on where the one before ends ------------------------------------------------------------- */
+/* ---- Runs: tasks that go on where the one before ends -------------------------------------------------- */
 
 static bool moves(const struct zd_cuda_task *task)
 {
@@ -97,7 +97,7 @@ static struct part first_part(struct zd_cuda_task *task)
 	return part;
 }
 
-/* ---- Turns ---------------------------------------------------------------------------------------------------------- */
+/* ---- Turns --------------------------------------------------------------------------------------------- */
 
 void zd_cuda_turns_init(struct zd_cuda_turns *turns, struct zd_cuda_devices *devices, uint32_t self)
 {
@@ -156,8 +156,8 @@ uint32_t zd_cuda_turns_begin(struct zd_cuda_turns *turns, uint64_t now_ns)
 	return turns->place;
 }
 
-/* Is it this GPU's place to push there. It is the next one's when a turn into that GPU has just ended, and who has had none lately
- * may be that. */
+/* Is it this GPU's place to push there. It is the next one's when a turn into that GPU has just ended, and
+ * who has had none lately may be that. */
 static bool is_place(const struct zd_cuda_turns *turns, uint32_t target, uint64_t now_ns)
 {
 	uint32_t distance = distance_to(turns, target);
@@ -167,7 +167,8 @@ static bool is_place(const struct zd_cuda_turns *turns, uint32_t target, uint64_
 	       load(&turns->devices->all[target].in_ns) + STALE_NS > now_ns;
 }
 
-/* When this GPU may push there, although it is another one's place: that may go on elsewhere, again and again. */
+/* When this GPU may push there, although it is another one's place: that may go on elsewhere, again and
+ * again. */
 static uint64_t leave_place(const struct zd_cuda_turns *turns, uint32_t target, uint64_t lasts_ns,
                             uint64_t free_ns, uint64_t now_ns)
 {

@@ -2,16 +2,17 @@
 /*
  * cuda_turns.h - whose turn it is to push, from which GPU to which.
  *
- * Pushes that meet at one GPU share the way into it; meanwhile what is queued behind them at their sources waits, and the ways
- * into other GPUs are idle. So a large push takes a turn on both of its ways first: out of its GPU and into the other one. A turn is
- * a span of time, in which a link carries the push if it carries nothing else. So nobody has to see a push land before the next
- * turn begins, and nobody gives a turn back: those of a GPU that fails pass like all others. A turn is for one piece: what is
- * larger takes several.
+ * Pushes that meet at one GPU share the way into it; meanwhile what is queued behind them at their sources
+ * waits, and the ways into other GPUs are idle. So a large push takes a turn on both of its ways first: out
+ * of its GPU and into the other one. A turn is a span of time, in which a link carries the push if it carries
+ * nothing else. So nobody has to see a push land before the next turn begins, and nobody gives a turn back:
+ * those of a GPU that fails pass like all others. A turn is for one piece: what is larger takes several.
  *
- * When all GPUs push to all, the least time is taken where each is at the same distance from its target as the others are,
- * and they go on to the next distance together. So a GPU stays where it is until its push is whole, looks at the next distance
- * then, and waits for a moment before it takes another one's place. Those who come late may find three that push to each other
- * in a ring, and no way into any: so behind each piece the way is left for a moment to a GPU that stands idle and has more to push.
+ * When all GPUs push to all, the least time is taken where each is at the same distance from its target as
+ * the others are, and they go on to the next distance together. So a GPU stays where it is until its push is
+ * whole, looks at the next distance then, and waits for a moment before it takes another one's place. Those
+ * who come late may find three that push to each other in a ring, and no way into any: so behind each piece
+ * the way is left for a moment to a GPU that stands idle and has more to push.
  *
  * Each executor has its own; the links are the devices', and shared.
  */
@@ -51,8 +52,8 @@ void zd_cuda_turns_init(struct zd_cuda_turns *turns, struct zd_cuda_devices *dev
 void zd_cuda_turns_offer(struct zd_cuda_turns *turns, const struct zd_cuda_task *task);
 /* ... then says at which distance to begin. 1 is the next GPU. */
 uint32_t zd_cuda_turns_begin(struct zd_cuda_turns *turns, uint64_t now_ns);
-/* May a piece of the task, the first for its target, be issued now. Takes the turn, if so, and for tasks behind it that only go on
- * where it ends, as far as they belong to the same piece. */
+/* May a piece of the task, the first for its target, be issued now. Takes the turn, if so, and for tasks
+ * behind it that only go on where it ends, as far as they belong to the same piece. */
 bool zd_cuda_turns_take(struct zd_cuda_turns *turns, struct zd_cuda_task *task, uint64_t now_ns);
 
 #endif

@@ -20,10 +20,10 @@ void zd_cuda_within_deinit(struct zd_cuda_within *within)
 	zd_cuda_lane_deinit(&within->local);
 }
 
-/* ---- Issuing -------------------------------------------------------------------------------------------------- */
+/* ---- Issuing ------------------------------------------------------------------------------------------- */
 
-/* The other GPU may fail at any time, so that two looks may differ. Until nothing of them moves there, copies do not stay: one
- * that did would overtake those, and its own legs. */
+/* The other GPU may fail at any time, so that two looks may differ. Until nothing of them moves there, copies
+ * do not stay: one that did would overtake those, and its own legs. */
 static bool goes_round(const struct zd_cuda_within *within, const struct zd_cuda_task *task)
 {
 	const struct zd_cuda_detour *detour = &within->detour;
@@ -81,7 +81,7 @@ void zd_cuda_within_close(struct zd_cuda_within *within)
 		zd_cuda_detour_close(&within->detour);
 }
 
-/* ---- Landing -------------------------------------------------------------------------------------------------- */
+/* ---- Landing ------------------------------------------------------------------------------------------- */
 
 bool zd_cuda_within_turn(struct zd_cuda_within *within)
 {
@@ -101,7 +101,7 @@ void zd_cuda_within_check(struct zd_cuda_within *within)
 	zd_cuda_detour_check(&within->detour);
 }
 
-/* ---- The end ---------------------------------------------------------------------------------------------------- */
+/* ---- The end ------------------------------------------------------------------------------------------- */
 
 bool zd_cuda_within_is_still(struct zd_cuda_within *within)
 {

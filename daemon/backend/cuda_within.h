@@ -2,8 +2,9 @@
 /*
  * cuda_within.h - what begins and ends on one GPU: fills, and copies within it.
  *
- * Such a copy would wait for the trainer's kernels, and so would a fill. They go round by another GPU (cuda_detour.h); where none can
- * be reached, they are made at home. Large fills always are. Fills signal nobody, so that they and copies may overtake each other.
+ * Such a copy would wait for the trainer's kernels, and so would a fill. They go round by another GPU
+ * (cuda_detour.h); where none can be reached, they are made at home. Large fills always are. Fills signal
+ * nobody, so that they and copies may overtake each other.
  */
 #ifndef ZD_BACKEND_CUDA_WITHIN_H
 #define ZD_BACKEND_CUDA_WITHIN_H
@@ -18,7 +19,8 @@ struct zd_cuda_within {
 	struct zd_cuda_detour detour;
 };
 
-/* The device's context is current, as for all that follows. On failure there is nothing to deinit. Errors: NO_MEMORY, DEVICE. */
+/* The device's context is current, as for all that follows. On failure there is nothing to deinit. Errors:
+ * NO_MEMORY, DEVICE. */
 int zd_cuda_within_init(struct zd_cuda_within *within, struct zd_cuda_devices *devices, uint32_t device,
                         struct zd_err *err) __attribute__((warn_unused_result));
 /* Nothing is under way. */
@@ -26,8 +28,9 @@ void zd_cuda_within_deinit(struct zd_cuda_within *within);
 
 /* May the task be issued now. */
 bool zd_cuda_within_has_room(const struct zd_cuda_within *within, const struct zd_cuda_task *task);
-/* Issues the task or its next leg; `*whole` tells that it was the last. There is room. On failure the task has not come
- * further. What is issued begins to move when the groups are closed, at the latest. Errors: NO_MEMORY, DEVICE. */
+/* Issues the task or its next leg; `*whole` tells that it was the last. There is room. On failure the task
+ * has not come further. What is issued begins to move when the groups are closed, at the latest. Errors:
+ * NO_MEMORY, DEVICE. */
 int zd_cuda_within_issue(struct zd_cuda_within *within, struct zd_cuda_task *task, bool *whole,
                          struct zd_err *err) __attribute__((warn_unused_result));
 /* The task goes behind the others, and asks nothing of the GPU. There is room. */
@@ -36,7 +39,8 @@ void zd_cuda_within_close(struct zd_cuda_within *within);
 
 /* Moves on what has come half way. Has anything? */
 bool zd_cuda_within_turn(struct zd_cuda_within *within);
-/* Takes the next that has landed: false when there is none. `*ended` is the task that ends with it, or NULL. */
+/* Takes the next that has landed: false when there is none. `*ended` is the task that ends with it, or
+ * NULL. */
 bool zd_cuda_within_land(struct zd_cuda_within *within, struct zd_cuda_task **ended);
 
 /* As zd_cuda_lane_check(). */

@@ -9,7 +9,7 @@
 
 #define LOOK_NS 1000000u /* between two looks whether sessions may be freed */
 
-/* ---- Tasks ------------------------------------------------------------------------------------------------- */
+/* ---- Tasks --------------------------------------------------------------------------------------------- */
 
 static int create_segment(struct zd_cuda_worker *worker, const struct zd_cuda_task *task, struct zd_err *err)
 {
@@ -58,9 +58,10 @@ static void run(struct zd_cuda_worker *worker, struct zd_cuda_task *task, bool d
 	end_task(worker, task, rc, &err);
 }
 
-/* ---- The thread --------------------------------------------------------------------------------------------- */
+/* ---- The thread ---------------------------------------------------------------------------------------- */
 
-/* The lock is held, and let go for the driver. False: some are left, since it would wait for a communicator's kernel. */
+/* The lock is held, and let go for the driver. False: some are left, since it would wait for a communicator's
+ * kernel. */
 static bool free_sessions(struct zd_cuda_worker *worker)
 {
 	struct zd_cuda_session *session;

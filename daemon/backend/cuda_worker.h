@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * cuda_worker.h - a GPU's second thread, for what may block inside the driver: segments made and destroyed, sessions' pages
- * given back, reductions.
+ * cuda_worker.h - a GPU's second thread, for what may block inside the driver: segments made and destroyed,
+ * sessions' pages given back, reductions.
  *
  * What it is given is done in order.
  */
@@ -42,14 +42,14 @@ struct zd_cuda_worker {
 	struct zd_cuda_reducer reducer; /* the worker thread's own */
 };
 
-/* Starts the thread; the device's context is current. On failure there is nothing to deinit. Errors: SYSTEM, NO_MEMORY,
- * DEVICE. */
+/* Starts the thread; the device's context is current. On failure there is nothing to deinit. Errors: SYSTEM,
+ * NO_MEMORY, DEVICE. */
 int zd_cuda_worker_init(struct zd_cuda_worker *worker, struct zd_cuda_executor *executor,
                         struct zd_cuda_segments *segments, struct zd_cuda_comm_gate *gate,
                         const struct zd_backend_config *config, struct zd_err *err)
         __attribute__((warn_unused_result));
-/* Ends the task at hand and fails all others with SHUTDOWN. When it returns, no task will end any more. One that was not
- * started is allowed, here and below. */
+/* Ends the task at hand and fails all others with SHUTDOWN. When it returns, no task will end any more. One
+ * that was not started is allowed, here and below. */
 void zd_cuda_worker_drain(struct zd_cuda_worker *worker);
 /* Frees the sessions that it was given, and stops. */
 void zd_cuda_worker_deinit(struct zd_cuda_worker *worker);

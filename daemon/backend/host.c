@@ -2,8 +2,8 @@
 /*
  * host.c - the host backend: devices emulated in this machine's memory.
  *
- * A device is an executor thread with a lane of commands and an arena of memfd segments that clients map. It has the
- * asynchrony and the fences of a GPU, and none of its speed. This file ties the parts together:
+ * A device is an executor thread with a lane of commands and an arena of memfd segments that clients map. It
+ * has the asynchrony and the fences of a GPU, and none of its speed. This file ties the parts together:
  *
  *   host_executor  the thread of a device    host_segment  the memory
  *   host_run       what it does, and when    host_kernels  the reduction

@@ -2,9 +2,9 @@
 /*
  * host_executor.h - the thread that runs one emulated device's commands.
  *
- * The lane: all commands but WATCH, in the order in which they were given, each beginning after the former has ended.
- * Watches: polled beside the lane, completing in any order; they never hold the lane up, nor it them for longer than
- * one slice of work.
+ * The lane: all commands but WATCH, in the order in which they were given, each beginning after the former
+ * has ended. Watches: polled beside the lane, completing in any order; they never hold the lane up, nor it
+ * them for longer than one slice of work.
  */
 #ifndef ZD_BACKEND_HOST_EXECUTOR_H
 #define ZD_BACKEND_HOST_EXECUTOR_H
@@ -39,8 +39,8 @@ struct zd_host_executor {
 int zd_host_executor_init(struct zd_host_executor *executor, uint32_t device,
                           struct zd_host_segments *segments, const struct zd_backend_config *config,
                           struct zd_err *err) __attribute__((warn_unused_result));
-/* Asks the thread to finish the slice at hand and to fail everything else with SHUTDOWN. Returns at once. An executor
- * that was not started is allowed, here and below. */
+/* Asks the thread to finish the slice at hand and to fail everything else with SHUTDOWN. Returns at once. An
+ * executor that was not started is allowed, here and below. */
 void zd_host_executor_stop(struct zd_host_executor *executor);
 /* Stops, and waits for the thread: nothing completes afterwards. */
 void zd_host_executor_deinit(struct zd_host_executor *executor);

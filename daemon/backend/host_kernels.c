@@ -2,12 +2,13 @@
 /*
  * host_kernels.c - the reduction on the CPU.
  *
- * The same loops are compiled once for each instruction set, and one is chosen at run time by cpuid; not by ifunc,
- * whose resolvers run before the sanitizers are ready. A block of elements goes through the steps one after the other
- * (widen, sum, scale, round, count), each a plain loop over arrays in the first cache, which compilers vectorise.
+ * The same loops are compiled once for each instruction set, and one is chosen at run time by cpuid; not by
+ * ifunc, whose resolvers run before the sanitizers are ready. A block of elements goes through the steps one
+ * after the other (widen, sum, scale, round, count), each a plain loop over arrays in the first cache, which
+ * compilers vectorise.
  *
- * Every multiplication and addition rounds: were the compiler free to contract them into fused ones, results would
- * depend on the instruction set. The file says so itself, below, so that no build can forget it.
+ * Every multiplication and addition rounds: were the compiler free to contract them into fused ones, results
+ * would depend on the instruction set. The file says so itself, below, so that no build can forget it.
  */
 #include <pthread.h>
 #include <string.h>
@@ -40,7 +41,7 @@ struct isa {
 	void (*reduce_block)(struct zd_host_reduce *reduce, uint64_t first, size_t n);
 };
 
-/* ---- One element ----------------------------------------------------------------------------- */
+/* ---- One element --------------------------------------------------------------------------------------- */
 
 static ALWAYS_INLINE uint32_t f32_bits(float value)
 {
@@ -61,15 +62,15 @@ static ALWAYS_INLINE float f32_from_bf16(uint16_t bits)
 	return f32_from_bits((uint32_t)bits << 16);
 }
 
-/* Not for a nan other than the canonical one, which stays what it is. zd_f32_to_bf16() takes any, but branches, and so
- * does not vectorise. */
+/* Not for a nan other than the canonical one, which stays what it is. zd_f32_to_bf16() takes any, but
+ * branches, and so does not vectorise. */
 static ALWAYS_INLINE uint16_t bf16_from_f32(float value)
 {
 	uint32_t bits = f32_bits(value);
 	return (uint16_t)((bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16);
 }
 
-/* ---- float16, a block at a time: a and b hold n elements ------------------------------------- */
+/* ---- float16, a block at a time: a and b hold n elements ----------------------------------------------- */
 
 static void widen_f16_generic(const uint16_t *a, float *b, size_t n)
 {
@@ -112,7 +113,7 @@ TARGET_AVX2 static void narrow_f16_f16c(const float *a, uint16_t *b, size_t n)
 }
 #endif
 
-/* ---- A block --------------------------------------------------------------------------------- */
+/* ---- A block ------------------------------------------------------------------------------------------- */
 
 typedef void (*widen_f16_fn)(const uint16_t *a, float *b, size_t n);
 typedef void (*narrow_f16_fn)(const float *a, uint16_t *b, size_t n);
@@ -126,7 +127,8 @@ static ALWAYS_INLINE void widen_e5m2(const uint8_t *a, float *b, size_t n, widen
 	widen_f16(halves, b, n);
 }
 
-/* A float8_e4m3, but for its nan, is 2^8 times what its bits are as a float16, one place down from where e5m2's are. */
+/* A float8_e4m3, but for its nan, is 2^8 times what its bits are as a float16, one place down from where
+ * e5m2's are. */
 static ALWAYS_INLINE void widen_e4m3(const uint8_t *a, float *b, size_t n, widen_f16_fn widen_f16)
 {
 	uint16_t halves[BLOCK];
@@ -181,7 +183,8 @@ static ALWAYS_INLINE void store(const struct zd_host_reduce *reduce, uint64_t fi
 	memcpy(halves, rounded, n * sizeof(*rounded));
 }
 
-/* Squares, and whether any of the n values is not finite. acc is zero behind them, up to a multiple of SUMS. */
+/* Squares, and whether any of the n values is not finite. acc is zero behind them, up to a multiple of
+ * SUMS. */
 static ALWAYS_INLINE void count(struct zd_host_reduce *reduce, size_t n, const float *acc)
 {
 	double sums[SUMS];
@@ -240,7 +243,7 @@ TARGET_AVX512 static void reduce_block_avx512(struct zd_host_reduce *reduce, uin
 }
 #endif
 
-/* ---- Which one ------------------------------------------------------------------------------- */
+/* ---- Which one ----------------------------------------------------------------------------------------- */
 
 static bool always(void)
 {
@@ -248,8 +251,8 @@ static bool always(void)
 }
 
 #if defined(__x86_64__)
-/* __builtin_cpu_supports() also asks whether the system saves the wide registers; not every compiler lets it be asked
- * for F16C, which needs no more of them than AVX2 does. */
+/* __builtin_cpu_supports() also asks whether the system saves the wide registers; not every compiler lets it
+ * be asked for F16C, which needs no more of them than AVX2 does. */
 static bool avx2_and_f16c(void)
 {
 	unsigned eax, ebx, ecx, edx;

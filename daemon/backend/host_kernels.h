@@ -5,12 +5,12 @@
  * For every element, in float32 and in this order, each step rounded:
  *     acc = 0;  for each input in order: acc = acc + input * prescale;  acc = acc * postscale;
  *     unless overwrite: acc = acc + target;  target = acc, rounded to nearest even in the target's dtype
- * A nan is stored as the one quiet nan of its dtype (0x7fc00000, 0x7fc0, 0x7e00), because which payload survives an
- * addition depends on the order of an instruction's operands.
+ * A nan is stored as the one quiet nan of its dtype (0x7fc00000, 0x7fc0, 0x7e00), because which payload
+ * survives an addition depends on the order of an instruction's operands.
  *
  * Statistics are over the stored values: the square of element i is added, in double, to partial sum i mod
- * ZD_HOST_REDUCE_SUMS, and the partial sums are added in order. So results are equal bit by bit in every run, on every
- * instruction set, and however the work is cut into pieces.
+ * ZD_HOST_REDUCE_SUMS, and the partial sums are added in order. So results are equal bit by bit in every run,
+ * on every instruction set, and however the work is cut into pieces.
  */
 #ifndef ZD_BACKEND_HOST_KERNELS_H
 #define ZD_BACKEND_HOST_KERNELS_H
@@ -51,8 +51,8 @@ bool zd_host_isa_supported(enum zd_host_isa isa);
 /* The fastest that this machine supports. Cheap after the first call. */
 enum zd_host_isa zd_host_isa_best(void);
 
-/* Reduces the next `numel` elements, or as many as are left. `numel` is a multiple of ZD_HOST_REDUCE_BLOCK_NUMEL. True
- * when all are done. */
+/* Reduces the next `numel` elements, or as many as are left. `numel` is a multiple of
+ * ZD_HOST_REDUCE_BLOCK_NUMEL. True when all are done. */
 bool zd_host_reduce_run(struct zd_host_reduce *reduce, uint64_t numel);
 /* Of all that was done so far. */
 struct zd_op_result zd_host_reduce_result(const struct zd_host_reduce *reduce);

@@ -2,9 +2,10 @@
 /*
  * host_run.c - what an executor's thread does, and in which order.
  *
- * Fences are counters that another process writes without telling: somebody has to look. An executor with watches but
- * no work spins for a moment, since most fences pass soon, and then sleeps ever longer between two looks; a new command
- * ends the sleep. Without watches it sleeps until a command comes, and costs nothing.
+ * Fences are counters that another process writes without telling: somebody has to look. An executor with
+ * watches but no work spins for a moment, since most fences pass soon, and then sleeps ever longer between
+ * two looks; a new command ends the sleep. Without watches it sleeps until a command comes, and costs
+ * nothing.
  */
 #include "backend/host_executor.h"
 #include "backend/thread.h"

@@ -2,9 +2,9 @@
 /*
  * host_segment.c - the emulated devices' memory: sealed memfd segments, and the table of them.
  *
- * A request that the machine could not fill is refused here, with the sizes, rather than by a signal later: a segment
- * must fit into what is available now, and under strict overcommit (vm.overcommit_memory = 2), where the kernel answers
- * a page that it cannot account for with SIGBUS, all pages are taken at once.
+ * A request that the machine could not fill is refused here, with the sizes, rather than by a signal later: a
+ * segment must fit into what is available now, and under strict overcommit (vm.overcommit_memory = 2), where
+ * the kernel answers a page that it cannot account for with SIGBUS, all pages are taken at once.
  */
 #include <inttypes.h>
 #include <stdbool.h>

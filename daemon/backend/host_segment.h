@@ -2,14 +2,15 @@
 /*
  * host_segment.h - the emulated devices' memory: sealed memfd segments, mapped here and in the clients.
  *
- * A segment is sparse: pages come with their first use. It can neither shrink nor grow once anybody else has it, so no
- * client can cut it off under an executor.
+ * A segment is sparse: pages come with their first use. It can neither shrink nor grow once anybody else has
+ * it, so no client can cut it off under an executor.
  *
- * What cannot be defended: when the machine or the cgroup runs out of memory while pages are being filled, the kernel's
- * out-of-memory killer chooses a process, and it may choose the daemon; pages count for the cgroup that touched them
- * first, often a client's. Whoever sets limits keeps the arenas' sum below them. Nor can a client be kept from punching
- * holes into what it may write: the pages come back, zeroed, with their next use. SIGBUS is left for a page lost to a
- * hardware memory error, and for a punched one under strict overcommit when memory has run out.
+ * What cannot be defended: when the machine or the cgroup runs out of memory while pages are being filled,
+ * the kernel's out-of-memory killer chooses a process, and it may choose the daemon; pages count for the
+ * cgroup that touched them first, often a client's. Whoever sets limits keeps the arenas' sum below them. Nor
+ * can a client be kept from punching holes into what it may write: the pages come back, zeroed, with their
+ * next use. SIGBUS is left for a page lost to a hardware memory error, and for a punched one under strict
+ * overcommit when memory has run out.
  */
 #ifndef ZD_BACKEND_HOST_SEGMENT_H
 #define ZD_BACKEND_HOST_SEGMENT_H
@@ -34,7 +35,8 @@ LIST_HEAD(zd_host_segment_bucket, zd_host_segment);
 
 #define ZD_HOST_SEGMENT_BUCKETS 256u
 
-/* All devices' segments by id. Executors add, the loop's thread looks up and takes; the lock is held for that only. */
+/* All devices' segments by id. Executors add, the loop's thread looks up and takes; the lock is held for that
+ * only. */
 struct zd_host_segments {
 	pthread_mutex_t lock;
 	struct zd_host_segment_bucket buckets[ZD_HOST_SEGMENT_BUCKETS]; /* by id; ids are counted up */

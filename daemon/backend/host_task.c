@@ -2,8 +2,9 @@
 /*
  * host_task.c - a command as an executor runs it.
  *
- * Addresses are looked up when the command is given, on the loop's thread: the core gives none for a segment whose
- * creation has not been reported, or whose destruction has been ordered. So an executor takes no lock while it works.
+ * Addresses are looked up when the command is given, on the loop's thread: the core gives none for a segment
+ * whose creation has not been reported, or whose destruction has been ordered. So an executor takes no lock
+ * while it works.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -154,8 +155,8 @@ bool zd_host_task_step(struct zd_host_task *task, struct zd_host_segments *segme
 	return true;
 }
 
-/* A waiter must not take failure for bytes: what failed aborts its timeline, and what comes behind it there does not undo
- * that. Only the core's own SIGNAL does, when the session is reset. */
+/* A waiter must not take failure for bytes: what failed aborts its timeline, and what comes behind it there
+ * does not undo that. Only the core's own SIGNAL does, when the session is reset. */
 void zd_host_task_signal(const struct zd_host_task *task, int status)
 {
 	if (!task->session)

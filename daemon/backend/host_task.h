@@ -2,8 +2,8 @@
 /*
  * host_task.h - a command as an executor runs it: names turned into addresses, arrays copied.
  *
- * Made on the loop's thread, run and freed on an executor's. Long work is done in slices, so that an executor looks
- * after its watches in between.
+ * Made on the loop's thread, run and freed on an executor's. Long work is done in slices, so that an executor
+ * looks after its watches in between.
  */
 #ifndef ZD_BACKEND_HOST_TASK_H
 #define ZD_BACKEND_HOST_TASK_H
@@ -39,15 +39,16 @@ struct zd_host_task {
 
 STAILQ_HEAD(zd_host_tasks, zd_host_task);
 
-/* The sessions are those that the command names, NULL when it names none or it is gone. Takes references of its own. */
+/* The sessions are those that the command names, NULL when it names none or it is gone. Takes references of
+ * its own. */
 struct zd_host_task *zd_host_task_new(const struct zd_command *command, struct zd_host_segments *segments,
                                       struct zd_backend_session *signalled,
                                       struct zd_backend_session *watched);
 /* NULL is allowed. A task that has not run leaves nothing behind, a segment to be destroyed included. */
 void zd_host_task_free(struct zd_host_task *task);
 
-/* Does the next slice of a task other than WATCH. True when the task has ended: then the completion's status, error
- * and result are filled in. */
+/* Does the next slice of a task other than WATCH. True when the task has ended: then the completion's status,
+ * error and result are filled in. */
 bool zd_host_task_step(struct zd_host_task *task, struct zd_host_segments *segments,
                        struct zd_completion *completion);
 

@@ -2,9 +2,10 @@
 /*
  * memfd.c - memory files that are safe to share with a process that one does not trust.
  *
- * The size is fixed by seals before anybody else gets the descriptor: a file that another process could truncate would
- * kill its other users with SIGBUS. Nothing keeps another process from giving pages back (MADV_REMOVE): who touches them next gets
- * new ones, which the system refuses under strict overcommit only (vm.overcommit_memory = 2).
+ * The size is fixed by seals before anybody else gets the descriptor: a file that another process could
+ * truncate would kill its other users with SIGBUS. Nothing keeps another process from giving pages back
+ * (MADV_REMOVE): who touches them next gets new ones, which the system refuses under strict overcommit only
+ * (vm.overcommit_memory = 2).
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -70,8 +71,8 @@ int zd_memfd_map(const char *name, uint64_t bytes, int protection, int more_seal
 	rc = zd_memfd_reserve(made, bytes, err);
 	if (rc)
 		goto close_fd;
-	/* The mapping comes before the seals: F_SEAL_FUTURE_WRITE leaves existing writable mappings alone and refuses new
-	 * ones. */
+	/* The mapping comes before the seals: F_SEAL_FUTURE_WRITE leaves existing writable mappings alone and
+	 * refuses new ones. */
 	void *mapped = mmap(NULL, bytes, protection, MAP_SHARED, made, 0);
 	if (mapped == MAP_FAILED) {
 		rc = zd_err_errno(err, errno, "mapping %s", name);

@@ -2,11 +2,11 @@
 /*
  * session.c - a session's fence pages and the counters in them, and the table of sessions.
  *
- * Waiters sleep in futex(2), which compares 32 bits: the counter's low word. The full 64 bits decide whether a fence
- * has passed, the low word only whether to sleep: a client reads the counter, finds its value not reached, and sleeps
- * if the low word is still what it read. A store between the two is missed only if it left the low word as it was: by
- * 2^32 steps at once, or by ZD_FENCE_ABORTED over a counter that ends in 2^32-1. So clients sleep with a time limit and
- * look again.
+ * Waiters sleep in futex(2), which compares 32 bits: the counter's low word. The full 64 bits decide whether
+ * a fence has passed, the low word only whether to sleep: a client reads the counter, finds its value not
+ * reached, and sleeps if the low word is still what it read. A store between the two is missed only if it
+ * left the low word as it was: by 2^32 steps at once, or by ZD_FENCE_ABORTED over a counter that ends in
+ * 2^32-1. So clients sleep with a time limit and look again.
  */
 #include <errno.h>
 #include <limits.h>
@@ -93,7 +93,7 @@ void zd_backend_session_end(struct zd_backend_session *session)
 	zd_backend_session_unref(session);
 }
 
-/* ---- Counters ---------------------------------------------------------------------------------------------- */
+/* ---- Counters ------------------------------------------------------------------------------------------ */
 
 uint64_t zd_backend_session_counter(struct zd_backend_session *session, uint32_t timeline)
 {
@@ -104,7 +104,8 @@ uint64_t zd_backend_session_counter(struct zd_backend_session *session, uint32_t
 void zd_backend_session_wake(struct zd_backend_session *session, uint32_t timeline)
 {
 	_Atomic uint64_t *counter = &session->daemon_page->counters[timeline];
-	/* Not private: the waiters are in another process. It can only fail for addresses that are not ours. */
+	/* Not private: the waiters are in another process. It can only fail for addresses that are not
+	 * ours. */
 	(void)syscall(SYS_futex, (uint32_t *)counter + LOW_WORD, FUTEX_WAKE, INT_MAX, NULL, NULL, 0);
 }
 
@@ -128,7 +129,7 @@ void zd_backend_session_set(struct zd_backend_session *session, uint32_t timelin
 	store_and_wake(session, timeline, value);
 }
 
-/* ---- The table --------------------------------------------------------------------------------------------- */
+/* ---- The table ----------------------------------------------------------------------------------------- */
 
 void zd_backend_sessions_init(struct zd_backend_sessions *sessions)
 {

@@ -24,7 +24,8 @@ static int start(pthread_t *thread, void *(*run)(void *arg), void *arg)
 	return error;
 }
 
-/* Signals are the loop's business; and SIGXFSZ, blocked, lets a segment beyond RLIMIT_FSIZE fail as an error. */
+/* Signals are the loop's business; and SIGXFSZ, blocked, lets a segment beyond RLIMIT_FSIZE fail as an
+ * error. */
 int zd_thread_start(pthread_t *thread, const char *name, void *(*run)(void *arg), void *arg,
                     struct zd_err *err)
 {

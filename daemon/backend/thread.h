@@ -8,14 +8,16 @@
 
 struct zd_err;
 
-/* All signals are blocked in it, and its sleeps end within a microsecond of their time. `name` is cut to 15 bytes.
+/* All signals are blocked in it, and its sleeps end within a microsecond of their time. `name` is cut to 15
+ * bytes.
  * Errors: SYSTEM. */
 int zd_thread_start(pthread_t *thread, const char *name, void *(*run)(void *arg), void *arg,
                     struct zd_err *err) __attribute__((warn_unused_result));
 
 /* A condition for zd_cond_sleep(). */
 void zd_cond_init(pthread_cond_t *cond);
-/* Waits until the condition is signalled or so many nanoseconds have passed, or for no reason. The lock is held. */
+/* Waits until the condition is signalled or so many nanoseconds have passed, or for no reason. The lock is
+ * held. */
 void zd_cond_sleep(pthread_cond_t *cond, pthread_mutex_t *lock, uint64_t ns);
 
 /* Of a clock that never goes back. */

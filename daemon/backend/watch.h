@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* watch.h - a WATCH as an executor polls it: the fences of a session's client page that have not passed yet. */
+/* watch.h - a WATCH as an executor polls it: the fences of a session's client page that have not passed
+ * yet. */
 #ifndef ZD_BACKEND_WATCH_H
 #define ZD_BACKEND_WATCH_H
 

@@ -2,9 +2,9 @@
 /*
  * dtype.c - the floating dtypes to float32, float16 and bfloat16 back, bit by bit.
  *
- * No hardware conversion is used, so that every machine gives the same bits: reductions are compared bit for bit.
- * Layouts: float32 is 1 sign, 8 exponent, 23 mantissa bits; bfloat16 its upper half; float16 1, 5, 10; float8_e5m2 its upper half;
- * float8_e4m3 1, 4, 3.
+ * No hardware conversion is used, so that every machine gives the same bits: reductions are compared bit for
+ * bit. Layouts: float32 is 1 sign, 8 exponent, 23 mantissa bits; bfloat16 its upper half; float16 1, 5, 10;
+ * float8_e5m2 its upper half; float8_e4m3 1, 4, 3.
  */
 #include "base/dtype.h"
 
@@ -29,8 +29,8 @@ static float f32_from_bits(uint32_t bits)
 	return value;
 }
 
-/* Drops the lowest `count` bits (1..31), rounding to nearest, ties to even. A carry into the exponent is what the
- * format wants: the next binade, or infinity. */
+/* Drops the lowest `count` bits (1..31), rounding to nearest, ties to even. A carry into the exponent is what
+ * the format wants: the next binade, or infinity. */
 static uint32_t round_off(uint32_t bits, unsigned count)
 {
 	uint32_t odd = (bits >> count) & 1;
@@ -93,7 +93,8 @@ uint16_t zd_f32_to_f16(float value)
 		return (uint16_t)(sign | round_off(magnitude - ((127u - 15u) << 23), 13));
 	if (magnitude <= 0x33000000) /* 2^-25, half of the smallest subnormal: ties to zero */
 		return sign;
-	/* Subnormal: the mantissa with its hidden bit, in units of 2^-24. The exponent field is 102..112 here. */
+	/* Subnormal: the mantissa with its hidden bit, in units of 2^-24. The exponent field is 102..112
+	 * here. */
 	shift = 126 - (magnitude >> 23);
 	return (uint16_t)(sign | round_off((magnitude & 0x7fffff) | 0x800000, shift));
 }

@@ -10,7 +10,8 @@
 
 /* May gradients have it: any floating one. */
 bool zd_dtype_reducible(enum zerod_dtype dtype);
-/* May they be reduced into it: float32, float16, bfloat16. A sum in a float8 would be lost in its rounding. */
+/* May they be reduced into it: float32, float16, bfloat16. A sum in a float8 would be lost in its
+ * rounding. */
 bool zd_dtype_holds_sums(enum zerod_dtype dtype);
 
 float zd_bf16_to_f32(uint16_t bits);

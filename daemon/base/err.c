@@ -2,7 +2,8 @@
 /*
  * err.c - a status with its text.
  *
- * The text goes to clients, logs and terminals, and may quote what a client sent: zd_text_vformat() makes it harmless.
+ * The text goes to clients, logs and terminals, and may quote what a client sent: zd_text_vformat() makes it
+ * harmless.
  */
 #include "base/err.h"
 

@@ -2,7 +2,8 @@
 /*
  * log.c - structured log lines, formatted here and written by the sink.
  *
- * Sink and level are set by the loop's thread (the level again at a reload) while executors may log: both are atomic.
+ * Sink and level are set by the loop's thread (the level again at a reload) while executors may log: both are
+ * atomic.
  */
 #include "base/log.h"
 

@@ -2,9 +2,9 @@
 /*
  * mem.h - the daemon's own small allocations.
  *
- * They never return NULL: when the system cannot give a few hundred bytes, the daemon ends with a message, and
- * systemd starts it again. Device memory is another matter and is always checked. Sizes that a client chose are
- * bounded by proto/limits.h before they come here.
+ * They never return NULL: when the system cannot give a few hundred bytes, the daemon ends with a message,
+ * and systemd starts it again. Device memory is another matter and is always checked. Sizes that a client
+ * chose are bounded by proto/limits.h before they come here.
  */
 #ifndef ZD_BASE_MEM_H
 #define ZD_BASE_MEM_H

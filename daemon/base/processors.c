@@ -2,9 +2,9 @@
 /*
  * processors.c - how many processors this process may keep busy.
  *
- * A container is mostly given a share of the processors by a quota, and sees all of them. The quota that binds may be that of any group
- * above the process's own, so that all are looked at. In a container the path of the own group may name what can be seen from the
- * host only: what is there of the way to it is looked at.
+ * A container is mostly given a share of the processors by a quota, and sees all of them. The quota that
+ * binds may be that of any group above the process's own, so that all are looked at. In a container the path
+ * of the own group may name what can be seen from the host only: what is there of the way to it is looked at.
  */
 #include "base/processors.h"
 

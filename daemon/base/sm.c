@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* sm.c - life cycles as tables. A move that the table does not allow ends the process, with both states' names. */
+/* sm.c - life cycles as tables. A move that the table does not allow ends the process, with both states'
+ * names. */
 #include "base/sm.h"
 
 #include <stdio.h>

@@ -2,8 +2,8 @@
 /*
  * sm.h - life cycles as tables: states, allowed moves, and nothing else.
  *
- * An object keeps its state in a uint8_t; zd_sm_move() is the only writer. A move that the table does not allow is our
- * own mistake and aborts.
+ * An object keeps its state in a uint8_t; zd_sm_move() is the only writer. A move that the table does not
+ * allow is our own mistake and aborts.
  */
 #ifndef ZD_BASE_SM_H
 #define ZD_BASE_SM_H

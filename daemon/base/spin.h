@@ -2,11 +2,12 @@
 /*
  * spin.h - how long a thread may look again and again before it sleeps.
  *
- * To look without sleeping saves what a wake-up costs, and burns a core. So a thread spins for a moment after its last
- * event, and in the long run for a share of the time only: what it has not used it saves up, to a bound, for a burst. Time in
- * which something happened is not counted. What it knows to be on its way it spins for in any case, and owes that share for it.
- * Where there are few processors to share, nobody spins, unless $ZEROD_SPIN says otherwise: "auto", "always" or "never". There is
- * no clock here: the caller says what time it is.
+ * To look without sleeping saves what a wake-up costs, and burns a core. So a thread spins for a moment after
+ * its last event, and in the long run for a share of the time only: what it has not used it saves up, to a
+ * bound, for a burst. Time in which something happened is not counted. What it knows to be on its way it
+ * spins for in any case, and owes that share for it. Where there are few processors to share, nobody spins,
+ * unless $ZEROD_SPIN says otherwise: "auto", "always" or "never". There is no clock here: the caller says
+ * what time it is.
  */
 #ifndef ZD_BASE_SPIN_H
 #define ZD_BASE_SPIN_H
@@ -21,7 +22,7 @@
 
 struct zd_spin {
 	uint64_t window_ns; /* after an event; 0: never */
-	int64_t left_ns; /* saved up, for one burst at most; what was spun beyond that is owed, to ZD_SPIN_DEBT_NS */
+	int64_t left_ns;    /* saved up, for one burst at most; below zero: owed, to ZD_SPIN_DEBT_NS */
 	uint64_t event_ns, expected_ns, seen_ns; /* expected_ns: when what is on its way should be there */
 	bool spinning;
 };
@@ -33,7 +34,8 @@ int zd_spin_check(struct zd_err *err) __attribute__((warn_unused_result));
 /* "always": also where what is waited for mostly takes long. */
 bool zd_spin_always(void);
 
-/* Never spins when the process may keep fewer processors busy than `processors` (processors.h), but for what $ZEROD_SPIN says. */
+/* Never spins when the process may keep fewer processors busy than `processors` (processors.h), but for what
+ * $ZEROD_SPIN says. */
 void zd_spin_init(struct zd_spin *spin, uint64_t window_ns, unsigned processors);
 /* Something happened. */
 static inline void zd_spin_event(struct zd_spin *spin, uint64_t now_ns)

@@ -2,8 +2,8 @@
 /*
  * status.c - the names of statuses and dtypes, and the dtypes' sizes.
  *
- * Part of the public interface (zerod.h), and used by every layer: it lives in base so that daemon and library say the
- * same words.
+ * Part of the public interface (zerod.h), and used by every layer: it lives in base so that daemon and
+ * library say the same words.
  */
 #include <zerod.h>
 

@@ -2,8 +2,8 @@
 /*
  * text.c - names and sizes as people write them.
  *
- * Well-formed UTF-8 is what the Unicode standard's table 3-7 says: no overlong forms, no surrogates, nothing beyond
- * U+10FFFF. Numbers are read and written without the C library's locale.
+ * Well-formed UTF-8 is what the Unicode standard's table 3-7 says: no overlong forms, no surrogates, nothing
+ * beyond U+10FFFF. Numbers are read and written without the C library's locale.
  */
 #include "base/text.h"
 
@@ -13,9 +13,10 @@
 
 #include "base/err.h"
 
-/* ---- UTF-8 ---------------------------------------------------------------------------------------- */
+/* ---- UTF-8 --------------------------------------------------------------------------------------------- */
 
-/* The bytes that may follow a leading byte: how many, and the bounds of the first; the others are 0x80..0xbf. */
+/* The bytes that may follow a leading byte: how many, and the bounds of the first; the others are
+ * 0x80..0xbf. */
 struct utf8_tail {
 	unsigned char count, low, high;
 };
@@ -144,7 +145,7 @@ int zd_name_check(const char *text, size_t max_bytes, const char *what, struct z
 	return 0;
 }
 
-/* ---- Sizes ------------------------------------------------------------------------------------------ */
+/* ---- Sizes --------------------------------------------------------------------------------------------- */
 
 static const char unit_letters[] = "KMGTPE";
 
@@ -156,7 +157,8 @@ static bool is_digit(char c)
 	return c >= '0' && c <= '9';
 }
 
-/* Reads "", "B", or a letter of unit_letters followed by "", "B" or "iB", in either case; the whole rest of the text. */
+/* Reads "", "B", or a letter of unit_letters followed by "", "B" or "iB", in either case; the whole rest of
+ * the text. */
 static bool parse_unit(const char *text, unsigned *shift)
 {
 	const char *letter = *text ? strchr("KkMmGgTtPpEe", *text) : NULL;
@@ -218,7 +220,8 @@ malformed:
 	return zd_err_set(err, ZEROD_E_INVALID, "\"%s\" is not a size such as 4096, 64K, 1.5G or 2GiB", text);
 }
 
-/* `value` in units of 2^-20 as decimal, 4 significant digits or fewer, zeros at the end dropped; whole part returned. */
+/* `value` in units of 2^-20 as decimal, 4 significant digits or fewer, zeros at the end dropped; whole part
+ * returned. */
 static unsigned print_fixed(uint64_t value, char *out, size_t out_bytes)
 {
 	unsigned decimals = value < 10u << 20 ? 3 : value < 100u << 20 ? 2 : value < 1000u << 20 ? 1 : 0;

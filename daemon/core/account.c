@@ -2,8 +2,9 @@
 /*
  * account.c - who is charged for how many bytes.
  *
- * One charge is entered four times: with the device, the job, the uid and the engine's total, so that each sum is at
- * hand. Charges are in padded bytes and fall at the moment of release, whatever the block does afterwards.
+ * One charge is entered four times: with the device, the job, the uid and the engine's total, so that each
+ * sum is at hand. Charges are in padded bytes and fall at the moment of release, whatever the block does
+ * afterwards.
  */
 #include "core/internal.h"
 

@@ -2,17 +2,19 @@
 /*
  * backward.c - backward passes of a rank: when it may reduce, into which target, and when that is over.
  *
- * All ranks run the same sequence of backwards and steps. The first rank that begins a backward of a window, or its
- * boundary, describes it; another that says otherwise gets MISMATCH, instead of a step that never comes.
+ * All ranks run the same sequence of backwards and steps. The first rank that begins a backward of a window,
+ * or its boundary, describes it; another that says otherwise gets MISMATCH, instead of a step that never
+ * comes.
  *
- * When the group fails, a rank that is still there does not know it yet: its streams go on writing the entries and reading
- * the target that it was given. These are abandoned: out of every reduction, charged, handed out to nobody, until the rank
- * commits them or ends its step (with fences), or says otherwise that its streams have drained.
+ * When the group fails, a rank that is still there does not know it yet: its streams go on writing the
+ * entries and reading the target that it was given. These are abandoned: out of every reduction, charged,
+ * handed out to nobody, until the rank commits them or ends its step (with fences), or says otherwise that
+ * its streams have drained.
  */
 #include "base/dtype.h"
 #include "core/reduce_internal.h"
 
-/* ---- Members -------------------------------------------------------------------------------------------- */
+/* ---- Members ------------------------------------------------------------------------------------------- */
 
 struct zd_member_reduce *zd_member_reduce_get(struct zd_member *member)
 {
@@ -73,7 +75,7 @@ bool zd_backward_ended(const struct zd_member *member, uint64_t number)
 	return mr->number > number || mr->backward == ZD_BACKWARD_IDLE || mr->backward == ZD_BACKWARD_ENDING;
 }
 
-/* ---- Begin ------------------------------------------------------------------------------------------------ */
+/* ---- Begin --------------------------------------------------------------------------------------------- */
 
 struct options {
 	uint32_t stage;
@@ -244,7 +246,7 @@ static void begin_cancel(struct zd_engine *e, struct zd_request *req)
 		begin_undo(req->member->reduce);
 }
 
-/* ---- End ------------------------------------------------------------------------------------------------------- */
+/* ---- End ----------------------------------------------------------------------------------------------- */
 
 static int uncommitted(const struct zd_member_reduce *mr, struct zd_err *err)
 {
@@ -320,7 +322,7 @@ const struct zd_request_type zd_req_backward_begin = {"backward_begin", begin_be
                                                       begin_cancel};
 const struct zd_request_type zd_req_backward_end = {"backward_end", end_begin, end_attempt, end_cancel};
 
-/* ---- The group's life --------------------------------------------------------------------------------------------- */
+/* ---- The group's life ---------------------------------------------------------------------------------- */
 
 static void reset(struct zd_engine *e, struct zd_member_reduce *mr)
 {

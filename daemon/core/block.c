@@ -2,24 +2,25 @@
 /*
  * block.c - two-level segregated fit over a range that is never touched.
  *
- * Sizes are counted in granules of ZD_BLOCK_MIN_ALIGN. Free blocks hang in bins: one for each size below 2^5 granules,
- * then 2^5 for each power of two, so that blocks of one bin differ by less than 1/32. Two levels of bitmaps find the
- * next bin that holds something in two instructions.
+ * Sizes are counted in granules of ZD_BLOCK_MIN_ALIGN. Free blocks hang in bins: one for each size below 2^5
+ * granules, then 2^5 for each power of two, so that blocks of one bin differ by less than 1/32. Two levels of
+ * bitmaps find the next bin that holds something in two instructions.
  *
  * A request is served, in this order, from
- *   1. its own bin, the tightest of the first OWN_BIN_LOOKS blocks that fit: training asks for the same few sizes
- *      again and again, and a hole that is refilled exactly does not fragment;
+ *   1. its own bin, the tightest of the first OWN_BIN_LOOKS blocks that fit: training asks for the same few
+ *      sizes again and again, and a hole that is refilled exactly does not fragment;
  *   2. the next bin above that holds a block: any of it fits;
- *   3. the rest of its own bin. Only a request that would fail otherwise comes here, and only here is the time not
- *      constant. So what fits somewhere is found: a pool that is full but for one hole can refill that hole.
+ *   3. the rest of its own bin. Only a request that would fail otherwise comes here, and only here is the
+ *      time not constant. So what fits somewhere is found: a pool that is full but for one hole can refill
+ *      that hole.
  * An alignment above the granule asks for more than the size; the bins between are then its own as well.
  *
- * Within the block that was found, a small request takes the high end and all others the low end. Small units (norms,
- * biases) are the ones that stay gathered for ever; between two large ones that come and go, each would be an island
- * that no large unit fits around. tests/bench/bench_block.c shows the difference.
+ * Within the block that was found, a small request takes the high end and all others the low end. Small units
+ * (norms, biases) are the ones that stay gathered for ever; between two large ones that come and go, each
+ * would be an island that no large unit fits around. tests/bench/bench_block.c shows the difference.
  *
- * What must hold: blocks tile the range in the order of `before` and `after`; no two free blocks are neighbours; a block
- * is in a bin exactly while it is free.
+ * What must hold: blocks tile the range in the order of `before` and `after`; no two free blocks are
+ * neighbours; a block is in a bin exactly while it is free.
  */
 #include "core/block.h"
 
@@ -35,8 +36,8 @@
 #define OWN_BIN_LOOKS     16u
 #define HEADERS_PER_CHUNK 32u
 
-/* Small: below this share of the range, and below this size in any range. The smallest matrices of a model that fills
- * gigabytes are larger. */
+/* Small: below this share of the range, and below this size in any range. The smallest matrices of a model
+ * that fills gigabytes are larger. */
 #define SMALL_SHARE 1024u
 #define SMALL_BYTES (1u << 20)
 
@@ -64,7 +65,7 @@ struct zd_block_range {
 	struct bin_row rows[];
 };
 
-/* ---- Headers ------------------------------------------------------------------------------------------ */
+/* ---- Headers ------------------------------------------------------------------------------------------- */
 
 static struct zd_block *header_new(struct zd_block_range *range)
 {
@@ -165,7 +166,7 @@ static struct zd_block *first_above(const struct zd_block_range *range, unsigned
 	return range->rows[row].bins[__builtin_ctz(filled)];
 }
 
-/* ---- Allocation ----------------------------------------------------------------------------------------- */
+/* ---- Allocation ---------------------------------------------------------------------------------------- */
 
 /* What is asked for; `slack` is what the alignment may cost at most. All multiples of ZD_BLOCK_MIN_ALIGN. */
 struct request {
@@ -296,7 +297,7 @@ void zd_block_free(struct zd_block_range *range, struct zd_block *block)
 	bin_insert(range, block);
 }
 
-/* ---- Ranges --------------------------------------------------------------------------------------------- */
+/* ---- Ranges -------------------------------------------------------------------------------------------- */
 
 struct zd_block_range *zd_block_range_new(uint64_t bytes)
 {
@@ -366,8 +367,8 @@ static uint64_t check_bin(const struct zd_block *first, unsigned bin)
 	return count;
 }
 
-/* Of all bins. The simulator calls it after every step, and nearly all bins are empty: that they are is seen without a
- * branch for each. */
+/* Of all bins. The simulator calls it after every step, and nearly all bins are empty: that they are is seen
+ * without a branch for each. */
 static uint64_t check_bins(const struct zd_block_range *range)
 {
 	uint64_t count = 0;

@@ -2,9 +2,9 @@
 /*
  * block.h - a block allocator over an address range that it never touches.
  *
- * Two-level segregated fit: allocation and release are constant time, neighbours coalesce at once. Only a request that
- * would fail otherwise looks at all free blocks of about its size. Bookkeeping is out of band, since the range is device
- * memory. Not thread-safe; one range belongs to one engine.
+ * Two-level segregated fit: allocation and release are constant time, neighbours coalesce at once. Only a
+ * request that would fail otherwise looks at all free blocks of about its size. Bookkeeping is out of band,
+ * since the range is device memory. Not thread-safe; one range belongs to one engine.
  */
 #ifndef ZD_CORE_BLOCK_H
 #define ZD_CORE_BLOCK_H

@@ -1,11 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * bucket.c - gradient buckets of one rank: slots that are filled in ring order and come free when they are reduced.
+ * bucket.c - gradient buckets of one rank: slots that are filled in ring order and come free when they are
+ * reduced.
  *
- * At most one slot of a bucket is open. An entry that does not fit closes it and opens the next free one; a closed slot
- * is free again when its last entry is drained. A slot has memory from its first entry of a backward to the
- * backward's end, unless another reservation needs it while the slot is empty. Abandoned entries keep it: there are some
- * only between the group's failure and the rank's next backward, so they never stand beside new ones.
+ * At most one slot of a bucket is open. An entry that does not fit closes it and opens the next free one; a
+ * closed slot is free again when its last entry is drained. A slot has memory from its first entry of a
+ * backward to the backward's end, unless another reservation needs it while the slot is empty. Abandoned
+ * entries keep it: there are some only between the group's failure and the rank's next backward, so they
+ * never stand beside new ones.
  */
 #include "base/dtype.h"
 #include "core/reduce_internal.h"
@@ -13,7 +15,7 @@
 #define DEFAULT_SLOT_BYTES (32ull << 20)
 #define DEFAULT_SLOTS      2u
 
-/* ---- Slots -------------------------------------------------------------------------------------------- */
+/* ---- Slots --------------------------------------------------------------------------------------------- */
 
 static void slot_free(struct zd_bucket *bucket, struct zd_bucket_slot *slot)
 {
@@ -64,7 +66,8 @@ bool zd_bucket_trim(struct zd_engine *e, struct zd_member_reduce *mr)
 	return any;
 }
 
-/* Memory for a slot or a large entry. When there is none, what this rank has in buckets is awaited, slot by slot. */
+/* Memory for a slot or a large entry. When there is none, what this rank has in buckets is awaited, slot by
+ * slot. */
 static int place_storage(struct zd_engine *e, struct zd_request *req, struct zd_entry *entry, uint64_t bytes,
                          struct zd_storage **storage, struct zd_err *err)
 {
@@ -124,7 +127,7 @@ int zd_bucket_place(struct zd_engine *e, struct zd_request *req, struct zd_entry
 	return 0;
 }
 
-/* ---- Buckets -------------------------------------------------------------------------------------------- */
+/* ---- Buckets ------------------------------------------------------------------------------------------- */
 
 int zd_bucket_find(struct zd_engine *e, const struct zd_session *session, uint64_t id, struct zd_bucket **out,
                    struct zd_err *err)
@@ -240,7 +243,7 @@ static int destroy_begin(struct zd_engine *e, struct zd_request *req, const stru
 	return 0;
 }
 
-/* ---- Listing ---------------------------------------------------------------------------------------------- */
+/* ---- Listing ------------------------------------------------------------------------------------------- */
 
 uint64_t zd_bucket_id(const struct zd_bucket *bucket)
 {

@@ -2,8 +2,9 @@
 /*
  * buffer.c - gathered buffers: made by a transfer, shared by leases, quarantined when nobody holds them.
  *
- * Storage follows leases and nothing else. When the last lease ends, the bytes are uncharged at once and the buffer
- * leaves its unit; its block goes back when every transfer into it and every fence of every past lease has passed.
+ * Storage follows leases and nothing else. When the last lease ends, the bytes are uncharged at once and the
+ * buffer leaves its unit; its block goes back when every transfer into it and every fence of every past lease
+ * has passed.
  */
 #include <stdio.h>
 #include <string.h>
@@ -44,7 +45,7 @@ static void buffer_uncharge(struct zd_engine *e, struct zd_buffer *buffer)
 	buffer->charged = false;
 }
 
-/* ---- Life ------------------------------------------------------------------------------------------------ */
+/* ---- Life ---------------------------------------------------------------------------------------------- */
 
 struct zd_buffer *zd_buffer_new(struct zd_engine *e, struct zd_part *part, struct zd_slot *slot,
                                 const struct zd_extent *extent)
@@ -150,7 +151,7 @@ void zd_buffer_revoke(struct zd_engine *e, struct zd_buffer *buffer)
 	zd_buffer_drop(e, buffer);
 }
 
-/* ---- Transfers -------------------------------------------------------------------------------------------- */
+/* ---- Transfers ----------------------------------------------------------------------------------------- */
 
 /* Where a group spans daemons its ranks' transfers belong together: when one fails, so does the group. */
 static void transfer_failed(struct zd_engine *e, struct zd_buffer *buffer, uint32_t timeline, int status,
@@ -288,7 +289,7 @@ void zd_buffer_transfer(struct zd_engine *e, struct zd_buffer *buffer, uint64_t 
 		zd_sm_move(&zd_sm_buffer, &buffer->state, ZD_BUFFER_AVAILABLE);
 }
 
-/* ---- Leases ------------------------------------------------------------------------------------------------- */
+/* ---- Leases -------------------------------------------------------------------------------------------- */
 
 struct zd_lease *zd_lease_find(struct zd_buffer *buffer, const char *tag)
 {

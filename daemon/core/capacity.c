@@ -2,10 +2,10 @@
 /*
  * capacity.c - ranks that reduce in orders that cross beyond what their buckets hold.
  *
- * A rank that waits in a reserve contributes to nothing until it is served, so it is stuck if everything that could
- * give it a place has an entry whose reduction lacks a stuck rank. The largest set of ranks of which that is true is
- * found by beginning with all that wait and taking out those that something outside can help; who is left waits for
- * another of them, for ever.
+ * A rank that waits in a reserve contributes to nothing until it is served, so it is stuck if everything that
+ * could give it a place has an entry whose reduction lacks a stuck rank. The largest set of ranks of which
+ * that is true is found by beginning with all that wait and taking out those that something outside can help;
+ * who is left waits for another of them, for ever.
  */
 #include <stdio.h>
 

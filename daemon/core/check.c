@@ -222,8 +222,8 @@ static void check_device(struct zd_engine *e, struct zd_device *device, struct f
 	zd_assert(waiters == device->memory_waiters);
 }
 
-/* Every scope's leases are its rank's, one a unit, on buffers that are there. Returns how many units its context has that
- * are still to be gathered. */
+/* Every scope's leases are its rank's, one a unit, on buffers that are there. Returns how many units its
+ * context has that are still to be gathered. */
 static uint32_t check_scope(const struct zd_scope *scope)
 {
 	const struct zd_lease *lease;

@@ -2,10 +2,11 @@
 /*
  * context.c - user contexts: units that a program gathers as a whole, for as long as it says.
  *
- * context_begin is one request that gathers unit after unit under the context's tag. It keeps what it has while it waits for
- * the rest, as a program does that gathers one after the other, and gives all back when one fails or time is up: so
- * there is no context with a part of its units. A unit is in at most one context of a rank, from the moment of the
- * request: contexts nest when they are disjoint, and of two that overlap the second fails and changes nothing.
+ * context_begin is one request that gathers unit after unit under the context's tag. It keeps what it has
+ * while it waits for the rest, as a program does that gathers one after the other, and gives all back when
+ * one fails or time is up: so there is no context with a part of its units. A unit is in at most one context
+ * of a rank, from the moment of the request: contexts nest when they are disjoint, and of two that overlap
+ * the second fails and changes nothing.
  *
  * Addresses and fences come from ordinary gathers that name the context and join its leases.
  */

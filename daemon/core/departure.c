@@ -2,8 +2,8 @@
 /*
  * departure.c - what a session held is kept until its process has left the devices.
  *
- * One watch for each device and job. The session stays CLOSING, where lists show it and nobody else finds it, until the last
- * of them has ended.
+ * One watch for each device and job. The session stays CLOSING, where lists show it and nobody else finds it,
+ * until the last of them has ended.
  */
 #include "core/departure.h"
 

@@ -75,7 +75,8 @@ static void sink_no_retire(void *arg, uint64_t session, uint32_t segment)
 	(void)segment;
 }
 
-/* Runs the ordinary ends of everything: sessions, durable jobs, then the operations that nobody will complete. */
+/* Runs the ordinary ends of everything: sessions, durable jobs, then the operations that nobody will
+ * complete. */
 void zd_engine_free(struct zd_engine *e)
 {
 	if (!e)

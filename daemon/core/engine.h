@@ -2,10 +2,10 @@
 /*
  * engine.h - the pure core: events in, commands and replies out.
  *
- * The engine is a deterministic state machine. It opens no file, starts no thread, asks for no time and logs nothing.
- * Whoever drives it (daemon/io, or the simulator) calls the functions below from one thread, one at a time, and
- * executes the commands that it hands to the sink. The sink must not call back into the engine, but for
- * zd_engine_may_map(), zd_engine_segment() and zd_engine_segment_given().
+ * The engine is a deterministic state machine. It opens no file, starts no thread, asks for no time and logs
+ * nothing. Whoever drives it (daemon/io, or the simulator) calls the functions below from one thread, one at
+ * a time, and executes the commands that it hands to the sink. The sink must not call back into the engine,
+ * but for zd_engine_may_map(), zd_engine_segment() and zd_engine_segment_given().
  *
  *   requests  zd_engine_request()      each gets exactly one reply, at once or later
  *   commands  sink->command()          each with an op id is completed exactly once by zd_engine_op_done()
@@ -27,7 +27,7 @@
 struct zd_engine;
 struct zd_err;
 
-/* ---- Places and fences ------------------------------------------------------------------------ */
+/* ---- Places and fences --------------------------------------------------------------------------------- */
 
 /* Bytes in a segment. segment 0 is "nowhere". */
 struct zd_location {
@@ -49,7 +49,7 @@ static inline bool zd_fence_reached(uint64_t counter, uint64_t value)
 	return (int64_t)(counter - value) >= 0;
 }
 
-/* ---- Commands ----------------------------------------------------------------------------------- */
+/* ---- Commands ------------------------------------------------------------------------------------------ */
 
 enum zd_command_kind {
 	ZD_CMD_SEGMENT_CREATE,  /* allocate, zeroed. Result: ok or an error status */
@@ -59,7 +59,8 @@ enum zd_command_kind {
 	ZD_CMD_WATCH,           /* completes when all fences (client page of `session`) have passed */
 	ZD_CMD_REDUCE,          /* sum of ninputs slices in float32 in input order, into the target */
 	ZD_CMD_SIGNAL,          /* store `signal`. op 0: no completion */
-	/* Of communicators with ranks in other daemons, or on devices that have no other way to each other: */
+	/* Of communicators with ranks in other daemons, or on devices that have no other way to each
+	 * other: */
 	ZD_CMD_UNIQUE_IDS, /* `ids` of them. Result: their bytes, one behind the other */
 	ZD_CMD_COMM_OPEN,  /* completes when all ranks have met */
 	ZD_CMD_COMM_CLOSE, /* what it was given is over, or is aborted. op 0: no completion */
@@ -68,10 +69,11 @@ enum zd_command_kind {
 };
 
 /*
- * A store into the daemon page of a session when the command is done: after the bytes are visible. session 0: none.
- * A command that fails stores ZD_FENCE_ABORTED instead, and other commands leave an aborted timeline as it is until a
- * ZD_CMD_SIGNAL stores something else. Exchanges that are under way then store nothing any more; one that is about to fail may store
- * ZD_FENCE_ABORTED before it ends, since its end may take long. All stores into one timeline come from one device's commands.
+ * A store into the daemon page of a session when the command is done: after the bytes are visible. session 0:
+ * none. A command that fails stores ZD_FENCE_ABORTED instead, and other commands leave an aborted timeline as
+ * it is until a ZD_CMD_SIGNAL stores something else. Exchanges that are under way then store nothing any
+ * more; one that is about to fail may store ZD_FENCE_ABORTED before it ends, since its end may take long. All
+ * stores into one timeline come from one device's commands.
  */
 struct zd_signal {
 	uint64_t session;
@@ -106,12 +108,14 @@ struct zd_reduce_desc {
 #define ZD_AGREE_BYTES 128u /* at most, of one rank */
 #define ZD_WHAT_TEXT   64u  /* more of a `what` is not compared */
 
-/* What a communicator is for. Those of one purpose launch what they are given in that order, on each device; those of the two
- * do not wait for each other, since a gather that is asked for behind a reduction must not wait for its gradients. */
+/* What a communicator is for. Those of one purpose launch what they are given in that order, on each device;
+ * those of the two do not wait for each other, since a gather that is asked for behind a reduction must not
+ * wait for its gradients. */
 enum zd_comm_role { ZD_COMM_GATHERS, ZD_COMM_REDUCTIONS, ZD_NCOMM_ROLES };
 
 /* One rank of a communicator, on the command's device. */
-/* Which ranks of the world those of a communicator are, for words: rank i is `first` + i * (1 + `between`). Zeros: the same. */
+/* Which ranks of the world those of a communicator are, for words: rank i is `first` + i * (1 + `between`).
+ * Zeros: the same. */
 struct zd_comm_world {
 	uint32_t first, between;
 };
@@ -126,10 +130,11 @@ struct zd_comm_desc {
 };
 
 /*
- * Every rank sends a block to every other one. Block i goes to rank i, from `send` + i * `send_stride`; what rank i sent is
- * received at `receive` + i * `receive_stride`. A rank's block for itself is left alone, but where all get the same block
- * (send_stride 0) and blocks are received without gaps: an all-gather, which writes the own one too. All ranks give the
- * exchanges and agreements of a communicator in one order, of the same bytes.
+ * Every rank sends a block to every other one. Block i goes to rank i, from `send` + i * `send_stride`; what
+ * rank i sent is received at `receive` + i * `receive_stride`. A rank's block for itself is left alone, but
+ * where all get the same block (send_stride 0) and blocks are received without gaps: an all-gather, which
+ * writes the own one too. All ranks give the exchanges and agreements of a communicator in one order, of the
+ * same bytes.
  */
 struct zd_exchange_desc {
 	uint64_t comm;
@@ -140,9 +145,10 @@ struct zd_exchange_desc {
 };
 
 /*
- * All that a copy, fill, exchange or reduction depends on has happened when it is given; only WATCH waits, and a REDUCE with fences. So
- * a device may run them in any order or at once, but for those that signal the same timeline: these end, and are told of, in the order
- * in which they were given. Nobody has to wait for a REDUCE's fences: it may end at once, with `not_begun`.
+ * All that a copy, fill, exchange or reduction depends on has happened when it is given; only WATCH waits,
+ * and a REDUCE with fences. So a device may run them in any order or at once, but for those that signal the
+ * same timeline: these end, and are told of, in the order in which they were given. Nobody has to wait for a
+ * REDUCE's fences: it may end at once, with `not_begun`.
  */
 struct zd_command {
 	enum zd_command_kind kind;
@@ -197,7 +203,7 @@ struct zd_op_result {
 	uint32_t values_bytes;
 };
 
-/* ---- Requests ----------------------------------------------------------------------------------- */
+/* ---- Requests ------------------------------------------------------------------------------------------ */
 
 enum zd_request_kind {
 	ZD_REQ_SESSION_RESET,
@@ -261,8 +267,9 @@ struct zd_args {
 			uint32_t local_world_size;
 			/* Every daemon has all shards: gathers stay inside, only reductions go across. */
 			bool hybrid;
-			bool exchange; /* gathers and reductions go through communicators even inside the daemon */
-			/* Where either says so: of zd_unique_ids() communicators, the same on all ranks. NULL: none */
+			bool exchange; /* gathers and reductions go by communicators inside the daemon too */
+			/* Where either says so: of zd_unique_ids() communicators, the same on all ranks.
+			 * NULL: none */
 			const unsigned char *ids;
 			uint32_t ids_bytes;
 		} group_join;
@@ -437,7 +444,7 @@ struct zd_reply {
 	} u;
 };
 
-/* ---- The engine ----------------------------------------------------------------------------------- */
+/* ---- The engine ---------------------------------------------------------------------------------------- */
 
 struct zd_engine_sink {
 	void *arg;
@@ -445,20 +452,22 @@ struct zd_engine_sink {
 	void (*reply)(void *arg, const struct zd_reply *reply);
 	/* Has the fence on the session's client page passed already? Saves a WATCH; may always say no. */
 	bool (*fence_passed)(void *arg, uint64_t session, struct zd_fence fence);
-	/* The engine ends the session by itself (KILL_SESSION): the driver closes the connection. The session is gone
-	 * from the engine already, its requests are not replied to any more. */
+	/* The engine ends the session by itself (KILL_SESSION): the driver closes the connection. The session
+	 * is gone from the engine already, its requests are not replied to any more. */
 	void (*session_killed)(void *arg, uint64_t session, const char *why);
-	/* The session is to unmap a segment that it was given; no reply names that again. It answers by SEGMENTS_UNMAPPED. */
+	/* The session is to unmap a segment that it was given; no reply names that again. It answers by
+	 * SEGMENTS_UNMAPPED. */
 	void (*segment_retire)(void *arg, uint64_t session, uint32_t segment);
-	/* Asked when a transfer into a gathered buffer begins: does it leave the rank's own slice, of so many bytes, to the
-	 * client? NULL: never. */
+	/* Asked when a transfer into a gathered buffer begins: does it leave the rank's own slice, of so many
+	 * bytes, to the client? NULL: never. */
 	bool (*client_copies_own)(void *arg, uint32_t device, uint64_t bytes);
-	/* Commands for the device will follow, within microseconds if other ranks are as far: whoever does them may wake up
-	 * meanwhile. NULL: nobody has to. */
+	/* Commands for the device will follow, within microseconds if other ranks are as far: whoever does
+	 * them may wake up meanwhile. NULL: nobody has to. */
 	void (*expect)(void *arg, uint32_t device);
 	/* Does the session's process wait for the fences of REDUCEs by itself? NULL: nobody does. */
 	bool (*sums_ahead)(void *arg, uint64_t session);
-	/* Has the session's process been asked for sums that have not ended? For texts only. NULL: nobody ever is. */
+	/* Has the session's process been asked for sums that have not ended? For texts only. NULL: nobody
+	 * ever is. */
 	bool (*is_summing)(void *arg, uint64_t session);
 	/* A group that spans daemons has ended by itself; for the log. NULL: there is none. */
 	void (*group_ended)(void *arg, const char *job, const char *group, const char *why);
@@ -478,13 +487,14 @@ struct zd_engine_config {
 	uint64_t segment_bytes;   /* usual size of a segment; 0: 1 GiB. Shrunk to what the arena has left */
 	uint64_t uid_quota_bytes; /* charged bytes of one uid over all devices; 0: none */
 	uint64_t reduction_cut_bytes; /* slices of so many are moved and summed in chunks; 0: 32 MiB */
-	/* A process may use device memory after its session has ended: what it held is kept until a WATCH with `until_gone`
-	 * completes, which it does, with whatever status, when the process cannot any more. */
+	/* A process may use device memory after its session has ended: what it held is kept until a WATCH
+	 * with `until_gone` completes, which it does, with whatever status, when the process cannot any
+	 * more. */
 	bool sessions_linger;
 	bool collectives; /* the backend has communicators */
 	const char *host; /* what other daemons know this one's machine by; NULL: "" */
-	/* Clients can take their access away from whole segments only: gathered buffers and slots of strict sessions have
-	 * one each. */
+	/* Clients can take their access away from whole segments only: gathered buffers and slots of strict
+	 * sessions have one each. */
 	bool strict_by_segment;
 };
 
@@ -508,7 +518,8 @@ struct zd_peer {
 uint64_t zd_engine_session_open(struct zd_engine *engine, const struct zd_peer *peer, struct zd_err *err);
 /* The process uses no device memory of the session's any more, and will end it: it does not linger. */
 void zd_engine_session_goodbye(struct zd_engine *engine, uint64_t session);
-/* The connection is gone or the process died. Requests of the session get no reply any more. Unknown ids are ignored. */
+/* The connection is gone or the process died. Requests of the session get no reply any more. Unknown ids are
+ * ignored. */
 void zd_engine_session_close(struct zd_engine *engine, uint64_t session);
 
 /* A request id that is outstanding already, and more than ZD_MAX_OUTSTANDING of them, get an error reply. */
@@ -523,14 +534,16 @@ void zd_engine_tick(struct zd_engine *engine, uint64_t now_ns);
 /* The earliest deadline, UINT64_MAX if none. */
 uint64_t zd_engine_next_deadline(const struct zd_engine *engine);
 
-/* May the session be given this segment's descriptor: it belongs to a job and device that the session uses. */
+/* May the session be given this segment's descriptor: it belongs to a job and device that the session
+ * uses. */
 bool zd_engine_may_map(const struct zd_engine *engine, uint64_t session, uint32_t segment);
 /* The segment's device and size; false when there is none. */
 bool zd_engine_segment(const struct zd_engine *engine, uint32_t segment, uint32_t *device, uint64_t *bytes);
-/* The session is sent the descriptor of a segment that it may map: it is asked to unmap it before the memory goes. */
+/* The session is sent the descriptor of a segment that it may map: it is asked to unmap it before the memory
+ * goes. */
 void zd_engine_segment_given(struct zd_engine *engine, uint64_t session, uint32_t segment);
 
-/* ---- Looking -------------------------------------------------------------------------------------- */
+/* ---- Looking ------------------------------------------------------------------------------------------- */
 
 enum zd_table {
 	ZD_TABLE_DEVICES,
@@ -635,8 +648,8 @@ struct zd_list_query {
 	const char *job; /* NULL or "": all */
 };
 
-/* Calls fn for each row by ascending id until it returns false: that row is not taken. Returns the last id taken, or 0
- * when the end was reached. */
+/* Calls fn for each row by ascending id until it returns false: that row is not taken. Returns the last id
+ * taken, or 0 when the end was reached. */
 uint64_t zd_engine_list(struct zd_engine *engine, const struct zd_list_query *query,
                         bool (*fn)(const struct zd_row *row, void *arg), void *arg);
 
@@ -648,9 +661,10 @@ struct zd_engine_totals {
 void zd_engine_totals(const struct zd_engine *engine, struct zd_engine_totals *totals);
 
 /*
- * Aborts (zd_assert) when an invariant does not hold: no block owned twice; blocks + free + quarantine = arena;
- * accounted bytes = bytes of what is there; every waiting request has a reason; a job without sessions that is not
- * durable holds nothing; states agree with their data. Linear in everything; for tests and the simulator.
+ * Aborts (zd_assert) when an invariant does not hold: no block owned twice; blocks + free + quarantine =
+ * arena; accounted bytes = bytes of what is there; every waiting request has a reason; a job without sessions
+ * that is not durable holds nothing; states agree with their data. Linear in everything; for tests and the
+ * simulator.
  */
 void zd_engine_check(struct zd_engine *engine);
 

@@ -2,16 +2,16 @@
 /*
  * entry.c - one rank's gradient of one unit, from its reservation until nothing reads it any more.
  *
- * Only the padding behind the unit's true elements is zeroed: the trainer writes the rest, and a neighbour's bytes must
- * not reach a norm. A rank's own word, a commit with fences or one of those that say that its streams have drained, is all
- * that gives its place to another: a failed group does not.
+ * Only the padding behind the unit's true elements is zeroed: the trainer writes the rest, and a neighbour's
+ * bytes must not reach a norm. A rank's own word, a commit with fences or one of those that say that its
+ * streams have drained, is all that gives its place to another: a failed group does not.
  */
 #include <math.h>
 #include <string.h>
 
 #include "core/reduce_internal.h"
 
-/* ---- Life ------------------------------------------------------------------------------------------------ */
+/* ---- Life ---------------------------------------------------------------------------------------------- */
 
 static struct zd_entry *entry_new(struct zd_engine *e, struct zd_bucket *bucket, struct zd_part *part)
 {
@@ -144,7 +144,7 @@ static void entry_commit(struct zd_engine *e, struct zd_entry *entry, const stru
 		entry_ready(e, entry);
 }
 
-/* ---- Reserve ------------------------------------------------------------------------------------------------ */
+/* ---- Reserve ------------------------------------------------------------------------------------------- */
 
 static int reserve_check(const struct zd_bucket *bucket, const struct zd_unit *unit, struct zd_err *err)
 {
@@ -281,7 +281,8 @@ static int reserve_attempt(struct zd_engine *e, struct zd_request *req, struct z
 	return 0;
 }
 
-/* While its padding is being zeroed the place cannot be given to another: the fill might come behind that one's bytes. */
+/* While its padding is being zeroed the place cannot be given to another: the fill might come behind that
+ * one's bytes. */
 static void reserve_cancel(struct zd_engine *e, struct zd_request *req)
 {
 	struct zd_entry *entry = req->u.reduce.entry;
@@ -296,7 +297,7 @@ static void reserve_cancel(struct zd_engine *e, struct zd_request *req)
 	zd_sm_move(&zd_sm_entry, &entry->state, ZD_ENTRY_COMMITTED);
 }
 
-/* ---- Commit --------------------------------------------------------------------------------------------------- */
+/* ---- Commit -------------------------------------------------------------------------------------------- */
 
 static int commit_options(const struct zd_args *args, const struct zd_bucket *bucket,
                           struct zd_reduction_options *options, struct zd_err *err)
@@ -316,8 +317,8 @@ static int commit_options(const struct zd_args *args, const struct zd_bucket *bu
 	return 0;
 }
 
-/* The group failed since it was reserved. It is refused, but it is given back: its room is free when its streams have
- * passed. */
+/* The group failed since it was reserved. It is refused, but it is given back: its room is free when its
+ * streams have passed. */
 static int commit_abandoned(struct zd_engine *e, struct zd_entry *entry, const struct zd_fence_list *fences,
                             struct zd_err *err)
 {
@@ -354,8 +355,8 @@ static int commit_check(const struct zd_bucket *bucket, const struct zd_entry *e
 	return 0;
 }
 
-/* The reduction's pieces travel soon, if the others commit too. To wake whoever moves them takes longer than to move a small
- * one. */
+/* The reduction's pieces travel soon, if the others commit too. To wake whoever moves them takes longer than
+ * to move a small one. */
 static void expect_pieces(struct zd_engine *e, const struct zd_group *group)
 {
 	for (uint32_t rank = 0; rank < group->local_world_size && e->sink.expect; rank++)
@@ -385,8 +386,8 @@ static int commit_begin(struct zd_engine *e, struct zd_request *req, const struc
 		return status;
 	status = zd_reduction_check_ranks(entry, err);
 	if (status != 0) {
-		/* It will never be reduced. Its place comes free when its streams have passed, so that the backward
-		 * can be ended. */
+		/* It will never be reduced. Its place comes free when its streams have passed, so that the
+		 * backward can be ended. */
 		zd_reduction_unreserve(e, entry);
 		entry_commit(e, entry, fences);
 		return status;

@@ -3,9 +3,9 @@
  * gather.c - gather and release.
  *
  * A gather joins the rank's copy if it has the wanted version, refreshes a persistent one that has not, and
- * otherwise waits, in this order, for every shard to have one version, for its slot or for room, and starts one copy a
- * shard. Nothing is held while it waits, so a rank that never publishes costs no memory. Gathers that want room are served
- * in order of arrival; prefetches stand back and give theirs up.
+ * otherwise waits, in this order, for every shard to have one version, for its slot or for room, and starts
+ * one copy a shard. Nothing is held while it waits, so a rank that never publishes costs no memory. Gathers
+ * that want room are served in order of arrival; prefetches stand back and give theirs up.
  */
 #include <stdio.h>
 #include <string.h>
@@ -17,9 +17,10 @@
 #include "core/shadow.h"
 #include "core/scope.h"
 
-/* ---- Versions ------------------------------------------------------------------------------------------- */
+/* ---- Versions ------------------------------------------------------------------------------------------ */
 
-/* For an update, or because nothing was published yet; what an update that was undone would publish will never come. */
+/* For an update, or because nothing was published yet; what an update that was undone would publish will
+ * never come. */
 static bool part_open(const struct zd_part *part)
 {
 	if (zd_shadow_is_owed(part))
@@ -53,8 +54,8 @@ static uint64_t newest_version(const struct zd_unit *unit)
 	return newest;
 }
 
-/* The version that a gather which names none waits for. In a group that spans daemons all ranks must come to the same one: the
- * last that this rank has published, or is about to. */
+/* The version that a gather which names none waits for. In a group that spans daemons all ranks must come to
+ * the same one: the last that this rank has published, or is about to. */
 static uint64_t default_version(const struct zd_part *part)
 {
 	return zd_max_u64(part->version + (part_open(part) ? 1 : 0), 1);
@@ -65,7 +66,8 @@ uint64_t zd_gather_version(const struct zd_part *part)
 	return zd_gathers_over_rails(part->unit->group) ? default_version(part) : 0;
 }
 
-/* May the rank's client copy its own slice into the copy: the shard has that version, and nobody writes it. */
+/* May the rank's client copy its own slice into the copy: the shard has that version, and nobody writes
+ * it. */
 static bool own_readable(const struct zd_buffer *buffer)
 {
 	const struct zd_part *part = buffer->part;
@@ -84,7 +86,8 @@ static bool buffer_has(const struct zd_buffer *buffer, const struct zd_request *
 	return want ? buffer->version == want : buffer->version >= req->u.gather.part->version;
 }
 
-/* An update that is about to begin waits for gathers over rails, of which other daemons' ranks have begun theirs. */
+/* An update that is about to begin waits for gathers over rails, of which other daemons' ranks have begun
+ * theirs. */
 static bool still_given(const struct zd_part *part, uint64_t want)
 {
 	return zd_gathers_over_rails(part->unit->group) && part->state == ZD_PART_UPDATE_WAIT &&
@@ -122,7 +125,7 @@ static int shards_check(struct zd_request *req, const struct zd_unit *unit, uint
 	return 0;
 }
 
-/* ---- Room ------------------------------------------------------------------------------------------------- */
+/* ---- Room ---------------------------------------------------------------------------------------------- */
 
 /* Takes back the oldest copy that was prefetched and that nobody asked for since. */
 static bool revoke_prefetch(struct zd_engine *e, struct zd_device *device)
@@ -175,8 +178,8 @@ static enum zd_purpose block_purpose(const struct zd_engine *e, const struct zd_
 	return session->strict && e->strict_by_segment ? ZD_PURPOSE_STRICT : ZD_PURPOSE_GATHERS;
 }
 
-/* The pool has no block by itself. Empty segments of others make room, but not while blocks that are large enough will come
- * back and nobody is held up: else gathers and buckets would take turns with them. */
+/* The pool has no block by itself. Empty segments of others make room, but not while blocks that are large
+ * enough will come back and nobody is held up: else gathers and buckets would take turns with them. */
 static int room_find(struct zd_engine *e, struct zd_request *req, uint64_t bytes, int status)
 {
 	const struct zd_job *job = req->member->group->job;
@@ -213,7 +216,7 @@ static int block_take(struct zd_engine *e, struct zd_request *req, uint64_t byte
 	return status;
 }
 
-/* ---- Slots -------------------------------------------------------------------------------------------------- */
+/* ---- Slots --------------------------------------------------------------------------------------------- */
 
 static int slot_place(struct zd_engine *e, struct zd_request *req, uint32_t number, struct zd_slot **out,
                       struct zd_err *err)
@@ -262,7 +265,7 @@ static int slot_vacate(struct zd_engine *e, struct zd_request *req, struct zd_sl
 	return wait;
 }
 
-/* ---- gather --------------------------------------------------------------------------------------------------- */
+/* ---- gather -------------------------------------------------------------------------------------------- */
 
 /* Scopes hold leases under tags of their own; a client's name is never one of these. */
 static int tag_check(const char *tag, struct zd_err *err)
@@ -421,10 +424,10 @@ static int gather_done(struct zd_engine *e, struct zd_request *req, struct zd_bu
 	return 0;
 }
 
-/* What a rank has released stays until those that share its device have taken from it, and these need as much room for that. So
- * it takes no more before they have theirs. Then nobody has more on the device, released or not, than its program holds at
- * once somewhere; where that fits for all its ranks, none waits for ever. Counting the room that is left for them would not
- * do, since others may take it meanwhile. */
+/* What a rank has released stays until those that share its device have taken from it, and these need as much
+ * room for that. So it takes no more before they have theirs. Then nobody has more on the device, released or
+ * not, than its program holds at once somewhere; where that fits for all its ranks, none waits for ever.
+ * Counting the room that is left for them would not do, since others may take it meanwhile. */
 static int follow_check(struct zd_request *req)
 {
 	const struct zd_unit *unit;
@@ -436,8 +439,8 @@ static int follow_check(struct zd_request *req)
 	return wait;
 }
 
-/* Others were first and want room. But what they wait for may be a copy that is kept for this rank to take from, so one that is
- * to take is not behind them. */
+/* Others were first and want room. But what they wait for may be a copy that is kept for this rank to take
+ * from, so one that is to take is not behind them. */
 static bool has_turn(const struct zd_request *req)
 {
 	const struct zd_device *device = req->device;
@@ -501,8 +504,8 @@ static int gather_refresh(struct zd_engine *e, struct zd_request *req, struct zd
 	return 0;
 }
 
-/* Where a group spans daemons, gathers that begin a transfer do so in the order in which the rank asked for them, as on all
- * other ranks. */
+/* Where a group spans daemons, gathers that begin a transfer do so in the order in which the rank asked for
+ * them, as on all other ranks. */
 static int order_check(struct zd_request *req)
 {
 	struct zd_request *before;
@@ -607,7 +610,7 @@ bool zd_gather_lacks(const struct zd_request *req, const struct zd_part *part, u
 	return false;
 }
 
-/* ---- release ---------------------------------------------------------------------------------------------------- */
+/* ---- release ------------------------------------------------------------------------------------------- */
 
 static int release_begin(struct zd_engine *e, struct zd_request *req, const struct zd_args *args,
                          struct zd_err *err)
@@ -658,7 +661,8 @@ static bool gather_waits(const struct zd_request *req)
 	return false;
 }
 
-/* Where a group spans daemons, a context before it is to join the copy: on ranks where it had not to wait it has. */
+/* Where a group spans daemons, a context before it is to join the copy: on ranks where it had not to wait it
+ * has. */
 static bool context_joins(const struct zd_request *req)
 {
 	const struct zd_part *part = req->u.release.part;

@@ -5,30 +5,31 @@
 
 #include "core/internal.h"
 
-/* The part's new gathered copy, charged, INFLIGHT without transfers. `extent` moves to the buffer, or is the part of the
- * slot that the unit needs. */
+/* The part's new gathered copy, charged, INFLIGHT without transfers. `extent` moves to the buffer, or is the
+ * part of the slot that the unit needs. */
 struct zd_buffer *zd_buffer_new(struct zd_engine *e, struct zd_part *part, struct zd_slot *slot,
                                 const struct zd_extent *extent);
-/* Copies every shard into it, but for one that is left to the client. All shards are idle and at `version`; nothing reads or
- * writes the buffer. */
+/* Copies every shard into it, but for one that is left to the client. All shards are idle and at `version`;
+ * nothing reads or writes the buffer. */
 void zd_buffer_transfer(struct zd_engine *e, struct zd_buffer *buffer, uint64_t version);
 
 /* A copy or exchange into it has ended, which signals that timeline. The buffer may be gone then. */
 void zd_buffer_arrived(struct zd_engine *e, struct zd_buffer *buffer, uint32_t timeline, int status,
                        const char *error);
 
-/* The version that a gather which names none is for, as of when it was asked for; 0: the newest there is when its turn comes. */
+/* The version that a gather which names none is for, as of when it was asked for; 0: the newest there is when
+ * its turn comes. */
 uint64_t zd_gather_version(const struct zd_part *part);
-/* For req->u.gather: joins the part's copy, refreshes it, or finds room for it; the caller takes a lease on it at once.
- * As an attempt: ZD_WAIT, or an error with nothing left behind. */
+/* For req->u.gather: joins the part's copy, refreshes it, or finds room for it; the caller takes a lease on
+ * it at once. As an attempt: ZD_WAIT, or an error with nothing left behind. */
 int zd_gather_buffer(struct zd_engine *e, struct zd_request *req, struct zd_buffer **out, struct zd_err *err)
         __attribute__((warn_unused_result));
 
 /* Is the part one that the request, which waits, is to gather still; *version: which of it. */
 bool zd_gather_lacks(const struct zd_request *req, const struct zd_part *part, uint64_t *version);
 
-/* One that waited is given up. Where the group spans daemons the ranks of the others wait for it, and would take the next
- * for it: the group ends. */
+/* One that waited is given up. Where the group spans daemons the ranks of the others wait for it, and would
+ * take the next for it: the group ends. */
 void zd_gather_given_up(struct zd_engine *e, struct zd_request *req);
 /* One is refused, and ranks of other daemons may have made it: where the group spans daemons it ends. */
 void zd_gather_missed(struct zd_engine *e, struct zd_request *req, int status, const char *why);
@@ -40,7 +41,8 @@ bool zd_lease_release(struct zd_engine *e, struct zd_buffer *buffer, struct zd_l
                       const struct zd_fence_list *fences);
 /* Ends it, whatever uses are left; the buffer may be gone then. */
 void zd_lease_end(struct zd_engine *e, struct zd_lease *lease);
-/* Fences of a lease that ends are awaited elsewhere: the block is not free before the matching zd_buffer_unwatch(). */
+/* Fences of a lease that ends are awaited elsewhere: the block is not free before the matching
+ * zd_buffer_unwatch(). */
 void zd_buffer_watch(struct zd_buffer *buffer);
 void zd_buffer_unwatch(struct zd_engine *e, struct zd_buffer *buffer);
 

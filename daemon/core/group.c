@@ -2,13 +2,13 @@
 /*
  * group.c - jobs, groups and their members.
  *
- * A job is a namespace of one uid: another uid's job of the same name is another job. It lives as long as something
- * refers to it: a group, an allocation, an operation. A group lives while a rank is attached, an operation of it is
- * under way, or its job is durable.
+ * A job is a namespace of one uid: another uid's job of the same name is another job. It lives as long as
+ * something refers to it: a group, an allocation, an operation. A group lives while a rank is attached, an
+ * operation of it is under way, or its job is durable.
  *
- * A group FAILS when an attached rank goes while others stay: requests of the others end with PEER_LOST, naming the
- * rank. It is READY again when every rank is attached. An ABORTED group ends when its last rank has left; that of a durable
- * job may then be joined again.
+ * A group FAILS when an attached rank goes while others stay: requests of the others end with PEER_LOST,
+ * naming the rank. It is READY again when every rank is attached. An ABORTED group ends when its last rank
+ * has left; that of a durable job may then be joined again.
  */
 #include <string.h>
 
@@ -19,7 +19,7 @@
 #include "core/scope.h"
 #include "core/span.h"
 
-/* ---- Jobs ------------------------------------------------------------------------------------------ */
+/* ---- Jobs ---------------------------------------------------------------------------------------------- */
 
 static struct zd_owner *owner_get(struct zd_engine *e, uint32_t uid)
 {
@@ -80,7 +80,7 @@ void zd_job_unref(struct zd_engine *e, struct zd_job *job)
 	free(job);
 }
 
-/* ---- Groups ------------------------------------------------------------------------------------------ */
+/* ---- Groups -------------------------------------------------------------------------------------------- */
 
 /* Not one that is over: who joins under its name now begins anew, with a world of any size. */
 static struct zd_group *group_find(struct zd_job *job, const char *name)
@@ -234,7 +234,8 @@ static void member_attach(struct zd_engine *e, struct zd_member *member, struct 
 		zd_sm_move(&zd_sm_group, &group->state, ZD_GROUP_READY);
 }
 
-/* No rank is attached any more. With them their slots have gone; what still works on their memory is in nobody's way. */
+/* No rank is attached any more. With them their slots have gone; what still works on their memory is in
+ * nobody's way. */
 static void group_left(struct zd_group *group)
 {
 	struct zd_group_slot *slot;
@@ -317,7 +318,7 @@ void zd_member_detach(struct zd_engine *e, struct zd_member *member)
 	zd_group_unref(e, group);
 }
 
-/* ---- Requests -------------------------------------------------------------------------------------------- */
+/* ---- Requests ------------------------------------------------------------------------------------------ */
 
 static int join_check(struct zd_engine *e, const struct zd_args *args, struct zd_err *err)
 {

@@ -2,13 +2,13 @@
 /*
  * internal.h - the engine's objects, for the files of daemon/core only.
  *
- * Everything is level-triggered. A request that cannot finish waits in its device's queue with a reason; whatever
- * could let it go on marks the device dirty (zd_dirty); zd_settle() tries the waiting requests of dirty devices again,
- * in order, until nothing moves. So no event needs to know who waits for it, and failing a group or a unit is done by
- * setting its state: the requests see it when they are tried.
+ * Everything is level-triggered. A request that cannot finish waits in its device's queue with a reason;
+ * whatever could let it go on marks the device dirty (zd_dirty); zd_settle() tries the waiting requests of
+ * dirty devices again, in order, until nothing moves. So no event needs to know who waits for it, and failing
+ * a group or a unit is done by setting its state: the requests see it when they are tried.
  *
- * Lifetime: an operation that an executor runs (zd_op) holds a reference on the job it works for; jobs, groups and
- * units go when the last reference does.
+ * Lifetime: an operation that an executor runs (zd_op) holds a reference on the job it works for; jobs,
+ * groups and units go when the last reference does.
  */
 #ifndef ZD_CORE_INTERNAL_H
 #define ZD_CORE_INTERNAL_H
@@ -49,7 +49,7 @@ struct zd_span;
 struct zd_unit;
 struct zd_op;
 
-/* ---- Memory (pool.c, account.c) -------------------------------------------------------------------- */
+/* ---- Memory (pool.c, account.c) ------------------------------------------------------------------------ */
 
 enum zd_segment_state {
 	ZD_SEGMENT_CREATING,
@@ -138,10 +138,10 @@ struct zd_device {
 };
 
 /*
- * Takes a block for `job`. 0 with *extent; ZD_WAIT when a segment is being created or given back, or quarantined blocks may
- * come free; NO_MEMORY when nothing will change by itself; or the error of a segment that could not be created. `req` (may
- * be NULL) learns what it waits for. Charges nothing. Has empty segments given back to make room, but not for a gather,
- * which does so itself.
+ * Takes a block for `job`. 0 with *extent; ZD_WAIT when a segment is being created or given back, or
+ * quarantined blocks may come free; NO_MEMORY when nothing will change by itself; or the error of a segment
+ * that could not be created. `req` (may be NULL) learns what it waits for. Charges nothing. Has empty
+ * segments given back to make room, but not for a gather, which does so itself.
  */
 int zd_pool_alloc(struct zd_engine *e, struct zd_request *req, struct zd_job *job, struct zd_device *device,
                   enum zd_purpose purpose, uint64_t bytes, uint64_t align, struct zd_extent *extent,
@@ -166,12 +166,13 @@ void zd_uncharge(struct zd_engine *e, struct zd_job *job, struct zd_device *devi
                  uint64_t bytes);
 void zd_account_usage(const struct zd_account *account, struct zd_usage *usage);
 
-/* ---- Operations (op.c) ------------------------------------------------------------------------------- */
+/* ---- Operations (op.c) --------------------------------------------------------------------------------- */
 
 typedef void zd_op_fn(struct zd_engine *e, struct zd_op *op, int status, const char *error,
                       const struct zd_op_result *result);
 
-/* A command under way. done() is called exactly once; afterwards the op is freed and its job reference dropped. */
+/* A command under way. done() is called exactly once; afterwards the op is freed and its job reference
+ * dropped. */
 struct zd_op {
 	uint64_t id;
 	zd_op_fn *done;
@@ -191,8 +192,8 @@ void zd_op_fill(struct zd_engine *e, struct zd_job *job, uint32_t device, struct
 /* Bad count, timeline or value: INVALID. */
 int zd_fences_check(const struct zd_fence_list *list, struct zd_err *err) __attribute__((warn_unused_result));
 /*
- * Watches those fences of the session's client page that have not passed. Returns true if an op was started (done will be
- * called), false if all have passed.
+ * Watches those fences of the session's client page that have not passed. Returns true if an op was started
+ * (done will be called), false if all have passed.
  */
 bool zd_fences_watch(struct zd_engine *e, struct zd_session *session, struct zd_job *job, uint32_t device,
                      const struct zd_fence_list *list, zd_op_fn *done, void *owner, uint64_t aux);
@@ -240,8 +241,8 @@ struct zd_wait {
 
 /* Sets req->wait and returns ZD_WAIT. */
 int zd_wait_for(struct zd_request *req, enum zd_wait_kind kind, uint32_t rank, uint64_t a, uint64_t b);
-/* "rank 2 to publish version 4 of unit 'h1' (has 3)". Says so when every holder of the device's gathered bytes itself
- * waits for room. */
+/* "rank 2 to publish version 4 of unit 'h1' (has 3)". Says so when every holder of the device's gathered
+ * bytes itself waits for room. */
 void zd_wait_text(const struct zd_engine *e, const struct zd_request *req, char out[ZD_WAIT_TEXT]);
 
 struct zd_request {
@@ -329,9 +330,11 @@ static inline bool zd_request_gathers(const struct zd_request *req)
 /*
  * One row per kind of request.
  *   begin   checks the arguments and takes what it needs of them; changes nothing if it returns an error
- *   attempt 0: done, e->reply.u holds the result; ZD_WAIT; or an error, with nothing left behind. Called again
+ *   attempt 0: done, e->reply.u holds the result; ZD_WAIT; or an error, with nothing left behind. Called
+ *   again
  *           whenever the device is dirty and no op of the request is pending
- *   cancel  undoes begin and attempt while waiting: deadline, session's end, a failed op. Never after an error of attempt
+ *   cancel  undoes begin and attempt while waiting: deadline, session's end, a failed op. Never after an
+ *           error of attempt
  * Each may be NULL.
  */
 struct zd_request_type {
@@ -345,10 +348,11 @@ extern const struct zd_request_type *const zd_request_types[ZD_NREQUESTS]; /* ty
 
 /* The request ends with this error at its next attempt; the first one counts. */
 void zd_request_fail(struct zd_request *req, int status, const char *text);
-/* Op callback for requests: counts pending_ops down, keeps a failure, frees a cancelled request. The owner is the request;
- * count pending_ops up when submitting. */
+/* Op callback for requests: counts pending_ops down, keeps a failure, frees a cancelled request. The owner is
+ * the request; count pending_ops up when submitting. */
 zd_op_fn zd_request_op_done;
-/* Removes every waiting request that `member` made, without a reply (session end) or with one (status != 0). */
+/* Removes every waiting request that `member` made, without a reply (session end) or with one (status !=
+ * 0). */
 void zd_requests_drop(struct zd_engine *e, struct zd_session *session, struct zd_member *member, int status,
                       const char *text);
 
@@ -358,7 +362,7 @@ void zd_dirty_session(struct zd_engine *e, const struct zd_session *session);
 void zd_dirty_group(struct zd_engine *e, struct zd_group *group);
 void zd_settle(struct zd_engine *e);
 
-/* ---- Sessions, jobs, groups (session.c, group.c) ---------------------------------------------------------- */
+/* ---- Sessions, jobs, groups (session.c, group.c) ------------------------------------------------------- */
 
 enum zd_session_state { ZD_SESSION_OPEN, ZD_SESSION_POISONED, ZD_SESSION_CLOSING };
 
@@ -483,7 +487,8 @@ struct zd_group {
 	UT_hash_handle hh; /* by id */
 };
 
-/* Its last commit may have been made, for all that this daemon knows; its shards and their shadows are kept. */
+/* Its last commit may have been made, for all that this daemon knows; its shards and their shadows are
+ * kept. */
 static inline bool zd_group_in_doubt(const struct zd_group *group)
 {
 	return group->voted_step != 0 && group->state != ZD_GROUP_READY;
@@ -504,8 +509,8 @@ static inline uint32_t zd_shard_index(const struct zd_member *member)
 
 /* NULL for one that is CLOSING too. */
 struct zd_session *zd_session_find(struct zd_engine *e, uint64_t id);
-/* The bytes of an operation that signals the timeline will never come: frees the streams that wait for them and marks the
- * session POISONED. */
+/* The bytes of an operation that signals the timeline will never come: frees the streams that wait for them
+ * and marks the session POISONED. */
 void zd_session_abort(struct zd_engine *e, struct zd_session *session, uint32_t timeline);
 int zd_session_check_poisoned(const struct zd_session *session, struct zd_err *err)
         __attribute__((warn_unused_result));
@@ -526,11 +531,11 @@ int zd_group_check(const struct zd_group *group, struct zd_err *err) __attribute
 int zd_member_check(const struct zd_member *member, struct zd_err *err) __attribute__((warn_unused_result));
 void zd_group_ref(struct zd_group *group);
 void zd_group_unref(struct zd_engine *e, struct zd_group *group);
-/* The rank's session ends or leaves; its requests are gone already. Everything it holds in the group goes; the group
- * fails unless it was alone. */
+/* The rank's session ends or leaves; its requests are gone already. Everything it holds in the group goes;
+ * the group fails unless it was alone. */
 void zd_member_detach(struct zd_engine *e, struct zd_member *member);
 
-/* ---- Units (unit.c, update.c) -------------------------------------------------------------------------------- */
+/* ---- Units (unit.c, update.c) -------------------------------------------------------------------------- */
 
 enum zd_part_state {
 	ZD_PART_ABSENT,
@@ -576,7 +581,7 @@ struct zd_unit {
 	uint32_t refs;              /* parts not ABSENT, buffers, reductions, registrations */
 	uint32_t registrations;     /* that have not ended */
 	bool is_former;             /* in the group's table of those */
-	char *mismatch; /* a rank described it differently: both descriptions. Cleared when that rank agrees */
+	char *mismatch; /* a rank described it differently: both descriptions, until that rank agrees */
 	uint32_t mismatch_rank;
 	uint64_t target_offset_numel;
 	bool laid_out;          /* it has its place in the group's slot and target */
@@ -615,7 +620,8 @@ static inline uint64_t zd_unit_part_bytes(const struct zd_unit *unit)
 	return zd_unit_shard_bytes(unit) * (unit->group->shadow ? 2 : 1);
 }
 
-/* What a gathered buffer (or slot) of so many padded bytes takes: a strict session's fills whole pages or segments. */
+/* What a gathered buffer (or slot) of so many padded bytes takes: a strict session's fills whole pages or
+ * segments. */
 static inline uint64_t zd_gathered_bytes(const struct zd_session *session, const struct zd_device *device,
                                          uint64_t padded_bytes)
 {
@@ -656,7 +662,7 @@ void zd_parts_detach(struct zd_engine *e, struct zd_member *member);
 /* The daemons meet, and all are at `step` or in doubt about it: so is the group now, if it was in doubt. */
 void zd_commit_resolve(struct zd_engine *e, struct zd_group *group, uint64_t step, bool torn);
 
-/* ---- Gathered buffers (buffer.c, gather.c) ---------------------------------------------------------------------- */
+/* ---- Gathered buffers (buffer.c, gather.c) ------------------------------------------------------------- */
 
 enum zd_buffer_state { ZD_BUFFER_INFLIGHT, ZD_BUFFER_AVAILABLE, ZD_BUFFER_QUARANTINED };
 
@@ -698,7 +704,8 @@ struct zd_buffer {
 	TAILQ_ENTRY(zd_buffer) device_link;
 };
 
-/* No lease is left and none may come: the bytes are uncharged at once, the block is free when the last op is over. */
+/* No lease is left and none may come: the bytes are uncharged at once, the block is free when the last op is
+ * over. */
 void zd_buffer_drop(struct zd_engine *e, struct zd_buffer *buffer);
 /* Ends all leases and drops it. */
 void zd_buffer_revoke(struct zd_engine *e, struct zd_buffer *buffer);
@@ -707,7 +714,7 @@ void zd_slot_free(struct zd_engine *e, struct zd_slot *slot);
 /* "plan, fallback": the tags that hold it. */
 void zd_buffer_tags(const struct zd_buffer *buffer, char *out, size_t out_bytes);
 
-/* ---- Allocations (alloc.c) ------------------------------------------------------------------------------------ */
+/* ---- Allocations (alloc.c) ----------------------------------------------------------------------------- */
 
 struct zd_allocation {
 	uint64_t id;
@@ -725,7 +732,7 @@ struct zd_allocation {
 /* Drops it: uncharged at once, freed when pending ops are over. */
 void zd_allocation_drop(struct zd_engine *e, struct zd_allocation *allocation);
 
-/* ---- The engine ------------------------------------------------------------------------------------------------- */
+/* ---- The engine ---------------------------------------------------------------------------------------- */
 
 struct zd_engine {
 	struct zd_engine_sink sink;

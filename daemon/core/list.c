@@ -52,7 +52,7 @@ static bool sees(const struct listing *l, const struct zd_job *job)
 	return sees_uid(l, job->owner->uid) && (!only || !only[0] || strcmp(only, job->name) == 0);
 }
 
-/* ---- Collecting --------------------------------------------------------------------------------------- */
+/* ---- Collecting ---------------------------------------------------------------------------------------- */
 
 static void collect_buffers(struct listing *l)
 {

@@ -2,9 +2,9 @@
 /*
  * pool.c - segments of a device and blocks in them.
  *
- * A segment belongs to one job and one purpose, so that no job ever maps another's memory. Segments are created by the
- * device's executor, so taking a block may have to wait for one; they are given back when their job ends, or before
- * that when they are empty and their memory is wanted elsewhere (retire.c).
+ * A segment belongs to one job and one purpose, so that no job ever maps another's memory. Segments are
+ * created by the device's executor, so taking a block may have to wait for one; they are given back when
+ * their job ends, or before that when they are empty and their memory is wanted elsewhere (retire.c).
  */
 #include <string.h>
 

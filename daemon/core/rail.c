@@ -2,8 +2,9 @@
 /*
  * rail.c - gathers of groups that span daemons.
  *
- * A landing is known from the moment its transfer begins until all local ranks have taken from it, and holds its buffer for
- * so long. Nothing is lost when a rank is far behind: the others wait for it only when they want the memory back.
+ * A landing is known from the moment its transfer begins until all local ranks have taken from it, and holds
+ * its buffer for so long. Nothing is lost when a rank is far behind: the others wait for it only when they
+ * want the memory back.
  */
 #include <stdio.h>
 
@@ -23,7 +24,7 @@ void zd_rail_free(struct zd_rail *rail)
 	free(rail);
 }
 
-/* ---- Landings ------------------------------------------------------------------------------------------- */
+/* ---- Landings ------------------------------------------------------------------------------------------ */
 
 static struct zd_landing *landing_find(const struct zd_part *part, uint64_t ordinal)
 {
@@ -60,7 +61,7 @@ static void landing_try_end(struct zd_engine *e, struct zd_landing *landing)
 	zd_buffer_unwatch(e, buffer);
 }
 
-/* ---- Onward --------------------------------------------------------------------------------------------- */
+/* ---- Onward -------------------------------------------------------------------------------------------- */
 
 static void onward_copied(struct zd_engine *e, struct zd_op *op, int status, const char *error,
                           const struct zd_op_result *result)
@@ -182,7 +183,7 @@ static void onwards_try_all(struct zd_engine *e, const struct zd_group *group)
 	}
 }
 
-/* ---- Transfers ------------------------------------------------------------------------------------------ */
+/* ---- Transfers ----------------------------------------------------------------------------------------- */
 
 /* The other local ranks may take what came. */
 static void landed(struct zd_engine *e, struct zd_buffer *buffer)
@@ -195,8 +196,8 @@ static void landed(struct zd_engine *e, struct zd_buffer *buffer)
 	onwards_try_all(e, buffer->unit->group);
 }
 
-/* Nothing comes into the buffer any more: who was to take from there is freed. Where the group has not ended before, in order, all
- * are already. */
+/* Nothing comes into the buffer any more: who was to take from there is freed. Where the group has not ended
+ * before, in order, all are already. */
 static void lost(struct zd_engine *e, struct zd_part *part, const struct zd_buffer *buffer)
 {
 	struct zd_group *group = part->unit->group;
@@ -283,7 +284,7 @@ void zd_rail_transfer(struct zd_engine *e, struct zd_buffer *buffer, struct zd_t
 	onwards_try(e, session);
 }
 
-/* ---- Who is behind ---------------------------------------------------------------------------------------- */
+/* ---- Who is behind ------------------------------------------------------------------------------------- */
 
 /* A rank whose transfer that takes from the landing has not begun; else local_world_size. */
 static uint32_t first_behind(const struct zd_unit *unit, const struct zd_landing *landing)
@@ -351,7 +352,7 @@ const struct zd_member *zd_rail_find_follower(const struct zd_session *session,
 	return NULL;
 }
 
-/* ---- The end -------------------------------------------------------------------------------------------- */
+/* ---- The end ------------------------------------------------------------------------------------------- */
 
 static void onwards_stop(struct zd_engine *e, const struct zd_group *group, struct zd_member *owner,
                          const struct zd_member *only)
@@ -413,7 +414,7 @@ void zd_rails_stop(struct zd_engine *e, struct zd_group *group, struct zd_member
 	onwards_try_all(e, group); /* of other groups too */
 }
 
-/* ---- The beginning ---------------------------------------------------------------------------------------- */
+/* ---- The beginning ------------------------------------------------------------------------------------- */
 
 static void level(const struct zd_unit *unit)
 {

@@ -2,9 +2,10 @@
 /*
  * rail.h - gathers of groups that span daemons: what comes over the rails, and what is pushed on from there.
  *
- * A rank's transfer has its shard exchanged on its rail, straight into the gathered buffer. What the rails of the other local
- * ranks bring lands in their buffers, and is copied on from there: the Nth transfer of a unit on one rank takes from the Nth on
- * the others, as all ranks gather in one order. So a buffer's memory stays until the others have taken from it.
+ * A rank's transfer has its shard exchanged on its rail, straight into the gathered buffer. What the rails of
+ * the other local ranks bring lands in their buffers, and is copied on from there: the Nth transfer of a unit
+ * on one rank takes from the Nth on the others, as all ranks gather in one order. So a buffer's memory stays
+ * until the others have taken from it.
  */
 #ifndef ZD_CORE_RAIL_H
 #define ZD_CORE_RAIL_H
@@ -28,8 +29,8 @@ struct zd_rail {
 	TAILQ_HEAD(zd_landings, zd_landing) landings;
 };
 
-/* What a transfer is to take from another local rank's. Those of one session and source are given in the order in which their
- * fences were: see ZD_TIMELINE_ONWARD. */
+/* What a transfer is to take from another local rank's. Those of one session and source are given in the
+ * order in which their fences were: see ZD_TIMELINE_ONWARD. */
 struct zd_onward {
 	struct zd_buffer *buffer;
 	struct zd_part *source;
@@ -40,11 +41,11 @@ struct zd_onward {
 	TAILQ_ENTRY(zd_onward) link; /* session->onwards, until it is given */
 };
 
-/* Exchanges the rank's shard into the buffer, and has taken what the other local ranks' exchanges bring. Adds the timelines
- * that signal it. */
+/* Exchanges the rank's shard into the buffer, and has taken what the other local ranks' exchanges bring. Adds
+ * the timelines that signal it. */
 void zd_rail_transfer(struct zd_engine *e, struct zd_buffer *buffer, struct zd_timelines *timelines);
-/* A local rank that has not begun to gather the version that the part has, which this one has gathered: it is to follow, as all
- * ranks gather the same. Else local_world_size. */
+/* A local rank that has not begun to gather the version that the part has, which this one has gathered: it is
+ * to follow, as all ranks gather the same. Else local_world_size. */
 uint32_t zd_rail_first_to_follow(const struct zd_part *part);
 /* The rank is to gather what another one on its device has gathered. */
 bool zd_rail_follows(const struct zd_part *part);
@@ -53,8 +54,8 @@ const struct zd_member *zd_rail_find_follower(const struct zd_session *session,
                                               const struct zd_device *device, const struct zd_unit **unit);
 /* The group begins, or begins again: whatever ranks had come to, their next transfers belong together. */
 void zd_rails_start(struct zd_group *group);
-/* The group has ended: what has not been given any more is not, and streams that wait for it are freed. `member`: only what has
- * to do with it, and what can come no more. NULL: all. */
+/* The group has ended: what has not been given any more is not, and streams that wait for it are freed.
+ * `member`: only what has to do with it, and what can come no more. NULL: all. */
 void zd_rails_stop(struct zd_engine *e, struct zd_group *group, struct zd_member *member);
 /* Asserts that all is as it must be: of a part, a session, a group. rail_check.c */
 void zd_rail_check(const struct zd_part *part);

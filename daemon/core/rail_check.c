@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * rail_check.c - the invariants of rails, found again from the objects themselves. For tests and the simulator.
+ * rail_check.c - the invariants of rails, found again from the objects themselves. For tests and the
+ * simulator.
  */
 #include "core/rail.h"
 

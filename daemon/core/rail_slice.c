@@ -1,16 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * rail_slice.c - slices of groups that span daemons: what each daemon has of a slice, exchanged over its owner's rail and summed.
+ * rail_slice.c - slices of groups that span daemons: what each daemon has of a slice, exchanged over its
+ * owner's rail and summed.
  *
- * Inside a daemon its ranks' pieces are summed in float32, for the owners of that slice in all daemons (slice.c). Those sums are
- * exchanged, and added up in the order of the daemons: by each its own slices, or, in a hybrid group, by all daemons all of
- * them. Where all ranks are on one rail, their pieces are exchanged as they are, and
- * added up in the order of the ranks. Both are the same bits in every run.
+ * Inside a daemon its ranks' pieces are summed in float32, for the owners of that slice in all daemons
+ * (slice.c). Those sums are exchanged, and added up in the order of the daemons: by each its own slices, or,
+ * in a hybrid group, by all daemons all of them. Where all ranks are on one rail, their pieces are exchanged
+ * as they are, and added up in the order of the ranks. Both are the same bits in every run.
  *
- * A rank's reductions go over its rail in the order in which it committed or skipped them, which is the same on all ranks of the
- * rail. Before each, they tell each other what they take it for: a daemon whose ranks have all skipped learns the others'
- * options so, and sends zeros if there is anything to add to. The others do not wait for that; but nothing is summed before all
- * are known to mean the same, and a difference ends what could hang.
+ * A rank's reductions go over its rail in the order in which it committed or skipped them, which is the same
+ * on all ranks of the rail. Before each, they tell each other what they take it for: a daemon whose ranks
+ * have all skipped learns the others' options so, and sends zeros if there is anything to add to. The others
+ * do not wait for that; but nothing is summed before all are known to mean the same, and a difference ends
+ * what could hang.
  */
 #include <math.h>
 #include <string.h>
@@ -19,7 +21,7 @@
 #include "base/text.h"
 #include "core/reduce_internal.h"
 
-/* ---- Staging -------------------------------------------------------------------------------------------- */
+/* ---- Staging ------------------------------------------------------------------------------------------- */
 
 /* Of an element that is exchanged. A rank that has skipped may learn of the others' only then. */
 static uint64_t element_bytes(const struct zd_reduction *r)
@@ -87,7 +89,7 @@ static struct zd_location own_block(const struct zd_slice *slice, uint32_t own)
 	return block(sent(slice), zd_reduction_blocks(r) == 1 ? 0 : own, block_bytes(r));
 }
 
-/* ---- The sum over the rail --------------------------------------------------------------------------------- */
+/* ---- The sum over the rail ----------------------------------------------------------------------------- */
 
 static struct zd_slice *op_slice(const struct zd_op *op)
 {
@@ -163,7 +165,7 @@ static void sum(struct zd_engine *e, struct zd_slice *slice)
 	free(inputs);
 }
 
-/* ---- The exchange ---------------------------------------------------------------------------------------------- */
+/* ---- The exchange -------------------------------------------------------------------------------------- */
 
 static void exchanged(struct zd_engine *e, struct zd_op *op, int status, const char *error,
                       const struct zd_op_result *result)
@@ -215,7 +217,7 @@ static void zeroed(struct zd_engine *e, struct zd_op *op, int status, const char
 	op_over(e, r, slice);
 }
 
-/* ---- What it is -------------------------------------------------------------------------------------------------- */
+/* ---- What it is ---------------------------------------------------------------------------------------- */
 
 /* What a daemon, or a rank, takes a reduction for. Every byte is set, and means the same in all daemons. */
 struct meaning {
@@ -367,7 +369,7 @@ static void answered(struct zd_engine *e, struct zd_op *op, int status, const ch
 	op_over(e, r, slice);
 }
 
-/* ---- Turns -------------------------------------------------------------------------------------------------------- */
+/* ---- Turns --------------------------------------------------------------------------------------------- */
 
 static void ask(struct zd_engine *e, struct zd_slice *slice)
 {
@@ -400,9 +402,9 @@ bool zd_rail_slice_is_next(const struct zd_slice *slice)
 	return r->group->span && r->ranks[slice->owner].turn == mr->turn + 1;
 }
 
-/* What has the turn is asked for and exchanged, and then the next has it: as soon as all is given, since a communicator keeps the
- * order. Who has nothing to send has it until it is known what the others want, and an all-reduce until it has gone over the rail once
- * more. */
+/* What has the turn is asked for and exchanged, and then the next has it: as soon as all is given, since a
+ * communicator keeps the order. Who has nothing to send has it until it is known what the others want, and an
+ * all-reduce until it has gone over the rail once more. */
 static void turns_go_on(struct zd_engine *e, struct zd_member_reduce *mr)
 {
 	struct zd_slice *slice;

@@ -2,22 +2,23 @@
 /*
  * reduce.c - reductions: which ranks contribute to a unit's gradient in one backward, and how that ends.
  *
- * A reduction begins with the first rank that reserves, commits or skips the unit. It runs when all ranks have
- * committed or skipped, and not before: staging is taken for reductions that can finish, so reductions never wait for
- * each other in a circle. It is over when no operation of it is left; what remains until every rank has
- * ended the backward is a record, by which a second contribution is known as one.
+ * A reduction begins with the first rank that reserves, commits or skips the unit. It runs when all ranks
+ * have committed or skipped, and not before: staging is taken for reductions that can finish, so reductions
+ * never wait for each other in a circle. It is over when no operation of it is left; what remains until every
+ * rank has ended the backward is a record, by which a second contribution is known as one.
  */
 #include <stdio.h>
 
 #include "core/reduce_internal.h"
 
-/* ---- Records ------------------------------------------------------------------------------------------ */
+/* ---- Records ------------------------------------------------------------------------------------------- */
 
 static struct zd_reduction *find(const struct zd_group *group, uint64_t unit, uint64_t backward)
 {
 	uint64_t key[2] = {unit, backward};
 	struct zd_reduction *r;
-	/* NOLINTNEXTLINE(clang-analyzer-core.UndefinedBinaryOperatorResult): it hashes the key byte by byte */
+	/* NOLINTNEXTLINE(clang-analyzer-core.UndefinedBinaryOperatorResult): it hashes the key byte by
+	 * byte */
 	HASH_FIND(hh, group->reduction_index, key, sizeof(key), r);
 	return r;
 }
@@ -117,7 +118,7 @@ void zd_reduction_forget(const struct zd_member_reduce *last)
 	}
 }
 
-/* ---- Who takes part ------------------------------------------------------------------------------------- */
+/* ---- Who takes part ------------------------------------------------------------------------------------ */
 
 static int failure_text(const struct zd_reduction *r, struct zd_err *err)
 {
@@ -237,7 +238,7 @@ int zd_reduction_check_ranks(const struct zd_entry *entry, struct zd_err *err)
 	return check_ended(r->group, r, entry->part->unit, entry->bucket->mr, err);
 }
 
-/* ---- From the last contribution to the end ---------------------------------------------------------------- */
+/* ---- From the last contribution to the end ------------------------------------------------------------- */
 
 static void run(struct zd_engine *e, struct zd_reduction *r)
 {
@@ -309,7 +310,8 @@ void zd_reduction_drain(struct zd_engine *e, struct zd_reduction *r, uint32_t ra
 	zd_reduction_try_settle(e, r, rank);
 }
 
-/* An all-reduce writes to this rank's target from all owners' slices; a rail ends for all of its daemon's ranks. */
+/* An all-reduce writes to this rank's target from all owners' slices; a rail ends for all of its daemon's
+ * ranks. */
 void zd_reduction_try_settle(struct zd_engine *e, struct zd_reduction *r, uint32_t rank)
 {
 	struct zd_contribution *c = &r->ranks[rank];
@@ -407,7 +409,7 @@ void zd_reduction_drop_all(struct zd_engine *e, struct zd_group *group)
 	}
 }
 
-/* ---- What it waits for -------------------------------------------------------------------------------------- */
+/* ---- What it waits for --------------------------------------------------------------------------------- */
 
 const struct zd_reduction *zd_reduction_first_open(const struct zd_member_reduce *mr)
 {
@@ -439,7 +441,7 @@ uint32_t zd_reduction_waits_for(const struct zd_reduction *r)
 	return rank;
 }
 
-/* ---- Skip ------------------------------------------------------------------------------------------------------ */
+/* ---- Skip ---------------------------------------------------------------------------------------------- */
 
 static int skip_begin(struct zd_engine *e, struct zd_request *req, const struct zd_args *args,
                       struct zd_err *err)

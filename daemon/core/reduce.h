@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * reduce.h - what the rest of the core asks of buckets, reductions, targets and steps; they are in reduce_internal.h.
+ * reduce.h - what the rest of the core asks of buckets, reductions, targets and steps; they are in
+ * reduce_internal.h.
  */
 #ifndef ZD_CORE_REDUCE_H
 #define ZD_CORE_REDUCE_H
@@ -13,35 +14,39 @@ extern const struct zd_request_type zd_req_backward_begin, zd_req_backward_end, 
 extern const struct zd_request_type zd_req_bucket_create, zd_req_bucket_destroy, zd_req_bucket_reserve;
 extern const struct zd_request_type zd_req_bucket_commit, zd_req_reduce_skip;
 
-/* The member's session ends or it leaves: its buckets, entries, target and part in reductions go (blocks that an op still
- * uses go with its end). member->reduce is NULL or detached afterwards. Waiting requests are gone already. */
+/* The member's session ends or it leaves: its buckets, entries, target and part in reductions go (blocks that
+ * an op still uses go with its end). member->reduce is NULL or detached afterwards. Waiting requests are gone
+ * already. */
 void zd_reduce_member_detach(struct zd_engine *e, struct zd_member *member);
-/* The group failed or was aborted: reductions that are not complete are dropped, entries' storage and staging go as
- * their ops end, every member's backward and step are reset and targets dropped. What a rank was given and has not given
- * back yet - entries that it has not committed, the target of a step that it has begun - is kept, since its streams may
- * use it still: it is abandoned. Called before waiters are tried. */
+/* The group failed or was aborted: reductions that are not complete are dropped, entries' storage and staging
+ * go as their ops end, every member's backward and step are reset and targets dropped. What a rank was given
+ * and has not given back yet - entries that it has not committed, the target of a step that it has begun - is
+ * kept, since its streams may use it still: it is abandoned. Called before waiters are tried. */
 void zd_reduce_group_failed(struct zd_engine *e, struct zd_group *group);
 /* The rank's streams have drained: what it was given before its group failed goes. */
 void zd_reduce_give_up(struct zd_engine *e, struct zd_member *member);
 /* All ranks are there again: backward and step counters of all members are made equal. */
 void zd_reduce_group_revived(struct zd_engine *e, struct zd_group *group);
-/* Where a group spans daemons, what ranks agree on is behind all reductions of their backwards: STATE while this rank's runs. */
+/* Where a group spans daemons, what ranks agree on is behind all reductions of their backwards: STATE while
+ * this rank's runs. */
 int zd_backward_check_ended(const struct zd_member *member, struct zd_err *err)
         __attribute__((warn_unused_result));
 /* Is a flat target of the group bound on any rank. */
 bool zd_reduce_has_target(const struct zd_group *group);
-/* Called by zd_settle() for a dirty device before its queue is tried: reductions that wait for staging may go on.
- * Must not mark devices dirty unless something changed. */
+/* Called by zd_settle() for a dirty device before its queue is tried: reductions that wait for staging may go
+ * on. Must not mark devices dirty unless something changed. */
 void zd_reduce_settle(struct zd_engine *e, struct zd_device *device);
 /* Was the segment made for a reduction that still waits for staging. */
 bool zd_reduce_awaits(const struct zd_device *device, uint32_t segment);
 /* What a backward_end that waits for reductions waits for. Returns the text's length. */
 int zd_reductions_text(const struct zd_engine *e, const struct zd_request *req, char *out, size_t out_bytes);
-/* For zd_engine_check(): aborts if something of the group's reductions, buckets or targets is inconsistent; adds the
- * charged bytes found per device and kind into found[device][kind], and quarantined bytes into quarantine[device]. */
+/* For zd_engine_check(): aborts if something of the group's reductions, buckets or targets is inconsistent;
+ * adds the charged bytes found per device and kind into found[device][kind], and quarantined bytes into
+ * quarantine[device]. */
 void zd_reduce_check(struct zd_engine *e, struct zd_group *group, uint64_t (*found)[ZD_NCHARGES],
                      uint64_t *quarantine);
-/* Adds the group's buckets to a listing: fills row->u.bucket etc. for one bucket. Text arrays live in the scratch. */
+/* Adds the group's buckets to a listing: fills row->u.bucket etc. for one bucket. Text arrays live in the
+ * scratch. */
 struct zd_bucket_scratch {
 	char waits[8][ZD_WAIT_TEXT];
 	const char *wait_ptrs[8];

@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * reduce_check.c - the life cycles of gradient reduction as tables, and their invariants for tests and the simulator.
+ * reduce_check.c - the life cycles of gradient reduction as tables, and their invariants for tests and the
+ * simulator.
  */
 #include "core/reduce_internal.h"
 
 #define TO(state) ZD_SM_TO(state)
 
-/* ---- Tables --------------------------------------------------------------------------------------------- */
+/* ---- Tables -------------------------------------------------------------------------------------------- */
 
 static const char *const backward_names[] = {"IDLE", "STARTING", "RUNNING", "ENDING"};
 static const uint32_t backward_moves[] = {
@@ -86,7 +87,7 @@ static const uint32_t slice_moves[] = {
 };
 const struct zd_sm zd_sm_slice = {"slice", ZD_ARRAY_LEN(slice_names), slice_names, slice_moves};
 
-/* ---- Invariants --------------------------------------------------------------------------------------------- */
+/* ---- Invariants ---------------------------------------------------------------------------------------- */
 
 static void check_storages(const struct zd_member_reduce *mr, uint64_t (*found)[ZD_NCHARGES],
                            uint64_t *quarantine)

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * reduce_internal.h - objects of gradient reduction, for storage.c, bucket.c, entry.c, capacity.c, reduce.c, slice.c,
- * backward.c, step.c, target.c and reduce_check.c only.
+ * reduce_internal.h - objects of gradient reduction, for storage.c, bucket.c, entry.c, capacity.c, reduce.c,
+ * slice.c, backward.c, step.c, target.c and reduce_check.c only.
  *
- * A rank's gradient of a unit lies in an entry of a bucket. Entries of all ranks for one unit and one backward make a
- * reduction, which is cut into one slice per owner. An owner's slice gathers the ranks' pieces in staging memory and is
- * then summed into the owner's target. Where the group spans daemons, what a slice comes to in each is summed once more: see
- * rail_slice.c.
+ * A rank's gradient of a unit lies in an entry of a bucket. Entries of all ranks for one unit and one
+ * backward make a reduction, which is cut into one slice per owner. An owner's slice gathers the ranks'
+ * pieces in staging memory and is then summed into the owner's target. Where the group spans daemons, what a
+ * slice comes to in each is summed once more: see rail_slice.c.
  *
  *   member -> zd_member_reduce -> buckets -> slots -> entries --+
  *   group  -> reductions -> contributions (one a rank) <--------+
@@ -21,12 +21,12 @@
 
 struct zd_entry;
 
-/* ---- Memory that operations use (storage.c) ---------------------------------------------------------- */
+/* ---- Memory that operations use (storage.c) ------------------------------------------------------------ */
 
 /*
- * A block of gradients, charged to its job until it is dropped. Its bytes fall from the accounts then, whatever still
- * uses them; the block is free when the last use has ended. A dropped one keeps its group, so that the member's list,
- * which the invariants are checked with, stays.
+ * A block of gradients, charged to its job until it is dropped. Its bytes fall from the accounts then,
+ * whatever still uses them; the block is free when the last use has ended. A dropped one keeps its group, so
+ * that the member's list, which the invariants are checked with, stays.
  */
 struct zd_storage {
 	struct zd_member *member;
@@ -49,7 +49,7 @@ void zd_storage_unuse(struct zd_engine *e, struct zd_storage *storage);
 /* `bytes` of it at `offset`. */
 struct zd_location zd_storage_location(const struct zd_storage *storage, uint64_t offset, uint64_t bytes);
 
-/* ---- One rank's side (backward.c, step.c, target.c) --------------------------------------------------------------- */
+/* ---- One rank's side (backward.c, step.c, target.c) ---------------------------------------------------- */
 
 enum zd_backward_state { ZD_BACKWARD_IDLE, ZD_BACKWARD_STARTING, ZD_BACKWARD_RUNNING, ZD_BACKWARD_ENDING };
 enum zd_step_state {
@@ -61,7 +61,8 @@ enum zd_step_state {
 	ZD_STEP_ABANDONED, /* the group failed meanwhile; the rank may read it still */
 };
 
-/* Of a unit that was reduced since the last step: the squared norm of this owner's slice, as of the last time. */
+/* Of a unit that was reduced since the last step: the squared norm of this owner's slice, as of the last
+ * time. */
 struct zd_slice_norm {
 	uint64_t unit; /* id */
 	double sum_squares;
@@ -75,9 +76,9 @@ struct zd_failure {
 };
 
 /*
- * One rank's backwards, steps and buckets. The backwards from one step to the next make a window: stage, dtype and
- * number of backwards must be the same on all ranks. `window` counts the windows that this rank has closed; it is equal
- * on all ranks, but for ranks that lag behind after a failure.
+ * One rank's backwards, steps and buckets. The backwards from one step to the next make a window: stage,
+ * dtype and number of backwards must be the same on all ranks. `window` counts the windows that this rank has
+ * closed; it is equal on all ranks, but for ranks that lag behind after a failure.
  */
 struct zd_member_reduce {
 	struct zd_member *member;
@@ -133,7 +134,8 @@ void zd_member_reduce_release(struct zd_member_reduce *mr);
 void zd_reduce_request_init(struct zd_request *req, struct zd_member *member);
 /* Why what a rank had before the group's last failure comes to nothing: PEER_LOST or ABORTED. */
 int zd_reduce_lost(const struct zd_group *group, struct zd_err *err) __attribute__((warn_unused_result));
-/* 0 when the group is READY and has been since the request began. Otherwise all that the request had is gone. */
+/* 0 when the group is READY and has been since the request began. Otherwise all that the request had is
+ * gone. */
 int zd_reduce_request_check(const struct zd_request *req, struct zd_err *err)
         __attribute__((warn_unused_result));
 bool zd_reduce_request_lost(const struct zd_request *req);
@@ -154,7 +156,7 @@ void zd_step_note(struct zd_member_reduce *mr, const struct zd_unit *unit, const
 /* Was one of the unit since the last step: else its place in the target is worth nothing. */
 bool zd_step_has_sum(const struct zd_member_reduce *mr, const struct zd_unit *unit);
 
-/* ---- Targets (target.c) ------------------------------------------------------------------------------------- */
+/* ---- Targets (target.c) -------------------------------------------------------------------------------- */
 
 /* Of all units that the group has now. Errors, and ZD_WAIT: those of zd_storage_new(). */
 int zd_target_bind(struct zd_engine *e, struct zd_request *req, struct zd_member_reduce *mr,
@@ -164,7 +166,7 @@ void zd_target_drop(struct zd_engine *e, struct zd_member_reduce *mr);
 int zd_target_zero_rest(struct zd_engine *e, struct zd_request *req, const struct zd_member_reduce *mr)
         __attribute__((warn_unused_result));
 
-/* ---- Buckets (bucket.c, entry.c, capacity.c) --------------------------------------------------------------- */
+/* ---- Buckets (bucket.c, entry.c, capacity.c) ----------------------------------------------------------- */
 
 enum zd_bucket_slot_state { ZD_BUCKET_SLOT_FREE, ZD_BUCKET_SLOT_OPEN, ZD_BUCKET_SLOT_CLOSED };
 
@@ -236,7 +238,8 @@ void zd_bucket_slot_leave(struct zd_bucket_slot *slot, struct zd_bucket *bucket)
 bool zd_bucket_trim(struct zd_engine *e, struct zd_member_reduce *mr);
 /* Entries go as they are. */
 void zd_bucket_drop_entries(struct zd_engine *e, struct zd_bucket *bucket);
-/* The group failed: entries that the rank was given and has not committed are kept until it gives them up, the others go. */
+/* The group failed: entries that the rank was given and has not committed are kept until it gives them up,
+ * the others go. */
 void zd_bucket_abandon_entries(struct zd_engine *e, struct zd_bucket *bucket);
 void zd_bucket_free(struct zd_engine *e, struct zd_bucket *bucket);
 
@@ -248,13 +251,13 @@ void zd_entry_abandon(struct zd_engine *e, struct zd_entry *entry);
 void zd_entry_text(const struct zd_engine *e, const struct zd_entry *entry, char *out, size_t out_bytes);
 
 /*
- * Is the group caught in a circle of reserves, `entry`'s among them: CAPACITY naming ranks and units. The other
- * reserves of the circle are refused at their next attempt.
+ * Is the group caught in a circle of reserves, `entry`'s among them: CAPACITY naming ranks and units. The
+ * other reserves of the circle are refused at their next attempt.
  */
 int zd_capacity_check(struct zd_engine *e, struct zd_entry *entry, struct zd_err *err)
         __attribute__((warn_unused_result));
 
-/* ---- Reductions (reduce.c, slice.c) -------------------------------------------------------------------------- */
+/* ---- Reductions (reduce.c, slice.c) -------------------------------------------------------------------- */
 
 enum zd_reduction_state {
 	ZD_REDUCTION_COLLECTING, /* ranks are missing */
@@ -282,7 +285,7 @@ struct zd_contribution {
 	uint32_t order; /* among the ranks that committed */
 	uint32_t left;  /* chunks of pieces that have not been taken yet, the rank's own by its sum */
 	uint32_t ops;   /* under way that read it */
-	bool settled; /* its rank has its slice, and its entry back: what other owners still sum is not its concern */
+	bool settled;   /* its rank has its slice, and its entry back: others may still sum theirs */
 };
 
 enum zd_slice_state {
@@ -366,13 +369,15 @@ static inline uint64_t zd_reduction_slice_bytes(const struct zd_reduction *r)
 	return r->unit->shard_numel * zerod_dtype_bytes(r->options.dtype);
 }
 
-/* May this rank still reserve or skip the unit in its running backward: MISMATCH, DUPLICATE, or a failure's status. */
+/* May this rank still reserve or skip the unit in its running backward: MISMATCH, DUPLICATE, or a failure's
+ * status. */
 int zd_reduction_admit(const struct zd_member_reduce *mr, const struct zd_unit *unit, struct zd_err *err)
         __attribute__((warn_unused_result));
 void zd_reduction_reserve(struct zd_engine *e, struct zd_entry *entry);
 /* The entry is not to be reduced after all. */
 void zd_reduction_unreserve(struct zd_engine *e, struct zd_entry *entry);
-/* Does the reduction take this: MISMATCH when ranks' options differ, or when a rank has ended its backward without it. */
+/* Does the reduction take this: MISMATCH when ranks' options differ, or when a rank has ended its backward
+ * without it. */
 int zd_reduction_check_options(const struct zd_entry *entry, const struct zd_reduction_options *options,
                                struct zd_err *err) __attribute__((warn_unused_result));
 int zd_reduction_check_ranks(const struct zd_entry *entry, struct zd_err *err)
@@ -399,7 +404,8 @@ void zd_slices_stop(struct zd_engine *e, struct zd_reduction *r);
 void zd_slices_free(struct zd_reduction *r);
 /* A source's pieces go to the owners that have room for them. */
 void zd_slices_push(struct zd_engine *e, struct zd_reduction *r, uint32_t source);
-/* rail_slice.c, for slice.c. Do the pieces go over a rail as they are; over rails, are there sums of each daemon's ranks first. */
+/* rail_slice.c, for slice.c. Do the pieces go over a rail as they are; over rails, are there sums of each
+ * daemon's ranks first. */
 static inline bool zd_reduction_exchanges(const struct zd_reduction *r)
 {
 	return r->group->span && r->group->span->exchange;
@@ -425,7 +431,8 @@ static inline bool zd_reduction_gathers(const struct zd_reduction *r)
 }
 /* spread.c: the owner's slice begins there in a target: in all ranks', where the unit is all-reduced. */
 uint64_t zd_slice_target_numel(const struct zd_slice *slice);
-/* Elements of it were summed, and are to come to the other ranks if these have them; a slice that went over a rail as a whole. */
+/* Elements of it were summed, and are to come to the other ranks if these have them; a slice that went over a
+ * rail as a whole. */
 void zd_slice_spread(struct zd_engine *e, struct zd_slice *slice, uint64_t begin, uint64_t numel);
 
 /* Bytes of staging behind the pieces' and with them. */

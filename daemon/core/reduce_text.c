@@ -29,7 +29,8 @@ static void producers_text(const struct zd_engine *e, const struct zd_entry *ent
 		               zd_world_rank(member));
 }
 
-/* All pieces of the slice that it waits for have come, and the process of its rank has been asked for the sum. */
+/* All pieces of the slice that it waits for have come, and the process of its rank has been asked for the
+ * sum. */
 static bool is_summing(const struct zd_engine *e, const struct zd_reduction *r)
 {
 	uint32_t rank = zd_reduction_waits_for(r);

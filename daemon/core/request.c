@@ -2,8 +2,8 @@
 /*
  * request.c - requests: begun, tried, waiting, tried again, and replied to exactly once.
  *
- * A request that is done at once never enters a list. One that waits is in its session's hash (for the limit and
- * for duplicate ids) and in its device's queue, whose order is the order of service.
+ * A request that is done at once never enters a list. One that waits is in its session's hash (for the limit
+ * and for duplicate ids) and in its device's queue, whose order is the order of service.
  */
 #include <string.h>
 
@@ -307,8 +307,8 @@ void zd_dirty_session(struct zd_engine *e, const struct zd_session *session)
 void zd_dirty_group(struct zd_engine *e, struct zd_group *group)
 {
 	e->dirty_mask |= group->device_mask;
-	/* Where a rank is in several groups, what waits for this one may be in the queue of another one's device: a reset, or
-	 * a gather behind this one's. */
+	/* Where a rank is in several groups, what waits for this one may be in the queue of another one's
+	 * device: a reset, or a gather behind this one's. */
 	for (uint32_t rank = 0; rank < group->local_world_size && group->span; rank++) {
 		if (group->members[rank].session)
 			zd_dirty_session(e, group->members[rank].session);

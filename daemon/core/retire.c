@@ -22,7 +22,7 @@ static bool is_retiring(const struct zd_segment *segment)
 	return segment->state == ZD_SEGMENT_RETIRING || segment->state == ZD_SEGMENT_DESTROYING;
 }
 
-/* ---- Given back ------------------------------------------------------------------------------------------ */
+/* ---- Given back ---------------------------------------------------------------------------------------- */
 
 /* Does the trim concern segments of the job: an administrator's concerns all. */
 static bool trim_concerns(const struct zd_session *session, const struct zd_segment *segment)
@@ -79,7 +79,7 @@ static void destroy_if_unmapped(struct zd_engine *e, struct zd_segment *segment)
 	zd_op_submit(e, segment->job, &command, destroyed, segment, 0);
 }
 
-/* ---- Mappings ---------------------------------------------------------------------------------------------- */
+/* ---- Mappings ------------------------------------------------------------------------------------------ */
 
 static struct zd_mapping *mapping_find(struct zd_segment *segment, const struct zd_session *session)
 {
@@ -182,10 +182,10 @@ int zd_retire_text(const struct zd_device *device, uint32_t id, char *out, size_
 	                (unsigned long long)mapping->session->id, mapping->session->pid, id);
 }
 
-/* ---- Chosen -------------------------------------------------------------------------------------------------- */
+/* ---- Chosen -------------------------------------------------------------------------------------------- */
 
-/* Only copies that can be dropped with nothing left of them: no transfer under way into them, nor out of them, no slot, whose
- * address is promised, and no ranks in other daemons that have theirs. */
+/* Only copies that can be dropped with nothing left of them: no transfer under way into them, nor out of
+ * them, no slot, whose address is promised, and no ranks in other daemons that have theirs. */
 static bool is_idle_prefetch(const struct zd_buffer *buffer)
 {
 	return buffer->prefetched && buffer->state == ZD_BUFFER_AVAILABLE && buffer->watches == 0 &&
@@ -222,8 +222,8 @@ static bool is_empty(const struct zd_segment *segment)
 	       zd_block_used_bytes(segment->range) == segment->prefetched_bytes && !is_awaited(segment);
 }
 
-/* What costs least goes first: what nobody has to unmap, then what nobody has prefetched into, then what the job that asks has
- * itself. Of these the largest, so that few segments go and few sessions are asked. */
+/* What costs least goes first: what nobody has to unmap, then what nobody has prefetched into, then what the
+ * job that asks has itself. Of these the largest, so that few segments go and few sessions are asked. */
 static bool goes_before(const struct zd_segment *a, const struct zd_segment *b, const struct zd_job *job)
 {
 	bool a_mapped = !TAILQ_EMPTY(&a->mappings), b_mapped = !TAILQ_EMPTY(&b->mappings);
@@ -271,7 +271,7 @@ static void retire(struct zd_engine *e, struct zd_segment *segment)
 	destroy_if_unmapped(e, segment);
 }
 
-/* ---- Memory for others ------------------------------------------------------------------------------------------ */
+/* ---- Memory for others --------------------------------------------------------------------------------- */
 
 /* What will be free when all that retires has been given back. */
 static uint64_t room_bytes(const struct zd_device *device)
@@ -308,7 +308,7 @@ uint32_t zd_retiring_find(const struct zd_device *device, uint64_t bytes)
 	return 0;
 }
 
-/* ---- trim --------------------------------------------------------------------------------------------------------- */
+/* ---- trim ---------------------------------------------------------------------------------------------- */
 
 static int trim_begin(struct zd_engine *e, struct zd_request *req, const struct zd_args *args,
                       struct zd_err *err)
@@ -338,7 +338,7 @@ static int trim_attempt(struct zd_engine *e, struct zd_request *req, struct zd_e
 	return 0;
 }
 
-/* ---- segments_unmapped ---------------------------------------------------------------------------------------------- */
+/* ---- segments_unmapped --------------------------------------------------------------------------------- */
 
 /* One that is not there any more ended with its job. */
 static int unmapped_begin(struct zd_engine *e, struct zd_request *req, const struct zd_args *args,

@@ -2,13 +2,14 @@
 /*
  * scope.c - forward scopes and claims: who holds what was gathered outside any plan, and until when.
  *
- * A frame that runs eagerly gathers what it touches in the forward scope that it runs in. The end of the forward turns
- * the scope into a claim if a backward will come, since that reads the same weights again; the leases stay as they
- * are. The claim ends with its backward. Each scope ends by itself: of two forwards before one backward both hold.
+ * A frame that runs eagerly gathers what it touches in the forward scope that it runs in. The end of the
+ * forward turns the scope into a claim if a backward will come, since that reads the same weights again; the
+ * leases stay as they are. The claim ends with its backward. Each scope ends by itself: of two forwards
+ * before one backward both hold.
  *
- * A forward that raised an exception never ends. Its scope is abandoned, or swept by the rank's next outermost forward,
- * which cannot begin while a former one still runs. Not while a claim is outstanding, though: a backward may yet come
- * that runs a part of that forward again.
+ * A forward that raised an exception never ends. Its scope is abandoned, or swept by the rank's next
+ * outermost forward, which cannot begin while a former one still runs. Not while a claim is outstanding,
+ * though: a backward may yet come that runs a part of that forward again.
  *
  * A request to end a scope may be sent right behind gathers in it: if one of them waits, so does the end.
  */
@@ -19,7 +20,7 @@
 
 #include "core/gather.h"
 
-/* ---- Life ------------------------------------------------------------------------------------------------ */
+/* ---- Life ---------------------------------------------------------------------------------------------- */
 
 static void set_tag(struct zd_scope *scope)
 {
@@ -94,7 +95,7 @@ bool zd_scope_hold(struct zd_engine *e, struct zd_scope *scope, struct zd_buffer
 	return true;
 }
 
-/* ---- The end ----------------------------------------------------------------------------------------------- */
+/* ---- The end ------------------------------------------------------------------------------------------- */
 
 /* One watch for all buffers of the scopes that end together: a model's worth of units costs one command. */
 struct scope_watch {
@@ -166,7 +167,7 @@ void zd_scopes_detach(struct zd_engine *e, struct zd_member *member)
 	(void)zd_scopes_end(e, member, &none);
 }
 
-/* ---- forward_begin ------------------------------------------------------------------------------------------- */
+/* ---- forward_begin ------------------------------------------------------------------------------------- */
 
 static int take_fences(struct zd_request *req, const struct zd_fence_list *fences, struct zd_err *err)
 {
@@ -253,7 +254,7 @@ static int forward_begin_attempt(struct zd_engine *e, struct zd_request *req, st
 	return 0;
 }
 
-/* ---- forward_end, claim_end, scope_abandon, context_end ------------------------------------------------------------ */
+/* ---- forward_end, claim_end, scope_abandon, context_end ------------------------------------------------ */
 
 static int end_begin(struct zd_engine *e, struct zd_request *req, const struct zd_args *args,
                      struct zd_err *err)
@@ -323,8 +324,8 @@ static int end_wait(struct zd_request *req)
 	return 0;
 }
 
-/* The scope, and open ones inside it: what is nested in an abandoned forward will not end either. Claims inside it stay:
- * what they are for has a backward of its own. */
+/* The scope, and open ones inside it: what is nested in an abandoned forward will not end either. Claims
+ * inside it stay: what they are for has a backward of its own. */
 static void mark_nested(struct zd_engine *e, struct zd_scope *outer)
 {
 	struct zd_scope *scope, *parent;

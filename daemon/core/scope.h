@@ -2,8 +2,8 @@
 /*
  * scope.h - holders that collect leases: forward scopes, their claims, and user contexts.
  *
- * A scope belongs to one rank. Each unit gathered in it has one lease there, under a tag that no client can name, so
- * that nobody's release touches it; all of them end together, with the scope.
+ * A scope belongs to one rank. Each unit gathered in it has one lease there, under a tag that no client can
+ * name, so that nobody's release touches it; all of them end together, with the scope.
  */
 #ifndef ZD_CORE_SCOPE_H
 #define ZD_CORE_SCOPE_H
@@ -33,7 +33,8 @@ struct zd_scope {
 	UT_hash_handle hh;
 };
 
-/* The rank's new scope, GATHERING for a context, OPEN else. LIMIT when it has too many, `leaving` of them not counted. */
+/* The rank's new scope, GATHERING for a context, OPEN else. LIMIT when it has too many, `leaving` of them not
+ * counted. */
 int zd_scope_new(struct zd_engine *e, struct zd_member *member, bool context, uint32_t leaving,
                  struct zd_scope **out, struct zd_err *err) __attribute__((warn_unused_result));
 /* The session's scope that has not ended; NOT_FOUND. */
@@ -44,8 +45,8 @@ void zd_scope_ref(struct zd_scope *scope);
 void zd_scope_unref(struct zd_scope *scope);
 /* The scope's lease on the buffer, if it has none there yet: says whether it had to be added. */
 bool zd_scope_hold(struct zd_engine *e, struct zd_scope *scope, struct zd_buffer *buffer);
-/* Ends all scopes of the member that are marked `ending`: their leases end now, the blocks are free when the fences have
- * passed. Returns how many there were; their ids are in e->ended. */
+/* Ends all scopes of the member that are marked `ending`: their leases end now, the blocks are free when the
+ * fences have passed. Returns how many there were; their ids are in e->ended. */
 uint32_t zd_scopes_end(struct zd_engine *e, struct zd_member *member, const struct zd_fence_list *fences);
 /* The rank goes, and its scopes with it. */
 void zd_scopes_detach(struct zd_engine *e, struct zd_member *member);

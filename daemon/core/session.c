@@ -2,9 +2,9 @@
 /*
  * session.c - one client connection as the core sees it: who it is, what it holds, what it waits for.
  *
- * A session ends once, by zd_engine_session_close() or by an administrator. Everything it holds goes with it: waiting
- * requests without a reply, then its memberships (leases, buckets, targets, shards), then its allocations. The memory may
- * have to wait for its process (departure.c).
+ * A session ends once, by zd_engine_session_close() or by an administrator. Everything it holds goes with it:
+ * waiting requests without a reply, then its memberships (leases, buckets, targets, shards), then its
+ * allocations. The memory may have to wait for its process (departure.c).
  */
 #include <stdio.h>
 #include <string.h>
@@ -121,8 +121,8 @@ static int reset_begin(struct zd_engine *e, struct zd_request *req, const struct
 	return 0;
 }
 
-/* A backend frees the streams that wait for an exchange when it fails, and says so when nothing of it moves any more. So while a
- * group is up, what is under way may yet turn out to have failed. */
+/* A backend frees the streams that wait for an exchange when it fails, and says so when nothing of it moves
+ * any more. So while a group is up, what is under way may yet turn out to have failed. */
 static const struct zd_member *find_transferring(const struct zd_session *session)
 {
 	const struct zd_member *member;
@@ -133,8 +133,8 @@ static const struct zd_member *find_transferring(const struct zd_session *sessio
 	return NULL;
 }
 
-/* Whatever was given out on these timelines counts as passed; later values work again. Of exchanges nothing is under way but
- * what has failed, whether it has been told or not. */
+/* Whatever was given out on these timelines counts as passed; later values work again. Of exchanges nothing
+ * is under way but what has failed, whether it has been told or not. */
 static void take_aborts_back(struct zd_engine *e, struct zd_session *session)
 {
 	for (uint32_t i = 0; i < ZD_SESSION_TIMELINES; i++) {

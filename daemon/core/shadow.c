@@ -2,23 +2,25 @@
 /*
  * shadow.c - the way back to the last commit.
  *
- * A part of a shadow group has a second block behind its shard, as large as that. The shard's address never changes;
- * this is what is copied, and when:
+ * A part of a shadow group has a second block behind its shard, as large as that. The shard's address never
+ * changes; this is what is copied, and when:
  *
  *   update_begin   shard -> shadow, once after each commit; the update is granted when the copy is complete
- *   commit         nothing: the shadow's content is given up, for all parts at once and in one step of the engine
- *   a rank goes    shadow -> shard for all that was written since the last commit, on all ranks; nothing while a commit is
- *                  in doubt (update.c), whose shards and shadows both stay until it is known which of them is the last
+ *   commit         nothing: the shadow's content is given up, for all parts at once and in one step of the
+ *                  engine
+ *   a rank goes    shadow -> shard for all that was written since the last commit, on all ranks; nothing
+ *                  while a commit is in doubt (update.c), whose shards and shadows both stay until it is
+ *                  known which of them is the last
  *
- * Why one whole copy of the last commit exists at every moment: a shard is written only while its part is SAVED (or DUE,
- * until its writer has stopped), and a shadow only while it is FREE or SAVING, when the shard may not be written. FREE
- * follows SAVED only in a commit, which makes the shard's content the last commit. So whatever ends a rank, or all of
- * them, and whichever copy it cuts short, the other block is whole.
+ * Why one whole copy of the last commit exists at every moment: a shard is written only while its part is
+ * SAVED (or DUE, until its writer has stopped), and a shadow only while it is FREE or SAVING, when the shard
+ * may not be written. FREE follows SAVED only in a commit, which makes the shard's content the last commit.
+ * So whatever ends a rank, or all of them, and whichever copy it cuts short, the other block is whole.
  *
- * Versions fall back with the content and will be given out a second time, so copies that were gathered of the undone
- * ones are stale. Ranks that are still there and had published, or may be writing, must not go on as if nothing had
- * happened: they gather, update and commit again when they have reset their sessions. Shards that they may be writing
- * are set back then, or when they publish, which is refused, or leave.
+ * Versions fall back with the content and will be given out a second time, so copies that were gathered of
+ * the undone ones are stale. Ranks that are still there and had published, or may be writing, must not go on
+ * as if nothing had happened: they gather, update and commit again when they have reset their sessions.
+ * Shards that they may be writing are set back then, or when they publish, which is refused, or leave.
  */
 #include "core/shadow.h"
 #include "core/span.h"
@@ -28,7 +30,7 @@ static bool is_written(const struct zd_part *part)
 	return part->state == ZD_PART_UPDATING || part->state == ZD_PART_PUBLISHING;
 }
 
-/* ---- Copies ---------------------------------------------------------------------------------------------- */
+/* ---- Copies -------------------------------------------------------------------------------------------- */
 
 static void copy(struct zd_engine *e, struct zd_part *part, bool to_shadow, zd_op_fn *done)
 {
@@ -84,7 +86,8 @@ static void restore_failed(struct zd_engine *e, struct zd_part *part, int status
 	zd_span_fail(e, group, status, err.text);
 }
 
-/* A device that cannot copy leaves the shard as nobody knows it. The shadow stays whole, for the next time. */
+/* A device that cannot copy leaves the shard as nobody knows it. The shadow stays whole, for the next
+ * time. */
 static void restore_done(struct zd_engine *e, struct zd_op *op, int status, const char *error,
                          const struct zd_op_result *result)
 {
@@ -98,7 +101,8 @@ static void restore_done(struct zd_engine *e, struct zd_op *op, int status, cons
 	zd_part_reader_done(e, part);
 }
 
-/* The rank's client may still be copying its own slice out of the shard, until what it gathered is released. */
+/* The rank's client may still be copying its own slice out of the shard, until what it gathered is
+ * released. */
 static bool is_read_by_client(const struct zd_engine *e, const struct zd_part *part)
 {
 	const struct zd_buffer *buffer;
@@ -121,7 +125,7 @@ void zd_shadow_try(struct zd_engine *e, struct zd_part *part)
 	copy(e, part, false, restore_done);
 }
 
-/* ---- Commits ------------------------------------------------------------------------------------------------ */
+/* ---- Commits ------------------------------------------------------------------------------------------- */
 
 void zd_shadow_commit(struct zd_part *part)
 {
@@ -206,7 +210,7 @@ int zd_shadow_undone(const struct zd_part *part, struct zd_err *err)
 	        (unsigned long long)group->committed_step);
 }
 
-/* ---- Invariants ------------------------------------------------------------------------------------------------ */
+/* ---- Invariants ---------------------------------------------------------------------------------------- */
 
 void zd_shadow_check(const struct zd_engine *e, const struct zd_part *part)
 {

@@ -20,7 +20,8 @@ static inline bool zd_shadow_is_owed(const struct zd_part *part)
 	return part->shadow == ZD_SHADOW_DUE || part->shadow == ZD_SHADOW_RESTORING;
 }
 
-/* The shard is about to be written: saves the last commit, unless that has been done. The copy counts as a reader. */
+/* The shard is about to be written: saves the last commit, unless that has been done. The copy counts as a
+ * reader. */
 void zd_shadow_save(struct zd_engine *e, struct zd_part *part);
 /* What the shard holds is the last commit from now on; part->committed is still the former. */
 void zd_shadow_commit(struct zd_part *part);

@@ -2,17 +2,19 @@
 /*
  * slice.c - a running reduction: pieces travel to their owners' staging memory, each owner's slice is summed.
  *
- * A piece travels as soon as its source's streams have passed and its owner has staging. The owner reads its own piece
- * from the entry. Slices are cut into chunks, so that the sum of one runs while the next one travels. Slices of a device get staging in the order in which their reductions began, within the
- * device's bound; one always may have it, so a slice larger than the bound is reduced alone, and so may what a rail waits for, for
- * others may hold theirs until it has gone over that. A slice for which there is
- * neither memory nor quota waits while others hold some, and fails its reduction when none do.
+ * A piece travels as soon as its source's streams have passed and its owner has staging. The owner reads its
+ * own piece from the entry. Slices are cut into chunks, so that the sum of one runs while the next one
+ * travels. Slices of a device get staging in the order in which their reductions began, within the device's
+ * bound; one always may have it, so a slice larger than the bound is reduced alone, and so may what a rail
+ * waits for, for others may hold theirs until it has gone over that. A slice for which there is neither
+ * memory nor quota waits while others hold some, and fails its reduction when none do.
  *
- * A sum may be begun ahead, when the last of its pieces has been given away: its owner's GPU waits for them then, and nobody has to tell
- * its process that they are there. What it makes counts when the engine knows so as well. Each of these waits keeps a stream of the
- * process waiting, and maybe others in the same hardware queue, so that a session has few of them. A piece that fails aborts its
- * timeline, which frees sums of later pieces too: these are told of later, and count for nothing. Its
- * session's sums are not begun ahead any more, whatever is reset: a GPU has failed.
+ * A sum may be begun ahead, when the last of its pieces has been given away: its owner's GPU waits for them
+ * then, and nobody has to tell its process that they are there. What it makes counts when the engine knows so
+ * as well. Each of these waits keeps a stream of the process waiting, and maybe others in the same hardware
+ * queue, so that a session has few of them. A piece that fails aborts its timeline, which frees sums of later
+ * pieces too: these are told of later, and count for nothing. Its session's sums are not begun ahead any
+ * more, whatever is reset: a GPU has failed.
  */
 #include <utlist.h>
 
@@ -49,9 +51,10 @@ static uint64_t chunk_numel(const struct zd_reduction *r, uint32_t chunk)
 	return r->chunk_begin[chunk + 1] - r->chunk_begin[chunk];
 }
 
-/* Halves while there is much, the rest as 7 to 3. A sum takes less than half as long as its pieces travel, so that all but the last one
- * are hidden behind the next chunk's travel, and the last one is small. They are few, for each idles a link for a moment, and a busy
- * GPU lets each wait. By the reduction alone, since a squared norm is the sum of its chunks'. */
+/* Halves while there is much, the rest as 7 to 3. A sum takes less than half as long as its pieces travel, so
+ * that all but the last one are hidden behind the next chunk's travel, and the last one is small. They are
+ * few, for each idles a link for a moment, and a busy GPU lets each wait. By the reduction alone, since a
+ * squared norm is the sum of its chunks'. */
 static void cut(const struct zd_engine *e, struct zd_reduction *r)
 {
 	if (zd_reduction_has_partials(r)) {
@@ -129,7 +132,7 @@ void zd_slice_failed(struct zd_engine *e, struct zd_slice *slice, const char *wh
 	zd_reduction_fail(e, r, status, err.text);
 }
 
-/* ---- The sum -------------------------------------------------------------------------------------------- */
+/* ---- The sum ------------------------------------------------------------------------------------------- */
 
 /* NULL: it has ended. */
 static struct zd_session *owners_session(struct zd_engine *e, const struct zd_slice *slice)
@@ -229,8 +232,8 @@ static void aim(const struct zd_slice *slice, uint32_t chunk, struct zd_reduce_d
 
 static zd_op_fn reduced;
 
-/* In rank order, so that two runs agree bit by bit. Ranks that skipped are left out: zeros change no sum. Ahead: behind the fences of its
- * pieces. */
+/* In rank order, so that two runs agree bit by bit. Ranks that skipped are left out: zeros change no sum.
+ * Ahead: behind the fences of its pieces. */
 static void chunk_reduce(struct zd_engine *e, struct zd_slice *slice, uint32_t chunk, bool ahead)
 {
 	struct zd_slice_chunk *state = &slice->chunks[chunk];
@@ -342,9 +345,10 @@ static void reduced(struct zd_engine *e, struct zd_op *op, int status, const cha
 	zd_reduction_op_end(e, r);
 }
 
-/* ---- Pieces -------------------------------------------------------------------------------------------------- */
+/* ---- Pieces -------------------------------------------------------------------------------------------- */
 
-/* Of a group over daemons a part of the sum goes over a rail, where others would be let down by one that was freed too soon. */
+/* Of a group over daemons a part of the sum goes over a rail, where others would be let down by one that was
+ * freed too soon. */
 static void make_fences(struct zd_engine *e, struct zd_slice *slice)
 {
 	const struct zd_reduction *r = slice->reduction;
@@ -371,7 +375,8 @@ static void sign(struct zd_engine *e, struct zd_slice *slice, uint32_t chunk, st
 	state->fences[state->nfences++] = (struct zd_fence){timeline, command->signal.value};
 }
 
-/* Sums may have been freed by it, and more would be until a reset has taken the abort back: the session does without from here on. */
+/* Sums may have been freed by it, and more would be until a reset has taken the abort back: the session does
+ * without from here on. */
 static void note_failed(struct zd_engine *e, const struct zd_slice *slice, uint32_t device)
 {
 	struct zd_session *session = owners_session(e, slice);
@@ -474,7 +479,7 @@ static void slice_open(struct zd_engine *e, struct zd_slice *slice)
 	sum_ahead(e, slice);
 }
 
-/* ---- Staging --------------------------------------------------------------------------------------------------- */
+/* ---- Staging ------------------------------------------------------------------------------------------- */
 
 static uint64_t staging_bytes(struct zd_slice *slice)
 {

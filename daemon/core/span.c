@@ -2,13 +2,15 @@
 /*
  * span.c - groups that span daemons: connected, found to be of one mind, and ended.
  *
- * When the last rank of this daemon has come, its ranks' communicators are opened; on each that is open its rank tells the others what
- * it takes the group for. So a group is READY only when all of its daemons have the same, and each communicator has been used once.
+ * When the last rank of this daemon has come, its ranks' communicators are opened; on each that is open its
+ * rank tells the others what it takes the group for. So a group is READY only when all of its daemons have
+ * the same, and each communicator has been used once.
  *
- * A daemon may be in doubt about a commit. If any other has made it, all had agreed, and all make it now; if none has, nobody was told
- * that it is made, and all go back. So the newest step that a daemon has committed is the group's, and each must have it or be
- * in doubt about it. Nobody's word changes before all have greeted on all communicators, so whoever comes to a decision comes to the
- * same; who does not is in doubt still, and the group makes no commit without it.
+ * A daemon may be in doubt about a commit. If any other has made it, all had agreed, and all make it now; if
+ * none has, nobody was told that it is made, and all go back. So the newest step that a daemon has committed
+ * is the group's, and each must have it or be in doubt about it. Nobody's word changes before all have
+ * greeted on all communicators, so whoever comes to a decision comes to the same; who does not is in doubt
+ * still, and the group makes no commit without it.
  */
 #include <stdio.h>
 #include <string.h>
@@ -18,7 +20,7 @@
 #include "core/reduce.h"
 #include "core/span.h"
 
-/* ---- Joining -------------------------------------------------------------------------------------------- */
+/* ---- Joining ------------------------------------------------------------------------------------------- */
 
 /* Ranks of the group in one daemon. */
 static uint32_t local_ranks(const struct zd_args *args)
@@ -152,7 +154,7 @@ void zd_span_free(struct zd_span *span)
 	free(span);
 }
 
-/* ---- Who is who ------------------------------------------------------------------------------------------- */
+/* ---- Who is who ---------------------------------------------------------------------------------------- */
 
 uint32_t zd_span_rank(const struct zd_member *member)
 {
@@ -166,7 +168,7 @@ uint32_t zd_span_world_rank(const struct zd_member *member, uint32_t peer)
 	return group->span->exchange ? peer : peer * group->local_world_size + member->rank;
 }
 
-/* ---- Commands --------------------------------------------------------------------------------------------- */
+/* ---- Commands ------------------------------------------------------------------------------------------ */
 
 #define AUX_SERIAL_SHIFT 32u /* above the local rank and the role */
 
@@ -196,7 +198,7 @@ static void agree(struct zd_engine *e, struct zd_member *member, enum zd_comm_ro
 	zd_op_submit(e, member->group->job, &command, done, member->group, connection_aux(member, role));
 }
 
-/* ---- Connecting ----------------------------------------------------------------------------------------------- */
+/* ---- Connecting ---------------------------------------------------------------------------------------- */
 
 /* What a rank takes the group for. Every byte is set, and means the same in all daemons. */
 struct greeting {
@@ -311,8 +313,8 @@ static void resolve(struct zd_engine *e, struct zd_group *group, const struct zd
 	zd_commit_resolve(e, group, newest, torn);
 }
 
-/* One of the commands of this connection has ended well: true if it was the last of its kind. False too for one of a
- * connection that is over. */
+/* One of the commands of this connection has ended well: true if it was the last of its kind. False too for
+ * one of a connection that is over. */
 static bool step_done(struct zd_engine *e, struct zd_group *group, const struct zd_op *op, int status,
                       const char *error)
 {
@@ -433,10 +435,10 @@ void zd_span_connect(struct zd_engine *e, struct zd_group *group)
 	             connection_aux(&group->members[0], ZD_COMM_GATHERS));
 }
 
-/* ---- Rounds ------------------------------------------------------------------------------------------------------ */
+/* ---- Rounds -------------------------------------------------------------------------------------------- */
 
-/* On the communicators of reductions, whose operations come in the same order on all ranks: a step is behind its backward's,
- * and a commit behind its step. */
+/* On the communicators of reductions, whose operations come in the same order on all ranks: a step is behind
+ * its backward's, and a commit behind its step. */
 void zd_span_ask(struct zd_engine *e, struct zd_member *member, struct zd_span_round *round, const char *what,
                  const void *value, uint32_t bytes, zd_op_fn *done)
 {
@@ -459,7 +461,7 @@ bool zd_span_answered(struct zd_engine *e, const struct zd_op *op, struct zd_spa
 	return last;
 }
 
-/* ---- The end ---------------------------------------------------------------------------------------------------- */
+/* ---- The end ------------------------------------------------------------------------------------------- */
 
 static void close_comms(struct zd_engine *e, struct zd_member *member, bool abort)
 {

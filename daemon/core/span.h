@@ -2,14 +2,14 @@
 /*
  * span.h - groups that span daemons: their communicators, and how such a group ends.
  *
- * Ranks are numbered daemon by daemon, as many in each. Inside a daemon the group's ranks reach each other by copies; between
- * daemons each has a rail, a communicator of the ranks with its place in all daemons. A group with `exchange` makes no use of
- * copies: all its ranks are on one rail, in the order of the world; so are ranks that are alone in their daemons. In a hybrid group every daemon has all shards, and the rails are
- * for its gradients only. Every rail has a communicator for gathers and one for
- * reductions.
+ * Ranks are numbered daemon by daemon, as many in each. Inside a daemon the group's ranks reach each other by
+ * copies; between daemons each has a rail, a communicator of the ranks with its place in all daemons. A group
+ * with `exchange` makes no use of copies: all its ranks are on one rail, in the order of the world; so are
+ * ranks that are alone in their daemons. In a hybrid group every daemon has all shards, and the rails are for
+ * its gradients only. Every rail has a communicator for gathers and one for reductions.
  *
- * A communicator that fails, or whose ranks no longer give the same operations, is of no more use, and nor is the group: it is
- * ABORTED with the reason, and joined again with new ids when all its ranks have left.
+ * A communicator that fails, or whose ranks no longer give the same operations, is of no more use, and nor is
+ * the group: it is ABORTED with the reason, and joined again with new ids when all its ranks have left.
  */
 #ifndef ZD_CORE_SPAN_H
 #define ZD_CORE_SPAN_H
@@ -41,7 +41,8 @@ static inline bool zd_gathers_over_rails(const struct zd_group *group)
 	return group->span && !group->span->hybrid;
 }
 
-/* Did the copy come over rails that are still up: ranks of other daemons have theirs, and would not gather again. */
+/* Did the copy come over rails that are still up: ranks of other daemons have theirs, and would not gather
+ * again. */
 static inline bool zd_buffer_is_shared(const struct zd_buffer *buffer)
 {
 	const struct zd_group *group = buffer->unit->group;
@@ -64,12 +65,14 @@ void zd_span_free(struct zd_span *span);
 
 /* All ranks of this daemon are there: the group is CONNECTING until those of the others are. */
 void zd_span_connect(struct zd_engine *e, struct zd_group *group);
-/* The group is ABORTED: its communicators are, and streams that wait for other daemons are freed. One that is neither
- * CONNECTING nor READY is left alone. */
+/* The group is ABORTED: its communicators are, and streams that wait for other daemons are freed. One that is
+ * neither CONNECTING nor READY is left alone. */
 void zd_span_fail(struct zd_engine *e, struct zd_group *group, int status, const char *text);
-/* A rank goes, with or without an end in order; in order, what the others are to receive of it reaches them. */
+/* A rank goes, with or without an end in order; in order, what the others are to receive of it reaches
+ * them. */
 void zd_span_leave(struct zd_engine *e, struct zd_member *member, bool orderly);
-/* The rank gives up what the others wait for: the group ends, with the rank's own end for a reason if that is why. */
+/* The rank gives up what the others wait for: the group ends, with the rank's own end for a reason if that is
+ * why. */
 void zd_span_give_up(struct zd_engine *e, struct zd_member *member, const char *what);
 /* The communicators of an ABORTED group end at once. */
 void zd_span_abort(struct zd_engine *e, struct zd_group *group);

@@ -2,8 +2,8 @@
 /*
  * spread.c - all-reduce: what the owner of a slice has summed comes to all ranks' targets.
  *
- * Inside a daemon it is copied there as soon as it is summed. Where shards are in several daemons, it goes over the owner's rail
- * first, in its turn; what comes over that is copied on.
+ * Inside a daemon it is copied there as soon as it is summed. Where shards are in several daemons, it goes
+ * over the owner's rail first, in its turn; what comes over that is copied on.
  */
 #include "core/reduce_internal.h"
 
@@ -36,7 +36,7 @@ static struct zd_location elements(const struct zd_slice *slice, const struct zd
 	return zd_storage_location(target, begin * each, numel * each);
 }
 
-/* ---- Copies ----------------------------------------------------------------------------------------------- */
+/* ---- Copies -------------------------------------------------------------------------------------------- */
 
 static void submit(struct zd_engine *e, struct zd_slice *slice, struct zd_storage *target,
                    struct zd_command *command, zd_op_fn *done)
@@ -94,7 +94,7 @@ static void copy_to_ranks(struct zd_engine *e, struct zd_slice *slice, uint64_t 
 	}
 }
 
-/* ---- Over the rail ------------------------------------------------------------------------------------------- */
+/* ---- Over the rail ------------------------------------------------------------------------------------- */
 
 /* Elements between what the ranks of a rail have in a target. */
 static uint64_t rail_stride(const struct zd_reduction *r)

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * states.c - the life cycles of sessions, groups, parts, their shadows, gathered buffers, segments and scopes, as tables.
+ * states.c - the life cycles of sessions, groups, parts, their shadows, gathered buffers, segments and
+ * scopes, as tables.
  */
 #include "core/scope.h"
 #include "core/shadow.h"

@@ -2,16 +2,16 @@
 /*
  * step.c - steps: what all ranks agree on after a boundary's backward, and the target's end.
  *
- * A step is taken by all ranks at once, when the last of them has begun it. If a reduction of its window failed, no rank
- * takes it: each gets the failure, and its next window begins. When the group fails after that, a rank's target stays
- * for as long as the rank may read it.
+ * A step is taken by all ranks at once, when the last of them has begun it. If a reduction of its window
+ * failed, no rank takes it: each gets the failure, and its next window begins. When the group fails after
+ * that, a rank's target stays for as long as the rank may read it.
  */
 #include <string.h>
 
 #include "core/reduce_internal.h"
 #include "core/span.h"
 
-/* ---- Windows -------------------------------------------------------------------------------------------- */
+/* ---- Windows ------------------------------------------------------------------------------------------- */
 
 void zd_failure_set(struct zd_failure *failure, int status, const char *text)
 {
@@ -95,7 +95,7 @@ bool zd_reduce_has_target(const struct zd_group *group)
 	return false;
 }
 
-/* ---- Begin ------------------------------------------------------------------------------------------------ */
+/* ---- Begin --------------------------------------------------------------------------------------------- */
 
 static int begin_begin(struct zd_engine *e, struct zd_request *req, const struct zd_args *args,
                        struct zd_err *err)
@@ -214,8 +214,8 @@ static void rail_answered(struct zd_engine *e, struct zd_op *op, int status, con
 	for (uint32_t peer = 0; peer < span->nranks; peer++) {
 		struct sums sums;
 		memcpy(&sums, result->values + peer * sizeof(sums), sizeof(sums));
-		/* In a hybrid group all have the same slices, each in an order of its own: the first one's sum is all
-		 * daemons', so that replicas stay alike. */
+		/* In a hybrid group all have the same slices, each in an order of its own: the first one's
+		 * sum is all daemons', so that replicas stay alike. */
 		if (!span->hybrid || peer == 0)
 			all.norm_squared += sums.norm_squared;
 		all.overflow |= sums.overflow;
@@ -223,8 +223,8 @@ static void rail_answered(struct zd_engine *e, struct zd_op *op, int status, con
 	agree(e, group, &all);
 }
 
-/* Each rail is asked, so that all have the same operations: for the sums of its daemon's ranks, or of its own rank where all
- * ranks are on one rail. */
+/* Each rail is asked, so that all have the same operations: for the sums of its daemon's ranks, or of its own
+ * rank where all ranks are on one rail. */
 static void ask(struct zd_engine *e, struct zd_group *group)
 {
 	struct sums local = local_sums(group);
@@ -254,8 +254,8 @@ static bool decided(struct zd_engine *e, struct zd_group *group)
 	return true;
 }
 
-/* Nothing is reduced between a boundary's end and the step: what is zeroed stays so. A request that was given up may have left fills under
- * way, which must not meet these, or whoever reads the target. */
+/* Nothing is reduced between a boundary's end and the step: what is zeroed stays so. A request that was given
+ * up may have left fills under way, which must not meet these, or whoever reads the target. */
 static int zero_rest(struct zd_engine *e, struct zd_request *req, struct zd_member_reduce *mr)
 {
 	if (mr->unwritten_numel > 0 && mr->target->uses > 0)
@@ -309,7 +309,7 @@ static void begin_cancel(struct zd_engine *e, struct zd_request *req)
 		zd_sm_move(&zd_sm_step, &req->member->reduce->step, ZD_STEP_READY);
 }
 
-/* ---- End ---------------------------------------------------------------------------------------------------- */
+/* ---- End ----------------------------------------------------------------------------------------------- */
 
 static void target_unused(struct zd_engine *e, struct zd_op *op, int status, const char *error,
                           const struct zd_op_result *result)

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * storage.c - memory of buckets, staging and targets: charged while somebody owns it, kept while an operation uses it.
+ * storage.c - memory of buckets, staging and targets: charged while somebody owns it, kept while an operation
+ * uses it.
  */
 #include "core/departure.h"
 #include "core/reduce_internal.h"

@@ -2,9 +2,9 @@
 /*
  * target.c - a rank's step-local target.
  *
- * It is bound as it is: to zero it a GPU would run a kernel of the daemon's, for which the driver takes the trainer's off, and each
- * first sum would read the zeros. Instead a unit's first sum of a window overwrites its place, and what none has written is zeroed
- * when the rank begins the step, before it can read any of it.
+ * It is bound as it is: to zero it a GPU would run a kernel of the daemon's, for which the driver takes the
+ * trainer's off, and each first sum would read the zeros. Instead a unit's first sum of a window overwrites
+ * its place, and what none has written is zeroed when the rank begins the step, before it can read any of it.
  */
 #include <stdlib.h>
 
@@ -38,7 +38,7 @@ void zd_target_drop(struct zd_engine *e, struct zd_member_reduce *mr)
 	mr->unwritten_numel = 0;
 }
 
-/* ---- What no sum has written --------------------------------------------------------------------------------------- */
+/* ---- What no sum has written --------------------------------------------------------------------------- */
 
 /* Of the target, in elements. */
 struct range {

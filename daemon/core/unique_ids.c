@@ -2,7 +2,8 @@
 /*
  * unique_ids.c - ids of communicators to be, for the job's launcher to carry to all ranks of a group.
  *
- * Where they were made is where the ranks meet first: the daemon that made them must live until the group is joined.
+ * Where they were made is where the ranks meet first: the daemon that made them must live until the group is
+ * joined.
  */
 #include <string.h>
 

@@ -2,12 +2,12 @@
 /*
  * unit.c - units, their descriptions, and each rank's part of them.
  *
- * The first rank that registers a name describes the unit; every other rank must describe it alike. A rank that does
- * not gets MISMATCH, and so do the gathers of the others until that rank agrees, so that nobody hangs. A unit goes when
- * its last part, buffer and reduction have.
+ * The first rank that registers a name describes the unit; every other rank must describe it alike. A rank
+ * that does not gets MISMATCH, and so do the gathers of the others until that rank agrees, so that nobody
+ * hangs. A unit goes when its last part, buffer and reduction have.
  *
- * A unit that all ranks have left may be described differently at once: it becomes the former one of that name, and the
- * new one takes its place in slot and target when the former one has gone.
+ * A unit that all ranks have left may be described differently at once: it becomes the former one of that
+ * name, and the new one takes its place in slot and target when the former one has gone.
  */
 #include <stdio.h>
 #include <string.h>
@@ -48,7 +48,7 @@ int zd_part_find(struct zd_engine *e, struct zd_session *session, uint64_t id, s
 	                  (unsigned long long)id);
 }
 
-/* ---- Descriptions ------------------------------------------------------------------------------------ */
+/* ---- Descriptions -------------------------------------------------------------------------------------- */
 
 static int view_check(const struct zd_view_args *view, uint32_t index, uint64_t numel, struct zd_err *err)
 {
@@ -202,7 +202,8 @@ static int layout_check(struct zd_group *group, const struct zd_unit *unit, stru
 	return 0;
 }
 
-/* Takes the unit's place, once: when its first shard has memory, so that a unit without any leaves no trace. */
+/* Takes the unit's place, once: when its first shard has memory, so that a unit without any leaves no
+ * trace. */
 static void layout_take(struct zd_group *group, struct zd_unit *unit)
 {
 	struct zd_group_slot *slot = zd_group_slot_find(group, unit->slot);
@@ -223,8 +224,8 @@ static void layout_take(struct zd_group *group, struct zd_unit *unit)
 	slot->bytes = zd_max_u64(slot->bytes, zd_unit_padded_bytes(unit));
 }
 
-/* Of a unit that has gone: the target's end is given back, a gap in it is not, since others' offsets are known to their
- * trainers. Nor is a place in a target that is bound, which holds the unit's gradient. */
+/* Of a unit that has gone: the target's end is given back, a gap in it is not, since others' offsets are
+ * known to their trainers. Nor is a place in a target that is bound, which holds the unit's gradient. */
 static void layout_give_back(struct zd_group *group, const struct zd_unit *unit)
 {
 	if (zd_reduce_has_target(group))
@@ -330,7 +331,7 @@ void zd_unit_unref(struct zd_engine *e, struct zd_unit *unit)
 	zd_group_unref(e, group);
 }
 
-/* ---- Parts ----------------------------------------------------------------------------------------------- */
+/* ---- Parts --------------------------------------------------------------------------------------------- */
 
 static void part_absent(struct zd_engine *e, struct zd_part *part)
 {
@@ -347,8 +348,9 @@ static void part_absent(struct zd_engine *e, struct zd_part *part)
 	zd_unit_unref(e, part->unit);
 }
 
-/* Uncharges the shard now; frees it when the last reader has ended. Copies that have it in them stay with their holders, and
- * are joined by nobody: whoever takes the rank's place may write something else under the same version. */
+/* Uncharges the shard now; frees it when the last reader has ended. Copies that have it in them stay with
+ * their holders, and are joined by nobody: whoever takes the rank's place may write something else under the
+ * same version. */
 static void part_drop(struct zd_engine *e, struct zd_part *part)
 {
 	struct zd_device *device = part->shard.segment->device;
@@ -427,10 +429,10 @@ void zd_parts_detach(struct zd_engine *e, struct zd_member *member)
 	zd_group_unref(e, group);
 }
 
-/* ---- Requests ----------------------------------------------------------------------------------------------- */
+/* ---- Requests ------------------------------------------------------------------------------------------ */
 
-/* A rank that replaces another starts one version behind the others, so that its first publish catches up; and beside those
- * that have been replaced themselves and not published since. */
+/* A rank that replaces another starts one version behind the others, so that its first publish catches up;
+ * and beside those that have been replaced themselves and not published since. */
 static uint64_t first_version(const struct zd_unit *unit, const struct zd_member *member)
 {
 	uint64_t newest = 0;

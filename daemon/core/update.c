@@ -2,14 +2,15 @@
 /*
  * update.c - who may write a shard, and when others may read what was written.
  *
- * update_begin closes the shards for new gathers at once and is granted when the pushes that read them have ended;
- * publish opens them again, one version higher, when the writers' fences have passed. So no push ever reads a shard
- * that is being written, and no gathered buffer mixes versions. Both are all or nothing over their units. In a shadow group an
- * update also waits until the last commit is saved (shadow.c), and begins only while all ranks are there.
+ * update_begin closes the shards for new gathers at once and is granted when the pushes that read them have
+ * ended; publish opens them again, one version higher, when the writers' fences have passed. So no push ever
+ * reads a shard that is being written, and no gathered buffer mixes versions. Both are all or nothing over
+ * their units. In a shadow group an update also waits until the last commit is saved (shadow.c), and begins
+ * only while all ranks are there.
  *
- * A daemon that has agreed to a commit may learn nothing more: another may have been told by all, and have made it. So from its
- * word on nothing is written, and when the group ends before the answer the commit is in doubt: shards stay as they are, and
- * their shadows too, until the daemons meet again (span.c).
+ * A daemon that has agreed to a commit may learn nothing more: another may have been told by all, and have
+ * made it. So from its word on nothing is written, and when the group ends before the answer the commit is in
+ * doubt: shards stay as they are, and their shadows too, until the daemons meet again (span.c).
  */
 #include <stdio.h>
 #include <string.h>
@@ -20,7 +21,7 @@
 #include "core/reduce.h"
 #include "core/shadow.h"
 
-/* ---- update_begin --------------------------------------------------------------------------------------- */
+/* ---- update_begin -------------------------------------------------------------------------------------- */
 
 static void parts_move(struct zd_request *req, unsigned state)
 {
@@ -96,8 +97,8 @@ static bool gathers_version(const struct zd_request *req, const struct zd_unit *
 	return false;
 }
 
-/* Over rails, a rank whose gather of the shard as it is waits: ranks of other daemons have that version too. Else
- * local_world_size. */
+/* Over rails, a rank whose gather of the shard as it is waits: ranks of other daemons have that version too.
+ * Else local_world_size. */
 static uint32_t first_to_gather(const struct zd_part *part)
 {
 	const struct zd_group *group = part->unit->group;
@@ -156,7 +157,7 @@ static int update_attempt(struct zd_engine *e, struct zd_request *req, struct zd
 	return 0;
 }
 
-/* ---- publish ---------------------------------------------------------------------------------------------- */
+/* ---- publish ------------------------------------------------------------------------------------------- */
 
 static int publish_check_leases(const struct zd_request *req, struct zd_err *err)
 {
@@ -198,8 +199,8 @@ static void publish_cancel(struct zd_engine *e, struct zd_request *req)
 	parts_move(req, ZD_PART_UPDATING);
 }
 
-/* Of an update that was undone while the rank wrote: it has stopped now, so that its shards can be set back. The others stay
- * under update. */
+/* Of an update that was undone while the rank wrote: it has stopped now, so that its shards can be set back.
+ * The others stay under update. */
 static int publish_check_undone(struct zd_engine *e, struct zd_request *req, struct zd_err *err)
 {
 	int status = 0;
@@ -232,7 +233,8 @@ static int publish_attempt(struct zd_engine *e, struct zd_request *req, struct z
 		struct zd_part *part = req->u.publish.parts[i];
 		zd_sm_move(&zd_sm_part, &part->state, ZD_PART_IDLE);
 		part->version++;
-		/* A persistent copy is stale now and refreshed at its next gather; another has no reason to stay. */
+		/* A persistent copy is stale now and refreshed at its next gather; another has no reason to
+		 * stay. */
 		if (part->buffer && TAILQ_EMPTY(&part->buffer->leases) && !part->persistent)
 			zd_buffer_drop(e, part->buffer);
 	}
@@ -240,7 +242,7 @@ static int publish_attempt(struct zd_engine *e, struct zd_request *req, struct z
 	return 0;
 }
 
-/* ---- commit ------------------------------------------------------------------------------------------------- */
+/* ---- commit -------------------------------------------------------------------------------------------- */
 
 static int commit_begin(struct zd_engine *e, struct zd_request *req, const struct zd_args *args,
                         struct zd_err *err)
@@ -472,7 +474,7 @@ static int commit_attempt(struct zd_engine *e, struct zd_request *req, struct zd
 	return 0;
 }
 
-/* ---- set_persistent ------------------------------------------------------------------------------------------- */
+/* ---- set_persistent ------------------------------------------------------------------------------------ */
 
 static int persistent_begin(struct zd_engine *e, struct zd_request *req, const struct zd_args *args,
                             struct zd_err *err)
@@ -489,8 +491,9 @@ static int persistent_begin(struct zd_engine *e, struct zd_request *req, const s
 	return 0;
 }
 
-/* Where a group spans daemons, ranks must make the same exchanges: what was asked for before is done with the copy as it was to
- * be then, however long it waits. The client does not: what the gather waits for may be for itself to do next. */
+/* Where a group spans daemons, ranks must make the same exchanges: what was asked for before is done with the
+ * copy as it was to be then, however long it waits. The client does not: what the gather waits for may be for
+ * itself to do next. */
 static bool unit_is_busy(const struct zd_request *req)
 {
 	const struct zd_part *part = req->u.reg.part;

@@ -23,8 +23,8 @@ static bool session_wants_memory(const struct zd_session *session, const struct 
 	return false;
 }
 
-/* Does everybody who holds gathered bytes of the device wait for room there: then only a release from another thread or a
- * deadline helps. */
+/* Does everybody who holds gathered bytes of the device wait for room there: then only a release from another
+ * thread or a deadline helps. */
 static bool holders_all_wait(const struct zd_device *device)
 {
 	const struct zd_buffer *buffer;

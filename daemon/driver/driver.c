@@ -18,7 +18,7 @@ static struct {
 	struct zd_err failure; /* status 0: loaded */
 } driver = {.once = PTHREAD_ONCE_INIT};
 
-/* ---- Loading ------------------------------------------------------------------------------------------------- */
+/* ---- Loading ------------------------------------------------------------------------------------------- */
 
 struct function {
 	const char *name;
@@ -123,7 +123,7 @@ int zd_cuda_load(const struct zd_cuda **cuda, struct zd_err *err)
 	return 0;
 }
 
-/* ---- Errors ---------------------------------------------------------------------------------------------------- */
+/* ---- Errors -------------------------------------------------------------------------------------------- */
 
 int zd_cuda_err(const struct zd_cuda *cuda, int result, struct zd_err *err, const char *what, ...)
 {
@@ -143,7 +143,7 @@ int zd_cuda_err(const struct zd_cuda *cuda, int result, struct zd_err *err, cons
 	                  text ? text : "no text");
 }
 
-/* ---- Contexts and devices ---------------------------------------------------------------------------------------- */
+/* ---- Contexts and devices ------------------------------------------------------------------------------ */
 
 int zd_cuda_enter(const struct zd_cuda *cuda, struct CUctx_st *context, bool *pushed)
 {

@@ -2,13 +2,14 @@
 /*
  * driver.h - the CUDA driver, loaded at run time.
  *
- * Daemon and library are built on machines without CUDA and run on machines without a GPU, so nothing here needs cuda.h or
- * libcuda.so.1 to build: the few types, numbers and functions of the driver's stable binary interface that zerod uses are
- * declared below, under the driver's own structure tags, and tests/unit/driver/test_abi.c compares each with cuda.h
- * where there is one. Handles are pointers to the driver's incomplete structures, so that they are not mixed up.
+ * Daemon and library are built on machines without CUDA and run on machines without a GPU, so nothing here
+ * needs cuda.h or libcuda.so.1 to build: the few types, numbers and functions of the driver's stable binary
+ * interface that zerod uses are declared below, under the driver's own structure tags, and
+ * tests/unit/driver/test_abi.c compares each with cuda.h where there is one. Handles are pointers to the
+ * driver's incomplete structures, so that they are not mixed up.
  *
- * Functions are called through the table, `cuda->memCreate(...)`, and give a CUresult as int. zd_cuda_err() turns it into one
- * of ours with the driver's words. All of them may be called from any thread.
+ * Functions are called through the table, `cuda->memCreate(...)`, and give a CUresult as int. zd_cuda_err()
+ * turns it into one of ours with the driver's words. All of them may be called from any thread.
  */
 #ifndef ZD_DRIVER_DRIVER_H
 #define ZD_DRIVER_DRIVER_H
@@ -22,7 +23,7 @@ struct zd_err;
 /* The interface's version that is asked for, and the oldest driver that has all of it (525). */
 #define ZD_CUDA_VERSION 12000
 
-/* ---- Types -------------------------------------------------------------------------------------------------- */
+/* ---- Types --------------------------------------------------------------------------------------------- */
 
 typedef uint64_t zd_cu_ptr;    /* CUdeviceptr */
 typedef uint64_t zd_cu_memory; /* CUmemGenericAllocationHandle */
@@ -137,15 +138,17 @@ enum {
 	ZD_CU_COMPUTE_PROHIBITED = 2,
 };
 
-/* The streams that are not one: CU_STREAM_LEGACY is another name of NULL, CU_STREAM_PER_THREAD one stream a thread. */
+/* The streams that are not one: CU_STREAM_LEGACY is another name of NULL, CU_STREAM_PER_THREAD one stream a
+ * thread. */
 #define ZD_CU_STREAM_LEGACY     ((struct CUstream_st *)1)
 #define ZD_CU_STREAM_PER_THREAD ((struct CUstream_st *)2)
 
 #define ZD_CU_SOURCE_ORDER_STREAM 1 /* sources are read in the order of the stream */
 
-/* ---- Functions ------------------------------------------------------------------------------------------------ */
+/* ---- Functions ----------------------------------------------------------------------------------------- */
 
-/* F(member, the driver's name, its arguments). Streams of NULL are the legacy default stream of the current context. */
+/* F(member, the driver's name, its arguments). Streams of NULL are the legacy default stream of the current
+ * context. */
 #define ZD_CUDA_FUNCTIONS(F)                                                                                 \
 	F(init, cuInit, (unsigned int flags))                                                                \
 	F(driverGetVersion, cuDriverGetVersion, (int *version))                                              \
@@ -239,8 +242,8 @@ enum {
 	   unsigned int block_x, unsigned int block_y, unsigned int block_z, unsigned int shared_bytes,      \
 	   struct CUstream_st *stream, void **params, void **extra))
 
-/* Those of newer drivers, as of ZD_CUDA_NEWER_VERSION: NULL where there is none. The copies of a batch have no order among
- * themselves, and are in the stream's order as a whole. */
+/* Those of newer drivers, as of ZD_CUDA_NEWER_VERSION: NULL where there is none. The copies of a batch have
+ * no order among themselves, and are in the stream's order as a whole. */
 #define ZD_CUDA_NEWER_VERSION 13000
 #define ZD_CUDA_NEWER_FUNCTIONS(F)                                                                           \
 	F(memcpyBatchAsync, cuMemcpyBatchAsync,                                                              \
@@ -256,13 +259,15 @@ struct zd_cuda {
 };
 
 /*
- * Loads libcuda.so.1 at the first call and initialises it; the library stays loaded. Threads may call it at the same time.
+ * Loads libcuda.so.1 at the first call and initialises it; the library stays loaded. Threads may call it at
+ * the same time.
  * Errors: NOT_FOUND (no driver, or no GPU that this process may see), UNSUPPORTED (the driver is older than
  * ZD_CUDA_VERSION; both versions in the text), DEVICE with the driver's words.
  */
 int zd_cuda_load(const struct zd_cuda **cuda, struct zd_err *err) __attribute__((warn_unused_result));
 
-/* 0 for success. Else sets `err` to "WHAT: NAME (text)" - NO_MEMORY for the driver's out of memory, DEVICE for all others
+/* 0 for success. Else sets `err` to "WHAT: NAME (text)" - NO_MEMORY for the driver's out of memory, DEVICE
+ * for all others
  * - and returns its status. */
 int zd_cuda_err(const struct zd_cuda *cuda, int result, struct zd_err *err, const char *what, ...)
         __attribute__((format(printf, 4, 5), warn_unused_result));

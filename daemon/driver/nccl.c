@@ -20,7 +20,7 @@ static struct {
 	struct zd_nccl table;
 } library = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
-/* ---- Loading ------------------------------------------------------------------------------------------------- */
+/* ---- Loading ------------------------------------------------------------------------------------------- */
 
 static const struct {
 	const char *name;
@@ -93,7 +93,7 @@ int zd_nccl_load(const char *path, const struct zd_nccl **nccl, struct zd_err *e
 	return rc;
 }
 
-/* ---- Errors ---------------------------------------------------------------------------------------------------- */
+/* ---- Errors -------------------------------------------------------------------------------------------- */
 
 static int status_of(int result)
 {

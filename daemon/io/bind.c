@@ -2,9 +2,10 @@
 /*
  * bind.c - the daemon's socket in the file system.
  *
- * Whether a socket file is served or left over is found out by connecting to it. Between that and bind() another daemon
- * could come in between, so the folder is locked meanwhile: its own descriptor carries the lock, and no lock file is left
- * for anybody to wonder about. Nobody can connect before listen(), so permissions are right before they matter.
+ * Whether a socket file is served or left over is found out by connecting to it. Between that and bind()
+ * another daemon could come in between, so the folder is locked meanwhile: its own descriptor carries the
+ * lock, and no lock file is left for anybody to wonder about. Nobody can connect before listen(), so
+ * permissions are right before they matter.
  */
 #include "io/bind.h"
 
@@ -153,7 +154,8 @@ void zd_bound_unlink(const struct zd_bound *bound)
 	struct stat found;
 	int folder = -1;
 
-	/* Without the lock (somebody else keeps it) the file is removed all the same: leaving it is the worse choice. */
+	/* Without the lock (somebody else keeps it) the file is removed all the same: leaving it is the worse
+	 * choice. */
 	(void)!lock_folder(&bound->address, &folder, NULL);
 	if (lstat(bound->address.sun_path, &found) == 0 && found.st_dev == bound->device &&
 	    found.st_ino == bound->inode)

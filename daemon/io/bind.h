@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * bind.h - the daemon's socket in the file system: made once, never taken from a daemon that lives, removed at the end.
+ * bind.h - the daemon's socket in the file system: made once, never taken from a daemon that lives, removed
+ * at the end.
  */
 #ifndef ZD_IO_BIND_H
 #define ZD_IO_BIND_H
@@ -20,9 +21,10 @@ struct zd_bound {
 };
 
 /*
- * Binds and listens at the path, with these permissions. A socket that a former daemon left behind is replaced.
- * INVALID: the path is too long or empty. NOT_FOUND: its folder does not exist. EXISTS: a daemon listens there (which
- * process), or it is something else than a socket. BUSY: another program keeps the folder locked. SYSTEM: the rest.
+ * Binds and listens at the path, with these permissions. A socket that a former daemon left behind is
+ * replaced. INVALID: the path is too long or empty. NOT_FOUND: its folder does not exist. EXISTS: a daemon
+ * listens there (which process), or it is something else than a socket. BUSY: another program keeps the
+ * folder locked. SYSTEM: the rest.
  */
 int zd_bind(const char *path, mode_t mode, struct zd_bound *bound, struct zd_err *err)
         __attribute__((warn_unused_result));

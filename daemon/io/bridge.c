@@ -2,9 +2,9 @@
 /*
  * bridge.c - joins the engine to a backend and to the loop.
  *
- * Executors append completions under a lock that is held for a copy of a few words; the loop takes them all at once by
- * swapping two arrays. What must hold: only the loop's thread calls the engine, and after the backend is closed nothing
- * is appended any more.
+ * Executors append completions under a lock that is held for a copy of a few words; the loop takes them all
+ * at once by swapping two arrays. What must hold: only the loop's thread calls the engine, and after the
+ * backend is closed nothing is appended any more.
  */
 #include "io/bridge.h"
 
@@ -95,7 +95,7 @@ static void on_deadline(void *arg)
 	bridge->above->settled(bridge->arg);
 }
 
-/* ---- Out of the engine ----------------------------------------------------------------------------------- */
+/* ---- Out of the engine --------------------------------------------------------------------------------- */
 
 static void sink_command(void *arg, const struct zd_command *command)
 {
@@ -167,7 +167,7 @@ static void sink_group_ended(void *arg, const char *job, const char *group, cons
 	zd_log(ZD_LOG_WARNING, "job '%s': group '%s' has ended on this node: %s", job, group, why);
 }
 
-/* ---- Life ------------------------------------------------------------------------------------------------ */
+/* ---- Life ---------------------------------------------------------------------------------------------- */
 
 static struct zd_engine *make_engine(struct zd_bridge *bridge, const struct zd_bridge_config *config)
 {

@@ -2,8 +2,9 @@
 /*
  * bridge.h - joins the engine to a backend and to the loop.
  *
- * The engine's commands go to the backend; what executors complete comes back through a queue to the loop's thread and
- * into the engine; deadlines are the loop's timer. Replies and ends of sessions go to the layer above.
+ * The engine's commands go to the backend; what executors complete comes back through a queue to the loop's
+ * thread and into the engine; deadlines are the loop's timer. Replies and ends of sessions go to the layer
+ * above.
  */
 #ifndef ZD_IO_BRIDGE_H
 #define ZD_IO_BRIDGE_H
@@ -22,13 +23,14 @@
 
 struct zd_err;
 
-/* Calls of the layer above. All but `completed` and `settled` come out of the engine and must not go back into it. */
+/* Calls of the layer above. All but `completed` and `settled` come out of the engine and must not go back
+ * into it. */
 struct zd_bridge_ops {
 	void (*reply)(void *arg, const struct zd_reply *reply);
 	void (*session_killed)(void *arg, uint64_t session, const char *why);
 	void (*segment_retire)(void *arg, uint64_t session, uint32_t segment);
-	/* May the target's rank's process be asked for the sum, instead of the backend: then it has been, and who said so sees to
-	 * it that a command with the same op completes. */
+	/* May the target's rank's process be asked for the sum, instead of the backend: then it has been, and
+	 * who said so sees to it that a command with the same op completes. */
 	bool (*reduce)(void *arg, const struct zd_command *command);
 	bool (*sums_ahead)(void *arg, uint64_t session);
 	bool (*is_summing)(void *arg, uint64_t session);

@@ -79,7 +79,8 @@ static void on_ready(uv_poll_t *handle, int status, int events)
 	struct zd_conns *conns = channel->conns;
 
 	zd_loop_note_event(handle->loop);
-	/* The client closed with packets of ours unread, and libuv waits no more: what it sent before that comes first. */
+	/* The client closed with packets of ours unread, and libuv waits no more: what it sent before that
+	 * comes first. */
 	if (status < 0)
 		poll_for(channel, UV_READABLE);
 	if (events & UV_WRITABLE) { /* what there is to read comes next: it is still there */

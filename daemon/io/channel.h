@@ -2,8 +2,9 @@
 /*
  * channel.h - the daemon's end of a session's work channel: a second socket, over which the daemon asks.
  *
- * Packets are sent one by one and never queued here: what the socket has no room for stays the caller's until `writable`.
- * So a client that does not read costs nothing, and is left alone. Every callback ends with zd_conns_flush().
+ * Packets are sent one by one and never queued here: what the socket has no room for stays the caller's until
+ * `writable`. So a client that does not read costs nothing, and is left alone. Every callback ends with
+ * zd_conns_flush().
  */
 #ifndef ZD_IO_CHANNEL_H
 #define ZD_IO_CHANNEL_H
@@ -22,7 +23,8 @@ struct zd_channel_ops {
 	void (*packet)(void *arg, const uint8_t *bytes, size_t nbytes);
 	/* There is room again, after zd_channel_send() had found none. */
 	void (*writable)(void *arg);
-	/* It is of no use any more: the client has closed it (DISCONNECTED), or sent what no client sends. Called once. */
+	/* It is of no use any more: the client has closed it (DISCONNECTED), or sent what no client sends.
+	 * Called once. */
 	void (*broken)(void *arg, const struct zd_err *why);
 };
 

@@ -2,12 +2,14 @@
 /*
  * conn.c - one client's connection.
  *
- * It owns its socket, the peer's pidfd, and the packets that are not sent yet. A connection is OPEN, then ENDING (it sends
- * what it can, its owner hears of the end in the next flush), then CLOSING until libuv has let go of its handles.
+ * It owns its socket, the peer's pidfd, and the packets that are not sent yet. A connection is OPEN, then
+ * ENDING (it sends what it can, its owner hears of the end in the next flush), then CLOSING until libuv has
+ * let go of its handles.
  *
- * What must hold: `open_packet` is younger than all of `backlog`; whoever has an open packet or is ENDING is in the dirty
- * list; while there is a backlog nothing is read, and when there is none any more the loop looks at the ring; at most
- * ZD_MAX_PACKET_FDS descriptors lie unread in the socket, since the kernel counts those in flight for the whole user.
+ * What must hold: `open_packet` is younger than all of `backlog`; whoever has an open packet or is ENDING is
+ * in the dirty list; while there is a backlog nothing is read, and when there is none any more the loop looks
+ * at the ring; at most ZD_MAX_PACKET_FDS descriptors lie unread in the socket, since the kernel counts those
+ * in flight for the whole user.
  */
 #include "io/conn.h"
 
@@ -66,7 +68,7 @@ struct zd_conn {
 	struct zd_err why; /* set when it is ENDING */
 };
 
-/* ---- Life ------------------------------------------------------------------------------------------- */
+/* ---- Life ---------------------------------------------------------------------------------------------- */
 
 static void mark_dirty(struct zd_conn *conn)
 {
@@ -98,8 +100,8 @@ static void handle_closed(uv_handle_t *handle)
 	free(conn);
 }
 
-/* The other side sees a reset, and not what we said last, when we close a socket with unread packets in it: it can send
- * no more, and what it has sent is read. */
+/* The other side sees a reset, and not what we said last, when we close a socket with unread packets in it:
+ * it can send no more, and what it has sent is read. */
 static void discard_unread(struct zd_conn *conn)
 {
 	int fds[ZD_MAX_PACKET_FDS];
@@ -418,8 +420,8 @@ static void on_ready(uv_poll_t *handle, int status, int events)
 
 	(void)events;
 	zd_loop_note_event(handle->loop);
-	/* The client closed with packets of ours unread, and libuv waits no more. What it sent before that comes first;
-	 * reading and sending tell its end. */
+	/* The client closed with packets of ours unread, and libuv waits no more. What it sent before that
+	 * comes first; reading and sending tell its end. */
 	if (status < 0)
 		conn->polled = 0;
 	if (STAILQ_EMPTY(&conn->backlog)) {
@@ -477,7 +479,7 @@ void zd_conns_flush(struct zd_conns *conns)
 	conns->flushing = false;
 }
 
-/* ---- Making and looking ---------------------------------------------------------------------------------- */
+/* ---- Making and looking -------------------------------------------------------------------------------- */
 
 void zd_conns_init(struct zd_conns *conns, struct zd_loop *loop)
 {

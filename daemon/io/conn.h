@@ -2,12 +2,12 @@
 /*
  * conn.h - one client's connection: packets in, replies out, and its end.
  *
- * Replies are collected: those that are made while one event is handled travel together, in as few packets as fit, when
- * zd_conns_flush() is called at the event's end. A client that does not read is not read from either, until it does or
- * its backlog reaches the limit.
+ * Replies are collected: those that are made while one event is handled travel together, in as few packets as
+ * fit, when zd_conns_flush() is called at the event's end. A client that does not read is not read from
+ * either, until it does or its backlog reaches the limit.
  *
- * Nothing here calls back at once: a connection that fails, or is told to end, ends in the next zd_conns_flush(). So
- * replies may be sent, and connections ended, from anywhere, the engine's sink included.
+ * Nothing here calls back at once: a connection that fails, or is told to end, ends in the next
+ * zd_conns_flush(). So replies may be sent, and connections ended, from anywhere, the engine's sink included.
  */
 #ifndef ZD_IO_CONN_H
 #define ZD_IO_CONN_H
@@ -45,7 +45,8 @@ struct zd_conns {
 struct zd_conn_ops {
 	/* A packet came, without descriptors. The bytes are valid during the call. */
 	void (*packet)(void *arg, const uint8_t *bytes, size_t nbytes);
-	/* The connection is over; called once, from zd_conns_flush(), and last. The conn must not be used any more. */
+	/* The connection is over; called once, from zd_conns_flush(), and last. The conn must not be used any
+	 * more. */
 	void (*ended)(void *arg, const struct zd_err *why);
 };
 
@@ -64,8 +65,8 @@ void zd_conns_flush(struct zd_conns *conns);
 void zd_conns_end(struct zd_conns *conns, const struct zd_err *why);
 
 /*
- * Takes a connected socket and the peer's credentials over, on success and on failure. The client has to be welcomed
- * within ten seconds. No callback comes before this returns.
+ * Takes a connected socket and the peer's credentials over, on success and on failure. The client has to be
+ * welcomed within ten seconds. No callback comes before this returns.
  */
 int zd_conn_new(struct zd_conns *conns, int sock, struct zd_creds *creds, const struct zd_conn_ops *ops,
                 void *arg, struct zd_conn **conn, struct zd_err *err) __attribute__((warn_unused_result));
@@ -79,7 +80,8 @@ int zd_conn_socket(const struct zd_conn *conn);
 /* False once it is to end: what else came with the packet is not to be handled. */
 bool zd_conn_is_open(const struct zd_conn *conn);
 
-/* Appends a reply, and the descriptors that must come no later than it; their ownership moves here in any case. */
+/* Appends a reply, and the descriptors that must come no later than it; their ownership moves here in any
+ * case. */
 void zd_conn_send(struct zd_conn *conn, const Zd__Reply *reply, const struct zd_attachment *attachments,
                   unsigned nattachments);
 /* Appends a descriptor and its announcement, behind the replies before it. Its ownership moves here. */

@@ -2,9 +2,9 @@
 /*
  * creds.c - who is at the other end of a Unix socket.
  *
- * The kernel keeps a connecting process's ids with the socket, so that they cannot be forged and do not change when the
- * process drops or gains rights later. The pidfd names that very process: a child that inherited the socket does not
- * keep the session alive.
+ * The kernel keeps a connecting process's ids with the socket, so that they cannot be forged and do not
+ * change when the process drops or gains rights later. The pidfd names that very process: a child that
+ * inherited the socket does not keep the session alive.
  */
 #include "io/creds.h"
 
@@ -38,8 +38,8 @@ static int peer_pidfd(int sock, pid_t pid)
 #else
 	(void)sock;
 #endif
-	/* An older kernel: by number. Should the peer have died since connect() and its number been given away, we watch a
-	 * stranger; the socket's own end of stream still ends the session. */
+	/* An older kernel: by number. Should the peer have died since connect() and its number been given
+	 * away, we watch a stranger; the socket's own end of stream still ends the session. */
 	return (int)syscall(SYS_pidfd_open, pid, 0);
 }
 

@@ -20,7 +20,8 @@ int zd_creds_get(int sock, struct zd_creds *creds, struct zd_err *err) __attribu
 /* Closes the pidfd. */
 void zd_creds_deinit(struct zd_creds *creds);
 
-/* Was `group` the connecting process's group, or one of its supplementary ones? False when the kernel does not say. */
+/* Was `group` the connecting process's group, or one of its supplementary ones? False when the kernel does
+ * not say. */
 bool zd_creds_in_group(int sock, const struct zd_creds *creds, gid_t group);
 
 #endif

@@ -2,9 +2,9 @@
 /*
  * listener.c - accepts connections.
  *
- * A connection that cannot be accepted for want of descriptors stays readable for ever, and the loop would spin on it. So
- * one descriptor is kept in reserve: it is given up to accept the connection, which is closed at once, and taken again. The
- * client sees its connection closed, and sessions that exist do not notice.
+ * A connection that cannot be accepted for want of descriptors stays readable for ever, and the loop would
+ * spin on it. So one descriptor is kept in reserve: it is given up to accept the connection, which is closed
+ * at once, and taken again. The client sees its connection closed, and sessions that exist do not notice.
  */
 #include "io/listener.h"
 

@@ -2,9 +2,9 @@
 /*
  * loop.c - the one event loop of the daemon.
  *
- * Everything but the executors runs on it. What must hold: no callback blocks, and every handle has one owner, which
- * closes it before zd_loop_deinit(); the loop sleeps only after it has said so to all whom it looked at, and then found
- * nothing.
+ * Everything but the executors runs on it. What must hold: no callback blocks, and every handle has one
+ * owner, which closes it before zd_loop_deinit(); the loop sleeps only after it has said so to all whom it
+ * looked at, and then found nothing.
  */
 #include "io/loop.h"
 

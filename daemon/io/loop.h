@@ -14,8 +14,9 @@
 struct zd_err;
 
 /*
- * Something in memory that others write to, and that the loop looks at, as long as it is awake, instead of being woken. It
- * is listed by who has just heard of it otherwise: whoever was busy a moment ago soon has more.
+ * Something in memory that others write to, and that the loop looks at, as long as it is awake, instead of
+ * being woken. It is listed by who has just heard of it otherwise: whoever was busy a moment ago soon has
+ * more.
  */
 struct zd_look {
 	/* Is there something, and may it be taken? */
@@ -40,11 +41,12 @@ struct zd_loop {
 };
 
 int zd_loop_init(struct zd_loop *loop, struct zd_err *err) __attribute__((warn_unused_result));
-/* Every owner of a handle has begun to close it: runs until the last is closed. A handle that nobody closes is our own
- * mistake and aborts. */
+/* Every owner of a handle has begun to close it: runs until the last is closed. A handle that nobody closes
+ * is our own mistake and aborts. */
 void zd_loop_deinit(struct zd_loop *loop);
 
-/* To be asked for by who answers within microseconds: the loop spins for a moment after each event before it sleeps. */
+/* To be asked for by who answers within microseconds: the loop spins for a moment after each event before it
+ * sleeps. */
 void zd_loop_allow_spinning(struct zd_loop *loop);
 /* A request or a completion has come, by a handle of the loop. */
 static inline void zd_loop_note_event(uv_loop_t *uv)
@@ -66,7 +68,8 @@ void zd_loop_drop(struct zd_loop *loop, struct zd_look *look);
 /* More is on its way: it spins for that in any case. On the loop's thread. */
 void zd_loop_expect(struct zd_loop *loop);
 
-/* Serves what there is; `wait`: after a sleep if there is nothing yet. False: nothing is left that could come. */
+/* Serves what there is; `wait`: after a sleep if there is nothing yet. False: nothing is left that could
+ * come. */
 bool zd_loop_turn(struct zd_loop *loop, bool wait);
 /* Serves events until zd_loop_stop(). */
 void zd_loop_run(struct zd_loop *loop);

@@ -2,8 +2,9 @@
 /*
  * packet.h - one DaemonPacket under construction, or waiting to be sent.
  *
- * Its fields are appended in their encoded form: concatenated messages are one message with all of their fields, so that
- * a packet is built reply by reply without keeping what it was built from. Descriptors belong to the packet.
+ * Its fields are appended in their encoded form: concatenated messages are one message with all of their
+ * fields, so that a packet is built reply by reply without keeping what it was built from. Descriptors belong
+ * to the packet.
  */
 #ifndef ZD_IO_PACKET_H
 #define ZD_IO_PACKET_H
@@ -39,8 +40,8 @@ bool zd_packet_add_reply(struct zd_packet *packet, const Zd__Reply *reply, size_
 /* A segment to be unmapped. False, and nothing is changed, when it does not fit. */
 bool zd_packet_add_retired(struct zd_packet *packet, uint32_t segment) __attribute__((warn_unused_result));
 
-/* A descriptor and, unless it is NULL, its announcement, which takes at most ZD_PACKET_SEGMENT_BYTES. The caller has seen
- * that both fit. */
+/* A descriptor and, unless it is NULL, its announcement, which takes at most ZD_PACKET_SEGMENT_BYTES. The
+ * caller has seen that both fit. */
 #define ZD_PACKET_SEGMENT_BYTES 32u
 void zd_packet_add_fd(struct zd_packet *packet, int fd, const Zd__Segment *segment);
 

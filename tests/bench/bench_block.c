@@ -2,15 +2,16 @@
 /*
  * bench_block.c - what the block allocator costs, and how well it fills a gather pool.
  *
- * Time: a release and an allocation with 10, 1000 and 100,000 blocks live, beside malloc's with the same sizes in the same
- * run. For reading; nothing is judged by it.
+ * Time: a release and an allocation with 10, 1000 and 100,000 blocks live, beside malloc's with the same
+ * sizes in the same run. For reading; nothing is judged by it.
  *
- * Fragmentation: training steps with the parameter shapes of Qwen3-8B, gathered over 8 ranks in bfloat16. The demand on a
- * pool is pressed up to 95 % of it - a gather that would go beyond waits until something is released - and whenever the
- * load is 93 % or more, external fragmentation, 1 - largest free block / all free bytes, is sampled. The program fails when
- * the median of a judged workload, over all seeds, is above 15 %. The 90th percentile and the worst are shown beside it,
- * and how many requests were refused: the pool had the bytes, but no block held them. In the judged workloads those are
- * the embedding and the output alone, each 15 % of a pool of 8 GiB; the daemon lets them wait for the next release.
+ * Fragmentation: training steps with the parameter shapes of Qwen3-8B, gathered over 8 ranks in bfloat16. The
+ * demand on a pool is pressed up to 95 % of it - a gather that would go beyond waits until something is
+ * released - and whenever the load is 93 % or more, external fragmentation, 1 - largest free block / all free
+ * bytes, is sampled. The program fails when the median of a judged workload, over all seeds, is above 15 %.
+ * The 90th percentile and the worst are shown beside it, and how many requests were refused: the pool had the
+ * bytes, but no block held them. In the judged workloads those are the embedding and the output alone, each
+ * 15 % of a pool of 8 GiB; the daemon lets them wait for the next release.
  *
  * Workloads that are not judged are shown because they are hard for every allocator that may not move blocks.
  */
@@ -40,7 +41,7 @@ static int by_value(const void *a, const void *b)
 	return (x > y) - (x < y);
 }
 
-/* ---- Time ------------------------------------------------------------------------------------------------ */
+/* ---- Time ---------------------------------------------------------------------------------------------- */
 
 #define ROUNDS    2000u
 #define MOST_LIVE 100000u
@@ -89,7 +90,8 @@ static void heap_free(const struct heap *heap, void *memory)
 		free(memory);
 }
 
-/* Medians over rounds, in each of which a part of the live blocks, chosen at random, is released and replaced. */
+/* Medians over rounds, in each of which a part of the live blocks, chosen at random, is released and
+ * replaced. */
 static struct cost measure(struct heap *heap)
 {
 	static double alloc_ns[ROUNDS], free_ns[ROUNDS];
@@ -146,7 +148,7 @@ static void bench_time(void)
 	free(live);
 }
 
-/* ---- The model ------------------------------------------------------------------------------------------------ */
+/* ---- The model ----------------------------------------------------------------------------------------- */
 
 #define LAYERS           36u
 #define LAYER_UNITS      11u
@@ -190,7 +192,7 @@ static unsigned layer_of(unsigned unit)
 	return unit == 0 ? 0 : (unit - 1) / LAYER_UNITS + 1;
 }
 
-/* ---- A pool under load ------------------------------------------------------------------------------------------- */
+/* ---- A pool under load --------------------------------------------------------------------------------- */
 
 #define LOAD         0.95
 #define SAMPLED_LOAD 0.93
@@ -304,7 +306,7 @@ static void prefetch_pass(struct pool *pool, bool backward)
 	}
 }
 
-/* ---- Workloads ----------------------------------------------------------------------------------------------------- */
+/* ---- Workloads ----------------------------------------------------------------------------------------- */
 
 enum persistence {
 	NONE,

@@ -1,19 +1,20 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * bench_lifetimes.c - what lifetimes are worth: peak bytes of steps with and without what the four pull requests are about.
+ * bench_lifetimes.c - what lifetimes are worth: peak bytes of steps with and without what the four pull
+ * requests are about.
  *
  *     bench_lifetimes [SCALE]
  *
- * Two ranks on two devices of a private daemon run a step of Qwen3-8B in bfloat16, every size divided by SCALE (64). Every
- * figure is the daemon's own high-water mark of one device since its start, and each relation is an equation: nothing here
- * depends on time, nor on what the elements are.
+ * Two ranks on two devices of a private daemon run a step of Qwen3-8B in bfloat16, every size divided by
+ * SCALE (64). Every figure is the daemon's own high-water mark of one device since its start, and each
+ * relation is an equation: nothing here depends on time, nor on what the elements are.
  *
- *   targets    a ZeRO-1 step of 8 micro-steps. The optimizer takes two float32 arrays of the target's size: when target and
- *              buckets have gone or, as upstream had it, while both are there.
- *   views      a ZeRO-3 step, one unit at a time and the next one prefetched, whose caller keeps a view of every unit that
- *              it gathered, or none.
- *   fallback   the same step, in which frames outside the plan gather a few units in a forward scope, and need them again
- *              in the backward.
+ *   targets    a ZeRO-1 step of 8 micro-steps. The optimizer takes two float32 arrays of the target's size:
+ *              when target and buckets have gone or, as upstream had it, while both are there.
+ *   views      a ZeRO-3 step, one unit at a time and the next one prefetched, whose caller keeps a view of
+ *              every unit that it gathered, or none.
+ *   fallback   the same step, in which frames outside the plan gather a few units in a forward scope, and
+ *              need them again in the backward.
  */
 #include "tests/contract/contract_reduce.h"
 
@@ -55,7 +56,7 @@ static void judge(const char *figure, uint64_t measured_bytes, uint64_t expected
 	assert_int_equal(measured_bytes, expected_bytes);
 }
 
-/* ---- The model ------------------------------------------------------------------------------------------------- */
+/* ---- The model ----------------------------------------------------------------------------------------- */
 
 static void register_unit(struct model *m, const char *name, uint64_t numel, struct contract_unit *unit)
 {
@@ -105,7 +106,7 @@ static void reduce_unit(struct model *m, const struct contract_unit *unit)
 	}
 }
 
-/* ---- Step-local targets ------------------------------------------------------------------------------------------ */
+/* ---- Step-local targets -------------------------------------------------------------------------------- */
 
 /* Takes its arrays on both devices, and gives them back. */
 static void optimize(struct model *m)
@@ -192,7 +193,7 @@ static void test_targets_are_gone_before_the_optimizer(void **state)
 	judge("drop of the peak; targets and buckets, MiB", kept - local, gradients);
 }
 
-/* ---- Held views, fallback gathers --------------------------------------------------------------------------------- */
+/* ---- Held views, fallback gathers ---------------------------------------------------------------------- */
 
 struct zero3 {
 	bool hold_views, fallback;

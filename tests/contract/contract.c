@@ -2,8 +2,8 @@
 /*
  * contract.c - the daemon and the ranks of a test, its threads, and how a check fails in any of them.
  *
- * cmocka's failures leave the test by a long jump, which only the test's own thread may do. A check that fails in another
- * thread ends that thread and leaves its words, with which contract_finish() fails the test.
+ * cmocka's failures leave the test by a long jump, which only the test's own thread may do. A check that
+ * fails in another thread ends that thread and leaves its words, with which contract_finish() fails the test.
  */
 #include "contract.h"
 
@@ -47,7 +47,7 @@ static struct {
 
 static _Thread_local struct contract_task *this_task; /* NULL: the test's own thread */
 
-/* ---- Checks -------------------------------------------------------------------------------------------------- */
+/* ---- Checks -------------------------------------------------------------------------------------------- */
 
 static uint32_t deadline_ms(void)
 {
@@ -123,7 +123,7 @@ void contract_look_again(uint64_t until_ms, const char *what, int line)
 	(void)nanosleep(&(const struct timespec){.tv_nsec = RETRY_NS}, NULL);
 }
 
-/* ---- Threads --------------------------------------------------------------------------------------------------- */
+/* ---- Threads ------------------------------------------------------------------------------------------- */
 
 static void *task_main(void *arg)
 {
@@ -182,7 +182,7 @@ bool contract_in_task(void)
 	return this_task != NULL;
 }
 
-/* ---- The daemon and its ranks -------------------------------------------------------------------------------------- */
+/* ---- The daemon and its ranks -------------------------------------------------------------------------- */
 
 static zerod_client *connect_client(uint32_t daemon, const char *name, int strict)
 {
@@ -225,7 +225,7 @@ static bool on_sim(void)
 	return name && strcmp(name, "sim") == 0;
 }
 
-/* ---- Keeping the daemon ------------------------------------------------------------------------------------------------ */
+/* ---- Keeping the daemon -------------------------------------------------------------------------------- */
 
 /* What the next test must want to have it, too. */
 static struct {
@@ -281,7 +281,7 @@ static void keep(void)
 	(void)snprintf(kept.arena, sizeof(kept.arena), "%s", scene.arena);
 }
 
-/* ---- Opening and closing ---------------------------------------------------------------------------------------------- */
+/* ---- Opening and closing ------------------------------------------------------------------------------- */
 
 static void start_daemon(uint32_t number, const char *config)
 {

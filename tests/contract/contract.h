@@ -1,28 +1,33 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * contract.h - what the contract's tests stand on: a private daemon, N ranks, streams that can be held up, known bytes.
+ * contract.h - what the contract's tests stand on: a private daemon, N ranks, streams that can be held up,
+ * known bytes.
  *
- * The suite speaks of zerod.h alone, so that it holds for every backend; ZEROD_TEST_BACKEND names the daemon's (host,
- * cuda, or sim: see tests/simbackend). Memory that the daemon gave is written and read only by contract_write() and
- * contract_read(), in the order of a stream, and streams come from contract_stream(): the CPU need not reach that memory, and
- * only contract_host.c and contract_cuda.c know how a backend's streams run something. What cannot be seen through zerod.h is
- * looked up in the daemon's listings, by a client that is no rank.
+ * The suite speaks of zerod.h alone, so that it holds for every backend; ZEROD_TEST_BACKEND names the
+ * daemon's (host, cuda, or sim: see tests/simbackend). Memory that the daemon gave is written and read only
+ * by contract_write() and contract_read(), in the order of a stream, and streams come from contract_stream():
+ * the CPU need not reach that memory, and only contract_host.c and contract_cuda.c know how a backend's
+ * streams run something. What cannot be seen through zerod.h is looked up in the daemon's listings, by a
+ * client that is no rank.
  *
  * The scene hides where the ranks are:
  *
- *   ZEROD_TEST_DAEMONS=2         in two daemons, half of them and half of the devices in each, rank 0 in the first
- *   ZEROD_TEST_COLLECTIVES=nccl  in one daemon whose gathers and reductions are NCCL's, compared before they begin
+ *   ZEROD_TEST_DAEMONS=2         in two daemons, half of them and half of the devices in each, rank 0 in the
+ *                                first
+ *   ZEROD_TEST_COLLECTIVES=nccl  in one daemon whose gathers and reductions are NCCL's, compared before they
+ *                                begin
  *
- * In both, gathers are collectives: all ranks gather the same in the same order, and a rank that has gone ends its group. A test
- * whose point is another says so by contract_needs(), and is skipped there. One that looks at a single rank is helped by
- * contract_gather(), which has the other ranks do the same, or calls contract_others_gather() itself.
+ * In both, gathers are collectives: all ranks gather the same in the same order, and a rank that has gone
+ * ends its group. A test whose point is another says so by contract_needs(), and is skipped there. One that
+ * looks at a single rank is helped by contract_gather(), which has the other ranks do the same, or calls
+ * contract_others_gather() itself.
  *
- * With ZEROD_TEST_KEEP_DAEMON=1 a daemon serves the tests of a program that ask for the same one, each of which leaves it empty: on
- * GPUs its start takes longer than most tests.
+ * With ZEROD_TEST_KEEP_DAEMON=1 a daemon serves the tests of a program that ask for the same one, each of
+ * which leaves it empty: on GPUs its start takes longer than most tests.
  *
- * Each rank is a client of its own in this process. Calls that wait for all ranks run in contract_run(). A slow stream is
- * one that contract_block() has put a gate into. Nothing sleeps to wait for something; every wait has a deadline.
- * All checks may be made in any thread that is the test's or contract_start()'s.
+ * Each rank is a client of its own in this process. Calls that wait for all ranks run in contract_run(). A
+ * slow stream is one that contract_block() has put a gate into. Nothing sleeps to wait for something; every
+ * wait has a deadline. All checks may be made in any thread that is the test's or contract_start()'s.
  */
 #ifndef ZD_TESTS_CONTRACT_H
 #define ZD_TESTS_CONTRACT_H
@@ -60,24 +65,24 @@ struct contract {
 
 struct contract_options {
 	uint32_t world_size; /* 0: 2 */
-	uint32_t
-	        devices; /* 0: one a rank; at most what there are; ranks take turns, see contract_device_of() */
-	const char *arena;  /* of each device; NULL: 64M */
-	const char *config; /* lines of a configuration file; NULL: none */
-	uint32_t flags;     /* enum zerod_group_flags */
-	int strict;         /* of the ranks' clients */
-	bool fresh;         /* peaks are looked at: no other test has been on this daemon */
+	uint32_t devices;    /* 0: one a rank; at most what there are; see contract_device_of() */
+	const char *arena;   /* of each device; NULL: 64M */
+	const char *config;  /* lines of a configuration file; NULL: none */
+	uint32_t flags;      /* enum zerod_group_flags */
+	int strict;          /* of the ranks' clients */
+	bool fresh;          /* peaks are looked at: no other test has been on this daemon */
 };
 
 enum contract_need {
-	CONTRACT_ONE_SIDED, /* ranks gather or reduce what others do not, or not in their order; others take a rank's place */
+	CONTRACT_ONE_SIDED,   /* ranks gather or reduce in orders of their own; others take a rank's place */
 	CONTRACT_ONE_DAEMON,  /* one daemon knows what all ranks say */
 	CONTRACT_TWO_DAEMONS, /* the group spans daemons */
 };
 /* Skips the test where the ranks cannot have that. Before contract_open(). */
 void contract_needs(enum contract_need need);
 
-/* Daemons with their ranks joined. One at a time. `options` may be NULL. Skips the test where the ranks cannot be placed. */
+/* Daemons with their ranks joined. One at a time. `options` may be NULL. Skips the test where the ranks
+ * cannot be placed. */
 struct contract *contract_open(const struct contract_options *options);
 /* Opens the gates, ends the streams and the ranks, and expects that the daemon holds nothing any more. */
 void contract_close(struct contract *c);
@@ -96,7 +101,7 @@ void contract_leave(struct contract_rank *rank);
 /* Another client takes the rank's place: to be called when it has left, with nobody else missing. */
 void contract_replace(struct contract_rank *rank);
 
-/* ---- Checks -------------------------------------------------------------------------------------------------- */
+/* ---- Checks -------------------------------------------------------------------------------------------- */
 
 void contract_expect(const zerod_client *client, int status, int expected, const char *text, const char *call,
                      int line);
@@ -108,8 +113,8 @@ void contract_check(bool holds, const char *what, int line);
 #define FAILS(client, call, status, text) contract_expect(client, call, status, text, #call, __LINE__)
 #define CHECK(condition)                  contract_check(condition, #condition, __LINE__)
 
-/* The same of what is in memory. When it does not hold, calls have returned 0 and have not done what they say: whatever else
- * may fail when the driver does, that may not. */
+/* The same of what is in memory. When it does not hold, calls have returned 0 and have not done what they
+ * say: whatever else may fail when the driver does, that may not. */
 #define CHECK_BYTES(condition) contract_check(condition, "wrong bytes, " #condition, __LINE__)
 
 /* Looks again and again until it holds. */
@@ -119,7 +124,7 @@ void contract_check(bool holds, const char *what, int line);
 uint64_t contract_deadline_ms(void);
 void contract_look_again(uint64_t until_ms, const char *what, int line);
 
-/* ---- Threads --------------------------------------------------------------------------------------------------- */
+/* ---- Threads ------------------------------------------------------------------------------------------- */
 
 typedef void contract_fn(struct contract_rank *rank, void *arg);
 
@@ -130,7 +135,7 @@ void contract_finish(struct contract_task *task);
 /* Runs fn once for each rank, all at the same time. */
 void contract_run(struct contract *c, contract_fn *fn, void *arg);
 
-/* ---- Streams and memory ------------------------------------------------------------------------------------------ */
+/* ---- Streams and memory -------------------------------------------------------------------------------- */
 
 /* Lives as long as the rank. */
 zerod_stream *contract_stream(struct contract_rank *rank);
@@ -151,7 +156,7 @@ void contract_read(zerod_stream *stream, void *to, const void *from, size_t byte
 /* Would an access of the rank's to the address succeed: it is not made. */
 bool contract_can_touch(struct contract_rank *rank, const void *at);
 
-/* ---- Units of known bytes ------------------------------------------------------------------------------------------ */
+/* ---- Units of known bytes ------------------------------------------------------------------------------ */
 
 /* Byte i of a unit at a version: of its name, so that no unit is taken for another. */
 struct contract_unit {
@@ -173,17 +178,18 @@ void contract_write_shard(struct contract_rank *rank, struct contract_unit *unit
 void contract_publish(struct contract_rank *rank, struct contract_unit *unit);
 void contract_publish_all(struct contract *c, struct contract_unit *unit);
 uint64_t contract_padded_bytes(const struct contract_unit *unit);
-/* A gathered buffer that the calling thread has waited for holds one version: the unit's bytes, and zeros behind them. */
+/* A gathered buffer that the calling thread has waited for holds one version: the unit's bytes, and zeros
+ * behind them. */
 void contract_expect_bytes(const struct contract_unit *unit, const void *data, uint64_t version);
 /* Is that so: the padded bytes, read already. */
 bool contract_bytes_are(const struct contract_unit *unit, const uint8_t *bytes, uint64_t version);
 
-/* One use under the tag (NULL: default), waited for by the thread. In the test's own thread, where gathers are collectives, the
- * other ranks do the same, and release with the rank. */
+/* One use under the tag (NULL: default), waited for by the thread. In the test's own thread, where gathers
+ * are collectives, the other ranks do the same, and release with the rank. */
 void *contract_gather(struct contract_rank *rank, struct contract_unit *unit, const char *tag);
 void contract_release(struct contract_rank *rank, struct contract_unit *unit, const char *tag);
-/* The others' part where gathers are collectives, nothing elsewhere: for a rank that calls zerod_gather() and zerod_release()
- * itself. The first returns at once. */
+/* The others' part where gathers are collectives, nothing elsewhere: for a rank that calls zerod_gather() and
+ * zerod_release() itself. The first returns at once. */
 void contract_others_gather(struct contract_rank *rank, struct contract_unit *unit, const char *tag);
 void contract_others_release(struct contract_rank *rank, struct contract_unit *unit, const char *tag);
 /* On all ranks. */
@@ -191,7 +197,7 @@ void contract_set_persistent(struct contract *c, struct contract_unit *unit, int
 /* Gathers, expects the version, releases. */
 void contract_expect_version(struct contract_rank *rank, struct contract_unit *unit, uint64_t version);
 
-/* ---- Looking ----------------------------------------------------------------------------------------------------------- */
+/* ---- Looking ------------------------------------------------------------------------------------------- */
 
 struct contract_device {
 	uint64_t shard_bytes, gathered_bytes, bucket_bytes, staging_bytes, target_bytes, allocation_bytes;

@@ -2,11 +2,11 @@
 /*
  * contract_cuda.c - the cuda backend's streams: CUstreams of each rank's GPU, wrapped.
  *
- * All ranks live in this process and share a GPU's few hardware queues, where a stream that waits holds up all behind it. So the
- * driver is asked for as many queues as there can be, unless the environment says how many, and nothing of one test is left
- * when the next one begins.
- * What streams copy is staged in memory that the driver has pinned, allocated once: with other memory, copies would
- * wait for the stream, and so would allocating beside a shut gate.
+ * All ranks live in this process and share a GPU's few hardware queues, where a stream that waits holds up
+ * all behind it. So the driver is asked for as many queues as there can be, unless the environment says how
+ * many, and nothing of one test is left when the next one begins.
+ * What streams copy is staged in memory that the driver has pinned, allocated once: with other memory, copies
+ * would wait for the stream, and so would allocating beside a shut gate.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -45,7 +45,7 @@ static size_t pinned_used;
 static bool all_well = true; /* with what was given back */
 static LIST_HEAD(, landing) landings = LIST_HEAD_INITIALIZER(landings);
 
-/* ---- The driver ---------------------------------------------------------------------------------------------- */
+/* ---- The driver ---------------------------------------------------------------------------------------- */
 
 #define RUNS(call) check_result(call, #call, __LINE__)
 
@@ -162,7 +162,7 @@ static void *stage(size_t bytes)
 	return staged;
 }
 
-/* ---- Streams ------------------------------------------------------------------------------------------------- */
+/* ---- Streams ------------------------------------------------------------------------------------------- */
 
 static int create_stream(struct CUstream_st **made)
 {
@@ -224,7 +224,7 @@ static void stream_synced(struct contract_stream *stream)
 	pthread_mutex_unlock(&lock);
 }
 
-/* ---- Gates --------------------------------------------------------------------------------------------------- */
+/* ---- Gates --------------------------------------------------------------------------------------------- */
 
 static void gate_put(struct contract_stream *stream, struct contract_gate *gate)
 {
@@ -249,7 +249,7 @@ static void gate_open(struct contract_gate *gate)
 	__atomic_store_n(&gate->words[GATE_OPEN], 1, __ATOMIC_RELEASE);
 }
 
-/* ---- Copies -------------------------------------------------------------------------------------------------- */
+/* ---- Copies -------------------------------------------------------------------------------------------- */
 
 /* The GPU whose memory some rank's client has mapped there; -1: none. */
 static int find_gpu(zerod_client *client, const uint8_t *at)

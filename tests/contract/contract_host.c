@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* contract_host.c - the host backend's streams: threads that run functions, on memory that the CPU reaches. */
+/* contract_host.c - the host backend's streams: threads that run functions, on memory that the CPU
+ * reaches. */
 #include <errno.h>
 #include <fcntl.h>
 #include <stdlib.h>
@@ -24,7 +25,7 @@ static void stream_end(struct contract_stream *stream)
 	zerod_stream_destroy(stream->stream);
 }
 
-/* ---- Gates --------------------------------------------------------------------------------------------------- */
+/* ---- Gates --------------------------------------------------------------------------------------------- */
 
 static void pass_gate(void *arg)
 {
@@ -60,7 +61,7 @@ static void gate_open(struct contract_gate *gate)
 	pthread_mutex_unlock(&gate->lock);
 }
 
-/* ---- Copies -------------------------------------------------------------------------------------------------- */
+/* ---- Copies -------------------------------------------------------------------------------------------- */
 
 struct copy {
 	void *to;

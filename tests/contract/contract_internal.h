@@ -20,7 +20,7 @@ bool contract_in_task(void);
 /* What the daemon has counted so far is of other tests. */
 void contract_count_from_here(struct contract *c);
 
-/* ---- contract_ranks.c ---------------------------------------------------------------------------------------- */
+/* ---- contract_ranks.c ---------------------------------------------------------------------------------- */
 
 /* Fills c->daemons and c->devices, of those that the test wants. */
 void contract_place(struct contract *c, uint32_t devices);
@@ -32,7 +32,7 @@ void contract_config(const char *lines, char config[CONTRACT_CONFIG]);
 void contract_join_options(const struct contract_rank *rank, const struct zerod_unique_id *id,
                            struct zerod_group_options *options);
 
-/* ---- contract_stream.c --------------------------------------------------------------------------------------- */
+/* ---- contract_stream.c --------------------------------------------------------------------------------- */
 
 /* Every gate that is still shut. */
 void contract_gates_open(void);
@@ -41,7 +41,7 @@ void contract_streams_end(struct contract_rank *rank);
 /* What gates and copies have kept; no stream may be left. Has all of the test ended well. */
 bool contract_copies_free(void);
 
-/* ---- What runs streams: contract_host.c, contract_cuda.c ------------------------------------------------------- */
+/* ---- What runs streams: contract_host.c, contract_cuda.c ----------------------------------------------- */
 
 struct contract_stream {
 	struct contract_rank *rank;

@@ -25,7 +25,7 @@ static void list(struct contract *c, Zd__Table table, int (*fn)(const Zd__Reply 
 		list_one(c->observers[i], table, fn, arg);
 }
 
-/* ---- Devices -------------------------------------------------------------------------------------------------- */
+/* ---- Devices ------------------------------------------------------------------------------------------- */
 
 /* What was counted in tests before this one. */
 static struct {
@@ -101,7 +101,7 @@ struct contract_device contract_devices(struct contract *c)
 	return look_at_devices(c, -1);
 }
 
-/* ---- Buffers -------------------------------------------------------------------------------------------------- */
+/* ---- Buffers ------------------------------------------------------------------------------------------- */
 
 struct buffers {
 	uint32_t rank;
@@ -142,7 +142,7 @@ struct contract_buffer contract_buffer(struct contract *c, uint32_t rank, const 
 	return buffers.found;
 }
 
-/* ---- Waits ---------------------------------------------------------------------------------------------------- */
+/* ---- Waits --------------------------------------------------------------------------------------------- */
 
 struct waits {
 	const char *text;

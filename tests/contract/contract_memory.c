@@ -7,7 +7,7 @@
 #include "base/mem.h"
 #include "contract_internal.h"
 
-/* ---- Units --------------------------------------------------------------------------------------------------- */
+/* ---- Units --------------------------------------------------------------------------------------------- */
 
 /* No byte is 0, which is the padding's. */
 static uint8_t pattern(const struct contract_unit *unit, uint64_t version, uint64_t i)

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* contract_ranks.c - where the ranks of a test are: in how many daemons, on which devices, and how bytes travel between them. */
+/* contract_ranks.c - where the ranks of a test are: in how many daemons, on which devices, and how bytes
+ * travel between them. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -49,7 +50,7 @@ void contract_needs(enum contract_need need)
 		skip_because("all ranks are in one daemon");
 }
 
-/* ---- Places -------------------------------------------------------------------------------------------------- */
+/* ---- Places -------------------------------------------------------------------------------------------- */
 
 void contract_place(struct contract *c, uint32_t devices)
 {

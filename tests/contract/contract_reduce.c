@@ -7,7 +7,7 @@
 #include "base/dtype.h"
 #include "base/mem.h"
 
-/* ---- Calls --------------------------------------------------------------------------------------------------- */
+/* ---- Calls --------------------------------------------------------------------------------------------- */
 
 void contract_backward(struct contract_rank *rank, uint32_t stage, bool boundary)
 {
@@ -54,7 +54,7 @@ void contract_step_end(struct contract_rank *rank)
 	OK(rank->client, zerod_step_end(rank->group, NULL, 0));
 }
 
-/* ---- Gradients ------------------------------------------------------------------------------------------------- */
+/* ---- Gradients ----------------------------------------------------------------------------------------- */
 
 float contract_gradient(uint32_t rank, uint64_t i)
 {
@@ -82,7 +82,7 @@ void contract_reduce(struct contract_rank *rank, zerod_bucket *bucket, const str
 	OK(rank->client, zerod_bucket_commit(bucket, entry.id, NULL, 0, options));
 }
 
-/* ---- Targets --------------------------------------------------------------------------------------------------- */
+/* ---- Targets ------------------------------------------------------------------------------------------- */
 
 static float reference(uint32_t contributors, uint64_t i, float factor)
 {
@@ -149,7 +149,7 @@ double contract_norm_squared(const struct contract_unit *unit, uint32_t contribu
 	return sum;
 }
 
-/* ---- All ranks ------------------------------------------------------------------------------------------------- */
+/* ---- All ranks ----------------------------------------------------------------------------------------- */
 
 struct expected_step {
 	const struct contract_sum *sums;

@@ -2,8 +2,8 @@
 /*
  * contract_reduce.h - gradients of known values, and the sums that they must come to.
  *
- * Element i of rank r's gradient of a unit is a small integer times a factor, so that sums are exact in every dtype and
- * order; tests of rounding bring their own.
+ * Element i of rank r's gradient of a unit is a small integer times a factor, so that sums are exact in every
+ * dtype and order; tests of rounding bring their own.
  */
 #ifndef ZD_TESTS_CONTRACT_REDUCE_H
 #define ZD_TESTS_CONTRACT_REDUCE_H
@@ -19,7 +19,8 @@ zerod_bucket *contract_bucket_as(struct contract_rank *rank, enum zerod_dtype dt
                                  uint32_t nslots);
 
 float contract_gradient(uint32_t rank, uint64_t i);
-/* Elements [first, first + numel) of the rank's gradient into an entry of a float32 bucket, as the stream comes to it. */
+/* Elements [first, first + numel) of the rank's gradient into an entry of a float32 bucket, as the stream
+ * comes to it. */
 void contract_write_gradient(struct contract_rank *rank, zerod_stream *stream,
                              const struct zerod_entry *entry, uint64_t first, uint64_t numel, float factor);
 /* Reserve, write all of it, commit: by the calling thread. `options` may be NULL. */
@@ -28,8 +29,8 @@ void contract_reduce(struct contract_rank *rank, zerod_bucket *bucket, const str
 
 struct zerod_step_info contract_step(struct contract_rank *rank);
 void contract_step_end(struct contract_rank *rank);
-/* Between step and step_end: the rank's float32 target is `factor` times the sum of the gradients of `contributors`
- * (bit mask of ranks), and zero behind its real elements. */
+/* Between step and step_end: the rank's float32 target is `factor` times the sum of the gradients of
+ * `contributors` (bit mask of ranks), and zero behind its real elements. */
 void contract_expect_target(struct contract_rank *rank, const struct contract_unit *unit,
                             uint32_t contributors, float factor);
 /* The target's elements as floats: shard_numel of them, to be freed. */

@@ -17,7 +17,7 @@ const struct contract_backend *contract_backend(void)
 	return name && strcmp(name, "cuda") == 0 ? &contract_cuda : &contract_host;
 }
 
-/* ---- Streams ------------------------------------------------------------------------------------------------- */
+/* ---- Streams ------------------------------------------------------------------------------------------- */
 
 zerod_stream *contract_stream(struct contract_rank *rank)
 {
@@ -72,7 +72,7 @@ void contract_sync(struct contract_rank *rank, zerod_stream *stream)
 		contract_backend()->stream_synced(find_stream(stream));
 }
 
-/* ---- Gates --------------------------------------------------------------------------------------------------- */
+/* ---- Gates --------------------------------------------------------------------------------------------- */
 
 struct contract_gate *contract_block(struct contract_rank *rank, zerod_stream *stream)
 {
@@ -106,7 +106,7 @@ void contract_gates_open(void)
 		contract_unblock(gate);
 }
 
-/* ---- Copies -------------------------------------------------------------------------------------------------- */
+/* ---- Copies -------------------------------------------------------------------------------------------- */
 
 void contract_write(zerod_stream *stream, void *to, const void *from, size_t bytes)
 {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * test_all_reduce.c - units whose reduced gradient all ranks want whole: the same sums, norms and accounts as of sliced ones,
- * beside which they are reduced.
+ * test_all_reduce.c - units whose reduced gradient all ranks want whole: the same sums, norms and accounts as
+ * of sliced ones, beside which they are reduced.
  */
 #include "contract_reduce.h"
 
@@ -38,7 +38,7 @@ static void reduce_all(struct world *w, const struct contract_unit *unit, float 
 		contract_reduce(&w->c->ranks[i], w->buckets[i], unit, factor, options);
 }
 
-/* ---- Sums -------------------------------------------------------------------------------------------------------- */
+/* ---- Sums ---------------------------------------------------------------------------------------------- */
 
 #define MICRO_STEPS 3u
 
@@ -138,7 +138,7 @@ static void test_mean_and_overwrite_of_the_whole(void **state)
 	contract_close(w.c);
 }
 
-/* ---- Targets ------------------------------------------------------------------------------------------------------- */
+/* ---- Targets ------------------------------------------------------------------------------------------- */
 
 static void check_targets(struct contract_rank *rank, void *arg)
 {

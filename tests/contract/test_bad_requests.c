@@ -2,8 +2,8 @@
 /*
  * test_bad_requests.c - what may not be asked: each is refused in words that name it, and changes nothing.
  *
- * "Nothing" is every figure of every device, its high-water marks and its counts of transfers included; who is right goes
- * on as if nobody had been wrong.
+ * "Nothing" is every figure of every device, its high-water marks and its counts of transfers included; who
+ * is right goes on as if nobody had been wrong.
  */
 #include "contract_reduce.h"
 
@@ -11,7 +11,7 @@
 
 #define NUMEL 1000u
 
-/* ---- Nothing has changed ----------------------------------------------------------------------------------------- */
+/* ---- Nothing has changed ------------------------------------------------------------------------------- */
 
 /* When no freed block waits for its streams any more, which is for the daemon to notice. */
 static struct contract_device figures(struct contract *c)
@@ -45,7 +45,7 @@ static void open_units(struct contract **c, struct contract_unit *unit, struct c
 	contract_publish_all(*c, other);
 }
 
-/* ---- Releases ---------------------------------------------------------------------------------------------------- */
+/* ---- Releases ------------------------------------------------------------------------------------------ */
 
 static void test_release_of_what_is_not_held(void **state)
 {
@@ -105,7 +105,7 @@ static void test_release_after_the_sessions_end(void **state)
 	contract_close(c);
 }
 
-/* ---- Scopes ------------------------------------------------------------------------------------------------------ */
+/* ---- Scopes -------------------------------------------------------------------------------------------- */
 
 static void touch(struct contract_rank *rank, struct contract_unit *unit, zerod_scope scope)
 {
@@ -191,7 +191,7 @@ static void test_claim_for_an_unknown_scope(void **state)
 	contract_close(c);
 }
 
-/* ---- Gradients --------------------------------------------------------------------------------------------------- */
+/* ---- Gradients ----------------------------------------------------------------------------------------- */
 
 static void test_producers_of_another_session(void **state)
 {

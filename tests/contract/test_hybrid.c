@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * test_hybrid.c - groups whose daemons have all shards each: gathers that no other rank takes part in, and gradients that are
- * summed over all ranks of all daemons.
+ * test_hybrid.c - groups whose daemons have all shards each: gathers that no other rank takes part in, and
+ * gradients that are summed over all ranks of all daemons.
  */
 #include "contract_reduce.h"
 
@@ -38,7 +38,7 @@ static void publish(struct world *w)
 	w->version++;
 }
 
-/* ---- Gathers ------------------------------------------------------------------------------------------------------ */
+/* ---- Gathers ------------------------------------------------------------------------------------------- */
 
 static void gather_in_own_order(struct contract_rank *rank, void *arg)
 {
@@ -87,7 +87,7 @@ static void test_rank_gathers_from_its_daemon_alone(void **state)
 	contract_close(w.c);
 }
 
-/* ---- Sums ----------------------------------------------------------------------------------------------------------- */
+/* ---- Sums ---------------------------------------------------------------------------------------------- */
 
 static void test_sums_are_over_all_daemons(void **state)
 {

@@ -2,7 +2,8 @@
 /*
  * test_known_failures.c - what goes wrong in sharded training beside the four pull requests.
  *
- * Ranks that do not do the same, parameters of awkward shapes, and the order in which the good and the careless call.
+ * Ranks that do not do the same, parameters of awkward shapes, and the order in which the good and the
+ * careless call.
  */
 #include "contract_reduce.h"
 
@@ -15,7 +16,7 @@
 
 #define NUMEL 1000u
 
-/* ---- Ranks that do not do the same ----------------------------------------------------------------------------------- */
+/* ---- Ranks that do not do the same --------------------------------------------------------------------- */
 
 #define UNITS 6u
 
@@ -76,7 +77,8 @@ static void gather_again_and_again(struct contract_rank *rank, void *arg)
 	}
 }
 
-/* The last release of one is not the last of all: whoever holds it finds its bytes, and in the end there are none. */
+/* The last release of one is not the last of all: whoever holds it finds its bytes, and in the end there are
+ * none. */
 static void test_threads_gather_one_unit(void **state)
 {
 	contract_needs(CONTRACT_ONE_SIDED);
@@ -97,7 +99,8 @@ static void test_threads_gather_one_unit(void **state)
 	contract_close(c);
 }
 
-/* One rank gathers and has a gradient; the others only say that they have none, and one never touches the unit at all. */
+/* One rank gathers and has a gradient; the others only say that they have none, and one never touches the
+ * unit at all. */
 static void test_expert_used_by_one_rank(void **state)
 {
 	struct contract *c = contract_open(&(struct contract_options){.world_size = 3});
@@ -202,7 +205,7 @@ static void test_rank_that_leaves_early(void **state)
 	contract_close(c);
 }
 
-/* ---- Shapes and dtypes -------------------------------------------------------------------------------------------------- */
+/* ---- Shapes and dtypes --------------------------------------------------------------------------------- */
 
 static void test_units_of_awkward_sizes(void **state)
 {
@@ -258,7 +261,8 @@ static void test_unit_smaller_than_the_world(void **state)
 	contract_close(c);
 }
 
-/* A shard's block that was full of something else: the tail behind its elements is zero, and no publish writes it. */
+/* A shard's block that was full of something else: the tail behind its elements is zero, and no publish
+ * writes it. */
 static void test_padding_of_a_used_block_is_zero(void **state)
 {
 	struct contract *c = contract_open(NULL);
@@ -343,7 +347,7 @@ static void test_mixed_dtypes_in_one_step(void **state)
 	contract_close(c);
 }
 
-/* ---- Registration --------------------------------------------------------------------------------------------------------- */
+/* ---- Registration -------------------------------------------------------------------------------------- */
 
 static void test_registration_with_another_shape_is_a_mismatch(void **state)
 {
@@ -366,7 +370,8 @@ static void test_registration_with_another_shape_is_a_mismatch(void **state)
 	      "rank 0 registered float32, 1000 elements, views weight[10,100]@0; rank 1 says float32, 1000 "
 	      "elements, "
 	      "views weight[100,10]@0");
-	/* The others learn of it, too, and nobody hangs; where all gather together it would be the group's end. */
+	/* The others learn of it, too, and nobody hangs; where all gather together it would be the group's
+	 * end. */
 	if (!contract_gathers_together())
 		FAILS(first->client, zerod_gather(unit[0], NULL, NULL, NULL), ZEROD_E_MISMATCH,
 		      "rank 1 says");
@@ -390,7 +395,8 @@ static void register_anew(struct contract_rank *rank, void *arg)
 	contract_plain_unit(rank->world, "w", NUMEL / 2, arg);
 }
 
-/* Once all have left the unit, its name may stand for another one, even while a stream has not come to the old one's release. */
+/* Once all have left the unit, its name may stand for another one, even while a stream has not come to the
+ * old one's release. */
 static void test_registration_anew_has_any_shape(void **state)
 {
 	struct contract *c = contract_open(&(struct contract_options){.world_size = 1});
@@ -416,7 +422,8 @@ static void test_registration_anew_has_any_shape(void **state)
 	contract_close(c);
 }
 
-/* Two modules that share a parameter hold it apart, as two tags of one buffer; its gradient is reduced once. */
+/* Two modules that share a parameter hold it apart, as two tags of one buffer; its gradient is reduced
+ * once. */
 static void test_tied_parameters(void **state)
 {
 	struct contract *c = contract_open(NULL);
@@ -456,9 +463,10 @@ static void test_tied_parameters(void **state)
 	contract_close(c);
 }
 
-/* ---- Careless calls --------------------------------------------------------------------------------------------------------- */
+/* ---- Careless calls ------------------------------------------------------------------------------------ */
 
-/* They give their room to a gather that needs it, the oldest first, and are gone with a publish and the session. */
+/* They give their room to a gather that needs it, the oldest first, and are gone with a publish and the
+ * session. */
 static void test_prefetches_never_used(void **state)
 {
 	contract_needs(CONTRACT_ONE_SIDED);
@@ -496,7 +504,8 @@ static void test_prefetches_never_used(void **state)
 	contract_close(c);
 }
 
-/* What is written into a gathered copy is nobody's but its holder's; the next gather has what was published. */
+/* What is written into a gathered copy is nobody's but its holder's; the next gather has what was
+ * published. */
 static void test_edit_without_publishing_is_lost(void **state)
 {
 	struct contract *c = contract_open(NULL);
@@ -523,7 +532,8 @@ static void wait_for_room(struct contract_rank *rank, void *arg)
 	contract_expect_version(rank, arg, 1);
 }
 
-/* The budget holds; who waits is served in the order in which it came, and one that can never fit is told at once. */
+/* The budget holds; who waits is served in the order in which it came, and one that can never fit is told at
+ * once. */
 static void test_budget_is_kept_and_served_in_order(void **state)
 {
 	contract_needs(CONTRACT_ONE_SIDED);

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * test_loading.c - weights that one rank has read, on the shards of all: a reduction that it alone contributes to.
+ * test_loading.c - weights that one rank has read, on the shards of all: a reduction that it alone
+ * contributes to.
  */
 #include "contract_reduce.h"
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * test_many.c - zerod_wait_many() and zerod_release_many(): as many single calls would do, and what is true of the others
- * when one fails.
+ * test_many.c - zerod_wait_many() and zerod_release_many(): as many single calls would do, and what is true
+ * of the others when one fails.
  */
 #include "contract.h"
 
@@ -81,7 +81,7 @@ static void release_all(struct scene *s, uint32_t count)
 	assert_int_equal(contract_device(s->c, 0).gathered_bytes, 0);
 }
 
-/* ---- As many single calls would do ---------------------------------------------------------------------------- */
+/* ---- As many single calls would do --------------------------------------------------------------------- */
 
 static void test_a_thread_waits_for_many(void **state)
 {
@@ -161,7 +161,7 @@ static void test_many_in_a_batch(void **state)
 	contract_close(s.c);
 }
 
-/* ---- None, too many, twice --------------------------------------------------------------------------------------- */
+/* ---- None, too many, twice ----------------------------------------------------------------------------- */
 
 static void test_none_and_too_many(void **state)
 {
@@ -208,7 +208,7 @@ static void test_the_same_twice(void **state)
 	contract_close(s.c);
 }
 
-/* ---- One of them fails -------------------------------------------------------------------------------------------- */
+/* ---- One of them fails --------------------------------------------------------------------------------- */
 
 /* No ticket is consumed, no address given out; the others are waited for again. */
 static void test_a_failed_gather_among_many(void **state)

@@ -2,9 +2,9 @@
 /*
  * test_pr8032.c - gathered storage follows leases and nothing else.
  *
- * Upstream, a gathered parameter was a true-shape view of a padded buffer, and the generated code kept that view: the
- * release cleared the registry's tensor, and the storage stayed. Here a release ends the storage, whoever still has its
- * address, and the bytes are out of the accounts at once.
+ * Upstream, a gathered parameter was a true-shape view of a padded buffer, and the generated code kept that
+ * view: the release cleared the registry's tensor, and the storage stayed. Here a release ends the storage,
+ * whoever still has its address, and the bytes are out of the accounts at once.
  */
 #include "contract.h"
 
@@ -27,7 +27,7 @@ static bool is_available(struct contract *c, const char *unit)
 	return strcmp(contract_buffer(c, 0, unit).state, "AVAILABLE") == 0;
 }
 
-/* ---- Gather -------------------------------------------------------------------------------------------------- */
+/* ---- Gather -------------------------------------------------------------------------------------------- */
 
 #define THREADS 4
 
@@ -139,9 +139,10 @@ static void test_waits_are_apart(void **state)
 	contract_close(c);
 }
 
-/* ---- Release -------------------------------------------------------------------------------------------------- */
+/* ---- Release ------------------------------------------------------------------------------------------- */
 
-/* The bytes are off the account at the release; the block serves nobody else before the slow consumer is through. */
+/* The bytes are off the account at the release; the block serves nobody else before the slow consumer is
+ * through. */
 static void test_release_waits_for_every_consumer(void **state)
 {
 	struct contract *c = contract_open(NULL);
@@ -324,7 +325,7 @@ static void test_release_of_what_is_not_held_changes_nothing(void **state)
 	contract_close(c);
 }
 
-/* ---- Persistent units -------------------------------------------------------------------------------------------- */
+/* ---- Persistent units ---------------------------------------------------------------------------------- */
 
 static void test_persistent_unit_keeps_its_buffer(void **state)
 {
@@ -384,7 +385,7 @@ static void test_persistence_is_set_at_any_time(void **state)
 	contract_close(c);
 }
 
-/* ---- Slots ------------------------------------------------------------------------------------------------------- */
+/* ---- Slots --------------------------------------------------------------------------------------------- */
 
 static void slot_unit(struct contract *c, const char *name, uint64_t numel, struct contract_unit *unit)
 {

@@ -2,9 +2,9 @@
 /*
  * test_pr8036.c - gradient targets and buckets live for a step, not for a run.
  *
- * Upstream, targets that compilation had set up stayed bound into the optimizer's step, and bucket storage stayed when the
- * backward's first graph reduced nothing. Here a target is there from the backward that reduces to the end of the step,
- * and a bucket's storage from its first entry to the end of its backward.
+ * Upstream, targets that compilation had set up stayed bound into the optimizer's step, and bucket storage
+ * stayed when the backward's first graph reduced nothing. Here a target is there from the backward that
+ * reduces to the end of the step, and a bucket's storage from its first entry to the end of its backward.
  */
 #include "contract_reduce.h"
 
@@ -61,7 +61,7 @@ static void expect_step(struct world *w, float first, float second)
 	contract_expect_step(w->c, sums, 2);
 }
 
-/* ---- Between steps ------------------------------------------------------------------------------------------------- */
+/* ---- Between steps ------------------------------------------------------------------------------------- */
 
 static void test_nothing_is_held_between_steps(void **state)
 {
@@ -206,7 +206,8 @@ static void test_target_is_one_flat_buffer(void **state)
 	contract_close(w.c);
 }
 
-/* A stream still copies from the target when the step ends: the bytes are off the account, the block is not free. */
+/* A stream still copies from the target when the step ends: the bytes are off the account, the block is not
+ * free. */
 static void test_target_waits_for_its_readers(void **state)
 {
 	struct world w;
@@ -246,7 +247,7 @@ static void test_target_waits_for_its_readers(void **state)
 	contract_close(w.c);
 }
 
-/* ---- Parts of a backward that reduce nothing ----------------------------------------------------------------------------- */
+/* ---- Parts of a backward that reduce nothing ----------------------------------------------------------- */
 
 /* A part is what one graph does between two breaks: gathers, and perhaps reductions. */
 static void run_part(struct world *w, bool reduces)
@@ -283,7 +284,7 @@ static void test_buckets_go_whichever_part_reduces(void **state)
 	contract_close(w.c);
 }
 
-/* ---- Stages ------------------------------------------------------------------------------------------------------------- */
+/* ---- Stages -------------------------------------------------------------------------------------------- */
 
 #define MICRO_STEPS 4u
 

@@ -2,9 +2,10 @@
 /*
  * test_pr8059.c - gathers that no plan knows of: who holds what they brought, and until when.
  *
- * Upstream, frames that a compiler skipped ran on parameters that nobody had gathered; the first repair gathered them and
- * then released everything that was available after the forward, also what the backward still needed and what others
- * held. Here every holder has a tag or a scope of its own, and nothing ends but by its own holder.
+ * Upstream, frames that a compiler skipped ran on parameters that nobody had gathered; the first repair
+ * gathered them and then released everything that was available after the forward, also what the backward
+ * still needed and what others held. Here every holder has a tag or a scope of its own, and nothing ends but
+ * by its own holder.
  */
 #include "contract.h"
 
@@ -51,7 +52,8 @@ static void end_claim(struct world *w, zerod_scope scope)
 	OK(w->rank->client, zerod_claim_end(w->rank->client, scope, NULL, 0));
 }
 
-/* A frame touches the unit and finds its bytes. Where the rank has no copy, the others gather too, and keep none. */
+/* A frame touches the unit and finds its bytes. Where the rank has no copy, the others gather too, and keep
+ * none. */
 static void *touch(struct world *w, struct contract_unit *unit, zerod_scope scope)
 {
 	bool anew = strcmp(contract_buffer(w->c, 0, unit->name).state, "NOT_AVAILABLE") == 0;
@@ -73,7 +75,7 @@ static uint64_t gathered(const struct world *w)
 	return contract_device(w->c, 0).gathered_bytes;
 }
 
-/* ---- Tags ------------------------------------------------------------------------------------------------------ */
+/* ---- Tags ---------------------------------------------------------------------------------------------- */
 
 static void test_release_touches_no_other_tag(void **state)
 {
@@ -122,7 +124,7 @@ static void test_tags_of_scopes_are_not_the_callers(void **state)
 	contract_close(w.c);
 }
 
-/* ---- Forward and backward ---------------------------------------------------------------------------------------- */
+/* ---- Forward and backward ------------------------------------------------------------------------------ */
 
 static void test_touched_in_forward_needed_in_backward(void **state)
 {
@@ -149,7 +151,8 @@ static void test_touched_in_forward_needed_in_backward(void **state)
 	contract_close(w.c);
 }
 
-/* Tied: the planned frame's release frees nothing that the eager frame's backward needs, nor the other way round. */
+/* Tied: the planned frame's release frees nothing that the eager frame's backward needs, nor the other way
+ * round. */
 static void test_tied_unit_of_a_planned_and_an_eager_frame(void **state)
 {
 	struct world w;
@@ -200,7 +203,7 @@ static void test_two_forwards_one_backward(void **state)
 	contract_close(w.c);
 }
 
-/* ---- Abandoned forwards -------------------------------------------------------------------------------------------- */
+/* ---- Abandoned forwards -------------------------------------------------------------------------------- */
 
 static void test_abandoned_forward_is_dropped(void **state)
 {
@@ -289,7 +292,7 @@ static void test_scope_of_another_session_is_unknown(void **state)
 	contract_close(w.c);
 }
 
-/* ---- Streams and bounds ---------------------------------------------------------------------------------------------- */
+/* ---- Streams and bounds -------------------------------------------------------------------------------- */
 
 static void test_claim_ends_behind_its_streams(void **state)
 {
@@ -375,7 +378,7 @@ static void test_frozen_and_persistent_units_in_a_scope(void **state)
 	contract_close(w.c);
 }
 
-/* ---- User contexts ------------------------------------------------------------------------------------------------------ */
+/* ---- User contexts ------------------------------------------------------------------------------------- */
 
 static void begin_context(struct world *w, struct contract_unit *const *units, uint32_t count,
                           zerod_scope *context)

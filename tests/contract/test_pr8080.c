@@ -2,15 +2,16 @@
 /*
  * test_pr8080.c - a reduction reads a bucket when all of its producers have finished, and not before.
  *
- * Upstream, gradients of one bucket were copied into it by several streams, and the reduction waited for one of them. Here
- * an entry is committed with every stream that wrote it, and its slot is filled again only when it has been reduced.
+ * Upstream, gradients of one bucket were copied into it by several streams, and the reduction waited for one
+ * of them. Here an entry is committed with every stream that wrote it, and its slot is filled again only when
+ * it has been reduced.
  */
 #include "contract_reduce.h"
 
 #define NUMEL     1000u
 #define PRODUCERS 4u
 
-/* ---- Producers ----------------------------------------------------------------------------------------------- */
+/* ---- Producers ----------------------------------------------------------------------------------------- */
 
 struct producers {
 	struct contract_rank *rank;
@@ -62,8 +63,8 @@ static void end_backward(struct contract_rank *rank, void *arg)
 	contract_backward_end(rank);
 }
 
-/* Whichever producer is the slow one, the sum waits for it: also when the daemon has seen the end of all others, which the
- * second unit's sum shows, where it may overtake the first one. */
+/* Whichever producer is the slow one, the sum waits for it: also when the daemon has seen the end of all
+ * others, which the second unit's sum shows, where it may overtake the first one. */
 static void reduce_with_slow_producers(uint64_t slot_bytes)
 {
 	struct contract *c = contract_open(NULL);
@@ -157,7 +158,7 @@ static void test_producers_of_another_session_are_refused(void **state)
 	contract_close(c);
 }
 
-/* ---- Slots ------------------------------------------------------------------------------------------------------ */
+/* ---- Slots --------------------------------------------------------------------------------------------- */
 
 struct reservation {
 	zerod_bucket *bucket;
@@ -179,8 +180,8 @@ static void commit_entry(struct contract_rank *rank, zerod_bucket *bucket, const
 	OK(rank->client, zerod_bucket_commit(bucket, entry->id, NULL, 0, NULL));
 }
 
-/* Two slots of one entry each. The first is committed and waits for rank 1; the second is filled meanwhile without waiting;
- * the third wants the first's place, and gets it when that has been reduced, not before. */
+/* Two slots of one entry each. The first is committed and waits for rank 1; the second is filled meanwhile
+ * without waiting; the third wants the first's place, and gets it when that has been reduced, not before. */
 static void test_next_writer_waits_for_its_slot_and_nothing_else(void **state)
 {
 	contract_needs(CONTRACT_ONE_DAEMON);
@@ -309,7 +310,8 @@ static void test_slots_in_quick_succession(void **state)
 	contract_close(c);
 }
 
-/* The place was full of a large gradient; what the small one does not write must not reach its norm or its padding. */
+/* The place was full of a large gradient; what the small one does not write must not reach its norm or its
+ * padding. */
 static void test_padding_is_zero_in_a_used_slot(void **state)
 {
 	struct contract *c = contract_open(NULL);
@@ -335,7 +337,7 @@ static void test_padding_is_zero_in_a_used_slot(void **state)
 	contract_close(c);
 }
 
-/* ---- Order ------------------------------------------------------------------------------------------------------- */
+/* ---- Order --------------------------------------------------------------------------------------------- */
 
 /* Rank 0 from the first unit to the last, rank 1 the other way round. */
 static void test_orders_cross_within_capacity(void **state)

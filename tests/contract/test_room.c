@@ -2,8 +2,8 @@
 /*
  * test_room.c - memory that is empty serves whoever needs it: another purpose, another job, another process.
  *
- * An arena holds a unit's shard, its gathered copy and a little more. The copy is released and its memory wanted as an
- * allocation, which it becomes when everybody who was given it has unmapped it.
+ * An arena holds a unit's shard, its gathered copy and a little more. The copy is released and its memory
+ * wanted as an allocation, which it becomes when everybody who was given it has unmapped it.
  */
 #include "contract.h"
 

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * test_sources.c - publish with a source dtype: what travels is narrowed on the shard, in the order of a stream, behind
- * which it is published.
+ * test_sources.c - publish with a source dtype: what travels is narrowed on the shard, in the order of a
+ * stream, behind which it is published.
  *
- * Expected bytes are written down here by hand, value by value; tests/it/test_client_cast.c has all the others.
+ * Expected bytes are written down here by hand, value by value; tests/it/test_client_cast.c has all the
+ * others.
  */
 #include "contract.h"
 
@@ -153,7 +154,7 @@ static void expect_gathered(struct contract_rank *rank, struct contract_unit *un
 	free(content);
 }
 
-/* ---- Conversions ---------------------------------------------------------------------------------------------------- */
+/* ---- Conversions --------------------------------------------------------------------------------------- */
 
 static const enum zerod_dtype dtypes[] = {ZEROD_BFLOAT16,    ZEROD_FLOAT16, ZEROD_FLOAT8_E4M3,
                                           ZEROD_FLOAT8_E5M2, ZEROD_FLOAT32, ZEROD_BFLOAT16};
@@ -258,7 +259,7 @@ static void test_conversion_is_in_the_order_of_its_stream(void **state)
 	contract_close(c);
 }
 
-/* ---- Copies: on every backend ----------------------------------------------------------------------------------------- */
+/* ---- Copies: on every backend -------------------------------------------------------------------------- */
 
 /* From an allocation of the daemon's on any backend, behind what wrote it. */
 static void publish_copy(struct contract_rank *rank, struct contract_unit *unit, zerod_stream *stream,
@@ -303,7 +304,7 @@ static void test_equal_dtypes_are_copied(void **state)
 	contract_close(c);
 }
 
-/* ---- What is refused ------------------------------------------------------------------------------------------------------ */
+/* ---- What is refused ----------------------------------------------------------------------------------- */
 
 /* Nothing was converted: not even for the sources before the one that is wrong. */
 static void expect_zeros(struct contract_rank *rank, struct contract_unit *unit)

@@ -2,8 +2,8 @@
 /*
  * test_strict.c - strict clients: a gathered buffer can be touched exactly while somebody holds it.
  *
- * Pages of emulated devices, and what an access without a right ends in, are looked at in tests/it (test_strict.c,
- * test_cuda_strict.c).
+ * Pages of emulated devices, and what an access without a right ends in, are looked at in tests/it
+ * (test_strict.c, test_cuda_strict.c).
  */
 #include <string.h>
 
@@ -49,7 +49,7 @@ static void release_behind(struct contract_rank *rank, struct contract_unit *uni
 	contract_others_release(rank, unit, tag);
 }
 
-/* ---- Who holds a buffer ---------------------------------------------------------------------------------------- */
+/* ---- Who holds a buffer -------------------------------------------------------------------------------- */
 
 static void test_last_of_all_streams(void **state)
 {
@@ -247,7 +247,7 @@ static void test_persistent_units_stay(void **state)
 	contract_close(c);
 }
 
-/* ---- Who writes it ----------------------------------------------------------------------------------------------- */
+/* ---- Who writes it ------------------------------------------------------------------------------------- */
 
 static bool is_filled(struct contract *c)
 {
@@ -288,7 +288,7 @@ static void test_pushes_need_no_access_of_the_client(void **state)
 	contract_close(c);
 }
 
-/* ---- Units that end ---------------------------------------------------------------------------------------------- */
+/* ---- Units that end ------------------------------------------------------------------------------------ */
 
 static void unregister(struct contract_rank *rank, void *arg)
 {

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * test_sums.c - what a reduction comes to: in float32 whatever travels, in rank order whatever arrives first, agreed by all.
+ * test_sums.c - what a reduction comes to: in float32 whatever travels, in rank order whatever arrives first,
+ * agreed by all.
  */
 #include "contract_reduce.h"
 
@@ -15,7 +16,7 @@
 #define NUMEL 1000u
 #define RANKS 4u
 
-/* ---- Sum, mean, factor -------------------------------------------------------------------------------------------- */
+/* ---- Sum, mean, factor --------------------------------------------------------------------------------- */
 
 struct kind {
 	enum zerod_reduce_op op;
@@ -77,7 +78,7 @@ static void test_options_that_differ_are_a_mismatch(void **state)
 	contract_close(c);
 }
 
-/* ---- Order ------------------------------------------------------------------------------------------------------- */
+/* ---- Order --------------------------------------------------------------------------------------------- */
 
 /* Values whose sum depends on its order. */
 static float rough(uint32_t rank, uint64_t i)
@@ -155,7 +156,7 @@ static void test_bits_are_those_of_rank_order(void **state)
 	contract_close(c);
 }
 
-/* ---- Dtypes ------------------------------------------------------------------------------------------------------- */
+/* ---- Dtypes -------------------------------------------------------------------------------------------- */
 
 #define MICRO_STEPS 8u
 
@@ -316,7 +317,7 @@ static void test_dtypes_that_cannot_be_reduced_are_refused(void **state)
 	contract_close(c);
 }
 
-/* ---- Overflow and norm ---------------------------------------------------------------------------------------------- */
+/* ---- Overflow and norm --------------------------------------------------------------------------------- */
 
 static void expect_overflow(struct contract_rank *rank, void *arg)
 {

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * test_versions.c - who may write a shard, who may read it, and what a gather then finds: one version of every shard.
+ * test_versions.c - who may write a shard, who may read it, and what a gather then finds: one version of
+ * every shard.
  *
- * Upstream a collective orders readers and writers. One-sided gathers have versions for that: what is gathered is what was
- * published, all of one version, the newest unless another is asked for.
+ * Upstream a collective orders readers and writers. One-sided gathers have versions for that: what is
+ * gathered is what was published, all of one version, the newest unless another is asked for.
  */
 #include "contract.h"
 
@@ -27,7 +28,7 @@ static void end_update(struct contract_rank *rank, struct contract_unit *unit, z
 	unit->version[rank->number]++;
 }
 
-/* ---- Update and read exclude each other -------------------------------------------------------------------------- */
+/* ---- Update and read exclude each other ---------------------------------------------------------------- */
 
 static bool is_placed(struct contract *c, uint32_t rank, const struct contract_unit *unit)
 {
@@ -163,7 +164,7 @@ static void test_shard_is_written_between_begin_and_publish_only(void **state)
 	contract_close(c);
 }
 
-/* ---- Which version ------------------------------------------------------------------------------------------------- */
+/* ---- Which version ------------------------------------------------------------------------------------- */
 
 static void test_version_no_longer_held_is_stale(void **state)
 {
@@ -224,7 +225,7 @@ static void test_gather_waits_for_the_slow_publisher_and_names_it(void **state)
 	contract_close(c);
 }
 
-/* ---- Publish and copies that are there --------------------------------------------------------------------------------- */
+/* ---- Publish and copies that are there ----------------------------------------------------------------- */
 
 static void test_publish_with_leases_is_busy(void **state)
 {
@@ -317,7 +318,7 @@ static void test_persistent_copy_is_refreshed_when_nobody_reads_it(void **state)
 	contract_close(c);
 }
 
-/* ---- Commit -------------------------------------------------------------------------------------------------------- */
+/* ---- Commit -------------------------------------------------------------------------------------------- */
 
 static void commit_step(struct contract_rank *rank, void *arg)
 {

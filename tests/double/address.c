@@ -2,9 +2,9 @@
 /*
  * address.c - reserved address ranges, what is mapped there, and which devices may touch it.
  *
- * Whole handles are mapped at offset zero, access is given and taken by whole mappings, and whole mappings are unmapped. Nothing
- * of that waits for what runs. The reserved pages are never readable: the CPU
- * faults on each device address.
+ * Whole handles are mapped at offset zero, access is given and taken by whole mappings, and whole mappings
+ * are unmapped. Nothing of that waits for what runs. The reserved pages are never readable: the CPU faults on
+ * each device address.
  */
 #include "tests/double/double.h"
 
@@ -40,7 +40,7 @@ int double_count_mappings(void)
 	return count;
 }
 
-/* ---- Looking up ---------------------------------------------------------------------------------------------------- */
+/* ---- Looking up ---------------------------------------------------------------------------------------- */
 
 static struct range *range_at(zd_cu_ptr at, size_t bytes)
 {
@@ -90,7 +90,7 @@ static bool is_whole(zd_cu_ptr at, size_t bytes)
 	return double_is_mapped(at, bytes) && first->at == at && last->at + last->memory->bytes == at + bytes;
 }
 
-/* ---- Use -------------------------------------------------------------------------------------------------------------- */
+/* ---- Use ----------------------------------------------------------------------------------------------- */
 
 void double_mapping_use(struct double_mapping *mapping)
 {
@@ -112,7 +112,7 @@ bool double_mapping_unuse(struct double_mapping *mapping, int device)
 	return was_there && had_access;
 }
 
-/* ---- Ranges ------------------------------------------------------------------------------------------------------------ */
+/* ---- Ranges -------------------------------------------------------------------------------------------- */
 
 /* Address space, aligned; 0 if there is none. */
 static zd_cu_ptr reserve(size_t bytes, size_t alignment, zd_cu_ptr hint)
@@ -180,7 +180,7 @@ int cuMemAddressFree(zd_cu_ptr at, size_t bytes)
 	return double_leave(after);
 }
 
-/* ---- Mappings ------------------------------------------------------------------------------------------------------------ */
+/* ---- Mappings ------------------------------------------------------------------------------------------ */
 
 static bool overlaps(zd_cu_ptr at, size_t bytes)
 {

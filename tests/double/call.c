@@ -5,11 +5,13 @@
  *   ZD_DOUBLE_FAIL=N:RESULT           the Nth call of this process gives RESULT
  *   ZD_DOUBLE_FAIL=cuMemCreate:N:RESULT   the Nth call of that function
  *   ZD_DOUBLE_FAIL_IN=PROGRAM         only in the program of that name
- *   ZD_DOUBLE_COUNT=FILE              at exit, appends "PROGRAM FUNCTION CALLS" for each function, and "PROGRAM all CALLS"
+ *   ZD_DOUBLE_COUNT=FILE              at exit, appends "PROGRAM FUNCTION CALLS" for each function, and
+ *                                     "PROGRAM all CALLS"
  *
- * Calls that poll are counted, too: where their number varies, name the function. Several faults are separated by
- * commas. A call that fails so does nothing, except that what gives something back does so, as the driver's own do that
- * report an earlier failure. After a result that ends a context, all of that context's later calls fail with it.
+ * Calls that poll are counted, too: where their number varies, name the function. Several faults are
+ * separated by commas. A call that fails so does nothing, except that what gives something back does so, as
+ * the driver's own do that report an earlier failure. After a result that ends a context, all of that
+ * context's later calls fail with it.
  */
 #include "tests/double/double.h"
 
@@ -44,7 +46,7 @@ static struct {
 
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 
-/* ---- Lock ------------------------------------------------------------------------------------------------------ */
+/* ---- Lock ---------------------------------------------------------------------------------------------- */
 
 void double_lock(void)
 {
@@ -72,7 +74,7 @@ void double_set_initialised(void)
 	all.initialised = true;
 }
 
-/* ---- Faults ------------------------------------------------------------------------------------------------------ */
+/* ---- Faults -------------------------------------------------------------------------------------------- */
 
 _Noreturn static void bad_fault(const char *text)
 {
@@ -165,7 +167,7 @@ static int count_call(const char *function)
 	return ZD_CU_SUCCESS;
 }
 
-/* ---- Entering ------------------------------------------------------------------------------------------------------ */
+/* ---- Entering ------------------------------------------------------------------------------------------ */
 
 static int check_context(const struct CUctx_st *current)
 {
@@ -240,7 +242,7 @@ int double_enter_giving_back(const char *function, enum double_needs needs, int 
 	return refused ? double_leave(refused) : refused;
 }
 
-/* ---- At exit -------------------------------------------------------------------------------------------------------- */
+/* ---- At exit ------------------------------------------------------------------------------------------- */
 
 static void write_counts(const char *path)
 {

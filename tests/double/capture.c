@@ -2,9 +2,9 @@
 /*
  * capture.c - stream capture: what it forbids. Recording is a no-op, and graphs are empty.
  *
- * A capture begins at one stream and takes in those that wait for its events. While it is open, calls that a graph cannot
- * hold fail and invalidate it: on its own streams always; elsewhere those that are called unsafe, according to the
- * capture's mode and the mode of the calling thread.
+ * A capture begins at one stream and takes in those that wait for its events. While it is open, calls that a
+ * graph cannot hold fail and invalidate it: on its own streams always; elsewhere those that are called
+ * unsafe, according to the capture's mode and the mode of the calling thread.
  */
 #include "tests/double/double.h"
 
@@ -38,7 +38,7 @@ int double_count_graphs(void)
 	return count;
 }
 
-/* ---- What is forbidden --------------------------------------------------------------------------------------------- */
+/* ---- What is forbidden --------------------------------------------------------------------------------- */
 
 void double_capture_invalidate(struct double_capture *capture)
 {
@@ -80,7 +80,7 @@ int double_check_legacy(const struct CUctx_st *context)
 	return DOUBLE_CAPTURE_IMPLICIT;
 }
 
-/* ---- Begin and end -------------------------------------------------------------------------------------------------- */
+/* ---- Begin and end ------------------------------------------------------------------------------------- */
 
 int cuStreamBeginCapture(struct CUstream_st *stream, int mode)
 {

@@ -35,7 +35,7 @@ static uint64_t read_number(const char *name, uint64_t otherwise, uint64_t max)
 	return number;
 }
 
-/* ---- Names --------------------------------------------------------------------------------------------------- */
+/* ---- Names --------------------------------------------------------------------------------------------- */
 
 void double_uuid(int index, unsigned char bytes[16])
 {
@@ -75,7 +75,7 @@ int double_find_uuid(const struct double_config *in, const char *text, size_t le
 	return found;
 }
 
-/* ---- What is visible ------------------------------------------------------------------------------------------- */
+/* ---- What is visible ----------------------------------------------------------------------------------- */
 
 static int find_visible(const char *entry, size_t length)
 {
@@ -115,7 +115,7 @@ static void read_visible(void)
 	}
 }
 
-/* ---- Lists of pairs -------------------------------------------------------------------------------------------- */
+/* ---- Lists of pairs ------------------------------------------------------------------------------------ */
 
 typedef bool pair_fn(int a, int b);
 

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * config.h - what the driver's double shows, from the environment: how many GPUs of which size, and what is odd about them.
- * Both libraries read it, each once. A value that cannot be read ends the process with a message: a test would otherwise
- * test something else.
+ * config.h - what the driver's double shows, from the environment: how many GPUs of which size, and what is
+ * odd about them. Both libraries read it, each once. A value that cannot be read ends the process with a
+ * message: a test would otherwise test something else.
  */
 #ifndef ZD_DOUBLE_CONFIG_H
 #define ZD_DOUBLE_CONFIG_H
@@ -23,7 +23,7 @@ struct double_config {
 	int compute_mode;      /* ZD_DOUBLE_COMPUTE_MODE */
 	int nqueues;           /* CUDA_DEVICE_MAX_CONNECTIONS: hardware queues of a context */
 	uint64_t copy_us;      /* ZD_DOUBLE_COPY_US: what each copy takes at least */
-	bool frees_wait; /* ZD_DOUBLE_FREES_WAIT=1: for kernels, and keep other calls out, as the driver's do */
+	bool frees_wait; /* ZD_DOUBLE_FREES_WAIT=1: for kernels, and keep other calls out, as the driver's */
 	unsigned busy_percent; /* ZD_DOUBLE_BUSY: of every GPU, as NVML says it */
 	bool reports_leaks;    /* ZD_DOUBLE_LEAKS */
 	const char *dir;   /* ZD_DOUBLE_DIR: what processes on one node see of each other; NULL: nothing */

@@ -1,9 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * context.c - contexts: the primary one of each device, and others, and which of them is current for a thread.
+ * context.c - contexts: the primary one of each device, and others, and which of them is current for a
+ * thread.
  *
- * A context that was given back stops its queues: what has not begun never runs, and its streams are no handles any more.
- * One that is lost (double_context_fail) stays, and every later call in it gives what it was lost to.
+ * A context that was given back stops its queues: what has not begun never runs, and its streams are no
+ * handles any more. One that is lost (double_context_fail) stays, and every later call in it gives what it
+ * was lost to.
  */
 #include "tests/double/double.h"
 
@@ -42,7 +44,7 @@ int double_count_contexts(void)
 	return count;
 }
 
-/* ---- Loss ------------------------------------------------------------------------------------------------------ */
+/* ---- Loss ---------------------------------------------------------------------------------------------- */
 
 bool double_is_lost(int result)
 {
@@ -64,7 +66,7 @@ void double_context_settle(const struct CUctx_st *context)
 		double_wait(&double_moved);
 }
 
-/* ---- Begin and end ------------------------------------------------------------------------------------------------ */
+/* ---- Begin and end ------------------------------------------------------------------------------------- */
 
 static int check_compute_mode(int device)
 {
@@ -182,7 +184,7 @@ int cuCtxDestroy_v2(struct CUctx_st *context)
 	return double_leave(after);
 }
 
-/* ---- Current ------------------------------------------------------------------------------------------------------- */
+/* ---- Current ------------------------------------------------------------------------------------------- */
 
 int cuCtxGetCurrent(struct CUctx_st **context)
 {

@@ -1,13 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * control.h - what a test asks of the driver's double in its own process. The double exports one `struct double_control
- * double_control`, which dlsym() finds.
+ * control.h - what a test asks of the driver's double in its own process. The double exports one `struct
+ * double_control double_control`, which dlsym() finds.
  */
 #ifndef ZD_DOUBLE_CONTROL_H
 #define ZD_DOUBLE_CONTROL_H
 
 struct double_control {
-	/* From now on copies that this device runs have begun and move nothing, until it is another device or -1. */
+	/* From now on copies that this device runs have begun and move nothing, until it is another device or
+	 * -1. */
 	void (*hold_copies)(int device);
 	/* Of this function, so far. */
 	unsigned long (*calls)(const char *function);

@@ -2,8 +2,8 @@
 /*
  * copy.c - giving streams their work: copies, fills, and waits for and writes of 64-bit words.
  *
- * Host memory that is not registered is pageable. A copy from it has read all when the call returns, a copy to it has
- * written all.
+ * Host memory that is not registered is pageable. A copy from it has read all when the call returns, a copy
+ * to it has written all.
  */
 #include "tests/double/double.h"
 
@@ -12,7 +12,7 @@
 
 #define MAX_BATCH 256
 
-/* ---- Places ------------------------------------------------------------------------------------------------------ */
+/* ---- Places -------------------------------------------------------------------------------------------- */
 
 static void use_host(struct double_place *place, struct double_host *host, size_t offset)
 {
@@ -21,8 +21,8 @@ static void use_host(struct double_place *place, struct double_host *host, size_
 	host->pending++;
 }
 
-/* Of device memory, or registered memory by its device address. Mapped is enough here: who may touch it is seen when
- * the operation runs. */
+/* Of device memory, or registered memory by its device address. Mapped is enough here: who may touch it is
+ * seen when the operation runs. */
 static bool find_device(zd_cu_ptr at, size_t bytes, struct double_place *place)
 {
 	struct double_host *host;
@@ -61,7 +61,7 @@ static bool is_pageable(const struct double_place *place)
 	return place->host && !place->registered;
 }
 
-/* ---- Copies -------------------------------------------------------------------------------------------------------- */
+/* ---- Copies -------------------------------------------------------------------------------------------- */
 
 static int stage(struct double_op *op)
 {
@@ -135,7 +135,8 @@ int cuMemcpyDtoHAsync(void *dst, zd_cu_ptr src, size_t bytes, struct CUstream_st
 	return copy(__func__, (zd_cu_ptr)(uintptr_t)dst, find_host_at, src, find_device, bytes, stream);
 }
 
-/* The real one stages what has no way between the two devices: so each side needs access to its own memory only. */
+/* The real one stages what has no way between the two devices: so each side needs access to its own memory
+ * only. */
 int cuMemcpyPeerAsync(zd_cu_ptr dst, struct CUctx_st *dst_context, zd_cu_ptr src,
                       struct CUctx_st *src_context, size_t bytes, struct CUstream_st *stream)
 {
@@ -236,7 +237,7 @@ int cuMemsetD8Async(zd_cu_ptr dst, unsigned char value, size_t bytes, struct CUs
 	return double_leave(double_submit(&target, op));
 }
 
-/* ---- Words ------------------------------------------------------------------------------------------------------------ */
+/* ---- Words --------------------------------------------------------------------------------------------- */
 
 /* The operation, or NULL: not aligned, or neither registered nor device memory. */
 static struct double_op *word_op(enum double_op_kind kind, zd_cu_ptr at, uint64_t value)

@@ -62,7 +62,7 @@ bool double_has_attribute(int device, int attribute)
 	return double_attribute(device, attribute, &value) == ZD_CU_SUCCESS && value;
 }
 
-/* ---- By name ---------------------------------------------------------------------------------------------------- */
+/* ---- By name ------------------------------------------------------------------------------------------- */
 
 static const struct {
 	const char *name;
@@ -91,7 +91,7 @@ int cuGetProcAddress_v2(const char *name, void **function, int version, uint64_t
 	return *function ? ZD_CU_SUCCESS : ZD_CU_NOT_FOUND;
 }
 
-/* ---- Initialising -------------------------------------------------------------------------------------------------- */
+/* ---- Initialising -------------------------------------------------------------------------------------- */
 
 int cuInit(unsigned int flags)
 {
@@ -117,7 +117,7 @@ int cuDriverGetVersion(int *version)
 	return double_leave(ZD_CU_SUCCESS);
 }
 
-/* ---- Devices ---------------------------------------------------------------------------------------------------------- */
+/* ---- Devices ------------------------------------------------------------------------------------------- */
 
 int cuDeviceGetCount(int *count)
 {

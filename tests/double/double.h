@@ -2,13 +2,14 @@
 /*
  * double.h - the inside of the driver's double: a libcuda.so.1 on host memory with the real one's rules.
  *
- * What stands for a GPU's memory are memfds. The addresses that callers get are reserved and never readable by the CPU, so
- * that whoever follows a device pointer faults; the double itself works on a second mapping. Streams' work runs on threads,
- * one for each hardware queue of a context, in the order in which it was submitted to that queue.
+ * What stands for a GPU's memory are memfds. The addresses that callers get are reserved and never readable
+ * by the CPU, so that whoever follows a device pointer faults; the double itself works on a second mapping.
+ * Streams' work runs on threads, one for each hardware queue of a context, in the order in which it was
+ * submitted to that queue.
  *
- * One lock guards everything. An exported function takes it in double_enter() and gives it back in double_leave(); queue
- * threads drop it while they copy, sleep or poll. Devices are named by their ordinal, among those that CUDA_VISIBLE_DEVICES
- * leaves, unless a comment says "index".
+ * One lock guards everything. An exported function takes it in double_enter() and gives it back in
+ * double_leave(); queue threads drop it while they copy, sleep or poll. Devices are named by their ordinal,
+ * among those that CUDA_VISIBLE_DEVICES leaves, unless a comment says "index".
  *
  * Where the real driver's answer is not known, the double is the stricter one.
  */
@@ -53,12 +54,12 @@ ZD_CUDA_NEWER_FUNCTIONS(DOUBLE_DECLARE)
 DOUBLE_EXPORT int cuCtxCreate_v2(struct CUctx_st **context, unsigned int flags, int device);
 DOUBLE_EXPORT int cuCtxDestroy_v2(struct CUctx_st *context);
 
-/* ---- Calls: call.c --------------------------------------------------------------------------------------------- */
+/* ---- Calls: call.c ------------------------------------------------------------------------------------- */
 
 enum double_needs { DOUBLE_NEEDS_NOTHING, DOUBLE_NEEDS_INIT, DOUBLE_NEEDS_CONTEXT };
 
-/* Counts the call, and takes the lock. Else the result to return: not initialised, no context, a context that is lost, or a
- * fault that the environment asks for. */
+/* Counts the call, and takes the lock. Else the result to return: not initialised, no context, a context that
+ * is lost, or a fault that the environment asks for. */
 int double_enter(const char *function, enum double_needs needs);
 /* How often the function has been called. */
 unsigned long double_calls(const char *function);
@@ -71,7 +72,7 @@ void double_lock(void);
 void double_unlock(void);
 void double_set_initialised(void);
 
-/* ---- Contexts: context.c ----------------------------------------------------------------------------------------- */
+/* ---- Contexts: context.c ------------------------------------------------------------------------------- */
 
 /* How far a stream's work is: shared by the stream, its operations and whoever waits for it. */
 struct double_line {
@@ -115,24 +116,25 @@ void double_context_settle(const struct CUctx_st *context);
 bool double_is_lost(int result); /* does a context end with it */
 int double_count_contexts(void);
 
-/* ---- Devices: device.c --------------------------------------------------------------------------------------------- */
+/* ---- Devices: device.c --------------------------------------------------------------------------------- */
 
 bool double_is_device(int device);
 int double_attribute(int device, int attribute, int *value);
 bool double_has_attribute(int device, int attribute);
 bool double_is_peer(int device, int peer);
 
-/* ---- Processes on a device: listed.c -------------------------------------------------------------------------------- */
+/* ---- Processes on a device: listed.c ------------------------------------------------------------------- */
 
 /* A descriptor that keeps this process in the list of the device with that index, -1 if nobody lists. */
 int double_listed_add(int index);
 bool double_listed_others(int index);
 /* What the device with that index was lost to, 0 while it works: the number in ZD_DOUBLE_DIR/lost-INDEX. */
 int double_lost_to(int index);
-/* Of a device's memory, taken by somebody outside of this process: the number in ZD_DOUBLE_DIR/taken-INDEX. */
+/* Of a device's memory, taken by somebody outside of this process: the number in
+ * ZD_DOUBLE_DIR/taken-INDEX. */
 uint64_t double_taken_bytes(int index);
 
-/* ---- Device memory: memory.c (handles), address.c (ranges and what is mapped there) ----------------------------------- */
+/* ---- Device memory: memory.c (handles), address.c (ranges and what is mapped there) -------------------- */
 
 /* Physical memory, alive while it has a handle or a mapping. */
 struct double_memory {
@@ -179,7 +181,7 @@ bool double_mapping_unuse(struct double_mapping *mapping, int device);
 int double_count_mappings(void);
 int double_count_ranges(void);
 
-/* ---- Host memory: host.c ------------------------------------------------------------------------------------------------ */
+/* ---- Host memory: host.c ------------------------------------------------------------------------------- */
 
 /* Registered, or allocated by the driver. */
 struct double_host {
@@ -197,7 +199,7 @@ struct double_host *double_host_find(const void *at, size_t bytes);
 struct double_host *double_host_find_device(zd_cu_ptr at, size_t bytes);
 int double_count_hosts(void);
 
-/* ---- Operations: queue.c -------------------------------------------------------------------------------------------------- */
+/* ---- Operations: queue.c ------------------------------------------------------------------------------- */
 
 enum double_op_kind {
 	DOUBLE_OP_COPY,
@@ -254,8 +256,8 @@ void double_op_free(struct double_op *op);
 void double_queue_push(struct double_queue *queue, struct double_op *op);
 /* Stops a context's threads; what has not begun is dropped. Drops the lock meanwhile. */
 void double_queues_stop(struct CUctx_st *context);
-/* Until the line has come to `value`. What is dropped counts, so it ends when the context is lost, too. The caller holds a
- * reference. */
+/* Until the line has come to `value`. What is dropped counts, so it ends when the context is lost, too. The
+ * caller holds a reference. */
 void double_line_wait(const struct double_line *line, uint64_t value);
 /* The context is lost or ends: nothing runs any more. With or without the lock. */
 bool double_is_over(const struct CUctx_st *context);
@@ -266,19 +268,20 @@ void double_mark_unref(struct double_mark *mark);
 /* Something has ended or failed: whoever waits looks again. */
 extern pthread_cond_t double_moved;
 
-/* What an operation does: run.c. With the lock held, which they drop while they work. 0, or what the context is lost to. */
+/* What an operation does: run.c. With the lock held, which they drop while they work. 0, or what the context
+ * is lost to. */
 int double_run(struct CUctx_st *context, struct double_op *op);
 
-/* ---- Kernels: kernel.c ---------------------------------------------------------------------------------------------------- */
+/* ---- Kernels: kernel.c --------------------------------------------------------------------------------- */
 
 int double_run_kernel(struct CUctx_st *context, const struct double_op *op); /* as double_run() */
 int double_count_modules(void);
-/* With the lock. What frees memory that kernels may use waits for those of the current context that run, and keeps all other calls
- * out of it meanwhile, if ZD_DOUBLE_FREES_WAIT is 1. */
+/* With the lock. What frees memory that kernels may use waits for those of the current context that run, and
+ * keeps all other calls out of it meanwhile, if ZD_DOUBLE_FREES_WAIT is 1. */
 void double_wait_for_kernels(void);
 void double_wait_for_frees(void);
 
-/* ---- Streams: stream.c ----------------------------------------------------------------------------------------------------- */
+/* ---- Streams: stream.c --------------------------------------------------------------------------------- */
 
 struct double_capture;
 
@@ -312,19 +315,20 @@ void double_streams_leave_capture(const struct double_capture *capture);
 void double_streams_orphan(const struct CUctx_st *context);
 int double_count_streams(void);
 
-/* ---- Events: event.c ----------------------------------------------------------------------------------------------------------- */
+/* ---- Events: event.c ----------------------------------------------------------------------------------- */
 
 int double_count_events(void);
 /* The capture is over: events recorded in it were never recorded. */
 void double_events_leave_capture(const struct double_capture *capture);
 
-/* ---- Capture: capture.c ---------------------------------------------------------------------------------------------------------- */
+/* ---- Capture: capture.c -------------------------------------------------------------------------------- */
 
 /* 0, or what an unsafe call gives in this thread now; captures that forbid it are invalidated. */
 int double_check_unsafe(void);
 void double_capture_invalidate(struct double_capture *capture);
 bool double_capture_is_valid(const struct double_capture *capture);
-/* What work for the legacy stream gives: not 0 while one that it would wait for captures, which is then invalidated. */
+/* What work for the legacy stream gives: not 0 while one that it would wait for captures, which is then
+ * invalidated. */
 int double_check_legacy(const struct CUctx_st *context);
 void double_capture_stream_gone(struct CUstream_st *stream);
 int double_count_graphs(void);

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* event.c - events. Each recording has a mark of its own, so that who waits is not disturbed by the next recording. */
+/* event.c - events. Each recording has a mark of its own, so that who waits is not disturbed by the next
+ * recording. */
 #include "tests/double/double.h"
 
 #include <stdlib.h>
@@ -43,7 +44,7 @@ void double_events_leave_capture(const struct double_capture *capture)
 			event->capture = NULL;
 }
 
-/* ---- Life ------------------------------------------------------------------------------------------------------- */
+/* ---- Life ---------------------------------------------------------------------------------------------- */
 
 int cuEventCreate(struct CUevent_st **event, unsigned int flags)
 {
@@ -79,7 +80,7 @@ int cuEventDestroy(struct CUevent_st *event)
 	return double_leave(after);
 }
 
-/* ---- In streams --------------------------------------------------------------------------------------------------- */
+/* ---- In streams ---------------------------------------------------------------------------------------- */
 
 static int record(struct CUevent_st *event, const struct double_target *target)
 {
@@ -164,7 +165,7 @@ int cuStreamWaitEvent(struct CUstream_st *stream, struct CUevent_st *event, unsi
 	return double_leave(result ? result : wait_event(event, &target));
 }
 
-/* ---- From the CPU --------------------------------------------------------------------------------------------------- */
+/* ---- From the CPU -------------------------------------------------------------------------------------- */
 
 static int check_asking(struct CUevent_st *event)
 {

@@ -49,7 +49,7 @@ struct double_host *double_host_find_device(zd_cu_ptr at, size_t bytes)
 	return NULL;
 }
 
-/* ---- Checks ---------------------------------------------------------------------------------------------------- */
+/* ---- Checks -------------------------------------------------------------------------------------------- */
 
 /* The driver pins pages to write to them: so all of them must be there, writable. */
 static bool is_writable(uintptr_t at, size_t bytes)
@@ -84,7 +84,7 @@ static bool overlaps(const void *at, size_t bytes)
 	return false;
 }
 
-/* ---- Begin and end ------------------------------------------------------------------------------------------------ */
+/* ---- Begin and end ------------------------------------------------------------------------------------- */
 
 /* Where devices see it: at its own address, or at one that the CPU cannot follow. */
 static zd_cu_ptr device_address(void *at, size_t bytes)

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * kernel.c - modules and kernels: PTX is looked at for names alone; what a kernel does is in the program, see kernel.h. Loading
- * a module waits for all that the context has to do, which the real driver may.
+ * kernel.c - modules and kernels: PTX is looked at for names alone; what a kernel does is in the program, see
+ * kernel.h. Loading a module waits for all that the context has to do, which the real driver may.
  */
 #include "tests/double/kernel.h"
 
@@ -65,7 +65,7 @@ static bool is_function(const struct CUfunc_st *function)
 	return false;
 }
 
-/* ---- Modules ----------------------------------------------------------------------------------------------------- */
+/* ---- Modules ------------------------------------------------------------------------------------------- */
 
 int cuModuleLoadData(struct CUmod_st **module, const void *image)
 {
@@ -152,7 +152,7 @@ int cuModuleGetFunction(struct CUfunc_st **function, struct CUmod_st *module, co
 	return double_leave(ZD_CU_SUCCESS);
 }
 
-/* ---- Launches ------------------------------------------------------------------------------------------------------ */
+/* ---- Launches ------------------------------------------------------------------------------------------ */
 
 static bool is_shape(unsigned int x, unsigned int y, unsigned int z, unsigned int most)
 {
@@ -200,7 +200,7 @@ int cuLaunchKernel(struct CUfunc_st *function, unsigned int grid_x, unsigned int
 	return double_leave(double_submit(&target, op));
 }
 
-/* ---- Running --------------------------------------------------------------------------------------------------------- */
+/* ---- Running ------------------------------------------------------------------------------------------- */
 
 struct reach {
 	struct double_reach reach;

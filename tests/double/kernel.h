@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * kernel.h - kernels on the double: a program that launches some has the same on the CPU, and the double finds them by name.
+ * kernel.h - kernels on the double: a program that launches some has the same on the CPU, and the double
+ * finds them by name.
  *
- * For a kernel NAME of its PTX the program exports `const struct double_kernel double_kernel_NAME` (declare it with
- * DOUBLE_KERNEL, and link with --export-dynamic). Arguments are 64-bit numbers, or one structure. The library's own kernels
- * (client/kernels) are in the double: library_kernels.c.
+ * For a kernel NAME of its PTX the program exports `const struct double_kernel double_kernel_NAME` (declare
+ * it with DOUBLE_KERNEL, and link with --export-dynamic). Arguments are 64-bit numbers, or one structure. The
+ * library's own kernels (client/kernels) are in the double: library_kernels.c.
  */
 #ifndef ZD_DOUBLE_KERNEL_H
 #define ZD_DOUBLE_KERNEL_H
@@ -15,7 +16,8 @@
 
 /* The way to device memory, for the time that the kernel runs. */
 struct double_reach {
-	/* Where the CPU finds what is at that device address; *bytes is cut to what is there in one piece. NULL: nothing is. */
+	/* Where the CPU finds what is at that device address; *bytes is cut to what is there in one piece.
+	 * NULL: nothing is. */
 	void *(*at)(struct double_reach *reach, uint64_t address, size_t *bytes);
 };
 

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * library_kernels.c - the kernels of client/kernels/kernels.cu on the CPU: element by element with the same arithmetic, and
- * squares in the order that client/kernels/kernels.h says. Vectors at addresses that are not aligned for them are illegal.
+ * library_kernels.c - the kernels of client/kernels/kernels.cu on the CPU: element by element with the same
+ * arithmetic, and squares in the order that client/kernels/kernels.h says. Vectors at addresses that are not
+ * aligned for them are illegal.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -74,7 +75,7 @@ static void write_element(const struct span *span, uint64_t i, float value)
 		memcpy(span->at + i * sizeof(half), &half, sizeof(half));
 }
 
-/* ---- Casts ------------------------------------------------------------------------------------------------------- */
+/* ---- Casts --------------------------------------------------------------------------------------------- */
 
 static bool cast(struct double_reach *reach, const struct zc_cast_args *args, enum zerod_dtype from_dtype,
                  enum zerod_dtype to_dtype)
@@ -98,7 +99,7 @@ static bool cast(struct double_reach *reach, const struct zc_cast_args *args, en
 	return true;
 }
 
-/* ---- Reductions -------------------------------------------------------------------------------------------------- */
+/* ---- Reductions ---------------------------------------------------------------------------------------- */
 
 /* Parts without an element, whose sums are zeros, are left out. */
 struct statistics {
@@ -226,7 +227,7 @@ static bool reduce(struct double_reach *reach, const struct zc_reduce_args *args
 	return legal;
 }
 
-/* ---- By name ----------------------------------------------------------------------------------------------------- */
+/* ---- By name ------------------------------------------------------------------------------------------- */
 
 #define PAIRS(F, what)                                                                                       \
 	F(what, float32, FLOAT32, float16, FLOAT16)                                                          \

@@ -2,11 +2,13 @@
 /*
  * listed.c - what processes on one node see of each other, by files in ZD_DOUBLE_DIR.
  *
- *   gpu-INDEX-pid-PID   locked while the process has a context there. The lock belongs to the open file, so that a forked
- *                       child keeps it beyond its parent's death, as it keeps the context. Files stay behind: a
- *                       name that is unlinked while a child holds the lock would not be found any more.
+ *   gpu-INDEX-pid-PID   locked while the process has a context there. The lock belongs to the open file, so
+ *                       that a forked child keeps it beyond its parent's death, as it keeps the context.
+ *                       Files stay behind: a name that is unlinked while a child holds the lock would not be
+ *                       found any more.
  *   taken-INDEX         bytes of that GPU's memory that somebody else has
- *   lost-INDEX          the result that every call in a context on that GPU gives from now on, as 214 for an ECC error
+ *   lost-INDEX          the result that every call in a context on that GPU gives from now on, as 214 for an
+ *                       ECC error
  *   xid-INDEX, busy-INDEX   see nvml.c
  */
 #include "tests/double/double.h"

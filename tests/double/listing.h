@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* listing.h - reading the files of ZD_DOUBLE_DIR (listed.c) by which processes are listed on a GPU; for both libraries. */
+/* listing.h - reading the files of ZD_DOUBLE_DIR (listed.c) by which processes are listed on a GPU; for both
+ * libraries. */
 #ifndef ZD_DOUBLE_LISTING_H
 #define ZD_DOUBLE_LISTING_H
 

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * memory.c - physical device memory: memfds that can be handed to other processes, and how much of a device is left.
+ * memory.c - physical device memory: memfds that can be handed to other processes, and how much of a device
+ * is left.
  *
- * Memory lives while it has a handle or a mapping here, and its bytes as long as anybody has a descriptor. Only memory that
- * was created counts against the device, not what was imported.
+ * Memory lives while it has a handle or a mapping here, and its bytes as long as anybody has a descriptor.
+ * Only memory that was created counts against the device, not what was imported.
  */
 #include "tests/double/double.h"
 
@@ -77,7 +78,7 @@ int cuMemGetInfo(size_t *available, size_t *total)
 	return double_leave(ZD_CU_SUCCESS);
 }
 
-/* ---- Creating --------------------------------------------------------------------------------------------------- */
+/* ---- Creating ------------------------------------------------------------------------------------------ */
 
 static int check_allocation(const struct zd_cu_allocation *allocation)
 {
@@ -182,7 +183,7 @@ int cuMemRelease(zd_cu_memory memory)
 	return double_leave(after);
 }
 
-/* ---- Descriptors --------------------------------------------------------------------------------------------------- */
+/* ---- Descriptors --------------------------------------------------------------------------------------- */
 
 int cuMemExportToShareableHandle(void *handle, zd_cu_memory memory, int type, unsigned long long flags)
 {
@@ -202,7 +203,8 @@ int cuMemExportToShareableHandle(void *handle, zd_cu_memory memory, int type, un
 	return double_leave(ZD_CU_SUCCESS);
 }
 
-/* The ordinal of the device whose memory the descriptor is: -1 if it is no such memory, -2 if the device is not visible. */
+/* The ordinal of the device whose memory the descriptor is: -1 if it is no such memory, -2 if the device is
+ * not visible. */
 static int device_of(int fd)
 {
 	char path[64], name[128] = "";

@@ -2,9 +2,10 @@
 /*
  * nvml.c - the double of NVML, as far as daemon/driver/nvml.c uses it: a libnvidia-ml.so.1.
  *
- * It shows all GPUs of the node, whatever CUDA_VISIBLE_DEVICES says. Processes are listed by the files in ZD_DOUBLE_DIR
- * (listed.c). A file xid-INDEX there, with a number in it, is an Xid that the GPU reports once; busy-INDEX is how busy the GPU
- * is, in percent, and without it ZD_DOUBLE_BUSY of the environment: 100, if that is not set either.
+ * It shows all GPUs of the node, whatever CUDA_VISIBLE_DEVICES says. Processes are listed by the files in
+ * ZD_DOUBLE_DIR (listed.c). A file xid-INDEX there, with a number in it, is an Xid that the GPU reports once;
+ * busy-INDEX is how busy the GPU is, in percent, and without it ZD_DOUBLE_BUSY of the environment: 100, if
+ * that is not set either.
  */
 #include "tests/double/config.h"
 #include "tests/double/listing.h"
@@ -84,7 +85,7 @@ static int check(void)
 	return __atomic_load_n(&initialised, __ATOMIC_ACQUIRE) > 0 ? SUCCESS : UNINITIALIZED;
 }
 
-/* ---- Begin and end ---------------------------------------------------------------------------------------------- */
+/* ---- Begin and end ------------------------------------------------------------------------------------- */
 
 int nvmlInit_v2(void)
 {
@@ -120,7 +121,7 @@ const char *nvmlErrorString(int error)
 	}
 }
 
-/* ---- Devices ------------------------------------------------------------------------------------------------------ */
+/* ---- Devices ------------------------------------------------------------------------------------------- */
 
 int nvmlDeviceGetCount_v2(unsigned int *count)
 {
@@ -171,7 +172,7 @@ int nvmlDeviceGetUUID(void *device, char *uuid, unsigned int bytes)
 	return SUCCESS;
 }
 
-/* ---- Processes ------------------------------------------------------------------------------------------------------ */
+/* ---- Processes ----------------------------------------------------------------------------------------- */
 
 /* As many as there is room for; returns how many there are. */
 static unsigned int list(const char *path, int index, struct process *processes, unsigned int room)
@@ -208,7 +209,7 @@ int nvmlDeviceGetComputeRunningProcesses_v3(void *device, unsigned int *count, s
 	return *count > room ? INSUFFICIENT_SIZE : SUCCESS;
 }
 
-/* ---- How busy ------------------------------------------------------------------------------------------------------- */
+/* ---- How busy ------------------------------------------------------------------------------------------ */
 
 int nvmlDeviceGetUtilizationRates(void *device, struct utilization *utilization)
 {
@@ -233,7 +234,7 @@ int nvmlDeviceGetUtilizationRates(void *device, struct utilization *utilization)
 	return SUCCESS;
 }
 
-/* ---- Events ----------------------------------------------------------------------------------------------------------- */
+/* ---- Events -------------------------------------------------------------------------------------------- */
 
 int nvmlEventSetCreate(void **set)
 {

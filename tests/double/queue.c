@@ -2,9 +2,9 @@
 /*
  * queue.c - hardware queues: threads that run operations first in, first out.
  *
- * A queue's thread begins with its first operation. What is at its head blocks all behind it, whatever stream they are
- * of. Operations depend on earlier submitted ones only, and on words of memory, so that queues cannot block each other in
- * a circle.
+ * A queue's thread begins with its first operation. What is at its head blocks all behind it, whatever stream
+ * they are of. Operations depend on earlier submitted ones only, and on words of memory, so that queues
+ * cannot block each other in a circle.
  */
 #include "tests/double/double.h"
 
@@ -16,7 +16,7 @@
 
 pthread_cond_t double_moved = PTHREAD_COND_INITIALIZER;
 
-/* ---- Lines, marks, operations ------------------------------------------------------------------------------------ */
+/* ---- Lines, marks, operations -------------------------------------------------------------------------- */
 
 static void *allocate(size_t bytes)
 {
@@ -88,7 +88,7 @@ void double_op_free(struct double_op *op)
 	free(op);
 }
 
-/* ---- Running ------------------------------------------------------------------------------------------------------ */
+/* ---- Running ------------------------------------------------------------------------------------------- */
 
 static uint64_t now_ns(void)
 {

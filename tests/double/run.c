@@ -2,8 +2,8 @@
 /*
  * run.c - what an operation does to memory.
  *
- * Addresses are looked up when the operation runs, as a GPU does it: what is not mapped then, or not for this device, or
- * is taken from under its hands, ends the context with an illegal address.
+ * Addresses are looked up when the operation runs, as a GPU does it: what is not mapped then, or not for this
+ * device, or is taken from under its hands, ends the context with an illegal address.
  */
 #include "tests/double/double.h"
 
@@ -61,13 +61,13 @@ static void sleep_ns(uint64_t ns)
 	(void)nanosleep(&time, NULL);
 }
 
-/* ---- Copies and fills --------------------------------------------------------------------------------------------- */
+/* ---- Copies and fills ---------------------------------------------------------------------------------- */
 
 #define REPEATS 64u
 
 /*
- * A copy that changes nothing writes nothing: of the same bytes to the same place there may be two at once, as there may on a
- * GPU. The lock is for those, so that sanitizers look at all others as before.
+ * A copy that changes nothing writes nothing: of the same bytes to the same place there may be two at once,
+ * as there may on a GPU. The lock is for those, so that sanitizers look at all others as before.
  */
 static void copy_bytes(unsigned char *dst, const unsigned char *src, size_t bytes)
 {
@@ -104,8 +104,8 @@ static bool copy_some(const struct CUctx_st *context, const struct double_op *op
 #define HOLE (16 * PAGE) /* as large at least */
 
 /*
- * Pages of zeros are taken out of the memory's file: they read as zeros, and cost nothing until somebody touches them. The thread
- * sanitizer is to see bytes that are written.
+ * Pages of zeros are taken out of the memory's file: they read as zeros, and cost nothing until somebody
+ * touches them. The thread sanitizer is to see bytes that are written.
  */
 static void fill_bytes(const struct piece *dst, int value)
 {
@@ -170,7 +170,7 @@ static int run_all(const struct CUctx_st *context, const struct double_op *op, s
 	return ZD_CU_SUCCESS;
 }
 
-/* ---- Words --------------------------------------------------------------------------------------------------------- */
+/* ---- Words --------------------------------------------------------------------------------------------- */
 
 static void poll_word(const struct CUctx_st *context, const uint64_t *word, uint64_t value)
 {

@@ -2,8 +2,8 @@
 /*
  * stream.c - streams: each is assigned to a hardware queue of its context in turn, when it is made.
  *
- * The legacy default stream is in order with the blocking streams of its context: its work waits for all that they
- * were given, and theirs for its own. CU_STREAM_PER_THREAD is taken for the legacy default stream.
+ * The legacy default stream is in order with the blocking streams of its context: its work waits for all that
+ * they were given, and theirs for its own. CU_STREAM_PER_THREAD is taken for the legacy default stream.
  */
 #include "tests/double/double.h"
 
@@ -52,7 +52,7 @@ int double_target(struct CUstream_st *stream, struct double_target *target)
 	return stream->context->fault;
 }
 
-/* ---- Work ---------------------------------------------------------------------------------------------------------- */
+/* ---- Work ---------------------------------------------------------------------------------------------- */
 
 static void join(struct double_op *op, struct double_line *line)
 {
@@ -104,7 +104,7 @@ int double_submit(const struct double_target *target, struct double_op *op)
 	return ZD_CU_SUCCESS;
 }
 
-/* ---- Life ----------------------------------------------------------------------------------------------------------- */
+/* ---- Life ---------------------------------------------------------------------------------------------- */
 
 int cuStreamCreateWithPriority(struct CUstream_st **stream, unsigned int flags, int priority)
 {
@@ -160,7 +160,7 @@ void double_streams_orphan(const struct CUctx_st *context)
 	}
 }
 
-/* ---- Looking and waiting ----------------------------------------------------------------------------------------------- */
+/* ---- Looking and waiting ------------------------------------------------------------------------------- */
 
 static int refuse_capturing(const struct double_target *target)
 {
@@ -268,7 +268,7 @@ int cuStreamGetCtx(struct CUstream_st *stream, struct CUctx_st **context)
 	return double_leave(result);
 }
 
-/* ---- Capture ------------------------------------------------------------------------------------------------------------- */
+/* ---- Capture ------------------------------------------------------------------------------------------- */
 
 bool double_blocking_capture(const struct CUctx_st *context)
 {

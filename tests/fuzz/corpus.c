@@ -44,7 +44,7 @@ static void save(const char *folder, const char *target, const char *name)
 	seed_nbytes = 0;
 }
 
-/* ---- Clients ------------------------------------------------------------------------------------------------- */
+/* ---- Clients ------------------------------------------------------------------------------------------- */
 
 static void ask(unsigned who, Zd__Request *request)
 {
@@ -187,7 +187,8 @@ static void cross(void)
 	run_times(2);
 }
 
-/* A gathered copy's segment goes back: asked for by another session, and by an allocation that finds no memory. */
+/* A gathered copy's segment goes back: asked for by another session, and by an allocation that finds no
+ * memory. */
 static void trim(void)
 {
 	uint64_t unit = 1;
@@ -290,7 +291,7 @@ static void client_seeds(const char *folder)
 	save(folder, "packet", "one-of-each");
 }
 
-/* ---- Daemons --------------------------------------------------------------------------------------------------- */
+/* ---- Daemons ------------------------------------------------------------------------------------------- */
 
 /* In the order in which fuzz_client_packet.c asks. */
 static const Zd__Reply__BodyCase answers[] = {
@@ -322,7 +323,7 @@ static void daemon_seeds(const char *folder)
 	}
 }
 
-/* ---- Configurations ---------------------------------------------------------------------------------------------- */
+/* ---- Configurations ------------------------------------------------------------------------------------ */
 
 static void config_seed(const char *folder, const char *name, const char *text)
 {

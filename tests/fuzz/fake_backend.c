@@ -50,7 +50,7 @@ struct zd_backend {
 
 static struct zd_backend *current;
 
-/* ---- Segments and pages ------------------------------------------------------------------------------------- */
+/* ---- Segments and pages -------------------------------------------------------------------------------- */
 
 static struct segment *find_segment(const struct zd_backend *backend, uint32_t id)
 {
@@ -143,7 +143,7 @@ static void check_command(const struct zd_backend *backend, const struct zd_comm
 	}
 }
 
-/* ---- Communicators --------------------------------------------------------------------------------------------- */
+/* ---- Communicators ------------------------------------------------------------------------------------- */
 
 static void open_comm(struct zd_backend *backend, const struct zd_comm_desc *desc)
 {
@@ -164,7 +164,8 @@ static void close_comm(struct zd_backend *backend, uint64_t id)
 	free(comm);
 }
 
-/* What a command of communicators comes to: all other ranks, if there are any, say what this one says. NULL: it was aborted. */
+/* What a command of communicators comes to: all other ranks, if there are any, say what this one says. NULL:
+ * it was aborted. */
 static unsigned char *make_values(const struct zd_backend *backend, const struct zd_command *command,
                                   uint32_t *nbytes)
 {
@@ -186,7 +187,7 @@ static unsigned char *make_values(const struct zd_backend *backend, const struct
 	return values;
 }
 
-/* ---- Commands -------------------------------------------------------------------------------------------------- */
+/* ---- Commands ------------------------------------------------------------------------------------------ */
 
 static void fake_submit(struct zd_backend *backend, const struct zd_command *command)
 {
@@ -315,7 +316,7 @@ void fuzz_backend_signal(uint64_t session, uint32_t timeline, uint64_t value)
 		page->timelines[timeline % TIMELINES] = value;
 }
 
-/* ---- Life ---------------------------------------------------------------------------------------------------------- */
+/* ---- Life ---------------------------------------------------------------------------------------------- */
 
 static int fake_open(const struct zd_backend_config *config, struct zd_backend **backend, struct zd_err *err)
 {

@@ -2,8 +2,9 @@
 /*
  * fake_backend.h - devices without memory and without threads, for fuzzing what is above them.
  *
- * Commands are kept until the fuzzer lets them be done, in the order of their device; a watch is done when the page, which
- * the fuzzer writes, says so. Every place that a command names must lie in a segment that exists.
+ * Commands are kept until the fuzzer lets them be done, in the order of their device; a watch is done when
+ * the page, which the fuzzer writes, says so. Every place that a command names must lie in a segment that
+ * exists.
  */
 #ifndef ZD_TESTS_FUZZ_FAKE_BACKEND_H
 #define ZD_TESTS_FUZZ_FAKE_BACKEND_H

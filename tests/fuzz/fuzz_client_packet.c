@@ -2,11 +2,11 @@
 /*
  * fuzz_client_packet.c - a daemon that says anything, to a program that uses all of libzerod.
  *
- * An input is a list of records (script.h). A thread is the daemon: it answers each packet of the client with the next
- * record and closes when there are none. In FUZZ_REQUESTS, reply ids 1 to 4 stand for the client's last, last but one, ...
- * request, and as many descriptors go along as are announced (who 0), none (1), or one too many (2). FUZZ_RUN: the record
- * behind it is sent without being asked for. Its files are what they should be, so that whatever the client was told and
- * believed, memory that it hands out can be written.
+ * An input is a list of records (script.h). A thread is the daemon: it answers each packet of the client with
+ * the next record and closes when there are none. In FUZZ_REQUESTS, reply ids 1 to 4 stand for the client's
+ * last, last but one, ... request, and as many descriptors go along as are announced (who 0), none (1), or
+ * one too many (2). FUZZ_RUN: the record behind it is sent without being asked for. Its files are what they
+ * should be, so that whatever the client was told and believed, memory that it hands out can be written.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -45,7 +45,7 @@ struct fuzzed_daemon {
 	uint64_t ids[REMEMBERED]; /* of the client's last requests */
 };
 
-/* ---- The daemon --------------------------------------------------------------------------------------------------- */
+/* ---- The daemon ---------------------------------------------------------------------------------------- */
 
 static int make_file(size_t nbytes, int64_t fill)
 {
@@ -173,7 +173,7 @@ static void *run_daemon(void *arg)
 	return NULL;
 }
 
-/* ---- The program ------------------------------------------------------------------------------------------------------- */
+/* ---- The program --------------------------------------------------------------------------------------- */
 
 /* Memory that was handed out is there, from its first byte to its last. */
 static void touch(void *data, uint64_t nbytes)
@@ -270,7 +270,7 @@ static void use_all(zerod_client *client)
 	(void)zerod_group_leave(group);
 }
 
-/* ---- libFuzzer ------------------------------------------------------------------------------------------------------------ */
+/* ---- libFuzzer ----------------------------------------------------------------------------------------- */
 
 int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t nbytes)
 {

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* fuzz_config.c - any bytes as a configuration file: settings that are in their bounds, or an error that says where. */
+/* fuzz_config.c - any bytes as a configuration file: settings that are in their bounds, or an error that says
+ * where. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * fuzz_packet.c - three clients that say anything, to the real connections, dispatcher and engine, over fake devices.
+ * fuzz_packet.c - three clients that say anything, to the real connections, dispatcher and engine, over fake
+ * devices.
  *
- * An input is a list of records (script.h). After each of them the engine's invariants are checked, and every reply must
- * be a packet that answers a request of that client which is open. At the end, with all clients gone and every command
- * done, nothing may be left.
+ * An input is a list of records (script.h). After each of them the engine's invariants are checked, and every
+ * reply must be a packet that answers a request of that client which is open. At the end, with all clients
+ * gone and every command done, nothing may be left.
  */
 #include <errno.h>
 #include <stdlib.h>
@@ -56,7 +57,7 @@ static struct {
 	struct learned groups, units, buckets, entries, allocations;
 } scene;
 
-/* ---- What replies say ------------------------------------------------------------------------------------------- */
+/* ---- What replies say ---------------------------------------------------------------------------------- */
 
 static void learn(struct learned *learned, uint64_t id)
 {
@@ -123,7 +124,7 @@ static void learn_groups(void)
 	(void)zd_engine_list(scene.api.bridge.engine, &query, learn_group, NULL);
 }
 
-/* ---- Clients ------------------------------------------------------------------------------------------------------- */
+/* ---- Clients ------------------------------------------------------------------------------------------- */
 
 static void turn_loop(void)
 {
@@ -250,7 +251,7 @@ static void say_hello(struct client *client)
 	read_replies(client);
 }
 
-/* ---- Requests --------------------------------------------------------------------------------------------------------- */
+/* ---- Requests ------------------------------------------------------------------------------------------ */
 
 static void name_id(const struct learned *learned, uint64_t *id)
 {
@@ -372,7 +373,7 @@ static void send_raw(struct client *client, const uint8_t *bytes, size_t nbytes)
 	send_bytes(client, bytes, nbytes);
 }
 
-/* ---- Answers ----------------------------------------------------------------------------------------------------------- */
+/* ---- Answers ------------------------------------------------------------------------------------------- */
 
 enum answer { BEGUN, CANNOT, FAILED, WRONG, ANSWERS };
 
@@ -401,7 +402,7 @@ static void send_answer(struct client *client, enum answer answer, uint64_t valu
 		memmove(client->works, client->works + 1, --client->nworks * sizeof(client->works[0]));
 }
 
-/* ---- Records ------------------------------------------------------------------------------------------------------------ */
+/* ---- Records ------------------------------------------------------------------------------------------- */
 
 static void play(const struct fuzz_record *record)
 {
@@ -470,7 +471,7 @@ static void expect_nothing_left(void)
 	zd_assert(totals.jobs > 0 || totals.usage.shard_bytes == 0);
 }
 
-/* ---- libFuzzer ------------------------------------------------------------------------------------------------------------ */
+/* ---- libFuzzer ----------------------------------------------------------------------------------------- */
 
 int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t nbytes)
 {

@@ -43,7 +43,7 @@ static uint32_t pick_dtype(void)
 	return pick(4) ? 1 + pick(3) : pick(14);
 }
 
-/* ---- Parts ------------------------------------------------------------------------------------------------- */
+/* ---- Parts --------------------------------------------------------------------------------------------- */
 
 static size_t pick_fences(Zd__Fence ***out)
 {
@@ -121,7 +121,7 @@ static void pick_ids(ProtobufCBinaryData *ids)
 	ids->len = sizeof(bytes) - (pick(4) ? 0 : pick(sizeof(bytes)));
 }
 
-/* ---- Requests ------------------------------------------------------------------------------------------------ */
+/* ---- Requests ------------------------------------------------------------------------------------------ */
 
 /* Bodies live until the next request is made. */
 static union {

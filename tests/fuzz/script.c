@@ -39,7 +39,7 @@ size_t fuzz_script_put(uint8_t *at, size_t room, enum fuzz_what what, unsigned w
 	return FUZZ_HEADER_BYTES + nbytes;
 }
 
-/* ---- Mutation ---------------------------------------------------------------------------------------------- */
+/* ---- Mutation ------------------------------------------------------------------------------------------ */
 
 struct list {
 	struct fuzz_record records[MAX_RECORDS];

@@ -1,9 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * script.h - what a fuzzer feeds in: a list of records, each one thing that a client, a device or a daemon does.
+ * script.h - what a fuzzer feeds in: a list of records, each one thing that a client, a device or a daemon
+ * does.
  *
- * A record is four bytes - what, who, and the length of the rest, low byte first - and the rest. Anything is a list: the
- * last record may be cut. So bytes mutate into lists, and lists are mutated as lists too: fuzz_script_mutate().
+ * A record is four bytes - what, who, and the length of the rest, low byte first - and the rest. Anything is
+ * a list: the last record may be cut. So bytes mutate into lists, and lists are mutated as lists too:
+ * fuzz_script_mutate().
  */
 #ifndef ZD_TESTS_FUZZ_SCRIPT_H
 #define ZD_TESTS_FUZZ_SCRIPT_H
@@ -49,8 +51,8 @@ size_t fuzz_script_put(uint8_t *at, size_t room, enum fuzz_what what, unsigned w
 #define FUZZ_PACKET_BYTES 512u
 typedef size_t fuzz_make_fn(unsigned seed, uint8_t bytes[FUZZ_PACKET_BYTES]);
 
-/* One change to the list in `bytes`, which has room for `room`: a record more, less, twice, elsewhere, or other inside.
- * `make` makes what is put into a new FUZZ_REQUESTS. Returns the new size. */
+/* One change to the list in `bytes`, which has room for `room`: a record more, less, twice, elsewhere, or
+ * other inside. `make` makes what is put into a new FUZZ_REQUESTS. Returns the new size. */
 size_t fuzz_script_mutate(uint8_t *bytes, size_t nbytes, size_t room, unsigned seed, fuzz_make_fn *make);
 
 /* A ClientPacket with one request that makes sense at some time. */

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * comm.c - the daemon's communicators over all GPUs: a thread a GPU, in one process and in two that meet over NCCL's network
- * transport as daemons of two nodes do. The data of each operation is compared; ranks that differ, that do not come and that do
- * not run what the others run are named, and what comes afterwards works. Then as the daemon uses them (comm_backend.h).
+ * comm.c - the daemon's communicators over all GPUs: a thread a GPU, in one process and in two that meet over
+ * NCCL's network transport as daemons of two nodes do. The data of each operation is compared; ranks that
+ * differ, that do not come and that do not run what the others run are named, and what comes afterwards
+ * works. Then as the daemon uses them (comm_backend.h).
  *
  *     comm [TEST]     without a name: each in a process of its own
  *
@@ -60,7 +61,7 @@ struct party {
 	struct rank ranks[ZD_GPU_MAX];
 };
 
-/* ---- A rank's way ------------------------------------------------------------------------------------------------ */
+/* ---- A rank's way -------------------------------------------------------------------------------------- */
 
 static void wait_until(struct rank *rank, bool (*is)(struct zd_cuda_comm *comm))
 {
@@ -183,7 +184,7 @@ static int expect(struct rank *rank, int rc, int status, const char *text)
 	                  zerod_status_name(status), text, zerod_status_name(rc), rc ? rank->err.text : "");
 }
 
-/* ---- The tests ----------------------------------------------------------------------------------------------------- */
+/* ---- The tests ----------------------------------------------------------------------------------------- */
 
 static int play_all(struct rank *rank)
 {
@@ -250,7 +251,7 @@ static int play_alone(struct rank *rank)
 	return run_world(rank, 1, false);
 }
 
-/* ---- A process's ranks ------------------------------------------------------------------------------------------------ */
+/* ---- A process's ranks --------------------------------------------------------------------------------- */
 
 static int open_rank(struct rank *rank)
 {
@@ -365,7 +366,7 @@ static int through_backend(const struct zd_gpu_list *gpus, int (*what)(struct ra
 	return load_nccl(&nccl, &err) ? say(&err) : comm_through_backend(gpus->count);
 }
 
-/* ---- Two processes ------------------------------------------------------------------------------------------------------- */
+/* ---- Two processes ------------------------------------------------------------------------------------- */
 
 /* The GPUs of a half, so that the other's are not seen. */
 static void show_half(const struct zd_gpu_list *gpus, uint32_t first, uint32_t count)
@@ -426,7 +427,7 @@ static int in_two_processes(const struct zd_gpu_list *gpus, int (*what)(struct r
 	                                                                                     : EXIT_FAILURE;
 }
 
-/* ---- Each in its process --------------------------------------------------------------------------------------------------- */
+/* ---- Each in its process ------------------------------------------------------------------------------- */
 
 static const struct {
 	const char *name;

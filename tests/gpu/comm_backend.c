@@ -37,7 +37,7 @@ struct scene {
 	struct zd_completion completions[MAX_OPS];
 };
 
-/* ---- Commands --------------------------------------------------------------------------------------------------- */
+/* ---- Commands ------------------------------------------------------------------------------------------ */
 
 static void on_done(void *arg, const struct zd_completion *completion)
 {
@@ -95,7 +95,7 @@ static struct zd_location part_of(const struct scene *s, uint32_t rank, enum par
 	return (struct zd_location){rank + 1, part * bytes, bytes};
 }
 
-/* ---- Communicators ------------------------------------------------------------------------------------------------- */
+/* ---- Communicators ------------------------------------------------------------------------------------- */
 
 static void open_comms(struct scene *s)
 {
@@ -179,7 +179,7 @@ static void agree(struct scene *s, enum zd_comm_role role, unsigned char round)
 	}
 }
 
-/* ---- Bytes ----------------------------------------------------------------------------------------------------------- */
+/* ---- Bytes --------------------------------------------------------------------------------------------- */
 
 static uint8_t byte_at(uint32_t from, uint32_t to, uint64_t index)
 {
@@ -242,10 +242,10 @@ static int expect_right(struct scene *s)
 	return EXIT_SUCCESS;
 }
 
-/* ---- Orders ------------------------------------------------------------------------------------------------------------ */
+/* ---- Orders -------------------------------------------------------------------------------------------- */
 
-/* The first operations, for which NCCL connects: the gather of the first rank is there before all else, those of the others
- * come when the reductions have been done. */
+/* The first operations, for which NCCL connects: the gather of the first rank is there before all else, those
+ * of the others come when the reductions have been done. */
 static void cross_at_first(struct scene *s)
 {
 	uint64_t gathers[ZD_GPU_MAX], reductions[ZD_GPU_MAX];
@@ -274,7 +274,7 @@ static void cross(struct scene *s)
 		must_all(s, ops[role], "exchanges in other orders");
 }
 
-/* ---- The scene ----------------------------------------------------------------------------------------------------------- */
+/* ---- The scene ----------------------------------------------------------------------------------------- */
 
 /* The rank's segment, mapped here once more for its GPU. */
 static void map(struct scene *s, uint32_t rank)

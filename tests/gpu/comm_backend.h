@@ -5,9 +5,9 @@
 
 #include <stdint.h>
 
-/* One rank on each of the process's GPUs, and two communicators over all, one a role: operations of both, which ranks ask for
- * in different orders; all bytes are compared. NCCL has been loaded. EXIT_SUCCESS, or EXIT_FAILURE and what was wrong, on
- * standard output. */
+/* One rank on each of the process's GPUs, and two communicators over all, one a role: operations of both,
+ * which ranks ask for in different orders; all bytes are compared. NCCL has been loaded. EXIT_SUCCESS, or
+ * EXIT_FAILURE and what was wrong, on standard output. */
 int comm_through_backend(uint32_t ngpus);
 
 #endif

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * kernels.c - the library's kernels beside the CPU's, bit for bit: every pair of dtypes, odd sizes, addresses that are not aligned,
- * inf, nan, subnormal numbers, negative zeros.
+ * kernels.c - the library's kernels beside the CPU's, bit for bit: every pair of dtypes, odd sizes, addresses
+ * that are not aligned, inf, nan, subnormal numbers, negative zeros.
  *
  *     kernels [--measure]     prints bandwidths as well
  *
@@ -28,7 +28,7 @@ bool checks_fail(struct checks *checks, const char *format, ...)
 	return false;
 }
 
-/* ---- Values ------------------------------------------------------------------------------------------------------ */
+/* ---- Values -------------------------------------------------------------------------------------------- */
 
 uint64_t checks_random(struct checks *checks)
 {
@@ -77,7 +77,7 @@ void checks_fill(struct checks *checks, enum zerod_dtype dtype, void *values, ui
 	}
 }
 
-/* ---- The image --------------------------------------------------------------------------------------------------- */
+/* ---- The image ----------------------------------------------------------------------------------------- */
 
 uint64_t checks_place(struct checks *checks, enum zerod_dtype dtype, uint64_t numel, unsigned skipped)
 {
@@ -118,7 +118,7 @@ bool checks_compare(struct checks *checks)
 	return true;
 }
 
-/* ---- What is refused --------------------------------------------------------------------------------------------- */
+/* ---- What is refused ----------------------------------------------------------------------------------- */
 
 #define REFUSED(call, wanted, says)                                                                          \
 	do {                                                                                                 \
@@ -165,7 +165,7 @@ bool check_refusals(struct checks *checks)
 	return true;
 }
 
-/* ---- All of it --------------------------------------------------------------------------------------------------- */
+/* ---- All of it ----------------------------------------------------------------------------------------- */
 
 static bool open_all(struct checks *checks)
 {

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * kernels.cu - what the stress runs on GPUs: fills shards with known contents, compares gathered buffers with them, and
- * delays a stream. Arguments are 64-bit numbers, all of them. packaging/ptx.sh makes kernels_ptx.h of it; kernels_double.c
- * does the same on the CPU, for the driver's double.
+ * kernels.cu - what the stress runs on GPUs: fills shards with known contents, compares gathered buffers with
+ * them, and delays a stream. Arguments are 64-bit numbers, all of them. packaging/ptx.sh makes kernels_ptx.h
+ * of it; kernels_double.c does the same on the CPU, for the driver's double.
  *
  * Word i of a unit is a hash of (seed, i) in its first true_bytes, and zero behind them.
  */
@@ -31,10 +31,12 @@ extern "C" __global__ void stress_fill(u64 *words, u64 first, u64 count, u64 tru
 		words[i] = word(seed, first + i, true_bytes);
 }
 
-/* found[0] counts the words that are wrong, found[1] holds the highest ~index of them, found[2] what the last one holds. */
+/* found[0] counts the words that are wrong, found[1] holds the highest ~index of them, found[2] what the last
+ * one holds. */
 extern "C" __global__ void stress_compare(const u64 *words, u64 count, u64 true_bytes, u64 seed, u64 *found)
 {
-	for (u64 i = blockIdx.x * (u64)blockDim.x + threadIdx.x; i < count; i += (u64)gridDim.x * blockDim.x) {
+	for (u64 i = blockIdx.x * (u64)blockDim.x + threadIdx.x; i < count;
+	     i += (u64)gridDim.x * blockDim.x) {
 		u64 value = words[i];
 
 		if (value == word(seed, i, true_bytes))

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * kernels_check.h - what the checks of the library's kernels share: a GPU with the kernels loaded, and an image, which is the
- * same bytes on the GPU and twice on the CPU. A check fills it, lets the GPU and the CPU work on it, and compares all of it:
- * what was to be written, and that nothing else was.
+ * kernels_check.h - what the checks of the library's kernels share: a GPU with the kernels loaded, and an
+ * image, which is the same bytes on the GPU and twice on the CPU. A check fills it, lets the GPU and the CPU
+ * work on it, and compares all of it: what was to be written, and that nothing else was.
  */
 #ifndef ZD_TESTS_GPU_KERNELS_CHECK_H
 #define ZD_TESTS_GPU_KERNELS_CHECK_H

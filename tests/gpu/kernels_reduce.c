@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * kernels_reduce.c - sums by the GPU beside those by the CPU. Targets have the same bits. Of the sum of squares, which the GPU adds
- * in another order, two things are checked: that it is in the order that client/kernels/kernels.h says, to the last bit, and that it is as near to
- * the CPU's as client/cuda_kernels.h says.
+ * kernels_reduce.c - sums by the GPU beside those by the CPU. Targets have the same bits. Of the sum of
+ * squares, which the GPU adds in another order, two things are checked: that it is in the order that
+ * client/kernels/kernels.h says, to the last bit, and that it is as near to the CPU's as
+ * client/cuda_kernels.h says.
  */
 #include <math.h>
 #include <stdlib.h>
@@ -50,7 +51,7 @@ static const uint64_t numels[] = {0,
 static const uint32_t counts[] = {1, 2, 3, 4, 5, 6, 7, 8, ZC_REDUCE_MOST_INPUTS};
 static const float scales[][2] = {{1, 1}, {0.125f, 1}, {1, 1.0f / 3}, {0.3f, 7}};
 
-/* ---- The order of squares ---------------------------------------------------------------------------------------- */
+/* ---- The order of squares ------------------------------------------------------------------------------ */
 
 static double fold(double *values, unsigned count)
 {
@@ -115,7 +116,7 @@ static bool check_result(struct checks *checks, const struct sum *sum, const str
 	return true;
 }
 
-/* ---- One sum ----------------------------------------------------------------------------------------------------- */
+/* ---- One sum ------------------------------------------------------------------------------------------- */
 
 static unsigned skipped(enum layout layout, uint32_t which)
 {
@@ -196,7 +197,7 @@ static bool check_sum(struct checks *checks, struct sum *sum, enum layout layout
 	return checks_compare(checks) && check_result(checks, sum, &found);
 }
 
-/* ---- Many -------------------------------------------------------------------------------------------------------- */
+/* ---- Many ---------------------------------------------------------------------------------------------- */
 
 /* Sums that are long are not made in every way. */
 static bool is_wanted(const struct zc_reduce *reduce, enum layout layout)

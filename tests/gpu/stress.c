@@ -1,12 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * stress.c - the stress's command line, its daemon and its processes, which are killed and started again with --kill.
+ * stress.c - the stress's command line, its daemon and its processes, which are killed and started again with
+ * --kill.
  *
- *   stress [--seconds N] [--ranks N] [--units N] [--max SIZE] [--arena SIZE] [--seed N] [--load gemm:N] [--cublas PATH] [--kill]
+ *   stress [--seconds N] [--ranks N] [--units N] [--max SIZE] [--arena SIZE] [--seed N] [--load gemm:N]
+ *   [--cublas PATH] [--kill]
  *          [--strict]
  *
- * Ends with "PASSED" or "FAILED", and exits with 0 only when every compared byte was right, every call did what it must, and
- * the daemon holds nothing at the end. $BUILD/bin has the daemon; the GPUs are those that this process may see.
+ * Ends with "PASSED" or "FAILED", and exits with 0 only when every compared byte was right, every call did
+ * what it must, and the daemon holds nothing at the end. $BUILD/bin has the daemon; the GPUs are those that
+ * this process may see.
  */
 #include "tests/gpu/stress.h"
 
@@ -36,7 +39,7 @@ static struct stress stress;
 static pid_t pids[STRESS_RANKS];  /* 0: has ended in order */
 static bool killed[STRESS_RANKS]; /* by us */
 
-/* ---- Command line ------------------------------------------------------------------------------------------------------- */
+/* ---- Command line -------------------------------------------------------------------------------------- */
 
 enum {
 	KEY_SECONDS = 256,
@@ -146,7 +149,7 @@ static int set_defaults(struct zd_err *err)
 	return 0;
 }
 
-/* ---- Daemon ---------------------------------------------------------------------------------------------------------------- */
+/* ---- Daemon -------------------------------------------------------------------------------------------- */
 
 static int start_daemon(struct zd_daemon *node)
 {
@@ -206,7 +209,7 @@ static int expect_nothing(zerod_client *client, uint32_t device, struct zd_err *
 	return 0;
 }
 
-/* ---- Trainers ---------------------------------------------------------------------------------------------------------------- */
+/* ---- Trainers ------------------------------------------------------------------------------------------ */
 
 static int start_trainer(uint32_t rank)
 {
@@ -306,7 +309,8 @@ static bool goes_on(bool any, uint64_t now_ns, uint64_t deadline_ns)
 	return any && now_ns < deadline_ns && !atomic_load(&stress.shared->failed);
 }
 
-/* Until the time is over, which begins with the first round, or something has failed; then until all have ended. */
+/* Until the time is over, which begins with the first round, or something has failed; then until all have
+ * ended. */
 static void run(void)
 {
 	uint64_t random = stress.options.seed, now_ns = zd_bench_now_ns(), end_ns = now_ns, print_ns;
@@ -341,7 +345,7 @@ static void run(void)
 		}
 }
 
-/* ---- All of it ------------------------------------------------------------------------------------------------------------------ */
+/* ---- All of it ----------------------------------------------------------------------------------------- */
 
 static void print_head(void)
 {

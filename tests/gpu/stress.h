@@ -1,16 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * stress.h - random gathers, releases, updates and persistence over many units and ranks, every gathered byte compared on
- * the GPU.
+ * stress.h - random gathers, releases, updates and persistence over many units and ranks, every gathered byte
+ * compared on the GPU.
  *
- * The parent starts a daemon and a trainer process for each rank, and never calls CUDA. A trainer works in rounds. In each
- * it writes and publishes some of the units, the same ones on all ranks, then gathers units at random, at exactly the version
- * that it has published itself, and compares each copy on one or two streams before it releases it; some streams are held up
- * in between. Nobody waits for anybody, so ranks are rounds apart, and a version that another rank has overwritten already
- * is STALE_VERSION: that, and no other bytes than those of that version.
+ * The parent starts a daemon and a trainer process for each rank, and never calls CUDA. A trainer works in
+ * rounds. In each it writes and publishes some of the units, the same ones on all ranks, then gathers units
+ * at random, at exactly the version that it has published itself, and compares each copy on one or two
+ * streams before it releases it; some streams are held up in between. Nobody waits for anybody, so ranks are
+ * rounds apart, and a version that another rank has overwritten already is STALE_VERSION: that, and no other
+ * bytes than those of that version.
  *
- * With --kill trainers are killed at any time and started again. The group is durable and has shadows: all ranks go back to
- * the last commit, and on from there.
+ * With --kill trainers are killed at any time and started again. The group is durable and has shadows: all
+ * ranks go back to the last commit, and on from there.
  */
 #ifndef ZD_TESTS_GPU_STRESS_H
 #define ZD_TESTS_GPU_STRESS_H
@@ -57,8 +58,8 @@ struct stress_counts {
 
 struct stress_shared {
 	struct stress_counts counts;
-	/* The highest round that any rank has begun, and whether no higher one may be begun any more: decided in one step, so
-	 * that all ranks end with the same round. */
+	/* The highest round that any rank has begun, and whether no higher one may be begun any more: decided
+	 * in one step, so that all ranks end with the same round. */
 	_Atomic uint64_t round;
 	_Atomic bool failed;
 	char failure[600];  /* of the first that failed */
@@ -73,7 +74,7 @@ struct stress {
 	struct stress_shared *shared;
 };
 
-/* ---- The plan (stress_plan.c) ------------------------------------------------------------------------------------------ */
+/* ---- The plan (stress_plan.c) -------------------------------------------------------------------------- */
 
 uint64_t stress_random(uint64_t *state);
 /* Contents of a unit at a version. */
@@ -90,7 +91,7 @@ void stress_end_rounds(const struct stress *stress);
 int stress_fail(const struct stress *stress, uint32_t rank, int status, const char *format, ...)
         __attribute__((format(printf, 4, 5)));
 
-/* ---- Kernels (stress_kernels.c) ------------------------------------------------------------------------------------------ */
+/* ---- Kernels (stress_kernels.c) ------------------------------------------------------------------------ */
 
 #define STRESS_FOUND_WORDS 3
 
@@ -113,7 +114,7 @@ int stress_delay(const struct stress_kernels *kernels, struct CUstream_st *strea
 /* How many words were wrong since the last look: to be called when all streams have run. */
 int stress_look(const struct stress_kernels *kernels, uint64_t found[STRESS_FOUND_WORDS], struct zd_err *err);
 
-/* ---- A trainer (stress_trainer.c, stress_gathers.c) --------------------------------------------------------------------------- */
+/* ---- A trainer (stress_trainer.c, stress_gathers.c) ---------------------------------------------------- */
 
 #define STRESS_STREAMS 3
 #define STRESS_HELD    24

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * stress_gathers.c - what a trainer does in a round: updates, gathers that are compared, releases, persistence.
+ * stress_gathers.c - what a trainer does in a round: updates, gathers that are compared, releases,
+ * persistence.
  */
 #include "tests/gpu/stress.h"
 
@@ -39,7 +40,7 @@ static uint64_t true_bytes(const struct stress_unit *unit)
 	return unit->numel * zerod_dtype_bytes(unit->dtype);
 }
 
-/* ---- Updates --------------------------------------------------------------------------------------------------------- */
+/* ---- Updates ------------------------------------------------------------------------------------------- */
 
 static int write_shard(struct trainer *trainer, uint32_t index, uint32_t stream)
 {
@@ -83,7 +84,7 @@ int stress_update(struct trainer *trainer, uint64_t round)
 	return status;
 }
 
-/* ---- Releases ---------------------------------------------------------------------------------------------------------- */
+/* ---- Releases ------------------------------------------------------------------------------------------ */
 
 static int release(struct trainer *trainer, uint32_t index)
 {
@@ -146,7 +147,7 @@ int stress_release_updated(struct trainer *trainer, uint64_t round)
 	return status;
 }
 
-/* ---- Gathers ------------------------------------------------------------------------------------------------------------- */
+/* ---- Gathers ------------------------------------------------------------------------------------------- */
 
 struct request {
 	uint32_t unit;

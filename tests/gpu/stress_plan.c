@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * stress_plan.c - what all ranks have to agree on without talking: units, contents, which round updates what, and the
- * round with which all end.
+ * stress_plan.c - what all ranks have to agree on without talking: units, contents, which round updates what,
+ * and the round with which all end.
  */
 #include "tests/gpu/stress.h"
 
@@ -43,7 +43,7 @@ bool stress_commits(const struct stress *stress, uint64_t round)
 	return stress->options.kill ? round % (COMMITS_EACH / 4) == 0 : round % COMMITS_EACH == 0;
 }
 
-/* ---- Units ----------------------------------------------------------------------------------------------------------- */
+/* ---- Units --------------------------------------------------------------------------------------------- */
 
 static uint64_t padded_bytes(const struct stress *stress, const struct stress_unit *unit)
 {
@@ -106,7 +106,7 @@ void stress_plan_units(struct stress *stress)
 	stress->options.units = count;
 }
 
-/* ---- Rounds ------------------------------------------------------------------------------------------------------------ */
+/* ---- Rounds -------------------------------------------------------------------------------------------- */
 
 bool stress_enter_round(const struct stress *stress, uint64_t round)
 {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * stress_trainer.c - a trainer of the stress: joins, works round after round, and finds its way back to the last commit
- * when another rank was killed.
+ * stress_trainer.c - a trainer of the stress: joins, works round after round, and finds its way back to the
+ * last commit when another rank was killed.
  */
 #include "tests/gpu/stress.h"
 
@@ -29,7 +29,7 @@ static void nap(void)
 	(void)nanosleep(&(const struct timespec){.tv_nsec = RETRY_NS}, NULL);
 }
 
-/* ---- Beginning --------------------------------------------------------------------------------------------------------- */
+/* ---- Beginning ----------------------------------------------------------------------------------------- */
 
 static int open_streams(struct trainer *trainer)
 {
@@ -89,8 +89,8 @@ static int register_units(struct trainer *trainer)
 	return stress_check(trainer, status, "zerod_unit_register");
 }
 
-/* A quarter of the arenas for leases: the rest is for shards, for what has been released and is still in use, and so that
- * there is a place for the largest unit between them. */
+/* A quarter of the arenas for leases: the rest is for shards, for what has been released and is still in use,
+ * and so that there is a place for the largest unit between them. */
 static void plan_memory(struct trainer *trainer)
 {
 	const struct stress_options *options = &trainer->stress->options;
@@ -139,7 +139,7 @@ static void end(struct trainer *trainer)
 	zd_gpu_close(&trainer->gpu);
 }
 
-/* ---- Looking at what was found ------------------------------------------------------------------------------------------ */
+/* ---- Looking at what was found ------------------------------------------------------------------------- */
 
 static int synchronize(struct trainer *trainer)
 {
@@ -182,7 +182,7 @@ int stress_harvest(struct trainer *trainer)
 	return status ? status : look(trainer, true);
 }
 
-/* ---- Rounds --------------------------------------------------------------------------------------------------------------- */
+/* ---- Rounds -------------------------------------------------------------------------------------------- */
 
 static int run_round(struct trainer *trainer, uint64_t round)
 {
@@ -215,8 +215,8 @@ static void drop_leases(struct trainer *trainer)
 	trainer->held_bytes = 0;
 }
 
-/* Another rank was killed: what was computed since the last commit is dropped, and the group is whole again when units
- * can be registered. Comparisons behind a wait that an abort has freed say nothing. */
+/* Another rank was killed: what was computed since the last commit is dropped, and the group is whole again
+ * when units can be registered. Comparisons behind a wait that an abort has freed say nothing. */
 static int find_back(struct trainer *trainer)
 {
 	const uint64_t give_up_ns = zd_bench_now_ns() + DEADLINE_MS * 1000000ull;

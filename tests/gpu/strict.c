@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * strict.c - strict clients on GPUs, with kernels: what a stale view does, that other GPUs' pushes need no access of the
- * client's, and that taking access from one buffer disturbs nobody who reads another.
+ * strict.c - strict clients on GPUs, with kernels: what a stale view does, that other GPUs' pushes need no
+ * access of the client's, and that taking access from one buffer disturbs nobody who reads another.
  *
  *     strict [TEST]     without a name: each in a process of its own, since a context is lost in one of them
  *
- * The ranks are the contract's: three, on as many GPUs as there are. It runs on real GPUs and over the driver's double.
+ * The ranks are the contract's: three, on as many GPUs as there are. It runs on real GPUs and over the
+ * driver's double.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -70,7 +71,8 @@ static void read_view(struct scene *scene, struct CUstream_st *stream, const voi
 	RUNS(stress_compare(&scene->kernels, stream, (zd_cu_ptr)view, bytes / 8, 0, 0, &err));
 }
 
-/* Gathers, reads it by a kernel behind the wait, and releases it behind that: the view, which nobody holds any more. */
+/* Gathers, reads it by a kernel behind the wait, and releases it behind that: the view, which nobody holds
+ * any more. */
 static const void *use_once(struct scene *scene, struct contract_unit *unit, uint64_t version)
 {
 	zerod_unit *at = unit->at[0];
@@ -109,7 +111,7 @@ static bool is_filled(struct contract *c, const char *unit)
 	return strcmp(contract_buffer(c, 0, unit).state, "AVAILABLE") == 0;
 }
 
-/* ---- The tests -------------------------------------------------------------------------------------------------- */
+/* ---- The tests ----------------------------------------------------------------------------------------- */
 
 static void test_access_goes_and_comes_back(void **state)
 {
@@ -217,7 +219,7 @@ static void test_stale_view_ends_the_context(void **state)
 	_exit(EXIT_SUCCESS); /* nothing of the lost context can be given back */
 }
 
-/* ---- Each in its process ------------------------------------------------------------------------------------------ */
+/* ---- Each in its process ------------------------------------------------------------------------------- */
 
 static const struct CMUnitTest tests[] = {
         CONTRACT_TEST(test_access_goes_and_comes_back),

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * cuda_scene.h - tests of libzerod on GPUs: the contract's ranks over the driver's double, each test in a process of its
- * own, since the double reads its environment once a process.
+ * cuda_scene.h - tests of libzerod on GPUs: the contract's ranks over the driver's double, each test in a
+ * process of its own, since the double reads its environment once a process.
  */
 #ifndef ZD_TESTS_CUDA_SCENE_H
 #define ZD_TESTS_CUDA_SCENE_H

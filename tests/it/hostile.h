@@ -2,9 +2,10 @@
 /*
  * hostile.h - a daemon, a well-behaved job on it, and the proof that neither notices what a test does.
  *
- * HOSTILE_TEST(fn) runs a test between two rounds of the witness: two ranks that update, publish and gather a unit through
- * libzerod and look at every byte. Afterwards the daemon must be exactly what it was: as many sessions, jobs, groups,
- * charged bytes and open descriptors as before. hostile_start() and hostile_stop() are the group's set-up and tear-down.
+ * HOSTILE_TEST(fn) runs a test between two rounds of the witness: two ranks that update, publish and gather a
+ * unit through libzerod and look at every byte. Afterwards the daemon must be exactly what it was: as many
+ * sessions, jobs, groups, charged bytes and open descriptors as before. hostile_start() and hostile_stop()
+ * are the group's set-up and tear-down.
  */
 #ifndef ZD_TESTS_HOSTILE_H
 #define ZD_TESTS_HOSTILE_H
@@ -55,7 +56,7 @@ static inline const char *hostile_socket(void)
 	return hostile.daemon.socket_path;
 }
 
-/* ---- The witness ------------------------------------------------------------------------------------------------- */
+/* ---- The witness --------------------------------------------------------------------------------------- */
 
 static inline void *hostile_join(void *arg)
 {
@@ -143,7 +144,7 @@ static inline void hostile_sync(struct raw_client *client)
 	(void)raw_expect(client, raw_send(client, RAW(DAEMON_STATUS, daemon_status, DaemonStatus)), 0);
 }
 
-/* ---- Before and after --------------------------------------------------------------------------------------------- */
+/* ---- Before and after ---------------------------------------------------------------------------------- */
 
 static inline void hostile_look(struct hostile_state *state)
 {

@@ -1,9 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * lifetimes.h - trainers that are processes of their own, so that they can be killed, and what they leave in the daemon.
+ * lifetimes.h - trainers that are processes of their own, so that they can be killed, and what they leave in
+ * the daemon.
  *
- * The test's own process has no thread and no libzerod client: it forks, and looks through a raw client. A trainer says
- * when it is where it should be, and then stays there until it is killed. What it cannot do it says too, and the test fails.
+ * The test's own process has no thread and no libzerod client: it forks, and looks through a raw client. A
+ * trainer says when it is where it should be, and then stays there until it is killed. What it cannot do it
+ * says too, and the test fails.
  */
 #ifndef ZD_TESTS_LIFETIMES_H
 #define ZD_TESTS_LIFETIMES_H
@@ -60,7 +62,7 @@ static inline void life_retry(void)
 	(void)nanosleep(&(const struct timespec){.tv_nsec = LIFE_RETRY_NS}, NULL);
 }
 
-/* ---- Trainers -------------------------------------------------------------------------------------------------- */
+/* ---- Trainers ------------------------------------------------------------------------------------------ */
 
 /* In the trainer's process. */
 struct trainer {
@@ -242,7 +244,7 @@ static inline void life_reap(const struct trainer_process *process)
 			life_trainers[i] = 0;
 }
 
-/* ---- Looking ------------------------------------------------------------------------------------------------------ */
+/* ---- Looking ------------------------------------------------------------------------------------------- */
 
 /* The observer forgets what it was told before. */
 static inline const Zd__ListReply *life_list(Zd__Table table)
@@ -329,7 +331,7 @@ static inline void life_expect_waits(const char *text)
 	}
 }
 
-/* ---- The group of tests ---------------------------------------------------------------------------------------------- */
+/* ---- The group of tests -------------------------------------------------------------------------------- */
 
 static inline int life_start(void **state)
 {

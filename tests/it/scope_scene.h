@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * scope_scene.h - ranks over a private daemon that gather in scopes, and streams that stay where they are until told.
+ * scope_scene.h - ranks over a private daemon that gather in scopes, and streams that stay where they are
+ * until told.
  */
 #ifndef ZD_TESTS_SCOPE_SCENE_H
 #define ZD_TESTS_SCOPE_SCENE_H
@@ -94,7 +95,7 @@ static inline uint64_t gathered_bytes(struct rank *rank)
 	return info.gathered_bytes;
 }
 
-/* ---- Fixtures: one rank with two units, over a daemon of the program's --------------------------------------------- */
+/* ---- Fixtures: one rank with two units, over a daemon of the program's --------------------------------- */
 
 static struct rank me;
 static zerod_unit *a, *b;
@@ -127,7 +128,7 @@ static inline int scene_teardown(void **state)
 	return 0;
 }
 
-/* ---- A stream that stays where it is until it is told ------------------------------------------------------------- */
+/* ---- A stream that stays where it is until it is told -------------------------------------------------- */
 
 struct gated {
 	zerod_stream *stream;

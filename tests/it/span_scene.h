@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * span_scene.h - a group over two daemons of this host: two ranks each, over the doubles of the driver and of NCCL. Ranks are
- * threads of the test's process, which sees all GPUs; each daemon has two of them.
+ * span_scene.h - a group over two daemons of this host: two ranks each, over the doubles of the driver and of
+ * NCCL. Ranks are threads of the test's process, which sees all GPUs; each daemon has two of them.
  *
- * A rank does what it is told by all_do(), and what has failed first is in its `status` and `text` then: assertions are the
- * test's own thread's.
+ * A rank does what it is told by all_do(), and what has failed first is in its `status` and `text` then:
+ * assertions are the test's own thread's.
  */
 #ifndef ZD_TESTS_SPAN_SCENE_H
 #define ZD_TESTS_SPAN_SCENE_H
@@ -49,7 +49,7 @@ struct world {
 
 static const uint64_t unit_numel[UNITS] = {1000, MOST};
 
-/* ---- What ranks do -------------------------------------------------------------------------------------------- */
+/* ---- What ranks do ------------------------------------------------------------------------------------- */
 
 /* The rank's task ends where a call fails. */
 #define TRY(rank, call)                                                                                      \
@@ -122,7 +122,7 @@ static inline void expect_failed(const struct world *world, uint32_t mask, int s
 			         world->ranks[r].text);
 }
 
-/* ---- Memory of GPUs --------------------------------------------------------------------------------------------- */
+/* ---- Memory of GPUs ------------------------------------------------------------------------------------ */
 
 static inline void rank_write(struct rank *rank, void *to, uint64_t numel)
 {
@@ -141,7 +141,7 @@ static inline void rank_read(struct rank *rank, void *from, uint64_t numel)
 	TRY(rank, zerod_stream_synchronize(rank->stream));
 }
 
-/* ---- Coming and going ------------------------------------------------------------------------------------------- */
+/* ---- Coming and going ---------------------------------------------------------------------------------- */
 
 static inline void rank_connect(struct rank *rank)
 {
@@ -213,7 +213,7 @@ static inline void rank_close(struct rank *rank)
 	rank->handle = NULL;
 }
 
-/* ---- The world --------------------------------------------------------------------------------------------------- */
+/* ---- The world ----------------------------------------------------------------------------------------- */
 
 static inline int world_start_daemon(struct world *world, uint32_t d, const char *config, bool again)
 {

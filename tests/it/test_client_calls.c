@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* test_client_calls.c - requests and replies: order, threads, batches, full sockets, deadlines, and a daemon that errs. */
+/* test_client_calls.c - requests and replies: order, threads, batches, full sockets, deadlines, and a daemon
+ * that errs. */
 #include "tests/it/client_scene.h"
 
 #include <poll.h>
@@ -20,7 +21,7 @@ static int status_call(zerod_client *client, uint32_t deadline_ms)
 	return zc_call(client, &request, deadline_ms, NULL, NULL);
 }
 
-/* ---- Order and threads --------------------------------------------------------------------------------------- */
+/* ---- Order and threads --------------------------------------------------------------------------------- */
 
 #define CALLERS 8
 #define ROUNDS  50
@@ -96,7 +97,7 @@ static void test_threads_out_of_order(void **state)
 	scene_close(&scene);
 }
 
-/* ---- Batches --------------------------------------------------------------------------------------------------- */
+/* ---- Batches ------------------------------------------------------------------------------------------- */
 
 #define PAIRS 32
 
@@ -172,7 +173,7 @@ static void test_wait_uncorks(void **state)
 	assert_int_equal(packets, 3);
 }
 
-/* ---- Many requests ----------------------------------------------------------------------------------------------- */
+/* ---- Many requests ------------------------------------------------------------------------------------- */
 
 #define MANY 5000
 
@@ -191,8 +192,8 @@ static void *release_many(void *arg)
 	return (void *)wrong;
 }
 
-/* More than a socket holds, before it reads a single request: the client must read while it cannot send. These answer a
- * request that was answered before, which is no breach. */
+/* More than a socket holds, before it reads a single request: the client must read while it cannot send.
+ * These answer a request that was answered before, which is no breach. */
 #define FLOOD 3000
 
 static void flood_then_answer(struct fake_peer *peer, void *arg)
@@ -269,7 +270,7 @@ static void test_outstanding_limit(void **state)
 	scene_close(&scene);
 }
 
-/* ---- Ends ---------------------------------------------------------------------------------------------------------- */
+/* ---- Ends ---------------------------------------------------------------------------------------------- */
 
 static void close_with_requests(struct fake_peer *peer, void *arg)
 {
@@ -362,7 +363,7 @@ static void test_deadline(void **state)
 	scene_close(&scene);
 }
 
-/* ---- A daemon that errs ---------------------------------------------------------------------------------------------- */
+/* ---- A daemon that errs -------------------------------------------------------------------------------- */
 
 enum fault {
 	FAULT_UNKNOWN_ID,
@@ -485,7 +486,8 @@ static void test_faults(void **state)
 	}
 }
 
-/* Packets of seeded random bytes, and good ones with a byte changed: any status will do, as long as we live. */
+/* Packets of seeded random bytes, and good ones with a byte changed: any status will do, as long as we
+ * live. */
 static void send_noise(struct fake_peer *peer, void *arg)
 {
 	unsigned seed = *(unsigned *)arg;

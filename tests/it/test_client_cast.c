@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * test_client_cast.c - conversions beside a slow reference, which looks up the two neighbours of a value in the list of all
- * values of a format and compares distances: nothing of the code under test is used to judge it.
+ * test_client_cast.c - conversions beside a slow reference, which looks up the two neighbours of a value in
+ * the list of all values of a format and compares distances: nothing of the code under test is used to judge
+ * it.
  */
 #include <math.h>
 #include <setjmp.h>
@@ -21,8 +22,7 @@ struct format {
 	enum zerod_dtype dtype;
 	unsigned bits, mantissa_bits;
 	int bias;
-	uint32_t
-	        largest; /* finite, as a pattern; the next one stands for overflow: infinity, or nan in e4m3 */
+	uint32_t largest; /* finite, as a pattern; the next one is overflow: infinity, or nan in e4m3 */
 };
 
 static const struct format formats[] = {
@@ -33,7 +33,7 @@ static const struct format formats[] = {
 };
 #define NFORMATS (sizeof(formats) / sizeof(formats[0]))
 
-/* ---- The reference ------------------------------------------------------------------------------------------- */
+/* ---- The reference ------------------------------------------------------------------------------------- */
 
 /* The value of a magnitude's pattern; of the one behind the largest, as if the exponents went on. */
 static double value_of(const struct format *format, uint32_t pattern)
@@ -82,7 +82,7 @@ static bool is_right(const struct format *format, float value, uint32_t got)
 	return got == nearest(format, fabs((double)value));
 }
 
-/* ---- Checks ----------------------------------------------------------------------------------------------------- */
+/* ---- Checks -------------------------------------------------------------------------------------------- */
 
 /* `values` are those of `source`, as float32. */
 static void check(enum zerod_dtype from, const void *source, const float *values, uint32_t numel,
@@ -135,7 +135,7 @@ static void check_every_half(const struct format *from)
 	free(wide);
 }
 
-/* ---- Cases ------------------------------------------------------------------------------------------------------- */
+/* ---- Cases --------------------------------------------------------------------------------------------- */
 
 static void test_every_float16_and_bfloat16(void **state)
 {
@@ -144,7 +144,8 @@ static void test_every_float16_and_bfloat16(void **state)
 	check_every_half(&formats[1]);
 }
 
-/* In the middle of every two neighbours, just below it and just above; so, too, around the end of the finite values. */
+/* In the middle of every two neighbours, just below it and just above; so, too, around the end of the finite
+ * values. */
 static void test_every_tie(void **state)
 {
 	(void)state;

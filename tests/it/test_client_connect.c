@@ -22,7 +22,7 @@ static int connect_to(const char *path, zerod_client **client)
 	return zerod_connect(&options, client);
 }
 
-/* ---- Finding the daemon ------------------------------------------------------------------------------------ */
+/* ---- Finding the daemon -------------------------------------------------------------------------------- */
 
 static void hello_and_end(struct fake_peer *peer, void *arg)
 {
@@ -128,7 +128,7 @@ static void test_bad_options(void **state)
 	assert_int_equal(zerod_connect(&options, &client), ZEROD_E_CONNECT);
 }
 
-/* ---- Hellos that go wrong ------------------------------------------------------------------------------------ */
+/* ---- Hellos that go wrong ------------------------------------------------------------------------------ */
 
 enum hello_fault {
 	HELLO_REFUSED,
@@ -255,7 +255,7 @@ static void test_faulty_hellos(void **state)
 	assert_int_equal(open_descriptors(), before);
 }
 
-/* ---- Fork ------------------------------------------------------------------------------------------------------- */
+/* ---- Fork ---------------------------------------------------------------------------------------------- */
 
 static void serve_after_fork(struct fake_peer *peer, void *arg)
 {
@@ -269,7 +269,8 @@ static void serve_after_fork(struct fake_peer *peer, void *arg)
 	fake_expect_end(peer);
 }
 
-/* In the child: every call is refused, and closing neither disturbs the parent nor waits for threads that are not there. */
+/* In the child: every call is refused, and closing neither disturbs the parent nor waits for threads that are
+ * not there. */
 static int use_in_child(struct scene *scene, zerod_stream *stream)
 {
 	struct zerod_shard shard;

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * test_client_daemon.c - the library against the real daemon: two ranks, each a client and a thread of this process.
+ * test_client_daemon.c - the library against the real daemon: two ranks, each a client and a thread of this
+ * process.
  *
  * A rank's function returns 0 or the line that failed; cmocka's assertions stay in the test's own thread.
  */
@@ -118,7 +119,7 @@ static bool holds_version(const float *data, unsigned version)
 	return true;
 }
 
-/* ---- Gather ---------------------------------------------------------------------------------------------------- */
+/* ---- Gather -------------------------------------------------------------------------------------------- */
 
 #define STEPS 10
 
@@ -161,7 +162,8 @@ static void check_version(void *arg)
 	check->wrong += !holds_version(check->data, check->version);
 }
 
-/* Everything of a step is appended before any of it need have happened; publish waits for nobody here but the leases. */
+/* Everything of a step is appended before any of it need have happened; publish waits for nobody here but the
+ * leases. */
 static int gather_on_streams(struct rank *rank)
 {
 	struct check checks[STEPS + 1] = {{0}};
@@ -197,7 +199,7 @@ static void test_gather_on_streams(void **state)
 	run_ranks(gather_on_streams);
 }
 
-/* ---- Reduce ------------------------------------------------------------------------------------------------------ */
+/* ---- Reduce -------------------------------------------------------------------------------------------- */
 
 struct producer {
 	float *data;
@@ -258,7 +260,7 @@ static void test_reduce_steps(void **state)
 	run_ranks(reduce_steps);
 }
 
-/* ---- Handles -------------------------------------------------------------------------------------------------------- */
+/* ---- Handles ------------------------------------------------------------------------------------------- */
 
 static int second_handle(struct rank *rank)
 {
@@ -337,7 +339,7 @@ static void test_alloc_and_devices(void **state)
 	assert_int_equal(zd_daemon_stop(&daemon), 0);
 }
 
-/* ---- Death ---------------------------------------------------------------------------------------------------------- */
+/* ---- Death --------------------------------------------------------------------------------------------- */
 
 static void *wait_for_rank_1(void *arg)
 {

@@ -46,7 +46,7 @@ static int release(struct scene *scene)
 	return zerod_release(scene->unit, NULL, NULL, 0, NULL);
 }
 
-/* ---- Leases ------------------------------------------------------------------------------------------------------ */
+/* ---- Leases -------------------------------------------------------------------------------------------- */
 
 static void gather_release(struct fake_peer *peer, void *arg)
 {
@@ -175,7 +175,8 @@ static void gather_cycles(struct fake_peer *peer, void *arg)
 	fake_expect_end(peer);
 }
 
-/* A lease that never ends does not collect tickets for ever; one that a slow thread is about to wait for is no surplus. */
+/* A lease that never ends does not collect tickets for ever; one that a slow thread is about to wait for is
+ * no surplus. */
 static void test_long_lease(void **state)
 {
 	unsigned cycles = CYCLES;
@@ -218,7 +219,7 @@ static void test_long_lease_without_waits(void **state)
 	scene_close(&scene);
 }
 
-/* ---- Failures ----------------------------------------------------------------------------------------------------- */
+/* ---- Failures ------------------------------------------------------------------------------------------ */
 
 static void fail_then_serve(struct fake_peer *peer, void *arg)
 {
@@ -330,7 +331,7 @@ static void test_forgotten_tickets(void **state)
 	scene_close(&scene);
 }
 
-/* ---- Waiting for the bytes -------------------------------------------------------------------------------------------- */
+/* ---- Waiting for the bytes ----------------------------------------------------------------------------- */
 
 /* The scripts below let the test's thread say when they may go on. */
 static void *wait_in_thread(void *arg)
@@ -442,7 +443,7 @@ static void test_daemon_dies_in_wait(void **state)
 	scene_close(&scene);
 }
 
-/* ---- Abort ------------------------------------------------------------------------------------------------------------- */
+/* ---- Abort --------------------------------------------------------------------------------------------- */
 
 static void abort_the_wait(struct fake_peer *peer, void *arg)
 {
@@ -481,7 +482,7 @@ static void test_abort_poisons(void **state)
 	scene_close(&scene);
 }
 
-/* ---- Own slice ------------------------------------------------------------------------------------------------------------ */
+/* ---- Own slice ----------------------------------------------------------------------------------------- */
 
 /* arg: whether an update begins. */
 static void leave_own_slice(struct fake_peer *peer, void *arg)
@@ -554,7 +555,7 @@ static void test_own_slice_is_copied_before_an_update(void **state)
 	scene_close(&scene);
 }
 
-/* ---- Arguments ----------------------------------------------------------------------------------------------------------- */
+/* ---- Arguments ----------------------------------------------------------------------------------------- */
 
 static void only_unit(struct fake_peer *peer, void *arg)
 {

@@ -19,7 +19,7 @@ static bool is_mapped(void *data)
 	return mincore(data, BYTES, resident) == 0 || errno != ENOMEM;
 }
 
-/* ---- Scripts ------------------------------------------------------------------------------------------------ */
+/* ---- Scripts ------------------------------------------------------------------------------------------- */
 
 /* A packet with whatever of these is not NULL or 0. */
 static void send_packet(struct fake_peer *peer, Zd__Reply *reply, uint32_t announced, uint32_t retired)
@@ -141,7 +141,7 @@ static void serve_what_was_never_sent(struct fake_peer *peer, void *arg)
 	fake_expect_end(peer);
 }
 
-/* ---- Tests ---------------------------------------------------------------------------------------------------- */
+/* ---- Tests --------------------------------------------------------------------------------------------- */
 
 static void *allocate(struct scene *scene, zerod_buffer **buffer)
 {

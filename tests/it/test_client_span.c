@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* test_client_span.c - groups whose ranks are in several daemons, as the library sees them: opposite a scripted daemon. */
+/* test_client_span.c - groups whose ranks are in several daemons, as the library sees them: opposite a
+ * scripted daemon. */
 #include "tests/it/client_scene.h"
 
 #include <stdlib.h>
@@ -38,7 +39,7 @@ static struct zerod_group_options span_options(const struct zerod_unique_id *id)
 	return options;
 }
 
-/* ---- Options ------------------------------------------------------------------------------------------------- */
+/* ---- Options ------------------------------------------------------------------------------------------- */
 
 static void hello_and_end(struct fake_peer *peer, void *arg)
 {
@@ -129,7 +130,7 @@ static void test_daemon_without_communicators(void **state)
 	scene_close(&scene);
 }
 
-/* ---- What is sent -------------------------------------------------------------------------------------------- */
+/* ---- What is sent -------------------------------------------------------------------------------------- */
 
 struct expected_join {
 	uint32_t local_world_size;
@@ -194,8 +195,8 @@ static void test_join(void **state)
 	expect_sent(&options, (struct expected_join){0, ZD__COLLECTIVES__NCCL, 0, false});
 }
 
-/* A program that was compiled before there were such groups: what is behind its structure, and in the padding at its end, says
- * nothing. */
+/* A program that was compiled before there were such groups: what is behind its structure, and in the padding
+ * at its end, says nothing. */
 static void test_older_program(void **state)
 {
 	struct zerod_group_options options;
@@ -210,7 +211,7 @@ static void test_older_program(void **state)
 	expect_sent(&options, (struct expected_join){0, ZD__COLLECTIVES__COPIES, 0, false});
 }
 
-/* ---- Ids ------------------------------------------------------------------------------------------------------- */
+/* ---- Ids ----------------------------------------------------------------------------------------------- */
 
 /* arg: how many bytes more than were asked for come. */
 static void answer_ids(struct fake_peer *peer, void *arg)
@@ -270,7 +271,7 @@ static void test_ids_of_another_size(void **state)
 	}
 }
 
-/* ---- Gathers ----------------------------------------------------------------------------------------------------- */
+/* ---- Gathers ------------------------------------------------------------------------------------------- */
 
 static void open_unit(struct scene *scene, fake_script script, void *arg, uint32_t flags)
 {

@@ -40,7 +40,7 @@ static void only_unit(struct fake_peer *peer, void *arg)
 	fake_expect_end(peer);
 }
 
-/* ---- Order ----------------------------------------------------------------------------------------------------- */
+/* ---- Order --------------------------------------------------------------------------------------------- */
 
 #define PIECES 200
 
@@ -131,7 +131,7 @@ static void test_synchronize_from_within(void **state)
 	scene_close(&scene);
 }
 
-/* ---- Our fences -------------------------------------------------------------------------------------------------- */
+/* ---- Our fences ---------------------------------------------------------------------------------------- */
 
 struct fence_script {
 	sem_t *busy; /* let go when the release has been seen */
@@ -163,7 +163,8 @@ static void see_fences(struct fake_peer *peer, void *arg)
 	fake_expect_end(peer);
 }
 
-/* Two busy streams, an idle one, the calling thread: two fences, each passed when its stream's work has ended. */
+/* Two busy streams, an idle one, the calling thread: two fences, each passed when its stream's work has
+ * ended. */
 static void test_release_fences(void **state)
 {
 	struct fence_script script = {0};
@@ -187,7 +188,7 @@ static void test_release_fences(void **state)
 	assert_int_not_equal(script.timelines[0], script.timelines[1]);
 }
 
-/* ---- Values never go back --------------------------------------------------------------------------------------------- */
+/* ---- Values never go back ------------------------------------------------------------------------------ */
 
 #define TURNS 3
 
@@ -247,7 +248,7 @@ static void test_stream_limit(void **state)
 	scene_close(&scene);
 }
 
-/* ---- The daemon's fences ---------------------------------------------------------------------------------------------- */
+/* ---- The daemon's fences ------------------------------------------------------------------------------- */
 
 static void signal_when_released(struct fake_peer *peer, void *arg)
 {
@@ -278,7 +279,8 @@ static void copy_bytes(void *arg)
 	memcpy(from_to[1], from_to[0], 6);
 }
 
-/* Gather, work and release are appended at once; the work sees the bytes, the release's fence comes after it. */
+/* Gather, work and release are appended at once; the work sees the bytes, the release's fence comes after
+ * it. */
 static void test_stream_waits_for_bytes(void **state)
 {
 	struct scene scene = {0};
@@ -315,7 +317,7 @@ static void test_foreign_stream(void **state)
 	scene_close(&two);
 }
 
-/* ---- Aborts -------------------------------------------------------------------------------------------------------------- */
+/* ---- Aborts -------------------------------------------------------------------------------------------- */
 
 static void abort_when_released(struct fake_peer *peer, void *arg)
 {

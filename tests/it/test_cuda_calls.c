@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * test_cuda_calls.c - every call that a trainer's life makes to the driver fails once in turn: out of memory, an invalid
- * handle, a context that is lost. Whatever fails, the library says so in words or goes on, gives everything back and ends;
- * the daemon serves the next one.
+ * test_cuda_calls.c - every call that a trainer's life makes to the driver fails once in turn: out of memory,
+ * an invalid handle, a context that is lost. Whatever fails, the library says so in words or goes on, gives
+ * everything back and ends; the daemon serves the next one.
  */
 #include "cuda_scene.h"
 

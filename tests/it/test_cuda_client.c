@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* test_cuda_client.c - streams of GPUs in libzerod: wrapped, captured, destroyed early, of the wrong GPU, and own slices. */
+/* test_cuda_client.c - streams of GPUs in libzerod: wrapped, captured, destroyed early, of the wrong GPU, and
+ * own slices. */
 #include "cuda_scene.h"
 
-/* ---- Wrapping ------------------------------------------------------------------------------------------------- */
+/* ---- Wrapping ------------------------------------------------------------------------------------------ */
 
 static void test_what_cannot_be_wrapped(void **state)
 {
@@ -36,7 +37,8 @@ static void test_emulated_devices_have_no_gpu_streams(void **state)
 	contract_close(c);
 }
 
-/* The legacy default stream stands for whatever context is current when it is wrapped, and for that one from then on. */
+/* The legacy default stream stands for whatever context is current when it is wrapped, and for that one from
+ * then on. */
 static void test_default_stream(void **state)
 {
 	struct contract_unit unit;
@@ -112,9 +114,10 @@ static void test_stream_of_another_gpu_is_refused(void **state)
 	contract_close(c);
 }
 
-/* ---- Ends ------------------------------------------------------------------------------------------------------ */
+/* ---- Ends ---------------------------------------------------------------------------------------------- */
 
-/* The handle goes while the stream is held up; its value is still to be written, and its timeline nobody else's. */
+/* The handle goes while the stream is held up; its value is still to be written, and its timeline nobody
+ * else's. */
 static void test_handle_goes_before_its_fence(void **state)
 {
 	struct contract_unit unit;
@@ -145,7 +148,7 @@ static void test_handle_goes_before_its_fence(void **state)
 	contract_close(c);
 }
 
-/* ---- Captures -------------------------------------------------------------------------------------------------- */
+/* ---- Captures ------------------------------------------------------------------------------------------ */
 
 static void test_captured_stream_is_refused(void **state)
 {
@@ -205,7 +208,7 @@ static void test_capture_elsewhere_is_not_disturbed(void **state)
 	contract_close(c);
 }
 
-/* ---- Own slices ------------------------------------------------------------------------------------------------ */
+/* ---- Own slices ---------------------------------------------------------------------------------------- */
 
 static void spoil_shard(struct contract_rank *rank, struct contract_unit *unit)
 {
@@ -260,8 +263,8 @@ static void test_own_slice_is_copied_once(void **state)
 	contract_close(c);
 }
 
-/* With one hardware queue, the held stream holds up the library's own as well. The lease ends before the copy has begun,
- * whose place must not be somebody else's yet. */
+/* With one hardware queue, the held stream holds up the library's own as well. The lease ends before the copy
+ * has begun, whose place must not be somebody else's yet. */
 static void test_release_waits_for_the_own_slice(void **state)
 {
 	struct contract_unit unit;
@@ -292,7 +295,8 @@ static bool has_ended(struct CUstream_st *handle)
 	return scene_driver()->streamQuery(handle) == ZD_CU_SUCCESS;
 }
 
-/* Small slices are copied by the first stream that waits. It is held, and another one has all of its bytes before it goes on. */
+/* Small slices are copied by the first stream that waits. It is held, and another one has all of its bytes
+ * before it goes on. */
 static void test_second_stream_finds_the_own_slice(void **state)
 {
 	struct contract_unit unit;
@@ -388,8 +392,8 @@ static bool is_left(struct contract_rank *rank, struct contract_unit *unit)
 	(1u                                                                                                  \
 	 << 20) /* half of it is left where the GPU is idle, and small enough for a stream to copy itself */
 
-/* A held stream has still to copy the slice when the unit is gathered again, and that time the daemon copies it. What the stream
- * writes to has been released: nobody else copies there. */
+/* A held stream has still to copy the slice when the unit is gathered again, and that time the daemon copies
+ * it. What the stream writes to has been released: nobody else copies there. */
 static void test_own_slice_is_left_no_more(void **state)
 {
 	struct zd_cuda *driver = (struct zd_cuda *)scene_driver(); /* the library's, too */
@@ -405,7 +409,8 @@ static void test_own_slice_is_left_no_more(void **state)
 	assert_non_null(mkdtemp(dir));
 	assert_int_equal(setenv("ZD_DOUBLE_DIR", dir, 1), 0);
 	case_write_file(dir, "busy-0", "0");
-	/* While the stream is held, what is released waits for its copy: the probes need room of their own. */
+	/* While the stream is held, what is released waits for its copy: the probes need room of their
+	 * own. */
 	c = contract_open(&(struct contract_options){.arena = "2G"});
 	rank = &c->ranks[0];
 	contract_plain_unit(c, "w", LEFT_NUMEL, &unit);
@@ -433,8 +438,8 @@ static void test_own_slice_is_left_no_more(void **state)
 	case_remove_dir(dir);
 }
 
-/* A gather that waits for the next version holds nothing of this one, which is released without a look at it. What was still to
- * be copied is not: the place is another unit's when the update begins. */
+/* A gather that waits for the next version holds nothing of this one, which is released without a look at it.
+ * What was still to be copied is not: the place is another unit's when the update begins. */
 static void release_beside_a_later_gather(const char *tag)
 {
 	struct contract_unit unit, other;

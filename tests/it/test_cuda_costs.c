@@ -1,9 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * test_cuda_costs.c - how many calls of the driver a gather and its release cost, and that many units at once share all but
- * their copies. Each call takes a trainer's CPU a microsecond or two, so their number is what a change may not raise.
+ * test_cuda_costs.c - how many calls of the driver a gather and its release cost, and that many units at once
+ * share all but their copies. Each call takes a trainer's CPU a microsecond or two, so their number is what a
+ * change may not raise.
  *
- * The driver's double counts what a process calls. One of N rounds and one of 2 N differ by the calls of N rounds.
+ * The driver's double counts what a process calls. One of N rounds and one of 2 N differ by the calls of N
+ * rounds.
  */
 #include "cuda_scene.h"
 
@@ -14,7 +16,7 @@
 #define ROUNDS          10u
 #define MANY            16u
 
-/* ---- The trainer, in a process of its own ---------------------------------------------------------------------- */
+/* ---- The trainer, in a process of its own -------------------------------------------------------------- */
 
 struct trainer {
 	zerod_client *client;
@@ -78,7 +80,7 @@ static int trainer_main(unsigned count, unsigned rounds)
 	return 0;
 }
 
-/* ---- Counting --------------------------------------------------------------------------------------------------- */
+/* ---- Counting ------------------------------------------------------------------------------------------ */
 
 struct calls {
 	unsigned all, copies, orders, captures;
@@ -103,7 +105,8 @@ static void run_trainer(const char *socket_path, unsigned count, unsigned rounds
 	assert_int_equal(status, 0);
 }
 
-/* Whether the daemon's fences have passed already decides which of three calls orders the stream, not how many. */
+/* Whether the daemon's fences have passed already decides which of three calls orders the stream, not how
+ * many. */
 static bool orders_stream(const char *function)
 {
 	return strcmp(function, "cuStreamBatchMemOp") == 0 || strcmp(function, "cuStreamWaitValue64") == 0 ||

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * test_cuda_departure.c - trainers on GPUs that are killed: what zeroctl shows until their processes have left, and that their
- * memory comes back; over the doubles of the driver and of NVML.
+ * test_cuda_departure.c - trainers on GPUs that are killed: what zeroctl shows until their processes have
+ * left, and that their memory comes back; over the doubles of the driver and of NVML.
  *
- * A trainer is this program with a socket for its argument: it joins, registers a unit, may fork a child, and waits.
+ * A trainer is this program with a socket for its argument: it joins, registers a unit, may fork a child, and
+ * waits.
  */
 #include <zerod.h>
 
@@ -83,7 +84,7 @@ static void kill_trainer(const struct trainer *trainer)
 	assert_int_equal(waitpid(trainer->pid, NULL, 0), trainer->pid);
 }
 
-/* ---- What zeroctl shows ----------------------------------------------------------------------------------- */
+/* ---- What zeroctl shows -------------------------------------------------------------------------------- */
 
 /* Until the table has the text, or no longer has it. */
 static void wait_table(const struct zd_daemon *daemon, const char *table, const char *text, bool shown)

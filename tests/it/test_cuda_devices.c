@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * test_cuda_devices.c - a GPU that fails while the daemon serves: zeroctl devices says which one, and why, and the others go on;
- * over the doubles of the driver and of NVML.
+ * test_cuda_devices.c - a GPU that fails while the daemon serves: zeroctl devices says which one, and why,
+ * and the others go on; over the doubles of the driver and of NVML.
  */
 #include "tests/it/zeroctl_scene.h"
 
@@ -84,7 +84,8 @@ static void test_xid(void **state)
 	case_remove_dir(dir);
 }
 
-/* The first command that meets it says so. The other GPU serves on, even if its own copies went round by this one. */
+/* The first command that meets it says so. The other GPU serves on, even if its own copies went round by this
+ * one. */
 static void test_device_lost(void **state)
 {
 	char dir[] = CASE_DIR;

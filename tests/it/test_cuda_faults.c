@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * test_cuda_faults.c - libzerod on GPUs when a daemon dies or aborts a transfer, and in processes with forked children and
- * several threads.
+ * test_cuda_faults.c - libzerod on GPUs when a daemon dies or aborts a transfer, and in processes with forked
+ * children and several threads.
  */
 #include "cuda_scene.h"
 
@@ -22,7 +22,7 @@ static bool has_ended(struct CUstream_st *stream)
 	return scene_driver()->streamQuery(stream) == ZD_CU_SUCCESS;
 }
 
-/* ---- The daemon ------------------------------------------------------------------------------------------------ */
+/* ---- The daemon ---------------------------------------------------------------------------------------- */
 
 /* Gathers until it sees the stream wait: the daemon may have been quicker than this process. */
 static void make_wait(struct contract_rank *rank, struct contract_unit *unit, struct CUstream_st *handle,
@@ -78,7 +78,8 @@ static void test_close_while_a_stream_waits(void **state)
 	contract_close(c);
 }
 
-/* The daemon's first push fails: whether the stream waited by then or not, nothing of this rank is published. */
+/* The daemon's first push fails: whether the stream waited by then or not, nothing of this rank is
+ * published. */
 static void test_abort_poisons(void **state)
 {
 	struct contract_unit unit;
@@ -105,7 +106,7 @@ static void test_abort_poisons(void **state)
 	contract_close(c);
 }
 
-/* ---- Processes and threads ------------------------------------------------------------------------------------- */
+/* ---- Processes and threads ----------------------------------------------------------------------------- */
 
 /* The child's part: 0, or the line that went wrong. */
 static int use_in_child(struct contract_rank *rank, struct contract_unit *unit, zerod_stream *stream)
@@ -124,8 +125,8 @@ static int use_in_child(struct contract_rank *rank, struct contract_unit *unit, 
 	return 0;
 }
 
-/* A data loader's worker: made while a stream waits, and still there when its parent's sessions have ended. It keeps the parent
- * among the GPUs' processes, but what said goodbye is not waited for. */
+/* A data loader's worker: made while a stream waits, and still there when its parent's sessions have ended.
+ * It keeps the parent among the GPUs' processes, but what said goodbye is not waited for. */
 static void test_forked_child(void **state)
 {
 	char dir[] = CASE_DIR; /* where processes on GPUs are listed */

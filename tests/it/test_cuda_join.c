@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * test_cuda_join.c - trainers that see other GPUs than the daemon, or none that serve: found by name, or refused in words
- * before anything is joined.
+ * test_cuda_join.c - trainers that see other GPUs than the daemon, or none that serve: found by name, or
+ * refused in words before anything is joined.
  */
 #include "cuda_scene.h"
 
@@ -56,7 +56,7 @@ static void expect_refusal(zerod_client *client, int status, const char *text)
 	FAILS(client, zerod_alloc(client, &alloc, &buffer, &data), status, text);
 }
 
-/* ---- GPUs of other numbers ------------------------------------------------------------------------------------- */
+/* ---- GPUs of other numbers ----------------------------------------------------------------------------- */
 
 static void test_renumbered_gpus(void **state)
 {
@@ -94,7 +94,7 @@ static void test_hidden_gpu_is_named(void **state)
 	close_scene(&scene);
 }
 
-/* ---- GPUs that do not serve -------------------------------------------------------------------------------------- */
+/* ---- GPUs that do not serve ---------------------------------------------------------------------------- */
 
 static void test_no_driver(void **state)
 {

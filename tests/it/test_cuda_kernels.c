@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * test_cuda_kernels.c - the library's kernels in trainers: loaded before anything waits, run in the order of their stream; and a
- * GPU that cannot load them does all else.
+ * test_cuda_kernels.c - the library's kernels in trainers: loaded before anything waits, run in the order of
+ * their stream; and a GPU that cannot load them does all else.
  */
 #include "cuda_scene.h"
 
@@ -75,7 +75,7 @@ static void expect_shard(struct scene *scene, zerod_unit *unit, uint64_t element
 		assert_int_equal(bytes[i], byte);
 }
 
-/* ---- A GPU without kernels ------------------------------------------------------------------------------------------- */
+/* ---- A GPU without kernels ----------------------------------------------------------------------------- */
 
 static void test_gpu_without_kernels(void **state)
 {
@@ -124,7 +124,7 @@ static void test_without_kernels_nothing_is_copied(void **state)
 	close_scene(&scene);
 }
 
-/* ---- A GPU with them ------------------------------------------------------------------------------------------------- */
+/* ---- A GPU with them ----------------------------------------------------------------------------------- */
 
 /* The double's loading waits for all streams: were there any now, this would wait for ever. */
 static void test_nothing_is_loaded_beside_a_wait(void **state)
@@ -166,7 +166,8 @@ static void publish_on_stream(struct contract_rank *rank, void *arg)
 	OK(rank->client, publish(publication->scene, ZEROD_FLOAT32, publication->stream));
 }
 
-/* What writes the source is in the stream before. The stream is not the first: that shares the default stream's queue. */
+/* What writes the source is in the stream before. The stream is not the first: that shares the default
+ * stream's queue. */
 static void test_kernels_are_in_the_order_of_their_stream(void **state)
 {
 	struct CUstream_st *first = scene_stream(0), *handle = scene_stream(0);

@@ -1,10 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * test_cuda_span_ends.c - groups over two daemons that end: trainers and daemons that are killed inside a gather or a reduction,
- * an administrator's abort, ranks that do not come or mean another group; over the doubles of the driver, of NVML and of NCCL.
+ * test_cuda_span_ends.c - groups over two daemons that end: trainers and daemons that are killed inside a
+ * gather or a reduction, an administrator's abort, ranks that do not come or mean another group; over the
+ * doubles of the driver, of NVML and of NCCL.
  *
- * Each rank is a process of its own: this program, with a socket and its rank for arguments. It does what it is ordered to on its
- * stdin, and answers each order. Orders that need other ranks are given to all of them before an answer is awaited.
+ * Each rank is a process of its own: this program, with a socket and its rank for arguments. It does what it
+ * is ordered to on its stdin, and answers each order. Orders that need other ranks are given to all of them
+ * before an answer is awaited.
  */
 #include <signal.h>
 
@@ -39,7 +41,7 @@ struct answer {
 	struct zerod_unique_id id;
 };
 
-/* ---- A rank ------------------------------------------------------------------------------------------------- */
+/* ---- A rank -------------------------------------------------------------------------------------------- */
 
 struct rank {
 	uint32_t number;
@@ -161,7 +163,7 @@ static int trainer_main(const char *socket_path, const char *number)
 	return 0;
 }
 
-/* ---- The world ---------------------------------------------------------------------------------------------- */
+/* ---- The world ----------------------------------------------------------------------------------------- */
 
 struct trainer {
 	pid_t pid;
@@ -246,7 +248,7 @@ static void close_world(struct world *world)
 	free(world);
 }
 
-/* ---- Orders --------------------------------------------------------------------------------------------------- */
+/* ---- Orders -------------------------------------------------------------------------------------------- */
 
 static void give(struct world *world, uint32_t ranks, const struct order *order)
 {
@@ -314,7 +316,7 @@ static void form_again(struct world *world, uint32_t left)
 	close_world(world);
 }
 
-/* ---- Ends ------------------------------------------------------------------------------------------------------- */
+/* ---- Ends ---------------------------------------------------------------------------------------------- */
 
 #define SHORT "timeout_s = 2\n"
 
@@ -388,9 +390,10 @@ static void test_aborted_by_an_administrator(void **state)
 	form_again(world, ALL);
 }
 
-/* ---- Groups that do not come about -------------------------------------------------------------------------------- */
+/* ---- Groups that do not come about --------------------------------------------------------------------- */
 
-/* One rank of the daemon has waited for the other daemon's until its deadline, by which its neighbour's join has ended as well. */
+/* One rank of the daemon has waited for the other daemon's until its deadline, by which its neighbour's join
+ * has ended as well. */
 static void expect_given_up(struct world *world, uint32_t daemon)
 {
 	uint32_t at_deadline = 0;

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * test_cuda_strict.c - strict clients on GPUs: what a stale view does to its reader, and own slices. Who holds a
- * buffer is the contract's (tests/contract/test_strict.c).
+ * test_cuda_strict.c - strict clients on GPUs: what a stale view does to its reader, and own slices. Who
+ * holds a buffer is the contract's (tests/contract/test_strict.c).
  */
 #include "cuda_strict_scene.h"
 
 #include "client/cuda_internal.h"
 
-/* ---- The promise --------------------------------------------------------------------------------------------- */
+/* ---- The promise --------------------------------------------------------------------------------------- */
 
 /* Reads the view on the stream: what the driver says when that has run. */
 static int read_view(struct CUstream_st *stream, const void *view)
@@ -18,7 +18,8 @@ static int read_view(struct CUstream_st *stream, const void *view)
 	return result ? result : scene_driver()->streamSynchronize(stream);
 }
 
-/* A view is read while it is held and once more when it was released. The context is of no use after a fault. */
+/* A view is read while it is held and once more when it was released. The context is of no use after a
+ * fault. */
 static int read_a_stale_view(int strict)
 {
 	struct contract *c = contract_open(&(struct contract_options){.strict = strict});
@@ -58,14 +59,15 @@ static void test_stale_view_of_others_shows_something(void **state)
 	assert_int_equal(read_a_stale_view(0), ZD_CU_SUCCESS);
 }
 
-/* ---- What the daemon sees ------------------------------------------------------------------------------------------ */
+/* ---- What the daemon sees ------------------------------------------------------------------------------ */
 
 static bool has_come(const uint64_t *page, const zerod_stream *stream)
 {
 	return zc_counter_load(page, stream->timeline) != 0;
 }
 
-/* From the counter on, the place may be another unit's. While the pages are locked, no access is taken away. */
+/* From the counter on, the place may be another unit's. While the pages are locked, no access is taken
+ * away. */
 static void test_daemon_sees_the_stream_when_access_is_gone(void **state)
 {
 	struct contract_unit unit;
@@ -93,7 +95,7 @@ static void test_daemon_sees_the_stream_when_access_is_gone(void **state)
 	contract_close(c);
 }
 
-/* ---- Own slices ------------------------------------------------------------------------------------------------ */
+/* ---- Own slices ---------------------------------------------------------------------------------------- */
 
 /* Nobody has said that the stream uses the buffer, but the own slice is still to be copied by it. */
 static void test_own_slice_holds_its_buffer(void **state)
@@ -140,7 +142,7 @@ static void test_own_slice_of_an_update_opens_its_buffer(void **state)
 	contract_close(c);
 }
 
-/* ---- main -------------------------------------------------------------------------------------------------------- */
+/* ---- main ---------------------------------------------------------------------------------------------- */
 
 #define ONE_GPU "ZD_DOUBLE_DEVICES=1" /* where clients copy their own slices */
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * test_cuda_strict_ends.c - strict clients on GPUs: what is charged, many threads, and ends of all kinds - of streams,
- * clients, contexts, the daemon - while somebody holds a buffer.
+ * test_cuda_strict_ends.c - strict clients on GPUs: what is charged, many threads, and ends of all kinds - of
+ * streams, clients, contexts, the daemon - while somebody holds a buffer.
  */
 #include "cuda_strict_scene.h"
 
@@ -21,7 +21,7 @@ static void hold_stream(struct contract_rank *rank, struct held_stream *held)
 	held->word = scene_hold(held->handle);
 }
 
-/* ---- Memory ------------------------------------------------------------------------------------------------------ */
+/* ---- Memory -------------------------------------------------------------------------------------------- */
 
 static void test_whole_segments_are_charged(void **state)
 {
@@ -43,7 +43,8 @@ static void test_whole_segments_are_charged(void **state)
 	contract_close(c);
 }
 
-/* A segment that nobody may touch is unmapped when the device wants it back, and the next gather has another. */
+/* A segment that nobody may touch is unmapped when the device wants it back, and the next gather has
+ * another. */
 static void test_trimmed_segments_are_made_again(void **state)
 {
 	struct contract_unit unit;
@@ -66,7 +67,7 @@ static void test_trimmed_segments_are_made_again(void **state)
 	contract_close(c);
 }
 
-/* ---- Threads ------------------------------------------------------------------------------------------------------- */
+/* ---- Threads ------------------------------------------------------------------------------------------- */
 
 #define ROUNDS 40
 
@@ -125,7 +126,7 @@ static void test_threads_come_and_go(void **state)
 	contract_close(c);
 }
 
-/* ---- Ends ------------------------------------------------------------------------------------------------------------ */
+/* ---- Ends ---------------------------------------------------------------------------------------------- */
 
 /* What was released behind a stream does not need its handle. */
 static void test_handle_goes_before_its_stream_has_passed(void **state)
@@ -242,10 +243,10 @@ static void test_forked_child_under_a_hold(void **state)
 	contract_close(c);
 }
 
-/* ---- A driver that refuses ------------------------------------------------------------------------------------------- */
+/* ---- A driver that refuses ----------------------------------------------------------------------------- */
 
-/* In this process alone: its Nth call. Both ranks' shards are the first two, the buffer is mapped by the third, opened by the
- * fourth and closed by the fifth. */
+/* In this process alone: its Nth call. Both ranks' shards are the first two, the buffer is mapped by the
+ * third, opened by the fourth and closed by the fifth. */
 static struct contract *open_with_fault(const char *fault, struct contract_unit *unit)
 {
 	assert_int_equal(setenv("ZD_DOUBLE_FAIL", fault, 1), 0);
@@ -288,7 +289,7 @@ static void test_access_cannot_be_taken(void **state)
 	contract_close(c);
 }
 
-/* ---- main -------------------------------------------------------------------------------------------------------------- */
+/* ---- main ---------------------------------------------------------------------------------------------- */
 
 int main(int argc, char **argv)
 {

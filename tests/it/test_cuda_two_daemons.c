@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * test_cuda_two_daemons.c - groups over two daemons as trainers have them: the library, both daemons, and the doubles of the
- * driver and of NCCL. Every byte that is gathered and every sum is compared.
+ * test_cuda_two_daemons.c - groups over two daemons as trainers have them: the library, both daemons, and the
+ * doubles of the driver and of NCCL. Every byte that is gathered and every sum is compared.
  */
 #include "span_scene.h"
 
@@ -11,7 +11,7 @@
 
 #define STEPS 3
 
-/* ---- Training ---------------------------------------------------------------------------------------------------- */
+/* ---- Training ------------------------------------------------------------------------------------------ */
 
 static int step; /* of the world */
 
@@ -162,7 +162,7 @@ static void test_trains_checked(void **state)
 	train("check = yes\n", ZEROD_COLLECTIVES_COPIES, 0);
 }
 
-/* ---- Gathers ------------------------------------------------------------------------------------------------------- */
+/* ---- Gathers ------------------------------------------------------------------------------------------- */
 
 /* All prefetch both units, in one order; then they gather in the other one, which joins what has come. */
 static void rank_prefetch(struct rank *rank)
@@ -192,7 +192,7 @@ static void test_prefetches(void **state)
 	world_close(world);
 }
 
-/* ---- Ends ------------------------------------------------------------------------------------------------------------- */
+/* ---- Ends ---------------------------------------------------------------------------------------------- */
 
 /* What the group says when it is asked again: streams were freed, so the session is reset first. */
 static void rank_ask_why(struct rank *rank)
@@ -281,8 +281,8 @@ static void expect_listed(const struct world *world, const char *state, const ch
 #define FIRST_DAEMON ((1u << LOCAL) - 1)
 #define LAST         (1u << (WORLD - 1))
 
-/* Its neighbour hears of it at once, the other daemon's ranks when they have waited for long enough; and nobody comes back into
- * the group before all have left. */
+/* Its neighbour hears of it at once, the other daemon's ranks when they have waited for long enough; and
+ * nobody comes back into the group before all have left. */
 static void test_rank_leaves(void **state)
 {
 	struct world *world = world_open("timeout_s = 3\n");

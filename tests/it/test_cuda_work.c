@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * test_cuda_work.c - sums that the trainer's own GPU makes: whose they are, beside captures, in strict clients, under forks,
- * and where a GPU cannot.
+ * test_cuda_work.c - sums that the trainer's own GPU makes: whose they are, beside captures, in strict
+ * clients, under forks, and where a GPU cannot.
  */
 #include "cuda_scene.h"
 
@@ -54,7 +54,7 @@ static void reduce_and_close(uint32_t world_size, int strict)
 	contract_close(c);
 }
 
-/* ---- Whose they are ------------------------------------------------------------------------------------------ */
+/* ---- Whose they are ------------------------------------------------------------------------------------ */
 
 /* The daemon could not fetch a thing. */
 static void test_daemon_sums_nothing(void **state)
@@ -112,7 +112,7 @@ static void test_sum_without_a_fence(void **state)
 	contract_close(c);
 }
 
-/* ---- Beside others --------------------------------------------------------------------------------------------- */
+/* ---- Beside others ------------------------------------------------------------------------------------- */
 
 /* All that a sum needs is asked for while a stream is captured: kernels, mappings, launches. */
 static void test_capture_is_not_disturbed(void **state)
@@ -163,8 +163,8 @@ static unsigned count_eventfds(void)
 	return count;
 }
 
-/* The child has the channel too, and none of the threads. Its parent's sums go on, and its end is an end. It keeps
- * none of the clients' descriptors. */
+/* The child has the channel too, and none of the threads. Its parent's sums go on, and its end is an end. It
+ * keeps none of the clients' descriptors. */
 static void test_forked_child(void **state)
 {
 	char dir[] = CASE_DIR; /* where processes on GPUs are listed */
@@ -198,7 +198,7 @@ static void test_forked_child(void **state)
 	case_remove_dir(dir);
 }
 
-/* ---- How they come ------------------------------------------------------------------------------------------- */
+/* ---- How they come ------------------------------------------------------------------------------------- */
 
 struct waker {
 	const zerod_client *client;

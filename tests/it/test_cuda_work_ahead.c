@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * test_cuda_work_ahead.c - sums that a client is asked for before their inputs are there: what its GPU waits for, and what a
- * daemon must not say; opposite a scripted daemon, over the driver's double.
+ * test_cuda_work_ahead.c - sums that a client is asked for before their inputs are there: what its GPU waits
+ * for, and what a daemon must not say; opposite a scripted daemon, over the driver's double.
  *
  * All of it happens while the client waits for the reply to its join: it has a GPU then, and makes sums.
  */
@@ -17,7 +17,7 @@
 #define SEGMENT   3u
 #define BYTES     (2ul << 20)
 
-/* ---- The GPU ------------------------------------------------------------------------------------------------- */
+/* ---- The GPU ------------------------------------------------------------------------------------------- */
 
 /* The daemon's memory, as it and this test see it: for each sum its input and then its target. */
 struct gpu {
@@ -69,7 +69,7 @@ static bool holds(const float values[NUMEL], float value)
 	return count == NUMEL;
 }
 
-/* ---- The daemon ------------------------------------------------------------------------------------------------- */
+/* ---- The daemon ---------------------------------------------------------------------------------------- */
 
 static void serve_devices(struct fake_peer *peer, const char *name)
 {
@@ -190,7 +190,7 @@ static bool is_done(const struct fake_peer *peer, struct zc_fence fence)
 	return __atomic_load_n(&peer->client_page[fence.timeline], __ATOMIC_ACQUIRE) >= fence.value;
 }
 
-/* ---- The client ---------------------------------------------------------------------------------------------------- */
+/* ---- The client ---------------------------------------------------------------------------------------- */
 
 /* How the join ends. */
 static int join(struct scene *scene, fake_script script, void *arg)
@@ -203,7 +203,7 @@ static int join(struct scene *scene, fake_script script, void *arg)
 	return zerod_group_join(scene->client, &options, &scene->group);
 }
 
-/* ---- Tests --------------------------------------------------------------------------------------------------------- */
+/* ---- Tests --------------------------------------------------------------------------------------------- */
 
 static void serve_goodbye(struct fake_peer *peer)
 {

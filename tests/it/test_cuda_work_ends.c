@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * test_cuda_work_ends.c - trainers that are stopped or killed while their GPU is to make a sum; over the doubles of the driver
- * and of NVML.
+ * test_cuda_work_ends.c - trainers that are stopped or killed while their GPU is to make a sum; over the
+ * doubles of the driver and of NVML.
  *
- * Rank 0 is this process, rank 1 this program with a socket for its argument, told what to do by the letters that it reads.
+ * Rank 0 is this process, rank 1 this program with a socket for its argument, told what to do by the letters
+ * that it reads.
  */
 #include <zerod.h>
 
@@ -20,7 +21,7 @@
 #define CLOSE  'c'
 #define SUMMED "is to be summed by rank 1's process"
 
-/* ---- Both ranks ------------------------------------------------------------------------------------------- */
+/* ---- Both ranks ---------------------------------------------------------------------------------------- */
 
 struct rank {
 	uint32_t number;
@@ -102,7 +103,7 @@ static int finish(struct rank *rank, float value)
 	return zerod_backward_end(rank->group) || look(rank, value);
 }
 
-/* ---- Rank 1 ----------------------------------------------------------------------------------------------- */
+/* ---- Rank 1 -------------------------------------------------------------------------------------------- */
 
 /* All that follows in the stream's hardware queue waits until the word is 1. */
 static int park(uint64_t **word)
@@ -216,7 +217,7 @@ static int end_trainer(const struct trainer *trainer)
 	return status;
 }
 
-/* ---- What zeroctl shows ------------------------------------------------------------------------------------- */
+/* ---- What zeroctl shows -------------------------------------------------------------------------------- */
 
 /* Until the table has the text, or no longer has it. */
 static void wait_table(const struct zd_daemon *daemon, const char *table, const char *text, bool shown)
@@ -238,7 +239,7 @@ static void wait_table(const struct zd_daemon *daemon, const char *table, const 
 	}
 }
 
-/* ---- Tests ---------------------------------------------------------------------------------------------------- */
+/* ---- Tests --------------------------------------------------------------------------------------------- */
 
 struct scene {
 	struct zd_daemon daemon;

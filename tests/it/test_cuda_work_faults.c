@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * test_cuda_work_faults.c - one reduction, with every call of the driver that the trainer makes failing in turn: once for want
- * of memory, once by a context that is lost. The sum is right, or some call says that it is not; nothing is left behind, and
- * the daemon serves the next one.
+ * test_cuda_work_faults.c - one reduction, with every call of the driver that the trainer makes failing in
+ * turn: once for want of memory, once by a context that is lost. The sum is right, or some call says that it
+ * is not; nothing is left behind, and the daemon serves the next one.
  *
  * The trainer is this program with a socket for its argument.
  */
@@ -20,7 +20,7 @@
 
 enum outcome { RIGHT = 0, WRONG = 1, REFUSED = 3 };
 
-/* ---- The trainer ---------------------------------------------------------------------------------------- */
+/* ---- The trainer --------------------------------------------------------------------------------------- */
 
 struct trainer {
 	const struct zd_cuda *driver;
@@ -122,7 +122,7 @@ static int run_trainer(const struct zd_daemon *daemon, const char *name, const c
 	return status;
 }
 
-/* ---- The faults ------------------------------------------------------------------------------------------- */
+/* ---- The faults ---------------------------------------------------------------------------------------- */
 
 static bool is_allowed(int status)
 {

@@ -246,7 +246,7 @@ static void test_drain_timeout(void **state)
 	zerod_close(client);
 }
 
-/* ---- Socket activation --------------------------------------------------------------------------------------- */
+/* ---- Socket activation --------------------------------------------------------------------------------- */
 
 /* As a service manager starts it: with the listening socket as descriptor 3. */
 static pid_t start_activated(int sock)

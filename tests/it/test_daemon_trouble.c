@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* test_daemon_trouble.c - clients that misbehave and die, and a daemon short of descriptors: the others do not notice. */
+/* test_daemon_trouble.c - clients that misbehave and die, and a daemon short of descriptors: the others do
+ * not notice. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -77,7 +78,8 @@ static rlim_t limit_leaving(pid_t pid, int left)
 	}
 }
 
-/* With few descriptors left, connections fail one way or the other, but do not hang; with enough again, they work. */
+/* With few descriptors left, connections fail one way or the other, but do not hang; with enough again, they
+ * work. */
 static void test_descriptors_exhausted(void **state)
 {
 	struct zd_daemon daemon;

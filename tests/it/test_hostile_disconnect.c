@@ -2,9 +2,9 @@
 /*
  * test_hostile_disconnect.c - connections that end at the worst of moments.
  *
- * Two ranks go through everything that the protocol offers, packet by packet. The whole is done again for every packet after
- * which rank 0 closes its socket without a word, and for rank 1 leaving first; the daemon must come back to what it
- * held before, each time.
+ * Two ranks go through everything that the protocol offers, packet by packet. The whole is done again for
+ * every packet after which rank 0 closes its socket without a word, and for rank 1 leaving first; the daemon
+ * must come back to what it held before, each time.
  */
 #include "tests/it/hostile.h"
 
@@ -33,7 +33,7 @@ static int close_other(void **state)
 }
 #define DISCONNECT_TEST(fn) cmocka_unit_test_setup_teardown(fn, hostile_before, close_other)
 
-/* ---- The script --------------------------------------------------------------------------------------------------- */
+/* ---- The script ---------------------------------------------------------------------------------------- */
 
 static void send_0(Zd__Request *request)
 {
@@ -355,7 +355,7 @@ static void play(size_t packets)
 		script[i]();
 }
 
-/* ---- Tests ---------------------------------------------------------------------------------------------------------- */
+/* ---- Tests --------------------------------------------------------------------------------------------- */
 
 static void test_rank_0_goes(void **state)
 {
@@ -422,8 +422,8 @@ static void test_all_outstanding(void **state)
 	}
 }
 
-/* It leaves at the moment at which the deadline of its request comes: nobody is there to be told any more. The moment is
- * looked for, and need not be met each time. */
+/* It leaves at the moment at which the deadline of its request comes: nobody is there to be told any more.
+ * The moment is looked for, and need not be met each time. */
 static void test_deadline_at_the_end(void **state)
 {
 	(void)state;

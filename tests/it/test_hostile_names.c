@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* test_hostile_names.c - names that are none: too long, empty, not UTF-8, with control characters or zero bytes in them. */
+/* test_hostile_names.c - names that are none: too long, empty, not UTF-8, with control characters or zero
+ * bytes in them. */
 #include "tests/it/hostile.h"
 
 #include <stdio.h>
@@ -10,11 +11,12 @@
 
 static uint64_t group, unit;
 
-/* ---- Where names stand ---------------------------------------------------------------------------------------- */
+/* ---- Where names stand --------------------------------------------------------------------------------- */
 
 typedef uint64_t send_fn(const char *name, size_t zeros);
 
-/* Sends the request; packing ends a text at its first zero byte, so `zeros` marks behind "abc" become them afterwards. */
+/* Sends the request; packing ends a text at its first zero byte, so `zeros` marks behind "abc" become them
+ * afterwards. */
 static uint64_t send_marked(Zd__Request *request, size_t zeros)
 {
 	static uint8_t bytes[ZD_MAX_PACKET_BYTES];
@@ -109,7 +111,7 @@ static const struct place {
         {"allocation name", send_alloc_name, ZD_MAX_NAME_BYTES, true, false, false},
 };
 
-/* ---- Tests ---------------------------------------------------------------------------------------------------------- */
+/* ---- Tests --------------------------------------------------------------------------------------------- */
 
 static void scene_open(const struct place *place)
 {

@@ -19,7 +19,7 @@ static void expect_served(void)
 	assert_string_equal(reply->daemon_status->state, "SERVING");
 }
 
-/* ---- Bytes that are no packet ------------------------------------------------------------------------------- */
+/* ---- Bytes that are no packet -------------------------------------------------------------------------- */
 
 #define BYTES(text) text, sizeof(text) - 1
 
@@ -151,7 +151,7 @@ static void test_oversize(void **state)
 	}
 }
 
-/* ---- Requests that do not exist -------------------------------------------------------------------------------- */
+/* ---- Requests that do not exist ------------------------------------------------------------------------ */
 
 static void test_unknown_request(void **state)
 {
@@ -267,7 +267,7 @@ static void test_ids_of_others(void **state)
 	raw_close(&raw);
 }
 
-/* ---- The hello --------------------------------------------------------------------------------------------------- */
+/* ---- The hello ----------------------------------------------------------------------------------------- */
 
 static void test_no_hello(void **state)
 {
@@ -322,7 +322,7 @@ static void test_wrong_version(void **state)
 	}
 }
 
-/* ---- Too much ------------------------------------------------------------------------------------------------------ */
+/* ---- Too much ------------------------------------------------------------------------------------------ */
 
 static void send_batch(size_t count)
 {
@@ -423,7 +423,7 @@ static void test_outstanding(void **state)
 	raw_close(&raw);
 }
 
-/* ---- Clients that do not read ---------------------------------------------------------------------------------------- */
+/* ---- Clients that do not read -------------------------------------------------------------------------- */
 
 /* Requests until the daemon reads no more from who does not read. Returns how many. */
 static unsigned flood(void)

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* test_hostile_ranks.c - ranks that are taken, missing, or do not agree with each other: who and what is named, nobody hangs. */
+/* test_hostile_ranks.c - ranks that are taken, missing, or do not agree with each other: who and what is
+ * named, nobody hangs. */
 #include "tests/it/hostile.h"
 
 #include <stdio.h>
@@ -41,7 +42,7 @@ static uint64_t join_both(void)
 	return raw_expect(&raw, first, 0)->group_join->group;
 }
 
-/* ---- Joining ---------------------------------------------------------------------------------------------------- */
+/* ---- Joining ------------------------------------------------------------------------------------------- */
 
 static void test_rank_taken(void **state)
 {
@@ -99,7 +100,7 @@ static void test_world_differs(void **state)
 	                 ZEROD_E_MISMATCH, "not durable", "rank 1 says durable");
 }
 
-/* ---- Units -------------------------------------------------------------------------------------------------------- */
+/* ---- Units --------------------------------------------------------------------------------------------- */
 
 #define REGISTER(...) RAW(UNIT_REGISTER, unit_register, UnitRegister, .name = RAW_TEXT("u"), __VA_ARGS__)
 
@@ -171,7 +172,7 @@ static void test_unit_described_twice(void **state)
 	(void)raw_expect(&raw, id, 0);
 }
 
-/* ---- Steps ---------------------------------------------------------------------------------------------------------- */
+/* ---- Steps --------------------------------------------------------------------------------------------- */
 
 static void test_commits_differ(void **state)
 {

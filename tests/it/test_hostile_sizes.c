@@ -2,8 +2,8 @@
 /*
  * test_hostile_sizes.c - numbers that no request may carry, and sizes that no machine has.
  *
- * Every line of the table below is one request of a client that is rank 0 of a group of its own, has registered one small
- * unit and published it, and has made one bucket.
+ * Every line of the table below is one request of a client that is rank 0 of a group of its own, has
+ * registered one small unit and published it, and has made one bucket.
  */
 #include "tests/it/hostile.h"
 
@@ -60,7 +60,7 @@ static void expect_refused(const struct bad_request *cases, size_t ncases)
 	call(RELEASE(.n_fences = 0));
 }
 
-/* ---- Units and views ---------------------------------------------------------------------------------------- */
+/* ---- Units and views ----------------------------------------------------------------------------------- */
 
 static void test_units(void **state)
 {
@@ -170,7 +170,8 @@ static void test_too_many_views(void **state)
 	raw_close(&raw);
 }
 
-/* What was refused for want of memory leaves no trace: not in its slot, and not in the layout of the target. */
+/* What was refused for want of memory leaves no trace: not in its slot, and not in the layout of the
+ * target. */
 static void test_failed_register_is_forgotten(void **state)
 {
 	uint64_t id, small;
@@ -192,7 +193,8 @@ static void test_failed_register_is_forgotten(void **state)
 	raw_close(&raw);
 }
 
-/* The layout of the target does not grow beyond what a number holds, however often somebody registers and unregisters. */
+/* The layout of the target does not grow beyond what a number holds, however often somebody registers and
+ * unregisters. */
 static void test_many_units_of_nothing(void **state)
 {
 	(void)state;
@@ -207,7 +209,7 @@ static void test_many_units_of_nothing(void **state)
 	raw_close(&raw);
 }
 
-/* ---- Groups, allocations, buckets, fences ---------------------------------------------------------------------- */
+/* ---- Groups, allocations, buckets, fences -------------------------------------------------------------- */
 
 static void test_groups(void **state)
 {

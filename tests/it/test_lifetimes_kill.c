@@ -2,7 +2,8 @@
 /*
  * test_lifetimes_kill.c - a client killed in any state leaves, within one second, no byte of its own behind.
  *
- * Each line of the table is a state: trainers get there, the test sees in the daemon's listing that they are, and kills them.
+ * Each line of the table is a state: trainers get there, the test sees in the daemon's listing that they are,
+ * and kills them.
  */
 #include "tests/it/lifetimes.h"
 #include "tests/it/program.h"
@@ -12,7 +13,7 @@
 #define SLOT        1u
 #define ALLOC_BYTES (3u << 20)
 
-/* ---- Without a group ------------------------------------------------------------------------------------------- */
+/* ---- Without a group ----------------------------------------------------------------------------------- */
 
 static void connected(struct trainer *t)
 {
@@ -66,7 +67,7 @@ static void freed_behind_a_stream(struct trainer *t)
 	trainer_ready(t);
 }
 
-/* ---- Joining, units, updates ------------------------------------------------------------------------------------- */
+/* ---- Joining, units, updates --------------------------------------------------------------------------- */
 
 static void joining(struct trainer *t)
 {
@@ -130,7 +131,7 @@ static void committing(struct trainer *t)
 		TRY(t, zerod_commit(t->group, 1));
 }
 
-/* ---- Gathering ------------------------------------------------------------------------------------------------------ */
+/* ---- Gathering ----------------------------------------------------------------------------------------- */
 
 static void gathering(struct trainer *t)
 {
@@ -238,7 +239,7 @@ static void waiting_for_a_slot(struct trainer *t)
 	trainer_gather(t, second, "t");
 }
 
-/* ---- Reducing -------------------------------------------------------------------------------------------------------- */
+/* ---- Reducing ------------------------------------------------------------------------------------------ */
 
 static void begin_backward(struct trainer *t)
 {
@@ -355,7 +356,7 @@ static void ended_the_step_behind_a_stream(struct trainer *t)
 	trainer_ready(t);
 }
 
-/* ---- The table ----------------------------------------------------------------------------------------------------------- */
+/* ---- The table ----------------------------------------------------------------------------------------- */
 
 struct life_state {
 	trainer_fn *run;

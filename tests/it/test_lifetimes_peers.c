@@ -2,7 +2,8 @@
 /*
  * test_lifetimes_peers.c - what the death of one rank means to the others, and how training goes on.
  *
- * Rank 0 is the test itself, through a raw client, so that it can wait for several things at once; rank 1 is a process.
+ * Rank 0 is the test itself, through a raw client, so that it can wait for several things at once; rank 1 is
+ * a process.
  */
 #include "tests/it/lifetimes.h"
 
@@ -88,7 +89,7 @@ static void end_all(const struct trainer_process *peer)
 	life_expect_gone(life_now_ms());
 }
 
-/* ---- Waiting for one who dies ------------------------------------------------------------------------------------- */
+/* ---- Waiting for one who dies -------------------------------------------------------------------------- */
 
 static void peer_registers(struct trainer *t)
 {
@@ -207,7 +208,7 @@ static void test_steps_are_told(void **state)
 	end_all(&peer);
 }
 
-/* ---- Replacements ------------------------------------------------------------------------------------------------------- */
+/* ---- Replacements -------------------------------------------------------------------------------------- */
 
 /* Publishes its pid's last digits, and takes part in one step. */
 static void peer_trains(struct trainer *t)
@@ -257,8 +258,8 @@ static void expect_step(float mine, float theirs)
 	(void)call(RAW(BUCKET_DESTROY, bucket_destroy, BucketDestroy, .bucket = bucket));
 }
 
-/* Rank 1 dies again and again. Each time another takes its place, one version behind, so that what it publishes first
- * goes with what rank 0 has; the values are the living one's. */
+/* Rank 1 dies again and again. Each time another takes its place, one version behind, so that what it
+ * publishes first goes with what rank 0 has; the values are the living one's. */
 static void test_replaced(void **state)
 {
 	struct trainer_process peer;
@@ -284,7 +285,7 @@ static void test_replaced(void **state)
 	end_all(&peer);
 }
 
-/* ---- Odd ends ------------------------------------------------------------------------------------------------------------ */
+/* ---- Odd ends ------------------------------------------------------------------------------------------ */
 
 static void holds_and_forks(struct trainer *t)
 {

@@ -165,7 +165,8 @@ static void test_a_client_that_writes_nonsense(void **state)
 	assert_int_equal(zd_daemon_stop(&daemon), 0);
 }
 
-/* Nothing is left in rings that a client keeps when its session has ended: they would be the daemon's memory, and nobody's session. */
+/* Nothing is left in rings that a client keeps when its session has ended: they would be the daemon's memory,
+ * and nobody's session. */
 static void test_rings_of_an_ended_session_are_empty(void **state)
 {
 	static const uint8_t zeros[ZD_RINGS_BYTES];
@@ -213,7 +214,7 @@ static void test_what_the_environment_says(void **state)
 	assert_int_equal(zd_daemon_stop(&daemon), 0);
 }
 
-/* ---- A daemon that errs ------------------------------------------------------------------------------- */
+/* ---- A daemon that errs -------------------------------------------------------------------------------- */
 
 static void bring_few_bytes(struct fake_peer *peer, void *arg)
 {

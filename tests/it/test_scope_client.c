@@ -30,7 +30,7 @@ static void expect_text(const char *text)
 		fail_msg("no '%s' in '%s'", text, zerod_last_error(me.client));
 }
 
-/* ---- Forwards and backwards ---------------------------------------------------------------------------------------- */
+/* ---- Forwards and backwards ---------------------------------------------------------------------------- */
 
 static void test_backward_finds_what_forward_touched(void **state)
 {
@@ -181,7 +181,7 @@ static void test_threads_share_a_scope(void **state)
 	assert_int_equal(gathered_bytes(&me), 0);
 }
 
-/* ---- Contexts -------------------------------------------------------------------------------------------------------- */
+/* ---- Contexts ------------------------------------------------------------------------------------------ */
 
 static void test_contexts_are_whole_and_disjoint(void **state)
 {
@@ -201,7 +201,7 @@ static void test_contexts_are_whole_and_disjoint(void **state)
 	assert_status(me.client, zerod_context_end(me.client, inner, NULL, 0), ZEROD_E_NOT_FOUND);
 }
 
-/* ---- Bad input --------------------------------------------------------------------------------------------------------- */
+/* ---- Bad input ----------------------------------------------------------------------------------------- */
 
 static void test_arguments(void **state)
 {

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * test_scope_strict.c - strict clients and scopes: what a scope holds can be touched until it ends, and no longer.
+ * test_scope_strict.c - strict clients and scopes: what a scope holds can be touched until it ends, and no
+ * longer.
  */
 #include "tests/it/scope_scene.h"
 

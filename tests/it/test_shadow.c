@@ -123,7 +123,7 @@ static void expect_info(struct rank *rank, uint64_t step)
 	assert_int_equal(info.torn, 0);
 }
 
-/* ---- Tests ------------------------------------------------------------------------------------------------- */
+/* ---- Tests --------------------------------------------------------------------------------------------- */
 
 static void test_all_ranks_go_inside_an_update(void **state)
 {
@@ -226,7 +226,7 @@ static void test_bad_options(void **state)
 	zerod_close(client);
 }
 
-/* ---- main ---------------------------------------------------------------------------------------------------- */
+/* ---- main ---------------------------------------------------------------------------------------------- */
 
 /* A daemon for each: what a durable job keeps would be the next one's. */
 static int setup(void **state)

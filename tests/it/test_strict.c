@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * test_strict.c - strict clients of emulated devices: a page of a gathered buffer can be touched exactly while somebody holds
- * it. Who holds a buffer as a whole is the contract's (tests/contract/test_strict.c).
+ * test_strict.c - strict clients of emulated devices: a page of a gathered buffer can be touched exactly
+ * while somebody holds it. Who holds a buffer as a whole is the contract's (tests/contract/test_strict.c).
  */
 #include "tests/it/client_scene.h"
 
@@ -87,7 +87,7 @@ static bool can_touch(const uint8_t *data)
 	return could;
 }
 
-/* ---- Streams that stay where they are until they are told --------------------------------------------------- */
+/* ---- Streams that stay where they are until they are told ---------------------------------------------- */
 
 struct gated {
 	zerod_stream *stream;
@@ -125,7 +125,7 @@ static void gated_close(struct gated *gated)
 	sem_destroy(&gated->gate);
 }
 
-/* ---- The promise --------------------------------------------------------------------------------------------- */
+/* ---- The promise --------------------------------------------------------------------------------------- */
 
 static int die_reading(const volatile uint8_t *view)
 {
@@ -166,7 +166,7 @@ static void test_released_view_kills_its_reader(void **state)
 	}
 }
 
-/* ---- Who holds a page ------------------------------------------------------------------------------------------ */
+/* ---- Who holds a page ---------------------------------------------------------------------------------- */
 
 static void test_last_of_all_streams(void **state)
 {
@@ -229,7 +229,7 @@ static void test_slot_changes_hands(void **state)
 	zerod_close(rank.client);
 }
 
-/* ---- Threads ------------------------------------------------------------------------------------------------------- */
+/* ---- Threads ------------------------------------------------------------------------------------------- */
 
 #define ROUNDS 50
 
@@ -327,7 +327,7 @@ static void test_threads_come_and_go(void **state)
 	zerod_close(rank.client);
 }
 
-/* ---- Pages that change hands ----------------------------------------------------------------------------------------- */
+/* ---- Pages that change hands --------------------------------------------------------------------------- */
 
 #define NUNITS 12
 #define MOVES  600
@@ -386,7 +386,7 @@ static void test_any_unit_on_any_page(void **state)
 	zerod_close(rank.client);
 }
 
-/* ---- A daemon that does not do it ------------------------------------------------------------------------------------- */
+/* ---- A daemon that does not do it ---------------------------------------------------------------------- */
 
 static void plain_hello(struct fake_peer *peer, void *arg)
 {
@@ -410,7 +410,7 @@ static void test_daemon_without_strict(void **state)
 	assert_int_equal(fake_stop(&fake), 0);
 }
 
-/* ---- main --------------------------------------------------------------------------------------------------------------- */
+/* ---- main ---------------------------------------------------------------------------------------------- */
 
 static int setup(void **state)
 {

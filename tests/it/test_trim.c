@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * test_trim.c - empty memory goes back to the device: by zerod_trim() and zeroctl, and not before every process has let go.
+ * test_trim.c - empty memory goes back to the device: by zerod_trim() and zeroctl, and not before every
+ * process has let go.
  *
- * Two ranks on one device, this process and a child, have gathered a unit and released it. The child makes a call of the
- * library when it is told to, and only then.
+ * Two ranks on one device, this process and a child, have gathered a unit and released it. The child makes a
+ * call of the library when it is told to, and only then.
  */
 #include <pthread.h>
 #include <stdatomic.h>
@@ -27,7 +28,7 @@ static struct zd_daemon daemon_;
 		assert_int_equal(status_, 0);                                                                \
 	} while (0)
 
-/* ---- Ranks ------------------------------------------------------------------------------------------------ */
+/* ---- Ranks --------------------------------------------------------------------------------------------- */
 
 struct rank {
 	zerod_client *client;
@@ -86,7 +87,7 @@ static zerod_client *connect_client(uint32_t deadline_ms)
 	return client;
 }
 
-/* ---- The other process ---------------------------------------------------------------------------------------- */
+/* ---- The other process --------------------------------------------------------------------------------- */
 
 struct other {
 	pid_t pid;
@@ -150,7 +151,7 @@ static void kill_other(const struct other *other)
 	(void)close(other->from);
 }
 
-/* ---- The scene ------------------------------------------------------------------------------------------------- */
+/* ---- The scene ----------------------------------------------------------------------------------------- */
 
 struct scene {
 	struct other other;
@@ -263,7 +264,7 @@ static void finish_trim(pthread_t thread, const struct trimming *trimming, json_
 	assert_int_equal(segment_bytes(), before - (json_int_t)trimming->freed_bytes);
 }
 
-/* ---- Tests -------------------------------------------------------------------------------------------------------- */
+/* ---- Tests --------------------------------------------------------------------------------------------- */
 
 static void memory_goes_back_when_all_have_let_go(void **state)
 {
@@ -386,7 +387,8 @@ static void *use_thread(void *arg)
 	return NULL;
 }
 
-/* What retires while one thread reads the socket, another sends and a third has nothing to do is answered for. */
+/* What retires while one thread reads the socket, another sends and a third has nothing to do is answered
+ * for. */
 static void threads_gather_while_another_trims(void **state)
 {
 	struct scene scene = scene_open();

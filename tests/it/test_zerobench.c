@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * test_zerobench.c - zerobench measures, verifies, fails clearly and leaves nothing behind. Speed is not judged here.
+ * test_zerobench.c - zerobench measures, verifies, fails clearly and leaves nothing behind. Speed is not
+ * judged here.
  */
 #include <setjmp.h>
 #include <stdarg.h>

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * test_zerobench_gpu.c - zerobench's gathers and reductions on GPUs, over the doubles of the driver, of NCCL and of cuBLAS: it measures all
- * three ways, notices wrong bytes, and says what it cannot do. Speed is not judged here.
+ * test_zerobench_gpu.c - zerobench's gathers and reductions on GPUs, over the doubles of the driver, of NCCL
+ * and of cuBLAS: it measures all three ways, notices wrong bytes, and says what it cannot do. Speed is not
+ * judged here.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -111,7 +112,7 @@ static double figure(const json_t *report, const char *what)
 	return 0;
 }
 
-/* ---- Tests --------------------------------------------------------------------------------------------------------- */
+/* ---- Tests --------------------------------------------------------------------------------------------- */
 
 static void three_ways_are_measured(void **state)
 {
@@ -169,7 +170,8 @@ static void reductions_are_measured(void **state)
 	json_decref(report);
 }
 
-/* Of the kernels of both. NCCL's double has one block and the sum of 8192 elements two, of 132 multiprocessors, each for 13.2 us. */
+/* Of the kernels of both. NCCL's double has one block and the sum of 8192 elements two, of 132
+ * multiprocessors, each for 13.2 us. */
 static void sm_time_is_measured(void **state)
 {
 	const char *const args[] = {"--op", "reduce", "-r", "2", "-b", "64K", "-e", "64K", "--json", NULL};

@@ -2,8 +2,8 @@
 /*
  * test_zeroctl.c - zeroctl against a daemon in which two jobs hold something of every kind.
  *
- * Job "alpha": a unit with two leases and a persistent one, which a claim holds too, a bucket, an allocation. Job "beta":
- * durable, one unit.
+ * Job "alpha": a unit with two leases and a persistent one, which a claim holds too, a bucket, an allocation.
+ * Job "beta": durable, one unit.
  */
 #include "tests/it/zeroctl_scene.h"
 
@@ -24,7 +24,7 @@ struct trainer {
 
 static struct trainer alpha, beta;
 
-/* ---- Helpers -------------------------------------------------------------------------------------------------- */
+/* ---- Helpers ------------------------------------------------------------------------------------------- */
 
 static struct program zeroctl(const char *line)
 {
@@ -136,7 +136,7 @@ static int stop(void **state)
 	return zd_daemon_stop(&node);
 }
 
-/* ---- Reading -------------------------------------------------------------------------------------------------- */
+/* ---- Reading ------------------------------------------------------------------------------------------- */
 
 static const struct {
 	const char *verb, *head, *key; /* how the table begins; a key that every row has */
@@ -312,7 +312,7 @@ static void long_listings_come_in_pages(void **state)
 	zerod_close(many.client);
 }
 
-/* ---- Watching --------------------------------------------------------------------------------------------------- */
+/* ---- Watching ------------------------------------------------------------------------------------------ */
 
 static void watch_counts_its_pictures(void **state)
 {
@@ -358,7 +358,7 @@ static void watch_ends_at_a_signal(void **state)
 	program_free(&program);
 }
 
-/* ---- Wrong usage and failures ---------------------------------------------------------------------------------- */
+/* ---- Wrong usage and failures -------------------------------------------------------------------------- */
 
 static void wrong_usage_is_named(void **state)
 {
@@ -428,7 +428,7 @@ static void a_full_disk_is_told(void **state)
 	program_free(&program);
 }
 
-/* ---- Administration ---------------------------------------------------------------------------------------------- */
+/* ---- Administration ------------------------------------------------------------------------------------ */
 
 static void abort_group_by_name(void **state)
 {

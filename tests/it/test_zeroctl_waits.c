@@ -54,7 +54,7 @@ static void publish(zerod_unit *unit)
 	assert_status(me.client, zerod_publish(&unit, 1, NULL, 0, 0), ZEROD_OK);
 }
 
-/* ---- Gathers ----------------------------------------------------------------------------------------------------------- */
+/* ---- Gathers ------------------------------------------------------------------------------------------- */
 
 static void waiting_gather_says_for_whom(void **state)
 {
@@ -111,7 +111,7 @@ static void persistence_keeps_what_nobody_holds(void **state)
 	assert_true(table_has("buffers", "persistent"));
 }
 
-/* ---- Scopes and contexts ------------------------------------------------------------------------------------------------ */
+/* ---- Scopes and contexts ------------------------------------------------------------------------------- */
 
 struct context {
 	zerod_unit *units[2];
@@ -170,7 +170,7 @@ static void incomplete_context_says_what_it_waits_for(void **state)
 	assert_false(table_has("scopes", "@context"));
 }
 
-/* ---- Gradients ----------------------------------------------------------------------------------------------------------- */
+/* ---- Gradients ----------------------------------------------------------------------------------------- */
 
 static void gradient_says_which_streams_still_write_it(void **state)
 {

@@ -2,16 +2,16 @@
 /*
  * libcuda.c - a CUDA driver that shows each GPU as several, for tests that want more GPUs than there are.
  *
- * It stands before the driver under the name libcuda.so.1, found by LD_LIBRARY_PATH. Of G GPUs, device D is GPU D % G, so that
- * two daemons that halve the devices have different devices of the same GPUs. The first of a GPU's devices that a process retains
- * has its primary context, each other one a context of its own: its streams are its own, and kernels of two devices never run
- * at the same time. Memory of all is the GPU's.
+ * It stands before the driver under the name libcuda.so.1, found by LD_LIBRARY_PATH. Of G GPUs, device D is
+ * GPU D % G, so that two daemons that halve the devices have different devices of the same GPUs. The first of
+ * a GPU's devices that a process retains has its primary context, each other one a context of its own: its
+ * streams are its own, and kernels of two devices never run at the same time. Memory of all is the GPU's.
  *
  *   ZD_SEVERAL          how many devices there are in all, 4 by default; never less than there are GPUs
  *   ZD_SEVERAL_DRIVER   the path of the driver
  *
- * Only who asks for functions of zerod's version sees it, as daemon, library and tests do: what else is in the process, NCCL
- * and its runtime, asks for others, and sees the GPUs.
+ * Only who asks for functions of zerod's version sees it, as daemon, library and tests do: what else is in
+ * the process, NCCL and its runtime, asks for others, and sees the GPUs.
  */
 #include <dlfcn.h>
 #include <pthread.h>
@@ -50,7 +50,7 @@ static struct device {
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* of devices */
 static int ngpus, ndevices;                              /* set by init() */
 
-/* ---- The driver ------------------------------------------------------------------------------------------------- */
+/* ---- The driver ---------------------------------------------------------------------------------------- */
 
 _Noreturn static void give_up(const char *what, const char *why)
 {
@@ -110,7 +110,7 @@ static int gpu_of(int device)
 	return device >= 0 && device < ndevices ? device % ngpus : -1;
 }
 
-/* ---- Devices ------------------------------------------------------------------------------------------------------ */
+/* ---- Devices ------------------------------------------------------------------------------------------- */
 
 static int init(unsigned int flags)
 {
@@ -178,7 +178,7 @@ static int device_can_access_peer(int *can, int device, int peer)
 	return ZD_CU_SUCCESS;
 }
 
-/* ---- Contexts ----------------------------------------------------------------------------------------------------- */
+/* ---- Contexts ------------------------------------------------------------------------------------------ */
 
 static bool primary_is_taken(int gpu)
 {
@@ -249,7 +249,7 @@ static int context_get_device(int *device)
 	return result;
 }
 
-/* ---- Memory ------------------------------------------------------------------------------------------------------- */
+/* ---- Memory -------------------------------------------------------------------------------------------- */
 
 static struct zd_cu_location place(struct zd_cu_location location)
 {
@@ -310,7 +310,7 @@ static int copy_batch(zd_cu_ptr *dsts, zd_cu_ptr *srcs, size_t *bytes, size_t co
 	return driver.cuda.memcpyBatchAsync(dsts, srcs, bytes, count, placed, firsts, nattributes, stream);
 }
 
-/* ---- By name ------------------------------------------------------------------------------------------------------ */
+/* ---- By name ------------------------------------------------------------------------------------------- */
 
 static const struct {
 	const char *name;

@@ -2,8 +2,9 @@
 /*
  * actor.c - trainers work through their programs: what goes out at once, and what has to wait for what.
  *
- * As in libzerod, gathers, releases, registrations and bucket calls are pipelined; the rest waits for its reply. An
- * operation of the training waits for the replies that it needs; noise does not. Impatient actors go on without a reply.
+ * As in libzerod, gathers, releases, registrations and bucket calls are pipelined; the rest waits for its
+ * reply. An operation of the training waits for the replies that it needs; noise does not. Impatient actors
+ * go on without a reply.
  */
 #include "base/mem.h"
 #include "sim.h"
@@ -132,7 +133,8 @@ static bool impatient(struct zd_sim_world *world, uint32_t index)
 	return patience && world->now_ns - actor->waiting_since_ns >= patience;
 }
 
-/* The client's own reaction to POISONED, and to being set back to the last commit, in half of the cases. True: a reset was sent. */
+/* The client's own reaction to POISONED, and to being set back to the last commit, in half of the cases.
+ * True: a reset was sent. */
 static bool reset_if_poisoned(struct zd_sim_world *world, struct zd_sim_session *session, uint32_t op)
 {
 	if (world->config.clean || !(session->poisoned || session->told) || !zd_sim_streams_idle(session) ||

@@ -2,8 +2,8 @@
 /*
  * ahead.c - sums that a session's process was asked for before their inputs are there.
  *
- * It waits for their fences, and sums what it finds then: an abort frees it as well. Some it refuses. Of a process that is gone, none is
- * made.
+ * It waits for their fences, and sums what it finds then: an abort frees it as well. Some it refuses. Of a
+ * process that is gone, none is made.
  */
 #include "sim.h"
 

@@ -27,7 +27,7 @@ enum {
 	ZD_SIM_FENCES = 4, /* in one gather's reply: one a device */
 };
 
-/* ---- Randomness and bytes (rng.c) ------------------------------------------------------------------------------- */
+/* ---- Randomness and bytes (rng.c) ---------------------------------------------------------------------- */
 
 struct zd_sim_rng {
 	uint64_t state;
@@ -47,7 +47,7 @@ void zd_sim_pattern_write(uint64_t key, uint8_t *bytes, size_t nbytes);
 /* The first byte that differs, or `nbytes`. */
 size_t zd_sim_pattern_check(uint64_t key, const uint8_t *bytes, size_t nbytes);
 
-/* ---- Configuration (world.c) ------------------------------------------------------------------------------------ */
+/* ---- Configuration (world.c) --------------------------------------------------------------------------- */
 
 struct zd_sim_unit_config {
 	char name[16];
@@ -99,8 +99,8 @@ struct zd_sim_config {
 	bool mortal; /* nothing goes wrong but that ranks die, and others take their places */
 	bool client_copies;
 	bool sums_ahead; /* processes are asked for sums whose inputs are on their way */
-	bool unordered; /* executors run commands in any order, several at once; but those of one timeline end in order */
-	bool linger;            /* processes run on after their sessions have ended */
+	bool unordered;  /* executors run commands in any order, several at once; a timeline's end in it */
+	bool linger;     /* processes run on after their sessions have ended */
 	bool strict_by_segment; /* buffers of strict sessions have segments of their own */
 	bool regroups;          /* a group that has lost a rank waits for the next one to take its place */
 	uint32_t noise_percent, death_percent;
@@ -133,7 +133,7 @@ uint32_t zd_sim_bucket_of(const struct zd_sim_group_config *group, uint32_t unit
 uint32_t zd_sim_nbuckets(const struct zd_sim_group_config *group);
 uint64_t zd_sim_true_numel(const struct zd_sim_group_config *group, uint32_t unit, uint32_t rank);
 
-/* ---- Programs (program.c, print.c) -------------------------------------------------------------------------------- */
+/* ---- Programs (program.c, print.c) --------------------------------------------------------------------- */
 
 enum zd_sim_op_kind {
 	ZD_SIM_OPEN,

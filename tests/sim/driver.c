@@ -2,8 +2,8 @@
 /*
  * driver.c - virtual time: the queue of events, and what is checked after every call into the engine.
  *
- * Events run in the order of their time; the engine's clock is moved to it first, and to every deadline on the way. When
- * nothing is left to happen, whoever still waits must do so for a reason that the tables show.
+ * Events run in the order of their time; the engine's clock is moved to it first, and to every deadline on
+ * the way. When nothing is left to happen, whoever still waits must do so for a reason that the tables show.
  */
 #include <stdarg.h>
 #include <stdio.h>
@@ -20,7 +20,7 @@
 #define COPIED_PERCENT 70        /* of transfers, by the client, where clients may */
 #define AHEAD_PERCENT  80        /* of slices, where processes may be asked for sums ahead */
 
-/* ---- Words --------------------------------------------------------------------------------------------------------------- */
+/* ---- Words --------------------------------------------------------------------------------------------- */
 
 void zd_sim_fail(struct zd_sim_world *world, const char *format, ...)
 {
@@ -56,7 +56,7 @@ void *zd_sim_grow(void *array, uint32_t count, uint32_t *room, size_t each)
 	return zd_realloc(array, *room, each);
 }
 
-/* ---- Events -------------------------------------------------------------------------------------------------------------- */
+/* ---- Events -------------------------------------------------------------------------------------------- */
 
 static bool earlier(const struct zd_sim_event *a, const struct zd_sim_event *b)
 {
@@ -103,7 +103,8 @@ static struct zd_sim_event take_event(struct zd_sim_world *world)
 	}
 }
 
-/* Whom the failure may poison: the session whose streams waited for the bytes, or the owner of what was to be reduced. */
+/* Whom the failure may poison: the session whose streams waited for the bytes, or the owner of what was to be
+ * reduced. */
 static void note_abort(struct zd_sim_world *world, const struct zd_sim_event *event)
 {
 	for (uint32_t i = 0; i < world->nsessions && event->status == ZEROD_E_DEVICE; i++) {
@@ -146,7 +147,7 @@ static void run_event(struct zd_sim_world *world, const struct zd_sim_event *eve
 	}
 }
 
-/* ---- The engine ---------------------------------------------------------------------------------------------------------- */
+/* ---- The engine ---------------------------------------------------------------------------------------- */
 
 static bool fence_passed(void *arg, uint64_t id, struct zd_fence fence)
 {
@@ -221,7 +222,7 @@ static void drain(struct zd_sim_world *world)
 	}
 }
 
-/* ---- One seed ------------------------------------------------------------------------------------------------------------ */
+/* ---- One seed ------------------------------------------------------------------------------------------ */
 
 /* A backend may change its mind from one transfer to the next. */
 static bool client_copies_own(void *arg, uint32_t device, uint64_t bytes)

@@ -1,10 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * frame.c - the part of a program that gathers outside its plan: eager frames in forward scopes, and user contexts.
+ * frame.c - the part of a program that gathers outside its plan: eager frames in forward scopes, and user
+ * contexts.
  *
- * A frame's forward ends in a claim, at once, or never: then the next outermost forward sweeps it, or the update abandons it.
- * Ranks that hold one unit at a time end what they begin before they go on. In a program without mistakes scopes hold
- * only units that share their slot with no other, since a conflict would be the program's own.
+ * A frame's forward ends in a claim, at once, or never: then the next outermost forward sweeps it, or the
+ * update abandons it. Ranks that hold one unit at a time end what they begin before they go on. In a program
+ * without mistakes scopes hold only units that share their slot with no other, since a conflict would be the
+ * program's own.
  */
 #include "generate.h"
 
@@ -74,7 +76,7 @@ static void end(struct zd_sim_generator *gen, enum zd_sim_op_kind kind, uint32_t
 	gen->scopes[place].state = arg & ZD_SIM_END_GRAD ? ZD_SIM_PLACE_CLAIM : ZD_SIM_PLACE_FREE;
 }
 
-/* ---- Forwards ------------------------------------------------------------------------------------------------------- */
+/* ---- Forwards ------------------------------------------------------------------------------------------ */
 
 /* Begins a forward, `parent` being a place + 1 or 0. ZD_SIM_SCOPES: there is no place for it. */
 static uint32_t begin(struct zd_sim_generator *gen, uint32_t group, uint32_t parent)
@@ -113,7 +115,8 @@ static void small_frame(struct zd_sim_generator *gen, uint32_t group)
 	}
 }
 
-/* A client that copies its own slice writes into what it gathered, and has to be told of it before it lets go. */
+/* A client that copies its own slice writes into what it gathered, and has to be told of it before it lets
+ * go. */
 static uint32_t ahead(struct zd_sim_generator *gen)
 {
 	return !gen->config->client_copies && zd_sim_percent(&gen->rng, 25) ? ZD_SIM_END_AHEAD : 0;
@@ -142,7 +145,7 @@ static void frame(struct zd_sim_generator *gen, uint32_t group, uint32_t parent)
 		end(gen, ZD_SIM_FORWARD_END, group, place, after);
 }
 
-/* ---- Contexts ------------------------------------------------------------------------------------------------------- */
+/* ---- Contexts ------------------------------------------------------------------------------------------ */
 
 static void context(struct zd_sim_generator *gen, uint32_t group)
 {
@@ -170,7 +173,7 @@ static void context(struct zd_sim_generator *gen, uint32_t group)
 		end(gen, ZD_SIM_CONTEXT_END, group, place, 0);
 }
 
-/* ---- Parts of a step ---------------------------------------------------------------------------------------------------- */
+/* ---- Parts of a step ----------------------------------------------------------------------------------- */
 
 void zd_sim_frames_forward(struct zd_sim_generator *gen, uint32_t group)
 {

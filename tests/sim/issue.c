@@ -2,9 +2,9 @@
 /*
  * issue.c - operations of the training become requests, and work on the client's streams.
  *
- * An operation draws from its own random stream, and names objects by number; what was not joined, registered or held
- * when its turn comes makes it void. What the model must know before the engine acts is noted here, the rest when the
- * reply comes (reply.c).
+ * An operation draws from its own random stream, and names objects by number; what was not joined, registered
+ * or held when its turn comes makes it void. What the model must know before the engine acts is noted here,
+ * the rest when the reply comes (reply.c).
  */
 #include "base/mem.h"
 #include "issue.h"
@@ -52,7 +52,7 @@ uint32_t zd_sim_issue_any_stream(struct zd_sim_issue *issue)
 	return (uint32_t)zd_sim_below(&issue->rng, ZD_SIM_STREAMS);
 }
 
-/* ---- Groups and units --------------------------------------------------------------------------------------------- */
+/* ---- Groups and units ---------------------------------------------------------------------------------- */
 
 static bool issue_join(struct zd_sim_issue *issue)
 {
@@ -169,7 +169,7 @@ static bool issue_set_persistent(struct zd_sim_issue *issue)
 	return issue->handle->id && zd_sim_issue_send(issue);
 }
 
-/* ---- Gather and release ------------------------------------------------------------------------------------------------ */
+/* ---- Gather and release -------------------------------------------------------------------------------- */
 
 /* The scope that the operation names; NULL: a tag. */
 static const struct zd_sim_scope *named_scope(const struct zd_sim_issue *issue)
@@ -221,7 +221,8 @@ static bool issue_use(struct zd_sim_issue *issue)
 	return true;
 }
 
-/* Its holder writes into what it gathered: in no other copy, and not in the next one, may anything of that be seen. */
+/* Its holder writes into what it gathered: in no other copy, and not in the next one, may anything of that be
+ * seen. */
 static bool issue_edit(struct zd_sim_issue *issue)
 {
 	struct zd_sim_lease *lease = &issue->handle->leases[issue->op->tag];
@@ -259,7 +260,7 @@ static bool issue_release(struct zd_sim_issue *issue)
 	return zd_sim_issue_send(issue);
 }
 
-/* ---- One operation -------------------------------------------------------------------------------------------------------- */
+/* ---- One operation ------------------------------------------------------------------------------------- */
 
 static bool issue_of_kind(struct zd_sim_issue *issue)
 {

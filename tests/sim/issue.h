@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* issue.h - an operation of the training on its way to become a request: what issue.c and issue_update.c share. */
+/* issue.h - an operation of the training on its way to become a request: what issue.c and issue_update.c
+ * share. */
 #ifndef ZD_SIM_ISSUE_H
 #define ZD_SIM_ISSUE_H
 

@@ -2,8 +2,8 @@
 /*
  * issue_reduce.c - backwards, buckets and steps as requests.
  *
- * A gradient is written by none, one or several streams, each a part of it; the commit carries all their fences. What it
- * holds is noted when the engine has taken it, for the sum that the target must show.
+ * A gradient is written by none, one or several streams, each a part of it; the commit carries all their
+ * fences. What it holds is noted when the engine has taken it, for the sum that the target must show.
  */
 #include "base/mem.h"
 #include "sim.h"

@@ -2,8 +2,8 @@
 /*
  * issue_scope.c - forward scopes, claims and user contexts as requests.
  *
- * What ends a scope carries the fences of all streams that read in it, and in what ends with it. Noise also names scopes
- * that have ended, which must be refused.
+ * What ends a scope carries the fences of all streams that read in it, and in what ends with it. Noise also
+ * names scopes that have ended, which must be refused.
  */
 #include "sim.h"
 

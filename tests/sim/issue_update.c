@@ -2,8 +2,9 @@
 /*
  * issue_update.c - what writes shards: update_begin, publish with the new content on its way, commit.
  *
- * New content has a number that the model notes for the next version; it is written by the CPU or by a stream whose fence
- * the publish carries. What an earlier, refused publish has queued stays in front, on the same stream.
+ * New content has a number that the model notes for the next version; it is written by the CPU or by a stream
+ * whose fence the publish carries. What an earlier, refused publish has queued stays in front, on the same
+ * stream.
  */
 #include "issue.h"
 

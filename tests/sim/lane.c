@@ -2,10 +2,10 @@
 /*
  * lane.c - the executors: one lane a device, and watches beside them.
  *
- * A command begins when the former has ended, or in some worlds in any order and beside others; but those of one timeline
- * end in order. Copies and fills move their first half when they begin and the rest when they end, some virtual time
- * later, so whoever writes too early or reads too early meets wrong bytes. A command's completion reaches the engine later
- * still.
+ * A command begins when the former has ended, or in some worlds in any order and beside others; but those of
+ * one timeline end in order. Copies and fills move their first half when they begin and the rest when they
+ * end, some virtual time later, so whoever writes too early or reads too early meets wrong bytes. A command's
+ * completion reaches the engine later still.
  */
 #include <math.h>
 #include <stdlib.h>
@@ -49,7 +49,7 @@ static uint64_t segment_sum(const struct zd_sim_world *world, uint32_t device)
 	return sum;
 }
 
-/* ---- Commands come in ----------------------------------------------------------------------------------- */
+/* ---- Commands come in ---------------------------------------------------------------------------------- */
 
 static void watch_add(struct zd_sim_world *world, const struct zd_command *command)
 {
@@ -145,7 +145,7 @@ void zd_sim_command(void *arg, const struct zd_command *command)
 	zd_sim_lane_add(world, &queued);
 }
 
-/* ---- Commands run ------------------------------------------------------------------------------------------------ */
+/* ---- Commands run -------------------------------------------------------------------------------------- */
 
 float zd_sim_float_load(enum zerod_dtype dtype, const uint8_t *bytes, uint64_t index)
 {
@@ -231,8 +231,8 @@ static void run_segment(struct zd_sim_world *world, const struct zd_sim_queued *
 }
 
 /*
- * A command that failed aborts its timeline, before a later one can move it on: a waiter must not take a failure for bytes.
- * Only a SIGNAL command takes an aborted timeline back into use.
+ * A command that failed aborts its timeline, before a later one can move it on: a waiter must not take a
+ * failure for bytes. Only a SIGNAL command takes an aborted timeline back into use.
  */
 static void store_signal(struct zd_sim_world *world, const struct zd_command *command, bool failed)
 {
@@ -257,7 +257,8 @@ static void store_signal(struct zd_sim_world *world, const struct zd_command *co
 	zd_sim_sums_kick(world, session->id);
 }
 
-/* `told_ns`: of those before it, which it is not told of before; NULL: none. `session`: whose streams wait for it; 0: nobody's. */
+/* `told_ns`: of those before it, which it is not told of before; NULL: none. `session`: whose streams wait
+ * for it; 0: nobody's. */
 static void complete(struct zd_sim_world *world, uint64_t *told_ns, uint64_t op, uint64_t session, int status,
                      struct zd_op_result result)
 {
@@ -361,7 +362,7 @@ void zd_sim_lane_run(struct zd_sim_world *world, uint32_t device)
 		                draw_delay(world, device));
 }
 
-/* ---- Watches --------------------------------------------------------------------------------------------------------- */
+/* ---- Watches ------------------------------------------------------------------------------------------- */
 
 /* Completes what may complete: all fences passed, or the session and its process are gone. */
 void zd_sim_watches_run(struct zd_sim_world *world, uint64_t id)

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * lane_check.c - what must be right about a command when it is given: places that are there, on the right device, of the
- * right sizes, and no use or destruction of what another one still works on.
+ * lane_check.c - what must be right about a command when it is given: places that are there, on the right
+ * device, of the right sizes, and no use or destruction of what another one still works on.
  */
 #include "sim.h"
 
@@ -76,7 +76,7 @@ static void check_reduce(struct zd_sim_world *world, const struct zd_command *co
 	}
 }
 
-/* ---- Commands beside each other ------------------------------------------------------------------------------ */
+/* ---- Commands beside each other ------------------------------------------------------------------------ */
 
 struct touched {
 	const struct zd_location *writes; /* NULL: nothing */

@@ -2,8 +2,8 @@
 /*
  * main.c - zdsim: many seeds, each a random node with random trainers, against the core.
  *
- * Seeds run in child processes, so that a failed assertion of the core is a failed seed and not the end: the parent
- * knows from shared memory which seed it was, prints a shrunk program, and goes on behind it.
+ * Seeds run in child processes, so that a failed assertion of the core is a failed seed and not the end: the
+ * parent knows from shared memory which seed it was, prints a shrunk program, and goes on behind it.
  */
 #include <argp.h>
 #include <stdio.h>

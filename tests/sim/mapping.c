@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * mapping.c - segments that sessions have mapped, and let go when they are told to: soon, late, or never, when they end first.
+ * mapping.c - segments that sessions have mapped, and let go when they are told to: soon, late, or never,
+ * when they end first.
  *
- * What must hold: while its job lives, the memory of a segment is given back only when nothing is in it and no session that was
- * given it has it mapped.
+ * What must hold: while its job lives, the memory of a segment is given back only when nothing is in it and
+ * no session that was given it has it mapped.
  */
 #include "sim.h"
 

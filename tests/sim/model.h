@@ -5,7 +5,7 @@
 
 #include "config.h"
 
-/* ---- Clients ------------------------------------------------------------------------------------------------------ */
+/* ---- Clients ------------------------------------------------------------------------------------------- */
 
 enum zd_sim_item_kind {
 	ZD_SIM_ITEM_WAIT,     /* for the daemon page's fences */
@@ -98,8 +98,8 @@ struct zd_sim_member {
 	uint32_t backwards;               /* begun */
 	uint32_t step_first;              /* backward with which the running step began */
 	bool in_backward, stepping;
-	/* The group failed since its last backward began: its entries and target are abandoned, and its own until it
-	 * gives them up. */
+	/* The group failed since its last backward began: its entries and target are abandoned, and its own
+	 * until it gives them up. */
 	bool lost;
 	bool set_back;  /* what it published or wrote was undone, and it has not reset since */
 	bool beginning; /* gives them up by the backward_begin that is being sent */
@@ -170,7 +170,7 @@ struct zd_sim_actor {
 	bool scheduled, done;
 };
 
-/* ---- The model (oracle.c) ------------------------------------------------------------------------------------------- */
+/* ---- The model (oracle.c) ------------------------------------------------------------------------------ */
 
 /* One rank's shard of one unit. */
 struct zd_sim_shard {

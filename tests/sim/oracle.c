@@ -2,8 +2,8 @@
 /*
  * oracle.c - what must be in gathered buffers and in targets, computed from what the clients did.
  *
- * A shard's content is known by number for each version. A reduced gradient is the sum of what the ranks wrote, in
- * float32 and rank order, in the target's dtype after every backward; so the comparison is exact.
+ * A shard's content is known by number for each version. A reduced gradient is the sum of what the ranks
+ * wrote, in float32 and rank order, in the target's dtype after every backward; so the comparison is exact.
  */
 #include <math.h>
 #include <stdlib.h>
@@ -47,7 +47,8 @@ void zd_sim_gather_check(struct zd_sim_world *world, const struct zd_sim_item *i
 	world->stats.gathers_checked++;
 }
 
-/* Small numbers beside large ones, so that a sum in another order is another sum; all are exact in every dtype. */
+/* Small numbers beside large ones, so that a sum in another order is another sum; all are exact in every
+ * dtype. */
 float zd_sim_gradient_value(uint64_t key, uint64_t inf_at, uint64_t index)
 {
 	uint32_t bits = (uint32_t)(key ^ (key >> 32)) + (uint32_t)index * 2654435761u;

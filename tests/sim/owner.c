@@ -2,9 +2,9 @@
 /*
  * owner.c - memory that a client was given is written by nobody else until the client gives it back.
  *
- * Wrong bytes show sooner or later; this shows at once, when the command is given. A failed group changes nothing in it:
- * what its ranks were given is theirs until they say otherwise. A shard is written by nobody but its client, but when it
- * is set back to the last commit.
+ * Wrong bytes show sooner or later; this shows at once, when the command is given. A failed group changes
+ * nothing in it: what its ranks were given is theirs until they say otherwise. A shard is written by nobody
+ * but its client, but when it is set back to the last commit.
  */
 #include "sim.h"
 
@@ -14,7 +14,7 @@ bool zd_sim_overlap(const struct zd_location *a, const struct zd_location *b)
 	       b->offset < a->offset + a->bytes;
 }
 
-/* ---- What a failed group leaves to its ranks ----------------------------------------------------------------- */
+/* ---- What a failed group leaves to its ranks ----------------------------------------------------------- */
 
 bool zd_sim_entry_held(const struct zd_sim_member *member, const struct zd_sim_entry *entry)
 {
@@ -60,7 +60,7 @@ void zd_sim_residue_check(struct zd_sim_world *world, const struct zd_location *
 	}
 }
 
-/* ---- Commands ------------------------------------------------------------------------------------------------- */
+/* ---- Commands ------------------------------------------------------------------------------------------ */
 
 /* `copy`: what is set back is a shard that nobody writes; zd_sim_copy_check() looks after that. */
 static const char *owned_by_handle(const struct zd_sim_member *member, const struct zd_sim_handle *handle,
@@ -118,7 +118,7 @@ void zd_sim_owner_check(struct zd_sim_world *world, const struct zd_location *at
 	check_owners(world, at, false);
 }
 
-/* ---- Streams -------------------------------------------------------------------------------------------------- */
+/* ---- Streams ------------------------------------------------------------------------------------------- */
 
 /* Bits of enum zd_sim_item_kind. */
 #define BIT(kind) (1u << (kind))
@@ -152,9 +152,10 @@ void zd_sim_streams_check(struct zd_sim_world *world, const struct zd_location *
 	check_streams(world, at, USES, "writes");
 }
 
-/* ---- Copies --------------------------------------------------------------------------------------------------- */
+/* ---- Copies -------------------------------------------------------------------------------------------- */
 
-/* Only a shard of a job with shadows is ever copied into: from right behind it, and not while its rank writes. */
+/* Only a shard of a job with shadows is ever copied into: from right behind it, and not while its rank
+ * writes. */
 static void check_restore(struct zd_sim_world *world, uint32_t group, uint32_t unit, uint32_t rank,
                           const struct zd_location *src, const struct zd_location *dst)
 {

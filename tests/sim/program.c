@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * program.c - what every trainer is going to do: training steps, with noise in between where the seed asks for it.
+ * program.c - what every trainer is going to do: training steps, with noise in between where the seed asks
+ * for it.
  *
- * The whole program is made before the run, so that shrinking can leave out single operations. Without noise it is a
- * correct training program: whoever follows it may expect success from every request.
+ * The whole program is made before the run, so that shrinking can leave out single operations. Without noise
+ * it is a correct training program: whoever follows it may expect success from every request.
  */
 #include <string.h>
 
@@ -101,8 +102,8 @@ static void shuffle(struct zd_sim_generator *gen, uint8_t *order, uint32_t count
 }
 
 /*
- * Does the process die in front of the operation: rather while it has something that it was given to write or to read, or has
- * published what is not committed.
+ * Does the process die in front of the operation: rather while it has something that it was given to write or
+ * to read, or has published what is not committed.
  */
 static bool dies(struct zd_sim_generator *gen, enum zd_sim_op_kind kind)
 {
@@ -260,8 +261,8 @@ static void step(struct zd_sim_generator *gen, uint32_t group, uint32_t number)
 }
 
 /*
- * `again`: it takes the place of one that died, and looks at what a durable job has kept. `done`: steps of each group; the
- * others still commit the last of them.
+ * `again`: it takes the place of one that died, and looks at what a durable job has kept. `done`: steps of
+ * each group; the others still commit the last of them.
  */
 static void set_up(struct zd_sim_generator *gen, const struct zd_sim_job_config *job, bool again,
                    const uint32_t *done)

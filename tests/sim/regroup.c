@@ -2,8 +2,9 @@
 /*
  * regroup.c - what is left of a group waits until somebody has taken the place of a rank that went.
  *
- * Then all give up what is left of their step and go on with its update, as the newcomer does, so that they come to the
- * next step together. Without this they would run to the end of their programs, with an error for every request.
+ * Then all give up what is left of their step and go on with its update, as the newcomer does, so that they
+ * come to the next step together. Without this they would run to the end of their programs, with an error for
+ * every request.
  */
 #include "sim.h"
 

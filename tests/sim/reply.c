@@ -40,7 +40,7 @@ static void check_zero(struct zd_sim_world *world, const struct zd_location *at,
 		            (unsigned long long)at->offset, same, (unsigned long long)at->bytes);
 }
 
-/* ---- Groups and units ------------------------------------------------------------------------------------------------- */
+/* ---- Groups and units ---------------------------------------------------------------------------------- */
 
 static void check_joined(struct zd_sim_world *world, uint32_t index, const struct zd_reply *reply)
 {
@@ -194,7 +194,7 @@ static void replied_update(struct zd_sim_world *world, struct zd_sim_session *se
 	}
 }
 
-/* ---- Allocations, administration -------------------------------------------------------------------------------------------- */
+/* ---- Allocations, administration ----------------------------------------------------------------------- */
 
 static void replied_alloc(struct zd_sim_world *world, struct zd_sim_session *session,
                           const struct zd_sim_request *request, const struct zd_reply *reply)
@@ -294,7 +294,7 @@ static void dispatch(struct zd_sim_world *world, struct zd_sim_session *session,
 	}
 }
 
-/* ---- Any reply ------------------------------------------------------------------------------------------------------------- */
+/* ---- Any reply ----------------------------------------------------------------------------------------- */
 
 static void check_status(struct zd_sim_world *world, const struct zd_sim_session *session,
                          const struct zd_sim_request *request, const struct zd_reply *reply)

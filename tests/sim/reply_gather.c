@@ -2,8 +2,8 @@
 /*
  * reply_gather.c - replies to gathers and releases: who holds what, and the reads that follow.
  *
- * A reader waits on its stream for the fences of the reply and then must find one version of every shard, whenever it
- * comes to run before its release's fence.
+ * A reader waits on its stream for the fences of the reply and then must find one version of every shard,
+ * whenever it comes to run before its release's fence.
  */
 #include <string.h>
 
@@ -79,7 +79,8 @@ static void check_gather(struct zd_sim_world *world, const struct zd_sim_session
 		            handle->updating ? "is being written" : "the daemon copies");
 }
 
-/* Noise has released the lease already, without fences, before it had its answer: whoever reads now reads too late. */
+/* Noise has released the lease already, without fences, before it had its answer: whoever reads now reads too
+ * late. */
 static bool released_ahead(const struct zd_sim_session *session, const struct zd_sim_request *gather)
 {
 	for (uint32_t i = 0; i < session->nrequests; i++) {

@@ -2,8 +2,8 @@
 /*
  * reply_reduce.c - replies to backwards, buckets and steps.
  *
- * Any error on the way, a rank that goes, or noise that meddles with a backward makes the group's sums unpredictable for
- * the model (it is "tainted"); safety is checked all the same.
+ * Any error on the way, a rank that goes, or noise that meddles with a backward makes the group's sums
+ * unpredictable for the model (it is "tainted"); safety is checked all the same.
  */
 #include <math.h>
 #include <string.h>

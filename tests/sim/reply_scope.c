@@ -2,8 +2,8 @@
 /*
  * reply_scope.c - replies to what begins and ends forward scopes, claims and contexts.
  *
- * The model knows which scopes there are and what each request ends. A reply must name exactly those, and may refuse only
- * what the model finds wrong as well.
+ * The model knows which scopes there are and what each request ends. A reply must name exactly those, and may
+ * refuse only what the model finds wrong as well.
  */
 #include "sim.h"
 

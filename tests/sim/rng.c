@@ -2,8 +2,9 @@
 /*
  * rng.c - where every random choice and every byte of the simulation comes from.
  *
- * Numbers are splitmix64, seeded by (seed, stream): each operation has a stream of its own. Memory contents are numbered:
- * content k is the same bytes wherever it is written, so a reader needs only k to know what it must find.
+ * Numbers are splitmix64, seeded by (seed, stream): each operation has a stream of its own. Memory contents
+ * are numbered: content k is the same bytes wherever it is written, so a reader needs only k to know what it
+ * must find.
  */
 #include <string.h>
 

@@ -2,9 +2,9 @@
 /*
  * rows.c - what the engine's tables say, against the model and against each other.
  *
- * The engine checks its own books in zd_engine_check(); here the same sums are made from the outside: bytes of rows
- * against usage, devices against jobs, holders against the leases that the replies gave, outstanding requests against those
- * that were not answered.
+ * The engine checks its own books in zd_engine_check(); here the same sums are made from the outside: bytes
+ * of rows against usage, devices against jobs, holders against the leases that the replies gave, outstanding
+ * requests against those that were not answered.
  */
 #include <string.h>
 
@@ -44,7 +44,7 @@ static void list(struct zd_sim_world *world, enum zd_table table, bool (*fn)(con
 	(void)zd_engine_list(world->engine, &query, fn, arg);
 }
 
-/* ---- Devices and jobs ------------------------------------------------------------------------------------------------- */
+/* ---- Devices and jobs ---------------------------------------------------------------------------------- */
 
 /* What processes that linger were given is not free, and nobody's. */
 static void check_quarantine(struct zd_sim_world *world, const struct zd_row *row)
@@ -129,7 +129,7 @@ static void check_sums(struct tally *tally)
 	}
 }
 
-/* ---- Buffers ---------------------------------------------------------------------------------------------------------------- */
+/* ---- Buffers ------------------------------------------------------------------------------------------- */
 
 static int number_in(const char *name)
 {
@@ -212,7 +212,7 @@ static uint32_t model_holders(const struct zd_sim_world *world)
 	return count;
 }
 
-/* ---- The other tables ------------------------------------------------------------------------------------------------------- */
+/* ---- The other tables ---------------------------------------------------------------------------------- */
 
 static bool bucket_row(const struct zd_row *row, void *arg)
 {
@@ -232,7 +232,8 @@ static uint32_t waiting_reserves(const struct zd_sim_session *session)
 	return count;
 }
 
-/* What ranks have of a backward or a step is listed and charged for as long as they have it; entries no longer. */
+/* What ranks have of a backward or a step is listed and charged for as long as they have it; entries no
+ * longer. */
 static void check_given(const struct tally *tally)
 {
 	struct zd_sim_world *world = tally->world;

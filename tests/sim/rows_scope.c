@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * rows_scope.c - the tables of scopes and of their leases against the model, and what each session may see of all tables.
+ * rows_scope.c - the tables of scopes and of their leases against the model, and what each session may see of
+ * all tables.
  */
 #include <stdio.h>
 #include <string.h>
@@ -42,7 +43,7 @@ enum zd_sim_holder zd_sim_scope_holder(const struct zd_sim_member *member, uint3
 	return pending && strncmp(tag, "@context ", 9) == 0 ? ZD_SIM_HOLDER_PENDING : ZD_SIM_HOLDER_NONE;
 }
 
-/* ---- The table of scopes ---------------------------------------------------------------------------------------------- */
+/* ---- The table of scopes ------------------------------------------------------------------------------- */
 
 struct tally {
 	struct zd_sim_world *world;
@@ -115,7 +116,7 @@ void zd_sim_scopes_check(struct zd_sim_world *world)
 		            (unsigned long long)totals.fallback_gathers);
 }
 
-/* ---- What sessions see -------------------------------------------------------------------------------------------------- */
+/* ---- What sessions see --------------------------------------------------------------------------------- */
 
 struct sight {
 	struct zd_sim_world *world;

@@ -2,8 +2,8 @@
 /*
  * script.c - a script as configuration and program, and the operations that only scripts have.
  *
- * A barrier lets nobody on before all ranks have come to it with all of their replies; the others look at the engine's
- * tables when the rank has its replies, while its streams and the executors are still at work.
+ * A barrier lets nobody on before all ranks have come to it with all of their replies; the others look at the
+ * engine's tables when the rank has its replies, while its streams and the executors are still at work.
  */
 #include "script.h"
 
@@ -14,7 +14,7 @@
 #include "base/mem.h"
 #include "sim.h"
 
-/* ---- Configuration ---------------------------------------------------------------------------------------------------- */
+/* ---- Configuration ------------------------------------------------------------------------------------- */
 
 #define NDTYPES    ((uint32_t)ZEROD_BOOL - ZEROD_FLOAT32 + 1)
 #define MOST_NUMEL 600ull
@@ -129,7 +129,7 @@ void zd_sim_script_config(const struct zd_sim_script *script, uint64_t seed, str
 	derive_room(script, config, group);
 }
 
-/* ---- Program ------------------------------------------------------------------------------------------------------------ */
+/* ---- Program ------------------------------------------------------------------------------------------- */
 
 static void push(struct zd_sim_program *program, uint32_t actor, const struct zd_sim_script_op *op)
 {
@@ -188,7 +188,7 @@ void zd_sim_script_program(const struct zd_sim_script *script, const struct zd_s
 	program->first[config->nactors] = program->nops;
 }
 
-/* ---- Barriers ------------------------------------------------------------------------------------------------------------- */
+/* ---- Barriers ------------------------------------------------------------------------------------------ */
 
 bool zd_sim_barrier(struct zd_sim_world *world, uint32_t actor, const struct zd_sim_op *op)
 {
@@ -206,7 +206,7 @@ bool zd_sim_barrier(struct zd_sim_world *world, uint32_t actor, const struct zd_
 	return all;
 }
 
-/* ---- What must be seen -------------------------------------------------------------------------------------------------- */
+/* ---- What must be seen --------------------------------------------------------------------------------- */
 
 struct sight {
 	const char *unit;

@@ -1,11 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * script.h - fixed programs: what each rank does in a scenario of the contract, and what must be seen on the way.
+ * script.h - fixed programs: what each rank does in a scenario of the contract, and what must be seen on the
+ * way.
  *
- * All ranks of one group run the same operations, or those that name them. Before the first one every rank has joined,
- * registered its units, made a bucket and published version 1, and has met the others. Sizes, dtypes, devices and delays
- * come from the seed, and so does whether clients copy their own slice and are strict, where the script does not say. The
- * scripts of one file of tests/contract are in one file, scripts_*.c, in the order of its tests.
+ * All ranks of one group run the same operations, or those that name them. Before the first one every rank
+ * has joined, registered its units, made a bucket and published version 1, and has met the others. Sizes,
+ * dtypes, devices and delays come from the seed, and so does whether clients copy their own slice and are
+ * strict, where the script does not say. The scripts of one file of tests/contract are in one file,
+ * scripts_*.c, in the order of its tests.
  */
 #ifndef ZD_SIM_SCRIPT_H
 #define ZD_SIM_SCRIPT_H

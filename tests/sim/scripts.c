@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * scripts.c - all scripts: the scenarios of tests/contract, which drives the same over the library and a daemon.
+ * scripts.c - all scripts: the scenarios of tests/contract, which drives the same over the library and a
+ * daemon.
  */
 #include "script.h"
 

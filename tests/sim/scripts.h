@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * scripts.h - the words that scripts are written in. A file of scripts defines CONTRACT, its file of tests/contract.
+ * scripts.h - the words that scripts are written in. A file of scripts defines CONTRACT, its file of
+ * tests/contract.
  */
 #ifndef ZD_SIM_SCRIPTS_H
 #define ZD_SIM_SCRIPTS_H
@@ -18,8 +19,8 @@
 #define SCOPE(p) (ZD_SIM_TAGS + (p))
 
 /*
- * An operation of these ranks that must succeed; one that must be refused, in these words; the same two, where the rank goes on
- * before it has the reply.
+ * An operation of these ranks that must succeed; one that must be refused, in these words; the same two,
+ * where the rank goes on before it has the reply.
  */
 #define ONLY(ranks, op, unit, tag, arg)                                                                      \
 	{                                                                                                    \

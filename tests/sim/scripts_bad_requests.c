@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * scripts_bad_requests.c - the scenarios of tests/contract/test_bad_requests.c: each is refused in words that name it, and
- * changes nothing.
+ * scripts_bad_requests.c - the scenarios of tests/contract/test_bad_requests.c: each is refused in words that
+ * name it, and changes nothing.
  */
 #include "scripts.h"
 

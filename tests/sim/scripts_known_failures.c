@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * scripts_known_failures.c - the scenarios of tests/contract/test_known_failures.c: ranks that do not do the same, awkward
- * shapes, careless calls.
+ * scripts_known_failures.c - the scenarios of tests/contract/test_known_failures.c: ranks that do not do the
+ * same, awkward shapes, careless calls.
  */
 #include "scripts.h"
 
 #define CONTRACT "test_known_failures"
 
-/* ---- Ranks that do not do the same ----------------------------------------------------------------------------- */
+/* ---- Ranks that do not do the same --------------------------------------------------------------------- */
 
 #define TOUR(r, a, b, c, d, e, f)                                                                            \
 	TAKE(RANK(r), a), TAKE(RANK(r), b), TAKE(RANK(r), c), TAKE(RANK(r), d), TAKE(RANK(r), e),            \
@@ -59,7 +59,8 @@ OPS(forgotten) = {BACKWARD(1), REDUCE(RANK(0), 0),
                   REFUSED(RANK(1), BACKWARD_END, 0, 0, 0, MISMATCH, NAMED)};
 SCRIPT(forgotten, forgotten, "forgotten-skip-is-named", .world = 2, .nunits = 1, .stage = 3, .repeats = 1);
 
-/* Rank 1 goes; the others are told so, and somebody takes its place, whose shard is in no copy that is there. */
+/* Rank 1 goes; the others are told so, and somebody takes its place, whose shard is in no copy that is
+ * there. */
 #define OTHERS (ALL & ~RANK(1))
 #define COMES_BACK                                                                                           \
 	MEET, REFUSED(OTHERS, GATHER, 0, TAG, 1, PEER_LOST, "rank 1"), MEET, REJOIN(RANK(1)),                \
@@ -92,7 +93,7 @@ OPS(dies) = {ONLY(RANK(1), GATHER, 0, TAG, 1),
              COMES_BACK};
 SCRIPT(dies, dies, "rank-that-dies-while-others-wait", .world = 3, .nunits = 1, .stage = 3, .repeats = 2);
 
-/* ---- Shapes and dtypes ---------------------------------------------------------------------------------------- */
+/* ---- Shapes and dtypes --------------------------------------------------------------------------------- */
 
 OPS(sizes) = {TAKE(ALL, 0),    TAKE(ALL, 1),    TAKE(ALL, 2),    TAKE(ALL, 3),   MEET,
               REWRITE(ALL, 0), REWRITE(ALL, 1), REWRITE(ALL, 2), REWRITE(ALL, 3)};
@@ -120,7 +121,7 @@ OPS(dtypes) = {
         BACKWARD(1),     REDUCE(ALL, 0),  REDUCE(ALL, 1),  REDUCE(ALL, 2),  BACKWARD_END,    STEP};
 SCRIPT(dtypes, dtypes, "mixed-dtypes", .world = 2, .nunits = 6, .stage = 2, .all_dtypes = true, .repeats = 2);
 
-/* ---- Registration --------------------------------------------------------------------------------------------- */
+/* ---- Registration -------------------------------------------------------------------------------------- */
 
 OPS(mismatch) = {UNREGISTER(RANK(1), 0),
                  MEET,
@@ -169,7 +170,7 @@ OPS(tied) = {REGISTER(ALL, 0),
              TRANSFERS(2)};
 SCRIPT(tied, tied, "tied-parameters", .world = 2, .nunits = 1, .stage = 3, .nslots = 2, .repeats = 1);
 
-/* ---- Careless calls ------------------------------------------------------------------------------------------- */
+/* ---- Careless calls ------------------------------------------------------------------------------------ */
 
 OPS(prefetches) = {
         PREFETCH(0),      PREFETCH(1),     PREFETCH(2),     MEET,        LIVE(0, 1), LIVE(1, 1),
@@ -187,7 +188,8 @@ OPS(edit) = {ONLY(RANK(0), GATHER, 0, TAG, 1),
              TAKE(ALL, 0)};
 SCRIPT(edit, edit, "edit-without-publishing", .world = 2, .nunits = 1, .one_buffer = true, .repeats = 4);
 
-/* First come, first served, but for prefetches; who never fits is told at once. Unit 3 is as large as two of the others. */
+/* First come, first served, but for prefetches; who never fits is told at once. Unit 3 is as large as two of
+ * the others. */
 OPS(budget) = {GATHER(0, TAG),  USE(0, TAG),     REFUSED(ALL, GATHER, 4, TAG, 1, NO_MEMORY, "gather budget"),
                LIVE(0, 1),      GATHER(3, TAG),  GATHER(1, TAG),
                RELEASE(0, TAG), USE(3, TAG),     AHEAD(ALL, EXPECT_LIVE, 1, 0, 0),

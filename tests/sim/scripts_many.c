@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* scripts_many.c - the scenarios of tests/contract/test_many.c: many gathers and releases at once are as many requests. */
+/* scripts_many.c - the scenarios of tests/contract/test_many.c: many gathers and releases at once are as many
+ * requests. */
 #include "scripts.h"
 
 #define CONTRACT "test_many"

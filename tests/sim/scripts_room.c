@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * scripts_room.c - the scenarios of tests/contract/test_room.c: the memory of a released copy becomes an allocation, when everybody
- * who was given it has unmapped it.
+ * scripts_room.c - the scenarios of tests/contract/test_room.c: the memory of a released copy becomes an
+ * allocation, when everybody who was given it has unmapped it.
  */
 #include "scripts.h"
 

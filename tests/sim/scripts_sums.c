@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * scripts_sums.c - the scenarios of tests/contract/test_sums.c: what a reduction comes to, which the model computes for itself.
+ * scripts_sums.c - the scenarios of tests/contract/test_sums.c: what a reduction comes to, which the model
+ * computes for itself.
  *
  * Sum or mean, factor and dtypes are drawn from the seed.
  */

@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* scripts_versions.c - the scenarios of tests/contract/test_versions.c: what is gathered is what was published, all of one version. */
+/* scripts_versions.c - the scenarios of tests/contract/test_versions.c: what is gathered is what was
+ * published, all of one version. */
 #include "scripts.h"
 
 #define CONTRACT "test_versions"
 
-/* ---- Update and read exclude each other ----------------------------------------------------------------------- */
+/* ---- Update and read exclude each other ---------------------------------------------------------------- */
 
 /* The pushes are under way when the ranks ask to write. */
 OPS(pushes) = {GATHER(0, TAG), MEET, UPDATE(ALL, 0), USE(0, TAG), RELEASE(0, TAG), PUBLISH(ALL, 0),
@@ -38,7 +39,7 @@ OPS(between) = {REFUSED(ALL, PUBLISH, 0, 0, 0, STATE, "unit 'u0' is IDLE"),
                 MEET};
 SCRIPT(between, between, "written-between-begin-and-publish", .world = 2, .nunits = 1, .repeats = 2);
 
-/* ---- Which version -------------------------------------------------------------------------------------------- */
+/* ---- Which version ------------------------------------------------------------------------------------- */
 
 #define OF_VERSION(v) (1 + (v)*ZD_SIM_VERSION)
 OPS(stale) = {REWRITE(ALL, 0),
@@ -72,7 +73,7 @@ OPS(slow) = {REWRITE(ALL & ~RANK(3), 0),
              ONLY(RANK(0), RELEASE, 0, TAG, 0)};
 SCRIPT(slow, slow, "slow-publisher-is-named", .world = 4, .nunits = 1, .tiny = true, .repeats = 1);
 
-/* ---- Publish and copies that are there ------------------------------------------------------------------------ */
+/* ---- Publish and copies that are there ----------------------------------------------------------------- */
 
 OPS(forced) = {GATHER(0, OTHER),
                USE(0, OTHER),
@@ -106,7 +107,7 @@ OPS(refreshed) = {PERSISTENT(0, 1),
                   MEET};
 SCRIPT(refreshed, refreshed, "refreshed-when-nobody-reads-it", .world = 2, .nunits = 1, .repeats = 3);
 
-/* ---- Commit --------------------------------------------------------------------------------------------------- */
+/* ---- Commit -------------------------------------------------------------------------------------------- */
 
 OPS(atomic) = {REWRITE(ALL, 0),
                REWRITE(RANK(0), 1),

@@ -2,8 +2,8 @@
 /*
  * shadow.c - the model of commits: what a group is set back to when a rank of a job with shadow shards goes.
  *
- * Every shard that was published or is being written since the last commit has its version and its content again. A rank
- * that is still there must be told before it gathers, writes or commits again.
+ * Every shard that was published or is being written since the last commit has its version and its content
+ * again. A rank that is still there must be told before it gathers, writes or commits again.
  */
 #include "sim.h"
 

@@ -2,9 +2,10 @@
 /*
  * shrink.c - the smallest program that still fails in the same way.
  *
- * Each try runs the seed in a child with some operations left out; it counts when the first line that it prints is the
- * same but for numbers. A program without mistakes would make mistakes if single operations went: there whole classes go
- * (a unit, a job, all prefetches, what one rank gathers). Noisy ones lose runs of operations, halved as long as that helps.
+ * Each try runs the seed in a child with some operations left out; it counts when the first line that it
+ * prints is the same but for numbers. A program without mistakes would make mistakes if single operations
+ * went: there whole classes go (a unit, a job, all prefetches, what one rank gathers). Noisy ones lose runs
+ * of operations, halved as long as that helps.
  */
 #include <ctype.h>
 #include <stdio.h>
@@ -96,7 +97,7 @@ static void shrink_runs(struct shrink *shrink)
 	}
 }
 
-/* ---- Programs without mistakes ---------------------------------------------------------------------------------------- */
+/* ---- Programs without mistakes ------------------------------------------------------------------------- */
 
 enum class { CLASS_JOB, CLASS_UNIT, CLASS_KIND, CLASS_GATHERS, CLASS_COUNT };
 

@@ -3,10 +3,10 @@
  * sim.h - a simulator of everything around the core: clients, their streams, executors, time and faults.
  *
  * A seed gives a configuration and, for every trainer, a list of operations. The simulator runs them against
- * core/engine.h under virtual time, with real bytes in small segments, and compares what happens with a model that knows
- * nothing of how the engine works: which leases are held, which versions are published, which bytes and sums must be
- * where. Everything is drawn from the seed, so a seed repeats exactly; every operation draws from a seed of its own, so
- * that taking one out leaves the others as they were (shrink.c).
+ * core/engine.h under virtual time, with real bytes in small segments, and compares what happens with a model
+ * that knows nothing of how the engine works: which leases are held, which versions are published, which
+ * bytes and sums must be where. Everything is drawn from the seed, so a seed repeats exactly; every operation
+ * draws from a seed of its own, so that taking one out leaves the others as they were (shrink.c).
  */
 #ifndef ZD_SIM_H
 #define ZD_SIM_H
@@ -14,7 +14,7 @@
 #include "model.h"
 #include "script.h"
 
-/* ---- The world (driver.c) --------------------------------------------------------------------------------------------- */
+/* ---- The world (driver.c) ------------------------------------------------------------------------------ */
 
 enum zd_sim_event_kind {
 	ZD_SIM_EVENT_ACTOR,
@@ -30,8 +30,7 @@ struct zd_sim_event {
 	uint64_t at_ns, order;
 	enum zd_sim_event_kind kind;
 	uint32_t index, stream;
-	uint64_t op,
-	        session; /* DONE (UNMAP: the segment); whose streams waited for it, 0: nobody's (SUMS: whose) */
+	uint64_t op, session; /* DONE (UNMAP: the segment); whose streams waited, 0: nobody's (SUMS: whose) */
 	int status;
 	struct zd_op_result result;
 };
@@ -105,7 +104,8 @@ struct zd_sim_world {
 	struct zd_sim_stats stats;
 };
 
-/* Runs one seed to its end, its own program or a script; returns only when all held. `removed`: as for zd_sim_program_print(). */
+/* Runs one seed to its end, its own program or a script; returns only when all held. `removed`: as for
+ * zd_sim_program_print(). */
 void zd_sim_run(uint64_t seed, const struct zd_sim_script *script, bool verbose, const bool *removed,
                 struct zd_sim_stats *stats);
 
@@ -130,7 +130,7 @@ void zd_sim_lane_add(struct zd_sim_world *world, const struct zd_sim_queued *add
 void zd_sim_command_end(struct zd_sim_world *world, uint64_t op, int status,
                         const struct zd_op_result *result);
 
-/* ---- Sums ahead (ahead.c) --------------------------------------------------------------------------------------------- */
+/* ---- Sums ahead (ahead.c) ------------------------------------------------------------------------------ */
 
 /* A reduction with fences. */
 void zd_sim_sum_add(struct zd_sim_world *world, const struct zd_command *command);
@@ -141,11 +141,13 @@ uint8_t *zd_sim_memory(struct zd_sim_world *world, const struct zd_location *at,
 float zd_sim_float_load(enum zerod_dtype dtype, const uint8_t *bytes, uint64_t index);
 void zd_sim_float_store(enum zerod_dtype dtype, uint8_t *bytes, uint64_t index, float value);
 
-/* owner.c: nothing may write where a client has what it was given, or where its streams write and read gradients */
+/* owner.c: nothing may write where a client has what it was given, or where its streams write and read
+ * gradients */
 bool zd_sim_overlap(const struct zd_location *a, const struct zd_location *b);
 void zd_sim_owner_check(struct zd_sim_world *world, const struct zd_location *at);
 void zd_sim_streams_check(struct zd_sim_world *world, const struct zd_location *at);
-/* Nor read what streams still write; what is copied into a shard is the last commit, and nobody writes there. */
+/* Nor read what streams still write; what is copied into a shard is the last commit, and nobody writes
+ * there. */
 void zd_sim_copy_check(struct zd_sim_world *world, const struct zd_location *src,
                        const struct zd_location *dst);
 /* Memory that is new to its client: no process that lingers may have it. */
@@ -216,7 +218,8 @@ void zd_sim_send(struct zd_sim_world *world, struct zd_sim_session *session,
 
 #define ZD_SIM_NO_SCOPE 123456u /* the id of none */
 
-/* Places of scopes, as bits: those that the rank's next outermost forward ends, or a request that ends one. */
+/* Places of scopes, as bits: those that the rank's next outermost forward ends, or a request that ends
+ * one. */
 uint32_t zd_sim_scopes_swept(const struct zd_sim_member *member);
 uint32_t zd_sim_scopes_ended(const struct zd_sim_member *member, enum zd_request_kind kind, uint32_t place,
                              bool grad);
@@ -231,7 +234,8 @@ void zd_sim_reply_reduce(struct zd_sim_world *world, struct zd_sim_session *sess
                          const struct zd_sim_request *request, const struct zd_reply *reply);
 void zd_sim_reply_scope(struct zd_sim_world *world, struct zd_sim_session *session,
                         const struct zd_sim_request *request, const struct zd_reply *reply);
-/* Queues a read of the gathered buffer on the stream. A client that copies its own slice does so once, by `copies`. */
+/* Queues a read of the gathered buffer on the stream. A client that copies its own slice does so once, by
+ * `copies`. */
 void zd_sim_lease_read(struct zd_sim_world *world, struct zd_sim_session *session, uint32_t group,
                        uint32_t unit, struct zd_sim_lease *lease, uint32_t stream, bool copies);
 bool zd_sim_same_place(const struct zd_location *a, const struct zd_location *b);
@@ -275,7 +279,8 @@ bool zd_sim_barrier(struct zd_sim_world *world, uint32_t actor, const struct zd_
 void zd_sim_expect(struct zd_sim_world *world, const struct zd_sim_op *op);
 
 /* shrink.c */
-/* Prints the seed's configuration and the smallest program found within `seconds` that fails in the same way. */
+/* Prints the seed's configuration and the smallest program found within `seconds` that fails in the same
+ * way. */
 void zd_sim_shrink(uint64_t seed, uint32_t seconds);
 
 #endif

@@ -2,10 +2,10 @@
 /*
  * stream.c - the trainers' streams: work that runs in order, some virtual time after it was queued.
  *
- * They read gathered buffers, write shards and gradients, and signal the client page when they got so far. What they find
- * is compared with the model when they read, not when the engine said that it would be there. A wait that an abort
- * has freed makes the rest of the stream's work garbage, as on a real device. A process that lingers goes on with what it
- * has queued, and writes where it did; what it reads is nobody's concern.
+ * They read gathered buffers, write shards and gradients, and signal the client page when they got so far.
+ * What they find is compared with the model when they read, not when the engine said that it would be there.
+ * A wait that an abort has freed makes the rest of the stream's work garbage, as on a real device. A process
+ * that lingers goes on with what it has queued, and writes where it did; what it reads is nobody's concern.
  */
 #include <stdlib.h>
 #include <string.h>

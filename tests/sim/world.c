@@ -2,9 +2,10 @@
 /*
  * world.c - what a seed's node looks like: devices, jobs, groups, units, and how much goes wrong.
  *
- * A third of the seeds are clean: nothing fails, memory is enough for one rank after the other to go on, and every
- * request must succeed. They find lost wake-ups. In a fifth nothing goes wrong but that ranks die, in the middle of a step
- * that others go on with. In the rest anything may happen; few of these get far. There only safety is checked.
+ * A third of the seeds are clean: nothing fails, memory is enough for one rank after the other to go on, and
+ * every request must succeed. They find lost wake-ups. In a fifth nothing goes wrong but that ranks die, in
+ * the middle of a step that others go on with. In the rest anything may happen; few of these get far. There
+ * only safety is checked.
  */
 #include <stdio.h>
 #include <string.h>
@@ -219,7 +220,8 @@ void zd_sim_derive_devices(struct zd_sim_rng *rng, struct zd_sim_config *config)
 		snprintf(device->name, sizeof(device->name), "sim%u", d);
 		enough_memory(config, d, &all, &largest);
 		if (config->clean || config->mortal) {
-			/* shards, gathers, buckets, targets, pieces: each at most 8 bytes for one of the smallest dtype */
+			/* shards, gathers, buckets, targets, pieces: each at most 8 bytes for one of the
+			 * smallest dtype */
 			device->arena_bytes = zd_align_up(64 * all + 32 * config->segment_bytes + (1 << 20),
 			                                  4096);
 			device->gather_budget_bytes = one_at_a_time ? zd_max_u64(largest, 256) : all + 256;

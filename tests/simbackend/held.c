@@ -20,7 +20,7 @@ static bool moves_bytes(const struct zd_host_task *task)
 	return task->base.kind == ZD_CMD_COPY || task->base.kind == ZD_CMD_FILL;
 }
 
-/* ---- Life ------------------------------------------------------------------------------------------------------ */
+/* ---- Life ---------------------------------------------------------------------------------------------- */
 
 struct zd_held *zd_held_new(struct zd_host_task *task, const struct zd_temper *temper,
                             const struct zd_sim_rng *rng, uint64_t now_ns)
@@ -45,7 +45,7 @@ void zd_held_free(struct zd_held *held)
 	free(held);
 }
 
-/* ---- Order ----------------------------------------------------------------------------------------------------- */
+/* ---- Order --------------------------------------------------------------------------------------------- */
 
 bool zd_held_ordered(const struct zd_held *a, const struct zd_held *b)
 {
@@ -62,7 +62,7 @@ bool zd_held_may_go(const struct zd_held *held)
 	return held->stage != ZD_HELD_ENDS || !held->after;
 }
 
-/* ---- Steps ----------------------------------------------------------------------------------------------------- */
+/* ---- Steps --------------------------------------------------------------------------------------------- */
 
 /* One of those that are left, whichever. True when it was the last. */
 static bool move_piece(struct zd_held *held)

@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * held.h - a command as the adversary holds it back: it moves piece by piece, ends with its store, and is told of later.
+ * held.h - a command as the adversary holds it back: it moves piece by piece, ends with its store, and is
+ * told of later.
  *
- * Between two of these steps any other command may take its own. What ends in order is what backend.h and engine.h
- * promise, and nothing else: commands that signal one timeline, and a device's creations and destructions of segments, of
- * which only so many fit into the arena.
+ * Between two of these steps any other command may take its own. What ends in order is what backend.h and
+ * engine.h promise, and nothing else: commands that signal one timeline, and a device's creations and
+ * destructions of segments, of which only so many fit into the arena.
  */
 #ifndef ZD_TESTS_SIMBACKEND_HELD_H
 #define ZD_TESTS_SIMBACKEND_HELD_H

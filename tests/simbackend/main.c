@@ -2,9 +2,9 @@
 /*
  * main.c - zerod as it is, on a backend that does whatever a backend may do.
  *
- * Memory, sessions and fences are the host backend's; its executors are those of run.c, and fences that have passed are
- * sometimes denied, as they may be. ZEROD_SIM_SEED decides; a run is repeated by its seed as far as the order of the
- * clients' requests is. For tests/contract, with ZEROD_TEST_BACKEND=sim.
+ * Memory, sessions and fences are the host backend's; its executors are those of run.c, and fences that have
+ * passed are sometimes denied, as they may be. ZEROD_SIM_SEED decides; a run is repeated by its seed as far
+ * as the order of the clients' requests is. For tests/contract, with ZEROD_TEST_BACKEND=sim.
  */
 #include <errno.h>
 #include <inttypes.h>

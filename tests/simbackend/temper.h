@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * temper.h - what a seed makes of a backend: what it does of all that a backend may do, and how long each kind of step is
- * held back, on each device.
+ * temper.h - what a seed makes of a backend: what it does of all that a backend may do, and how long each
+ * kind of step is held back, on each device.
  *
- * Every command has random numbers of its own, by the seed, its device and how many commands the device was given before
- * it. So what is drawn for it does not depend on the machine's timing, only on what the core asks for.
+ * Every command has random numbers of its own, by the seed, its device and how many commands the device was
+ * given before it. So what is drawn for it does not depend on the machine's timing, only on what the core
+ * asks for.
  */
 #ifndef ZD_TESTS_SIMBACKEND_TEMPER_H
 #define ZD_TESTS_SIMBACKEND_TEMPER_H

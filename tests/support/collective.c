@@ -60,7 +60,7 @@ uint64_t collective_receive_bytes(const struct zd_cuda_comm_call *call, uint32_t
 	return receive_stride(call) * (of_each ? nranks : 1);
 }
 
-/* ---- Bytes ----------------------------------------------------------------------------------------------------- */
+/* ---- Bytes --------------------------------------------------------------------------------------------- */
 
 /* What rank `from` has for rank `to`. */
 static uint8_t byte_at(uint32_t from, uint32_t to, uint64_t index)
@@ -100,7 +100,7 @@ static uint64_t count_wrong_bytes(const struct zd_cuda_comm_call *call, uint32_t
 	return wrong;
 }
 
-/* ---- Sums ------------------------------------------------------------------------------------------------------ */
+/* ---- Sums ---------------------------------------------------------------------------------------------- */
 
 static float number_at(uint32_t rank, uint64_t index)
 {
@@ -145,7 +145,7 @@ static uint64_t count_wrong_sums(const struct zd_cuda_comm_call *call, uint32_t 
 	return wrong;
 }
 
-/* ---- Both ------------------------------------------------------------------------------------------------------ */
+/* ---- Both ---------------------------------------------------------------------------------------------- */
 
 void collective_fill(const struct zd_cuda_comm_call *call, uint32_t nranks, uint32_t rank, void *to)
 {

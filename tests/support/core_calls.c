@@ -13,7 +13,7 @@
 #include "base/mem.h"
 #include "core_driver_internal.h"
 
-/* ---- Sessions --------------------------------------------------------------------------------------------------- */
+/* ---- Sessions ------------------------------------------------------------------------------------------ */
 
 static uint64_t open_session(struct core_driver *core, const struct zd_peer *peer)
 {
@@ -71,7 +71,7 @@ const char *core_killed_why(const struct core_driver *core, uint64_t session)
 	return core_session(core, session)->killed_why;
 }
 
-/* ---- Requests ----------------------------------------------------------------------------------------------------- */
+/* ---- Requests ------------------------------------------------------------------------------------------ */
 
 void core_send_as(struct core_driver *core, const struct zd_call *to, const struct zd_args *args)
 {

@@ -18,7 +18,7 @@
 #include "core_net.h"
 #include "core_reduce.h"
 
-/* ---- Finding --------------------------------------------------------------------------------------------- */
+/* ---- Finding ------------------------------------------------------------------------------------------- */
 
 struct session *core_session(const struct core_driver *core, uint64_t id)
 {
@@ -64,7 +64,7 @@ bool core_segment_exists(const struct core_driver *core, uint32_t segment)
 	return segment_find(core, segment) != NULL;
 }
 
-/* ---- The sink --------------------------------------------------------------------------------------------- */
+/* ---- The sink ------------------------------------------------------------------------------------------ */
 
 static bool uses_segment(const struct zd_command *command, uint32_t segment)
 {
@@ -254,7 +254,7 @@ static void sink_session_killed(void *arg, uint64_t id, const char *why)
 	(void)snprintf(session->killed_why, sizeof(session->killed_why), "%s", why);
 }
 
-/* ---- Running commands --------------------------------------------------------------------------------------- */
+/* ---- Running commands ---------------------------------------------------------------------------------- */
 
 /* Sums with fences wait elsewhere. */
 static bool on_lane(const struct zd_command *command)
@@ -565,7 +565,7 @@ unsigned core_expected(const struct core_driver *core, uint32_t device)
 	return core->expected[device];
 }
 
-/* ---- Beginning and end ---------------------------------------------------------------------------------------- */
+/* ---- Beginning and end --------------------------------------------------------------------------------- */
 
 struct core_driver *core_new(const struct core_options *options)
 {

@@ -2,10 +2,11 @@
 /*
  * core_driver.h - an engine with devices that do what a test says, when it says so.
  *
- * The driver is the engine's sink: it keeps every command, executes them on real bytes, and remembers every reply.
- * Commands run at once unless their kind is held; copies and fills of one device run in order; a watch ends when its
- * fences have passed on the session's client page, which core_pass() writes. The invariants are checked after every call
- * into the engine. core_end() closes what is left and fails unless everything was given back.
+ * The driver is the engine's sink: it keeps every command, executes them on real bytes, and remembers every
+ * reply. Commands run at once unless their kind is held; copies and fills of one device run in order; a watch
+ * ends when its fences have passed on the session's client page, which core_pass() writes. The invariants are
+ * checked after every call into the engine. core_end() closes what is left and fails unless everything was
+ * given back.
  *
  * Everything fails the running cmocka test when it meets what it does not expect.
  */
@@ -54,7 +55,7 @@ void core_close_all(struct core_driver *core);
 void core_abandon(struct core_driver *core);
 struct zd_engine *core_engine(struct core_driver *core);
 
-/* ---- Sessions ------------------------------------------------------------------------------------------------ */
+/* ---- Sessions ------------------------------------------------------------------------------------------ */
 
 uint64_t core_open(struct core_driver *core, uint32_t uid);
 uint64_t core_open_admin(struct core_driver *core);
@@ -67,7 +68,7 @@ bool core_is_open(const struct core_driver *core, uint64_t session);
 /* Why the engine ended the session by itself; "" if it did not. */
 const char *core_killed_why(const struct core_driver *core, uint64_t session);
 
-/* ---- Requests and replies ------------------------------------------------------------------------------------- */
+/* ---- Requests and replies ------------------------------------------------------------------------------ */
 
 #define CORE_ENDED 16 /* scopes that ended with a request: ids kept of its reply */
 
@@ -89,7 +90,7 @@ void core_expect_waits(struct core_driver *core, uint64_t request, const char *t
 const struct zd_reply *core_call(struct core_driver *core, uint64_t session, const struct zd_args *args,
                                  int status);
 
-/* ---- Commands --------------------------------------------------------------------------------------------------- */
+/* ---- Commands ------------------------------------------------------------------------------------------ */
 
 /* Transfers that begin from here on leave own slices to clients, or not. */
 void core_devices_copy_own(struct core_driver *core, bool own);
@@ -136,7 +137,7 @@ void core_unmap(struct core_driver *core, uint64_t session);
 uint8_t *core_bytes(struct core_driver *core, struct zd_location where);
 bool core_segment_exists(const struct core_driver *core, uint32_t segment);
 
-/* ---- Looking ------------------------------------------------------------------------------------------------------ */
+/* ---- Looking ------------------------------------------------------------------------------------------- */
 
 #define CORE_ROW_ITEMS 8
 
@@ -162,7 +163,7 @@ void core_row(struct core_driver *core, enum zd_table table, uint64_t id, struct
 struct zd_usage core_usage(struct core_driver *core);
 uint64_t core_quarantine(struct core_driver *core, uint32_t device);
 
-/* ---- Requests in words --------------------------------------------------------------------------------------------- */
+/* ---- Requests in words --------------------------------------------------------------------------------- */
 
 struct core_join {
 	const char *job, *group; /* NULL: "job", "world" */
@@ -216,7 +217,7 @@ uint64_t core_alloc(struct core_driver *core, uint64_t session, const char *job,
 /* A request with one id: leave, unregister, abort_group, kill_session, end_job, reset (0). */
 uint64_t core_simple(struct core_driver *core, uint64_t session, enum zd_request_kind kind, uint64_t id);
 
-/* ---- A team: all ranks of one group ------------------------------------------------------------------------------------ */
+/* ---- A team: all ranks of one group -------------------------------------------------------------------- */
 
 #define CORE_TEAM 8
 

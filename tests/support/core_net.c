@@ -25,8 +25,8 @@ struct given {
 	char what[ZD_WHAT_TEXT];
 	bool met;   /* all ranks have given theirs */
 	int status; /* it can only fail */
-	unsigned char *
-	        sent; /* all that the rank sends, once it has ended there; before, the memory itself is read */
+	unsigned char
+	        *sent; /* all that the rank sends, once it has ended there; before, memory itself is read */
 	bool ended;
 	TAILQ_ENTRY(given) link;
 };
@@ -90,7 +90,7 @@ bool core_net_has(enum zd_command_kind kind)
 	       kind == ZD_CMD_AGREE;
 }
 
-/* ---- Finding ----------------------------------------------------------------------------------------------- */
+/* ---- Finding ------------------------------------------------------------------------------------------- */
 
 static uint64_t comm_of(const struct zd_command *command)
 {
@@ -144,7 +144,7 @@ static struct given *next_to_meet(const struct end *end)
 	return given && given->status == 0 ? given : NULL;
 }
 
-/* ---- Meeting ------------------------------------------------------------------------------------------------- */
+/* ---- Meeting ------------------------------------------------------------------------------------------- */
 
 static bool same(const struct given *a, const struct given *b)
 {
@@ -251,7 +251,7 @@ void core_net_give(struct core_net *net, struct core_driver *core, const struct 
 	meet(net, comm);
 }
 
-/* ---- The end of a rank ----------------------------------------------------------------------------------------- */
+/* ---- The end of a rank --------------------------------------------------------------------------------- */
 
 static void given_free(struct end *end, struct given *given)
 {
@@ -376,7 +376,7 @@ void core_net_leave(struct core_net *net, struct core_driver *core)
 	}
 }
 
-/* ---- Ending operations -------------------------------------------------------------------------------------------- */
+/* ---- Ending operations --------------------------------------------------------------------------------- */
 
 bool core_net_may_end(const struct core_net *net, const struct core_driver *core,
                       const struct zd_command *command)

@@ -2,14 +2,15 @@
 /*
  * core_net.h - communicators between the driven engines of one process, matched as NCCL would.
  *
- * Drivers with the same net (struct core_options) are daemons that reach each other. Ranks of a communicator are those that
- * were opened with one id; when all are open, all have met. The Nth operation of every rank belongs together: it may end on
- * any of them as soon as all have given theirs. Its bytes are read from a rank's memory until it ends there, and written to a
- * rank's when it ends there, so whoever reads too early, or writes again, is seen. Ends are held, chosen and failed as those of
- * other commands are: core_hold(), core_run_one(), core_run_nth(), core_fail_next().
+ * Drivers with the same net (struct core_options) are daemons that reach each other. Ranks of a communicator
+ * are those that were opened with one id; when all are open, all have met. The Nth operation of every rank
+ * belongs together: it may end on any of them as soon as all have given theirs. Its bytes are read from a
+ * rank's memory until it ends there, and written to a rank's when it ends there, so whoever reads too early,
+ * or writes again, is seen. Ends are held, chosen and failed as those of other commands are: core_hold(),
+ * core_run_one(), core_run_nth(), core_fail_next().
  *
- * Ranks that give different operations fail the test, unless it says that they may. What waits for a rank that will never come
- * does so until core_net_expire().
+ * Ranks that give different operations fail the test, unless it says that they may. What waits for a rank
+ * that will never come does so until core_net_expire().
  */
 #ifndef ZD_TESTS_CORE_NET_H
 #define ZD_TESTS_CORE_NET_H
@@ -19,17 +20,18 @@
 struct core_net *core_net_new(void);
 /* As in checking mode: operations that differ end with MISMATCH on all ranks. */
 void core_net_check(struct core_net *net);
-/* From here on the driver's ranks say something else in agreements: the `bytes` at `offset` are these. As a daemon might that is
- * broken, or of another version. */
+/* From here on the driver's ranks say something else in agreements: the `bytes` at `offset` are these. As a
+ * daemon might that is broken, or of another version. */
 void core_net_lie(struct core_net *net, const struct core_driver *core, uint32_t offset, const void *says,
                   uint32_t bytes);
 /* The deadline of all that waits for other ranks passes. */
 void core_net_expire(struct core_net *net);
-/* Closes all sessions of all drivers, core_end()s these, and expects that no communicator is left. Fails when a rank waits for
- * others that did not come, unless one has left or failed, or core_net_expire() says that they may. */
+/* Closes all sessions of all drivers, core_end()s these, and expects that no communicator is left. Fails when
+ * a rank waits for others that did not come, unless one has left or failed, or core_net_expire() says that
+ * they may. */
 void core_net_end(struct core_net *net);
 
-/* ---- Nodes: the daemons of one group -------------------------------------------------------------------------- */
+/* ---- Nodes: the daemons of one group ------------------------------------------------------------------- */
 
 #define CORE_NODES 3
 
@@ -69,7 +71,7 @@ void core_nodes_unit(struct core_nodes *nodes, const char *name, uint64_t padded
                      uint64_t id[CORE_NODES]);
 void core_nodes_publish(struct core_nodes *nodes, const uint64_t id[CORE_NODES]);
 
-/* ---- Of the driver --------------------------------------------------------------------------------------------- */
+/* ---- Of the driver ------------------------------------------------------------------------------------- */
 
 void core_net_join(struct core_net *net, struct core_driver *core);
 void core_net_leave(struct core_net *net, struct core_driver *core);
@@ -80,7 +82,8 @@ void core_net_close(struct core_net *net, struct core_driver *core, const struct
 /* May it end. */
 bool core_net_may_end(const struct core_net *net, const struct core_driver *core,
                       const struct zd_command *command);
-/* Ends it, with the bytes, and returns its status. `status`: the test's own, 0: none. The caller frees result->values. */
+/* Ends it, with the bytes, and returns its status. `status`: the test's own, 0: none. The caller frees
+ * result->values. */
 int core_net_complete(struct core_net *net, struct core_driver *core, const struct zd_command *command,
                       int status, struct zd_op_result *result, const char **error);
 /* Until nothing more happens in any driver. */

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* core_reduce.c - gradient reduction with a driven engine: requests in words, gradients of known values, their sums. */
+/* core_reduce.c - gradient reduction with a driven engine: requests in words, gradients of known values,
+ * their sums. */
 #include <setjmp.h>
 #include <math.h>
 #include <stdarg.h>
@@ -12,7 +13,7 @@
 #include "base/mem.h"
 #include "core_reduce.h"
 
-/* ---- Elements ------------------------------------------------------------------------------------------------ */
+/* ---- Elements ------------------------------------------------------------------------------------------ */
 
 float core_element(enum zerod_dtype dtype, const void *data, uint64_t i)
 {
@@ -68,7 +69,7 @@ void core_reduce_execute(struct core_driver *core, const struct zd_reduce_desc *
 	}
 }
 
-/* ---- Requests ---------------------------------------------------------------------------------------------------- */
+/* ---- Requests ------------------------------------------------------------------------------------------ */
 
 uint64_t core_backward_into(struct core_team *team, uint32_t rank, uint32_t stage, bool boundary,
                             uint32_t target_dtype)
@@ -139,7 +140,7 @@ uint64_t core_step_end(struct core_team *team, uint32_t rank, const struct zd_fe
 	return core_send(team->core, team->session[rank], &args);
 }
 
-/* ---- Whole passes -------------------------------------------------------------------------------------------------- */
+/* ---- Whole passes -------------------------------------------------------------------------------------- */
 
 void core_reducers_new(struct core_reducers *g, struct core_driver *core, uint32_t world_size, uint32_t dtype,
                        uint64_t slot_bytes, uint32_t nslots)

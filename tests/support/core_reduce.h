@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * core_reduce.h - gradient reduction with a driven engine: requests in words, gradients of known values, and the sums that
- * they must come to.
+ * core_reduce.h - gradient reduction with a driven engine: requests in words, gradients of known values, and
+ * the sums that they must come to.
  *
- * Element i of rank r's gradient of a unit is core_gradient(r, i) times a factor of the test's choice: small integers, so
- * that sums are exact in every dtype and order.
+ * Element i of rank r's gradient of a unit is core_gradient(r, i) times a factor of the test's choice: small
+ * integers, so that sums are exact in every dtype and order.
  */
 #ifndef ZD_TESTS_CORE_REDUCE_H
 #define ZD_TESTS_CORE_REDUCE_H
@@ -15,7 +15,7 @@
 void core_reduce_execute(struct core_driver *core, const struct zd_reduce_desc *desc,
                          struct zd_op_result *result);
 
-/* ---- Requests; each returns the request's id -------------------------------------------------------------- */
+/* ---- Requests; each returns the request's id ----------------------------------------------------------- */
 
 uint64_t core_backward(struct core_team *team, uint32_t rank, uint32_t stage, bool boundary);
 uint64_t core_backward_into(struct core_team *team, uint32_t rank, uint32_t stage, bool boundary,
@@ -40,7 +40,7 @@ struct core_commit {
 };
 uint64_t core_bucket_commit(struct core_team *team, uint32_t rank, const struct core_commit *commit);
 
-/* ---- Gradients ------------------------------------------------------------------------------------------------ */
+/* ---- Gradients ----------------------------------------------------------------------------------------- */
 
 float core_gradient(uint32_t rank, uint64_t i);
 float core_element(enum zerod_dtype dtype, const void *data, uint64_t i);
@@ -49,7 +49,7 @@ void core_element_set(enum zerod_dtype dtype, void *data, uint64_t i, float valu
 void core_write(struct core_driver *core, struct zd_location where, enum zerod_dtype dtype, uint32_t rank,
                 uint64_t numel, float factor);
 
-/* ---- Whole passes -------------------------------------------------------------------------------------------------- */
+/* ---- Whole passes -------------------------------------------------------------------------------------- */
 
 /* A team with a unit and a bucket of float32 on every rank. */
 struct core_reducers {
@@ -73,8 +73,8 @@ void core_reduce(struct core_reducers *g, uint32_t rank, uint64_t unit, float fa
 /* All ranks begin the step. The replies are of the ranks. */
 void core_reducers_step(struct core_reducers *g, const struct zd_reply *replies[CORE_TEAM]);
 void core_reducers_step_end(struct core_reducers *g);
-/* Fails unless rank's target holds, at the unit that is `offset_numel` in it, `factor` times the sum of all ranks'
- * gradients, and zeros behind the unit's true elements. */
+/* Fails unless rank's target holds, at the unit that is `offset_numel` in it, `factor` times the sum of all
+ * ranks' gradients, and zeros behind the unit's true elements. */
 void core_check_target(struct core_reducers *g, uint32_t rank, const struct zd_reply *step,
                        uint64_t offset_numel, float factor);
 

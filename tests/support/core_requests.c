@@ -176,7 +176,7 @@ uint64_t core_simple(struct core_driver *core, uint64_t session, enum zd_request
 	return core_send(core, session, &args);
 }
 
-/* ---- Teams -------------------------------------------------------------------------------------------------- */
+/* ---- Teams --------------------------------------------------------------------------------------------- */
 
 void core_team_new(struct core_team *team, struct core_driver *core, const char *job, uint32_t world_size,
                    bool durable)

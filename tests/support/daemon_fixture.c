@@ -2,8 +2,8 @@
 /*
  * daemon_fixture.c - a private zerod for a test.
  *
- * The daemon tells of its states as it tells systemd: over a datagram socket that is ours. Nothing here sleeps to wait for
- * something, except to look again at a log file.
+ * The daemon tells of its states as it tells systemd: over a datagram socket that is ours. Nothing here
+ * sleeps to wait for something, except to look again at a log file.
  */
 #include "daemon_fixture.h"
 
@@ -35,7 +35,7 @@
 #define NOTIFY_NAME "notify"
 #define ZEROD       "bin/zerod"
 
-/* ---- Small things ------------------------------------------------------------------------------------------ */
+/* ---- Small things -------------------------------------------------------------------------------------- */
 
 static int64_t now_ms(void)
 {
@@ -84,7 +84,7 @@ static const char *program(const char *name, char path[CHUNK_BYTES])
 	return path;
 }
 
-/* ---- The folder --------------------------------------------------------------------------------------------- */
+/* ---- The folder ---------------------------------------------------------------------------------------- */
 
 static int write_text(const char *path, const char *text)
 {
@@ -144,7 +144,7 @@ static int remove_folder(struct zd_daemon *daemon)
 	return rc;
 }
 
-/* ---- Processes ----------------------------------------------------------------------------------------------- */
+/* ---- Processes ----------------------------------------------------------------------------------------- */
 
 /* Runs in the child. */
 _Noreturn static void run_daemon(const struct zd_daemon *daemon, const char *name, char *const *argv)
@@ -223,7 +223,7 @@ static int reap(pid_t pid, int *status)
 	return 0;
 }
 
-/* ---- What tests call -------------------------------------------------------------------------------------------- */
+/* ---- What tests call ----------------------------------------------------------------------------------- */
 
 static bool note_has(const char *note, const char *line)
 {

@@ -2,9 +2,10 @@
 /*
  * daemon_fixture.h - a private zerod for a test.
  *
- * zd_daemon_start() runs $BUILD/bin/zerod, or another program, in a fresh temporary folder and returns when it has said
- * READY=1; zd_daemon_stop() ends it and fails unless it exits with 0, without a word from a sanitizer, and leaves nothing
- * behind. Every wait has a deadline. On failure the daemon's log goes to stderr. Typical use, with cmocka:
+ * zd_daemon_start() runs $BUILD/bin/zerod, or another program, in a fresh temporary folder and returns when
+ * it has said READY=1; zd_daemon_stop() ends it and fails unless it exits with 0, without a word from a
+ * sanitizer, and leaves nothing behind. Every wait has a deadline. On failure the daemon's log goes to
+ * stderr. Typical use, with cmocka:
  *
  *     struct zd_daemon daemon;
  *     assert_int_equal(zd_daemon_start(NULL, &daemon), 0);
@@ -36,25 +37,28 @@ struct zd_daemon {
 	char log_path[96];
 };
 
-/* Each returns 0, or -1 after saying on stderr what was expected and what was found. `options` may be NULL. */
+/* Each returns 0, or -1 after saying on stderr what was expected and what was found. `options` may be
+ * NULL. */
 int zd_daemon_start(const struct zd_daemon_options *options, struct zd_daemon *daemon);
 /* SIGTERM, then as zd_daemon_finish(). Harmless when it is not running. */
 int zd_daemon_stop(struct zd_daemon *daemon);
 /* Waits for the end of a daemon that was told to end, expects exit status 0, and removes the folder. */
 int zd_daemon_finish(struct zd_daemon *daemon);
-/* SIGKILL; keeps the folder, so that another daemon may be started on the same socket with zd_daemon_restart(). */
+/* SIGKILL; keeps the folder, so that another daemon may be started on the same socket with
+ * zd_daemon_restart(). */
 int zd_daemon_kill(struct zd_daemon *daemon);
 int zd_daemon_restart(const struct zd_daemon_options *options, struct zd_daemon *daemon);
 
-/* Waits until the daemon notifies its manager of `line`, e.g. "STOPPING=1"; what came before it is dropped. */
+/* Waits until the daemon notifies its manager of `line`, e.g. "STOPPING=1"; what came before it is
+ * dropped. */
 int zd_daemon_wait_notify(struct zd_daemon *daemon, const char *line);
 /* Waits until its log contains `text`. */
 int zd_daemon_wait_log(struct zd_daemon *daemon, const char *text);
 /* How many descriptors it has open. */
 int zd_daemon_count_fds(const struct zd_daemon *daemon);
 
-/* Runs $BUILD/bin/zerod with these arguments (NULL-terminated, without the program's name) to its end: its exit status
- * in *status (128 + signal when it was killed), and stdout and stderr in `output`, cut to fit. */
+/* Runs $BUILD/bin/zerod with these arguments (NULL-terminated, without the program's name) to its end: its
+ * exit status in *status (128 + signal when it was killed), and stdout and stderr in `output`, cut to fit. */
 int zd_daemon_run(const char *const *args, int *status, char *output, size_t output_bytes);
 
 #endif

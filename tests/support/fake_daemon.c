@@ -20,7 +20,7 @@
 #define DEADLINE_MS 20000
 #define GROUP       5u
 
-/* ---- Life ------------------------------------------------------------------------------------------------- */
+/* ---- Life ---------------------------------------------------------------------------------------------- */
 
 static void *run_script(void *arg)
 {
@@ -99,7 +99,7 @@ bool fake_check_at(struct fake_peer *peer, bool held, const char *what, const ch
 	return held;
 }
 
-/* ---- Receiving ----------------------------------------------------------------------------------------------- */
+/* ---- Receiving ----------------------------------------------------------------------------------------- */
 
 static bool await_readable(struct fake_peer *peer, int fd)
 {
@@ -189,7 +189,7 @@ void fake_await_timeline(struct fake_peer *peer, uint32_t timeline, uint64_t val
 	fake_check(peer, !"the client's timeline reaches the value");
 }
 
-/* ---- Sending ------------------------------------------------------------------------------------------------- */
+/* ---- Sending ------------------------------------------------------------------------------------------- */
 
 void fake_send_bytes(struct fake_peer *peer, const void *bytes, size_t nbytes, const int *fds, unsigned nfds)
 {
@@ -262,7 +262,7 @@ void fake_abort(struct fake_peer *peer)
 		fake_signal(peer, i, ZD_FENCE_ABORTED);
 }
 
-/* ---- Memory --------------------------------------------------------------------------------------------------- */
+/* ---- Memory -------------------------------------------------------------------------------------------- */
 
 int fake_memfd(size_t bytes, int seals, void **map)
 {
@@ -282,7 +282,7 @@ int fake_memfd(size_t bytes, int seals, void **map)
 	return fd;
 }
 
-/* ---- Scenes ------------------------------------------------------------------------------------------------------ */
+/* ---- Scenes -------------------------------------------------------------------------------------------- */
 
 /* The client's ends. */
 static void make_work_fds(struct fake_peer *peer, int fds[2])

@@ -2,9 +2,10 @@
 /*
  * fake_daemon.h - a scripted daemon for tests of the client library.
  *
- * A thread listens on a socket in a temporary folder, takes one connection, and runs the test's script, which says what to
- * receive and what to send, malformed as it may be. A script does not use cmocka's assertions, which belong to the test's
- * own thread: it says fake_check(), and fake_stop() returns whether all of them held. Every wait has a deadline.
+ * A thread listens on a socket in a temporary folder, takes one connection, and runs the test's script, which
+ * says what to receive and what to send, malformed as it may be. A script does not use cmocka's assertions,
+ * which belong to the test's own thread: it says fake_check(), and fake_stop() returns whether all of them
+ * held. Every wait has a deadline.
  */
 #ifndef ZD_TESTS_FAKE_DAEMON_H
 #define ZD_TESTS_FAKE_DAEMON_H
@@ -57,13 +58,14 @@ int fake_start(struct fake_daemon *fake, fake_script script, void *arg);
 /* Waits for the script's end and cleans up: 0 when all its checks held. */
 int fake_stop(struct fake_daemon *fake);
 
-/* ---- For scripts -------------------------------------------------------------------------------------------- */
+/* ---- For scripts --------------------------------------------------------------------------------------- */
 
 #define fake_check(peer, cond) fake_check_at(peer, cond, #cond, __FILE__, __LINE__)
 bool fake_check_at(struct fake_peer *peer, bool held, const char *what, const char *file, int line);
 
 bool fake_accept(struct fake_peer *peer);
-/* The next request, whose body must be of this kind; NULL after a failed check. Valid until the next packet is read. */
+/* The next request, whose body must be of this kind; NULL after a failed check. Valid until the next packet
+ * is read. */
 const Zd__Request *fake_expect(struct fake_peer *peer, Zd__Request__BodyCase body);
 /* Nothing more comes: the client closes. */
 void fake_expect_end(struct fake_peer *peer);
@@ -91,8 +93,8 @@ void fake_abort(struct fake_peer *peer);
 int fake_memfd(size_t bytes, int seals, void **map);
 /* Accepts, and answers the hello with two pages, and with what `on_gpus` says. */
 void fake_hello(struct fake_peer *peer);
-/* fake_hello(), then a group of two ranks (or as many as were set) with one unit of 64 float32 a rank: unit 1, its shard
- * at offset 0 of segment 7, which has FAKE_SEGMENT_BYTES. */
+/* fake_hello(), then a group of two ranks (or as many as were set) with one unit of 64 float32 a rank: unit
+ * 1, its shard at offset 0 of segment 7, which has FAKE_SEGMENT_BYTES. */
 #define FAKE_UNIT          1u
 #define FAKE_SEGMENT       7u
 #define FAKE_SEGMENT_BYTES 65536u
@@ -100,7 +102,8 @@ void fake_hello(struct fake_peer *peer);
 #define FAKE_PADDED_BYTES  512u
 #define FAKE_BUFFER_OFFSET 4096u
 void fake_serve_unit(struct fake_peer *peer);
-/* Answers a gather with the buffer at FAKE_BUFFER_OFFSET and, unless `value` is 0, a fence of timeline 0 at it. */
+/* Answers a gather with the buffer at FAKE_BUFFER_OFFSET and, unless `value` is 0, a fence of timeline 0 at
+ * it. */
 void fake_gather_reply(struct fake_peer *peer, uint64_t id, uint64_t value);
 
 #endif

@@ -20,7 +20,7 @@
 
 #define SPIN_NS 50000L /* between two looks at a counter that nobody wakes us for */
 
-/* ---- Time -------------------------------------------------------------------------------------------------- */
+/* ---- Time ---------------------------------------------------------------------------------------------- */
 
 static int64_t now_ms(void)
 {
@@ -43,7 +43,7 @@ static bool await(int sock, short events, int64_t deadline_ms)
 	return polled > 0;
 }
 
-/* ---- Life --------------------------------------------------------------------------------------------------- */
+/* ---- Life ---------------------------------------------------------------------------------------------- */
 
 void raw_connect(struct raw_client *raw, const char *socket_path)
 {
@@ -98,7 +98,7 @@ void raw_close(struct raw_client *raw)
 	raw->daemon_page = NULL;
 }
 
-/* ---- Out ----------------------------------------------------------------------------------------------------- */
+/* ---- Out ----------------------------------------------------------------------------------------------- */
 
 static ssize_t send_once(const struct raw_client *raw, const void *bytes, size_t nbytes, const int *fds,
                          unsigned nfds)
@@ -161,7 +161,7 @@ uint64_t raw_send(struct raw_client *raw, Zd__Request *request)
 	return request->id;
 }
 
-/* ---- In ------------------------------------------------------------------------------------------------------ */
+/* ---- In ------------------------------------------------------------------------------------------------ */
 
 static void *map_fd(int fd, size_t nbytes, int protection)
 {
@@ -299,7 +299,7 @@ void raw_expect_end(struct raw_client *raw)
 			assert_true(await(raw->sock, POLLIN, deadline_ms));
 }
 
-/* ---- Memory -------------------------------------------------------------------------------------------------- */
+/* ---- Memory -------------------------------------------------------------------------------------------- */
 
 uint8_t *raw_at(struct raw_client *raw, const Zd__Location *location)
 {

@@ -2,9 +2,9 @@
 /*
  * raw_client.h - a client of the daemon that says whatever a test wants it to say.
  *
- * It speaks the protocol by hand, without libzerod: one socket, packets as the test builds them, and every reply kept until
- * raw_forget() or raw_close(). Nothing is checked on the way out. Every wait has a deadline; what is not as expected fails the running
- * cmocka test, so that all calls belong to the test's own thread.
+ * It speaks the protocol by hand, without libzerod: one socket, packets as the test builds them, and every
+ * reply kept until raw_forget() or raw_close(). Nothing is checked on the way out. Every wait has a deadline;
+ * what is not as expected fails the running cmocka test, so that all calls belong to the test's own thread.
  */
 #ifndef ZD_TESTS_RAW_CLIENT_H
 #define ZD_TESTS_RAW_CLIENT_H
@@ -46,7 +46,7 @@ void raw_open(struct raw_client *raw, const char *socket_path);
 /* Closes the socket and forgets everything. Harmless when it is closed. */
 void raw_close(struct raw_client *raw);
 
-/* ---- Out ----------------------------------------------------------------------------------------------------- */
+/* ---- Out ----------------------------------------------------------------------------------------------- */
 
 /* One packet; `fds` may be NULL. Fails the test unless the socket takes it. */
 void raw_send_bytes(struct raw_client *raw, const void *bytes, size_t nbytes, const int *fds, unsigned nfds);
@@ -67,9 +67,10 @@ size_t raw_pack(Zd__Request *request, uint8_t *bytes, size_t room);
 /* Strings of messages are not const, and are not written to. */
 #define RAW_TEXT(text) ((char *)(text))
 
-/* ---- In ------------------------------------------------------------------------------------------------------ */
+/* ---- In ------------------------------------------------------------------------------------------------ */
 
-/* Waits for the reply to the request; one of another status than `status` fails the test. Valid as long as they are kept. */
+/* Waits for the reply to the request; one of another status than `status` fails the test. Valid as long as
+ * they are kept. */
 const Zd__Reply *raw_expect(struct raw_client *raw, uint64_t id, int status);
 /* The same, whatever the status is; NULL when the connection ends without it. */
 const Zd__Reply *raw_answer(struct raw_client *raw, uint64_t id);
@@ -77,7 +78,8 @@ const Zd__Reply *raw_answer(struct raw_client *raw, uint64_t id);
 void raw_expect_error(struct raw_client *raw, uint64_t id, int status, const char *const *texts);
 #define RAW_EXPECT_ERROR(raw, id, status, ...)                                                               \
 	raw_expect_error(raw, id, status, (const char *const[]){__VA_ARGS__, NULL})
-/* Waits for a reply to no request with this status and these texts, and then for the end of the connection. */
+/* Waits for a reply to no request with this status and these texts, and then for the end of the
+ * connection. */
 void raw_expect_farewell(struct raw_client *raw, int status, const char *const *texts);
 #define RAW_EXPECT_FAREWELL(raw, status, ...)                                                                \
 	raw_expect_farewell(raw, status, (const char *const[]){__VA_ARGS__, NULL})
@@ -90,7 +92,7 @@ const Zd__Reply *raw_find(const struct raw_client *raw, uint64_t id);
 /* Frees the replies that have come so far; they are not valid any more. */
 void raw_forget(struct raw_client *raw);
 
-/* ---- Memory -------------------------------------------------------------------------------------------------- */
+/* ---- Memory -------------------------------------------------------------------------------------------- */
 
 /* The bytes at a place of a segment that the client was given. */
 uint8_t *raw_at(struct raw_client *raw, const Zd__Location *location);

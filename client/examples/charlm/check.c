@@ -2,9 +2,10 @@
 /*
  * check.c - backpropagation against numerical derivatives.
  *
- * For each tensor, the derivative of the loss along a direction d is (loss(p + d) - loss(p - d)) / 2, and has to equal
- * the gradient's product with d. Two directions are tried: along the gradient itself, where the signal is strongest, and
- * random signs, to which every element contributes, so that a part that is missing shows.
+ * For each tensor, the derivative of the loss along a direction d is (loss(p + d) - loss(p - d)) / 2, and has
+ * to equal the gradient's product with d. Two directions are tried: along the gradient itself, where the
+ * signal is strongest, and random signs, to which every element contributes, so that a part that is missing
+ * shows.
  */
 #include "run.h"
 
@@ -18,9 +19,9 @@
 #define ROWS       24
 #define VOCABULARY 29
 #define TEXT_BYTES 4096
-#define CHANGE     0.02 /* of the loss that a step along the direction makes, about; small enough to be linear */
+#define CHANGE     0.02  /* of the loss by a step along the direction, about; small enough to be linear */
 #define LONGEST    0.002 /* step of one element */
-#define LIMIT      0.02 /* relative to the derivative; float32's rounding and the curvature give a tenth of it */
+#define LIMIT      0.02  /* relative to the derivative; rounding and the curvature give a tenth of it */
 
 struct check {
 	struct charlm_model model;
@@ -83,7 +84,8 @@ static bool check_direction(struct check *c, const char *unit, const struct char
 	}
 	double distance = fmin(CHANGE / fabs(expected), LONGEST);
 	double found = (loss_at(c, distance) - loss_at(c, -distance)) / (2 * distance);
-	/* Along random signs the derivative is about the gradient's length, but may be next to nothing by chance. */
+	/* Along random signs the derivative is about the gradient's length, but may be next to nothing by
+	 * chance. */
 	double difference = fabs(found - expected) / (along_gradient ? fabs(expected) : sqrt(squares));
 	bool good = difference <= LIMIT; /* false for a nan */
 	printf("  %-4s %-9s %-6s %-18s backward % .6e  numerical % .6e  relative %.1e\n", good ? "ok" : "BAD",

@@ -2,8 +2,9 @@
 /*
  * crew.c - the processes of a run.
  *
- * Each worker is a fork with one packet socket to the launcher. The socket's end is also how the launcher learns that
- * a worker is gone, and a worker whose launcher is gone is ended by the kernel; so neither outlives the other.
+ * Each worker is a fork with one packet socket to the launcher. The socket's end is also how the launcher
+ * learns that a worker is gone, and a worker whose launcher is gone is ended by the kernel; so neither
+ * outlives the other.
  */
 #include "run.h"
 
@@ -45,7 +46,7 @@ int charlm_pause(int channel)
 	return received == 1 ? 0 : -1;
 }
 
-/* ---- The worker's side ------------------------------------------------------------------------------ */
+/* ---- The worker's side --------------------------------------------------------------------------------- */
 
 /* Never returns. */
 static void live(const struct charlm_crew *crew, const struct charlm_worker *self, int channel,
@@ -59,7 +60,7 @@ static void live(const struct charlm_crew *crew, const struct charlm_worker *sel
 	exit(self->work(self->plan, self->index, self->outcome, channel));
 }
 
-/* ---- The launcher's side ---------------------------------------------------------------------------- */
+/* ---- The launcher's side ------------------------------------------------------------------------------- */
 
 static int spawn(const struct charlm_crew *crew, struct charlm_worker *worker)
 {

@@ -2,10 +2,10 @@
 /*
  * kernels.c - the float32 kernels.
  *
- * The sharded run and its references are compared bit for bit, so what must hold here is that an element's value
- * depends on its inputs alone: it is summed in one accumulator in ascending order, whichever tile it falls into.
- * The compiler may vectorise over elements, but not reorder a sum (no -ffast-math), nor fuse a multiply and an
- * add in one place and not in another (-ffp-contract=off in the Makefile).
+ * The sharded run and its references are compared bit for bit, so what must hold here is that an element's
+ * value depends on its inputs alone: it is summed in one accumulator in ascending order, whichever tile it
+ * falls into. The compiler may vectorise over elements, but not reorder a sum (no -ffast-math), nor fuse a
+ * multiply and an add in one place and not in another (-ffp-contract=off in the Makefile).
  */
 #include "kernels.h"
 
@@ -14,7 +14,8 @@
 #define TILE_ROWS    4
 #define TILE_COLUMNS 8
 
-/* rows x TILE_COLUMNS elements of c, in registers over the whole depth. Inlined, so that `rows` is a constant. */
+/* rows x TILE_COLUMNS elements of c, in registers over the whole depth. Inlined, so that `rows` is a
+ * constant. */
 static inline __attribute__((always_inline)) void
 tile(size_t rows, struct charlm_matrix a, const float *restrict b, size_t n, size_t depth, float *restrict c)
 {

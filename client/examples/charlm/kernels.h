@@ -1,18 +1,21 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* kernels.h - float32 kernels whose results do not depend on how they are called: one order of summation each. */
+/* kernels.h - float32 kernels whose results do not depend on how they are called: one order of summation
+ * each. */
 #ifndef CHARLM_KERNELS_H
 #define CHARLM_KERNELS_H
 
 #include <stddef.h>
 #include <stdint.h>
 
-/* A matrix read by strides, so that a transpose costs nothing: element (i, j) is data[i * row + j * column]. */
+/* A matrix read by strides, so that a transpose costs nothing: element (i, j) is data[i * row + j *
+ * column]. */
 struct charlm_matrix {
 	const float *data;
 	size_t row, column;
 };
 
-/* c = a * b: `c` is m x n and `b` is depth x n, both row-major. Each element of `c` is summed from 0 to depth-1. */
+/* c = a * b: `c` is m x n and `b` is depth x n, both row-major. Each element of `c` is summed from 0 to
+ * depth-1. */
 void charlm_matmul(struct charlm_matrix a, const float *b, size_t m, size_t n, size_t depth, float *c);
 
 /* `out` (columns x rows) becomes the transpose of `in` (rows x columns). */

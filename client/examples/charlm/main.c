@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * charlm - trains a character-level language model over several processes, with zerod holding what is sharded.
+ * charlm - trains a character-level language model over several processes, with zerod holding what is
+ * sharded.
  *
  *   options.c    the command line
  *   text.c       the training text
@@ -147,8 +148,8 @@ static void compare(struct program *p)
 	p->summary.same_params = memcmp(ours->params, ordered->params, ours->numel * sizeof(float)) == 0;
 	for (uint32_t step = 1; step <= p->plan.steps; step++) {
 		double full = charlm_outcome_loss(&p->full, step);
-		/* Against one nat where the loss is less: a text that is easily learnt drives the loss to 0, and what
-		 * float32 rounds away in the logits does not get smaller with it. */
+		/* Against one nat where the loss is less: a text that is easily learnt drives the loss to 0,
+		 * and what float32 rounds away in the logits does not get smaller with it. */
 		double difference = fabs(charlm_outcome_loss(ours, step) - full) / fmax(fabs(full), 1);
 		if (!(difference <= p->summary.full_batch_difference)) /* also when it is nan */
 			p->summary.full_batch_difference = difference;

@@ -2,8 +2,8 @@
 /*
  * model.c - the model's shape, its forward and its backward.
  *
- * Each function reads and writes only what its name says, so that a caller may hold one layer's parameters at a time
- * and run a layer's two backward halves on two streams.
+ * Each function reads and writes only what its name says, so that a caller may hold one layer's parameters at
+ * a time and run a layer's two backward halves on two streams.
  */
 #include "model.h"
 
@@ -67,7 +67,7 @@ void charlm_model_initial(const struct charlm_model *model, enum charlm_unit uni
 	}
 }
 
-/* ---- Storage of a pass ---------------------------------------------------------------------------- */
+/* ---- Storage of a pass --------------------------------------------------------------------------------- */
 
 /* The width of activations[index]. */
 static size_t width(const struct charlm_model *model, size_t index)
@@ -122,7 +122,7 @@ void charlm_pass_sample(struct charlm_pass *pass, const struct charlm_text *text
 		                   pass->inputs + (size_t)row * context, pass->targets + row);
 }
 
-/* ---- Forward -------------------------------------------------------------------------------------- */
+/* ---- Forward ------------------------------------------------------------------------------------------- */
 
 static struct charlm_matrix plain(const float *data, size_t columns)
 {
@@ -204,7 +204,7 @@ double charlm_loss(struct charlm_pass *pass)
 	return sum / pass->rows;
 }
 
-/* ---- Backward ------------------------------------------------------------------------------------- */
+/* ---- Backward ------------------------------------------------------------------------------------------ */
 
 void charlm_logits_backward_inputs(struct charlm_pass *pass, const float *embedding)
 {
@@ -256,7 +256,7 @@ void charlm_lookup_backward_params(struct charlm_pass *pass, float *gradient)
 	}
 }
 
-/* ---- All of it ------------------------------------------------------------------------------------ */
+/* ---- All of it ----------------------------------------------------------------------------------------- */
 
 double charlm_whole_forward(struct charlm_pass *pass, const float *params)
 {
@@ -283,7 +283,7 @@ double charlm_whole_backward(struct charlm_pass *pass, const float *params, floa
 	return loss;
 }
 
-/* ---- Optimizer ------------------------------------------------------------------------------------ */
+/* ---- Optimizer ----------------------------------------------------------------------------------------- */
 
 #define ADAM_BETA1   0.9f
 #define ADAM_BETA2   0.99f

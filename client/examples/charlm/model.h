@@ -4,9 +4,9 @@
  *
  *   context bytes -> embedding -> hidden 1, 2, 3 (tanh) -> output -> times the same embedding -> next byte
  *
- * The parameters are five flat units, one a layer; the embedding is used at both ends (tied). Every function takes the
- * one unit that it needs as a pointer and no other, which is all that a sharded run has at a time. Nothing here knows
- * of ranks or of zerod.
+ * The parameters are five flat units, one a layer; the embedding is used at both ends (tied). Every function
+ * takes the one unit that it needs as a pointer and no other, which is all that a sharded run has at a time.
+ * Nothing here knows of ranks or of zerod.
  */
 #ifndef CHARLM_MODEL_H
 #define CHARLM_MODEL_H
@@ -75,7 +75,7 @@ void charlm_pass_deinit(struct charlm_pass *pass);
 void charlm_pass_sample(struct charlm_pass *pass, const struct charlm_text *text, uint64_t seed,
                         uint64_t step, uint64_t first_index);
 
-/* ---- Forward, in this order --------------------------------------------------------------------- */
+/* ---- Forward, in this order ---------------------------------------------------------------------------- */
 void charlm_lookup_forward(struct charlm_pass *pass, const float *embedding);
 void charlm_layer_forward(struct charlm_pass *pass, enum charlm_unit unit,
                           const float *params); /* HIDDEN1 .. OUTPUT */
@@ -83,9 +83,9 @@ void charlm_logits_forward(struct charlm_pass *pass, const float *embedding);
 /* The mean cross-entropy over the rows, in nats. The logits become their gradient. */
 double charlm_loss(struct charlm_pass *pass);
 
-/* ---- Backward, in this order --------------------------------------------------------------------
- * *_inputs need the parameters and produce the gradient of the layer below; *_params produce the parameters' gradient
- * and do not need the parameters. The two of one layer may run at the same time. */
+/* ---- Backward, in this order ------------------------------------------------------------------------------
+ * *_inputs need the parameters and produce the gradient of the layer below; *_params produce the parameters'
+ * gradient and do not need the parameters. The two of one layer may run at the same time. */
 void charlm_logits_backward_inputs(struct charlm_pass *pass, const float *embedding);
 void charlm_logits_backward_params(struct charlm_pass *pass, float *gradient); /* overwrites */
 void charlm_layer_backward_inputs(struct charlm_pass *pass, enum charlm_unit unit, const float *params);
@@ -93,14 +93,14 @@ void charlm_layer_backward_params(struct charlm_pass *pass, enum charlm_unit uni
                                   float *gradient);                            /* overwrites */
 void charlm_lookup_backward_params(struct charlm_pass *pass, float *gradient); /* adds to the logits' */
 
-/* ---- All of it, for who has all parameters: every unit at its offset_numel ------------------------- */
+/* ---- All of it, for who has all parameters: every unit at its offset_numel ----------------------------- */
 double charlm_whole_forward(struct charlm_pass *pass, const float *params);
 /* Forward and backward: returns the loss, overwrites `gradient`. */
 double charlm_whole_backward(struct charlm_pass *pass, const float *params, float *gradient);
 
-/* ---- Optimizer ----------------------------------------------------------------------------------
- * One step of Adam over any slice of parameters: `moments` are 2 x numel values that begin as zeros, `step` counts
- * from 1. */
+/* ---- Optimizer --------------------------------------------------------------------------------------------
+ * One step of Adam over any slice of parameters: `moments` are 2 x numel values that begin as zeros, `step`
+ * counts from 1. */
 void charlm_adam(float *params, const float *gradient, float *moments, size_t numel, uint64_t step,
                  float rate);
 

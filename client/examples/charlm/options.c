@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* options.c - charlm's command line, checked to the last number: what comes out of here can be computed with. */
+/* options.c - charlm's command line, checked to the last number: what comes out of here can be computed
+ * with. */
 #include "options.h"
 
 #include <argp.h>

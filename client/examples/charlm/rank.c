@@ -8,7 +8,7 @@
 
 #include <string.h>
 
-/* ---- Optimizer --------------------------------------------------------------------------------------- */
+/* ---- Optimizer ----------------------------------------------------------------------------------------- */
 
 static void run_adam(void *arg)
 {
@@ -40,7 +40,8 @@ static int launch_updates(struct rank *r, uint64_t step)
 	return ZEROD_OK;
 }
 
-/* An overflow leaves the shards as they are, but they are published all the same: every rank publishes every version. */
+/* An overflow leaves the shards as they are, but they are published all the same: every rank publishes every
+ * version. */
 static int update(struct rank *r)
 {
 	struct zerod_step_info info;
@@ -67,7 +68,7 @@ static int update(struct rank *r)
 	return rc == ZEROD_OK ? rc : charlm_rank_fail(r, rc, "committing", "");
 }
 
-/* ---- The run ------------------------------------------------------------------------------------------ */
+/* ---- The run ------------------------------------------------------------------------------------------- */
 
 static int train_step(struct rank *r, uint32_t step)
 {

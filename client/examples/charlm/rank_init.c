@@ -2,8 +2,8 @@
 /*
  * rank_init.c - a rank joins its group and registers what it has a part of.
  *
- * Everything that lasts is the daemon's memory: the shards, and Adam's moments as plain allocations of the same job. So
- * it is all seen by zeroctl, and is gone when the session ends, however it ends.
+ * Everything that lasts is the daemon's memory: the shards, and Adam's moments as plain allocations of the
+ * same job. So it is all seen by zeroctl, and is gone when the session ends, however it ends.
  */
 #include "rank.h"
 
@@ -93,8 +93,8 @@ static int register_unit(struct rank *r, enum charlm_unit unit)
 	return rc;
 }
 
-/* A slot of the layers' bucket takes the largest gradient. The tied embedding's gradient is open from one end of the
- * backward to the other, so it has a bucket of its own and blocks no layer's slot. */
+/* A slot of the layers' bucket takes the largest gradient. The tied embedding's gradient is open from one end
+ * of the backward to the other, so it has a bucket of its own and blocks no layer's slot. */
 static int create_buckets(struct rank *r)
 {
 	struct zerod_bucket_options layers = ZEROD_INIT(layers), tied = ZEROD_INIT(tied);

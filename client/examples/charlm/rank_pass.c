@@ -2,20 +2,21 @@
 /*
  * rank_pass.c - one micro-step of a rank: gather, compute, release, reduce.
  *
- * A layer's parameters are gathered before they are used and released after, in forward and again in backward; the
- * next layer is prefetched meanwhile, so at most two layers are there at once. All arithmetic runs on two host streams,
- * and it is their fences that order it against the daemon: a gather is waited for by the stream, a release goes out
- * while the stream still reads, and a gradient is handed over while it is still written.
+ * A layer's parameters are gathered before they are used and released after, in forward and again in
+ * backward; the next layer is prefetched meanwhile, so at most two layers are there at once. All arithmetic
+ * runs on two host streams, and it is their fences that order it against the daemon: a gather is waited for
+ * by the stream, a release goes out while the stream still reads, and a gradient is handed over while it is
+ * still written.
  *
  *   compute     lookup, forward, the gradients of activations, Adam
  *   gradients   the gradients of parameters, straight into the buckets' entries
  *
- * After each layer the rank synchronises both streams. That is what bounds its memory: without it, it would run
- * ahead and gather layers that it does not need yet.
+ * After each layer the rank synchronises both streams. That is what bounds its memory: without it, it would
+ * run ahead and gather layers that it does not need yet.
  */
 #include "rank.h"
 
-/* ---- Work on the streams ----------------------------------------------------------------------------- */
+/* ---- Work on the streams ------------------------------------------------------------------------------- */
 
 static void run_lookup(void *arg)
 {
@@ -76,10 +77,10 @@ static int launch(struct rank *r, zerod_stream *stream, void (*fn)(void *), stru
 	                      : charlm_rank_fail(r, rc, "computing", charlm_rank_unit_name(r, work->unit));
 }
 
-/* ---- Gather and release ------------------------------------------------------------------------------ */
+/* ---- Gather and release -------------------------------------------------------------------------------- */
 
-/* Gathers the unit for `uses` releases under the tag, and prefetches the one that comes next, in one packet. The compute
- * stream waits for the bytes, the rank does not; nobody waits for the prefetch. */
+/* Gathers the unit for `uses` releases under the tag, and prefetches the one that comes next, in one packet.
+ * The compute stream waits for the bytes, the rank does not; nobody waits for the prefetch. */
 static int gather(struct rank *r, enum charlm_unit unit, const char *tag, uint32_t uses,
                   enum charlm_unit next, const float **params)
 {
@@ -104,7 +105,8 @@ static int gather(struct rank *r, enum charlm_unit unit, const char *tag, uint32
 	return rc;
 }
 
-/* The bytes stay until the compute stream has done what it was given so far. The answer is waited for later. */
+/* The bytes stay until the compute stream has done what it was given so far. The answer is waited for
+ * later. */
 static int release(struct rank *r, enum charlm_unit unit, const char *tag)
 {
 	int rc = zerod_release(r->units[unit], tag, &r->compute, 1, &r->releases[r->nreleases]);
@@ -136,7 +138,7 @@ static int look_around(struct rank *r, enum charlm_unit unit)
 	return ZEROD_OK;
 }
 
-/* ---- Forward ----------------------------------------------------------------------------------------- */
+/* ---- Forward ------------------------------------------------------------------------------------------- */
 
 static int forward_unit(struct rank *r, enum charlm_unit unit, const char *tag, void (*fn)(void *),
                         enum charlm_unit next)
@@ -177,7 +179,7 @@ static int forward(struct rank *r, double *loss, const float **embedding)
 	return rc;
 }
 
-/* ---- Backward ---------------------------------------------------------------------------------------- */
+/* ---- Backward ------------------------------------------------------------------------------------------ */
 
 static int reserve(struct rank *r, zerod_bucket *bucket, enum charlm_unit unit, struct zerod_entry *entry)
 {
@@ -225,8 +227,8 @@ static int backward_layer(struct rank *r, enum charlm_unit unit)
 	return rc == ZEROD_OK ? charlm_rank_synchronize(r) : rc;
 }
 
-/* From the logits down to the lookup. The embedding's entry has two producers: the gradients stream writes the logits'
- * part at the beginning, the compute stream adds the lookup's at the end. */
+/* From the logits down to the lookup. The embedding's entry has two producers: the gradients stream writes
+ * the logits' part at the beginning, the compute stream adds the lookup's at the end. */
 static int backward_units(struct rank *r, const float *embedding)
 {
 	struct zerod_entry tied = {0};

@@ -2,13 +2,13 @@
 /*
  * reference.c - the same training without ranks, shards or a daemon.
  *
- * It calls the same functions of model.c on whole parameters, and adds up the ranks' gradients as zerod promises to:
- * in float32, in rank order, each scaled before the sum and the sum scaled after it. So its losses and parameters
- * equal the sharded run's bit for bit.
+ * It calls the same functions of model.c on whole parameters, and adds up the ranks' gradients as zerod
+ * promises to: in float32, in rank order, each scaled before the sum and the sum scaled after it. So its
+ * losses and parameters equal the sharded run's bit for bit.
  *
- * With the plan of the full batch it has one "rank" that sees all samples at once. The mathematics is the same, but
- * a gradient is then one sum over all samples instead of a sum of the ranks' sums, and float32 rounds those
- * differently: about 1e-8 of the loss after one step, and no more than 1e-6 after a few hundred.
+ * With the plan of the full batch it has one "rank" that sees all samples at once. The mathematics is the
+ * same, but a gradient is then one sum over all samples instead of a sum of the ranks' sums, and float32
+ * rounds those differently: about 1e-8 of the loss after one step, and no more than 1e-6 after a few hundred.
  */
 #include "run.h"
 

@@ -2,7 +2,8 @@
 /*
  * report.c - progress and summary.
  *
- * On a terminal progress is one line, or two where it is narrow, rewritten a few times a second; elsewhere it is a line every tenth of the way.
+ * On a terminal progress is one line, or two where it is narrow, rewritten a few times a second; elsewhere it
+ * is a line every tenth of the way.
  */
 #include "report.h"
 
@@ -29,7 +30,7 @@ static double mib(uint64_t bytes)
 	return (double)bytes / (1 << 20);
 }
 
-/* ---- Progress ----------------------------------------------------------------------------------------- */
+/* ---- Progress ------------------------------------------------------------------------------------------ */
 
 static uint32_t slowest_step(const struct charlm_crew *crew)
 {
@@ -129,7 +130,7 @@ void charlm_progress_break(struct charlm_progress *progress)
 	(void)fflush(stdout);
 }
 
-/* ---- Figures ------------------------------------------------------------------------------------------ */
+/* ---- Figures ------------------------------------------------------------------------------------------- */
 
 uint64_t charlm_crew_gathers(const struct charlm_crew *crew)
 {
@@ -153,7 +154,7 @@ uint64_t charlm_unsharded_bytes(const struct charlm_model *model)
 	return 4 * sizeof(float) * (uint64_t)model->numel;
 }
 
-/* ---- Summary ------------------------------------------------------------------------------------------ */
+/* ---- Summary ------------------------------------------------------------------------------------------- */
 
 bool charlm_summary_good(const struct charlm_summary *s)
 {

@@ -2,8 +2,9 @@
 /*
  * run.h - one training run: its plan, what comes of it, and the processes that do it.
  *
- * A run is a crew of workers, each a forked process: the ranks of a sharded run, or the references. Workers tell
- * the launcher how far they are over a socket each, and put losses and parameters into memory that is shared with it.
+ * A run is a crew of workers, each a forked process: the ranks of a sharded run, or the references. Workers
+ * tell the launcher how far they are over a socket each, and put losses and parameters into memory that is
+ * shared with it.
  */
 #ifndef CHARLM_RUN_H
 #define CHARLM_RUN_H
@@ -97,12 +98,12 @@ struct charlm_crew {
 };
 
 /*
- * Runs the crew to its end. When one worker fails, why is printed and the others are ended. Returns 0 or the exit
- * status of the first that failed.
+ * Runs the crew to its end. When one worker fails, why is printed and the others are ended. Returns 0 or the
+ * exit status of the first that failed.
  */
 __attribute__((warn_unused_result)) int charlm_crew_run(struct charlm_crew *crew);
 
-/* ---- The two kinds of workers ------------------------------------------------------------------- */
+/* ---- The two kinds of workers -------------------------------------------------------------------------- */
 int charlm_rank(const struct charlm_plan *plan, uint32_t index, struct charlm_outcome *outcome, int channel);
 int charlm_reference(const struct charlm_plan *plan, uint32_t index, struct charlm_outcome *outcome,
                      int channel);

@@ -2,9 +2,9 @@
 /*
  * text.c - reads the training text.
  *
- * The bytes that occur are numbered in ascending order, so that the model's vocabulary is no larger than the text
- * needs. The default text comes in the order of the file names, each file once however many links lead to it, so that
- * one machine always trains on the same text.
+ * The bytes that occur are numbered in ascending order, so that the model's vocabulary is no larger than the
+ * text needs. The default text comes in the order of the file names, each file once however many links lead
+ * to it, so that one machine always trains on the same text.
  */
 #include "text.h"
 

@@ -13,15 +13,16 @@ struct charlm_text {
 	uint32_t nfiles;
 };
 
-/* Reads the files named, or without any the licence and copyright texts of this machine, up to a limit. Prints what
- * is wrong and returns -1 on failure. */
+/* Reads the files named, or without any the licence and copyright texts of this machine, up to a limit.
+ * Prints what is wrong and returns -1 on failure. */
 __attribute__((warn_unused_result)) int charlm_text_load(const char *const *files, uint32_t nfiles,
                                                          struct charlm_text *text);
 void charlm_text_free(struct charlm_text *text);
 
 /*
- * Draws sample `index` of step `step`: the `context` tokens before a random place, and the one that follows. A pure
- * function, so that any rank, or one process alone, draws the same sample. The text has more than `context` tokens.
+ * Draws sample `index` of step `step`: the `context` tokens before a random place, and the one that follows.
+ * A pure function, so that any rank, or one process alone, draws the same sample. The text has more than
+ * `context` tokens.
  */
 void charlm_text_sample(const struct charlm_text *text, uint64_t seed, uint64_t step, uint64_t index,
                         uint32_t context, uint8_t *inputs, uint8_t *target);

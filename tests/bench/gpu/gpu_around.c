@@ -1,12 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * gpu_around.c - a copy that begins and ends on GPU 0, made by the daemon's side, while trainers' matrix products run on both GPUs
- * or not: at home; across, that is by GPU 1's engine in one copy; pushed to GPU 1 and back, the CPU in between. And what groups
- * of pushes cost by one call each and by one for all.
+ * gpu_around.c - a copy that begins and ends on GPU 0, made by the daemon's side, while trainers' matrix
+ * products run on both GPUs or not: at home; across, that is by GPU 1's engine in one copy; pushed to GPU 1
+ * and back, the CPU in between. And what groups of pushes cost by one call each and by one for all.
  *
- *     gpu_around [SIDE]     matrix products of SIDE x SIDE in processes of their own; without it the GPUs are idle
+ *     gpu_around [SIDE]     matrix products of SIDE x SIDE in processes of their own; without it the GPUs are
+ *                           idle
  *
- * Each copy begins at a random moment of a product: one right behind the other they would all meet the same one.
+ * Each copy begins at a random moment of a product: one right behind the other they would all meet the same
+ * one.
  */
 #include "gpu_common.h"
 
@@ -24,7 +26,7 @@
 #define SPREAD_US    1500
 #define START_US     4e6 /* until the products run */
 
-/* ---- Load ------------------------------------------------------------------------------------------------------ */
+/* ---- Load ---------------------------------------------------------------------------------------------- */
 
 struct place {
 	int device, side;
@@ -44,7 +46,7 @@ static void load_main(int sock, void *arg)
 	}
 }
 
-/* ---- Engines ----------------------------------------------------------------------------------------------------- */
+/* ---- Engines ------------------------------------------------------------------------------------------- */
 
 /* A GPU's context, a stream in it, and a word that the stream counts up. */
 struct engine {
@@ -84,7 +86,7 @@ static void copy(struct engine *engine, CUdeviceptr to, CUdeviceptr from, size_t
 	finish(engine);
 }
 
-/* ---- Ways -------------------------------------------------------------------------------------------------------- */
+/* ---- Ways ---------------------------------------------------------------------------------------------- */
 
 struct setting {
 	struct engine engines[2];
@@ -135,7 +137,7 @@ static void measure(struct setting *s, const char *name, void (*way)(struct sett
 	}
 }
 
-/* ---- Groups ------------------------------------------------------------------------------------------------------- */
+/* ---- Groups -------------------------------------------------------------------------------------------- */
 
 static void push_one_by_one(struct setting *s)
 {

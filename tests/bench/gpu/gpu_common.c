@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * gpu_common.c - processes, descriptors, pages, samples and the driver calls that every measuring program makes.
+ * gpu_common.c - processes, descriptors, pages, samples and the driver calls that every measuring program
+ * makes.
  */
 #include "gpu_common.h"
 

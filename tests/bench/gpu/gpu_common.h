@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * gpu_common.h - what the measuring programs for GPUs share: segments and their descriptors, child processes with a
- * socket, pages of fences, samples and how they are printed, NVML, and a load of matrix products.
+ * gpu_common.h - what the measuring programs for GPUs share: segments and their descriptors, child processes
+ * with a socket, pages of fences, samples and how they are printed, NVML, and a load of matrix products.
  *
- * The programs measure the driver, not zerod. A call that fails ends the program with the call's text, except where its
- * failure is what is measured. A process must not fork once it has called CUDA: main() only starts children and talks
- * to them.
+ * The programs measure the driver, not zerod. A call that fails ends the program with the call's text, except
+ * where its failure is what is measured. A process must not fork once it has called CUDA: main() only starts
+ * children and talks to them.
  */
 #ifndef ZEROD_BENCH_GPU_COMMON_H
 #define ZEROD_BENCH_GPU_COMMON_H
@@ -61,7 +61,8 @@ CUmemGenericAllocationHandle gpu_memory_new(int device, size_t bytes);
 /* 32-bit words of the segment that differ from `word`. */
 size_t gpu_words_wrong(CUdeviceptr at, size_t bytes, uint32_t word);
 
-/* A page of 64-bit fences shared by all children (a memfd made before they start), and its address on the GPU. */
+/* A page of 64-bit fences shared by all children (a memfd made before they start), and its address on the
+ * GPU. */
 struct gpu_page {
 	volatile uint64_t *host;
 	CUdeviceptr device;
@@ -70,7 +71,8 @@ struct gpu_page {
 int gpu_page_new(size_t bytes);
 struct gpu_page gpu_page_map(int fd, size_t bytes);
 
-/* A child process with a socket to its parent. The child's main gets its end; it returns to end the process. */
+/* A child process with a socket to its parent. The child's main gets its end; it returns to end the
+ * process. */
 struct gpu_child {
 	pid_t pid;
 	int sock;
@@ -113,7 +115,8 @@ struct gpu_load *gpu_load_new(int side);
 void gpu_load_queue(struct gpu_load *load, int products);
 bool gpu_load_busy(struct gpu_load *load);
 void gpu_load_finish(struct gpu_load *load);
-/* Median time of one product, from events around runs of ten, while `disturb` (may be NULL) is called without pause. */
+/* Median time of one product, from events around runs of ten, while `disturb` (may be NULL) is called without
+ * pause. */
 double gpu_load_product_us(struct gpu_load *load, int products, void (*disturb)(void *arg), void *arg);
 void gpu_load_free(struct gpu_load *load);
 

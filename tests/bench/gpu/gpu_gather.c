@@ -1,16 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * gpu_gather.c - gathers by pushes that are not in step: one process holds all memory, one executor thread per GPU issues
- * the pushes that have their source there, one requester thread per GPU asks for gathers and times each until every source
- * has written its fence.
+ * gpu_gather.c - gathers by pushes that are not in step: one process holds all memory, one executor thread
+ * per GPU issues the pushes that have their source there, one requester thread per GPU asks for gathers and
+ * times each until every source has written its fence.
  *
  *   together  all ranks ask at once, and wait for each other before the next
  *   one       only rank 0 asks: all others push into one GPU
  *   apart     each rank pauses for a random time of up to two gathers
  *   flood     each rank asks again as soon as its gather is there
  *
- * Each with one stream per executor, and with a stream per pair of GPUs. With an argument `load`, a trainer process per GPU
- * runs products of 8192 meanwhile.
+ * Each with one stream per executor, and with a stream per pair of GPUs. With an argument `load`, a trainer
+ * process per GPU runs products of 8192 meanwhile.
  */
 #include "gpu_common.h"
 

@@ -2,7 +2,8 @@
 /*
  * gpu_kernels.cu - the kernels of the measuring programs, loaded from gpu_kernels.cubin by name.
  *
- * Blocks of data carry one 64-bit tag in every word. `stale` counts words that do not carry the tag that was announced.
+ * Blocks of data carry one 64-bit tag in every word. `stale` counts words that do not carry the tag that was
+ * announced.
  */
 typedef unsigned long long u64;
 
@@ -30,8 +31,9 @@ extern "C" __global__ void check(const volatile u64 *block, unsigned words, u64 
 }
 
 /*
- * One thread block a channel. Round r (from 1) is in slot r % slots, carries tag r % tags, and is announced by the
- * channel's flag reaching r; the kernel answers each round in ack. Ends after `rounds`, or when *stop is set.
+ * One thread block a channel. Round r (from 1) is in slot r % slots, carries tag r % tags, and is announced
+ * by the channel's flag reaching r; the kernel answers each round in ack. Ends after `rounds`, or when *stop
+ * is set.
  */
 extern "C" __global__ void watch(const u64 *data, unsigned words, unsigned slots, unsigned tags, u64 rounds,
                                  volatile u64 *flags, volatile u64 *acks, volatile u64 *stop, u64 *stale)

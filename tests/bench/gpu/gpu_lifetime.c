@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * gpu_lifetime.c - what a segment's descriptor is good for: imported by a process of another uid; kept alone, without any
- * process on the GPU, after its exporter was killed; and re-imported by a second daemon, which pushes between GPUs
- * while a trainer still has the first daemon's segment mapped.
+ * gpu_lifetime.c - what a segment's descriptor is good for: imported by a process of another uid; kept alone,
+ * without any process on the GPU, after its exporter was killed; and re-imported by a second daemon, which
+ * pushes between GPUs while a trainer still has the first daemon's segment mapped.
  */
 #include "gpu_common.h"
 
@@ -30,7 +30,8 @@ static void become(uid_t uid)
 	SYS_MUST(setuid(uid));
 }
 
-/* Makes a segment of WORD on device 0, sends its descriptor, and stays until the socket closes or it is killed. */
+/* Makes a segment of WORD on device 0, sends its descriptor, and stays until the socket closes or it is
+ * killed. */
 static void exporter_main(int sock, void *arg)
 {
 	struct gpu_segment segment;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * gpu_listed.c - when NVML stops listing a killed process, and when its memory is free: idle, with a kernel running, with
- * a parked wait, and with a forked child alive that never calls CUDA.
+ * gpu_listed.c - when NVML stops listing a killed process, and when its memory is free: idle, with a kernel
+ * running, with a parked wait, and with a forked child alive that never calls CUDA.
  */
 #include "gpu_common.h"
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * gpu_load.c - a trainer's load: bf16 matrix products by cuBLAS, back to back on a stream of the lowest priority. The
- * operands are random: a product of zeros runs faster than real data does.
+ * gpu_load.c - a trainer's load: bf16 matrix products by cuBLAS, back to back on a stream of the lowest
+ * priority. The operands are random: a product of zeros runs faster than real data does.
  */
 #include "gpu_common.h"
 

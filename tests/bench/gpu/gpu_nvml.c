@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * gpu_nvml.c - the few questions to NVML. The library is loaded at run time and its types are declared here, since the
- * toolkit does not always bring its header.
+ * gpu_nvml.c - the few questions to NVML. The library is loaded at run time and its types are declared here,
+ * since the toolkit does not always bring its header.
  */
 #include "gpu_common.h"
 

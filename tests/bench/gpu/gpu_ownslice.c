@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * gpu_ownslice.c - a rank's own slice of a gathered buffer: copied in the trainer's context on a stream of the highest
- * priority while its matrix products run, or the shard's pages exchanged into the slot (unmap, map, access). All memory is
- * the daemon's, imported by descriptor as a trainer does. Shows what either costs the products too, and which of the
- * mapping calls waits while another stream has a wait parked.
+ * gpu_ownslice.c - a rank's own slice of a gathered buffer: copied in the trainer's context on a stream of
+ * the highest priority while its matrix products run, or the shard's pages exchanged into the slot (unmap,
+ * map, access). All memory is the daemon's, imported by descriptor as a trainer does. Shows what either costs
+ * the products too, and which of the mapping calls waits while another stream has a wait parked.
  */
 #include "gpu_common.h"
 

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * gpu_queues.c - what parked waits do to other streams. 64 streams; some have a wait on a host-memory fence parked, each of
- * the others gets a small kernel (or a copy from the host): how many of those get through before the fence is set. Run
- * for CUDA_DEVICE_MAX_CONNECTIONS unset, 1, 8 and 32, which the driver reads when a context is made.
+ * gpu_queues.c - what parked waits do to other streams. 64 streams; some have a wait on a host-memory fence
+ * parked, each of the others gets a small kernel (or a copy from the host): how many of those get through
+ * before the fence is set. Run for CUDA_DEVICE_MAX_CONNECTIONS unset, 1, 8 and 32, which the driver reads
+ * when a context is made.
  */
 #include "gpu_common.h"
 

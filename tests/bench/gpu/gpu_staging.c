@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * gpu_staging.c - what it costs to send by way of the host: two GPUs stand for two nodes, a process beside their trainers copies
- * 64 MiB from each into pinned memory and from there into the other, both ways at once, in pieces, by copy engines. The network
- * between is left out: so these are the least times, and what trainers' matrix products lose to the copies alone.
+ * gpu_staging.c - what it costs to send by way of the host: two GPUs stand for two nodes, a process beside
+ * their trainers copies 64 MiB from each into pinned memory and from there into the other, both ways at once,
+ * in pieces, by copy engines. The network between is left out: so these are the least times, and what
+ * trainers' matrix products lose to the copies alone.
  *
  *     gpu_staging [SIDE]     matrix products of SIDE x SIDE, 8192 by default
  */
@@ -20,7 +21,7 @@
 #define SAMPLES  100
 #define PRODUCTS 300
 
-/* ---- Trainers ----------------------------------------------------------------------------------------------------- */
+/* ---- Trainers ------------------------------------------------------------------------------------------ */
 
 struct trainer {
 	int device, side;
@@ -43,7 +44,7 @@ static void trainer_main(int sock, void *arg)
 	gpu_load_free(load);
 }
 
-/* ---- Ways --------------------------------------------------------------------------------------------------------- */
+/* ---- Ways ---------------------------------------------------------------------------------------------- */
 
 struct end {
 	CUcontext context;
@@ -52,7 +53,8 @@ struct end {
 	CUevent passed[PIECES];
 };
 
-/* From one GPU to the other one: how many pieces have been asked for and have come, to the host and from there. */
+/* From one GPU to the other one: how many pieces have been asked for and have come, to the host and from
+ * there. */
 struct way {
 	struct end from, to;
 	char *host;
@@ -122,7 +124,7 @@ static void send_both(struct way ways[2])
 			turn(&ways[i]);
 }
 
-/* ---- Measuring ------------------------------------------------------------------------------------------------------ */
+/* ---- Measuring ----------------------------------------------------------------------------------------- */
 
 static void ask(struct gpu_child trainers[2])
 {

@@ -1,16 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * gpu_visible.c - is data that a peer pushed there when its flag is? For every GPU one daemon thread a channel pushes a
- * block over NVLink into memory that a trainer process has mapped, then writes the channel's flag into host memory on the
- * same stream. The trainer checks every word of every round:
+ * gpu_visible.c - is data that a peer pushed there when its flag is? For every GPU one daemon thread a
+ * channel pushes a block over NVLink into memory that a trainer process has mapped, then writes the channel's
+ * flag into host memory on the same stream. The trainer checks every word of every round:
  *
  *   watch  a kernel that never ends polls the flag and then reads the block
  *   wait   a stream waits for the flag, parked before it is written, and a kernel after it reads the block
  *
- * Blocks lie in a ring of slots and their contents in a ring of tags; the counts have no common factor, so a slot that
- * still holds its last round's block is always noticed. Trainers run products of 8192 meanwhile, and the daemon keeps the
- * links full with copies of 4 MiB. `swapped` breaks the rule on purpose, to show that the check can fail: it writes the flag
- * before the push. (A flag without its memory barrier cannot be tried: the driver refuses it for 64-bit writes.)
+ * Blocks lie in a ring of slots and their contents in a ring of tags; the counts have no common factor, so a
+ * slot that still holds its last round's block is always noticed. Trainers run products of 8192 meanwhile,
+ * and the daemon keeps the links full with copies of 4 MiB. `swapped` breaks the rule on purpose, to show
+ * that the check can fail: it writes the flag before the push. (A flag without its memory barrier cannot be
+ * tried: the driver refuses it for 64-bit writes.)
  *
  *   gpu_visible watch|wait fenced|swapped KIB SECONDS
  */

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * cublas.c - a double of cuBLAS, as far as zerobench calls it: a product fills its output on its stream, by a call of the
- * driver that the process has loaded.
+ * cublas.c - a double of cuBLAS, as far as zerobench calls it: a product fills its output on its stream, by a
+ * call of the driver that the process has loaded.
  */
 #include <dlfcn.h>
 #include <stddef.h>

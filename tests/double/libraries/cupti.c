@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * cupti.c - a double of CUPTI, as far as zerobench calls it: it keeps the times and grids of the kernels that the driver's double
- * has run since they were enabled, and hands them over when it is told to.
+ * cupti.c - a double of CUPTI, as far as zerobench calls it: it keeps the times and grids of the kernels that
+ * the driver's double has run since they were enabled, and hands them over when it is told to.
  *
- * $ZD_DOUBLE_CUPTI "refuses": it cannot be enabled, as where another profiler is at work; "steady": each kernel takes
- * 13.2 us; "crowded": the same, and is two of 100 blocks at once; "untimed": no times are known; "deaf": it records nothing; "full": it has dropped a record.
+ * $ZD_DOUBLE_CUPTI "refuses": it cannot be enabled, as where another profiler is at work; "steady": each
+ * kernel takes 13.2 us; "crowded": the same, and is two of 100 blocks at once; "untimed": no times are known;
+ * "deaf": it records nothing; "full": it has dropped a record.
  */
 #include <dlfcn.h>
 #include <pthread.h>

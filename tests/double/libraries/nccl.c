@@ -1,17 +1,20 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * nccl.c - NCCL's double: its calls. nccl_control.h says what a test may ask of it; from the environment it takes
+ * nccl.c - NCCL's double: its calls. nccl_control.h says what a test may ask of it; from the environment it
+ * takes
  *
  *   ZD_DOUBLE_NCCL_VERSION=N   what ncclGetVersion says, 22809 without
- *   ZD_DOUBLE_NCCL_IDS=N       so many ids are made, then none; of -1 the process ends with the first, of -2 that takes for ever
+ *   ZD_DOUBLE_NCCL_IDS=N       so many ids are made, then none; of -1 the process ends with the first, of -2
+ *                              that takes for ever
  *   ZD_DOUBLE_NCCL_TALKS=1     each id is made with many words on standard output
  *   ZD_DOUBLE_NCCL_IDLE        an all-gather moves nothing, and says nothing of it
- *   ZD_DOUBLE_NCCL_CONNECTS    the first operation is in progress until all ranks have asked for theirs, as with
- *                              NCCL_RUNTIME_CONNECT
+ *   ZD_DOUBLE_NCCL_CONNECTS    the first operation is in progress until all ranks have asked for theirs, as
+ *                              with NCCL_RUNTIME_CONNECT
  *   ZD_DOUBLE_LEAKS=1          a process that has not given its communicators back exits with 99
  *
- * A nonblocking call is in progress until ncclCommGetAsyncError has said so some times; only then is anything done, so that
- * whoever goes on earlier is too early. Whoever calls meanwhile has broken the communicator, as with NCCL.
+ * A nonblocking call is in progress until ncclCommGetAsyncError has said so some times; only then is anything
+ * done, so that whoever goes on earlier is too early. Whoever calls meanwhile has broken the communicator, as
+ * with NCCL.
  */
 #include <dlfcn.h>
 #include <errno.h>
@@ -50,7 +53,7 @@ static struct {
 	LIST_HEAD(, ncclComm) comms; /* and those whose GPU was lost under them */
 } all = {.lock = PTHREAD_MUTEX_INITIALIZER, .polls = 2};
 
-/* ---- What a test asks for ---------------------------------------------------------------------------------------- */
+/* ---- What a test asks for ------------------------------------------------------------------------------ */
 
 static void control_fail_call(const char *function, unsigned nth, int result)
 {
@@ -195,7 +198,7 @@ __attribute__((destructor)) static void at_exit(void)
 	_exit(99);
 }
 
-/* ---- Of the library ---------------------------------------------------------------------------------------------- */
+/* ---- Of the library ------------------------------------------------------------------------------------ */
 
 int ncclGetVersion(int *version)
 {
@@ -245,7 +248,7 @@ int ncclGetUniqueId(struct zd_nccl_id *id)
 	return result ? result : nccl_ranks_name(id);
 }
 
-/* ---- The driver ---------------------------------------------------------------------------------------------------- */
+/* ---- The driver ---------------------------------------------------------------------------------------- */
 
 typedef int get_proc_fn(const char *name, void **function, int version, uint64_t flags, int *status);
 
@@ -296,7 +299,7 @@ static void unload_kernel(struct ncclComm *comm)
 	(void)comm->driver.ctxPopCurrent(&popped);
 }
 
-/* ---- Works ----------------------------------------------------------------------------------------------------------- */
+/* ---- Works --------------------------------------------------------------------------------------------- */
 
 static void free_works(struct ncclComm *comm, bool every)
 {
@@ -347,7 +350,7 @@ static bool wait_for_kernels(struct ncclComm *comm)
 	return true;
 }
 
-/* ---- What is in progress ------------------------------------------------------------------------------------------------ */
+/* ---- What is in progress ------------------------------------------------------------------------------- */
 
 static bool connect(struct ncclComm *comm)
 {
@@ -431,7 +434,7 @@ int ncclCommGetAsyncError(struct ncclComm *comm, int *result)
 	return failure;
 }
 
-/* ---- Communicators ---------------------------------------------------------------------------------------------------- */
+/* ---- Communicators ------------------------------------------------------------------------------------- */
 
 static void forget(struct ncclComm *comm)
 {
@@ -551,7 +554,7 @@ int ncclCommAbort(struct ncclComm *comm)
 	return result;
 }
 
-/* ---- Groups ------------------------------------------------------------------------------------------------------------- */
+/* ---- Groups -------------------------------------------------------------------------------------------- */
 
 /* Of one communicator at a time. */
 static __thread struct {
@@ -585,7 +588,7 @@ int ncclGroupEnd(void)
 	return result;
 }
 
-/* ---- Operations ------------------------------------------------------------------------------------------------------------ */
+/* ---- Operations ---------------------------------------------------------------------------------------- */
 
 /* A new work of the communicator, or that of the group. */
 static int open_work(struct ncclComm *comm, int type, struct CUstream_st *stream)

@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * nccl_double.h - the inside of NCCL's double: communicators between threads and processes of one host, by way of a file in
- * shared memory that the unique id names. What a call asks for becomes moves between ranks; a kernel on the driver's double
- * makes them, in the order of its stream, and waits for its peers there, as a kernel of NCCL's does.
+ * nccl_double.h - the inside of NCCL's double: communicators between threads and processes of one host, by
+ * way of a file in shared memory that the unique id names. What a call asks for becomes moves between ranks;
+ * a kernel on the driver's double makes them, in the order of its stream, and waits for its peers there, as a
+ * kernel of NCCL's does.
  *
- * A communicator is its caller's, one thread at a time; a kernel looks at what is constant and at `aborted`. It goes when its
- * kernels have ended, or never where its GPU was lost under them. Where NCCL would hang, the double does: with a rank that
- * came twice, another number of ranks, or counts that differ.
+ * A communicator is its caller's, one thread at a time; a kernel looks at what is constant and at `aborted`.
+ * It goes when its kernels have ended, or never where its GPU was lost under them. Where NCCL would hang, the
+ * double does: with a rank that came twice, another number of ranks, or counts that differ.
  */
 #ifndef ZD_DOUBLE_NCCL_DOUBLE_H
 #define ZD_DOUBLE_NCCL_DOUBLE_H
@@ -22,7 +23,7 @@
 #define NCCL_RANKS 16
 #define NCCL_CHUNK ((size_t)64 << 10)
 
-/* ---- The driver ------------------------------------------------------------------------------------------------ */
+/* ---- The driver ---------------------------------------------------------------------------------------- */
 
 /* The double's functions that are called, as the process has them already. */
 struct nccl_driver {
@@ -38,7 +39,7 @@ struct nccl_driver {
 	                    struct CUstream_st *stream, void **params, void **extra);
 };
 
-/* ---- Ranks: nccl_ranks.c ----------------------------------------------------------------------------------------- */
+/* ---- Ranks: nccl_ranks.c ------------------------------------------------------------------------------- */
 
 /* From one rank to another: the sender fills it, the receiver empties it. */
 struct nccl_channel {
@@ -65,7 +66,7 @@ bool nccl_ranks_complete(struct nccl_shared *shared, const struct zd_nccl_id *id
 /* If they never were complete, the last one takes the name along. */
 void nccl_ranks_leave(struct nccl_shared *shared, const struct zd_nccl_id *id);
 
-/* ---- Communicators: nccl.c ----------------------------------------------------------------------------------------- */
+/* ---- Communicators: nccl.c ----------------------------------------------------------------------------- */
 
 enum nccl_pending { NCCL_NOTHING, NCCL_INIT, NCCL_LAUNCH, NCCL_FINALIZE };
 
@@ -93,7 +94,7 @@ struct ncclComm {
 	STAILQ_HEAD(, nccl_work) works; /* launched */
 };
 
-/* ---- Moves: nccl_moves.c -------------------------------------------------------------------------------------------- */
+/* ---- Moves: nccl_moves.c ------------------------------------------------------------------------------- */
 
 struct nccl_move {
 	bool sends;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * nccl_moves.c - the kernel: moves between ranks, in pieces, all of a work at once. What is sent is copied first, so that
- * it may be received in place. One that is aborted leaves rubbish where it was to receive.
+ * nccl_moves.c - the kernel: moves between ranks, in pieces, all of a work at once. What is sent is copied
+ * first, so that it may be received in place. One that is aborted leaves rubbish where it was to receive.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -13,7 +13,7 @@
 
 #define RUBBISH 0xa5
 
-/* ---- Works ------------------------------------------------------------------------------------------------------- */
+/* ---- Works --------------------------------------------------------------------------------------------- */
 
 struct nccl_work *nccl_work_new(struct ncclComm *comm)
 {
@@ -68,7 +68,7 @@ size_t nccl_type_bytes(int type)
 	}
 }
 
-/* ---- Device memory ------------------------------------------------------------------------------------------------- */
+/* ---- Device memory ------------------------------------------------------------------------------------- */
 
 static bool copy(struct double_reach *reach, zd_cu_ptr at, char *staged, size_t bytes, bool into_staged)
 {
@@ -106,7 +106,7 @@ static bool store(struct double_reach *reach, struct nccl_work *work)
 	return legal;
 }
 
-/* ---- Between ranks --------------------------------------------------------------------------------------------------- */
+/* ---- Between ranks ------------------------------------------------------------------------------------- */
 
 static bool send_some(struct nccl_channel *channel, struct nccl_move *move)
 {
@@ -169,7 +169,7 @@ static bool move_all(struct nccl_work *work)
 	}
 }
 
-/* ---- Sums -------------------------------------------------------------------------------------------------------------- */
+/* ---- Sums ---------------------------------------------------------------------------------------------- */
 
 static float get(const char *from, int type, size_t index)
 {
@@ -211,7 +211,7 @@ static void sum(struct nccl_work *work)
 	}
 }
 
-/* ---- The kernel ---------------------------------------------------------------------------------------------------------- */
+/* ---- The kernel ---------------------------------------------------------------------------------------- */
 
 static bool run(struct double_reach *reach, const uint64_t *args)
 {

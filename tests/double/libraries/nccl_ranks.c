@@ -11,7 +11,8 @@
 
 #include "tests/double/libraries/nccl_double.h"
 
-/* Drawn by lot, as NCCL's own are: a process id comes again, and meets what one that was killed has left behind. */
+/* Drawn by lot, as NCCL's own are: a process id comes again, and meets what one that was killed has left
+ * behind. */
 int nccl_ranks_name(struct zd_nccl_id *id)
 {
 	const char *run = getenv("ZD_DOUBLE_NCCL_RUN");

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * api_scene.h - the protocol's side of the daemon in this process: a real engine and host backend behind it, and clients
- * over socketpairs in front. Included by one test program each.
+ * api_scene.h - the protocol's side of the daemon in this process: a real engine and host backend behind it,
+ * and clients over socketpairs in front. Included by one test program each.
  */
 #ifndef ZD_TESTS_API_SCENE_H
 #define ZD_TESTS_API_SCENE_H

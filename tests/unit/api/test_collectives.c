@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * test_collectives.c - unique ids, and the part of a join that is about daemons and collectives. The backend is the host's, but
- * that it has communicators, as far as their ids.
+ * test_collectives.c - unique ids, and the part of a join that is about daemons and collectives. The backend
+ * is the host's, but that it has communicators, as far as their ids.
  */
 #include "api_scene.h"
 

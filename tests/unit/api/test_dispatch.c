@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* test_dispatch.c - what comes in wrong, and what becomes of it: always an answer, never another session's trouble. */
+/* test_dispatch.c - what comes in wrong, and what becomes of it: always an answer, never another session's
+ * trouble. */
 #include "api_scene.h"
 
 /* The hello's parts as the test wants them, and what must come back before the end. */
@@ -98,7 +99,8 @@ static void test_hello_comes_first(void **state)
 	(void)close(sock);
 }
 
-/* All of a batch counts as after the hello that it begins with, and nothing of it after a hello that was refused. */
+/* All of a batch counts as after the hello that it begins with, and nothing of it after a hello that was
+ * refused. */
 static void test_hello_in_a_batch(void **state)
 {
 	struct scene *scene = *state;
@@ -207,7 +209,7 @@ static void test_batch_limit(void **state)
 	scene_expect_refusal(scene, sock, ZEROD_E_LIMIT, "257 requests in one packet, at most 256");
 }
 
-/* ---- Counts and fences, seen before the engine sees them -------------------------------------------------- */
+/* ---- Counts and fences, seen before the engine sees them ----------------------------------------------- */
 
 static void expect_error(struct scene *scene, int sock, Zd__Request *request, int status, const char *text)
 {
@@ -328,7 +330,7 @@ static void test_every_request_has_a_handler(void **state)
 	(void)close(sock);
 }
 
-/* ---- Noise ------------------------------------------------------------------------------------------------- */
+/* ---- Noise --------------------------------------------------------------------------------------------- */
 
 static uint64_t next_random(uint64_t *seed)
 {
@@ -338,7 +340,8 @@ static uint64_t next_random(uint64_t *seed)
 	return *seed;
 }
 
-/* Valid packets with bytes changed, cut off and appended: the daemon answers or closes, and serves the next one. */
+/* Valid packets with bytes changed, cut off and appended: the daemon answers or closes, and serves the next
+ * one. */
 static void test_mutated_packets(void **state)
 {
 	struct scene *scene = *state;

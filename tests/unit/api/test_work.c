@@ -1,13 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * test_work.c - works from the engine's command to its completion: sent, answered, refused, ended; and what a client must
- * not say. Clients are this test, by hand; the backend is the host's, where a wrapper counts what it is given.
+ * test_work.c - works from the engine's command to its completion: sent, answered, refused, ended; and what a
+ * client must not say. Clients are this test, by hand; the backend is the host's, where a wrapper counts what
+ * it is given.
  */
 #include "work_scene.h"
 
 #include <math.h>
 
-/* ---- The backend --------------------------------------------------------------------------------------------- */
+/* ---- The backend --------------------------------------------------------------------------------------- */
 
 static struct zd_backend_ops counted; /* the host's, but for submit() and for what a test sets */
 static unsigned nreduces, nwatches, nwatches_until_gone;
@@ -29,7 +30,7 @@ static int open_counted(void **state)
 	return scene_open_works(state, &counted);
 }
 
-/* ---- Tests: done ------------------------------------------------------------------------------------------------------- */
+/* ---- Tests: done --------------------------------------------------------------------------------------- */
 
 static void test_process_sums(void **state)
 {
@@ -201,7 +202,7 @@ static void test_no_more_than_there_are_slots(void **state)
 	close_peer(&peer);
 }
 
-/* ---- Tests: not done ----------------------------------------------------------------------------------------------------- */
+/* ---- Tests: not done ----------------------------------------------------------------------------------- */
 
 static void test_backend_sums_for_who_cannot(void **state)
 {
@@ -266,7 +267,7 @@ static void test_backend_sums_without_a_channel(void **state)
 	}
 }
 
-/* ---- Tests: what must not be said ------------------------------------------------------------------------------------------ */
+/* ---- Tests: what must not be said ---------------------------------------------------------------------- */
 
 static void expect_end(struct peer *peer, const char *text)
 {
@@ -367,7 +368,7 @@ static void test_packet_that_is_none(void **state)
 	expect_end(&peer, "a packet of 2 bytes on the work channel");
 }
 
-/* ---- Tests: ends -------------------------------------------------------------------------------------------------------------- */
+/* ---- Tests: ends --------------------------------------------------------------------------------------- */
 
 static void test_channel_ends_the_session(void **state)
 {

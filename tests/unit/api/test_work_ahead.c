@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * test_work_ahead.c - sums that clients are asked for before their inputs are there. Clients are this test, by hand; the
- * backend is the host's behind a wrapper, which keeps copies until a test lets them go, and begins no sum with fences.
+ * test_work_ahead.c - sums that clients are asked for before their inputs are there. Clients are this test,
+ * by hand; the backend is the host's behind a wrapper, which keeps copies until a test lets them go, and
+ * begins no sum with fences.
  */
 #include "work_scene.h"
 
@@ -9,7 +10,7 @@
 
 #define RANKS 2u /* each of which sums NUMEL elements */
 
-/* ---- The backend --------------------------------------------------------------------------------------------- */
+/* ---- The backend --------------------------------------------------------------------------------------- */
 
 static struct zd_backend_ops wrapped; /* the host's, but for these: */
 static struct zd_backend_config told;
@@ -57,7 +58,7 @@ static int open_held(void **state)
 	return scene_open_works(state, &wrapped);
 }
 
-/* ---- Two ranks -------------------------------------------------------------------------------------------------- */
+/* ---- Two ranks ----------------------------------------------------------------------------------------- */
 
 static const char *const both[] = {ZD_FEATURE_WORK, ZD_FEATURE_WORK_AHEAD};
 
@@ -158,7 +159,7 @@ static void refuse(struct peer *peer, const Zd__Work *work)
 	answer(peer, &done);
 }
 
-/* ---- Tests --------------------------------------------------------------------------------------------------------- */
+/* ---- Tests --------------------------------------------------------------------------------------------- */
 
 static void test_features(void **state)
 {

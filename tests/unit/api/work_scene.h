@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * work_scene.h - clients that make sums, by hand: connections with work channels in front of the real dispatcher and engine.
- * Included by one test program each.
+ * work_scene.h - clients that make sums, by hand: connections with work channels in front of the real
+ * dispatcher and engine. Included by one test program each.
  */
 #ifndef ZD_TESTS_WORK_SCENE_H
 #define ZD_TESTS_WORK_SCENE_H
@@ -35,7 +35,7 @@ static inline int scene_open_works(void **state, const struct zd_backend_ops *ba
 	return 0;
 }
 
-/* ---- A client -------------------------------------------------------------------------------------------------- */
+/* ---- A client ------------------------------------------------------------------------------------------ */
 
 struct peer {
 	struct scene *scene;
@@ -189,7 +189,7 @@ static inline float *at(const struct peer *peer, const Zd__Location *place)
 	return NULL;
 }
 
-/* ---- Its gradients ----------------------------------------------------------------------------------------------- */
+/* ---- Its gradients ------------------------------------------------------------------------------------- */
 
 static inline uint64_t register_unit(struct peer *peer, const char *name)
 {
@@ -226,7 +226,7 @@ static inline void reduce(struct peer *peer, uint64_t unit, float value)
 	                     .entry = entry->entry));
 }
 
-/* ---- Its work -------------------------------------------------------------------------------------------------------- */
+/* ---- Its work ------------------------------------------------------------------------------------------ */
 
 /* NULL: none has come. To be freed. */
 static inline Zd__WorkPacket *read_channel(struct peer *peer)

@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * backend_fixture.h - a backend under test: records completions by op, makes commands, and looks as a client does. The host
- * backend, or what TEST_BACKEND says: the cuda backend over the driver's double, whose memory files can be mapped.
+ * backend_fixture.h - a backend under test: records completions by op, makes commands, and looks as a client
+ * does. The host backend, or what TEST_BACKEND says: the cuda backend over the driver's double, whose memory
+ * files can be mapped.
  *
- * A test that must know what an executor is doing holds it inside the completion of one op (the gate); nothing here
- * sleeps or depends on how fast anything is.
+ * A test that must know what an executor is doing holds it inside the completion of one op (the gate);
+ * nothing here sleeps or depends on how fast anything is.
  */
 #ifndef ZD_TEST_BACKEND_FIXTURE_H
 #define ZD_TEST_BACKEND_FIXTURE_H
@@ -60,7 +61,7 @@ struct fixture {
 
 static const struct zd_backend_ops *const ops = &TEST_BACKEND;
 
-/* ---- Completions ----------------------------------------------------------------------------- */
+/* ---- Completions --------------------------------------------------------------------------------------- */
 
 static inline struct timespec deadline(void)
 {
@@ -120,7 +121,7 @@ static inline uint64_t next_op(struct fixture *f)
 	return ++f->last_op;
 }
 
-/* ---- Commands -------------------------------------------------------------------------------- */
+/* ---- Commands ------------------------------------------------------------------------------------------ */
 
 static inline uint64_t submit(struct fixture *f, struct zd_command command)
 {
@@ -169,7 +170,7 @@ static inline struct zd_command watch(uint32_t device, uint64_t session, uint32_
 	return command;
 }
 
-/* ---- What a client sees ---------------------------------------------------------------------- */
+/* ---- What a client sees -------------------------------------------------------------------------------- */
 
 static inline uint8_t *map_segment(struct fixture *f, uint32_t segment, uint64_t bytes)
 {
@@ -217,7 +218,7 @@ static inline void wait_counter(_Atomic uint64_t *counter, uint64_t value)
 	}
 }
 
-/* ---- Setup ----------------------------------------------------------------------------------- */
+/* ---- Setup --------------------------------------------------------------------------------------------- */
 
 static inline int open_devices(void **state, uint32_t ndevices)
 {
@@ -252,7 +253,8 @@ static inline void close_backend(struct fixture *f)
 	f->backend = NULL;
 }
 
-/* Nothing is under way: each command has ended once. Values have been freed by the tests that asked for them. */
+/* Nothing is under way: each command has ended once. Values have been freed by the tests that asked for
+ * them. */
 static inline void forget_records(struct fixture *f)
 {
 	for (uint64_t op = 1; op <= f->last_op; op++) {

@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * collective_scene.h - communicators through the backend's interface: two daemons in one process, each with its own GPUs,
- * over the doubles of the driver and of NCCL.
+ * collective_scene.h - communicators through the backend's interface: two daemons in one process, each with
+ * its own GPUs, over the doubles of the driver and of NCCL.
  *
- * Rank r of the world is on node r / `each`, device r % `each`. A rank's segment is what it sends from, one half, and receives
- * into. Every test is a case of its own (cases.h): NCCL is loaded once a process, and what hangs is ended by an alarm.
+ * Rank r of the world is on node r / `each`, device r % `each`. A rank's segment is what it sends from, one
+ * half, and receives into. Every test is a case of its own (cases.h): NCCL is loaded once a process, and what
+ * hangs is ended by an alarm.
  */
 #ifndef ZD_TEST_COLLECTIVE_SCENE_H
 #define ZD_TEST_COLLECTIVE_SCENE_H
@@ -48,7 +49,7 @@ struct collective_scene {
 			return zd_cuda_ids_main((argc)-2, (argv) + 2);                                       \
 	} while (0)
 
-/* ---- The scene -------------------------------------------------------------------------------------------------- */
+/* ---- The scene ----------------------------------------------------------------------------------------- */
 
 static inline struct fixture *node_of(const struct collective_scene *s, uint32_t rank)
 {
@@ -131,7 +132,7 @@ static inline void wait_status(struct fixture *f, uint64_t op, int status)
 		fail_msg("%d: %s", record.completion.status, record.completion.error);
 }
 
-/* ---- Communicators ---------------------------------------------------------------------------------------------- */
+/* ---- Communicators ------------------------------------------------------------------------------------- */
 
 static inline uint64_t ask_ids(struct collective_scene *s, uint32_t rank, uint32_t count)
 {
@@ -231,7 +232,7 @@ static inline void scene_close_both(struct collective_scene *s)
 	scene_close(s);
 }
 
-/* ---- Exchanges --------------------------------------------------------------------------------------------------- */
+/* ---- Exchanges ----------------------------------------------------------------------------------------- */
 
 static inline struct zd_command exchange_of(struct collective_scene *s, uint32_t rank, uint64_t comm,
                                             uint64_t bytes, uint64_t send_stride, uint64_t receive_stride)

@@ -6,7 +6,8 @@
 #include "tests/support/collective.h"
 #include "tests/unit/backend/comm_scene.h"
 
-/* Every rank's memory is as before the operation; `nranks` is the group's size, which may be more than are in the scene. */
+/* Every rank's memory is as before the operation; `nranks` is the group's size, which may be more than are in
+ * the scene. */
 static inline void comm_prepare(struct comm_scene *s, const struct zd_cuda_comm_call *call, uint32_t nranks)
 {
 	uint8_t *bytes = zd_calloc(1, COMM_BYTES);

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * comm_scene.h - communicators under test, over the doubles of the driver and of NCCL: ranks on a GPU each, all driven by the
- * test's own thread, so that nothing moves but when the test polls. A test that hangs is ended by an alarm.
+ * comm_scene.h - communicators under test, over the doubles of the driver and of NCCL: ranks on a GPU each,
+ * all driven by the test's own thread, so that nothing moves but when the test polls. A test that hangs is
+ * ended by an alarm.
  */
 #ifndef ZD_TEST_COMM_SCENE_H
 #define ZD_TEST_COMM_SCENE_H
@@ -44,7 +45,7 @@ struct comm_op {
 	bool taken;
 };
 
-/* ---- The scene -------------------------------------------------------------------------------------------------- */
+/* ---- The scene ----------------------------------------------------------------------------------------- */
 
 static inline void comm_must(int rc, const struct zd_err *err)
 {
@@ -218,7 +219,7 @@ static inline void comm_close(struct comm_scene *s)
 	(void)alarm(0);
 }
 
-/* ---- Memory ------------------------------------------------------------------------------------------------------- */
+/* ---- Memory -------------------------------------------------------------------------------------------- */
 
 static inline void comm_write(const struct comm_scene *s, uint32_t i, zd_cu_ptr to, const void *from,
                               size_t bytes)
@@ -235,7 +236,7 @@ static inline void comm_read(const struct comm_scene *s, uint32_t i, void *to, z
 	assert_int_equal(s->cuda->streamSynchronize(NULL), 0);
 }
 
-/* ---- Operations ----------------------------------------------------------------------------------------------------- */
+/* ---- Operations ---------------------------------------------------------------------------------------- */
 
 static inline struct comm_op comm_op(const struct comm_scene *s, uint32_t i, struct zd_cuda_comm_call call)
 {

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* cuda_scene.h - what tests of GPUs that fail begin with: a segment on each GPU, pushes, and copies that go round. */
+/* cuda_scene.h - what tests of GPUs that fail begin with: a segment on each GPU, pushes, and copies that go
+ * round. */
 #ifndef ZD_TEST_CUDA_SCENE_H
 #define ZD_TEST_CUDA_SCENE_H
 

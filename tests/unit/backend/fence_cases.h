@@ -175,7 +175,7 @@ static void test_pages_outlive_the_session_for_queued_commands(void **state)
 	forget_session(&c);
 }
 
-/* ---- Many at once ---------------------------------------------------------------------------- */
+/* ---- Many at once -------------------------------------------------------------------------------------- */
 
 struct trainer {
 	struct fixture *f;

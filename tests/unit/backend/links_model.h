@@ -1,13 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * links_model.h - GPUs that push to each other, as a model: cuda_turns.c and cuda_order.c as they are, with executors, streams and links
- * that exist in numbers only.
+ * links_model.h - GPUs that push to each other, as a model: cuda_turns.c and cuda_order.c as they are, with
+ * executors, streams and links that exist in numbers only.
  *
- * Time goes from one event to the next: an executor looks, a push's bytes begin to move or have moved, a store is done. A GPU's
- * stream moves one push at a time; those that meet at one GPU share the way into it evenly. Executors issue what cuda_executor.c
- * would, close groups where cuda_lane.c would, and look again when they would, but for what comes of a random number: how long
- * a look takes, how late a sleep ends, when a command arrives. Their spans of time are written here once more. The seed decides, so
- * every run is the same.
+ * Time goes from one event to the next: an executor looks, a push's bytes begin to move or have moved, a
+ * store is done. A GPU's stream moves one push at a time; those that meet at one GPU share the way into it
+ * evenly. Executors issue what cuda_executor.c would, close groups where cuda_lane.c would, and look again
+ * when they would, but for what comes of a random number: how long a look takes, how late a sleep ends, when
+ * a command arrives. Their spans of time are written here once more. The seed decides, so every run is the
+ * same.
  */
 #ifndef ZD_TEST_LINKS_MODEL_H
 #define ZD_TEST_LINKS_MODEL_H
@@ -95,7 +96,7 @@ struct model {
 	uint32_t npushes, nmost, nended;
 };
 
-/* ---- A model of its own for each run ------------------------------------------------------------------------------ */
+/* ---- A model of its own for each run ------------------------------------------------------------------- */
 
 static inline struct model *new_model(uint32_t count, uint32_t seed, uint32_t nmost)
 {
@@ -179,7 +180,7 @@ static inline void add_gather(struct model *m, struct gather *gather)
 	}
 }
 
-/* ---- Streams and links -------------------------------------------------------------------------------------------- */
+/* ---- Streams and links --------------------------------------------------------------------------------- */
 
 static inline struct flight *moving(struct gpu *gpu)
 {
@@ -271,7 +272,7 @@ static inline void go_on(struct model *m, struct gpu *gpu)
 		moved(m, gpu);
 }
 
-/* ---- Executors ---------------------------------------------------------------------------------------------------- */
+/* ---- Executors ----------------------------------------------------------------------------------------- */
 
 static inline void event(const struct model *m, struct gpu *gpu)
 {
@@ -392,7 +393,7 @@ static inline uint64_t looks_ns(const struct model *m, const struct gpu *gpu)
 	return zd_min_u64(gpu->look_ns, woken_ns);
 }
 
-/* ---- Time --------------------------------------------------------------------------------------------------------- */
+/* ---- Time ---------------------------------------------------------------------------------------------- */
 
 static inline uint64_t next_event_ns(struct model *m)
 {

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* test_cuda.c - the cuda backend's devices through its interface, over the driver's double: opening, segments, commands. */
+/* test_cuda.c - the cuda backend's devices through its interface, over the driver's double: opening,
+ * segments, commands. */
 #define TEST_BACKEND zd_backend_cuda
 
 #include <fcntl.h>
@@ -10,7 +11,7 @@
 
 #define GRANULARITY (2 * MIB)
 
-/* ---- Opening --------------------------------------------------------------------------------- */
+/* ---- Opening ------------------------------------------------------------------------------------------- */
 
 static void test_devices_have_names_and_arenas(void **state)
 {
@@ -102,7 +103,7 @@ static void test_auto_finds_the_gpus(void **state)
 	assert_int_equal(err.status, 0);
 }
 
-/* ---- Segments -------------------------------------------------------------------------------- */
+/* ---- Segments ------------------------------------------------------------------------------------------ */
 
 static uint64_t destroy(struct fixture *f, uint32_t segment)
 {
@@ -141,7 +142,7 @@ static void test_segment_that_does_not_fit(void **state)
 	assert_int_equal(create(f, 0, 1, GRANULARITY).completion.status, 0);
 }
 
-/* ---- Copies ------------------------------------------------------------------------------------ */
+/* ---- Copies -------------------------------------------------------------------------------------------- */
 
 /* Each in its turn, and every byte arrives. */
 static void test_long_pushes_to_all(void **state)
@@ -207,8 +208,8 @@ static void test_more_commands_than_fly_at_once(void **state)
 	assert_int_equal(wait_op(f, last).completion.status, 0);
 }
 
-/* Small copies within a GPU go by another way than large ones; the counter that they store into never runs ahead of their
- * bytes. */
+/* Small copies within a GPU go by another way than large ones; the counter that they store into never runs
+ * ahead of their bytes. */
 static void test_copies_within_a_device_keep_their_order(void **state)
 {
 	static const uint64_t sizes[] = {9 * MIB, 256,      5 * MIB, 64 << 10, 2 * MIB,
@@ -239,7 +240,7 @@ static void test_copies_within_a_device_keep_their_order(void **state)
 	forget_session(&c);
 }
 
-/* ---- Close ------------------------------------------------------------------------------------- */
+/* ---- Close --------------------------------------------------------------------------------------------- */
 
 static void test_close_with_work_queued(void **state)
 {

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* test_cuda_collectives.c - communicators through the backend's interface: what is exchanged, in which order, and their ends in
- * order; over the doubles of the driver and of NCCL. */
+/* test_cuda_collectives.c - communicators through the backend's interface: what is exchanged, in which order,
+ * and their ends in order; over the doubles of the driver and of NCCL. */
 #include "tests/unit/backend/collective_scene.h"
 
-/* ---- Ids ---------------------------------------------------------------------------------------------------------- */
+/* ---- Ids ----------------------------------------------------------------------------------------------- */
 
 static void test_unique_ids(void **state)
 {
@@ -20,7 +20,7 @@ static void test_unique_ids(void **state)
 	scene_close(&s);
 }
 
-/* ---- What is exchanged -------------------------------------------------------------------------------------------- */
+/* ---- What is exchanged --------------------------------------------------------------------------------- */
 
 /* What rank `from` has for rank `to`. */
 static uint8_t byte_at(uint32_t from, uint32_t to, uint64_t index)
@@ -37,7 +37,8 @@ static void fill_rank(struct collective_scene *s, uint32_t rank, uint64_t bytes,
 			s->memory[rank][to * stride + i] = byte_at(rank, stride ? to : 0, i);
 }
 
-/* All blocks that the rank was to receive; its own one only of an all-gather; and nothing in between or behind. */
+/* All blocks that the rank was to receive; its own one only of an all-gather; and nothing in between or
+ * behind. */
 static void expect_rank(struct collective_scene *s, uint32_t rank, struct zd_exchange_desc desc)
 {
 	bool all = desc.send_stride == 0 && desc.receive_stride == desc.bytes;
@@ -205,10 +206,10 @@ static void test_values_that_are_checked(void **state)
 	agree(&(struct zd_backend_config){.check_collectives = true});
 }
 
-/* ---- Order -------------------------------------------------------------------------------------------------------- */
+/* ---- Order --------------------------------------------------------------------------------------------- */
 
-/* Node 0 asks for a gather and then for a reduction, node 1 for the reduction first, and for the gather only when that has
- * been done on both. Also when these are the first, for which ranks connect. */
+/* Node 0 asks for a gather and then for a reduction, node 1 for the reduction first, and for the gather only
+ * when that has been done on both. Also when these are the first, for which ranks connect. */
 static void test_roles_do_not_wait_for_each_other(void **state)
 {
 	struct collective_scene s;
@@ -302,7 +303,8 @@ static void test_counters_side_by_side(void **state)
 	scene_close_both(&s);
 }
 
-/* Of two communicators that store into one timeline the second exchange is done first: its fence, and its end, wait. */
+/* Of two communicators that store into one timeline the second exchange is done first: its fence, and its
+ * end, wait. */
 static void test_one_timeline_over_two_communicators(void **state)
 {
 	struct collective_scene s;
@@ -324,7 +326,7 @@ static void test_one_timeline_over_two_communicators(void **state)
 	scene_close_both(&s);
 }
 
-/* ---- Ends in order ------------------------------------------------------------------------------------------------- */
+/* ---- Ends in order ------------------------------------------------------------------------------------- */
 
 /* Node 1 does its part only when node 0 has given all and the close behind it. */
 static void test_close_behind_exchanges(void **state)

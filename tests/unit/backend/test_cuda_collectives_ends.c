@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* test_cuda_collectives_ends.c - communicators through the backend's interface that end before their time: aborts, deadlines, ranks
- * that differ, GPUs that fail, the daemon's end; over the doubles of the driver and of NCCL. */
+/* test_cuda_collectives_ends.c - communicators through the backend's interface that end before their time:
+ * aborts, deadlines, ranks that differ, GPUs that fail, the daemon's end; over the doubles of the driver and
+ * of NCCL. */
 #include <sched.h>
 
 #include "backend/cuda_comm_call.h"
@@ -35,10 +36,10 @@ static void close_by_force(struct collective_scene *s)
 	scene_close(s);
 }
 
-/* ---- Aborts -------------------------------------------------------------------------------------------------------- */
+/* ---- Aborts -------------------------------------------------------------------------------------------- */
 
-/* The kernels of what is aborted run on for a while: streams that wait for it are freed at once, but it ends when nothing writes
- * any more. */
+/* The kernels of what is aborted run on for a while: streams that wait for it are freed at once, but it ends
+ * when nothing writes any more. */
 static void test_abort_under_an_exchange(void **state)
 {
 	struct collective_scene s;
@@ -67,8 +68,8 @@ static void test_abort_under_an_exchange(void **state)
 	close_by_force(&s);
 }
 
-/* A session's reset says that all which was given out counts as passed: an exchange that ends afterwards does not abort its
- * timeline again, and what comes later works. */
+/* A session's reset says that all which was given out counts as passed: an exchange that ends afterwards does
+ * not abort its timeline again, and what comes later works. */
 static void test_reset_before_an_abort_is_over(void **state)
 {
 	struct collective_scene s;
@@ -162,7 +163,7 @@ static void test_close_while_connecting(void **state)
 	close_while_connecting(true);
 }
 
-/* ---- Deadlines ----------------------------------------------------------------------------------------------------- */
+/* ---- Deadlines ----------------------------------------------------------------------------------------- */
 
 static void test_a_rank_that_does_not_run_it(void **state)
 {
@@ -224,7 +225,7 @@ static void test_parting_that_does_not_end(void **state)
 	scene_close(&s);
 }
 
-/* ---- Ranks that differ --------------------------------------------------------------------------------------------- */
+/* ---- Ranks that differ --------------------------------------------------------------------------------- */
 
 static void test_ranks_that_differ(void **state)
 {
@@ -267,7 +268,7 @@ static void test_words_that_are_long(void **state)
 	close_by_force(&s);
 }
 
-/* ---- What is refused ----------------------------------------------------------------------------------------------- */
+/* ---- What is refused ----------------------------------------------------------------------------------- */
 
 static void test_places_that_do_not_fit(void **state)
 {
@@ -361,7 +362,7 @@ static void test_environment_that_will_not_do(void **state)
 	scene_close(&s);
 }
 
-/* ---- Failures ------------------------------------------------------------------------------------------------------ */
+/* ---- Failures ------------------------------------------------------------------------------------------ */
 
 static void test_what_nccl_says(void **state)
 {
@@ -401,7 +402,7 @@ static void test_a_gpu_that_is_lost(void **state)
 	scene_close(&s);
 }
 
-/* ---- The daemon's end ------------------------------------------------------------------------------------------------ */
+/* ---- The daemon's end ---------------------------------------------------------------------------------- */
 
 /* Whatever is under way ends, once, and frees who waits. */
 static void test_close_with_all_under_way(void **state)

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * test_cuda_collectives_faults.c - communicators through the backend's interface when a call of NCCL or of the driver fails: each
- * call once. Whatever fails, every command ends once, every waiter is freed, no data is wrong where a command succeeded, and
- * all is given back.
+ * test_cuda_collectives_faults.c - communicators through the backend's interface when a call of NCCL or of
+ * the driver fails: each call once. Whatever fails, every command ends once, every waiter is freed, no data
+ * is wrong where a command succeeded, and all is given back.
  */
 #include <sched.h>
 
@@ -12,10 +12,10 @@
 
 static const struct zd_backend_config checking = {.check_collectives = true};
 
-/* ---- A program of everything --------------------------------------------------------------------------------------- */
+/* ---- A program of everything --------------------------------------------------------------------------- */
 
-/* Both ranks' commands end; when one fails the other's communicators are aborted, as its group would be. True: both ended
- * well. */
+/* Both ranks' commands end; when one fails the other's communicators are aborted, as its group would be.
+ * True: both ended well. */
 static bool wait_both(struct collective_scene *s, const uint64_t ops_of[NODES])
 {
 	bool aborted = false, ended = false, well = true;
@@ -119,7 +119,7 @@ static void reset(struct collective_scene *s, uint64_t value)
 		(void)wait_op(s->nodes[rank], give(s, rank, command));
 }
 
-/* ---- NCCL ------------------------------------------------------------------------------------------------------------ */
+/* ---- NCCL ---------------------------------------------------------------------------------------------- */
 
 /* The threads of both nodes go on: what failed takes nothing else along. */
 static void test_every_call_of_nccl_fails_once(void **state)
@@ -149,7 +149,7 @@ static void test_every_call_of_nccl_fails_once(void **state)
 	scene_close(&s);
 }
 
-/* ---- The driver -------------------------------------------------------------------------------------------------------- */
+/* ---- The driver ---------------------------------------------------------------------------------------- */
 
 /* False: the call that failed was one of the backend's start. */
 static bool try_to_open(struct collective_scene *s)

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * test_cuda_collectives_frees.c - while an exchange waits for a rank, everything else of the daemon goes on: what would free pinned
- * memory, which waits for all kernels and keeps all other calls out, is left for later. The driver's double does so, too.
+ * test_cuda_collectives_frees.c - while an exchange waits for a rank, everything else of the daemon goes on:
+ * what would free pinned memory, which waits for all kernels and keeps all other calls out, is left for
+ * later. The driver's double does so, too.
  */
 #include "tests/support/pause.h"
 #include "tests/unit/backend/collective_scene.h"

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* test_cuda_collectives_room.c - as many communicators as a GPU has room for, and those that wait for it; over the doubles of
- * the driver, whose GPUs have room for four of a role, and of NCCL. */
+/* test_cuda_collectives_room.c - as many communicators as a GPU has room for, and those that wait for it;
+ * over the doubles of the driver, whose GPUs have room for four of a role, and of NCCL. */
 #include "tests/unit/backend/collective_scene.h"
 
 #define FULL 4u
@@ -31,7 +31,8 @@ static void close_full(struct collective_scene *s, uint32_t first)
 	scene_close(s);
 }
 
-/* One more would wait for the others' kernels, and other ranks' for it: it is refused at once. Reductions have room of their own. */
+/* One more would wait for the others' kernels, and other ranks' for it: it is refused at once. Reductions
+ * have room of their own. */
 static void test_one_more_is_refused(void **state)
 {
 	struct collective_scene s;
@@ -47,7 +48,8 @@ static void test_one_more_is_refused(void **state)
 	close_full(&s, 1);
 }
 
-/* A job that begins again at once: what is left of its former communicators takes their room until it is gone. */
+/* A job that begins again at once: what is left of its former communicators takes their room until it is
+ * gone. */
 static void test_room_comes_with_an_end(void **state)
 {
 	struct collective_scene s;

@@ -2,7 +2,7 @@
 /* test_cuda_comm.c - the life of communicators, over the doubles of the driver and of NCCL. */
 #include "tests/unit/backend/comm_scene.h"
 
-/* ---- Meeting -------------------------------------------------------------------------------------------------- */
+/* ---- Meeting ------------------------------------------------------------------------------------------- */
 
 static void test_all_ranks_meet(void **state)
 {
@@ -94,7 +94,8 @@ static void test_peers_that_never_come(void **state)
 	comm_close(&s);
 }
 
-/* The same where the communicator's ranks are others in the world: they are called by what their users know. */
+/* The same where the communicator's ranks are others in the world: they are called by what their users
+ * know. */
 static void test_peers_by_their_ranks_in_the_world(void **state)
 {
 	struct comm_scene s;
@@ -162,7 +163,7 @@ static void test_daemons_that_do_not_agree(void **state)
 	meet_in_vain(same_rank);
 }
 
-/* ---- What is refused --------------------------------------------------------------------------------------------- */
+/* ---- What is refused ----------------------------------------------------------------------------------- */
 
 static void expect_refused(struct comm_scene *s, uint32_t i, struct zd_cuda_comm_config config, int status,
                            const char *text)
@@ -239,7 +240,7 @@ static void test_an_id_that_is_none(void **state)
 	comm_close(&s);
 }
 
-/* ---- Aborts --------------------------------------------------------------------------------------------------------- */
+/* ---- Aborts -------------------------------------------------------------------------------------------- */
 
 static void expect_aborted(struct comm_scene *s, struct comm_op *op)
 {
@@ -330,7 +331,8 @@ static void test_abort_in_every_phase(void **state)
 	abort_in(ZD_CUDA_COMM_COMPARING, true);
 }
 
-/* What was launched is given back when nothing writes any more, though its stream runs on to the stored progress. */
+/* What was launched is given back when nothing writes any more, though its stream runs on to the stored
+ * progress. */
 static void test_an_aborted_operation_never_succeeds(void **state)
 {
 	struct comm_op ops[3];

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * test_cuda_comm_faults.c - communicators when a call of NCCL or of the driver fails: each call once. Whatever fails, every
- * operation ends, no data is wrong where one succeeded, and all is given back.
+ * test_cuda_comm_faults.c - communicators when a call of NCCL or of the driver fails: each call once.
+ * Whatever fails, every operation ends, no data is wrong where one succeeded, and all is given back.
  */
 #include "tests/unit/backend/comm_data.h"
 
 #define RANKS 2u
 
-/* ---- A program of everything ----------------------------------------------------------------------------------- */
+/* ---- A program of everything --------------------------------------------------------------------------- */
 
 /* When one of them does not live, the others are aborted, as a group's end is. */
 static void abort_all(struct comm_scene *s)
@@ -79,7 +79,7 @@ static void run_everything(struct comm_scene *s)
 		abort_all(s);
 }
 
-/* ---- NCCL ------------------------------------------------------------------------------------------------------------ */
+/* ---- NCCL ---------------------------------------------------------------------------------------------- */
 
 /* False: there is no such call. */
 static bool fail_nth(const char *function, unsigned nth, int result)
@@ -138,7 +138,7 @@ static void test_what_a_failed_call_says(void **state)
 	comm_close(&s);
 }
 
-/* ---- The driver -------------------------------------------------------------------------------------------------------- */
+/* ---- The driver ---------------------------------------------------------------------------------------- */
 
 static const struct zd_cuda *real;
 static struct {

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * test_cuda_comm_gate.c - what frees pinned memory and kernels of communicators that run are kept apart. The driver's double waits as
- * the driver does: whoever frees beside a kernel stops all other calls, and the test hangs.
+ * test_cuda_comm_gate.c - what frees pinned memory and kernels of communicators that run are kept apart. The
+ * driver's double waits as the driver does: whoever frees beside a kernel stops all other calls, and the test
+ * hangs.
  */
 #include "tests/support/pause.h"
 #include "tests/unit/backend/comm_scene.h"

@@ -1,8 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * test_cuda_comm_processes.c - a group over two daemons of one host, over the doubles of the driver and of NCCL.
+ * test_cuda_comm_processes.c - a group over two daemons of one host, over the doubles of the driver and of
+ * NCCL.
  *
- * The second daemon is this program with an argument, and gets the unique id through a pipe, as trainers pass it on.
+ * The second daemon is this program with an argument, and gets the unique id through a pipe, as trainers pass
+ * it on.
  */
 #include <signal.h>
 
@@ -39,7 +41,7 @@ static void expect_difference(struct comm_scene *s, const struct zd_cuda_comm_ca
 	}
 }
 
-/* ---- The second daemon ------------------------------------------------------------------------------------------ */
+/* ---- The second daemon --------------------------------------------------------------------------------- */
 
 static int second_main(const char *what)
 {
@@ -94,7 +96,7 @@ static int wait_for(pid_t pid)
 	return status;
 }
 
-/* ---- The first -------------------------------------------------------------------------------------------------- */
+/* ---- The first ----------------------------------------------------------------------------------------- */
 
 static pid_t open_both(struct comm_scene *s, const char *what)
 {

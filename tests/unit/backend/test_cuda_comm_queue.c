@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* test_cuda_comm_queue.c - operations of communicators: their data, their order, checking mode, deadlines, errors; over the
- * doubles of the driver and of NCCL. */
+/* test_cuda_comm_queue.c - operations of communicators: their data, their order, checking mode, deadlines,
+ * errors; over the doubles of the driver and of NCCL. */
 #include "base/dtype.h"
 #include "tests/unit/backend/comm_data.h"
 
-/* ---- Data ----------------------------------------------------------------------------------------------------- */
+/* ---- Data ---------------------------------------------------------------------------------------------- */
 
 static void test_data(void **state)
 {
@@ -119,7 +119,7 @@ static void test_given_while_connecting(void **state)
 	comm_close(&s);
 }
 
-/* ---- What is refused --------------------------------------------------------------------------------------------- */
+/* ---- What is refused ----------------------------------------------------------------------------------- */
 
 static void expect_refused(struct comm_scene *s, struct zd_cuda_comm_call call, const char *text)
 {
@@ -169,7 +169,7 @@ static void test_bad_calls(void **state)
 	comm_close(&s);
 }
 
-/* ---- Order ---------------------------------------------------------------------------------------------------------- */
+/* ---- Order --------------------------------------------------------------------------------------------- */
 
 struct pair {
 	struct zd_cuda_comm *other[2]; /* of another group over the same devices */
@@ -247,7 +247,8 @@ static void test_two_communicators_at_once(void **state)
 	close_pair(&s, &pair);
 }
 
-/* Ranks that share a GPU give theirs in an order of their own: what is compared with other ranks holds up nobody else. */
+/* Ranks that share a GPU give theirs in an order of their own: what is compared with other ranks holds up
+ * nobody else. */
 static void test_crossing_orders_in_checking_mode(void **state)
 {
 	struct comm_scene s;
@@ -267,7 +268,8 @@ static void test_crossing_orders_in_checking_mode(void **state)
 	close_pair(&s, &pair);
 }
 
-/* Of one communicator in the order in which they were given; another one, that is not ready or is stuck, holds up nothing. */
+/* Of one communicator in the order in which they were given; another one, that is not ready or is stuck,
+ * holds up nothing. */
 static void test_the_order_is_that_of_giving(void **state)
 {
 	struct comm_op next;
@@ -344,7 +346,7 @@ static void test_the_next_goes_on(void **state)
 	close_pair(&s, &pair);
 }
 
-/* ---- Checking mode ---------------------------------------------------------------------------------------------------- */
+/* ---- Checking mode ------------------------------------------------------------------------------------- */
 
 static struct zd_cuda_comm_call three_calls[3];
 static const char *other_group;
@@ -365,8 +367,8 @@ static void connect_checked(struct comm_scene *s)
 		COMM_AWAIT(s, s->ranks[i].comm->state == ZD_CUDA_COMM_READY);
 }
 
-/* All ranks fail, with the same words, and nothing was received. They part in order: a rank may not have all that this one
- * told it. */
+/* All ranks fail, with the same words, and nothing was received. They part in order: a rank may not have all
+ * that this one told it. */
 static void expect_mismatch(struct comm_scene *s, const char *text)
 {
 	struct comm_op ops[3];
@@ -561,7 +563,7 @@ static void test_ranks_in_words(void **state)
 	}
 }
 
-/* ---- Deadlines ---------------------------------------------------------------------------------------------------------- */
+/* ---- Deadlines ----------------------------------------------------------------------------------------- */
 
 static void expect_expired(struct comm_scene *s, struct comm_op *op, const char *text)
 {
@@ -658,7 +660,7 @@ static void test_deadline_before_all_have_met(void **state)
 	comm_close(&s);
 }
 
-/* ---- Errors that come later ---------------------------------------------------------------------------------------------- */
+/* ---- Errors that come later ---------------------------------------------------------------------------- */
 
 static void fail_later(bool checking, enum zd_cuda_comm_phase phase)
 {
@@ -690,7 +692,8 @@ static void test_errors_that_come_later(void **state)
 	fail_later(true, ZD_CUDA_COMM_DESCRIBING);
 }
 
-/* The stream has come to the progress, and NCCL says that the communicator is broken: nobody knows what was received. */
+/* The stream has come to the progress, and NCCL says that the communicator is broken: nobody knows what was
+ * received. */
 static void test_progress_of_a_broken_communicator(void **state)
 {
 	struct comm_op ops[2];

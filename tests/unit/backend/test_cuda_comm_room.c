@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* test_cuda_comm_room.c - what operations of communicators share: the GPU's room, a page for agreements, their time; over the
- * doubles of the driver and of NCCL. */
+/* test_cuda_comm_room.c - what operations of communicators share: the GPU's room, a page for agreements,
+ * their time; over the doubles of the driver and of NCCL. */
 #include "tests/unit/backend/comm_data.h"
 
-/* ---- The GPU's room ------------------------------------------------------------------------------------------------- */
+/* ---- The GPU's room ------------------------------------------------------------------------------------ */
 
 /* All kernels of both queues fit on the GPU at once, and one is always let go. */
 static void test_blocks_fit_on_the_gpu(void **state)
@@ -60,7 +60,8 @@ static void give_to(struct comm_scene *s, uint32_t i, struct zd_cuda_comm *comm,
 	comm_must(zd_cuda_comm_queue_give(&s->ranks[i].queue, comm, &op->op, &err), &err);
 }
 
-/* Ranks that share two GPUs begin with one group here and with the other there: both kernels are on both GPUs. */
+/* Ranks that share two GPUs begin with one group here and with the other there: both kernels are on both
+ * GPUs. */
 static void test_crossing_orders(void **state)
 {
 	struct zd_cuda_comm *other[2];
@@ -86,8 +87,8 @@ static void test_crossing_orders(void **state)
 	comm_close(&s);
 }
 
-/* Where there is no room for their kernels beside each other there is none for the communicator; room comes back when one is
- * gone, and not before its kernels have ended. */
+/* Where there is no room for their kernels beside each other there is none for the communicator; room comes
+ * back when one is gone, and not before its kernels have ended. */
 static void test_no_more_communicators_than_room(void **state)
 {
 	struct zd_cuda_comm_config config;
@@ -118,7 +119,7 @@ static void test_no_more_communicators_than_room(void **state)
 	comm_close(&s);
 }
 
-/* ---- Agreements ------------------------------------------------------------------------------------------------------- */
+/* ---- Agreements ---------------------------------------------------------------------------------------- */
 
 struct agreement {
 	struct comm_op op;
@@ -177,7 +178,7 @@ static void test_too_large_a_value(void **state)
 	comm_close(&s);
 }
 
-/* ---- Time ------------------------------------------------------------------------------------------------------------ */
+/* ---- Time ---------------------------------------------------------------------------------------------- */
 
 /* It has so long from its launch on, however long it has waited for that. */
 static void test_patience_begins_with_the_launch(void **state)
@@ -210,7 +211,7 @@ static void test_patience_begins_with_the_launch(void **state)
 	comm_close(&s);
 }
 
-/* ---- Words ------------------------------------------------------------------------------------------------------------ */
+/* ---- Words --------------------------------------------------------------------------------------------- */
 
 /* A description comes from another process: its words need not have an end. */
 static void test_description_without_an_end(void **state)

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* test_cuda_faults.c - the cuda backend when GPUs lack something, fail, or the driver refuses; over the driver's double. */
+/* test_cuda_faults.c - the cuda backend when GPUs lack something, fail, or the driver refuses; over the
+ * driver's double. */
 #define TEST_BACKEND zd_backend_cuda
 
 #include "driver/driver.h"
@@ -16,7 +17,7 @@ static int open_error(struct zd_err *err)
 	return rc;
 }
 
-/* ---- GPUs that will not do --------------------------------------------------------------------- */
+/* ---- GPUs that will not do ----------------------------------------------------------------------------- */
 
 static void test_gpu_for_one_process_is_refused(void **state)
 {
@@ -62,7 +63,7 @@ static void test_gpus_that_do_not_reach_each_other(void **state)
 	close_all(state);
 }
 
-/* ---- Commands that fail -------------------------------------------------------------------------- */
+/* ---- Commands that fail -------------------------------------------------------------------------------- */
 
 /* Only the one command: the GPU serves on, but its waiters are not told of bytes that never came. */
 static void test_command_that_finds_no_memory(void **state)
@@ -115,7 +116,8 @@ static void test_gpu_that_fails(void **state)
 	close_all(state);
 }
 
-/* Of many that are queued when the GPU fails, what landed before is done, all others fail, and every waiter is freed. */
+/* Of many that are queued when the GPU fails, what landed before is done, all others fail, and every waiter
+ * is freed. */
 static void test_gpu_that_fails_among_many(void **state)
 {
 	struct fixture *f = open_fixture(state, 2);
@@ -157,8 +159,8 @@ static void test_copies_without_batches(void **state)
 	close_all(state);
 }
 
-/* A push that is on its way when the GPU is given up: its command ends behind it, or its target might be somebody else's
- * by then; and its store does not undo the abort. */
+/* A push that is on its way when the GPU is given up: its command ends behind it, or its target might be
+ * somebody else's by then; and its store does not undo the abort. */
 static void test_gpu_that_fails_under_a_push(void **state)
 {
 	struct fixture *f = open_fixture(state, 2);
@@ -202,7 +204,8 @@ static void test_push_whose_second_piece_fails(void **state)
 	close_all(state);
 }
 
-/* A copy within a GPU that came as far as the other one: it is no whole copy, and its waiters are not told that it is. */
+/* A copy within a GPU that came as far as the other one: it is no whole copy, and its waiters are not told
+ * that it is. */
 static void test_copy_that_does_not_come_back(void **state)
 {
 	struct fixture *f = open_fixture(state, 2);
@@ -217,7 +220,8 @@ static void test_copy_that_does_not_come_back(void **state)
 	close_all(state);
 }
 
-/* The GPU by which copies go round is lost under one of them. Only that one fails: the others stay at home. */
+/* The GPU by which copies go round is lost under one of them. Only that one fails: the others stay at
+ * home. */
 static void lose_the_way(void **state, uint64_t size)
 {
 	struct fixture *f = open_fixture(state, 2);
@@ -284,7 +288,7 @@ static void test_segment_that_cannot_be_exported(void **state)
 	close_all(state);
 }
 
-/* ---- Every call in turn ---------------------------------------------------------------------------- */
+/* ---- Every call in turn -------------------------------------------------------------------------------- */
 
 static void sum(struct fixture *f)
 {
@@ -312,7 +316,8 @@ static void go_round(struct fixture *f, struct client *c, uint64_t round)
 	wait_op(f, second);
 }
 
-/* A start, what a gather and a sum do, an end. Whatever fails: each command ends once, each waiter is freed. */
+/* A start, what a gather and a sum do, an end. Whatever fails: each command ends once, each waiter is
+ * freed. */
 static void one_life(void **state)
 {
 	int rc = open_devices(state, 2);

@@ -42,7 +42,8 @@ static void test_stores_of_gpu_and_cpu_are_in_order(void **state)
 	forget_session(&c);
 }
 
-/* A session with commands for several devices on one timeline: they end in the order in which they were given. */
+/* A session with commands for several devices on one timeline: they end in the order in which they were
+ * given. */
 static void test_one_timeline_in_several_queues(void **state)
 {
 	struct fixture *f = *state;

@@ -2,7 +2,8 @@
 /*
  * test_cuda_losses.c - a GPU is lost while copies are under way on it or by it; over the driver's double.
  *
- * Errors that the driver gives once (1: a call that it refuses) mark a GPU as failed, and what its streams have goes on.
+ * Errors that the driver gives once (1: a call that it refuses) mark a GPU as failed, and what its streams
+ * have goes on.
  */
 #define TEST_BACKEND zd_backend_cuda
 
@@ -15,8 +16,8 @@
 #include "tests/unit/backend/cuda_scene.h"
 #include "tests/unit/driver/cases.h"
 
-/* What was submitted before has been issued when an empty copy that goes another way has ended: a push behind what goes round,
- * or one that goes round behind pushes. */
+/* What was submitted before has been issued when an empty copy that goes another way has ended: a push behind
+ * what goes round, or one that goes round behind pushes. */
 static void wait_issued(struct fixture *f, uint32_t to)
 {
 	struct zd_command nothing = copy(0, at(0, 0, 0), to, at(0, 0, 0));
@@ -51,8 +52,8 @@ static void set_to(struct fixture *f, uint64_t value)
 	assert_int_equal(wait_op(f, submit(f, set)).completion.status, 0);
 }
 
-/* The other GPU is given up under a copy that is on its way across, and then moves it all the same. Command and timeline
- * tell one story: it has failed, and both say so; or it has not, and the timeline goes on. */
+/* The other GPU is given up under a copy that is on its way across, and then moves it all the same. Command
+ * and timeline tell one story: it has failed, and both say so; or it has not, and the timeline goes on. */
 static void test_copy_that_lands_after_its_way_was_lost(void **state)
 {
 	struct fixture *f = open_fixture(state, 2);
@@ -90,7 +91,8 @@ static struct zd_command sum_of_nothing(uint64_t value)
 	return sum;
 }
 
-/* Pushes that land after the GPU was given up do not take the abort back under what the CPU signals behind them. */
+/* Pushes that land after the GPU was given up do not take the abort back under what the CPU signals behind
+ * them. */
 static void test_signal_behind_pushes_of_a_lost_gpu(void **state)
 {
 	enum { PUSHES = 4 };
@@ -109,7 +111,8 @@ static void test_signal_behind_pushes_of_a_lost_gpu(void **state)
 	close_all(state);
 }
 
-/* Of two copies that go round, the second one's way back is refused while the first is under way: who waits for that one waits on. */
+/* Of two copies that go round, the second one's way back is refused while the first is under way: who waits
+ * for that one waits on. */
 static void test_lost_leg_behind_a_copy_under_way(void **state)
 {
 	struct fixture *f = open_fixture(state, 2);
@@ -145,7 +148,8 @@ static void test_lost_gpu_leaves_its_way_round_alone(void **state)
 	close_all(state);
 }
 
-/* The way is lost while as many fills are in flight as may be: the copy that finds it so has a place behind them. */
+/* The way is lost while as many fills are in flight as may be: the copy that finds it so has a place behind
+ * them. */
 static void test_way_that_is_lost_behind_many_fills(void **state)
 {
 	enum { FILLS = 128, BYTES = ZD_CUDA_DETOUR_ZEROS_BYTES + 256 /* smaller ones go round themselves */ };
@@ -170,8 +174,8 @@ static void test_way_that_is_lost_behind_many_fills(void **state)
 	close_all(state);
 }
 
-/* A copy that goes wrong on the GPU, as here when its target's memory goes: no call is told, and the counters stand still.
- * Somebody looks. */
+/* A copy that goes wrong on the GPU, as here when its target's memory goes: no call is told, and the counters
+ * stand still. Somebody looks. */
 static void test_gpu_that_fails_unasked(void **state)
 {
 	struct fixture *f = open_fixture(state, 2);
@@ -252,7 +256,8 @@ static void test_small_fill_that_is_not_taken_is_made_again(void **state)
 	check_small_fill(f, submit(f, fill(0, at(1, 0, KIB))));
 }
 
-/* The turn of a GPU that is lost passes like any other: others need not wait until its pushes have come to rest. */
+/* The turn of a GPU that is lost passes like any other: others need not wait until its pushes have come to
+ * rest. */
 static void test_link_of_a_lost_gpu_is_free(void **state)
 {
 	enum { TAKEN = 72, SMALLER = 9 }; /* MiB */
@@ -275,7 +280,8 @@ static void test_link_of_a_lost_gpu_is_free(void **state)
 
 int main(int argc, char **argv)
 {
-	/* Segments are zeroed: those of the ways round, one of each GPU's, those of the test, and then its fills. */
+	/* Segments are zeroed: those of the ways round, one of each GPU's, those of the test, and then its
+	 * fills. */
 	struct a_case cases[] = {
 	        CASE(test_copy_that_lands_after_its_way_was_lost, "ZD_DOUBLE_COPY_US=200000",
 	             "ZD_DOUBLE_FAIL=cuMemsetD8Async:5:1"),

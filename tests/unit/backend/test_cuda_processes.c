@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * test_cuda_processes.c - the cuda backend and the processes on its GPUs, and Xids; over the driver's double and NVML's.
+ * test_cuda_processes.c - the cuda backend and the processes on its GPUs, and Xids; over the driver's double
+ * and NVML's.
  *
  * A trainer is this program with an argument: it makes a context, may fork a child, and waits to be killed.
  */
@@ -13,7 +14,7 @@
 #include "tests/unit/backend/backend_fixture.h"
 #include "tests/unit/driver/cases.h"
 
-/* ---- Trainers ------------------------------------------------------------------------------------ */
+/* ---- Trainers ------------------------------------------------------------------------------------------ */
 
 struct trainer {
 	pid_t pid, child; /* child 0: none */
@@ -68,7 +69,7 @@ static void kill_trainer(const struct trainer *trainer)
 	assert_int_equal(waitpid(trainer->pid, &status, 0), trainer->pid);
 }
 
-/* ---- Sessions of theirs --------------------------------------------------------------------------- */
+/* ---- Sessions of theirs -------------------------------------------------------------------------------- */
 
 static struct fixture *open_fixture(void **state)
 {
@@ -92,7 +93,8 @@ static uint64_t watch_until_gone(struct fixture *f, uint64_t session)
 	return submit(f, command);
 }
 
-/* Ends sessions of processes that are on no GPU, one after the other: so the monitor has looked at all that was there before. */
+/* Ends sessions of processes that are on no GPU, one after the other: so the monitor has looked at all that
+ * was there before. */
 static void let_it_look(struct fixture *f)
 {
 	static uint64_t next = 1000;
@@ -183,7 +185,7 @@ static void test_end_with_sessions_that_linger(void **state)
 	close_all(state);
 }
 
-/* ---- Xids -------------------------------------------------------------------------------------------- */
+/* ---- Xids ---------------------------------------------------------------------------------------------- */
 
 static void test_xids(void **state)
 {
@@ -200,7 +202,7 @@ static void test_xids(void **state)
 	close_all(state);
 }
 
-/* ---- Load -------------------------------------------------------------------------------------------- */
+/* ---- Load ---------------------------------------------------------------------------------------------- */
 
 static void let_it_find(struct fixture *f, uint32_t device, bool idle)
 {

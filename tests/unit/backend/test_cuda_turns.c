@@ -163,7 +163,8 @@ static void test_other_places_wait_for_a_moment(void **state)
 	free(f);
 }
 
-/* Into 0, where all are at distance 1, it is 3's place. 2 waits for longer if 3 will come before 2 would be done. */
+/* Into 0, where all are at distance 1, it is 3's place. 2 waits for longer if 3 will come before 2 would be
+ * done. */
 static void test_places_wait_for_those_who_come(void **state)
 {
 	static const struct {
@@ -275,7 +276,8 @@ static void test_each_piece_takes_a_turn(void **state)
 	free(f);
 }
 
-/* 0, 1 and 2 push in a ring, and every link is open when a piece of theirs ends: 3, which found none, has more to push. */
+/* 0, 1 and 2 push in a ring, and every link is open when a piece of theirs ends: 3, which found none, has
+ * more to push. */
 static void test_a_ring_lets_the_fourth_in(void **state)
 {
 	struct fixture *f = open_fixture();

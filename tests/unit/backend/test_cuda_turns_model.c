@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * test_cuda_turns_model.c - are turns a good schedule as a whole: gathers on modelled links (links_model.h), beside the least time in
- * which these links could carry the bytes.
+ * test_cuda_turns_model.c - are turns a good schedule as a whole: gathers on modelled links (links_model.h),
+ * beside the least time in which these links could carry the bytes.
  *
- * Figures are thousandths of that time. The bounds are the worst of a hundred seeds and a hundredth more, of which each run tries
- * a few: what makes the schedule worse is noticed, and for what makes it better they can be lowered. Without turns each executor
- * issues what it has, for the nearest GPU first.
+ * Figures are thousandths of that time. The bounds are the worst of a hundred seeds and a hundredth more, of
+ * which each run tries a few: what makes the schedule worse is noticed, and for what makes it better they can
+ * be lowered. Without turns each executor issues what it has, for the nearest GPU first.
  */
 #include <inttypes.h>
 #include <stdio.h>

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* test_cuda_unique_ids.c - processes that make unique ids and listen for their ranks: when they end, how many there may be, and
- * what goes wrong; over the doubles of the driver and of NCCL. */
+/* test_cuda_unique_ids.c - processes that make unique ids and listen for their ranks: when they end, how many
+ * there may be, and what goes wrong; over the doubles of the driver and of NCCL. */
 #include <dirent.h>
 #include <errno.h>
 #include <sched.h>
@@ -72,7 +72,7 @@ static void expect_failed(struct collective_scene *s, uint64_t op, int status, c
 	assert_null(record.completion.result.values);
 }
 
-/* ---- When they end ----------------------------------------------------------------------------------------------- */
+/* ---- When they end ------------------------------------------------------------------------------------- */
 
 static void test_until_all_have_met(void **state)
 {
@@ -133,7 +133,7 @@ static void test_until_the_daemon_ends(void **state)
 	scene_close(&s);
 }
 
-/* ---- How many ------------------------------------------------------------------------------------------------------- */
+/* ---- How many ------------------------------------------------------------------------------------------ */
 
 /* A user who has too many loses the oldest that nobody has come with; others' stay. */
 static void test_no_more_than_may_wait(void **state)
@@ -177,7 +177,7 @@ static void test_who_is_waited_for_stays(void **state)
 	scene_close(&s);
 }
 
-/* ---- What goes wrong -------------------------------------------------------------------------------------------------- */
+/* ---- What goes wrong ----------------------------------------------------------------------------------- */
 
 static void test_ids_that_cannot_be_made(void **state)
 {

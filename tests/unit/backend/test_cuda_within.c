@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* test_cuda_within.c - fills of one GPU, over the driver's double: which are the driver's, and that they keep to their bytes. */
+/* test_cuda_within.c - fills of one GPU, over the driver's double: which are the driver's, and that they keep
+ * to their bytes. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -87,8 +88,8 @@ static void issue(struct fixture *f, struct zd_cuda_task *task)
 	}
 }
 
-/* All that was issued: fails unless it ends with this task, and `bytes` at an offset are zeros now, and nothing else; else the lower
- * half holds `lower`. */
+/* All that was issued: fails unless it ends with this task, and `bytes` at an offset are zeros now, and
+ * nothing else; else the lower half holds `lower`. */
 static void expect_filled(struct fixture *f, const struct zd_cuda_task *last, uint64_t offset, uint64_t bytes,
                           unsigned char lower)
 {
@@ -117,7 +118,8 @@ static void fill(struct fixture *f, uint64_t offset, uint64_t bytes)
 	expect_filled(f, &task, offset, bytes, DIRT);
 }
 
-/* The driver's are kernels, which wait for the trainer's and stop them: an entry's padding is not worth that. */
+/* The driver's are kernels, which wait for the trainer's and stop them: an entry's padding is not worth
+ * that. */
 static void test_small_fills_come_from_another_gpu(void **state)
 {
 	static const uint64_t sizes[] = {1, 2, 255, 256, 4096, ZD_CUDA_DETOUR_ZEROS_BYTES};

@@ -6,7 +6,7 @@
 #include "tests/unit/backend/backend_fixture.h"
 #include "tests/unit/backend/lane_cases.h"
 
-/* ---- Completions ----------------------------------------------------------------------------- */
+/* ---- Completions --------------------------------------------------------------------------------------- */
 
 /* What failed first has been told already; the leak sanitizer tells whether its text went. */
 static void test_completion_has_the_last_failure(void **state)
@@ -20,7 +20,7 @@ static void test_completion_has_the_last_failure(void **state)
 	zd_completion_deinit(&completion);
 }
 
-/* ---- Opening --------------------------------------------------------------------------------- */
+/* ---- Opening ------------------------------------------------------------------------------------------- */
 
 /* Each copy takes what the one before it wrote: any other order leaves another result. */
 static void test_lane_runs_in_order(void **state)
@@ -94,7 +94,7 @@ static void test_open_refuses(void **state)
 	ops->close(NULL);
 }
 
-/* ---- Segments -------------------------------------------------------------------------------- */
+/* ---- Segments ------------------------------------------------------------------------------------------ */
 
 static void test_segment_lives_from_create_to_destroy(void **state)
 {
@@ -178,7 +178,7 @@ static void test_no_descriptors_is_an_error(void **state)
 	forget_session(&c);
 }
 
-/* ---- Close ----------------------------------------------------------------------------------- */
+/* ---- Close --------------------------------------------------------------------------------------------- */
 
 struct closer {
 	struct fixture *f;
@@ -191,7 +191,8 @@ static void *closer_main(void *arg)
 	return NULL;
 }
 
-/* The executor is held while close() begins, so that most of the work is still queued when it is told to stop. */
+/* The executor is held while close() begins, so that most of the work is still queued when it is told to
+ * stop. */
 static void test_close_with_work_queued(void **state)
 {
 	struct fixture *f = *state;

@@ -5,10 +5,10 @@
 #include "tests/unit/backend/backend_fixture.h"
 #include "tests/unit/backend/fence_cases.h"
 
-/* ---- Watches --------------------------------------------------------------------------------- */
+/* ---- Watches ------------------------------------------------------------------------------------------- */
 
-/* The fence passes while a long command runs; its watch must not wait for the command's end. Whether the fence was
- * written in time is a matter of luck, so this is tried until it was. */
+/* The fence passes while a long command runs; its watch must not wait for the command's end. Whether the
+ * fence was written in time is a matter of luck, so this is tried until it was. */
 static void test_lane_does_not_hold_up_a_watch(void **state)
 {
 	struct fixture *f = *state;
@@ -32,7 +32,7 @@ static void test_lane_does_not_hold_up_a_watch(void **state)
 	forget_session(&c);
 }
 
-/* ---- Fence pages ----------------------------------------------------------------------------- */
+/* ---- Fence pages --------------------------------------------------------------------------------------- */
 
 static void test_client_cannot_write_the_daemon_page(void **state)
 {

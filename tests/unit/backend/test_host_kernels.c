@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * test_host_kernels.c - the reduction against a scalar reference, bit by bit: all dtypes, every instruction set of this
- * machine, odd sizes, inf, nan and subnormal numbers, any cut into pieces.
+ * test_host_kernels.c - the reduction against a scalar reference, bit by bit: all dtypes, every instruction
+ * set of this machine, odd sizes, inf, nan and subnormal numbers, any cut into pieces.
  */
 #include <float.h>
 #include <math.h>
@@ -161,8 +161,8 @@ static void assert_same_result(struct zd_op_result found, struct zd_op_result ex
 		assert_memory_equal(&found.sum_squares, &expected.sum_squares, sizeof(double));
 }
 
-/* Runs `wanted` by the reference and on every instruction set, in pieces of `piece` elements. The bytes behind the
- * target must stay as they are. */
+/* Runs `wanted` by the reference and on every instruction set, in pieces of `piece` elements. The bytes
+ * behind the target must stay as they are. */
 static void check(struct buffers *b, const struct zd_host_reduce *wanted, uint64_t piece)
 {
 	struct zd_host_reduce reduce = *wanted;
@@ -242,7 +242,8 @@ static void test_pieces_do_not_matter(void **state)
 	}
 }
 
-/* 1 + 2^-12 squared needs more bits than a float has; a fused multiply-add would keep those that rounding drops. */
+/* 1 + 2^-12 squared needs more bits than a float has; a fused multiply-add would keep those that rounding
+ * drops. */
 static void test_product_is_rounded_before_the_sum(void **state)
 {
 	struct buffers *b = *state;

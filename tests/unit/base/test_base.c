@@ -21,7 +21,7 @@
 #include "base/sm.h"
 #include "base/text.h"
 
-/* ---- Errors ---------------------------------------------------------------------------------------- */
+/* ---- Errors -------------------------------------------------------------------------------------------- */
 
 static void err_text(void **state)
 {
@@ -69,7 +69,7 @@ static void err_errno(void **state)
 	assert_string_equal(err.text + strlen(err.text) - strlen(reason), reason);
 }
 
-/* ---- Things that end the process -------------------------------------------------------------------- */
+/* ---- Things that end the process ----------------------------------------------------------------------- */
 
 /* Runs fn in a child and returns what it wrote to stderr before it died of SIGABRT. */
 static const char *words_before_abort(void (*fn)(void))
@@ -209,7 +209,7 @@ static void arithmetic(void **state)
 	assert_ptr_equal(ZD_CONTAINER_OF(&outer.member, struct outer, member), &outer);
 }
 
-/* ---- Names ---------------------------------------------------------------------------------------------- */
+/* ---- Names --------------------------------------------------------------------------------------------- */
 
 static void status_names(void **state)
 {
@@ -244,7 +244,7 @@ static void dtype_table(void **state)
 	assert_string_equal(zerod_dtype_name(ZEROD_BFLOAT16), "bfloat16");
 }
 
-/* ---- Log --------------------------------------------------------------------------------------------------- */
+/* ---- Log ----------------------------------------------------------------------------------------------- */
 
 static char logged[2048];
 static unsigned nlogged;

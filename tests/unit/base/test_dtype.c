@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * All 65536 patterns of both half formats, and all 256 of both float8s. The reference decodes with ldexp; rounding is checked at, just below and just
- * above the middle of every two neighbours, so nothing of the code under test is used to judge it.
+ * All 65536 patterns of both half formats, and all 256 of both float8s. The reference decodes with ldexp;
+ * rounding is checked at, just below and just above the middle of every two neighbours, so nothing of the
+ * code under test is used to judge it.
  */
 #include <math.h>
 #include <setjmp.h>
@@ -75,7 +76,8 @@ static void expect(const struct half_format *half, float value, uint16_t wanted)
 		         wanted);
 }
 
-/* `low` and `low + 1` are neighbours; `low + 1` may be infinity, which stands for the next power of two then. */
+/* `low` and `low + 1` are neighbours; `low + 1` may be infinity, which stands for the next power of two
+ * then. */
 static void check_rounding(const struct half_format *half)
 {
 	for (uint16_t low = 0; low < infinity_of(half); low++) {
@@ -151,7 +153,8 @@ static void extremes(void **state)
 	expect(&bf16, 1e-45f, 0);
 }
 
-/* Of `mantissa_bits`. The highest exponent is infinity's and nan's as in a half format (ieee), or only its last pattern is a nan. */
+/* Of `mantissa_bits`. The highest exponent is infinity's and nan's as in a half format (ieee), or only its
+ * last pattern is a nan. */
 static void check_float8(float (*decode)(uint8_t bits), unsigned mantissa_bits, int bias, bool ieee)
 {
 	unsigned infinity = 0x7f & ~((1u << mantissa_bits) - 1);

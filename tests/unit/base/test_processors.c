@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* test_processors.c - how many processors a process may keep busy: quotas of control groups in a tree of files. */
+/* test_processors.c - how many processors a process may keep busy: quotas of control groups in a tree of
+ * files. */
 #include <limits.h>
 #include <setjmp.h>
 #include <stdarg.h>

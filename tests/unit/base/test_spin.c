@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* test_spin.c - how long a thread spins: a moment after its last event, and a share of the time in the long run. */
+/* test_spin.c - how long a thread spins: a moment after its last event, and a share of the time in the long
+ * run. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -29,7 +30,8 @@ static void test_for_a_moment_after_an_event(void **state)
 	assert_true(zd_spin_may(&spin, START_NS + WINDOW_NS + 1));
 }
 
-/* Looks without pause for so long, with an event at each look and none until the next; gives the time that was spun away. */
+/* Looks without pause for so long, with an event at each look and none until the next; gives the time that
+ * was spun away. */
 static int64_t spin_for(struct zd_spin *spin, uint64_t from_ns, uint64_t ns)
 {
 	int64_t spun_ns = 0;

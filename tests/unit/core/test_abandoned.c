@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What a failed group leaves to the ranks that are still there: entries that they write and targets that they read are
- * nobody else's until they are given back, whichever way, and then only when the fences have passed.
+ * What a failed group leaves to the ranks that are still there: entries that they write and targets that they
+ * read are nobody else's until they are given back, whichever way, and then only when the fences have passed.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -109,7 +109,8 @@ static bool overlap(struct zd_location a, struct zd_location b)
 	return a.segment == b.segment && a.offset < b.offset + b.bytes && b.offset < a.offset + a.bytes;
 }
 
-/* Another group of the same job takes gradient memory on the same device, as much as it gets: none of it is `kept`. */
+/* Another group of the same job takes gradient memory on the same device, as much as it gets: none of it is
+ * `kept`. */
 static void expect_not_handed_out(struct scene *s, struct zd_location kept)
 {
 	struct core_driver *core = s->core;
@@ -133,7 +134,7 @@ static void expect_not_handed_out(struct scene *s, struct zd_location kept)
 	core_close(core, other.session[0]);
 }
 
-/* ---- Entries: by their commit --------------------------------------------------------------------------------- */
+/* ---- Entries: by their commit -------------------------------------------------------------------------- */
 
 static void test_commit_gives_back(void **state)
 {
@@ -290,7 +291,7 @@ static void test_failures_in_a_row(void **state)
 	core_end(s.core);
 }
 
-/* ---- Targets: by the step's end --------------------------------------------------------------------------------- */
+/* ---- Targets: by the step's end ------------------------------------------------------------------------ */
 
 static void test_step_end_gives_back(void **state)
 {
@@ -404,7 +405,7 @@ static void test_units_beside_an_abandoned_target(void **state)
 	core_end(s.core);
 }
 
-/* ---- The rank's other words: its streams have drained ------------------------------------------------------------- */
+/* ---- The rank's other words: its streams have drained -------------------------------------------------- */
 
 static void test_backward_begin_gives_up_entries(void **state)
 {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * test_ahead.c - sums that are begun before their pieces are there: when they are, what they wait for, and that none counts which
- * was made of bytes that had not come.
+ * test_ahead.c - sums that are begun before their pieces are there: when they are, what they wait for, and
+ * that none counts which was made of bytes that had not come.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -150,7 +150,7 @@ static void test_few_at_a_time(void **state)
 	core_end(core);
 }
 
-/* ---- Pieces that fail ---------------------------------------------------------------------------------------------- */
+/* ---- Pieces that fail ---------------------------------------------------------------------------------- */
 
 /* Of the same sessions. */
 static void second_group(struct core_reducers *second, const struct core_reducers *first)

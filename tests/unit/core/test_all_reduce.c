@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Units whose gradients are all-reduced: every rank's target has the whole sum, beside units of which it has a slice.
+ * Units whose gradients are all-reduced: every rank's target has the whole sum, beside units of which it has
+ * a slice.
  */
 #include <setjmp.h>
 #include <stdarg.h>

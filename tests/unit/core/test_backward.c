@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Backwards, steps and their targets: when a target exists and when its bytes are gone, what every stage allows, what ranks
- * must say alike, and what a failed or abandoned request leaves behind.
+ * Backwards, steps and their targets: when a target exists and when its bytes are gone, what every stage
+ * allows, what ranks must say alike, and what a failed or abandoned request leaves behind.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -38,9 +38,10 @@ static void take_step(struct core_reducers *g, uint64_t number, float factor)
 	core_reducers_step_end(g);
 }
 
-/* ---- Targets' lives ------------------------------------------------------------------------------------------- */
+/* ---- Targets' lives ------------------------------------------------------------------------------------ */
 
-/* Stage 1 has a target on the boundary only; stages 2 and 3 from the first backward on; nothing is left after the step. */
+/* Stage 1 has a target on the boundary only; stages 2 and 3 from the first backward on; nothing is left after
+ * the step. */
 static void accumulate(uint32_t stage)
 {
 	struct core_driver *core = core_new(NULL);
@@ -185,7 +186,7 @@ static void test_nothing_trainable(void **state)
 	core_end(core);
 }
 
-/* ---- States ------------------------------------------------------------------------------------------------------ */
+/* ---- States -------------------------------------------------------------------------------------------- */
 
 static void test_order_of_calls(void **state)
 {
@@ -247,7 +248,7 @@ static void test_arguments(void **state)
 	core_end(core);
 }
 
-/* ---- What ranks must say alike --------------------------------------------------------------------------------------- */
+/* ---- What ranks must say alike ------------------------------------------------------------------------- */
 
 static void test_stage_and_dtype_must_agree(void **state)
 {
@@ -303,7 +304,7 @@ static void test_boundary_must_agree(void **state)
 	core_end(core);
 }
 
-/* ---- Failures ---------------------------------------------------------------------------------------------------------- */
+/* ---- Failures ------------------------------------------------------------------------------------------ */
 
 static void test_no_room_for_the_target(void **state)
 {
@@ -384,7 +385,7 @@ static void test_a_rank_behind_a_failure(void **state)
 	core_end(core);
 }
 
-/* ---- Ranks that go ------------------------------------------------------------------------------------------------------- */
+/* ---- Ranks that go ------------------------------------------------------------------------------------- */
 
 static void replace(struct core_reducers *g, uint32_t rank)
 {
@@ -433,7 +434,8 @@ static void test_a_rank_is_replaced(void **state)
 	core_end(core);
 }
 
-/* The group fails and is whole again while requests still wait for the executor: they do not go on as if nothing was. */
+/* The group fails and is whole again while requests still wait for the executor: they do not go on as if
+ * nothing was. */
 static void test_requests_that_slept_through_a_failure(void **state)
 {
 	struct core_driver *core = core_new(NULL);

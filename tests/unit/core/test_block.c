@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The block allocator against an owner map: one entry a granule, filled and searched naively. The map says whether a
- * block may lie where it was put, and, when a request failed, whether it really had to.
+ * The block allocator against an owner map: one entry a granule, filled and searched naively. The map says
+ * whether a block may lie where it was put, and, when a request failed, whether it really had to.
  */
 #include <setjmp.h>
 #include <signal.h>
@@ -30,7 +30,7 @@ static uint64_t random_next(uint64_t *seed)
 	return x ^ x >> 31;
 }
 
-/* ---- The owner map ---------------------------------------------------------------------------------------- */
+/* ---- The owner map ------------------------------------------------------------------------------------- */
 
 struct model {
 	struct zd_block_range *range;
@@ -134,7 +134,7 @@ static void assert_one_free_block(struct zd_block_range *range)
 	assert_int_equal(zd_block_largest_free(range), zd_block_range_bytes(range));
 }
 
-/* ---- Random programs ---------------------------------------------------------------------------------------- */
+/* ---- Random programs ----------------------------------------------------------------------------------- */
 
 struct mix {
 	uint64_t range_bytes;
@@ -201,7 +201,7 @@ static void random_programs(void **state)
 			run_random(&mixes[i], seed * 1000 + i);
 }
 
-/* ---- Single properties ------------------------------------------------------------------------------------------ */
+/* ---- Single properties --------------------------------------------------------------------------------- */
 
 static void smallest_and_largest_ranges(void **state)
 {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Buckets: slots in ring order, what a reserve waits for, entries larger than a slot, padding, staging, memory and quota
- * that run out, and ranks whose orders cross.
+ * Buckets: slots in ring order, what a reserve waits for, entries larger than a slot, padding, staging,
+ * memory and quota that run out, and ranks whose orders cross.
  */
 #include <setjmp.h>
 #include <math.h>
@@ -53,7 +53,7 @@ static void check_units(struct core_reducers *g, uint32_t nunits, float factor)
 	core_reducers_step_end(g);
 }
 
-/* ---- Creation ------------------------------------------------------------------------------------------------ */
+/* ---- Creation ------------------------------------------------------------------------------------------ */
 
 static void test_create(void **state)
 {
@@ -109,7 +109,7 @@ static void test_destroy(void **state)
 	core_end(core);
 }
 
-/* ---- Arguments ------------------------------------------------------------------------------------------------ */
+/* ---- Arguments ----------------------------------------------------------------------------------------- */
 
 static void test_reserve_arguments(void **state)
 {
@@ -177,7 +177,7 @@ static void test_commit_arguments(void **state)
 	core_end(core);
 }
 
-/* ---- Slots ------------------------------------------------------------------------------------------------------ */
+/* ---- Slots --------------------------------------------------------------------------------------------- */
 
 /* The next writer of a slot waits for that slot's reduction, and nothing else does. */
 static void test_ring(void **state)
@@ -343,7 +343,8 @@ static void test_padding_is_zeroed(void **state)
 	core_end(core);
 }
 
-/* A reserve that is given up while its padding is being zeroed: the place is given to nobody until that is over. */
+/* A reserve that is given up while its padding is being zeroed: the place is given to nobody until that is
+ * over. */
 static void test_given_up_during_the_fill(void **state)
 {
 	struct core_driver *core = core_new(NULL);
@@ -421,7 +422,7 @@ static void test_deadline_of_a_reserve(void **state)
 	core_end(core);
 }
 
-/* ---- Orders that cross ------------------------------------------------------------------------------------------- */
+/* ---- Orders that cross --------------------------------------------------------------------------------- */
 
 static void test_orders_cross_within_capacity(void **state)
 {
@@ -538,7 +539,7 @@ static void test_waiting_for_itself(void **state)
 	core_end(core);
 }
 
-/* ---- Memory ------------------------------------------------------------------------------------------------------- */
+/* ---- Memory -------------------------------------------------------------------------------------------- */
 
 /* Quota for one slot of two: the bucket goes on with one. */
 static void test_memory_for_fewer_slots(void **state)
@@ -651,7 +652,7 @@ static void test_room_that_never_comes(void **state)
 	core_end(core);
 }
 
-/* ---- Staging -------------------------------------------------------------------------------------------------------- */
+/* ---- Staging ------------------------------------------------------------------------------------------- */
 
 /* One slice of staging at a time, then as many as the bound takes; never more. */
 static void staging(uint64_t bound, uint32_t at_once)

@@ -81,7 +81,7 @@ static void test_context_ends_behind_its_streams(void **state)
 	assert_int_equal(core_quarantine(rig->core, 0), 0);
 }
 
-/* ---- Waiting ----------------------------------------------------------------------------------------------------- */
+/* ---- Waiting ------------------------------------------------------------------------------------------- */
 
 /* A unit without a version: whoever gathers it waits. */
 static uint64_t unpublished(struct rig *rig)
@@ -215,7 +215,7 @@ static void test_context_beyond_the_budget_fails_at_once(void **state)
 	end(rig, ZD_REQ_CONTEXT_END, context(rig, units, 2));
 }
 
-/* ---- Bad input ------------------------------------------------------------------------------------------------------ */
+/* ---- Bad input ----------------------------------------------------------------------------------------- */
 
 static void test_bad_sets_of_units(void **state)
 {

@@ -31,7 +31,7 @@ static void expect_no_session(struct core_driver *core, uint64_t id)
 		assert_int_not_equal(rows[i].row.id, id);
 }
 
-/* ---- What is kept, and what is not ------------------------------------------------------------------------------- */
+/* ---- What is kept, and what is not --------------------------------------------------------------------- */
 
 static void test_peers_hear_at_once(void **state)
 {
@@ -47,7 +47,8 @@ static void test_peers_hear_at_once(void **state)
 	core_end(core);
 }
 
-/* A shard, a gathered buffer, one that was released before its stream had passed, an allocation, a bucket and a target. */
+/* A shard, a gathered buffer, one that was released before its stream had passed, an allocation, a bucket and
+ * a target. */
 static void test_all_that_a_process_can_touch_is_kept(void **state)
 {
 	struct core_driver *core = core_new(&lingering);
@@ -135,7 +136,7 @@ static void test_nothing_held_nothing_kept(void **state)
 	core_end(core);
 }
 
-/* ---- Beside others ----------------------------------------------------------------------------------------------------- */
+/* ---- Beside others ------------------------------------------------------------------------------------- */
 
 /* The old process may write the shard until it is gone: nobody else does before. */
 static void test_durable_shard_has_one_writer(void **state)

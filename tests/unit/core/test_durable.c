@@ -55,7 +55,7 @@ static const struct zd_reply *rejoin(struct core_driver *core, struct core_team 
 	return reply;
 }
 
-/* ---- Shards stay ------------------------------------------------------------------------------------------------ */
+/* ---- Shards stay --------------------------------------------------------------------------------------- */
 
 static void test_shards_outlive_their_sessions(void **state)
 {
@@ -168,7 +168,7 @@ static void test_aborted_group_keeps_its_shards(void **state)
 	core_end(core);
 }
 
-/* ---- Torn ----------------------------------------------------------------------------------------------------------- */
+/* ---- Torn ---------------------------------------------------------------------------------------------- */
 
 enum point { BEFORE, WAITING, UPDATING, PUBLISHING, PUBLISHED, COMMITTED };
 
@@ -270,7 +270,8 @@ static void test_commit_needs_every_shard_registered(void **state)
 	core_end(core);
 }
 
-/* Both ranks give their unit back, with a version that was not committed, while their shards are still read. */
+/* Both ranks give their unit back, with a version that was not committed, while their shards are still
+ * read. */
 static void give_the_unit_back(struct core_driver *core, struct core_team *team)
 {
 	uint64_t unit = start(core, team);
@@ -306,7 +307,7 @@ static void test_shard_that_was_given_back_is_not_torn(void **state)
 	core_end(core);
 }
 
-/* ---- The end -------------------------------------------------------------------------------------------------------- */
+/* ---- The end ------------------------------------------------------------------------------------------- */
 
 static uint64_t only_job(struct core_driver *core)
 {
@@ -365,7 +366,8 @@ static void test_end_job_waits_for_what_still_reads(void **state)
 	core_end(core);
 }
 
-/* What is left of it is nobody's, and is there until its memory's work is done: who comes under its name begins anew. */
+/* What is left of it is nobody's, and is there until its memory's work is done: who comes under its name
+ * begins anew. */
 static void join_after_the_end(bool durable)
 {
 	struct core_driver *core = core_new(&(struct core_options){.ndevices = 3});

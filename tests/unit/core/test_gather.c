@@ -68,7 +68,7 @@ static bool same(struct zd_location a, struct zd_location b)
 	return a.segment == b.segment && a.offset == b.offset && a.bytes == b.bytes;
 }
 
-/* ---- Transfers ----------------------------------------------------------------------------------------------------- */
+/* ---- Transfers ----------------------------------------------------------------------------------------- */
 
 static void test_gather_is_inflight_then_available(void **state)
 {
@@ -185,7 +185,7 @@ static void test_bad_arguments(void **state)
 	assert_int_equal(gathered_bytes(rig), UNIT_BYTES);
 }
 
-/* ---- Leases ---------------------------------------------------------------------------------------------------------------- */
+/* ---- Leases -------------------------------------------------------------------------------------------- */
 
 static void test_uses_are_counted_down(void **state)
 {
@@ -244,7 +244,7 @@ static void test_not_held_changes_nothing(void **state)
 	assert_int_equal(gathered_bytes(rig), 0);
 }
 
-/* ---- When the bytes may be used again ------------------------------------------------------------------------------------------ */
+/* ---- When the bytes may be used again ------------------------------------------------------------------ */
 
 static void test_block_is_not_reused_before_the_slowest_stream(void **state)
 {
@@ -331,7 +331,7 @@ static void test_fences_compare_cyclically(void **state)
 	assert_int_equal(core_quarantine(rig->core, 0), 0);
 }
 
-/* ---- Pipelined releases --------------------------------------------------------------------------------------------------------- */
+/* ---- Pipelined releases -------------------------------------------------------------------------------- */
 
 static void test_release_waits_for_its_own_gather(void **state)
 {
@@ -368,7 +368,7 @@ static void test_release_of_a_gather_that_fails(void **state)
 	core_expect(rig->core, core_simple(rig->core, rig->session, ZD_REQ_UNIT_UNREGISTER, rig->unit), 0);
 }
 
-/* ---- Versions ------------------------------------------------------------------------------------------------------------------------ */
+/* ---- Versions ------------------------------------------------------------------------------------------ */
 
 static void test_versions(void **state)
 {
@@ -424,7 +424,7 @@ static void test_newest_version_is_the_default(void **state)
 	core_team_check(&rig->team, core_expect(core, ahead, 0), 2);
 }
 
-/* ---- Prefetch ---------------------------------------------------------------------------------------------------------------------------- */
+/* ---- Prefetch ------------------------------------------------------------------------------------------ */
 
 static void test_prefetch_is_joined(void **state)
 {
@@ -464,7 +464,7 @@ static void test_prefetch_of_a_former_version_is_not_joined(void **state)
 	assert_int_equal(gathered_bytes(rig), UNIT_BYTES);
 }
 
-/* ---- Own slices copied by the client ---------------------------------------------------------------------------------------------------- */
+/* ---- Own slices copied by the client ------------------------------------------------------------------- */
 
 static int setup_client_copies(void **state)
 {

@@ -24,7 +24,7 @@ static void expect_group(struct core_driver *core, uint64_t group, const char *s
 	assert_int_equal(n, attached);
 }
 
-/* ---- Joining ----------------------------------------------------------------------------------------------- */
+/* ---- Joining ------------------------------------------------------------------------------------------- */
 
 static void test_join_waits_for_every_rank(void **state)
 {
@@ -146,7 +146,8 @@ static void test_join_that_ends_early_frees_its_rank(void **state)
 	core_end(core);
 }
 
-/* Whoever has not joined yet is no member, although its rank is taken: nothing may be left when the join ends. */
+/* Whoever has not joined yet is no member, although its rank is taken: nothing may be left when the join
+ * ends. */
 static void test_nothing_is_done_for_a_rank_that_still_joins(void **state)
 {
 	struct core_driver *core = core_new(NULL);
@@ -167,7 +168,7 @@ static void test_nothing_is_done_for_a_rank_that_still_joins(void **state)
 	core_end(core);
 }
 
-/* ---- Leaving and dying ------------------------------------------------------------------------------------------ */
+/* ---- Leaving and dying --------------------------------------------------------------------------------- */
 
 static void test_death_fails_the_group_and_names_the_rank(void **state)
 {
@@ -276,7 +277,8 @@ static void test_replacement_revives_the_group(void **state)
 	assert_true(core_expect(core, second, 0)->u.group_join.group == team.group);
 	core_expect(core, third, 0);
 	expect_group(core, team.group, "READY", 3);
-	/* the others are at version 2: the new shards are one behind, so that their first publish catches up */
+	/* the others are at version 2: the new shards are one behind, so that their first publish catches
+	 * up */
 	uint64_t gather = core_gather(core, team.session[0], unit);
 	core_expect_waits(core, gather, "rank 1 to register unit 'w'");
 	for (uint32_t rank = 1; rank < 3; rank++) {
@@ -291,7 +293,8 @@ static void test_replacement_revives_the_group(void **state)
 	core_end(core);
 }
 
-/* What a replacement has registered is no version of anything, also when those whose version it was to catch up with have gone. */
+/* What a replacement has registered is no version of anything, also when those whose version it was to catch
+ * up with have gone. */
 static void test_replacements_one_after_the_other(void **state)
 {
 	struct core_driver *core = core_new(NULL);
@@ -322,7 +325,8 @@ static void test_replacements_one_after_the_other(void **state)
 	core_end(core);
 }
 
-/* The old shard is still read while its rank comes again on another device: its bytes belong to the old one. */
+/* The old shard is still read while its rank comes again on another device: its bytes belong to the old
+ * one. */
 static void test_replacement_on_another_device(void **state)
 {
 	struct core_driver *core = core_new(NULL);
@@ -354,7 +358,7 @@ static void test_replacement_on_another_device(void **state)
 	core_end(core);
 }
 
-/* ---- Aborting ------------------------------------------------------------------------------------------------------ */
+/* ---- Aborting ------------------------------------------------------------------------------------------ */
 
 static void test_abort_ends_joins(void **state)
 {
@@ -420,7 +424,8 @@ static void test_aborted_group_is_formed_anew_when_all_have_left(void **state)
 	core_end(core);
 }
 
-/* Its memory is still being written when the job comes again, with fewer ranks, larger units and the slot of another size. */
+/* Its memory is still being written when the job comes again, with fewer ranks, larger units and the slot of
+ * another size. */
 static void test_group_that_all_have_left_begins_anew(void **state)
 {
 	struct core_driver *core = core_new(&(struct core_options){.ndevices = 3});

@@ -74,7 +74,7 @@ static void expect_same(struct zd_location a, struct zd_location b)
 	assert_int_equal(a.bytes, b.bytes);
 }
 
-/* ---- Persistent units ---------------------------------------------------------------------------------------------- */
+/* ---- Persistent units ---------------------------------------------------------------------------------- */
 
 static void test_persistent_copy_keeps_its_place_over_steps(void **state)
 {
@@ -231,7 +231,7 @@ static void test_prefetched_copy_of_a_persistent_unit_goes_stale(void **state)
 	assert_int_equal(gathered_bytes(rig), UNIT_BYTES);
 }
 
-/* ---- Slots ------------------------------------------------------------------------------------------------------------- */
+/* ---- Slots --------------------------------------------------------------------------------------------- */
 
 static void test_slot_has_one_address(void **state)
 {

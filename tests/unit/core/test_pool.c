@@ -45,7 +45,7 @@ static uint64_t gathered_bytes(struct rig *rig)
 	return core_usage(rig->core).gathered_bytes;
 }
 
-/* ---- The budget ------------------------------------------------------------------------------------------------------- */
+/* ---- The budget ---------------------------------------------------------------------------------------- */
 
 static void test_gathers_are_served_in_order(void **state)
 {
@@ -215,7 +215,7 @@ static void test_waiting_holds_no_memory(void **state)
 	core_end(rig.core);
 }
 
-/* ---- Segments ----------------------------------------------------------------------------------------------------------- */
+/* ---- Segments ------------------------------------------------------------------------------------------ */
 
 static void test_segments_serve_one_job_and_purpose(void **state)
 {
@@ -324,7 +324,7 @@ static void test_several_wait_for_one_segment(void **state)
 	core_end(core);
 }
 
-/* ---- A full arena ----------------------------------------------------------------------------------------------------------- */
+/* ---- A full arena -------------------------------------------------------------------------------------- */
 
 static void test_full_arena(void **state)
 {
@@ -436,7 +436,8 @@ static void look_at_segments(struct segment_sizes *sizes, uint64_t align_bytes)
 	}
 }
 
-/* Devices that map whole physical allocations say how large those must be; the rest of an arena is nothing then. */
+/* Devices that map whole physical allocations say how large those must be; the rest of an arena is nothing
+ * then. */
 static void test_segments_are_multiples_of_the_devices_granularity(void **state)
 {
 	const uint64_t align = 256 * CORE_KIB;
@@ -476,7 +477,7 @@ static void test_slot_waits_for_memory(void **state)
 	core_end(rig.core);
 }
 
-/* ---- Quotas -------------------------------------------------------------------------------------------------------------------- */
+/* ---- Quotas -------------------------------------------------------------------------------------------- */
 
 static void test_quota_counts_all_of_a_uid(void **state)
 {

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Gathers over rails: bytes of all ranks in all daemons, what is copied on inside a daemon and how long it is kept for that, and the
- * order that all ranks keep. How they end is in test_rail_ends.c.
+ * Gathers over rails: bytes of all ranks in all daemons, what is copied on inside a daemon and how long it is
+ * kept for that, and the order that all ranks keep. How they end is in test_rail_ends.c.
  */
 #include <string.h>
 
 #include "rail_rig.h"
 
-/* ---- Bytes ---------------------------------------------------------------------------------------------------- */
+/* ---- Bytes --------------------------------------------------------------------------------------------- */
 
 static void expect_passes(const struct core_nodes_config *config)
 {
@@ -37,7 +37,8 @@ static void test_bytes_on_all_ranks(void **state)
 	expect_passes(&(struct core_nodes_config){.nnodes = 3, .exchange = true});
 }
 
-/* Where a rank is alone in its daemon, its exchange brings its own shard too: nothing is copied inside the device. */
+/* Where a rank is alone in its daemon, its exchange brings its own shard too: nothing is copied inside the
+ * device. */
 static void test_one_rank_a_daemon_copies_nothing(void **state)
 {
 	struct rig rig;
@@ -49,7 +50,8 @@ static void test_one_rank_a_daemon_copies_nothing(void **state)
 	core_net_end(rig.nodes.net);
 }
 
-/* A hybrid group's daemons have all shards each: gathers stay inside, and a rank that gives one up keeps nobody waiting. */
+/* A hybrid group's daemons have all shards each: gathers stay inside, and a rank that gives one up keeps
+ * nobody waiting. */
 static void test_hybrid_gathers_stay_inside(void **state)
 {
 	struct rig rig;
@@ -127,7 +129,7 @@ static void test_onward_behind_its_exchange(void **state)
 		(void)expect_bytes(rig, rank, request[rank], 1);
 }
 
-/* ---- Order ------------------------------------------------------------------------------------------------------ */
+/* ---- Order --------------------------------------------------------------------------------------------- */
 
 static void test_order_is_kept(void **state)
 {
@@ -210,7 +212,8 @@ static void unregister(struct rig *rig, const uint64_t unit[CORE_NODES], uint32_
 	            0);
 }
 
-/* Different versions in one daemon: a mixture is no unit. Rank 1 has registered anew what it should have gathered before. */
+/* Different versions in one daemon: a mixture is no unit. Rank 1 has registered anew what it should have
+ * gathered before. */
 static void test_versions_differ_inside_a_daemon(void **state)
 {
 	const struct core_unit u = {.name = "u", .numel = UNIT_BYTES / 4, .slot = ZEROD_NO_SLOT};
@@ -231,7 +234,7 @@ static void test_versions_differ_inside_a_daemon(void **state)
 	                  "unit 'u': rank 1 gathers version 1 where rank 0 gathers version 2");
 }
 
-/* ---- Landings --------------------------------------------------------------------------------------------------- */
+/* ---- Landings ------------------------------------------------------------------------------------------ */
 
 /* A rank's copy is kept until the others have what came for it. */
 static void test_slow_local_rank(void **state)
@@ -445,7 +448,7 @@ static void test_prefetched_copies_stay(void **state)
 	core_net_end(rig.nodes.net);
 }
 
-/* ---- Devices that ranks share ------------------------------------------------------------------------------------- */
+/* ---- Devices that ranks share -------------------------------------------------------------------------- */
 
 static void gather_both(struct rig *rig, const uint64_t unit[CORE_NODES], uint32_t first, uint64_t request[4])
 {
@@ -527,7 +530,7 @@ static void test_followers_wait_for_nobody(void **state)
 	core_net_end(rig.nodes.net);
 }
 
-/* ---- Holders ------------------------------------------------------------------------------------------------------ */
+/* ---- Holders ------------------------------------------------------------------------------------------- */
 
 static void test_contexts(void **state)
 {
@@ -591,7 +594,8 @@ static void test_scope_abandoned_before_its_gather(void **state)
 	                  "rank 0 gave up its gather of unit 'u'");
 }
 
-/* A rank of the same daemon has not come for the version that the others have gathered: it gets that one, and not the next. */
+/* A rank of the same daemon has not come for the version that the others have gathered: it gets that one, and
+ * not the next. */
 static void test_update_waits_for_slow_local_ranks(void **state)
 {
 	struct rig *rig = *state;

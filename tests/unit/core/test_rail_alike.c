@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Ranks of a rail that ask for the same in the same order make the same exchanges, however long each of them waits.
+ * Ranks of a rail that ask for the same in the same order make the same exchanges, however long each of them
+ * waits.
  */
 #include "rail_rig.h"
 
@@ -9,7 +10,7 @@ static uint64_t set_persistent(struct rig *rig, const uint64_t unit[CORE_NODES],
 	return core_set_persistent(core_of(rig, rank), session_of(rig, rank), on(rig, unit, rank), true);
 }
 
-/* ---- Joined again ----------------------------------------------------------------------------------------------- */
+/* ---- Joined again -------------------------------------------------------------------------------------- */
 
 static void join_again(struct rig *rig, const struct core_nodes_config *config)
 {
@@ -24,7 +25,8 @@ static void join_again(struct rig *rig, const struct core_nodes_config *config)
 	core_nodes_register(&rig->nodes, &unit, rig->u);
 }
 
-/* Whether a copy stays is what its rank says when it comes again: a former life may have ended before all ranks had said so. */
+/* Whether a copy stays is what its rank says when it comes again: a former life may have ended before all
+ * ranks had said so. */
 static void test_persistence_after_rejoin(void **state)
 {
 	static const struct core_nodes_config config = {.durable = true};
@@ -47,7 +49,7 @@ static void test_persistence_after_rejoin(void **state)
 	core_net_end(rig.nodes.net);
 }
 
-/* ---- Behind what waits --------------------------------------------------------------------------------------------- */
+/* ---- Behind what waits --------------------------------------------------------------------------------- */
 
 /* All ranks but rank 1, which is late, have published v once more. */
 static void publish_but_one(struct rig *rig)
@@ -245,7 +247,7 @@ static void test_release_given_up(void **state)
 	                  "rank 0 gave up its release of unit 'u'");
 }
 
-/* ---- Refused on one rank --------------------------------------------------------------------------------------------- */
+/* ---- Refused on one rank ------------------------------------------------------------------------------- */
 
 /* Whether the slot is free depends on when the gather has come so far. */
 static void test_slot_conflict_on_one_rank(void **state)

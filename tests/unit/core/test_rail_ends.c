@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Gathers over rails that are given up or fail, ranks that leave or are killed, and groups that are joined again: all that waits is
- * freed, and what was on its way reaches those who stay.
+ * Gathers over rails that are given up or fail, ranks that leave or are killed, and groups that are joined
+ * again: all that waits is freed, and what was on its way reaches those who stay.
  */
 #include "rail_rig.h"
 
 static const struct core_nodes_config durable = {.durable = true};
 
-/* ---- Given up ------------------------------------------------------------------------------------------------------- */
+/* ---- Given up ------------------------------------------------------------------------------------------ */
 
 static void test_deadline_of_a_gather(void **state)
 {
@@ -32,7 +32,7 @@ static void test_unit_that_never_fits(void **state)
 	core_net_end(rig.nodes.net);
 }
 
-/* ---- Failures --------------------------------------------------------------------------------------------------------- */
+/* ---- Failures ------------------------------------------------------------------------------------------ */
 
 static void test_exchange_fails(void **state)
 {
@@ -113,7 +113,7 @@ static void test_released_exchange_fails(void **state)
 	expect_not_freed(rig, 0, EXCHANGE(0));
 }
 
-/* ---- Leaving ------------------------------------------------------------------------------------------------------------ */
+/* ---- Leaving ------------------------------------------------------------------------------------------- */
 
 /* In order: what others are to have of it reaches them. */
 static void test_leave_while_others_take(void **state)
@@ -223,7 +223,8 @@ static void abort_team(const struct core_team *team)
 	core_close(team->core, admin);
 }
 
-/* A gather has its turn on one device when the one before it leaves another's queue, whichever device is looked at first. */
+/* A gather has its turn on one device when the one before it leaves another's queue, whichever device is
+ * looked at first. */
 static void test_order_over_devices(void **state)
 {
 	struct rig rig;
@@ -271,7 +272,8 @@ static void test_group_ends_before_a_gather_over_devices(void **state)
 	}
 }
 
-/* A reset waits in the queue of one device for transfers to another, of a group that ends, or that the rank leaves. */
+/* A reset waits in the queue of one device for transfers to another, of a group that ends, or that the rank
+ * leaves. */
 static void test_reset_over_devices(void **state)
 {
 	(void)state;
@@ -347,7 +349,7 @@ static void test_unit_goes_with_its_landing(void **state)
 	assert_int_equal(core_quarantine(core_of(rig, 0), 0), 0);
 }
 
-/* ---- Joined again ------------------------------------------------------------------------------------------------------- */
+/* ---- Joined again -------------------------------------------------------------------------------------- */
 
 static void join_again(struct rig *rig)
 {
@@ -433,7 +435,7 @@ static void test_failure_names_the_rank_of_the_world(void **state)
 	                  "by rank 3: rank 3: the communicator");
 }
 
-/* ---- Prefetched ------------------------------------------------------------------------------------------------------ */
+/* ---- Prefetched ---------------------------------------------------------------------------------------- */
 
 static void prefetch_all(struct rig *rig)
 {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Reductions over rails: sums bit for bit, in the order that is promised, whatever comes first; ranks and daemons that skip; and what
- * becomes of a group when ranks mean different things or an operation fails.
+ * Reductions over rails: sums bit for bit, in the order that is promised, whatever comes first; ranks and
+ * daemons that skip; and what becomes of a group when ranks mean different things or an operation fails.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -83,7 +83,7 @@ static void rig_end(struct rig *rig)
 		free(rig->expected[i]);
 }
 
-/* ---- Gradients and their sums ---------------------------------------------------------------------------------- */
+/* ---- Gradients and their sums -------------------------------------------------------------------------- */
 
 /* Numbers whose sums depend on the order. */
 static float gradient(uint32_t rank, uint32_t unit, uint64_t i)
@@ -115,7 +115,7 @@ static float sum(const struct rig *rig, uint32_t unit, uint64_t i, uint32_t cont
 	return rig->op == ZEROD_MEAN ? all * (1.0f / (float)rig->world) : all;
 }
 
-/* ---- Passes ------------------------------------------------------------------------------------------------------ */
+/* ---- Passes -------------------------------------------------------------------------------------------- */
 
 static void begin(struct rig *rig, uint32_t stage, bool boundary)
 {
@@ -193,7 +193,8 @@ static double squares(const struct rig *rig, uint32_t unit, uint32_t rank)
 	return all;
 }
 
-/* As it is agreed on: by unit in a rank, then by rank, then by daemon. In a hybrid group each daemon has it all. */
+/* As it is agreed on: by unit in a rank, then by rank, then by daemon. In a hybrid group each daemon has it
+ * all. */
 static double norm(const struct rig *rig)
 {
 	double all = 0.0, node = 0.0;
@@ -251,7 +252,7 @@ static void pass(struct rig *rig)
 	step(rig);
 }
 
-/* ---- Sums ---------------------------------------------------------------------------------------------------------- */
+/* ---- Sums ---------------------------------------------------------------------------------------------- */
 
 static const struct core_nodes_config shapes[] = {
         {.nnodes = 2, .local_world_size = 2}, {.nnodes = 3, .local_world_size = 1},
@@ -355,7 +356,8 @@ static void test_crossing_orders(void **state)
 {
 	(void)state;
 	expect_crossing(NULL);
-	/* with staging for one reduction at a time, which must not be the one that has to wait for the other */
+	/* with staging for one reduction at a time, which must not be the one that has to wait for the
+	 * other */
 	expect_crossing(&(struct core_nodes_config){.options = {.staging_bytes = 1}});
 }
 
@@ -385,7 +387,7 @@ static void test_daemon_ahead(void **state)
 	rig_end(&rig);
 }
 
-/* ---- Failures -------------------------------------------------------------------------------------------------------- */
+/* ---- Failures ------------------------------------------------------------------------------------------ */
 
 static void expect_ended(struct rig *rig, uint32_t rank, int status, const char *text)
 {
@@ -446,7 +448,8 @@ static void test_daemons_mean_different_kinds(void **state)
 	rig_end(&rig);
 }
 
-/* The reduced gradients of an all-reduced unit, which have the target's size, go over the rails too. Who skips says it as well. */
+/* The reduced gradients of an all-reduced unit, which have the target's size, go over the rails too. Who
+ * skips says it as well. */
 static void expect_targets_differ(bool all_reduce, uint32_t contributors)
 {
 	struct rig rig;
@@ -476,7 +479,8 @@ static void test_daemons_mean_different_targets(void **state)
 	expect_targets_differ(false, 0);
 }
 
-/* Another daemon's word is not taken for this one's own where it makes no sense: staging has room for what can be. */
+/* Another daemon's word is not taken for this one's own where it makes no sense: staging has room for what
+ * can be. */
 static void expect_refused(const struct core_nodes_config *config, uint32_t offset, uint32_t says)
 {
 	struct rig rig;
@@ -543,7 +547,8 @@ static void test_zeros_fail(void **state)
 	rig_end(&rig);
 }
 
-/* The streams that write a gradient fail, and with them the group, while nothing else of the reduction is under way. */
+/* The streams that write a gradient fail, and with them the group, while nothing else of the reduction is
+ * under way. */
 static void test_producers_fail(void **state)
 {
 	struct rig rig;
@@ -568,7 +573,8 @@ static void test_producers_fail(void **state)
 	rig_end(&rig);
 }
 
-/* There is memory for what is to go over a rail later, and then none for what is to go first: that is an error, and no circle. */
+/* There is memory for what is to go over a rail later, and then none for what is to go first: that is an
+ * error, and no circle. */
 static void test_crossing_orders_without_memory(void **state)
 {
 	struct rig rig;

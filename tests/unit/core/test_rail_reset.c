@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Resets of sessions beside exchanges that fail. A backend frees the streams that wait for an exchange when it fails, and says so
- * to the core when nothing of it moves any more.
+ * Resets of sessions beside exchanges that fail. A backend frees the streams that wait for an exchange when
+ * it fails, and says so to the core when nothing of it moves any more.
  */
 #include <setjmp.h>
 #include <stdarg.h>

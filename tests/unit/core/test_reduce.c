@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Reductions: what is summed, when, in which order and into what; who must take part; what happens when one does not.
- * Buckets' slots and memory are in test_bucket.c, backwards and steps in test_backward.c.
+ * Reductions: what is summed, when, in which order and into what; who must take part; what happens when one
+ * does not. Buckets' slots and memory are in test_bucket.c, backwards and steps in test_backward.c.
  */
 #include <setjmp.h>
 #include <math.h>
@@ -47,7 +47,7 @@ static void check_step(struct core_reducers *g, float factor)
 	core_reducers_step_end(g);
 }
 
-/* ---- Sums ----------------------------------------------------------------------------------------------------- */
+/* ---- Sums ---------------------------------------------------------------------------------------------- */
 
 /* Uneven, prime, smaller than the world: padding reaches neither the sum nor the norm. */
 static void test_sum_of_any_size(void **state)
@@ -235,7 +235,7 @@ static void test_rank_order(void **state)
 	}
 }
 
-/* ---- Producers -------------------------------------------------------------------------------------------------- */
+/* ---- Producers ----------------------------------------------------------------------------------------- */
 
 /* One of three streams is late: its rank's pieces wait for it, the other rank's travel. */
 static void test_producers(void **state)
@@ -318,7 +318,7 @@ static void test_pieces_are_expected(void **state)
 	core_end(core);
 }
 
-/* ---- Who takes part ------------------------------------------------------------------------------------------------ */
+/* ---- Who takes part ------------------------------------------------------------------------------------ */
 
 static void test_skip(void **state)
 {
@@ -480,7 +480,7 @@ static void test_contribution_after_the_end(void **state)
 	core_end(core);
 }
 
-/* ---- Failures --------------------------------------------------------------------------------------------------------- */
+/* ---- Failures ------------------------------------------------------------------------------------------ */
 
 static void test_overflow_is_agreed(void **state)
 {

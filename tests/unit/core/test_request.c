@@ -47,7 +47,7 @@ static struct zd_args future_gather(const struct rig *rig)
 	                        .u.gather = {.unit = rig->unit, .tag = CORE_TAG, .version = 99}};
 }
 
-/* ---- Ids ------------------------------------------------------------------------------------------------------------ */
+/* ---- Ids ----------------------------------------------------------------------------------------------- */
 
 static void test_id_may_be_used_again_after_the_reply_only(void **state)
 {
@@ -92,7 +92,7 @@ static void test_replies_come_as_they_are_ready(void **state)
 	assert_int_equal(row.row.u.session.requests, before + 1);
 }
 
-/* ---- The limit of outstanding requests ------------------------------------------------------------------------------------ */
+/* ---- The limit of outstanding requests ----------------------------------------------------------------- */
 
 static void fill_up(struct rig *rig)
 {
@@ -143,7 +143,7 @@ static void test_outstanding_requests_are_limited(void **state)
 	core_expect(core, core_publish(core, rig->session, rig->unit), 0);
 }
 
-/* ---- Deadlines ----------------------------------------------------------------------------------------------------------------- */
+/* ---- Deadlines ----------------------------------------------------------------------------------------- */
 
 static void test_deadlines_expire_in_time(void **state)
 {

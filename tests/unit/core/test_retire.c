@@ -78,7 +78,7 @@ static uint64_t segment_bytes(struct rig *rig)
 	return row.row.u.device.segment_bytes;
 }
 
-/* ---- Memory for others ---------------------------------------------------------------------------------------- */
+/* ---- Memory for others --------------------------------------------------------------------------------- */
 
 static void test_empty_gathers_make_room_for_allocations(void **state)
 {
@@ -215,7 +215,7 @@ static void test_segment_that_somebody_waits_for_stays(void **state)
 	core_end(rig.core);
 }
 
-/* ---- Sessions that unmap ------------------------------------------------------------------------------------------ */
+/* ---- Sessions that unmap ------------------------------------------------------------------------------- */
 
 static void test_end_of_the_session_is_its_answer(void **state)
 {
@@ -301,7 +301,7 @@ static void test_job_ends_while_its_segment_retires(void **state)
 	core_end(rig.core);
 }
 
-/* ---- trim ------------------------------------------------------------------------------------------------------------ */
+/* ---- trim ---------------------------------------------------------------------------------------------- */
 
 static void test_trim_gives_back_what_is_empty(void **state)
 {

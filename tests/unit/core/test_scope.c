@@ -6,7 +6,7 @@
 
 #include <stdio.h>
 
-/* ---- What holds ------------------------------------------------------------------------------------------------- */
+/* ---- What holds ---------------------------------------------------------------------------------------- */
 
 static void test_touched_in_forward_needed_in_backward(void **state)
 {
@@ -151,7 +151,7 @@ static void test_fallback_beside_set_persistent(void **state)
 	assert_int_equal(gathered_bytes(rig), 0);
 }
 
-/* ---- Nesting, abandoning ------------------------------------------------------------------------------------------ */
+/* ---- Nesting, abandoning ------------------------------------------------------------------------------- */
 
 static void test_nested_scopes_end_one_by_one(void **state)
 {
@@ -257,7 +257,7 @@ static void test_scopes_of_another_rank_are_not_swept(void **state)
 	forward_end(rig, mine, false);
 }
 
-/* ---- Streams ------------------------------------------------------------------------------------------------------- */
+/* ---- Streams ------------------------------------------------------------------------------------------- */
 
 /* Bytes fall at once, blocks are free when the streams have passed, one watch for all units. */
 static void expect_fenced(struct rig *rig, uint64_t request, uint64_t value)
@@ -326,7 +326,7 @@ static void test_session_dies_with_a_watch_under_way(void **state)
 	assert_int_equal(nscopes(rig), 0);
 }
 
-/* ---- Ends sent right behind gathers ----------------------------------------------------------------------------------- */
+/* ---- Ends sent right behind gathers -------------------------------------------------------------------- */
 
 /* A gather in the scope that waits for the first version. */
 static uint64_t send_waiting_gather(struct rig *rig, uint64_t scope, uint64_t *unit)
@@ -406,7 +406,7 @@ static void test_fallback_gathers_obey_the_budget(void **state)
 	assert_int_equal(core_usage(rig->core).peak_gathered_bytes, 2 * UNIT_BYTES);
 }
 
-/* ---- Ends of ranks and groups --------------------------------------------------------------------------------------- */
+/* ---- Ends of ranks and groups -------------------------------------------------------------------------- */
 
 static void test_scopes_go_with_their_rank(void **state)
 {
@@ -455,7 +455,7 @@ static void test_a_claim_keeps_its_unit_registered_and_unpublished(void **state)
 	core_expect(rig->core, core_publish(rig->core, rig->session, rig->a), 0);
 }
 
-/* ---- Bad input -------------------------------------------------------------------------------------------------------- */
+/* ---- Bad input ----------------------------------------------------------------------------------------- */
 
 static void test_ends_out_of_turn(void **state)
 {

@@ -17,7 +17,7 @@
 
 #define UNIT_BYTES 512u
 
-/* ---- Opening ------------------------------------------------------------------------------------------------------ */
+/* ---- Opening ------------------------------------------------------------------------------------------- */
 
 static void test_sessions_are_limited(void **state)
 {
@@ -55,7 +55,7 @@ static void test_unknown_sessions_are_ignored(void **state)
 	core_end(core);
 }
 
-/* ---- Ending in every state ------------------------------------------------------------------------------------------- */
+/* ---- Ending in every state ----------------------------------------------------------------------------- */
 
 struct rig {
 	struct core_driver *core;
@@ -196,8 +196,9 @@ static void when_joining(struct rig *rig)
 	core_expect_waits(rig->core, core_join(rig->core, rig->session, &join), "rank 1");
 }
 
-/* Whatever the session does when it ends, by itself or by an administrator: nothing of it is charged a moment later, what
- * operations still use goes with them, the other rank's share is untouched, and the rank can come again. */
+/* Whatever the session does when it ends, by itself or by an administrator: nothing of it is charged a moment
+ * later, what operations still use goes with them, the other rank's share is untouched, and the rank can come
+ * again. */
 static void test_end_in_every_state(void **state)
 {
 	static void (*const bring[])(struct rig *) = {
@@ -276,7 +277,7 @@ static void test_engine_ends_with_all_of_it(void **state)
 	zd_engine_free(NULL);
 }
 
-/* ---- Ended by others ---------------------------------------------------------------------------------------------------- */
+/* ---- Ended by others ----------------------------------------------------------------------------------- */
 
 static void test_kill_session(void **state)
 {

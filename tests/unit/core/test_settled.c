@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * test_settled.c - a rank's backward ends with its own slices, while other owners still sum theirs: when it may, what it may do
- * then, and what becomes of it when the others' sums fail.
+ * test_settled.c - a rank's backward ends with its own slices, while other owners still sum theirs: when it
+ * may, what it may do then, and what becomes of it when the others' sums fail.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -156,7 +156,8 @@ static void test_rank_ahead_dies(void **state)
 	core_end(core);
 }
 
-/* A reduction fails when the rank ahead has closed its window over another's failure: the next one is not concerned. */
+/* A reduction fails when the rank ahead has closed its window over another's failure: the next one is not
+ * concerned. */
 static void test_failure_of_a_window_before(void **state)
 {
 	struct core_driver *core = core_new(NULL);

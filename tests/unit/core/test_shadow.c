@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Shadow groups: whatever ends a rank, wherever it is in an update, leads back to the last commit on all ranks.
+ * Shadow groups: whatever ends a rank, wherever it is in an update, leads back to the last commit on all
+ * ranks.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -27,7 +28,7 @@ struct shadowed {
 	struct zd_location shard[NUNITS][CORE_TEAM]; /* these never change */
 };
 
-/* ---- Steps ----------------------------------------------------------------------------------------------- */
+/* ---- Steps --------------------------------------------------------------------------------------------- */
 
 static uint64_t send_join(struct shadowed *s, uint32_t rank)
 {
@@ -178,7 +179,7 @@ static void expect_commit(struct shadowed *s, uint64_t version)
 	expect_group(s, "READY", version + 1, false);
 }
 
-/* ---- Death at every point ---------------------------------------------------------------------------------- */
+/* ---- Death at every point ------------------------------------------------------------------------------ */
 
 enum point {
 	BEFORE,
@@ -357,7 +358,7 @@ static void test_aborted_group_is_set_back(void **state)
 	core_end(s.core);
 }
 
-/* ---- Ranks that stay --------------------------------------------------------------------------------------------- */
+/* ---- Ranks that stay ----------------------------------------------------------------------------------- */
 
 /* Somebody takes rank 0's place before rank 1 notices: it is told all the same. */
 static void test_survivor_does_not_go_on_unaware(void **state)
@@ -439,7 +440,7 @@ static void test_survivor_of_a_whole_step_goes_on(void **state)
 	core_end(s.core);
 }
 
-/* ---- Gathered copies ----------------------------------------------------------------------------------------------- */
+/* ---- Gathered copies ----------------------------------------------------------------------------------- */
 
 /* One of an undone version is not joined, even when the next one has the same number. */
 static void test_copies_of_undone_versions_are_stale(void **state)
@@ -523,7 +524,7 @@ static void test_shards_are_set_back_beside_pushes_of_others(void **state)
 	core_end(s.core);
 }
 
-/* ---- What is copied, and when ---------------------------------------------------------------------------------------- */
+/* ---- What is copied, and when -------------------------------------------------------------------------- */
 
 static void test_one_copy_a_step(void **state)
 {
@@ -588,7 +589,7 @@ static void test_commit_without_a_new_version(void **state)
 	core_end(s.core);
 }
 
-/* ---- Devices that fail --------------------------------------------------------------------------------------------------- */
+/* ---- Devices that fail --------------------------------------------------------------------------------- */
 
 static void test_copy_that_fails_grants_nothing(void **state)
 {
@@ -629,7 +630,7 @@ static void test_shard_that_cannot_be_set_back(void **state)
 	core_end(s.core);
 }
 
-/* ---- Memory and words ------------------------------------------------------------------------------------------------------ */
+/* ---- Memory and words ---------------------------------------------------------------------------------- */
 
 static void test_shadows_are_charged(void **state)
 {

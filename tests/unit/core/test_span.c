@@ -88,7 +88,7 @@ static void expect_bytes(struct core_nodes *nodes, const uint64_t unit[CORE_NODE
 	}
 }
 
-/* ---- Joining ----------------------------------------------------------------------------------------------- */
+/* ---- Joining ------------------------------------------------------------------------------------------- */
 
 static void test_all_daemons_are_awaited(void **state)
 {
@@ -204,7 +204,7 @@ static void test_backend_without_communicators(void **state)
 	core_end(core);
 }
 
-/* ---- Of one mind ---------------------------------------------------------------------------------------------- */
+/* ---- Of one mind --------------------------------------------------------------------------------------- */
 
 /* Node 1 joins with what the test has changed; all ranks learn how they differ, and may come again. */
 static void expect_differ(struct core_nodes *nodes, const struct core_join *changed, const char *text)
@@ -318,7 +318,7 @@ static void test_torn_everywhere(void **state)
 	core_net_end(nodes.net);
 }
 
-/* ---- Never met -------------------------------------------------------------------------------------------------- */
+/* ---- Never met ----------------------------------------------------------------------------------------- */
 
 static void test_ids_of_daemons_differ(void **state)
 {
@@ -425,7 +425,7 @@ static void test_late_word_of_a_former_connection(void **state)
 	core_net_end(nodes.net);
 }
 
-/* ---- The end ------------------------------------------------------------------------------------------------------ */
+/* ---- The end ------------------------------------------------------------------------------------------- */
 
 static void test_leave_in_order(void **state)
 {
@@ -583,7 +583,7 @@ static void test_join_before_all_have_left(void **state)
 	core_net_end(nodes.net);
 }
 
-/* ---- Groups that exchange all --------------------------------------------------------------------------------------- */
+/* ---- Groups that exchange all -------------------------------------------------------------------------- */
 
 static void test_exchange_inside_a_daemon(void **state)
 {

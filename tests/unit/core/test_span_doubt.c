@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Commits that end before all daemons know of them: each keeps what it has agreed to until they meet again, and then all have made it,
- * or none has.
+ * Commits that end before all daemons know of them: each keeps what it has agreed to until they meet again,
+ * and then all have made it, or none has.
  */
 #include <stdio.h>
 #include <string.h>
@@ -19,7 +19,7 @@ static const struct core_nodes_config bare = {.durable = true}, shadowed = {.dur
                                                    .shadow = true,
                                                    .options = {.sessions_linger = true}};
 
-/* ---- Lives of a job --------------------------------------------------------------------------------------------- */
+/* ---- Lives of a job ------------------------------------------------------------------------------------ */
 
 static void register_all(struct rig *rig)
 {
@@ -120,9 +120,10 @@ static void send_commits(struct rig *rig, uint64_t step, uint64_t request[CORE_T
 		request[rank] = send_commit(rig, rank, step);
 }
 
-/* ---- One commit ---------------------------------------------------------------------------------------------------- */
+/* ---- One commit ---------------------------------------------------------------------------------------- */
 
-/* The last daemon has told its ranks that step 2 is committed; the others have not heard of it, and lose a rank. */
+/* The last daemon has told its ranks that step 2 is committed; the others have not heard of it, and lose a
+ * rank. */
 static void end_half_committed(struct rig *rig)
 {
 	uint64_t request[CORE_TEAM];
@@ -313,7 +314,7 @@ static void test_set_back_when_processes_are_gone(void **state)
 	core_net_end(rig.nodes.net);
 }
 
-/* ---- While in doubt -------------------------------------------------------------------------------------------------- */
+/* ---- While in doubt ------------------------------------------------------------------------------------ */
 
 /* All join, but node 0 loses a rank when the others have met already. */
 static void end_half_joined(struct rig *rig, uint64_t step)
@@ -414,7 +415,7 @@ static void test_doubt_and_a_lost_job(void **state)
 	core_net_end(rig.nodes.net);
 }
 
-/* ---- At random --------------------------------------------------------------------------------------------------------- */
+/* ---- At random ----------------------------------------------------------------------------------------- */
 
 struct chance {
 	struct rig rig;
@@ -552,7 +553,8 @@ static void test_at_random(void **state)
 	}
 }
 
-/* A shard that cannot be set back after the greetings is known here alone: the group ends, and is torn for all when they are back. */
+/* A shard that cannot be set back after the greetings is known here alone: the group ends, and is torn for
+ * all when they are back. */
 static void test_a_shard_that_is_not_set_back(void **state)
 {
 	struct rig rig;

@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Programs at random in groups that span daemons. All ranks run the same one, each as far as it can before others come at all;
- * what devices and communicators were given ends in any order that is allowed. Every gathered copy and every sum is compared, no
- * schedule may get stuck, and everything is given back. In some a rank is killed, or leaves, or a daemon or an operation
- * fails: then nobody may be left waiting. Groups are hybrid or not, durable with shadows or not, of strict sessions or not; their
- * ranks share a device or have one each.
+ * Programs at random in groups that span daemons. All ranks run the same one, each as far as it can before
+ * others come at all; what devices and communicators were given ends in any order that is allowed. Every
+ * gathered copy and every sum is compared, no schedule may get stuck, and everything is given back. In some a
+ * rank is killed, or leaves, or a daemon or an operation fails: then nobody may be left waiting. Groups are
+ * hybrid or not, durable with shadows or not, of strict sessions or not; their ranks share a device or have
+ * one each.
  *
  * All follows from the seed, which a failure prints. ZEROD_TEST_SEED=n runs that one alone.
  */
@@ -25,7 +26,8 @@
 #define SEEDS       300              /* of each test */
 #define SMALL_ARENA (128 * CORE_KIB) /* for each rank of a device */
 
-/* A copy that was released ahead of the stream that uses it: its fence is passed when the copy is there and was compared. */
+/* A copy that was released ahead of the stream that uses it: its fence is passed when the copy is there and
+ * was compared. */
 struct drain {
 	uint64_t request, version, value;
 	bool open;
@@ -66,7 +68,7 @@ static uint32_t pick(struct run *run, uint32_t n)
 	return draw(&run->random, n);
 }
 
-/* ---- Ranks ---------------------------------------------------------------------------------------------------- */
+/* ---- Ranks --------------------------------------------------------------------------------------------- */
 
 static struct core_driver *core_of(struct run *run, const struct runner *runner)
 {
@@ -302,7 +304,7 @@ static bool take_step(struct run *run, struct runner *runner)
 	return true;
 }
 
-/* ---- Schedules -------------------------------------------------------------------------------------------------- */
+/* ---- Schedules ----------------------------------------------------------------------------------------- */
 
 static bool run_command(struct run *run, uint32_t node)
 {
@@ -342,7 +344,8 @@ static void show(struct run *run)
 	}
 }
 
-/* What runs when the schedule says so; the first two also of a group that has ended, while the next begins. */
+/* What runs when the schedule says so; the first two also of a group that has ended, while the next
+ * begins. */
 static const enum zd_command_kind held_kinds[] = {ZD_CMD_COPY, ZD_CMD_EXCHANGE, ZD_CMD_FILL, ZD_CMD_AGREE,
                                                   ZD_CMD_SEGMENT_CREATE};
 
@@ -481,7 +484,7 @@ static int name_seed(void **state)
 	return 0;
 }
 
-/* ---- Tests -------------------------------------------------------------------------------------------------------- */
+/* ---- Tests --------------------------------------------------------------------------------------------- */
 
 static void run_to_the_end(struct run *run)
 {
@@ -636,7 +639,8 @@ static void join_again(struct run *run)
 	}
 }
 
-/* All ranks are there again, in other sessions, while some of what the former group was doing has not ended. */
+/* All ranks are there again, in other sessions, while some of what the former group was doing has not
+ * ended. */
 static void run_again(struct run *run)
 {
 	run->failing = false;

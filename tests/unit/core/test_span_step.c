@@ -60,7 +60,7 @@ static void expect_state(struct rig *rig, uint32_t node, const char *state)
 	assert_string_equal(row.state, state);
 }
 
-/* ---- Commits --------------------------------------------------------------------------------------------------- */
+/* ---- Commits ------------------------------------------------------------------------------------------- */
 
 static void test_all_commit(void **state)
 {
@@ -227,7 +227,7 @@ static void test_update_during_a_commit_that_ends(void **state)
 	core_net_end(rig.nodes.net);
 }
 
-/* ---- Steps -------------------------------------------------------------------------------------------------------- */
+/* ---- Steps --------------------------------------------------------------------------------------------- */
 
 /* All ranks have reduced the unit; the rank's gradient is as large as that in what rank 0 owns. */
 static void run_backward(struct rig *rig, uint32_t large_rank, float large)
@@ -327,7 +327,8 @@ static void contribute(struct core_team *team, uint64_t bucket, uint64_t unit, f
 	core_expect(team->core, core_bucket_commit(team, 0, &commit), 0);
 }
 
-/* Replicas must be updated alike: each node adds the squares up in its own order of units, and one's sum is all nodes'. */
+/* Replicas must be updated alike: each node adds the squares up in its own order of units, and one's sum is
+ * all nodes'. */
 static void test_hybrid_norms(void **state)
 {
 	static const float values[UNITS] = {8.0f, 1e9f, 8.0f}; /* the sum of squares depends on the order */

@@ -110,7 +110,7 @@ static void test_budget_counts_whole_pages(void **state)
 	core_end(core);
 }
 
-/* ---- Where clients take access away from whole segments ------------------------------------------------------ */
+/* ---- Where clients take access away from whole segments ------------------------------------------------ */
 
 #define GRAIN (64 * CORE_KIB)
 
@@ -191,7 +191,8 @@ static void test_slots_fill_segments(void **state)
 	core_end(core);
 }
 
-/* The arena is full of segments of another size: who wants a larger one waits until enough of them are empty and unmapped. */
+/* The arena is full of segments of another size: who wants a larger one waits until enough of them are empty
+ * and unmapped. */
 static void test_segments_make_room_for_other_sizes(void **state)
 {
 	struct core_team team;

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What a target holds that was not zeroed when it was bound: first sums overwrite their places, later ones add to them, and what none
- * has written is zeros before the rank reads it. The driver's memory begins as bytes of which a float32 swallows what is added to it.
+ * What a target holds that was not zeroed when it was bound: first sums overwrite their places, later ones
+ * add to them, and what none has written is zeros before the rank reads it. The driver's memory begins as
+ * bytes of which a float32 swallows what is added to it.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -168,7 +169,7 @@ static void test_a_replicated_unit_without_a_gradient(void **state)
 	core_end(core);
 }
 
-/* ---- While it is zeroed ---------------------------------------------------------------------------------------------- */
+/* ---- While it is zeroed -------------------------------------------------------------------------------- */
 
 /* No rank takes the step before: the reply is the word that the target may be read. */
 static void test_a_step_waits_for_its_zeros(void **state)
@@ -234,7 +235,8 @@ static void test_a_deadline_meanwhile(void **state)
 	core_end(s.core);
 }
 
-/* The group fails and is whole again while a fill is under way: its memory is given out when that has ended, and not before. */
+/* The group fails and is whole again while a fill is under way: its memory is given out when that has ended,
+ * and not before. */
 static void test_a_group_that_fails_meanwhile(void **state)
 {
 	struct scene s;

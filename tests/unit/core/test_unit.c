@@ -14,7 +14,7 @@
 
 #define HUGE_NUMEL ((1ull << 63) - 1)
 
-/* ---- Shapes -------------------------------------------------------------------------------------------------- */
+/* ---- Shapes -------------------------------------------------------------------------------------------- */
 
 static void test_shards_are_padded_and_split_evenly(void **state)
 {
@@ -175,7 +175,7 @@ static void test_targets_are_laid_out_in_order(void **state)
 	core_end(core);
 }
 
-/* ---- Descriptions agree ---------------------------------------------------------------------------------------- */
+/* ---- Descriptions agree -------------------------------------------------------------------------------- */
 
 static void test_mismatch_names_both_ranks(void **state)
 {
@@ -324,7 +324,7 @@ static void test_registering_twice(void **state)
 	core_end(core);
 }
 
-/* ---- Shards come and go -------------------------------------------------------------------------------------------- */
+/* ---- Shards come and go -------------------------------------------------------------------------------- */
 
 static void test_fill_that_fails_leaves_nothing(void **state)
 {
@@ -362,7 +362,8 @@ static void test_session_ends_while_its_shard_is_filled(void **state)
 	core_end(core);
 }
 
-/* The deadline of a registration ends the request; the shard that it made stays, and is found by the next one. */
+/* The deadline of a registration ends the request; the shard that it made stays, and is found by the next
+ * one. */
 static void test_registration_that_ends_early(void **state)
 {
 	struct core_driver *core = core_new(NULL);
@@ -478,7 +479,7 @@ static void test_copy_of_a_shard_that_is_gone_is_not_joined(void **state)
 	core_end(core);
 }
 
-/* ---- A name that is registered differently --------------------------------------------------------------------- */
+/* ---- A name that is registered differently ------------------------------------------------------------- */
 
 /* A unit that both ranks have left while its gathered copies are still being written. */
 static void leave_a_unit_behind(struct core_driver *core, struct core_team *team)

@@ -70,7 +70,7 @@ static void expect_versions(struct rig *rig, uint64_t unit, uint64_t lowest, uin
 	assert_int_equal(row.row.u.unit.version_max, highest);
 }
 
-/* ---- update_begin -------------------------------------------------------------------------------------------------- */
+/* ---- update_begin -------------------------------------------------------------------------------------- */
 
 static void test_update_waits_for_pushes_and_gathers_wait_for_it(void **state)
 {
@@ -168,7 +168,7 @@ static void test_units_of_two_groups_are_not_mixed(void **state)
 	core_expect(rig->core, core_update(rig->core, rig->team.session[0], rig->unit), 0);
 }
 
-/* ---- publish ------------------------------------------------------------------------------------------------------------ */
+/* ---- publish ------------------------------------------------------------------------------------------- */
 
 static void test_publish_waits_for_its_streams(void **state)
 {
@@ -270,7 +270,7 @@ static void test_rank_without_bytes_publishes_too(void **state)
 	core_team_check(&rig->team, core_expect(rig->core, gather, 0), 1);
 }
 
-/* ---- Poisoned sessions ------------------------------------------------------------------------------------------------------ */
+/* ---- Poisoned sessions --------------------------------------------------------------------------------- */
 
 static void test_failed_transfer_poisons(void **state)
 {
@@ -331,8 +331,8 @@ static void test_failed_transfer_is_not_joined(void **state)
 	core_expect(rig->core, core_update(rig->core, session, rig->unit), 0);
 }
 
-/* Its timeline is aborted, and streams that wait there for another gather were freed; they do for this one too, if its release was
- * sent ahead of them. */
+/* Its timeline is aborted, and streams that wait there for another gather were freed; they do for this one
+ * too, if its release was sent ahead of them. */
 static void test_failed_transfer_of_a_released_copy(void **state)
 {
 	struct rig *rig = *state;
@@ -349,7 +349,7 @@ static void test_failed_transfer_of_a_released_copy(void **state)
 	core_expect(rig->core, core_update(rig->core, session, rig->unit), 0);
 }
 
-/* ---- commit --------------------------------------------------------------------------------------------------------------------- */
+/* ---- commit -------------------------------------------------------------------------------------------- */
 
 static void expect_committed(struct rig *rig, uint64_t step)
 {

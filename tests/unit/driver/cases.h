@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * cases.h - tests of what is loaded once a process, each in a process of its own with an environment of its own.
+ * cases.h - tests of what is loaded once a process, each in a process of its own with an environment of its
+ * own.
  *
- * A program's cases are a table. Run without arguments, it starts itself once for each case, with the driver's double
- * first on LD_LIBRARY_PATH, and shows what the case wrote if it did not end as the table says. A case's function is
- * a cmocka test.
+ * A program's cases are a table. Run without arguments, it starts itself once for each case, with the
+ * driver's double first on LD_LIBRARY_PATH, and shows what the case wrote if it did not end as the table
+ * says. A case's function is a cmocka test.
  */
 #ifndef ZD_TESTS_CASES_H
 #define ZD_TESTS_CASES_H
@@ -71,7 +72,7 @@ static inline const char *case_double_path(void)
 	return path;
 }
 
-/* ---- Folders ------------------------------------------------------------------------------------------------------- */
+/* ---- Folders ------------------------------------------------------------------------------------------- */
 
 #define CASE_DIR "/tmp/zd-case-XXXXXX"
 
@@ -127,7 +128,7 @@ static inline void case_make_libraries(char *dir, enum case_libraries libraries)
 	}
 }
 
-/* ---- Running --------------------------------------------------------------------------------------------------------- */
+/* ---- Running ------------------------------------------------------------------------------------------- */
 
 static inline _Noreturn void case_exec(const struct a_case *one, const char *libraries, int output)
 {

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* double_fixture.h - what tests of the driver's double share: the driver, a context, memory with an address, a fence page. */
+/* double_fixture.h - what tests of the driver's double share: the driver, a context, memory with an address,
+ * a fence page. */
 #ifndef ZD_TESTS_DOUBLE_FIXTURE_H
 #define ZD_TESTS_DOUBLE_FIXTURE_H
 
@@ -60,7 +61,7 @@ static inline const struct zd_cuda *load_and_enter(void)
 	return cuda;
 }
 
-/* ---- Device memory ----------------------------------------------------------------------------------------------- */
+/* ---- Device memory ------------------------------------------------------------------------------------- */
 
 static inline struct zd_cu_allocation allocation_on(int device)
 {
@@ -115,7 +116,7 @@ static inline zd_cu_ptr new_mapped(const struct zd_cuda *cuda, int device, size_
 	return at;
 }
 
-/* ---- Fences ------------------------------------------------------------------------------------------------------- */
+/* ---- Fences -------------------------------------------------------------------------------------------- */
 
 struct page {
 	uint64_t *host;

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * test_abi.c - the declarations of driver.h against cuda.h's, where that is installed: sizes, offsets, numbers, and that the
- * functions exist. Without cuda.h there is nothing to compare with. The same of zerobench's and CUPTI's.
+ * test_abi.c - the declarations of driver.h against cuda.h's, where that is installed: sizes, offsets,
+ * numbers, and that the functions exist. Without cuda.h there is nothing to compare with. The same of
+ * zerobench's and CUPTI's.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -163,7 +164,8 @@ static void test_attributes(void **state)
 	SAME(ZD_CU_ATTR_CAN_USE_64_BIT_MEM_OPS, CU_DEVICE_ATTRIBUTE_CAN_USE_64_BIT_STREAM_MEM_OPS);
 }
 
-/* Their types are C's business only where both headers name them alike, so that a look at cuda.h stays necessary. */
+/* Their types are C's business only where both headers name them alike, so that a look at cuda.h stays
+ * necessary. */
 static void test_functions_exist(void **state)
 {
 	(void)state;

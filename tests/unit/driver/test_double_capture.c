@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* test_double_capture.c - the driver's double: what a stream capture records, forbids, and is invalidated by. */
+/* test_double_capture.c - the driver's double: what a stream capture records, forbids, and is invalidated
+ * by. */
 #include "tests/unit/driver/double_fixture.h"
 
 enum { THREAD_LOCAL = 1, ACTIVE = 1, INVALIDATED = 2 };
@@ -55,7 +56,7 @@ static int unsafe_elsewhere(const struct zd_cuda *cuda, int mode)
 	return (int)(intptr_t)result;
 }
 
-/* ---- Recording ---------------------------------------------------------------------------------------------------- */
+/* ---- Recording ----------------------------------------------------------------------------------------- */
 
 static void test_captured_work_does_not_run(void **state)
 {
@@ -99,7 +100,7 @@ static void test_beginning_and_ending(void **state)
 	leave(cuda, 0);
 }
 
-/* ---- What it forbids ------------------------------------------------------------------------------------------------ */
+/* ---- What it forbids ----------------------------------------------------------------------------------- */
 
 static void test_a_global_capture_forbids_unsafe_calls_everywhere(void **state)
 {
@@ -212,7 +213,7 @@ static void test_the_default_stream_beside_a_blocking_capture(void **state)
 	leave(cuda, 0);
 }
 
-/* ---- Events in captures ------------------------------------------------------------------------------------------------ */
+/* ---- Events in captures -------------------------------------------------------------------------------- */
 
 static void test_waiting_for_a_captured_event_joins(void **state)
 {

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* test_double_devices.c - the driver's double: which devices it shows, what they can do, contexts, forked children. */
+/* test_double_devices.c - the driver's double: which devices it shows, what they can do, contexts, forked
+ * children. */
 #include "tests/unit/driver/double_fixture.h"
 
 #include <fcntl.h>
@@ -64,7 +65,7 @@ static void test_attributes(void **state)
 	EXPECT(cuda->deviceGetAttribute(&value, ZD_CU_ATTR_COMPUTE_MODE, 4), ZD_CU_INVALID_DEVICE);
 }
 
-/* ---- Contexts ------------------------------------------------------------------------------------------------------ */
+/* ---- Contexts ------------------------------------------------------------------------------------------ */
 
 static void test_most_calls_need_a_context(void **state)
 {
@@ -186,7 +187,7 @@ static void test_an_exclusive_device_serves_one_process(void **state)
 	case_remove_dir(dir);
 }
 
-/* ---- Forked children --------------------------------------------------------------------------------------------------- */
+/* ---- Forked children ----------------------------------------------------------------------------------- */
 
 static void test_a_forked_child_is_refused(void **state)
 {

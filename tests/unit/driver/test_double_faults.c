@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* test_double_faults.c - the driver's double: calls that fail when told to, lost contexts, counts, and what was not given back. */
+/* test_double_faults.c - the driver's double: calls that fail when told to, lost contexts, counts, and what
+ * was not given back. */
 #include "tests/unit/driver/double_fixture.h"
 
 #include <fcntl.h>
 
-/* ---- Calls that fail --------------------------------------------------------------------------------------------- */
+/* ---- Calls that fail ----------------------------------------------------------------------------------- */
 
 /* Loading makes three calls: cuDriverGetVersion, cuInit, cuDeviceGetCount. */
 static void test_the_nth_call_fails(void **state)
@@ -100,7 +101,7 @@ static void test_a_device_can_be_lost_at_any_time(void **state)
 	case_remove_dir(dir);
 }
 
-/* ---- Counts and leaks -------------------------------------------------------------------------------------------------- */
+/* ---- Counts and leaks ---------------------------------------------------------------------------------- */
 
 /* A process of its own writes them when it ends. */
 static void test_calls_are_counted(void **state)

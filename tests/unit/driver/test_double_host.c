@@ -92,7 +92,7 @@ static void test_allocating(void **state)
 	leave(cuda, 0);
 }
 
-/* ---- Pageable memory ---------------------------------------------------------------------------------------------- */
+/* ---- Pageable memory ----------------------------------------------------------------------------------- */
 
 static void test_pageable_sources_are_read_at_once(void **state)
 {
@@ -140,7 +140,7 @@ static void test_device_addresses_are_no_host_memory(void **state)
 	leave(cuda, 0);
 }
 
-/* ---- Giving back what is in use -------------------------------------------------------------------------------------- */
+/* ---- Giving back what is in use ------------------------------------------------------------------------ */
 
 struct giving_back {
 	const struct zd_cuda *cuda;

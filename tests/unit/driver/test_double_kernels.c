@@ -70,7 +70,7 @@ static uint64_t read_word(const struct zd_cuda *cuda, zd_cu_ptr at)
 	return word;
 }
 
-/* ---- Cases ------------------------------------------------------------------------------------------------------------ */
+/* ---- Cases --------------------------------------------------------------------------------------------- */
 
 static void test_kernels_run_in_the_order_of_their_stream(void **state)
 {

@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* test_double_memory.c - the driver's double: physical memory, addresses, access, descriptors, and what the CPU may not do. */
+/* test_double_memory.c - the driver's double: physical memory, addresses, access, descriptors, and what the
+ * CPU may not do. */
 #include "tests/unit/driver/double_fixture.h"
 
 #include <fcntl.h>
 #include <signal.h>
 
-/* ---- Creating -------------------------------------------------------------------------------------------------- */
+/* ---- Creating ------------------------------------------------------------------------------------------ */
 
 static void test_granularity_rules_sizes(void **state)
 {
@@ -81,7 +82,7 @@ static void test_what_a_device_lacks_is_not_supported(void **state)
 	leave(cuda, 0);
 }
 
-/* ---- Mapping ----------------------------------------------------------------------------------------------------- */
+/* ---- Mapping ------------------------------------------------------------------------------------------- */
 
 static void test_whole_handles_are_mapped_at_offset_zero(void **state)
 {
@@ -175,7 +176,7 @@ static void test_copies_cross_mappings(void **state)
 	leave(cuda, 0);
 }
 
-/* ---- Access -------------------------------------------------------------------------------------------------------- */
+/* ---- Access -------------------------------------------------------------------------------------------- */
 
 static void test_without_access_the_context_is_lost(void **state)
 {
@@ -410,7 +411,7 @@ static void test_the_cpu_faults_on_device_addresses(void **state)
 	leave(cuda, 0);
 }
 
-/* ---- Descriptors -------------------------------------------------------------------------------------------------------- */
+/* ---- Descriptors --------------------------------------------------------------------------------------- */
 
 static void test_memory_travels_as_a_descriptor(void **state)
 {

@@ -2,8 +2,8 @@
 /*
  * test_double_streams.c - the driver's double: order in streams and queues, fences, events.
  *
- * What has not happened yet is shown by order, never by waiting a while: work that would have seen too much had it run
- * early reads a word that is set before it may run.
+ * What has not happened yet is shown by order, never by waiting a while: work that would have seen too much
+ * had it run early reads a word that is set before it may run.
  */
 #include "tests/unit/driver/double_fixture.h"
 
@@ -47,7 +47,7 @@ static void let_others_run(const struct zd_cuda *cuda)
 	free_page(cuda, page);
 }
 
-/* ---- Hardware queues ---------------------------------------------------------------------------------------------- */
+/* ---- Hardware queues ----------------------------------------------------------------------------------- */
 
 /* Streams 1 and 3 of three share the first of two queues. */
 static void test_streams_share_queues(void **state)
@@ -161,7 +161,7 @@ static void test_destroying_a_stream_lets_its_work_run(void **state)
 	leave(cuda, 0);
 }
 
-/* ---- The legacy default stream -------------------------------------------------------------------------------------- */
+/* ---- The legacy default stream ------------------------------------------------------------------------- */
 
 static void test_the_default_stream_is_in_order_with_blocking_ones(void **state)
 {
@@ -193,7 +193,7 @@ static void test_the_default_stream_is_in_order_with_blocking_ones(void **state)
 	leave(cuda, 0);
 }
 
-/* ---- Fences ------------------------------------------------------------------------------------------------------------ */
+/* ---- Fences -------------------------------------------------------------------------------------------- */
 
 static void test_waits_compare_in_a_circle(void **state)
 {
@@ -326,7 +326,7 @@ static void test_a_push_and_its_flag(void **state)
 	MUST(cuda->devicePrimaryCtxRelease(0));
 }
 
-/* ---- Threads ---------------------------------------------------------------------------------------------------------- */
+/* ---- Threads ------------------------------------------------------------------------------------------- */
 
 enum { MEMBERS = 8, ROUNDS = 50 };
 
@@ -402,7 +402,7 @@ static void test_threads_pass_a_token_over_devices(void **state)
 	leave(cuda, 0);
 }
 
-/* ---- Events -------------------------------------------------------------------------------------------------------------- */
+/* ---- Events -------------------------------------------------------------------------------------------- */
 
 static void test_events_order_streams_of_two_devices(void **state)
 {

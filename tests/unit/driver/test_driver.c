@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* test_driver.c - loading the CUDA driver, what is said when it cannot be used, and finding devices by name. */
+/* test_driver.c - loading the CUDA driver, what is said when it cannot be used, and finding devices by
+ * name. */
 #include "tests/unit/driver/double_fixture.h"
 
 #define FIRST  "GPU-7a65726f-d00b-4e00-8000-000000000000"
 #define SECOND "GPU-7a657270-d00b-4e00-8000-000000000001"
 #define THIRD  "GPU-7a657271-d00b-4e00-8000-000000000002"
 
-/* ---- Loading ---------------------------------------------------------------------------------------------------- */
+/* ---- Loading ------------------------------------------------------------------------------------------- */
 
 /* Twice, since the second call must say the same. */
 static void expect_failure(int status, const char *text)
@@ -82,7 +83,7 @@ static void test_threads_load_one_driver(void **state)
 	}
 }
 
-/* ---- Errors ------------------------------------------------------------------------------------------------------- */
+/* ---- Errors -------------------------------------------------------------------------------------------- */
 
 static void test_errors_in_our_words(void **state)
 {
@@ -99,7 +100,7 @@ static void test_errors_in_our_words(void **state)
 	assert_int_equal(zd_cuda_err(cuda, ZD_CU_ILLEGAL_ADDRESS, NULL, "x"), ZEROD_E_DEVICE);
 }
 
-/* ---- Contexts ------------------------------------------------------------------------------------------------------- */
+/* ---- Contexts ------------------------------------------------------------------------------------------ */
 
 static void expect_current(const struct zd_cuda *cuda, const struct CUctx_st *expected)
 {
@@ -145,7 +146,7 @@ static void test_entering_can_fail(void **state)
 	MUST(cuda->devicePrimaryCtxRelease(0));
 }
 
-/* ---- Devices by name --------------------------------------------------------------------------------------------------- */
+/* ---- Devices by name ----------------------------------------------------------------------------------- */
 
 static void test_uuid_text(void **state)
 {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * test_nccl.c - loading NCCL: what is there, what is not, what is too old, over its double; and the declarations of
- * nccl.h of ours against NCCL's, where that is installed.
+ * test_nccl.c - loading NCCL: what is there, what is not, what is too old, over its double; and the
+ * declarations of nccl.h of ours against NCCL's, where that is installed.
  */
 #include "driver/nccl.h"
 
@@ -20,7 +20,7 @@
 
 #define SAME(ours, theirs) assert_int_equal((long long)(ours), (long long)(theirs))
 
-/* ---- Loading ---------------------------------------------------------------------------------------------------- */
+/* ---- Loading ------------------------------------------------------------------------------------------- */
 
 static void expect_no_nccl(const char *path, int status, const char *text)
 {
@@ -141,7 +141,7 @@ static void test_errors(void **state)
 	zd_log_set_sink(NULL);
 }
 
-/* ---- Declarations -------------------------------------------------------------------------------------------------- */
+/* ---- Declarations -------------------------------------------------------------------------------------- */
 
 /* As they have been since 2.18, which is what NCCL is told. */
 static void test_layout(void **state)
@@ -207,7 +207,8 @@ static void test_numbers(void **state)
 	SAME(ZD_NCCL_SUM, ncclSum);
 }
 
-/* Their types are C's business only where both headers name them alike, so that a look at nccl.h stays necessary. */
+/* Their types are C's business only where both headers name them alike, so that a look at nccl.h stays
+ * necessary. */
 static void test_functions_exist(void **state)
 {
 	(void)state;

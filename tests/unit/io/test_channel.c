@@ -103,7 +103,7 @@ static void read_one(const struct scene *scene)
 	assert_int_equal(nfds, 0);
 }
 
-/* ---- Tests -------------------------------------------------------------------------------------------------- */
+/* ---- Tests --------------------------------------------------------------------------------------------- */
 
 static void test_packets_come_one_by_one(void **state)
 {

@@ -225,8 +225,8 @@ static void test_flushed_comes_last(void **state)
 	assert_int_equal(scene->nseen, 1);
 }
 
-/* Segments that nobody has asked for, more than one packet holds. Where a test waits for what a timer sends the loop must not sleep:
- * it runs timers that are due, and sleeps then, with nothing more to come. */
+/* Segments that nobody has asked for, more than one packet holds. Where a test waits for what a timer sends
+ * the loop must not sleep: it runs timers that are due, and sleeps then, with nothing more to come. */
 static void test_announced_alone(void **state)
 {
 	struct scene *scene = *state;

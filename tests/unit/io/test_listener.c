@@ -122,7 +122,8 @@ static void test_accepts_all(void **state)
 		(void)close(socks[i]);
 }
 
-/* No descriptor is left but the spare one: each connection is closed, and the next served when there are some again. */
+/* No descriptor is left but the spare one: each connection is closed, and the next served when there are some
+ * again. */
 static void test_descriptors_run_out(void **state)
 {
 	struct scene *scene = *state;

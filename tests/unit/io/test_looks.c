@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* test_looks.c - what the loop looks at while it is awake: anything in memory, and the rings of connections and channels. */
+/* test_looks.c - what the loop looks at while it is awake: anything in memory, and the rings of connections
+ * and channels. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -197,7 +198,7 @@ static void sleep_once(struct scene *scene)
 	(void)uv_timer_stop(&scene->late);
 }
 
-/* ---- Anything in memory ------------------------------------------------------------------------------- */
+/* ---- Anything in memory -------------------------------------------------------------------------------- */
 
 static bool has_thing(const void *arg)
 {
@@ -318,7 +319,7 @@ static void test_nothing_is_listed_where_nobody_spins(void **state)
 	assert_int_equal(scene->nrequests, 1); /* by the socket */
 }
 
-/* ---- Connections -------------------------------------------------------------------------------------- */
+/* ---- Connections --------------------------------------------------------------------------------------- */
 
 static void send_reply(struct scene *scene, uint64_t id, size_t text_bytes)
 {
@@ -431,7 +432,7 @@ static void test_closed_with_requests_in_the_ring(void **state)
 	assert_int_equal(scene->why.status, ZEROD_E_DISCONNECTED);
 }
 
-/* ---- Channels ----------------------------------------------------------------------------------------- */
+/* ---- Channels ------------------------------------------------------------------------------------------ */
 
 static void test_works_and_answers(void **state)
 {

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* test_packet.c - packets that are built field by field are what the library would have made of the whole message. */
+/* test_packet.c - packets that are built field by field are what the library would have made of the whole
+ * message. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

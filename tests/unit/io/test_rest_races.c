@@ -1,9 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * test_rest_races.c - a packet is written into the ring while its reader comes to rest: the reader finds it, or is woken.
+ * test_rest_races.c - a packet is written into the ring while its reader comes to rest: the reader finds it,
+ * or is woken.
  *
- * Both are let go at once, round after round: where a store of one of them may be seen after its next load, some packet in many
- * thousands is left in the ring of a reader that sleeps. With one processor there is nothing to see.
+ * Both are let go at once, round after round: where a store of one of them may be seen after its next load,
+ * some packet in many thousands is left in the ring of a reader that sleeps. With one processor there is
+ * nothing to see.
  */
 #include <poll.h>
 #include <pthread.h>
@@ -82,8 +84,8 @@ static void drain(struct race *race, unsigned round)
 	}
 }
 
-/* `look` begins to look; `rest` comes to rest, and says whether it may. It comes the later the more often it was too early: by the
- * socket comes what was sent when nobody looked any more. */
+/* `look` begins to look; `rest` comes to rest, and says whether it may. It comes the later the more often it
+ * was too early: by the socket comes what was sent when nobody looked any more. */
 static void run_rounds(struct race *race, void (*look)(struct race *race), bool (*rest)(struct race *race))
 {
 	unsigned steps = 0;

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The arena for unpacked messages: alignment, no overlap, spilling, reset, and a real message unpacked into it. */
+/* The arena for unpacked messages: alignment, no overlap, spilling, reset, and a real message unpacked into
+ * it. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

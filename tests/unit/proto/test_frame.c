@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Packets over a real socket pair. A peer that keeps to nothing is played by raw sendmsg(); that no descriptor is left
- * behind is seen by counting the process's own.
+ * Packets over a real socket pair. A peer that keeps to nothing is played by raw sendmsg(); that no
+ * descriptor is left behind is seen by counting the process's own.
  */
 #include <dirent.h>
 #include <errno.h>
@@ -132,7 +132,7 @@ static ssize_t send_raw(int sock, const void *bytes, size_t nbytes, unsigned nfd
 	return sendmsg(sock, &msg, MSG_DONTWAIT | MSG_NOSIGNAL);
 }
 
-/* ---- Packets ------------------------------------------------------------------------------------------------ */
+/* ---- Packets ------------------------------------------------------------------------------------------- */
 
 static void packets_keep_their_bounds(void **state)
 {
@@ -207,7 +207,7 @@ static void oversize_packet_is_refused(void **state)
 	assert_memory_equal(pair->buffer, "next", 4);
 }
 
-/* ---- Descriptors ---------------------------------------------------------------------------------------------- */
+/* ---- Descriptors --------------------------------------------------------------------------------------- */
 
 static void descriptors_arrive_in_order(void **state)
 {
@@ -309,7 +309,7 @@ static void descriptors_exhausted(void **state)
 	assert_int_equal(receive(pair).nfds, 4);
 }
 
-/* ---- Connections ------------------------------------------------------------------------------------------------ */
+/* ---- Connections --------------------------------------------------------------------------------------- */
 
 static void peer_closed(void **state)
 {
@@ -325,7 +325,8 @@ static void peer_closed(void **state)
 	assert_non_null(strstr(err.text, "the other side closed the connection"));
 }
 
-/* The peer closed without having read what we sent: the kernel reports a reset ahead of the peer's last packets. */
+/* The peer closed without having read what we sent: the kernel reports a reset ahead of the peer's last
+ * packets. */
 static void last_words_before_a_reset(void **state)
 {
 	struct pair *pair = *state;

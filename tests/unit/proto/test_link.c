@@ -274,7 +274,7 @@ static void test_any_mixture_comes_in_order(void **state)
 	}
 }
 
-/* ---- Nobody is left asleep ---------------------------------------------------------------------------- */
+/* ---- Nobody is left asleep ----------------------------------------------------------------------------- */
 
 #define NPACKETS 5000u
 

@@ -2,7 +2,8 @@
 /*
  * test_link_races.c - what the other side may do between two steps of link.c.
  *
- * The steps are link.c's calls of others, which are hooked here: a hook runs what a test says, once, and then what was called.
+ * The steps are link.c's calls of others, which are hooked here: a hook runs what a test says, once, and then
+ * what was called.
  */
 #include <poll.h>
 #include <setjmp.h>

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* test_ring.c - packets through shared memory, and what a writer or a reader that keeps to nothing can do: nothing. */
+/* test_ring.c - packets through shared memory, and what a writer or a reader that keeps to nothing can do:
+ * nothing. */
 #include <pthread.h>
 #include <sched.h>
 #include <setjmp.h>

@@ -383,9 +383,9 @@ struct zd_session {
 	TAILQ_HEAD(, zd_mapping) mappings;       /* segments that its process may have mapped */
 	uint64_t timeline[ZD_SESSION_TIMELINES]; /* last values given out on the daemon page */
 	struct zd_timelines aborted;             /* those that hold ZD_FENCE_ABORTED */
-	uint32_t nahead;   /* sums that its process was asked for before their inputs were there */
-	bool piece_failed; /* on its way to it, of a reduction: no sum is begun ahead any more */
-	uint32_t resets;   /* so often; fences given out before count as passed */
+	struct zd_timelines failed; /* of a piece, of a reduction: no sum waits for these any more */
+	uint32_t nahead;            /* sums that its process was asked for before their inputs were there */
+	uint32_t resets;            /* so often; fences given out before count as passed */
 	TAILQ_HEAD(, zd_onward) onwards;       /* rail.h */
 	TAILQ_HEAD(, zd_departure) departures; /* CLOSING: what waits for its process to go; departure.c */
 	UT_hash_handle hh;

@@ -13,8 +13,8 @@
  * then, and nobody has to tell its process that they are there. What it makes counts when the engine knows so
  * as well. Each of these waits keeps a stream of the process waiting, and maybe others in the same hardware
  * queue, so that a session has few of them. A piece that fails aborts its timeline, which frees sums of later
- * pieces too: these are told of later, and count for nothing. Its session's sums are not begun ahead any
- * more, whatever is reset: a GPU has failed.
+ * pieces too: these are told of later, and count for nothing. No sum of the session is begun ahead of pieces
+ * from that GPU any more, whatever is reset.
  */
 #include <utlist.h>
 
@@ -189,12 +189,23 @@ void zd_slice_try_end(struct zd_engine *e, struct zd_slice *slice)
 	zd_slice_end(e, slice);
 }
 
+/* Do its pieces come from a GPU of which one has failed, whose timeline waits for none any more. */
+static bool behind_failed(const struct zd_session *session, const struct zd_slice_chunk *chunk)
+{
+	for (uint32_t i = 0; i < chunk->nfences; i++) {
+		if (zd_timelines_has(&session->failed, chunk->fences[i].timeline))
+			return true;
+	}
+	return false;
+}
+
 /* Its pieces had arrived, its sum has ended. */
 static void chunk_done(struct zd_engine *e, struct zd_slice *slice, uint32_t chunk)
 {
 	struct zd_reduction *r = slice->reduction;
 	const struct zd_session *session = r->group->members[slice->owner].session;
-	if (slice->chunks[chunk].ahead && session->piece_failed) { /* it may not have waited for its own */
+	const struct zd_slice_chunk *state = &slice->chunks[chunk];
+	if (state->ahead && behind_failed(session, state)) { /* it may not have waited for its own */
 		zd_slice_failed(e, slice, "a transfer", "one before it has failed");
 		return;
 	}
@@ -272,7 +283,7 @@ static bool may_be_ahead(const struct zd_slice *slice, const struct zd_session *
                          const struct zd_slice_chunk *chunk)
 {
 	return !chunk->given && chunk->pushed == slice->reduction->ncommitted &&
-	       session->nahead < MOST_AHEAD && !session->piece_failed;
+	       session->nahead < MOST_AHEAD && !behind_failed(session, chunk);
 }
 
 /* In the order in which their pieces travel. */
@@ -383,7 +394,7 @@ static void note_failed(struct zd_engine *e, const struct zd_slice *slice, uint3
 	if (!session)
 		return;
 	zd_timelines_add(&session->aborted, ZD_TIMELINE_STAGED + device);
-	session->piece_failed = true;
+	zd_timelines_add(&session->failed, ZD_TIMELINE_STAGED + device);
 }
 
 static void pushed(struct zd_engine *e, struct zd_op *op, int status, const char *error,

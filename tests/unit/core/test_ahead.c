@@ -11,6 +11,7 @@
 
 #include <cmocka.h>
 
+#include "core/timelines.h"
 #include "tests/support/core_reduce.h"
 
 #define SLOT_BYTES (64 * CORE_KIB)
@@ -152,16 +153,21 @@ static void test_few_at_a_time(void **state)
 
 /* ---- Pieces that fail ---------------------------------------------------------------------------------- */
 
-/* Of the same sessions. */
-static void second_group(struct core_reducers *second, const struct core_reducers *first)
+/* Of two sessions of the first: rank 0's, and that of `other`. */
+static void second_group(struct core_reducers *second, const struct core_reducers *first, uint32_t other)
 {
 	struct core_driver *core = first->team.core;
 	uint64_t request[2];
 	*second = *first;
+	second->team.world_size = second->team.nranks = 2;
+	second->team.session[1] = first->team.session[other];
 	for (uint32_t rank = 0; rank < 2; rank++) {
-		struct core_join join = {
-		        .job = "job", .group = "second", .world_size = 2, .rank = rank, .device = rank};
-		request[rank] = core_join(core, first->team.session[rank], &join);
+		struct core_join join = {.job = "job",
+		                         .group = "second",
+		                         .world_size = 2,
+		                         .rank = rank,
+		                         .device = rank * other};
+		request[rank] = core_join(core, second->team.session[rank], &join);
 	}
 	for (uint32_t rank = 0; rank < 2; rank++) {
 		second->team.group = core_expect(core, request[rank], 0)->u.group_join.group;
@@ -170,27 +176,33 @@ static void second_group(struct core_reducers *second, const struct core_reducer
 	}
 }
 
+/* Rank 1 leaves. The next piece to run, which nobody waits for any more, is to fail. */
+static void drop_reductions(const struct core_reducers *g)
+{
+	struct core_driver *core = g->team.core;
+	uint64_t request = core_simple(core, g->team.session[1], ZD_REQ_GROUP_LEAVE, g->team.group);
+	core_expect(core, request, 0);
+	core_fail_next(core, ZD_CMD_COPY, ZEROD_E_DEVICE, "broken by the test");
+}
+
 /* It is of a reduction that nobody waits for any more. But its abort frees the sums of later pieces, too. */
 static void spoil(bool reset_between)
 {
 	struct core_reducers g, h;
 	struct core_driver *core = open_held(&g, &ahead);
-	second_group(&h, &g);
+	second_group(&h, &g, 1);
 	uint64_t first = core_reducers_unit(&g, "w", NUMEL), second = core_reducers_unit(&h, "v", NUMEL);
-	struct zd_args leave = {.kind = ZD_REQ_GROUP_LEAVE, .u.group = g.team.group};
-	struct zd_args reset = {.kind = ZD_REQ_SESSION_RESET};
 	core_reducers_begin(&g, 3, true);
 	core_reducers_begin(&h, 3, true);
 	reduce_all(&g, first);
 	reduce_all(&h, second);
-	(void)core_call(core, g.team.session[1], &leave, 0);
+	drop_reductions(&g);
 	uint64_t ends[] = {core_backward_end(&h.team, 0), core_backward_end(&h.team, 1)};
-	core_fail_next(core, ZD_CMD_COPY, ZEROD_E_DEVICE, "broken by the test");
 	core_land(core, ZD_CMD_COPY, 1);
 	if (reset_between) {
 		core_run_on(core, ZD_CMD_COPY, 1); /* the engine is told of it */
 		uint32_t signals = core_count(core, ZD_CMD_SIGNAL);
-		(void)core_call(core, g.team.session[0], &reset, 0);
+		core_expect(core, core_simple(core, g.team.session[0], ZD_REQ_SESSION_RESET, 0), 0);
 		assert_int_equal(core_count(core, ZD_CMD_SIGNAL), signals + 1); /* the abort is taken back */
 	}
 	core_unhold(core, ZD_CMD_COPY);
@@ -212,20 +224,46 @@ static void test_a_reset_does_not_mend_them(void **state)
 	spoil(true);
 }
 
+/* Those that wait for other GPUs were not freed. */
+static void test_abort_spares_sums_behind_others(void **state)
+{
+	struct core_options three = {.ndevices = 3, .sums_ahead = true, .unordered = true};
+	struct core_reducers g, h;
+	struct core_driver *core = core_new(&three);
+	(void)state;
+	core_reducers_new(&g, core, 3, ZEROD_FLOAT32, SLOT_BYTES, NSLOTS);
+	core_hold(core, ZD_CMD_COPY);
+	second_group(&h, &g, 2);
+	uint64_t first = core_reducers_unit(&g, "w", NUMEL), second = core_reducers_unit(&h, "v", NUMEL);
+	core_reducers_begin(&g, 3, true);
+	core_reducers_begin(&h, 3, true);
+	for (uint32_t rank = 0; rank < 3; rank++)
+		core_reduce(&g, rank, first, 1.0f);
+	reduce_all(&h, second);
+	drop_reductions(&g);
+	core_run_on(core, ZD_CMD_COPY, 1); /* for rank 0 */
+	assert_int_equal(core_timeline(core, g.team.session[0], ZD_TIMELINE_STAGED + 1), ZD_FENCE_ABORTED);
+	core_unhold(core, ZD_CMD_COPY);
+	core_reducers_end(&h);
+	check_step(&h);
+	core_hold(core, ZD_CMD_COPY);
+	core_reducers_begin(&h, 3, true);
+	reduce_all(&h, second);
+	assert_int_equal(core_pending(core, ZD_CMD_REDUCE), 2); /* ahead, as before */
+	end_well(&h);
+}
+
 /* Not even when the session is reset: its timeline's end may come late. */
 static void test_not_behind_an_abort(void **state)
 {
 	struct core_reducers g, h;
 	struct core_driver *core = open_held(&g, &ahead);
-	second_group(&h, &g);
+	second_group(&h, &g, 1);
 	uint64_t first = core_reducers_unit(&g, "w", NUMEL), second = core_reducers_unit(&h, "v", NUMEL);
-	struct zd_args leave = {.kind = ZD_REQ_GROUP_LEAVE, .u.group = g.team.group};
-	struct zd_args reset = {.kind = ZD_REQ_SESSION_RESET};
 	(void)state;
 	core_reducers_begin(&g, 3, true);
 	reduce_all(&g, first);
-	(void)core_call(core, g.team.session[1], &leave, 0);
-	core_fail_next(core, ZD_CMD_COPY, ZEROD_E_DEVICE, "broken by the test");
+	drop_reductions(&g);
 	core_land(core, ZD_CMD_COPY, 1);
 	core_unhold(core, ZD_CMD_COPY);
 	core_hold(core, ZD_CMD_COPY);
@@ -235,7 +273,7 @@ static void test_not_behind_an_abort(void **state)
 	core_unhold(core, ZD_CMD_COPY);
 	core_reducers_end(&h);
 	check_step(&h);
-	(void)core_call(core, g.team.session[0], &reset, 0);
+	core_expect(core, core_simple(core, g.team.session[0], ZD_REQ_SESSION_RESET, 0), 0);
 	core_hold(core, ZD_CMD_COPY);
 	core_reducers_begin(&h, 3, true);
 	reduce_all(&h, second);
@@ -253,6 +291,7 @@ int main(void)
 	        cmocka_unit_test(test_few_at_a_time),
 	        cmocka_unit_test(test_abort_spoils_sums_behind_it),
 	        cmocka_unit_test(test_a_reset_does_not_mend_them),
+	        cmocka_unit_test(test_abort_spares_sums_behind_others),
 	        cmocka_unit_test(test_not_behind_an_abort),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);

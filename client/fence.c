@@ -205,14 +205,21 @@ int zc_fences_wait(struct zerod_client *client, const struct zc_fences *fences, 
 	return 0;
 }
 
+const uint64_t *zc_abort_find(const struct zerod_client *client)
+{
+	for (uint32_t i = 0; i < client->ntimelines && i < ZD_AWAITED_TIMELINES; i++)
+		if (load(client, i) == ZD_FENCE_ABORTED)
+			return &client->daemon_page[i];
+	return NULL;
+}
+
 void zc_aborts_settle(struct zerod_client *client)
 {
 	uint64_t deadline_ns = zc_now_ns() + ZC_GRACE_NS;
+	const uint64_t *counter;
 
-	for (uint32_t i = 0; i < client->ntimelines; i++)
-		while (load(client, i) == ZD_FENCE_ABORTED && !client->broken_status &&
-		       zc_now_ns() < deadline_ns)
-			sleep_on(&client->daemon_page[i], ZD_FENCE_ABORTED, ZC_POLL_SLICE_NS);
+	while ((counter = zc_abort_find(client)) && !client->broken_status && zc_now_ns() < deadline_ns)
+		sleep_on(counter, ZD_FENCE_ABORTED, ZC_POLL_SLICE_NS);
 }
 
 /* ---- Our own counters ---------------------------------------------------------------------------------- */

@@ -533,6 +533,8 @@ int zc_fences_wait(struct zerod_client *client, const struct zc_fences *fences, 
                    const char *what, struct zd_err *err) __attribute__((warn_unused_result));
 /* The session was reset: the daemon is about to take its aborts back. Blocks until it has, or is gone. */
 void zc_aborts_settle(struct zerod_client *client);
+/* A counter that frees whoever waits for it, of those that streams wait for; NULL: there is none. */
+const uint64_t *zc_abort_find(const struct zerod_client *client);
 /* Stores into the client's page and wakes who sleeps on it. */
 void zc_timeline_signal(struct zerod_client *client, uint32_t timeline, uint64_t value);
 

@@ -40,6 +40,9 @@
 #define ZD_FENCE_PAGE_BYTES (ZD_TIMELINES * 8ul)
 #define ZD_FENCE_ABORTED    INT64_MAX /* stored into a timeline to free every waiter */
 
+/* Of the daemon's page: what gathers and entries wait for. Behind them are those of pieces of reductions. */
+#define ZD_AWAITED_TIMELINES (3u * ZD_MAX_DEVICES)
+
 #define ZD_FEATURE_COLLECTIVES "collectives" /* in the daemon's hello: its groups may span daemons */
 
 #define ZD_FEATURE_WORK       "work" /* in both hellos: the session has a work channel and a result page */

@@ -126,6 +126,7 @@ int zd_cuda_comm_new(const struct zd_cuda_comm_home *home, const struct zd_cuda_
 /* It is over, and its operations have ended. NULL is allowed. */
 void zd_cuda_comm_free(struct zd_cuda_comm *comm);
 
+/* From all ranks: what is left of it is memory, which waits for a moment without kernels. Any thread. */
 bool zd_cuda_comm_has_parted(struct zd_cuda_comm *comm);
 /* Looks whether it has come further: READY, FAILED with the reason or at the deadline, ENDED. */
 void zd_cuda_comm_poll(struct zd_cuda_comm *comm, uint64_t now_ns);

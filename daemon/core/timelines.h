@@ -13,7 +13,8 @@ enum {
 	ZD_TIMELINE_COPIES = 0,
 	ZD_TIMELINE_EXCHANGE = ZD_MAX_DEVICES,
 	ZD_TIMELINE_ONWARD = 2 * ZD_MAX_DEVICES, /* copies of what an exchange has brought */
-	ZD_TIMELINE_STAGED = 3 * ZD_MAX_DEVICES, /* pieces of reductions, into the session's staging memory */
+	ZD_TIMELINE_STAGED =
+	        ZD_AWAITED_TIMELINES, /* pieces of reductions, into the session's staging memory */
 	ZD_SESSION_TIMELINES = 4 * ZD_MAX_DEVICES
 };
 

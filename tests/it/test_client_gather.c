@@ -482,6 +482,45 @@ static void test_abort_poisons(void **state)
 	scene_close(&scene);
 }
 
+/* One more timeline is aborted with each answer; the reset is answered when the one that counts is back. */
+static void abort_one_by_one(struct fake_peer *peer, void *arg)
+{
+	static const uint32_t timelines[] = {ZD_AWAITED_TIMELINES, ZD_AWAITED_TIMELINES - 1};
+	const Zd__Request *request;
+
+	(void)arg;
+	fake_serve_unit(peer);
+	for (int i = 0; i < 2; i++) {
+		request = fake_expect(peer, ZD__REQUEST__BODY_SET_PERSISTENT);
+		if (!request)
+			return;
+		fake_signal(peer, timelines[i], ZD_FENCE_ABORTED);
+		fake_ok(peer, request->id);
+	}
+	request = fake_expect(peer, ZD__REQUEST__BODY_SESSION_RESET);
+	if (!request)
+		return;
+	fake_signal(peer, timelines[1], 0);
+	fake_ok(peer, request->id);
+	fake_expect_end(peer);
+}
+
+/* An abort of pieces that failed may stay for ever: the daemon asks for no sum that would wait for them. */
+static void test_reset_waits_for_streams_timelines(void **state)
+{
+	struct scene scene = {0};
+
+	(void)state;
+	scene_open(&scene, abort_one_by_one, NULL);
+	assert_status(scene.client, zerod_unit_set_persistent(scene.unit, 1), ZEROD_OK);
+	assert_null(zc_abort_find(scene.client));
+	assert_status(scene.client, zerod_unit_set_persistent(scene.unit, 0), ZEROD_OK);
+	assert_ptr_equal(zc_abort_find(scene.client), &scene.client->daemon_page[ZD_AWAITED_TIMELINES - 1]);
+	assert_status(scene.client, zerod_session_reset(scene.client), ZEROD_OK);
+	assert_null(zc_abort_find(scene.client));
+	scene_close(&scene);
+}
+
 /* ---- Own slice ----------------------------------------------------------------------------------------- */
 
 /* arg: whether an update begins. */
@@ -625,6 +664,7 @@ int main(void)
 	        cmocka_unit_test(test_bytes_deadline),
 	        cmocka_unit_test(test_daemon_dies_in_wait),
 	        cmocka_unit_test(test_abort_poisons),
+	        cmocka_unit_test(test_reset_waits_for_streams_timelines),
 	        cmocka_unit_test(test_own_slice),
 	        cmocka_unit_test(test_own_slice_is_copied_before_an_update),
 	        cmocka_unit_test(test_bad_arguments),

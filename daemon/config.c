@@ -328,6 +328,12 @@ struct file {
 	struct zd_err err; /* the first mistake */
 };
 
+static bool is_blank_or_comment(const char *rest)
+{
+	rest += strspn(rest, " \t\r\n");
+	return *rest == '\0' || *rest == ';' || *rest == '#';
+}
+
 /* One line for the parser, without its indentation: the parser would take an indented line for the
  * continuation of the one above it. Nothing is read after a mistake. */
 static char *read_line(char *line, int room_bytes, void *arg)
@@ -351,7 +357,7 @@ static char *read_line(char *line, int room_bytes, void *arg)
 	}
 	blanks = strspn(line, " \t");
 	memmove(line, line + blanks, bytes - blanks + 1);
-	/* The parser does not tell of sections without keys. */
+	/* The parser does not tell of sections without keys, nor of what is behind them. */
 	end = line[0] == '[' ? strchr(line, ']') : NULL;
 	if (end) {
 		struct zd_err err;
@@ -360,6 +366,10 @@ static char *read_line(char *line, int room_bytes, void *arg)
 		if (check_section(line + 1, &err) != 0)
 			(void)zd_err_set(&file->err, ZEROD_E_INVALID, "%s:%d: [%s]: %s", file->path,
 			                 file->line, line + 1, err.text);
+		else if (!is_blank_or_comment(end + 1))
+			(void)zd_err_set(&file->err, ZEROD_E_INVALID,
+			                 "%s:%d: [%s]: expected nothing behind it, or a comment", file->path,
+			                 file->line, line + 1);
 		*end = ']';
 	}
 	return file->err.status ? NULL : line;

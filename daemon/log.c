@@ -3,10 +3,14 @@
  * log.c - where log lines go.
  *
  * A service manager that connects stderr to the journal says so in JOURNAL_STREAM: then lines are sent there
- * natively, so that fields stay fields. A line that the journal does not take goes to stderr.
+ * natively, so that fields stay fields. A line that the journal does not take goes to stderr. Nothing waits
+ * for whoever reads stderr.
  */
 #include "daemon/log.h"
 
+#include <poll.h>
+#include <stdarg.h>
+#include <stdatomic.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -19,9 +23,11 @@
 #include <systemd/sd-journal.h>
 
 #include "base/log.h"
+#include "base/mem.h"
 
 #define FIELD_BYTES 160 /* a key, "=" and a value */
 #define TEXT_BYTES  1100
+#define LINE_BYTES  4096 /* PIPE_BUF: a pipe takes them as a whole */
 
 static const char *level_name(enum zd_log_level level)
 {
@@ -40,8 +46,26 @@ static const char *level_name(enum zd_log_level level)
 	return "?";
 }
 
-/* "2026-01-31T12:00:00.123Z notice: text ZEROD_PID=12"; lines of several threads do not mix. */
-static void to_stderr(const struct zd_log_line *line)
+struct text {
+	char bytes[LINE_BYTES];
+	size_t used;
+};
+
+/* What does not fit is cut. */
+__attribute__((format(printf, 2, 3))) static void add(struct text *text, const char *format, ...)
+{
+	size_t room_bytes = sizeof(text->bytes) - text->used;
+	va_list args;
+	int bytes;
+
+	va_start(args, format);
+	bytes = vsnprintf(text->bytes + text->used, room_bytes, format, args);
+	va_end(args);
+	text->used += zd_min_u64((uint64_t)bytes, room_bytes - 1);
+}
+
+/* "2026-01-31T12:00:00.123Z notice: text ZEROD_PID=12" */
+static void add_line(struct text *text, const struct zd_log_line *line)
 {
 	struct timespec now;
 	struct tm utc;
@@ -50,13 +74,32 @@ static void to_stderr(const struct zd_log_line *line)
 	(void)clock_gettime(CLOCK_REALTIME, &now);
 	(void)gmtime_r(&now.tv_sec, &utc);
 	(void)strftime(when, sizeof(when), "%Y-%m-%dT%H:%M:%S", &utc);
-	flockfile(stderr);
-	(void)fprintf(stderr, "%s.%03ldZ %s: %s", when, now.tv_nsec / 1000000, level_name(line->level),
-	              line->text);
+	add(text, "%s.%03ldZ %s: %s", when, now.tv_nsec / 1000000, level_name(line->level), line->text);
 	for (size_t i = 0; i < line->nfields; i++)
-		(void)fprintf(stderr, " %s=%s", line->fields[i].key, line->fields[i].value);
-	(void)fputc('\n', stderr);
-	funlockfile(stderr);
+		add(text, " %s=%s", line->fields[i].key, line->fields[i].value);
+	add(text, "\n");
+}
+
+/* A pipe or a terminal that nobody reads from would stop the thread, and with the loop's all trainers: lines
+ * are lost then, and counted. What is writable takes a text as a whole, so that lines of several threads do
+ * not mix. */
+static void to_stderr(const struct zd_log_line *line)
+{
+	static atomic_uint lost;
+	struct pollfd room = {.fd = STDERR_FILENO, .events = POLLOUT};
+	struct text text = {.used = 0};
+	unsigned nlost;
+
+	if (poll(&room, 1, 0) != 1 || !(room.revents & POLLOUT)) {
+		(void)atomic_fetch_add(&lost, 1);
+		return;
+	}
+	nlost = atomic_exchange(&lost, 0);
+	if (nlost > 0)
+		add(&text, "zerod: %u lines of the log are lost: nobody read them\n", nlost);
+	add_line(&text, line);
+	if (write(STDERR_FILENO, text.bytes, text.used) < 0)
+		(void)atomic_fetch_add(&lost, nlost + 1);
 }
 
 static struct iovec field(char *buffer, size_t room_bytes, const char *key, const char *value)

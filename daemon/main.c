@@ -7,6 +7,7 @@
 #include "base/err.h"
 #include "base/log.h"
 #include "base/spin.h"
+#include "base/std_fds.h"
 #include "daemon/config.h"
 #include "daemon/log.h"
 #include "daemon/options.h"
@@ -20,6 +21,7 @@ int main(int argc, char **argv)
 	struct zd_config config;
 	struct zd_err err;
 
+	zd_std_fds_fill();
 	if (argc > 1 && strcmp(argv[1], ZD_CUDA_IDS_PROGRAM_ARG) == 0)
 		return zd_cuda_ids_main(argc - 2, argv + 2);
 	zd_options_parse(argc, argv, &options);

@@ -17,6 +17,7 @@
 #include <string.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <systemd/sd-daemon.h>
 #include <unistd.h>
 #include <uv.h>
@@ -36,6 +37,8 @@
 #include "io/loop.h"
 
 #define NS_PER_S UINT64_C(1000000000)
+#define US_PER_S UINT64_C(1000000)
+#define EXIT_S   10u /* after draining */
 
 enum service_state { STARTING, SERVING, DRAINING, ENDED };
 static const char *const state_names[] = {"STARTING", "SERVING", "DRAINING", "ENDED"};
@@ -109,7 +112,9 @@ static void start_draining(struct service *service, const char *signal_name)
 
 	zd_sm_move(&service_sm, &service->state, DRAINING);
 	zd_log(ZD_LOG_NOTICE, "%s: draining, open sessions: %u", signal_name, sessions);
-	zd_notify_state(&service->notify, "STOPPING=1\nSTATUS=Draining, open sessions: %u", sessions);
+	zd_notify_state(&service->notify,
+	                "STOPPING=1\nEXTEND_TIMEOUT_USEC=%" PRIu64 "\nSTATUS=Draining, open sessions: %u",
+	                (service->config.drain_timeout_s + EXIT_S) * US_PER_S, sessions);
 	if (service->activated)
 		stop_listening(service);
 	(void)uv_timer_start(&service->drain, on_drain_timeout,
@@ -280,6 +285,21 @@ static void close_handles(struct service *service)
 	zd_notify_close(&service->notify);
 }
 
+/* Path and permissions are the service manager's, whatever the configuration says. */
+static void warn_of_other_socket(const struct zd_config *config, const struct sockaddr_un *address)
+{
+	struct stat found;
+
+	if (strcmp(config->socket_path, address->sun_path) != 0)
+		zd_log(ZD_LOG_WARNING, "the service manager's socket is %s: socket = %s is not used",
+		       address->sun_path, config->socket_path);
+	if (stat(address->sun_path, &found) == 0 && (found.st_mode & 0777) != config->socket_mode)
+		zd_log(ZD_LOG_WARNING,
+		       "the service manager's socket has mode %04o: socket_mode = %04o is not used, but "
+		       "SocketMode= of its unit",
+		       found.st_mode & 0777, config->socket_mode);
+}
+
 /* The socket that the service manager listens on for us. */
 static int adopt_socket(struct service *service, int nfds, struct zd_err *err)
 {
@@ -297,6 +317,7 @@ static int adopt_socket(struct service *service, int nfds, struct zd_err *err)
 		return zd_err_errno(err, errno, "the service manager's socket");
 	service->bound.sock = sock;
 	service->activated = true;
+	warn_of_other_socket(&service->config, address);
 	return 0;
 }
 

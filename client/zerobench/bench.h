@@ -37,7 +37,8 @@ struct zd_bench_options {
 	bool check, json, start;
 	const char *socket_path; /* NULL: a private daemon */
 	/* On GPUs: */
-	bool cuda;       /* the private daemon's backend */
+	bool cuda; /* the private daemon's backend */
+	bool backend_given;
 	bool all_reduce; /* reductions give all ranks the whole sum */
 	bool alone;      /* rank 0 gathers, the others do not */
 	uint32_t nodes;  /* private daemons, each with its part of the GPUs and of the ranks */

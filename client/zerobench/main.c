@@ -12,6 +12,7 @@
 #include <string.h>
 
 #include "base/mem.h"
+#include "base/std_fds.h"
 #include "base/text.h"
 
 static const struct op {
@@ -180,7 +181,7 @@ static void complete(struct argp_state *state, struct zd_bench_options *o)
 		argp_error(state, "%s measures one process: it takes no --ranks above 1", op->name);
 	if (o->min_bytes && o->max_bytes && o->min_bytes > o->max_bytes)
 		argp_error(state, "--minbytes is above --maxbytes");
-	if (o->socket_path && (o->start || o->cuda))
+	if (o->socket_path && (o->start || o->backend_given))
 		argp_error(state, "--socket names a daemon, --%s wants a new one: give one of them",
 		           o->start ? "start" : "backend");
 	if (o->socket_path && o->op == ZD_BENCH_SCALE)
@@ -190,7 +191,7 @@ static void complete(struct argp_state *state, struct zd_bench_options *o)
 	if (o->alone && (o->nodes > 1 || o->collectives == ZEROD_COLLECTIVES_NCCL))
 		argp_error(state, "a rank that leaves something to NCCL cannot gather alone");
 	const char *socket_path = getenv("ZEROD_SOCKET");
-	if (!o->socket_path && !o->start && !o->cuda && o->op != ZD_BENCH_SCALE && socket_path &&
+	if (!o->socket_path && !o->start && !o->backend_given && o->op != ZD_BENCH_SCALE && socket_path &&
 	    *socket_path)
 		o->socket_path = socket_path;
 }
@@ -240,6 +241,7 @@ static error_t parse_option(int key, char *arg, struct argp_state *state)
 		return 0;
 	case KEY_BACKEND:
 		o->cuda = parse_backend(state, arg);
+		o->backend_given = true;
 		return 0;
 	case KEY_LOAD:
 		o->load_side = parse_load(state, arg);
@@ -494,6 +496,7 @@ int main(int argc, char **argv)
 	                                     .check = true}};
 	const struct argp argp = {.options = argp_options, .parser = parse_option, .doc = doc};
 	struct zd_err err = ZD_ERR_NONE;
+	zd_std_fds_fill();
 	argp_program_version = "zerobench " ZEROD_VERSION_TEXT;
 	argp_err_exit_status = -ZEROD_E_USAGE;
 	argp_parse(&argp, argc, argv, 0, NULL, &bench.options);
@@ -506,8 +509,11 @@ int main(int argc, char **argv)
 	json_decref(bench.targets);
 	if (status)
 		fprintf(stderr, "zerobench: %s\n", err.text);
-	else if (fflush(stdout) || ferror(stdout)) {
+	else if (fflush(stdout)) {
 		fprintf(stderr, "zerobench: cannot write the output: %s\n", strerror(errno));
+		status = ZEROD_E_SYSTEM;
+	} else if (ferror(stdout)) { /* before: its reason is gone */
+		fprintf(stderr, "zerobench: cannot write the output\n");
 		status = ZEROD_E_SYSTEM;
 	}
 	return -status;

@@ -6,6 +6,7 @@
 
 #include <ctype.h>
 #include <errno.h>
+#include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -98,33 +99,6 @@ static bool is_over(const json_t *row)
 	return state && strcmp(state, "OVER") == 0;
 }
 
-static int find_by_name(struct zd_ctl *ctl, const struct zd_ctl_listing *listing, const char *const *keys,
-                        const char *text, uint64_t *id)
-{
-	json_t *rows;
-	int status = zd_ctl_list_fetch(ctl, listing, &rows);
-	if (status)
-		return status;
-	size_t index, found = 0;
-	uint64_t found_id = 0;
-	json_t *row;
-	json_array_foreach(rows, index, row)
-	{
-		if (row_is(row, keys, text) && !is_over(row)) {
-			found++;
-			found_id = (uint64_t)json_integer_value(json_object_get(row, "id"));
-		}
-	}
-	json_decref(rows);
-	if (found == 0)
-		return zd_ctl_fail(ZEROD_E_NOT_FOUND, "NOT_FOUND: nothing is called '%s'", text);
-	/* Two uids may have jobs of one name: an administrator sees both. */
-	if (found > 1)
-		return zd_ctl_fail(ZEROD_E_INVALID, "INVALID: %zu are called '%s'; give the id", found, text);
-	*id = found_id;
-	return 0;
-}
-
 int zd_ctl_parse_id(const char *text, uint64_t *id)
 {
 	char *end;
@@ -136,10 +110,56 @@ int zd_ctl_parse_id(const char *text, uint64_t *id)
 	return 0;
 }
 
+/* What a text may mean. */
+struct found {
+	bool is_id;
+	uint64_t named, named_id; /* so many rows have this name, the last one this id */
+};
+
+static struct found look_up(const json_t *rows, const char *const *keys, const char *text, uint64_t number)
+{
+	struct found found = {.is_id = false};
+	size_t index;
+	json_t *row;
+	json_array_foreach(rows, index, row)
+	{
+		uint64_t id = (uint64_t)json_integer_value(json_object_get(row, "id"));
+		if (id == number) {
+			found.is_id = true;
+		} else if (row_is(row, keys, text) && !is_over(row)) {
+			found.named++;
+			found.named_id = id;
+		}
+	}
+	return found;
+}
+
 int zd_ctl_list_find(struct zd_ctl *ctl, const struct zd_ctl_listing *listing, const char *const *keys,
                      const char *text, uint64_t *id)
 {
-	return zd_ctl_parse_id(text, id) == 0 ? 0 : find_by_name(ctl, listing, keys, text, id);
+	uint64_t number;
+	json_t *rows;
+	if (zd_ctl_parse_id(text, &number))
+		number = 0; /* nobody's */
+	int status = zd_ctl_list_fetch(ctl, listing, &rows);
+	if (status)
+		return status;
+	struct found found = look_up(rows, keys, text, number);
+	json_decref(rows);
+	if (found.is_id && found.named > 0)
+		return zd_ctl_fail(ZEROD_E_INVALID,
+		                   "INVALID: '%s' is the id of one, and the name of another, whose id is "
+		                   "%" PRIu64 ": give that, or the first one's name",
+		                   text, found.named_id);
+	if (!found.is_id && found.named == 0)
+		return zd_ctl_fail(ZEROD_E_NOT_FOUND, "NOT_FOUND: nothing is called '%s', or has this id",
+		                   text);
+	/* Two uids may have jobs of one name: an administrator sees both. */
+	if (found.named > 1)
+		return zd_ctl_fail(ZEROD_E_INVALID, "INVALID: %" PRIu64 " are called '%s'; give the id",
+		                   found.named, text);
+	*id = found.is_id ? number : found.named_id;
+	return 0;
 }
 
 json_t *zd_ctl_usage(const Zd__Usage *usage)

@@ -16,6 +16,7 @@
 
 #include "base/err.h"
 #include "base/mem.h"
+#include "base/std_fds.h"
 #include "base/text.h"
 #include "proto/limits.h"
 
@@ -343,10 +344,13 @@ int main(int argc, char **argv)
 	        .interval_s = 2,
 	        .device = -1,
 	};
+	zd_std_fds_fill();
 	int status = run(&ctl, argc, argv);
 	zerod_close(ctl.client);
 	/* A full disk must not look like an empty table. */
-	if ((fflush(stdout) || ferror(stdout)) && status == 0)
+	if (fflush(stdout) && status == 0)
 		status = zd_ctl_fail(ZEROD_E_SYSTEM, "cannot write the output: %s", strerror(errno));
+	else if (ferror(stdout) && status == 0) /* before: its reason is gone */
+		status = zd_ctl_fail(ZEROD_E_SYSTEM, "cannot write the output");
 	return -status;
 }

@@ -14,11 +14,13 @@
 #include "api/session.h"
 #include "api/work.h"
 #include "base/err.h"
+#include "base/mem.h"
 #include "io/loop.h"
 
 #define REQUESTS_BYTES 65536u /* unpacked requests of a usual packet; larger ones spill */
 #define REPLIES_BYTES  8192u
 #define GREETING_ROOM  64u /* connections beyond max_sessions that may be saying hello */
+#define MOST_KEPT      8u  /* sessions, for administrators */
 
 /* ---- From the bridge ----------------------------------------------------------------------------------- */
 
@@ -162,6 +164,13 @@ void zd_api_check_drained(struct zd_api *api)
 		return;
 	api->drained = NULL;
 	drained(api->drained_arg);
+}
+
+uint32_t zd_api_session_room(const struct zd_api_limits *limits, bool admin)
+{
+	uint32_t kept = (uint32_t)zd_min_u64(limits->max_sessions / 8, MOST_KEPT);
+
+	return limits->max_sessions - (admin ? 0 : kept);
 }
 
 unsigned zd_api_session_count(const struct zd_api *api)

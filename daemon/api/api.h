@@ -67,5 +67,7 @@ void zd_api_drain(struct zd_api *api, void (*drained)(void *arg), void *arg);
 void zd_api_check_drained(struct zd_api *api);
 /* Sessions that have said hello. */
 unsigned zd_api_session_count(const struct zd_api *api);
+/* How many may be open. The last eighth, 8 at most, is for administrators, who can end others. */
+uint32_t zd_api_session_room(const struct zd_api_limits *limits, bool admin);
 
 #endif

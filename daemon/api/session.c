@@ -144,10 +144,11 @@ int zd_api_session_admit(struct zd_api_session *session, const char *name, bool 
 	uint64_t id;
 	int rc;
 
-	if (zd_api_session_count(api) >= api->limits.max_sessions)
+	if (zd_api_session_count(api) >= zd_api_session_room(&api->limits, session->admin))
 		return zd_err_set(err, ZEROD_E_LIMIT,
-		                  "the daemon is full: %u sessions are open, max_sessions is %u",
-		                  zd_api_session_count(api), api->limits.max_sessions);
+		                  "the daemon is full: %u sessions are open, max_sessions is %u%s",
+		                  zd_api_session_count(api), api->limits.max_sessions,
+		                  session->admin ? "" : ", some of which are kept for administrators");
 	id = zd_engine_session_open(bridge->engine, &peer, err);
 	if (id == 0)
 		return ZEROD_E_LIMIT;

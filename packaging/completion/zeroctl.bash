@@ -57,10 +57,12 @@ _zeroctl()
 	esac
 }
 
-# A column of one of the daemon's tables, without its head. Uses the caller's `socket`.
+# A column of one of the daemon's tables, without its head. Uses the caller's `socket`. Names are chosen by all users, and
+# compgen expands what it is given as the shell does: those with any other character are not offered.
 _zeroctl_column()
 {
-	zeroctl "${socket[@]}" "$2" 2>/dev/null | awk -v column="$1" 'NR > 1 { print $column }'
+	zeroctl "${socket[@]}" "$2" 2>/dev/null |
+		awk -v column="$1" 'NR > 1 && $column ~ /^[A-Za-z0-9._:+@%,=\/-]+$/ { print $column }'
 }
 
 complete -F _zeroctl zeroctl

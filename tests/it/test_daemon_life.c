@@ -18,6 +18,7 @@
 #include <zerod.h>
 
 #include "../support/daemon_fixture.h"
+#include "proto/limits.h"
 
 #define OUTPUT_BYTES 8192
 
@@ -225,7 +226,7 @@ static void test_told_twice(void **state)
 	assert_int_equal(zd_daemon_start(&options, &daemon), 0);
 	client = connect_to(&daemon);
 	assert_int_equal(kill(daemon.pid, SIGINT), 0);
-	assert_int_equal(zd_daemon_wait_notify(&daemon, "STOPPING=1"), 0);
+	assert_int_equal(zd_daemon_wait_notify(&daemon, "EXTEND_TIMEOUT_USEC=3610000000"), 0);
 	assert_int_equal(kill(daemon.pid, SIGTERM), 0);
 	assert_int_equal(zd_daemon_finish(&daemon), 0);
 	assert_int_equal(ask(client), ZEROD_E_DISCONNECTED);
@@ -249,7 +250,7 @@ static void test_drain_timeout(void **state)
 /* ---- Socket activation --------------------------------------------------------------------------------- */
 
 /* As a service manager starts it: with the listening socket as descriptor 3. */
-static pid_t start_activated(int sock)
+static pid_t start_activated(int sock, const char *log_path)
 {
 	const char *build = getenv("BUILD");
 	char program[256], pid[16];
@@ -264,6 +265,7 @@ static pid_t start_activated(int sock)
 		if (sock != 3)
 			(void)dup2(sock, 3);
 		(void)fcntl(3, F_SETFD, 0);
+		(void)dup2(open(log_path, O_WRONLY | O_CREAT | O_APPEND, 0600), STDERR_FILENO);
 		(void)execl(program, "zerod", "--arena", "16M", (char *)NULL);
 		_exit(127);
 	}
@@ -289,9 +291,18 @@ static int wait_status(pid_t child)
 	return WIFEXITED(raw) ? WEXITSTATUS(raw) : 128;
 }
 
+static void read_file(const char *path, char *text, size_t room_bytes)
+{
+	FILE *file = fopen(path, "r");
+
+	assert_non_null(file);
+	text[fread(text, 1, room_bytes - 1, file)] = '\0';
+	(void)fclose(file);
+}
+
 static void test_activated(void **state)
 {
-	char folder[] = "/tmp/zerod-life-XXXXXX", path[64];
+	char folder[] = "/tmp/zerod-life-XXXXXX", path[64], log_path[64], log[4096];
 	zerod_client *client = NULL;
 	pid_t child;
 	int sock;
@@ -299,9 +310,11 @@ static void test_activated(void **state)
 	(void)state;
 	assert_non_null(mkdtemp(folder));
 	(void)snprintf(path, sizeof(path), "%s/s", folder);
+	(void)snprintf(log_path, sizeof(log_path), "%s/log", folder);
 	sock = listen_at(path, SOCK_SEQPACKET);
+	assert_int_equal(chmod(path, 0640), 0);
 	for (int round = 0; round < 2; round++) {
-		child = start_activated(sock);
+		child = start_activated(sock, log_path);
 		assert_int_equal(try_connect(path, &client), 0);
 		assert_int_equal(ask(client), 0);
 		zerod_close(client);
@@ -312,9 +325,13 @@ static void test_activated(void **state)
 	(void)close(sock);
 	(void)unlink(path);
 	sock = listen_at(path, SOCK_STREAM);
-	assert_int_equal(wait_status(start_activated(sock)), 2);
+	assert_int_equal(wait_status(start_activated(sock, log_path)), 2);
 	(void)close(sock);
 	(void)unlink(path);
+	read_file(log_path, log, sizeof(log));
+	assert_non_null(strstr(log, "socket = " ZD_DEFAULT_SOCKET " is not used"));
+	assert_non_null(strstr(log, "has mode 0640: socket_mode = 0666 is not used"));
+	(void)unlink(log_path);
 	assert_int_equal(rmdir(folder), 0);
 }
 

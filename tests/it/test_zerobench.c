@@ -162,6 +162,24 @@ static void wrong_usage_is_named(void **state)
 	program_free(&program);
 }
 
+/* Whatever daemon the environment names. */
+static void a_backend_is_a_private_daemons(void **state)
+{
+	(void)state;
+	const char *const args[] = {"zerobench", "--op", "gather", "-b",        "4K",   "-e",     "4K", "-n",
+	                            "1",         "-w",   "0",      "--backend", "host", "--json", NULL};
+	setenv("ZEROD_SOCKET", "/nonexistent/zerod.sock", 1);
+	json_decref(run_json(args));
+	unsetenv("ZEROD_SOCKET");
+	const char *const both[] = {"zerobench", "--socket", "/x", "--backend", "host", NULL};
+	struct program program;
+	program_start(&program, both, NULL);
+	program_wait(&program);
+	assert_int_equal(program.status, 2);
+	assert_non_null(strstr(program.err_text, "--backend wants a new one"));
+	program_free(&program);
+}
+
 /* One rank's failure is everybody's end, with its words. */
 static void a_failing_rank_ends_the_run(void **state)
 {
@@ -241,6 +259,7 @@ int main(void)
 	        cmocka_unit_test(scale_is_measured),
 	        cmocka_unit_test(the_table_has_nccl_tests_columns),
 	        cmocka_unit_test(wrong_usage_is_named),
+	        cmocka_unit_test(a_backend_is_a_private_daemons),
 	        cmocka_unit_test(a_failing_rank_ends_the_run),
 	        cmocka_unit_test(a_dying_daemon_ends_the_run),
 	        cmocka_unit_test(an_interrupt_leaves_nothing_behind),

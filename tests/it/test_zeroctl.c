@@ -475,6 +475,30 @@ static void kill_session_frees_what_it_held(void **state)
 	zerod_close(doomed.client);
 }
 
+/* Jobs are called by numbers where a batch system's are. */
+static void a_number_may_be_a_name(void **state)
+{
+	struct trainer numbered = {0};
+	char name[24], line[48];
+	(void)state;
+	join(&numbered, "900719", ZEROD_GROUP_DURABLE);
+	zerod_close(numbered.client);
+	expect_status("end-job 900718", 3, "NOT_FOUND");
+	struct program program = zeroctl("end-job 900719");
+	assert_string_equal(program.err_text, "");
+	assert_int_equal(program.status, 0);
+	program_free(&program);
+	json_t *object = listing("jobs", "jobs");
+	assert_null(row_where(object, "name", "900719"));
+	snprintf(name, sizeof(name), "%lld", (long long)integer(row_where(object, "name", "alpha"), "id"));
+	json_decref(object);
+	join(&numbered, name, 0);
+	snprintf(line, sizeof(line), "end-job %s", name);
+	expect_status(line, 1, "is the id of one, and the name of another");
+	assert_int_equal(count_rows("buffers --job alpha", "buffers"), 2); /* it is still there */
+	zerod_close(numbered.client);
+}
+
 static void end_job_frees_durable_shards(void **state)
 {
 	(void)state;
@@ -514,6 +538,7 @@ int main(void)
 	        cmocka_unit_test(a_full_disk_is_told),
 	        cmocka_unit_test(abort_group_by_name),
 	        cmocka_unit_test(kill_session_frees_what_it_held),
+	        cmocka_unit_test(a_number_may_be_a_name),
 	        cmocka_unit_test(end_job_frees_durable_shards),
 	};
 	return cmocka_run_group_tests(tests, start, stop);

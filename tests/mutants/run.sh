@@ -7,8 +7,8 @@
 # to a copy of the tracked files as they are now, what it touches is made again, and PROGRAM runs. Where that does not fail,
 # the rest of the suite runs until its first failure: contract, unit tests of the core and the host backend, the library's
 # tests. Prints "killed NAME by PROGRAM: TEST" or "SURVIVED NAME" for each, and ends with "N killed, N survived". A patch that
-# does not apply or build is an error. PROGRAM may be zdsim, which has no tests: its first 2000 seeds are run. Exits 0 when all are
-# killed. --record writes into the patches which test it was.
+# does not apply or build is an error. PROGRAM may be a script, whose tests are its "ok" lines, or zdsim, which has no tests: its
+# first 2000 seeds are run. Exits 0 when all are killed. --record writes into the patches which test it was.
 #
 # JOBS copies are worked in at a time (default: one a core, at most 8); SUITE_TIMEOUT is seconds for a program (default 60).
 set -um # each worker is a process group, so that it ends with all it started
@@ -52,26 +52,33 @@ for test in tests/contract/test_{pr,[!p]}*.c tests/unit/core/test_*.c tests/unit
 done
 
 make_programs() { # log, program...
-	local log=$1
+	local log=$1 program targets=()
 	shift
+	for program; do
+		[[ $program == *.sh ]] || targets+=("build/tests/$program")
+	done
 	# A mutant may leave something unused.
-	make -s WERROR= build/bin/{zerod,zeroctl} "${@/#/build/tests/}" >"$log" 2>&1
+	make -s WERROR= build/bin/{zerod,zeroctl} "${targets[@]}" >"$log" 2>&1
 }
 
 # Names of tests that failed, or that ran when the program ended.
 failed_tests() { # log
 	awk '/^\[ +RUN +\]/ { open = $NF }
-		/^\[ +(OK|SKIPPED|FAILED) +\] test_/ { open = "" }
-		/^\[ +FAILED +\] test_/ && !seen[$NF]++ { print $NF }
+		/^\[ +(OK|SKIPPED|FAILED) +\] [a-z]/ { open = "" }
+		/^\[ +FAILED +\] [a-z]/ && !seen[$NF]++ { print $NF }
+		/^not ok / { sub(/^not ok [0-9]+ - /, ""); print }
 		END { if (open) print open }' "$1"
 }
 
 # Says which test of the program fails, the wanted one if it is among them; 1: none does.
 run_program() { # log, program, wanted test
 	local log=$1 program=$2 failed
-	local arguments=()
-	[ "$program" != zdsim ] || arguments=(--seeds 2000 --max-failures 1 --shrink 0)
-	timeout --foreground -k 5 "$SUITE_TIMEOUT" "build/tests/$program" "${arguments[@]}" >"$log" 2>&1 </dev/null && return 1
+	local command=("build/tests/$program")
+	case $program in
+	zdsim) command+=(--seeds 2000 --max-failures 1 --shrink 0) ;;
+	*.sh) command=("tests/$program") ;;
+	esac
+	timeout --foreground -k 5 "$SUITE_TIMEOUT" "${command[@]}" >"$log" 2>&1 </dev/null && return 1
 	failed=$(failed_tests "$log")
 	if grep -qxF -- "$3" <<<"$failed"; then failed=$3; fi
 	read -r failed <<<"$failed"
@@ -81,7 +88,7 @@ run_program() { # log, program, wanted test
 # Says by which test the copy's fault is seen; 1: by none, 2: it cannot be made.
 run_suite() { # log, named program, named test
 	local log=$1 program
-	if [ -e "tests/$2.c" ] || [ "$2" = zdsim ]; then
+	if [ -e "tests/$2.c" ] || [ -f "tests/$2" ] || [ "$2" = zdsim ]; then
 		make_programs "$log" "$2" || return 2
 		run_program "$log" "$2" "$3" && return
 	fi

@@ -2,6 +2,8 @@
 /* test_session.c - sessions over their life: segments, batches, listings, limits, kills, draining. */
 #include "api_scene.h"
 
+#include "base/mem.h"
+
 #define UNITS 1500
 
 /* One rank of a group of one. */
@@ -388,6 +390,20 @@ static void test_max_sessions(void **state)
 	(void)close(second);
 }
 
+/* So that one can come in and end others. */
+static void test_room_for_administrators(void **state)
+{
+	static const uint32_t rooms[][2] = {{1, 1}, {7, 7}, {8, 7}, {64, 56}, {200, 192}, {1024, 1016}};
+
+	(void)state;
+	for (size_t i = 0; i < ZD_ARRAY_LEN(rooms); i++) {
+		struct zd_api_limits limits = {.max_sessions = rooms[i][0]};
+
+		assert_int_equal(zd_api_session_room(&limits, true), rooms[i][0]);
+		assert_int_equal(zd_api_session_room(&limits, false), rooms[i][1]);
+	}
+}
+
 static void count_call(void *arg)
 {
 	(*(int *)arg)++;
@@ -474,6 +490,7 @@ int main(void)
 	        TEST(test_gone_while_waiting),
 	        TEST(test_deadline),
 	        TEST(test_max_sessions),
+	        TEST(test_room_for_administrators),
 	        TEST(test_drain),
 	        TEST(test_drain_without_sessions),
 	        TEST(test_connections_without_hello),

@@ -95,11 +95,11 @@ static void test_every_key(void **state)
 	                           "gather_budget = 1.5G\n"
 	                           "staging = 2GiB\n"
 	                           "segment = 4096\n"
-	                           "[collectives]\n"
+	                           "[collectives] # NCCL\n"
 	                           "nccl = /opt/nccl/lib/libnccl.so.2\n"
 	                           "check = yes\n"
 	                           "timeout_s = 86400\n"
-	                           "[limits]\n"
+	                           "[limits]\t; of users\n"
 	                           "uid_quota = 1024T\n"
 	                           "max_sessions = 1",
 	                           &config, &err),
@@ -183,6 +183,8 @@ static const struct mistake {
          ":1: [deamon]: unknown section, expected [daemon], [devices], [collectives] or [limits]"},
         {"[limits]\n[empty]\n",
          ":2: [empty]: unknown section, expected [daemon], [devices], [collectives] or [limits]"},
+        {"[limits] max_sessions = 4\n", ":1: [limits]: expected nothing behind it, or a comment"},
+        {"# one\n[limits]]\n", ":2: [limits]: expected nothing behind it, or a comment"},
         {"socket = x\n", ":1: socket: expected a section such as [daemon] before it"},
         {"[daemon]\nsocket\n", ":2: expected 'key = value' or '[section]'"},
         {"[daemon\nsocket = x\n", ":1: expected 'key = value' or '[section]'"},

@@ -37,6 +37,22 @@ static int take_allocation(const Zd__Reply *reply, void *arg)
 	return rc;
 }
 
+/* What the daemon has allocated and this process cannot map. `err` stays what it is. */
+static void give_back(const struct allocation *allocation)
+{
+	Zd__Request request = ZD__REQUEST__INIT;
+	Zd__Free release = ZD__FREE__INIT;
+	struct zd_err why = *allocation->err;
+	int rc;
+
+	release.allocation = allocation->buffer->id;
+	request.body_case = ZD__REQUEST__BODY_FREE;
+	request.free = &release;
+	rc = zc_call(allocation->buffer->client, &request, 0, NULL, NULL);
+	(void)rc; /* it ends with the session in any case */
+	*allocation->err = why;
+}
+
 static int take_options(const struct zerod_alloc_options *given, struct zerod_alloc_options *options,
                         struct zd_err *err)
 {
@@ -82,6 +98,8 @@ int zerod_alloc(zerod_client *client, const struct zerod_alloc_options *given, z
 	request.alloc = &alloc;
 	rc = zc_call(client, &request, options.deadline_ms, take_allocation, &allocation);
 	if (rc) {
+		if (allocation.buffer->id && rc != ZEROD_E_PROTOCOL)
+			give_back(&allocation);
 		free(allocation.buffer);
 		return rc;
 	}

@@ -201,6 +201,8 @@ static int say_aborted(struct zerod_client *client, struct zd_err *err)
 	client->poisoned = true;
 	if (client->broken_status)
 		return zd_err_set(err, client->broken_status, "%s", client->broken_text);
+	if (client->lost)
+		return zd_err_set(err, ZEROD_E_DISCONNECTED, "the daemon closed the connection");
 	return zd_err_set(err, ZEROD_E_ABORTED,
 	                  "a wait of the stream was freed by an abort: discard what followed, then reset "
 	                  "the session");

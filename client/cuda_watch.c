@@ -26,14 +26,17 @@ void zc_waits_abort(struct zerod_client *client)
 		__atomic_store_n(&client->daemon_page[i], (uint64_t)ZD_FENCE_ABORTED, __ATOMIC_RELEASE);
 }
 
-/* Poisoned before a stream is freed: whoever sees it run on finds the reason. */
+/* Lost before a stream is freed: whoever sees it run on finds the reason. Freed before the lock is taken: who
+ * has that may be in a call of the driver's for a stream that is full, and waits. */
 static void take_loss(struct zerod_client *client)
 {
 	struct zd_err err;
 
+	client->lost = true;
+	client->poisoned = true;
+	zc_waits_abort(client);
 	(void)zd_err_set(&err, ZEROD_E_DISCONNECTED, "the daemon closed the connection");
 	(void)zc_read_last_words(client, &err);
-	client->poisoned = true;
 }
 
 /* False when the watch is to stop. POLLHUP is reported whether it is asked for or not. */

@@ -145,6 +145,8 @@ static void look_at_connection(struct zerod_client *client)
 /* 0, ABORTED, DEADLINE, or why the connection broke; no text. */
 static int wait_one(struct zerod_client *client, struct zc_fence fence, uint64_t deadline_ns)
 {
+	uint64_t looked_ns = zc_now_ns();
+
 	for (unsigned i = 0; i < SPINS; i++) {
 		int rc = judge(load(client, fence.timeline), fence.value);
 
@@ -165,14 +167,20 @@ static int wait_one(struct zerod_client *client, struct zc_fence fence, uint64_t
 			return ZEROD_E_DEADLINE;
 		sleep_on(&client->daemon_page[fence.timeline], counter,
 		         deadline_ns - now_ns < ZC_POLL_SLICE_NS ? deadline_ns - now_ns : ZC_POLL_SLICE_NS);
-		if (zc_now_ns() - now_ns >= ZC_POLL_SLICE_NS)
+		/* However short the sleeps are, which signals cut. */
+		now_ns = zc_now_ns();
+		if (now_ns - looked_ns >= ZC_POLL_SLICE_NS) {
 			look_at_connection(client);
+			looked_ns = now_ns;
+		}
 	}
 }
 
 static int explain(struct zerod_client *client, int rc, struct zc_fence fence, const char *what,
                    struct zd_err *err)
 {
+	if (rc == ZEROD_E_ABORTED && client->lost && !client->broken_status)
+		look_at_connection(client);
 	if (rc == ZEROD_E_ABORTED && client->broken_status)
 		rc = client->broken_status; /* we freed our waits ourselves: there is nobody left to do it */
 	switch (rc) {

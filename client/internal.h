@@ -330,7 +330,8 @@ struct zerod_client {
 	pthread_mutex_t send_lock; /* the order of packets on the socket */
 
 	atomic_bool poisoned; /* a wait was freed by an abort */
-	atomic_uint ncorked;  /* threads with a batch: spares all others the search */
+	atomic_bool lost;    /* the connection has ended; broken_status says so when it was read to its end */
+	atomic_uint ncorked; /* threads with a batch: spares all others the search */
 	atomic_int
 	        broken_status; /* 0, or why the connection is of no use any more; broken_text goes with it */
 	char broken_text[ZD_ERR_TEXT_BYTES];

@@ -33,7 +33,13 @@ int zerod_backward_begin(zerod_group *group, const struct zerod_backward_options
 	begin.target_dtype = options.target_dtype ? options.target_dtype : ZEROD_FLOAT32;
 	request.body_case = ZD__REQUEST__BODY_BACKWARD_BEGIN;
 	request.backward_begin = &begin;
-	return zc_call(client, &request, 0, NULL, NULL);
+	rc = zc_call(client, &request, 0, NULL, NULL);
+	if (rc && rc != ZEROD_E_PEER_LOST && rc != ZEROD_E_ABORTED)
+		return rc;
+	pthread_mutex_lock(&client->lock);
+	group->target_bound = false; /* the step of a group that has failed is given up */
+	pthread_mutex_unlock(&client->lock);
+	return rc;
 }
 
 int zerod_backward_end(zerod_group *group)

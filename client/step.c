@@ -89,10 +89,10 @@ static int find_slice(const struct zerod_group *group, const struct zc_unit *uni
 	offset_bytes = unit->target_offset_numel * element; /* both were bounded when they came */
 	bytes = unit->target_numel * element;
 	if (offset_bytes > group->target.bytes || bytes > group->target.bytes - offset_bytes)
-		return zd_err_set(err, ZEROD_E_PROTOCOL,
-		                  "unit '%s': its %llu bytes at %llu are not in the daemon's target of %llu",
-		                  unit->name, (unsigned long long)bytes, (unsigned long long)offset_bytes,
-		                  (unsigned long long)group->target.bytes);
+		return zd_err_set(
+		        err, ZEROD_E_STATE,
+		        "unit '%s' was registered after the target was bound, which it has no part in",
+		        unit->name);
 	*slice = (struct zc_location){group->target.segment, group->target.offset + offset_bytes, bytes};
 	return 0;
 }
@@ -120,8 +120,6 @@ int zerod_unit_target(zerod_unit *unit, struct zerod_target *target)
 		        .true_numel = unit->shared->target_true_numel,
 		        .dtype = unit->group->target_dtype,
 		};
-	if (rc == ZEROD_E_PROTOCOL)
-		zc_break(client, err);
 	pthread_mutex_unlock(&client->lock);
 	return rc;
 }

@@ -358,6 +358,63 @@ static void test_backwards_and_steps_take_turns(void **state)
 	contract_close(w.c);
 }
 
+/* ---- Targets that are not ------------------------------------------------------------------------------ */
+
+static void take_step(struct contract_rank *rank, void *arg)
+{
+	(void)arg;
+	(void)contract_step(rank);
+}
+
+static void begin_step(struct world *w)
+{
+	contract_backward_all(w->c, 3, true);
+	reduce_all(w, &w->first, 1);
+	reduce_all(w, &w->second, 1);
+	contract_backward_end_all(w->c);
+	contract_run(w->c, take_step, NULL);
+}
+
+/* The step's target was bound without it. */
+static void test_a_unit_of_the_next_step(void **state)
+{
+	struct zerod_unit_options options = ZEROD_INIT(options);
+	struct contract_rank *rank;
+	struct zerod_target target;
+	struct world w;
+	zerod_unit *late;
+
+	(void)state;
+	open_world(&w);
+	rank = &w.c->ranks[0];
+	begin_step(&w);
+	options.name = "late", options.dtype = ZEROD_FLOAT32, options.numel = 100000;
+	OK(rank->client, zerod_unit_register(rank->group, &options, &late));
+	FAILS(rank->client, zerod_unit_target(late, &target), ZEROD_E_STATE, "'late' was registered after");
+	OK(rank->client, zerod_unit_target(w.first.at[0], &target));
+	contract_close(w.c);
+}
+
+/* A backward that cannot begin gives back what the failed group's step has left, too. */
+static void test_a_failed_groups_target(void **state)
+{
+	struct zerod_target target;
+	struct contract_rank *rank;
+	struct world w;
+
+	(void)state;
+	contract_needs(CONTRACT_ONE_DAEMON);
+	open_world(&w);
+	rank = &w.c->ranks[0];
+	begin_step(&w);
+	OK(rank->client, zerod_unit_target(w.first.at[0], &target));
+	contract_leave(&w.c->ranks[1]);
+	AWAIT(zerod_backward_begin(rank->group, NULL) == ZEROD_E_PEER_LOST);
+	assert_int_equal(contract_devices(w.c).target_bytes, 0);
+	FAILS(rank->client, zerod_unit_target(w.first.at[0], &target), ZEROD_E_STATE, "no target outside");
+	contract_close(w.c);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -369,6 +426,8 @@ int main(void)
 	        CONTRACT_TEST(test_buckets_go_whichever_part_reduces),
 	        CONTRACT_TEST(test_accumulation_in_every_stage),
 	        CONTRACT_TEST(test_backwards_and_steps_take_turns),
+	        CONTRACT_TEST(test_a_unit_of_the_next_step),
+	        CONTRACT_TEST(test_a_failed_groups_target),
 	};
 
 	return cmocka_run_group_tests_name("8036: targets live for a step", tests, NULL, NULL);

@@ -6,10 +6,14 @@
 #ifndef ZD_DOUBLE_CONTROL_H
 #define ZD_DOUBLE_CONTROL_H
 
+#include <stdbool.h>
+
 struct double_control {
 	/* From now on copies that this device runs have begun and move nothing, until it is another device or
 	 * -1. */
 	void (*hold_copies)(int device);
+	/* From now on, are streams full that have anything under way: a store for one waits, in the driver. */
+	void (*fill_streams)(bool full);
 	/* Of this function, so far. */
 	unsigned long (*calls)(const char *function);
 };

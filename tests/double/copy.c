@@ -7,6 +7,7 @@
  */
 #include "tests/double/double.h"
 
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -259,6 +260,20 @@ static int check_words(const struct double_target *target)
 	               : ZD_CU_NOT_SUPPORTED;
 }
 
+static atomic_bool full;
+
+void double_fill_streams(bool fill)
+{
+	atomic_store(&full, fill);
+}
+
+/* With the lock. */
+static void await_room(const struct double_line *line)
+{
+	while (atomic_load(&full) && line->done < line->submitted)
+		double_wait(&double_moved);
+}
+
 static int word(const char *function, struct CUstream_st *stream, enum double_op_kind kind, zd_cu_ptr at,
                 uint64_t value, unsigned int flags)
 {
@@ -273,6 +288,8 @@ static int word(const char *function, struct CUstream_st *stream, enum double_op
 		result = check_words(&target);
 	if (result)
 		return double_leave(result);
+	if (kind == DOUBLE_OP_WRITE)
+		await_room(target.line);
 	/* Of waits, greater or equal is the only one that is modelled; of writes, the one with a barrier. */
 	op = flags == 0 ? word_op(kind, at, value) : NULL;
 	return double_leave(op ? double_submit(&target, op) : ZD_CU_INVALID_VALUE);

@@ -63,6 +63,8 @@ enum double_needs { DOUBLE_NEEDS_NOTHING, DOUBLE_NEEDS_INIT, DOUBLE_NEEDS_CONTEX
 int double_enter(const char *function, enum double_needs needs);
 /* How often the function has been called. */
 unsigned long double_calls(const char *function);
+/* See control.h. */
+void double_fill_streams(bool full);
 /* The same for calls that give something back: these do so whatever happens, and then return `after`. */
 int double_enter_giving_back(const char *function, enum double_needs needs, int *after);
 /* Drops the lock and returns `result`. */

@@ -147,8 +147,8 @@ static void hold_copies(int device)
 	atomic_store(&held, device);
 }
 
-DOUBLE_EXPORT const struct double_control double_control = {.hold_copies = hold_copies,
-                                                            .calls = double_calls};
+DOUBLE_EXPORT const struct double_control double_control = {
+        .hold_copies = hold_copies, .fill_streams = double_fill_streams, .calls = double_calls};
 
 typedef bool some_fn(const struct CUctx_st *context, const struct double_op *op, size_t offset,
                      size_t *bytes);

@@ -2,8 +2,10 @@
 /* test_client_gather.c - tickets, leases and waits of the calling thread. */
 #include "tests/it/client_scene.h"
 
+#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/time.h>
 
 #include "client/internal.h"
 
@@ -443,6 +445,29 @@ static void test_daemon_dies_in_wait(void **state)
 	scene_close(&scene);
 }
 
+static void count_ticks(int number)
+{
+	(void)number;
+}
+
+/* Signals cut every sleep short. */
+static void test_daemon_dies_under_a_timer(void **state)
+{
+	const struct sigaction action = {.sa_handler = count_ticks, .sa_flags = SA_RESTART};
+	const struct itimerval ticks = {{.tv_usec = 20000}, {.tv_usec = 20000}}, none = {{0}, {0}};
+	struct zerod_gather_options options = ZEROD_INIT(options);
+	struct scene scene = {0};
+
+	(void)state;
+	options.deadline_ms = 5000;
+	scene_open(&scene, close_after_answer, NULL);
+	assert_int_equal(sigaction(SIGALRM, &action, NULL), 0);
+	assert_int_equal(setitimer(ITIMER_REAL, &ticks, NULL), 0);
+	assert_int_equal(zerod_gather(scene.unit, &options, NULL, NULL), ZEROD_E_DISCONNECTED);
+	assert_int_equal(setitimer(ITIMER_REAL, &none, NULL), 0);
+	scene_close(&scene);
+}
+
 /* ---- Abort --------------------------------------------------------------------------------------------- */
 
 static void abort_the_wait(struct fake_peer *peer, void *arg)
@@ -663,6 +688,7 @@ int main(void)
 	        cmocka_unit_test(test_fence_compare),
 	        cmocka_unit_test(test_bytes_deadline),
 	        cmocka_unit_test(test_daemon_dies_in_wait),
+	        cmocka_unit_test(test_daemon_dies_under_a_timer),
 	        cmocka_unit_test(test_abort_poisons),
 	        cmocka_unit_test(test_reset_waits_for_streams_timelines),
 	        cmocka_unit_test(test_own_slice),

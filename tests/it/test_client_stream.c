@@ -404,6 +404,57 @@ static void test_daemon_dies_under_stream(void **state)
 	scene_close(&scene);
 }
 
+/* ---- What is corked ------------------------------------------------------------------------------------ */
+
+static void answer_release(struct fake_peer *peer, void *arg)
+{
+	const Zd__Request *request;
+
+	(void)arg;
+	fake_serve_unit(peer);
+	request = fake_expect(peer, ZD__REQUEST__BODY_GATHER);
+	if (!request)
+		return;
+	fake_gather_reply(peer, request->id, 0);
+	request = fake_expect(peer, ZD__REQUEST__BODY_RELEASE);
+	if (request)
+		fake_ok(peer, request->id);
+	fake_expect_end(peer);
+}
+
+struct releaser {
+	zerod_client *client;
+	zerod_ticket released;
+	int status;
+};
+
+static void await_release(void *arg)
+{
+	struct releaser *releaser = arg;
+
+	releaser->status = zerod_wait(releaser->client, releaser->released, NULL, NULL);
+}
+
+static void test_destroy_sends_what_is_corked(void **state)
+{
+	struct releaser releaser = {.status = -1};
+	struct scene scene = {0};
+	zerod_stream *stream;
+
+	(void)state;
+	scene_open(&scene, answer_release, NULL);
+	stream = new_stream(&scene);
+	releaser.client = scene.client;
+	assert_status(scene.client, zerod_gather(scene.unit, NULL, NULL, NULL), ZEROD_OK);
+	zerod_cork(scene.client);
+	assert_status(scene.client, zerod_release(scene.unit, NULL, NULL, 0, &releaser.released), ZEROD_OK);
+	launch(&scene, stream, await_release, &releaser);
+	zerod_stream_destroy(stream);
+	assert_int_equal(releaser.status, ZEROD_OK);
+	assert_status(scene.client, zerod_uncork(scene.client), ZEROD_OK);
+	scene_close(&scene);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -417,6 +468,7 @@ int main(void)
 	        cmocka_unit_test(test_foreign_stream),
 	        cmocka_unit_test(test_abort),
 	        cmocka_unit_test(test_daemon_dies_under_stream),
+	        cmocka_unit_test(test_destroy_sends_what_is_corked),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

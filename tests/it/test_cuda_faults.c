@@ -5,9 +5,13 @@
  */
 #include "cuda_scene.h"
 
+#include <dlfcn.h>
 #include <errno.h>
+#include <pthread.h>
 #include <signal.h>
+#include <stdatomic.h>
 
+#include "tests/double/control.h"
 #include "tests/support/daemon_fixture.h"
 
 /* Copies of the daemon take so long, those of this process do not. */
@@ -57,6 +61,54 @@ static void test_daemon_killed_while_a_stream_waits(void **state)
 	FAILS(rank->client, zerod_stream_synchronize(stream), ZEROD_E_DISCONNECTED, NULL);
 	FAILS(rank->client, zerod_publish(&unit.at[0], 1, &stream, 1, 0), ZEROD_E_DISCONNECTED, NULL);
 	zerod_stream_destroy(stream);
+	assert_int_equal(contract_teardown(NULL), 0);
+}
+
+struct full_stream {
+	struct contract_rank *rank;
+	struct contract_unit *unit;
+	zerod_stream *stream;
+	const struct double_control *control;
+	atomic_bool released;
+};
+
+static void *release_into_full(void *arg)
+{
+	struct full_stream *full = arg;
+	zerod_ticket ticket;
+
+	full->control->fill_streams(true);
+	FAILS(full->rank->client, zerod_release(full->unit->at[0], NULL, &full->stream, 1, &ticket),
+	      ZEROD_E_DISCONNECTED, NULL);
+	full->released = true;
+	return NULL;
+}
+
+/* As a trainer that is far ahead of its GPU: the driver takes nothing more until the stream moves. */
+static void test_daemon_killed_while_a_stream_is_full(void **state)
+{
+	struct contract_unit unit;
+	struct contract *c;
+	struct CUstream_st *handle = scene_stream(0);
+	struct full_stream full = {.unit = &unit};
+	unsigned long stores;
+	pthread_t thread;
+
+	(void)state;
+	slow_the_daemon_down("1000000");
+	full.control = dlsym(dlopen("libcuda.so.1", RTLD_NOW | RTLD_NOLOAD), "double_control");
+	assert_non_null(full.control);
+	c = scene_open(&unit);
+	full.rank = &c->ranks[0];
+	OK(full.rank->client, zerod_cuda_stream_wrap(full.rank->client, handle, &full.stream));
+	make_wait(full.rank, &unit, handle, full.stream);
+	stores = full.control->calls("cuStreamWriteValue64");
+	assert_int_equal(pthread_create(&thread, NULL, release_into_full, &full), 0);
+	AWAIT(full.control->calls("cuStreamWriteValue64") > stores);
+	assert_int_equal(zd_daemon_kill(contract_daemon()), 0);
+	AWAIT(full.released);
+	assert_int_equal(pthread_join(thread, NULL), 0);
+	zerod_stream_destroy(full.stream);
 	assert_int_equal(contract_teardown(NULL), 0);
 }
 
@@ -233,6 +285,7 @@ int main(int argc, char **argv)
 {
 	struct a_case cases[] = {
 	        CASE(test_daemon_killed_while_a_stream_waits),
+	        CASE(test_daemon_killed_while_a_stream_is_full),
 	        CASE(test_close_while_a_stream_waits),
 	        /* Two copies zero the ranks' shards. */
 	        CASE(test_abort_poisons, "ZD_DOUBLE_FAIL_IN=zerod", "ZD_DOUBLE_FAIL=cuMemcpyAsync:3:2"),

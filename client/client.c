@@ -162,6 +162,7 @@ static struct zerod_client *new_client(uint32_t deadline_ms)
 	pthread_mutex_init(&client->cuda_lock, NULL);
 	pthread_mutex_init(&client->page_lock, NULL);
 	pthread_mutex_init(&client->lock, NULL);
+	pthread_cond_init(&client->named, NULL);
 	zd_spin_init(&client->spin, ZC_SPIN_NS, ZC_SPIN_PROCESSORS);
 	TAILQ_INIT(&client->finished);
 	TAILQ_INIT(&client->waiters);
@@ -209,6 +210,7 @@ static void free_client(struct zerod_client *client)
 		pthread_mutex_destroy(&client->cuda_lock);
 		pthread_mutex_destroy(&client->page_lock);
 		pthread_mutex_destroy(&client->lock);
+		pthread_cond_destroy(&client->named);
 	}
 	free(client->receive_buffer);
 	free(client);

@@ -255,6 +255,7 @@ struct zc_unit {
 	uint64_t target_numel, target_true_numel; /* in this rank's target */
 	uint64_t version;
 	bool updating; /* between update_begin and publish, as far as this client knows */
+	bool granted;  /* by the daemon, to an update_begin that failed then */
 	bool frozen;
 	bool persistent;
 	struct zc_own_slice own;
@@ -365,6 +366,8 @@ struct zerod_client {
 	uint32_t *unmapped;          /* of what the daemon is still to be told: nunmapped ids */
 	size_t nunmapped, unmapped_room;
 	struct zc_unit *units; /* hash by id */
+	LIST_HEAD(, zc_naming) namings;
+	pthread_cond_t named; /* one of them has ended */
 	LIST_HEAD(, zc_batch) batches;
 	struct zc_batch *spare_batch;
 	LIST_HEAD(, zerod_group) groups;

@@ -34,12 +34,12 @@ int zerod_backward_begin(zerod_group *group, const struct zerod_backward_options
 	request.body_case = ZD__REQUEST__BODY_BACKWARD_BEGIN;
 	request.backward_begin = &begin;
 	rc = zc_call(client, &request, 0, NULL, NULL);
-	if (rc && rc != ZEROD_E_PEER_LOST && rc != ZEROD_E_ABORTED)
+	if (rc)
 		return rc;
 	pthread_mutex_lock(&client->lock);
-	group->target_bound = false; /* the step of a group that has failed is given up */
+	group->target_bound = false; /* a step that the group's failure has left is given up */
 	pthread_mutex_unlock(&client->lock);
-	return rc;
+	return 0;
 }
 
 int zerod_backward_end(zerod_group *group)

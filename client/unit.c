@@ -4,7 +4,8 @@
  *
  * Handles of one unit share a struct zc_unit, found by the daemon's id. Only when the last handle is
  * unregistered does the daemon hear of it: two parts of a program may each register a unit that they share,
- * and each give it back.
+ * and each give it back. So that one does not find what another one is about to give back, whoever registers
+ * or unregisters a name has it to itself until the daemon has answered.
  */
 #include "client/internal.h"
 
@@ -49,6 +50,50 @@ void zc_unit_handle_free(struct zerod_unit *unit)
 		zc_holds_drop(client, &shared->kept);
 	}
 	zc_unit_unref(shared);
+}
+
+/* ---- Names --------------------------------------------------------------------------------------------- */
+
+/* What somebody registers or unregisters. */
+struct zc_naming {
+	const struct zerod_group *group;
+	char name[ZD_MAX_UNIT_NAME_BYTES + 1];
+	LIST_ENTRY(zc_naming) link;
+};
+
+static bool is_taken(const struct zerod_client *client, const struct zc_naming *wanted)
+{
+	const struct zc_naming *naming;
+
+	LIST_FOREACH (naming, &client->namings, link)
+		if (naming->group == wanted->group && strcmp(naming->name, wanted->name) == 0)
+			return true;
+	return false;
+}
+
+/* Waits until nobody else has the name; they have deadlines. */
+static void naming_begin(struct zc_naming *naming, const struct zerod_group *group, const char *name)
+{
+	struct zerod_client *client = group->client;
+
+	naming->group = group;
+	memcpy(naming->name, name, strlen(name) + 1); /* its length was checked */
+	zc_flush(client);
+	pthread_mutex_lock(&client->lock);
+	while (is_taken(client, naming))
+		(void)pthread_cond_wait(&client->named, &client->lock);
+	LIST_INSERT_HEAD(&client->namings, naming, link);
+	pthread_mutex_unlock(&client->lock);
+}
+
+static void naming_end(struct zc_naming *naming)
+{
+	struct zerod_client *client = naming->group->client;
+
+	pthread_mutex_lock(&client->lock);
+	LIST_REMOVE(naming, link);
+	(void)pthread_cond_broadcast(&client->named);
+	pthread_mutex_unlock(&client->lock);
 }
 
 /* ---- Registration -------------------------------------------------------------------------------------- */
@@ -243,6 +288,7 @@ int zerod_unit_register(zerod_group *group, const struct zerod_unit_options *giv
 {
 	struct registration registration = {.group = group};
 	struct zerod_unit_options options;
+	struct zc_naming naming;
 	int rc = zc_enter(zc_group_client(group), &registration.err);
 
 	if (!rc && (!given || !unit))
@@ -256,10 +302,12 @@ int zerod_unit_register(zerod_group *group, const struct zerod_unit_options *giv
 	registration.options = &options;
 	registration.shared = calloc(1, sizeof(*registration.shared));
 	registration.unit = calloc(1, sizeof(*registration.unit));
+	naming_begin(&naming, group, options.name);
 	if (registration.shared && registration.unit)
 		rc = send_registration(&registration);
 	else
 		rc = zd_err_errno(registration.err, ENOMEM, "registering unit '%s'", options.name);
+	naming_end(&naming);
 	if (rc)
 		free(registration.unit);
 	else
@@ -268,37 +316,41 @@ int zerod_unit_register(zerod_group *group, const struct zerod_unit_options *giv
 	return rc;
 }
 
-int zerod_unit_unregister(zerod_unit *unit)
+/* With its name: the last handle. */
+static int give_up_unit(zerod_unit *unit, struct zd_err *err)
 {
-	struct zerod_client *client = zc_unit_client(unit);
+	struct zerod_client *client = unit->group->client;
 	Zd__Request request = ZD__REQUEST__INIT;
 	Zd__UnitUnregister unit_unregister = ZD__UNIT_UNREGISTER__INIT;
-	struct zd_err *err;
-	bool last;
-	int rc = zc_enter(client, &err);
+	int rc = zc_cuda_copies_finish(client, err);
 
-	if (rc)
-		return rc;
-	pthread_mutex_lock(&client->lock);
-	last = unit->shared->handles == 1;
-	if (!last)
-		zc_unit_handle_free(unit);
-	pthread_mutex_unlock(&client->lock);
-	if (!last)
-		return 0;
-	rc = zc_cuda_copies_finish(client, err);
 	if (rc)
 		return rc;
 	unit_unregister.unit = unit->shared->id;
 	request.body_case = ZD__REQUEST__BODY_UNIT_UNREGISTER;
 	request.unit_unregister = &unit_unregister;
-	rc = zc_call(client, &request, 0, NULL, NULL);
+	return zc_call(client, &request, 0, NULL, NULL);
+}
+
+int zerod_unit_unregister(zerod_unit *unit)
+{
+	struct zerod_client *client = zc_unit_client(unit);
+	struct zc_naming naming;
+	struct zd_err *err;
+	int rc = zc_enter(client, &err);
+
 	if (rc)
 		return rc;
-	pthread_mutex_lock(&client->lock);
-	zc_unit_handle_free(unit);
-	pthread_mutex_unlock(&client->lock);
-	return 0;
+	naming_begin(&naming, unit->group, unit->shared->name);
+	if (unit->shared->handles == 1) /* nobody else changes it meanwhile */
+		rc = give_up_unit(unit, err);
+	if (!rc) {
+		pthread_mutex_lock(&client->lock);
+		zc_unit_handle_free(unit);
+		pthread_mutex_unlock(&client->lock);
+	}
+	naming_end(&naming);
+	return rc;
 }
 
 int zerod_unit_shard(zerod_unit *unit, struct zerod_shard *shard)

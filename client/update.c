@@ -33,11 +33,18 @@ int zc_update_take(zerod_unit *const *units, uint32_t count, struct zc_unit_list
 	return rc ? rc : zc_check_poison(list->client, *err);
 }
 
+/* With the lock. */
+static void set_one(struct zc_unit *unit, bool updating)
+{
+	unit->updating = updating;
+	unit->granted = false;
+}
+
 static void set_updating(struct zerod_client *client, zerod_unit *const *units, size_t count, bool updating)
 {
 	pthread_mutex_lock(&client->lock);
 	for (size_t i = 0; i < count; i++)
-		units[i]->shared->updating = updating;
+		set_one(units[i]->shared, updating);
 	pthread_mutex_unlock(&client->lock);
 }
 
@@ -49,26 +56,58 @@ void zc_updates_reset(struct zerod_client *client)
 	LIST_FOREACH (group, &client->groups, link)
 		LIST_FOREACH (unit, &group->units, link)
 			if (group->shadow)
-				unit->shared->updating = false;
+				set_one(unit->shared, false);
+}
+
+/* Of what the daemon has granted to a call that failed then, it is not asked again. */
+static void leave_granted_out(struct zc_unit_list *list, zerod_unit *const *units)
+{
+	uint32_t count = list->count;
+
+	list->count = 0;
+	pthread_mutex_lock(&list->client->lock);
+	for (uint32_t i = 0; i < count; i++)
+		if (!units[i]->shared->granted)
+			list->ids[list->count++] = list->ids[i];
+	pthread_mutex_unlock(&list->client->lock);
+}
+
+static void set_granted(struct zerod_client *client, zerod_unit *const *units, size_t count)
+{
+	pthread_mutex_lock(&client->lock);
+	for (size_t i = 0; i < count; i++)
+		units[i]->shared->granted = true;
+	pthread_mutex_unlock(&client->lock);
+}
+
+static int ask_for_update(const struct zc_unit_list *list)
+{
+	Zd__Request request = ZD__REQUEST__INIT;
+	Zd__UpdateBegin update_begin = ZD__UPDATE_BEGIN__INIT;
+
+	if (list->count == 0)
+		return 0;
+	update_begin.n_units = list->count;
+	update_begin.units = (uint64_t *)list->ids;
+	request.body_case = ZD__REQUEST__BODY_UPDATE_BEGIN;
+	request.update_begin = &update_begin;
+	return zc_call(list->client, &request, 0, NULL, NULL);
 }
 
 int zerod_update_begin(zerod_unit *const *units, uint32_t count)
 {
-	Zd__Request request = ZD__REQUEST__INIT;
-	Zd__UpdateBegin update_begin = ZD__UPDATE_BEGIN__INIT;
 	struct zc_unit_list list = {.count = 0};
 	struct zd_err *err;
 	int rc = zc_update_take(units, count, &list, &err);
 
 	if (rc)
 		return rc;
-	update_begin.n_units = list.count;
-	update_begin.units = list.ids;
-	request.body_case = ZD__REQUEST__BODY_UPDATE_BEGIN;
-	request.update_begin = &update_begin;
-	rc = zc_call(list.client, &request, 0, NULL, NULL);
-	if (!rc)
-		rc = zc_own_slices_settle(list.client, units, count, err);
+	leave_granted_out(&list, units);
+	rc = ask_for_update(&list);
+	if (rc)
+		return rc;
+	set_granted(list.client, units, count);
+	rc = zc_own_slices_settle(list.client, units, count, err);
 	if (!rc)
 		set_updating(list.client, units, count, true);
 	return rc;
@@ -105,7 +144,7 @@ int zc_publish(struct zc_unit_list *list, zerod_unit *const *units, zerod_stream
 	pthread_mutex_lock(&list->client->lock);
 	for (uint32_t i = 0; i < list->count; i++) {
 		units[i]->shared->version++;
-		units[i]->shared->updating = false;
+		set_one(units[i]->shared, false);
 	}
 	pthread_mutex_unlock(&list->client->lock);
 	return 0;

@@ -668,7 +668,7 @@ struct zerod_backward_options {
  * that this rank has reserved and not committed, and the target of a step that it has begun, stay in place
  * and charged: its streams may use them still. Each is given back by its zerod_bucket_commit() or
  * zerod_step_end(), with its streams; the rest by zerod_bucket_destroy(), zerod_session_reset(), by leaving
- * the group, and by this call, even if it fails. So begin one only when the failed one's streams are empty.
+ * the group, and by this call but for PEER_LOST. So begin one only when the failed one's streams are empty.
  * Errors: STATE (a backward runs), NO_MEMORY, QUOTA, PEER_LOST, POISONED.
  */
 ZEROD_MUST_USE int zerod_backward_begin(zerod_group *group, const struct zerod_backward_options *options);

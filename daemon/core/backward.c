@@ -178,10 +178,9 @@ static int begin_begin(struct zd_engine *e, struct zd_request *req, const struct
 	struct zd_member *member;
 	struct options options;
 	int status = zd_member_find(e, req->session, args->u.backward_begin.group, &member, err);
-	if (status != 0)
-		return status;
-	zd_reduce_give_up(e, member); /* whatever else is wrong */
-	status = zd_group_check(member->group, err);
+	if (status == 0)
+		status = zd_group_check(member->group,
+		                        err); /* who learns of it here may have streams at work */
 	if (status == 0)
 		status = zd_session_check_poisoned(req->session, err);
 	if (status == 0)
@@ -195,6 +194,7 @@ static int begin_begin(struct zd_engine *e, struct zd_request *req, const struct
 	if (status != 0)
 		return status;
 	zd_reduce_request_init(req, member);
+	zd_reduce_give_up(e, member);
 	zd_sm_move(&zd_sm_backward, &mr->backward, ZD_BACKWARD_STARTING);
 	mr->number++;
 	mr->boundary = options.boundary;

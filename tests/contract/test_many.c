@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * test_many.c - zerod_wait_many() and zerod_release_many(): as many single calls would do, and what is true
- * of the others when one fails.
+ * of the others when one fails; and one unit that two threads register.
  */
 #include "contract.h"
 
@@ -318,6 +318,38 @@ static void test_wrong_units_among_many(void **state)
 	contract_close(s.c);
 }
 
+/* ---- One unit in two threads --------------------------------------------------------------------------- */
+
+#define ROUNDS 300
+
+/* Two parts of a program that know nothing of each other. */
+static void take_and_give_back(struct contract_rank *rank, void *arg)
+{
+	struct zerod_unit_options options = ZEROD_INIT(options);
+	zerod_unit *unit;
+
+	(void)arg;
+	options.name = "shared", options.dtype = ZEROD_FLOAT32, options.numel = NUMEL;
+	for (int i = 0; i < ROUNDS; i++) {
+		OK(rank->client, zerod_unit_register(rank->group, &options, &unit));
+		OK(rank->client, zerod_unit_set_persistent(unit, 0));
+		OK(rank->client, zerod_unit_unregister(unit));
+	}
+}
+
+static void test_a_name_in_two_threads(void **state)
+{
+	struct contract *c = contract_open(NULL);
+	struct contract_task *tasks[2];
+
+	(void)state;
+	for (int i = 0; i < 2; i++)
+		tasks[i] = contract_start(&c->ranks[0], take_and_give_back, NULL);
+	for (int i = 0; i < 2; i++)
+		contract_finish(tasks[i]);
+	contract_close(c);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -326,6 +358,7 @@ int main(void)
 	        CONTRACT_TEST(test_none_and_too_many),          CONTRACT_TEST(test_the_same_twice),
 	        CONTRACT_TEST(test_a_failed_gather_among_many), CONTRACT_TEST(test_wrong_tickets_among_many),
 	        CONTRACT_TEST(test_not_held_among_many),        CONTRACT_TEST(test_wrong_units_among_many),
+	        CONTRACT_TEST(test_a_name_in_two_threads),
 	};
 
 	return cmocka_run_group_tests_name("many", tests, NULL, NULL);

@@ -12,7 +12,7 @@ struct double_control {
 	/* From now on copies that this device runs have begun and move nothing, until it is another device or
 	 * -1. */
 	void (*hold_copies)(int device);
-	/* From now on, are streams full that have anything under way: a store for one waits, in the driver. */
+	/* Are streams full from now on that have work under way: a store for one waits in the driver. */
 	void (*fill_streams)(bool full);
 	/* Of this function, so far. */
 	unsigned long (*calls)(const char *function);

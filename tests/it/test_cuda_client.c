@@ -208,6 +208,26 @@ static void test_capture_elsewhere_is_not_disturbed(void **state)
 	contract_close(c);
 }
 
+/* ---- Allocations --------------------------------------------------------------------------------------- */
+
+/* What the daemon has given and this process cannot map goes back. */
+static void test_allocation_that_cannot_be_mapped(void **state)
+{
+	struct contract *c = contract_open(NULL);
+	zerod_client *client = c->ranks[0].client;
+	struct zerod_alloc_options options = ZEROD_INIT(options);
+	zerod_buffer *buffer;
+	void *data;
+
+	(void)state;
+	options.job = "job", options.bytes = 4 << 20;
+	FAILS(client, zerod_alloc(client, &options, &buffer, &data), ZEROD_E_NO_MEMORY, "OUT_OF_MEMORY");
+	assert_int_equal(contract_device(c, 0).allocation_bytes, 0);
+	OK(client, zerod_alloc(client, &options, &buffer, &data));
+	OK(client, zerod_free(buffer, NULL, 0));
+	contract_close(c);
+}
+
 /* ---- Own slices ---------------------------------------------------------------------------------------- */
 
 static void spoil_shard(struct contract_rank *rank, struct contract_unit *unit)
@@ -235,6 +255,28 @@ static void test_update_waits_for_the_own_slice(void **state)
 	contract_expect_version(rank, &unit,
 	                        1); /* the gather pool is there: the next one is placed at once */
 	OK(rank->client, zerod_gather_begin(unit.at[0], NULL, &ticket));
+	OK(rank->client, zerod_update_begin(&unit.at[0], 1));
+	spoil_shard(rank, &unit);
+	OK(rank->client, zerod_wait(rank->client, ticket, NULL, &data));
+	contract_expect_bytes(&unit, data, 1);
+	contract_release(rank, &unit, NULL);
+	OK(rank->client, zerod_publish(&unit.at[0], 1, NULL, 0, 0));
+	contract_close(c);
+}
+
+/* The daemon has granted it when the copy fails: it goes on from there when it is asked for again. */
+static void test_update_after_a_copy_that_failed(void **state)
+{
+	struct contract_unit unit;
+	struct contract *c = scene_open(&unit);
+	struct contract_rank *rank = &c->ranks[0];
+	zerod_ticket ticket;
+	void *data = NULL;
+
+	(void)state;
+	contract_expect_version(rank, &unit, 1);
+	OK(rank->client, zerod_gather_begin(unit.at[0], NULL, &ticket));
+	FAILS(rank->client, zerod_update_begin(&unit.at[0], 1), ZEROD_E_NO_MEMORY, "copying a slice");
 	OK(rank->client, zerod_update_begin(&unit.at[0], 1));
 	spoil_shard(rank, &unit);
 	OK(rank->client, zerod_wait(rank->client, ticket, NULL, &data));
@@ -490,7 +532,11 @@ int main(int argc, char **argv)
 	        CASE(test_handle_goes_before_its_fence),
 	        CASE(test_captured_stream_is_refused),
 	        CASE(test_capture_elsewhere_is_not_disturbed),
+	        CASE(test_allocation_that_cannot_be_mapped, "ZD_DOUBLE_FAIL_IN=case",
+	             "ZD_DOUBLE_FAIL=cuMemMap:1:2"),
 	        CASE(test_update_waits_for_the_own_slice, ONE_GPU),
+	        CASE(test_update_after_a_copy_that_failed, ONE_GPU, "ZD_DOUBLE_FAIL_IN=case",
+	             "ZD_DOUBLE_FAIL=cuMemcpyAsync:2:2"),
 	        CASE(test_own_slice_is_copied_once, ONE_GPU),
 	        CASE(test_release_waits_for_the_own_slice, ONE_GPU, "CUDA_DEVICE_MAX_CONNECTIONS=1"),
 	        CASE(test_second_stream_finds_the_own_slice, ONE_GPU),

@@ -192,9 +192,9 @@ static bool finalize(struct zd_cuda_comm *comm, struct zd_err *err)
 /* True: no communicator's kernel of the daemon runs, and none will until the gate is opened. */
 static bool await_quiet(struct zd_cuda_comm *comm)
 {
-	uint64_t began_ns = zd_thread_now_ns();
 	bool quiet = false;
-	while (may_go_on(comm, began_ns) && !(quiet = zd_cuda_comm_gate_close(&comm->home.roster->gate)))
+	while (leaving(comm) != ZD_CUDA_COMM_IS_ABORTED &&
+	       !(quiet = zd_cuda_comm_gate_close(&comm->home.roster->gate)))
 		pause_ending(comm);
 	return quiet;
 }

@@ -110,12 +110,23 @@ void zd_cuda_comm_roster_forget(struct zd_cuda_comm_roster *roster, struct zd_cu
 	pthread_mutex_unlock(&roster->lock);
 }
 
+void zd_cuda_comm_roster_wait(struct zd_cuda_comm_roster *roster, const unsigned char *id)
+{
+	struct zd_cuda_comm_id *expected;
+	pthread_mutex_lock(&roster->lock);
+	LIST_FOREACH (expected, &roster->expected, link)
+		expected->waited |= memcmp(&expected->id, id, sizeof(expected->id)) == 0;
+	pthread_mutex_unlock(&roster->lock);
+}
+
 bool zd_cuda_comm_roster_are_waited_with(struct zd_cuda_comm_roster *roster,
                                          const struct zd_cuda_comm_id *ids, uint32_t count)
 {
 	const struct zd_cuda_comm_rank *rank;
 	bool waited = false;
 	pthread_mutex_lock(&roster->lock);
+	for (uint32_t i = 0; i < count; i++)
+		waited |= ids[i].waited;
 	LIST_FOREACH (rank, &roster->ranks, link) {
 		for (uint32_t i = 0; i < count; i++)
 			waited |= memcmp(&rank->id, &ids[i].id, sizeof(rank->id)) == 0;

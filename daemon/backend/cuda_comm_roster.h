@@ -40,7 +40,8 @@ static inline uint32_t zd_cuda_comm_world_rank(const struct zd_cuda_comm_rank *s
 struct zd_cuda_comm_id {
 	LIST_ENTRY(zd_cuda_comm_id) link;
 	struct zd_nccl_id id;
-	bool used; /* ranks have met with it, or one that was here has gone: nobody will come any more */
+	bool waited; /* with it, by who has no room yet */
+	bool used;   /* ranks have met with it, or one that was here has gone: nobody will come any more */
 };
 
 /* Of a daemon. Thread-safe. */
@@ -67,6 +68,8 @@ void zd_cuda_comm_roster_expect(struct zd_cuda_comm_roster *roster, struct zd_cu
                                 uint32_t count);
 void zd_cuda_comm_roster_forget(struct zd_cuda_comm_roster *roster, struct zd_cuda_comm_id *ids,
                                 uint32_t count);
+/* One that has no room yet has come with it. */
+void zd_cuda_comm_roster_wait(struct zd_cuda_comm_roster *roster, const unsigned char *id);
 /* Has a rank with one of them come, and not gone: others may be on their way. */
 bool zd_cuda_comm_roster_are_waited_with(struct zd_cuda_comm_roster *roster,
                                          const struct zd_cuda_comm_id *ids, uint32_t count);

@@ -278,6 +278,7 @@ static void wait_for_room(struct zd_cuda_comms *comms, struct zd_cuda_task *task
 {
 	struct zd_cuda_waiting_comm *waiting = zd_calloc(1, sizeof(*waiting));
 	waiting->opening = task;
+	zd_cuda_comm_roster_wait(comms->settings->roster, task->u.comm_open->id);
 	waiting->deadline_ns = deadline_ns;
 	STAILQ_INSERT_TAIL(&comms->waiting, waiting, next);
 }
@@ -294,6 +295,18 @@ static bool must_wait(const struct zd_cuda_comms *comms, const struct zd_cuda_ta
 	return zd_cuda_comm_queue_is_full(queue) && room_comes(comms, queue);
 }
 
+/* Of its role: they came before. */
+static bool others_wait(const struct zd_cuda_comms *comms, const struct zd_cuda_task *task)
+{
+	const struct zd_cuda_waiting_comm *waiting;
+	STAILQ_FOREACH(waiting, &comms->waiting, next)
+	{
+		if (waiting->opening->u.comm_open->role == task->u.comm_open->role)
+			return true;
+	}
+	return false;
+}
+
 /* Now, or when there is room. */
 static int begin_opening(struct zd_cuda_comms *comms, struct zd_cuda_task *task, struct zd_err *err)
 {
@@ -301,7 +314,7 @@ static int begin_opening(struct zd_cuda_comms *comms, struct zd_cuda_task *task,
 	zd_assert(task->u.comm_open->role < ZD_NCOMM_ROLES);
 	if (rc)
 		return rc;
-	if (!must_wait(comms, task))
+	if (!must_wait(comms, task) && !others_wait(comms, task))
 		return open_comm(comms, task, deadline(comms), err);
 	wait_for_room(comms, task, deadline(comms));
 	return 0;
@@ -523,7 +536,8 @@ static void tell_failure(struct zd_cuda_comms *comms, struct zd_cuda_open_comm *
 static bool end_further(struct zd_cuda_comms *comms, struct zd_cuda_open_comm *open, uint64_t now_ns)
 {
 	struct zd_cuda_comm *comm = open->comm;
-	if (comm->state == ZD_CUDA_COMM_ENDING && open->deadline_ns && now_ns >= open->deadline_ns) {
+	if (comm->state == ZD_CUDA_COMM_ENDING && open->deadline_ns && now_ns >= open->deadline_ns &&
+	    !zd_cuda_comm_has_parted(comm)) {
 		zd_log(ZD_LOG_WARNING, "group '%s': other ranks do not part, and rank %" PRIu32 " goes",
 		       comm->self.group, zd_cuda_comm_world_rank(&comm->self, comm->self.rank));
 		zd_cuda_comm_abort(comm, "its other ranks do not part");

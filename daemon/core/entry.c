@@ -146,7 +146,8 @@ static void entry_commit(struct zd_engine *e, struct zd_entry *entry, const stru
 
 /* ---- Reserve ------------------------------------------------------------------------------------------- */
 
-static int reserve_check(const struct zd_bucket *bucket, const struct zd_unit *unit, struct zd_err *err)
+static int reserve_check(struct zd_engine *e, const struct zd_bucket *bucket, const struct zd_unit *unit,
+                         struct zd_err *err)
 {
 	const struct zd_group *group = bucket->mr->member->group;
 	if (unit->group != group)
@@ -154,7 +155,7 @@ static int reserve_check(const struct zd_bucket *bucket, const struct zd_unit *u
 		                  unit->name, (unsigned long long)bucket->id);
 	int status = zd_group_check(group, err);
 	if (status == 0)
-		status = zd_reduction_admit(bucket->mr, unit, err);
+		status = zd_reduction_admit(e, bucket->mr, unit, err);
 	if (status != 0)
 		return status;
 	uint64_t limit = ZD_MAX_BYTES / zerod_dtype_bytes(bucket->dtype) / group->nshards;
@@ -175,7 +176,7 @@ static int reserve_begin(struct zd_engine *e, struct zd_request *req, const stru
 	if (status == 0)
 		status = zd_part_find(e, req->session, args->u.bucket_reserve.unit, &part, err);
 	if (status == 0)
-		status = reserve_check(bucket, part->unit, err);
+		status = reserve_check(e, bucket, part->unit, err);
 	if (status != 0)
 		return status;
 	zd_reduce_request_init(req, bucket->mr->member);
@@ -390,6 +391,7 @@ static int commit_begin(struct zd_engine *e, struct zd_request *req, const struc
 		 * backward can be ended. */
 		zd_reduction_unreserve(e, entry);
 		entry_commit(e, entry, fences);
+		zd_reduction_refused(e, bucket->mr->member->group, status, err);
 		return status;
 	}
 	expect_pieces(e, bucket->mr->member->group);

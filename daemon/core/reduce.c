@@ -163,12 +163,19 @@ static int admit_state(const struct zd_member_reduce *mr, const struct zd_unit *
 	return 0;
 }
 
-int zd_reduction_admit(const struct zd_member_reduce *mr, const struct zd_unit *unit, struct zd_err *err)
+void zd_reduction_refused(struct zd_engine *e, struct zd_group *group, int status, const struct zd_err *err)
+{
+	if (group->span && status == ZEROD_E_MISMATCH)
+		zd_span_fail(e, group, status, err->text);
+}
+
+int zd_reduction_admit(struct zd_engine *e, const struct zd_member_reduce *mr, const struct zd_unit *unit,
+                       struct zd_err *err)
 {
 	int status = admit_state(mr, unit, err);
 	if (status != 0)
 		return status;
-	const struct zd_group *group = mr->member->group;
+	struct zd_group *group = mr->member->group;
 	const struct zd_reduction *r = find(group, unit->id, mr->number);
 	if (r && (!r->ranks || r->ranks[mr->member->rank].state != ZD_CONTRIBUTION_NONE))
 		return zd_err_set(err, ZEROD_E_DUPLICATE,
@@ -176,7 +183,9 @@ int zd_reduction_admit(const struct zd_member_reduce *mr, const struct zd_unit *
 		                  zd_world_rank(mr->member), unit->name, (unsigned long long)mr->number);
 	if (r && r->state == ZD_REDUCTION_FAILED)
 		return failure_text(r, err);
-	return check_ended(group, r, unit, mr, err);
+	status = check_ended(group, r, unit, mr, err);
+	zd_reduction_refused(e, group, status, err);
+	return status;
 }
 
 void zd_reduction_reserve(struct zd_engine *e, struct zd_entry *entry)
@@ -455,7 +464,7 @@ static int skip_begin(struct zd_engine *e, struct zd_request *req, const struct 
 	if (status != 0)
 		return status;
 	const struct zd_member_reduce *mr = zd_member_reduce_get(member);
-	status = zd_reduction_admit(mr, part->unit, err);
+	status = zd_reduction_admit(e, mr, part->unit, err);
 	if (status != 0)
 		return status;
 	struct zd_reduction *r = get(member->group, part->unit, mr->number);

@@ -369,10 +369,13 @@ static inline uint64_t zd_reduction_slice_bytes(const struct zd_reduction *r)
 	return r->unit->shard_numel * zerod_dtype_bytes(r->options.dtype);
 }
 
+/* A rank has ended its backward without what this one wants to reduce: in a group over daemons other ones'
+ * ranks would wait for it, and the group ends. Nothing for any other status. */
+void zd_reduction_refused(struct zd_engine *e, struct zd_group *group, int status, const struct zd_err *err);
 /* May this rank still reserve or skip the unit in its running backward: MISMATCH, DUPLICATE, or a failure's
  * status. */
-int zd_reduction_admit(const struct zd_member_reduce *mr, const struct zd_unit *unit, struct zd_err *err)
-        __attribute__((warn_unused_result));
+int zd_reduction_admit(struct zd_engine *e, const struct zd_member_reduce *mr, const struct zd_unit *unit,
+                       struct zd_err *err) __attribute__((warn_unused_result));
 void zd_reduction_reserve(struct zd_engine *e, struct zd_entry *entry);
 /* The entry is not to be reduced after all. */
 void zd_reduction_unreserve(struct zd_engine *e, struct zd_entry *entry);

@@ -19,6 +19,7 @@
 #include <string.h>
 
 #include "core/gather.h"
+#include "core/span.h"
 
 /* ---- Life ---------------------------------------------------------------------------------------------- */
 
@@ -273,9 +274,11 @@ static int end_begin(struct zd_engine *e, struct zd_request *req, const struct z
 	return 0;
 }
 
+/* Where a group spans daemons, other ranks have ended theirs, and gather anew what this one would join. */
 static void end_cancel(struct zd_engine *e, struct zd_request *req)
 {
-	(void)e;
+	if (zd_gathers_over_rails(req->member->group))
+		zd_span_give_up(e, req->member, "the end of a scope");
 	zd_scope_unref(req->u.scope.scope);
 }
 
@@ -308,20 +311,46 @@ static int end_check(const struct zd_request *req, struct zd_err *err)
 	return 0;
 }
 
-/* Waits for a gather in the scope that was sent before this request and waits itself. */
+bool zd_scope_end_drops(const struct zd_request *req, const struct zd_part *part)
+{
+	bool ends = req->kind == ZD_REQ_FORWARD_END || req->kind == ZD_REQ_CLAIM_END ||
+	            req->kind == ZD_REQ_CONTEXT_END;
+	return ends && part->buffer && zd_lease_find(part->buffer, req->u.scope.scope->tag);
+}
+
+/* Where a group spans daemons, what a context before it is to join: on ranks where it had not to wait it has.
+ * NULL: nothing. */
+static const struct zd_unit *joined_by(const struct zd_request *before, const struct zd_scope *scope)
+{
+	const struct zd_lease *lease;
+	uint64_t version;
+	if (before->kind != ZD_REQ_CONTEXT_BEGIN || !zd_gathers_over_rails(scope->member->group))
+		return NULL;
+	TAILQ_FOREACH (lease, &scope->leases, scope_link) {
+		const struct zd_buffer *buffer = lease->buffer;
+		if (zd_gather_lacks(before, buffer->part, &version) && buffer->version == version)
+			return buffer->unit;
+	}
+	return NULL;
+}
+
+/* Waits for a gather in the scope, or of what it holds, that was sent before and waits itself. */
 static int end_wait(struct zd_request *req)
 {
 	const struct zd_request *other;
+	const struct zd_unit *unit = NULL;
 	TAILQ_FOREACH (other, &req->session->requests, session_link) {
-		if (other == req)
+		if (other == req || unit)
 			break;
-		if (other->kind == ZD_REQ_GATHER && other->u.gather.scope == req->u.scope.scope) {
-			int wait = zd_wait_for(req, ZD_WAIT_GATHER, req->member->rank, 0, 0);
-			req->wait.unit = other->u.gather.part->unit;
-			return wait;
-		}
+		unit = joined_by(other, req->u.scope.scope);
+		if (other->kind == ZD_REQ_GATHER && other->u.gather.scope == req->u.scope.scope)
+			unit = other->u.gather.part->unit;
 	}
-	return 0;
+	if (!unit)
+		return 0;
+	int wait = zd_wait_for(req, ZD_WAIT_GATHER, req->member->rank, 0, 0);
+	req->wait.unit = unit;
+	return wait;
 }
 
 /* The scope, and open ones inside it: what is nested in an abandoned forward will not end either. Claims

@@ -48,6 +48,8 @@ bool zd_scope_hold(struct zd_engine *e, struct zd_scope *scope, struct zd_buffer
 /* Ends all scopes of the member that are marked `ending`: their leases end now, the blocks are free when the
  * fences have passed. Returns how many there were; their ids are in e->ended. */
 uint32_t zd_scopes_end(struct zd_engine *e, struct zd_member *member, const struct zd_fence_list *fences);
+/* Is this the end of a scope that holds the part's copy. */
+bool zd_scope_end_drops(const struct zd_request *req, const struct zd_part *part);
 /* The rank goes, and its scopes with it. */
 void zd_scopes_detach(struct zd_engine *e, struct zd_member *member);
 

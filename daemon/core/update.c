@@ -19,6 +19,7 @@
 #include "core/gather.h"
 #include "core/rail.h"
 #include "core/reduce.h"
+#include "core/scope.h"
 #include "core/shadow.h"
 
 /* ---- update_begin -------------------------------------------------------------------------------------- */
@@ -504,7 +505,7 @@ static bool unit_is_busy(const struct zd_request *req)
 	TAILQ_FOREACH (before, &req->session->requests, session_link) {
 		if (before == req)
 			return false;
-		if (zd_gather_lacks(before, part, &version) ||
+		if (zd_gather_lacks(before, part, &version) || zd_scope_end_drops(before, part) ||
 		    (before->kind == ZD_REQ_RELEASE && before->u.release.part == part))
 			return true;
 	}

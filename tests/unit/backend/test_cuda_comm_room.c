@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* test_cuda_comm_room.c - what operations of communicators share: the GPU's room, a page for agreements,
  * their time; over the doubles of the driver and of NCCL. */
+#include "backend/cuda_comm_gate.h"
+#include "backend/cuda_comm_tasks.h"
 #include "tests/unit/backend/comm_data.h"
 
 /* ---- The GPU's room ------------------------------------------------------------------------------------ */
@@ -233,6 +235,152 @@ static void test_description_without_an_end(void **state)
 	                           "operation agree of 8 uint8 (xxxxxxxx");
 }
 
+/* ---- Who waits for room -------------------------------------------------------------------------------- */
+
+enum { MOST = 16, FIRST_CLOSING = 16 };
+
+/* One device's communicators of gathers, each of one rank; what has ended, by op. */
+struct room_scene {
+	struct comm_scene s;
+	struct zd_cuda_comm_settings settings;
+	struct zd_cuda_comms comms;
+	bool ended[FIRST_CLOSING + MOST];
+	int status[FIRST_CLOSING + MOST];
+};
+
+static void note_end(void *arg, const struct zd_completion *completion)
+{
+	struct room_scene *scene = arg;
+	struct zd_completion taken = *completion;
+
+	scene->ended[completion->op] = true;
+	scene->status[completion->op] = completion->status;
+	zd_completion_deinit(&taken);
+}
+
+static void room_open(struct room_scene *scene, uint64_t timeout_ns)
+{
+	*scene = (struct room_scene){.settings = {.timeout_ns = timeout_ns}};
+	comm_open(&scene->s, 1);
+	scene->settings.roster = &scene->s.roster;
+	scene->settings.done = note_end;
+	scene->settings.done_arg = scene;
+	zd_cuda_comms_init(&scene->comms, &scene->s.ranks[0].device, &scene->settings);
+}
+
+static void run(struct room_scene *scene, const struct zd_command *command)
+{
+	zd_cuda_comms_run(&scene->comms, zd_cuda_task_new(command, NULL, NULL, NULL));
+}
+
+static void begin_opening(struct room_scene *scene, uint64_t number)
+{
+	struct zd_command command = {.kind = ZD_CMD_COMM_OPEN, .op = number};
+	struct zd_nccl_id id;
+
+	comm_make_id(&scene->s, &id);
+	command.u.comm_open =
+	        (struct zd_comm_desc){.comm = number, .group = "world", .role = ZD_COMM_GATHERS, .nranks = 1};
+	memcpy(command.u.comm_open.id, &id, sizeof(id));
+	run(scene, &command);
+}
+
+static void begin_closing(struct room_scene *scene, uint64_t number)
+{
+	struct zd_command command = {.kind = ZD_CMD_COMM_CLOSE, .op = FIRST_CLOSING + number};
+
+	command.u.comm_close.comm = number;
+	run(scene, &command);
+}
+
+static int await_end(struct room_scene *scene, uint64_t op)
+{
+	while (!scene->ended[op])
+		(void)zd_cuda_comms_poll(&scene->comms, 1);
+	return scene->status[op];
+}
+
+/* By a thread of its own; nobody polls. */
+static void await_parted(struct room_scene *scene)
+{
+	struct zd_cuda_comm *comm;
+	bool parted = false;
+
+	while (!parted) {
+		LIST_FOREACH (comm, &scene->comms.queues[ZD_COMM_GATHERS].comms, link)
+			parted |= zd_cuda_comm_has_parted(comm);
+		(void)sched_yield();
+	}
+}
+
+/* How the only one does. */
+static enum zd_cuda_comm_leaving leaving(struct room_scene *scene)
+{
+	struct zd_cuda_comm *comm = LIST_FIRST(&scene->comms.queues[ZD_COMM_GATHERS].comms);
+	enum zd_cuda_comm_leaving how;
+
+	assert_non_null(comm);
+	pthread_mutex_lock(&comm->lock);
+	how = comm->leaving;
+	pthread_mutex_unlock(&comm->lock);
+	return how;
+}
+
+static void room_close(struct room_scene *scene, uint64_t first, uint64_t last)
+{
+	for (uint64_t number = first; number <= last; number++) {
+		begin_closing(scene, number);
+		assert_int_equal(await_end(scene, FIRST_CLOSING + number), 0);
+	}
+	zd_cuda_comms_deinit(&scene->comms);
+	comm_close(&scene->s);
+}
+
+static void test_room_is_for_who_came_first(void **state)
+{
+	struct room_scene scene;
+
+	(void)state;
+	room_open(&scene, 0);
+	for (uint64_t number = 1; number <= 4; number++) {
+		begin_opening(&scene, number);
+		assert_int_equal(await_end(&scene, number), 0);
+	}
+	scene.s.control->polls(UINT_MAX); /* the first does not part for now */
+	begin_closing(&scene, 1);
+	(void)zd_cuda_comms_poll(&scene.comms, 1);
+	begin_opening(&scene, 5); /* waits: there is no room, but it comes */
+	(void)zd_cuda_comms_poll(&scene.comms, 1);
+	assert_false(scene.ended[5]);
+	scene.s.control->polls(2);
+	await_parted(&scene);
+	begin_opening(&scene, 6);
+	assert_int_equal(await_end(&scene, 6), ZEROD_E_LIMIT);
+	assert_int_equal(await_end(&scene, 5), 0);
+	room_close(&scene, 2, 5);
+}
+
+/* It has said goodbye to all ranks in time, and waits for others' kernels: what it frees would wait for them,
+ * and keep out who ends them. */
+static void test_a_parted_one_has_time(void **state)
+{
+	struct room_scene scene;
+
+	(void)state;
+	room_open(&scene, 1);
+	begin_opening(&scene, 1);
+	assert_int_equal(await_end(&scene, 1), 0);
+	assert_true(zd_cuda_comm_gate_enter(&scene.s.roster.gate)); /* a kernel runs */
+	begin_closing(&scene, 1);
+	(void)zd_cuda_comms_poll(&scene.comms, 1);
+	await_parted(&scene);
+	(void)zd_cuda_comms_poll(&scene.comms, UINT64_MAX);
+	assert_int_not_equal(leaving(&scene), ZD_CUDA_COMM_IS_ABORTED);
+	zd_cuda_comm_gate_leave(&scene.s.roster.gate);
+	assert_int_equal(await_end(&scene, FIRST_CLOSING + 1), 0);
+	room_close(&scene, 2, 1);
+}
+
 int main(int argc, char **argv)
 {
 	const struct CMUnitTest tests[] = {
@@ -244,6 +392,8 @@ int main(int argc, char **argv)
 	        cmocka_unit_test(test_too_large_a_value),
 	        cmocka_unit_test(test_patience_begins_with_the_launch),
 	        cmocka_unit_test(test_description_without_an_end),
+	        cmocka_unit_test(test_room_is_for_who_came_first),
+	        cmocka_unit_test(test_a_parted_one_has_time),
 	};
 
 	(void)argc;

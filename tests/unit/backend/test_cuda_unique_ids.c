@@ -3,6 +3,7 @@
  * there may be, and what goes wrong; over the doubles of the driver and of NCCL. */
 #include <dirent.h>
 #include <errno.h>
+#include <limits.h>
 #include <sched.h>
 #include <sys/wait.h>
 
@@ -245,9 +246,51 @@ static void test_a_process_that_ends(void **state)
 	scene_close(&s);
 }
 
+/* A rank that waits for room has come with its id. */
+static void test_the_ids_of_who_waits_for_room(void **state)
+{
+	static const uint64_t numbers[] = {1, 3, 4, 5};
+	enum { NEXT = 6 };
+	struct collective_scene s;
+	(void)state;
+	scene_open(&s, 1, NULL);
+	scene_make_ids(&s);
+	for (unsigned i = 0; i < ZD_ARRAY_LEN(numbers); i++)
+		scene_connect(&s, numbers[i]);
+	s.control->polls(UINT_MAX); /* the first does not part for now */
+	uint64_t closing[NODES];
+	for (uint32_t rank = 0; rank < NODES; rank++)
+		closing[rank] = close_comm(&s, rank, numbers[0], false);
+	struct record made = wait_ok(s.nodes[0], ask_for(&s, OTHER_USER));
+	memcpy(s.ids[NEXT - 1], made.completion.result.values, ZD_UNIQUE_ID_BYTES);
+	free_ids(made);
+	uint64_t opening = open_comm(&s, 0, NEXT);
+	wait_for_thread(&s, 0);
+	assert_int_equal(times_completed(s.nodes[0], opening), 0);
+	assert_int_equal(count_children(), 2);
+	for (unsigned i = 1; i < ZD_CUDA_IDS_MOST_OF_USER; i++)
+		free_ids(wait_ok(s.nodes[0], ask_for(&s, OTHER_USER)));
+	await_children(1 + ZD_CUDA_IDS_MOST_OF_USER);
+	free_ids(wait_ok(s.nodes[0], ask_for(&s, OTHER_USER))); /* takes another one's place */
+	await_children(1 + ZD_CUDA_IDS_MOST_OF_USER);
+	s.control->polls(2);
+	uint64_t other = open_comm(&s, 1, NEXT);
+	(void)wait_ok(s.nodes[0], opening);
+	(void)wait_ok(s.nodes[1], other);
+	/* Its process has been needed so long, and is not any more. */
+	await_children(ZD_CUDA_IDS_MOST_OF_USER);
+	for (uint32_t rank = 0; rank < NODES; rank++)
+		(void)wait_ok(s.nodes[rank], closing[rank]);
+	for (unsigned i = 1; i < ZD_ARRAY_LEN(numbers); i++)
+		scene_disconnect(&s, numbers[i]);
+	scene_disconnect(&s, NEXT);
+	scene_close(&s);
+}
+
 int main(int argc, char **argv)
 {
 	struct a_case cases[] = {
+	        CASE(test_the_ids_of_who_waits_for_room, "ZD_DOUBLE_LEAKS=1"),
 	        CASE(test_until_all_have_met, "ZD_DOUBLE_LEAKS=1"),
 	        CASE(test_until_a_rank_has_gone, "ZD_DOUBLE_LEAKS=1"),
 	        CASE(test_until_the_time_to_meet_is_over, "ZD_DOUBLE_LEAKS=1"),

@@ -308,6 +308,87 @@ static void test_unit_described_differently(void **state)
 	expect_state(rig, 1, "ABORTED");
 }
 
+/* ---- Ends of scopes ------------------------------------------------------------------------------------ */
+
+static uint64_t begin_forward(struct rig *rig, uint32_t rank)
+{
+	uint64_t request = core_forward_begin(core_of(rig, rank), session_of(rig, rank),
+	                                      core_nodes_team(&rig->nodes, rank)->group, 0, NULL, 0);
+	return core_expect(core_of(rig, rank), request, 0)->u.scope.scope;
+}
+
+/* As test_release_behind_a_context, but u is held by a forward scope. */
+static void test_scope_end_behind_a_context(void **state)
+{
+	struct rig *rig = *state;
+	uint64_t context[4], request[4], scope[4];
+	for (uint32_t rank = 0; rank < 4; rank++) {
+		scope[rank] = begin_forward(rig, rank);
+		request[rank] = core_gather_in(core_of(rig, rank), session_of(rig, rank),
+		                               on(rig, rig->u, rank), scope[rank]);
+		core_expect(core_of(rig, rank), request[rank], 0);
+	}
+	publish_but_one(rig);
+	for (uint32_t i = 0; i < 4; i++) {
+		uint32_t rank = (const uint32_t[]){0, 2, 3, 1}[i];
+		uint64_t units[2] = {on(rig, rig->v, rank), on(rig, rig->u, rank)};
+		if (rank == 1)
+			publish_the_last(rig);
+		context[rank] = core_context_begin(core_of(rig, rank), session_of(rig, rank), units, 2);
+		request[rank] = core_forward_end(core_of(rig, rank), session_of(rig, rank), scope[rank],
+		                                 false);
+	}
+	for (uint32_t rank = 0; rank < 4; rank++) {
+		core_expect(core_of(rig, rank), request[rank], 0);
+		core_expect(core_of(rig, rank), context[rank], 0);
+	}
+	expect_same_exchanges(rig, 2);
+}
+
+/* As test_release_given_up: the end of a scope waits for a gather in it, and its deadline passes. */
+static void test_scope_end_given_up(void **state)
+{
+	struct rig *rig = *state;
+	uint64_t scope = begin_forward(rig, 0);
+	struct zd_args args = {.kind = ZD_REQ_FORWARD_END, .u.scope_end = {.scope = scope}};
+	core_expect(core_of(rig, 0), core_gather_in(core_of(rig, 0), session_of(rig, 0), rig->u[0], scope),
+	            0);
+	core_team_publish_rank(&rig->nodes.node[0], rig->v[0], 0);
+	(void)core_gather_in(core_of(rig, 0), session_of(rig, 0), rig->v[0], scope);
+	uint64_t request = core_send_until(core_of(rig, 0), session_of(rig, 0), 1000, &args);
+	core_tick(core_of(rig, 0), 1000);
+	core_expect(core_of(rig, 0), request, ZEROD_E_DEADLINE);
+	expect_state(rig, 0, "ABORTED");
+}
+
+/* As test_persistence_behind_a_release, for the end of a scope. */
+static void test_persistence_behind_a_scope_end(void **state)
+{
+	struct rig *rig = *state;
+	uint64_t request[4], scope[4], again[4];
+	publish_but_one(rig);
+	for (uint32_t i = 0; i < 4; i++) {
+		uint32_t rank = (const uint32_t[]){0, 2, 3, 1}[i];
+		if (rank == 1)
+			publish_the_last(rig);
+		scope[rank] = begin_forward(rig, rank);
+		(void)core_gather_in(core_of(rig, rank), session_of(rig, rank), on(rig, rig->u, rank),
+		                     scope[rank]);
+		(void)core_gather_in(core_of(rig, rank), session_of(rig, rank), on(rig, rig->v, rank),
+		                     scope[rank]);
+		request[rank] = core_forward_end(core_of(rig, rank), session_of(rig, rank), scope[rank],
+		                                 false);
+		core_expect(core_of(rig, rank), set_persistent(rig, rig->u, rank), 0);
+	}
+	for (uint32_t rank = 0; rank < 4; rank++)
+		core_expect(core_of(rig, rank), request[rank], 0);
+	for (uint32_t rank = 0; rank < 4; rank++)
+		again[rank] = gather(rig, rig->u, rank);
+	for (uint32_t rank = 0; rank < 4; rank++)
+		core_expect(core_of(rig, rank), again[rank], 0);
+	expect_same_exchanges(rig, 3);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -319,6 +400,9 @@ int main(void)
 	        RIG(test_release_behind_a_context),
 	        RIG(test_release_before_a_context),
 	        RIG(test_release_given_up),
+	        RIG(test_scope_end_behind_a_context),
+	        RIG(test_scope_end_given_up),
+	        RIG(test_persistence_behind_a_scope_end),
 	        cmocka_unit_test(test_slot_conflict_on_one_rank),
 	        RIG(test_context_that_never_fits_on_one_rank),
 	        RIG(test_unit_described_differently),

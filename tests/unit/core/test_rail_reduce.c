@@ -616,6 +616,31 @@ static void test_rank_is_killed(void **state)
 	rig_end(&rig);
 }
 
+/* Rank 1 ends its backward without u before rank 0 commits it, instead of behind that. */
+static void test_ended_without_before_others_commit(void **state)
+{
+	struct rig rig;
+	struct core_team *team;
+	(void)state;
+	rig_new(&rig, NULL, 500, 70);
+	begin(&rig, 3, true);
+	team = team_of(&rig, 0);
+	const struct zd_reply *reply =
+	        core_expect(team->core, core_reserve(team, 0, rig.bucket[0], unit_of(&rig, 0, 0)), 0);
+	struct core_commit commit = {.bucket = rig.bucket[0], .entry = reply->u.bucket_reserve.entry};
+	core_expect(team->core, core_backward_end(team, 1), 0);
+	core_expect_error(team->core, core_bucket_commit(team, 0, &commit), ZEROD_E_MISMATCH,
+	                  "rank 1 ended backward 1 without a gradient or skip for unit 'u'");
+	/* The other daemon's ranks wait for it. */
+	contribute_to(&rig, 0, 2, 0);
+	contribute_to(&rig, 0, 3, 0);
+	struct core_row row;
+	core_row(rig.nodes.node[0].core, ZD_TABLE_GROUPS, rig.nodes.node[0].group, &row);
+	assert_string_equal(row.state, "ABORTED");
+	core_net_expire(rig.nodes.net);
+	rig_end(&rig);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -635,6 +660,7 @@ int main(void)
 	        cmocka_unit_test(test_zeros_fail),
 	        cmocka_unit_test(test_producers_fail),
 	        cmocka_unit_test(test_rank_is_killed),
+	        cmocka_unit_test(test_ended_without_before_others_commit),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -64,8 +64,8 @@ make_programs() { # log, program...
 # Names of tests that failed, or that ran when the program ended.
 failed_tests() { # log
 	awk '/^\[ +RUN +\]/ { open = $NF }
-		/^\[ +(OK|SKIPPED|FAILED) +\] [a-z]/ { open = "" }
-		/^\[ +FAILED +\] [a-z]/ && !seen[$NF]++ { print $NF }
+		/^\[ +(OK|SKIPPED|FAILED|ERROR) +\] [a-z]/ { open = "" }
+		/^\[ +(FAILED|ERROR) +\] [a-z]/ && !seen[$NF]++ { print $NF }
 		/^not ok / { sub(/^not ok [0-9]+ - /, ""); print }
 		END { if (open) print open }' "$1"
 }

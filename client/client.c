@@ -380,6 +380,7 @@ int zerod_session_reset(zerod_client *client)
 {
 	Zd__Request request = ZD__REQUEST__INIT;
 	Zd__SessionReset reset = ZD__SESSION_RESET__INIT;
+	zerod_group *group;
 	int rc;
 
 	request.body_case = ZD__REQUEST__BODY_SESSION_RESET;
@@ -390,6 +391,8 @@ int zerod_session_reset(zerod_client *client)
 	pthread_mutex_lock(&client->lock);
 	zc_streams_reset(client);
 	zc_updates_reset(client);
+	LIST_FOREACH (group, &client->groups, link)
+		zc_buckets_forget(group);
 	pthread_mutex_unlock(&client->lock);
 	client->poisoned = false;
 	zc_aborts_settle(client);

@@ -22,10 +22,8 @@ void zc_group_free(struct zerod_group *group)
 
 	while ((unit = LIST_FIRST(&group->units)))
 		zc_unit_handle_free(unit);
-	while ((bucket = LIST_FIRST(&group->buckets))) {
-		LIST_REMOVE(bucket, link);
-		free(bucket);
-	}
+	while ((bucket = LIST_FIRST(&group->buckets)))
+		zc_bucket_free(bucket);
 	LIST_REMOVE(group, link);
 	free(group);
 }

@@ -271,10 +271,19 @@ struct zerod_unit {
 	LIST_ENTRY(zerod_unit) link;
 };
 
+/* Room that the daemon has reserved: its caller has it when it is mapped and its former content has gone. */
+struct zc_reserved {
+	uint64_t unit, entry;
+	struct zc_location location;
+	struct zc_fences fences;
+	LIST_ENTRY(zc_reserved) link;
+};
+
 struct zerod_bucket {
 	struct zerod_group *group;
 	uint64_t id;
 	enum zerod_dtype dtype;
+	LIST_HEAD(, zc_reserved) reserved; /* that could not be had yet: who asks again goes on with it */
 	LIST_ENTRY(zerod_bucket) link;
 };
 
@@ -683,6 +692,10 @@ int zc_publish(struct zc_unit_list *list, zerod_unit *const *units, zerod_stream
                uint32_t nstreams, uint32_t flags, struct zd_err *err) __attribute__((warn_unused_result));
 /* With the lock, the session was reset: what a group with shadows had under update may have been set back. */
 void zc_updates_reset(struct zerod_client *client);
+/* With the lock, these two. */
+void zc_bucket_free(struct zerod_bucket *bucket);
+/* What the group's buckets had reserved and nobody has got is given up. */
+void zc_buckets_forget(struct zerod_group *group);
 
 /* ---- collectives.c ------------------------------------------------------------------------------------- */
 

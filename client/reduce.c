@@ -38,6 +38,7 @@ int zerod_backward_begin(zerod_group *group, const struct zerod_backward_options
 		return rc;
 	pthread_mutex_lock(&client->lock);
 	group->target_bound = false; /* a step that the group's failure has left is given up */
+	zc_buckets_forget(group);
 	pthread_mutex_unlock(&client->lock);
 	return 0;
 }
@@ -137,67 +138,130 @@ int zerod_bucket_destroy(zerod_bucket *bucket)
 	if (rc)
 		return rc;
 	pthread_mutex_lock(&client->lock);
-	LIST_REMOVE(bucket, link);
+	zc_bucket_free(bucket);
 	pthread_mutex_unlock(&client->lock);
-	free(bucket);
 	return 0;
 }
 
 /* ---- Entries ------------------------------------------------------------------------------------------- */
 
+static void free_reserved(struct zc_reserved *reserved)
+{
+	zc_fences_deinit(&reserved->fences);
+	free(reserved);
+}
+
+static void forget_reserved(struct zerod_bucket *bucket)
+{
+	struct zc_reserved *reserved;
+
+	while ((reserved = LIST_FIRST(&bucket->reserved))) {
+		LIST_REMOVE(reserved, link);
+		free_reserved(reserved);
+	}
+}
+
+void zc_buckets_forget(struct zerod_group *group)
+{
+	struct zerod_bucket *bucket;
+
+	LIST_FOREACH (bucket, &group->buckets, link)
+		forget_reserved(bucket);
+}
+
+void zc_bucket_free(struct zerod_bucket *bucket)
+{
+	forget_reserved(bucket);
+	LIST_REMOVE(bucket, link);
+	free(bucket);
+}
+
 struct reservation {
 	struct zerod_bucket *bucket;
 	const struct zc_unit *unit;
+	struct zc_reserved *reserved;
 	struct zd_err *err;
-	uint64_t id;
-	void *data;
-	struct zc_fences fences;
 };
+
+/* What the daemon has reserved for an earlier call, which failed then. NULL: nothing. */
+static struct zc_reserved *find_reserved(struct zerod_bucket *bucket, uint64_t unit)
+{
+	struct zerod_client *client = bucket->group->client;
+	struct zc_reserved *reserved;
+
+	pthread_mutex_lock(&client->lock);
+	LIST_FOREACH (reserved, &bucket->reserved, link)
+		if (reserved->unit == unit)
+			break;
+	if (reserved)
+		LIST_REMOVE(reserved, link);
+	pthread_mutex_unlock(&client->lock);
+	return reserved;
+}
 
 static int take_reservation(const Zd__Reply *reply, void *arg)
 {
 	struct reservation *reservation = arg;
+	struct zc_reserved *reserved = reservation->reserved;
 	struct zerod_client *client = reservation->bucket->group->client;
 	size_t align = zerod_dtype_bytes(reservation->bucket->dtype);
-	const Zd__BucketReserveReply *reserved;
-	struct zc_location location;
+	const Zd__BucketReserveReply *from;
 	int rc = zc_check_body(reply, ZD__REPLY__BODY_BUCKET_RESERVE, reservation->err);
 
 	if (rc)
 		return rc;
-	reserved = reply->bucket_reserve;
+	from = reply->bucket_reserve;
+	reserved->entry = from->entry;
 	pthread_mutex_lock(&client->lock);
-	rc = zc_location_take(client, reserved->location, reservation->unit->padded_numel * align, align,
-	                      &location, reservation->err);
-	if (!rc)
-		rc = zc_location_map(client, &location, &reservation->data, reservation->err);
+	rc = zc_location_take(client, from->location, reservation->unit->padded_numel * align, align,
+	                      &reserved->location, reservation->err);
 	pthread_mutex_unlock(&client->lock);
-	if (!rc)
-		rc = zc_fences_take(client, reserved->n_fences, reserved->fences, &reservation->fences,
-		                    reservation->err);
-	reservation->id = reserved->entry;
+	return rc ? rc
+	          : zc_fences_take(client, from->n_fences, from->fences, &reserved->fences, reservation->err);
+}
+
+static int ask_for_room(struct reservation *reservation)
+{
+	Zd__Request request = ZD__REQUEST__INIT;
+	Zd__BucketReserve reserve = ZD__BUCKET_RESERVE__INIT;
+	int rc;
+
+	reservation->reserved = calloc(1, sizeof(*reservation->reserved));
+	if (!reservation->reserved)
+		return zd_err_errno(reservation->err, ENOMEM, "reserving room for a gradient");
+	reservation->reserved->unit = reservation->unit->id;
+	reserve.bucket = reservation->bucket->id;
+	reserve.unit = reservation->unit->id;
+	request.body_case = ZD__REQUEST__BODY_BUCKET_RESERVE;
+	request.bucket_reserve = &reserve;
+	rc = zc_call(reservation->bucket->group->client, &request, 0, take_reservation, reservation);
+	if (rc)
+		free_reserved(reservation->reserved);
 	return rc;
 }
 
 /* The slot's former content may still be on its way: the caller writes when that has ended. */
-static int await_room(struct zerod_client *client, struct reservation *reservation)
+static int await_room(const struct reservation *reservation, void **data)
 {
+	struct zerod_client *client = reservation->bucket->group->client;
 	char what[ZD_MAX_UNIT_NAME_BYTES + 48];
 	int rc;
 
+	pthread_mutex_lock(&client->lock);
+	rc = zc_location_map(client, &reservation->reserved->location, data, reservation->err);
+	pthread_mutex_unlock(&client->lock);
+	if (rc)
+		return rc;
 	(void)snprintf(what, sizeof(what), "room for the gradient of unit '%s'", reservation->unit->name);
-	rc = zc_fences_wait(client, &reservation->fences, zc_deadline_ns(zc_deadline_ms(client, 0)), what,
-	                    reservation->err);
-	zc_fences_deinit(&reservation->fences);
-	return rc;
+	return zc_fences_wait(client, &reservation->reserved->fences,
+	                      zc_deadline_ns(zc_deadline_ms(client, 0)), what, reservation->err);
 }
 
 int zerod_bucket_reserve(zerod_bucket *bucket, zerod_unit *unit, struct zerod_entry *entry)
 {
 	struct zerod_client *client = bucket_client(bucket);
-	Zd__Request request = ZD__REQUEST__INIT;
-	Zd__BucketReserve reserve = ZD__BUCKET_RESERVE__INIT;
 	struct reservation reservation = {.bucket = bucket};
+	void *data;
 	int rc = zc_enter(client, &reservation.err);
 
 	if (!rc && (zc_unit_client(unit) != client || !entry))
@@ -206,20 +270,24 @@ int zerod_bucket_reserve(zerod_bucket *bucket, zerod_unit *unit, struct zerod_en
 	if (rc)
 		return rc;
 	reservation.unit = unit->shared;
-	reserve.bucket = bucket->id;
-	reserve.unit = unit->shared->id;
-	request.body_case = ZD__REQUEST__BODY_BUCKET_RESERVE;
-	request.bucket_reserve = &reserve;
-	rc = zc_call(client, &request, 0, take_reservation, &reservation);
-	if (!rc)
-		rc = await_room(client, &reservation);
+	reservation.reserved = find_reserved(bucket, unit->shared->id);
+	if (!reservation.reserved)
+		rc = ask_for_room(&reservation);
 	if (rc)
 		return rc;
+	rc = await_room(&reservation, &data);
+	if (rc) {
+		pthread_mutex_lock(&client->lock);
+		LIST_INSERT_HEAD(&bucket->reserved, reservation.reserved, link);
+		pthread_mutex_unlock(&client->lock);
+		return rc;
+	}
 	*entry = (struct zerod_entry){
-	        .id = reservation.id,
-	        .data = reservation.data,
+	        .id = reservation.reserved->entry,
+	        .data = data,
 	        .padded_numel = unit->shared->padded_numel,
 	};
+	free_reserved(reservation.reserved);
 	return 0;
 }
 

@@ -696,7 +696,7 @@ struct zerod_entry {
 
 /*
  * Reserves room for the gradient of `unit` in the bucket's open slot, or in a buffer of its own if it is
- * larger than a slot. Waits while the next slot is still being reduced, for nothing else.
+ * larger than a slot. Waits while the next slot is still being reduced. After an error it may be asked again.
  * Errors: STATE (no backward; stage 1 off a boundary), DUPLICATE, CAPACITY (ranks and units), NO_MEMORY,
  * PEER_LOST, DEADLINE.
  */

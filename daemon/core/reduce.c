@@ -17,8 +17,7 @@ static struct zd_reduction *find(const struct zd_group *group, uint64_t unit, ui
 {
 	uint64_t key[2] = {unit, backward};
 	struct zd_reduction *r;
-	/* NOLINTNEXTLINE(clang-analyzer-core.UndefinedBinaryOperatorResult): it hashes the key byte by
-	 * byte */
+	/* NOLINTNEXTLINE(clang-analyzer-core.UndefinedBinaryOperatorResult): hashed byte by byte */
 	HASH_FIND(hh, group->reduction_index, key, sizeof(key), r);
 	return r;
 }

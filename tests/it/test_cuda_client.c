@@ -2,6 +2,7 @@
 /* test_cuda_client.c - streams of GPUs in libzerod: wrapped, captured, destroyed early, of the wrong GPU, and
  * own slices. */
 #include "cuda_scene.h"
+#include "tests/contract/contract_reduce.h"
 
 /* ---- Wrapping ------------------------------------------------------------------------------------------ */
 
@@ -225,6 +226,29 @@ static void test_allocation_that_cannot_be_mapped(void **state)
 	assert_int_equal(contract_device(c, 0).allocation_bytes, 0);
 	OK(client, zerod_alloc(client, &options, &buffer, &data));
 	OK(client, zerod_free(buffer, NULL, 0));
+	contract_close(c);
+}
+
+/* What the daemon has reserved is had by who asks again; it would be a second time for the daemon. */
+static void test_entry_that_cannot_be_mapped(void **state)
+{
+	struct contract_unit unit;
+	struct contract *c = contract_open(NULL);
+	struct contract_rank *rank = &c->ranks[0];
+	struct zerod_entry entry;
+	zerod_bucket *bucket = contract_bucket(rank, 1 << 20, 2);
+
+	(void)state;
+	contract_plain_unit(c, "w", SCENE_NUMEL, &unit);
+	contract_backward(rank, 3, false);
+	FAILS(rank->client, zerod_bucket_reserve(bucket, unit.at[0], &entry), ZEROD_E_NO_MEMORY,
+	      "OUT_OF_MEMORY");
+	OK(rank->client, zerod_bucket_reserve(bucket, unit.at[0], &entry));
+	FAILS(rank->client, zerod_bucket_reserve(bucket, unit.at[0], &entry), ZEROD_E_DUPLICATE, NULL);
+	OK(rank->client, zerod_bucket_commit(bucket, entry.id, NULL, 0, NULL));
+	OK(c->ranks[1].client, zerod_backward_begin(c->ranks[1].group, NULL));
+	OK(c->ranks[1].client, zerod_reduce_skip(unit.at[1]));
+	contract_backward_end_all(c);
 	contract_close(c);
 }
 
@@ -534,6 +558,8 @@ int main(int argc, char **argv)
 	        CASE(test_capture_elsewhere_is_not_disturbed),
 	        CASE(test_allocation_that_cannot_be_mapped, "ZD_DOUBLE_FAIL_IN=case",
 	             "ZD_DOUBLE_FAIL=cuMemMap:1:2"),
+	        CASE(test_entry_that_cannot_be_mapped, "ZD_DOUBLE_FAIL_IN=case",
+	             "ZD_DOUBLE_FAIL=cuMemMap:3:2"),
 	        CASE(test_update_waits_for_the_own_slice, ONE_GPU),
 	        CASE(test_update_after_a_copy_that_failed, ONE_GPU, "ZD_DOUBLE_FAIL_IN=case",
 	             "ZD_DOUBLE_FAIL=cuMemcpyAsync:2:2"),

@@ -341,11 +341,11 @@ ZEROD_MUST_USE int zerod_unique_id(zerod_client *client, uint32_t local_world_si
  *   - all ranks register the same units. A daemon compares its own ranks' only;
  *   - where ranks are in several groups like that, the order is over the gathers of all of them;
  *   - what is gathered is not written to: the daemon's other ranks take from it what came over the network;
- *   - a rank that goes or leaves, a collective that fails, or whose time passes, ends the group for good:
- *     what is outstanding and what comes later ends with PEER_LOST (MISMATCH where ranks asked for different
- *     things, DEVICE where one failed) and a text that says what has happened. In the other daemons it ends
- *     when their next collective fails, or its time has passed. All ranks leave, and join again with a new
- *     unique_id; nobody is replaced, and nobody joins before all have left.
+ *   - a rank that goes or leaves, or gives up what others wait for, a collective that fails, or whose time
+ *     passes, ends the group for good: what is outstanding and what comes later ends with PEER_LOST (or with
+ *     MISMATCH, DEVICE, ABORTED, whichever it was) and a text that says what has happened. In the other
+ *     daemons it ends when their next collective fails, or its time has passed. All ranks leave, and join
+ *     again with a new unique_id; nobody is replaced, and nobody joins before all have left.
  * A group of one daemon that asks for ZEROD_COLLECTIVES_NCCL is bound by the same.
  *
  * With ZEROD_GROUP_HYBRID units are sharded over the ranks of each daemon alone, so that each has the whole

@@ -59,6 +59,13 @@ int zc_enter(const struct zerod_client *client, struct zd_err **err)
 	return broken_status ? zd_err_set(*err, broken_status, "%s", client->broken_text) : 0;
 }
 
+int zc_say_lost(const struct zerod_client *client, struct zd_err *err)
+{
+	if (client->broken_status)
+		return zd_err_set(err, client->broken_status, "%s", client->broken_text);
+	return zd_err_set(err, ZEROD_E_DISCONNECTED, "the daemon closed the connection");
+}
+
 int zc_check_poison(struct zerod_client *client, struct zd_err *err)
 {
 	if (client->on_gpus && !client->poisoned) {
@@ -68,6 +75,8 @@ int zc_check_poison(struct zerod_client *client, struct zd_err *err)
 	}
 	if (!client->poisoned)
 		return 0;
+	if (client->lost)
+		return zc_say_lost(client, err);
 	return zd_err_set(err, ZEROD_E_POISONED,
 	                  "a wait of this session was freed by an abort: discard what "
 	                  "followed, then reset the session");

@@ -400,7 +400,9 @@ uint64_t zc_thread_serial(void);
 
 /* Every public function begins with it: INVALID for NULL, FORKED, or why the connection broke. */
 int zc_enter(const struct zerod_client *client, struct zd_err **err) __attribute__((warn_unused_result));
-/* POISONED when a wait of this session was freed by an abort. */
+/* The connection has ended, for this reason as far as it has been read. */
+int zc_say_lost(const struct zerod_client *client, struct zd_err *err) __attribute__((warn_unused_result));
+/* POISONED when a wait of this session was freed by an abort; why the connection ended, if that was it. */
 int zc_check_poison(struct zerod_client *client, struct zd_err *err) __attribute__((warn_unused_result));
 
 /* ---- options.c ----------------------------------------------------------------------------------------- */

@@ -409,7 +409,7 @@ static void test_a_failed_groups_target(void **state)
 	struct world w;
 
 	(void)state;
-	contract_needs(CONTRACT_ONE_DAEMON);
+	contract_needs(CONTRACT_ONE_SIDED);
 	open_world(&w);
 	rank = &w.c->ranks[0];
 	begin_step(&w);

@@ -189,7 +189,8 @@ static bool finalize(struct zd_cuda_comm *comm, struct zd_err *err)
 	                   comm->self.group, zd_cuda_comm_world_rank(&comm->self, comm->self.rank)) == 0;
 }
 
-/* True: no communicator's kernel of the daemon runs, and none will until the gate is opened. */
+/* True: no communicator's kernel of the daemon runs, and none will until the gate is opened. False: it is to
+ * be aborted. No deadline ends it: what it frees would wait for those kernels, and keep out who ends them. */
 static bool await_quiet(struct zd_cuda_comm *comm)
 {
 	bool quiet = false;

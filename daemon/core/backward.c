@@ -178,9 +178,9 @@ static int begin_begin(struct zd_engine *e, struct zd_request *req, const struct
 	struct zd_member *member;
 	struct options options;
 	int status = zd_member_find(e, req->session, args->u.backward_begin.group, &member, err);
+	/* Who learns of a failure here may have streams at work: nothing is given up. */
 	if (status == 0)
-		status = zd_group_check(member->group,
-		                        err); /* who learns of it here may have streams at work */
+		status = zd_group_check(member->group, err);
 	if (status == 0)
 		status = zd_session_check_poisoned(req->session, err);
 	if (status == 0)

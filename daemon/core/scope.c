@@ -318,13 +318,13 @@ bool zd_scope_end_drops(const struct zd_request *req, const struct zd_part *part
 	return ends && part->buffer && zd_lease_find(part->buffer, req->u.scope.scope->tag);
 }
 
-/* Where a group spans daemons, what a context before it is to join: on ranks where it had not to wait it has.
- * NULL: nothing. */
+/* Of a group that gathers over rails: what a context before the scope's end is to join, and has joined on
+ * ranks where it had not to wait. NULL: nothing. */
 static const struct zd_unit *joined_by(const struct zd_request *before, const struct zd_scope *scope)
 {
 	const struct zd_lease *lease;
 	uint64_t version;
-	if (before->kind != ZD_REQ_CONTEXT_BEGIN || !zd_gathers_over_rails(scope->member->group))
+	if (before->kind != ZD_REQ_CONTEXT_BEGIN)
 		return NULL;
 	TAILQ_FOREACH (lease, &scope->leases, scope_link) {
 		const struct zd_buffer *buffer = lease->buffer;
@@ -339,10 +339,11 @@ static int end_wait(struct zd_request *req)
 {
 	const struct zd_request *other;
 	const struct zd_unit *unit = NULL;
+	bool rails = zd_gathers_over_rails(req->member->group);
 	TAILQ_FOREACH (other, &req->session->requests, session_link) {
 		if (other == req || unit)
 			break;
-		unit = joined_by(other, req->u.scope.scope);
+		unit = rails ? joined_by(other, req->u.scope.scope) : NULL;
 		if (other->kind == ZD_REQ_GATHER && other->u.gather.scope == req->u.scope.scope)
 			unit = other->u.gather.part->unit;
 	}

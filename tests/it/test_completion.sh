@@ -3,19 +3,9 @@
 # Completion of zeroctl in bash: words of the daemon's tables are offered as they are, and never run.
 set -u
 cd "$(dirname "$0")/../.." || exit 2
-number=0 failures=0
+. tests/it/tap.sh
 trap 'rm -rf "$dir"' EXIT
 dir=$(mktemp -d) || exit 2
-
-report() { # status, what
-	number=$((number + 1))
-	if [ "$1" -eq 0 ]; then
-		echo "ok $number - $2"
-	else
-		echo "not ok $number - $2"
-		failures=$((failures + 1))
-	fi
-}
 
 # Stands for the program: two jobs of somebody who means harm, among others.
 zeroctl() {
@@ -46,5 +36,4 @@ report $? 'a prefix chooses'
 report $? 'groups are offered by id'
 [ ! -e "$dir/ran" ]
 report $? 'nothing of a name has been run'
-echo "1..$number"
-[ "$failures" -eq 0 ]
+finish

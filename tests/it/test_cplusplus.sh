@@ -3,16 +3,11 @@
 # The library for those who are not C: zerod.h in a C++ program, and what the shared library exports.
 set -u
 cd "$(dirname "$0")/../.." || exit 2
+. tests/it/tap.sh
 : "${BUILD:=build}"
 lib=$BUILD/lib
 dir=$(mktemp -d) || exit 2
 trap 'rm -rf "$dir"' EXIT
-number=0
-report() { # status, what
-	number=$((number + 1))
-	[ "$1" -eq 0 ] && echo "ok $number - $2" || echo "not ok $number - $2"
-}
-
 exported=$(nm -D --defined-only "$lib/libzerod.so.0" | awk '$2 != "A" { sub(/@.*/, "", $3); print $3 }')
 [ -n "$exported" ] && ! grep -qv '^zerod_' <<<"$exported"
 report $? "the shared library exports nothing but zerod_*"
@@ -68,4 +63,4 @@ for standard in c++11 c++20; do
 	"$dir/program"
 	report $? "and runs"
 done
-echo "1..$number"
+finish

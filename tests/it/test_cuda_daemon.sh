@@ -3,6 +3,7 @@
 # The daemon on GPUs, over the driver's double: which it takes, what it refuses, what it tells.
 set -u
 cd "$(dirname "$0")/../.." || exit 2
+. tests/it/tap.sh
 : "${BUILD:=build}"
 bin=$BUILD/bin
 double=$(cd "$BUILD/tests/double" && pwd)
@@ -10,12 +11,6 @@ dir=$(mktemp -d) || exit 2
 socket=$dir/zerod.sock
 pid=
 trap '[ -n "$pid" ] && kill "$pid" && wait "$pid"; rm -rf "$dir"' EXIT
-number=0
-report() { # status, what
-	number=$((number + 1))
-	[ "$1" -eq 0 ] && echo "ok $number - $2" || echo "not ok $number - $2"
-}
-
 zerod() { # options; the environment is the caller's
 	(LD_LIBRARY_PATH=$double exec "$bin/zerod" --foreground --socket "$socket" "$@" >"$dir/log" 2>&1)
 }
@@ -81,4 +76,4 @@ ZD_DOUBLE_NO_PEER=0-1 start --backend cuda --gpus 0,1
 grep -q "device 0 ($(gpu 0)) cannot reach the memory of device 1 ($(gpu 1)): copies go by way of the host" "$dir/log"
 report $? "GPUs that do not reach each other are named"
 stop
-echo "1..$number"
+finish

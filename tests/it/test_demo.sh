@@ -4,11 +4,12 @@
 # and neither charlm nor the demo's script leaves anything behind, however it ends.
 set -u
 cd "$(dirname "$0")/../.." || exit 2
+. tests/it/tap.sh
 : "${BUILD:=build}"
 bin=$BUILD/bin
 dir=$(mktemp -d "${TMPDIR:-/tmp}/zerod-test-demo.XXXXXX")
 socket=$dir/zerod.sock
-number=0 failures=0 daemon=
+daemon=
 
 cleanup() {
 	[ -n "$daemon" ] && kill "$daemon" 2>/dev/null && wait "$daemon" 2>/dev/null
@@ -16,16 +17,6 @@ cleanup() {
 }
 trap cleanup EXIT
 trap 'exit 1' INT TERM HUP
-
-result() { # status, name
-	number=$((number + 1))
-	if [ "$1" -eq 0 ]; then
-		echo "ok $number - $2"
-	else
-		echo "not ok $number - $2"
-		failures=$((failures + 1))
-	fi
-}
 
 within() { # seconds, command...: repeats the command until it succeeds
 	local deadline=$((SECONDS + $1))
@@ -45,43 +36,43 @@ daemon_is_empty() { # no session but the one that asks, no job, no buffer
 "$bin/zerod" --foreground --backend host --devices 2 --arena 64M --socket "$socket" >"$dir/zerod.log" 2>&1 &
 daemon=$!
 within 30 "$bin/zeroctl" --socket "$socket" status
-result $? "a daemon starts"
+report $? "a daemon starts"
 
 "$bin/charlm" --check-gradients >"$dir/out" 2>&1
-result $? "backpropagation agrees with numerical derivatives"
+report $? "backpropagation agrees with numerical derivatives"
 
 # Three ranks on two devices, and a mean over a number of micro-steps that float32 cannot divide by exactly.
 "$bin/charlm" --socket "$socket" --ranks 3 --accum 3 --steps 5 --batch 4 --compare --json --zeroctl "$bin/zeroctl" \
 	>"$dir/out" 2>"$dir/err"
 status=$?
 cat "$dir/out" "$dir/err"
-result $status "three ranks train"
+report $status "three ranks train"
 grep -q '"same_losses": true, "same_parameters": true' "$dir/out"
-result $? "losses and parameters equal the unsharded run's bit for bit"
+report $? "losses and parameters equal the unsharded run's bit for bit"
 grep -q 'hidden1.*forward' "$dir/err" && grep -q 'hidden3.*forward' "$dir/err"
-result $? "the snapshot shows layers that are held"
+report $? "the snapshot shows layers that are held"
 within 30 daemon_is_empty
-result $? "the run leaves nothing in the daemon"
+report $? "the run leaves nothing in the daemon"
 
 "$bin/hello_gather" "$socket" >"$dir/out" 2>&1 && [ "$(grep -c 'sees 0 to 127$' "$dir/out")" -eq 2 ]
-result $? "hello_gather gathers on both ranks"
+report $? "hello_gather gathers on both ranks"
 "$bin/fallback" "$socket" >"$dir/out" 2>&1 && grep -q 'claim holds .* at the same place' "$dir/out" &&
 	grep -q 'after the backward: 0 bytes' "$dir/out"
-result $? "fallback finds in backward what it gathered in forward"
+report $? "fallback finds in backward what it gathered in forward"
 
 "$bin/charlm" --socket "$dir/nothing.sock" --steps 1 >"$dir/out" 2>&1
 [ $? -eq 25 ] && grep -q 'CONNECT' "$dir/out"
-result $? "without a daemon charlm says so"
+report $? "without a daemon charlm says so"
 
 printf x >"$dir/one byte"
 "$bin/charlm" --socket "$socket" --steps 1 --text "$dir/one byte" >"$dir/out" 2>&1
 [ $? -eq 2 ] && grep -q 'one byte: too short to train on, 1 of at least' "$dir/out"
-result $? "a text that is too short is named"
+report $? "a text that is too short is named"
 
 # One byte, over and over, is learnt before the first step: losses are 0.
 printf '%500s' '' >"$dir/blanks"
 "$bin/charlm" --socket "$socket" --steps 2 --batch 2 --compare --text "$dir/blanks" >"$dir/out" 2>&1
-result $? "losses of 0 are equal"
+report $? "losses of 0 are equal"
 
 # A rank is killed in the middle of the training.
 "$bin/charlm" --socket "$socket" --steps 100000 --batch 1 --ranks 2 >"$dir/out" 2>"$dir/err" &
@@ -93,13 +84,13 @@ wait $charlm
 status=$?
 cat "$dir/err"
 [ $status -ne 0 ] && grep -q 'was ended by signal 9' "$dir/err"
-result $? "a rank's death ends the run and is named"
+report $? "a rank's death ends the run and is named"
 within 30 daemon_is_empty
-result $? "and leaves nothing in the daemon"
+report $? "and leaves nothing in the daemon"
 
 kill "$daemon"
 wait "$daemon"
-result $? "the daemon ends in order"
+report $? "the daemon ends in order"
 daemon=
 export TMPDIR=$dir/tmp # of the script: has to be empty again when it has ended
 mkdir "$TMPDIR"
@@ -108,12 +99,12 @@ client/examples/demo.sh "$BUILD" --steps 4 --batch 4 >"$dir/out" 2>&1
 status=$?
 cat "$dir/out"
 [ $status -eq 0 ] && grep -q 'bit for bit: yes' "$dir/out" && [ -z "$(ls -A "$TMPDIR")" ]
-result $? "the demo's script runs and leaves nothing behind"
+report $? "the demo's script runs and leaves nothing behind"
 
 long=$dir/$(printf '%0100d' 0) # too long for a socket's path
 mkdir "$long"
 TMPDIR=$long client/examples/demo.sh "$BUILD" --steps 2 --batch 2 >"$dir/out" 2>&1 && [ -z "$(ls -A "$long")" ]
-result $? "the demo's script runs where TMPDIR is long"
+report $? "the demo's script runs where TMPDIR is long"
 
 client/examples/demo.sh "$BUILD" --steps 100000 --batch 1 >"$dir/out" 2>&1 &
 demo=$!
@@ -123,7 +114,6 @@ kill -TERM $demo
 wait $demo
 status=$?
 [ $status -eq 143 ] && [ -z "$(ls -A "$TMPDIR")" ]
-result $? "interrupted, it leaves nothing behind either"
+report $? "interrupted, it leaves nothing behind either"
 
-echo "1..$number"
-[ $failures -eq 0 ]
+finish

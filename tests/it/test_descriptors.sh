@@ -4,23 +4,14 @@
 # the daemon end.
 set -u
 cd "$(dirname "$0")/../.." || exit 2
+. tests/it/tap.sh
 : "${BUILD:=build}"
 bin=$BUILD/bin
 dir=$(mktemp -d) || exit 2
 socket=$dir/zerod.sock
 pid=
 trap '[ -n "$pid" ] && kill "$pid" && wait "$pid"; rm -rf "$dir"' EXIT
-number=0 failures=0 line=
-
-report() { # status, what
-	number=$((number + 1))
-	if [ "$1" -eq 0 ]; then
-		echo "ok $number - $2"
-	else
-		echo "not ok $number - $2"
-		failures=$((failures + 1))
-	fi
-}
+line=
 
 listens() { # the daemon that was just started
 	pid=$!
@@ -79,5 +70,4 @@ done
 [[ $line =~ ^zerod:\ [0-9]+\ lines ]]
 report $? 'the log says how many lines it lost'
 ends
-echo "1..$number"
-[ $failures -eq 0 ]
+finish

@@ -3,11 +3,12 @@
 # The small examples say what their comments promise, and leave nothing behind but the durable job of one of them.
 set -u
 cd "$(dirname "$0")/../.." || exit 2
+. tests/it/tap.sh
 : "${BUILD:=build}"
 bin=$BUILD/bin
 dir=$(mktemp -d "${TMPDIR:-/tmp}/zerod-test-examples.XXXXXX") || exit 2
 socket=$dir/zerod.sock
-number=0 failures=0 daemon=
+daemon=
 
 cleanup() {
 	[ -n "$daemon" ] && kill "$daemon" 2>/dev/null && wait "$daemon" 2>/dev/null
@@ -15,16 +16,6 @@ cleanup() {
 }
 trap cleanup EXIT
 trap 'exit 1' INT TERM HUP
-
-result() { # status, name
-	number=$((number + 1))
-	if [ "$1" -eq 0 ]; then
-		echo "ok $number - $2"
-	else
-		echo "not ok $number - $2"
-		failures=$((failures + 1))
-	fi
-}
 
 run() { # example: its lines, sorted, go to $dir/out
 	timeout 120 "$bin/$1" "$socket" >"$dir/unsorted" 2>"$dir/err"
@@ -47,29 +38,28 @@ until list_jobs >/dev/null 2>&1 || [ $SECONDS -ge $deadline ]; do sleep 0.02; do
 
 run leases && says '3 steps of 4 layers in 2 slots: 0 addresses changed' 'a persistent copy is still there' \
 	'after it: 0 bytes' 'before the last release: 4096 bytes' 'once more: NOT_HELD' 'two holders, one buffer'
-result $? "leases: tags, uses, slots, persistence"
+report $? "leases: tags, uses, slots, persistence"
 
 run gradients && says 'rank 0 held 4096 bytes of targets, holds 0' \
 	'rank 0, step 1: weight 1.5, expert 1, norm squared 3328' 'rank 1 held 4096 bytes of targets, holds 0' \
 	'rank 1, step 1: weight 1.5, expert 1, norm squared 3328'
-result $? "gradients: producers, a skip, a target that goes with its step"
+report $? "gradients: producers, a skip, a target that goes with its step"
 
 run strict && says 'normal, after the release: read' 'normal, before the release: read' \
 	'strict, after the release: fault' 'strict, before the release: read'
-result $? "strict: a stale view faults"
+report $? "strict: a stale view faults"
 
 run commits
 status=$?
 job=$(sed -n 's/^to end it: zeroctl end-job //p' "$dir/out")
 [ $status -eq 0 ] && grep -qx 'goes on after step 1: version 1, first element 1, last 1' "$dir/out"
-result $? "commits: the last commit outlives a death inside an update"
+report $? "commits: the last commit outlives a death inside an update"
 list_jobs | grep -q "\"$job\"" && "$bin/zeroctl" --socket "$socket" end-job "$job"
-result $? "its job is there until it is ended"
+report $? "its job is there until it is ended"
 
 deadline=$((SECONDS + 30))
 while list_jobs | grep -q '"name"' && [ $SECONDS -lt $deadline ]; do sleep 0.02; done
 ! list_jobs | grep -q '"name"'
-result $? "nothing is left in the daemon"
+report $? "nothing is left in the daemon"
 
-echo "1..$number"
-[ $failures -eq 0 ]
+finish

@@ -3,12 +3,12 @@
 # The README's program: compiles inside a function as it stands there, and four ranks of it come to the right sum.
 set -u
 cd "$(dirname "$0")/../.." || exit 2
+. tests/it/tap.sh
 : "${BUILD:=build}"
 : "${CC:=cc}"
 lib=$BUILD/lib
 dir=$(mktemp -d) || exit 2
 daemon=
-number=0 failures=0
 
 cleanup() {
 	[ -n "$daemon" ] && kill "$daemon" 2>/dev/null && wait "$daemon" 2>/dev/null
@@ -16,16 +16,6 @@ cleanup() {
 }
 trap cleanup EXIT
 trap 'exit 1' INT TERM HUP
-
-report() { # status, what
-	number=$((number + 1))
-	if [ "$1" -eq 0 ]; then
-		echo "ok $number - $2"
-	else
-		echo "not ok $number - $2"
-		failures=$((failures + 1))
-	fi
-}
 
 {
 	cat <<'C'
@@ -96,5 +86,4 @@ cat "$dir"/out.*
 # Four ranks' gradients of 2 make 8: a norm of 64 times a million.
 [ $status -eq 0 ] && [ "$(grep -cx 'wrong 0 overflow 0 norm 6.4e+07' <(cat "$dir"/out.*))" -eq 4 ]
 report $? "four ranks of it run"
-echo "1..$number"
-[ $failures -eq 0 ]
+finish

@@ -616,6 +616,15 @@ static void test_rank_is_killed(void **state)
 	rig_end(&rig);
 }
 
+static void expect_group_ended(struct rig *rig)
+{
+	struct core_row row;
+	core_row(rig->nodes.node[0].core, ZD_TABLE_GROUPS, rig->nodes.node[0].group, &row);
+	assert_string_equal(row.state, "ABORTED");
+	core_net_expire(rig->nodes.net);
+	rig_end(rig);
+}
+
 /* Rank 1 ends its backward without u before rank 0 commits it, instead of behind that. */
 static void test_ended_without_before_others_commit(void **state)
 {
@@ -634,11 +643,25 @@ static void test_ended_without_before_others_commit(void **state)
 	/* The other daemon's ranks wait for it. */
 	contribute_to(&rig, 0, 2, 0);
 	contribute_to(&rig, 0, 3, 0);
-	struct core_row row;
-	core_row(rig.nodes.node[0].core, ZD_TABLE_GROUPS, rig.nodes.node[0].group, &row);
-	assert_string_equal(row.state, "ABORTED");
-	core_net_expire(rig.nodes.net);
-	rig_end(&rig);
+	expect_group_ended(&rig);
+}
+
+/* The same of what rank 0 has not begun yet. */
+static void test_ended_without_before_others_begin(void **state)
+{
+	(void)state;
+	for (int skips = 0; skips < 2; skips++) {
+		struct rig rig;
+		rig_new(&rig, NULL, 500, 70);
+		begin(&rig, 3, true);
+		struct core_team *team = team_of(&rig, 0);
+		uint64_t unit = unit_of(&rig, 0, 0);
+		core_expect(team->core, core_backward_end(team, 1), 0);
+		uint64_t request = skips ? core_skip(team, 0, unit)
+		                         : core_reserve(team, 0, rig.bucket[0], unit);
+		core_expect_error(team->core, request, ZEROD_E_MISMATCH, "rank 1 ended backward 1 without");
+		expect_group_ended(&rig);
+	}
 }
 
 int main(void)
@@ -661,6 +684,7 @@ int main(void)
 	        cmocka_unit_test(test_producers_fail),
 	        cmocka_unit_test(test_rank_is_killed),
 	        cmocka_unit_test(test_ended_without_before_others_commit),
+	        cmocka_unit_test(test_ended_without_before_others_begin),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -17,6 +17,8 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "proto/envelope.h"
+
 #define NS_PER_S    1000000000u
 #define NS_PER_MS   1000000u
 #define NAP_NS      30000
@@ -307,8 +309,7 @@ static int receive(struct zerod_client *client, int timeout_ms, bool or_writable
 
 	if (rc)
 		return rc;
-	received->parsed = zd__daemon_packet__unpack(&packet->arena.allocator, nbytes,
-	                                             client->receive_buffer);
+	received->parsed = zd_daemon_packet_unpack(&packet->arena, nbytes, client->receive_buffer);
 	if (received->parsed)
 		return 0;
 	for (unsigned i = 0; i < received->nfds; i++)

@@ -170,42 +170,52 @@ static int check_sum(const Zd__Sum *from, struct zd_err *err)
 	if (from->numel == 0 || from->numel > ZD_MAX_BYTES / sizeof(float))
 		return zd_err_set(err, ZEROD_E_PROTOCOL, "the daemon asks for a sum of %llu elements",
 		                  (unsigned long long)from->numel);
-	if (from->n_inputs == 0 || from->n_inputs > ZD_MAX_WORLD || from->slot >= ZD_WORK_SLOTS)
+	if (from->n_input_segments == 0 || from->n_input_segments > ZD_MAX_WORLD ||
+	    from->slot >= ZD_WORK_SLOTS)
 		return zd_err_set(err, ZEROD_E_PROTOCOL,
 		                  "the daemon asks for a sum of %zu inputs, its result into slot %u",
-		                  from->n_inputs, from->slot);
-	if (from->n_fences > ZD_MAX_WORLD)
+		                  from->n_input_segments, from->slot);
+	if (from->n_fence_timelines > ZD_MAX_WORLD)
 		return zd_err_set(err, ZEROD_E_PROTOCOL, "the daemon asks for a sum behind %zu fences",
-		                  from->n_fences);
+		                  from->n_fence_timelines);
+	if (from->n_input_offsets != from->n_input_segments ||
+	    from->n_fence_values != from->n_fence_timelines)
+		return zd_err_set(err, ZEROD_E_PROTOCOL,
+		                  "the daemon names %zu offsets for %zu inputs, %zu values for %zu fences",
+		                  from->n_input_offsets, from->n_input_segments, from->n_fence_values,
+		                  from->n_fence_timelines);
 	return 0;
 }
 
 static int take_fences(const struct zerod_client *client, const Zd__Sum *from, struct zc_sum *sum,
                        struct zd_err *err)
 {
-	sum->nfences = (uint32_t)from->n_fences;
+	sum->nfences = (uint32_t)from->n_fence_timelines;
 	for (uint32_t i = 0; i < sum->nfences; i++) {
-		const Zd__Fence *fence = from->fences[i];
+		struct zc_fence fence = {from->fence_timelines[i], from->fence_values[i]};
 
-		if (fence->timeline >= client->ntimelines || fence->value == 0 ||
-		    fence->value >= (uint64_t)ZD_FENCE_ABORTED)
+		if (fence.timeline >= client->ntimelines || fence.value == 0 ||
+		    fence.value >= (uint64_t)ZD_FENCE_ABORTED)
 			return zd_err_set(err, ZEROD_E_PROTOCOL,
 			                  "the daemon asks for a sum behind timeline %u, value %llu",
-			                  fence->timeline, (unsigned long long)fence->value);
-		sum->fences[i] = (struct zc_fence){fence->timeline, fence->value};
+			                  fence.timeline, (unsigned long long)fence.value);
+		sum->fences[i] = fence;
 	}
 	return 0;
 }
 
 /* With the lock. */
-static int take_place(struct zerod_client *client, const Zd__Location *from, uint64_t numel,
+static int take_place(struct zerod_client *client, uint32_t segment, uint64_t offset, uint64_t numel,
                       enum zerod_dtype dtype, struct zc_location *place, struct zd_err *err)
 {
 	size_t each = zerod_dtype_bytes(dtype);
+	Zd__Location from = ZD__LOCATION__INIT;
 
-	if (from)
-		read_until(client, have_segment, from->segment);
-	return zc_location_take(client, from, numel * each, each, place, err);
+	from.segment = segment;
+	from.offset = offset;
+	from.bytes = numel * each;
+	read_until(client, have_segment, segment);
+	return zc_location_take(client, &from, from.bytes, each, place, err);
 }
 
 static int take_sum(struct zerod_client *client, const Zd__Sum *from, struct zc_sum *sum, struct zd_err *err)
@@ -223,11 +233,13 @@ static int take_sum(struct zerod_client *client, const Zd__Sum *from, struct zc_
 	sum->postscale = from->postscale;
 	sum->overwrite = from->overwrite;
 	sum->slot = from->slot;
-	sum->ninputs = (uint32_t)from->n_inputs;
+	sum->ninputs = (uint32_t)from->n_input_segments;
 	pthread_mutex_lock(&client->lock);
-	rc = take_place(client, from->target, sum->numel, sum->target_dtype, &sum->target, err);
+	rc = take_place(client, from->target_segment, from->target_offset, sum->numel, sum->target_dtype,
+	                &sum->target, err);
 	for (uint32_t i = 0; i < sum->ninputs && !rc; i++)
-		rc = take_place(client, from->inputs[i], sum->numel, sum->input_dtype, &sum->inputs[i], err);
+		rc = take_place(client, from->input_segments[i], from->input_offsets[i], sum->numel,
+		                sum->input_dtype, &sum->inputs[i], err);
 	pthread_mutex_unlock(&client->lock);
 	return rc;
 }

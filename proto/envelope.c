@@ -1,17 +1,22 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* envelope.c - packs one Request or Reply as a field of its packet. */
+/* envelope.c - packs one Request, Reply or Work as a field of its packet, and unpacks packets of them. */
 #include "proto/envelope.h"
 
+#include <stdbool.h>
 #include <string.h>
 
 #define FIELD_REQUESTS 1u /* of ClientPacket */
 #define FIELD_REPLIES  2u /* of DaemonPacket */
-#define FIELD_ID       1u /* of Request and Reply */
+#define FIELD_WORKS    1u /* of WorkPacket */
+#define FIELD_ID       1u /* of Request, Reply and Work */
 #define FIELD_SECOND   2u /* Request.deadline_ms, Reply.status */
 #define FIELD_TEXT     3u /* Reply.error */
 
 #define WIRE_VARINT 0u
 #define WIRE_BYTES  2u
+#define TYPE_BITS   3u
+
+/* ---- Packing ------------------------------------------------------------------------------------------- */
 
 static size_t varint_bytes(uint64_t value)
 {
@@ -32,22 +37,22 @@ static uint8_t *put_varint(uint8_t *out, uint64_t value)
 /* As protobuf has it, a number of 0 and an empty text are left out. */
 static size_t number_bytes(unsigned field, uint64_t value)
 {
-	return value ? varint_bytes(field << 3) + varint_bytes(value) : 0;
+	return value ? varint_bytes(field << TYPE_BITS) + varint_bytes(value) : 0;
 }
 
 static size_t block_bytes(unsigned field, size_t bytes)
 {
-	return varint_bytes(field << 3) + varint_bytes(bytes) + bytes;
+	return varint_bytes(field << TYPE_BITS) + varint_bytes(bytes) + bytes;
 }
 
 static uint8_t *put_number(uint8_t *out, unsigned field, uint64_t value)
 {
-	return value ? put_varint(put_varint(out, field << 3 | WIRE_VARINT), value) : out;
+	return value ? put_varint(put_varint(out, field << TYPE_BITS | WIRE_VARINT), value) : out;
 }
 
 static uint8_t *put_head(uint8_t *out, unsigned field, size_t bytes)
 {
-	return put_varint(put_varint(out, field << 3 | WIRE_BYTES), bytes);
+	return put_varint(put_varint(out, field << TYPE_BITS | WIRE_BYTES), bytes);
 }
 
 static void measure(struct zd_envelope *envelope)
@@ -93,6 +98,19 @@ struct zd_envelope zd_envelope_reply(const Zd__Reply *reply)
 	return envelope;
 }
 
+struct zd_envelope zd_envelope_work(const Zd__Work *work)
+{
+	struct zd_envelope envelope = {
+	        .id = work->id,
+	        .text = "",
+	        .field = FIELD_WORKS,
+	        .body_field = (unsigned)work->body_case,
+	        .body = (const ProtobufCMessage *)work->sum,
+	};
+	measure(&envelope);
+	return envelope;
+}
+
 void zd_envelope_pack(const struct zd_envelope *envelope, uint8_t *out)
 {
 	out = put_head(out, envelope->field, envelope->message_bytes);
@@ -107,4 +125,177 @@ void zd_envelope_pack(const struct zd_envelope *envelope, uint8_t *out)
 		out = put_head(out, envelope->body_field, envelope->body_bytes);
 		(void)protobuf_c_message_pack(envelope->body, out);
 	}
+}
+
+/* ---- Unpacking ----------------------------------------------------------------------------------------- */
+
+/* What has not been read yet of something packed. */
+struct span {
+	const uint8_t *at, *end;
+};
+
+/* Items of a packet that are looked for: which field of it, and what they are. */
+struct form {
+	unsigned field;
+	bool has_second;
+	const ProtobufCMessageDescriptor *descriptor;
+};
+
+struct item {
+	uint64_t id, second;
+	unsigned body_field; /* 0: no body */
+	ProtobufCMessage *body;
+};
+
+/* Up to nine bytes; an id that takes a tenth is none that a client of ours counts up to. */
+static bool take_varint(struct span *span, uint64_t *value)
+{
+	*value = 0;
+	for (unsigned shift = 0; span->at < span->end && shift < 63; shift += 7) {
+		uint8_t byte = *span->at++;
+
+		*value |= (uint64_t)(byte & 0x7f) << shift;
+		if (byte < 0x80)
+			return true;
+	}
+	return false;
+}
+
+static bool take_bytes(struct span *span, struct span *content)
+{
+	uint64_t nbytes;
+
+	if (!take_varint(span, &nbytes) || nbytes > (uint64_t)(span->end - span->at))
+		return false;
+	*content = (struct span){span->at, span->at + nbytes};
+	span->at = content->end;
+	return true;
+}
+
+static bool take_tag(struct span *span, unsigned field, unsigned type)
+{
+	if (span->at == span->end || *span->at != (field << TYPE_BITS | type))
+		return false;
+	span->at++;
+	return true;
+}
+
+/* Nothing is behind it. */
+static bool take_body(struct span *span, const ProtobufCMessageDescriptor *descriptor,
+                      ProtobufCAllocator *allocator, struct item *item)
+{
+	const ProtobufCFieldDescriptor *field;
+	struct span content;
+	uint64_t tag;
+
+	if (!take_varint(span, &tag) || tag > UINT32_MAX || tag % (1u << TYPE_BITS) != WIRE_BYTES)
+		return false;
+	item->body_field = (unsigned)(tag >> TYPE_BITS);
+	field = protobuf_c_message_descriptor_get_field(descriptor, item->body_field);
+	if (!field || field->type != PROTOBUF_C_TYPE_MESSAGE || !take_bytes(span, &content) ||
+	    span->at < span->end)
+		return false;
+	item->body = protobuf_c_message_unpack(field->descriptor, allocator,
+	                                       (size_t)(content.end - content.at), content.at);
+	return item->body != NULL;
+}
+
+static bool take_item(struct span *span, const struct form *form, ProtobufCAllocator *allocator,
+                      struct item *item)
+{
+	struct span content;
+
+	*item = (struct item){0};
+	if (!take_tag(span, form->field, WIRE_BYTES) || !take_bytes(span, &content) ||
+	    !take_tag(&content, FIELD_ID, WIRE_VARINT) || !take_varint(&content, &item->id))
+		return false;
+	if (form->has_second && take_tag(&content, FIELD_SECOND, WIRE_VARINT) &&
+	    !take_varint(&content, &item->second))
+		return false;
+	return content.at == content.end || take_body(&content, form->descriptor, allocator, item);
+}
+
+static size_t count_items(struct span span, unsigned field)
+{
+	struct span content;
+	size_t count = 0;
+
+	while (take_tag(&span, field, WIRE_BYTES) && take_bytes(&span, &content))
+		count++;
+	return span.at == span.end ? count : 0;
+}
+
+/* How many items a plain packet has: some of them and nothing else, each with an id, perhaps the second
+ * number, perhaps a body, in this order. 0 of any other packet, good or bad. */
+static size_t take_items(struct zd_arena *arena, size_t nbytes, const uint8_t *bytes, const struct form *form,
+                         struct item items[ZD_MAX_BATCH])
+{
+	struct span span = {bytes, bytes + nbytes};
+	size_t count = count_items(span, form->field);
+
+	if (count > ZD_MAX_BATCH)
+		return 0;
+	for (size_t i = 0; i < count; i++)
+		if (!take_item(&span, form, &arena->allocator, &items[i]))
+			return 0;
+	return count;
+}
+
+Zd__ClientPacket *zd_client_packet_unpack(struct zd_arena *arena, size_t nbytes, const uint8_t *bytes)
+{
+	static const struct form form = {FIELD_REQUESTS, true, &zd__request__descriptor};
+	struct item items[ZD_MAX_BATCH];
+	size_t count = take_items(arena, nbytes, bytes, &form, items);
+	struct {
+		Zd__ClientPacket packet;
+		Zd__Request *pointers[ZD_MAX_BATCH], requests[];
+	} *made = NULL;
+
+	if (count > 0)
+		made = arena->allocator.alloc(arena, sizeof(*made) + count * sizeof(made->requests[0]));
+	if (!made)
+		return zd__client_packet__unpack(&arena->allocator, nbytes, bytes);
+	zd__client_packet__init(&made->packet);
+	made->packet.n_requests = count;
+	made->packet.requests = made->pointers;
+	for (size_t i = 0; i < count; i++) {
+		Zd__Request *request = &made->requests[i];
+
+		zd__request__init(request);
+		request->id = items[i].id;
+		request->deadline_ms = (uint32_t)items[i].second;
+		request->body_case = (Zd__Request__BodyCase)items[i].body_field;
+		request->hello = (Zd__Hello *)items[i].body;
+		made->pointers[i] = request;
+	}
+	return &made->packet;
+}
+
+Zd__DaemonPacket *zd_daemon_packet_unpack(struct zd_arena *arena, size_t nbytes, const uint8_t *bytes)
+{
+	static const struct form form = {FIELD_REPLIES, false, &zd__reply__descriptor};
+	struct item items[ZD_MAX_BATCH];
+	size_t count = take_items(arena, nbytes, bytes, &form, items);
+	struct {
+		Zd__DaemonPacket packet;
+		Zd__Reply *pointers[ZD_MAX_BATCH], replies[];
+	} *made = NULL;
+
+	if (count > 0)
+		made = arena->allocator.alloc(arena, sizeof(*made) + count * sizeof(made->replies[0]));
+	if (!made)
+		return zd__daemon_packet__unpack(&arena->allocator, nbytes, bytes);
+	zd__daemon_packet__init(&made->packet);
+	made->packet.n_replies = count;
+	made->packet.replies = made->pointers;
+	for (size_t i = 0; i < count; i++) {
+		Zd__Reply *reply = &made->replies[i];
+
+		zd__reply__init(reply);
+		reply->id = items[i].id;
+		reply->body_case = (Zd__Reply__BodyCase)items[i].body_field;
+		reply->hello = (Zd__HelloReply *)items[i].body;
+		made->pointers[i] = reply;
+	}
+	return &made->packet;
 }

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * envelope.h - packs one Request or Reply as a field of its packet.
+ * envelope.h - packs one Request, Reply or Work as a field of its packet, and unpacks packets of them.
  *
- * The bytes are those that protobuf-c makes. It walks over every member of the bodies' oneof, twice, and that
- * is most of what a small message costs; here only the body in use is handed to it.
+ * The bytes, and what is made of them, are those of protobuf-c. It walks over every member of the bodies'
+ * oneof, twice, and that is most of what a small message costs; here only the body in use is handed to it.
  */
 #ifndef ZD_PROTO_ENVELOPE_H
 #define ZD_PROTO_ENVELOPE_H
@@ -11,6 +11,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "proto/frame.h"
 #include "proto/zerod.pb-c.h"
 
 /* What is to be packed and how long it gets; refers to the message it was made from. */
@@ -26,7 +27,13 @@ struct zd_envelope {
 
 struct zd_envelope zd_envelope_request(const Zd__Request *request);
 struct zd_envelope zd_envelope_reply(const Zd__Reply *reply);
+struct zd_envelope zd_envelope_work(const Zd__Work *work);
 /* Writes envelope->bytes bytes. */
 void zd_envelope_pack(const struct zd_envelope *envelope, uint8_t *out);
+
+/* What zd__client_packet__unpack() and zd__daemon_packet__unpack() make of the bytes, NULL included. It lies
+ * in the arena until that is reset. */
+Zd__ClientPacket *zd_client_packet_unpack(struct zd_arena *arena, size_t nbytes, const uint8_t *bytes);
+Zd__DaemonPacket *zd_daemon_packet_unpack(struct zd_arena *arena, size_t nbytes, const uint8_t *bytes);
 
 #endif

@@ -17,6 +17,7 @@
 #include "base/err.h"
 #include "base/mem.h"
 #include "io/loop.h"
+#include "proto/envelope.h"
 
 #define NS_PER_MS      1000000ull
 #define FIELD_REQUESTS 1u /* of ClientPacket */
@@ -169,7 +170,7 @@ static void handle(struct zd_api_session *session, const Zd__Request *request, s
 void zd_api_dispatch(struct zd_api_session *session, const uint8_t *bytes, size_t nbytes)
 {
 	struct zd_api *api = session->api;
-	Zd__ClientPacket *packet = zd__client_packet__unpack(&api->requests.allocator, nbytes, bytes);
+	Zd__ClientPacket *packet = zd_client_packet_unpack(&api->requests, nbytes, bytes);
 	struct zd_wire wire = zd_wire_of(bytes, nbytes), packed = zd_wire_of(bytes, 0);
 	bool has_zeros = memchr(bytes, '\0', nbytes) != NULL; /* few packets have */
 	struct zd_err err;

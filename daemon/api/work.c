@@ -28,6 +28,7 @@
 #include "base/mem.h"
 #include "base/sm.h"
 #include "io/channel.h"
+#include "proto/envelope.h"
 #include "proto/work.h"
 
 enum work_state { QUEUED, SENT, LAUNCHED };
@@ -198,63 +199,63 @@ void zd_works_note_retired(struct zd_api_session *session)
 
 /* ---- To the client ------------------------------------------------------------------------------------- */
 
-static Zd__Location location_message(const struct zd_location *place)
+static void put_inputs(Zd__Sum *sum, const struct zd_reduce_desc *from, struct zd_arena *arena)
 {
-	Zd__Location message = ZD__LOCATION__INIT;
-
-	message.segment = place->segment;
-	message.offset = place->offset;
-	message.bytes = place->bytes;
-	return message;
+	sum->n_input_segments = sum->n_input_offsets = from->ninputs;
+	sum->input_segments = zd_arena_alloc(arena, from->ninputs * sizeof(*sum->input_segments));
+	sum->input_offsets = zd_arena_alloc(arena, from->ninputs * sizeof(*sum->input_offsets));
+	for (uint32_t i = 0; i < from->ninputs; i++) {
+		sum->input_segments[i] = from->inputs[i].segment;
+		sum->input_offsets[i] = from->inputs[i].offset;
+	}
 }
 
-/* In the arena. */
 static void put_fences(Zd__Sum *sum, const struct zd_reduce_desc *from, struct zd_arena *arena)
 {
-	if (from->nfences == 0)
-		return;
-	Zd__Fence *messages = zd_arena_alloc(arena, from->nfences * sizeof(*messages));
-
-	sum->n_fences = from->nfences;
-	sum->fences = zd_arena_alloc(arena, from->nfences * sizeof(Zd__Fence *));
+	sum->n_fence_timelines = sum->n_fence_values = from->nfences;
+	sum->fence_timelines = zd_arena_alloc(arena, from->nfences * sizeof(*sum->fence_timelines));
+	sum->fence_values = zd_arena_alloc(arena, from->nfences * sizeof(*sum->fence_values));
 	for (uint32_t i = 0; i < from->nfences; i++) {
-		zd__fence__init(&messages[i]);
-		messages[i].timeline = from->fences[i].timeline;
-		messages[i].value = from->fences[i].value;
-		sum->fences[i] = &messages[i];
+		sum->fence_timelines[i] = from->fences[i].timeline;
+		sum->fence_values[i] = from->fences[i].value;
 	}
 }
 
-/* In the arena, as `work` with the slot. */
-static Zd__Work *work_message(const struct zd_work *work, uint32_t slot, struct zd_arena *arena)
+/* Its lists are in the arena. */
+static Zd__Sum sum_message(const struct zd_reduce_desc *from, uint32_t slot, struct zd_arena *arena)
 {
-	const struct zd_reduce_desc *from = &work->command.u.reduce;
-	Zd__Work *message = zd_arena_alloc(arena, sizeof(*message));
-	Zd__Sum *sum = zd_arena_alloc(arena, sizeof(*sum));
-	Zd__Location *places = zd_arena_alloc(arena, (from->ninputs + 1) * sizeof(*places));
+	Zd__Sum sum = ZD__SUM__INIT;
 
-	zd__work__init(message);
-	zd__sum__init(sum);
-	message->id = work->op;
-	message->body_case = ZD__WORK__BODY_SUM;
-	message->sum = sum;
-	sum->input_dtype = from->input_dtype;
-	sum->target_dtype = from->target_dtype;
-	sum->numel = from->numel;
-	sum->prescale = from->prescale;
-	sum->postscale = from->postscale;
-	sum->overwrite = from->overwrite;
-	sum->slot = slot;
-	sum->n_inputs = from->ninputs;
-	sum->inputs = zd_arena_alloc(arena, (from->ninputs + 1) * sizeof(Zd__Location *));
-	for (uint32_t i = 0; i < from->ninputs; i++) {
-		places[i] = location_message(&from->inputs[i]);
-		sum->inputs[i] = &places[i];
-	}
-	places[from->ninputs] = location_message(&from->target);
-	sum->target = &places[from->ninputs];
-	put_fences(sum, from, arena);
-	return message;
+	sum.input_dtype = from->input_dtype;
+	sum.target_dtype = from->target_dtype;
+	sum.numel = from->numel;
+	sum.target_segment = from->target.segment;
+	sum.target_offset = from->target.offset;
+	sum.prescale = from->prescale;
+	sum.postscale = from->postscale;
+	sum.overwrite = from->overwrite;
+	sum.slot = slot;
+	put_inputs(&sum, from, arena);
+	put_fences(&sum, from, arena);
+	return sum;
+}
+
+/* How many bytes it takes of the room, of which there is enough for ZD_MAX_WORLD inputs of at most 15 bytes,
+ * and as many fences. */
+static size_t pack_work(const struct zd_work *work, uint32_t slot, struct zd_arena *arena, uint8_t *room,
+                        size_t room_bytes)
+{
+	Zd__Sum sum = sum_message(&work->command.u.reduce, slot, arena);
+	Zd__Work message = ZD__WORK__INIT;
+	struct zd_envelope envelope;
+
+	message.id = work->op;
+	message.body_case = ZD__WORK__BODY_SUM;
+	message.sum = &sum;
+	envelope = zd_envelope_work(&message);
+	zd_assert(envelope.bytes <= room_bytes);
+	zd_envelope_pack(&envelope, room);
+	return envelope.bytes;
 }
 
 /* A packet with a work (NULL: none) and with how many segments have been named. 0, ZD_FRAME_AGAIN, or why
@@ -263,20 +264,14 @@ static int send_packet(struct zd_works *works, const struct zd_work *work, uint3
 {
 	static uint8_t bytes[ZD_MAX_PACKET_BYTES];
 	struct zd_arena *arena = &works->session->api->replies;
-	Zd__WorkPacket packet = ZD__WORK_PACKET__INIT;
-	Zd__Work *message;
+	Zd__WorkPacket packet = ZD__WORK_PACKET__INIT; /* but for the work */
 	size_t nbytes;
 	int rc;
 
-	if (work) {
-		message = work_message(work, slot, arena);
-		packet.n_works = 1;
-		packet.works = &message;
-	}
 	packet.retired = works->nretired > works->ntold ? works->nretired : 0;
-	nbytes = zd__work_packet__get_packed_size(&packet);
-	zd_assert(nbytes <= sizeof(bytes)); /* ZD_MAX_WORLD inputs of at most 30 bytes, and fences of 16 */
-	(void)zd__work_packet__pack(&packet, bytes);
+	nbytes = zd__work_packet__pack(&packet, bytes);
+	if (work)
+		nbytes += pack_work(work, slot, arena, bytes + nbytes, sizeof(bytes) - nbytes);
 	rc = zd_channel_send(works->channel, bytes, nbytes, err);
 	if (rc == 0)
 		works->ntold = works->nretired;

@@ -16,13 +16,22 @@ static _Noreturn void out_of_memory(size_t count, size_t bytes_each)
 	abort();
 }
 
+/* glibc keeps freed pieces of up to this size for the thread that freed them. Its calloc(), before 2.41,
+ * takes none of those, at five times the instructions. */
+#define KEPT_BYTES 1024u
+
 void *zd_calloc(size_t count, size_t bytes_each)
 {
-	void *memory = count && bytes_each ? calloc(count, bytes_each) : calloc(1, 1);
+	size_t bytes;
+	void *memory;
 
+	if (__builtin_mul_overflow(count, bytes_each, &bytes) || bytes > KEPT_BYTES)
+		memory = calloc(count, bytes_each);
+	else
+		memory = malloc(bytes ? bytes : 1);
 	if (!memory)
 		out_of_memory(count, bytes_each);
-	return memory;
+	return bytes <= KEPT_BYTES ? memset(memory, 0, bytes) : memory;
 }
 
 void *zd_realloc(void *old, size_t count, size_t bytes_each)

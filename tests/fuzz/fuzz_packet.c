@@ -170,7 +170,7 @@ static void read_works(struct client *client)
 		zd_assert(packet && nfds == 0);
 		for (size_t i = 0; i < packet->n_works; i++) {
 			zd_assert(packet->works[i]->sum && client->nworks < MAX_WORKS);
-			zd_assert(client->ahead || packet->works[i]->sum->n_fences == 0);
+			zd_assert(client->ahead || packet->works[i]->sum->n_fence_values == 0);
 			client->works[client->nworks++] = packet->works[i]->id;
 		}
 		zd__work_packet__free_unpacked(packet, NULL);

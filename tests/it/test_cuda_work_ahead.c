@@ -124,44 +124,45 @@ static void end_join(struct fake_peer *peer, uint64_t id)
 	fake_reply(peer, &reply);
 }
 
-static Zd__Location place_of(uint32_t number, unsigned which)
-{
-	Zd__Location place = ZD__LOCATION__INIT;
+static const struct lengths {
+	bool more_segments, more_offsets, more_timelines, more_values;
+} right = {false, false, false, false};
 
-	place.segment = SEGMENT;
-	place.offset = (2u * number + which) * SUM_BYTES;
-	place.bytes = SUM_BYTES;
-	return place;
+static uint64_t place_of(uint32_t number, unsigned which)
+{
+	return (2u * number + which) * SUM_BYTES;
 }
 
-/* Sum `number` is of its input, in slot `number`; all fences are at one address when `same`. */
+/* Sum `number` is of its input, in slot `number`. Of its two lists of inputs and two of fences, `lengths`
+ * names those that are longer than they should be. */
 static void ask_sum(struct fake_peer *peer, uint32_t number, const struct zc_fence *fences, size_t count,
-                    bool same)
+                    const struct lengths *lengths)
 {
-	static Zd__Fence messages[ZD_MAX_WORLD + 1], *pointers[ZD_MAX_WORLD + 1];
+	uint32_t timelines[ZD_MAX_WORLD + 1] = {0}, segments[] = {SEGMENT, SEGMENT};
+	uint64_t values[ZD_MAX_WORLD + 1] = {0}, inputs[] = {place_of(number, 0), place_of(number, 0)};
 	Zd__WorkPacket packet = ZD__WORK_PACKET__INIT;
 	Zd__Work work = ZD__WORK__INIT, *works = &work;
 	Zd__Sum sum = ZD__SUM__INIT;
-	Zd__Location input = place_of(number, 0), target = place_of(number, 1), *inputs = &input;
 
 	for (size_t i = 0; i < count; i++) {
-		const struct zc_fence *fence = &fences[same ? 0 : i];
-
-		messages[i] = (Zd__Fence)ZD__FENCE__INIT;
-		messages[i].timeline = fence->timeline;
-		messages[i].value = fence->value;
-		pointers[i] = &messages[i];
+		timelines[i] = fences[i].timeline;
+		values[i] = fences[i].value;
 	}
 	sum.input_dtype = sum.target_dtype = ZEROD_FLOAT32;
 	sum.numel = NUMEL;
-	sum.n_inputs = 1;
-	sum.inputs = &inputs;
-	sum.target = &target;
+	sum.n_input_segments = 1 + (size_t)lengths->more_segments;
+	sum.input_segments = segments;
+	sum.n_input_offsets = 1 + (size_t)lengths->more_offsets;
+	sum.input_offsets = inputs;
+	sum.target_segment = SEGMENT;
+	sum.target_offset = place_of(number, 1);
 	sum.prescale = sum.postscale = 1;
 	sum.overwrite = true;
 	sum.slot = number;
-	sum.n_fences = count;
-	sum.fences = pointers;
+	sum.n_fence_timelines = count + (size_t)lengths->more_timelines;
+	sum.fence_timelines = timelines;
+	sum.n_fence_values = count + (size_t)lengths->more_values;
+	sum.fence_values = values;
 	work.id = number + 1;
 	work.body_case = ZD__WORK__BODY_SUM;
 	work.sum = &sum;
@@ -223,7 +224,7 @@ static void run_others(struct fake_peer *peer, const struct gpu *gpu)
 		struct zc_fence done;
 
 		fill(gpu->at[number][0], 2);
-		ask_sum(peer, number, &passed, number % 2, false);
+		ask_sum(peer, number, &passed, number % 2, &right);
 		done = take_answer(peer, number);
 		fake_await_timeline(peer, done.timeline, done.value);
 		fake_check(peer, holds(gpu->at[number][1], 2));
@@ -241,7 +242,7 @@ static void ask_ahead(struct fake_peer *peer, void *arg)
 	fill(gpu->at[0][0], 1);
 	fill(gpu->at[0][1], -1);
 	fake_signal(peer, 5, 2);
-	ask_sum(peer, 0, fences, 2, false);
+	ask_sum(peer, 0, fences, 2, &right);
 	done = take_answer(peer, 0);
 	fake_signal(peer, fences[1].timeline, fences[1].value);
 	run_others(peer, gpu);
@@ -275,7 +276,7 @@ static void leave_amid_a_sum(struct fake_peer *peer, void *arg)
 	struct zc_fence done;
 
 	(void)serve_gpu(peer, arg);
-	ask_sum(peer, 0, &never, 1, false);
+	ask_sum(peer, 0, &never, 1, &right);
 	done = take_answer(peer, 0);
 	fake_check(peer, !is_done(peer, done));
 	close(peer->sock);
@@ -301,13 +302,18 @@ static const struct bad_case {
 	struct zc_fence fence;
 	size_t count;
 	const char *text;
+	struct lengths lengths;
 } bad_cases[] = {
-        {{ZD_TIMELINES, 1}, 1, "a sum behind timeline 512, value 1"},
-        {{UINT32_MAX, 1}, 1, "a sum behind timeline 4294967295, value 1"},
-        {{3, 0}, 1, "a sum behind timeline 3, value 0"},
-        {{3, ZD_FENCE_ABORTED}, 1, "a sum behind timeline 3, value 9223372036854775807"},
-        {{3, UINT64_MAX}, 1, "a sum behind timeline 3, value 18446744073709551615"},
-        {{3, 1}, ZD_MAX_WORLD + 1, "a sum behind 1025 fences"},
+        {{ZD_TIMELINES, 1}, 1, "a sum behind timeline 512, value 1", {0}},
+        {{UINT32_MAX, 1}, 1, "a sum behind timeline 4294967295, value 1", {0}},
+        {{3, 0}, 1, "a sum behind timeline 3, value 0", {0}},
+        {{3, ZD_FENCE_ABORTED}, 1, "a sum behind timeline 3, value 9223372036854775807", {0}},
+        {{3, UINT64_MAX}, 1, "a sum behind timeline 3, value 18446744073709551615", {0}},
+        {{3, 1}, ZD_MAX_WORLD + 1, "a sum behind 1025 fences", {0}},
+        {{3, 1}, 1, "1 offsets for 2 inputs, 1 values for 1 fences", {.more_segments = true}},
+        {{3, 1}, 1, "2 offsets for 1 inputs, 1 values for 1 fences", {.more_offsets = true}},
+        {{3, 1}, 1, "1 offsets for 1 inputs, 1 values for 2 fences", {.more_timelines = true}},
+        {{3, 1}, 1, "1 offsets for 1 inputs, 2 values for 1 fences", {.more_values = true}},
 };
 
 struct bad_daemon {
@@ -319,9 +325,13 @@ static void ask_what_cannot_be(struct fake_peer *peer, void *arg)
 {
 	const struct bad_daemon *daemon = arg;
 
+	struct zc_fence fences[ZD_MAX_WORLD + 1];
+
 	(void)serve_gpu(peer, &daemon->gpu);
 	fill(daemon->gpu.at[0][1], -1);
-	ask_sum(peer, 0, &daemon->one->fence, daemon->one->count, true);
+	for (size_t i = 0; i < daemon->one->count; i++)
+		fences[i] = daemon->one->fence;
+	ask_sum(peer, 0, fences, daemon->one->count, &daemon->one->lengths);
 	fake_expect_end(peer);
 	fake_check(peer, holds(daemon->gpu.at[0][1], -1));
 }

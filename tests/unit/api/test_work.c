@@ -47,9 +47,9 @@ static void test_process_sums(void **state)
 	assert_int_equal(sum->input_dtype, ZEROD_FLOAT32);
 	assert_int_equal(sum->target_dtype, ZEROD_FLOAT32);
 	assert_int_equal(sum->numel, NUMEL);
-	assert_int_equal(sum->n_inputs, 1);
-	assert_int_equal(sum->inputs[0]->bytes, NUMEL * sizeof(float));
-	assert_int_equal(sum->target->bytes, NUMEL * sizeof(float));
+	assert_int_equal(sum->n_input_segments, 1);
+	assert_int_equal(sum->n_input_offsets, 1);
+	assert_int_equal(sum->n_fence_timelines + sum->n_fence_values, 0);
 	assert_true(sum->prescale == 1 && sum->postscale == 1 && sum->overwrite); /* the window's first */
 	sum_and_answer(&peer, packet->works[0], (struct zd_work_result){.sum_squares = 576}, 1);
 	info = step(&peer);

@@ -210,18 +210,18 @@ static void test_fences_are_those_of_the_pieces(void **state)
 		const uint64_t *counter;
 
 		assert_int_equal(copy->signal.session, session_of(&peers[i]));
-		assert_int_equal(sum->n_fences, 1);
-		assert_int_equal(sum->fences[0]->timeline, copy->signal.timeline);
-		assert_int_equal(sum->fences[0]->value, copy->signal.value);
+		assert_int_equal(sum->n_fence_timelines, 1);
+		assert_int_equal(sum->fence_timelines[0], copy->signal.timeline);
+		assert_int_equal(sum->fence_values[0], copy->signal.value);
 		assert_int_equal(sum->numel, NUMEL);
-		assert_int_equal(sum->n_inputs, RANKS);
-		counter = &peers[i].daemon_page[sum->fences[0]->timeline];
+		assert_int_equal(sum->n_input_segments, RANKS);
+		counter = &peers[i].daemon_page[sum->fence_timelines[0]];
 		assert_int_equal(__atomic_load_n(counter, __ATOMIC_ACQUIRE), 0);
 		zd_backend_host.submit(scene->api.bridge.backend, copy);
-		while (__atomic_load_n(counter, __ATOMIC_ACQUIRE) < sum->fences[0]->value)
+		while (__atomic_load_n(counter, __ATOMIC_ACQUIRE) < sum->fence_values[0])
 			turn(scene, 1);
 		for (uint32_t k = 0; k < RANKS; k++)
-			assert_true(at(&peers[i], sum->inputs[k])[NUMEL - 1] == 2.0f + (float)k);
+			assert_true(input_at(&peers[i], sum, k)[NUMEL - 1] == 2.0f + (float)k);
 		sum_and_answer(&peers[i], packet->works[0], (struct zd_work_result){.sum_squares = 7}, 1);
 		free_packet(packet);
 	}
@@ -244,7 +244,7 @@ static void test_nobody_else_is_asked_ahead(void **state)
 	for (uint32_t i = 0; i < RANKS; i++) {
 		Zd__WorkPacket *packet = await_sum(&peers[i]);
 
-		assert_int_equal(packet->works[0]->sum->n_fences, 0);
+		assert_int_equal(packet->works[0]->sum->n_fence_timelines, 0);
 		sum_and_answer(&peers[i], packet->works[0], (struct zd_work_result){.sum_squares = 7}, 1);
 		free_packet(packet);
 	}
@@ -263,7 +263,7 @@ static void test_refused_sum_comes_again(void **state)
 	reduce_held(scene, peers, both, 2);
 	for (uint32_t i = 0; i < RANKS; i++) {
 		packet = await_sum(&peers[i]);
-		assert_int_equal(packet->works[0]->sum->n_fences, 1);
+		assert_int_equal(packet->works[0]->sum->n_fence_timelines, 1);
 		refuse(&peers[i], packet->works[0]);
 		free_packet(packet);
 	}
@@ -276,7 +276,7 @@ static void test_refused_sum_comes_again(void **state)
 	let_copies_go(scene);
 	for (uint32_t i = 0; i < RANKS; i++) {
 		packet = await_sum(&peers[i]);
-		assert_int_equal(packet->works[0]->sum->n_fences, 0);
+		assert_int_equal(packet->works[0]->sum->n_fence_timelines, 0);
 		refuse(&peers[i], packet->works[0]);
 		free_packet(packet);
 	}

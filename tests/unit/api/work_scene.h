@@ -180,13 +180,24 @@ static inline void close_peer(struct peer *peer)
 		(void)close(peer->channel);
 }
 
-static inline float *at(const struct peer *peer, const Zd__Location *place)
+static inline float *place_at(const struct peer *peer, uint32_t segment, uint64_t offset)
 {
 	for (unsigned i = 0; i < peer->nsegments; i++)
-		if (peer->segments[i].id == place->segment)
-			return (float *)(void *)(peer->segments[i].bytes + place->offset);
-	fail_msg("segment %u was not announced", place->segment);
+		if (peer->segments[i].id == segment)
+			return (float *)(void *)(peer->segments[i].bytes + offset);
+	fail_msg("segment %u was not announced", segment);
 	return NULL;
+}
+
+static inline float *at(const struct peer *peer, const Zd__Location *place)
+{
+	return place_at(peer, place->segment, place->offset);
+}
+
+static inline float *input_at(const struct peer *peer, const Zd__Sum *sum, size_t i)
+{
+	assert_true(i < sum->n_input_segments && i < sum->n_input_offsets);
+	return place_at(peer, sum->input_segments[i], sum->input_offsets[i]);
 }
 
 /* ---- Its gradients ------------------------------------------------------------------------------------- */
@@ -308,11 +319,11 @@ static inline void sum_and_answer(struct peer *peer, const Zd__Work *work, struc
 	const Zd__Sum *sum = work->sum;
 	Zd__Fence fence = fence_of(400, value);
 	Zd__WorkDone done = begun(work->id, &fence);
-	float *target = at(peer, sum->target);
+	float *target = place_at(peer, sum->target_segment, sum->target_offset);
 
 	answer(peer, &done);
 	for (uint64_t i = 0; i < sum->numel; i++)
-		target[i] = at(peer, sum->inputs[0])[i] * sum->prescale * sum->postscale;
+		target[i] = input_at(peer, sum, 0)[i] * sum->prescale * sum->postscale;
 	peer->results->slots[sum->slot] = result;
 	__atomic_store_n(&peer->client_page[400], value, __ATOMIC_RELEASE);
 }

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* test_envelope.c - envelopes are, byte for byte, what protobuf-c packs. */
+/* test_envelope.c - envelopes are, byte for byte, what protobuf-c packs, and read as it reads them. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdbool.h>
@@ -105,12 +105,244 @@ static void test_replies(void **state)
 	}
 }
 
+static void test_works(void **state)
+{
+	static const uint32_t segments[] = {1, 300, UINT32_MAX};
+	(void)state;
+	for (size_t i = 0; i < sizeof(numbers) / sizeof(numbers[0]); i++) {
+		Zd__WorkPacket packet = ZD__WORK_PACKET__INIT;
+		Zd__Work work = ZD__WORK__INIT, *works = &work;
+		Zd__Sum sum = ZD__SUM__INIT;
+		work.id = numbers[i];
+		work.body_case = ZD__WORK__BODY_SUM;
+		work.sum = &sum;
+		sum.numel = numbers[i];
+		sum.postscale = 0.25f;
+		sum.n_input_segments = i % 4;
+		sum.input_segments = (uint32_t *)segments;
+		sum.n_input_offsets = i;
+		sum.input_offsets = (uint64_t *)numbers;
+		packet.n_works = 1;
+		packet.works = &works;
+		uint8_t expected[256], got[256];
+		size_t bytes = zd__work_packet__pack(&packet, expected);
+		struct zd_envelope envelope = zd_envelope_work(&work);
+		assert_int_equal(envelope.bytes, bytes);
+		zd_envelope_pack(&envelope, got);
+		assert_memory_equal(got, expected, bytes);
+	}
+}
+
+/* ---- Unpacking ----------------------------------------------------------------------------------------- */
+
+/* Larger than what any of the packets here unpacks to. */
+#define ARENA_BYTES (1u << 20)
+
+static void check_same(const ProtobufCMessage *got, const ProtobufCMessage *expected)
+{
+	assert_int_equal(got != NULL, expected != NULL);
+	if (!got || !expected)
+		return;
+	size_t bytes = protobuf_c_message_get_packed_size(expected);
+	uint8_t *one = malloc(bytes + 1), *other = malloc(bytes + 1);
+	assert_ptr_equal(got->descriptor, expected->descriptor);
+	assert_int_equal(protobuf_c_message_get_packed_size(got), bytes);
+	protobuf_c_message_pack(expected, one);
+	protobuf_c_message_pack(got, other);
+	assert_memory_equal(one, other, bytes);
+	free(one);
+	free(other);
+}
+
+/* As protobuf-c does; in how many bytes of the arena. */
+static size_t check_unpacked(struct zd_arena *arena, size_t nbytes, const uint8_t *bytes, bool of_client)
+{
+	size_t used;
+	if (of_client) {
+		Zd__ClientPacket *expected = zd__client_packet__unpack(NULL, nbytes, bytes);
+		check_same((const ProtobufCMessage *)zd_client_packet_unpack(arena, nbytes, bytes),
+		           (const ProtobufCMessage *)expected);
+		if (expected)
+			zd__client_packet__free_unpacked(expected, NULL);
+	} else {
+		Zd__DaemonPacket *expected = zd__daemon_packet__unpack(NULL, nbytes, bytes);
+		check_same((const ProtobufCMessage *)zd_daemon_packet_unpack(arena, nbytes, bytes),
+		           (const ProtobufCMessage *)expected);
+		if (expected)
+			zd__daemon_packet__free_unpacked(expected, NULL);
+	}
+	used = arena->used_bytes;
+	zd_arena_reset(arena);
+	return used;
+}
+
+/* A packet, all its beginnings, it with each byte changed, left out or there twice. */
+static void check_variants(struct zd_arena *arena, size_t nbytes, const uint8_t *bytes, bool of_client)
+{
+	uint8_t other[512];
+	assert_true(nbytes < sizeof(other));
+	for (size_t cut = 0; cut <= nbytes; cut++)
+		(void)check_unpacked(arena, cut, bytes, of_client);
+	for (size_t at = 0; at < nbytes; at++) {
+		memcpy(other, bytes, nbytes);
+		for (unsigned value = 0; value < 256; value++) {
+			other[at] = (uint8_t)value;
+			(void)check_unpacked(arena, nbytes, other, of_client);
+		}
+		memcpy(other + at, bytes + at + 1, nbytes - at - 1);
+		(void)check_unpacked(arena, nbytes - 1, other, of_client);
+		memcpy(other + at, bytes + at, 1);
+		memcpy(other + at + 1, bytes + at, nbytes - at);
+		(void)check_unpacked(arena, nbytes + 1, other, of_client);
+	}
+}
+
+static void test_unpacked_requests(void **state)
+{
+	static const Zd__Request__BodyCase cases[] = {ZD__REQUEST__BODY__NOT_SET, ZD__REQUEST__BODY_GATHER,
+	                                              ZD__REQUEST__BODY_END_JOB};
+	struct zd_arena arena;
+	uint8_t bytes[512];
+	size_t nbytes = 0;
+	Zd__Request request = ZD__REQUEST__INIT;
+	Zd__Gather gather = ZD__GATHER__INIT;
+	Zd__EndJob end_job = ZD__END_JOB__INIT;
+	(void)state;
+	zd_arena_init(&arena, ARENA_BYTES);
+	gather.unit = 300;
+	gather.tag = (char *)"fallback";
+	end_job.job = UINT64_MAX;
+	for (size_t i = 0; i < sizeof(numbers) / sizeof(numbers[0]); i++) {
+		struct zd_envelope envelope;
+		request.id = numbers[i];
+		request.deadline_ms = (uint32_t)numbers[(i + 4) % 9];
+		request.body_case = cases[i % 3];
+		if (cases[i % 3] == ZD__REQUEST__BODY_GATHER)
+			request.gather = &gather;
+		else
+			request.end_job = &end_job;
+		envelope = zd_envelope_request(&request);
+		zd_envelope_pack(&envelope, bytes);
+		check_variants(&arena, envelope.bytes, bytes, true);
+		zd_envelope_pack(&envelope, bytes + nbytes);
+		nbytes += envelope.bytes;
+	}
+	(void)check_unpacked(&arena, nbytes, bytes, true);
+	zd_arena_deinit(&arena);
+}
+
+static void test_unpacked_replies(void **state)
+{
+	struct zd_arena arena;
+	uint8_t bytes[512];
+	size_t nbytes = 0;
+	Zd__Reply reply = ZD__REPLY__INIT;
+	Zd__GatherReply gather = ZD__GATHER_REPLY__INIT;
+	Zd__Location place = ZD__LOCATION__INIT;
+	(void)state;
+	zd_arena_init(&arena, ARENA_BYTES);
+	place.segment = 7;
+	place.offset = 1ull << 33;
+	gather.buffer = &place;
+	for (size_t i = 0; i < sizeof(numbers) / sizeof(numbers[0]); i++) {
+		struct zd_envelope envelope;
+		reply.id = numbers[i];
+		reply.status = i % 4 == 3 ? -31 : 0;
+		reply.error = i % 4 == 3 ? (char *)"a lease" : (char *)protobuf_c_empty_string;
+		reply.body_case = i % 2 ? ZD__REPLY__BODY_GATHER : ZD__REPLY__BODY__NOT_SET;
+		reply.gather = &gather;
+		envelope = zd_envelope_reply(&reply);
+		zd_envelope_pack(&envelope, bytes);
+		check_variants(&arena, envelope.bytes, bytes, false);
+		zd_envelope_pack(&envelope, bytes + nbytes);
+		nbytes += envelope.bytes;
+	}
+	(void)check_unpacked(&arena, nbytes, bytes, false);
+	zd_arena_deinit(&arena);
+}
+
+#define FRAGMENT(...)                                                                                        \
+	{                                                                                                    \
+		sizeof((const uint8_t[]){__VA_ARGS__}),                                                      \
+		{                                                                                            \
+			__VA_ARGS__                                                                          \
+		}                                                                                            \
+	}
+
+/* What a Request or Reply can have inside, or what looks like it. */
+static const struct fragment {
+	size_t nbytes;
+	uint8_t bytes[12];
+} fragments[] = {
+        FRAGMENT(0x08, 5),                                                       /* an id */
+        FRAGMENT(0x08, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 1), /* the highest */
+        FRAGMENT(0x88, 0x00, 7),                                                 /* its tag longer */
+        FRAGMENT(0x10, 9),                                                       /* a second number */
+        FRAGMENT(0x10, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0x01),                /* too large a one */
+        FRAGMENT(0x1a, 2, 'n', 'o'),                                             /* a text */
+        FRAGMENT(0xc2, 0x02, 3, 0x08, 0xac, 0x02),                               /* a gather */
+        FRAGMENT(0xc2, 0x02, 0),                                                 /* an empty one */
+        FRAGMENT(0xc2, 0x02, 1, 0x08),                                           /* one that ends inside */
+        FRAGMENT(0xc0, 0x02, 3),                                                 /* a number */
+        FRAGMENT(0x9a, 0x04, 0),                                                 /* no field */
+        FRAGMENT(0xc2, 0x82, 0x80, 0x80, 0x80, 0x01, 0), /* as a gather, but for bits that tags have not */
+};
+#define NFRAGMENTS (sizeof(fragments) / sizeof(fragments[0]))
+
+static void check_items(struct zd_arena *arena, const size_t *which, size_t count)
+{
+	uint8_t bytes[64] = {0x0a, 0};
+	size_t nbytes = 2;
+	for (size_t i = 0; i < count; i++) {
+		memcpy(bytes + nbytes, fragments[which[i]].bytes, fragments[which[i]].nbytes);
+		nbytes += fragments[which[i]].nbytes;
+	}
+	bytes[1] = (uint8_t)(nbytes - 2);
+	(void)check_unpacked(arena, nbytes, bytes, true);
+	bytes[0] = 0x12;
+	(void)check_unpacked(arena, nbytes, bytes, false);
+}
+
+static void test_unpacked_in_any_order(void **state)
+{
+	struct zd_arena arena;
+	(void)state;
+	zd_arena_init(&arena, ARENA_BYTES);
+	for (size_t i = 0; i < NFRAGMENTS * NFRAGMENTS * NFRAGMENTS; i++) {
+		size_t which[] = {i % NFRAGMENTS, i / NFRAGMENTS % NFRAGMENTS, i / NFRAGMENTS / NFRAGMENTS};
+		for (size_t count = 0; count <= 3; count++)
+			check_items(&arena, which, count);
+	}
+	zd_arena_deinit(&arena);
+}
+
+/* As many requests as a packet may have; one more costs the arena nothing but what protobuf-c takes. */
+static void test_unpacked_batches(void **state)
+{
+	struct zd_arena arena;
+	uint8_t bytes[(ZD_MAX_BATCH + 1) * 4];
+	(void)state;
+	for (size_t i = 0; i <= ZD_MAX_BATCH; i++)
+		memcpy(bytes + 4 * i, (const uint8_t[]){0x0a, 2, 0x08, 1 + i % 100}, 4);
+	zd_arena_init(&arena, ARENA_BYTES);
+	(void)check_unpacked(&arena, sizeof(bytes) - 4, bytes, true);
+	size_t used = check_unpacked(&arena, sizeof(bytes), bytes, true);
+	(void)zd__client_packet__unpack(&arena.allocator, sizeof(bytes), bytes);
+	assert_int_equal(arena.used_bytes, used);
+	zd_arena_deinit(&arena);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
 	        cmocka_unit_test(test_requests),
 	        cmocka_unit_test(test_long_body),
 	        cmocka_unit_test(test_replies),
+	        cmocka_unit_test(test_works),
+	        cmocka_unit_test(test_unpacked_requests),
+	        cmocka_unit_test(test_unpacked_replies),
+	        cmocka_unit_test(test_unpacked_in_any_order),
+	        cmocka_unit_test(test_unpacked_batches),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

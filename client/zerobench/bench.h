@@ -35,6 +35,7 @@ struct zd_bench_options {
 	uint32_t ranks, units;
 	enum zerod_dtype dtype;
 	bool check, json, start;
+	unsigned particular;     /* which of those options that only some operations take were given */
 	const char *socket_path; /* NULL: a private daemon */
 	/* On GPUs: */
 	bool cuda; /* the private daemon's backend */

@@ -61,6 +61,20 @@ enum {
 	KEY_COLLECTIVES,
 };
 
+#define MOVES_BYTES (1u << ZD_BENCH_GATHER | 1u << ZD_BENCH_REDUCE)
+#define HAS_SIZES   (MOVES_BYTES | 1u << ZD_BENCH_ALLOC)
+
+/* Options that mean nothing to some operations; check_backend() knows those that are for GPUs. */
+static const struct {
+	int key;
+	const char *name;
+	unsigned ops; /* a bit for each that takes it */
+} particular[] = {
+        {'b', "minbytes", HAS_SIZES},   {'e', "maxbytes", HAS_SIZES},
+        {'f', "stepfactor", HAS_SIZES}, {'c', "check", MOVES_BYTES},
+        {'d', "datatype", MOVES_BYTES}, {KEY_UNITS, "units", 1u << ZD_BENCH_SCALE},
+};
+
 static const struct argp_option argp_options[] = {
         {"op", 'o', "OP", 0,
          "gather (all_gather), reduce (reduce_scatter), all_reduce, rpc, alloc or scale (default: gather)",
@@ -177,6 +191,9 @@ static enum zerod_collectives parse_collectives(struct argp_state *state, const 
 static void complete(struct argp_state *state, struct zd_bench_options *o)
 {
 	const struct op *op = &ops[o->op];
+	for (size_t i = 0; i < ZD_ARRAY_LEN(particular); i++)
+		if (o->particular & 1u << i && !(particular[i].ops & 1u << o->op))
+			argp_error(state, "%s takes no --%s", op->name, particular[i].name);
 	if (o->ranks > 1 && op->ranks == 1)
 		argp_error(state, "%s measures one process: it takes no --ranks above 1", op->name);
 	if (o->min_bytes && o->max_bytes && o->min_bytes > o->max_bytes)
@@ -199,6 +216,9 @@ static void complete(struct argp_state *state, struct zd_bench_options *o)
 static error_t parse_option(int key, char *arg, struct argp_state *state)
 {
 	struct zd_bench_options *o = state->input;
+	for (size_t i = 0; i < ZD_ARRAY_LEN(particular); i++)
+		if (particular[i].key == key)
+			o->particular |= 1u << i;
 	switch (key) {
 	case 'o':
 		parse_op(state, arg, o);

@@ -162,6 +162,32 @@ static void wrong_usage_is_named(void **state)
 	program_free(&program);
 }
 
+/* Wherever the operation is named. */
+static void options_without_effect_are_refused(void **state)
+{
+	(void)state;
+	const struct {
+		const char *args[4], *text;
+	} cases[] = {
+	        {{"--op", "rpc", "-b", "1M"}, "rpc takes no --minbytes"},
+	        {{"-e", "1M", "--op", "scale"}, "scale takes no --maxbytes"},
+	        {{"--op", "rpc", "-f", "2"}, "rpc takes no --stepfactor"},
+	        {{"--check", "0", "--op", "alloc"}, "alloc takes no --check"},
+	        {{"--op", "alloc", "-d", "half"}, "alloc takes no --datatype"},
+	        {{"--units", "7", "--op", "reduce"}, "reduce takes no --units"},
+	};
+	for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+		const char *const *given = cases[i].args;
+		const char *const args[] = {"zerobench", given[0], given[1], given[2], given[3], NULL};
+		struct program program;
+		program_start(&program, args, NULL);
+		program_wait(&program);
+		assert_int_equal(program.status, 2);
+		assert_non_null(strstr(program.err_text, cases[i].text));
+		program_free(&program);
+	}
+}
+
 /* Whatever daemon the environment names. */
 static void a_backend_is_a_private_daemons(void **state)
 {
@@ -259,6 +285,7 @@ int main(void)
 	        cmocka_unit_test(scale_is_measured),
 	        cmocka_unit_test(the_table_has_nccl_tests_columns),
 	        cmocka_unit_test(wrong_usage_is_named),
+	        cmocka_unit_test(options_without_effect_are_refused),
 	        cmocka_unit_test(a_backend_is_a_private_daemons),
 	        cmocka_unit_test(a_failing_rank_ends_the_run),
 	        cmocka_unit_test(a_dying_daemon_ends_the_run),

@@ -158,6 +158,29 @@ static void notify_serving(struct service *service)
 	                service->bound.address.sun_path);
 }
 
+static void warn_of_part(uint32_t index, const struct zd_device_config *device, const char *key,
+                         uint64_t bytes)
+{
+	char part[ZD_BYTES_TEXT], arena[ZD_BYTES_TEXT];
+
+	if (bytes > device->arena_bytes)
+		zd_log(ZD_LOG_WARNING, "%s, %s, limits nothing on device %u, whose arena has %s", key,
+		       zd_bytes_text(bytes, part), index, zd_bytes_text(device->arena_bytes, arena));
+}
+
+/* An arena that was not configured is as large as its device allows, and known only now. */
+static void warn_of_parts(const struct service *service, const struct zd_config *config)
+{
+	const struct zd_bridge *bridge = &service->api.bridge;
+	struct zd_device_config device;
+
+	for (uint32_t i = 0; i < device_count(service); i++) {
+		bridge->ops->device_info(bridge->backend, i, &device);
+		warn_of_part(i, &device, "gather_budget", config->gather_budget_bytes);
+		warn_of_part(i, &device, "staging", config->staging_bytes);
+	}
+}
+
 static void apply(struct service *service, const struct zd_config *config)
 {
 	struct zd_api_limits limits = limits_of(config);
@@ -167,6 +190,7 @@ static void apply(struct service *service, const struct zd_config *config)
 		                       "gather_budget, change at the "
 		                       "next start only");
 	zd_api_set_limits(&service->api, &limits);
+	warn_of_parts(service, config);
 	zd_log_set_level(config->log_level);
 	service->config.drain_timeout_s = config->drain_timeout_s;
 	zd_log(ZD_LOG_NOTICE, "reloaded the limits");
@@ -400,6 +424,7 @@ static int serve(struct service *service, struct zd_err *err)
 	if (rc == 0) {
 		service->listening = true;
 		zd_sm_move(&service_sm, &service->state, SERVING);
+		warn_of_parts(service, &service->config);
 		log_ready(service);
 		notify_serving(service);
 		zd_loop_run(&service->loop);

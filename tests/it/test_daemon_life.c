@@ -197,6 +197,22 @@ static void test_reload(void **state)
 	assert_int_equal(zd_daemon_stop(&daemon), 0);
 }
 
+/* Of an arena that was not configured, which is the device's to say. */
+static void test_parts_that_limit_nothing(void **state)
+{
+	struct zd_daemon_options options = {.arena = "0", .config = "[devices]\nstaging = 1024T\n"};
+	struct zd_daemon daemon;
+
+	(void)state;
+	assert_int_equal(zd_daemon_start(&options, &daemon), 0);
+	assert_int_equal(zd_daemon_wait_log(&daemon, "staging, 1 PiB, limits nothing on device 1"), 0);
+	assert_int_equal(write_config(&daemon, "[devices]\ngather_budget = 512T\n"), 0);
+	assert_int_equal(reload(&daemon), 0);
+	assert_int_equal(zd_daemon_wait_log(&daemon, "gather_budget, 512 TiB, limits nothing on device 0"),
+	                 0);
+	assert_int_equal(zd_daemon_stop(&daemon), 0);
+}
+
 static void test_drain(void **state)
 {
 	struct zd_daemon_options options = {.config = "[daemon]\ndrain_timeout_s = 3600\n"};
@@ -338,11 +354,17 @@ static void test_activated(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-	        cmocka_unit_test(test_start_and_stop), cmocka_unit_test(test_twice),
-	        cmocka_unit_test(test_stale_socket),   cmocka_unit_test(test_refuses_to_start),
-	        cmocka_unit_test(test_says),           cmocka_unit_test(test_reload),
-	        cmocka_unit_test(test_drain),          cmocka_unit_test(test_told_twice),
-	        cmocka_unit_test(test_drain_timeout),  cmocka_unit_test(test_activated),
+	        cmocka_unit_test(test_start_and_stop),
+	        cmocka_unit_test(test_twice),
+	        cmocka_unit_test(test_stale_socket),
+	        cmocka_unit_test(test_refuses_to_start),
+	        cmocka_unit_test(test_says),
+	        cmocka_unit_test(test_reload),
+	        cmocka_unit_test(test_parts_that_limit_nothing),
+	        cmocka_unit_test(test_drain),
+	        cmocka_unit_test(test_told_twice),
+	        cmocka_unit_test(test_drain_timeout),
+	        cmocka_unit_test(test_activated),
 	};
 
 	(void)alarm(240);

@@ -66,13 +66,13 @@ enum {
 
 /* Options that mean nothing to some operations; check_backend() knows those that are for GPUs. */
 static const struct {
-	int key;
 	const char *name;
+	int key;
 	unsigned ops; /* a bit for each that takes it */
 } particular[] = {
-        {'b', "minbytes", HAS_SIZES},   {'e', "maxbytes", HAS_SIZES},
-        {'f', "stepfactor", HAS_SIZES}, {'c', "check", MOVES_BYTES},
-        {'d', "datatype", MOVES_BYTES}, {KEY_UNITS, "units", 1u << ZD_BENCH_SCALE},
+        {"minbytes", 'b', HAS_SIZES},   {"maxbytes", 'e', HAS_SIZES},
+        {"stepfactor", 'f', HAS_SIZES}, {"check", 'c', MOVES_BYTES},
+        {"datatype", 'd', MOVES_BYTES}, {"units", KEY_UNITS, 1u << ZD_BENCH_SCALE},
 };
 
 static const struct argp_option argp_options[] = {

@@ -175,6 +175,8 @@ static int check_sum(const Zd__Sum *from, struct zd_err *err)
 		return zd_err_set(err, ZEROD_E_PROTOCOL,
 		                  "the daemon asks for a sum of %zu inputs, its result into slot %u",
 		                  from->n_input_segments, from->slot);
+	if (from->target_segment == 0)
+		return zd_err_set(err, ZEROD_E_PROTOCOL, "the daemon asks for a sum without a target");
 	if (from->n_fence_timelines > ZD_MAX_WORLD)
 		return zd_err_set(err, ZEROD_E_PROTOCOL, "the daemon asks for a sum behind %zu fences",
 		                  from->n_fence_timelines);

@@ -169,15 +169,15 @@ static void warn_of_part(uint32_t index, const struct zd_device_config *device, 
 }
 
 /* An arena that was not configured is as large as its device allows, and known only now. */
-static void warn_of_parts(const struct service *service, const struct zd_config *config)
+static void warn_of_parts(const struct service *service, uint64_t gather_budget_bytes)
 {
 	const struct zd_bridge *bridge = &service->api.bridge;
 	struct zd_device_config device;
 
 	for (uint32_t i = 0; i < device_count(service); i++) {
 		bridge->ops->device_info(bridge->backend, i, &device);
-		warn_of_part(i, &device, "gather_budget", config->gather_budget_bytes);
-		warn_of_part(i, &device, "staging", config->staging_bytes);
+		warn_of_part(i, &device, "gather_budget", gather_budget_bytes);
+		warn_of_part(i, &device, "staging", service->config.staging_bytes);
 	}
 }
 
@@ -190,7 +190,7 @@ static void apply(struct service *service, const struct zd_config *config)
 		                       "gather_budget, change at the "
 		                       "next start only");
 	zd_api_set_limits(&service->api, &limits);
-	warn_of_parts(service, config);
+	warn_of_parts(service, config->gather_budget_bytes);
 	zd_log_set_level(config->log_level);
 	service->config.drain_timeout_s = config->drain_timeout_s;
 	zd_log(ZD_LOG_NOTICE, "reloaded the limits");
@@ -424,7 +424,7 @@ static int serve(struct service *service, struct zd_err *err)
 	if (rc == 0) {
 		service->listening = true;
 		zd_sm_move(&service_sm, &service->state, SERVING);
-		warn_of_parts(service, &service->config);
+		warn_of_parts(service, service->config.gather_budget_bytes);
 		log_ready(service);
 		notify_serving(service);
 		zd_loop_run(&service->loop);

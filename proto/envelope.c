@@ -147,14 +147,17 @@ struct item {
 	ProtobufCMessage *body;
 };
 
-/* Up to nine bytes; an id that takes a tenth is none that a client of ours counts up to. */
-static bool take_varint(struct span *span, uint64_t *value)
+/* protobuf-c takes tags and lengths of at most five bytes. Of ids nine are enough here. */
+#define MAX_TAG_BYTES   5u
+#define MAX_VALUE_BYTES 9u
+
+static bool take_varint(struct span *span, unsigned max_bytes, uint64_t *value)
 {
 	*value = 0;
-	for (unsigned shift = 0; span->at < span->end && shift < 63; shift += 7) {
+	for (unsigned i = 0; i < max_bytes && span->at < span->end; i++) {
 		uint8_t byte = *span->at++;
 
-		*value |= (uint64_t)(byte & 0x7f) << shift;
+		*value |= (uint64_t)(byte & 0x7f) << (7 * i);
 		if (byte < 0x80)
 			return true;
 	}
@@ -165,7 +168,7 @@ static bool take_bytes(struct span *span, struct span *content)
 {
 	uint64_t nbytes;
 
-	if (!take_varint(span, &nbytes) || nbytes > (uint64_t)(span->end - span->at))
+	if (!take_varint(span, MAX_TAG_BYTES, &nbytes) || nbytes > (uint64_t)(span->end - span->at))
 		return false;
 	*content = (struct span){span->at, span->at + nbytes};
 	span->at = content->end;
@@ -188,7 +191,7 @@ static bool take_body(struct span *span, const ProtobufCMessageDescriptor *descr
 	struct span content;
 	uint64_t tag;
 
-	if (!take_varint(span, &tag) || tag > UINT32_MAX || tag % (1u << TYPE_BITS) != WIRE_BYTES)
+	if (!take_varint(span, MAX_TAG_BYTES, &tag) || tag % (1u << TYPE_BITS) != WIRE_BYTES)
 		return false;
 	item->body_field = (unsigned)(tag >> TYPE_BITS);
 	field = protobuf_c_message_descriptor_get_field(descriptor, item->body_field);
@@ -207,10 +210,10 @@ static bool take_item(struct span *span, const struct form *form, ProtobufCAlloc
 
 	*item = (struct item){0};
 	if (!take_tag(span, form->field, WIRE_BYTES) || !take_bytes(span, &content) ||
-	    !take_tag(&content, FIELD_ID, WIRE_VARINT) || !take_varint(&content, &item->id))
+	    !take_tag(&content, FIELD_ID, WIRE_VARINT) || !take_varint(&content, MAX_VALUE_BYTES, &item->id))
 		return false;
 	if (form->has_second && take_tag(&content, FIELD_SECOND, WIRE_VARINT) &&
-	    !take_varint(&content, &item->second))
+	    !take_varint(&content, MAX_VALUE_BYTES, &item->second))
 		return false;
 	return content.at == content.end || take_body(&content, form->descriptor, allocator, item);
 }
@@ -220,9 +223,10 @@ static size_t count_items(struct span span, unsigned field)
 	struct span content;
 	size_t count = 0;
 
-	while (take_tag(&span, field, WIRE_BYTES) && take_bytes(&span, &content))
-		count++;
-	return span.at == span.end ? count : 0;
+	for (; span.at < span.end; count++)
+		if (!take_tag(&span, field, WIRE_BYTES) || !take_bytes(&span, &content))
+			return 0;
+	return count;
 }
 
 /* How many items a plain packet has: some of them and nothing else, each with an id, perhaps the second

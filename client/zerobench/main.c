@@ -193,7 +193,8 @@ static void complete(struct argp_state *state, struct zd_bench_options *o)
 	const struct op *op = &ops[o->op];
 	for (size_t i = 0; i < ZD_ARRAY_LEN(particular); i++)
 		if (o->particular & 1u << i && !(particular[i].ops & 1u << o->op))
-			argp_error(state, "%s takes no --%s", op->name, particular[i].name);
+			argp_error(state, "%s takes no --%s", o->all_reduce ? "all_reduce" : op->name,
+			           particular[i].name);
 	if (o->ranks > 1 && op->ranks == 1)
 		argp_error(state, "%s measures one process: it takes no --ranks above 1", op->name);
 	if (o->min_bytes && o->max_bytes && o->min_bytes > o->max_bytes)

@@ -171,6 +171,10 @@ static void read_works(struct client *client)
 		for (size_t i = 0; i < packet->n_works; i++) {
 			zd_assert(packet->works[i]->sum && client->nworks < MAX_WORKS);
 			zd_assert(client->ahead || packet->works[i]->sum->n_fence_values == 0);
+			zd_assert(packet->works[i]->sum->n_fence_values ==
+			          packet->works[i]->sum->n_fence_timelines);
+			zd_assert(packet->works[i]->sum->n_input_offsets ==
+			          packet->works[i]->sum->n_input_segments);
 			client->works[client->nworks++] = packet->works[i]->id;
 		}
 		zd__work_packet__free_unpacked(packet, NULL);

@@ -124,19 +124,19 @@ static void end_join(struct fake_peer *peer, uint64_t id)
 	fake_reply(peer, &reply);
 }
 
-static const struct lengths {
-	bool more_segments, more_offsets, more_timelines, more_values;
-} right = {false, false, false, false};
+static const struct mistakes {
+	bool more_segments, more_offsets, more_timelines, more_values, no_target;
+} none = {false, false, false, false, false};
 
 static uint64_t place_of(uint32_t number, unsigned which)
 {
 	return (2u * number + which) * SUM_BYTES;
 }
 
-/* Sum `number` is of its input, in slot `number`. Of its two lists of inputs and two of fences, `lengths`
- * names those that are longer than they should be. */
+/* Sum `number` is of its input, in slot `number`. Of its two lists of inputs and two of fences some may be
+ * longer than they should be. */
 static void ask_sum(struct fake_peer *peer, uint32_t number, const struct zc_fence *fences, size_t count,
-                    const struct lengths *lengths)
+                    const struct mistakes *mistakes)
 {
 	uint32_t timelines[ZD_MAX_WORLD + 1] = {0}, segments[] = {SEGMENT, SEGMENT};
 	uint64_t values[ZD_MAX_WORLD + 1] = {0}, inputs[] = {place_of(number, 0), place_of(number, 0)};
@@ -150,18 +150,18 @@ static void ask_sum(struct fake_peer *peer, uint32_t number, const struct zc_fen
 	}
 	sum.input_dtype = sum.target_dtype = ZEROD_FLOAT32;
 	sum.numel = NUMEL;
-	sum.n_input_segments = 1 + (size_t)lengths->more_segments;
+	sum.n_input_segments = 1 + (size_t)mistakes->more_segments;
 	sum.input_segments = segments;
-	sum.n_input_offsets = 1 + (size_t)lengths->more_offsets;
+	sum.n_input_offsets = 1 + (size_t)mistakes->more_offsets;
 	sum.input_offsets = inputs;
-	sum.target_segment = SEGMENT;
+	sum.target_segment = mistakes->no_target ? 0 : SEGMENT;
 	sum.target_offset = place_of(number, 1);
 	sum.prescale = sum.postscale = 1;
 	sum.overwrite = true;
 	sum.slot = number;
-	sum.n_fence_timelines = count + (size_t)lengths->more_timelines;
+	sum.n_fence_timelines = count + (size_t)mistakes->more_timelines;
 	sum.fence_timelines = timelines;
-	sum.n_fence_values = count + (size_t)lengths->more_values;
+	sum.n_fence_values = count + (size_t)mistakes->more_values;
 	sum.fence_values = values;
 	work.id = number + 1;
 	work.body_case = ZD__WORK__BODY_SUM;
@@ -224,7 +224,7 @@ static void run_others(struct fake_peer *peer, const struct gpu *gpu)
 		struct zc_fence done;
 
 		fill(gpu->at[number][0], 2);
-		ask_sum(peer, number, &passed, number % 2, &right);
+		ask_sum(peer, number, &passed, number % 2, &none);
 		done = take_answer(peer, number);
 		fake_await_timeline(peer, done.timeline, done.value);
 		fake_check(peer, holds(gpu->at[number][1], 2));
@@ -242,7 +242,7 @@ static void ask_ahead(struct fake_peer *peer, void *arg)
 	fill(gpu->at[0][0], 1);
 	fill(gpu->at[0][1], -1);
 	fake_signal(peer, 5, 2);
-	ask_sum(peer, 0, fences, 2, &right);
+	ask_sum(peer, 0, fences, 2, &none);
 	done = take_answer(peer, 0);
 	fake_signal(peer, fences[1].timeline, fences[1].value);
 	run_others(peer, gpu);
@@ -276,7 +276,7 @@ static void leave_amid_a_sum(struct fake_peer *peer, void *arg)
 	struct zc_fence done;
 
 	(void)serve_gpu(peer, arg);
-	ask_sum(peer, 0, &never, 1, &right);
+	ask_sum(peer, 0, &never, 1, &none);
 	done = take_answer(peer, 0);
 	fake_check(peer, !is_done(peer, done));
 	close(peer->sock);
@@ -302,7 +302,7 @@ static const struct bad_case {
 	struct zc_fence fence;
 	size_t count;
 	const char *text;
-	struct lengths lengths;
+	struct mistakes mistakes;
 } bad_cases[] = {
         {{ZD_TIMELINES, 1}, 1, "a sum behind timeline 512, value 1", {0}},
         {{UINT32_MAX, 1}, 1, "a sum behind timeline 4294967295, value 1", {0}},
@@ -314,6 +314,7 @@ static const struct bad_case {
         {{3, 1}, 1, "2 offsets for 1 inputs, 1 values for 1 fences", {.more_offsets = true}},
         {{3, 1}, 1, "1 offsets for 1 inputs, 1 values for 2 fences", {.more_timelines = true}},
         {{3, 1}, 1, "1 offsets for 1 inputs, 2 values for 1 fences", {.more_values = true}},
+        {{3, 1}, 1, "a sum without a target", {.no_target = true}},
 };
 
 struct bad_daemon {
@@ -331,7 +332,7 @@ static void ask_what_cannot_be(struct fake_peer *peer, void *arg)
 	fill(daemon->gpu.at[0][1], -1);
 	for (size_t i = 0; i < daemon->one->count; i++)
 		fences[i] = daemon->one->fence;
-	ask_sum(peer, 0, fences, daemon->one->count, &daemon->one->lengths);
+	ask_sum(peer, 0, fences, daemon->one->count, &daemon->one->mistakes);
 	fake_expect_end(peer);
 	fake_check(peer, holds(daemon->gpu.at[0][1], -1));
 }

@@ -175,6 +175,7 @@ static void options_without_effect_are_refused(void **state)
 	        {{"--check", "0", "--op", "alloc"}, "alloc takes no --check"},
 	        {{"--op", "alloc", "-d", "half"}, "alloc takes no --datatype"},
 	        {{"--units", "7", "--op", "reduce"}, "reduce takes no --units"},
+	        {{"--units", "7", "--op", "all_reduce"}, "all_reduce takes no --units"},
 	};
 	for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
 		const char *const *given = cases[i].args;

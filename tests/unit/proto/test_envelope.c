@@ -227,7 +227,8 @@ static void test_unpacked_requests(void **state)
 		zd_envelope_pack(&envelope, bytes + nbytes);
 		nbytes += envelope.bytes;
 	}
-	(void)check_unpacked(&arena, nbytes, bytes, true);
+	for (size_t cut = 0; cut <= nbytes; cut++)
+		(void)check_unpacked(&arena, cut, bytes, true);
 	zd_arena_deinit(&arena);
 }
 
@@ -257,7 +258,8 @@ static void test_unpacked_replies(void **state)
 		zd_envelope_pack(&envelope, bytes + nbytes);
 		nbytes += envelope.bytes;
 	}
-	(void)check_unpacked(&arena, nbytes, bytes, false);
+	for (size_t cut = 0; cut <= nbytes; cut++)
+		(void)check_unpacked(&arena, cut, bytes, false);
 	zd_arena_deinit(&arena);
 }
 
@@ -285,7 +287,11 @@ static const struct fragment {
         FRAGMENT(0xc2, 0x02, 1, 0x08),                                           /* one that ends inside */
         FRAGMENT(0xc0, 0x02, 3),                                                 /* a number */
         FRAGMENT(0x9a, 0x04, 0),                                                 /* no field */
-        FRAGMENT(0xc2, 0x82, 0x80, 0x80, 0x80, 0x01, 0), /* as a gather, but for bits that tags have not */
+        FRAGMENT(0xc2, 0x82, 0x80, 0x80, 0x10, 0),       /* as a gather, but for a high bit */
+        FRAGMENT(0xc2, 0x82, 0x80, 0x80, 0x80, 0x00, 0), /* but for bytes that they have not */
+        FRAGMENT(0xc2, 0x82, 0x80, 0x80, 0x00, 0),       /* a longer tag that is one */
+        FRAGMENT(0xc2, 0x02, 0x80, 0x80, 0x80, 0x80, 0x00),
+        FRAGMENT(0xc2, 0x02, 0x80, 0x80, 0x80, 0x80, 0x80, 0x00), /* nor have lengths */
 };
 #define NFRAGMENTS (sizeof(fragments) / sizeof(fragments[0]))
 
@@ -301,6 +307,32 @@ static void check_items(struct zd_arena *arena, const size_t *which, size_t coun
 	(void)check_unpacked(arena, nbytes, bytes, true);
 	bytes[0] = 0x12;
 	(void)check_unpacked(arena, nbytes, bytes, false);
+}
+
+/* Two items, the second with a length of that many bytes. */
+static void check_long_length(struct zd_arena *arena, size_t length_bytes, uint8_t tag, bool of_client)
+{
+	uint8_t bytes[32] = {tag, 2, 0x08, 5, tag};
+	memset(bytes + 5, 0x80, length_bytes);
+	bytes[5] = length_bytes > 1 ? 0x82 : 2;
+	if (length_bytes > 1)
+		bytes[4 + length_bytes] = 0;
+	bytes[5 + length_bytes] = 0x08;
+	bytes[6 + length_bytes] = 7;
+	for (size_t cut = 0; cut <= 7 + length_bytes; cut++)
+		(void)check_unpacked(arena, cut, bytes, of_client);
+}
+
+static void test_unpacked_lengths(void **state)
+{
+	struct zd_arena arena;
+	(void)state;
+	zd_arena_init(&arena, ARENA_BYTES);
+	for (size_t length_bytes = 1; length_bytes < 12; length_bytes++) {
+		check_long_length(&arena, length_bytes, 0x0a, true);
+		check_long_length(&arena, length_bytes, 0x12, false);
+	}
+	zd_arena_deinit(&arena);
 }
 
 static void test_unpacked_in_any_order(void **state)
@@ -342,6 +374,7 @@ int main(void)
 	        cmocka_unit_test(test_unpacked_requests),
 	        cmocka_unit_test(test_unpacked_replies),
 	        cmocka_unit_test(test_unpacked_in_any_order),
+	        cmocka_unit_test(test_unpacked_lengths),
 	        cmocka_unit_test(test_unpacked_batches),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);

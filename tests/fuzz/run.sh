@@ -3,7 +3,7 @@
 # Builds the fuzzers with clang, libFuzzer and the address and undefined-behaviour sanitizers, and runs each for SECONDS
 # (default 30) from the seeds in tests/fuzz/corpus and from what earlier runs have found. An input that fails is kept in
 # $BUILD/found; run the fuzzer with that file as its argument to see it again.
-#   tests/fuzz/run.sh [TARGET...]    packet, config, client_packet; by default all of them
+#   tests/fuzz/run.sh [TARGET...]    packet, config, client_packet, unpack; by default all of them
 #   tests/fuzz/run.sh corpus         writes the seeds anew
 set -eu
 runtime=${SECONDS:-30} # nothing special in a POSIX shell; 0 where sh is bash and nobody gave it
@@ -49,19 +49,20 @@ build() {
 	packet) link packet tests/fuzz/script.c tests/fuzz/requests.c tests/fuzz/fake_backend.c $daemon ;;
 	config) link config $daemon ;;
 	client_packet) link client_packet tests/fuzz/script.c tests/fuzz/replies.c "$lib/libzerod.a" ;;
+	unpack) link unpack $daemon ;;
 	*) echo "fuzz: no target '$1'" >&2; exit 2 ;;
 	esac
 }
 
 if [ "${1:-}" = corpus ]; then
-	mkdir -p tests/fuzz/corpus/packet tests/fuzz/corpus/config tests/fuzz/corpus/client_packet
+	mkdir -p tests/fuzz/corpus/packet tests/fuzz/corpus/config tests/fuzz/corpus/client_packet tests/fuzz/corpus/unpack
 	# shellcheck disable=SC2086
 	"$CLANG" $flags $common tests/fuzz/corpus.c tests/fuzz/script.c tests/fuzz/requests.c tests/fuzz/replies.c $daemon \
 		$libs -o "$BUILD/corpus"
 	exec "$BUILD/corpus" tests/fuzz/corpus
 fi
 
-[ $# -gt 0 ] || set -- packet config client_packet
+[ $# -gt 0 ] || set -- packet config client_packet unpack
 found=$BUILD/found
 mkdir -p "$found"
 for target; do

@@ -5,16 +5,7 @@ set -u
 cd "$(dirname "$0")/../.." || exit 2
 dir=$(mktemp -d) || exit 2
 trap 'rm -rf "$dir"' EXIT
-number=0
-report() { # status, what
-	number=$((number + 1))
-	if [ "$1" -eq 0 ]; then
-		echo "ok $number - $2"
-	else
-		echo "not ok $number - $2"
-		sed 's/^/# /' "$dir/out"
-	fi
-}
+. tests/it/tap.sh
 program() { # name; its text follows
 	{ echo '#!/bin/bash'; cat; } >"$dir/$1"
 	chmod +x "$dir/$1"
@@ -23,7 +14,9 @@ runs() { # the last line that is expected, its exit status, commands...
 	local last=$1 status=$2
 	shift 2
 	WRAP='' BUILD=$dir/build tests/run.sh "$@" >"$dir/out" 2>&1
-	[ $? -eq "$status" ] && [ "$(tail -n 1 "$dir/out")" = "$last" ]
+	[ $? -eq "$status" ] && [ "$(tail -n 1 "$dir/out")" = "$last" ] && return
+	sed 's/^/# /' "$dir/out"
+	return 1
 }
 export JOBS=3
 
@@ -43,4 +36,4 @@ runs "3 passed, 1 failed, 1 skipped" 1 "$dir/fell" "$dir/well" true
 report $? "a shell that dies before it has counted, and those behind it"
 JOBS=none runs "tests/run.sh: JOBS=none is no number" 2 true
 report $? "JOBS that is no number is refused"
-echo "1..$number"
+finish

@@ -197,12 +197,18 @@ static void check_variants(struct zd_arena *arena, size_t nbytes, const uint8_t 
 	}
 }
 
+/* One with such an id may be read here; a packet with any other goes to protobuf-c as a whole. */
+static bool is_plain(uint64_t id)
+{
+	return id > 0 && id < UINT64_MAX;
+}
+
 static void test_unpacked_requests(void **state)
 {
 	static const Zd__Request__BodyCase cases[] = {ZD__REQUEST__BODY__NOT_SET, ZD__REQUEST__BODY_GATHER,
 	                                              ZD__REQUEST__BODY_END_JOB};
 	struct zd_arena arena;
-	uint8_t bytes[512];
+	uint8_t bytes[512], one[128];
 	size_t nbytes = 0;
 	Zd__Request request = ZD__REQUEST__INIT;
 	Zd__Gather gather = ZD__GATHER__INIT;
@@ -222,8 +228,10 @@ static void test_unpacked_requests(void **state)
 		else
 			request.end_job = &end_job;
 		envelope = zd_envelope_request(&request);
-		zd_envelope_pack(&envelope, bytes);
-		check_variants(&arena, envelope.bytes, bytes, true);
+		zd_envelope_pack(&envelope, one);
+		check_variants(&arena, envelope.bytes, one, true);
+		if (!is_plain(numbers[i]))
+			continue;
 		zd_envelope_pack(&envelope, bytes + nbytes);
 		nbytes += envelope.bytes;
 	}
@@ -235,7 +243,7 @@ static void test_unpacked_requests(void **state)
 static void test_unpacked_replies(void **state)
 {
 	struct zd_arena arena;
-	uint8_t bytes[512];
+	uint8_t bytes[512], one[128];
 	size_t nbytes = 0;
 	Zd__Reply reply = ZD__REPLY__INIT;
 	Zd__GatherReply gather = ZD__GATHER_REPLY__INIT;
@@ -253,8 +261,10 @@ static void test_unpacked_replies(void **state)
 		reply.body_case = i % 2 ? ZD__REPLY__BODY_GATHER : ZD__REPLY__BODY__NOT_SET;
 		reply.gather = &gather;
 		envelope = zd_envelope_reply(&reply);
-		zd_envelope_pack(&envelope, bytes);
-		check_variants(&arena, envelope.bytes, bytes, false);
+		zd_envelope_pack(&envelope, one);
+		check_variants(&arena, envelope.bytes, one, false);
+		if (!is_plain(numbers[i]) || reply.status)
+			continue;
 		zd_envelope_pack(&envelope, bytes + nbytes);
 		nbytes += envelope.bytes;
 	}

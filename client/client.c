@@ -344,6 +344,24 @@ static int choose_name(const char *given, const char **name, struct zd_err *err)
 	return 0;
 }
 
+/* Why there is no session; `err` outlives the client. */
+static void explain(const struct zerod_client *client, const char *path, int status, struct zd_err *err)
+{
+	if (status == ZEROD_E_DISCONNECTED)
+		(void)zd_err_set(
+		        err, status,
+		        "%s: the daemon closed the connection before its first answer; its log says why",
+		        path);
+	else if (status == ZEROD_E_DEADLINE)
+		(void)zd_err_set(
+		        err, status,
+		        "%s: no first answer within %u ms: the daemon cannot start yet, or hangs; its "
+		        "log says which",
+		        path, zc_deadline_ms(client, 0));
+	else
+		(void)zd_err_set(err, status, "%s", zc_err(client)->text);
+}
+
 int zerod_connect(const struct zerod_options *given, zerod_client **client)
 {
 	static pthread_once_t forks_watched = PTHREAD_ONCE_INIT;
@@ -372,8 +390,8 @@ int zerod_connect(const struct zerod_options *given, zerod_client **client)
 	                 err);
 	if (!rc) {
 		rc = greet(made, name);
-		if (rc) /* there will be no client to ask */
-			rc = zd_err_set(err, rc, "%s", zc_err(made)->text);
+		if (rc)
+			explain(made, choose_path(&options), rc, err);
 	}
 	if (rc) {
 		free_client(made);

@@ -291,8 +291,8 @@ void zd_config_init(struct zd_config *config)
 	        .socket_mode = 0666,
 	        .log_level = ZD_LOG_INFO,
 	        .drain_timeout_s = DEFAULT_DRAIN_S,
-	        .device_count = 1,
-	        .gpus = "all",
+	        .device_count = ZD_DEFAULT_DEVICES,
+	        .gpus = ZD_DEFAULT_GPUS,
 	        .collective_timeout_s = DEFAULT_COLLECTIVE_S,
 	        .max_sessions = ZD_MAX_SESSIONS,
 	};

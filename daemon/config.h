@@ -18,6 +18,8 @@ struct zd_err;
 struct zd_backend_ops;
 
 #define ZD_DEFAULT_CONFIG    "/etc/zerod/zerod.conf"
+#define ZD_DEFAULT_DEVICES   1
+#define ZD_DEFAULT_GPUS      "all"
 #define ZD_CONFIG_GPUS_BYTES 2752 /* 64 UUIDs, and what stands between them */
 #define ZD_CONFIG_PATH_BYTES 1024
 

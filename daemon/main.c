@@ -8,6 +8,7 @@
 #include "base/log.h"
 #include "base/spin.h"
 #include "base/std_fds.h"
+#include "daemon/activation.h"
 #include "daemon/config.h"
 #include "daemon/log.h"
 #include "daemon/options.h"
@@ -24,6 +25,7 @@ int main(int argc, char **argv)
 	zd_std_fds_fill();
 	if (argc > 1 && strcmp(argv[1], ZD_CUDA_IDS_PROGRAM_ARG) == 0)
 		return zd_cuda_ids_main(argc - 2, argv + 2);
+	zd_activation_open();
 	zd_options_parse(argc, argv, &options);
 	if (zd_spin_check(&err) != 0 || zd_options_load(&options, &config, &err) != 0) {
 		(void)fprintf(stderr, "zerod: %s\n", err.text);

@@ -5,19 +5,16 @@
  * STARTING: everything is made, the socket first, so that a second start fails before it takes memory.
  * SERVING. DRAINING, after SIGTERM: sessions may end by themselves, new ones and new requests are refused.
  * Then all is taken down in the reverse order. What must hold: at the end no handle, descriptor or file is
- * left, whichever step failed.
+ * left but the service manager's socket, whichever step failed.
  */
 #include "daemon/service.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <inttypes.h>
 #include <signal.h>
 #include <stdbool.h>
 #include <string.h>
 #include <sys/resource.h>
-#include <sys/socket.h>
-#include <sys/stat.h>
 #include <systemd/sd-daemon.h>
 #include <unistd.h>
 #include <uv.h>
@@ -29,6 +26,7 @@
 #include "base/mem.h"
 #include "base/sm.h"
 #include "base/text.h"
+#include "daemon/activation.h"
 #include "daemon/config.h"
 #include "daemon/notify.h"
 #include "daemon/options.h"
@@ -154,8 +152,8 @@ static uint32_t device_count(const struct service *service)
 
 static void notify_serving(struct service *service)
 {
-	zd_notify_state(&service->notify, "READY=1\nSTATUS=Serving %u devices at %s", device_count(service),
-	                service->bound.address.sun_path);
+	zd_notify_state(&service->notify, "READY=1\nSTATUS=Serving %u device%s at %s", device_count(service),
+	                device_count(service) == 1 ? "" : "s", service->bound.address.sun_path);
 }
 
 static void warn_of_part(uint32_t index, const struct zd_device_config *device, const char *key,
@@ -309,57 +307,23 @@ static void close_handles(struct service *service)
 	zd_notify_close(&service->notify);
 }
 
-/* Path and permissions are the service manager's, whatever the configuration says. */
-static void warn_of_other_socket(const struct zd_config *config, const struct sockaddr_un *address)
-{
-	struct stat found;
-
-	if (strcmp(config->socket_path, address->sun_path) != 0)
-		zd_log(ZD_LOG_WARNING, "the service manager's socket is %s: socket = %s is not used",
-		       address->sun_path, config->socket_path);
-	if (stat(address->sun_path, &found) == 0 && (found.st_mode & 0777) != config->socket_mode)
-		zd_log(ZD_LOG_WARNING,
-		       "the service manager's socket has mode %04o: socket_mode = %04o is not used, but "
-		       "SocketMode= of its unit",
-		       found.st_mode & 0777, config->socket_mode);
-}
-
-/* The socket that the service manager listens on for us. */
-static int adopt_socket(struct service *service, int nfds, struct zd_err *err)
-{
-	int sock = SD_LISTEN_FDS_START;
-	struct sockaddr_un *address = &service->bound.address;
-	socklen_t bytes = sizeof(*address) - 1; /* so that a path always ends */
-
-	if (nfds != 1 || sd_is_socket_unix(sock, SOCK_SEQPACKET, 1, NULL, 0) <= 0)
-		return zd_err_set(
-		        err, ZEROD_E_INVALID,
-		        "the service manager passed %d descriptors: expected one listening Unix socket of "
-		        "ListenSequentialPacket=",
-		        nfds);
-	if (fcntl(sock, F_SETFL, O_NONBLOCK) < 0 || getsockname(sock, (struct sockaddr *)address, &bytes) < 0)
-		return zd_err_errno(err, errno, "the service manager's socket");
-	service->bound.sock = sock;
-	service->activated = true;
-	warn_of_other_socket(&service->config, address);
-	return 0;
-}
-
 static int open_socket(struct service *service, struct zd_err *err)
 {
-	int nfds = sd_listen_fds(1);
+	int rc = zd_activation_adopt(&service->config, &service->bound, err);
 
-	if (nfds > 0)
-		return adopt_socket(service, nfds, err);
+	if (rc)
+		return rc;
+	service->activated = service->bound.sock >= 0;
+	if (service->activated)
+		return 0;
 	return zd_bind(service->config.socket_path, service->config.socket_mode, &service->bound, err);
 }
 
 static void close_socket(struct service *service)
 {
-	if (service->bound.sock < 0)
+	if (service->bound.sock < 0 || service->activated)
 		return;
-	if (!service->activated)
-		zd_bound_unlink(&service->bound);
+	zd_bound_unlink(&service->bound);
 	(void)close(service->bound.sock);
 }
 
@@ -378,12 +342,29 @@ static const struct zd_backend_ops *choose_backend(const struct zd_config *confi
 	return chosen;
 }
 
+/* One file may serve all nodes, so this is no mistake; it may be a surprise. */
+static void tell_unused(const struct zd_config *config, const struct zd_backend_ops *backend)
+{
+	bool gpus = strcmp(backend->name, "cuda") == 0;
+
+	if (gpus && config->device_count != ZD_DEFAULT_DEVICES)
+		zd_log(ZD_LOG_NOTICE, "count = %u is not used: the devices are GPUs, and gpus names them",
+		       config->device_count);
+	if (!gpus && strcmp(config->gpus, ZD_DEFAULT_GPUS) != 0)
+		zd_log(ZD_LOG_NOTICE,
+		       "gpus = %s is not used: the devices are emulated, and count numbers them",
+		       config->gpus);
+	if (!gpus && config->nccl_path[0] != '\0')
+		zd_log(ZD_LOG_NOTICE, "nccl = %s is not used: the devices are emulated", config->nccl_path);
+}
+
 static int open_api(struct service *service, struct zd_err *err)
 {
 	const struct zd_config *config = &service->config;
+	const struct zd_backend_ops *backend = choose_backend(config);
 	struct zd_api_limits limits = limits_of(config);
 	struct zd_bridge_config bridge = {
-	        .backend = choose_backend(config),
+	        .backend = backend,
 	        .ndevices = config->device_count,
 	        .devices = config->gpus,
 	        .arena_bytes = config->arena_bytes,
@@ -396,6 +377,7 @@ static int open_api(struct service *service, struct zd_err *err)
 	        .collective_timeout_ns = config->collective_timeout_s * NS_PER_S,
 	};
 
+	tell_unused(config, backend);
 	return zd_api_open(&service->api, &service->loop, &bridge, &limits, err);
 }
 

@@ -178,8 +178,8 @@ struct zerod_options {
 
 /*
  * Connects and shakes hands. `options` may be NULL.
- * Errors: INVALID (path too long, name), CONNECT, VERSION, LIMIT (daemon full), PERMISSION, SYSTEM,
- * UNSUPPORTED (strict, on a machine whose pages are larger than 4096 bytes). zerod_last_error(NULL) says why.
+ * Errors: INVALID (path too long, name), CONNECT, DISCONNECTED, DEADLINE, VERSION, LIMIT (daemon full),
+ * PERMISSION, SYSTEM, UNSUPPORTED (strict, and pages of more than 4096 bytes): zerod_last_error(NULL) says.
  */
 ZEROD_MUST_USE int zerod_connect(const struct zerod_options *options, zerod_client **client);
 

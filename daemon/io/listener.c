@@ -133,3 +133,11 @@ void zd_listener_close(struct zd_listener *listener)
 	uv_close((uv_handle_t *)&listener->readiness, NULL);
 	uv_close((uv_handle_t *)&listener->pause, NULL);
 }
+
+void zd_listener_turn_away(int sock)
+{
+	int waiting;
+
+	while ((waiting = accept4(sock, NULL, NULL, SOCK_CLOEXEC)) >= 0)
+		(void)close(waiting);
+}

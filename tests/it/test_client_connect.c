@@ -128,6 +128,30 @@ static void test_bad_options(void **state)
 	assert_int_equal(zerod_connect(&options, &client), ZEROD_E_CONNECT);
 }
 
+/* A socket that a service manager listens on, of a daemon that does not start. */
+static void test_nobody_answers(void **state)
+{
+	struct zerod_options options = ZEROD_INIT(options);
+	struct sockaddr_un addr = {.sun_family = AF_UNIX};
+	char dir[] = "/tmp/zd-silent-XXXXXX";
+	zerod_client *client = NULL;
+	int sock = socket(AF_UNIX, SOCK_SEQPACKET, 0);
+
+	(void)state;
+	assert_non_null(mkdtemp(dir));
+	snprintf(addr.sun_path, sizeof(addr.sun_path), "%s/s", dir);
+	assert_int_equal(bind(sock, (struct sockaddr *)&addr, sizeof(addr)), 0);
+	assert_int_equal(listen(sock, 1), 0);
+	options.socket_path = addr.sun_path;
+	options.deadline_ms = 1;
+	assert_int_equal(zerod_connect(&options, &client), ZEROD_E_DEADLINE);
+	assert_non_null(strstr(zerod_last_error(NULL), addr.sun_path));
+	assert_non_null(strstr(zerod_last_error(NULL), "no first answer within 1 ms"));
+	close(sock);
+	unlink(addr.sun_path);
+	rmdir(dir);
+}
+
 /* ---- Hellos that go wrong ------------------------------------------------------------------------------ */
 
 enum hello_fault {
@@ -250,6 +274,10 @@ static void test_faulty_hellos(void **state)
 		assert_int_equal(rc, hello_expected[fault]);
 		assert_null(client);
 		assert_string_not_equal(zerod_last_error(NULL), "");
+		if (fault == HELLO_CLOSE) {
+			assert_non_null(strstr(zerod_last_error(NULL), fake.socket_path));
+			assert_non_null(strstr(zerod_last_error(NULL), "before its first answer"));
+		}
 		assert_int_equal(fake_stop(&fake), 0);
 	}
 	assert_int_equal(open_descriptors(), before);
@@ -315,10 +343,15 @@ static void test_fork(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-	        cmocka_unit_test(test_connect_and_close), cmocka_unit_test(test_environment),
-	        cmocka_unit_test(test_no_daemon),         cmocka_unit_test(test_path_too_long),
-	        cmocka_unit_test(test_not_zerod),         cmocka_unit_test(test_bad_options),
-	        cmocka_unit_test(test_faulty_hellos),     cmocka_unit_test(test_fork),
+	        cmocka_unit_test(test_connect_and_close),
+	        cmocka_unit_test(test_environment),
+	        cmocka_unit_test(test_no_daemon),
+	        cmocka_unit_test(test_path_too_long),
+	        cmocka_unit_test(test_not_zerod),
+	        cmocka_unit_test(test_nobody_answers),
+	        cmocka_unit_test(test_bad_options),
+	        cmocka_unit_test(test_faulty_hellos),
+	        cmocka_unit_test(test_fork),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

@@ -40,10 +40,21 @@ gpu() { # index
 start --backend auto --arena 64M
 [ "$(devices)" = "$(gpu 0) $(gpu 1) $(gpu 2) $(gpu 3) " ]
 report $? "auto takes all GPUs, by their UUIDs"
-grep -q "device 3: $(gpu 3), " "$dir/log" && grep -q 'serves 4 cuda devices of 64 MiB' "$dir/log"
+grep -q "device 3: $(gpu 3), " "$dir/log" && grep -q 'serves 4 cuda devices of 64 MiB' "$dir/log" &&
+	! grep -q 'is not used' "$dir/log"
 report $? "the log says which device is which GPU"
 stop
 report $? "it ends in order"
+
+start --backend cuda --devices 3 --arena 64M
+grep -q 'count = 3 is not used: the devices are GPUs' "$dir/log" && [ "$(devices | wc -w)" -eq 4 ]
+report $? "a number of emulated devices is told to be of no use"
+stop
+start --backend host --gpus 0,1 --nccl /lib/libother.so --arena 64M
+grep -q 'gpus = 0,1 is not used: the devices are emulated' "$dir/log" &&
+	grep -q 'nccl = /lib/libother.so is not used: the devices are emulated' "$dir/log"
+report $? "so are a list of GPUs and NCCL's library where the devices are emulated"
+stop
 
 start --backend cuda --gpus "3 $(gpu 1)"
 [ "$(devices)" = "$(gpu 3) $(gpu 1) " ] && grep -q 'serves 2 cuda devices of 3.199 GiB' "$dir/log"

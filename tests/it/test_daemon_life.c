@@ -5,6 +5,8 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <fcntl.h>
+#include <poll.h>
+#include <pthread.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -266,7 +268,7 @@ static void test_drain_timeout(void **state)
 /* ---- Socket activation --------------------------------------------------------------------------------- */
 
 /* As a service manager starts it: with the listening socket as descriptor 3. */
-static pid_t start_activated(int sock, const char *log_path)
+static pid_t start_activated(int sock, const char *log_path, const char *arena)
 {
 	const char *build = getenv("BUILD");
 	char program[256], pid[16];
@@ -282,7 +284,7 @@ static pid_t start_activated(int sock, const char *log_path)
 			(void)dup2(sock, 3);
 		(void)fcntl(3, F_SETFD, 0);
 		(void)dup2(open(log_path, O_WRONLY | O_CREAT | O_APPEND, 0600), STDERR_FILENO);
-		(void)execl(program, "zerod", "--arena", "16M", (char *)NULL);
+		(void)execl(program, "zerod", "--arena", arena, (char *)NULL);
 		_exit(127);
 	}
 	return child;
@@ -330,7 +332,7 @@ static void test_activated(void **state)
 	sock = listen_at(path, SOCK_SEQPACKET);
 	assert_int_equal(chmod(path, 0640), 0);
 	for (int round = 0; round < 2; round++) {
-		child = start_activated(sock, log_path);
+		child = start_activated(sock, log_path, "16M");
 		assert_int_equal(try_connect(path, &client), 0);
 		assert_int_equal(ask(client), 0);
 		zerod_close(client);
@@ -341,12 +343,56 @@ static void test_activated(void **state)
 	(void)close(sock);
 	(void)unlink(path);
 	sock = listen_at(path, SOCK_STREAM);
-	assert_int_equal(wait_status(start_activated(sock, log_path)), 2);
+	assert_int_equal(wait_status(start_activated(sock, log_path, "16M")), 2);
 	(void)close(sock);
 	(void)unlink(path);
 	read_file(log_path, log, sizeof(log));
 	assert_non_null(strstr(log, "socket = " ZD_DEFAULT_SOCKET " is not used"));
 	assert_non_null(strstr(log, "has mode 0640: socket_mode = 0666 is not used"));
+	(void)unlink(log_path);
+	assert_int_equal(rmdir(folder), 0);
+}
+
+struct connecting {
+	const char *path;
+	int status;
+};
+
+static void *connect_main(void *arg)
+{
+	struct connecting *connecting = arg;
+	zerod_client *client = NULL;
+
+	connecting->status = try_connect(connecting->path, &client);
+	zerod_close(client);
+	return NULL;
+}
+
+/* Nobody is left at the socket of whom the service manager would hear again at once. */
+static void test_turns_away(void **state)
+{
+	static const char *const refused[] = {"1" /* too small */, "much"};
+	char folder[] = "/tmp/zerod-life-XXXXXX", path[64], log_path[64];
+	struct pollfd waiting = {.events = POLLIN};
+
+	(void)state;
+	assert_non_null(mkdtemp(folder));
+	(void)snprintf(path, sizeof(path), "%s/s", folder);
+	(void)snprintf(log_path, sizeof(log_path), "%s/log", folder);
+	waiting.fd = listen_at(path, SOCK_SEQPACKET);
+	for (size_t i = 0; i < sizeof(refused) / sizeof(refused[0]); i++) {
+		struct connecting connecting = {.path = path};
+		pthread_t thread;
+
+		assert_int_equal(pthread_create(&thread, NULL, connect_main, &connecting), 0);
+		assert_int_equal(poll(&waiting, 1, 30000), 1);
+		assert_int_equal(wait_status(start_activated(waiting.fd, log_path, refused[i])), 2);
+		assert_int_equal(pthread_join(thread, NULL), 0);
+		assert_int_equal(connecting.status, ZEROD_E_DISCONNECTED);
+		assert_int_equal(poll(&waiting, 1, 0), 0);
+	}
+	(void)close(waiting.fd);
+	(void)unlink(path);
 	(void)unlink(log_path);
 	assert_int_equal(rmdir(folder), 0);
 }
@@ -365,6 +411,7 @@ int main(void)
 	        cmocka_unit_test(test_told_twice),
 	        cmocka_unit_test(test_drain_timeout),
 	        cmocka_unit_test(test_activated),
+	        cmocka_unit_test(test_turns_away),
 	};
 
 	(void)alarm(240);

@@ -1,0 +1,74 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* activation.c - the socket that a service manager listens on for the daemon. */
+#include "daemon/activation.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <systemd/sd-daemon.h>
+
+#include "base/err.h"
+#include "base/log.h"
+#include "daemon/config.h"
+#include "daemon/service.h"
+#include "io/bind.h"
+#include "io/listener.h"
+
+static int npassed;
+
+/* Of any other end the manager hears that it is to start us again, and those who wait are served then. */
+static void on_program_end(int status, void *arg)
+{
+	(void)arg;
+	if (status != ZD_EXIT_CONFIG)
+		return;
+	for (int sock = SD_LISTEN_FDS_START; sock < SD_LISTEN_FDS_START + npassed; sock++)
+		zd_listener_turn_away(sock);
+}
+
+void zd_activation_open(void)
+{
+	npassed = sd_listen_fds(1);
+	for (int sock = SD_LISTEN_FDS_START; sock < SD_LISTEN_FDS_START + npassed; sock++)
+		(void)fcntl(sock, F_SETFL, O_NONBLOCK);
+	(void)on_exit(on_program_end, NULL);
+}
+
+/* Path and permissions are the service manager's, whatever the configuration says. */
+static void warn_of_other_socket(const struct zd_config *config, const struct sockaddr_un *address)
+{
+	struct stat found;
+
+	if (strcmp(config->socket_path, address->sun_path) != 0)
+		zd_log(ZD_LOG_WARNING, "the service manager's socket is %s: socket = %s is not used",
+		       address->sun_path, config->socket_path);
+	if (stat(address->sun_path, &found) == 0 && (found.st_mode & 0777) != config->socket_mode)
+		zd_log(ZD_LOG_WARNING,
+		       "the service manager's socket has mode %04o: socket_mode = %04o is not used, but "
+		       "SocketMode= of its unit",
+		       found.st_mode & 0777, config->socket_mode);
+}
+
+int zd_activation_adopt(const struct zd_config *config, struct zd_bound *bound, struct zd_err *err)
+{
+	int sock = SD_LISTEN_FDS_START;
+	socklen_t bytes = sizeof(bound->address) - 1; /* so that a path always ends */
+
+	*bound = (struct zd_bound){.sock = -1};
+	if (npassed <= 0)
+		return 0;
+	if (npassed != 1 || sd_is_socket_unix(sock, SOCK_SEQPACKET, 1, NULL, 0) <= 0)
+		return zd_err_set(
+		        err, ZEROD_E_INVALID,
+		        "the service manager passed %d descriptors: expected one listening Unix socket of "
+		        "ListenSequentialPacket=",
+		        npassed);
+	if (getsockname(sock, (struct sockaddr *)&bound->address, &bytes) < 0)
+		return zd_err_errno(err, errno, "the service manager's socket");
+	bound->sock = sock;
+	warn_of_other_socket(config, &bound->address);
+	return 0;
+}

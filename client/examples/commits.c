@@ -16,6 +16,8 @@
 
 #include <zerod.h>
 
+#include "host.h"
+
 #define NUMEL 1024
 
 static zerod_client *client;
@@ -41,6 +43,7 @@ static void join(const char *socket_path, const char *job)
 
 	options.socket_path = socket_path;
 	check(zerod_connect(&options, &client), "connect");
+	need_host_devices(client);
 	place.job = job;
 	place.world_size = 1;
 	place.flags = ZEROD_GROUP_DURABLE | ZEROD_GROUP_SHADOW;

@@ -12,6 +12,8 @@
 
 #include <zerod.h>
 
+#include "host.h"
+
 #define NUMEL 1024
 
 static zerod_client *client;
@@ -35,6 +37,7 @@ static void join(const char *socket_path)
 	(void)snprintf(job, sizeof(job), "fallback-%d", (int)getpid());
 	options.socket_path = socket_path;
 	check(zerod_connect(&options, &client), "connect");
+	need_host_devices(client);
 	place.job = job;
 	place.world_size = 1;
 	check(zerod_group_join(client, &place, &group), "join");

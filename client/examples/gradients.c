@@ -13,6 +13,8 @@
 
 #include <zerod.h>
 
+#include "host.h"
+
 #define WORLD       2
 #define NUMEL       1024
 #define MICRO_STEPS 2
@@ -38,6 +40,7 @@ static void join(const char *socket_path, const char *job)
 
 	options.socket_path = socket_path;
 	check(zerod_connect(&options, &client), "connect");
+	need_host_devices(client);
 	place.job = job;
 	place.world_size = WORLD;
 	place.rank = rank;

@@ -12,6 +12,8 @@
 
 #include <zerod.h>
 
+#include "host.h"
+
 #define WORLD 2
 #define NUMEL 128
 
@@ -31,6 +33,7 @@ static void run_rank(const char *socket_path, const char *job, uint32_t rank)
 	struct zerod_options options = ZEROD_INIT(options);
 	options.socket_path = socket_path;
 	check(NULL, zerod_connect(&options, &client), "connect");
+	need_host_devices(client);
 
 	/* A rank of a group, on a device. Waits for the other rank. */
 	zerod_group *group;

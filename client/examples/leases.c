@@ -15,6 +15,8 @@
 
 #include <zerod.h>
 
+#include "host.h"
+
 #define NUMEL  1024
 #define LAYERS 4
 #define SLOTS  2
@@ -43,6 +45,7 @@ static void join(const char *socket_path)
 	(void)snprintf(job, sizeof(job), "leases-%d", (int)getpid());
 	options.socket_path = socket_path;
 	check(zerod_connect(&options, &client), "connect");
+	need_host_devices(client);
 	place.job = job;
 	place.world_size = 1;
 	check(zerod_group_join(client, &place, &group), "join");

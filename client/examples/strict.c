@@ -17,6 +17,8 @@
 
 #include <zerod.h>
 
+#include "host.h"
+
 #define NUMEL 1024
 
 static zerod_client *client;
@@ -42,6 +44,7 @@ static zerod_unit *join_and_register(const char *socket_path, int strict)
 	options.socket_path = socket_path;
 	options.strict = strict; /* all that it takes: 1, while a bug is hunted */
 	check(zerod_connect(&options, &client), "connect");
+	need_host_devices(client);
 	(void)snprintf(job, sizeof(job), "strict-%d-%d", (int)getpid(), strict);
 	place.job = job;
 	place.world_size = 1;

@@ -62,4 +62,21 @@ while list_jobs | grep -q '"name"' && [ $SECONDS -lt $deadline ]; do sleep 0.02;
 ! list_jobs | grep -q '"name"'
 report $? "nothing is left in the daemon"
 
+kill "$daemon" && wait "$daemon" 2>/dev/null
+LD_LIBRARY_PATH=$BUILD/tests/double "$bin/zerod" --foreground --backend cuda --socket "$socket" >"$dir/zerod.log" 2>&1 &
+daemon=$!
+deadline=$((SECONDS + 30))
+until list_jobs >/dev/null 2>&1 || [ $SECONDS -ge $deadline ]; do sleep 0.02; done
+
+# What the daemon of GPUs has is no memory for these.
+refuses() {
+	ZEROD_SOCKET=$socket timeout 120 "$bin/$1" 2>"$dir/err"
+	[ $? -ne 0 ] && grep -q "$1.* on the CPU.*GPU" "$dir/err" || { cat "$dir/err" && false; }
+}
+failed=0
+for example in hello_gather leases gradients commits fallback strict charlm; do
+	refuses $example || failed=1
+done
+report $failed "who computes on the CPU says so beside GPUs"
+
 finish

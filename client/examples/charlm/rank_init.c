@@ -8,13 +8,15 @@
 #include "rank.h"
 
 #include <stdio.h>
+#include <string.h>
 
 /* Tells the launcher what went wrong and with what; returns the status for the caller to pass on. */
 int charlm_rank_fail(struct rank *r, int status, const char *what, const char *unit)
 {
 	struct charlm_message message = {.kind = CHARLM_FAILED, .status = -status};
-	(void)snprintf(message.text, sizeof(message.text), "%s%s%s: %s: %s", what, unit[0] != '\0' ? " " : "",
-	               unit, zerod_status_name(status), zerod_last_error(r->client));
+	const char *why = zerod_last_error(r->client);
+	(void)snprintf(message.text, sizeof(message.text), "%s%s%s: %s%s%s", what, unit[0] != '\0' ? " " : "",
+	               unit, zerod_status_name(status), why[0] != '\0' ? ": " : "", why);
 	(void)!charlm_tell(r->channel, &message);
 	return status;
 }
@@ -37,8 +39,14 @@ static int join(struct rank *r)
 
 	struct zerod_device_info device;
 	uint32_t ndevices = 0;
-	while (zerod_device_get(r->client, ndevices, &device) == ZEROD_OK)
+	while (zerod_device_get(r->client, ndevices, &device) == ZEROD_OK) {
+		if (strncmp(device.name, "host", 4) != 0)
+			return charlm_rank_fail(
+			        r, ZEROD_E_UNSUPPORTED,
+			        "computing on the CPU, which needs a daemon of --backend host, with the GPU",
+			        device.name);
 		ndevices++;
+	}
 	if (ndevices == 0)
 		return charlm_rank_fail(r, ZEROD_E_NOT_FOUND, "looking for devices", "");
 	r->device = r->index % ndevices;

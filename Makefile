@@ -394,6 +394,12 @@ check-gpu: deps  ## the contract suite and the stress on this machine's GPUs; ST
 	@$(MAKE) --no-print-directory tests
 	@tests/gpu/run.sh $(STRESS_SECONDS) $(BUILD)
 
+.PHONY: check-systemd
+check-systemd:  ## the units under a systemd of their own, in a container: as root
+	@SYSTEMD=1 packaging/deps.sh
+	@$(MAKE) --no-print-directory all $(DOUBLE_SO)
+	@BUILD=$(BUILD) tests/systemd/run.sh
+
 ptx:  ## the PTX of each kernels.cu, in the header beside it (nvcc)
 	@NVCC="$(NVCC)" packaging/ptx.sh
 ptx-check:  ## fails when `make ptx` would change something; passes without nvcc

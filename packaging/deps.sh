@@ -24,6 +24,7 @@ need 'pkg-config --exists cmocka' libcmocka-dev 'tests'
 [ -n "${CI:-}" ] && need 'command -v clang-format' clang-format 'make format'
 [ -n "${CI:-}" ] && need 'command -v clang-tidy' clang-tidy 'make tidy'
 [ -n "${MODEL:-}" ] && need 'command -v spin' spin 'make check-model'
+[ -n "${SYSTEMD:-}" ] && need 'command -v systemd-nspawn' systemd-container 'make check-systemd'
 [ -z "$missing" ] && exit 0
 if ! command -v apt-get >/dev/null 2>&1; then
 	echo "Install these (Debian's names) with your package manager, then run make again." >&2

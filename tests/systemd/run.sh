@@ -1,0 +1,156 @@
+#!/bin/bash
+# SPDX-License-Identifier: Apache-2.0
+# The units under a systemd of their own: a container of this machine's files, which nothing that happens here changes, with its own
+# processes, users and network. As root, with systemd-nspawn (package systemd-container). GPUs are the driver's double. $BUILD is what
+# make and make tests built. Ends with "N passed, N failed".
+set -u
+cd "$(dirname "$0")/../.." || exit 2
+. tests/it/tap.sh
+: "${BUILD:=build}"
+deadline_s=60
+
+if [ "${1:-}" != inside ]; then
+	[ "$(id -u)" -eq 0 ] || { echo "tests/systemd/run.sh: mounts and containers are root's" >&2; exit 2; }
+	for program in systemd-nspawn nsenter unshare; do
+		command -v $program >/dev/null || { echo "tests/systemd/run.sh: there is no $program: apt-get install systemd-container util-linux" >&2; exit 2; }
+	done
+	exec unshare --mount --propagation private "$0" inside # mounts end with the script
+fi
+
+# ---- The container -----------------------------------------------------------------------------------------------------------------
+
+dir=$(mktemp -d "${TMPDIR:-/tmp}/zerod-systemd.XXXXXX") || exit 2
+container='' init=''
+inside() {
+	nsenter -t "$init" -m -u -i -n -p -C -- "$@"
+}
+cleanup() {
+	[ -z "$init" ] || inside systemctl poweroff --force --force 2>"$dir/poweroff"
+	[ -z "$container" ] || wait "$container" 2>>"$dir/poweroff"
+	umount "$dir/files/root" "$dir/files" && rm -rf "$dir"
+}
+trap cleanup EXIT
+trap 'exit 1' INT TERM HUP
+
+# Asks again until the command says yes.
+until_true() {
+	local deadline=$((SECONDS + deadline_s))
+	until "$@"; do
+		[ $SECONDS -lt $deadline ] || return 1
+		sleep 0.05
+	done
+}
+
+mkdir "$dir/files" && mount -t tmpfs zerod "$dir/files" && mkdir "$dir/files/upper" "$dir/files/work" "$dir/files/root" &&
+	mount -t overlay zerod -o "lowerdir=/,upperdir=$dir/files/upper,workdir=$dir/files/work" "$dir/files/root" || exit 2
+root=$dir/files/root
+rm -rf "$root"/etc/systemd/system/* "$root/etc/fstab" "$root/etc/zerod" && : >"$root/etc/machine-id"
+make -s install DESTDIR="$root" PREFIX=/usr BUILD="$BUILD" >"$dir/installed" && systemd-sysusers --root="$root" 2>"$dir/users" || exit 2
+mkdir -p "$root/opt/zerod/late" "$root/etc/systemd/system/zerod.service.d"
+install -m 755 "$BUILD"/bin/{hello_gather,gpu_gather,charlm} "$root/opt/zerod" && install -m 755 "$BUILD"/tests/double/*.so* "$root/opt/zerod" || exit 2
+setsid systemd-nspawn -q -D "$root" --register=no --keep-unit -M zerod-test --private-network --console=pipe /lib/systemd/systemd --unit=basic.target \
+	>"$dir/console" 2>&1 </dev/null &
+container=$!
+until_true pgrep -P $container >"$dir/init" || { cat "$dir/console"; exit 2; }
+init=$(cat "$dir/init")
+running() {
+	inside systemctl is-system-running 2>&1 | grep -qE 'running|degraded'
+}
+until_true running || { cat "$dir/console"; exit 2; }
+
+# ---- What is asked -----------------------------------------------------------------------------------------------------------------
+
+property() { # name
+	inside systemctl show --property "$1" --value zerod.service
+}
+is() { # unit, state
+	[ "$(inside systemctl is-active "$1.$2")" = "$3" ]
+}
+said() { # text
+	inside journalctl --unit zerod.service --output cat --no-pager | grep -qF -- "$1"
+}
+status() {
+	inside timeout $deadline_s zeroctl status >"$dir/status" 2>&1
+}
+as_nobody() {
+	inside setpriv --reuid=65534 --regid=65534 --clear-groups timeout 120 "$@"
+}
+configure() { # lines
+	mkdir -p "$root/etc/zerod" && printf '%s\n' "$@" >"$root/etc/zerod/zerod.conf"
+}
+drop_in() { # lines of [Service]
+	printf '%s\n' '[Service]' "$@" >"$root/etc/systemd/system/zerod.service.d/test.conf"
+	inside systemctl daemon-reload
+}
+restarts() { # at least
+	[ "$(property NRestarts)" -ge "$1" ]
+}
+
+configure '[devices]' 'backend = host' 'count = 2' 'arena = 64M'
+inside systemd-analyze verify zerod.service zerod.socket >"$dir/out" 2>&1 && [ ! -s "$dir/out" ]
+report $? "systemd finds nothing wrong with the units"
+
+inside systemctl enable --now --quiet zerod.socket && is zerod socket active && is zerod service inactive && status && is zerod service active
+report $? "the first client starts the service"
+
+[ "$(as_nobody /opt/zerod/hello_gather | grep -c 'sees 0 to 127$')" -eq 2 ]
+report $? "any user may train"
+
+inside systemctl reload zerod && until_true said 'reloaded the limits'
+report $? "a reload takes the limits over"
+
+configure '[limits]' 'max_session = 3'
+inside systemctl reload zerod && until_true said 'max_session: unknown key' && said 'the former limits stay' && status && is zerod service active
+report $? "a reload of what makes no sense changes nothing"
+
+# It is not served, and does not get better by itself; whoever comes starts it once.
+inside systemctl restart zerod 2>"$dir/out"
+[ "$(property ExecMainStatus)" -eq 2 ] && is zerod service failed && is zerod socket active
+report $? "the service does not start with it, and is not started again"
+
+turned_away=0
+for _ in 1 2 3 4 5 6 7 8; do
+	status
+	[ $? -eq 26 ] && grep -q 'before its first answer; its log says why' "$dir/status" && turned_away=$((turned_away + 1))
+done
+[ $turned_away -eq 8 ] && is zerod socket active
+report $? "clients are turned away then, and the socket stays"
+
+configure '[devices]' 'backend = host' 'count = 2' 'arena = 64M'
+status && is zerod service active
+report $? "with the file mended, the next client starts the service"
+
+inside systemctl kill --signal KILL zerod && status && restarts 1
+report $? "a daemon that is killed comes again, and who comes meanwhile is served"
+
+drop_in WatchdogSec=1
+inside systemctl restart zerod && inside systemctl kill --signal STOP zerod && until_true restarts 1 && status
+report $? "a daemon that stands still is ended, and comes again"
+
+drop_in Environment=LD_LIBRARY_PATH=/opt/zerod/late
+configure '[devices]' 'backend = cuda' 'arena = 64M'
+inside systemctl restart --no-block zerod && until_true restarts 2 && said 'there is no CUDA driver'
+report $? "without a driver the service is started again and again"
+cp "$root"/opt/zerod/libcuda.so.1 "$root"/opt/zerod/late && until_true status && grep -q '^backend *cuda$' "$dir/status"
+report $? "until there is one"
+
+[ "$(as_nobody env LD_LIBRARY_PATH=/opt/zerod /opt/zerod/gpu_gather | grep -c ': 1000000 of 1000000 numbers are right$')" -eq 2 ]
+report $? "what the unit forbids the daemon is nothing that GPUs' memory needs"
+
+drop_in RestartSec=1
+configure '[devices]' 'backend = host' 'count = 4' 'arena = 64M'
+inside systemctl restart zerod
+as_nobody /opt/zerod/charlm --steps 1000000 --batch 1 >"$dir/charlm" 2>&1 &
+trainer=$!
+training() {
+	inside zeroctl jobs --json | grep -q '"name"'
+}
+until_true training && inside systemctl stop zerod 2>"$dir/out" && [ "$(property Result)" = success ] && said 'draining, open sessions: 4'
+report $? "a stop lets trainers end"
+wait $trainer
+grep -q SHUTDOWN "$dir/charlm" && is zerod socket active && status && is zerod service active
+report $? "they hear why, and the socket stays"
+
+[ $failures -eq 0 ] || inside journalctl --unit zerod.service --unit zerod.socket --no-pager
+echo "$((number - failures)) passed, $failures failed"
+[ $failures -eq 0 ]

@@ -24,7 +24,6 @@
 #define PUSHES       96
 #define PUSH_BYTES   (256 * KIB)
 #define SPREAD_US    1500
-#define START_US     4e6 /* until the products run */
 
 /* ---- Load ---------------------------------------------------------------------------------------------- */
 
@@ -37,9 +36,11 @@ static void load_main(int sock, void *arg)
 	const struct place *place = arg;
 	struct gpu_load *load;
 
-	(void)sock;
 	gpu_open(place->device);
 	load = gpu_load_new(place->side);
+	gpu_load_queue(load, 20);
+	gpu_load_finish(load);
+	gpu_put(sock, "", 1); /* the products run */
 	for (;;) {
 		gpu_load_queue(load, 20);
 		gpu_load_finish(load);
@@ -192,10 +193,12 @@ int main(int argc, char **argv)
 		puts("  two GPUs are needed");
 		return 0;
 	}
-	for (int i = 0; i < 2 && places[i].side > 0; i++)
+	for (int i = 0; i < 2 && places[i].side > 0; i++) {
+		char byte;
+
 		children[i] = gpu_child_start(load_main, &places[i]);
-	if (places[0].side > 0)
-		gpu_sleep_us(START_US);
+		gpu_get(children[i].sock, &byte, 1);
+	}
 	for (int i = 0; i < 2; i++)
 		s.engines[i] = engine_new(i);
 	s.home = gpu_segment_new(0, SEGMENT, 2);

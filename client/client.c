@@ -403,16 +403,33 @@ int zerod_connect(const struct zerod_options *given, zerod_client **client)
 
 /* ---- Session ------------------------------------------------------------------------------------------- */
 
+static int take_reset(const Zd__Reply *reply, void *arg)
+{
+	struct zerod_client *client = arg;
+	bool says = reply->body_case == ZD__REPLY__BODY_SESSION_RESET; /* older daemons do not */
+
+	pthread_mutex_lock(&client->lock);
+	zc_targets_settle(client, says ? reply->session_reset : NULL);
+	pthread_mutex_unlock(&client->lock);
+	return 0;
+}
+
 int zerod_session_reset(zerod_client *client)
 {
 	Zd__Request request = ZD__REQUEST__INIT;
 	Zd__SessionReset reset = ZD__SESSION_RESET__INIT;
 	zerod_group *group;
-	int rc;
+	struct zd_err *err;
+	int rc = zc_enter(client, &err);
 
+	if (rc)
+		return rc;
+	pthread_mutex_lock(&client->lock);
+	zc_targets_doubt(client);
+	pthread_mutex_unlock(&client->lock);
 	request.body_case = ZD__REQUEST__BODY_SESSION_RESET;
 	request.session_reset = &reset;
-	rc = zc_call(client, &request, 0, NULL, NULL);
+	rc = zc_call(client, &request, 0, take_reset, client);
 	if (rc)
 		return rc;
 	pthread_mutex_lock(&client->lock);

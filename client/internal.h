@@ -294,8 +294,9 @@ struct zerod_group {
 	bool shadow;
 	uint64_t committed_step; /* at the join, and by zerod_commit() since */
 	bool torn;
-	/* The flat target between step_begin and step_end. */
-	bool target_bound;
+	/* The flat target between step_begin and step_end. While a reset is under way it is in doubt: the
+	 * daemon may be taking it back, since the group has failed. */
+	bool target_bound, target_in_doubt;
 	struct zc_location target;
 	enum zerod_dtype target_dtype;
 	LIST_HEAD(, zerod_unit) units;
@@ -694,6 +695,10 @@ int zc_publish(struct zc_unit_list *list, zerod_unit *const *units, zerod_stream
                uint32_t nstreams, uint32_t flags, struct zd_err *err) __attribute__((warn_unused_result));
 /* With the lock, the session was reset: what a group with shadows had under update may have been set back. */
 void zc_updates_reset(struct zerod_client *client);
+/* step.c, both with the lock. A reset begins: which steps it leaves is to be heard. It has ended: targets of
+ * steps that the reply does not name are the daemon's again; NULL: it names none at all. */
+void zc_targets_doubt(struct zerod_client *client);
+void zc_targets_settle(struct zerod_client *client, const Zd__SessionResetReply *reply);
 /* With the lock, these two. */
 void zc_bucket_free(struct zerod_bucket *bucket);
 /* What the group's buckets had reserved and nobody has got is given up. */

@@ -31,6 +31,7 @@ static int bind_target(const struct stepping *stepping, const Zd__StepBeginReply
 	group->target = target;
 	group->target_dtype = (enum zerod_dtype)reply->target_dtype;
 	group->target_bound = true;
+	group->target_in_doubt = false;
 	return 0;
 }
 
@@ -86,6 +87,9 @@ static int find_slice(const struct zerod_group *group, const struct zc_unit *uni
 		return zd_err_set(err, ZEROD_E_INVALID, "unit '%s' is frozen and has no target", unit->name);
 	if (!group->target_bound)
 		return zd_err_set(err, ZEROD_E_STATE, "there is no target outside step_begin and step_end");
+	if (group->target_in_doubt)
+		return zd_err_set(err, ZEROD_E_STATE,
+		                  "there is no target until zerod_session_reset() has succeeded");
 	offset_bytes = unit->target_offset_numel * element; /* both were bounded when they came */
 	bytes = unit->target_numel * element;
 	if (offset_bytes > group->target.bytes || bytes > group->target.bytes - offset_bytes)
@@ -149,4 +153,31 @@ int zerod_step_end(zerod_group *group, zerod_stream *const *streams, uint32_t ns
 	group->target_bound = false;
 	pthread_mutex_unlock(&client->lock);
 	return 0;
+}
+
+void zc_targets_doubt(struct zerod_client *client)
+{
+	struct zerod_group *group;
+
+	LIST_FOREACH (group, &client->groups, link)
+		group->target_in_doubt = group->target_bound;
+}
+
+static bool is_named(const Zd__SessionResetReply *reply, uint64_t group)
+{
+	for (size_t i = 0; i < reply->n_steps; i++)
+		if (reply->steps[i] == group)
+			return true;
+	return false;
+}
+
+void zc_targets_settle(struct zerod_client *client, const Zd__SessionResetReply *reply)
+{
+	struct zerod_group *group;
+
+	LIST_FOREACH (group, &client->groups, link) {
+		if (group->target_in_doubt && reply && !is_named(reply, group->id))
+			group->target_bound = false;
+		group->target_in_doubt = false;
+	}
 }

@@ -27,6 +27,7 @@
 #define ZD_MAX_BUCKETS           64u    /* buckets of one rank */
 #define ZD_MAX_BUCKET_SLOTS      16u
 #define ZD_MAX_SCOPES            1024u        /* scopes, claims and contexts of one rank */
+#define ZD_MAX_STEPS             256u         /* groups that session_reset's reply names */
 #define ZD_MAX_FENCES            64u          /* fences in one request */
 #define ZD_MAX_UNITS_PER_REQUEST 1024u        /* update_begin, publish, context_begin */
 #define ZD_MAX_RETIRED           1024u        /* segments in one segments_unmapped */

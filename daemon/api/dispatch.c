@@ -72,6 +72,7 @@ static const struct route routes[] = {
 
 /* Kinds that are not here have a status for an answer, and no body. */
 static zd_fill_fn *const fills[ZD_NREQUESTS] = {
+        [ZD_REQ_SESSION_RESET] = zd_fill_session_reset,
         [ZD_REQ_GROUP_JOIN] = zd_fill_group_join,
         [ZD_REQ_UNIQUE_IDS] = zd_fill_unique_ids,
         [ZD_REQ_UNIT_REGISTER] = zd_fill_unit_register,

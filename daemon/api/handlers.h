@@ -25,6 +25,7 @@ typedef int zd_answer_fn(struct zd_api_session *session, const Zd__Request *requ
 /* handle_session.c */
 zd_answer_fn zd_answer_hello, zd_answer_goodbye;
 zd_args_fn zd_args_session_reset;
+zd_fill_fn zd_fill_session_reset;
 
 /* handle_group.c */
 zd_args_fn zd_args_group_join, zd_args_group_leave, zd_args_unique_ids, zd_args_commit;

@@ -388,6 +388,10 @@ struct zd_reply {
 	const char *error; /* "" when status is 0 */
 	union {
 		struct {
+			uint32_t nsteps;
+			const uint64_t *steps; /* groups whose target the session may read */
+		} session_reset;
+		struct {
 			uint64_t group;
 			bool torn;
 			uint64_t committed_step;

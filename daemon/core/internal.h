@@ -764,6 +764,7 @@ struct zd_engine {
 	struct zd_allocation *allocations;
 	struct zd_scope *scopes;
 	uint64_t ended[ZD_MAX_SCOPES]; /* scratch: ids of the scopes that ended with a request */
+	uint64_t steps[ZD_MAX_STEPS];  /* scratch: ids of groups in whose step a session is */
 	struct zd_op *ops;
 	struct zd_owner *owners;          /* hash by uid */
 	struct zd_request *spare_request; /* not in use; NULL: none */

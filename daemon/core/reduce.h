@@ -31,6 +31,8 @@ void zd_reduce_group_revived(struct zd_engine *e, struct zd_group *group);
  * this rank's runs. */
 int zd_backward_check_ended(const struct zd_member *member, struct zd_err *err)
         __attribute__((warn_unused_result));
+/* Is the rank between step_begin and step_end, so that it reads its target. */
+bool zd_step_is_taken(const struct zd_member *member);
 /* Is a flat target of the group bound on any rank. */
 bool zd_reduce_has_target(const struct zd_group *group);
 /* Called by zd_settle() for a dirty device before its queue is tried: reductions that wait for staging may go

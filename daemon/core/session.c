@@ -148,6 +148,19 @@ static void take_aborts_back(struct zd_engine *e, struct zd_session *session)
 		zd_sm_move(&zd_sm_session, &session->state, ZD_SESSION_OPEN);
 }
 
+/* Of more groups than are named the session begins its steps anew. */
+static void list_steps(struct zd_engine *e, const struct zd_session *session)
+{
+	const struct zd_member *member;
+	uint32_t nsteps = 0;
+	TAILQ_FOREACH (member, &session->members, session_link) {
+		if (nsteps < ZD_MAX_STEPS && zd_step_is_taken(member))
+			e->steps[nsteps++] = member->group->id;
+	}
+	e->reply.u.session_reset.nsteps = nsteps;
+	e->reply.u.session_reset.steps = e->steps;
+}
+
 /* Shards that the caller will read are what the last commit left. */
 static int reset_attempt(struct zd_engine *e, struct zd_request *req, struct zd_err *err)
 {
@@ -164,6 +177,7 @@ static int reset_attempt(struct zd_engine *e, struct zd_request *req, struct zd_
 		req->wait.unit = part->unit;
 		return wait;
 	}
+	list_steps(e, req->session);
 	return 0;
 }
 

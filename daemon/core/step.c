@@ -85,6 +85,12 @@ void zd_step_give_up(struct zd_engine *e, struct zd_member_reduce *mr)
 	zd_sm_move(&zd_sm_step, &mr->step, ZD_STEP_NONE);
 }
 
+bool zd_step_is_taken(const struct zd_member *member)
+{
+	const struct zd_member_reduce *mr = zd_member_reduce(member);
+	return mr && mr->step == ZD_STEP_TAKEN;
+}
+
 bool zd_reduce_has_target(const struct zd_group *group)
 {
 	for (uint32_t rank = 0; rank < group->local_world_size; rank++) {

@@ -423,6 +423,30 @@ static void test_a_failed_groups_target(void **state)
 	contract_close(w.c);
 }
 
+/* It gives the target of a failed group back, and no other. */
+static void test_a_reset_in_a_step(void **state)
+{
+	struct zerod_target target, same;
+	struct contract_rank *rank;
+	struct world w;
+
+	(void)state;
+	contract_needs(CONTRACT_ONE_SIDED);
+	open_world(&w);
+	rank = &w.c->ranks[0];
+	begin_step(&w);
+	OK(rank->client, zerod_unit_target(w.first.at[0], &target));
+	OK(rank->client, zerod_session_reset(rank->client));
+	OK(rank->client, zerod_unit_target(w.first.at[0], &same));
+	assert_ptr_equal(same.data, target.data);
+	contract_leave(&w.c->ranks[1]);
+	AWAIT(zerod_backward_begin(rank->group, NULL) == ZEROD_E_PEER_LOST);
+	OK(rank->client, zerod_unit_target(w.first.at[0], &target));
+	OK(rank->client, zerod_session_reset(rank->client));
+	FAILS(rank->client, zerod_unit_target(w.first.at[0], &target), ZEROD_E_STATE, "no target outside");
+	contract_close(w.c);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -436,6 +460,7 @@ int main(void)
 	        CONTRACT_TEST(test_backwards_and_steps_take_turns),
 	        CONTRACT_TEST(test_a_unit_of_the_next_step),
 	        CONTRACT_TEST(test_a_failed_groups_target),
+	        CONTRACT_TEST(test_a_reset_in_a_step),
 	};
 
 	return cmocka_run_group_tests_name("8036: targets live for a step", tests, NULL, NULL);

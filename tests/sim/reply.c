@@ -217,6 +217,23 @@ static void replied_alloc(struct zd_sim_world *world, struct zd_sim_session *ses
 	zd_sim_pattern_write(alloc->key, zd_sim_memory(world, &alloc->at, "allocation"), alloc->at.bytes);
 }
 
+/* It names the groups whose target the session may read, and no other. */
+static void check_steps(struct zd_sim_world *world, const struct zd_sim_session *session,
+                        const struct zd_reply *reply)
+{
+	for (uint32_t g = 0; g < world->config.ngroups; g++) {
+		const struct zd_sim_member *member = &session->members[g];
+		bool reads = member->id != 0 && member->stepping && !member->lost, named = false;
+
+		for (uint32_t i = 0; i < reply->u.session_reset.nsteps; i++)
+			named |= member->id != 0 && reply->u.session_reset.steps[i] == member->id;
+		if (reads != named)
+			zd_sim_fail(world,
+			            "session %llu %s the target of group %u, and its reset says otherwise",
+			            (unsigned long long)session->id, reads ? "reads" : "does not read", g);
+	}
+}
+
 static void replied_other(struct zd_sim_world *world, struct zd_sim_session *session,
                           const struct zd_sim_request *request, const struct zd_reply *reply)
 {
@@ -225,6 +242,7 @@ static void replied_other(struct zd_sim_world *world, struct zd_sim_session *ses
 	switch (request->kind) {
 	case ZD_REQ_SESSION_RESET:
 		zd_sim_shards_check(world, session);
+		check_steps(world, session, reply);
 		break;
 	case ZD_REQ_COMMIT:
 		zd_sim_committed(world, request->group, request->version);

@@ -18,7 +18,6 @@
 #include <unistd.h>
 
 #define DEADLINE_MS 20000
-#define GROUP       5u
 
 /* ---- Life ---------------------------------------------------------------------------------------------- */
 
@@ -358,7 +357,7 @@ static void serve_join(struct fake_peer *peer)
 
 	if (!request)
 		return;
-	join.group = GROUP;
+	join.group = FAKE_GROUP;
 	reply.id = request->id;
 	reply.body_case = ZD__REPLY__BODY_GROUP_JOIN;
 	reply.group_join = &join;

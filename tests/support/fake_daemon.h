@@ -95,6 +95,7 @@ int fake_memfd(size_t bytes, int seals, void **map);
 void fake_hello(struct fake_peer *peer);
 /* fake_hello(), then a group of two ranks (or as many as were set) with one unit of 64 float32 a rank: unit
  * 1, its shard at offset 0 of segment 7, which has FAKE_SEGMENT_BYTES. */
+#define FAKE_GROUP         5u
 #define FAKE_UNIT          1u
 #define FAKE_SEGMENT       7u
 #define FAKE_SEGMENT_BYTES 65536u

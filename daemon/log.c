@@ -3,11 +3,11 @@
  * log.c - where log lines go.
  *
  * A service manager that connects stderr to the journal says so in JOURNAL_STREAM: then lines are sent there
- * natively, so that fields stay fields. A line that the journal does not take goes to stderr. Nothing waits
- * for whoever reads stderr.
+ * natively, so that fields stay fields. Nothing waits for whoever reads them.
  */
 #include "daemon/log.h"
 
+#include <errno.h>
 #include <poll.h>
 #include <stdarg.h>
 #include <stdatomic.h>
@@ -15,19 +15,16 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/stat.h>
-#include <sys/uio.h>
 #include <time.h>
 #include <unistd.h>
 
-#define SD_JOURNAL_SUPPRESS_LOCATION
-#include <systemd/sd-journal.h>
-
 #include "base/log.h"
 #include "base/mem.h"
+#include "daemon/journal.h"
 
-#define FIELD_BYTES 160 /* a key, "=" and a value */
-#define TEXT_BYTES  1100
-#define LINE_BYTES  4096 /* PIPE_BUF: a pipe takes them as a whole */
+#define LINE_BYTES 4096 /* PIPE_BUF: a pipe takes them as a whole */
+
+static struct zd_journal journal;
 
 static const char *level_name(enum zd_log_level level)
 {
@@ -80,51 +77,50 @@ static void add_line(struct text *text, const struct zd_log_line *line)
 	add(text, "\n");
 }
 
-/* A pipe or a terminal that nobody reads from would stop the thread, and with the loop's all trainers: lines
- * are lost then, and counted. What is writable takes a text as a whole, so that lines of several threads do
- * not mix. */
-static void to_stderr(const struct zd_log_line *line)
+/* What is writable takes a text as a whole, so that lines of several threads do not mix. 0, or -1. */
+static int write_stderr(const struct zd_log_line *line)
 {
-	static atomic_uint lost;
 	struct pollfd room = {.fd = STDERR_FILENO, .events = POLLOUT};
 	struct text text = {.used = 0};
-	unsigned nlost;
 
-	if (poll(&room, 1, 0) != 1 || !(room.revents & POLLOUT)) {
-		(void)atomic_fetch_add(&lost, 1);
-		return;
-	}
-	nlost = atomic_exchange(&lost, 0);
-	if (nlost > 0)
-		add(&text, "zerod: %u lines of the log are lost: nobody read them\n", nlost);
+	if (poll(&room, 1, 0) != 1 || !(room.revents & POLLOUT))
+		return -1;
 	add_line(&text, line);
-	if (write(STDERR_FILENO, text.bytes, text.used) < 0)
-		(void)atomic_fetch_add(&lost, nlost + 1);
+	return write(STDERR_FILENO, text.bytes, text.used) < 0 ? -1 : 0;
 }
 
-static struct iovec field(char *buffer, size_t room_bytes, const char *key, const char *value)
+/* A line that the journal is not there for goes to stderr. */
+static int write_journal(const struct zd_log_line *line)
 {
-	int bytes = snprintf(buffer, room_bytes, "%s=%s", key, value);
+	if (zd_journal_send(&journal, line) == 0)
+		return 0;
+	return errno == EAGAIN ? -1 : write_stderr(line);
+}
 
-	return (struct iovec){.iov_base = buffer,
-	                      .iov_len = (size_t)bytes < room_bytes ? (size_t)bytes : room_bytes - 1};
+/* Whoever reads nothing would stop the thread, and with the loop's all trainers: lines are lost then, and
+ * counted. */
+static void deliver(const struct zd_log_line *line, int (*write_line)(const struct zd_log_line *line))
+{
+	static atomic_uint lost;
+	unsigned nlost = atomic_exchange(&lost, 0);
+	char text[64];
+	const struct zd_log_line told = {.level = ZD_LOG_WARNING, .text = text};
+
+	(void)snprintf(text, sizeof(text), "%u lines of the log are lost: nobody read them", nlost);
+	if (nlost > 0 && write_line(&told) < 0)
+		(void)atomic_fetch_add(&lost, nlost + 1);
+	else if (write_line(line) < 0)
+		(void)atomic_fetch_add(&lost, 1);
+}
+
+static void to_stderr(const struct zd_log_line *line)
+{
+	deliver(line, write_stderr);
 }
 
 static void to_journal(const struct zd_log_line *line)
 {
-	struct iovec parts[3 + ZD_LOG_MAX_FIELDS];
-	char message[TEXT_BYTES], fields[2 + ZD_LOG_MAX_FIELDS][FIELD_BYTES], priority[4];
-	int nparts = 0;
-
-	(void)snprintf(priority, sizeof(priority), "%d", (int)line->level);
-	parts[nparts++] = field(message, sizeof(message), "MESSAGE", line->text);
-	parts[nparts++] = field(fields[0], FIELD_BYTES, "PRIORITY", priority);
-	parts[nparts++] = field(fields[1], FIELD_BYTES, "SYSLOG_IDENTIFIER", "zerod");
-	for (size_t i = 0; i < line->nfields; i++)
-		parts[nparts++] = field(fields[2 + i], FIELD_BYTES, line->fields[i].key,
-		                        line->fields[i].value);
-	if (sd_journal_sendv(parts, nparts) < 0)
-		to_stderr(line);
+	deliver(line, write_journal);
 }
 
 /* JOURNAL_STREAM holds device and inode of the journal's end of stderr; it is inherited by programs whose
@@ -148,5 +144,7 @@ static bool stderr_is_journal(void)
 
 void zd_log_open(bool foreground)
 {
-	zd_log_set_sink(!foreground && stderr_is_journal() ? to_journal : to_stderr);
+	bool native = !foreground && stderr_is_journal() && zd_journal_open(&journal, ZD_JOURNAL_PATH) == 0;
+
+	zd_log_set_sink(native ? to_journal : to_stderr);
 }

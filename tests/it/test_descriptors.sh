@@ -67,7 +67,7 @@ done
 until [[ $line == *'lines of the log are lost'* ]]; do
 	read -r line <&9
 done
-[[ $line =~ ^zerod:\ [0-9]+\ lines ]]
+[[ $line =~ warning:\ [0-9]+\ lines ]]
 report $? 'the log says how many lines it lost'
 ends
 finish

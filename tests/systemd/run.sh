@@ -96,6 +96,9 @@ report $? "the first client starts the service"
 [ "$(as_nobody /opt/zerod/hello_gather | grep -c 'sees 0 to 127$')" -eq 2 ]
 report $? "any user may train"
 
+inside journalctl --unit zerod.service --output json --no-pager | grep -q '"ZEROD_SESSION"'
+report $? "the journal has the sessions' numbers as fields"
+
 inside systemctl reload zerod && until_true said 'reloaded the limits'
 report $? "a reload takes the limits over"
 
@@ -120,12 +123,25 @@ configure '[devices]' 'backend = host' 'count = 2' 'arena = 64M'
 status && is zerod service active
 report $? "with the file mended, the next client starts the service"
 
-inside systemctl kill --signal KILL zerod && status && restarts 1
+inside kill -KILL "$(property MainPID)" && status && restarts 1
 report $? "a daemon that is killed comes again, and who comes meanwhile is served"
 
 drop_in WatchdogSec=1
-inside systemctl restart zerod && inside systemctl kill --signal STOP zerod && until_true restarts 1 && status
+inside systemctl restart zerod && inside kill -STOP "$(property MainPID)" && until_true restarts 1 && status
 report $? "a daemon that stands still is ended, and comes again"
+
+# More lines than its queue takes.
+pid=$(property MainPID)
+journal=$(inside systemctl show --property MainPID --value systemd-journald)
+inside kill -STOP "$journal" && inside sh -c 'for i in $(seq 600); do zeroctl status >/dev/null || exit 1; done' &&
+	[ "$(property MainPID)" = "$pid" ]
+report $? "a journal that stands still holds up nobody"
+inside kill -CONT "$journal"
+lines_lost() {
+	status && said 'lines of the log are lost: nobody read them'
+}
+until_true lines_lost
+report $? "what it has missed is told"
 
 drop_in Environment=LD_LIBRARY_PATH=/opt/zerod/late
 configure '[devices]' 'backend = cuda' 'arena = 64M'

@@ -139,6 +139,7 @@ static int take_reply(struct zerod_client *client, struct zc_packet *packet, con
 		if (client->abandoned > 0) {
 			client->abandoned--;
 			client->outstanding--;
+			zc_wake(client, NULL); /* there is room for who waits for that */
 		}
 		return 0;
 	}

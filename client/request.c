@@ -3,8 +3,9 @@
  * request.c - a request from its id to the socket, and the call that waits for its reply.
  *
  * What must hold: an op is in the table before its request can be answered; client->outstanding counts the
- * requests that the daemon has not answered, never more than ZD_MAX_OUTSTANDING; a sender that finds the
- * socket full also reads, since the daemon stops reading a client that does not take its replies.
+ * requests that the daemon has not answered, never more than ZD_MAX_OUTSTANDING but for those that tell of unmapped
+ * segments, which it answers at once; a sender that finds the socket full also reads, since the daemon stops
+ * reading a client that does not take its replies.
  */
 #include "client/internal.h"
 #include "proto/envelope.h"
@@ -92,23 +93,6 @@ static int pack(const Zd__Request *request, struct packed *packed, struct zd_err
 
 /* ---- Sending ------------------------------------------------------------------------------------------- */
 
-/* With the lock: waits until the daemon may be sent `count` more requests, and counts them. */
-static int reserve_room(struct zerod_client *client, unsigned count, uint64_t deadline_ns, struct zd_err *err)
-{
-	bool in_time = true;
-
-	while (!client->broken_status && in_time && client->outstanding + count > ZD_MAX_OUTSTANDING)
-		in_time = zc_wait_progress(client, NULL, deadline_ns);
-	zc_hand_over(client);
-	if (client->broken_status)
-		return zd_err_set(err, client->broken_status, "%s", client->broken_text);
-	if (!in_time)
-		return zd_err_set(err, ZEROD_E_LIMIT, "%u requests are outstanding, the limit is %u",
-		                  client->outstanding, ZD_MAX_OUTSTANDING);
-	client->outstanding += count;
-	return 0;
-}
-
 /* With the lock: marks what is about to go out, so that answers to it are expected. */
 static void mark_sent(struct zerod_client *client, const uint64_t *ids, unsigned nids)
 {
@@ -184,31 +168,6 @@ static int push_packet(struct zerod_client *client, const uint8_t *bytes, size_t
 	return rc == ZEROD_E_DISCONNECTED ? zc_read_last_words(client, err) : rc;
 }
 
-int zc_transmit(struct zerod_client *client, const uint8_t *bytes, size_t nbytes, const uint64_t *ids,
-                unsigned nids, struct zd_err *err)
-{
-	uint64_t deadline_ns = zc_deadline_ns(zc_deadline_ms(client, 0));
-	int rc;
-
-	pthread_mutex_lock(&client->send_lock);
-	pthread_mutex_lock(&client->lock);
-	rc = reserve_room(client, nids, deadline_ns, err);
-	if (!rc)
-		mark_sent(client, ids, nids);
-	pthread_mutex_unlock(&client->lock);
-	if (!rc)
-		rc = push_packet(client, bytes, nbytes, deadline_ns, err);
-	pthread_mutex_unlock(&client->send_lock);
-	zc_unmapped_send(client);
-	if (!rc)
-		return 0;
-
-	pthread_mutex_lock(&client->lock);
-	fail_unsent(client, ids, nids, err);
-	pthread_mutex_unlock(&client->lock);
-	return rc;
-}
-
 /* ---- Segments that were unmapped ----------------------------------------------------------------------- */
 
 /* With send_lock. The daemon's answer is nobody's: it is as one whose caller has given up. */
@@ -248,7 +207,58 @@ static int send_unmapped(struct zerod_client *client, uint64_t deadline_ns)
 	return rc;
 }
 
-/* Who finds the socket taken may leave it to the one who has it, since that one looks afterwards. */
+/* With both locks: waits until the daemon may be sent `count` more requests, and counts them. Nobody else can
+ * send meanwhile, so that what was unmapped is told of here: it may be what the answers wait for. */
+static int reserve_room(struct zerod_client *client, unsigned count, uint64_t deadline_ns, struct zd_err *err)
+{
+	bool in_time = true;
+
+	while (!client->broken_status && in_time && client->outstanding + count > ZD_MAX_OUTSTANDING) {
+		if (client->nunmapped == 0) {
+			in_time = zc_wait_progress(client, NULL, deadline_ns);
+			continue;
+		}
+		pthread_mutex_unlock(&client->lock);
+		(void)send_unmapped(client, deadline_ns);
+		pthread_mutex_lock(&client->lock);
+	}
+	zc_hand_over(client);
+	if (client->broken_status)
+		return zd_err_set(err, client->broken_status, "%s", client->broken_text);
+	if (!in_time)
+		return zd_err_set(err, ZEROD_E_LIMIT, "%u requests are outstanding, the limit is %u",
+		                  client->outstanding, ZD_MAX_OUTSTANDING);
+	client->outstanding += count;
+	return 0;
+}
+
+int zc_transmit(struct zerod_client *client, const uint8_t *bytes, size_t nbytes, const uint64_t *ids,
+                unsigned nids, struct zd_err *err)
+{
+	uint64_t deadline_ns = zc_deadline_ns(zc_deadline_ms(client, 0));
+	int rc;
+
+	pthread_mutex_lock(&client->send_lock);
+	pthread_mutex_lock(&client->lock);
+	rc = reserve_room(client, nids, deadline_ns, err);
+	if (!rc)
+		mark_sent(client, ids, nids);
+	pthread_mutex_unlock(&client->lock);
+	if (!rc)
+		rc = push_packet(client, bytes, nbytes, deadline_ns, err);
+	pthread_mutex_unlock(&client->send_lock);
+	zc_unmapped_send(client);
+	if (!rc)
+		return 0;
+
+	pthread_mutex_lock(&client->lock);
+	fail_unsent(client, ids, nids, err);
+	pthread_mutex_unlock(&client->lock);
+	return rc;
+}
+
+/* Who finds the socket taken leaves it to the one who has it, since that one looks before it sleeps, and
+ * afterwards. */
 void zc_unmapped_send(struct zerod_client *client)
 {
 	bool any;

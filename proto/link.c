@@ -9,18 +9,22 @@
 #include "proto/link.h"
 
 #include <poll.h>
+#include <sys/socket.h>
 
 #define WAKE_BYTES 1u /* no message that says anything is that short */
 
 /* ---- Sending ------------------------------------------------------------------------------------------- */
 
-/* A socket without room has what keeps the other side awake. */
-static int wake(struct zd_link *link, struct zd_err *err)
+/* The packet is sent already, whatever becomes of the byte. A socket without room has what keeps the other side
+ * awake; of one that is closed the readers hear; and where there is no memory for a byte, the connection ends,
+ * since the other side may sleep on the packet. */
+static void wake(struct zd_link *link)
 {
 	static const uint8_t byte;
-	int rc = zd_frame_send(link->sock, &byte, WAKE_BYTES, NULL, 0, err);
+	int rc = zd_frame_send(link->sock, &byte, WAKE_BYTES, NULL, 0, NULL);
 
-	return rc < 0 ? rc : 0;
+	if (rc < 0 && rc != ZEROD_E_DISCONNECTED)
+		(void)shutdown(link->sock, SHUT_RDWR);
 }
 
 int zd_link_send(struct zd_link *link, const void *bytes, size_t nbytes, const int *fds, unsigned nfds,
@@ -30,8 +34,11 @@ int zd_link_send(struct zd_link *link, const void *bytes, size_t nbytes, const i
 	int rc;
 
 	if (ring && nfds == 0 && nbytes > 0 && atomic_load_explicit(&ring->looks, memory_order_relaxed) &&
-	    zd_ring_write(&link->out, bytes, nbytes, link->nsent))
-		return atomic_load(&ring->looks) ? 0 : wake(link, err);
+	    zd_ring_write(&link->out, bytes, nbytes, link->nsent)) {
+		if (!atomic_load(&ring->looks))
+			wake(link);
+		return 0;
+	}
 	rc = zd_frame_send(link->sock, bytes, nbytes, fds, nfds, err);
 	if (rc == 0)
 		link->nsent++;

@@ -51,7 +51,7 @@ bool zd_ring_write(struct zd_ring_end *end, const void *bytes, size_t nbytes, ui
 }
 
 /* What there is to read, and its header, which is looked at once: its writer may change it at any time.
- * False: nothing. */
+ * False: nothing, or the ring was emptied meanwhile and what was seen may be zeros. */
 static bool peek(const struct zd_ring_end *end, uint64_t *there, struct header *header)
 {
 	uint64_t tail = atomic_load(&end->ring->tail);
@@ -60,9 +60,9 @@ static bool peek(const struct zd_ring_end *end, uint64_t *there, struct header *
 	if (tail == 0 || *there == 0)
 		return false;
 	uint64_t word = __atomic_load_n((const uint64_t *)(end->ring->data + end->place % ZD_RING_BYTES),
-	                                __ATOMIC_RELAXED);
+	                                __ATOMIC_ACQUIRE);
 	memcpy(header, &word, sizeof(*header));
-	return true;
+	return atomic_load_explicit(&end->ring->tail, memory_order_relaxed) != 0;
 }
 
 /* Packets of the socket come first that have not been read yet. */

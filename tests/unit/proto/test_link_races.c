@@ -20,7 +20,7 @@
 #include "proto/link.h"
 
 static void (*before_poll)(void), (*behind_write)(void);
-static bool socket_is_full;
+static int failure; /* of the socket; 0: none */
 
 static void run_once(void (**hook)(void))
 {
@@ -48,7 +48,7 @@ static bool hooked_write(struct zd_ring_end *end, const void *bytes, size_t nbyt
 static int hooked_send(int sock, const void *bytes, size_t nbytes, const int *fds, unsigned nfds,
                        struct zd_err *err)
 {
-	return socket_is_full ? ZD_FRAME_AGAIN : zd_frame_send(sock, bytes, nbytes, fds, nfds, err);
+	return failure ? failure : zd_frame_send(sock, bytes, nbytes, fds, nfds, err);
 }
 
 #define poll          hooked_poll
@@ -76,7 +76,7 @@ static int setup(void **state)
 	receiver = (struct zd_link){.sock = ends[1], .in.ring = ring};
 	zd_link_look(&receiver);
 	before_poll = behind_write = NULL;
-	socket_is_full = false;
+	failure = 0;
 	return 0;
 }
 
@@ -162,12 +162,39 @@ static void test_no_room_for_the_byte(void **state)
 {
 	(void)state;
 	behind_write = rest;
-	socket_is_full = true;
+	failure = ZD_FRAME_AGAIN;
 	say("one");
-	socket_is_full = false;
+	failure = 0;
 	zd_link_look(&receiver);
 	expect("one");
 	assert_int_equal(receive(), ZD_FRAME_AGAIN);
+}
+
+/* It has taken the packet and ended: whoever reads hears of that, and of the packet's answer. */
+static void test_the_byte_finds_the_end(void **state)
+{
+	char answer[8];
+
+	(void)state;
+	assert_int_equal(send(receiver.sock, "answer", 6, 0), 6);
+	behind_write = rest;
+	failure = ZEROD_E_DISCONNECTED;
+	say("one");
+	assert_int_equal(recv(sender.sock, answer, sizeof(answer), MSG_DONTWAIT), 6);
+}
+
+/* Nobody may be left asleep on the packet: both sides hear the end instead. */
+static void test_no_memory_for_the_byte(void **state)
+{
+	(void)state;
+	behind_write = rest;
+	failure = ZEROD_E_SYSTEM;
+	say("one");
+	failure = 0;
+	assert_true(is_readable());
+	expect("one");
+	assert_int_equal(receive(), ZEROD_E_DISCONNECTED);
+	assert_int_equal(zd_link_send(&sender, "two", 3, NULL, 0, NULL), ZEROD_E_DISCONNECTED);
 }
 
 #define TEST(f) cmocka_unit_test_setup_teardown(f, setup, teardown)
@@ -178,6 +205,8 @@ int main(void)
 	        TEST(test_the_ring_first_when_the_socket_is_readable),
 	        TEST(test_asleep_when_the_packet_is_written),
 	        TEST(test_no_room_for_the_byte),
+	        TEST(test_the_byte_finds_the_end),
+	        TEST(test_no_memory_for_the_byte),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

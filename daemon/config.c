@@ -140,14 +140,38 @@ static int set_backend(struct zd_config *config, const char *text)
 	return 0;
 }
 
+/* A number, or "GPU-12345678-1234-1234-1234-123456789abc". */
+static bool is_gpu(const char *word, size_t bytes)
+{
+	static const char form[] = "GPU-xxxxxxxx-xxxx-xxxx-xxxx-xxxxxxxxxxxx";
+
+	if (strspn(word, "0123456789") >= bytes)
+		return true;
+	if (bytes != sizeof(form) - 1)
+		return false;
+	for (size_t i = 0; i < bytes; i++)
+		if (form[i] == 'x' ? !strchr("0123456789abcdef", word[i]) : word[i] != form[i])
+			return false;
+	return true;
+}
+
 /* Which of them there are, the backend finds out. */
 static int set_gpus(struct zd_config *config, const char *text)
 {
-	static const char allowed[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-, \t";
+	static const char between[] = " ,\t";
+	const char *word = text + strspn(text, between);
 	size_t bytes = strlen(text);
 
-	if (strspn(text, " ,\t") == bytes || strspn(text, allowed) != bytes || bytes >= sizeof(config->gpus))
+	if (*word == '\0' || bytes >= sizeof(config->gpus))
 		return -1;
+	while (*word && strcmp(text, ZD_DEFAULT_GPUS) != 0) {
+		size_t word_bytes = strcspn(word, between);
+
+		if (!is_gpu(word, word_bytes))
+			return -1;
+		word += word_bytes;
+		word += strspn(word, between);
+	}
 	memcpy(config->gpus, text, bytes + 1);
 	return 0;
 }
@@ -322,8 +346,11 @@ int zd_config_check(const struct zd_config *config, struct zd_err *err)
 struct file {
 	FILE *stream;
 	const char *path;
-	int line;    /* the one being read, from 1 */
-	int failure; /* errno of a read, 0: none failed */
+	char *text; /* of the line being read, as getline() has it */
+	size_t room_bytes;
+	const char *value; /* in it, where the parser has no room for the line; NULL: it has */
+	int line;          /* the one being read, from 1 */
+	int failure;       /* errno of a read, 0: none failed */
 	struct zd_config config;
 	struct zd_err err; /* the first mistake */
 };
@@ -334,29 +361,75 @@ static bool is_blank_or_comment(const char *rest)
 	return *rest == '\0' || *rest == ';' || *rest == '#';
 }
 
-/* One line for the parser, without its indentation: the parser would take an indented line for the
- * continuation of the one above it. Nothing is read after a mistake. */
-static char *read_line(char *line, int room_bytes, void *arg)
+/* The text of the next line, without its indentation: the parser would take an indented line for the
+ * continuation of the one above it. NULL: there is none, or a mistake. */
+static char *next_text(struct file *file)
 {
-	struct file *file = arg;
-	size_t bytes, blanks;
-	char *end;
+	ssize_t bytes = getline(&file->text, &file->room_bytes, file->stream);
 
-	if (file->err.status)
-		return NULL;
-	if (!fgets(line, room_bytes, file->stream)) {
+	if (bytes < 0) {
 		file->failure = ferror(file->stream) ? errno : 0;
 		return NULL;
 	}
 	file->line++;
-	bytes = strlen(line);
-	if (bytes > 0 && line[bytes - 1] != '\n' && !feof(file->stream)) {
-		(void)zd_err_set(&file->err, ZEROD_E_INVALID, "%s:%d: expected at most %d bytes in a line",
-		                 file->path, file->line, room_bytes - 2);
+	if (strlen(file->text) != (size_t)bytes) {
+		(void)zd_err_set(&file->err, ZEROD_E_INVALID, "%s:%d: expected text, found a byte of 0",
+		                 file->path, file->line);
 		return NULL;
 	}
-	blanks = strspn(line, " \t");
-	memmove(line, line + blanks, bytes - blanks + 1);
+	return file->text + strspn(file->text, " \t");
+}
+
+/* Without a comment behind it, and without the blanks around it. */
+static const char *trim(char *value)
+{
+	static const char blanks[] = " \t\r\n";
+	char *end = value + strlen(value);
+
+	for (char *at = value; (at = strchr(at, ';')); at++) {
+		if (at > value && strchr(blanks, at[-1])) {
+			end = at;
+			break;
+		}
+	}
+	while (end > value && strchr(blanks, end[-1]))
+		end--;
+	*end = '\0';
+	return value + strspn(value, blanks);
+}
+
+/* The parser takes lines of some 200 bytes. Of a longer one it gets the key, and take_key() the value. */
+static void split(struct file *file, char *text, char *line, size_t room_bytes)
+{
+	size_t key_bytes = strcspn(text, "=");
+
+	if (is_blank_or_comment(text)) {
+		(void)snprintf(line, room_bytes, "\n");
+	} else if (text[key_bytes] == '\0' || key_bytes + sizeof("=\n") > room_bytes) {
+		(void)zd_err_set(&file->err, ZEROD_E_INVALID, "%s:%d: expected 'key = value' or '[section]'",
+		                 file->path, file->line);
+	} else {
+		file->value = trim(text + key_bytes + 1);
+		(void)snprintf(line, room_bytes, "%.*s=\n", (int)key_bytes, text);
+	}
+}
+
+/* One line for the parser. Nothing is read after a mistake. */
+static char *read_line(char *line, int room_bytes, void *arg)
+{
+	struct file *file = arg;
+	char *text = file->err.status ? NULL : next_text(file);
+	char *end;
+
+	file->value = NULL;
+	if (!text)
+		return NULL;
+	if (strlen(text) < (size_t)room_bytes)
+		(void)snprintf(line, (size_t)room_bytes, "%s", text);
+	else
+		split(file, text, line, (size_t)room_bytes);
+	if (file->err.status)
+		return NULL;
 	/* The parser does not tell of sections without keys, nor of what is behind them. */
 	end = line[0] == '[' ? strchr(line, ']') : NULL;
 	if (end) {
@@ -385,7 +458,7 @@ static int take_key(void *arg, const char *section, const char *key, const char 
 		(void)zd_err_set(&file->err, ZEROD_E_INVALID,
 		                 "%s:%d: %s: expected a section such as [daemon] before it", file->path,
 		                 file->line, key);
-	else if (zd_config_set(&file->config, section, key, value, &err) != 0)
+	else if (zd_config_set(&file->config, section, key, file->value ? file->value : value, &err) != 0)
 		(void)zd_err_set(&file->err, ZEROD_E_INVALID, "%s:%d: [%s] %s: %s", file->path, file->line,
 		                 section, key, err.text);
 	return file->err.status == 0;
@@ -403,6 +476,7 @@ int zd_config_read(struct zd_config *config, const char *path, struct zd_err *er
 		return zd_err_errno(err, errno, "%s: opening it", path);
 	line = ini_parse_stream(read_line, &file, take_key, &file);
 	(void)fclose(file.stream);
+	free(file.text);
 	if (file.failure)
 		return zd_err_errno(err, file.failure, "%s: reading it", path);
 	/* A line that is neither may come before the key that was refused. */

@@ -144,6 +144,13 @@ static const struct mistake {
         {"[devices]\nbackend = rocm\n", ":2: [devices] backend: expected auto, host or cuda, found 'rocm'"},
         {"[devices]\ngpus =\n",
          ":2: [devices] gpus: expected all, or a list of UUIDs or numbers such as 0,1, found ''"},
+        {"[devices]\ngpus = all, 0\n",
+         ":2: [devices] gpus: expected all, or a list of UUIDs or numbers such as 0,1, found 'all, 0'"},
+        {"[devices]\ngpus = 0, banana\n",
+         ":2: [devices] gpus: expected all, or a list of UUIDs or numbers such as 0,1, found '0, banana'"},
+        {"[devices]\ngpus = GPU-12345678\n",
+         ":2: [devices] gpus: expected all, or a list of UUIDs or numbers such as 0,1, found "
+         "'GPU-12345678'"},
         {"[devices]\ngpus = 0;1\n",
          ":2: [devices] gpus: expected all, or a list of UUIDs or numbers such as 0,1, found '0;1'"},
         {"[devices]\ncount = 0\n", ":2: [devices] count: expected a number from 1 to 64, found '0'"},
@@ -210,17 +217,45 @@ static void test_mistakes(void **state)
 	}
 }
 
-/* The parser would read the rest of such a line as one more. */
-static void test_long_line(void **state)
+#define UUID "GPU-12345678-1234-1234-1234-123456789abc"
+#define FOUR UUID "," UUID ", " UUID "," UUID
+
+/* The parser has no room for such a line. */
+static void test_long_lines(void **state)
+{
+	static const char long_comment[] = "# " FOUR FOUR FOUR "\n; " FOUR FOUR FOUR "\n";
+	struct zd_config config;
+	struct zd_err err;
+	char text[4000];
+
+	(void)state;
+	(void)snprintf(text, sizeof(text), "%s[devices]\n%s\tgpus=  %s ; = %s\ncount = 2\n", long_comment,
+	               long_comment, FOUR "," FOUR, FOUR);
+	assert_int_equal(read_text(text, &config, &err), 0);
+	assert_string_equal(config.gpus, FOUR "," FOUR);
+	assert_int_equal(config.device_count, 2);
+	(void)snprintf(text, sizeof(text), "[devices]\ngpus = %s  \t \r\ncount = 3", FOUR "," FOUR);
+	assert_int_equal(read_text(text, &config, &err), 0);
+	assert_string_equal(config.gpus, FOUR "," FOUR);
+	assert_int_equal(config.device_count, 3);
+}
+
+static void test_long_mistakes(void **state)
 {
 	struct zd_config config;
 	struct zd_err err;
-	char text[400] = "[daemon]\nsocket = /";
+	char text[600] = "[daemon]\nsocket = /";
 
 	(void)state;
 	memset(text + strlen(text), 'x', 300);
 	assert_int_equal(read_text(text, &config, &err), ZEROD_E_INVALID);
-	assert_non_null(strstr(err.text, ":2: expected at most 198 bytes in a line"));
+	assert_non_null(strstr(err.text, ":2: [daemon] socket: expected a path of 1 to 107 bytes"));
+	memset(text + 9, 'x', 310);
+	assert_int_equal(read_text(text, &config, &err), ZEROD_E_INVALID);
+	assert_non_null(strstr(err.text, ":2: expected 'key = value'"));
+	memcpy(text + 9 + 300, " = 1", 4);
+	assert_int_equal(read_text(text, &config, &err), ZEROD_E_INVALID);
+	assert_non_null(strstr(err.text, ":2: expected 'key = value'"));
 }
 
 static void test_long_path(void **state)
@@ -336,15 +371,11 @@ static void test_command_line_mistakes(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-	        cmocka_unit_test(test_defaults),
-	        cmocka_unit_test(test_every_key),
-	        cmocka_unit_test(test_mistakes),
-	        cmocka_unit_test(test_long_line),
-	        cmocka_unit_test(test_long_path),
-	        cmocka_unit_test(test_no_file),
-	        cmocka_unit_test(test_check),
-	        cmocka_unit_test(test_command_line_wins),
-	        cmocka_unit_test(test_command_line_mistakes),
+	        cmocka_unit_test(test_defaults),          cmocka_unit_test(test_every_key),
+	        cmocka_unit_test(test_mistakes),          cmocka_unit_test(test_long_lines),
+	        cmocka_unit_test(test_long_mistakes),     cmocka_unit_test(test_long_path),
+	        cmocka_unit_test(test_no_file),           cmocka_unit_test(test_check),
+	        cmocka_unit_test(test_command_line_wins), cmocka_unit_test(test_command_line_mistakes),
 	};
 
 	return cmocka_run_group_tests(tests, make_file, remove_file);

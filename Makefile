@@ -436,7 +436,7 @@ install: all  ## into $(DESTDIR)$(PREFIX), with unit files, manual pages and pkg
 uninstall:  ## takes away what install put there
 	@DESTDIR="$(DESTDIR)" PREFIX="$(PREFIX)" BUILD="$(BUILD)" VERSION="$(VERSION)" packaging/install.sh uninstall
 
-bundle: deps  ## a relocatable folder build/bundle that needs nothing but libc
+bundle: deps  ## a relocatable folder build/bundle whose programs and library need nothing but libc
 	@$(MAKE) --no-print-directory tests BUILD=build/bundle-obj BUNDLE=1
 	@BUILD=build/bundle-obj VERSION=$(VERSION) packaging/bundle.sh build/bundle
 

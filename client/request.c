@@ -3,9 +3,9 @@
  * request.c - a request from its id to the socket, and the call that waits for its reply.
  *
  * What must hold: an op is in the table before its request can be answered; client->outstanding counts the
- * requests that the daemon has not answered, never more than ZD_MAX_OUTSTANDING but for those that tell of unmapped
- * segments, which it answers at once; a sender that finds the socket full also reads, since the daemon stops
- * reading a client that does not take its replies.
+ * requests that the daemon has not answered, never more than ZD_MAX_OUTSTANDING but for those that tell of
+ * unmapped segments, which it answers at once; a sender that finds the socket full also reads, since the
+ * daemon stops reading a client that does not take its replies.
  */
 #include "client/internal.h"
 #include "proto/envelope.h"

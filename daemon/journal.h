@@ -20,8 +20,8 @@ struct zd_journal {
 
 /* 0, or -1 with errno. */
 int zd_journal_open(struct zd_journal *journal, const char *path) __attribute__((warn_unused_result));
-/* The line with its fields, as one entry. 0, or -1 with errno; EAGAIN: the journal does not read at present. Any
- * thread may call it. */
+/* The line with its fields, as one entry. 0, or -1 with errno; EAGAIN: the journal does not read at present.
+ * Any thread may call it. */
 int zd_journal_send(const struct zd_journal *journal, const struct zd_log_line *line);
 
 #endif

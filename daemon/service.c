@@ -63,6 +63,7 @@ struct service {
 	struct zd_api api;
 	struct zd_listener listener;
 	bool listening;
+	uint32_t njobs_lost; /* durable ones, at the end */
 	uv_signal_t signals[NSIGNALS];
 	uv_timer_t drain, watchdog;
 	struct zd_notify notify;
@@ -394,6 +395,14 @@ static void log_ready(const struct service *service)
 	       service->bound.address.sun_path, (double)(zd_loop_now_ns() - service->started_ns) / 1e6);
 }
 
+static uint32_t count_durable_jobs(const struct service *service)
+{
+	struct zd_engine_totals totals;
+
+	zd_engine_totals(service->api.bridge.engine, &totals);
+	return totals.durable_jobs;
+}
+
 /* From a listening socket to the end of the last session. */
 static int serve(struct service *service, struct zd_err *err)
 {
@@ -410,6 +419,7 @@ static int serve(struct service *service, struct zd_err *err)
 		log_ready(service);
 		notify_serving(service);
 		zd_loop_run(&service->loop);
+		service->njobs_lost = count_durable_jobs(service);
 	}
 	stop_listening(service);
 	zd_api_close(&service->api);
@@ -444,7 +454,7 @@ int zd_service_run(const struct zd_options *options, const struct zd_config *con
 	if (rc)
 		zd_log(ZD_LOG_ERROR, "%s", err.text);
 	else
-		zd_log(ZD_LOG_NOTICE, "ended");
+		zd_log(ZD_LOG_NOTICE, "ended, and with it durable jobs: %u", service.njobs_lost);
 	if (rc == 0)
 		return ZD_EXIT_OK;
 	/* What the user asked for cannot be; starting again would not help. */

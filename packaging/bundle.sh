@@ -9,6 +9,7 @@ rm -rf "$out"
 mkdir -p "$out/bin" "$out/lib" "$out/include" "$out/tests" "$out/share/zerod"
 cp "$BUILD"/bin/* "$out/bin/"
 cp "$BUILD/lib/libzerod.a" "$out/lib/"
+cp "$(pkg-config --variable=libdir libprotobuf-c)/libprotobuf-c.a" "$out/lib/" # libzerod.a needs it
 cp "$BUILD/lib/libzerod.so.0" "$out/lib/"
 ln -s libzerod.so.0 "$out/lib/libzerod.so"
 cp include/zerod.h "$out/include/"

@@ -15,9 +15,9 @@
 
 /* ---- Sending ------------------------------------------------------------------------------------------- */
 
-/* The packet is sent already, whatever becomes of the byte. A socket without room has what keeps the other side
- * awake; of one that is closed the readers hear; and where there is no memory for a byte, the connection ends,
- * since the other side may sleep on the packet. */
+/* The packet is sent already, whatever becomes of the byte. A socket without room has what keeps the other
+ * side awake; of one that is closed the readers hear; and where there is no memory for a byte, the connection
+ * ends, since the other side may sleep on the packet. */
 static void wake(struct zd_link *link)
 {
 	static const uint8_t byte;

@@ -8,13 +8,15 @@
 #define ZEROD_EXAMPLES_GPU_H
 
 #include <dlfcn.h>
-#include <errno.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include <zerod.h>
+
+/* glibc's; errno.h has it for _GNU_SOURCE alone. NOLINTNEXTLINE(readability-redundant-declaration) */
+extern char *program_invocation_short_name;
 
 static int (*cuInit)(unsigned int flags);
 static int (*cuDeviceGetCount)(int *count);

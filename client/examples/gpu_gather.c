@@ -13,7 +13,7 @@
 
 #include <zerod.h>
 
-#include "client/examples/gpu.h"
+#include "gpu.h"
 
 #define WORLD 2
 #define NUMEL 1000000

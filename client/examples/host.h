@@ -5,12 +5,14 @@
 #ifndef ZEROD_EXAMPLES_HOST_H
 #define ZEROD_EXAMPLES_HOST_H
 
-#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include <zerod.h>
+
+/* glibc's; errno.h has it for _GNU_SOURCE alone. NOLINTNEXTLINE(readability-redundant-declaration) */
+extern char *program_invocation_short_name;
 
 static void need_host_devices(zerod_client *client)
 {

@@ -31,7 +31,7 @@
 
 #include <zerod.h>
 
-#include "client/examples/gpu.h"
+#include "gpu.h"
 
 #define LAYERS     2
 #define NUMEL      100003 /* not divisible by any number of ranks: the last shards are shorter */

@@ -126,8 +126,9 @@ void zd_api_deinit(struct zd_api *api)
 int zd_api_accept(void *arg, int sock, struct zd_err *err)
 {
 	struct zd_api *api = arg;
+	bool full = api->conns.count >= api->limits.max_sessions + GREETING_ROOM;
 
-	if (api->conns.count >= api->limits.max_sessions + GREETING_ROOM) {
+	if (full && !zd_conns_make_way(&api->conns, zd_creds_uid(sock))) {
 		(void)close(sock);
 		return zd_err_set(err, ZEROD_E_LIMIT, "%u connections are open", api->conns.count);
 	}
@@ -153,6 +154,10 @@ void zd_api_drain(struct zd_api *api, void (*drained)(void *arg), void *arg)
 	api->draining = true;
 	api->drained = drained;
 	api->drained_arg = arg;
+	(void)zd_bridge_tick(&api->bridge);
+	zd_engine_drain(api->bridge.engine);
+	zd_bridge_settle(&api->bridge);
+	zd_conns_flush(&api->conns);
 	zd_api_check_drained(api);
 }
 
@@ -168,7 +173,8 @@ void zd_api_check_drained(struct zd_api *api)
 
 uint32_t zd_api_session_room(const struct zd_api_limits *limits, bool admin)
 {
-	uint32_t kept = (uint32_t)zd_min_u64(limits->max_sessions / 8, MOST_KEPT);
+	uint32_t eighth = (limits->max_sessions + 7) / 8;
+	uint32_t kept = limits->max_sessions > 1 ? (uint32_t)zd_min_u64(eighth, MOST_KEPT) : 0;
 
 	return limits->max_sessions - (admin ? 0 : kept);
 }

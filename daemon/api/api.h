@@ -41,6 +41,7 @@ struct zd_api {
 	struct zd_work *works;           /* uthash by op: of all sessions, and of those that have ended */
 	TAILQ_HEAD(, zd_works) to_send;  /* sessions with something for their work channel */
 	uint64_t started_ns;
+	uint64_t told_full_ns; /* when the log last heard of max_sessions; 0: not yet */
 	bool draining;
 	void (*drained)(void *arg); /* NULL: not asked for, or called already */
 	void *drained_arg;
@@ -67,7 +68,7 @@ void zd_api_drain(struct zd_api *api, void (*drained)(void *arg), void *arg);
 void zd_api_check_drained(struct zd_api *api);
 /* Sessions that have said hello. */
 unsigned zd_api_session_count(const struct zd_api *api);
-/* How many may be open. The last eighth, 8 at most, is for administrators, who can end others. */
+/* How many may be open. The last eighth, from 1 to 8, is for administrators, who can end others. */
 uint32_t zd_api_session_room(const struct zd_api_limits *limits, bool admin);
 
 #endif

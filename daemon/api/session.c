@@ -25,7 +25,10 @@
 #include "base/log.h"
 #include "base/mem.h"
 #include "base/sm.h"
+#include "io/loop.h"
 #include "proto/ring.h"
+
+#define TELL_FULL_NS 1000000000u
 
 static const char *const state_names[] = {"NEW", "OPEN", "KILLED", "ENDED"};
 static const uint32_t state_moves[] = {
@@ -44,11 +47,26 @@ static void log_session(const struct zd_api_session *session, enum zd_log_level 
 {
 	const struct zd_creds *creds = zd_conn_creds(session->conn);
 	struct zd_log_field fields[] = {{.key = "ZEROD_SESSION"}, {.key = "ZEROD_PID"}, {.key = "ZEROD_UID"}};
+	char who[32];
 
 	(void)snprintf(fields[0].value, sizeof(fields[0].value), "%" PRIu64, session->id);
 	(void)snprintf(fields[1].value, sizeof(fields[1].value), "%d", (int)creds->pid);
 	(void)snprintf(fields[2].value, sizeof(fields[2].value), "%u", (unsigned)creds->uid);
-	zd_log_with(level, fields, ZD_ARRAY_LEN(fields), "session %s: %s", what, detail);
+	(void)snprintf(who, sizeof(who), session->id ? "session %" PRIu64 : "a client", session->id);
+	zd_log_with(level, fields, ZD_ARRAY_LEN(fields), "%s (pid %d, uid %u) %s: %s", who, (int)creds->pid,
+	            (unsigned)creds->uid, what, detail);
+}
+
+/* At most a line a second, however many come. */
+static void tell_full(const struct zd_api_session *session, const char *why)
+{
+	struct zd_api *api = session->api;
+	uint64_t now_ns = zd_loop_now_ns();
+
+	if (api->told_full_ns && now_ns - api->told_full_ns < TELL_FULL_NS)
+		return;
+	api->told_full_ns = now_ns;
+	log_session(session, ZD_LOG_WARNING, "turned away", why);
 }
 
 /* ---- Life ---------------------------------------------------------------------------------------------- */
@@ -144,11 +162,14 @@ int zd_api_session_admit(struct zd_api_session *session, const char *name, bool 
 	uint64_t id;
 	int rc;
 
-	if (zd_api_session_count(api) >= zd_api_session_room(&api->limits, session->admin))
-		return zd_err_set(err, ZEROD_E_LIMIT,
-		                  "the daemon is full: %u sessions are open, max_sessions is %u%s",
-		                  zd_api_session_count(api), api->limits.max_sessions,
-		                  session->admin ? "" : ", some of which are kept for administrators");
+	if (zd_api_session_count(api) >= zd_api_session_room(&api->limits, session->admin)) {
+		(void)zd_err_set(err, ZEROD_E_LIMIT,
+		                 "the daemon is full: %u sessions are open, max_sessions is %u%s",
+		                 zd_api_session_count(api), api->limits.max_sessions,
+		                 session->admin ? "" : ", some of which are kept for administrators");
+		tell_full(session, err->text);
+		return ZEROD_E_LIMIT;
+	}
 	id = zd_engine_session_open(bridge->engine, &peer, err);
 	if (id == 0)
 		return ZEROD_E_LIMIT;

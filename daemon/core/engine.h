@@ -473,7 +473,8 @@ struct zd_engine_sink {
 	/* Has the session's process been asked for sums that have not ended? For texts only. NULL: nobody
 	 * ever is. */
 	bool (*is_summing)(void *arg, uint64_t session);
-	/* A group that spans daemons has ended by itself; for the log. NULL: there is none. */
+	/* A group that spans daemons has ended by itself, or somebody has ended a group; for the log. NULL:
+	 * there is none. */
 	void (*group_ended)(void *arg, const char *job, const char *group, const char *why);
 };
 
@@ -533,6 +534,8 @@ void zd_engine_request(struct zd_engine *engine, const struct zd_call *call, con
 void zd_engine_op_done(struct zd_engine *engine, uint64_t op, int status, const char *error,
                        const struct zd_op_result *result);
 
+/* No new session or request comes any more: joins that wait for other ranks end with SHUTDOWN. */
+void zd_engine_drain(struct zd_engine *engine);
 /* Time never goes back. Expires deadlines. */
 void zd_engine_tick(struct zd_engine *engine, uint64_t now_ns);
 /* The earliest deadline, UINT64_MAX if none. */
@@ -658,7 +661,7 @@ uint64_t zd_engine_list(struct zd_engine *engine, const struct zd_list_query *qu
                         bool (*fn)(const struct zd_row *row, void *arg), void *arg);
 
 struct zd_engine_totals {
-	uint32_t sessions, jobs, groups;
+	uint32_t sessions, jobs, durable_jobs, groups;
 	uint64_t requests, gathers, joined_gathers, fallback_gathers, gathered_bytes_total;
 	struct zd_usage usage;
 };

@@ -10,6 +10,7 @@
  * naming the rank. It is READY again when every rank is attached. An ABORTED group ends when its last rank
  * has left; that of a durable job may then be joined again.
  */
+#include <stdio.h>
 #include <string.h>
 
 #include "base/text.h"
@@ -464,6 +465,17 @@ static int leave_begin(struct zd_engine *e, struct zd_request *req, const struct
 	return 0;
 }
 
+static void tell_end(struct zd_engine *e, const struct zd_group *group, const char *what,
+                     const struct zd_session *by)
+{
+	char why[128];
+	if (!e->sink.group_ended)
+		return;
+	(void)snprintf(why, sizeof(why), "%s by session %llu (pid %u, uid %u)", what,
+	               (unsigned long long)by->id, by->pid, by->uid);
+	e->sink.group_ended(e->sink.arg, group->job->name, group->name, why);
+}
+
 static int abort_begin(struct zd_engine *e, struct zd_request *req, const struct zd_args *args,
                        struct zd_err *err)
 {
@@ -477,6 +489,7 @@ static int abort_begin(struct zd_engine *e, struct zd_request *req, const struct
 		return zd_err_set(err, ZEROD_E_STATE, "all ranks of group '%s' have left already",
 		                  group->name);
 	bool was_ready = group->state == ZD_GROUP_READY;
+	tell_end(e, group, "it was aborted", req->session);
 	zd_sm_move(&zd_sm_group, &group->state, ZD_GROUP_ABORTED);
 	if (was_ready)
 		zd_reduce_group_failed(e, group);
@@ -520,6 +533,8 @@ static int end_job_begin(struct zd_engine *e, struct zd_request *req, const stru
 			return zd_err_set(err, ZEROD_E_BUSY, "%u ranks of group '%s' are attached",
 			                  group->attached, group->name);
 	}
+	TAILQ_FOREACH (group, &job->groups, job_link)
+		tell_end(e, group, "its job was ended", req->session);
 	zd_job_end(e, job);
 	return 0;
 }

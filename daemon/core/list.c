@@ -229,7 +229,8 @@ static bool row_group(struct zd_row *row, const struct zd_group *group, row_fn *
 	row->job = group->job->name;
 	row->group = group->name;
 	row->name = group->name;
-	row->state = group->over ? "OVER" : zd_sm_name(&zd_sm_group, group->state);
+	bool parked = group->state == ZD_GROUP_FAILED && group->attached == 0; /* a durable job's */
+	row->state = group->over ? "OVER" : parked ? "PARKED" : zd_sm_name(&zd_sm_group, group->state);
 	row->u.group.world_size = group->world_size;
 	row->u.group.units = HASH_CNT(hh_name, group->units);
 	row->u.group.committed_step = group->committed_step;

@@ -287,6 +287,19 @@ void zd_engine_tick(struct zd_engine *e, uint64_t now_ns)
 	zd_settle(e);
 }
 
+void zd_engine_drain(struct zd_engine *e)
+{
+	for (uint32_t i = 0; i < e->ndevices; i++) {
+		struct zd_request *req, *next;
+		TAILQ_FOREACH_SAFE (req, &e->devices[i].queue, device_link, next) {
+			if (req->kind == ZD_REQ_GROUP_JOIN)
+				drop(e, req, ZEROD_E_SHUTDOWN,
+				     "the daemon is draining: ranks that are missing cannot join any more");
+		}
+	}
+	zd_settle(e);
+}
+
 uint64_t zd_engine_next_deadline(const struct zd_engine *e)
 {
 	return e->next_deadline_ns;

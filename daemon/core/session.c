@@ -192,8 +192,8 @@ static int kill_begin(struct zd_engine *e, struct zd_request *req, const struct 
 		return zd_err_set(err, ZEROD_E_INVALID, "session %llu is the one that asks",
 		                  (unsigned long long)victim->id);
 	char why[96];
-	(void)snprintf(why, sizeof(why), "ended by session %llu (pid %u)",
-	               (unsigned long long)req->session->id, req->session->pid);
+	(void)snprintf(why, sizeof(why), "ended by session %llu (pid %u, uid %u)",
+	               (unsigned long long)req->session->id, req->session->pid, req->session->uid);
 	session_end(e, victim);
 	e->sink.session_killed(e->sink.arg, args->u.session, why);
 	return 0;

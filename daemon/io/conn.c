@@ -55,6 +55,7 @@ struct zd_conn {
 	struct zd_link client;
 	struct zd_look look; /* at requests in the ring */
 	uint8_t state;
+	bool welcome; /* it has said hello */
 	bool dirty, stalled;
 	int polled; /* the events that `readiness` waits for */
 	unsigned open_handles;
@@ -546,8 +547,40 @@ int zd_conn_new(struct zd_conns *conns, int sock, struct zd_creds *creds, const 
 	return 0;
 }
 
+static bool is_silent(const struct zd_conn *conn)
+{
+	return conn->state == OPEN && !conn->welcome;
+}
+
+static unsigned count_silent(const struct zd_conns *conns, uid_t uid)
+{
+	const struct zd_conn *conn;
+	unsigned count = 0;
+
+	TAILQ_FOREACH (conn, &conns->all, link)
+		count += is_silent(conn) && conn->creds.uid == uid;
+	return count;
+}
+
+bool zd_conns_make_way(struct zd_conns *conns, uid_t uid)
+{
+	struct zd_conn *oldest = TAILQ_FIRST(&conns->all);
+	struct zd_err err;
+
+	while (oldest && !is_silent(oldest))
+		oldest = TAILQ_NEXT(oldest, link);
+	if (!oldest || count_silent(conns, oldest->creds.uid) <= count_silent(conns, uid))
+		return false;
+	(void)zd_err_set(&err, ZEROD_E_LIMIT, "%u connections are open, and this one has not said hello",
+	                 conns->count);
+	zd_conn_refuse(oldest, &err);
+	zd_conns_flush(conns);
+	return true;
+}
+
 void zd_conn_welcome(struct zd_conn *conn)
 {
+	conn->welcome = true;
 	(void)uv_timer_stop(&conn->timer);
 }
 

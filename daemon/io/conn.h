@@ -75,6 +75,10 @@ void zd_conn_welcome(struct zd_conn *conn);
 /* From now on, requests and replies may also go by these, which have to last until the end. */
 void zd_conn_use_rings(struct zd_conn *conn, struct zd_ring *requests, struct zd_ring *replies);
 
+/* Ends the oldest connection without a hello, for a newcomer of `uid`, if the oldest one's user has more such
+ * connections than `uid` has: so nobody keeps others out by saying nothing. False: there is none. */
+bool zd_conns_make_way(struct zd_conns *conns, uid_t uid);
+
 const struct zd_creds *zd_conn_creds(const struct zd_conn *conn);
 int zd_conn_socket(const struct zd_conn *conn);
 /* False once it is to end: what else came with the packet is not to be handled. */

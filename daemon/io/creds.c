@@ -61,6 +61,14 @@ int zd_creds_get(int sock, struct zd_creds *creds, struct zd_err *err)
 	return 0;
 }
 
+uid_t zd_creds_uid(int sock)
+{
+	struct ucred peer;
+	socklen_t bytes = sizeof(peer);
+
+	return getsockopt(sock, SOL_SOCKET, SO_PEERCRED, &peer, &bytes) < 0 ? (uid_t)-1 : peer.uid;
+}
+
 void zd_creds_deinit(struct zd_creds *creds)
 {
 	if (creds->pidfd >= 0)

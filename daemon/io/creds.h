@@ -17,6 +17,8 @@ struct zd_creds {
 
 /* Of the process that connected, as it was then. DISCONNECTED when it has ended already, SYSTEM otherwise. */
 int zd_creds_get(int sock, struct zd_creds *creds, struct zd_err *err) __attribute__((warn_unused_result));
+/* Its user alone; (uid_t)-1 where the socket does not say. */
+uid_t zd_creds_uid(int sock);
 /* Closes the pidfd. */
 void zd_creds_deinit(struct zd_creds *creds);
 

@@ -1,6 +1,6 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
-# The library for those who are not C: zerod.h in a C++ program, and what the shared library exports.
+# The library for those outside: what it exports, zerod.h in the examples and in a C++ program.
 set -u
 cd "$(dirname "$0")/../.." || exit 2
 . tests/it/tap.sh
@@ -18,6 +18,12 @@ for name in $declared; do
 	grep -qx "$name" <<<"$exported" || { echo "# declared and not exported: $name" && missing=1; }
 done
 report $missing "it exports all that zerod.h declares"
+
+failed=0
+for example in client/examples/*.c; do
+	"${CC:-cc}" -Wall -Wextra -Werror -fsyntax-only -Iinclude "$example" || failed=1
+done
+report $failed "the examples compile with zerod.h and nothing else"
 
 if ! command -v g++ >"$dir/which"; then
 	echo "ok $((number + 1)) - # SKIP no g++"

@@ -20,6 +20,7 @@
 #include <zerod.h>
 
 #include "../support/daemon_fixture.h"
+#include "client/internal.h"
 #include "proto/limits.h"
 
 #define OUTPUT_BYTES 8192
@@ -234,6 +235,67 @@ static void test_drain(void **state)
 	assert_int_equal(zd_daemon_finish(&daemon), 0);
 }
 
+struct joining {
+	zerod_client *client;
+	int status;
+};
+
+static void *join_main(void *arg)
+{
+	struct zerod_group_options options = ZEROD_INIT(options);
+	struct joining *joining = arg;
+	zerod_group *group;
+
+	options.job = "half";
+	options.world_size = 2;
+	options.deadline_ms = ZEROD_NO_DEADLINE;
+	joining->status = zerod_group_join(joining->client, &options, &group);
+	return NULL;
+}
+
+static int count_rows(const Zd__Reply *reply, void *arg)
+{
+	*(size_t *)arg = reply->list->n_rows;
+	return 0;
+}
+
+static size_t count_groups(zerod_client *client)
+{
+	Zd__Request request = ZD__REQUEST__INIT;
+	Zd__List list = ZD__LIST__INIT;
+	size_t count = 0;
+
+	list.table = ZD__TABLE__GROUPS;
+	request.body_case = ZD__REQUEST__BODY_LIST;
+	request.list = &list;
+	assert_int_equal(zc_call(client, &request, 0, count_rows, &count), 0);
+	return count;
+}
+
+/* The rank that it waits for cannot come any more. */
+static void test_drain_ends_joins(void **state)
+{
+	struct zd_daemon_options options = {.config = "[daemon]\ndrain_timeout_s = 3600\n"};
+	struct zd_daemon daemon;
+	struct joining joining;
+	zerod_client *observer;
+	pthread_t thread;
+
+	(void)state;
+	assert_int_equal(zd_daemon_start(&options, &daemon), 0);
+	joining.client = connect_to(&daemon);
+	observer = connect_to(&daemon);
+	assert_int_equal(pthread_create(&thread, NULL, join_main, &joining), 0);
+	while (count_groups(observer) == 0)
+		;
+	assert_int_equal(kill(daemon.pid, SIGTERM), 0);
+	pthread_join(thread, NULL);
+	assert_int_equal(joining.status, ZEROD_E_SHUTDOWN);
+	zerod_close(observer);
+	zerod_close(joining.client);
+	assert_int_equal(zd_daemon_finish(&daemon), 0);
+}
+
 static void test_told_twice(void **state)
 {
 	struct zd_daemon_options options = {.config = "[daemon]\ndrain_timeout_s = 3600\n"};
@@ -318,6 +380,17 @@ static void read_file(const char *path, char *text, size_t room_bytes)
 	(void)fclose(file);
 }
 
+static void leave_a_durable_job(zerod_client *client)
+{
+	struct zerod_group_options options = ZEROD_INIT(options);
+	zerod_group *group;
+
+	options.job = "durable";
+	options.world_size = 1;
+	options.flags = ZEROD_GROUP_DURABLE;
+	assert_int_equal(zerod_group_join(client, &options, &group), 0);
+}
+
 static void test_activated(void **state)
 {
 	char folder[] = "/tmp/zerod-life-XXXXXX", path[64], log_path[64], log[4096];
@@ -335,6 +408,7 @@ static void test_activated(void **state)
 		child = start_activated(sock, log_path, "16M");
 		assert_int_equal(try_connect(path, &client), 0);
 		assert_int_equal(ask(client), 0);
+		leave_a_durable_job(client);
 		zerod_close(client);
 		assert_int_equal(kill(child, SIGTERM), 0);
 		assert_int_equal(wait_status(child), 0);
@@ -349,6 +423,7 @@ static void test_activated(void **state)
 	read_file(log_path, log, sizeof(log));
 	assert_non_null(strstr(log, "socket = " ZD_DEFAULT_SOCKET " is not used"));
 	assert_non_null(strstr(log, "has mode 0640: socket_mode = 0666 is not used"));
+	assert_non_null(strstr(log, "ended, and with it durable jobs: 1"));
 	(void)unlink(log_path);
 	assert_int_equal(rmdir(folder), 0);
 }
@@ -408,6 +483,7 @@ int main(void)
 	        cmocka_unit_test(test_reload),
 	        cmocka_unit_test(test_parts_that_limit_nothing),
 	        cmocka_unit_test(test_drain),
+	        cmocka_unit_test(test_drain_ends_joins),
 	        cmocka_unit_test(test_told_twice),
 	        cmocka_unit_test(test_drain_timeout),
 	        cmocka_unit_test(test_activated),

@@ -428,6 +428,19 @@ static void a_full_disk_is_told(void **state)
 	program_free(&program);
 }
 
+static void assert_logged(const char *text)
+{
+	char line[1024];
+	bool found = false;
+	FILE *log = fopen(node.log_path, "r");
+
+	assert_non_null(log);
+	while (!found && fgets(line, sizeof(line), log))
+		found = strstr(line, text) != NULL;
+	(void)fclose(log);
+	assert_true(found);
+}
+
 /* ---- Administration ------------------------------------------------------------------------------------ */
 
 static void abort_group_by_name(void **state)
@@ -443,6 +456,7 @@ static void abort_group_by_name(void **state)
 	assert_string_equal(json_string_value(json_object_get(row_where(object, "job", "doomed"), "state")),
 	                    "ABORTED");
 	json_decref(object);
+	assert_logged("job 'doomed': group 'world' has ended on this node: it was aborted by session");
 	zerod_close(doomed.client);
 }
 
@@ -487,6 +501,7 @@ static void a_number_may_be_a_name(void **state)
 	struct program program = zeroctl("end-job 900719");
 	assert_string_equal(program.err_text, "");
 	assert_int_equal(program.status, 0);
+	assert_logged("job '900719': group 'world' has ended on this node: its job was ended by session");
 	program_free(&program);
 	json_t *object = listing("jobs", "jobs");
 	assert_null(row_where(object, "name", "900719"));

@@ -393,7 +393,8 @@ static void test_max_sessions(void **state)
 /* So that one can come in and end others. */
 static void test_room_for_administrators(void **state)
 {
-	static const uint32_t rooms[][2] = {{1, 1}, {7, 7}, {8, 7}, {64, 56}, {200, 192}, {1024, 1016}};
+	static const uint32_t rooms[][2] = {{1, 1}, {2, 1},   {7, 6},     {8, 7},
+	                                    {9, 7}, {64, 56}, {200, 192}, {1024, 1016}};
 
 	(void)state;
 	for (size_t i = 0; i < ZD_ARRAY_LEN(rooms); i++) {

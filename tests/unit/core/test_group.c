@@ -57,6 +57,25 @@ static void test_join_waits_for_every_rank(void **state)
 	core_end(core);
 }
 
+/* Who is missing cannot come any more; what else waits may still end well. */
+static void test_joins_end_with_the_daemon(void **state)
+{
+	struct core_driver *core = core_new(NULL);
+	struct core_team team;
+	uint64_t session = core_open(core, CORE_ALICE);
+	(void)state;
+	core_team_new(&team, core, "team", 2, false);
+	uint64_t commit = core_commit(core, team.session[0], team.group, 1);
+	uint64_t join = core_join(core, session, &(struct core_join){.world_size = 2, .rank = 1});
+	core_expect_waits(core, join, "1 rank to join, rank 0 first");
+	zd_engine_drain(core_engine(core));
+	core_expect_error(core, join, ZEROD_E_SHUTDOWN, "the daemon is draining");
+	core_expect_waits(core, commit, "commit");
+	core_expect(core, core_commit(core, team.session[1], team.group, 1), 0);
+	core_expect(core, commit, 0);
+	core_end(core);
+}
+
 static void test_join_arguments(void **state)
 {
 	static const char long_name[] = "0123456789012345678901234567890123456789012345678901234567890123";
@@ -479,6 +498,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 	        cmocka_unit_test(test_join_waits_for_every_rank),
+	        cmocka_unit_test(test_joins_end_with_the_daemon),
 	        cmocka_unit_test(test_join_arguments),
 	        cmocka_unit_test(test_join_that_differs_names_both),
 	        cmocka_unit_test(test_job_belongs_to_its_uid),

@@ -298,8 +298,8 @@ static void test_kill_session(void **state)
 	assert_true(core_is_open(core, team.session[0]));
 	core_expect(core, core_simple(core, alice, ZD_REQ_KILL_SESSION, team.session[0]), 0);
 	assert_false(core_is_open(core, team.session[0]));
-	(void)snprintf(text, sizeof(text), "ended by session %llu (pid %u)", (unsigned long long)alice,
-	               CORE_ALICE + 1);
+	(void)snprintf(text, sizeof(text), "ended by session %llu (pid %u, uid %u)",
+	               (unsigned long long)alice, CORE_ALICE + 1, CORE_ALICE);
 	assert_string_equal(core_killed_why(core, team.session[0]), text);
 	assert_int_equal(core_usage(core).gathered_bytes, 0);
 	core_expect_error(core, waiting, ZEROD_E_PEER_LOST, "rank 0");

@@ -526,6 +526,25 @@ static void test_end_is_not_at_once(void **state)
 }
 
 /* The process that connected ends, while a child of it keeps the socket open. */
+/* For another user's newcomer, since the one who says nothing has more connections than that user. */
+static void test_silent_ones_make_way(void **state)
+{
+	struct scene *scene = *state;
+	int pair[2];
+
+	assert_false(zd_conns_make_way(&scene->conns, getuid() + 1)); /* that one has said hello */
+	(void)close(scene->peer);
+	assert_int_equal(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_NONBLOCK | SOCK_CLOEXEC, 0, pair), 0);
+	assert_int_equal(zd_creds_uid(pair[1]), getuid());
+	scene->peer = pair[0];
+	adopt(scene, pair[1]);
+	assert_false(zd_conns_make_way(&scene->conns, getuid()));
+	assert_true(zd_conns_make_way(&scene->conns, getuid() + 1));
+	expect_refusal(scene, ZEROD_E_LIMIT);
+	assert_non_null(strstr(scene->why.text, "has not said hello"));
+	assert_false(zd_conns_make_way(&scene->conns, getuid() + 1));
+}
+
 static void test_process_ends(void **state)
 {
 	struct scene *scene = *state;
@@ -625,6 +644,7 @@ int main(void)
 	        TEST(test_peer_closes),
 	        TEST(test_peer_closes_with_packets_unread),
 	        TEST(test_end_is_not_at_once),
+	        TEST(test_silent_ones_make_way),
 	        TEST(test_process_ends),
 	        TEST(test_groups),
 	};

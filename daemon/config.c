@@ -343,14 +343,15 @@ int zd_config_check(const struct zd_config *config, struct zd_err *err)
 
 /* ---- The file ------------------------------------------------------------------------------------------ */
 
+#define LINE_BYTES 8192u
+
 struct file {
 	FILE *stream;
 	const char *path;
-	char *text; /* of the line being read, as getline() has it */
-	size_t room_bytes;
-	const char *value; /* in it, where the parser has no room for the line; NULL: it has */
-	int line;          /* the one being read, from 1 */
-	int failure;       /* errno of a read, 0: none failed */
+	char text[LINE_BYTES]; /* of the line being read */
+	const char *value;     /* in it, where the parser has no room for the line; NULL: it has */
+	int line;              /* the one being read, from 1 */
+	int failure;           /* errno of a read, 0: none failed */
 	struct zd_config config;
 	struct zd_err err; /* the first mistake */
 };
@@ -365,16 +366,18 @@ static bool is_blank_or_comment(const char *rest)
  * continuation of the one above it. NULL: there is none, or a mistake. */
 static char *next_text(struct file *file)
 {
-	ssize_t bytes = getline(&file->text, &file->room_bytes, file->stream);
+	size_t bytes;
 
-	if (bytes < 0) {
+	if (!fgets(file->text, sizeof(file->text), file->stream)) {
 		file->failure = ferror(file->stream) ? errno : 0;
 		return NULL;
 	}
 	file->line++;
-	if (strlen(file->text) != (size_t)bytes) {
-		(void)zd_err_set(&file->err, ZEROD_E_INVALID, "%s:%d: expected text, found a byte of 0",
-		                 file->path, file->line);
+	bytes = strlen(file->text);
+	if (bytes == 0 || (file->text[bytes - 1] != '\n' && !feof(file->stream))) {
+		(void)zd_err_set(&file->err, ZEROD_E_INVALID,
+		                 "%s:%d: expected text of at most %u bytes, without bytes of 0", file->path,
+		                 file->line, LINE_BYTES - 2);
 		return NULL;
 	}
 	return file->text + strspn(file->text, " \t");
@@ -476,7 +479,6 @@ int zd_config_read(struct zd_config *config, const char *path, struct zd_err *er
 		return zd_err_errno(err, errno, "%s: opening it", path);
 	line = ini_parse_stream(read_line, &file, take_key, &file);
 	(void)fclose(file.stream);
-	free(file.text);
 	if (file.failure)
 		return zd_err_errno(err, file.failure, "%s: reading it", path);
 	/* A line that is neither may come before the key that was refused. */

@@ -7,6 +7,17 @@
 
 #include "base/err.h"
 
+uint64_t *zd_answer_ids(struct zd_answer *answer, const uint64_t *ids, uint32_t count)
+{
+	uint64_t *copy;
+
+	if (count == 0)
+		return NULL;
+	copy = zd_arena_alloc(answer->arena, count * sizeof(*copy));
+	memcpy(copy, ids, count * sizeof(*copy));
+	return copy;
+}
+
 Zd__Location *zd_answer_location(struct zd_answer *answer, const struct zd_location *location)
 {
 	Zd__Location *message;

@@ -26,6 +26,8 @@ struct zd_answer {
 
 /* The place as a message, its segment noted; NULL for "nowhere". */
 Zd__Location *zd_answer_location(struct zd_answer *answer, const struct zd_location *location);
+/* A list of ids, which the arena keeps for the reply; NULL: there are none. */
+uint64_t *zd_answer_ids(struct zd_answer *answer, const uint64_t *ids, uint32_t count);
 /* `count` fences as messages; NULL for none. */
 Zd__Fence **zd_answer_fences(struct zd_answer *answer, const struct zd_fence *fences, uint32_t count);
 /* A copy in the arena; messages have no const strings. */

@@ -71,15 +71,11 @@ int zd_args_context_end(const Zd__Request *request, struct zd_arena *arena, stru
 void zd_fill_scope(const struct zd_reply *reply, struct zd_answer *answer)
 {
 	Zd__ScopeReply *message = zd_arena_alloc(answer->arena, sizeof(*message));
-	uint32_t nended = reply->u.scope.nended;
 
 	zd__scope_reply__init(message);
 	message->scope = reply->u.scope.scope;
-	if (nended > 0) {
-		message->n_ended = nended;
-		message->ended = zd_arena_alloc(answer->arena, nended * sizeof(*message->ended));
-		memcpy(message->ended, reply->u.scope.ended, nended * sizeof(*message->ended));
-	}
+	message->n_ended = reply->u.scope.nended;
+	message->ended = zd_answer_ids(answer, reply->u.scope.ended, reply->u.scope.nended);
 	answer->reply.body_case = ZD__REPLY__BODY_SCOPE;
 	answer->reply.scope = message;
 }

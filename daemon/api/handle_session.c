@@ -163,14 +163,10 @@ int zd_args_session_reset(const Zd__Request *request, struct zd_arena *arena, st
 void zd_fill_session_reset(const struct zd_reply *reply, struct zd_answer *answer)
 {
 	Zd__SessionResetReply *message = zd_arena_alloc(answer->arena, sizeof(*message));
-	uint32_t nsteps = reply->u.session_reset.nsteps;
 
 	zd__session_reset_reply__init(message);
-	if (nsteps > 0) {
-		message->n_steps = nsteps;
-		message->steps = zd_arena_alloc(answer->arena, nsteps * sizeof(*message->steps));
-		memcpy(message->steps, reply->u.session_reset.steps, nsteps * sizeof(*message->steps));
-	}
+	message->n_steps = reply->u.session_reset.nsteps;
+	message->steps = zd_answer_ids(answer, reply->u.session_reset.steps, reply->u.session_reset.nsteps);
 	answer->reply.body_case = ZD__REPLY__BODY_SESSION_RESET;
 	answer->reply.session_reset = message;
 }

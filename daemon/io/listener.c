@@ -21,6 +21,7 @@
 
 #define ACCEPTS_PER_EVENT 16
 #define PAUSE_MS          100u
+#define MOST_WAITING      4096u /* at a listening socket, as kernels are set up */
 #define COMPLAIN_NS       1000000000u
 
 static void on_readable(uv_poll_t *handle, int status, int events);
@@ -138,6 +139,10 @@ void zd_listener_turn_away(int sock)
 {
 	int waiting;
 
-	while ((waiting = accept4(sock, NULL, NULL, SOCK_CLOEXEC)) >= 0)
+	for (unsigned i = 0; i < MOST_WAITING; i++) { /* whoever connects again and again holds up nothing */
+		waiting = accept4(sock, NULL, NULL, SOCK_CLOEXEC);
+		if (waiting < 0)
+			return;
 		(void)close(waiting);
+	}
 }

@@ -401,6 +401,16 @@ static void replace(struct contract_rank *rank, void *arg)
 	contract_replace(rank);
 }
 
+/* Rank 0, in a step of its own. */
+static struct contract_rank *open_step(struct world *w, struct zerod_target *target)
+{
+	contract_needs(CONTRACT_ONE_SIDED);
+	open_world(w);
+	begin_step(w);
+	OK(w->c->ranks[0].client, zerod_unit_target(w->first.at[0], target));
+	return &w->c->ranks[0];
+}
+
 /* It is there for streams that use it until the next backward begins. */
 static void test_a_failed_groups_target(void **state)
 {
@@ -409,11 +419,7 @@ static void test_a_failed_groups_target(void **state)
 	struct world w;
 
 	(void)state;
-	contract_needs(CONTRACT_ONE_SIDED);
-	open_world(&w);
-	rank = &w.c->ranks[0];
-	begin_step(&w);
-	OK(rank->client, zerod_unit_target(w.first.at[0], &target));
+	rank = open_step(&w, &target);
 	contract_leave(&w.c->ranks[1]);
 	AWAIT(zerod_backward_begin(rank->group, NULL) == ZEROD_E_PEER_LOST);
 	OK(rank->client, zerod_unit_target(w.first.at[0], &target));
@@ -431,11 +437,7 @@ static void test_a_reset_in_a_step(void **state)
 	struct world w;
 
 	(void)state;
-	contract_needs(CONTRACT_ONE_SIDED);
-	open_world(&w);
-	rank = &w.c->ranks[0];
-	begin_step(&w);
-	OK(rank->client, zerod_unit_target(w.first.at[0], &target));
+	rank = open_step(&w, &target);
 	OK(rank->client, zerod_session_reset(rank->client));
 	OK(rank->client, zerod_unit_target(w.first.at[0], &same));
 	assert_ptr_equal(same.data, target.data);

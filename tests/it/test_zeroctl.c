@@ -463,7 +463,7 @@ static void abort_group_by_name(void **state)
 static void kill_session_frees_what_it_held(void **state)
 {
 	struct trainer doomed = {0};
-	char line[64];
+	char line[64], logged[128];
 	(void)state;
 	join(&doomed, "victim", 0);
 	doomed.unit = make_unit(doomed.group, "w", 100, 0);
@@ -481,6 +481,9 @@ static void kill_session_frees_what_it_held(void **state)
 	object = listing("sessions", "sessions");
 	assert_null(row_where(object, "name", "victim"));
 	json_decref(object);
+	snprintf(logged, sizeof(logged), "session %s (pid %d, uid %u) ended: ended by session",
+	         strchr(line, ' ') + 1, (int)getpid(), (unsigned)getuid());
+	assert_logged(logged);
 	struct zerod_device_info info;
 	assert_int_equal(zerod_device_get(doomed.client, 0, &info), ZEROD_E_ABORTED);
 	assert_non_null(strstr(zerod_last_error(doomed.client), "ended by session"));

@@ -253,6 +253,8 @@ static void test_long_mistakes(void **state)
 	memset(text + 9, 'x', 310);
 	assert_int_equal(read_text(text, &config, &err), ZEROD_E_INVALID);
 	assert_non_null(strstr(err.text, ":2: expected 'key = value'"));
+	assert_int_equal(zd_config_read(&config, "/dev/zero", &err), ZEROD_E_INVALID);
+	assert_non_null(strstr(err.text, "/dev/zero:1: expected text of at most 8190 bytes"));
 	memcpy(text + 9 + 300, " = 1", 4);
 	assert_int_equal(read_text(text, &config, &err), ZEROD_E_INVALID);
 	assert_non_null(strstr(err.text, ":2: expected 'key = value'"));

@@ -140,7 +140,7 @@ IT_SCRIPTS := $(wildcard tests/it/test_*.sh)
 .DEFAULT_GOAL := all
 .PHONY: all help deps demo check check-run check-sanitizers check-asan check-ubsan check-tsan check-valgrind check-sim \
 	check-contract-sim check-faults check-gpu check-mutants fuzz coverage bench tidy format format-check layers \
-	ptx ptx-check install uninstall bundle clean tests
+	ptx ptx-check install uninstall bundle clean tests check-abi abi-baseline
 .DELETE_ON_ERROR:
 .SECONDARY:
 
@@ -435,6 +435,19 @@ install: all  ## into $(DESTDIR)$(PREFIX), with unit files, manual pages and pkg
 	@DESTDIR="$(DESTDIR)" PREFIX="$(PREFIX)" BUILD="$(BUILD)" VERSION="$(VERSION)" packaging/install.sh install
 uninstall:  ## takes away what install put there
 	@DESTDIR="$(DESTDIR)" PREFIX="$(PREFIX)" BUILD="$(BUILD)" VERSION="$(VERSION)" packaging/install.sh uninstall
+
+# What programs outside see of the library: its functions and the headers' structures.
+ABI_BASELINE := packaging/libzerod.abi
+check-abi abi-baseline: export ABI := 1
+check-abi: deps  ## compare the library's binary interface with the committed baseline, by abigail-tools
+	@$(MAKE) --no-print-directory $(SO_CLIENT)
+	@abidiff --exported-interfaces-only --no-added-syms $(ABI_BASELINE) $(SO_CLIENT) && \
+		echo "the binary interface is that of $(ABI_BASELINE)"
+
+abi-baseline: deps  ## make that baseline anew, after a change that is meant
+	@$(MAKE) --no-print-directory $(SO_CLIENT)
+	@abidw --exported-interfaces-only --no-show-locs --no-corpus-path --no-comp-dir-path --drop-private-types --headers-dir include \
+		--out-file $(ABI_BASELINE) $(SO_CLIENT)
 
 bundle: deps  ## a relocatable folder build/bundle whose programs and library need nothing but libc
 	@$(MAKE) --no-print-directory tests BUILD=build/bundle-obj BUNDLE=1

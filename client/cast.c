@@ -22,12 +22,19 @@
 static void widen(enum zerod_dtype from, const void *source, uint64_t first, unsigned n, float *wide)
 {
 	const uint16_t *halves = (const uint16_t *)source + first;
+	const uint8_t *bytes = (const uint8_t *)source + first;
 
 	if (from == ZEROD_FLOAT32)
 		memcpy(wide, (const float *)source + first, n * sizeof(*wide));
 	else if (from == ZEROD_FLOAT16)
 		for (unsigned i = 0; i < n; i++)
 			wide[i] = zc_f32_from_f16(halves[i]);
+	else if (from == ZEROD_FLOAT8_E4M3)
+		for (unsigned i = 0; i < n; i++)
+			wide[i] = zc_f32_from_e4m3(bytes[i]);
+	else if (from == ZEROD_FLOAT8_E5M2)
+		for (unsigned i = 0; i < n; i++)
+			wide[i] = zc_f32_from_e5m2(bytes[i]);
 	else
 		for (unsigned i = 0; i < n; i++)
 			wide[i] = zc_f32_from_bf16(halves[i]);
@@ -94,5 +101,20 @@ void zc_cast(enum zerod_dtype from, const void *source, enum zerod_dtype to, voi
 
 		widen(from, source, first, n, wide);
 		store(wide, to, target, first, n);
+	}
+}
+
+void zc_add(enum zerod_dtype dtype, const void *source, void *target, uint64_t numel)
+{
+	float sum[BLOCK], addend[BLOCK];
+
+	for (uint64_t first = 0; first < numel; first += BLOCK) {
+		unsigned n = numel - first < BLOCK ? (unsigned)(numel - first) : BLOCK;
+
+		widen(dtype, target, first, n, sum);
+		widen(dtype, source, first, n, addend);
+		for (unsigned i = 0; i < n; i++)
+			sum[i] += addend[i];
+		store(sum, dtype, target, first, n);
 	}
 }

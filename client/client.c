@@ -27,6 +27,11 @@
 #define GOODBYE_DEADLINE_MS 2000u
 #define FALLBACK_NAME       "zerod client"
 
+uint32_t zerod_version(void)
+{
+	return ZEROD_VERSION_MAJOR * 1000000u + ZEROD_VERSION_MINOR * 1000u + ZEROD_VERSION_PATCH;
+}
+
 /* ---- Fork ---------------------------------------------------------------------------------------------- */
 
 static atomic_uint fork_generation;
@@ -46,7 +51,7 @@ static bool is_forked(const struct zerod_client *client)
 	return client->fork_generation != atomic_load_explicit(&fork_generation, memory_order_relaxed);
 }
 
-int zc_enter(const struct zerod_client *client, struct zd_err **err)
+int zc_enter_quietly(const struct zerod_client *client, struct zd_err **err)
 {
 	int broken_status;
 
@@ -57,6 +62,13 @@ int zc_enter(const struct zerod_client *client, struct zd_err **err)
 		return zd_err_set(*err, ZEROD_E_FORKED, "the client was made before fork()");
 	broken_status = client->broken_status;
 	return broken_status ? zd_err_set(*err, broken_status, "%s", client->broken_text) : 0;
+}
+
+int zc_enter(struct zerod_client *client, struct zd_err **err)
+{
+	int rc = zc_enter_quietly(client, err);
+
+	return rc ? rc : zc_detached_report(client, *err);
 }
 
 int zc_say_lost(const struct zerod_client *client, struct zd_err *err)
@@ -381,6 +393,7 @@ int zerod_connect(const struct zerod_options *given, zerod_client **client)
 		rc = check_strict(err);
 	if (rc)
 		return rc;
+	err->status = 0; /* what failed before is nothing that the new client's caller asks for */
 	(void)pthread_once(&forks_watched, watch_forks);
 	made = new_client(options.deadline_ms ? options.deadline_ms : DEFAULT_DEADLINE_MS);
 	if (!made)
@@ -414,14 +427,17 @@ static int take_reset(const Zd__Reply *reply, void *arg)
 	return 0;
 }
 
-int zerod_session_reset(zerod_client *client)
+int zerod_session_reset(zerod_client *client, const struct zerod_wait_options *options)
 {
+	uint32_t deadline_ms;
 	Zd__Request request = ZD__REQUEST__INIT;
 	Zd__SessionReset reset = ZD__SESSION_RESET__INIT;
 	zerod_group *group;
 	struct zd_err *err;
-	int rc = zc_enter(client, &err);
+	int rc = zc_enter_quietly(client, &err);
 
+	if (!rc)
+		rc = zc_wait_options(options, &deadline_ms, err);
 	if (rc)
 		return rc;
 	pthread_mutex_lock(&client->lock);
@@ -429,7 +445,7 @@ int zerod_session_reset(zerod_client *client)
 	pthread_mutex_unlock(&client->lock);
 	request.body_case = ZD__REQUEST__BODY_SESSION_RESET;
 	request.session_reset = &reset;
-	rc = zc_call(client, &request, 0, take_reset, client);
+	rc = zc_call(client, &request, deadline_ms, take_reset, client);
 	if (rc)
 		return rc;
 	pthread_mutex_lock(&client->lock);

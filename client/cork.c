@@ -3,7 +3,8 @@
  * cork.c - batches: requests that a thread collects and sends together.
  *
  * A batch belongs to one thread of one client, and only that thread fills and sends it. Requests go out in
- * the order of the thread's calls, since every call that does not join the batch sends it first. A batch
+ * the order of the thread's calls: a call that waits for its answer is the last of the batch, in the same
+ * packet if it fits. A batch
  * whose thread ended without uncorking is freed with the client; its tickets are never answered.
  */
 #include "client/internal.h"
@@ -26,35 +27,46 @@ struct zc_batch *zc_batch_find(struct zerod_client *client)
 	return batch;
 }
 
-static void send_batch(struct zerod_client *client, struct zc_batch *batch)
+static int send_batch(struct zerod_client *client, struct zc_batch *batch, struct zd_err *err)
 {
-	struct zd_err err;
+	int rc;
 
 	if (batch->count == 0)
-		return;
-	if (zc_transmit(client, batch->bytes, batch->nbytes, batch->ids, batch->count, &err) &&
-	    !batch->failure.status)
-		batch->failure = err;
+		return 0;
+	rc = zc_transmit(client, batch->bytes, batch->nbytes, batch->ids, batch->count, err);
+	if (rc && !batch->failure.status)
+		batch->failure = *err;
 	batch->count = 0;
 	batch->nbytes = 0;
+	return rc;
 }
 
 void zc_batch_add(struct zerod_client *client, struct zc_batch *batch, const uint8_t *bytes, size_t nbytes,
                   uint64_t id)
 {
+	struct zd_err ignored; /* the batch's failure, and its requests' */
+
 	if (batch->count == ZD_MAX_BATCH || batch->nbytes + nbytes > sizeof(batch->bytes))
-		send_batch(client, batch);
+		(void)send_batch(client, batch, &ignored);
 	memcpy(batch->bytes + batch->nbytes, bytes, nbytes);
 	batch->nbytes += nbytes;
 	batch->ids[batch->count++] = id;
 }
 
+int zc_batch_add_last(struct zerod_client *client, struct zc_batch *batch, const uint8_t *bytes,
+                      size_t nbytes, uint64_t id, struct zd_err *err)
+{
+	zc_batch_add(client, batch, bytes, nbytes, id);
+	return send_batch(client, batch, err);
+}
+
 void zc_flush(struct zerod_client *client)
 {
 	struct zc_batch *batch = zc_batch_find(client);
+	struct zd_err ignored;
 
 	if (batch)
-		send_batch(client, batch);
+		(void)send_batch(client, batch, &ignored);
 }
 
 /* A batch is large: one is kept for the next cork. */
@@ -88,7 +100,7 @@ void zerod_cork(zerod_client *client)
 	struct zc_batch *batch;
 	struct zd_err *err;
 
-	if (zc_enter(client, &err))
+	if (zc_enter_quietly(client, &err))
 		return;
 	batch = zc_batch_find(client);
 	if (batch) {
@@ -113,7 +125,7 @@ int zerod_uncork(zerod_client *client)
 {
 	struct zc_batch *batch;
 	struct zd_err *err;
-	int rc = zc_enter(client, &err);
+	int rc = zc_enter_quietly(client, &err);
 
 	if (rc == ZEROD_E_FORKED || !client)
 		return rc;
@@ -122,7 +134,7 @@ int zerod_uncork(zerod_client *client)
 		return rc ? rc : zd_err_set(err, ZEROD_E_STATE, "uncork without a cork by this thread");
 	if (--batch->depth > 0)
 		return rc;
-	send_batch(client, batch);
+	(void)send_batch(client, batch, err);
 	rc = batch->failure.status;
 	if (rc)
 		*err = batch->failure;

@@ -15,7 +15,6 @@
 #include <string.h>
 #include <time.h>
 
-#define PAGE_BYTES  ((size_t)ZD_FENCE_PAGE_BYTES)
 #define REGISTER    (ZD_CU_HOST_REGISTER_PORTABLE | ZD_CU_HOST_REGISTER_DEVICEMAP)
 #define DRAIN_NS    10000000000ull /* how long the end waits for the trainer's streams */
 #define LOOK_AGAIN  100000L        /* ns */
@@ -116,6 +115,7 @@ static int register_pages(struct zerod_client *client, struct zc_cuda *cuda, str
 {
 	static const char *const names[NPAGES] = {"the client's fence page", "the daemon's fence page",
 	                                          "the page of results"};
+	static const size_t bytes[NPAGES] = {ZD_FENCE_PAGE_BYTES, ZD_FENCE_PAGE_BYTES, ZD_WORK_PAGE_BYTES};
 	const struct zd_cuda *driver = cuda->driver;
 	void *pages[NPAGES];
 	int rc = 0;
@@ -126,7 +126,7 @@ static int register_pages(struct zerod_client *client, struct zc_cuda *cuda, str
 	for (unsigned i = 0; i < NPAGES && !rc; i++) {
 		if (!pages[i])
 			continue;
-		rc = zd_cuda_err(driver, driver->memHostRegister(pages[i], PAGE_BYTES, REGISTER), err,
+		rc = zd_cuda_err(driver, driver->memHostRegister(pages[i], bytes[i], REGISTER), err,
 		                 "registering %s", names[i]);
 		if (rc)
 			unregister(driver, pages, i);
@@ -262,7 +262,7 @@ static bool is_joined(struct zerod_client *client, uint32_t index)
 
 int zc_cuda_join(struct zerod_client *client, uint32_t index, struct zd_err *err)
 {
-	struct zerod_device_info info;
+	struct zerod_device_info info = ZEROD_INIT(info);
 	struct zc_cuda *cuda;
 	struct zc_gpu *gpu;
 	int device = NO_DEVICE, rc;

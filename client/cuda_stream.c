@@ -17,6 +17,8 @@
  */
 #include "client/cuda_internal.h"
 
+#include <zerod_cuda.h>
+
 #include <errno.h>
 #include <stdlib.h>
 
@@ -500,7 +502,7 @@ int zerod_cuda_stream_wrap(zerod_client *client, void *cu_stream, zerod_stream *
 	struct gpu_stream *made;
 	struct zc_cuda *cuda;
 	struct zd_err *err;
-	int rc = zc_enter(client, &err);
+	int rc = zc_enter_quietly(client, &err);
 
 	if (!rc)
 		rc = check_arguments(client, cu_stream, (const zerod_stream *const *)stream, err);

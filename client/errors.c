@@ -68,5 +68,8 @@ const char *zerod_last_error(const zerod_client *client)
 {
 	const struct error_slot *slot = client ? find_slot(client->serial) : &slots[0];
 
+	/* A later call failed before it knew its client: its caller asks with the one that it has. */
+	if (slots[0].err.status != 0 && (!slot || slots[0].used > slot->used))
+		slot = &slots[0];
 	return slot ? slot->err.text : "";
 }

@@ -31,12 +31,14 @@ static int take_gather_options(const struct zerod_gather_options *given, struct 
 {
 	int rc = zc_options(options, sizeof(*options), given, "zerod_gather_options", err);
 
-	if (!rc && options->scope.id && (options->tag || options->uses > 1 || options->flags))
+	if (!rc && options->scope.id &&
+	    (options->tag || options->uses > 1 || options->flags & ZEROD_GATHER_PREFETCH))
 		rc = zd_err_set(err, ZEROD_E_INVALID,
 		                "a gather in scope %llu has no tag, uses or prefetch of its own",
 		                (unsigned long long)options->scope.id);
 	if (!rc)
-		rc = zc_flags(options->flags, ZEROD_GATHER_PREFETCH, "zerod_gather_options", err);
+		rc = zc_flags(options->flags, ZEROD_GATHER_PREFETCH | ZEROD_GATHER_NO_SLOT,
+		              "zerod_gather_options", err);
 	if (!rc)
 		rc = zc_tag_choose(options->tag, &options->tag, err);
 	if (!rc && options->uses == 0)
@@ -57,6 +59,7 @@ static int post_gather(struct zerod_client *client, struct zc_op *op,
 	gather.uses = options->uses > 1 ? options->uses : 0;
 	gather.version = options->version;
 	gather.prefetch = op->kind == ZC_OP_PREFETCH;
+	gather.no_slot = (options->flags & ZEROD_GATHER_NO_SLOT) != 0;
 	request.deadline_ms = op->deadline_ms;
 	request.body_case = ZD__REQUEST__BODY_GATHER;
 	request.gather = &gather;
@@ -66,12 +69,44 @@ static int post_gather(struct zerod_client *client, struct zc_op *op,
 	return rc;
 }
 
+/* Returns the room and the op. */
+static void give_up(struct zerod_client *client, struct zc_op *op)
+{
+	pthread_mutex_lock(&client->lock);
+	zc_room_return(client, 1);
+	if (op)
+		zc_ticket_unref(client, op);
+	pthread_mutex_unlock(&client->lock);
+}
+
+/* With room for one request. */
+static int begin(zerod_unit *unit, const struct zerod_gather_options *options, zerod_ticket *ticket,
+                 struct zd_err *err)
+{
+	bool prefetch = options->flags & ZEROD_GATHER_PREFETCH;
+	struct zerod_client *client = unit->group->client;
+	struct zc_op *op = zc_ticket_new(client, prefetch ? ZC_OP_PREFETCH : ZC_OP_GATHER, unit->shared,
+	                                 zc_deadline_ms(client, options->deadline_ms), err);
+	int rc = op ? 0 : ZEROD_E_SYSTEM;
+
+	if (op && !prefetch) {
+		op->uses = options->scope.id ? 0 : options->uses;
+		pthread_mutex_lock(&client->lock);
+		rc = options->scope.id ? zc_lease_join(client, op->unit, options->scope.id, op, err)
+		                       : zc_lease_add(client, op->unit, options->tag, op, err);
+		pthread_mutex_unlock(&client->lock);
+	}
+	if (!rc)
+		return post_gather(client, op, options, ticket, err);
+	give_up(client, op);
+	return rc;
+}
+
 int zerod_gather_begin(zerod_unit *unit, const struct zerod_gather_options *given, zerod_ticket *ticket)
 {
 	struct zerod_client *client = zc_unit_client(unit);
 	struct zerod_gather_options options;
 	struct zd_err *err;
-	struct zc_op *op;
 	int rc = zc_enter(client, &err);
 
 	if (rc)
@@ -79,32 +114,28 @@ int zerod_gather_begin(zerod_unit *unit, const struct zerod_gather_options *give
 	if (!ticket)
 		return zd_err_set(err, ZEROD_E_INVALID, "ticket is NULL");
 	rc = take_gather_options(given, &options, err);
-	if (rc)
-		return rc;
-	op = zc_ticket_new(client, options.flags & ZEROD_GATHER_PREFETCH ? ZC_OP_PREFETCH : ZC_OP_GATHER,
-	                   unit->shared, zc_deadline_ms(client, options.deadline_ms), err);
-	if (!op)
-		return ZEROD_E_SYSTEM;
-	if (op->kind == ZC_OP_GATHER) {
-		op->uses = options.scope.id ? 0 : options.uses;
-		pthread_mutex_lock(&client->lock);
-		rc = options.scope.id ? zc_lease_join(client, op->unit, options.scope.id, op, err)
-		                      : zc_lease_add(client, op->unit, options.tag, op, err);
-		pthread_mutex_unlock(&client->lock);
-	}
 	if (!rc)
-		return post_gather(client, op, &options, ticket, err);
-	pthread_mutex_lock(&client->lock);
-	zc_ticket_unref(client, op);
-	pthread_mutex_unlock(&client->lock);
-	return rc;
+		rc = zc_room_take(client, ZD__REQUEST__BODY_GATHER, 1, 0, err);
+	return rc ? rc : begin(unit, &options, ticket, err);
 }
 
-int zerod_gather(zerod_unit *unit, const struct zerod_gather_options *options, zerod_stream *stream,
+int zerod_gather(zerod_unit *unit, const struct zerod_gather_options *given, zerod_stream *stream,
                  void **data)
 {
+	struct zerod_client *client = zc_unit_client(unit);
+	struct zerod_gather_options options;
 	zerod_ticket ticket;
-	int rc = zerod_gather_begin(unit, options, &ticket);
+	struct zd_err *err;
+	int rc = zc_enter(client, &err);
 
-	return rc ? rc : zerod_wait(unit->group->client, ticket, stream, data);
+	if (!rc)
+		rc = take_gather_options(given, &options, err);
+	if (rc)
+		return rc;
+	zc_flush(client);
+	rc = zc_room_take(client, ZD__REQUEST__BODY_GATHER, 1,
+	                  zc_deadline_ns(zc_deadline_ms(client, options.deadline_ms)), err);
+	if (!rc)
+		rc = begin(unit, &options, &ticket, err);
+	return rc ? rc : zc_wait_many(client, &ticket, 1, stream, data, err);
 }

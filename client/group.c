@@ -57,6 +57,23 @@ static int take_options(const struct zerod_group_options *given, struct zerod_gr
 	return 0;
 }
 
+/* The device that a UUID names is `device` from here on. */
+static int choose_device(struct zerod_client *client, struct zerod_group_options *options, struct zd_err *err)
+{
+	uint32_t device = 0;
+	int rc;
+
+	if (!options->device_uuid)
+		return 0;
+	rc = zc_device_find(client, options->device_uuid, &device, err);
+	if (!rc && options->device != 0 && options->device != device)
+		rc = zd_err_set(err, ZEROD_E_INVALID,
+		                "group '%s': device is %u, and device_uuid '%s' is device %u", options->group,
+		                options->device, options->device_uuid, device);
+	options->device = device;
+	return rc;
+}
+
 struct joining {
 	struct zerod_group *group;
 	struct zd_err *err;
@@ -89,6 +106,8 @@ int zerod_group_join(zerod_client *client, const struct zerod_group_options *giv
 		rc = take_options(given, &options, joining.err);
 	if (!rc)
 		rc = zc_collectives_check(client, &options, joining.err);
+	if (!rc)
+		rc = choose_device(client, &options, joining.err);
 	if (!rc)
 		rc = zc_cuda_join(client, options.device, joining.err);
 	if (rc)
@@ -125,14 +144,17 @@ int zerod_group_get(zerod_group *group, struct zerod_group_info *info)
 {
 	struct zerod_client *client = zc_group_client(group);
 	struct zd_err *err;
-	int rc = zc_enter(client, &err);
+	int rc = zc_enter_quietly(client, &err);
 
+	if (!rc)
+		rc = zc_result_check(info, "info", err);
 	if (rc)
 		return rc;
-	if (!info)
-		return zd_err_set(err, ZEROD_E_INVALID, "info is NULL");
 	pthread_mutex_lock(&client->lock);
-	*info = (struct zerod_group_info){.committed_step = group->committed_step, .torn = group->torn};
+	zc_result_fill(
+	        info,
+	        &(struct zerod_group_info){.committed_step = group->committed_step, .torn = group->torn},
+	        sizeof(*info));
 	pthread_mutex_unlock(&client->lock);
 	return 0;
 }

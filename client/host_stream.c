@@ -13,6 +13,8 @@
  *   - work that was queued before a reset is not run after it: each piece knows the stream's epoch.
  */
 #include "client/cuda.h"
+
+#include <zerod_host.h>
 #include "client/stream.h"
 
 #include <errno.h>
@@ -344,7 +346,7 @@ int zerod_host_stream_create(zerod_client *client, zerod_stream **stream)
 {
 	struct host_stream *made;
 	struct zd_err *err;
-	int error, rc = zc_enter(client, &err);
+	int error, rc = zc_enter_quietly(client, &err);
 
 	if (rc)
 		return rc;

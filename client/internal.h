@@ -152,6 +152,30 @@ enum zc_op_kind {
 	ZC_OP_GATHER,   /* a ticket, valid while its lease lasts */
 	ZC_OP_PREFETCH, /* a ticket without a lease, consumed by the first wait */
 	ZC_OP_RELEASE,  /* the same */
+	ZC_OP_DETACHED, /* no ticket: a failure is the next call's (detached.c) */
+	ZC_OP_OTHER,    /* a ticket as a release's, of another call: `type` says which */
+};
+
+struct zc_op;
+
+/* How the tickets of one call differ from those of others. Functions that are NULL do nothing. */
+struct zc_ticket_type {
+	const char *what; /* for words, the unit's name follows where there is one: "the update of" */
+	/* A stream may be given to zerod_wait(): it then waits for op->fences and for what settle() adds.
+	 * Else a wait returns when the daemon has answered, and takes no stream. */
+	bool takes_stream;
+	/* With the lock: the daemon has granted it. An error is a reply that makes no sense: the connection
+	 * ends. */
+	int (*answered)(struct zerod_client *client, struct zc_op *op, const Zd__Reply *reply,
+	                struct zd_err *err);
+	/* With the lock: the daemon has refused it, or will not answer any more; op->status says why. */
+	void (*failed)(struct zerod_client *client, struct zc_op *op);
+	/* Without the lock, once it is granted: what this process has to do before the stream (NULL: the
+	 * calling thread) goes on. Adds to `copied`, on the client's page, what is to be awaited. */
+	int (*settle)(struct zerod_client *client, struct zc_op *op, zerod_stream *stream,
+	              struct zc_fence_merge *copied, struct zd_err *err);
+	/* With the lock: frees op->data. */
+	void (*deinit)(struct zerod_client *client, struct zc_op *op);
 };
 
 /*
@@ -172,23 +196,32 @@ struct zc_op {
 	struct zc_packet *packet;
 
 	/* tickets */
-	unsigned refs; /* the table's, and one for each thread that waits */
-	bool finished; /* in the client's list of finished tickets */
-	bool waited;   /* GATHER: somebody knows where its buffer is */
+	const struct zc_ticket_type *type; /* OTHER */
+	void *data;                        /* the type's */
+	unsigned refs;                     /* the table's, and one for each thread that waits */
+	bool finished;                     /* in the client's list of finished tickets */
+	bool waited;                       /* GATHER: somebody knows where its buffer is */
 	uint32_t deadline_ms;
-	char *error;   /* of the daemon; NULL: none, or no memory for it */
-	uint32_t uses; /* GATHER: what it added to its lease; 0 in a scope */
-	struct zc_unit *unit;
+	char *error;                 /* of the daemon; NULL: none, or no memory for it */
+	uint32_t uses;               /* GATHER: what it added to its lease; 0 in a scope */
+	const char *what;            /* DETACHED: "release", "commit", for error texts; a literal */
+	struct zc_unit *unit;        /* NULL: of no unit */
 	struct zc_lease *lease;      /* GATHER: until the lease ends or the gather fails */
 	TAILQ_ENTRY(zc_op) in_queue; /* of its lease, or of finished tickets */
 
-	/* GATHER, once answered with 0 */
-	struct zc_location buffer;
-	struct zc_fences fences;
+	/* Once answered with 0 */
+	struct zc_location buffer; /* GATHER */
+	struct zc_fences fences;   /* GATHER, and OTHER where streams may wait: on the daemon's page */
 };
 
 LIST_HEAD(zc_op_list, zc_op);
 TAILQ_HEAD(zc_op_queue, zc_op);
+
+/* Failures of detached requests that no call has reported yet. */
+struct zc_detached {
+	uint64_t nfailures;
+	struct zd_err first; /* valid while nfailures > 0 */
+};
 
 /* Ids count up, so that as many chains as there may be outstanding requests stay short without a hash
  * function. */
@@ -250,12 +283,14 @@ struct zc_unit {
 	unsigned handles; /* the last one to be unregistered tells the daemon */
 	enum zerod_dtype dtype;
 	struct zc_location shard;
-	uint64_t shard_numel, true_numel, offset_numel, padded_numel;
+	uint64_t shard_numel, true_numel, offset_numel, padded_numel, numel;
 	uint64_t target_offset_numel;
 	uint64_t target_numel, target_true_numel; /* in this rank's target */
 	uint64_t version;
-	bool updating; /* between update_begin and publish, as far as this client knows */
-	bool granted;  /* by the daemon, to an update_begin that failed then */
+	bool updating;            /* between update_begin and publish, as far as this client knows */
+	uint64_t listed;          /* the last list of units that it was taken into (zc_units_take()) */
+	bool granted;             /* by the daemon, to an update_begin that failed then */
+	struct zc_op *publishing; /* a publish with a ticket that has not been answered; NULL: none */
 	bool frozen;
 	bool persistent;
 	struct zc_own_slice own;
@@ -271,19 +306,34 @@ struct zerod_unit {
 	LIST_ENTRY(zerod_unit) link;
 };
 
-/* Room that the daemon has reserved: its caller has it when it is mapped and its former content has gone. */
+/* Room that was asked for, until the caller commits it (entry.c). */
 struct zc_reserved {
-	uint64_t unit, entry;
+	struct zc_unit *unit; /* with a reference */
+	enum zerod_dtype dtype;
+	bool claimed;     /* a call goes on with it */
+	struct zc_op *op; /* NULL: the daemon has answered */
+	uint64_t entry;
 	struct zc_location location;
 	struct zc_fences fences;
+	struct zc_accumulation *sum; /* NULL: the gradient is one commit (accumulate.c) */
 	LIST_ENTRY(zc_reserved) link;
+};
+
+/* An entry that several gradients of one unit are added up in, until the backward's end commits it. */
+struct zc_accumulation {
+	uint32_t ngradients; /* handed over so far */
+	bool open;           /* a gradient is being added: reserved, and not handed over */
+	struct zerod_reduce_options options;
+	uint32_t nfences; /* behind all that has written it: the last one of each timeline */
+	struct zc_fence fences[ZD_MAX_FENCES];
 };
 
 struct zerod_bucket {
 	struct zerod_group *group;
 	uint64_t id;
 	enum zerod_dtype dtype;
-	LIST_HEAD(, zc_reserved) reserved; /* that could not be had yet: who asks again goes on with it */
+	LIST_HEAD(, zc_reserved) reserved; /* no caller has got them yet */
+	LIST_HEAD(, zc_reserved) given;    /* not committed yet */
 	LIST_ENTRY(zerod_bucket) link;
 };
 
@@ -340,9 +390,11 @@ struct zerod_client {
 
 	pthread_mutex_t send_lock; /* the order of packets on the socket */
 
-	atomic_bool poisoned; /* a wait was freed by an abort */
-	atomic_bool lost;    /* the connection has ended; broken_status says so when it was read to its end */
-	atomic_uint ncorked; /* threads with a batch: spares all others the search */
+	atomic_uint_fast64_t packets; /* sent so far */
+	atomic_bool poisoned;         /* a wait was freed by an abort */
+	atomic_bool lost; /* the connection has ended; broken_status says so when it was read to its end */
+	atomic_bool detached_failed; /* detached.nfailures > 0 */
+	atomic_uint ncorked;         /* threads with a batch: spares all others the search */
 	atomic_int
 	        broken_status; /* 0, or why the connection is of no use any more; broken_text goes with it */
 	char broken_text[ZD_ERR_TEXT_BYTES];
@@ -356,12 +408,15 @@ struct zerod_client {
 	pthread_mutex_t cuda_lock; /* one GPU is opened at a time */
 	pthread_mutex_t lock;      /* all that follows */
 	uint64_t next_id;
+	uint64_t nlists;                     /* lists of units that were taken: see zc_unit.listed */
 	struct zc_op_list ops[ZC_OP_CHAINS]; /* by id */
 	unsigned outstanding, abandoned;
 	struct zc_op_list spare_tickets; /* kept for the next ones */
 	unsigned nspare_tickets;
 	struct zc_op_queue finished;
 	unsigned nfinished;
+
+	struct zc_detached detached;
 
 	bool reading;        /* some thread is at the socket */
 	bool naps;           /* and waits for a call's answer: it naps before it sleeps */
@@ -399,12 +454,26 @@ uint64_t zc_thread_serial(void);
 
 /* ---- client.c ------------------------------------------------------------------------------------------ */
 
-/* Every public function begins with it: INVALID for NULL, FORKED, or why the connection broke. */
-int zc_enter(const struct zerod_client *client, struct zd_err **err) __attribute__((warn_unused_result));
+/* Every public function begins with one of these. INVALID for NULL, FORKED, why the connection broke, or the
+ * failure of a detached request that no call has reported yet. */
+int zc_enter(struct zerod_client *client, struct zd_err **err) __attribute__((warn_unused_result));
+/* The same without failures of detached requests: for calls that end or free something, for calls on streams
+ * alone, and inside the library. */
+int zc_enter_quietly(const struct zerod_client *client, struct zd_err **err)
+        __attribute__((warn_unused_result));
 /* The connection has ended, for this reason as far as it has been read. */
 int zc_say_lost(const struct zerod_client *client, struct zd_err *err) __attribute__((warn_unused_result));
 /* POISONED when a wait of this session was freed by an abort; why the connection ended, if that was it. */
 int zc_check_poison(struct zerod_client *client, struct zd_err *err) __attribute__((warn_unused_result));
+
+/* ---- alloc.c ------------------------------------------------------------------------------------------- */
+
+/* Allocates and maps what `alloc` asks for; the buffer is in the client's list then. */
+int zc_buffer_new(struct zerod_client *client, Zd__Alloc *alloc, uint64_t bytes, uint32_t deadline_ms,
+                  struct zerod_buffer **buffer, struct zc_location *location, void **data, struct zd_err *err)
+        __attribute__((warn_unused_result));
+/* Frees the handle: the memory is the daemon's. */
+void zc_buffer_forget(struct zerod_buffer *buffer);
 
 /* ---- options.c ----------------------------------------------------------------------------------------- */
 
@@ -412,6 +481,15 @@ int zc_check_poison(struct zerod_client *client, struct zd_err *err) __attribute
  * shorter. INVALID when a longer structure sets what this library does not know. `given` NULL: all zero. */
 int zc_options(void *copy, size_t known_bytes, const void *given, const char *what, struct zd_err *err)
         __attribute__((warn_unused_result));
+/* The deadline in `options`, as it was given; 0 for NULL. */
+int zc_wait_options(const struct zerod_wait_options *options, uint32_t *deadline_ms, struct zd_err *err)
+        __attribute__((warn_unused_result));
+/* A structure that the caller wants filled: INVALID for NULL and for a struct_size that was not set. `what`
+ * is the parameter. */
+int zc_result_check(const void *given, const char *what, struct zd_err *err)
+        __attribute__((warn_unused_result));
+/* Fills it as far as the caller knows it; what this library does not know becomes zero. */
+void zc_result_fill(void *given, const void *made, size_t known_bytes);
 /* INVALID names bits beyond `known`. */
 int zc_flags(uint32_t flags, uint32_t known, const char *what, struct zd_err *err)
         __attribute__((warn_unused_result));
@@ -430,17 +508,31 @@ int zc_check_body(const Zd__Reply *reply, Zd__Reply__BodyCase body, struct zd_er
 /* With the lock: */
 struct zc_op *zc_op_find(struct zerod_client *client, uint64_t id);
 void zc_op_remove(struct zc_op *op);
+/* A ticket of what needs no request: it is in the table and answered with success. Its id. */
+uint64_t zc_op_done(struct zerod_client *client, struct zc_op *op);
 /* The op is answered here, not by the daemon: the request could not be sent, or the connection broke. */
 void zc_op_fail(struct zerod_client *client, struct zc_op *op, const struct zd_err *err);
 
+/* Packets that the client has sent so far. */
+uint64_t zc_packets_sent(const struct zerod_client *client);
 /* Without the lock. The daemon has closed the connection: what it said last, perhaps the reason, is still to
  * be read. `err` is what it is taken for otherwise. Returns what the connection broke with. */
 int zc_read_last_words(struct zerod_client *client, struct zd_err *err);
-/* Sends a packet with the requests `ids`, or fails their ops and says why. Blocks while there is no room. */
+/* Without the lock. Takes room for `count` requests of this kind. With `deadline_ns` 0 it does not wait for
+ * room, and the error is LIMIT; else DEADLINE. */
+int zc_room_take(struct zerod_client *client, Zd__Request__BodyCase body, unsigned count,
+                 uint64_t deadline_ns, struct zd_err *err) __attribute__((warn_unused_result));
+/* The same for one request whose answer is awaited, until its deadline. */
+int zc_room_await(struct zerod_client *client, const Zd__Request *request, struct zd_err *err)
+        __attribute__((warn_unused_result));
+/* With the lock: so many will not be sent. */
+void zc_room_return(struct zerod_client *client, unsigned count);
+/* Sends a packet with the requests `ids`, which have room, or fails their ops, returns their room and says
+ * why. */
 int zc_transmit(struct zerod_client *client, const uint8_t *bytes, size_t nbytes, const uint64_t *ids,
                 unsigned nids, struct zd_err *err) __attribute__((warn_unused_result));
-/* Sends a request whose ticket will be waited for, or puts it into the thread's batch. The op is the table's
- * from then on; on failure it is gone. */
+/* Sends a request of an op that is no CALL, or puts it into the thread's batch. It has room; the op is the
+ * table's from then on. On failure the op is gone, and so is its room. */
 int zc_post(struct zerod_client *client, struct zc_op *op, Zd__Request *request, struct zd_err *err)
         __attribute__((warn_unused_result));
 /* Without the lock. Tells the daemon what was unmapped, unless somebody is sending: who then does so
@@ -482,6 +574,9 @@ struct zc_batch *zc_batch_find(struct zerod_client *client);
  * if that cannot be sent. */
 void zc_batch_add(struct zerod_client *client, struct zc_batch *batch, const uint8_t *bytes, size_t nbytes,
                   uint64_t id);
+/* The same with a request whose answer is awaited: sends all. */
+int zc_batch_add_last(struct zerod_client *client, struct zc_batch *batch, const uint8_t *bytes,
+                      size_t nbytes, uint64_t id, struct zd_err *err) __attribute__((warn_unused_result));
 /* Sends the calling thread's batch: every call that waits begins with it. A failure is in the ops and in the
  * uncork. */
 void zc_flush(struct zerod_client *client);
@@ -494,9 +589,9 @@ struct zc_segment *zc_segment_find(struct zerod_client *client, uint32_t id);
 /* The descriptor is taken over, whatever is returned. PROTOCOL for anything that does not fit. */
 int zc_segment_add(struct zerod_client *client, const Zd__Segment *segment, int fd, struct zd_err *err)
         __attribute__((warn_unused_result));
-/* Maps a page that the daemon has sealed against shrinking; takes the descriptor over. `what` is its name in
- * texts. */
-int zc_page_map(int fd, int protection, const char *what, void **page, struct zd_err *err)
+/* Maps `bytes` of a page that the daemon has sealed against shrinking; takes the descriptor over. `what` is
+ * its name in texts. */
+int zc_page_map(int fd, size_t bytes, int protection, const char *what, void **page, struct zd_err *err)
         __attribute__((warn_unused_result));
 /* Maps the fence pages; takes both descriptors over. */
 int zc_pages_map(struct zerod_client *client, int client_fd, int daemon_fd, struct zd_err *err)
@@ -572,14 +667,16 @@ void zc_own_slice_drop(struct zc_unit *unit);
  */
 int zc_own_slices_copy(struct zerod_client *client, struct zc_op *const *ops, uint32_t count,
                        struct zc_fence_merge *copied, struct zd_err *err) __attribute__((warn_unused_result));
-/* Without the lock, for a GPU's stream: the same, and makes it wait for the fences, on the daemon's page. */
+/* Without the lock, for a GPU's stream: the same, and makes it wait for the fences, on the daemon's page, and
+ * for `copied`, to which it adds. */
 int zc_own_slices_append(struct zerod_client *client, struct zc_op *const *ops, uint32_t count,
-                         zerod_stream *stream, const struct zc_fences *fences, struct zd_err *err)
-        __attribute__((warn_unused_result));
-/* Without the lock: an update of the units has begun. Copies what is due, and returns when no copy reads a
- * shard. */
-int zc_own_slices_settle(struct zerod_client *client, zerod_unit *const *units, uint32_t count,
+                         zerod_stream *stream, const struct zc_fences *fences, struct zc_fence_merge *copied,
                          struct zd_err *err) __attribute__((warn_unused_result));
+/* Without the lock: an update of the units has begun. Copies what is due, and returns when no copy reads a
+ * shard; with `copied`, GPUs' copies are added to that instead. */
+int zc_own_slices_settle(struct zerod_client *client, struct zc_unit *const *units, uint32_t count,
+                         struct zc_fence_merge *copied, struct zd_err *err)
+        __attribute__((warn_unused_result));
 
 /* ---- stream.c ------------------------------------------------------------------------------------------ */
 
@@ -609,9 +706,21 @@ void zc_stream_forget(zerod_stream *stream);
 
 /* ---- ticket.c ------------------------------------------------------------------------------------------ */
 
-/* Without the lock. The op has one reference, which becomes the table's; NULL when there is no memory. */
+/* Without the lock. The op has one reference, which becomes the table's; NULL when there is no memory. `unit`
+ * may be NULL for OTHER. */
 struct zc_op *zc_ticket_new(struct zerod_client *client, enum zc_op_kind kind, struct zc_unit *unit,
                             uint32_t deadline_ms, struct zd_err *err);
+/* The same for OTHER. `data` is the op's when it is made, else the caller's. */
+struct zc_op *zc_ticket_new_other(struct zerod_client *client, const struct zc_ticket_type *type, void *data,
+                                  struct zc_unit *unit, uint32_t deadline_ms, struct zd_err *err);
+/* Without the lock. Sends a request of no unit, or puts it into the thread's batch, and makes its ticket.
+ * `deadline_ms` is as the caller gave it. `data` is NULL or from malloc(), and the op's, also after an
+ * error. */
+int zc_post_other(struct zerod_client *client, const struct zc_ticket_type *type, void *data,
+                  Zd__Request *request, uint32_t deadline_ms, zerod_ticket *ticket, struct zd_err *err)
+        __attribute__((warn_unused_result));
+/* Without the lock: an op that was not posted goes. */
+void zc_ticket_withdraw(struct zerod_client *client, struct zc_op *op);
 /* All others with the lock. The daemon answered a ticket; PROTOCOL when the answer makes no sense. */
 int zc_ticket_answer(struct zerod_client *client, struct zc_op *op, const Zd__Reply *reply,
                      struct zd_err *err) __attribute__((warn_unused_result));
@@ -619,8 +728,28 @@ int zc_ticket_answer(struct zerod_client *client, struct zc_op *op, const Zd__Re
 void zc_ticket_fail(struct zerod_client *client, struct zc_op *op, const char *error);
 /* The ticket is of no use any more: takes it out of the table, now or when it is answered. */
 void zc_ticket_drop(struct zerod_client *client, struct zc_op *op);
+/* With the lock. Answered: stays in the table for its lease, or among the finished ones, or not at all. */
+void zc_ticket_settle(struct zerod_client *client, struct zc_op *op);
 void zc_ticket_unref(struct zerod_client *client, struct zc_op *op);
 void zc_tickets_free(struct zerod_client *client);
+
+/* ---- device.c ------------------------------------------------------------------------------------------ */
+
+/* Which of the daemon's devices has that name, or alone begins so: NOT_FOUND, INVALID, UNSUPPORTED. Without a
+ * lock. */
+int zc_device_find(struct zerod_client *client, const char *uuid, uint32_t *device, struct zd_err *err)
+        __attribute__((warn_unused_result));
+
+/* ---- detached.c ---------------------------------------------------------------------------------------- */
+
+/* Sends a request about the unit without a ticket, or puts it into the thread's batch. Of an error nothing
+ * was sent. `what` names the request in the text of a later failure: a string literal. */
+int zc_post_detached(struct zerod_client *client, struct zc_unit *unit, const char *what,
+                     Zd__Request *request, struct zd_err *err) __attribute__((warn_unused_result));
+/* With the lock: the daemon refused it, the op's status says why. */
+void zc_detached_fail(struct zerod_client *client, const struct zc_op *op, const char *error);
+/* Without the lock. Returns what has failed since the last report, once; 0: nothing. */
+int zc_detached_report(struct zerod_client *client, struct zd_err *err) __attribute__((warn_unused_result));
 
 /* ---- gather.c, wait.c ---------------------------------------------------------------------------------- */
 
@@ -629,6 +758,9 @@ int zc_tag_choose(const char *given, const char **tag, struct zd_err *err)
         __attribute__((warn_unused_result));
 /* As it travels: the default is left out of messages. */
 char *zc_tag_wire(const char *tag);
+/* zerod_wait_many() of a client that has been entered. */
+int zc_wait_many(struct zerod_client *client, const zerod_ticket *tickets, uint32_t count,
+                 zerod_stream *stream, void **data, struct zd_err *err) __attribute__((warn_unused_result));
 /* Waits for releases' tickets, all of them, and consumes them. Returns the first failure. */
 int zc_releases_await(struct zerod_client *client, const zerod_ticket *tickets, uint32_t count,
                       struct zd_err *err) __attribute__((warn_unused_result));
@@ -690,9 +822,13 @@ int zc_units_take(zerod_unit *const *units, uint32_t count, struct zc_unit_list 
 /* The same for calls that are refused while the session is poisoned. */
 int zc_update_take(zerod_unit *const *units, uint32_t count, struct zc_unit_list *list, struct zd_err **err)
         __attribute__((warn_unused_result));
-/* Publishes what was taken, behind the streams. */
+/* Reads and checks what the caller gave. */
+int zc_publish_options(struct zerod_publish_options *options, const struct zerod_publish_options *given,
+                       struct zd_err *err) __attribute__((warn_unused_result));
+/* Publishes what was taken, behind the streams; with a ticket, does not wait for the answer. */
 int zc_publish(struct zc_unit_list *list, zerod_unit *const *units, zerod_stream *const *streams,
-               uint32_t nstreams, uint32_t flags, struct zd_err *err) __attribute__((warn_unused_result));
+               uint32_t nstreams, const struct zerod_publish_options *options, zerod_ticket *ticket,
+               struct zd_err *err) __attribute__((warn_unused_result));
 /* With the lock, the session was reset: what a group with shadows had under update may have been set back. */
 void zc_updates_reset(struct zerod_client *client);
 /* step.c, both with the lock. A reset begins: which steps it leaves is to be heard. It has ended: targets of
@@ -701,8 +837,45 @@ void zc_targets_doubt(struct zerod_client *client);
 void zc_targets_settle(struct zerod_client *client, const Zd__SessionResetReply *reply);
 /* With the lock, these two. */
 void zc_bucket_free(struct zerod_bucket *bucket);
-/* What the group's buckets had reserved and nobody has got is given up. */
+/* entry.c: what was asked for and no caller has got. */
+void zc_reserved_forget(struct zerod_bucket *bucket);
+/* The same of all the group's buckets. */
 void zc_buckets_forget(struct zerod_group *group);
+
+/* How a request is sent that answers nothing but a status. */
+struct zc_sending {
+	const struct zc_ticket_type *type;
+	const char *word; /* for a detached one's failure */
+	struct zc_unit *unit;
+	bool detached;
+	zerod_ticket *ticket; /* NULL: blocks, unless it is detached */
+};
+int zc_entry_commit(struct zerod_client *client, const struct zerod_bucket *bucket, uint64_t entry_id,
+                    const struct zc_fence_args *fences, const struct zerod_reduce_options *options,
+                    const struct zc_sending *sending, struct zd_err *err) __attribute__((warn_unused_result));
+/* With the lock. Frees it, as its entry is the daemon's now. */
+void zc_reserved_free(struct zc_reserved *reserved);
+
+/* ---- accumulate.c -------------------------------------------------------------------------------------- */
+
+/* With the lock: the entry that sums up the unit's gradients in this backward; NULL: there is none. STATE
+ * while an earlier gradient is not handed over. */
+int zc_accumulation_find(const struct zerod_bucket *bucket, const struct zc_unit *unit,
+                         struct zc_reserved **found, struct zd_err *err) __attribute__((warn_unused_result));
+/* A gradient is in the entry once the fences have passed; the ticket (NULL: none) is answered at once. */
+int zc_accumulation_add(struct zerod_client *client, struct zc_reserved *given,
+                        const struct zc_fence_args *fences, const struct zerod_reduce_options *options,
+                        const struct zc_sending *sending, struct zd_err *err)
+        __attribute__((warn_unused_result));
+/* INVALID: absent views, of which an earlier gradient may be there. */
+int zc_accumulation_check(const struct zerod_reduce_options *options, struct zd_err *err)
+        __attribute__((warn_unused_result));
+/* Adds the fences of the sums of all the group's buckets: of entries that are given up. */
+int zc_accumulations_fence(struct zerod_group *group, struct zc_fence_args *args, struct zd_err *err)
+        __attribute__((warn_unused_result));
+/* Commits the sums of all the group's buckets, detached. */
+int zc_accumulations_commit(struct zerod_group *group, struct zd_err *err)
+        __attribute__((warn_unused_result));
 
 /* ---- collectives.c ------------------------------------------------------------------------------------- */
 
@@ -723,6 +896,7 @@ void zc_unit_handle_free(struct zerod_unit *unit);
 void zc_unit_unref(struct zc_unit *unit);
 /* Bytes of the unit's shard and of its whole gathered buffer. */
 uint64_t zc_unit_shard_bytes(const struct zc_unit *unit);
+uint64_t zc_unit_bytes(const struct zc_unit *unit); /* without padding */
 uint64_t zc_unit_padded_bytes(const struct zc_unit *unit);
 /* The handle's client; NULL for NULL. */
 struct zerod_client *zc_unit_client(const struct zerod_unit *unit);

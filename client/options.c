@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * options.c - what callers hand in: structures of their own version, flags, deadlines.
+ * options.c - structures of the caller's version, given and to be filled; flags and deadlines.
  *
  * A program that was compiled against an older header passes shorter structures, which are read as if the
  * rest were zero; one compiled against a newer header passes longer ones, which is fine as long as it does
@@ -13,6 +13,14 @@
 
 #define MAX_OPTIONS_BYTES 4096u /* more is a structure that was not initialised */
 
+static size_t struct_bytes(const void *given)
+{
+	size_t bytes;
+
+	memcpy(&bytes, given, sizeof(bytes));
+	return bytes;
+}
+
 int zc_options(void *copy, size_t known_bytes, const void *given, const char *what, struct zd_err *err)
 {
 	size_t given_bytes;
@@ -20,7 +28,7 @@ int zc_options(void *copy, size_t known_bytes, const void *given, const char *wh
 	memset(copy, 0, known_bytes);
 	if (!given)
 		return 0;
-	memcpy(&given_bytes, given, sizeof(given_bytes));
+	given_bytes = struct_bytes(given);
 	if (given_bytes < sizeof(given_bytes))
 		return zd_err_set(err, ZEROD_E_INVALID, "%s: struct_size is %zu, set it with ZEROD_INIT",
 		                  what, given_bytes);
@@ -34,6 +42,38 @@ int zc_options(void *copy, size_t known_bytes, const void *given, const char *wh
 			                  what, i, known_bytes);
 	memcpy(copy, given, given_bytes < known_bytes ? given_bytes : known_bytes);
 	return 0;
+}
+
+int zc_wait_options(const struct zerod_wait_options *given, uint32_t *deadline_ms, struct zd_err *err)
+{
+	struct zerod_wait_options options;
+	int rc = zc_options(&options, sizeof(options), given, "zerod_wait_options", err);
+
+	if (!rc)
+		*deadline_ms = options.deadline_ms;
+	return rc;
+}
+
+int zc_result_check(const void *given, const char *what, struct zd_err *err)
+{
+	size_t bytes;
+
+	if (!given)
+		return zd_err_set(err, ZEROD_E_INVALID, "%s is NULL", what);
+	bytes = struct_bytes(given);
+	if (bytes < sizeof(bytes) || bytes > MAX_OPTIONS_BYTES)
+		return zd_err_set(err, ZEROD_E_INVALID, "%s: struct_size is %zu, set it with ZEROD_INIT",
+		                  what, bytes);
+	return 0;
+}
+
+void zc_result_fill(void *given, const void *made, size_t known_bytes)
+{
+	size_t bytes = struct_bytes(given), filled = bytes < known_bytes ? bytes : known_bytes;
+
+	memcpy(given, made, filled);
+	memcpy(given, &bytes, sizeof(bytes)); /* the caller's own */
+	memset((unsigned char *)given + filled, 0, bytes - filled);
 }
 
 int zc_flags(uint32_t flags, uint32_t known, const char *what, struct zd_err *err)

@@ -258,21 +258,20 @@ static int copy_on_gpu(struct zerod_client *client, struct zc_op *const *ops, ui
 }
 
 int zc_own_slices_append(struct zerod_client *client, struct zc_op *const *ops, uint32_t count,
-                         zerod_stream *stream, const struct zc_fences *fences, struct zd_err *err)
+                         zerod_stream *stream, const struct zc_fences *fences, struct zc_fence_merge *copied,
+                         struct zd_err *err)
 {
 	struct zc_stream_wait wait = {.fences = fences};
-	struct zc_fence_merge copied;
 	struct due near, far;
 	bool locked;
 	int rc;
 
-	zc_fence_merge_init(&copied);
 	due_init(&near, client, stream);
 	due_init(&far, client, NULL);
 	pthread_mutex_lock(&client->lock);
 	rc = collect_due(ops, count, &near, &far, err);
-	merge_copied(ops, count, &copied);
-	wait.copied = &copied.fences;
+	merge_copied(ops, count, copied);
+	wait.copied = &copied->fences;
 	wait.copies = near.copies;
 	wait.ncopies = near.count;
 	locked = near.count > 0;
@@ -308,7 +307,7 @@ static void add_readers(const struct zerod_client *client, const struct zc_own_s
 }
 
 /* With the lock: copies what is due, and finds who reads the units' shards. */
-static int find_readers(struct zerod_client *client, zerod_unit *const *units, uint32_t count,
+static int find_readers(struct zerod_client *client, struct zc_unit *const *units, uint32_t count,
                         struct zc_fence_merge *readers, struct zd_err *err)
 {
 	struct due due;
@@ -316,34 +315,40 @@ static int find_readers(struct zerod_client *client, zerod_unit *const *units, u
 
 	due_init(&due, client, NULL);
 	for (uint32_t i = 0; i < count && !rc; i++)
-		if (units[i]->shared->own.due)
-			rc = collect(&due, &units[i]->shared->own, err);
+		if (units[i]->own.due)
+			rc = collect(&due, &units[i]->own, err);
 	failed = enqueue(&due, err);
 	for (uint32_t i = 0; i < count; i++)
-		add_readers(client, &units[i]->shared->own, readers);
+		add_readers(client, &units[i]->own, readers);
 	return rc ? rc : failed;
 }
 
-static int settle_on_host(struct zerod_client *client, zerod_unit *const *units, uint32_t count,
+static int settle_on_host(struct zerod_client *client, struct zc_unit *const *units, uint32_t count,
                           struct zd_err *err)
 {
 	int rc = 0;
 
 	for (uint32_t i = 0; i < count && !rc; i++)
-		rc = copy_on_host(client, units[i]->shared, err);
+		rc = copy_on_host(client, units[i], err);
 	return rc;
 }
 
 /* While this waits, another thread may have copied once more what is held up. Nobody does so any more when
  * all have passed. */
-int zc_own_slices_settle(struct zerod_client *client, zerod_unit *const *units, uint32_t count,
-                         struct zd_err *err)
+int zc_own_slices_settle(struct zerod_client *client, struct zc_unit *const *units, uint32_t count,
+                         struct zc_fence_merge *copied, struct zd_err *err)
 {
 	struct zc_fence_merge readers;
 	int rc;
 
 	if (!client->on_gpus)
 		return settle_on_host(client, units, count, err);
+	if (copied) {
+		pthread_mutex_lock(&client->lock);
+		rc = find_readers(client, units, count, copied, err);
+		pthread_mutex_unlock(&client->lock);
+		return rc;
+	}
 	do {
 		zc_fence_merge_init(&readers);
 		pthread_mutex_lock(&client->lock);

@@ -25,6 +25,12 @@ struct sources {
 	struct source each[];
 };
 
+/* Element `i`, in the caller's version of the structure. */
+static const struct zerod_source *source_at(const struct zerod_source *sources, uint32_t i)
+{
+	return (const void *)((const unsigned char *)sources + i * sources->struct_size);
+}
+
 /* ---- Checks -------------------------------------------------------------------------------------------- */
 
 static int check_dtypes(enum zerod_dtype from, const struct zc_unit *unit, struct zd_err *err)
@@ -95,7 +101,7 @@ static int take_all(struct zerod_client *client, const struct zerod_source *give
 
 	pthread_mutex_lock(&client->lock);
 	for (uint32_t i = 0; i < sources->count && !rc; i++)
-		rc = take_one(client, &given[i], from, &sources->each[i], err);
+		rc = take_one(client, source_at(given, i), from, &sources->each[i], err);
 	pthread_mutex_unlock(&client->lock);
 	return rc;
 }
@@ -214,23 +220,31 @@ static int fill_shards(struct zerod_client *client, const struct zerod_source *g
 }
 
 int zerod_publish_from(const struct zerod_source *sources, uint32_t count, enum zerod_dtype source_dtype,
-                       zerod_stream *stream, uint32_t flags)
+                       zerod_stream *stream, const struct zerod_publish_options *given, zerod_ticket *ticket)
 {
+	struct zerod_publish_options options;
 	zerod_unit *units[ZD_MAX_UNITS_PER_REQUEST];
 	struct zc_unit_list list = {.count = 0};
 	struct zd_err *err;
 	int rc;
 
 	if (!sources || count == 0)
-		return zd_err_set(zc_err(NULL), ZEROD_E_INVALID, "no sources are given");
-	for (uint32_t i = 0; i < count && i < ZD_MAX_UNITS_PER_REQUEST; i++)
-		units[i] = sources[i].unit;
+		return zd_err_set(zc_err(NULL), ZEROD_E_INVALID, "sources is %s, count is %u",
+		                  sources ? "given" : "NULL", count);
+	for (uint32_t i = 0; i < count && i < ZD_MAX_UNITS_PER_REQUEST; i++) {
+		if (source_at(sources, i)->struct_size < sizeof(*sources) ||
+		    source_at(sources, i)->struct_size != sources->struct_size)
+			return zd_err_set(zc_err(NULL), ZEROD_E_INVALID,
+			                  "sources[%u]: struct_size is %zu, set it with ZEROD_INIT", i,
+			                  source_at(sources, i)->struct_size);
+		units[i] = source_at(sources, i)->unit;
+	}
 	rc = zc_update_take(units, count, &list, &err);
 	if (!rc)
-		rc = zc_flags(flags, ZEROD_PUBLISH_FORCE, "zerod_publish_from", err);
+		rc = zc_publish_options(&options, given, err);
 	if (!rc)
 		rc = zc_stream_check(list.client, stream, err);
 	if (!rc)
 		rc = fill_shards(list.client, sources, count, source_dtype, stream, err);
-	return rc ? rc : zc_publish(&list, units, &stream, stream != NULL, flags, err);
+	return rc ? rc : zc_publish(&list, units, &stream, stream != NULL, &options, ticket, err);
 }

@@ -3,7 +3,6 @@
 #include "client/internal.h"
 
 #include <errno.h>
-#include <stdio.h>
 #include <stdlib.h>
 
 #define DEFAULT_STAGE      3u
@@ -33,7 +32,7 @@ int zerod_backward_begin(zerod_group *group, const struct zerod_backward_options
 	begin.target_dtype = options.target_dtype ? options.target_dtype : ZEROD_FLOAT32;
 	request.body_case = ZD__REQUEST__BODY_BACKWARD_BEGIN;
 	request.backward_begin = &begin;
-	rc = zc_call(client, &request, 0, NULL, NULL);
+	rc = zc_call(client, &request, options.deadline_ms, NULL, NULL);
 	if (rc)
 		return rc;
 	pthread_mutex_lock(&client->lock);
@@ -43,19 +42,63 @@ int zerod_backward_begin(zerod_group *group, const struct zerod_backward_options
 	return 0;
 }
 
-int zerod_backward_end(zerod_group *group)
+static const struct zc_ticket_type end_type = {.what = "the end of a backward"};
+
+int zerod_backward_end(zerod_group *group, const struct zerod_backward_end_options *given,
+                       zerod_ticket *ticket)
 {
+	struct zerod_client *client = zc_group_client(group);
 	Zd__Request request = ZD__REQUEST__INIT;
 	Zd__BackwardEnd end = ZD__BACKWARD_END__INIT;
+	struct zerod_backward_end_options options;
 	struct zd_err *err;
-	int rc = zc_enter(zc_group_client(group), &err);
+	int rc = zc_enter(client, &err);
 
+	if (!rc)
+		rc = zc_options(&options, sizeof(options), given, "zerod_backward_end_options", err);
+	if (!rc)
+		rc = zc_flags(options.flags, ZEROD_BACKWARD_SKIP_REST, "zerod_backward_end_options", err);
+	if (rc)
+		return rc;
+	rc = zc_accumulations_commit(group, err);
 	if (rc)
 		return rc;
 	end.group = group->id;
+	end.skip_rest = options.flags & ZEROD_BACKWARD_SKIP_REST;
 	request.body_case = ZD__REQUEST__BODY_BACKWARD_END;
 	request.backward_end = &end;
-	return zc_call(group->client, &request, 0, NULL, NULL);
+	if (!ticket)
+		return zc_call(client, &request, options.deadline_ms, NULL, NULL);
+	return zc_post_other(client, &end_type, NULL, &request, options.deadline_ms, ticket, err);
+}
+
+int zerod_backward_abandon(zerod_group *group, zerod_stream *const *streams, uint32_t nstreams)
+{
+	struct zerod_client *client = zc_group_client(group);
+	Zd__Request request = ZD__REQUEST__INIT;
+	Zd__BackwardAbandon abandon = ZD__BACKWARD_ABANDON__INIT;
+	struct zc_fence_args fences;
+	struct zd_err *err;
+	int rc = zc_enter(client, &err);
+
+	if (!rc)
+		rc = zc_streams_fence(client, streams, nstreams, &fences, err);
+	if (!rc)
+		rc = zc_accumulations_fence(group, &fences, err);
+	if (rc)
+		return rc;
+	abandon.group = group->id;
+	abandon.n_fences = fences.count;
+	abandon.fences = fences.pointers;
+	request.body_case = ZD__REQUEST__BODY_BACKWARD_ABANDON;
+	request.backward_abandon = &abandon;
+	rc = zc_call(client, &request, 0, NULL, NULL);
+	if (rc)
+		return rc;
+	pthread_mutex_lock(&client->lock);
+	zc_buckets_forget(group);
+	pthread_mutex_unlock(&client->lock);
+	return 0;
 }
 
 /* ---- Buckets ------------------------------------------------------------------------------------------- */
@@ -127,7 +170,7 @@ int zerod_bucket_destroy(zerod_bucket *bucket)
 	Zd__Request request = ZD__REQUEST__INIT;
 	Zd__BucketDestroy destroy = ZD__BUCKET_DESTROY__INIT;
 	struct zd_err *err;
-	int rc = zc_enter(client, &err);
+	int rc = zc_enter_quietly(client, &err);
 
 	if (rc)
 		return rc;
@@ -143,196 +186,17 @@ int zerod_bucket_destroy(zerod_bucket *bucket)
 	return 0;
 }
 
-/* ---- Entries ------------------------------------------------------------------------------------------- */
-
-static void free_reserved(struct zc_reserved *reserved)
-{
-	zc_fences_deinit(&reserved->fences);
-	free(reserved);
-}
-
-static void forget_reserved(struct zerod_bucket *bucket)
-{
-	struct zc_reserved *reserved;
-
-	while ((reserved = LIST_FIRST(&bucket->reserved))) {
-		LIST_REMOVE(reserved, link);
-		free_reserved(reserved);
-	}
-}
-
 void zc_buckets_forget(struct zerod_group *group)
 {
 	struct zerod_bucket *bucket;
 
 	LIST_FOREACH (bucket, &group->buckets, link)
-		forget_reserved(bucket);
+		zc_reserved_forget(bucket);
 }
 
 void zc_bucket_free(struct zerod_bucket *bucket)
 {
-	forget_reserved(bucket);
+	zc_reserved_forget(bucket);
 	LIST_REMOVE(bucket, link);
 	free(bucket);
-}
-
-struct reservation {
-	struct zerod_bucket *bucket;
-	const struct zc_unit *unit;
-	struct zc_reserved *reserved;
-	struct zd_err *err;
-};
-
-/* What the daemon has reserved for an earlier call, which failed then. NULL: nothing. */
-static struct zc_reserved *find_reserved(struct zerod_bucket *bucket, uint64_t unit)
-{
-	struct zerod_client *client = bucket->group->client;
-	struct zc_reserved *reserved;
-
-	pthread_mutex_lock(&client->lock);
-	LIST_FOREACH (reserved, &bucket->reserved, link)
-		if (reserved->unit == unit)
-			break;
-	if (reserved)
-		LIST_REMOVE(reserved, link);
-	pthread_mutex_unlock(&client->lock);
-	return reserved;
-}
-
-static int take_reservation(const Zd__Reply *reply, void *arg)
-{
-	struct reservation *reservation = arg;
-	struct zc_reserved *reserved = reservation->reserved;
-	struct zerod_client *client = reservation->bucket->group->client;
-	size_t align = zerod_dtype_bytes(reservation->bucket->dtype);
-	const Zd__BucketReserveReply *from;
-	int rc = zc_check_body(reply, ZD__REPLY__BODY_BUCKET_RESERVE, reservation->err);
-
-	if (rc)
-		return rc;
-	from = reply->bucket_reserve;
-	reserved->entry = from->entry;
-	pthread_mutex_lock(&client->lock);
-	rc = zc_location_take(client, from->location, reservation->unit->padded_numel * align, align,
-	                      &reserved->location, reservation->err);
-	pthread_mutex_unlock(&client->lock);
-	return rc ? rc
-	          : zc_fences_take(client, from->n_fences, from->fences, &reserved->fences, reservation->err);
-}
-
-static int ask_for_room(struct reservation *reservation)
-{
-	Zd__Request request = ZD__REQUEST__INIT;
-	Zd__BucketReserve reserve = ZD__BUCKET_RESERVE__INIT;
-	int rc;
-
-	reservation->reserved = calloc(1, sizeof(*reservation->reserved));
-	if (!reservation->reserved)
-		return zd_err_errno(reservation->err, ENOMEM, "reserving room for a gradient");
-	reservation->reserved->unit = reservation->unit->id;
-	reserve.bucket = reservation->bucket->id;
-	reserve.unit = reservation->unit->id;
-	request.body_case = ZD__REQUEST__BODY_BUCKET_RESERVE;
-	request.bucket_reserve = &reserve;
-	rc = zc_call(reservation->bucket->group->client, &request, 0, take_reservation, reservation);
-	if (rc)
-		free_reserved(reservation->reserved);
-	return rc;
-}
-
-/* The slot's former content may still be on its way: the caller writes when that has ended. */
-static int await_room(const struct reservation *reservation, void **data)
-{
-	struct zerod_client *client = reservation->bucket->group->client;
-	char what[ZD_MAX_UNIT_NAME_BYTES + 48];
-	int rc;
-
-	pthread_mutex_lock(&client->lock);
-	rc = zc_location_map(client, &reservation->reserved->location, data, reservation->err);
-	pthread_mutex_unlock(&client->lock);
-	if (rc)
-		return rc;
-	(void)snprintf(what, sizeof(what), "room for the gradient of unit '%s'", reservation->unit->name);
-	return zc_fences_wait(client, &reservation->reserved->fences,
-	                      zc_deadline_ns(zc_deadline_ms(client, 0)), what, reservation->err);
-}
-
-int zerod_bucket_reserve(zerod_bucket *bucket, zerod_unit *unit, struct zerod_entry *entry)
-{
-	struct zerod_client *client = bucket_client(bucket);
-	struct reservation reservation = {.bucket = bucket};
-	void *data;
-	int rc = zc_enter(client, &reservation.err);
-
-	if (!rc && (zc_unit_client(unit) != client || !entry))
-		rc = zd_err_set(reservation.err, ZEROD_E_INVALID,
-		                "unit or entry is NULL, or of another client");
-	if (rc)
-		return rc;
-	reservation.unit = unit->shared;
-	reservation.reserved = find_reserved(bucket, unit->shared->id);
-	if (!reservation.reserved)
-		rc = ask_for_room(&reservation);
-	if (rc)
-		return rc;
-	rc = await_room(&reservation, &data);
-	if (rc) {
-		pthread_mutex_lock(&client->lock);
-		LIST_INSERT_HEAD(&bucket->reserved, reservation.reserved, link);
-		pthread_mutex_unlock(&client->lock);
-		return rc;
-	}
-	*entry = (struct zerod_entry){
-	        .id = reservation.reserved->entry,
-	        .data = data,
-	        .padded_numel = unit->shared->padded_numel,
-	};
-	free_reserved(reservation.reserved);
-	return 0;
-}
-
-int zerod_bucket_commit(zerod_bucket *bucket, uint64_t entry_id, zerod_stream *const *streams,
-                        uint32_t nstreams, const struct zerod_reduce_options *given)
-{
-	struct zerod_client *client = bucket_client(bucket);
-	Zd__Request request = ZD__REQUEST__INIT;
-	Zd__BucketCommit commit = ZD__BUCKET_COMMIT__INIT;
-	struct zerod_reduce_options options;
-	struct zc_fence_args fences;
-	struct zd_err *err;
-	int rc = zc_enter(client, &err);
-
-	if (!rc)
-		rc = zc_options(&options, sizeof(options), given, "zerod_reduce_options", err);
-	if (!rc)
-		rc = zc_flags(options.flags, ZEROD_REDUCE_OVERWRITE, "zerod_reduce_options", err);
-	if (!rc)
-		rc = zc_streams_fence(client, streams, nstreams, &fences, err);
-	if (rc)
-		return rc;
-	commit.bucket = bucket->id;
-	commit.entry = entry_id;
-	commit.n_fences = fences.count;
-	commit.fences = fences.pointers;
-	commit.op = options.op;
-	commit.prescale = options.prescale;
-	commit.overwrite = options.flags & ZEROD_REDUCE_OVERWRITE;
-	request.body_case = ZD__REQUEST__BODY_BUCKET_COMMIT;
-	request.bucket_commit = &commit;
-	return zc_call(client, &request, 0, NULL, NULL);
-}
-
-int zerod_reduce_skip(zerod_unit *unit)
-{
-	Zd__Request request = ZD__REQUEST__INIT;
-	Zd__ReduceSkip skip = ZD__REDUCE_SKIP__INIT;
-	struct zd_err *err;
-	int rc = zc_enter(zc_unit_client(unit), &err);
-
-	if (rc)
-		return rc;
-	skip.unit = unit->shared->id;
-	request.body_case = ZD__REQUEST__BODY_REDUCE_SKIP;
-	request.reduce_skip = &skip;
-	return zc_call(unit->group->client, &request, 0, NULL, NULL);
 }

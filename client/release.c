@@ -13,6 +13,9 @@ struct releasing {
 	zerod_unit *const *units;
 	uint32_t count;
 	const char *tag;
+	uint32_t deadline_ms;
+	bool detached; /* no tickets */
+	bool waits;    /* for the answers */
 	struct zc_fence_args fences;
 	struct zc_op *ops[ZEROD_MAX_TICKETS];
 	zerod_ticket tickets[ZEROD_MAX_TICKETS];
@@ -32,6 +35,7 @@ static int check_arguments(const struct releasing *releasing, struct zd_err *err
 static void drop_ops(struct releasing *releasing, uint32_t count)
 {
 	pthread_mutex_lock(&releasing->client->lock);
+	zc_room_return(releasing->client, releasing->count);
 	for (uint32_t i = 0; i < count; i++)
 		zc_ticket_unref(releasing->client, releasing->ops[i]);
 	pthread_mutex_unlock(&releasing->client->lock);
@@ -39,15 +43,23 @@ static void drop_ops(struct releasing *releasing, uint32_t count)
 
 static int make_ops(struct releasing *releasing, struct zd_err *err)
 {
-	uint32_t deadline_ms = zc_deadline_ms(releasing->client, 0);
+	int rc;
 
+	if (releasing->waits)
+		zc_flush(releasing->client);
+	rc = zc_room_take(releasing->client, ZD__REQUEST__BODY_RELEASE, releasing->count,
+	                  releasing->waits ? zc_deadline_ns(releasing->deadline_ms) : 0, err);
+	if (rc)
+		return rc;
 	for (uint32_t i = 0; i < releasing->count; i++) {
-		releasing->ops[i] = zc_ticket_new(releasing->client, ZC_OP_RELEASE,
-		                                  releasing->units[i]->shared, deadline_ms, err);
-		if (releasing->ops[i])
-			continue;
-		drop_ops(releasing, i);
-		return ZEROD_E_SYSTEM;
+		releasing->ops[i] = zc_ticket_new(releasing->client,
+		                                  releasing->detached ? ZC_OP_DETACHED : ZC_OP_RELEASE,
+		                                  releasing->units[i]->shared, releasing->deadline_ms, err);
+		if (!releasing->ops[i]) {
+			drop_ops(releasing, i);
+			return ZEROD_E_SYSTEM;
+		}
+		releasing->ops[i]->what = "release";
 	}
 	return 0;
 }
@@ -147,16 +159,17 @@ static int release(struct releasing *releasing, zerod_stream *const *streams, ui
 		return rc;
 	for (uint32_t i = 0; i < releasing->count && tickets; i++)
 		tickets[i] = releasing->tickets[i];
-	if (tickets)
+	if (!releasing->waits)
 		return 0;
 	zc_flush(releasing->client);
 	return zc_releases_await(releasing->client, releasing->tickets, releasing->count, err);
 }
 
-int zerod_release_many(zerod_unit *const *units, uint32_t count, const char *tag,
-                       zerod_stream *const *streams, uint32_t nstreams, zerod_ticket *tickets)
+int zerod_release_many(zerod_unit *const *units, uint32_t count, zerod_stream *const *streams,
+                       uint32_t nstreams, const struct zerod_release_options *given, zerod_ticket *tickets)
 {
 	struct releasing releasing; /* large: only what is used is written */
+	struct zerod_release_options options;
 	struct zd_err *err;
 	int rc;
 
@@ -169,12 +182,23 @@ int zerod_release_many(zerod_unit *const *units, uint32_t count, const char *tag
 	releasing.count = count;
 	rc = zc_enter(releasing.client, &err);
 	if (!rc)
-		rc = zc_tag_choose(tag, &releasing.tag, err);
-	return rc ? rc : release(&releasing, streams, nstreams, tickets, err);
+		rc = zc_options(&options, sizeof(options), given, "zerod_release_options", err);
+	if (!rc)
+		rc = zc_flags(options.flags, ZEROD_RELEASE_DETACHED, "zerod_release_options", err);
+	if (!rc && tickets && options.flags & ZEROD_RELEASE_DETACHED)
+		rc = zd_err_set(err, ZEROD_E_INVALID, "a detached release has no ticket");
+	if (!rc)
+		rc = zc_tag_choose(options.tag, &releasing.tag, err);
+	if (rc)
+		return rc;
+	releasing.deadline_ms = zc_deadline_ms(releasing.client, options.deadline_ms);
+	releasing.detached = options.flags & ZEROD_RELEASE_DETACHED;
+	releasing.waits = !tickets && !releasing.detached;
+	return release(&releasing, streams, nstreams, tickets, err);
 }
 
-int zerod_release(zerod_unit *unit, const char *tag, zerod_stream *const *streams, uint32_t nstreams,
-                  zerod_ticket *ticket)
+int zerod_release(zerod_unit *unit, zerod_stream *const *streams, uint32_t nstreams,
+                  const struct zerod_release_options *options, zerod_ticket *ticket)
 {
-	return zerod_release_many(&unit, 1, tag, streams, nstreams, ticket);
+	return zerod_release_many(&unit, 1, streams, nstreams, options, ticket);
 }

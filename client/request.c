@@ -3,9 +3,11 @@
  * request.c - a request from its id to the socket, and the call that waits for its reply.
  *
  * What must hold: an op is in the table before its request can be answered; client->outstanding counts the
- * requests that the daemon has not answered, never more than ZD_MAX_OUTSTANDING but for those that tell of
- * unmapped segments, which it answers at once; a sender that finds the socket full also reads, since the
- * daemon stops reading a client that does not take its replies.
+ * requests that the daemon has not answered and those that will be sent, in batches too. A request takes its
+ * room before anything else of it happens, and no lock is held while it waits for room: up to
+ * ZD_MAX_OUTSTANDING, releases and goodbyes ZD_RELEASE_ROOM more. Messages about unmapped segments need none,
+ * since the daemon answers them at once. A sender that finds the socket full also reads, since the daemon
+ * stops reading a client that does not take its replies.
  */
 #include "client/internal.h"
 #include "proto/envelope.h"
@@ -47,6 +49,19 @@ static void add_op(struct zerod_client *client, struct zc_op *op, Zd__Request *r
 	LIST_INSERT_HEAD(chain(client, op->id), op, in_table);
 	pthread_mutex_unlock(&client->lock);
 	request->id = op->id;
+}
+
+uint64_t zc_op_done(struct zerod_client *client, struct zc_op *op)
+{
+	uint64_t id;
+
+	pthread_mutex_lock(&client->lock);
+	id = op->id = ++client->next_id;
+	op->answered = true;
+	LIST_INSERT_HEAD(chain(client, id), op, in_table);
+	zc_ticket_settle(client, op);
+	pthread_mutex_unlock(&client->lock);
+	return id;
 }
 
 void zc_op_fail(struct zerod_client *client, struct zc_op *op, const struct zd_err *err)
@@ -91,6 +106,58 @@ static int pack(const Zd__Request *request, struct packed *packed, struct zd_err
 	return 0;
 }
 
+/* ---- Room ---------------------------------------------------------------------------------------------- */
+
+/* Releases and goodbyes end what other requests wait for: these must always come through. */
+static unsigned room_limit(Zd__Request__BodyCase body)
+{
+	bool ends = body == ZD__REQUEST__BODY_RELEASE || body == ZD__REQUEST__BODY_GOODBYE;
+
+	return ends ? ZD_MAX_OUTSTANDING + ZD_RELEASE_ROOM : ZD_MAX_OUTSTANDING;
+}
+
+int zc_room_take(struct zerod_client *client, Zd__Request__BodyCase body, unsigned count,
+                 uint64_t deadline_ns, struct zd_err *err)
+{
+	unsigned limit = room_limit(body);
+	bool in_time = true;
+
+	pthread_mutex_lock(&client->lock);
+	if (client->outstanding + count > limit)
+		zc_drain(client);
+	while (!client->broken_status && in_time && client->outstanding + count > limit)
+		in_time = zc_wait_progress(client, NULL, deadline_ns);
+	zc_hand_over(client);
+	if (client->broken_status)
+		(void)zd_err_set(err, client->broken_status, "%s", client->broken_text);
+	else if (!in_time)
+		(void)zd_err_set(err, deadline_ns ? ZEROD_E_DEADLINE : ZEROD_E_LIMIT,
+		                 "%u requests are outstanding, the limit is %u", client->outstanding, limit);
+	else
+		err->status = 0;
+	if (!err->status)
+		client->outstanding += count;
+	pthread_mutex_unlock(&client->lock);
+	return err->status;
+}
+
+/* The thread's collected requests hold room too: they are sent before the thread waits. */
+int zc_room_await(struct zerod_client *client, const Zd__Request *request, struct zd_err *err)
+{
+	int rc = zc_room_take(client, request->body_case, 1, 0, err);
+
+	if (!rc)
+		return 0;
+	zc_flush(client);
+	return zc_room_take(client, request->body_case, 1, zc_deadline_ns(request->deadline_ms), err);
+}
+
+void zc_room_return(struct zerod_client *client, unsigned count)
+{
+	client->outstanding -= count;
+	zc_wake(client, NULL);
+}
+
 /* ---- Sending ------------------------------------------------------------------------------------------- */
 
 /* With the lock: marks what is about to go out, so that answers to it are expected. */
@@ -113,8 +180,7 @@ static void fail_unsent(struct zerod_client *client, const uint64_t *ids, unsign
 
 		if (!op || op->answered)
 			continue;
-		if (op->sent)
-			client->outstanding--;
+		zc_room_return(client, 1);
 		zc_op_fail(client, op, err);
 	}
 }
@@ -159,6 +225,7 @@ static int push_packet(struct zerod_client *client, const uint8_t *bytes, size_t
 {
 	int rc;
 
+	client->packets++;
 	while ((rc = zd_link_send(&client->link, bytes, nbytes, NULL, 0, err)) == ZD_FRAME_AGAIN) {
 		if (client->broken_status)
 			return zd_err_set(err, client->broken_status, "%s", client->broken_text);
@@ -166,6 +233,11 @@ static int push_packet(struct zerod_client *client, const uint8_t *bytes, size_t
 			return zd_err_set(err, ZEROD_E_DEADLINE, "the daemon does not read its socket");
 	}
 	return rc == ZEROD_E_DISCONNECTED ? zc_read_last_words(client, err) : rc;
+}
+
+uint64_t zc_packets_sent(const struct zerod_client *client)
+{
+	return client->packets;
 }
 
 /* ---- Segments that were unmapped ----------------------------------------------------------------------- */
@@ -207,45 +279,16 @@ static int send_unmapped(struct zerod_client *client, uint64_t deadline_ns)
 	return rc;
 }
 
-/* With both locks: waits until the daemon may be sent `count` more requests, and counts them. Nobody else can
- * send meanwhile, so that what was unmapped is told of here: it may be what the answers wait for. */
-static int reserve_room(struct zerod_client *client, unsigned count, uint64_t deadline_ns, struct zd_err *err)
-{
-	bool in_time = true;
-
-	while (!client->broken_status && in_time && client->outstanding + count > ZD_MAX_OUTSTANDING) {
-		if (client->nunmapped == 0) {
-			in_time = zc_wait_progress(client, NULL, deadline_ns);
-			continue;
-		}
-		pthread_mutex_unlock(&client->lock);
-		(void)send_unmapped(client, deadline_ns);
-		pthread_mutex_lock(&client->lock);
-	}
-	zc_hand_over(client);
-	if (client->broken_status)
-		return zd_err_set(err, client->broken_status, "%s", client->broken_text);
-	if (!in_time)
-		return zd_err_set(err, ZEROD_E_LIMIT, "%u requests are outstanding, the limit is %u",
-		                  client->outstanding, ZD_MAX_OUTSTANDING);
-	client->outstanding += count;
-	return 0;
-}
-
 int zc_transmit(struct zerod_client *client, const uint8_t *bytes, size_t nbytes, const uint64_t *ids,
                 unsigned nids, struct zd_err *err)
 {
-	uint64_t deadline_ns = zc_deadline_ns(zc_deadline_ms(client, 0));
 	int rc;
 
 	pthread_mutex_lock(&client->send_lock);
 	pthread_mutex_lock(&client->lock);
-	rc = reserve_room(client, nids, deadline_ns, err);
-	if (!rc)
-		mark_sent(client, ids, nids);
+	mark_sent(client, ids, nids);
 	pthread_mutex_unlock(&client->lock);
-	if (!rc)
-		rc = push_packet(client, bytes, nbytes, deadline_ns, err);
+	rc = push_packet(client, bytes, nbytes, zc_deadline_ns(zc_deadline_ms(client, 0)), err);
 	pthread_mutex_unlock(&client->send_lock);
 	zc_unmapped_send(client);
 	if (!rc)
@@ -300,8 +343,10 @@ int zc_post(struct zerod_client *client, struct zc_op *op, Zd__Request *request,
 	}
 	pthread_mutex_lock(&client->lock);
 	if (rc) {
-		if (!op->answered)
+		if (!op->answered) {
+			zc_room_return(client, 1);
 			zc_op_fail(client, op, err);
+		}
 		if (op->finished)
 			zc_ticket_drop(client, op);
 	}
@@ -323,17 +368,24 @@ int zc_check_body(const Zd__Reply *reply, Zd__Reply__BodyCase body, struct zd_er
 
 static int send_call(struct zerod_client *client, struct zc_op *op, Zd__Request *request, struct zd_err *err)
 {
+	struct zc_batch *batch = zc_batch_find(client);
 	struct packed packed;
-	int rc;
+	int rc = zc_room_await(client, request, err);
 
+	if (rc)
+		return rc;
 	add_op(client, op, request);
 	rc = pack(request, &packed, err);
 	if (!rc) {
-		rc = zc_transmit(client, packed.bytes, packed.nbytes, &op->id, 1, err);
+		if (batch)
+			rc = zc_batch_add_last(client, batch, packed.bytes, packed.nbytes, op->id, err);
+		else
+			rc = zc_transmit(client, packed.bytes, packed.nbytes, &op->id, 1, err);
 		free(packed.large);
 		return rc;
 	}
 	pthread_mutex_lock(&client->lock);
+	zc_room_return(client, 1);
 	zc_op_remove(op);
 	pthread_mutex_unlock(&client->lock);
 	return rc;
@@ -367,17 +419,14 @@ int zc_call(zerod_client *client, Zd__Request *request, uint32_t deadline_ms,
 {
 	struct zc_op op = {.kind = ZC_OP_CALL};
 	struct zd_err *err;
-	int rc = zc_enter(client, &err);
+	int rc = zc_enter_quietly(client, &err);
 
 	if (rc)
 		return rc;
-	zc_flush(client);
 	request->deadline_ms = zc_deadline_ms(client, deadline_ms);
 	rc = send_call(client, &op, request, err);
 	if (rc)
 		return rc;
-	if (request->body_case == ZD__REQUEST__BODY_BUCKET_COMMIT)
-		zc_worker_expect(client);
 	rc = wait_call(client, &op, zc_deadline_ns(request->deadline_ms), err);
 	if (!rc && fn)
 		rc = fn(op.reply, arg);

@@ -103,7 +103,7 @@ static int end_scope(zerod_client *client, Zd__Request__BodyCase body, zerod_sco
 	Zd__Request request = ZD__REQUEST__INIT;
 	Zd__ScopeEnd end = ZD__SCOPE_END__INIT;
 	struct zc_fence_args fences;
-	int rc = zc_enter(client, &scoping.err);
+	int rc = zc_enter_quietly(client, &scoping.err);
 
 	if (!rc)
 		rc = fence_scope(client, nested ? 0 : scope.id, streams, nstreams, &fences, scoping.err);
@@ -134,8 +134,10 @@ int zerod_context_end(zerod_client *client, zerod_scope context, zerod_stream *c
 	return end_scope(client, ZD__REQUEST__BODY_CONTEXT_END, context, false, streams, nstreams);
 }
 
-int zerod_context_begin(zerod_unit *const *units, uint32_t count, zerod_scope *context)
+int zerod_context_begin(zerod_unit *const *units, uint32_t count, const struct zerod_wait_options *options,
+                        zerod_scope *context)
 {
+	uint32_t deadline_ms;
 	struct scoping scoping = {.scope = context};
 	Zd__Request request = ZD__REQUEST__INIT;
 	Zd__ContextBegin begin = ZD__CONTEXT_BEGIN__INIT;
@@ -144,6 +146,8 @@ int zerod_context_begin(zerod_unit *const *units, uint32_t count, zerod_scope *c
 
 	if (!rc && !context)
 		rc = zd_err_set(scoping.err, ZEROD_E_INVALID, "context is NULL");
+	if (!rc)
+		rc = zc_wait_options(options, &deadline_ms, scoping.err);
 	if (rc)
 		return rc;
 	scoping.client = list.client;
@@ -151,5 +155,5 @@ int zerod_context_begin(zerod_unit *const *units, uint32_t count, zerod_scope *c
 	begin.units = list.ids;
 	request.body_case = ZD__REQUEST__BODY_CONTEXT_BEGIN;
 	request.context_begin = &begin;
-	return zc_call(list.client, &request, 0, take_scope, &scoping);
+	return zc_call(list.client, &request, deadline_ms, take_scope, &scoping);
 }

@@ -54,9 +54,9 @@ static int map_file(int fd, size_t bytes, int protection, const char *what, void
 	return rc;
 }
 
-int zc_page_map(int fd, int protection, const char *what, void **page, struct zd_err *err)
+int zc_page_map(int fd, size_t bytes, int protection, const char *what, void **page, struct zd_err *err)
 {
-	return map_file(fd, PAGE_BYTES, protection, what, page, err);
+	return map_file(fd, bytes, protection, what, page, err);
 }
 
 int zc_rings_take(struct zerod_client *client, int fd, struct zd_err *err)
@@ -90,12 +90,13 @@ static int make_gpu_page(struct zerod_client *client, struct zd_err *err)
 int zc_pages_map(struct zerod_client *client, int client_fd, int daemon_fd, struct zd_err *err)
 {
 	void *client_page = NULL, *daemon_page = NULL;
-	int rc = zc_page_map(client_fd, PROT_READ | PROT_WRITE, "client's fence page", &client_page, err);
+	int rc = zc_page_map(client_fd, PAGE_BYTES, PROT_READ | PROT_WRITE, "client's fence page",
+	                     &client_page, err);
 
 	if (rc)
 		(void)close(daemon_fd);
 	else
-		rc = zc_page_map(daemon_fd, client->on_gpus ? PROT_READ | PROT_WRITE : PROT_READ,
+		rc = zc_page_map(daemon_fd, PAGE_BYTES, client->on_gpus ? PROT_READ | PROT_WRITE : PROT_READ,
 		                 "daemon's fence page", &daemon_page, err);
 	if (rc) {
 		if (client_page)

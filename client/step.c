@@ -6,31 +6,34 @@
  */
 #include "client/internal.h"
 
+#include <errno.h>
+#include <stdlib.h>
+
 struct stepping {
 	struct zerod_group *group;
 	struct zerod_step_info *info;
+	Zd__Reply__BodyCase body;
 	struct zd_err *err;
 };
 
 /* With the lock. A group whose units are all frozen has no target: segment 0. */
-static int bind_target(const struct stepping *stepping, const Zd__StepBeginReply *reply)
+static int bind_target(struct zerod_group *group, const Zd__StepBeginReply *reply, struct zd_err *err)
 {
-	struct zerod_group *group = stepping->group;
 	size_t align = zerod_dtype_bytes((enum zerod_dtype)reply->target_dtype);
 	struct zc_location target = {.segment = 0};
 	int rc = 0;
 
 	if (reply->target && reply->target->segment != 0) {
 		if (align == 0)
-			return zd_err_set(stepping->err, ZEROD_E_PROTOCOL, "the daemon's target has dtype %u",
+			return zd_err_set(err, ZEROD_E_PROTOCOL, "the daemon's target has dtype %u",
 			                  reply->target_dtype);
-		rc = zc_location_take(group->client, reply->target, 0, align, &target, stepping->err);
+		rc = zc_location_take(group->client, reply->target, 0, align, &target, err);
 	}
 	if (rc)
 		return rc;
 	group->target = target;
 	group->target_dtype = (enum zerod_dtype)reply->target_dtype;
-	group->target_bound = true;
+	group->target_bound = !reply->abandoned;
 	group->target_in_doubt = false;
 	return 0;
 }
@@ -39,41 +42,123 @@ static int take_step(const Zd__Reply *reply, void *arg)
 {
 	struct stepping *stepping = arg;
 	struct zerod_client *client = stepping->group->client;
-	int rc = zc_check_body(reply, ZD__REPLY__BODY_STEP_BEGIN, stepping->err);
+	const Zd__StepBeginReply *step = reply->step_begin; /* step_get has the same in the same place */
+	int rc = zc_check_body(reply, stepping->body, stepping->err);
 
+	if (!rc && stepping->body == ZD__REPLY__BODY_STEP_BEGIN) {
+		pthread_mutex_lock(&client->lock);
+		rc = bind_target(stepping->group, step, stepping->err);
+		pthread_mutex_unlock(&client->lock);
+	}
 	if (rc)
 		return rc;
-	pthread_mutex_lock(&client->lock);
-	rc = bind_target(stepping, reply->step_begin);
-	pthread_mutex_unlock(&client->lock);
-	if (rc)
-		return rc;
-	*stepping->info = (struct zerod_step_info){
-	        .step = reply->step_begin->step,
-	        .overflow = reply->step_begin->overflow,
-	        .norm_squared = reply->step_begin->norm_squared,
-	};
+	zc_result_fill(stepping->info,
+	               &(struct zerod_step_info){
+	                       .step = step->step,
+	                       .overflow = step->overflow,
+	                       .norm_squared = step->norm_squared,
+	                       .abandoned = step->abandoned,
+	                       .abandoned_rank = step->abandoned_rank,
+	               },
+	               sizeof(struct zerod_step_info));
 	return 0;
 }
 
-int zerod_step_begin(zerod_group *group, struct zerod_step_info *info)
+/* ---- The ticket of a step ------------------------------------------------------------------------------ */
+
+/* With the lock. The group may have been left since the request: the answer is of no use then. */
+static int take_promised(struct zerod_client *client, struct zc_op *op, const Zd__Reply *reply,
+                         struct zd_err *err)
 {
+	const uint64_t *id = op->data;
+	struct zerod_group *group;
+	int rc = zc_check_body(reply, ZD__REPLY__BODY_STEP_BEGIN, err);
+
+	LIST_FOREACH (group, &client->groups, link)
+		if (group->id == *id)
+			break;
+	if (!rc && group)
+		rc = bind_target(group, reply->step_begin, err);
+	if (!rc)
+		rc = zc_fences_take(client, reply->step_begin->n_fences, reply->step_begin->fences,
+		                    &op->fences, err);
+	return rc;
+}
+
+static void free_group_id(struct zerod_client *client, struct zc_op *op)
+{
+	(void)client;
+	free(op->data);
+}
+
+static const struct zc_ticket_type step_ticket = {
+        .what = "the step's target",
+        .takes_stream = true,
+        .answered = take_promised,
+        .deinit = free_group_id,
+};
+
+static int post_step(const struct zerod_group *group, Zd__Request *request, uint32_t deadline_ms,
+                     zerod_ticket *ticket, struct zd_err *err)
+{
+	uint64_t *id = malloc(sizeof(*id));
+
+	if (!id)
+		return zd_err_errno(err, ENOMEM, "making a ticket for a step");
+	*id = group->id;
+	return zc_post_other(group->client, &step_ticket, id, request, deadline_ms, ticket, err);
+}
+
+int zerod_step_begin(zerod_group *group, const struct zerod_wait_options *options,
+                     struct zerod_step_info *info, zerod_ticket *ticket)
+{
+	uint32_t deadline_ms = 0;
 	struct zerod_client *client = zc_group_client(group);
 	Zd__Request request = ZD__REQUEST__INIT;
 	Zd__StepBegin begin = ZD__STEP_BEGIN__INIT;
-	struct stepping stepping = {.group = group, .info = info};
+	struct stepping stepping = {.group = group, .info = info, .body = ZD__REPLY__BODY_STEP_BEGIN};
 	int rc = zc_enter(client, &stepping.err);
 
-	if (!rc && !info)
-		rc = zd_err_set(stepping.err, ZEROD_E_INVALID, "info is NULL");
+	if (!rc)
+		rc = zc_wait_options(options, &deadline_ms, stepping.err);
+	if (!rc && ticket && info)
+		rc = zd_err_set(stepping.err, ZEROD_E_INVALID,
+		                "info and ticket are given: with a ticket info must be NULL, and "
+		                "zerod_step_get() has it");
+	else if (!rc && !ticket)
+		rc = zc_result_check(info, "info", stepping.err);
 	if (!rc)
 		rc = zc_check_poison(client, stepping.err);
 	if (rc)
 		return rc;
 	begin.group = group->id;
+	begin.ahead = ticket != NULL;
 	request.body_case = ZD__REQUEST__BODY_STEP_BEGIN;
 	request.step_begin = &begin;
-	return zc_call(client, &request, 0, take_step, &stepping);
+	if (ticket)
+		return post_step(group, &request, deadline_ms, ticket, stepping.err);
+	return zc_call(client, &request, deadline_ms, take_step, &stepping);
+}
+
+int zerod_step_get(zerod_group *group, const struct zerod_wait_options *options, struct zerod_step_info *info)
+{
+	uint32_t deadline_ms = 0;
+	struct zerod_client *client = zc_group_client(group);
+	Zd__Request request = ZD__REQUEST__INIT;
+	Zd__StepGet get = ZD__STEP_GET__INIT;
+	struct stepping stepping = {.group = group, .info = info, .body = ZD__REPLY__BODY_STEP_GET};
+	int rc = zc_enter(client, &stepping.err);
+
+	if (!rc)
+		rc = zc_wait_options(options, &deadline_ms, stepping.err);
+	if (!rc)
+		rc = zc_result_check(info, "info", stepping.err);
+	if (rc)
+		return rc;
+	get.group = group->id;
+	request.body_case = ZD__REQUEST__BODY_STEP_GET;
+	request.step_get = &get;
+	return zc_call(client, &request, deadline_ms, take_step, &stepping);
 }
 
 /* With the lock: the unit's slice of its group's target. */
@@ -101,7 +186,7 @@ static int find_slice(const struct zerod_group *group, const struct zc_unit *uni
 	return 0;
 }
 
-int zerod_unit_target(zerod_unit *unit, struct zerod_target *target)
+int zerod_target_get(zerod_unit *unit, struct zerod_target *target)
 {
 	struct zerod_client *client = zc_unit_client(unit);
 	struct zc_location slice;
@@ -109,21 +194,23 @@ int zerod_unit_target(zerod_unit *unit, struct zerod_target *target)
 	void *data;
 	int rc = zc_enter(client, &err);
 
+	if (!rc)
+		rc = zc_result_check(target, "target", err);
 	if (rc)
 		return rc;
-	if (!target)
-		return zd_err_set(err, ZEROD_E_INVALID, "target is NULL");
 	pthread_mutex_lock(&client->lock);
 	rc = find_slice(unit->group, unit->shared, &slice, err);
 	if (!rc)
 		rc = zc_location_map(client, &slice, &data, err);
 	if (!rc)
-		*target = (struct zerod_target){
-		        .data = data,
-		        .shard_numel = unit->shared->target_numel,
-		        .true_numel = unit->shared->target_true_numel,
-		        .dtype = unit->group->target_dtype,
-		};
+		zc_result_fill(target,
+		               &(struct zerod_target){
+		                       .data = data,
+		                       .shard_numel = unit->shared->target_numel,
+		                       .true_numel = unit->shared->target_true_numel,
+		                       .dtype = unit->group->target_dtype,
+		               },
+		               sizeof(*target));
 	pthread_mutex_unlock(&client->lock);
 	return rc;
 }

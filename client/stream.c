@@ -8,6 +8,8 @@
  */
 #include "client/stream.h"
 
+#include <zerod_host.h>
+
 #include "client/cuda.h"
 
 /* ---- Timelines ----------------------------------------------------------------------------------------- */
@@ -124,7 +126,7 @@ static struct zerod_client *stream_client(const zerod_stream *stream)
 int zerod_host_stream_launch(zerod_stream *stream, void (*fn)(void *), void *arg)
 {
 	struct zd_err *err;
-	int rc = zc_enter(stream_client(stream), &err);
+	int rc = zc_enter_quietly(stream_client(stream), &err);
 
 	if (rc)
 		return rc;
@@ -138,7 +140,7 @@ int zerod_host_stream_launch(zerod_stream *stream, void (*fn)(void *), void *arg
 int zerod_stream_synchronize(zerod_stream *stream)
 {
 	struct zd_err *err;
-	int failed, rc = zc_enter(stream_client(stream), &err);
+	int failed, rc = zc_enter_quietly(stream_client(stream), &err);
 
 	if (!stream || rc == ZEROD_E_FORKED)
 		return rc;
@@ -151,7 +153,7 @@ void zerod_stream_destroy(zerod_stream *stream)
 {
 	struct zd_err *err;
 
-	if (!stream || zc_enter(stream->client, &err) == ZEROD_E_FORKED)
+	if (!stream || zc_enter_quietly(stream->client, &err) == ZEROD_E_FORKED)
 		return;
 	zc_flush(stream->client); /* what is in it may wait for that */
 	pthread_mutex_lock(&stream->client->lock);

@@ -2,10 +2,11 @@
 /*
  * ticket.c - what becomes of a request that returned a ticket.
  *
- * A gather's ticket is valid as long as its lease (lease.c). All others - releases, prefetches, gathers that
- * failed - are kept by nobody: once answered they are "finished" and stay for whoever waits, the first wait
- * consumes releases and prefetches, and of those that nobody waits for the oldest are forgotten beyond
- * ZC_MAX_FINISHED. A wait for a ticket that is not in the table any more returns STALE.
+ * A gather's ticket is valid as long as its lease (lease.c). No lease keeps any other ticket: releases,
+ * prefetches, gathers that failed, and those of other calls (struct zc_ticket_type). Once answered, a ticket
+ * without a lease is "finished" and stays until a wait. The first wait consumes it, unless it is of a failed
+ * gather. Beyond ZC_MAX_FINISHED the oldest finished ones are dropped. A wait for a ticket that is no longer
+ * in the table returns STALE.
  */
 #include "client/internal.h"
 
@@ -27,8 +28,13 @@ struct zc_op *zc_ticket_new(struct zerod_client *client, enum zc_op_kind kind, s
 		op = malloc(sizeof(*op));
 	}
 	if (op) {
-		*op = (struct zc_op){.kind = kind, .refs = 1, .deadline_ms = deadline_ms, .unit = unit};
-		unit->refs++;
+		*op = (struct zc_op){.kind = kind,
+		                     .refs = 1,
+		                     .stale = kind == ZC_OP_DETACHED, /* nobody waits for it */
+		                     .deadline_ms = deadline_ms,
+		                     .unit = unit};
+		if (unit)
+			unit->refs++;
 	} else {
 		(void)zd_err_errno(err, ENOMEM, "making a ticket");
 	}
@@ -36,12 +42,59 @@ struct zc_op *zc_ticket_new(struct zerod_client *client, enum zc_op_kind kind, s
 	return op;
 }
 
+struct zc_op *zc_ticket_new_other(struct zerod_client *client, const struct zc_ticket_type *type, void *data,
+                                  struct zc_unit *unit, uint32_t deadline_ms, struct zd_err *err)
+{
+	struct zc_op *op = zc_ticket_new(client, ZC_OP_OTHER, unit, deadline_ms, err);
+
+	if (op) {
+		op->type = type;
+		op->data = data;
+	}
+	return op;
+}
+
+int zc_post_other(struct zerod_client *client, const struct zc_ticket_type *type, void *data,
+                  Zd__Request *request, uint32_t deadline_ms, zerod_ticket *ticket, struct zd_err *err)
+{
+	struct zc_op *op;
+	int rc = zc_room_take(client, request->body_case, 1, 0, err);
+
+	if (rc) {
+		free(data);
+		return rc;
+	}
+	request->deadline_ms = zc_deadline_ms(client, deadline_ms);
+	op = zc_ticket_new_other(client, type, data, NULL, request->deadline_ms, err);
+	if (!op) {
+		free(data);
+		pthread_mutex_lock(&client->lock);
+		zc_room_return(client, 1);
+		pthread_mutex_unlock(&client->lock);
+		return ZEROD_E_SYSTEM;
+	}
+	rc = zc_post(client, op, request, err);
+	if (!rc)
+		ticket->id = request->id;
+	return rc;
+}
+
+void zc_ticket_withdraw(struct zerod_client *client, struct zc_op *op)
+{
+	pthread_mutex_lock(&client->lock);
+	zc_ticket_unref(client, op);
+	pthread_mutex_unlock(&client->lock);
+}
+
 void zc_ticket_unref(struct zerod_client *client, struct zc_op *op)
 {
 	if (--op->refs > 0)
 		return;
 	zc_fences_deinit(&op->fences);
-	zc_unit_unref(op->unit);
+	if (op->kind == ZC_OP_OTHER && op->type->deinit)
+		op->type->deinit(client, op);
+	if (op->unit)
+		zc_unit_unref(op->unit);
 	free(op->error);
 	if (client->nspare_tickets == ZC_MAX_SPARE_TICKETS) {
 		free(op);
@@ -78,8 +131,7 @@ void zc_ticket_drop(struct zerod_client *client, struct zc_op *op)
 	zc_ticket_unref(client, op);
 }
 
-/* Answered: stays in the table for its lease, or among the finished ones, or not at all. */
-static void settle(struct zerod_client *client, struct zc_op *op)
+void zc_ticket_settle(struct zerod_client *client, struct zc_op *op)
 {
 	if (op->stale) {
 		zc_ticket_drop(client, op);
@@ -96,7 +148,9 @@ void zc_ticket_fail(struct zerod_client *client, struct zc_op *op, const char *e
 {
 	op->error = strdup(error);
 	zc_lease_withdraw(client, op);
-	settle(client, op);
+	if (op->kind == ZC_OP_OTHER && op->type->failed)
+		op->type->failed(client, op);
+	zc_ticket_settle(client, op);
 }
 
 /* Nothing else may be there from which access is taken with the buffer's. */
@@ -143,6 +197,8 @@ int zc_ticket_answer(struct zerod_client *client, struct zc_op *op, const Zd__Re
 	int rc = 0;
 
 	if (op->status) {
+		if (op->kind == ZC_OP_DETACHED)
+			zc_detached_fail(client, op, reply->error);
 		zc_ticket_fail(client, op, reply->error);
 		return 0;
 	}
@@ -150,12 +206,14 @@ int zc_ticket_answer(struct zerod_client *client, struct zc_op *op, const Zd__Re
 		rc = zc_check_body(reply, ZD__REPLY__BODY_GATHER, err);
 		if (!rc)
 			rc = take_gather(client, op, reply->gather, err);
+	} else if (op->kind == ZC_OP_OTHER && op->type->answered) {
+		rc = op->type->answered(client, op, reply, err);
 	}
 	if (rc) { /* the connection ends, the ticket tells why */
 		op->status = rc;
 		zc_ticket_fail(client, op, err->text);
 	} else {
-		settle(client, op);
+		zc_ticket_settle(client, op);
 	}
 	return rc;
 }

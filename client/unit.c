@@ -21,6 +21,11 @@ uint64_t zc_unit_shard_bytes(const struct zc_unit *unit)
 	return unit->shard_numel * zerod_dtype_bytes(unit->dtype);
 }
 
+uint64_t zc_unit_bytes(const struct zc_unit *unit)
+{
+	return unit->numel * zerod_dtype_bytes(unit->dtype);
+}
+
 uint64_t zc_unit_padded_bytes(const struct zc_unit *unit)
 {
 	return unit->padded_numel * zerod_dtype_bytes(unit->dtype);
@@ -98,6 +103,12 @@ static void naming_end(struct zc_naming *naming)
 
 /* ---- Registration -------------------------------------------------------------------------------------- */
 
+/* View `i`, in the caller's version of the structure. */
+static const struct zerod_view *view_at(const struct zerod_unit_options *options, uint32_t i)
+{
+	return (const void *)((const unsigned char *)options->views + i * options->views->struct_size);
+}
+
 static int check_options(const struct zerod_unit_options *options, struct zd_err *err)
 {
 	int rc = zd_name_check(options->name, ZD_MAX_UNIT_NAME_BYTES, "unit name", err);
@@ -118,14 +129,19 @@ static int check_options(const struct zerod_unit_options *options, struct zd_err
 		return zd_err_set(err, ZEROD_E_INVALID, "unit '%s': views is NULL, nviews is %u",
 		                  options->name, options->nviews);
 	for (uint32_t i = 0; i < options->nviews; i++) {
-		if (!options->views[i].name)
+		const struct zerod_view *view = view_at(options, i);
+
+		if (view->struct_size < sizeof(*view) || view->struct_size != options->views->struct_size)
+			return zd_err_set(err, ZEROD_E_INVALID,
+			                  "unit '%s': view %u: struct_size is %zu, set it with ZEROD_INIT",
+			                  options->name, i, view->struct_size);
+		if (!view->name)
 			return zd_err_set(err, ZEROD_E_INVALID, "unit '%s': view %u has no name",
 			                  options->name, i);
-		if (options->views[i].ndim > ZD_MAX_DIMS)
+		if (view->ndim > ZD_MAX_DIMS)
 			return zd_err_set(err, ZEROD_E_INVALID,
 			                  "unit '%s': view '%s' has %u dimensions, the limit is %u",
-			                  options->name, options->views[i].name, options->views[i].ndim,
-			                  ZD_MAX_DIMS);
+			                  options->name, view->name, view->ndim, ZD_MAX_DIMS);
 	}
 	return 0;
 }
@@ -139,7 +155,7 @@ static Zd__View **pack_views(const struct zerod_unit_options *options)
 	if (!pointers)
 		return NULL;
 	for (uint32_t i = 0; i < options->nviews; i++) {
-		const struct zerod_view *from = &options->views[i];
+		const struct zerod_view *from = view_at(options, i);
 
 		zd__view__init(&views[i]);
 		views[i].name = (char *)from->name;
@@ -192,6 +208,7 @@ static int fill_unit(const struct registration *registration, const Zd__UnitRegi
 		return rc;
 	unit->id = reply->unit;
 	unit->dtype = options->dtype;
+	unit->numel = options->numel;
 	unit->shard_numel = reply->shard_numel;
 	unit->true_numel = reply->true_numel;
 	unit->padded_numel = reply->padded_numel;
@@ -279,7 +296,8 @@ static int send_registration(struct registration *registration)
 	unit_register.all_reduce = (options->flags & ZEROD_UNIT_ALL_REDUCE) != 0;
 	request.body_case = ZD__REQUEST__BODY_UNIT_REGISTER;
 	request.unit_register = &unit_register;
-	rc = zc_call(registration->group->client, &request, 0, take_registration, registration);
+	rc = zc_call(registration->group->client, &request, options->deadline_ms, take_registration,
+	             registration);
 	free(views);
 	return rc;
 }
@@ -337,7 +355,7 @@ int zerod_unit_unregister(zerod_unit *unit)
 	struct zerod_client *client = zc_unit_client(unit);
 	struct zc_naming naming;
 	struct zd_err *err;
-	int rc = zc_enter(client, &err);
+	int rc = zc_enter_quietly(client, &err);
 
 	if (rc)
 		return rc;
@@ -353,29 +371,31 @@ int zerod_unit_unregister(zerod_unit *unit)
 	return rc;
 }
 
-int zerod_unit_shard(zerod_unit *unit, struct zerod_shard *shard)
+int zerod_shard_get(zerod_unit *unit, struct zerod_shard *shard)
 {
 	struct zerod_client *client = zc_unit_client(unit);
 	struct zd_err *err;
 	void *data;
-	int rc = zc_enter(client, &err);
+	int rc = zc_enter_quietly(client, &err);
 
+	if (!rc)
+		rc = zc_result_check(shard, "shard", err);
 	if (rc)
 		return rc;
-	if (!shard)
-		return zd_err_set(err, ZEROD_E_INVALID, "shard is NULL");
 	pthread_mutex_lock(&client->lock);
 	rc = zc_location_map(client, &unit->shared->shard, &data, err);
 	if (!rc)
-		*shard = (struct zerod_shard){
-		        .data = data,
-		        .shard_numel = unit->shared->shard_numel,
-		        .true_numel = unit->shared->true_numel,
-		        .offset_numel = unit->shared->offset_numel,
-		        .version = unit->shared->version,
-		        .padded_numel = unit->shared->padded_numel,
-		        .dtype = unit->shared->dtype,
-		};
+		zc_result_fill(shard,
+		               &(struct zerod_shard){
+		                       .data = data,
+		                       .shard_numel = unit->shared->shard_numel,
+		                       .true_numel = unit->shared->true_numel,
+		                       .offset_numel = unit->shared->offset_numel,
+		                       .version = unit->shared->version,
+		                       .padded_numel = unit->shared->padded_numel,
+		                       .dtype = unit->shared->dtype,
+		               },
+		               sizeof(*shard));
 	pthread_mutex_unlock(&client->lock);
 	return rc;
 }
@@ -416,4 +436,74 @@ int zerod_unit_set_persistent(zerod_unit *unit, int persistent)
 	zc_holds_drop(client, &unit->shared->kept);
 	pthread_mutex_unlock(&client->lock);
 	return rc;
+}
+
+int zerod_unit_set_slot(zerod_unit *unit, uint32_t slot)
+{
+	struct zerod_client *client = zc_unit_client(unit);
+	Zd__Request request = ZD__REQUEST__INIT;
+	Zd__SetSlot set_slot = ZD__SET_SLOT__INIT;
+	struct zd_err *err;
+	int rc = zc_enter(client, &err);
+
+	if (rc)
+		return rc;
+	pthread_mutex_lock(&client->lock);
+	if (LIST_EMPTY(&unit->shared->leases))
+		zc_own_slice_drop(unit->shared);
+	pthread_mutex_unlock(&client->lock);
+	set_slot.unit = unit->shared->id;
+	set_slot.slot = slot;
+	request.body_case = ZD__REQUEST__BODY_SET_SLOT;
+	request.set_slot = &set_slot;
+	rc = zc_call(client, &request, 0, NULL, NULL);
+	if (rc)
+		return rc;
+	pthread_mutex_lock(&client->lock); /* a persistent copy is not where it was any more */
+	zc_holds_drop(client, &unit->shared->kept);
+	pthread_mutex_unlock(&client->lock);
+	return 0;
+}
+
+struct freezing {
+	struct zc_unit *unit;
+	struct zerod_client *client;
+	bool frozen;
+	struct zd_err *err;
+};
+
+static int take_frozen(const Zd__Reply *reply, void *arg)
+{
+	struct freezing *freezing = arg;
+	uint64_t limit = ZD_MAX_BYTES / zerod_dtype_bytes(freezing->unit->dtype);
+	int rc = zc_check_body(reply, ZD__REPLY__BODY_SET_FROZEN, freezing->err);
+
+	if (!rc && reply->set_frozen->target_offset_numel > limit)
+		rc = zd_err_set(freezing->err, ZEROD_E_PROTOCOL,
+		                "unit '%s': the daemon has its target at element %llu", freezing->unit->name,
+		                (unsigned long long)reply->set_frozen->target_offset_numel);
+	if (rc)
+		return rc;
+	pthread_mutex_lock(&freezing->client->lock);
+	freezing->unit->frozen = freezing->frozen;
+	freezing->unit->target_offset_numel = reply->set_frozen->target_offset_numel;
+	pthread_mutex_unlock(&freezing->client->lock);
+	return 0;
+}
+
+int zerod_unit_set_frozen(zerod_unit *unit, int frozen)
+{
+	struct freezing freezing = {.client = zc_unit_client(unit), .frozen = frozen != 0};
+	Zd__Request request = ZD__REQUEST__INIT;
+	Zd__SetFrozen set_frozen = ZD__SET_FROZEN__INIT;
+	int rc = zc_enter(freezing.client, &freezing.err);
+
+	if (rc)
+		return rc;
+	freezing.unit = unit->shared;
+	set_frozen.unit = unit->shared->id;
+	set_frozen.frozen = frozen != 0;
+	request.body_case = ZD__REQUEST__BODY_SET_FROZEN;
+	request.set_frozen = &set_frozen;
+	return zc_call(freezing.client, &request, 0, take_frozen, &freezing);
 }

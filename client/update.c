@@ -2,13 +2,28 @@
 /* update.c - writing shards: update_begin, publish, commit. All refused while the session is poisoned. */
 #include "client/internal.h"
 
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* With the lock. Marks the unit with the number of the list. */
+static int list_unit(struct zc_unit_list *list, struct zc_unit *unit, uint32_t index, struct zd_err *err)
+{
+	if (unit->listed == list->client->nlists)
+		return zd_err_set(err, ZEROD_E_INVALID, "unit '%s' is given twice", unit->name);
+	unit->listed = list->client->nlists;
+	list->ids[index] = unit->id;
+	return 0;
+}
+
 int zc_units_take(zerod_unit *const *units, uint32_t count, struct zc_unit_list *list, struct zd_err **err)
 {
 	struct zerod_client *client;
 	int rc;
 
 	if (!units || count == 0)
-		return zd_err_set(*err = zc_err(NULL), ZEROD_E_INVALID, "no units are given");
+		return zd_err_set(*err = zc_err(NULL), ZEROD_E_INVALID, "units is %s, count is %u",
+		                  units ? "given" : "NULL", count);
 	client = zc_unit_client(units[0]);
 	rc = zc_enter(client, err);
 	if (rc)
@@ -18,12 +33,16 @@ int zc_units_take(zerod_unit *const *units, uint32_t count, struct zc_unit_list 
 		                  ZD_MAX_UNITS_PER_REQUEST);
 	list->client = client;
 	list->count = count;
-	for (uint32_t i = 0; i < count; i++) {
-		if (zc_unit_client(units[i]) != client)
-			return zd_err_set(*err, ZEROD_E_INVALID, "units[%u] is NULL or of another client", i);
-		list->ids[i] = units[i]->shared->id;
+	pthread_mutex_lock(&client->lock);
+	client->nlists++;
+	for (uint32_t i = 0; i < count && !rc; i++) {
+		if (zc_unit_client(units[i]) == client)
+			rc = list_unit(list, units[i]->shared, i, *err);
+		else
+			rc = zd_err_set(*err, ZEROD_E_INVALID, "units[%u] is NULL or of another client", i);
 	}
-	return 0;
+	pthread_mutex_unlock(&client->lock);
+	return rc;
 }
 
 int zc_update_take(zerod_unit *const *units, uint32_t count, struct zc_unit_list *list, struct zd_err **err)
@@ -80,63 +99,324 @@ static void set_granted(struct zerod_client *client, zerod_unit *const *units, s
 	pthread_mutex_unlock(&client->lock);
 }
 
-static int ask_for_update(const struct zc_unit_list *list)
+/* ---- The units of a ticket ----------------------------------------------------------------------------- */
+
+struct ticket_units {
+	uint32_t count;
+	bool shadow; /* their group keeps shadow shards */
+	struct zc_unit *each[];
+};
+
+static struct ticket_units *units_new(struct zerod_client *client, zerod_unit *const *units, uint32_t count,
+                                      struct zd_err *err)
+{
+	struct ticket_units *list = malloc(sizeof(*list) + count * sizeof(struct zc_unit *));
+
+	if (!list) {
+		(void)zd_err_errno(err, ENOMEM, "making a ticket for %u units", count);
+		return NULL;
+	}
+	list->count = count;
+	list->shadow = units[0]->group->shadow;
+	pthread_mutex_lock(&client->lock);
+	for (uint32_t i = 0; i < count; i++) {
+		list->each[i] = units[i]->shared;
+		list->each[i]->refs++;
+	}
+	pthread_mutex_unlock(&client->lock);
+	return list;
+}
+
+/* With the lock. */
+static void units_free(struct ticket_units *list)
+{
+	for (uint32_t i = 0; i < list->count; i++)
+		zc_unit_unref(list->each[i]);
+	free(list);
+}
+
+/* With the lock. */
+static void ticket_deinit(struct zerod_client *client, struct zc_op *op)
+{
+	(void)client;
+	units_free(op->data);
+}
+
+/* Posts the ticket's request. `units` are the ticket's from here on. */
+static int post(struct zerod_client *client, const struct zc_ticket_type *type, struct ticket_units *units,
+                Zd__Request *request, zerod_ticket *ticket, struct zd_err *err)
+{
+	struct zc_op *op = NULL;
+	int rc = zc_room_take(client, request->body_case, 1, 0, err);
+	bool took = !rc;
+
+	if (!rc) {
+		op = zc_ticket_new_other(client, type, units, units->each[0], request->deadline_ms, err);
+		rc = op ? 0 : ZEROD_E_SYSTEM;
+	}
+	if (rc) {
+		pthread_mutex_lock(&client->lock);
+		if (took)
+			zc_room_return(client, 1);
+		units_free(units);
+		pthread_mutex_unlock(&client->lock);
+		return rc;
+	}
+	if (request->body_case == ZD__REQUEST__BODY_PUBLISH) {
+		pthread_mutex_lock(&client->lock);
+		for (uint32_t i = 0; i < units->count; i++) {
+			set_one(units->each[i], false);
+			units->each[i]->publishing = op;
+		}
+		pthread_mutex_unlock(&client->lock);
+	}
+	rc = zc_post(client, op, request, err);
+	if (!rc)
+		ticket->id = request->id;
+	return rc;
+}
+
+/* With the lock, which is given back meanwhile: waits until the unit's publish, if any, was answered. */
+static int await_publish(struct zerod_client *client, struct zc_unit *unit, uint64_t deadline_ns,
+                         struct zd_err *err)
+{
+	struct zc_op *op = unit->publishing;
+	int rc = 0;
+
+	if (!op)
+		return 0;
+	op->refs++;
+	unit->refs++;
+	rc = zc_wait_answer(client, op, deadline_ns);
+	if (rc)
+		rc = zd_err_set(err, rc, "waited for the publish of unit '%s'", unit->name);
+	zc_unit_unref(unit);
+	zc_ticket_unref(client, op);
+	return rc;
+}
+
+/* No grace: the daemon does not keep this deadline. */
+static uint64_t until(uint32_t wire_ms)
+{
+	return wire_ms ? zc_now_ns() + wire_ms * 1000000ull : UINT64_MAX;
+}
+
+/* The daemon takes no update or commit of a unit while it is being published. */
+static int await_publishes(struct zerod_client *client, zerod_unit *const *units, uint32_t count,
+                           uint32_t deadline_ms, struct zd_err *err)
+{
+	uint64_t deadline_ns = until(zc_deadline_ms(client, deadline_ms));
+	int rc = 0;
+
+	pthread_mutex_lock(&client->lock);
+	for (uint32_t i = 0; i < count && !rc; i++) {
+		if (!units[i]->shared->publishing)
+			continue;
+		pthread_mutex_unlock(&client->lock);
+		zc_flush(client); /* it may be corked */
+		pthread_mutex_lock(&client->lock);
+		rc = await_publish(client, units[i]->shared, deadline_ns, err);
+	}
+	pthread_mutex_unlock(&client->lock);
+	return rc;
+}
+
+/* The same for all units of a group. */
+static int await_group(zerod_group *group, uint32_t deadline_ms, struct zd_err *err)
+{
+	struct zerod_client *client = group->client;
+	uint64_t deadline_ns = until(zc_deadline_ms(client, deadline_ms));
+	struct zerod_unit *unit;
+	int rc = 0;
+
+	zc_flush(client);
+	pthread_mutex_lock(&client->lock);
+	do {
+		LIST_FOREACH (unit, &group->units, link)
+			if (unit->shared->publishing)
+				break;
+		if (unit)
+			rc = await_publish(client, unit->shared, deadline_ns, err);
+	} while (unit && !rc); /* the list may have changed meanwhile */
+	pthread_mutex_unlock(&client->lock);
+	return rc;
+}
+
+/* ---- update_begin -------------------------------------------------------------------------------------- */
+
+static void pack_update(const struct zc_unit_list *list, Zd__Request *request, Zd__UpdateBegin *update_begin)
+{
+	update_begin->n_units = list->count;
+	update_begin->units = (uint64_t *)list->ids;
+	request->body_case = ZD__REQUEST__BODY_UPDATE_BEGIN;
+	request->update_begin = update_begin;
+}
+
+static int update_answered(struct zerod_client *client, struct zc_op *op, const Zd__Reply *reply,
+                           struct zd_err *err)
+{
+	struct ticket_units *units = op->data;
+
+	(void)client;
+	(void)reply;
+	(void)err;
+	for (uint32_t i = 0; i < units->count; i++)
+		units->each[i]->granted = true;
+	return 0;
+}
+
+/* The stream waits for this process's own copies out of the shards, or the calling thread does. */
+static int update_settle(struct zerod_client *client, struct zc_op *op, zerod_stream *stream,
+                         struct zc_fence_merge *copied, struct zd_err *err)
+{
+	struct ticket_units *units = op->data;
+	int rc = zc_own_slices_settle(client, units->each, units->count, stream ? copied : NULL, err);
+
+	pthread_mutex_lock(&client->lock);
+	for (uint32_t i = 0; i < units->count && !rc; i++)
+		set_one(units->each[i], true);
+	pthread_mutex_unlock(&client->lock);
+	return rc;
+}
+
+static const struct zc_ticket_type update_ticket = {
+        .what = "the update of",
+        .takes_stream = true,
+        .answered = update_answered,
+        .settle = update_settle,
+        .deinit = ticket_deinit,
+};
+
+static int ask_for_update(const struct zc_unit_list *list, uint32_t deadline_ms)
 {
 	Zd__Request request = ZD__REQUEST__INIT;
 	Zd__UpdateBegin update_begin = ZD__UPDATE_BEGIN__INIT;
 
 	if (list->count == 0)
 		return 0;
-	update_begin.n_units = list->count;
-	update_begin.units = (uint64_t *)list->ids;
-	request.body_case = ZD__REQUEST__BODY_UPDATE_BEGIN;
-	request.update_begin = &update_begin;
-	return zc_call(list->client, &request, 0, NULL, NULL);
+	pack_update(list, &request, &update_begin);
+	return zc_call(list->client, &request, deadline_ms, NULL, NULL);
 }
 
-int zerod_update_begin(zerod_unit *const *units, uint32_t count)
+/* Where the daemon has granted some already, to a call that failed then, it would refuse these. */
+static int post_update(const struct zc_unit_list *list, zerod_unit *const *units, uint32_t count,
+                       uint32_t deadline_ms, zerod_ticket *ticket, struct zd_err *err)
 {
+	Zd__Request request = ZD__REQUEST__INIT;
+	Zd__UpdateBegin update_begin = ZD__UPDATE_BEGIN__INIT;
+	struct ticket_units *mine;
+
+	if (list->count < count)
+		return zd_err_set(err, ZEROD_E_STATE,
+		                  "an update of some of these units has begun in a call that failed: begin "
+		                  "it without a ticket");
+	mine = units_new(list->client, units, count, err);
+	if (!mine)
+		return ZEROD_E_SYSTEM;
+	request.deadline_ms = zc_deadline_ms(list->client, deadline_ms);
+	pack_update(list, &request, &update_begin);
+	return post(list->client, &update_ticket, mine, &request, ticket, err);
+}
+
+static int begin_now(struct zc_unit_list *list, zerod_unit *const *units, uint32_t count,
+                     uint32_t deadline_ms, struct zd_err *err)
+{
+	struct zc_unit *shared[ZD_MAX_UNITS_PER_REQUEST];
+	int rc = ask_for_update(list, deadline_ms);
+
+	if (rc)
+		return rc;
+	set_granted(list->client, units, count);
+	for (uint32_t i = 0; i < count; i++)
+		shared[i] = units[i]->shared;
+	rc = zc_own_slices_settle(list->client, shared, count, NULL, err);
+	if (!rc)
+		set_updating(list->client, units, count, true);
+	return rc;
+}
+
+int zerod_update_begin(zerod_unit *const *units, uint32_t count, const struct zerod_wait_options *options,
+                       zerod_ticket *ticket)
+{
+	uint32_t deadline_ms;
 	struct zc_unit_list list = {.count = 0};
 	struct zd_err *err;
 	int rc = zc_update_take(units, count, &list, &err);
 
+	if (!rc)
+		rc = zc_wait_options(options, &deadline_ms, err);
+	if (!rc)
+		rc = await_publishes(list.client, units, count, deadline_ms, err);
 	if (rc)
 		return rc;
 	leave_granted_out(&list, units);
-	rc = ask_for_update(&list);
-	if (rc)
-		return rc;
-	set_granted(list.client, units, count);
-	rc = zc_own_slices_settle(list.client, units, count, err);
-	if (!rc)
-		set_updating(list.client, units, count, true);
-	return rc;
+	return ticket ? post_update(&list, units, count, deadline_ms, ticket, err)
+	              : begin_now(&list, units, count, deadline_ms, err);
 }
 
-static int send_publish(struct zc_unit_list *list, struct zc_fence_args *fences, uint32_t flags)
-{
-	Zd__Request request = ZD__REQUEST__INIT;
-	Zd__Publish publish = ZD__PUBLISH__INIT;
+/* ---- publish ------------------------------------------------------------------------------------------- */
 
-	publish.n_units = list->count;
-	publish.units = list->ids;
-	publish.n_fences = fences->count;
-	publish.fences = fences->pointers;
-	publish.force = flags & ZEROD_PUBLISH_FORCE;
-	request.body_case = ZD__REQUEST__BODY_PUBLISH;
-	request.publish = &publish;
-	return zc_call(list->client, &request, 0, NULL, NULL);
+/* With the lock. */
+static void publish_over(struct zc_op *op)
+{
+	struct ticket_units *units = op->data;
+
+	for (uint32_t i = 0; i < units->count; i++)
+		if (units->each[i]->publishing == op)
+			units->each[i]->publishing = NULL;
 }
 
-int zc_publish(struct zc_unit_list *list, zerod_unit *const *units, zerod_stream *const *streams,
-               uint32_t nstreams, uint32_t flags, struct zd_err *err)
+static int publish_answered(struct zerod_client *client, struct zc_op *op, const Zd__Reply *reply,
+                            struct zd_err *err)
 {
-	struct zc_fence_args fences;
-	int rc = zc_streams_fence(list->client, streams, nstreams, &fences, err);
+	struct ticket_units *units = op->data;
 
-	if (rc)
-		return rc;
-	rc = send_publish(list, &fences, flags);
+	(void)client;
+	(void)reply;
+	(void)err;
+	publish_over(op);
+	for (uint32_t i = 0; i < units->count; i++)
+		units->each[i]->version++;
+	return 0;
+}
+
+/* The update is open as before, unless it was undone. */
+static void publish_failed(struct zerod_client *client, struct zc_op *op)
+{
+	struct ticket_units *units = op->data;
+	bool undone = op->status == ZEROD_E_PEER_LOST && units->shadow;
+
+	(void)client;
+	publish_over(op);
+	for (uint32_t i = 0; i < units->count; i++)
+		set_one(units->each[i], !undone);
+}
+
+static const struct zc_ticket_type publish_ticket = {
+        .what = "the publish of",
+        .answered = publish_answered,
+        .failed = publish_failed,
+        .deinit = ticket_deinit,
+};
+
+static void pack_publish(struct zc_unit_list *list, struct zc_fence_args *fences,
+                         const struct zerod_publish_options *options, Zd__Request *request,
+                         Zd__Publish *publish)
+{
+	publish->n_units = list->count;
+	publish->units = list->ids;
+	publish->n_fences = fences->count;
+	publish->fences = fences->pointers;
+	publish->force = options->flags & ZEROD_PUBLISH_FORCE;
+	request->body_case = ZD__REQUEST__BODY_PUBLISH;
+	request->publish = publish;
+}
+
+static int publish_now(struct zc_unit_list *list, zerod_unit *const *units, Zd__Request *request,
+                       uint32_t deadline_ms)
+{
+	int rc = zc_call(list->client, request, deadline_ms, NULL, NULL);
+
 	if (rc == ZEROD_E_PEER_LOST && units[0]->group->shadow)
 		set_updating(list->client, units, list->count, false); /* undone: no longer ours to write */
 	if (rc)
@@ -150,20 +430,52 @@ int zc_publish(struct zc_unit_list *list, zerod_unit *const *units, zerod_stream
 	return 0;
 }
 
-int zerod_publish(zerod_unit *const *units, uint32_t count, zerod_stream *const *streams, uint32_t nstreams,
-                  uint32_t flags)
+int zc_publish(struct zc_unit_list *list, zerod_unit *const *units, zerod_stream *const *streams,
+               uint32_t nstreams, const struct zerod_publish_options *options, zerod_ticket *ticket,
+               struct zd_err *err)
 {
+	Zd__Request request = ZD__REQUEST__INIT;
+	Zd__Publish publish = ZD__PUBLISH__INIT;
+	struct zc_fence_args fences;
+	struct ticket_units *mine;
+	int rc = zc_streams_fence(list->client, streams, nstreams, &fences, err);
+
+	if (rc)
+		return rc;
+	pack_publish(list, &fences, options, &request, &publish);
+	if (!ticket)
+		return publish_now(list, units, &request, options->deadline_ms);
+	mine = units_new(list->client, units, (uint32_t)list->count, err);
+	if (!mine)
+		return ZEROD_E_SYSTEM;
+	request.deadline_ms = zc_deadline_ms(list->client, options->deadline_ms);
+	return post(list->client, &publish_ticket, mine, &request, ticket, err);
+}
+
+int zc_publish_options(struct zerod_publish_options *options, const struct zerod_publish_options *given,
+                       struct zd_err *err)
+{
+	int rc = zc_options(options, sizeof(*options), given, "zerod_publish_options", err);
+
+	return rc ? rc : zc_flags(options->flags, ZEROD_PUBLISH_FORCE, "zerod_publish_options", err);
+}
+
+int zerod_publish(zerod_unit *const *units, uint32_t count, zerod_stream *const *streams, uint32_t nstreams,
+                  const struct zerod_publish_options *given, zerod_ticket *ticket)
+{
+	struct zerod_publish_options options;
 	struct zc_unit_list list = {.count = 0};
 	struct zd_err *err;
 	int rc = zc_update_take(units, count, &list, &err);
 
 	if (!rc)
-		rc = zc_flags(flags, ZEROD_PUBLISH_FORCE, "zerod_publish", err);
-	return rc ? rc : zc_publish(&list, units, streams, nstreams, flags, err);
+		rc = zc_publish_options(&options, given, err);
+	return rc ? rc : zc_publish(&list, units, streams, nstreams, &options, ticket, err);
 }
 
-int zerod_commit(zerod_group *group, uint64_t step)
+int zerod_commit(zerod_group *group, uint64_t step, const struct zerod_wait_options *options)
 {
+	uint32_t deadline_ms;
 	struct zerod_client *client = zc_group_client(group);
 	Zd__Request request = ZD__REQUEST__INIT;
 	Zd__Commit commit = ZD__COMMIT__INIT;
@@ -171,14 +483,18 @@ int zerod_commit(zerod_group *group, uint64_t step)
 	int rc = zc_enter(client, &err);
 
 	if (!rc)
+		rc = zc_wait_options(options, &deadline_ms, err);
+	if (!rc)
 		rc = zc_check_poison(client, err);
+	if (!rc)
+		rc = await_group(group, deadline_ms, err);
 	if (rc)
 		return rc;
 	commit.group = group->id;
 	commit.step = step;
 	request.body_case = ZD__REQUEST__BODY_COMMIT;
 	request.commit = &commit;
-	rc = zc_call(client, &request, 0, NULL, NULL);
+	rc = zc_call(client, &request, deadline_ms, NULL, NULL);
 	if (rc)
 		return rc;
 	pthread_mutex_lock(&client->lock);

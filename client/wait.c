@@ -15,7 +15,8 @@ struct waiting {
 	struct zerod_client *client;
 	zerod_stream *stream; /* NULL: the calling thread */
 	uint64_t deadline_ns; /* the latest of the tickets */
-	uint32_t count, ngathers;
+	uint32_t count, ngathers, nfenced;
+	struct zc_op *first_fenced;               /* of `nfenced`, whose tickets carry fences */
 	struct zc_op *ops[ZEROD_MAX_TICKETS];     /* each with a reference */
 	struct zc_op *gathers[ZEROD_MAX_TICKETS]; /* of these */
 	void *data[ZEROD_MAX_TICKETS];            /* NULL where there is no buffer */
@@ -23,10 +24,27 @@ struct waiting {
 
 /* ---- Finding them -------------------------------------------------------------------------------------- */
 
+#define DESCRIPTION_BYTES (ZD_MAX_UNIT_NAME_BYTES + 64)
+
+/* The ticket's kind of request. */
+static const char *describe(const struct zc_op *op, char text[DESCRIPTION_BYTES])
+{
+	const char *what = op->kind == ZC_OP_OTHER ? op->type->what : "unit";
+
+	if (op->unit && op->kind == ZC_OP_OTHER)
+		(void)snprintf(text, DESCRIPTION_BYTES, "%s unit '%s'", what, op->unit->name);
+	else if (op->unit)
+		(void)snprintf(text, DESCRIPTION_BYTES, "unit '%s'", op->unit->name);
+	else
+		(void)snprintf(text, DESCRIPTION_BYTES, "%s", what);
+	return text;
+}
+
 /* With the lock. */
 static int find_ticket(struct zerod_client *client, zerod_ticket ticket, bool wants_data,
                        struct zc_op **found, struct zd_err *err)
 {
+	char text[DESCRIPTION_BYTES];
 	struct zc_op *op = zc_op_find(client, ticket.id);
 
 	if (ticket.id == 0 || ticket.id > client->next_id)
@@ -38,6 +56,9 @@ static int find_ticket(struct zerod_client *client, zerod_ticket ticket, bool wa
 	if (op->kind == ZC_OP_RELEASE && wants_data)
 		return zd_err_set(err, ZEROD_E_INVALID,
 		                  "stream and data must be NULL for a release's ticket");
+	if (op->kind == ZC_OP_OTHER && !op->type->takes_stream && wants_data)
+		return zd_err_set(err, ZEROD_E_INVALID, "stream and data must be NULL for the ticket of %s",
+		                  describe(op, text));
 	*found = op;
 	return 0;
 }
@@ -83,15 +104,21 @@ static int await_answer(struct zerod_client *client, struct zc_op *op, uint64_t 
                         struct zd_err *err)
 {
 	int rc = op->answered ? 0 : zc_wait_answer(client, op, deadline_ns);
+	char text[DESCRIPTION_BYTES];
 
 	if (rc)
-		return zd_err_set(err, rc, "waited for the daemon's answer about unit '%s'", op->unit->name);
+		return zd_err_set(err, rc, "waited for the daemon's answer about %s", describe(op, text));
 	if (op->status)
 		return zd_err_set(err, op->status, "%s",
 		                  op->error && op->error[0] ? op->error : zerod_status_name(op->status));
 	if (op->kind == ZC_OP_GATHER && !op->lease)
 		return zd_err_set(err, ZEROD_E_STALE, "unit '%s' was released meanwhile", op->unit->name);
 	return 0;
+}
+
+static bool carries_fences(const struct zc_op *op)
+{
+	return op->kind == ZC_OP_GATHER || (op->kind == ZC_OP_OTHER && op->type->takes_stream);
 }
 
 /* With the lock: a gather's ticket stays, for its lease or for who wants to know its failure. */
@@ -129,6 +156,8 @@ static int await_answers(struct waiting *waiting, struct zd_err *err)
 		int rc;
 
 		waiting->data[i] = NULL;
+		if (carries_fences(op) && waiting->nfenced++ == 0)
+			waiting->first_fenced = op;
 		if (op->kind != ZC_OP_GATHER)
 			continue;
 		waiting->gathers[waiting->ngathers++] = op;
@@ -148,17 +177,33 @@ static int await_answers(struct waiting *waiting, struct zd_err *err)
 static int block(const struct waiting *waiting, const struct zc_fences *fences,
                  const struct zc_fences *copied, struct zd_err *err)
 {
-	char what[ZD_MAX_UNIT_NAME_BYTES + 64];
+	char what[DESCRIPTION_BYTES + 64], text[DESCRIPTION_BYTES];
 	int rc = zc_cuda_copies_wait(waiting->client, copied, err);
 
 	if (rc || zc_fences_poll(waiting->client, fences) == 1)
 		return rc;
-	if (waiting->ngathers == 1)
+	if (waiting->ngathers == 0)
+		(void)snprintf(what, sizeof(what), "%s", describe(waiting->first_fenced, text));
+	else if (waiting->ngathers == 1)
 		(void)snprintf(what, sizeof(what), "the bytes of unit '%s'", waiting->gathers[0]->unit->name);
 	else
 		(void)snprintf(what, sizeof(what), "the bytes of %u units, '%s' among them",
 		               waiting->ngathers, waiting->gathers[0]->unit->name);
 	return zc_fences_wait(waiting->client, fences, waiting->deadline_ns, what, err);
+}
+
+/* Without the lock: what this process does for tickets of other calls than gathers. */
+static int settle_others(const struct waiting *waiting, struct zc_fence_merge *copied, struct zd_err *err)
+{
+	int rc = 0;
+
+	for (uint32_t i = 0; i < waiting->count && !rc; i++) {
+		struct zc_op *op = waiting->ops[i];
+
+		if (op->kind == ZC_OP_OTHER && op->type->settle)
+			rc = op->type->settle(waiting->client, op, waiting->stream, copied, err);
+	}
+	return rc;
 }
 
 /* Without the lock. */
@@ -170,16 +215,19 @@ static int await_bytes(const struct waiting *waiting, struct zd_err *err)
 
 	zc_fence_merge_init(&fences);
 	zc_fence_merge_init(&copied);
-	for (uint32_t i = 0; i < waiting->ngathers; i++) {
-		const struct zc_fences *each = &waiting->gathers[i]->fences;
+	for (uint32_t i = 0; i < waiting->count; i++) {
+		const struct zc_fences *each = &waiting->ops[i]->fences;
 		const struct zc_fence *list = zc_fences_list(each);
 
 		for (unsigned j = 0; j < each->count; j++)
 			zc_fence_merge_add(&fences, list[j]);
 	}
+	rc = settle_others(waiting, &copied, err);
+	if (rc)
+		return rc;
 	if (waiting->stream && waiting->stream->ops->convert)
 		return zc_own_slices_append(waiting->client, waiting->gathers, waiting->ngathers,
-		                            waiting->stream, &fences.fences, err);
+		                            waiting->stream, &fences.fences, &copied, err);
 	rc = zc_own_slices_copy(waiting->client, waiting->gathers, waiting->ngathers, &copied, err);
 	if (rc)
 		return rc;
@@ -201,7 +249,7 @@ static int complete(struct waiting *waiting, const zerod_ticket *tickets, uint32
 	if (!rc)
 		rc = await_answers(waiting, err);
 	pthread_mutex_unlock(&client->lock);
-	if (!rc && waiting->ngathers > 0)
+	if (!rc && waiting->nfenced > 0)
 		rc = await_bytes(waiting, err);
 	for (uint32_t i = 0; i < waiting->count && data && !rc; i++)
 		data[i] = waiting->data[i];
@@ -225,22 +273,28 @@ static int check_arguments(zerod_client *client, const zerod_ticket *tickets, ui
 	return zc_stream_check(client, stream, err);
 }
 
-int zerod_wait_many(zerod_client *client, const zerod_ticket *tickets, uint32_t count, zerod_stream *stream,
-                    void **data)
+int zc_wait_many(struct zerod_client *client, const zerod_ticket *tickets, uint32_t count,
+                 zerod_stream *stream, void **data, struct zd_err *err)
 {
 	struct waiting waiting; /* large: only what is used is written */
-	struct zd_err *err;
-	int rc = zc_enter(client, &err);
+	int rc = check_arguments(client, tickets, count, stream, err);
 
-	if (!rc)
-		rc = check_arguments(client, tickets, count, stream, err);
 	if (rc)
 		return rc;
 	zc_flush(client);
 	waiting.client = client;
 	waiting.stream = stream;
-	waiting.count = waiting.ngathers = 0;
+	waiting.count = waiting.ngathers = waiting.nfenced = 0;
 	return complete(&waiting, tickets, count, data, err);
+}
+
+int zerod_wait_many(zerod_client *client, const zerod_ticket *tickets, uint32_t count, zerod_stream *stream,
+                    void **data)
+{
+	struct zd_err *err;
+	int rc = zc_enter(client, &err);
+
+	return rc ? rc : zc_wait_many(client, tickets, count, stream, data, err);
 }
 
 int zerod_wait(zerod_client *client, zerod_ticket ticket, zerod_stream *stream, void **data)

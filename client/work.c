@@ -27,8 +27,6 @@
 #include "client/cuda.h"
 #include "proto/work.h"
 
-_Static_assert(ZD_WORK_PAGE_BYTES == ZD_FENCE_PAGE_BYTES, "zc_page_map() maps either");
-
 #define ARENA_BYTES 8192u /* a sum of some hundred inputs */
 #define LOOK_MS     20    /* how often GPUs that are making sums are asked how they are */
 
@@ -379,7 +377,8 @@ int zc_worker_take(struct zerod_client *client, int sock, int page_fd, struct zd
 {
 	struct zc_worker *worker = &client->worker;
 	void *page;
-	int rc = zc_page_map(page_fd, PROT_READ | PROT_WRITE, "page of results", &page, err);
+	int rc = zc_page_map(page_fd, ZD_WORK_PAGE_BYTES, PROT_READ | PROT_WRITE, "page of results", &page,
+	                     err);
 
 	if (rc) {
 		(void)close(sock);

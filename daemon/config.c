@@ -271,6 +271,18 @@ _Static_assert(ZD_MAX_DEVICES == 64, "the text of the key count names the limit"
 _Static_assert(ZD_MAX_SESSIONS == 1024, "the text of the key max_sessions names the limit");
 _Static_assert(ZD_MAX_BYTES == 1024ull << 40, "the text of the sizes names the limit");
 
+static int refuse(const struct key *key, const char *value, struct zd_err *err)
+{
+	const char *mig = key->set == set_gpus ? strstr(value, "MIG-") : NULL;
+
+	if (!mig)
+		return zd_err_set(err, ZEROD_E_INVALID, "expected %s, found '%s'", key->expected, value);
+	return zd_err_set(err, ZEROD_E_INVALID,
+	                  "expected whole GPUs, found '%.*s': a MIG instance has no peer access to other "
+	                  "GPUs",
+	                  (int)strcspn(mig, " ,\t"), mig);
+}
+
 static int check_section(const char *section, struct zd_err *err)
 {
 	for (size_t i = 0; i < ZD_ARRAY_LEN(keys); i++)
@@ -303,7 +315,7 @@ int zd_config_set(struct zd_config *config, const char *section, const char *key
 			continue;
 		if (keys[i].set(config, value) == 0)
 			return 0;
-		return zd_err_set(err, ZEROD_E_INVALID, "expected %s, found '%s'", keys[i].expected, value);
+		return refuse(&keys[i], value, err);
 	}
 	return unknown_key(section, err);
 }

@@ -23,6 +23,7 @@ need 'test -e /usr/include/uthash.h' uthash-dev 'hash tables'
 need 'pkg-config --exists cmocka' libcmocka-dev 'tests'
 [ -n "${CI:-}" ] && need 'command -v clang-format' clang-format 'make format'
 [ -n "${CI:-}" ] && need 'command -v clang-tidy' clang-tidy 'make tidy'
+[ -n "${CI:-}${ABI:-}" ] && need 'command -v abidiff' abigail-tools 'make check-abi'
 [ -n "${MODEL:-}" ] && need 'command -v spin' spin 'make check-model'
 [ -n "${SYSTEMD:-}" ] && need 'command -v systemd-nspawn' systemd-container 'make check-systemd'
 [ -z "$missing" ] && exit 0

@@ -27,7 +27,9 @@ if [ "$action" = uninstall ]; then
 else
 	ln -sf libzerod.so.0 "$root/lib/libzerod.so"
 fi
-put 644 include/zerod.h "$root/include" zerod.h
+for header in zerod.h zerod_cuda.h zerod_host.h; do
+	put 644 "include/$header" "$root/include" "$header"
+done
 
 pc=$(mktemp)
 unit=$(mktemp)

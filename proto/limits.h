@@ -7,13 +7,13 @@
 #define ZD_PROTOCOL_VERSION 1u /* the only version spoken */
 #define ZD_DEFAULT_SOCKET   "/run/zerod/zerod.sock"
 
-#define ZD_MAX_PACKET_BYTES    65536u /* one SOCK_SEQPACKET message */
-#define ZD_MAX_PACKET_FDS      8u     /* descriptors attached to one packet, and unread ones of one session */
-#define ZD_MAX_BATCH           256u   /* requests in one packet */
-#define ZD_MAX_OUTSTANDING     1024u  /* requests of one session without a reply */
-#define ZD_MAX_BACKLOG_PACKETS 256u   /* replies queued for a client that does not read; then it is closed */
-#define ZD_MAX_SESSIONS        1024u
-#define ZD_MAX_DEVICES         64u
+#define ZD_MAX_PACKET_BYTES 65536u /* one SOCK_SEQPACKET message */
+#define ZD_MAX_PACKET_FDS   8u     /* descriptors attached to one packet, and unread ones of one session */
+#define ZD_MAX_BATCH        256u   /* requests in one packet */
+#define ZD_MAX_OUTSTANDING  1024u  /* requests of one session without a reply */
+#define ZD_RELEASE_ROOM     1024u  /* so many more when the last ones are releases */
+#define ZD_MAX_SESSIONS     1024u
+#define ZD_MAX_DEVICES      64u
 
 #define ZD_MAX_NAME_BYTES        63u  /* jobs, groups, sessions, allocations */
 #define ZD_MAX_UNIT_NAME_BYTES   127u /* units and views */
@@ -37,12 +37,12 @@
 #define ZD_UNIQUE_ID_BYTES     128u
 #define ZD_UNIQUE_IDS_PER_RANK 2u /* for gathers, for reductions */
 
-#define ZD_TIMELINES        512u /* 64-bit counters in one fence page of 4 KiB */
+#define ZD_TIMELINES        1024u /* 64-bit counters of a session's fence page, which has 8 KiB */
 #define ZD_FENCE_PAGE_BYTES (ZD_TIMELINES * 8ul)
 #define ZD_FENCE_ABORTED    INT64_MAX /* stored into a timeline to free every waiter */
 
-/* Of the daemon's page: what gathers and entries wait for. Behind them are those of pieces of reductions. */
-#define ZD_AWAITED_TIMELINES (3u * ZD_MAX_DEVICES)
+/* Of the daemon's page: the timelines that streams of a client wait for. The others are behind them. */
+#define ZD_AWAITED_TIMELINES (7u * ZD_MAX_DEVICES)
 
 #define ZD_FEATURE_COLLECTIVES "collectives" /* in the daemon's hello: its groups may span daemons */
 

@@ -52,14 +52,14 @@ static zerod_unit *make_unit(const char *name)
 	options.dtype = ZEROD_FLOAT32;
 	options.numel = NUMEL;
 	check(zerod_unit_register(group, &options, &unit), "register");
-	check(zerod_update_begin(&unit, 1), "update_begin");
-	check(zerod_publish(&unit, 1, NULL, 0, 0), "publish");
+	check(zerod_update_begin(&unit, 1, NULL, NULL), "update_begin");
+	check(zerod_publish(&unit, 1, NULL, 0, NULL, NULL), "publish");
 	return unit;
 }
 
 static unsigned long long gathered_bytes(void)
 {
-	struct zerod_device_info info;
+	struct zerod_device_info info = ZEROD_INIT(info);
 
 	check(zerod_device_get(client, 0, &info), "device_get");
 	return info.gathered_bytes;
@@ -83,8 +83,8 @@ static void run_plan(zerod_unit *layer, zerod_unit *tied)
 
 	check(zerod_gather(layer, NULL, NULL, &data), "gather");
 	check(zerod_gather(tied, NULL, NULL, &data), "gather");
-	check(zerod_release(layer, NULL, NULL, 0, NULL), "release");
-	check(zerod_release(tied, NULL, NULL, 0, NULL), "release"); /* the plan's lease, nobody else's */
+	check(zerod_release(layer, NULL, 0, NULL, NULL), "release");
+	check(zerod_release(tied, NULL, 0, NULL, NULL), "release"); /* the plan's lease, nobody else's */
 }
 
 int main(int argc, char **argv)
@@ -117,7 +117,7 @@ int main(int argc, char **argv)
 
 	/* A program that looks at its weights: all of them or none, for as long as it says. */
 	zerod_unit *both[] = {layer, head};
-	check(zerod_context_begin(both, 2, &context), "context_begin");
+	check(zerod_context_begin(both, 2, NULL, &context), "context_begin");
 	(void)touch(layer, context);
 	printf("the context holds %llu bytes\n", gathered_bytes());
 	check(zerod_context_end(client, context, NULL, 0), "context_end");

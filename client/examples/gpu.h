@@ -100,7 +100,7 @@ static int find_gpu(const char *name)
 /* A GPU of the daemon's, one a rank as far as they go; its context becomes the thread's. */
 static uint32_t take_gpu(zerod_client *client, uint32_t local_rank)
 {
-	struct zerod_device_info info;
+	struct zerod_device_info info = ZEROD_INIT(info);
 	uint32_t count = 0;
 	void *context;
 	while (zerod_device_get(client, count, &info) == ZEROD_OK)

@@ -12,6 +12,7 @@
 #include <unistd.h>
 
 #include <zerod.h>
+#include <zerod_cuda.h>
 
 #include "gpu.h"
 
@@ -45,13 +46,13 @@ static zerod_unit *register_weights(zerod_client *client, zerod_group *group)
 static void publish(zerod_client *client, zerod_unit *unit, void *cuda_stream, zerod_stream *stream,
                     float *values)
 {
-	struct zerod_shard shard;
-	check(client, zerod_unit_shard(unit, &shard), "shard");
+	struct zerod_shard shard = ZEROD_INIT(shard);
+	check(client, zerod_shard_get(unit, &shard), "shard");
 	for (uint64_t i = 0; i < shard.true_numel; i++)
 		values[i] = (float)(shard.offset_numel + i);
-	check(client, zerod_update_begin(&unit, 1), "update_begin");
+	check(client, zerod_update_begin(&unit, 1, NULL, NULL), "update_begin");
 	must(cuMemcpyHtoDAsync(shard.data, values, shard.true_numel * sizeof(float), cuda_stream), "copy");
-	check(client, zerod_publish(&unit, 1, &stream, 1, 0), "publish");
+	check(client, zerod_publish(&unit, 1, &stream, 1, NULL, NULL), "publish");
 }
 
 static void run_rank(const char *socket_path, const char *job, uint32_t rank)
@@ -74,12 +75,12 @@ static void run_rank(const char *socket_path, const char *job, uint32_t rank)
 	/* The stream waits for the bytes, and the release for the stream. */
 	check(client, zerod_gather(unit, NULL, stream, &whole), "gather");
 	must(cuMemcpyDtoHAsync(values, whole, sizeof(values), cuda_stream), "copy");
-	check(client, zerod_release(unit, NULL, &stream, 1, NULL), "release");
+	check(client, zerod_release(unit, &stream, 1, NULL, NULL), "release");
 	check(client, zerod_stream_synchronize(stream), "synchronize");
 	for (uint64_t i = 0; i < NUMEL; i++)
 		right += values[i] == (float)i;
 	printf("rank %u: %llu of %d numbers are right\n", rank, (unsigned long long)right, NUMEL);
-	check(client, zerod_commit(group, 1), "commit"); /* before, no rank may take its shard away */
+	check(client, zerod_commit(group, 1, NULL), "commit"); /* before, no rank may take its shard away */
 	zerod_stream_destroy(stream);
 	zerod_close(client);
 	exit(right == NUMEL ? EXIT_SUCCESS : EXIT_FAILURE);

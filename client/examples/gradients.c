@@ -12,6 +12,7 @@
 #include <unistd.h>
 
 #include <zerod.h>
+#include <zerod_host.h>
 
 #include "host.h"
 
@@ -76,11 +77,13 @@ static zerod_bucket *make_bucket(void)
 /* What this device's memory is charged with. */
 static unsigned long long allocated_bytes(void)
 {
-	struct zerod_device_info info;
+	struct zerod_device_info info = ZEROD_INIT(info);
 
 	check(zerod_device_get(client, rank, &info), "device_get");
 	return info.allocated_bytes;
 }
+
+static float expert_gradient[NUMEL];
 
 /* Of rank r every element of the gradient is r + 1. */
 static void write_half(void *data)
@@ -89,49 +92,70 @@ static void write_half(void *data)
 		((float *)data)[i] = (float)(rank + 1);
 }
 
-/* Two streams write a half each and nothing orders them; the commit names both, and the sum waits for
- * both. */
-static void reduce(zerod_bucket *bucket, zerod_unit *unit)
+/* No answer is awaited: the client's next call after it has come reports a failure. */
+static struct zerod_reduce_options mean(void)
 {
 	struct zerod_reduce_options options = ZEROD_INIT(options);
-	struct zerod_entry entry;
 
 	options.op = ZEROD_MEAN;
 	options.prescale = 1.0f / MICRO_STEPS;
-	check(zerod_bucket_reserve(bucket, unit, &entry), "bucket_reserve");
+	options.flags = ZEROD_REDUCE_DETACHED;
+	return options;
+}
+
+/* Two streams write a half each and nothing orders them; the commit names both, and the sum waits for
+ * both. */
+static void reduce_in_place(zerod_bucket *bucket, zerod_unit *unit)
+{
+	const struct zerod_reduce_options options = mean();
+	struct zerod_entry entry = ZEROD_INIT(entry);
+
+	check(zerod_bucket_reserve(bucket, unit, NULL, &entry), "bucket_reserve");
 	for (int i = 0; i < 2; i++)
 		check(zerod_host_stream_launch(streams[i], write_half, (float *)entry.data + i * NUMEL / 2),
 		      "launch");
-	check(zerod_bucket_commit(bucket, entry.id, streams, 2, &options), "bucket_commit");
+	check(zerod_bucket_commit(bucket, entry.id, streams, 2, &options, NULL), "bucket_commit");
 }
 
-/* Added to the step-local target, which is bound at the first backward after a step. */
-static void backward(zerod_bucket *bucket, zerod_unit *weight, zerod_unit *expert, int boundary)
+/* A gradient in memory of the caller's: one stream writes it, and zerod copies it behind that. */
+static void reduce_from_memory(zerod_bucket *bucket, zerod_unit *unit)
+{
+	const struct zerod_reduce_options options = mean();
+
+	for (int i = 0; i < 2; i++)
+		check(zerod_host_stream_launch(streams[0], write_half, expert_gradient + i * NUMEL / 2),
+		      "launch");
+	check(zerod_reduce(bucket, unit, expert_gradient, streams[0], &options, NULL), "reduce");
+}
+
+/* Added to the step-local target, which is bound at the first backward after a step. There may be any number
+ * of backwards, the same on all ranks; none says that it is the last. */
+static void backward(zerod_bucket *bucket, zerod_unit *weight, zerod_unit *expert)
 {
 	struct zerod_backward_options options = ZEROD_INIT(options);
 
 	options.stage = 2;
-	options.boundary = boundary;
 	check(zerod_backward_begin(group, &options), "backward_begin");
-	reduce(bucket, weight);
+	reduce_in_place(bucket, weight);
 	if (rank == 1)
-		reduce(bucket, expert);
-	else
-		check(zerod_reduce_skip(expert), "reduce_skip"); /* no token came by: it says so */
-	check(zerod_backward_end(group), "backward_end"); /* every sum is there, bucket storage is not */
+		reduce_from_memory(bucket, expert);
+	else /* no token reached it */
+		check(zerod_reduce_skip(expert, NULL, NULL), "reduce_skip");
+	check(zerod_backward_end(group, NULL, NULL),
+	      "backward_end"); /* every sum is there, bucket storage is not */
 }
 
 static float first_of(zerod_unit *unit)
 {
-	struct zerod_target target;
+	struct zerod_target target = ZEROD_INIT(target);
 
-	check(zerod_unit_target(unit, &target), "unit_target");
+	check(zerod_target_get(unit, &target), "unit_target");
 	return *(const float *)target.data;
 }
 
 static void run_rank(const char *socket_path, const char *job)
 {
-	struct zerod_step_info step;
+	struct zerod_step_info step = ZEROD_INIT(step);
 
 	join(socket_path, job);
 	zerod_unit *weight = make_unit("weight"), *expert = make_unit("expert");
@@ -139,11 +163,11 @@ static void run_rank(const char *socket_path, const char *job)
 	const unsigned long long before = allocated_bytes();
 
 	for (int micro = 1; micro <= MICRO_STEPS; micro++)
-		backward(bucket, weight, expert, micro == MICRO_STEPS);
+		backward(bucket, weight, expert);
 	const unsigned long long targets = allocated_bytes() - before;
 
 	/* All ranks see the same: whether anybody had an inf or a nan, and the norm of everything. */
-	check(zerod_step_begin(group, &step), "step_begin");
+	check(zerod_step_begin(group, NULL, &step, NULL), "step_begin");
 	if (!step.overflow)
 		printf("rank %u, step %llu: weight %g, expert %g, norm squared %g\n", rank,
 		       (unsigned long long)step.step, (double)first_of(weight), (double)first_of(expert),

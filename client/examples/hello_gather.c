@@ -45,19 +45,19 @@ static void run_rank(const char *socket_path, const char *job, uint32_t rank)
 
 	/* A unit is sharded over the group: this rank has `true_numel` of its elements. */
 	zerod_unit *unit;
-	struct zerod_shard shard;
+	struct zerod_shard shard = ZEROD_INIT(shard);
 	struct zerod_unit_options weights = ZEROD_INIT(weights);
 	weights.name = "weights";
 	weights.dtype = ZEROD_FLOAT32;
 	weights.numel = NUMEL;
 	check(client, zerod_unit_register(group, &weights, &unit), "register");
-	check(client, zerod_unit_shard(unit, &shard), "shard");
+	check(client, zerod_shard_get(unit, &shard), "shard");
 
 	/* A shard is written between update_begin and publish. */
-	check(client, zerod_update_begin(&unit, 1), "update_begin");
+	check(client, zerod_update_begin(&unit, 1, NULL, NULL), "update_begin");
 	for (uint64_t i = 0; i < shard.true_numel; i++)
 		((float *)shard.data)[i] = (float)(shard.offset_numel + i);
-	check(client, zerod_publish(&unit, 1, NULL, 0, 0), "publish");
+	check(client, zerod_publish(&unit, 1, NULL, 0, NULL, NULL), "publish");
 
 	/* The whole is there from gather to release, and not a moment longer. */
 	void *whole;
@@ -67,10 +67,10 @@ static void run_rank(const char *socket_path, const char *job, uint32_t rank)
 	       (unsigned long long)shard.offset_numel,
 	       (unsigned long long)(shard.offset_numel + shard.true_numel - 1), (double)values[0],
 	       (double)values[NUMEL - 1]);
-	check(client, zerod_release(unit, NULL, NULL, 0, NULL), "release");
+	check(client, zerod_release(unit, NULL, 0, NULL, NULL), "release");
 
 	/* A commit ends when every rank has come to it: before, no rank may take its shard away. */
-	check(client, zerod_commit(group, 1), "commit");
+	check(client, zerod_commit(group, 1, NULL), "commit");
 	zerod_close(client);
 }
 

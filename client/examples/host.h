@@ -16,7 +16,7 @@ extern char *program_invocation_short_name;
 
 static void need_host_devices(zerod_client *client)
 {
-	struct zerod_device_info device;
+	struct zerod_device_info device = ZEROD_INIT(device);
 
 	if (zerod_device_get(client, 0, &device) == ZEROD_OK && strncmp(device.name, "host", 4) == 0)
 		return;

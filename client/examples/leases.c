@@ -14,6 +14,7 @@
 #include <unistd.h>
 
 #include <zerod.h>
+#include <zerod_host.h>
 
 #include "host.h"
 
@@ -44,6 +45,7 @@ static void join(const char *socket_path)
 
 	(void)snprintf(job, sizeof(job), "leases-%d", (int)getpid());
 	options.socket_path = socket_path;
+	options.strict = 1; /* a rank that is alone gathers copies, too, as ranks of a larger group do */
 	check(zerod_connect(&options, &client), "connect");
 	need_host_devices(client);
 	place.job = job;
@@ -63,8 +65,8 @@ static zerod_unit *make_unit(const char *name, uint32_t slot, uint32_t flags)
 	options.slot = slot;
 	options.flags = flags;
 	check(zerod_unit_register(group, &options, &unit), "register");
-	check(zerod_update_begin(&unit, 1), "update_begin");
-	check(zerod_publish(&unit, 1, NULL, 0, 0), "publish");
+	check(zerod_update_begin(&unit, 1, NULL, NULL), "update_begin");
+	check(zerod_publish(&unit, 1, NULL, 0, NULL, NULL), "publish");
 	return unit;
 }
 
@@ -82,12 +84,15 @@ static void *gather(zerod_unit *unit, const char *tag, uint32_t uses)
 /* Reused when what is in the stream now has run, and not before; off the account at once. */
 static void release(zerod_unit *unit, const char *tag)
 {
-	check(zerod_release(unit, tag, &stream, 1, NULL), "release");
+	struct zerod_release_options options = ZEROD_INIT(options);
+
+	options.tag = tag;
+	check(zerod_release(unit, &stream, 1, &options, NULL), "release");
 }
 
 static unsigned long long gathered_bytes(void)
 {
-	struct zerod_device_info info;
+	struct zerod_device_info info = ZEROD_INIT(info);
 
 	check(zerod_device_get(client, 0, &info), "device_get");
 	return info.gathered_bytes;
@@ -96,6 +101,7 @@ static unsigned long long gathered_bytes(void)
 /* A tied weight: the embedding uses it once, the head twice, and neither knows of the other. */
 static void share(zerod_unit *tied)
 {
+	struct zerod_release_options options = ZEROD_INIT(options);
 	const void *in_embedding = gather(tied, "embedding", 1);
 	const void *in_head = gather(tied, "head", 2);
 
@@ -106,7 +112,8 @@ static void share(zerod_unit *tied)
 	release(tied, "head");
 	printf("after it: %llu bytes\n", gathered_bytes());
 	/* Nothing is left that one could release: an error, and nothing changes. */
-	printf("once more: %s\n", zerod_status_name(zerod_release(tied, "head", NULL, 0, NULL)));
+	options.tag = "head";
+	printf("once more: %s\n", zerod_status_name(zerod_release(tied, NULL, 0, &options, NULL)));
 }
 
 static void use(void *data)

@@ -53,8 +53,8 @@ static zerod_unit *join_and_register(const char *socket_path, int strict)
 	weights.dtype = ZEROD_FLOAT32;
 	weights.numel = NUMEL;
 	check(zerod_unit_register(group, &weights, &unit), "register");
-	check(zerod_update_begin(&unit, 1), "update_begin");
-	check(zerod_publish(&unit, 1, NULL, 0, 0), "publish");
+	check(zerod_update_begin(&unit, 1, NULL, NULL), "update_begin");
+	check(zerod_publish(&unit, 1, NULL, 0, NULL, NULL), "publish");
 	return unit;
 }
 
@@ -84,7 +84,7 @@ static void keep_a_view(const char *socket_path, int strict)
 	check(zerod_gather(unit, NULL, NULL, &view), "gather");
 	printf("%s, before the release: %s\n", strict ? "strict" : "normal",
 	       can_be_read(view) ? "read" : "fault");
-	check(zerod_release(unit, NULL, NULL, 0, NULL), "release");
+	check(zerod_release(unit, NULL, 0, NULL, NULL), "release");
 	printf("%s, after the release: %s\n", strict ? "strict" : "normal",
 	       can_be_read(view) ? "read" : "fault");
 	zerod_close(client);

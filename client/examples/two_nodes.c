@@ -30,6 +30,7 @@
 #include <unistd.h>
 
 #include <zerod.h>
+#include <zerod_cuda.h>
 
 #include "gpu.h"
 
@@ -166,10 +167,10 @@ static float gradient(int layer, uint64_t i)
 
 static void publish(struct trainer *t, int step)
 {
-	check(t->client, zerod_update_begin(t->layers, LAYERS), "update_begin");
+	check(t->client, zerod_update_begin(t->layers, LAYERS, NULL, NULL), "update_begin");
 	for (int l = 0; l < LAYERS; l++) {
-		struct zerod_shard shard;
-		check(t->client, zerod_unit_shard(t->layers[l], &shard), "shard");
+		struct zerod_shard shard = ZEROD_INIT(shard);
+		check(t->client, zerod_shard_get(t->layers[l], &shard), "shard");
 		for (uint64_t i = 0; i < shard.true_numel; i++)
 			t->values[i] = weight(step, l, shard.offset_numel + i);
 		must(cuMemcpyHtoDAsync(shard.data, t->values, shard.true_numel * sizeof(float),
@@ -178,7 +179,7 @@ static void publish(struct trainer *t, int step)
 		check(t->client, zerod_stream_synchronize(t->stream),
 		      "synchronize"); /* `values` is free again */
 	}
-	check(t->client, zerod_publish(t->layers, LAYERS, &t->stream, 1, 0), "publish");
+	check(t->client, zerod_publish(t->layers, LAYERS, &t->stream, 1, NULL, NULL), "publish");
 }
 
 /* All ranks gather the layers in this order: that is the contract. Returns how many numbers are right. */
@@ -189,7 +190,7 @@ static uint64_t forward(struct trainer *t, int step)
 		void *whole;
 		check(t->client, zerod_gather(t->layers[l], NULL, t->stream, &whole), "gather");
 		must(cuMemcpyDtoHAsync(t->values, whole, sizeof(t->values), t->cuda_stream), "copy");
-		check(t->client, zerod_release(t->layers[l], NULL, &t->stream, 1, NULL), "release");
+		check(t->client, zerod_release(t->layers[l], &t->stream, 1, NULL, NULL), "release");
 		check(t->client, zerod_stream_synchronize(t->stream), "synchronize");
 		for (uint64_t i = 0; i < NUMEL; i++)
 			right += t->values[i] == weight(step, l, i);
@@ -204,32 +205,33 @@ static void backward(struct trainer *t)
 	options.boundary = 1;
 	check(t->client, zerod_backward_begin(t->group, &options), "backward_begin");
 	for (int l = LAYERS - 1; l >= 0; l--) {
-		struct zerod_entry entry;
-		check(t->client, zerod_bucket_reserve(t->bucket, t->layers[l], &entry), "bucket_reserve");
+		struct zerod_entry entry = ZEROD_INIT(entry);
+		check(t->client, zerod_bucket_reserve(t->bucket, t->layers[l], NULL, &entry),
+		      "bucket_reserve");
 		for (uint64_t i = 0; i < NUMEL; i++)
 			t->values[i] = gradient(l, i) * (float)(t->rank + 1);
 		must(cuMemcpyHtoDAsync(entry.data, t->values, sizeof(t->values), t->cuda_stream), "copy");
-		check(t->client, zerod_bucket_commit(t->bucket, entry.id, &t->stream, 1, NULL),
+		check(t->client, zerod_bucket_commit(t->bucket, entry.id, &t->stream, 1, NULL, NULL),
 		      "bucket_commit");
 		check(t->client, zerod_stream_synchronize(t->stream), "synchronize");
 	}
-	check(t->client, zerod_backward_end(t->group), "backward_end");
+	check(t->client, zerod_backward_end(t->group, NULL, NULL), "backward_end");
 }
 
 /* This rank's slices of the sums over all ranks of all nodes; and the norm, which is the same everywhere. */
 static uint64_t step_sums(struct trainer *t)
 {
 	float ranks = (float)t->world_size * (float)(t->world_size + 1) / 2; /* 1 + 2 + ... */
-	struct zerod_step_info info;
+	struct zerod_step_info info = ZEROD_INIT(info);
 	double norm_squared = 0;
 	uint64_t right = 0;
 
-	check(t->client, zerod_step_begin(t->group, &info), "step_begin");
+	check(t->client, zerod_step_begin(t->group, NULL, &info, NULL), "step_begin");
 	for (int l = 0; l < LAYERS; l++) {
-		struct zerod_shard shard;
-		struct zerod_target target;
-		check(t->client, zerod_unit_shard(t->layers[l], &shard), "shard");
-		check(t->client, zerod_unit_target(t->layers[l], &target), "target");
+		struct zerod_shard shard = ZEROD_INIT(shard);
+		struct zerod_target target = ZEROD_INIT(target);
+		check(t->client, zerod_shard_get(t->layers[l], &shard), "shard");
+		check(t->client, zerod_target_get(t->layers[l], &target), "target");
 		must(cuMemcpyDtoHAsync(t->values, target.data, target.true_numel * sizeof(float),
 		                       t->cuda_stream),
 		     "copy");
@@ -270,7 +272,7 @@ static int run_rank(void)
 		weights += forward(&t, step);
 		backward(&t);
 		sums += step_sums(&t);
-		check(t.client, zerod_commit(t.group, (uint64_t)step), "commit");
+		check(t.client, zerod_commit(t.group, (uint64_t)step, NULL), "commit");
 	}
 	printf("rank %u of %u: %llu of %d weights and %llu of %d sums are right\n", t.rank, t.world_size,
 	       (unsigned long long)weights, STEPS * LAYERS * NUMEL, (unsigned long long)sums,

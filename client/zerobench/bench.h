@@ -25,7 +25,17 @@
 #define ZD_BENCH_MAX_RANKS 64
 #define ZD_BENCH_MAX_NODES 8
 
-enum zd_bench_op { ZD_BENCH_GATHER, ZD_BENCH_REDUCE, ZD_BENCH_RPC, ZD_BENCH_ALLOC, ZD_BENCH_SCALE };
+enum zd_bench_op {
+	ZD_BENCH_GATHER,
+	ZD_BENCH_REDUCE,
+	ZD_BENCH_RPC,
+	ZD_BENCH_ALLOC,
+	ZD_BENCH_SCALE,
+	ZD_BENCH_STEP
+};
+
+/* A structure of zerod.h that is to be filled, and lies in another one. */
+#define ZD_SIZED(out) ((out)->struct_size = sizeof(*(out)), (out))
 
 struct zd_bench_options {
 	enum zd_bench_op op;
@@ -276,6 +286,8 @@ int zd_bench_alloc(struct zd_bench *bench, struct zd_err *err) __attribute__((wa
 int zd_bench_cuda(struct zd_bench *bench, struct zd_err *err) __attribute__((warn_unused_result));
 /* How many there are, asked without making this process one that uses CUDA. */
 int zd_bench_count_gpus(uint32_t *count, struct zd_err *err) __attribute__((warn_unused_result));
+/* On emulated devices (op_step.c). */
+int zd_bench_step(struct zd_bench *bench, struct zd_err *err) __attribute__((warn_unused_result));
 /* Uses two daemons of its own. */
 int zd_bench_scale(struct zd_bench *bench, struct zd_err *err) __attribute__((warn_unused_result));
 

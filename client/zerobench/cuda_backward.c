@@ -50,8 +50,8 @@ static int register_unit(const struct zd_cuda_backward *backward, uint32_t index
 	int status = zd_cuda_check(trainer, zerod_unit_register(trainer->rank.group, &options, &unit->unit),
 	                           "zerod_unit_register");
 	return status ? status
-	              : zd_cuda_check(trainer, zerod_unit_shard(unit->unit, &unit->shard),
-	                              "zerod_unit_shard");
+	              : zd_cuda_check(trainer, zerod_shard_get(unit->unit, ZD_SIZED(&unit->shard)),
+	                              "zerod_shard_get");
 }
 
 static int make_buckets(struct zd_cuda_backward *backward)
@@ -139,17 +139,17 @@ static int write_gradient(const struct zd_cuda_backward *backward, const struct 
 static int reduce(const struct zd_cuda_backward *backward, uint32_t index, bool writes)
 {
 	struct zd_cuda_trainer *trainer = backward->trainer;
-	struct zerod_entry entry;
+	struct zerod_entry entry = ZEROD_INIT(entry);
 	int status = zd_cuda_check(
-	        trainer, zerod_bucket_reserve(backward->bucket, backward->units[index].unit, &entry),
+	        trainer, zerod_bucket_reserve(backward->bucket, backward->units[index].unit, NULL, &entry),
 	        "zerod_bucket_reserve");
 	if (!status && writes)
 		status = write_gradient(backward, &entry);
 	return status ? status
-	              : zd_cuda_check(
-	                        trainer,
-	                        zerod_bucket_commit(backward->bucket, entry.id, &trainer->stream, 1, NULL),
-	                        "zerod_bucket_commit");
+	              : zd_cuda_check(trainer,
+	                              zerod_bucket_commit(backward->bucket, entry.id, &trainer->stream, 1,
+	                                                  NULL, NULL),
+	                              "zerod_bucket_commit");
 }
 
 static int reduce_all(const struct zd_cuda_backward *backward, bool writes)
@@ -162,7 +162,8 @@ static int reduce_all(const struct zd_cuda_backward *backward, bool writes)
 			status = reduce(backward, i, writes);
 	}
 	return status ? status
-	              : zd_cuda_check(trainer, zerod_backward_end(trainer->rank.group), "zerod_backward_end");
+	              : zd_cuda_check(trainer, zerod_backward_end(trainer->rank.group, NULL, NULL),
+	                              "zerod_backward_end");
 }
 
 static int backward_begin(const struct zd_cuda_backward *backward)
@@ -191,8 +192,8 @@ static int check_sum(const struct zd_cuda_backward *backward, const struct zerod
 
 static int check_unit(const struct zd_cuda_backward *backward, uint32_t index, uint64_t *wrong)
 {
-	struct zerod_target target;
-	int status = zd_cuda_check(backward->trainer, zerod_unit_target(backward->units[index].unit, &target),
+	struct zerod_target target = ZEROD_INIT(target);
+	int status = zd_cuda_check(backward->trainer, zerod_target_get(backward->units[index].unit, &target),
 	                           "zerod_unit_target");
 	if (!status && target.true_numel)
 		status = check_sum(backward, &target, 0, wrong);
@@ -205,8 +206,9 @@ static int check_unit(const struct zd_cuda_backward *backward, uint32_t index, u
 static int step(const struct zd_cuda_backward *backward, uint64_t *wrong)
 {
 	const struct zd_cuda_trainer *trainer = backward->trainer;
-	struct zerod_step_info info;
-	int status = zd_cuda_check(trainer, zerod_step_begin(trainer->rank.group, &info), "zerod_step_begin");
+	struct zerod_step_info info = ZEROD_INIT(info);
+	int status = zd_cuda_check(trainer, zerod_step_begin(trainer->rank.group, NULL, &info, NULL),
+	                           "zerod_step_begin");
 	for (uint32_t i = 0; i < backward->count && wrong && !status; i++)
 		status = check_unit(backward, i, wrong);
 	return status ? status

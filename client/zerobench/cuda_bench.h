@@ -111,6 +111,7 @@ struct zd_cuda_run {
 	pid_t daemon_pid; /* 0: not known */
 	uint64_t nsamples;
 	struct zd_cuda_shared *shared;
+	struct zd_step_samples *steps; /* of steps; NULL in other measurements */
 };
 
 /* One of `count` that meet. */
@@ -197,6 +198,11 @@ int zd_cuda_backward_by_nccl(const struct zd_cuda_backward *backward) __attribut
 /* What the options' backward takes either way (cuda_backward.c). */
 int zd_cuda_backwards(struct zd_cuda_trainer *trainer) __attribute__((warn_unused_result));
 
+/* Synthetic steps (cuda_step.c): the trainer's part, and the whole measurement. */
+int zd_cuda_step(struct zd_cuda_trainer *trainer) __attribute__((warn_unused_result));
+int zd_cuda_steps(struct zd_cuda_run *run, struct zd_bench *bench, struct zd_err *err)
+        __attribute__((warn_unused_result));
+
 /* The pusher (cuda_pusher.c). */
 int zd_cuda_pusher_main(const struct zd_member *member, const struct zd_cuda_run *run)
         __attribute__((warn_unused_result));
@@ -207,7 +213,7 @@ void zd_cuda_words_free(struct zd_cuda_trainer *trainer);
 /* Compares with the pattern of `seed`, and adds what is wrong. */
 int zd_cuda_words_check(struct zd_cuda_trainer *trainer, const struct zd_cuda_unit *unit, zd_cu_ptr data,
                         uint64_t seed, uint64_t *wrong) __attribute__((warn_unused_result));
-/* Spoils them, on all slices or on the other ranks' alone. */
+/* Spoils them, on all slices or on the other ranks' alone; not where the buffer is the shard itself. */
 int zd_cuda_words_spoil(struct zd_cuda_trainer *trainer, const struct zd_cuda_unit *unit, zd_cu_ptr data,
                         uint64_t seed, bool own_too) __attribute__((warn_unused_result));
 

@@ -93,7 +93,7 @@ static int release_units(struct costs *costs, uint32_t count)
 	for (uint32_t i = 0; i < count; i++)
 		units[i] = costs->units[i].unit;
 	return zd_cuda_check(costs->trainer,
-	                     zerod_release_many(units, count, NULL, &costs->trainer->stream, 1, NULL),
+	                     zerod_release_many(units, count, &costs->trainer->stream, 1, NULL, NULL),
 	                     "zerod_release_many");
 }
 

@@ -226,6 +226,16 @@ int zd_gemm_settle(struct zd_gemm *gemm, struct zd_err *err)
 	return status;
 }
 
+int zd_gemm_append(struct zd_gemm *gemm, struct CUstream_st *stream, uint32_t products, struct zd_err *err)
+{
+	int status = cublas_status(gemm->cublas.setStream(gemm->handle, stream), err, "cublasSetStream");
+	if (!status)
+		status = multiply(gemm, products, err);
+	return status ? status
+	              : cublas_status(gemm->cublas.setStream(gemm->handle, gemm->stream), err,
+	                              "cublasSetStream");
+}
+
 bool zd_gemm_runs(struct zd_gemm *gemm)
 {
 	return gemm->gpu->cuda->streamQuery(gemm->stream) == ZD_CU_NOT_READY;

@@ -117,6 +117,9 @@ int zd_gemm_fill(struct zd_gemm *gemm, struct zd_err *err) __attribute__((warn_u
 /* Half a second of products: what looks at the GPU's load from time to time, as zerod does, has seen them
  * then. NULL is allowed. */
 int zd_gemm_settle(struct zd_gemm *gemm, struct zd_err *err) __attribute__((warn_unused_result));
+/* Appends products to another stream of the GPU. */
+int zd_gemm_append(struct zd_gemm *gemm, struct CUstream_st *stream, uint32_t products, struct zd_err *err)
+        __attribute__((warn_unused_result));
 /* Is a product running. */
 bool zd_gemm_runs(struct zd_gemm *gemm);
 /* Waits for what is queued. */

@@ -99,10 +99,10 @@ static int prepare(struct reduction *reduction)
 	int status = zd_cuda_check(trainer, zerod_backward_begin(trainer->rank.group, &options),
 	                           "zerod_backward_begin");
 	if (!status)
-		status = zd_cuda_check(
-		        trainer,
-		        zerod_bucket_reserve(reduction->bucket, reduction->unit.unit, &reduction->entry),
-		        "zerod_bucket_reserve");
+		status = zd_cuda_check(trainer,
+		                       zerod_bucket_reserve(reduction->bucket, reduction->unit.unit, NULL,
+		                                            ZD_SIZED(&reduction->entry)),
+		                       "zerod_bucket_reserve");
 	if (!status)
 		status = zd_cuda_err(cuda,
 		                     cuda->memcpyAsync((zd_cu_ptr)(uintptr_t)reduction->entry.data,
@@ -119,11 +119,11 @@ static int by_zerod(const struct reduction *reduction, uint64_t took_ns[ZD_CUDA_
 	const uint64_t start_ns = zd_bench_now_ns();
 	int status = zd_cuda_check(
 	        trainer,
-	        zerod_bucket_commit(reduction->bucket, reduction->entry.id, &trainer->stream, 1, NULL),
+	        zerod_bucket_commit(reduction->bucket, reduction->entry.id, &trainer->stream, 1, NULL, NULL),
 	        "zerod_bucket_commit");
 	took_ns[ZD_CUDA_CALLS] = zd_bench_now_ns() - start_ns;
 	if (!status)
-		status = zd_cuda_check(trainer, zerod_backward_end(trainer->rank.group),
+		status = zd_cuda_check(trainer, zerod_backward_end(trainer->rank.group, NULL, NULL),
 		                       "zerod_backward_end");
 	took_ns[ZD_CUDA_ZEROD] = zd_bench_now_ns() - start_ns;
 	return status;
@@ -172,11 +172,12 @@ static int count_wrong(const struct reduction *reduction, const struct zerod_tar
 static int step(const struct reduction *reduction, bool all, uint64_t *wrong)
 {
 	const struct zd_cuda_trainer *trainer = reduction->trainer;
-	struct zerod_step_info info;
-	struct zerod_target target;
-	int status = zd_cuda_check(trainer, zerod_step_begin(trainer->rank.group, &info), "zerod_step_begin");
+	struct zerod_step_info info = ZEROD_INIT(info);
+	struct zerod_target target = ZEROD_INIT(target);
+	int status = zd_cuda_check(trainer, zerod_step_begin(trainer->rank.group, NULL, &info, NULL),
+	                           "zerod_step_begin");
 	if (!status)
-		status = zd_cuda_check(trainer, zerod_unit_target(reduction->unit.unit, &target),
+		status = zd_cuda_check(trainer, zerod_target_get(reduction->unit.unit, &target),
 		                       "zerod_unit_target");
 	if (!status && all)
 		status = count_wrong(reduction, &target, 0, target.true_numel, wrong);

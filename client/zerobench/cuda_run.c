@@ -71,7 +71,7 @@ static int learn_devices(struct zd_cuda_run *run, uint32_t node, struct zd_err *
 	if (status)
 		return zd_err_set(err, status, "%s: %s", zerod_status_name(status), zerod_last_error(NULL));
 	for (uint32_t i = 0; i < count && !status; i++) {
-		struct zerod_device_info info;
+		struct zerod_device_info info = ZEROD_INIT(info);
 		status = zerod_device_get(client, i, &info);
 		if (status)
 			zd_err_set(err, status, "%s: %s", zerod_status_name(status),
@@ -125,8 +125,12 @@ int zd_bench_cuda(struct zd_bench *bench, struct zd_err *err)
 	run.shared = zd_shared_new(shared_bytes, err);
 	if (!run.shared)
 		return ZEROD_E_SYSTEM;
-	status = zd_team_run(run.ranks + 1, member_main, &run, err);
-	zd_cuda_report(bench, &run); /* also what was measured before a failure */
+	if (bench->options.op == ZD_BENCH_STEP) {
+		status = zd_cuda_steps(&run, bench, err);
+	} else {
+		status = zd_team_run(run.ranks + 1, member_main, &run, err);
+		zd_cuda_report(bench, &run); /* also what was measured before a failure */
+	}
 	zd_shared_free(run.shared, shared_bytes);
 	return status;
 }

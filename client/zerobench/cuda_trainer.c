@@ -4,6 +4,8 @@
  */
 #include "client/zerobench/cuda_bench.h"
 
+#include <zerod_cuda.h>
+
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -21,7 +23,8 @@ int zd_cuda_unit_publish(const struct zd_cuda_trainer *trainer, struct zd_cuda_u
 {
 	const struct zerod_shard *shard = &unit->shard;
 	const uint64_t bytes = shard->true_numel * zerod_dtype_bytes(shard->dtype);
-	int status = zd_cuda_check(trainer, zerod_update_begin(&unit->unit, 1), "zerod_update_begin");
+	int status = zd_cuda_check(trainer, zerod_update_begin(&unit->unit, 1, NULL, NULL),
+	                           "zerod_update_begin");
 	if (status)
 		return status;
 	void *contents = zd_calloc(1, bytes + 1);
@@ -32,7 +35,7 @@ int zd_cuda_unit_publish(const struct zd_cuda_trainer *trainer, struct zd_cuda_u
 	free(contents);
 	if (status)
 		return status;
-	return zd_cuda_check(trainer, zerod_publish(&unit->unit, 1, NULL, 0, 0), "zerod_publish");
+	return zd_cuda_check(trainer, zerod_publish(&unit->unit, 1, NULL, 0, NULL, NULL), "zerod_publish");
 }
 
 int zd_cuda_unit_new(const struct zd_cuda_trainer *trainer, const char *name, uint64_t numel,
@@ -47,8 +50,8 @@ int zd_cuda_unit_new(const struct zd_cuda_trainer *trainer, const char *name, ui
 	int status = zd_cuda_check(trainer, zerod_unit_register(trainer->rank.group, &options, &unit->unit),
 	                           "zerod_unit_register");
 	if (!status)
-		status = zd_cuda_check(trainer, zerod_unit_shard(unit->unit, &unit->shard),
-		                       "zerod_unit_shard");
+		status = zd_cuda_check(trainer, zerod_shard_get(unit->unit, ZD_SIZED(&unit->shard)),
+		                       "zerod_shard_get");
 	return status ? status : zd_cuda_unit_publish(trainer, unit, 1);
 }
 
@@ -84,7 +87,7 @@ int zd_cuda_gather(struct zd_cuda_trainer *trainer, const struct zd_cuda_unit *u
 int zd_cuda_release(const struct zd_cuda_trainer *trainer, const struct zd_cuda_unit *unit,
                     zerod_ticket *ticket)
 {
-	return zd_cuda_check(trainer, zerod_release(unit->unit, NULL, &trainer->stream, 1, ticket),
+	return zd_cuda_check(trainer, zerod_release(unit->unit, &trainer->stream, 1, NULL, ticket),
 	                     "zerod_release");
 }
 
@@ -99,7 +102,7 @@ static int join_nccl(struct zd_cuda_trainer *trainer)
 	struct zd_cuda_shared *shared = run->shared;
 	struct zd_err err = ZD_ERR_NONE;
 	int status = 0;
-	const bool unwanted = path && strcmp(path, "none") == 0;
+	const bool unwanted = run->steps || (path && strcmp(path, "none") == 0);
 	if (unwanted || run->ranks == 1 || run->ranks > run->devices) {
 		snprintf(shared->nccl_text, sizeof(shared->nccl_text), "no NCCL: %s",
 		         unwanted ? "not wanted" : "it takes two ranks or more, on a GPU each");
@@ -217,6 +220,12 @@ int zd_cuda_trainer_main(const struct zd_member *member, const struct zd_cuda_ru
 {
 	struct zd_cuda_trainer trainer = {.member = member, .run = run};
 	int status = begin(&trainer);
+	if (!status && run->steps) {
+		status = zd_cuda_step(&trainer);
+		if (!status)
+			end(&trainer);
+		return status;
+	}
 	if (!status)
 		status = zd_cuda_each_size(run, measure_size, &trainer);
 	if (!status)

@@ -3,6 +3,7 @@
  * main.c - the command line of zerobench, with nccl-tests' letters, and the order of a run.
  */
 #include "bench.h"
+#include "client/zerobench/step.h"
 
 #include <argp.h>
 #include <errno.h>
@@ -25,6 +26,7 @@ static const struct op {
         [ZD_BENCH_RPC] = {"rpc", zd_bench_rpc, 20000, 1000, 1},
         [ZD_BENCH_ALLOC] = {"alloc", zd_bench_alloc, 1000, 20, 1},
         [ZD_BENCH_SCALE] = {"scale", zd_bench_scale, 20000, 1000, 16},
+        [ZD_BENCH_STEP] = {"step", zd_bench_step, 10, 3, 2},
 };
 
 static const struct {
@@ -36,6 +38,7 @@ static const struct {
 static const struct op cuda_ops[] = {
         [ZD_BENCH_GATHER] = {"gather", zd_bench_cuda, 100, 10, 0},
         [ZD_BENCH_REDUCE] = {"reduce", zd_bench_cuda, 100, 10, 0},
+        [ZD_BENCH_STEP] = {"step", zd_bench_cuda, 10, 3, 0},
 };
 /* As NCCL and its tests call them. */
 static const struct {
@@ -61,8 +64,12 @@ enum {
 	KEY_COLLECTIVES,
 };
 
+#define SCALE_UNITS 10000u
+#define STEP_UNITS  16u
+#define STEP_SIDE   4096u /* of the matrices whose products are a step's work on GPUs */
 #define MOVES_BYTES (1u << ZD_BENCH_GATHER | 1u << ZD_BENCH_REDUCE)
 #define HAS_SIZES   (MOVES_BYTES | 1u << ZD_BENCH_ALLOC)
+#define STEPS       (1u << ZD_BENCH_STEP)
 
 /* Options that mean nothing to some operations; check_backend() knows those that are for GPUs. */
 static const struct {
@@ -70,25 +77,28 @@ static const struct {
 	int key;
 	unsigned ops; /* a bit for each that takes it */
 } particular[] = {
-        {"minbytes", 'b', HAS_SIZES},   {"maxbytes", 'e', HAS_SIZES},
-        {"stepfactor", 'f', HAS_SIZES}, {"check", 'c', MOVES_BYTES},
-        {"datatype", 'd', MOVES_BYTES}, {"units", KEY_UNITS, 1u << ZD_BENCH_SCALE},
+        {"minbytes", 'b', HAS_SIZES},           {"maxbytes", 'e', HAS_SIZES | STEPS},
+        {"stepfactor", 'f', HAS_SIZES},         {"check", 'c', MOVES_BYTES},
+        {"datatype", 'd', MOVES_BYTES | STEPS}, {"units", KEY_UNITS, 1u << ZD_BENCH_SCALE | STEPS},
 };
 
 static const struct argp_option argp_options[] = {
         {"op", 'o', "OP", 0,
-         "gather (all_gather), reduce (reduce_scatter), all_reduce, rpc, alloc or scale (default: gather)",
+         "gather (all_gather), reduce (reduce_scatter), all_reduce, rpc, alloc, scale or step (default: "
+         "gather)",
          0},
         {"minbytes", 'b', "SIZE", 0, "smallest unit (default: 1M; alloc: 4K; GPUs: 64K)", 0},
-        {"maxbytes", 'e', "SIZE", 0, "largest unit (default: 64M; alloc: 16M; GPUs: 1G)", 0},
+        {"maxbytes", 'e', "SIZE", 0,
+         "largest unit (default: 64M; alloc: 16M; GPUs: 1G; step: its units, 64M, host devices: 1M)", 0},
         {"stepfactor", 'f', "FACTOR", 0, "from one size to the next (default: 4)", 0},
-        {"iters", 'n', "N", 0, "timed iterations (default: 20; GPUs: 100; alloc: 1000; rpc, scale: 20000)",
-         0},
+        {"iters", 'n', "N", 0,
+         "timed iterations (default: 20; GPUs: 100; alloc: 1000; rpc, scale: 20000; step: 10)", 0},
         {"warmup_iters", 'w', "N", 0, "iterations before them (default: 5; alloc: 20; rpc: 1000)", 0},
         {"check", 'c', "0|1", 0, "compare all bytes, in an iteration of its own (default: 1)", 0},
         {"ranks", 'r', "N", 0, "processes, one a rank (default: 4; GPUs: one each; scale: 16)", 0},
         {"datatype", 'd', "TYPE", 0, "float, bfloat16 or half (default: float)", 0},
-        {"units", KEY_UNITS, "N", 0, "units of the large daemon, for scale (default: 10000)", 0},
+        {"units", KEY_UNITS, "N", 0,
+         "units of the large daemon, for scale (default: 10000), or of a step (16)", 0},
         {"json", KEY_JSON, NULL, 0, "one JSON object, with machine, date and versions", 0},
         {"socket", KEY_SOCKET, "PATH", 0, "measure the daemon on this socket (default: $ZEROD_SOCKET)", 0},
         {"start", KEY_START, NULL, 0, "measure a private daemon: the default without a socket", 0},
@@ -154,7 +164,8 @@ static void parse_op(struct argp_state *state, const char *text, struct zd_bench
 			o->all_reduce = aliases[i].all_reduce;
 			return;
 		}
-	argp_error(state, "--op: expected gather, reduce, all_reduce, rpc, alloc or scale, found '%s'", text);
+	argp_error(state, "--op: expected gather, reduce, all_reduce, rpc, alloc, scale or step, found '%s'",
+	           text);
 }
 
 static enum zerod_dtype parse_dtype(struct argp_state *state, const char *text)
@@ -199,6 +210,10 @@ static void complete(struct argp_state *state, struct zd_bench_options *o)
 		argp_error(state, "%s measures one process: it takes no --ranks above 1", op->name);
 	if (o->min_bytes && o->max_bytes && o->min_bytes > o->max_bytes)
 		argp_error(state, "--minbytes is above --maxbytes");
+	if (o->op == ZD_BENCH_STEP && o->units > ZD_STEP_MAX_UNITS)
+		argp_error(state, "--units: a step has at most %u", ZD_STEP_MAX_UNITS);
+	if (o->op == ZD_BENCH_STEP && (o->nodes > 1 || o->alone))
+		argp_error(state, "step measures the ranks of one daemon: it takes no --nodes or --alone");
 	if (o->socket_path && (o->start || o->backend_given))
 		argp_error(state, "--socket names a daemon, --%s wants a new one: give one of them",
 		           o->start ? "start" : "backend");
@@ -311,8 +326,8 @@ int zd_bench_sizes(struct zd_bench *bench,
 
 static bool is_on_gpus(const struct zd_bench *bench)
 {
-	return bench->on_gpus &&
-	       (bench->options.op == ZD_BENCH_GATHER || bench->options.op == ZD_BENCH_REDUCE);
+	return bench->on_gpus && (bench->options.op == ZD_BENCH_GATHER ||
+	                          bench->options.op == ZD_BENCH_REDUCE || bench->options.op == ZD_BENCH_STEP);
 }
 
 static const struct op *op_of(const struct zd_bench *bench)
@@ -326,6 +341,12 @@ static void set_defaults(struct zd_bench *bench)
 	struct zd_bench_options *o = &bench->options;
 	const struct op *op = op_of(bench);
 	const bool alloc = o->op == ZD_BENCH_ALLOC, gpus = is_on_gpus(bench);
+	if (o->op == ZD_BENCH_STEP) {
+		o->max_bytes = o->max_bytes ? o->max_bytes : gpus ? 64u << 20 : 1u << 20;
+		o->min_bytes = o->max_bytes;
+		o->load_side = o->load_side || !gpus ? o->load_side : STEP_SIDE;
+	}
+	o->units = o->units ? o->units : o->op == ZD_BENCH_STEP ? STEP_UNITS : SCALE_UNITS;
 	o->min_bytes = o->min_bytes ? o->min_bytes : alloc ? 4u << 10 : gpus ? 64u << 10 : 1u << 20;
 	o->max_bytes = o->max_bytes ? o->max_bytes : alloc ? 16u << 20 : gpus ? 1u << 30 : 64u << 20;
 	o->max_bytes = zd_max_u64(o->min_bytes, o->max_bytes);
@@ -375,7 +396,9 @@ static uint64_t arena_bytes(const struct zd_bench *bench)
 	const uint64_t others = bench->on_gpus ? ranks_per_device * (512u << 20) : 256u << 20;
 	/* Between daemons sums travel as float32. */
 	const uint64_t units = bench->options.nodes > 1 ? 10 : 4;
-	const uint64_t each = units * bench->options.max_bytes + backward_arena_bytes(bench);
+	const uint64_t each = bench->options.op == ZD_BENCH_STEP
+	                              ? zd_step_arena_bytes(bench)
+	                              : units * bench->options.max_bytes + backward_arena_bytes(bench);
 	return zd_align_up(others + ranks_per_device * each, 2u << 20);
 }
 
@@ -511,7 +534,6 @@ int main(int argc, char **argv)
 {
 	struct zd_bench bench = {.options = {.factor = 4,
 	                                     .warmup = UINT32_MAX,
-	                                     .units = 10000,
 	                                     .nodes = 1,
 	                                     .dtype = ZEROD_FLOAT32,
 	                                     .check = true}};
@@ -519,7 +541,7 @@ int main(int argc, char **argv)
 	struct zd_err err = ZD_ERR_NONE;
 	zd_std_fds_fill();
 	argp_program_version = "zerobench " ZEROD_VERSION_TEXT;
-	argp_err_exit_status = -ZEROD_E_USAGE;
+	argp_err_exit_status = 2;
 	argp_parse(&argp, argc, argv, 0, NULL, &bench.options);
 	bench.op_name = bench.options.all_reduce ? "all_reduce" : ops[bench.options.op].name;
 	bench.results = json_array();

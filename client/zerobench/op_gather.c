@@ -16,19 +16,19 @@
 
 static int publish(const struct zd_member *member, struct zd_rank *rank, uint64_t seed)
 {
-	int status = zd_member_check(member, zerod_update_begin(&rank->unit, 1), rank->client,
+	int status = zd_member_check(member, zerod_update_begin(&rank->unit, 1, NULL, NULL), rank->client,
 	                             "zerod_update_begin");
 	if (status)
 		return status;
 	zd_pattern_fill_bits(rank->shard.data, rank->shard.dtype, rank->shard.offset_numel,
 	                     rank->shard.true_numel, seed);
-	return zd_member_check(member, zerod_publish(&rank->unit, 1, NULL, 0, 0), rank->client,
+	return zd_member_check(member, zerod_publish(&rank->unit, 1, NULL, 0, NULL, NULL), rank->client,
 	                       "zerod_publish");
 }
 
 static int release(const struct zd_member *member, const struct zd_rank *rank)
 {
-	return zd_member_check(member, zerod_release(rank->unit, NULL, NULL, 0, NULL), rank->client,
+	return zd_member_check(member, zerod_release(rank->unit, NULL, 0, NULL, NULL), rank->client,
 	                       "zerod_release");
 }
 

@@ -20,20 +20,21 @@ static int backward(const struct zd_member *member, const struct zd_rank *rank, 
 {
 	struct zerod_backward_options options = ZEROD_INIT(options);
 	options.boundary = 1;
-	struct zerod_entry entry;
+	struct zerod_entry entry = ZEROD_INIT(entry);
 	span->start_ns = zd_bench_now_ns();
 	int status = zd_member_check(member, zerod_backward_begin(rank->group, &options), rank->client,
 	                             "zerod_backward_begin");
 	if (!status)
-		status = zd_member_check(member, zerod_bucket_reserve(rank->bucket, rank->unit, &entry),
+		status = zd_member_check(member, zerod_bucket_reserve(rank->bucket, rank->unit, NULL, &entry),
 		                         rank->client, "zerod_bucket_reserve");
 	if (!status && fill)
 		zd_pattern_fill_gradient(entry.data, rank->shard.dtype, entry.padded_numel, member->index);
 	if (!status)
-		status = zd_member_check(member, zerod_bucket_commit(rank->bucket, entry.id, NULL, 0, NULL),
+		status = zd_member_check(member,
+		                         zerod_bucket_commit(rank->bucket, entry.id, NULL, 0, NULL, NULL),
 		                         rank->client, "zerod_bucket_commit");
 	if (!status)
-		status = zd_member_check(member, zerod_backward_end(rank->group), rank->client,
+		status = zd_member_check(member, zerod_backward_end(rank->group, NULL, NULL), rank->client,
 		                         "zerod_backward_end");
 	span->end_ns = zd_bench_now_ns();
 	return status;
@@ -41,8 +42,8 @@ static int backward(const struct zd_member *member, const struct zd_rank *rank, 
 
 static int step_begin(const struct zd_member *member, const struct zd_rank *rank)
 {
-	struct zerod_step_info info;
-	return zd_member_check(member, zerod_step_begin(rank->group, &info), rank->client,
+	struct zerod_step_info info = ZEROD_INIT(info);
+	return zd_member_check(member, zerod_step_begin(rank->group, NULL, &info, NULL), rank->client,
 	                       "zerod_step_begin");
 }
 
@@ -72,14 +73,14 @@ static int turn(const struct zd_member *member, struct zd_rank *rank, struct zd_
 static int check(const struct zd_member *member, struct zd_rank *rank, const struct zd_bench *bench,
                  uint64_t numel, uint64_t *wrong)
 {
-	struct zerod_target target;
+	struct zerod_target target = ZEROD_INIT(target);
 	struct zd_span span;
 	(void)numel;
 	int status = backward(member, rank, true, &span);
 	if (!status)
 		status = step_begin(member, rank);
 	if (!status)
-		status = zd_member_check(member, zerod_unit_target(rank->unit, &target), rank->client,
+		status = zd_member_check(member, zerod_target_get(rank->unit, &target), rank->client,
 		                         "zerod_unit_target");
 	if (status)
 		return status;

@@ -78,7 +78,7 @@ static int pair(const struct zd_member *member, const struct zd_rank *rank, uint
 	const uint64_t middle_ns = zd_bench_now_ns();
 	if (status)
 		return zd_member_check(member, status, rank->client, "zerod_gather");
-	status = zerod_release(rank->unit, NULL, NULL, 0, NULL);
+	status = zerod_release(rank->unit, NULL, 0, NULL, NULL);
 	const uint64_t end_ns = zd_bench_now_ns();
 	*gather_ns = middle_ns - start_ns;
 	*release_ns = end_ns - middle_ns;
@@ -93,7 +93,7 @@ static int batch(const struct zd_member *member, const struct zd_rank *rank)
 	for (size_t i = 0; i < BATCH_PAIRS && !status; i++) {
 		status = zerod_gather_begin(rank->unit, NULL, &gather);
 		if (!status)
-			status = zerod_release(rank->unit, NULL, NULL, 0, &releases[i]);
+			status = zerod_release(rank->unit, NULL, 0, NULL, &releases[i]);
 	}
 	if (!status)
 		status = zerod_uncork(rank->client);

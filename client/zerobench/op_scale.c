@@ -93,7 +93,7 @@ static int measure_pairs(const struct site *site, const struct zd_member *member
 		int status = zd_member_check(member, zerod_gather(unit, NULL, NULL, NULL), site->rank.client,
 		                             "zerod_gather");
 		if (!status)
-			status = zd_member_check(member, zerod_release(unit, NULL, NULL, 0, NULL),
+			status = zd_member_check(member, zerod_release(unit, NULL, 0, NULL, NULL),
 			                         site->rank.client, "zerod_release");
 		if (status)
 			return status;

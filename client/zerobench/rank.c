@@ -51,8 +51,8 @@ int zd_rank_join(struct zd_rank *rank, const struct zd_member *member, const str
 	                         "zerod_unit_register");
 	if (status)
 		return status;
-	return zd_member_check(member, zerod_unit_shard(rank->unit, &rank->shard), rank->client,
-	                       "zerod_unit_shard");
+	return zd_member_check(member, zerod_shard_get(rank->unit, ZD_SIZED(&rank->shard)), rank->client,
+	                       "zerod_shard_get");
 }
 
 int zd_rank_init(struct zd_rank *rank, const struct zd_member *member, const struct zd_rank_options *options)
@@ -66,10 +66,11 @@ int zd_rank_publish(const struct zd_member *member, const struct zd_rank *rank, 
 {
 	for (uint32_t first = 0; first < count; first += ZD_MAX_UNITS_PER_REQUEST) {
 		const uint32_t some = (uint32_t)zd_min_u64(count - first, ZD_MAX_UNITS_PER_REQUEST);
-		int status = zd_member_check(member, zerod_update_begin(units + first, some), rank->client,
-		                             "zerod_update_begin");
+		int status = zd_member_check(member, zerod_update_begin(units + first, some, NULL, NULL),
+		                             rank->client, "zerod_update_begin");
 		if (!status)
-			status = zd_member_check(member, zerod_publish(units + first, some, NULL, 0, 0),
+			status = zd_member_check(member,
+			                         zerod_publish(units + first, some, NULL, 0, NULL, NULL),
 			                         rank->client, "zerod_publish");
 		if (status)
 			return status;

@@ -81,20 +81,24 @@ void zd_report_begin(const struct zd_bench *bench)
 		fflush(stdout); /* the head of the table is another one */
 		return;
 	}
-	if (is_bandwidth(bench)) {
+	if (bench->options.op == ZD_BENCH_STEP)
+		printf("# %u units; each measured step is enqueued while the device runs the step before it; "
+		       "the "
+		       "baseline is the same work without zerod, in turns\n",
+		       options->units);
+	else if (is_bandwidth(bench))
 		puts("# time: median from the first rank's start to the last one's end; ratio: baseline's "
 		     "time / time\n#\n"
 		     "#         size        count      type |      time   algbw   busbw  #wrong |"
 		     "       min       max       p99 |  baseline   busbw   ratio\n"
 		     "#          (B)   (elements)           |      (us)  (GB/s)  (GB/s)         |"
 		     "      (us)      (us)      (us) |      (us)  (GB/s)");
-	} else {
+	else
 		puts("# ratios: time / baseline's time\n#\n"
 		     "# request                        size |      p50       min       max       p99 |"
 		     " baseline           p50       p99 |  p50 ratio  p99 ratio\n"
 		     "#                                 (B) |     (us)      (us)      (us)      (us) |"
 		     "                   (us)      (us) |");
-	}
 	fflush(stdout);
 }
 

@@ -178,9 +178,9 @@ static const struct verb *find_verb(const char *name)
 			return &verbs[i];
 	const struct verb *nearest = *name ? nearest_verb(name) : NULL;
 	if (nearest)
-		zd_ctl_fail(ZEROD_E_USAGE, "no verb '%s'; did you mean '%s'?", name, nearest->name);
+		zd_ctl_fail(ZD_CTL_USAGE, "no verb '%s'; did you mean '%s'?", name, nearest->name);
 	else
-		zd_ctl_fail(ZEROD_E_USAGE, "no verb '%s'; `zeroctl --help` lists them", name);
+		zd_ctl_fail(ZD_CTL_USAGE, "no verb '%s'; `zeroctl --help` lists them", name);
 	return NULL;
 }
 
@@ -189,7 +189,7 @@ static int parse_interval(struct zd_ctl *ctl, const char *text)
 	char *end;
 	double seconds = strtod(text, &end);
 	if (end == text || *end || !isfinite(seconds) || seconds < 0.05 || seconds > 86400)
-		return zd_ctl_fail(ZEROD_E_USAGE, "--interval: expected 0.05 to 86400 seconds, found '%s'",
+		return zd_ctl_fail(ZD_CTL_USAGE, "--interval: expected 0.05 to 86400 seconds, found '%s'",
 		                   text);
 	ctl->interval_s = seconds;
 	return 0;
@@ -201,7 +201,7 @@ static int parse_count(struct zd_ctl *ctl, const char *text)
 	errno = 0;
 	unsigned long long count = strtoull(text, &end, 10);
 	if (!isdigit((unsigned char)*text) || *end || errno || count == 0)
-		return zd_ctl_fail(ZEROD_E_USAGE, "--count: expected a number from 1, found '%s'", text);
+		return zd_ctl_fail(ZD_CTL_USAGE, "--count: expected a number from 1, found '%s'", text);
 	ctl->count = count;
 	return 0;
 }
@@ -211,7 +211,7 @@ static int parse_device(struct zd_ctl *ctl, const char *text)
 	char *end;
 	unsigned long device = strtoul(text, &end, 10);
 	if (!isdigit((unsigned char)*text) || *end || device >= ZD_MAX_DEVICES)
-		return zd_ctl_fail(ZEROD_E_USAGE, "--device: expected a number below %u, found '%s'",
+		return zd_ctl_fail(ZD_CTL_USAGE, "--device: expected a number below %u, found '%s'",
 		                   ZD_MAX_DEVICES, text);
 	ctl->device = (long long)device;
 	return 0;
@@ -221,7 +221,7 @@ static int parse_keep(struct zd_ctl *ctl, const char *text)
 {
 	struct zd_err err;
 	if (zd_bytes_parse(text, &ctl->keep_bytes, &err))
-		return zd_ctl_fail(ZEROD_E_USAGE, "--keep: %s", err.text);
+		return zd_ctl_fail(ZD_CTL_USAGE, "--keep: %s", err.text);
 	return 0;
 }
 
@@ -239,7 +239,7 @@ static int take_option(struct zd_ctl *ctl, enum option_bit bit, const char *valu
 		return 0;
 	case OPT_JOB:
 		ctl->job = value;
-		return *value ? 0 : zd_ctl_fail(ZEROD_E_USAGE, "--job: expected a name");
+		return *value ? 0 : zd_ctl_fail(ZD_CTL_USAGE, "--job: expected a name");
 	case OPT_SORT:
 		ctl->sort = value;
 		return 0;
@@ -277,7 +277,7 @@ static int parse(struct zd_ctl *ctl, int argc, char **argv, unsigned *given)
 		}
 		if (code == '?') {
 			fputs("`zeroctl --help` lists the options.\n", stderr);
-			return ZEROD_E_USAGE;
+			return ZD_CTL_USAGE;
 		}
 		enum option_bit bit = code == 'h'   ? OPT_HELP
 		                      : code == 'V' ? OPT_VERSION
@@ -300,12 +300,12 @@ static int check_usage(const struct zd_ctl *ctl, const struct verb *verb, unsign
 {
 	for (size_t i = 0; i < ZD_ARRAY_LEN(options); i++)
 		if (given & options[i].bit & ~(OPT_ALWAYS | verb->options))
-			return zd_ctl_fail(ZEROD_E_USAGE, "%s takes no --%s", verb->name, options[i].name);
+			return zd_ctl_fail(ZD_CTL_USAGE, "%s takes no --%s", verb->name, options[i].name);
 	if (verb->arg && ctl->nargs != 1)
-		return zd_ctl_fail(ZEROD_E_USAGE, "%s takes one argument, %s; %d given", verb->name,
-		                   verb->arg, ctl->nargs);
+		return zd_ctl_fail(ZD_CTL_USAGE, "%s takes one argument, %s; %d given", verb->name, verb->arg,
+		                   ctl->nargs);
 	if (!verb->arg && ctl->nargs)
-		return zd_ctl_fail(ZEROD_E_USAGE, "%s takes no argument, found '%s'", verb->name,
+		return zd_ctl_fail(ZD_CTL_USAGE, "%s takes no argument, found '%s'", verb->name,
 		                   ctl->args[0]);
 	return 0;
 }
@@ -322,11 +322,11 @@ static int run(struct zd_ctl *ctl, int argc, char **argv)
 	}
 	if (!ctl->verb) {
 		print_help(given & OPT_HELP ? stdout : stderr);
-		return given & OPT_HELP ? 0 : ZEROD_E_USAGE;
+		return given & OPT_HELP ? 0 : ZD_CTL_USAGE;
 	}
 	const struct verb *verb = find_verb(ctl->verb);
 	if (!verb)
-		return ZEROD_E_USAGE;
+		return ZD_CTL_USAGE;
 	if (given & OPT_HELP) {
 		print_verb_help(verb);
 		return 0;

@@ -260,7 +260,7 @@ static const struct zd_ctl_column *find_column(const struct zd_ctl_column *colum
 		if (strcasecmp(name, column->title) == 0 ||
 		    (column->key && strcasecmp(name, column->key) == 0))
 			return column;
-	zd_ctl_fail(ZEROD_E_USAGE, "no column '%s' to sort by; there are:", name);
+	zd_ctl_fail(ZD_CTL_USAGE, "no column '%s' to sort by; there are:", name);
 	for (const struct zd_ctl_column *column = columns; column->title; column++)
 		fprintf(stderr, "  '%s'\n", column->title);
 	return NULL;
@@ -273,7 +273,7 @@ int zd_ctl_sort(json_t *rows, const struct zd_ctl_column *columns, const char *s
 	struct order order = {.descending = *sort == '-'};
 	order.column = find_column(columns, sort + order.descending);
 	if (!order.column)
-		return ZEROD_E_USAGE;
+		return ZD_CTL_USAGE;
 	const size_t count = json_array_size(rows);
 	struct sorted_row *sorted = zd_calloc(count + 1, sizeof(*sorted));
 	for (size_t i = 0; i < count; i++)

@@ -14,9 +14,9 @@ static const struct zd_ctl_column columns[] = {
 static json_t *allocation_row(const Zd__Row *row)
 {
 	const Zd__AllocationRow *a = row->allocation;
-	return json_pack("{s:I,s:s,s:s,s:I,s:I,s:I,s:I}", "id", ZD_CTL_INT(a->id), "job", a->job, "name",
+	return json_pack("{s:I,s:s,s:s,s:I,s:I,s:I,s:b,s:I}", "id", ZD_CTL_INT(a->id), "job", a->job, "name",
 	                 a->name, "session", ZD_CTL_INT(a->session), "device", ZD_CTL_INT(a->device), "bytes",
-	                 ZD_CTL_INT(a->bytes), "age_ns", ZD_CTL_INT(a->age_ns));
+	                 ZD_CTL_INT(a->bytes), "durable", (int)a->durable, "age_ns", ZD_CTL_INT(a->age_ns));
 }
 
 static const struct zd_ctl_listing listing = {

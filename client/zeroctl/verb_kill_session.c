@@ -10,7 +10,7 @@ int zd_ctl_kill_session(struct zd_ctl *ctl)
 	Zd__KillSession body = ZD__KILL_SESSION__INIT;
 	Zd__Request request = ZD__REQUEST__INIT;
 	if (zd_ctl_parse_id(ctl->args[0], &body.session))
-		return zd_ctl_fail(ZEROD_E_USAGE, "expected the id of a session, found '%s'", ctl->args[0]);
+		return zd_ctl_fail(ZD_CTL_USAGE, "expected the id of a session, found '%s'", ctl->args[0]);
 	request.body_case = ZD__REQUEST__BODY_KILL_SESSION;
 	request.kill_session = &body;
 	return zd_ctl_call(ctl, &request, NULL, NULL);

@@ -15,6 +15,8 @@ int zd_args_alloc(const Zd__Request *request, struct zd_arena *arena, struct zd_
 	args->u.alloc.device = alloc->device;
 	args->u.alloc.bytes = alloc->bytes;
 	args->u.alloc.alignment = alloc->alignment;
+	args->u.alloc.durable = alloc->durable;
+	args->u.alloc.unit = alloc->unit;
 	return 0;
 }
 

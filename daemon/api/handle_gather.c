@@ -21,6 +21,7 @@ int zd_args_gather(const Zd__Request *request, struct zd_arena *arena, struct zd
 	args->u.gather.uses = gather->uses;
 	args->u.gather.version = gather->version;
 	args->u.gather.prefetch = gather->prefetch;
+	args->u.gather.no_slot = gather->no_slot;
 	args->u.gather.scope = gather->scope;
 	return 0;
 }

@@ -69,6 +69,16 @@ int zd_args_group_leave(const Zd__Request *request, struct zd_arena *arena, stru
 	return 0;
 }
 
+int zd_args_group_barrier(const Zd__Request *request, struct zd_arena *arena, struct zd_args *args,
+                          struct zd_err *err)
+{
+	(void)arena;
+	(void)err;
+	args->kind = ZD_REQ_GROUP_BARRIER;
+	args->u.group = request->group_barrier->group;
+	return 0;
+}
+
 int zd_args_unique_ids(const Zd__Request *request, struct zd_arena *arena, struct zd_args *args,
                        struct zd_err *err)
 {

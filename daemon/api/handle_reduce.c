@@ -70,10 +70,11 @@ int zd_args_bucket_reserve(const Zd__Request *request, struct zd_arena *arena, s
 	args->kind = ZD_REQ_BUCKET_RESERVE;
 	args->u.bucket_reserve.bucket = request->bucket_reserve->bucket;
 	args->u.bucket_reserve.unit = request->bucket_reserve->unit;
+	args->u.bucket_reserve.ahead = request->bucket_reserve->ahead;
+	args->u.bucket_reserve.zero_holes = request->bucket_reserve->zero_holes;
 	return 0;
 }
 
-/* The engine answers a reservation when the room may be written, so that no fence is left to wait for. */
 void zd_fill_bucket_reserve(const struct zd_reply *reply, struct zd_answer *answer)
 {
 	Zd__BucketReserveReply *message = zd_arena_alloc(answer->arena, sizeof(*message));
@@ -81,6 +82,9 @@ void zd_fill_bucket_reserve(const struct zd_reply *reply, struct zd_answer *answ
 	zd__bucket_reserve_reply__init(message);
 	message->entry = reply->u.bucket_reserve.entry;
 	message->location = zd_answer_location(answer, &reply->u.bucket_reserve.location);
+	message->n_fences = reply->u.bucket_reserve.fence.value != 0;
+	message->fences = zd_answer_fences(answer, &reply->u.bucket_reserve.fence,
+	                                   (uint32_t)message->n_fences);
 	answer->reply.body_case = ZD__REPLY__BODY_BUCKET_RESERVE;
 	answer->reply.bucket_reserve = message;
 }
@@ -96,6 +100,8 @@ int zd_args_bucket_commit(const Zd__Request *request, struct zd_arena *arena, st
 	args->u.bucket_commit.op = commit->op;
 	args->u.bucket_commit.prescale = commit->prescale;
 	args->u.bucket_commit.overwrite = commit->overwrite;
+	args->u.bucket_commit.nabsent = (uint32_t)commit->n_absent;
+	args->u.bucket_commit.absent = commit->absent;
 	return zd_take_fences(commit->fences, commit->n_fences, arena, &args->u.bucket_commit.fences, err);
 }
 
@@ -115,8 +121,20 @@ int zd_args_backward_end(const Zd__Request *request, struct zd_arena *arena, str
 	(void)arena;
 	(void)err;
 	args->kind = ZD_REQ_BACKWARD_END;
-	args->u.group = request->backward_end->group;
+	args->u.backward_end.group = request->backward_end->group;
+	args->u.backward_end.skip_rest = request->backward_end->skip_rest;
 	return 0;
+}
+
+int zd_args_backward_abandon(const Zd__Request *request, struct zd_arena *arena, struct zd_args *args,
+                             struct zd_err *err)
+{
+	const Zd__BackwardAbandon *abandon = request->backward_abandon;
+
+	args->kind = ZD_REQ_BACKWARD_ABANDON;
+	args->u.backward_abandon.group = abandon->group;
+	return zd_take_fences(abandon->fences, abandon->n_fences, arena, &args->u.backward_abandon.fences,
+	                      err);
 }
 
 int zd_args_step_begin(const Zd__Request *request, struct zd_arena *arena, struct zd_args *args,
@@ -125,11 +143,22 @@ int zd_args_step_begin(const Zd__Request *request, struct zd_arena *arena, struc
 	(void)arena;
 	(void)err;
 	args->kind = ZD_REQ_STEP_BEGIN;
-	args->u.group = request->step_begin->group;
+	args->u.step_begin.group = request->step_begin->group;
+	args->u.step_begin.ahead = request->step_begin->ahead;
 	return 0;
 }
 
-void zd_fill_step_begin(const struct zd_reply *reply, struct zd_answer *answer)
+int zd_args_step_get(const Zd__Request *request, struct zd_arena *arena, struct zd_args *args,
+                     struct zd_err *err)
+{
+	(void)arena;
+	(void)err;
+	args->kind = ZD_REQ_STEP_GET;
+	args->u.group = request->step_get->group;
+	return 0;
+}
+
+static Zd__StepBeginReply *fill_step(const struct zd_reply *reply, struct zd_answer *answer)
 {
 	Zd__StepBeginReply *message = zd_arena_alloc(answer->arena, sizeof(*message));
 
@@ -139,8 +168,23 @@ void zd_fill_step_begin(const struct zd_reply *reply, struct zd_answer *answer)
 	message->norm_squared = reply->u.step_begin.norm_squared;
 	message->target = zd_answer_location(answer, &reply->u.step_begin.target);
 	message->target_dtype = reply->u.step_begin.target_dtype;
+	message->abandoned = reply->u.step_begin.abandoned;
+	message->abandoned_rank = reply->u.step_begin.abandoned_rank;
+	message->n_fences = reply->u.step_begin.fence.value != 0;
+	message->fences = zd_answer_fences(answer, &reply->u.step_begin.fence, (uint32_t)message->n_fences);
+	return message;
+}
+
+void zd_fill_step_begin(const struct zd_reply *reply, struct zd_answer *answer)
+{
 	answer->reply.body_case = ZD__REPLY__BODY_STEP_BEGIN;
-	answer->reply.step_begin = message;
+	answer->reply.step_begin = fill_step(reply, answer);
+}
+
+void zd_fill_step_get(const struct zd_reply *reply, struct zd_answer *answer)
+{
+	answer->reply.body_case = ZD__REPLY__BODY_STEP_GET;
+	answer->reply.step_get = fill_step(reply, answer);
 }
 
 int zd_args_step_end(const Zd__Request *request, struct zd_arena *arena, struct zd_args *args,

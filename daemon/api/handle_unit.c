@@ -114,3 +114,46 @@ int zd_args_set_persistent(const Zd__Request *request, struct zd_arena *arena, s
 	args->u.set_persistent.persistent = request->set_persistent->persistent;
 	return 0;
 }
+
+int zd_args_set_slot(const Zd__Request *request, struct zd_arena *arena, struct zd_args *args,
+                     struct zd_err *err)
+{
+	(void)arena;
+	(void)err;
+	args->kind = ZD_REQ_SET_SLOT;
+	args->u.set_slot.unit = request->set_slot->unit;
+	args->u.set_slot.slot = request->set_slot->slot;
+	return 0;
+}
+
+int zd_args_set_frozen(const Zd__Request *request, struct zd_arena *arena, struct zd_args *args,
+                       struct zd_err *err)
+{
+	(void)arena;
+	(void)err;
+	args->kind = ZD_REQ_SET_FROZEN;
+	args->u.set_frozen.unit = request->set_frozen->unit;
+	args->u.set_frozen.frozen = request->set_frozen->frozen;
+	return 0;
+}
+
+void zd_fill_set_frozen(const struct zd_reply *reply, struct zd_answer *answer)
+{
+	Zd__SetFrozenReply *message = zd_arena_alloc(answer->arena, sizeof(*message));
+
+	zd__set_frozen_reply__init(message);
+	message->target_offset_numel = reply->u.set_frozen.target_offset_numel;
+	answer->reply.body_case = ZD__REPLY__BODY_SET_FROZEN;
+	answer->reply.set_frozen = message;
+}
+
+int zd_args_unit_load(const Zd__Request *request, struct zd_arena *arena, struct zd_args *args,
+                      struct zd_err *err)
+{
+	const Zd__UnitLoad *load = request->unit_load;
+
+	args->kind = ZD_REQ_UNIT_LOAD;
+	args->u.unit_load.unit = load->unit;
+	args->u.unit_load.allocation = load->allocation;
+	return zd_take_fences(load->fences, load->n_fences, arena, &args->u.unit_load.fences, err);
+}

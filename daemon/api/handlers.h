@@ -28,13 +28,13 @@ zd_args_fn zd_args_session_reset;
 zd_fill_fn zd_fill_session_reset;
 
 /* handle_group.c */
-zd_args_fn zd_args_group_join, zd_args_group_leave, zd_args_unique_ids, zd_args_commit;
+zd_args_fn zd_args_group_join, zd_args_group_leave, zd_args_group_barrier, zd_args_unique_ids, zd_args_commit;
 zd_fill_fn zd_fill_group_join, zd_fill_unique_ids;
 
 /* handle_unit.c */
 zd_args_fn zd_args_unit_register, zd_args_unit_unregister, zd_args_update_begin, zd_args_publish,
-        zd_args_set_persistent;
-zd_fill_fn zd_fill_unit_register;
+        zd_args_set_persistent, zd_args_set_slot, zd_args_set_frozen, zd_args_unit_load;
+zd_fill_fn zd_fill_unit_register, zd_fill_set_frozen;
 
 /* handle_gather.c */
 zd_args_fn zd_args_gather, zd_args_release;
@@ -47,9 +47,10 @@ zd_fill_fn zd_fill_scope;
 
 /* handle_reduce.c */
 zd_args_fn zd_args_backward_begin, zd_args_bucket_create, zd_args_bucket_destroy, zd_args_bucket_reserve,
-        zd_args_bucket_commit, zd_args_reduce_skip, zd_args_backward_end, zd_args_step_begin,
-        zd_args_step_end;
-zd_fill_fn zd_fill_backward_begin, zd_fill_bucket_create, zd_fill_bucket_reserve, zd_fill_step_begin;
+        zd_args_bucket_commit, zd_args_reduce_skip, zd_args_backward_end, zd_args_backward_abandon,
+        zd_args_group_agree, zd_args_step_begin, zd_args_step_get, zd_args_step_end;
+zd_fill_fn zd_fill_backward_begin, zd_fill_bucket_create, zd_fill_bucket_reserve, zd_fill_group_agree,
+        zd_fill_step_begin, zd_fill_step_get;
 
 /* handle_alloc.c */
 zd_args_fn zd_args_alloc, zd_args_free;

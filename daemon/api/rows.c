@@ -260,6 +260,7 @@ static void fill_allocation(const struct zd_row *row, struct zd_arena *arena, Zd
 	allocation->device = row->u.allocation.device;
 	allocation->bytes = row->u.allocation.bytes;
 	allocation->age_ns = row->u.allocation.age_ns;
+	allocation->durable = row->u.allocation.durable;
 	message->row_case = ZD__ROW__ROW_ALLOCATION;
 	message->allocation = allocation;
 }

@@ -13,7 +13,6 @@
 static const char *const status_names[] = {
         [0] = "OK",
         [-ZEROD_E_INVALID] = "INVALID",
-        [-ZEROD_E_USAGE] = "USAGE",
         [-ZEROD_E_NOT_FOUND] = "NOT_FOUND",
         [-ZEROD_E_EXISTS] = "EXISTS",
         [-ZEROD_E_MISMATCH] = "MISMATCH",
@@ -66,7 +65,7 @@ const char *zerod_status_name(int status)
 {
 	if (status > 0 || status <= -(int)ZD_ARRAY_LEN(status_names))
 		return "UNKNOWN";
-	return status_names[-status];
+	return status_names[-status] ? status_names[-status] : "UNKNOWN";
 }
 
 /* The value may have come from a peer: any integer is looked up safely. */

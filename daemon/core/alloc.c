@@ -1,13 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * alloc.c - plain allocations: zeroed memory of a job that ends with its session.
+ *
+ * A durable allocation is its durable job's: it stays, charged, when its session ends, and a later session of
+ * the uid finds it again by name and device, with the bytes that were last written. It goes when it is freed
+ * or its job ends.
  */
 #include <stdio.h>
 #include <string.h>
 
 #include "base/text.h"
+#include "core/alloc.h"
 #include "core/departure.h"
-#include "core/internal.h"
 
 #define MAX_ALIGN_BYTES ((uint64_t)ZD_BLOCK_MAX_ALIGN)
 
@@ -22,21 +26,26 @@ static void allocation_free(struct zd_engine *e, struct zd_allocation *allocatio
 	free(allocation);
 }
 
+void zd_allocation_op_end(struct zd_engine *e, struct zd_allocation *allocation)
+{
+	zd_assert(allocation->pending > 0);
+	allocation->pending--;
+	allocation->filling = false; /* it is the first operation, and alone until it ends */
+	zd_dirty(e, allocation->device);
+	if (!allocation->session && allocation->pending == 0 && !allocation->durable)
+		allocation_free(e, allocation);
+}
+
 static void allocation_op_done(struct zd_engine *e, struct zd_op *op, int status, const char *error,
                                const struct zd_op_result *result)
 {
 	struct zd_allocation *allocation = op->owner;
 	struct zd_request *req;
+	struct zd_session *session = allocation->session;
+	bool was_filling = allocation->filling;
 	(void)result;
-	allocation->pending--;
-	allocation->filling = false;
-	zd_dirty(e, allocation->device);
-	if (!allocation->session) {
-		if (allocation->pending == 0)
-			allocation_free(e, allocation);
-		return;
-	}
-	if (status == 0)
+	zd_allocation_op_end(e, allocation);
+	if (status == 0 || !session || !was_filling) /* however its former process ended, it has */
 		return;
 	TAILQ_FOREACH (req, &allocation->device->queue, device_link) {
 		if (req->kind == ZD_REQ_ALLOC && req->u.alloc.allocation == allocation)
@@ -44,15 +53,33 @@ static void allocation_op_done(struct zd_engine *e, struct zd_op *op, int status
 	}
 }
 
-void zd_allocation_drop(struct zd_engine *e, struct zd_allocation *allocation)
+/* Its session has it no longer. */
+static void allocation_detach(struct zd_engine *e, struct zd_allocation *allocation)
 {
-	zd_assert(allocation->session);
 	struct zd_session *session = allocation->session;
 	TAILQ_REMOVE(&session->allocations, allocation, session_link);
 	allocation->session = NULL;
 	if (allocation->extent.block && zd_departure_hold(e, session, allocation->job, allocation->device,
 	                                                  allocation_op_done, allocation))
 		allocation->pending++;
+}
+
+void zd_allocation_leave(struct zd_engine *e, struct zd_allocation *allocation)
+{
+	/* Memory that was never zeroed is worth nothing to anybody. */
+	if (allocation->durable && allocation->extent.block && !allocation->filling)
+		allocation_detach(e, allocation);
+	else
+		zd_allocation_drop(e, allocation);
+}
+
+void zd_allocation_drop(struct zd_engine *e, struct zd_allocation *allocation)
+{
+	if (allocation->session)
+		allocation_detach(e, allocation);
+	if (allocation->durable)
+		TAILQ_REMOVE(&allocation->job->allocations, allocation, job_link);
+	allocation->durable = false;
 	if (allocation->extent.block) {
 		zd_uncharge(e, allocation->job, allocation->device, ZD_CHARGE_ALLOCATION,
 		            allocation->extent.bytes);
@@ -83,12 +110,97 @@ static int alloc_check(struct zd_engine *e, const struct zd_args *args, struct z
 	return 0;
 }
 
-static int alloc_begin(struct zd_engine *e, struct zd_request *req, const struct zd_args *args,
-                       struct zd_err *err)
+static struct zd_allocation *find_durable(const struct zd_job *job, const char *name, uint32_t device)
 {
-	int status = alloc_check(e, args, err);
+	struct zd_allocation *allocation;
+	TAILQ_FOREACH (allocation, &job->allocations, job_link) {
+		if (allocation->device->index == device && strcmp(allocation->name, name) == 0)
+			break;
+	}
+	return allocation;
+}
+
+/* Is the allocation that was found the one that is asked for, and free to be had. */
+static int check_found(const struct zd_allocation *allocation, const struct zd_args *args, struct zd_err *err)
+{
+	uint64_t align = zd_max_u64(args->u.alloc.alignment, ZD_BLOCK_MIN_ALIGN);
+	if (allocation->session)
+		return zd_err_set(err, ZEROD_E_EXISTS,
+		                  "allocation '%s' of job '%s' on device %u is held by session %llu (pid %u)",
+		                  allocation->name, allocation->job->name, allocation->device->index,
+		                  (unsigned long long)allocation->session->id, allocation->session->pid);
+	if (allocation->extent.bytes != zd_align_up(args->u.alloc.bytes, ZD_BLOCK_MIN_ALIGN))
+		return zd_err_set(
+		        err, ZEROD_E_MISMATCH,
+		        "allocation '%s' of job '%s' on device %u has %llu bytes; %llu are asked for",
+		        allocation->name, allocation->job->name, allocation->device->index,
+		        (unsigned long long)allocation->extent.bytes,
+		        (unsigned long long)args->u.alloc.bytes);
+	if (allocation->extent.block->offset % align != 0)
+		return zd_err_set(err, ZEROD_E_MISMATCH,
+		                  "allocation '%s' of job '%s' on device %u is not aligned to %llu bytes",
+		                  allocation->name, allocation->job->name, allocation->device->index,
+		                  (unsigned long long)align);
+	return 0;
+}
+
+/* 0, with the allocation that a former session has left in *found, or NULL. */
+static int durable_find(struct zd_engine *e, struct zd_session *session, const struct zd_args *args,
+                        struct zd_allocation **found, struct zd_err *err)
+{
+	const struct zd_job *job = zd_job_find(e, session->uid, args->u.alloc.job);
+	const char *name = args->u.alloc.name;
+	*found = NULL;
+	if (!args->u.alloc.durable)
+		return 0;
+	if (!name || !name[0])
+		return zd_err_set(err, ZEROD_E_INVALID, "a durable allocation needs a name");
+	if (!job || !job->durable)
+		return zd_err_set(
+		        err, ZEROD_E_STATE,
+		        "job '%s' is not durable: join a durable group of it before allocation '%s'",
+		        args->u.alloc.job, name);
+	*found = find_durable(job, name, args->u.alloc.device);
+	return *found ? check_found(*found, args, err) : 0;
+}
+
+/* The same request as one for plain memory: of the rank's job, on its device. */
+static int take_unit(struct zd_engine *e, struct zd_session *session, struct zd_args *args,
+                     struct zd_err *err)
+{
+	struct zd_part *part;
+	int status = zd_part_find(e, session, args->u.alloc.unit, &part, err);
 	if (status != 0)
 		return status;
+	const struct zd_unit *unit = part->unit;
+	args->u.alloc.job = unit->group->job->name;
+	args->u.alloc.name = "unit_load";
+	args->u.alloc.device = zd_part_member(part)->device->index;
+	args->u.alloc.bytes = unit->numel * zerod_dtype_bytes(unit->dtype);
+	args->u.alloc.alignment = 0;
+	args->u.alloc.durable = false;
+	return 0;
+}
+
+static int alloc_begin(struct zd_engine *e, struct zd_request *req, const struct zd_args *given,
+                       struct zd_err *err)
+{
+	struct zd_allocation *found = NULL;
+	struct zd_args resolved = *given, *args = &resolved;
+	int status = args->u.alloc.unit ? take_unit(e, req->session, args, err) : 0;
+	if (status == 0)
+		status = alloc_check(e, args, err);
+	if (status == 0)
+		status = durable_find(e, req->session, args, &found, err);
+	if (status != 0)
+		return status;
+	if (found) {
+		found->session = req->session;
+		TAILQ_INSERT_TAIL(&req->session->allocations, found, session_link);
+		req->device = found->device;
+		req->u.alloc.allocation = found;
+		return 0;
+	}
 	struct zd_job *job = zd_job_get(e, req->session->uid, args->u.alloc.job, false);
 	struct zd_allocation *allocation = zd_calloc(1, sizeof(*allocation));
 	zd_job_ref(job);
@@ -100,6 +212,9 @@ static int alloc_begin(struct zd_engine *e, struct zd_request *req, const struct
 	allocation->device = &e->devices[args->u.alloc.device];
 	allocation->extent.bytes = zd_align_up(args->u.alloc.bytes, ZD_BLOCK_MIN_ALIGN);
 	allocation->since_ns = e->now_ns;
+	allocation->durable = args->u.alloc.durable;
+	if (allocation->durable)
+		TAILQ_INSERT_TAIL(&job->allocations, allocation, job_link);
 	TAILQ_INSERT_TAIL(&req->session->allocations, allocation, session_link);
 	HASH_ADD(hh, e->allocations, id, sizeof(allocation->id), allocation);
 	req->device = allocation->device;
@@ -110,7 +225,7 @@ static int alloc_begin(struct zd_engine *e, struct zd_request *req, const struct
 
 static void alloc_cancel(struct zd_engine *e, struct zd_request *req)
 {
-	zd_allocation_drop(e, req->u.alloc.allocation);
+	zd_allocation_leave(e, req->u.alloc.allocation);
 }
 
 static int alloc_place(struct zd_engine *e, struct zd_request *req, struct zd_allocation *allocation,
@@ -137,6 +252,8 @@ static int alloc_attempt(struct zd_engine *e, struct zd_request *req, struct zd_
 	int status = allocation->extent.block ? 0 : alloc_place(e, req, allocation, err);
 	if (status == 0 && allocation->filling)
 		status = zd_wait_for(req, ZD_WAIT_FILL, 0, 0, 0);
+	else if (status == 0 && allocation->pending > 0)
+		status = zd_wait_for(req, ZD_WAIT_PROCESS, 0, 0, 0);
 	if (status < 0)
 		alloc_cancel(e, req);
 	if (status != 0)
@@ -146,18 +263,30 @@ static int alloc_attempt(struct zd_engine *e, struct zd_request *req, struct zd_
 	return 0;
 }
 
+int zd_allocation_find(struct zd_engine *e, const struct zd_session *session, uint64_t id,
+                       struct zd_allocation **out, struct zd_err *err)
+{
+	struct zd_allocation *allocation;
+	HASH_FIND(hh, e->allocations, &id, sizeof(id), allocation);
+	if (!allocation || allocation->session != session || !allocation->extent.block || allocation->filling)
+		return zd_err_set(err, ZEROD_E_NOT_FOUND, "this session has no allocation %llu",
+		                  (unsigned long long)id);
+	if (allocation->loader)
+		return zd_err_set(err, ZEROD_E_STATE, "allocation %llu is being loaded into a unit",
+		                  (unsigned long long)id);
+	*out = allocation;
+	return 0;
+}
+
 static int free_begin(struct zd_engine *e, struct zd_request *req, const struct zd_args *args,
                       struct zd_err *err)
 {
 	struct zd_allocation *allocation;
 	int status = zd_fences_check(&args->u.free.fences, err);
+	if (status == 0)
+		status = zd_allocation_find(e, req->session, args->u.free.allocation, &allocation, err);
 	if (status != 0)
 		return status;
-	HASH_FIND(hh, e->allocations, &args->u.free.allocation, sizeof(args->u.free.allocation), allocation);
-	if (!allocation || allocation->session != req->session || !allocation->extent.block ||
-	    allocation->filling)
-		return zd_err_set(err, ZEROD_E_NOT_FOUND, "this session has no allocation %llu",
-		                  (unsigned long long)args->u.free.allocation);
 	if (zd_fences_watch(e, req->session, allocation->job, allocation->device->index, &args->u.free.fences,
 	                    allocation_op_done, allocation, 0))
 		allocation->pending++;

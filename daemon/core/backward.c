@@ -4,7 +4,7 @@
  *
  * All ranks run the same sequence of backwards and steps. The first rank that begins a backward of a window,
  * or its boundary, describes it; another that says otherwise gets MISMATCH, instead of a step that never
- * comes.
+ * comes. Stage 1 has a boundary, since it reduces there only; in stages 2 and 3 the step closes the window.
  *
  * When the group fails, a rank that is still there does not know it yet: its streams go on writing the
  * entries and reading the target that it was given. These are abandoned: out of every reduction, charged,
@@ -12,6 +12,7 @@
  * its streams have drained.
  */
 #include "base/dtype.h"
+#include "core/layout.h"
 #include "core/reduce_internal.h"
 
 /* ---- Members ------------------------------------------------------------------------------------------- */
@@ -67,12 +68,15 @@ int zd_reduce_request_check(const struct zd_request *req, struct zd_err *err)
 	return zd_reduce_request_lost(req) ? zd_reduce_lost(group, err) : zd_group_check(group, err);
 }
 
-bool zd_backward_ended(const struct zd_member *member, uint64_t number)
+bool zd_backward_ended(const struct zd_member *member, const struct zd_member_reduce *mr)
 {
-	const struct zd_member_reduce *mr = zd_member_reduce(member);
-	if (!mr || mr->number < number)
+	const struct zd_member_reduce *other = zd_member_reduce(member);
+	if (!other || other->window < mr->window)
 		return false;
-	return mr->number > number || mr->backward == ZD_BACKWARD_IDLE || mr->backward == ZD_BACKWARD_ENDING;
+	if (other->window > mr->window || other->count > mr->count || zd_step_is_called(other))
+		return true;
+	return other->count == mr->count &&
+	       (other->backward == ZD_BACKWARD_IDLE || other->backward == ZD_BACKWARD_ENDING);
 }
 
 /* ---- Begin --------------------------------------------------------------------------------------------- */
@@ -96,7 +100,8 @@ static int parse_options(const struct zd_args *args, struct options *out, struct
 		return zd_err_set(err, ZEROD_E_UNSUPPORTED,
 		                  "a target of dtype %s; only float32, float16 and bfloat16 are reduced into",
 		                  zerod_dtype_name(dtype));
-	*out = (struct options){stage ? stage : 3, args->u.backward_begin.boundary, dtype};
+	stage = stage ? stage : 3;
+	*out = (struct options){stage, stage == 1 && args->u.backward_begin.boundary, dtype};
 	return 0;
 }
 
@@ -109,7 +114,10 @@ static int check_state(const struct zd_member_reduce *mr, struct zd_err *err)
 	if (mr->step == ZD_STEP_TAKEN)
 		return zd_err_set(err, ZEROD_E_STATE, "step %llu of rank %u has not ended",
 		                  (unsigned long long)mr->steps, rank);
-	if (mr->step != ZD_STEP_NONE && mr->step != ZD_STEP_ABANDONED)
+	if (zd_step_is_called(mr))
+		return zd_err_set(err, ZEROD_E_STATE, "rank %u has begun the step that ends its window",
+		                  rank);
+	if (mr->step == ZD_STEP_READY && mr->stage == 1)
 		return zd_err_set(err, ZEROD_E_STATE,
 		                  "backward %llu of rank %u was the boundary: the step is next",
 		                  (unsigned long long)mr->number, rank);
@@ -127,6 +135,27 @@ int zd_backward_check_ended(const struct zd_member *member, struct zd_err *err)
 	        (unsigned long long)mr->number, zd_world_rank(member));
 }
 
+int zd_backward_check_closed(const struct zd_member *member, const struct zd_unit *unit, struct zd_err *err)
+{
+	const struct zd_member_reduce *mr = zd_member_reduce(member);
+	if (!mr || (mr->backward == ZD_BACKWARD_IDLE && mr->stage == 0 &&
+	            (mr->step == ZD_STEP_NONE || mr->step == ZD_STEP_ABANDONED)))
+		return 0;
+	return zd_err_set(
+	        err, ZEROD_E_STATE,
+	        "rank %u is between backward %llu and the end of its step: unit '%s' stays as it is",
+	        zd_world_rank(member), (unsigned long long)mr->number, unit->name);
+}
+
+/* Has another rank begun this window with other units frozen. */
+static int check_frozen(const struct zd_member_reduce *other, const struct zd_member_reduce *mr,
+                        struct zd_err *err)
+{
+	if (other->window != mr->window || other->stage == 0)
+		return 0;
+	return zd_layout_compare(mr->member, other->member, err);
+}
+
 static int check_window(const struct zd_member_reduce *had, const struct zd_member_reduce *mr,
                         const struct options *options, struct zd_err *err)
 {
@@ -140,21 +169,19 @@ static int check_window(const struct zd_member_reduce *had, const struct zd_memb
 	        zd_world_rank(mr->member), options->stage, zerod_dtype_name(options->target_dtype));
 }
 
-/* Does another rank's window end elsewhere. `number` is the backward that `mr` wants to begin. */
+/* Does another rank's window end elsewhere, in stage 1. */
 static int check_boundary(const struct zd_member_reduce *other, const struct zd_member_reduce *mr,
                           bool boundary, struct zd_err *err)
 {
-	uint64_t number = mr->number + 1;
-	bool agrees = other->boundary_number == 0 ? !boundary || other->number < number
-	              : boundary                  ? other->boundary_number == number
-	                                          : other->boundary_number > number;
-	if (other->window != mr->window || other->stage == 0 || agrees)
+	uint64_t count = mr->count + 1, before = mr->number - mr->count, at = other->boundary_count;
+	bool agrees = at == 0 ? !boundary || other->count < count : boundary ? at == count : at > count;
+	if (other->window != mr->window || other->stage != 1 || agrees)
 		return 0;
 	return zd_err_set(
 	        err, ZEROD_E_MISMATCH, "backward %llu is %s boundary for rank %u; for rank %u %s %llu is",
-	        (unsigned long long)number, boundary ? "the" : "no", zd_world_rank(mr->member),
-	        zd_world_rank(other->member), other->boundary_number ? "backward" : "none up to",
-	        (unsigned long long)(other->boundary_number ? other->boundary_number : other->number));
+	        (unsigned long long)(before + count), boundary ? "the" : "no", zd_world_rank(mr->member),
+	        zd_world_rank(other->member), at ? "backward" : "none up to",
+	        (unsigned long long)(before + (at ? at : other->count)));
 }
 
 static int check_ranks(const struct zd_member_reduce *mr, const struct options *options, struct zd_err *err)
@@ -166,10 +193,52 @@ static int check_ranks(const struct zd_member_reduce *mr, const struct options *
 		if (!other)
 			continue;
 		status = check_window(other, mr, options, err);
+		if (status == 0)
+			status = check_frozen(other, mr, err);
 		if (status == 0 && other != mr)
 			status = check_boundary(other, mr, options->boundary, err);
 	}
 	return status;
+}
+
+/* A rank that has been told of its window's failure may leave the window by the next backward. One that has
+ * not is told now. */
+static int leave_failed(struct zd_engine *e, struct zd_member_reduce *mr, struct zd_err *err)
+{
+	if ((mr->failure.status == 0 && !mr->told) || mr->stage == 0)
+		return 0;
+	if (!mr->told) {
+		mr->told = true;
+		return zd_err_set(err, mr->failure.status, "%s", mr->failure.text);
+	}
+	zd_window_leave(e, mr, ZD_STEP_NONE);
+	return 0;
+}
+
+/* The same number of backwards on all ranks, else no rank takes the step. */
+static int check_count(struct zd_engine *e, struct zd_member_reduce *mr, struct zd_err *err)
+{
+	int status = zd_window_check_begin(mr, err);
+	if (status == 0)
+		return 0;
+	zd_window_fail(e, mr->member->group, mr->window, status, err->text);
+	mr->told = true;
+	return status;
+}
+
+static void begin_count(struct zd_member_reduce *mr, const struct options *options)
+{
+	if (mr->step == ZD_STEP_READY)
+		zd_sm_move(&zd_sm_step, &mr->step, ZD_STEP_NONE);
+	mr->number++;
+	mr->count++;
+	mr->boundary = options->boundary;
+	if (mr->stage == 0) {
+		mr->stage = options->stage;
+		mr->target_dtype = options->target_dtype;
+	}
+	if (options->boundary)
+		mr->boundary_count = mr->count;
 }
 
 static int begin_begin(struct zd_engine *e, struct zd_request *req, const struct zd_args *args,
@@ -180,7 +249,7 @@ static int begin_begin(struct zd_engine *e, struct zd_request *req, const struct
 	int status = zd_member_find(e, req->session, args->u.backward_begin.group, &member, err);
 	/* Who learns of a failure here may have streams at work: nothing is given up. */
 	if (status == 0)
-		status = zd_group_check(member->group, err);
+		status = zd_member_enter(member, err);
 	if (status == 0)
 		status = zd_session_check_poisoned(req->session, err);
 	if (status == 0)
@@ -188,35 +257,37 @@ static int begin_begin(struct zd_engine *e, struct zd_request *req, const struct
 	if (status != 0)
 		return status;
 	struct zd_member_reduce *mr = zd_member_reduce_get(member);
-	status = check_state(mr, err);
+	if (mr->backward == ZD_BACKWARD_IDLE && mr->step == ZD_STEP_NONE)
+		status = zd_step_tell(mr, err);
+	if (status == 0 && mr->backward == ZD_BACKWARD_IDLE && !zd_step_is_called(mr))
+		status = leave_failed(e, mr, err);
+	if (status == 0)
+		status = check_state(mr, err);
 	if (status == 0)
 		status = check_ranks(mr, &options, err);
+	if (status == 0)
+		status = check_count(e, mr, err);
 	if (status != 0)
 		return status;
 	zd_reduce_request_init(req, member);
 	zd_reduce_give_up(e, member);
 	zd_sm_move(&zd_sm_backward, &mr->backward, ZD_BACKWARD_STARTING);
-	mr->number++;
-	mr->boundary = options.boundary;
-	if (mr->stage == 0) {
-		mr->window_first = mr->number;
-		mr->stage = options.stage;
-		mr->target_dtype = options.target_dtype;
-	}
-	if (options.boundary)
-		mr->boundary_number = mr->number;
+	begin_count(mr, &options);
 	return 0;
 }
 
 /* As if it had not been asked for. */
 static void begin_undo(struct zd_member_reduce *mr)
 {
-	if (mr->window_first == mr->number)
-		mr->stage = 0;
-	if (mr->boundary)
-		mr->boundary_number = 0;
-	mr->boundary = false;
 	mr->number--;
+	mr->count--;
+	if (mr->boundary)
+		mr->boundary_count = 0;
+	mr->boundary = false;
+	if (mr->count == 0)
+		mr->stage = 0;
+	else if (mr->stage > 1)
+		zd_sm_move(&zd_sm_step, &mr->step, ZD_STEP_READY);
 	zd_sm_move(&zd_sm_backward, &mr->backward, ZD_BACKWARD_IDLE);
 }
 
@@ -226,7 +297,7 @@ static int begin_attempt(struct zd_engine *e, struct zd_request *req, struct zd_
 	if (status != 0)
 		return status;
 	struct zd_member_reduce *mr = req->member->reduce;
-	bool reduces = mr->stage > 1 || mr->boundary;
+	bool reduces = (mr->stage > 1 || mr->boundary) && !zd_window_is_abandoned(mr);
 	if (reduces && !mr->target && req->member->group->target_numel > 0)
 		status = zd_target_bind(e, req, mr, err);
 	if (status == ZD_WAIT)
@@ -264,15 +335,31 @@ static int uncommitted(const struct zd_member_reduce *mr, struct zd_err *err)
 	                  mr->nuncommitted == 1 ? "entry that is" : "entries that are", unit);
 }
 
+/* Ranks that skip the rest wait for the others' ends. */
+static void tell_skippers(struct zd_engine *e, const struct zd_member_reduce *mr)
+{
+	const struct zd_group *group = mr->member->group;
+	for (uint32_t rank = 0; rank < group->local_world_size; rank++) {
+		const struct zd_member_reduce *other = zd_member_reduce(&group->members[rank]);
+		if (other && other != mr && other->skips_rest)
+			zd_dirty(e, other->member->device);
+	}
+}
+
 static int end_begin(struct zd_engine *e, struct zd_request *req, const struct zd_args *args,
                      struct zd_err *err)
 {
 	struct zd_member *member;
-	int status = zd_member_find(e, req->session, args->u.group, &member, err);
+	bool skips_rest = args->u.backward_end.skip_rest;
+	int status = zd_member_find(e, req->session, args->u.backward_end.group, &member, err);
 	if (status == 0)
-		status = zd_group_check(member->group, err);
+		status = zd_member_enter(member, err);
 	if (status != 0)
 		return status;
+	if (skips_rest && member->group->span)
+		return zd_err_set(err, ZEROD_E_UNSUPPORTED,
+		                  "group '%s' spans daemons: each rank names the units that it skips",
+		                  member->group->name);
 	struct zd_member_reduce *mr = zd_member_reduce_get(member);
 	if (mr->backward != ZD_BACKWARD_RUNNING)
 		return zd_err_set(err, ZEROD_E_STATE, "rank %u runs no backward", zd_world_rank(member));
@@ -280,18 +367,77 @@ static int end_begin(struct zd_engine *e, struct zd_request *req, const struct z
 		return uncommitted(mr, err);
 	zd_reduce_request_init(req, member);
 	zd_sm_move(&zd_sm_backward, &mr->backward, ZD_BACKWARD_ENDING);
-	zd_reduction_fail_without(e, mr);
+	mr->end_requested = true;
+	mr->skips_rest = skips_rest;
+	if (skips_rest)
+		zd_reduction_skip_rest(e, mr);
+	else
+		zd_reduction_fail_without(e, mr);
+	tell_skippers(e, mr);
 	return 0;
 }
 
+/* A rank that skips what others reduce stays until none of them can reduce any more: local_world_size then.
+ * In an abandoned window nobody reduces. */
+static uint32_t first_reducing(const struct zd_member_reduce *mr)
+{
+	const struct zd_group *group = mr->member->group;
+	uint32_t rank = 0;
+	if (!mr->skips_rest || zd_window_is_abandoned(mr))
+		return group->local_world_size;
+	while (rank < group->local_world_size && zd_backward_ended(&group->members[rank], mr))
+		rank++;
+	return rank;
+}
+
+/* The reason why the backward cannot end; 0: none. */
 static int end_wait(struct zd_request *req, const struct zd_member_reduce *mr)
 {
 	const struct zd_reduction *r = zd_reduction_first_open(mr);
+	uint32_t reducing;
+	if (mr->open == 0 && mr->nentries == 0) {
+		reducing = first_reducing(mr);
+		return reducing < mr->member->group->local_world_size
+		               ? zd_wait_for(req, ZD_WAIT_BACKWARD, reducing, 0, 0)
+		               : 0;
+	}
 	if (!r) /* entries that were refused and that their streams still write */
 		return zd_wait_for(req, ZD_WAIT_FENCES, 0, 0, 0);
 	(void)zd_wait_for(req, ZD_WAIT_REDUCTIONS, zd_reduction_waits_for(r), mr->open, 0);
 	req->wait.unit = r->unit;
 	return ZD_WAIT;
+}
+
+static int end(struct zd_engine *e, struct zd_request *req, struct zd_member_reduce *mr)
+{
+	int wait = end_wait(req, mr);
+	if (wait != 0)
+		return wait;
+	mr->skips_rest = false;
+	(void)zd_bucket_trim(e, mr);
+	zd_sm_move(&zd_sm_backward, &mr->backward, ZD_BACKWARD_IDLE);
+	if (mr->step == ZD_STEP_CALLED)
+		zd_sm_move(&zd_sm_step, &mr->step, ZD_STEP_ZEROING);
+	else if (mr->stage > 1 || mr->boundary || mr->told)
+		zd_sm_move(&zd_sm_step, &mr->step, ZD_STEP_READY);
+	zd_reduction_forget(mr);
+	return 0;
+}
+
+int zd_backward_end_for_step(struct zd_engine *e, struct zd_request *req, struct zd_member_reduce *mr)
+{
+	if (!mr->end_requested)
+		return end(e, req, mr);
+	int wait = end_wait(req, mr);
+	return wait != 0 ? wait : zd_wait_for(req, ZD_WAIT_SUMS, mr->member->rank, 0, 0);
+}
+
+void zd_backward_step_given_up(struct zd_member_reduce *mr)
+{
+	if (mr->end_requested)
+		return;
+	mr->skips_rest = false;
+	zd_sm_move(&zd_sm_backward, &mr->backward, ZD_BACKWARD_RUNNING);
 }
 
 static int end_attempt(struct zd_engine *e, struct zd_request *req, struct zd_err *err)
@@ -300,23 +446,27 @@ static int end_attempt(struct zd_engine *e, struct zd_request *req, struct zd_er
 	if (status != 0)
 		return status;
 	struct zd_member_reduce *mr = req->member->reduce;
-	if (mr->open > 0 || mr->nentries > 0)
-		return end_wait(req, mr);
-	(void)zd_bucket_trim(e, mr);
-	zd_sm_move(&zd_sm_backward, &mr->backward, ZD_BACKWARD_IDLE);
-	if (mr->boundary)
-		zd_sm_move(&zd_sm_step, &mr->step, ZD_STEP_READY);
-	zd_reduction_forget(mr);
-	if (mr->failure.status != 0)
-		return zd_err_set(err, mr->failure.status, "%s", mr->failure.text);
-	return 0;
+	if (end(e, req, mr) == ZD_WAIT)
+		return ZD_WAIT;
+	mr->end_requested = false;
+	if (mr->failure.status == 0)
+		return 0;
+	mr->told = true;
+	return zd_err_set(err, mr->failure.status, "%s", mr->failure.text);
 }
 
+/* A step that was asked for behind it ends the backward then. */
 static void end_cancel(struct zd_engine *e, struct zd_request *req)
 {
+	struct zd_member_reduce *mr = req->member->reduce;
 	(void)e;
-	if (!zd_reduce_request_lost(req))
-		zd_sm_move(&zd_sm_backward, &req->member->reduce->backward, ZD_BACKWARD_RUNNING);
+	if (zd_reduce_request_lost(req))
+		return;
+	mr->end_requested = false;
+	if (mr->step == ZD_STEP_CALLED)
+		return;
+	mr->skips_rest = false;
+	zd_sm_move(&zd_sm_backward, &mr->backward, ZD_BACKWARD_RUNNING);
 }
 
 const struct zd_request_type zd_req_backward_begin = {"backward_begin", begin_begin, begin_attempt,
@@ -333,8 +483,9 @@ static void reset(struct zd_engine *e, struct zd_member_reduce *mr)
 	(void)zd_bucket_trim(e, mr);
 	if (mr->backward != ZD_BACKWARD_IDLE)
 		zd_sm_move(&zd_sm_backward, &mr->backward, ZD_BACKWARD_IDLE);
+	mr->end_requested = false;
 	zd_step_abandon(e, mr);
-	zd_step_close_window(mr);
+	zd_window_close(mr);
 	zd_failure_clear(&mr->failure);
 	zd_failure_clear(&mr->past);
 	mr->open = 0;
@@ -395,6 +546,7 @@ void zd_reduce_member_detach(struct zd_engine *e, struct zd_member *member)
 	zd_reduce_give_up(e, member);
 	TAILQ_FOREACH_SAFE (bucket, &mr->buckets, link, next)
 		zd_bucket_free(e, bucket);
+	zd_step_forget_result(mr);
 	mr->number = 0;
 	mr->window = 0;
 	mr->steps = 0;

@@ -8,6 +8,12 @@
  * backward to the backward's end, unless another reservation needs it while the slot is empty. Abandoned
  * entries keep it: there are some only between the group's failure and the rank's next backward, so they
  * never stand beside new ones.
+ *
+ * Each time that a slot is opened begins a generation of it. A closed slot is opened ahead, before its
+ * entries are drained, for a reservation that lets a stream wait, if no call of any process is missing for
+ * them to be drained. The new generation's entries are queued then: the slot's memory passes to them when the
+ * last entry of the former generation is drained, and their promises are kept (room.c). Several generations
+ * of a slot may be queued.
  */
 #include "base/dtype.h"
 #include "core/reduce_internal.h"
@@ -25,14 +31,59 @@ static void slot_free(struct zd_bucket *bucket, struct zd_bucket_slot *slot)
 	zd_sm_move(&zd_sm_bucket_slot, &slot->state, ZD_BUCKET_SLOT_FREE);
 }
 
-void zd_bucket_slot_leave(struct zd_bucket_slot *slot, struct zd_bucket *bucket)
+/* May the entry have the memory now: nothing of an earlier generation is left, and nothing is queued. */
+static bool is_current(const struct zd_bucket_slot *slot, const struct zd_entry *entry)
 {
+	return TAILQ_EMPTY(&slot->queue) && (slot->current == 0 || slot->generation == entry->generation);
+}
+
+static void slot_enter(struct zd_bucket_slot *slot, struct zd_entry *entry)
+{
+	entry->slot = slot;
+	entry->storage = slot->storage;
+	entry->offset = slot->used_bytes;
+	entry->generation = slot->opened;
+	slot->used_bytes += entry->bytes;
+	slot->live++;
+	if (is_current(slot, entry)) {
+		slot->generation = entry->generation;
+		slot->current++;
+	} else {
+		TAILQ_INSERT_TAIL(&slot->queue, entry, slot_link);
+		entry->room = ZD_ROOM_QUEUED;
+	}
+}
+
+/* The memory passes to the entries of one generation, each of which may end at once. */
+static void slot_advance(struct zd_engine *e, struct zd_bucket_slot *slot)
+{
+	struct zd_entry *entry;
+	if (slot->advancing) /* by a caller further up, who goes on */
+		return;
+	slot->advancing = true;
+	while ((entry = TAILQ_FIRST(&slot->queue)) &&
+	       (slot->current == 0 || slot->generation == entry->generation)) {
+		TAILQ_REMOVE(&slot->queue, entry, slot_link);
+		slot->generation = entry->generation;
+		slot->current++;
+		zd_entry_prepare(e, entry);
+	}
+	slot->advancing = false;
+}
+
+void zd_bucket_slot_leave(struct zd_engine *e, struct zd_entry *entry)
+{
+	struct zd_bucket_slot *slot = entry->slot;
 	zd_assert(slot->live > 0);
 	slot->live--;
+	if (entry->room == ZD_ROOM_QUEUED)
+		TAILQ_REMOVE(&slot->queue, entry, slot_link);
+	else
+		slot->current--;
 	if (slot->live > 0)
-		return;
-	if (slot->state == ZD_BUCKET_SLOT_CLOSED)
-		slot_free(bucket, slot);
+		slot_advance(e, slot);
+	else if (slot->state == ZD_BUCKET_SLOT_CLOSED)
+		slot_free(entry->bucket, slot);
 	else
 		slot->used_bytes = 0; /* nothing reads it any more: filled from the start again */
 }
@@ -42,6 +93,22 @@ static struct zd_bucket_slot *free_slot(struct zd_bucket *bucket, bool with_stor
 	for (uint32_t i = 0; i < bucket->nslots; i++) {
 		struct zd_bucket_slot *slot = &bucket->slots[(bucket->next + i) % bucket->nslots];
 		if (slot->state == ZD_BUCKET_SLOT_FREE && (slot->storage || !with_storage))
+			return slot;
+	}
+	return NULL;
+}
+
+/* The first closed slot in ring order whose entries are drained without any further call. */
+static struct zd_bucket_slot *draining_slot(struct zd_bucket *bucket)
+{
+	for (uint32_t i = 0; i < bucket->nslots; i++) {
+		struct zd_bucket_slot *slot = &bucket->slots[(bucket->next + i) % bucket->nslots];
+		const struct zd_entry *entry = bucket->entries;
+		if (slot->state != ZD_BUCKET_SLOT_CLOSED)
+			continue;
+		while (entry && (entry->slot != slot || zd_entry_drains(entry)))
+			entry = entry->hh.next;
+		if (!entry)
 			return slot;
 	}
 	return NULL;
@@ -89,16 +156,23 @@ static int place_open(struct zd_engine *e, struct zd_request *req, struct zd_ent
 	struct zd_bucket_slot *slot = free_slot(bucket, true); /* before memory is taken for another */
 	if (!slot)
 		slot = free_slot(bucket, false);
+	if (!slot && entry->ahead)
+		slot = draining_slot(bucket);
 	if (!slot) {
 		entry->wait = ZD_ENTRY_WAIT_SLOT;
 		return ZD_WAIT;
 	}
 	if (!slot->storage) {
 		int status = place_storage(e, req, entry, bucket->slot_bytes, &slot->storage, err);
-		if (status != 0)
+		if (status == ZD_WAIT && entry->wait == ZD_ENTRY_WAIT_ROOM && entry->ahead)
+			slot = draining_slot(bucket);
+		if (status != 0 && (status != ZD_WAIT || !slot || !slot->storage))
 			return status;
+		entry->wait = ZD_ENTRY_WAIT_NONE;
 	}
 	zd_sm_move(&zd_sm_bucket_slot, &slot->state, ZD_BUCKET_SLOT_OPEN);
+	slot->opened++;
+	slot->used_bytes = 0;
 	bucket->open = slot;
 	bucket->next = ((uint32_t)(slot - bucket->slots) + 1) % bucket->nslots;
 	return 0;
@@ -119,11 +193,7 @@ int zd_bucket_place(struct zd_engine *e, struct zd_request *req, struct zd_entry
 		if (status != 0)
 			return status;
 	}
-	entry->slot = bucket->open;
-	entry->storage = entry->slot->storage;
-	entry->offset = entry->slot->used_bytes;
-	entry->slot->used_bytes += entry->bytes;
-	entry->slot->live++;
+	slot_enter(bucket->open, entry);
 	return 0;
 }
 
@@ -141,17 +211,25 @@ int zd_bucket_find(struct zd_engine *e, const struct zd_session *session, uint64
 	return 0;
 }
 
+/* Entries that end do so from the last to the first, so that no slot's memory passes to one that is to end
+ * as well. */
+static struct zd_entry *last_entry(const struct zd_bucket *bucket)
+{
+	const struct zd_entry *first = bucket->entries;
+	return first ? ELMT_FROM_HH(first->hh.tbl, first->hh.tbl->tail) : NULL;
+}
+
 void zd_bucket_drop_entries(struct zd_engine *e, struct zd_bucket *bucket)
 {
-	struct zd_entry *entry, *next;
-	HASH_ITER (hh, bucket->entries, entry, next)
-		zd_entry_end(e, entry);
+	while (bucket->entries)
+		zd_entry_end(e, last_entry(bucket));
 }
 
 void zd_bucket_abandon_entries(struct zd_engine *e, struct zd_bucket *bucket)
 {
-	struct zd_entry *entry, *next;
-	HASH_ITER (hh, bucket->entries, entry, next) {
+	struct zd_entry *entry, *previous;
+	for (entry = last_entry(bucket); entry; entry = previous) {
+		previous = entry->hh.prev;
 		if (entry->state == ZD_ENTRY_RESERVED)
 			zd_entry_abandon(e, entry);
 		else if (entry->state != ZD_ENTRY_ABANDONED)
@@ -194,7 +272,7 @@ static int create_begin(struct zd_engine *e, struct zd_request *req, const struc
 	struct zd_member *member;
 	int status = zd_member_find(e, req->session, args->u.bucket_create.group, &member, err);
 	if (status == 0)
-		status = zd_group_check(member->group, err);
+		status = zd_member_enter(member, err);
 	if (status == 0)
 		status = create_check(args, err);
 	if (status != 0)
@@ -210,6 +288,8 @@ static int create_begin(struct zd_engine *e, struct zd_request *req, const struc
 	bucket->dtype = args->u.bucket_create.dtype;
 	bucket->slot_bytes = zd_align_up(slot_bytes ? slot_bytes : DEFAULT_SLOT_BYTES, ZD_BLOCK_MIN_ALIGN);
 	bucket->nslots = args->u.bucket_create.nslots ? args->u.bucket_create.nslots : DEFAULT_SLOTS;
+	for (uint32_t i = 0; i < bucket->nslots; i++)
+		TAILQ_INIT(&bucket->slots[i].queue);
 	HASH_ADD(hh, e->buckets, id, sizeof(bucket->id), bucket);
 	TAILQ_INSERT_TAIL(&mr->buckets, bucket, link);
 	mr->nbuckets++;

@@ -4,11 +4,14 @@
  *
  * Storage follows leases and nothing else. When the last lease ends, the bytes are uncharged at once and the
  * buffer leaves its unit; its block goes back when every transfer into it and every fence of every past lease
- * has passed.
+ * has passed. Before that, the block or slot may be promised to another buffer, its heir: the block is the
+ * heir's from then on, in the accounts too, and the heir's transfer begins when this buffer is over. Heirs
+ * may have heirs; none is freed before its former buffer.
  */
 #include <stdio.h>
 #include <string.h>
 
+#include "core/deferred.h"
 #include "core/departure.h"
 #include "core/gather.h"
 #include "core/rail.h"
@@ -47,8 +50,18 @@ static void buffer_uncharge(struct zd_engine *e, struct zd_buffer *buffer)
 
 /* ---- Life ---------------------------------------------------------------------------------------------- */
 
+/* The memory of `former` is the buffer's from here on. */
+static void take_over(struct zd_buffer *buffer, struct zd_buffer *former)
+{
+	zd_assert(former->state == ZD_BUFFER_QUARANTINED && !former->heir && former->slot == buffer->slot);
+	buffer->former = former;
+	former->heir = buffer;
+	if (!former->slot)
+		former->device->quarantine_bytes -= former->extent.bytes;
+}
+
 struct zd_buffer *zd_buffer_new(struct zd_engine *e, struct zd_part *part, struct zd_slot *slot,
-                                const struct zd_extent *extent)
+                                const struct zd_extent *extent, struct zd_buffer *former)
 {
 	struct zd_buffer *buffer = zd_calloc(1, sizeof(*buffer));
 	zd_assert(!part->buffer);
@@ -57,12 +70,17 @@ struct zd_buffer *zd_buffer_new(struct zd_engine *e, struct zd_part *part, struc
 	buffer->unit = part->unit;
 	buffer->part = part;
 	buffer->device = zd_part_member(part)->device;
-	buffer->extent = *extent;
+	buffer->aliased = !extent;
+	if (extent)
+		buffer->extent = *extent;
 	buffer->slot = slot;
 	if (slot)
 		slot->occupant = buffer;
 	buffer->since_ns = e->now_ns;
 	TAILQ_INIT(&buffer->leases);
+	LIST_INIT(&buffer->awaits);
+	if (former)
+		take_over(buffer, former);
 	TAILQ_INSERT_TAIL(&buffer->device->buffers, buffer, device_link);
 	part->buffer = buffer;
 	part->unit->refs++;
@@ -76,12 +94,15 @@ static void buffer_free(struct zd_engine *e, struct zd_buffer *buffer)
 	struct zd_slot *slot = buffer->slot;
 	zd_assert(buffer->state == ZD_BUFFER_QUARANTINED && !buffer->charged && TAILQ_EMPTY(&buffer->leases));
 	zd_dirty(e, buffer->device);
+	zd_alias_read_done(e, buffer);
 	TAILQ_REMOVE(&buffer->device->buffers, buffer, device_link);
-	if (slot) {
+	if (buffer->heir) {
+		zd_deferred_inherit(e, buffer);
+	} else if (slot) {
 		slot->occupant = NULL;
 		if (slot->orphan)
 			zd_slot_free(e, slot);
-	} else {
+	} else if (!buffer->aliased) {
 		buffer->device->quarantine_bytes -= buffer->extent.bytes;
 		zd_pool_free(e, &buffer->extent);
 	}
@@ -90,14 +111,22 @@ static void buffer_free(struct zd_engine *e, struct zd_buffer *buffer)
 	free(buffer);
 }
 
-static void buffer_op_over(struct zd_engine *e, struct zd_buffer *buffer)
+/* By operations, its own or those of the buffer whose memory it was promised. */
+static bool is_in_use(const struct zd_buffer *buffer)
+{
+	return buffer->transfers > 0 || buffer->watches > 0 || buffer->former;
+}
+
+void zd_buffer_op_over(struct zd_engine *e, struct zd_buffer *buffer)
 {
 	zd_shadow_try(e, buffer->part);
-	if (buffer->transfers > 0 || buffer->watches > 0)
+	if (is_in_use(buffer))
 		return;
 	zd_dirty(e, buffer->device);
 	if (buffer->state == ZD_BUFFER_QUARANTINED)
 		buffer_free(e, buffer);
+	else
+		zd_alias_read_done(e, buffer);
 }
 
 static void watch_done(struct zd_engine *e, struct zd_op *op, int status, const char *error,
@@ -126,7 +155,7 @@ void zd_buffer_drop(struct zd_engine *e, struct zd_buffer *buffer)
 	buffer_uncharge(e, buffer);
 	zd_dirty(e, buffer->device);
 	hold_for_process(e, buffer);
-	if (buffer->transfers == 0 && buffer->watches == 0)
+	if (!is_in_use(buffer))
 		buffer_free(e, buffer);
 }
 
@@ -163,8 +192,11 @@ static void transfer_failed(struct zd_engine *e, struct zd_buffer *buffer, uint3
 	struct zd_err err = ZD_ERR_NONE;
 	buffer->stale = true;
 	/* Its streams wait, though the copy may be released already; but a reset since has freed them. */
-	if (session && session->resets == buffer->resets)
+	if (session && session->resets == buffer->resets) {
+		if (buffer->deferred)
+			zd_deferred_break(e, session); /* the fences behind this one's, on its timeline */
 		zd_session_abort(e, session, timeline);
+	}
 	if (!zd_gathers_over_rails(group) || buffer->connection != group->span->serial)
 		return;
 	status = zd_err_set(&err, status, "group '%.64s': a gather of unit '%.64s' by rank %u: %s",
@@ -193,7 +225,7 @@ void zd_buffer_arrived(struct zd_engine *e, struct zd_buffer *buffer, uint32_t t
 	member_transfer_over(e, buffer);
 	if (buffer->transfers == 0 && buffer->state == ZD_BUFFER_INFLIGHT)
 		zd_sm_move(&zd_sm_buffer, &buffer->state, ZD_BUFFER_AVAILABLE);
-	buffer_op_over(e, buffer);
+	zd_buffer_op_over(e, buffer);
 }
 
 static void transfer_done(struct zd_engine *e, struct zd_op *op, int status, const char *error,
@@ -202,29 +234,58 @@ static void transfer_done(struct zd_engine *e, struct zd_op *op, int status, con
 	struct zd_buffer *buffer = op->owner;
 	struct zd_part *source = &buffer->unit->parts[op->aux];
 	(void)result;
-	zd_buffer_arrived(e, buffer, source->shard.segment->device->index, status, error);
+	uint32_t timeline = buffer->deferred ? ZD_TIMELINE_DEFERRED : ZD_TIMELINE_COPIES;
+	zd_buffer_arrived(e, buffer, timeline + source->shard.segment->device->index, status, error);
 	zd_part_reader_done(e, source);
 }
 
-static void copy_shard(struct zd_engine *e, struct zd_buffer *buffer, struct zd_part *source)
+void zd_buffer_copy(struct zd_engine *e, struct zd_buffer *buffer, struct zd_part *source,
+                    struct zd_signal signal)
 {
-	struct zd_member *from = zd_part_member(source);
-	struct zd_session *session = zd_part_member(buffer->part)->session;
 	uint64_t bytes = zd_unit_shard_bytes(buffer->unit);
 	struct zd_location dst = zd_extent_location(&buffer->extent);
-	struct zd_command command = {.kind = ZD_CMD_COPY, .device = from->device->index};
-	dst.offset += zd_shard_index(from) * bytes;
+	struct zd_command command = {.kind = ZD_CMD_COPY, .device = source->shard.segment->device->index};
+	dst.offset += zd_shard_index(zd_part_member(source)) * bytes;
 	dst.bytes = bytes;
 	command.u.copy.src = zd_extent_location(&source->shard);
 	command.u.copy.src.bytes = bytes;
 	command.u.copy.dst_device = buffer->device->index;
 	command.u.copy.dst = dst;
-	command.signal.session = session->id;
-	command.signal.timeline = from->device->index;
-	command.signal.value = ++session->timeline[from->device->index];
+	command.signal = signal;
+	zd_op_submit(e, buffer->unit->group->job, &command, transfer_done, buffer, source->rank);
+}
+
+static void copy_shard(struct zd_engine *e, struct zd_buffer *buffer, struct zd_part *source)
+{
+	struct zd_session *session = zd_part_member(buffer->part)->session;
+	uint32_t timeline = ZD_TIMELINE_COPIES + source->shard.segment->device->index;
 	source->readers++;
 	buffer->transfers++;
-	zd_op_submit(e, buffer->unit->group->job, &command, transfer_done, buffer, source->rank);
+	zd_buffer_copy(e, buffer, source,
+	               (struct zd_signal){session->id, timeline, ++session->timeline[timeline]});
+}
+
+/* Every shard but one that is left to the client. */
+static void copy_shards(struct zd_engine *e, struct zd_buffer *buffer, struct zd_timelines *timelines)
+{
+	struct zd_unit *unit = buffer->unit;
+	for (uint32_t rank = 0; rank < unit->group->local_world_size; rank++) {
+		struct zd_part *source = &unit->parts[rank];
+		if (source == buffer->part && buffer->own_left)
+			continue;
+		copy_shard(e, buffer, source);
+		zd_timelines_add(timelines, ZD_TIMELINE_COPIES + source->shard.segment->device->index);
+	}
+}
+
+/* Is there something that the copies have to wait for. */
+static bool is_early(const struct zd_buffer *buffer)
+{
+	const struct zd_unit *unit = buffer->unit;
+	bool early = buffer->former;
+	for (uint32_t rank = 0; rank < unit->group->local_world_size; rank++)
+		early |= zd_deferred_comes(&unit->parts[rank], buffer->version);
+	return early;
 }
 
 /* One fence a timeline is enough: what signals it ends in order. */
@@ -264,7 +325,9 @@ void zd_buffer_transfer(struct zd_engine *e, struct zd_buffer *buffer, uint64_t 
 		zd_sm_move(&zd_sm_buffer, &buffer->state, ZD_BUFFER_INFLIGHT);
 	buffer->version = version;
 	buffer->stale = false;
-	buffer->own_left = is_left_to_client(e, buffer);
+	buffer->deferred = is_early(buffer);
+	/* A client would have to learn when it may begin to copy. */
+	buffer->own_left = !buffer->deferred && is_left_to_client(e, buffer);
 	buffer->own_copied = false;
 	buffer->device->gathers++;
 	e->gathers++;
@@ -272,13 +335,10 @@ void zd_buffer_transfer(struct zd_engine *e, struct zd_buffer *buffer, uint64_t 
 	buffer->session = session->id;
 	buffer->resets = session->resets;
 	e->gathered_bytes_total += buffer->extent.bytes;
-	for (uint32_t rank = 0; rank < unit->group->local_world_size && !all; rank++) {
-		struct zd_part *source = &unit->parts[rank];
-		if (source == buffer->part && buffer->own_left)
-			continue;
-		copy_shard(e, buffer, source);
-		zd_timelines_add(&timelines, zd_part_member(source)->device->index);
-	}
+	if (buffer->deferred)
+		zd_deferred_promise(e, buffer, &timelines);
+	else if (!all)
+		copy_shards(e, buffer, &timelines);
 	if (rails) {
 		buffer->connection = unit->group->span->serial;
 		zd_rail_transfer(e, buffer, &timelines);
@@ -313,6 +373,7 @@ struct zd_lease *zd_lease_add(struct zd_engine *e, struct zd_buffer *buffer, con
 	}
 	lease->uses += uses;
 	buffer->prefetched = false;
+	zd_alias_read(buffer);
 	return lease;
 }
 
@@ -325,7 +386,7 @@ void zd_buffer_unwatch(struct zd_engine *e, struct zd_buffer *buffer)
 {
 	zd_assert(buffer->watches > 0);
 	buffer->watches--;
-	buffer_op_over(e, buffer);
+	zd_buffer_op_over(e, buffer);
 }
 
 void zd_lease_end(struct zd_engine *e, struct zd_lease *lease)
@@ -336,6 +397,8 @@ void zd_lease_end(struct zd_engine *e, struct zd_lease *lease)
 	zd_shadow_try(e, buffer->part);
 	if (TAILQ_EMPTY(&buffer->leases) && !buffer->part->persistent)
 		zd_buffer_drop(e, buffer);
+	else
+		zd_alias_read_done(e, buffer);
 }
 
 bool zd_lease_release(struct zd_engine *e, struct zd_buffer *buffer, struct zd_lease *lease,

@@ -14,7 +14,9 @@
 static bool entry_stuck(const struct zd_entry *entry)
 {
 	const struct zd_reduction *r = entry->reduction;
-	if (!r || r->state != ZD_REDUCTION_COLLECTING)
+	if (!r) /* in an abandoned window its own rank's commit frees it */
+		return entry->state == ZD_ENTRY_RESERVED && entry->bucket->mr->stuck;
+	if (r->state != ZD_REDUCTION_COLLECTING)
 		return false;
 	for (uint32_t rank = 0; rank < r->group->local_world_size; rank++) {
 		const struct zd_member_reduce *mr = zd_member_reduce(&r->group->members[rank]);
@@ -111,7 +113,7 @@ static const struct zd_entry *find_obstacle(const struct zd_member_reduce *mr, u
 	const struct zd_bucket *bucket;
 	TAILQ_FOREACH (bucket, &mr->buckets, link) {
 		for (const struct zd_entry *entry = bucket->entries; entry; entry = entry->hh.next) {
-			if (entry->state == ZD_ENTRY_WAITING || !entry_stuck(entry))
+			if (entry->state == ZD_ENTRY_WAITING || !entry->reduction || !entry_stuck(entry))
 				continue;
 			const struct zd_reduction *r = entry->reduction;
 			for (*missing = 0; *missing < r->group->local_world_size; ++*missing) {

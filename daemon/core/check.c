@@ -4,6 +4,10 @@
  */
 #include <string.h>
 
+#include "core/alloc.h"
+#include "core/barrier.h"
+#include "core/load.h"
+#include "core/deferred.h"
 #include "core/gather.h"
 #include "core/rail.h"
 #include "core/reduce.h"
@@ -44,12 +48,37 @@ static void check_strict(const struct zd_engine *e, const struct zd_buffer *buff
 		zd_assert(buffer->extent.segment->purpose == ZD_PURPOSE_STRICT);
 }
 
+/* It takes nothing, and is read while it is leased and as long as fences of past leases are awaited. Nobody
+ * writes what is read: check_part(). */
+static void check_aliased(const struct zd_buffer *buffer)
+{
+	const struct zd_part *part = buffer->part;
+	zd_assert(!buffer->extent.block && buffer->extent.bytes == 0 && !buffer->slot);
+	zd_assert(buffer->transfers == 0 && !buffer->own_left);
+	zd_assert(part->shard.block && part->readers >= buffer->reading);
+	if (!TAILQ_EMPTY(&buffer->leases))
+		zd_assert(buffer->reading && buffer->version == part->version);
+	else if (buffer->watches == 0)
+		zd_assert(!buffer->reading);
+}
+
 static void check_buffer(const struct zd_engine *e, const struct zd_buffer *buffer, struct found *found)
 {
 	const struct zd_lease *lease;
 	uint32_t index = buffer->device->index;
-	check_gathered(e, &buffer->extent, buffer->device, buffer->unit->group->job);
 	zd_assert(buffer->unit->refs > 0);
+	if (buffer->former)
+		zd_assert(buffer->former->heir == buffer);
+	if (buffer->heir) { /* its memory is the heir's */
+		zd_assert(buffer->heir->former == buffer && buffer->heir->slot == buffer->slot);
+		zd_assert(buffer->state == ZD_BUFFER_QUARANTINED && TAILQ_EMPTY(&buffer->leases));
+		zd_assert(buffer->transfers > 0 || buffer->watches > 0 || buffer->former);
+		return;
+	}
+	if (buffer->aliased)
+		check_aliased(buffer);
+	else
+		check_gathered(e, &buffer->extent, buffer->device, buffer->unit->group->job);
 	TAILQ_FOREACH (lease, &buffer->leases, link) {
 		zd_assert(lease->uses > 0 && lease->tag[0] && lease->buffer == buffer);
 		zd_assert((lease->tag[0] == ZD_RESERVED_TAG) == (lease->scope != NULL));
@@ -60,8 +89,8 @@ static void check_buffer(const struct zd_engine *e, const struct zd_buffer *buff
 		          buffer->slot->extent.block == buffer->extent.block);
 	if (buffer->charged) {
 		const struct zd_session *session = zd_part_member(buffer->part)->session;
-		zd_assert(buffer->extent.bytes ==
-		          zd_gathered_bytes(session, buffer->device, zd_unit_padded_bytes(buffer->unit)));
+		zd_assert(buffer->extent.bytes == zd_part_gathered_bytes(buffer->part));
+		zd_assert(buffer->aliased == zd_part_is_aliased(buffer->part));
 		if (session->strict)
 			check_strict(e, buffer);
 		found->charged[index][ZD_CHARGE_GATHERED] += buffer->extent.bytes;
@@ -70,7 +99,7 @@ static void check_buffer(const struct zd_engine *e, const struct zd_buffer *buff
 	}
 	if (buffer->state == ZD_BUFFER_QUARANTINED) {
 		zd_assert(!buffer->charged && TAILQ_EMPTY(&buffer->leases));
-		zd_assert(buffer->transfers > 0 || buffer->watches > 0);
+		zd_assert(buffer->transfers > 0 || buffer->watches > 0 || buffer->former);
 		return;
 	}
 	zd_assert(buffer->charged && buffer->part->buffer == buffer && zd_part_member(buffer->part)->session);
@@ -109,8 +138,9 @@ static void check_part(const struct zd_engine *e, const struct zd_part *part, st
 	if (part->context)
 		zd_assert(part->context->context && part->context->member == member);
 	/* Nobody reads what somebody writes, and others do not commit it. */
-	if (part->state == ZD_PART_UPDATING || part->state == ZD_PART_PUBLISHING)
-		zd_assert(part->readers == 0 && !part->unit->group->voted_step);
+	if (zd_part_is_written(part))
+		zd_assert((part->readers == 0 || part->state == ZD_PART_LOADING) &&
+		          !part->unit->group->voted_step);
 	if (part->buffer)
 		zd_assert(part->buffer->part == part && part->buffer->state != ZD_BUFFER_QUARANTINED);
 }
@@ -119,6 +149,7 @@ static void check_unit(const struct zd_engine *e, const struct zd_group *group, 
                        struct found *found)
 {
 	zd_assert(unit->group == group && unit->refs > 0 && unit->refs >= unit->registrations);
+	zd_load_check(unit);
 	for (uint32_t rank = 0; rank < group->local_world_size; rank++) {
 		check_part(e, &unit->parts[rank], found);
 		if (unit->parts[rank].rail)
@@ -144,6 +175,7 @@ static void check_group(struct zd_engine *e, struct zd_group *group, struct foun
 		zd_assert(attached == group->local_world_size);
 	if (group->span)
 		zd_span_check_members(group);
+	zd_barrier_check(group);
 	for (const struct zd_unit *unit = group->units; unit; unit = unit->hh_name.next)
 		check_unit(e, group, unit, found);
 	for (const struct zd_unit *unit = group->former; unit; unit = unit->hh_name.next) {
@@ -172,7 +204,7 @@ static void find_slots(struct zd_engine *e, struct found *found)
 	for (uint32_t i = 0; i < e->ndevices; i++) {
 		const struct zd_buffer *buffer;
 		TAILQ_FOREACH (buffer, &e->devices[i].buffers, device_link) {
-			if (buffer->slot && buffer->slot->orphan)
+			if (buffer->slot && buffer->slot->orphan && buffer->slot->occupant == buffer)
 				found->idle_slots[i] += buffer->slot->extent.bytes;
 		}
 	}
@@ -299,13 +331,16 @@ void zd_engine_check(struct zd_engine *e)
 		if (!a->extent.block)
 			continue;
 		check_extent(&a->extent, a->device, a->job, ZD_PURPOSE_ALLOCATIONS);
-		if (a->session)
+		zd_assert(!a->durable || a->job->durable);
+		if (a->session || a->durable)
 			found.charged[a->device->index][ZD_CHARGE_ALLOCATION] += a->extent.bytes;
 		else
 			found.quarantine[a->device->index] += a->extent.bytes;
 	}
-	for (const struct zd_session *session = e->sessions; session; session = session->hh.next)
+	for (const struct zd_session *session = e->sessions; session; session = session->hh.next) {
 		zd_onwards_check(session);
+		zd_deferred_check(session);
+	}
 	check_scopes(e, &found);
 	find_slots(e, &found);
 	for (uint32_t i = 0; i < e->ndevices; i++)

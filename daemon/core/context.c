@@ -44,7 +44,7 @@ static int part_check(const struct zd_request *req, const struct zd_part *part, 
 		return zd_err_set(err, ZEROD_E_INVALID, "unit '%s' is of another group than the first",
 		                  part->unit->name);
 	if (other && other == req->u.gather.scope)
-		return zd_err_set(err, ZEROD_E_INVALID, "unit '%s' is named twice", part->unit->name);
+		return zd_err_set(err, ZEROD_E_INVALID, "unit '%s' is given twice", part->unit->name);
 	if (other)
 		return zd_err_set(err, ZEROD_E_EXISTS, "unit '%s' is in context %llu of rank %u already",
 		                  part->unit->name, (unsigned long long)other->id,
@@ -75,8 +75,7 @@ static int parts_take(struct zd_engine *e, struct zd_request *req, const struct 
 		part->context = req->u.gather.scope;
 		req->u.gather.versions[req->u.gather.nparts] = zd_gather_version(part);
 		req->u.gather.parts[req->u.gather.nparts++] = part;
-		*padded_bytes += zd_gathered_bytes(req->session, req->member->device,
-		                                   zd_unit_padded_bytes(part->unit));
+		*padded_bytes += zd_part_gathered_bytes(part);
 	}
 	return status;
 }

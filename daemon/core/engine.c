@@ -4,6 +4,7 @@
  */
 #include <string.h>
 
+#include "core/alloc.h"
 #include "core/internal.h"
 #include "core/reduce.h"
 

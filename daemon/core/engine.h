@@ -209,6 +209,7 @@ enum zd_request_kind {
 	ZD_REQ_SESSION_RESET,
 	ZD_REQ_GROUP_JOIN,
 	ZD_REQ_GROUP_LEAVE,
+	ZD_REQ_GROUP_BARRIER,
 	ZD_REQ_UNIQUE_IDS,
 	ZD_REQ_UNIT_REGISTER,
 	ZD_REQ_UNIT_UNREGISTER,
@@ -216,6 +217,9 @@ enum zd_request_kind {
 	ZD_REQ_PUBLISH,
 	ZD_REQ_COMMIT,
 	ZD_REQ_SET_PERSISTENT,
+	ZD_REQ_SET_SLOT,
+	ZD_REQ_SET_FROZEN,
+	ZD_REQ_UNIT_LOAD,
 	ZD_REQ_GATHER,
 	ZD_REQ_RELEASE,
 	ZD_REQ_FORWARD_BEGIN,
@@ -224,6 +228,7 @@ enum zd_request_kind {
 	ZD_REQ_SCOPE_ABANDON,
 	ZD_REQ_CONTEXT_BEGIN,
 	ZD_REQ_CONTEXT_END,
+	ZD_REQ_GROUP_AGREE,
 	ZD_REQ_BACKWARD_BEGIN,
 	ZD_REQ_BUCKET_CREATE,
 	ZD_REQ_BUCKET_DESTROY,
@@ -231,7 +236,9 @@ enum zd_request_kind {
 	ZD_REQ_BUCKET_COMMIT,
 	ZD_REQ_REDUCE_SKIP,
 	ZD_REQ_BACKWARD_END,
+	ZD_REQ_BACKWARD_ABANDON,
 	ZD_REQ_STEP_BEGIN,
+	ZD_REQ_STEP_GET,
 	ZD_REQ_STEP_END,
 	ZD_REQ_ALLOC,
 	ZD_REQ_FREE,
@@ -274,7 +281,7 @@ struct zd_args {
 			uint32_t ids_bytes;
 		} group_join;
 		uint32_t unique_ids; /* UNIQUE_IDS: how many */
-		uint64_t group;      /* GROUP_LEAVE, BACKWARD_END, STEP_BEGIN, ABORT_GROUP */
+		uint64_t group;      /* GROUP_LEAVE, GROUP_BARRIER, STEP_GET, ABORT_GROUP */
 		struct {
 			uint64_t group;
 			const char *name;
@@ -302,10 +309,24 @@ struct zd_args {
 		} set_persistent;
 		struct {
 			uint64_t unit;
+			uint32_t slot;
+		} set_slot;
+		struct {
+			uint64_t unit;
+			bool frozen;
+		} set_frozen;
+		struct {
+			uint64_t unit;
+			uint64_t allocation;         /* that has the unit's elements; 0: another rank has */
+			struct zd_fence_list fences; /* of its writers */
+		} unit_load;
+		struct {
+			uint64_t unit;
 			const char *tag;  /* with a scope: NULL or "" */
 			uint32_t uses;    /* 0: 1 */
 			uint64_t version; /* 0: newest */
 			bool prefetch;
+			bool no_slot;   /* a copy that it makes is placed outside the unit's slot */
 			uint64_t scope; /* a forward scope, claim or context that holds it; 0: the tag does */
 		} gather;
 		struct {
@@ -334,6 +355,20 @@ struct zd_args {
 		} backward_begin;
 		struct {
 			uint64_t group;
+			uint32_t op; /* enum zerod_agree_op */
+			uint32_t count;
+			const double *values;
+		} group_agree;
+		struct {
+			uint64_t group;
+			bool skip_rest; /* units that others reduce, and this rank does not */
+		} backward_end;
+		struct {
+			uint64_t group;
+			struct zd_fence_list fences; /* of what may still write entries of the rank */
+		} backward_abandon;
+		struct {
+			uint64_t group;
 			uint32_t dtype;
 			uint64_t slot_bytes;
 			uint32_t nslots;
@@ -341,6 +376,8 @@ struct zd_args {
 		uint64_t bucket; /* BUCKET_DESTROY */
 		struct {
 			uint64_t bucket, unit;
+			bool ahead;      /* a fence may stand for the room */
+			bool zero_holes; /* also what the unit's views do not cover */
 		} bucket_reserve;
 		struct {
 			uint64_t bucket, entry;
@@ -348,7 +385,13 @@ struct zd_args {
 			uint32_t op; /* enum zerod_reduce_op */
 			float prescale;
 			bool overwrite;
+			uint32_t nabsent; /* views of the unit that contribute zeros, by index */
+			const uint32_t *absent;
 		} bucket_commit;
+		struct {
+			uint64_t group;
+			bool ahead; /* the reply may come before the target may be read */
+		} step_begin;
 		struct {
 			uint64_t group;
 			struct zd_fence_list fences;
@@ -357,6 +400,8 @@ struct zd_args {
 			const char *job, *name;
 			uint32_t device;
 			uint64_t bytes, alignment;
+			bool durable;
+			uint64_t unit; /* room for its elements: all else is not looked at; 0: none */
 		} alloc;
 		struct {
 			uint64_t allocation;
@@ -406,6 +451,9 @@ struct zd_reply {
 			uint64_t shard_numel, true_numel, padded_numel, version, target_offset_numel;
 		} unit_register;
 		struct {
+			uint64_t target_offset_numel;
+		} set_frozen;
+		struct {
 			struct zd_location buffer; /* segment 0 for a prefetch */
 			uint64_t version;
 			uint64_t transfer; /* that fills the buffer: who joins has the same number; not 0 */
@@ -422,6 +470,10 @@ struct zd_reply {
 			const uint64_t *ended; /* all that ended with the request */
 		} scope;                       /* FORWARD_BEGIN .. CONTEXT_END */
 		struct {
+			uint32_t count;
+			const double *values;
+		} group_agree;
+		struct {
 			uint64_t backward;
 		} backward_begin;
 		struct {
@@ -430,6 +482,7 @@ struct zd_reply {
 		struct {
 			uint64_t entry;
 			struct zd_location location;
+			struct zd_fence fence; /* when it may be written; value 0: now */
 		} bucket_reserve;
 		struct {
 			uint64_t step;
@@ -437,7 +490,10 @@ struct zd_reply {
 			double norm_squared;
 			struct zd_location target;
 			uint32_t target_dtype;
-		} step_begin;
+			bool abandoned; /* the window was, by this rank */
+			uint32_t abandoned_rank;
+			struct zd_fence fence; /* when the target may be read; value 0: now */
+		} step_begin;                  /* STEP_GET too, without target and fence */
 		struct {
 			uint64_t allocation;
 			struct zd_location location;
@@ -516,6 +572,7 @@ struct zd_peer {
 	uint32_t uid, pid;
 	bool admin;  /* root or the configured group: sees all jobs, may kill and abort */
 	bool strict; /* its gathered buffers share no page, or no segment, with anything else */
+	bool poison; /* its gathered buffers are copies, which it overwrites when leases end */
 	const char *name;
 };
 
@@ -527,7 +584,8 @@ void zd_engine_session_goodbye(struct zd_engine *engine, uint64_t session);
  * ignored. */
 void zd_engine_session_close(struct zd_engine *engine, uint64_t session);
 
-/* A request id that is outstanding already, and more than ZD_MAX_OUTSTANDING of them, get an error reply. */
+/* A request id that is outstanding already gets an error reply; so does a request that would have to wait
+ * beside ZD_MAX_OUTSTANDING others, a release beside ZD_RELEASE_ROOM more. */
 void zd_engine_request(struct zd_engine *engine, const struct zd_call *call, const struct zd_args *args);
 
 /* `result` may be NULL except for REDUCE. An unknown op is our own mistake. */
@@ -638,6 +696,7 @@ struct zd_row {
 		struct {
 			uint64_t session, bytes, age_ns;
 			uint32_t device;
+			bool durable; /* session 0: nobody has it just now */
 		} allocation;
 		struct {
 			bool context;

@@ -2,13 +2,13 @@
 /*
  * entry.c - one rank's gradient of one unit, from its reservation until nothing reads it any more.
  *
- * Only the padding behind the unit's true elements is zeroed: the trainer writes the rest, and a neighbour's
- * bytes must not reach a norm. A rank's own word, a commit with fences or one of those that say that its
+ * A rank's own word, a commit with fences or one of those that say that its
  * streams have drained, is all that gives its place to another: a failed group does not.
  */
 #include <math.h>
 #include <string.h>
 
+#include "core/promise.h"
 #include "core/reduce_internal.h"
 
 /* ---- Life ---------------------------------------------------------------------------------------------- */
@@ -32,9 +32,11 @@ static struct zd_entry *entry_new(struct zd_engine *e, struct zd_bucket *bucket,
 	return entry;
 }
 
-static void entry_free(struct zd_entry *entry)
+void zd_entry_free(struct zd_entry *entry)
 {
+	zd_failure_clear(&entry->failure);
 	free(entry->refused);
+	free(entry->absent);
 	free(entry->producers);
 	free(entry);
 }
@@ -53,8 +55,9 @@ static void entry_leave(struct zd_engine *e, struct zd_entry *entry)
 	mr->nentries--;
 	entry->part->users--;
 	HASH_DEL(bucket->entries, entry);
+	zd_entry_release_promise(e, entry);
 	if (entry->slot)
-		zd_bucket_slot_leave(entry->slot, bucket);
+		zd_bucket_slot_leave(e, entry);
 	else
 		zd_storage_drop(
 		        e, entry->storage); /* the pointer stays valid while the pending operation uses it */
@@ -71,19 +74,54 @@ void zd_entry_end(struct zd_engine *e, struct zd_entry *entry)
 	entry->reduction = NULL;
 	entry_leave(e, entry);
 	zd_sm_move(&zd_sm_entry, &entry->state, ZD_ENTRY_DRAINED);
-	if (!entry->pending)
-		entry_free(entry);
+	if (entry->ops == 0)
+		zd_entry_free(entry);
+}
+
+void zd_entry_detach(struct zd_engine *e, struct zd_entry *entry)
+{
+	if (entry->reduction) /* else its window was abandoned */
+		zd_reduction_unreserve(e, entry);
 }
 
 void zd_entry_abandon(struct zd_engine *e, struct zd_entry *entry)
 {
-	zd_reduction_unreserve(e, entry);
+	zd_entry_detach(e, entry);
 	zd_sm_move(&zd_sm_entry, &entry->state, ZD_ENTRY_ABANDONED);
+	zd_entry_release_promise(e, entry); /* nothing of the reduction counts: the stream may go on */
 }
 
-/* Its producers have written it. */
-static void entry_ready(struct zd_engine *e, struct zd_entry *entry)
+bool zd_entry_drains(const struct zd_entry *entry)
 {
+	if (entry->state < ZD_ENTRY_COMMITTED)
+		return false;
+	return !entry->reduction || zd_reduction_drains(entry->reduction);
+}
+
+/* Its place was not zeroed, so that it must not be reduced. False: that was the end of the group and of the
+ * entry. */
+static bool fail_spoilt(struct zd_engine *e, struct zd_entry *entry)
+{
+	entry->ops++;
+	zd_reduction_fail(e, entry->reduction, entry->failure.status, entry->failure.text);
+	entry->ops--;
+	if (entry->bucket)
+		return true;
+	if (entry->ops == 0)
+		zd_entry_free(entry);
+	return false;
+}
+
+void zd_entry_try_ready(struct zd_engine *e, struct zd_entry *entry)
+{
+	if (entry->state != ZD_ENTRY_COMMITTED || entry->watched || entry->room != ZD_ROOM_THERE)
+		return;
+	if (entry->nabsent > 0) {
+		zd_entry_zero_absent(e, entry);
+		return;
+	}
+	if (entry->failure.status != 0 && entry->reduction && !fail_spoilt(e, entry))
+		return;
 	zd_sm_move(&zd_sm_entry, &entry->state, ZD_ENTRY_READY);
 	if (entry->reduction)
 		zd_reduction_ready(e, entry);
@@ -105,24 +143,27 @@ static void fences_passed(struct zd_engine *e, struct zd_op *op, int status, con
 	struct zd_entry *entry = op->owner;
 	(void)result;
 	zd_storage_unuse(e, entry->storage);
-	/* Pending still: where that is the end of the group, it is the end of the entry too. */
+	/* With its op still: where that is the end of the group, it is the end of the entry too. */
 	if (status != 0 && entry->bucket && entry->reduction)
 		producers_failed(e, entry, error);
-	entry->pending = false;
+	entry->watched = false;
+	entry->ops--;
 	if (entry->bucket)
-		entry_ready(e, entry);
-	else
-		entry_free(entry);
+		zd_entry_try_ready(e, entry);
+	else if (entry->ops == 0)
+		zd_entry_free(entry);
 }
 
-/* The entry is pending afterwards unless all fences have passed. */
+/* The entry is watched afterwards unless all fences have passed. */
 static void entry_watch(struct zd_engine *e, struct zd_entry *entry, const struct zd_fence_list *fences)
 {
 	struct zd_member *member = entry->bucket->mr->member;
-	entry->pending = zd_fences_watch(e, member->session, member->group->job, member->device->index,
+	entry->watched = zd_fences_watch(e, member->session, member->group->job, member->device->index,
 	                                 fences, fences_passed, entry, 0);
-	if (entry->pending)
-		zd_storage_use(entry->storage);
+	if (!entry->watched)
+		return;
+	entry->ops++;
+	zd_storage_use(entry->storage);
 }
 
 /* For zd_entry_text(). */
@@ -138,10 +179,15 @@ static void entry_commit(struct zd_engine *e, struct zd_entry *entry, const stru
 	entry->bucket->mr->nuncommitted--;
 	zd_sm_move(&zd_sm_entry, &entry->state, ZD_ENTRY_COMMITTED);
 	entry_watch(e, entry, fences);
-	if (entry->pending)
+	if (entry->watched)
 		note_producers(entry, fences);
-	else
-		entry_ready(e, entry);
+	zd_entry_try_ready(e, entry);
+}
+
+void zd_entry_return(struct zd_engine *e, struct zd_entry *entry, const struct zd_fence_list *fences)
+{
+	zd_entry_detach(e, entry);
+	entry_commit(e, entry, fences);
 }
 
 /* ---- Reserve ------------------------------------------------------------------------------------------- */
@@ -153,7 +199,7 @@ static int reserve_check(struct zd_engine *e, const struct zd_bucket *bucket, co
 	if (unit->group != group)
 		return zd_err_set(err, ZEROD_E_INVALID, "unit '%s' and bucket %llu are of different groups",
 		                  unit->name, (unsigned long long)bucket->id);
-	int status = zd_group_check(group, err);
+	int status = zd_member_enter(bucket->mr->member, err);
 	if (status == 0)
 		status = zd_reduction_admit(e, bucket->mr, unit, err);
 	if (status != 0)
@@ -180,7 +226,10 @@ static int reserve_begin(struct zd_engine *e, struct zd_request *req, const stru
 	if (status != 0)
 		return status;
 	zd_reduce_request_init(req, bucket->mr->member);
-	req->u.reduce.entry = entry_new(e, bucket, part);
+	struct zd_entry *entry = entry_new(e, bucket, part);
+	entry->ahead = args->u.bucket_reserve.ahead;
+	entry->zero_holes = args->u.bucket_reserve.zero_holes;
+	req->u.reduce.entry = entry;
 	return 0;
 }
 
@@ -205,36 +254,6 @@ static int reserve_wait(struct zd_request *req, const struct zd_entry *entry)
 	return ZD_WAIT;
 }
 
-static void padding_filled(struct zd_engine *e, struct zd_op *op, int status, const char *error,
-                           const struct zd_op_result *result)
-{
-	struct zd_entry *entry = op->owner;
-	struct zd_request *req = entry->filler;
-	entry->pending = false;
-	zd_storage_unuse(e, entry->storage);
-	if (!entry->bucket)
-		entry_free(entry);
-	else if (entry->state != ZD_ENTRY_FILLING) /* given up meanwhile */
-		entry_ready(e, entry);
-	op->owner = req;
-	zd_request_op_done(e, op, status, error, result);
-}
-
-static int padding_fill(struct zd_engine *e, struct zd_request *req, struct zd_entry *entry,
-                        uint64_t true_bytes)
-{
-	const struct zd_storage *storage = entry->storage;
-	zd_sm_move(&zd_sm_entry, &entry->state, ZD_ENTRY_FILLING);
-	entry->pending = true;
-	entry->filler = req;
-	req->pending_ops++;
-	zd_storage_use(entry->storage);
-	zd_op_fill(e, req->member->group->job, storage->device->index,
-	           zd_storage_location(storage, entry->offset + true_bytes, entry->bytes - true_bytes),
-	           padding_filled, entry, 0);
-	return zd_wait_for(req, ZD_WAIT_FILL, 0, 0, 0);
-}
-
 static int reserve_place(struct zd_engine *e, struct zd_request *req, struct zd_entry *entry,
                          struct zd_err *err)
 {
@@ -247,14 +266,45 @@ static int reserve_place(struct zd_engine *e, struct zd_request *req, struct zd_
 	}
 	if (status != 0)
 		return status;
-	const struct zd_unit *unit = entry->part->unit;
 	TAILQ_REMOVE(&bucket->mr->waiting, entry, waiting_link);
 	bucket->mr->nplaced++;
-	uint64_t true_bytes = unit->numel * zerod_dtype_bytes(bucket->dtype);
-	if (true_bytes < entry->bytes)
-		return padding_fill(e, req, entry, true_bytes);
+	zd_sm_move(&zd_sm_entry, &entry->state, ZD_ENTRY_FILLING);
+	if (entry->room == ZD_ROOM_NONE)
+		zd_entry_prepare(e, entry);
+	return 0;
+}
+
+/* It has a place: the stream waits for the room, or the request does. */
+static int reserve_room(struct zd_engine *e, struct zd_request *req, struct zd_entry *entry,
+                        struct zd_err *err)
+{
+	const struct zd_member *member = entry->bucket->mr->member;
+	if (entry->room != ZD_ROOM_THERE && !entry->ahead)
+		return zd_wait_for(req, ZD_WAIT_FILL, 0, 0, 0);
+	if (entry->failure.status != 0)
+		return zd_err_set(err, entry->failure.status, "%s", entry->failure.text);
+	if (entry->room != ZD_ROOM_THERE) {
+		entry->promise = zd_promise_new(e, member->session, member->device, ZD_LANE_ENTRIES);
+		e->reply.u.bucket_reserve.fence = entry->promise->fence;
+	}
 	zd_sm_move(&zd_sm_entry, &entry->state, ZD_ENTRY_RESERVED);
 	return 0;
+}
+
+/* While its place is being zeroed the place cannot be given to another: a fill might come behind that one's
+ * bytes. */
+static void reserve_cancel(struct zd_engine *e, struct zd_request *req)
+{
+	struct zd_entry *entry = req->u.reduce.entry;
+	if (zd_reduce_request_lost(req))
+		return;
+	if (entry->ops == 0) {
+		zd_entry_end(e, entry);
+		return;
+	}
+	zd_entry_detach(e, entry);
+	entry->bucket->mr->nuncommitted--;
+	zd_sm_move(&zd_sm_entry, &entry->state, ZD_ENTRY_COMMITTED);
 }
 
 static int reserve_attempt(struct zd_engine *e, struct zd_request *req, struct zd_err *err)
@@ -263,12 +313,16 @@ static int reserve_attempt(struct zd_engine *e, struct zd_request *req, struct z
 	if (status != 0)
 		return status;
 	struct zd_entry *entry = req->u.reduce.entry;
+	if (entry->bucket->mr->told && zd_window_is_abandoned(entry->bucket->mr)) {
+		reserve_cancel(e, req);
+		return zd_err_set(err, ZEROD_E_STATE, "the rank has abandoned its backward");
+	}
 	if (entry->refused)
 		status = zd_err_set(err, ZEROD_E_CAPACITY, "%s", entry->refused);
 	else if (entry->state == ZD_ENTRY_WAITING)
 		status = reserve_place(e, req, entry, err);
-	else
-		zd_sm_move(&zd_sm_entry, &entry->state, ZD_ENTRY_RESERVED);
+	if (status == 0)
+		status = reserve_room(e, req, entry, err);
 	if (status == ZD_WAIT)
 		return status;
 	if (status != 0) {
@@ -282,23 +336,35 @@ static int reserve_attempt(struct zd_engine *e, struct zd_request *req, struct z
 	return 0;
 }
 
-/* While its padding is being zeroed the place cannot be given to another: the fill might come behind that
- * one's bytes. */
-static void reserve_cancel(struct zd_engine *e, struct zd_request *req)
+/* ---- Commit -------------------------------------------------------------------------------------------- */
+
+static int check_absent(const struct zd_args *args, const struct zd_unit *unit, struct zd_err *err)
 {
-	struct zd_entry *entry = req->u.reduce.entry;
-	if (zd_reduce_request_lost(req))
-		return;
-	if (!entry->pending) {
-		zd_entry_end(e, entry);
-		return;
+	const uint32_t *absent = args->u.bucket_commit.absent;
+	for (uint32_t i = 0; i < args->u.bucket_commit.nabsent; i++) {
+		if (absent[i] >= unit->nviews)
+			return zd_err_set(err, ZEROD_E_INVALID, "absent[%u] is view %u; unit '%s' has %u", i,
+			                  absent[i], unit->name, unit->nviews);
+		for (uint32_t j = 0; j < i; j++) {
+			if (absent[j] == absent[i])
+				return zd_err_set(err, ZEROD_E_INVALID,
+				                  "absent[%u] and absent[%u] are both view %u of unit '%s'",
+				                  j, i, absent[i], unit->name);
+		}
 	}
-	zd_reduction_unreserve(e, entry);
-	entry->bucket->mr->nuncommitted--;
-	zd_sm_move(&zd_sm_entry, &entry->state, ZD_ENTRY_COMMITTED);
+	return 0;
 }
 
-/* ---- Commit -------------------------------------------------------------------------------------------- */
+/* For zd_entry_try_ready(). */
+static void note_absent(struct zd_entry *entry, const struct zd_args *args)
+{
+	uint32_t n = args->u.bucket_commit.nabsent;
+	if (n == 0)
+		return;
+	entry->nabsent = n;
+	entry->absent = zd_calloc(n, sizeof(*entry->absent));
+	memcpy(entry->absent, args->u.bucket_commit.absent, n * sizeof(*entry->absent));
+}
 
 static int commit_options(const struct zd_args *args, const struct zd_bucket *bucket,
                           struct zd_reduction_options *options, struct zd_err *err)
@@ -330,6 +396,7 @@ static int commit_abandoned(struct zd_engine *e, struct zd_entry *entry, const s
 	entry_watch(e, entry, fences);
 	zd_entry_end(e, entry);
 	(void)zd_bucket_trim(e, mr);
+	mr->member->told = mr->member->group->generation;
 	return zd_reduce_lost(mr->member->group, err);
 }
 
@@ -344,7 +411,7 @@ static struct zd_entry *commit_find(const struct zd_bucket *bucket, uint64_t id)
 static int commit_check(const struct zd_bucket *bucket, const struct zd_entry *entry, uint64_t id,
                         struct zd_err *err)
 {
-	int status = zd_group_check(bucket->mr->member->group, err);
+	int status = zd_member_enter(bucket->mr->member, err);
 	if (status != 0)
 		return status;
 	if (!entry)
@@ -378,9 +445,15 @@ static int commit_begin(struct zd_engine *e, struct zd_request *req, const struc
 		return commit_abandoned(e, entry, fences, err);
 	status = commit_check(bucket, entry, args->u.bucket_commit.entry, err);
 	if (status == 0)
+		status = check_absent(args, entry->part->unit, err);
+	if (status == 0)
 		status = commit_options(args, bucket, &options, err);
 	if (status == 0)
 		status = zd_fences_check(fences, err);
+	if (status == 0 && !entry->reduction) { /* its window was abandoned */
+		entry_commit(e, entry, fences);
+		return 0;
+	}
 	if (status == 0)
 		status = zd_reduction_check_options(entry, &options, err);
 	if (status != 0)
@@ -395,6 +468,7 @@ static int commit_begin(struct zd_engine *e, struct zd_request *req, const struc
 		return status;
 	}
 	expect_pieces(e, bucket->mr->member->group);
+	note_absent(entry, args);
 	zd_reduction_commit(e, entry, &options);
 	entry_commit(e, entry, fences);
 	return 0;

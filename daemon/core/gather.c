@@ -6,11 +6,17 @@
  * otherwise waits, in this order, for every shard to have one version, for its slot or for room, and starts
  * one copy a shard. Nothing is held while it waits, so a rank that never publishes costs no memory. Gathers
  * that want room are served in order of arrival; prefetches stand back and give theirs up.
+ *
+ * A gather does not wait for work that ends by itself: a publish whose fences have not passed, or streams of
+ * past leases in its slot or in a block of its size. It takes the place at once, and its copies are deferred
+ * (deferred.h).
  */
 #include <stdio.h>
 #include <string.h>
 
 #include "base/text.h"
+#include "core/layout.h"
+#include "core/deferred.h"
 #include "core/gather.h"
 #include "core/rail.h"
 #include "core/retire.h"
@@ -25,21 +31,18 @@ static bool part_open(const struct zd_part *part)
 {
 	if (zd_shadow_is_owed(part))
 		return false;
-	return part->state == ZD_PART_UPDATE_WAIT || part->state == ZD_PART_UPDATING ||
-	       part->state == ZD_PART_PUBLISHING || zd_part_is_unpublished(part);
+	return part->state == ZD_PART_UPDATE_WAIT || zd_part_is_written(part) || zd_part_is_unpublished(part);
 }
 
 /* Nobody will have the part's version: it is being written over, or was never there. */
 static bool version_is_lost(const struct zd_part *part)
 {
-	return part->state == ZD_PART_UPDATING || part->state == ZD_PART_PUBLISHING ||
-	       zd_part_is_unpublished(part);
+	return zd_part_is_written(part) || zd_part_is_unpublished(part);
 }
 
 static bool part_registered(const struct zd_part *part)
 {
-	return part->state == ZD_PART_IDLE || part->state == ZD_PART_UPDATE_WAIT ||
-	       part->state == ZD_PART_UPDATING || part->state == ZD_PART_PUBLISHING;
+	return part->state == ZD_PART_IDLE || part->state == ZD_PART_UPDATE_WAIT || zd_part_is_written(part);
 }
 
 /* The newest version that any rank has or is about to have; at least 1, since nobody publishes 0. */
@@ -71,8 +74,7 @@ uint64_t zd_gather_version(const struct zd_part *part)
 static bool own_readable(const struct zd_buffer *buffer)
 {
 	const struct zd_part *part = buffer->part;
-	return part->version == buffer->version && part->state != ZD_PART_UPDATING &&
-	       part->state != ZD_PART_PUBLISHING && !zd_shadow_is_owed(part);
+	return part->version == buffer->version && !zd_part_is_written(part) && !zd_shadow_is_owed(part);
 }
 
 /* Is the copy one that the gather can join? */
@@ -81,6 +83,8 @@ static bool buffer_has(const struct zd_buffer *buffer, const struct zd_request *
 	uint64_t want = req->u.gather.version;
 	if (buffer->stale)
 		return false;
+	if (buffer->aliased && part_open(buffer->part))
+		return false; /* no lease may begin on a shard that is written, or about to be */
 	if (buffer->own_left && !buffer->own_copied && !own_readable(buffer))
 		return false; /* prefetched, and too late to be completed */
 	return want ? buffer->version == want : buffer->version >= req->u.gather.part->version;
@@ -113,6 +117,8 @@ static int shards_check(struct zd_request *req, const struct zd_unit *unit, uint
 			        : part_open(part)            ? "writes over"
 			                                     : "has",
 			        (unsigned long long)part->version);
+		} else if (zd_deferred_comes(part, want) && zd_may_defer(req)) {
+			continue; /* its copies will wait */
 		} else if (part->version < want || (part_open(part) && !still_given(part, want))) {
 			wait = zd_wait_for(req, ZD_WAIT_VERSION, rank, part->version,
 			                   zd_max_u64(want, part->version));
@@ -197,9 +203,26 @@ static int room_find(struct zd_engine *e, struct zd_request *req, uint64_t bytes
 	return status;
 }
 
-/* A block from the pool, for a slot or for a unit without one. */
+/* Where no block is free, one of the session's that is still in use and that nobody holds: the copies begin
+ * when it is not any more. It costs no memory, so it comes before a new segment. */
+static struct zd_buffer *find_former(const struct zd_engine *e, const struct zd_request *req, uint64_t bytes)
+{
+	struct zd_buffer *former = zd_deferred_find_former(req, bytes);
+	if (former &&
+	    zd_pool_has(req->device, req->member->group->job, block_purpose(e, req->session), bytes))
+		return NULL;
+	return former;
+}
+
+/* Where a copy that the gather makes is to be. */
+static uint32_t gather_slot(const struct zd_request *req)
+{
+	return req->u.gather.no_slot ? ZEROD_NO_SLOT : req->u.gather.part->slot;
+}
+
+/* A block from the pool, for a slot or for a unit without one; or, for a unit, that of *former. */
 static int block_take(struct zd_engine *e, struct zd_request *req, uint64_t bytes, struct zd_extent *extent,
-                      struct zd_err *err)
+                      struct zd_buffer **former, struct zd_err *err)
 {
 	struct zd_job *job = req->member->group->job;
 	struct zd_device *device = req->device;
@@ -207,6 +230,11 @@ static int block_take(struct zd_engine *e, struct zd_request *req, uint64_t byte
 	uint64_t align = req->session->strict ? ZD_STRICT_ALIGN_BYTES : ZD_BLOCK_MIN_ALIGN;
 	int status;
 	do {
+		*former = gather_slot(req) == ZEROD_NO_SLOT ? find_former(e, req, bytes) : NULL;
+		if (*former) {
+			*extent = (*former)->extent;
+			return 0;
+		}
 		status = zd_pool_alloc(e, req, job, device, purpose, bytes, align, extent, err);
 	} while (!place_comes(req, status) && !req->u.gather.prefetch && revoke_prefetch(e, device));
 	if (!place_comes(req, status))
@@ -218,21 +246,39 @@ static int block_take(struct zd_engine *e, struct zd_request *req, uint64_t byte
 
 /* ---- Slots --------------------------------------------------------------------------------------------- */
 
+/* The rank's block, unless a larger unit was put into the slot since, and nobody uses the block. */
+static struct zd_slot *slot_find(struct zd_engine *e, const struct zd_request *req, uint32_t number)
+{
+	uint64_t bytes = zd_unit_padded_bytes(req->u.gather.part->unit);
+	struct zd_slot *slot;
+	TAILQ_FOREACH (slot, &req->member->slots, link) {
+		if (slot->number == number)
+			break;
+	}
+	if (!slot || slot->extent.bytes >= zd_gathered_bytes(req->session, req->device, bytes))
+		return slot;
+	if (slot->occupant && slot->occupant->state != ZD_BUFFER_QUARANTINED && slot->occupant->prefetched)
+		zd_buffer_drop(e, slot->occupant);
+	if (slot->occupant && slot->occupant->state != ZD_BUFFER_QUARANTINED)
+		return slot;
+	zd_slot_retire(e, req->member, slot);
+	return NULL;
+}
+
 static int slot_place(struct zd_engine *e, struct zd_request *req, uint32_t number, struct zd_slot **out,
                       struct zd_err *err)
 {
-	struct zd_slot *slot;
-	TAILQ_FOREACH (slot, &req->member->slots, link) {
-		if (slot->number == number) {
-			*out = slot;
-			return 0;
-		}
+	struct zd_slot *slot = slot_find(e, req, number);
+	if (slot) {
+		*out = slot;
+		return 0;
 	}
 	struct zd_group_slot *shape = zd_group_slot_find(req->member->group, number);
 	zd_assert(shape);
 	struct zd_extent extent;
+	struct zd_buffer *former;
 	int status = block_take(e, req, zd_gathered_bytes(req->session, req->device, shape->bytes), &extent,
-	                        err);
+	                        &former, err);
 	if (status != 0)
 		return status;
 	slot = zd_calloc(1, sizeof(*slot));
@@ -245,8 +291,10 @@ static int slot_place(struct zd_engine *e, struct zd_request *req, uint32_t numb
 	return 0;
 }
 
-/* Makes the slot free for this unit, waits until it is, or says who holds it. */
-static int slot_vacate(struct zd_engine *e, struct zd_request *req, struct zd_slot *slot, struct zd_err *err)
+/* Makes the slot free for this unit, but for *former, whose work is not over; waits until it is, or says who
+ * holds it. */
+static int slot_vacate(struct zd_engine *e, struct zd_request *req, struct zd_slot *slot,
+                       struct zd_buffer **former, struct zd_err *err)
 {
 	struct zd_buffer *occupant = slot->occupant;
 	if (!occupant)
@@ -260,6 +308,10 @@ static int slot_vacate(struct zd_engine *e, struct zd_request *req, struct zd_sl
 		                  TAILQ_EMPTY(&occupant->leases) ? "keeps persistent" : "has not released");
 	if (!slot->occupant)
 		return 0;
+	if (slot->occupant->state == ZD_BUFFER_QUARANTINED && zd_may_defer(req)) {
+		*former = slot->occupant;
+		return 0;
+	}
 	int wait = zd_wait_for(req, ZD_WAIT_SLOT, 0, slot->number, 0);
 	req->wait.unit = unit;
 	return wait;
@@ -319,6 +371,7 @@ static int gather_begin(struct zd_engine *e, struct zd_request *req, const struc
 		req->u.gather.version = zd_gather_version(part);
 	req->u.gather.uses = args->u.gather.uses ? args->u.gather.uses : 1;
 	req->u.gather.prefetch = args->u.gather.prefetch;
+	req->u.gather.no_slot = args->u.gather.no_slot;
 	req->u.gather.scope = scope;
 	if (scope)
 		zd_scope_ref(scope);
@@ -362,10 +415,23 @@ static void gather_cancel(struct zd_engine *e, struct zd_request *req)
 	gather_end(req);
 }
 
+/* A gather belongs to the generation that its session knew of when it asked. */
+static int generation_check(const struct zd_request *req, struct zd_err *err)
+{
+	const struct zd_group *group = req->member->group;
+	if (req->told == group->generation)
+		return 0;
+	return zd_err_set(err, ZEROD_E_PEER_LOST,
+	                  "rank %u (pid %u) of group '%s' is gone; another session may have its place",
+	                  group->lost_rank, group->lost_pid, group->name);
+}
+
 static int gather_check(struct zd_request *req, struct zd_err *err)
 {
 	const struct zd_unit *unit = req->u.gather.part->unit;
 	int status = zd_member_check(req->member, err);
+	if (status == 0)
+		status = generation_check(req, err);
 	if (status != 0)
 		return status;
 	if (unit->group->torn)
@@ -411,7 +477,7 @@ static int gather_done(struct zd_engine *e, struct zd_request *req, struct zd_bu
 	int status = gather_hold(e, req, buffer, err);
 	if (status != 0)
 		return status;
-	e->reply.u.gather.buffer = zd_extent_location(&buffer->extent);
+	e->reply.u.gather.buffer = zd_buffer_location(buffer);
 	e->reply.u.gather.transfer = buffer->transfer;
 	if (buffer->state == ZD_BUFFER_INFLIGHT) {
 		e->reply.u.gather.nfences = buffer->nfences;
@@ -454,10 +520,10 @@ static int gather_place(struct zd_engine *e, struct zd_request *req, uint64_t ve
                         struct zd_err *err)
 {
 	struct zd_part *part = req->u.gather.part;
-	struct zd_device *device = req->device;
 	struct zd_slot *slot = NULL;
+	struct zd_buffer *former = NULL;
 	struct zd_extent extent;
-	uint64_t bytes = zd_gathered_bytes(req->session, device, zd_unit_padded_bytes(part->unit));
+	uint64_t bytes = zd_part_gathered_bytes(part);
 
 	int status = zd_gathers_over_rails(req->member->group) ? follow_check(req) : 0;
 	if (status != 0)
@@ -465,42 +531,56 @@ static int gather_place(struct zd_engine *e, struct zd_request *req, uint64_t ve
 	if (!has_turn(req))
 		return wait_for_room(req, ZD_WAIT_TURN, 0, 0);
 	status = zd_quota_check(e, req->member->group->job, bytes, err);
-	if (status == 0 && part->unit->slot != ZEROD_NO_SLOT) {
-		status = slot_place(e, req, part->unit->slot, &slot, err);
+	if (status == 0 && gather_slot(req) != ZEROD_NO_SLOT) {
+		status = slot_place(e, req, part->slot, &slot, err);
 		if (status == 0)
-			status = slot_vacate(e, req, slot, err);
+			status = slot_vacate(e, req, slot, &former, err);
 	}
 	if (status == 0)
 		status = budget_check(e, req, bytes, err);
 	if (status == 0 && !slot)
-		status = block_take(e, req, bytes, &extent, err);
+		status = block_take(e, req, bytes, &extent, &former, err);
 	if (status != 0)
 		return status;
 	if (slot) {
 		extent = slot->extent;
 		extent.bytes = bytes;
 	}
-	struct zd_buffer *buffer = zd_buffer_new(e, part, slot, &extent);
+	struct zd_buffer *buffer = zd_buffer_new(e, part, slot, &extent, former);
 	buffer->prefetched = req->u.gather.prefetch;
 	zd_buffer_transfer(e, buffer, version);
 	*out = buffer;
 	return 0;
 }
 
+/* A copy in the place of one that is still in use. */
+static struct zd_buffer *replace(struct zd_engine *e, struct zd_buffer *buffer)
+{
+	struct zd_part *part = buffer->part;
+	struct zd_slot *slot = buffer->slot;
+	struct zd_extent extent = buffer->extent;
+	zd_buffer_drop(e, buffer);
+	return zd_buffer_new(e, part, slot, &extent, buffer);
+}
+
 /* The copy that is there has another version than the wanted one. */
 static int gather_refresh(struct zd_engine *e, struct zd_request *req, struct zd_buffer *buffer,
-                          uint64_t version)
+                          uint64_t version, struct zd_buffer **out)
 {
+	bool in_use = buffer->transfers > 0 || buffer->watches > 0 || buffer->former;
 	int wait = 0;
 	if (!TAILQ_EMPTY(&buffer->leases))
 		wait = zd_wait_for(req, ZD_WAIT_LEASES, 0, buffer->version, 0);
-	else if (buffer->transfers > 0 || buffer->watches > 0)
+	else if (in_use && !zd_may_defer(req))
 		wait = zd_wait_for(req, ZD_WAIT_REFRESH, 0, buffer->version, 0);
 	if (wait) {
 		req->wait.unit = buffer->unit;
 		return wait;
 	}
+	if (in_use)
+		buffer = replace(e, buffer);
 	zd_buffer_transfer(e, buffer, version);
+	*out = buffer;
 	return 0;
 }
 
@@ -533,16 +613,18 @@ static int gather_begin_transfer(struct zd_engine *e, struct zd_request *req, st
 	int status = shards_check(req, part->unit, want, err);
 	if (status != 0)
 		return status;
+	if (zd_part_is_aliased(part)) {
+		*out = zd_alias_gather(e, part, want);
+		(*out)->prefetched = req->u.gather.prefetch;
+		return 0;
+	}
 	if (buffer && buffer->prefetched) {
 		zd_buffer_drop(e, buffer); /* nobody saw the former version */
 		buffer = NULL;
 	}
 	if (!buffer)
 		return gather_place(e, req, want, out, err);
-	status = gather_refresh(e, req, buffer, want);
-	if (status == 0)
-		*out = buffer;
-	return status;
+	return gather_refresh(e, req, buffer, want, out);
 }
 
 int zd_gather_buffer(struct zd_engine *e, struct zd_request *req, struct zd_buffer **out, struct zd_err *err)

@@ -5,17 +5,44 @@
 
 #include "core/internal.h"
 
+/* What a gathered buffer (or slot) of so many padded bytes takes: a strict session's fills whole pages or
+ * segments. */
+static inline uint64_t zd_gathered_bytes(const struct zd_session *session, const struct zd_device *device,
+                                         uint64_t padded_bytes)
+{
+	return session->strict ? zd_align_up(padded_bytes, device->strict_align_bytes) : padded_bytes;
+}
+
 /* The part's new gathered copy, charged, INFLIGHT without transfers. `extent` moves to the buffer, or is the
- * part of the slot that the unit needs. */
+ * part of the slot that the unit needs; NULL: the buffer is aliased. `former` (NULL: none) is the quarantined
+ * buffer that is still in use there. */
 struct zd_buffer *zd_buffer_new(struct zd_engine *e, struct zd_part *part, struct zd_slot *slot,
-                                const struct zd_extent *extent);
-/* Copies every shard into it, but for one that is left to the client. All shards are idle and at `version`;
- * nothing reads or writes the buffer. */
+                                const struct zd_extent *extent, struct zd_buffer *former);
+/* Copies every shard into it, but for one that is left to the client. All shards are idle and at `version`,
+ * and nothing reads or writes the buffer; or the copies are deferred until that is so. */
 void zd_buffer_transfer(struct zd_engine *e, struct zd_buffer *buffer, uint64_t version);
+/* Submits the copy of one shard, which is counted already. */
+void zd_buffer_copy(struct zd_engine *e, struct zd_buffer *buffer, struct zd_part *source,
+                    struct zd_signal signal);
+/* An operation on the buffer is over: frees one that is quarantined and has no other. */
+void zd_buffer_op_over(struct zd_engine *e, struct zd_buffer *buffer);
 
 /* A copy or exchange into it has ended, which signals that timeline. The buffer may be gone then. */
 void zd_buffer_arrived(struct zd_engine *e, struct zd_buffer *buffer, uint32_t timeline, int status,
                        const char *error);
+
+/* Is the shard all there is to gather, and may it be given out: alias.c. */
+bool zd_part_is_aliased(const struct zd_part *part);
+/* The part's aliased buffer at `version`, which is the shard's; made if there is none. No lease is on it. */
+struct zd_buffer *zd_alias_gather(struct zd_engine *e, struct zd_part *part, uint64_t version);
+/* A lease begins on the buffer. Does nothing unless it is aliased. */
+void zd_alias_read(struct zd_buffer *buffer);
+/* The buffer's last lease or watch may be over. Does nothing unless it is aliased. May free the part. */
+void zd_alias_read_done(struct zd_engine *e, struct zd_buffer *buffer);
+/* Bytes of the part's gathered buffer: none if it is aliased. */
+uint64_t zd_part_gathered_bytes(const struct zd_part *part);
+/* Its bytes. */
+struct zd_location zd_buffer_location(const struct zd_buffer *buffer);
 
 /* The version that a gather which names none is for, as of when it was asked for; 0: the newest there is when
  * its turn comes. */

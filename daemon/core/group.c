@@ -14,6 +14,7 @@
 #include <string.h>
 
 #include "base/text.h"
+#include "core/alloc.h"
 #include "core/internal.h"
 #include "core/reduce.h"
 #include "core/shadow.h"
@@ -34,7 +35,7 @@ static struct zd_owner *owner_get(struct zd_engine *e, uint32_t uid)
 	return owner;
 }
 
-static struct zd_job *job_find(struct zd_engine *e, uint32_t uid, const char *name)
+struct zd_job *zd_job_find(struct zd_engine *e, uint32_t uid, const char *name)
 {
 	struct zd_job *job, *next;
 	HASH_ITER (hh, e->jobs, job, next) {
@@ -46,7 +47,7 @@ static struct zd_job *job_find(struct zd_engine *e, uint32_t uid, const char *na
 
 struct zd_job *zd_job_get(struct zd_engine *e, uint32_t uid, const char *name, bool durable)
 {
-	struct zd_job *job = job_find(e, uid, name);
+	struct zd_job *job = zd_job_find(e, uid, name);
 	if (job)
 		return job;
 	job = zd_calloc(1, sizeof(*job));
@@ -56,6 +57,7 @@ struct zd_job *zd_job_get(struct zd_engine *e, uint32_t uid, const char *name, b
 	job->owner->jobs++;
 	job->durable = durable;
 	TAILQ_INIT(&job->groups);
+	TAILQ_INIT(&job->allocations);
 	HASH_ADD(hh, e->jobs, id, sizeof(job->id), job);
 	return job;
 }
@@ -127,6 +129,7 @@ static struct zd_group *group_new(struct zd_engine *e, struct zd_job *job, const
 		group->members[rank].rank = rank;
 		TAILQ_INIT(&group->members[rank].slots);
 		TAILQ_INIT(&group->members[rank].scopes);
+		TAILQ_INIT(&group->members[rank].barriers);
 	}
 	TAILQ_INIT(&group->slots);
 	TAILQ_INIT(&group->reductions);
@@ -149,11 +152,7 @@ void zd_group_unref(struct zd_engine *e, struct zd_group *group)
 	if (--group->refs > 0)
 		return;
 	zd_assert(group->attached == 0 && !group->units && !group->former && TAILQ_EMPTY(&group->reductions));
-	struct zd_group_slot *slot;
-	while ((slot = TAILQ_FIRST(&group->slots))) {
-		TAILQ_REMOVE(&group->slots, slot, link);
-		free(slot);
-	}
+	zd_assert(TAILQ_EMPTY(&group->slots));
 	HASH_DEL(e->groups, group);
 	TAILQ_REMOVE(&group->job->groups, group, job_link);
 	zd_job_unref(e, group->job);
@@ -178,6 +177,30 @@ int zd_group_check(const struct zd_group *group, struct zd_err *err)
 	default:
 		return zd_err_set(err, ZEROD_E_STATE, "group '%s' is not complete yet", group->name);
 	}
+}
+
+int zd_member_tell(struct zd_member *member, struct zd_err *err)
+{
+	const struct zd_group *group = member->group;
+	uint64_t more = group->generation - member->told;
+	char others[48] = "";
+	if (more == 0)
+		return 0;
+	member->told = group->generation;
+	if (more > 1)
+		(void)snprintf(others, sizeof(others), ", as are %llu before it",
+		               (unsigned long long)more - 1);
+	return zd_err_set(err, ZEROD_E_PEER_LOST,
+	                  "rank %u (pid %u) of group '%s' is gone%s; another session may have its place",
+	                  group->lost_rank, group->lost_pid, group->name, others);
+}
+
+int zd_member_enter(struct zd_member *member, struct zd_err *err)
+{
+	int status = zd_group_check(member->group, err);
+	if (status == ZEROD_E_PEER_LOST)
+		member->told = member->group->generation;
+	return status != 0 ? status : zd_member_tell(member, err);
 }
 
 int zd_member_check(const struct zd_member *member, struct zd_err *err)
@@ -235,16 +258,6 @@ static void member_attach(struct zd_engine *e, struct zd_member *member, struct 
 		zd_sm_move(&zd_sm_group, &group->state, ZD_GROUP_READY);
 }
 
-/* No rank is attached any more. With them their slots have gone; what still works on their memory is in
- * nobody's way. */
-static void group_left(struct zd_group *group)
-{
-	struct zd_group_slot *slot;
-	TAILQ_FOREACH (slot, &group->slots, link)
-		slot->placed = false;
-	group->over = !group->job->durable;
-}
-
 /* Only the attachment; what the member holds has gone or never was. */
 static void member_unlink(struct zd_engine *e, struct zd_member *member)
 {
@@ -263,21 +276,9 @@ static void member_unlink(struct zd_engine *e, struct zd_member *member)
 		zd_sm_move(&zd_sm_group, &group->state, ZD_GROUP_FAILED);
 	}
 	if (group->attached == 0)
-		group_left(group);
+		group->over = !group->job->durable; /* what still works on its memory is in nobody's way */
 	zd_dirty_group(e, group);
 	zd_group_unref(e, group);
-}
-
-static void slots_free(struct zd_engine *e, struct zd_member *member)
-{
-	struct zd_slot *slot, *next;
-	TAILQ_FOREACH_SAFE (slot, &member->slots, link, next) {
-		TAILQ_REMOVE(&member->slots, slot, link);
-		if (slot->occupant)
-			slot->orphan = true;
-		else
-			zd_slot_free(e, slot);
-	}
 }
 
 /* In a durable job without shadows: is a rank gone between update_begin and commit? */
@@ -288,8 +289,7 @@ static bool member_tears(const struct zd_member *member)
 		return false;
 	for (unit = member->group->units; unit; unit = unit->hh_name.next) {
 		const struct zd_part *part = &unit->parts[member->rank];
-		if (part->state == ZD_PART_UPDATING || part->state == ZD_PART_PUBLISHING ||
-		    (!zd_part_is_gone(part) && part->version != part->committed))
+		if (zd_part_is_written(part) || (!zd_part_is_gone(part) && part->version != part->committed))
 			return true;
 	}
 	return false;
@@ -304,9 +304,12 @@ void zd_member_detach(struct zd_engine *e, struct zd_member *member)
 		zd_shadow_roll_back(e, group);
 	if (group->span)
 		zd_span_leave(e, member, member->leaves || member->session->orderly);
-	if (group->state == ZD_GROUP_READY) {
+	if (group->state == ZD_GROUP_READY || group->state == ZD_GROUP_FAILED) {
+		group->generation++;
 		group->lost_rank = zd_world_rank(member);
 		group->lost_pid = member->session->pid;
+	}
+	if (group->state == ZD_GROUP_READY) {
 		zd_sm_move(&zd_sm_group, &group->state, ZD_GROUP_FAILED);
 		zd_reduce_group_failed(e, group);
 	}
@@ -314,7 +317,7 @@ void zd_member_detach(struct zd_engine *e, struct zd_member *member)
 	zd_reduce_member_detach(e, member);
 	zd_scopes_detach(e, member);
 	zd_parts_detach(e, member);
-	slots_free(e, member);
+	zd_assert(TAILQ_EMPTY(&member->slots));
 	member_unlink(e, member);
 	zd_group_unref(e, group);
 }
@@ -393,7 +396,7 @@ static int join_begin(struct zd_engine *e, struct zd_request *req, const struct 
 	if (status != 0)
 		return status;
 	bool durable = args->u.group_join.durable;
-	struct zd_job *job = job_find(e, req->session->uid, args->u.group_join.job);
+	struct zd_job *job = zd_job_find(e, req->session->uid, args->u.group_join.job);
 	struct zd_group *group = job ? group_find(job, args->u.group_join.group) : NULL;
 	if (job && job->durable != durable && !job_is_left(job))
 		return zd_err_set(err, ZEROD_E_MISMATCH, "job '%s' is %s; rank %u says %s", job->name,
@@ -436,6 +439,7 @@ static int join_attempt(struct zd_engine *e, struct zd_request *req, struct zd_e
 	if (group->state == ZD_GROUP_CONNECTING)
 		return zd_wait_for(req, ZD_WAIT_NODES, 0, group->world_size - group->local_world_size, 0);
 	req->member->joining = false;
+	req->member->told = group->generation;
 	e->reply.u.group_join.group = group->id;
 	e->reply.u.group_join.torn = group->torn;
 	e->reply.u.group_join.committed_step = group->committed_step;
@@ -502,9 +506,12 @@ static int abort_begin(struct zd_engine *e, struct zd_request *req, const struct
 void zd_job_end(struct zd_engine *e, struct zd_job *job)
 {
 	struct zd_group *group, *next;
+	struct zd_allocation *allocation;
 	zd_assert(job->durable);
 	zd_job_ref(job);
 	job->durable = false;
+	while ((allocation = TAILQ_FIRST(&job->allocations)))
+		zd_allocation_drop(e, allocation);
 	TAILQ_FOREACH_SAFE (group, &job->groups, job_link, next) {
 		if (group->over) /* since before the job was durable */
 			continue;
@@ -522,6 +529,7 @@ static int end_job_begin(struct zd_engine *e, struct zd_request *req, const stru
 {
 	struct zd_job *job;
 	struct zd_group *group;
+	const struct zd_allocation *allocation;
 	HASH_FIND(hh, e->jobs, &args->u.job, sizeof(args->u.job), job);
 	if (!job || (!req->session->admin && job->owner->uid != req->session->uid))
 		return zd_err_set(err, ZEROD_E_NOT_FOUND, "no job %llu", (unsigned long long)args->u.job);
@@ -532,6 +540,13 @@ static int end_job_begin(struct zd_engine *e, struct zd_request *req, const stru
 		if (group->attached > 0)
 			return zd_err_set(err, ZEROD_E_BUSY, "%u ranks of group '%s' are attached",
 			                  group->attached, group->name);
+	}
+	TAILQ_FOREACH (allocation, &job->allocations, job_link) {
+		if (allocation->session)
+			return zd_err_set(err, ZEROD_E_BUSY,
+			                  "allocation '%s' is held by session %llu (pid %u)",
+			                  allocation->name, (unsigned long long)allocation->session->id,
+			                  allocation->session->pid);
 	}
 	TAILQ_FOREACH (group, &job->groups, job_link)
 		tell_end(e, group, "its job was ended", req->session);

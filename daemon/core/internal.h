@@ -13,17 +13,11 @@
 #ifndef ZD_CORE_INTERNAL_H
 #define ZD_CORE_INTERNAL_H
 
-#include <sys/queue.h>
-
-/* Aborts on an exhausted heap like all of base/mem.h. */
-#define uthash_fatal(msg) zd_assert(!(msg))
-#include <uthash.h>
-
 #include "base/err.h"
 #include "base/mem.h"
 #include "base/sm.h"
-#include "core/block.h"
 #include "core/engine.h"
+#include "core/memory.h"
 #include "core/timelines.h"
 
 #define ZD_WAIT 1 /* returned instead of a status: try again later, req->wait says why */
@@ -33,10 +27,13 @@
 	for ((var) = TAILQ_FIRST(head); (var) && ((next) = TAILQ_NEXT(var, field), 1); (var) = (next))
 #endif
 
+struct zd_allocation;
 struct zd_buffer;
+struct zd_await;
 struct zd_bucket;
 struct zd_job;
 struct zd_group;
+struct zd_load;
 struct zd_member;
 struct zd_reduction;
 struct zd_request;
@@ -48,123 +45,7 @@ struct zd_slice;
 struct zd_span;
 struct zd_unit;
 struct zd_op;
-
-/* ---- Memory (pool.c, account.c) ------------------------------------------------------------------------ */
-
-enum zd_segment_state {
-	ZD_SEGMENT_CREATING,
-	ZD_SEGMENT_READY,
-	ZD_SEGMENT_RETIRING,   /* empty for good: sessions are to unmap it */
-	ZD_SEGMENT_DESTROYING, /* nobody has it mapped; its executor gives the memory back */
-};
-
-/* A session that has been given the segment. */
-struct zd_mapping {
-	struct zd_segment *segment;
-	struct zd_session *session;
-	TAILQ_ENTRY(zd_mapping) segment_link, session_link;
-};
-
-/* One physical allocation of one job for one purpose. */
-struct zd_segment {
-	uint32_t id;
-	uint8_t state;
-	enum zd_purpose purpose;
-	struct zd_device *device;
-	struct zd_job *job;
-	uint64_t bytes;
-	uint64_t prefetched_bytes; /* scratch of retire.c: in copies that nobody has asked for */
-	uint64_t retire_serial;    /* when it began to retire */
-	struct zd_block_range *range;
-	TAILQ_HEAD(, zd_mapping) mappings;
-	TAILQ_ENTRY(zd_segment) device_link;
-	UT_hash_handle hh;
-};
-
-/* A block of a segment. block NULL: nothing. `bytes` is what is charged for it. */
-struct zd_extent {
-	struct zd_segment *segment;
-	struct zd_block *block;
-	uint64_t bytes;
-};
-
-enum zd_charge {
-	ZD_CHARGE_SHARD,
-	ZD_CHARGE_GATHERED,
-	ZD_CHARGE_BUCKET,
-	ZD_CHARGE_STAGING,
-	ZD_CHARGE_TARGET,
-	ZD_CHARGE_ALLOCATION,
-	ZD_NCHARGES
-};
-
-struct zd_account {
-	uint64_t bytes[ZD_NCHARGES];
-	uint64_t total, peak, peak_gathered;
-};
-
-/* What one uid may hold and holds. */
-struct zd_owner {
-	uint32_t uid;
-	uint32_t jobs;
-	struct zd_account account;
-	UT_hash_handle hh;
-};
-
-TAILQ_HEAD(zd_request_list, zd_request);
-TAILQ_HEAD(zd_buffer_list, zd_buffer);
-TAILQ_HEAD(zd_segment_list, zd_segment);
-
-struct zd_device {
-	uint32_t index;
-	struct zd_device_config config; /* budget and staging resolved, never 0 */
-	uint64_t segment_default_bytes;
-	uint64_t strict_align_bytes; /* strict sessions' gathered buffers are multiples of it */
-	uint64_t segment_bytes;      /* in segments */
-	uint64_t retiring_bytes;     /* of these, in segments that are on their way back */
-	uint64_t quarantine_bytes;   /* in blocks that nobody is charged for and that are not free yet */
-	uint64_t idle_slot_bytes;    /* in slots without a charged buffer */
-	uint64_t staging_bytes;      /* charged for reductions under way */
-	struct zd_slice
-	        *staging_queue; /* utlist: slices that wait for staging, in order; reduce files' own */
-	struct zd_account account;
-	struct zd_segment_list segments;
-	struct zd_request_list queue;  /* waiting requests, in order of arrival */
-	struct zd_buffer_list buffers; /* by id, quarantined ones too */
-	uint32_t memory_waiters;       /* demand gathers in the queue that wait for room */
-	bool pass_blocked;             /* during a pass over the queue: one before wants room */
-	uint64_t gathers, joined_gathers;
-	uint64_t fallback_gathers; /* leases that forward scopes took */
-};
-
-/*
- * Takes a block for `job`. 0 with *extent; ZD_WAIT when a segment is being created or given back, or
- * quarantined blocks may come free; NO_MEMORY when nothing will change by itself; or the error of a segment
- * that could not be created. `req` (may be NULL) learns what it waits for. Charges nothing. Has empty
- * segments given back to make room, but not for a gather, which does so itself.
- */
-int zd_pool_alloc(struct zd_engine *e, struct zd_request *req, struct zd_job *job, struct zd_device *device,
-                  enum zd_purpose purpose, uint64_t bytes, uint64_t align, struct zd_extent *extent,
-                  struct zd_err *err) __attribute__((warn_unused_result));
-/* Is there a segment, or room for one, that could ever hold so much for this job and purpose. */
-bool zd_pool_could_fit(const struct zd_device *device, const struct zd_job *job, enum zd_purpose purpose,
-                       uint64_t bytes);
-/* Forgets the segment: its memory is the executor's to give back, or was never there. */
-void zd_segment_free(struct zd_engine *e, struct zd_segment *segment);
-/* Gives the block back at once: no use of it may be left. Marks the device dirty. Clears *extent. */
-void zd_pool_free(struct zd_engine *e, struct zd_extent *extent);
-struct zd_location zd_extent_location(const struct zd_extent *extent);
-/* Destroys the job's segments; every block must be free. */
-void zd_pool_job_end(struct zd_engine *e, struct zd_job *job);
-
-/* Would `bytes` more break the uid's quota: QUOTA with the sizes. */
-int zd_quota_check(struct zd_engine *e, const struct zd_job *job, uint64_t bytes, struct zd_err *err)
-        __attribute__((warn_unused_result));
-void zd_charge(struct zd_engine *e, struct zd_job *job, struct zd_device *device, enum zd_charge kind,
-               uint64_t bytes);
-void zd_uncharge(struct zd_engine *e, struct zd_job *job, struct zd_device *device, enum zd_charge kind,
-                 uint64_t bytes);
-void zd_account_usage(const struct zd_account *account, struct zd_usage *usage);
+struct zd_promise;
 
 /* ---- Operations (op.c) --------------------------------------------------------------------------------- */
 
@@ -221,15 +102,23 @@ enum zd_wait_kind {
 	ZD_WAIT_BUCKET,     /* the bucket's next slot is being reduced; rank, unit: what for */
 	ZD_WAIT_REDUCTIONS, /* a: reductions that are not complete; rank, unit: the first */
 	ZD_WAIT_STEP,       /* rank has not begun the step */
+	ZD_WAIT_SUMS,       /* the sums of the rank's step are not known yet */
+	ZD_WAIT_BACKWARD,   /* rank has not ended the backward */
+	ZD_WAIT_AGREE,      /* rank has not said its values */
+	ZD_WAIT_BARRIER,    /* rank has not reached the barrier */
 	ZD_WAIT_COMMIT,     /* rank has not committed */
 	ZD_WAIT_SAVE,       /* the last commit is being copied to the shadow of the rank's shard */
 	ZD_WAIT_RESTORE,    /* the rank's shard is being set back to the last commit */
+	ZD_WAIT_PROCESS,    /* that used the memory, to leave the device */
 	ZD_WAIT_UNIQUE_IDS, /* they are being made */
 	ZD_WAIT_TRANSFERS,  /* a: transfers of the rank, which may still free streams that wait for them */
 	ZD_WAIT_NODES,      /* a: ranks of other daemons, which have not all joined */
 	ZD_WAIT_OTHERS,     /* the ranks of other daemons, which have not all come */
 	ZD_WAIT_FOLLOW,     /* a: rank, in the world, that has not gathered the unit as others have */
 	ZD_WAIT_ORDER,      /* gathers before it; unit: the first, whose order all ranks keep */
+	ZD_WAIT_LOADERS,    /* rank has not called unit_load of the unit */
+	ZD_WAIT_SOURCE,     /* the streams that write what rank loads into the unit */
+	ZD_WAIT_LOAD,       /* copies of a load into the unit's shards */
 };
 
 struct zd_wait {
@@ -250,6 +139,7 @@ struct zd_request {
 	uint64_t serial; /* the engine's; buffers' rows of waiting gathers have it for id */
 	enum zd_request_kind kind;
 	bool queued;
+	uint64_t told;     /* what its member knew when it began */
 	bool wants_memory; /* counted in device->memory_waiters */
 	bool cancelled;    /* its session or deadline ended it while ops were pending; freed with the last */
 	bool answered;     /* before its turn */
@@ -278,9 +168,16 @@ struct zd_request {
 		} reg;                   /* UNIT_REGISTER, SET_PERSISTENT */
 		struct {
 			struct zd_part *part;
+			struct zd_allocation *source; /* what it loads; NULL: another rank's */
+			struct zd_load *load;         /* that it takes part in; NULL: not yet, or complete */
+			bool complete;
+		} load; /* UNIT_LOAD */
+		struct {
+			struct zd_part *part;
 			uint64_t version; /* 0: newest */
 			uint32_t uses;
 			bool prefetch;
+			bool no_slot;
 			char tag[ZD_MAX_TAG_BYTES + 1]; /* "": the scope's */
 			struct zd_scope *scope;         /* NULL: the tag's own */
 			struct zd_part **parts;         /* CONTEXT_BEGIN: owned; `part` is the one it is at */
@@ -292,7 +189,7 @@ struct zd_request {
 			uint32_t nfences;
 			struct zd_fence *fences; /* owned */
 			char tag[ZD_MAX_TAG_BYTES + 1];
-		} release;
+		} release; /* RELEASE, STEP_END */
 		struct {
 			struct zd_scope *scope; /* FORWARD_BEGIN: the parent, or NULL */
 			bool grad;
@@ -303,6 +200,15 @@ struct zd_request {
 			struct zd_allocation *allocation;
 			uint64_t align;
 		} alloc;
+		struct {
+			uint32_t op, count;
+			bool decided; /* `values` are what all ranks agree on */
+			double values[ZEROD_MAX_AGREED];
+		} agree;
+		struct {
+			bool passed;
+			TAILQ_ENTRY(zd_request) link; /* of its member's `barriers`, unless it has passed */
+		} barrier;
 		struct {
 			uint32_t count;
 			unsigned char *bytes; /* owned */
@@ -317,6 +223,7 @@ struct zd_request {
 			void *entry; /* reduce files' own */
 			uint64_t serial;
 			bool zeroes; /* what no sum has written */
+			bool ahead;  /* STEP_BEGIN: the reply may come before the target may be read */
 		} reduce;            /* requests of bucket.c, reduce.c, step.c */
 	} u;
 };
@@ -348,6 +255,9 @@ extern const struct zd_request_type *const zd_request_types[ZD_NREQUESTS]; /* ty
 
 /* The request ends with this error at its next attempt; the first one counts. */
 void zd_request_fail(struct zd_request *req, int status, const char *text);
+/* By attempt(): replies with what e->reply says, with success. The request goes on, without a deadline; its
+ * end is told to nobody. */
+void zd_request_answer(struct zd_engine *e, struct zd_request *req);
 /* Op callback for requests: counts pending_ops down, keeps a failure, frees a cancelled request. The owner is
  * the request; count pending_ops up when submitting. */
 zd_op_fn zd_request_op_done;
@@ -371,7 +281,7 @@ struct zd_session {
 	uint8_t state;
 	uint32_t uid, pid;
 	bool admin;
-	bool strict;
+	bool strict, poison;
 	bool orderly; /* has said goodbye */
 	char name[ZD_MAX_NAME_BYTES + 1];
 	uint64_t opened_ns, nrequests;
@@ -386,7 +296,12 @@ struct zd_session {
 	struct zd_timelines failed; /* of a piece, of a reduction: no sum waits for these any more */
 	uint32_t nahead;            /* sums that its process was asked for before their inputs were there */
 	uint32_t resets;            /* so often; fences given out before count as passed */
-	TAILQ_HEAD(, zd_onward) onwards;       /* rail.h */
+	TAILQ_HEAD(, zd_onward) onwards;   /* rail.h */
+	TAILQ_HEAD(, zd_promise) promises; /* that have not passed, in order; promise.h */
+	struct zd_buffer_list
+	        deferred; /* whose transfers are promised and have not begun, in order; deferred.h */
+	uint64_t deferred_begun
+	        [ZD_MAX_DEVICES]; /* last values of ZD_TIMELINE_DEFERRED whose copies have begun */
 	TAILQ_HEAD(, zd_departure) departures; /* CLOSING: what waits for its process to go; departure.c */
 	UT_hash_handle hh;
 };
@@ -399,7 +314,8 @@ struct zd_job {
 	uint32_t refs; /* groups, allocations, ops */
 	struct zd_account account;
 	TAILQ_HEAD(, zd_group) groups;
-	UT_hash_handle hh; /* by id */
+	TAILQ_HEAD(, zd_allocation) allocations; /* durable ones */
+	UT_hash_handle hh;                       /* by id */
 	TAILQ_ENTRY(zd_job) link;
 };
 
@@ -419,7 +335,7 @@ struct zd_member_reduce; /* reduce files' own */
 struct zd_slot {
 	uint32_t number;
 	struct zd_extent extent;
-	struct zd_buffer *occupant; /* until its last op is over */
+	struct zd_buffer *occupant; /* until its last op is over; the last one that was promised the slot */
 	bool orphan;                /* its rank is gone: freed with the occupant */
 	TAILQ_ENTRY(zd_slot) link;
 };
@@ -433,8 +349,10 @@ struct zd_member {
 	bool joining;       /* its join waits: not a member yet for any other request */
 	bool joined_before; /* someone was it: newly registered shards catch up with the group's versions */
 	bool committing;
-	bool set_back; /* what it published was undone, and its session has not been reset since */
-	bool leaves;   /* in order, by its own request */
+	bool set_back;          /* what it published was undone, and its session has not been reset since */
+	bool leaves;            /* in order, by its own request */
+	uint64_t told;          /* the group's generation that its session knows of */
+	uint64_t frozen_digest; /* of the units that the rank has frozen or unfrozen; layout.c */
 	uint64_t commit_step;
 	uint64_t comm[ZD_NCOMM_ROLES]; /* its communicators; 0: none */
 	uint32_t transfers;            /* under way of this connection's, over rails */
@@ -442,14 +360,9 @@ struct zd_member {
 	TAILQ_HEAD(, zd_scope) scopes; /* that have not ended, by id; scope.c, context.c */
 	uint32_t nscopes;
 	struct zd_member_reduce *reduce; /* NULL until the first use */
+	struct zd_request *agreeing;     /* agree.c: waits for the other ranks' values; NULL: none */
+	struct zd_request_list barriers; /* requests that wait at barriers, in order; barrier.c */
 	TAILQ_ENTRY(zd_member) session_link;
-};
-
-struct zd_group_slot {
-	uint32_t number;
-	uint64_t bytes; /* largest padded unit */
-	bool placed;    /* a rank has its block: cannot grow any more */
-	TAILQ_ENTRY(zd_group_slot) link;
 };
 
 struct zd_group {
@@ -463,7 +376,8 @@ struct zd_group {
 	uint32_t first_rank;       /* of these, in the world */
 	uint32_t attached;         /* members with a session */
 	uint32_t refs;             /* attached members, durable job, units' pending work (zd_group_ref) */
-	uint32_t lost_rank;        /* why it is FAILED */
+	uint64_t generation;       /* counts the ranks that went from a group that was complete */
+	uint32_t lost_rank;        /* the last of these; why it is FAILED */
 	uint32_t lost_pid;
 	bool torn;
 	bool over;   /* all have left for good: is there until its memory's work is done, its name is free */
@@ -487,13 +401,6 @@ struct zd_group {
 	UT_hash_handle hh; /* by id */
 };
 
-/* Its last commit may have been made, for all that this daemon knows; its shards and their shadows are
- * kept. */
-static inline bool zd_group_in_doubt(const struct zd_group *group)
-{
-	return group->voted_step != 0 && group->state != ZD_GROUP_READY;
-}
-
 /* What the rank's user knows it by. */
 static inline uint32_t zd_world_rank(const struct zd_member *member)
 {
@@ -509,6 +416,9 @@ static inline uint32_t zd_shard_index(const struct zd_member *member)
 
 /* NULL for one that is CLOSING too. */
 struct zd_session *zd_session_find(struct zd_engine *e, uint64_t id);
+/* Stores the value into the session's daemon page, by the executor of the timeline's device. */
+void zd_session_signal(struct zd_engine *e, const struct zd_session *session, uint32_t timeline,
+                       uint64_t value);
 /* The bytes of an operation that signals the timeline will never come: frees the streams that wait for them
  * and marks the session POISONED. */
 void zd_session_abort(struct zd_engine *e, struct zd_session *session, uint32_t timeline);
@@ -517,6 +427,8 @@ int zd_session_check_poisoned(const struct zd_session *session, struct zd_err *e
 
 struct zd_job *zd_job_get(struct zd_engine *e, uint32_t uid, const char *name,
                           bool durable); /* finds or makes */
+/* NULL: the uid has none of that name. */
+struct zd_job *zd_job_find(struct zd_engine *e, uint32_t uid, const char *name);
 void zd_job_ref(struct zd_job *job);
 void zd_job_unref(struct zd_engine *e, struct zd_job *job);
 /* A durable job that nobody is attached to gives everything back. */
@@ -527,7 +439,11 @@ int zd_member_find(struct zd_engine *e, struct zd_session *session, uint64_t gro
                    struct zd_err *err) __attribute__((warn_unused_result));
 /* 0 when the group is READY; PEER_LOST, ABORTED or STATE with the text otherwise. */
 int zd_group_check(const struct zd_group *group, struct zd_err *err) __attribute__((warn_unused_result));
-/* The same, and PEER_LOST while the rank works on what was undone. */
+/* PEER_LOST, once, when a rank went and this one's session has not been told. */
+int zd_member_tell(struct zd_member *member, struct zd_err *err) __attribute__((warn_unused_result));
+/* At the beginning of a request: zd_group_check(), then zd_member_tell(). */
+int zd_member_enter(struct zd_member *member, struct zd_err *err) __attribute__((warn_unused_result));
+/* zd_group_check(), and PEER_LOST while the rank works on what was undone. */
 int zd_member_check(const struct zd_member *member, struct zd_err *err) __attribute__((warn_unused_result));
 void zd_group_ref(struct zd_group *group);
 void zd_group_unref(struct zd_engine *e, struct zd_group *group);
@@ -543,6 +459,7 @@ enum zd_part_state {
 	ZD_PART_IDLE,
 	ZD_PART_UPDATE_WAIT, /* update_begin waits for readers; new gathers wait already */
 	ZD_PART_UPDATING,
+	ZD_PART_LOADING,    /* the same, and a unit_load writes the shard, or is about to */
 	ZD_PART_PUBLISHING, /* the writers' fences are awaited */
 	ZD_PART_DETACHED,   /* durable: its session is gone, the shard stays */
 	ZD_PART_DYING,      /* to be freed when the last reader ends */
@@ -557,14 +474,26 @@ struct zd_part {
 	uint64_t first;     /* version it was registered with: that one is nobody's, so nobody reads it */
 	uint64_t committed; /* version at the last commit */
 	uint32_t rank;
-	uint32_t readers; /* pushes that read the shard, and its fill */
+	uint32_t readers; /* pushes that read the shard, its fill, and aliased buffers that are read */
+	uint32_t slot;    /* it is gathered into; only while it is registered */
 	uint32_t users;   /* waiting requests and reductions that name it: no unregister */
 	uint8_t state;
 	uint8_t shadow; /* enum zd_shadow_state */
 	bool persistent;
-	struct zd_scope *context; /* the user context of its rank that it is in */
-	struct zd_rail *rail;     /* rail.h; NULL where the group does not span daemons */
+	bool frozen;                  /* the unit's own, unless its rank has changed it */
+	struct zd_scope *context;     /* the user context of its rank that it is in */
+	LIST_HEAD(, zd_await) awaits; /* PUBLISHING: transfers that wait for the new version; deferred.h */
+	struct zd_rail *rail;         /* rail.h; NULL where the group does not span daemons */
 };
+
+/* Elements of a view, which has been checked. */
+static inline uint64_t zd_view_numel(const struct zd_view_args *view)
+{
+	uint64_t numel = 1;
+	for (uint32_t i = 0; i < view->ndim; i++)
+		numel *= view->shape[i];
+	return numel;
+}
 
 struct zd_unit {
 	uint64_t id;
@@ -572,11 +501,11 @@ struct zd_unit {
 	struct zd_group *group;
 	enum zerod_dtype dtype;
 	uint64_t numel, shard_numel;
-	uint32_t slot;
+	uint32_t slot; /* with which its parts begin, as without a gradient or with one */
 	bool frozen;
 	bool all_reduce; /* its part of a target is the whole unit, on every rank */
 	uint32_t nviews;
-	struct zd_view_args *views; /* names owned */
+	struct zd_view_args *views; /* names owned; within the unit's elements */
 	uint32_t first_rank;        /* who described it */
 	uint32_t refs;              /* parts not ABSENT, buffers, reductions, registrations */
 	uint32_t registrations;     /* that have not ended */
@@ -584,7 +513,9 @@ struct zd_unit {
 	char *mismatch; /* a rank described it differently: both descriptions, until that rank agrees */
 	uint32_t mismatch_rank;
 	uint64_t target_offset_numel;
-	bool laid_out;          /* it has its place in the group's slot and target */
+	struct zd_load *load;   /* that is not over; NULL: none; load.c */
+	bool targeted;          /* it has its place in the flat target */
+	bool laid_out;          /* a part of it has had a shard */
 	struct zd_part *parts;  /* local_world_size */
 	UT_hash_handle hh;      /* by id */
 	UT_hash_handle hh_name; /* in the group */
@@ -600,12 +531,6 @@ static inline uint64_t zd_unit_padded_bytes(const struct zd_unit *unit)
 	return unit->group->nshards * zd_unit_shard_bytes(unit);
 }
 
-/* Its elements in a rank's target. */
-static inline uint64_t zd_unit_target_numel(const struct zd_unit *unit)
-{
-	return unit->shard_numel * (unit->all_reduce ? unit->group->nshards : 1);
-}
-
 /* The rank's shard alone. */
 static inline struct zd_location zd_part_location(const struct zd_part *part)
 {
@@ -614,24 +539,23 @@ static inline struct zd_location zd_part_location(const struct zd_part *part)
 	return location;
 }
 
-/* What a rank's shard takes, with its shadow. */
-static inline uint64_t zd_unit_part_bytes(const struct zd_unit *unit)
-{
-	return zd_unit_shard_bytes(unit) * (unit->group->shadow ? 2 : 1);
-}
-
-/* What a gathered buffer (or slot) of so many padded bytes takes: a strict session's fills whole pages or
- * segments. */
-static inline uint64_t zd_gathered_bytes(const struct zd_session *session, const struct zd_device *device,
-                                         uint64_t padded_bytes)
-{
-	return session->strict ? zd_align_up(padded_bytes, device->strict_align_bytes) : padded_bytes;
-}
-
 /* The rank has no shard, or one that nobody but transfers under way has a use for. */
 static inline bool zd_part_is_gone(const struct zd_part *part)
 {
 	return part->state == ZD_PART_ABSENT || part->state == ZD_PART_DYING;
+}
+
+/* Its rank has registered it, or is doing so; a shard that is still read, or kept, is no registration. */
+static inline bool zd_part_is_registered(const struct zd_part *part)
+{
+	return !zd_part_is_gone(part) && part->state != ZD_PART_DETACHED;
+}
+
+/* An update of the shard has been granted and is not over. */
+static inline bool zd_part_is_written(const struct zd_part *part)
+{
+	return part->state == ZD_PART_UPDATING || part->state == ZD_PART_LOADING ||
+	       part->state == ZD_PART_PUBLISHING;
 }
 
 /* The shard is as it was registered, zeroed. */
@@ -640,8 +564,6 @@ static inline bool zd_part_is_unpublished(const struct zd_part *part)
 	return part->version == part->first;
 }
 
-/* NULL: no unit of the group has that slot. */
-struct zd_group_slot *zd_group_slot_find(struct zd_group *group, uint32_t number);
 /* Real elements of its shard. */
 uint64_t zd_part_true_numel(const struct zd_part *part);
 static inline struct zd_member *zd_part_member(const struct zd_part *part)
@@ -658,9 +580,6 @@ bool zd_unit_is_left(const struct zd_unit *unit);
 void zd_part_reader_done(struct zd_engine *e, struct zd_part *part);
 /* The member's part of every unit goes (or is DETACHED in a durable job). */
 void zd_parts_detach(struct zd_engine *e, struct zd_member *member);
-
-/* The daemons meet, and all are at `step` or in doubt about it: so is the group now, if it was in doubt. */
-void zd_commit_resolve(struct zd_engine *e, struct zd_group *group, uint64_t step, bool torn);
 
 /* ---- Gathered buffers (buffer.c, gather.c) ------------------------------------------------------------- */
 
@@ -684,24 +603,30 @@ struct zd_buffer {
 	bool stale;      /* a transfer failed, or a shard that it is made of is gone: satisfies no gather */
 	bool own_left;   /* the transfer leaves the rank's own slice to its client */
 	bool own_copied; /* and a client was told to copy it */
+	bool deferred;   /* its transfer begins, or has begun, later than it was promised; deferred.h */
+	bool aliased;    /* it is the shard itself, without an extent: alias.c */
+	bool reading;    /* aliased: it counts among the part's readers */
 	struct zd_unit *unit;
 	struct zd_part *part;
 	struct zd_device *device;
-	struct zd_extent extent; /* the slot's, if slot is set */
+	struct zd_extent extent; /* the slot's or heir's, if there is one; empty if aliased */
 	struct zd_slot *slot;
+	struct zd_buffer *former; /* QUARANTINED in the same memory: the transfer begins when it is over */
+	struct zd_buffer *heir;   /* to which the memory is promised */
+	LIST_HEAD(, zd_await) awaits;
 	uint64_t version, since_ns;
 	uint64_t connection; /* of its group, that fills it, or has; see span.h */
 	uint64_t ordinal;    /* over rails: its transfer is the Nth of the unit on its rank */
 	uint64_t transfer;   /* the number of the one that fills it, or has */
 	uint64_t session;    /* whose timelines that signals, and how often it had been reset */
 	uint32_t resets;
-	uint32_t transfers;   /* copies under way into it */
+	uint32_t transfers;   /* copies into it that have not ended, promised ones too */
 	uint32_t watches;     /* fences of past leases under way, and the departure of its process */
 	uint32_t leaving_pid; /* the process, then */
 	uint32_t nfences;     /* daemon-page fences of its transfer */
 	struct zd_fence *fences;
 	TAILQ_HEAD(, zd_lease) leases;
-	TAILQ_ENTRY(zd_buffer) device_link;
+	TAILQ_ENTRY(zd_buffer) device_link, deferred_link;
 };
 
 /* No lease is left and none may come: the bytes are uncharged at once, the block is free when the last op is
@@ -713,24 +638,6 @@ void zd_buffer_revoke(struct zd_engine *e, struct zd_buffer *buffer);
 void zd_slot_free(struct zd_engine *e, struct zd_slot *slot);
 /* "plan, fallback": the tags that hold it. */
 void zd_buffer_tags(const struct zd_buffer *buffer, char *out, size_t out_bytes);
-
-/* ---- Allocations (alloc.c) ----------------------------------------------------------------------------- */
-
-struct zd_allocation {
-	uint64_t id;
-	char name[ZD_MAX_NAME_BYTES + 1];
-	struct zd_session *session; /* NULL: freed, waits for fences or its fill */
-	struct zd_job *job;
-	struct zd_device *device;
-	struct zd_extent extent;
-	uint64_t since_ns;
-	uint32_t pending;
-	bool filling;
-	TAILQ_ENTRY(zd_allocation) session_link;
-	UT_hash_handle hh;
-};
-/* Drops it: uncharged at once, freed when pending ops are over. */
-void zd_allocation_drop(struct zd_engine *e, struct zd_allocation *allocation);
 
 /* ---- The engine ---------------------------------------------------------------------------------------- */
 

@@ -6,9 +6,13 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "core/alloc.h"
+#include "core/gather.h"
 #include "core/departure.h"
+#include "core/gather.h"
 #include "core/internal.h"
 #include "core/reduce.h"
+#include "core/shadow.h"
 #include "core/scope.h"
 #include "core/span.h"
 
@@ -131,7 +135,7 @@ static void collect(struct listing *l)
 	case ZD_TABLE_ALLOCATIONS:
 		for (const struct zd_allocation *a = e->allocations; a; a = a->hh.next) {
 			/* not those that wait for memory, nor freed ones whose streams are not through */
-			if (a->session && a->extent.block && sees(l, a->job))
+			if ((a->session || a->durable) && a->extent.block && sees(l, a->job))
 				add(l, a->id, a, NULL);
 		}
 		break;
@@ -257,18 +261,29 @@ static bool row_group(struct zd_row *row, const struct zd_group *group, row_fn *
 	return more;
 }
 
+/* Ranks may have changed slot and gradient of their parts: the first one's are shown. */
+static const struct zd_part *first_registered(const struct zd_unit *unit)
+{
+	for (uint32_t rank = 0; rank < unit->group->local_world_size; rank++) {
+		if (zd_part_is_registered(&unit->parts[rank]))
+			return &unit->parts[rank];
+	}
+	return NULL;
+}
+
 static bool row_unit(struct zd_row *row, const struct zd_unit *unit, row_fn *fn, void *arg)
 {
 	row->job = unit->group->job->name;
 	row->group = unit->group->name;
 	row->name = unit->name;
 	row->u.unit.dtype = unit->dtype;
-	row->u.unit.slot = unit->slot;
 	row->u.unit.views = unit->nviews ? unit->nviews : 1;
 	row->u.unit.numel = unit->numel;
 	row->u.unit.padded_bytes = zd_unit_padded_bytes(unit);
-	row->u.unit.frozen = unit->frozen;
 	row->u.unit.all_reduce = unit->all_reduce;
+	const struct zd_part *first = first_registered(unit);
+	row->u.unit.slot = first ? first->slot : unit->slot;
+	row->u.unit.frozen = first ? first->frozen : unit->frozen;
 	row->u.unit.version_min = UINT64_MAX;
 	for (uint32_t rank = 0; rank < unit->group->local_world_size; rank++) {
 		const struct zd_part *part = &unit->parts[rank];
@@ -346,15 +361,14 @@ static bool row_waiting(const struct listing *l, struct zd_row *row, const struc
 	                               req->u.gather.uses, l->e->now_ns - req->since_ns};
 	char text[ZD_WAIT_TEXT];
 	row_unit_names(row, req->u.gather.part->unit);
-	row->u.buffer.padded_bytes = zd_gathered_bytes(req->session, req->device,
-	                                               zd_unit_padded_bytes(req->u.gather.part->unit));
+	row->u.buffer.padded_bytes = zd_part_gathered_bytes(req->u.gather.part);
 	row->state = "WAITING";
 	row->u.buffer.rank = zd_world_rank(zd_part_member(req->u.gather.part));
 	row->u.buffer.device = req->device->index;
 	row->u.buffer.version = req->u.gather.version;
 	row->u.buffer.age_ns = l->e->now_ns - req->since_ns;
 	row->u.buffer.prefetched = req->u.gather.prefetch;
-	row->u.buffer.nholders = 1;
+	row->u.buffer.nholders = req->u.gather.prefetch ? 0 : 1; /* a prefetch will hold nothing */
 	row->u.buffer.holders = &holder;
 	zd_wait_text(l->e, req, text);
 	row->u.buffer.waits_for = text;
@@ -374,7 +388,8 @@ static bool row_allocation(const struct listing *l, struct zd_row *row, const st
 {
 	row->job = a->job->name;
 	row->name = a->name;
-	row->u.allocation.session = a->session->id;
+	row->u.allocation.session = a->session ? a->session->id : 0;
+	row->u.allocation.durable = a->durable;
 	row->u.allocation.bytes = a->extent.bytes;
 	row->u.allocation.age_ns = l->e->now_ns - a->since_ns;
 	row->u.allocation.device = a->device->index;

@@ -153,6 +153,18 @@ int zd_pool_alloc(struct zd_engine *e, struct zd_request *req, struct zd_job *jo
 	        (unsigned long long)device->segment_bytes, (unsigned long long)device->account.total);
 }
 
+bool zd_pool_has(const struct zd_device *device, const struct zd_job *job, enum zd_purpose purpose,
+                 uint64_t bytes)
+{
+	const struct zd_segment *segment;
+	TAILQ_FOREACH (segment, &device->segments, device_link) {
+		if (segment->state == ZD_SEGMENT_READY && is_for(segment, job, purpose, bytes) &&
+		    zd_block_largest_free(segment->range) >= bytes)
+			return true;
+	}
+	return false;
+}
+
 /* Segments of strict sessions are empty when their one buffer goes, and can go, too. */
 bool zd_pool_could_fit(const struct zd_device *device, const struct zd_job *job, enum zd_purpose purpose,
                        uint64_t bytes)

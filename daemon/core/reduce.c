@@ -13,9 +13,11 @@
 
 /* ---- Records ------------------------------------------------------------------------------------------- */
 
-static struct zd_reduction *find(const struct zd_group *group, uint64_t unit, uint64_t backward)
+/* In the last backward that the rank has begun. */
+static struct zd_reduction *find(const struct zd_member_reduce *mr, uint64_t unit)
 {
-	uint64_t key[2] = {unit, backward};
+	const struct zd_group *group = mr->member->group;
+	uint64_t key[ZD_REDUCTION_NKEYS] = {unit, mr->window, mr->count};
 	struct zd_reduction *r;
 	/* NOLINTNEXTLINE(clang-analyzer-core.UndefinedBinaryOperatorResult): hashed byte by byte */
 	HASH_FIND(hh, group->reduction_index, key, sizeof(key), r);
@@ -27,14 +29,16 @@ static void index_add(struct zd_group *group, struct zd_reduction *r)
 	HASH_ADD(hh, group->reduction_index, key, sizeof(r->key), r);
 }
 
-static struct zd_reduction *get(struct zd_group *group, struct zd_unit *unit, uint64_t backward)
+static struct zd_reduction *get(const struct zd_member_reduce *mr, struct zd_unit *unit)
 {
-	struct zd_reduction *r = find(group, unit->id, backward);
+	struct zd_group *group = mr->member->group;
+	struct zd_reduction *r = find(mr, unit->id);
 	if (r)
 		return r;
 	r = zd_calloc(1, sizeof(*r));
 	r->key[ZD_REDUCTION_UNIT] = unit->id;
-	r->key[ZD_REDUCTION_BACKWARD] = backward;
+	r->key[ZD_REDUCTION_WINDOW] = mr->window;
+	r->key[ZD_REDUCTION_BACKWARD] = mr->count;
 	r->group = group;
 	r->unit = unit;
 	r->ranks = zd_calloc(group->local_world_size, sizeof(*r->ranks));
@@ -92,28 +96,37 @@ static void reduction_over(struct zd_engine *e, struct zd_reduction *r)
 	zd_dirty_group(e, group);
 }
 
+/* Has the rank ended the backward, which is that window's Nth. */
+static bool is_past(const struct zd_member_reduce *mr, uint64_t window, uint64_t backward)
+{
+	if (!mr || mr->window != window)
+		return mr && mr->window > window;
+	return mr->count > backward || (mr->count == backward && mr->backward == ZD_BACKWARD_IDLE);
+}
+
+static bool are_past(const struct zd_group *group, uint64_t window, uint64_t backward)
+{
+	uint32_t rank = 0;
+	while (rank < group->local_world_size &&
+	       is_past(zd_member_reduce(&group->members[rank]), window, backward))
+		rank++;
+	return rank == group->local_world_size;
+}
+
 void zd_reduction_forget(const struct zd_member_reduce *last)
 {
 	struct zd_group *group = last->member->group;
 	struct zd_reduction *r, *next;
-	uint64_t ended = UINT64_MAX;
-	for (uint32_t rank = 0; rank < group->local_world_size; rank++) {
-		const struct zd_member_reduce *mr = zd_member_reduce(&group->members[rank]);
-		uint64_t mine = !mr ? 0 : mr->backward == ZD_BACKWARD_IDLE ? mr->number : mr->number - 1;
-		ended = zd_min_u64(ended, mine);
-	}
-	if (ended < last->number)
+	if (!are_past(group, last->window, last->count))
 		return;
 	r = group->reduction_index;
 	HASH_CLEAR(hh, group->reduction_index);
 	for (; r; r = next) {
 		next = r->hh.next;
-		if (r->key[ZD_REDUCTION_BACKWARD] <= ended) {
-			zd_assert(r->over);
+		if (r->over && are_past(group, r->key[ZD_REDUCTION_WINDOW], r->key[ZD_REDUCTION_BACKWARD]))
 			reduction_free(r);
-		} else {
+		else
 			index_add(group, r);
-		}
 	}
 }
 
@@ -129,7 +142,8 @@ static int check_ended(const struct zd_group *group, const struct zd_reduction *
                        const struct zd_member_reduce *mr, struct zd_err *err)
 {
 	for (uint32_t rank = 0; rank < group->local_world_size; rank++) {
-		if (!zd_backward_ended(&group->members[rank], mr->number) ||
+		if (!zd_backward_ended(&group->members[rank], mr) ||
+		    zd_member_reduce(&group->members[rank])->skips_rest ||
 		    (r && zd_contribution_made(&r->ranks[rank])))
 			continue;
 		return zd_err_set(
@@ -152,9 +166,13 @@ static int admit_state(const struct zd_member_reduce *mr, const struct zd_unit *
 		return zd_err_set(err, ZEROD_E_STATE,
 		                  "stage 1 reduces on the boundary only; backward %llu of rank %u is none",
 		                  (unsigned long long)mr->number, rank);
-	if (unit->frozen)
+	if (unit->parts[mr->member->rank].frozen)
 		return zd_err_set(err, ZEROD_E_INVALID, "unit '%s' is frozen: it has no gradient",
 		                  unit->name);
+	if (zd_window_is_abandoned(mr)) /* nothing is reduced: its target is gone */
+		return !mr->told ? 0
+		                 : zd_err_set(err, ZEROD_E_STATE, "rank %u has abandoned backward %llu", rank,
+		                              (unsigned long long)mr->number);
 	if (unit->target_offset_numel + zd_unit_target_numel(unit) > mr->target_numel)
 		return zd_err_set(err, ZEROD_E_STATE,
 		                  "unit '%s' was registered after the target of backward %llu was bound",
@@ -172,10 +190,10 @@ int zd_reduction_admit(struct zd_engine *e, const struct zd_member_reduce *mr, c
                        struct zd_err *err)
 {
 	int status = admit_state(mr, unit, err);
-	if (status != 0)
+	if (status != 0 || zd_window_is_abandoned(mr))
 		return status;
 	struct zd_group *group = mr->member->group;
-	const struct zd_reduction *r = find(group, unit->id, mr->number);
+	const struct zd_reduction *r = find(mr, unit->id);
 	if (r && (!r->ranks || r->ranks[mr->member->rank].state != ZD_CONTRIBUTION_NONE))
 		return zd_err_set(err, ZEROD_E_DUPLICATE,
 		                  "rank %u reduces unit '%s' a second time in backward %llu",
@@ -190,9 +208,11 @@ int zd_reduction_admit(struct zd_engine *e, const struct zd_member_reduce *mr, c
 void zd_reduction_reserve(struct zd_engine *e, struct zd_entry *entry)
 {
 	const struct zd_member_reduce *mr = entry->bucket->mr;
-	struct zd_reduction *r = get(mr->member->group, entry->part->unit, mr->number);
-	struct zd_contribution *c = &r->ranks[entry->part->rank];
 	(void)e;
+	if (zd_window_is_abandoned(mr))
+		return;
+	struct zd_reduction *r = get(mr, entry->part->unit);
+	struct zd_contribution *c = &r->ranks[entry->part->rank];
 	zd_sm_move(&zd_sm_contribution, &c->state, ZD_CONTRIBUTION_RESERVED);
 	c->entry = entry;
 	r->nreserved++;
@@ -269,15 +289,48 @@ static void run(struct zd_engine *e, struct zd_reduction *r)
 	zd_slices_start(e, r);
 }
 
-static void contributed(struct zd_engine *e, struct zd_reduction *r, uint32_t rank)
+static void count(struct zd_reduction *r, uint32_t rank)
 {
-	struct zd_group *group = r->group;
+	struct zd_member_reduce *mr = zd_member_reduce(&r->group->members[rank]);
 	r->unit->parts[rank].users++;
-	zd_member_reduce(&group->members[rank])->open++;
-	r->ranks[rank].turn = ++zd_member_reduce(&group->members[rank])->turns;
-	zd_dirty_group(e, group); /* what others wait for has changed */
-	if (made(r) == group->local_world_size)
+	mr->open++;
+	r->ranks[rank].turn = ++mr->turns;
+}
+
+static void skip(struct zd_reduction *r, uint32_t rank)
+{
+	zd_sm_move(&zd_sm_contribution, &r->ranks[rank].state, ZD_CONTRIBUTION_SKIPPED);
+	r->nskipped++;
+	count(r, rank);
+}
+
+/* Ranks that skip what they do not reduce, and have ended the backward but for that. */
+static void skip_for_others(struct zd_reduction *r)
+{
+	for (uint32_t rank = 0; rank < r->group->local_world_size; rank++) {
+		const struct zd_member_reduce *mr = zd_member_reduce(&r->group->members[rank]);
+		if (mr && mr->skips_rest && zd_reduction_is_of(r, mr) &&
+		    r->ranks[rank].state == ZD_CONTRIBUTION_NONE)
+			skip(r, rank);
+	}
+}
+
+/* A rank has committed or skipped. */
+static void contributed(struct zd_engine *e, struct zd_reduction *r)
+{
+	skip_for_others(r);
+	zd_dirty_group(e, r->group); /* what others wait for has changed */
+	if (made(r) == r->group->local_world_size)
 		run(e, r);
+}
+
+void zd_reduction_skip_rest(struct zd_engine *e, struct zd_member_reduce *mr)
+{
+	struct zd_reduction *r, *next;
+	TAILQ_FOREACH_SAFE (r, &mr->member->group->reductions, link, next) {
+		if (zd_reduction_is_of(r, mr) && r->state == ZD_REDUCTION_COLLECTING && made(r) > 0)
+			contributed(e, r);
+	}
 }
 
 void zd_reduction_commit(struct zd_engine *e, struct zd_entry *entry,
@@ -292,7 +345,8 @@ void zd_reduction_commit(struct zd_engine *e, struct zd_entry *entry,
 	}
 	r->nreserved--;
 	r->ncommitted++;
-	contributed(e, r, rank);
+	count(r, rank);
+	contributed(e, r);
 }
 
 void zd_reduction_ready(struct zd_engine *e, struct zd_entry *entry)
@@ -351,20 +405,16 @@ void zd_reduction_op_end(struct zd_engine *e, struct zd_reduction *r)
 void zd_reduction_fail(struct zd_engine *e, struct zd_reduction *r, int status, const char *text)
 {
 	struct zd_group *group = r->group;
-	uint64_t window = 0;
 	if (r->state == ZD_REDUCTION_FAILED)
 		return;
 	zd_sm_move(&zd_sm_reduction, &r->state, ZD_REDUCTION_FAILED);
 	zd_failure_set(&r->failure, status, text);
 	zd_slices_stop(e, r);
-	for (uint32_t rank = 0; rank < group->local_world_size; rank++) {
-		if (is_open(r, rank)) /* others may be a window ahead */
-			window = zd_member_reduce(&group->members[rank])->window;
+	for (uint32_t rank = 0; rank < group->local_world_size; rank++)
 		zd_reduction_drain(e, r, rank);
-	}
 	for (uint32_t rank = 0; rank < group->local_world_size; rank++) {
 		struct zd_member_reduce *mr = zd_member_reduce(&group->members[rank]);
-		if (mr && mr->window == window)
+		if (mr && mr->window == r->key[ZD_REDUCTION_WINDOW])
 			zd_failure_set(&mr->failure, status, text);
 	}
 	if (r->ops == 0)
@@ -379,8 +429,7 @@ void zd_reduction_fail_without(struct zd_engine *e, struct zd_member_reduce *mr)
 	struct zd_reduction *r, *next;
 	uint32_t me = mr->member->rank;
 	TAILQ_FOREACH_SAFE (r, &mr->member->group->reductions, link, next) {
-		if (r->key[ZD_REDUCTION_BACKWARD] != mr->number || made(r) == 0 ||
-		    zd_contribution_made(&r->ranks[me]))
+		if (!zd_reduction_is_of(r, mr) || made(r) == 0 || zd_contribution_made(&r->ranks[me]))
 			continue;
 		uint32_t other = 0;
 		while (!zd_contribution_made(&r->ranks[other]))
@@ -423,7 +472,7 @@ const struct zd_reduction *zd_reduction_first_open(const struct zd_member_reduce
 {
 	const struct zd_reduction *r;
 	TAILQ_FOREACH (r, &mr->member->group->reductions, link) {
-		if (r->key[ZD_REDUCTION_BACKWARD] == mr->number && is_open(r, mr->member->rank))
+		if (zd_reduction_is_of(r, mr) && is_open(r, mr->member->rank))
 			return r;
 	}
 	return NULL;
@@ -449,6 +498,31 @@ uint32_t zd_reduction_waits_for(const struct zd_reduction *r)
 	return rank;
 }
 
+/* Over rails other daemons' ranks have to contribute too. Staging may wait for memory in quarantine, behind
+ * fences that wait for what is promised because of this answer. */
+bool zd_reduction_drains(const struct zd_reduction *r)
+{
+	if (r->state == ZD_REDUCTION_FAILED)
+		return true;
+	if (r->state != ZD_REDUCTION_RUNNING || r->group->span)
+		return false;
+	for (uint32_t rank = 0; rank < r->group->local_world_size; rank++) {
+		if (r->slices[rank].state == ZD_SLICE_WAITING)
+			return false;
+	}
+	return true;
+}
+
+bool zd_reductions_drain(const struct zd_group *group, uint64_t window)
+{
+	const struct zd_reduction *r;
+	TAILQ_FOREACH (r, &group->reductions, link) {
+		if (r->key[ZD_REDUCTION_WINDOW] == window && !zd_reduction_drains(r))
+			return false;
+	}
+	return true;
+}
+
 /* ---- Skip ---------------------------------------------------------------------------------------------- */
 
 static int skip_begin(struct zd_engine *e, struct zd_request *req, const struct zd_args *args,
@@ -459,17 +533,16 @@ static int skip_begin(struct zd_engine *e, struct zd_request *req, const struct 
 	if (status != 0)
 		return status;
 	struct zd_member *member = zd_part_member(part);
-	status = zd_group_check(member->group, err);
+	status = zd_member_enter(member, err);
 	if (status != 0)
 		return status;
 	const struct zd_member_reduce *mr = zd_member_reduce_get(member);
 	status = zd_reduction_admit(e, mr, part->unit, err);
-	if (status != 0)
+	if (status != 0 || zd_window_is_abandoned(mr))
 		return status;
-	struct zd_reduction *r = get(member->group, part->unit, mr->number);
-	zd_sm_move(&zd_sm_contribution, &r->ranks[member->rank].state, ZD_CONTRIBUTION_SKIPPED);
-	r->nskipped++;
-	contributed(e, r, member->rank);
+	struct zd_reduction *r = get(mr, part->unit);
+	skip(r, member->rank);
+	contributed(e, r);
 	return 0;
 }
 

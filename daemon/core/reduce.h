@@ -8,11 +8,18 @@
 
 #include "core/internal.h"
 
+/* Its elements in a rank's target. */
+static inline uint64_t zd_unit_target_numel(const struct zd_unit *unit)
+{
+	return unit->shard_numel * (unit->all_reduce ? unit->group->nshards : 1);
+}
+
 /* Rows of zd_request_types. */
-extern const struct zd_request_type zd_req_backward_begin, zd_req_backward_end, zd_req_step_begin,
-        zd_req_step_end;
+extern const struct zd_request_type zd_req_backward_begin, zd_req_backward_end, zd_req_backward_abandon,
+        zd_req_step_begin, zd_req_step_get, zd_req_step_end;
 extern const struct zd_request_type zd_req_bucket_create, zd_req_bucket_destroy, zd_req_bucket_reserve;
 extern const struct zd_request_type zd_req_bucket_commit, zd_req_reduce_skip;
+extern const struct zd_request_type zd_req_group_agree; /* agree.c */
 
 /* The member's session ends or it leaves: its buckets, entries, target and part in reductions go (blocks that
  * an op still uses go with its end). member->reduce is NULL or detached afterwards. Waiting requests are gone
@@ -31,10 +38,15 @@ void zd_reduce_group_revived(struct zd_engine *e, struct zd_group *group);
  * this rank's runs. */
 int zd_backward_check_ended(const struct zd_member *member, struct zd_err *err)
         __attribute__((warn_unused_result));
-/* Is the rank between step_begin and step_end, so that it reads its target. */
+/* Is the rank between the answer to step_begin and step_end, so that its streams may read its target. */
 bool zd_step_is_taken(const struct zd_member *member);
 /* Is a flat target of the group bound on any rank. */
 bool zd_reduce_has_target(const struct zd_group *group);
+/* BUSY while the rank's bound target has a place for the unit: what was reduced there is still to be read. */
+int zd_target_check_place(const struct zd_part *part, struct zd_err *err) __attribute__((warn_unused_result));
+/* STATE, with the unit, while the rank is between its first backward of a window and the end of its step. */
+int zd_backward_check_closed(const struct zd_member *member, const struct zd_unit *unit, struct zd_err *err)
+        __attribute__((warn_unused_result));
 /* Called by zd_settle() for a dirty device before its queue is tried: reductions that wait for staging may go
  * on. Must not mark devices dirty unless something changed. */
 void zd_reduce_settle(struct zd_engine *e, struct zd_device *device);

@@ -19,12 +19,17 @@ static const uint32_t backward_moves[] = {
 const struct zd_sm zd_sm_backward = {"backward", ZD_ARRAY_LEN(backward_names), backward_names,
                                      backward_moves};
 
-static const char *const step_names[] = {"NONE", "READY", "ZEROING", "WAITING", "TAKEN", "ABANDONED"};
+static const char *const step_names[] = {"NONE",    "READY", "CALLED",   "ZEROING",
+                                         "WAITING", "TAKEN", "ABANDONED"};
 static const uint32_t step_moves[] = {
-        [ZD_STEP_NONE] = TO(ZD_STEP_READY),
+        [ZD_STEP_NONE] = TO(ZD_STEP_READY) | TO(ZD_STEP_CALLED),
         [ZD_STEP_READY] = TO(ZD_STEP_ZEROING) | TO(ZD_STEP_NONE),
-        [ZD_STEP_ZEROING] = TO(ZD_STEP_WAITING) | TO(ZD_STEP_READY) | TO(ZD_STEP_NONE),
-        [ZD_STEP_WAITING] = TO(ZD_STEP_TAKEN) | TO(ZD_STEP_READY) | TO(ZD_STEP_NONE),
+        /* to ABANDONED: it was promised */
+        [ZD_STEP_CALLED] = TO(ZD_STEP_ZEROING) | TO(ZD_STEP_NONE) | TO(ZD_STEP_ABANDONED),
+        /* to TAKEN: of an abandoned window, or a failed one whose step was promised */
+        [ZD_STEP_ZEROING] = TO(ZD_STEP_WAITING) | TO(ZD_STEP_TAKEN) | TO(ZD_STEP_READY) | TO(ZD_STEP_NONE) |
+                            TO(ZD_STEP_ABANDONED),
+        [ZD_STEP_WAITING] = TO(ZD_STEP_TAKEN) | TO(ZD_STEP_READY) | TO(ZD_STEP_NONE) | TO(ZD_STEP_ABANDONED),
         [ZD_STEP_TAKEN] = TO(ZD_STEP_NONE) | TO(ZD_STEP_ABANDONED),
         [ZD_STEP_ABANDONED] = TO(ZD_STEP_NONE),
 };
@@ -34,7 +39,7 @@ static const char *const bucket_slot_names[] = {"FREE", "OPEN", "CLOSED"};
 static const uint32_t bucket_slot_moves[] = {
         [ZD_BUCKET_SLOT_FREE] = TO(ZD_BUCKET_SLOT_OPEN),
         [ZD_BUCKET_SLOT_OPEN] = TO(ZD_BUCKET_SLOT_CLOSED) | TO(ZD_BUCKET_SLOT_FREE),
-        [ZD_BUCKET_SLOT_CLOSED] = TO(ZD_BUCKET_SLOT_FREE),
+        [ZD_BUCKET_SLOT_CLOSED] = TO(ZD_BUCKET_SLOT_FREE) | TO(ZD_BUCKET_SLOT_OPEN), /* OPEN: ahead */
 };
 const struct zd_sm zd_sm_bucket_slot = {"bucket slot", ZD_ARRAY_LEN(bucket_slot_names), bucket_slot_names,
                                         bucket_slot_moves};
@@ -42,7 +47,7 @@ const struct zd_sm zd_sm_bucket_slot = {"bucket slot", ZD_ARRAY_LEN(bucket_slot_
 static const char *const entry_names[] = {"WAITING",   "FILLING", "RESERVED", "ABANDONED",
                                           "COMMITTED", "READY",   "DRAINED"};
 static const uint32_t entry_moves[] = {
-        [ZD_ENTRY_WAITING] = TO(ZD_ENTRY_FILLING) | TO(ZD_ENTRY_RESERVED) | TO(ZD_ENTRY_DRAINED),
+        [ZD_ENTRY_WAITING] = TO(ZD_ENTRY_FILLING) | TO(ZD_ENTRY_DRAINED),
         /* to COMMITTED: given up, the fill is awaited */
         [ZD_ENTRY_FILLING] = TO(ZD_ENTRY_RESERVED) | TO(ZD_ENTRY_COMMITTED) | TO(ZD_ENTRY_DRAINED),
         [ZD_ENTRY_RESERVED] = TO(ZD_ENTRY_COMMITTED) | TO(ZD_ENTRY_ABANDONED),
@@ -110,24 +115,49 @@ static void check_storages(const struct zd_member_reduce *mr, uint64_t (*found)[
 	}
 }
 
+/* An entry that has no room yet holds a promise if its trainer was told of the place, and nothing of it is
+ * read. */
+static void check_room(const struct zd_entry *entry)
+{
+	const struct zd_bucket_slot *slot = entry->slot;
+	bool told = entry->state == ZD_ENTRY_RESERVED || (entry->state == ZD_ENTRY_COMMITTED && entry->ahead);
+	zd_assert((entry->state == ZD_ENTRY_WAITING) == (entry->room == ZD_ROOM_NONE));
+	zd_assert((entry->room == ZD_ROOM_ZEROED) == (entry->fills > 0));
+	zd_assert(entry->ops == entry->fills + entry->watched);
+	zd_assert(!entry->promise || (entry->room != ZD_ROOM_THERE && entry->ahead));
+	if (entry->room != ZD_ROOM_THERE)
+		zd_assert(entry->state != ZD_ENTRY_READY && (!told || entry->promise || entry->absent));
+	if (!slot) {
+		zd_assert(entry->room != ZD_ROOM_QUEUED);
+		return;
+	}
+	zd_assert(slot->state != ZD_BUCKET_SLOT_FREE && entry->storage == slot->storage);
+	zd_assert(entry->generation <= slot->opened);
+	if (entry->generation == slot->opened && slot->state == ZD_BUCKET_SLOT_OPEN)
+		zd_assert(entry->offset + entry->bytes <= slot->used_bytes);
+	if (entry->room == ZD_ROOM_QUEUED)
+		zd_assert(entry->generation > slot->generation);
+	else
+		zd_assert(entry->generation == slot->generation);
+}
+
 static void check_entry(const struct zd_entry *entry)
 {
 	const struct zd_reduction *r = entry->reduction;
 	zd_assert(entry->part->users > 0 && entry->state != ZD_ENTRY_DRAINED);
 	zd_assert((entry->state == ZD_ENTRY_WAITING) == (entry->storage == NULL));
-	if (entry->state == ZD_ENTRY_FILLING)
-		zd_assert(entry->pending);
-	if (entry->slot) {
-		zd_assert(entry->slot->state != ZD_BUCKET_SLOT_FREE &&
-		          entry->storage == entry->slot->storage);
-		zd_assert(entry->offset + entry->bytes <= entry->slot->used_bytes);
-	}
+	check_room(entry);
 	if (entry->state == ZD_ENTRY_ABANDONED) {
-		zd_assert(!r && !entry->pending && entry->bucket->mr->backward == ZD_BACKWARD_IDLE);
+		zd_assert(!r && !entry->promise && entry->bucket->mr->backward == ZD_BACKWARD_IDLE);
 		return;
 	}
-	if (!r) { /* refused or given up: kept for its operation */
-		zd_assert(entry->state == ZD_ENTRY_COMMITTED && entry->pending);
+	if (!r && entry->state < ZD_ENTRY_COMMITTED) {
+		zd_assert(zd_window_is_abandoned(entry->bucket->mr));
+		return;
+	}
+	if (!r) { /* refused or given up: kept for its operations */
+		zd_assert(entry->state == ZD_ENTRY_COMMITTED);
+		zd_assert(entry->ops > 0 || entry->room == ZD_ROOM_QUEUED);
 		return;
 	}
 	static const uint8_t contribution_of[] = {
@@ -139,7 +169,22 @@ static void check_entry(const struct zd_entry *entry)
 	};
 	zd_assert(r->ranks[entry->part->rank].entry == entry);
 	zd_assert(r->ranks[entry->part->rank].state == contribution_of[entry->state]);
-	zd_assert(r->key[ZD_REDUCTION_BACKWARD] == entry->bucket->mr->number);
+	zd_assert(zd_reduction_is_of(r, entry->bucket->mr));
+}
+
+static void check_slot_queue(const struct zd_bucket_slot *slot)
+{
+	const struct zd_entry *entry;
+	uint64_t generation = slot->generation;
+	uint32_t queued = 0;
+	TAILQ_FOREACH (entry, &slot->queue, slot_link) {
+		zd_assert(entry->slot == slot && entry->generation >= generation);
+		zd_assert(entry->room == ZD_ROOM_QUEUED);
+		generation = entry->generation;
+		queued++;
+	}
+	zd_assert(slot->live == slot->current + queued && !slot->advancing);
+	zd_assert(queued == 0 || slot->current > 0);
 }
 
 static void check_bucket(const struct zd_bucket *bucket, uint32_t *placed, uint32_t *uncommitted)
@@ -155,6 +200,7 @@ static void check_bucket(const struct zd_bucket *bucket, uint32_t *placed, uint3
 	}
 	for (uint32_t i = 0; i < bucket->nslots; i++) {
 		const struct zd_bucket_slot *slot = &bucket->slots[i];
+		check_slot_queue(slot);
 		zd_assert(slot->live == live[i] && slot->used_bytes <= bucket->slot_bytes);
 		zd_assert((slot->state == ZD_BUCKET_SLOT_OPEN) == (bucket->open == slot));
 		zd_assert(slot->state == ZD_BUCKET_SLOT_FREE || slot->storage);
@@ -193,9 +239,20 @@ static void check_member(const struct zd_member *member)
 	if (mr->backward == ZD_BACKWARD_IDLE) /* all are abandoned: check_entry() */
 		zd_assert(mr->nentries == mr->nuncommitted && mr->nentries == mr->nplaced && mr->open == 0);
 	else
-		zd_assert(mr->step == ZD_STEP_NONE);
-	if (mr->step == ZD_STEP_READY || mr->step == ZD_STEP_ZEROING || mr->step == ZD_STEP_WAITING)
-		zd_assert(mr->boundary_number == mr->number);
+		zd_assert(mr->step == ZD_STEP_NONE || mr->step == ZD_STEP_CALLED);
+	zd_assert(mr->step != ZD_STEP_CALLED || mr->backward == ZD_BACKWARD_ENDING);
+	zd_assert(!mr->end_requested || mr->backward == ZD_BACKWARD_ENDING);
+	zd_assert(mr->backward != ZD_BACKWARD_ENDING || mr->end_requested || mr->step == ZD_STEP_CALLED);
+	zd_assert(!mr->promise || zd_step_is_called(mr));
+	if (mr->step == ZD_STEP_READY || zd_step_is_called(mr))
+		zd_assert(mr->stage > 1 || mr->told || mr->boundary_count == mr->count);
+	zd_assert((mr->stage == 0) == (mr->count == 0) && mr->count <= mr->number);
+	zd_assert(!mr->told || mr->failure.status != 0 || mr->failure.abandoned);
+	zd_assert(!mr->failure.abandoned || (mr->failure.status == 0 && !member->group->span));
+	zd_assert(!mr->failure.abandoned || !mr->target || !mr->stage);
+	zd_assert(!mr->skips_rest || mr->backward == ZD_BACKWARD_ENDING);
+	if (mr->stage > 1 && mr->backward == ZD_BACKWARD_IDLE)
+		zd_assert(mr->step == ZD_STEP_READY || zd_step_is_called(mr));
 	zd_assert(mr->unwritten_numel <= mr->target_numel);
 	zd_assert(mr->unwritten_numel == 0 || (mr->step != ZD_STEP_WAITING && mr->step != ZD_STEP_TAKEN));
 	/* A target lives from its backward to the step's end. */

@@ -55,10 +55,29 @@ enum zd_backward_state { ZD_BACKWARD_IDLE, ZD_BACKWARD_STARTING, ZD_BACKWARD_RUN
 enum zd_step_state {
 	ZD_STEP_NONE,
 	ZD_STEP_READY,
+	ZD_STEP_CALLED,    /* before its backward has ended */
 	ZD_STEP_ZEROING,   /* what no sum has written */
 	ZD_STEP_WAITING,   /* for the other ranks */
 	ZD_STEP_TAKEN,     /* the rank reads its target */
 	ZD_STEP_ABANDONED, /* the group failed meanwhile; the rank may read it still */
+};
+
+/* Why the gradients of a window or of a reduction cannot be used; all zero: they can. */
+struct zd_failure {
+	int status;
+	char *text;
+	bool abandoned; /* a window, without a status: by this rank, in the world */
+	uint32_t rank;
+};
+
+/* What the last step that the rank has begun came to. */
+struct zd_step_result {
+	bool known;
+	uint64_t step;
+	bool overflow;
+	double norm_squared;
+	struct zd_failure failure;
+	bool told; /* of the failure, by a reply */
 };
 
 /* Of a unit that was reduced since the last step: the squared norm of this owner's slice, as of the last
@@ -69,31 +88,28 @@ struct zd_slice_norm {
 	UT_hash_handle hh;
 };
 
-/* Why the gradients of a step cannot be used; status 0: they can. */
-struct zd_failure {
-	int status;
-	char *text;
-};
-
 /*
- * One rank's backwards, steps and buckets. The backwards from one step to the next make a window: stage,
- * dtype and number of backwards must be the same on all ranks. `window` counts the windows that this rank has
- * closed; it is equal on all ranks, but for ranks that lag behind after a failure.
+ * One rank's backwards, steps and buckets. The backwards from one step to the next make a window (window.c).
+ * `window` counts the windows that this rank has closed; it is equal on all ranks, but for ranks that lag
+ * behind after a failure.
  */
 struct zd_member_reduce {
 	struct zd_member *member;
-	bool attached;    /* else only dropped storage keeps it */
-	uint8_t backward; /* enum zd_backward_state */
-	uint8_t step;     /* enum zd_step_state */
-	bool boundary;    /* of the last backward begun */
-	bool overflow;    /* since the last step */
-	bool stuck;       /* scratch of capacity.c */
-	uint64_t number;  /* of the last backward begun, from 1 */
+	bool attached;      /* else only dropped storage keeps it */
+	uint8_t backward;   /* enum zd_backward_state */
+	uint8_t step;       /* enum zd_step_state */
+	bool boundary;      /* of the last backward begun; stage 1 only */
+	bool told;          /* a reply has told the rank of `failure` */
+	bool end_requested; /* ENDING: by a request that waits; else by one that was given up */
+	bool skips_rest;    /* ENDING: what others reduce and this rank does not, it skips */
+	bool overflow;      /* since the last step */
+	bool stuck;         /* scratch of capacity.c */
+	uint64_t number;    /* of the last backward begun, from 1; for texts */
 
 	uint64_t window;
-	uint64_t window_first;    /* number of its first backward */
-	uint64_t boundary_number; /* of its last; 0: not begun yet */
-	uint32_t stage;           /* 0: the window has no backward yet */
+	uint64_t count;          /* of its backwards, the last one may be running */
+	uint64_t boundary_count; /* stage 1: which of them is the boundary; 0: not begun yet */
+	uint32_t stage;          /* 0: the window has no backward yet */
 	enum zerod_dtype target_dtype;
 
 	struct zd_storage *target;
@@ -104,9 +120,9 @@ struct zd_member_reduce {
 	struct zd_failure failure;   /* of this window */
 	struct zd_failure past;      /* of the last window that was closed by one */
 
-	uint64_t steps; /* agreed on so far, and what was agreed on for the last: */
-	double step_norm_squared;
-	bool step_overflow;
+	uint64_t steps; /* agreed on so far */
+	struct zd_step_result result;
+	struct zd_promise *promise; /* of the step's target, until the step is taken or fails; NULL: none */
 
 	uint32_t nbuckets;
 	uint32_t nentries;     /* of all buckets */
@@ -140,21 +156,63 @@ int zd_reduce_request_check(const struct zd_request *req, struct zd_err *err)
         __attribute__((warn_unused_result));
 bool zd_reduce_request_lost(const struct zd_request *req);
 
-/* Has this rank ended backward `number`, or asked to: it contributes nothing to it any more. */
-bool zd_backward_ended(const struct zd_member *member, uint64_t number);
+/* Has the member ended the backward that `mr` runs, or asked to: it contributes nothing to it any more. */
+bool zd_backward_ended(const struct zd_member *member, const struct zd_member_reduce *mr);
 
-/* The step-local target, sums and failure are dropped and the next window begins. */
-void zd_step_close_window(struct zd_member_reduce *mr);
 /* The group failed: a target that the rank reads is kept until the rank gives it up, any other is dropped. */
 void zd_step_abandon(struct zd_engine *e, struct zd_member_reduce *mr);
 /* The rank reads its abandoned target no more. */
 void zd_step_give_up(struct zd_engine *e, struct zd_member_reduce *mr);
-void zd_failure_set(struct zd_failure *failure, int status, const char *text);
-void zd_failure_clear(struct zd_failure *failure);
+/* Has the rank asked for the step that closes its window: it begins no backward there any more. */
+static inline bool zd_step_is_called(const struct zd_member_reduce *mr)
+{
+	return mr->step == ZD_STEP_CALLED || mr->step == ZD_STEP_ZEROING || mr->step == ZD_STEP_WAITING;
+}
+/* Has any rank been promised the step that closes the window. */
+bool zd_step_is_promised(const struct zd_member_reduce *mr);
+/* The failure of the last step, if no reply has told the rank of it. */
+int zd_step_tell(struct zd_member_reduce *mr, struct zd_err *err) __attribute__((warn_unused_result));
+void zd_step_forget_result(struct zd_member_reduce *mr);
+/* backward.c, for a step that is CALLED. Ends the backward, unless the request that asked for its end will.
+ * 0: it has ended, ZD_WAIT. */
+int zd_backward_end_for_step(struct zd_engine *e, struct zd_request *req, struct zd_member_reduce *mr)
+        __attribute__((warn_unused_result));
+/* Nothing ends the backward any more, but for its own request. */
+void zd_backward_step_given_up(struct zd_member_reduce *mr);
+/* The sums noted since the last step are forgotten. */
+void zd_step_forget(struct zd_member_reduce *mr);
 /* A slice of this owner was reduced. */
 void zd_step_note(struct zd_member_reduce *mr, const struct zd_unit *unit, const struct zd_op_result *result);
 /* Was one of the unit since the last step: else its place in the target is worth nothing. */
 bool zd_step_has_sum(const struct zd_member_reduce *mr, const struct zd_unit *unit);
+
+/* ---- Windows (window.c) -------------------------------------------------------------------------------- */
+
+void zd_failure_set(struct zd_failure *failure, int status, const char *text);
+void zd_failure_clear(struct zd_failure *failure);
+/* Nothing where there is one already. */
+void zd_failure_copy(struct zd_failure *failure, const struct zd_failure *from);
+/* The rank's next window begins. Its sums and its failure are forgotten. */
+void zd_window_close(struct zd_member_reduce *mr);
+/* The same for a window that has failed or is abandoned: its target is dropped as well. */
+void zd_window_leave(struct zd_engine *e, struct zd_member_reduce *mr, enum zd_step_state step);
+/* Every rank that is in the window, or comes to it, gets this failure instead of the step. What waits in the
+ * window for further contributions fails too. A group over several daemons ends. */
+void zd_window_fail(struct zd_engine *e, struct zd_group *group, uint64_t window, int status,
+                    const char *text);
+/* MISMATCH if the rank may not begin another backward, since a rank has asked for the step after fewer. */
+int zd_window_check_begin(const struct zd_member_reduce *mr, struct zd_err *err)
+        __attribute__((warn_unused_result));
+/* MISMATCH if another rank runs more backwards than this one, which asks for the step, or has asked for it
+ * after fewer. */
+int zd_window_check_step(const struct zd_member_reduce *mr, struct zd_err *err)
+        __attribute__((warn_unused_result));
+
+/* A rank has abandoned its window, on all ranks. */
+static inline bool zd_window_is_abandoned(const struct zd_member_reduce *mr)
+{
+	return mr->failure.abandoned;
+}
 
 /* ---- Targets (target.c) -------------------------------------------------------------------------------- */
 
@@ -173,8 +231,13 @@ enum zd_bucket_slot_state { ZD_BUCKET_SLOT_FREE, ZD_BUCKET_SLOT_OPEN, ZD_BUCKET_
 struct zd_bucket_slot {
 	uint8_t state;
 	struct zd_storage *storage; /* from the first entry of a backward to the backward's end */
-	uint64_t used_bytes;        /* entries lie one behind the other */
+	uint64_t used_bytes;        /* of the last generation: entries lie one behind the other */
 	uint32_t live;              /* entries that are not drained */
+	uint64_t opened;            /* how often: the last generation */
+	uint64_t generation;        /* that has the memory */
+	uint32_t current;           /* its entries that are not drained */
+	bool advancing;
+	TAILQ_HEAD(, zd_entry) queue; /* entries of later generations, in order */
 };
 
 struct zd_bucket {
@@ -192,12 +255,20 @@ struct zd_bucket {
 
 enum zd_entry_state {
 	ZD_ENTRY_WAITING,   /* has no place yet */
-	ZD_ENTRY_FILLING,   /* its padding is being zeroed */
+	ZD_ENTRY_FILLING,   /* its reservation waits for the room */
 	ZD_ENTRY_RESERVED,  /* the trainer writes */
 	ZD_ENTRY_ABANDONED, /* the group failed; the trainer may write it still */
 	ZD_ENTRY_COMMITTED, /* the producers' fences are awaited */
 	ZD_ENTRY_READY,     /* its pieces may travel */
 	ZD_ENTRY_DRAINED,   /* nothing reads it any more */
+};
+
+/* May an entry's place be written. */
+enum zd_room {
+	ZD_ROOM_NONE,   /* it has no place yet */
+	ZD_ROOM_QUEUED, /* entries of an earlier generation of its slot are read still */
+	ZD_ROOM_ZEROED, /* what its trainer does not write is being zeroed */
+	ZD_ROOM_THERE,
 };
 
 /* What would give a WAITING entry its place. */
@@ -210,19 +281,27 @@ enum zd_entry_wait {
 struct zd_entry {
 	uint64_t id;
 	uint8_t state;
-	uint8_t wait;             /* enum zd_entry_wait */
-	bool pending;             /* its padding's fill or its fences' watch is under way */
-	struct zd_bucket *bucket; /* NULL: gone, and kept for that operation only */
+	uint8_t wait;              /* enum zd_entry_wait */
+	uint8_t room;              /* enum zd_room */
+	bool ahead;                /* a stream waits for its room, and not the request */
+	bool zero_holes;           /* elements that no view of the unit covers are zeroed too */
+	bool watched;              /* COMMITTED: its fences have not passed */
+	uint32_t nabsent, *absent; /* views that are zeroed then, by index */
+	uint32_t ops;              /* fills of its place and the fences' watch, under way */
+	uint32_t fills;            /* of these */
+	struct zd_bucket *bucket;  /* NULL: gone, and kept for these operations only */
 	struct zd_part *part;
 	struct zd_reduction *reduction; /* NULL: it will not be reduced */
 	struct zd_bucket_slot *slot;    /* NULL: storage of its own */
+	uint64_t generation;            /* of the slot */
 	struct zd_storage *storage;
 	uint64_t offset, bytes;     /* in the storage; padded to 256 */
-	struct zd_request *filler;  /* whose pending op the fill is */
+	struct zd_promise *promise; /* of its room, until that is THERE; NULL: none was made */
+	struct zd_failure failure;  /* of zeroing its place */
 	char *refused;              /* CAPACITY's text, for the waiting request */
 	struct zd_fence *producers; /* COMMITTED: what its session said has written it; NULL: nobody */
 	uint32_t nproducers;
-	TAILQ_ENTRY(zd_entry) waiting_link;
+	TAILQ_ENTRY(zd_entry) waiting_link, slot_link;
 	UT_hash_handle hh;
 };
 
@@ -233,7 +312,7 @@ int zd_bucket_find(struct zd_engine *e, const struct zd_session *session, uint64
 int zd_bucket_place(struct zd_engine *e, struct zd_request *req, struct zd_entry *entry, struct zd_err *err)
         __attribute__((warn_unused_result));
 /* One of the slot's entries is drained. */
-void zd_bucket_slot_leave(struct zd_bucket_slot *slot, struct zd_bucket *bucket);
+void zd_bucket_slot_leave(struct zd_engine *e, struct zd_entry *entry);
 /* Gives the storage of slots without entries back. True when there was some. */
 bool zd_bucket_trim(struct zd_engine *e, struct zd_member_reduce *mr);
 /* Entries go as they are. */
@@ -247,6 +326,24 @@ void zd_bucket_free(struct zd_engine *e, struct zd_bucket *bucket);
 void zd_entry_end(struct zd_engine *e, struct zd_entry *entry);
 /* A RESERVED one is in no reduction any more, and keeps its place. */
 void zd_entry_abandon(struct zd_engine *e, struct zd_entry *entry);
+/* An entry that is not READY is in no reduction any more. */
+void zd_entry_detach(struct zd_engine *e, struct zd_entry *entry);
+/* A RESERVED one goes when the fences of its rank's streams have passed, without a reduction. */
+void zd_entry_return(struct zd_engine *e, struct zd_entry *entry, const struct zd_fence_list *fences);
+/* Will it be drained by executors and by streams whose fences the engine has, without a call of any
+ * process. */
+bool zd_entry_drains(const struct zd_entry *entry);
+/* Something that a COMMITTED entry waits for has happened: READY if that was the last. */
+void zd_entry_try_ready(struct zd_engine *e, struct zd_entry *entry);
+void zd_entry_free(struct zd_entry *entry);
+
+/* room.c. The memory of the entry's place is its own: zeroes what the trainer does not write. */
+void zd_entry_prepare(struct zd_engine *e, struct zd_entry *entry);
+/* Its fences have passed: zeroes the views that have no gradient. */
+void zd_entry_zero_absent(struct zd_engine *e, struct zd_entry *entry);
+/* The entry ends, or is abandoned: no stream waits for its room any more. */
+void zd_entry_release_promise(struct zd_engine *e, struct zd_entry *entry);
+
 /* What keeps the entry, in words (reduce_text.c). */
 void zd_entry_text(const struct zd_engine *e, const struct zd_entry *entry, char *out, size_t out_bytes);
 
@@ -325,8 +422,8 @@ struct zd_slice {
 	struct zd_slice *prev, *next;            /* device->staging_queue */
 };
 
-/* What a reduction is found by: the unit's id and the number of the backward. */
-enum { ZD_REDUCTION_UNIT, ZD_REDUCTION_BACKWARD, ZD_REDUCTION_NKEYS };
+/* What a reduction is found by: the unit's id, the window, and the backward's place in the window. */
+enum { ZD_REDUCTION_UNIT, ZD_REDUCTION_WINDOW, ZD_REDUCTION_BACKWARD, ZD_REDUCTION_NKEYS };
 
 struct zd_reduction_options {
 	uint32_t op; /* enum zerod_reduce_op */
@@ -357,6 +454,12 @@ struct zd_reduction {
 	TAILQ_ENTRY(zd_reduction) link; /* until it is over */
 	UT_hash_handle hh;
 };
+
+/* Is it of the last backward that the rank has begun. */
+static inline bool zd_reduction_is_of(const struct zd_reduction *r, const struct zd_member_reduce *mr)
+{
+	return r->key[ZD_REDUCTION_WINDOW] == mr->window && r->key[ZD_REDUCTION_BACKWARD] == mr->count;
+}
 
 /* Committed or skipped. */
 static inline bool zd_contribution_made(const struct zd_contribution *c)
@@ -393,11 +496,18 @@ void zd_reduction_ready(struct zd_engine *e, struct zd_entry *entry);
 void zd_reduction_fail(struct zd_engine *e, struct zd_reduction *r, int status, const char *text);
 /* Those that others contribute to and this rank, which ends the backward, does not. */
 void zd_reduction_fail_without(struct zd_engine *e, struct zd_member_reduce *mr);
+/* The same: this rank skips them. */
+void zd_reduction_skip_rest(struct zd_engine *e, struct zd_member_reduce *mr);
 /* The first that this rank takes part in and that is not over; NULL when there is none. */
 const struct zd_reduction *zd_reduction_first_open(const struct zd_member_reduce *mr);
+/* Will its entries be drained by executors and by streams whose fences the engine has: all ranks have
+ * contributed, and no memory is awaited. */
+bool zd_reduction_drains(const struct zd_reduction *r);
+/* The same for all reductions of the window. */
+bool zd_reductions_drain(const struct zd_group *group, uint64_t window);
 /* Whom the reduction waits for. */
 uint32_t zd_reduction_waits_for(const struct zd_reduction *r);
-/* This rank has ended its backward: if it is the last to do so, the backward's records go. */
+/* This rank has ended its backward, or its window: if it is the last to do so, their records go. */
 void zd_reduction_forget(const struct zd_member_reduce *last);
 void zd_reduction_drop_all(struct zd_engine *e, struct zd_group *group);
 

@@ -63,7 +63,7 @@ void zd_entry_text(const struct zd_engine *e, const struct zd_entry *entry, char
 	const char *unit = entry->part->unit->name;
 	static const char *const before_commit[] = {
 	        [ZD_ENTRY_WAITING] = "has no place yet",
-	        [ZD_ENTRY_FILLING] = "its padding is being zeroed",
+	        [ZD_ENTRY_FILLING] = "its place is being zeroed",
 	        [ZD_ENTRY_RESERVED] = "not committed yet",
 	        [ZD_ENTRY_ABANDONED] = "abandoned, not given back yet",
 	};

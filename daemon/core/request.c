@@ -38,6 +38,7 @@ static void request_free(struct zd_engine *e, struct zd_request *req)
 		free(req->u.publish.parts);
 		break;
 	case ZD_REQ_RELEASE:
+	case ZD_REQ_STEP_END:
 		free(req->u.release.fences);
 		break;
 	case ZD_REQ_FORWARD_BEGIN:
@@ -107,17 +108,24 @@ static void reply_well(struct zd_engine *e, const struct zd_request *req)
 	e->sink.reply(e->sink.arg, &e->reply);
 }
 
-/* One that only waits for its turn and cannot fail: its client goes on. */
-static void answer_at_once(struct zd_engine *e, struct zd_request *req)
+void zd_request_answer(struct zd_engine *e, struct zd_request *req)
 {
 	req->answered = true;
 	req->deadline_ns = 0; /* nobody waits for it */
 	reply_well(e, req);
 }
 
+/* Does the session learn of a failure by the reply: nobody waits for a prefetch. */
+static bool tells(const struct zd_request *req)
+{
+	return req->member && !(req->kind == ZD_REQ_GATHER && req->u.gather.prefetch);
+}
+
 /* Replies and frees; the request is in no list. */
 static void finish(struct zd_engine *e, struct zd_request *req, int status, const char *text)
 {
+	if (status == ZEROD_E_PEER_LOST && !req->answered && tells(req))
+		req->member->told = req->member->group->generation;
 	if (status == 0 && !req->answered)
 		reply_well(e, req);
 	else if (!req->answered)
@@ -159,6 +167,12 @@ static int attempt(struct zd_engine *e, struct zd_request *req, struct zd_err *e
 	return status;
 }
 
+/* Releases end what other requests wait for, so that these keep some room of their own. */
+static uint32_t outstanding_limit(const struct zd_request *req)
+{
+	return req->kind == ZD_REQ_RELEASE ? ZD_MAX_OUTSTANDING + ZD_RELEASE_ROOM : ZD_MAX_OUTSTANDING;
+}
+
 void zd_engine_request(struct zd_engine *e, const struct zd_call *call, const struct zd_args *args)
 {
 	struct zd_session *session = zd_session_find(e, call->session);
@@ -185,8 +199,9 @@ void zd_engine_request(struct zd_engine *e, const struct zd_call *call, const st
 	const struct zd_request_type *type = zd_request_types[req->kind];
 	int status = type->begin ? type->begin(e, req, args, &err) : 0;
 	if (status == 0) {
+		req->told = req->member ? req->member->told : 0;
 		status = attempt(e, req, &err);
-		if (status == ZD_WAIT && session->outstanding >= ZD_MAX_OUTSTANDING) {
+		if (status == ZD_WAIT && !req->answered && session->outstanding >= outstanding_limit(req)) {
 			undo(e, req);
 			status = zd_err_set(&err, ZEROD_E_LIMIT, "%u requests are outstanding already",
 			                    session->outstanding);
@@ -202,7 +217,7 @@ void zd_engine_request(struct zd_engine *e, const struct zd_call *call, const st
 		req->serial = zd_next_id(e);
 		enqueue(e, req);
 		if (req->kind == ZD_REQ_SET_PERSISTENT)
-			answer_at_once(e, req);
+			zd_request_answer(e, req); /* it only waits for its turn, and cannot fail */
 	} else {
 		finish(e, req, status, err.text);
 	}

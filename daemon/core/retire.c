@@ -189,7 +189,7 @@ int zd_retire_text(const struct zd_device *device, uint32_t id, char *out, size_
 static bool is_idle_prefetch(const struct zd_buffer *buffer)
 {
 	return buffer->prefetched && buffer->state == ZD_BUFFER_AVAILABLE && buffer->watches == 0 &&
-	       !buffer->slot && !zd_buffer_is_shared(buffer);
+	       !buffer->slot && !buffer->aliased && !zd_buffer_is_shared(buffer);
 }
 
 static void count_prefetched(struct zd_device *device)

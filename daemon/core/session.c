@@ -10,7 +10,10 @@
 #include <string.h>
 
 #include "base/text.h"
+#include "core/alloc.h"
+#include "core/deferred.h"
 #include "core/departure.h"
+#include "core/promise.h"
 #include "core/reduce.h"
 #include "core/retire.h"
 #include "core/shadow.h"
@@ -35,6 +38,7 @@ uint64_t zd_engine_session_open(struct zd_engine *e, const struct zd_peer *peer,
 	session->pid = peer->pid;
 	session->admin = peer->admin;
 	session->strict = peer->strict;
+	session->poison = peer->poison;
 	if (peer->name)
 		strncpy(session->name, peer->name, ZD_MAX_NAME_BYTES);
 	session->opened_ns = e->now_ns;
@@ -44,6 +48,8 @@ uint64_t zd_engine_session_open(struct zd_engine *e, const struct zd_peer *peer,
 	TAILQ_INIT(&session->mappings);
 	TAILQ_INIT(&session->departures);
 	TAILQ_INIT(&session->onwards);
+	TAILQ_INIT(&session->promises);
+	TAILQ_INIT(&session->deferred);
 	HASH_ADD(hh, e->sessions, id, sizeof(session->id), session);
 	return session->id;
 }
@@ -56,11 +62,13 @@ static void session_end(struct zd_engine *e, struct zd_session *session)
 	zd_sm_move(&zd_sm_session, &session->state, ZD_SESSION_CLOSING);
 	zd_departures_begin(e, session);
 	zd_requests_drop(e, session, NULL, 0, NULL);
+	zd_deferred_drop(e, session);
+	zd_promises_void(session);
 	zd_mappings_leave(e, session); /* before their jobs end */
 	while ((member = TAILQ_FIRST(&session->members)))
 		zd_member_detach(e, member);
 	while ((allocation = TAILQ_FIRST(&session->allocations)))
-		zd_allocation_drop(e, allocation);
+		zd_allocation_leave(e, allocation);
 	zd_departures_end(e, session);
 }
 
@@ -80,8 +88,8 @@ void zd_engine_session_close(struct zd_engine *e, uint64_t id)
 	zd_settle(e);
 }
 
-static void signal_timeline(struct zd_engine *e, const struct zd_session *session, uint32_t timeline,
-                            uint64_t value)
+void zd_session_signal(struct zd_engine *e, const struct zd_session *session, uint32_t timeline,
+                       uint64_t value)
 {
 	struct zd_command command = {.kind = ZD_CMD_SIGNAL, .device = timeline % ZD_MAX_DEVICES};
 	command.signal = (struct zd_signal){session->id, timeline, value};
@@ -90,7 +98,7 @@ static void signal_timeline(struct zd_engine *e, const struct zd_session *sessio
 
 void zd_session_abort(struct zd_engine *e, struct zd_session *session, uint32_t timeline)
 {
-	signal_timeline(e, session, timeline, ZD_FENCE_ABORTED);
+	zd_session_signal(e, session, timeline, ZD_FENCE_ABORTED);
 	zd_timelines_add(&session->aborted, timeline);
 	if (session->state == ZD_SESSION_OPEN)
 		zd_sm_move(&zd_sm_session, &session->state, ZD_SESSION_POISONED);
@@ -140,7 +148,7 @@ static void take_aborts_back(struct zd_engine *e, struct zd_session *session)
 	for (uint32_t i = 0; i < ZD_SESSION_TIMELINES; i++) {
 		if (zd_timelines_has(&session->aborted, i) ||
 		    (zd_timeline_exchanges(i) && session->timeline[i] > 0))
-			signal_timeline(e, session, i, session->timeline[i]);
+			zd_session_signal(e, session, i, session->timeline[i]);
 	}
 	session->aborted = (struct zd_timelines){{0}};
 	session->resets++;

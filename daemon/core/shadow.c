@@ -23,12 +23,8 @@
  * Shards that they may be writing are set back then, or when they publish, which is refused, or leave.
  */
 #include "core/shadow.h"
+#include "core/deferred.h"
 #include "core/span.h"
-
-static bool is_written(const struct zd_part *part)
-{
-	return part->state == ZD_PART_UPDATING || part->state == ZD_PART_PUBLISHING;
-}
 
 /* ---- Copies -------------------------------------------------------------------------------------------- */
 
@@ -118,7 +114,7 @@ static bool is_read_by_client(const struct zd_engine *e, const struct zd_part *p
 
 void zd_shadow_try(struct zd_engine *e, struct zd_part *part)
 {
-	if (part->shadow != ZD_SHADOW_DUE || part->state == ZD_PART_DYING || is_written(part) ||
+	if (part->shadow != ZD_SHADOW_DUE || part->state == ZD_PART_DYING || zd_part_is_written(part) ||
 	    part->readers > 0 || is_read_by_client(e, part))
 		return;
 	zd_sm_move(&zd_sm_shadow, &part->shadow, ZD_SHADOW_RESTORING);
@@ -150,9 +146,10 @@ static void roll_back_unit(struct zd_engine *e, struct zd_unit *unit)
 	for (uint32_t rank = 0; rank < unit->group->local_world_size; rank++) {
 		struct zd_part *part = &unit->parts[rank];
 		if (part->shadow != ZD_SHADOW_SAVED || part->state == ZD_PART_DYING ||
-		    (part->version == part->committed && !is_written(part)))
+		    (part->version == part->committed && !zd_part_is_written(part)))
 			continue;
 		zd_sm_move(&zd_sm_shadow, &part->shadow, ZD_SHADOW_DUE);
+		zd_deferred_unpublished(e, part);
 		part->version = part->committed;
 		if (part->state != ZD_PART_DETACHED) /* else whoever is the rank now has published nothing */
 			zd_part_member(part)->set_back = true;
@@ -177,6 +174,8 @@ void zd_shadow_roll_back(struct zd_engine *e, struct zd_group *group)
 void zd_shadow_accept(struct zd_engine *e, struct zd_member *member)
 {
 	struct zd_unit *unit;
+	if (member->group->shadow) /* the reset is the answer to a rank that went */
+		member->told = member->group->generation;
 	member->set_back = false;
 	for (unit = member->group->units; unit && member->group->shadow; unit = unit->hh_name.next) {
 		struct zd_part *part = &unit->parts[member->rank];
@@ -221,14 +220,14 @@ void zd_shadow_check(const struct zd_engine *e, const struct zd_part *part)
 	if (part->shadow == ZD_SHADOW_NONE || part->state == ZD_PART_DYING)
 		return;
 	/* The shard is the last commit, or the shadow is, or nobody can tell them apart. */
-	if (is_written(part) || part->version != part->committed)
+	if (zd_part_is_written(part) || part->version != part->committed)
 		zd_assert(part->shadow == ZD_SHADOW_SAVED || part->shadow == ZD_SHADOW_DUE);
 	if (zd_shadow_is_owed(part))
 		zd_assert(part->version == part->committed);
 	if (part->shadow == ZD_SHADOW_RESTORING)
-		zd_assert(!is_written(part));
+		zd_assert(!zd_part_is_written(part));
 	if (part->unit->group->voted_step) /* what others may have committed is there */
 		zd_assert(!zd_shadow_is_owed(part));
 	if (part->shadow == ZD_SHADOW_DUE) /* something will end, and try again */
-		zd_assert(is_written(part) || part->readers > 0 || is_read_by_client(e, part));
+		zd_assert(zd_part_is_written(part) || part->readers > 0 || is_read_by_client(e, part));
 }

@@ -5,6 +5,19 @@
 
 #include "core/internal.h"
 
+/* What a rank's shard takes, with its shadow. */
+static inline uint64_t zd_unit_part_bytes(const struct zd_unit *unit)
+{
+	return zd_unit_shard_bytes(unit) * (unit->group->shadow ? 2 : 1);
+}
+
+/* Its last commit may have been made, for all that this daemon knows; its shards and their shadows are
+ * kept. */
+static inline bool zd_group_in_doubt(const struct zd_group *group)
+{
+	return group->voted_step != 0 && group->state != ZD_GROUP_READY;
+}
+
 enum zd_shadow_state {
 	ZD_SHADOW_NONE,      /* the part has no shadow block */
 	ZD_SHADOW_FREE,      /* the shard holds the last commit, the shadow nothing of use */

@@ -621,6 +621,7 @@ static bool serve_one(struct zd_engine *e, struct zd_device *device)
 		}
 		DL_DELETE(device->staging_queue, slice);
 		slice_open(e, slice);
+		zd_dirty_group(e, slice->reduction->group); /* its entries may be promised to others now */
 		return true;
 	}
 	return false;

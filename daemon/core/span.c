@@ -420,7 +420,7 @@ void zd_span_connect(struct zd_engine *e, struct zd_group *group)
 	for (uint32_t rank = 0; rank < group->local_world_size; rank++)
 		group->members[rank].transfers = 0;
 	span->pending = 0;
-	span->step = span->commit = (struct zd_span_round){0};
+	span->step = span->commit = span->barrier = (struct zd_span_round){0};
 	memset(span->hosts, 0, span->nranks * sizeof(*span->hosts));
 	if (span->given) {
 		open_all(e, group);

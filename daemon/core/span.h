@@ -30,7 +30,7 @@ struct zd_span {
 	uint32_t ids_bytes, ids_rank;
 	unsigned char *ids;
 	char (*hosts)[ZD_MAX_NAME_BYTES + 1]; /* by rank of a communicator; "" before they have met */
-	struct zd_span_round step, commit;
+	struct zd_span_round step, commit, barrier;
 	int status; /* why it is ABORTED, and in words */
 	char *why;  /* NULL: by an administrator */
 };
@@ -87,5 +87,7 @@ void zd_span_ask(struct zd_engine *e, struct zd_member *member, struct zd_span_r
 /* For `done`: is this the last answer of a round that counts. One that failed has ended the group. */
 bool zd_span_answered(struct zd_engine *e, const struct zd_op *op, struct zd_span_round *round, int status,
                       const char *error) __attribute__((warn_unused_result));
+/* The daemons meet, and all are at `step` or in doubt about it: so is the group now, if it was in doubt. */
+void zd_commit_resolve(struct zd_engine *e, struct zd_group *group, uint64_t step, bool torn);
 
 #endif

@@ -26,15 +26,17 @@ static const uint32_t group_moves[] = {
 };
 const struct zd_sm zd_sm_group = {"group", ZD_ARRAY_LEN(group_names), group_names, group_moves};
 
-static const char *const part_names[] = {"ABSENT",   "FILLING",    "IDLE",     "UPDATE_WAIT",
-                                         "UPDATING", "PUBLISHING", "DETACHED", "DYING"};
+static const char *const part_names[] = {"ABSENT",  "FILLING",    "IDLE",     "UPDATE_WAIT", "UPDATING",
+                                         "LOADING", "PUBLISHING", "DETACHED", "DYING"};
 #define GONE (TO(ZD_PART_DYING) | TO(ZD_PART_DETACHED) | TO(ZD_PART_ABSENT))
 static const uint32_t part_moves[] = {
         [ZD_PART_ABSENT] = TO(ZD_PART_FILLING),
         [ZD_PART_FILLING] = TO(ZD_PART_IDLE) | GONE,
         [ZD_PART_IDLE] = TO(ZD_PART_UPDATE_WAIT) | GONE,
         [ZD_PART_UPDATE_WAIT] = TO(ZD_PART_UPDATING) | TO(ZD_PART_IDLE) | GONE,
-        [ZD_PART_UPDATING] = TO(ZD_PART_PUBLISHING) | TO(ZD_PART_IDLE) | GONE, /* IDLE: undone */
+        /* IDLE: undone */
+        [ZD_PART_UPDATING] = TO(ZD_PART_LOADING) | TO(ZD_PART_PUBLISHING) | TO(ZD_PART_IDLE) | GONE,
+        [ZD_PART_LOADING] = TO(ZD_PART_UPDATING) | GONE,
         [ZD_PART_PUBLISHING] = TO(ZD_PART_IDLE) | TO(ZD_PART_UPDATING) | GONE,
         [ZD_PART_DETACHED] = TO(ZD_PART_IDLE) | TO(ZD_PART_DYING) | TO(ZD_PART_ABSENT),
         [ZD_PART_DYING] = TO(ZD_PART_ABSENT),

@@ -38,6 +38,19 @@ void zd_target_drop(struct zd_engine *e, struct zd_member_reduce *mr)
 	mr->unwritten_numel = 0;
 }
 
+int zd_target_check_place(const struct zd_part *part, struct zd_err *err)
+{
+	const struct zd_member_reduce *mr = zd_member_reduce(zd_part_member(part));
+	const struct zd_unit *unit = part->unit;
+	if (!mr || !mr->target || mr->step == ZD_STEP_ABANDONED || part->frozen ||
+	    unit->target_offset_numel + zd_unit_target_numel(unit) > mr->target_numel)
+		return 0;
+	return zd_err_set(err, ZEROD_E_BUSY,
+	                  "unit '%s' has a place in the target that rank %u bound in backward %llu: the step "
+	                  "has not ended",
+	                  unit->name, zd_world_rank(mr->member), (unsigned long long)mr->target_number);
+}
+
 /* ---- What no sum has written --------------------------------------------------------------------------- */
 
 /* Of the target, in elements. */

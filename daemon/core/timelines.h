@@ -13,9 +13,15 @@ enum {
 	ZD_TIMELINE_COPIES = 0,
 	ZD_TIMELINE_EXCHANGE = ZD_MAX_DEVICES,
 	ZD_TIMELINE_ONWARD = 2 * ZD_MAX_DEVICES, /* copies of what an exchange has brought */
-	ZD_TIMELINE_STAGED =
-	        ZD_AWAITED_TIMELINES, /* pieces of reductions, into the session's staging memory */
-	ZD_SESSION_TIMELINES = 4 * ZD_MAX_DEVICES
+	/* Copies into memory that was still in use when its address was given out. Their values are older
+	 * than those of copies that begin at once. */
+	ZD_TIMELINE_DEFERRED = 3 * ZD_MAX_DEVICES,
+	ZD_TIMELINE_PROMISES = 4 * ZD_MAX_DEVICES, /* a block of ZD_MAX_DEVICES for each lane: promise.h */
+	/* Pieces of reductions, into the session's staging memory. */
+	ZD_TIMELINE_STAGED = ZD_AWAITED_TIMELINES,
+	/* No counters: the result of the session's last step on each device, see step.c. */
+	ZD_TIMELINE_RESULTS = 8 * ZD_MAX_DEVICES,
+	ZD_SESSION_TIMELINES = 9 * ZD_MAX_DEVICES
 };
 
 static inline bool zd_timeline_exchanges(uint32_t timeline)
@@ -24,6 +30,7 @@ static inline bool zd_timeline_exchanges(uint32_t timeline)
 }
 
 _Static_assert(ZD_SESSION_TIMELINES <= ZD_TIMELINES, "a page has them all");
+_Static_assert(ZD_TIMELINE_STAGED == ZD_TIMELINE_PROMISES + 3 * ZD_MAX_DEVICES, "a block for each lane");
 
 /* A set of them. */
 struct zd_timelines {

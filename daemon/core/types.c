@@ -1,19 +1,21 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* types.c - the table of request kinds; each row is defined where its family is. */
+#include "core/barrier.h"
 #include "core/internal.h"
 #include "core/reduce.h"
 
 extern const struct zd_request_type zd_req_session_reset, zd_req_group_join, zd_req_group_leave,
         zd_req_unique_ids, zd_req_unit_register, zd_req_unit_unregister, zd_req_update_begin, zd_req_publish,
-        zd_req_commit, zd_req_set_persistent, zd_req_gather, zd_req_release, zd_req_forward_begin,
-        zd_req_forward_end, zd_req_claim_end, zd_req_scope_abandon, zd_req_context_begin, zd_req_context_end,
-        zd_req_alloc, zd_req_free, zd_req_kill_session, zd_req_abort_group, zd_req_end_job, zd_req_trim,
-        zd_req_segments_unmapped;
+        zd_req_commit, zd_req_set_persistent, zd_req_set_slot, zd_req_set_frozen, zd_req_unit_load,
+        zd_req_gather, zd_req_release, zd_req_forward_begin, zd_req_forward_end, zd_req_claim_end,
+        zd_req_scope_abandon, zd_req_context_begin, zd_req_context_end, zd_req_alloc, zd_req_free,
+        zd_req_kill_session, zd_req_abort_group, zd_req_end_job, zd_req_trim, zd_req_segments_unmapped;
 
 const struct zd_request_type *const zd_request_types[ZD_NREQUESTS] = {
         [ZD_REQ_SESSION_RESET] = &zd_req_session_reset,
         [ZD_REQ_GROUP_JOIN] = &zd_req_group_join,
         [ZD_REQ_GROUP_LEAVE] = &zd_req_group_leave,
+        [ZD_REQ_GROUP_BARRIER] = &zd_req_group_barrier,
         [ZD_REQ_UNIQUE_IDS] = &zd_req_unique_ids,
         [ZD_REQ_UNIT_REGISTER] = &zd_req_unit_register,
         [ZD_REQ_UNIT_UNREGISTER] = &zd_req_unit_unregister,
@@ -21,6 +23,9 @@ const struct zd_request_type *const zd_request_types[ZD_NREQUESTS] = {
         [ZD_REQ_PUBLISH] = &zd_req_publish,
         [ZD_REQ_COMMIT] = &zd_req_commit,
         [ZD_REQ_SET_PERSISTENT] = &zd_req_set_persistent,
+        [ZD_REQ_SET_SLOT] = &zd_req_set_slot,
+        [ZD_REQ_SET_FROZEN] = &zd_req_set_frozen,
+        [ZD_REQ_UNIT_LOAD] = &zd_req_unit_load,
         [ZD_REQ_GATHER] = &zd_req_gather,
         [ZD_REQ_RELEASE] = &zd_req_release,
         [ZD_REQ_FORWARD_BEGIN] = &zd_req_forward_begin,
@@ -35,8 +40,11 @@ const struct zd_request_type *const zd_request_types[ZD_NREQUESTS] = {
         [ZD_REQ_BUCKET_RESERVE] = &zd_req_bucket_reserve,
         [ZD_REQ_BUCKET_COMMIT] = &zd_req_bucket_commit,
         [ZD_REQ_REDUCE_SKIP] = &zd_req_reduce_skip,
+        [ZD_REQ_GROUP_AGREE] = &zd_req_group_agree,
         [ZD_REQ_BACKWARD_END] = &zd_req_backward_end,
+        [ZD_REQ_BACKWARD_ABANDON] = &zd_req_backward_abandon,
         [ZD_REQ_STEP_BEGIN] = &zd_req_step_begin,
+        [ZD_REQ_STEP_GET] = &zd_req_step_get,
         [ZD_REQ_STEP_END] = &zd_req_step_end,
         [ZD_REQ_ALLOC] = &zd_req_alloc,
         [ZD_REQ_FREE] = &zd_req_free,

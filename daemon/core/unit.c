@@ -13,6 +13,7 @@
 #include <string.h>
 
 #include "base/text.h"
+#include "core/layout.h"
 #include "core/departure.h"
 #include "core/internal.h"
 #include "core/reduce.h"
@@ -50,25 +51,36 @@ int zd_part_find(struct zd_engine *e, struct zd_session *session, uint64_t id, s
 
 /* ---- Descriptions -------------------------------------------------------------------------------------- */
 
-static int view_check(const struct zd_view_args *view, uint32_t index, uint64_t numel, struct zd_err *err)
+static int view_check(const struct zd_args *args, uint32_t index, struct zd_err *err)
 {
+	const char *unit = args->u.unit_register.name;
+	uint64_t numel = args->u.unit_register.numel;
+	const struct zd_view_args *views = args->u.unit_register.views, *view = &views[index];
 	int status = zd_name_check(view->name, ZD_MAX_UNIT_NAME_BYTES, "view name", err);
 	if (status != 0)
 		return status;
+	for (uint32_t i = 0; i < index; i++) {
+		if (strcmp(views[i].name, view->name) == 0)
+			return zd_err_set(err, ZEROD_E_INVALID,
+			                  "unit '%.64s': views %u and %u both have the name '%.64s'", unit, i,
+			                  index, view->name);
+	}
 	if (view->ndim > ZD_MAX_DIMS)
-		return zd_err_set(err, ZEROD_E_INVALID, "view '%s' has %u dimensions; at most %u", view->name,
-		                  view->ndim, ZD_MAX_DIMS);
+		return zd_err_set(err, ZEROD_E_INVALID,
+		                  "unit '%.64s': view '%.64s' has %u dimensions; at most %u", unit,
+		                  view->name, view->ndim, ZD_MAX_DIMS);
 	uint64_t count = 1;
 	for (uint32_t i = 0; i < view->ndim; i++) {
 		if (__builtin_mul_overflow(count, view->shape[i], &count))
 			return zd_err_set(err, ZEROD_E_INVALID,
-			                  "view %u '%s': the product of its shape overflows", index,
-			                  view->name);
+			                  "unit '%.64s': view %u '%.64s': the product of its shape overflows",
+			                  unit, index, view->name);
 	}
 	if (view->offset_numel > numel || count > numel - view->offset_numel)
 		return zd_err_set(err, ZEROD_E_INVALID,
-		                  "view '%s' of %llu elements at %llu ends behind the unit's %llu",
-		                  view->name, (unsigned long long)count,
+		                  "unit '%.64s': view '%.64s' of %llu elements at %llu ends behind the "
+		                  "unit's %llu",
+		                  unit, view->name, (unsigned long long)count,
 		                  (unsigned long long)view->offset_numel, (unsigned long long)numel);
 	return 0;
 }
@@ -105,7 +117,7 @@ static int description_check(const struct zd_args *args, uint32_t nshards, struc
 		return zd_err_set(err, ZEROD_E_LIMIT, "unit '%s': slot %u; the highest is %u", name,
 		                  args->u.unit_register.slot, ZD_MAX_SLOTS);
 	for (uint32_t i = 0; i < args->u.unit_register.nviews && status == 0; i++)
-		status = view_check(&args->u.unit_register.views[i], i, numel, err);
+		status = view_check(args, i, err);
 	return status;
 }
 
@@ -171,72 +183,6 @@ static int mismatch(struct zd_unit *unit, const struct zd_member *member, const 
 
 /* ---- Units --------------------------------------------------------------------------------------------- */
 
-struct zd_group_slot *zd_group_slot_find(struct zd_group *group, uint32_t number)
-{
-	struct zd_group_slot *slot;
-	TAILQ_FOREACH (slot, &group->slots, link) {
-		if (slot->number == number)
-			break;
-	}
-	return slot;
-}
-
-/* Would the unit find its place in the group's slot and in the flat target. */
-static int layout_check(struct zd_group *group, const struct zd_unit *unit, struct zd_err *err)
-{
-	const struct zd_group_slot *slot = zd_group_slot_find(group, unit->slot);
-	uint64_t bytes = zd_unit_padded_bytes(unit);
-	if (unit->laid_out)
-		return 0;
-	if (slot && slot->placed && bytes > slot->bytes)
-		return zd_err_set(
-		        err, ZEROD_E_INVALID,
-		        "unit '%s' needs %llu bytes; slot %u has %llu and was gathered into already: "
-		        "register its largest unit before the first gather",
-		        unit->name, (unsigned long long)bytes, unit->slot, (unsigned long long)slot->bytes);
-	if (!unit->frozen && zd_unit_target_numel(unit) > INT64_MAX - group->target_numel)
-		return zd_err_set(err, ZEROD_E_LIMIT,
-		                  "unit '%s': the group's target has %llu elements, %llu more are too many",
-		                  unit->name, (unsigned long long)group->target_numel,
-		                  (unsigned long long)zd_unit_target_numel(unit));
-	return 0;
-}
-
-/* Takes the unit's place, once: when its first shard has memory, so that a unit without any leaves no
- * trace. */
-static void layout_take(struct zd_group *group, struct zd_unit *unit)
-{
-	struct zd_group_slot *slot = zd_group_slot_find(group, unit->slot);
-	if (unit->laid_out)
-		return;
-	unit->laid_out = true;
-	if (!unit->frozen) {
-		unit->target_offset_numel = group->target_numel;
-		group->target_numel += zd_unit_target_numel(unit);
-	}
-	if (unit->slot == ZEROD_NO_SLOT)
-		return;
-	if (!slot) {
-		slot = zd_calloc(1, sizeof(*slot));
-		slot->number = unit->slot;
-		TAILQ_INSERT_TAIL(&group->slots, slot, link);
-	}
-	slot->bytes = zd_max_u64(slot->bytes, zd_unit_padded_bytes(unit));
-}
-
-/* Of a unit that has gone: the target's end is given back, a gap in it is not, since others' offsets are
- * known to their trainers. Nor is a place in a target that is bound, which holds the unit's gradient. */
-static void layout_give_back(struct zd_group *group, const struct zd_unit *unit)
-{
-	if (zd_reduce_has_target(group))
-		return;
-	if (!group->units && !group->former)
-		group->target_numel = 0;
-	else if (unit->laid_out && !unit->frozen &&
-	         unit->target_offset_numel + zd_unit_target_numel(unit) == group->target_numel)
-		group->target_numel = unit->target_offset_numel;
-}
-
 static void unit_free(struct zd_unit *unit)
 {
 	for (uint32_t i = 0; i < unit->nviews; i++)
@@ -277,6 +223,7 @@ static int unit_new(struct zd_engine *e, struct zd_member *member, const struct 
 	for (uint32_t rank = 0; rank < group->local_world_size; rank++) {
 		unit->parts[rank].unit = unit;
 		unit->parts[rank].rank = rank;
+		unit->parts[rank].frozen = unit->frozen;
 		if (zd_gathers_over_rails(group))
 			unit->parts[rank].rail = zd_rail_new();
 	}
@@ -326,7 +273,9 @@ void zd_unit_unref(struct zd_engine *e, struct zd_unit *unit)
 	} else {
 		HASH_DELETE(hh_name, group->units, unit);
 	}
-	layout_give_back(group, unit);
+	zd_layout_give_back(unit);
+	if (!group->units && !group->former)
+		group->target_numel = 0;
 	unit_free(unit);
 	zd_group_unref(e, group);
 }
@@ -355,6 +304,7 @@ static void part_drop(struct zd_engine *e, struct zd_part *part)
 {
 	struct zd_device *device = part->shard.segment->device;
 	zd_assert(!part->buffer);
+	zd_layout_leave(e, part);
 	for (uint32_t rank = 0; rank < part->unit->group->local_world_size; rank++) {
 		if (part->unit->parts[rank].buffer)
 			part->unit->parts[rank].buffer->stale = true;
@@ -408,6 +358,7 @@ static void part_detach(struct zd_engine *e, struct zd_part *part)
 	if (part->unit->group->job->durable && part->state != ZD_PART_FILLING) {
 		if (part->state != ZD_PART_DETACHED)
 			zd_sm_move(&zd_sm_part, &part->state, ZD_PART_DETACHED);
+		zd_layout_leave(e, part);
 		zd_shadow_try(e, part); /* its writer is gone */
 		return;
 	}
@@ -445,12 +396,6 @@ static uint64_t first_version(const struct zd_unit *unit, const struct zd_member
 	return newest > 0 ? newest - 1 : 0;
 }
 
-/* Or is doing so; a shard of the rank that is still read, or kept, is no registration. */
-static bool has_registered(const struct zd_part *part)
-{
-	return !zd_part_is_gone(part) && part->state != ZD_PART_DETACHED;
-}
-
 static int register_begin(struct zd_engine *e, struct zd_request *req, const struct zd_args *args,
                           struct zd_err *err)
 {
@@ -471,7 +416,7 @@ static int register_begin(struct zd_engine *e, struct zd_request *req, const str
 	}
 	if (unit && !description_equal(unit, args)) {
 		status = mismatch(unit, member, args, err);
-		if (!has_registered(&unit->parts[member->rank]) && !unit->mismatch) {
+		if (!zd_part_is_registered(&unit->parts[member->rank]) && !unit->mismatch) {
 			unit->mismatch = zd_strdup(err ? err->text : "");
 			unit->mismatch_rank = member->rank;
 			zd_dirty_group(e, member->group);
@@ -519,7 +464,7 @@ static int register_place(struct zd_engine *e, struct zd_request *req, struct zd
 {
 	struct zd_group *group = req->member->group;
 	uint64_t bytes = zd_unit_part_bytes(part->unit);
-	int status = layout_check(group, part->unit, err);
+	int status = zd_layout_check(part->unit, err);
 	if (status == 0 && bytes > ZD_MAX_BYTES)
 		status = zd_err_set(err, ZEROD_E_NO_MEMORY,
 		                    "unit '%s': a shard and its shadow of %llu bytes are more than %llu",
@@ -531,7 +476,7 @@ static int register_place(struct zd_engine *e, struct zd_request *req, struct zd
 		                       ZD_BLOCK_MIN_ALIGN, &part->shard, err);
 	if (status != 0)
 		return status;
-	layout_take(group, part->unit);
+	zd_layout_enter(part);
 	zd_sm_move(&zd_sm_part, &part->state, ZD_PART_FILLING);
 	part->unit->refs++;
 	part->persistent = req->u.reg.persistent;
@@ -580,8 +525,9 @@ static int register_attempt(struct zd_engine *e, struct zd_request *req, struct 
 		status = register_place(e, req, part, err);
 		if (status == ZD_WAIT)
 			return status;
-	} else if (part->state == ZD_PART_DETACHED) {
+	} else if (part->state == ZD_PART_DETACHED && (status = zd_layout_check(unit, err)) == 0) {
 		zd_sm_move(&zd_sm_part, &part->state, ZD_PART_IDLE);
+		zd_layout_enter(part);
 		part->persistent = req->u.reg.persistent; /* its copy went with the former session */
 	}
 	if (status != 0) {
@@ -618,6 +564,9 @@ static int unregister_begin(struct zd_engine *e, struct zd_request *req, const s
 		zd_buffer_tags(part->buffer, tags, sizeof(tags));
 		return zd_err_set(err, ZEROD_E_BUSY, "unit '%s' is held by %s", name, tags);
 	}
+	status = zd_target_check_place(part, err);
+	if (status != 0)
+		return status;
 	if (part->buffer)
 		zd_buffer_drop(e, part->buffer);
 	part_drop(e, part);

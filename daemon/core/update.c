@@ -2,11 +2,11 @@
 /*
  * update.c - who may write a shard, and when others may read what was written.
  *
- * update_begin closes the shards for new gathers at once and is granted when the pushes that read them have
- * ended; publish opens them again, one version higher, when the writers' fences have passed. So no push ever
- * reads a shard that is being written, and no gathered buffer mixes versions. Both are all or nothing over
- * their units. In a shadow group an update also waits until the last commit is saved (shadow.c), and begins
- * only while all ranks are there.
+ * update_begin closes the shards for new gathers at once and is granted when the pushes that read them, and
+ * the consumers of aliased buffers (alias.c), have ended; publish opens them again, one version higher, when
+ * the writers' fences have passed. So no push ever reads a shard that is being written, and no gathered
+ * buffer mixes versions. Both are all or nothing over their units. In a shadow group an update also waits
+ * until the last commit is saved (shadow.c), and begins only while all ranks are there.
  *
  * A daemon that has agreed to a commit may learn nothing more: another may have been told by all, and have
  * made it. So from its word on nothing is written, and when the group ends before the answer the commit is in
@@ -16,6 +16,7 @@
 #include <string.h>
 
 #include "base/text.h"
+#include "core/deferred.h"
 #include "core/gather.h"
 #include "core/rail.h"
 #include "core/reduce.h"
@@ -28,6 +29,15 @@ static void parts_move(struct zd_request *req, unsigned state)
 {
 	for (uint32_t i = 0; i < req->u.publish.nparts; i++)
 		zd_sm_move(&zd_sm_part, &req->u.publish.parts[i]->state, state);
+}
+
+static bool is_taken(const struct zd_request *req, const struct zd_part *part)
+{
+	for (uint32_t i = 0; i < req->u.publish.nparts; i++) {
+		if (req->u.publish.parts[i] == part)
+			return true;
+	}
+	return false;
 }
 
 /* Finds all parts and takes each from `from` to `to`; on an error all are as before. */
@@ -48,11 +58,19 @@ static int parts_take(struct zd_engine *e, struct zd_request *req, const struct 
 		if (status != 0)
 			break;
 		struct zd_member *member = zd_part_member(part);
-		if (!req->member)
+		if (!req->member) {
 			req->member = member;
+			/* A group with shadows sets the shards back, and that is what its ranks are told. */
+			status = member->group->shadow ? 0 : zd_member_tell(member, err);
+		}
+		if (status != 0)
+			break;
 		if (member != req->member) {
 			status = zd_err_set(err, ZEROD_E_INVALID,
 			                    "unit '%s' is of another group than the first", part->unit->name);
+		} else if (part->state == to && is_taken(req, part)) {
+			status = zd_err_set(err, ZEROD_E_INVALID, "unit '%s' is given twice",
+			                    part->unit->name);
 		} else if (part->state != from) {
 			status = zd_err_set(err, ZEROD_E_STATE, "unit '%s' is %s; %s needs it %s",
 			                    part->unit->name, zd_sm_name(&zd_sm_part, part->state),
@@ -71,10 +89,33 @@ static int parts_take(struct zd_engine *e, struct zd_request *req, const struct 
 	return 0;
 }
 
+/* None of the parts has a gathered buffer that is leased; aliased: that is the shard, and leased. */
+static int check_leases(const struct zd_request *req, bool aliased, struct zd_err *err)
+{
+	for (uint32_t i = 0; i < req->u.publish.nparts; i++) {
+		const struct zd_part *part = req->u.publish.parts[i];
+		if (!part->buffer || TAILQ_EMPTY(&part->buffer->leases) ||
+		    (aliased && !part->buffer->aliased))
+			continue;
+		char tags[128];
+		zd_buffer_tags(part->buffer, tags, sizeof(tags));
+		return zd_err_set(err, ZEROD_E_BUSY, "unit '%s' is held on rank %u by %s%s", part->unit->name,
+		                  zd_world_rank(zd_part_member(part)), tags,
+		                  aliased ? "; its gathered buffer is the shard" : "");
+	}
+	return 0;
+}
+
 static int update_begin(struct zd_engine *e, struct zd_request *req, const struct zd_args *args,
                         struct zd_err *err)
 {
-	return parts_take(e, req, args, ZD_PART_IDLE, ZD_PART_UPDATE_WAIT, err);
+	int status = parts_take(e, req, args, ZD_PART_IDLE, ZD_PART_UPDATE_WAIT, err);
+	if (status != 0)
+		return status;
+	status = check_leases(req, true, err);
+	if (status != 0)
+		parts_move(req, ZD_PART_IDLE);
+	return status;
 }
 
 /* Gathers that waited for this update go back to the version that is there. */
@@ -136,7 +177,8 @@ static int update_attempt(struct zd_engine *e, struct zd_request *req, struct zd
 		                         : part->shadow == ZD_SHADOW_SAVING ? ZD_WAIT_SAVE
 		                                                            : ZD_WAIT_READERS;
 		if (part->readers > 0 || kind == ZD_WAIT_RESTORE) {
-			int wait = zd_wait_for(req, kind, part->rank, part->readers, 0);
+			int wait = zd_wait_for(req, kind, part->rank, part->readers,
+			                       zd_part_is_aliased(part));
 			req->wait.unit = part->unit;
 			return wait;
 		}
@@ -160,20 +202,6 @@ static int update_attempt(struct zd_engine *e, struct zd_request *req, struct zd
 
 /* ---- publish ------------------------------------------------------------------------------------------- */
 
-static int publish_check_leases(const struct zd_request *req, struct zd_err *err)
-{
-	for (uint32_t i = 0; i < req->u.publish.nparts; i++) {
-		const struct zd_part *part = req->u.publish.parts[i];
-		if (!part->buffer || TAILQ_EMPTY(&part->buffer->leases))
-			continue;
-		char tags[128];
-		zd_buffer_tags(part->buffer, tags, sizeof(tags));
-		return zd_err_set(err, ZEROD_E_BUSY, "unit '%s' is held on rank %u by %s", part->unit->name,
-		                  zd_world_rank(zd_part_member(part)), tags);
-	}
-	return 0;
-}
-
 static int publish_begin(struct zd_engine *e, struct zd_request *req, const struct zd_args *args,
                          struct zd_err *err)
 {
@@ -183,7 +211,7 @@ static int publish_begin(struct zd_engine *e, struct zd_request *req, const stru
 	if (status != 0)
 		return status;
 	if (!args->u.publish.force)
-		status = publish_check_leases(req, err);
+		status = check_leases(req, false, err);
 	if (status != 0) {
 		parts_move(req, ZD_PART_UPDATING);
 		return status;
@@ -191,12 +219,20 @@ static int publish_begin(struct zd_engine *e, struct zd_request *req, const stru
 	if (zd_fences_watch(e, req->session, req->member->group->job, req->device->index,
 	                    &args->u.publish.fences, zd_request_op_done, req, 0))
 		req->pending_ops++;
+	zd_dirty_group(e, req->member->group); /* gathers of the version are answered from here on */
 	return 0;
+}
+
+/* The versions that gathers wait for, which were answered already, do not come. */
+static void publish_fails(struct zd_engine *e, struct zd_request *req)
+{
+	for (uint32_t i = 0; i < req->u.publish.nparts; i++)
+		zd_deferred_unpublished(e, req->u.publish.parts[i]);
 }
 
 static void publish_cancel(struct zd_engine *e, struct zd_request *req)
 {
-	(void)e;
+	publish_fails(e, req);
 	parts_move(req, ZD_PART_UPDATING);
 }
 
@@ -209,6 +245,8 @@ static int publish_check_undone(struct zd_engine *e, struct zd_request *req, str
 		if (zd_shadow_is_owed(req->u.publish.parts[i]))
 			status = zd_shadow_undone(req->u.publish.parts[i], err);
 	}
+	if (status != 0)
+		publish_fails(e, req);
 	for (uint32_t i = 0; i < req->u.publish.nparts && status != 0; i++) {
 		struct zd_part *part = req->u.publish.parts[i];
 		zd_sm_move(&zd_sm_part, &part->state,
@@ -236,8 +274,10 @@ static int publish_attempt(struct zd_engine *e, struct zd_request *req, struct z
 		part->version++;
 		/* A persistent copy is stale now and refreshed at its next gather; another has no reason to
 		 * stay. */
-		if (part->buffer && TAILQ_EMPTY(&part->buffer->leases) && !part->persistent)
+		if (part->buffer && TAILQ_EMPTY(&part->buffer->leases) && !part->persistent &&
+		    part->buffer->version != part->version)
 			zd_buffer_drop(e, part->buffer);
+		zd_deferred_published(e, part);
 	}
 	zd_dirty_group(e, req->member->group);
 	return 0;
@@ -254,6 +294,10 @@ static int commit_begin(struct zd_engine *e, struct zd_request *req, const struc
 		status = zd_session_check_poisoned(req->session, err);
 	if (status == 0)
 		status = zd_member_check(member, err);
+	if (status == ZEROD_E_PEER_LOST)
+		member->told = member->group->generation;
+	else if (status == 0)
+		status = zd_member_tell(member, err);
 	if (status != 0)
 		return status;
 	struct zd_group *group = member->group;

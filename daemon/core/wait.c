@@ -68,6 +68,60 @@ static int room_text(const struct zd_request *req, const char *what, char *out)
 	return used;
 }
 
+/* What a rank is to do, for waits that end with one call of that rank. */
+static const char *awaited_call(enum zd_wait_kind kind)
+{
+	switch (kind) {
+	case ZD_WAIT_STEP:
+		return "begin the step";
+	case ZD_WAIT_BACKWARD:
+		return "end its backward";
+	case ZD_WAIT_AGREE:
+		return "agree";
+	case ZD_WAIT_BARRIER:
+		return "reach the barrier";
+	default:
+		return "commit";
+	}
+}
+
+static int load_text(const struct zd_wait *wait, uint32_t rank, char *out)
+{
+	const char *unit = wait->unit ? wait->unit->name : "";
+	if (wait->kind == ZD_WAIT_LOADERS)
+		return snprintf(out, ZD_WAIT_TEXT, "rank %u to call unit_load of unit '%.64s'", rank, unit);
+	if (wait->kind == ZD_WAIT_SOURCE)
+		return snprintf(out, ZD_WAIT_TEXT, "the streams of rank %u, which loads unit '%.64s'", rank,
+		                unit);
+	return snprintf(out, ZD_WAIT_TEXT, "copies into the shards of unit '%.64s'", unit);
+}
+
+/* Of waits for ranks in other daemons and for communicators. */
+static int collectives_text(const struct zd_wait *wait, char *out)
+{
+	unsigned long long a = wait->a;
+	const char *unit = wait->unit ? wait->unit->name : "";
+	switch (wait->kind) {
+	case ZD_WAIT_UNIQUE_IDS:
+		return snprintf(out, ZD_WAIT_TEXT, "unique ids to be made");
+	case ZD_WAIT_TRANSFERS:
+		return snprintf(out, ZD_WAIT_TEXT, "%llu transfers of rank %u to end", a, wait->rank);
+	case ZD_WAIT_NODES:
+		return a == 0 ? snprintf(out, ZD_WAIT_TEXT, "communicators to be made")
+		              : snprintf(out, ZD_WAIT_TEXT, "the group's %llu ranks in other daemons to join",
+		                         a);
+	case ZD_WAIT_OTHERS:
+		return snprintf(out, ZD_WAIT_TEXT, "ranks of other daemons to come so far");
+	case ZD_WAIT_FOLLOW:
+		return snprintf(out, ZD_WAIT_TEXT, "rank %llu to gather unit '%.64s' as others have", a,
+		                unit);
+	case ZD_WAIT_ORDER:
+		return snprintf(out, ZD_WAIT_TEXT, "its turn behind the gather of unit '%.64s'", unit);
+	default:
+		return 0;
+	}
+}
+
 void zd_wait_text(const struct zd_engine *e, const struct zd_request *req, char out[ZD_WAIT_TEXT])
 {
 	const struct zd_wait *wait = &req->wait;
@@ -92,12 +146,17 @@ void zd_wait_text(const struct zd_engine *e, const struct zd_request *req, char 
 	case ZD_WAIT_FILL:
 		used = snprintf(out, ZD_WAIT_TEXT, "memory to be zeroed");
 		break;
+	case ZD_WAIT_PROCESS:
+		used = snprintf(out, ZD_WAIT_TEXT, "the process that used the memory to leave device %u",
+		                req->device->index);
+		break;
 	case ZD_WAIT_FENCES:
 		used = snprintf(out, ZD_WAIT_TEXT, "the caller's own streams");
 		break;
 	case ZD_WAIT_READERS:
-		used = snprintf(out, ZD_WAIT_TEXT, "%llu transfer%s the shard of rank %u of unit '%.64s'", a,
-		                a == 1 ? " that reads" : "s that read", rank, unit);
+		used = snprintf(out, ZD_WAIT_TEXT, "%llu %s%s the shard of rank %u of unit '%.64s'", a,
+		                b ? "consumer" : "transfer", a == 1 ? " that reads" : "s that read", rank,
+		                unit);
 		break;
 	case ZD_WAIT_FORMER:
 		used = snprintf(out, ZD_WAIT_TEXT, "the end of the work on the former unit '%.64s'", unit);
@@ -139,11 +198,28 @@ void zd_wait_text(const struct zd_engine *e, const struct zd_request *req, char 
 	case ZD_WAIT_REDUCTIONS:
 		used = zd_reductions_text(e, req, out, ZD_WAIT_TEXT);
 		break;
-	case ZD_WAIT_STEP:
-		used = snprintf(out, ZD_WAIT_TEXT, "rank %u to begin the step", rank);
+	case ZD_WAIT_SUMS:
+		used = snprintf(out, ZD_WAIT_TEXT, "the sums of rank %u's step", rank);
 		break;
+	case ZD_WAIT_STEP:
+	case ZD_WAIT_BACKWARD:
+	case ZD_WAIT_AGREE:
+	case ZD_WAIT_BARRIER:
 	case ZD_WAIT_COMMIT:
-		used = snprintf(out, ZD_WAIT_TEXT, "rank %u to commit", rank);
+		used = snprintf(out, ZD_WAIT_TEXT, "rank %u to %s", rank, awaited_call(wait->kind));
+		break;
+	case ZD_WAIT_LOADERS:
+	case ZD_WAIT_SOURCE:
+	case ZD_WAIT_LOAD:
+		used = load_text(wait, rank, out);
+		break;
+	case ZD_WAIT_UNIQUE_IDS:
+	case ZD_WAIT_TRANSFERS:
+	case ZD_WAIT_NODES:
+	case ZD_WAIT_OTHERS:
+	case ZD_WAIT_FOLLOW:
+	case ZD_WAIT_ORDER:
+		used = collectives_text(wait, out);
 		break;
 	case ZD_WAIT_SAVE:
 		used = snprintf(out, ZD_WAIT_TEXT,
@@ -153,28 +229,6 @@ void zd_wait_text(const struct zd_engine *e, const struct zd_request *req, char 
 		used = snprintf(out, ZD_WAIT_TEXT,
 		                "rank %u's shard of unit '%.64s' to be set back to the last commit", rank,
 		                unit);
-		break;
-	case ZD_WAIT_UNIQUE_IDS:
-		used = snprintf(out, ZD_WAIT_TEXT, "unique ids to be made");
-		break;
-	case ZD_WAIT_TRANSFERS:
-		used = snprintf(out, ZD_WAIT_TEXT, "%llu transfers of rank %u to end",
-		                (unsigned long long)wait->a, wait->rank);
-		break;
-	case ZD_WAIT_NODES:
-		used = a == 0 ? snprintf(out, ZD_WAIT_TEXT, "communicators to be made")
-		              : snprintf(out, ZD_WAIT_TEXT, "the group's %llu ranks in other daemons to join",
-		                         a);
-		break;
-	case ZD_WAIT_OTHERS:
-		used = snprintf(out, ZD_WAIT_TEXT, "ranks of other daemons to come so far");
-		break;
-	case ZD_WAIT_FOLLOW:
-		used = snprintf(out, ZD_WAIT_TEXT, "rank %llu to gather unit '%.64s' as others have", a,
-		                unit);
-		break;
-	case ZD_WAIT_ORDER:
-		used = snprintf(out, ZD_WAIT_TEXT, "its turn behind the gather of unit '%.64s'", unit);
 		break;
 	}
 	zd_assert(used >= 0);

@@ -65,7 +65,6 @@ struct zd_conn {
 	unsigned unread_fds; /* sent since the socket was last seen empty */
 	struct zd_packet *open_packet;
 	STAILQ_HEAD(, zd_packet) backlog;
-	unsigned nbacklog;
 	struct zd_err why; /* set when it is ENDING */
 };
 
@@ -230,7 +229,6 @@ static void send_backlog(struct zd_conn *conn)
 		if (rc != 0)
 			break;
 		STAILQ_REMOVE_HEAD(&conn->backlog, link);
-		conn->nbacklog--;
 		recycle(conn->conns, packet);
 	}
 	if (rc == STALLED)
@@ -244,20 +242,13 @@ static void send_backlog(struct zd_conn *conn)
 	update_poll(conn);
 }
 
+/* However many packets wait: no request is read meanwhile, so that these are replies to requests that were
+ * outstanding and messages about segments that the client has. */
 static void append_backlog(struct zd_conn *conn, struct zd_packet *packet)
 {
-	struct zd_err err = ZD_ERR_NONE;
+	struct zd_packet *waiting = zd_packet_shrunk(packet);
 
-	if (conn->nbacklog < ZD_MAX_BACKLOG_PACKETS) {
-		struct zd_packet *waiting = zd_packet_shrunk(packet);
-
-		STAILQ_INSERT_TAIL(&conn->backlog, waiting, link);
-		conn->nbacklog++;
-	} else {
-		(void)zd_err_set(&err, ZEROD_E_LIMIT, "the client reads no replies: %u packets wait for it",
-		                 ZD_MAX_BACKLOG_PACKETS);
-		zd_conn_end(conn, &err);
-	}
+	STAILQ_INSERT_TAIL(&conn->backlog, waiting, link);
 }
 
 /* Sends the open packet, behind what waits already. */

@@ -4,7 +4,7 @@
  *
  * Replies are collected: those that are made while one event is handled travel together, in as few packets as
  * fit, when zd_conns_flush() is called at the event's end. A client that does not read is not read from
- * either, until it does or its backlog reaches the limit.
+ * either, until it does; its replies wait.
  *
  * Nothing here calls back at once: a connection that fails, or is told to end, ends in the next
  * zd_conns_flush(). So replies may be sent, and connections ended, from anywhere, the engine's sink included.

@@ -4,7 +4,7 @@ _zerobench()
 {
 	local cur=${COMP_WORDS[COMP_CWORD]} words
 	case ${COMP_WORDS[COMP_CWORD - 1]} in
-	-o | --op) words='gather reduce all_reduce rpc alloc scale' ;;
+	-o | --op) words='gather reduce all_reduce rpc alloc scale step' ;;
 	-d | --datatype) words='float bfloat16 half' ;;
 	-c | --check) words='0 1' ;;
 	--backend) words='host cuda' ;;

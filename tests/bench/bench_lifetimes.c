@@ -69,8 +69,8 @@ static void register_unit(struct model *m, const char *name, uint64_t numel, str
 	m->gathered_bytes += contract_padded_bytes(unit);
 	m->target_bytes += unit->shard_numel * sizeof(float);
 	for (uint32_t i = 0; i < RANKS; i++) {
-		OK(m->c->ranks[i].client, zerod_update_begin(&unit->at[i], 1));
-		OK(m->c->ranks[i].client, zerod_publish(&unit->at[i], 1, NULL, 0, 0));
+		OK(m->c->ranks[i].client, zerod_update_begin(&unit->at[i], 1, NULL, NULL));
+		OK(m->c->ranks[i].client, zerod_publish(&unit->at[i], 1, NULL, 0, NULL, NULL));
 	}
 }
 
@@ -99,10 +99,10 @@ static void reduce_unit(struct model *m, const struct contract_unit *unit)
 {
 	for (uint32_t i = 0; i < RANKS; i++) {
 		const struct contract_rank *rank = &m->c->ranks[i];
-		struct zerod_entry entry;
+		struct zerod_entry entry = ZEROD_INIT(entry);
 
-		OK(rank->client, zerod_bucket_reserve(m->buckets[i], unit->at[i], &entry));
-		OK(rank->client, zerod_bucket_commit(m->buckets[i], entry.id, NULL, 0, NULL));
+		OK(rank->client, zerod_bucket_reserve(m->buckets[i], unit->at[i], NULL, &entry));
+		OK(rank->client, zerod_bucket_commit(m->buckets[i], entry.id, NULL, 0, NULL, NULL));
 	}
 }
 

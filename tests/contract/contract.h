@@ -41,6 +41,9 @@
 #include <cmocka.h>
 
 #include <zerod.h>
+#include <zerod_cuda.h>
+#include <zerod_host.h>
+#include "tests/support/options.h"
 
 #define CONTRACT_RANKS   8
 #define CONTRACT_DAEMONS 2

@@ -9,6 +9,8 @@
  * would wait for the stream, and so would allocating beside a shut gate.
  */
 #include <stdlib.h>
+
+#include <zerod_cuda.h>
 #include <string.h>
 
 #include "base/mem.h"
@@ -172,7 +174,7 @@ static int create_stream(struct CUstream_st **made)
 static void stream_new(struct contract_stream *stream)
 {
 	struct contract_rank *rank = stream->rank;
-	struct zerod_device_info info;
+	struct zerod_device_info info = ZEROD_INIT(info);
 	struct zd_err err = ZD_ERR_NONE;
 	struct CUstream_st *handle = NULL;
 	int ordinal = 0;

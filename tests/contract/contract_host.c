@@ -2,6 +2,8 @@
 /* contract_host.c - the host backend's streams: threads that run functions, on memory that the CPU
  * reaches. */
 #include <errno.h>
+
+#include <zerod_host.h>
 #include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>

@@ -28,10 +28,10 @@ void contract_unit(struct contract *c, const struct zerod_unit_options *options,
 	(void)snprintf(unit->name, sizeof(unit->name), "%s", options->name);
 	for (uint32_t i = 0; i < c->world_size; i++) {
 		struct contract_rank *rank = &c->ranks[i];
-		struct zerod_shard shard;
+		struct zerod_shard shard = ZEROD_INIT(shard);
 
 		OK(rank->client, zerod_unit_register(rank->group, options, &unit->at[i]));
-		OK(rank->client, zerod_unit_shard(unit->at[i], &shard));
+		OK(rank->client, zerod_shard_get(unit->at[i], &shard));
 		unit->shard_numel = shard.shard_numel;
 		unit->padded_numel = shard.padded_numel;
 		unit->version[i] = shard.version;
@@ -50,11 +50,11 @@ void contract_plain_unit(struct contract *c, const char *name, uint64_t numel, s
 
 void contract_write_shard(struct contract_rank *rank, struct contract_unit *unit, zerod_stream *stream)
 {
-	struct zerod_shard shard;
+	struct zerod_shard shard = ZEROD_INIT(shard);
 	uint64_t bytes, first;
 	uint8_t *content;
 
-	OK(rank->client, zerod_unit_shard(unit->at[rank->number], &shard));
+	OK(rank->client, zerod_shard_get(unit->at[rank->number], &shard));
 	bytes = shard.true_numel * unit->element_bytes;
 	first = shard.offset_numel * unit->element_bytes;
 	content = zd_calloc(1, bytes + 1);
@@ -68,9 +68,9 @@ void contract_publish(struct contract_rank *rank, struct contract_unit *unit)
 {
 	zerod_unit *handle = unit->at[rank->number];
 
-	OK(rank->client, zerod_update_begin(&handle, 1));
+	OK(rank->client, zerod_update_begin(&handle, 1, NULL, NULL));
 	contract_write_shard(rank, unit, NULL);
-	OK(rank->client, zerod_publish(&handle, 1, NULL, 0, 0));
+	OK(rank->client, zerod_publish(&handle, 1, NULL, 0, NULL, NULL));
 	unit->version[rank->number]++;
 }
 
@@ -125,7 +125,7 @@ void contract_others_release(struct contract_rank *rank, struct contract_unit *u
 		if (i == rank->number)
 			continue;
 		OK(client, zerod_wait(client, unit->others[i], NULL, NULL));
-		OK(client, zerod_release(unit->at[i], tag, NULL, 0, NULL));
+		OK(client, zerod_release(unit->at[i], NULL, 0, TAGGED(tag), NULL));
 	}
 }
 
@@ -145,7 +145,7 @@ void contract_release(struct contract_rank *rank, struct contract_unit *unit, co
 {
 	if (!contract_in_task())
 		contract_others_release(rank, unit, tag);
-	OK(rank->client, zerod_release(unit->at[rank->number], tag, NULL, 0, NULL));
+	OK(rank->client, zerod_release(unit->at[rank->number], NULL, 0, TAGGED(tag), NULL));
 }
 
 void contract_set_persistent(struct contract *c, struct contract_unit *unit, int persistent)

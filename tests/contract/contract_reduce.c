@@ -20,7 +20,7 @@ void contract_backward(struct contract_rank *rank, uint32_t stage, bool boundary
 
 void contract_backward_end(struct contract_rank *rank)
 {
-	OK(rank->client, zerod_backward_end(rank->group));
+	OK(rank->client, zerod_backward_end(rank->group, NULL, NULL));
 }
 
 zerod_bucket *contract_bucket_as(struct contract_rank *rank, enum zerod_dtype dtype, uint64_t slot_bytes,
@@ -43,9 +43,9 @@ zerod_bucket *contract_bucket(struct contract_rank *rank, uint64_t slot_bytes, u
 
 struct zerod_step_info contract_step(struct contract_rank *rank)
 {
-	struct zerod_step_info info = {0};
+	struct zerod_step_info info = ZEROD_INIT(info);
 
-	OK(rank->client, zerod_step_begin(rank->group, &info));
+	OK(rank->client, zerod_step_begin(rank->group, NULL, &info, NULL));
 	return info;
 }
 
@@ -75,11 +75,11 @@ void contract_write_gradient(struct contract_rank *rank, zerod_stream *stream,
 void contract_reduce(struct contract_rank *rank, zerod_bucket *bucket, const struct contract_unit *unit,
                      float factor, const struct zerod_reduce_options *options)
 {
-	struct zerod_entry entry;
+	struct zerod_entry entry = ZEROD_INIT(entry);
 
-	OK(rank->client, zerod_bucket_reserve(bucket, unit->at[rank->number], &entry));
+	OK(rank->client, zerod_bucket_reserve(bucket, unit->at[rank->number], NULL, &entry));
 	contract_write_gradient(rank, NULL, &entry, 0, unit->numel, factor);
-	OK(rank->client, zerod_bucket_commit(bucket, entry.id, NULL, 0, options));
+	OK(rank->client, zerod_bucket_commit(bucket, entry.id, NULL, 0, options, NULL));
 }
 
 /* ---- Targets ------------------------------------------------------------------------------------------- */
@@ -109,7 +109,7 @@ float *contract_target(struct contract_rank *rank, const struct contract_unit *u
 	float *values;
 	void *data;
 
-	OK(rank->client, zerod_unit_target(unit->at[rank->number], target));
+	OK(rank->client, zerod_target_get(unit->at[rank->number], SIZED(target)));
 	bytes = target->shard_numel * zerod_dtype_bytes(target->dtype);
 	data = zd_calloc(1, bytes);
 	values = zd_calloc(target->shard_numel, sizeof(*values));
@@ -123,12 +123,12 @@ float *contract_target(struct contract_rank *rank, const struct contract_unit *u
 void contract_expect_target(struct contract_rank *rank, const struct contract_unit *unit,
                             uint32_t contributors, float factor)
 {
-	struct zerod_target target;
+	struct zerod_target target = ZEROD_INIT(target);
 	float *values = contract_target(rank, unit, &target);
-	struct zerod_shard shard;
+	struct zerod_shard shard = ZEROD_INIT(shard);
 	uint64_t first, wrong = 0;
 
-	OK(rank->client, zerod_unit_shard(unit->at[rank->number], &shard));
+	OK(rank->client, zerod_shard_get(unit->at[rank->number], &shard));
 	first = target.shard_numel == unit->padded_numel ? 0 : shard.offset_numel; /* the whole, or a slice */
 	for (uint64_t i = 0; i < target.shard_numel; i++)
 		wrong += values[i] !=

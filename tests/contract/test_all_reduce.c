@@ -108,8 +108,8 @@ static void test_whole_sums_of_some_ranks(void **state)
 		if (sums[0].contributors & 1u << i)
 			contract_reduce(rank, w.buckets[i], &some, 2, NULL);
 		else
-			OK(rank->client, zerod_reduce_skip(some.at[i]));
-		OK(rank->client, zerod_reduce_skip(none.at[i]));
+			OK(rank->client, zerod_reduce_skip(some.at[i], NULL, NULL));
+		OK(rank->client, zerod_reduce_skip(none.at[i], NULL, NULL));
 	}
 	contract_backward_end_all(w.c);
 	contract_expect_step(w.c, sums, 2);
@@ -143,11 +143,11 @@ static void test_mean_and_overwrite_of_the_whole(void **state)
 static void check_targets(struct contract_rank *rank, void *arg)
 {
 	struct contract_unit *const *units = arg;
-	struct zerod_target whole, sliced;
+	struct zerod_target whole = ZEROD_INIT(whole), sliced = ZEROD_INIT(sliced);
 
 	(void)contract_step(rank);
-	OK(rank->client, zerod_unit_target(units[0]->at[rank->number], &whole));
-	OK(rank->client, zerod_unit_target(units[1]->at[rank->number], &sliced));
+	OK(rank->client, zerod_target_get(units[0]->at[rank->number], &whole));
+	OK(rank->client, zerod_target_get(units[1]->at[rank->number], &sliced));
 	CHECK(whole.shard_numel == units[0]->padded_numel && whole.true_numel == NUMEL);
 	CHECK(sliced.shard_numel == units[1]->shard_numel);
 	CHECK((float *)sliced.data == (float *)whole.data + whole.shard_numel);

@@ -58,19 +58,51 @@ static void test_release_of_what_is_not_held(void **state)
 	(void)state;
 	open_units(&c, &unit, &other);
 	rank = &c->ranks[0];
-	REFUSED(c, rank->client, zerod_release(unit.at[0], NULL, NULL, 0, NULL), ZEROD_E_NOT_HELD,
+	REFUSED(c, rank->client, zerod_release(unit.at[0], NULL, 0, NULL, NULL), ZEROD_E_NOT_HELD,
 	        "rank 0 does not hold unit 'w' under tag 'default'");
 	data = contract_gather(rank, &unit, "plan");
-	REFUSED(c, rank->client, zerod_release(other.at[0], "plan", NULL, 0, NULL), ZEROD_E_NOT_HELD,
+	REFUSED(c, rank->client, zerod_release(other.at[0], NULL, 0, TAGGED("plan"), NULL), ZEROD_E_NOT_HELD,
 	        "rank 0 does not hold unit 'v' under tag 'plan'");
-	REFUSED(c, rank->client, zerod_release(unit.at[0], "eager", NULL, 0, NULL), ZEROD_E_NOT_HELD,
+	REFUSED(c, rank->client, zerod_release(unit.at[0], NULL, 0, TAGGED("eager"), NULL), ZEROD_E_NOT_HELD,
 	        "rank 0 does not hold unit 'w' under tag 'eager'");
-	REFUSED(c, c->ranks[1].client, zerod_release(unit.at[1], "plan", NULL, 0, NULL), ZEROD_E_NOT_HELD,
-	        "rank 1 does not hold unit 'w' under tag 'plan'");
+	REFUSED(c, c->ranks[1].client, zerod_release(unit.at[1], NULL, 0, TAGGED("plan"), NULL),
+	        ZEROD_E_NOT_HELD, "rank 1 does not hold unit 'w' under tag 'plan'");
 	contract_expect_bytes(&unit, data, 1);
 	contract_release(rank, &unit, "plan");
-	REFUSED(c, rank->client, zerod_release(unit.at[0], "plan", NULL, 0, NULL), ZEROD_E_NOT_HELD,
+	REFUSED(c, rank->client, zerod_release(unit.at[0], NULL, 0, TAGGED("plan"), NULL), ZEROD_E_NOT_HELD,
 	        "rank 0 does not hold unit 'w' under tag 'plan'");
+	contract_close(c);
+}
+
+static void test_detached_release_of_what_is_not_held(void **state)
+{
+	contract_needs(CONTRACT_ONE_SIDED);
+	struct zerod_release_options options = ZEROD_INIT(options);
+	struct zerod_device_info info = ZEROD_INIT(info);
+	struct contract_unit unit, other;
+	struct contract_rank *rank;
+	struct contract *c;
+	zerod_ticket ticket;
+	void *data;
+
+	(void)state;
+	open_units(&c, &unit, &other);
+	rank = &c->ranks[0];
+	options.flags = ZEROD_RELEASE_DETACHED;
+	FAILS(rank->client, zerod_release(unit.at[0], NULL, 0, &options, &ticket), ZEROD_E_INVALID,
+	      "a detached release has no ticket");
+	OK(rank->client, zerod_gather_begin(unit.at[0], NULL, &ticket));
+	zerod_cork(rank->client);
+	OK(rank->client, zerod_release(other.at[0], NULL, 0, &options, NULL));
+	OK(rank->client, zerod_release(unit.at[0], NULL, 0, &options, NULL));
+	OK(rank->client, zerod_uncork(rank->client));
+	OK(rank->client,
+	   zerod_device_get(rank->client, 0, &info)); /* whose answer comes behind the refusal */
+	FAILS(rank->client, zerod_gather(unit.at[0], NULL, NULL, &data), ZEROD_E_NOT_HELD,
+	      "rank 0 does not hold unit 'v' under tag 'default'");
+	OK(rank->client, zerod_gather(unit.at[0], NULL, NULL, &data));
+	contract_expect_bytes(&unit, data, 1);
+	OK(rank->client, zerod_release(unit.at[0], NULL, 0, &options, NULL));
 	contract_close(c);
 }
 
@@ -100,7 +132,7 @@ static void test_release_after_the_sessions_end(void **state)
 	options.dtype = ZEROD_FLOAT32;
 	options.numel = NUMEL;
 	OK(rank->client, zerod_unit_register(rank->group, &options, &unit.at[0]));
-	REFUSED(c, rank->client, zerod_release(unit.at[0], "plan", NULL, 0, NULL), ZEROD_E_NOT_HELD,
+	REFUSED(c, rank->client, zerod_release(unit.at[0], NULL, 0, TAGGED("plan"), NULL), ZEROD_E_NOT_HELD,
 	        "rank 0 does not hold unit 'w' under tag 'plan'");
 	contract_close(c);
 }
@@ -162,8 +194,8 @@ static void test_scope_never_ended(void **state)
 	OK(rank->client, zerod_forward_begin(rank->group, none, NULL, 0, &claim));
 	touch(rank, &unit, claim);
 	OK(rank->client, zerod_forward_end(rank->client, claim, 1, NULL, 0));
-	OK(rank->client, zerod_update_begin(unit.at, 1));
-	REFUSED(c, rank->client, zerod_publish(unit.at, 1, NULL, 0, 0), ZEROD_E_BUSY,
+	OK(rank->client, zerod_update_begin(unit.at, 1, NULL, NULL));
+	REFUSED(c, rank->client, zerod_publish(unit.at, 1, NULL, 0, NULL, NULL), ZEROD_E_BUSY,
 	        "unit 'w' is held on rank 0 by '@claim ");
 	contract_leave(rank);
 	AWAIT(contract_device(c, 0).gathered_bytes == 0);
@@ -200,7 +232,7 @@ static void test_producers_of_another_session(void **state)
 	struct contract_sum sum = {&unit, 3, 1};
 	zerod_bucket *buckets[2];
 	zerod_stream *foreign;
-	struct zerod_entry entry;
+	struct zerod_entry entry = ZEROD_INIT(entry);
 
 	(void)state;
 	open_units(&c, &unit, &other);
@@ -208,11 +240,11 @@ static void test_producers_of_another_session(void **state)
 	for (uint32_t i = 0; i < 2; i++)
 		buckets[i] = contract_bucket(&c->ranks[i], 65536, 2);
 	contract_backward_all(c, 3, true);
-	OK(c->ranks[0].client, zerod_bucket_reserve(buckets[0], unit.at[0], &entry));
+	OK(c->ranks[0].client, zerod_bucket_reserve(buckets[0], unit.at[0], NULL, &entry));
 	contract_write_gradient(&c->ranks[0], NULL, &entry, 0, NUMEL, 1);
-	REFUSED(c, c->ranks[0].client, zerod_bucket_commit(buckets[0], entry.id, &foreign, 1, NULL),
+	REFUSED(c, c->ranks[0].client, zerod_bucket_commit(buckets[0], entry.id, &foreign, 1, NULL, NULL),
 	        ZEROD_E_INVALID, "another client");
-	OK(c->ranks[0].client, zerod_bucket_commit(buckets[0], entry.id, NULL, 0, NULL));
+	OK(c->ranks[0].client, zerod_bucket_commit(buckets[0], entry.id, NULL, 0, NULL, NULL));
 	contract_reduce(&c->ranks[1], buckets[1], &unit, 1, NULL);
 	contract_backward_end_all(c);
 	contract_expect_step(c, &sum, 1);
@@ -227,7 +259,7 @@ static void test_reserve_larger_than_any_bucket(void **state)
 	struct contract *c = contract_open(&(struct contract_options){.arena = "16M"});
 	struct contract_rank *rank = &c->ranks[0];
 	struct contract_unit huge;
-	struct zerod_entry entry = {.id = 7};
+	struct zerod_entry entry = {.struct_size = sizeof(entry), .id = 7};
 	zerod_bucket *bucket;
 
 	(void)state;
@@ -239,7 +271,7 @@ static void test_reserve_larger_than_any_bucket(void **state)
 	for (uint32_t i = 0; i < 2; i++)
 		OK(c->ranks[i].client, zerod_backward_begin(c->ranks[i].group, &backward));
 	bucket = contract_bucket(rank, 65536, 2);
-	REFUSED(c, rank->client, zerod_bucket_reserve(bucket, huge.at[0], &entry), ZEROD_E_NO_MEMORY,
+	REFUSED(c, rank->client, zerod_bucket_reserve(bucket, huge.at[0], NULL, &entry), ZEROD_E_NO_MEMORY,
 	        "20971520 bytes");
 	assert_int_equal(entry.id, 7);
 	contract_backward_end_all(c); /* nothing is left open */
@@ -253,21 +285,21 @@ static void test_entry_committed_twice(void **state)
 	struct contract *c;
 	struct contract_sum sum = {&unit, 3, 1};
 	zerod_bucket *buckets[2];
-	struct zerod_entry entry;
+	struct zerod_entry entry = ZEROD_INIT(entry);
 
 	(void)state;
 	open_units(&c, &unit, &other);
 	for (uint32_t i = 0; i < 2; i++)
 		buckets[i] = contract_bucket(&c->ranks[i], 65536, 2);
 	contract_backward_all(c, 3, true);
-	OK(c->ranks[0].client, zerod_bucket_reserve(buckets[0], unit.at[0], &entry));
+	OK(c->ranks[0].client, zerod_bucket_reserve(buckets[0], unit.at[0], NULL, &entry));
 	contract_write_gradient(&c->ranks[0], NULL, &entry, 0, NUMEL, 1);
-	OK(c->ranks[0].client, zerod_bucket_commit(buckets[0], entry.id, NULL, 0, NULL));
-	REFUSED(c, c->ranks[0].client, zerod_bucket_commit(buckets[0], entry.id, NULL, 0, NULL),
+	OK(c->ranks[0].client, zerod_bucket_commit(buckets[0], entry.id, NULL, 0, NULL, NULL));
+	REFUSED(c, c->ranks[0].client, zerod_bucket_commit(buckets[0], entry.id, NULL, 0, NULL, NULL),
 	        ZEROD_E_STATE, "of unit 'w' is committed already");
 	contract_reduce(&c->ranks[1], buckets[1], &unit, 1, NULL);
 	contract_backward_end_all(c);
-	REFUSED(c, c->ranks[0].client, zerod_bucket_commit(buckets[0], entry.id, NULL, 0, NULL),
+	REFUSED(c, c->ranks[0].client, zerod_bucket_commit(buckets[0], entry.id, NULL, 0, NULL, NULL),
 	        ZEROD_E_NOT_FOUND, "has no entry");
 	contract_expect_step(c, &sum, 1); /* once */
 	contract_close(c);
@@ -276,12 +308,12 @@ static void test_entry_committed_twice(void **state)
 static void commit_first_step(struct contract_rank *rank, void *arg)
 {
 	(void)arg;
-	OK(rank->client, zerod_commit(rank->group, 1));
+	OK(rank->client, zerod_commit(rank->group, 1, NULL));
 }
 
 static void test_step_committed_twice(void **state)
 {
-	struct zerod_group_info info;
+	struct zerod_group_info info = ZEROD_INIT(info);
 	struct contract_unit unit, other;
 	struct contract_rank *rank;
 	struct contract *c;
@@ -290,13 +322,115 @@ static void test_step_committed_twice(void **state)
 	open_units(&c, &unit, &other);
 	rank = &c->ranks[0];
 	contract_run(c, commit_first_step, NULL);
-	REFUSED(c, rank->client, zerod_commit(rank->group, 1), ZEROD_E_STATE,
+	REFUSED(c, rank->client, zerod_commit(rank->group, 1, NULL), ZEROD_E_STATE,
 	        "step 1 is committed; 1 is not after it");
-	REFUSED(c, rank->client, zerod_commit(rank->group, 0), ZEROD_E_STATE, "0 is not after it");
+	REFUSED(c, rank->client, zerod_commit(rank->group, 0, NULL), ZEROD_E_STATE, "0 is not after it");
 	OK(rank->client, zerod_group_get(rank->group, &info));
 	assert_int_equal(info.committed_step, 1);
 	contract_close(c);
 }
+
+/* ---- Lists of units ------------------------------------------------------------------------------------ */
+
+static void test_unit_given_twice(void **state)
+{
+	static const float data[NUMEL];
+	struct contract_unit unit, other;
+	struct contract_rank *rank;
+	struct contract *c;
+
+	(void)state;
+	open_units(&c, &unit, &other);
+	rank = &c->ranks[0];
+	zerod_unit *twice[] = {other.at[0], unit.at[0], unit.at[0]};
+	struct zerod_source sources[] = {{sizeof(struct zerod_source), unit.at[0], data},
+	                                 {sizeof(struct zerod_source), unit.at[0], data}};
+	REFUSED(c, rank->client, zerod_update_begin(twice, 3, NULL, NULL), ZEROD_E_INVALID,
+	        "unit 'w' is given twice");
+	OK(rank->client, zerod_update_begin(twice, 2, NULL, NULL));
+	REFUSED(c, rank->client, zerod_publish(twice, 3, NULL, 0, NULL, NULL), ZEROD_E_INVALID,
+	        "unit 'w' is given twice");
+	REFUSED(c, rank->client, zerod_publish_from(sources, 2, ZEROD_FLOAT32, NULL, NULL, NULL),
+	        ZEROD_E_INVALID, "unit 'w' is given twice");
+	OK(rank->client, zerod_publish(twice, 2, NULL, 0, NULL, NULL));
+	contract_close(c);
+}
+
+/* No client is known then, so that the text is for every client. */
+static void test_no_units(void **state)
+{
+	struct contract_unit unit, other;
+	struct contract_rank *rank;
+	struct contract *c;
+
+	(void)state;
+	open_units(&c, &unit, &other);
+	rank = &c->ranks[0];
+	FAILS(rank->client, zerod_publish(unit.at, 1, NULL, 0, NULL, NULL), ZEROD_E_STATE, "unit 'w'");
+	FAILS(rank->client, zerod_update_begin(NULL, 0, NULL, NULL), ZEROD_E_INVALID,
+	      "units is NULL, count is 0");
+	FAILS(rank->client, zerod_publish(unit.at, 1, NULL, 0, NULL, NULL), ZEROD_E_STATE, "unit 'w'");
+	FAILS(rank->client, zerod_update_begin(unit.at, 0, NULL, NULL), ZEROD_E_INVALID,
+	      "units is given, count is 0");
+	FAILS(rank->client, zerod_publish(NULL, 0, NULL, 0, NULL, NULL), ZEROD_E_INVALID,
+	      "units is NULL, count is 0");
+	FAILS(rank->client, zerod_publish_from(NULL, 0, ZEROD_FLOAT32, NULL, NULL, NULL), ZEROD_E_INVALID,
+	      "sources is NULL, count is 0");
+	contract_close(c);
+}
+
+static void test_views_of_one_name(void **state)
+{
+	static const struct zerod_view views[] = {
+	        {.struct_size = sizeof(struct zerod_view), .name = "bias", .ndim = 1, .shape = {4}},
+	        {.struct_size = sizeof(struct zerod_view), .name = "weight", .ndim = 1, .shape = {4}},
+	        {.struct_size = sizeof(struct zerod_view), .name = "bias", .ndim = 1, .shape = {8}}};
+	struct zerod_unit_options options = ZEROD_INIT(options);
+	struct contract_unit unit, other;
+	struct contract *c;
+	zerod_unit *handle;
+
+	(void)state;
+	open_units(&c, &unit, &other);
+	options.name = "layer";
+	options.dtype = ZEROD_FLOAT32;
+	options.numel = NUMEL;
+	options.nviews = 3;
+	options.views = views;
+	REFUSED(c, c->ranks[0].client, zerod_unit_register(c->ranks[0].group, &options, &handle),
+	        ZEROD_E_INVALID, "unit 'layer': views 0 and 2 both have the name 'bias'");
+	options.nviews = 2;
+	options.numel = 3;
+	REFUSED(c, c->ranks[0].client, zerod_unit_register(c->ranks[0].group, &options, &handle),
+	        ZEROD_E_INVALID, "unit 'layer': view 'bias' of 4 elements at 0 ends behind the unit's 3");
+	contract_close(c);
+}
+
+/* Its gradient is in the target until the step has ended. */
+static void test_unregister_before_the_step(void **state)
+{
+	struct contract_unit unit, other;
+	struct contract *c;
+	struct contract_sum sum = {&unit, 3, 1};
+	zerod_bucket *buckets[2];
+
+	(void)state;
+	open_units(&c, &unit, &other);
+	for (uint32_t i = 0; i < 2; i++)
+		buckets[i] = contract_bucket(&c->ranks[i], 65536, 2);
+	contract_backward_all(c, 3, true);
+	for (uint32_t i = 0; i < 2; i++)
+		contract_reduce(&c->ranks[i], buckets[i], &unit, 1, NULL);
+	contract_backward_end_all(c);
+	REFUSED(c, c->ranks[0].client, zerod_unit_unregister(unit.at[0]), ZEROD_E_BUSY,
+	        "unit 'w' has a place in the target that rank 0 bound in backward 1");
+	contract_expect_step(c, &sum, 1);
+	for (uint32_t i = 0; i < 2; i++)
+		OK(c->ranks[i].client, zerod_unit_unregister(unit.at[i]));
+	contract_close(c);
+}
+
+/* ---- Dtypes -------------------------------------------------------------------------------------------- */
 
 #define NFLOAT8S 2 /* dtypes of gradients, but not of their sums */
 
@@ -335,6 +469,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 	        CONTRACT_TEST(test_release_of_what_is_not_held),
+	        CONTRACT_TEST(test_detached_release_of_what_is_not_held),
 	        CONTRACT_TEST(test_release_after_the_sessions_end),
 	        CONTRACT_TEST(test_scope_ended_twice),
 	        CONTRACT_TEST(test_scope_never_ended),
@@ -343,6 +478,10 @@ int main(void)
 	        CONTRACT_TEST(test_reserve_larger_than_any_bucket),
 	        CONTRACT_TEST(test_entry_committed_twice),
 	        CONTRACT_TEST(test_step_committed_twice),
+	        CONTRACT_TEST(test_unit_given_twice),
+	        CONTRACT_TEST(test_no_units),
+	        CONTRACT_TEST(test_views_of_one_name),
+	        CONTRACT_TEST(test_unregister_before_the_step),
 	        CONTRACT_TEST(test_dtypes_that_no_target_holds),
 	};
 

@@ -119,7 +119,7 @@ static void test_expert_used_by_one_rank(void **state)
 				contract_reduce(&c->ranks[i], contract_bucket(&c->ranks[i], 65536, 2),
 				                &expert, 2, NULL);
 			else
-				OK(c->ranks[i].client, zerod_reduce_skip(expert.at[i]));
+				OK(c->ranks[i].client, zerod_reduce_skip(expert.at[i], NULL, NULL));
 		}
 		contract_backward_end_all(c);
 		contract_expect_step(c, sums, 2);
@@ -130,7 +130,7 @@ static void test_expert_used_by_one_rank(void **state)
 static void end_with_mismatch(struct contract_rank *rank, void *arg)
 {
 	(void)arg;
-	FAILS(rank->client, zerod_backward_end(rank->group), ZEROD_E_MISMATCH,
+	FAILS(rank->client, zerod_backward_end(rank->group, NULL, NULL), ZEROD_E_MISMATCH,
 	      "rank 1 ended backward 1 without a gradient or skip for unit 'expert'");
 }
 
@@ -156,7 +156,7 @@ static void test_forgotten_skip_is_named(void **state)
 static void end_with_peer_lost(struct contract_rank *rank, void *arg)
 {
 	(void)arg;
-	FAILS(rank->client, zerod_backward_end(rank->group), ZEROD_E_PEER_LOST, "rank 1");
+	FAILS(rank->client, zerod_backward_end(rank->group, NULL, NULL), ZEROD_E_PEER_LOST, "rank 1");
 }
 
 static void join_group_again(struct contract_rank *rank, void *arg)
@@ -174,7 +174,7 @@ static void test_rank_that_leaves_early(void **state)
 	struct zerod_unit_options options = ZEROD_INIT(options);
 	struct contract_unit unit;
 	struct contract_task *task;
-	struct zerod_shard shard;
+	struct zerod_shard shard = ZEROD_INIT(shard);
 
 	(void)state;
 	contract_plain_unit(c, "w", NUMEL, &unit);
@@ -197,7 +197,7 @@ static void test_rank_that_leaves_early(void **state)
 	options.dtype = ZEROD_FLOAT32;
 	options.numel = NUMEL;
 	OK(c->ranks[1].client, zerod_unit_register(c->ranks[1].group, &options, &unit.at[1]));
-	OK(c->ranks[1].client, zerod_unit_shard(unit.at[1], &shard));
+	OK(c->ranks[1].client, zerod_shard_get(unit.at[1], &shard));
 	assert_int_equal(shard.version, 0); /* one behind: its first publish catches up */
 	contract_publish(&c->ranks[1], &unit);
 	contract_expect_version(rank, &unit, 1);
@@ -223,9 +223,9 @@ static void test_units_of_awkward_sizes(void **state)
 		assert_true(unit.shard_numel * 4 >= sizes[k]);
 		assert_true(unit.shard_numel < (sizes[k] + 3) / 4 + 64);
 		for (uint32_t i = 0; i < 4; i++) {
-			struct zerod_shard shard;
+			struct zerod_shard shard = ZEROD_INIT(shard);
 
-			OK(c->ranks[i].client, zerod_unit_shard(unit.at[i], &shard));
+			OK(c->ranks[i].client, zerod_shard_get(unit.at[i], &shard));
 			assert_int_equal(shard.offset_numel, i * unit.shard_numel);
 			assert_int_equal(shard.padded_numel, 4 * unit.shard_numel);
 			total += shard.true_numel;
@@ -285,12 +285,13 @@ static void test_padding_of_a_used_block_is_zero(void **state)
 
 static void test_views_of_every_shape(void **state)
 {
-	const struct zerod_view views[] = {{"scalar", 0, 0, {0}},
-	                                   {"empty", 1, 1, {0}},
-	                                   {"one", 1, 3, {1, 1, 1}},
-	                                   {"prime", 2, 2, {7, 11}},
-	                                   {"empty at the end", 79, 2, {4, 0}}};
-	const struct zerod_view beyond = {"beyond", 70, 1, {10}};
+	enum { SIZE = sizeof(struct zerod_view) };
+	const struct zerod_view views[] = {{SIZE, "scalar", 0, 0, {0}},
+	                                   {SIZE, "empty", 1, 1, {0}},
+	                                   {SIZE, "one", 1, 3, {1, 1, 1}},
+	                                   {SIZE, "prime", 2, 2, {7, 11}},
+	                                   {SIZE, "empty at the end", 79, 2, {4, 0}}};
+	const struct zerod_view beyond = {sizeof(struct zerod_view), "beyond", 70, 1, {10}};
 	struct contract *c = contract_open(NULL);
 	struct zerod_unit_options options = ZEROD_INIT(options);
 	struct contract_unit unit;
@@ -352,7 +353,8 @@ static void test_mixed_dtypes_in_one_step(void **state)
 static void test_registration_with_another_shape_is_a_mismatch(void **state)
 {
 	contract_needs(CONTRACT_ONE_DAEMON);
-	const struct zerod_view view = {"weight", 0, 2, {10, 100}}, turned = {"weight", 0, 2, {100, 10}};
+	const struct zerod_view view = {sizeof(view), "weight", 0, 2, {10, 100}},
+	                        turned = {sizeof(turned), "weight", 0, 2, {100, 10}};
 	struct contract *c = contract_open(NULL);
 	struct contract_rank *first = &c->ranks[0], *second = &c->ranks[1];
 	struct zerod_unit_options options = ZEROD_INIT(options);
@@ -410,7 +412,7 @@ static void test_registration_anew_has_any_shape(void **state)
 	contract_plain_unit(c, "w", NUMEL, &unit);
 	contract_publish_all(c, &unit);
 	(void)contract_gather(rank, &unit, NULL);
-	OK(rank->client, zerod_release(unit.at[0], NULL, &stream, 1, NULL));
+	OK(rank->client, zerod_release(unit.at[0], &stream, 1, NULL, NULL));
 	OK(rank->client, zerod_unit_unregister(unit.at[0]));
 	unit.at[0] = NULL;
 	task = contract_start(rank, register_anew, &anew);
@@ -433,7 +435,7 @@ static void test_tied_parameters(void **state)
 	struct contract_sum sum = {&embedding, CONTRACT_ALL(c), 2};
 	zerod_unit *head;
 	zerod_bucket *buckets[2];
-	struct zerod_entry entry;
+	struct zerod_entry entry = ZEROD_INIT(entry);
 	void *data;
 
 	(void)state;
@@ -454,8 +456,8 @@ static void test_tied_parameters(void **state)
 		buckets[i] = contract_bucket(&c->ranks[i], 65536, 2);
 		contract_reduce(&c->ranks[i], buckets[i], &embedding, 2, NULL);
 	}
-	FAILS(rank->client, zerod_bucket_reserve(buckets[0], embedding.at[0], &entry), ZEROD_E_DUPLICATE,
-	      "'embedding'");
+	FAILS(rank->client, zerod_bucket_reserve(buckets[0], embedding.at[0], NULL, &entry),
+	      ZEROD_E_DUPLICATE, "'embedding'");
 	contract_release(rank, &embedding, "head");
 	assert_int_equal(contract_device(c, 0).gathered_bytes, 0);
 	contract_backward_end_all(c);
@@ -495,7 +497,7 @@ static void test_prefetches_never_used(void **state)
 	assert_true(contract_buffer(c, 0, "ub").prefetched);
 	contract_publish_all(c, &units[1]);
 	assert_string_equal(contract_buffer(c, 0, "ub").state, "NOT_AVAILABLE");
-	FAILS(rank->client, zerod_release(units[2].at[0], NULL, NULL, 0, NULL), ZEROD_E_NOT_HELD, "'uc'");
+	FAILS(rank->client, zerod_release(units[2].at[0], NULL, 0, NULL, NULL), ZEROD_E_NOT_HELD, "'uc'");
 	/* Used after all: no second transfer. */
 	contract_expect_version(rank, &units[2], 1);
 	assert_int_equal(contract_device(c, 0).transfers, 4);
@@ -585,7 +587,7 @@ static void test_release_after_the_end(void **state)
 	FAILS(rank->client, zerod_unit_unregister(unit.at[0]), ZEROD_E_BUSY, "held by 'default'");
 	contract_release(rank, &unit, NULL);
 	FAILS(rank->client, zerod_wait(rank->client, ticket, NULL, NULL), ZEROD_E_STALE, NULL);
-	FAILS(rank->client, zerod_release(unit.at[0], NULL, NULL, 0, NULL), ZEROD_E_NOT_HELD, "'w'");
+	FAILS(rank->client, zerod_release(unit.at[0], NULL, 0, NULL, NULL), ZEROD_E_NOT_HELD, "'w'");
 	FAILS(rank->client, zerod_wait(rank->client, ticket, NULL, NULL), ZEROD_E_STALE, NULL);
 	contract_expect_version(rank, &unit, 1);
 	FAILS(rank->client, zerod_wait(rank->client, ticket, NULL, NULL), ZEROD_E_STALE,

@@ -1,11 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * test_loading.c - weights that one rank has read, on the shards of all: a reduction that it alone
- * contributes to.
+ * test_loading.c - weights that one rank has read, on the shards of all: by zerod_unit_load(), byte by byte;
+ * and as a reduction that one rank alone contributes to.
  */
 #include "contract_reduce.h"
 
+#include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "base/mem.h"
 
@@ -23,14 +25,14 @@ struct loading {
 static void take_slice(struct contract_rank *rank, struct contract_unit *unit)
 {
 	zerod_unit *handle = unit->at[rank->number];
-	struct zerod_target target;
-	struct zerod_source source = {.unit = handle};
+	struct zerod_target target = ZEROD_INIT(target);
+	struct zerod_source source = {.struct_size = sizeof(source), .unit = handle};
 
 	(void)contract_step(rank);
-	OK(rank->client, zerod_unit_target(handle, &target));
+	OK(rank->client, zerod_target_get(handle, &target));
 	source.data = target.data;
-	OK(rank->client, zerod_update_begin(&handle, 1));
-	OK(rank->client, zerod_publish_from(&source, 1, target.dtype, NULL, 0));
+	OK(rank->client, zerod_update_begin(&handle, 1, NULL, NULL));
+	OK(rank->client, zerod_publish_from(&source, 1, target.dtype, NULL, NULL, NULL));
 	contract_step_end(rank);
 }
 
@@ -47,7 +49,7 @@ static void expect_weights(struct contract_rank *rank, const struct contract_uni
 		right &= weights[i] == contract_gradient(READER, i) * 0.5f;
 	CHECK(right);
 	free(weights);
-	OK(rank->client, zerod_release(handle, NULL, NULL, 0, NULL));
+	OK(rank->client, zerod_release(handle, NULL, 0, NULL, NULL));
 }
 
 static void load(struct contract_rank *rank, void *arg)
@@ -60,7 +62,7 @@ static void load(struct contract_rank *rank, void *arg)
 	if (rank->number == READER)
 		contract_reduce(rank, loading->bucket, &loading->unit, 0.5f, &options);
 	else
-		OK(rank->client, zerod_reduce_skip(loading->unit.at[rank->number]));
+		OK(rank->client, zerod_reduce_skip(loading->unit.at[rank->number], NULL, NULL));
 	contract_backward_end(rank);
 	take_slice(rank, &loading->unit);
 	expect_weights(rank, &loading->unit);
@@ -78,10 +80,367 @@ static void test_one_rank_loads_for_all(void **state)
 	contract_close(loading.c);
 }
 
+/* ---- zerod_unit_load() --------------------------------------------------------------------------------- */
+
+#define PRIME 1009u
+#define FEW   3u /* elements, fewer than ranks */
+
+/* Memory of the reader's with known bytes: the process' own, or its GPU's. */
+struct weights {
+	struct contract_rank *rank;
+	zerod_buffer *buffer; /* NULL: the process' own */
+	void *data;
+	uint8_t *bytes; /* the same, for the CPU */
+	size_t nbytes;
+};
+
+static bool on_gpus(void)
+{
+	const char *name = getenv("ZEROD_TEST_BACKEND");
+
+	return name && strcmp(name, "cuda") == 0;
+}
+
+/* Any bits. As floating point the first element is -0.0, the second a nan with a payload. */
+static void fill_bytes(uint8_t *bytes, size_t nbytes, size_t itemsize, uint32_t seed)
+{
+	for (size_t i = 0; i < nbytes; i++) {
+		seed = seed * 1664525u + 1013904223u;
+		bytes[i] = (uint8_t)(seed >> 24);
+	}
+	memset(bytes, 0, itemsize);
+	bytes[itemsize - 1] = 0x80;
+	memset(bytes + itemsize, 0xff, itemsize);
+	bytes[itemsize] = itemsize > 1 ? 0xa5 : 0x7f;
+}
+
+static void weights_new(struct contract_rank *rank, const struct contract_unit *unit, uint32_t seed,
+                        struct weights *weights)
+{
+	struct zerod_alloc_options options = ZEROD_INIT(options);
+
+	*weights = (struct weights){.rank = rank, .nbytes = unit->numel * unit->element_bytes};
+	weights->bytes = zd_calloc(1, weights->nbytes);
+	fill_bytes(weights->bytes, weights->nbytes, unit->element_bytes, seed);
+	options.job = "checkpoint";
+	options.device = contract_device_of(rank);
+	options.bytes = weights->nbytes;
+	if (on_gpus())
+		OK(rank->client, zerod_alloc(rank->client, &options, &weights->buffer, &weights->data));
+	else
+		weights->data = zd_calloc(1, weights->nbytes);
+}
+
+static void weights_free(struct weights *weights)
+{
+	if (weights->buffer)
+		OK(weights->rank->client, zerod_free(weights->buffer, NULL, 0));
+	else
+		free(weights->data);
+	free(weights->bytes);
+}
+
+static void update_begin(struct contract_rank *rank, const struct contract_unit *unit)
+{
+	OK(rank->client, zerod_update_begin(&unit->at[rank->number], 1, NULL, NULL));
+}
+
+/* Publishes, and finds the reader's bytes in what it gathers, with zeros behind them. */
+static void expect_loaded(struct contract_rank *rank, const struct contract_unit *unit,
+                          const struct weights *weights)
+{
+	zerod_unit *handle = unit->at[rank->number];
+	size_t padded_bytes = contract_padded_bytes(unit);
+	uint8_t *bytes = zd_calloc(1, padded_bytes);
+	uint8_t *wanted = zd_calloc(1, padded_bytes);
+	void *data;
+
+	OK(rank->client, zerod_publish(&handle, 1, NULL, 0, NULL, NULL));
+	OK(rank->client, zerod_gather(handle, NULL, NULL, &data));
+	contract_read(NULL, bytes, data, padded_bytes);
+	memcpy(wanted, weights->bytes, weights->nbytes);
+	CHECK_BYTES(memcmp(bytes, wanted, padded_bytes) == 0);
+	OK(rank->client, zerod_release(handle, NULL, 0, NULL, NULL));
+	free(wanted);
+	free(bytes);
+}
+
+struct transfer {
+	const struct contract_unit *unit;
+	struct weights *weights;
+	struct weights *others; /* those of ranks that are not the reader; NULL: the same */
+	uint32_t sources;       /* bit mask of ranks that give data */
+	uint32_t absent;        /* likewise: do not call */
+	uint32_t deadline_ms;   /* 0: the default */
+	int status;             /* wanted of those that call, with `text` */
+	const char *text;
+};
+
+static void call_load(struct contract_rank *rank, void *arg)
+{
+	const struct transfer *transfer = arg;
+	struct zerod_wait_options options = ZEROD_INIT(options);
+	uint32_t bit = 1u << rank->number;
+	const struct weights *weights = transfer->weights;
+
+	if (transfer->others && rank->number != READER)
+		weights = transfer->others;
+	options.deadline_ms = transfer->deadline_ms;
+	if (transfer->absent & bit)
+		return;
+	contract_expect(rank->client,
+	                zerod_unit_load(transfer->unit->at[rank->number],
+	                                transfer->sources & bit ? weights->data : NULL, NULL, &options, NULL),
+	                transfer->status, transfer->text, "zerod_unit_load()", __LINE__);
+}
+
+static void load_one(struct contract_rank *rank, void *arg)
+{
+	const struct transfer *transfer = arg;
+
+	update_begin(rank, transfer->unit);
+	if (transfer->sources & 1u << rank->number)
+		contract_write(NULL, transfer->weights->data, transfer->weights->bytes,
+		               transfer->weights->nbytes);
+	call_load(rank, arg);
+	expect_loaded(rank, transfer->unit, transfer->weights);
+}
+
+static void unit_of(struct contract *c, const char *name, enum zerod_dtype dtype, uint64_t numel,
+                    struct contract_unit *unit)
+{
+	struct zerod_unit_options options = ZEROD_INIT(options);
+
+	options.name = name;
+	options.dtype = dtype;
+	options.numel = numel;
+	contract_unit(c, &options, unit);
+}
+
+static void test_every_dtype_bit_by_bit(void **state)
+{
+	static const uint64_t sizes[] = {PRIME, FEW, 40000};
+	struct contract *c;
+
+	(void)state;
+	contract_needs(CONTRACT_ONE_SIDED);
+	c = contract_open(&(struct contract_options){.world_size = RANKS, .devices = 2});
+	for (int dtype = 0; dtype < 64; dtype++) {
+		for (size_t i = 0; i < sizeof(sizes) / sizeof(sizes[0]) && zerod_dtype_bytes(dtype); i++) {
+			char name[CONTRACT_NAME];
+			struct contract_unit unit = {.numel = 0};
+			struct weights weights;
+			struct transfer transfer = {
+			        .unit = &unit, .weights = &weights, .sources = 1u << (dtype % RANKS)};
+
+			(void)snprintf(name, sizeof(name), "%s of %u", zerod_dtype_name(dtype),
+			               (unsigned)sizes[i]);
+			unit_of(c, name, dtype, sizes[i], &unit);
+			weights_new(&c->ranks[(uint32_t)dtype % RANKS], &unit, (uint32_t)sizes[i], &weights);
+			contract_run(c, load_one, &transfer);
+			weights_free(&weights);
+		}
+	}
+	contract_close(c);
+}
+
+static void begin_one(struct contract_rank *rank, void *arg)
+{
+	update_begin(rank, arg);
+}
+
+/* What was refused can be loaded, all the same update. */
+static void load_well(struct contract *c, struct transfer *transfer)
+{
+	struct contract_unit *unit = (struct contract_unit *)transfer->unit;
+
+	contract_write(NULL, transfer->weights->data, transfer->weights->bytes, transfer->weights->nbytes);
+	transfer->others = NULL;
+	transfer->sources = 1u << READER;
+	transfer->absent = 0;
+	transfer->deadline_ms = 0;
+	transfer->status = 0;
+	transfer->text = NULL;
+	contract_run(c, call_load, transfer);
+	for (uint32_t rank = 0; rank < c->world_size; rank++)
+		OK(c->ranks[rank].client, zerod_publish(&unit->at[rank], 1, NULL, 0, NULL, NULL));
+	weights_free(transfer->weights);
+	contract_close(c);
+}
+
+static struct contract *open_transfer(struct contract_unit *unit, struct weights *weights,
+                                      struct transfer *transfer)
+{
+	struct contract *c;
+
+	contract_needs(CONTRACT_ONE_SIDED);
+	c = contract_open(&(struct contract_options){.world_size = RANKS, .devices = 2});
+	contract_plain_unit(c, "w", PRIME, unit);
+	weights_new(&c->ranks[READER], unit, 1, weights);
+	*transfer = (struct transfer){.unit = unit, .weights = weights, .sources = 1u << READER};
+	contract_run(c, begin_one, unit);
+	return c;
+}
+
+static void test_two_ranks_with_data(void **state)
+{
+	struct contract_unit unit;
+	struct weights weights, second;
+	struct transfer transfer;
+	struct contract *c = open_transfer(&unit, &weights, &transfer);
+
+	(void)state;
+	weights_new(&c->ranks[3], &unit, 2, &second);
+	transfer.others = &second;
+	transfer.sources = 1u << READER | 1u << 3;
+	transfer.status = ZEROD_E_MISMATCH;
+	transfer.text = "unit 'w': ranks 2 and 3 both give data";
+	contract_run(c, call_load, &transfer);
+	weights_free(&second);
+	load_well(c, &transfer);
+}
+
+static void test_no_rank_with_data(void **state)
+{
+	struct contract_unit unit;
+	struct weights weights;
+	struct transfer transfer;
+	struct contract *c = open_transfer(&unit, &weights, &transfer);
+
+	(void)state;
+	transfer.sources = 0;
+	transfer.status = ZEROD_E_MISMATCH;
+	transfer.text = "unit 'w': none of the ranks 0 .. 3 gives data";
+	contract_run(c, call_load, &transfer);
+	load_well(c, &transfer);
+}
+
+static void test_deadline_names_the_missing_rank(void **state)
+{
+	struct contract_unit unit;
+	struct weights weights;
+	struct transfer transfer;
+	struct contract *c = open_transfer(&unit, &weights, &transfer);
+
+	(void)state;
+	transfer.absent = 1u << 1;
+	transfer.deadline_ms = 100;
+	transfer.status = ZEROD_E_DEADLINE;
+	transfer.text = "rank 1 to call unit_load of unit 'w'";
+	contract_run(c, call_load, &transfer);
+	load_well(c, &transfer);
+}
+
+static void test_load_needs_an_update(void **state)
+{
+	struct contract_unit unit;
+	struct weights weights;
+	struct contract *c;
+
+	(void)state;
+	contract_needs(CONTRACT_ONE_SIDED);
+	c = contract_open(&(struct contract_options){.world_size = RANKS, .devices = 2});
+	contract_plain_unit(c, "w", PRIME, &unit);
+	weights_new(&c->ranks[0], &unit, 1, &weights);
+	FAILS(c->ranks[0].client, zerod_unit_load(unit.at[0], weights.data, NULL, NULL, NULL), ZEROD_E_STATE,
+	      "unit 'w' is not under update");
+	update_begin(&c->ranks[0], &unit);
+	FAILS(c->ranks[0].client, zerod_unit_load(unit.at[0], (uint8_t *)weights.data + 1, NULL, NULL, NULL),
+	      ZEROD_E_INVALID, "unit 'w': data is not aligned for float32");
+	weights_free(&weights);
+	contract_close(c);
+}
+
+static void test_source_dies(void **state)
+{
+	struct contract_unit unit;
+	struct weights weights;
+	struct transfer transfer;
+	struct contract *c = open_transfer(&unit, &weights, &transfer);
+	struct contract_task *others[2];
+	zerod_ticket ticket;
+
+	(void)state;
+	OK(c->ranks[READER].client, zerod_unit_load(unit.at[READER], weights.data, NULL, NULL, &ticket));
+	transfer.status = ZEROD_E_PEER_LOST;
+	transfer.text = "rank 2";
+	transfer.sources = 0;
+	others[0] = contract_start(&c->ranks[0], call_load, &transfer);
+	others[1] = contract_start(&c->ranks[3], call_load, &transfer);
+	AWAIT(contract_somebody_waits(c, "rank 1 to call unit_load"));
+	weights_free(&weights);
+	contract_leave(&c->ranks[READER]);
+	contract_finish(others[0]);
+	contract_finish(others[1]);
+	contract_close(c);
+}
+
+static void test_data_come_with_a_stream(void **state)
+{
+	struct contract_unit unit;
+	struct weights weights;
+	struct transfer transfer;
+	struct contract *c = open_transfer(&unit, &weights, &transfer);
+	struct contract_rank *reader = &c->ranks[READER];
+	zerod_stream *stream = contract_stream(reader);
+	struct contract_gate *gate = contract_block(reader, stream);
+	struct contract_task *others[RANKS] = {NULL};
+	zerod_unit *handle = unit.at[READER];
+	zerod_ticket ticket;
+
+	(void)state;
+	contract_write(stream, weights.data, weights.bytes, weights.nbytes);
+	OK(reader->client, zerod_unit_load(handle, weights.data, stream, NULL, &ticket));
+	transfer.sources = 0;
+	for (uint32_t rank = 0; rank < RANKS; rank++)
+		if (rank != READER)
+			others[rank] = contract_start(&c->ranks[rank], call_load, &transfer);
+	AWAIT(contract_somebody_waits(c, "the streams of rank 2, which loads unit 'w'"));
+	FAILS(reader->client, zerod_unit_load(handle, NULL, NULL, NULL, NULL), ZEROD_E_STATE,
+	      "unit 'w' is LOADING");
+	FAILS(reader->client, zerod_publish(&handle, 1, NULL, 0, NULL, NULL), ZEROD_E_STATE,
+	      "unit 'w' is LOADING");
+	contract_unblock(gate);
+	for (uint32_t rank = 0; rank < RANKS; rank++)
+		if (others[rank])
+			contract_finish(others[rank]);
+	OK(reader->client, zerod_wait(reader->client, ticket, NULL, NULL));
+	for (uint32_t rank = 0; rank < RANKS; rank++)
+		if (rank != READER)
+			OK(c->ranks[rank].client, zerod_publish(&unit.at[rank], 1, NULL, 0, NULL, NULL));
+	expect_loaded(reader, &unit, &weights);
+	weights_free(&weights);
+	contract_close(c);
+}
+
+static void test_collectives_cannot_load(void **state)
+{
+	struct contract_unit unit;
+	struct contract *c;
+
+	(void)state;
+	if (!contract_gathers_together())
+		skip();
+	c = contract_open(&(struct contract_options){.world_size = RANKS, .devices = 2});
+	contract_plain_unit(c, "w", PRIME, &unit);
+	contract_run(c, begin_one, &unit);
+	FAILS(c->ranks[0].client, zerod_unit_load(unit.at[0], NULL, NULL, NULL, NULL), ZEROD_E_UNSUPPORTED,
+	      "unit 'w': group");
+	contract_close(c);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
 	        CONTRACT_TEST(test_one_rank_loads_for_all),
+	        CONTRACT_TEST(test_every_dtype_bit_by_bit),
+	        CONTRACT_TEST(test_two_ranks_with_data),
+	        CONTRACT_TEST(test_no_rank_with_data),
+	        CONTRACT_TEST(test_deadline_names_the_missing_rank),
+	        CONTRACT_TEST(test_load_needs_an_update),
+	        CONTRACT_TEST(test_source_dies),
+	        CONTRACT_TEST(test_data_come_with_a_stream),
+	        CONTRACT_TEST(test_collectives_cannot_load),
 	};
 
 	return cmocka_run_group_tests_name("contract: weights of one rank", tests, NULL, NULL);

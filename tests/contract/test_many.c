@@ -76,7 +76,7 @@ static void wait_for(struct scene *s, uint32_t count, zerod_stream *stream)
 
 static void release_all(struct scene *s, uint32_t count)
 {
-	OK(s->rank->client, zerod_release_many(s->handles, count, NULL, NULL, 0, NULL));
+	OK(s->rank->client, zerod_release_many(s->handles, count, NULL, 0, NULL, NULL));
 	others_end(s);
 	assert_int_equal(contract_device(s->c, 0).gathered_bytes, 0);
 }
@@ -117,7 +117,7 @@ static void test_a_stream_waits_for_many(void **state)
 		seen[i] = zd_calloc(1, contract_padded_bytes(&s.units[i]));
 		contract_read(stream, seen[i], s.data[i], contract_padded_bytes(&s.units[i]));
 	}
-	OK(s.rank->client, zerod_release_many(s.handles, UNITS, NULL, &stream, 1, NULL));
+	OK(s.rank->client, zerod_release_many(s.handles, UNITS, &stream, 1, NULL, NULL));
 	assert_int_equal(contract_device(s.c, 0).gathered_bytes, 0);
 	assert_true(contract_device(s.c, 0).quarantine_bytes > 0);
 	contract_unblock(gate);
@@ -139,7 +139,7 @@ static void test_tickets_of_many_releases(void **state)
 	open_scene(&s, UNITS);
 	begin(&s, UNITS);
 	wait_for(&s, UNITS, NULL);
-	OK(s.rank->client, zerod_release_many(s.handles, UNITS, NULL, NULL, 0, released));
+	OK(s.rank->client, zerod_release_many(s.handles, UNITS, NULL, 0, NULL, released));
 	OK(s.rank->client, zerod_wait_many(s.rank->client, released, UNITS, NULL, NULL));
 	assert_int_equal(contract_device(s.c, 0).gathered_bytes, 0);
 	FAILS(s.rank->client, zerod_wait(s.rank->client, released[3], NULL, NULL), ZEROD_E_STALE, NULL);
@@ -173,12 +173,12 @@ static void test_none_and_too_many(void **state)
 	open_scene(&s, 1);
 	client = s.rank->client;
 	OK(client, zerod_wait_many(client, NULL, 0, NULL, NULL));
-	OK(client, zerod_release_many(NULL, 0, NULL, NULL, 0, NULL));
+	OK(client, zerod_release_many(NULL, 0, NULL, 0, NULL, NULL));
 	FAILS(client, zerod_wait_many(client, NULL, 1, NULL, NULL), ZEROD_E_INVALID, "tickets is NULL");
-	FAILS(NULL, zerod_release_many(NULL, 1, NULL, NULL, 0, NULL), ZEROD_E_INVALID, "units is NULL");
+	FAILS(NULL, zerod_release_many(NULL, 1, NULL, 0, NULL, NULL), ZEROD_E_INVALID, "units is NULL");
 	FAILS(client, zerod_wait_many(client, tickets, ZEROD_MAX_TICKETS + 1, NULL, NULL), ZEROD_E_LIMIT,
 	      "1025 tickets");
-	FAILS(client, zerod_release_many(s.handles, ZEROD_MAX_TICKETS + 1, NULL, NULL, 0, NULL),
+	FAILS(client, zerod_release_many(s.handles, ZEROD_MAX_TICKETS + 1, NULL, 0, NULL, NULL),
 	      ZEROD_E_LIMIT, "1025 units");
 	free(tickets);
 	contract_close(s.c);
@@ -200,7 +200,7 @@ static void test_the_same_twice(void **state)
 	/* Held twice, released twice. */
 	OK(s.rank->client, zerod_gather(s.handles[0], NULL, NULL, NULL));
 	s.handles[2] = s.handles[0];
-	OK(s.rank->client, zerod_release_many(s.handles, 2, NULL, NULL, 0, released));
+	OK(s.rank->client, zerod_release_many(s.handles, 2, NULL, 0, NULL, released));
 	released[1] = released[0];
 	OK(s.rank->client, zerod_wait_many(s.rank->client, released, 2, NULL, NULL));
 	assert_int_equal(contract_buffer(s.c, 0, s.units[0].name).holders, 1);
@@ -253,7 +253,7 @@ static void test_wrong_tickets_among_many(void **state)
 	open_scene(&s, 2);
 	client = s.rank->client;
 	begin(&s, 2);
-	OK(client, zerod_release_many(s.handles + 1, 1, NULL, NULL, 0, released));
+	OK(client, zerod_release_many(s.handles + 1, 1, NULL, 0, NULL, released));
 	wrong[0] = released[0];
 	wrong[1] = s.tickets[1]; /* stale by that release */
 	FAILS(client, zerod_wait_many(client, wrong, 2, NULL, NULL), ZEROD_E_STALE, "tickets[1]: ");
@@ -281,14 +281,14 @@ static void test_not_held_among_many(void **state)
 	client = s.rank->client;
 	begin(&s, 3);
 	wait_for(&s, 3, NULL);
-	OK(client, zerod_release(s.handles[1], NULL, NULL, 0, NULL));
-	FAILS(client, zerod_release_many(s.handles, 3, NULL, NULL, 0, NULL), ZEROD_E_NOT_HELD, "'ub'");
+	OK(client, zerod_release(s.handles[1], NULL, 0, NULL, NULL));
+	FAILS(client, zerod_release_many(s.handles, 3, NULL, 0, NULL, NULL), ZEROD_E_NOT_HELD, "'ub'");
 	assert_int_equal(contract_device(s.c, 0).gathered_bytes, 0);
 	/* The same with tickets: the one that failed is consumed by the wait that says so. */
 	s.handles[1] = s.handles[2];
 	begin(&s, 2);
 	s.handles[1] = s.units[1].at[0];
-	OK(client, zerod_release_many(s.handles, 3, NULL, NULL, 0, released));
+	OK(client, zerod_release_many(s.handles, 3, NULL, 0, NULL, released));
 	FAILS(client, zerod_wait_many(client, released, 3, NULL, NULL), ZEROD_E_NOT_HELD, "tickets[1]: ");
 	FAILS(client, zerod_wait(client, released[1], NULL, NULL), ZEROD_E_STALE, NULL);
 	released[1] = released[2];
@@ -309,10 +309,11 @@ static void test_wrong_units_among_many(void **state)
 	units[0] = s.handles[0];
 	units[1] = s.handles[1];
 	units[2] = s.units[0].at[1]; /* of the other rank's client */
-	FAILS(s.rank->client, zerod_release_many(units, 3, NULL, NULL, 0, NULL), ZEROD_E_INVALID, "units[2]");
+	FAILS(s.rank->client, zerod_release_many(units, 3, NULL, 0, NULL, NULL), ZEROD_E_INVALID, "units[2]");
 	units[2] = NULL;
-	FAILS(s.rank->client, zerod_release_many(units, 3, NULL, NULL, 0, NULL), ZEROD_E_INVALID, "units[2]");
-	FAILS(s.rank->client, zerod_release_many(units, 2, "@a", NULL, 0, NULL), ZEROD_E_INVALID, "tag");
+	FAILS(s.rank->client, zerod_release_many(units, 3, NULL, 0, NULL, NULL), ZEROD_E_INVALID, "units[2]");
+	FAILS(s.rank->client, zerod_release_many(units, 2, NULL, 0, TAGGED("@a"), NULL), ZEROD_E_INVALID,
+	      "tag");
 	assert_int_equal(contract_buffer(s.c, 0, s.units[0].name).holders, 1);
 	release_all(&s, 2);
 	contract_close(s.c);

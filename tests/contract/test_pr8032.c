@@ -8,6 +8,7 @@
  */
 #include "contract.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -132,9 +133,9 @@ static void test_waits_are_apart(void **state)
 	contract_sync(rank, stream);
 	CHECK_BYTES(contract_bytes_are(&unit, seen, 1));
 	contract_unblock(gate);
-	OK(rank->client, zerod_release(unit.at[0], NULL, &slow, 1, NULL));
+	OK(rank->client, zerod_release(unit.at[0], &slow, 1, NULL, NULL));
 	contract_release(rank, &unit, NULL);
-	OK(rank->client, zerod_release(unit.at[0], NULL, &stream, 1, NULL));
+	OK(rank->client, zerod_release(unit.at[0], &stream, 1, NULL, NULL));
 	free(seen);
 	contract_close(c);
 }
@@ -169,7 +170,7 @@ static void test_release_waits_for_every_consumer(void **state)
 	AWAIT(is_available(c, "w"));             /* from here on the streams alone keep the block */
 	gate = contract_block(rank, streams[1]); /* neither the first nor the last */
 	contract_read(streams[1], seen, data, contract_padded_bytes(&unit));
-	OK(rank->client, zerod_release(unit.at[0], NULL, streams, 3, NULL));
+	OK(rank->client, zerod_release(unit.at[0], streams, 3, NULL, NULL));
 	contract_others_release(rank, &unit, NULL);
 	assert_int_equal(contract_device(c, 0).gathered_bytes, 0);
 	assert_int_equal(contract_device(c, 0).quarantine_bytes, contract_padded_bytes(&unit));
@@ -208,7 +209,7 @@ static void test_release_waits_for_what_runs(void **state)
 	AWAIT(is_available(c, "w"));
 	gate = contract_block(rank, stream);
 	AWAIT(contract_is_blocked(gate));
-	OK(rank->client, zerod_release(unit.at[0], NULL, &stream, 1, NULL));
+	OK(rank->client, zerod_release(unit.at[0], &stream, 1, NULL, NULL));
 	contract_others_release(rank, &unit, NULL);
 	assert_int_equal(contract_device(c, 0).quarantine_bytes, contract_padded_bytes(&unit));
 	assert_ptr_not_equal(contract_gather(rank, &other, NULL), data);
@@ -244,15 +245,17 @@ static void test_multi_use_buffer_survives_all_but_the_last_release(void **state
 	}
 	assert_int_equal(contract_device(c, 0).gathered_bytes, 0);
 	FAILS(rank->client, zerod_wait(rank->client, ticket, NULL, &data), ZEROD_E_STALE, NULL);
-	FAILS(rank->client, zerod_release(unit.at[0], NULL, NULL, 0, NULL), ZEROD_E_NOT_HELD, "'w'");
+	FAILS(rank->client, zerod_release(unit.at[0], NULL, 0, NULL, NULL), ZEROD_E_NOT_HELD, "'w'");
 	contract_close(c);
 }
 
 /* The view is the unit's true shape, which is less than what is charged; it is kept past the release. */
 static void test_views_keep_no_storage(void **state)
 {
-	const struct zerod_view views[] = {
-	        {"weight", 0, 2, {30, 33}}, {"bias", 990, 1, {10}}, {"empty", 5, 2, {0, 7}}};
+	enum { SIZE = sizeof(struct zerod_view) };
+	const struct zerod_view views[] = {{SIZE, "weight", 0, 2, {30, 33}},
+	                                   {SIZE, "bias", 990, 1, {10}},
+	                                   {SIZE, "empty", 5, 2, {0, 7}}};
 	struct contract *c = contract_open(&(struct contract_options){.fresh = true});
 	struct contract_rank *rank = first_of(c);
 	struct zerod_unit_options options = ZEROD_INIT(options);
@@ -302,15 +305,15 @@ static void test_release_of_what_is_not_held_changes_nothing(void **state)
 	(void)state;
 	contract_plain_unit(c, "w", NUMEL, &unit);
 	contract_publish_all(c, &unit);
-	FAILS(rank->client, zerod_release(unit.at[0], NULL, NULL, 0, NULL), ZEROD_E_NOT_HELD,
+	FAILS(rank->client, zerod_release(unit.at[0], NULL, 0, NULL, NULL), ZEROD_E_NOT_HELD,
 	      "rank 0 does not hold unit 'w' under tag 'default'");
 	data = contract_gather(rank, &unit, "plan");
 	before = contract_device(c, 0);
-	FAILS(rank->client, zerod_release(unit.at[0], NULL, NULL, 0, NULL), ZEROD_E_NOT_HELD, "'default'");
-	FAILS(rank->client, zerod_release(unit.at[0], "fallback", NULL, 0, NULL), ZEROD_E_NOT_HELD,
+	FAILS(rank->client, zerod_release(unit.at[0], NULL, 0, NULL, NULL), ZEROD_E_NOT_HELD, "'default'");
+	FAILS(rank->client, zerod_release(unit.at[0], NULL, 0, TAGGED("fallback"), NULL), ZEROD_E_NOT_HELD,
 	      "'fallback'");
 	/* Another rank's lease is another lease. */
-	FAILS(c->ranks[1].client, zerod_release(unit.at[1], "plan", NULL, 0, NULL), ZEROD_E_NOT_HELD,
+	FAILS(c->ranks[1].client, zerod_release(unit.at[1], NULL, 0, TAGGED("plan"), NULL), ZEROD_E_NOT_HELD,
 	      "rank 1");
 	after = contract_device(c, 0);
 	assert_memory_equal(&before, &after, sizeof(before));
@@ -319,7 +322,8 @@ static void test_release_of_what_is_not_held_changes_nothing(void **state)
 	contract_release(rank, &unit, "plan");
 	AWAIT(contract_device(c, 0).quarantine_bytes == 0);
 	before = contract_device(c, 0);
-	FAILS(rank->client, zerod_release(unit.at[0], "plan", NULL, 0, NULL), ZEROD_E_NOT_HELD, "'plan'");
+	FAILS(rank->client, zerod_release(unit.at[0], NULL, 0, TAGGED("plan"), NULL), ZEROD_E_NOT_HELD,
+	      "'plan'");
 	after = contract_device(c, 0);
 	assert_memory_equal(&before, &after, sizeof(before));
 	contract_close(c);
@@ -387,16 +391,22 @@ static void test_persistence_is_set_at_any_time(void **state)
 
 /* ---- Slots --------------------------------------------------------------------------------------------- */
 
-static void slot_unit(struct contract *c, const char *name, uint64_t numel, struct contract_unit *unit)
+static void numbered_slot_unit(struct contract *c, const char *name, uint64_t numel, uint32_t slot,
+                               struct contract_unit *unit)
 {
 	struct zerod_unit_options options = ZEROD_INIT(options);
 
 	options.name = name;
 	options.dtype = ZEROD_FLOAT32;
 	options.numel = numel;
-	options.slot = 1;
+	options.slot = slot;
 	contract_unit(c, &options, unit);
 	contract_publish_all(c, unit);
+}
+
+static void slot_unit(struct contract *c, const char *name, uint64_t numel, struct contract_unit *unit)
+{
+	numbered_slot_unit(c, name, numel, 1, unit);
 }
 
 static void test_slot_has_one_address(void **state)
@@ -444,39 +454,84 @@ static void test_slot_conflict_is_an_error(void **state)
 	contract_close(c);
 }
 
-/* The former unit's reader is not through: the slot's next unit waits for it, and says so. */
-static void test_slot_waits_for_its_former_unit(void **state)
+/* The former unit's reader is not through: the slot's next unit has its address all the same, and its bytes
+ * come behind that reader. */
+static void test_slot_is_promised_while_its_former_unit_is_read(void **state)
 {
-	struct contract *c = contract_open(NULL);
-	struct contract_rank *rank = first_of(c);
+	struct contract *c;
+	struct contract_rank *rank;
 	struct contract_unit small, large;
-	zerod_stream *stream = contract_stream(rank);
+	zerod_stream *stream;
 	struct contract_gate *gate;
-	zerod_ticket ticket;
-	uint8_t *seen;
+	uint8_t *seen, *later;
 	void *data = NULL, *next = NULL;
 
 	(void)state;
+	contract_needs(CONTRACT_ONE_SIDED);
+	c = contract_open(NULL);
+	rank = first_of(c);
+	stream = contract_stream(rank);
 	slot_unit(c, "small", NUMEL, &small);
 	slot_unit(c, "large", LARGE_NUMEL, &large);
 	seen = zd_calloc(1, contract_padded_bytes(&small));
-	contract_others_gather(rank, &small, NULL);
+	later = zd_calloc(1, contract_padded_bytes(&large));
 	OK(rank->client, zerod_gather(small.at[0], NULL, stream, &data));
 	gate = contract_block(rank, stream);
 	contract_read(stream, seen, data, contract_padded_bytes(&small));
-	OK(rank->client, zerod_release(small.at[0], NULL, &stream, 1, NULL));
-	contract_others_release(rank, &small, NULL);
-	contract_others_gather(rank, &large, NULL);
-	OK(rank->client, zerod_gather_begin(large.at[0], NULL, &ticket));
-	AWAIT(contract_somebody_waits(c, "slot 1, which unit 'small' leaves"));
-	contract_unblock(gate);
-	OK(rank->client, zerod_wait(rank->client, ticket, NULL, &next));
+	OK(rank->client, zerod_release(small.at[0], &stream, 1, NULL, NULL));
+	OK(rank->client, zerod_gather(large.at[0], NULL, stream, &next));
 	assert_ptr_equal(next, data);
+	contract_read(stream, later, next, contract_padded_bytes(&large));
+	OK(rank->client, zerod_release(large.at[0], &stream, 1, NULL, NULL));
+	contract_unblock(gate);
 	contract_sync(rank, stream);
 	CHECK_BYTES(contract_bytes_are(&small, seen, 1));
-	contract_expect_bytes(&large, next, 1);
-	contract_release(rank, &large, NULL);
+	CHECK_BYTES(contract_bytes_are(&large, later, 1));
 	free(seen);
+	free(later);
+	contract_close(c);
+}
+
+#define AHEAD_UNITS 8
+
+/* A whole forward over two slots is enqueued while the stream stands still: no call waits for it, and every
+ * unit is read as it was gathered. */
+static void test_forward_runs_ahead_of_its_stream(void **state)
+{
+	struct contract *c;
+	struct contract_rank *rank;
+	zerod_stream *stream;
+	struct contract_unit units[AHEAD_UNITS];
+	struct contract_gate *gate;
+	uint8_t *seen[AHEAD_UNITS];
+	void *data[AHEAD_UNITS];
+
+	(void)state;
+	contract_needs(CONTRACT_ONE_SIDED);
+	c = contract_open(NULL);
+	rank = first_of(c);
+	stream = contract_stream(rank);
+	for (unsigned i = 0; i < AHEAD_UNITS; i++) {
+		char name[16];
+
+		(void)snprintf(name, sizeof(name), "h.%u", i);
+		numbered_slot_unit(c, name, NUMEL + i, 1 + i % 2, &units[i]);
+		seen[i] = zd_calloc(1, contract_padded_bytes(&units[i]));
+	}
+	gate = contract_block(rank, stream);
+	for (unsigned i = 0; i < AHEAD_UNITS; i++) {
+		OK(rank->client, zerod_gather(units[i].at[0], NULL, stream, &data[i]));
+		contract_read(stream, seen[i], data[i], contract_padded_bytes(&units[i]));
+		OK(rank->client, zerod_release(units[i].at[0], &stream, 1, NULL, NULL));
+		if (i >= 2)
+			assert_ptr_equal(data[i], data[i - 2]);
+	}
+	contract_unblock(gate);
+	contract_sync(rank, stream);
+	for (unsigned i = 0; i < AHEAD_UNITS; i++) {
+		CHECK_BYTES(contract_bytes_are(&units[i], seen[i], 1));
+		free(seen[i]);
+	}
 	contract_close(c);
 }
 
@@ -495,7 +550,8 @@ int main(void)
 	        CONTRACT_TEST(test_persistence_is_set_at_any_time),
 	        CONTRACT_TEST(test_slot_has_one_address),
 	        CONTRACT_TEST(test_slot_conflict_is_an_error),
-	        CONTRACT_TEST(test_slot_waits_for_its_former_unit),
+	        CONTRACT_TEST(test_slot_is_promised_while_its_former_unit_is_read),
+	        CONTRACT_TEST(test_forward_runs_ahead_of_its_stream),
 	};
 
 	return cmocka_run_group_tests_name("8032: released means released", tests, NULL, NULL);

@@ -94,8 +94,8 @@ static void test_release_touches_no_other_tag(void **state)
 		assert_int_equal(gathered(&w), contract_padded_bytes(&w.unit));
 		contract_expect_bytes(&w.unit, data, 1);
 		contract_release(w.rank, &w.unit, tags[i]);
-		FAILS(w.rank->client, zerod_release(w.unit.at[0], tags[i], NULL, 0, NULL), ZEROD_E_NOT_HELD,
-		      tags[i]);
+		FAILS(w.rank->client, zerod_release(w.unit.at[0], NULL, 0, TAGGED(tags[i]), NULL),
+		      ZEROD_E_NOT_HELD, tags[i]);
 	}
 	assert_int_equal(gathered(&w), 0);
 	contract_close(w.c);
@@ -114,7 +114,7 @@ static void test_tags_of_scopes_are_not_the_callers(void **state)
 	FAILS(w.rank->client, zerod_gather(w.unit.at[0], &options, NULL, NULL), ZEROD_E_INVALID, "@");
 	scope = begin_forward(&w, none);
 	data = touch(&w, &w.unit, scope);
-	FAILS(w.rank->client, zerod_release(w.unit.at[0], NULL, NULL, 0, NULL), ZEROD_E_NOT_HELD, "'w'");
+	FAILS(w.rank->client, zerod_release(w.unit.at[0], NULL, 0, NULL, NULL), ZEROD_E_NOT_HELD, "'w'");
 	/* Both in one: what is meant would be anyone's guess. */
 	options.tag = "plan";
 	options.scope = scope;
@@ -389,7 +389,7 @@ static void begin_context(struct world *w, struct contract_unit *const *units, u
 		handles[i] = units[i]->at[0];
 		contract_others_gather(w->rank, units[i], NULL);
 	}
-	OK(w->rank->client, zerod_context_begin(handles, count, context));
+	OK(w->rank->client, zerod_context_begin(handles, count, NULL, context));
 	for (uint32_t i = 0; i < count; i++)
 		contract_others_release(w->rank, units[i], NULL);
 }
@@ -407,7 +407,7 @@ static void test_contexts_nest_when_disjoint(void **state)
 	handles[0] = w.other.at[0];
 	handles[1] = w.unit.at[0];
 	begin_context(&w, &both[1], 1, &outer);
-	FAILS(w.rank->client, zerod_context_begin(handles, 2, &refused), ZEROD_E_EXISTS,
+	FAILS(w.rank->client, zerod_context_begin(handles, 2, NULL, &refused), ZEROD_E_EXISTS,
 	      "unit 'w' is in context");
 	assert_int_equal(refused.id, 0);
 	assert_int_equal(gathered(&w), contract_padded_bytes(&w.unit));

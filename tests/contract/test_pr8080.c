@@ -32,15 +32,15 @@ static void reduce_by_streams(struct producers *p, const struct contract_unit *u
 {
 	struct contract_rank *rank = p->rank;
 	uint64_t part = unit->numel / PRODUCERS;
-	struct zerod_entry entry;
+	struct zerod_entry entry = ZEROD_INIT(entry);
 
-	OK(rank->client, zerod_bucket_reserve(p->bucket, unit->at[rank->number], &entry));
+	OK(rank->client, zerod_bucket_reserve(p->bucket, unit->at[rank->number], NULL, &entry));
 	for (uint32_t i = 0; i < PRODUCERS; i++) {
 		if (rank->number == 0)
 			p->gates[i] = contract_block(rank, p->streams[i]);
 		contract_write_gradient(rank, p->streams[i], &entry, i * part, part, 1);
 	}
-	OK(rank->client, zerod_bucket_commit(p->bucket, entry.id, p->streams, PRODUCERS, NULL));
+	OK(rank->client, zerod_bucket_commit(p->bucket, entry.id, p->streams, PRODUCERS, NULL, NULL));
 }
 
 /* Another unit, by all of the rank's streams but the slow one. */
@@ -48,13 +48,13 @@ static void reduce_without(struct producers *p, const struct contract_unit *unit
 {
 	struct contract_rank *rank = p->rank;
 	zerod_stream *streams[PRODUCERS - 1];
-	struct zerod_entry entry;
+	struct zerod_entry entry = ZEROD_INIT(entry);
 
 	for (uint32_t i = 0; i < PRODUCERS - 1; i++)
 		streams[i] = p->streams[i < slow ? i : i + 1];
-	OK(rank->client, zerod_bucket_reserve(p->bucket, unit->at[rank->number], &entry));
+	OK(rank->client, zerod_bucket_reserve(p->bucket, unit->at[rank->number], NULL, &entry));
 	contract_write_gradient(rank, streams[0], &entry, 0, unit->numel, 1);
-	OK(rank->client, zerod_bucket_commit(p->bucket, entry.id, streams, PRODUCERS - 1, NULL));
+	OK(rank->client, zerod_bucket_commit(p->bucket, entry.id, streams, PRODUCERS - 1, NULL, NULL));
 }
 
 static void end_backward(struct contract_rank *rank, void *arg)
@@ -136,22 +136,22 @@ static void test_producers_of_another_session_are_refused(void **state)
 	zerod_stream *foreign = contract_stream(&c->ranks[1]);
 	struct contract_unit unit;
 	struct contract_sum sum = {&unit, CONTRACT_ALL(c), 1};
-	struct zerod_entry entry;
+	struct zerod_entry entry = ZEROD_INIT(entry);
 
 	(void)state;
 	contract_plain_unit(c, "w", NUMEL, &unit);
 	for (uint32_t i = 0; i < 2; i++)
 		buckets[i] = contract_bucket(&c->ranks[i], 65536, 2);
 	contract_backward_all(c, 3, true);
-	OK(rank->client, zerod_bucket_reserve(buckets[0], unit.at[0], &entry));
+	OK(rank->client, zerod_bucket_reserve(buckets[0], unit.at[0], NULL, &entry));
 	contract_write_gradient(rank, NULL, &entry, 0, NUMEL, 1);
-	FAILS(rank->client, zerod_bucket_commit(buckets[0], entry.id, &foreign, 1, NULL), ZEROD_E_INVALID,
-	      "another client");
-	FAILS(rank->client, zerod_bucket_commit(buckets[0], entry.id + 1000, NULL, 0, NULL),
+	FAILS(rank->client, zerod_bucket_commit(buckets[0], entry.id, &foreign, 1, NULL, NULL),
+	      ZEROD_E_INVALID, "another client");
+	FAILS(rank->client, zerod_bucket_commit(buckets[0], entry.id + 1000, NULL, 0, NULL, NULL),
 	      ZEROD_E_NOT_FOUND, "no entry");
-	OK(rank->client, zerod_bucket_commit(buckets[0], entry.id, NULL, 0, NULL));
+	OK(rank->client, zerod_bucket_commit(buckets[0], entry.id, NULL, 0, NULL, NULL));
 	/* Twice: an error that changes nothing. What it says depends on how far the reduction has come. */
-	CHECK(zerod_bucket_commit(buckets[0], entry.id, NULL, 0, NULL) == ZEROD_E_STATE);
+	CHECK(zerod_bucket_commit(buckets[0], entry.id, NULL, 0, NULL, NULL) == ZEROD_E_STATE);
 	contract_reduce(&c->ranks[1], buckets[1], &unit, 1, NULL);
 	contract_backward_end_all(c);
 	contract_expect_step(c, &sum, 1);
@@ -170,14 +170,14 @@ static void reserve_in_thread(struct contract_rank *rank, void *arg)
 {
 	struct reservation *r = arg;
 
-	OK(rank->client, zerod_bucket_reserve(r->bucket, r->unit->at[rank->number], &r->entry));
+	OK(rank->client, zerod_bucket_reserve(r->bucket, r->unit->at[rank->number], NULL, SIZED(&r->entry)));
 }
 
 static void commit_entry(struct contract_rank *rank, zerod_bucket *bucket, const struct zerod_entry *entry,
                          float factor)
 {
 	contract_write_gradient(rank, NULL, entry, 0, NUMEL, factor);
-	OK(rank->client, zerod_bucket_commit(bucket, entry->id, NULL, 0, NULL));
+	OK(rank->client, zerod_bucket_commit(bucket, entry->id, NULL, 0, NULL, NULL));
 }
 
 /* Two slots of one entry each. The first is committed and waits for rank 1; the second is filled meanwhile
@@ -193,7 +193,7 @@ static void test_next_writer_waits_for_its_slot_and_nothing_else(void **state)
 	                              {&units[2], CONTRACT_ALL(c), 3}};
 	zerod_bucket *buckets[2];
 	struct reservation third;
-	struct zerod_entry first, second;
+	struct zerod_entry first = ZEROD_INIT(first), second = ZEROD_INIT(second);
 	struct contract_task *task;
 
 	(void)state;
@@ -203,9 +203,9 @@ static void test_next_writer_waits_for_its_slot_and_nothing_else(void **state)
 	for (uint32_t i = 0; i < 2; i++)
 		buckets[i] = contract_bucket(&c->ranks[i], contract_padded_bytes(&units[0]), 2);
 	contract_backward_all(c, 3, true);
-	OK(rank->client, zerod_bucket_reserve(buckets[0], units[0].at[0], &first));
+	OK(rank->client, zerod_bucket_reserve(buckets[0], units[0].at[0], NULL, &first));
 	commit_entry(rank, buckets[0], &first, 1);
-	OK(rank->client, zerod_bucket_reserve(buckets[0], units[1].at[0], &second));
+	OK(rank->client, zerod_bucket_reserve(buckets[0], units[1].at[0], NULL, &second));
 	assert_ptr_not_equal(second.data, first.data);
 	third = (struct reservation){buckets[0], &units[2], {0}};
 	task = contract_start(rank, reserve_in_thread, &third);
@@ -234,7 +234,7 @@ static void test_slot_of_a_slow_producer_is_not_reused(void **state)
 	struct contract_gate *gate;
 	struct contract_task *task;
 	struct reservation second;
-	struct zerod_entry first;
+	struct zerod_entry first = ZEROD_INIT(first);
 
 	(void)state;
 	contract_plain_unit(c, "a", NUMEL, &units[0]);
@@ -242,10 +242,10 @@ static void test_slot_of_a_slow_producer_is_not_reused(void **state)
 	for (uint32_t i = 0; i < 2; i++)
 		buckets[i] = contract_bucket(&c->ranks[i], contract_padded_bytes(&units[0]), 1);
 	contract_backward_all(c, 3, true);
-	OK(rank->client, zerod_bucket_reserve(buckets[0], units[0].at[0], &first));
+	OK(rank->client, zerod_bucket_reserve(buckets[0], units[0].at[0], NULL, &first));
 	gate = contract_block(rank, stream);
 	contract_write_gradient(rank, stream, &first, 0, NUMEL, 1);
-	OK(rank->client, zerod_bucket_commit(buckets[0], first.id, &stream, 1, NULL));
+	OK(rank->client, zerod_bucket_commit(buckets[0], first.id, &stream, 1, NULL, NULL));
 	contract_reduce(&c->ranks[1], buckets[1], &units[0], 1, NULL);
 	second = (struct reservation){buckets[0], &units[1], {0}};
 	task = contract_start(rank, reserve_in_thread, &second);
@@ -276,13 +276,13 @@ static void reduce_many(struct contract_rank *rank, void *arg)
 	contract_backward(rank, 3, true);
 	for (uint32_t i = 0; i < MANY; i++) {
 		const struct contract_unit *unit = &many->units[i];
-		struct zerod_entry entry;
+		struct zerod_entry entry = ZEROD_INIT(entry);
 
 		OK(rank->client,
-		   zerod_bucket_reserve(many->buckets[rank->number], unit->at[rank->number], &entry));
+		   zerod_bucket_reserve(many->buckets[rank->number], unit->at[rank->number], NULL, &entry));
 		contract_write_gradient(rank, stream, &entry, 0, unit->numel, (float)(i + 1));
 		OK(rank->client,
-		   zerod_bucket_commit(many->buckets[rank->number], entry.id, &stream, 1, NULL));
+		   zerod_bucket_commit(many->buckets[rank->number], entry.id, &stream, 1, NULL, NULL));
 	}
 	contract_backward_end(rank);
 }
@@ -329,7 +329,7 @@ static void test_padding_is_zero_in_a_used_slot(void **state)
 		if (i == 1)
 			contract_reduce(&c->ranks[1], bucket, &small, 1, NULL);
 		else
-			OK(c->ranks[0].client, zerod_reduce_skip(small.at[0]));
+			OK(c->ranks[0].client, zerod_reduce_skip(small.at[0], NULL, NULL));
 	}
 	sums[1].contributors = 1u << 1;
 	contract_backward_end_all(c);
@@ -376,9 +376,9 @@ struct crossing {
 static void cross(struct contract_rank *rank, void *arg)
 {
 	struct crossing *crossing = arg;
-	struct zerod_entry entry;
+	struct zerod_entry entry = ZEROD_INIT(entry);
 
-	crossing->status = zerod_bucket_reserve(crossing->bucket, crossing->unit, &entry);
+	crossing->status = zerod_bucket_reserve(crossing->bucket, crossing->unit, NULL, &entry);
 	if (crossing->status == ZEROD_E_CAPACITY)
 		FAILS(rank->client, crossing->status, ZEROD_E_CAPACITY,
 		      "rank 1 wants room for 'a' and holds 'b'");
@@ -418,7 +418,7 @@ static void test_entry_twice_in_a_backward_is_a_duplicate(void **state)
 	struct contract_unit unit;
 	struct contract_sum sum = {&unit, CONTRACT_ALL(c), 1};
 	zerod_bucket *buckets[2];
-	struct zerod_entry entry;
+	struct zerod_entry entry = ZEROD_INIT(entry);
 
 	(void)state;
 	contract_plain_unit(c, "w", NUMEL, &unit);
@@ -426,11 +426,12 @@ static void test_entry_twice_in_a_backward_is_a_duplicate(void **state)
 		buckets[i] = contract_bucket(&c->ranks[i], 65536, 2);
 	contract_backward_all(c, 3, true);
 	contract_reduce(rank, buckets[0], &unit, 1, NULL);
-	FAILS(rank->client, zerod_bucket_reserve(buckets[0], unit.at[0], &entry), ZEROD_E_DUPLICATE,
+	FAILS(rank->client, zerod_bucket_reserve(buckets[0], unit.at[0], NULL, &entry), ZEROD_E_DUPLICATE,
 	      "rank 0 reduces unit 'w' a second time");
 	contract_reduce(&c->ranks[1], buckets[1], &unit, 1, NULL);
-	FAILS(rank->client, zerod_reduce_skip(unit.at[0]), ZEROD_E_DUPLICATE, "'w'");
-	FAILS(rank->client, zerod_bucket_reserve(buckets[0], unit.at[0], &entry), ZEROD_E_DUPLICATE, "'w'");
+	FAILS(rank->client, zerod_reduce_skip(unit.at[0], NULL, NULL), ZEROD_E_DUPLICATE, "'w'");
+	FAILS(rank->client, zerod_bucket_reserve(buckets[0], unit.at[0], NULL, &entry), ZEROD_E_DUPLICATE,
+	      "'w'");
 	contract_backward_end_all(c);
 	contract_expect_step(c, &sum, 1);
 	contract_close(c);
@@ -444,15 +445,15 @@ static void test_backward_does_not_end_with_open_entries(void **state)
 	struct contract_unit unit;
 	struct contract_sum sum = {&unit, CONTRACT_ALL(c), 1};
 	zerod_bucket *bucket = contract_bucket(rank, 65536, 2);
-	struct zerod_entry entry;
+	struct zerod_entry entry = ZEROD_INIT(entry);
 
 	(void)state;
 	contract_plain_unit(c, "w", NUMEL, &unit);
-	FAILS(rank->client, zerod_bucket_reserve(bucket, unit.at[0], &entry), ZEROD_E_STATE,
+	FAILS(rank->client, zerod_bucket_reserve(bucket, unit.at[0], NULL, &entry), ZEROD_E_STATE,
 	      "runs no backward");
 	contract_backward_all(c, 3, true);
-	OK(rank->client, zerod_bucket_reserve(bucket, unit.at[0], &entry));
-	FAILS(rank->client, zerod_backward_end(rank->group), ZEROD_E_STATE, "unit 'w' last");
+	OK(rank->client, zerod_bucket_reserve(bucket, unit.at[0], NULL, &entry));
+	FAILS(rank->client, zerod_backward_end(rank->group, NULL, NULL), ZEROD_E_STATE, "unit 'w' last");
 	FAILS(rank->client, zerod_bucket_destroy(bucket), ZEROD_E_BUSY, "'w'");
 	commit_entry(rank, bucket, &entry, 1);
 	contract_reduce(&c->ranks[1], contract_bucket(&c->ranks[1], 65536, 2), &unit, 1, NULL);

@@ -2,8 +2,8 @@
 /*
  * test_room.c - memory that is empty serves whoever needs it: another purpose, another job, another process.
  *
- * An arena holds a unit's shard, its gathered copy and a little more. The copy is released and its memory
- * wanted as an allocation, which it becomes when everybody who was given it has unmapped it.
+ * An arena holds a unit's two shards, one gathered copy and a little more. The copy is released and its
+ * memory wanted as an allocation, which it becomes when everybody who was given it has unmapped it.
  */
 #include "contract.h"
 
@@ -15,9 +15,11 @@
 
 static struct contract *open_full(struct contract_unit *unit)
 {
-	const struct contract_options options = {.world_size = 1, .arena = "16M"};
-	struct contract *c = contract_open(&options);
+	const struct contract_options options = {.devices = 1, .arena = "16M"};
+	struct contract *c;
 
+	contract_needs(CONTRACT_ONE_SIDED); /* room for one rank's copy */
+	c = contract_open(&options);
 	contract_plain_unit(c, "w", NUMEL, unit);
 	contract_publish_all(c, unit);
 	contract_expect_version(&c->ranks[0], unit, 1);
@@ -87,7 +89,7 @@ static bool answers_by_itself(void)
 
 static void look(struct contract_rank *rank)
 {
-	struct zerod_device_info info;
+	struct zerod_device_info info = ZEROD_INIT(info);
 
 	OK(rank->client, zerod_device_get(rank->client, 0, &info));
 }

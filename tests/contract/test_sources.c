@@ -94,10 +94,10 @@ static void masters_free(struct masters *masters)
 /* The rank's own slice, as float32. NULL where it has none. */
 static float *slice(struct contract_rank *rank, struct contract_unit *unit, unsigned round)
 {
-	struct zerod_shard shard;
+	struct zerod_shard shard = ZEROD_INIT(shard);
 	float *values = NULL;
 
-	OK(rank->client, zerod_unit_shard(unit->at[rank->number], &shard));
+	OK(rank->client, zerod_shard_get(unit->at[rank->number], &shard));
 	if (shard.true_numel > 0)
 		values = zd_calloc(shard.true_numel, sizeof(*values));
 	for (uint64_t i = 0; i < shard.true_numel; i++)
@@ -110,9 +110,9 @@ static void masters_of(struct contract_rank *rank, struct contract_unit *unit, u
                        struct masters *masters)
 {
 	float *values = slice(rank, unit, round);
-	struct zerod_shard shard;
+	struct zerod_shard shard = ZEROD_INIT(shard);
 
-	OK(rank->client, zerod_unit_shard(unit->at[rank->number], &shard));
+	OK(rank->client, zerod_shard_get(unit->at[rank->number], &shard));
 	masters_new(rank, shard.true_numel * sizeof(*values), masters);
 	if (values)
 		contract_write(NULL, masters->data, values, shard.true_numel * sizeof(*values));
@@ -178,10 +178,10 @@ static void publish_round(struct contract_rank *rank, struct contract_unit *unit
 	for (unsigned i = 0; i < NUNITS; i++) {
 		handles[i] = units[i].at[rank->number];
 		masters_of(rank, &units[i], round, &masters[i]);
-		sources[i] = (struct zerod_source){handles[i], masters[i].data};
+		sources[i] = (struct zerod_source){sizeof(struct zerod_source), handles[i], masters[i].data};
 	}
-	OK(rank->client, zerod_update_begin(handles, NUNITS));
-	OK(rank->client, zerod_publish_from(sources, NUNITS, ZEROD_FLOAT32, stream, 0));
+	OK(rank->client, zerod_update_begin(handles, NUNITS, NULL, NULL));
+	OK(rank->client, zerod_publish_from(sources, NUNITS, ZEROD_FLOAT32, stream, NULL, NULL));
 	if (stream) /* it has run: the thread sanitizer sees no order that the daemon makes */
 		contract_sync(rank, stream);
 	for (unsigned i = 0; i < NUNITS; i++)
@@ -216,7 +216,8 @@ static void publish_source(struct contract_rank *rank, void *arg)
 {
 	const struct publication *publication = arg;
 
-	OK(rank->client, zerod_publish_from(&publication->source, 1, ZEROD_FLOAT32, publication->stream, 0));
+	OK(rank->client,
+	   zerod_publish_from(&publication->source, 1, ZEROD_FLOAT32, publication->stream, NULL, NULL));
 }
 
 /* The optimizer writes its masters on the stream, and takes its time. */
@@ -229,7 +230,7 @@ static void test_conversion_is_in_the_order_of_its_stream(void **state)
 	struct contract_task *task;
 	struct publication publication;
 	struct masters masters[2];
-	struct zerod_shard shard;
+	struct zerod_shard shard = ZEROD_INIT(shard);
 	float *next;
 
 	(void)state;
@@ -237,19 +238,20 @@ static void test_conversion_is_in_the_order_of_its_stream(void **state)
 	masters_of(&c->ranks[0], &unit, 2, &masters[0]);
 	masters_of(writer, &unit, 1, &masters[1]);
 	next = slice(writer, &unit, 2);
-	OK(writer->client, zerod_unit_shard(unit.at[1], &shard));
-	publication = (struct publication){{unit.at[1], masters[1].data}, contract_stream(writer)};
-	OK(writer->client, zerod_update_begin(&unit.at[1], 1));
+	OK(writer->client, zerod_shard_get(unit.at[1], &shard));
+	publication = (struct publication){{sizeof(struct zerod_source), unit.at[1], masters[1].data},
+	                                   contract_stream(writer)};
+	OK(writer->client, zerod_update_begin(&unit.at[1], 1, NULL, NULL));
 	gate = contract_block(writer, publication.stream);
 	contract_write(publication.stream, masters[1].data, next, shard.true_numel * sizeof(*next));
 	task = contract_start(writer, publish_source, &publication);
 	AWAIT(contract_somebody_waits(c, "the caller's own streams"));
-	OK(writer->client, zerod_unit_shard(unit.at[1], &shard));
+	OK(writer->client, zerod_shard_get(unit.at[1], &shard));
 	assert_int_equal(shard.version, 0);
 	contract_unblock(gate);
 	contract_finish(task);
-	publication = (struct publication){{unit.at[0], masters[0].data}, NULL};
-	OK(c->ranks[0].client, zerod_update_begin(&unit.at[0], 1));
+	publication = (struct publication){{sizeof(struct zerod_source), unit.at[0], masters[0].data}, NULL};
+	OK(c->ranks[0].client, zerod_update_begin(&unit.at[0], 1, NULL, NULL));
 	publish_source(&c->ranks[0], &publication);
 	for (uint32_t r = 0; r < 2; r++)
 		expect_gathered(&c->ranks[r], &unit, ZEROD_BFLOAT16, 2);
@@ -266,21 +268,21 @@ static void publish_copy(struct contract_rank *rank, struct contract_unit *unit,
                          unsigned round)
 {
 	struct zerod_alloc_options options = ZEROD_INIT(options);
-	struct zerod_source source = {unit->at[rank->number], NULL};
+	struct zerod_source source = {sizeof(source), unit->at[rank->number], NULL};
 	float *values = slice(rank, unit, round);
-	struct zerod_shard shard;
+	struct zerod_shard shard = ZEROD_INIT(shard);
 	zerod_buffer *buffer;
 	void *data = NULL;
 
-	OK(rank->client, zerod_unit_shard(source.unit, &shard));
+	OK(rank->client, zerod_shard_get(source.unit, &shard));
 	options.job = "masters";
 	options.device = contract_device_of(rank);
 	options.bytes = shard.true_numel * sizeof(*values);
 	OK(rank->client, zerod_alloc(rank->client, &options, &buffer, &data));
 	contract_write(stream, data, values, options.bytes);
 	source.data = data;
-	OK(rank->client, zerod_update_begin(&source.unit, 1));
-	OK(rank->client, zerod_publish_from(&source, 1, ZEROD_FLOAT32, stream, 0));
+	OK(rank->client, zerod_update_begin(&source.unit, 1, NULL, NULL));
+	OK(rank->client, zerod_publish_from(&source, 1, ZEROD_FLOAT32, stream, NULL, NULL));
 	if (stream) /* as above */
 		contract_sync(rank, stream);
 	OK(rank->client, zerod_free(buffer, NULL, 0));
@@ -309,10 +311,10 @@ static void test_equal_dtypes_are_copied(void **state)
 /* Nothing was converted: not even for the sources before the one that is wrong. */
 static void expect_zeros(struct contract_rank *rank, struct contract_unit *unit)
 {
-	struct zerod_shard shard;
+	struct zerod_shard shard = ZEROD_INIT(shard);
 	uint8_t bytes[NUMEL * sizeof(float)];
 
-	OK(rank->client, zerod_unit_shard(unit->at[rank->number], &shard));
+	OK(rank->client, zerod_shard_get(unit->at[rank->number], &shard));
 	assert_int_equal(shard.version, 0);
 	contract_read(NULL, bytes, shard.data, shard.true_numel * unit->element_bytes);
 	for (uint64_t i = 0; i < shard.true_numel * unit->element_bytes; i++)
@@ -331,7 +333,7 @@ static void test_bad_sources_convert_nothing(void **state)
 	struct contract_rank *rank = &c->ranks[0];
 	struct contract_unit good, integers;
 	struct zerod_source sources[2];
-	struct zerod_shard shard;
+	struct zerod_shard shard = ZEROD_INIT(shard);
 	zerod_unit *handles[2];
 	float *values;
 
@@ -339,31 +341,34 @@ static void test_bad_sources_convert_nothing(void **state)
 	contract_plain_unit(c, "good", NUMEL, &good);
 	open_unit(c, "integers", ZEROD_INT32, NUMEL, &integers);
 	values = slice(rank, &good, 1);
-	sources[0] = (struct zerod_source){handles[0] = good.at[0], values};
-	sources[1] = (struct zerod_source){handles[1] = integers.at[0], values};
-	REFUSED(zerod_publish_from(sources, 1, ZEROD_FLOAT32, NULL, 0), ZEROD_E_STATE, "unit 'good' is");
-	OK(rank->client, zerod_update_begin(handles, 2));
-	REFUSED(zerod_publish_from(sources, 2, ZEROD_FLOAT32, NULL, 0), ZEROD_E_UNSUPPORTED,
+	sources[0] = (struct zerod_source){sizeof(struct zerod_source), handles[0] = good.at[0], values};
+	sources[1] = (struct zerod_source){sizeof(struct zerod_source), handles[1] = integers.at[0], values};
+	REFUSED(zerod_publish_from(sources, 1, ZEROD_FLOAT32, NULL, NULL, NULL), ZEROD_E_STATE,
+	        "unit 'good' is");
+	OK(rank->client, zerod_update_begin(handles, 2, NULL, NULL));
+	REFUSED(zerod_publish_from(sources, 2, ZEROD_FLOAT32, NULL, NULL, NULL), ZEROD_E_UNSUPPORTED,
 	        "unit 'integers' is int32, which float32 is not converted to");
-	REFUSED(zerod_publish_from(sources, 1, ZEROD_INT32, NULL, 0), ZEROD_E_UNSUPPORTED,
+	REFUSED(zerod_publish_from(sources, 1, ZEROD_INT32, NULL, NULL, NULL), ZEROD_E_UNSUPPORTED,
 	        "unit 'good' is float32, which int32 is not converted to");
-	REFUSED(zerod_publish_from(sources, 1, 0, NULL, 0), ZEROD_E_INVALID, "source_dtype 0 is no dtype");
-	REFUSED(zerod_publish_from(sources, 1, ZEROD_FLOAT32, NULL, 2), ZEROD_E_INVALID, NULL);
+	REFUSED(zerod_publish_from(sources, 1, 0, NULL, NULL, NULL), ZEROD_E_INVALID,
+	        "source_dtype 0 is no dtype");
+	REFUSED(zerod_publish_from(sources, 1, ZEROD_FLOAT32, NULL, PUBLISH(2), NULL), ZEROD_E_INVALID, NULL);
 	sources[1] = sources[0];
 	sources[1].data = NULL;
-	REFUSED(zerod_publish_from(sources, 2, ZEROD_FLOAT32, NULL, 0), ZEROD_E_INVALID,
+	REFUSED(zerod_publish_from(&sources[1], 1, ZEROD_FLOAT32, NULL, NULL, NULL), ZEROD_E_INVALID,
 	        "unit 'good': data is NULL, this rank has ");
 	sources[1].data = (char *)values + 1;
-	REFUSED(zerod_publish_from(sources, 2, ZEROD_FLOAT32, NULL, 0), ZEROD_E_INVALID,
+	REFUSED(zerod_publish_from(&sources[1], 1, ZEROD_FLOAT32, NULL, NULL, NULL), ZEROD_E_INVALID,
 	        "unit 'good': data is not aligned for float32");
-	OK(rank->client, zerod_unit_shard(good.at[0], &shard));
+	OK(rank->client, zerod_shard_get(good.at[0], &shard));
 	sources[1].data = (float *)shard.data + shard.shard_numel - 1;
-	REFUSED(zerod_publish_from(sources, 2, ZEROD_FLOAT32, NULL, 0), ZEROD_E_INVALID,
+	REFUSED(zerod_publish_from(&sources[1], 1, ZEROD_FLOAT32, NULL, NULL, NULL), ZEROD_E_INVALID,
 	        "unit 'good': data overlaps the shard");
 	sources[1].unit = NULL;
-	REFUSED(zerod_publish_from(sources, 2, ZEROD_FLOAT32, NULL, 0), ZEROD_E_INVALID, "units[1] is NULL");
-	OK(rank->client, zerod_publish(handles, 2, NULL, 0, 0));
-	FAILS(rank->client, zerod_publish_from(sources, 1, ZEROD_FLOAT32, NULL, 0), ZEROD_E_STATE,
+	REFUSED(zerod_publish_from(sources, 2, ZEROD_FLOAT32, NULL, NULL, NULL), ZEROD_E_INVALID,
+	        "units[1] is NULL");
+	OK(rank->client, zerod_publish(handles, 2, NULL, 0, NULL, NULL));
+	FAILS(rank->client, zerod_publish_from(sources, 1, ZEROD_FLOAT32, NULL, NULL, NULL), ZEROD_E_STATE,
 	      "unit 'good' is not under update");
 	free(values);
 	contract_close(c);
@@ -383,16 +388,16 @@ static void test_refused_publish_leaves_the_update_open(void **state)
 	contract_publish_all(c, &unit);
 	for (uint32_t r = 0; r < 2; r++)
 		masters_of(&c->ranks[r], &unit, 1, &masters[r]);
-	source = (struct zerod_source){unit.at[0], masters[0].data};
+	source = (struct zerod_source){sizeof(struct zerod_source), unit.at[0], masters[0].data};
 	(void)contract_gather(rank, &unit, NULL);
-	OK(rank->client, zerod_update_begin(&unit.at[0], 1));
-	FAILS(rank->client, zerod_publish_from(&source, 1, ZEROD_FLOAT32, NULL, 0), ZEROD_E_BUSY,
+	OK(rank->client, zerod_update_begin(&unit.at[0], 1, NULL, NULL));
+	FAILS(rank->client, zerod_publish_from(&source, 1, ZEROD_FLOAT32, NULL, NULL, NULL), ZEROD_E_BUSY,
 	      "unit 'w' is held");
 	contract_release(rank, &unit, NULL);
-	OK(rank->client, zerod_publish_from(&source, 1, ZEROD_FLOAT32, NULL, 0));
-	source = (struct zerod_source){unit.at[1], masters[1].data};
-	OK(c->ranks[1].client, zerod_update_begin(&unit.at[1], 1));
-	OK(c->ranks[1].client, zerod_publish_from(&source, 1, ZEROD_FLOAT32, NULL, 0));
+	OK(rank->client, zerod_publish_from(&source, 1, ZEROD_FLOAT32, NULL, NULL, NULL));
+	source = (struct zerod_source){sizeof(struct zerod_source), unit.at[1], masters[1].data};
+	OK(c->ranks[1].client, zerod_update_begin(&unit.at[1], 1, NULL, NULL));
+	OK(c->ranks[1].client, zerod_publish_from(&source, 1, ZEROD_FLOAT32, NULL, NULL, NULL));
 	expect_gathered(rank, &unit, ZEROD_FLOAT32, 1);
 	masters_free(&masters[0]);
 	masters_free(&masters[1]);

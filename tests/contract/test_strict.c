@@ -45,7 +45,7 @@ static void pass(struct contract_rank *rank, zerod_stream *stream, struct contra
 static void release_behind(struct contract_rank *rank, struct contract_unit *unit, const char *tag,
                            zerod_stream *stream)
 {
-	OK(rank->client, zerod_release(unit->at[rank->number], tag, &stream, 1, NULL));
+	OK(rank->client, zerod_release(unit->at[rank->number], &stream, 1, TAGGED(tag), NULL));
 	contract_others_release(rank, unit, tag);
 }
 
@@ -65,7 +65,7 @@ static void test_last_of_all_streams(void **state)
 
 		for (int i = 0; i < 2; i++)
 			gates[i] = contract_block(rank, streams[i]);
-		OK(rank->client, zerod_release(unit.at[0], NULL, streams, 2, NULL));
+		OK(rank->client, zerod_release(unit.at[0], streams, 2, NULL, NULL));
 		contract_others_release(rank, &unit, NULL);
 		assert_true(contract_can_touch(rank, view));
 		pass(rank, streams[!last], gates[!last]);
@@ -112,7 +112,7 @@ static void test_every_tag(void **state)
 	assert_ptr_equal(contract_gather(rank, &unit, "fallback"), view);
 	contract_release(rank, &unit, "plan");
 	assert_true(contract_can_touch(rank, view));
-	FAILS(rank->client, zerod_release(unit.at[0], "plan", NULL, 0, NULL), ZEROD_E_NOT_HELD, NULL);
+	FAILS(rank->client, zerod_release(unit.at[0], NULL, 0, TAGGED("plan"), NULL), ZEROD_E_NOT_HELD, NULL);
 	assert_true(contract_can_touch(rank, view));
 	contract_release(rank, &unit, "fallback");
 	assert_false(contract_can_touch(rank, view));
@@ -192,7 +192,7 @@ static void test_many_at_once(void **state)
 	}
 	OK(rank->client, zerod_wait_many(rank->client, tickets, 2, stream, views));
 	gate = contract_block(rank, stream);
-	OK(rank->client, zerod_release_many(both, 2, NULL, &stream, 1, NULL));
+	OK(rank->client, zerod_release_many(both, 2, &stream, 1, NULL, NULL));
 	assert_true(contract_can_touch(rank, views[0]) && contract_can_touch(rank, views[1]));
 	pass(rank, stream, gate);
 	assert_false(contract_can_touch(rank, views[0]) || contract_can_touch(rank, views[1]));

@@ -59,7 +59,7 @@ static void test_options_that_differ_are_a_mismatch(void **state)
 	struct zerod_reduce_options options = ZEROD_INIT(options);
 	struct contract_unit unit;
 	struct contract_sum sum = {&unit, CONTRACT_ALL(c), 1};
-	struct zerod_entry entry;
+	struct zerod_entry entry = ZEROD_INIT(entry);
 	zerod_bucket *bucket;
 
 	(void)state;
@@ -67,12 +67,12 @@ static void test_options_that_differ_are_a_mismatch(void **state)
 	contract_backward_all(c, 3, true);
 	contract_reduce(&c->ranks[0], contract_bucket(&c->ranks[0], 65536, 2), &unit, 1, NULL);
 	bucket = contract_bucket(rank, 65536, 2);
-	OK(rank->client, zerod_bucket_reserve(bucket, unit.at[1], &entry));
+	OK(rank->client, zerod_bucket_reserve(bucket, unit.at[1], NULL, &entry));
 	contract_write_gradient(rank, NULL, &entry, 0, NUMEL, 1);
 	options.op = ZEROD_MEAN;
-	FAILS(rank->client, zerod_bucket_commit(bucket, entry.id, NULL, 0, &options), ZEROD_E_MISMATCH,
+	FAILS(rank->client, zerod_bucket_commit(bucket, entry.id, NULL, 0, &options, NULL), ZEROD_E_MISMATCH,
 	      "rank 0 reduces by sum of float32");
-	OK(rank->client, zerod_bucket_commit(bucket, entry.id, NULL, 0, NULL));
+	OK(rank->client, zerod_bucket_commit(bucket, entry.id, NULL, 0, NULL, NULL));
 	contract_backward_end_all(c);
 	contract_expect_step(c, &sum, 1);
 	contract_close(c);
@@ -88,14 +88,14 @@ static float rough(uint32_t rank, uint64_t i)
 
 static void reduce_rough(struct contract_rank *rank, zerod_bucket *bucket, const struct contract_unit *unit)
 {
-	struct zerod_entry entry;
+	struct zerod_entry entry = ZEROD_INIT(entry);
 	float values[NUMEL];
 
 	for (uint64_t i = 0; i < NUMEL; i++)
 		values[i] = rough(rank->number, i);
-	OK(rank->client, zerod_bucket_reserve(bucket, unit->at[rank->number], &entry));
+	OK(rank->client, zerod_bucket_reserve(bucket, unit->at[rank->number], NULL, &entry));
 	contract_write(NULL, entry.data, values, sizeof(values));
-	OK(rank->client, zerod_bucket_commit(bucket, entry.id, NULL, 0, NULL));
+	OK(rank->client, zerod_bucket_commit(bucket, entry.id, NULL, 0, NULL, NULL));
 }
 
 /* Of each daemon's ranks, then over the daemons, in their order; rounded at every step. */
@@ -117,7 +117,7 @@ static float rough_sum(const struct contract *c, uint64_t i)
 static void expect_rough(struct contract_rank *rank, void *arg)
 {
 	const struct contract_unit *unit = arg;
-	struct zerod_target target;
+	struct zerod_target target = ZEROD_INIT(target);
 	uint64_t first = rank->number * unit->shard_numel, wrong = 0;
 	float *values;
 
@@ -181,16 +181,17 @@ static float fine(enum zerod_dtype dtype, uint32_t rank, uint64_t i, uint32_t mi
 static void reduce_mixed(struct contract_rank *rank, struct mixed *m, uint32_t micro_step)
 {
 	struct zerod_reduce_options options = ZEROD_INIT(options);
-	struct zerod_entry entry;
+	struct zerod_entry entry = ZEROD_INIT(entry);
 	float wide[NUMEL], narrow[NUMEL];
 
 	options.flags = m->overwrite ? ZEROD_REDUCE_OVERWRITE : 0;
 	for (uint64_t i = 0; i < NUMEL; i++)
 		wide[i] = fine(m->gradients, rank->number, i, micro_step);
 	zc_cast(ZEROD_FLOAT32, wide, m->gradients, narrow, NUMEL);
-	OK(rank->client, zerod_bucket_reserve(m->buckets[rank->number], m->unit.at[rank->number], &entry));
+	OK(rank->client,
+	   zerod_bucket_reserve(m->buckets[rank->number], m->unit.at[rank->number], NULL, &entry));
 	contract_write(NULL, entry.data, narrow, NUMEL * zerod_dtype_bytes(m->gradients));
-	OK(rank->client, zerod_bucket_commit(m->buckets[rank->number], entry.id, NULL, 0, &options));
+	OK(rank->client, zerod_bucket_commit(m->buckets[rank->number], entry.id, NULL, 0, &options, NULL));
 }
 
 static float stored(enum zerod_dtype dtype, float value)
@@ -203,7 +204,7 @@ static float stored(enum zerod_dtype dtype, float value)
 /* Between step and step_end. */
 static void check_mixed(struct contract_rank *rank, const struct mixed *m)
 {
-	struct zerod_target target;
+	struct zerod_target target = ZEROD_INIT(target);
 	uint64_t first = rank->number * m->unit.shard_numel, wrong = 0;
 	float *values = contract_target(rank, &m->unit, &target);
 
@@ -344,14 +345,15 @@ static void test_overflow_on_one_rank_is_seen_by_all(void **state)
 	for (size_t k = 0; k < 2; k++) {
 		contract_backward_all(c, 3, true);
 		for (uint32_t i = 0; i < RANKS; i++) {
-			struct zerod_entry entry;
+			struct zerod_entry entry = ZEROD_INIT(entry);
 
-			OK(c->ranks[i].client, zerod_bucket_reserve(buckets[i], unit.at[i], &entry));
+			OK(c->ranks[i].client, zerod_bucket_reserve(buckets[i], unit.at[i], NULL, &entry));
 			contract_write_gradient(&c->ranks[i], NULL, &entry, 0, NUMEL, 1);
 			if (i == 1)
 				contract_write(NULL, (float *)entry.data + NUMEL - 1, &bad[k],
 				               sizeof(bad[k]));
-			OK(c->ranks[i].client, zerod_bucket_commit(buckets[i], entry.id, NULL, 0, NULL));
+			OK(c->ranks[i].client,
+			   zerod_bucket_commit(buckets[i], entry.id, NULL, 0, NULL, NULL));
 		}
 		contract_backward_end_all(c);
 		assert_int_not_equal(contract_devices(c).target_bytes, 0);

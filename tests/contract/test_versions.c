@@ -19,12 +19,12 @@
 
 static void begin_update(struct contract_rank *rank, struct contract_unit *unit)
 {
-	OK(rank->client, zerod_update_begin(&unit->at[rank->number], 1));
+	OK(rank->client, zerod_update_begin(&unit->at[rank->number], 1, NULL, NULL));
 }
 
 static void end_update(struct contract_rank *rank, struct contract_unit *unit, zerod_stream *stream)
 {
-	OK(rank->client, zerod_publish(&unit->at[rank->number], 1, &stream, stream != NULL, 0));
+	OK(rank->client, zerod_publish(&unit->at[rank->number], 1, &stream, stream != NULL, NULL, NULL));
 	unit->version[rank->number]++;
 }
 
@@ -67,7 +67,7 @@ static void test_update_waits_for_pushes(void **state)
 
 			OK(c->ranks[i].client, zerod_wait(c->ranks[i].client, tickets[i], NULL, &data));
 			contract_expect_bytes(&unit, data, version);
-			OK(c->ranks[i].client, zerod_release(unit.at[i], NULL, NULL, 0, NULL));
+			OK(c->ranks[i].client, zerod_release(unit.at[i], NULL, 0, NULL, NULL));
 			end_update(&c->ranks[i], &unit, NULL);
 		}
 	}
@@ -126,7 +126,7 @@ static void test_publish_waits_for_its_writers(void **state)
 	struct publication publication = {&unit, contract_stream(writer)};
 	struct contract_gate *gate;
 	struct contract_task *task;
-	struct zerod_shard shard;
+	struct zerod_shard shard = ZEROD_INIT(shard);
 
 	(void)state;
 	contract_plain_unit(c, "w", NUMEL, &unit);
@@ -136,7 +136,7 @@ static void test_publish_waits_for_its_writers(void **state)
 	contract_write_shard(writer, &unit, publication.stream);
 	task = contract_start(writer, publish_on_stream, &publication);
 	AWAIT(contract_somebody_waits(c, "the caller's own streams"));
-	OK(writer->client, zerod_unit_shard(unit.at[1], &shard));
+	OK(writer->client, zerod_shard_get(unit.at[1], &shard));
 	assert_int_equal(shard.version, 0);
 	contract_unblock(gate);
 	contract_finish(task);
@@ -153,12 +153,15 @@ static void test_shard_is_written_between_begin_and_publish_only(void **state)
 
 	(void)state;
 	contract_plain_unit(c, "w", NUMEL, &unit);
-	FAILS(rank->client, zerod_publish(unit.at, 1, NULL, 0, 0), ZEROD_E_STATE, "unit 'w' is IDLE");
+	FAILS(rank->client, zerod_publish(unit.at, 1, NULL, 0, NULL, NULL), ZEROD_E_STATE,
+	      "unit 'w' is IDLE");
 	begin_update(rank, &unit);
-	FAILS(rank->client, zerod_update_begin(unit.at, 1), ZEROD_E_STATE, "unit 'w' is UPDATING");
+	FAILS(rank->client, zerod_update_begin(unit.at, 1, NULL, NULL), ZEROD_E_STATE,
+	      "unit 'w' is UPDATING");
 	contract_write_shard(rank, &unit, NULL);
 	end_update(rank, &unit, NULL);
-	FAILS(rank->client, zerod_publish(unit.at, 1, NULL, 0, 0), ZEROD_E_STATE, "unit 'w' is IDLE");
+	FAILS(rank->client, zerod_publish(unit.at, 1, NULL, 0, NULL, NULL), ZEROD_E_STATE,
+	      "unit 'w' is IDLE");
 	contract_publish(&c->ranks[1], &unit);
 	contract_expect_version(rank, &unit, 1);
 	contract_close(c);
@@ -225,6 +228,84 @@ static void test_gather_waits_for_the_slow_publisher_and_names_it(void **state)
 	contract_close(c);
 }
 
+/* ---- Tickets ------------------------------------------------------------------------------------------- */
+
+/* An update, its publish and the gather of its version are enqueued on all ranks while their streams stand
+ * still; no call waits for these. */
+static void test_publish_runs_ahead_of_its_streams(void **state)
+{
+	contract_needs(CONTRACT_ONE_SIDED);
+	struct contract *c = contract_open(NULL);
+	struct contract_rank *rank = &c->ranks[0];
+	zerod_stream *streams[2];
+	struct contract_gate *gates[2];
+	struct zerod_wait_options brief = ZEROD_INIT(brief);
+	struct contract_unit unit;
+	zerod_ticket updates[2], publishes[2];
+	uint8_t *seen;
+	void *data = NULL;
+
+	(void)state;
+	assert_int_equal(c->world_size, 2);
+	brief.deadline_ms = 1;
+	contract_plain_unit(c, "w", NUMEL, &unit);
+	contract_publish_all(c, &unit);
+	seen = zd_calloc(1, contract_padded_bytes(&unit));
+	for (uint32_t i = 0; i < 2; i++) {
+		zerod_client *client = c->ranks[i].client;
+
+		streams[i] = contract_stream(&c->ranks[i]);
+		gates[i] = contract_block(&c->ranks[i], streams[i]);
+		OK(client, zerod_update_begin(&unit.at[i], 1, NULL, &updates[i]));
+		OK(client, zerod_wait(client, updates[i], streams[i], NULL));
+		contract_write_shard(&c->ranks[i], &unit, streams[i]);
+		OK(client, zerod_publish(&unit.at[i], 1, &streams[i], 1, NULL, &publishes[i]));
+		unit.version[i]++;
+	}
+	OK(rank->client, zerod_gather(unit.at[0], NULL, streams[0], &data));
+	contract_read(streams[0], seen, data, contract_padded_bytes(&unit));
+	OK(rank->client, zerod_release(unit.at[0], &streams[0], 1, NULL, NULL));
+	FAILS(rank->client, zerod_update_begin(unit.at, 1, &brief, NULL), ZEROD_E_DEADLINE,
+	      "waited for the publish of unit 'w'");
+	FAILS(rank->client, zerod_commit(rank->group, 1, &brief), ZEROD_E_DEADLINE,
+	      "waited for the publish of unit 'w'");
+	for (uint32_t i = 0; i < 2; i++)
+		contract_unblock(gates[i]);
+	contract_sync(rank, streams[0]);
+	CHECK_BYTES(contract_bytes_are(&unit, seen, 2));
+	OK(rank->client, zerod_wait(rank->client, publishes[0], NULL, NULL));
+	FAILS(rank->client, zerod_wait(rank->client, publishes[0], NULL, NULL), ZEROD_E_STALE, "ticket");
+	contract_publish(&c->ranks[1], &unit); /* waits for the one whose ticket nobody has waited for */
+	free(seen);
+	contract_close(c);
+}
+
+static void test_refused_publish_with_a_ticket_leaves_the_update_open(void **state)
+{
+	contract_needs(CONTRACT_ONE_SIDED);
+	struct contract *c = contract_open(NULL);
+	struct contract_rank *rank = &c->ranks[0];
+	struct zerod_source source = ZEROD_INIT(source);
+	struct contract_unit unit;
+	zerod_ticket ticket;
+
+	(void)state;
+	contract_plain_unit(c, "w", NUMEL, &unit);
+	contract_publish_all(c, &unit);
+	(void)contract_gather(rank, &unit, NULL);
+	begin_update(rank, &unit);
+	OK(rank->client, zerod_publish(unit.at, 1, NULL, 0, NULL, &ticket));
+	FAILS(rank->client, zerod_wait(rank->client, ticket, contract_stream(rank), NULL), ZEROD_E_INVALID,
+	      "stream and data must be NULL for the ticket of the publish of unit 'w'");
+	FAILS(rank->client, zerod_wait(rank->client, ticket, NULL, NULL), ZEROD_E_BUSY, "unit 'w' is held");
+	source.unit = unit.at[0];
+	FAILS(rank->client, zerod_publish_from(&source, 1, ZEROD_FLOAT32, NULL, NULL, NULL), ZEROD_E_INVALID,
+	      "data is NULL"); /* not STATE: the library knows that the update is open */
+	contract_release(rank, &unit, NULL);
+	OK(rank->client, zerod_publish(unit.at, 1, NULL, 0, NULL, NULL));
+	contract_close(c);
+}
+
 /* ---- Publish and copies that are there ----------------------------------------------------------------- */
 
 static void test_publish_with_leases_is_busy(void **state)
@@ -240,10 +321,10 @@ static void test_publish_with_leases_is_busy(void **state)
 	data = contract_gather(rank, &unit, "plan");
 	begin_update(rank, &unit);
 	contract_write_shard(rank, &unit, NULL);
-	FAILS(rank->client, zerod_publish(unit.at, 1, NULL, 0, 0), ZEROD_E_BUSY,
+	FAILS(rank->client, zerod_publish(unit.at, 1, NULL, 0, NULL, NULL), ZEROD_E_BUSY,
 	      "unit 'w' is held on rank 0 by 'plan'");
 	contract_expect_bytes(&unit, data, 1);
-	OK(rank->client, zerod_publish(unit.at, 1, NULL, 0, ZEROD_PUBLISH_FORCE));
+	OK(rank->client, zerod_publish(unit.at, 1, NULL, 0, PUBLISH(ZEROD_PUBLISH_FORCE), NULL));
 	contract_expect_bytes(&unit, data, 1); /* a holder's bytes stay what they were */
 	contract_release(rank, &unit, "plan");
 	contract_publish(&c->ranks[1], &unit);
@@ -298,16 +379,16 @@ static void test_persistent_copy_is_refreshed_when_nobody_reads_it(void **state)
 	contract_read(stream, seen, data, contract_padded_bytes(&unit));
 	begin_update(rank, &unit);
 	contract_write_shard(rank, &unit, NULL);
-	OK(rank->client, zerod_publish(unit.at, 1, NULL, 0, ZEROD_PUBLISH_FORCE));
+	OK(rank->client, zerod_publish(unit.at, 1, NULL, 0, PUBLISH(ZEROD_PUBLISH_FORCE), NULL));
 	contract_publish(&c->ranks[1], &unit);
 	contract_others_gather(rank, &unit, NULL);
 	OK(rank->client, zerod_gather_begin(unit.at[0], NULL, &ticket));
 	AWAIT(contract_somebody_waits(c, "leases on version 1 of unit 'norm'"));
 	/* Under the same tag, but it is not the lease of the gather that waits. */
-	OK(rank->client, zerod_release(unit.at[0], NULL, &stream, 1, NULL));
-	AWAIT(contract_somebody_waits(c, "work on version 1 of unit 'norm'"));
+	OK(rank->client, zerod_release(unit.at[0], &stream, 1, NULL, NULL));
 	contract_unblock(gate);
-	OK(rank->client, zerod_wait(rank->client, ticket, NULL, &again));
+	OK(rank->client,
+	   zerod_wait(rank->client, ticket, NULL, &again)); /* behind what the stream had to read */
 	contract_sync(rank, stream);
 	CHECK_BYTES(contract_bytes_are(&unit, seen, 1));
 	assert_ptr_equal(again, data);
@@ -322,7 +403,7 @@ static void test_persistent_copy_is_refreshed_when_nobody_reads_it(void **state)
 
 static void commit_step(struct contract_rank *rank, void *arg)
 {
-	OK(rank->client, zerod_commit(rank->group, *(const uint64_t *)arg));
+	OK(rank->client, zerod_commit(rank->group, *(const uint64_t *)arg, NULL));
 }
 
 struct refusal {
@@ -335,7 +416,7 @@ static void commit_refused(struct contract_rank *rank, void *arg)
 {
 	const struct refusal *refusal = arg;
 
-	FAILS(rank->client, zerod_commit(rank->group, refusal->step), refusal->status, refusal->text);
+	FAILS(rank->client, zerod_commit(rank->group, refusal->step, NULL), refusal->status, refusal->text);
 }
 
 static void test_commit_is_atomic_over_ranks_and_units(void **state)
@@ -376,9 +457,9 @@ static void test_commit_of_another_step_is_a_mismatch(void **state)
 	(void)state;
 	task = contract_start(&c->ranks[0], commit_step, &step);
 	AWAIT(contract_somebody_waits(c, "rank 1 to commit"));
-	FAILS(c->ranks[1].client, zerod_commit(c->ranks[1].group, 8), ZEROD_E_MISMATCH,
+	FAILS(c->ranks[1].client, zerod_commit(c->ranks[1].group, 8, NULL), ZEROD_E_MISMATCH,
 	      "rank 0 commits step 7; rank 1 says 8");
-	OK(c->ranks[1].client, zerod_commit(c->ranks[1].group, 7));
+	OK(c->ranks[1].client, zerod_commit(c->ranks[1].group, 7, NULL));
 	contract_finish(task);
 	contract_close(c);
 }
@@ -386,7 +467,7 @@ static void test_commit_of_another_step_is_a_mismatch(void **state)
 static void commit_own_step(struct contract_rank *rank, void *arg)
 {
 	(void)arg;
-	FAILS(rank->client, zerod_commit(rank->group, 7 + contract_daemon_of(rank)), ZEROD_E_MISMATCH,
+	FAILS(rank->client, zerod_commit(rank->group, 7 + contract_daemon_of(rank), NULL), ZEROD_E_MISMATCH,
 	      "commits step");
 }
 
@@ -412,6 +493,8 @@ int main(void)
 	        CONTRACT_TEST(test_shard_is_written_between_begin_and_publish_only),
 	        CONTRACT_TEST(test_version_no_longer_held_is_stale),
 	        CONTRACT_TEST(test_gather_waits_for_the_slow_publisher_and_names_it),
+	        CONTRACT_TEST(test_publish_runs_ahead_of_its_streams),
+	        CONTRACT_TEST(test_refused_publish_with_a_ticket_leaves_the_update_open),
 	        CONTRACT_TEST(test_publish_with_leases_is_busy),
 	        CONTRACT_TEST(test_publish_makes_copies_stale),
 	        CONTRACT_TEST(test_persistent_copy_is_refreshed_when_nobody_reads_it),

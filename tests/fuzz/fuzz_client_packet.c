@@ -188,18 +188,18 @@ static void touch(void *data, uint64_t nbytes)
 
 static void use_unit(zerod_client *client, zerod_unit *unit)
 {
-	struct zerod_shard shard = {.data = NULL};
+	struct zerod_shard shard = ZEROD_INIT(shard);
 	zerod_ticket ticket = {0};
 	void *data = NULL;
 
-	if (zerod_unit_shard(unit, &shard) == 0)
+	if (zerod_shard_get(unit, &shard) == 0)
 		touch(shard.data, shard.shard_numel * zerod_dtype_bytes(shard.dtype));
-	(void)!zerod_update_begin(&unit, 1);
-	(void)!zerod_publish(&unit, 1, NULL, 0, 0);
+	(void)!zerod_update_begin(&unit, 1, NULL, NULL);
+	(void)!zerod_publish(&unit, 1, NULL, 0, NULL, NULL);
 	(void)!zerod_unit_set_persistent(unit, 1);
 	if (zerod_gather_begin(unit, NULL, &ticket) == 0 && zerod_wait(client, ticket, NULL, &data) == 0)
 		touch(data, shard.padded_numel * zerod_dtype_bytes(shard.dtype));
-	(void)!zerod_release(unit, NULL, NULL, 0, NULL);
+	(void)!zerod_release(unit, NULL, 0, NULL, NULL);
 	(void)!zerod_wait(client, ticket, NULL, &data);
 }
 
@@ -207,9 +207,9 @@ static void use_reductions(zerod_group *group, zerod_unit *unit)
 {
 	struct zerod_bucket_options options = ZEROD_INIT(options);
 	struct zerod_backward_options backward = ZEROD_INIT(backward);
-	struct zerod_entry entry;
-	struct zerod_step_info info;
-	struct zerod_target target;
+	struct zerod_entry entry = ZEROD_INIT(entry);
+	struct zerod_step_info info = ZEROD_INIT(info);
+	struct zerod_target target = ZEROD_INIT(target);
 	zerod_bucket *bucket = NULL;
 
 	backward.boundary = 1;
@@ -217,12 +217,12 @@ static void use_reductions(zerod_group *group, zerod_unit *unit)
 	options.slot_bytes = 4096;
 	(void)!zerod_backward_begin(group, &backward);
 	if (zerod_bucket_create(group, &options, &bucket) == 0 &&
-	    zerod_bucket_reserve(bucket, unit, &entry) == 0) {
+	    zerod_bucket_reserve(bucket, unit, NULL, &entry) == 0) {
 		touch(entry.data, entry.padded_numel * sizeof(float));
-		(void)!zerod_bucket_commit(bucket, entry.id, NULL, 0, NULL);
+		(void)!zerod_bucket_commit(bucket, entry.id, NULL, 0, NULL, NULL);
 	}
-	(void)!zerod_backward_end(group);
-	if (zerod_step_begin(group, &info) == 0 && zerod_unit_target(unit, &target) == 0)
+	(void)!zerod_backward_end(group, NULL, NULL);
+	if (zerod_step_begin(group, NULL, &info, NULL) == 0 && zerod_target_get(unit, &target) == 0)
 		touch(target.data, target.shard_numel * zerod_dtype_bytes(target.dtype));
 	(void)!zerod_step_end(group, NULL, 0);
 	(void)!zerod_bucket_destroy(bucket);
@@ -246,7 +246,7 @@ static void use_all(zerod_client *client)
 {
 	struct zerod_group_options options = ZEROD_INIT(options);
 	struct zerod_unit_options unit_options = ZEROD_INIT(unit_options);
-	struct zerod_device_info device;
+	struct zerod_device_info device = ZEROD_INIT(device);
 	struct zerod_unique_id id;
 	zerod_group *group;
 	zerod_unit *unit;
@@ -263,10 +263,10 @@ static void use_all(zerod_client *client)
 	if (zerod_unit_register(group, &unit_options, &unit) == 0) {
 		use_unit(client, unit);
 		use_reductions(group, unit);
-		(void)!zerod_commit(group, 1);
+		(void)!zerod_commit(group, 1, NULL);
 	}
 	use_allocation(client);
-	(void)!zerod_session_reset(client);
+	(void)!zerod_session_reset(client, NULL);
 	(void)zerod_group_leave(group);
 }
 

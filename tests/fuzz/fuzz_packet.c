@@ -276,6 +276,9 @@ static void name_ids(Zd__Request *request)
 	case ZD__REQUEST__BODY_GROUP_LEAVE:
 		name_id(&scene.groups, &request->group_leave->group);
 		break;
+	case ZD__REQUEST__BODY_GROUP_BARRIER:
+		name_id(&scene.groups, &request->group_barrier->group);
+		break;
 	case ZD__REQUEST__BODY_UNIT_REGISTER:
 		name_id(&scene.groups, &request->unit_register->group);
 		break;
@@ -293,6 +296,17 @@ static void name_ids(Zd__Request *request)
 		break;
 	case ZD__REQUEST__BODY_SET_PERSISTENT:
 		name_id(&scene.units, &request->set_persistent->unit);
+		break;
+	case ZD__REQUEST__BODY_SET_SLOT:
+		name_id(&scene.units, &request->set_slot->unit);
+		break;
+	case ZD__REQUEST__BODY_SET_FROZEN:
+		name_id(&scene.units, &request->set_frozen->unit);
+		break;
+	case ZD__REQUEST__BODY_UNIT_LOAD:
+		name_id(&scene.units, &request->unit_load->unit);
+		if (request->unit_load->allocation)
+			name_id(&scene.allocations, &request->unit_load->allocation);
 		break;
 	case ZD__REQUEST__BODY_GATHER:
 		name_id(&scene.units, &request->gather->unit);
@@ -323,8 +337,14 @@ static void name_ids(Zd__Request *request)
 	case ZD__REQUEST__BODY_BACKWARD_END:
 		name_id(&scene.groups, &request->backward_end->group);
 		break;
+	case ZD__REQUEST__BODY_BACKWARD_ABANDON:
+		name_id(&scene.groups, &request->backward_abandon->group);
+		break;
 	case ZD__REQUEST__BODY_STEP_BEGIN:
 		name_id(&scene.groups, &request->step_begin->group);
+		break;
+	case ZD__REQUEST__BODY_STEP_GET:
+		name_id(&scene.groups, &request->step_get->group);
 		break;
 	case ZD__REQUEST__BODY_STEP_END:
 		name_id(&scene.groups, &request->step_end->group);

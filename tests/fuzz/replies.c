@@ -64,7 +64,7 @@ static union {
 	Zd__BackwardBeginReply backward_begin;
 	Zd__BucketCreateReply bucket_create;
 	Zd__BucketReserveReply bucket_reserve;
-	Zd__StepBeginReply step_begin;
+	Zd__StepBeginReply step_begin, step_get;
 	Zd__AllocReply alloc;
 	Zd__ListReply list;
 	Zd__DaemonStatusReply daemon_status;
@@ -123,6 +123,12 @@ static void fill_body(Zd__Reply__BodyCase kind)
 	case ZD__REPLY__BODY_STEP_BEGIN:
 		FILL(step_begin, .step = pick_number(1), .norm_squared = 1.0, .target = pick_location(512),
 		     .target_dtype = pick(8) ? 1 : pick(14));
+		body.step_begin.n_fences = pick_fences(&body.step_begin.fences);
+		break;
+	case ZD__REPLY__BODY_STEP_GET:
+		body.step_get = (Zd__StepBeginReply)ZD__STEP_BEGIN_REPLY__INIT;
+		body.step_get.step = pick_number(1);
+		body.step_get.norm_squared = 1.0;
 		break;
 	case ZD__REPLY__BODY_ALLOC:
 		FILL(alloc, .allocation = pick_number(7), .location = pick_location(1024));
@@ -166,7 +172,7 @@ static const Zd__Reply__BodyCase kinds[] = {
         ZD__REPLY__BODY_GATHER,        ZD__REPLY__BODY_RELEASE,        ZD__REPLY__BODY_BACKWARD_BEGIN,
         ZD__REPLY__BODY_BUCKET_CREATE, ZD__REPLY__BODY_BUCKET_RESERVE, ZD__REPLY__BODY_STEP_BEGIN,
         ZD__REPLY__BODY_ALLOC,         ZD__REPLY__BODY_LIST,           ZD__REPLY__BODY_DAEMON_STATUS,
-        ZD__REPLY__BODY_UNIQUE_IDS,    ZD__REPLY__BODY__NOT_SET,
+        ZD__REPLY__BODY_UNIQUE_IDS,    ZD__REPLY__BODY_STEP_GET,       ZD__REPLY__BODY__NOT_SET,
 };
 
 size_t fuzz_reply(unsigned seed, Zd__Reply__BodyCase kind, uint8_t bytes[FUZZ_PACKET_BYTES])

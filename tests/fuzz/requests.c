@@ -129,6 +129,7 @@ static union {
 	Zd__SessionReset session_reset;
 	Zd__GroupJoin group_join;
 	Zd__GroupLeave group_leave;
+	Zd__GroupBarrier group_barrier;
 	Zd__UniqueIds unique_ids;
 	Zd__UnitRegister unit_register;
 	Zd__UnitUnregister unit_unregister;
@@ -136,6 +137,9 @@ static union {
 	Zd__Publish publish;
 	Zd__Commit commit;
 	Zd__SetPersistent set_persistent;
+	Zd__SetSlot set_slot;
+	Zd__SetFrozen set_frozen;
+	Zd__UnitLoad unit_load;
 	Zd__Gather gather;
 	Zd__Release release;
 	Zd__BackwardBegin backward_begin;
@@ -145,8 +149,10 @@ static union {
 	Zd__BucketCommit bucket_commit;
 	Zd__ReduceSkip reduce_skip;
 	Zd__BackwardEnd backward_end;
+	Zd__BackwardAbandon backward_abandon;
 	Zd__StepBegin step_begin;
 	Zd__StepEnd step_end;
+	Zd__StepGet step_get;
 	Zd__Alloc alloc;
 	Zd__Free free;
 	Zd__List list;
@@ -183,7 +189,8 @@ static void fill_session(Zd__Request__BodyCase kind)
 		FILL(unique_ids, .count = pick(4) ? 1 + pick(4) : pick(40));
 		break;
 	case ZD__REQUEST__BODY_ALLOC:
-		FILL(alloc, .job = pick_name(), .name = pick_name(), .device = pick(2), .bytes = pick_size(),
+		FILL(alloc, .durable = pick(4) == 0, .job = pick_name(), .name = pick_name(),
+		     .device = pick(2), .bytes = pick_size(), .durable = pick(2),
 		     .alignment = 1ull << pick(24));
 		break;
 	case ZD__REQUEST__BODY_FREE:
@@ -223,6 +230,9 @@ static void fill_group(Zd__Request__BodyCase kind)
 	case ZD__REQUEST__BODY_GROUP_LEAVE:
 		FILL(group_leave, .group = pick_id());
 		break;
+	case ZD__REQUEST__BODY_GROUP_BARRIER:
+		FILL(group_barrier, .group = pick_id());
+		break;
 	case ZD__REQUEST__BODY_COMMIT:
 		FILL(commit, .group = pick_id(), .step = pick(4));
 		break;
@@ -235,10 +245,17 @@ static void fill_group(Zd__Request__BodyCase kind)
 		     .nslots = pick(4));
 		break;
 	case ZD__REQUEST__BODY_BACKWARD_END:
-		FILL(backward_end, .group = pick_id());
+		FILL(backward_end, .group = pick_id(), .skip_rest = pick(2));
+		break;
+	case ZD__REQUEST__BODY_BACKWARD_ABANDON:
+		FILL(backward_abandon, .group = pick_id());
+		body.backward_abandon.n_fences = pick_fences(&body.backward_abandon.fences);
 		break;
 	case ZD__REQUEST__BODY_STEP_BEGIN:
-		FILL(step_begin, .group = pick_id());
+		FILL(step_begin, .group = pick_id(), .ahead = pick(2));
+		break;
+	case ZD__REQUEST__BODY_STEP_GET:
+		FILL(step_get, .group = pick_id());
 		break;
 	case ZD__REQUEST__BODY_STEP_END:
 		FILL(step_end, .group = pick_id());
@@ -274,9 +291,19 @@ static void fill_unit(Zd__Request__BodyCase kind)
 	case ZD__REQUEST__BODY_SET_PERSISTENT:
 		FILL(set_persistent, .unit = pick_id(), .persistent = pick(2));
 		break;
+	case ZD__REQUEST__BODY_SET_SLOT:
+		FILL(set_slot, .unit = pick_id(), .slot = pick(3));
+		break;
+	case ZD__REQUEST__BODY_SET_FROZEN:
+		FILL(set_frozen, .unit = pick_id(), .frozen = pick(2));
+		break;
+	case ZD__REQUEST__BODY_UNIT_LOAD:
+		FILL(unit_load, .unit = pick_id(), .allocation = pick(2) ? 0 : pick_id());
+		body.unit_load.n_fences = pick_fences(&body.unit_load.fences);
+		break;
 	case ZD__REQUEST__BODY_GATHER:
 		FILL(gather, .unit = pick_id(), .tag = pick_name(), .uses = pick(3), .version = pick(3),
-		     .prefetch = pick(3) == 0);
+		     .prefetch = pick(3) == 0, .no_slot = pick(2));
 		break;
 	case ZD__REQUEST__BODY_RELEASE:
 		FILL(release, .unit = pick_id(), .tag = pick_name());
@@ -309,22 +336,44 @@ static const struct {
 	Zd__Request__BodyCase kind;
 	void (*fill)(Zd__Request__BodyCase kind);
 } kinds[] = {
-        {ZD__REQUEST__BODY_HELLO, fill_session},         {ZD__REQUEST__BODY_SESSION_RESET, fill_session},
-        {ZD__REQUEST__BODY_GROUP_JOIN, fill_session},    {ZD__REQUEST__BODY_UNIQUE_IDS, fill_session},
-        {ZD__REQUEST__BODY_ALLOC, fill_session},         {ZD__REQUEST__BODY_FREE, fill_session},
-        {ZD__REQUEST__BODY_LIST, fill_session},          {ZD__REQUEST__BODY_DAEMON_STATUS, fill_session},
-        {ZD__REQUEST__BODY_KILL_SESSION, fill_session},  {ZD__REQUEST__BODY_GOODBYE, fill_session},
-        {ZD__REQUEST__BODY_END_JOB, fill_session},       {ZD__REQUEST__BODY_GROUP_LEAVE, fill_group},
-        {ZD__REQUEST__BODY_COMMIT, fill_group},          {ZD__REQUEST__BODY_BACKWARD_BEGIN, fill_group},
-        {ZD__REQUEST__BODY_BUCKET_CREATE, fill_group},   {ZD__REQUEST__BODY_BACKWARD_END, fill_group},
-        {ZD__REQUEST__BODY_STEP_BEGIN, fill_group},      {ZD__REQUEST__BODY_STEP_END, fill_group},
-        {ZD__REQUEST__BODY_ABORT_GROUP, fill_group},     {ZD__REQUEST__BODY_UNIT_REGISTER, fill_unit},
-        {ZD__REQUEST__BODY_UNIT_UNREGISTER, fill_unit},  {ZD__REQUEST__BODY_UPDATE_BEGIN, fill_unit},
-        {ZD__REQUEST__BODY_PUBLISH, fill_unit},          {ZD__REQUEST__BODY_SET_PERSISTENT, fill_unit},
-        {ZD__REQUEST__BODY_GATHER, fill_unit},           {ZD__REQUEST__BODY_RELEASE, fill_unit},
-        {ZD__REQUEST__BODY_REDUCE_SKIP, fill_unit},      {ZD__REQUEST__BODY_BUCKET_DESTROY, fill_bucket},
-        {ZD__REQUEST__BODY_BUCKET_RESERVE, fill_bucket}, {ZD__REQUEST__BODY_BUCKET_COMMIT, fill_bucket},
-        {ZD__REQUEST__BODY_TRIM, fill_session},          {ZD__REQUEST__BODY_SEGMENTS_UNMAPPED, fill_session},
+        {ZD__REQUEST__BODY_HELLO, fill_session},
+        {ZD__REQUEST__BODY_SESSION_RESET, fill_session},
+        {ZD__REQUEST__BODY_GROUP_JOIN, fill_session},
+        {ZD__REQUEST__BODY_UNIQUE_IDS, fill_session},
+        {ZD__REQUEST__BODY_ALLOC, fill_session},
+        {ZD__REQUEST__BODY_FREE, fill_session},
+        {ZD__REQUEST__BODY_LIST, fill_session},
+        {ZD__REQUEST__BODY_DAEMON_STATUS, fill_session},
+        {ZD__REQUEST__BODY_KILL_SESSION, fill_session},
+        {ZD__REQUEST__BODY_GOODBYE, fill_session},
+        {ZD__REQUEST__BODY_END_JOB, fill_session},
+        {ZD__REQUEST__BODY_GROUP_LEAVE, fill_group},
+        {ZD__REQUEST__BODY_COMMIT, fill_group},
+        {ZD__REQUEST__BODY_BACKWARD_BEGIN, fill_group},
+        {ZD__REQUEST__BODY_BUCKET_CREATE, fill_group},
+        {ZD__REQUEST__BODY_BACKWARD_END, fill_group},
+        {ZD__REQUEST__BODY_BACKWARD_ABANDON, fill_group},
+        {ZD__REQUEST__BODY_STEP_BEGIN, fill_group},
+        {ZD__REQUEST__BODY_STEP_GET, fill_group},
+        {ZD__REQUEST__BODY_STEP_END, fill_group},
+        {ZD__REQUEST__BODY_ABORT_GROUP, fill_group},
+        {ZD__REQUEST__BODY_UNIT_REGISTER, fill_unit},
+        {ZD__REQUEST__BODY_UNIT_UNREGISTER, fill_unit},
+        {ZD__REQUEST__BODY_UPDATE_BEGIN, fill_unit},
+        {ZD__REQUEST__BODY_PUBLISH, fill_unit},
+        {ZD__REQUEST__BODY_SET_PERSISTENT, fill_unit},
+        {ZD__REQUEST__BODY_SET_SLOT, fill_unit},
+        {ZD__REQUEST__BODY_SET_FROZEN, fill_unit},
+        {ZD__REQUEST__BODY_GATHER, fill_unit},
+        {ZD__REQUEST__BODY_RELEASE, fill_unit},
+        {ZD__REQUEST__BODY_REDUCE_SKIP, fill_unit},
+        {ZD__REQUEST__BODY_BUCKET_DESTROY, fill_bucket},
+        {ZD__REQUEST__BODY_BUCKET_RESERVE, fill_bucket},
+        {ZD__REQUEST__BODY_BUCKET_COMMIT, fill_bucket},
+        {ZD__REQUEST__BODY_TRIM, fill_session},
+        {ZD__REQUEST__BODY_SEGMENTS_UNMAPPED, fill_session},
+        {ZD__REQUEST__BODY_UNIT_LOAD, fill_unit},
+        {ZD__REQUEST__BODY_GROUP_BARRIER, fill_group},
 };
 
 size_t fuzz_request(unsigned seed, Zd__Request__BodyCase kind, uint8_t bytes[FUZZ_PACKET_BYTES])

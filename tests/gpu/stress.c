@@ -181,7 +181,7 @@ static int each_device(int (*use)(zerod_client *client, uint32_t device, struct 
 
 static int learn_name(zerod_client *client, uint32_t device, struct zd_err *err)
 {
-	struct zerod_device_info info;
+	struct zerod_device_info info = ZEROD_INIT(info);
 	int status = zerod_device_get(client, device, &info);
 
 	if (status)
@@ -194,7 +194,7 @@ static int learn_name(zerod_client *client, uint32_t device, struct zd_err *err)
 static int expect_nothing(zerod_client *client, uint32_t device, struct zd_err *err)
 {
 	const uint64_t give_up_ns = zd_bench_now_ns() + END_DEADLINE_NS;
-	struct zerod_device_info info;
+	struct zerod_device_info info = ZEROD_INIT(info);
 	int status;
 
 	do {

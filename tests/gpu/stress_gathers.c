@@ -4,6 +4,7 @@
  * persistence.
  */
 #include "tests/gpu/stress.h"
+#include "tests/support/options.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -70,13 +71,14 @@ int stress_update(struct trainer *trainer, uint64_t round)
 		}
 	if (count == 0)
 		return 0;
-	status = stress_check(trainer, zerod_update_begin(units, count), "zerod_update_begin");
+	status = stress_check(trainer, zerod_update_begin(units, count, NULL, NULL), "zerod_update_begin");
 	if (!status)
 		status = maybe_delay(trainer, stream);
 	for (uint32_t i = 0; i < count && !status; i++)
 		status = write_shard(trainer, indices[i], stream);
 	if (!status)
-		status = stress_check(trainer, zerod_publish(units, count, &trainer->streams[stream], 1, 0),
+		status = stress_check(trainer,
+		                      zerod_publish(units, count, &trainer->streams[stream], 1, NULL, NULL),
 		                      "zerod_publish");
 	for (uint32_t i = 0; i < count && !status; i++)
 		trainer->units[indices[i]].version++;
@@ -97,9 +99,10 @@ static int release(struct trainer *trainer, uint32_t index)
 			streams[count++] = trainer->streams[i];
 	trainer->held[index] = trainer->held[--trainer->nheld];
 	trainer->held_bytes -= trainer->stress->units[lease.unit].gathered_bytes;
-	return stress_check(trainer,
-	                    zerod_release(trainer->units[lease.unit].unit, lease.tag, streams, count, NULL),
-	                    "zerod_release");
+	return stress_check(
+	        trainer,
+	        zerod_release(trainer->units[lease.unit].unit, streams, count, TAGGED(lease.tag), NULL),
+	        "zerod_release");
 }
 
 /* All of one tag by one call, which names every stream that uses any of them. */
@@ -124,7 +127,7 @@ static int release_tag(struct trainer *trainer, const char *tag)
 	for (uint32_t i = 0; i < STRESS_STREAMS; i++)
 		if (used & 1u << i)
 			streams[nstreams++] = trainer->streams[i];
-	return stress_check(trainer, zerod_release_many(units, count, tag, streams, nstreams, NULL),
+	return stress_check(trainer, zerod_release_many(units, count, streams, nstreams, TAGGED(tag), NULL),
 	                    "zerod_release_many");
 }
 

@@ -5,6 +5,9 @@
  */
 #include "tests/gpu/stress.h"
 
+#include <zerod_cuda.h>
+#include "tests/support/options.h"
+
 #include <stdio.h>
 #include <string.h>
 #include <time.h>
@@ -83,7 +86,7 @@ static int register_units(struct trainer *trainer)
 		options.slot = stress->units[i].slot;
 		status = zerod_unit_register(trainer->group, &options, unit);
 		if (!status)
-			status = zerod_unit_shard(*unit, &trainer->units[i].shard);
+			status = zerod_shard_get(*unit, SIZED(&trainer->units[i].shard));
 		trainer->units[i].version = trainer->units[i].shard.version;
 	}
 	return stress_check(trainer, status, "zerod_unit_register");
@@ -195,7 +198,7 @@ static int run_round(struct trainer *trainer, uint64_t round)
 	if (!status && (round % HARVEST_EVERY == 0 || stress_commits(trainer->stress, round)))
 		status = stress_harvest(trainer);
 	if (!status && stress_commits(trainer->stress, round))
-		status = stress_check(trainer, zerod_commit(trainer->group, round), "zerod_commit");
+		status = stress_check(trainer, zerod_commit(trainer->group, round, NULL), "zerod_commit");
 	if (status)
 		return status;
 	atomic_fetch_add(&trainer->stress->shared->counts.rounds, 1);
@@ -229,7 +232,8 @@ static int find_back(struct trainer *trainer)
 	if (status)
 		return status;
 	do {
-		status = stress_check(trainer, zerod_session_reset(trainer->client), "zerod_session_reset");
+		status = stress_check(trainer, zerod_session_reset(trainer->client, NULL),
+		                      "zerod_session_reset");
 		if (!status)
 			status = register_units(trainer);
 		if (is_loss(trainer, status))
@@ -245,7 +249,7 @@ static int run_rounds(struct trainer *trainer)
 	int status;
 
 	do {
-		struct zerod_group_info info;
+		struct zerod_group_info info = ZEROD_INIT(info);
 
 		status = stress_check(trainer, zerod_group_get(trainer->group, &info), "zerod_group_get");
 		if (status)
@@ -259,7 +263,7 @@ static int run_rounds(struct trainer *trainer)
 		if (!status)
 			status = stress_harvest(trainer);
 		if (!status && !stress_commits(trainer->stress, round - 1))
-			status = stress_check(trainer, zerod_commit(trainer->group, round - 1),
+			status = stress_check(trainer, zerod_commit(trainer->group, round - 1, NULL),
 			                      "the last zerod_commit");
 		if (is_loss(trainer, status))
 			status = find_back(trainer);

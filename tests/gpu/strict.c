@@ -9,6 +9,8 @@
  * driver's double.
  */
 #include <stdio.h>
+
+#include <zerod_cuda.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/wait.h>
@@ -51,7 +53,7 @@ static void expect_success(int status, const char *call, int line)
 static void open_scene(struct scene *scene)
 {
 	const struct contract_options options = {.world_size = RANKS, .arena = "128M", .strict = 1};
-	struct zerod_device_info info;
+	struct zerod_device_info info = ZEROD_INIT(info);
 
 	memset(scene, 0, sizeof(*scene));
 	scene->c = contract_open(&options);
@@ -88,7 +90,7 @@ static const void *use_once(struct scene *scene, struct contract_unit *unit, uin
 	OK(scene->rank->client, zerod_stream_synchronize(scene->stream));
 	contract_expect_bytes(unit, view, version);
 	read_view(scene, scene->handle, view, contract_padded_bytes(unit));
-	OK(scene->rank->client, zerod_release(at, NULL, &scene->stream, 1, NULL));
+	OK(scene->rank->client, zerod_release(at, &scene->stream, 1, NULL, NULL));
 	OK(scene->rank->client, zerod_stream_synchronize(scene->stream));
 	CHECK(!contract_can_touch(scene->rank, view));
 	return view;
@@ -182,7 +184,7 @@ static void test_others_are_not_disturbed(void **state)
 			read_view(&scene, reading, held_view, contract_padded_bytes(&held));
 		OK(scene.rank->client, zerod_gather(unit.at[0], NULL, scene.stream, &view));
 		read_view(&scene, scene.handle, view, contract_padded_bytes(&unit));
-		OK(scene.rank->client, zerod_release(unit.at[0], NULL, &scene.stream, 1, NULL));
+		OK(scene.rank->client, zerod_release(unit.at[0], &scene.stream, 1, NULL, NULL));
 	}
 	OK(scene.rank->client, zerod_stream_synchronize(scene.stream));
 	RUNS(zd_gpu_synchronize(&scene.gpu, reading, &err));

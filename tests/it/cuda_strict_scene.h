@@ -4,6 +4,7 @@
 #define ZD_TESTS_CUDA_STRICT_SCENE_H
 
 #include "cuda_scene.h"
+#include "tests/support/options.h"
 
 #define SEGMENT_BYTES (2ull << 20) /* what a small unit fills */
 
@@ -21,8 +22,8 @@ static inline struct contract *strict_open(struct contract_unit *unit)
 static inline void publish_zeros(struct contract *c, struct contract_unit *unit)
 {
 	for (uint32_t i = 0; i < c->world_size; i++) {
-		OK(c->ranks[i].client, zerod_update_begin(&unit->at[i], 1));
-		OK(c->ranks[i].client, zerod_publish(&unit->at[i], 1, NULL, 0, 0));
+		OK(c->ranks[i].client, zerod_update_begin(&unit->at[i], 1, NULL, NULL));
+		OK(c->ranks[i].client, zerod_publish(&unit->at[i], 1, NULL, 0, NULL, NULL));
 	}
 }
 
@@ -36,7 +37,7 @@ static inline void pass(struct contract_rank *rank, zerod_stream *stream, struct
 static inline void release_behind(struct contract_rank *rank, struct contract_unit *unit, const char *tag,
                                   zerod_stream *stream)
 {
-	OK(rank->client, zerod_release(unit->at[rank->number], tag, &stream, 1, NULL));
+	OK(rank->client, zerod_release(unit->at[rank->number], &stream, 1, TAGGED(tag), NULL));
 }
 
 #endif

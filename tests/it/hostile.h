@@ -84,13 +84,13 @@ static inline void hostile_check(uint32_t rank, int status)
 
 static inline void hostile_publish(uint32_t rank)
 {
-	struct zerod_shard shard;
+	struct zerod_shard shard = ZEROD_INIT(shard);
 
-	hostile_check(rank, zerod_update_begin(&hostile.unit[rank], 1));
-	hostile_check(rank, zerod_unit_shard(hostile.unit[rank], &shard));
+	hostile_check(rank, zerod_update_begin(&hostile.unit[rank], 1, NULL, NULL));
+	hostile_check(rank, zerod_shard_get(hostile.unit[rank], &shard));
 	for (uint64_t i = 0; i < shard.true_numel; i++)
 		((int32_t *)shard.data)[i] = hostile.round * 100000 + (int32_t)(shard.offset_numel + i);
-	hostile_check(rank, zerod_publish(&hostile.unit[rank], 1, NULL, 0, 0));
+	hostile_check(rank, zerod_publish(&hostile.unit[rank], 1, NULL, 0, NULL, NULL));
 }
 
 /* One round: every rank writes, every rank gathers what all wrote. */
@@ -105,7 +105,7 @@ static inline void hostile_witness(void)
 		hostile_check(rank, zerod_gather(hostile.unit[rank], NULL, NULL, (void **)&data));
 		for (uint32_t i = 0; i < HOSTILE_NUMEL; i++)
 			assert_int_equal(data[i], hostile.round * 100000 + (int32_t)i);
-		hostile_check(rank, zerod_release(hostile.unit[rank], NULL, NULL, 0, NULL));
+		hostile_check(rank, zerod_release(hostile.unit[rank], NULL, 0, NULL, NULL));
 	}
 }
 

@@ -30,9 +30,11 @@
 #include <unistd.h>
 
 #include <zerod.h>
+#include <zerod_host.h>
 
 #include "tests/support/daemon_fixture.h"
 #include "tests/support/raw_client.h"
+#include "tests/support/options.h"
 
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 #define LIFE_GONE_MS 5000 /* the daemon is some times slower */
@@ -149,8 +151,8 @@ static inline zerod_unit *trainer_register(struct trainer *trainer, const char *
 
 static inline void trainer_publish(struct trainer *trainer, zerod_unit *unit)
 {
-	TRY(trainer, zerod_update_begin(&unit, 1));
-	TRY(trainer, zerod_publish(&unit, 1, NULL, 0, 0));
+	TRY(trainer, zerod_update_begin(&unit, 1, NULL, NULL));
+	TRY(trainer, zerod_publish(&unit, 1, NULL, 0, NULL, NULL));
 }
 
 /* Joined, with one published unit. */

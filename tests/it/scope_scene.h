@@ -8,6 +8,8 @@
 
 #include "tests/it/client_scene.h"
 
+#include <zerod_host.h>
+
 #include <errno.h>
 #include <semaphore.h>
 #include <stdlib.h>
@@ -45,17 +47,17 @@ static inline void rank_open(struct rank *rank, const char *job, int strict)
 static inline zerod_unit *new_unit(struct rank *rank, const char *name, uint8_t fill)
 {
 	struct zerod_unit_options options = ZEROD_INIT(options);
-	struct zerod_shard shard;
+	struct zerod_shard shard = ZEROD_INIT(shard);
 	zerod_unit *unit;
 
 	options.name = name;
 	options.dtype = ZEROD_UINT8;
 	options.numel = UNIT_BYTES;
 	assert_status(rank->client, zerod_unit_register(rank->group, &options, &unit), ZEROD_OK);
-	assert_status(rank->client, zerod_unit_shard(unit, &shard), ZEROD_OK);
-	assert_status(rank->client, zerod_update_begin(&unit, 1), ZEROD_OK);
+	assert_status(rank->client, zerod_shard_get(unit, &shard), ZEROD_OK);
+	assert_status(rank->client, zerod_update_begin(&unit, 1, NULL, NULL), ZEROD_OK);
 	memset(shard.data, fill, shard.true_numel);
-	assert_status(rank->client, zerod_publish(&unit, 1, NULL, 0, 0), ZEROD_OK);
+	assert_status(rank->client, zerod_publish(&unit, 1, NULL, 0, NULL, NULL), ZEROD_OK);
 	return unit;
 }
 
@@ -89,7 +91,7 @@ static inline uint8_t *touch(struct rank *rank, zerod_unit *unit, zerod_scope sc
 
 static inline uint64_t gathered_bytes(struct rank *rank)
 {
-	struct zerod_device_info info;
+	struct zerod_device_info info = ZEROD_INIT(info);
 
 	assert_status(rank->client, zerod_device_get(rank->client, 0, &info), ZEROD_OK);
 	return info.gathered_bytes;

@@ -11,6 +11,8 @@
 
 #include "cuda_scene.h"
 
+#include <zerod_cuda.h>
+
 #include <pthread.h>
 
 #include "tests/support/daemon_fixture.h"

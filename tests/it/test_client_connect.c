@@ -2,6 +2,8 @@
 /* test_client_connect.c - finding the daemon, the hello, options of other versions, and fork. */
 #include "tests/it/client_scene.h"
 
+#include <zerod_host.h>
+
 #include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -301,10 +303,10 @@ static void serve_after_fork(struct fake_peer *peer, void *arg)
  * not there. */
 static int use_in_child(struct scene *scene, zerod_stream *stream)
 {
-	struct zerod_shard shard;
+	struct zerod_shard shard = ZEROD_INIT(shard);
 	zerod_ticket ticket;
 
-	if (zerod_unit_shard(scene->unit, &shard) != ZEROD_E_FORKED)
+	if (zerod_shard_get(scene->unit, &shard) != ZEROD_E_FORKED)
 		return 1;
 	if (zerod_gather_begin(scene->unit, NULL, &ticket) != ZEROD_E_FORKED)
 		return 2;

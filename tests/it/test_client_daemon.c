@@ -18,6 +18,7 @@
 #include <string.h>
 
 #include <zerod.h>
+#include <zerod_host.h>
 
 #include "tests/support/daemon_fixture.h"
 
@@ -97,16 +98,16 @@ static void run_ranks(int (*body)(struct rank *rank))
 /* Writes version `version` of this rank's shard: element i of the unit is i + version / 10. */
 static int publish(struct rank *rank, unsigned version)
 {
-	struct zerod_shard shard;
+	struct zerod_shard shard = ZEROD_INIT(shard);
 	float *data;
 
-	expect(zerod_update_begin(&rank->unit, 1) == ZEROD_OK);
-	expect(zerod_unit_shard(rank->unit, &shard) == ZEROD_OK);
+	expect(zerod_update_begin(&rank->unit, 1, NULL, NULL) == ZEROD_OK);
+	expect(zerod_shard_get(rank->unit, &shard) == ZEROD_OK);
 	data = shard.data;
 	for (uint64_t i = 0; i < shard.true_numel; i++)
 		data[i] = (float)(shard.offset_numel + i) + (float)version / 10;
-	expect(zerod_publish(&rank->unit, 1, NULL, 0, 0) == ZEROD_OK);
-	expect(zerod_unit_shard(rank->unit, &shard) == ZEROD_OK);
+	expect(zerod_publish(&rank->unit, 1, NULL, 0, NULL, NULL) == ZEROD_OK);
+	expect(zerod_shard_get(rank->unit, &shard) == ZEROD_OK);
 	expect(shard.version == version);
 	return 0;
 }
@@ -135,10 +136,10 @@ static int gather_steps(struct rank *rank)
 		expect(zerod_gather_begin(rank->unit, NULL, &ticket) == ZEROD_OK);
 		expect(zerod_wait(rank->client, ticket, NULL, &data) == ZEROD_OK);
 		expect(holds_version(data, step));
-		expect(zerod_release(rank->unit, NULL, NULL, 0, NULL) == ZEROD_OK);
+		expect(zerod_release(rank->unit, NULL, 0, NULL, NULL) == ZEROD_OK);
 		expect(zerod_wait(rank->client, ticket, NULL, NULL) == ZEROD_E_STALE);
-		expect(zerod_release(rank->unit, NULL, NULL, 0, NULL) == ZEROD_E_NOT_HELD);
-		expect(zerod_commit(rank->group, step) == ZEROD_OK);
+		expect(zerod_release(rank->unit, NULL, 0, NULL, NULL) == ZEROD_E_NOT_HELD);
+		expect(zerod_commit(rank->group, step, NULL) == ZEROD_OK);
 	}
 	return 0;
 }
@@ -183,8 +184,8 @@ static int gather_on_streams(struct rank *rank)
 			expect(zerod_wait(rank->client, ticket, streams[i], &data) == ZEROD_OK);
 		checks[step] = (struct check){.data = data, .version = step};
 		expect(zerod_host_stream_launch(streams[step % 2], check_version, &checks[step]) == ZEROD_OK);
-		expect(zerod_release(rank->unit, NULL, streams, 2, NULL) == ZEROD_OK);
-		expect(zerod_commit(rank->group, step) == ZEROD_OK);
+		expect(zerod_release(rank->unit, streams, 2, NULL, NULL) == ZEROD_OK);
+		expect(zerod_commit(rank->group, step, NULL) == ZEROD_OK);
 	}
 	for (int i = 0; i < 2; i++)
 		expect(zerod_stream_synchronize(streams[i]) == ZEROD_OK);
@@ -227,28 +228,28 @@ static int reduce_steps(struct rank *rank)
 	expect(zerod_bucket_create(rank->group, &options, &bucket) == ZEROD_OK);
 	expect(zerod_host_stream_create(rank->client, &stream) == ZEROD_OK);
 	for (unsigned step = 1; step <= STEPS; step++) {
-		struct zerod_step_info info;
-		struct zerod_target target;
-		struct zerod_shard shard;
-		struct zerod_entry entry;
+		struct zerod_step_info info = ZEROD_INIT(info);
+		struct zerod_target target = ZEROD_INIT(target);
+		struct zerod_shard shard = ZEROD_INIT(shard);
+		struct zerod_entry entry = ZEROD_INIT(entry);
 		struct producer producer;
 
 		expect(zerod_backward_begin(rank->group, &backward) == ZEROD_OK);
-		expect(zerod_bucket_reserve(bucket, rank->unit, &entry) == ZEROD_OK);
+		expect(zerod_bucket_reserve(bucket, rank->unit, NULL, &entry) == ZEROD_OK);
 		expect(entry.padded_numel >= NUMEL);
 		producer = (struct producer){entry.data, rank->number};
 		expect(zerod_host_stream_launch(stream, produce, &producer) == ZEROD_OK);
-		expect(zerod_bucket_commit(bucket, entry.id, &stream, 1, NULL) == ZEROD_OK);
-		expect(zerod_backward_end(rank->group) == ZEROD_OK);
-		expect(zerod_unit_target(rank->unit, &target) == ZEROD_E_STATE);
-		expect(zerod_step_begin(rank->group, &info) == ZEROD_OK);
+		expect(zerod_bucket_commit(bucket, entry.id, &stream, 1, NULL, NULL) == ZEROD_OK);
+		expect(zerod_backward_end(rank->group, NULL, NULL) == ZEROD_OK);
+		expect(zerod_target_get(rank->unit, &target) == ZEROD_E_STATE);
+		expect(zerod_step_begin(rank->group, NULL, &info, NULL) == ZEROD_OK);
 		expect(info.step == step && !info.overflow && info.norm_squared > 0);
-		expect(zerod_unit_target(rank->unit, &target) == ZEROD_OK);
-		expect(zerod_unit_shard(rank->unit, &shard) == ZEROD_OK);
+		expect(zerod_target_get(rank->unit, &target) == ZEROD_OK);
+		expect(zerod_shard_get(rank->unit, &shard) == ZEROD_OK);
 		for (uint64_t i = 0; i < target.true_numel; i++)
 			expect(((float *)target.data)[i] == (float)((shard.offset_numel + i) % 7) * 3);
 		expect(zerod_step_end(rank->group, &stream, 1) == ZEROD_OK);
-		expect(zerod_unit_target(rank->unit, &target) == ZEROD_E_STATE);
+		expect(zerod_target_get(rank->unit, &target) == ZEROD_E_STATE);
 	}
 	expect(zerod_bucket_destroy(bucket) == ZEROD_OK);
 	return 0;
@@ -264,24 +265,24 @@ static void test_reduce_steps(void **state)
 
 static int second_handle(struct rank *rank)
 {
-	struct zerod_view view = {.name = "view", .ndim = 2, .shape = {10, 100}};
+	struct zerod_view view = {.struct_size = sizeof(view), .name = "view", .ndim = 2, .shape = {10, 100}};
 	struct zerod_unit_options options = ZEROD_INIT(options);
-	struct zerod_shard first, second;
+	struct zerod_shard first = ZEROD_INIT(first), second = ZEROD_INIT(second);
 	zerod_unit *again, *other;
 
 	options.name = "w";
 	options.dtype = ZEROD_FLOAT32;
 	options.numel = NUMEL;
 	expect(zerod_unit_register(rank->group, &options, &again) == ZEROD_OK);
-	expect(zerod_unit_shard(rank->unit, &first) == ZEROD_OK);
-	expect(zerod_unit_shard(again, &second) == ZEROD_OK);
+	expect(zerod_shard_get(rank->unit, &first) == ZEROD_OK);
+	expect(zerod_shard_get(again, &second) == ZEROD_OK);
 	expect(first.data == second.data);
 	/* A lease is of the unit, whichever handle it was taken by. */
 	expect(publish(rank, 1) == 0);
 	expect(zerod_gather(again, NULL, NULL, NULL) == ZEROD_OK);
 	expect(zerod_unit_unregister(again) == ZEROD_OK);
 	expect(zerod_unit_unregister(rank->unit) == ZEROD_E_BUSY);
-	expect(zerod_release(rank->unit, NULL, NULL, 0, NULL) == ZEROD_OK);
+	expect(zerod_release(rank->unit, NULL, 0, NULL, NULL) == ZEROD_OK);
 	options.numel = NUMEL + 1;
 	expect(zerod_unit_register(rank->group, &options, &other) == ZEROD_E_MISMATCH);
 	options.name = "viewed";
@@ -290,7 +291,8 @@ static int second_handle(struct rank *rank)
 	options.views = &view;
 	expect(zerod_unit_register(rank->group, &options, &other) == ZEROD_OK);
 	expect(zerod_unit_unregister(other) == ZEROD_OK);
-	expect(zerod_commit(rank->group, 1) == ZEROD_OK); /* nobody leaves while the other still needs it */
+	expect(zerod_commit(rank->group, 1, NULL) ==
+	       ZEROD_OK); /* nobody leaves while the other still needs it */
 	expect(zerod_group_leave(rank->group) == ZEROD_OK);
 	return 0;
 }
@@ -305,7 +307,8 @@ static void test_alloc_and_devices(void **state)
 {
 	struct zerod_options options = ZEROD_INIT(options);
 	struct zerod_alloc_options alloc = ZEROD_INIT(alloc);
-	struct zerod_device_info before, during, after;
+	struct zerod_device_info before = ZEROD_INIT(before), during = ZEROD_INIT(during),
+	                         after = ZEROD_INIT(after);
 	struct zd_daemon daemon;
 	zerod_client *client;
 	zerod_buffer *buffer;
@@ -354,7 +357,7 @@ static void *wait_for_rank_1(void *arg)
 static void test_daemon_killed(void **state)
 {
 	struct zerod_options options = ZEROD_INIT(options);
-	struct zerod_device_info info;
+	struct zerod_device_info info = ZEROD_INIT(info);
 	struct zd_daemon daemon;
 	zerod_client *client;
 	pthread_t waiter;

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* test_client_gather.c - tickets, leases and waits of the calling thread. */
 #include "tests/it/client_scene.h"
+#include "tests/support/options.h"
 
 #include <signal.h>
 #include <stdlib.h>
@@ -45,7 +46,7 @@ static int wait_for(struct scene *scene, zerod_ticket ticket)
 
 static int release(struct scene *scene)
 {
-	return zerod_release(scene->unit, NULL, NULL, 0, NULL);
+	return zerod_release(scene->unit, NULL, 0, NULL, NULL);
 }
 
 /* ---- Leases -------------------------------------------------------------------------------------------- */
@@ -63,7 +64,7 @@ static void gather_release(struct fake_peer *peer, void *arg)
 static void test_wait_release_wait(void **state)
 {
 	struct scene scene = {0};
-	struct zerod_shard shard;
+	struct zerod_shard shard = ZEROD_INIT(shard);
 	void *data = NULL, *again = NULL;
 	zerod_ticket ticket;
 
@@ -73,7 +74,7 @@ static void test_wait_release_wait(void **state)
 	assert_status(scene.client, zerod_wait(scene.client, ticket, NULL, &data), ZEROD_OK);
 	assert_status(scene.client, zerod_wait(scene.client, ticket, NULL, &again), ZEROD_OK);
 	assert_ptr_equal(data, again);
-	assert_status(scene.client, zerod_unit_shard(scene.unit, &shard), ZEROD_OK);
+	assert_status(scene.client, zerod_shard_get(scene.unit, &shard), ZEROD_OK);
 	assert_ptr_equal(data, (uint8_t *)shard.data + FAKE_BUFFER_OFFSET);
 	assert_int_equal(shard.shard_numel, 64);
 	assert_int_equal(shard.padded_numel, 128);
@@ -152,7 +153,7 @@ static void test_tags_are_apart(void **state)
 	plain = begin(&scene, 1, 0);
 	options.tag = "plan";
 	assert_status(scene.client, zerod_gather_begin(scene.unit, &options, &planned), ZEROD_OK);
-	assert_status(scene.client, zerod_release(scene.unit, "plan", NULL, 0, NULL), ZEROD_OK);
+	assert_status(scene.client, zerod_release(scene.unit, NULL, 0, TAGGED("plan"), NULL), ZEROD_OK);
 	assert_int_equal(wait_for(&scene, planned), ZEROD_E_STALE);
 	assert_status(scene.client, wait_for(&scene, plain), ZEROD_OK);
 	options.tag = "a tag of more than thirty-one bytes";
@@ -299,7 +300,7 @@ static void test_consumed_tickets(void **state)
 	assert_null(data);
 	assert_int_equal(wait_for(&scene, prefetch), ZEROD_E_STALE);
 	assert_int_equal(release(&scene), ZEROD_E_NOT_HELD);
-	assert_status(scene.client, zerod_release(scene.unit, NULL, NULL, 0, &released), ZEROD_OK);
+	assert_status(scene.client, zerod_release(scene.unit, NULL, 0, NULL, &released), ZEROD_OK);
 	assert_int_equal(zerod_wait(scene.client, released, NULL, &data), ZEROD_E_INVALID);
 	assert_int_equal(wait_for(&scene, released), ZEROD_E_NOT_HELD);
 	assert_int_equal(wait_for(&scene, released), ZEROD_E_STALE);
@@ -325,9 +326,9 @@ static void test_forgotten_tickets(void **state)
 
 	(void)state;
 	scene_open(&scene, answer_many, NULL);
-	assert_status(scene.client, zerod_release(scene.unit, NULL, NULL, 0, &first), ZEROD_OK);
+	assert_status(scene.client, zerod_release(scene.unit, NULL, 0, NULL, &first), ZEROD_OK);
 	for (unsigned i = 1; i < FORGOTTEN; i++)
-		assert_status(scene.client, zerod_release(scene.unit, NULL, NULL, 0, &last), ZEROD_OK);
+		assert_status(scene.client, zerod_release(scene.unit, NULL, 0, NULL, &last), ZEROD_OK);
 	assert_int_equal(wait_for(&scene, last), ZEROD_E_NOT_HELD);
 	assert_int_equal(wait_for(&scene, first), ZEROD_E_STALE);
 	scene_close(&scene);
@@ -491,19 +492,19 @@ static void abort_the_wait(struct fake_peer *peer, void *arg)
 static void test_abort_poisons(void **state)
 {
 	struct zerod_backward_options backward = ZEROD_INIT(backward);
-	struct zerod_step_info info;
+	struct zerod_step_info info = ZEROD_INIT(info);
 	struct scene scene = {0};
 
 	(void)state;
 	scene_open(&scene, abort_the_wait, NULL);
 	assert_int_equal(zerod_gather(scene.unit, NULL, NULL, NULL), ZEROD_E_ABORTED);
-	assert_int_equal(zerod_update_begin(&scene.unit, 1), ZEROD_E_POISONED);
-	assert_int_equal(zerod_publish(&scene.unit, 1, NULL, 0, 0), ZEROD_E_POISONED);
-	assert_int_equal(zerod_commit(scene.group, 1), ZEROD_E_POISONED);
+	assert_int_equal(zerod_update_begin(&scene.unit, 1, NULL, NULL), ZEROD_E_POISONED);
+	assert_int_equal(zerod_publish(&scene.unit, 1, NULL, 0, NULL, NULL), ZEROD_E_POISONED);
+	assert_int_equal(zerod_commit(scene.group, 1, NULL), ZEROD_E_POISONED);
 	assert_int_equal(zerod_backward_begin(scene.group, &backward), ZEROD_E_POISONED);
-	assert_int_equal(zerod_step_begin(scene.group, &info), ZEROD_E_POISONED);
-	assert_status(scene.client, zerod_session_reset(scene.client), ZEROD_OK);
-	assert_status(scene.client, zerod_update_begin(&scene.unit, 1), ZEROD_OK);
+	assert_int_equal(zerod_step_begin(scene.group, NULL, &info, NULL), ZEROD_E_POISONED);
+	assert_status(scene.client, zerod_session_reset(scene.client, NULL), ZEROD_OK);
+	assert_status(scene.client, zerod_update_begin(&scene.unit, 1, NULL, NULL), ZEROD_OK);
 	scene_close(&scene);
 }
 
@@ -541,7 +542,7 @@ static void test_reset_waits_for_streams_timelines(void **state)
 	assert_null(zc_abort_find(scene.client));
 	assert_status(scene.client, zerod_unit_set_persistent(scene.unit, 0), ZEROD_OK);
 	assert_ptr_equal(zc_abort_find(scene.client), &scene.client->daemon_page[ZD_AWAITED_TIMELINES - 1]);
-	assert_status(scene.client, zerod_session_reset(scene.client), ZEROD_OK);
+	assert_status(scene.client, zerod_session_reset(scene.client, NULL), ZEROD_OK);
 	assert_null(zc_abort_find(scene.client));
 	scene_close(&scene);
 }
@@ -601,7 +602,7 @@ static void test_own_slice(void **state)
 static void test_own_slice_is_copied_before_an_update(void **state)
 {
 	struct scene scene = {0};
-	struct zerod_shard shard;
+	struct zerod_shard shard = ZEROD_INIT(shard);
 	zerod_ticket ticket;
 	const char *bytes;
 	void *data = NULL;
@@ -609,8 +610,8 @@ static void test_own_slice_is_copied_before_an_update(void **state)
 	(void)state;
 	scene_open(&scene, leave_own_slice, &(bool){true});
 	assert_status(scene.client, zerod_gather_begin(scene.unit, NULL, &ticket), ZEROD_OK);
-	assert_status(scene.client, zerod_update_begin(&scene.unit, 1), ZEROD_OK);
-	assert_status(scene.client, zerod_unit_shard(scene.unit, &shard), ZEROD_OK);
+	assert_status(scene.client, zerod_update_begin(&scene.unit, 1, NULL, NULL), ZEROD_OK);
+	assert_status(scene.client, zerod_shard_get(scene.unit, &shard), ZEROD_OK);
 	memset(shard.data, 'n', FAKE_SHARD_BYTES);
 	assert_status(scene.client, zerod_wait(scene.client, ticket, NULL, &data), ZEROD_OK);
 	bytes = data;
@@ -645,12 +646,12 @@ static void test_bad_arguments(void **state)
 	options.flags = 1u << 31;
 	assert_int_equal(zerod_gather_begin(scene.unit, &options, &ticket), ZEROD_E_INVALID);
 	assert_int_equal(zerod_wait(NULL, ticket, NULL, NULL), ZEROD_E_INVALID);
-	assert_int_equal(zerod_release(scene.unit, "", NULL, 0, NULL), ZEROD_E_INVALID);
-	assert_int_equal(zerod_release(scene.unit, NULL, NULL, 1, NULL), ZEROD_E_INVALID);
-	assert_int_equal(zerod_release(scene.unit, NULL, NULL, ZD_MAX_FENCES + 1, NULL), ZEROD_E_INVALID);
-	assert_int_equal(zerod_publish(NULL, 1, NULL, 0, 0), ZEROD_E_INVALID);
-	assert_int_equal(zerod_publish(&scene.unit, 0, NULL, 0, 0), ZEROD_E_INVALID);
-	assert_int_equal(zerod_publish(&scene.unit, 1, NULL, 0, 2), ZEROD_E_INVALID);
+	assert_int_equal(zerod_release(scene.unit, NULL, 0, TAGGED(""), NULL), ZEROD_E_INVALID);
+	assert_int_equal(zerod_release(scene.unit, NULL, 1, NULL, NULL), ZEROD_E_INVALID);
+	assert_int_equal(zerod_release(scene.unit, NULL, ZD_MAX_FENCES + 1, NULL, NULL), ZEROD_E_INVALID);
+	assert_int_equal(zerod_publish(NULL, 1, NULL, 0, NULL, NULL), ZEROD_E_INVALID);
+	assert_int_equal(zerod_publish(&scene.unit, 0, NULL, 0, NULL, NULL), ZEROD_E_INVALID);
+	assert_int_equal(zerod_publish(&scene.unit, 1, NULL, 0, PUBLISH(2), NULL), ZEROD_E_INVALID);
 	assert_int_equal(zerod_unit_register(scene.group, NULL, &unit), ZEROD_E_INVALID);
 	unit_options.name = "u";
 	unit_options.dtype = (enum zerod_dtype)99;
@@ -666,8 +667,8 @@ static void test_bad_arguments(void **state)
 	group_options.rank = 0;
 	group_options.job = NULL;
 	assert_int_equal(zerod_group_join(scene.client, &group_options, &group), ZEROD_E_INVALID);
-	assert_int_equal(zerod_unit_target(scene.unit, NULL), ZEROD_E_INVALID);
-	assert_int_equal(zerod_unit_target(scene.unit, &(struct zerod_target){0}), ZEROD_E_STATE);
+	assert_int_equal(zerod_target_get(scene.unit, NULL), ZEROD_E_INVALID);
+	assert_int_equal(zerod_target_get(scene.unit, OPTIONS_OF(zerod_target, .data = NULL)), ZEROD_E_STATE);
 	assert_int_equal(zerod_free(NULL, NULL, 0), ZEROD_E_INVALID);
 	assert_int_equal(zerod_group_leave(NULL), ZEROD_OK);
 	scene_close(&scene);

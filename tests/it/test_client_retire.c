@@ -166,7 +166,7 @@ static void test_behind_a_reply(void **state)
 	data = allocate(&scene, &buffer);
 	assert_status(scene.client, zerod_free(buffer, NULL, 0), ZEROD_OK);
 	assert_false(is_mapped(data));
-	assert_status(scene.client, zerod_session_reset(scene.client), ZEROD_OK);
+	assert_status(scene.client, zerod_session_reset(scene.client, NULL), ZEROD_OK);
 	scene_close(&scene);
 }
 
@@ -179,7 +179,7 @@ static void test_alone(void **state)
 	(void)state;
 	scene_open(&scene, serve_retired_alone, NULL);
 	data = allocate(&scene, &buffer);
-	assert_status(scene.client, zerod_session_reset(scene.client), ZEROD_OK);
+	assert_status(scene.client, zerod_session_reset(scene.client, NULL), ZEROD_OK);
 	assert_false(is_mapped(data));
 	scene_close(&scene);
 }
@@ -194,7 +194,7 @@ static void test_before_its_first_use(void **state)
 	(void)state;
 	scene_open(&scene, serve_retired_before_its_first_use, NULL);
 	assert_status(scene.client, zerod_gather_begin(scene.unit, NULL, &ticket), ZEROD_OK);
-	assert_status(scene.client, zerod_session_reset(scene.client), ZEROD_OK);
+	assert_status(scene.client, zerod_session_reset(scene.client, NULL), ZEROD_OK);
 	assert_status(scene.client, zerod_wait(scene.client, ticket, NULL, &data), ZEROD_E_STALE);
 	assert_non_null(strstr(zerod_last_error(scene.client), "segment 7 has gone back to its device"));
 	scene_close(&scene);
@@ -206,7 +206,7 @@ static void test_what_was_never_sent(void **state)
 
 	(void)state;
 	scene_open(&scene, serve_what_was_never_sent, NULL);
-	assert_status(scene.client, zerod_session_reset(scene.client), ZEROD_E_PROTOCOL);
+	assert_status(scene.client, zerod_session_reset(scene.client, NULL), ZEROD_E_PROTOCOL);
 	assert_non_null(strstr(zerod_last_error(scene.client), "segment 99, which it never sent"));
 	scene_close(&scene);
 }

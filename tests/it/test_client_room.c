@@ -20,9 +20,11 @@ static int call(zerod_client *client, uint32_t deadline_ms)
 
 static int post(struct scene *scene)
 {
+	struct zerod_gather_options options = ZEROD_INIT(options);
 	zerod_ticket ticket;
 
-	return zerod_release(scene->unit, NULL, NULL, 0, &ticket);
+	options.flags = ZEROD_GATHER_PREFETCH;
+	return zerod_gather_begin(scene->unit, &options, &ticket);
 }
 
 static void pause_shortly(void)
@@ -79,7 +81,7 @@ static void *send_main(void *arg)
 {
 	struct full *full = arg;
 
-	full->sent_status = post(&full->scene);
+	full->sent_status = call(full->scene.client, 20000);
 	return NULL;
 }
 
@@ -117,20 +119,21 @@ static uint64_t expect(struct fake_peer *peer, Zd__Request__BodyCase body)
 static void answer_late(struct fake_peer *peer, void *arg)
 {
 	struct full *full = arg;
-	uint64_t given_up, waited_for, posts[BESIDE_CALLS + 1];
+	uint64_t given_up, waited_for, posts[BESIDE_CALLS], last;
 
 	fake_serve_unit(peer);
 	given_up = expect(peer, ZD__REQUEST__BODY_DAEMON_STATUS);
 	waited_for = expect(peer, ZD__REQUEST__BODY_DAEMON_STATUS);
 	for (unsigned i = 0; i < BESIDE_CALLS; i++)
-		posts[i] = expect(peer, ZD__REQUEST__BODY_RELEASE);
+		posts[i] = expect(peer, ZD__REQUEST__BODY_GATHER);
 	while (!full->asleep)
 		pause_shortly();
 	fake_ok(peer, given_up);
-	posts[BESIDE_CALLS] = expect(peer, ZD__REQUEST__BODY_RELEASE);
-	for (unsigned i = 0; i <= BESIDE_CALLS; i++)
+	last = expect(peer, ZD__REQUEST__BODY_DAEMON_STATUS);
+	for (unsigned i = 0; i < BESIDE_CALLS; i++)
 		fake_ok(peer, posts[i]);
 	fake_ok(peer, waited_for);
+	fake_ok(peer, last);
 	fake_expect_end(peer);
 }
 
@@ -160,7 +163,7 @@ static void retire(struct fake_peer *peer, const uint64_t *posts, unsigned npost
 	fake_ok(peer, unmapped);
 	for (unsigned i = 0; i < nposts; i++)
 		fake_ok(peer, posts[i]);
-	last = expect(peer, ZD__REQUEST__BODY_RELEASE);
+	last = expect(peer, ZD__REQUEST__BODY_DAEMON_STATUS);
 	fake_ok(peer, last);
 }
 
@@ -172,7 +175,7 @@ static void retire_beside_a_reader(struct fake_peer *peer, void *arg)
 	fake_serve_unit(peer);
 	waited_for = expect(peer, ZD__REQUEST__BODY_DAEMON_STATUS);
 	for (unsigned i = 0; i < BESIDE_A_CALL; i++)
-		posts[i] = expect(peer, ZD__REQUEST__BODY_RELEASE);
+		posts[i] = expect(peer, ZD__REQUEST__BODY_GATHER);
 	while (!full->asleep)
 		pause_shortly();
 	retire(peer, posts, BESIDE_A_CALL);
@@ -196,9 +199,8 @@ static void retire_alone(struct fake_peer *peer, void *arg)
 	(void)arg;
 	fake_serve_unit(peer);
 	for (unsigned i = 0; i < ZD_MAX_OUTSTANDING; i++)
-		posts[i] = expect(peer, ZD__REQUEST__BODY_RELEASE);
+		posts[i] = expect(peer, ZD__REQUEST__BODY_GATHER);
 	retire(peer, posts, ZD_MAX_OUTSTANDING);
-	fake_ok(peer, expect(peer, ZD__REQUEST__BODY_DAEMON_STATUS));
 	fake_expect_end(peer);
 }
 
@@ -208,10 +210,63 @@ static void test_the_sender_that_reads_tells(void **state)
 
 	(void)state;
 	scene_open(&scene, retire_alone, NULL);
-	for (unsigned i = 0; i <= ZD_MAX_OUTSTANDING; i++)
+	for (unsigned i = 0; i < ZD_MAX_OUTSTANDING; i++)
 		assert_status(scene.client, post(&scene), ZEROD_OK);
 	assert_status(scene.client, call(scene.client, 20000), ZEROD_OK);
 	scene_close(&scene);
+}
+
+/* ---- Who does not wait --------------------------------------------------------------------------------- */
+
+static int release(struct scene *scene, zerod_ticket *ticket)
+{
+	return zerod_release(scene->unit, NULL, 0, NULL, ticket);
+}
+
+/* The first answer is given when the release has come. */
+static void answer_after_a_release(struct fake_peer *peer, void *arg)
+{
+	uint64_t posts[ZD_MAX_OUTSTANDING], released;
+
+	(void)arg;
+	fake_serve_unit(peer);
+	for (unsigned i = 0; i < ZD_MAX_OUTSTANDING; i++)
+		posts[i] = expect(peer, ZD__REQUEST__BODY_GATHER);
+	released = expect(peer, ZD__REQUEST__BODY_RELEASE);
+	fake_ok(peer, released);
+	for (unsigned i = 0; i < ZD_MAX_OUTSTANDING; i++)
+		fake_ok(peer, posts[i]);
+	fake_ok(peer, expect(peer, ZD__REQUEST__BODY_DAEMON_STATUS));
+	fake_ok(peer, expect(peer, ZD__REQUEST__BODY_GATHER));
+	fake_ok(peer, expect(peer, ZD__REQUEST__BODY_DAEMON_STATUS));
+	fake_expect_end(peer);
+}
+
+/* While a call waits for room, requests that return at once are refused, and releases come through. */
+static void test_a_waiting_call_holds_nobody_up(void **state)
+{
+	struct full full = {.asleep = false};
+	struct scene *scene = &full.scene;
+	zerod_ticket ticket;
+	pthread_t sender;
+
+	(void)state;
+	scene_open(scene, answer_after_a_release, NULL);
+	for (unsigned i = 0; i < ZD_MAX_OUTSTANDING; i++)
+		assert_status(scene->client, post(scene), ZEROD_OK);
+	assert_int_equal(post(scene), ZEROD_E_LIMIT);
+	assert_string_equal(zerod_last_error(scene->client),
+	                    "1024 requests are outstanding, the limit is 1024");
+	assert_int_equal(pthread_create(&sender, NULL, send_main, &full), 0);
+	await(scene->client, one_reads);
+	assert_int_equal(post(scene), ZEROD_E_LIMIT);
+	assert_status(scene->client, release(scene, &ticket), ZEROD_OK);
+	assert_status(scene->client, zerod_wait(scene->client, ticket, NULL, NULL), ZEROD_OK);
+	pthread_join(sender, NULL);
+	assert_int_equal(full.sent_status, ZEROD_OK);
+	assert_status(scene->client, post(scene), ZEROD_OK);
+	assert_status(scene->client, call(scene->client, 20000), ZEROD_OK);
+	scene_close(scene);
 }
 
 int main(void)
@@ -220,6 +275,7 @@ int main(void)
 	        cmocka_unit_test(test_late_answers_make_room),
 	        cmocka_unit_test(test_the_sleeping_sender_tells),
 	        cmocka_unit_test(test_the_sender_that_reads_tells),
+	        cmocka_unit_test(test_a_waiting_call_holds_nobody_up),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

@@ -338,12 +338,12 @@ static void leave_own_slice(struct fake_peer *peer, void *arg)
 static void test_own_slice(void **state)
 {
 	struct scene scene = {0};
-	struct zerod_shard shard;
+	struct zerod_shard shard = ZEROD_INIT(shard);
 	void *data = NULL;
 
 	(void)state;
 	open_unit(&scene, leave_own_slice, NULL, 0);
-	assert_status(scene.client, zerod_unit_shard(scene.unit, &shard), ZEROD_OK);
+	assert_status(scene.client, zerod_shard_get(scene.unit, &shard), ZEROD_OK);
 	assert_int_equal(shard.offset_numel * sizeof(float), RANK * FAKE_SHARD_BYTES);
 	assert_int_equal(shard.padded_numel * sizeof(float), WORLD * FAKE_SHARD_BYTES);
 	assert_status(scene.client, zerod_gather(scene.unit, NULL, NULL, &data), ZEROD_OK);
@@ -365,11 +365,11 @@ static void serve_hybrid(struct fake_peer *peer, void *arg)
 static void test_hybrid_shards(void **state)
 {
 	struct scene scene = {0};
-	struct zerod_shard shard;
+	struct zerod_shard shard = ZEROD_INIT(shard);
 
 	(void)state;
 	open_unit(&scene, serve_hybrid, NULL, ZEROD_GROUP_HYBRID);
-	assert_status(scene.client, zerod_unit_shard(scene.unit, &shard), ZEROD_OK);
+	assert_status(scene.client, zerod_shard_get(scene.unit, &shard), ZEROD_OK);
 	assert_int_equal(shard.offset_numel * sizeof(float), RANK % LOCAL * FAKE_SHARD_BYTES);
 	assert_int_equal(shard.padded_numel * sizeof(float), LOCAL * FAKE_SHARD_BYTES);
 	scene_close(&scene);

@@ -62,32 +62,32 @@ static void reset_four_times(struct fake_peer *peer, void *arg)
 
 static void expect_no_target(struct scene *scene, const char *why)
 {
-	struct zerod_target target;
+	struct zerod_target target = ZEROD_INIT(target);
 
-	assert_int_equal(zerod_unit_target(scene->unit, &target), ZEROD_E_STATE);
+	assert_int_equal(zerod_target_get(scene->unit, &target), ZEROD_E_STATE);
 	assert_non_null(strstr(zerod_last_error(scene->client), why));
 }
 
 static void test_resets(void **state)
 {
-	struct zerod_target target, same;
-	struct zerod_step_info info;
+	struct zerod_target target = ZEROD_INIT(target), same = ZEROD_INIT(same);
+	struct zerod_step_info info = ZEROD_INIT(info);
 	struct scene scene = {0};
 
 	(void)state;
 	scene_open(&scene, reset_four_times, NULL);
-	assert_status(scene.client, zerod_step_begin(scene.group, &info), ZEROD_OK);
-	assert_status(scene.client, zerod_unit_target(scene.unit, &target), ZEROD_OK);
-	assert_int_equal(zerod_session_reset(scene.client), ZEROD_E_DEADLINE);
+	assert_status(scene.client, zerod_step_begin(scene.group, NULL, &info, NULL), ZEROD_OK);
+	assert_status(scene.client, zerod_target_get(scene.unit, &target), ZEROD_OK);
+	assert_int_equal(zerod_session_reset(scene.client, NULL), ZEROD_E_DEADLINE);
 	expect_no_target(&scene, "until zerod_session_reset() has succeeded");
-	assert_status(scene.client, zerod_session_reset(scene.client), ZEROD_OK);
-	assert_status(scene.client, zerod_unit_target(scene.unit, &same), ZEROD_OK);
+	assert_status(scene.client, zerod_session_reset(scene.client, NULL), ZEROD_OK);
+	assert_status(scene.client, zerod_target_get(scene.unit, &same), ZEROD_OK);
 	assert_ptr_equal(same.data, target.data);
 	/* An older daemon names none. */
-	assert_status(scene.client, zerod_session_reset(scene.client), ZEROD_OK);
-	assert_status(scene.client, zerod_unit_target(scene.unit, &same), ZEROD_OK);
+	assert_status(scene.client, zerod_session_reset(scene.client, NULL), ZEROD_OK);
+	assert_status(scene.client, zerod_target_get(scene.unit, &same), ZEROD_OK);
 	/* Of a group that it does not name the target is the daemon's again. */
-	assert_status(scene.client, zerod_session_reset(scene.client), ZEROD_OK);
+	assert_status(scene.client, zerod_session_reset(scene.client, NULL), ZEROD_OK);
 	expect_no_target(&scene, "outside step_begin and step_end");
 	scene_close(&scene);
 }

@@ -2,6 +2,8 @@
 /* test_client_stream.c - host streams: order, fences both ways, aborts, timelines. */
 #include "tests/it/client_scene.h"
 
+#include <zerod_host.h>
+
 #include <errno.h>
 #include <semaphore.h>
 #include <stdlib.h>
@@ -182,7 +184,7 @@ static void test_release_fences(void **state)
 	streams[3] = new_stream(&scene);
 	launch(&scene, streams[0], hold, &busy);
 	launch(&scene, streams[3], hold, &busy);
-	assert_status(scene.client, zerod_release(scene.unit, NULL, streams, 4, NULL), ZEROD_OK);
+	assert_status(scene.client, zerod_release(scene.unit, streams, 4, NULL, NULL), ZEROD_OK);
 	scene_close(&scene);
 	sem_destroy(&busy);
 	assert_int_not_equal(script.timelines[0], script.timelines[1]);
@@ -225,7 +227,7 @@ static void test_timeline_reuse(void **state)
 		zerod_stream *stream = new_stream(&scene);
 
 		launch(&scene, stream, hold, &busy);
-		assert_status(scene.client, zerod_release(scene.unit, NULL, &stream, 1, NULL), ZEROD_OK);
+		assert_status(scene.client, zerod_release(scene.unit, &stream, 1, NULL, NULL), ZEROD_OK);
 		zerod_stream_destroy(stream);
 	}
 	scene_close(&scene);
@@ -296,7 +298,7 @@ static void test_stream_waits_for_bytes(void **state)
 	assert_status(scene.client, zerod_gather(scene.unit, NULL, stream, &data), ZEROD_OK);
 	from_to[0] = data;
 	launch(&scene, stream, copy_bytes, from_to);
-	assert_status(scene.client, zerod_release(scene.unit, NULL, &stream, 1, &released), ZEROD_OK);
+	assert_status(scene.client, zerod_release(scene.unit, &stream, 1, NULL, &released), ZEROD_OK);
 	assert_status(scene.client, zerod_wait(scene.client, released, NULL, NULL), ZEROD_OK);
 	assert_string_equal(seen, "bytes");
 	scene_close(&scene);
@@ -311,7 +313,7 @@ static void test_foreign_stream(void **state)
 	scene_open(&one, only_unit, NULL);
 	scene_open(&two, only_unit, NULL);
 	stream = new_stream(&two);
-	assert_int_equal(zerod_release(one.unit, NULL, &stream, 1, NULL), ZEROD_E_INVALID);
+	assert_int_equal(zerod_release(one.unit, &stream, 1, NULL, NULL), ZEROD_E_INVALID);
 	assert_int_equal(zerod_wait(one.client, (zerod_ticket){1}, stream, NULL), ZEROD_E_INVALID);
 	scene_close(&one);
 	scene_close(&two);
@@ -359,13 +361,13 @@ static void test_abort(void **state)
 	stream = new_stream(&scene);
 	assert_status(scene.client, zerod_gather(scene.unit, NULL, stream, NULL), ZEROD_OK);
 	launch(&scene, stream, count, &ran);
-	assert_status(scene.client, zerod_release(scene.unit, NULL, &stream, 1, &released), ZEROD_OK);
+	assert_status(scene.client, zerod_release(scene.unit, &stream, 1, NULL, &released), ZEROD_OK);
 	assert_int_equal(zerod_stream_synchronize(stream), ZEROD_E_ABORTED);
 	assert_int_equal(ran, 0);
 	assert_int_equal(zerod_host_stream_launch(stream, count, &ran), ZEROD_E_STATE);
-	assert_int_equal(zerod_publish(&scene.unit, 1, &stream, 1, 0), ZEROD_E_POISONED);
+	assert_int_equal(zerod_publish(&scene.unit, 1, &stream, 1, NULL, NULL), ZEROD_E_POISONED);
 	assert_status(scene.client, zerod_wait(scene.client, released, NULL, NULL), ZEROD_OK);
-	assert_status(scene.client, zerod_session_reset(scene.client), ZEROD_OK);
+	assert_status(scene.client, zerod_session_reset(scene.client, NULL), ZEROD_OK);
 	launch(&scene, stream, count, &ran);
 	assert_status(scene.client, zerod_stream_synchronize(stream), ZEROD_OK);
 	assert_int_equal(ran, 1);
@@ -398,7 +400,7 @@ static void test_daemon_dies_under_stream(void **state)
 	stream = new_stream(&scene);
 	assert_status(scene.client, zerod_gather(scene.unit, NULL, stream, NULL), ZEROD_OK);
 	launch(&scene, stream, count, &ran);
-	assert_status(scene.client, zerod_release(scene.unit, NULL, &stream, 1, &released), ZEROD_OK);
+	assert_status(scene.client, zerod_release(scene.unit, &stream, 1, NULL, &released), ZEROD_OK);
 	assert_int_equal(zerod_stream_synchronize(stream), ZEROD_E_DISCONNECTED);
 	assert_int_equal(ran, 0);
 	scene_close(&scene);
@@ -447,7 +449,7 @@ static void test_destroy_sends_what_is_corked(void **state)
 	releaser.client = scene.client;
 	assert_status(scene.client, zerod_gather(scene.unit, NULL, NULL, NULL), ZEROD_OK);
 	zerod_cork(scene.client);
-	assert_status(scene.client, zerod_release(scene.unit, NULL, NULL, 0, &releaser.released), ZEROD_OK);
+	assert_status(scene.client, zerod_release(scene.unit, NULL, 0, NULL, &releaser.released), ZEROD_OK);
 	launch(&scene, stream, await_release, &releaser);
 	zerod_stream_destroy(stream);
 	assert_int_equal(releaser.status, ZEROD_OK);

@@ -1,6 +1,6 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
-# The library for those outside: what it exports, zerod.h in the examples and in a C++ program.
+# The library for programs outside: its exports, its headers alone, in the examples and in a C++ program.
 set -u
 cd "$(dirname "$0")/../.." || exit 2
 . tests/it/tap.sh
@@ -12,18 +12,30 @@ exported=$(nm -D --defined-only "$lib/libzerod.so.0" | awk '$2 != "A" { sub(/@.*
 [ -n "$exported" ] && ! grep -qv '^zerod_' <<<"$exported"
 report $? "the shared library exports nothing but zerod_*"
 
-declared=$(grep -v "zerod_init" include/zerod.h | grep -oE "\bzerod_[a-z_]+\(" | tr -d '(' | sort -u)
+declared=$(grep -hv "zerod_init" include/*.h | grep -oE "\bzerod_[a-z_]+\(" | tr -d '(' | sort -u)
 missing=0
 for name in $declared; do
 	grep -qx "$name" <<<"$exported" || { echo "# declared and not exported: $name" && missing=1; }
 done
-report $missing "it exports all that zerod.h declares"
+for name in $exported; do
+	grep -qx "$name" <<<"$declared" || { echo "# exported and not declared: $name" && missing=1; }
+done
+report $missing "it exports the functions that the headers declare, and no others"
+
+for header in include/*.h; do
+	name=${header##*/}
+	echo "#include <$name>" >"$dir/alone.c"
+	"${CC:-cc}" -std=c99 -pedantic -Wall -Wextra -Werror -fsyntax-only -Iinclude "$dir/alone.c"
+	report $? "$name is C99 and needs no other include"
+	! "${CC:-cc}" -std=c99 -Wpadded -fsyntax-only -Iinclude "$dir/alone.c" 2>&1 | grep "padding struct size"
+	report $? "no structure of $name ends with padding, which would become somebody's option"
+done
 
 failed=0
 for example in client/examples/*.c; do
 	"${CC:-cc}" -Wall -Wextra -Werror -fsyntax-only -Iinclude "$example" || failed=1
 done
-report $failed "the examples compile with zerod.h and nothing else"
+report $failed "the examples compile with the headers and nothing else"
 
 if ! command -v g++ >"$dir/which"; then
 	echo "ok $((number + 1)) - # SKIP no g++"
@@ -33,6 +45,8 @@ fi
 
 cat >"$dir/program.cc" <<'CC'
 #include <zerod.h>
+#include <zerod_cuda.h>
+#include <zerod_host.h>
 
 #include <cstdio>
 #include <cstring>

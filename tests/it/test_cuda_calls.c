@@ -6,6 +6,8 @@
  */
 #include "cuda_scene.h"
 
+#include <zerod_cuda.h>
+
 #include <errno.h>
 #include <signal.h>
 
@@ -31,18 +33,18 @@ static bool did(zerod_client *client, int status)
 
 static void use_gpu(zerod_client *client, zerod_unit *unit, zerod_stream *stream)
 {
-	struct zerod_shard shard;
+	struct zerod_shard shard = ZEROD_INIT(shard);
 	void *data;
 
-	(void)did(client, zerod_unit_shard(unit, &shard));
-	if (!did(client, zerod_update_begin(&unit, 1)) ||
-	    !did(client, zerod_publish(&unit, 1, &stream, 1, 0)))
+	(void)did(client, zerod_shard_get(unit, &shard));
+	if (!did(client, zerod_update_begin(&unit, 1, NULL, NULL)) ||
+	    !did(client, zerod_publish(&unit, 1, &stream, 1, NULL, NULL)))
 		return;
 	for (unsigned i = 0; i < 2; i++) {
 		if (!did(client, zerod_gather(unit, NULL, i ? stream : NULL, &data)))
 			return;
-		if (!did(client, zerod_release(unit, NULL, &stream, 1, NULL)))
-			(void)did(client, zerod_release(unit, NULL, NULL, 0, NULL));
+		if (!did(client, zerod_release(unit, &stream, 1, NULL, NULL)))
+			(void)did(client, zerod_release(unit, NULL, 0, NULL, NULL));
 	}
 	(void)did(client, zerod_stream_synchronize(stream));
 }

@@ -2,6 +2,9 @@
 /* test_cuda_client.c - streams of GPUs in libzerod: wrapped, captured, destroyed early, of the wrong GPU, and
  * own slices. */
 #include "cuda_scene.h"
+
+#include <zerod_cuda.h>
+#include <zerod_host.h>
 #include "tests/contract/contract_reduce.h"
 
 /* ---- Wrapping ------------------------------------------------------------------------------------------ */
@@ -55,7 +58,7 @@ static void test_default_stream(void **state)
 	OK(client, zerod_gather(unit.at[0], NULL, stream, &data));
 	OK(client, zerod_stream_synchronize(stream));
 	contract_expect_bytes(&unit, data, 1);
-	OK(client, zerod_release(unit.at[0], NULL, &stream, 1, NULL));
+	OK(client, zerod_release(unit.at[0], &stream, 1, NULL, NULL));
 	AWAIT(contract_device(c, 0).quarantine_bytes == 0);
 	zerod_stream_destroy(stream);
 	contract_close(c);
@@ -79,9 +82,9 @@ static void test_contexts_of_the_caller_stay(void **state)
 			scene_make_current(ordinal);
 		assert_int_equal(scene_driver()->ctxGetCurrent(&before), 0);
 		OK(c->ranks[0].client, zerod_gather(unit.at[0], NULL, stream, &data));
-		OK(c->ranks[0].client, zerod_release(unit.at[0], NULL, &stream, 1, NULL));
+		OK(c->ranks[0].client, zerod_release(unit.at[0], &stream, 1, NULL, NULL));
 		OK(c->ranks[0].client, zerod_gather(unit.at[0], NULL, NULL, &data));
-		OK(c->ranks[0].client, zerod_release(unit.at[0], NULL, NULL, 0, NULL));
+		OK(c->ranks[0].client, zerod_release(unit.at[0], NULL, 0, NULL, NULL));
 		OK(c->ranks[0].client, zerod_stream_synchronize(stream));
 		assert_int_equal(scene_driver()->ctxGetCurrent(&after), 0);
 		assert_ptr_equal(after, before);
@@ -95,7 +98,7 @@ static void test_stream_of_another_gpu_is_refused(void **state)
 	struct contract *c = scene_open(&unit);
 	zerod_client *client = c->ranks[0].client;
 	struct CUstream_st *handle = scene_stream(1);
-	struct zerod_device_info info;
+	struct zerod_device_info info = ZEROD_INIT(info);
 	zerod_stream *stream = NULL;
 	void *data = NULL;
 
@@ -109,7 +112,7 @@ static void test_stream_of_another_gpu_is_refused(void **state)
 		FAILS(client, zerod_wait(client, ticket, stream, &data), ZEROD_E_INVALID, info.name);
 		OK(client, zerod_wait(client, ticket, NULL, &data));
 		contract_expect_bytes(&unit, data, 1);
-		OK(client, zerod_release(unit.at[0], NULL, NULL, 0, NULL));
+		OK(client, zerod_release(unit.at[0], NULL, 0, NULL, NULL));
 	}
 	zerod_stream_destroy(stream);
 	contract_close(c);
@@ -133,14 +136,14 @@ static void test_handle_goes_before_its_fence(void **state)
 	OK(rank->client, zerod_cuda_stream_wrap(rank->client, handle, &stream));
 	OK(rank->client, zerod_gather(unit.at[0], NULL, stream, &held));
 	gate = scene_hold(handle);
-	OK(rank->client, zerod_release(unit.at[0], NULL, &stream, 1, NULL));
+	OK(rank->client, zerod_release(unit.at[0], &stream, 1, NULL, NULL));
 	zerod_stream_destroy(stream);
 	for (unsigned i = 0; i < 3; i++) { /* on the same timeline, their values would be written first */
 		zerod_stream *other = contract_stream(rank);
 
 		OK(rank->client, zerod_gather(unit.at[0], NULL, other, &data));
 		assert_ptr_not_equal(data, held);
-		OK(rank->client, zerod_release(unit.at[0], NULL, &other, 1, NULL));
+		OK(rank->client, zerod_release(unit.at[0], &other, 1, NULL, NULL));
 		contract_sync(rank, other);
 		AWAIT(contract_device(c, 0).quarantine_bytes <= contract_padded_bytes(&unit));
 	}
@@ -168,7 +171,7 @@ static void test_captured_stream_is_refused(void **state)
 	OK(client, zerod_gather_begin(unit.at[0], NULL, &ticket));
 	assert_int_equal(driver->streamBeginCapture(handle, ZD_CU_CAPTURE_GLOBAL), 0);
 	FAILS(client, zerod_wait(client, ticket, stream, &data), ZEROD_E_UNSUPPORTED, "before the capture");
-	FAILS(client, zerod_release(unit.at[0], NULL, &stream, 1, NULL), ZEROD_E_UNSUPPORTED,
+	FAILS(client, zerod_release(unit.at[0], &stream, 1, NULL, NULL), ZEROD_E_UNSUPPORTED,
 	      "release after");
 	assert_int_equal(contract_buffer(c, 0, "w").uses, 1);
 	assert_int_equal(driver->streamEndCapture(handle, &graph), 0);
@@ -176,7 +179,7 @@ static void test_captured_stream_is_refused(void **state)
 	OK(client, zerod_wait(client, ticket, stream, &data));
 	OK(client, zerod_stream_synchronize(stream));
 	contract_expect_bytes(&unit, data, 1);
-	OK(client, zerod_release(unit.at[0], NULL, &stream, 1, NULL));
+	OK(client, zerod_release(unit.at[0], &stream, 1, NULL, NULL));
 	zerod_stream_destroy(stream);
 	contract_close(c);
 }
@@ -201,8 +204,8 @@ static void test_capture_elsewhere_is_not_disturbed(void **state)
 	OK(rank->client, zerod_gather(unit.at[0], NULL, NULL, &data));
 	OK(rank->client, zerod_gather(unit.at[0], NULL, stream, &data));
 	OK(rank->client, zerod_stream_synchronize(stream));
-	OK(rank->client, zerod_release(unit.at[0], NULL, NULL, 0, NULL));
-	OK(rank->client, zerod_release(unit.at[0], NULL, &stream, 1, NULL));
+	OK(rank->client, zerod_release(unit.at[0], NULL, 0, NULL, NULL));
+	OK(rank->client, zerod_release(unit.at[0], &stream, 1, NULL, NULL));
 	zerod_stream_destroy(stream);
 	assert_int_equal(driver->streamEndCapture(captured, &graph), 0);
 	assert_int_equal(driver->graphDestroy(graph), 0);
@@ -235,19 +238,19 @@ static void test_entry_that_cannot_be_mapped(void **state)
 	struct contract_unit unit;
 	struct contract *c = contract_open(NULL);
 	struct contract_rank *rank = &c->ranks[0];
-	struct zerod_entry entry;
+	struct zerod_entry entry = ZEROD_INIT(entry);
 	zerod_bucket *bucket = contract_bucket(rank, 1 << 20, 2);
 
 	(void)state;
 	contract_plain_unit(c, "w", SCENE_NUMEL, &unit);
 	contract_backward(rank, 3, false);
-	FAILS(rank->client, zerod_bucket_reserve(bucket, unit.at[0], &entry), ZEROD_E_NO_MEMORY,
+	FAILS(rank->client, zerod_bucket_reserve(bucket, unit.at[0], NULL, &entry), ZEROD_E_NO_MEMORY,
 	      "OUT_OF_MEMORY");
-	OK(rank->client, zerod_bucket_reserve(bucket, unit.at[0], &entry));
-	FAILS(rank->client, zerod_bucket_reserve(bucket, unit.at[0], &entry), ZEROD_E_DUPLICATE, NULL);
-	OK(rank->client, zerod_bucket_commit(bucket, entry.id, NULL, 0, NULL));
+	OK(rank->client, zerod_bucket_reserve(bucket, unit.at[0], NULL, &entry));
+	FAILS(rank->client, zerod_bucket_reserve(bucket, unit.at[0], NULL, &entry), ZEROD_E_DUPLICATE, NULL);
+	OK(rank->client, zerod_bucket_commit(bucket, entry.id, NULL, 0, NULL, NULL));
 	OK(c->ranks[1].client, zerod_backward_begin(c->ranks[1].group, NULL));
-	OK(c->ranks[1].client, zerod_reduce_skip(unit.at[1]));
+	OK(c->ranks[1].client, zerod_reduce_skip(unit.at[1], NULL, NULL));
 	contract_backward_end_all(c);
 	contract_close(c);
 }
@@ -257,9 +260,9 @@ static void test_entry_that_cannot_be_mapped(void **state)
 static void spoil_shard(struct contract_rank *rank, struct contract_unit *unit)
 {
 	static const uint8_t spoilt[SCENE_NUMEL / 2 * sizeof(float)] = {0xff};
-	struct zerod_shard shard;
+	struct zerod_shard shard = ZEROD_INIT(shard);
 
-	OK(rank->client, zerod_unit_shard(unit->at[rank->number], &shard));
+	OK(rank->client, zerod_shard_get(unit->at[rank->number], &shard));
 	contract_write(NULL, shard.data, spoilt, sizeof(spoilt));
 }
 
@@ -279,12 +282,12 @@ static void test_update_waits_for_the_own_slice(void **state)
 	contract_expect_version(rank, &unit,
 	                        1); /* the gather pool is there: the next one is placed at once */
 	OK(rank->client, zerod_gather_begin(unit.at[0], NULL, &ticket));
-	OK(rank->client, zerod_update_begin(&unit.at[0], 1));
+	OK(rank->client, zerod_update_begin(&unit.at[0], 1, NULL, NULL));
 	spoil_shard(rank, &unit);
 	OK(rank->client, zerod_wait(rank->client, ticket, NULL, &data));
 	contract_expect_bytes(&unit, data, 1);
 	contract_release(rank, &unit, NULL);
-	OK(rank->client, zerod_publish(&unit.at[0], 1, NULL, 0, 0));
+	OK(rank->client, zerod_publish(&unit.at[0], 1, NULL, 0, NULL, NULL));
 	contract_close(c);
 }
 
@@ -300,13 +303,14 @@ static void test_update_after_a_copy_that_failed(void **state)
 	(void)state;
 	contract_expect_version(rank, &unit, 1);
 	OK(rank->client, zerod_gather_begin(unit.at[0], NULL, &ticket));
-	FAILS(rank->client, zerod_update_begin(&unit.at[0], 1), ZEROD_E_NO_MEMORY, "copying a slice");
-	OK(rank->client, zerod_update_begin(&unit.at[0], 1));
+	FAILS(rank->client, zerod_update_begin(&unit.at[0], 1, NULL, NULL), ZEROD_E_NO_MEMORY,
+	      "copying a slice");
+	OK(rank->client, zerod_update_begin(&unit.at[0], 1, NULL, NULL));
 	spoil_shard(rank, &unit);
 	OK(rank->client, zerod_wait(rank->client, ticket, NULL, &data));
 	contract_expect_bytes(&unit, data, 1);
 	contract_release(rank, &unit, NULL);
-	OK(rank->client, zerod_publish(&unit.at[0], 1, NULL, 0, 0));
+	OK(rank->client, zerod_publish(&unit.at[0], 1, NULL, 0, NULL, NULL));
 	contract_close(c);
 }
 
@@ -346,11 +350,11 @@ static void test_release_waits_for_the_own_slice(void **state)
 	gate = contract_block(rank, stream);
 	OK(rank->client, zerod_wait(rank->client, ticket, stream, &data));
 	AWAIT(strcmp(contract_buffer(c, 0, "w").state, "AVAILABLE") == 0);
-	OK(rank->client, zerod_release(unit.at[0], NULL, NULL, 0, NULL)); /* nobody uses it: so it says */
+	OK(rank->client, zerod_release(unit.at[0], NULL, 0, NULL, NULL)); /* nobody uses it: so it says */
 	assert_int_equal(contract_device(c, 0).quarantine_bytes, contract_padded_bytes(&unit));
 	OK(rank->client, zerod_gather(unit.at[0], NULL, stream, &next));
 	assert_ptr_not_equal(next, data);
-	OK(rank->client, zerod_release(unit.at[0], NULL, &stream, 1, NULL));
+	OK(rank->client, zerod_release(unit.at[0], &stream, 1, NULL, NULL));
 	contract_unblock(gate);
 	AWAIT(contract_device(c, 0).quarantine_bytes == 0);
 	contract_close(c);
@@ -382,7 +386,7 @@ static void test_second_stream_finds_the_own_slice(void **state)
 	AWAIT(has_ended(handle));
 	contract_expect_bytes(&unit, data, 1);
 	contract_unblock(gate);
-	OK(rank->client, zerod_release(unit.at[0], NULL, (zerod_stream *[]){first, second}, 2, NULL));
+	OK(rank->client, zerod_release(unit.at[0], (zerod_stream *[]){first, second}, 2, NULL, NULL));
 	zerod_stream_destroy(second);
 	contract_close(c);
 }
@@ -422,14 +426,14 @@ static void test_update_waits_for_a_stream(void **state)
 	waiting.gate = contract_block(rank, stream);
 	OK(rank->client, zerod_gather(unit.at[0], NULL, stream, &data));
 	answer_with(open_gate_and_ask);
-	OK(rank->client, zerod_update_begin(&unit.at[0], 1));
+	OK(rank->client, zerod_update_begin(&unit.at[0], 1, NULL, NULL));
 	answer_with(waiting.ask);
 	CHECK(waiting.asked);
 	spoil_shard(rank, &unit);
 	contract_sync(rank, stream);
 	contract_expect_bytes(&unit, data, 1);
-	OK(rank->client, zerod_release(unit.at[0], NULL, &stream, 1, NULL));
-	OK(rank->client, zerod_publish(&unit.at[0], 1, NULL, 0, 0));
+	OK(rank->client, zerod_release(unit.at[0], &stream, 1, NULL, NULL));
+	OK(rank->client, zerod_publish(&unit.at[0], 1, NULL, 0, NULL, NULL));
 	contract_close(c);
 }
 
@@ -489,7 +493,7 @@ static void test_own_slice_is_left_no_more(void **state)
 	stream = contract_stream(rank);
 	gate = contract_block(rank, stream);
 	OK(rank->client, zerod_gather(unit.at[0], NULL, stream, &data));
-	OK(rank->client, zerod_release(unit.at[0], NULL, &stream, 1, NULL));
+	OK(rank->client, zerod_release(unit.at[0], &stream, 1, NULL, NULL));
 	case_write_file(dir, "busy-0", "100");
 	AWAIT(!is_left(rank, &probe));
 	copies.count = 0;
@@ -523,13 +527,13 @@ static void release_beside_a_later_gather(const char *tag)
 	OK(rank->client, zerod_gather_begin(unit.at[0], &later, &next));
 	contract_expect_version(rank, &other, 1); /* the answer about the first gather has come */
 	AWAIT(strcmp(contract_buffer(c, 0, "w").state, "AVAILABLE") == 0);
-	OK(rank->client, zerod_release(unit.at[0], NULL, NULL, 0, NULL));
+	OK(rank->client, zerod_release(unit.at[0], NULL, 0, NULL, NULL));
 	AWAIT(contract_device(c, 0).quarantine_bytes == 0);
 	data = contract_gather(rank, &other, NULL);
-	OK(rank->client, zerod_update_begin(&unit.at[0], 1));
+	OK(rank->client, zerod_update_begin(&unit.at[0], 1, NULL, NULL));
 	contract_expect_bytes(&other, data, 1);
 	contract_release(rank, &other, NULL);
-	OK(rank->client, zerod_publish(&unit.at[0], 1, NULL, 0, 0));
+	OK(rank->client, zerod_publish(&unit.at[0], 1, NULL, 0, NULL, NULL));
 	contract_close(c);
 }
 

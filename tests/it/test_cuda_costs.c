@@ -9,6 +9,8 @@
  */
 #include "cuda_scene.h"
 
+#include <zerod_cuda.h>
+
 #include "tests/support/daemon_fixture.h"
 
 #define TRAINER         "trainer"
@@ -25,6 +27,7 @@ struct trainer {
 	struct CUstream_st *handle;
 	zerod_unit *units[MANY];
 	unsigned count;
+	uint32_t flags; /* of its group */
 };
 
 static void must(int status)
@@ -40,6 +43,7 @@ static void join(struct trainer *t)
 	must(zerod_connect(NULL, &t->client));
 	options.job = "costs";
 	options.world_size = 1;
+	options.flags = t->flags;
 	must(zerod_group_join(t->client, &options, &t->group));
 	for (unsigned i = 0; i < t->count; i++) {
 		struct zerod_unit_options unit = ZEROD_INIT(unit);
@@ -50,8 +54,8 @@ static void join(struct trainer *t)
 		unit.numel = SCENE_NUMEL;
 		must(zerod_unit_register(t->group, &unit, &t->units[i]));
 	}
-	must(zerod_update_begin(t->units, t->count));
-	must(zerod_publish(t->units, t->count, NULL, 0, 0));
+	must(zerod_update_begin(t->units, t->count, NULL, NULL));
+	must(zerod_publish(t->units, t->count, NULL, 0, NULL, NULL));
 	t->handle = scene_stream(0);
 	must(zerod_cuda_stream_wrap(t->client, t->handle, &t->stream));
 }
@@ -63,12 +67,12 @@ static void do_round(struct trainer *t)
 	for (unsigned i = 0; i < t->count; i++)
 		must(zerod_gather_begin(t->units[i], NULL, &tickets[i]));
 	must(zerod_wait_many(t->client, tickets, t->count, t->stream, NULL));
-	must(zerod_release_many(t->units, t->count, NULL, &t->stream, 1, NULL));
+	must(zerod_release_many(t->units, t->count, &t->stream, 1, NULL, NULL));
 }
 
-static int trainer_main(unsigned count, unsigned rounds)
+static int trainer_main(unsigned count, unsigned rounds, uint32_t flags)
 {
-	struct trainer t = {.count = count};
+	struct trainer t = {.count = count, .flags = flags};
 
 	alarm(TRAINER_SECONDS);
 	join(&t);
@@ -86,16 +90,19 @@ struct calls {
 	unsigned all, copies, orders, captures;
 };
 
-static void run_trainer(const char *socket_path, unsigned count, unsigned rounds, const char *count_file)
+/* With a group of these flags. */
+static void run_trainer(const char *socket_path, unsigned count, unsigned rounds, uint32_t flags,
+                        const char *count_file)
 {
-	char units_text[16], rounds_text[16];
-	char *const args[] = {(char *)"case", (char *)TRAINER, units_text, rounds_text, NULL};
+	char units_text[16], rounds_text[16], flags_text[16];
+	char *const args[] = {(char *)"case", (char *)TRAINER, units_text, rounds_text, flags_text, NULL};
 	int status = 0;
 	pid_t pid = fork();
 
 	if (pid == 0) {
 		(void)snprintf(units_text, sizeof(units_text), "%u", count);
 		(void)snprintf(rounds_text, sizeof(rounds_text), "%u", rounds);
+		(void)snprintf(flags_text, sizeof(flags_text), "%u", flags);
 		(void)setenv("ZEROD_SOCKET", socket_path, 1);
 		(void)setenv("ZD_DOUBLE_COUNT", count_file, 1);
 		(void)execv("/proc/self/exe", args);
@@ -113,7 +120,7 @@ static bool orders_stream(const char *function)
 	       strcmp(function, "cuStreamWriteValue64") == 0;
 }
 
-static struct calls count_calls(const char *socket_path, unsigned count, unsigned rounds)
+static struct calls count_calls(const char *socket_path, unsigned count, unsigned rounds, uint32_t flags)
 {
 	char path[] = "/tmp/zd-count-XXXXXX", line[128], function[64];
 	struct calls calls = {0};
@@ -122,7 +129,7 @@ static struct calls count_calls(const char *socket_path, unsigned count, unsigne
 
 	assert_true(fd >= 0);
 	(void)close(fd);
-	run_trainer(socket_path, count, rounds, path);
+	run_trainer(socket_path, count, rounds, flags, path);
 	file = fopen(path, "re");
 	assert_non_null(file);
 	while (fgets(line, sizeof(line), file)) {
@@ -144,7 +151,7 @@ static struct calls count_calls(const char *socket_path, unsigned count, unsigne
 }
 
 /* Of ROUNDS rounds of `count` units. */
-static struct calls cost(unsigned count)
+static struct calls cost(unsigned count, uint32_t flags)
 {
 	const char *const args[] = {"--backend", "cuda", NULL};
 	struct zd_daemon_options options = {.args = args};
@@ -152,17 +159,20 @@ static struct calls cost(unsigned count)
 	struct calls some, more;
 
 	assert_int_equal(zd_daemon_start(&options, &daemon), 0);
-	some = count_calls(daemon.socket_path, count, ROUNDS);
-	more = count_calls(daemon.socket_path, count, 2 * ROUNDS);
+	some = count_calls(daemon.socket_path, count, ROUNDS, flags);
+	more = count_calls(daemon.socket_path, count, 2 * ROUNDS, flags);
 	assert_int_equal(zd_daemon_stop(&daemon), 0);
 	return (struct calls){more.all - some.all, more.copies - some.copies, more.orders - some.orders,
 	                      more.captures - some.captures};
 }
 
+/* A rank that is alone gathers copies in such a group only. */
+#define COPIES (ZEROD_GROUP_DURABLE | ZEROD_GROUP_SHADOW)
+
 /* Beside what is named: entering the context and leaving it, once for the wait and once for the release. */
 static void expect_cost(unsigned count)
 {
-	struct calls calls = cost(count);
+	struct calls calls = cost(count, COPIES);
 
 	assert_int_equal(calls.copies, ROUNDS * count);
 	assert_int_equal(calls.orders, ROUNDS * 2);
@@ -185,11 +195,21 @@ static void test_many_units(void **state)
 /* Waits are only enqueued for what has not passed yet, so their number is not known. */
 static void test_many_units_of_several_gpus(void **state)
 {
-	struct calls calls = cost(MANY);
+	struct calls calls = cost(MANY, COPIES);
 
 	(void)state;
 	assert_int_equal(calls.copies, 0);
 	assert_int_equal(calls.captures, ROUNDS * 2);
+}
+
+/* The gathered buffer is the shard: what is left is the fence of each release. */
+static void test_a_rank_that_is_alone(void **state)
+{
+	struct calls calls = cost(MANY, 0);
+
+	(void)state;
+	assert_int_equal(calls.copies, 0);
+	assert_int_equal(calls.orders, ROUNDS);
 }
 
 /* On one GPU the client copies its own slices, on several the daemon does. */
@@ -199,10 +219,12 @@ int main(int argc, char **argv)
 	        CASE(test_one_unit, "ZD_DOUBLE_DEVICES=1"),
 	        CASE(test_many_units, "ZD_DOUBLE_DEVICES=1"),
 	        CASE(test_many_units_of_several_gpus, "ZD_DOUBLE_DEVICES=2"),
+	        CASE(test_a_rank_that_is_alone, "ZD_DOUBLE_DEVICES=1"),
 	};
 
-	if (argc == 4 && strcmp(argv[1], TRAINER) == 0)
+	if (argc == 5 && strcmp(argv[1], TRAINER) == 0)
 		return trainer_main((unsigned)strtoul(argv[2], NULL, 10),
-		                    (unsigned)strtoul(argv[3], NULL, 10));
+		                    (unsigned)strtoul(argv[3], NULL, 10),
+		                    (uint32_t)strtoul(argv[4], NULL, 10));
 	return scene_main(cases, sizeof(cases) / sizeof(cases[0]), argc, argv);
 }

@@ -5,6 +5,8 @@
  */
 #include "cuda_scene.h"
 
+#include <zerod_cuda.h>
+
 #include <dlfcn.h>
 #include <errno.h>
 #include <pthread.h>
@@ -13,6 +15,7 @@
 
 #include "tests/double/control.h"
 #include "tests/support/daemon_fixture.h"
+#include "tests/support/options.h"
 
 /* Copies of the daemon take so long, those of this process do not. */
 static void slow_the_daemon_down(const char *copy_us)
@@ -36,7 +39,7 @@ static void make_wait(struct contract_rank *rank, struct contract_unit *unit, st
 
 	OK(rank->client, zerod_gather(unit->at[0], NULL, stream, &data));
 	while (has_ended(handle)) {
-		OK(rank->client, zerod_release(unit->at[0], NULL, &stream, 1, NULL));
+		OK(rank->client, zerod_release(unit->at[0], &stream, 1, NULL, NULL));
 		OK(rank->client, zerod_gather(unit->at[0], NULL, stream, &data));
 	}
 }
@@ -59,7 +62,8 @@ static void test_daemon_killed_while_a_stream_waits(void **state)
 	assert_int_equal(zd_daemon_kill(contract_daemon()), 0);
 	AWAIT(has_ended(handle));
 	FAILS(rank->client, zerod_stream_synchronize(stream), ZEROD_E_DISCONNECTED, NULL);
-	FAILS(rank->client, zerod_publish(&unit.at[0], 1, &stream, 1, 0), ZEROD_E_DISCONNECTED, NULL);
+	FAILS(rank->client, zerod_publish(&unit.at[0], 1, &stream, 1, NULL, NULL), ZEROD_E_DISCONNECTED,
+	      NULL);
 	zerod_stream_destroy(stream);
 	assert_int_equal(contract_teardown(NULL), 0);
 }
@@ -78,7 +82,7 @@ static void *release_into_full(void *arg)
 	zerod_ticket ticket;
 
 	full->control->fill_streams(true);
-	FAILS(full->rank->client, zerod_release(full->unit->at[0], NULL, &full->stream, 1, &ticket),
+	FAILS(full->rank->client, zerod_release(full->unit->at[0], &full->stream, 1, NULL, &ticket),
 	      ZEROD_E_DISCONNECTED, NULL);
 	full->released = true;
 	return NULL;
@@ -147,13 +151,13 @@ static void test_abort_poisons(void **state)
 		status = zerod_stream_synchronize(stream);
 	contract_expect(rank->client, status, ZEROD_E_ABORTED, "reset", "a wait for an aborted gather",
 	                __LINE__);
-	FAILS(rank->client, zerod_update_begin(&unit.at[0], 1), ZEROD_E_POISONED, NULL);
-	OK(rank->client, zerod_release(unit.at[0], NULL, &stream, 1, NULL));
-	OK(rank->client, zerod_session_reset(rank->client));
+	FAILS(rank->client, zerod_update_begin(&unit.at[0], 1, NULL, NULL), ZEROD_E_POISONED, NULL);
+	OK(rank->client, zerod_release(unit.at[0], &stream, 1, NULL, NULL));
+	OK(rank->client, zerod_session_reset(rank->client, NULL));
 	OK(rank->client, zerod_gather(unit.at[0], NULL, stream, &data));
 	contract_sync(rank, stream);
 	contract_expect_bytes(&unit, data, 1);
-	OK(rank->client, zerod_release(unit.at[0], NULL, &stream, 1, NULL));
+	OK(rank->client, zerod_release(unit.at[0], &stream, 1, NULL, NULL));
 	contract_publish(rank, &unit);
 	contract_close(c);
 }
@@ -210,7 +214,7 @@ static void test_forked_child(void **state)
 		(void)!read(ends[0], &byte, 1); /* until the parent has ended its session */
 		_exit(line % 256);
 	}
-	OK(rank->client, zerod_release(unit.at[0], NULL, &stream, 1, NULL));
+	OK(rank->client, zerod_release(unit.at[0], &stream, 1, NULL, NULL));
 	contract_unblock(gate);
 	contract_sync(rank, stream);
 	contract_expect_version(rank, &unit, 1);
@@ -246,7 +250,8 @@ static void use_streams(struct contract_rank *rank, void *arg)
 		OK(rank->client, zerod_wait(rank->client, ticket, both[i % 2], &data));
 		OK(rank->client, zerod_wait(rank->client, ticket, user->own, &data));
 		contract_read(user->own, seen, data, contract_padded_bytes(user->unit));
-		OK(rank->client, zerod_release(user->unit->at[rank->number], user->tag, both, 2, NULL));
+		OK(rank->client,
+		   zerod_release(user->unit->at[rank->number], both, 2, TAGGED(user->tag), NULL));
 		contract_sync(rank, user->own);
 		same &= contract_bytes_are(user->unit, seen, 1);
 	}

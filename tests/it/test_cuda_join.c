@@ -74,7 +74,7 @@ static void test_renumbered_gpus(void **state)
 static void test_hidden_gpu_is_named(void **state)
 {
 	struct zerod_alloc_options alloc = ZEROD_INIT(alloc);
-	struct zerod_device_info hidden, seen;
+	struct zerod_device_info hidden = ZEROD_INIT(hidden), seen = ZEROD_INIT(seen);
 	struct scene scene;
 	zerod_buffer *buffer;
 	void *data;

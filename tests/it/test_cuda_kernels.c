@@ -5,6 +5,8 @@
  */
 #include "cuda_scene.h"
 
+#include <zerod_cuda.h>
+
 #include "base/mem.h"
 
 #define SOURCE_BYTES (SCENE_NUMEL * sizeof(float))
@@ -33,8 +35,8 @@ static void open_scene(struct scene *scene)
 	alloc.job = "masters";
 	alloc.bytes = SOURCE_BYTES + sizeof(float);
 	OK(scene->rank->client, zerod_alloc(scene->rank->client, &alloc, &scene->buffer, &data));
-	scene->source = (struct zerod_source){scene->unit.at[0], data};
-	OK(scene->rank->client, zerod_update_begin(&scene->source.unit, 1));
+	scene->source = (struct zerod_source){sizeof(struct zerod_source), scene->unit.at[0], data};
+	OK(scene->rank->client, zerod_update_begin(&scene->source.unit, 1, NULL, NULL));
 }
 
 static void close_scene(struct scene *scene)
@@ -45,15 +47,15 @@ static void close_scene(struct scene *scene)
 
 static uint64_t version(struct scene *scene)
 {
-	struct zerod_shard shard;
+	struct zerod_shard shard = ZEROD_INIT(shard);
 
-	OK(scene->rank->client, zerod_unit_shard(scene->source.unit, &shard));
+	OK(scene->rank->client, zerod_shard_get(scene->source.unit, &shard));
 	return shard.version;
 }
 
 static int publish(struct scene *scene, enum zerod_dtype from, zerod_stream *stream)
 {
-	return zerod_publish_from(&scene->source, 1, from, stream, 0);
+	return zerod_publish_from(&scene->source, 1, from, stream, NULL, NULL);
 }
 
 /* The source's bytes, on a stream of the test's. */
@@ -67,9 +69,9 @@ static void fill(const struct scene *scene, struct CUstream_st *handle, uint8_t 
 static void expect_shard(struct scene *scene, zerod_unit *unit, uint64_t element_bytes, uint8_t byte)
 {
 	uint8_t bytes[SOURCE_BYTES];
-	struct zerod_shard shard;
+	struct zerod_shard shard = ZEROD_INIT(shard);
 
-	OK(scene->rank->client, zerod_unit_shard(unit, &shard));
+	OK(scene->rank->client, zerod_shard_get(unit, &shard));
 	contract_read(NULL, bytes, shard.data, shard.true_numel * element_bytes);
 	for (uint64_t i = 0; i < shard.true_numel * element_bytes; i++)
 		assert_int_equal(bytes[i], byte);
@@ -111,13 +113,14 @@ static void test_without_kernels_nothing_is_copied(void **state)
 	open_scene(&scene);
 	stream = contract_stream(scene.rank);
 	contract_plain_unit(scene.c, "copied", SCENE_NUMEL, &copied);
-	OK(scene.rank->client, zerod_update_begin(&copied.at[0], 1));
+	OK(scene.rank->client, zerod_update_begin(&copied.at[0], 1, NULL, NULL));
 	fill(&scene, handle, 0x3f);
 	assert_int_equal(scene_driver()->streamSynchronize(handle), 0);
-	sources[0] = (struct zerod_source){copied.at[0], scene.source.data};
+	sources[0] = (struct zerod_source){sizeof(struct zerod_source), copied.at[0], scene.source.data};
 	sources[1] = scene.source;
 	for (int i = 0; i < 2; i++)
-		FAILS(scene.rank->client, zerod_publish_from(sources, 2, ZEROD_FLOAT32, i ? stream : NULL, 0),
+		FAILS(scene.rank->client,
+		      zerod_publish_from(sources, 2, ZEROD_FLOAT32, i ? stream : NULL, NULL, NULL),
 		      ZEROD_E_UNSUPPORTED, "kernels");
 	OK(scene.rank->client, zerod_stream_synchronize(stream));
 	expect_shard(&scene, copied.at[0], sizeof(float), 0);

@@ -11,6 +11,7 @@
 #include <signal.h>
 
 #include <zerod.h>
+#include <zerod_cuda.h>
 
 #include "driver/driver.h"
 #include "tests/it/program.h"
@@ -86,8 +87,8 @@ static int rank_join(struct rank *rank, const struct order *order)
 	if (!status)
 		status = zerod_bucket_create(rank->group, &bucket, &rank->bucket);
 	if (!status)
-		status = zerod_update_begin(&rank->unit, 1);
-	return status ? status : zerod_publish(&rank->unit, 1, NULL, 0, 0);
+		status = zerod_update_begin(&rank->unit, 1, NULL, NULL);
+	return status ? status : zerod_publish(&rank->unit, 1, NULL, 0, NULL, NULL);
 }
 
 /* The stream's wait was freed where the group has ended; what it was asked for next says why. */
@@ -97,27 +98,27 @@ static int rank_gather(struct rank *rank)
 	int status = zerod_gather(rank->unit, NULL, rank->stream, &data);
 	if (!status)
 		status = zerod_stream_synchronize(rank->stream);
-	if (status == ZEROD_E_ABORTED && !zerod_session_reset(rank->client))
+	if (status == ZEROD_E_ABORTED && !zerod_session_reset(rank->client, NULL))
 		status = zerod_gather(rank->unit, NULL, NULL, &data);
-	return status ? status : zerod_release(rank->unit, NULL, &rank->stream, 1, NULL);
+	return status ? status : zerod_release(rank->unit, &rank->stream, 1, NULL, NULL);
 }
 
 static int rank_commit(struct rank *rank)
 {
 	struct zerod_backward_options backward = ZEROD_INIT(backward);
-	struct zerod_entry entry;
+	struct zerod_entry entry = ZEROD_INIT(entry);
 	int status = zerod_backward_begin(rank->group, &backward);
 
 	if (!status)
-		status = zerod_bucket_reserve(rank->bucket, rank->unit, &entry);
-	return status ? status : zerod_bucket_commit(rank->bucket, entry.id, NULL, 0, NULL);
+		status = zerod_bucket_reserve(rank->bucket, rank->unit, NULL, &entry);
+	return status ? status : zerod_bucket_commit(rank->bucket, entry.id, NULL, 0, NULL, NULL);
 }
 
 /* What it was given may be aborted. */
 static int rank_leave(struct rank *rank)
 {
 	zerod_group *group = rank->group;
-	int status = zerod_session_reset(rank->client);
+	int status = zerod_session_reset(rank->client, NULL);
 
 	rank->group = NULL;
 	return status ? status : zerod_group_leave(group);
@@ -137,7 +138,7 @@ static int rank_obey(struct rank *rank, const struct order *order, struct answer
 	case COMMIT:
 		return rank_commit(rank);
 	case END_BACKWARD:
-		return zerod_backward_end(rank->group);
+		return zerod_backward_end(rank->group, NULL, NULL);
 	case LEAVE:
 		return rank_leave(rank);
 	}

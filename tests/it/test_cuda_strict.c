@@ -5,6 +5,8 @@
  */
 #include "cuda_strict_scene.h"
 
+#include <zerod_cuda.h>
+
 #include "client/cuda_internal.h"
 
 /* ---- The promise --------------------------------------------------------------------------------------- */
@@ -133,12 +135,12 @@ static void test_own_slice_of_an_update_opens_its_buffer(void **state)
 	assert_false(contract_can_touch(rank, view));
 	AWAIT(contract_device(c, 0).quarantine_bytes == 0); /* so that the next one is placed at once */
 	OK(rank->client, zerod_gather_begin(unit.at[0], NULL, &ticket));
-	OK(rank->client, zerod_update_begin(&unit.at[0], 1));
+	OK(rank->client, zerod_update_begin(&unit.at[0], 1, NULL, NULL));
 	OK(rank->client, zerod_wait(rank->client, ticket, NULL, &again));
 	assert_ptr_equal(again, view);
 	contract_expect_bytes(&unit, again, 1);
 	contract_release(rank, &unit, NULL);
-	OK(rank->client, zerod_publish(&unit.at[0], 1, NULL, 0, 0));
+	OK(rank->client, zerod_publish(&unit.at[0], 1, NULL, 0, NULL, NULL));
 	contract_close(c);
 }
 

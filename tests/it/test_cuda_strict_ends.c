@@ -5,6 +5,8 @@
  */
 #include "cuda_strict_scene.h"
 
+#include <zerod_cuda.h>
+
 #include "tests/support/daemon_fixture.h"
 
 /* A stream that is wrapped, and held up until the word is 1. */
@@ -57,7 +59,7 @@ static void test_trimmed_segments_are_made_again(void **state)
 	(void)contract_gather(rank, &unit, NULL);
 	contract_release(rank, &unit, NULL);
 	AWAIT(contract_device(c, 0).quarantine_bytes == 0);
-	OK(rank->client, zerod_trim(rank->client, 0, 0, &freed));
+	OK(rank->client, zerod_trim(rank->client, 0, 0, NULL, &freed));
 	assert_int_equal(freed, SEGMENT_BYTES);
 	view = contract_gather(rank, &unit, NULL);
 	assert_true(contract_can_touch(rank, view));
@@ -92,7 +94,8 @@ static void use_streams(struct contract_rank *rank, void *arg)
 
 		OK(rank->client, zerod_gather(user->unit->at[rank->number], &options, user->own, &data));
 		contract_read(user->own, seen, data, contract_padded_bytes(user->unit));
-		OK(rank->client, zerod_release(user->unit->at[rank->number], user->tag, both, 2, NULL));
+		OK(rank->client,
+		   zerod_release(user->unit->at[rank->number], both, 2, TAGGED(user->tag), NULL));
 		contract_sync(rank, user->own);
 		same &= contract_bytes_are(user->unit, seen, 1);
 	}

@@ -41,16 +41,16 @@ static void check_values(struct rank *rank, uint64_t numel, uint64_t first, floa
 
 static void rank_publish(struct rank *rank)
 {
-	TRY(rank, zerod_update_begin(rank->units, UNITS));
+	TRY(rank, zerod_update_begin(rank->units, UNITS, NULL, NULL));
 	for (uint32_t u = 0; u < UNITS; u++) {
-		struct zerod_shard shard;
+		struct zerod_shard shard = ZEROD_INIT(shard);
 
-		TRY(rank, zerod_unit_shard(rank->units[u], &shard));
+		TRY(rank, zerod_shard_get(rank->units[u], &shard));
 		for (uint64_t i = 0; i < shard.true_numel; i++)
 			rank->values[i] = weight(u, shard.offset_numel + i);
 		rank_write(rank, shard.data, shard.true_numel);
 	}
-	TRY(rank, zerod_publish(rank->units, UNITS, &rank->stream, 1, 0));
+	TRY(rank, zerod_publish(rank->units, UNITS, &rank->stream, 1, NULL, NULL));
 }
 
 static void gather_and_check(struct rank *rank, uint32_t unit)
@@ -61,7 +61,7 @@ static void gather_and_check(struct rank *rank, uint32_t unit)
 	rank_read(rank, whole, unit_numel[unit]);
 	if (!rank->status)
 		check_values(rank, unit_numel[unit], 0, 1, weight, unit);
-	TRY(rank, zerod_release(rank->units[unit], NULL, &rank->stream, 1, NULL));
+	TRY(rank, zerod_release(rank->units[unit], &rank->stream, 1, NULL, NULL));
 }
 
 static void rank_gather(struct rank *rank)
@@ -77,15 +77,15 @@ static void rank_backward(struct rank *rank)
 	options.boundary = 1;
 	TRY(rank, zerod_backward_begin(rank->group, &options));
 	for (uint32_t u = UNITS; u-- > 0;) {
-		struct zerod_entry entry;
+		struct zerod_entry entry = ZEROD_INIT(entry);
 
-		TRY(rank, zerod_bucket_reserve(rank->bucket, rank->units[u], &entry));
+		TRY(rank, zerod_bucket_reserve(rank->bucket, rank->units[u], NULL, &entry));
 		for (uint64_t i = 0; i < unit_numel[u]; i++)
 			rank->values[i] = gradient(u, i) * (float)(rank->number + 1);
 		rank_write(rank, entry.data, unit_numel[u]);
-		TRY(rank, zerod_bucket_commit(rank->bucket, entry.id, &rank->stream, 1, NULL));
+		TRY(rank, zerod_bucket_commit(rank->bucket, entry.id, &rank->stream, 1, NULL, NULL));
 	}
-	TRY(rank, zerod_backward_end(rank->group));
+	TRY(rank, zerod_backward_end(rank->group, NULL, NULL));
 }
 
 static double norm_squared(void)
@@ -100,15 +100,15 @@ static double norm_squared(void)
 
 static void rank_step(struct rank *rank)
 {
-	struct zerod_step_info info;
+	struct zerod_step_info info = ZEROD_INIT(info);
 
-	TRY(rank, zerod_step_begin(rank->group, &info));
+	TRY(rank, zerod_step_begin(rank->group, NULL, &info, NULL));
 	for (uint32_t u = 0; u < UNITS; u++) {
-		struct zerod_shard shard;
-		struct zerod_target target;
+		struct zerod_shard shard = ZEROD_INIT(shard);
+		struct zerod_target target = ZEROD_INIT(target);
 
-		TRY(rank, zerod_unit_shard(rank->units[u], &shard));
-		TRY(rank, zerod_unit_target(rank->units[u], &target));
+		TRY(rank, zerod_shard_get(rank->units[u], &shard));
+		TRY(rank, zerod_target_get(rank->units[u], &target));
 		rank_read(rank, target.data, target.true_numel);
 		check_values(rank, target.true_numel, shard.offset_numel, WORLD * (WORLD + 1) / 2, gradient,
 		             u);
@@ -119,7 +119,7 @@ static void rank_step(struct rank *rank)
 		               (unsigned long long)info.step, info.norm_squared, norm_squared());
 	}
 	TRY(rank, zerod_step_end(rank->group, &rank->stream, 1));
-	TRY(rank, zerod_commit(rank->group, (uint64_t)step));
+	TRY(rank, zerod_commit(rank->group, (uint64_t)step, NULL));
 }
 
 static void train(const char *collectives, enum zerod_collectives how, uint32_t flags)
@@ -199,7 +199,7 @@ static void rank_ask_why(struct rank *rank)
 {
 	void *whole;
 
-	TRY(rank, zerod_session_reset(rank->client));
+	TRY(rank, zerod_session_reset(rank->client, NULL));
 	TRY(rank, zerod_gather(rank->units[0], NULL, NULL, &whole));
 }
 
@@ -327,12 +327,12 @@ static void test_daemon_dies(void **state)
 
 static void rank_commit(struct rank *rank)
 {
-	TRY(rank, zerod_commit(rank->group, 1));
+	TRY(rank, zerod_commit(rank->group, 1, NULL));
 }
 
 static void rank_expect_nothing_committed(struct rank *rank)
 {
-	struct zerod_group_info info;
+	struct zerod_group_info info = ZEROD_INIT(info);
 
 	TRY(rank, zerod_group_get(rank->group, &info));
 	if (info.committed_step != 0 || info.torn)

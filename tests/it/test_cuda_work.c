@@ -93,7 +93,8 @@ static void test_daemon_is_asked_instead(void **state)
 	(void)state;
 	contract_backward(rank, 3, true);
 	contract_reduce(rank, bucket, &unit, 1, NULL);
-	FAILS(rank->client, zerod_backward_end(rank->group), ZEROD_E_DEVICE, "fetching a reduction's inputs");
+	FAILS(rank->client, zerod_backward_end(rank->group, NULL, NULL), ZEROD_E_DEVICE,
+	      "fetching a reduction's inputs");
 	contract_close(c);
 }
 
@@ -108,7 +109,7 @@ static void test_sum_without_a_fence(void **state)
 	(void)state;
 	contract_backward(rank, 3, true);
 	contract_reduce(rank, bucket, &unit, 1, NULL);
-	FAILS(rank->client, zerod_backward_end(rank->group), ZEROD_E_DEVICE, "writing a fence");
+	FAILS(rank->client, zerod_backward_end(rank->group, NULL, NULL), ZEROD_E_DEVICE, "writing a fence");
 	contract_close(c);
 }
 
@@ -131,13 +132,13 @@ static void test_capture_is_not_disturbed(void **state)
 		struct contract_rank *rank = &c->ranks[i];
 
 		buckets[i] = contract_bucket(rank, 65536, 1);
-		OK(rank->client, zerod_bucket_reserve(buckets[i], unit.at[i], &entries[i]));
+		OK(rank->client, zerod_bucket_reserve(buckets[i], unit.at[i], NULL, SIZED(&entries[i])));
 		contract_write_gradient(rank, NULL, &entries[i], 0, unit.numel, 1);
 	}
 	scene_make_current(0);
 	assert_int_equal(driver->streamBeginCapture(captured, ZD_CU_CAPTURE_GLOBAL), 0);
 	for (unsigned i = 0; i < 2; i++)
-		OK(c->ranks[i].client, zerod_bucket_commit(buckets[i], entries[i].id, NULL, 0, NULL));
+		OK(c->ranks[i].client, zerod_bucket_commit(buckets[i], entries[i].id, NULL, 0, NULL, NULL));
 	contract_backward_end_all(c);
 	assert_int_equal(driver->streamEndCapture(captured, &graph), 0);
 	assert_int_equal(driver->graphDestroy(graph), 0);

@@ -304,7 +304,7 @@ static const struct bad_case {
 	const char *text;
 	struct mistakes mistakes;
 } bad_cases[] = {
-        {{ZD_TIMELINES, 1}, 1, "a sum behind timeline 512, value 1", {0}},
+        {{ZD_TIMELINES, 1}, 1, "a sum behind timeline 1024, value 1", {0}},
         {{UINT32_MAX, 1}, 1, "a sum behind timeline 4294967295, value 1", {0}},
         {{3, 0}, 1, "a sum behind timeline 3, value 0", {0}},
         {{3, ZD_FENCE_ABORTED}, 1, "a sum behind timeline 3, value 9223372036854775807", {0}},

@@ -70,24 +70,24 @@ static int open_rank(struct rank *rank, const char *socket_path, const char *job
 static int commit(struct rank *rank, float value)
 {
 	static float values[NUMEL];
-	struct zerod_entry entry;
+	struct zerod_entry entry = ZEROD_INIT(entry);
 
 	for (unsigned i = 0; i < NUMEL; i++)
 		values[i] = value;
-	return zerod_bucket_reserve(rank->bucket, rank->unit, &entry) ||
+	return zerod_bucket_reserve(rank->bucket, rank->unit, NULL, &entry) ||
 	       driver()->memcpyHtoDAsync((zd_cu_ptr)entry.data, values, sizeof(values), NULL) ||
 	       driver()->streamSynchronize(NULL) ||
-	       zerod_bucket_commit(rank->bucket, entry.id, NULL, 0, NULL);
+	       zerod_bucket_commit(rank->bucket, entry.id, NULL, 0, NULL, NULL);
 }
 
 /* The step; the rank's slice of the sum is `value` everywhere. */
 static int look(struct rank *rank, float value)
 {
 	static float values[NUMEL];
-	struct zerod_step_info info;
-	struct zerod_target target;
+	struct zerod_step_info info = ZEROD_INIT(info);
+	struct zerod_target target = ZEROD_INIT(target);
 
-	if (zerod_step_begin(rank->group, &info) || zerod_unit_target(rank->unit, &target) ||
+	if (zerod_step_begin(rank->group, NULL, &info, NULL) || zerod_target_get(rank->unit, &target) ||
 	    driver()->memcpyDtoHAsync(values, (zd_cu_ptr)target.data, target.true_numel * sizeof(float),
 	                              NULL) ||
 	    driver()->streamSynchronize(NULL) || zerod_step_end(rank->group, NULL, 0))
@@ -100,7 +100,7 @@ static int look(struct rank *rank, float value)
 
 static int finish(struct rank *rank, float value)
 {
-	return zerod_backward_end(rank->group) || look(rank, value);
+	return zerod_backward_end(rank->group, NULL, NULL) || look(rank, value);
 }
 
 /* ---- Rank 1 -------------------------------------------------------------------------------------------- */
@@ -284,7 +284,7 @@ static void test_trainer_that_makes_no_call(void **state)
 
 	(void)state;
 	open_scene(&scene, "trainer", false);
-	assert_int_equal(zerod_backward_end(scene.rank.group), 0);
+	assert_int_equal(zerod_backward_end(scene.rank.group, NULL, NULL), 0);
 	say(&scene.trainer, FINISH);
 	assert_int_equal(look(&scene.rank, 5), 0);
 	assert_int_equal(end_trainer(&scene.trainer), 0);
@@ -298,7 +298,7 @@ static void test_sum_beside_a_full_queue(void **state)
 
 	(void)state;
 	open_scene(&scene, QUEUES "trainer", false);
-	assert_int_equal(zerod_backward_end(scene.rank.group), 0);
+	assert_int_equal(zerod_backward_end(scene.rank.group, NULL, NULL), 0);
 	say(&scene.trainer, FINISH);
 	assert_int_equal(look(&scene.rank, 5), 0);
 	assert_int_equal(end_trainer(&scene.trainer), 0);
@@ -329,7 +329,7 @@ static void expect_lost(struct scene *scene)
 {
 	assert_int_equal(kill(scene->trainer.pid, SIGKILL), 0);
 	assert_true(WIFSIGNALED(end_trainer(&scene->trainer)));
-	assert_int_equal(zerod_backward_end(scene->rank.group), ZEROD_E_PEER_LOST);
+	assert_int_equal(zerod_backward_end(scene->rank.group, NULL, NULL), ZEROD_E_PEER_LOST);
 }
 
 static void test_killed_before_it_began(void **state)

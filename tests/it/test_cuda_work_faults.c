@@ -52,7 +52,7 @@ static int reduce(struct trainer *trainer)
 {
 	struct zerod_backward_options backward = ZEROD_INIT(backward);
 	struct zerod_bucket_options bucket = ZEROD_INIT(bucket);
-	struct zerod_entry entry;
+	struct zerod_entry entry = ZEROD_INIT(entry);
 	float values[NUMEL];
 
 	backward.boundary = true;
@@ -61,21 +61,21 @@ static int reduce(struct trainer *trainer)
 		values[i] = (float)i;
 	return zerod_backward_begin(trainer->group, &backward) ||
 	       zerod_bucket_create(trainer->group, &bucket, &trainer->bucket) ||
-	       zerod_bucket_reserve(trainer->bucket, trainer->unit, &entry) ||
+	       zerod_bucket_reserve(trainer->bucket, trainer->unit, NULL, &entry) ||
 	       trainer->driver->memcpyHtoDAsync((zd_cu_ptr)entry.data, values, sizeof(values), NULL) ||
 	       trainer->driver->streamSynchronize(NULL) ||
-	       zerod_bucket_commit(trainer->bucket, entry.id, NULL, 0, NULL) ||
-	       zerod_backward_end(trainer->group);
+	       zerod_bucket_commit(trainer->bucket, entry.id, NULL, 0, NULL, NULL) ||
+	       zerod_backward_end(trainer->group, NULL, NULL);
 }
 
 static enum outcome look(struct trainer *trainer)
 {
-	struct zerod_step_info info;
-	struct zerod_target target;
+	struct zerod_step_info info = ZEROD_INIT(info);
+	struct zerod_target target = ZEROD_INIT(target);
 	float values[NUMEL];
 	double squares = 0;
 
-	if (zerod_step_begin(trainer->group, &info) || zerod_unit_target(trainer->unit, &target) ||
+	if (zerod_step_begin(trainer->group, NULL, &info, NULL) || zerod_target_get(trainer->unit, &target) ||
 	    trainer->driver->memcpyDtoHAsync(values, (zd_cu_ptr)target.data, sizeof(values), NULL) ||
 	    trainer->driver->streamSynchronize(NULL) || zerod_step_end(trainer->group, NULL, 0))
 		return REFUSED;

@@ -44,14 +44,14 @@ static zerod_client *connect_to(const struct zd_daemon *daemon)
 
 static int ask(zerod_client *client)
 {
-	struct zerod_device_info info;
+	struct zerod_device_info info = ZEROD_INIT(info);
 
 	return zerod_device_get(client, 0, &info);
 }
 
 static int reset(zerod_client *client)
 {
-	return zerod_session_reset(client);
+	return zerod_session_reset(client, NULL);
 }
 
 /* Runs zerod to its end and expects this status, and this in what it says. */

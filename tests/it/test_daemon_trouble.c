@@ -36,7 +36,7 @@ static int try_connect(const struct zd_daemon *daemon, zerod_client **client)
 
 static uint64_t allocated_bytes(zerod_client *client)
 {
-	struct zerod_device_info info;
+	struct zerod_device_info info = ZEROD_INIT(info);
 
 	assert_int_equal(zerod_device_get(client, 0, &info), 0);
 	return info.allocated_bytes;

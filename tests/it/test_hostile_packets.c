@@ -205,6 +205,7 @@ static void test_unknown_ids(void **state)
 		const char *text;
 	} cases[] = {
 	        {RAW(GROUP_LEAVE, group_leave, GroupLeave, .group = 987654), "group 987654"},
+	        {RAW(GROUP_BARRIER, group_barrier, GroupBarrier, .group = 987654), "group 987654"},
 	        {RAW(COMMIT, commit, Commit, .group = 987654, .step = 1), "group 987654"},
 	        {RAW(UNIT_REGISTER, unit_register, UnitRegister, .group = 987654, .name = RAW_TEXT("u"),
 	             .dtype = 1, .numel = 1),
@@ -220,6 +221,11 @@ static void test_unknown_ids(void **state)
 	         "group 987654"},
 	        {RAW(UNIT_UNREGISTER, unit_unregister, UnitUnregister, .unit = 987654), "unit 987654"},
 	        {RAW(SET_PERSISTENT, set_persistent, SetPersistent, .unit = 987654), "unit 987654"},
+	        {RAW(SET_SLOT, set_slot, SetSlot, .unit = 987654), "unit 987654"},
+	        {RAW(SET_FROZEN, set_frozen, SetFrozen, .unit = 987654), "unit 987654"},
+	        {RAW(UNIT_LOAD, unit_load, UnitLoad, .unit = 987654), "unit 987654"},
+	        {RAW(UNIT_LOAD, unit_load, UnitLoad, .unit = 987654, .allocation = 987655),
+	         "allocation 987655"},
 	        {RAW(UPDATE_BEGIN, update_begin, UpdateBegin, .n_units = 1, .units = &(uint64_t){987654}),
 	         "unit 987654"},
 	        {RAW(PUBLISH, publish, Publish, .n_units = 1, .units = &(uint64_t){987654}), "unit 987654"},
@@ -466,31 +472,27 @@ static void test_reads_late(void **state)
 	raw_close(&raw);
 }
 
-/* Another rank makes replies for a client that reads none: at the limit it is closed, and it alone. */
+/* Another rank makes replies for a client that reads none: they wait for it, and nobody else notices. */
 static void test_never_reads(void **state)
 {
+	static uint64_t ids[ZD_MAX_OUTSTANDING - 1]; /* their replies are more than the socket holds */
+	const unsigned joins = ZD_MAX_OUTSTANDING - 1;
 	struct raw_client other;
 	struct hostile_state now;
-	unsigned joins = ZD_MAX_OUTSTANDING - 1, i; /* more replies than socket and backlog hold */
-	uint64_t id;
 
 	(void)state;
 	raw_open(&raw, hostile_socket());
 	raw_open(&other, hostile_socket());
-	for (i = 0; i < joins; i++)
-		(void)send_join(&raw, i, 0);
+	for (unsigned i = 0; i < joins; i++)
+		ids[i] = send_join(&raw, i, 0);
 	(void)flood();
+	for (unsigned i = 0; i < joins; i++)
+		(void)raw_expect(&other, send_join(&other, i, 1), 0);
 	hostile_look(&now);
 	assert_int_equal(now.sessions, hostile.before.sessions + 2);
-	for (i = 0; i < joins && now.sessions == hostile.before.sessions + 2; i++) {
-		id = send_join(&other, i, 1);
-		(void)raw_expect(&other, id, 0);
-		hostile_look(&now);
-	}
-	assert_int_equal(now.sessions, hostile.before.sessions + 1);
-	assert_in_range(i, 2, joins - 1);
-	assert_int_equal(zd_daemon_wait_log(&hostile.daemon, "the client reads no replies: 256 packets"), 0);
 	hostile_witness();
+	for (unsigned i = 0; i < joins; i++)
+		(void)raw_expect(&raw, ids[i], 0);
 	raw_close(&other);
 	raw_close(&raw);
 }

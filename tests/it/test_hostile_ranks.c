@@ -194,13 +194,13 @@ static void test_backwards_differ(void **state)
 	uint64_t group = join_both(), id;
 
 	(void)state;
-	id = raw_send(&raw, RAW(BACKWARD_BEGIN, backward_begin, BackwardBegin, .group = group, .stage = 3,
+	id = raw_send(&raw, RAW(BACKWARD_BEGIN, backward_begin, BackwardBegin, .group = group, .stage = 1,
 	                        .boundary = true));
 	(void)raw_expect(&raw, id, 0);
 	id = raw_send(&other, RAW(BACKWARD_BEGIN, backward_begin, BackwardBegin, .group = group, .stage = 2,
 	                          .boundary = true));
-	RAW_EXPECT_ERROR(&other, id, ZEROD_E_MISMATCH, "rank 0 runs", "stage 3", "rank 1 says stage 2");
-	id = raw_send(&other, RAW(BACKWARD_BEGIN, backward_begin, BackwardBegin, .group = group, .stage = 3));
+	RAW_EXPECT_ERROR(&other, id, ZEROD_E_MISMATCH, "rank 0 runs", "stage 1", "rank 1 says stage 2");
+	id = raw_send(&other, RAW(BACKWARD_BEGIN, backward_begin, BackwardBegin, .group = group, .stage = 1));
 	RAW_EXPECT_ERROR(&other, id, ZEROD_E_MISMATCH, "backward 1 is no boundary for rank 1");
 }
 

@@ -272,7 +272,7 @@ static void test_buckets(void **state)
 	        {RAW(BUCKET_COMMIT, bucket_commit, BucketCommit, .bucket = bucket, .entry = 987654),
 	         ZEROD_E_NOT_FOUND, "no entry 987654"},
 	        {RAW(BACKWARD_END, backward_end, BackwardEnd, .group = group), ZEROD_E_STATE, "no backward"},
-	        {RAW(STEP_BEGIN, step_begin, StepBegin, .group = group), ZEROD_E_STATE, "no boundary"},
+	        {RAW(STEP_BEGIN, step_begin, StepBegin, .group = group), ZEROD_E_STATE, "no backward"},
 	        {RAW(STEP_END, step_end, StepEnd, .group = group), ZEROD_E_STATE, "no step"},
 	        {RAW(PUBLISH, publish, Publish, .n_units = 1, .units = &unit), ZEROD_E_STATE, "small"},
 	};
@@ -340,7 +340,7 @@ static void test_fences(void **state)
 		uint32_t timeline;
 		uint64_t value;
 		const char *text;
-	} cases[] = {{ZD_TIMELINES, 1, "timeline 512"},
+	} cases[] = {{ZD_TIMELINES, 1, "timeline 1024"},
 	             {UINT32_MAX, 1, "timeline 4294967295"},
 	             {0, 0, "value 0"},
 	             {0, INT64_MAX, "value 9223372036854775807"},
@@ -409,8 +409,8 @@ static void test_counts(void **state)
 	        {RAW(PUBLISH, publish, Publish, .n_units = COUNT(units), .units = units), ZEROD_E_LIMIT,
 	         "1025 units"},
 	        {RAW(UPDATE_BEGIN, update_begin, UpdateBegin, .n_units = 0), ZEROD_E_LIMIT, "0 units"},
-	        {RAW(UPDATE_BEGIN, update_begin, UpdateBegin, .n_units = 2, .units = units), ZEROD_E_STATE,
-	         "small"}, /* the same unit twice */
+	        {RAW(UPDATE_BEGIN, update_begin, UpdateBegin, .n_units = 2, .units = units), ZEROD_E_INVALID,
+	         "'small' is given twice"},
 	        {RAW(COMMIT, commit, Commit, .group = group, .step = 0), ZEROD_E_STATE, "0 is not after it"},
 	};
 

@@ -85,6 +85,7 @@ static void joined(struct trainer *t)
 static void left(struct trainer *t)
 {
 	trainer_open(t);
+	TRY(t, zerod_group_barrier(t->group, NULL, NULL));
 	TRY(t, zerod_group_leave(t->group));
 	trainer_ready(t);
 }
@@ -110,7 +111,7 @@ static void registered(struct trainer *t)
 static void updating(struct trainer *t)
 {
 	trainer_open(t);
-	TRY(t, zerod_update_begin(&t->unit, 1));
+	TRY(t, zerod_update_begin(&t->unit, 1, NULL, NULL));
 	trainer_ready(t);
 }
 
@@ -118,9 +119,9 @@ static void publishing(struct trainer *t)
 {
 	trainer_open(t);
 	trainer_make_stuck(t);
-	TRY(t, zerod_update_begin(&t->unit, 1));
+	TRY(t, zerod_update_begin(&t->unit, 1, NULL, NULL));
 	trainer_ready(t);
-	TRY(t, zerod_publish(&t->unit, 1, &t->stuck, 1, 0));
+	TRY(t, zerod_publish(&t->unit, 1, &t->stuck, 1, NULL, NULL));
 }
 
 static void committing(struct trainer *t)
@@ -128,7 +129,7 @@ static void committing(struct trainer *t)
 	trainer_open(t);
 	trainer_ready(t);
 	if (t->rank == 0)
-		TRY(t, zerod_commit(t->group, 1));
+		TRY(t, zerod_commit(t->group, 1, NULL));
 }
 
 /* ---- Gathering ----------------------------------------------------------------------------------------- */
@@ -142,7 +143,7 @@ static void gathering(struct trainer *t)
 	trainer_publish(t, big);
 	for (unsigned i = 0;; i++) {
 		trainer_gather(t, big, "t");
-		TRY(t, zerod_release(big, "t", NULL, 0, NULL));
+		TRY(t, zerod_release(big, NULL, 0, TAGGED("t"), NULL));
 		if (i == 0)
 			trainer_ready(t);
 	}
@@ -162,7 +163,7 @@ static void persistent(struct trainer *t)
 	trainer_open(t);
 	TRY(t, zerod_unit_set_persistent(t->unit, 1));
 	trainer_gather(t, t->unit, "t");
-	TRY(t, zerod_release(t->unit, "t", NULL, 0, NULL));
+	TRY(t, zerod_release(t->unit, NULL, 0, TAGGED("t"), NULL));
 	trainer_ready(t);
 }
 
@@ -183,14 +184,14 @@ static void quarantined(struct trainer *t)
 	trainer_open(t);
 	trainer_make_stuck(t);
 	trainer_gather(t, t->unit, "t");
-	TRY(t, zerod_release(t->unit, "t", &t->stuck, 1, NULL));
+	TRY(t, zerod_release(t->unit, &t->stuck, 1, TAGGED("t"), NULL));
 	trainer_ready(t);
 }
 
 static void waiting_for_a_version(struct trainer *t)
 {
 	trainer_open(t);
-	TRY(t, zerod_update_begin(&t->unit, 1));
+	TRY(t, zerod_update_begin(&t->unit, 1, NULL, NULL));
 	trainer_ready(t);
 	trainer_gather(t, t->unit, "t");
 }
@@ -200,9 +201,9 @@ static void waiting_with_a_release(struct trainer *t)
 	zerod_ticket gather, release;
 
 	trainer_open(t);
-	TRY(t, zerod_update_begin(&t->unit, 1));
+	TRY(t, zerod_update_begin(&t->unit, 1, NULL, NULL));
 	TRY(t, zerod_gather_begin(t->unit, NULL, &gather));
-	TRY(t, zerod_release(t->unit, NULL, NULL, 0, &release));
+	TRY(t, zerod_release(t->unit, NULL, 0, NULL, &release));
 	trainer_ready(t);
 	TRY(t, zerod_wait(t->client, release, NULL, NULL));
 }
@@ -223,9 +224,11 @@ static void waiting_for_room(struct trainer *t)
 	}
 }
 
-static void waiting_for_a_slot(struct trainer *t)
+/* The slot is promised to the second unit while a stream still reads the first. */
+static void ahead_in_a_slot(struct trainer *t)
 {
 	zerod_unit *first, *second;
+	zerod_ticket ticket;
 
 	trainer_open(t);
 	trainer_make_stuck(t);
@@ -234,9 +237,10 @@ static void waiting_for_a_slot(struct trainer *t)
 	trainer_publish(t, first);
 	trainer_publish(t, second);
 	trainer_gather(t, first, "t");
-	TRY(t, zerod_release(first, "t", &t->stuck, 1, NULL));
+	TRY(t, zerod_release(first, &t->stuck, 1, TAGGED("t"), NULL));
+	TRY(t, zerod_gather_begin(second, NULL, &ticket));
 	trainer_ready(t);
-	trainer_gather(t, second, "t");
+	TRY(t, zerod_wait(t->client, ticket, NULL, NULL));
 }
 
 /* ---- Reducing ------------------------------------------------------------------------------------------ */
@@ -258,7 +262,7 @@ static void begin_backward(struct trainer *t)
 
 static void reserve(struct trainer *t, zerod_unit *unit, struct zerod_entry *entry)
 {
-	TRY(t, zerod_bucket_reserve(t->bucket, unit, entry));
+	TRY(t, zerod_bucket_reserve(t->bucket, unit, NULL, SIZED(entry)));
 	memset(entry->data, 0, 1000 * sizeof(float));
 }
 
@@ -270,7 +274,7 @@ static void in_backward(struct trainer *t)
 
 static void reserved(struct trainer *t)
 {
-	struct zerod_entry entry;
+	struct zerod_entry entry = ZEROD_INIT(entry);
 
 	begin_backward(t);
 	reserve(t, t->unit, &entry);
@@ -279,12 +283,12 @@ static void reserved(struct trainer *t)
 
 static void commit_stuck(struct trainer *t)
 {
-	struct zerod_entry entry;
+	struct zerod_entry entry = ZEROD_INIT(entry);
 
 	begin_backward(t);
 	trainer_make_stuck(t);
 	reserve(t, t->unit, &entry);
-	TRY(t, zerod_bucket_commit(t->bucket, entry.id, &t->stuck, 1, NULL));
+	TRY(t, zerod_bucket_commit(t->bucket, entry.id, &t->stuck, 1, NULL, NULL));
 }
 
 static void committed(struct trainer *t)
@@ -297,12 +301,12 @@ static void ending_backward(struct trainer *t)
 {
 	commit_stuck(t);
 	trainer_ready(t);
-	TRY(t, zerod_backward_end(t->group));
+	TRY(t, zerod_backward_end(t->group, NULL, NULL));
 }
 
 static void waiting_for_a_bucket(struct trainer *t)
 {
-	struct zerod_entry entry;
+	struct zerod_entry entry = ZEROD_INIT(entry);
 
 	commit_stuck(t);
 	trainer_ready(t);
@@ -311,25 +315,25 @@ static void waiting_for_a_bucket(struct trainer *t)
 
 static void waiting_for_a_gradient(struct trainer *t)
 {
-	struct zerod_entry entry;
+	struct zerod_entry entry = ZEROD_INIT(entry);
 
 	begin_backward(t);
 	trainer_ready(t);
 	if (t->rank > 0)
 		return;
 	reserve(t, t->unit, &entry);
-	TRY(t, zerod_bucket_commit(t->bucket, entry.id, NULL, 0, NULL));
-	TRY(t, zerod_backward_end(t->group));
+	TRY(t, zerod_bucket_commit(t->bucket, entry.id, NULL, 0, NULL, NULL));
+	TRY(t, zerod_backward_end(t->group, NULL, NULL));
 }
 
 static void reduce_all(struct trainer *t)
 {
-	struct zerod_entry entry;
+	struct zerod_entry entry = ZEROD_INIT(entry);
 
 	begin_backward(t);
 	reserve(t, t->unit, &entry);
-	TRY(t, zerod_bucket_commit(t->bucket, entry.id, NULL, 0, NULL));
-	TRY(t, zerod_backward_end(t->group));
+	TRY(t, zerod_bucket_commit(t->bucket, entry.id, NULL, 0, NULL, NULL));
+	TRY(t, zerod_backward_end(t->group, NULL, NULL));
 }
 
 static void beginning_the_step(struct trainer *t)
@@ -337,20 +341,20 @@ static void beginning_the_step(struct trainer *t)
 	reduce_all(t);
 	trainer_ready(t);
 	if (t->rank == 0)
-		TRY(t, zerod_step_begin(t->group, &(struct zerod_step_info){.step = 0}));
+		TRY(t, zerod_step_begin(t->group, NULL, OPTIONS_OF(zerod_step_info, .step = 0), NULL));
 }
 
 static void in_the_step(struct trainer *t)
 {
 	reduce_all(t);
-	TRY(t, zerod_step_begin(t->group, &(struct zerod_step_info){.step = 0}));
+	TRY(t, zerod_step_begin(t->group, NULL, OPTIONS_OF(zerod_step_info, .step = 0), NULL));
 	trainer_ready(t);
 }
 
 static void ended_the_step_behind_a_stream(struct trainer *t)
 {
 	reduce_all(t);
-	TRY(t, zerod_step_begin(t->group, &(struct zerod_step_info){.step = 0}));
+	TRY(t, zerod_step_begin(t->group, NULL, OPTIONS_OF(zerod_step_info, .step = 0), NULL));
 	trainer_make_stuck(t);
 	TRY(t, zerod_step_end(t->group, &t->stuck, 1));
 	trainer_ready(t);
@@ -385,7 +389,7 @@ static const struct life_state states[] = {
         {waiting_for_a_version, "to publish version 2 of unit 'u'", true},
         {waiting_with_a_release, "its own gather of unit 'u'", true},
         {waiting_for_room, "gather budget", true},
-        {waiting_for_a_slot, "slot 1, which unit 'first' leaves", true},
+        {ahead_in_a_slot, NULL, true},
         {in_backward, NULL, true},
         {reserved, NULL, true},
         {committed, NULL, true},

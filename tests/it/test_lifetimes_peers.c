@@ -184,8 +184,8 @@ static void peer_ends_backward(struct trainer *t)
 	trainer_ready(t);
 	options.boundary = 1;
 	TRY(t, zerod_backward_begin(t->group, &options));
-	TRY(t, zerod_reduce_skip(t->unit));
-	TRY(t, zerod_backward_end(t->group));
+	TRY(t, zerod_reduce_skip(t->unit, NULL, NULL));
+	TRY(t, zerod_backward_end(t->group, NULL, NULL));
 	trainer_say(t, "+ended");
 }
 
@@ -215,28 +215,28 @@ static void peer_trains(struct trainer *t)
 {
 	struct zerod_backward_options options = ZEROD_INIT(options);
 	struct zerod_bucket_options bucket_options = ZEROD_INIT(bucket_options);
-	struct zerod_entry entry;
-	struct zerod_shard shard;
+	struct zerod_entry entry = ZEROD_INIT(entry);
+	struct zerod_shard shard = ZEROD_INIT(shard);
 
 	trainer_join(t);
 	t->unit = trainer_register(t, "u", NUMEL, ZEROD_NO_SLOT);
 	trainer_ready(t);
-	TRY(t, zerod_update_begin(&t->unit, 1));
-	TRY(t, zerod_unit_shard(t->unit, &shard));
+	TRY(t, zerod_update_begin(&t->unit, 1, NULL, NULL));
+	TRY(t, zerod_shard_get(t->unit, &shard));
 	for (uint64_t i = 0; i < shard.true_numel; i++)
 		((float *)shard.data)[i] = (float)(getpid() % 1000);
-	TRY(t, zerod_publish(&t->unit, 1, NULL, 0, 0));
+	TRY(t, zerod_publish(&t->unit, 1, NULL, 0, NULL, NULL));
 	options.boundary = 1;
 	TRY(t, zerod_backward_begin(t->group, &options));
 	bucket_options.dtype = ZEROD_FLOAT32;
 	bucket_options.slot_bytes = 8192;
 	TRY(t, zerod_bucket_create(t->group, &bucket_options, &t->bucket));
-	TRY(t, zerod_bucket_reserve(t->bucket, t->unit, &entry));
+	TRY(t, zerod_bucket_reserve(t->bucket, t->unit, NULL, &entry));
 	for (uint64_t i = 0; i < NUMEL; i++)
 		((float *)entry.data)[i] = (float)(getpid() % 1000);
-	TRY(t, zerod_bucket_commit(t->bucket, entry.id, NULL, 0, NULL));
-	TRY(t, zerod_backward_end(t->group));
-	TRY(t, zerod_step_begin(t->group, &(struct zerod_step_info){.step = 0}));
+	TRY(t, zerod_bucket_commit(t->bucket, entry.id, NULL, 0, NULL, NULL));
+	TRY(t, zerod_backward_end(t->group, NULL, NULL));
+	TRY(t, zerod_step_begin(t->group, NULL, OPTIONS_OF(zerod_step_info, .step = 0), NULL));
 	TRY(t, zerod_step_end(t->group, NULL, 0));
 	trainer_say(t, "+stepped");
 }
@@ -331,7 +331,7 @@ static void holds_and_exits(struct trainer *t)
 	trainer_open(t);
 	trainer_make_stuck(t);
 	trainer_gather(t, t->unit, "t");
-	TRY(t, zerod_release(t->unit, "t", &t->stuck, 1, NULL));
+	TRY(t, zerod_release(t->unit, &t->stuck, 1, TAGGED("t"), NULL));
 	trainer_gather(t, t->unit, "again");
 	_exit(0);
 }

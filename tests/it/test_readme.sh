@@ -1,6 +1,6 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
-# The README's program: compiles inside a function as it stands there, and four ranks of it come to the right sum.
+# The README's step: compiles inside a function as it stands there, and four ranks of it come to the right sum.
 set -u
 cd "$(dirname "$0")/../.." || exit 2
 . tests/it/tap.sh
@@ -22,6 +22,7 @@ trap 'exit 1' INT TERM HUP
 #include <stdio.h>
 #include <stdlib.h>
 #include <zerod.h>
+#include <zerod_host.h>
 
 #define NUMEL 1000000
 
@@ -39,18 +40,52 @@ static void forward(void *weights)
 		seen_wrong |= ((const float *)weights)[i] != 2;
 }
 
-static void write_gradient(void *data)
+static float gradient[NUMEL];
+
+static void backward(void *data)
 {
 	fill(data, NUMEL);
+}
+
+static void optimize(void *weights, const void *gradient, uint64_t numel)
+{
+	for (uint64_t i = 0; i < numel; i++)
+		((float *)weights)[i] -= ((const float *)gradient)[i];
 }
 
 int main(int argc, char **argv)
 {
 	const uint32_t rank = (uint32_t)atoi(argv[argc - 1]);
+	struct zerod_group_options job = ZEROD_INIT(job);
+	struct zerod_unit_options layer = ZEROD_INIT(layer);
+	struct zerod_bucket_options gradients = ZEROD_INIT(gradients);
+	struct zerod_shard shard = ZEROD_INIT(shard);
+	struct zerod_step_info step = ZEROD_INIT(step);
+	struct zerod_target target = ZEROD_INIT(target);
+	zerod_client *client;
+	zerod_stream *stream;
+	zerod_group *group;
+	zerod_unit *unit;
+	zerod_bucket *bucket;
+	void *weights;
+	zerod_connect(NULL, &client);
+	zerod_host_stream_create(client, &stream);
+	job.job = "demo", job.world_size = 4, job.rank = rank, job.device = rank;
+	zerod_group_join(client, &job, &group);
+	layer.name = "layer0", layer.dtype = ZEROD_FLOAT32, layer.numel = NUMEL;
+	zerod_unit_register(group, &layer, &unit);
+	zerod_shard_get(unit, &shard);
+	zerod_update_begin(&unit, 1, NULL, NULL);
+	fill(shard.data, shard.true_numel);
+	zerod_publish(&unit, 1, NULL, 0, NULL, NULL);
+	gradients.dtype = ZEROD_FLOAT32;
+	zerod_bucket_create(group, &gradients, &bucket);
 C
 	awk '/^```c$/ { on = 1; next } on && /^```$/ { exit } on' README.md | grep -v '^#include' # the first
 	cat <<'C'
 	/* Each call's status is what the README leaves out: a failure shows in what comes out at the end. */
+	for (uint64_t i = 0; i < shard.true_numel; i++)
+		seen_wrong |= ((const float *)shard.data)[i] != 2 - 4 * 2;
 	zerod_close(client);
 	printf("wrong %d overflow %d norm %g\n", seen_wrong, step.overflow, step.norm_squared);
 	return target.true_numel == 0;

@@ -3,6 +3,7 @@
  * test_scope_client.c - scopes, claims and contexts over the library, against a daemon.
  */
 #include "tests/it/scope_scene.h"
+#include "tests/support/options.h"
 
 #include <pthread.h>
 #include <stdio.h>
@@ -14,7 +15,7 @@ static zerod_unit *c; /* beside a and b: filled with 3 */
 static int setup(void **state)
 {
 	(void)state;
-	scene_setup("scope", 0);
+	scene_setup("scope", 1); /* else a rank that is alone gathers no copy */
 	c = new_unit(&me, "c", 3);
 	return 0;
 }
@@ -57,13 +58,13 @@ static void test_plan_and_scope_do_not_touch_each_other(void **state)
 	const uint8_t *touched = touch(&me, a, scope);
 	assert_status(me.client, zerod_gather(a, NULL, NULL, &data), ZEROD_OK);
 	assert_ptr_equal(data, touched);
-	assert_status(me.client, zerod_release(a, NULL, NULL, 0, NULL), ZEROD_OK);
-	assert_status(me.client, zerod_release(a, NULL, NULL, 0, NULL), ZEROD_E_NOT_HELD);
+	assert_status(me.client, zerod_release(a, NULL, 0, NULL, NULL), ZEROD_OK);
+	assert_status(me.client, zerod_release(a, NULL, 0, NULL, NULL), ZEROD_E_NOT_HELD);
 	assert_int_equal(gathered_bytes(&me), UNIT_BYTES);
 	assert_status(me.client, zerod_gather(a, NULL, NULL, NULL), ZEROD_OK);
 	assert_status(me.client, zerod_forward_end(me.client, scope, 0, NULL, 0), ZEROD_OK);
 	assert_int_equal(gathered_bytes(&me), UNIT_BYTES);
-	assert_status(me.client, zerod_release(a, NULL, NULL, 0, NULL), ZEROD_OK);
+	assert_status(me.client, zerod_release(a, NULL, 0, NULL, NULL), ZEROD_OK);
 	assert_int_equal(gathered_bytes(&me), 0);
 }
 
@@ -188,13 +189,13 @@ static void test_contexts_are_whole_and_disjoint(void **state)
 	(void)state;
 	zerod_unit *first[] = {a, b}, *overlapping[] = {c, b}, *second[] = {c};
 	zerod_scope outer, inner = {7};
-	assert_status(me.client, zerod_context_begin(first, 2, &outer), ZEROD_OK);
+	assert_status(me.client, zerod_context_begin(first, 2, NULL, &outer), ZEROD_OK);
 	assert_int_equal(touch(&me, b, outer)[0], 2);
-	assert_status(me.client, zerod_context_begin(overlapping, 2, &inner), ZEROD_E_EXISTS);
+	assert_status(me.client, zerod_context_begin(overlapping, 2, NULL, &inner), ZEROD_E_EXISTS);
 	expect_text("unit 'b' is in context");
 	assert_int_equal(inner.id, 7);
 	assert_int_equal(gathered_bytes(&me), 2 * UNIT_BYTES);
-	assert_status(me.client, zerod_context_begin(second, 1, &inner), ZEROD_OK);
+	assert_status(me.client, zerod_context_begin(second, 1, NULL, &inner), ZEROD_OK);
 	assert_status(me.client, zerod_context_end(me.client, outer, NULL, 0), ZEROD_OK);
 	assert_int_equal(gathered_bytes(&me), UNIT_BYTES);
 	assert_status(me.client, zerod_context_end(me.client, inner, NULL, 0), ZEROD_OK);
@@ -222,12 +223,12 @@ static void test_arguments(void **state)
 	options = (struct zerod_gather_options){.struct_size = sizeof(options), .tag = "@scope 1"};
 	assert_status(me.client, zerod_gather_begin(a, &options, &ticket), ZEROD_E_INVALID);
 	expect_text("tags with '@'");
-	assert_status(me.client, zerod_release(a, "@scope 1", NULL, 0, NULL), ZEROD_E_INVALID);
+	assert_status(me.client, zerod_release(a, NULL, 0, TAGGED("@scope 1"), NULL), ZEROD_E_INVALID);
 	assert_status(me.client, zerod_forward_begin(me.group, none, NULL, 0, NULL), ZEROD_E_INVALID);
 	assert_int_equal(zerod_forward_begin(NULL, none, NULL, 0, &scope), ZEROD_E_INVALID);
 	assert_int_equal(zerod_claim_end(NULL, scope, NULL, 0), ZEROD_E_INVALID);
-	assert_status(me.client, zerod_context_begin(units, 2, &scope), ZEROD_E_INVALID);
-	assert_status(me.client, zerod_context_begin(units, 1, NULL), ZEROD_E_INVALID);
+	assert_status(me.client, zerod_context_begin(units, 2, NULL, &scope), ZEROD_E_INVALID);
+	assert_status(me.client, zerod_context_begin(units, 1, NULL, NULL), ZEROD_E_INVALID);
 	assert_int_equal(gathered_bytes(&me), 0);
 }
 
@@ -239,7 +240,7 @@ static void test_shorter_options(void **state)
 	options.struct_size = offsetof(struct zerod_gather_options, scope);
 	options.scope.id = 123456789; /* lies behind what it knows */
 	assert_status(me.client, zerod_gather(a, &options, NULL, NULL), ZEROD_OK);
-	assert_status(me.client, zerod_release(a, NULL, NULL, 0, NULL), ZEROD_OK);
+	assert_status(me.client, zerod_release(a, NULL, 0, NULL, NULL), ZEROD_OK);
 }
 
 static void test_ends_out_of_turn(void **state)
@@ -248,7 +249,7 @@ static void test_ends_out_of_turn(void **state)
 	zerod_unit *units[] = {c};
 	zerod_scope scope = forward(&me, none), context;
 	zerod_ticket ticket = touch_begin(&me, a, scope);
-	assert_status(me.client, zerod_context_begin(units, 1, &context), ZEROD_OK);
+	assert_status(me.client, zerod_context_begin(units, 1, NULL, &context), ZEROD_OK);
 	assert_status(me.client, zerod_claim_end(me.client, scope, NULL, 0), ZEROD_E_STATE);
 	assert_status(me.client, zerod_context_end(me.client, scope, NULL, 0), ZEROD_E_INVALID);
 	assert_status(me.client, zerod_scope_abandon(me.client, context, NULL, 0), ZEROD_E_INVALID);
@@ -309,7 +310,7 @@ static void test_scopes_are_left_when_the_rank_leaves(void **state)
 	zerod_scope scope = forward(&me, none), context;
 	(void)touch(&me, a, scope);
 	(void)touch(&me, b, forward(&me, scope));
-	assert_status(me.client, zerod_context_begin(units, 1, &context), ZEROD_OK);
+	assert_status(me.client, zerod_context_begin(units, 1, NULL, &context), ZEROD_OK);
 	assert_int_equal(gathered_bytes(&me), 3 * UNIT_BYTES); /* the teardown expects 0 */
 }
 

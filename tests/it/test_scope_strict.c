@@ -51,7 +51,7 @@ static void test_scope_and_tag_hold_the_pages_together(void **state)
 	assert_status(me.client, zerod_gather(a, NULL, NULL, &data), ZEROD_OK);
 	assert_status(me.client, zerod_forward_end(me.client, scope, 0, NULL, 0), ZEROD_OK);
 	assert_true(can_touch(data));
-	assert_status(me.client, zerod_release(a, NULL, NULL, 0, NULL), ZEROD_OK);
+	assert_status(me.client, zerod_release(a, NULL, 0, NULL, NULL), ZEROD_OK);
 	assert_false(can_touch(data));
 }
 
@@ -99,7 +99,7 @@ static void test_views_of_a_context_fault_when_it_has_ended(void **state)
 	(void)state;
 	zerod_unit *units[] = {a, b};
 	zerod_scope context;
-	assert_status(me.client, zerod_context_begin(units, 2, &context), ZEROD_OK);
+	assert_status(me.client, zerod_context_begin(units, 2, NULL, &context), ZEROD_OK);
 	const uint8_t *of_a = touch(&me, a, context), *of_b = touch(&me, b, context);
 	assert_true(can_touch(of_a) && can_touch(of_b));
 	assert_status(me.client, zerod_context_end(me.client, context, NULL, 0), ZEROD_OK);

@@ -10,6 +10,7 @@
 
 #include "tests/it/program.h"
 #include "tests/support/daemon_fixture.h"
+#include "tests/support/options.h"
 
 #define NUMEL  512u
 #define NRANKS 2
@@ -54,7 +55,7 @@ static void *join_and_register(void *arg)
 	if (!rank->status)
 		rank->status = zerod_unit_register(rank->group, &unit, &rank->unit);
 	if (!rank->status)
-		rank->status = zerod_unit_shard(rank->unit, &rank->shard);
+		rank->status = zerod_shard_get(rank->unit, SIZED(&rank->shard));
 	return NULL;
 }
 
@@ -62,7 +63,7 @@ static void *commit(void *arg)
 {
 	struct rank *rank = arg;
 
-	rank->status = zerod_commit(rank->group, rank->step);
+	rank->status = zerod_commit(rank->group, rank->step, NULL);
 	return NULL;
 }
 
@@ -81,9 +82,9 @@ static void together(struct rank *ranks, void *(*fn)(void *))
 
 static void publish(struct rank *rank, uint8_t value)
 {
-	assert_status(rank->client, zerod_update_begin(&rank->unit, 1), ZEROD_OK);
+	assert_status(rank->client, zerod_update_begin(&rank->unit, 1, NULL, NULL), ZEROD_OK);
 	memset(rank->shard.data, value, rank->shard.true_numel);
-	assert_status(rank->client, zerod_publish(&rank->unit, 1, NULL, 0, 0), ZEROD_OK);
+	assert_status(rank->client, zerod_publish(&rank->unit, 1, NULL, 0, NULL, NULL), ZEROD_OK);
 }
 
 static void commit_all(struct rank *ranks, uint64_t step)
@@ -111,12 +112,12 @@ static void expect_gathered(struct rank *rank, uint8_t value)
 	assert_status(rank->client, zerod_gather(rank->unit, NULL, NULL, &data), ZEROD_OK);
 	for (unsigned i = 0; i < NUMEL; i++)
 		assert_int_equal(((uint8_t *)data)[i], value + i / (NUMEL / NRANKS));
-	assert_status(rank->client, zerod_release(rank->unit, NULL, NULL, 0, NULL), ZEROD_OK);
+	assert_status(rank->client, zerod_release(rank->unit, NULL, 0, NULL, NULL), ZEROD_OK);
 }
 
 static void expect_info(struct rank *rank, uint64_t step)
 {
-	struct zerod_group_info info;
+	struct zerod_group_info info = ZEROD_INIT(info);
 
 	assert_status(rank->client, zerod_group_get(rank->group, &info), ZEROD_OK);
 	assert_int_equal(info.committed_step, step);
@@ -133,7 +134,7 @@ static void test_all_ranks_go_inside_an_update(void **state)
 	start(ranks, 10);
 	expect_info(&ranks[0], 1);
 	publish(&ranks[0], 77);
-	assert_status(ranks[1].client, zerod_update_begin(&ranks[1].unit, 1), ZEROD_OK);
+	assert_status(ranks[1].client, zerod_update_begin(&ranks[1].unit, 1, NULL, NULL), ZEROD_OK);
 	memset(ranks[1].shard.data, 99, ranks[1].shard.true_numel / 2);
 	for (int i = 0; i < NRANKS; i++)
 		zerod_close(ranks[i].client);
@@ -169,16 +170,16 @@ static void test_a_rank_that_stays(void **state)
 	assert_int_equal(ranks[0].status, ZEROD_OK);
 	expect_info(&ranks[0], 1);
 	assert_int_equal(zerod_gather(ranks[1].unit, NULL, NULL, &data), ZEROD_E_PEER_LOST);
-	assert_int_equal(zerod_update_begin(&ranks[1].unit, 1), ZEROD_E_PEER_LOST);
+	assert_int_equal(zerod_update_begin(&ranks[1].unit, 1, NULL, NULL), ZEROD_E_PEER_LOST);
 	assert_non_null(strstr(zerod_last_error(ranks[1].client), "rank 1 is set back to step 1"));
-	assert_status(ranks[1].client, zerod_session_reset(ranks[1].client), ZEROD_OK);
+	assert_status(ranks[1].client, zerod_session_reset(ranks[1].client, NULL), ZEROD_OK);
 	for (unsigned i = 0; i < NUMEL / NRANKS; i++) /* at the same address, when the reset has returned */
 		assert_int_equal(((uint8_t *)ranks[1].shard.data)[i], 31);
 	options.name = "w";
 	options.dtype = ZEROD_UINT8;
 	options.numel = NUMEL;
 	assert_status(ranks[1].client, zerod_unit_register(ranks[1].group, &options, &again), ZEROD_OK);
-	assert_status(ranks[1].client, zerod_unit_shard(ranks[1].unit, &ranks[1].shard), ZEROD_OK);
+	assert_status(ranks[1].client, zerod_shard_get(ranks[1].unit, SIZED(&ranks[1].shard)), ZEROD_OK);
 	assert_int_equal(ranks[1].shard.version, 1);
 	for (int i = 0; i < NRANKS; i++)
 		expect_gathered(&ranks[i], 30);

@@ -5,6 +5,8 @@
  */
 #include "tests/it/client_scene.h"
 
+#include <zerod_host.h>
+
 #include <errno.h>
 #include <fcntl.h>
 #include <semaphore.h>
@@ -18,6 +20,7 @@
 #include <unistd.h>
 
 #include "tests/support/daemon_fixture.h"
+#include "tests/support/options.h"
 
 #define PAGE_BYTES 4096ul
 
@@ -53,8 +56,8 @@ static zerod_unit *new_unit(struct rank *rank, const char *name, uint64_t bytes,
 	options.numel = bytes;
 	options.slot = slot;
 	assert_status(rank->client, zerod_unit_register(rank->group, &options, &unit), ZEROD_OK);
-	assert_status(rank->client, zerod_update_begin(&unit, 1), ZEROD_OK);
-	assert_status(rank->client, zerod_publish(&unit, 1, NULL, 0, 0), ZEROD_OK);
+	assert_status(rank->client, zerod_update_begin(&unit, 1, NULL, NULL), ZEROD_OK);
+	assert_status(rank->client, zerod_publish(&unit, 1, NULL, 0, NULL, NULL), ZEROD_OK);
 	return unit;
 }
 
@@ -68,7 +71,8 @@ static uint8_t *gather(struct rank *rank, zerod_unit *unit)
 
 static void release(struct rank *rank, zerod_unit *unit, const char *tag, zerod_stream *stream)
 {
-	assert_status(rank->client, zerod_release(unit, tag, &stream, stream ? 1 : 0, NULL), ZEROD_OK);
+	assert_status(rank->client, zerod_release(unit, &stream, stream ? 1 : 0, TAGGED(tag), NULL),
+	              ZEROD_OK);
 }
 
 /* The kernel says EFAULT where a load would raise SIGSEGV. */
@@ -185,7 +189,7 @@ static void test_last_of_all_streams(void **state)
 		view = gather(&rank, unit);
 		streams[0] = first.stream;
 		streams[1] = second.stream;
-		assert_status(rank.client, zerod_release(unit, NULL, streams, 2, NULL), ZEROD_OK);
+		assert_status(rank.client, zerod_release(unit, streams, 2, NULL, NULL), ZEROD_OK);
 		assert_true(can_touch(view));
 		gated_pass(order ? &first : &second);
 		assert_true(can_touch(view));
@@ -299,7 +303,8 @@ static void *gather_touch_release(void *arg)
 
 		tagged->failed = zerod_gather(tagged->unit, &options, NULL, &data) != 0 ||
 		                 *(volatile uint8_t *)data != 0 ||
-		                 zerod_release(tagged->unit, tagged->tag, named, named != NULL, NULL) != 0;
+		                 zerod_release(tagged->unit, named, named != NULL, TAGGED(tagged->tag),
+		                               NULL) != 0;
 	}
 	zerod_stream_destroy(stream);
 	return NULL;

@@ -13,6 +13,7 @@
 
 #include "tests/it/zeroctl_scene.h"
 #include "tests/support/daemon_fixture.h"
+#include "tests/support/options.h"
 
 #define UNIT_BYTES  (4u << 20)
 #define DEADLINE_MS 30000
@@ -44,7 +45,7 @@ static int use_once(const struct rank *rank, uint8_t *first_byte)
 	if (status)
 		return status;
 	*first_byte = *(uint8_t *)data;
-	return zerod_release(rank->unit, NULL, NULL, 0, NULL);
+	return zerod_release(rank->unit, NULL, 0, NULL, NULL);
 }
 
 static int join(struct rank *rank, uint32_t number)
@@ -53,7 +54,7 @@ static int join(struct rank *rank, uint32_t number)
 	struct zerod_unit_options unit_options = ZEROD_INIT(unit_options);
 	zerod_group *group;
 	uint8_t byte;
-	struct zerod_shard shard;
+	struct zerod_shard shard = ZEROD_INIT(shard);
 	int status;
 
 	group_options.job = "trim";
@@ -66,13 +67,13 @@ static int join(struct rank *rank, uint32_t number)
 	if (!status)
 		status = zerod_unit_register(group, &unit_options, &rank->unit);
 	if (!status)
-		status = zerod_update_begin(&rank->unit, 1);
+		status = zerod_update_begin(&rank->unit, 1, NULL, NULL);
 	if (!status)
-		status = zerod_unit_shard(rank->unit, &shard);
+		status = zerod_shard_get(rank->unit, &shard);
 	if (status)
 		return status;
 	*(uint8_t *)shard.data = (uint8_t)(7 + number);
-	status = zerod_publish(&rank->unit, 1, NULL, 0, 0);
+	status = zerod_publish(&rank->unit, 1, NULL, 0, NULL, NULL);
 	return status ? status : use_once(rank, &byte);
 }
 
@@ -97,7 +98,7 @@ struct other {
 static _Noreturn void live(int from, int to)
 {
 	struct rank rank = {.client = connect_client(DEADLINE_MS)};
-	struct zerod_device_info info;
+	struct zerod_device_info info = ZEROD_INIT(info);
 	int status = join(&rank, 0);
 	char byte = 0;
 
@@ -243,7 +244,7 @@ static void *trim_thread(void *arg)
 {
 	struct trimming *trimming = arg;
 
-	trimming->status = zerod_trim(trimming->client, 0, 0, &trimming->freed_bytes);
+	trimming->status = zerod_trim(trimming->client, 0, 0, NULL, &trimming->freed_bytes);
 	return NULL;
 }
 
@@ -308,19 +309,19 @@ static void late_process_is_named(void **state)
 {
 	struct scene scene = scene_open();
 	zerod_client *hasty = connect_client(100);
-	struct zerod_device_info info;
+	struct zerod_device_info info = ZEROD_INIT(info);
 	uint64_t freed_bytes = 5;
 	char text[64];
 
 	(void)state;
-	assert_ok(scene.me.client, zerod_trim(scene.me.client, 0, UINT64_MAX, &freed_bytes));
+	assert_ok(scene.me.client, zerod_trim(scene.me.client, 0, UINT64_MAX, NULL, &freed_bytes));
 	assert_int_equal(freed_bytes, 0);
-	assert_int_equal(zerod_trim(hasty, 7, 0, NULL), ZEROD_E_NOT_FOUND);
-	assert_int_equal(zerod_trim(hasty, 0, 0, &freed_bytes), ZEROD_E_DEADLINE);
+	assert_int_equal(zerod_trim(hasty, 7, 0, NULL, NULL), ZEROD_E_NOT_FOUND);
+	assert_int_equal(zerod_trim(hasty, 0, 0, NULL, &freed_bytes), ZEROD_E_DEADLINE);
 	assert_non_null(strstr(zerod_last_error(hasty), "trim: waited"));
 	assert_non_null(strstr(zerod_last_error(hasty), "to unmap segment"));
 	assert_ok(scene.me.client, zerod_device_get(scene.me.client, 0, &info));
-	assert_int_equal(zerod_trim(hasty, 0, 0, &freed_bytes), ZEROD_E_DEADLINE);
+	assert_int_equal(zerod_trim(hasty, 0, 0, NULL, &freed_bytes), ZEROD_E_DEADLINE);
 	(void)snprintf(text, sizeof(text), "(pid %d) to unmap segment", (int)scene.other.pid);
 	assert_non_null(strstr(zerod_last_error(hasty), text));
 	zerod_close(hasty);
@@ -333,7 +334,7 @@ static void zeroctl_trims(void **state)
 	struct scene scene = scene_open();
 	const char *const args[] = {"zeroctl", "--socket", daemon_.socket_path, "trim", "--json", NULL};
 	json_int_t before = segment_bytes();
-	struct zerod_device_info info;
+	struct zerod_device_info info = ZEROD_INIT(info);
 	struct program program;
 
 	(void)state;
@@ -382,7 +383,7 @@ static void *use_thread(void *arg)
 		if (user->status)
 			break;
 		user->right &= *(uint8_t *)data == 7 && ((uint8_t *)data)[UNIT_BYTES / 2] == 8;
-		user->status = zerod_release(user->rank->unit, user->tag, NULL, 0, NULL);
+		user->status = zerod_release(user->rank->unit, NULL, 0, TAGGED(user->tag), NULL);
 	}
 	return NULL;
 }
@@ -409,7 +410,7 @@ static void threads_gather_while_another_trims(void **state)
 	assert_int_equal(pthread_join(thread, NULL), 0);
 	assert_int_equal(first.status, 0);
 	for (unsigned i = 0; i < ROUNDS; i++)
-		assert_ok(trimmer, zerod_trim(trimmer, 0, 0, NULL));
+		assert_ok(trimmer, zerod_trim(trimmer, 0, 0, NULL, NULL));
 	atomic_store(&stop, true);
 	for (unsigned i = 0; i < THREADS; i++) {
 		assert_int_equal(pthread_join(threads[i], NULL), 0);

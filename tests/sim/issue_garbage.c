@@ -18,7 +18,9 @@ static void garbage_ids(struct zd_args *args, struct zd_sim_rng *rng)
 	        ZD_REQ_STEP_END,       ZD_REQ_BACKWARD_BEGIN,
 	        ZD_REQ_FORWARD_BEGIN,  ZD_REQ_FORWARD_END,
 	        ZD_REQ_CLAIM_END,      ZD_REQ_SCOPE_ABANDON,
-	        ZD_REQ_CONTEXT_END,
+	        ZD_REQ_CONTEXT_END,    ZD_REQ_SET_SLOT,
+	        ZD_REQ_SET_FROZEN,     ZD_REQ_GROUP_BARRIER,
+	        ZD_REQ_STEP_GET,       ZD_REQ_UNIT_LOAD,
 	};
 	uint64_t bad = zd_sim_percent(rng, 50) ? 0 : UINT64_MAX - zd_sim_below(rng, 100);
 

@@ -112,6 +112,18 @@ void zd_sim_lane_add(struct zd_sim_world *world, const struct zd_sim_queued *add
 		                draw_delay(world, device));
 }
 
+/* What a session was promised will not come, as when a publish fails: it is poisoned from here on. */
+static void promise_broken(struct zd_sim_world *world, uint64_t id)
+{
+	struct zd_sim_session *session = zd_sim_session_find(world, id);
+
+	if (session)
+		session->aborted = true;
+	if (world->config.clean)
+		zd_sim_fail(world, "session %llu is aborted in a program without mistakes",
+		            (unsigned long long)id);
+}
+
 void zd_sim_command(void *arg, const struct zd_command *command)
 {
 	struct zd_sim_world *world = arg;
@@ -119,6 +131,8 @@ void zd_sim_command(void *arg, const struct zd_command *command)
 	if (world->verbose)
 		trace_command(world, command);
 	zd_sim_command_check(world, command);
+	if (command->kind == ZD_CMD_SIGNAL && command->signal.value == (uint64_t)ZD_FENCE_ABORTED)
+		promise_broken(world, command->signal.session);
 	if (command->op)
 		world->pending_ops++;
 	if (command->kind == ZD_CMD_WATCH) {

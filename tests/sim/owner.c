@@ -4,7 +4,8 @@
  *
  * Wrong bytes show sooner or later; this shows at once, when the command is given. A failed group changes
  * nothing in it: what its ranks were given is theirs until they say otherwise. A shard is written by nobody
- * but its client, but when it is set back to the last commit.
+ * but its client, but when it is set back to the last commit. A gathered buffer may be written by the copies
+ * whose fences its holder was given, and nothing that the holder has queued behind these counts as a use.
  */
 #include "sim.h"
 
@@ -62,23 +63,37 @@ void zd_sim_residue_check(struct zd_sim_world *world, const struct zd_location *
 
 /* ---- Commands ------------------------------------------------------------------------------------------ */
 
+/* Is the signal one that these fences stand for. */
+static bool are_behind(const struct zd_sim_session *session, const struct zd_fence *fences, uint32_t nfences,
+                       const struct zd_signal *signal)
+{
+	for (uint32_t f = 0; signal && signal->session == session->id && f < nfences; f++) {
+		if (fences[f].timeline == signal->timeline && fences[f].value >= signal->value)
+			return true;
+	}
+	return false;
+}
+
 /* `copy`: what is set back is a shard that nobody writes; zd_sim_copy_check() looks after that. */
-static const char *owned_by_handle(const struct zd_sim_member *member, const struct zd_sim_handle *handle,
-                                   const struct zd_location *at, bool copy)
+static const char *owned_by_handle(const struct zd_sim_session *session, const struct zd_sim_member *member,
+                                   const struct zd_sim_handle *handle, const struct zd_location *at,
+                                   bool copy, const struct zd_signal *signal)
 {
 	if (!copy && handle->id && zd_sim_overlap(&handle->shard, at))
 		return "a shard";
 	if (zd_sim_entry_held(member, &handle->entry) && zd_sim_overlap(&handle->entry.at, at))
 		return "an entry that is not committed";
 	for (uint32_t h = 0; h < ZD_SIM_HOLDERS; h++) {
-		if (handle->leases[h].uses && zd_sim_overlap(&handle->leases[h].buffer, at))
+		const struct zd_sim_lease *lease = &handle->leases[h];
+		if (lease->uses && zd_sim_overlap(&lease->buffer, at) &&
+		    !are_behind(session, lease->fences, lease->nfences, signal))
 			return "a gathered buffer that is held";
 	}
 	return NULL;
 }
 
 static const char *owned_by_session(const struct zd_sim_session *session, uint32_t ngroups,
-                                    const struct zd_location *at, bool copy)
+                                    const struct zd_location *at, bool copy, const struct zd_signal *signal)
 {
 	const char *what = NULL;
 
@@ -95,17 +110,19 @@ static const char *owned_by_session(const struct zd_sim_session *session, uint32
 		if (member->stepping && !member->beginning && zd_sim_overlap(&member->target, at))
 			what = "a target that its rank reads";
 		for (uint32_t u = 0; u < ZD_SIM_UNITS && member->id && !what; u++)
-			what = owned_by_handle(member, &member->handles[u], at, copy);
+			what = owned_by_handle(session, member, &member->handles[u], at, copy, signal);
 	}
 	return what;
 }
 
-static void check_owners(struct zd_sim_world *world, const struct zd_location *at, bool copy)
+static void check_owners(struct zd_sim_world *world, const struct zd_location *at, bool copy,
+                         const struct zd_signal *signal)
 {
 	for (uint32_t i = 0; i < world->nsessions; i++) {
 		const struct zd_sim_session *session = world->sessions[i];
 		bool there = (session->open || session->lingers) && session->id != world->ending;
-		const char *what = there ? owned_by_session(session, world->config.ngroups, at, copy) : NULL;
+		const char *what = there ? owned_by_session(session, world->config.ngroups, at, copy, signal)
+		                         : NULL;
 		if (what)
 			zd_sim_fail(world, "a command writes %u+%llu, which is in %s of session %llu",
 			            at->segment, (unsigned long long)at->offset, what,
@@ -115,7 +132,7 @@ static void check_owners(struct zd_sim_world *world, const struct zd_location *a
 
 void zd_sim_owner_check(struct zd_sim_world *world, const struct zd_location *at)
 {
-	check_owners(world, at, false);
+	check_owners(world, at, false, NULL);
 }
 
 /* ---- Streams ------------------------------------------------------------------------------------------- */
@@ -126,15 +143,18 @@ void zd_sim_owner_check(struct zd_sim_world *world, const struct zd_location *at
 #define USES      (WRITES | BIT(ZD_SIM_ITEM_TARGET) | BIT(ZD_SIM_ITEM_READ))
 
 static void check_streams(struct zd_sim_world *world, const struct zd_location *at, uint32_t kinds,
-                          const char *what)
+                          const char *what, const struct zd_signal *signal)
 {
 	for (uint32_t i = 0; i < world->nsessions; i++) {
 		const struct zd_sim_session *session = world->sessions[i];
 		bool there = (session->open || session->lingers) && session->id != world->ending;
 		for (uint32_t s = 0; there && s < ZD_SIM_STREAMS; s++) {
 			const struct zd_sim_stream *stream = &session->streams[s];
-			for (uint32_t k = 0; k < stream->count; k++) {
+			bool behind = false;
+			for (uint32_t k = 0; k < stream->count && !behind; k++) {
 				const struct zd_sim_item *item = &stream->items[stream->first + k];
+				behind = item->kind == ZD_SIM_ITEM_WAIT &&
+				         are_behind(session, item->fences, item->nfences, signal);
 				if (kinds & BIT(item->kind) && zd_sim_overlap(&item->at, at))
 					zd_sim_fail(world,
 					            "a command %s %u+%llu, which stream %u of session "
@@ -149,7 +169,7 @@ static void check_streams(struct zd_sim_world *world, const struct zd_location *
 /* What was committed, or ended, with fences is the streams' until they are through. */
 void zd_sim_streams_check(struct zd_sim_world *world, const struct zd_location *at)
 {
-	check_streams(world, at, USES, "writes");
+	check_streams(world, at, USES, "writes", NULL);
 }
 
 /* ---- Copies -------------------------------------------------------------------------------------------- */
@@ -180,11 +200,11 @@ static void check_restore(struct zd_sim_world *world, uint32_t group, uint32_t u
 }
 
 void zd_sim_copy_check(struct zd_sim_world *world, const struct zd_location *src,
-                       const struct zd_location *dst)
+                       const struct zd_location *dst, const struct zd_signal *signal)
 {
-	check_owners(world, dst, true);
-	check_streams(world, dst, USES, "writes");
-	check_streams(world, src, WRITES, "reads");
+	check_owners(world, dst, true, signal);
+	check_streams(world, dst, USES, "writes", signal);
+	check_streams(world, src, WRITES, "reads", NULL);
 	for (uint32_t g = 0; g < world->config.ngroups; g++) {
 		for (uint32_t u = 0; u < world->config.groups[g].nunits; u++) {
 			for (uint32_t r = 0; r < world->config.groups[g].world; r++) {

@@ -195,7 +195,9 @@ static void backward(struct zd_sim_generator *gen, uint32_t group, bool boundary
 	uint8_t order[ZD_SIM_UNITS] = {0};
 
 	shuffle(gen, order, g->nunits);
-	zd_sim_train(gen, ZD_SIM_BACKWARD_BEGIN, group, 0, 0, boundary);
+	/* stages 2 and 3 take no notice of it, and ranks need not say the same */
+	zd_sim_train(gen, ZD_SIM_BACKWARD_BEGIN, group, 0, 0,
+	             g->plan.stage == 1 ? boundary : (uint32_t)zd_sim_below(&gen->rng, 2));
 	zd_sim_frames_backward(gen, group);
 	for (uint32_t i = 0; i < g->nunits; i++) {
 		uint32_t unit = g->plan.same_order ? g->nunits - 1 - i : order[i];

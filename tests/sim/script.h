@@ -42,6 +42,7 @@ struct zd_sim_script {
 	bool apart;      /* every rank has a device of its own */
 	bool too_large;  /* the last unit is larger than the gather budget, the one before twice the others */
 	bool too_wide;   /* an entry for unit 0 is larger than the device */
+	bool copies;     /* sessions are strict: a rank that is alone has copies, too */
 	bool full;       /* the device has room for the shards and for one copy of unit 0, and no more */
 	uint32_t ncopies; /* of a unit fit into the gather budget, all being of one size; 0: of all units */
 	uint32_t repeats, nops;
@@ -59,6 +60,7 @@ extern const struct zd_sim_script *const zd_sim_scripts_pr8032[],
                                                         *const zd_sim_scripts_sums[],
                                                                 *const zd_sim_scripts_room[],
                                                                         *const zd_sim_scripts_many[];
+extern const struct zd_sim_script *const zd_sim_scripts_windows[];
 const struct zd_sim_script *zd_sim_script_at(uint32_t index); /* of all; NULL behind the last */
 
 void zd_sim_script_config(const struct zd_sim_script *script, uint64_t seed, struct zd_sim_config *config);

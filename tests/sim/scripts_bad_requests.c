@@ -33,6 +33,7 @@ OPS(after_end) = {ONLY(RANK(0), GATHER, 0, OTHER, 1),
                   LIVE(0, 0),
                   NOBODYS(RANK(0), 0, OTHER, "rank 0 does not hold unit 'u0' under tag 'plan'"),
                   MEET,
+                  REFUSED(RANK(1), GATHER, 0, 0, 1, PEER_LOST, "is gone"), /* told once */
                   REWRITE(RANK(0), 0),
                   TAKE(ALL, 0),
                   MEET};

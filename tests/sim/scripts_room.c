@@ -22,7 +22,7 @@ OPS(released) = {TAKE(ALL, 0),
                  REFUSED(ALL, ALLOC, 0, 1, 0, NO_MEMORY, "do not fit on device 0"),
                  RELEASE(0, TAG)};
 SCRIPT(released, released, "released-copies-make-room", .world = 1, .nunits = 1, .full = true, .large = true,
-       .repeats = 3);
+       .copies = true, .repeats = 3);
 
 OPS(asked) = {TAKE(RANK(0), 0), MEET, ALLOC(RANK(1)), FREE(RANK(1)), MEET};
 SCRIPT(asked, asked, "another-process-is-asked", .world = 2, .nunits = 1, .full = true, .large = true,

@@ -149,7 +149,7 @@ void zd_sim_streams_check(struct zd_sim_world *world, const struct zd_location *
 /* Nor read what streams still write; what is copied into a shard is the last commit, and nobody writes
  * there. */
 void zd_sim_copy_check(struct zd_sim_world *world, const struct zd_location *src,
-                       const struct zd_location *dst);
+                       const struct zd_location *dst, const struct zd_signal *signal);
 /* Memory that is new to its client: no process that lingers may have it. */
 void zd_sim_residue_check(struct zd_sim_world *world, const struct zd_location *at);
 /* The entry is the rank's to write and to commit. */

@@ -29,7 +29,8 @@ static uint64_t open_session(struct core_driver *core, const struct zd_peer *pee
 
 uint64_t core_open(struct core_driver *core, uint32_t uid)
 {
-	return open_session(core, &(struct zd_peer){.uid = uid, .pid = uid + 1, .name = "trainer"});
+	const struct zd_peer peer = {.uid = uid, .pid = uid + 1, .poison = core->copies, .name = "trainer"};
+	return open_session(core, &peer);
 }
 
 uint64_t core_open_strict(struct core_driver *core, uint32_t uid)
@@ -149,4 +150,9 @@ const struct zd_reply *core_call(struct core_driver *core, uint64_t session, con
                                  int status)
 {
 	return core_expect(core, core_send(core, session, args), status);
+}
+
+void core_expect_told(struct core_driver *core, uint64_t session, uint64_t group, const char *text)
+{
+	core_expect_error(core, core_commit(core, session, group, UINT64_MAX), ZEROD_E_PEER_LOST, text);
 }

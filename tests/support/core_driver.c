@@ -223,6 +223,11 @@ static void sink_reply(void *arg, const struct zd_reply *reply)
 		memcpy(call->ids, reply->u.unique_ids.bytes, reply->u.unique_ids.nbytes);
 		call->reply.u.unique_ids.bytes = call->ids;
 	}
+	if (reply->kind == ZD_REQ_GROUP_AGREE && reply->status == 0) {
+		memcpy(call->values, reply->u.group_agree.values,
+		       reply->u.group_agree.count * sizeof(double));
+		call->reply.u.group_agree.values = call->values;
+	}
 	if (reply->kind == ZD_REQ_GATHER && reply->status == 0 && reply->u.gather.nfences > 0) {
 		assert_true(reply->u.gather.nfences <= ZD_MAX_DEVICES);
 		memcpy(call->fences, reply->u.gather.fences,
@@ -607,6 +612,7 @@ struct core_driver *core_new(const struct core_options *options)
 	core->sessions_map = options->sessions_map;
 	core->no_bytes = options->no_bytes;
 	core->sessions_linger = options->sessions_linger;
+	core->copies = options->copies;
 	TAILQ_INIT(&core->commands);
 	TAILQ_INIT(&core->segments);
 	TAILQ_INIT(&core->sessions);

@@ -34,6 +34,7 @@ struct core_options {
 	bool client_copies_own_slice; /* until core_devices_copy_own() */
 	bool sessions_linger;         /* until core_gone() */
 	bool strict_by_segment;
+	bool copies; /* core_open() opens sessions whose gathers are copies, also of a shard that is alone */
 	bool sums_ahead;   /* sessions' processes wait for sums' fences, until core_refuse_sums() */
 	bool sessions_map; /* segments that replies name, until core_unmap() */
 	bool no_bytes;     /* segments without memory, for sizes beyond any machine */
@@ -190,6 +191,8 @@ uint64_t core_register(struct core_driver *core, uint64_t session, uint64_t grou
 
 uint64_t core_update(struct core_driver *core, uint64_t session, uint64_t unit);
 uint64_t core_publish(struct core_driver *core, uint64_t session, uint64_t unit);
+/* The session's next request about the group is refused, since a rank went; the one behind it is not. */
+void core_expect_told(struct core_driver *core, uint64_t session, uint64_t group, const char *text);
 uint64_t core_commit(struct core_driver *core, uint64_t session, uint64_t group, uint64_t step);
 uint64_t core_set_persistent(struct core_driver *core, uint64_t session, uint64_t unit, bool persistent);
 /* One use of the newest version under CORE_TAG. */

@@ -45,6 +45,7 @@ struct call {
 	struct zd_fence fences[ZD_MAX_DEVICES];
 	uint64_t ended[CORE_ENDED];
 	unsigned char ids[ZD_MAX_UNIQUE_IDS * ZD_UNIQUE_ID_BYTES];
+	double values[ZEROD_MAX_AGREED];
 	TAILQ_ENTRY(call) link;
 };
 
@@ -56,7 +57,8 @@ struct failure {
 struct core_driver {
 	struct zd_engine *engine;
 	struct core_net *net;
-	bool no_bytes, abandoned, sessions_linger, sessions_map, devices_copy_own, unordered, refuses_sums;
+	bool copies, no_bytes, abandoned, sessions_linger, sessions_map, devices_copy_own, unordered,
+	        refuses_sums;
 	unsigned expected[ZD_MAX_DEVICES];
 	uint64_t next_request;
 	bool held[KINDS];

@@ -185,12 +185,12 @@ static int prepare(struct program *p)
 {
 	const struct charlm_options *o = &p->options;
 	if (charlm_text_load(o->files, o->nfiles, &p->text) != 0)
-		return -ZEROD_E_USAGE;
+		return 2;
 	charlm_model_init(p->text.vocabulary, &p->model);
 	if (p->text.count <= p->model.context) {
 		fprintf(stderr, "charlm: %s: too short to train on, %zu of at least %u bytes\n",
 		        o->nfiles == 1 ? o->files[0] : "the text", p->text.count, p->model.context + 1);
-		return -ZEROD_E_USAGE;
+		return 2;
 	}
 	p->plan = (struct charlm_plan){
 	        .model = &p->model,

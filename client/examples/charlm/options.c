@@ -168,7 +168,7 @@ void charlm_options_parse(int argc, char **argv, struct charlm_options *options)
 	*options = (struct charlm_options){
 	        .ranks = 4, .batch = 64, .accum = 1, .steps = 300, .seed = 1, .rate = 0.01f};
 	struct parsing parsing = {.options = options};
-	argp_err_exit_status = -ZEROD_E_USAGE;
+	argp_err_exit_status = 2;
 	if (argp_parse(&argp, argc, argv, ARGP_NO_ARGS, NULL, &parsing) != 0)
 		exit(-ZEROD_E_SYSTEM);
 	if (parsing.full_batch)

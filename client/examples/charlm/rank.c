@@ -6,6 +6,8 @@
  */
 #include "rank.h"
 
+#include <zerod_host.h>
+
 #include <string.h>
 
 /* ---- Optimizer ----------------------------------------------------------------------------------------- */
@@ -20,8 +22,8 @@ static void run_adam(void *arg)
 static int launch_updates(struct rank *r, uint64_t step)
 {
 	for (unsigned i = 0; i < CHARLM_UNITS; i++) {
-		struct zerod_target target;
-		int rc = zerod_unit_target(r->units[i], &target);
+		struct zerod_target target = ZEROD_INIT(target);
+		int rc = zerod_target_get(r->units[i], &target);
 		if (rc != ZEROD_OK)
 			return charlm_rank_fail(r, rc, "asking for the target of",
 			                        charlm_rank_unit_name(r, i));
@@ -44,11 +46,11 @@ static int launch_updates(struct rank *r, uint64_t step)
  * version. */
 static int update(struct rank *r)
 {
-	struct zerod_step_info info;
-	int rc = zerod_step_begin(r->group, &info);
+	struct zerod_step_info info = ZEROD_INIT(info);
+	int rc = zerod_step_begin(r->group, NULL, &info, NULL);
 	if (rc != ZEROD_OK)
 		return charlm_rank_fail(r, rc, "beginning the step", "");
-	rc = zerod_update_begin(r->units, CHARLM_UNITS);
+	rc = zerod_update_begin(r->units, CHARLM_UNITS, NULL, NULL);
 	if (rc != ZEROD_OK)
 		return charlm_rank_fail(r, rc, "beginning the update", "");
 	if (info.overflow) {
@@ -61,10 +63,10 @@ static int update(struct rank *r)
 	rc = zerod_step_end(r->group, &r->compute, 1);
 	if (rc != ZEROD_OK)
 		return charlm_rank_fail(r, rc, "ending the step", "");
-	rc = zerod_publish(r->units, CHARLM_UNITS, &r->compute, 1, 0);
+	rc = zerod_publish(r->units, CHARLM_UNITS, &r->compute, 1, NULL, NULL);
 	if (rc != ZEROD_OK)
 		return charlm_rank_fail(r, rc, "publishing", "");
-	rc = zerod_commit(r->group, info.step);
+	rc = zerod_commit(r->group, info.step, NULL);
 	return rc == ZEROD_OK ? rc : charlm_rank_fail(r, rc, "committing", "");
 }
 

@@ -7,6 +7,8 @@
  */
 #include "rank.h"
 
+#include <zerod_host.h>
+
 #include <stdio.h>
 #include <string.h>
 
@@ -37,7 +39,7 @@ static int join(struct rank *r)
 	if (rc != ZEROD_OK)
 		return charlm_rank_fail(r, rc, "connecting", "");
 
-	struct zerod_device_info device;
+	struct zerod_device_info device = ZEROD_INIT(device);
 	uint32_t ndevices = 0;
 	while (zerod_device_get(r->client, ndevices, &device) == ZEROD_OK) {
 		if (strncmp(device.name, "host", 4) != 0)
@@ -62,7 +64,9 @@ static int join(struct rank *r)
 
 static struct zerod_view view_of(const struct charlm_tensor *tensor)
 {
-	struct zerod_view view = {.name = tensor->name, .offset_numel = tensor->offset_numel};
+	struct zerod_view view = ZEROD_INIT(view);
+	view.name = tensor->name;
+	view.offset_numel = tensor->offset_numel;
 	if (tensor->rows > 0)
 		view.shape[view.ndim++] = tensor->rows;
 	view.shape[view.ndim++] = tensor->columns;
@@ -80,8 +84,9 @@ static int register_unit(struct rank *r, enum charlm_unit unit)
 	options.nviews = 2;
 	options.views = views;
 	int rc = zerod_unit_register(r->group, &options, &r->units[unit]);
+	r->shards[unit].struct_size = sizeof(r->shards[unit]);
 	if (rc == ZEROD_OK)
-		rc = zerod_unit_shard(r->units[unit], &r->shards[unit]);
+		rc = zerod_shard_get(r->units[unit], &r->shards[unit]);
 	if (rc != ZEROD_OK)
 		return charlm_rank_fail(r, rc, "registering", layer->name);
 
@@ -131,19 +136,19 @@ static int create_streams(struct rank *r)
 /* Each rank makes its own slices of the initial values; nobody ever has the whole. */
 static int publish_initial_values(struct rank *r)
 {
-	int rc = zerod_update_begin(r->units, CHARLM_UNITS);
+	int rc = zerod_update_begin(r->units, CHARLM_UNITS, NULL, NULL);
 	if (rc != ZEROD_OK)
 		return charlm_rank_fail(r, rc, "beginning the first update", "");
 	for (unsigned i = 0; i < CHARLM_UNITS; i++)
 		charlm_model_initial(r->plan->model, i, r->plan->seed, r->shards[i].offset_numel,
 		                     r->shards[i].true_numel, r->shards[i].data);
-	rc = zerod_publish(r->units, CHARLM_UNITS, NULL, 0, 0);
+	rc = zerod_publish(r->units, CHARLM_UNITS, NULL, 0, NULL, NULL);
 	return rc == ZEROD_OK ? rc : charlm_rank_fail(r, rc, "publishing the initial values", "");
 }
 
 int charlm_rank_read_memory(struct rank *r)
 {
-	struct zerod_device_info info;
+	struct zerod_device_info info = ZEROD_INIT(info);
 	int rc = zerod_device_get(r->client, r->device, &info);
 	if (rc != ZEROD_OK)
 		return charlm_rank_fail(r, rc, "asking for the device", "");

@@ -16,6 +16,8 @@
  */
 #include "rank.h"
 
+#include <zerod_host.h>
+
 /* ---- Work on the streams ------------------------------------------------------------------------------- */
 
 static void run_lookup(void *arg)
@@ -109,7 +111,9 @@ static int gather(struct rank *r, enum charlm_unit unit, const char *tag, uint32
  * later. */
 static int release(struct rank *r, enum charlm_unit unit, const char *tag)
 {
-	int rc = zerod_release(r->units[unit], tag, &r->compute, 1, &r->releases[r->nreleases]);
+	struct zerod_release_options options = ZEROD_INIT(options);
+	options.tag = tag;
+	int rc = zerod_release(r->units[unit], &r->compute, 1, &options, &r->releases[r->nreleases]);
 	if (rc != ZEROD_OK)
 		return charlm_rank_fail(r, rc, "releasing", charlm_rank_unit_name(r, unit));
 	r->nreleases++;
@@ -183,7 +187,7 @@ static int forward(struct rank *r, double *loss, const float **embedding)
 
 static int reserve(struct rank *r, zerod_bucket *bucket, enum charlm_unit unit, struct zerod_entry *entry)
 {
-	int rc = zerod_bucket_reserve(bucket, r->units[unit], entry);
+	int rc = zerod_bucket_reserve(bucket, r->units[unit], NULL, entry);
 	return rc == ZEROD_OK
 	               ? rc
 	               : charlm_rank_fail(r, rc, "reserving the gradient of", charlm_rank_unit_name(r, unit));
@@ -196,7 +200,7 @@ static int hand_over(struct rank *r, zerod_bucket *bucket, enum charlm_unit unit
 	struct zerod_reduce_options options = ZEROD_INIT(options);
 	options.op = ZEROD_MEAN;
 	options.prescale = 1.0f / (float)r->plan->accum;
-	int rc = zerod_bucket_commit(bucket, entry->id, streams, nstreams, &options);
+	int rc = zerod_bucket_commit(bucket, entry->id, streams, nstreams, &options, NULL);
 	return rc == ZEROD_OK ? rc
 	                      : charlm_rank_fail(r, rc, "handing over the gradient of",
 	                                         charlm_rank_unit_name(r, unit));
@@ -213,7 +217,7 @@ static int launch_backward(struct rank *r, enum charlm_unit unit, const float *p
 
 static int backward_layer(struct rank *r, enum charlm_unit unit)
 {
-	struct zerod_entry entry = {0};
+	struct zerod_entry entry = ZEROD_INIT(entry);
 	const float *params = NULL;
 	int rc = reserve(r, r->layers, unit, &entry);
 	if (rc == ZEROD_OK)
@@ -231,7 +235,7 @@ static int backward_layer(struct rank *r, enum charlm_unit unit)
  * the logits' part at the beginning, the compute stream adds the lookup's at the end. */
 static int backward_units(struct rank *r, const float *embedding)
 {
-	struct zerod_entry tied = {0};
+	struct zerod_entry tied = ZEROD_INIT(tied);
 	int rc = reserve(r, r->tied, CHARLM_EMBEDDING, &tied);
 	if (rc == ZEROD_OK)
 		rc = launch_backward(r, CHARLM_EMBEDDING, embedding, tied.data);
@@ -260,7 +264,7 @@ static int backward(struct rank *r, const float *embedding, bool boundary)
 	rc = backward_units(r, embedding);
 	if (rc != ZEROD_OK)
 		return rc;
-	rc = zerod_backward_end(r->group);
+	rc = zerod_backward_end(r->group, NULL, NULL);
 	return rc == ZEROD_OK ? rc : charlm_rank_fail(r, rc, "ending the backward", "");
 }
 

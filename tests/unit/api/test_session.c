@@ -89,13 +89,20 @@ static struct rank make_rank(struct scene *scene)
 static void test_segments_come_once(void **state)
 {
 	struct scene *scene = *state;
-	struct rank rank = {.sock = scene_session(scene)};
+	struct rank rank = {.sock = scene_connect(scene)};
 	Zd__Request request = ZD__REQUEST__INIT;
+	Zd__Hello hello = ZD__HELLO__INIT;
 	Zd__Gather gather = ZD__GATHER__INIT;
 	struct delivery delivery;
 	const Zd__Reply *reply;
 	unsigned nfds;
 
+	hello.version_min = hello.version_max = ZD_PROTOCOL_VERSION;
+	hello.name = (char *)"test";
+	hello.strict = true; /* else a rank that is alone gathers no copy */
+	request.body_case = ZD__REQUEST__BODY_HELLO;
+	request.hello = &hello;
+	assert_int_equal(scene_status(scene, rank.sock, &request), 0);
 	rank.group = join(scene, rank.sock, 1);
 	rank.unit = register_unit(scene, rank.sock, rank.group, "a", &nfds);
 	assert_int_equal(nfds, 1);

@@ -211,13 +211,18 @@ static void arithmetic(void **state)
 
 /* ---- Names --------------------------------------------------------------------------------------------- */
 
+enum { RESERVED = -2 }; /* of the programs: wrong usage */
+
 static void status_names(void **state)
 {
 	(void)state;
 	assert_string_equal(zerod_status_name(ZEROD_OK), "OK");
 	assert_string_equal(zerod_status_name(ZEROD_E_NOT_HELD), "NOT_HELD");
 	assert_string_equal(zerod_status_name(ZEROD_E_FORKED), "FORKED");
+	assert_string_equal(zerod_status_name(RESERVED), "UNKNOWN");
 	for (int status = ZEROD_E_FORKED; status <= ZEROD_OK; status++) {
+		if (status == RESERVED)
+			continue;
 		assert_string_not_equal(zerod_status_name(status), "UNKNOWN");
 		for (int other = ZEROD_E_FORKED; other < status; other++)
 			assert_string_not_equal(zerod_status_name(status), zerod_status_name(other));

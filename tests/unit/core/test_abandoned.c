@@ -166,7 +166,7 @@ static void test_commit_gives_back(void **state)
 	core_end(s.core);
 }
 
-/* The group is whole again before the rank says a word: that changes nothing. */
+/* The group is whole again before the rank says a word: it is told all the same. */
 static void test_commit_after_the_replacement(void **state)
 {
 	struct scene s;
@@ -176,6 +176,7 @@ static void test_commit_after_the_replacement(void **state)
 	lose_peer(&s);
 	replace_peer(&s);
 	expect_not_handed_out(&s, s.at[1]);
+	core_expect(s.core, core_backward_end(&s.g.team, 0), ZEROD_E_PEER_LOST);
 	core_expect(s.core, core_backward_end(&s.g.team, 0), ZEROD_E_STATE);
 	core_expect(s.core, core_simple(s.core, s.g.team.session[0], ZD_REQ_UNIT_UNREGISTER, s.unit[0]),
 	            ZEROD_E_BUSY);
@@ -254,6 +255,7 @@ static void test_reserve_under_way(void **state)
 	uint64_t odd = core_reducers_unit(&s.g, "odd", NUMEL - 1);
 	lose_peer(&s);
 	replace_peer(&s);
+	core_expect_told(s.core, s.g.team.session[0], s.g.team.group, "rank 1");
 	core_expect(s.core,
 	            core_register(s.core, s.g.team.session[1], s.g.team.group,
 	                          &(struct core_unit){.name = "odd", .numel = NUMEL - 1}),
@@ -323,7 +325,8 @@ static void test_step_end_after_the_replacement(void **state)
 	begin_step(&s, step);
 	lose_peer(&s);
 	replace_peer(&s);
-	core_expect_error(s.core, core_step(&s.g.team, 0), ZEROD_E_STATE, "no boundary backward of rank 0");
+	core_expect_error(s.core, core_step(&s.g.team, 0), ZEROD_E_PEER_LOST, "rank 1");
+	core_expect_error(s.core, core_step(&s.g.team, 0), ZEROD_E_STATE, "no backward of rank 0");
 	core_check_target(&s.g, 0, step[0], 0, 1.0f);
 	core_expect(s.core, core_step_end(&s.g.team, 0, NULL, 0), 0);
 	expect_nothing_left(&s);
@@ -390,6 +393,7 @@ static void test_units_beside_an_abandoned_target(void **state)
 	begin_step(&s, step);
 	lose_peer(&s);
 	replace_peer(&s);
+	core_expect_told(s.core, s.g.team.session[0], s.g.team.group, "rank 1");
 	for (uint32_t rank = 0; rank < 2; rank++)
 		core_expect(s.core,
 		            core_simple(s.core, s.g.team.session[rank], ZD_REQ_UNIT_UNREGISTER, s.unit[1]),
@@ -432,6 +436,7 @@ static void test_backward_begin_gives_up_the_target(void **state)
 	begin_step(&s, step);
 	lose_peer(&s);
 	replace_peer(&s);
+	core_expect_told(s.core, s.g.team.session[0], s.g.team.group, "rank 1");
 	core_expect(s.core, core_backward(&s.g.team, 0, 3, true), 0);
 	assert_int_equal(targets(&s), TARGET_BYTES);
 	core_expect(s.core, core_step_end(&s.g.team, 0, NULL, 0), ZEROD_E_STATE);

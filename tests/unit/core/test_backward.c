@@ -105,8 +105,8 @@ static void test_parts_without_reductions(void **state)
 	}
 }
 
-/* Not even when no unit is left: what the target holds of the former one would be added to. */
-static void test_place_in_a_bound_target_is_not_given_out_again(void **state)
+/* It is behind the bound target's end, so it can neither be reduced before the step nor is it kept by it. */
+static void test_unit_that_is_registered_after_the_target_was_bound(void **state)
 {
 	struct core_driver *core = core_new(NULL);
 	struct core_reducers g;
@@ -115,12 +115,15 @@ static void test_place_in_a_bound_target_is_not_given_out_again(void **state)
 	core_reducers_begin(&g, 2, false);
 	reduce_all(&g, unit, 1.0f);
 	core_reducers_end(&g);
-	for (uint32_t rank = 0; rank < 2; rank++)
-		core_expect(core, core_simple(core, g.team.session[rank], ZD_REQ_UNIT_UNREGISTER, unit), 0);
-	unit = core_reducers_unit(&g, "v", NUMEL);
+	uint64_t late = core_reducers_unit(&g, "v", NUMEL);
 	core_reducers_begin(&g, 2, true);
-	core_expect_error(core, core_reserve(&g.team, 0, g.bucket[0], unit), ZEROD_E_STATE,
+	core_expect_error(core, core_reserve(&g.team, 0, g.bucket[0], late), ZEROD_E_STATE,
 	                  "unit 'v' was registered after the target of backward 1 was bound");
+	for (uint32_t rank = 0; rank < 2; rank++) {
+		core_expect(core, core_simple(core, g.team.session[rank], ZD_REQ_UNIT_UNREGISTER, late), 0);
+		core_expect(core, core_simple(core, g.team.session[rank], ZD_REQ_UNIT_UNREGISTER, unit),
+		            ZEROD_E_BUSY);
+	}
 	core_end(core);
 }
 
@@ -197,7 +200,7 @@ static void test_order_of_calls(void **state)
 	(void)state;
 	core_expect_error(core, core_backward_end(&g.team, 0), ZEROD_E_STATE, "runs no backward");
 	core_expect_error(core, core_step(&g.team, 0), ZEROD_E_STATE,
-	                  "no boundary backward of rank 0 has ended");
+	                  "no backward of rank 0 has ended since its last step");
 	core_expect_error(core, core_step_end(&g.team, 0, NULL, 0), ZEROD_E_STATE, "has begun no step");
 	core_reducers_begin(&g, 3, false);
 	core_expect_error(core, core_backward(&g.team, 0, 3, false), ZEROD_E_STATE,
@@ -209,14 +212,11 @@ static void test_order_of_calls(void **state)
 	core_expect(core, core_bucket_commit(&g.team, 0, &commit), 0);
 	core_reduce(&g, 1, unit, 1.0f);
 	core_reducers_end(&g);
-	core_expect(core, core_step(&g.team, 0), ZEROD_E_STATE); /* that was no boundary */
-	core_reducers_begin(&g, 3, true);
-	core_reducers_end(&g);
-	core_expect_error(core, core_backward(&g.team, 0, 3, true), ZEROD_E_STATE,
-	                  "was the boundary: the step is next");
 	uint64_t begun = core_step(&g.team, 0);
 	core_expect_waits(core, begun, "rank 1 to begin the step");
 	core_expect_error(core, core_step(&g.team, 0), ZEROD_E_STATE, "has begun the step already");
+	core_expect_error(core, core_backward(&g.team, 0, 3, false), ZEROD_E_STATE,
+	                  "rank 0 has begun the step that ends its window");
 	core_expect(core, core_step_end(&g.team, 0, NULL, 0), ZEROD_E_STATE);
 	step[1] = core_expect(core, core_step(&g.team, 1), 0);
 	core_expect(core, begun, 0);
@@ -274,22 +274,26 @@ static void test_stage_and_dtype_must_agree(void **state)
 	core_end(core);
 }
 
+/* Stage 1 alone has one: the other stages reduce in each backward. */
 static void test_boundary_must_agree(void **state)
 {
 	struct core_driver *core = core_new(NULL);
 	struct core_reducers g;
 	uint64_t unit = new_pair(&g, core);
 	(void)state;
-	core_expect(core, core_backward(&g.team, 0, 3, true), 0);
-	core_expect_error(core, core_backward(&g.team, 1, 3, false), ZEROD_E_MISMATCH,
+	core_expect(core, core_backward(&g.team, 0, 1, true), 0);
+	core_expect_error(core, core_backward(&g.team, 1, 1, false), ZEROD_E_MISMATCH,
 	                  "backward 1 is no boundary for rank 1; for rank 0 backward 1 is");
-	core_expect(core, core_backward(&g.team, 1, 3, true), 0);
+	core_expect(core, core_backward(&g.team, 1, 1, true), 0);
 	reduce_all(&g, unit, 1.0f);
 	core_reducers_end(&g);
+	core_expect_error(core, core_backward(&g.team, 0, 1, true), ZEROD_E_STATE,
+	                  "was the boundary: the step is next");
 	take_step(&g, 1, 1.0f);
 
 	core_expect(core, core_backward(&g.team, 0, 1, false), 0);
 	core_expect(core, core_backward_end(&g.team, 0), 0);
+	core_expect_error(core, core_step(&g.team, 0), ZEROD_E_STATE, "no boundary backward of rank 0");
 	core_expect(core, core_backward(&g.team, 0, 1, false), 0); /* far ahead: nothing is reduced */
 	core_expect_error(core, core_backward(&g.team, 1, 1, true), ZEROD_E_MISMATCH,
 	                  "backward 2 is the boundary for rank 1; for rank 0 none up to 3 is");
@@ -301,6 +305,12 @@ static void test_boundary_must_agree(void **state)
 	reduce_all(&g, unit, 1.0f);
 	core_reducers_end(&g);
 	take_step(&g, 2, 1.0f);
+
+	core_expect(core, core_backward(&g.team, 0, 2, true), 0);
+	core_expect(core, core_backward(&g.team, 1, 2, false), 0);
+	reduce_all(&g, unit, 1.0f);
+	core_reducers_end(&g);
+	take_step(&g, 3, 1.0f);
 	core_end(core);
 }
 
@@ -441,6 +451,29 @@ static void test_requests_that_slept_through_a_failure(void **state)
 	struct core_driver *core = core_new(NULL);
 	struct core_reducers g;
 	uint64_t unit = new_pair(&g, core);
+	(void)state;
+	core_reducers_begin(&g, 3, true);
+	core_reducers_end(&g);
+	core_hold(core, ZD_CMD_FILL);
+	uint64_t step = core_step(&g.team, 0);
+	core_expect_waits(core, step, "memory to be zeroed");
+	core_close(core, g.team.session[1]);
+	g.team.session[1] = core_open(core, CORE_ALICE);
+	struct core_join join = {.world_size = 2, .rank = 1, .device = 1};
+	core_expect(core, core_join(core, g.team.session[1], &join), 0);
+	core_expect_waits(core, step, "memory to be zeroed");
+	core_unhold(core, ZD_CMD_FILL);
+	core_expect_error(core, step, ZEROD_E_PEER_LOST, "was gone meanwhile");
+	core_expect(core, core_skip(&g.team, 0, unit), ZEROD_E_STATE);
+	core_end(core);
+}
+
+/* A reservation whose place is being zeroed ends at once. */
+static void test_a_reservation_ends_with_its_group(void **state)
+{
+	struct core_driver *core = core_new(NULL);
+	struct core_reducers g;
+	(void)new_pair(&g, core);
 	uint64_t odd = core_reducers_unit(&g, "odd", NUMEL - 1);
 	(void)state;
 	core_expect(core, core_backward(&g.team, 0, 3, true), 0);
@@ -448,14 +481,9 @@ static void test_requests_that_slept_through_a_failure(void **state)
 	uint64_t reserve = core_reserve(&g.team, 0, g.bucket[0], odd);
 	core_expect_waits(core, reserve, "memory to be zeroed");
 	core_close(core, g.team.session[1]);
-	g.team.session[1] = core_open(core, CORE_ALICE);
-	struct core_join join = {.world_size = 2, .rank = 1, .device = 1};
-	core_expect(core, core_join(core, g.team.session[1], &join), 0);
-	core_expect_waits(core, reserve, "memory to be zeroed");
+	core_expect_error(core, reserve, ZEROD_E_PEER_LOST, "is gone");
 	core_unhold(core, ZD_CMD_FILL);
-	core_expect_error(core, reserve, ZEROD_E_PEER_LOST, "was gone meanwhile");
 	assert_int_equal(core_usage(core).bucket_bytes, 0);
-	core_expect(core, core_skip(&g.team, 0, unit), ZEROD_E_STATE);
 	core_end(core);
 }
 
@@ -501,7 +529,7 @@ int main(void)
 	        cmocka_unit_test(test_stage_2),
 	        cmocka_unit_test(test_stage_3),
 	        cmocka_unit_test(test_parts_without_reductions),
-	        cmocka_unit_test(test_place_in_a_bound_target_is_not_given_out_again),
+	        cmocka_unit_test(test_unit_that_is_registered_after_the_target_was_bound),
 	        cmocka_unit_test(test_release_is_seen_in_the_peak),
 	        cmocka_unit_test(test_step_end_with_fences),
 	        cmocka_unit_test(test_nothing_trainable),
@@ -514,6 +542,7 @@ int main(void)
 	        cmocka_unit_test(test_a_rank_behind_a_failure),
 	        cmocka_unit_test(test_a_rank_is_replaced),
 	        cmocka_unit_test(test_requests_that_slept_through_a_failure),
+	        cmocka_unit_test(test_a_reservation_ends_with_its_group),
 	        cmocka_unit_test(test_leave_in_a_backward),
 	        cmocka_unit_test(test_the_end_of_a_group),
 	};

@@ -230,7 +230,7 @@ static void test_bad_sets_of_units(void **state)
 	core_expect_error(rig->core, core_context_begin(rig->core, rig->session, other, 2), ZEROD_E_INVALID,
 	                  "unit 'x' is of another group");
 	core_expect_error(rig->core, core_context_begin(rig->core, rig->session, twice, 3), ZEROD_E_INVALID,
-	                  "unit 'a' is named twice");
+	                  "unit 'a' is given twice");
 	core_expect(rig->core, core_context_begin(rig->core, rig->session, unknown, 2), ZEROD_E_NOT_FOUND);
 	core_expect(rig->core, core_context_begin(rig->core, rig->session, NULL, 0), ZEROD_E_LIMIT);
 	core_expect(rig->core,

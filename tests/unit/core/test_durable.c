@@ -55,6 +55,106 @@ static const struct zd_reply *rejoin(struct core_driver *core, struct core_team 
 	return reply;
 }
 
+/* ---- Allocations --------------------------------------------------------------------------------------- */
+
+#define STATE_BYTES 1024u
+
+static uint64_t keep(struct core_driver *core, uint64_t session, const char *name, uint64_t bytes)
+{
+	struct zd_args args = {.kind = ZD_REQ_ALLOC,
+	                       .u.alloc = {.job = "job", .name = name, .bytes = bytes, .durable = true}};
+	return core_send(core, session, &args);
+}
+
+static void test_allocation_outlives_its_session(void **state)
+{
+	struct core_driver *core = core_new(NULL);
+	struct core_team team;
+	struct core_row row;
+	(void)state;
+	(void)start(core, &team);
+	const struct zd_reply *reply = core_expect(core, keep(core, team.session[0], "adam", STATE_BYTES), 0);
+	struct zd_location at = reply->u.alloc.location;
+	uint64_t id = reply->u.alloc.allocation;
+	memset(core_bytes(core, at), 0x5a, STATE_BYTES);
+	core_expect(core, core_alloc(core, team.session[0], "job", 0, STATE_BYTES), 0); /* which does not */
+	core_expect_error(core, keep(core, team.session[1], "adam", STATE_BYTES), ZEROD_E_EXISTS,
+	                  "allocation 'adam' of job 'job' on device 0 is held by session");
+	close_all(core, &team);
+	assert_int_equal(core_usage(core).allocation_bytes, STATE_BYTES);
+	assert_int_equal(core_rows(core, ZD_TABLE_ALLOCATIONS, &row, 1), 1);
+	assert_true(row.row.id == id && row.row.u.allocation.durable);
+	assert_int_equal(row.row.u.allocation.session, 0);
+	uint64_t session = core_open(core, CORE_ALICE), bob = core_open(core, CORE_BOB);
+	core_expect_error(core, keep(core, session, "adam", 2 * STATE_BYTES), ZEROD_E_MISMATCH,
+	                  "has 1024 bytes; 2048 are asked for");
+	core_expect_error(core, keep(core, bob, "adam", STATE_BYTES), ZEROD_E_STATE,
+	                  "job 'job' is not durable");
+	reply = core_expect(core, keep(core, session, "adam", STATE_BYTES), 0);
+	assert_true(reply->u.alloc.allocation == id && reply->u.alloc.location.offset == at.offset);
+	for (uint32_t i = 0; i < STATE_BYTES; i++)
+		assert_int_equal(core_bytes(core, reply->u.alloc.location)[i], 0x5a);
+	core_close(core, session);
+	session = core_open(core, CORE_ALICE);
+	core_expect(core, keep(core, session, "adam", STATE_BYTES), 0);
+	struct zd_args args = {.kind = ZD_REQ_FREE, .u.free = {.allocation = id}};
+	core_expect(core, core_send(core, session, &args), 0);
+	assert_int_equal(core_usage(core).allocation_bytes, 0);
+	core_end(core);
+}
+
+static void test_bad_durable_allocations(void **state)
+{
+	struct core_driver *core = core_new(NULL);
+	struct core_team team;
+	uint64_t session = core_open(core, CORE_ALICE);
+	(void)state;
+	core_expect_error(core, keep(core, session, "adam", STATE_BYTES), ZEROD_E_STATE,
+	                  "job 'job' is not durable: join a durable group of it before allocation 'adam'");
+	assert_int_equal(core_rows(core, ZD_TABLE_JOBS, NULL, 0), 0);
+	core_team_new(&team, core, "job", 1, false);
+	core_expect(core, keep(core, session, "adam", STATE_BYTES), ZEROD_E_STATE);
+	core_expect_error(core, keep(core, session, "", STATE_BYTES), ZEROD_E_INVALID, "needs a name");
+	core_end(core);
+}
+
+/* Memory that was not zeroed yet is nobody's. */
+static void test_session_that_ends_before_its_allocation_is_there(void **state)
+{
+	struct core_driver *core = core_new(NULL);
+	struct core_team team;
+	(void)state;
+	(void)start(core, &team);
+	core_hold(core, ZD_CMD_FILL);
+	(void)keep(core, team.session[0], "adam", STATE_BYTES);
+	core_close(core, team.session[0]);
+	core_unhold(core, ZD_CMD_FILL);
+	assert_int_equal(core_usage(core).allocation_bytes, 0);
+	core_expect(core, keep(core, team.session[1], "adam", STATE_BYTES), 0);
+	core_end(core);
+}
+
+static void test_allocations_end_with_their_job(void **state)
+{
+	struct core_driver *core = core_new(NULL);
+	struct core_team team;
+	struct core_row row;
+	(void)state;
+	(void)start(core, &team);
+	uint64_t session = core_open(core, CORE_ALICE), other = core_open(core, CORE_ALICE);
+	core_expect(core, keep(core, session, "adam", STATE_BYTES), 0);
+	close_all(core, &team);
+	core_rows(core, ZD_TABLE_JOBS, &row, 1);
+	core_expect_error(core, core_simple(core, other, ZD_REQ_END_JOB, row.row.id), ZEROD_E_BUSY,
+	                  "allocation 'adam' is held by session");
+	core_close(core, session);
+	assert_int_equal(core_usage(core).allocation_bytes, STATE_BYTES);
+	core_expect(core, core_simple(core, other, ZD_REQ_END_JOB, row.row.id), 0);
+	assert_int_equal(core_usage(core).allocation_bytes, 0);
+	assert_int_equal(core_rows(core, ZD_TABLE_JOBS, NULL, 0), 0);
+	core_end(core);
+}
+
 /* ---- Shards stay --------------------------------------------------------------------------------------- */
 
 static void test_shards_outlive_their_sessions(void **state)
@@ -419,6 +519,10 @@ static void test_job_that_all_have_left_may_be_durable_next_time(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
+	        cmocka_unit_test(test_allocation_outlives_its_session),
+	        cmocka_unit_test(test_bad_durable_allocations),
+	        cmocka_unit_test(test_session_that_ends_before_its_allocation_is_there),
+	        cmocka_unit_test(test_allocations_end_with_their_job),
 	        cmocka_unit_test(test_shards_outlive_their_sessions),
 	        cmocka_unit_test(test_shards_stay_on_their_device),
 	        cmocka_unit_test(test_abort_of_a_group_that_was_left),

@@ -180,7 +180,8 @@ static void test_bad_arguments(void **state)
 	                  "has not registered");
 	gather_ok(rig, "plan");
 	core_expect(core,
-	            core_release_tag(core, rig->session, rig->unit, "plan", &(struct zd_fence){600, 1}, 1),
+	            core_release_tag(core, rig->session, rig->unit, "plan",
+	                             &(struct zd_fence){ZD_TIMELINES, 1}, 1),
 	            ZEROD_E_INVALID);
 	assert_int_equal(gathered_bytes(rig), UNIT_BYTES);
 }

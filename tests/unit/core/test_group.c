@@ -12,6 +12,7 @@
 #include <cmocka.h>
 
 #include "tests/support/core_driver.h"
+#include "tests/support/core_reduce.h"
 
 static void expect_group(struct core_driver *core, uint64_t group, const char *state, uint32_t attached)
 {
@@ -296,6 +297,7 @@ static void test_replacement_revives_the_group(void **state)
 	assert_true(core_expect(core, second, 0)->u.group_join.group == team.group);
 	core_expect(core, third, 0);
 	expect_group(core, team.group, "READY", 3);
+	core_expect_told(core, team.session[0], team.group, "as are 1 before it");
 	/* the others are at version 2: the new shards are one behind, so that their first publish catches
 	 * up */
 	uint64_t gather = core_gather(core, team.session[0], unit);
@@ -331,6 +333,7 @@ static void test_replacements_one_after_the_other(void **state)
 		                                 &(struct core_unit){.name = "w", .numel = 128});
 		assert_int_equal(core_expect(core, request, 0)->u.unit_register.version, 1);
 	}
+	core_expect_told(core, team.session[0], team.group, "rank 1");
 	core_expect_error(core, core_gather_version(core, team.session[1], unit, 1), ZEROD_E_STALE_VERSION,
 	                  "rank 0 has published nothing since it came with version 1");
 	uint64_t early = core_gather(core, team.session[0], unit);
@@ -341,6 +344,77 @@ static void test_replacements_one_after_the_other(void **state)
 	core_team_publish_rank(&team, unit, 0);
 	core_team_check(&team, core_expect(core, early, 0), 2);
 	core_team_check(&team, core_expect(core, gather, 0), 2);
+	core_end(core);
+}
+
+/* A member that was silent while a rank died and was replaced contributes nothing before it is told, once. */
+static void test_silent_member_is_told_once(void **state)
+{
+	struct core_driver *core = core_new(NULL);
+	struct core_team team;
+	(void)state;
+	core_team_new(&team, core, "job", 2, false);
+	uint64_t unit = core_team_unit(&team, "w", 512);
+	core_close(core, team.session[1]);
+	team.session[1] = core_open(core, CORE_ALICE);
+	core_expect(core, core_join(core, team.session[1], &(struct core_join){.world_size = 2, .rank = 1}),
+	            0);
+	core_expect_error(core, core_update(core, team.session[0], unit), ZEROD_E_PEER_LOST,
+	                  "rank 1 (pid 1001) of group 'world' is gone; another session may have its place");
+	core_expect(core, core_update(core, team.session[0], unit), 0);
+	core_expect(core, core_publish(core, team.session[0], unit), 0);
+	/* the replacement has seen nobody go */
+	core_expect(core, core_backward(&team, 1, 3, true), 0);
+	core_expect(core, core_backward(&team, 0, 3, true), 0);
+	core_end(core);
+}
+
+/* The second death is told as well, also when the first was, and both ranks have been replaced since. */
+static void test_each_death_is_told(void **state)
+{
+	struct core_driver *core = core_new(NULL);
+	struct core_team team;
+	(void)state;
+	core_team_new(&team, core, "job", 3, false);
+	core_close(core, team.session[1]);
+	core_expect_told(core, team.session[0], team.group, "rank 1");
+	core_close(core, team.session[2]);
+	for (uint32_t rank = 1; rank < 3; rank++) {
+		team.session[rank] = core_open(core, CORE_ALICE);
+		(void)core_join(core, team.session[rank], &(struct core_join){.world_size = 3, .rank = rank});
+	}
+	expect_group(core, team.group, "READY", 3);
+	core_expect_told(core, team.session[0], team.group, "rank 2");
+	core_expect(core, core_backward(&team, 0, 3, true), 0);
+	core_end(core);
+}
+
+/* The failure of a request that waited tells; that of a prefetch, whose ticket nobody waits for, does not. */
+static void test_failed_gathers_tell(void **state)
+{
+	struct core_driver *core = core_new(NULL);
+	struct core_team team;
+	struct zd_args prefetch = {.kind = ZD_REQ_GATHER};
+	(void)state;
+	core_team_new(&team, core, "job", 3, false);
+	uint64_t unit = core_team_unit(&team, "w", 768);
+	core_expect(core, core_update(core, team.session[2], unit), 0);
+	prefetch.u.gather.unit = unit;
+	prefetch.u.gather.prefetch = true;
+	prefetch.u.gather.tag = "default";
+	prefetch.u.gather.uses = 1;
+	uint64_t demand = core_gather(core, team.session[0], unit);
+	uint64_t early = core_send(core, team.session[1], &prefetch);
+	core_expect_waits(core, early, "to publish version 2");
+	core_close(core, team.session[2]);
+	core_expect(core, demand, ZEROD_E_PEER_LOST);
+	core_expect(core, early, ZEROD_E_PEER_LOST);
+	team.session[2] = core_open(core, CORE_ALICE);
+	core_expect(core, core_join(core, team.session[2], &(struct core_join){.world_size = 3, .rank = 2}),
+	            0);
+	core_expect(core, core_backward(&team, 0, 3, true), 0);
+	core_expect(core, core_backward(&team, 1, 3, true), ZEROD_E_PEER_LOST);
+	core_expect(core, core_backward(&team, 1, 3, true), 0);
 	core_end(core);
 }
 
@@ -510,6 +584,9 @@ int main(void)
 	        cmocka_unit_test(test_leaving_one_group_leaves_the_other),
 	        cmocka_unit_test(test_replacement_revives_the_group),
 	        cmocka_unit_test(test_replacements_one_after_the_other),
+	        cmocka_unit_test(test_silent_member_is_told_once),
+	        cmocka_unit_test(test_each_death_is_told),
+	        cmocka_unit_test(test_failed_gathers_tell),
 	        cmocka_unit_test(test_replacement_on_another_device),
 	        cmocka_unit_test(test_abort_ends_joins),
 	        cmocka_unit_test(test_abort_ends_what_waits),

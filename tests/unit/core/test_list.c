@@ -227,6 +227,18 @@ static void test_buffer_rows(void **state)
 	assert_string_equal(row[1].waits[0], "rank 0 to publish version 2 of unit 'w' (has 1)");
 }
 
+static void test_a_prefetch_that_waits_is_no_holder(void **state)
+{
+	struct rig *rig = *state;
+	struct core_row row;
+	core_expect(rig->core, core_update(rig->core, rig->session, rig->unit), 0);
+	(void)core_prefetch(rig->core, rig->session, rig->unit);
+	assert_int_equal(core_rows(rig->core, ZD_TABLE_BUFFERS, &row, 1), 1);
+	assert_string_equal(row.state, "WAITING");
+	assert_true(row.row.u.buffer.prefetched);
+	assert_int_equal(row.row.u.buffer.nholders, 0);
+}
+
 static void test_buffer_row_of_a_rank_that_is_gone(void **state)
 {
 	struct rig *rig = *state;
@@ -405,6 +417,7 @@ int main(void)
 	        TEST(test_group_and_unit_rows),
 	        TEST(test_unit_row_when_no_rank_has_it_any_more),
 	        TEST(test_buffer_rows),
+	        TEST(test_a_prefetch_that_waits_is_no_holder),
 	        TEST(test_buffer_row_of_a_rank_that_is_gone),
 	        TEST(test_rows_have_room_for_some_holders_only),
 	        TEST(test_allocation_and_bucket_rows),

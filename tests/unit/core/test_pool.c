@@ -17,15 +17,18 @@
 #define SMALL 1024ull
 #define LARGE 4096ull
 
+/* One rank, which gathers copies. */
 struct rig {
 	struct core_driver *core;
-	struct core_team team; /* one rank */
+	struct core_team team;
 	uint64_t session;
 };
 
 static void start(struct rig *rig, const struct core_options *options)
 {
-	rig->core = core_new(options);
+	struct core_options copying = options ? *options : (struct core_options){.ndevices = 0};
+	copying.copies = true;
+	rig->core = core_new(&copying);
 	core_team_new(&rig->team, rig->core, "job", 1, false);
 	rig->session = rig->team.session[0];
 }
@@ -382,9 +385,11 @@ static void test_gather_waits_for_memory(void **state)
 	struct rig rig;
 	struct core_row row;
 	(void)state;
-	start(&rig, &(struct core_options){.ndevices = 1, .arena_bytes = 128 * CORE_KIB});
+	start(&rig, &(struct core_options){
+	                    .ndevices = 1, .arena_bytes = 176 * CORE_KIB, .segment_bytes = 32 * CORE_KIB});
 	uint64_t a = core_team_unit(&rig.team, "a", 24 * CORE_KIB),
-	         b = core_team_unit(&rig.team, "b", 40 * CORE_KIB);
+	         b = core_team_unit(&rig.team, "b", 40 * CORE_KIB),
+	         c = core_team_unit(&rig.team, "c", 32 * CORE_KIB);
 	core_expect(rig.core, gather(&rig, b), 0);
 	core_expect(rig.core, core_prefetch(rig.core, rig.session, a), 0);
 	release_ok(&rig, b);
@@ -395,8 +400,8 @@ static void test_gather_waits_for_memory(void **state)
 	core_expect(rig.core, gather(&rig, a), 0);
 	core_expect(rig.core,
 	            core_release_tag(rig.core, rig.session, b, CORE_TAG, &(struct zd_fence){2, 1}, 1), 0);
-	uint64_t waits = gather(&rig, b);
-	core_expect_waits(rig.core, waits, "40960 bytes of device 0's arena (0 left)");
+	uint64_t waits = gather(&rig, c); /* one of the same size would be promised the block */
+	core_expect_waits(rig.core, waits, "32768 bytes of device 0's arena (0 left)");
 	/* what is quarantined comes free without any holder's doing */
 	core_row(rig.core, ZD_TABLE_SESSIONS, rig.session, &row);
 	assert_null(strstr(row.waits[0], "every holder"));
@@ -461,8 +466,10 @@ static void test_slot_waits_for_memory(void **state)
 {
 	struct rig rig;
 	(void)state;
-	start(&rig, &(struct core_options){.ndevices = 1, .arena_bytes = 128 * CORE_KIB});
+	start(&rig, &(struct core_options){
+	                    .ndevices = 1, .arena_bytes = 176 * CORE_KIB, .segment_bytes = 32 * CORE_KIB});
 	uint64_t a = core_team_unit(&rig.team, "a", 40 * CORE_KIB);
+	uint64_t c = core_team_unit(&rig.team, "c", 32 * CORE_KIB);
 	uint64_t b = core_team_slot_unit(&rig.team, "b", 24 * CORE_KIB, 1);
 	core_expect(rig.core, gather(&rig, a), 0);
 	core_expect(rig.core,
@@ -470,8 +477,8 @@ static void test_slot_waits_for_memory(void **state)
 	core_expect(rig.core, gather(&rig, b), 0);
 	release_ok(&rig, b);
 	/* the slot stays, so that the unit without one fits only beside it */
-	uint64_t again = gather(&rig, a);
-	core_expect_waits(rig.core, again, "40960 bytes of device 0's arena");
+	uint64_t again = gather(&rig, c);
+	core_expect_waits(rig.core, again, "32768 bytes of device 0's arena");
 	core_pass(rig.core, rig.session, 2, 1);
 	core_expect(rig.core, again, 0);
 	core_end(rig.core);

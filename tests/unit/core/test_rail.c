@@ -507,8 +507,9 @@ static void test_followers_wait_for_nobody(void **state)
 	struct rig rig;
 	uint64_t request[4];
 	(void)state;
-	rig_new(&rig, &(struct core_nodes_config){
-	                      .options = {.ndevices = 1, .gather_budget_bytes = 3 * UNIT_BYTES}});
+	rig_new(&rig,
+	        &(struct core_nodes_config){
+	                .options = {.ndevices = 1, .copies = true, .gather_budget_bytes = 3 * UNIT_BYTES}});
 	struct core_driver *core = core_of(&rig, 0);
 	struct core_team other;
 	core_team_new(&other, core, "other", 1, false);

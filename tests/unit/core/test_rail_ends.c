@@ -450,7 +450,8 @@ static void test_prefetched_in_an_ended_group(void **state)
 {
 	struct rig rig;
 	(void)state;
-	rig_new(&rig, &(struct core_nodes_config){.options = {.gather_budget_bytes = UNIT_BYTES}});
+	rig_new(&rig,
+	        &(struct core_nodes_config){.options = {.copies = true, .gather_budget_bytes = UNIT_BYTES}});
 	struct core_driver *core = core_of(&rig, 0);
 	struct core_team own = {.core = core, .world_size = 1, .nranks = 1, .session = {session_of(&rig, 0)}};
 	struct core_join join = {.group = "own", .world_size = 1};

@@ -676,6 +676,7 @@ static void test_unit_stays_while_it_is_reduced(void **state)
 {
 	struct core_driver *core = core_new(NULL);
 	struct core_reducers g;
+	const struct zd_reply *replies[CORE_TEAM];
 	uint64_t unit = begin_one(&g, core, 2, ZEROD_FLOAT32, 200);
 	(void)state;
 	core_reduce(&g, 0, unit, 1.0f);
@@ -684,9 +685,16 @@ static void test_unit_stays_while_it_is_reduced(void **state)
 	core_expect(core, core_simple(core, g.team.session[1], ZD_REQ_UNIT_UNREGISTER, unit), ZEROD_E_BUSY);
 	struct core_commit commit = {.bucket = g.bucket[1], .entry = entry};
 	core_expect(core, core_bucket_commit(&g.team, 1, &commit), 0);
-	core_expect(core, core_simple(core, g.team.session[0], ZD_REQ_UNIT_UNREGISTER, unit), 0);
-	core_expect(core, core_simple(core, g.team.session[1], ZD_REQ_UNIT_UNREGISTER, unit), 0);
+	/* and its place in the target until the step has ended */
+	core_expect_error(core, core_simple(core, g.team.session[0], ZD_REQ_UNIT_UNREGISTER, unit),
+	                  ZEROD_E_BUSY, "a place in the target that rank 0 bound in backward 1");
 	core_reducers_end(&g);
+	core_expect(core, core_simple(core, g.team.session[1], ZD_REQ_UNIT_UNREGISTER, unit), ZEROD_E_BUSY);
+	core_reducers_step(&g, replies);
+	core_expect(core, core_simple(core, g.team.session[0], ZD_REQ_UNIT_UNREGISTER, unit), ZEROD_E_BUSY);
+	core_reducers_step_end(&g);
+	for (uint32_t rank = 0; rank < 2; rank++)
+		core_expect(core, core_simple(core, g.team.session[rank], ZD_REQ_UNIT_UNREGISTER, unit), 0);
 	core_end(core);
 }
 

@@ -125,7 +125,6 @@ static void test_outstanding_requests_are_limited(void **state)
 	core_expect(core, core_register(core, rig->session, rig->team.group, &unit), ZEROD_E_LIMIT);
 	core_expect(core, core_join(core, rig->session, &(struct core_join){.group = "g", .world_size = 2}),
 	            ZEROD_E_LIMIT);
-	core_expect(core, core_release(core, rig->session, rig->unit), ZEROD_E_LIMIT);
 	core_hold(core, ZD_CMD_COPY);
 	core_expect(core, core_gather(core, rig->team.session[1], other), 0);
 	core_expect(core, core_update(core, rig->session, other), ZEROD_E_LIMIT);
@@ -141,6 +140,20 @@ static void test_outstanding_requests_are_limited(void **state)
 	/* what need not wait is done */
 	core_expect(core, core_update(core, rig->session, other), 0);
 	core_expect(core, core_publish(core, rig->session, rig->unit), 0);
+}
+
+/* A release ends what others wait for; behind its own gather it waits, too. */
+static void test_releases_have_room_of_their_own(void **state)
+{
+	struct rig *rig = *state;
+	struct core_driver *core = rig->core;
+	struct zd_args gather = future_gather(rig);
+	fill_up(rig);
+	for (uint32_t i = 0; i < ZD_RELEASE_ROOM; i++)
+		assert_null(core_reply(core, core_release(core, rig->session, rig->unit)));
+	core_expect_error(core, core_release(core, rig->session, rig->unit), ZEROD_E_LIMIT,
+	                  "2048 requests are outstanding already");
+	core_expect(core, core_send(core, rig->session, &gather), ZEROD_E_LIMIT);
 }
 
 /* ---- Deadlines ----------------------------------------------------------------------------------------- */
@@ -204,6 +217,7 @@ int main(void)
 	        TEST(test_id_may_be_used_again_after_the_reply_only),
 	        TEST(test_replies_come_as_they_are_ready),
 	        TEST(test_outstanding_requests_are_limited),
+	        TEST(test_releases_have_room_of_their_own),
 	        TEST(test_deadlines_expire_in_time),
 	        TEST(test_deadline_wakes_those_that_waited_for_it),
 	};

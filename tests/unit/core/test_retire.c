@@ -25,7 +25,7 @@ struct rig {
 static void start(struct rig *rig, uint32_t segments)
 {
 	struct core_options options = {
-	        .ndevices = 1, .arena_bytes = segments * SEGMENT, .sessions_map = true};
+	        .ndevices = 1, .arena_bytes = segments * SEGMENT, .sessions_map = true, .copies = true};
 	rig->core = core_new(&options);
 	core_team_new(&rig->team, rig->core, "job", 1, false);
 	rig->session = rig->team.session[0];
@@ -171,7 +171,8 @@ static void test_gathers_wait_for_their_own_blocks(void **state)
 	struct rig rig;
 	(void)state;
 	start(&rig, 5);
-	uint64_t a = core_team_unit(&rig.team, "a", SEGMENT), b = core_team_unit(&rig.team, "b", SEGMENT);
+	uint64_t a = core_team_unit(&rig.team, "a", SEGMENT);
+	uint64_t b = core_team_unit(&rig.team, "b", SEGMENT - 256);
 	core_expect(rig.core, alloc(&rig, CORE_KIB), 0); /* keeps the job */
 	uint64_t large = core_expect(rig.core, alloc(&rig, SEGMENT), 0)->u.alloc.allocation;
 	free_behind(&rig, large, NULL);
@@ -179,7 +180,7 @@ static void test_gathers_wait_for_their_own_blocks(void **state)
 	core_expect(rig.core,
 	            core_release_tag(rig.core, rig.session, a, CORE_TAG, &(struct zd_fence){1, 1}, 1), 0);
 	uint64_t request = core_gather(rig.core, rig.session, b);
-	core_expect_waits(rig.core, request, "65536 bytes of device 0's arena");
+	core_expect_waits(rig.core, request, "65280 bytes of device 0's arena");
 	core_pass(rig.core, rig.session, 1, 1);
 	core_expect(rig.core, request, 0);
 	assert_int_equal(core_told(rig.core, rig.other), 0);

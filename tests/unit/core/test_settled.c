@@ -112,14 +112,16 @@ static void test_next_backward_meanwhile(void **state)
 	core_end(core);
 }
 
-static void test_unit_may_go(void **state)
+static void test_unit_may_not_go(void **state)
 {
 	struct core_reducers g;
 	uint64_t unit, late;
 	struct core_driver *core = open_ahead(&g, &unit, true, &late);
 	(void)state;
-	core_expect(core, core_simple(core, g.team.session[0], ZD_REQ_UNIT_UNREGISTER, unit), 0);
-	core_expect(core, core_simple(core, g.team.session[1], ZD_REQ_UNIT_UNREGISTER, unit), ZEROD_E_BUSY);
+	core_expect_error(core, core_simple(core, g.team.session[0], ZD_REQ_UNIT_UNREGISTER, unit),
+	                  ZEROD_E_BUSY, "a place in the target");
+	core_expect_error(core, core_simple(core, g.team.session[1], ZD_REQ_UNIT_UNREGISTER, unit),
+	                  ZEROD_E_BUSY, "in use by");
 	core_unhold(core, ZD_CMD_REDUCE);
 	core_expect(core, late, 0);
 	check_step(&g, 1.0f);
@@ -209,7 +211,7 @@ int main(void)
 	        cmocka_unit_test(test_own_slice_is_enough),
 	        cmocka_unit_test(test_all_reduce_needs_all),
 	        cmocka_unit_test(test_next_backward_meanwhile),
-	        cmocka_unit_test(test_unit_may_go),
+	        cmocka_unit_test(test_unit_may_not_go),
 	        cmocka_unit_test(test_late_failure),
 	        cmocka_unit_test(test_rank_ahead_dies),
 	        cmocka_unit_test(test_failure_of_a_window_before),

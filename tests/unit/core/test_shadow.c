@@ -433,6 +433,7 @@ static void test_survivor_of_a_whole_step_goes_on(void **state)
 	uint32_t copies = core_count(s.core, ZD_CMD_COPY);
 	close_rank(&s, 0);
 	core_expect(s.core, send_join(&s, 0), 0);
+	core_expect_told(s.core, s.team.session[1], s.team.group, "rank 0");
 	for (uint32_t unit = 0; unit < NUNITS; unit++)
 		core_expect(s.core, send_register(&s, unit, 0), 0);
 	core_team_check(&s.team, core_expect(s.core, gather(&s, 0, 1), 0), 1); /* joins */
@@ -623,6 +624,7 @@ static void test_shard_that_cannot_be_set_back(void **state)
 	assert_true(core_expect(s.core, send_join(&s, 0), 0)->u.group_join.torn);
 	for (uint32_t unit = 0; unit < NUNITS; unit++)
 		core_expect(s.core, send_register(&s, unit, 0), 0);
+	core_expect_told(s.core, s.team.session[1], s.team.group, "rank 0");
 	core_expect(s.core, gather(&s, 0, 1), ZEROD_E_TORN);
 	core_expect(s.core, update(&s, 0, 0), 0);
 	close_rank(&s, 0);

@@ -89,6 +89,7 @@ static void test_bad_descriptions(void **state)
 	static const struct zd_view_args overflow = {"overflow", 0, 3, {1ull << 32, 1ull << 31, 2}};
 	static const struct zd_view_args wide = {"wide", 0, ZD_MAX_DIMS + 1, {1}};
 	static const struct zd_view_args unnamed = {"", 0, 1, {1}};
+	static const struct zd_view_args alike[] = {{"a", 0, 1, {1}}, {"b", 1, 1, {1}}, {"a", 2, 1, {1}}};
 	static const struct {
 		struct core_unit unit;
 		int status;
@@ -107,14 +108,17 @@ static void test_bad_descriptions(void **state)
 	        {{.name = "w", .numel = 1, .nviews = ZD_MAX_VIEWS + 1}, ZEROD_E_LIMIT, "257 views"},
 	        {{.name = "w", .numel = 64, .nviews = 1, .views = &behind},
 	         ZEROD_E_INVALID,
-	         "view 'behind' of 5 elements at 60 ends behind the unit's 64"},
+	         "unit 'w': view 'behind' of 5 elements at 60 ends behind the unit's 64"},
 	        {{.name = "w", .numel = 64, .nviews = 1, .views = &off}, ZEROD_E_INVALID, "view 'off'"},
 	        {{.name = "w", .numel = 64, .nviews = 1, .views = &overflow},
 	         ZEROD_E_INVALID,
-	         "view 0 'overflow': the product of its shape overflows"},
+	         "unit 'w': view 0 'overflow': the product of its shape overflows"},
 	        {{.name = "w", .numel = 64, .nviews = 1, .views = &wide},
 	         ZEROD_E_INVALID,
-	         "view 'wide' has 9 dimensions; at most 8"},
+	         "unit 'w': view 'wide' has 9 dimensions; at most 8"},
+	        {{.name = "w", .numel = 64, .nviews = 3, .views = alike},
+	         ZEROD_E_INVALID,
+	         "unit 'w': views 0 and 2 both have the name 'a'"},
 	        {{.name = "w", .numel = 64, .nviews = 1, .views = &unnamed}, ZEROD_E_INVALID, "view name"},
 	};
 	struct core_driver *core = core_new(NULL);
@@ -250,6 +254,7 @@ static void test_mismatch_is_forgotten_when_the_rank_goes(void **state)
 	            core_join(core, team.session[1],
 	                      &(struct core_join){.world_size = 2, .rank = 1, .device = 1}),
 	            0);
+	core_expect_told(core, team.session[0], team.group, "rank 1");
 	core_expect_waits(core, core_gather(core, team.session[0], id), "rank 1 to register");
 	core_end(core);
 }
@@ -469,6 +474,7 @@ static void test_copy_of_a_shard_that_is_gone_is_not_joined(void **state)
 	core_expect(core, core_update(core, team.session[1], unit), 0);
 	memset(core_bytes(core, shard->u.unit_register.shard), 0x77, 256);
 	core_expect(core, core_publish(core, team.session[1], unit), 0);
+	core_expect_told(core, team.session[0], team.group, "rank 1");
 	uint64_t gather = core_gather_tag(core, team.session[0], unit, "eager", 1);
 	core_expect_waits(core, gather, "leases on version 1 of unit 'w'");
 	core_team_check(&team, old, 1); /* as long as it is held */

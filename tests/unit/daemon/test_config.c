@@ -151,6 +151,9 @@ static const struct mistake {
         {"[devices]\ngpus = GPU-12345678\n",
          ":2: [devices] gpus: expected all, or a list of UUIDs or numbers such as 0,1, found "
          "'GPU-12345678'"},
+        {"[devices]\ngpus = 0, MIG-12345678-1234-1234-1234-123456789abc, 1\n",
+         ":2: [devices] gpus: expected whole GPUs, found 'MIG-12345678-1234-1234-1234-123456789abc': a MIG "
+         "instance has no peer access to other GPUs"},
         {"[devices]\ngpus = 0;1\n",
          ":2: [devices] gpus: expected all, or a list of UUIDs or numbers such as 0,1, found '0;1'"},
         {"[devices]\ncount = 0\n", ":2: [devices] count: expected a number from 1 to 64, found '0'"},

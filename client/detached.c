@@ -1,0 +1,60 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * detached.c - requests without a ticket, and the failures that they leave behind.
+ *
+ * A detached request's op is in the table until the daemon has answered it, like any other, and nobody can
+ * name it. A refusal is kept until a public call reports it: zc_enter() returns it instead of carrying the
+ * call out. The first failure is kept with its text, later ones are counted.
+ */
+#include "client/internal.h"
+
+int zc_post_detached(struct zerod_client *client, struct zc_unit *unit, const char *what,
+                     Zd__Request *request, struct zd_err *err)
+{
+	int rc = zc_room_take(client, request->body_case, 1, 0, err);
+	struct zc_op *op;
+
+	if (rc)
+		return rc;
+	op = zc_ticket_new(client, ZC_OP_DETACHED, unit, request->deadline_ms, err);
+	if (!op) {
+		pthread_mutex_lock(&client->lock);
+		zc_room_return(client, 1);
+		pthread_mutex_unlock(&client->lock);
+		return ZEROD_E_SYSTEM;
+	}
+	op->what = what;
+	return zc_post(client, op, request, err);
+}
+
+void zc_detached_fail(struct zerod_client *client, const struct zc_op *op, const char *error)
+{
+	struct zc_detached *detached = &client->detached;
+
+	if (detached->nfailures++ == 0)
+		(void)zd_err_set(
+		        &detached->first, op->status,
+		        "a detached %s of unit '%s' failed: %s; the present call was not carried out",
+		        op->what, op->unit->name, error[0] ? error : zerod_status_name(op->status));
+	client->detached_failed = true;
+}
+
+int zc_detached_report(struct zerod_client *client, struct zd_err *err)
+{
+	struct zc_detached *detached = &client->detached;
+
+	if (!atomic_load_explicit(&client->detached_failed, memory_order_relaxed))
+		return 0;
+	pthread_mutex_lock(&client->lock);
+	if (detached->nfailures > 1)
+		(void)zd_err_set(err, detached->first.status, "%s, and %llu more detached requests failed",
+		                 detached->first.text, (unsigned long long)detached->nfailures - 1);
+	else if (detached->nfailures == 1)
+		*err = detached->first;
+	else /* another thread's call has reported it */
+		err->status = 0;
+	detached->nfailures = 0;
+	client->detached_failed = false;
+	pthread_mutex_unlock(&client->lock);
+	return err->status;
+}

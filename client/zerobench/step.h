@@ -1,0 +1,56 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * step.h - a synthetic training step, and what zerod takes of it.
+ *
+ * A step is a forward and a backward over N units and an update, all on one stream: a unit is gathered before
+ * its work and released after it, its gradient is reduced, and the update publishes every shard. The same
+ * work without zerod is the baseline. Before each measured step another one is enqueued, so that the device
+ * is behind by a whole step, as it is behind a framework.
+ */
+#ifndef ZD_BENCH_STEP_H
+#define ZD_BENCH_STEP_H
+
+#include "client/zerobench/bench.h"
+
+/* The stream's work between zerod's calls. Functions return 0 or a status with its text in the member. */
+struct zd_step_work {
+	void *arg;
+	/* Appends `amount` pieces of computing. */
+	int (*compute)(void *arg, uint32_t amount);
+	/* Appends the writing of `bytes` of a gradient; `to` NULL: into memory of the work's own. */
+	int (*write)(void *arg, void *to, uint64_t bytes);
+	/* Appends a mark of the device's time. The second waits, and tells what passed between the two. */
+	int (*mark)(void *arg);
+	int (*measure)(void *arg, uint64_t *ns);
+};
+
+enum zd_step_figure {
+	ZD_STEP_DEVICE,  /* ns between the marks */
+	ZD_STEP_LONGEST, /* ns of the longest call between the first gather and the end of backward_end */
+	ZD_STEP_BLOCKED, /* ns of those calls in which the thread did not run, in all */
+	ZD_STEP_CPU,     /* ns of the thread's CPU time in all calls of the step */
+	ZD_STEP_PACKETS, /* of forward and backward */
+	ZD_STEP_PLAIN_DEVICE, /* of the baseline */
+	ZD_STEP_NFIGURES
+};
+
+#define ZD_STEP_MAX_UNITS 512u
+#define ZD_STEP_ROUNDS    64u /* at most that are kept */
+
+/* In shared memory: of each rank and round. */
+struct zd_step_samples {
+	uint64_t values[ZD_STEP_NFIGURES][ZD_BENCH_MAX_RANKS][ZD_STEP_ROUNDS];
+	char longest_call[ZD_BENCH_MAX_RANKS][32];
+	uint64_t longest_ns[ZD_BENCH_MAX_RANKS];
+};
+
+/* One rank's steps, all rounds; `stream` is the one that the work is appended to. */
+int zd_step_rank(const struct zd_member *member, const struct zd_bench *bench, const struct zd_rank *rank,
+                 zerod_stream *stream, const struct zd_step_work *work, struct zd_step_samples *samples)
+        __attribute__((warn_unused_result));
+/* Prints the figures of all ranks, and the targets. */
+void zd_step_report(struct zd_bench *bench, struct zd_step_samples *samples);
+/* Bytes of a rank's memory in the daemon for its steps. */
+uint64_t zd_step_arena_bytes(const struct zd_bench *bench);
+
+#endif

@@ -1,0 +1,72 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * alias.c - gathered buffers that are the shard itself.
+ *
+ * Where a unit has one shard in this daemon, a gathered copy would hold the same bytes as the shard. So the
+ * buffer has no extent of its own: a gather returns the shard's location at once. Nothing is copied, charged
+ * or budgeted beyond the shard, and no slot is occupied; the shard's address is as stable as a slot's.
+ * Leases, tags, uses, scopes and persistence work on the buffer as on any other.
+ *
+ * What must hold: nobody writes the shard while a consumer may read it. So an update is rejected while a
+ * lease is outstanding (the lease's holder may be the caller: to wait would be to wait for ever), and waits
+ * for the fences of past leases: the buffer counts among the part's readers from its first lease until the
+ * last of these fences has passed. No lease begins while the part is under update.
+ *
+ * Copies are made all the same for strict and poison sessions, whose released views must not be the shard;
+ * in shadow groups, where a shard is set back while leases are outstanding; and where gathers are exchanges.
+ */
+#include "core/gather.h"
+#include "core/span.h"
+
+bool zd_part_is_aliased(const struct zd_part *part)
+{
+	const struct zd_group *group = part->unit->group;
+	const struct zd_session *session = zd_part_member(part)->session;
+	return group->nshards == 1 && !group->shadow && !zd_gathers_over_rails(group) && session &&
+	       !session->strict && !session->poison;
+}
+
+struct zd_buffer *zd_alias_gather(struct zd_engine *e, struct zd_part *part, uint64_t version)
+{
+	struct zd_buffer *buffer = part->buffer;
+	if (!buffer)
+		buffer = zd_buffer_new(e, part, NULL, NULL, NULL);
+	zd_assert(buffer->aliased && TAILQ_EMPTY(&buffer->leases) && part->version == version);
+	if (buffer->state == ZD_BUFFER_INFLIGHT)
+		zd_sm_move(&zd_sm_buffer, &buffer->state, ZD_BUFFER_AVAILABLE);
+	buffer->version = version;
+	buffer->stale = false;
+	buffer->device->gathers++;
+	e->gathers++;
+	buffer->transfer = e->gathers;
+	return buffer;
+}
+
+void zd_alias_read(struct zd_buffer *buffer)
+{
+	if (!buffer->aliased || buffer->reading)
+		return;
+	buffer->reading = true;
+	buffer->part->readers++;
+}
+
+void zd_alias_read_done(struct zd_engine *e, struct zd_buffer *buffer)
+{
+	if (!buffer->reading || !TAILQ_EMPTY(&buffer->leases) || buffer->watches > 0)
+		return;
+	buffer->reading = false;
+	zd_part_reader_done(e, buffer->part);
+}
+
+uint64_t zd_part_gathered_bytes(const struct zd_part *part)
+{
+	const struct zd_member *member = zd_part_member(part);
+	if (zd_part_is_aliased(part))
+		return 0;
+	return zd_gathered_bytes(member->session, member->device, zd_unit_padded_bytes(part->unit));
+}
+
+struct zd_location zd_buffer_location(const struct zd_buffer *buffer)
+{
+	return buffer->aliased ? zd_part_location(buffer->part) : zd_extent_location(&buffer->extent);
+}

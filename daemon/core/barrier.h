@@ -1,0 +1,13 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* barrier.h - barriers of groups; see barrier.c. */
+#ifndef ZD_CORE_BARRIER_H
+#define ZD_CORE_BARRIER_H
+
+#include "core/internal.h"
+
+extern const struct zd_request_type zd_req_group_barrier;
+
+/* The invariants of the group's barriers, for zd_engine_check(). */
+void zd_barrier_check(const struct zd_group *group);
+
+#endif

@@ -1,0 +1,273 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * window.c - windows: the backwards of a rank from one step to the next, and how one ends without a step.
+ *
+ * Stage, dtype and number of backwards must be the same on all ranks. A window that fails, fails on all of
+ * them: each rank is told by the first of its calls that may, and closes the window by its step or, once it
+ * was told, by its next backward. So a rank may be windows ahead of another, and what it has left behind is
+ * the other's failure too.
+ *
+ * A rank may abandon its window, which ends it for all ranks. Reductions of the window are dropped, and its
+ * targets hold nothing. The other ranks are not told before their step: what they reserve, commit and skip in
+ * that window is accepted and reduced by nobody, and their backwards end when their own streams have passed.
+ */
+#include "core/reduce_internal.h"
+
+void zd_failure_set(struct zd_failure *failure, int status, const char *text)
+{
+	if (failure->status != 0 || failure->abandoned)
+		return; /* the first counts */
+	failure->status = status;
+	failure->text = zd_strdup(text);
+}
+
+void zd_failure_clear(struct zd_failure *failure)
+{
+	free(failure->text);
+	*failure = (struct zd_failure){0};
+}
+
+void zd_failure_copy(struct zd_failure *failure, const struct zd_failure *from)
+{
+	if (from->status != 0)
+		zd_failure_set(failure, from->status, from->text);
+	if (!from->abandoned || failure->status != 0)
+		return;
+	failure->abandoned = true;
+	failure->rank = from->rank;
+}
+
+/* ---- The end ------------------------------------------------------------------------------------------- */
+
+/* Has the window failed before the rank came to it: a rank that is ahead has left it by its failure. */
+static void inherit(struct zd_member_reduce *mr)
+{
+	const struct zd_group *group = mr->member->group;
+	for (uint32_t rank = 0; rank < group->local_world_size; rank++) {
+		const struct zd_member_reduce *other = zd_member_reduce(&group->members[rank]);
+		if (other && other->window > mr->window)
+			zd_failure_copy(&mr->failure, &other->past);
+		else if (other && other != mr && other->window == mr->window)
+			zd_failure_copy(&mr->failure, &other->failure);
+	}
+}
+
+void zd_window_close(struct zd_member_reduce *mr)
+{
+	zd_step_forget(mr);
+	zd_failure_clear(&mr->failure);
+	mr->told = false;
+	mr->skips_rest = false;
+	mr->window++;
+	mr->count = 0;
+	mr->stage = 0;
+	mr->boundary = false;
+	mr->boundary_count = 0;
+	inherit(mr);
+}
+
+/* Numbers of backwards are the same for all ranks again, as far as they can be. */
+static void align_number(struct zd_member_reduce *mr)
+{
+	const struct zd_group *group = mr->member->group;
+	for (uint32_t rank = 0; rank < group->local_world_size; rank++) {
+		const struct zd_member_reduce *other = zd_member_reduce(&group->members[rank]);
+		if (other)
+			mr->number = zd_max_u64(mr->number, other->number - other->count);
+		if (other && other->window == mr->window)
+			mr->number = zd_max_u64(mr->number, other->number);
+	}
+}
+
+void zd_window_leave(struct zd_engine *e, struct zd_member_reduce *mr, enum zd_step_state step)
+{
+	zd_failure_clear(&mr->past);
+	mr->past = mr->failure;
+	mr->failure = (struct zd_failure){0};
+	if (mr->step != step)
+		zd_sm_move(&zd_sm_step, &mr->step, step);
+	if (!mr->promise) /* else streams may read it */
+		zd_target_drop(e, mr);
+	align_number(mr);
+	zd_window_close(mr);
+	zd_reduction_forget(mr);
+	zd_dirty_group(e, mr->member->group);
+}
+
+void zd_window_fail(struct zd_engine *e, struct zd_group *group, uint64_t window, int status,
+                    const char *text)
+{
+	struct zd_reduction *r, *next;
+	if (group->span) {
+		zd_span_fail(e, group, status, text);
+		return;
+	}
+	for (uint32_t rank = 0; rank < group->local_world_size; rank++) {
+		struct zd_member_reduce *mr = zd_member_reduce(&group->members[rank]);
+		if (mr && mr->window == window)
+			zd_failure_set(&mr->failure, status, text);
+	}
+	TAILQ_FOREACH_SAFE (r, &group->reductions, link, next) {
+		if (r->key[ZD_REDUCTION_WINDOW] == window && r->state == ZD_REDUCTION_COLLECTING)
+			zd_reduction_fail(e, r, status, text);
+	}
+	zd_dirty_group(e, group);
+}
+
+/* ---- Abandoning ---------------------------------------------------------------------------------------- */
+
+/* Entries that are not committed are in no reduction any more; their ranks may be writing them. */
+static void detach_entries(struct zd_engine *e, struct zd_member_reduce *mr)
+{
+	struct zd_bucket *bucket;
+	TAILQ_FOREACH (bucket, &mr->buckets, link) {
+		for (struct zd_entry *entry = bucket->entries; entry; entry = entry->hh.next) {
+			if (entry->reduction && entry->state < ZD_ENTRY_COMMITTED)
+				zd_entry_detach(e, entry);
+		}
+	}
+}
+
+static void abandon_on(struct zd_engine *e, struct zd_member_reduce *mr, const struct zd_member *by)
+{
+	zd_failure_clear(&mr->failure);
+	mr->failure.abandoned = true;
+	mr->failure.rank = zd_world_rank(by);
+	mr->told = false;
+	detach_entries(e, mr);
+	if (mr->step != ZD_STEP_TAKEN && mr->step != ZD_STEP_ABANDONED) /* else it is the last step's */
+		zd_target_drop(e, mr);
+}
+
+static void abandon_window(struct zd_engine *e, const struct zd_member_reduce *by)
+{
+	struct zd_group *group = by->member->group;
+	struct zd_reduction *r, *next;
+	for (uint32_t rank = 0; rank < group->local_world_size; rank++) {
+		struct zd_member_reduce *mr = zd_member_reduce_get(&group->members[rank]);
+		if (mr->window == by->window)
+			abandon_on(e, mr, by->member);
+	}
+	TAILQ_FOREACH_SAFE (r, &group->reductions, link, next) {
+		if (r->key[ZD_REDUCTION_WINDOW] == by->window)
+			zd_reduction_fail(e, r, ZEROD_E_STATE, "its backward was abandoned");
+	}
+	zd_dirty_group(e, group);
+}
+
+/* The caller's own: its streams are named, so that it does not have to commit them. */
+static void return_entries(struct zd_engine *e, struct zd_member_reduce *mr,
+                           const struct zd_fence_list *fences)
+{
+	struct zd_bucket *bucket;
+	struct zd_entry *entry, *next;
+	TAILQ_FOREACH (bucket, &mr->buckets, link) {
+		HASH_ITER (hh, bucket->entries, entry, next) {
+			if (entry->state == ZD_ENTRY_RESERVED)
+				zd_entry_return(e, entry, fences);
+		}
+	}
+}
+
+static int abandon_check(const struct zd_member_reduce *mr, struct zd_err *err)
+{
+	uint32_t rank = zd_world_rank(mr->member);
+	if (mr->stage == 0)
+		return zd_err_set(err, ZEROD_E_STATE, "rank %u has begun no backward since its last step",
+		                  rank);
+	if (mr->backward == ZD_BACKWARD_STARTING)
+		return zd_err_set(err, ZEROD_E_STATE, "backward %llu of rank %u is being begun",
+		                  (unsigned long long)mr->number, rank);
+	if (zd_step_is_promised(mr))
+		return zd_err_set(err, ZEROD_E_STATE,
+		                  "all ranks have begun the step: backward %llu of rank %u counts",
+		                  (unsigned long long)mr->number, rank);
+	return 0;
+}
+
+static int abandon_begin(struct zd_engine *e, struct zd_request *req, const struct zd_args *args,
+                         struct zd_err *err)
+{
+	struct zd_member *member;
+	const struct zd_fence_list *fences = &args->u.backward_abandon.fences;
+	int status = zd_member_find(e, req->session, args->u.backward_abandon.group, &member, err);
+	if (status == 0)
+		status = zd_group_check(member->group, err);
+	if (status == 0)
+		status = zd_fences_check(fences, err);
+	if (status != 0)
+		return status;
+	struct zd_member_reduce *mr = zd_member_reduce_get(member);
+	status = abandon_check(mr, err);
+	if (status != 0)
+		return status;
+	if (member->group->span) {
+		status = zd_err_set(err, ZEROD_E_ABORTED, "group '%s': rank %u has abandoned its backward",
+		                    member->group->name, zd_world_rank(member));
+		zd_span_fail(e, member->group, status, err->text);
+		return status;
+	}
+	if (!zd_window_is_abandoned(mr))
+		abandon_window(e, mr);
+	mr->told = true;
+	return_entries(e, mr, fences);
+	zd_reduce_request_init(req, member);
+	return 0;
+}
+
+/* Until nothing of the rank's is read or written any more. */
+static int abandon_attempt(struct zd_engine *e, struct zd_request *req, struct zd_err *err)
+{
+	int status = zd_reduce_request_check(req, err);
+	if (status != 0)
+		return status;
+	struct zd_member_reduce *mr = req->member->reduce;
+	if (mr->open > 0 || mr->nentries > 0)
+		return zd_wait_for(req, ZD_WAIT_FENCES, 0, 0, 0);
+	(void)zd_bucket_trim(e, mr);
+	if (mr->backward == ZD_BACKWARD_RUNNING) {
+		zd_sm_move(&zd_sm_backward, &mr->backward, ZD_BACKWARD_IDLE);
+		if (mr->step == ZD_STEP_NONE)
+			zd_sm_move(&zd_sm_step, &mr->step, ZD_STEP_READY);
+		zd_reduction_forget(mr);
+	}
+	return 0;
+}
+
+const struct zd_request_type zd_req_backward_abandon = {
+        .name = "backward_abandon", .begin = abandon_begin, .attempt = abandon_attempt};
+
+/* ---- Counts -------------------------------------------------------------------------------------------- */
+
+static int counts_differ(const struct zd_member_reduce *mr, uint64_t count,
+                         const struct zd_member_reduce *other, struct zd_err *err)
+{
+	return zd_err_set(err, ZEROD_E_MISMATCH,
+	                  "rank %u runs %llu backward%s in this step, rank %u runs %llu",
+	                  zd_world_rank(mr->member), (unsigned long long)count, count == 1 ? "" : "s",
+	                  zd_world_rank(other->member), (unsigned long long)other->count);
+}
+
+int zd_window_check_begin(const struct zd_member_reduce *mr, struct zd_err *err)
+{
+	const struct zd_group *group = mr->member->group;
+	for (uint32_t rank = 0; rank < group->local_world_size && !zd_window_is_abandoned(mr); rank++) {
+		const struct zd_member_reduce *other = zd_member_reduce(&group->members[rank]);
+		if (other && other->window == mr->window && zd_step_is_called(other) &&
+		    other->count <= mr->count)
+			return counts_differ(mr, mr->count + 1, other, err);
+	}
+	return 0;
+}
+
+int zd_window_check_step(const struct zd_member_reduce *mr, struct zd_err *err)
+{
+	const struct zd_group *group = mr->member->group;
+	for (uint32_t rank = 0; rank < group->local_world_size && !zd_window_is_abandoned(mr); rank++) {
+		const struct zd_member_reduce *other = zd_member_reduce(&group->members[rank]);
+		if (other && other->window == mr->window &&
+		    (other->count > mr->count || (zd_step_is_called(other) && other->count < mr->count)))
+			return counts_differ(mr, mr->count, other, err);
+	}
+	return 0;
+}

@@ -1,0 +1,194 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * test_layout.c - what a rank may change of a unit that is registered: its slot between two uses, and whether
+ * it has a gradient between two steps.
+ */
+#include "contract_reduce.h"
+
+#define NUMEL 1000u
+
+static void open_units(struct contract **c, struct contract_unit *unit, struct contract_unit *other)
+{
+	*c = contract_open(NULL);
+	contract_plain_unit(*c, "w", NUMEL, unit);
+	contract_plain_unit(*c, "v", 2 * NUMEL, other);
+	contract_publish_all(*c, unit);
+	contract_publish_all(*c, other);
+}
+
+static void *use(struct contract_rank *rank, struct contract_unit *unit)
+{
+	void *data = contract_gather(rank, unit, NULL);
+
+	contract_expect_bytes(unit, data, 1);
+	contract_release(rank, unit, NULL);
+	return data;
+}
+
+static void test_units_move_into_one_slot(void **state)
+{
+	contract_needs(CONTRACT_ONE_SIDED);
+	struct contract_unit unit, other;
+	struct contract_rank *rank;
+	struct contract *c;
+	void *data;
+
+	(void)state;
+	open_units(&c, &unit, &other);
+	rank = &c->ranks[0];
+	OK(rank->client, zerod_unit_set_slot(unit.at[0], 1));
+	data = use(rank, &unit);
+	CHECK(use(rank, &unit) == data);
+	OK(rank->client, zerod_unit_set_slot(other.at[0], 1)); /* a larger one: the slot moves, once */
+	data = use(rank, &other);
+	CHECK(use(rank, &unit) == data);
+	CHECK(use(rank, &other) == data);
+	(void)contract_gather(rank, &unit, NULL);
+	FAILS(rank->client, zerod_gather(other.at[0], NULL, NULL, &data), ZEROD_E_SLOT_CONFLICT,
+	      "slot 1 holds unit 'w'");
+	contract_release(rank, &unit, NULL);
+	contract_close(c);
+}
+
+static void test_slot_under_a_lease(void **state)
+{
+	contract_needs(CONTRACT_ONE_SIDED);
+	struct contract_unit unit, other;
+	struct contract_rank *rank;
+	struct contract *c;
+	void *data;
+
+	(void)state;
+	open_units(&c, &unit, &other);
+	rank = &c->ranks[0];
+	data = contract_gather(rank, &unit, "plan");
+	FAILS(rank->client, zerod_unit_set_slot(unit.at[0], 1), ZEROD_E_BUSY,
+	      "unit 'w' is held on rank 0 by 'plan'");
+	contract_expect_bytes(&unit, data, 1);
+	contract_release(rank, &unit, "plan");
+	FAILS(rank->client, zerod_unit_set_slot(unit.at[0], 1u << 30), ZEROD_E_LIMIT,
+	      "unit 'w': slot 1073741824");
+	OK(rank->client, zerod_unit_set_slot(unit.at[0], 1));
+	contract_close(c);
+}
+
+static void test_gather_outside_the_slot(void **state)
+{
+	contract_needs(CONTRACT_ONE_SIDED);
+	struct zerod_gather_options options = ZEROD_INIT(options);
+	struct contract_unit unit, other;
+	struct contract_rank *rank;
+	struct contract *c;
+	void *slot, *data;
+
+	(void)state;
+	open_units(&c, &unit, &other);
+	rank = &c->ranks[0];
+	OK(rank->client, zerod_unit_set_slot(unit.at[0], 1));
+	OK(rank->client, zerod_unit_set_slot(other.at[0], 1));
+	slot = contract_gather(rank, &other, NULL);
+	options.flags = ZEROD_GATHER_NO_SLOT;
+	OK(rank->client, zerod_gather(unit.at[0], &options, NULL, &data)); /* no conflict */
+	CHECK(data != slot);
+	contract_expect_bytes(&unit, data, 1);
+	contract_expect_bytes(&other, slot, 1);
+	contract_release(rank, &unit, NULL);
+	contract_release(rank, &other, NULL);
+	CHECK(use(rank, &unit) == slot);
+	contract_close(c);
+}
+
+static void test_persistent_copy_leaves_its_slot(void **state)
+{
+	struct contract_unit unit, other;
+	struct contract *c;
+	void *data;
+
+	(void)state;
+	open_units(&c, &unit, &other);
+	for (uint32_t i = 0; i < 2; i++) {
+		OK(c->ranks[i].client, zerod_unit_set_slot(unit.at[i], 1));
+		OK(c->ranks[i].client, zerod_unit_set_slot(other.at[i], 1));
+	}
+	contract_set_persistent(c, &unit, 1);
+	(void)use(&c->ranks[0], &unit);
+	for (uint32_t i = 0; i < 2; i++)
+		AWAIT(zerod_unit_set_slot(unit.at[i], ZEROD_NO_SLOT) == ZEROD_OK); /* BUSY while copies end */
+	(void)use(&c->ranks[0], &other);                                           /* the slot is free */
+	data = use(&c->ranks[0], &unit);
+	CHECK(use(&c->ranks[0], &unit) == data);
+	contract_close(c);
+}
+
+static void reduce_one(struct contract *c, zerod_bucket **buckets, struct contract_unit *unit)
+{
+	struct contract_sum sum = {unit, CONTRACT_ALL(c), 1};
+
+	contract_backward_all(c, 3, true);
+	for (uint32_t i = 0; i < c->world_size; i++)
+		contract_reduce(&c->ranks[i], buckets[i], unit, 1, NULL);
+	contract_backward_end_all(c);
+	contract_expect_step(c, &sum, 1);
+}
+
+static void test_units_are_frozen_and_unfrozen(void **state)
+{
+	struct contract_unit unit, other;
+	struct zerod_entry entry = ZEROD_INIT(entry);
+	struct contract *c;
+	zerod_bucket *buckets[2];
+
+	(void)state;
+	open_units(&c, &unit, &other);
+	for (uint32_t i = 0; i < 2; i++) {
+		buckets[i] = contract_bucket(&c->ranks[i], 65536, 2);
+		OK(c->ranks[i].client, zerod_unit_set_frozen(unit.at[i], 1));
+	}
+	reduce_one(c, buckets, &other);
+	contract_backward_all(c, 3, true);
+	FAILS(c->ranks[0].client, zerod_bucket_reserve(buckets[0], unit.at[0], NULL, &entry), ZEROD_E_INVALID,
+	      "unit 'w' is frozen");
+	FAILS(c->ranks[0].client, zerod_unit_set_frozen(unit.at[0], 0), ZEROD_E_STATE,
+	      "rank 0 is between backward 2 and the end of its step: unit 'w' stays as it is");
+	contract_backward_end_all(c);
+	contract_expect_step(c, NULL, 0);
+	for (uint32_t i = 0; i < 2; i++)
+		OK(c->ranks[i].client, zerod_unit_set_frozen(unit.at[i], 0));
+	reduce_one(c, buckets, &unit);
+	contract_close(c);
+}
+
+static void test_ranks_freeze_different_units(void **state)
+{
+	contract_needs(CONTRACT_ONE_DAEMON);
+	struct zerod_backward_options options = ZEROD_INIT(options);
+	struct contract_unit unit, other;
+	struct contract *c;
+
+	(void)state;
+	open_units(&c, &unit, &other);
+	options.boundary = 1;
+	OK(c->ranks[1].client, zerod_unit_set_frozen(unit.at[1], 1));
+	OK(c->ranks[1].client, zerod_backward_begin(c->ranks[1].group, &options));
+	FAILS(c->ranks[0].client, zerod_backward_begin(c->ranks[0].group, &options), ZEROD_E_MISMATCH,
+	      "unit 'w' is trainable for rank 0 and frozen for rank 1");
+	OK(c->ranks[0].client, zerod_unit_set_frozen(unit.at[0], 1));
+	OK(c->ranks[0].client, zerod_backward_begin(c->ranks[0].group, &options));
+	contract_backward_end_all(c);
+	contract_expect_step(c, NULL, 0);
+	contract_close(c);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+	        CONTRACT_TEST(test_units_move_into_one_slot),
+	        CONTRACT_TEST(test_slot_under_a_lease),
+	        CONTRACT_TEST(test_gather_outside_the_slot),
+	        CONTRACT_TEST(test_persistent_copy_leaves_its_slot),
+	        CONTRACT_TEST(test_units_are_frozen_and_unfrozen),
+	        CONTRACT_TEST(test_ranks_freeze_different_units),
+	};
+
+	return cmocka_run_group_tests_name("contract: places that ranks change", tests, NULL, NULL);
+}

@@ -1,0 +1,148 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* test_steps.c - steps with a ticket: streams wait for the target, and calls do not. */
+#include "contract_reduce.h"
+
+#define NUMEL 1000u
+#define RANKS 2u
+
+struct world {
+	struct contract *c;
+	struct contract_unit unit, other;
+	zerod_bucket *buckets[RANKS];
+	zerod_stream *streams[RANKS];
+};
+
+static void open_world(struct world *w)
+{
+	w->c = contract_open(&(struct contract_options){.world_size = RANKS});
+	contract_plain_unit(w->c, "w", NUMEL, &w->unit);
+	contract_plain_unit(w->c, "v", 3, &w->other);
+	for (uint32_t i = 0; i < RANKS; i++) {
+		w->buckets[i] = contract_bucket(&w->c->ranks[i], 65536, 2);
+		w->streams[i] = contract_stream(&w->c->ranks[i]);
+	}
+}
+
+/* Reserves, has the rank's stream write the gradient, and commits behind it. */
+static void reduce(struct world *w, uint32_t i, float factor)
+{
+	struct contract_rank *rank = &w->c->ranks[i];
+	struct zerod_entry entry = ZEROD_INIT(entry);
+	zerod_ticket ticket;
+
+	OK(rank->client, zerod_bucket_reserve(w->buckets[i], w->unit.at[i], NULL, &entry));
+	contract_write_gradient(rank, w->streams[i], &entry, 0, NUMEL, factor);
+	OK(rank->client, zerod_bucket_commit(w->buckets[i], entry.id, &w->streams[i], 1, NULL, &ticket));
+}
+
+static void expect_info(struct contract_rank *rank, const struct world *w, uint64_t step, float factor)
+{
+	struct zerod_step_info info = ZEROD_INIT(info);
+
+	OK(rank->client, zerod_step_get(rank->group, NULL, &info));
+	CHECK(info.step == step && !info.overflow && !info.abandoned);
+	CHECK(info.norm_squared == contract_norm_squared(&w->unit, CONTRACT_ALL(w->c), factor));
+}
+
+/* The streams stand still in front of all gradients, and every call of the step but the last returns. */
+static void test_no_call_waits_for_the_sums(void **state)
+{
+	contract_needs(CONTRACT_ONE_SIDED);
+	struct contract_gate *gates[RANKS];
+	zerod_ticket ends[RANKS], tickets[RANKS];
+	struct world w;
+
+	(void)state;
+	open_world(&w);
+	for (uint32_t step = 1; step <= 2; step++) {
+		contract_backward_all(w.c, 3, true);
+		for (uint32_t i = 0; i < RANKS; i++) {
+			struct contract_rank *rank = &w.c->ranks[i];
+
+			gates[i] = contract_block(rank, w.streams[i]);
+			reduce(&w, i, (float)step);
+			OK(rank->client, zerod_backward_end(rank->group, NULL, &ends[i]));
+			OK(rank->client, zerod_step_begin(rank->group, NULL, NULL, &tickets[i]));
+		}
+		for (uint32_t i = 0; i < RANKS; i++) {
+			struct zerod_target target = ZEROD_INIT(target);
+			struct contract_rank *rank = &w.c->ranks[i];
+
+			OK(rank->client, zerod_wait(rank->client, tickets[i], w.streams[i], NULL));
+			OK(rank->client, zerod_target_get(w.unit.at[i], &target));
+		}
+		for (uint32_t i = 0; i < RANKS; i++)
+			contract_unblock(gates[i]);
+		for (uint32_t i = 0; i < RANKS; i++) {
+			struct contract_rank *rank = &w.c->ranks[i];
+
+			OK(rank->client, zerod_stream_synchronize(w.streams[i]));
+			contract_expect_target(rank, &w.unit, CONTRACT_ALL(w.c), (float)step);
+			contract_expect_target(rank, &w.other, CONTRACT_ALL(w.c), 0);
+			OK(rank->client, zerod_wait(rank->client, ends[i], NULL, NULL));
+			expect_info(rank, &w, step, (float)step);
+			OK(rank->client, zerod_step_end(rank->group, &w.streams[i], 1));
+			expect_info(rank, &w, step, (float)step);
+		}
+	}
+	contract_close(w.c);
+}
+
+static void step_with_a_ticket(struct contract_rank *rank, void *arg)
+{
+	const struct world *w = arg;
+	zerod_ticket end, ticket;
+
+	OK(rank->client, zerod_backward_end(rank->group, NULL, &end));
+	OK(rank->client, zerod_step_begin(rank->group, NULL, NULL, &ticket));
+	OK(rank->client, zerod_wait(rank->client, ticket, NULL, NULL));
+	contract_expect_target(rank, &w->unit, CONTRACT_ALL(w->c), 2);
+	expect_info(rank, w, 1, 2);
+	contract_step_end(rank);
+}
+
+/* Without a stream the wait is the caller's; in groups over several daemons too. */
+static void test_the_caller_waits(void **state)
+{
+	struct world w;
+
+	(void)state;
+	open_world(&w);
+	contract_backward_all(w.c, 3, true);
+	for (uint32_t i = 0; i < RANKS; i++) {
+		contract_reduce(&w.c->ranks[i], w.buckets[i], &w.unit, 2, NULL);
+		OK(w.c->ranks[i].client, zerod_reduce_skip(w.other.at[i], NULL, NULL));
+	}
+	contract_run(w.c, step_with_a_ticket, &w);
+	contract_close(w.c);
+}
+
+static void test_arguments(void **state)
+{
+	struct zerod_step_info info = ZEROD_INIT(info);
+	struct contract_rank *rank;
+	zerod_ticket ticket;
+	struct world w;
+
+	(void)state;
+	open_world(&w);
+	rank = &w.c->ranks[0];
+	FAILS(rank->client, zerod_step_get(rank->group, NULL, &info), ZEROD_E_STATE, "has begun no step");
+	FAILS(rank->client, zerod_step_get(rank->group, NULL, NULL), ZEROD_E_INVALID, "info");
+	FAILS(rank->client, zerod_step_begin(rank->group, NULL, &info, &ticket), ZEROD_E_INVALID, "info");
+	OK(rank->client, zerod_step_begin(rank->group, NULL, NULL, &ticket));
+	FAILS(rank->client, zerod_wait(rank->client, ticket, NULL, NULL), ZEROD_E_STATE,
+	      "no backward of rank 0 has ended since its last step");
+	contract_close(w.c);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+	        CONTRACT_TEST(test_no_call_waits_for_the_sums),
+	        CONTRACT_TEST(test_the_caller_waits),
+	        CONTRACT_TEST(test_arguments),
+	};
+
+	return cmocka_run_group_tests_name("steps: streams wait for the target", tests, NULL, NULL);
+}

@@ -1,0 +1,239 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * test_windows.c - backwards between two steps: as many as the trainer runs, as long as all ranks run the
+ * same.
+ *
+ * A framework knows that a backward was the last one when its optimizer steps, and not when the backward
+ * begins. It also runs two backwards for two losses, and a second one through a graph that it has kept.
+ */
+#include "contract_reduce.h"
+
+#define NUMEL 1000u
+#define RANKS 2u
+
+struct world {
+	struct contract *c;
+	struct contract_unit first, second;
+	zerod_bucket *buckets[RANKS];
+};
+
+static void open_world(struct world *w)
+{
+	w->c = contract_open(&(struct contract_options){.world_size = RANKS});
+	contract_plain_unit(w->c, "w", NUMEL, &w->first);
+	contract_plain_unit(w->c, "v", 3, &w->second);
+	for (uint32_t i = 0; i < RANKS; i++)
+		w->buckets[i] = contract_bucket(&w->c->ranks[i], 65536, 2);
+}
+
+static void reduce_all(struct world *w, const struct contract_unit *unit, float factor)
+{
+	for (uint32_t i = 0; i < RANKS; i++)
+		contract_reduce(&w->c->ranks[i], w->buckets[i], unit, factor, NULL);
+}
+
+/* The trainer does not say which backward is the last. */
+static void begin_all(struct world *w)
+{
+	for (uint32_t i = 0; i < RANKS; i++)
+		OK(w->c->ranks[i].client, zerod_backward_begin(w->c->ranks[i].group, NULL));
+}
+
+static void expect_step(struct world *w, float first, float second)
+{
+	struct contract_sum sums[] = {{&w->first, CONTRACT_ALL(w->c), first},
+	                              {&w->second, CONTRACT_ALL(w->c), second}};
+
+	contract_expect_step(w->c, sums, 2);
+}
+
+/* Each loss has a backward of its own, which reaches some units only. */
+static void test_two_losses(void **state)
+{
+	struct world w;
+
+	(void)state;
+	open_world(&w);
+	for (uint32_t step = 1; step <= 3; step++) {
+		begin_all(&w);
+		reduce_all(&w, &w.first, 1);
+		reduce_all(&w, &w.second, (float)step);
+		contract_backward_end_all(w.c);
+		begin_all(&w);
+		reduce_all(&w, &w.first, 2);
+		contract_backward_end_all(w.c);
+		expect_step(&w, 3, (float)step);
+	}
+	contract_close(w.c);
+}
+
+/* As many backwards through one graph as the trainer likes, another number in each step. */
+static void test_a_graph_that_is_kept(void **state)
+{
+	struct world w;
+
+	(void)state;
+	open_world(&w);
+	for (uint32_t count = 1; count <= 3; count++) {
+		for (uint32_t i = 0; i < count; i++) {
+			begin_all(&w);
+			reduce_all(&w, &w.first, 1);
+			reduce_all(&w, &w.second, 1);
+			contract_backward_end_all(w.c);
+		}
+		expect_step(&w, (float)count, (float)count);
+	}
+	contract_close(w.c);
+}
+
+static void step_with_mismatch(struct contract_rank *rank, void *arg)
+{
+	struct zerod_step_info info = ZEROD_INIT(info);
+
+	(void)arg;
+	FAILS(rank->client, zerod_step_begin(rank->group, NULL, &info, NULL), ZEROD_E_MISMATCH,
+	      "rank 1 runs 2 backwards in this step, rank 0 runs 1");
+}
+
+static void test_counts_that_differ(void **state)
+{
+	contract_needs(CONTRACT_ONE_SIDED);
+	struct contract_task *task;
+	struct world w;
+
+	(void)state;
+	open_world(&w);
+	for (uint32_t step = 1; step <= 2; step++) {
+		begin_all(&w);
+		reduce_all(&w, &w.first, 1);
+		reduce_all(&w, &w.second, 1);
+		contract_backward_end_all(w.c);
+		task = contract_start(&w.c->ranks[0], step_with_mismatch, NULL);
+		AWAIT(contract_somebody_waits(w.c, "rank 1 to begin the step"));
+		FAILS(w.c->ranks[1].client, zerod_backward_begin(w.c->ranks[1].group, NULL), ZEROD_E_MISMATCH,
+		      "rank 1 runs 2 backwards in this step, rank 0 runs 1");
+		contract_finish(task);
+		if (step == 1) /* else its next backward leaves the window that has failed */
+			step_with_mismatch(&w.c->ranks[1], NULL);
+		begin_all(&w);
+		reduce_all(&w, &w.first, 5);
+		reduce_all(&w, &w.second, 5);
+		contract_backward_end_all(w.c);
+		expect_step(&w, 5, 5);
+	}
+	contract_close(w.c);
+}
+
+static void test_a_step_without_a_backward(void **state)
+{
+	struct zerod_step_info info = ZEROD_INIT(info);
+	struct world w;
+
+	(void)state;
+	open_world(&w);
+	FAILS(w.c->ranks[0].client, zerod_step_begin(w.c->ranks[0].group, NULL, &info, NULL), ZEROD_E_STATE,
+	      "no backward of rank 0 has ended since its last step");
+	begin_all(&w);
+	FAILS(w.c->ranks[0].client, zerod_step_begin(w.c->ranks[0].group, NULL, &info, NULL), ZEROD_E_STATE,
+	      "backward 1 of rank 0 runs");
+	contract_backward_end_all(w.c);
+	expect_step(&w, 0, 0);
+	FAILS(w.c->ranks[1].client, zerod_step_begin(w.c->ranks[1].group, NULL, &info, NULL), ZEROD_E_STATE,
+	      "no backward of rank 1 has ended since its last step");
+	contract_close(w.c);
+}
+
+/* ---- Given up ----------------------------------------------------------------------------------------- */
+
+static void expect_abandoned(struct contract_rank *rank, void *arg)
+{
+	struct zerod_step_info info = contract_step(rank);
+	const struct contract_unit *unit = arg;
+	struct zerod_target target = ZEROD_INIT(target);
+
+	CHECK(info.abandoned && info.abandoned_rank == 1);
+	FAILS(rank->client, zerod_target_get(unit->at[rank->number], &target), ZEROD_E_STATE, "no target");
+	contract_step_end(rank);
+}
+
+static void end_and_step(struct contract_rank *rank, void *arg)
+{
+	contract_backward_end(rank);
+	expect_abandoned(rank, arg);
+}
+
+/* Rank 1 raises with a gradient reserved and another one committed; a stream still writes the former. */
+static void test_one_rank_raises(void **state)
+{
+	contract_needs(CONTRACT_ONE_SIDED);
+	struct contract_rank *rank;
+	struct contract_task *task;
+	struct zerod_entry entry = ZEROD_INIT(entry);
+	zerod_stream *stream;
+	struct world w;
+
+	(void)state;
+	open_world(&w);
+	rank = &w.c->ranks[1];
+	stream = contract_stream(rank);
+	FAILS(rank->client, zerod_backward_abandon(rank->group, NULL, 0), ZEROD_E_STATE,
+	      "rank 1 has begun no backward since its last step");
+	for (uint32_t step = 1; step <= 2; step++) {
+		begin_all(&w);
+		reduce_all(&w, &w.second, 1);
+		contract_reduce(&w.c->ranks[0], w.buckets[0], &w.first, 1, NULL);
+		task = contract_start(&w.c->ranks[0], end_and_step, &w.first);
+		OK(rank->client, zerod_bucket_reserve(w.buckets[1], w.first.at[1], NULL, &entry));
+		contract_write_gradient(rank, stream, &entry, 0, NUMEL, 1);
+		OK(rank->client, zerod_backward_abandon(rank->group, &stream, 1));
+		contract_finish(task);
+		if (step == 2) /* else its next backward is enough */
+			expect_abandoned(rank, &w.first);
+		assert_int_equal(contract_devices(w.c).target_bytes, 0);
+		assert_int_equal(contract_devices(w.c).bucket_bytes, 0);
+		begin_all(&w);
+		reduce_all(&w, &w.first, 3);
+		reduce_all(&w, &w.second, 2);
+		contract_backward_end_all(w.c);
+		expect_step(&w, 3, 2);
+	}
+	contract_close(w.c);
+}
+
+/* ---- Skipping the rest -------------------------------------------------------------------------------- */
+
+static void test_skip_rest(void **state)
+{
+	contract_needs(CONTRACT_ONE_SIDED);
+	struct zerod_backward_end_options options = ZEROD_INIT(options);
+	struct contract_rank *rank;
+	zerod_ticket ticket;
+	struct world w;
+
+	(void)state;
+	open_world(&w);
+	rank = &w.c->ranks[1];
+	options.flags = ZEROD_BACKWARD_SKIP_REST;
+	begin_all(&w);
+	contract_reduce(&w.c->ranks[0], w.buckets[0], &w.first, 1, NULL);
+	OK(rank->client, zerod_backward_end(rank->group, &options, &ticket));
+	contract_reduce(&w.c->ranks[0], w.buckets[0], &w.second, 1, NULL);
+	contract_backward_end(&w.c->ranks[0]);
+	OK(rank->client, zerod_wait(rank->client, ticket, NULL, NULL));
+	struct contract_sum sums[] = {{&w.first, 1, 1}, {&w.second, 1, 1}};
+	contract_expect_step(w.c, sums, 2);
+	options.flags = 2;
+	FAILS(rank->client, zerod_backward_end(rank->group, &options, NULL), ZEROD_E_INVALID, "flag");
+	contract_close(w.c);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+	        CONTRACT_TEST(test_two_losses),         CONTRACT_TEST(test_a_graph_that_is_kept),
+	        CONTRACT_TEST(test_counts_that_differ), CONTRACT_TEST(test_a_step_without_a_backward),
+	        CONTRACT_TEST(test_one_rank_raises),    CONTRACT_TEST(test_skip_rest),
+	};
+
+	return cmocka_run_group_tests_name("windows: any number of backwards", tests, NULL, NULL);
+}

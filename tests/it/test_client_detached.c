@@ -1,0 +1,204 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* test_client_detached.c - requests without a ticket: their failures are the next call's, once. */
+#include "tests/it/client_scene.h"
+
+#include <pthread.h>
+
+#include "client/internal.h"
+
+#define MANY 200u
+
+static int release(struct scene *scene)
+{
+	Zd__Request request = ZD__REQUEST__INIT;
+	Zd__Release body = ZD__RELEASE__INIT;
+	struct zd_err err;
+
+	body.unit = scene->unit->shared->id;
+	request.body_case = ZD__REQUEST__BODY_RELEASE;
+	request.release = &body;
+	return zc_post_detached(scene->client, scene->unit->shared, "release", &request, &err);
+}
+
+static int persist(struct scene *scene)
+{
+	return zerod_unit_set_persistent(scene->unit, 1);
+}
+
+static void refuse_releases(struct fake_peer *peer, unsigned count)
+{
+	for (unsigned i = 0; i < count && !peer->failed; i++) {
+		const Zd__Request *request = fake_expect(peer, ZD__REQUEST__BODY_RELEASE);
+
+		if (request)
+			fake_error(peer, request->id, ZEROD_E_NOT_HELD,
+			           i == 0 ? "the first text" : "another text");
+	}
+}
+
+static void answer_persist(struct fake_peer *peer)
+{
+	const Zd__Request *request = fake_expect(peer, ZD__REQUEST__BODY_SET_PERSISTENT);
+
+	if (request)
+		fake_ok(peer, request->id);
+}
+
+/* The answers to the releases come before the first call's. */
+static void refuse(struct fake_peer *peer, void *arg)
+{
+	const unsigned *count = arg;
+
+	fake_serve_unit(peer);
+	refuse_releases(peer, *count);
+	answer_persist(peer);
+	answer_persist(peer);
+	fake_expect_end(peer);
+}
+
+static void test_the_next_call_reports_once(void **state)
+{
+	struct scene scene = {0};
+	unsigned count = 1;
+
+	(void)state;
+	scene_open(&scene, refuse, &count);
+	assert_status(scene.client, release(&scene), ZEROD_OK);
+	assert_status(scene.client, persist(&scene), ZEROD_OK);
+	/* This one is not sent. */
+	assert_int_equal(persist(&scene), ZEROD_E_NOT_HELD);
+	assert_string_equal(zerod_last_error(scene.client),
+	                    "a detached release of unit 'w' failed: the first text; the present call was not "
+	                    "carried out");
+	assert_status(scene.client, persist(&scene), ZEROD_OK);
+	scene_close(&scene);
+}
+
+static void test_of_many_the_first_is_named(void **state)
+{
+	struct scene scene = {0};
+	unsigned count = 3;
+
+	(void)state;
+	scene_open(&scene, refuse, &count);
+	for (unsigned i = 0; i < count; i++)
+		assert_status(scene.client, release(&scene), ZEROD_OK);
+	assert_status(scene.client, persist(&scene), ZEROD_OK);
+	assert_int_equal(persist(&scene), ZEROD_E_NOT_HELD);
+	assert_non_null(strstr(zerod_last_error(scene.client), "the first text"));
+	assert_non_null(strstr(zerod_last_error(scene.client), "and 2 more detached requests failed"));
+	assert_status(scene.client, persist(&scene), ZEROD_OK);
+	scene_close(&scene);
+}
+
+/* Another thread's call reports it, and calls that end something do not. */
+static void *persist_main(void *arg)
+{
+	return (void *)(intptr_t)persist(arg);
+}
+
+static void test_any_thread_reports(void **state)
+{
+	struct scene scene = {0};
+	unsigned count = 1;
+	pthread_t thread;
+	void *status;
+
+	(void)state;
+	scene_open(&scene, refuse, &count);
+	assert_status(scene.client, release(&scene), ZEROD_OK);
+	assert_status(scene.client, persist(&scene), ZEROD_OK);
+	zerod_cork(scene.client);
+	assert_status(scene.client, zerod_uncork(scene.client), ZEROD_OK);
+	assert_int_equal(pthread_create(&thread, NULL, persist_main, &scene), 0);
+	pthread_join(thread, &status);
+	assert_int_equal((intptr_t)status, ZEROD_E_NOT_HELD);
+	assert_status(scene.client, persist(&scene), ZEROD_OK);
+	scene_close(&scene);
+}
+
+/* In a batch they go out with the rest of it. */
+static void refuse_batch(struct fake_peer *peer, void *arg)
+{
+	unsigned *packets = arg, before;
+
+	fake_serve_unit(peer);
+	before = peer->packets;
+	refuse_releases(peer, 3);
+	*packets = peer->packets - before;
+	answer_persist(peer);
+	fake_expect_end(peer);
+}
+
+static void test_batches_take_them(void **state)
+{
+	struct scene scene = {0};
+	unsigned packets = 0;
+
+	(void)state;
+	scene_open(&scene, refuse_batch, &packets);
+	zerod_cork(scene.client);
+	for (unsigned i = 0; i < 3; i++)
+		assert_status(scene.client, release(&scene), ZEROD_OK);
+	assert_status(scene.client, zerod_uncork(scene.client), ZEROD_OK);
+	assert_status(scene.client, persist(&scene), ZEROD_OK);
+	assert_int_equal(persist(&scene), ZEROD_E_NOT_HELD);
+	scene_close(&scene);
+	assert_int_equal(packets, 1);
+}
+
+/* ---- Ends ---------------------------------------------------------------------------------------------- */
+
+static void never_answer(struct fake_peer *peer, void *arg)
+{
+	(void)arg;
+	fake_serve_unit(peer);
+	for (unsigned i = 0; i < MANY && !peer->failed; i++)
+		(void)fake_expect(peer, ZD__REQUEST__BODY_RELEASE);
+	fake_expect_end(peer);
+}
+
+static void test_close_with_open_requests(void **state)
+{
+	struct scene scene = {0};
+
+	(void)state;
+	scene_open(&scene, never_answer, NULL);
+	for (unsigned i = 0; i < MANY; i++)
+		assert_status(scene.client, release(&scene), ZEROD_OK);
+	scene_close(&scene);
+}
+
+static void close_with_open_requests(struct fake_peer *peer, void *arg)
+{
+	(void)arg;
+	fake_serve_unit(peer);
+	(void)fake_expect(peer, ZD__REQUEST__BODY_RELEASE);
+}
+
+/* The connection's end is what calls return, again and again. */
+static void test_the_connection_ends(void **state)
+{
+	struct scene scene = {0};
+
+	(void)state;
+	scene_open(&scene, close_with_open_requests, NULL);
+	assert_status(scene.client, release(&scene), ZEROD_OK);
+	assert_int_equal(persist(&scene), ZEROD_E_DISCONNECTED);
+	assert_int_equal(persist(&scene), ZEROD_E_DISCONNECTED);
+	scene_close(&scene);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+	        cmocka_unit_test(test_the_next_call_reports_once),
+	        cmocka_unit_test(test_of_many_the_first_is_named),
+	        cmocka_unit_test(test_any_thread_reports),
+	        cmocka_unit_test(test_batches_take_them),
+	        cmocka_unit_test(test_close_with_open_requests),
+	        cmocka_unit_test(test_the_connection_ends),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}

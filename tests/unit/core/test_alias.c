@@ -1,0 +1,290 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Gathered buffers that are the shard itself: alias.c. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+#include <cmocka.h>
+
+#include "tests/support/core_net.h"
+
+#define UNIT_BYTES 4096ull
+
+struct rig {
+	struct core_driver *core;
+	struct core_team team; /* one rank, alone */
+	uint64_t session, unit;
+};
+
+static void start(struct rig *rig, const struct core_options *options)
+{
+	rig->core = core_new(options);
+	core_team_new(&rig->team, rig->core, "job", 1, false);
+	rig->session = rig->team.session[0];
+	rig->unit = core_team_unit(&rig->team, "w", UNIT_BYTES);
+}
+
+/* Where a unit's shard is. */
+static struct zd_location shard_of(struct rig *rig, const struct core_unit *unit)
+{
+	uint64_t request = core_register(rig->core, rig->session, rig->team.group, unit);
+	return core_expect(rig->core, request, 0)->u.unit_register.shard;
+}
+
+static void expect_place(const struct zd_reply *gather, struct zd_location shard)
+{
+	assert_int_equal(gather->u.gather.buffer.segment, shard.segment);
+	assert_int_equal(gather->u.gather.buffer.offset, shard.offset);
+	assert_int_equal(gather->u.gather.buffer.bytes, shard.bytes);
+	assert_int_equal(gather->u.gather.nfences, 0);
+	assert_int_equal(gather->u.gather.own_shard.segment, 0);
+}
+
+static uint64_t gather(struct rig *rig)
+{
+	return core_gather(rig->core, rig->session, rig->unit);
+}
+
+static uint64_t release(struct rig *rig, struct zd_fence fence)
+{
+	return core_release_tag(rig->core, rig->session, rig->unit, CORE_TAG, &fence, 1);
+}
+
+static uint64_t update(struct rig *rig)
+{
+	return core_update(rig->core, rig->session, rig->unit);
+}
+
+static uint64_t publish(struct rig *rig)
+{
+	return core_publish(rig->core, rig->session, rig->unit);
+}
+
+static void expect_nothing_taken(const struct rig *rig)
+{
+	assert_int_equal(core_count(rig->core, ZD_CMD_COPY), 0);
+	assert_int_equal(core_count(rig->core, ZD_CMD_SEGMENT_CREATE), 1); /* the shards' */
+	assert_int_equal(core_usage(rig->core).gathered_bytes, 0);
+	assert_int_equal(core_usage(rig->core).shard_bytes, UNIT_BYTES);
+}
+
+/* The budget has no room for a copy. */
+static void test_gather_is_the_shard(void **state)
+{
+	struct rig rig;
+	(void)state;
+	start(&rig, &(struct core_options){.gather_budget_bytes = 1});
+	for (uint64_t version = 1; version < 4; version++) {
+		const struct zd_reply *reply = core_expect(rig.core, gather(&rig), 0);
+		core_team_check(&rig.team, reply, version);
+		expect_place(reply,
+		             shard_of(&rig, &(struct core_unit){.name = "w", .numel = UNIT_BYTES / 4}));
+		expect_nothing_taken(&rig);
+		core_expect(rig.core, core_release(rig.core, rig.session, rig.unit), 0);
+		assert_int_equal(core_quarantine(rig.core, 0), 0);
+		core_team_publish(&rig.team, rig.unit);
+	}
+	core_end(rig.core);
+}
+
+/* The lease's holder may be the caller: to wait would be to wait for ever. */
+static void test_update_is_rejected_while_leased(void **state)
+{
+	struct rig rig;
+	(void)state;
+	start(&rig, NULL);
+	core_expect(rig.core, gather(&rig), 0);
+	core_expect_error(rig.core, update(&rig), ZEROD_E_BUSY, "'w' is held on rank 0 by '" CORE_TAG "'");
+	core_expect(rig.core, gather(&rig), 0); /* nothing was closed */
+	for (int i = 0; i < 2; i++)
+		core_expect(rig.core, core_release(rig.core, rig.session, rig.unit), 0);
+	core_expect(rig.core, update(&rig), 0);
+	core_end(rig.core);
+}
+
+static void test_update_waits_for_past_leases(void **state)
+{
+	struct rig rig;
+	(void)state;
+	start(&rig, NULL);
+	for (uint64_t persistent = 0; persistent < 2; persistent++) {
+		core_expect(rig.core, core_set_persistent(rig.core, rig.session, rig.unit, persistent), 0);
+		core_expect(rig.core, gather(&rig), 0);
+		core_expect(rig.core, release(&rig, (struct zd_fence){1, persistent + 1}), 0);
+		uint64_t begun = update(&rig);
+		core_expect_waits(rig.core, begun, "1 consumer that reads the shard of rank 0 of unit 'w'");
+		/* one that is asked for now is for the next version */
+		uint64_t behind = gather(&rig);
+		core_expect_waits(rig.core, behind, "rank 0 to publish");
+		core_pass(rig.core, rig.session, 1, persistent + 1);
+		core_expect(rig.core, begun, 0);
+		core_expect(rig.core, publish(&rig), 0);
+		assert_int_equal(core_expect(rig.core, behind, 0)->u.gather.version, persistent + 2);
+		core_expect(rig.core, core_release(rig.core, rig.session, rig.unit), 0);
+	}
+	expect_nothing_taken(&rig);
+	core_end(rig.core);
+}
+
+/* A kept copy is joined by nobody while the shard is written, under no version. */
+static void test_versions(void **state)
+{
+	struct rig rig;
+	(void)state;
+	start(&rig, NULL);
+	core_expect(rig.core, core_set_persistent(rig.core, rig.session, rig.unit, true), 0);
+	core_expect(rig.core, gather(&rig), 0);
+	core_expect(rig.core, core_release(rig.core, rig.session, rig.unit), 0);
+	core_expect(rig.core, update(&rig), 0);
+	core_expect(rig.core, core_gather_version(rig.core, rig.session, rig.unit, 1), ZEROD_E_STALE_VERSION);
+	uint64_t next = core_gather_version(rig.core, rig.session, rig.unit, 2);
+	core_expect_waits(rig.core, next, "rank 0 to publish version 2");
+	core_expect(rig.core, publish(&rig), 0);
+	assert_int_equal(core_expect(rig.core, next, 0)->u.gather.version, 2);
+	core_expect(rig.core, core_gather_version(rig.core, rig.session, rig.unit, 1), ZEROD_E_STALE_VERSION);
+	core_end(rig.core);
+}
+
+static void test_prefetch_holds_nothing(void **state)
+{
+	struct rig rig;
+	(void)state;
+	start(&rig, NULL);
+	core_expect(rig.core, core_prefetch(rig.core, rig.session, rig.unit), 0);
+	core_expect(rig.core, update(&rig), 0);
+	core_expect(rig.core, publish(&rig), 0);
+	core_expect(rig.core, core_prefetch(rig.core, rig.session, rig.unit), 0);
+	struct zd_args args = {.kind = ZD_REQ_TRIM};
+	core_call(rig.core, rig.session, &args, 0);
+	assert_int_equal(core_expect(rig.core, gather(&rig), 0)->u.gather.version, 2);
+	expect_nothing_taken(&rig);
+	core_end(rig.core);
+}
+
+/* A context of more than the budget; its leases keep the update out. */
+static void test_context(void **state)
+{
+	struct rig rig;
+	(void)state;
+	start(&rig, &(struct core_options){.gather_budget_bytes = 1});
+	uint64_t request = core_context_begin(rig.core, rig.session, &rig.unit, 1);
+	uint64_t scope = core_expect(rig.core, request, 0)->u.scope.scope;
+	core_expect_error(rig.core, update(&rig), ZEROD_E_BUSY, "'@context");
+	core_expect(
+	        rig.core,
+	        core_scope_end(rig.core, rig.session, ZD_REQ_CONTEXT_END, scope, &(struct zd_fence){1, 1}, 1),
+	        0);
+	uint64_t begun = update(&rig);
+	core_expect_waits(rig.core, begun, "1 consumer that reads");
+	core_pass(rig.core, rig.session, 1, 1);
+	core_expect(rig.core, begun, 0);
+	core_end(rig.core);
+}
+
+/* The shard is not free before the consumers of a former lease are through, and charged to nobody. */
+static void test_unregistered_under_a_consumer(void **state)
+{
+	struct rig rig;
+	(void)state;
+	start(&rig, NULL);
+	core_expect(rig.core, gather(&rig), 0);
+	core_expect(rig.core, release(&rig, (struct zd_fence){1, 1}), 0);
+	core_expect(rig.core, core_simple(rig.core, rig.session, ZD_REQ_UNIT_UNREGISTER, rig.unit), 0);
+	assert_int_equal(core_usage(rig.core).shard_bytes, 0);
+	assert_int_equal(core_quarantine(rig.core, 0), UNIT_BYTES);
+	core_pass(rig.core, rig.session, 1, 1);
+	assert_int_equal(core_quarantine(rig.core, 0), 0);
+	core_end(rig.core);
+}
+
+/* A session that ends with leases, and one whose process may still read. */
+static void test_session_ends(void **state)
+{
+	struct rig rig;
+	(void)state;
+	start(&rig, &(struct core_options){.sessions_linger = true});
+	core_expect(rig.core, gather(&rig), 0);
+	core_close(rig.core, rig.session);
+	assert_int_equal(core_quarantine(rig.core, 0), UNIT_BYTES);
+	core_gone(rig.core, rig.session);
+	assert_int_equal(core_quarantine(rig.core, 0), 0);
+	core_end(rig.core);
+}
+
+/* Two units of one slot are held at once, at addresses of their own. */
+static void test_slot_is_not_occupied(void **state)
+{
+	struct rig rig;
+	uint64_t unit[2];
+	(void)state;
+	start(&rig, NULL);
+	for (int i = 0; i < 2; i++) {
+		unit[i] = core_team_slot_unit(&rig.team, i ? "a" : "b", UNIT_BYTES, 1);
+	}
+	for (int i = 0; i < 2; i++) {
+		const struct core_unit again = {.name = i ? "a" : "b", .numel = UNIT_BYTES / 4, .slot = 1};
+		const struct zd_reply *reply = core_expect(rig.core,
+		                                           core_gather(rig.core, rig.session, unit[i]), 0);
+		expect_place(reply, shard_of(&rig, &again));
+	}
+	assert_int_equal(core_count(rig.core, ZD_CMD_COPY), 0);
+	core_end(rig.core);
+}
+
+/* Hybrid groups with one rank in each daemon are alone with their shards as well. */
+static void test_hybrid(void **state)
+{
+	struct core_nodes nodes;
+	(void)state;
+	core_nodes_new(&nodes, &(struct core_nodes_config){.hybrid = true, .local_world_size = 1});
+	uint64_t unit[CORE_NODES];
+	core_nodes_unit(&nodes, "w", UNIT_BYTES, unit);
+	for (uint32_t i = 0; i < 2; i++) {
+		struct core_driver *core = nodes.node[i].core;
+		core_expect(core, core_gather(core, nodes.node[i].session[0], unit[i]), 0);
+		assert_int_equal(core_count(core, ZD_CMD_COPY), 0);
+		assert_int_equal(core_usage(core).gathered_bytes, 0);
+	}
+	core_net_end(nodes.net);
+}
+
+/* Poison and strict sessions, and shadow groups. */
+static void test_copies_where_they_are_needed(void **state)
+{
+	struct core_team team = {.world_size = 1, .nranks = 1};
+	(void)state;
+	for (int i = 0; i < 3; i++) {
+		struct core_driver *core = core_new(&(struct core_options){.copies = i == 0});
+		const struct core_join join = {.world_size = 1, .durable = i == 2, .shadow = i == 2};
+		team.core = core;
+		team.session[0] = i == 1 ? core_open_strict(core, CORE_ALICE) : core_open(core, CORE_ALICE);
+		team.group =
+		        core_expect(core, core_join(core, team.session[0], &join), 0)->u.group_join.group;
+		uint64_t unit = core_team_unit(&team, "w", UNIT_BYTES);
+		uint32_t saved = core_count(core, ZD_CMD_COPY);
+		core_expect(core, core_gather(core, team.session[0], unit), 0);
+		assert_int_equal(core_count(core, ZD_CMD_COPY), saved + 1);
+		assert_true(core_usage(core).gathered_bytes > 0);
+		core_expect(core, core_update(core, team.session[0], unit), 0); /* as ever */
+		core_end(core);
+	}
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+	        cmocka_unit_test(test_gather_is_the_shard),
+	        cmocka_unit_test(test_update_is_rejected_while_leased),
+	        cmocka_unit_test(test_update_waits_for_past_leases),
+	        cmocka_unit_test(test_versions),
+	        cmocka_unit_test(test_prefetch_holds_nothing),
+	        cmocka_unit_test(test_context),
+	        cmocka_unit_test(test_unregistered_under_a_consumer),
+	        cmocka_unit_test(test_session_ends),
+	        cmocka_unit_test(test_slot_is_not_occupied),
+	        cmocka_unit_test(test_hybrid),
+	        cmocka_unit_test(test_copies_where_they_are_needed),
+	};
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}

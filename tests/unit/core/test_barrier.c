@@ -1,0 +1,293 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Barriers: passed by all ranks at once, in one daemon and across daemons. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <cmocka.h>
+
+#include "tests/support/core_net.h"
+#include "tests/support/core_reduce.h"
+
+#define RANKS 3u
+
+static uint64_t reach(struct core_team *team, uint32_t rank)
+{
+	struct zd_args args = {.kind = ZD_REQ_GROUP_BARRIER, .u.group = team->group};
+	return core_send(team->core, team->session[rank], &args);
+}
+
+static uint64_t reach_until(struct core_team *team, uint32_t rank, uint64_t deadline_ns)
+{
+	struct zd_args args = {.kind = ZD_REQ_GROUP_BARRIER, .u.group = team->group};
+	return core_send_until(team->core, team->session[rank], deadline_ns, &args);
+}
+
+static void open_team(struct core_team *team)
+{
+	core_team_new(team, core_new(NULL), "job", RANKS, false);
+}
+
+/* ---- One daemon ---------------------------------------------------------------------------------------- */
+
+static void test_the_last_rank_lets_all_pass(void **state)
+{
+	struct core_team team;
+	(void)state;
+	open_team(&team);
+	uint64_t last = reach(&team, 2);
+	core_expect_waits(team.core, last, "rank 0 to reach the barrier");
+	uint64_t first = reach(&team, 0);
+	core_expect_waits(team.core, last, "rank 1 to reach the barrier");
+	core_expect(team.core, reach(&team, 1), 0);
+	core_expect(team.core, first, 0);
+	core_expect(team.core, last, 0);
+	core_end(team.core);
+}
+
+/* A rank that is ahead waits at the second barrier, whatever the others do at the first one. */
+static void test_barriers_do_not_mix(void **state)
+{
+	struct core_team team;
+	uint64_t ahead[3];
+	(void)state;
+	open_team(&team);
+	for (uint32_t i = 0; i < 3; i++)
+		ahead[i] = reach(&team, 0);
+	uint64_t first = reach(&team, 1);
+	core_expect_waits(team.core, ahead[0], "rank 2 to reach the barrier");
+	core_expect_waits(team.core, ahead[1], "rank 1 to reach the barrier");
+	core_expect(team.core, reach(&team, 2), 0);
+	core_expect(team.core, first, 0);
+	core_expect(team.core, ahead[0], 0);
+	for (uint32_t i = 1; i < 3; i++) {
+		uint64_t other = reach(&team, 2);
+		core_expect_waits(team.core, ahead[i], "rank 1 to reach the barrier");
+		core_expect(team.core, reach(&team, 1), 0);
+		core_expect(team.core, other, 0);
+		core_expect(team.core, ahead[i], 0);
+	}
+	core_end(team.core);
+}
+
+/* A rank whose deadline passes has not reached the barrier. */
+static void test_a_deadline_takes_the_rank_back(void **state)
+{
+	struct core_team team;
+	(void)state;
+	open_team(&team);
+	uint64_t late = reach_until(&team, 0, 7);
+	uint64_t other = reach(&team, 1);
+	core_tick(team.core, 7);
+	core_expect_error(team.core, late, ZEROD_E_DEADLINE, "rank 2 to reach the barrier");
+	uint64_t last = reach(&team, 2);
+	core_expect_waits(team.core, other, "rank 0 to reach the barrier");
+	core_expect(team.core, reach(&team, 0), 0);
+	core_expect(team.core, other, 0);
+	core_expect(team.core, last, 0);
+	core_end(team.core);
+}
+
+/* The second of two stays when the first one's deadline passes, and is the rank's first then. */
+static void test_a_deadline_of_the_first_of_two(void **state)
+{
+	struct core_team team;
+	(void)state;
+	open_team(&team);
+	uint64_t late = reach_until(&team, 0, 7), stays = reach(&team, 0);
+	core_tick(team.core, 7);
+	core_expect(team.core, late, ZEROD_E_DEADLINE);
+	(void)reach(&team, 1);
+	core_expect(team.core, reach(&team, 2), 0);
+	core_expect(team.core, stays, 0);
+	core_end(team.core);
+}
+
+/* Ranks that have passed may leave; no other rank is told, since none was left behind. */
+static void test_a_rank_that_has_passed_may_leave(void **state)
+{
+	struct core_team team;
+	(void)state;
+	open_team(&team);
+	uint64_t first = reach(&team, 0), second = reach(&team, 1);
+	core_expect(team.core, reach(&team, 2), 0);
+	core_close(team.core, team.session[2]);
+	core_expect(team.core, first, 0);
+	core_expect(team.core, second, 0);
+	core_end(team.core);
+}
+
+/* A rank that is lost ends the others' requests; its replacement begins with no barrier reached. */
+static void test_a_lost_rank(void **state)
+{
+	struct core_team team;
+	(void)state;
+	open_team(&team);
+	uint64_t first = reach(&team, 0);
+	(void)reach(&team, 1);
+	(void)reach(&team, 1);
+	core_close(team.core, team.session[1]);
+	core_expect_error(team.core, first, ZEROD_E_PEER_LOST, "rank 1 (pid 1001)");
+	core_expect_error(team.core, reach(&team, 2), ZEROD_E_PEER_LOST, "rank 1 (pid 1001)");
+	team.session[1] = core_open(team.core, CORE_ALICE);
+	core_expect(team.core,
+	            core_join(team.core, team.session[1],
+	                      &(struct core_join){.world_size = RANKS, .rank = 1, .device = 1}),
+	            0);
+	first = reach(&team, 0);
+	uint64_t last = reach(&team, 2);
+	core_expect_waits(team.core, first, "rank 1 to reach the barrier");
+	core_expect(team.core, reach(&team, 1), 0);
+	core_expect(team.core, first, 0);
+	core_expect(team.core, last, 0);
+	core_end(team.core);
+}
+
+/* A rank that has not been told of a lost one is told here, once. */
+static void test_a_silent_rank_is_told(void **state)
+{
+	struct core_team team;
+	(void)state;
+	open_team(&team);
+	core_close(team.core, team.session[1]);
+	team.session[1] = core_open(team.core, CORE_ALICE);
+	core_expect(team.core,
+	            core_join(team.core, team.session[1],
+	                      &(struct core_join){.world_size = RANKS, .rank = 1, .device = 1}),
+	            0);
+	core_expect_error(team.core, reach(&team, 0), ZEROD_E_PEER_LOST,
+	                  "another session may have its place");
+	core_expect_waits(team.core, reach(&team, 0), "rank 1 to reach the barrier");
+	core_end(team.core);
+}
+
+static void test_an_abort_ends_it(void **state)
+{
+	struct core_team team;
+	(void)state;
+	open_team(&team);
+	uint64_t first = reach(&team, 0);
+	core_expect(team.core, core_simple(team.core, team.session[1], ZD_REQ_ABORT_GROUP, team.group), 0);
+	core_expect_error(team.core, first, ZEROD_E_ABORTED, "was aborted");
+	core_end(team.core);
+}
+
+/* ---- Several daemons ----------------------------------------------------------------------------------- */
+
+#define WORLD 4u
+
+static uint64_t reach_at(struct core_nodes *nodes, uint32_t rank)
+{
+	return reach(core_nodes_team(nodes, rank), rank % nodes->local_world_size);
+}
+
+static void expect_at(struct core_nodes *nodes, uint32_t rank, uint64_t request, int status, const char *text)
+{
+	core_expect_error(core_nodes_core(nodes, rank), request, status, text);
+}
+
+static void all_pass(struct core_nodes *nodes)
+{
+	uint64_t request[WORLD];
+	for (uint32_t rank = 0; rank < WORLD; rank++)
+		request[rank] = reach_at(nodes, rank);
+	for (uint32_t rank = 0; rank < WORLD; rank++)
+		core_expect(core_nodes_core(nodes, rank), request[rank], 0);
+}
+
+static void expect_span(const struct core_nodes_config *config)
+{
+	struct core_nodes nodes;
+	core_nodes_new(&nodes, config);
+	uint64_t first = reach_at(&nodes, 0);
+	core_expect_waits(nodes.node[0].core, first, "rank 1 to reach the barrier");
+	uint64_t second = reach_at(&nodes, 1);
+	core_expect_waits(nodes.node[0].core, first, "ranks of other daemons to come so far");
+	uint64_t last = reach_at(&nodes, 3);
+	core_expect_waits(nodes.node[1].core, last, "rank 2 to reach the barrier");
+	core_expect(nodes.node[1].core, reach_at(&nodes, 2), 0);
+	core_expect(nodes.node[1].core, last, 0);
+	core_expect(nodes.node[0].core, first, 0);
+	core_expect(nodes.node[0].core, second, 0);
+	all_pass(&nodes);
+	core_net_end(nodes.net);
+}
+
+static void test_daemons_wait_for_each_other(void **state)
+{
+	(void)state;
+	expect_span(NULL);
+	expect_span(&(struct core_nodes_config){.exchange = true});
+	expect_span(&(struct core_nodes_config){.hybrid = true});
+}
+
+/* What submits operations later than it is called would come before the barrier in one daemon and after it
+ * in another. */
+static void test_between_daemons_other_work_comes_first(void **state)
+{
+	struct core_nodes nodes;
+	(void)state;
+	core_nodes_new(&nodes, NULL);
+	struct core_team *team = &nodes.node[0];
+	(void)core_commit(team->core, team->session[0], team->group, 1);
+	expect_at(&nodes, 0, reach_at(&nodes, 0), ZEROD_E_STATE, "rank 0 is committing");
+	core_expect(team->core, core_backward(team, 1, 3, true), 0);
+	expect_at(&nodes, 1, reach_at(&nodes, 1), ZEROD_E_STATE, "spans daemons, and rank 1 runs a backward");
+	(void)reach_at(&nodes, 2);
+	expect_at(&nodes, 2, reach_at(&nodes, 2), ZEROD_E_STATE, "waits at a barrier already");
+	core_expect(team->core, core_backward_end(team, 1), 0);
+	(void)core_step(team, 1);
+	expect_at(&nodes, 1, reach_at(&nodes, 1), ZEROD_E_STATE, "rank 1 is beginning a step");
+	core_net_end(nodes.net);
+}
+
+/* Other daemons count on a rank once all ranks of its daemon are there, and not before. */
+static void test_deadlines_between_daemons(void **state)
+{
+	struct core_nodes nodes;
+	(void)state;
+	core_nodes_new(&nodes, NULL);
+	struct core_team *team = &nodes.node[0];
+	uint64_t alone = reach_until(team, 0, 1000);
+	core_tick(team->core, 1000);
+	core_expect_error(team->core, alone, ZEROD_E_DEADLINE, "rank 1 to reach the barrier");
+	all_pass(&nodes);
+	uint64_t other = reach(team, 1), late = reach_until(team, 0, 2000);
+	core_tick(team->core, 2000);
+	core_expect_error(team->core, late, ZEROD_E_DEADLINE, "ranks of other daemons");
+	core_expect_error(team->core, other, ZEROD_E_ABORTED,
+	                  "rank 0 gave up a barrier that other ranks wait at");
+	core_net_end(nodes.net);
+}
+
+static void test_a_lost_rank_between_daemons(void **state)
+{
+	struct core_nodes nodes;
+	(void)state;
+	core_nodes_new(&nodes, NULL);
+	(void)reach_at(&nodes, 0);
+	uint64_t request = reach_at(&nodes, 1);
+	core_close(nodes.node[0].core, core_nodes_session(&nodes, 0));
+	core_expect_error(nodes.node[0].core, request, ZEROD_E_PEER_LOST,
+	                  "rank 0 (pid 1001) of group 'world' is gone");
+	core_net_end(nodes.net);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+	        cmocka_unit_test(test_the_last_rank_lets_all_pass),
+	        cmocka_unit_test(test_barriers_do_not_mix),
+	        cmocka_unit_test(test_a_deadline_takes_the_rank_back),
+	        cmocka_unit_test(test_a_deadline_of_the_first_of_two),
+	        cmocka_unit_test(test_a_rank_that_has_passed_may_leave),
+	        cmocka_unit_test(test_a_lost_rank),
+	        cmocka_unit_test(test_a_silent_rank_is_told),
+	        cmocka_unit_test(test_an_abort_ends_it),
+	        cmocka_unit_test(test_daemons_wait_for_each_other),
+	        cmocka_unit_test(test_between_daemons_other_work_comes_first),
+	        cmocka_unit_test(test_deadlines_between_daemons),
+	        cmocka_unit_test(test_a_lost_rank_between_daemons),
+	};
+	return cmocka_run_group_tests_name("core/barrier", tests, NULL, NULL);
+}

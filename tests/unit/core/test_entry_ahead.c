@@ -1,0 +1,368 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * test_entry_ahead.c - entries whose address is given out before their place may be written; and what of a
+ * place the daemon zeroes.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "core/reduce_internal.h"
+#include "tests/support/core_reduce.h"
+
+#define ENTRY_BYTES 1024u /* of a unit of 256 elements on two ranks */
+#define ENTRY_NUMEL 256u
+
+static void make_units(struct core_reducers *g, uint64_t *units, uint32_t n)
+{
+	for (uint32_t i = 0; i < n; i++) {
+		char name[2] = {(char)('a' + (char)i), '\0'};
+		units[i] = core_reducers_unit(g, name, ENTRY_NUMEL);
+	}
+}
+
+static uint64_t ask(struct core_reducers *g, uint32_t rank, uint64_t unit)
+{
+	struct zd_args args = {.kind = ZD_REQ_BUCKET_RESERVE,
+	                       .u.bucket_reserve = {.bucket = g->bucket[rank], .unit = unit, .ahead = true}};
+	return core_send(g->team.core, g->team.session[rank], &args);
+}
+
+struct ahead {
+	uint64_t entry;
+	struct zd_location at;
+	struct zd_fence fence;
+};
+
+static struct ahead granted(struct core_reducers *g, uint64_t request)
+{
+	const struct zd_reply *reply = core_expect(g->team.core, request, 0);
+	return (struct ahead){reply->u.bucket_reserve.entry, reply->u.bucket_reserve.location,
+	                      reply->u.bucket_reserve.fence};
+}
+
+static bool passed(struct core_reducers *g, uint32_t rank, struct ahead ahead)
+{
+	return ahead.fence.value == 0 ||
+	       core_timeline(g->team.core, g->team.session[rank], ahead.fence.timeline) >= ahead.fence.value;
+}
+
+static void commit(struct core_reducers *g, uint32_t rank, uint64_t entry)
+{
+	struct core_commit c = {.bucket = g->bucket[rank], .entry = entry};
+	core_expect(g->team.core, core_bucket_commit(&g->team, rank, &c), 0);
+}
+
+/* A rank's bucket with room for all. */
+static void roomy(struct core_reducers *g, uint32_t rank)
+{
+	g->bucket[rank] = core_expect(g->team.core,
+	                              core_bucket(&g->team, rank, ZEROD_FLOAT32, 8 * ENTRY_BYTES, 1), 0)
+	                          ->u.bucket_create.bucket;
+}
+
+static void check_units(struct core_reducers *g, uint32_t nunits)
+{
+	const struct zd_reply *step[CORE_TEAM];
+	core_reducers_step(g, step);
+	for (uint32_t rank = 0; rank < g->team.world_size; rank++) {
+		for (uint32_t i = 0; i < nunits; i++)
+			core_check_target(g, rank, step[rank], i * g->shard_numel, 1.0f);
+	}
+	core_reducers_step_end(g);
+}
+
+/* The slot is given out again while its former entry is still read, and its fence passes when it is not. */
+static void test_a_slot_is_given_out_ahead(void **state)
+{
+	struct core_driver *core = core_new(NULL);
+	struct core_reducers g;
+	uint64_t units[2];
+	(void)state;
+	core_reducers_new(&g, core, 2, ZEROD_FLOAT32, ENTRY_BYTES, 1);
+	make_units(&g, units, 2);
+	core_reducers_begin(&g, 3, true);
+	core_hold(core, ZD_CMD_COPY);
+	core_reduce(&g, 0, units[0], 1.0f);
+	core_reduce(&g, 1, units[0], 1.0f);
+	struct ahead next = granted(&g, ask(&g, 0, units[1]));
+	assert_int_equal(next.at.bytes, ENTRY_BYTES);
+	core_run_on(core, ZD_CMD_COPY, 1);
+	assert_false(passed(&g, 0, next)); /* rank 0's piece for rank 1 is still there */
+	core_run_on(core, ZD_CMD_COPY, 0);
+	assert_true(passed(&g, 0, next));
+	core_write(core, next.at, ZEROD_FLOAT32, 0, ENTRY_NUMEL, 1.0f);
+	commit(&g, 0, next.entry);
+	core_unhold(core, ZD_CMD_COPY);
+	core_reduce(&g, 1, units[1], 1.0f);
+	core_reducers_end(&g);
+	check_units(&g, 2);
+	core_end(core);
+}
+
+/* What another rank has yet to ask for is awaited by the request. */
+static void test_not_before_all_have_contributed(void **state)
+{
+	struct core_driver *core = core_new(NULL);
+	struct core_reducers g;
+	uint64_t units[2];
+	(void)state;
+	core_reducers_new(&g, core, 2, ZEROD_FLOAT32, ENTRY_BYTES, 1);
+	make_units(&g, units, 2);
+	core_reducers_begin(&g, 3, true);
+	core_hold(core, ZD_CMD_COPY);
+	core_reduce(&g, 0, units[0], 1.0f);
+	uint64_t request = ask(&g, 0, units[1]);
+	core_expect_waits(core, request, "a slot of the bucket: unit 'a' waits for rank 1");
+	core_reduce(&g, 1, units[0], 1.0f);
+	assert_false(passed(&g, 0, granted(&g, request)));
+	core_end(core);
+}
+
+/* Nor is the place of an entry that its own rank has not committed. */
+static void test_not_before_its_own_commit(void **state)
+{
+	struct core_driver *core = core_new(NULL);
+	struct core_reducers g;
+	uint64_t units[2];
+	(void)state;
+	core_reducers_new(&g, core, 1, ZEROD_FLOAT32, ENTRY_BYTES, 1);
+	make_units(&g, units, 2);
+	core_reducers_begin(&g, 3, true);
+	core_hold(core, ZD_CMD_REDUCE);
+	uint64_t entry = core_put(&g, 0, units[0], 1.0f);
+	core_expect_error(core, ask(&g, 0, units[1]), ZEROD_E_CAPACITY, "holds 'a'");
+	commit(&g, 0, entry);
+	assert_false(passed(&g, 0, granted(&g, ask(&g, 0, units[1]))));
+	core_end(core);
+}
+
+/* Several generations of one slot, each committed before its place was there: every sum reads its own
+ * bytes. */
+static void test_generations_follow_each_other(void **state)
+{
+	struct core_driver *core = core_new(NULL);
+	struct core_reducers g;
+	uint64_t units[4];
+	struct ahead next[4];
+	(void)state;
+	core_reducers_new(&g, core, 2, ZEROD_FLOAT32, ENTRY_BYTES, 1);
+	make_units(&g, units, 4);
+	core_reducers_begin(&g, 3, true);
+	roomy(&g, 1);
+	core_hold(core, ZD_CMD_COPY);
+	core_reduce(&g, 0, units[0], 1.0f);
+	core_reduce(&g, 1, units[0], 1.0f);
+	for (uint32_t i = 1; i < 4; i++) {
+		struct zd_fence fence = {0, i};
+		struct core_commit c = {.bucket = g.bucket[0], .nfences = 1, .fences = &fence};
+		next[i] = granted(&g, ask(&g, 0, units[i]));
+		assert_int_equal(next[i].at.offset, next[1].at.offset);
+		assert_false(passed(&g, 0, next[i]));
+		c.entry = next[i].entry;
+		core_expect(core, core_bucket_commit(&g.team, 0, &c), 0);
+		core_reduce(&g, 1, units[i], 1.0f);
+	}
+	core_unhold(core, ZD_CMD_COPY);
+	for (uint32_t i = 1; i < 4; i++) {
+		assert_true(passed(&g, 0, next[i]));
+		if (i < 3)
+			assert_false(passed(&g, 0, next[i + 1]));
+		core_write(core, next[i].at, ZEROD_FLOAT32, 0, ENTRY_NUMEL, 1.0f);
+		core_pass(core, g.team.session[0], 0, i);
+	}
+	core_reducers_end(&g);
+	check_units(&g, 4);
+	core_end(core);
+}
+
+/* A commit whose fences have passed although the promise has not been kept: a client that does not wait. Its
+ * entry is read when the place is its own, and not before. */
+static void test_a_commit_does_not_overtake_the_promise(void **state)
+{
+	struct core_driver *core = core_new(NULL);
+	struct core_reducers g;
+	uint64_t units[2];
+	(void)state;
+	core_reducers_new(&g, core, 2, ZEROD_FLOAT32, ENTRY_BYTES, 1);
+	make_units(&g, units, 2);
+	core_reducers_begin(&g, 3, true);
+	roomy(&g, 1);
+	core_hold(core, ZD_CMD_COPY);
+	core_reduce(&g, 0, units[0], 1.0f);
+	core_reduce(&g, 1, units[0], 1.0f);
+	struct ahead next = granted(&g, ask(&g, 0, units[1]));
+	commit(&g, 0, next.entry);
+	core_reduce(&g, 1, units[1], 1.0f);
+	assert_int_equal(core_pending(core, ZD_CMD_COPY), 3); /* unit a's two, and b's of rank 1 */
+	core_unhold(core, ZD_CMD_COPY);
+	assert_true(passed(&g, 0, next));
+	core_reducers_end(&g);
+	core_end(core);
+}
+
+/* The padding is zeroed when the former entry has been read, and the fence passes behind that. */
+static void test_padding_comes_behind_the_former_entry(void **state)
+{
+	struct core_driver *core = core_new(NULL);
+	struct core_reducers g;
+	uint64_t unit;
+	(void)state;
+	core_reducers_new(&g, core, 2, ZEROD_FLOAT32, ENTRY_BYTES, 1);
+	make_units(&g, &unit, 1);
+	uint64_t odd = core_reducers_unit(&g, "odd", ENTRY_NUMEL - 1);
+	core_reducers_begin(&g, 3, true);
+	core_hold(core, ZD_CMD_COPY);
+	core_hold(core, ZD_CMD_FILL);
+	core_reduce(&g, 0, unit, 1.0f);
+	core_reduce(&g, 1, unit, 1.0f);
+	struct ahead next = granted(&g, ask(&g, 0, odd));
+	assert_int_equal(core_pending(core, ZD_CMD_FILL), 0);
+	core_unhold(core, ZD_CMD_COPY);
+	assert_int_equal(core_pending(core, ZD_CMD_FILL), 1);
+	assert_false(passed(&g, 0, next));
+	core_run_one(core, ZD_CMD_FILL);
+	assert_true(passed(&g, 0, next));
+	assert_true(core_element(ZEROD_FLOAT32, core_bytes(core, next.at), ENTRY_NUMEL - 1) == 0);
+	core_end(core);
+}
+
+/* A fill that fails frees the stream, and what it wrote is not reduced. */
+static void test_a_fill_fails(void **state)
+{
+	struct core_driver *core = core_new(NULL);
+	struct core_reducers g;
+	(void)state;
+	core_reducers_new(&g, core, 1, ZEROD_FLOAT32, ENTRY_BYTES, 1);
+	uint64_t odd = core_reducers_unit(&g, "odd", ENTRY_NUMEL - 1);
+	core_reducers_begin(&g, 3, true);
+	core_hold(core, ZD_CMD_FILL);
+	struct ahead next = granted(&g, ask(&g, 0, odd));
+	commit(&g, 0, next.entry);
+	core_fail_next(core, ZD_CMD_FILL, ZEROD_E_DEVICE, "no lane");
+	core_unhold(core, ZD_CMD_FILL);
+	assert_int_equal(core_count(core, ZD_CMD_REDUCE), 0);
+	core_expect_error(core, core_backward_end(&g.team, 0), ZEROD_E_DEVICE, "no lane");
+	core_end(core);
+}
+
+/* The group fails: streams that wait for room go on, and the session is not poisoned. */
+static void test_the_group_fails(void **state)
+{
+	struct core_driver *core = core_new(NULL);
+	struct core_reducers g;
+	uint64_t units[3];
+	(void)state;
+	core_reducers_new(&g, core, 2, ZEROD_FLOAT32, ENTRY_BYTES, 1);
+	make_units(&g, units, 3);
+	core_reducers_begin(&g, 3, true);
+	roomy(&g, 1);
+	core_hold(core, ZD_CMD_COPY);
+	core_reduce(&g, 0, units[0], 1.0f);
+	core_reduce(&g, 1, units[0], 1.0f);
+	struct ahead second = granted(&g, ask(&g, 0, units[1]));
+	commit(&g, 0, second.entry);
+	core_reduce(&g, 1, units[1], 1.0f);
+	struct ahead third = granted(&g, ask(&g, 0, units[2]));
+	core_close(core, g.team.session[1]);
+	assert_true(passed(&g, 0, second));
+	assert_true(passed(&g, 0, third));
+	struct core_commit c = {.bucket = g.bucket[0], .entry = third.entry};
+	core_expect(core, core_bucket_commit(&g.team, 0, &c), ZEROD_E_PEER_LOST);
+	assert_int_equal(zd_session_find(core_engine(core), g.team.session[0])->state, ZD_SESSION_OPEN);
+	core_unhold(core, ZD_CMD_COPY);
+	core_end(core);
+}
+
+/* ---- What is zeroed ------------------------------------------------------------------------------------ */
+
+static uint64_t viewed_unit(struct core_reducers *g)
+{
+	static const struct zd_view_args views[] = {
+	        {"late", 200, 1, {40}}, {"early", 10, 2, {5, 4}}, {"scalar", 100, 0, {0}}};
+	return core_team_register(
+	        &g->team,
+	        &(struct core_unit){.name = "holes", .numel = ENTRY_NUMEL, .nviews = 3, .views = views});
+}
+
+static bool is_viewed(uint64_t i)
+{
+	return (i >= 10 && i < 30) || i == 100 || (i >= 200 && i < 240);
+}
+
+static void test_holes_are_zeroed(void **state)
+{
+	struct core_driver *core = core_new(NULL);
+	struct core_reducers g;
+	uint64_t unit;
+	(void)state;
+	core_reducers_new(&g, core, 1, ZEROD_FLOAT32, ENTRY_BYTES, 1);
+	make_units(&g, &unit, 1);
+	uint64_t holes = viewed_unit(&g);
+	core_reducers_begin(&g, 3, true);
+	core_reduce(&g, 0, unit, 1.0f); /* leaves its bytes */
+	struct zd_args args = {
+	        .kind = ZD_REQ_BUCKET_RESERVE,
+	        .u.bucket_reserve = {.bucket = g.bucket[0], .unit = holes, .zero_holes = true}};
+	const struct zd_reply *reply = core_call(core, g.team.session[0], &args, 0);
+	const void *bytes = core_bytes(core, reply->u.bucket_reserve.location);
+	for (uint64_t i = 0; i < ENTRY_NUMEL; i++) {
+		float expected = is_viewed(i) ? core_gradient(0, i) : 0.0f;
+		assert_true(core_element(ZEROD_FLOAT32, bytes, i) == expected);
+	}
+	core_end(core);
+}
+
+static void commit_absent(struct core_reducers *g, uint64_t entry, const uint32_t *absent, uint32_t n,
+                          int status)
+{
+	struct zd_args args = {
+	        .kind = ZD_REQ_BUCKET_COMMIT,
+	        .u.bucket_commit = {.bucket = g->bucket[0], .entry = entry, .nabsent = n, .absent = absent}};
+	core_call(g->team.core, g->team.session[0], &args, status);
+}
+
+static void test_absent_views_contribute_zeros(void **state)
+{
+	struct core_driver *core = core_new(NULL);
+	struct core_reducers g;
+	const struct zd_reply *step[CORE_TEAM];
+	static const uint32_t twice[] = {1, 0, 1}, beyond[] = {3}, absent[] = {2, 0};
+	(void)state;
+	core_reducers_new(&g, core, 1, ZEROD_FLOAT32, ENTRY_BYTES, 1);
+	uint64_t holes = viewed_unit(&g);
+	core_reducers_begin(&g, 3, true);
+	uint64_t entry = core_put(&g, 0, holes, 1.0f);
+	commit_absent(&g, entry, twice, 3, ZEROD_E_INVALID);
+	commit_absent(&g, entry, beyond, 1, ZEROD_E_INVALID);
+	commit_absent(&g, entry, absent, 2, 0);
+	core_reducers_end(&g);
+	core_reducers_step(&g, step);
+	const void *target = core_bytes(core, step[0]->u.step_begin.target);
+	for (uint64_t i = 0; i < ENTRY_NUMEL; i++) {
+		float expected = i == 100 || (i >= 200 && i < 240) ? 0.0f : core_gradient(0, i);
+		assert_true(core_element(ZEROD_FLOAT32, target, i) == expected);
+	}
+	core_end(core);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+	        cmocka_unit_test(test_a_slot_is_given_out_ahead),
+	        cmocka_unit_test(test_not_before_all_have_contributed),
+	        cmocka_unit_test(test_not_before_its_own_commit),
+	        cmocka_unit_test(test_generations_follow_each_other),
+	        cmocka_unit_test(test_a_commit_does_not_overtake_the_promise),
+	        cmocka_unit_test(test_padding_comes_behind_the_former_entry),
+	        cmocka_unit_test(test_a_fill_fails),
+	        cmocka_unit_test(test_the_group_fails),
+	        cmocka_unit_test(test_holes_are_zeroed),
+	        cmocka_unit_test(test_absent_views_contribute_zeros),
+	};
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,102 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * test_promise.c - promised fences: they pass in the order of their lane, a broken one frees all streams that
+ * wait for the lane, and none changes a counter after a reset or the session's end.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include "core/promise.h"
+#include "tests/support/core_driver.h"
+
+struct rig {
+	struct core_driver *core;
+	struct zd_engine *engine;
+	uint64_t id;
+	struct zd_session *session;
+};
+
+static void start(struct rig *rig)
+{
+	rig->core = core_new(NULL);
+	rig->engine = core_engine(rig->core);
+	rig->id = core_open(rig->core, CORE_ALICE);
+	rig->session = zd_session_find(rig->engine, rig->id);
+}
+
+static struct zd_promise *make(const struct rig *rig, enum zd_lane lane)
+{
+	return zd_promise_new(rig->engine, rig->session, &rig->engine->devices[1], lane);
+}
+
+static uint64_t counter(const struct rig *rig, struct zd_fence fence)
+{
+	return core_timeline(rig->core, rig->id, fence.timeline);
+}
+
+static void test_lanes_pass_in_order(void **state)
+{
+	struct rig rig;
+	(void)state;
+	start(&rig);
+	struct zd_promise *first = make(&rig, ZD_LANE_GATHERS), *second = make(&rig, ZD_LANE_GATHERS);
+	struct zd_promise *other = make(&rig, ZD_LANE_ENTRIES);
+	struct zd_fence before = first->fence, after = second->fence, elsewhere = other->fence;
+	assert_int_equal(before.timeline, after.timeline);
+	assert_int_not_equal(before.timeline, elsewhere.timeline);
+	zd_promise_keep(rig.engine, second);
+	assert_int_equal(counter(&rig, after), 0);
+	zd_promise_keep(rig.engine, other);
+	assert_int_equal(counter(&rig, elsewhere), elsewhere.value);
+	zd_promise_keep(rig.engine, first);
+	assert_int_equal(counter(&rig, after), after.value);
+	core_end(rig.core);
+}
+
+static void test_a_broken_one_frees_its_lane(void **state)
+{
+	struct rig rig;
+	(void)state;
+	start(&rig);
+	struct zd_promise *kept = make(&rig, ZD_LANE_STEPS), *broken = make(&rig, ZD_LANE_STEPS);
+	struct zd_promise *other = make(&rig, ZD_LANE_STEPS);
+	struct zd_fence last = other->fence;
+	zd_promise_break(rig.engine, broken);
+	assert_int_equal(counter(&rig, last), ZD_FENCE_ABORTED);
+	assert_int_equal(rig.session->state, ZD_SESSION_POISONED);
+	core_expect(rig.core, core_simple(rig.core, rig.id, ZD_REQ_SESSION_RESET, 0), 0);
+	assert_int_equal(counter(&rig, last), last.value);
+	struct zd_promise *next = make(&rig, ZD_LANE_STEPS);
+	struct zd_fence fence = next->fence;
+	zd_promise_keep(rig.engine, next);
+	zd_promise_keep(rig.engine, kept); /* void: the counter does not go back */
+	zd_promise_break(rig.engine, other);
+	assert_int_equal(counter(&rig, fence), fence.value);
+	core_end(rig.core);
+}
+
+static void test_a_session_ends_before_its_promises(void **state)
+{
+	struct rig rig;
+	(void)state;
+	start(&rig);
+	struct zd_promise *first = make(&rig, ZD_LANE_GATHERS), *second = make(&rig, ZD_LANE_GATHERS);
+	zd_promise_keep(rig.engine, second);
+	core_close(rig.core, rig.id);
+	zd_promise_keep(rig.engine, first);
+	core_end(rig.core);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+	        cmocka_unit_test(test_lanes_pass_in_order),
+	        cmocka_unit_test(test_a_broken_one_frees_its_lane),
+	        cmocka_unit_test(test_a_session_ends_before_its_promises),
+	};
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}

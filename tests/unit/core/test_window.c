@@ -1,0 +1,248 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Windows: any number of backwards between two steps, the same on all ranks; how a window that fails ends for
+ * each rank, and that the next one works.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <cmocka.h>
+
+#include "tests/support/core_reduce.h"
+
+#define SLOT_BYTES (16 * CORE_KIB)
+#define NUMEL      250u
+
+struct scene {
+	struct core_driver *core;
+	struct core_reducers g;
+	uint64_t unit;
+};
+
+static void open_scene(struct scene *s, uint32_t nranks)
+{
+	s->core = core_new(&(struct core_options){.ndevices = nranks});
+	core_reducers_new(&s->g, s->core, nranks, ZEROD_FLOAT32, SLOT_BYTES, 2);
+	s->unit = core_reducers_unit(&s->g, "w", NUMEL);
+}
+
+static uint64_t begin(struct scene *s, uint32_t rank)
+{
+	return core_backward(&s->g.team, rank, 3, false);
+}
+
+/* All ranks run a backward that reduces the unit. */
+static void backward(struct scene *s, float factor)
+{
+	core_reducers_begin(&s->g, 3, false);
+	for (uint32_t rank = 0; rank < s->g.team.world_size; rank++)
+		core_reduce(&s->g, rank, s->unit, factor);
+	core_reducers_end(&s->g);
+}
+
+static void take_step(struct scene *s, float factor)
+{
+	const struct zd_reply *replies[CORE_TEAM];
+	core_reducers_step(&s->g, replies);
+	for (uint32_t rank = 0; rank < s->g.team.world_size; rank++)
+		core_check_target(&s->g, rank, replies[rank], 0, factor);
+	core_reducers_step_end(&s->g);
+}
+
+/* An empty backward of one rank. */
+static void pass_through(struct scene *s, uint32_t rank)
+{
+	core_expect(s->core, begin(s, rank), 0);
+	core_expect(s->core, core_backward_end(&s->g.team, rank), 0);
+}
+
+/* ---- Any number of backwards --------------------------------------------------------------------------- */
+
+static void test_the_step_closes_the_window(void **state)
+{
+	struct scene s;
+	(void)state;
+	open_scene(&s, 2);
+	for (uint32_t count = 1; count <= 4; count++) {
+		for (uint32_t i = 0; i < count; i++)
+			backward(&s, 1.0f);
+		take_step(&s, (float)count);
+	}
+	core_expect_error(s.core, core_step(&s.g.team, 1), ZEROD_E_STATE,
+	                  "no backward of rank 1 has ended since its last step");
+	core_end(s.core);
+}
+
+static void test_a_step_inside_a_backward(void **state)
+{
+	struct scene s;
+	(void)state;
+	open_scene(&s, 2);
+	core_expect(s.core, begin(&s, 0), 0);
+	core_expect_error(s.core, core_step(&s.g.team, 0), ZEROD_E_STATE, "backward 1 of rank 0 runs");
+	core_end(s.core);
+}
+
+/* Its target cannot be had in a second backward, which is as if it had not been asked for. */
+static void test_a_backward_that_cannot_begin(void **state)
+{
+	struct scene s;
+	(void)state;
+	open_scene(&s, 2);
+	core_reducers_begin(&s.g, 3, false);
+	core_reducers_end(&s.g);
+	core_expect(s.core, core_backward(&s.g.team, 0, 2, false), ZEROD_E_MISMATCH);
+	core_reducers_begin(&s.g, 3, false);
+	core_reducers_end(&s.g);
+	take_step(&s, 0.0f);
+	core_end(s.core);
+}
+
+/* ---- Counts that differ -------------------------------------------------------------------------------- */
+
+/* The rank with fewer asks for the step first. */
+static void test_one_backward_more_than_the_others(void **state)
+{
+	struct scene s;
+	(void)state;
+	open_scene(&s, 3);
+	backward(&s, 1.0f);
+	uint64_t step = core_step(&s.g.team, 0);
+	core_expect_error(s.core, begin(&s, 1), ZEROD_E_MISMATCH,
+	                  "rank 1 runs 2 backwards in this step, rank 0 runs 1");
+	core_expect_error(s.core, step, ZEROD_E_MISMATCH, "rank 1 runs 2 backwards");
+	core_expect(s.core, core_step(&s.g.team, 1), ZEROD_E_MISMATCH);
+	core_expect_error(s.core, core_step(&s.g.team, 2), ZEROD_E_MISMATCH, "rank 1 runs 2 backwards");
+	assert_int_equal(core_usage(s.core).target_bytes, 0);
+	backward(&s, 2.0f);
+	take_step(&s, 2.0f);
+	core_end(s.core);
+}
+
+/* The rank with more is in its backward, and has committed there. */
+static void test_one_backward_less_than_the_others(void **state)
+{
+	struct scene s;
+	(void)state;
+	open_scene(&s, 3);
+	backward(&s, 1.0f);
+	core_expect(s.core, begin(&s, 2), 0);
+	core_reduce(&s.g, 2, s.unit, 1.0f);
+	uint64_t end = core_backward_end(&s.g.team, 2);
+	core_expect_error(s.core, core_step(&s.g.team, 0), ZEROD_E_MISMATCH,
+	                  "rank 0 runs 1 backward in this step, rank 2 runs 2");
+	core_expect(s.core, end, ZEROD_E_MISMATCH);
+	core_expect(s.core, core_step(&s.g.team, 2), ZEROD_E_MISMATCH);
+	core_expect(s.core, core_step(&s.g.team, 1), ZEROD_E_MISMATCH);
+	backward(&s, 2.0f);
+	take_step(&s, 2.0f);
+	core_end(s.core);
+}
+
+/* What it has reserved there is given back by its commit. */
+static void test_an_entry_of_a_backward_too_many(void **state)
+{
+	struct scene s;
+	struct core_commit commit = {0};
+	(void)state;
+	open_scene(&s, 2);
+	pass_through(&s, 0);
+	pass_through(&s, 1);
+	core_expect(s.core, begin(&s, 1), 0);
+	commit.bucket = s.g.bucket[1];
+	commit.entry = core_put(&s.g, 1, s.unit, 1.0f);
+	core_expect(s.core, core_step(&s.g.team, 0), ZEROD_E_MISMATCH);
+	core_expect(s.core, core_bucket_commit(&s.g.team, 1, &commit), ZEROD_E_MISMATCH);
+	core_expect(s.core, core_reserve(&s.g.team, 1, s.g.bucket[1], s.unit), ZEROD_E_MISMATCH);
+	core_expect(s.core, core_backward_end(&s.g.team, 1), ZEROD_E_MISMATCH);
+	core_expect(s.core, core_step(&s.g.team, 1), ZEROD_E_MISMATCH);
+	assert_int_equal(core_usage(s.core).bucket_bytes, 0);
+	backward(&s, 1.0f);
+	take_step(&s, 1.0f);
+	core_end(s.core);
+}
+
+/* Both ask for the step after all of their backwards. */
+static void test_counts_that_differ_at_the_step(void **state)
+{
+	struct scene s;
+	(void)state;
+	open_scene(&s, 2);
+	for (uint32_t i = 0; i < 3; i++)
+		pass_through(&s, 0);
+	pass_through(&s, 1);
+	uint64_t step = core_step(&s.g.team, 0);
+	core_expect_waits(s.core, step, "rank 1 to begin the step"); /* it may still run its others */
+	core_expect_error(s.core, core_step(&s.g.team, 1), ZEROD_E_MISMATCH,
+	                  "rank 1 runs 1 backward in this step, rank 0 runs 3");
+	core_expect(s.core, step, ZEROD_E_MISMATCH);
+	for (uint32_t window = 0; window < 2; window++) { /* numbers of backwards are alike again */
+		backward(&s, 1.0f);
+		backward(&s, 1.0f);
+		take_step(&s, 2.0f);
+	}
+	core_end(s.core);
+}
+
+/* ---- Leaving a window that has failed ------------------------------------------------------------------ */
+
+static void fail_window(struct scene *s)
+{
+	core_expect(s->core, begin(s, 0), 0);
+	core_expect(s->core, begin(s, 1), 0);
+	core_reduce(&s->g, 0, s->unit, 1.0f);
+	core_expect(s->core, core_backward_end(&s->g.team, 1), ZEROD_E_MISMATCH);
+}
+
+/* A rank that was told leaves it by its next backward, whether or not it asks for the step. */
+static void test_the_next_backward_leaves_it(void **state)
+{
+	struct scene s;
+	(void)state;
+	open_scene(&s, 2);
+	fail_window(&s);
+	core_expect(s.core, core_backward_end(&s.g.team, 0), ZEROD_E_MISMATCH);
+	core_expect(s.core, core_step(&s.g.team, 1), ZEROD_E_MISMATCH);
+	backward(&s, 2.0f);
+	take_step(&s, 2.0f);
+	core_end(s.core);
+}
+
+/* One that had ended its backward before is told by the next one that it asks for, and leaves it after. */
+static void test_no_rank_leaves_it_untold(void **state)
+{
+	struct scene s;
+	(void)state;
+	open_scene(&s, 3);
+	for (uint32_t rank = 0; rank < 3; rank++)
+		pass_through(&s, rank);
+	core_expect(s.core, begin(&s, 0), 0);
+	core_expect(s.core, core_step(&s.g.team, 1), ZEROD_E_MISMATCH);
+	core_expect_error(s.core, begin(&s, 2), ZEROD_E_MISMATCH, "rank 1 runs 1 backward in this step");
+	core_expect(s.core, begin(&s, 2), 0);
+	core_expect(s.core, core_backward_end(&s.g.team, 0), ZEROD_E_MISMATCH);
+	core_expect(s.core, begin(&s, 0), 0);
+	core_expect(s.core, begin(&s, 1), 0);
+	for (uint32_t rank = 0; rank < 3; rank++)
+		core_reduce(&s.g, rank, s.unit, 1.0f);
+	core_reducers_end(&s.g);
+	take_step(&s, 1.0f);
+	core_end(s.core);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+	        cmocka_unit_test(test_the_step_closes_the_window),
+	        cmocka_unit_test(test_a_step_inside_a_backward),
+	        cmocka_unit_test(test_a_backward_that_cannot_begin),
+	        cmocka_unit_test(test_one_backward_more_than_the_others),
+	        cmocka_unit_test(test_one_backward_less_than_the_others),
+	        cmocka_unit_test(test_an_entry_of_a_backward_too_many),
+	        cmocka_unit_test(test_counts_that_differ_at_the_step),
+	        cmocka_unit_test(test_the_next_backward_leaves_it),
+	        cmocka_unit_test(test_no_rank_leaves_it_untold),
+	};
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}

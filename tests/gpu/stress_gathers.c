@@ -235,7 +235,7 @@ static struct stress_lease *add_lease(struct trainer *trainer, const struct requ
 	return lease;
 }
 
-/* A lease once the first wait has succeeded, whatever happens then. */
+/* A wait that an abort has freed returns ABORTED, and its lease is held all the same. */
 static int finish(struct trainer *trainer, const struct request *request)
 {
 	uint32_t stream = (uint32_t)below(trainer, STRESS_STREAMS);
@@ -247,9 +247,11 @@ static int finish(struct trainer *trainer, const struct request *request)
 		atomic_fetch_add(&trainer->stress->shared->counts.stale, 1);
 		return 0;
 	}
-	if (status)
+	if (status && status != ZEROD_E_ABORTED)
 		return stress_check(trainer, status, "zerod_wait");
 	lease = add_lease(trainer, request, stream);
+	if (status)
+		return stress_check(trainer, status, "zerod_wait");
 	status = compare(trainer, request->unit, stream, data);
 	if (status || below(trainer, 3))
 		return status;

@@ -2,9 +2,9 @@
 /*
  * accumulate.c - several gradients of one unit that a rank adds up in one entry.
  *
- * The daemon knows one reservation and one commit of the entry. Between the two the client keeps the fences
- * of all streams that have written it; the end of the backward sends the commit, with them, before its own
- * request. Until then the entry holds its slot as any entry that is reserved and not committed.
+ * The daemon knows one reservation and one submit of the entry. Between the two the client keeps the fences
+ * of all streams that have written it; the end of the backward sends the submit, with them, before its own
+ * request. Until then the entry holds its slot as any entry that is reserved and not submitted.
  */
 #include "client/internal.h"
 
@@ -20,7 +20,7 @@ int zc_accumulation_find(const struct zerod_bucket *bucket, const struct zc_unit
 			break;
 	if (given && given->sum->open)
 		return zd_err_set(err, ZEROD_E_STATE,
-		                  "unit '%s': commit the gradient that is reserved before another one",
+		                  "unit '%s': submit the gradient that is reserved before another one",
 		                  unit->name);
 	*found = given;
 	return 0;
@@ -81,7 +81,7 @@ static int add(struct zc_reserved *given, const struct zc_fence_args *fences,
 	int rc;
 
 	if (!sum->open)
-		return zd_err_set(err, ZEROD_E_STATE, "entry %llu of unit '%s' is committed already",
+		return zd_err_set(err, ZEROD_E_STATE, "entry %llu of unit '%s' is submitted already",
 		                  (unsigned long long)given->entry, given->unit->name);
 	if (sum->ngradients > 0 && !is_same(&sum->options, options))
 		return zd_err_set(err, ZEROD_E_MISMATCH,
@@ -135,7 +135,7 @@ static struct zc_reserved *find_closed(const struct zerod_group *group, struct z
 	return NULL;
 }
 
-static int commit_sum(struct zerod_client *client, const struct zerod_bucket *bucket,
+static int submit_sum(struct zerod_client *client, const struct zerod_bucket *bucket,
                       const struct zc_reserved *given, struct zd_err *err)
 {
 	const struct zc_accumulation *sum = given->sum;
@@ -150,7 +150,7 @@ static int commit_sum(struct zerod_client *client, const struct zerod_bucket *bu
 		fences.pointers[i] = &fences.fences[i];
 	}
 	options.deadline_ms = 0;
-	return zc_entry_commit(client, bucket, given->entry, &fences, &options, &sending, err);
+	return zc_entry_submit(client, bucket, given->entry, &fences, &options, &sending, err);
 }
 
 static int add_fence(struct zc_fence_args *args, struct zc_fence fence, struct zd_err *err)
@@ -191,7 +191,7 @@ int zc_accumulations_fence(struct zerod_group *group, struct zc_fence_args *args
 	return rc;
 }
 
-int zc_accumulations_commit(struct zerod_group *group, struct zd_err *err)
+int zc_accumulations_submit(struct zerod_group *group, struct zd_err *err)
 {
 	struct zerod_client *client = group->client;
 	struct zerod_bucket *bucket;
@@ -202,7 +202,7 @@ int zc_accumulations_commit(struct zerod_group *group, struct zd_err *err)
 	while (!rc && (given = find_closed(group, &bucket))) {
 		given->sum->open = true; /* nobody else sends it */
 		pthread_mutex_unlock(&client->lock);
-		rc = commit_sum(client, bucket, given, err);
+		rc = submit_sum(client, bucket, given, err);
 		pthread_mutex_lock(&client->lock);
 		given->sum->open = false;
 		if (!rc)

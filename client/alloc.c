@@ -12,7 +12,7 @@
 /* ---- Allocations --------------------------------------------------------------------------------------- */
 
 struct allocation {
-	struct zerod_buffer *buffer;
+	struct zerod_allocation *buffer;
 	uint64_t bytes;
 	struct zc_location location;
 	void *data;
@@ -70,7 +70,8 @@ static int take_options(const struct zerod_alloc_options *given, struct zerod_al
 }
 
 int zc_buffer_new(struct zerod_client *client, Zd__Alloc *alloc, uint64_t bytes, uint32_t deadline_ms,
-                  struct zerod_buffer **buffer, struct zc_location *location, void **data, struct zd_err *err)
+                  struct zerod_allocation **buffer, struct zc_location *location, void **data,
+                  struct zd_err *err)
 {
 	Zd__Request request = ZD__REQUEST__INIT;
 	struct allocation allocation = {.bytes = bytes, .err = err};
@@ -98,7 +99,7 @@ int zc_buffer_new(struct zerod_client *client, Zd__Alloc *alloc, uint64_t bytes,
 	return 0;
 }
 
-void zc_buffer_forget(struct zerod_buffer *buffer)
+void zc_buffer_forget(struct zerod_allocation *buffer)
 {
 	struct zerod_client *client = buffer->client;
 
@@ -108,7 +109,7 @@ void zc_buffer_forget(struct zerod_buffer *buffer)
 	free(buffer);
 }
 
-int zerod_alloc(zerod_client *client, const struct zerod_alloc_options *given, zerod_buffer **buffer,
+int zerod_alloc(zerod_client *client, const struct zerod_alloc_options *given, zerod_allocation **buffer,
                 void **data)
 {
 	Zd__Alloc alloc = ZD__ALLOC__INIT;
@@ -135,12 +136,12 @@ int zerod_alloc(zerod_client *client, const struct zerod_alloc_options *given, z
 	                     err);
 }
 
-static struct zerod_client *buffer_client(const struct zerod_buffer *buffer)
+static struct zerod_client *buffer_client(const struct zerod_allocation *buffer)
 {
 	return buffer ? buffer->client : NULL;
 }
 
-int zerod_free(zerod_buffer *buffer, zerod_stream *const *streams, uint32_t nstreams)
+int zerod_free(zerod_allocation *buffer, zerod_stream *const *streams, uint32_t nstreams)
 {
 	struct zerod_client *client = buffer_client(buffer);
 	Zd__Request request = ZD__REQUEST__INIT;

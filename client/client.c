@@ -194,7 +194,7 @@ static struct zerod_client *new_client(uint32_t deadline_ms)
 static void free_objects(struct zerod_client *client)
 {
 	struct zerod_group *group;
-	struct zerod_buffer *buffer;
+	struct zerod_allocation *buffer;
 	struct zc_op *op;
 
 	while ((group = LIST_FIRST(&client->groups)))

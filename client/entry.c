@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * entry.c - gradients of units on their way into the daemon's buckets: reserve, commit, skip.
+ * entry.c - gradients of units on their way into the daemon's buckets: reserve, submit, skip.
  *
  * A bucket lists every reservation from its request until the caller has the entry. So an answer that comes
  * after the caller's deadline, or an entry whose room could not be awaited, is found by the next reservation
@@ -381,9 +381,9 @@ int zerod_bucket_reserve(zerod_bucket *bucket, zerod_unit *unit, const struct ze
 	return 0;
 }
 
-/* ---- Commit and skip ----------------------------------------------------------------------------------- */
+/* ---- Submit and skip ----------------------------------------------------------------------------------- */
 
-static const struct zc_ticket_type commit_type = {.what = "the gradient of"};
+static const struct zc_ticket_type submit_type = {.what = "the gradient of"};
 static const struct zc_ticket_type skip_type = {.what = "the skip of"};
 
 static int send_request(struct zerod_client *client, const struct zc_sending *sending, Zd__Request *request,
@@ -439,14 +439,14 @@ static struct zc_reserved *ref_given(struct zerod_client *client, struct zerod_b
 	return given;
 }
 
-/* Drops the reference. The entry is the daemon's, if it was committed. */
+/* Drops the reference. The entry is the daemon's, if it was submitted. */
 static void given_end(struct zerod_client *client, struct zerod_bucket *bucket, uint64_t entry_id,
-                      struct zc_unit *unit, bool committed)
+                      struct zc_unit *unit, bool submitted)
 {
 	struct zc_reserved *given;
 
 	pthread_mutex_lock(&client->lock);
-	given = committed ? find_given(bucket, entry_id) : NULL;
+	given = submitted ? find_given(bucket, entry_id) : NULL;
 	if (given)
 		zc_reserved_free(given);
 	if (unit)
@@ -461,7 +461,7 @@ static int check_detached(bool detached, const zerod_ticket *ticket, struct zd_e
 	return 0;
 }
 
-#define COMMIT_FLAGS (ZEROD_REDUCE_OVERWRITE | ZEROD_REDUCE_DETACHED)
+#define SUBMIT_FLAGS (ZEROD_REDUCE_OVERWRITE | ZEROD_REDUCE_DETACHED)
 
 static int check_reduce_options(struct zerod_reduce_options *options,
                                 const struct zerod_reduce_options *given, uint32_t flags,
@@ -479,39 +479,39 @@ static int check_reduce_options(struct zerod_reduce_options *options,
 	return rc ? rc : check_detached(options->flags & ZEROD_REDUCE_DETACHED, ticket, err);
 }
 
-int zc_entry_commit(struct zerod_client *client, const struct zerod_bucket *bucket, uint64_t entry_id,
+int zc_entry_submit(struct zerod_client *client, const struct zerod_bucket *bucket, uint64_t entry_id,
                     const struct zc_fence_args *fences, const struct zerod_reduce_options *options,
                     const struct zc_sending *sending, struct zd_err *err)
 {
 	Zd__Request request = ZD__REQUEST__INIT;
-	Zd__BucketCommit commit = ZD__BUCKET_COMMIT__INIT;
+	Zd__BucketSubmit submit = ZD__BUCKET_SUBMIT__INIT;
 	uint32_t absent[ZD_MAX_VIEWS];
 	int rc;
 
-	commit.bucket = bucket->id;
-	commit.entry = entry_id;
-	commit.n_fences = fences->count;
-	commit.fences = (Zd__Fence **)fences->pointers;
-	commit.op = options->op;
-	commit.prescale = options->prescale;
-	commit.overwrite = options->flags & ZEROD_REDUCE_OVERWRITE;
+	submit.bucket = bucket->id;
+	submit.entry = entry_id;
+	submit.n_fences = fences->count;
+	submit.fences = (Zd__Fence **)fences->pointers;
+	submit.op = options->op;
+	submit.prescale = options->prescale;
+	submit.overwrite = options->flags & ZEROD_REDUCE_OVERWRITE;
 	if (options->nabsent > 0)
 		memcpy(absent, options->absent, options->nabsent * sizeof(*absent));
-	commit.n_absent = options->nabsent;
-	commit.absent = absent;
-	request.body_case = ZD__REQUEST__BODY_BUCKET_COMMIT;
-	request.bucket_commit = &commit;
+	submit.n_absent = options->nabsent;
+	submit.absent = absent;
+	request.body_case = ZD__REQUEST__BODY_BUCKET_SUBMIT;
+	request.bucket_submit = &submit;
 	rc = send_request(client, sending, &request, options->deadline_ms, err);
 	if (!rc)
 		zc_worker_expect(client);
 	return rc;
 }
 
-int zerod_bucket_commit(zerod_bucket *bucket, uint64_t entry_id, zerod_stream *const *streams,
+int zerod_bucket_submit(zerod_bucket *bucket, uint64_t entry_id, zerod_stream *const *streams,
                         uint32_t nstreams, const struct zerod_reduce_options *given, zerod_ticket *ticket)
 {
 	struct zerod_client *client = bucket_client(bucket);
-	struct zc_sending sending = {.type = &commit_type, .word = "gradient", .ticket = ticket};
+	struct zc_sending sending = {.type = &submit_type, .word = "gradient", .ticket = ticket};
 	struct zerod_reduce_options options;
 	struct zc_fence_args fences;
 	struct zc_reserved *reserved;
@@ -519,7 +519,7 @@ int zerod_bucket_commit(zerod_bucket *bucket, uint64_t entry_id, zerod_stream *c
 	int rc = zc_enter(client, &err);
 
 	if (!rc)
-		rc = check_reduce_options(&options, given, COMMIT_FLAGS, ticket, err);
+		rc = check_reduce_options(&options, given, SUBMIT_FLAGS, ticket, err);
 	if (!rc)
 		rc = zc_streams_fence(client, streams, nstreams, &fences, err);
 	if (rc)
@@ -534,7 +534,7 @@ int zerod_bucket_commit(zerod_bucket *bucket, uint64_t entry_id, zerod_stream *c
 	if (sending.detached && !sending.unit)
 		return zd_err_set(err, ZEROD_E_NOT_FOUND, "this client has not reserved entry %llu",
 		                  (unsigned long long)entry_id);
-	rc = zc_entry_commit(client, bucket, entry_id, &fences, &options, &sending, err);
+	rc = zc_entry_submit(client, bucket, entry_id, &fences, &options, &sending, err);
 	given_end(client, bucket, entry_id, sending.unit, rc == 0);
 	return rc;
 }
@@ -645,7 +645,7 @@ static int append_copy(zerod_stream *stream, const struct zc_conversion *copy, b
 }
 
 /* Behind the copy. The next reservation finds the entry if that fails. */
-static int copy_and_commit(struct reserving *reserving, const void *data,
+static int copy_and_submit(struct reserving *reserving, const void *data,
                            const struct zerod_reduce_options *options, const struct zc_sending *sending)
 {
 	struct zerod_client *client = reserving->client;
@@ -664,7 +664,7 @@ static int copy_and_commit(struct reserving *reserving, const void *data,
 	if (!rc && reserved->sum)
 		return zc_accumulation_add(client, reserved, &fences, options, sending, reserving->err);
 	if (!rc)
-		rc = zc_entry_commit(client, reserving->bucket, reserved->entry, &fences, options, sending,
+		rc = zc_entry_submit(client, reserving->bucket, reserved->entry, &fences, options, sending,
 		                     reserving->err);
 	pthread_mutex_lock(&client->lock);
 	if (rc && !client->broken_status)
@@ -679,7 +679,7 @@ int zerod_reduce(zerod_bucket *bucket, zerod_unit *unit, const void *data, zerod
                  const struct zerod_reduce_options *given, zerod_ticket *ticket)
 {
 	struct zerod_client *client = bucket_client(bucket);
-	struct zc_sending sending = {.type = &commit_type, .word = "gradient", .ticket = ticket};
+	struct zc_sending sending = {.type = &submit_type, .word = "gradient", .ticket = ticket};
 	struct zerod_reserve_options reserve_options = ZEROD_INIT(reserve_options);
 	struct zerod_reduce_options options;
 	struct reserving reserving;
@@ -687,7 +687,7 @@ int zerod_reduce(zerod_bucket *bucket, zerod_unit *unit, const void *data, zerod
 	int rc = zc_enter(client, &err);
 
 	if (!rc)
-		rc = check_reduce_options(&options, given, COMMIT_FLAGS | ZEROD_REDUCE_ACCUMULATE, ticket,
+		rc = check_reduce_options(&options, given, SUBMIT_FLAGS | ZEROD_REDUCE_ACCUMULATE, ticket,
 		                          err);
 	if (rc)
 		return rc;
@@ -708,5 +708,5 @@ int zerod_reduce(zerod_bucket *bucket, zerod_unit *unit, const void *data, zerod
 		return rc;
 	sending.unit = unit->shared;
 	sending.detached = options.flags & ZEROD_REDUCE_DETACHED;
-	return copy_and_commit(&reserving, data, &options, &sending);
+	return copy_and_submit(&reserving, data, &options, &sending);
 }

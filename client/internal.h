@@ -354,10 +354,10 @@ struct zerod_group {
 	LIST_ENTRY(zerod_group) link;
 };
 
-struct zerod_buffer {
+struct zerod_allocation {
 	struct zerod_client *client;
 	uint64_t id;
-	LIST_ENTRY(zerod_buffer) link;
+	LIST_ENTRY(zerod_allocation) link;
 };
 
 /* What the daemon asks this process to do, and the thread that does it (work.c). */
@@ -436,7 +436,7 @@ struct zerod_client {
 	LIST_HEAD(, zc_batch) batches;
 	struct zc_batch *spare_batch;
 	LIST_HEAD(, zerod_group) groups;
-	LIST_HEAD(, zerod_buffer) buffers;
+	LIST_HEAD(, zerod_allocation) buffers;
 	LIST_HEAD(, zerod_stream) streams;
 	LIST_HEAD(, zc_lease) scope_leases; /* of all units */
 	bool timeline_used[ZEROD_MAX_STREAMS];
@@ -470,10 +470,10 @@ int zc_check_poison(struct zerod_client *client, struct zd_err *err) __attribute
 
 /* Allocates and maps what `alloc` asks for; the buffer is in the client's list then. */
 int zc_buffer_new(struct zerod_client *client, Zd__Alloc *alloc, uint64_t bytes, uint32_t deadline_ms,
-                  struct zerod_buffer **buffer, struct zc_location *location, void **data, struct zd_err *err)
-        __attribute__((warn_unused_result));
+                  struct zerod_allocation **buffer, struct zc_location *location, void **data,
+                  struct zd_err *err) __attribute__((warn_unused_result));
 /* Frees the handle: the memory is the daemon's. */
-void zc_buffer_forget(struct zerod_buffer *buffer);
+void zc_buffer_forget(struct zerod_allocation *buffer);
 
 /* ---- options.c ----------------------------------------------------------------------------------------- */
 
@@ -850,7 +850,7 @@ struct zc_sending {
 	bool detached;
 	zerod_ticket *ticket; /* NULL: blocks, unless it is detached */
 };
-int zc_entry_commit(struct zerod_client *client, const struct zerod_bucket *bucket, uint64_t entry_id,
+int zc_entry_submit(struct zerod_client *client, const struct zerod_bucket *bucket, uint64_t entry_id,
                     const struct zc_fence_args *fences, const struct zerod_reduce_options *options,
                     const struct zc_sending *sending, struct zd_err *err) __attribute__((warn_unused_result));
 /* With the lock. Frees it, as its entry is the daemon's now. */
@@ -874,7 +874,7 @@ int zc_accumulation_check(const struct zerod_reduce_options *options, struct zd_
 int zc_accumulations_fence(struct zerod_group *group, struct zc_fence_args *args, struct zd_err *err)
         __attribute__((warn_unused_result));
 /* Commits the sums of all the group's buckets, detached. */
-int zc_accumulations_commit(struct zerod_group *group, struct zd_err *err)
+int zc_accumulations_submit(struct zerod_group *group, struct zd_err *err)
         __attribute__((warn_unused_result));
 
 /* ---- collectives.c ------------------------------------------------------------------------------------- */

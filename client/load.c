@@ -20,8 +20,8 @@ struct load {
 	const void *data; /* NULL: another rank's */
 	zerod_stream *stream;
 	uint32_t deadline_ms;
-	struct zerod_buffer *room; /* for the data; NULL: none */
-	struct zc_location at;     /* of the room */
+	struct zerod_allocation *room; /* for the data; NULL: none */
+	struct zc_location at;         /* of the room */
 	void *to;
 	struct zd_err *err;
 };

@@ -60,7 +60,7 @@ int zerod_backward_end(zerod_group *group, const struct zerod_backward_end_optio
 		rc = zc_flags(options.flags, ZEROD_BACKWARD_SKIP_REST, "zerod_backward_end_options", err);
 	if (rc)
 		return rc;
-	rc = zc_accumulations_commit(group, err);
+	rc = zc_accumulations_submit(group, err);
 	if (rc)
 		return rc;
 	end.group = group->id;

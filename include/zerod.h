@@ -120,12 +120,12 @@ const char *zerod_dtype_name(enum zerod_dtype dtype);
 
 /* ---- Client -------------------------------------------------------------------------------------------- */
 
-typedef struct zerod_client zerod_client; /* one connection to the daemon */
-typedef struct zerod_group zerod_group;   /* this client's membership in a group: one rank */
-typedef struct zerod_unit zerod_unit;     /* this rank's handle of a unit */
-typedef struct zerod_bucket zerod_bucket; /* this rank's gradient bucket */
-typedef struct zerod_stream zerod_stream; /* an in-order stream of work, see below */
-typedef struct zerod_buffer zerod_buffer; /* a plain allocation */
+typedef struct zerod_client zerod_client;         /* one connection to the daemon */
+typedef struct zerod_group zerod_group;           /* this client's membership in a group: one rank */
+typedef struct zerod_unit zerod_unit;             /* this rank's handle of a unit */
+typedef struct zerod_bucket zerod_bucket;         /* this rank's gradient bucket */
+typedef struct zerod_stream zerod_stream;         /* an in-order stream of work, see below */
+typedef struct zerod_allocation zerod_allocation; /* a plain allocation */
 
 /* An asynchronous request. Compare and copy freely; {0} is "none". */
 typedef struct zerod_ticket {
@@ -806,7 +806,7 @@ struct zerod_backward_options {
  * reduction after that overwrites its place. When the group fails (PEER_LOST, ABORTED) its backward and step
  * are over on all ranks, but entries that this rank has reserved and not committed, and the target of a step
  * that it has begun, stay in place and charged: its streams may use them still. Each is given back by its
- * zerod_bucket_commit() or zerod_step_end(), with its streams; the rest by zerod_bucket_destroy(),
+ * zerod_bucket_submit() or zerod_step_end(), with its streams; the rest by zerod_bucket_destroy(),
  * zerod_session_reset(), by leaving the group, and by this call but for PEER_LOST. So begin one only when the
  * failed one's streams are empty.
  * MISMATCH: ranks differ in stage, dtype or boundary (nothing has changed), or another rank has begun the
@@ -926,7 +926,7 @@ struct zerod_reduce_options {
  * entry), STATE (committed already), MISMATCH, PEER_LOST and ABORTED (the group has failed since: the entry
  * is not reduced, but given back once all work now in `streams` has run).
  */
-ZEROD_MUST_USE int zerod_bucket_commit(zerod_bucket *bucket, uint64_t entry_id, zerod_stream *const *streams,
+ZEROD_MUST_USE int zerod_bucket_submit(zerod_bucket *bucket, uint64_t entry_id, zerod_stream *const *streams,
                                        uint32_t nstreams, const struct zerod_reduce_options *options,
                                        zerod_ticket *ticket);
 
@@ -938,7 +938,7 @@ ZEROD_MUST_USE int zerod_bucket_commit(zerod_bucket *bucket, uint64_t entry_id, 
  * `stream`, element by element in float32 and rounded to the bucket's dtype. On GPUs that is UNSUPPORTED:
  * reserve with ACCUMULATE, and add there.
  * Errors: INVALID (data NULL or misaligned; stream NULL, of another client, kind or GPU), and those of
- * zerod_bucket_reserve() and zerod_bucket_commit().
+ * zerod_bucket_reserve() and zerod_bucket_submit().
  */
 ZEROD_MUST_USE int zerod_reduce(zerod_bucket *bucket, zerod_unit *unit, const void *data,
                                 zerod_stream *stream, const struct zerod_reduce_options *options,
@@ -993,7 +993,7 @@ ZEROD_MUST_USE int zerod_backward_end(zerod_group *group, const struct zerod_bac
  * has run; committed ones are dropped. An entry that was reserved with ZEROD_RESERVE_ACCUMULATE is given back
  * behind the streams of its commits as well. Returns when this rank's buckets are empty. Its next
  * zerod_backward_begin() begins a new window; it may also call zerod_step_begin() first.
- * The other ranks go on as if nothing had happened: zerod_bucket_reserve(), zerod_bucket_commit() and
+ * The other ranks go on as if nothing had happened: zerod_bucket_reserve(), zerod_bucket_submit() and
  * zerod_reduce_skip() of the abandoned window succeed, and nothing is reduced; zerod_backward_end() completes
  * when their own streams have passed. Their zerod_step_begin() waits for nobody, returns 0 and says so in
  * `abandoned`. No rank has a target then, and no step is counted. A group that spans daemons ends: all calls,
@@ -1111,9 +1111,9 @@ struct zerod_alloc_options {
  * has it, or this one: which pid), MISMATCH (it has another size, or not this alignment; both are named).
  */
 ZEROD_MUST_USE int zerod_alloc(zerod_client *client, const struct zerod_alloc_options *options,
-                               zerod_buffer **buffer, void **data);
+                               zerod_allocation **buffer, void **data);
 /* Frees once all work now in `streams` has run. The handle becomes invalid unless an error is returned. */
-ZEROD_MUST_USE int zerod_free(zerod_buffer *buffer, zerod_stream *const *streams, uint32_t nstreams);
+ZEROD_MUST_USE int zerod_free(zerod_allocation *buffer, zerod_stream *const *streams, uint32_t nstreams);
 
 #if defined(__GNUC__)
 #pragma GCC visibility pop

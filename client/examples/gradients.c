@@ -114,7 +114,7 @@ static void reduce_in_place(zerod_bucket *bucket, zerod_unit *unit)
 	for (int i = 0; i < 2; i++)
 		check(zerod_host_stream_launch(streams[i], write_half, (float *)entry.data + i * NUMEL / 2),
 		      "launch");
-	check(zerod_bucket_commit(bucket, entry.id, streams, 2, &options, NULL), "bucket_commit");
+	check(zerod_bucket_submit(bucket, entry.id, streams, 2, &options, NULL), "bucket_submit");
 }
 
 /* A gradient in memory of the caller's: one stream writes it, and zerod copies it behind that. */

@@ -211,8 +211,8 @@ static void backward(struct trainer *t)
 		for (uint64_t i = 0; i < NUMEL; i++)
 			t->values[i] = gradient(l, i) * (float)(t->rank + 1);
 		must(cuMemcpyHtoDAsync(entry.data, t->values, sizeof(t->values), t->cuda_stream), "copy");
-		check(t->client, zerod_bucket_commit(t->bucket, entry.id, &t->stream, 1, NULL, NULL),
-		      "bucket_commit");
+		check(t->client, zerod_bucket_submit(t->bucket, entry.id, &t->stream, 1, NULL, NULL),
+		      "bucket_submit");
 		check(t->client, zerod_stream_synchronize(t->stream), "synchronize");
 	}
 	check(t->client, zerod_backward_end(t->group, NULL, NULL), "backward_end");

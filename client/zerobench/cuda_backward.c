@@ -147,9 +147,9 @@ static int reduce(const struct zd_cuda_backward *backward, uint32_t index, bool 
 		status = write_gradient(backward, &entry);
 	return status ? status
 	              : zd_cuda_check(trainer,
-	                              zerod_bucket_commit(backward->bucket, entry.id, &trainer->stream, 1,
+	                              zerod_bucket_submit(backward->bucket, entry.id, &trainer->stream, 1,
 	                                                  NULL, NULL),
-	                              "zerod_bucket_commit");
+	                              "zerod_bucket_submit");
 }
 
 static int reduce_all(const struct zd_cuda_backward *backward, bool writes)

@@ -119,8 +119,8 @@ static int by_zerod(const struct reduction *reduction, uint64_t took_ns[ZD_CUDA_
 	const uint64_t start_ns = zd_bench_now_ns();
 	int status = zd_cuda_check(
 	        trainer,
-	        zerod_bucket_commit(reduction->bucket, reduction->entry.id, &trainer->stream, 1, NULL, NULL),
-	        "zerod_bucket_commit");
+	        zerod_bucket_submit(reduction->bucket, reduction->entry.id, &trainer->stream, 1, NULL, NULL),
+	        "zerod_bucket_submit");
 	took_ns[ZD_CUDA_CALLS] = zd_bench_now_ns() - start_ns;
 	if (!status)
 		status = zd_cuda_check(trainer, zerod_backward_end(trainer->rank.group, NULL, NULL),

@@ -37,7 +37,7 @@ static int alloc_once(const struct zd_member *member, const struct zd_rank *rank
 	options.job = job;
 	options.name = "bench";
 	options.bytes = bytes;
-	zerod_buffer *buffer;
+	zerod_allocation *buffer;
 	void *data;
 	const uint64_t start_ns = zd_bench_now_ns();
 	int status = zd_member_check(member, zerod_alloc(rank->client, &options, &buffer, &data),

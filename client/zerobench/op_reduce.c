@@ -31,8 +31,8 @@ static int backward(const struct zd_member *member, const struct zd_rank *rank, 
 		zd_pattern_fill_gradient(entry.data, rank->shard.dtype, entry.padded_numel, member->index);
 	if (!status)
 		status = zd_member_check(member,
-		                         zerod_bucket_commit(rank->bucket, entry.id, NULL, 0, NULL, NULL),
-		                         rank->client, "zerod_bucket_commit");
+		                         zerod_bucket_submit(rank->bucket, entry.id, NULL, 0, NULL, NULL),
+		                         rank->client, "zerod_bucket_submit");
 	if (!status)
 		status = zd_member_check(member, zerod_backward_end(rank->group, NULL, NULL), rank->client,
 		                         "zerod_backward_end");

@@ -121,7 +121,7 @@ static int commit(struct steps *steps, const struct zerod_entry *entry)
 	struct zerod_reduce_options options = ZEROD_INIT(options);
 	int status = 0;
 	options.flags = ZEROD_REDUCE_DETACHED;
-	CALL(status, steps, zerod_bucket_commit, steps->bucket, entry->id, &steps->stream, 1, &options, NULL);
+	CALL(status, steps, zerod_bucket_submit, steps->bucket, entry->id, &steps->stream, 1, &options, NULL);
 	return status;
 }
 

@@ -14,7 +14,7 @@ static const struct zd_ctl_column columns[] = {
         {"SLOT", "slot_bytes", ZD_CTL_BYTES, NULL},
         {"HELD", "held_bytes", ZD_CTL_BYTES, NULL},
         {"RESERVED", "reserved", ZD_CTL_COUNT, NULL},
-        {"COMMITTED", "committed", ZD_CTL_COUNT, NULL},
+        {"SUBMITTED", "submitted", ZD_CTL_COUNT, NULL},
         {"SLOTS", "slots", ZD_CTL_LIST, NULL},
         {"WAITS", "waits", ZD_CTL_LIST, NULL},
         {NULL, NULL, ZD_CTL_TEXT, NULL},
@@ -28,7 +28,7 @@ static json_t *bucket_row(const Zd__Row *row)
 	                 ZD_CTL_INT(b->device), "dtype", zerod_dtype_name((enum zerod_dtype)b->dtype),
 	                 "slot_bytes", ZD_CTL_INT(b->slot_bytes), "nslots", ZD_CTL_INT(b->nslots),
 	                 "held_bytes", ZD_CTL_INT(b->held_bytes), "reserved", ZD_CTL_INT(b->reserved),
-	                 "committed", ZD_CTL_INT(b->committed), "slots", zd_ctl_strings(b->slots, b->n_slots),
+	                 "submitted", ZD_CTL_INT(b->submitted), "slots", zd_ctl_strings(b->slots, b->n_slots),
 	                 "waits", zd_ctl_strings(b->waits, b->n_waits));
 }
 

@@ -89,20 +89,20 @@ void zd_fill_bucket_reserve(const struct zd_reply *reply, struct zd_answer *answ
 	answer->reply.bucket_reserve = message;
 }
 
-int zd_args_bucket_commit(const Zd__Request *request, struct zd_arena *arena, struct zd_args *args,
+int zd_args_bucket_submit(const Zd__Request *request, struct zd_arena *arena, struct zd_args *args,
                           struct zd_err *err)
 {
-	const Zd__BucketCommit *commit = request->bucket_commit;
+	const Zd__BucketSubmit *commit = request->bucket_submit;
 
-	args->kind = ZD_REQ_BUCKET_COMMIT;
-	args->u.bucket_commit.bucket = commit->bucket;
-	args->u.bucket_commit.entry = commit->entry;
-	args->u.bucket_commit.op = commit->op;
-	args->u.bucket_commit.prescale = commit->prescale;
-	args->u.bucket_commit.overwrite = commit->overwrite;
-	args->u.bucket_commit.nabsent = (uint32_t)commit->n_absent;
-	args->u.bucket_commit.absent = commit->absent;
-	return zd_take_fences(commit->fences, commit->n_fences, arena, &args->u.bucket_commit.fences, err);
+	args->kind = ZD_REQ_BUCKET_SUBMIT;
+	args->u.bucket_submit.bucket = commit->bucket;
+	args->u.bucket_submit.entry = commit->entry;
+	args->u.bucket_submit.op = commit->op;
+	args->u.bucket_submit.prescale = commit->prescale;
+	args->u.bucket_submit.overwrite = commit->overwrite;
+	args->u.bucket_submit.nabsent = (uint32_t)commit->n_absent;
+	args->u.bucket_submit.absent = commit->absent;
+	return zd_take_fences(commit->fences, commit->n_fences, arena, &args->u.bucket_submit.fences, err);
 }
 
 int zd_args_reduce_skip(const Zd__Request *request, struct zd_arena *arena, struct zd_args *args,

@@ -241,7 +241,7 @@ static void fill_bucket(const struct zd_row *row, struct zd_arena *arena, Zd__Ro
 	bucket->slots = texts_in(arena, row->u.bucket.slots, row->u.bucket.nslots, ZD_MAX_BUCKET_SLOTS,
 	                         &bucket->n_slots);
 	bucket->reserved = row->u.bucket.reserved;
-	bucket->committed = row->u.bucket.committed;
+	bucket->submitted = row->u.bucket.submitted;
 	bucket->waits = texts_in(arena, row->u.bucket.waits, row->u.bucket.nwaits, ZD_ROW_MAX_WAITS,
 	                         &bucket->n_waits);
 	message->row_case = ZD__ROW__ROW_BUCKET;

@@ -8,7 +8,7 @@
  *
  * When the group fails, a rank that is still there does not know it yet: its streams go on writing the
  * entries and reading the target that it was given. These are abandoned: out of every reduction, charged,
- * handed out to nobody, until the rank commits them or ends its step (with fences), or says otherwise that
+ * handed out to nobody, until the rank submits them or ends its step (with fences), or says otherwise that
  * its streams have drained.
  */
 #include "base/dtype.h"
@@ -320,19 +320,19 @@ static void begin_cancel(struct zd_engine *e, struct zd_request *req)
 
 /* ---- End ----------------------------------------------------------------------------------------------- */
 
-static int uncommitted(const struct zd_member_reduce *mr, struct zd_err *err)
+static int unsubmitted(const struct zd_member_reduce *mr, struct zd_err *err)
 {
 	const struct zd_bucket *bucket;
 	const char *unit = "";
 	TAILQ_FOREACH (bucket, &mr->buckets, link) {
 		for (const struct zd_entry *entry = bucket->entries; entry; entry = entry->hh.next) {
-			if (entry->state < ZD_ENTRY_COMMITTED)
+			if (entry->state < ZD_ENTRY_SUBMITTED)
 				unit = entry->part->unit->name;
 		}
 	}
-	return zd_err_set(err, ZEROD_E_STATE, "rank %u has reserved %u %s not committed, unit '%s' last",
-	                  zd_world_rank(mr->member), mr->nuncommitted,
-	                  mr->nuncommitted == 1 ? "entry that is" : "entries that are", unit);
+	return zd_err_set(err, ZEROD_E_STATE, "rank %u has reserved %u %s not submitted, unit '%s' last",
+	                  zd_world_rank(mr->member), mr->nunsubmitted,
+	                  mr->nunsubmitted == 1 ? "entry that is" : "entries that are", unit);
 }
 
 /* Ranks that skip the rest wait for the others' ends. */
@@ -363,8 +363,8 @@ static int end_begin(struct zd_engine *e, struct zd_request *req, const struct z
 	struct zd_member_reduce *mr = zd_member_reduce_get(member);
 	if (mr->backward != ZD_BACKWARD_RUNNING)
 		return zd_err_set(err, ZEROD_E_STATE, "rank %u runs no backward", zd_world_rank(member));
-	if (mr->nuncommitted > 0)
-		return uncommitted(mr, err);
+	if (mr->nunsubmitted > 0)
+		return unsubmitted(mr, err);
 	zd_reduce_request_init(req, member);
 	zd_sm_move(&zd_sm_backward, &mr->backward, ZD_BACKWARD_ENDING);
 	mr->end_requested = true;

@@ -359,10 +359,10 @@ void zd_bucket_row(struct zd_engine *e, struct zd_bucket *bucket, struct zd_row 
 	}
 	for (const struct zd_entry *entry = bucket->entries; entry; entry = entry->hh.next) {
 		uint32_t n = row->u.bucket.nwaits;
-		if (entry->state < ZD_ENTRY_COMMITTED)
+		if (entry->state < ZD_ENTRY_SUBMITTED)
 			row->u.bucket.reserved++;
 		else
-			row->u.bucket.committed++;
+			row->u.bucket.submitted++;
 		if (!entry->slot && entry->storage)
 			row->u.bucket.held_bytes += entry->storage->extent.bytes;
 		if (n == ZD_ARRAY_LEN(scratch->waits))

@@ -14,7 +14,7 @@
 static bool entry_stuck(const struct zd_entry *entry)
 {
 	const struct zd_reduction *r = entry->reduction;
-	if (!r) /* in an abandoned window its own rank's commit frees it */
+	if (!r) /* in an abandoned window its own rank's submit frees it */
 		return entry->state == ZD_ENTRY_RESERVED && entry->bucket->mr->stuck;
 	if (r->state != ZD_REDUCTION_COLLECTING)
 		return false;

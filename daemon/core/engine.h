@@ -233,7 +233,7 @@ enum zd_request_kind {
 	ZD_REQ_BUCKET_CREATE,
 	ZD_REQ_BUCKET_DESTROY,
 	ZD_REQ_BUCKET_RESERVE,
-	ZD_REQ_BUCKET_COMMIT,
+	ZD_REQ_BUCKET_SUBMIT,
 	ZD_REQ_REDUCE_SKIP,
 	ZD_REQ_BACKWARD_END,
 	ZD_REQ_BACKWARD_ABANDON,
@@ -387,7 +387,7 @@ struct zd_args {
 			bool overwrite;
 			uint32_t nabsent; /* views of the unit that contribute zeros, by index */
 			const uint32_t *absent;
-		} bucket_commit;
+		} bucket_submit;
 		struct {
 			uint64_t group;
 			bool ahead; /* the reply may come before the target may be read */
@@ -688,7 +688,7 @@ struct zd_row {
 			const char *waits_for;
 		} buffer;
 		struct {
-			uint32_t rank, device, dtype, nslots, reserved, committed, nwaits;
+			uint32_t rank, device, dtype, nslots, reserved, submitted, nwaits;
 			uint64_t slot_bytes, held_bytes;
 			const char *const *slots; /* nslots state names */
 			const char *const *waits;

@@ -2,7 +2,7 @@
 /*
  * entry.c - one rank's gradient of one unit, from its reservation until nothing reads it any more.
  *
- * A rank's own word, a commit with fences or one of those that say that its
+ * A rank's own word, a submit with fences or one of those that say that its
  * streams have drained, is all that gives its place to another: a failed group does not.
  */
 #include <math.h>
@@ -25,7 +25,7 @@ static struct zd_entry *entry_new(struct zd_engine *e, struct zd_bucket *bucket,
 	                    ZD_BLOCK_MIN_ALIGN);
 	part->users++;
 	bucket->mr->nentries++;
-	bucket->mr->nuncommitted++;
+	bucket->mr->nunsubmitted++;
 	TAILQ_INSERT_TAIL(&bucket->mr->waiting, entry, waiting_link);
 	HASH_ADD(hh, bucket->entries, id, sizeof(entry->id), entry);
 	zd_reduction_reserve(e, entry);
@@ -50,8 +50,8 @@ static void entry_leave(struct zd_engine *e, struct zd_entry *entry)
 		TAILQ_REMOVE(&mr->waiting, entry, waiting_link);
 	else
 		mr->nplaced--;
-	if (entry->state < ZD_ENTRY_COMMITTED)
-		mr->nuncommitted--;
+	if (entry->state < ZD_ENTRY_SUBMITTED)
+		mr->nunsubmitted--;
 	mr->nentries--;
 	entry->part->users--;
 	HASH_DEL(bucket->entries, entry);
@@ -67,7 +67,7 @@ static void entry_leave(struct zd_engine *e, struct zd_entry *entry)
 
 void zd_entry_end(struct zd_engine *e, struct zd_entry *entry)
 {
-	if (entry->reduction && entry->state < ZD_ENTRY_COMMITTED)
+	if (entry->reduction && entry->state < ZD_ENTRY_SUBMITTED)
 		zd_reduction_unreserve(e, entry);
 	else if (entry->reduction)
 		entry->reduction->ranks[entry->part->rank].entry = NULL;
@@ -93,7 +93,7 @@ void zd_entry_abandon(struct zd_engine *e, struct zd_entry *entry)
 
 bool zd_entry_drains(const struct zd_entry *entry)
 {
-	if (entry->state < ZD_ENTRY_COMMITTED)
+	if (entry->state < ZD_ENTRY_SUBMITTED)
 		return false;
 	return !entry->reduction || zd_reduction_drains(entry->reduction);
 }
@@ -114,7 +114,7 @@ static bool fail_spoilt(struct zd_engine *e, struct zd_entry *entry)
 
 void zd_entry_try_ready(struct zd_engine *e, struct zd_entry *entry)
 {
-	if (entry->state != ZD_ENTRY_COMMITTED || entry->watched || entry->room != ZD_ROOM_THERE)
+	if (entry->state != ZD_ENTRY_SUBMITTED || entry->watched || entry->room != ZD_ROOM_THERE)
 		return;
 	if (entry->nabsent > 0) {
 		zd_entry_zero_absent(e, entry);
@@ -174,10 +174,10 @@ static void note_producers(struct zd_entry *entry, const struct zd_fence_list *f
 	entry->nproducers = fences->count;
 }
 
-static void entry_commit(struct zd_engine *e, struct zd_entry *entry, const struct zd_fence_list *fences)
+static void entry_submit(struct zd_engine *e, struct zd_entry *entry, const struct zd_fence_list *fences)
 {
-	entry->bucket->mr->nuncommitted--;
-	zd_sm_move(&zd_sm_entry, &entry->state, ZD_ENTRY_COMMITTED);
+	entry->bucket->mr->nunsubmitted--;
+	zd_sm_move(&zd_sm_entry, &entry->state, ZD_ENTRY_SUBMITTED);
 	entry_watch(e, entry, fences);
 	if (entry->watched)
 		note_producers(entry, fences);
@@ -187,7 +187,7 @@ static void entry_commit(struct zd_engine *e, struct zd_entry *entry, const stru
 void zd_entry_return(struct zd_engine *e, struct zd_entry *entry, const struct zd_fence_list *fences)
 {
 	zd_entry_detach(e, entry);
-	entry_commit(e, entry, fences);
+	entry_submit(e, entry, fences);
 }
 
 /* ---- Reserve ------------------------------------------------------------------------------------------- */
@@ -247,7 +247,7 @@ static int reserve_wait(struct zd_request *req, const struct zd_entry *entry)
 	if (!oldest) /* memory that this rank holds by other buckets */
 		return zd_wait_for(req, ZD_WAIT_MEMORY, 0, entry->bytes, 0);
 	uint32_t rank = oldest->part->rank;
-	if (oldest->reduction && oldest->state >= ZD_ENTRY_COMMITTED)
+	if (oldest->reduction && oldest->state >= ZD_ENTRY_SUBMITTED)
 		rank = zd_reduction_waits_for(oldest->reduction);
 	(void)zd_wait_for(req, ZD_WAIT_BUCKET, rank, 0, 0);
 	req->wait.unit = oldest->part->unit;
@@ -303,8 +303,8 @@ static void reserve_cancel(struct zd_engine *e, struct zd_request *req)
 		return;
 	}
 	zd_entry_detach(e, entry);
-	entry->bucket->mr->nuncommitted--;
-	zd_sm_move(&zd_sm_entry, &entry->state, ZD_ENTRY_COMMITTED);
+	entry->bucket->mr->nunsubmitted--;
+	zd_sm_move(&zd_sm_entry, &entry->state, ZD_ENTRY_SUBMITTED);
 }
 
 static int reserve_attempt(struct zd_engine *e, struct zd_request *req, struct zd_err *err)
@@ -336,12 +336,12 @@ static int reserve_attempt(struct zd_engine *e, struct zd_request *req, struct z
 	return 0;
 }
 
-/* ---- Commit -------------------------------------------------------------------------------------------- */
+/* ---- Submit -------------------------------------------------------------------------------------------- */
 
 static int check_absent(const struct zd_args *args, const struct zd_unit *unit, struct zd_err *err)
 {
-	const uint32_t *absent = args->u.bucket_commit.absent;
-	for (uint32_t i = 0; i < args->u.bucket_commit.nabsent; i++) {
+	const uint32_t *absent = args->u.bucket_submit.absent;
+	for (uint32_t i = 0; i < args->u.bucket_submit.nabsent; i++) {
 		if (absent[i] >= unit->nviews)
 			return zd_err_set(err, ZEROD_E_INVALID, "absent[%u] is view %u; unit '%s' has %u", i,
 			                  absent[i], unit->name, unit->nviews);
@@ -358,19 +358,19 @@ static int check_absent(const struct zd_args *args, const struct zd_unit *unit, 
 /* For zd_entry_try_ready(). */
 static void note_absent(struct zd_entry *entry, const struct zd_args *args)
 {
-	uint32_t n = args->u.bucket_commit.nabsent;
+	uint32_t n = args->u.bucket_submit.nabsent;
 	if (n == 0)
 		return;
 	entry->nabsent = n;
 	entry->absent = zd_calloc(n, sizeof(*entry->absent));
-	memcpy(entry->absent, args->u.bucket_commit.absent, n * sizeof(*entry->absent));
+	memcpy(entry->absent, args->u.bucket_submit.absent, n * sizeof(*entry->absent));
 }
 
-static int commit_options(const struct zd_args *args, const struct zd_bucket *bucket,
+static int submit_options(const struct zd_args *args, const struct zd_bucket *bucket,
                           struct zd_reduction_options *options, struct zd_err *err)
 {
-	uint32_t op = args->u.bucket_commit.op;
-	float prescale = args->u.bucket_commit.prescale;
+	uint32_t op = args->u.bucket_submit.op;
+	float prescale = args->u.bucket_submit.prescale;
 	if (op != ZEROD_SUM && op != ZEROD_MEAN)
 		return zd_err_set(err, ZEROD_E_INVALID, "unknown reduction %u", op);
 	if (!isfinite(prescale))
@@ -378,7 +378,7 @@ static int commit_options(const struct zd_args *args, const struct zd_bucket *bu
 	*options = (struct zd_reduction_options){
 	        .op = op,
 	        .prescale = prescale == 0.0f ? 1.0f : prescale,
-	        .overwrite = args->u.bucket_commit.overwrite,
+	        .overwrite = args->u.bucket_submit.overwrite,
 	        .dtype = bucket->dtype,
 	};
 	return 0;
@@ -386,7 +386,7 @@ static int commit_options(const struct zd_args *args, const struct zd_bucket *bu
 
 /* The group failed since it was reserved. It is refused, but it is given back: its room is free when its
  * streams have passed. */
-static int commit_abandoned(struct zd_engine *e, struct zd_entry *entry, const struct zd_fence_list *fences,
+static int submit_abandoned(struct zd_engine *e, struct zd_entry *entry, const struct zd_fence_list *fences,
                             struct zd_err *err)
 {
 	struct zd_member_reduce *mr = entry->bucket->mr;
@@ -401,14 +401,14 @@ static int commit_abandoned(struct zd_engine *e, struct zd_entry *entry, const s
 }
 
 /* NULL: there is none that the rank was given. */
-static struct zd_entry *commit_find(const struct zd_bucket *bucket, uint64_t id)
+static struct zd_entry *submit_find(const struct zd_bucket *bucket, uint64_t id)
 {
 	struct zd_entry *entry;
 	HASH_FIND(hh, bucket->entries, &id, sizeof(id), entry);
 	return entry && entry->state >= ZD_ENTRY_RESERVED ? entry : NULL;
 }
 
-static int commit_check(const struct zd_bucket *bucket, const struct zd_entry *entry, uint64_t id,
+static int submit_check(const struct zd_bucket *bucket, const struct zd_entry *entry, uint64_t id,
                         struct zd_err *err)
 {
 	int status = zd_member_enter(bucket->mr->member, err);
@@ -418,12 +418,12 @@ static int commit_check(const struct zd_bucket *bucket, const struct zd_entry *e
 		return zd_err_set(err, ZEROD_E_NOT_FOUND, "bucket %llu has no entry %llu",
 		                  (unsigned long long)bucket->id, (unsigned long long)id);
 	if (entry->state != ZD_ENTRY_RESERVED)
-		return zd_err_set(err, ZEROD_E_STATE, "entry %llu of unit '%s' is committed already",
+		return zd_err_set(err, ZEROD_E_STATE, "entry %llu of unit '%s' is submitted already",
 		                  (unsigned long long)id, entry->part->unit->name);
 	return 0;
 }
 
-/* The reduction's pieces travel soon, if the others commit too. To wake whoever moves them takes longer than
+/* The reduction's pieces travel soon, if the others submit too. To wake whoever moves them takes longer than
  * to move a small one. */
 static void expect_pieces(struct zd_engine *e, const struct zd_group *group)
 {
@@ -431,27 +431,27 @@ static void expect_pieces(struct zd_engine *e, const struct zd_group *group)
 		e->sink.expect(e->sink.arg, group->members[rank].device->index);
 }
 
-static int commit_begin(struct zd_engine *e, struct zd_request *req, const struct zd_args *args,
+static int submit_begin(struct zd_engine *e, struct zd_request *req, const struct zd_args *args,
                         struct zd_err *err)
 {
 	struct zd_bucket *bucket;
 	struct zd_reduction_options options;
-	const struct zd_fence_list *fences = &args->u.bucket_commit.fences;
-	int status = zd_bucket_find(e, req->session, args->u.bucket_commit.bucket, &bucket, err);
+	const struct zd_fence_list *fences = &args->u.bucket_submit.fences;
+	int status = zd_bucket_find(e, req->session, args->u.bucket_submit.bucket, &bucket, err);
 	if (status != 0)
 		return status;
-	struct zd_entry *entry = commit_find(bucket, args->u.bucket_commit.entry);
+	struct zd_entry *entry = submit_find(bucket, args->u.bucket_submit.entry);
 	if (entry && entry->state == ZD_ENTRY_ABANDONED)
-		return commit_abandoned(e, entry, fences, err);
-	status = commit_check(bucket, entry, args->u.bucket_commit.entry, err);
+		return submit_abandoned(e, entry, fences, err);
+	status = submit_check(bucket, entry, args->u.bucket_submit.entry, err);
 	if (status == 0)
 		status = check_absent(args, entry->part->unit, err);
 	if (status == 0)
-		status = commit_options(args, bucket, &options, err);
+		status = submit_options(args, bucket, &options, err);
 	if (status == 0)
 		status = zd_fences_check(fences, err);
 	if (status == 0 && !entry->reduction) { /* its window was abandoned */
-		entry_commit(e, entry, fences);
+		entry_submit(e, entry, fences);
 		return 0;
 	}
 	if (status == 0)
@@ -463,17 +463,17 @@ static int commit_begin(struct zd_engine *e, struct zd_request *req, const struc
 		/* It will never be reduced. Its place comes free when its streams have passed, so that the
 		 * backward can be ended. */
 		zd_reduction_unreserve(e, entry);
-		entry_commit(e, entry, fences);
+		entry_submit(e, entry, fences);
 		zd_reduction_refused(e, bucket->mr->member->group, status, err);
 		return status;
 	}
 	expect_pieces(e, bucket->mr->member->group);
 	note_absent(entry, args);
-	zd_reduction_commit(e, entry, &options);
-	entry_commit(e, entry, fences);
+	zd_reduction_submit(e, entry, &options);
+	entry_submit(e, entry, fences);
 	return 0;
 }
 
 const struct zd_request_type zd_req_bucket_reserve = {"bucket_reserve", reserve_begin, reserve_attempt,
                                                       reserve_cancel};
-const struct zd_request_type zd_req_bucket_commit = {.name = "bucket_commit", .begin = commit_begin};
+const struct zd_request_type zd_req_bucket_submit = {.name = "bucket_submit", .begin = submit_begin};

@@ -8,7 +8,7 @@
  * in a hybrid group, by all daemons all of them. Where all ranks are on one rail, their pieces are exchanged
  * as they are, and added up in the order of the ranks. Both are the same bits in every run.
  *
- * A rank's reductions go over its rail in the order in which it committed or skipped them, which is the same
+ * A rank's reductions go over its rail in the order in which it submitted or skipped them, which is the same
  * on all ranks of the rail. Before each, they tell each other what they take it for: a daemon whose ranks
  * have all skipped learns the others' options so, and sends zeros if there is anything to add to. The others
  * do not wait for that; but nothing is summed before all are known to mean the same, and a difference ends
@@ -26,7 +26,7 @@
 /* Of an element that is exchanged. A rank that has skipped may learn of the others' only then. */
 static uint64_t element_bytes(const struct zd_reduction *r)
 {
-	if (zd_reduction_has_partials(r) || r->ncommitted == 0)
+	if (zd_reduction_has_partials(r) || r->nsubmitted == 0)
 		return sizeof(float);
 	return zerod_dtype_bytes(r->options.dtype);
 }
@@ -233,7 +233,7 @@ struct meaning {
 static bool contributes(const struct zd_slice *slice)
 {
 	const struct zd_reduction *r = slice->reduction;
-	return zd_reduction_exchanges(r) ? r->ranks[slice->owner].entry != NULL : r->ncommitted > 0;
+	return zd_reduction_exchanges(r) ? r->ranks[slice->owner].entry != NULL : r->nsubmitted > 0;
 }
 
 static struct meaning meaning_of(const struct zd_slice *slice)
@@ -334,7 +334,7 @@ static void learned(struct zd_engine *e, struct zd_slice *slice, const struct me
 		turns_go_on(e, mr);
 		return;
 	}
-	if (r->ncommitted == 0)
+	if (r->nsubmitted == 0)
 		r->options = (struct zd_reduction_options){
 		        .op = options->op,
 		        .prescale = options->prescale,

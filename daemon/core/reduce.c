@@ -2,8 +2,8 @@
 /*
  * reduce.c - reductions: which ranks contribute to a unit's gradient in one backward, and how that ends.
  *
- * A reduction begins with the first rank that reserves, commits or skips the unit. It runs when all ranks
- * have committed or skipped, and not before: staging is taken for reductions that can finish, so reductions
+ * A reduction begins with the first rank that reserves, submits or skips the unit. It runs when all ranks
+ * have submitted or skipped, and not before: staging is taken for reductions that can finish, so reductions
  * never wait for each other in a circle. It is over when no operation of it is left; what remains until every
  * rank has ended the backward is a record, by which a second contribution is known as one.
  */
@@ -58,7 +58,7 @@ static void reduction_free(struct zd_reduction *r)
 
 static uint32_t made(const struct zd_reduction *r)
 {
-	return r->ncommitted + r->nskipped;
+	return r->nsubmitted + r->nskipped;
 }
 
 /* Does the rank's backward wait for it. */
@@ -246,7 +246,7 @@ int zd_reduction_check_options(const struct zd_entry *entry, const struct zd_red
 {
 	const struct zd_reduction *r = entry->reduction;
 	const struct zd_reduction_options *had = &r->options;
-	if (r->state == ZD_REDUCTION_FAILED || r->ncommitted == 0 ||
+	if (r->state == ZD_REDUCTION_FAILED || r->nsubmitted == 0 ||
 	    (had->op == options->op && had->prescale == options->prescale &&
 	     had->overwrite == options->overwrite && had->dtype == options->dtype))
 		return 0;
@@ -271,7 +271,7 @@ int zd_reduction_check_ranks(const struct zd_entry *entry, struct zd_err *err)
 static void run(struct zd_engine *e, struct zd_reduction *r)
 {
 	uint32_t order = 0;
-	if (r->ncommitted == 0 && !r->group->span) {
+	if (r->nsubmitted == 0 && !r->group->span) {
 		/* All have skipped: as if it had not been reduced. */
 		zd_sm_move(&zd_sm_reduction, &r->state, ZD_REDUCTION_COMPLETE);
 		reduction_over(e, r);
@@ -315,7 +315,7 @@ static void skip_for_others(struct zd_reduction *r)
 	}
 }
 
-/* A rank has committed or skipped. */
+/* A rank has submitted or skipped. */
 static void contributed(struct zd_engine *e, struct zd_reduction *r)
 {
 	skip_for_others(r);
@@ -333,18 +333,18 @@ void zd_reduction_skip_rest(struct zd_engine *e, struct zd_member_reduce *mr)
 	}
 }
 
-void zd_reduction_commit(struct zd_engine *e, struct zd_entry *entry,
+void zd_reduction_submit(struct zd_engine *e, struct zd_entry *entry,
                          const struct zd_reduction_options *options)
 {
 	struct zd_reduction *r = entry->reduction;
 	uint32_t rank = entry->part->rank;
-	zd_sm_move(&zd_sm_contribution, &r->ranks[rank].state, ZD_CONTRIBUTION_COMMITTED);
-	if (r->ncommitted == 0) {
+	zd_sm_move(&zd_sm_contribution, &r->ranks[rank].state, ZD_CONTRIBUTION_SUBMITTED);
+	if (r->nsubmitted == 0) {
 		r->first_rank = rank;
 		r->options = *options;
 	}
 	r->nreserved--;
-	r->ncommitted++;
+	r->nsubmitted++;
 	count(r, rank);
 	contributed(e, r);
 }
@@ -488,7 +488,7 @@ static uint32_t first_rank(const struct zd_reduction *r, enum zd_contribution_st
 
 uint32_t zd_reduction_waits_for(const struct zd_reduction *r)
 {
-	uint32_t world = r->group->local_world_size, rank = first_rank(r, ZD_CONTRIBUTION_COMMITTED);
+	uint32_t world = r->group->local_world_size, rank = first_rank(r, ZD_CONTRIBUTION_SUBMITTED);
 	if (rank == world)
 		rank = first_rank(r, ZD_CONTRIBUTION_READY);
 	if (rank < world || !r->slices)

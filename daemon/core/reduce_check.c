@@ -49,10 +49,10 @@ static const char *const entry_names[] = {"WAITING",   "FILLING", "RESERVED", "A
 static const uint32_t entry_moves[] = {
         [ZD_ENTRY_WAITING] = TO(ZD_ENTRY_FILLING) | TO(ZD_ENTRY_DRAINED),
         /* to COMMITTED: given up, the fill is awaited */
-        [ZD_ENTRY_FILLING] = TO(ZD_ENTRY_RESERVED) | TO(ZD_ENTRY_COMMITTED) | TO(ZD_ENTRY_DRAINED),
-        [ZD_ENTRY_RESERVED] = TO(ZD_ENTRY_COMMITTED) | TO(ZD_ENTRY_ABANDONED),
+        [ZD_ENTRY_FILLING] = TO(ZD_ENTRY_RESERVED) | TO(ZD_ENTRY_SUBMITTED) | TO(ZD_ENTRY_DRAINED),
+        [ZD_ENTRY_RESERVED] = TO(ZD_ENTRY_SUBMITTED) | TO(ZD_ENTRY_ABANDONED),
         [ZD_ENTRY_ABANDONED] = TO(ZD_ENTRY_DRAINED),
-        [ZD_ENTRY_COMMITTED] = TO(ZD_ENTRY_READY) | TO(ZD_ENTRY_DRAINED),
+        [ZD_ENTRY_SUBMITTED] = TO(ZD_ENTRY_READY) | TO(ZD_ENTRY_DRAINED),
         [ZD_ENTRY_READY] = TO(ZD_ENTRY_DRAINED),
         [ZD_ENTRY_DRAINED] = 0,
 };
@@ -73,8 +73,8 @@ const struct zd_sm zd_sm_reduction = {"reduction", ZD_ARRAY_LEN(reduction_names)
 static const char *const contribution_names[] = {"NONE", "RESERVED", "COMMITTED", "READY", "SKIPPED"};
 static const uint32_t contribution_moves[] = {
         [ZD_CONTRIBUTION_NONE] = TO(ZD_CONTRIBUTION_RESERVED) | TO(ZD_CONTRIBUTION_SKIPPED),
-        [ZD_CONTRIBUTION_RESERVED] = TO(ZD_CONTRIBUTION_COMMITTED) | TO(ZD_CONTRIBUTION_NONE),
-        [ZD_CONTRIBUTION_COMMITTED] = TO(ZD_CONTRIBUTION_READY),
+        [ZD_CONTRIBUTION_RESERVED] = TO(ZD_CONTRIBUTION_SUBMITTED) | TO(ZD_CONTRIBUTION_NONE),
+        [ZD_CONTRIBUTION_SUBMITTED] = TO(ZD_CONTRIBUTION_READY),
         [ZD_CONTRIBUTION_READY] = 0,
         [ZD_CONTRIBUTION_SKIPPED] = 0,
 };
@@ -120,7 +120,7 @@ static void check_storages(const struct zd_member_reduce *mr, uint64_t (*found)[
 static void check_room(const struct zd_entry *entry)
 {
 	const struct zd_bucket_slot *slot = entry->slot;
-	bool told = entry->state == ZD_ENTRY_RESERVED || (entry->state == ZD_ENTRY_COMMITTED && entry->ahead);
+	bool told = entry->state == ZD_ENTRY_RESERVED || (entry->state == ZD_ENTRY_SUBMITTED && entry->ahead);
 	zd_assert((entry->state == ZD_ENTRY_WAITING) == (entry->room == ZD_ROOM_NONE));
 	zd_assert((entry->room == ZD_ROOM_ZEROED) == (entry->fills > 0));
 	zd_assert(entry->ops == entry->fills + entry->watched);
@@ -151,12 +151,12 @@ static void check_entry(const struct zd_entry *entry)
 		zd_assert(!r && !entry->promise && entry->bucket->mr->backward == ZD_BACKWARD_IDLE);
 		return;
 	}
-	if (!r && entry->state < ZD_ENTRY_COMMITTED) {
+	if (!r && entry->state < ZD_ENTRY_SUBMITTED) {
 		zd_assert(zd_window_is_abandoned(entry->bucket->mr));
 		return;
 	}
 	if (!r) { /* refused or given up: kept for its operations */
-		zd_assert(entry->state == ZD_ENTRY_COMMITTED);
+		zd_assert(entry->state == ZD_ENTRY_SUBMITTED);
 		zd_assert(entry->ops > 0 || entry->room == ZD_ROOM_QUEUED);
 		return;
 	}
@@ -164,7 +164,7 @@ static void check_entry(const struct zd_entry *entry)
 	        [ZD_ENTRY_WAITING] = ZD_CONTRIBUTION_RESERVED,
 	        [ZD_ENTRY_FILLING] = ZD_CONTRIBUTION_RESERVED,
 	        [ZD_ENTRY_RESERVED] = ZD_CONTRIBUTION_RESERVED,
-	        [ZD_ENTRY_COMMITTED] = ZD_CONTRIBUTION_COMMITTED,
+	        [ZD_ENTRY_SUBMITTED] = ZD_CONTRIBUTION_SUBMITTED,
 	        [ZD_ENTRY_READY] = ZD_CONTRIBUTION_READY,
 	};
 	zd_assert(r->ranks[entry->part->rank].entry == entry);
@@ -187,14 +187,14 @@ static void check_slot_queue(const struct zd_bucket_slot *slot)
 	zd_assert(queued == 0 || slot->current > 0);
 }
 
-static void check_bucket(const struct zd_bucket *bucket, uint32_t *placed, uint32_t *uncommitted)
+static void check_bucket(const struct zd_bucket *bucket, uint32_t *placed, uint32_t *unsubmitted)
 {
 	uint32_t live[ZD_MAX_BUCKET_SLOTS] = {0};
 	for (const struct zd_entry *entry = bucket->entries; entry; entry = entry->hh.next) {
 		zd_assert(entry->bucket == bucket);
 		check_entry(entry);
 		*placed += entry->state != ZD_ENTRY_WAITING;
-		*uncommitted += entry->state < ZD_ENTRY_COMMITTED;
+		*unsubmitted += entry->state < ZD_ENTRY_SUBMITTED;
 		if (entry->slot)
 			live[entry->slot - bucket->slots]++;
 	}
@@ -214,14 +214,14 @@ static void check_member(const struct zd_member *member)
 	const struct zd_bucket *bucket;
 	const struct zd_entry *entry;
 	const struct zd_reduction *r;
-	uint32_t nbuckets = 0, nentries = 0, placed = 0, waiting = 0, uncommitted = 0, open = 0;
+	uint32_t nbuckets = 0, nentries = 0, placed = 0, waiting = 0, unsubmitted = 0, open = 0;
 	if (!mr)
 		return;
 	zd_assert(member->session && mr->member == member);
 	TAILQ_FOREACH (bucket, &mr->buckets, link) {
 		nbuckets++;
 		nentries += HASH_COUNT(bucket->entries);
-		check_bucket(bucket, &placed, &uncommitted);
+		check_bucket(bucket, &placed, &unsubmitted);
 		/* Outside of a backward nothing is held but for abandoned entries. */
 		for (uint32_t i = 0; i < bucket->nslots && mr->backward == ZD_BACKWARD_IDLE; i++)
 			zd_assert(!bucket->slots[i].storage || bucket->slots[i].live > 0);
@@ -233,11 +233,11 @@ static void check_member(const struct zd_member *member)
 	TAILQ_FOREACH (r, &member->group->reductions, link)
 		open += zd_contribution_made(&r->ranks[member->rank]) && !r->ranks[member->rank].settled;
 	zd_assert(nbuckets == mr->nbuckets && nentries == mr->nentries && nentries == placed + waiting);
-	zd_assert(placed == mr->nplaced && uncommitted == mr->nuncommitted && open == mr->open);
+	zd_assert(placed == mr->nplaced && unsubmitted == mr->nunsubmitted && open == mr->open);
 	if (mr->backward == ZD_BACKWARD_STARTING || mr->backward == ZD_BACKWARD_ENDING)
-		zd_assert(mr->nuncommitted == 0);
+		zd_assert(mr->nunsubmitted == 0);
 	if (mr->backward == ZD_BACKWARD_IDLE) /* all are abandoned: check_entry() */
-		zd_assert(mr->nentries == mr->nuncommitted && mr->nentries == mr->nplaced && mr->open == 0);
+		zd_assert(mr->nentries == mr->nunsubmitted && mr->nentries == mr->nplaced && mr->open == 0);
 	else
 		zd_assert(mr->step == ZD_STEP_NONE || mr->step == ZD_STEP_CALLED);
 	zd_assert(mr->step != ZD_STEP_CALLED || mr->backward == ZD_BACKWARD_ENDING);
@@ -262,7 +262,7 @@ static void check_member(const struct zd_member *member)
 /* This daemon's part goes over the rail when it is complete. */
 static void check_rail_slice(const struct zd_reduction *r, const struct zd_slice *slice)
 {
-	if (zd_reduction_has_partials(r) && r->ncommitted > 0)
+	if (zd_reduction_has_partials(r) && r->nsubmitted > 0)
 		zd_assert((slice->state >= ZD_SLICE_TURN) == (slice->nsummed == r->nchunks));
 	else
 		zd_assert(slice->ncomplete == 0);
@@ -277,8 +277,8 @@ static void check_chunks(const struct zd_reduction *r, const struct zd_slice *sl
 	}
 	for (uint32_t i = 0; i < r->nchunks; i++) {
 		const struct zd_slice_chunk *chunk = &slice->chunks[i];
-		bool here = chunk->arrived == r->ncommitted;
-		zd_assert(chunk->arrived <= chunk->pushed && chunk->pushed <= r->ncommitted);
+		bool here = chunk->arrived == r->nsubmitted;
+		zd_assert(chunk->arrived <= chunk->pushed && chunk->pushed <= r->nsubmitted);
 		zd_assert(chunk->given == (here || chunk->ahead) && (chunk->given || !chunk->summed));
 		complete += here;
 		summed += here && chunk->summed;
@@ -303,7 +303,7 @@ static void check_running(const struct zd_reduction *r)
 
 static void check_reduction(const struct zd_reduction *r)
 {
-	uint32_t reserved = 0, committed = 0, skipped = 0, ops = 0;
+	uint32_t reserved = 0, submitted = 0, skipped = 0, ops = 0;
 	if (r->over) {
 		zd_assert(!r->unit && r->ops == 0);
 		return;
@@ -311,7 +311,7 @@ static void check_reduction(const struct zd_reduction *r)
 	for (uint32_t rank = 0; rank < r->group->local_world_size; rank++) {
 		const struct zd_contribution *c = &r->ranks[rank];
 		reserved += c->state == ZD_CONTRIBUTION_RESERVED;
-		committed += c->state == ZD_CONTRIBUTION_COMMITTED || c->state == ZD_CONTRIBUTION_READY;
+		submitted += c->state == ZD_CONTRIBUTION_SUBMITTED || c->state == ZD_CONTRIBUTION_READY;
 		skipped += c->state == ZD_CONTRIBUTION_SKIPPED;
 		ops += c->ops;
 		zd_assert(c->state != ZD_CONTRIBUTION_NONE || !c->entry);
@@ -320,10 +320,10 @@ static void check_reduction(const struct zd_reduction *r)
 		zd_assert(!c->settled || !c->entry);
 	}
 	zd_assert(r->unit->refs > 0 && r->unit->id == r->key[ZD_REDUCTION_UNIT]);
-	zd_assert(reserved == r->nreserved && committed == r->ncommitted && skipped == r->nskipped);
-	zd_assert(reserved + committed + skipped > 0 && ops <= r->ops);
+	zd_assert(reserved == r->nreserved && submitted == r->nsubmitted && skipped == r->nskipped);
+	zd_assert(reserved + submitted + skipped > 0 && ops <= r->ops);
 	if (r->state == ZD_REDUCTION_COLLECTING)
-		zd_assert(committed + skipped < r->group->local_world_size && r->ops == 0);
+		zd_assert(submitted + skipped < r->group->local_world_size && r->ops == 0);
 	else if (r->state == ZD_REDUCTION_RUNNING)
 		check_running(r);
 	else

@@ -127,7 +127,7 @@ struct zd_member_reduce {
 	uint32_t nbuckets;
 	uint32_t nentries;     /* of all buckets */
 	uint32_t nplaced;      /* of them, that have memory */
-	uint32_t nuncommitted; /* of them, not committed yet */
+	uint32_t nunsubmitted; /* of them, not submitted yet */
 	uint32_t open;         /* reductions that this rank takes part in and that are not over */
 	uint64_t turns, turn;  /* contributions over its rail: made, and which had its turn last */
 	bool asking;           /* it has it still */
@@ -258,7 +258,7 @@ enum zd_entry_state {
 	ZD_ENTRY_FILLING,   /* its reservation waits for the room */
 	ZD_ENTRY_RESERVED,  /* the trainer writes */
 	ZD_ENTRY_ABANDONED, /* the group failed; the trainer may write it still */
-	ZD_ENTRY_COMMITTED, /* the producers' fences are awaited */
+	ZD_ENTRY_SUBMITTED, /* the producers' fences are awaited */
 	ZD_ENTRY_READY,     /* its pieces may travel */
 	ZD_ENTRY_DRAINED,   /* nothing reads it any more */
 };
@@ -317,7 +317,7 @@ void zd_bucket_slot_leave(struct zd_engine *e, struct zd_entry *entry);
 bool zd_bucket_trim(struct zd_engine *e, struct zd_member_reduce *mr);
 /* Entries go as they are. */
 void zd_bucket_drop_entries(struct zd_engine *e, struct zd_bucket *bucket);
-/* The group failed: entries that the rank was given and has not committed are kept until it gives them up,
+/* The group failed: entries that the rank was given and has not submitted are kept until it gives them up,
  * the others go. */
 void zd_bucket_abandon_entries(struct zd_engine *e, struct zd_bucket *bucket);
 void zd_bucket_free(struct zd_engine *e, struct zd_bucket *bucket);
@@ -367,7 +367,7 @@ enum zd_reduction_state {
 enum zd_contribution_state {
 	ZD_CONTRIBUTION_NONE,
 	ZD_CONTRIBUTION_RESERVED,
-	ZD_CONTRIBUTION_COMMITTED,
+	ZD_CONTRIBUTION_SUBMITTED,
 	ZD_CONTRIBUTION_READY,
 	ZD_CONTRIBUTION_SKIPPED,
 };
@@ -379,7 +379,7 @@ struct zd_contribution {
 	struct zd_storage *storage;
 	uint64_t offset;
 	uint64_t turn;  /* among this rank's, where the group spans daemons */
-	uint32_t order; /* among the ranks that committed */
+	uint32_t order; /* among the ranks that submitted */
 	uint32_t left;  /* chunks of pieces that have not been taken yet, the rank's own by its sum */
 	uint32_t ops;   /* under way that read it */
 	bool settled;   /* its rank has its slice, and its entry back: others may still sum theirs */
@@ -440,9 +440,9 @@ struct zd_reduction {
 	struct zd_unit *unit; /* until it is over */
 	uint8_t state;
 	bool over;           /* COMPLETE or FAILED, and no operation is left */
-	uint32_t first_rank; /* that committed: its options count */
+	uint32_t first_rank; /* that submitted: its options count */
 	struct zd_reduction_options options;
-	uint32_t nreserved, ncommitted, nskipped, ndone; /* ranks, ranks, ranks, slices */
+	uint32_t nreserved, nsubmitted, nskipped, ndone; /* ranks, ranks, ranks, slices */
 	uint32_t ops;
 	uint32_t nslices; /* the world's size, once it runs: the group may go before its operations */
 	/* From its start on, of each slice; the next one's begin is a chunk's end: */
@@ -461,10 +461,10 @@ static inline bool zd_reduction_is_of(const struct zd_reduction *r, const struct
 	return r->key[ZD_REDUCTION_WINDOW] == mr->window && r->key[ZD_REDUCTION_BACKWARD] == mr->count;
 }
 
-/* Committed or skipped. */
+/* Submitted or skipped. */
 static inline bool zd_contribution_made(const struct zd_contribution *c)
 {
-	return c->state >= ZD_CONTRIBUTION_COMMITTED;
+	return c->state >= ZD_CONTRIBUTION_SUBMITTED;
 }
 
 static inline uint64_t zd_reduction_slice_bytes(const struct zd_reduction *r)
@@ -488,7 +488,7 @@ int zd_reduction_check_options(const struct zd_entry *entry, const struct zd_red
                                struct zd_err *err) __attribute__((warn_unused_result));
 int zd_reduction_check_ranks(const struct zd_entry *entry, struct zd_err *err)
         __attribute__((warn_unused_result));
-void zd_reduction_commit(struct zd_engine *e, struct zd_entry *entry,
+void zd_reduction_submit(struct zd_engine *e, struct zd_entry *entry,
                          const struct zd_reduction_options *options);
 /* The entry's fences have passed. */
 void zd_reduction_ready(struct zd_engine *e, struct zd_entry *entry);

@@ -8,7 +8,7 @@
 
 #include "core/reduce_internal.h"
 
-/* Committed: of the streams that wrote it, those that the daemon cannot see at their fences yet. */
+/* Submitted: of the streams that wrote it, those that the daemon cannot see at their fences yet. */
 static void producers_text(const struct zd_engine *e, const struct zd_entry *entry, char *out,
                            size_t out_bytes)
 {
@@ -50,7 +50,7 @@ static void reduction_text(const struct zd_engine *e, const struct zd_reduction 
 	else if (is_summing(e, r))
 		(void)snprintf(out, out_bytes, "unit '%.64s' is to be summed by rank %u's process", unit,
 		               shown);
-	else if (r->ranks[rank].state == ZD_CONTRIBUTION_COMMITTED && r->ranks[rank].entry)
+	else if (r->ranks[rank].state == ZD_CONTRIBUTION_SUBMITTED && r->ranks[rank].entry)
 		producers_text(e, r->ranks[rank].entry, out, out_bytes);
 	else
 		(void)snprintf(out, out_bytes, "unit '%.64s': %s of rank %u", unit,
@@ -61,15 +61,15 @@ static void reduction_text(const struct zd_engine *e, const struct zd_reduction 
 void zd_entry_text(const struct zd_engine *e, const struct zd_entry *entry, char *out, size_t out_bytes)
 {
 	const char *unit = entry->part->unit->name;
-	static const char *const before_commit[] = {
+	static const char *const before_submit[] = {
 	        [ZD_ENTRY_WAITING] = "has no place yet",
 	        [ZD_ENTRY_FILLING] = "its place is being zeroed",
-	        [ZD_ENTRY_RESERVED] = "not committed yet",
+	        [ZD_ENTRY_RESERVED] = "not submitted yet",
 	        [ZD_ENTRY_ABANDONED] = "abandoned, not given back yet",
 	};
-	if (entry->state < ZD_ENTRY_COMMITTED)
-		(void)snprintf(out, out_bytes, "unit '%.64s': %s", unit, before_commit[entry->state]);
-	else if (entry->state == ZD_ENTRY_COMMITTED)
+	if (entry->state < ZD_ENTRY_SUBMITTED)
+		(void)snprintf(out, out_bytes, "unit '%.64s': %s", unit, before_submit[entry->state]);
+	else if (entry->state == ZD_ENTRY_SUBMITTED)
 		producers_text(e, entry, out, out_bytes);
 	else
 		reduction_text(e, entry->reduction, out, out_bytes);

@@ -5,7 +5,7 @@
  * An entry's place is its own once no entry of an earlier generation of its slot is left. The padding behind
  * the unit's true elements is zeroed then, because a neighbour's bytes must not reach a norm; the trainer
  * writes the rest. On request the holes between the unit's views are zeroed as well. A promise for the room
- * is kept when the last fill has ended. Views that have no gradient are zeroed behind the fences of a commit.
+ * is kept when the last fill has ended. Views that have no gradient are zeroed behind the fences of a submit.
  *
  * A fill that fails breaks the promise: the streams go on and the session is POISONED. The reduction of
  * the entry fails when the entry's producers have passed.

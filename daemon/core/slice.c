@@ -76,16 +76,16 @@ static void cut(const struct zd_engine *e, struct zd_reduction *r)
 		r->chunk_begin[++r->nchunks] = r->unit->shard_numel;
 }
 
-static bool committed(const struct zd_contribution *c)
+static bool submitted(const struct zd_contribution *c)
 {
-	return c->state == ZD_CONTRIBUTION_COMMITTED || c->state == ZD_CONTRIBUTION_READY;
+	return c->state == ZD_CONTRIBUTION_SUBMITTED || c->state == ZD_CONTRIBUTION_READY;
 }
 
 /* Pieces that come from elsewhere. */
 static uint32_t staged_pieces(const struct zd_slice *slice)
 {
 	const struct zd_reduction *r = slice->reduction;
-	return r->ncommitted - committed(&r->ranks[slice->owner]);
+	return r->nsubmitted - submitted(&r->ranks[slice->owner]);
 }
 
 /* Of a slice that begins there; of a daemon's block, the one behind is `stride` slices on. */
@@ -108,7 +108,7 @@ static struct zd_location staged_piece(const struct zd_slice *slice, uint32_t so
 {
 	const struct zd_reduction *r = slice->reduction;
 	const struct zd_contribution *own = &r->ranks[slice->owner], *c = &r->ranks[source];
-	uint32_t index = c->order - (committed(own) && own->order < c->order);
+	uint32_t index = c->order - (submitted(own) && own->order < c->order);
 	return chunk_at(r, slice->staging, index * piece_bytes(r), chunk, 1);
 }
 
@@ -210,7 +210,7 @@ static void chunk_done(struct zd_engine *e, struct zd_slice *slice, uint32_t chu
 		return;
 	}
 	slice->nsummed++;
-	if (committed(&r->ranks[slice->owner]))
+	if (submitted(&r->ranks[slice->owner]))
 		r->ranks[slice->owner].left--;
 	if (!zd_reduction_has_partials(r)) {
 		zd_slice_spread(e, slice, r->chunk_begin[chunk], chunk_numel(r, chunk));
@@ -252,10 +252,10 @@ static void chunk_reduce(struct zd_engine *e, struct zd_slice *slice, uint32_t c
 	struct piece own = {.source = slice->owner, .owner = slice->owner, .chunk = chunk};
 	struct zd_group *group = r->group;
 	const struct zd_member *member = &group->members[slice->owner];
-	struct zd_location *inputs = zd_calloc(r->ncommitted, sizeof(*inputs));
+	struct zd_location *inputs = zd_calloc(r->nsubmitted, sizeof(*inputs));
 	for (uint32_t rank = 0; rank < group->local_world_size; rank++) {
 		const struct zd_contribution *c = &r->ranks[rank];
-		if (committed(c))
+		if (submitted(c))
 			inputs[c->order] = rank == slice->owner ? entry_piece(r, own)
 			                                        : staged_piece(slice, rank, chunk);
 	}
@@ -266,7 +266,7 @@ static void chunk_reduce(struct zd_engine *e, struct zd_slice *slice, uint32_t c
 	        .fences = state->fences,
 	        .numel = chunk_numel(r, chunk),
 	        .input_dtype = r->options.dtype,
-	        .ninputs = r->ncommitted,
+	        .ninputs = r->nsubmitted,
 	        .inputs = inputs,
 	        .prescale = r->options.prescale,
 	};
@@ -282,7 +282,7 @@ static void chunk_reduce(struct zd_engine *e, struct zd_slice *slice, uint32_t c
 static bool may_be_ahead(const struct zd_slice *slice, const struct zd_session *session,
                          const struct zd_slice_chunk *chunk)
 {
-	return !chunk->given && chunk->pushed == slice->reduction->ncommitted &&
+	return !chunk->given && chunk->pushed == slice->reduction->nsubmitted &&
 	       session->nahead < MOST_AHEAD && !behind_failed(session, chunk);
 }
 
@@ -302,7 +302,7 @@ static void piece_arrived(struct zd_engine *e, struct zd_slice *slice, uint32_t 
 {
 	struct zd_reduction *r = slice->reduction;
 	struct zd_slice_chunk *state = &slice->chunks[chunk];
-	if (++state->arrived < r->ncommitted)
+	if (++state->arrived < r->nsubmitted)
 		return;
 	if (++slice->ncomplete == r->nchunks && !zd_reduction_has_partials(r))
 		zd_sm_move(&zd_sm_slice, &slice->state, ZD_SLICE_REDUCING);
@@ -319,7 +319,7 @@ static void chunk_summed(struct zd_engine *e, struct zd_slice *slice, uint32_t c
 {
 	struct zd_reduction *r = slice->reduction;
 	struct zd_slice_chunk *state = &slice->chunks[chunk];
-	bool complete = state->arrived == r->ncommitted;
+	bool complete = state->arrived == r->nsubmitted;
 	if (result->not_begun) {
 		zd_assert(state->ahead);
 		slice->refused = true;
@@ -468,7 +468,7 @@ static bool is_there(const struct zd_slice *slice)
 	const struct zd_contribution *own = &r->ranks[slice->owner];
 	if (zd_reduction_exchanges(r))
 		return own->state == ZD_CONTRIBUTION_READY || own->state == ZD_CONTRIBUTION_SKIPPED;
-	return r->ncommitted == 0;
+	return r->nsubmitted == 0;
 }
 
 static void slice_open(struct zd_engine *e, struct zd_slice *slice)
@@ -506,7 +506,7 @@ void zd_slices_start(struct zd_engine *e, struct zd_reduction *r)
 	r->slices = zd_calloc(world, sizeof(*r->slices));
 	r->nslices = world;
 	for (uint32_t rank = 0; rank < world; rank++)
-		r->ranks[rank].left = !committed(&r->ranks[rank]) ? 0
+		r->ranks[rank].left = !submitted(&r->ranks[rank]) ? 0
 		                      : zd_reduction_exchanges(r) ? 1
 		                                                  : world * r->nchunks;
 	for (uint32_t owner = 0; owner < world; owner++) {

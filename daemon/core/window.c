@@ -8,7 +8,7 @@
  * the other's failure too.
  *
  * A rank may abandon its window, which ends it for all ranks. Reductions of the window are dropped, and its
- * targets hold nothing. The other ranks are not told before their step: what they reserve, commit and skip in
+ * targets hold nothing. The other ranks are not told before their step: what they reserve, submit and skip in
  * that window is accepted and reduced by nobody, and their backwards end when their own streams have passed.
  */
 #include "core/reduce_internal.h"
@@ -116,13 +116,13 @@ void zd_window_fail(struct zd_engine *e, struct zd_group *group, uint64_t window
 
 /* ---- Abandoning ---------------------------------------------------------------------------------------- */
 
-/* Entries that are not committed are in no reduction any more; their ranks may be writing them. */
+/* Entries that are not submitted are in no reduction any more; their ranks may be writing them. */
 static void detach_entries(struct zd_engine *e, struct zd_member_reduce *mr)
 {
 	struct zd_bucket *bucket;
 	TAILQ_FOREACH (bucket, &mr->buckets, link) {
 		for (struct zd_entry *entry = bucket->entries; entry; entry = entry->hh.next) {
-			if (entry->reduction && entry->state < ZD_ENTRY_COMMITTED)
+			if (entry->reduction && entry->state < ZD_ENTRY_SUBMITTED)
 				zd_entry_detach(e, entry);
 		}
 	}
@@ -155,7 +155,7 @@ static void abandon_window(struct zd_engine *e, const struct zd_member_reduce *b
 	zd_dirty_group(e, group);
 }
 
-/* The caller's own: its streams are named, so that it does not have to commit them. */
+/* The caller's own: its streams are named, so that it does not have to submit them. */
 static void return_entries(struct zd_engine *e, struct zd_member_reduce *mr,
                            const struct zd_fence_list *fences)
 {

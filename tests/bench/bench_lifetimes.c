@@ -102,7 +102,7 @@ static void reduce_unit(struct model *m, const struct contract_unit *unit)
 		struct zerod_entry entry = ZEROD_INIT(entry);
 
 		OK(rank->client, zerod_bucket_reserve(m->buckets[i], unit->at[i], NULL, &entry));
-		OK(rank->client, zerod_bucket_commit(m->buckets[i], entry.id, NULL, 0, NULL, NULL));
+		OK(rank->client, zerod_bucket_submit(m->buckets[i], entry.id, NULL, 0, NULL, NULL));
 	}
 }
 
@@ -118,7 +118,7 @@ static void optimize(struct model *m)
 	options.bytes = m->target_bytes;
 	for (uint32_t i = 0; i < RANKS; i++) {
 		zerod_client *client = m->c->ranks[i].client;
-		zerod_buffer *arrays[OPTIMIZER];
+		zerod_allocation *arrays[OPTIMIZER];
 		void *data;
 
 		options.device = i;

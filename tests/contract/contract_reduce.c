@@ -79,7 +79,7 @@ void contract_reduce(struct contract_rank *rank, zerod_bucket *bucket, const str
 
 	OK(rank->client, zerod_bucket_reserve(bucket, unit->at[rank->number], NULL, &entry));
 	contract_write_gradient(rank, NULL, &entry, 0, unit->numel, factor);
-	OK(rank->client, zerod_bucket_commit(bucket, entry.id, NULL, 0, options, NULL));
+	OK(rank->client, zerod_bucket_submit(bucket, entry.id, NULL, 0, options, NULL));
 }
 
 /* ---- Targets ------------------------------------------------------------------------------------------- */

@@ -242,9 +242,9 @@ static void test_producers_of_another_session(void **state)
 	contract_backward_all(c, 3, true);
 	OK(c->ranks[0].client, zerod_bucket_reserve(buckets[0], unit.at[0], NULL, &entry));
 	contract_write_gradient(&c->ranks[0], NULL, &entry, 0, NUMEL, 1);
-	REFUSED(c, c->ranks[0].client, zerod_bucket_commit(buckets[0], entry.id, &foreign, 1, NULL, NULL),
+	REFUSED(c, c->ranks[0].client, zerod_bucket_submit(buckets[0], entry.id, &foreign, 1, NULL, NULL),
 	        ZEROD_E_INVALID, "another client");
-	OK(c->ranks[0].client, zerod_bucket_commit(buckets[0], entry.id, NULL, 0, NULL, NULL));
+	OK(c->ranks[0].client, zerod_bucket_submit(buckets[0], entry.id, NULL, 0, NULL, NULL));
 	contract_reduce(&c->ranks[1], buckets[1], &unit, 1, NULL);
 	contract_backward_end_all(c);
 	contract_expect_step(c, &sum, 1);
@@ -279,7 +279,7 @@ static void test_reserve_larger_than_any_bucket(void **state)
 }
 
 /* The other rank has not committed, so the first commit is there to be repeated. */
-static void test_entry_committed_twice(void **state)
+static void test_entry_submitted_twice(void **state)
 {
 	struct contract_unit unit, other;
 	struct contract *c;
@@ -294,12 +294,12 @@ static void test_entry_committed_twice(void **state)
 	contract_backward_all(c, 3, true);
 	OK(c->ranks[0].client, zerod_bucket_reserve(buckets[0], unit.at[0], NULL, &entry));
 	contract_write_gradient(&c->ranks[0], NULL, &entry, 0, NUMEL, 1);
-	OK(c->ranks[0].client, zerod_bucket_commit(buckets[0], entry.id, NULL, 0, NULL, NULL));
-	REFUSED(c, c->ranks[0].client, zerod_bucket_commit(buckets[0], entry.id, NULL, 0, NULL, NULL),
-	        ZEROD_E_STATE, "of unit 'w' is committed already");
+	OK(c->ranks[0].client, zerod_bucket_submit(buckets[0], entry.id, NULL, 0, NULL, NULL));
+	REFUSED(c, c->ranks[0].client, zerod_bucket_submit(buckets[0], entry.id, NULL, 0, NULL, NULL),
+	        ZEROD_E_STATE, "of unit 'w' is submitted already");
 	contract_reduce(&c->ranks[1], buckets[1], &unit, 1, NULL);
 	contract_backward_end_all(c);
-	REFUSED(c, c->ranks[0].client, zerod_bucket_commit(buckets[0], entry.id, NULL, 0, NULL, NULL),
+	REFUSED(c, c->ranks[0].client, zerod_bucket_submit(buckets[0], entry.id, NULL, 0, NULL, NULL),
 	        ZEROD_E_NOT_FOUND, "has no entry");
 	contract_expect_step(c, &sum, 1); /* once */
 	contract_close(c);
@@ -476,7 +476,7 @@ int main(void)
 	        CONTRACT_TEST(test_claim_for_an_unknown_scope),
 	        CONTRACT_TEST(test_producers_of_another_session),
 	        CONTRACT_TEST(test_reserve_larger_than_any_bucket),
-	        CONTRACT_TEST(test_entry_committed_twice),
+	        CONTRACT_TEST(test_entry_submitted_twice),
 	        CONTRACT_TEST(test_step_committed_twice),
 	        CONTRACT_TEST(test_unit_given_twice),
 	        CONTRACT_TEST(test_no_units),

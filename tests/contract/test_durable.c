@@ -6,7 +6,7 @@
 
 #define BYTES 5000u
 
-static int keep(zerod_client *client, uint64_t bytes, zerod_buffer **buffer, void **data)
+static int keep(zerod_client *client, uint64_t bytes, zerod_allocation **buffer, void **data)
 {
 	struct zerod_alloc_options options = ZEROD_INIT(options);
 
@@ -23,7 +23,7 @@ static void test_later_session_finds_the_bytes(void **state)
 	static uint8_t written[BYTES], read[BYTES];
 	struct contract *c = contract_open(&(struct contract_options){.flags = ZEROD_GROUP_DURABLE});
 	zerod_client *first = c->ranks[0].client, *second = c->ranks[1].client;
-	zerod_buffer *buffer;
+	zerod_allocation *buffer;
 	void *data;
 
 	(void)state;
@@ -53,7 +53,7 @@ static void test_size_that_differs(void **state)
 	contract_needs(CONTRACT_ONE_SIDED);
 	struct contract *c = contract_open(&(struct contract_options){.flags = ZEROD_GROUP_DURABLE});
 	zerod_client *first = c->ranks[0].client, *second = c->ranks[1].client;
-	zerod_buffer *buffer;
+	zerod_allocation *buffer;
 	void *data;
 
 	(void)state;
@@ -71,7 +71,7 @@ static void test_job_that_is_not_durable(void **state)
 {
 	struct contract *c = contract_open(NULL);
 	zerod_client *client = c->ranks[0].client;
-	zerod_buffer *buffer;
+	zerod_allocation *buffer;
 	void *data;
 
 	(void)state;

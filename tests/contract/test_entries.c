@@ -41,7 +41,7 @@ static void test_a_stream_waits_for_the_slot(void **state)
 		OK(rank->client, zerod_bucket_reserve(bucket, units[i].at[0], &options, &entry));
 		contract_write_gradient(rank, options.stream, &entry, 0, NUMEL, (float)(i + 1));
 		OK(rank->client,
-		   zerod_bucket_commit(bucket, entry.id, &options.stream, 1, NULL, &tickets[i]));
+		   zerod_bucket_submit(bucket, entry.id, &options.stream, 1, NULL, &tickets[i]));
 	}
 	contract_unblock(gate);
 	for (uint32_t i = 0; i < UNITS; i++)
@@ -85,7 +85,7 @@ static void test_reduce_from_memory(void **state)
 		FAILS(rank->client, zerod_reduce(buckets[i], w, data, NULL, NULL, NULL), ZEROD_E_INVALID,
 		      "stream is NULL");
 		OK(rank->client, zerod_reduce(buckets[i], w, data, stream, &detached, NULL));
-		OK(rank->client, zerod_bucket_commit(buckets[i], from.id, &stream, 1, NULL, NULL));
+		OK(rank->client, zerod_bucket_submit(buckets[i], from.id, &stream, 1, NULL, NULL));
 	}
 	contract_backward_end_all(c);
 	contract_expect_step(c, sums, 2);
@@ -112,9 +112,9 @@ static void test_a_detached_commit_is_refused(void **state)
 	contract_write_gradient(rank, NULL, &entry, 0, NUMEL, 1);
 	options.absent = absent;
 	options.nabsent = 1;
-	FAILS(rank->client, zerod_bucket_commit(bucket, entry.id, NULL, 0, &options, NULL), ZEROD_E_INVALID,
+	FAILS(rank->client, zerod_bucket_submit(bucket, entry.id, NULL, 0, &options, NULL), ZEROD_E_INVALID,
 	      "absent[0] is view 7; unit 'w' has 0");
-	OK(rank->client, zerod_bucket_commit(bucket, entry.id, NULL, 0, NULL, NULL));
+	OK(rank->client, zerod_bucket_submit(bucket, entry.id, NULL, 0, NULL, NULL));
 	OK(rank->client, zerod_reduce_skip(unit.at[0], NULL, &ticket));
 	FAILS(rank->client, zerod_wait(rank->client, ticket, NULL, NULL), ZEROD_E_DUPLICATE, "'w'");
 	skip.flags = ZEROD_SKIP_DETACHED;
@@ -166,7 +166,7 @@ static void give_half(struct contract_rank *rank, zerod_bucket *bucket, zerod_un
 	for (uint32_t i = 0; i < NUMEL / 2; i++)
 		values[i] = contract_gradient(rank->number, i + (second ? NUMEL / 2 : 0)) * 2;
 	contract_write(stream, half.data, values, NUMEL / 2 * sizeof(*values));
-	OK(rank->client, zerod_bucket_commit(bucket, entry.id, &stream, stream != NULL, NULL, ticket));
+	OK(rank->client, zerod_bucket_submit(bucket, entry.id, &stream, stream != NULL, NULL, ticket));
 	free(values);
 }
 
@@ -249,12 +249,12 @@ static void test_what_does_not_accumulate(void **state)
 	FAILS(rank->client, zerod_bucket_reserve(bucket, unit.at[0], &more, &again), ZEROD_E_STATE, "'tied'");
 	options.nabsent = 1;
 	options.absent = &absent;
-	FAILS(rank->client, zerod_bucket_commit(bucket, entry.id, NULL, 0, &options, NULL), ZEROD_E_INVALID,
+	FAILS(rank->client, zerod_bucket_submit(bucket, entry.id, NULL, 0, &options, NULL), ZEROD_E_INVALID,
 	      "absent");
 	FAILS(rank->client, zerod_backward_end(rank->group, NULL, NULL), ZEROD_E_STATE, "'tied'");
-	OK(rank->client, zerod_bucket_commit(bucket, entry.id, NULL, 0, NULL, NULL));
-	FAILS(rank->client, zerod_bucket_commit(bucket, entry.id, NULL, 0, NULL, NULL), ZEROD_E_STATE,
-	      "committed already");
+	OK(rank->client, zerod_bucket_submit(bucket, entry.id, NULL, 0, NULL, NULL));
+	FAILS(rank->client, zerod_bucket_submit(bucket, entry.id, NULL, 0, NULL, NULL), ZEROD_E_STATE,
+	      "submitted already");
 	FAILS(rank->client, zerod_bucket_reserve(bucket, unit.at[0], NULL, &again), ZEROD_E_DUPLICATE,
 	      "'tied'");
 	FAILS(rank->client, zerod_reduce_skip(unit.at[0], NULL, NULL), ZEROD_E_DUPLICATE, "'tied'");
@@ -262,9 +262,9 @@ static void test_what_does_not_accumulate(void **state)
 	CHECK(again.id == entry.id && again.data == entry.data && again.accumulates);
 	options.nabsent = 0;
 	options.prescale = 2;
-	FAILS(rank->client, zerod_bucket_commit(bucket, entry.id, NULL, 0, &options, NULL), ZEROD_E_MISMATCH,
+	FAILS(rank->client, zerod_bucket_submit(bucket, entry.id, NULL, 0, &options, NULL), ZEROD_E_MISMATCH,
 	      "'tied'");
-	OK(rank->client, zerod_bucket_commit(bucket, entry.id, NULL, 0, NULL, NULL));
+	OK(rank->client, zerod_bucket_submit(bucket, entry.id, NULL, 0, NULL, NULL));
 	contract_backward_end_all(c);
 	contract_close(c);
 }

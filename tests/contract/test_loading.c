@@ -88,7 +88,7 @@ static void test_one_rank_loads_for_all(void **state)
 /* Memory of the reader's with known bytes: the process' own, or its GPU's. */
 struct weights {
 	struct contract_rank *rank;
-	zerod_buffer *buffer; /* NULL: the process' own */
+	zerod_allocation *buffer; /* NULL: the process' own */
 	void *data;
 	uint8_t *bytes; /* the same, for the CPU */
 	size_t nbytes;

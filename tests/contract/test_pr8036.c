@@ -127,7 +127,7 @@ static void test_overflow_drops_the_target_too(void **state)
 	OK(w.c->ranks[0].client, zerod_bucket_reserve(w.buckets[0], w.first.at[0], NULL, &entry));
 	contract_write_gradient(&w.c->ranks[0], NULL, &entry, 0, NUMEL, 1);
 	contract_write(NULL, entry.data, &inf, sizeof(inf));
-	OK(w.c->ranks[0].client, zerod_bucket_commit(w.buckets[0], entry.id, NULL, 0, NULL, NULL));
+	OK(w.c->ranks[0].client, zerod_bucket_submit(w.buckets[0], entry.id, NULL, 0, NULL, NULL));
 	contract_reduce(&w.c->ranks[1], w.buckets[1], &w.first, 1, NULL);
 	reduce_all(&w, &w.second, 1);
 	contract_backward_end_all(w.c);

@@ -40,7 +40,7 @@ static void reduce_by_streams(struct producers *p, const struct contract_unit *u
 			p->gates[i] = contract_block(rank, p->streams[i]);
 		contract_write_gradient(rank, p->streams[i], &entry, i * part, part, 1);
 	}
-	OK(rank->client, zerod_bucket_commit(p->bucket, entry.id, p->streams, PRODUCERS, NULL, NULL));
+	OK(rank->client, zerod_bucket_submit(p->bucket, entry.id, p->streams, PRODUCERS, NULL, NULL));
 }
 
 /* Another unit, by all of the rank's streams but the slow one. */
@@ -54,7 +54,7 @@ static void reduce_without(struct producers *p, const struct contract_unit *unit
 		streams[i] = p->streams[i < slow ? i : i + 1];
 	OK(rank->client, zerod_bucket_reserve(p->bucket, unit->at[rank->number], NULL, &entry));
 	contract_write_gradient(rank, streams[0], &entry, 0, unit->numel, 1);
-	OK(rank->client, zerod_bucket_commit(p->bucket, entry.id, streams, PRODUCERS - 1, NULL, NULL));
+	OK(rank->client, zerod_bucket_submit(p->bucket, entry.id, streams, PRODUCERS - 1, NULL, NULL));
 }
 
 static void end_backward(struct contract_rank *rank, void *arg)
@@ -145,13 +145,13 @@ static void test_producers_of_another_session_are_refused(void **state)
 	contract_backward_all(c, 3, true);
 	OK(rank->client, zerod_bucket_reserve(buckets[0], unit.at[0], NULL, &entry));
 	contract_write_gradient(rank, NULL, &entry, 0, NUMEL, 1);
-	FAILS(rank->client, zerod_bucket_commit(buckets[0], entry.id, &foreign, 1, NULL, NULL),
+	FAILS(rank->client, zerod_bucket_submit(buckets[0], entry.id, &foreign, 1, NULL, NULL),
 	      ZEROD_E_INVALID, "another client");
-	FAILS(rank->client, zerod_bucket_commit(buckets[0], entry.id + 1000, NULL, 0, NULL, NULL),
+	FAILS(rank->client, zerod_bucket_submit(buckets[0], entry.id + 1000, NULL, 0, NULL, NULL),
 	      ZEROD_E_NOT_FOUND, "no entry");
-	OK(rank->client, zerod_bucket_commit(buckets[0], entry.id, NULL, 0, NULL, NULL));
+	OK(rank->client, zerod_bucket_submit(buckets[0], entry.id, NULL, 0, NULL, NULL));
 	/* Twice: an error that changes nothing. What it says depends on how far the reduction has come. */
-	CHECK(zerod_bucket_commit(buckets[0], entry.id, NULL, 0, NULL, NULL) == ZEROD_E_STATE);
+	CHECK(zerod_bucket_submit(buckets[0], entry.id, NULL, 0, NULL, NULL) == ZEROD_E_STATE);
 	contract_reduce(&c->ranks[1], buckets[1], &unit, 1, NULL);
 	contract_backward_end_all(c);
 	contract_expect_step(c, &sum, 1);
@@ -177,7 +177,7 @@ static void commit_entry(struct contract_rank *rank, zerod_bucket *bucket, const
                          float factor)
 {
 	contract_write_gradient(rank, NULL, entry, 0, NUMEL, factor);
-	OK(rank->client, zerod_bucket_commit(bucket, entry->id, NULL, 0, NULL, NULL));
+	OK(rank->client, zerod_bucket_submit(bucket, entry->id, NULL, 0, NULL, NULL));
 }
 
 /* Two slots of one entry each. The first is committed and waits for rank 1; the second is filled meanwhile
@@ -245,7 +245,7 @@ static void test_slot_of_a_slow_producer_is_not_reused(void **state)
 	OK(rank->client, zerod_bucket_reserve(buckets[0], units[0].at[0], NULL, &first));
 	gate = contract_block(rank, stream);
 	contract_write_gradient(rank, stream, &first, 0, NUMEL, 1);
-	OK(rank->client, zerod_bucket_commit(buckets[0], first.id, &stream, 1, NULL, NULL));
+	OK(rank->client, zerod_bucket_submit(buckets[0], first.id, &stream, 1, NULL, NULL));
 	contract_reduce(&c->ranks[1], buckets[1], &units[0], 1, NULL);
 	second = (struct reservation){buckets[0], &units[1], {0}};
 	task = contract_start(rank, reserve_in_thread, &second);
@@ -282,7 +282,7 @@ static void reduce_many(struct contract_rank *rank, void *arg)
 		   zerod_bucket_reserve(many->buckets[rank->number], unit->at[rank->number], NULL, &entry));
 		contract_write_gradient(rank, stream, &entry, 0, unit->numel, (float)(i + 1));
 		OK(rank->client,
-		   zerod_bucket_commit(many->buckets[rank->number], entry.id, &stream, 1, NULL, NULL));
+		   zerod_bucket_submit(many->buckets[rank->number], entry.id, &stream, 1, NULL, NULL));
 	}
 	contract_backward_end(rank);
 }

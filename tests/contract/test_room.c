@@ -42,7 +42,7 @@ static void test_released_copies_make_room(void **state)
 	uint8_t byte = 7, seen = 0;
 	struct contract_unit unit;
 	struct contract_rank *rank;
-	zerod_buffer *buffer;
+	zerod_allocation *buffer;
 	zerod_stream *stream;
 	struct contract *c;
 	void *data;
@@ -71,7 +71,7 @@ static void allocate(struct contract_rank *rank, void *arg)
 {
 	struct contract *c = rank->world;
 	struct zerod_alloc_options options = eight_mib("another");
-	zerod_buffer *buffer;
+	zerod_allocation *buffer;
 	void *data;
 
 	(void)arg;

@@ -63,7 +63,7 @@ static void open_unit(struct contract *c, const char *name, enum zerod_dtype dty
 /* Where a rank keeps what it publishes: memory of its own, or of its GPU, which reads it. */
 struct masters {
 	struct contract_rank *rank;
-	zerod_buffer *buffer; /* NULL: its own */
+	zerod_allocation *buffer; /* NULL: its own */
 	void *data;
 };
 
@@ -271,7 +271,7 @@ static void publish_copy(struct contract_rank *rank, struct contract_unit *unit,
 	struct zerod_source source = {sizeof(source), unit->at[rank->number], NULL};
 	float *values = slice(rank, unit, round);
 	struct zerod_shard shard = ZEROD_INIT(shard);
-	zerod_buffer *buffer;
+	zerod_allocation *buffer;
 	void *data = NULL;
 
 	OK(rank->client, zerod_shard_get(source.unit, &shard));

@@ -32,7 +32,7 @@ static void reduce(struct world *w, uint32_t i, float factor)
 
 	OK(rank->client, zerod_bucket_reserve(w->buckets[i], w->unit.at[i], NULL, &entry));
 	contract_write_gradient(rank, w->streams[i], &entry, 0, NUMEL, factor);
-	OK(rank->client, zerod_bucket_commit(w->buckets[i], entry.id, &w->streams[i], 1, NULL, &ticket));
+	OK(rank->client, zerod_bucket_submit(w->buckets[i], entry.id, &w->streams[i], 1, NULL, &ticket));
 }
 
 static void expect_info(struct contract_rank *rank, const struct world *w, uint64_t step, float factor)

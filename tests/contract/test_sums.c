@@ -70,9 +70,9 @@ static void test_options_that_differ_are_a_mismatch(void **state)
 	OK(rank->client, zerod_bucket_reserve(bucket, unit.at[1], NULL, &entry));
 	contract_write_gradient(rank, NULL, &entry, 0, NUMEL, 1);
 	options.op = ZEROD_MEAN;
-	FAILS(rank->client, zerod_bucket_commit(bucket, entry.id, NULL, 0, &options, NULL), ZEROD_E_MISMATCH,
+	FAILS(rank->client, zerod_bucket_submit(bucket, entry.id, NULL, 0, &options, NULL), ZEROD_E_MISMATCH,
 	      "rank 0 reduces by sum of float32");
-	OK(rank->client, zerod_bucket_commit(bucket, entry.id, NULL, 0, NULL, NULL));
+	OK(rank->client, zerod_bucket_submit(bucket, entry.id, NULL, 0, NULL, NULL));
 	contract_backward_end_all(c);
 	contract_expect_step(c, &sum, 1);
 	contract_close(c);
@@ -95,7 +95,7 @@ static void reduce_rough(struct contract_rank *rank, zerod_bucket *bucket, const
 		values[i] = rough(rank->number, i);
 	OK(rank->client, zerod_bucket_reserve(bucket, unit->at[rank->number], NULL, &entry));
 	contract_write(NULL, entry.data, values, sizeof(values));
-	OK(rank->client, zerod_bucket_commit(bucket, entry.id, NULL, 0, NULL, NULL));
+	OK(rank->client, zerod_bucket_submit(bucket, entry.id, NULL, 0, NULL, NULL));
 }
 
 /* Of each daemon's ranks, then over the daemons, in their order; rounded at every step. */
@@ -191,7 +191,7 @@ static void reduce_mixed(struct contract_rank *rank, struct mixed *m, uint32_t m
 	OK(rank->client,
 	   zerod_bucket_reserve(m->buckets[rank->number], m->unit.at[rank->number], NULL, &entry));
 	contract_write(NULL, entry.data, narrow, NUMEL * zerod_dtype_bytes(m->gradients));
-	OK(rank->client, zerod_bucket_commit(m->buckets[rank->number], entry.id, NULL, 0, &options, NULL));
+	OK(rank->client, zerod_bucket_submit(m->buckets[rank->number], entry.id, NULL, 0, &options, NULL));
 }
 
 static float stored(enum zerod_dtype dtype, float value)
@@ -353,7 +353,7 @@ static void test_overflow_on_one_rank_is_seen_by_all(void **state)
 				contract_write(NULL, (float *)entry.data + NUMEL - 1, &bad[k],
 				               sizeof(bad[k]));
 			OK(c->ranks[i].client,
-			   zerod_bucket_commit(buckets[i], entry.id, NULL, 0, NULL, NULL));
+			   zerod_bucket_submit(buckets[i], entry.id, NULL, 0, NULL, NULL));
 		}
 		contract_backward_end_all(c);
 		assert_int_not_equal(contract_devices(c).target_bytes, 0);

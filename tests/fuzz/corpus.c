@@ -123,7 +123,7 @@ static void reduce(unsigned rank, uint64_t unit, uint64_t entry)
 {
 	ASK(rank, BUCKET_RESERVE, bucket_reserve, BucketReserve, .bucket = 1 + rank, .unit = unit);
 	run_times(2);
-	ASK(rank, BUCKET_COMMIT, bucket_commit, BucketCommit, .bucket = 1 + rank, .entry = entry);
+	ASK(rank, BUCKET_SUBMIT, bucket_submit, BucketSubmit, .bucket = 1 + rank, .entry = entry);
 }
 
 static void update_behind_a_fence(unsigned ranks, Zd__Fence **fences)
@@ -301,7 +301,7 @@ static const Zd__Reply__BodyCase answers[] = {
         ZD__REPLY__BODY__NOT_SET,       ZD__REPLY__BODY__NOT_SET,
         ZD__REPLY__BODY_GATHER,         ZD__REPLY__BODY_RELEASE,
         ZD__REPLY__BODY_BACKWARD_BEGIN, ZD__REPLY__BODY_BUCKET_CREATE,
-        ZD__REPLY__BODY_BUCKET_RESERVE, ZD__REPLY__BODY__NOT_SET, /* bucket_commit, backward_end */
+        ZD__REPLY__BODY_BUCKET_RESERVE, ZD__REPLY__BODY__NOT_SET, /* bucket_submit, backward_end */
         ZD__REPLY__BODY__NOT_SET,       ZD__REPLY__BODY_STEP_BEGIN,
         ZD__REPLY__BODY__NOT_SET, /* step_end, bucket_destroy, commit */
         ZD__REPLY__BODY__NOT_SET,       ZD__REPLY__BODY__NOT_SET,

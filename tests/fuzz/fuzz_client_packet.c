@@ -219,7 +219,7 @@ static void use_reductions(zerod_group *group, zerod_unit *unit)
 	if (zerod_bucket_create(group, &options, &bucket) == 0 &&
 	    zerod_bucket_reserve(bucket, unit, NULL, &entry) == 0) {
 		touch(entry.data, entry.padded_numel * sizeof(float));
-		(void)!zerod_bucket_commit(bucket, entry.id, NULL, 0, NULL, NULL);
+		(void)!zerod_bucket_submit(bucket, entry.id, NULL, 0, NULL, NULL);
 	}
 	(void)!zerod_backward_end(group, NULL, NULL);
 	if (zerod_step_begin(group, NULL, &info, NULL) == 0 && zerod_target_get(unit, &target) == 0)
@@ -231,7 +231,7 @@ static void use_reductions(zerod_group *group, zerod_unit *unit)
 static void use_allocation(zerod_client *client)
 {
 	struct zerod_alloc_options options = ZEROD_INIT(options);
-	zerod_buffer *buffer;
+	zerod_allocation *buffer;
 	void *data;
 
 	options.job = "fuzz";

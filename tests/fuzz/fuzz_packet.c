@@ -327,9 +327,9 @@ static void name_ids(Zd__Request *request)
 		name_id(&scene.buckets, &request->bucket_reserve->bucket);
 		name_id(&scene.units, &request->bucket_reserve->unit);
 		break;
-	case ZD__REQUEST__BODY_BUCKET_COMMIT:
-		name_id(&scene.buckets, &request->bucket_commit->bucket);
-		name_id(&scene.entries, &request->bucket_commit->entry);
+	case ZD__REQUEST__BODY_BUCKET_SUBMIT:
+		name_id(&scene.buckets, &request->bucket_submit->bucket);
+		name_id(&scene.entries, &request->bucket_submit->entry);
 		break;
 	case ZD__REQUEST__BODY_REDUCE_SKIP:
 		name_id(&scene.units, &request->reduce_skip->unit);

@@ -146,7 +146,7 @@ static union {
 	Zd__BucketCreate bucket_create;
 	Zd__BucketDestroy bucket_destroy;
 	Zd__BucketReserve bucket_reserve;
-	Zd__BucketCommit bucket_commit;
+	Zd__BucketSubmit bucket_submit;
 	Zd__ReduceSkip reduce_skip;
 	Zd__BackwardEnd backward_end;
 	Zd__BackwardAbandon backward_abandon;
@@ -325,9 +325,9 @@ static void fill_bucket(Zd__Request__BodyCase kind)
 		FILL(bucket_reserve, .bucket = pick_id(), .unit = pick_id());
 		break;
 	default:
-		FILL(bucket_commit, .bucket = pick_id(), .entry = pick_id(), .op = pick(3),
+		FILL(bucket_submit, .bucket = pick_id(), .entry = pick_id(), .op = pick(3),
 		     .prescale = (float)pick(3), .overwrite = pick(2));
-		body.bucket_commit.n_fences = pick_fences(&body.bucket_commit.fences);
+		body.bucket_submit.n_fences = pick_fences(&body.bucket_submit.fences);
 		break;
 	}
 }
@@ -369,7 +369,7 @@ static const struct {
         {ZD__REQUEST__BODY_REDUCE_SKIP, fill_unit},
         {ZD__REQUEST__BODY_BUCKET_DESTROY, fill_bucket},
         {ZD__REQUEST__BODY_BUCKET_RESERVE, fill_bucket},
-        {ZD__REQUEST__BODY_BUCKET_COMMIT, fill_bucket},
+        {ZD__REQUEST__BODY_BUCKET_SUBMIT, fill_bucket},
         {ZD__REQUEST__BODY_TRIM, fill_session},
         {ZD__REQUEST__BODY_SEGMENTS_UNMAPPED, fill_session},
         {ZD__REQUEST__BODY_UNIT_LOAD, fill_unit},

@@ -239,7 +239,7 @@ static int reduce_steps(struct rank *rank)
 		expect(entry.padded_numel >= NUMEL);
 		producer = (struct producer){entry.data, rank->number};
 		expect(zerod_host_stream_launch(stream, produce, &producer) == ZEROD_OK);
-		expect(zerod_bucket_commit(bucket, entry.id, &stream, 1, NULL, NULL) == ZEROD_OK);
+		expect(zerod_bucket_submit(bucket, entry.id, &stream, 1, NULL, NULL) == ZEROD_OK);
 		expect(zerod_backward_end(rank->group, NULL, NULL) == ZEROD_OK);
 		expect(zerod_target_get(rank->unit, &target) == ZEROD_E_STATE);
 		expect(zerod_step_begin(rank->group, NULL, &info, NULL) == ZEROD_OK);
@@ -311,7 +311,7 @@ static void test_alloc_and_devices(void **state)
 	                         after = ZEROD_INIT(after);
 	struct zd_daemon daemon;
 	zerod_client *client;
-	zerod_buffer *buffer;
+	zerod_allocation *buffer;
 	uint8_t *bytes;
 	void *data;
 

@@ -79,15 +79,15 @@ static void serve_ok(struct fake_peer *peer, Zd__Request__BodyCase body)
 {
 	const Zd__Request *request = fake_expect(peer, body);
 
-	if (request && body == ZD__REQUEST__BODY_BUCKET_COMMIT)
-		fake_check(peer, request->bucket_commit->entry == ENTRY);
+	if (request && body == ZD__REQUEST__BODY_BUCKET_SUBMIT)
+		fake_check(peer, request->bucket_submit->entry == ENTRY);
 	if (request)
 		fake_ok(peer, request->id);
 }
 
 static void serve_end(struct fake_peer *peer)
 {
-	serve_ok(peer, ZD__REQUEST__BODY_BUCKET_COMMIT);
+	serve_ok(peer, ZD__REQUEST__BODY_BUCKET_SUBMIT);
 	serve_ok(peer, ZD__REQUEST__BODY_BACKWARD_END);
 	fake_expect_end(peer);
 }
@@ -108,7 +108,7 @@ static void end_backward(struct scene *scene, zerod_bucket *bucket, const struct
 {
 	assert_int_equal(entry->id, ENTRY);
 	assert_int_equal(entry->padded_numel, ELEMENTS);
-	assert_status(scene->client, zerod_bucket_commit(bucket, entry->id, NULL, 0, NULL, NULL), ZEROD_OK);
+	assert_status(scene->client, zerod_bucket_submit(bucket, entry->id, NULL, 0, NULL, NULL), ZEROD_OK);
 	assert_status(scene->client, zerod_backward_end(scene->group, NULL, NULL), ZEROD_OK);
 }
 
@@ -239,7 +239,7 @@ static void test_an_abandoned_sum_has_its_streams(void **state)
 	assert_status(scene.client, zerod_host_stream_launch(stream, wait_for, &gate), ZEROD_OK);
 	options.flags = ZEROD_RESERVE_ACCUMULATE;
 	assert_status(scene.client, zerod_bucket_reserve(bucket, scene.unit, &options, &entry), ZEROD_OK);
-	assert_status(scene.client, zerod_bucket_commit(bucket, entry.id, &stream, 1, NULL, NULL), ZEROD_OK);
+	assert_status(scene.client, zerod_bucket_submit(bucket, entry.id, &stream, 1, NULL, NULL), ZEROD_OK);
 	assert_status(scene.client, zerod_backward_abandon(scene.group, NULL, 0), ZEROD_OK);
 	assert_int_equal(sem_post(&gate), 0);
 	zerod_stream_destroy(stream);
@@ -263,7 +263,7 @@ static void serve_packet(struct fake_peer *peer, void *arg)
 		fake_gather_reply(peer, request->id, 0);
 	grant(peer, expect_reserve(peer));
 	before = peer->packets;
-	serve_ok(peer, ZD__REQUEST__BODY_BUCKET_COMMIT);
+	serve_ok(peer, ZD__REQUEST__BODY_BUCKET_SUBMIT);
 	serve_ok(peer, ZD__REQUEST__BODY_RELEASE);
 	request = fake_expect(peer, ZD__REQUEST__BODY_GATHER);
 	if (request)
@@ -296,7 +296,7 @@ static void test_a_layers_requests_are_one_packet(void **state)
 	assert_status(scene.client, zerod_gather(scene.unit, NULL, NULL, &data), ZEROD_OK);
 	assert_status(scene.client, zerod_bucket_reserve(bucket, scene.unit, &reserve, &entry), ZEROD_OK);
 	zerod_cork(scene.client);
-	assert_status(scene.client, zerod_bucket_commit(bucket, entry.id, &reserve.stream, 1, &commit, NULL),
+	assert_status(scene.client, zerod_bucket_submit(bucket, entry.id, &reserve.stream, 1, &commit, NULL),
 	              ZEROD_OK);
 	assert_status(scene.client, zerod_release(scene.unit, &reserve.stream, 1, &release, NULL), ZEROD_OK);
 	assert_status(scene.client, zerod_gather_begin(scene.unit, NULL, &ticket), ZEROD_OK);

@@ -143,7 +143,7 @@ static void serve_what_was_never_sent(struct fake_peer *peer, void *arg)
 
 /* ---- Tests --------------------------------------------------------------------------------------------- */
 
-static void *allocate(struct scene *scene, zerod_buffer **buffer)
+static void *allocate(struct scene *scene, zerod_allocation **buffer)
 {
 	struct zerod_alloc_options options = ZEROD_INIT(options);
 	void *data;
@@ -158,7 +158,7 @@ static void *allocate(struct scene *scene, zerod_buffer **buffer)
 static void test_behind_a_reply(void **state)
 {
 	struct scene scene;
-	zerod_buffer *buffer;
+	zerod_allocation *buffer;
 	void *data;
 
 	(void)state;
@@ -173,7 +173,7 @@ static void test_behind_a_reply(void **state)
 static void test_alone(void **state)
 {
 	struct scene scene;
-	zerod_buffer *buffer;
+	zerod_allocation *buffer;
 	void *data;
 
 	(void)state;

@@ -220,7 +220,7 @@ static void test_allocation_that_cannot_be_mapped(void **state)
 	struct contract *c = contract_open(NULL);
 	zerod_client *client = c->ranks[0].client;
 	struct zerod_alloc_options options = ZEROD_INIT(options);
-	zerod_buffer *buffer;
+	zerod_allocation *buffer;
 	void *data;
 
 	(void)state;
@@ -248,7 +248,7 @@ static void test_entry_that_cannot_be_mapped(void **state)
 	      "OUT_OF_MEMORY");
 	OK(rank->client, zerod_bucket_reserve(bucket, unit.at[0], NULL, &entry));
 	FAILS(rank->client, zerod_bucket_reserve(bucket, unit.at[0], NULL, &entry), ZEROD_E_DUPLICATE, NULL);
-	OK(rank->client, zerod_bucket_commit(bucket, entry.id, NULL, 0, NULL, NULL));
+	OK(rank->client, zerod_bucket_submit(bucket, entry.id, NULL, 0, NULL, NULL));
 	OK(c->ranks[1].client, zerod_backward_begin(c->ranks[1].group, NULL));
 	OK(c->ranks[1].client, zerod_reduce_skip(unit.at[1], NULL, NULL));
 	contract_backward_end_all(c);

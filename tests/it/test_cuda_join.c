@@ -45,7 +45,7 @@ static void expect_refusal(zerod_client *client, int status, const char *text)
 {
 	struct zerod_group_options options = ZEROD_INIT(options);
 	struct zerod_alloc_options alloc = ZEROD_INIT(alloc);
-	zerod_buffer *buffer;
+	zerod_allocation *buffer;
 	zerod_group *group;
 	void *data;
 
@@ -76,7 +76,7 @@ static void test_hidden_gpu_is_named(void **state)
 	struct zerod_alloc_options alloc = ZEROD_INIT(alloc);
 	struct zerod_device_info hidden = ZEROD_INIT(hidden), seen = ZEROD_INIT(seen);
 	struct scene scene;
-	zerod_buffer *buffer;
+	zerod_allocation *buffer;
 	void *data;
 
 	(void)state;

@@ -16,7 +16,7 @@ struct scene {
 	struct contract *c;
 	struct contract_rank *rank;
 	struct contract_unit unit;
-	zerod_buffer *buffer;
+	zerod_allocation *buffer;
 	struct zerod_source source;
 };
 

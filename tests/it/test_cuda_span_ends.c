@@ -111,7 +111,7 @@ static int rank_commit(struct rank *rank)
 
 	if (!status)
 		status = zerod_bucket_reserve(rank->bucket, rank->unit, NULL, &entry);
-	return status ? status : zerod_bucket_commit(rank->bucket, entry.id, NULL, 0, NULL, NULL);
+	return status ? status : zerod_bucket_submit(rank->bucket, entry.id, NULL, 0, NULL, NULL);
 }
 
 /* What it was given may be aborted. */

@@ -83,7 +83,7 @@ static void rank_backward(struct rank *rank)
 		for (uint64_t i = 0; i < unit_numel[u]; i++)
 			rank->values[i] = gradient(u, i) * (float)(rank->number + 1);
 		rank_write(rank, entry.data, unit_numel[u]);
-		TRY(rank, zerod_bucket_commit(rank->bucket, entry.id, &rank->stream, 1, NULL, NULL));
+		TRY(rank, zerod_bucket_submit(rank->bucket, entry.id, &rank->stream, 1, NULL, NULL));
 	}
 	TRY(rank, zerod_backward_end(rank->group, NULL, NULL));
 }

@@ -138,7 +138,7 @@ static void test_capture_is_not_disturbed(void **state)
 	scene_make_current(0);
 	assert_int_equal(driver->streamBeginCapture(captured, ZD_CU_CAPTURE_GLOBAL), 0);
 	for (unsigned i = 0; i < 2; i++)
-		OK(c->ranks[i].client, zerod_bucket_commit(buckets[i], entries[i].id, NULL, 0, NULL, NULL));
+		OK(c->ranks[i].client, zerod_bucket_submit(buckets[i], entries[i].id, NULL, 0, NULL, NULL));
 	contract_backward_end_all(c);
 	assert_int_equal(driver->streamEndCapture(captured, &graph), 0);
 	assert_int_equal(driver->graphDestroy(graph), 0);

@@ -77,7 +77,7 @@ static int commit(struct rank *rank, float value)
 	return zerod_bucket_reserve(rank->bucket, rank->unit, NULL, &entry) ||
 	       driver()->memcpyHtoDAsync((zd_cu_ptr)entry.data, values, sizeof(values), NULL) ||
 	       driver()->streamSynchronize(NULL) ||
-	       zerod_bucket_commit(rank->bucket, entry.id, NULL, 0, NULL, NULL);
+	       zerod_bucket_submit(rank->bucket, entry.id, NULL, 0, NULL, NULL);
 }
 
 /* The step; the rank's slice of the sum is `value` everywhere. */

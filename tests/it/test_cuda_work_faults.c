@@ -64,7 +64,7 @@ static int reduce(struct trainer *trainer)
 	       zerod_bucket_reserve(trainer->bucket, trainer->unit, NULL, &entry) ||
 	       trainer->driver->memcpyHtoDAsync((zd_cu_ptr)entry.data, values, sizeof(values), NULL) ||
 	       trainer->driver->streamSynchronize(NULL) ||
-	       zerod_bucket_commit(trainer->bucket, entry.id, NULL, 0, NULL, NULL) ||
+	       zerod_bucket_submit(trainer->bucket, entry.id, NULL, 0, NULL, NULL) ||
 	       zerod_backward_end(trainer->group, NULL, NULL);
 }
 

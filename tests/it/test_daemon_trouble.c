@@ -135,7 +135,7 @@ _Noreturn static void run_victim(const struct zd_daemon *daemon, int told, int k
 {
 	struct zerod_alloc_options options = ZEROD_INIT(options);
 	zerod_client *client;
-	zerod_buffer *buffer;
+	zerod_allocation *buffer;
 	void *data;
 	char byte = 1;
 

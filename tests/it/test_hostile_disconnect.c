@@ -241,10 +241,10 @@ static void reserve_read(void)
 }
 static void entry_behind_a_fence(void)
 {
-	send_0(RAW(BUCKET_COMMIT, bucket_commit, BucketCommit, .bucket = scene.bucket, .entry = scene.entry,
+	send_0(RAW(BUCKET_SUBMIT, bucket_submit, BucketSubmit, .bucket = scene.bucket, .entry = scene.entry,
 	           FENCE(3)));
 	(void)done_0();
-	send_1(RAW(BUCKET_COMMIT, bucket_commit, BucketCommit, .bucket = scene.peer_bucket,
+	send_1(RAW(BUCKET_SUBMIT, bucket_submit, BucketSubmit, .bucket = scene.peer_bucket,
 	           .entry = scene.peer_entry));
 	(void)done_1();
 }

@@ -234,7 +234,7 @@ static void test_unknown_ids(void **state)
 	        {RAW(REDUCE_SKIP, reduce_skip, ReduceSkip, .unit = 987654), "unit 987654"},
 	        {RAW(BUCKET_DESTROY, bucket_destroy, BucketDestroy, .bucket = 987654), "bucket 987654"},
 	        {RAW(BUCKET_RESERVE, bucket_reserve, BucketReserve, .bucket = 987654), "bucket 987654"},
-	        {RAW(BUCKET_COMMIT, bucket_commit, BucketCommit, .bucket = 987654, .entry = 1),
+	        {RAW(BUCKET_SUBMIT, bucket_submit, BucketSubmit, .bucket = 987654, .entry = 1),
 	         "bucket 987654"},
 	        {RAW(FREE, free, Free, .allocation = 987654), "allocation 987654"},
 	        {RAW(KILL_SESSION, kill_session, KillSession, .session = 987654), "session 987654"},

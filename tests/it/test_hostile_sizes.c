@@ -269,7 +269,7 @@ static void test_buckets(void **state)
 	        {BACKWARD(.target_dtype = ZEROD_BOOL), ZEROD_E_UNSUPPORTED, "dtype bool"},
 	        {RAW(BUCKET_RESERVE, bucket_reserve, BucketReserve, .bucket = bucket, .unit = unit),
 	         ZEROD_E_STATE, "runs no backward"},
-	        {RAW(BUCKET_COMMIT, bucket_commit, BucketCommit, .bucket = bucket, .entry = 987654),
+	        {RAW(BUCKET_SUBMIT, bucket_submit, BucketSubmit, .bucket = bucket, .entry = 987654),
 	         ZEROD_E_NOT_FOUND, "no entry 987654"},
 	        {RAW(BACKWARD_END, backward_end, BackwardEnd, .group = group), ZEROD_E_STATE, "no backward"},
 	        {RAW(STEP_BEGIN, step_begin, StepBegin, .group = group), ZEROD_E_STATE, "no backward"},
@@ -310,7 +310,7 @@ static void test_entries(void **state)
 	              RAW(BUCKET_RESERVE, bucket_reserve, BucketReserve, .bucket = bucket, .unit = unit));
 	entry = raw_expect(&raw, id, 0)->bucket_reserve->entry;
 #define ENTRY(...)                                                                                           \
-	RAW(BUCKET_COMMIT, bucket_commit, BucketCommit, .bucket = bucket, .entry = entry, __VA_ARGS__)
+	RAW(BUCKET_SUBMIT, bucket_submit, BucketSubmit, .bucket = bucket, .entry = entry, __VA_ARGS__)
 	const struct bad_request cases[] = {
 	        {ENTRY(.op = 2), ZEROD_E_INVALID, "reduction 2"},
 	        {ENTRY(.prescale = NAN), ZEROD_E_INVALID, "not finite"},
@@ -319,7 +319,7 @@ static void test_entries(void **state)
 	         ZEROD_E_DUPLICATE, "small"},
 	        {RAW(REDUCE_SKIP, reduce_skip, ReduceSkip, .unit = unit), ZEROD_E_DUPLICATE, "small"},
 	        {RAW(BACKWARD_END, backward_end, BackwardEnd, .group = group), ZEROD_E_STATE,
-	         "not committed, unit 'small'"},
+	         "not submitted, unit 'small'"},
 	        {RAW(BUCKET_DESTROY, bucket_destroy, BucketDestroy, .bucket = bucket), ZEROD_E_BUSY,
 	         "1 entry"},
 	        {RAW(UNIT_UNREGISTER, unit_unregister, UnitUnregister, .unit = unit), ZEROD_E_BUSY, "small"},
@@ -327,7 +327,7 @@ static void test_entries(void **state)
 	};
 	expect_refused(cases, COUNT(cases));
 	call(ENTRY(.op = 0, .n_fences = 1, .fences = &(Zd__Fence *){&fence}));
-	RAW_EXPECT_ERROR(&raw, raw_send(&raw, ENTRY(.op = 0)), ZEROD_E_STATE, "committed already");
+	RAW_EXPECT_ERROR(&raw, raw_send(&raw, ENTRY(.op = 0)), ZEROD_E_STATE, "submitted already");
 	raw_signal(&raw, 0, 1);
 	call(RAW(BACKWARD_END, backward_end, BackwardEnd, .group = group));
 	raw_close(&raw);

@@ -24,7 +24,7 @@ static void connected(struct trainer *t)
 static void allocated(struct trainer *t)
 {
 	struct zerod_alloc_options options = ZEROD_INIT(options);
-	zerod_buffer *buffer;
+	zerod_allocation *buffer;
 	void *data;
 
 	trainer_connect(t);
@@ -38,7 +38,7 @@ static void allocated(struct trainer *t)
 static void allocating(struct trainer *t)
 {
 	struct zerod_alloc_options options = ZEROD_INIT(options);
-	zerod_buffer *buffer;
+	zerod_allocation *buffer;
 	void *data;
 
 	trainer_connect(t);
@@ -55,7 +55,7 @@ static void allocating(struct trainer *t)
 static void freed_behind_a_stream(struct trainer *t)
 {
 	struct zerod_alloc_options options = ZEROD_INIT(options);
-	zerod_buffer *buffer;
+	zerod_allocation *buffer;
 	void *data;
 
 	trainer_connect(t);
@@ -288,7 +288,7 @@ static void commit_stuck(struct trainer *t)
 	begin_backward(t);
 	trainer_make_stuck(t);
 	reserve(t, t->unit, &entry);
-	TRY(t, zerod_bucket_commit(t->bucket, entry.id, &t->stuck, 1, NULL, NULL));
+	TRY(t, zerod_bucket_submit(t->bucket, entry.id, &t->stuck, 1, NULL, NULL));
 }
 
 static void committed(struct trainer *t)
@@ -322,7 +322,7 @@ static void waiting_for_a_gradient(struct trainer *t)
 	if (t->rank > 0)
 		return;
 	reserve(t, t->unit, &entry);
-	TRY(t, zerod_bucket_commit(t->bucket, entry.id, NULL, 0, NULL, NULL));
+	TRY(t, zerod_bucket_submit(t->bucket, entry.id, NULL, 0, NULL, NULL));
 	TRY(t, zerod_backward_end(t->group, NULL, NULL));
 }
 
@@ -332,7 +332,7 @@ static void reduce_all(struct trainer *t)
 
 	begin_backward(t);
 	reserve(t, t->unit, &entry);
-	TRY(t, zerod_bucket_commit(t->bucket, entry.id, NULL, 0, NULL, NULL));
+	TRY(t, zerod_bucket_submit(t->bucket, entry.id, NULL, 0, NULL, NULL));
 	TRY(t, zerod_backward_end(t->group, NULL, NULL));
 }
 

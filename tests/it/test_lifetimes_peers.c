@@ -149,7 +149,7 @@ static void reduce_own(float value)
 
 	for (uint64_t i = 0; i < NUMEL; i++)
 		data[i] = value;
-	(void)call(RAW(BUCKET_COMMIT, bucket_commit, BucketCommit, .bucket = bucket, .entry = entry->entry));
+	(void)call(RAW(BUCKET_SUBMIT, bucket_submit, BucketSubmit, .bucket = bucket, .entry = entry->entry));
 }
 
 static void test_reductions_are_told(void **state)
@@ -234,7 +234,7 @@ static void peer_trains(struct trainer *t)
 	TRY(t, zerod_bucket_reserve(t->bucket, t->unit, NULL, &entry));
 	for (uint64_t i = 0; i < NUMEL; i++)
 		((float *)entry.data)[i] = (float)(getpid() % 1000);
-	TRY(t, zerod_bucket_commit(t->bucket, entry.id, NULL, 0, NULL, NULL));
+	TRY(t, zerod_bucket_submit(t->bucket, entry.id, NULL, 0, NULL, NULL));
 	TRY(t, zerod_backward_end(t->group, NULL, NULL));
 	TRY(t, zerod_step_begin(t->group, NULL, OPTIONS_OF(zerod_step_info, .step = 0), NULL));
 	TRY(t, zerod_step_end(t->group, NULL, 0));

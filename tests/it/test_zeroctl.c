@@ -18,7 +18,7 @@ struct trainer {
 	zerod_group *group;
 	zerod_unit *unit, *persistent;
 	zerod_bucket *bucket;
-	zerod_buffer *buffer;
+	zerod_allocation *buffer;
 	zerod_scope claim;
 };
 

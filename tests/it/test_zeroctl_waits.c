@@ -187,13 +187,13 @@ static void gradient_says_which_streams_still_write_it(void **state)
 	assert_status(me.client, zerod_bucket_create(me.group, &options, &bucket), ZEROD_OK);
 	assert_status(me.client, zerod_backward_begin(me.group, &backward), ZEROD_OK);
 	assert_status(me.client, zerod_bucket_reserve(bucket, a, NULL, &entry), ZEROD_OK);
-	assert_true(table_has("buckets", "unit 'a': not committed yet"));
+	assert_true(table_has("buckets", "unit 'a': not submitted yet"));
 	memset(entry.data, 0, UNIT_BYTES * sizeof(float));
 	gated_open(&me, &first, entry.data);
 	gated_open(&me, &second, entry.data);
 	streams[0] = first.stream;
 	streams[1] = second.stream;
-	assert_status(me.client, zerod_bucket_commit(bucket, entry.id, streams, 2, NULL, NULL), ZEROD_OK);
+	assert_status(me.client, zerod_bucket_submit(bucket, entry.id, streams, 2, NULL, NULL), ZEROD_OK);
 	await_table("buckets", "unit 'a': 2 of rank 0's 2 streams, timeline 0 first");
 	gated_finish(&me, &first, 0);
 	await_table("buckets", "unit 'a': 1 of rank 0's 2 streams, timeline 1 first");

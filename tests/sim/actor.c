@@ -45,7 +45,7 @@ static bool waits_for_reply(const struct zd_sim_op *op)
 	case ZD_SIM_EDIT:
 	case ZD_SIM_RELEASE:
 	case ZD_SIM_RESERVE:
-	case ZD_SIM_BUCKET_COMMIT:
+	case ZD_SIM_BUCKET_SUBMIT:
 	case ZD_SIM_SKIP:
 	case ZD_SIM_ALLOC:
 	case ZD_SIM_FREE:
@@ -70,7 +70,7 @@ static bool ready_pipelined(const struct zd_sim_session *session, const struct z
 	case ZD_SIM_FORWARD_END:
 		return true;
 	case ZD_SIM_RESERVE:
-	case ZD_SIM_BUCKET_COMMIT:
+	case ZD_SIM_BUCKET_SUBMIT:
 		return !handle->registering && !handle->entry.pending;
 	case ZD_SIM_ALLOC:
 	case ZD_SIM_FREE:

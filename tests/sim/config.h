@@ -162,7 +162,7 @@ enum zd_sim_op_kind {
 	ZD_SIM_BUCKET_CREATE, /* for the unit, and all that share its bucket */
 	ZD_SIM_BUCKET_DESTROY,
 	ZD_SIM_RESERVE,
-	ZD_SIM_BUCKET_COMMIT,
+	ZD_SIM_BUCKET_SUBMIT,
 	ZD_SIM_SKIP,
 	ZD_SIM_BACKWARD_END,
 	ZD_SIM_STEP_BEGIN,
@@ -198,7 +198,7 @@ enum {
 	ZD_SIM_TURNED,         /* REGISTER: with another view */
 	ZD_SIM_VIEW_BEYOND,    /* REGISTER: with a view that ends behind the unit */
 	ZD_SIM_FORCE = 16,     /* PUBLISH */
-	ZD_SIM_INF = 16,       /* BUCKET_COMMIT: the gradient has an inf */
+	ZD_SIM_INF = 16,       /* BUCKET_SUBMIT: the gradient has an inf */
 	ZD_SIM_IMPATIENT = 16, /* GATHER: with a deadline */
 	ZD_SIM_VERSION = 256,  /* GATHER: times the version that is asked for */
 };

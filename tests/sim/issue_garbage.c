@@ -14,7 +14,7 @@ static void garbage_ids(struct zd_args *args, struct zd_sim_rng *rng)
 	        ZD_REQ_KILL_SESSION,   ZD_REQ_ABORT_GROUP,
 	        ZD_REQ_END_JOB,        ZD_REQ_COMMIT,
 	        ZD_REQ_SET_PERSISTENT, ZD_REQ_BUCKET_RESERVE,
-	        ZD_REQ_BUCKET_COMMIT,  ZD_REQ_FREE,
+	        ZD_REQ_BUCKET_SUBMIT,  ZD_REQ_FREE,
 	        ZD_REQ_STEP_END,       ZD_REQ_BACKWARD_BEGIN,
 	        ZD_REQ_FORWARD_BEGIN,  ZD_REQ_FORWARD_END,
 	        ZD_REQ_CLAIM_END,      ZD_REQ_SCOPE_ABANDON,

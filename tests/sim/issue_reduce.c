@@ -37,30 +37,30 @@ static void write_gradient(struct zd_sim_world *world, struct zd_sim_session *se
 	uint8_t *bytes = zd_sim_memory(world, &entry->at, "entry");
 	for (uint64_t i = done; i < numel; i++)
 		zd_sim_float_store(dtype, bytes, i, zd_sim_gradient_value(request->key, request->inf_at, i));
-	args->u.bucket_commit.fences = (struct zd_fence_list){.count = nstreams, .fences = fences};
+	args->u.bucket_submit.fences = (struct zd_fence_list){.count = nstreams, .fences = fences};
 }
 
-static bool issue_bucket_commit(struct zd_sim_world *world, struct zd_sim_session *session,
+static bool issue_bucket_submit(struct zd_sim_world *world, struct zd_sim_session *session,
                                 const struct zd_sim_op *op, struct zd_sim_request *request,
                                 struct zd_sim_rng *rng)
 {
 	const struct zd_sim_plan *plan = &world->config.groups[op->group].plan;
 	struct zd_sim_member *member = &session->members[op->group];
 	struct zd_sim_entry *entry = &member->handles[op->unit].entry;
-	struct zd_args args = {.kind = ZD_REQ_BUCKET_COMMIT};
+	struct zd_args args = {.kind = ZD_REQ_BUCKET_SUBMIT};
 	struct zd_fence fences[ZD_SIM_STREAMS];
 
 	if (!zd_sim_entry_held(member, entry) && !(entry->id && op->expect))
 		return false;
 	if (!op->expect)
 		write_gradient(world, session, op, request, rng, &args, fences);
-	args.u.bucket_commit.bucket = entry->bucket;
-	args.u.bucket_commit.entry = entry->id;
-	args.u.bucket_commit.op = plan->op;
-	args.u.bucket_commit.prescale = plan->prescale;
-	args.u.bucket_commit.overwrite = plan->overwrite;
+	args.u.bucket_submit.bucket = entry->bucket;
+	args.u.bucket_submit.entry = entry->id;
+	args.u.bucket_submit.op = plan->op;
+	args.u.bucket_submit.prescale = plan->prescale;
+	args.u.bucket_submit.overwrite = plan->overwrite;
 	if (op->expect == ZEROD_E_MISMATCH)
-		args.u.bucket_commit.op = plan->op == ZEROD_SUM ? ZEROD_MEAN : ZEROD_SUM;
+		args.u.bucket_submit.op = plan->op == ZEROD_SUM ? ZEROD_MEAN : ZEROD_SUM;
 	entry->committed = entry->committed || !op->expect;
 	zd_sim_send(world, session, request, &args);
 	return true;
@@ -166,8 +166,8 @@ bool zd_sim_issue_reduce(struct zd_sim_world *world, struct zd_sim_session *sess
 
 	zd_sim_rng_init(&rng, world->config.seed, index);
 	switch (op->kind) {
-	case ZD_SIM_BUCKET_COMMIT:
-		return issue_bucket_commit(world, session, op, &request, &rng);
+	case ZD_SIM_BUCKET_SUBMIT:
+		return issue_bucket_submit(world, session, op, &request, &rng);
 	case ZD_SIM_STEP_END:
 		return issue_step_end(world, session, op, &request);
 	case ZD_SIM_SKIP:

@@ -115,7 +115,7 @@ struct zd_sim_request {
 	uint32_t uses;
 	bool prefetch, must_fail, noise;
 	uint64_t bucket, bytes, alignment;
-	uint64_t key, inf_at; /* BUCKET_COMMIT: what was written */
+	uint64_t key, inf_at; /* BUCKET_SUBMIT: what was written */
 	uint32_t alloc;
 	uint8_t units;          /* bits: of an UPDATE_BEGIN, PUBLISH or CONTEXT_BEGIN */
 	bool held, unheld;      /* PUBLISH: BUSY is the only answer; is none */

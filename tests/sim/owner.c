@@ -82,7 +82,7 @@ static const char *owned_by_handle(const struct zd_sim_session *session, const s
 	if (!copy && handle->id && zd_sim_overlap(&handle->shard, at))
 		return "a shard";
 	if (zd_sim_entry_held(member, &handle->entry) && zd_sim_overlap(&handle->entry.at, at))
-		return "an entry that is not committed";
+		return "an entry that is not submitted";
 	for (uint32_t h = 0; h < ZD_SIM_HOLDERS; h++) {
 		const struct zd_sim_lease *lease = &handle->leases[h];
 		if (lease->uses && zd_sim_overlap(&lease->buffer, at) &&

@@ -52,7 +52,7 @@ static void push_noise(struct zd_sim_generator *gen)
 	        ZD_SIM_REGISTER,
 	        ZD_SIM_UNREGISTER,
 	        ZD_SIM_RESERVE,
-	        ZD_SIM_BUCKET_COMMIT,
+	        ZD_SIM_BUCKET_SUBMIT,
 	        ZD_SIM_SKIP,
 	        ZD_SIM_BACKWARD_BEGIN,
 	        ZD_SIM_BACKWARD_END,
@@ -107,7 +107,7 @@ static void shuffle(struct zd_sim_generator *gen, uint8_t *order, uint32_t count
  */
 static bool dies(struct zd_sim_generator *gen, enum zd_sim_op_kind kind)
 {
-	bool has = kind == ZD_SIM_BUCKET_COMMIT || kind == ZD_SIM_STEP_END || kind == ZD_SIM_PUBLISH ||
+	bool has = kind == ZD_SIM_BUCKET_SUBMIT || kind == ZD_SIM_STEP_END || kind == ZD_SIM_PUBLISH ||
 	           kind == ZD_SIM_COMMIT;
 	uint32_t rarely = gen->config->mortal ? 2000 : 300;
 
@@ -211,11 +211,11 @@ static void backward(struct zd_sim_generator *gen, uint32_t group, bool boundary
 		} else {
 			zd_sim_train(gen, ZD_SIM_RESERVE, group, unit, 0, 0);
 			if (!late)
-				zd_sim_train(gen, ZD_SIM_BUCKET_COMMIT, group, unit, 0, 0);
+				zd_sim_train(gen, ZD_SIM_BUCKET_SUBMIT, group, unit, 0, 0);
 		}
 	}
 	for (uint32_t u = 0; u < g->nunits && late; u++) /* void where nothing is reserved */
-		zd_sim_train(gen, ZD_SIM_BUCKET_COMMIT, group, u, 0, 0);
+		zd_sim_train(gen, ZD_SIM_BUCKET_SUBMIT, group, u, 0, 0);
 	zd_sim_train(gen, ZD_SIM_BACKWARD_END, group, 0, 0, 0);
 }
 

@@ -299,7 +299,7 @@ static void dispatch(struct zd_sim_world *world, struct zd_sim_session *session,
 	case ZD_REQ_BUCKET_CREATE:
 	case ZD_REQ_BUCKET_DESTROY:
 	case ZD_REQ_BUCKET_RESERVE:
-	case ZD_REQ_BUCKET_COMMIT:
+	case ZD_REQ_BUCKET_SUBMIT:
 	case ZD_REQ_REDUCE_SKIP:
 	case ZD_REQ_BACKWARD_END:
 	case ZD_REQ_STEP_BEGIN:

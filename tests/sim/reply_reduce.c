@@ -46,7 +46,7 @@ static void replied_commit(struct zd_sim_world *world, struct zd_sim_session *se
 	uint32_t rank = zd_sim_rank(&world->config, session->actor, request->group);
 
 	if (reply->status == ZEROD_E_NOT_FOUND || (member->lost && reply->status == 0))
-		zd_sim_fail(world, "an entry of session %llu, %s, is committed: %s",
+		zd_sim_fail(world, "an entry of session %llu, %s, is submitted: %s",
 		            (unsigned long long)session->id, member->lost ? "abandoned" : "reserved",
 		            zerod_status_name(reply->status));
 	if (member->lost) /* refused, and given back behind its fences */
@@ -174,7 +174,7 @@ void zd_sim_reply_reduce(struct zd_sim_world *world, struct zd_sim_session *sess
 	case ZD_REQ_BUCKET_RESERVE:
 		replied_reserve(world, session, request, reply);
 		return;
-	case ZD_REQ_BUCKET_COMMIT:
+	case ZD_REQ_BUCKET_SUBMIT:
 		replied_commit(world, session, request, reply);
 		return;
 	case ZD_REQ_BUCKET_CREATE:

@@ -69,7 +69,7 @@
 #define BACKWARD(boundary)       ONLY(ALL, BACKWARD_BEGIN, 0, 0, boundary)
 #define BACKWARD_END             ONLY(ALL, BACKWARD_END, 0, 0, 0)
 #define RESERVE(ranks, unit)     ONLY(ranks, RESERVE, unit, 0, 0)
-#define FILL(ranks, unit)        ONLY(ranks, BUCKET_COMMIT, unit, 0, 0)
+#define FILL(ranks, unit)        ONLY(ranks, BUCKET_SUBMIT, unit, 0, 0)
 #define REDUCE(ranks, unit)      RESERVE(ranks, unit), FILL(ranks, unit)
 #define SKIP(ranks, unit)        ONLY(ranks, SKIP, unit, 0, 0)
 #define STEP                     ONLY(ALL, STEP_BEGIN, 0, 0, 0), ONLY(ALL, STEP_END, 0, 0, 0)

@@ -88,13 +88,13 @@ SCRIPT(too_wide, too_wide, "reserve-larger-than-any-bucket", .world = 2, .nunits
 
 OPS(entry_twice) = {BACKWARD(1),
                     REDUCE(RANK(0), 0),
-                    REFUSED(RANK(0), BUCKET_COMMIT, 0, 0, 0, STATE, "of unit 'u0' is committed already"),
+                    REFUSED(RANK(0), BUCKET_SUBMIT, 0, 0, 0, STATE, "of unit 'u0' is submitted already"),
                     MEET,
                     REDUCE(RANK(1), 0),
                     BACKWARD_END,
                     STEP,
                     MEET};
-SCRIPT(entry_twice, entry_twice, "entry-committed-twice", .world = 2, .nunits = 1, .stage = 3, .repeats = 2);
+SCRIPT(entry_twice, entry_twice, "entry-submitted-twice", .world = 2, .nunits = 1, .stage = 3, .repeats = 2);
 
 OPS(step_twice) = {ONLY(ALL, COMMIT, 0, 0, 1), MEET,
                    REFUSED(ALL, COMMIT, 0, 0, 1, STATE, "step 1 is committed; 1 is not after it"),

@@ -111,7 +111,7 @@ static bool of_unit(const struct zd_sim_op *op)
 {
 	return gathers(op) || op->kind == ZD_SIM_REGISTER || op->kind == ZD_SIM_UNREGISTER ||
 	       op->kind == ZD_SIM_UPDATE_BEGIN || op->kind == ZD_SIM_PUBLISH || op->kind == ZD_SIM_RESERVE ||
-	       op->kind == ZD_SIM_BUCKET_COMMIT || op->kind == ZD_SIM_SKIP ||
+	       op->kind == ZD_SIM_BUCKET_SUBMIT || op->kind == ZD_SIM_SKIP ||
 	       op->kind == ZD_SIM_SET_PERSISTENT;
 }
 

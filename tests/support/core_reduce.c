@@ -110,10 +110,10 @@ uint64_t core_reserve(struct core_team *team, uint32_t rank, uint64_t bucket, ui
 	return core_send(team->core, team->session[rank], &args);
 }
 
-uint64_t core_bucket_commit(struct core_team *team, uint32_t rank, const struct core_commit *commit)
+uint64_t core_bucket_submit(struct core_team *team, uint32_t rank, const struct core_commit *commit)
 {
-	struct zd_args args = {.kind = ZD_REQ_BUCKET_COMMIT,
-	                       .u.bucket_commit = {.bucket = commit->bucket,
+	struct zd_args args = {.kind = ZD_REQ_BUCKET_SUBMIT,
+	                       .u.bucket_submit = {.bucket = commit->bucket,
 	                                           .entry = commit->entry,
 	                                           .fences = {commit->nfences, commit->fences},
 	                                           .op = commit->op,
@@ -193,7 +193,7 @@ uint64_t core_put(struct core_reducers *g, uint32_t rank, uint64_t unit, float f
 void core_reduce(struct core_reducers *g, uint32_t rank, uint64_t unit, float factor)
 {
 	struct core_commit commit = {.bucket = g->bucket[rank], .entry = core_put(g, rank, unit, factor)};
-	core_expect(g->team.core, core_bucket_commit(&g->team, rank, &commit), 0);
+	core_expect(g->team.core, core_bucket_submit(&g->team, rank, &commit), 0);
 }
 
 void core_reducers_step(struct core_reducers *g, const struct zd_reply *replies[CORE_TEAM])

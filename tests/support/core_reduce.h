@@ -38,7 +38,7 @@ struct core_commit {
 	uint32_t nfences;
 	const struct zd_fence *fences;
 };
-uint64_t core_bucket_commit(struct core_team *team, uint32_t rank, const struct core_commit *commit);
+uint64_t core_bucket_submit(struct core_team *team, uint32_t rank, const struct core_commit *commit);
 
 /* ---- Gradients ----------------------------------------------------------------------------------------- */
 

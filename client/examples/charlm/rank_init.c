@@ -97,7 +97,7 @@ static int register_unit(struct rank *r, enum charlm_unit unit)
 	alloc.name = name;
 	alloc.device = r->device;
 	alloc.bytes = 2 * r->shards[unit].shard_numel * sizeof(float);
-	zerod_buffer *buffer; /* lives as long as the session */
+	zerod_allocation *buffer; /* lives as long as the session */
 	void *moments;
 	rc = zerod_alloc(r->client, &alloc, &buffer, &moments);
 	if (rc != ZEROD_OK)

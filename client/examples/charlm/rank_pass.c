@@ -200,7 +200,7 @@ static int hand_over(struct rank *r, zerod_bucket *bucket, enum charlm_unit unit
 	struct zerod_reduce_options options = ZEROD_INIT(options);
 	options.op = ZEROD_MEAN;
 	options.prescale = 1.0f / (float)r->plan->accum;
-	int rc = zerod_bucket_commit(bucket, entry->id, streams, nstreams, &options, NULL);
+	int rc = zerod_bucket_submit(bucket, entry->id, streams, nstreams, &options, NULL);
 	return rc == ZEROD_OK ? rc
 	                      : charlm_rank_fail(r, rc, "handing over the gradient of",
 	                                         charlm_rank_unit_name(r, unit));

@@ -233,7 +233,7 @@ static inline void reduce(struct peer *peer, uint64_t unit, float value)
 
 	for (uint64_t i = 0; i < entry->location->bytes / sizeof(*to); i++)
 		to[i] = value;
-	(void)call(peer, RAW(BUCKET_COMMIT, bucket_commit, BucketCommit, .bucket = peer->bucket,
+	(void)call(peer, RAW(BUCKET_SUBMIT, bucket_submit, BucketSubmit, .bucket = peer->bucket,
 	                     .entry = entry->entry));
 }
 

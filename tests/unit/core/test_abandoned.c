@@ -84,7 +84,7 @@ static uint64_t commit(struct scene *s, uint32_t i, const struct zd_fence *fence
 {
 	struct core_commit c = {
 	        .bucket = s->g.bucket[0], .entry = s->entry[i], .nfences = fence != NULL, .fences = fence};
-	return core_bucket_commit(&s->g.team, 0, &c);
+	return core_bucket_submit(&s->g.team, 0, &c);
 }
 
 static uint64_t buckets(const struct scene *s)
@@ -127,7 +127,7 @@ static void expect_not_handed_out(struct scene *s, struct zd_location kept)
 	const struct zd_reply *reply = core_expect(core, core_reserve(&other, 0, bucket, unit), 0);
 	assert_false(overlap(reply->u.bucket_reserve.location, kept));
 	struct core_commit c = {.bucket = bucket, .entry = reply->u.bucket_reserve.entry};
-	core_expect(core, core_bucket_commit(&other, 0, &c), 0);
+	core_expect(core, core_bucket_submit(&other, 0, &c), 0);
 	core_expect(core, core_backward_end(&other, 0), 0);
 	reply = core_expect(core, core_step(&other, 0), 0);
 	assert_false(overlap(reply->u.step_begin.target, kept));

@@ -65,7 +65,7 @@ static void test_begun_when_all_pieces_travel(void **state)
 	                             .entry = core_put(&g, 1, unit, 1.0f),
 	                             .nfences = 1,
 	                             .fences = &written};
-	core_expect(core, core_bucket_commit(&g.team, 1, &commit), 0);
+	core_expect(core, core_bucket_submit(&g.team, 1, &commit), 0);
 	assert_int_equal(core_pending(core, ZD_CMD_COPY), 1);
 	assert_int_equal(core_pending(core, ZD_CMD_REDUCE), 0); /* rank 1 still writes */
 	core_pass(core, g.team.session[1], 0, 1);

@@ -207,9 +207,9 @@ static void test_order_of_calls(void **state)
 	                  "backward 1 of rank 0 runs");
 	uint64_t entry = core_put(&g, 0, unit, 1.0f);
 	core_expect_error(core, core_backward_end(&g.team, 0), ZEROD_E_STATE,
-	                  "1 entry that is not committed, unit 'w' last");
+	                  "1 entry that is not submitted, unit 'w' last");
 	struct core_commit commit = {.bucket = g.bucket[0], .entry = entry};
-	core_expect(core, core_bucket_commit(&g.team, 0, &commit), 0);
+	core_expect(core, core_bucket_submit(&g.team, 0, &commit), 0);
 	core_reduce(&g, 1, unit, 1.0f);
 	core_reducers_end(&g);
 	uint64_t begun = core_step(&g.team, 0);
@@ -436,7 +436,7 @@ static void test_a_rank_is_replaced(void **state)
 	core_expect(core, core_step_end(&g.team, 0, NULL, 0), ZEROD_E_PEER_LOST);
 	replace(&g, 1);
 	struct core_commit commit = {.bucket = g.bucket[0], .entry = entry};
-	core_expect(core, core_bucket_commit(&g.team, 0, &commit), ZEROD_E_PEER_LOST);
+	core_expect(core, core_bucket_submit(&g.team, 0, &commit), ZEROD_E_PEER_LOST);
 	core_reducers_begin(&g, 2, true);
 	reduce_all(&g, unit, 1.0f);
 	core_reducers_end(&g);

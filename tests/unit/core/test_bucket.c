@@ -29,7 +29,7 @@ static void commit(struct core_reducers *g, uint32_t rank, uint64_t entry, const
 {
 	struct core_commit c = {
 	        .bucket = g->bucket[rank], .entry = entry, .nfences = fence != NULL, .fences = fence};
-	core_expect(g->team.core, core_bucket_commit(&g->team, rank, &c), 0);
+	core_expect(g->team.core, core_bucket_submit(&g->team, rank, &c), 0);
 }
 
 /* Units a, b, c, ... of one entry size. */
@@ -98,7 +98,7 @@ static void test_destroy(void **state)
 	core_reducers_begin(&g, 3, true);
 	uint64_t entry = core_put(&g, 0, unit, 1.0f);
 	core_expect_error(core, core_bucket_destroy(&g.team, 0, g.bucket[0]), ZEROD_E_BUSY,
-	                  "1 entry is not reduced yet: unit 'a': not committed yet");
+	                  "1 entry is not reduced yet: unit 'a': not submitted yet");
 	commit(&g, 0, entry, NULL);
 	core_expect(core, core_bucket_destroy(&g.team, 0, g.bucket[0]), ZEROD_E_BUSY);
 	core_reduce(&g, 1, unit, 1.0f);
@@ -157,23 +157,23 @@ static void test_commit_arguments(void **state)
 	core_reducers_begin(&g, 3, true);
 	struct core_commit c = {.bucket = g.bucket[0], .entry = core_put(&g, 0, unit, 1.0f)};
 	c.bucket = 999;
-	core_expect(core, core_bucket_commit(&g.team, 0, &c), ZEROD_E_NOT_FOUND);
+	core_expect(core, core_bucket_submit(&g.team, 0, &c), ZEROD_E_NOT_FOUND);
 	c.bucket = g.bucket[0];
 	c.entry++;
-	core_expect(core, core_bucket_commit(&g.team, 0, &c), ZEROD_E_NOT_FOUND);
+	core_expect(core, core_bucket_submit(&g.team, 0, &c), ZEROD_E_NOT_FOUND);
 	c.entry--;
 	c.op = 2;
-	core_expect(core, core_bucket_commit(&g.team, 0, &c), ZEROD_E_INVALID);
+	core_expect(core, core_bucket_submit(&g.team, 0, &c), ZEROD_E_INVALID);
 	c.op = ZEROD_SUM;
 	c.prescale = INFINITY;
-	core_expect(core, core_bucket_commit(&g.team, 0, &c), ZEROD_E_INVALID);
+	core_expect(core, core_bucket_submit(&g.team, 0, &c), ZEROD_E_INVALID);
 	c.prescale = 0.0f;
 	c.nfences = 1;
 	c.fences = &fence;
-	core_expect(core, core_bucket_commit(&g.team, 0, &c), ZEROD_E_INVALID);
+	core_expect(core, core_bucket_submit(&g.team, 0, &c), ZEROD_E_INVALID);
 	fence.timeline = 0;
-	core_expect(core, core_bucket_commit(&g.team, 0, &c), 0);
-	core_expect_error(core, core_bucket_commit(&g.team, 0, &c), ZEROD_E_STATE, "committed already");
+	core_expect(core, core_bucket_submit(&g.team, 0, &c), 0);
+	core_expect_error(core, core_bucket_submit(&g.team, 0, &c), ZEROD_E_STATE, "submitted already");
 	core_end(core);
 }
 
@@ -306,7 +306,7 @@ static void test_large_entries(void **state)
 	core_reducers_begin(&g, 3, true);
 	struct core_commit c = {.bucket = g.bucket[0], .nfences = 2, .fences = fences};
 	c.entry = core_put(&g, 0, units[0], 1.0f);
-	core_expect(core, core_bucket_commit(&g.team, 0, &c), 0);
+	core_expect(core, core_bucket_submit(&g.team, 0, &c), 0);
 	assert_int_equal(core_usage(core).bucket_bytes, ENTRY_BYTES);
 	core_reduce(&g, 1, units[0], 1.0f);
 	core_reduce(&g, 1, units[1], 1.0f);

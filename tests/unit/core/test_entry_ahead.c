@@ -54,7 +54,7 @@ static bool passed(struct core_reducers *g, uint32_t rank, struct ahead ahead)
 static void commit(struct core_reducers *g, uint32_t rank, uint64_t entry)
 {
 	struct core_commit c = {.bucket = g->bucket[rank], .entry = entry};
-	core_expect(g->team.core, core_bucket_commit(&g->team, rank, &c), 0);
+	core_expect(g->team.core, core_bucket_submit(&g->team, rank, &c), 0);
 }
 
 /* A rank's bucket with room for all. */
@@ -164,7 +164,7 @@ static void test_generations_follow_each_other(void **state)
 		assert_int_equal(next[i].at.offset, next[1].at.offset);
 		assert_false(passed(&g, 0, next[i]));
 		c.entry = next[i].entry;
-		core_expect(core, core_bucket_commit(&g.team, 0, &c), 0);
+		core_expect(core, core_bucket_submit(&g.team, 0, &c), 0);
 		core_reduce(&g, 1, units[i], 1.0f);
 	}
 	core_unhold(core, ZD_CMD_COPY);
@@ -272,7 +272,7 @@ static void test_the_group_fails(void **state)
 	assert_true(passed(&g, 0, second));
 	assert_true(passed(&g, 0, third));
 	struct core_commit c = {.bucket = g.bucket[0], .entry = third.entry};
-	core_expect(core, core_bucket_commit(&g.team, 0, &c), ZEROD_E_PEER_LOST);
+	core_expect(core, core_bucket_submit(&g.team, 0, &c), ZEROD_E_PEER_LOST);
 	assert_int_equal(zd_session_find(core_engine(core), g.team.session[0])->state, ZD_SESSION_OPEN);
 	core_unhold(core, ZD_CMD_COPY);
 	core_end(core);
@@ -321,8 +321,8 @@ static void commit_absent(struct core_reducers *g, uint64_t entry, const uint32_
                           int status)
 {
 	struct zd_args args = {
-	        .kind = ZD_REQ_BUCKET_COMMIT,
-	        .u.bucket_commit = {.bucket = g->bucket[0], .entry = entry, .nabsent = n, .absent = absent}};
+	        .kind = ZD_REQ_BUCKET_SUBMIT,
+	        .u.bucket_submit = {.bucket = g->bucket[0], .entry = entry, .nabsent = n, .absent = absent}};
 	core_call(g->team.core, g->team.session[0], &args, status);
 }
 

@@ -137,7 +137,7 @@ static void contribute_to(struct rig *rig, uint32_t unit, uint32_t rank, int sta
 	                             .entry = reply->u.bucket_reserve.entry,
 	                             .op = rig->op,
 	                             .prescale = rig->prescale};
-	core_expect(team->core, core_bucket_commit(team, local(rig, rank), &commit), status);
+	core_expect(team->core, core_bucket_submit(team, local(rig, rank), &commit), status);
 }
 
 static void send_skip(struct rig *rig, uint32_t unit, uint32_t rank)
@@ -563,7 +563,7 @@ static void test_producers_fail(void **state)
 	                             .entry = core_expect(team->core, request, 0)->u.bucket_reserve.entry,
 	                             .nfences = 1,
 	                             .fences = &fence};
-	core_expect(team->core, core_bucket_commit(team, 0, &commit), 0);
+	core_expect(team->core, core_bucket_submit(team, 0, &commit), 0);
 	core_fail_next(team->core, ZD_CMD_WATCH, ZEROD_E_DEVICE, "broken by the test");
 	core_pass(team->core, session, 1, 1);
 	expect_ended(&rig, 0, ZEROD_E_DEVICE,
@@ -638,7 +638,7 @@ static void test_ended_without_before_others_commit(void **state)
 	        core_expect(team->core, core_reserve(team, 0, rig.bucket[0], unit_of(&rig, 0, 0)), 0);
 	struct core_commit commit = {.bucket = rig.bucket[0], .entry = reply->u.bucket_reserve.entry};
 	core_expect(team->core, core_backward_end(team, 1), 0);
-	core_expect_error(team->core, core_bucket_commit(team, 0, &commit), ZEROD_E_MISMATCH,
+	core_expect_error(team->core, core_bucket_submit(team, 0, &commit), ZEROD_E_MISMATCH,
 	                  "rank 1 ended backward 1 without a gradient or skip for unit 'u'");
 	/* The other daemon's ranks wait for it. */
 	contribute_to(&rig, 0, 2, 0);

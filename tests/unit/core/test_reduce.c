@@ -158,7 +158,7 @@ static void test_mean_and_prescale(void **state)
 		                             .entry = core_put(&g, rank, unit, 1.0f),
 		                             .op = ZEROD_MEAN,
 		                             .prescale = 4.0f};
-		core_expect(core, core_bucket_commit(&g.team, rank, &commit), 0);
+		core_expect(core, core_bucket_submit(&g.team, rank, &commit), 0);
 	}
 	core_reducers_end(&g);
 	check_step(&g, 4.0f / 2.0f);
@@ -198,7 +198,7 @@ static void test_overwrite(void **state)
 			struct core_commit commit = {.bucket = g.bucket[rank],
 			                             .entry = core_put(&g, rank, unit, (float)i),
 			                             .overwrite = true};
-			core_expect(core, core_bucket_commit(&g.team, rank, &commit), 0);
+			core_expect(core, core_bucket_submit(&g.team, rank, &commit), 0);
 		}
 		core_reducers_end(&g);
 	}
@@ -257,7 +257,7 @@ static void test_producers(void **state)
 	                             .entry = reply->u.bucket_reserve.entry,
 	                             .nfences = 3,
 	                             .fences = fences};
-	core_expect(core, core_bucket_commit(&g.team, 0, &commit), 0);
+	core_expect(core, core_bucket_submit(&g.team, 0, &commit), 0);
 	assert_int_equal(core_count(core, ZD_CMD_COPY), 1);
 	core_row(core, ZD_TABLE_BUCKETS, g.bucket[0], &bucket);
 	assert_string_equal(bucket.waits[0], "unit 'w': 3 of rank 0's 3 streams, timeline 0 first");
@@ -286,7 +286,7 @@ static void test_fences_that_have_passed_already(void **state)
 	core_pass(core, g.team.session[0], 3, 2);
 	struct core_commit commit = {
 	        .bucket = g.bucket[0], .entry = core_put(&g, 0, unit, 1.0f), .nfences = 1, .fences = &fence};
-	core_expect(core, core_bucket_commit(&g.team, 0, &commit), 0);
+	core_expect(core, core_bucket_submit(&g.team, 0, &commit), 0);
 	assert_int_equal(core_count(core, ZD_CMD_WATCH), 0);
 	assert_int_equal(core_count(core, ZD_CMD_COPY), 0); /* alone: read from the entry */
 	core_reducers_end(&g);
@@ -302,11 +302,11 @@ static void test_pieces_are_expected(void **state)
 	uint64_t unit = begin_one(&g, core, 2, ZEROD_FLOAT32, 64);
 	struct core_commit commit = {.bucket = g.bucket[0], .entry = core_put(&g, 0, unit, 1.0f), .op = 9};
 	(void)state;
-	core_expect_error(core, core_bucket_commit(&g.team, 0, &commit), ZEROD_E_INVALID,
+	core_expect_error(core, core_bucket_submit(&g.team, 0, &commit), ZEROD_E_INVALID,
 	                  "unknown reduction");
 	assert_int_equal(core_expected(core, 0), 0);
 	commit.op = ZEROD_SUM;
-	core_expect(core, core_bucket_commit(&g.team, 0, &commit), 0);
+	core_expect(core, core_bucket_submit(&g.team, 0, &commit), 0);
 	assert_int_equal(core_count(core, ZD_CMD_COPY), 0);
 	assert_int_equal(core_expected(core, 0), 1);
 	assert_int_equal(core_expected(core, 1), 1);
@@ -372,7 +372,7 @@ static void test_twice_in_one_backward(void **state)
 	core_expect_error(core, core_reserve(&g.team, 0, g.bucket[0], unit), ZEROD_E_DUPLICATE, "unit 'w'");
 	core_expect(core, core_skip(&g.team, 0, unit), ZEROD_E_DUPLICATE);
 	struct core_commit commit = {.bucket = g.bucket[0], .entry = entry};
-	core_expect(core, core_bucket_commit(&g.team, 0, &commit), 0);
+	core_expect(core, core_bucket_submit(&g.team, 0, &commit), 0);
 	core_expect(core, core_reserve(&g.team, 0, g.bucket[0], unit), ZEROD_E_DUPLICATE);
 	core_reduce(&g, 1, unit, 1.0f);
 	core_expect(core, core_reserve(&g.team, 0, g.bucket[0], unit),
@@ -395,21 +395,21 @@ static void test_options_must_agree(void **state)
 	uint64_t unit = begin_one(&g, core, 2, ZEROD_FLOAT32, 100);
 	struct core_commit commit = {.bucket = g.bucket[0], .entry = core_put(&g, 0, unit, 1.0f)};
 	(void)state;
-	core_expect(core, core_bucket_commit(&g.team, 0, &commit), 0);
+	core_expect(core, core_bucket_submit(&g.team, 0, &commit), 0);
 	commit = (struct core_commit){
 	        .bucket = g.bucket[1], .entry = core_put(&g, 1, unit, 1.0f), .op = ZEROD_MEAN};
 	core_expect_error(
-	        core, core_bucket_commit(&g.team, 1, &commit), ZEROD_E_MISMATCH,
+	        core, core_bucket_submit(&g.team, 1, &commit), ZEROD_E_MISMATCH,
 	        "rank 0 reduces by sum of float32, prescale 1, accumulate; rank 1 says mean of float32, "
 	        "prescale 1, accumulate");
 	commit.op = ZEROD_SUM;
 	commit.prescale = 0.5f;
-	core_expect_error(core, core_bucket_commit(&g.team, 1, &commit), ZEROD_E_MISMATCH, "prescale 0.5");
+	core_expect_error(core, core_bucket_submit(&g.team, 1, &commit), ZEROD_E_MISMATCH, "prescale 0.5");
 	commit.prescale = 1.0f;
 	commit.overwrite = true;
-	core_expect_error(core, core_bucket_commit(&g.team, 1, &commit), ZEROD_E_MISMATCH, "overwrite");
+	core_expect_error(core, core_bucket_submit(&g.team, 1, &commit), ZEROD_E_MISMATCH, "overwrite");
 	commit.overwrite = false; /* nothing has changed by all that */
-	core_expect(core, core_bucket_commit(&g.team, 1, &commit), 0);
+	core_expect(core, core_bucket_submit(&g.team, 1, &commit), 0);
 	core_reducers_end(&g);
 	check_step(&g, 1.0f);
 	core_end(core);
@@ -426,7 +426,7 @@ static void test_dtypes_must_agree(void **state)
 	core_reduce(&g, 0, unit, 1.0f);
 	const struct zd_reply *reply = core_expect(core, core_reserve(&g.team, 1, narrow, unit), 0);
 	struct core_commit commit = {.bucket = narrow, .entry = reply->u.bucket_reserve.entry};
-	core_expect_error(core, core_bucket_commit(&g.team, 1, &commit), ZEROD_E_MISMATCH, "sum of bfloat16");
+	core_expect_error(core, core_bucket_submit(&g.team, 1, &commit), ZEROD_E_MISMATCH, "sum of bfloat16");
 	core_end(core);
 }
 
@@ -468,7 +468,7 @@ static void test_contribution_after_the_end(void **state)
 	        .bucket = g.bucket[0], .entry = core_put(&g, 0, unit, 1.0f), .nfences = 1, .fences = &fence};
 	(void)state;
 	core_expect(core, core_backward_end(&g.team, 1), 0);
-	core_expect_error(core, core_bucket_commit(&g.team, 0, &commit), ZEROD_E_MISMATCH,
+	core_expect_error(core, core_bucket_submit(&g.team, 0, &commit), ZEROD_E_MISMATCH,
 	                  "rank 1 ended backward 1 without a gradient or skip for unit 'w'");
 	core_expect(core, core_skip(&g.team, 0, unit), ZEROD_E_MISMATCH);
 	/* its streams still write the entry */
@@ -498,7 +498,7 @@ static void test_overflow_is_agreed(void **state)
 		core_element_set(ZEROD_FLOAT32, core_bytes(core, reply->u.bucket_reserve.location), 3,
 		                 bad[i]);
 		struct core_commit commit = {.bucket = g.bucket[1], .entry = reply->u.bucket_reserve.entry};
-		core_expect(core, core_bucket_commit(&g.team, 1, &commit), 0);
+		core_expect(core, core_bucket_submit(&g.team, 1, &commit), 0);
 		core_reducers_end(&g);
 		core_reducers_step(&g, step);
 		assert_true(step[0]->u.step_begin.overflow && step[1]->u.step_begin.overflow);
@@ -570,7 +570,7 @@ static void test_a_watch_fails(void **state)
 	        .bucket = g.bucket[0], .entry = core_put(&g, 0, unit, 1.0f), .nfences = 1, .fences = &fence};
 	(void)state;
 	core_reduce(&g, 1, unit, 1.0f);
-	core_expect(core, core_bucket_commit(&g.team, 0, &commit), 0);
+	core_expect(core, core_bucket_submit(&g.team, 0, &commit), 0);
 	core_fail_next(core, ZD_CMD_WATCH, ZEROD_E_DEVICE, "no page");
 	core_pass(core, g.team.session[0], 0, 1);
 	for (uint32_t rank = 0; rank < 2; rank++)
@@ -658,7 +658,7 @@ static void test_abort(void **state)
 	struct core_commit commit = {
 	        .bucket = g.bucket[0], .entry = core_put(&g, 0, unit, 1.0f), .nfences = 1, .fences = &fence};
 	(void)state;
-	core_expect(core, core_bucket_commit(&g.team, 0, &commit), 0);
+	core_expect(core, core_bucket_submit(&g.team, 0, &commit), 0);
 	uint64_t end = core_backward_end(&g.team, 0);
 	core_expect(core, core_simple(core, admin, ZD_REQ_ABORT_GROUP, g.team.group), 0);
 	core_expect(core, end, ZEROD_E_ABORTED);
@@ -684,7 +684,7 @@ static void test_unit_stays_while_it_is_reduced(void **state)
 	uint64_t entry = core_put(&g, 1, unit, 1.0f);
 	core_expect(core, core_simple(core, g.team.session[1], ZD_REQ_UNIT_UNREGISTER, unit), ZEROD_E_BUSY);
 	struct core_commit commit = {.bucket = g.bucket[1], .entry = entry};
-	core_expect(core, core_bucket_commit(&g.team, 1, &commit), 0);
+	core_expect(core, core_bucket_submit(&g.team, 1, &commit), 0);
 	/* and its place in the target until the step has ended */
 	core_expect_error(core, core_simple(core, g.team.session[0], ZD_REQ_UNIT_UNREGISTER, unit),
 	                  ZEROD_E_BUSY, "a place in the target that rank 0 bound in backward 1");

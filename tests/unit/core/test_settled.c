@@ -81,7 +81,7 @@ static void test_all_reduce_needs_all(void **state)
 		uint64_t entry = core_expect(core, core_reserve(&g.team, rank, g.bucket[rank], unit), 0)
 		                         ->u.bucket_reserve.entry;
 		struct core_commit commit = {.bucket = g.bucket[rank], .entry = entry};
-		core_expect(core, core_bucket_commit(&g.team, rank, &commit), 0);
+		core_expect(core, core_bucket_submit(&g.team, rank, &commit), 0);
 	}
 	uint64_t end = core_backward_end(&g.team, 0);
 	core_run_on(core, ZD_CMD_REDUCE, 0);
@@ -178,7 +178,7 @@ static void test_failure_of_a_window_before(void **state)
 	core_hold(core, ZD_CMD_REDUCE);
 	for (uint32_t i = 0; i < 4; i++) {
 		struct core_commit commit = {.bucket = g.bucket[i / 2], .entry = entries[i / 2][i % 2]};
-		core_expect(core, core_bucket_commit(&g.team, i / 2, &commit), 0);
+		core_expect(core, core_bucket_submit(&g.team, i / 2, &commit), 0);
 	}
 	core_unhold(core, ZD_CMD_COPY);
 	uint64_t ends[] = {core_backward_end(&g.team, 0), core_backward_end(&g.team, 1)};

@@ -224,7 +224,7 @@ static bool commit_entry(struct run *run, struct runner *runner, const struct st
 	core_write(team->core, reply->u.bucket_reserve.location, ZEROD_FLOAT32, runner->rank,
 	           nshards(run) * run->shard_numel[step->unit], 1.0f);
 	return is_well(run, runner,
-	               core_bucket_commit(team, runner->rank % run->nodes.local_world_size, &commit));
+	               core_bucket_submit(team, runner->rank % run->nodes.local_world_size, &commit));
 }
 
 static bool is_all_reduced(uint32_t unit)

@@ -251,7 +251,7 @@ static void run_backward(struct rig *rig, uint32_t large_rank, float large)
 			gradient[i] = rank == large_rank && i < NUMEL / WORLD ? large : 1.0f;
 		struct core_commit commit = {.bucket = rig->bucket[rank],
 		                             .entry = entry->u.bucket_reserve.entry};
-		core_expect(team->core, core_bucket_commit(team, rank % 2, &commit), 0);
+		core_expect(team->core, core_bucket_submit(team, rank % 2, &commit), 0);
 	}
 	for (uint32_t rank = 0; rank < WORLD; rank++)
 		request[rank] = core_backward_end(team_of(rig, rank), rank % 2);
@@ -324,7 +324,7 @@ static void contribute(struct core_team *team, uint64_t bucket, uint64_t unit, f
 	const struct zd_reply *entry = core_expect(team->core, core_reserve(team, 0, bucket, unit), 0);
 	struct core_commit commit = {.bucket = bucket, .entry = entry->u.bucket_reserve.entry};
 	core_element_set(ZEROD_FLOAT32, core_bytes(team->core, entry->u.bucket_reserve.location), 0, value);
-	core_expect(team->core, core_bucket_commit(team, 0, &commit), 0);
+	core_expect(team->core, core_bucket_submit(team, 0, &commit), 0);
 }
 
 /* Replicas must be updated alike: each node adds the squares up in its own order of units, and one's sum is

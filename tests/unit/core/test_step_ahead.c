@@ -146,7 +146,7 @@ static void test_not_before_staging_is_there(void **state)
 	core_hold(s.core, ZD_CMD_COPY);
 	for (uint32_t i = 0; i < 2 * NRANKS; i++) {
 		struct core_commit commit = {.bucket = s.g.bucket[i % 2], .entry = entries[i % 2][i / 2]};
-		core_expect(s.core, core_bucket_commit(&s.g.team, i % 2, &commit), 0);
+		core_expect(s.core, core_bucket_submit(&s.g.team, i % 2, &commit), 0);
 	}
 	for (uint32_t rank = 0; rank < NRANKS; rank++) {
 		s.end[rank] = end(&s, rank, 0);

@@ -153,7 +153,7 @@ static void test_an_entry_of_a_backward_too_many(void **state)
 	commit.bucket = s.g.bucket[1];
 	commit.entry = core_put(&s.g, 1, s.unit, 1.0f);
 	core_expect(s.core, core_step(&s.g.team, 0), ZEROD_E_MISMATCH);
-	core_expect(s.core, core_bucket_commit(&s.g.team, 1, &commit), ZEROD_E_MISMATCH);
+	core_expect(s.core, core_bucket_submit(&s.g.team, 1, &commit), ZEROD_E_MISMATCH);
 	core_expect(s.core, core_reserve(&s.g.team, 1, s.g.bucket[1], s.unit), ZEROD_E_MISMATCH);
 	core_expect(s.core, core_backward_end(&s.g.team, 1), ZEROD_E_MISMATCH);
 	core_expect(s.core, core_step(&s.g.team, 1), ZEROD_E_MISMATCH);

@@ -50,7 +50,7 @@ static uint64_t end_skipping(struct scene *s, uint32_t rank)
 static uint64_t commit(struct scene *s, uint32_t rank, uint64_t entry)
 {
 	struct core_commit commit = {.bucket = s->g.bucket[rank], .entry = entry};
-	return core_bucket_commit(&s->g.team, rank, &commit);
+	return core_bucket_submit(&s->g.team, rank, &commit);
 }
 
 static void expect_nothing_held(struct scene *s)

@@ -526,6 +526,11 @@ int zerod_bucket_submit(zerod_bucket *bucket, uint64_t entry_id, zerod_stream *c
 		return rc;
 	sending.detached = options.flags & ZEROD_REDUCE_DETACHED;
 	reserved = ref_given(client, bucket, entry_id, &sending.unit);
+	rc = sending.unit ? zc_target_return(client, sending.unit, err) : 0;
+	if (rc) {
+		given_end(client, bucket, entry_id, sending.unit, false);
+		return rc;
+	}
 	if (reserved && reserved->sum) {
 		rc = zc_accumulation_add(client, reserved, &fences, &options, &sending, err);
 		given_end(client, bucket, entry_id, sending.unit, false);
@@ -555,6 +560,8 @@ int zerod_reduce_skip(zerod_unit *unit, const struct zerod_skip_options *given, 
 		rc = zc_flags(options.flags, ZEROD_SKIP_DETACHED, "zerod_skip_options", err);
 	if (!rc)
 		rc = check_detached(options.flags & ZEROD_SKIP_DETACHED, ticket, err);
+	if (!rc)
+		rc = zc_target_return(client, unit->shared, err);
 	if (rc)
 		return rc;
 	sending.unit = unit->shared;
@@ -661,6 +668,8 @@ static int copy_and_submit(struct reserving *reserving, const void *data,
 
 	if (!rc)
 		rc = zc_streams_fence(client, &stream, 1, &fences, reserving->err);
+	if (!rc)
+		rc = zc_target_return(client, reserving->unit->shared, reserving->err);
 	if (!rc && reserved->sum)
 		return zc_accumulation_add(client, reserved, &fences, options, sending, reserving->err);
 	if (!rc)

@@ -286,6 +286,9 @@ struct zc_unit {
 	uint64_t shard_numel, true_numel, offset_numel, padded_numel, numel;
 	uint64_t target_offset_numel;
 	uint64_t target_numel, target_true_numel; /* in this rank's target */
+	bool target_lent;                         /* this client may access its place there (target.c) */
+	struct zc_location target_place;
+	enum zerod_dtype target_dtype;
 	uint64_t version;
 	bool updating;            /* between update_begin and publish, as far as this client knows */
 	uint64_t listed;          /* the last list of units that it was taken into (zc_units_take()) */
@@ -438,6 +441,7 @@ struct zerod_client {
 	LIST_HEAD(, zerod_group) groups;
 	LIST_HEAD(, zerod_allocation) buffers;
 	LIST_HEAD(, zerod_stream) streams;
+	uint32_t nlent; /* units whose place in a target this client may access (target.c) */
 	LIST_HEAD(, zc_lease) scope_leases; /* of all units */
 	bool timeline_used[ZEROD_MAX_STREAMS];
 	uint64_t timeline_value
@@ -831,7 +835,19 @@ int zc_publish(struct zc_unit_list *list, zerod_unit *const *units, zerod_stream
                struct zd_err *err) __attribute__((warn_unused_result));
 /* With the lock, the session was reset: what a group with shadows had under update may have been set back. */
 void zc_updates_reset(struct zerod_client *client);
-/* step.c, both with the lock. A reset begins: which steps it leaves is to be heard. It has ended: targets of
+/* ---- target.c ------------------------------------------------------------------------------------------ */
+
+/* Before the unit's next contribution: ends its loan, if there is one, behind the streams that waited for
+ * it. */
+int zc_target_return(struct zerod_client *client, struct zc_unit *unit, struct zd_err *err)
+        __attribute__((warn_unused_result));
+/* The same for all units of the group. */
+int zc_targets_return(struct zerod_group *group, struct zd_err *err) __attribute__((warn_unused_result));
+/* With the lock: the daemon has ended the group's loans. */
+void zc_targets_forget(struct zerod_group *group);
+/* The stream's handle is about to go: ends all loans, if it waited for one. */
+void zc_reader_end(const zerod_stream *stream);
+/* Both with the lock. A reset begins: which steps it leaves is to be heard. It has ended: targets of
  * steps that the reply does not name are the daemon's again; NULL: it names none at all. */
 void zc_targets_doubt(struct zerod_client *client);
 void zc_targets_settle(struct zerod_client *client, const Zd__SessionResetReply *reply);

@@ -11,19 +11,34 @@
 
 /* ---- Backward ------------------------------------------------------------------------------------------ */
 
+struct beginning {
+	bool first; /* of its window */
+	struct zd_err *err;
+};
+
+static int take_backward(const Zd__Reply *reply, void *arg)
+{
+	struct beginning *beginning = arg;
+	int rc = zc_check_body(reply, ZD__REPLY__BODY_BACKWARD_BEGIN, beginning->err);
+
+	if (!rc)
+		beginning->first = reply->backward_begin->first;
+	return rc;
+}
+
 int zerod_backward_begin(zerod_group *group, const struct zerod_backward_options *given)
 {
 	struct zerod_client *client = zc_group_client(group);
 	Zd__Request request = ZD__REQUEST__INIT;
 	Zd__BackwardBegin begin = ZD__BACKWARD_BEGIN__INIT;
 	struct zerod_backward_options options;
-	struct zd_err *err;
-	int rc = zc_enter(client, &err);
+	struct beginning beginning;
+	int rc = zc_enter(client, &beginning.err);
 
 	if (!rc)
-		rc = zc_options(&options, sizeof(options), given, "zerod_backward_options", err);
+		rc = zc_options(&options, sizeof(options), given, "zerod_backward_options", beginning.err);
 	if (!rc)
-		rc = zc_check_poison(client, err);
+		rc = zc_check_poison(client, beginning.err);
 	if (rc)
 		return rc;
 	begin.group = group->id;
@@ -32,11 +47,13 @@ int zerod_backward_begin(zerod_group *group, const struct zerod_backward_options
 	begin.target_dtype = options.target_dtype ? options.target_dtype : ZEROD_FLOAT32;
 	request.body_case = ZD__REQUEST__BODY_BACKWARD_BEGIN;
 	request.backward_begin = &begin;
-	rc = zc_call(client, &request, options.deadline_ms, NULL, NULL);
+	rc = zc_call(client, &request, options.deadline_ms, take_backward, &beginning);
 	if (rc)
 		return rc;
 	pthread_mutex_lock(&client->lock);
 	group->target_bound = false; /* a step that the group's failure has left is given up */
+	if (beginning.first)
+		zc_targets_forget(group);
 	zc_buckets_forget(group);
 	pthread_mutex_unlock(&client->lock);
 	return 0;
@@ -61,6 +78,8 @@ int zerod_backward_end(zerod_group *group, const struct zerod_backward_end_optio
 	if (rc)
 		return rc;
 	rc = zc_accumulations_submit(group, err);
+	if (!rc && (options.flags & ZEROD_BACKWARD_SKIP_REST))
+		rc = zc_targets_return(group, err);
 	if (rc)
 		return rc;
 	end.group = group->id;
@@ -85,6 +104,8 @@ int zerod_backward_abandon(zerod_group *group, zerod_stream *const *streams, uin
 		rc = zc_streams_fence(client, streams, nstreams, &fences, err);
 	if (!rc)
 		rc = zc_accumulations_fence(group, &fences, err);
+	if (!rc)
+		rc = zc_targets_return(group, err);
 	if (rc)
 		return rc;
 	abandon.group = group->id;

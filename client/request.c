@@ -111,7 +111,8 @@ static int pack(const Zd__Request *request, struct packed *packed, struct zd_err
 /* Releases and goodbyes end what other requests wait for: these must always come through. */
 static unsigned room_limit(Zd__Request__BodyCase body)
 {
-	bool ends = body == ZD__REQUEST__BODY_RELEASE || body == ZD__REQUEST__BODY_GOODBYE;
+	bool ends = body == ZD__REQUEST__BODY_RELEASE || body == ZD__REQUEST__BODY_TARGET_RETURN ||
+	            body == ZD__REQUEST__BODY_GOODBYE;
 
 	return ends ? ZD_MAX_OUTSTANDING + ZD_RELEASE_ROOM : ZD_MAX_OUTSTANDING;
 }

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * step.c - the optimizer's step: what the ranks agree on, and this rank's reduced gradients.
- *
- * The flat target is bound to the group between step_begin and step_end; each unit has its slice of it.
+ * step.c - the optimizer's step: what the ranks agree on, and when this rank may access its target
+ * (target.c).
  */
 #include "client/internal.h"
 
 #include <errno.h>
 #include <stdlib.h>
+#include <string.h>
 
 struct stepping {
 	struct zerod_group *group;
@@ -129,6 +129,8 @@ int zerod_step_begin(zerod_group *group, const struct zerod_wait_options *option
 		rc = zc_result_check(info, "info", stepping.err);
 	if (!rc)
 		rc = zc_check_poison(client, stepping.err);
+	if (!rc)
+		rc = zc_targets_return(group, stepping.err);
 	if (rc)
 		return rc;
 	begin.group = group->id;
@@ -161,58 +163,60 @@ int zerod_step_get(zerod_group *group, const struct zerod_wait_options *options,
 	return zc_call(client, &request, deadline_ms, take_step, &stepping);
 }
 
-/* With the lock: the unit's slice of its group's target. */
-static int find_slice(const struct zerod_group *group, const struct zc_unit *unit, struct zc_location *slice,
-                      struct zd_err *err)
-{
-	size_t element = zerod_dtype_bytes(group->target_dtype);
-	uint64_t offset_bytes, bytes;
+struct norms {
+	struct zerod_client *client;
+	size_t count;
+	double *norms_squared;
+	struct zd_err *err;
+};
 
-	if (unit->frozen)
-		return zd_err_set(err, ZEROD_E_INVALID, "unit '%s' is frozen and has no target", unit->name);
-	if (!group->target_bound)
-		return zd_err_set(err, ZEROD_E_STATE, "there is no target outside step_begin and step_end");
-	if (group->target_in_doubt)
-		return zd_err_set(err, ZEROD_E_STATE,
-		                  "there is no target until zerod_session_reset() has succeeded");
-	offset_bytes = unit->target_offset_numel * element; /* both were bounded when they came */
-	bytes = unit->target_numel * element;
-	if (offset_bytes > group->target.bytes || bytes > group->target.bytes - offset_bytes)
-		return zd_err_set(
-		        err, ZEROD_E_STATE,
-		        "unit '%s' was registered after the target was bound, which it has no part in",
-		        unit->name);
-	*slice = (struct zc_location){group->target.segment, group->target.offset + offset_bytes, bytes};
-	return 0;
+static int take_norms(const Zd__Reply *reply, void *arg)
+{
+	const struct norms *norms = arg;
+	int rc = zc_check_body(reply, ZD__REPLY__BODY_STEP_GET, norms->err);
+
+	if (!rc && reply->step_get->n_norms_squared != norms->count)
+		rc = zd_err_set(norms->err, ZEROD_E_PROTOCOL,
+		                "the daemon's reply has %zu norms, expected %zu",
+		                reply->step_get->n_norms_squared, norms->count);
+	if (!rc)
+		memcpy(norms->norms_squared, reply->step_get->norms_squared, norms->count * sizeof(double));
+	return rc;
 }
 
-int zerod_target_get(zerod_unit *unit, struct zerod_target *target)
+int zerod_step_norms_get(zerod_group *group, zerod_unit *const *units, uint32_t count,
+                         const struct zerod_wait_options *options, double *norms_squared)
 {
-	struct zerod_client *client = zc_unit_client(unit);
-	struct zc_location slice;
-	struct zd_err *err;
-	void *data;
-	int rc = zc_enter(client, &err);
+	struct zerod_client *client = zc_group_client(group);
+	Zd__Request request = ZD__REQUEST__INIT;
+	Zd__StepGet get = ZD__STEP_GET__INIT;
+	uint64_t ids[ZD_MAX_UNITS_PER_REQUEST];
+	struct norms norms = {.client = client, .count = count, .norms_squared = norms_squared};
+	uint32_t deadline_ms = 0;
+	int rc = zc_enter(client, &norms.err);
 
 	if (!rc)
-		rc = zc_result_check(target, "target", err);
+		rc = zc_wait_options(options, &deadline_ms, norms.err);
+	if (!rc && (count == 0 || !units || !norms_squared))
+		rc = zd_err_set(norms.err, ZEROD_E_INVALID, "units or norms_squared is NULL, or count is 0");
+	if (!rc && count > ZD_MAX_UNITS_PER_REQUEST)
+		rc = zd_err_set(norms.err, ZEROD_E_LIMIT, "%u units, the limit is %u", count,
+		                ZD_MAX_UNITS_PER_REQUEST);
+	for (uint32_t i = 0; i < count && !rc; i++) {
+		if (!units[i] || units[i]->group->client != client)
+			rc = zd_err_set(norms.err, ZEROD_E_INVALID, "units[%u] is %s", i,
+			                units[i] ? "another client's" : "NULL");
+		else
+			ids[i] = units[i]->shared->id;
+	}
 	if (rc)
 		return rc;
-	pthread_mutex_lock(&client->lock);
-	rc = find_slice(unit->group, unit->shared, &slice, err);
-	if (!rc)
-		rc = zc_location_map(client, &slice, &data, err);
-	if (!rc)
-		zc_result_fill(target,
-		               &(struct zerod_target){
-		                       .data = data,
-		                       .shard_numel = unit->shared->target_numel,
-		                       .true_numel = unit->shared->target_true_numel,
-		                       .dtype = unit->group->target_dtype,
-		               },
-		               sizeof(*target));
-	pthread_mutex_unlock(&client->lock);
-	return rc;
+	get.group = group->id;
+	get.n_units = count;
+	get.units = ids;
+	request.body_case = ZD__REQUEST__BODY_STEP_GET;
+	request.step_get = &get;
+	return zc_call(client, &request, deadline_ms, take_norms, &norms);
 }
 
 int zerod_step_end(zerod_group *group, zerod_stream *const *streams, uint32_t nstreams)
@@ -238,33 +242,7 @@ int zerod_step_end(zerod_group *group, zerod_stream *const *streams, uint32_t ns
 		return rc;
 	pthread_mutex_lock(&client->lock);
 	group->target_bound = false;
+	zc_targets_forget(group);
 	pthread_mutex_unlock(&client->lock);
 	return 0;
-}
-
-void zc_targets_doubt(struct zerod_client *client)
-{
-	struct zerod_group *group;
-
-	LIST_FOREACH (group, &client->groups, link)
-		group->target_in_doubt = group->target_bound;
-}
-
-static bool is_named(const Zd__SessionResetReply *reply, uint64_t group)
-{
-	for (size_t i = 0; i < reply->n_steps; i++)
-		if (reply->steps[i] == group)
-			return true;
-	return false;
-}
-
-void zc_targets_settle(struct zerod_client *client, const Zd__SessionResetReply *reply)
-{
-	struct zerod_group *group;
-
-	LIST_FOREACH (group, &client->groups, link) {
-		if (group->target_in_doubt && reply && !is_named(reply, group->id))
-			group->target_bound = false;
-		group->target_in_doubt = false;
-	}
 }

@@ -155,6 +155,7 @@ void zerod_stream_destroy(zerod_stream *stream)
 
 	if (!stream || zc_enter_quietly(stream->client, &err) == ZEROD_E_FORKED)
 		return;
+	zc_reader_end(stream);
 	zc_flush(stream->client); /* what is in it may wait for that */
 	pthread_mutex_lock(&stream->client->lock);
 	LIST_REMOVE(stream, link);

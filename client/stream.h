@@ -60,6 +60,7 @@ struct zerod_stream {
 	const struct zc_stream_ops *ops;
 	struct zerod_client *client;
 	uint32_t timeline;
+	bool reads_targets; /* with the lock: it may access places that are lent (target.c) */
 	LIST_ENTRY(zerod_stream) link;
 };
 

@@ -50,6 +50,8 @@ void zc_unit_handle_free(struct zerod_unit *unit)
 	LIST_REMOVE(unit, link);
 	free(unit);
 	if (--shared->handles == 0) {
+		client->nlent -= shared->target_lent;
+		shared->target_lent = false;
 		HASH_DEL(client->units, shared);
 		zc_leases_end(client, shared);
 		zc_holds_drop(client, &shared->kept);

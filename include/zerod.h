@@ -1044,6 +1044,15 @@ ZEROD_MUST_USE int zerod_step_begin(zerod_group *group, const struct zerod_wait_
 ZEROD_MUST_USE int zerod_step_get(zerod_group *group, const struct zerod_wait_options *options,
                                   struct zerod_step_info *info);
 
+/*
+ * Squared norms of the reduced gradients of `count` units (1 to 1024) in the step that zerod_step_get() is
+ * about, each over all ranks; 0 for a unit that no rank has reduced. Waits as that call does.
+ * Errors: those of zerod_step_get(), INVALID (NULL; a unit of another group), LIMIT, UNSUPPORTED (the group
+ * spans daemons and is not hybrid).
+ */
+ZEROD_MUST_USE int zerod_step_norms_get(zerod_group *group, zerod_unit *const *units, uint32_t count,
+                                        const struct zerod_wait_options *options, double *norms_squared);
+
 struct zerod_target {
 	size_t struct_size;
 	void *data;           /* this rank's reduced slice: shard_numel elements, padding zero */
@@ -1053,7 +1062,32 @@ struct zerod_target {
 	uint32_t reserved; /* 0 */
 };
 
-/* Errors: STATE outside step_begin .. step_end. INVALID for a frozen unit. */
+/*
+ * Waits until the unit's gradient of this backward is summed, and lends this rank its place in the target
+ * before the step: for an optimizer that runs in the backward, or a program that looks at gradients after it.
+ * Called behind this rank's submit or skip of the unit, in a backward or between two. With a `stream` the call
+ * returns as soon as the sum depends on no further call of any rank, and work appended to the stream from then
+ * on runs when the sum is stored. It blocks while another rank has neither submitted nor skipped the unit,
+ * while the sum waits for staging memory, and in groups that span daemons. With stream NULL it returns when
+ * the sum is stored. zerod_target_get() has the place as well, for as long as it is lent.
+ *
+ * The rank may read and write the place on `stream`, on streams that waited for the unit likewise, and on
+ * streams that these are made to wait for; the norm and the overflow flag stay those of the sums. The loan
+ * ends with the unit's next zerod_bucket_submit(), zerod_reduce() or zerod_reduce_skip() of this rank, with
+ * zerod_backward_end() and ZEROD_BACKWARD_SKIP_REST, zerod_backward_abandon() and zerod_step_begin(), and when
+ * a GPU's stream that waited for a loan is destroyed. The next sum is stored when all work that these streams
+ * have then has run; the caller need not wait. Between zerod_step_begin() and zerod_step_end() the whole target
+ * is the rank's.
+ * Errors: NOT_FOUND (all ranks have skipped the unit since the last step), STATE (this rank has neither
+ * submitted nor skipped it; the window was abandoned: by which rank), INVALID (the unit is frozen; a stream of
+ * another client or GPU), POISONED, PEER_LOST, DEADLINE, and those of a window that has failed. A sum that
+ * fails after the call has returned leaves the content undefined; zerod_step_begin() returns the failure.
+ */
+ZEROD_MUST_USE int zerod_reduce_wait(zerod_unit *unit, const struct zerod_wait_options *options,
+                                     zerod_stream *stream, struct zerod_target *target);
+
+/* Errors: STATE outside step_begin .. step_end, unless zerod_reduce_wait() has lent the unit's place. INVALID
+ * for a frozen unit. */
 ZEROD_MUST_USE int zerod_target_get(zerod_unit *unit, struct zerod_target *target);
 
 /*

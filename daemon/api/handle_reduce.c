@@ -2,6 +2,8 @@
 /* handle_reduce.c - backwards, buckets and their entries, and the optimizer's step. */
 #include "api/handlers.h"
 
+#include <string.h>
+
 int zd_args_backward_begin(const Zd__Request *request, struct zd_arena *arena, struct zd_args *args,
                            struct zd_err *err)
 {
@@ -23,6 +25,7 @@ void zd_fill_backward_begin(const struct zd_reply *reply, struct zd_answer *answ
 
 	zd__backward_begin_reply__init(message);
 	message->backward = reply->u.backward_begin.backward;
+	message->first = reply->u.backward_begin.first;
 	answer->reply.body_case = ZD__REPLY__BODY_BACKWARD_BEGIN;
 	answer->reply.backward_begin = message;
 }
@@ -115,6 +118,44 @@ int zd_args_reduce_skip(const Zd__Request *request, struct zd_arena *arena, stru
 	return 0;
 }
 
+int zd_args_reduce_wait(const Zd__Request *request, struct zd_arena *arena, struct zd_args *args,
+                        struct zd_err *err)
+{
+	(void)arena;
+	(void)err;
+	args->kind = ZD_REQ_REDUCE_WAIT;
+	args->u.reduce_wait.unit = request->reduce_wait->unit;
+	args->u.reduce_wait.ahead = request->reduce_wait->ahead;
+	return 0;
+}
+
+void zd_fill_reduce_wait(const struct zd_reply *reply, struct zd_answer *answer)
+{
+	Zd__ReduceWaitReply *message = zd_arena_alloc(answer->arena, sizeof(*message));
+
+	zd__reduce_wait_reply__init(message);
+	message->target = zd_answer_location(answer, &reply->u.reduce_wait.target);
+	message->target_dtype = reply->u.reduce_wait.target_dtype;
+	message->n_fences = reply->u.reduce_wait.fence.value != 0;
+	message->fences = zd_answer_fences(answer, &reply->u.reduce_wait.fence, (uint32_t)message->n_fences);
+	answer->reply.body_case = ZD__REPLY__BODY_REDUCE_WAIT;
+	answer->reply.reduce_wait = message;
+}
+
+int zd_args_target_return(const Zd__Request *request, struct zd_arena *arena, struct zd_args *args,
+                          struct zd_err *err)
+{
+	const Zd__TargetReturn *back = request->target_return;
+	int rc = zd_take_count(back->n_units, ZD_MAX_UNITS_PER_REQUEST, "units", err);
+
+	if (rc)
+		return rc;
+	args->kind = ZD_REQ_TARGET_RETURN;
+	args->u.target_return.nunits = (uint32_t)back->n_units;
+	args->u.target_return.units = back->units;
+	return zd_take_fences(back->fences, back->n_fences, arena, &args->u.target_return.fences, err);
+}
+
 int zd_args_backward_end(const Zd__Request *request, struct zd_arena *arena, struct zd_args *args,
                          struct zd_err *err)
 {
@@ -151,11 +192,15 @@ int zd_args_step_begin(const Zd__Request *request, struct zd_arena *arena, struc
 int zd_args_step_get(const Zd__Request *request, struct zd_arena *arena, struct zd_args *args,
                      struct zd_err *err)
 {
+	const Zd__StepGet *get = request->step_get;
+	int rc = zd_take_count(get->n_units, ZD_MAX_UNITS_PER_REQUEST, "units", err);
+
 	(void)arena;
-	(void)err;
 	args->kind = ZD_REQ_STEP_GET;
-	args->u.group = request->step_get->group;
-	return 0;
+	args->u.step_get.group = get->group;
+	args->u.step_get.nunits = (uint32_t)get->n_units;
+	args->u.step_get.units = get->units;
+	return rc;
 }
 
 static Zd__StepBeginReply *fill_step(const struct zd_reply *reply, struct zd_answer *answer)
@@ -175,6 +220,15 @@ static Zd__StepBeginReply *fill_step(const struct zd_reply *reply, struct zd_ans
 	return message;
 }
 
+static double *copy_doubles(struct zd_arena *arena, const double *values, uint32_t count)
+{
+	double *copy = zd_arena_alloc(arena, count * sizeof(*copy));
+
+	if (count > 0)
+		memcpy(copy, values, count * sizeof(*copy));
+	return copy;
+}
+
 void zd_fill_step_begin(const struct zd_reply *reply, struct zd_answer *answer)
 {
 	answer->reply.body_case = ZD__REPLY__BODY_STEP_BEGIN;
@@ -185,6 +239,9 @@ void zd_fill_step_get(const struct zd_reply *reply, struct zd_answer *answer)
 {
 	answer->reply.body_case = ZD__REPLY__BODY_STEP_GET;
 	answer->reply.step_get = fill_step(reply, answer);
+	answer->reply.step_get->n_norms_squared = reply->u.step_begin.nnorms;
+	answer->reply.step_get->norms_squared = copy_doubles(answer->arena, reply->u.step_begin.norms_squared,
+	                                                     reply->u.step_begin.nnorms);
 }
 
 int zd_args_step_end(const Zd__Request *request, struct zd_arena *arena, struct zd_args *args,

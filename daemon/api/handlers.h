@@ -47,10 +47,11 @@ zd_fill_fn zd_fill_scope;
 
 /* handle_reduce.c */
 zd_args_fn zd_args_backward_begin, zd_args_bucket_create, zd_args_bucket_destroy, zd_args_bucket_reserve,
-        zd_args_bucket_submit, zd_args_reduce_skip, zd_args_backward_end, zd_args_backward_abandon,
-        zd_args_group_agree, zd_args_step_begin, zd_args_step_get, zd_args_step_end;
+        zd_args_bucket_submit, zd_args_reduce_skip, zd_args_reduce_wait, zd_args_target_return,
+        zd_args_backward_end, zd_args_backward_abandon, zd_args_group_agree, zd_args_step_begin,
+        zd_args_step_get, zd_args_step_end;
 zd_fill_fn zd_fill_backward_begin, zd_fill_bucket_create, zd_fill_bucket_reserve, zd_fill_group_agree,
-        zd_fill_step_begin, zd_fill_step_get;
+        zd_fill_reduce_wait, zd_fill_step_begin, zd_fill_step_get;
 
 /* handle_alloc.c */
 zd_args_fn zd_args_alloc, zd_args_free;

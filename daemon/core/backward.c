@@ -308,6 +308,7 @@ static int begin_attempt(struct zd_engine *e, struct zd_request *req, struct zd_
 	}
 	zd_sm_move(&zd_sm_backward, &mr->backward, ZD_BACKWARD_RUNNING);
 	e->reply.u.backward_begin.backward = mr->number;
+	e->reply.u.backward_begin.first = mr->count == 1;
 	return 0;
 }
 

@@ -235,6 +235,8 @@ enum zd_request_kind {
 	ZD_REQ_BUCKET_RESERVE,
 	ZD_REQ_BUCKET_SUBMIT,
 	ZD_REQ_REDUCE_SKIP,
+	ZD_REQ_REDUCE_WAIT,
+	ZD_REQ_TARGET_RETURN,
 	ZD_REQ_BACKWARD_END,
 	ZD_REQ_BACKWARD_ABANDON,
 	ZD_REQ_STEP_BEGIN,
@@ -281,7 +283,7 @@ struct zd_args {
 			uint32_t ids_bytes;
 		} group_join;
 		uint32_t unique_ids; /* UNIQUE_IDS: how many */
-		uint64_t group;      /* GROUP_LEAVE, GROUP_BARRIER, STEP_GET, ABORT_GROUP */
+		uint64_t group;      /* GROUP_LEAVE, GROUP_BARRIER, ABORT_GROUP */
 		struct {
 			uint64_t group;
 			const char *name;
@@ -389,9 +391,23 @@ struct zd_args {
 			const uint32_t *absent;
 		} bucket_submit;
 		struct {
+			uint64_t unit;
+			bool ahead; /* the reply may come before the target may be read */
+		} reduce_wait;
+		struct {
+			uint32_t nunits; /* of one group */
+			const uint64_t *units;
+			struct zd_fence_list fences; /* of what may still access their targets */
+		} target_return;
+		struct {
 			uint64_t group;
 			bool ahead; /* the reply may come before the target may be read */
 		} step_begin;
+		struct {
+			uint64_t group;
+			uint32_t nunits; /* whose norms are wanted */
+			const uint64_t *units;
+		} step_get;
 		struct {
 			uint64_t group;
 			struct zd_fence_list fences;
@@ -475,6 +491,7 @@ struct zd_reply {
 		} group_agree;
 		struct {
 			uint64_t backward;
+			bool first; /* of its window */
 		} backward_begin;
 		struct {
 			uint64_t bucket;
@@ -493,7 +510,14 @@ struct zd_reply {
 			bool abandoned; /* the window was, by this rank */
 			uint32_t abandoned_rank;
 			struct zd_fence fence; /* when the target may be read; value 0: now */
-		} step_begin;                  /* STEP_GET too, without target and fence */
+			uint32_t nnorms;       /* STEP_GET: of the units that it names */
+			const double *norms_squared;
+		} step_begin; /* STEP_GET too, without target and fence */
+		struct {
+			struct zd_location target; /* the unit's part of it */
+			uint32_t target_dtype;
+			struct zd_fence fence; /* when it may be accessed; value 0: now */
+		} reduce_wait;
 		struct {
 			uint64_t allocation;
 			struct zd_location location;

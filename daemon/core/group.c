@@ -157,6 +157,7 @@ void zd_group_unref(struct zd_engine *e, struct zd_group *group)
 	TAILQ_REMOVE(&group->job->groups, group, job_link);
 	zd_job_unref(e, group->job);
 	zd_span_free(group->span);
+	zd_norms_group_end(group);
 	free(group->members);
 	free(group->name);
 	free(group);

@@ -222,9 +222,13 @@ struct zd_request {
 			struct zd_part *part;
 			void *entry; /* reduce files' own */
 			uint64_t serial;
-			bool zeroes; /* what no sum has written */
-			bool ahead;  /* STEP_BEGIN: the reply may come before the target may be read */
-		} reduce;            /* requests of bucket.c, reduce.c, step.c */
+			bool zeroes;                /* what no sum has written */
+			bool ahead;                 /* the reply may come before the target may be read */
+			struct zd_promise *promise; /* REDUCE_WAIT: of the unit's sum; NULL: none */
+			uint32_t nunits;            /* STEP_GET: whose norms it wants */
+			uint64_t *units;
+			double *norms; /* likewise; both owned */
+		} reduce;              /* requests of bucket.c, reduce.c, lent_target.c, step.c */
 	} u;
 };
 
@@ -396,6 +400,7 @@ struct zd_group {
 	char commit_text[192];
 	TAILQ_HEAD(, zd_reduction) reductions; /* that are not over, in order; reduce files' own */
 	struct zd_reduction *reduction_index;  /* hash by unit and backward; likewise */
+	struct zd_slice_norm *step_norms;      /* hash by unit, of the last step; likewise */
 	uint64_t reduce_serial;                /* counts failures; likewise */
 	TAILQ_ENTRY(zd_group) job_link;
 	UT_hash_handle hh; /* by id */
@@ -477,11 +482,13 @@ struct zd_part {
 	uint32_t readers; /* pushes that read the shard, its fill, and aliased buffers that are read */
 	uint32_t slot;    /* it is gathered into; only while it is registered */
 	uint32_t users;   /* waiting requests and reductions that name it: no unregister */
+	uint32_t target_accesses; /* by the rank's streams, of its place in the target; lent_target.c */
 	uint8_t state;
 	uint8_t shadow; /* enum zd_shadow_state */
 	bool persistent;
-	bool frozen;                  /* the unit's own, unless its rank has changed it */
-	struct zd_scope *context;     /* the user context of its rank that it is in */
+	bool target_lent;         /* the rank's streams may access its place in the target; lent_target.c */
+	bool frozen;              /* the unit's own, unless its rank has changed it */
+	struct zd_scope *context; /* the user context of its rank that it is in */
 	LIST_HEAD(, zd_await) awaits; /* PUBLISHING: transfers that wait for the new version; deferred.h */
 	struct zd_rail *rail;         /* rail.h; NULL where the group does not span daemons */
 };

@@ -158,7 +158,7 @@ static void sum(struct zd_engine *e, struct zd_slice *slice)
 	                                      r->unit->shard_numel * target_bytes),
 	        .prescale = zd_reduction_has_partials(r) ? 1.0f : r->options.prescale,
 	        .postscale = zd_reduction_postscale(r),
-	        .overwrite = r->options.overwrite || !zd_step_has_sum(mr, r->unit),
+	        .overwrite = r->options.overwrite || !zd_norms_has(mr, r->unit),
 	};
 	zd_sm_move(&zd_sm_slice, &slice->state, ZD_SLICE_REDUCING);
 	submit(e, slice, &command, summed);

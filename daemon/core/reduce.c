@@ -13,8 +13,7 @@
 
 /* ---- Records ------------------------------------------------------------------------------------------- */
 
-/* In the last backward that the rank has begun. */
-static struct zd_reduction *find(const struct zd_member_reduce *mr, uint64_t unit)
+struct zd_reduction *zd_reduction_find(const struct zd_member_reduce *mr, uint64_t unit)
 {
 	const struct zd_group *group = mr->member->group;
 	uint64_t key[ZD_REDUCTION_NKEYS] = {unit, mr->window, mr->count};
@@ -32,7 +31,7 @@ static void index_add(struct zd_group *group, struct zd_reduction *r)
 static struct zd_reduction *get(const struct zd_member_reduce *mr, struct zd_unit *unit)
 {
 	struct zd_group *group = mr->member->group;
-	struct zd_reduction *r = find(mr, unit->id);
+	struct zd_reduction *r = zd_reduction_find(mr, unit->id);
 	if (r)
 		return r;
 	r = zd_calloc(1, sizeof(*r));
@@ -193,7 +192,7 @@ int zd_reduction_admit(struct zd_engine *e, const struct zd_member_reduce *mr, c
 	if (status != 0 || zd_window_is_abandoned(mr))
 		return status;
 	struct zd_group *group = mr->member->group;
-	const struct zd_reduction *r = find(mr, unit->id);
+	const struct zd_reduction *r = zd_reduction_find(mr, unit->id);
 	if (r && (!r->ranks || r->ranks[mr->member->rank].state != ZD_CONTRIBUTION_NONE))
 		return zd_err_set(err, ZEROD_E_DUPLICATE,
 		                  "rank %u reduces unit '%s' a second time in backward %llu",

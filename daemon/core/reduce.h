@@ -19,7 +19,8 @@ extern const struct zd_request_type zd_req_backward_begin, zd_req_backward_end, 
         zd_req_step_begin, zd_req_step_get, zd_req_step_end;
 extern const struct zd_request_type zd_req_bucket_create, zd_req_bucket_destroy, zd_req_bucket_reserve;
 extern const struct zd_request_type zd_req_bucket_submit, zd_req_reduce_skip;
-extern const struct zd_request_type zd_req_group_agree; /* agree.c */
+extern const struct zd_request_type zd_req_reduce_wait, zd_req_target_return; /* lent_target.c */
+extern const struct zd_request_type zd_req_group_agree;                       /* agree.c */
 
 /* The member's session ends or it leaves: its buckets, entries, target and part in reductions go (blocks that
  * an op still uses go with its end). member->reduce is NULL or detached afterwards. Waiting requests are gone
@@ -38,7 +39,10 @@ void zd_reduce_group_revived(struct zd_engine *e, struct zd_group *group);
  * this rank's runs. */
 int zd_backward_check_ended(const struct zd_member *member, struct zd_err *err)
         __attribute__((warn_unused_result));
-/* Is the rank between the answer to step_begin and step_end, so that its streams may read its target. */
+/* The group is about to be freed. */
+void zd_norms_group_end(struct zd_group *group);
+/* May the rank's streams access its target: the rank is between the answer to step_begin and step_end, or a
+ * unit's place in it is lent. */
 bool zd_step_is_taken(const struct zd_member *member);
 /* Is a flat target of the group bound on any rank. */
 bool zd_reduce_has_target(const struct zd_group *group);

@@ -22,8 +22,8 @@ const struct zd_sm zd_sm_backward = {"backward", ZD_ARRAY_LEN(backward_names), b
 static const char *const step_names[] = {"NONE",    "READY", "CALLED",   "ZEROING",
                                          "WAITING", "TAKEN", "ABANDONED"};
 static const uint32_t step_moves[] = {
-        [ZD_STEP_NONE] = TO(ZD_STEP_READY) | TO(ZD_STEP_CALLED),
-        [ZD_STEP_READY] = TO(ZD_STEP_ZEROING) | TO(ZD_STEP_NONE),
+        [ZD_STEP_NONE] = TO(ZD_STEP_READY) | TO(ZD_STEP_CALLED) | TO(ZD_STEP_ABANDONED),
+        [ZD_STEP_READY] = TO(ZD_STEP_ZEROING) | TO(ZD_STEP_NONE) | TO(ZD_STEP_ABANDONED),
         /* to ABANDONED: it was promised */
         [ZD_STEP_CALLED] = TO(ZD_STEP_ZEROING) | TO(ZD_STEP_NONE) | TO(ZD_STEP_ABANDONED),
         /* to TAKEN: of an abandoned window, or a failed one whose step was promised */
@@ -249,7 +249,7 @@ static void check_member(const struct zd_member *member)
 	zd_assert((mr->stage == 0) == (mr->count == 0) && mr->count <= mr->number);
 	zd_assert(!mr->told || mr->failure.status != 0 || mr->failure.abandoned);
 	zd_assert(!mr->failure.abandoned || (mr->failure.status == 0 && !member->group->span));
-	zd_assert(!mr->failure.abandoned || !mr->target || !mr->stage);
+	zd_assert(!mr->failure.abandoned || !mr->target || !mr->stage || mr->nlent > 0);
 	zd_assert(!mr->skips_rest || mr->backward == ZD_BACKWARD_ENDING);
 	if (mr->stage > 1 && mr->backward == ZD_BACKWARD_IDLE)
 		zd_assert(mr->step == ZD_STEP_READY || zd_step_is_called(mr));

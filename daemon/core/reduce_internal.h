@@ -20,6 +20,7 @@
 #include "core/span.h"
 
 struct zd_entry;
+struct zd_slice;
 
 /* ---- Memory that operations use (storage.c) ------------------------------------------------------------ */
 
@@ -116,6 +117,8 @@ struct zd_member_reduce {
 	uint64_t target_numel;
 	uint64_t target_number;      /* the backward that bound it */
 	uint64_t unwritten_numel;    /* of it, that no sum has written: worth nothing until it is zeroed */
+	uint32_t nlent;              /* units whose places in it are lent */
+	uint32_t nlenders;           /* requests that wait for a unit's sum, to lend its place */
 	struct zd_slice_norm *norms; /* hash by unit id */
 	struct zd_failure failure;   /* of this window */
 	struct zd_failure past;      /* of the last window that was closed by one */
@@ -179,12 +182,25 @@ int zd_backward_end_for_step(struct zd_engine *e, struct zd_request *req, struct
         __attribute__((warn_unused_result));
 /* Nothing ends the backward any more, but for its own request. */
 void zd_backward_step_given_up(struct zd_member_reduce *mr);
+
+/* ---- Norms (norms.c) ----------------------------------------------------------------------------------- */
+
 /* The sums noted since the last step are forgotten. */
-void zd_step_forget(struct zd_member_reduce *mr);
+void zd_norms_forget(struct zd_member_reduce *mr);
 /* A slice of this owner was reduced. */
-void zd_step_note(struct zd_member_reduce *mr, const struct zd_unit *unit, const struct zd_op_result *result);
+void zd_norms_note(struct zd_member_reduce *mr, const struct zd_unit *unit,
+                   const struct zd_op_result *result);
 /* Was one of the unit since the last step: else its place in the target is worth nothing. */
-bool zd_step_has_sum(const struct zd_member_reduce *mr, const struct zd_unit *unit);
+bool zd_norms_has(const struct zd_member_reduce *mr, const struct zd_unit *unit);
+/* Of all units of this owner. */
+double zd_norms_sum(struct zd_member_reduce *mr);
+/* The step is taken: keeps each unit's norm over the daemon's ranks until the next one is. */
+void zd_norms_keep(struct zd_group *group);
+/* May the norms of STEP_GET's units be asked for. INVALID, NOT_FOUND, UNSUPPORTED. */
+int zd_norms_check(struct zd_engine *e, struct zd_session *session, const struct zd_group *group,
+                   const struct zd_args *args, struct zd_err *err) __attribute__((warn_unused_result));
+/* Adds them to the reply. */
+void zd_norms_reply(struct zd_engine *e, struct zd_request *req);
 
 /* ---- Windows (window.c) -------------------------------------------------------------------------------- */
 
@@ -223,6 +239,13 @@ void zd_target_drop(struct zd_engine *e, struct zd_member_reduce *mr);
 /* Begins to zero what no sum has written, as operations of the request. ZD_WAIT, or 0: all was written. */
 int zd_target_zero_rest(struct zd_engine *e, struct zd_request *req, const struct zd_member_reduce *mr)
         __attribute__((warn_unused_result));
+
+/* ---- Lent targets (lent_target.c) ---------------------------------------------------------------------- */
+
+/* May streams of a rank access what the slice is to be added to. */
+bool zd_slice_target_is_accessed(const struct zd_slice *slice);
+/* The target goes: nothing of it is lent any more. */
+void zd_target_forget_lent(struct zd_member_reduce *mr);
 
 /* ---- Buckets (bucket.c, entry.c, capacity.c) ----------------------------------------------------------- */
 
@@ -479,6 +502,8 @@ void zd_reduction_refused(struct zd_engine *e, struct zd_group *group, int statu
  * status. */
 int zd_reduction_admit(struct zd_engine *e, const struct zd_member_reduce *mr, const struct zd_unit *unit,
                        struct zd_err *err) __attribute__((warn_unused_result));
+/* Of the unit in the rank's last backward; NULL: no rank has reserved, submitted or skipped it there. */
+struct zd_reduction *zd_reduction_find(const struct zd_member_reduce *mr, uint64_t unit);
 void zd_reduction_reserve(struct zd_engine *e, struct zd_entry *entry);
 /* The entry is not to be reduced after all. */
 void zd_reduction_unreserve(struct zd_engine *e, struct zd_entry *entry);

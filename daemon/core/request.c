@@ -52,6 +52,10 @@ static void request_free(struct zd_engine *e, struct zd_request *req)
 		free(req->u.gather.parts);
 		free(req->u.gather.versions);
 		break;
+	case ZD_REQ_STEP_GET:
+		free(req->u.reduce.units);
+		free(req->u.reduce.norms);
+		break;
 	case ZD_REQ_UNIQUE_IDS:
 		free(req->u.unique_ids.bytes);
 		break;

@@ -171,6 +171,8 @@ void zd_slice_end(struct zd_engine *e, struct zd_slice *slice)
 	slice->reduction->ndone++;
 	zd_storage_drop(e, slice->staging);
 	slice->staging = NULL;
+	if (zd_member_reduce(&slice->reduction->group->members[slice->owner])->nlenders > 0)
+		zd_dirty(e, slice->reduction->group->members[slice->owner].device);
 	zd_reduction_try_settle(e, slice->reduction, slice->owner);
 }
 
@@ -185,7 +187,7 @@ void zd_slice_try_end(struct zd_engine *e, struct zd_slice *slice)
 		result.sum_squares += slice->chunks[i].result.sum_squares;
 		result.overflow |= slice->chunks[i].result.overflow;
 	}
-	zd_step_note(zd_member_reduce(&r->group->members[slice->owner]), r->unit, &result);
+	zd_norms_note(zd_member_reduce(&r->group->members[slice->owner]), r->unit, &result);
 	zd_slice_end(e, slice);
 }
 
@@ -238,7 +240,7 @@ static void aim(const struct zd_slice *slice, uint32_t chunk, struct zd_reduce_d
 	                                   (zd_slice_target_numel(slice) + r->chunk_begin[chunk]) * bytes,
 	                                   desc->numel * bytes);
 	desc->postscale = zd_reduction_postscale(r);
-	desc->overwrite = r->options.overwrite || !zd_step_has_sum(mr, r->unit);
+	desc->overwrite = r->options.overwrite || !zd_norms_has(mr, r->unit);
 }
 
 static zd_op_fn reduced;
@@ -515,7 +517,7 @@ void zd_slices_start(struct zd_engine *e, struct zd_reduction *r)
 		slice->reduction = r;
 		slice->chunks = zd_calloc(r->nchunks, sizeof(*slice->chunks));
 		slice->owner = owner;
-		if (staging_bytes(slice) == 0) {
+		if (staging_bytes(slice) == 0 && !zd_slice_target_is_accessed(slice)) {
 			slice_open(e, slice);
 			continue;
 		}
@@ -578,6 +580,8 @@ static int take_staging(struct zd_engine *e, struct zd_device *device, struct zd
 	struct zd_reduction *r = slice->reduction;
 	struct zd_member *owner = &r->group->members[slice->owner];
 	uint64_t bytes = staging_bytes(slice);
+	if (bytes == 0) /* it has waited for its target */
+		return 0;
 	if (device->staging_bytes > 0 && device->staging_bytes + bytes > device->config.staging_bytes &&
 	    !zd_rail_slice_is_next(slice))
 		return ZD_WAIT;
@@ -603,14 +607,20 @@ static int take_staging(struct zd_engine *e, struct zd_device *device, struct zd
 	return held > held_behind(slice) ? ZD_WAIT : status;
 }
 
-/* The first that waits is served, or else what a rail waits for. False if nothing has changed. */
+/* The first that waits for staging alone is served, or else what a rail waits for. False if nothing has
+ * changed. */
 static bool serve_one(struct zd_engine *e, struct zd_device *device)
 {
 	struct zd_slice *slice;
+	bool first = true;
 	DL_FOREACH(device->staging_queue, slice)
 	{
 		struct zd_err err = ZD_ERR_NONE;
-		if (slice != device->staging_queue && !zd_rail_slice_is_next(slice))
+		if (zd_slice_target_is_accessed(slice))
+			continue;
+		bool served = first || zd_rail_slice_is_next(slice);
+		first = false;
+		if (!served)
 			continue;
 		int status = take_staging(e, device, slice, &err);
 		if (status == ZD_WAIT)

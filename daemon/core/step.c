@@ -21,44 +21,6 @@
 #include "core/reduce_internal.h"
 #include "core/span.h"
 
-/* ---- Sums and targets ---------------------------------------------------------------------------------- */
-
-static struct zd_slice_norm *find_norm(const struct zd_member_reduce *mr, const struct zd_unit *unit)
-{
-	struct zd_slice_norm *norm;
-	HASH_FIND(hh, mr->norms, &unit->id, sizeof(unit->id), norm);
-	return norm;
-}
-
-bool zd_step_has_sum(const struct zd_member_reduce *mr, const struct zd_unit *unit)
-{
-	return find_norm(mr, unit) != NULL;
-}
-
-void zd_step_note(struct zd_member_reduce *mr, const struct zd_unit *unit, const struct zd_op_result *result)
-{
-	struct zd_slice_norm *norm = find_norm(mr, unit);
-	if (!norm) {
-		norm = zd_calloc(1, sizeof(*norm));
-		norm->unit = unit->id;
-		HASH_ADD(hh, mr->norms, unit, sizeof(norm->unit), norm);
-		mr->unwritten_numel -= zd_unit_target_numel(unit);
-	}
-	norm->sum_squares = result->sum_squares;
-	mr->overflow |= result->overflow;
-}
-
-void zd_step_forget(struct zd_member_reduce *mr)
-{
-	struct zd_slice_norm *norm = mr->norms, *next;
-	HASH_CLEAR(hh, mr->norms);
-	for (; norm; norm = next) {
-		next = norm->hh.next;
-		free(norm);
-	}
-	mr->overflow = false;
-}
-
 /* ---- Results and promises ------------------------------------------------------------------------------ */
 
 void zd_step_forget_result(struct zd_member_reduce *mr)
@@ -139,12 +101,13 @@ static void abandon_promised(struct zd_engine *e, struct zd_member_reduce *mr)
 
 void zd_step_abandon(struct zd_engine *e, struct zd_member_reduce *mr)
 {
-	bool reads = mr->step == ZD_STEP_TAKEN || mr->step == ZD_STEP_ABANDONED || mr->promise;
+	bool reads = mr->step == ZD_STEP_TAKEN || mr->step == ZD_STEP_ABANDONED || mr->promise ||
+	             mr->nlent > 0;
 	if (!reads)
 		zd_target_drop(e, mr);
 	if (mr->promise)
 		abandon_promised(e, mr);
-	else if (mr->step == ZD_STEP_TAKEN)
+	else if (mr->step == ZD_STEP_TAKEN || (mr->nlent > 0 && mr->step != ZD_STEP_ABANDONED))
 		zd_sm_move(&zd_sm_step, &mr->step, ZD_STEP_ABANDONED);
 	else if (!reads && mr->step != ZD_STEP_NONE)
 		zd_sm_move(&zd_sm_step, &mr->step, ZD_STEP_NONE);
@@ -161,7 +124,8 @@ void zd_step_give_up(struct zd_engine *e, struct zd_member_reduce *mr)
 bool zd_step_is_taken(const struct zd_member *member)
 {
 	const struct zd_member_reduce *mr = zd_member_reduce(member);
-	return mr && (mr->step == ZD_STEP_TAKEN || mr->promise);
+	return mr &&
+	       (mr->step == ZD_STEP_TAKEN || mr->promise || (mr->nlent > 0 && mr->step != ZD_STEP_ABANDONED));
 }
 
 bool zd_reduce_has_target(const struct zd_group *group)
@@ -247,11 +211,6 @@ static uint32_t first_missing(const struct zd_member_reduce *mr)
 	return group->local_world_size;
 }
 
-static int by_unit(const struct zd_slice_norm *a, const struct zd_slice_norm *b)
-{
-	return a->unit < b->unit ? -1 : a->unit > b->unit;
-}
-
 /* What a step has come to: of a rank, of a daemon, of all. */
 struct sums {
 	double norm_squared;
@@ -259,13 +218,10 @@ struct sums {
 	uint64_t backwards; /* in the window; the same on all ranks of a daemon */
 };
 
-/* By unit, so that two runs agree bit by bit. */
 static void add_rank(struct sums *sums, struct zd_member_reduce *mr)
 {
 	sums->overflow |= mr->overflow;
-	HASH_SORT(mr->norms, by_unit);
-	for (const struct zd_slice_norm *norm = mr->norms; norm; norm = norm->hh.next)
-		sums->norm_squared += norm->sum_squares;
+	sums->norm_squared += zd_norms_sum(mr);
 }
 
 /* By rank, likewise. */
@@ -279,6 +235,7 @@ static struct sums local_sums(const struct zd_group *group)
 
 static void agree(struct zd_engine *e, struct zd_group *group, const struct sums *sums)
 {
+	zd_norms_keep(group);
 	for (uint32_t rank = 0; rank < group->local_world_size; rank++) {
 		struct zd_member_reduce *mr = zd_member_reduce(&group->members[rank]);
 		mr->steps++;
@@ -497,11 +454,19 @@ static int get_begin(struct zd_engine *e, struct zd_request *req, const struct z
                      struct zd_err *err)
 {
 	struct zd_member *member;
-	int status = zd_member_find(e, req->session, args->u.group, &member, err);
+	int status = zd_member_find(e, req->session, args->u.step_get.group, &member, err);
+	if (status == 0 && args->u.step_get.nunits > 0)
+		status = zd_norms_check(e, req->session, member->group, args, err);
 	if (status != 0)
 		return status;
 	req->member = member;
 	req->device = member->device;
+	req->u.reduce.nunits = args->u.step_get.nunits;
+	if (req->u.reduce.nunits > 0) {
+		size_t bytes = req->u.reduce.nunits * sizeof(*req->u.reduce.units);
+		req->u.reduce.units = zd_calloc(1, bytes);
+		memcpy(req->u.reduce.units, args->u.step_get.units, bytes);
+	}
 	return 0;
 }
 
@@ -518,6 +483,8 @@ static int get_attempt(struct zd_engine *e, struct zd_request *req, struct zd_er
 		return zd_err_set(err, mr->result.failure.status, "%s", mr->result.failure.text);
 	}
 	fill_result(e, &mr->result);
+	if (req->u.reduce.nunits > 0)
+		zd_norms_reply(e, req);
 	return 0;
 }
 

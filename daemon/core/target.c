@@ -31,6 +31,7 @@ int zd_target_bind(struct zd_engine *e, struct zd_request *req, struct zd_member
 
 void zd_target_drop(struct zd_engine *e, struct zd_member_reduce *mr)
 {
+	zd_target_forget_lent(mr);
 	zd_storage_drop(e, mr->target);
 	mr->target = NULL;
 	mr->target_numel = 0;
@@ -102,7 +103,7 @@ static struct range *find_written(const struct zd_member_reduce *mr, size_t *n)
 	struct range *written = zd_calloc(HASH_CNT(hh_name, group->units) + 1, sizeof(*written));
 	*n = 0;
 	for (const struct zd_unit *unit = group->units; unit; unit = unit->hh_name.next) {
-		if (zd_step_has_sum(mr, unit))
+		if (zd_norms_has(mr, unit))
 			written[(*n)++] =
 			        (struct range){unit->target_offset_numel,
 			                       unit->target_offset_numel + zd_unit_target_numel(unit)};

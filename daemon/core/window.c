@@ -54,7 +54,7 @@ static void inherit(struct zd_member_reduce *mr)
 
 void zd_window_close(struct zd_member_reduce *mr)
 {
-	zd_step_forget(mr);
+	zd_norms_forget(mr);
 	zd_failure_clear(&mr->failure);
 	mr->told = false;
 	mr->skips_rest = false;
@@ -135,7 +135,9 @@ static void abandon_on(struct zd_engine *e, struct zd_member_reduce *mr, const s
 	mr->failure.rank = zd_world_rank(by);
 	mr->told = false;
 	detach_entries(e, mr);
-	if (mr->step != ZD_STEP_TAKEN && mr->step != ZD_STEP_ABANDONED) /* else it is the last step's */
+	if (mr->step == ZD_STEP_TAKEN || mr->step == ZD_STEP_ABANDONED) /* it is the last step's */
+		return;
+	if (mr->nlent == 0 || mr->member == by) /* else its streams may access it until its next window */
 		zd_target_drop(e, mr);
 }
 

@@ -52,7 +52,7 @@ static uint64_t step(struct scene *s, uint32_t rank, bool ahead, uint64_t deadli
 
 static uint64_t get(struct scene *s, uint32_t rank)
 {
-	struct zd_args args = {.kind = ZD_REQ_STEP_GET, .u.group = s->g.team.group};
+	struct zd_args args = {.kind = ZD_REQ_STEP_GET, .u.step_get.group = s->g.team.group};
 	return core_send(s->core, s->g.team.session[rank], &args);
 }
 

@@ -1,0 +1,272 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * test_reduce_wait.c - reduced gradients unit by unit, before the step: an optimizer that runs in the
+ * backward, a program that looks at gradients between two backwards.
+ */
+#include "contract_reduce.h"
+
+#include <stdlib.h>
+
+#include "base/mem.h"
+
+#define NUMEL 1000u
+#define RANKS 2u
+
+struct world {
+	struct contract *c;
+	struct contract_unit unit, other;
+	zerod_bucket *buckets[RANKS];
+	zerod_stream *streams[RANKS];
+};
+
+static void open_world(struct world *w)
+{
+	w->c = contract_open(&(struct contract_options){.world_size = RANKS});
+	contract_plain_unit(w->c, "w", NUMEL, &w->unit);
+	contract_plain_unit(w->c, "v", 3, &w->other);
+	for (uint32_t i = 0; i < RANKS; i++) {
+		w->buckets[i] = contract_bucket(&w->c->ranks[i], 65536, 2);
+		w->streams[i] = contract_stream(&w->c->ranks[i]);
+	}
+}
+
+static void reduce_all(struct world *w, const struct contract_unit *unit, float factor)
+{
+	for (uint32_t i = 0; i < RANKS; i++)
+		contract_reduce(&w->c->ranks[i], w->buckets[i], unit, factor, NULL);
+}
+
+static void wait_and_expect(struct world *w, const struct contract_unit *unit, float factor)
+{
+	for (uint32_t i = 0; i < RANKS; i++) {
+		struct contract_rank *rank = &w->c->ranks[i];
+		struct zerod_target target = ZEROD_INIT(target);
+
+		OK(rank->client, zerod_reduce_wait(unit->at[i], NULL, NULL, &target));
+		CHECK(target.data && target.dtype == ZEROD_FLOAT32);
+		contract_expect_target(rank, unit, CONTRACT_ALL(w->c), factor);
+	}
+}
+
+/* In the backward and behind it, again after a further contribution, and in the step. */
+static void test_the_sum_before_the_step(void **state)
+{
+	struct world w;
+
+	(void)state;
+	open_world(&w);
+	for (uint32_t step = 1; step <= 2; step++) {
+		for (uint32_t i = 1; i <= 2; i++) {
+			contract_backward_all(w.c, 3, true);
+			reduce_all(&w, &w.unit, 1);
+			wait_and_expect(&w, &w.unit, (float)i);
+			reduce_all(&w, &w.other, 2);
+			contract_backward_end_all(w.c);
+			wait_and_expect(&w, &w.unit, (float)i);
+			wait_and_expect(&w, &w.other, 2 * (float)i);
+		}
+		contract_expect_step(w.c,
+		                     (struct contract_sum[]){{&w.unit, CONTRACT_ALL(w.c), 2},
+		                                             {&w.other, CONTRACT_ALL(w.c), 4}},
+		                     2);
+	}
+	contract_close(w.c);
+}
+
+/* The streams stand still in front of the gradients, and the call returns; their work behind it finds the
+ * sum. */
+static void test_the_stream_waits(void **state)
+{
+	contract_needs(CONTRACT_ONE_SIDED);
+	struct contract_gate *gates[RANKS];
+	struct world w;
+
+	(void)state;
+	open_world(&w);
+	contract_backward_all(w.c, 3, true);
+	for (uint32_t i = 0; i < RANKS; i++) {
+		struct contract_rank *rank = &w.c->ranks[i];
+		struct zerod_entry entry = ZEROD_INIT(entry);
+
+		gates[i] = contract_block(rank, w.streams[i]);
+		OK(rank->client, zerod_bucket_reserve(w.buckets[i], w.unit.at[i], NULL, &entry));
+		contract_write_gradient(rank, w.streams[i], &entry, 0, NUMEL, 3);
+		OK(rank->client, zerod_bucket_submit(w.buckets[i], entry.id, &w.streams[i], 1, NULL, NULL));
+	}
+	for (uint32_t i = 0; i < RANKS; i++) {
+		struct zerod_target target = ZEROD_INIT(target);
+
+		OK(w.c->ranks[i].client, zerod_reduce_wait(w.unit.at[i], NULL, w.streams[i], &target));
+	}
+	for (uint32_t i = 0; i < RANKS; i++)
+		contract_unblock(gates[i]);
+	for (uint32_t i = 0; i < RANKS; i++) {
+		OK(w.c->ranks[i].client, zerod_stream_synchronize(w.streams[i]));
+		contract_expect_target(&w.c->ranks[i], &w.unit, CONTRACT_ALL(w.c), 3);
+		OK(w.c->ranks[i].client, zerod_reduce_skip(w.other.at[i], NULL, NULL));
+	}
+	contract_backward_end_all(w.c);
+	contract_expect_step(w.c, (struct contract_sum[]){{&w.unit, CONTRACT_ALL(w.c), 3}}, 1);
+	contract_close(w.c);
+}
+
+static void end_and_step(struct contract_rank *rank, void *arg)
+{
+	const struct world *w = arg;
+
+	contract_backward_end(rank);
+	contract_step(rank);
+	contract_expect_target(rank, &w->unit, 1, 2);
+	contract_step_end(rank);
+}
+
+/* A rank whose stream still reads its place skips the next gradient: the sum is not stored before that has
+ * run. */
+static void test_a_reader_holds_the_next_sum(void **state)
+{
+	contract_needs(CONTRACT_ONE_SIDED);
+	struct contract_task *tasks[RANKS];
+	struct contract_gate *gate;
+	struct zerod_target target = ZEROD_INIT(target);
+	float *before, *after;
+	struct world w;
+
+	(void)state;
+	open_world(&w);
+	contract_backward_all(w.c, 3, true);
+	contract_reduce(&w.c->ranks[0], w.buckets[0], &w.unit, 1, NULL);
+	OK(w.c->ranks[1].client, zerod_reduce_skip(w.unit.at[1], NULL, NULL));
+	contract_backward_end_all(w.c);
+	OK(w.c->ranks[1].client, zerod_reduce_wait(w.unit.at[1], NULL, w.streams[1], &target));
+	OK(w.c->ranks[1].client, zerod_stream_synchronize(w.streams[1]));
+	before = contract_target(&w.c->ranks[1], &w.unit, &target);
+	gate = contract_block(&w.c->ranks[1], w.streams[1]);
+	contract_backward_all(w.c, 3, true);
+	contract_reduce(&w.c->ranks[0], w.buckets[0], &w.unit, 1, NULL);
+	OK(w.c->ranks[1].client, zerod_reduce_skip(w.unit.at[1], NULL, NULL));
+	FAILS(w.c->ranks[1].client, zerod_target_get(w.unit.at[1], &target), ZEROD_E_STATE, "no target");
+	for (uint32_t i = 0; i < RANKS; i++)
+		tasks[i] = contract_start(&w.c->ranks[i], end_and_step, &w);
+	AWAIT(contract_somebody_waits(w.c, "first unit 'w'"));
+	after = zd_calloc(target.shard_numel, sizeof(*after));
+	contract_read(NULL, after, target.data, target.shard_numel * sizeof(*after));
+	assert_memory_equal(after, before, target.shard_numel * sizeof(*after));
+	contract_unblock(gate);
+	for (uint32_t i = 0; i < RANKS; i++)
+		contract_finish(tasks[i]);
+	free(before);
+	free(after);
+	contract_close(w.c);
+}
+
+/* What zerod_reduce_wait() may be asked for, and what it says otherwise. */
+static void test_refusals(void **state)
+{
+	contract_needs(CONTRACT_ONE_SIDED);
+	struct zerod_wait_options soon = ZEROD_INIT(soon);
+	struct zerod_target target = ZEROD_INIT(target);
+	struct contract_rank *rank;
+	struct world w;
+
+	(void)state;
+	open_world(&w);
+	rank = &w.c->ranks[0];
+	soon.deadline_ms = 1;
+	FAILS(rank->client, zerod_reduce_wait(w.unit.at[0], NULL, NULL, NULL), ZEROD_E_INVALID, "target");
+	FAILS(rank->client, zerod_reduce_wait(w.unit.at[0], NULL, w.streams[1], &target), ZEROD_E_INVALID,
+	      "another client");
+	FAILS(rank->client, zerod_reduce_wait(w.unit.at[0], NULL, NULL, &target), ZEROD_E_STATE,
+	      "rank 0 has neither reduced nor skipped unit 'w'");
+	contract_backward_all(w.c, 3, true);
+	contract_reduce(rank, w.buckets[0], &w.unit, 1, NULL);
+	FAILS(rank->client, zerod_reduce_wait(w.unit.at[0], &soon, NULL, &target), ZEROD_E_DEADLINE,
+	      "unit 'w' (rank 1)");
+	contract_reduce(&w.c->ranks[1], w.buckets[1], &w.unit, 1, NULL);
+	for (uint32_t i = 0; i < RANKS; i++)
+		OK(w.c->ranks[i].client, zerod_reduce_skip(w.other.at[i], NULL, NULL));
+	FAILS(rank->client, zerod_reduce_wait(w.other.at[0], NULL, NULL, &target), ZEROD_E_NOT_FOUND,
+	      "all ranks have skipped it");
+	wait_and_expect(&w, &w.unit, 1);
+	contract_backward_end_all(w.c);
+	OK(w.c->ranks[1].client, zerod_backward_abandon(w.c->ranks[1].group, NULL, 0));
+	OK(rank->client, zerod_target_get(w.unit.at[0], &target)); /* its streams may read it still */
+	FAILS(rank->client, zerod_reduce_wait(w.unit.at[0], NULL, NULL, &target), ZEROD_E_STATE,
+	      "rank 1 has abandoned");
+	contract_step(rank);
+	FAILS(rank->client, zerod_target_get(w.unit.at[0], &target), ZEROD_E_STATE, "no target");
+	contract_step_end(rank);
+	assert_int_equal(contract_devices(w.c).target_bytes, 0);
+	contract_close(w.c);
+}
+
+/* A rank dies while another one's streams may read a place: the place stays until the rank says so. */
+static void test_the_group_fails(void **state)
+{
+	contract_needs(CONTRACT_ONE_SIDED);
+	struct zerod_target target = ZEROD_INIT(target);
+	struct contract_rank *rank;
+	struct world w;
+
+	(void)state;
+	open_world(&w);
+	rank = &w.c->ranks[0];
+	contract_backward_all(w.c, 3, true);
+	reduce_all(&w, &w.unit, 1);
+	OK(rank->client, zerod_reduce_wait(w.unit.at[0], NULL, w.streams[0], &target));
+	OK(rank->client, zerod_stream_synchronize(w.streams[0]));
+	contract_leave(&w.c->ranks[1]);
+	FAILS(rank->client, zerod_reduce_wait(w.unit.at[0], NULL, NULL, &target), ZEROD_E_PEER_LOST, "rank 1");
+	assert_int_not_equal(contract_devices(w.c).target_bytes, 0);
+	contract_expect_target(rank, &w.unit, CONTRACT_ALL(w.c), 1);
+	OK(rank->client, zerod_step_end(rank->group, &w.streams[0], 1));
+	assert_int_equal(contract_devices(w.c).target_bytes, 0);
+	contract_close(w.c);
+}
+
+static void expect_norms(struct contract_rank *rank, void *arg)
+{
+	const struct world *w = arg;
+	zerod_unit *const units[] = {w->other.at[rank->number], w->unit.at[rank->number]};
+	double norms[2];
+
+	contract_step(rank);
+	OK(rank->client, zerod_step_norms_get(rank->group, units, 2, NULL, norms));
+	CHECK(norms[0] == 0 && norms[1] == contract_norm_squared(&w->unit, CONTRACT_ALL(w->c), 3));
+	FAILS(rank->client, zerod_step_norms_get(rank->group, units, 0, NULL, norms), ZEROD_E_INVALID, "count");
+	contract_step_end(rank);
+	OK(rank->client, zerod_step_norms_get(rank->group, units, 1, NULL, norms));
+}
+
+static void test_norms_by_unit(void **state)
+{
+	contract_needs(CONTRACT_ONE_SIDED);
+	double norm = 5;
+	struct world w;
+
+	(void)state;
+	open_world(&w);
+	FAILS(w.c->ranks[0].client,
+	      zerod_step_norms_get(w.c->ranks[0].group, &w.unit.at[0], 1, NULL, &norm), ZEROD_E_STATE,
+	      "has begun no step");
+	CHECK(norm == 5);
+	contract_backward_all(w.c, 3, true);
+	reduce_all(&w, &w.unit, 3);
+	for (uint32_t i = 0; i < RANKS; i++)
+		OK(w.c->ranks[i].client, zerod_reduce_skip(w.other.at[i], NULL, NULL));
+	contract_backward_end_all(w.c);
+	contract_run(w.c, expect_norms, &w);
+	contract_close(w.c);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+	        CONTRACT_TEST(test_the_sum_before_the_step),
+	        CONTRACT_TEST(test_the_stream_waits),
+	        CONTRACT_TEST(test_a_reader_holds_the_next_sum),
+	        CONTRACT_TEST(test_refusals),
+	        CONTRACT_TEST(test_the_group_fails),
+	        CONTRACT_TEST(test_norms_by_unit),
+	};
+	return cmocka_run_group_tests_name("gradients unit by unit", tests, NULL, NULL);
+}

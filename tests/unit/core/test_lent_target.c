@@ -1,0 +1,106 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* test_lent_target.c - places of targets that ranks access before the step. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <cmocka.h>
+
+#include "core/reduce_internal.h"
+#include "tests/support/core_reduce.h"
+
+#define SLOT_BYTES (16 * CORE_KIB)
+#define NUMEL      250u
+#define NRANKS     2u
+
+struct scene {
+	struct core_driver *core;
+	struct core_reducers g;
+	uint64_t unit;
+};
+
+static void open_scene(struct scene *s)
+{
+	s->core = core_new(&(struct core_options){.ndevices = NRANKS});
+	core_reducers_new(&s->g, s->core, NRANKS, ZEROD_FLOAT32, SLOT_BYTES, 2);
+	s->unit = core_reducers_unit(&s->g, "w", NUMEL);
+}
+
+static uint64_t wait_sum(struct scene *s, uint32_t rank, bool ahead)
+{
+	struct zd_args args = {.kind = ZD_REQ_REDUCE_WAIT, .u.reduce_wait = {s->unit, ahead}};
+	return core_send(s->core, s->g.team.session[rank], &args);
+}
+
+static uint64_t give_back(struct scene *s, uint32_t rank, const struct zd_fence *fence)
+{
+	struct zd_args args = {.kind = ZD_REQ_TARGET_RETURN,
+	                       .u.target_return = {1, &s->unit, {fence != NULL, fence}}};
+	return core_send(s->core, s->g.team.session[rank], &args);
+}
+
+static void reduce_all(struct scene *s)
+{
+	for (uint32_t rank = 0; rank < NRANKS; rank++)
+		core_reduce(&s->g, rank, s->unit, 1.0f);
+}
+
+static bool passed(struct scene *s, uint32_t rank, struct zd_fence fence)
+{
+	return core_timeline(s->core, s->g.team.session[rank], fence.timeline) >= fence.value;
+}
+
+/* The answer comes when all ranks have contributed, its fence passes when the rank's own slice is stored. */
+static void test_the_answer_comes_first(void **state)
+{
+	struct scene s;
+	(void)state;
+	open_scene(&s);
+	core_reducers_begin(&s.g, 3, true);
+	core_hold(s.core, ZD_CMD_REDUCE);
+	core_reduce(&s.g, 0, s.unit, 1.0f);
+	uint64_t waits = wait_sum(&s, 0, true);
+	assert_null(core_reply(s.core, waits));
+	core_expect_waits(s.core, waits, "unit 'w' (rank 1)");
+	core_reduce(&s.g, 1, s.unit, 1.0f);
+	const struct zd_fence fence = core_expect(s.core, waits, 0)->u.reduce_wait.fence;
+	assert_int_not_equal(fence.value, 0);
+	assert_false(passed(&s, 0, fence));
+	core_unhold(s.core, ZD_CMD_REDUCE);
+	assert_true(passed(&s, 0, fence));
+	core_reducers_end(&s.g);
+	assert_int_equal(core_expect(s.core, wait_sum(&s, 1, true), 0)->u.reduce_wait.fence.value, 0);
+	core_end(s.core);
+}
+
+/* A lent place, and one whose readers have not passed, takes no sum; other ranks' slices are stored. */
+static void test_no_sum_under_a_reader(void **state)
+{
+	struct scene s;
+	(void)state;
+	open_scene(&s);
+	core_reducers_begin(&s.g, 3, true);
+	reduce_all(&s);
+	core_reducers_end(&s.g);
+	core_expect(s.core, wait_sum(&s, 0, false), 0);
+	core_reducers_begin(&s.g, 3, true);
+	uint64_t sums = core_count(s.core, ZD_CMD_REDUCE);
+	reduce_all(&s);
+	assert_int_equal(core_count(s.core, ZD_CMD_REDUCE), sums + 1);
+	const struct zd_fence reader = {1, 7};
+	core_expect(s.core, give_back(&s, 0, &reader), 0);
+	assert_int_equal(core_count(s.core, ZD_CMD_REDUCE), sums + 1);
+	core_pass(s.core, s.g.team.session[0], reader.timeline, reader.value);
+	assert_int_equal(core_count(s.core, ZD_CMD_REDUCE), sums + 2);
+	core_reducers_end(&s.g);
+	core_end(s.core);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+	        cmocka_unit_test(test_the_answer_comes_first),
+	        cmocka_unit_test(test_no_sum_under_a_reader),
+	};
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -39,8 +39,8 @@ static int fence_readers(struct zerod_client *client, struct zc_fence_args *fenc
 	}
 	pthread_mutex_unlock(&client->lock);
 	if (too_many)
-		return zd_err_set(err, ZEROD_E_LIMIT, "more than %u streams have waited for reduced gradients",
-		                  ZD_MAX_FENCES);
+		return zd_err_set(err, ZEROD_E_LIMIT,
+		                  "more than %u streams have waited for reduced gradients", ZD_MAX_FENCES);
 	return zc_streams_fence(client, readers, count, fences, err);
 }
 
@@ -252,7 +252,8 @@ static int find_place(const struct zerod_group *group, const struct zc_unit *uni
 		return 0;
 	}
 	if (!group->target_bound && !group->target_in_doubt)
-		return zd_err_set(err, ZEROD_E_STATE, "unit '%s' has no target outside step_begin and step_end, unless "
+		return zd_err_set(err, ZEROD_E_STATE,
+		                  "unit '%s' has no target outside step_begin and step_end, unless "
 		                  "zerod_reduce_wait() has waited for its gradient",
 		                  unit->name);
 	if (group->target_in_doubt)

@@ -70,9 +70,10 @@ static bool has_contributed(const struct zd_reduction *r, uint32_t rank)
 static int check_window(const struct zd_member_reduce *mr, struct zd_err *err)
 {
 	if (zd_window_is_abandoned(mr))
-		return zd_err_set(err, ZEROD_E_STATE,
-		                  "rank %u has abandoned the backwards since the last step: nothing is reduced",
-		                  mr->failure.rank);
+		return zd_err_set(
+		        err, ZEROD_E_STATE,
+		        "rank %u has abandoned the backwards since the last step: nothing is reduced",
+		        mr->failure.rank);
 	if (mr->failure.status != 0)
 		return zd_err_set(err, mr->failure.status, "%s", mr->failure.text);
 	return 0;
@@ -88,7 +89,8 @@ static int look(const struct zd_member_reduce *mr, const struct zd_part *part, s
 	if (status != 0)
 		return status;
 	if (part->frozen)
-		return zd_err_set(err, ZEROD_E_INVALID, "unit '%s' is frozen: it has no gradient", unit->name);
+		return zd_err_set(err, ZEROD_E_INVALID, "unit '%s' is frozen: it has no gradient",
+		                  unit->name);
 	if (has_contributed(r, part->rank) && !is_stored(r, part->rank))
 		return ZD_WAIT;
 	if (zd_norms_has(mr, unit))
@@ -129,8 +131,8 @@ static void fill_place(struct zd_engine *e, const struct zd_member_reduce *mr, c
 {
 	uint64_t each = zerod_dtype_bytes(mr->target_dtype);
 	e->reply.u.reduce_wait.target_dtype = mr->target_dtype;
-	e->reply.u.reduce_wait.target = zd_storage_location(
-	        mr->target, unit->target_offset_numel * each, zd_unit_target_numel(unit) * each);
+	e->reply.u.reduce_wait.target = zd_storage_location(mr->target, unit->target_offset_numel * each,
+	                                                    zd_unit_target_numel(unit) * each);
 }
 
 static void promise(struct zd_engine *e, struct zd_request *req, struct zd_member_reduce *mr)

@@ -2,8 +2,8 @@
 /*
  * norms.c - squared norms of reduced gradients.
  *
- * The reduction of a slice yields the slice's norm. An owner's norms are added up by unit, and the owners'
- * sums by rank, so that two runs agree bit by bit. When a step is taken the group keeps the norm of each unit
+ * The reduction of a slice yields the slice's norm. They are added up by rank and unit, so that two runs
+ * agree bit by bit. When a step is taken the group keeps the norm of each unit
  * over the ranks of this daemon, until the next step is taken: no rank can ask for it later than that.
  */
 #include "core/reduce_internal.h"
@@ -62,13 +62,11 @@ static int by_unit(const struct zd_slice_norm *a, const struct zd_slice_norm *b)
 	return a->unit < b->unit ? -1 : a->unit > b->unit;
 }
 
-double zd_norms_sum(struct zd_member_reduce *mr)
+void zd_norms_add(struct zd_member_reduce *mr, double *sum)
 {
-	double sum = 0;
 	HASH_SORT(mr->norms, by_unit);
 	for (const struct zd_slice_norm *norm = mr->norms; norm; norm = norm->hh.next)
-		sum += norm->sum_squares;
-	return sum;
+		*sum += norm->sum_squares;
 }
 
 /* ---- Of a step ----------------------------------------------------------------------------------------- */
@@ -99,8 +97,9 @@ int zd_norms_check(struct zd_engine *e, struct zd_session *session, const struct
 	for (uint32_t i = 0; i < args->u.step_get.nunits; i++) {
 		int status = zd_part_find(e, session, args->u.step_get.units[i], &part, err);
 		if (status == 0 && part->unit->group != group)
-			status = zd_err_set(err, ZEROD_E_INVALID, "unit '%s' is of group '%s', the step of '%s'",
-			                    part->unit->name, part->unit->group->name, group->name);
+			status = zd_err_set(err, ZEROD_E_INVALID,
+			                    "unit '%s' is of group '%s', the step of '%s'", part->unit->name,
+			                    part->unit->group->name, group->name);
 		if (status != 0)
 			return status;
 	}
@@ -112,7 +111,8 @@ void zd_norms_reply(struct zd_engine *e, struct zd_request *req)
 	uint32_t count = req->u.reduce.nunits;
 	double *norms = zd_calloc(count, sizeof(*norms));
 	for (uint32_t i = 0; i < count; i++) {
-		const struct zd_slice_norm *norm = find(req->member->group->step_norms, req->u.reduce.units[i]);
+		const struct zd_slice_norm *norm = find(req->member->group->step_norms,
+		                                        req->u.reduce.units[i]);
 		norms[i] = norm ? norm->sum_squares : 0;
 	}
 	req->u.reduce.norms = norms;

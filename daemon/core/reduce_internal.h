@@ -192,8 +192,8 @@ void zd_norms_note(struct zd_member_reduce *mr, const struct zd_unit *unit,
                    const struct zd_op_result *result);
 /* Was one of the unit since the last step: else its place in the target is worth nothing. */
 bool zd_norms_has(const struct zd_member_reduce *mr, const struct zd_unit *unit);
-/* Of all units of this owner. */
-double zd_norms_sum(struct zd_member_reduce *mr);
+/* Adds those of all units of this owner, one by one. */
+void zd_norms_add(struct zd_member_reduce *mr, double *sum);
 /* The step is taken: keeps each unit's norm over the daemon's ranks until the next one is. */
 void zd_norms_keep(struct zd_group *group);
 /* May the norms of STEP_GET's units be asked for. INVALID, NOT_FOUND, UNSUPPORTED. */

@@ -221,7 +221,7 @@ struct sums {
 static void add_rank(struct sums *sums, struct zd_member_reduce *mr)
 {
 	sums->overflow |= mr->overflow;
-	sums->norm_squared += zd_norms_sum(mr);
+	zd_norms_add(mr, &sums->norm_squared);
 }
 
 /* By rank, likewise. */

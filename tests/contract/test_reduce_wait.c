@@ -215,7 +215,8 @@ static void test_the_group_fails(void **state)
 	OK(rank->client, zerod_reduce_wait(w.unit.at[0], NULL, w.streams[0], &target));
 	OK(rank->client, zerod_stream_synchronize(w.streams[0]));
 	contract_leave(&w.c->ranks[1]);
-	FAILS(rank->client, zerod_reduce_wait(w.unit.at[0], NULL, NULL, &target), ZEROD_E_PEER_LOST, "rank 1");
+	FAILS(rank->client, zerod_reduce_wait(w.unit.at[0], NULL, NULL, &target), ZEROD_E_PEER_LOST,
+	      "rank 1");
 	assert_int_not_equal(contract_devices(w.c).target_bytes, 0);
 	contract_expect_target(rank, &w.unit, CONTRACT_ALL(w.c), 1);
 	OK(rank->client, zerod_step_end(rank->group, &w.streams[0], 1));
@@ -232,7 +233,8 @@ static void expect_norms(struct contract_rank *rank, void *arg)
 	contract_step(rank);
 	OK(rank->client, zerod_step_norms_get(rank->group, units, 2, NULL, norms));
 	CHECK(norms[0] == 0 && norms[1] == contract_norm_squared(&w->unit, CONTRACT_ALL(w->c), 3));
-	FAILS(rank->client, zerod_step_norms_get(rank->group, units, 0, NULL, norms), ZEROD_E_INVALID, "count");
+	FAILS(rank->client, zerod_step_norms_get(rank->group, units, 0, NULL, norms), ZEROD_E_INVALID,
+	      "count");
 	contract_step_end(rank);
 	OK(rank->client, zerod_step_norms_get(rank->group, units, 1, NULL, norms));
 }
@@ -245,9 +247,8 @@ static void test_norms_by_unit(void **state)
 
 	(void)state;
 	open_world(&w);
-	FAILS(w.c->ranks[0].client,
-	      zerod_step_norms_get(w.c->ranks[0].group, &w.unit.at[0], 1, NULL, &norm), ZEROD_E_STATE,
-	      "has begun no step");
+	FAILS(w.c->ranks[0].client, zerod_step_norms_get(w.c->ranks[0].group, &w.unit.at[0], 1, NULL, &norm),
+	      ZEROD_E_STATE, "has begun no step");
 	CHECK(norm == 5);
 	contract_backward_all(w.c, 3, true);
 	reduce_all(&w, &w.unit, 3);

@@ -326,9 +326,9 @@ ZEROD_MUST_USE int zerod_unique_id(zerod_client *client, uint32_t local_world_si
  * again with the same rank; the group then leaves the failed state.
  *
  * When a rank ends, the next call of each other rank about the group returns PEER_LOST with the lost rank's
- * name, once, also when it has been replaced meanwhile. The calls are those for gathers, updates, publishes,
- * commits, scopes, buckets, backwards, steps and barriers; a call or ticket that was waiting then counts, a
- * prefetch's does not. Before that call a rank gathers nothing and contributes nothing. In a group with
+ * name, once, also when it has been replaced meanwhile. The calls are those for gathers, updates, loads,
+ * publishes, commits, scopes, buckets, backwards, steps, barriers and agreements; a call or ticket that was
+ * waiting then counts, a prefetch's does not. Where several ranks have ended since, the text names up to four. Before that call a rank gathers nothing and contributes nothing. In a group with
  * shadows zerod_session_reset() counts as well. Calls that end something are carried out all the same.
  *
  * Where local_world_size is less than world_size, the group spans daemons, one a node in general: world_size

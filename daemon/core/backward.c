@@ -57,8 +57,8 @@ int zd_reduce_lost(const struct zd_group *group, struct zd_err *err)
 	int status = zd_group_check(group, err);
 	if (status == 0) /* it is whole again */
 		status = zd_err_set(err, ZEROD_E_PEER_LOST,
-		                    "rank %u (pid %u) of group '%s' was gone meanwhile", group->lost_rank,
-		                    group->lost_pid, group->name);
+		                    "rank %u (pid %u) of group '%s' was gone meanwhile",
+		                    zd_group_lost(group)->rank, zd_group_lost(group)->pid, group->name);
 	return status;
 }
 

@@ -396,8 +396,8 @@ static int submit_abandoned(struct zd_engine *e, struct zd_entry *entry, const s
 	entry_watch(e, entry, fences);
 	zd_entry_end(e, entry);
 	(void)zd_bucket_trim(e, mr);
-	mr->member->told = mr->member->group->generation;
-	return zd_reduce_lost(mr->member->group, err);
+	status = zd_member_enter(mr->member, err);
+	return status != 0 ? status : zd_reduce_lost(mr->member->group, err);
 }
 
 /* NULL: there is none that the rank was given. */

@@ -419,11 +419,7 @@ static void gather_cancel(struct zd_engine *e, struct zd_request *req)
 static int generation_check(const struct zd_request *req, struct zd_err *err)
 {
 	const struct zd_group *group = req->member->group;
-	if (req->told == group->generation)
-		return 0;
-	return zd_err_set(err, ZEROD_E_PEER_LOST,
-	                  "rank %u (pid %u) of group '%s' is gone; another session may have its place",
-	                  group->lost_rank, group->lost_pid, group->name);
+	return req->told == group->generation ? 0 : zd_group_tell(group, req->told, err);
 }
 
 static int gather_check(struct zd_request *req, struct zd_err *err)

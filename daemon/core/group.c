@@ -170,7 +170,7 @@ int zd_group_check(const struct zd_group *group, struct zd_err *err)
 		return 0;
 	case ZD_GROUP_FAILED:
 		return zd_err_set(err, ZEROD_E_PEER_LOST, "rank %u (pid %u) of group '%s' is gone",
-		                  group->lost_rank, group->lost_pid, group->name);
+		                  zd_group_lost(group)->rank, zd_group_lost(group)->pid, group->name);
 	case ZD_GROUP_ABORTED:
 		if (group->span && group->span->why)
 			return zd_err_set(err, group->span->status, "%s", group->span->why);
@@ -180,41 +180,65 @@ int zd_group_check(const struct zd_group *group, struct zd_err *err)
 	}
 }
 
+/* The ranks that went between that generation and the last: "", or ", as is rank 1 (pid 7)". */
+static void name_others(const struct zd_group *group, uint64_t since, char *out, size_t out_bytes)
+{
+	uint64_t others = group->generation - since - 1, named = zd_min_u64(others, ZD_LOST_KEPT - 1);
+	size_t length = 0;
+	out[0] = '\0';
+	for (uint64_t i = 1; i <= named; i++) {
+		const struct zd_lost *lost = &group->lost[(group->generation - i) % ZD_LOST_KEPT];
+		const char *word = i > 1 ? "," : others > 1 ? ", as are" : ", as is";
+		int n = snprintf(out + length, out_bytes - length, "%s rank %u (pid %u)", word, lost->rank,
+		                 lost->pid);
+		length += (size_t)n;
+	}
+	if (others > named)
+		(void)snprintf(out + length, out_bytes - length, " and %llu before",
+		               (unsigned long long)(others - named));
+}
+
+int zd_group_tell(const struct zd_group *group, uint64_t since, struct zd_err *err)
+{
+	const struct zd_lost *lost = zd_group_lost(group);
+	char others[192];
+	name_others(group, since, others, sizeof(others));
+	return zd_err_set(err, ZEROD_E_PEER_LOST, "rank %u (pid %u) of group '%s' is gone%s%s", lost->rank,
+	                  lost->pid, group->name, others,
+	                  group->state == ZD_GROUP_FAILED ? "" : "; another session may have its place");
+}
+
 int zd_member_tell(struct zd_member *member, struct zd_err *err)
 {
-	const struct zd_group *group = member->group;
-	uint64_t more = group->generation - member->told;
-	char others[48] = "";
-	if (more == 0)
+	uint64_t since = member->told;
+	if (since == member->group->generation)
 		return 0;
-	member->told = group->generation;
-	if (more > 1)
-		(void)snprintf(others, sizeof(others), ", as are %llu before it",
-		               (unsigned long long)more - 1);
-	return zd_err_set(err, ZEROD_E_PEER_LOST,
-	                  "rank %u (pid %u) of group '%s' is gone%s; another session may have its place",
-	                  group->lost_rank, group->lost_pid, group->name, others);
+	member->told = member->group->generation;
+	return zd_group_tell(member->group, since, err);
 }
 
 int zd_member_enter(struct zd_member *member, struct zd_err *err)
 {
 	int status = zd_group_check(member->group, err);
-	if (status == ZEROD_E_PEER_LOST)
-		member->told = member->group->generation;
-	return status != 0 ? status : zd_member_tell(member, err);
+	if (status != 0 && status != ZEROD_E_PEER_LOST)
+		return status;
+	int told = zd_member_tell(member, err);
+	return told != 0 ? told : status;
 }
 
 int zd_member_check(const struct zd_member *member, struct zd_err *err)
 {
 	const struct zd_group *group = member->group;
 	int status = zd_group_check(group, err);
+	if (group->state == ZD_GROUP_FAILED && member->told != group->generation)
+		return zd_group_tell(group, member->told, err);
 	if (status != 0 || !member->set_back)
 		return status;
 	return zd_err_set(
 	        err, ZEROD_E_PEER_LOST,
 	        "rank %u (pid %u) of group '%s' went: rank %u is set back to step %llu; what it computed "
 	        "since must be dropped and the session reset",
-	        group->lost_rank, group->lost_pid, group->name, zd_world_rank(member),
+	        zd_group_lost(group)->rank, zd_group_lost(group)->pid, group->name, zd_world_rank(member),
 	        (unsigned long long)group->committed_step);
 }
 
@@ -259,23 +283,29 @@ static void member_attach(struct zd_engine *e, struct zd_member *member, struct 
 		zd_sm_move(&zd_sm_group, &group->state, ZD_GROUP_READY);
 }
 
+/* The group fails, or goes on failing, by the end of this member. */
+static void note_lost(const struct zd_member *member)
+{
+	struct zd_group *group = member->group;
+	group->lost[group->generation % ZD_LOST_KEPT] = (struct zd_lost){.rank = zd_world_rank(member),
+	                                                                 .pid = member->session->pid};
+}
+
 /* Only the attachment; what the member holds has gone or never was. */
 static void member_unlink(struct zd_engine *e, struct zd_member *member)
 {
 	struct zd_group *group = member->group;
-	uint32_t pid = member->session->pid;
+	if (group->state == ZD_GROUP_ABORTED)
+		note_lost(member);
 	TAILQ_REMOVE(&member->session->members, member, session_link);
 	member->session = NULL;
 	member->joining = false;
 	if (group->state != ZD_GROUP_FORMING)
 		member->joined_before = true;
 	group->attached--;
-	if (group->state == ZD_GROUP_ABORTED && group->attached == 0 && group->job->durable) {
-		/* An abort ends work, not data: the ranks may come again for their shards. */
-		group->lost_rank = zd_world_rank(member);
-		group->lost_pid = pid;
+	/* An abort ends work, not data: the ranks may come again for their shards. */
+	if (group->state == ZD_GROUP_ABORTED && group->attached == 0 && group->job->durable)
 		zd_sm_move(&zd_sm_group, &group->state, ZD_GROUP_FAILED);
-	}
 	if (group->attached == 0)
 		group->over = !group->job->durable; /* what still works on its memory is in nobody's way */
 	zd_dirty_group(e, group);
@@ -307,8 +337,7 @@ void zd_member_detach(struct zd_engine *e, struct zd_member *member)
 		zd_span_leave(e, member, member->leaves || member->session->orderly);
 	if (group->state == ZD_GROUP_READY || group->state == ZD_GROUP_FAILED) {
 		group->generation++;
-		group->lost_rank = zd_world_rank(member);
-		group->lost_pid = member->session->pid;
+		note_lost(member);
 	}
 	if (group->state == ZD_GROUP_READY) {
 		zd_sm_move(&zd_sm_group, &group->state, ZD_GROUP_FAILED);

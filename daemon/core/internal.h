@@ -369,6 +369,13 @@ struct zd_member {
 	TAILQ_ENTRY(zd_member) session_link;
 };
 
+/* A rank that went, of those that a member which has not been told hears of by name. */
+#define ZD_LOST_KEPT 4u
+struct zd_lost {
+	uint32_t rank; /* in the world */
+	uint32_t pid;
+};
+
 struct zd_group {
 	uint64_t id;
 	char *name;
@@ -381,8 +388,7 @@ struct zd_group {
 	uint32_t attached;         /* members with a session */
 	uint32_t refs;             /* attached members, durable job, units' pending work (zd_group_ref) */
 	uint64_t generation;       /* counts the ranks that went from a group that was complete */
-	uint32_t lost_rank;        /* the last of these; why it is FAILED */
-	uint32_t lost_pid;
+	struct zd_lost lost[ZD_LOST_KEPT]; /* the last of these, each at its generation modulo this */
 	bool torn;
 	bool over;   /* all have left for good: is there until its memory's work is done, its name is free */
 	bool shadow; /* durable: each shard has a block for the last commit behind it */
@@ -442,11 +448,20 @@ void zd_job_end(struct zd_engine *e, struct zd_job *job);
 /* The session's membership; NOT_FOUND. */
 int zd_member_find(struct zd_engine *e, struct zd_session *session, uint64_t group, struct zd_member **member,
                    struct zd_err *err) __attribute__((warn_unused_result));
+/* The last rank that went: why the group is FAILED. */
+static inline const struct zd_lost *zd_group_lost(const struct zd_group *group)
+{
+	return &group->lost[group->generation % ZD_LOST_KEPT];
+}
+
 /* 0 when the group is READY; PEER_LOST, ABORTED or STATE with the text otherwise. */
 int zd_group_check(const struct zd_group *group, struct zd_err *err) __attribute__((warn_unused_result));
-/* PEER_LOST, once, when a rank went and this one's session has not been told. */
+/* PEER_LOST, which names the ranks that went since that generation of the group. */
+int zd_group_tell(const struct zd_group *group, uint64_t since, struct zd_err *err)
+        __attribute__((warn_unused_result));
+/* The same, once, when a rank went and this one's session has not been told. */
 int zd_member_tell(struct zd_member *member, struct zd_err *err) __attribute__((warn_unused_result));
-/* At the beginning of a request: zd_group_check(), then zd_member_tell(). */
+/* At the beginning of a request: zd_group_check() and zd_member_tell(). */
 int zd_member_enter(struct zd_member *member, struct zd_err *err) __attribute__((warn_unused_result));
 /* zd_group_check(), and PEER_LOST while the rank works on what was undone. */
 int zd_member_check(const struct zd_member *member, struct zd_err *err) __attribute__((warn_unused_result));

@@ -205,7 +205,7 @@ int zd_shadow_undone(const struct zd_part *part, struct zd_err *err)
 	return zd_err_set(
 	        err, ZEROD_E_PEER_LOST,
 	        "rank %u (pid %u) of group '%s' went during the update: unit '%s' is set back to step %llu",
-	        group->lost_rank, group->lost_pid, group->name, part->unit->name,
+	        zd_group_lost(group)->rank, zd_group_lost(group)->pid, group->name, part->unit->name,
 	        (unsigned long long)group->committed_step);
 }
 

@@ -297,7 +297,7 @@ static void test_replacement_revives_the_group(void **state)
 	assert_true(core_expect(core, second, 0)->u.group_join.group == team.group);
 	core_expect(core, third, 0);
 	expect_group(core, team.group, "READY", 3);
-	core_expect_told(core, team.session[0], team.group, "as are 1 before it");
+	core_expect_told(core, team.session[0], team.group, "as is rank 1");
 	/* the others are at version 2: the new shards are one behind, so that their first publish catches
 	 * up */
 	uint64_t gather = core_gather(core, team.session[0], unit);

@@ -4,7 +4,9 @@
  *
  * A detached request's op is in the table until the daemon has answered it, like any other, and nobody can
  * name it. A refusal is kept until a public call reports it: zc_enter() returns it instead of carrying the
- * call out. The first failure is kept with its text, later ones are counted.
+ * call out. The first failure is kept with its text, later ones are counted. PEER_LOST takes the place of
+ * another failure, since the daemon tells it once. For the same reason it is kept of a gather that was
+ * released before its answer came: nobody can wait for that one any more.
  */
 #include "client/internal.h"
 
@@ -27,15 +29,23 @@ int zc_post_detached(struct zerod_client *client, struct zc_unit *unit, const ch
 	return zc_post(client, op, request, err);
 }
 
+static bool is_kept(const struct zc_detached *detached, int status)
+{
+	return detached->nfailures == 0 ||
+	       (status == ZEROD_E_PEER_LOST && detached->first.status != ZEROD_E_PEER_LOST);
+}
+
 void zc_detached_fail(struct zerod_client *client, const struct zc_op *op, const char *error)
 {
 	struct zc_detached *detached = &client->detached;
+	bool is_detached = op->kind == ZC_OP_DETACHED;
 
-	if (detached->nfailures++ == 0)
-		(void)zd_err_set(
-		        &detached->first, op->status,
-		        "a detached %s of unit '%s' failed: %s; the present call was not carried out",
-		        op->what, op->unit->name, error[0] ? error : zerod_status_name(op->status));
+	if (is_kept(detached, op->status))
+		(void)zd_err_set(&detached->first, op->status,
+		                 "a %s %s of unit '%s' failed: %s; the present call was not carried out",
+		                 is_detached ? "detached" : "released", is_detached ? op->what : "gather",
+		                 op->unit->name, error[0] ? error : zerod_status_name(op->status));
+	detached->nfailures++;
 	client->detached_failed = true;
 }
 
@@ -47,7 +57,7 @@ int zc_detached_report(struct zerod_client *client, struct zd_err *err)
 		return 0;
 	pthread_mutex_lock(&client->lock);
 	if (detached->nfailures > 1)
-		(void)zd_err_set(err, detached->first.status, "%s, and %llu more detached requests failed",
+		(void)zd_err_set(err, detached->first.status, "%s, and %llu more requests failed",
 		                 detached->first.text, (unsigned long long)detached->nfailures - 1);
 	else if (detached->nfailures == 1)
 		*err = detached->first;

@@ -485,6 +485,10 @@ void zc_buffer_forget(struct zerod_allocation *buffer);
  * shorter. INVALID when a longer structure sets what this library does not know. `given` NULL: all zero. */
 int zc_options(void *copy, size_t known_bytes, const void *given, const char *what, struct zd_err *err)
         __attribute__((warn_unused_result));
+/* The same of element `i` of an array, `what`. The first element's struct_size is the stride and must be that of
+ * all. The elements before `i` have been read. */
+int zc_element(void *copy, size_t known_bytes, const void *array, uint32_t i, const char *what,
+               struct zd_err *err) __attribute__((warn_unused_result));
 /* The deadline in `options`, as it was given; 0 for NULL. */
 int zc_wait_options(const struct zerod_wait_options *options, uint32_t *deadline_ms, struct zd_err *err)
         __attribute__((warn_unused_result));
@@ -750,7 +754,7 @@ int zc_device_find(struct zerod_client *client, const char *uuid, uint32_t *devi
  * was sent. `what` names the request in the text of a later failure: a string literal. */
 int zc_post_detached(struct zerod_client *client, struct zc_unit *unit, const char *what,
                      Zd__Request *request, struct zd_err *err) __attribute__((warn_unused_result));
-/* With the lock: the daemon refused it, the op's status says why. */
+/* With the lock: the daemon refused the request, or a gather that was released; the op's status says why. */
 void zc_detached_fail(struct zerod_client *client, const struct zc_op *op, const char *error);
 /* Without the lock. Returns what has failed since the last report, once; 0: nothing. */
 int zc_detached_report(struct zerod_client *client, struct zd_err *err) __attribute__((warn_unused_result));

@@ -197,7 +197,8 @@ int zc_ticket_answer(struct zerod_client *client, struct zc_op *op, const Zd__Re
 	int rc = 0;
 
 	if (op->status) {
-		if (op->kind == ZC_OP_DETACHED)
+		if (op->kind == ZC_OP_DETACHED ||
+		    (op->kind == ZC_OP_GATHER && op->stale && op->status == ZEROD_E_PEER_LOST))
 			zc_detached_fail(client, op, reply->error);
 		zc_ticket_fail(client, op, reply->error);
 		return 0;

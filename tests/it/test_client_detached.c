@@ -86,8 +86,74 @@ static void test_of_many_the_first_is_named(void **state)
 	assert_status(scene.client, persist(&scene), ZEROD_OK);
 	assert_int_equal(persist(&scene), ZEROD_E_NOT_HELD);
 	assert_non_null(strstr(zerod_last_error(scene.client), "the first text"));
-	assert_non_null(strstr(zerod_last_error(scene.client), "and 2 more detached requests failed"));
+	assert_non_null(strstr(zerod_last_error(scene.client), "and 2 more requests failed"));
 	assert_status(scene.client, persist(&scene), ZEROD_OK);
+	scene_close(&scene);
+}
+
+#define LOST "rank 1 is gone"
+
+/* The daemon says once that a rank went: no other failure hides it. */
+static void lose_rank(struct fake_peer *peer, void *arg)
+{
+	const Zd__Request *request;
+
+	(void)arg;
+	fake_serve_unit(peer);
+	refuse_releases(peer, 2);
+	request = fake_expect(peer, ZD__REQUEST__BODY_RELEASE);
+	if (request)
+		fake_error(peer, request->id, ZEROD_E_PEER_LOST, LOST);
+	refuse_releases(peer, 1);
+	answer_persist(peer);
+	fake_expect_end(peer);
+}
+
+static void test_a_lost_rank_comes_first(void **state)
+{
+	struct scene scene = {0};
+
+	(void)state;
+	scene_open(&scene, lose_rank, NULL);
+	for (unsigned i = 0; i < 4; i++)
+		assert_status(scene.client, release(&scene), ZEROD_OK);
+	assert_status(scene.client, persist(&scene), ZEROD_OK);
+	assert_int_equal(persist(&scene), ZEROD_E_PEER_LOST);
+	assert_non_null(strstr(zerod_last_error(scene.client), LOST));
+	assert_non_null(strstr(zerod_last_error(scene.client), "and 3 more requests failed"));
+	scene_close(&scene);
+}
+
+/* Nobody can wait for the gather any more when its answer comes. */
+static void lose_rank_behind_a_release(struct fake_peer *peer, void *arg)
+{
+	const Zd__Request *request;
+	uint64_t gather;
+
+	(void)arg;
+	fake_serve_unit(peer);
+	request = fake_expect(peer, ZD__REQUEST__BODY_GATHER);
+	gather = request ? request->id : 0;
+	request = fake_expect(peer, ZD__REQUEST__BODY_RELEASE);
+	fake_error(peer, gather, ZEROD_E_PEER_LOST, LOST);
+	if (request)
+		fake_error(peer, request->id, ZEROD_E_NOT_HELD, "the gather's failure");
+	fake_expect_end(peer);
+}
+
+static void test_a_released_gather_tells_of_a_lost_rank(void **state)
+{
+	struct scene scene = {0};
+	zerod_ticket gather, released;
+
+	(void)state;
+	scene_open(&scene, lose_rank_behind_a_release, NULL);
+	assert_status(scene.client, zerod_gather_begin(scene.unit, NULL, &gather), ZEROD_OK);
+	assert_status(scene.client, zerod_release(scene.unit, NULL, 0, NULL, &released), ZEROD_OK);
+	assert_int_equal(zerod_wait(scene.client, released, NULL, NULL), ZEROD_E_NOT_HELD);
+	assert_int_equal(persist(&scene), ZEROD_E_PEER_LOST);
+	assert_non_null(
+	        strstr(zerod_last_error(scene.client), "a released gather of unit 'w' failed: " LOST));
 	scene_close(&scene);
 }
 
@@ -194,6 +260,8 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 	        cmocka_unit_test(test_the_next_call_reports_once),
 	        cmocka_unit_test(test_of_many_the_first_is_named),
+	        cmocka_unit_test(test_a_lost_rank_comes_first),
+	        cmocka_unit_test(test_a_released_gather_tells_of_a_lost_rank),
 	        cmocka_unit_test(test_any_thread_reports),
 	        cmocka_unit_test(test_batches_take_them),
 	        cmocka_unit_test(test_close_with_open_requests),

@@ -8,6 +8,7 @@
  */
 #include "client/internal.h"
 
+#include <stdio.h>
 #include <string.h>
 #include <time.h>
 
@@ -42,6 +43,21 @@ int zc_options(void *copy, size_t known_bytes, const void *given, const char *wh
 			                  what, i, known_bytes);
 	memcpy(copy, given, given_bytes < known_bytes ? given_bytes : known_bytes);
 	return 0;
+}
+
+int zc_element(void *copy, size_t known_bytes, const void *array, uint32_t i, const char *what,
+               struct zd_err *err)
+{
+	size_t stride = struct_bytes(array);
+	const unsigned char *element = (const unsigned char *)array + i * stride;
+	char name[32];
+
+	(void)snprintf(name, sizeof(name), "%s[%u]", what, i);
+	/* Where the first one's size makes no sense, it is the first one that is refused. */
+	if (i > 0 && struct_bytes(element) != stride)
+		return zd_err_set(err, ZEROD_E_INVALID, "%s: struct_size is %zu, the first one's %zu", name,
+		                  struct_bytes(element), stride);
+	return zc_options(copy, known_bytes, element, name, err);
 }
 
 int zc_wait_options(const struct zerod_wait_options *given, uint32_t *deadline_ms, struct zd_err *err)

@@ -25,10 +25,11 @@ struct sources {
 	struct source each[];
 };
 
-/* Element `i`, in the caller's version of the structure. */
-static const struct zerod_source *source_at(const struct zerod_source *sources, uint32_t i)
+/* Element `i`, in this library's version of the structure. */
+static int source_take(const struct zerod_source *sources, uint32_t i, struct zerod_source *source,
+                       struct zd_err *err)
 {
-	return (const void *)((const unsigned char *)sources + i * sources->struct_size);
+	return zc_element(source, sizeof(*source), sources, i, "sources", err);
 }
 
 /* ---- Checks -------------------------------------------------------------------------------------------- */
@@ -100,8 +101,13 @@ static int take_all(struct zerod_client *client, const struct zerod_source *give
 	int rc = 0;
 
 	pthread_mutex_lock(&client->lock);
-	for (uint32_t i = 0; i < sources->count && !rc; i++)
-		rc = take_one(client, source_at(given, i), from, &sources->each[i], err);
+	for (uint32_t i = 0; i < sources->count && !rc; i++) {
+		struct zerod_source source;
+
+		rc = source_take(given, i, &source, err);
+		if (!rc)
+			rc = take_one(client, &source, from, &sources->each[i], err);
+	}
 	pthread_mutex_unlock(&client->lock);
 	return rc;
 }
@@ -232,12 +238,12 @@ int zerod_publish_from(const struct zerod_source *sources, uint32_t count, enum 
 		return zd_err_set(zc_err(NULL), ZEROD_E_INVALID, "sources is %s, count is %u",
 		                  sources ? "given" : "NULL", count);
 	for (uint32_t i = 0; i < count && i < ZD_MAX_UNITS_PER_REQUEST; i++) {
-		if (source_at(sources, i)->struct_size < sizeof(*sources) ||
-		    source_at(sources, i)->struct_size != sources->struct_size)
-			return zd_err_set(zc_err(NULL), ZEROD_E_INVALID,
-			                  "sources[%u]: struct_size is %zu, set it with ZEROD_INIT", i,
-			                  source_at(sources, i)->struct_size);
-		units[i] = source_at(sources, i)->unit;
+		struct zerod_source source;
+
+		rc = source_take(sources, i, &source, zc_err(NULL));
+		if (rc)
+			return rc;
+		units[i] = source.unit;
 	}
 	rc = zc_update_take(units, count, &list, &err);
 	if (!rc)

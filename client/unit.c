@@ -105,12 +105,6 @@ static void naming_end(struct zc_naming *naming)
 
 /* ---- Registration -------------------------------------------------------------------------------------- */
 
-/* View `i`, in the caller's version of the structure. */
-static const struct zerod_view *view_at(const struct zerod_unit_options *options, uint32_t i)
-{
-	return (const void *)((const unsigned char *)options->views + i * options->views->struct_size);
-}
-
 static int check_options(const struct zerod_unit_options *options, struct zd_err *err)
 {
 	int rc = zd_name_check(options->name, ZD_MAX_UNIT_NAME_BYTES, "unit name", err);
@@ -130,22 +124,43 @@ static int check_options(const struct zerod_unit_options *options, struct zd_err
 	if (options->nviews > 0 && !options->views)
 		return zd_err_set(err, ZEROD_E_INVALID, "unit '%s': views is NULL, nviews is %u",
 		                  options->name, options->nviews);
-	for (uint32_t i = 0; i < options->nviews; i++) {
-		const struct zerod_view *view = view_at(options, i);
-
-		if (view->struct_size < sizeof(*view) || view->struct_size != options->views->struct_size)
-			return zd_err_set(err, ZEROD_E_INVALID,
-			                  "unit '%s': view %u: struct_size is %zu, set it with ZEROD_INIT",
-			                  options->name, i, view->struct_size);
-		if (!view->name)
-			return zd_err_set(err, ZEROD_E_INVALID, "unit '%s': view %u has no name",
-			                  options->name, i);
-		if (view->ndim > ZD_MAX_DIMS)
-			return zd_err_set(err, ZEROD_E_INVALID,
-			                  "unit '%s': view '%s' has %u dimensions, the limit is %u",
-			                  options->name, view->name, view->ndim, ZD_MAX_DIMS);
-	}
 	return 0;
+}
+
+static int take_view(const struct zerod_unit_options *options, uint32_t i, struct zerod_view *view,
+                     struct zd_err *err)
+{
+	int rc = zc_element(view, sizeof(*view), options->views, i, "views", err);
+
+	if (rc)
+		return rc;
+	if (!view->name)
+		return zd_err_set(err, ZEROD_E_INVALID, "unit '%s': view %u has no name", options->name, i);
+	if (view->ndim > ZD_MAX_DIMS)
+		return zd_err_set(err, ZEROD_E_INVALID,
+		                  "unit '%s': view '%s' has %u dimensions, the limit is %u", options->name,
+		                  view->name, view->ndim, ZD_MAX_DIMS);
+	return 0;
+}
+
+/* Copies the views, in this library's version of the structure; owned. */
+static int take_views(const struct zerod_unit_options *options, struct zerod_view **views, struct zd_err *err)
+{
+	struct zerod_view *copies = NULL;
+	int rc = 0;
+
+	if (options->nviews > 0) {
+		copies = calloc(options->nviews, sizeof(*copies));
+		if (!copies)
+			return zd_err_errno(err, ENOMEM, "registering unit '%s'", options->name);
+	}
+	for (uint32_t i = 0; i < options->nviews && !rc; i++)
+		rc = take_view(options, i, &copies[i], err);
+	if (rc)
+		free(copies);
+	else
+		*views = copies;
+	return rc;
 }
 
 /* The views as they travel, in one allocation: the pointers, then what they point to. NULL: no memory. */
@@ -157,7 +172,7 @@ static Zd__View **pack_views(const struct zerod_unit_options *options)
 	if (!pointers)
 		return NULL;
 	for (uint32_t i = 0; i < options->nviews; i++) {
-		const struct zerod_view *from = view_at(options, i);
+		const struct zerod_view *from = &options->views[i];
 
 		zd__view__init(&views[i]);
 		views[i].name = (char *)from->name;
@@ -308,6 +323,7 @@ int zerod_unit_register(zerod_group *group, const struct zerod_unit_options *giv
 {
 	struct registration registration = {.group = group};
 	struct zerod_unit_options options;
+	struct zerod_view *views = NULL;
 	struct zc_naming naming;
 	int rc = zc_enter(zc_group_client(group), &registration.err);
 
@@ -317,8 +333,11 @@ int zerod_unit_register(zerod_group *group, const struct zerod_unit_options *giv
 		rc = zc_options(&options, sizeof(options), given, "zerod_unit_options", registration.err);
 	if (!rc)
 		rc = check_options(&options, registration.err);
+	if (!rc)
+		rc = take_views(&options, &views, registration.err);
 	if (rc)
 		return rc;
+	options.views = views;
 	registration.options = &options;
 	registration.shared = calloc(1, sizeof(*registration.shared));
 	registration.unit = calloc(1, sizeof(*registration.unit));
@@ -333,6 +352,7 @@ int zerod_unit_register(zerod_group *group, const struct zerod_unit_options *giv
 	else
 		*unit = registration.unit;
 	free(registration.shared);
+	free(views);
 	return rc;
 }
 

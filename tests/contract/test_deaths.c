@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * test_deaths.c - a rank that dies inside a backward and is replaced: each survivor is told once, and no
- * gradient of that window reaches a later step.
+ * test_deaths.c - a rank that dies and is replaced: each survivor is told once, no gradient of the backward in
+ * which it died reaches a later step, and nobody gathers a shard that its replacement has not published.
  */
 #include "contract_reduce.h"
 
@@ -30,10 +30,15 @@ static void step_and_be_told(struct contract_rank *rank, void *arg)
 	FAILS(rank->client, zerod_step_begin(rank->group, NULL, &info, NULL), ZEROD_E_PEER_LOST, "rank 2");
 }
 
-static void open_scene(struct scene *s, uint32_t committed)
+static void open_ranks(struct scene *s)
 {
 	s->c = contract_open(&(struct contract_options){.world_size = RANKS});
 	contract_plain_unit(s->c, "w", NUMEL, &s->unit);
+}
+
+static void open_scene(struct scene *s, uint32_t committed)
+{
+	open_ranks(s);
 	contract_backward_all(s->c, 3, true);
 	for (uint32_t i = 0; i < RANKS; i++) {
 		s->buckets[i] = contract_bucket(&s->c->ranks[i], 65536, 2);
@@ -48,17 +53,22 @@ static void join_again(struct contract_rank *rank, void *arg)
 	contract_replace(rank);
 }
 
-static void replace(struct scene *s)
+static void replace_rank(struct scene *s, uint32_t number)
 {
-	struct contract_rank *rank = &s->c->ranks[DEAD];
+	struct contract_rank *rank = &s->c->ranks[number];
 	struct zerod_unit_options options = ZEROD_INIT(options);
 
 	contract_finish(contract_start(rank, join_again, NULL));
 	options.name = "w";
 	options.dtype = ZEROD_FLOAT32;
 	options.numel = NUMEL;
-	OK(rank->client, zerod_unit_register(rank->group, &options, &s->unit.at[DEAD]));
-	s->buckets[DEAD] = contract_bucket(rank, 65536, 2);
+	OK(rank->client, zerod_unit_register(rank->group, &options, &s->unit.at[number]));
+	s->buckets[number] = contract_bucket(rank, 65536, 2);
+}
+
+static void replace(struct scene *s)
+{
+	replace_rank(s, DEAD);
 }
 
 /* All ranks reduce again. Nothing of the first window is in the sums. */
@@ -107,12 +117,126 @@ static void test_death_behind_its_gradient(void **state)
 	expect_told_once(RANKS, step_and_be_told, "rank 1 to begin the step");
 }
 
+/* ---- Outside backwards --------------------------------------------------------------------------------- */
+
+static const char *const wait_for_dead = "rank 2 to publish version 1";
+
+/* The dead rank's shard is no version's any more, until its replacement has published. */
+static void expect_published_anew(struct scene *s, zerod_ticket ticket)
+{
+	struct contract_rank *rank = &s->c->ranks[1];
+	void *data;
+
+	AWAIT(contract_somebody_waits(s->c, wait_for_dead));
+	s->unit.version[DEAD] = 0;
+	contract_publish(&s->c->ranks[DEAD], &s->unit);
+	OK(rank->client, zerod_wait(rank->client, ticket, NULL, &data));
+	contract_expect_bytes(&s->unit, data, 1);
+	contract_release(rank, &s->unit, NULL);
+}
+
+static void test_silence_outside_a_backward(void **state)
+{
+	struct contract_rank *rank;
+	zerod_ticket ticket;
+	struct scene s;
+
+	(void)state;
+	contract_needs(CONTRACT_ONE_SIDED);
+	open_ranks(&s);
+	rank = &s.c->ranks[1];
+	contract_publish_all(s.c, &s.unit);
+	contract_leave(&s.c->ranks[DEAD]);
+	replace(&s);
+	FAILS(rank->client, zerod_gather(s.unit.at[1], NULL, NULL, NULL), ZEROD_E_PEER_LOST,
+	      "another session may have its place");
+	OK(rank->client, zerod_gather_begin(s.unit.at[1], NULL, &ticket));
+	expect_published_anew(&s, ticket);
+	contract_close(s.c);
+}
+
+static void test_two_deaths_in_a_row(void **state)
+{
+	static double value = 1.0;
+	struct contract_rank *rank;
+	struct scene s;
+
+	(void)state;
+	contract_needs(CONTRACT_ONE_SIDED);
+	open_ranks(&s);
+	rank = &s.c->ranks[1];
+	for (uint32_t dead = 0; dead < RANKS; dead += 2) {
+		contract_leave(&s.c->ranks[dead]);
+		replace_rank(&s, dead);
+	}
+	FAILS(rank->client, zerod_group_agree(rank->group, ZEROD_AGREE_SUM, &value, 1, NULL),
+	      ZEROD_E_PEER_LOST, "as is rank 0");
+	FAILS(rank->client, zerod_group_agree(rank->group, ZEROD_AGREE_SUM, &value, 1, WITHIN_MS(1)),
+	      ZEROD_E_DEADLINE, "rank 0 to agree");
+	contract_close(s.c);
+}
+
+/* ---- Between a gather and its wait --------------------------------------------------------------------- */
+
+/* An answered gather has its bytes, and those of one version, whatever became of the rank that had them. */
+static void test_death_behind_a_gathers_answer(void **state)
+{
+	struct contract_rank *rank;
+	zerod_ticket ticket, next;
+	struct scene s;
+	void *data;
+
+	(void)state;
+	contract_needs(CONTRACT_ONE_SIDED);
+	open_ranks(&s);
+	rank = &s.c->ranks[1];
+	contract_publish_all(s.c, &s.unit);
+	OK(rank->client, zerod_gather_begin(s.unit.at[1], NULL, &ticket));
+	AWAIT(contract_buffer(s.c, 1, "w").holders == 1);
+	contract_leave(&s.c->ranks[DEAD]);
+	replace(&s);
+	OK(rank->client, zerod_wait(rank->client, ticket, NULL, &data));
+	contract_expect_bytes(&s.unit, data, 1);
+	FAILS(rank->client, zerod_backward_begin(rank->group, NULL), ZEROD_E_PEER_LOST, "rank 2");
+	contract_release(rank, &s.unit, NULL);
+	OK(rank->client, zerod_gather_begin(s.unit.at[1], NULL, &next));
+	expect_published_anew(&s, next);
+	contract_close(s.c);
+}
+
+/* One that is not answered yet tells of the death at its wait, also when the rank is replaced by then. */
+static void test_death_before_a_gathers_answer(void **state)
+{
+	struct contract_rank *rank;
+	zerod_ticket ticket, next;
+	struct scene s;
+
+	(void)state;
+	contract_needs(CONTRACT_ONE_SIDED);
+	open_ranks(&s);
+	rank = &s.c->ranks[1];
+	for (uint32_t i = 0; i < DEAD; i++)
+		contract_publish(&s.c->ranks[i], &s.unit);
+	OK(rank->client, zerod_gather_begin(s.unit.at[1], NULL, &ticket));
+	AWAIT(contract_somebody_waits(s.c, wait_for_dead));
+	contract_leave(&s.c->ranks[DEAD]);
+	replace(&s);
+	FAILS(rank->client, zerod_wait(rank->client, ticket, NULL, NULL), ZEROD_E_PEER_LOST, "rank 2");
+	OK(rank->client, zerod_gather_begin(s.unit.at[1], NULL, &next));
+	expect_published_anew(&s, next);
+	contract_close(s.c);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
 	        CONTRACT_TEST(test_death_before_its_gradient),
 	        CONTRACT_TEST(test_death_behind_its_gradient),
+	        CONTRACT_TEST(test_silence_outside_a_backward),
+	        CONTRACT_TEST(test_two_deaths_in_a_row),
+	        CONTRACT_TEST(test_death_behind_a_gathers_answer),
+	        CONTRACT_TEST(test_death_before_a_gathers_answer),
 	};
 
-	return cmocka_run_group_tests_name("deaths inside backwards", tests, NULL, NULL);
+	return cmocka_run_group_tests_name("contract: deaths", tests, NULL, NULL);
 }

@@ -23,6 +23,7 @@ struct scene {
 
 static void open_scene(struct scene *s)
 {
+	contract_needs(CONTRACT_ONE_SIDED); /* elsewhere a backward that is abandoned ends its group */
 	*s = (struct scene){.c = contract_open(&(struct contract_options){.world_size = 1, .devices = 1})};
 	s->rank = &s->c->ranks[0];
 	s->client = s->rank->client;

@@ -200,7 +200,160 @@ static void test_one_rank_raises(void **state)
 	contract_close(w.c);
 }
 
-/* ---- Skipping the rest -------------------------------------------------------------------------------- */
+/* Where the exception is raised on rank 1. */
+enum point { BEFORE_THE_FIRST_SUBMIT, INSIDE, BEHIND_THE_LAST_SUBMIT, BEHIND_THE_END };
+
+static void raise_at(struct world *w, enum point point)
+{
+	struct contract_rank *rank = &w->c->ranks[1];
+	struct contract_task *task = NULL;
+
+	begin_all(w);
+	for (uint32_t i = 0; i < RANKS; i++) {
+		if (i == 0 || point > BEFORE_THE_FIRST_SUBMIT)
+			contract_reduce(&w->c->ranks[i], w->buckets[i], &w->first, 1, NULL);
+		if (i == 0 || point > INSIDE)
+			contract_reduce(&w->c->ranks[i], w->buckets[i], &w->second, 1, NULL);
+	}
+	if (point == BEHIND_THE_END)
+		contract_backward_end_all(w->c);
+	else
+		task = contract_start(&w->c->ranks[0], end_and_step, &w->first);
+	OK(rank->client, zerod_backward_abandon(rank->group, NULL, 0));
+	if (task)
+		contract_finish(task);
+	else
+		expect_abandoned(&w->c->ranks[0], &w->first);
+}
+
+/* Nobody hangs, nothing of the window is left, and training goes on. */
+static void test_a_rank_raises_anywhere(void **state)
+{
+	contract_needs(CONTRACT_ONE_SIDED);
+	struct world w;
+
+	(void)state;
+	open_world(&w);
+	for (enum point point = BEFORE_THE_FIRST_SUBMIT; point <= BEHIND_THE_END; point++) {
+		raise_at(&w, point);
+		assert_int_equal(contract_devices(w.c).target_bytes, 0);
+		assert_int_equal(contract_devices(w.c).bucket_bytes, 0);
+		begin_all(&w);
+		reduce_all(&w, &w.first, 3);
+		reduce_all(&w, &w.second, 2);
+		contract_backward_end_all(w.c);
+		expect_step(&w, 3, 2);
+	}
+	contract_close(w.c);
+}
+
+/* ---- A gradient that is missing ----------------------------------------------------------------------- */
+
+static void end_with_mismatch(struct contract_rank *rank, void *arg)
+{
+	(void)arg;
+	FAILS(rank->client, zerod_backward_end(rank->group, NULL, NULL), ZEROD_E_MISMATCH, "'w'");
+}
+
+static void step_without(struct contract_rank *rank, void *arg)
+{
+	struct zerod_step_info info = ZEROD_INIT(info);
+
+	(void)arg;
+	FAILS(rank->client, zerod_step_begin(rank->group, NULL, &info, NULL), ZEROD_E_MISMATCH, "'w'");
+}
+
+/* A rank that was told leaves the window by its step, or by its next backward: either is enough. */
+static void miss_one(struct world *w, uint32_t stage, bool steps)
+{
+	struct contract_task *task;
+
+	contract_backward_all(w->c, stage, true);
+	contract_reduce(&w->c->ranks[0], w->buckets[0], &w->first, 1, NULL);
+	task = contract_start(&w->c->ranks[0], end_with_mismatch, NULL);
+	AWAIT(contract_somebody_waits(w->c, "1 reduction, first unit 'w' (rank 1)"));
+	end_with_mismatch(&w->c->ranks[1], NULL);
+	contract_finish(task);
+	if (steps)
+		contract_run(w->c, step_without, NULL);
+	contract_backward_all(w->c, stage, true);
+	reduce_all(w, &w->first, 2);
+	reduce_all(w, &w->second, 3);
+	contract_backward_end_all(w->c);
+	expect_step(w, 2, 3);
+}
+
+static void test_a_missing_gradient_at_the_boundary(void **state)
+{
+	contract_needs(CONTRACT_ONE_SIDED);
+	struct world w;
+
+	(void)state;
+	open_world(&w);
+	for (uint32_t stage = 1; stage <= 3; stage++) {
+		miss_one(&w, stage, false);
+		miss_one(&w, stage, true);
+	}
+	contract_close(w.c);
+}
+
+/* ---- Skipping ----------------------------------------------------------------------------------------- -------------------------------------------------------------------------------- */
+
+static void skip_all(struct world *w, const struct contract_unit *unit)
+{
+	for (uint32_t i = 0; i < RANKS; i++)
+		OK(w->c->ranks[i].client, zerod_reduce_skip(unit->at[i], NULL, NULL));
+}
+
+/* A unit that every rank skips has a step of zeros, whatever else the window reduces. */
+static void test_units_that_were_only_skipped(void **state)
+{
+	struct world w;
+
+	(void)state;
+	open_world(&w);
+	for (uint32_t stage = 1; stage <= 3; stage++) {
+		contract_backward_all(w.c, stage, true);
+		skip_all(&w, &w.first);
+		skip_all(&w, &w.second);
+		contract_backward_end_all(w.c);
+		expect_step(&w, 0, 0);
+		contract_backward_all(w.c, stage, true);
+		skip_all(&w, &w.first);
+		reduce_all(&w, &w.second, 2);
+		contract_backward_end_all(w.c);
+		expect_step(&w, 0, 2);
+	}
+	begin_all(&w);
+	skip_all(&w, &w.first);
+	contract_backward_end_all(w.c);
+	begin_all(&w);
+	reduce_all(&w, &w.first, 4);
+	contract_backward_end_all(w.c);
+	expect_step(&w, 4, 0);
+	contract_close(w.c);
+}
+
+static void end_skipping(struct contract_rank *rank, void *arg)
+{
+	OK(rank->client, zerod_backward_end(rank->group, arg, NULL));
+}
+
+/* Nobody has a gradient for anything. */
+static void test_all_skip_the_rest(void **state)
+{
+	contract_needs(CONTRACT_ONE_SIDED);
+	struct zerod_backward_end_options options = ZEROD_INIT(options);
+	struct world w;
+
+	(void)state;
+	open_world(&w);
+	options.flags = ZEROD_BACKWARD_SKIP_REST;
+	begin_all(&w);
+	contract_run(w.c, end_skipping, &options);
+	expect_step(&w, 0, 0);
+	contract_close(w.c);
+}
 
 static void test_skip_rest(void **state)
 {
@@ -230,9 +383,16 @@ static void test_skip_rest(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-	        CONTRACT_TEST(test_two_losses),         CONTRACT_TEST(test_a_graph_that_is_kept),
-	        CONTRACT_TEST(test_counts_that_differ), CONTRACT_TEST(test_a_step_without_a_backward),
-	        CONTRACT_TEST(test_one_rank_raises),    CONTRACT_TEST(test_skip_rest),
+	        CONTRACT_TEST(test_two_losses),
+	        CONTRACT_TEST(test_a_graph_that_is_kept),
+	        CONTRACT_TEST(test_counts_that_differ),
+	        CONTRACT_TEST(test_a_step_without_a_backward),
+	        CONTRACT_TEST(test_one_rank_raises),
+	        CONTRACT_TEST(test_a_rank_raises_anywhere),
+	        CONTRACT_TEST(test_a_missing_gradient_at_the_boundary),
+	        CONTRACT_TEST(test_units_that_were_only_skipped),
+	        CONTRACT_TEST(test_all_skip_the_rest),
+	        CONTRACT_TEST(test_skip_rest),
 	};
 
 	return cmocka_run_group_tests_name("windows: any number of backwards", tests, NULL, NULL);

@@ -292,7 +292,8 @@ struct zc_unit {
 	uint64_t version;
 	bool updating;            /* between update_begin and publish, as far as this client knows */
 	uint64_t listed;          /* the last list of units that it was taken into (zc_units_take()) */
-	bool granted;             /* by the daemon, to an update_begin that failed then */
+	bool granted;             /* by the daemon, to an update_begin that failed then, or is unawaited */
+	bool unawaited;           /* an update_begin with a ticket, whose shard may not be written yet */
 	struct zc_op *publishing; /* a publish with a ticket that has not been answered; NULL: none */
 	bool frozen;
 	bool persistent;

@@ -57,6 +57,7 @@ static void set_one(struct zc_unit *unit, bool updating)
 {
 	unit->updating = updating;
 	unit->granted = false;
+	unit->unawaited = false;
 }
 
 static void set_updating(struct zerod_client *client, zerod_unit *const *units, size_t count, bool updating)
@@ -162,14 +163,16 @@ static int post(struct zerod_client *client, const struct zc_ticket_type *type, 
 		pthread_mutex_unlock(&client->lock);
 		return rc;
 	}
-	if (request->body_case == ZD__REQUEST__BODY_PUBLISH) {
-		pthread_mutex_lock(&client->lock);
-		for (uint32_t i = 0; i < units->count; i++) {
+	pthread_mutex_lock(&client->lock);
+	for (uint32_t i = 0; i < units->count; i++) {
+		if (request->body_case == ZD__REQUEST__BODY_PUBLISH) {
 			set_one(units->each[i], false);
 			units->each[i]->publishing = op;
+		} else {
+			units->each[i]->unawaited = true;
 		}
-		pthread_mutex_unlock(&client->lock);
 	}
+	pthread_mutex_unlock(&client->lock);
 	rc = zc_post(client, op, request, err);
 	if (!rc)
 		ticket->id = request->id;
@@ -265,7 +268,17 @@ static int update_answered(struct zerod_client *client, struct zc_op *op, const 
 	return 0;
 }
 
-/* The stream waits for this process's own copies out of the shards, or the calling thread does. */
+static void update_failed(struct zerod_client *client, struct zc_op *op)
+{
+	struct ticket_units *units = op->data;
+
+	(void)client;
+	for (uint32_t i = 0; i < units->count; i++)
+		units->each[i]->unawaited = false;
+}
+
+/* The stream waits for this process's own copies out of the shards, or the calling thread does. A reset may
+ * have ended the update meanwhile. */
 static int update_settle(struct zerod_client *client, struct zc_op *op, zerod_stream *stream,
                          struct zc_fence_merge *copied, struct zd_err *err)
 {
@@ -274,7 +287,8 @@ static int update_settle(struct zerod_client *client, struct zc_op *op, zerod_st
 
 	pthread_mutex_lock(&client->lock);
 	for (uint32_t i = 0; i < units->count && !rc; i++)
-		set_one(units->each[i], true);
+		if (units->each[i]->unawaited)
+			set_one(units->each[i], true);
 	pthread_mutex_unlock(&client->lock);
 	return rc;
 }
@@ -283,6 +297,7 @@ static const struct zc_ticket_type update_ticket = {
         .what = "the update of",
         .takes_stream = true,
         .answered = update_answered,
+        .failed = update_failed,
         .settle = update_settle,
         .deinit = ticket_deinit,
 };
@@ -430,6 +445,22 @@ static int publish_now(struct zc_unit_list *list, zerod_unit *const *units, Zd__
 	return 0;
 }
 
+/* Streams of this client may still copy from the shard: only the wait tells when they have. */
+static int check_awaited(struct zerod_client *client, zerod_unit *const *units, size_t count,
+                         struct zd_err *err)
+{
+	int rc = 0;
+
+	pthread_mutex_lock(&client->lock);
+	for (size_t i = 0; i < count && !rc; i++)
+		if (units[i]->shared->unawaited)
+			rc = zd_err_set(err, ZEROD_E_STATE,
+			                "unit '%s': nobody has waited for the ticket of its update yet",
+			                units[i]->shared->name);
+	pthread_mutex_unlock(&client->lock);
+	return rc;
+}
+
 int zc_publish(struct zc_unit_list *list, zerod_unit *const *units, zerod_stream *const *streams,
                uint32_t nstreams, const struct zerod_publish_options *options, zerod_ticket *ticket,
                struct zd_err *err)
@@ -438,8 +469,10 @@ int zc_publish(struct zc_unit_list *list, zerod_unit *const *units, zerod_stream
 	Zd__Publish publish = ZD__PUBLISH__INIT;
 	struct zc_fence_args fences;
 	struct ticket_units *mine;
-	int rc = zc_streams_fence(list->client, streams, nstreams, &fences, err);
+	int rc = check_awaited(list->client, units, list->count, err);
 
+	if (!rc)
+		rc = zc_streams_fence(list->client, streams, nstreams, &fences, err);
 	if (rc)
 		return rc;
 	pack_publish(list, &fences, options, &request, &publish);

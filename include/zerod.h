@@ -468,8 +468,8 @@ ZEROD_MUST_USE int zerod_shard_get(zerod_unit *unit, struct zerod_shard *shard);
  * gathers asked for later wait for the new version. The shards may then be written. Publishes of these units
  * that have a ticket and are not answered yet are waited for first.
  * With a `ticket` the call does not wait for gathers. zerod_wait() with the ticket blocks until none reads
- * the shards any more; they may be written after it, or on the stream that it was given. A publish comes
- * after that wait. LIMIT: too many requests are outstanding.
+ * the shards any more; they may be written after it, or on the stream that it was given. A publish before
+ * that wait returns STATE. LIMIT: too many requests are outstanding.
  * Where the gathered buffer is the shard (see zerod_gather_begin()), it also waits until the streams of past
  * releases have passed them, and is BUSY while a lease is outstanding: which tags.
  * Errors, and no shard is under update: STATE (one is already), BUSY, POISONED, DEADLINE, PEER_LOST.

@@ -280,6 +280,32 @@ static void test_publish_runs_ahead_of_its_streams(void **state)
 	contract_close(c);
 }
 
+/* Streams of this rank may read the shard until the wait has returned. */
+static void test_a_publish_comes_behind_the_wait_for_its_update(void **state)
+{
+	contract_needs(CONTRACT_ONE_SIDED);
+	struct contract *c = contract_open(NULL);
+	struct contract_rank *rank = &c->ranks[0];
+	struct contract_unit unit;
+	zerod_ticket ticket;
+
+	(void)state;
+	contract_plain_unit(c, "w", NUMEL, &unit);
+	contract_publish_all(c, &unit);
+	OK(rank->client, zerod_update_begin(unit.at, 1, NULL, &ticket));
+	FAILS(rank->client, zerod_publish(unit.at, 1, NULL, 0, NULL, NULL), ZEROD_E_STATE,
+	      "unit 'w': nobody has waited for the ticket of its update yet");
+	OK(rank->client, zerod_wait(rank->client, ticket, NULL, NULL));
+	contract_write_shard(rank, &unit, NULL);
+	OK(rank->client, zerod_publish(unit.at, 1, NULL, 0, NULL, NULL));
+	unit.version[0]++;
+	contract_publish(&c->ranks[1], &unit);
+	contract_expect_version(rank, &unit, 2);
+	OK(rank->client, zerod_update_begin(unit.at, 1, NULL, &ticket)); /* and nobody ever waits for it */
+	contract_leave(rank);
+	contract_close(c);
+}
+
 static void test_refused_publish_with_a_ticket_leaves_the_update_open(void **state)
 {
 	contract_needs(CONTRACT_ONE_SIDED);
@@ -494,6 +520,7 @@ int main(void)
 	        CONTRACT_TEST(test_version_no_longer_held_is_stale),
 	        CONTRACT_TEST(test_gather_waits_for_the_slow_publisher_and_names_it),
 	        CONTRACT_TEST(test_publish_runs_ahead_of_its_streams),
+	        CONTRACT_TEST(test_a_publish_comes_behind_the_wait_for_its_update),
 	        CONTRACT_TEST(test_refused_publish_with_a_ticket_leaves_the_update_open),
 	        CONTRACT_TEST(test_publish_with_leases_is_busy),
 	        CONTRACT_TEST(test_publish_makes_copies_stale),

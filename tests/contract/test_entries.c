@@ -51,6 +51,49 @@ static void test_a_stream_waits_for_the_slot(void **state)
 	contract_close(c);
 }
 
+/* Room that did not come in time is neither held nor lost: the rank reserves the unit later, or skips it. */
+static void test_a_deadline_in_a_reservation(void **state)
+{
+	contract_needs(CONTRACT_ONE_SIDED);
+	struct contract *c = contract_open(NULL);
+	struct contract_rank *rank = &c->ranks[0];
+	struct zerod_reserve_options brief = ZEROD_INIT(brief);
+	struct zerod_entry entry = ZEROD_INIT(entry);
+	struct contract_unit units[3];
+	const struct contract_sum sums[] = {{&units[0], 3, 1}, {&units[1], 3, 1}, {&units[2], 2, 1}};
+	zerod_bucket *buckets[2];
+	struct contract_gate *gate;
+	zerod_stream *stream;
+
+	(void)state;
+	contract_plain_unit(c, "a", NUMEL, &units[0]);
+	contract_plain_unit(c, "b", NUMEL, &units[1]);
+	contract_plain_unit(c, "c", NUMEL, &units[2]);
+	buckets[0] = contract_bucket(rank, contract_padded_bytes(&units[0]), 1);
+	buckets[1] = contract_bucket(&c->ranks[1], contract_padded_bytes(&units[0]), 3);
+	contract_backward_all(c, 3, true);
+	stream = contract_stream(rank);
+	gate = contract_block(rank, stream);
+	OK(rank->client, zerod_bucket_reserve(buckets[0], units[0].at[0], NULL, &entry));
+	contract_write_gradient(rank, stream, &entry, 0, NUMEL, 1);
+	OK(rank->client, zerod_bucket_submit(buckets[0], entry.id, &stream, 1, NULL, NULL));
+	brief.deadline_ms = 10;
+	for (uint32_t i = 1; i < 3; i++) {
+		entry.id = 7;
+		FAILS(rank->client, zerod_bucket_reserve(buckets[0], units[i].at[0], &brief, &entry),
+		      ZEROD_E_DEADLINE, "unit 'a'");
+		CHECK(entry.id == 7);
+	}
+	contract_unblock(gate);
+	for (uint32_t i = 0; i < 3; i++)
+		contract_reduce(&c->ranks[1], buckets[1], &units[i], 1, NULL);
+	contract_reduce(rank, buckets[0], &units[1], 1, NULL);
+	OK(rank->client, zerod_reduce_skip(units[2].at[0], NULL, NULL));
+	contract_backward_end_all(c);
+	contract_expect_step(c, sums, 3);
+	contract_close(c);
+}
+
 /* The caller's own memory, as the stream reaches it: an entry of another unit's, which is not committed. */
 static void test_reduce_from_memory(void **state)
 {
@@ -327,6 +370,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 	        CONTRACT_TEST(test_a_stream_waits_for_the_slot),
+	        CONTRACT_TEST(test_a_deadline_in_a_reservation),
 	        CONTRACT_TEST(test_reduce_from_memory),
 	        CONTRACT_TEST(test_a_detached_commit_is_refused),
 	        CONTRACT_TEST(test_a_unit_that_was_only_skipped),

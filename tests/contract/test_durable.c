@@ -4,6 +4,8 @@
  */
 #include "contract.h"
 
+#include <string.h>
+
 #define BYTES 5000u
 
 static int keep(zerod_client *client, uint64_t bytes, zerod_allocation **buffer, void **data)
@@ -67,6 +69,120 @@ static void test_size_that_differs(void **state)
 	contract_close(c);
 }
 
+/* ---- Commits ------------------------------------------------------------------------------------------- */
+
+#define NUMEL 1000u
+
+struct trainer {
+	struct contract *c;
+	struct contract_unit unit;
+	void *state; /* rank 0's, of its optimizer */
+};
+
+static void join_again(struct contract_rank *rank, void *arg)
+{
+	(void)arg;
+	contract_replace(rank);
+}
+
+/* Another process comes in rank 0's place, and finds what is there. */
+static struct zerod_group_info come_again(struct trainer *t)
+{
+	struct zerod_group_info info = ZEROD_INIT(info);
+	struct zerod_unit_options options = ZEROD_INIT(options);
+	struct contract_rank *rank = &t->c->ranks[0];
+	struct zerod_shard shard = ZEROD_INIT(shard);
+	zerod_allocation *buffer;
+
+	contract_leave(rank);
+	contract_finish(contract_start(rank, join_again, NULL));
+	options.name = "w";
+	options.dtype = ZEROD_FLOAT32;
+	options.numel = NUMEL;
+	OK(rank->client, zerod_unit_register(rank->group, &options, &t->unit.at[0]));
+	OK(rank->client, zerod_shard_get(t->unit.at[0], &shard));
+	t->unit.version[0] = shard.version;
+	AWAIT(keep(rank->client, BYTES, &buffer, &t->state) == 0);
+	OK(rank->client, zerod_group_get(rank->group, &info));
+	return info;
+}
+
+static void fill_state(struct trainer *t, uint8_t value)
+{
+	uint8_t bytes[BYTES];
+
+	memset(bytes, value, sizeof(bytes));
+	contract_write(NULL, t->state, bytes, sizeof(bytes));
+}
+
+static void expect_state(struct trainer *t, uint8_t value)
+{
+	uint8_t bytes[BYTES];
+
+	contract_read(NULL, bytes, t->state, sizeof(bytes));
+	for (uint32_t i = 0; i < BYTES; i++)
+		CHECK_BYTES(bytes[i] == value);
+}
+
+static void commit(struct contract_rank *rank, void *arg)
+{
+	OK(rank->client, zerod_commit(rank->group, *(uint64_t *)arg, NULL));
+}
+
+/* Rank 0's weights and its optimizer's state change together. */
+static void take_step(struct trainer *t, uint64_t step, uint8_t value)
+{
+	struct contract_rank *rank = &t->c->ranks[0];
+
+	OK(rank->client, zerod_update_begin(t->unit.at, 1, NULL, NULL));
+	fill_state(t, value);
+	contract_write_shard(rank, &t->unit, NULL);
+	OK(rank->client, zerod_publish(t->unit.at, 1, NULL, 0, NULL, NULL));
+	t->unit.version[0]++;
+	contract_publish(&t->c->ranks[1], &t->unit);
+	contract_run(t->c, commit, &step);
+}
+
+static void be_told(struct contract_rank *rank)
+{
+	FAILS(rank->client, zerod_backward_begin(rank->group, NULL), ZEROD_E_PEER_LOST, "rank 0");
+}
+
+/* What a commit has made is there after a death, state and weights; a death inside an update is torn, and says
+ * so, although the state's bytes are there. */
+static void test_state_is_in_the_commit(void **state)
+{
+	contract_needs(CONTRACT_ONE_SIDED);
+	struct trainer t = {.c = contract_open(&(struct contract_options){.flags = ZEROD_GROUP_DURABLE})};
+	struct contract_rank *rank = &t.c->ranks[0];
+	struct zerod_group_info info;
+	zerod_allocation *buffer;
+
+	(void)state;
+	contract_plain_unit(t.c, "w", NUMEL, &t.unit);
+	OK(rank->client, keep(rank->client, BYTES, &buffer, &t.state));
+	take_step(&t, 1, 11);
+	info = come_again(&t);
+	CHECK(info.committed_step == 1 && !info.torn);
+	expect_state(&t, 11);
+	be_told(&t.c->ranks[1]);
+	contract_expect_version(&t.c->ranks[1], &t.unit, 1);
+
+	OK(rank->client, zerod_update_begin(t.unit.at, 1, NULL, NULL));
+	fill_state(&t, 22);
+	info = come_again(&t);
+	CHECK(info.committed_step == 1 && info.torn);
+	expect_state(&t, 22);
+	FAILS(rank->client, zerod_gather(t.unit.at[0], NULL, NULL, NULL), ZEROD_E_TORN, "after step 1");
+	be_told(&t.c->ranks[1]);
+
+	take_step(&t, 2, 33);
+	info = come_again(&t);
+	CHECK(info.committed_step == 2 && !info.torn);
+	expect_state(&t, 33);
+	contract_close(t.c);
+}
+
 static void test_job_that_is_not_durable(void **state)
 {
 	struct contract *c = contract_open(NULL);
@@ -84,6 +200,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 	        CONTRACT_TEST(test_later_session_finds_the_bytes),
 	        CONTRACT_TEST(test_size_that_differs),
+	        CONTRACT_TEST(test_state_is_in_the_commit),
 	        CONTRACT_TEST(test_job_that_is_not_durable),
 	};
 

@@ -262,6 +262,8 @@ static void test_counts(void **state)
 	Zd__Request request = ZD__REQUEST__INIT;
 	Zd__UpdateBegin update = ZD__UPDATE_BEGIN__INIT;
 	Zd__Publish publish = ZD__PUBLISH__INIT;
+	Zd__TargetReturn back = ZD__TARGET_RETURN__INIT;
+	Zd__StepGet get = ZD__STEP_GET__INIT;
 	Zd__UnitRegister unit = ZD__UNIT_REGISTER__INIT;
 	Zd__View view = ZD__VIEW__INIT;
 	Zd__View *views[ZD_MAX_VIEWS + 1];
@@ -276,6 +278,14 @@ static void test_counts(void **state)
 	expect_error(scene, sock, &request, ZEROD_E_LIMIT, "1025 units in one request, at most 1024");
 	request.body_case = ZD__REQUEST__BODY_PUBLISH;
 	request.publish = &publish;
+	expect_error(scene, sock, &request, ZEROD_E_LIMIT, "1025 units in one request, at most 1024");
+	back.units = get.units = numbers;
+	back.n_units = get.n_units = ZD_MAX_UNITS_PER_REQUEST + 1;
+	request.body_case = ZD__REQUEST__BODY_TARGET_RETURN;
+	request.target_return = &back;
+	expect_error(scene, sock, &request, ZEROD_E_LIMIT, "1025 units in one request, at most 1024");
+	request.body_case = ZD__REQUEST__BODY_STEP_GET;
+	request.step_get = &get;
 	expect_error(scene, sock, &request, ZEROD_E_LIMIT, "1025 units in one request, at most 1024");
 	for (size_t i = 0; i <= ZD_MAX_VIEWS; i++)
 		views[i] = &view;
@@ -326,7 +336,7 @@ static void test_every_request_has_a_handler(void **state)
 		delivery_free(&delivery);
 		bodies++;
 	}
-	assert_int_equal(bodies, 45);
+	assert_int_equal(bodies, 47);
 	(void)close(sock);
 }
 

@@ -651,8 +651,9 @@ struct zerod_gather_options {
  * one rank in each daemon), the gathered buffer is the shard: at the address of zerod_shard_get(), with or
  * without a slot (there is no SLOT_CONFLICT), and with no copy, budget or charge of its own. So an update
  * must wait for its readers, see zerod_update_begin(), and a persistent buffer that nobody has leased shows
- * what an update writes; a gather behind a publish is answered when the publish's streams have passed. Strict
- * clients, groups with ZEROD_GROUP_SHADOW and those with ZEROD_COLLECTIVES_NCCL still get copies.
+ * what an update writes. A stream that waits for a gather behind a publish comes behind the publish's
+ * streams. Strict clients, groups with ZEROD_GROUP_SHADOW and those with ZEROD_COLLECTIVES_NCCL still get
+ * copies.
  *
  * Errors here: INVALID, LIMIT, DISCONNECTED. Errors at the wait: STALE_VERSION, SLOT_CONFLICT, NO_MEMORY
  * (can never fit), QUOTA, PEER_LOST, MISMATCH, TORN, DEADLINE.

@@ -12,10 +12,18 @@
  * for the fences of past leases: the buffer counts among the part's readers from its first lease until the
  * last of these fences has passed. No lease begins while the part is under update.
  *
+ * A gather that comes while the new version is being published is answered at once, with a promise that is
+ * kept when the part has that version. Its buffer is INFLIGHT until then, with one transfer that copies
+ * nothing, and reads the shard from then on: the publish may itself wait for readers of the version before.
+ * If the publish fails, the promise is broken and the buffer is stale. It reads a shard that is under update
+ * then, but nothing that counts: the session discards what its streams computed.
+ *
  * Copies are made all the same for strict and poison sessions, whose released views must not be the shard;
  * in shadow groups, where a shard is set back while leases are outstanding; and where gathers are exchanges.
  */
+#include "core/deferred.h"
 #include "core/gather.h"
+#include "core/promise.h"
 #include "core/span.h"
 
 bool zd_part_is_aliased(const struct zd_part *part)
@@ -26,13 +34,33 @@ bool zd_part_is_aliased(const struct zd_part *part)
 	       !session->strict && !session->poison;
 }
 
+/* A buffer that was used for the version before stays with its readers. */
+static struct zd_buffer *find_or_make(struct zd_engine *e, struct zd_part *part, bool early)
+{
+	if (part->buffer && early)
+		zd_buffer_drop(e, part->buffer);
+	return part->buffer ? part->buffer : zd_buffer_new(e, part, NULL, NULL, NULL);
+}
+
+static void promise(struct zd_engine *e, struct zd_buffer *buffer)
+{
+	struct zd_session *session = zd_part_member(buffer->part)->session;
+	buffer->promise = zd_promise_new(e, session, buffer->device, ZD_LANE_GATHERS);
+	buffer->fences = zd_calloc(1, sizeof(*buffer->fences));
+	buffer->fences[0] = buffer->promise->fence;
+	buffer->nfences = 1;
+	buffer->transfers = 1;
+	zd_deferred_await(session, buffer, buffer->part);
+}
+
 struct zd_buffer *zd_alias_gather(struct zd_engine *e, struct zd_part *part, uint64_t version)
 {
-	struct zd_buffer *buffer = part->buffer;
-	if (!buffer)
-		buffer = zd_buffer_new(e, part, NULL, NULL, NULL);
-	zd_assert(buffer->aliased && TAILQ_EMPTY(&buffer->leases) && part->version == version);
-	if (buffer->state == ZD_BUFFER_INFLIGHT)
+	bool early = zd_deferred_comes(part, version);
+	struct zd_buffer *buffer = find_or_make(e, part, early);
+	zd_assert(buffer->aliased && TAILQ_EMPTY(&buffer->leases) && (early || part->version == version));
+	if (early)
+		promise(e, buffer);
+	else if (buffer->state == ZD_BUFFER_INFLIGHT)
 		zd_sm_move(&zd_sm_buffer, &buffer->state, ZD_BUFFER_AVAILABLE);
 	buffer->version = version;
 	buffer->stale = false;
@@ -42,9 +70,43 @@ struct zd_buffer *zd_alias_gather(struct zd_engine *e, struct zd_part *part, uin
 	return buffer;
 }
 
+/* Another one of the lane may have been broken, and passed by a reset since. */
+bool zd_alias_is_promised(const struct zd_buffer *buffer)
+{
+	return buffer->promise && buffer->promise->session;
+}
+
+/* Its one transfer is over. */
+static void arrive(struct zd_buffer *buffer)
+{
+	buffer->transfers = 0;
+	buffer->promise = NULL;
+	if (buffer->state == ZD_BUFFER_INFLIGHT)
+		zd_sm_move(&zd_sm_buffer, &buffer->state, ZD_BUFFER_AVAILABLE);
+}
+
+void zd_alias_published(struct zd_engine *e, struct zd_buffer *buffer)
+{
+	struct zd_promise *promise = buffer->promise;
+	arrive(buffer);
+	zd_alias_read(buffer);
+	zd_promise_keep(e, promise);
+	zd_buffer_op_over(e, buffer);
+}
+
+void zd_alias_unpublished(struct zd_engine *e, struct zd_buffer *buffer)
+{
+	struct zd_promise *promise = buffer->promise;
+	arrive(buffer);
+	buffer->stale = true;
+	zd_alias_read(buffer);
+	zd_promise_break(e, promise);
+	zd_buffer_op_over(e, buffer);
+}
+
 void zd_alias_read(struct zd_buffer *buffer)
 {
-	if (!buffer->aliased || buffer->reading)
+	if (!buffer->aliased || buffer->reading || buffer->transfers > 0)
 		return;
 	buffer->reading = true;
 	buffer->part->readers++;

@@ -48,18 +48,30 @@ static void check_strict(const struct zd_engine *e, const struct zd_buffer *buff
 		zd_assert(buffer->extent.segment->purpose == ZD_PURPOSE_STRICT);
 }
 
-/* It takes nothing, and is read while it is leased and as long as fences of past leases are awaited. Nobody
- * writes what is read: check_part(). */
+/* It takes nothing, and is read while it is leased and as long as fences of past leases are awaited, from its
+ * version's publish on. Nobody writes what is read: check_part(). */
 static void check_aliased(const struct zd_buffer *buffer)
 {
 	const struct zd_part *part = buffer->part;
 	zd_assert(!buffer->extent.block && buffer->extent.bytes == 0 && !buffer->slot);
-	zd_assert(buffer->transfers == 0 && !buffer->own_left);
+	zd_assert(!buffer->own_left && buffer->transfers == (buffer->promise != NULL));
 	zd_assert(part->shard.block && part->readers >= buffer->reading);
-	if (!TAILQ_EMPTY(&buffer->leases))
-		zd_assert(buffer->reading && buffer->version == part->version);
+	if (buffer->promise)
+		zd_assert(!buffer->reading && zd_deferred_comes(part, buffer->version));
+	else if (!TAILQ_EMPTY(&buffer->leases))
+		zd_assert(buffer->reading && (buffer->version == part->version || buffer->stale));
 	else if (buffer->watches == 0)
 		zd_assert(!buffer->reading);
+}
+
+/* Consumers of a version whose publish has failed: they may read what is written again. */
+static uint32_t count_stale_readers(const struct zd_part *part)
+{
+	const struct zd_buffer *buffer;
+	uint32_t n = 0;
+	TAILQ_FOREACH (buffer, &zd_part_member(part)->device->buffers, device_link)
+		n += buffer->part == part && buffer->reading && buffer->stale;
+	return n;
 }
 
 static void check_buffer(const struct zd_engine *e, const struct zd_buffer *buffer, struct found *found)
@@ -139,7 +151,7 @@ static void check_part(const struct zd_engine *e, const struct zd_part *part, st
 		zd_assert(part->context->context && part->context->member == member);
 	/* Nobody reads what somebody writes, and others do not commit it. */
 	if (zd_part_is_written(part))
-		zd_assert((part->readers == 0 || part->state == ZD_PART_LOADING) &&
+		zd_assert((part->state == ZD_PART_LOADING || part->readers == count_stale_readers(part)) &&
 		          !part->unit->group->voted_step);
 	if (part->buffer)
 		zd_assert(part->buffer->part == part && part->buffer->state != ZD_BUFFER_QUARANTINED);

@@ -9,7 +9,7 @@ bool zd_may_defer(const struct zd_request *req)
 {
 	const struct zd_session *session = req->session;
 	return session->state == ZD_SESSION_OPEN && !session->strict &&
-	       !zd_gathers_over_rails(req->member->group) && !zd_part_is_aliased(req->u.gather.part);
+	       !zd_gathers_over_rails(req->member->group);
 }
 
 bool zd_deferred_comes(const struct zd_part *part, uint64_t version)
@@ -40,7 +40,7 @@ static uint32_t source_device(const struct zd_part *source)
 	return source->shard.segment->device->index;
 }
 
-static void await(struct zd_session *session, struct zd_buffer *buffer, struct zd_part *source)
+void zd_deferred_await(struct zd_session *session, struct zd_buffer *buffer, struct zd_part *source)
 {
 	struct zd_await *await = zd_calloc(1, sizeof(*await));
 	await->session = session;
@@ -79,7 +79,7 @@ void zd_deferred_promise(struct zd_engine *e, struct zd_buffer *buffer, struct z
 		if (source->version == buffer->version)
 			source->readers++;
 		else
-			await(session, buffer, source);
+			zd_deferred_await(session, buffer, source);
 		session->timeline[timeline]++;
 		zd_timelines_add(timelines, timeline);
 		buffer->transfers++;
@@ -128,8 +128,13 @@ void zd_deferred_published(struct zd_engine *e, struct zd_part *part)
 	while ((await = LIST_FIRST(&part->awaits))) {
 		/* NOLINTNEXTLINE(clang-analyzer-unix.Malloc): what is freed is in no list */
 		struct zd_session *session = await->session;
-		part->readers++;
+		struct zd_buffer *buffer = await->buffer;
 		await_end(await);
+		if (buffer->aliased) {
+			zd_alias_published(e, buffer);
+			continue;
+		}
+		part->readers++;
 		zd_deferred_try(e, session);
 	}
 }
@@ -192,8 +197,16 @@ void zd_deferred_drop(struct zd_engine *e, struct zd_session *session)
 void zd_deferred_unpublished(struct zd_engine *e, struct zd_part *part)
 {
 	struct zd_await *await;
-	while ((await = LIST_FIRST(&part->awaits)))
-		zd_deferred_break(e, await->session);
+	while ((await = LIST_FIRST(&part->awaits))) {
+		/* NOLINTNEXTLINE(clang-analyzer-unix.Malloc): what is freed is in no list */
+		struct zd_buffer *buffer = await->buffer;
+		if (buffer->aliased) {
+			await_end(await);
+			zd_alias_unpublished(e, buffer);
+		} else {
+			zd_deferred_break(e, await->session);
+		}
+	}
 }
 
 /* ---- Invariants ---------------------------------------------------------------------------------------- */

@@ -14,6 +14,8 @@
  * session begin in the order in which they were promised. The sources' `readers` count the copies from the
  * promise on, so that an update waits for them. When a publish fails, or a deferred copy, nothing that the
  * session was promised and that has not begun will come: its streams are freed and the session is POISONED.
+ *
+ * Of an aliased buffer there is no copy to defer: what is promised is the publish itself, see alias.c.
  */
 #ifndef ZD_CORE_DEFERRED_H
 #define ZD_CORE_DEFERRED_H
@@ -37,6 +39,8 @@ bool zd_deferred_comes(const struct zd_part *part, uint64_t version);
 /* The quarantined buffer whose block a new buffer of the request may take over; NULL: none. */
 struct zd_buffer *zd_deferred_find_former(const struct zd_request *req, uint64_t bytes);
 
+/* The buffer's transfer waits until the part is published. */
+void zd_deferred_await(struct zd_session *session, struct zd_buffer *buffer, struct zd_part *source);
 /* Promises the transfer of `version` into the buffer, whose `former` is set or whose sources are not all
  * published. Adds the timelines that it will signal. */
 void zd_deferred_promise(struct zd_engine *e, struct zd_buffer *buffer, struct zd_timelines *timelines);

@@ -83,7 +83,7 @@ static bool buffer_has(const struct zd_buffer *buffer, const struct zd_request *
 	uint64_t want = req->u.gather.version;
 	if (buffer->stale)
 		return false;
-	if (buffer->aliased && part_open(buffer->part))
+	if (buffer->aliased && part_open(buffer->part) && !zd_alias_is_promised(buffer))
 		return false; /* no lease may begin on a shard that is written, or about to be */
 	if (buffer->own_left && !buffer->own_copied && !own_readable(buffer))
 		return false; /* prefetched, and too late to be completed */
@@ -597,6 +597,20 @@ static int order_check(struct zd_request *req)
 	return 0;
 }
 
+/* Leases are left on a version that was promised, and whose publish has failed. */
+static int gather_alias(struct zd_engine *e, struct zd_request *req, uint64_t version, struct zd_buffer **out)
+{
+	struct zd_part *part = req->u.gather.part;
+	if (part->buffer && !TAILQ_EMPTY(&part->buffer->leases)) {
+		int wait = zd_wait_for(req, ZD_WAIT_LEASES, 0, part->buffer->version, 0);
+		req->wait.unit = part->unit;
+		return wait;
+	}
+	*out = zd_alias_gather(e, part, version);
+	(*out)->prefetched = req->u.gather.prefetch;
+	return 0;
+}
+
 /* The copy that is there, or a transfer into one. */
 static int gather_begin_transfer(struct zd_engine *e, struct zd_request *req, struct zd_buffer **out,
                                  struct zd_err *err)
@@ -609,11 +623,8 @@ static int gather_begin_transfer(struct zd_engine *e, struct zd_request *req, st
 	int status = shards_check(req, part->unit, want, err);
 	if (status != 0)
 		return status;
-	if (zd_part_is_aliased(part)) {
-		*out = zd_alias_gather(e, part, want);
-		(*out)->prefetched = req->u.gather.prefetch;
-		return 0;
-	}
+	if (zd_part_is_aliased(part))
+		return gather_alias(e, req, want, out);
 	if (buffer && buffer->prefetched) {
 		zd_buffer_drop(e, buffer); /* nobody saw the former version */
 		buffer = NULL;

@@ -33,9 +33,16 @@ void zd_buffer_arrived(struct zd_engine *e, struct zd_buffer *buffer, uint32_t t
 
 /* Is the shard all there is to gather, and may it be given out: alias.c. */
 bool zd_part_is_aliased(const struct zd_part *part);
-/* The part's aliased buffer at `version`, which is the shard's; made if there is none. No lease is on it. */
+/* The part's aliased buffer at `version`, which is the shard's, or is being published; made if there is none.
+ * No lease is on it. */
 struct zd_buffer *zd_alias_gather(struct zd_engine *e, struct zd_part *part, uint64_t version);
-/* A lease begins on the buffer. Does nothing unless it is aliased. */
+/* Has the buffer a version that is still being published, and that its session may rely on. */
+bool zd_alias_is_promised(const struct zd_buffer *buffer);
+/* The part has the version that was promised with the buffer; it never will have it. The buffer may be gone
+ * then. */
+void zd_alias_published(struct zd_engine *e, struct zd_buffer *buffer);
+void zd_alias_unpublished(struct zd_engine *e, struct zd_buffer *buffer);
+/* A lease begins on the buffer. Does nothing unless it is aliased, nor before its version is published. */
 void zd_alias_read(struct zd_buffer *buffer);
 /* The buffer's last lease or watch may be over. Does nothing unless it is aliased. May free the part. */
 void zd_alias_read_done(struct zd_engine *e, struct zd_buffer *buffer);

@@ -647,6 +647,7 @@ struct zd_buffer {
 	uint32_t leaving_pid; /* the process, then */
 	uint32_t nfences;     /* daemon-page fences of its transfer */
 	struct zd_fence *fences;
+	struct zd_promise *promise; /* aliased: of the version, until the part is published; NULL: it is */
 	TAILQ_HEAD(, zd_lease) leases;
 	TAILQ_ENTRY(zd_buffer) device_link, deferred_link;
 };

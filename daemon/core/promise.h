@@ -17,7 +17,7 @@
 
 /* Kinds of promises that do not hold each other up. */
 enum zd_lane {
-	ZD_LANE_GATHERS, /* the memory of a deferred transfer may be written */
+	ZD_LANE_GATHERS, /* a shard that is gathered in place has the new version */
 	ZD_LANE_ENTRIES, /* a bucket's entry may be written */
 	ZD_LANE_STEPS,   /* shards may be written, targets may be read */
 	ZD_NLANES

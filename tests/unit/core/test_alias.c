@@ -162,6 +162,155 @@ static void test_prefetch_holds_nothing(void **state)
 	core_end(rig.core);
 }
 
+/* ---- Behind a publish ---------------------------------------------------------------------------------- */
+
+#define STREAM    1 /* timelines of the client's page */
+#define PUBLISHER 2
+
+/* The shard is written, and published when PUBLISHER has come to the value. */
+static uint64_t publish_behind(struct rig *rig, uint64_t unit, uint64_t value, uint64_t deadline_ns)
+{
+	const struct zd_fence fence = {PUBLISHER, value};
+	struct zd_args args = {.kind = ZD_REQ_PUBLISH,
+	                       .u.publish = {.nunits = 1, .units = &unit, .fences = {1, &fence}}};
+	core_expect(rig->core, core_update(rig->core, rig->session, unit), 0);
+	core_team_write(&rig->team, unit, 0);
+	return core_send_until(rig->core, rig->session, deadline_ns, &args);
+}
+
+static bool has_passed(struct rig *rig, const struct zd_reply *gather)
+{
+	assert_int_equal(gather->u.gather.nfences, 1);
+	const struct zd_fence fence = gather->u.gather.fences[0];
+	uint64_t counter = core_timeline(rig->core, rig->session, fence.timeline);
+	assert_true(counter != (uint64_t)ZD_FENCE_ABORTED);
+	return zd_fence_reached(counter, fence.value);
+}
+
+static bool is_aborted(struct rig *rig, const struct zd_reply *gather)
+{
+	assert_int_equal(gather->u.gather.nfences, 1);
+	return core_timeline(rig->core, rig->session, gather->u.gather.fences[0].timeline) ==
+	       (uint64_t)ZD_FENCE_ABORTED;
+}
+
+/* The gather and those that join it are answered at once, and their streams wait. They are readers from the
+ * publish on. */
+static void test_gather_behind_a_publish(void **state)
+{
+	struct rig rig;
+	(void)state;
+	start(&rig, NULL);
+	for (uint64_t i = 1; i < 3; i++) {
+		core_expect(rig.core, core_set_persistent(rig.core, rig.session, rig.unit, i > 1), 0);
+		uint64_t published = publish_behind(&rig, rig.unit, i, 0);
+		const struct zd_reply *first = core_expect(rig.core, gather(&rig), 0);
+		core_expect(rig.core, release(&rig, (struct zd_fence){STREAM, i}), 0);
+		const struct zd_reply *second = core_expect(rig.core, gather(&rig), 0);
+		assert_int_equal(second->u.gather.version, 2 * i);
+		assert_false(has_passed(&rig, first));
+		core_pass(rig.core, rig.session, PUBLISHER, i);
+		core_expect(rig.core, published, 0);
+		assert_true(has_passed(&rig, first) && has_passed(&rig, second));
+		core_team_check(&rig.team, second, 2 * i);
+		core_expect_error(rig.core, update(&rig), ZEROD_E_BUSY, "by '" CORE_TAG "'");
+		core_expect(rig.core, core_release(rig.core, rig.session, rig.unit), 0);
+		uint64_t begun = update(&rig);
+		core_expect_waits(rig.core, begun, "that read");
+		core_pass(rig.core, rig.session, STREAM, i);
+		core_expect(rig.core, begun, 0);
+		core_expect(rig.core, publish(&rig), 0);
+	}
+	expect_nothing_taken(&rig);
+	core_end(rig.core);
+}
+
+/* The copy that is kept serves the next version while consumers of the one before are still at it. */
+static void test_kept_copy_behind_a_publish(void **state)
+{
+	struct rig rig;
+	(void)state;
+	start(&rig, NULL);
+	core_expect(rig.core, core_set_persistent(rig.core, rig.session, rig.unit, true), 0);
+	core_expect(rig.core, gather(&rig), 0);
+	core_expect(rig.core, core_release(rig.core, rig.session, rig.unit), 0);
+	uint64_t published = publish_behind(&rig, rig.unit, 1, 0);
+	core_expect(rig.core, core_gather_version(rig.core, rig.session, rig.unit, 1), ZEROD_E_STALE_VERSION);
+	core_expect(rig.core, core_prefetch(rig.core, rig.session, rig.unit), 0);
+	const struct zd_reply *reply = core_expect(rig.core, gather(&rig), 0);
+	assert_false(has_passed(&rig, reply));
+	core_pass(rig.core, rig.session, PUBLISHER, 1);
+	core_expect(rig.core, published, 0);
+	core_team_check(&rig.team, reply, 2);
+	core_end(rig.core);
+}
+
+/* Its streams are freed and the lease stays. The update is open still, and can be published again. */
+static void test_publish_fails(void **state)
+{
+	struct rig rig;
+	(void)state;
+	start(&rig, NULL);
+	uint64_t published = publish_behind(&rig, rig.unit, 1, 100);
+	const struct zd_reply *reply = core_expect(rig.core, gather(&rig), 0);
+	core_tick(rig.core, 100);
+	core_expect(rig.core, published, ZEROD_E_DEADLINE);
+	assert_true(is_aborted(&rig, reply));
+	core_expect(rig.core, publish(&rig), ZEROD_E_POISONED);
+	core_expect(rig.core, core_simple(rig.core, rig.session, ZD_REQ_SESSION_RESET, 0), 0);
+	core_expect_error(rig.core, publish(&rig), ZEROD_E_BUSY, "'w' is held on rank 0 by '" CORE_TAG "'");
+	uint64_t behind = core_gather_tag(rig.core, rig.session, rig.unit, "other", 1);
+	core_expect_waits(rig.core, behind, "rank 0 to publish version 2");
+	struct zd_args args = {.kind = ZD_REQ_PUBLISH,
+	                       .u.publish = {.nunits = 1, .units = &rig.unit, .force = true}};
+	core_call(rig.core, rig.session, &args, 0);
+	core_expect_waits(rig.core, behind, "leases on version 2");
+	core_expect(rig.core, release(&rig, (struct zd_fence){STREAM, 1}), 0);
+	core_team_check(&rig.team, core_expect(rig.core, behind, 0), 2);
+	core_end(rig.core);
+}
+
+/* A reset passes all fences of the lane. So a buffer whose version is still to come is joined by nobody. */
+static void test_reset_before_a_publish(void **state)
+{
+	struct rig rig;
+	(void)state;
+	start(&rig, NULL);
+	uint64_t other = core_team_unit(&rig.team, "v", UNIT_BYTES);
+	uint64_t failed = publish_behind(&rig, rig.unit, 1, 100);
+	core_expect(rig.core, gather(&rig), 0);
+	uint64_t published = publish_behind(&rig, other, 2, 0);
+	core_expect(rig.core, core_gather(rig.core, rig.session, other), 0);
+	core_tick(rig.core, 100);
+	core_expect(rig.core, failed, ZEROD_E_DEADLINE);
+	core_expect(rig.core, core_simple(rig.core, rig.session, ZD_REQ_SESSION_RESET, 0), 0);
+	uint64_t again = core_gather(rig.core, rig.session, other);
+	core_expect_waits(rig.core, again, "leases on version 2");
+	core_pass(rig.core, rig.session, PUBLISHER, 2);
+	core_expect(rig.core, published, 0);
+	core_team_check(&rig.team, core_expect(rig.core, again, 0), 2);
+	core_end(rig.core);
+}
+
+/* With a publish, leases on its version, and their fences under way. */
+static void test_session_ends_before_a_publish(void **state)
+{
+	struct rig rig;
+	(void)state;
+	start(&rig, &(struct core_options){.sessions_linger = true});
+	publish_behind(&rig, rig.unit, 1, 0);
+	core_expect(rig.core, gather(&rig), 0);
+	core_expect(rig.core, release(&rig, (struct zd_fence){STREAM, 1}), 0);
+	core_expect(rig.core, gather(&rig), 0);
+	core_close(rig.core, rig.session);
+	assert_int_equal(core_quarantine(rig.core, 0), UNIT_BYTES);
+	core_gone(rig.core, rig.session);
+	assert_int_equal(core_quarantine(rig.core, 0), 0);
+	core_end(rig.core);
+}
+
+/* ---- Other ways to hold it ----------------------------------------------------------------------------- */
+
 /* A context of more than the budget; its leases keep the update out. */
 static void test_context(void **state)
 {
@@ -279,6 +428,11 @@ int main(void)
 	        cmocka_unit_test(test_update_waits_for_past_leases),
 	        cmocka_unit_test(test_versions),
 	        cmocka_unit_test(test_prefetch_holds_nothing),
+	        cmocka_unit_test(test_gather_behind_a_publish),
+	        cmocka_unit_test(test_kept_copy_behind_a_publish),
+	        cmocka_unit_test(test_publish_fails),
+	        cmocka_unit_test(test_reset_before_a_publish),
+	        cmocka_unit_test(test_session_ends_before_a_publish),
 	        cmocka_unit_test(test_context),
 	        cmocka_unit_test(test_unregistered_under_a_consumer),
 	        cmocka_unit_test(test_session_ends),

@@ -1,0 +1,112 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * test_alone.c - a rank that is alone with its units: it gathers its own shards, and its calls still run
+ * ahead of its streams.
+ */
+#include "contract_reduce.h"
+
+#define NUMEL 1000u
+
+struct world {
+	struct contract *c;
+	struct contract_rank *rank;
+	struct contract_unit unit;
+	zerod_stream *stream, *other;
+};
+
+static void open_world(struct world *w)
+{
+	w->c = contract_open(&(struct contract_options){.world_size = 1});
+	w->rank = &w->c->ranks[0];
+	contract_plain_unit(w->c, "w", NUMEL, &w->unit);
+	contract_publish_all(w->c, &w->unit);
+	w->stream = contract_stream(w->rank);
+	w->other = contract_stream(w->rank);
+}
+
+/* Behind the stream. */
+static void publish(struct world *w, zerod_ticket *ticket)
+{
+	contract_write_shard(w->rank, &w->unit, w->stream);
+	OK(w->rank->client, zerod_publish(w->unit.at, 1, &w->stream, 1, NULL, ticket));
+	w->unit.version[0]++;
+}
+
+static void *gather(struct world *w, zerod_stream *stream)
+{
+	void *data;
+
+	OK(w->rank->client, zerod_gather(w->unit.at[0], NULL, stream, &data));
+	return data;
+}
+
+/* The stream that publishes stands still: gathers of the version return, by this stream and by another. */
+static void test_gather_returns_before_its_publish(void **state)
+{
+	uint8_t bytes[2][NUMEL * 4 + 256];
+	struct contract_gate *gate;
+	zerod_ticket ticket;
+	struct world w;
+	void *data;
+
+	(void)state;
+	open_world(&w);
+	for (uint64_t version = 2; version <= 3; version++) {
+		OK(w.rank->client, zerod_update_begin(w.unit.at, 1, NULL, NULL));
+		gate = contract_block(w.rank, w.stream);
+		publish(&w, &ticket);
+		data = gather(&w, w.stream);
+		contract_read(w.stream, bytes[0], data, contract_padded_bytes(&w.unit));
+		CHECK(gather(&w, w.other) == data);
+		contract_read(w.other, bytes[1], data, contract_padded_bytes(&w.unit));
+		CHECK(contract_is_blocked(gate));
+		contract_unblock(gate);
+		contract_sync(w.rank, w.stream);
+		contract_sync(w.rank, w.other);
+		for (int i = 0; i < 2; i++)
+			CHECK_BYTES(contract_bytes_are(&w.unit, bytes[i], version));
+		OK(w.rank->client, zerod_wait(w.rank->client, ticket, NULL, NULL));
+		OK(w.rank->client, zerod_release(w.unit.at[0], &w.stream, 1, NULL, NULL));
+		OK(w.rank->client, zerod_release(w.unit.at[0], &w.other, 1, NULL, NULL));
+	}
+	contract_close(w.c);
+}
+
+static void wait_and_compare(struct contract_rank *rank, void *arg)
+{
+	struct world *w = arg;
+
+	(void)rank;
+	contract_expect_bytes(&w->unit, gather(w, NULL), 2);
+}
+
+/* A thread without a stream waits for the publish itself. */
+static void test_a_thread_waits_for_the_publish(void **state)
+{
+	struct contract_task *task;
+	struct contract_gate *gate;
+	zerod_ticket ticket;
+	struct world w;
+
+	(void)state;
+	open_world(&w);
+	OK(w.rank->client, zerod_update_begin(w.unit.at, 1, NULL, NULL));
+	gate = contract_block(w.rank, w.stream);
+	publish(&w, &ticket);
+	task = contract_start(w.rank, wait_and_compare, &w);
+	AWAIT(contract_buffer(w.c, 0, "w").holders == 1);
+	contract_unblock(gate);
+	contract_finish(task);
+	OK(w.rank->client, zerod_release(w.unit.at[0], NULL, 0, NULL, NULL));
+	contract_close(w.c);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+	        CONTRACT_TEST(test_gather_returns_before_its_publish),
+	        CONTRACT_TEST(test_a_thread_waits_for_the_publish),
+	};
+
+	return cmocka_run_group_tests_name("one rank alone", tests, NULL, NULL);
+}

@@ -161,6 +161,15 @@ static int order_fences(struct gpu_stream *stream, struct orders *orders, const 
 	return rc;
 }
 
+/* With the stream's lock. */
+static void note_vouched(struct gpu_stream *stream, const struct zc_fences *fences)
+{
+	const struct zc_fence *list = fences ? zc_fences_list(fences) : NULL;
+
+	for (unsigned i = 0; list && i < fences->count; i++)
+		zc_open_waits_add(&stream->open, list[i].timeline, list[i].value);
+}
+
 /* With the stream's lock, in its context. */
 static int push_wait(struct gpu_stream *stream, const struct zc_stream_wait *wait, struct zd_err *err)
 {
@@ -177,6 +186,8 @@ static int push_wait(struct gpu_stream *stream, const struct zc_stream_wait *wai
 		rc = order_fences(stream, &orders, wait->fences, err);
 	if (!rc)
 		rc = push(stream, &orders, err);
+	if (!rc)
+		note_vouched(stream, wait->vouched);
 	if (!rc && wait->ncopies > 0) {
 		stream->value++;
 		zc_copied_note(stream->base.client->cuda, wait->copies[0].copied);

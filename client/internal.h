@@ -70,6 +70,7 @@ ZEROD_MUST_USE int zc_call(zerod_client *client, Zd__Request *request, uint32_t 
 #define ZC_POLL_SLICE_NS 100000000ull
 
 struct zc_gpu;
+struct zc_stream_wait;
 
 /* ---- Fences -------------------------------------------------------------------------------------------- */
 
@@ -676,10 +677,10 @@ void zc_own_slice_drop(struct zc_unit *unit);
  */
 int zc_own_slices_copy(struct zerod_client *client, struct zc_op *const *ops, uint32_t count,
                        struct zc_fence_merge *copied, struct zd_err *err) __attribute__((warn_unused_result));
-/* Without the lock, for a GPU's stream: the same, and makes it wait for the fences, on the daemon's page, and
- * for `copied`, to which it adds. */
+/* Without the lock, for a GPU's stream: the same, and makes it wait for what `wait` has on the daemon's page,
+ * and for `copied`, to which it adds. */
 int zc_own_slices_append(struct zerod_client *client, struct zc_op *const *ops, uint32_t count,
-                         zerod_stream *stream, const struct zc_fences *fences, struct zc_fence_merge *copied,
+                         zerod_stream *stream, struct zc_stream_wait *wait, struct zc_fence_merge *copied,
                          struct zd_err *err) __attribute__((warn_unused_result));
 /* Without the lock: an update of the units has begun. Copies what is due, and returns when no copy reads a
  * shard; with `copied`, GPUs' copies are added to that instead. */
@@ -835,6 +836,9 @@ int zc_update_take(zerod_unit *const *units, uint32_t count, struct zc_unit_list
 int zc_publish_options(struct zerod_publish_options *options, const struct zerod_publish_options *given,
                        struct zd_err *err) __attribute__((warn_unused_result));
 /* Publishes what was taken, behind the streams; with a ticket, does not wait for the answer. */
+/* With the lock. Adds the fences, on the client's page, behind which the unit is being published; false when it
+ * is not, or they are not known. */
+bool zc_publish_writers(const struct zc_unit *unit, struct zc_fence_merge *writers);
 int zc_publish(struct zc_unit_list *list, zerod_unit *const *units, zerod_stream *const *streams,
                uint32_t nstreams, const struct zerod_publish_options *options, zerod_ticket *ticket,
                struct zd_err *err) __attribute__((warn_unused_result));

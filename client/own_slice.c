@@ -258,10 +258,9 @@ static int copy_on_gpu(struct zerod_client *client, struct zc_op *const *ops, ui
 }
 
 int zc_own_slices_append(struct zerod_client *client, struct zc_op *const *ops, uint32_t count,
-                         zerod_stream *stream, const struct zc_fences *fences, struct zc_fence_merge *copied,
+                         zerod_stream *stream, struct zc_stream_wait *wait, struct zc_fence_merge *copied,
                          struct zd_err *err)
 {
-	struct zc_stream_wait wait = {.fences = fences};
 	struct due near, far;
 	bool locked;
 	int rc;
@@ -271,14 +270,14 @@ int zc_own_slices_append(struct zerod_client *client, struct zc_op *const *ops, 
 	pthread_mutex_lock(&client->lock);
 	rc = collect_due(ops, count, &near, &far, err);
 	merge_copied(ops, count, copied);
-	wait.copied = &copied->fences;
-	wait.copies = near.copies;
-	wait.ncopies = near.count;
+	wait->copied = &copied->fences;
+	wait->copies = near.copies;
+	wait->ncopies = near.count;
 	locked = near.count > 0;
 	if (!locked)
 		pthread_mutex_unlock(&client->lock);
 	if (!rc)
-		rc = stream->ops->wait(stream, &wait, err);
+		rc = stream->ops->wait(stream, wait, err);
 	(void)settle(&near, rc);
 	if (locked)
 		pthread_mutex_unlock(&client->lock);

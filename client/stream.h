@@ -19,6 +19,9 @@ struct zc_copy;
 struct zc_stream_wait {
 	const struct zc_fences *fences; /* on the daemon's page */
 	const struct zc_fences *copied; /* on the client's page */
+	/* NULL: none. On the daemon's page, not to be waited for: `copied` says the same. But a GPU's stream
+	 * that goes on although one of these is aborted has run on garbage. */
+	const struct zc_fences *vouched;
 	/* To be made by a GPU's stream, and their fences to be filled in: with the client's lock, if there
 	 * are any. */
 	struct zc_copy *copies;

@@ -105,6 +105,8 @@ static void set_granted(struct zerod_client *client, zerod_unit *const *units, s
 struct ticket_units {
 	uint32_t count;
 	bool shadow; /* their group keeps shadow shards */
+	/* Of a publish: those of its streams, on the client's page. Count 0: none, or more than are kept. */
+	struct zc_fences writers;
 	struct zc_unit *each[];
 };
 
@@ -118,6 +120,7 @@ static struct ticket_units *units_new(struct zerod_client *client, zerod_unit *c
 		return NULL;
 	}
 	list->count = count;
+	list->writers = (struct zc_fences){.count = 0};
 	list->shadow = units[0]->group->shadow;
 	pthread_mutex_lock(&client->lock);
 	for (uint32_t i = 0; i < count; i++) {
@@ -427,6 +430,25 @@ static void pack_publish(struct zc_unit_list *list, struct zc_fence_args *fences
 	request->publish = publish;
 }
 
+static void keep_writers(struct ticket_units *units, const struct zc_fence_args *fences)
+{
+	if (fences->count > ZC_FEW_FENCES)
+		return;
+	units->writers.count = (unsigned)fences->count;
+	for (size_t i = 0; i < fences->count; i++)
+		units->writers.few[i] = (struct zc_fence){fences->fences[i].timeline,
+		                                          fences->fences[i].value};
+}
+
+bool zc_publish_writers(const struct zc_unit *unit, struct zc_fence_merge *writers)
+{
+	const struct ticket_units *units = unit->publishing ? unit->publishing->data : NULL;
+
+	for (unsigned i = 0; units && i < units->writers.count; i++)
+		zc_fence_merge_add(writers, units->writers.few[i]);
+	return units && units->writers.count > 0;
+}
+
 static int publish_now(struct zc_unit_list *list, zerod_unit *const *units, Zd__Request *request,
                        uint32_t deadline_ms)
 {
@@ -481,6 +503,7 @@ int zc_publish(struct zc_unit_list *list, zerod_unit *const *units, zerod_stream
 	mine = units_new(list->client, units, (uint32_t)list->count, err);
 	if (!mine)
 		return ZEROD_E_SYSTEM;
+	keep_writers(mine, &fences);
 	request.deadline_ms = zc_deadline_ms(list->client, options->deadline_ms);
 	return post(list->client, &publish_ticket, mine, &request, ticket, err);
 }

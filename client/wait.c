@@ -206,35 +206,59 @@ static int settle_others(const struct waiting *waiting, struct zc_fence_merge *c
 	return rc;
 }
 
+/*
+ * A shard that is gathered in place has only this client's own publish before it. A GPU's stream waits for the
+ * publish's streams then, and not for the daemon to see that they have come so far; it waits for nothing if it
+ * is the only one of them.
+ */
+static bool waits_for_writers(const struct waiting *waiting, const struct zc_op *op,
+                              struct zc_fence_merge *copied)
+{
+	const struct zc_location *shard;
+	bool known;
+
+	if (!waiting->stream || !waiting->stream->ops->convert || op->kind != ZC_OP_GATHER ||
+	    op->fences.count == 0)
+		return false;
+	shard = &op->unit->shard;
+	if (op->buffer.segment != shard->segment || op->buffer.offset != shard->offset)
+		return false;
+	pthread_mutex_lock(&waiting->client->lock);
+	known = zc_publish_writers(op->unit, copied);
+	pthread_mutex_unlock(&waiting->client->lock);
+	return known;
+}
+
 /* Without the lock. */
 static int await_bytes(const struct waiting *waiting, struct zd_err *err)
 {
-	struct zc_fence_merge fences, copied;
-	struct zc_stream_wait wait = {.ncopies = 0};
+	struct zc_fence_merge fences, vouched, copied;
+	struct zc_stream_wait wait = {
+	        .fences = &fences.fences, .vouched = &vouched.fences, .copied = &copied.fences};
 	int rc;
 
 	zc_fence_merge_init(&fences);
+	zc_fence_merge_init(&vouched);
 	zc_fence_merge_init(&copied);
 	for (uint32_t i = 0; i < waiting->count; i++) {
-		const struct zc_fences *each = &waiting->ops[i]->fences;
-		const struct zc_fence *list = zc_fences_list(each);
+		const struct zc_op *op = waiting->ops[i];
+		const struct zc_fence *list = zc_fences_list(&op->fences);
+		struct zc_fence_merge *to = waits_for_writers(waiting, op, &copied) ? &vouched : &fences;
 
-		for (unsigned j = 0; j < each->count; j++)
-			zc_fence_merge_add(&fences, list[j]);
+		for (unsigned j = 0; j < op->fences.count; j++)
+			zc_fence_merge_add(to, list[j]);
 	}
 	rc = settle_others(waiting, &copied, err);
 	if (rc)
 		return rc;
 	if (waiting->stream && waiting->stream->ops->convert)
 		return zc_own_slices_append(waiting->client, waiting->gathers, waiting->ngathers,
-		                            waiting->stream, &fences.fences, &copied, err);
+		                            waiting->stream, &wait, &copied, err);
 	rc = zc_own_slices_copy(waiting->client, waiting->gathers, waiting->ngathers, &copied, err);
 	if (rc)
 		return rc;
 	if (!waiting->stream)
 		return block(waiting, &fences.fences, &copied.fences, err);
-	wait.fences = &fences.fences;
-	wait.copied = &copied.fences;
 	return waiting->stream->ops->wait(waiting->stream, &wait, err);
 }
 

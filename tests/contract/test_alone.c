@@ -59,7 +59,7 @@ static void test_gather_returns_before_its_publish(void **state)
 		contract_read(w.stream, bytes[0], data, contract_padded_bytes(&w.unit));
 		CHECK(gather(&w, w.other) == data);
 		contract_read(w.other, bytes[1], data, contract_padded_bytes(&w.unit));
-		CHECK(contract_is_blocked(gate));
+		AWAIT(contract_is_blocked(gate));
 		contract_unblock(gate);
 		contract_sync(w.rank, w.stream);
 		contract_sync(w.rank, w.other);
@@ -101,11 +101,43 @@ static void test_a_thread_waits_for_the_publish(void **state)
 	contract_close(w.c);
 }
 
+/* Its version never comes, and the streams that went on are told so. */
+static void test_a_publish_that_fails(void **state)
+{
+	struct zerod_publish_options brief = ZEROD_INIT(brief);
+	struct contract_gate *gate;
+	zerod_ticket ticket;
+	struct world w;
+
+	(void)state;
+	open_world(&w);
+	brief.deadline_ms = 50;
+	OK(w.rank->client, zerod_update_begin(w.unit.at, 1, NULL, NULL));
+	gate = contract_block(w.rank, w.stream);
+	OK(w.rank->client, zerod_publish(w.unit.at, 1, &w.stream, 1, &brief, &ticket));
+	(void)gather(&w, w.stream);
+	(void)gather(&w, w.other);
+	FAILS(w.rank->client, zerod_wait(w.rank->client, ticket, NULL, NULL), ZEROD_E_DEADLINE, "streams");
+	contract_unblock(gate);
+	FAILS(w.rank->client, zerod_stream_synchronize(w.stream), ZEROD_E_ABORTED, "abort");
+	FAILS(w.rank->client, zerod_stream_synchronize(w.other), ZEROD_E_ABORTED, "abort");
+	FAILS(w.rank->client, zerod_publish(w.unit.at, 1, NULL, 0, NULL, NULL), ZEROD_E_POISONED, NULL);
+	for (int i = 0; i < 2; i++)
+		OK(w.rank->client, zerod_release(w.unit.at[0], NULL, 0, NULL, NULL));
+	OK(w.rank->client, zerod_session_reset(w.rank->client, NULL));
+	contract_write_shard(w.rank, &w.unit, NULL);
+	OK(w.rank->client, zerod_publish(w.unit.at, 1, NULL, 0, NULL, NULL));
+	w.unit.version[0]++;
+	contract_expect_version(w.rank, &w.unit, 2);
+	contract_close(w.c);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
 	        CONTRACT_TEST(test_gather_returns_before_its_publish),
 	        CONTRACT_TEST(test_a_thread_waits_for_the_publish),
+	        CONTRACT_TEST(test_a_publish_that_fails),
 	};
 
 	return cmocka_run_group_tests_name("one rank alone", tests, NULL, NULL);

@@ -3,9 +3,12 @@
  * own slices. */
 #include "cuda_scene.h"
 
+#include <signal.h>
+
 #include <zerod_cuda.h>
 #include <zerod_host.h>
 #include "tests/contract/contract_reduce.h"
+#include "tests/support/daemon_fixture.h"
 
 /* ---- Wrapping ------------------------------------------------------------------------------------------ */
 
@@ -115,6 +118,42 @@ static void test_stream_of_another_gpu_is_refused(void **state)
 		OK(client, zerod_release(unit.at[0], NULL, 0, NULL, NULL));
 	}
 	zerod_stream_destroy(stream);
+	contract_close(c);
+}
+
+/* ---- A shard that is gathered in place ----------------------------------------------------------------- */
+
+/* Behind this client's own publish streams go on by themselves: the daemon stands still. */
+static void test_own_publish_is_awaited_without_the_daemon(void **state)
+{
+	struct contract *c = contract_open(&(struct contract_options){.world_size = 1});
+	struct contract_rank *rank = &c->ranks[0];
+	struct CUstream_st *handles[2] = {scene_stream(0), scene_stream(0)};
+	zerod_stream *streams[2];
+	struct contract_unit unit;
+	zerod_ticket published;
+	uint64_t *gate;
+
+	(void)state;
+	contract_plain_unit(c, "w", SCENE_NUMEL, &unit);
+	contract_publish_all(c, &unit);
+	OK(rank->client, zerod_update_begin(unit.at, 1, NULL, NULL));
+	gate = scene_hold(handles[0]);
+	for (int i = 0; i < 2; i++)
+		OK(rank->client, zerod_cuda_stream_wrap(rank->client, handles[i], &streams[i]));
+	OK(rank->client, zerod_publish(unit.at, 1, streams, 1, NULL, &published));
+	for (int i = 0; i < 2; i++)
+		OK(rank->client, zerod_gather(unit.at[0], NULL, streams[i], NULL));
+	assert_int_equal(kill(contract_daemon()->pid, SIGSTOP), 0);
+	scene_let_go(gate);
+	for (int i = 0; i < 2; i++)
+		OK(rank->client, zerod_stream_synchronize(streams[i]));
+	assert_int_equal(kill(contract_daemon()->pid, SIGCONT), 0);
+	OK(rank->client, zerod_wait(rank->client, published, NULL, NULL));
+	for (int i = 0; i < 2; i++) {
+		OK(rank->client, zerod_release(unit.at[0], &streams[i], 1, NULL, NULL));
+		zerod_stream_destroy(streams[i]);
+	}
 	contract_close(c);
 }
 
@@ -557,6 +596,7 @@ int main(int argc, char **argv)
 	        CASE(test_default_stream),
 	        CASE(test_contexts_of_the_caller_stay),
 	        CASE(test_stream_of_another_gpu_is_refused),
+	        CASE(test_own_publish_is_awaited_without_the_daemon),
 	        CASE(test_handle_goes_before_its_fence),
 	        CASE(test_captured_stream_is_refused),
 	        CASE(test_capture_elsewhere_is_not_disturbed),

@@ -354,6 +354,7 @@ struct zerod_group {
 	bool target_bound, target_in_doubt;
 	struct zc_location target;
 	enum zerod_dtype target_dtype;
+	struct zc_location scalars; /* of the bound target; segment 0: none */
 	LIST_HEAD(, zerod_unit) units;
 	LIST_HEAD(, zerod_bucket) buckets;
 	LIST_ENTRY(zerod_group) link;

@@ -13,6 +13,7 @@ struct stepping {
 	struct zerod_group *group;
 	struct zerod_step_info *info;
 	Zd__Reply__BodyCase body;
+	struct zc_fences fences; /* when the scalars can be read */
 	struct zd_err *err;
 };
 
@@ -20,7 +21,7 @@ struct stepping {
 static int bind_target(struct zerod_group *group, const Zd__StepBeginReply *reply, struct zd_err *err)
 {
 	size_t align = zerod_dtype_bytes((enum zerod_dtype)reply->target_dtype);
-	struct zc_location target = {.segment = 0};
+	struct zc_location target = {.segment = 0}, scalars = {.segment = 0};
 	int rc = 0;
 
 	if (reply->target && reply->target->segment != 0) {
@@ -29,10 +30,14 @@ static int bind_target(struct zerod_group *group, const Zd__StepBeginReply *repl
 			                  reply->target_dtype);
 		rc = zc_location_take(group->client, reply->target, 0, align, &target, err);
 	}
+	if (!rc && reply->scalars && reply->scalars->segment != 0)
+		rc = zc_location_take(group->client, reply->scalars, 2 * sizeof(float), sizeof(float),
+		                      &scalars, err);
 	if (rc)
 		return rc;
 	group->target = target;
 	group->target_dtype = (enum zerod_dtype)reply->target_dtype;
+	group->scalars = scalars;
 	group->target_bound = !reply->abandoned;
 	group->target_in_doubt = false;
 	return 0;
@@ -48,6 +53,9 @@ static int take_step(const Zd__Reply *reply, void *arg)
 	if (!rc && stepping->body == ZD__REPLY__BODY_STEP_BEGIN) {
 		pthread_mutex_lock(&client->lock);
 		rc = bind_target(stepping->group, step, stepping->err);
+		if (!rc)
+			rc = zc_fences_take(client, step->n_fences, step->fences, &stepping->fences,
+			                    stepping->err);
 		pthread_mutex_unlock(&client->lock);
 	}
 	if (rc)
@@ -109,10 +117,10 @@ static int post_step(const struct zerod_group *group, Zd__Request *request, uint
 	return zc_post_other(group->client, &step_ticket, id, request, deadline_ms, ticket, err);
 }
 
-int zerod_step_begin(zerod_group *group, const struct zerod_wait_options *options,
-                     struct zerod_step_info *info, zerod_ticket *ticket)
+int zerod_step_begin(zerod_group *group, const struct zerod_step_options *given, struct zerod_step_info *info,
+                     zerod_ticket *ticket)
 {
-	uint32_t deadline_ms = 0;
+	struct zerod_step_options options;
 	struct zerod_client *client = zc_group_client(group);
 	Zd__Request request = ZD__REQUEST__INIT;
 	Zd__StepBegin begin = ZD__STEP_BEGIN__INIT;
@@ -120,7 +128,9 @@ int zerod_step_begin(zerod_group *group, const struct zerod_wait_options *option
 	int rc = zc_enter(client, &stepping.err);
 
 	if (!rc)
-		rc = zc_wait_options(options, &deadline_ms, stepping.err);
+		rc = zc_options(&options, sizeof(options), given, "zerod_step_options", stepping.err);
+	if (!rc)
+		rc = zc_flags(options.flags, ZEROD_STEP_SCALARS, "zerod_step_options", stepping.err);
 	if (!rc && ticket && info)
 		rc = zd_err_set(stepping.err, ZEROD_E_INVALID,
 		                "info and ticket are given: with a ticket info must be NULL, and "
@@ -135,11 +145,17 @@ int zerod_step_begin(zerod_group *group, const struct zerod_wait_options *option
 		return rc;
 	begin.group = group->id;
 	begin.ahead = ticket != NULL;
+	begin.scalars = options.flags & ZEROD_STEP_SCALARS;
 	request.body_case = ZD__REQUEST__BODY_STEP_BEGIN;
 	request.step_begin = &begin;
 	if (ticket)
-		return post_step(group, &request, deadline_ms, ticket, stepping.err);
-	return zc_call(client, &request, deadline_ms, take_step, &stepping);
+		return post_step(group, &request, options.deadline_ms, ticket, stepping.err);
+	rc = zc_call(client, &request, options.deadline_ms, take_step, &stepping);
+	if (!rc)
+		rc = zc_fences_wait(client, &stepping.fences, zc_deadline_ns(zc_deadline_ms(client, 0)),
+		                    "the result of the step to be stored", stepping.err);
+	zc_fences_deinit(&stepping.fences);
+	return rc;
 }
 
 int zerod_step_get(zerod_group *group, const struct zerod_wait_options *options, struct zerod_step_info *info)
@@ -161,6 +177,33 @@ int zerod_step_get(zerod_group *group, const struct zerod_wait_options *options,
 	request.body_case = ZD__REQUEST__BODY_STEP_GET;
 	request.step_get = &get;
 	return zc_call(client, &request, deadline_ms, take_step, &stepping);
+}
+
+int zerod_step_scalars_get(zerod_group *group, struct zerod_step_scalars *scalars)
+{
+	struct zerod_client *client = zc_group_client(group);
+	struct zd_err *err;
+	void *data = NULL;
+	int rc = zc_enter(client, &err);
+
+	if (!rc)
+		rc = zc_result_check(scalars, "scalars", err);
+	if (rc)
+		return rc;
+	pthread_mutex_lock(&client->lock);
+	if (!group->target_bound || group->target_in_doubt || group->scalars.segment == 0)
+		rc = zd_err_set(err, ZEROD_E_STATE,
+		                "there are no scalars outside a step that was begun with ZEROD_STEP_SCALARS "
+		                "and has a target");
+	else
+		rc = zc_location_map(client, &group->scalars, &data, err);
+	pthread_mutex_unlock(&client->lock);
+	if (rc)
+		return rc;
+	zc_result_fill(scalars,
+	               &(struct zerod_step_scalars){.overflow = data, .norm_squared = (float *)data + 1},
+	               sizeof(*scalars));
+	return 0;
 }
 
 struct norms {

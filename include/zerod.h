@@ -1014,6 +1014,16 @@ struct zerod_step_info {
 	uint32_t abandoned_rank;
 };
 
+enum zerod_step_flags {
+	ZEROD_STEP_SCALARS = 1u << 0, /* the result is stored for kernels: zerod_step_scalars_get() */
+};
+
+struct zerod_step_options {
+	size_t struct_size;
+	uint32_t flags; /* enum zerod_step_flags */
+	uint32_t deadline_ms;
+};
+
 /*
  * After a window's last backward: waits until every rank has called it, and returns what they agree on. The
  * target may then be read by zerod_target_get() until zerod_step_end(). What was not reduced is zero there.
@@ -1033,7 +1043,7 @@ struct zerod_step_info {
  * has run another number of backwards; the text has both), DEVICE (zeroing; may be called again), POISONED,
  * PEER_LOST, DEADLINE, and those of a window that has failed: see zerod_backward_begin().
  */
-ZEROD_MUST_USE int zerod_step_begin(zerod_group *group, const struct zerod_wait_options *options,
+ZEROD_MUST_USE int zerod_step_begin(zerod_group *group, const struct zerod_step_options *options,
                                     struct zerod_step_info *info, zerod_ticket *ticket);
 
 /*
@@ -1044,6 +1054,21 @@ ZEROD_MUST_USE int zerod_step_begin(zerod_group *group, const struct zerod_wait_
  */
 ZEROD_MUST_USE int zerod_step_get(zerod_group *group, const struct zerod_wait_options *options,
                                   struct zerod_step_info *info);
+
+/* In memory of the rank's device, for kernels: a fused optimizer takes `overflow` as its found_inf. */
+struct zerod_step_scalars {
+	size_t struct_size;
+	const float *overflow;     /* 1 after an overflow, else 0 */
+	const float *norm_squared; /* rounded to float32 */
+};
+
+/*
+ * Where the result of a step is that was begun with ZEROD_STEP_SCALARS. They may be read as the target may:
+ * behind zerod_step_begin(), or on a stream that waited for its ticket, until zerod_step_end(). A step that
+ * fails after its answer leaves 1 and infinity there.
+ * Errors: STATE (no step is begun; it was begun without the flag, abandoned, or all units are frozen).
+ */
+ZEROD_MUST_USE int zerod_step_scalars_get(zerod_group *group, struct zerod_step_scalars *scalars);
 
 /*
  * Squared norms of the reduced gradients of `count` units (1 to 1024) in the step that zerod_step_get() is

@@ -186,6 +186,7 @@ int zd_args_step_begin(const Zd__Request *request, struct zd_arena *arena, struc
 	args->kind = ZD_REQ_STEP_BEGIN;
 	args->u.step_begin.group = request->step_begin->group;
 	args->u.step_begin.ahead = request->step_begin->ahead;
+	args->u.step_begin.scalars = request->step_begin->scalars;
 	return 0;
 }
 
@@ -215,6 +216,7 @@ static Zd__StepBeginReply *fill_step(const struct zd_reply *reply, struct zd_ans
 	message->target_dtype = reply->u.step_begin.target_dtype;
 	message->abandoned = reply->u.step_begin.abandoned;
 	message->abandoned_rank = reply->u.step_begin.abandoned_rank;
+	message->scalars = zd_answer_location(answer, &reply->u.step_begin.scalars);
 	message->n_fences = reply->u.step_begin.fence.value != 0;
 	message->fences = zd_answer_fences(answer, &reply->u.step_begin.fence, (uint32_t)message->n_fences);
 	return message;

@@ -74,11 +74,12 @@ static inline bool zd_cuda_detour_is_idle(const struct zd_cuda_detour *detour)
 	return detour->sent == detour->returned;
 }
 
-/* May the task go round: a copy, or a small fill. */
+/* May the task go round: a copy, or a small fill with zeros. */
 static inline bool zd_cuda_detour_takes(const struct zd_cuda_detour *detour, const struct zd_cuda_task *task)
 {
 	return detour->memory &&
-	       (task->base.kind != ZD_CMD_FILL || task->u.copy.bytes <= ZD_CUDA_DETOUR_ZEROS_BYTES);
+	       (task->base.kind != ZD_CMD_FILL ||
+	        (task->u.copy.pattern == 0 && task->u.copy.bytes <= ZD_CUDA_DETOUR_ZEROS_BYTES));
 }
 
 /* Sends the task's next leg, or all of it; `*whole` tells that it was the last. There is room. On failure the

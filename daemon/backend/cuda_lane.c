@@ -80,8 +80,12 @@ static void fly(struct zd_cuda_lane *lane, const struct zd_cuda_piece *piece)
 static int move(struct zd_cuda_lane *lane, const struct zd_cuda_piece *piece)
 {
 	const struct zd_cuda *cuda = lane->device->cuda;
-	if (!piece->src)
-		return cuda->memsetD8Async(piece->dst, 0, piece->bytes, lane->stream);
+	if (!piece->src && (piece->pattern == 0 || piece->pattern == ZD_FILL_NAN))
+		return cuda->memsetD8Async(piece->dst, (unsigned char)piece->pattern, piece->bytes,
+		                           lane->stream);
+	if (!piece->src) /* not a kernel, which the trainer's would hold up */
+		return cuda->streamWriteValue64(lane->stream, piece->dst, piece->pattern,
+		                                ZD_CU_WRITE_DEFAULT);
 	if (zd_cuda_device_reaches(lane->device, piece->target))
 		return cuda->memcpyAsync(piece->dst, piece->src, piece->bytes, lane->stream);
 	return cuda->memcpyPeerAsync(piece->dst, lane->devices->all[piece->target].context, piece->src,

@@ -33,7 +33,8 @@ struct zd_cuda_flight {
 
 /* What is issued: a task's, or a part of it. */
 struct zd_cuda_piece {
-	zd_cu_ptr dst, src;        /* src 0: fill with zeros */
+	zd_cu_ptr dst, src;        /* src 0: fill with the pattern */
+	uint64_t pattern;          /* as of a command */
 	uint64_t bytes;            /* 0: nothing moves */
 	uint32_t target;           /* device that is written to */
 	bool together;             /* moves with others when the group is closed */

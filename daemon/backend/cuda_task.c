@@ -28,8 +28,9 @@ static void take_copy(struct zd_cuda_task *task, const struct zd_command *comman
 static void take_fill(struct zd_cuda_task *task, const struct zd_command *command,
                       struct zd_cuda_segments *segments)
 {
-	task->u.copy.dst = zd_cuda_segments_at(segments, &command->u.fill);
-	task->u.copy.bytes = command->u.fill.bytes;
+	task->u.copy.dst = zd_cuda_segments_at(segments, &command->u.fill.dst);
+	task->u.copy.bytes = command->u.fill.dst.bytes;
+	task->u.copy.pattern = command->u.fill.pattern;
 }
 
 static void take_reduce(struct zd_cuda_task *task, const struct zd_command *command,

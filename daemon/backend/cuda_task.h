@@ -43,7 +43,8 @@ struct zd_cuda_task {
 	struct zd_completion completion;
 	union {
 		struct {
-			zd_cu_ptr dst, src; /* src 0: fill with zeros */
+			zd_cu_ptr dst, src; /* src 0: fill with the pattern */
+			uint64_t pattern;   /* as of a command */
 			uint64_t bytes, issued_bytes;
 			uint64_t seen_ns;        /* when its executor took it */
 			bool turn;               /* it has its turn: cuda_turns.h */

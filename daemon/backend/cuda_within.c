@@ -45,6 +45,7 @@ static int keep(struct zd_cuda_within *within, struct zd_cuda_task *task, struct
 {
 	struct zd_cuda_piece piece = {.dst = task->u.copy.dst,
 	                              .src = task->base.kind == ZD_CMD_FILL ? 0 : task->u.copy.src,
+	                              .pattern = task->u.copy.pattern,
 	                              .bytes = task->u.copy.bytes,
 	                              .target = task->target,
 	                              .ends = task};

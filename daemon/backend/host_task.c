@@ -31,8 +31,9 @@ static void take_copy(struct zd_host_task *task, const struct zd_command *comman
 static void take_fill(struct zd_host_task *task, const struct zd_command *command,
                       struct zd_host_segments *segments)
 {
-	task->u.copy.dst = zd_host_segments_at(segments, &command->u.fill);
-	task->u.copy.bytes = command->u.fill.bytes;
+	task->u.copy.dst = zd_host_segments_at(segments, &command->u.fill.dst);
+	task->u.copy.bytes = command->u.fill.dst.bytes;
+	task->u.copy.pattern = command->u.fill.pattern;
 }
 
 static void take_reduce(struct zd_host_task *task, const struct zd_command *command,
@@ -112,7 +113,7 @@ static bool copy_slice(struct zd_host_task *task)
 	if (task->u.copy.src)
 		memcpy(task->u.copy.dst + done, task->u.copy.src + done, bytes);
 	else
-		memset(task->u.copy.dst + done, 0, bytes);
+		zd_fill(task->u.copy.dst, done, bytes, task->u.copy.pattern);
 	task->u.copy.done_bytes = done + bytes;
 	return task->u.copy.done_bytes == task->u.copy.bytes;
 }

@@ -27,7 +27,8 @@ struct zd_host_task {
 		struct zd_host_segment *destroy; /* owned; NULL if it never came to be */
 		struct {
 			uint8_t *dst;
-			const uint8_t *src; /* NULL: fill with zeros */
+			const uint8_t *src; /* NULL: fill with the pattern */
+			uint64_t pattern;   /* as of a command */
 			uint64_t bytes, done_bytes;
 		} copy;
 		struct {

@@ -19,6 +19,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <string.h>
 
 #include <zerod.h>
 
@@ -55,7 +56,7 @@ enum zd_command_kind {
 	ZD_CMD_SEGMENT_CREATE,  /* allocate, zeroed. Result: ok or an error status */
 	ZD_CMD_SEGMENT_DESTROY, /* no use of it is left anywhere in the engine. op 0: no completion */
 	ZD_CMD_COPY,            /* src -> dst, possibly into another device's segment; then signal */
-	ZD_CMD_FILL,            /* zero dst; then signal */
+	ZD_CMD_FILL,            /* one pattern all over dst; then signal */
 	ZD_CMD_WATCH,           /* completes when all fences (client page of `session`) have passed */
 	ZD_CMD_REDUCE,          /* sum of ninputs slices in float32 in input order, into the target */
 	ZD_CMD_SIGNAL,          /* store `signal`. op 0: no completion */
@@ -167,7 +168,11 @@ struct zd_command {
 			uint32_t dst_device;
 			struct zd_location dst;
 		} copy;
-		struct zd_location fill;
+		struct {
+			struct zd_location dst;
+			/* 0, ZD_FILL_NAN, or of a dst of 8 bytes, which is aligned so, any value. */
+			uint64_t pattern;
+		} fill;
 		struct {
 			uint64_t session;
 			uint32_t nfences;
@@ -192,6 +197,17 @@ struct zd_command {
 		} agree;
 	} u;
 };
+
+#define ZD_FILL_NAN UINT64_MAX /* makes a NaN in every floating-point dtype */
+
+/* What a FILL does, on memory of the CPU's: `bytes` of its dst, from `offset` on. */
+static inline void zd_fill(uint8_t *dst, uint64_t offset, uint64_t bytes, uint64_t pattern)
+{
+	if (pattern == 0 || pattern == ZD_FILL_NAN)
+		memset(dst + offset, (int)(pattern & 0xff), bytes);
+	else
+		memcpy(dst + offset, (const uint8_t *)&pattern + offset, bytes);
+}
 
 struct zd_op_result {
 	/* of a REDUCE, over what the target holds afterwards: */
@@ -401,7 +417,8 @@ struct zd_args {
 		} target_return;
 		struct {
 			uint64_t group;
-			bool ahead; /* the reply may come before the target may be read */
+			bool ahead;   /* the reply may come before the target may be read */
+			bool scalars; /* the result is to be stored for kernels */
 		} step_begin;
 		struct {
 			uint64_t group;
@@ -509,8 +526,9 @@ struct zd_reply {
 			uint32_t target_dtype;
 			bool abandoned; /* the window was, by this rank */
 			uint32_t abandoned_rank;
-			struct zd_fence fence; /* when the target may be read; value 0: now */
-			uint32_t nnorms;       /* STEP_GET: of the units that it names */
+			struct zd_location scalars; /* where the result is stored; segment 0: nowhere */
+			struct zd_fence fence;      /* when target and scalars may be read; value 0: now */
+			uint32_t nnorms;            /* STEP_GET: of the units that it names */
 			const double *norms_squared;
 		} step_begin; /* STEP_GET too, without target and fence */
 		struct {

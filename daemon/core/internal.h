@@ -223,6 +223,7 @@ struct zd_request {
 			void *entry; /* reduce files' own */
 			uint64_t serial;
 			bool zeroes;                /* what no sum has written */
+			bool scalars;               /* STEP_BEGIN: the result is to be stored for kernels */
 			bool ahead;                 /* the reply may come before the target may be read */
 			struct zd_promise *promise; /* REDUCE_WAIT: of the unit's sum; NULL: none */
 			uint32_t nunits;            /* STEP_GET: whose norms it wants */

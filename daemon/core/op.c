@@ -24,7 +24,7 @@ void zd_op_fill(struct zd_engine *e, struct zd_job *job, uint32_t device, struct
                 zd_op_fn *done, void *owner, uint64_t aux)
 {
 	struct zd_command command = {.kind = ZD_CMD_FILL, .device = device};
-	command.u.fill = where;
+	command.u.fill.dst = where;
 	zd_op_submit(e, job, &command, done, owner, aux);
 }
 

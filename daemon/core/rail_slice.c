@@ -342,7 +342,7 @@ static void learned(struct zd_engine *e, struct zd_slice *slice, const struct me
 		        .dtype = options->dtype,
 		};
 	struct zd_command command = {.kind = ZD_CMD_FILL};
-	command.u.fill = sent(slice);
+	command.u.fill.dst = sent(slice);
 	submit(e, slice, &command, zeroed);
 }
 

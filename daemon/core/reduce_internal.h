@@ -123,7 +123,8 @@ struct zd_member_reduce {
 	struct zd_failure failure;   /* of this window */
 	struct zd_failure past;      /* of the last window that was closed by one */
 
-	uint64_t steps; /* agreed on so far */
+	struct zd_storage *scalars; /* of the step under way, beside the target; NULL: not asked for */
+	uint64_t steps;             /* agreed on so far */
 	struct zd_step_result result;
 	struct zd_promise *promise; /* of the step's target, until the step is taken or fails; NULL: none */
 
@@ -239,6 +240,14 @@ void zd_target_drop(struct zd_engine *e, struct zd_member_reduce *mr);
 /* Begins to zero what no sum has written, as operations of the request. ZD_WAIT, or 0: all was written. */
 int zd_target_zero_rest(struct zd_engine *e, struct zd_request *req, const struct zd_member_reduce *mr)
         __attribute__((warn_unused_result));
+
+/* Takes memory for the result of a step, beside its target: two float32 for kernels, 1 after an overflow,
+ * else 0, and the squared norm. Errors, and ZD_WAIT: those of zd_storage_new(). */
+int zd_target_bind_scalars(struct zd_engine *e, struct zd_request *req, struct zd_member_reduce *mr,
+                           struct zd_err *err) __attribute__((warn_unused_result));
+struct zd_location zd_target_scalars(const struct zd_member_reduce *mr);
+/* Stores them, and keeps the promise that they can be read. */
+void zd_target_store_scalars(struct zd_engine *e, struct zd_member_reduce *mr, struct zd_promise *promise);
 
 /* ---- Lent targets (lent_target.c) ---------------------------------------------------------------------- */
 

@@ -70,7 +70,9 @@ static void keep_promise(struct zd_engine *e, struct zd_member_reduce *mr)
 {
 	struct zd_promise *promise = mr->promise;
 	mr->promise = NULL;
-	if (promise)
+	if (promise && mr->scalars)
+		zd_target_store_scalars(e, mr, promise);
+	else if (promise)
 		zd_promise_keep(e, promise);
 }
 
@@ -178,6 +180,7 @@ static int begin_begin(struct zd_engine *e, struct zd_request *req, const struct
 		return status;
 	zd_reduce_request_init(req, member);
 	req->u.reduce.ahead = ahead;
+	req->u.reduce.scalars = args->u.step_begin.scalars && mr->target && !zd_window_is_abandoned(mr);
 	zd_step_forget_result(mr);
 	zd_sm_move(&zd_sm_step, &mr->step,
 	           mr->backward == ZD_BACKWARD_ENDING ? ZD_STEP_CALLED : ZD_STEP_ZEROING);
@@ -349,6 +352,8 @@ static void fill_target(struct zd_engine *e, const struct zd_member_reduce *mr)
 	if (mr->target)
 		e->reply.u.step_begin.target = zd_storage_location(
 		        mr->target, 0, mr->target_numel * zerod_dtype_bytes(mr->target_dtype));
+	if (mr->scalars)
+		e->reply.u.step_begin.scalars = zd_target_scalars(mr);
 }
 
 static void fill_result(struct zd_engine *e, const struct zd_step_result *result)
@@ -395,25 +400,6 @@ static int take(struct zd_engine *e, struct zd_request *req, struct zd_member_re
 	return decided(e, req->member->group) ? 0 : zd_wait_for(req, ZD_WAIT_OTHERS, 0, 0, 0);
 }
 
-static int begin_attempt(struct zd_engine *e, struct zd_request *req, struct zd_err *err)
-{
-	int status = zd_reduce_request_check(req, err);
-	if (status != 0)
-		return status;
-	struct zd_member_reduce *mr = req->member->reduce;
-	if (req->u.reduce.ahead && zd_step_is_called(mr) && !mr->promise && may_promise(mr))
-		promise(e, req, mr);
-	if (mr->step == ZD_STEP_CALLED)
-		status = zd_backward_end_for_step(e, req, mr);
-	if (status == 0 && zd_step_is_called(mr)) /* else another rank's request has taken it for all */
-		status = take(e, req, mr, err);
-	if (status != 0 || req->answered)
-		return status;
-	fill_target(e, mr);
-	fill_result(e, &mr->result);
-	return 0;
-}
-
 /* Others rely on this rank's step, and do not wait for it with a call of theirs. */
 static void fail_promised(struct zd_engine *e, const struct zd_request *req, struct zd_member_reduce *mr)
 {
@@ -446,6 +432,37 @@ static void begin_cancel(struct zd_engine *e, struct zd_request *req)
 	} else {
 		zd_sm_move(&zd_sm_step, &mr->step, ZD_STEP_READY);
 	}
+}
+
+static int begin_attempt(struct zd_engine *e, struct zd_request *req, struct zd_err *err)
+{
+	int status = zd_reduce_request_check(req, err);
+	if (status != 0)
+		return status;
+	struct zd_member_reduce *mr = req->member->reduce;
+	if (req->u.reduce.scalars && !mr->scalars && zd_step_is_called(mr)) {
+		status = zd_target_bind_scalars(e, req, mr, err);
+		if (status < 0)
+			begin_cancel(e, req);
+		if (status != 0)
+			return status;
+	}
+	if (req->u.reduce.ahead && zd_step_is_called(mr) && !mr->promise && may_promise(mr))
+		promise(e, req, mr);
+	if (mr->step == ZD_STEP_CALLED)
+		status = zd_backward_end_for_step(e, req, mr);
+	if (status == 0 && zd_step_is_called(mr)) /* else another rank's request has taken it for all */
+		status = take(e, req, mr, err);
+	if (status != 0 || req->answered)
+		return status;
+	fill_target(e, mr);
+	fill_result(e, &mr->result);
+	if (mr->scalars) {
+		struct zd_promise *promise = zd_promise_new(e, req->session, req->device, ZD_LANE_STEPS);
+		e->reply.u.step_begin.fence = promise->fence;
+		zd_target_store_scalars(e, mr, promise);
+	}
+	return 0;
 }
 
 /* ---- Get ----------------------------------------------------------------------------------------------- */
@@ -499,6 +516,15 @@ static void target_unused(struct zd_engine *e, struct zd_op *op, int status, con
 	zd_storage_unuse(e, op->owner);
 }
 
+/* The storage is used until the fences have passed. */
+static void drop_behind(struct zd_engine *e, const struct zd_request *req, const struct zd_fence_list *fences,
+                        struct zd_storage *storage)
+{
+	if (storage && zd_fences_watch(e, req->session, req->member->group->job, req->device->index, fences,
+	                               target_unused, storage, 0))
+		zd_storage_use(storage);
+}
+
 /* Has the rank a step to end, whatever became of its group meanwhile. */
 static bool has_step(const struct zd_member_reduce *mr)
 {
@@ -548,9 +574,8 @@ static int end_attempt(struct zd_engine *e, struct zd_request *req, struct zd_er
 	if (mr->promise)
 		return zd_wait_for(req, ZD_WAIT_SUMS, req->member->rank, 0, 0);
 	zd_sm_move(&zd_sm_step, &mr->step, ZD_STEP_NONE);
-	if (mr->target && zd_fences_watch(e, req->session, req->member->group->job, req->device->index,
-	                                  &fences, target_unused, mr->target, 0))
-		zd_storage_use(mr->target);
+	drop_behind(e, req, &fences, mr->target);
+	drop_behind(e, req, &fences, mr->scalars);
 	zd_target_drop(e, mr);
 	return 0;
 }

@@ -7,8 +7,10 @@
  * its place, and what none has written is zeroed when the rank begins the step, before it can read any of it.
  */
 #include <stdlib.h>
+#include <string.h>
 
 #include "base/dtype.h"
+#include "core/promise.h"
 #include "core/reduce_internal.h"
 
 int zd_target_bind(struct zd_engine *e, struct zd_request *req, struct zd_member_reduce *mr,
@@ -33,7 +35,9 @@ void zd_target_drop(struct zd_engine *e, struct zd_member_reduce *mr)
 {
 	zd_target_forget_lent(mr);
 	zd_storage_drop(e, mr->target);
+	zd_storage_drop(e, mr->scalars);
 	mr->target = NULL;
+	mr->scalars = NULL;
 	mr->target_numel = 0;
 	mr->target_number = 0;
 	mr->unwritten_numel = 0;
@@ -50,6 +54,50 @@ int zd_target_check_place(const struct zd_part *part, struct zd_err *err)
 	                  "unit '%s' has a place in the target that rank %u bound in backward %llu: the step "
 	                  "has not ended",
 	                  unit->name, zd_world_rank(mr->member), (unsigned long long)mr->target_number);
+}
+
+/* ---- Scalars ------------------------------------------------------------------------------------------- */
+
+int zd_target_bind_scalars(struct zd_engine *e, struct zd_request *req, struct zd_member_reduce *mr,
+                           struct zd_err *err)
+{
+	return zd_storage_new(e, req, mr->member, ZD_CHARGE_TARGET, ZD_BLOCK_MIN_ALIGN, &mr->scalars, err);
+}
+
+struct zd_location zd_target_scalars(const struct zd_member_reduce *mr)
+{
+	return zd_storage_location(mr->scalars, 0, 2 * sizeof(float));
+}
+
+struct storing {
+	struct zd_storage *storage;
+	struct zd_promise *promise;
+};
+
+static void stored(struct zd_engine *e, struct zd_op *op, int status, const char *error,
+                   const struct zd_op_result *result)
+{
+	struct storing *storing = op->owner;
+	(void)error;
+	(void)result;
+	zd_storage_unuse(e, storing->storage);
+	if (status == 0)
+		zd_promise_keep(e, storing->promise);
+	else
+		zd_promise_break(e, storing->promise);
+	free(storing);
+}
+
+void zd_target_store_scalars(struct zd_engine *e, struct zd_member_reduce *mr, struct zd_promise *promise)
+{
+	const float scalars[2] = {mr->result.overflow ? 1.0f : 0.0f, (float)mr->result.norm_squared};
+	struct zd_command command = {.kind = ZD_CMD_FILL, .device = mr->scalars->device->index};
+	struct storing *storing = zd_calloc(1, sizeof(*storing));
+	*storing = (struct storing){mr->scalars, promise};
+	command.u.fill.dst = zd_target_scalars(mr);
+	memcpy(&command.u.fill.pattern, scalars, sizeof(scalars));
+	zd_storage_use(mr->scalars);
+	zd_op_submit(e, mr->member->group->job, &command, stored, storing, 0);
 }
 
 /* ---- What no sum has written --------------------------------------------------------------------------- */

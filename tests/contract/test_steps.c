@@ -2,6 +2,8 @@
 /* test_steps.c - steps with a ticket: streams wait for the target, and calls do not. */
 #include "contract_reduce.h"
 
+#include <math.h>
+
 #define NUMEL 1000u
 #define RANKS 2u
 
@@ -117,6 +119,83 @@ static void test_the_caller_waits(void **state)
 	contract_close(w.c);
 }
 
+/* What a kernel reads. */
+static void expect_scalars(struct contract_rank *rank, float overflow, float norm_squared)
+{
+	struct zerod_step_scalars scalars = ZEROD_INIT(scalars);
+	float values[2];
+
+	OK(rank->client, zerod_step_scalars_get(rank->group, &scalars));
+	contract_read(NULL, &values[0], scalars.overflow, sizeof(float));
+	contract_read(NULL, &values[1], scalars.norm_squared, sizeof(float));
+	CHECK(values[0] == overflow && (overflow != 0 || values[1] == norm_squared));
+}
+
+static void step_with_scalars(struct contract_rank *rank, void *arg)
+{
+	struct zerod_step_options options = ZEROD_INIT(options);
+	struct zerod_step_info info = ZEROD_INIT(info);
+	const struct world *w = arg;
+
+	options.flags = ZEROD_STEP_SCALARS;
+	OK(rank->client, zerod_step_begin(rank->group, &options, &info, NULL));
+	expect_scalars(rank, 0, (float)contract_norm_squared(&w->unit, CONTRACT_ALL(w->c), 2));
+	contract_step_end(rank);
+}
+
+/* With a ticket they are there when the stream may go on, without one when the call returns. */
+static void test_scalars_for_kernels(void **state)
+{
+	contract_needs(CONTRACT_ONE_SIDED);
+	struct zerod_step_options options = ZEROD_INIT(options);
+	struct zerod_step_scalars scalars = ZEROD_INIT(scalars);
+	zerod_ticket ends[RANKS], tickets[RANKS];
+	struct contract_gate *gates[RANKS];
+	struct world w;
+
+	(void)state;
+	open_world(&w);
+	options.flags = ZEROD_STEP_SCALARS;
+	for (uint32_t step = 0; step < 2; step++) {
+		const float factor = step == 0 ? 1 : INFINITY;
+		const double norm = contract_norm_squared(&w.unit, CONTRACT_ALL(w.c), 1);
+
+		contract_backward_all(w.c, 3, true);
+		for (uint32_t i = 0; i < RANKS; i++) {
+			struct contract_rank *rank = &w.c->ranks[i];
+
+			gates[i] = contract_block(rank, w.streams[i]);
+			reduce(&w, i, factor);
+			OK(rank->client, zerod_backward_end(rank->group, NULL, &ends[i]));
+			OK(rank->client, zerod_step_begin(rank->group, &options, NULL, &tickets[i]));
+		}
+		for (uint32_t i = 0; i < RANKS; i++)
+			OK(w.c->ranks[i].client,
+			   zerod_wait(w.c->ranks[i].client, tickets[i], w.streams[i], NULL));
+		for (uint32_t i = 0; i < RANKS; i++)
+			contract_unblock(gates[i]);
+		for (uint32_t i = 0; i < RANKS; i++) {
+			struct contract_rank *rank = &w.c->ranks[i];
+
+			OK(rank->client, zerod_stream_synchronize(w.streams[i]));
+			expect_scalars(rank, step == 0 ? 0 : 1, (float)norm);
+			OK(rank->client, zerod_wait(rank->client, ends[i], NULL, NULL));
+			OK(rank->client, zerod_step_end(rank->group, &w.streams[i], 1));
+			FAILS(rank->client, zerod_step_scalars_get(rank->group, &scalars), ZEROD_E_STATE,
+			      "ZEROD_STEP_SCALARS");
+		}
+	}
+	contract_backward_all(w.c, 3, true);
+	for (uint32_t i = 0; i < RANKS; i++) {
+		contract_reduce(&w.c->ranks[i], w.buckets[i], &w.unit, 2, NULL);
+		OK(w.c->ranks[i].client, zerod_reduce_skip(w.other.at[i], NULL, NULL));
+	}
+	contract_backward_end_all(w.c);
+	contract_run(w.c, step_with_scalars, &w);
+	assert_int_equal(contract_devices(w.c).target_bytes, 0);
+	contract_close(w.c);
+}
+
 static void test_arguments(void **state)
 {
 	struct zerod_step_info info = ZEROD_INIT(info);
@@ -141,6 +220,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 	        CONTRACT_TEST(test_no_call_waits_for_the_sums),
 	        CONTRACT_TEST(test_the_caller_waits),
+	        CONTRACT_TEST(test_scalars_for_kernels),
 	        CONTRACT_TEST(test_arguments),
 	};
 

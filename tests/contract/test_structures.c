@@ -242,9 +242,12 @@ static const struct option {
 	const void *valid; /* NULL: zeros */
 	int (*call)(struct scene *s, const void *options);
 } option_list[] = {
-#define ONLY_SIZE sizeof(size_t)
+#define ONLY_SIZE          sizeof(size_t)
 #define UP_TO(type, field) (offsetof(struct type, field) + sizeof(((struct type *)NULL)->field))
-#define PLAIN(type, call)  {#type, sizeof(struct type), ONLY_SIZE, NULL, call}
+#define PLAIN(type, call)                                                                                    \
+	{                                                                                                    \
+#type, sizeof(struct type), ONLY_SIZE, NULL, call                                            \
+	}
         {"zerod_group_options", sizeof(group_options), UP_TO(zerod_group_options, world_size), &group_options,
          join},
         {"zerod_unit_options", sizeof(unit_options), UP_TO(zerod_unit_options, numel), &unit_options,
@@ -263,7 +266,7 @@ static const struct option {
         PLAIN(zerod_skip_options, skip_unit),
         PLAIN(zerod_wait_options, update),
         PLAIN(zerod_wait_options, context),
-        PLAIN(zerod_wait_options, step),
+        PLAIN(zerod_step_options, step),
         PLAIN(zerod_wait_options, barrier),
         PLAIN(zerod_wait_options, agree),
         PLAIN(zerod_wait_options, reset),
@@ -313,8 +316,8 @@ static void test_options_of_newer_programs(void **state)
 
 		contract_expect(s.client, option->call(&s, options), 0, NULL, option->name, __LINE__);
 		options[bytes - 1] = 1;
-		contract_expect(s.client, option->call(&s, options), ZEROD_E_INVALID, "sets an option at byte",
-		                option->name, __LINE__);
+		contract_expect(s.client, option->call(&s, options), ZEROD_E_INVALID,
+		                "sets an option at byte", option->name, __LINE__);
 		FAILS(s.client, option->call(&s, options), ZEROD_E_INVALID, option->name);
 		free(options);
 	}

@@ -113,7 +113,7 @@ static void check_command(const struct zd_backend *backend, const struct zd_comm
 		zd_assert(command->u.copy.src.bytes == command->u.copy.dst.bytes);
 		break;
 	case ZD_CMD_FILL:
-		check_place(backend, &command->u.fill, command->device);
+		check_place(backend, &command->u.fill.dst, command->device);
 		break;
 	case ZD_CMD_WATCH:
 		zd_assert(command->u.watch.nfences <= ZD_MAX_FENCES &&
@@ -247,7 +247,7 @@ static void check_still_there(const struct zd_backend *backend, const struct zd_
 		check_place(backend, &command->u.copy.src, command->device);
 		check_place(backend, &command->u.copy.dst, command->u.copy.dst_device);
 	} else if (command->kind == ZD_CMD_FILL) {
-		check_place(backend, &command->u.fill, command->device);
+		check_place(backend, &command->u.fill.dst, command->device);
 	} else if (command->kind == ZD_CMD_REDUCE) {
 		check_place(backend, &command->u.reduce.target, command->device);
 	}

@@ -84,7 +84,7 @@ static void trace_command(struct zd_sim_world *world, const struct zd_command *c
 	static const char *const names[] = {"segment_create", "segment_destroy", "copy",  "fill",
 	                                    "watch",          "reduce",          "signal"};
 	const struct zd_location *at = command->kind == ZD_CMD_COPY     ? &command->u.copy.dst
-	                               : command->kind == ZD_CMD_FILL   ? &command->u.fill
+	                               : command->kind == ZD_CMD_FILL   ? &command->u.fill.dst
 	                               : command->kind == ZD_CMD_REDUCE ? &command->u.reduce.target
 	                                                                : &(struct zd_location){0};
 
@@ -214,14 +214,14 @@ static struct zd_op_result run_reduce(struct zd_sim_world *world, const struct z
 static void run_part(struct zd_sim_world *world, const struct zd_command *command, bool second)
 {
 	const struct zd_location *dst = command->kind == ZD_CMD_COPY ? &command->u.copy.dst
-	                                                             : &command->u.fill;
+	                                                             : &command->u.fill.dst;
 	uint64_t low = second ? dst->bytes / 2 : 0, high = second ? dst->bytes : dst->bytes / 2;
 	uint8_t *to = zd_sim_memory(world, dst, "destination");
 
 	if (command->kind == ZD_CMD_COPY)
 		memcpy(to + low, zd_sim_memory(world, &command->u.copy.src, "source") + low, high - low);
 	else
-		memset(to + low, 0, high - low);
+		zd_fill(to, low, high - low, command->u.fill.pattern);
 }
 
 static void run_segment(struct zd_sim_world *world, const struct zd_sim_queued *queued)

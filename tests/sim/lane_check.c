@@ -13,7 +13,7 @@ static bool names_segment(const struct zd_sim_queued *queued, uint32_t id)
 	case ZD_CMD_COPY:
 		return command->u.copy.src.segment == id || command->u.copy.dst.segment == id;
 	case ZD_CMD_FILL:
-		return command->u.fill.segment == id;
+		return command->u.fill.dst.segment == id;
 	case ZD_CMD_REDUCE:
 		for (uint32_t i = 0; i < command->u.reduce.ninputs; i++) {
 			if (queued->inputs[i].segment == id)
@@ -91,7 +91,7 @@ static struct touched touches(const struct zd_command *command, const struct zd_
 	case ZD_CMD_COPY:
 		return (struct touched){&command->u.copy.dst, &command->u.copy.src, 1};
 	case ZD_CMD_FILL:
-		return (struct touched){.writes = &command->u.fill};
+		return (struct touched){.writes = &command->u.fill.dst};
 	case ZD_CMD_REDUCE:
 		return (struct touched){&command->u.reduce.target, inputs, command->u.reduce.ninputs};
 	default:
@@ -157,9 +157,9 @@ void zd_sim_command_check(struct zd_sim_world *world, const struct zd_command *c
 			            (unsigned long long)command->u.copy.dst.bytes);
 		break;
 	case ZD_CMD_FILL:
-		check_device(world, &command->u.fill, command->device, "fill");
-		zd_sim_owner_check(world, &command->u.fill);
-		zd_sim_streams_check(world, &command->u.fill);
+		check_device(world, &command->u.fill.dst, command->device, "fill");
+		zd_sim_owner_check(world, &command->u.fill.dst);
+		zd_sim_streams_check(world, &command->u.fill.dst);
 		break;
 	case ZD_CMD_REDUCE:
 		check_reduce(world, command);

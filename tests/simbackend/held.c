@@ -78,7 +78,7 @@ static bool move_piece(struct zd_held *held)
 	if (high > low && task->u.copy.src)
 		memcpy(task->u.copy.dst + low, task->u.copy.src + low, high - low);
 	else if (high > low)
-		memset(task->u.copy.dst + low, 0, high - low);
+		zd_fill(task->u.copy.dst, low, high - low, task->u.copy.pattern);
 	return held->left == 0;
 }
 

@@ -72,7 +72,7 @@ static bool uses_segment(const struct zd_command *command, uint32_t segment)
 	case ZD_CMD_COPY:
 		return command->u.copy.src.segment == segment || command->u.copy.dst.segment == segment;
 	case ZD_CMD_FILL:
-		return command->u.fill.segment == segment;
+		return command->u.fill.dst.segment == segment;
 	case ZD_CMD_EXCHANGE:
 		return command->u.exchange.send.segment == segment ||
 		       command->u.exchange.receive.segment == segment;
@@ -347,7 +347,8 @@ static void execute(struct core_driver *core, const struct zd_command *command, 
 		break;
 	case ZD_CMD_FILL:
 		if (!core->no_bytes)
-			memset(core_bytes(core, command->u.fill), 0, command->u.fill.bytes);
+			zd_fill(core_bytes(core, command->u.fill.dst), 0, command->u.fill.dst.bytes,
+			        command->u.fill.pattern);
 		break;
 	case ZD_CMD_REDUCE:
 		result->not_begun = core->refuses_sums && command->u.reduce.nfences > 0;

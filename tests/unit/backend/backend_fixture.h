@@ -156,7 +156,7 @@ static inline struct zd_command copy(uint32_t device, struct zd_location src, ui
 static inline struct zd_command fill(uint32_t device, struct zd_location where)
 {
 	struct zd_command command = {.kind = ZD_CMD_FILL, .device = device};
-	command.u.fill = where;
+	command.u.fill.dst = where;
 	return command;
 }
 

@@ -228,7 +228,8 @@ static void test_every_request_tells(void **state)
 		silences[i].before(&s);
 		go(&s, DEAD);
 		come(&s, DEAD);
-		expect_told_once(&s, &silences[i], "rank 2 (pid 1001) of group 'world' is gone; another session");
+		expect_told_once(&s, &silences[i],
+		                 "rank 2 (pid 1001) of group 'world' is gone; another session");
 		core_end(s.core);
 	}
 }

@@ -144,6 +144,15 @@ static bool reset_if_poisoned(struct zd_sim_world *world, struct zd_sim_session 
 	return true;
 }
 
+/* Of the process only the library's threads go on: replies are read, streams run, segments are unmapped. */
+static void fall_asleep(struct zd_sim_world *world, uint32_t index, uint32_t seconds)
+{
+	world->actors[index].asleep = true;
+	world->actors[index].scheduled = true; /* nothing else wakes it */
+	zd_sim_schedule(world, (struct zd_sim_event){.kind = ZD_SIM_EVENT_ACTOR, .index = index},
+	                seconds * 1000000000ull);
+}
+
 static void perform(struct zd_sim_world *world, uint32_t index, uint32_t op_index)
 {
 	struct zd_sim_actor *actor = &world->actors[index];
@@ -176,6 +185,8 @@ void zd_sim_actor_run(struct zd_sim_world *world, uint32_t index)
 	const struct zd_sim_program *program = &world->program;
 
 	actor->scheduled = false;
+	actor->sleeps += actor->asleep;
+	actor->asleep = false;
 	while (actor->next < program->first[index + 1]) {
 		const struct zd_sim_op *op = &program->ops[actor->next];
 		bool skipped = (world->removed && world->removed[actor->next]) ||
@@ -200,6 +211,11 @@ void zd_sim_actor_run(struct zd_sim_world *world, uint32_t index)
 			}
 		}
 		actor->waiting_since_ns = 0;
+		if (op->kind == ZD_SIM_SLEEP) {
+			actor->next++;
+			fall_asleep(world, index, op->arg);
+			return;
+		}
 		perform(world, index, actor->next++);
 		zd_sim_actor_wake(world, index);
 		return;

@@ -176,8 +176,10 @@ enum zd_sim_op_kind {
 	ZD_SIM_GARBAGE, /* a request that must fail */
 	/* of scripts only (script.c) */
 	ZD_SIM_BARRIER,          /* arg: its number; ahead: without waiting for replies */
+	ZD_SIM_SLEEP,            /* arg: seconds in which the rank's own thread does nothing */
 	ZD_SIM_EDIT,             /* a stream writes into a gathered buffer */
 	ZD_SIM_RESHAPE,          /* the unit has one element less from now on, or 2 instead of 1 */
+	ZD_SIM_EXPECT_ASLEEP,    /* arg: the rank that still sleeps: nothing has waited for its thread */
 	ZD_SIM_EXPECT_LIVE,      /* arg: gathered copies that the rank has of the unit */
 	ZD_SIM_EXPECT_TRANSFERS, /* arg: gathers that moved bytes, of all ranks */
 	ZD_SIM_EXPECT_NO_GRADIENTS,

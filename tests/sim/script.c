@@ -240,6 +240,14 @@ static void expect_live(struct zd_sim_world *world, const struct zd_sim_op *op)
 		            sight.rank, sight.count, sight.unit, (unsigned long long)sight.bytes, op->arg);
 }
 
+/* Each of these is for one sleep, which may not have begun yet. */
+static void expect_asleep(struct zd_sim_world *world, const struct zd_sim_op *op)
+{
+	if (world->actors[op->arg].sleeps > world->actors[op->actor].asleep_seen++)
+		zd_sim_fail(world, "the thread of rank %u has woken up: something has waited for it",
+		            op->arg);
+}
+
 static void reshape(struct zd_sim_unit_config *unit)
 {
 	unit->numel = unit->numel == 1 ? 2 : unit->numel - 1;
@@ -255,6 +263,8 @@ void zd_sim_expect(struct zd_sim_world *world, const struct zd_sim_op *op)
 	}
 	zd_sim_rows_check(world);
 	zd_engine_totals(world->engine, &totals);
+	if (op->kind == ZD_SIM_EXPECT_ASLEEP)
+		expect_asleep(world, op);
 	if (op->kind == ZD_SIM_EXPECT_LIVE)
 		expect_live(world, op);
 	if (op->kind == ZD_SIM_EXPECT_TRANSFERS && totals.gathers != op->arg)

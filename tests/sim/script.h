@@ -60,7 +60,7 @@ extern const struct zd_sim_script *const zd_sim_scripts_pr8032[],
                                                         *const zd_sim_scripts_sums[],
                                                                 *const zd_sim_scripts_room[],
                                                                         *const zd_sim_scripts_many[];
-extern const struct zd_sim_script *const zd_sim_scripts_windows[];
+extern const struct zd_sim_script *const zd_sim_scripts_windows[], *const zd_sim_scripts_ahead[];
 const struct zd_sim_script *zd_sim_script_at(uint32_t index); /* of all; NULL behind the last */
 
 void zd_sim_script_config(const struct zd_sim_script *script, uint64_t seed, struct zd_sim_config *config);

@@ -40,12 +40,14 @@
 	}
 
 /* All ranks meet: when they have all replies; whatever they still wait for. */
-#define MEET               ONLY(ALL, BARRIER, 0, 0, 0)
-#define MEET_AHEAD         AHEAD(ALL, BARRIER, 0, 0, 0)
-#define LIVE(unit, copies) ONLY(ALL, EXPECT_LIVE, unit, 0, copies)
-#define TRANSFERS(count)   ONLY(ALL, EXPECT_TRANSFERS, 0, 0, count)
-#define NO_GRADIENTS       ONLY(ALL, EXPECT_NO_GRADIENTS, 0, 0, 0)
-#define NO_BUCKETS         ONLY(ALL, EXPECT_NO_BUCKETS, 0, 0, 0)
+#define MEET                  ONLY(ALL, BARRIER, 0, 0, 0)
+#define MEET_AHEAD            AHEAD(ALL, BARRIER, 0, 0, 0)
+#define SLEEP(ranks, seconds) AHEAD(ranks, SLEEP, 0, 0, seconds)
+#define ASLEEP(ranks, rank)   ONLY(ranks, EXPECT_ASLEEP, 0, 0, rank)
+#define LIVE(unit, copies)    ONLY(ALL, EXPECT_LIVE, unit, 0, copies)
+#define TRANSFERS(count)      ONLY(ALL, EXPECT_TRANSFERS, 0, 0, count)
+#define NO_GRADIENTS          ONLY(ALL, EXPECT_NO_GRADIENTS, 0, 0, 0)
+#define NO_BUCKETS            ONLY(ALL, EXPECT_NO_BUCKETS, 0, 0, 0)
 
 #define GATHER(unit, tag)    ONLY(ALL, GATHER, unit, tag, 1)
 #define GATHER_USES(unit, n) ONLY(ALL, GATHER, unit, TAG, n)

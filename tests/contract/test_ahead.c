@@ -1,0 +1,163 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * test_ahead.c - a rank whose CPU is far ahead of its streams, or does nothing at all: what was asked for
+ * comes all the same, nobody waits for the rank's next call, and a rank that goes meanwhile takes nothing
+ * along that was promised.
+ */
+#include "contract_reduce.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "base/mem.h"
+
+#define NUMEL 1000u
+#define UNITS 8u
+#define SLOTS 2u
+#define MIB   (1024ull * 1024)
+
+struct forward {
+	struct contract *c;
+	struct contract_rank *rank;
+	zerod_stream *stream;
+	struct contract_gate *gate;
+	struct contract_unit units[UNITS];
+	void *data[UNITS];
+	uint8_t *seen[UNITS];
+};
+
+static void open_forward(struct forward *f, const struct contract_options *options, uint64_t numel,
+                         bool in_slots, uint32_t count)
+{
+	*f = (struct forward){.c = contract_open(options)};
+	f->rank = &f->c->ranks[0];
+	for (uint32_t i = 0; i < count; i++) {
+		struct zerod_unit_options unit = ZEROD_INIT(unit);
+		char name[16];
+
+		(void)snprintf(name, sizeof(name), "h.%u", i);
+		unit.name = name;
+		unit.dtype = ZEROD_FLOAT32;
+		unit.numel = numel;
+		unit.slot = in_slots ? 1 + i % SLOTS : ZEROD_NO_SLOT;
+		contract_unit(f->c, &unit, &f->units[i]);
+		contract_publish_all(f->c, &f->units[i]);
+		f->seen[i] = zd_calloc(1, contract_padded_bytes(&f->units[i]));
+	}
+	f->stream = contract_stream(f->rank);
+	f->gate = contract_block(f->rank, f->stream);
+}
+
+/* A layer: no call of it waits for the stream, which stands still. */
+static void enqueue(struct forward *f, uint32_t i)
+{
+	OK(f->rank->client, zerod_gather(f->units[i].at[0], NULL, f->stream, &f->data[i]));
+	contract_read(f->stream, f->seen[i], f->data[i], contract_padded_bytes(&f->units[i]));
+	OK(f->rank->client, zerod_release(f->units[i].at[0], &f->stream, 1, NULL, NULL));
+}
+
+/* The stream goes on, and has seen every layer's weights. */
+static void run(struct forward *f, uint32_t count)
+{
+	contract_unblock(f->gate);
+	contract_sync(f->rank, f->stream);
+	for (uint32_t i = 0; i < count; i++)
+		CHECK_BYTES(contract_bytes_are(&f->units[i], f->seen[i], 1));
+}
+
+static void close_forward(struct forward *f)
+{
+	for (uint32_t i = 0; i < UNITS; i++)
+		free(f->seen[i]);
+	contract_close(f->c);
+}
+
+/* ---- Streams that stand still -------------------------------------------------------------------------- */
+
+/* The copies of most layers have not begun when the rank goes whose shards they read. */
+static void test_a_peer_dies_under_a_forward(void **state)
+{
+	struct forward f;
+
+	(void)state;
+	contract_needs(CONTRACT_ONE_SIDED);
+	open_forward(&f, NULL, NUMEL, true, UNITS);
+	for (uint32_t i = 0; i < UNITS - 1; i++)
+		enqueue(&f, i);
+	contract_leave(&f.c->ranks[1]);
+	AWAIT(zerod_gather(f.units[UNITS - 1].at[0], NULL, f.stream, NULL) == ZEROD_E_PEER_LOST);
+	run(&f, UNITS - 1);
+	close_forward(&f);
+}
+
+/* A device has room for the shards and one copy. Its memory is promised again and again. */
+static void test_one_block_is_promised_in_a_row(void **state)
+{
+	const struct contract_options options = {.devices = 1, .arena = "36M"};
+	const uint32_t count = 3; /* of 8 MiB: 24 MiB of shards */
+	struct forward f;
+
+	(void)state;
+	contract_needs(CONTRACT_ONE_SIDED);
+	open_forward(&f, &options, 8 * MIB / sizeof(float), false, count);
+	for (uint32_t i = 0; i < count; i++) {
+		enqueue(&f, i);
+		CHECK(f.data[i] == f.data[0]);
+	}
+	run(&f, count);
+	close_forward(&f);
+}
+
+/* ---- A thread that does nothing ------------------------------------------------------------------------ */
+
+/* Rank 0 has begun its gathers and ended its backward, and makes no call until rank 1 is through with its own
+ * step, the publishes that rank 0 waits for among it. */
+static void test_a_rank_that_makes_no_call(void **state)
+{
+	struct contract *c;
+	struct contract_rank *silent, *other;
+	struct contract_unit units[2];
+	zerod_bucket *buckets[2];
+	zerod_ticket gathered, ended;
+	void *data;
+
+	(void)state;
+	contract_needs(CONTRACT_ONE_SIDED);
+	c = contract_open(NULL);
+	silent = &c->ranks[0];
+	other = &c->ranks[1];
+	contract_plain_unit(c, "w", NUMEL, &units[0]);
+	contract_plain_unit(c, "v", NUMEL, &units[1]);
+	for (uint32_t i = 0; i < 2; i++)
+		buckets[i] = contract_bucket(&c->ranks[i], 65536, 2);
+	contract_backward_all(c, 3, true);
+	contract_publish(silent, &units[0]);
+	OK(silent->client, zerod_gather_begin(units[0].at[0], NULL, &gathered));
+	for (uint32_t i = 0; i < 2; i++)
+		contract_reduce(silent, buckets[0], &units[i], 1, NULL);
+	OK(silent->client, zerod_backward_end(silent->group, NULL, &ended));
+
+	contract_publish(other, &units[0]);
+	contract_expect_version(other, &units[0], 1);
+	for (uint32_t i = 0; i < 2; i++)
+		contract_reduce(other, buckets[1], &units[i], 1, NULL);
+	contract_backward_end(other);
+
+	OK(silent->client, zerod_wait(silent->client, gathered, NULL, &data));
+	contract_expect_bytes(&units[0], data, 1);
+	contract_release(silent, &units[0], NULL);
+	OK(silent->client, zerod_wait(silent->client, ended, NULL, NULL));
+	contract_expect_step(c, (struct contract_sum[]){{&units[0], 3, 1}, {&units[1], 3, 1}}, 2);
+	contract_close(c);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+	        CONTRACT_TEST(test_a_peer_dies_under_a_forward),
+	        CONTRACT_TEST(test_one_block_is_promised_in_a_row),
+	        CONTRACT_TEST(test_a_rank_that_makes_no_call),
+	};
+
+	return cmocka_run_group_tests_name("contract: ahead of the streams", tests, NULL, NULL);
+}

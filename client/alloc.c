@@ -123,7 +123,7 @@ int zerod_alloc(zerod_client *client, const struct zerod_alloc_options *given, z
 	if (!rc)
 		rc = take_options(given, &options, err);
 	if (!rc)
-		rc = zc_cuda_join(client, options.device, err);
+		rc = zc_device_join(client, options.device, err);
 	if (rc)
 		return rc;
 	alloc.job = (char *)options.job;

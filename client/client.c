@@ -271,7 +271,9 @@ void zerod_close(zerod_client *client)
 		zc_cuda_forget(client);
 	else if (zc_cuda_close(client))
 		say_goodbye(client);
-	client->strict = false; /* the mappings go as a whole */
+	if (!is_forked(client))
+		zc_worker_stop(client); /* on GPUs it has ended with them */
+	client->strict = false;         /* the mappings go as a whole */
 	free_client(client);
 }
 

@@ -5,6 +5,22 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "client/cuda.h"
+
+/* ---- The first use -------------------------------------------------------------------------------------- */
+
+int zc_device_join(struct zerod_client *client, uint32_t index, struct zd_err *err)
+{
+	int rc;
+
+	if (client->on_gpus)
+		return zc_cuda_join(client, index, err);
+	pthread_mutex_lock(&client->cuda_lock);
+	rc = zc_worker_start(client, err);
+	pthread_mutex_unlock(&client->cuda_lock);
+	return rc;
+}
+
 /* ---- The list ------------------------------------------------------------------------------------------ */
 
 struct device_listing {

@@ -109,7 +109,7 @@ int zerod_group_join(zerod_client *client, const struct zerod_group_options *giv
 	if (!rc)
 		rc = choose_device(client, &options, joining.err);
 	if (!rc)
-		rc = zc_cuda_join(client, options.device, joining.err);
+		rc = zc_device_join(client, options.device, joining.err);
 	if (rc)
 		return rc;
 	joining.group = calloc(1, sizeof(*joining.group));

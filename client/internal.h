@@ -746,6 +746,10 @@ void zc_tickets_free(struct zerod_client *client);
 
 /* ---- device.c ------------------------------------------------------------------------------------------ */
 
+/* To be called before something on the daemon's device is asked for, without a lock: opens the GPU, and starts
+ * the thread that unmaps segments while the process makes no call. NOT_FOUND, UNSUPPORTED, DEVICE, SYSTEM. */
+int zc_device_join(struct zerod_client *client, uint32_t index, struct zd_err *err)
+        __attribute__((warn_unused_result));
 /* Which of the daemon's devices has that name, or alone begins so: NOT_FOUND, INVALID, UNSUPPORTED. Without a
  * lock. */
 int zc_device_find(struct zerod_client *client, const char *uuid, uint32_t *device, struct zd_err *err)

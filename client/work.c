@@ -2,7 +2,7 @@
 /*
  * work.c - what the daemon asks this process to do: the thread that reads the work channel.
  *
- * Works are sums over memory of the daemon's, in this process's own context (cuda_work.c). Each is begun and
+ * On GPUs works are sums over memory of the daemon's, in this process's own context (cuda_work.c). Each is begun and
  * answered at once; that it is done the daemon sees at a fence. What must hold:
  *   - a segment that a work names is announced on the connection, and was sent there before the work. The
  *     thread reads the connection, or lets who reads it go on, until the announcement has come, and maps the
@@ -256,7 +256,7 @@ static int do_work(struct desk *desk, const Zd__Work *work, struct zd_err *err)
 	int rc;
 
 	done.id = work->id;
-	if (work->body_case == ZD__WORK__BODY_SUM) {
+	if (work->body_case == ZD__WORK__BODY_SUM && client->on_gpus) {
 		rc = take_sum(client, work->sum, &desk->sum, err);
 		if (rc)
 			return rc;
@@ -306,6 +306,12 @@ static bool spin(struct desk *desk)
 	return false;
 }
 
+/* A GPU that fails under a sum writes no fence, and whoever waits for the sum would go on waiting. */
+static int look_ms(const struct zerod_client *client)
+{
+	return client->on_gpus && zc_cuda_sums_open(client) ? LOOK_MS : -1;
+}
+
 /* 0, ZD_FRAME_AGAIN, or what ends the connection. */
 static int serve_once(struct desk *desk, struct zd_err *err)
 {
@@ -313,8 +319,7 @@ static int serve_once(struct desk *desk, struct zd_err *err)
 	size_t nbytes;
 	int rc;
 
-	/* A GPU that fails under a sum writes no fence, and whoever waits for the sum would go on waiting. */
-	if (!spin(desk) && !await_work(desk, zc_cuda_sums_open(client) ? LOOK_MS : -1))
+	if (!spin(desk) && !await_work(desk, look_ms(client)))
 		return zc_cuda_sums_check(client, err);
 	rc = receive(desk, &nbytes, err);
 	if (rc == 0) {
@@ -393,7 +398,7 @@ int zc_worker_take(struct zerod_client *client, int sock, int page_fd, struct zd
 
 void zc_worker_expect(const struct zerod_client *client)
 {
-	if (client->worker.expected >= 0)
+	if (client->on_gpus && client->worker.expected >= 0)
 		(void)eventfd_write(client->worker.expected, 1);
 }
 

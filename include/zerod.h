@@ -236,8 +236,8 @@ ZEROD_MUST_USE int zerod_device_get(zerod_client *client, uint32_t device, struc
  * use or not, is `keep_bytes` or less; copies that were prefetched and not asked for since go too. The
  * addresses of buffers that were released are not mapped any more then. `freed_bytes` (NULL: not wanted):
  * what the device has got back.
- * Waits for all processes that have the memory mapped: each lets go in its next call that waits.
- * Errors: NOT_FOUND, DEADLINE (names the process; its memory follows when it calls).
+ * Waits for all processes that have the memory mapped: a thread of the library unmaps it there.
+ * Errors: NOT_FOUND, DEADLINE (names a process that is stopped; its memory follows when it goes on).
  * Without a trim the memory is kept for the next gathers, and for what else finds no other.
  */
 ZEROD_MUST_USE int zerod_trim(zerod_client *client, uint32_t device, uint64_t keep_bytes,

@@ -57,16 +57,17 @@ static bool has_feature(const Zd__Hello *hello, const char *feature)
 	return false;
 }
 
-/* A session without a channel has its sums made by the backend: one that could not be made is no reason to
- * refuse it. */
+/* A session without a channel has its sums made by the backend, and unmaps segments in its next call: a
+ * channel that could not be made is no reason to refuse it. */
 static bool open_works(struct zd_api_session *session, const Zd__Hello *hello, struct zd_attachment *ends)
 {
+	bool sums = session->api->bridge.ops->owners_sum;
+	bool ahead = sums && has_feature(hello, ZD_FEATURE_WORK_AHEAD);
 	struct zd_err err;
 
-	if (!session->api->bridge.ops->owners_sum || !has_feature(hello, ZD_FEATURE_WORK))
+	if (!has_feature(hello, ZD_FEATURE_WORK))
 		return false;
-	if (zd_works_open(session, has_feature(hello, ZD_FEATURE_WORK_AHEAD), &ends[0].fd, &ends[1].fd,
-	                  &err) == 0)
+	if (zd_works_open(session, sums, ahead, &ends[0].fd, &ends[1].fd, &err) == 0)
 		return true;
 	zd_log(ZD_LOG_WARNING, "no work channel for a session: %s", err.text);
 	return false;
@@ -86,13 +87,13 @@ static bool open_rings(struct zd_api_session *session, const Zd__Hello *hello, s
 }
 
 /* What this session has beyond the protocol's version. */
-static size_t list_features(const struct zd_api_session *session, bool ahead, char *features[NFEATURES])
+static size_t list_features(const struct zd_api_session *session, char *features[NFEATURES])
 {
 	size_t count = 0;
 
 	if (session->works)
 		features[count++] = (char *)ZD_FEATURE_WORK;
-	if (session->works && ahead)
+	if (zd_works_are_ahead(session->api, session->id))
 		features[count++] = (char *)ZD_FEATURE_WORK_AHEAD;
 	if (session->rings)
 		features[count++] = (char *)ZD_FEATURE_RINGS;
@@ -128,8 +129,7 @@ int zd_answer_hello(struct zd_api_session *session, const Zd__Request *request, 
 	hello.devices = bridge->ops->device_count(bridge->backend);
 	hello.timelines = ZD_TIMELINES;
 	hello.strict = request->hello->strict;
-	hello.n_features = list_features(session, has_feature(request->hello, ZD_FEATURE_WORK_AHEAD),
-	                                 features);
+	hello.n_features = list_features(session, features);
 	hello.features = features;
 	reply.id = request->id;
 	reply.body_case = ZD__REPLY__BODY_HELLO;

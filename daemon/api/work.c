@@ -55,7 +55,8 @@ struct zd_works {
 	struct zd_api_session *session;
 	struct zd_channel *channel;
 	const struct zd_work_page *page;
-	bool ahead;                /* its client waits for fences */
+	bool sums;                 /* its client makes them */
+	bool ahead;                /* and waits for fences */
 	uint64_t free_slots;       /* a bit each */
 	TAILQ_HEAD(, zd_work) all; /* in the order of the engine's commands */
 	uint64_t nretired, ntold;  /* segments named, and how many of them the client was told to look for */
@@ -166,7 +167,7 @@ bool zd_works_reduce(struct zd_api *api, const struct zd_command *command)
 {
 	struct zd_api_session *session = zd_api_session_find(api, command->u.reduce.session);
 
-	if (!session || !session->works || !zd_conn_is_open(session->conn))
+	if (!session || !session->works || !session->works->sums || !zd_conn_is_open(session->conn))
 		return false;
 	if (announce(session, &command->u.reduce))
 		return false; /* the backend needs no descriptors */
@@ -479,14 +480,15 @@ void zd_works_completed(struct zd_api *api, struct zd_completion *completion)
 
 /* ---- Life ---------------------------------------------------------------------------------------------- */
 
-int zd_works_open(struct zd_api_session *session, bool ahead, int *channel_fd, int *page_fd,
+int zd_works_open(struct zd_api_session *session, bool sums, bool ahead, int *channel_fd, int *page_fd,
                   struct zd_err *err)
 {
 	struct zd_works *works = zd_calloc(1, sizeof(*works));
 	void *page;
 	int fd, rc;
 
-	*works = (struct zd_works){.session = session, .ahead = ahead, .free_slots = UINT64_MAX};
+	*works =
+	        (struct zd_works){.session = session, .sums = sums, .ahead = ahead, .free_slots = UINT64_MAX};
 	TAILQ_INIT(&works->all);
 	rc = zd_memfd_map("zerod-results", ZD_WORK_PAGE_BYTES, PROT_READ, 0, &page, &fd, err);
 	if (rc)

@@ -21,9 +21,10 @@ struct zd_err;
 struct zd_ring;
 struct zd_works;
 
-/* Gives an admitted session its channel. Both descriptors are the client's ends, and the caller's. `ahead`:
- * its client knows ZD_FEATURE_WORK_AHEAD. Errors: SYSTEM, NO_MEMORY. */
-int zd_works_open(struct zd_api_session *session, bool ahead, int *channel_fd, int *page_fd,
+/* Gives an admitted session its channel. Both descriptors are the client's ends, and the caller's. `sums`: its
+ * client is asked for sums; else it is told of segments alone. `ahead`: it knows ZD_FEATURE_WORK_AHEAD.
+ * Errors: SYSTEM, NO_MEMORY. */
+int zd_works_open(struct zd_api_session *session, bool sums, bool ahead, int *channel_fd, int *page_fd,
                   struct zd_err *err) __attribute__((warn_unused_result));
 void zd_works_use_rings(struct zd_works *works, struct zd_ring *to_client, struct zd_ring *answers);
 /* The engine has let the session go, the backend not yet. Its works end with ABORTED: now, or, where the

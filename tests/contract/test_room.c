@@ -7,7 +7,6 @@
  */
 #include "contract.h"
 
-#include <stdlib.h>
 #include <string.h>
 
 #define MIB   (1024ull * 1024)
@@ -79,53 +78,16 @@ static void allocate(struct contract_rank *rank, void *arg)
 	OK(c->observers[0], zerod_free(buffer, NULL, 0));
 }
 
-/* On GPUs processes are asked, and answer by themselves. */
-static bool answers_by_itself(void)
-{
-	const char *backend = getenv("ZEROD_TEST_BACKEND");
-
-	return backend && strcmp(backend, "cuda") == 0;
-}
-
-static void look(struct contract_rank *rank)
-{
-	struct zerod_device_info info = ZEROD_INIT(info);
-
-	OK(rank->client, zerod_device_get(rank->client, 0, &info));
-}
-
+/* The rank makes no call meanwhile. */
 static void test_another_process_is_asked_for_its_memory(void **state)
 {
-	struct contract_task *task;
 	struct contract_unit unit;
 	struct contract *c;
 
 	(void)state;
 	c = open_full(&unit);
-	task = contract_start(&c->ranks[0], allocate, NULL);
-	if (!answers_by_itself()) {
-		AWAIT(contract_somebody_waits(c, "to unmap segment"));
-		look(&c->ranks[0]); /* any call takes notice */
-	}
-	contract_finish(task);
+	contract_finish(contract_start(&c->ranks[0], allocate, NULL));
 	contract_expect_version(&c->ranks[0], &unit, 1);
-	contract_close(c);
-}
-
-static void test_process_that_ends_need_not_answer(void **state)
-{
-	struct contract_task *task;
-	struct contract_unit unit;
-	struct contract *c;
-
-	(void)state;
-	if (answers_by_itself())
-		skip();
-	c = open_full(&unit);
-	task = contract_start(&c->ranks[0], allocate, NULL);
-	AWAIT(contract_somebody_waits(c, "to unmap segment"));
-	contract_leave(&c->ranks[0]);
-	contract_finish(task);
 	contract_close(c);
 }
 
@@ -134,7 +96,6 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 	        CONTRACT_TEST(test_released_copies_make_room),
 	        CONTRACT_TEST(test_another_process_is_asked_for_its_memory),
-	        CONTRACT_TEST(test_process_that_ends_need_not_answer),
 	};
 
 	return cmocka_run_group_tests_name("contract: room", tests, NULL, NULL);

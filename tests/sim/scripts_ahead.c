@@ -42,7 +42,7 @@ OPS(sums) = {BACKWARD(0),
 SCRIPT(sums, sums, "sums-of-a-cpu-that-sleeps", .world = 2, .nunits = 2, .stage = 3, .nslots = 2,
        .repeats = 2);
 
-/* Rank 0's process unmaps what it has released. */
+/* Rank 0's process unmaps what it has released, as in tests/contract/test_room.c. */
 OPS(memory) = {TAKE(RANK(0), 0),
                MEET,
                SLEEP(RANK(0), LONG),

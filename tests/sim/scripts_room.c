@@ -28,6 +28,7 @@ OPS(asked) = {TAKE(RANK(0), 0), MEET, ALLOC(RANK(1)), FREE(RANK(1)), MEET};
 SCRIPT(asked, asked, "another-process-is-asked", .world = 2, .nunits = 1, .full = true, .large = true,
        .repeats = 3);
 
+/* Of processes that do not unmap by themselves, as tests/it/test_trim.c has one. */
 OPS(ends) = {TAKE(RANK(0), 0),
              MEET,
              AHEAD(RANK(1), ALLOC, 0, 1, 0),

@@ -174,7 +174,7 @@ static void test_features(void **state)
 	        {{ZD_FEATURE_WORK_AHEAD}, 1, false, 0},
 	        {{ZD_FEATURE_WORK, ZD_FEATURE_WORK_AHEAD}, 2, false, 2},
 	        {{ZD_FEATURE_WORK_AHEAD, "other", ZD_FEATURE_WORK}, 3, false, 2},
-	        {{ZD_FEATURE_WORK, ZD_FEATURE_WORK_AHEAD}, 2, true, 0},
+	        {{ZD_FEATURE_WORK, ZD_FEATURE_WORK_AHEAD}, 2, true, 1},
 	};
 	struct scene *scene = *state;
 

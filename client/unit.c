@@ -164,15 +164,15 @@ static int take_views(const struct zerod_unit_options *options, struct zerod_vie
 }
 
 /* The views as they travel, in one allocation: the pointers, then what they point to. NULL: no memory. */
-static Zd__View **pack_views(const struct zerod_unit_options *options)
+static Zd__View **pack_views(const struct zerod_view *given, uint32_t count)
 {
-	Zd__View **pointers = calloc(options->nviews, sizeof(Zd__View *) + sizeof(Zd__View));
-	Zd__View *views = (Zd__View *)(pointers + options->nviews);
+	Zd__View **pointers = calloc(count, sizeof(Zd__View *) + sizeof(Zd__View));
+	Zd__View *views = (Zd__View *)(pointers + count);
 
 	if (!pointers)
 		return NULL;
-	for (uint32_t i = 0; i < options->nviews; i++) {
-		const struct zerod_view *from = &options->views[i];
+	for (uint32_t i = 0; i < count; i++) {
+		const struct zerod_view *from = &given[i];
 
 		zd__view__init(&views[i]);
 		views[i].name = (char *)from->name;
@@ -295,8 +295,8 @@ static int send_registration(struct registration *registration)
 	Zd__View **views = NULL;
 	int rc;
 
-	if (options->nviews > 0) {
-		views = pack_views(options);
+	if (options->views) {
+		views = pack_views(options->views, options->nviews);
 		if (!views)
 			return zd_err_errno(registration->err, ENOMEM, "registering unit '%s'",
 			                    options->name);

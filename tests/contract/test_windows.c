@@ -297,7 +297,7 @@ static void test_a_missing_gradient_at_the_boundary(void **state)
 	contract_close(w.c);
 }
 
-/* ---- Skipping ----------------------------------------------------------------------------------------- -------------------------------------------------------------------------------- */
+/* ---- Skipping ----------------------------------------------------------------------------------------- */
 
 static void skip_all(struct world *w, const struct contract_unit *unit)
 {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * scripts_ahead.c - the scenarios of tests/contract/test_ahead.c: a rank that has asked for much and whose CPU
- * then does nothing for ten seconds. Nobody waits for it, and it has lost nothing when it goes on.
+ * scripts_ahead.c - the scenarios of tests/contract/test_ahead.c: a rank asks for much, and then its CPU does
+ * nothing for ten seconds. Nobody waits for it, and it has lost nothing when it goes on.
  */
 #include "scripts.h"
 

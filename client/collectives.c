@@ -146,13 +146,17 @@ static int take_ids(const Zd__Reply *reply, void *arg)
 	return 0;
 }
 
-int zerod_unique_id(zerod_client *client, uint32_t local_world_size, struct zerod_unique_id *id)
+int zerod_unique_id(zerod_client *client, uint32_t local_world_size, const struct zerod_wait_options *options,
+                    struct zerod_unique_id *id)
 {
+	uint32_t deadline_ms;
 	Zd__Request request = ZD__REQUEST__INIT;
 	Zd__UniqueIds unique_ids = ZD__UNIQUE_IDS__INIT;
 	struct making making = {.expected_bytes = 0};
 	int rc = zc_enter(client, &making.err);
 
+	if (!rc)
+		rc = zc_wait_options(options, &deadline_ms, making.err);
 	if (!rc && !id)
 		rc = zd_err_set(making.err, ZEROD_E_INVALID, "id is NULL");
 	if (!rc && (local_world_size == 0 || local_world_size > MAX_LOCAL_RANKS))
@@ -166,7 +170,7 @@ int zerod_unique_id(zerod_client *client, uint32_t local_world_size, struct zero
 	making.expected_bytes = (size_t)unique_ids.count * ZD_UNIQUE_ID_BYTES;
 	request.body_case = ZD__REQUEST__BODY_UNIQUE_IDS;
 	request.unique_ids = &unique_ids;
-	rc = zc_call(client, &request, 0, take_ids, &making);
+	rc = zc_call(client, &request, deadline_ms, take_ids, &making);
 	if (rc)
 		return rc;
 	*id = making.id;

@@ -63,10 +63,11 @@ int zc_cuda_converts(const struct zc_segment *segment, struct zd_err *err)
  * an error none of them counts. */
 int zc_cuda_copy(struct zerod_client *client, struct zc_copy *copies, unsigned count, struct zd_err *err)
         __attribute__((warn_unused_result));
-/* Without a lock: blocks the calling thread until the copies, or every copy, have ended. */
-int zc_cuda_copies_wait(struct zerod_client *client, const struct zc_fences *copied, struct zd_err *err)
-        __attribute__((warn_unused_result));
-int zc_cuda_copies_finish(struct zerod_client *client, struct zd_err *err)
+/* Without a lock: blocks the calling thread until the copies, or every copy, have ended. Copies of the
+ * caller's streams may take as long as what is before them there: DEADLINE. */
+int zc_cuda_copies_wait(struct zerod_client *client, const struct zc_fences *copied, uint64_t deadline_ns,
+                        struct zd_err *err) __attribute__((warn_unused_result));
+int zc_cuda_copies_finish(struct zerod_client *client, uint64_t deadline_ns, struct zd_err *err)
         __attribute__((warn_unused_result));
 /* With or without the lock: adds a fence for each GPU on which copies have not ended. */
 int zc_cuda_copies_fence(struct zerod_client *client, struct zc_fence_args *args, struct zd_err *err)

@@ -140,19 +140,26 @@ static int synchronize(struct zerod_client *client, const struct zc_gpu *gpu, st
 }
 
 /* The caller's stream may have more to do behind the copy, which is not waited for. */
-static int look_again(struct zerod_client *client, const struct zc_fence *copied, struct zd_err *err)
+static int look_again(struct zerod_client *client, const struct zc_fence *copied, uint64_t deadline_ns,
+                      struct zd_err *err)
 {
 	const struct timespec pause = {.tv_nsec = LOOK_AGAIN};
 
 	for (unsigned looks = 1; !has_copied(client, copied->timeline, copied->value); looks++) {
 		if (looks % CHECK_EVERY == 0 && !zc_cuda_alive(client->cuda))
 			return zd_err_set(err, ZEROD_E_DEVICE, "a GPU failed that was to copy slices");
+		if (zc_now_ns() >= deadline_ns)
+			return zd_err_set(err, ZEROD_E_DEADLINE,
+			                  "waited for a stream of the caller that has a copy of this rank's "
+			                  "shard to make");
 		(void)nanosleep(&pause, NULL);
 	}
 	return 0;
 }
 
-static int wait_one(struct zerod_client *client, const struct zc_fence *copied, struct zd_err *err)
+/* The library's own stream has nothing but copies in it, and they wait for nothing. */
+static int wait_one(struct zerod_client *client, const struct zc_fence *copied, uint64_t deadline_ns,
+                    struct zd_err *err)
 {
 	const struct zc_cuda *cuda = client->cuda;
 
@@ -160,17 +167,18 @@ static int wait_one(struct zerod_client *client, const struct zc_fence *copied, 
 		if (has_copied(client, copied->timeline, copied->value))
 			return 0;
 	if (copied->timeline < ZEROD_MAX_STREAMS)
-		return look_again(client, copied, err);
+		return look_again(client, copied, deadline_ns, err);
 	return synchronize(client, &cuda->gpus[copied->timeline - ZEROD_MAX_STREAMS], err);
 }
 
-int zc_cuda_copies_wait(struct zerod_client *client, const struct zc_fences *copied, struct zd_err *err)
+int zc_cuda_copies_wait(struct zerod_client *client, const struct zc_fences *copied, uint64_t deadline_ns,
+                        struct zd_err *err)
 {
 	const struct zc_fence *list = zc_fences_list(copied);
 	int rc = 0;
 
 	for (unsigned i = 0; i < copied->count && !rc; i++)
-		rc = wait_one(client, &list[i], err);
+		rc = wait_one(client, &list[i], deadline_ns, err);
 	return rc;
 }
 
@@ -196,12 +204,12 @@ static void find_open(const struct zerod_client *client, struct zc_fence_merge *
 	}
 }
 
-int zc_cuda_copies_finish(struct zerod_client *client, struct zd_err *err)
+int zc_cuda_copies_finish(struct zerod_client *client, uint64_t deadline_ns, struct zd_err *err)
 {
 	struct zc_fence_merge open;
 
 	find_open(client, &open);
-	return zc_cuda_copies_wait(client, &open.fences, err);
+	return zc_cuda_copies_wait(client, &open.fences, deadline_ns, err);
 }
 
 /* A fence of the same stream that was taken since stands for its copies, too. */
@@ -225,7 +233,8 @@ int zc_cuda_copies_fence(struct zerod_client *client, struct zc_fence_args *args
 		if (is_listed(args, open.list[i].timeline))
 			continue;
 		if (args->count == ZD_MAX_FENCES) /* no room to tell the daemon of them */
-			return zc_cuda_copies_wait(client, &open.fences, err);
+			return zc_cuda_copies_wait(client, &open.fences,
+			                           zc_until_ns(zc_deadline_ms(client, 0)), err);
 		zd__fence__init(fence);
 		fence->timeline = open.list[i].timeline;
 		fence->value = open.list[i].value;

@@ -159,23 +159,30 @@ int zerod_group_get(zerod_group *group, struct zerod_group_info *info)
 	return 0;
 }
 
-int zerod_group_leave(zerod_group *group)
+int zerod_group_leave(zerod_group *group, const struct zerod_wait_options *options)
 {
 	struct zerod_client *client = zc_group_client(group);
+	struct zd_err *err = zc_err(client);
+	uint32_t deadline_ms;
 	Zd__Request request = ZD__REQUEST__INIT;
 	Zd__GroupLeave leave = ZD__GROUP_LEAVE__INIT;
 	int rc;
 
 	if (!group)
 		return 0;
-	/* A GPU that is lost copies nothing any more: leaving goes on all the same. */
-	if (zc_cuda_copies_finish(client, zc_err(client)))
-		zc_err(client)->text[0] = '\0';
+	rc = zc_wait_options(options, &deadline_ms, err);
+	if (rc)
+		return rc;
+	rc = zc_cuda_copies_finish(client, zc_until_ns(zc_deadline_ms(client, deadline_ms)), err);
+	if (rc == ZEROD_E_DEADLINE)
+		return rc;
+	if (rc) /* a GPU that is lost copies nothing any more */
+		err->text[0] = '\0';
 	leave.group = group->id;
 	request.body_case = ZD__REQUEST__BODY_GROUP_LEAVE;
 	request.group_leave = &leave;
-	rc = zc_call(client, &request, 0, NULL, NULL);
-	if (rc == ZEROD_E_FORKED) /* the parent's locks; zerod_close() frees the handle */
+	rc = zc_call(client, &request, deadline_ms, NULL, NULL);
+	if (rc == ZEROD_E_FORKED || rc == ZEROD_E_DEADLINE) /* the parent's locks; it may be called again */
 		return rc;
 	pthread_mutex_lock(&client->lock);
 	zc_group_free(group);

@@ -506,7 +506,11 @@ int zc_flags(uint32_t flags, uint32_t known, const char *what, struct zd_err *er
         __attribute__((warn_unused_result));
 /* The deadline as it travels: milliseconds, 0 for none. */
 uint32_t zc_deadline_ms(const struct zerod_client *client, uint32_t option_ms);
-/* Until when to wait here for what travels with that deadline; UINT64_MAX for none. CLOCK_MONOTONIC. */
+/* When that deadline passes, for waits that the library makes itself; UINT64_MAX for none. CLOCK_MONOTONIC. */
+uint64_t zc_until_ns(uint32_t wire_ms);
+/* What is left of it, as an option: at least 1. */
+uint32_t zc_left_ms(uint64_t deadline_ns);
+/* The same for an answer of the daemon, which keeps the deadline: a moment later. */
 uint64_t zc_deadline_ns(uint32_t wire_ms);
 uint64_t zc_now_ns(void);
 
@@ -554,6 +558,8 @@ void zc_unmapped_send(struct zerod_client *client);
 
 /* All with the lock held; they give it back while they block. */
 
+/* Waits on the condition until then; UINT64_MAX: for ever. Returns ETIMEDOUT, or 0 as pthread_cond_wait(). */
+int zc_cond_wait(pthread_cond_t *wake, pthread_mutex_t *lock, uint64_t deadline_ns);
 /* Waits until the op is answered. DEADLINE, without a text, when it is not in time. */
 int zc_wait_answer(struct zerod_client *client, const struct zc_op *op, uint64_t deadline_ns)
         __attribute__((warn_unused_result));
@@ -684,9 +690,9 @@ int zc_own_slices_append(struct zerod_client *client, struct zc_op *const *ops, 
                          zerod_stream *stream, struct zc_stream_wait *wait, struct zc_fence_merge *copied,
                          struct zd_err *err) __attribute__((warn_unused_result));
 /* Without the lock: an update of the units has begun. Copies what is due, and returns when no copy reads a
- * shard; with `copied`, GPUs' copies are added to that instead. */
+ * shard, or DEADLINE; with `copied`, GPUs' copies are added to that instead. */
 int zc_own_slices_settle(struct zerod_client *client, struct zc_unit *const *units, uint32_t count,
-                         struct zc_fence_merge *copied, struct zd_err *err)
+                         uint64_t deadline_ns, struct zc_fence_merge *copied, struct zd_err *err)
         __attribute__((warn_unused_result));
 
 /* ---- stream.c ------------------------------------------------------------------------------------------ */
@@ -778,7 +784,7 @@ int zc_wait_many(struct zerod_client *client, const zerod_ticket *tickets, uint3
                  zerod_stream *stream, void **data, struct zd_err *err) __attribute__((warn_unused_result));
 /* Waits for releases' tickets, all of them, and consumes them. Returns the first failure. */
 int zc_releases_await(struct zerod_client *client, const zerod_ticket *tickets, uint32_t count,
-                      struct zd_err *err) __attribute__((warn_unused_result));
+                      uint64_t deadline_ns, struct zd_err *err) __attribute__((warn_unused_result));
 
 /* ---- lease.c ------------------------------------------------------------------------------------------- */
 

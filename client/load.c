@@ -75,6 +75,11 @@ static int copy_on_stream(const struct load *load)
 	return rc ? rc : load->stream->ops->convert(load->stream, &bytes, load->err);
 }
 
+static uint64_t until_ns(const struct load *load)
+{
+	return zc_until_ns(zc_deadline_ms(load->client, load->deadline_ms));
+}
+
 static int copy_on_gpu(const struct load *load)
 {
 	struct zc_copy copy = {.to = load->to, .from = load->data, .bytes = zc_unit_bytes(load->unit)};
@@ -86,7 +91,7 @@ static int copy_on_gpu(const struct load *load)
 	copy.segment = zc_segment_find(load->client, load->at.segment);
 	rc = zc_cuda_copy(load->client, &copy, 1, load->err);
 	pthread_mutex_unlock(&load->client->lock);
-	return rc ? rc : zc_cuda_copies_finish(load->client, load->err);
+	return rc ? rc : zc_cuda_copies_finish(load->client, until_ns(load), load->err);
 }
 
 /* After an error the stream may have been told to copy all the same: the room is freed behind it. The error
@@ -204,7 +209,7 @@ int zerod_unit_load(zerod_unit *unit, const void *data, zerod_stream *stream,
 	if (!rc)
 		rc = check_load(&load);
 	if (!rc) /* the daemon writes the shard, which streams of this client may still copy from */
-		rc = zc_own_slices_settle(load.client, &load.unit, 1, NULL, load.err);
+		rc = zc_own_slices_settle(load.client, &load.unit, 1, until_ns(&load), NULL, load.err);
 	if (!rc && data)
 		rc = bring_data(&load);
 	return rc ? rc : send_load(&load, ticket);

@@ -114,7 +114,21 @@ uint64_t zc_now_ns(void)
 	return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
 }
 
+uint64_t zc_until_ns(uint32_t wire_ms)
+{
+	return wire_ms == 0 ? UINT64_MAX : zc_now_ns() + wire_ms * 1000000ull;
+}
+
+uint32_t zc_left_ms(uint64_t deadline_ns)
+{
+	uint64_t now_ns = zc_now_ns();
+
+	if (deadline_ns == UINT64_MAX)
+		return ZEROD_NO_DEADLINE;
+	return deadline_ns > now_ns ? (uint32_t)((deadline_ns - now_ns + 999999u) / 1000000u) : 1;
+}
+
 uint64_t zc_deadline_ns(uint32_t wire_ms)
 {
-	return wire_ms == 0 ? UINT64_MAX : zc_now_ns() + wire_ms * 1000000ull + ZC_GRACE_NS;
+	return wire_ms == 0 ? UINT64_MAX : zc_until_ns(wire_ms) + ZC_GRACE_NS;
 }

@@ -335,7 +335,7 @@ static int settle_on_host(struct zerod_client *client, struct zc_unit *const *un
 /* While this waits, another thread may have copied once more what is held up. Nobody does so any more when
  * all have passed. */
 int zc_own_slices_settle(struct zerod_client *client, struct zc_unit *const *units, uint32_t count,
-                         struct zc_fence_merge *copied, struct zd_err *err)
+                         uint64_t deadline_ns, struct zc_fence_merge *copied, struct zd_err *err)
 {
 	struct zc_fence_merge readers;
 	int rc;
@@ -354,7 +354,7 @@ int zc_own_slices_settle(struct zerod_client *client, struct zc_unit *const *uni
 		rc = find_readers(client, units, count, &readers, err);
 		pthread_mutex_unlock(&client->lock);
 		if (!rc)
-			rc = zc_cuda_copies_wait(client, &readers.fences, err);
+			rc = zc_cuda_copies_wait(client, &readers.fences, deadline_ns, err);
 	} while (!rc && readers.fences.count > 0);
 	return rc;
 }

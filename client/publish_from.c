@@ -188,7 +188,7 @@ static int check_stream(struct zerod_client *client, const struct sources *sourc
 }
 
 static int convert_on_gpu(struct zerod_client *client, const struct sources *sources, zerod_stream *stream,
-                          struct zd_err *err)
+                          uint64_t deadline_ns, struct zd_err *err)
 {
 	int rc = stream ? check_stream(client, sources, stream, err) : 0;
 
@@ -201,14 +201,14 @@ static int convert_on_gpu(struct zerod_client *client, const struct sources *sou
 			rc = enqueue_own(client, each, err);
 	}
 	if (!rc && !stream)
-		rc = zc_cuda_copies_finish(client, err);
+		rc = zc_cuda_copies_finish(client, deadline_ns, err);
 	return rc;
 }
 
 /* ---- The call ------------------------------------------------------------------------------------------ */
 
 static int fill_shards(struct zerod_client *client, const struct zerod_source *given, uint32_t count,
-                       enum zerod_dtype from, zerod_stream *stream, struct zd_err *err)
+                       enum zerod_dtype from, zerod_stream *stream, uint64_t deadline_ns, struct zd_err *err)
 {
 	struct sources *sources = malloc(sizeof(*sources) + count * sizeof(*sources->each));
 	int rc;
@@ -220,7 +220,7 @@ static int fill_shards(struct zerod_client *client, const struct zerod_source *g
 	if (!rc && !client->on_gpus)
 		return convert_on_host(sources, stream, err);
 	if (!rc)
-		rc = convert_on_gpu(client, sources, stream, err);
+		rc = convert_on_gpu(client, sources, stream, deadline_ns, err);
 	free(sources);
 	return rc;
 }
@@ -251,6 +251,7 @@ int zerod_publish_from(const struct zerod_source *sources, uint32_t count, enum 
 	if (!rc)
 		rc = zc_stream_check(list.client, stream, err);
 	if (!rc)
-		rc = fill_shards(list.client, sources, count, source_dtype, stream, err);
+		rc = fill_shards(list.client, sources, count, source_dtype, stream,
+		                 zc_until_ns(zc_deadline_ms(list.client, options.deadline_ms)), err);
 	return rc ? rc : zc_publish(&list, units, &stream, stream != NULL, &options, ticket, err);
 }

@@ -359,17 +359,23 @@ void zc_drain(struct zerod_client *client)
 
 /* ---- Waiting ------------------------------------------------------------------------------------------- */
 
-static void sleep_until_woken(struct zerod_client *client, const struct zc_op *op, uint64_t deadline_ns)
+int zc_cond_wait(pthread_cond_t *wake, pthread_mutex_t *lock, uint64_t deadline_ns)
 {
-	struct zc_waiter waiter = {.wake = PTHREAD_COND_INITIALIZER, .op = op};
 	struct timespec until = {.tv_sec = (time_t)(deadline_ns / NS_PER_S),
 	                         .tv_nsec = (long)(deadline_ns % NS_PER_S)};
 
-	TAILQ_INSERT_TAIL(&client->waiters, &waiter, link);
 	if (deadline_ns == UINT64_MAX)
-		pthread_cond_wait(&waiter.wake, &client->lock);
-	else
-		(void)pthread_cond_clockwait(&waiter.wake, &client->lock, CLOCK_MONOTONIC, &until);
+		return pthread_cond_wait(wake, lock);
+	return pthread_cond_clockwait(wake, lock, CLOCK_MONOTONIC, &until);
+}
+
+static void sleep_until_woken(struct zerod_client *client, const struct zc_op *op, uint64_t deadline_ns)
+{
+	struct zc_waiter waiter = {.wake = PTHREAD_COND_INITIALIZER, .op = op};
+
+	TAILQ_INSERT_TAIL(&client->waiters, &waiter, link);
+	(void)zc_cond_wait(&waiter.wake, &client->lock,
+	                   deadline_ns); /* the caller looks at the clock itself */
 	TAILQ_REMOVE(&client->waiters, &waiter, link);
 	pthread_cond_destroy(&waiter.wake);
 }

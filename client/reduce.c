@@ -91,8 +91,10 @@ int zerod_backward_end(zerod_group *group, const struct zerod_backward_end_optio
 	return zc_post_other(client, &end_type, NULL, &request, options.deadline_ms, ticket, err);
 }
 
-int zerod_backward_abandon(zerod_group *group, zerod_stream *const *streams, uint32_t nstreams)
+int zerod_backward_abandon(zerod_group *group, zerod_stream *const *streams, uint32_t nstreams,
+                           const struct zerod_wait_options *options)
 {
+	uint32_t deadline_ms;
 	struct zerod_client *client = zc_group_client(group);
 	Zd__Request request = ZD__REQUEST__INIT;
 	Zd__BackwardAbandon abandon = ZD__BACKWARD_ABANDON__INIT;
@@ -100,6 +102,8 @@ int zerod_backward_abandon(zerod_group *group, zerod_stream *const *streams, uin
 	struct zd_err *err;
 	int rc = zc_enter(client, &err);
 
+	if (!rc)
+		rc = zc_wait_options(options, &deadline_ms, err);
 	if (!rc)
 		rc = zc_streams_fence(client, streams, nstreams, &fences, err);
 	if (!rc)
@@ -113,7 +117,7 @@ int zerod_backward_abandon(zerod_group *group, zerod_stream *const *streams, uin
 	abandon.fences = fences.pointers;
 	request.body_case = ZD__REQUEST__BODY_BACKWARD_ABANDON;
 	request.backward_abandon = &abandon;
-	rc = zc_call(client, &request, 0, NULL, NULL);
+	rc = zc_call(client, &request, deadline_ms, NULL, NULL);
 	if (rc)
 		return rc;
 	pthread_mutex_lock(&client->lock);

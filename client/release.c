@@ -162,7 +162,8 @@ static int release(struct releasing *releasing, zerod_stream *const *streams, ui
 	if (!releasing->waits)
 		return 0;
 	zc_flush(releasing->client);
-	return zc_releases_await(releasing->client, releasing->tickets, releasing->count, err);
+	return zc_releases_await(releasing->client, releasing->tickets, releasing->count,
+	                         zc_deadline_ns(releasing->deadline_ms), err);
 }
 
 int zerod_release_many(zerod_unit *const *units, uint32_t count, zerod_stream *const *streams,

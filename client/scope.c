@@ -74,14 +74,17 @@ int zerod_forward_begin(zerod_group *group, zerod_scope parent, zerod_stream *co
 }
 
 int zerod_forward_end(zerod_client *client, zerod_scope scope, int grad, zerod_stream *const *streams,
-                      uint32_t nstreams)
+                      uint32_t nstreams, const struct zerod_wait_options *options)
 {
+	uint32_t deadline_ms;
 	struct scoping scoping = {.client = client};
 	Zd__Request request = ZD__REQUEST__INIT;
 	Zd__ForwardEnd forward = ZD__FORWARD_END__INIT;
 	struct zc_fence_args fences;
 	int rc = zc_enter(client, &scoping.err);
 
+	if (!rc)
+		rc = zc_wait_options(options, &deadline_ms, scoping.err);
 	if (!rc)
 		rc = fence_scope(client, scope.id, streams, nstreams, &fences, scoping.err);
 	if (rc)
@@ -92,19 +95,23 @@ int zerod_forward_end(zerod_client *client, zerod_scope scope, int grad, zerod_s
 	forward.fences = fences.pointers;
 	request.body_case = ZD__REQUEST__BODY_FORWARD_END;
 	request.forward_end = &forward;
-	return zc_call(client, &request, 0, take_scope, &scoping);
+	return zc_call(client, &request, deadline_ms, take_scope, &scoping);
 }
 
 /* The requests that are a ScopeEnd. `nested`: other scopes may end with this one. */
 static int end_scope(zerod_client *client, Zd__Request__BodyCase body, zerod_scope scope, bool nested,
-                     zerod_stream *const *streams, uint32_t nstreams)
+                     zerod_stream *const *streams, uint32_t nstreams,
+                     const struct zerod_wait_options *options)
 {
+	uint32_t deadline_ms;
 	struct scoping scoping = {.client = client};
 	Zd__Request request = ZD__REQUEST__INIT;
 	Zd__ScopeEnd end = ZD__SCOPE_END__INIT;
 	struct zc_fence_args fences;
 	int rc = zc_enter_quietly(client, &scoping.err);
 
+	if (!rc)
+		rc = zc_wait_options(options, &deadline_ms, scoping.err);
 	if (!rc)
 		rc = fence_scope(client, nested ? 0 : scope.id, streams, nstreams, &fences, scoping.err);
 	if (rc)
@@ -114,24 +121,25 @@ static int end_scope(zerod_client *client, Zd__Request__BodyCase body, zerod_sco
 	end.fences = fences.pointers;
 	request.body_case = body;
 	request.claim_end = &end; /* all bodies share one place */
-	return zc_call(client, &request, 0, take_scope, &scoping);
+	return zc_call(client, &request, deadline_ms, take_scope, &scoping);
 }
 
-int zerod_claim_end(zerod_client *client, zerod_scope claim, zerod_stream *const *streams, uint32_t nstreams)
+int zerod_claim_end(zerod_client *client, zerod_scope claim, zerod_stream *const *streams, uint32_t nstreams,
+                    const struct zerod_wait_options *options)
 {
-	return end_scope(client, ZD__REQUEST__BODY_CLAIM_END, claim, false, streams, nstreams);
+	return end_scope(client, ZD__REQUEST__BODY_CLAIM_END, claim, false, streams, nstreams, options);
 }
 
 int zerod_scope_abandon(zerod_client *client, zerod_scope scope, zerod_stream *const *streams,
                         uint32_t nstreams)
 {
-	return end_scope(client, ZD__REQUEST__BODY_SCOPE_ABANDON, scope, true, streams, nstreams);
+	return end_scope(client, ZD__REQUEST__BODY_SCOPE_ABANDON, scope, true, streams, nstreams, NULL);
 }
 
 int zerod_context_end(zerod_client *client, zerod_scope context, zerod_stream *const *streams,
-                      uint32_t nstreams)
+                      uint32_t nstreams, const struct zerod_wait_options *options)
 {
-	return end_scope(client, ZD__REQUEST__BODY_CONTEXT_END, context, false, streams, nstreams);
+	return end_scope(client, ZD__REQUEST__BODY_CONTEXT_END, context, false, streams, nstreams, options);
 }
 
 int zerod_context_begin(zerod_unit *const *units, uint32_t count, const struct zerod_wait_options *options,

@@ -262,8 +262,10 @@ int zerod_step_norms_get(zerod_group *group, zerod_unit *const *units, uint32_t 
 	return zc_call(client, &request, deadline_ms, take_norms, &norms);
 }
 
-int zerod_step_end(zerod_group *group, zerod_stream *const *streams, uint32_t nstreams)
+int zerod_step_end(zerod_group *group, zerod_stream *const *streams, uint32_t nstreams,
+                   const struct zerod_wait_options *options)
 {
+	uint32_t deadline_ms;
 	struct zerod_client *client = zc_group_client(group);
 	Zd__Request request = ZD__REQUEST__INIT;
 	Zd__StepEnd end = ZD__STEP_END__INIT;
@@ -271,6 +273,8 @@ int zerod_step_end(zerod_group *group, zerod_stream *const *streams, uint32_t ns
 	struct zd_err *err;
 	int rc = zc_enter(client, &err);
 
+	if (!rc)
+		rc = zc_wait_options(options, &deadline_ms, err);
 	if (!rc)
 		rc = zc_streams_fence(client, streams, nstreams, &fences, err);
 	if (rc)
@@ -280,7 +284,7 @@ int zerod_step_end(zerod_group *group, zerod_stream *const *streams, uint32_t ns
 	end.fences = fences.pointers;
 	request.body_case = ZD__REQUEST__BODY_STEP_END;
 	request.step_end = &end;
-	rc = zc_call(client, &request, 0, NULL, NULL);
+	rc = zc_call(client, &request, deadline_ms, NULL, NULL);
 	if (rc)
 		return rc;
 	pthread_mutex_lock(&client->lock);

@@ -78,19 +78,26 @@ static bool is_taken(const struct zerod_client *client, const struct zc_naming *
 	return false;
 }
 
-/* Waits until nobody else has the name; they have deadlines. */
-static void naming_begin(struct zc_naming *naming, const struct zerod_group *group, const char *name)
+/* Waits until no other thread has the name. */
+static int naming_begin(struct zc_naming *naming, const struct zerod_group *group, const char *name,
+                        uint64_t deadline_ns, struct zd_err *err)
 {
 	struct zerod_client *client = group->client;
+	int failed = 0, rc = 0;
 
 	naming->group = group;
 	memcpy(naming->name, name, strlen(name) + 1); /* its length was checked */
 	zc_flush(client);
 	pthread_mutex_lock(&client->lock);
-	while (is_taken(client, naming))
-		(void)pthread_cond_wait(&client->named, &client->lock);
-	LIST_INSERT_HEAD(&client->namings, naming, link);
+	while (!failed && is_taken(client, naming))
+		failed = zc_cond_wait(&client->named, &client->lock, deadline_ns);
+	if (failed)
+		rc = zd_err_set(err, ZEROD_E_DEADLINE,
+		                "waited for another thread that registers or unregisters unit '%s'", name);
+	else
+		LIST_INSERT_HEAD(&client->namings, naming, link);
 	pthread_mutex_unlock(&client->lock);
+	return rc;
 }
 
 static void naming_end(struct zc_naming *naming)
@@ -319,12 +326,26 @@ static int send_registration(struct registration *registration)
 	return rc;
 }
 
+static int register_named(struct registration *registration)
+{
+	const struct zerod_unit_options *options = registration->options;
+	struct zerod_client *client = registration->group->client;
+	struct zc_naming naming;
+	int rc = naming_begin(&naming, registration->group, options->name,
+	                      zc_until_ns(zc_deadline_ms(client, options->deadline_ms)), registration->err);
+
+	if (rc)
+		return rc;
+	rc = send_registration(registration);
+	naming_end(&naming);
+	return rc;
+}
+
 int zerod_unit_register(zerod_group *group, const struct zerod_unit_options *given, zerod_unit **unit)
 {
 	struct registration registration = {.group = group};
 	struct zerod_unit_options options;
 	struct zerod_view *views = NULL;
-	struct zc_naming naming;
 	int rc = zc_enter(zc_group_client(group), &registration.err);
 
 	if (!rc && (!given || !unit))
@@ -341,12 +362,10 @@ int zerod_unit_register(zerod_group *group, const struct zerod_unit_options *giv
 	registration.options = &options;
 	registration.shared = calloc(1, sizeof(*registration.shared));
 	registration.unit = calloc(1, sizeof(*registration.unit));
-	naming_begin(&naming, group, options.name);
 	if (registration.shared && registration.unit)
-		rc = send_registration(&registration);
+		rc = register_named(&registration);
 	else
 		rc = zd_err_errno(registration.err, ENOMEM, "registering unit '%s'", options.name);
-	naming_end(&naming);
 	if (rc)
 		free(registration.unit);
 	else
@@ -357,33 +376,38 @@ int zerod_unit_register(zerod_group *group, const struct zerod_unit_options *giv
 }
 
 /* With its name: the last handle. */
-static int give_up_unit(zerod_unit *unit, struct zd_err *err)
+static int give_up_unit(zerod_unit *unit, uint32_t deadline_ms, struct zd_err *err)
 {
 	struct zerod_client *client = unit->group->client;
 	Zd__Request request = ZD__REQUEST__INIT;
 	Zd__UnitUnregister unit_unregister = ZD__UNIT_UNREGISTER__INIT;
-	int rc = zc_cuda_copies_finish(client, err);
+	int rc = zc_cuda_copies_finish(client, zc_until_ns(zc_deadline_ms(client, deadline_ms)), err);
 
 	if (rc)
 		return rc;
 	unit_unregister.unit = unit->shared->id;
 	request.body_case = ZD__REQUEST__BODY_UNIT_UNREGISTER;
 	request.unit_unregister = &unit_unregister;
-	return zc_call(client, &request, 0, NULL, NULL);
+	return zc_call(client, &request, deadline_ms, NULL, NULL);
 }
 
-int zerod_unit_unregister(zerod_unit *unit)
+int zerod_unit_unregister(zerod_unit *unit, const struct zerod_wait_options *options)
 {
+	uint32_t deadline_ms;
 	struct zerod_client *client = zc_unit_client(unit);
 	struct zc_naming naming;
 	struct zd_err *err;
 	int rc = zc_enter_quietly(client, &err);
 
+	if (!rc)
+		rc = zc_wait_options(options, &deadline_ms, err);
+	if (!rc)
+		rc = naming_begin(&naming, unit->group, unit->shared->name,
+		                  zc_until_ns(zc_deadline_ms(client, deadline_ms)), err);
 	if (rc)
 		return rc;
-	naming_begin(&naming, unit->group, unit->shared->name);
 	if (unit->shared->handles == 1) /* nobody else changes it meanwhile */
-		rc = give_up_unit(unit, err);
+		rc = give_up_unit(unit, deadline_ms, err);
 	if (!rc) {
 		pthread_mutex_lock(&client->lock);
 		zc_unit_handle_free(unit);

@@ -201,17 +201,10 @@ static int await_publish(struct zerod_client *client, struct zc_unit *unit, uint
 	return rc;
 }
 
-/* No grace: the daemon does not keep this deadline. */
-static uint64_t until(uint32_t wire_ms)
-{
-	return wire_ms ? zc_now_ns() + wire_ms * 1000000ull : UINT64_MAX;
-}
-
 /* The daemon takes no update or commit of a unit while it is being published. */
 static int await_publishes(struct zerod_client *client, zerod_unit *const *units, uint32_t count,
-                           uint32_t deadline_ms, struct zd_err *err)
+                           uint64_t deadline_ns, struct zd_err *err)
 {
-	uint64_t deadline_ns = until(zc_deadline_ms(client, deadline_ms));
 	int rc = 0;
 
 	pthread_mutex_lock(&client->lock);
@@ -228,10 +221,9 @@ static int await_publishes(struct zerod_client *client, zerod_unit *const *units
 }
 
 /* The same for all units of a group. */
-static int await_group(zerod_group *group, uint32_t deadline_ms, struct zd_err *err)
+static int await_group(zerod_group *group, uint64_t deadline_ns, struct zd_err *err)
 {
 	struct zerod_client *client = group->client;
-	uint64_t deadline_ns = until(zc_deadline_ms(client, deadline_ms));
 	struct zerod_unit *unit;
 	int rc = 0;
 
@@ -286,7 +278,8 @@ static int update_settle(struct zerod_client *client, struct zc_op *op, zerod_st
                          struct zc_fence_merge *copied, struct zd_err *err)
 {
 	struct ticket_units *units = op->data;
-	int rc = zc_own_slices_settle(client, units->each, units->count, stream ? copied : NULL, err);
+	int rc = zc_own_slices_settle(client, units->each, units->count, zc_until_ns(op->deadline_ms),
+	                              stream ? copied : NULL, err);
 
 	pthread_mutex_lock(&client->lock);
 	for (uint32_t i = 0; i < units->count && !rc; i++)
@@ -305,7 +298,7 @@ static const struct zc_ticket_type update_ticket = {
         .deinit = ticket_deinit,
 };
 
-static int ask_for_update(const struct zc_unit_list *list, uint32_t deadline_ms)
+static int ask_for_update(const struct zc_unit_list *list, uint64_t deadline_ns)
 {
 	Zd__Request request = ZD__REQUEST__INIT;
 	Zd__UpdateBegin update_begin = ZD__UPDATE_BEGIN__INIT;
@@ -313,12 +306,12 @@ static int ask_for_update(const struct zc_unit_list *list, uint32_t deadline_ms)
 	if (list->count == 0)
 		return 0;
 	pack_update(list, &request, &update_begin);
-	return zc_call(list->client, &request, deadline_ms, NULL, NULL);
+	return zc_call(list->client, &request, zc_left_ms(deadline_ns), NULL, NULL);
 }
 
 /* Where the daemon has granted some already, to a call that failed then, it would refuse these. */
 static int post_update(const struct zc_unit_list *list, zerod_unit *const *units, uint32_t count,
-                       uint32_t deadline_ms, zerod_ticket *ticket, struct zd_err *err)
+                       uint64_t deadline_ns, zerod_ticket *ticket, struct zd_err *err)
 {
 	Zd__Request request = ZD__REQUEST__INIT;
 	Zd__UpdateBegin update_begin = ZD__UPDATE_BEGIN__INIT;
@@ -331,23 +324,23 @@ static int post_update(const struct zc_unit_list *list, zerod_unit *const *units
 	mine = units_new(list->client, units, count, err);
 	if (!mine)
 		return ZEROD_E_SYSTEM;
-	request.deadline_ms = zc_deadline_ms(list->client, deadline_ms);
+	request.deadline_ms = zc_deadline_ms(list->client, zc_left_ms(deadline_ns));
 	pack_update(list, &request, &update_begin);
 	return post(list->client, &update_ticket, mine, &request, ticket, err);
 }
 
 static int begin_now(struct zc_unit_list *list, zerod_unit *const *units, uint32_t count,
-                     uint32_t deadline_ms, struct zd_err *err)
+                     uint64_t deadline_ns, struct zd_err *err)
 {
 	struct zc_unit *shared[ZD_MAX_UNITS_PER_REQUEST];
-	int rc = ask_for_update(list, deadline_ms);
+	int rc = ask_for_update(list, deadline_ns);
 
 	if (rc)
 		return rc;
 	set_granted(list->client, units, count);
 	for (uint32_t i = 0; i < count; i++)
 		shared[i] = units[i]->shared;
-	rc = zc_own_slices_settle(list->client, shared, count, NULL, err);
+	rc = zc_own_slices_settle(list->client, shared, count, deadline_ns, NULL, err);
 	if (!rc)
 		set_updating(list->client, units, count, true);
 	return rc;
@@ -357,19 +350,22 @@ int zerod_update_begin(zerod_unit *const *units, uint32_t count, const struct ze
                        zerod_ticket *ticket)
 {
 	uint32_t deadline_ms;
+	uint64_t deadline_ns;
 	struct zc_unit_list list = {.count = 0};
 	struct zd_err *err;
 	int rc = zc_update_take(units, count, &list, &err);
 
 	if (!rc)
 		rc = zc_wait_options(options, &deadline_ms, err);
-	if (!rc)
-		rc = await_publishes(list.client, units, count, deadline_ms, err);
+	if (rc)
+		return rc;
+	deadline_ns = zc_until_ns(zc_deadline_ms(list.client, deadline_ms));
+	rc = await_publishes(list.client, units, count, deadline_ns, err);
 	if (rc)
 		return rc;
 	leave_granted_out(&list, units);
-	return ticket ? post_update(&list, units, count, deadline_ms, ticket, err)
-	              : begin_now(&list, units, count, deadline_ms, err);
+	return ticket ? post_update(&list, units, count, deadline_ns, ticket, err)
+	              : begin_now(&list, units, count, deadline_ns, err);
 }
 
 /* ---- publish ------------------------------------------------------------------------------------------- */
@@ -531,7 +527,8 @@ int zerod_publish(zerod_unit *const *units, uint32_t count, zerod_stream *const 
 
 int zerod_commit(zerod_group *group, uint64_t step, const struct zerod_wait_options *options)
 {
-	uint32_t deadline_ms;
+	uint32_t deadline_ms = 0;
+	uint64_t deadline_ns;
 	struct zerod_client *client = zc_group_client(group);
 	Zd__Request request = ZD__REQUEST__INIT;
 	Zd__Commit commit = ZD__COMMIT__INIT;
@@ -542,15 +539,17 @@ int zerod_commit(zerod_group *group, uint64_t step, const struct zerod_wait_opti
 		rc = zc_wait_options(options, &deadline_ms, err);
 	if (!rc)
 		rc = zc_check_poison(client, err);
-	if (!rc)
-		rc = await_group(group, deadline_ms, err);
+	if (rc)
+		return rc;
+	deadline_ns = zc_until_ns(zc_deadline_ms(client, deadline_ms));
+	rc = await_group(group, deadline_ns, err);
 	if (rc)
 		return rc;
 	commit.group = group->id;
 	commit.step = step;
 	request.body_case = ZD__REQUEST__BODY_COMMIT;
 	request.commit = &commit;
-	rc = zc_call(client, &request, deadline_ms, NULL, NULL);
+	rc = zc_call(client, &request, zc_left_ms(deadline_ns), NULL, NULL);
 	if (rc)
 		return rc;
 	pthread_mutex_lock(&client->lock);

@@ -178,7 +178,7 @@ static int block(const struct waiting *waiting, const struct zc_fences *fences,
                  const struct zc_fences *copied, struct zd_err *err)
 {
 	char what[DESCRIPTION_BYTES + 64], text[DESCRIPTION_BYTES];
-	int rc = zc_cuda_copies_wait(waiting->client, copied, err);
+	int rc = zc_cuda_copies_wait(waiting->client, copied, waiting->deadline_ns, err);
 
 	if (rc || zc_fences_poll(waiting->client, fences) == 1)
 		return rc;
@@ -327,9 +327,8 @@ int zerod_wait(zerod_client *client, zerod_ticket ticket, zerod_stream *stream, 
 }
 
 int zc_releases_await(struct zerod_client *client, const zerod_ticket *tickets, uint32_t count,
-                      struct zd_err *err)
+                      uint64_t deadline_ns, struct zd_err *err)
 {
-	uint64_t deadline_ns = zc_deadline_ns(zc_deadline_ms(client, 0));
 	struct zd_err each;
 	int failed = 0;
 

@@ -319,7 +319,7 @@ struct zerod_group_options {
  * this user, or too many ids of others are not used yet), DEVICE and SYSTEM (NCCL's words), DEADLINE.
  */
 ZEROD_MUST_USE int zerod_unique_id(zerod_client *client, uint32_t local_world_size,
-                                   struct zerod_unique_id *id);
+                                   const struct zerod_wait_options *options, struct zerod_unique_id *id);
 
 /*
  * Joins as one rank and waits until every rank has. A rank whose process died may be replaced by joining
@@ -397,8 +397,8 @@ ZEROD_MUST_USE int zerod_group_barrier(zerod_group *group, const struct zerod_wa
                                        zerod_ticket *ticket);
 
 /* Leaves; what this rank holds in the group is freed as at session end. The handle, its units and buckets
- * become invalid whatever is returned. NULL is allowed. */
-int zerod_group_leave(zerod_group *group);
+ * become invalid, whatever is returned but DEADLINE: then the call may be repeated. NULL is allowed. */
+int zerod_group_leave(zerod_group *group, const struct zerod_wait_options *options);
 
 /* ---- Units --------------------------------------------------------------------------------------------- */
 
@@ -447,7 +447,7 @@ ZEROD_MUST_USE int zerod_unit_register(zerod_group *group, const struct zerod_un
                                        zerod_unit **unit);
 /* Unregisters this rank's part. Errors: BUSY while it is leased, updated or reduced, and while the bound
  * target has a place for it, from zerod_backward_begin() to zerod_step_end(). */
-ZEROD_MUST_USE int zerod_unit_unregister(zerod_unit *unit);
+ZEROD_MUST_USE int zerod_unit_unregister(zerod_unit *unit, const struct zerod_wait_options *options);
 
 struct zerod_shard {
 	size_t struct_size;
@@ -762,12 +762,13 @@ ZEROD_MUST_USE int zerod_forward_begin(zerod_group *group, zerod_scope parent, z
  * Errors: STATE (the forward has ended; an open scope is nested: which), INVALID (a context), NOT_FOUND.
  */
 ZEROD_MUST_USE int zerod_forward_end(zerod_client *client, zerod_scope scope, int grad,
-                                     zerod_stream *const *streams, uint32_t nstreams);
+                                     zerod_stream *const *streams, uint32_t nstreams,
+                                     const struct zerod_wait_options *options);
 
 /* The backward of this claim is over. Other claims are not concerned: two forwards may come before their
  * backwards, in any order. Errors: STATE (the forward has not ended), INVALID (a context), NOT_FOUND. */
 ZEROD_MUST_USE int zerod_claim_end(zerod_client *client, zerod_scope claim, zerod_stream *const *streams,
-                                   uint32_t nstreams);
+                                   uint32_t nstreams, const struct zerod_wait_options *options);
 
 /* Drops an open scope with all open ones nested in it, or a claim: its forward raised an exception, or its
  * backward will not come. Claims of forwards that were nested in it stay. Waiting gathers end with NOT_FOUND.
@@ -786,7 +787,7 @@ ZEROD_MUST_USE int zerod_context_begin(zerod_unit *const *units, uint32_t count,
                                        const struct zerod_wait_options *options, zerod_scope *context);
 /* Errors: INVALID (a forward scope), NOT_FOUND. */
 ZEROD_MUST_USE int zerod_context_end(zerod_client *client, zerod_scope context, zerod_stream *const *streams,
-                                     uint32_t nstreams);
+                                     uint32_t nstreams, const struct zerod_wait_options *options);
 
 /* ---- Reduce -------------------------------------------------------------------------------------------- */
 
@@ -1002,8 +1003,8 @@ ZEROD_MUST_USE int zerod_backward_end(zerod_group *group, const struct zerod_bac
  * Errors: STATE (no backward has begun since the last step; a zerod_backward_begin() of the rank waits),
  * PEER_LOST, ABORTED, DEADLINE (the window is abandoned; the call may be repeated).
  */
-ZEROD_MUST_USE int zerod_backward_abandon(zerod_group *group, zerod_stream *const *streams,
-                                          uint32_t nstreams);
+ZEROD_MUST_USE int zerod_backward_abandon(zerod_group *group, zerod_stream *const *streams, uint32_t nstreams,
+                                          const struct zerod_wait_options *options);
 
 struct zerod_step_info {
 	size_t struct_size;
@@ -1122,7 +1123,8 @@ ZEROD_MUST_USE int zerod_target_get(zerod_unit *unit, struct zerod_target *targe
  * was begun with a ticket it blocks until the sums are known.
  * Errors: STATE (no step was begun), PEER_LOST and ABORTED (nor was one when the group failed).
  */
-ZEROD_MUST_USE int zerod_step_end(zerod_group *group, zerod_stream *const *streams, uint32_t nstreams);
+ZEROD_MUST_USE int zerod_step_end(zerod_group *group, zerod_stream *const *streams, uint32_t nstreams,
+                                  const struct zerod_wait_options *options);
 
 /* ---- Agreement ----------------------------------------------------------------------------------------- */
 

@@ -102,11 +102,11 @@ int main(int argc, char **argv)
 	printf("the scope holds %llu bytes\n", gathered_bytes());
 
 	/* A backward will come, so the scope becomes a claim: without `grad`, its bytes were free now. */
-	check(zerod_forward_end(client, scope, 1, NULL, 0), "forward_end");
+	check(zerod_forward_end(client, scope, 1, NULL, 0, NULL), "forward_end");
 	const void *in_backward = touch(head, scope);
 	printf("the claim holds %llu bytes at %s place\n", gathered_bytes(),
 	       in_backward == in_forward ? "the same" : "another");
-	check(zerod_claim_end(client, scope, NULL, 0), "claim_end");
+	check(zerod_claim_end(client, scope, NULL, 0, NULL), "claim_end");
 	printf("after the backward: %llu bytes\n", gathered_bytes());
 
 	/* A forward that raised an exception: whoever catches it says so. Else the next forward_begin
@@ -120,7 +120,7 @@ int main(int argc, char **argv)
 	check(zerod_context_begin(both, 2, NULL, &context), "context_begin");
 	(void)touch(layer, context);
 	printf("the context holds %llu bytes\n", gathered_bytes());
-	check(zerod_context_end(client, context, NULL, 0), "context_end");
+	check(zerod_context_end(client, context, NULL, 0, NULL), "context_end");
 	zerod_close(client);
 	return EXIT_SUCCESS;
 }

@@ -173,7 +173,7 @@ static void run_rank(const char *socket_path, const char *job)
 		       (unsigned long long)step.step, (double)first_of(weight), (double)first_of(expert),
 		       step.norm_squared);
 	/* The optimizer takes what it needs, and the target goes before the optimizer's own memory comes. */
-	check(zerod_step_end(group, NULL, 0), "step_end");
+	check(zerod_step_end(group, NULL, 0, NULL), "step_end");
 	printf("rank %u held %llu bytes of targets, holds %llu\n", rank, targets, allocated_bytes() - before);
 	zerod_close(client);
 }

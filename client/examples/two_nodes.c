@@ -121,7 +121,7 @@ static void join(struct trainer *t, const char *job)
 			exit(EXIT_FAILURE);
 		}
 		if (t->rank == 0) {
-			check(t->client, zerod_unique_id(t->client, place.local_world_size, &id),
+			check(t->client, zerod_unique_id(t->client, place.local_world_size, NULL, &id),
 			      "unique_id");
 			leave_id(path, &id);
 		} else {
@@ -247,7 +247,7 @@ static uint64_t step_sums(struct trainer *t)
 		        info.norm_squared, norm_squared);
 		exit(EXIT_FAILURE);
 	}
-	check(t->client, zerod_step_end(t->group, &t->stream, 1), "step_end");
+	check(t->client, zerod_step_end(t->group, &t->stream, 1, NULL), "step_end");
 	return right;
 }
 

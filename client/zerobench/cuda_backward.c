@@ -212,7 +212,7 @@ static int step(const struct zd_cuda_backward *backward, uint64_t *wrong)
 	for (uint32_t i = 0; i < backward->count && wrong && !status; i++)
 		status = check_unit(backward, i, wrong);
 	return status ? status
-	              : zd_cuda_check(trainer, zerod_step_end(trainer->rank.group, NULL, 0),
+	              : zd_cuda_check(trainer, zerod_step_end(trainer->rank.group, NULL, 0, NULL),
 	                              "zerod_step_end");
 }
 

@@ -186,7 +186,7 @@ static int step(const struct reduction *reduction, bool all, uint64_t *wrong)
 	if (!status && !all && target.true_numel)
 		status = count_wrong(reduction, &target, target.true_numel - 1, 1, wrong);
 	return status ? status
-	              : zd_cuda_check(trainer, zerod_step_end(trainer->rank.group, NULL, 0),
+	              : zd_cuda_check(trainer, zerod_step_end(trainer->rank.group, NULL, 0, NULL),
 	                              "zerod_step_end");
 }
 

@@ -57,7 +57,7 @@ int zd_cuda_unit_new(const struct zd_cuda_trainer *trainer, const char *name, ui
 
 int zd_cuda_unit_free(const struct zd_cuda_trainer *trainer, struct zd_cuda_unit *unit)
 {
-	return zd_cuda_check(trainer, zerod_unit_unregister(unit->unit), "zerod_unit_unregister");
+	return zd_cuda_check(trainer, zerod_unit_unregister(unit->unit, NULL), "zerod_unit_unregister");
 }
 
 /* ---- Gathers ------------------------------------------------------------------------------------------- */
@@ -146,7 +146,8 @@ static int join_group(struct zd_cuda_trainer *trainer)
 	int status = zd_rank_connect(&trainer->rank, member, &rank);
 	if (!status && rank.unique_id && member->index == 0)
 		status = zd_cuda_check(
-		        trainer, zerod_unique_id(trainer->rank.client, run->node_ranks, &shared->unique_id),
+		        trainer,
+		        zerod_unique_id(trainer->rank.client, run->node_ranks, NULL, &shared->unique_id),
 		        "zerod_unique_id");
 	if (status)
 		return status;

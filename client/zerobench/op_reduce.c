@@ -49,7 +49,8 @@ static int step_begin(const struct zd_member *member, const struct zd_rank *rank
 
 static int step_end(const struct zd_member *member, const struct zd_rank *rank)
 {
-	return zd_member_check(member, zerod_step_end(rank->group, NULL, 0), rank->client, "zerod_step_end");
+	return zd_member_check(member, zerod_step_end(rank->group, NULL, 0, NULL), rank->client,
+	                       "zerod_step_end");
 }
 
 static int begin(const struct zd_member *member, struct zd_rank *rank)

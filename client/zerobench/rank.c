@@ -80,7 +80,7 @@ int zd_rank_publish(const struct zd_member *member, const struct zd_rank *rank, 
 
 void zd_rank_deinit(struct zd_rank *rank)
 {
-	zerod_group_leave(rank->group);
+	zerod_group_leave(rank->group, NULL);
 	zerod_close(rank->client);
 	*rank = (struct zd_rank){0};
 }

@@ -180,7 +180,7 @@ static int update(struct steps *steps)
 		status = steps->work->compute(steps->work->arg, 1);
 	CALL(status, steps, zerod_publish, steps->units, steps->count, &steps->stream, 1, NULL,
 	     &steps->published);
-	CALL(status, steps, zerod_step_end, steps->rank->group, &steps->stream, 1);
+	CALL(status, steps, zerod_step_end, steps->rank->group, &steps->stream, 1, NULL);
 	return status;
 }
 

@@ -245,7 +245,8 @@ static void run_forward(struct model *m, struct zero3 *z)
 		use_unit(m, z, at, at + 1);
 	}
 	for (uint32_t i = 0; i < RANKS && z->fallback; i++)
-		OK(m->c->ranks[i].client, zerod_forward_end(m->c->ranks[i].client, z->scopes[i], 1, NULL, 0));
+		OK(m->c->ranks[i].client,
+		   zerod_forward_end(m->c->ranks[i].client, z->scopes[i], 1, NULL, 0, NULL));
 }
 
 static void run_backward(struct model *m, struct zero3 *z)
@@ -258,7 +259,8 @@ static void run_backward(struct model *m, struct zero3 *z)
 			touch(m, z);
 	}
 	for (uint32_t i = 0; i < RANKS && z->fallback; i++)
-		OK(m->c->ranks[i].client, zerod_claim_end(m->c->ranks[i].client, z->scopes[i], NULL, 0));
+		OK(m->c->ranks[i].client,
+		   zerod_claim_end(m->c->ranks[i].client, z->scopes[i], NULL, 0, NULL));
 	contract_backward_end_all(m->c);
 }
 

@@ -315,7 +315,7 @@ static void connect_ranks(struct contract *c)
 	}
 	if (c->daemons > 1)
 		OK(c->ranks[0].client,
-		   zerod_unique_id(c->ranks[0].client, c->world_size / c->daemons, &scene.id));
+		   zerod_unique_id(c->ranks[0].client, c->world_size / c->daemons, NULL, &scene.id));
 }
 
 struct contract *contract_open(const struct contract_options *given)

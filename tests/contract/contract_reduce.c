@@ -51,7 +51,7 @@ struct zerod_step_info contract_step(struct contract_rank *rank)
 
 void contract_step_end(struct contract_rank *rank)
 {
-	OK(rank->client, zerod_step_end(rank->group, NULL, 0));
+	OK(rank->client, zerod_step_end(rank->group, NULL, 0, NULL));
 }
 
 /* ---- Gradients ----------------------------------------------------------------------------------------- */

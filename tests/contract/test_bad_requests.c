@@ -162,20 +162,20 @@ static void test_scope_ended_twice(void **state)
 	rank = &c->ranks[0];
 	OK(rank->client, zerod_forward_begin(rank->group, none, NULL, 0, &claim));
 	touch(rank, &unit, claim);
-	OK(rank->client, zerod_forward_end(rank->client, claim, 1, NULL, 0));
-	REFUSED(c, rank->client, zerod_forward_end(rank->client, claim, 0, NULL, 0), ZEROD_E_STATE,
+	OK(rank->client, zerod_forward_end(rank->client, claim, 1, NULL, 0, NULL));
+	REFUSED(c, rank->client, zerod_forward_end(rank->client, claim, 0, NULL, 0, NULL), ZEROD_E_STATE,
 	        "has ended on rank 0: it is a claim");
 	OK(rank->client, zerod_forward_begin(rank->group, none, NULL, 0, &forward));
 	touch(rank, &other, forward);
-	REFUSED(c, rank->client, zerod_claim_end(rank->client, forward, NULL, 0), ZEROD_E_STATE,
+	REFUSED(c, rank->client, zerod_claim_end(rank->client, forward, NULL, 0, NULL), ZEROD_E_STATE,
 	        "has not ended on rank 0");
-	OK(rank->client, zerod_claim_end(rank->client, claim, NULL, 0));
-	REFUSED(c, rank->client, zerod_claim_end(rank->client, claim, NULL, 0), ZEROD_E_NOT_FOUND,
+	OK(rank->client, zerod_claim_end(rank->client, claim, NULL, 0, NULL));
+	REFUSED(c, rank->client, zerod_claim_end(rank->client, claim, NULL, 0, NULL), ZEROD_E_NOT_FOUND,
 	        "or it has ended");
 	REFUSED(c, rank->client, zerod_scope_abandon(rank->client, claim, NULL, 0), ZEROD_E_NOT_FOUND,
 	        "or it has ended");
 	assert_int_equal(contract_device(c, 0).gathered_bytes, contract_padded_bytes(&other));
-	OK(rank->client, zerod_forward_end(rank->client, forward, 0, NULL, 0));
+	OK(rank->client, zerod_forward_end(rank->client, forward, 0, NULL, 0, NULL));
 	contract_close(c);
 }
 
@@ -193,7 +193,7 @@ static void test_scope_never_ended(void **state)
 	rank = &c->ranks[0];
 	OK(rank->client, zerod_forward_begin(rank->group, none, NULL, 0, &claim));
 	touch(rank, &unit, claim);
-	OK(rank->client, zerod_forward_end(rank->client, claim, 1, NULL, 0));
+	OK(rank->client, zerod_forward_end(rank->client, claim, 1, NULL, 0, NULL));
 	OK(rank->client, zerod_update_begin(unit.at, 1, NULL, NULL));
 	REFUSED(c, rank->client, zerod_publish(unit.at, 1, NULL, 0, NULL, NULL), ZEROD_E_BUSY,
 	        "unit 'w' is held on rank 0 by '@claim ");
@@ -213,9 +213,9 @@ static void test_claim_for_an_unknown_scope(void **state)
 	(void)state;
 	open_units(&c, &unit, &other);
 	rank = &c->ranks[0];
-	REFUSED(c, rank->client, zerod_forward_end(rank->client, unknown, 1, NULL, 0), ZEROD_E_NOT_FOUND,
-	        "this session has no scope, claim or context 123456");
-	REFUSED(c, rank->client, zerod_claim_end(rank->client, unknown, NULL, 0), ZEROD_E_NOT_FOUND,
+	REFUSED(c, rank->client, zerod_forward_end(rank->client, unknown, 1, NULL, 0, NULL),
+	        ZEROD_E_NOT_FOUND, "this session has no scope, claim or context 123456");
+	REFUSED(c, rank->client, zerod_claim_end(rank->client, unknown, NULL, 0, NULL), ZEROD_E_NOT_FOUND,
 	        "this session has no scope, claim or context 123456");
 	options.scope = unknown;
 	REFUSED(c, rank->client, zerod_gather(unit.at[0], &options, NULL, NULL), ZEROD_E_NOT_FOUND,
@@ -422,11 +422,11 @@ static void test_unregister_before_the_step(void **state)
 	for (uint32_t i = 0; i < 2; i++)
 		contract_reduce(&c->ranks[i], buckets[i], &unit, 1, NULL);
 	contract_backward_end_all(c);
-	REFUSED(c, c->ranks[0].client, zerod_unit_unregister(unit.at[0]), ZEROD_E_BUSY,
+	REFUSED(c, c->ranks[0].client, zerod_unit_unregister(unit.at[0], NULL), ZEROD_E_BUSY,
 	        "unit 'w' has a place in the target that rank 0 bound in backward 1");
 	contract_expect_step(c, &sum, 1);
 	for (uint32_t i = 0; i < 2; i++)
-		OK(c->ranks[i].client, zerod_unit_unregister(unit.at[i]));
+		OK(c->ranks[i].client, zerod_unit_unregister(unit.at[i], NULL));
 	contract_close(c);
 }
 

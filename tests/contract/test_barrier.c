@@ -29,7 +29,7 @@ static void wait_and_leave(struct contract_rank *rank, void *arg)
 {
 	(void)arg;
 	OK(rank->client, zerod_group_barrier(rank->group, NULL, NULL));
-	OK(rank->client, zerod_group_leave(rank->group));
+	OK(rank->client, zerod_group_leave(rank->group, NULL));
 	rank->group = NULL;
 }
 

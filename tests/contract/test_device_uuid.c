@@ -53,7 +53,7 @@ static void expect_device(struct contract *c, const char *uuid, uint32_t number,
 	OK(client, zerod_unit_register(group, &unit, &handle));
 	for (uint32_t i = 0; i < DEVICES; i++)
 		assert_int_equal(contract_device(c, i).shard_bytes != 0, i == device);
-	OK(client, zerod_group_leave(group));
+	OK(client, zerod_group_leave(group, NULL));
 	AWAIT(contract_device(c, device).shard_bytes == 0);
 }
 

@@ -273,12 +273,12 @@ static void test_padding_of_a_used_block_is_zero(void **state)
 		contract_plain_unit(c, "large", 128 * (round + 1ull), &large);
 		contract_publish_all(c, &large);
 		for (uint32_t i = 0; i < 2; i++)
-			OK(c->ranks[i].client, zerod_unit_unregister(large.at[i]));
+			OK(c->ranks[i].client, zerod_unit_unregister(large.at[i], NULL));
 		contract_plain_unit(c, "small", 65, &small); /* one element on rank 1 */
 		contract_publish_all(c, &small);
 		contract_expect_version(&c->ranks[0], &small, 1); /* looks at the padding */
 		for (uint32_t i = 0; i < 2; i++)
-			OK(c->ranks[i].client, zerod_unit_unregister(small.at[i]));
+			OK(c->ranks[i].client, zerod_unit_unregister(small.at[i], NULL));
 	}
 	contract_close(c);
 }
@@ -413,7 +413,7 @@ static void test_registration_anew_has_any_shape(void **state)
 	contract_publish_all(c, &unit);
 	(void)contract_gather(rank, &unit, NULL);
 	OK(rank->client, zerod_release(unit.at[0], &stream, 1, NULL, NULL));
-	OK(rank->client, zerod_unit_unregister(unit.at[0]));
+	OK(rank->client, zerod_unit_unregister(unit.at[0], NULL));
 	unit.at[0] = NULL;
 	task = contract_start(rank, register_anew, &anew);
 	AWAIT(contract_somebody_waits(c, "the end of the work on the former unit 'w'"));
@@ -450,7 +450,7 @@ static void test_tied_parameters(void **state)
 	assert_int_equal(contract_device(c, 0).transfers, 1);
 	contract_release(rank, &embedding, "embed");
 	contract_expect_bytes(&embedding, data, 1);
-	OK(rank->client, zerod_unit_unregister(head)); /* one of two handles */
+	OK(rank->client, zerod_unit_unregister(head, NULL)); /* one of two handles */
 	contract_backward_all(c, 3, true);
 	for (uint32_t i = 0; i < 2; i++) {
 		buckets[i] = contract_bucket(&c->ranks[i], 65536, 2);
@@ -584,7 +584,7 @@ static void test_release_after_the_end(void **state)
 	contract_others_gather(rank, &unit, NULL);
 	OK(rank->client, zerod_gather_begin(unit.at[0], NULL, &ticket));
 	OK(rank->client, zerod_wait(rank->client, ticket, NULL, NULL));
-	FAILS(rank->client, zerod_unit_unregister(unit.at[0]), ZEROD_E_BUSY, "held by 'default'");
+	FAILS(rank->client, zerod_unit_unregister(unit.at[0], NULL), ZEROD_E_BUSY, "held by 'default'");
 	contract_release(rank, &unit, NULL);
 	FAILS(rank->client, zerod_wait(rank->client, ticket, NULL, NULL), ZEROD_E_STALE, NULL);
 	FAILS(rank->client, zerod_release(unit.at[0], NULL, 0, NULL, NULL), ZEROD_E_NOT_HELD, "'w'");
@@ -592,7 +592,7 @@ static void test_release_after_the_end(void **state)
 	contract_expect_version(rank, &unit, 1);
 	FAILS(rank->client, zerod_wait(rank->client, ticket, NULL, NULL), ZEROD_E_STALE,
 	      NULL); /* of the first gather */
-	OK(rank->client, zerod_unit_unregister(unit.at[0]));
+	OK(rank->client, zerod_unit_unregister(unit.at[0], NULL));
 	contract_close(c);
 }
 

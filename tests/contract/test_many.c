@@ -334,7 +334,7 @@ static void take_and_give_back(struct contract_rank *rank, void *arg)
 	for (int i = 0; i < ROUNDS; i++) {
 		OK(rank->client, zerod_unit_register(rank->group, &options, &unit));
 		OK(rank->client, zerod_unit_set_persistent(unit, 0));
-		OK(rank->client, zerod_unit_unregister(unit));
+		OK(rank->client, zerod_unit_unregister(unit, NULL));
 	}
 }
 

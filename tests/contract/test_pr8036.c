@@ -232,7 +232,7 @@ static void test_target_waits_for_its_readers(void **state)
 	OK(rank->client, zerod_target_get(w.second.at[0], &target));
 	gate = contract_block(rank, stream);
 	contract_read(stream, seen, target.data, sizeof(seen));
-	OK(rank->client, zerod_step_end(rank->group, &stream, 1));
+	OK(rank->client, zerod_step_end(rank->group, &stream, 1, NULL));
 	assert_int_equal(contract_device(w.c, 0).target_bytes, 0);
 	assert_int_equal(contract_device(w.c, 0).quarantine_bytes, flat_target_bytes(&w) / RANKS);
 	contract_backward_all(w.c, 3, true); /* zeroes a target of its own */
@@ -340,7 +340,7 @@ static void test_backwards_and_steps_take_turns(void **state)
 	rank = &w.c->ranks[0];
 	FAILS(rank->client, zerod_step_begin(rank->group, NULL, &info, NULL), ZEROD_E_STATE,
 	      "no backward of rank 0");
-	FAILS(rank->client, zerod_step_end(rank->group, NULL, 0), ZEROD_E_STATE, "has begun no step");
+	FAILS(rank->client, zerod_step_end(rank->group, NULL, 0, NULL), ZEROD_E_STATE, "has begun no step");
 	FAILS(rank->client, zerod_backward_end(rank->group, NULL, NULL), ZEROD_E_STATE, "runs no backward");
 	contract_backward_all(w.c, 3, false);
 	other.stage = 3;

@@ -44,12 +44,12 @@ static zerod_scope begin_forward(struct world *w, zerod_scope parent)
 
 static void end_forward(struct world *w, zerod_scope scope, int grad)
 {
-	OK(w->rank->client, zerod_forward_end(w->rank->client, scope, grad, NULL, 0));
+	OK(w->rank->client, zerod_forward_end(w->rank->client, scope, grad, NULL, 0, NULL));
 }
 
 static void end_claim(struct world *w, zerod_scope scope)
 {
-	OK(w->rank->client, zerod_claim_end(w->rank->client, scope, NULL, 0));
+	OK(w->rank->client, zerod_claim_end(w->rank->client, scope, NULL, 0, NULL));
 }
 
 /* A frame touches the unit and finds its bytes. Where the rank has no copy, the others gather too, and keep
@@ -218,7 +218,7 @@ static void test_abandoned_forward_is_dropped(void **state)
 	(void)touch(&w, &w.other, inner);
 	OK(w.rank->client, zerod_scope_abandon(w.rank->client, outer, NULL, 0));
 	assert_int_equal(gathered(&w), 0);
-	FAILS(w.rank->client, zerod_forward_end(w.rank->client, inner, 1, NULL, 0), ZEROD_E_NOT_FOUND,
+	FAILS(w.rank->client, zerod_forward_end(w.rank->client, inner, 1, NULL, 0, NULL), ZEROD_E_NOT_FOUND,
 	      "ended");
 	contract_close(w.c);
 }
@@ -242,7 +242,7 @@ static void test_abandoned_forward_is_swept_when_no_claim_is_outstanding(void **
 	assert_int_equal(gathered(&w), contract_padded_bytes(&w.other));
 	next = begin_forward(&w, none);
 	assert_int_equal(gathered(&w), 0);
-	FAILS(w.rank->client, zerod_forward_end(w.rank->client, lost, 0, NULL, 0), ZEROD_E_NOT_FOUND,
+	FAILS(w.rank->client, zerod_forward_end(w.rank->client, lost, 0, NULL, 0, NULL), ZEROD_E_NOT_FOUND,
 	      "ended");
 	end_forward(&w, next, 0);
 	contract_close(w.c);
@@ -256,18 +256,20 @@ static void test_scopes_end_once_and_in_turn(void **state)
 	(void)state;
 	open_world(&w, NULL);
 	outer = begin_forward(&w, none);
-	FAILS(w.rank->client, zerod_claim_end(w.rank->client, outer, NULL, 0), ZEROD_E_STATE,
+	FAILS(w.rank->client, zerod_claim_end(w.rank->client, outer, NULL, 0, NULL), ZEROD_E_STATE,
 	      "has not ended");
 	inner = begin_forward(&w, outer);
-	FAILS(w.rank->client, zerod_forward_end(w.rank->client, outer, 1, NULL, 0), ZEROD_E_STATE,
+	FAILS(w.rank->client, zerod_forward_end(w.rank->client, outer, 1, NULL, 0, NULL), ZEROD_E_STATE,
 	      "is open inside");
 	end_forward(&w, inner, 0);
 	end_forward(&w, outer, 1);
-	FAILS(w.rank->client, zerod_forward_end(w.rank->client, outer, 1, NULL, 0), ZEROD_E_STATE,
+	FAILS(w.rank->client, zerod_forward_end(w.rank->client, outer, 1, NULL, 0, NULL), ZEROD_E_STATE,
 	      "it is a claim");
 	end_claim(&w, outer);
-	FAILS(w.rank->client, zerod_claim_end(w.rank->client, outer, NULL, 0), ZEROD_E_NOT_FOUND, "ended");
-	FAILS(w.rank->client, zerod_claim_end(w.rank->client, unknown, NULL, 0), ZEROD_E_NOT_FOUND, NULL);
+	FAILS(w.rank->client, zerod_claim_end(w.rank->client, outer, NULL, 0, NULL), ZEROD_E_NOT_FOUND,
+	      "ended");
+	FAILS(w.rank->client, zerod_claim_end(w.rank->client, unknown, NULL, 0, NULL), ZEROD_E_NOT_FOUND,
+	      NULL);
 	contract_close(w.c);
 }
 
@@ -284,7 +286,8 @@ static void test_scope_of_another_session_is_unknown(void **state)
 	scope = begin_forward(&w, none);
 	(void)touch(&w, &w.unit, scope);
 	end_forward(&w, scope, 1);
-	FAILS(stranger->client, zerod_claim_end(stranger->client, scope, NULL, 0), ZEROD_E_NOT_FOUND, NULL);
+	FAILS(stranger->client, zerod_claim_end(stranger->client, scope, NULL, 0, NULL), ZEROD_E_NOT_FOUND,
+	      NULL);
 	FAILS(stranger->client, zerod_scope_abandon(stranger->client, scope, NULL, 0), ZEROD_E_NOT_FOUND,
 	      NULL);
 	assert_int_equal(gathered(&w), contract_padded_bytes(&w.unit));
@@ -312,7 +315,7 @@ static void test_claim_ends_behind_its_streams(void **state)
 	end_forward(&w, scope, 1);
 	gate = contract_block(w.rank, stream);
 	contract_read(stream, seen, data, contract_padded_bytes(&w.unit));
-	OK(w.rank->client, zerod_claim_end(w.rank->client, scope, &stream, 1));
+	OK(w.rank->client, zerod_claim_end(w.rank->client, scope, &stream, 1, NULL));
 	assert_int_equal(gathered(&w), 0);
 	assert_int_equal(contract_device(w.c, 0).quarantine_bytes, contract_padded_bytes(&w.unit));
 	assert_ptr_not_equal(contract_gather(w.rank, &w.other, NULL), data);
@@ -413,13 +416,14 @@ static void test_contexts_nest_when_disjoint(void **state)
 	assert_int_equal(gathered(&w), contract_padded_bytes(&w.unit));
 	begin_context(&w, &both[0], 1, &inner);
 	(void)touch(&w, &w.other, inner);
-	OK(w.rank->client, zerod_context_end(w.rank->client, outer, NULL, 0));
+	OK(w.rank->client, zerod_context_end(w.rank->client, outer, NULL, 0, NULL));
 	assert_int_equal(gathered(&w), contract_padded_bytes(&w.other));
-	OK(w.rank->client, zerod_context_end(w.rank->client, inner, NULL, 0));
+	OK(w.rank->client, zerod_context_end(w.rank->client, inner, NULL, 0, NULL));
 	assert_int_equal(gathered(&w), 0);
-	FAILS(w.rank->client, zerod_context_end(w.rank->client, inner, NULL, 0), ZEROD_E_NOT_FOUND, NULL);
+	FAILS(w.rank->client, zerod_context_end(w.rank->client, inner, NULL, 0, NULL), ZEROD_E_NOT_FOUND,
+	      NULL);
 	begin_context(&w, both, 2, &outer); /* nothing was left behind */
-	OK(w.rank->client, zerod_context_end(w.rank->client, outer, NULL, 0));
+	OK(w.rank->client, zerod_context_end(w.rank->client, outer, NULL, 0, NULL));
 	contract_close(w.c);
 }
 

@@ -188,7 +188,7 @@ static void test_refusals(void **state)
 	      "all ranks have skipped it");
 	wait_and_expect(&w, &w.unit, 1);
 	contract_backward_end_all(w.c);
-	OK(w.c->ranks[1].client, zerod_backward_abandon(w.c->ranks[1].group, NULL, 0));
+	OK(w.c->ranks[1].client, zerod_backward_abandon(w.c->ranks[1].group, NULL, 0, NULL));
 	OK(rank->client, zerod_target_get(w.unit.at[0], &target)); /* its streams may read it still */
 	FAILS(rank->client, zerod_reduce_wait(w.unit.at[0], NULL, NULL, &target), ZEROD_E_STATE,
 	      "rank 1 has abandoned");
@@ -219,7 +219,7 @@ static void test_the_group_fails(void **state)
 	      "rank 1");
 	assert_int_not_equal(contract_devices(w.c).target_bytes, 0);
 	contract_expect_target(rank, &w.unit, CONTRACT_ALL(w.c), 1);
-	OK(rank->client, zerod_step_end(rank->group, &w.streams[0], 1));
+	OK(rank->client, zerod_step_end(rank->group, &w.streams[0], 1, NULL));
 	assert_int_equal(contract_devices(w.c).target_bytes, 0);
 	contract_close(w.c);
 }

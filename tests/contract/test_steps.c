@@ -83,7 +83,7 @@ static void test_no_call_waits_for_the_sums(void **state)
 			contract_expect_target(rank, &w.other, CONTRACT_ALL(w.c), 0);
 			OK(rank->client, zerod_wait(rank->client, ends[i], NULL, NULL));
 			expect_info(rank, &w, step, (float)step);
-			OK(rank->client, zerod_step_end(rank->group, &w.streams[i], 1));
+			OK(rank->client, zerod_step_end(rank->group, &w.streams[i], 1, NULL));
 			expect_info(rank, &w, step, (float)step);
 		}
 	}
@@ -180,7 +180,7 @@ static void test_scalars_for_kernels(void **state)
 			OK(rank->client, zerod_stream_synchronize(w.streams[i]));
 			expect_scalars(rank, step == 0 ? 0 : 1, (float)norm);
 			OK(rank->client, zerod_wait(rank->client, ends[i], NULL, NULL));
-			OK(rank->client, zerod_step_end(rank->group, &w.streams[i], 1));
+			OK(rank->client, zerod_step_end(rank->group, &w.streams[i], 1, NULL));
 			FAILS(rank->client, zerod_step_scalars_get(rank->group, &scalars), ZEROD_E_STATE,
 			      "ZEROD_STEP_SCALARS");
 		}

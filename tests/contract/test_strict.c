@@ -213,9 +213,9 @@ static void test_streams_keep_what_a_claim_held(void **state)
 	OK(rank->client, zerod_forward_begin(rank->group, (zerod_scope){0}, NULL, 0, &options.scope));
 	contract_others_gather(rank, &unit, NULL);
 	OK(rank->client, zerod_gather(unit.at[0], &options, NULL, &view));
-	OK(rank->client, zerod_forward_end(rank->client, options.scope, 1, NULL, 0));
+	OK(rank->client, zerod_forward_end(rank->client, options.scope, 1, NULL, 0, NULL));
 	assert_true(contract_can_touch(rank, view));
-	OK(rank->client, zerod_claim_end(rank->client, options.scope, &stream, 1));
+	OK(rank->client, zerod_claim_end(rank->client, options.scope, &stream, 1, NULL));
 	assert_true(contract_can_touch(rank, view));
 	pass(rank, stream, gate);
 	assert_false(contract_can_touch(rank, view));
@@ -294,7 +294,7 @@ static void unregister(struct contract_rank *rank, void *arg)
 {
 	struct contract_unit *unit = arg;
 
-	OK(rank->client, zerod_unit_unregister(unit->at[rank->number]));
+	OK(rank->client, zerod_unit_unregister(unit->at[rank->number], NULL));
 }
 
 static void test_units_that_end_take_their_access(void **state)
@@ -315,7 +315,7 @@ static void test_units_that_end_take_their_access(void **state)
 	contract_run(c, unregister, &kept);
 	assert_false(contract_can_touch(rank, kept_view));
 	assert_true(contract_can_touch(rank, held_view));
-	OK(rank->client, zerod_group_leave(rank->group));
+	OK(rank->client, zerod_group_leave(rank->group, NULL));
 	assert_false(contract_can_touch(rank, held_view));
 	contract_close(c);
 }

@@ -119,7 +119,7 @@ static int create_bucket(struct scene *s, const void *options)
 
 static void give_up(struct scene *s)
 {
-	OK(s->client, zerod_backward_abandon(s->group, NULL, 0));
+	OK(s->client, zerod_backward_abandon(s->group, NULL, 0, NULL));
 }
 
 static int backward(struct scene *s, const void *options)
@@ -189,7 +189,7 @@ static int step(struct scene *s, const void *options)
 	if (rc)
 		give_up(s);
 	else
-		OK(s->client, zerod_step_end(s->group, NULL, 0));
+		OK(s->client, zerod_step_end(s->group, NULL, 0, NULL));
 	return rc;
 }
 
@@ -383,7 +383,7 @@ static int get_step(struct scene *s, void *result)
 	if (rc)
 		give_up(s);
 	else
-		OK(s->client, zerod_step_end(s->group, NULL, 0));
+		OK(s->client, zerod_step_end(s->group, NULL, 0, NULL));
 	return rc;
 }
 
@@ -396,7 +396,7 @@ static int get_target(struct scene *s, void *result)
 	OK(s->client, zerod_backward_end(s->group, NULL, NULL));
 	OK(s->client, zerod_step_begin(s->group, NULL, &info, NULL));
 	rc = zerod_target_get(s->handle, result);
-	OK(s->client, zerod_step_end(s->group, NULL, 0));
+	OK(s->client, zerod_step_end(s->group, NULL, 0, NULL));
 	return rc;
 }
 

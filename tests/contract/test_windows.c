@@ -176,7 +176,7 @@ static void test_one_rank_raises(void **state)
 	open_world(&w);
 	rank = &w.c->ranks[1];
 	stream = contract_stream(rank);
-	FAILS(rank->client, zerod_backward_abandon(rank->group, NULL, 0), ZEROD_E_STATE,
+	FAILS(rank->client, zerod_backward_abandon(rank->group, NULL, 0, NULL), ZEROD_E_STATE,
 	      "rank 1 has begun no backward since its last step");
 	for (uint32_t step = 1; step <= 2; step++) {
 		begin_all(&w);
@@ -185,7 +185,7 @@ static void test_one_rank_raises(void **state)
 		task = contract_start(&w.c->ranks[0], end_and_step, &w.first);
 		OK(rank->client, zerod_bucket_reserve(w.buckets[1], w.first.at[1], NULL, &entry));
 		contract_write_gradient(rank, stream, &entry, 0, NUMEL, 1);
-		OK(rank->client, zerod_backward_abandon(rank->group, &stream, 1));
+		OK(rank->client, zerod_backward_abandon(rank->group, &stream, 1, NULL));
 		contract_finish(task);
 		if (step == 2) /* else its next backward is enough */
 			expect_abandoned(rank, &w.first);
@@ -219,7 +219,7 @@ static void raise_at(struct world *w, enum point point)
 		contract_backward_end_all(w->c);
 	else
 		task = contract_start(&w->c->ranks[0], end_and_step, &w->first);
-	OK(rank->client, zerod_backward_abandon(rank->group, NULL, 0));
+	OK(rank->client, zerod_backward_abandon(rank->group, NULL, 0, NULL));
 	if (task)
 		contract_finish(task);
 	else

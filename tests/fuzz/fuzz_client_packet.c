@@ -224,7 +224,7 @@ static void use_reductions(zerod_group *group, zerod_unit *unit)
 	(void)!zerod_backward_end(group, NULL, NULL);
 	if (zerod_step_begin(group, NULL, &info, NULL) == 0 && zerod_target_get(unit, &target) == 0)
 		touch(target.data, target.shard_numel * zerod_dtype_bytes(target.dtype));
-	(void)!zerod_step_end(group, NULL, 0);
+	(void)!zerod_step_end(group, NULL, 0, NULL);
 	(void)!zerod_bucket_destroy(bucket);
 }
 
@@ -252,7 +252,7 @@ static void use_all(zerod_client *client)
 	zerod_unit *unit;
 
 	(void)!zerod_device_get(client, 0, &device);
-	(void)!zerod_unique_id(client, 1, &id);
+	(void)!zerod_unique_id(client, 1, NULL, &id);
 	options.job = "fuzz";
 	options.world_size = 1;
 	if (zerod_group_join(client, &options, &group) != 0)
@@ -267,7 +267,7 @@ static void use_all(zerod_client *client)
 	}
 	use_allocation(client);
 	(void)!zerod_session_reset(client, NULL);
-	(void)zerod_group_leave(group);
+	(void)zerod_group_leave(group, NULL);
 }
 
 /* ---- libFuzzer ----------------------------------------------------------------------------------------- */

@@ -133,7 +133,7 @@ static void end(struct trainer *trainer)
 	zd_gemm_free(trainer->gemm);
 	for (uint32_t i = 0; i < STRESS_STREAMS; i++)
 		zerod_stream_destroy(trainer->streams[i]);
-	(void)zerod_group_leave(trainer->group);
+	(void)zerod_group_leave(trainer->group, NULL);
 	zerod_close(trainer->client);
 	for (uint32_t i = 0; i < STRESS_STREAMS; i++)
 		if (trainer->cu_streams[i])

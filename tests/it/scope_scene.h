@@ -124,7 +124,7 @@ static inline void scene_setup(const char *job, int strict)
 static inline int scene_teardown(void **state)
 {
 	(void)state;
-	assert_status(me.client, zerod_group_leave(me.group), ZEROD_OK);
+	assert_status(me.client, zerod_group_leave(me.group, NULL), ZEROD_OK);
 	assert_int_equal(gathered_bytes(&me), 0); /* whatever the test has left */
 	zerod_close(me.client);
 	return 0;

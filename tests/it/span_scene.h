@@ -200,7 +200,7 @@ static inline void rank_leave(struct rank *rank)
 	zerod_group *group = rank->group; /* NULL: it has none */
 
 	rank->group = NULL;
-	TRY(rank, zerod_group_leave(group));
+	TRY(rank, zerod_group_leave(group, NULL));
 }
 
 static inline void rank_close(struct rank *rank)
@@ -228,7 +228,7 @@ static inline int world_start_daemon(struct world *world, uint32_t d, const char
 
 static inline void world_new_id(struct world *world)
 {
-	if (zerod_unique_id(world->ranks[0].client, LOCAL, &world->id))
+	if (zerod_unique_id(world->ranks[0].client, LOCAL, NULL, &world->id))
 		fail_msg("%s", zerod_last_error(world->ranks[0].client));
 }
 

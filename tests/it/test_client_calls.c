@@ -302,7 +302,7 @@ static void test_daemon_closes(void **state)
 	}
 	assert_int_equal(zerod_gather_begin(scene.unit, NULL, &ticket), ZEROD_E_DISCONNECTED);
 	assert_string_not_equal(zerod_last_error(scene.client), "");
-	assert_int_equal(zerod_group_leave(scene.group), ZEROD_E_DISCONNECTED);
+	assert_int_equal(zerod_group_leave(scene.group, NULL), ZEROD_E_DISCONNECTED);
 	scene_close(&scene);
 }
 

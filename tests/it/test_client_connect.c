@@ -315,7 +315,7 @@ static int use_in_child(struct scene *scene, zerod_stream *stream)
 		return 3;
 	if (!strstr(zerod_last_error(scene->client), "fork"))
 		return 4;
-	if (zerod_group_leave(scene->group) != ZEROD_E_FORKED)
+	if (zerod_group_leave(scene->group, NULL) != ZEROD_E_FORKED)
 		return 5;
 	zerod_stream_destroy(stream);
 	zerod_close(scene->client);

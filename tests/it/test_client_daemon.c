@@ -248,7 +248,7 @@ static int reduce_steps(struct rank *rank)
 		expect(zerod_shard_get(rank->unit, &shard) == ZEROD_OK);
 		for (uint64_t i = 0; i < target.true_numel; i++)
 			expect(((float *)target.data)[i] == (float)((shard.offset_numel + i) % 7) * 3);
-		expect(zerod_step_end(rank->group, &stream, 1) == ZEROD_OK);
+		expect(zerod_step_end(rank->group, &stream, 1, NULL) == ZEROD_OK);
 		expect(zerod_target_get(rank->unit, &target) == ZEROD_E_STATE);
 	}
 	expect(zerod_bucket_destroy(bucket) == ZEROD_OK);
@@ -280,8 +280,8 @@ static int second_handle(struct rank *rank)
 	/* A lease is of the unit, whichever handle it was taken by. */
 	expect(publish(rank, 1) == 0);
 	expect(zerod_gather(again, NULL, NULL, NULL) == ZEROD_OK);
-	expect(zerod_unit_unregister(again) == ZEROD_OK);
-	expect(zerod_unit_unregister(rank->unit) == ZEROD_E_BUSY);
+	expect(zerod_unit_unregister(again, NULL) == ZEROD_OK);
+	expect(zerod_unit_unregister(rank->unit, NULL) == ZEROD_E_BUSY);
 	expect(zerod_release(rank->unit, NULL, 0, NULL, NULL) == ZEROD_OK);
 	options.numel = NUMEL + 1;
 	expect(zerod_unit_register(rank->group, &options, &other) == ZEROD_E_MISMATCH);
@@ -290,10 +290,10 @@ static int second_handle(struct rank *rank)
 	options.nviews = 1;
 	options.views = &view;
 	expect(zerod_unit_register(rank->group, &options, &other) == ZEROD_OK);
-	expect(zerod_unit_unregister(other) == ZEROD_OK);
+	expect(zerod_unit_unregister(other, NULL) == ZEROD_OK);
 	expect(zerod_commit(rank->group, 1, NULL) ==
 	       ZEROD_OK); /* nobody leaves while the other still needs it */
-	expect(zerod_group_leave(rank->group) == ZEROD_OK);
+	expect(zerod_group_leave(rank->group, NULL) == ZEROD_OK);
 	return 0;
 }
 

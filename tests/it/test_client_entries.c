@@ -240,7 +240,7 @@ static void test_an_abandoned_sum_has_its_streams(void **state)
 	options.flags = ZEROD_RESERVE_ACCUMULATE;
 	assert_status(scene.client, zerod_bucket_reserve(bucket, scene.unit, &options, &entry), ZEROD_OK);
 	assert_status(scene.client, zerod_bucket_submit(bucket, entry.id, &stream, 1, NULL, NULL), ZEROD_OK);
-	assert_status(scene.client, zerod_backward_abandon(scene.group, NULL, 0), ZEROD_OK);
+	assert_status(scene.client, zerod_backward_abandon(scene.group, NULL, 0, NULL), ZEROD_OK);
 	assert_int_equal(sem_post(&gate), 0);
 	zerod_stream_destroy(stream);
 	scene_close(&scene);

@@ -670,7 +670,7 @@ static void test_bad_arguments(void **state)
 	assert_int_equal(zerod_target_get(scene.unit, NULL), ZEROD_E_INVALID);
 	assert_int_equal(zerod_target_get(scene.unit, OPTIONS_OF(zerod_target, .data = NULL)), ZEROD_E_STATE);
 	assert_int_equal(zerod_free(NULL, NULL, 0), ZEROD_E_INVALID);
-	assert_int_equal(zerod_group_leave(NULL), ZEROD_OK);
+	assert_int_equal(zerod_group_leave(NULL, NULL), ZEROD_OK);
 	scene_close(&scene);
 }
 

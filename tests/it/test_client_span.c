@@ -124,7 +124,7 @@ static void test_daemon_without_communicators(void **state)
 	options.unique_id = NULL;
 	options.collectives = ZEROD_COLLECTIVES_NCCL;
 	assert_int_equal(zerod_group_join(scene.client, &options, &group), ZEROD_E_UNSUPPORTED);
-	assert_int_equal(zerod_unique_id(scene.client, LOCAL, &id), ZEROD_E_UNSUPPORTED);
+	assert_int_equal(zerod_unique_id(scene.client, LOCAL, NULL, &id), ZEROD_E_UNSUPPORTED);
 	assert_non_null(strstr(zerod_last_error(scene.client), "no communicators"));
 	assert_memory_equal(&id, &before, sizeof(id));
 	scene_close(&scene);
@@ -245,12 +245,13 @@ static void test_unique_id(void **state)
 
 	(void)state;
 	scene_connect(&scene, answer_ids, &(int){0}, 20000);
-	assert_int_equal(zerod_unique_id(scene.client, 0, &id), ZEROD_E_INVALID);
-	assert_int_equal(zerod_unique_id(scene.client, ZEROD_MAX_LOCAL_RANKS + 1, &id), ZEROD_E_INVALID);
+	assert_int_equal(zerod_unique_id(scene.client, 0, NULL, &id), ZEROD_E_INVALID);
+	assert_int_equal(zerod_unique_id(scene.client, ZEROD_MAX_LOCAL_RANKS + 1, NULL, &id),
+	                 ZEROD_E_INVALID);
 	assert_string_equal(zerod_last_error(scene.client), "local_world_size 17, expected 1 to 16");
-	assert_int_equal(zerod_unique_id(scene.client, LOCAL, NULL), ZEROD_E_INVALID);
+	assert_int_equal(zerod_unique_id(scene.client, LOCAL, NULL, NULL), ZEROD_E_INVALID);
 	memset(&id, 0xff, sizeof(id));
-	assert_status(scene.client, zerod_unique_id(scene.client, LOCAL, &id), ZEROD_OK);
+	assert_status(scene.client, zerod_unique_id(scene.client, LOCAL, NULL, &id), ZEROD_OK);
 	assert_memory_equal(&id, &expected, sizeof(id));
 	scene_close(&scene);
 }
@@ -265,7 +266,7 @@ static void test_ids_of_another_size(void **state)
 		struct scene scene = {0};
 
 		scene_connect(&scene, answer_ids, (void *)&more[i], 20000);
-		assert_int_equal(zerod_unique_id(scene.client, LOCAL, &id), ZEROD_E_PROTOCOL);
+		assert_int_equal(zerod_unique_id(scene.client, LOCAL, NULL, &id), ZEROD_E_PROTOCOL);
 		assert_memory_equal(&id, &before, sizeof(id));
 		scene_close(&scene);
 	}

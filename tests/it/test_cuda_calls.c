@@ -83,7 +83,7 @@ static void live(zerod_client *client)
 		return;
 	if (make_stream(&handle, &retained) && did(client, zerod_cuda_stream_wrap(client, handle, &stream)))
 		use_gpu(client, unit, stream);
-	(void)did(client, zerod_unit_unregister(unit));
+	(void)did(client, zerod_unit_unregister(unit, NULL));
 	zerod_stream_destroy(stream);
 	if (handle)
 		(void)scene_driver()->streamDestroy(handle);

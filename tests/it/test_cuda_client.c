@@ -476,6 +476,33 @@ static void test_update_waits_for_a_stream(void **state)
 	contract_close(c);
 }
 
+/* A held stream has still to copy out of the shard, which must be neither freed nor written before. */
+static void test_shards_stay_until_streams_have_copied(void **state)
+{
+	struct zerod_wait_options soon = ZEROD_INIT(soon);
+	struct contract_unit unit;
+	struct contract *c = scene_open(&unit);
+	struct contract_rank *rank = &c->ranks[0];
+	zerod_stream *stream = contract_stream(rank);
+	struct contract_gate *gate = contract_block(rank, stream);
+	void *data = NULL;
+
+	(void)state;
+	soon.deadline_ms = 1;
+	OK(rank->client, zerod_gather(unit.at[0], NULL, stream, &data));
+	OK(rank->client, zerod_release(unit.at[0], &stream, 1, NULL, NULL));
+	FAILS(rank->client, zerod_unit_unregister(unit.at[0], &soon), ZEROD_E_DEADLINE,
+	      "copy of this rank's");
+	FAILS(rank->client, zerod_group_leave(rank->group, &soon), ZEROD_E_DEADLINE, "copy of this rank's");
+	FAILS(rank->client, zerod_update_begin(&unit.at[0], 1, &soon, NULL), ZEROD_E_DEADLINE,
+	      "copy of this rank's");
+	contract_unblock(gate);
+	OK(rank->client, zerod_update_begin(&unit.at[0], 1, NULL, NULL)); /* goes on with it */
+	OK(rank->client, zerod_publish(&unit.at[0], 1, NULL, 0, NULL, NULL));
+	OK(rank->client, zerod_unit_unregister(unit.at[0], NULL));
+	contract_close(c);
+}
+
 /* Copies that the library makes. */
 static struct {
 	int (*copy)(zd_cu_ptr to, zd_cu_ptr from, size_t bytes, struct CUstream_st *stream);
@@ -611,6 +638,7 @@ int main(int argc, char **argv)
 	        CASE(test_release_waits_for_the_own_slice, ONE_GPU, "CUDA_DEVICE_MAX_CONNECTIONS=1"),
 	        CASE(test_second_stream_finds_the_own_slice, ONE_GPU),
 	        CASE(test_update_waits_for_a_stream, ONE_GPU),
+	        CASE(test_shards_stay_until_streams_have_copied, ONE_GPU),
 	        CASE(test_own_slice_is_left_no_more),
 	        CASE(test_later_gather_holds_nothing, ONE_GPU),
 	        CASE(test_later_gather_of_the_same_tag, ONE_GPU),

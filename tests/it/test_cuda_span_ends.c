@@ -121,14 +121,14 @@ static int rank_leave(struct rank *rank)
 	int status = zerod_session_reset(rank->client, NULL);
 
 	rank->group = NULL;
-	return status ? status : zerod_group_leave(group);
+	return status ? status : zerod_group_leave(group, NULL);
 }
 
 static int rank_obey(struct rank *rank, const struct order *order, struct answer *answer)
 {
 	switch (order->what) {
 	case MAKE_ID:
-		return zerod_unique_id(rank->client, LOCAL, &answer->id);
+		return zerod_unique_id(rank->client, LOCAL, NULL, &answer->id);
 	case JOIN:
 		return rank_join(rank, order);
 	case PLACE_GATHER:

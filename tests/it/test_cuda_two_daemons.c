@@ -118,7 +118,7 @@ static void rank_step(struct rank *rank)
 		(void)snprintf(rank->text, sizeof(rank->text), "step %llu, norm squared %g, expected %g",
 		               (unsigned long long)info.step, info.norm_squared, norm_squared());
 	}
-	TRY(rank, zerod_step_end(rank->group, &rank->stream, 1));
+	TRY(rank, zerod_step_end(rank->group, &rank->stream, 1, NULL));
 	TRY(rank, zerod_commit(rank->group, (uint64_t)step, NULL));
 }
 

@@ -90,7 +90,7 @@ static int look(struct rank *rank, float value)
 	if (zerod_step_begin(rank->group, NULL, &info, NULL) || zerod_target_get(rank->unit, &target) ||
 	    driver()->memcpyDtoHAsync(values, (zd_cu_ptr)target.data, target.true_numel * sizeof(float),
 	                              NULL) ||
-	    driver()->streamSynchronize(NULL) || zerod_step_end(rank->group, NULL, 0))
+	    driver()->streamSynchronize(NULL) || zerod_step_end(rank->group, NULL, 0, NULL))
 		return 1;
 	for (uint64_t i = 0; i < target.true_numel; i++)
 		if (values[i] != value)

@@ -77,7 +77,7 @@ static enum outcome look(struct trainer *trainer)
 
 	if (zerod_step_begin(trainer->group, NULL, &info, NULL) || zerod_target_get(trainer->unit, &target) ||
 	    trainer->driver->memcpyDtoHAsync(values, (zd_cu_ptr)target.data, sizeof(values), NULL) ||
-	    trainer->driver->streamSynchronize(NULL) || zerod_step_end(trainer->group, NULL, 0))
+	    trainer->driver->streamSynchronize(NULL) || zerod_step_end(trainer->group, NULL, 0, NULL))
 		return REFUSED;
 	for (unsigned i = 0; i < NUMEL; i++) {
 		if (values[i] != (float)i)

@@ -86,7 +86,7 @@ static void left(struct trainer *t)
 {
 	trainer_open(t);
 	TRY(t, zerod_group_barrier(t->group, NULL, NULL));
-	TRY(t, zerod_group_leave(t->group));
+	TRY(t, zerod_group_leave(t->group, NULL));
 	trainer_ready(t);
 }
 
@@ -96,7 +96,7 @@ static void registering(struct trainer *t)
 	for (unsigned i = 0;; i++) {
 		zerod_unit *unit = trainer_register(t, "u", 1u << 18, ZEROD_NO_SLOT);
 
-		TRY(t, zerod_unit_unregister(unit));
+		TRY(t, zerod_unit_unregister(unit, NULL));
 		if (i == 0)
 			trainer_ready(t);
 	}
@@ -356,7 +356,7 @@ static void ended_the_step_behind_a_stream(struct trainer *t)
 	reduce_all(t);
 	TRY(t, zerod_step_begin(t->group, NULL, OPTIONS_OF(zerod_step_info, .step = 0), NULL));
 	trainer_make_stuck(t);
-	TRY(t, zerod_step_end(t->group, &t->stuck, 1));
+	TRY(t, zerod_step_end(t->group, &t->stuck, 1, NULL));
 	trainer_ready(t);
 }
 

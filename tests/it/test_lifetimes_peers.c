@@ -237,7 +237,7 @@ static void peer_trains(struct trainer *t)
 	TRY(t, zerod_bucket_submit(t->bucket, entry.id, NULL, 0, NULL, NULL));
 	TRY(t, zerod_backward_end(t->group, NULL, NULL));
 	TRY(t, zerod_step_begin(t->group, NULL, OPTIONS_OF(zerod_step_info, .step = 0), NULL));
-	TRY(t, zerod_step_end(t->group, NULL, 0));
+	TRY(t, zerod_step_end(t->group, NULL, 0, NULL));
 	trainer_say(t, "+stepped");
 }
 

@@ -40,12 +40,12 @@ static void test_backward_finds_what_forward_touched(void **state)
 	zerod_ticket ticket = touch_begin(&me, a, scope);
 	const uint8_t *data = touch(&me, a, scope);
 	assert_int_equal(data[UNIT_BYTES - 1], 1);
-	assert_status(me.client, zerod_forward_end(me.client, scope, 1, NULL, 0), ZEROD_OK);
+	assert_status(me.client, zerod_forward_end(me.client, scope, 1, NULL, 0, NULL), ZEROD_OK);
 	assert_int_equal(gathered_bytes(&me), UNIT_BYTES);
 	assert_ptr_equal(touch(&me, a, scope), data);
 	/* tickets live as long as the claim */
 	assert_status(me.client, zerod_wait(me.client, ticket, NULL, NULL), ZEROD_OK);
-	assert_status(me.client, zerod_claim_end(me.client, scope, NULL, 0), ZEROD_OK);
+	assert_status(me.client, zerod_claim_end(me.client, scope, NULL, 0, NULL), ZEROD_OK);
 	assert_int_equal(gathered_bytes(&me), 0);
 	expect_stale(ticket);
 }
@@ -62,7 +62,7 @@ static void test_plan_and_scope_do_not_touch_each_other(void **state)
 	assert_status(me.client, zerod_release(a, NULL, 0, NULL, NULL), ZEROD_E_NOT_HELD);
 	assert_int_equal(gathered_bytes(&me), UNIT_BYTES);
 	assert_status(me.client, zerod_gather(a, NULL, NULL, NULL), ZEROD_OK);
-	assert_status(me.client, zerod_forward_end(me.client, scope, 0, NULL, 0), ZEROD_OK);
+	assert_status(me.client, zerod_forward_end(me.client, scope, 0, NULL, 0, NULL), ZEROD_OK);
 	assert_int_equal(gathered_bytes(&me), UNIT_BYTES);
 	assert_status(me.client, zerod_release(a, NULL, 0, NULL, NULL), ZEROD_OK);
 	assert_int_equal(gathered_bytes(&me), 0);
@@ -74,14 +74,14 @@ static void test_two_forwards_before_one_backward(void **state)
 	zerod_scope first = forward(&me, none);
 	(void)touch(&me, a, first);
 	(void)touch(&me, b, first);
-	assert_status(me.client, zerod_forward_end(me.client, first, 1, NULL, 0), ZEROD_OK);
+	assert_status(me.client, zerod_forward_end(me.client, first, 1, NULL, 0, NULL), ZEROD_OK);
 	zerod_scope second = forward(&me, none);
 	(void)touch(&me, b, second);
-	assert_status(me.client, zerod_forward_end(me.client, second, 1, NULL, 0), ZEROD_OK);
-	assert_status(me.client, zerod_claim_end(me.client, second, NULL, 0), ZEROD_OK);
+	assert_status(me.client, zerod_forward_end(me.client, second, 1, NULL, 0, NULL), ZEROD_OK);
+	assert_status(me.client, zerod_claim_end(me.client, second, NULL, 0, NULL), ZEROD_OK);
 	assert_int_equal(gathered_bytes(&me), 2 * UNIT_BYTES);
 	assert_int_equal(touch(&me, b, first)[0], 2);
-	assert_status(me.client, zerod_claim_end(me.client, first, NULL, 0), ZEROD_OK);
+	assert_status(me.client, zerod_claim_end(me.client, first, NULL, 0, NULL), ZEROD_OK);
 	assert_int_equal(gathered_bytes(&me), 0);
 }
 
@@ -91,8 +91,8 @@ static void test_slow_stream_keeps_what_its_claim_held(void **state)
 	struct gated gated;
 	zerod_scope scope = forward(&me, none);
 	gated_open(&me, &gated, touch(&me, a, scope));
-	assert_status(me.client, zerod_forward_end(me.client, scope, 1, NULL, 0), ZEROD_OK);
-	assert_status(me.client, zerod_claim_end(me.client, scope, &gated.stream, 1), ZEROD_OK);
+	assert_status(me.client, zerod_forward_end(me.client, scope, 1, NULL, 0, NULL), ZEROD_OK);
+	assert_status(me.client, zerod_claim_end(me.client, scope, &gated.stream, 1, NULL), ZEROD_OK);
 	assert_int_equal(gathered_bytes(&me), 0);
 	/* nothing else is placed there before the stream has read it */
 	scope = forward(&me, none);
@@ -119,13 +119,13 @@ static void test_swept_and_abandoned_scopes_have_no_tickets(void **state)
 	zerod_scope left = forward(&me, none), claim = forward(&me, left), inner = forward(&me, left);
 	zerod_ticket of_left = touch_begin(&me, a, left), of_claim = touch_begin(&me, b, claim),
 	             of_inner = touch_begin(&me, c, inner);
-	assert_status(me.client, zerod_forward_end(me.client, claim, 1, NULL, 0), ZEROD_OK);
+	assert_status(me.client, zerod_forward_end(me.client, claim, 1, NULL, 0, NULL), ZEROD_OK);
 	assert_status(me.client, zerod_scope_abandon(me.client, left, NULL, 0), ZEROD_OK);
 	expect_stale(of_left);
 	expect_stale(of_inner);
 	assert_status(me.client, zerod_wait(me.client, of_claim, NULL, NULL), ZEROD_OK);
 	assert_int_equal(gathered_bytes(&me), UNIT_BYTES);
-	assert_status(me.client, zerod_claim_end(me.client, claim, NULL, 0), ZEROD_OK);
+	assert_status(me.client, zerod_claim_end(me.client, claim, NULL, 0, NULL), ZEROD_OK);
 	left = forward(&me, none);
 	of_left = touch_begin(&me, a, left);
 	(void)forward(&me, none);
@@ -144,7 +144,7 @@ static void test_scope_is_touched_a_thousand_times(void **state)
 	expect_stale(first); /* the library keeps the newest tickets */
 	/* and those of threads that have not come to wait for theirs */
 	assert_status(me.client, zerod_wait(me.client, slow, NULL, NULL), ZEROD_OK);
-	assert_status(me.client, zerod_forward_end(me.client, scope, 0, NULL, 0), ZEROD_OK);
+	assert_status(me.client, zerod_forward_end(me.client, scope, 0, NULL, 0, NULL), ZEROD_OK);
 	assert_int_equal(gathered_bytes(&me), 0);
 }
 
@@ -178,7 +178,7 @@ static void test_threads_share_a_scope(void **state)
 		assert_int_equal(touchers[i].status, 0);
 	}
 	assert_int_equal(gathered_bytes(&me), 2 * UNIT_BYTES);
-	assert_status(me.client, zerod_forward_end(me.client, scope, 0, NULL, 0), ZEROD_OK);
+	assert_status(me.client, zerod_forward_end(me.client, scope, 0, NULL, 0, NULL), ZEROD_OK);
 	assert_int_equal(gathered_bytes(&me), 0);
 }
 
@@ -196,10 +196,10 @@ static void test_contexts_are_whole_and_disjoint(void **state)
 	assert_int_equal(inner.id, 7);
 	assert_int_equal(gathered_bytes(&me), 2 * UNIT_BYTES);
 	assert_status(me.client, zerod_context_begin(second, 1, NULL, &inner), ZEROD_OK);
-	assert_status(me.client, zerod_context_end(me.client, outer, NULL, 0), ZEROD_OK);
+	assert_status(me.client, zerod_context_end(me.client, outer, NULL, 0, NULL), ZEROD_OK);
 	assert_int_equal(gathered_bytes(&me), UNIT_BYTES);
-	assert_status(me.client, zerod_context_end(me.client, inner, NULL, 0), ZEROD_OK);
-	assert_status(me.client, zerod_context_end(me.client, inner, NULL, 0), ZEROD_E_NOT_FOUND);
+	assert_status(me.client, zerod_context_end(me.client, inner, NULL, 0, NULL), ZEROD_OK);
+	assert_status(me.client, zerod_context_end(me.client, inner, NULL, 0, NULL), ZEROD_E_NOT_FOUND);
 }
 
 /* ---- Bad input ----------------------------------------------------------------------------------------- */
@@ -226,7 +226,7 @@ static void test_arguments(void **state)
 	assert_status(me.client, zerod_release(a, NULL, 0, TAGGED("@scope 1"), NULL), ZEROD_E_INVALID);
 	assert_status(me.client, zerod_forward_begin(me.group, none, NULL, 0, NULL), ZEROD_E_INVALID);
 	assert_int_equal(zerod_forward_begin(NULL, none, NULL, 0, &scope), ZEROD_E_INVALID);
-	assert_int_equal(zerod_claim_end(NULL, scope, NULL, 0), ZEROD_E_INVALID);
+	assert_int_equal(zerod_claim_end(NULL, scope, NULL, 0, NULL), ZEROD_E_INVALID);
 	assert_status(me.client, zerod_context_begin(units, 2, NULL, &scope), ZEROD_E_INVALID);
 	assert_status(me.client, zerod_context_begin(units, 1, NULL, NULL), ZEROD_E_INVALID);
 	assert_int_equal(gathered_bytes(&me), 0);
@@ -250,16 +250,16 @@ static void test_ends_out_of_turn(void **state)
 	zerod_scope scope = forward(&me, none), context;
 	zerod_ticket ticket = touch_begin(&me, a, scope);
 	assert_status(me.client, zerod_context_begin(units, 1, NULL, &context), ZEROD_OK);
-	assert_status(me.client, zerod_claim_end(me.client, scope, NULL, 0), ZEROD_E_STATE);
-	assert_status(me.client, zerod_context_end(me.client, scope, NULL, 0), ZEROD_E_INVALID);
+	assert_status(me.client, zerod_claim_end(me.client, scope, NULL, 0, NULL), ZEROD_E_STATE);
+	assert_status(me.client, zerod_context_end(me.client, scope, NULL, 0, NULL), ZEROD_E_INVALID);
 	assert_status(me.client, zerod_scope_abandon(me.client, context, NULL, 0), ZEROD_E_INVALID);
-	assert_status(me.client, zerod_claim_end(me.client, none, NULL, 0), ZEROD_E_NOT_FOUND);
+	assert_status(me.client, zerod_claim_end(me.client, none, NULL, 0, NULL), ZEROD_E_NOT_FOUND);
 	/* and nothing has happened to the scope */
 	assert_status(me.client, zerod_wait(me.client, ticket, NULL, NULL), ZEROD_OK);
-	assert_status(me.client, zerod_forward_end(me.client, scope, 1, NULL, 0), ZEROD_OK);
-	assert_status(me.client, zerod_forward_end(me.client, scope, 1, NULL, 0), ZEROD_E_STATE);
-	assert_status(me.client, zerod_claim_end(me.client, scope, NULL, 0), ZEROD_OK);
-	assert_status(me.client, zerod_claim_end(me.client, scope, NULL, 0), ZEROD_E_NOT_FOUND);
+	assert_status(me.client, zerod_forward_end(me.client, scope, 1, NULL, 0, NULL), ZEROD_OK);
+	assert_status(me.client, zerod_forward_end(me.client, scope, 1, NULL, 0, NULL), ZEROD_E_STATE);
+	assert_status(me.client, zerod_claim_end(me.client, scope, NULL, 0, NULL), ZEROD_OK);
+	assert_status(me.client, zerod_claim_end(me.client, scope, NULL, 0, NULL), ZEROD_E_NOT_FOUND);
 	expect_text("or it has ended");
 }
 
@@ -270,7 +270,7 @@ static void test_gather_in_an_unknown_scope_leaves_no_lease(void **state)
 	options.scope.id = 123456789;
 	assert_status(me.client, zerod_gather(a, &options, NULL, NULL), ZEROD_E_NOT_FOUND);
 	assert_int_equal(gathered_bytes(&me), 0);
-	assert_status(me.client, zerod_unit_unregister(a), ZEROD_OK);
+	assert_status(me.client, zerod_unit_unregister(a, NULL), ZEROD_OK);
 }
 
 static void test_failed_gather_leaves_the_others_in_its_scope(void **state)
@@ -284,7 +284,7 @@ static void test_failed_gather_leaves_the_others_in_its_scope(void **state)
 	options.deadline_ms = 1;
 	assert_status(me.client, zerod_gather(a, &options, NULL, NULL), ZEROD_E_DEADLINE);
 	assert_status(me.client, zerod_wait(me.client, ticket, NULL, NULL), ZEROD_OK);
-	assert_status(me.client, zerod_forward_end(me.client, scope, 0, NULL, 0), ZEROD_OK);
+	assert_status(me.client, zerod_forward_end(me.client, scope, 0, NULL, 0, NULL), ZEROD_OK);
 	expect_stale(ticket);
 }
 
@@ -295,11 +295,11 @@ static void test_scopes_of_another_session(void **state)
 	struct zerod_gather_options options = ZEROD_INIT(options);
 	rank_open(&other, "other", 0);
 	zerod_scope theirs = forward(&other, none);
-	assert_status(me.client, zerod_forward_end(me.client, theirs, 1, NULL, 0), ZEROD_E_NOT_FOUND);
+	assert_status(me.client, zerod_forward_end(me.client, theirs, 1, NULL, 0, NULL), ZEROD_E_NOT_FOUND);
 	assert_status(me.client, zerod_scope_abandon(me.client, theirs, NULL, 0), ZEROD_E_NOT_FOUND);
 	options.scope = theirs;
 	assert_status(me.client, zerod_gather(a, &options, NULL, NULL), ZEROD_E_NOT_FOUND);
-	assert_status(other.client, zerod_forward_end(other.client, theirs, 0, NULL, 0), ZEROD_OK);
+	assert_status(other.client, zerod_forward_end(other.client, theirs, 0, NULL, 0, NULL), ZEROD_OK);
 	zerod_close(other.client);
 }
 

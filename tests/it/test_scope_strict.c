@@ -36,9 +36,9 @@ static void test_views_fault_when_the_claim_has_ended(void **state)
 	(void)state;
 	zerod_scope scope = forward(&me, none);
 	const uint8_t *data = touch(&me, a, scope);
-	assert_status(me.client, zerod_forward_end(me.client, scope, 1, NULL, 0), ZEROD_OK);
+	assert_status(me.client, zerod_forward_end(me.client, scope, 1, NULL, 0, NULL), ZEROD_OK);
 	assert_true(can_touch(data));
-	assert_status(me.client, zerod_claim_end(me.client, scope, NULL, 0), ZEROD_OK);
+	assert_status(me.client, zerod_claim_end(me.client, scope, NULL, 0, NULL), ZEROD_OK);
 	assert_false(can_touch(data));
 }
 
@@ -49,7 +49,7 @@ static void test_scope_and_tag_hold_the_pages_together(void **state)
 	zerod_scope scope = forward(&me, none);
 	(void)touch(&me, a, scope);
 	assert_status(me.client, zerod_gather(a, NULL, NULL, &data), ZEROD_OK);
-	assert_status(me.client, zerod_forward_end(me.client, scope, 0, NULL, 0), ZEROD_OK);
+	assert_status(me.client, zerod_forward_end(me.client, scope, 0, NULL, 0, NULL), ZEROD_OK);
 	assert_true(can_touch(data));
 	assert_status(me.client, zerod_release(a, NULL, 0, NULL, NULL), ZEROD_OK);
 	assert_false(can_touch(data));
@@ -69,8 +69,8 @@ static void test_streams_keep_the_pages_of_a_claim(void **state)
 	struct gated gated;
 	zerod_scope scope = forward(&me, none);
 	gated_open(&me, &gated, touch(&me, a, scope));
-	assert_status(me.client, zerod_forward_end(me.client, scope, 1, NULL, 0), ZEROD_OK);
-	assert_status(me.client, zerod_claim_end(me.client, scope, &gated.stream, 1), ZEROD_OK);
+	assert_status(me.client, zerod_forward_end(me.client, scope, 1, NULL, 0, NULL), ZEROD_OK);
+	assert_status(me.client, zerod_claim_end(me.client, scope, &gated.stream, 1, NULL), ZEROD_OK);
 	expect_pages_until(&gated);
 }
 
@@ -102,7 +102,7 @@ static void test_views_of_a_context_fault_when_it_has_ended(void **state)
 	assert_status(me.client, zerod_context_begin(units, 2, NULL, &context), ZEROD_OK);
 	const uint8_t *of_a = touch(&me, a, context), *of_b = touch(&me, b, context);
 	assert_true(can_touch(of_a) && can_touch(of_b));
-	assert_status(me.client, zerod_context_end(me.client, context, NULL, 0), ZEROD_OK);
+	assert_status(me.client, zerod_context_end(me.client, context, NULL, 0, NULL), ZEROD_OK);
 	assert_false(can_touch(of_a) || can_touch(of_b));
 }
 

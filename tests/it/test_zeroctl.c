@@ -98,7 +98,7 @@ static void claim(struct trainer *trainer)
 	assert_int_equal(zerod_forward_begin(trainer->group, outermost, NULL, 0, &trainer->claim), 0);
 	options.scope = trainer->claim;
 	assert_int_equal(zerod_gather(trainer->persistent, &options, NULL, NULL), 0);
-	assert_int_equal(zerod_forward_end(trainer->client, trainer->claim, 1, NULL, 0), 0);
+	assert_int_equal(zerod_forward_end(trainer->client, trainer->claim, 1, NULL, 0, NULL), 0);
 }
 
 static int start(void **state)

@@ -137,7 +137,7 @@ static void scopes_show_their_state(void **state)
 	(void)state;
 	(void)touch(&me, a, inner);
 	(void)touch(&me, b, claim);
-	assert_status(me.client, zerod_forward_end(me.client, claim, 1, NULL, 0), ZEROD_OK);
+	assert_status(me.client, zerod_forward_end(me.client, claim, 1, NULL, 0, NULL), ZEROD_OK);
 	object = zeroctl_listing(daemon_.socket_path, "scopes", "scopes");
 	assert_int_equal(json_array_size(json_object_get(object, "rows")), 3);
 	snprintf(tag, sizeof(tag), "@scope %llu", (unsigned long long)inner.id);
@@ -166,7 +166,7 @@ static void incomplete_context_says_what_it_waits_for(void **state)
 	assert_status(me.client, context.status, ZEROD_OK);
 	assert_false(table_has("scopes", "GATHERING"));
 	assert_true(table_has("scopes", "@context"));
-	assert_status(me.client, zerod_context_end(me.client, context.scope, NULL, 0), ZEROD_OK);
+	assert_status(me.client, zerod_context_end(me.client, context.scope, NULL, 0, NULL), ZEROD_OK);
 	assert_false(table_has("scopes", "@context"));
 }
 

@@ -60,7 +60,7 @@ static int update(struct rank *r)
 		if (rc != ZEROD_OK)
 			return rc;
 	}
-	rc = zerod_step_end(r->group, &r->compute, 1);
+	rc = zerod_step_end(r->group, &r->compute, 1, NULL);
 	if (rc != ZEROD_OK)
 		return charlm_rank_fail(r, rc, "ending the step", "");
 	rc = zerod_publish(r->units, CHARLM_UNITS, &r->compute, 1, NULL, NULL);

@@ -64,6 +64,8 @@ static int take_options(const struct zerod_alloc_options *given, struct zerod_al
 		rc = zd_name_check(options->name, ZD_MAX_NAME_BYTES, "allocation name", err);
 	if (!rc)
 		rc = zc_flags(options->flags, ZEROD_ALLOC_DURABLE, "zerod_alloc_options", err);
+	if (!rc)
+		rc = zc_reserved(options->reserved, "zerod_alloc_options", err);
 	if (!rc && !options->name)
 		options->name = "";
 	return rc;

@@ -471,6 +471,8 @@ static int check_reduce_options(struct zerod_reduce_options *options,
 
 	if (!rc)
 		rc = zc_flags(options->flags, flags, "zerod_reduce_options", err);
+	if (!rc)
+		rc = zc_reserved(options->reserved, "zerod_reduce_options", err);
 	if (!rc && options->nabsent > 0 && !options->absent)
 		rc = zd_err_set(err, ZEROD_E_INVALID, "absent is NULL, nabsent is %u", options->nabsent);
 	if (!rc && options->nabsent > ZD_MAX_VIEWS)

@@ -40,6 +40,8 @@ static int take_gather_options(const struct zerod_gather_options *given, struct 
 		rc = zc_flags(options->flags, ZEROD_GATHER_PREFETCH | ZEROD_GATHER_NO_SLOT,
 		              "zerod_gather_options", err);
 	if (!rc)
+		rc = zc_reserved(options->reserved, "zerod_gather_options", err);
+	if (!rc)
 		rc = zc_tag_choose(options->tag, &options->tag, err);
 	if (!rc && options->uses == 0)
 		options->uses = 1;

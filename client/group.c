@@ -35,9 +35,11 @@ static int take_options(const struct zerod_group_options *given, struct zerod_gr
 
 	if (rc)
 		return rc;
+	rc = zc_reserved(options->reserved, "zerod_group_options", err);
 	if (!options->group)
 		options->group = DEFAULT_GROUP;
-	rc = zd_name_check(options->job, ZD_MAX_NAME_BYTES, "job", err);
+	if (!rc)
+		rc = zd_name_check(options->job, ZD_MAX_NAME_BYTES, "job", err);
 	if (!rc)
 		rc = zd_name_check(options->group, ZD_MAX_NAME_BYTES, "group", err);
 	if (!rc)

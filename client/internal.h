@@ -492,6 +492,8 @@ int zc_options(void *copy, size_t known_bytes, const void *given, const char *wh
  * all. The elements before `i` have been read. */
 int zc_element(void *copy, size_t known_bytes, const void *array, uint32_t i, const char *what,
                struct zd_err *err) __attribute__((warn_unused_result));
+/* INVALID unless a field that has no meaning yet is 0. */
+int zc_reserved(uint32_t reserved, const char *what, struct zd_err *err) __attribute__((warn_unused_result));
 /* The deadline in `options`, as it was given; 0 for NULL. */
 int zc_wait_options(const struct zerod_wait_options *options, uint32_t *deadline_ms, struct zd_err *err)
         __attribute__((warn_unused_result));

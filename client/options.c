@@ -60,11 +60,21 @@ int zc_element(void *copy, size_t known_bytes, const void *array, uint32_t i, co
 	return zc_options(copy, known_bytes, element, name, err);
 }
 
+int zc_reserved(uint32_t reserved, const char *what, struct zd_err *err)
+{
+	if (reserved)
+		return zd_err_set(err, ZEROD_E_INVALID, "%s: reserved is %u, this library knows 0 alone",
+		                  what, reserved);
+	return 0;
+}
+
 int zc_wait_options(const struct zerod_wait_options *given, uint32_t *deadline_ms, struct zd_err *err)
 {
 	struct zerod_wait_options options;
 	int rc = zc_options(&options, sizeof(options), given, "zerod_wait_options", err);
 
+	if (!rc)
+		rc = zc_reserved(options.reserved, "zerod_wait_options", err);
 	if (!rc)
 		*deadline_ms = options.deadline_ms;
 	return rc;

@@ -117,6 +117,8 @@ static int check_options(const struct zerod_unit_options *options, struct zd_err
 	int rc = zd_name_check(options->name, ZD_MAX_UNIT_NAME_BYTES, "unit name", err);
 
 	if (!rc)
+		rc = zc_reserved(options->reserved, "zerod_unit_options", err);
+	if (!rc)
 		rc = zc_flags(options->flags,
 		              ZEROD_UNIT_PERSISTENT | ZEROD_UNIT_FROZEN | ZEROD_UNIT_ALL_REDUCE,
 		              "zerod_unit_options", err);
@@ -139,6 +141,8 @@ static int take_view(const struct zerod_unit_options *options, uint32_t i, struc
 {
 	int rc = zc_element(view, sizeof(*view), options->views, i, "views", err);
 
+	if (!rc)
+		rc = zc_reserved(view->reserved, "zerod_view", err);
 	if (rc)
 		return rc;
 	if (!view->name)

@@ -220,6 +220,7 @@ ZEROD_MUST_USE int zerod_session_reset(zerod_client *client, const struct zerod_
 struct zerod_device_info {
 	size_t struct_size;
 	uint32_t index;
+	uint32_t reserved;        /* 0 */
 	char name[64];            /* "host0", or the GPU's UUID */
 	uint64_t arena_bytes;     /* what the daemon may hold on this device */
 	uint64_t allocated_bytes; /* held by somebody: what is charged, in padded bytes */
@@ -289,23 +290,24 @@ struct zerod_unique_id {
 
 struct zerod_group_options {
 	size_t struct_size;
-	const char *job;      /* a namespace of the caller's uid; 1..63 bytes of UTF-8 */
-	const char *group;    /* name inside the job; 1..63 bytes; NULL: "world" */
-	uint32_t world_size;  /* 1..1024, of all daemons */
-	uint32_t rank;        /* 0..world_size-1 */
-	uint32_t device;      /* index on this node; several ranks may share a device */
-	uint32_t flags;       /* enum zerod_group_flags */
-	uint32_t deadline_ms; /* for the other ranks to come */
-	/* The same on all ranks. Given if and only if the group spans daemons. */
-	const struct zerod_unique_id *unique_id;
+	const char *job;     /* a namespace of the caller's uid; 1..63 bytes of UTF-8 */
+	const char *group;   /* name inside the job; 1..63 bytes; NULL: "world" */
+	uint32_t world_size; /* 1..1024, of all daemons */
 	/* Ranks in each daemon: ranks 0 to local_world_size - 1 in the first, and so on, as torchrun numbers
 	 * them. world_size is a multiple of it. 0: all ranks are in this daemon. */
 	uint32_t local_world_size;
-	enum zerod_collectives collectives;
+	uint32_t rank;   /* 0..world_size-1 */
+	uint32_t device; /* index on this node; several ranks may share a device */
 	/* Which device, by the name that struct zerod_device_info has for it: a GPU's UUID as
 	 * "GPU-12345678-1234-1234-1234-123456789abc", or a prefix that one device alone has. `device` is 0 or
 	 * the number of the same device. NULL: `device` counts. */
 	const char *device_uuid;
+	/* The same on all ranks. Given if and only if the group spans daemons. */
+	const struct zerod_unique_id *unique_id;
+	enum zerod_collectives collectives;
+	uint32_t flags;       /* enum zerod_group_flags */
+	uint32_t deadline_ms; /* for the other ranks to come */
+	uint32_t reserved;    /* 0 */
 };
 
 /*
@@ -412,6 +414,7 @@ struct zerod_view {
 	const char *name; /* unique in the unit; 1..127 bytes of UTF-8 */
 	uint64_t offset_numel;
 	uint32_t ndim;
+	uint32_t reserved; /* 0 */
 	uint64_t shape[ZEROD_MAX_DIMS];
 };
 
@@ -425,8 +428,8 @@ enum zerod_unit_flags {
 struct zerod_unit_options {
 	size_t struct_size;
 	const char *name; /* unique in the group; 1..127 bytes of UTF-8 */
+	uint64_t numel;   /* elements of the whole unit, at least 1 */
 	enum zerod_dtype dtype;
-	uint64_t numel;  /* elements of the whole unit, at least 1 */
 	uint32_t nviews; /* 0: one view of shape {numel} with the unit's name */
 	const struct zerod_view *views;
 	uint32_t slot;  /* ZEROD_NO_SLOT, or 1..: gathered at the slot's fixed address */
@@ -625,12 +628,13 @@ enum zerod_gather_flags {
 
 struct zerod_gather_options {
 	size_t struct_size;
-	const char *tag;  /* the holder's name, 1..31 bytes, no '@' in front; NULL: "default" */
-	uint32_t uses;    /* releases that end the lease; 0: 1 */
-	uint64_t version; /* exact version; 0: the newest, at least what this rank last published */
-	uint32_t flags;   /* enum zerod_gather_flags */
-	uint32_t deadline_ms;
+	const char *tag;   /* the holder's name, 1..31 bytes, no '@' in front; NULL: "default" */
 	zerod_scope scope; /* holds the copy in place of a tag: then no tag, one use, no prefetch */
+	uint64_t version;  /* exact version; 0: the newest, at least what this rank last published */
+	uint32_t uses;     /* releases that end the lease; 0: 1 */
+	uint32_t flags;    /* enum zerod_gather_flags */
+	uint32_t deadline_ms;
+	uint32_t reserved; /* 0 */
 };
 
 /*
@@ -824,9 +828,8 @@ ZEROD_MUST_USE int zerod_backward_begin(zerod_group *group, const struct zerod_b
 struct zerod_bucket_options {
 	size_t struct_size;
 	enum zerod_dtype dtype; /* of the gradients: any floating one */
-	uint64_t slot_bytes;    /* 0: 32 MiB; rounded up to a multiple of 256 */
 	uint32_t nslots;        /* 0: 2; at most 16 */
-	uint32_t reserved;      /* 0 */
+	uint64_t slot_bytes;    /* 0: 32 MiB; rounded up to a multiple of 256 */
 };
 
 /* Creates a bucket for this rank. Storage is taken at the first reservation of a backward and given back when
@@ -907,6 +910,7 @@ struct zerod_reduce_options {
 	uint32_t flags; /* enum zerod_reduce_flags */
 	uint32_t deadline_ms;
 	uint32_t nabsent;       /* views of the unit that have no gradient: this rank contributes zeros */
+	uint32_t reserved;      /* 0 */
 	const uint32_t *absent; /* their indices; such a view need not be written */
 };
 
@@ -1009,10 +1013,11 @@ ZEROD_MUST_USE int zerod_backward_abandon(zerod_group *group, zerod_stream *cons
 struct zerod_step_info {
 	size_t struct_size;
 	uint64_t step;       /* counts from 1 */
-	int overflow;        /* an inf or nan was seen by any rank */
 	double norm_squared; /* of the reduced gradients, over all ranks */
+	int overflow;        /* an inf or nan was seen by any rank */
 	int abandoned;       /* a rank has abandoned the window: nothing was reduced, there are no targets */
 	uint32_t abandoned_rank;
+	uint32_t reserved; /* 0 */
 };
 
 enum zerod_step_flags {
@@ -1150,13 +1155,14 @@ enum zerod_alloc_flags {
 
 struct zerod_alloc_options {
 	size_t struct_size;
-	const char *job;  /* as in zerod_group_options */
-	const char *name; /* shown by zeroctl; NULL: "" */
-	uint32_t device;
+	const char *job;    /* as in zerod_group_options */
+	const char *name;   /* shown by zeroctl; NULL: "" */
 	uint64_t bytes;     /* at least 1; rounded up to a multiple of 256 */
 	uint64_t alignment; /* power of two up to 2 MiB; 0: 256 */
-	uint32_t deadline_ms;
+	uint32_t device;
 	uint32_t flags; /* enum zerod_alloc_flags */
+	uint32_t deadline_ms;
+	uint32_t reserved; /* 0 */
 };
 
 /*

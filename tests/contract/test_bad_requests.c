@@ -430,6 +430,58 @@ static void test_unregister_before_the_step(void **state)
 	contract_close(c);
 }
 
+/* ---- Reserved fields ----------------------------------------------------------------------------------- */
+
+/* A later version may give them a meaning, which a program that sets one expects. */
+static void test_reserved_fields(void **state)
+{
+	struct zerod_wait_options wait = ZEROD_INIT(wait);
+	struct zerod_group_options join = ZEROD_INIT(join);
+	struct zerod_view view = ZEROD_INIT(view);
+	struct zerod_unit_options seen = ZEROD_INIT(seen), layer = ZEROD_INIT(layer);
+	struct zerod_gather_options gather = ZEROD_INIT(gather);
+	struct zerod_reduce_options reduce = ZEROD_INIT(reduce);
+	struct zerod_alloc_options alloc = ZEROD_INIT(alloc);
+	struct contract_unit unit, other;
+	zerod_allocation *allocation;
+	struct contract *c;
+	zerod_client *client;
+	zerod_group *group;
+	zerod_unit *handle;
+	void *data;
+
+	(void)state;
+	open_units(&c, &unit, &other);
+	client = c->ranks[0].client;
+	group = c->ranks[0].group;
+	wait.reserved = join.reserved = view.reserved = layer.reserved = 1;
+	gather.reserved = reduce.reserved = alloc.reserved = 1;
+	join.job = alloc.job = "j";
+	join.world_size = 1;
+	view.name = "v";
+	layer.name = seen.name = "layer";
+	layer.dtype = seen.dtype = ZEROD_FLOAT32;
+	layer.numel = seen.numel = 1;
+	seen.nviews = 1;
+	seen.views = &view;
+	alloc.bytes = 256;
+	REFUSED(c, client, zerod_group_barrier(group, &wait, NULL), ZEROD_E_INVALID,
+	        "wait_options: reserved");
+	REFUSED(c, client, zerod_group_join(client, &join, &group), ZEROD_E_INVALID,
+	        "group_options: reserved");
+	REFUSED(c, client, zerod_unit_register(group, &layer, &handle), ZEROD_E_INVALID,
+	        "unit_options: reserved");
+	REFUSED(c, client, zerod_unit_register(group, &seen, &handle), ZEROD_E_INVALID, "view: reserved");
+	REFUSED(c, client, zerod_gather(unit.at[0], &gather, NULL, &data), ZEROD_E_INVALID,
+	        "gather_options: reserved");
+	REFUSED(c, client,
+	        zerod_bucket_submit(contract_bucket(&c->ranks[0], 65536, 2), 1, NULL, 0, &reduce, NULL),
+	        ZEROD_E_INVALID, "reduce_options: reserved");
+	REFUSED(c, client, zerod_alloc(client, &alloc, &allocation, &data), ZEROD_E_INVALID,
+	        "alloc_options: reserved");
+	contract_close(c);
+}
+
 /* ---- Dtypes -------------------------------------------------------------------------------------------- */
 
 #define NFLOAT8S 2 /* dtypes of gradients, but not of their sums */
@@ -482,6 +534,7 @@ int main(void)
 	        CONTRACT_TEST(test_no_units),
 	        CONTRACT_TEST(test_views_of_one_name),
 	        CONTRACT_TEST(test_unregister_before_the_step),
+	        CONTRACT_TEST(test_reserved_fields),
 	        CONTRACT_TEST(test_dtypes_that_no_target_holds),
 	};
 

@@ -286,12 +286,12 @@ static void test_padding_of_a_used_block_is_zero(void **state)
 static void test_views_of_every_shape(void **state)
 {
 	enum { SIZE = sizeof(struct zerod_view) };
-	const struct zerod_view views[] = {{SIZE, "scalar", 0, 0, {0}},
-	                                   {SIZE, "empty", 1, 1, {0}},
-	                                   {SIZE, "one", 1, 3, {1, 1, 1}},
-	                                   {SIZE, "prime", 2, 2, {7, 11}},
-	                                   {SIZE, "empty at the end", 79, 2, {4, 0}}};
-	const struct zerod_view beyond = {sizeof(struct zerod_view), "beyond", 70, 1, {10}};
+	const struct zerod_view views[] = {{SIZE, "scalar", 0, 0, 0, {0}},
+	                                   {SIZE, "empty", 1, 1, 0, {0}},
+	                                   {SIZE, "one", 1, 3, 0, {1, 1, 1}},
+	                                   {SIZE, "prime", 2, 2, 0, {7, 11}},
+	                                   {SIZE, "empty at the end", 79, 2, 0, {4, 0}}};
+	const struct zerod_view beyond = {sizeof(struct zerod_view), "beyond", 70, 1, 0, {10}};
 	struct contract *c = contract_open(NULL);
 	struct zerod_unit_options options = ZEROD_INIT(options);
 	struct contract_unit unit;
@@ -353,8 +353,8 @@ static void test_mixed_dtypes_in_one_step(void **state)
 static void test_registration_with_another_shape_is_a_mismatch(void **state)
 {
 	contract_needs(CONTRACT_ONE_DAEMON);
-	const struct zerod_view view = {sizeof(view), "weight", 0, 2, {10, 100}},
-	                        turned = {sizeof(turned), "weight", 0, 2, {100, 10}};
+	const struct zerod_view view = {sizeof(view), "weight", 0, 2, 0, {10, 100}},
+	                        turned = {sizeof(turned), "weight", 0, 2, 0, {100, 10}};
 	struct contract *c = contract_open(NULL);
 	struct contract_rank *first = &c->ranks[0], *second = &c->ranks[1];
 	struct zerod_unit_options options = ZEROD_INIT(options);

@@ -253,9 +253,9 @@ static void test_multi_use_buffer_survives_all_but_the_last_release(void **state
 static void test_views_keep_no_storage(void **state)
 {
 	enum { SIZE = sizeof(struct zerod_view) };
-	const struct zerod_view views[] = {{SIZE, "weight", 0, 2, {30, 33}},
-	                                   {SIZE, "bias", 990, 1, {10}},
-	                                   {SIZE, "empty", 5, 2, {0, 7}}};
+	const struct zerod_view views[] = {{SIZE, "weight", 0, 2, 0, {30, 33}},
+	                                   {SIZE, "bias", 990, 1, 0, {10}},
+	                                   {SIZE, "empty", 5, 2, 0, {0, 7}}};
 	struct contract *c = contract_open(&(struct contract_options){.fresh = true});
 	struct contract_rank *rank = first_of(c);
 	struct zerod_unit_options options = ZEROD_INIT(options);

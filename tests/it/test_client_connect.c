@@ -342,18 +342,22 @@ static void test_fork(void **state)
 	scene_close(&scene);
 }
 
+/* The library that runs, and the header of this program. */
+static void test_version(void **state)
+{
+	(void)state;
+	assert_int_equal(zerod_version(),
+	                 ZEROD_VERSION_MAJOR * 1000000 + ZEROD_VERSION_MINOR * 1000 + ZEROD_VERSION_PATCH);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-	        cmocka_unit_test(test_connect_and_close),
-	        cmocka_unit_test(test_environment),
-	        cmocka_unit_test(test_no_daemon),
-	        cmocka_unit_test(test_path_too_long),
-	        cmocka_unit_test(test_not_zerod),
-	        cmocka_unit_test(test_nobody_answers),
-	        cmocka_unit_test(test_bad_options),
-	        cmocka_unit_test(test_faulty_hellos),
-	        cmocka_unit_test(test_fork),
+	        cmocka_unit_test(test_version),        cmocka_unit_test(test_connect_and_close),
+	        cmocka_unit_test(test_environment),    cmocka_unit_test(test_no_daemon),
+	        cmocka_unit_test(test_path_too_long),  cmocka_unit_test(test_not_zerod),
+	        cmocka_unit_test(test_nobody_answers), cmocka_unit_test(test_bad_options),
+	        cmocka_unit_test(test_faulty_hellos),  cmocka_unit_test(test_fork),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

@@ -195,19 +195,18 @@ static void test_join(void **state)
 	expect_sent(&options, (struct expected_join){0, ZD__COLLECTIVES__NCCL, 0, false});
 }
 
-/* A program that was compiled before there were such groups: what is behind its structure, and in the padding
- * at its end, says nothing. */
+/* A program that was compiled before there were such groups: what is behind its structure says nothing. */
 static void test_older_program(void **state)
 {
 	struct zerod_group_options options;
 
 	(void)state;
 	memset(&options, 0xff, sizeof(options));
-	options.struct_size = offsetof(struct zerod_group_options, unique_id);
+	options.struct_size = offsetof(struct zerod_group_options, device_uuid);
 	options.job = "job";
 	options.group = NULL;
 	options.world_size = 2;
-	options.rank = options.device = options.flags = options.deadline_ms = 0;
+	options.local_world_size = options.rank = options.device = 0;
 	expect_sent(&options, (struct expected_join){0, ZD__COLLECTIVES__COPIES, 0, false});
 }
 

@@ -1,6 +1,6 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
-# The library for programs outside: its exports, its headers alone, in the examples and in a C++ program.
+# The library for programs outside: its exports, its headers alone as C99 and C++11, in the examples and in a C++ program.
 set -u
 cd "$(dirname "$0")/../.." || exit 2
 . tests/it/tap.sh
@@ -22,14 +22,23 @@ for name in $exported; do
 done
 report $missing "it exports the functions that the headers declare, and no others"
 
+listed=$(grep -oE "\bzerod_[a-z_]+;" client/libzerod.map | tr -d ';' | sort -u)
+diff <(echo "$declared") <(echo "$listed")
+report $? "client/libzerod.map lists the functions that the headers declare, and no others"
+
 for header in include/*.h; do
 	name=${header##*/}
 	echo "#include <$name>" >"$dir/alone.c"
 	"${CC:-cc}" -std=c99 -pedantic -Wall -Wextra -Werror -fsyntax-only -Iinclude "$dir/alone.c"
 	report $? "$name is C99 and needs no other include"
-	! "${CC:-cc}" -std=c99 -Wpadded -fsyntax-only -Iinclude "$dir/alone.c" 2>&1 | grep "padding struct size"
-	report $? "no structure of $name ends with padding, which would become somebody's option"
+	! "${CC:-cc}" -std=c99 -Wpadded -fsyntax-only -Iinclude "$dir/alone.c" 2>&1 | grep padding
+	report $? "no structure of $name has a byte that belongs to no field and would become somebody's option"
 done
+
+# Beside the compiler's warning above client/structures.c asserts that, wherever the library is built.
+diff <(sed -nE 's/^struct (zerod_[a-z_]+) \{$/\1/p' include/*.h | grep -v '^zerod_unique_id$' | sort) \
+	<(sed -nE 's/^#define T struct (zerod_[a-z_]+)$/\1/p' client/structures.c | sort)
+report $? "client/structures.c has every structure of the headers"
 
 failed=0
 for example in client/examples/*.c; do
@@ -42,6 +51,13 @@ if ! command -v g++ >"$dir/which"; then
 	echo "1..$((number + 1))"
 	exit 0
 fi
+
+for header in include/*.h; do
+	name=${header##*/}
+	echo "#include <$name>" >"$dir/alone.cc"
+	g++ -std=c++11 -pedantic -Wall -Wextra -Werror -fsyntax-only -Iinclude "$dir/alone.cc"
+	report $? "$name is C++11 and needs no other include"
+done
 
 cat >"$dir/program.cc" <<'CC'
 #include <zerod.h>
@@ -67,6 +83,8 @@ int main()
 		return 2;
 	if (!std::strstr(zerod_last_error(nullptr), options.socket_path))
 		return 3;
+	if (zerod_version() != ZEROD_VERSION_MAJOR * 1000000 + ZEROD_VERSION_MINOR * 1000 + ZEROD_VERSION_PATCH)
+		return 4;
 	return std::strcmp(zerod_status_name(ZEROD_E_NOT_HELD), "NOT_HELD") != 0;
 }
 CC

@@ -14,7 +14,7 @@ _Static_assert(sizeof(void *) == 8 && sizeof(size_t) == 8, "libzerod is for mach
 #define OF(field) +sizeof(((T *)0)->field)
 /* T begins with struct_size, and the other fields fill the rest. */
 #define SOLID(fields)                                                                                        \
-	_Static_assert(offsetof(T, struct_size) == 0 && sizeof(T) == (0 OF(struct_size) fields),               \
+	_Static_assert(offsetof(T, struct_size) == 0 && sizeof(T) == (0 OF(struct_size) fields),             \
 	               "a structure with a hole")
 
 #define T struct zerod_wait_options
@@ -75,6 +75,12 @@ SOLID(OF(flags) OF(deadline_ms));
 #undef T
 #define T struct zerod_backward_end_options
 SOLID(OF(flags) OF(deadline_ms));
+#undef T
+#define T struct zerod_step_options
+SOLID(OF(flags) OF(deadline_ms));
+#undef T
+#define T struct zerod_step_scalars
+SOLID(OF(overflow) OF(norm_squared));
 #undef T
 #define T struct zerod_step_info
 SOLID(OF(step) OF(norm_squared) OF(overflow) OF(abandoned) OF(abandoned_rank) OF(reserved));

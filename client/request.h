@@ -1,0 +1,261 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * request.h - requests: from an id to the answer, alone and in batches, waited for, with a ticket, or detached.
+ *
+ * A request gets an id and an op, is packed, and is sent at once or put into its thread's batch (cork.c). No
+ * thread is there to read: of the threads that wait for answers one, the leader, reads the socket and hands
+ * out what came; when it has its own answer it leaves, and another takes over (receive.c). A round trip thus
+ * wakes one thread, the one that wanted it.
+ */
+#ifndef ZD_CLIENT_REQUEST_H
+#define ZD_CLIENT_REQUEST_H
+
+#include <poll.h>
+#include <pthread.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <sys/queue.h>
+
+#include <zerod.h>
+
+#include "base/err.h"
+#include "client/fence.h"
+#include "client/segment.h"
+#include "proto/limits.h"
+#include "proto/link.h"
+#include "proto/zerod.pb-c.h"
+
+struct zc_lease;
+struct zc_unit;
+
+/* An unpacked packet of the daemon, shared by the callers whose replies it carries. */
+struct zc_packet {
+	unsigned refs;
+	struct zd_arena arena;
+};
+
+enum zc_op_kind {
+	ZC_OP_CALL,     /* a caller waits for the reply; the op is on its stack */
+	ZC_OP_GATHER,   /* a ticket, valid while its lease lasts */
+	ZC_OP_PREFETCH, /* a ticket without a lease, consumed by the first wait */
+	ZC_OP_RELEASE,  /* the same */
+	ZC_OP_DETACHED, /* no ticket: a failure is the next call's (detached.c) */
+	ZC_OP_OTHER,    /* a ticket as a release's, of another call: `type` says which */
+};
+
+struct zc_op;
+
+/* How the tickets of one call differ from those of others. Functions that are NULL do nothing. */
+struct zc_ticket_type {
+	const char *what; /* for words, the unit's name follows where there is one: "the update of" */
+	/* A stream may be given to zerod_wait(): it then waits for op->fences and for what settle() adds.
+	 * Else a wait returns when the daemon has answered, and takes no stream. */
+	bool takes_stream;
+	/* With the lock: the daemon has granted it. An error is a reply that makes no sense: the connection
+	 * ends. */
+	int (*answered)(struct zerod_client *client, struct zc_op *op, const Zd__Reply *reply,
+	                struct zd_err *err);
+	/* With the lock: the daemon has refused it, or will not answer any more; op->status says why. */
+	void (*failed)(struct zerod_client *client, struct zc_op *op);
+	/* Without the lock, once it is granted: what this process has to do before the stream (NULL: the
+	 * calling thread) goes on. Adds to `copied`, on the client's page, what is to be awaited. */
+	int (*settle)(struct zerod_client *client, struct zc_op *op, zerod_stream *stream,
+	              struct zc_fence_merge *copied, struct zd_err *err);
+	/* With the lock: frees op->data. */
+	void (*deinit)(struct zerod_client *client, struct zc_op *op);
+};
+
+/*
+ * One request. It is in the client's table from zc_op_add() until it has been answered (CALL), consumed, or
+ * released (tickets): "in the table" is what makes a ticket valid.
+ */
+struct zc_op {
+	uint64_t id;
+	enum zc_op_kind kind;
+	bool sent;     /* not in a batch any more */
+	bool answered; /* status is set */
+	bool stale;    /* the lease ended before the answer came */
+	int status;
+	LIST_ENTRY(zc_op) in_table;
+
+	/* CALL: the packet is referenced until zc_packet_unref(); both NULL when the connection broke. */
+	const Zd__Reply *reply;
+	struct zc_packet *packet;
+
+	/* tickets */
+	const struct zc_ticket_type *type; /* OTHER */
+	void *data;                        /* the type's */
+	unsigned refs;                     /* the table's, and one for each thread that waits */
+	bool finished;                     /* in the client's list of finished tickets */
+	bool waited;                       /* GATHER: somebody knows where its buffer is */
+	uint32_t deadline_ms;
+	char *error;                 /* of the daemon; NULL: none, or no memory for it */
+	uint32_t uses;               /* GATHER: what it added to its lease; 0 in a scope */
+	const char *what;            /* DETACHED: "release", "commit", for error texts; a literal */
+	struct zc_unit *unit;        /* NULL: of no unit */
+	struct zc_lease *lease;      /* GATHER: until the lease ends or the gather fails */
+	TAILQ_ENTRY(zc_op) in_queue; /* of its lease, or of finished tickets */
+
+	/* Once answered with 0 */
+	struct zc_location buffer; /* GATHER */
+	struct zc_fences fences;   /* GATHER, and OTHER where streams may wait: on the daemon's page */
+};
+
+LIST_HEAD(zc_op_list, zc_op);
+TAILQ_HEAD(zc_op_queue, zc_op);
+
+/* Failures of detached requests that no call has reported yet. */
+struct zc_detached {
+	uint64_t nfailures;
+	struct zd_err first; /* valid while nfailures > 0 */
+};
+
+/* Ids count up, so that as many chains as there may be outstanding requests stay short without a hash
+ * function. */
+#define ZC_OP_CHAINS ZD_MAX_OUTSTANDING
+
+/* A thread that sleeps until its op is answered (op NULL: until anything is), or until it has to read. */
+struct zc_waiter {
+	pthread_cond_t wake;
+	const struct zc_op *op;
+	TAILQ_ENTRY(zc_waiter) link;
+};
+
+TAILQ_HEAD(zc_waiter_queue, zc_waiter);
+
+/* The requests that one thread has collected since it corked. Only that thread touches it, but for
+ * `link`. */
+struct zc_batch {
+	uint64_t thread; /* zc_thread_serial() */
+	unsigned depth;
+	struct zd_err failure; /* of the first packet that could not be sent */
+	unsigned count;
+	uint64_t ids[ZD_MAX_BATCH];
+	size_t nbytes;
+	uint8_t bytes[ZD_MAX_PACKET_BYTES];
+	LIST_ENTRY(zc_batch) link;
+};
+
+/* ---- request.c ----------------------------------------------------------------------------------------- */
+
+/* With the lock: */
+struct zc_op *zc_op_find(struct zerod_client *client, uint64_t id);
+void zc_op_remove(struct zc_op *op);
+/* A ticket of what needs no request: it is in the table and answered with success. Its id. */
+uint64_t zc_op_done(struct zerod_client *client, struct zc_op *op);
+/* The op is answered here, not by the daemon: the request could not be sent, or the connection broke. */
+void zc_op_fail(struct zerod_client *client, struct zc_op *op, const struct zd_err *err);
+
+/* Packets that the client has sent so far. */
+uint64_t zc_packets_sent(const struct zerod_client *client);
+/* Without the lock. The daemon has closed the connection: what it said last, perhaps the reason, is still to
+ * be read. `err` is what it is taken for otherwise. Returns what the connection broke with. */
+int zc_read_last_words(struct zerod_client *client, struct zd_err *err);
+/* Without the lock. Takes room for `count` requests of this kind. With `deadline_ns` 0 it does not wait for
+ * room, and the error is LIMIT; else DEADLINE. */
+int zc_room_take(struct zerod_client *client, Zd__Request__BodyCase body, unsigned count,
+                 uint64_t deadline_ns, struct zd_err *err) __attribute__((warn_unused_result));
+/* The same for one request whose answer is awaited, until its deadline. */
+int zc_room_await(struct zerod_client *client, const Zd__Request *request, struct zd_err *err)
+        __attribute__((warn_unused_result));
+/* With the lock: so many will not be sent. */
+void zc_room_return(struct zerod_client *client, unsigned count);
+/* Sends a packet with the requests `ids`, which have room, or fails their ops, returns their room and says
+ * why. */
+int zc_transmit(struct zerod_client *client, const uint8_t *bytes, size_t nbytes, const uint64_t *ids,
+                unsigned nids, struct zd_err *err) __attribute__((warn_unused_result));
+/* Sends a request of an op that is no CALL, or puts it into the thread's batch. It has room; the op is the
+ * table's from then on. On failure the op is gone, and so is its room. */
+int zc_post(struct zerod_client *client, struct zc_op *op, Zd__Request *request, struct zd_err *err)
+        __attribute__((warn_unused_result));
+/* Without the lock. Tells the daemon what was unmapped, unless somebody is sending: who then does so
+ * afterwards. */
+void zc_unmapped_send(struct zerod_client *client);
+
+/* ---- receive.c ----------------------------------------------------------------------------------------- */
+
+/* All with the lock held; they give it back while they block. */
+
+/* Waits on the condition until then; UINT64_MAX: for ever. Returns ETIMEDOUT, or 0 as pthread_cond_wait(). */
+int zc_cond_wait(pthread_cond_t *wake, pthread_mutex_t *lock, uint64_t deadline_ns);
+/* Waits until the op is answered. DEADLINE, without a text, when it is not in time. */
+int zc_wait_answer(struct zerod_client *client, const struct zc_op *op, uint64_t deadline_ns)
+        __attribute__((warn_unused_result));
+/* Reads, or sleeps until another thread has read. False when the deadline has passed. */
+bool zc_wait_progress(struct zerod_client *client, const struct zc_op *op, uint64_t deadline_ns);
+/* To be called by who stops waiting: somebody else may have to read now. */
+void zc_hand_over(struct zerod_client *client);
+/* Reads what is there, unless somebody else does. */
+void zc_drain(struct zerod_client *client);
+/* Takes one packet, if one comes within the timeout, and says whether; with `or_writable` also returns when
+ * the socket has room. Nobody may be reading. */
+bool zc_read(struct zerod_client *client, int timeout_ms, bool or_writable);
+/* Waits until one of them is ready, or until then, and says whether one is: in naps, for a processor that has
+ * been idle for long takes hundreds of microseconds to wake up. Needs no lock. */
+bool zc_nap(struct pollfd *fds, nfds_t nfds, uint64_t until_ns);
+/* Ends the connection: everything outstanding is answered with err->status and its text. The first break
+ * counts. */
+void zc_break(struct zerod_client *client, const struct zd_err *err);
+/* The op is answered: wakes who waits for it. */
+void zc_wake(struct zerod_client *client, const struct zc_op *op);
+void zc_packet_unref(struct zerod_client *client, struct zc_packet *packet);
+void zc_packet_free(struct zc_packet *packet);
+
+/* ---- cork.c -------------------------------------------------------------------------------------------- */
+
+/* The calling thread's batch; NULL when it has not corked. */
+struct zc_batch *zc_batch_find(struct zerod_client *client);
+/* Adds a packed request; sends what is there first when it does not fit. The op is answered with the failure
+ * if that cannot be sent. */
+void zc_batch_add(struct zerod_client *client, struct zc_batch *batch, const uint8_t *bytes, size_t nbytes,
+                  uint64_t id);
+/* The same with a request whose answer is awaited: sends all. */
+int zc_batch_add_last(struct zerod_client *client, struct zc_batch *batch, const uint8_t *bytes,
+                      size_t nbytes, uint64_t id, struct zd_err *err) __attribute__((warn_unused_result));
+/* Sends the calling thread's batch: every call that waits begins with it. A failure is in the ops and in the
+ * uncork. */
+void zc_flush(struct zerod_client *client);
+void zc_batches_free(struct zerod_client *client);
+
+/* ---- ticket.c ------------------------------------------------------------------------------------------ */
+
+/* Without the lock. The op has one reference, which becomes the table's; NULL when there is no memory. `unit`
+ * may be NULL for OTHER. */
+struct zc_op *zc_ticket_new(struct zerod_client *client, enum zc_op_kind kind, struct zc_unit *unit,
+                            uint32_t deadline_ms, struct zd_err *err);
+/* The same for OTHER. `data` is the op's when it is made, else the caller's. */
+struct zc_op *zc_ticket_new_other(struct zerod_client *client, const struct zc_ticket_type *type, void *data,
+                                  struct zc_unit *unit, uint32_t deadline_ms, struct zd_err *err);
+/* Without the lock. Sends a request of no unit, or puts it into the thread's batch, and makes its ticket.
+ * `deadline_ms` is as the caller gave it. `data` is NULL or from malloc(), and the op's, also after an
+ * error. */
+int zc_post_other(struct zerod_client *client, const struct zc_ticket_type *type, void *data,
+                  Zd__Request *request, uint32_t deadline_ms, zerod_ticket *ticket, struct zd_err *err)
+        __attribute__((warn_unused_result));
+/* Without the lock: an op that was not posted goes. */
+void zc_ticket_withdraw(struct zerod_client *client, struct zc_op *op);
+/* All others with the lock. The daemon answered a ticket; PROTOCOL when the answer makes no sense. */
+int zc_ticket_answer(struct zerod_client *client, struct zc_op *op, const Zd__Reply *reply,
+                     struct zd_err *err) __attribute__((warn_unused_result));
+/* It will not answer it; the op's status says why. */
+void zc_ticket_fail(struct zerod_client *client, struct zc_op *op, const char *error);
+/* The ticket is of no use any more: takes it out of the table, now or when it is answered. */
+void zc_ticket_drop(struct zerod_client *client, struct zc_op *op);
+/* With the lock. Answered: stays in the table for its lease, or among the finished ones, or not at all. */
+void zc_ticket_settle(struct zerod_client *client, struct zc_op *op);
+void zc_ticket_unref(struct zerod_client *client, struct zc_op *op);
+void zc_tickets_free(struct zerod_client *client);
+
+/* ---- detached.c ---------------------------------------------------------------------------------------- */
+
+/* Sends a request about the unit without a ticket, or puts it into the thread's batch. Of an error nothing
+ * was sent. `what` names the request in the text of a later failure: a string literal. */
+int zc_post_detached(struct zerod_client *client, struct zc_unit *unit, const char *what,
+                     Zd__Request *request, struct zd_err *err) __attribute__((warn_unused_result));
+/* With the lock: the daemon refused the request, or a gather that was released; the op's status says why. */
+void zc_detached_fail(struct zerod_client *client, const struct zc_op *op, const char *error);
+/* Without the lock. Returns what has failed since the last report, once; 0: nothing. */
+int zc_detached_report(struct zerod_client *client, struct zd_err *err) __attribute__((warn_unused_result));
+
+#endif

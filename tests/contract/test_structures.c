@@ -43,7 +43,7 @@ static int join(struct scene *s, const void *options)
 	int rc = zerod_group_join(s->client, options, &group);
 
 	if (!rc)
-		OK(s->client, zerod_group_leave(group));
+		OK(s->client, zerod_group_leave(group, NULL));
 	return rc;
 }
 
@@ -53,7 +53,7 @@ static int register_unit(struct scene *s, const void *options)
 	int rc = zerod_unit_register(s->group, options, &unit);
 
 	if (!rc)
-		OK(s->client, zerod_unit_unregister(unit));
+		OK(s->client, zerod_unit_unregister(unit, NULL));
 	return rc;
 }
 
@@ -103,7 +103,7 @@ static int context(struct scene *s, const void *options)
 	int rc = zerod_context_begin(&s->handle, 1, options, &scope);
 
 	if (!rc)
-		OK(s->client, zerod_context_end(s->client, scope, NULL, 0));
+		OK(s->client, zerod_context_end(s->client, scope, NULL, 0, NULL));
 	return rc;
 }
 
@@ -504,7 +504,7 @@ static int register_views(struct scene *s, const unsigned char *views, uint32_t 
 	options.views = (const void *)views;
 	rc = zerod_unit_register(s->group, &options, &unit);
 	if (!rc)
-		OK(s->client, zerod_unit_unregister(unit));
+		OK(s->client, zerod_unit_unregister(unit, NULL));
 	return rc;
 }
 

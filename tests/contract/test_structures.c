@@ -250,7 +250,7 @@ static const struct option {
 	}
         {"zerod_group_options", sizeof(group_options), UP_TO(zerod_group_options, world_size), &group_options,
          join},
-        {"zerod_unit_options", sizeof(unit_options), UP_TO(zerod_unit_options, numel), &unit_options,
+        {"zerod_unit_options", sizeof(unit_options), UP_TO(zerod_unit_options, dtype), &unit_options,
          register_unit},
         {"zerod_bucket_options", sizeof(bucket_options), UP_TO(zerod_bucket_options, dtype), &bucket_options,
          create_bucket},

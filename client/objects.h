@@ -123,6 +123,7 @@ struct zerod_group {
 	struct zc_location target;
 	enum zerod_dtype target_dtype;
 	struct zc_location scalars; /* of the bound target; segment 0: none */
+	uint64_t ending; /* the last ticket of a backward's end; 0: none, or its failure was reported */
 	LIST_HEAD(, zerod_unit) units;
 	LIST_HEAD(, zerod_bucket) buckets;
 	LIST_ENTRY(zerod_group) link;
@@ -269,6 +270,9 @@ void zc_targets_settle(struct zerod_client *client, const Zd__SessionResetReply 
 
 /* ---- reduce.c, entry.c --------------------------------------------------------------------------------- */
 
+/* PEER_LOST that the last backward's end was answered with, if nobody has waited for its ticket: the daemon
+ * tells it once. */
+int zc_backward_report(struct zerod_group *group, struct zd_err *err) __attribute__((warn_unused_result));
 /* With the lock, these two. */
 void zc_bucket_free(struct zerod_bucket *bucket);
 /* entry.c: what was asked for and no caller has got. */

@@ -26,6 +26,24 @@ static int take_backward(const Zd__Reply *reply, void *arg)
 	return rc;
 }
 
+int zc_backward_report(struct zerod_group *group, struct zd_err *err)
+{
+	struct zerod_client *client = group->client;
+	const struct zc_op *op;
+	int rc = 0;
+
+	pthread_mutex_lock(&client->lock);
+	if (group->ending)
+		zc_drain(client); /* the answer may have come */
+	op = group->ending ? zc_op_find(client, group->ending) : NULL;
+	if (op && op->answered && op->status == ZEROD_E_PEER_LOST) {
+		rc = zd_err_set(err, op->status, "%s", op->error ? op->error : "a rank is gone");
+		group->ending = 0;
+	}
+	pthread_mutex_unlock(&client->lock);
+	return rc;
+}
+
 int zerod_backward_begin(zerod_group *group, const struct zerod_backward_options *given)
 {
 	struct zerod_client *client = zc_group_client(group);
@@ -39,6 +57,8 @@ int zerod_backward_begin(zerod_group *group, const struct zerod_backward_options
 		rc = zc_options(&options, sizeof(options), given, "zerod_backward_options", beginning.err);
 	if (!rc)
 		rc = zc_check_poison(client, beginning.err);
+	if (!rc)
+		rc = zc_backward_report(group, beginning.err);
 	if (rc)
 		return rc;
 	begin.group = group->id;
@@ -88,7 +108,11 @@ int zerod_backward_end(zerod_group *group, const struct zerod_backward_end_optio
 	request.backward_end = &end;
 	if (!ticket)
 		return zc_call(client, &request, options.deadline_ms, NULL, NULL);
-	return zc_post_other(client, &end_type, NULL, &request, options.deadline_ms, ticket, err);
+	rc = zc_post_other(client, &end_type, NULL, &request, options.deadline_ms, ticket, err);
+	pthread_mutex_lock(&client->lock);
+	group->ending = rc ? 0 : ticket->id;
+	pthread_mutex_unlock(&client->lock);
+	return rc;
 }
 
 int zerod_backward_abandon(zerod_group *group, zerod_stream *const *streams, uint32_t nstreams,

@@ -141,6 +141,8 @@ int zerod_step_begin(zerod_group *group, const struct zerod_step_options *given,
 		rc = zc_check_poison(client, stepping.err);
 	if (!rc)
 		rc = zc_targets_return(group, stepping.err);
+	if (!rc)
+		rc = zc_backward_report(group, stepping.err);
 	if (rc)
 		return rc;
 	begin.group = group->id;

@@ -119,6 +119,30 @@ static void test_death_behind_its_gradient(void **state)
 	expect_told_once(RANKS, step_and_be_told, "rank 1 to begin the step");
 }
 
+/* Rank 1 has ended its backward, and never waits for the ticket: its step is refused with the reason, and not
+ * with the state that the death has left. */
+static void test_death_behind_an_end_nobody_waits_for(void **state)
+{
+	struct zerod_step_info info = ZEROD_INIT(info);
+	struct contract_rank *rank;
+	zerod_ticket ended;
+	struct scene s;
+
+	(void)state;
+	contract_needs(CONTRACT_ONE_SIDED);
+	open_scene(&s, DEAD);
+	rank = &s.c->ranks[1];
+	OK(rank->client, zerod_backward_end(rank->group, NULL, &ended));
+	AWAIT(contract_somebody_waits(s.c, "1 reduction, first unit 'w' (rank 2)"));
+	contract_leave(&s.c->ranks[DEAD]);
+	replace(&s);
+	FAILS(rank->client, zerod_step_begin(rank->group, NULL, &info, NULL), ZEROD_E_PEER_LOST, "rank 2");
+	FAILS(s.c->ranks[0].client, zerod_backward_end(s.c->ranks[0].group, NULL, NULL), ZEROD_E_PEER_LOST,
+	      "rank 2");
+	expect_the_next_window(&s);
+	contract_close(s.c);
+}
+
 /* ---- Outside backwards --------------------------------------------------------------------------------- */
 
 static const char *const wait_for_dead = "rank 2 to publish version 1";
@@ -234,6 +258,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 	        CONTRACT_TEST(test_death_before_its_gradient),
 	        CONTRACT_TEST(test_death_behind_its_gradient),
+	        CONTRACT_TEST(test_death_behind_an_end_nobody_waits_for),
 	        CONTRACT_TEST(test_silence_outside_a_backward),
 	        CONTRACT_TEST(test_two_deaths_in_a_row),
 	        CONTRACT_TEST(test_death_behind_a_gathers_answer),

@@ -25,6 +25,8 @@
  *     the ticket tells how the request ended, and makes a stream wait for it instead of the caller.
  *   - A client has room for 1024 requests that the daemon has not answered, and for 1024 more releases. Calls
  *     that return at once fail with ZEROD_E_LIMIT beyond that; calls that block wait for room first.
+ *   - A process may make no call for as long as it likes: answers wait for it, and a thread of the library
+ *     does what the daemon asks of the process.
  *   - A process that forks must not use its parent's client: every call returns ZEROD_E_FORKED.
  *   - Addresses of memory that the daemon owns are the device's: on GPUs, of GPU memory for kernels and
  *     copies of the caller's, which the CPU must not touch.

@@ -244,6 +244,24 @@ static void test_every_dtype_bit_by_bit(void **state)
 	contract_close(c);
 }
 
+/* Its gathered buffer is the shard itself. */
+static void test_a_rank_alone(void **state)
+{
+	struct contract_unit unit;
+	struct weights weights;
+	struct transfer transfer = {.unit = &unit, .weights = &weights, .sources = 1};
+	struct contract *c;
+
+	(void)state;
+	contract_needs(CONTRACT_ONE_SIDED);
+	c = contract_open(&(struct contract_options){.world_size = 1, .devices = 1});
+	unit_of(c, "w", ZEROD_FLOAT16, PRIME, &unit);
+	weights_new(&c->ranks[0], &unit, 3, &weights);
+	contract_run(c, load_one, &transfer);
+	weights_free(&weights);
+	contract_close(c);
+}
+
 static void begin_one(struct contract_rank *rank, void *arg)
 {
 	update_begin(rank, arg);
@@ -434,6 +452,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 	        CONTRACT_TEST(test_one_rank_loads_for_all),
 	        CONTRACT_TEST(test_every_dtype_bit_by_bit),
+	        CONTRACT_TEST(test_a_rank_alone),
 	        CONTRACT_TEST(test_two_ranks_with_data),
 	        CONTRACT_TEST(test_no_rank_with_data),
 	        CONTRACT_TEST(test_deadline_names_the_missing_rank),

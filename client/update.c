@@ -254,13 +254,14 @@ static int update_answered(struct zerod_client *client, struct zc_op *op, const 
                            struct zd_err *err)
 {
 	struct ticket_units *units = op->data;
+	int rc = 0;
 
-	(void)client;
-	(void)reply;
-	(void)err;
-	for (uint32_t i = 0; i < units->count; i++)
+	if (reply->body_case == ZD__REPLY__BODY_UPDATE_BEGIN)
+		rc = zc_fences_take(client, reply->update_begin->n_fences, reply->update_begin->fences,
+		                    &op->fences, err);
+	for (uint32_t i = 0; i < units->count && !rc; i++)
 		units->each[i]->granted = true;
-	return 0;
+	return rc;
 }
 
 static void update_failed(struct zerod_client *client, struct zc_op *op)
@@ -326,6 +327,7 @@ static int post_update(const struct zc_unit_list *list, zerod_unit *const *units
 		return ZEROD_E_SYSTEM;
 	request.deadline_ms = zc_deadline_ms(list->client, zc_left_ms(deadline_ns));
 	pack_update(list, &request, &update_begin);
+	update_begin.ahead = true;
 	return post(list->client, &update_ticket, mine, &request, ticket, err);
 }
 

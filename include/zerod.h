@@ -472,11 +472,12 @@ ZEROD_MUST_USE int zerod_shard_get(zerod_unit *unit, struct zerod_shard *shard);
  * Begins an update of this rank's shards of `count` units: returns when no gather reads them any more, and
  * gathers asked for later wait for the new version. The shards may then be written. Publishes of these units
  * that have a ticket and are not answered yet are waited for first.
- * With a `ticket` the call does not wait for gathers. zerod_wait() with the ticket blocks until none reads
- * the shards any more; they may be written after it, or on the stream that it was given. A publish before
- * that wait returns STATE. LIMIT: too many requests are outstanding.
- * Where the gathered buffer is the shard (see zerod_gather_begin()), it also waits until the streams of past
- * releases have passed them, and is BUSY while a lease is outstanding: which tags.
+ * With a `ticket` the call does not wait for gathers. zerod_wait() with the ticket blocks until no transfer to
+ * another rank reads the shards any more; they may be written after it, or on the stream that it was given. A
+ * publish before that wait returns STATE. LIMIT: too many requests are outstanding.
+ * Where the gathered buffer is the shard (see zerod_gather_begin()), the update comes behind the streams of
+ * past releases: the call without a ticket waits for them, and zerod_wait() with a stream makes the stream
+ * wait in place of the caller. It is BUSY while a lease is outstanding: which tags.
  * Errors, and no shard is under update: STATE (one is already), BUSY, POISONED, DEADLINE, PEER_LOST.
  */
 ZEROD_MUST_USE int zerod_update_begin(zerod_unit *const *units, uint32_t count,

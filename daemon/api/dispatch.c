@@ -85,6 +85,7 @@ static zd_fill_fn *const fills[ZD_NREQUESTS] = {
         [ZD_REQ_GROUP_JOIN] = zd_fill_group_join,
         [ZD_REQ_UNIQUE_IDS] = zd_fill_unique_ids,
         [ZD_REQ_UNIT_REGISTER] = zd_fill_unit_register,
+        [ZD_REQ_UPDATE_BEGIN] = zd_fill_update_begin,
         [ZD_REQ_SET_FROZEN] = zd_fill_set_frozen,
         [ZD_REQ_GATHER] = zd_fill_gather,
         [ZD_REQ_RELEASE] = zd_fill_release,

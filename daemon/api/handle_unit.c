@@ -84,7 +84,22 @@ int zd_args_update_begin(const Zd__Request *request, struct zd_arena *arena, str
 	args->kind = ZD_REQ_UPDATE_BEGIN;
 	args->u.publish.nunits = (uint32_t)update->n_units;
 	args->u.publish.units = update->units;
+	args->u.publish.ahead = update->ahead;
 	return 0;
+}
+
+void zd_fill_update_begin(const struct zd_reply *reply, struct zd_answer *answer)
+{
+	Zd__UpdateBeginReply *message;
+
+	if (reply->u.update_begin.value == 0)
+		return;
+	message = zd_arena_alloc(answer->arena, sizeof(*message));
+	zd__update_begin_reply__init(message);
+	message->n_fences = 1;
+	message->fences = zd_answer_fences(answer, &reply->u.update_begin, 1);
+	answer->reply.body_case = ZD__REPLY__BODY_UPDATE_BEGIN;
+	answer->reply.update_begin = message;
 }
 
 int zd_args_publish(const Zd__Request *request, struct zd_arena *arena, struct zd_args *args,

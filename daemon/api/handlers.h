@@ -34,7 +34,7 @@ zd_fill_fn zd_fill_group_join, zd_fill_unique_ids;
 /* handle_unit.c */
 zd_args_fn zd_args_unit_register, zd_args_unit_unregister, zd_args_update_begin, zd_args_publish,
         zd_args_set_persistent, zd_args_set_slot, zd_args_set_frozen, zd_args_unit_load;
-zd_fill_fn zd_fill_unit_register, zd_fill_set_frozen;
+zd_fill_fn zd_fill_unit_register, zd_fill_update_begin, zd_fill_set_frozen;
 
 /* handle_gather.c */
 zd_args_fn zd_args_gather, zd_args_release;

@@ -53,21 +53,29 @@ static void promise(struct zd_engine *e, struct zd_buffer *buffer)
 	zd_deferred_await(session, buffer, buffer->part);
 }
 
-struct zd_buffer *zd_alias_gather(struct zd_engine *e, struct zd_part *part, uint64_t version)
+int zd_alias_gather(struct zd_engine *e, struct zd_request *req, uint64_t version, struct zd_buffer **out)
 {
+	struct zd_part *part = req->u.gather.part;
 	bool early = zd_deferred_comes(part, version);
+	if (part->buffer && !TAILQ_EMPTY(&part->buffer->leases)) { /* of one that was promised, and failed */
+		int wait = zd_wait_for(req, ZD_WAIT_LEASES, 0, part->buffer->version, 0);
+		req->wait.unit = part->unit;
+		return wait;
+	}
 	struct zd_buffer *buffer = find_or_make(e, part, early);
-	zd_assert(buffer->aliased && TAILQ_EMPTY(&buffer->leases) && (early || part->version == version));
+	zd_assert(buffer->aliased && (early || part->version == version));
 	if (early)
 		promise(e, buffer);
 	else if (buffer->state == ZD_BUFFER_INFLIGHT)
 		zd_sm_move(&zd_sm_buffer, &buffer->state, ZD_BUFFER_AVAILABLE);
 	buffer->version = version;
 	buffer->stale = false;
+	buffer->prefetched = req->u.gather.prefetch;
 	buffer->device->gathers++;
 	e->gathers++;
 	buffer->transfer = e->gathers;
-	return buffer;
+	*out = buffer;
+	return 0;
 }
 
 /* Another one of the lane may have been broken, and passed by a reset since. */

@@ -151,8 +151,10 @@ static void check_part(const struct zd_engine *e, const struct zd_part *part, st
 		zd_assert(part->context->context && part->context->member == member);
 	/* Nobody reads what somebody writes, and others do not commit it. */
 	if (zd_part_is_written(part))
-		zd_assert((part->state == ZD_PART_LOADING || part->readers == count_stale_readers(part)) &&
+		zd_assert((part->state == ZD_PART_LOADING || part->early ||
+		           part->readers == count_stale_readers(part)) &&
 		          !part->unit->group->voted_step);
+	zd_assert(!part->early || zd_part_is_written(part));
 	if (part->buffer)
 		zd_assert(part->buffer->part == part && part->buffer->state != ZD_BUFFER_QUARANTINED);
 }

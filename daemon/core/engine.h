@@ -317,7 +317,8 @@ struct zd_args {
 			const uint64_t *units;
 			struct zd_fence_list fences; /* PUBLISH only */
 			bool force;                  /* PUBLISH only */
-		} publish;                           /* UPDATE_BEGIN, PUBLISH */
+			bool ahead; /* UPDATE_BEGIN: a fence may stand for the readers' end */
+		} publish;          /* UPDATE_BEGIN, PUBLISH */
 		struct {
 			uint64_t group, step;
 		} commit;
@@ -483,6 +484,7 @@ struct zd_reply {
 			struct zd_location shard;
 			uint64_t shard_numel, true_numel, padded_numel, version, target_offset_numel;
 		} unit_register;
+		struct zd_fence update_begin; /* the shards may be written when it has passed; 0: they may */
 		struct {
 			uint64_t target_offset_numel;
 		} set_frozen;

@@ -597,20 +597,6 @@ static int order_check(struct zd_request *req)
 	return 0;
 }
 
-/* Leases are left on a version that was promised, and whose publish has failed. */
-static int gather_alias(struct zd_engine *e, struct zd_request *req, uint64_t version, struct zd_buffer **out)
-{
-	struct zd_part *part = req->u.gather.part;
-	if (part->buffer && !TAILQ_EMPTY(&part->buffer->leases)) {
-		int wait = zd_wait_for(req, ZD_WAIT_LEASES, 0, part->buffer->version, 0);
-		req->wait.unit = part->unit;
-		return wait;
-	}
-	*out = zd_alias_gather(e, part, version);
-	(*out)->prefetched = req->u.gather.prefetch;
-	return 0;
-}
-
 /* The copy that is there, or a transfer into one. */
 static int gather_begin_transfer(struct zd_engine *e, struct zd_request *req, struct zd_buffer **out,
                                  struct zd_err *err)
@@ -624,7 +610,7 @@ static int gather_begin_transfer(struct zd_engine *e, struct zd_request *req, st
 	if (status != 0)
 		return status;
 	if (zd_part_is_aliased(part))
-		return gather_alias(e, req, want, out);
+		return zd_alias_gather(e, req, want, out);
 	if (buffer && buffer->prefetched) {
 		zd_buffer_drop(e, buffer); /* nobody saw the former version */
 		buffer = NULL;

@@ -158,7 +158,9 @@ struct zd_request {
 		struct {
 			struct zd_part **parts; /* owned */
 			uint32_t nparts;
-		} publish; /* UPDATE_BEGIN, PUBLISH */
+			bool ahead;                 /* UPDATE_BEGIN: a promise may be made */
+			struct zd_promise *promise; /* that was: it is kept when no part has readers */
+		} publish;                          /* UPDATE_BEGIN, PUBLISH */
 		struct {
 			uint64_t serial; /* group->commit_serial at arrival */
 		} commit;
@@ -501,6 +503,7 @@ struct zd_part {
 	uint32_t target_accesses; /* by the rank's streams, of its place in the target; lent_target.c */
 	uint8_t state;
 	uint8_t shadow; /* enum zd_shadow_state */
+	bool early; /* an update was granted ahead of its readers' end: it is neither published nor loaded */
 	bool persistent;
 	bool target_lent;         /* the rank's streams may access its place in the target; lent_target.c */
 	bool frozen;              /* the unit's own, unless its rank has changed it */

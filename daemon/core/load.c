@@ -17,6 +17,7 @@
  */
 #include "core/load.h"
 #include "core/alloc.h"
+#include "core/gather.h"
 #include "core/shadow.h"
 
 #include <stdio.h>
@@ -282,6 +283,12 @@ static int load_join(struct zd_engine *e, struct zd_request *req, struct zd_err 
 		                  unit->name, zd_sm_name(&zd_sm_part, part->state));
 	if (zd_shadow_is_owed(part))
 		return zd_shadow_undone(part, err);
+	if (part->early) {
+		int wait = zd_wait_for(req, ZD_WAIT_READERS, part->rank, part->readers,
+		                       zd_part_is_aliased(part));
+		req->wait.unit = unit;
+		return wait;
+	}
 	if (unit->load && is_copying(unit->load)) { /* one that its rank has left */
 		int wait = zd_wait_for(req, ZD_WAIT_LOAD, 0, 0, 0);
 		req->wait.unit = unit;

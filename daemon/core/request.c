@@ -69,6 +69,13 @@ static void request_free(struct zd_engine *e, struct zd_request *req)
 		e->spare_request = req;
 }
 
+/* Is it one of the outstanding requests, which are limited. One that was answered before its end is not, as a
+ * unit or a group has at most one of these. Any number may ask for persistence. */
+static bool counts(const struct zd_request *req)
+{
+	return !req->answered || req->kind == ZD_REQ_SET_PERSISTENT;
+}
+
 static void enqueue(struct zd_engine *e, struct zd_request *req)
 {
 	struct zd_session *session = req->session;
@@ -76,7 +83,7 @@ static void enqueue(struct zd_engine *e, struct zd_request *req)
 	req->queued = true;
 	HASH_ADD(hh, session->waiting, id, sizeof(req->id), req);
 	TAILQ_INSERT_TAIL(&session->requests, req, session_link);
-	session->outstanding++;
+	session->outstanding += counts(req);
 	TAILQ_INSERT_TAIL(&req->device->queue, req, device_link);
 	if (req->wants_memory)
 		req->device->memory_waiters++;
@@ -89,7 +96,7 @@ static void dequeue(struct zd_engine *e, struct zd_request *req)
 	struct zd_session *session = req->session;
 	HASH_DEL(session->waiting, req);
 	TAILQ_REMOVE(&session->requests, req, session_link);
-	session->outstanding--;
+	session->outstanding -= counts(req);
 	TAILQ_REMOVE(&req->device->queue, req, device_link);
 	if (req->wants_memory) {
 		req->device->memory_waiters--;
@@ -114,7 +121,9 @@ static void reply_well(struct zd_engine *e, const struct zd_request *req)
 
 void zd_request_answer(struct zd_engine *e, struct zd_request *req)
 {
+	uint32_t counted = req->queued && counts(req);
 	req->answered = true;
+	req->session->outstanding -= counted && !counts(req);
 	req->deadline_ns = 0; /* nobody waits for it */
 	reply_well(e, req);
 }

@@ -8,6 +8,11 @@
  * buffer mixes versions. Both are all or nothing over their units. In a shadow group an update also waits
  * until the last commit is saved (shadow.c), and begins only while all ranks are there.
  *
+ * Consumers of an aliased buffer end by themselves, since all its leases have been released. So an update of
+ * such parts may be granted ahead of their end, with a promise. A part is `early` until the promise is kept: a
+ * publish or a load of it waits for that. Transfers to other ranks are awaited in any case: a process that
+ * loses its connection goes on to write, and must not write into what another one was promised.
+ *
  * A daemon that has agreed to a commit may learn nothing more: another may have been told by all, and have
  * made it. So from its word on nothing is written, and when the group ends before the answer the commit is in
  * doubt: shards stay as they are, and their shadows too, until the daemons meet again (span.c).
@@ -18,6 +23,7 @@
 #include "base/text.h"
 #include "core/deferred.h"
 #include "core/gather.h"
+#include "core/promise.h"
 #include "core/rail.h"
 #include "core/reduce.h"
 #include "core/scope.h"
@@ -115,12 +121,72 @@ static int update_begin(struct zd_engine *e, struct zd_request *req, const struc
 	status = check_leases(req, true, err);
 	if (status != 0)
 		parts_move(req, ZD_PART_IDLE);
+	req->u.publish.ahead = args->u.publish.ahead;
 	return status;
 }
 
-/* Gathers that waited for this update go back to the version that is there. */
+/* ---- Granted ahead ------------------------------------------------------------------------------------- */
+
+/* All of them are of one rank and group: aliased, or none is. */
+static bool may_promise(const struct zd_request *req)
+{
+	return req->u.publish.ahead && req->session->state == ZD_SESSION_OPEN &&
+	       zd_part_is_aliased(req->u.publish.parts[0]);
+}
+
+/* The first that somebody reads; NULL: none. */
+static const struct zd_part *find_read(const struct zd_request *req)
+{
+	for (uint32_t i = 0; i < req->u.publish.nparts; i++) {
+		if (req->u.publish.parts[i]->readers > 0)
+			return req->u.publish.parts[i];
+	}
+	return NULL;
+}
+
+static int wait_for_readers(struct zd_request *req, const struct zd_part *part)
+{
+	int wait = zd_wait_for(req, ZD_WAIT_READERS, part->rank, part->readers, zd_part_is_aliased(part));
+	req->wait.unit = part->unit;
+	return wait;
+}
+
+static void set_early(struct zd_request *req, bool early)
+{
+	for (uint32_t i = 0; i < req->u.publish.nparts; i++)
+		req->u.publish.parts[i]->early = early;
+}
+
+static void grant_ahead(struct zd_engine *e, struct zd_request *req)
+{
+	req->u.publish.promise = zd_promise_new(e, req->session, req->device, ZD_LANE_STEPS);
+	e->reply.u.update_begin = req->u.publish.promise->fence;
+	parts_move(req, ZD_PART_UPDATING);
+	set_early(req, true);
+	zd_request_answer(e, req);
+}
+
+/* What has happened to the parts since the answer does not matter: they are read as before. */
+static int keep_promise(struct zd_engine *e, struct zd_request *req)
+{
+	const struct zd_part *part = find_read(req);
+	if (part)
+		return wait_for_readers(req, part);
+	set_early(req, false);
+	zd_promise_keep(e, req->u.publish.promise);
+	zd_dirty_group(e, req->member->group);
+	return 0;
+}
+
+/* Gathers that waited for this update go back to the version that is there. One that was granted ahead is
+ * over only with its rank's membership. */
 static void update_cancel(struct zd_engine *e, struct zd_request *req)
 {
+	if (req->answered) {
+		set_early(req, false);
+		zd_promise_break(e, req->u.publish.promise);
+		return;
+	}
 	parts_move(req, ZD_PART_IDLE);
 	zd_dirty_group(e, req->member->group);
 }
@@ -161,6 +227,8 @@ static uint32_t first_to_gather(const struct zd_part *part)
 static int update_attempt(struct zd_engine *e, struct zd_request *req, struct zd_err *err)
 {
 	const struct zd_group *group = req->member->group;
+	if (req->answered)
+		return keep_promise(e, req);
 	int status = group->shadow || group->state == ZD_GROUP_ABORTED ? zd_member_check(req->member, err)
 	                                                               : 0;
 	if (status != 0) {
@@ -169,6 +237,10 @@ static int update_attempt(struct zd_engine *e, struct zd_request *req, struct zd
 	}
 	if (group->voted_step) /* others commit the shards as they are */
 		return zd_wait_for(req, ZD_WAIT_OTHERS, 0, 0, 0);
+	if (may_promise(req) && find_read(req)) {
+		grant_ahead(e, req);
+		return wait_for_readers(req, find_read(req));
+	}
 	for (uint32_t i = 0; i < req->u.publish.nparts; i++)
 		zd_shadow_save(e, req->u.publish.parts[i]);
 	for (uint32_t i = 0; i < req->u.publish.nparts; i++) {
@@ -256,10 +328,23 @@ static int publish_check_undone(struct zd_engine *e, struct zd_request *req, str
 	return status;
 }
 
+/* The first that was granted ahead of its readers' end and is read still; NULL: none. */
+static const struct zd_part *find_early(const struct zd_request *req)
+{
+	for (uint32_t i = 0; i < req->u.publish.nparts; i++) {
+		if (req->u.publish.parts[i]->early)
+			return req->u.publish.parts[i];
+	}
+	return NULL;
+}
+
 static int publish_attempt(struct zd_engine *e, struct zd_request *req, struct zd_err *err)
 {
+	const struct zd_part *early = find_early(req);
 	if (req->pending_ops > 0)
 		return zd_wait_for(req, ZD_WAIT_FENCES, 0, 0, 0);
+	if (early)
+		return wait_for_readers(req, early);
 	int status = zd_session_check_poisoned(req->session, err); /* since it was begun */
 	if (status != 0) {
 		publish_cancel(e, req);

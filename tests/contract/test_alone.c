@@ -101,6 +101,39 @@ static void test_a_thread_waits_for_the_publish(void **state)
 	contract_close(w.c);
 }
 
+/* A consumer stands still: the update is granted, written and published on another stream behind it, and the
+ * new version is gathered, without waiting for it. */
+static void test_update_is_granted_before_its_consumers_are_through(void **state)
+{
+	uint8_t bytes[2][NUMEL * 4 + 256];
+	zerod_ticket granted, published;
+	struct contract_gate *gate;
+	struct world w;
+	void *data;
+
+	(void)state;
+	open_world(&w);
+	gate = contract_block(w.rank, w.stream);
+	data = gather(&w, w.stream);
+	contract_read(w.stream, bytes[0], data, contract_padded_bytes(&w.unit));
+	OK(w.rank->client, zerod_release(w.unit.at[0], &w.stream, 1, NULL, NULL));
+	OK(w.rank->client, zerod_update_begin(w.unit.at, 1, NULL, &granted));
+	OK(w.rank->client, zerod_wait(w.rank->client, granted, w.other, NULL));
+	contract_write_shard(w.rank, &w.unit, w.other);
+	OK(w.rank->client, zerod_publish(w.unit.at, 1, &w.other, 1, NULL, &published));
+	w.unit.version[0]++;
+	CHECK(gather(&w, w.other) == data);
+	contract_read(w.other, bytes[1], data, contract_padded_bytes(&w.unit));
+	OK(w.rank->client, zerod_release(w.unit.at[0], &w.other, 1, NULL, NULL));
+	contract_unblock(gate);
+	contract_sync(w.rank, w.stream);
+	contract_sync(w.rank, w.other);
+	for (uint64_t version = 1; version <= 2; version++)
+		CHECK_BYTES(contract_bytes_are(&w.unit, bytes[version - 1], version));
+	OK(w.rank->client, zerod_wait(w.rank->client, published, NULL, NULL));
+	contract_close(w.c);
+}
+
 /* Its version never comes, and the streams that went on are told so. */
 static void test_a_publish_that_fails(void **state)
 {
@@ -137,6 +170,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 	        CONTRACT_TEST(test_gather_returns_before_its_publish),
 	        CONTRACT_TEST(test_a_thread_waits_for_the_publish),
+	        CONTRACT_TEST(test_update_is_granted_before_its_consumers_are_through),
 	        CONTRACT_TEST(test_a_publish_that_fails),
 	};
 

@@ -64,6 +64,7 @@ static union {
 	Zd__BackwardBeginReply backward_begin;
 	Zd__BucketCreateReply bucket_create;
 	Zd__BucketReserveReply bucket_reserve;
+	Zd__UpdateBeginReply update_begin;
 	Zd__StepBeginReply step_begin, step_get;
 	Zd__AllocReply alloc;
 	Zd__ListReply list;
@@ -107,6 +108,10 @@ static void fill_body(Zd__Reply__BodyCase kind)
 		FILL(unit_register, .unit = pick_number(4), .shard = pick_location(512),
 		     .shard_numel = pick_number(128), .true_numel = pick_number(100),
 		     .padded_numel = pick_number(128), .target_offset_numel = pick_number(0));
+		break;
+	case ZD__REPLY__BODY_UPDATE_BEGIN:
+		FILL(update_begin, .n_fences = 0);
+		body.update_begin.n_fences = pick_fences(&body.update_begin.fences);
 		break;
 	case ZD__REPLY__BODY_GATHER:
 		FILL(gather, .buffer = pick_location(512), .version = pick_number(1),

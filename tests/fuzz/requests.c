@@ -280,7 +280,7 @@ static void fill_unit(Zd__Request__BodyCase kind)
 		FILL(unit_unregister, .unit = pick_id());
 		break;
 	case ZD__REQUEST__BODY_UPDATE_BEGIN:
-		FILL(update_begin, .n_units = 0);
+		FILL(update_begin, .n_units = 0, .ahead = pick(2));
 		body.update_begin.n_units = pick_units(&body.update_begin.units);
 		break;
 	case ZD__REQUEST__BODY_PUBLISH:

@@ -51,6 +51,7 @@ static bool send_out_of_turn(struct zd_sim_issue *issue)
 bool zd_sim_issue_update_begin(struct zd_sim_issue *issue)
 {
 	issue->args.kind = ZD_REQ_UPDATE_BEGIN;
+	issue->args.u.publish.ahead = zd_sim_percent(&issue->rng, 50);
 	if (issue->op->expect == ZEROD_E_STATE)
 		return send_out_of_turn(issue);
 	return pick_units(issue, not_updating) > 0 && zd_sim_issue_send(issue);

@@ -8,7 +8,7 @@
 /* ---- Clients ------------------------------------------------------------------------------------------- */
 
 enum zd_sim_item_kind {
-	ZD_SIM_ITEM_WAIT,     /* for the daemon page's fences */
+	ZD_SIM_ITEM_WAIT,     /* for the daemon page's fences; `at`: to write that shard */
 	ZD_SIM_ITEM_OWN_COPY, /* own shard -> own slice of the gathered buffer */
 	ZD_SIM_ITEM_READ,     /* a gathered buffer must hold keys[] */
 	ZD_SIM_ITEM_WRITE,    /* content `key` (shards, allocations) */

@@ -142,6 +142,14 @@ void zd_sim_owner_check(struct zd_sim_world *world, const struct zd_location *at
 #define WRITES    (BIT(ZD_SIM_ITEM_GRADIENT) | BIT(ZD_SIM_ITEM_WRITE))
 #define USES      (WRITES | BIT(ZD_SIM_ITEM_TARGET) | BIT(ZD_SIM_ITEM_READ))
 
+/* Does the stream wait for the grant of an update of that shard: it writes it when nothing reads it any more. */
+static bool waits_to_write(const struct zd_sim_session *session, const struct zd_sim_item *item,
+                           const struct zd_location *at)
+{
+	return item->kind == ZD_SIM_ITEM_WAIT && zd_sim_overlap(&item->at, at) &&
+	       !zd_fence_reached(session->daemon_page[item->fences[0].timeline], item->fences[0].value);
+}
+
 static void check_streams(struct zd_sim_world *world, const struct zd_location *at, uint32_t kinds,
                           const char *what, const struct zd_signal *signal)
 {
@@ -153,8 +161,9 @@ static void check_streams(struct zd_sim_world *world, const struct zd_location *
 			bool behind = false;
 			for (uint32_t k = 0; k < stream->count && !behind; k++) {
 				const struct zd_sim_item *item = &stream->items[stream->first + k];
-				behind = item->kind == ZD_SIM_ITEM_WAIT &&
-				         are_behind(session, item->fences, item->nfences, signal);
+				behind = (item->kind == ZD_SIM_ITEM_WAIT &&
+				          are_behind(session, item->fences, item->nfences, signal)) ||
+				         waits_to_write(session, item, at);
 				if (kinds & BIT(item->kind) && zd_sim_overlap(&item->at, at))
 					zd_sim_fail(world,
 					            "a command %s %u+%llu, which stream %u of session "

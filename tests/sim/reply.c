@@ -158,6 +158,19 @@ static void check_held(struct zd_sim_world *world, const struct zd_sim_request *
 		            reply->error);
 }
 
+/* Granted ahead: what writes the shard waits on a stream. */
+static void write_behind(struct zd_sim_world *world, struct zd_sim_session *session,
+                         struct zd_sim_handle *handle, struct zd_fence fence)
+{
+	if (fence.value == 0)
+		return;
+	handle->written = true;
+	handle->writer = (uint8_t)(fence.value % ZD_SIM_STREAMS);
+	struct zd_sim_item *item = zd_sim_stream_append(world, session, handle->writer, ZD_SIM_ITEM_WAIT);
+	item->fences[item->nfences++] = fence;
+	item->at = handle->shard;
+}
+
 static void replied_update(struct zd_sim_world *world, struct zd_sim_session *session,
                            const struct zd_sim_request *request, const struct zd_reply *reply)
 {
@@ -175,6 +188,7 @@ static void replied_update(struct zd_sim_world *world, struct zd_sim_session *se
 				check_update(world, session, request);
 				handle->updating = true;
 				handle->written = handle->undone = false;
+				write_behind(world, session, handle, reply->u.update_begin);
 				shard->next_key = shard->keys[shard->version % ZD_SIM_VERSIONS];
 			}
 			continue;

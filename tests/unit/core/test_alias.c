@@ -309,6 +309,130 @@ static void test_session_ends_before_a_publish(void **state)
 	core_end(rig.core);
 }
 
+/* ---- Updates that are granted ahead of their readers' end ---------------------------------------------- */
+
+static uint64_t update_ahead(struct rig *rig, uint64_t deadline_ns)
+{
+	struct zd_args args = {.kind = ZD_REQ_UPDATE_BEGIN,
+	                       .u.publish = {.nunits = 1, .units = &rig->unit, .ahead = true}};
+	return core_send_until(rig->core, rig->session, deadline_ns, &args);
+}
+
+static uint64_t counter_of(struct rig *rig, const struct zd_reply *update)
+{
+	assert_int_not_equal(update->u.update_begin.value, 0);
+	return core_timeline(rig->core, rig->session, update->u.update_begin.timeline);
+}
+
+static bool may_write(struct rig *rig, const struct zd_reply *update)
+{
+	uint64_t counter = counter_of(rig, update);
+	assert_true(counter != (uint64_t)ZD_FENCE_ABORTED);
+	return zd_fence_reached(counter, update->u.update_begin.value);
+}
+
+/* A consumer of the unit is under way, and an update was granted behind it. */
+static const struct zd_reply *grant(struct rig *rig)
+{
+	core_expect(rig->core, gather(rig), 0);
+	core_expect(rig->core, release(rig, (struct zd_fence){STREAM, 1}), 0);
+	return core_expect(rig->core, update_ahead(rig, 0), 0);
+}
+
+/* A whole step ahead of the streams: the update waits for consumers, the publish for both, the next gather for
+ * all of them, and no request does. */
+static void test_step_ahead_of_its_streams(void **state)
+{
+	struct rig rig;
+	(void)state;
+	start(&rig, NULL);
+	core_expect(rig.core, core_set_persistent(rig.core, rig.session, rig.unit, true), 0);
+	core_expect(rig.core, gather(&rig), 0);
+	core_expect(rig.core, release(&rig, (struct zd_fence){STREAM, 1}), 0);
+	const struct zd_reply *granted = core_expect(rig.core, update_ahead(&rig, 9), 0);
+	core_tick(rig.core, 9); /* it is answered: its deadline is over */
+	core_expect(rig.core, update(&rig), ZEROD_E_STATE);
+	const struct zd_fence fence = {PUBLISHER, 1};
+	struct zd_args args = {.kind = ZD_REQ_PUBLISH,
+	                       .u.publish = {.nunits = 1, .units = &rig.unit, .fences = {1, &fence}}};
+	uint64_t published = core_send(rig.core, rig.session, &args);
+	const struct zd_reply *next = core_expect(rig.core, gather(&rig), 0);
+	core_expect(rig.core, release(&rig, (struct zd_fence){STREAM, 2}), 0);
+	assert_false(may_write(&rig, granted));
+	core_pass(rig.core, rig.session, STREAM, 1);
+	assert_true(may_write(&rig, granted));
+	assert_false(has_passed(&rig, next));
+	core_pass(rig.core, rig.session, PUBLISHER, 1);
+	core_expect(rig.core, published, 0);
+	assert_true(has_passed(&rig, next));
+	uint64_t begun = update(&rig);
+	core_expect_waits(rig.core, begun, "1 consumer that reads");
+	core_pass(rig.core, rig.session, STREAM, 2);
+	core_expect(rig.core, begun, 0);
+	core_end(rig.core);
+}
+
+/* What was written is published when nothing reads the former version any more. */
+static void test_publish_behind_a_grant(void **state)
+{
+	struct rig rig;
+	(void)state;
+	start(&rig, NULL);
+	assert_int_equal(core_expect(rig.core, update_ahead(&rig, 0), 0)->u.update_begin.value, 0);
+	core_expect(rig.core, publish(&rig), 0);
+	const struct zd_reply *granted = grant(&rig);
+	uint64_t published = publish(&rig);
+	core_expect_waits(rig.core, published, "1 consumer that reads the shard of rank 0 of unit 'w'");
+	core_pass(rig.core, rig.session, STREAM, 1);
+	assert_true(may_write(&rig, granted));
+	core_expect(rig.core, published, 0);
+	core_end(rig.core);
+}
+
+/* So it is with bytes that are loaded. */
+static void test_load_behind_a_grant(void **state)
+{
+	struct rig rig;
+	(void)state;
+	start(&rig, NULL);
+	struct zd_args args = {.kind = ZD_REQ_ALLOC, .u.alloc = {.unit = rig.unit}};
+	uint64_t source = core_call(rig.core, rig.session, &args, 0)->u.alloc.allocation;
+	(void)grant(&rig);
+	args = (struct zd_args){.kind = ZD_REQ_UNIT_LOAD,
+	                        .u.unit_load = {.unit = rig.unit, .allocation = source}};
+	uint64_t load = core_send(rig.core, rig.session, &args);
+	core_expect_waits(rig.core, load, "1 consumer that reads the shard of rank 0 of unit 'w'");
+	core_pass(rig.core, rig.session, STREAM, 1);
+	core_expect(rig.core, load, 0);
+	core_end(rig.core);
+}
+
+/* The rank leaves its group: its streams are freed, and what they write counts for nothing. */
+static void test_rank_leaves_with_a_grant(void **state)
+{
+	struct rig rig;
+	(void)state;
+	start(&rig, NULL);
+	const struct zd_reply *granted = grant(&rig);
+	publish(&rig);
+	core_expect(rig.core, core_simple(rig.core, rig.session, ZD_REQ_GROUP_LEAVE, rig.team.group), 0);
+	assert_true(counter_of(&rig, granted) == (uint64_t)ZD_FENCE_ABORTED);
+	core_expect(rig.core, core_simple(rig.core, rig.session, ZD_REQ_SESSION_RESET, 0), 0);
+	assert_true(may_write(&rig, granted));
+	core_end(rig.core);
+}
+
+static void test_session_ends_with_a_grant(void **state)
+{
+	struct rig rig;
+	(void)state;
+	start(&rig, NULL);
+	(void)grant(&rig);
+	publish(&rig);
+	core_close(rig.core, rig.session);
+	core_end(rig.core);
+}
+
 /* ---- Other ways to hold it ----------------------------------------------------------------------------- */
 
 /* A context of more than the budget; its leases keep the update out. */
@@ -433,6 +557,11 @@ int main(void)
 	        cmocka_unit_test(test_publish_fails),
 	        cmocka_unit_test(test_reset_before_a_publish),
 	        cmocka_unit_test(test_session_ends_before_a_publish),
+	        cmocka_unit_test(test_step_ahead_of_its_streams),
+	        cmocka_unit_test(test_publish_behind_a_grant),
+	        cmocka_unit_test(test_load_behind_a_grant),
+	        cmocka_unit_test(test_rank_leaves_with_a_grant),
+	        cmocka_unit_test(test_session_ends_with_a_grant),
 	        cmocka_unit_test(test_context),
 	        cmocka_unit_test(test_unregistered_under_a_consumer),
 	        cmocka_unit_test(test_session_ends),

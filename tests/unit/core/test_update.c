@@ -114,6 +114,20 @@ static void test_update_that_ends_early_lets_gathers_go_on(void **state)
 	core_expect(rig->core, core_update(rig->core, rig->team.session[0], rig->unit), 0);
 }
 
+/* Other ranks were promised these bytes: no stream of this one may be left to keep off. */
+static void test_transfers_are_awaited_by_the_request(void **state)
+{
+	struct rig *rig = *state;
+	struct zd_args args = {.kind = ZD_REQ_UPDATE_BEGIN,
+	                       .u.publish = {.nunits = 1, .units = &rig->unit, .ahead = true}};
+	core_hold(rig->core, ZD_CMD_COPY);
+	core_expect(rig->core, core_gather(rig->core, rig->team.session[1], rig->unit), 0);
+	uint64_t update = core_send(rig->core, rig->team.session[0], &args);
+	core_expect_waits(rig->core, update, "1 transfer that reads the shard of rank 0 of unit 'w'");
+	core_unhold(rig->core, ZD_CMD_COPY);
+	assert_int_equal(core_expect(rig->core, update, 0)->u.update_begin.value, 0);
+}
+
 static void test_updates_are_all_or_nothing(void **state)
 {
 	struct rig *rig = *state;
@@ -428,6 +442,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 	        TEST(test_update_waits_for_pushes_and_gathers_wait_for_it),
 	        TEST(test_update_that_ends_early_lets_gathers_go_on),
+	        TEST(test_transfers_are_awaited_by_the_request),
 	        TEST(test_updates_are_all_or_nothing),
 	        TEST(test_list_is_granted_when_its_last_shard_is_free),
 	        TEST(test_units_of_two_groups_are_not_mixed),

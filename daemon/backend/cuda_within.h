@@ -3,8 +3,8 @@
  * cuda_within.h - what begins and ends on one GPU: fills, and copies within it.
  *
  * Such a copy would wait for the trainer's kernels, and so would a fill. They go round by another GPU
- * (cuda_detour.h); where none can be reached, they are made at home. Large fills always are. Fills signal
- * nobody, so that they and copies may overtake each other.
+ * (cuda_detour.h); where none can be reached, they are made at home. Large fills always are, and those with
+ * anything but zeros. Fills signal nobody, so that they and copies may overtake each other.
  */
 #ifndef ZD_BACKEND_CUDA_WITHIN_H
 #define ZD_BACKEND_CUDA_WITHIN_H

@@ -7,6 +7,10 @@
  * has passed. Before that, the block or slot may be promised to another buffer, its heir: the block is the
  * heir's from then on, in the accounts too, and the heir's transfer begins when this buffer is over. Heirs
  * may have heirs; none is freed before its former buffer.
+ *
+ * A poison session's buffer that was leased is filled with NaN patterns after its last transfer and fence.
+ * The fill is the buffer's last operation, so the block is quarantined until then, and an heir's transfer
+ * comes behind the fill. A session that has ended is owed no fill.
  */
 #include <stdio.h>
 #include <string.h>
@@ -111,20 +115,44 @@ static void buffer_free(struct zd_engine *e, struct zd_buffer *buffer)
 	free(buffer);
 }
 
-/* By operations, its own or those of the buffer whose memory it was promised. */
-static bool is_in_use(const struct zd_buffer *buffer)
+static void fill_done(struct zd_engine *e, struct zd_op *op, int status, const char *error,
+                      const struct zd_op_result *result)
 {
-	return buffer->transfers > 0 || buffer->watches > 0 || buffer->former;
+	struct zd_buffer *buffer = op->owner;
+	(void)status; /* a device that cannot fill shows old bytes to a stale reader, and harms nobody else */
+	(void)error;
+	(void)result;
+	buffer->filling = false;
+	zd_buffer_op_over(e, buffer);
+}
+
+static void fill(struct zd_engine *e, struct zd_buffer *buffer)
+{
+	struct zd_command command = {.kind = ZD_CMD_FILL, .device = buffer->device->index};
+	command.u.fill.dst = zd_extent_location(&buffer->extent);
+	command.u.fill.pattern = ZD_FILL_NAN;
+	buffer->fill_due = false;
+	buffer->filling = true;
+	zd_op_submit(e, buffer->unit->group->job, &command, fill_done, buffer, 0);
+}
+
+/* A quarantined buffer is in use no more. */
+static void buffer_end(struct zd_engine *e, struct zd_buffer *buffer)
+{
+	if (buffer->fill_due && zd_session_find(e, buffer->session))
+		fill(e, buffer);
+	else
+		buffer_free(e, buffer);
 }
 
 void zd_buffer_op_over(struct zd_engine *e, struct zd_buffer *buffer)
 {
 	zd_shadow_try(e, buffer->part);
-	if (is_in_use(buffer))
+	if (zd_buffer_is_in_use(buffer))
 		return;
 	zd_dirty(e, buffer->device);
 	if (buffer->state == ZD_BUFFER_QUARANTINED)
-		buffer_free(e, buffer);
+		buffer_end(e, buffer);
 	else
 		zd_alias_read_done(e, buffer);
 }
@@ -155,8 +183,8 @@ void zd_buffer_drop(struct zd_engine *e, struct zd_buffer *buffer)
 	buffer_uncharge(e, buffer);
 	zd_dirty(e, buffer->device);
 	hold_for_process(e, buffer);
-	if (!is_in_use(buffer))
-		buffer_free(e, buffer);
+	if (!zd_buffer_is_in_use(buffer))
+		buffer_end(e, buffer);
 }
 
 static void lease_free(struct zd_buffer *buffer, struct zd_lease *lease)
@@ -373,6 +401,7 @@ struct zd_lease *zd_lease_add(struct zd_engine *e, struct zd_buffer *buffer, con
 	}
 	lease->uses += uses;
 	buffer->prefetched = false;
+	buffer->fill_due = zd_part_member(buffer->part)->session->poison;
 	zd_alias_read(buffer);
 	return lease;
 }

@@ -81,10 +81,14 @@ static void check_buffer(const struct zd_engine *e, const struct zd_buffer *buff
 	zd_assert(buffer->unit->refs > 0);
 	if (buffer->former)
 		zd_assert(buffer->former->heir == buffer);
+	if (buffer->filling)
+		zd_assert(buffer->state == ZD_BUFFER_QUARANTINED && !buffer->fill_due &&
+		          buffer->transfers == 0 && buffer->watches == 0 && !buffer->former);
+	zd_assert(!buffer->fill_due || (!buffer->aliased && !buffer->prefetched));
 	if (buffer->heir) { /* its memory is the heir's */
 		zd_assert(buffer->heir->former == buffer && buffer->heir->slot == buffer->slot);
 		zd_assert(buffer->state == ZD_BUFFER_QUARANTINED && TAILQ_EMPTY(&buffer->leases));
-		zd_assert(buffer->transfers > 0 || buffer->watches > 0 || buffer->former);
+		zd_assert(zd_buffer_is_in_use(buffer));
 		return;
 	}
 	if (buffer->aliased)
@@ -111,7 +115,7 @@ static void check_buffer(const struct zd_engine *e, const struct zd_buffer *buff
 	}
 	if (buffer->state == ZD_BUFFER_QUARANTINED) {
 		zd_assert(!buffer->charged && TAILQ_EMPTY(&buffer->leases));
-		zd_assert(buffer->transfers > 0 || buffer->watches > 0 || buffer->former);
+		zd_assert(zd_buffer_is_in_use(buffer));
 		return;
 	}
 	zd_assert(buffer->charged && buffer->part->buffer == buffer && zd_part_member(buffer->part)->session);

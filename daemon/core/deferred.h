@@ -4,8 +4,8 @@
  *
  * A gather is answered although its copies cannot begin yet, as long as nothing that they wait for depends on
  * a call that a process has yet to make. They wait for two kinds of events:
- *   - the former buffer in the same memory, which has no leases any more, is over: its own transfer, and the
- *     fences of its releases;
+ *   - the former buffer in the same memory, which has no leases any more, is over: its own transfer, the
+ *     fences of its releases, and in poison mode its fill;
  *   - a rank's publish that has been asked for is done: its fences have passed.
  * Only buffers of one session follow each other: a stream of another process may be waiting for a collective
  * with this one.

@@ -616,7 +616,7 @@ struct zd_peer {
 	uint32_t uid, pid;
 	bool admin;  /* root or the configured group: sees all jobs, may kill and abort */
 	bool strict; /* its gathered buffers share no page, or no segment, with anything else */
-	bool poison; /* its gathered buffers are copies, which it overwrites when leases end */
+	bool poison; /* its gathered buffers are copies, which are filled with NaN patterns when leases end */
 	const char *name;
 };
 

@@ -555,15 +555,19 @@ static struct zd_buffer *replace(struct zd_engine *e, struct zd_buffer *buffer)
 	struct zd_part *part = buffer->part;
 	struct zd_slot *slot = buffer->slot;
 	struct zd_extent extent = buffer->extent;
+	bool fill_due = buffer->fill_due;
+	buffer->fill_due = false; /* a persistent copy is not released: its memory stays the unit's */
 	zd_buffer_drop(e, buffer);
-	return zd_buffer_new(e, part, slot, &extent, buffer);
+	struct zd_buffer *copy = zd_buffer_new(e, part, slot, &extent, buffer);
+	copy->fill_due = fill_due;
+	return copy;
 }
 
 /* The copy that is there has another version than the wanted one. */
 static int gather_refresh(struct zd_engine *e, struct zd_request *req, struct zd_buffer *buffer,
                           uint64_t version, struct zd_buffer **out)
 {
-	bool in_use = buffer->transfers > 0 || buffer->watches > 0 || buffer->former;
+	bool in_use = zd_buffer_is_in_use(buffer);
 	int wait = 0;
 	if (!TAILQ_EMPTY(&buffer->leases))
 		wait = zd_wait_for(req, ZD_WAIT_LEASES, 0, buffer->version, 0);

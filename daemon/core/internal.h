@@ -632,6 +632,8 @@ struct zd_buffer {
 	bool deferred;   /* its transfer begins, or has begun, later than it was promised; deferred.h */
 	bool aliased;    /* it is the shard itself, without an extent: alias.c */
 	bool reading;    /* aliased: it counts among the part's readers */
+	bool fill_due;   /* of a poison session that has had a lease: filled before its memory is reused */
+	bool filling;    /* that is under way */
 	struct zd_unit *unit;
 	struct zd_part *part;
 	struct zd_device *device;
@@ -655,6 +657,12 @@ struct zd_buffer {
 	TAILQ_HEAD(, zd_lease) leases;
 	TAILQ_ENTRY(zd_buffer) device_link, deferred_link;
 };
+
+/* Operations are under way: its own, or those of the buffer whose memory it was promised. */
+static inline bool zd_buffer_is_in_use(const struct zd_buffer *buffer)
+{
+	return buffer->transfers > 0 || buffer->watches > 0 || buffer->former || buffer->filling;
+}
 
 /* No lease is left and none may come: the bytes are uncharged at once, the block is free when the last op is
  * over. */

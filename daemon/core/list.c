@@ -315,6 +315,10 @@ static void buffer_waits(const struct zd_buffer *buffer, char out[ZD_WAIT_TEXT])
 		               buffer->device->index);
 		return;
 	}
+	if (buffer->filling) {
+		(void)snprintf(out, ZD_WAIT_TEXT, "its fill with NaN patterns");
+		return;
+	}
 	if (buffer->transfers > 0)
 		(void)snprintf(transfers, sizeof(transfers), "%u transfer%s", buffer->transfers,
 		               buffer->transfers == 1 ? "" : "s");

@@ -90,7 +90,7 @@ struct zd_sim_job_config {
 struct zd_sim_actor_config {
 	int job; /* -1: a stranger */
 	uint32_t rank, device, uid;
-	bool admin, strict;
+	bool admin, strict, poison;
 };
 
 struct zd_sim_config {

@@ -324,6 +324,7 @@ static void finish(struct zd_sim_world *world)
 			free(world->sessions[i]->streams[s].items);
 		free(world->sessions[i]->daemon_page);
 		free(world->sessions[i]->told_ns);
+		free(world->sessions[i]->given);
 		free(world->sessions[i]->residue);
 		free(world->sessions[i]->requests);
 		free(world->sessions[i]->mappings);
@@ -337,6 +338,7 @@ static void finish(struct zd_sim_world *world)
 	free(world->segments);
 	free(world->watches);
 	free(world->sums);
+	free(world->exposures);
 	free(world->events);
 	free(world);
 }

@@ -128,6 +128,7 @@ static bool issue_register(struct zd_sim_issue *issue)
 	issue->args.u.unit_register.views = issue->views;
 	issue->args.u.unit_register.slot = unit->slot;
 	issue->args.u.unit_register.persistent = unit->persistent;
+	issue->world->groups[issue->op->group].kept[issue->op->unit] |= unit->persistent;
 	issue->args.u.unit_register.frozen = unit->frozen;
 	if (issue->op->noise && issue->op->arg == 0 && somebody_registered(issue, issue->op->unit)) {
 		issue->args.u.unit_register.numel++;
@@ -166,6 +167,7 @@ static bool issue_set_persistent(struct zd_sim_issue *issue)
 	issue->args.kind = ZD_REQ_SET_PERSISTENT;
 	issue->args.u.set_persistent.unit = issue->handle->id;
 	issue->args.u.set_persistent.persistent = issue->op->arg & 1;
+	issue->world->groups[issue->op->group].kept[issue->op->unit] |= issue->op->arg & 1;
 	return issue->handle->id && zd_sim_issue_send(issue);
 }
 

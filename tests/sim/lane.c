@@ -118,7 +118,7 @@ static void promise_broken(struct zd_sim_world *world, uint64_t id)
 	struct zd_sim_session *session = zd_sim_session_find(world, id);
 
 	if (session)
-		session->aborted = true;
+		session->aborted = session->broken = true;
 	if (world->config.clean)
 		zd_sim_fail(world, "session %llu is aborted in a program without mistakes",
 		            (unsigned long long)id);
@@ -258,6 +258,7 @@ static void store_signal(struct zd_sim_world *world, const struct zd_command *co
 		return;
 	if (signal->timeline >= ZD_TIMELINES)
 		zd_sim_fail(world, "signal of timeline %u", signal->timeline);
+	session->broken = session->broken || failed;
 	uint64_t *counter = &session->daemon_page[signal->timeline];
 	bool aborted = *counter == (uint64_t)ZD_FENCE_ABORTED;
 	if (aborted && command->kind != ZD_CMD_SIGNAL)

@@ -60,8 +60,8 @@ static void check_reduce(struct zd_sim_world *world, const struct zd_command *co
 	const struct zd_reduce_desc *reduce = &command->u.reduce;
 
 	check_device(world, &reduce->target, command->device, "target of a reduction");
-	zd_sim_owner_check(world, &reduce->target);
-	zd_sim_streams_check(world, &reduce->target);
+	zd_sim_owner_check(world, &reduce->target, NULL);
+	zd_sim_streams_check(world, &reduce->target, NULL);
 	if (reduce->target.bytes != reduce->numel * zerod_dtype_bytes(reduce->target_dtype))
 		zd_sim_fail(world, "reduction of %llu elements into %llu bytes",
 		            (unsigned long long)reduce->numel, (unsigned long long)reduce->target.bytes);
@@ -150,7 +150,7 @@ void zd_sim_command_check(struct zd_sim_world *world, const struct zd_command *c
 		check_device(world, &command->u.copy.src, command->device, "source of a copy");
 		check_device(world, &command->u.copy.dst, command->u.copy.dst_device,
 		             "destination of a copy");
-		zd_sim_copy_check(world, &command->u.copy.src, &command->u.copy.dst, &command->signal);
+		zd_sim_copy_check(world, command);
 		if (command->u.copy.src.bytes != command->u.copy.dst.bytes)
 			zd_sim_fail(world, "copy of %llu bytes to %llu bytes",
 			            (unsigned long long)command->u.copy.src.bytes,
@@ -158,8 +158,8 @@ void zd_sim_command_check(struct zd_sim_world *world, const struct zd_command *c
 		break;
 	case ZD_CMD_FILL:
 		check_device(world, &command->u.fill.dst, command->device, "fill");
-		zd_sim_owner_check(world, &command->u.fill.dst);
-		zd_sim_streams_check(world, &command->u.fill.dst);
+		zd_sim_owner_check(world, &command->u.fill.dst, command);
+		zd_sim_streams_check(world, &command->u.fill.dst, command);
 		break;
 	case ZD_CMD_REDUCE:
 		check_reduce(world, command);
@@ -167,4 +167,5 @@ void zd_sim_command_check(struct zd_sim_world *world, const struct zd_command *c
 	default:
 		break;
 	}
+	zd_sim_poison_check(world, command);
 }

@@ -99,6 +99,6 @@ void zd_sim_destroy_check(struct zd_sim_world *world, const struct zd_command *c
 		check_session(world, world->sessions[i], command);
 	if (command->op == 0)
 		return;
-	zd_sim_owner_check(world, &whole);
-	zd_sim_streams_check(world, &whole);
+	zd_sim_owner_check(world, &whole, NULL);
+	zd_sim_streams_check(world, &whole, NULL);
 }

@@ -135,6 +135,15 @@ struct zd_sim_mapping {
 	bool told; /* to unmap it */
 };
 
+/* A gathered buffer that a poison session was given, until it is filled. */
+struct zd_sim_exposure {
+	uint64_t session;
+	uint8_t group, unit;
+	struct zd_location at;
+	uint32_t nfences;
+	struct zd_fence fences[ZD_SIM_FENCES];
+};
+
 struct zd_sim_session {
 	uint64_t id;
 	uint32_t actor, index;
@@ -143,7 +152,8 @@ struct zd_sim_session {
 	bool lingers; /* not open any more, but its process runs on */
 	bool told;    /* that it was set back to the last commit */
 	bool aborted; /* bytes that it was to get will never come; since its reset */
-	bool strict;
+	bool strict, poison;
+	bool broken; /* an abort may have freed its streams, ever: gathered bytes need not come any more */
 	struct zd_location *residue; /* while it lingers: what its process may still write */
 	uint32_t nresidue, residue_room;
 	uint64_t quarantined[4]; /* bytes of it, of each device, that must be quarantined */
@@ -155,6 +165,7 @@ struct zd_sim_session {
 	uint64_t client_page[ZD_SIM_STREAMS], *daemon_page;
 	uint64_t *
 	        told_ns; /* of each timeline: when the engine is told of the last command that signalled it */
+	uint64_t *given; /* of each timeline: the value of the last copy that was given; poison.c */
 	struct zd_sim_stream streams[ZD_SIM_STREAMS];
 	struct zd_sim_member members[ZD_SIM_GROUPS];
 	struct zd_sim_alloc allocs[ZD_SIM_ALLOCS];
@@ -195,7 +206,8 @@ struct zd_sim_group {
 	struct zd_sim_gradient gradients[ZD_SIM_BACKWARDS][ZD_SIM_UNITS][ZD_SIM_WORLD];
 	bool torn; /* a durable rank went while it wrote, and nobody committed since */
 	uint64_t committed_step;
-	bool tainted; /* something failed on the way: sums are not predicted any more */
+	bool kept[ZD_SIM_UNITS]; /* the unit has been persistent */
+	bool tainted;            /* something failed on the way: sums are not predicted any more */
 	/* what the running step must give, made when its first rank asks */
 	uint32_t step_first, step_last; /* backwards */
 	float *expected[ZD_SIM_UNITS];

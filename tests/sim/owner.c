@@ -5,7 +5,8 @@
  * Wrong bytes show sooner or later; this shows at once, when the command is given. A failed group changes
  * nothing in it: what its ranks were given is theirs until they say otherwise. A shard is written by nobody
  * but its client, but when it is set back to the last commit. A gathered buffer may be written by the copies
- * whose fences its holder was given, and nothing that the holder has queued behind these counts as a use.
+ * whose fences its holder was given, and nothing that the holder has queued behind these counts as a use; so
+ * may it be by the fill of the former buffer there, before these copies are given.
  */
 #include "sim.h"
 
@@ -63,10 +64,19 @@ void zd_sim_residue_check(struct zd_sim_world *world, const struct zd_location *
 
 /* ---- Commands ------------------------------------------------------------------------------------------ */
 
-/* Is the signal one that these fences stand for. */
-static bool are_behind(const struct zd_sim_session *session, const struct zd_fence *fences, uint32_t nfences,
-                       const struct zd_signal *signal)
+static bool is_nan_fill(const struct zd_command *by)
 {
+	return by && by->kind == ZD_CMD_FILL && by->u.fill.pattern == ZD_FILL_NAN;
+}
+
+/* Do the fences pass behind the command: is it one that they stand for, or a fill before these. NULL: no. */
+static bool are_behind(const struct zd_sim_session *session, const struct zd_fence *fences, uint32_t nfences,
+                       const struct zd_command *by)
+{
+	const struct zd_signal *signal = by ? &by->signal : NULL;
+
+	if (is_nan_fill(by))
+		return session->poison && (session->broken || zd_sim_is_promised(session, fences, nfences));
 	for (uint32_t f = 0; signal && signal->session == session->id && f < nfences; f++) {
 		if (fences[f].timeline == signal->timeline && fences[f].value >= signal->value)
 			return true;
@@ -75,10 +85,12 @@ static bool are_behind(const struct zd_sim_session *session, const struct zd_fen
 }
 
 /* `copy`: what is set back is a shard that nobody writes; zd_sim_copy_check() looks after that. */
-static const char *owned_by_handle(const struct zd_sim_session *session, const struct zd_sim_member *member,
-                                   const struct zd_sim_handle *handle, const struct zd_location *at,
-                                   bool copy, const struct zd_signal *signal)
+static const char *owned_by_handle(const struct zd_sim_session *session, uint32_t group, uint32_t unit,
+                                   const struct zd_location *at, bool copy, const struct zd_command *by)
 {
+	const struct zd_sim_member *member = &session->members[group];
+	const struct zd_sim_handle *handle = &member->handles[unit];
+
 	if (!copy && handle->id && zd_sim_overlap(&handle->shard, at))
 		return "a shard";
 	if (zd_sim_entry_held(member, &handle->entry) && zd_sim_overlap(&handle->entry.at, at))
@@ -86,14 +98,15 @@ static const char *owned_by_handle(const struct zd_sim_session *session, const s
 	for (uint32_t h = 0; h < ZD_SIM_HOLDERS; h++) {
 		const struct zd_sim_lease *lease = &handle->leases[h];
 		if (lease->uses && zd_sim_overlap(&lease->buffer, at) &&
-		    !are_behind(session, lease->fences, lease->nfences, signal))
+		    !are_behind(session, lease->fences, lease->nfences, by) &&
+		    !(is_nan_fill(by) && zd_sim_is_ending(session, group, unit, h)))
 			return "a gathered buffer that is held";
 	}
 	return NULL;
 }
 
 static const char *owned_by_session(const struct zd_sim_session *session, uint32_t ngroups,
-                                    const struct zd_location *at, bool copy, const struct zd_signal *signal)
+                                    const struct zd_location *at, bool copy, const struct zd_command *by)
 {
 	const char *what = NULL;
 
@@ -110,18 +123,18 @@ static const char *owned_by_session(const struct zd_sim_session *session, uint32
 		if (member->stepping && !member->beginning && zd_sim_overlap(&member->target, at))
 			what = "a target that its rank reads";
 		for (uint32_t u = 0; u < ZD_SIM_UNITS && member->id && !what; u++)
-			what = owned_by_handle(session, member, &member->handles[u], at, copy, signal);
+			what = owned_by_handle(session, g, u, at, copy, by);
 	}
 	return what;
 }
 
 static void check_owners(struct zd_sim_world *world, const struct zd_location *at, bool copy,
-                         const struct zd_signal *signal)
+                         const struct zd_command *by)
 {
 	for (uint32_t i = 0; i < world->nsessions; i++) {
 		const struct zd_sim_session *session = world->sessions[i];
 		bool there = (session->open || session->lingers) && session->id != world->ending;
-		const char *what = there ? owned_by_session(session, world->config.ngroups, at, copy, signal)
+		const char *what = there ? owned_by_session(session, world->config.ngroups, at, copy, by)
 		                         : NULL;
 		if (what)
 			zd_sim_fail(world, "a command writes %u+%llu, which is in %s of session %llu",
@@ -130,9 +143,9 @@ static void check_owners(struct zd_sim_world *world, const struct zd_location *a
 	}
 }
 
-void zd_sim_owner_check(struct zd_sim_world *world, const struct zd_location *at)
+void zd_sim_owner_check(struct zd_sim_world *world, const struct zd_location *at, const struct zd_command *by)
 {
-	check_owners(world, at, false, NULL);
+	check_owners(world, at, false, by);
 }
 
 /* ---- Streams ------------------------------------------------------------------------------------------- */
@@ -151,18 +164,19 @@ static bool waits_to_write(const struct zd_sim_session *session, const struct zd
 }
 
 static void check_streams(struct zd_sim_world *world, const struct zd_location *at, uint32_t kinds,
-                          const char *what, const struct zd_signal *signal)
+                          const char *what, const struct zd_command *by)
 {
 	for (uint32_t i = 0; i < world->nsessions; i++) {
 		const struct zd_sim_session *session = world->sessions[i];
 		bool there = (session->open || session->lingers) && session->id != world->ending;
 		for (uint32_t s = 0; there && s < ZD_SIM_STREAMS; s++) {
 			const struct zd_sim_stream *stream = &session->streams[s];
-			bool behind = false;
+			/* after an abort nothing tells what its waits have been for */
+			bool behind = is_nan_fill(by) && session->poison && session->broken;
 			for (uint32_t k = 0; k < stream->count && !behind; k++) {
 				const struct zd_sim_item *item = &stream->items[stream->first + k];
 				behind = (item->kind == ZD_SIM_ITEM_WAIT &&
-				          are_behind(session, item->fences, item->nfences, signal)) ||
+				          are_behind(session, item->fences, item->nfences, by)) ||
 				         waits_to_write(session, item, at);
 				if (kinds & BIT(item->kind) && zd_sim_overlap(&item->at, at))
 					zd_sim_fail(world,
@@ -176,9 +190,10 @@ static void check_streams(struct zd_sim_world *world, const struct zd_location *
 }
 
 /* What was committed, or ended, with fences is the streams' until they are through. */
-void zd_sim_streams_check(struct zd_sim_world *world, const struct zd_location *at)
+void zd_sim_streams_check(struct zd_sim_world *world, const struct zd_location *at,
+                          const struct zd_command *by)
 {
-	check_streams(world, at, USES, "writes", NULL);
+	check_streams(world, at, USES, "writes", by);
 }
 
 /* ---- Copies -------------------------------------------------------------------------------------------- */
@@ -208,11 +223,12 @@ static void check_restore(struct zd_sim_world *world, uint32_t group, uint32_t u
 	}
 }
 
-void zd_sim_copy_check(struct zd_sim_world *world, const struct zd_location *src,
-                       const struct zd_location *dst, const struct zd_signal *signal)
+void zd_sim_copy_check(struct zd_sim_world *world, const struct zd_command *command)
 {
-	check_owners(world, dst, true, signal);
-	check_streams(world, dst, USES, "writes", signal);
+	const struct zd_location *src = &command->u.copy.src, *dst = &command->u.copy.dst;
+
+	check_owners(world, dst, true, command);
+	check_streams(world, dst, USES, "writes", command);
 	check_streams(world, src, WRITES, "reads", NULL);
 	for (uint32_t g = 0; g < world->config.ngroups; g++) {
 		for (uint32_t u = 0; u < world->config.groups[g].nunits; u++) {

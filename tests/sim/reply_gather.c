@@ -153,6 +153,8 @@ static void replied_gather(struct zd_sim_world *world, struct zd_sim_session *se
 	lease->nfences = reply->u.gather.nfences;
 	for (uint32_t f = 0; f < lease->nfences; f++)
 		lease->fences[f] = reply->u.gather.fences[f];
+	if (session->poison)
+		zd_sim_expose(world, session, request->group, request->unit, lease);
 	for (uint32_t r = 0; r < group->world; r++)
 		lease->keys[r] = world->groups[request->group]
 		                         .shards[request->unit][r]

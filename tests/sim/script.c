@@ -115,7 +115,8 @@ void zd_sim_script_config(const struct zd_sim_script *script, uint64_t seed, str
 		        (struct zd_sim_actor_config){.rank = config->nactors,
 		                                     .device = config->nactors % config->ndevices,
 		                                     .uid = 1000,
-		                                     .strict = zd_sim_percent(&rng, 15) || script->copies};
+		                                     .strict = zd_sim_percent(&rng, 15) || script->copies,
+		                                     .poison = zd_sim_mix(seed, config->nactors) % 4 == 0};
 	struct zd_sim_group_config *group = &config->groups[0];
 	*group = (struct zd_sim_group_config){.name = "g0", .world = script->world};
 	zd_sim_derive_plan(&rng, config, &group->plan);

@@ -37,6 +37,7 @@ void zd_sim_session_open(struct zd_sim_world *world, uint32_t actor)
 	                       .pid = 100 + actor,
 	                       .admin = config->admin,
 	                       .strict = config->strict,
+	                       .poison = config->poison,
 	                       .name = name};
 	struct zd_err err = ZD_ERR_NONE;
 	uint64_t id = zd_engine_session_open(world->engine, &peer, &err);
@@ -51,8 +52,10 @@ void zd_sim_session_open(struct zd_sim_world *world, uint32_t actor)
 	session->index = world->nsessions;
 	session->open = true;
 	session->strict = config->strict;
+	session->poison = config->poison;
 	session->daemon_page = zd_calloc(ZD_TIMELINES, sizeof(*session->daemon_page));
 	session->told_ns = zd_calloc(ZD_TIMELINES, sizeof(*session->told_ns));
+	session->given = zd_calloc(ZD_TIMELINES, sizeof(*session->given));
 	world->sessions = zd_sim_grow(world->sessions, world->nsessions, &world->sessions_room,
 	                              sizeof(struct zd_sim_session *));
 	world->sessions[world->nsessions++] = session;
@@ -199,6 +202,7 @@ static void forget(struct zd_sim_world *world, struct zd_sim_session *session)
 			zd_sim_member_gone(world, session, g);
 	}
 	session->nrequests = 0;
+	zd_sim_poison_end(world, session->id);
 	session->lingers = world->config.linger && !session->orderly;
 	if (session->lingers)
 		zd_sim_schedule(world,

@@ -93,6 +93,8 @@ struct zd_sim_world {
 	struct zd_sim_actor actors[ZD_SIM_ACTORS];
 	struct zd_sim_group groups[ZD_SIM_GROUPS];
 	uint64_t budget_bytes[4], quota_bytes; /* highest ever in force; quota 0: none was */
+	struct zd_sim_exposure *exposures;
+	uint32_t nexposures, exposures_room;
 	uint64_t pending_ops;
 	uint64_t ending;    /* session that the running call may end, or take out of a group; 0: none */
 	uint64_t fallbacks; /* leases that forward scopes have taken */
@@ -144,12 +146,13 @@ void zd_sim_float_store(enum zerod_dtype dtype, uint8_t *bytes, uint64_t index, 
 /* owner.c: nothing may write where a client has what it was given, or where its streams write and read
  * gradients */
 bool zd_sim_overlap(const struct zd_location *a, const struct zd_location *b);
-void zd_sim_owner_check(struct zd_sim_world *world, const struct zd_location *at);
-void zd_sim_streams_check(struct zd_sim_world *world, const struct zd_location *at);
+void zd_sim_owner_check(struct zd_sim_world *world, const struct zd_location *at,
+                        const struct zd_command *by);
+void zd_sim_streams_check(struct zd_sim_world *world, const struct zd_location *at,
+                          const struct zd_command *by);
 /* Nor read what streams still write; what is copied into a shard is the last commit, and nobody writes
  * there. */
-void zd_sim_copy_check(struct zd_sim_world *world, const struct zd_location *src,
-                       const struct zd_location *dst, const struct zd_signal *signal);
+void zd_sim_copy_check(struct zd_sim_world *world, const struct zd_command *command);
 /* Memory that is new to its client: no process that lingers may have it. */
 void zd_sim_residue_check(struct zd_sim_world *world, const struct zd_location *at);
 /* The entry is the rank's to write and to commit. */
@@ -160,6 +163,17 @@ bool zd_sim_abandoned(const struct zd_sim_member *member);
 void zd_sim_give_up(struct zd_sim_member *member);
 /* The group has failed: what its members have is abandoned. */
 void zd_sim_group_lost(struct zd_sim_world *world, uint32_t group);
+
+/* poison.c: memory of poison sessions is filled between its readers and the next copies into it */
+void zd_sim_expose(struct zd_sim_world *world, const struct zd_sim_session *session, uint32_t group,
+                   uint32_t unit, const struct zd_sim_lease *lease);
+void zd_sim_poison_check(struct zd_sim_world *world, const struct zd_command *command);
+/* Are there copies for which the fences stand, and which have not been given. */
+bool zd_sim_is_promised(const struct zd_sim_session *session, const struct zd_fence *fences,
+                        uint32_t nfences);
+/* A request that is under way ends what the session holds of the unit under the tag, or in the scope. */
+bool zd_sim_is_ending(const struct zd_sim_session *session, uint32_t group, uint32_t unit, uint32_t holder);
+void zd_sim_poison_end(struct zd_sim_world *world, uint64_t session);
 
 /* mapping.c: segments that sessions have mapped */
 void zd_sim_map(struct zd_sim_world *world, uint64_t session, uint32_t segment);

@@ -150,6 +150,8 @@ static void derive_jobs(struct zd_sim_rng *rng, struct zd_sim_config *config)
 			actor->rank = r;
 			actor->uid = job->uid;
 			actor->strict = zd_sim_percent(rng, 15);
+			/* no draw: all else of a seed stays as it is */
+			actor->poison = zd_sim_mix(config->seed, config->nactors) % 4 == 0;
 			actor->device = (uint32_t)(zd_sim_percent(rng, 80)
 			                                   ? r % config->ndevices
 			                                   : zd_sim_below(rng, config->ndevices));
@@ -329,7 +331,8 @@ void zd_sim_config_print(const struct zd_sim_config *config)
 	for (uint32_t g = 0; g < config->ngroups; g++)
 		print_group(config, g);
 	for (uint32_t a = 0; a < config->nactors; a++)
-		printf("  actor %u: job %d rank %u device %u uid %u%s%s\n", a, config->actors[a].job,
+		printf("  actor %u: job %d rank %u device %u uid %u%s%s%s\n", a, config->actors[a].job,
 		       config->actors[a].rank, config->actors[a].device, config->actors[a].uid,
-		       config->actors[a].admin ? " admin" : "", config->actors[a].strict ? " strict" : "");
+		       config->actors[a].admin ? " admin" : "", config->actors[a].strict ? " strict" : "",
+		       config->actors[a].poison ? " poison" : "");
 }

@@ -39,6 +39,14 @@ uint64_t core_open_strict(struct core_driver *core, uint32_t uid)
 	                    &(struct zd_peer){.uid = uid, .pid = uid + 1, .strict = true, .name = "trainer"});
 }
 
+uint64_t core_open_poison(struct core_driver *core, uint32_t uid, bool strict)
+{
+	return open_session(
+	        core,
+	        &(struct zd_peer){
+	                .uid = uid, .pid = uid + 1, .strict = strict, .poison = true, .name = "trainer"});
+}
+
 uint64_t core_open_admin(struct core_driver *core)
 {
 	return open_session(core, &(struct zd_peer){.uid = 0, .pid = 1, .admin = true, .name = "zeroctl"});

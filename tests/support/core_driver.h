@@ -61,6 +61,7 @@ struct zd_engine *core_engine(struct core_driver *core);
 uint64_t core_open(struct core_driver *core, uint32_t uid);
 uint64_t core_open_admin(struct core_driver *core);
 uint64_t core_open_strict(struct core_driver *core, uint32_t uid);
+uint64_t core_open_poison(struct core_driver *core, uint32_t uid, bool strict);
 /* As when the connection is lost: its watches end with ABORTED. */
 void core_close(struct core_driver *core, uint64_t session);
 /* The closed session's process has left the devices. */

@@ -88,8 +88,8 @@ static void issue(struct fixture *f, struct zd_cuda_task *task)
 	}
 }
 
-/* All that was issued: fails unless it ends with this task, and `bytes` at an offset are zeros now, and
- * nothing else; else the lower half holds `lower`. */
+/* All that was issued: fails unless it ends with this task, and `bytes` at an offset have its pattern now,
+ * and nothing else; else the lower half holds `lower`. */
 static void expect_filled(struct fixture *f, const struct zd_cuda_task *last, uint64_t offset, uint64_t bytes,
                           unsigned char lower)
 {
@@ -105,7 +105,8 @@ static void expect_filled(struct fixture *f, const struct zd_cuda_task *last, ui
 	assert_int_equal(real->streamSynchronize(stream), 0);
 	for (uint64_t i = 0; i < SEGMENT_BYTES; i++) {
 		unsigned char expected = i < SEGMENT_BYTES / 2 ? lower : COPIED;
-		if (f->seen[i] != (i >= offset && i - offset < bytes ? 0 : expected))
+		if (f->seen[i] !=
+		    (i >= offset && i - offset < bytes ? (unsigned char)last->u.copy.pattern : expected))
 			fail_msg("byte %llu is %u", (unsigned long long)i, f->seen[i]);
 	}
 }
@@ -169,12 +170,28 @@ static void test_others_are_the_drivers(void **state)
 	close_fixture(&f);
 }
 
+/* The other GPU has zeros only. */
+static void test_patterns_are_the_drivers(void **state)
+{
+	struct fixture f;
+	(void)state;
+	open_fixture(&f, "0,1");
+	struct zd_cuda_task task = fill_of(&f, 7, 4096);
+	task.u.copy.pattern = ZD_FILL_NAN;
+	soil(&f);
+	issue(&f, &task);
+	expect_filled(&f, &task, 7, 4096, DIRT);
+	assert_int_equal(nfills, 1);
+	close_fixture(&f);
+}
+
 int main(int argc, char **argv)
 {
 	const struct CMUnitTest tests[] = {
 	        cmocka_unit_test(test_small_fills_come_from_another_gpu),
 	        cmocka_unit_test(test_small_fills_keep_their_place),
 	        cmocka_unit_test(test_others_are_the_drivers),
+	        cmocka_unit_test(test_patterns_are_the_drivers),
 	};
 	(void)argc;
 	use_double(argv);

@@ -1,0 +1,484 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * test_poison.c - released buffers of poison sessions are filled with NaN patterns: behind their readers,
+ * before anything else is in their memory, and nobody else's.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+#include <cmocka.h>
+
+#include "tests/support/core_driver.h"
+#include "tests/support/core_net.h"
+
+#define UNIT_BYTES 512ull
+#define NAN_BYTE   0xff
+
+/* Rank 0 is in poison mode, rank 1 is not. */
+struct rig {
+	struct core_driver *core;
+	struct core_team team;
+	uint64_t session; /* rank 0's */
+	uint64_t unit;
+	uint32_t fills; /* given when the test began */
+};
+
+static void start_as(struct rig *rig, const struct core_options *options, bool strict)
+{
+	uint64_t request[2];
+	rig->core = core_new(options);
+	rig->team = (struct core_team){.core = rig->core, .world_size = 2, .nranks = 2};
+	for (uint32_t rank = 0; rank < 2; rank++) {
+		struct core_join join = {.world_size = 2, .rank = rank};
+		rig->team.session[rank] = rank == 0 ? core_open_poison(rig->core, CORE_ALICE, strict)
+		                                    : core_open(rig->core, CORE_ALICE);
+		request[rank] = core_join(rig->core, rig->team.session[rank], &join);
+	}
+	for (uint32_t rank = 0; rank < 2; rank++)
+		rig->team.group = core_expect(rig->core, request[rank], 0)->u.group_join.group;
+	rig->session = rig->team.session[0];
+	rig->unit = core_team_unit(&rig->team, "w", UNIT_BYTES);
+	rig->fills = core_count(rig->core, ZD_CMD_FILL);
+}
+
+static void start(struct rig *rig, const struct core_options *options)
+{
+	start_as(rig, options, false);
+}
+
+/* So many fills have been given since. */
+static void expect_fills(const struct rig *rig, uint32_t fills)
+{
+	assert_int_equal(core_count(rig->core, ZD_CMD_FILL) - rig->fills, fills);
+}
+
+static bool is_filled(struct rig *rig, struct zd_location at)
+{
+	const uint8_t *bytes = core_bytes(rig->core, at);
+	for (uint64_t i = 0; i < at.bytes; i++) {
+		if (bytes[i] != NAN_BYTE)
+			return false;
+	}
+	return true;
+}
+
+static const struct zd_reply *gather_ok(struct rig *rig, uint64_t unit)
+{
+	return core_expect(rig->core, core_gather(rig->core, rig->session, unit), 0);
+}
+
+static void release(struct rig *rig, uint64_t unit)
+{
+	core_expect(rig->core, core_release(rig->core, rig->session, unit), 0);
+}
+
+/* Behind a stream of rank 0's. */
+static void release_after(struct rig *rig, uint64_t unit, const char *tag, uint64_t value)
+{
+	const struct zd_fence fence = {.timeline = 3, .value = value};
+	core_expect(rig->core, core_release_tag(rig->core, rig->session, unit, tag, &fence, 1), 0);
+}
+
+static void pass(struct rig *rig, uint64_t value)
+{
+	core_pass(rig->core, rig->session, 3, value);
+}
+
+static void expect_same(struct zd_location a, struct zd_location b)
+{
+	assert_int_equal(a.segment, b.segment);
+	assert_int_equal(a.offset, b.offset);
+}
+
+/* ---- When ---------------------------------------------------------------------------------------------- */
+
+static void test_behind_the_last_fence_of_every_lease(void **state)
+{
+	struct rig rig;
+	(void)state;
+	start(&rig, NULL);
+	const struct zd_reply *reply = gather_ok(&rig, rig.unit);
+	core_expect(rig.core, core_gather_tag(rig.core, rig.session, rig.unit, "other", 2), 0);
+	release_after(&rig, rig.unit, "other", 2);
+	release(&rig, rig.unit);
+	pass(&rig, 1);
+	expect_fills(&rig, 0); /* a use is left */
+	release_after(&rig, rig.unit, "other", 3);
+	pass(&rig, 2);
+	expect_fills(&rig, 0);
+	core_team_check(&rig.team, reply, 1);
+	pass(&rig, 3);
+	expect_fills(&rig, 1);
+	assert_true(is_filled(&rig, reply->u.gather.buffer));
+	core_end(rig.core);
+}
+
+/* The bytes are uncharged at once, and the block is quarantined until the fill is done. */
+static void test_block_is_quarantined_until_filled(void **state)
+{
+	struct core_row row;
+	struct rig rig;
+	(void)state;
+	start(&rig, NULL);
+	struct zd_location at = gather_ok(&rig, rig.unit)->u.gather.buffer;
+	core_hold(rig.core, ZD_CMD_FILL);
+	release(&rig, rig.unit);
+	expect_fills(&rig, 1);
+	assert_int_equal(core_usage(rig.core).gathered_bytes, 0);
+	assert_int_equal(core_quarantine(rig.core, 0), UNIT_BYTES);
+	assert_int_equal(core_rows(rig.core, ZD_TABLE_BUFFERS, &row, 1), 1);
+	assert_string_equal(row.state, "QUARANTINED");
+	assert_string_equal(row.waits[0], "its fill with NaN patterns");
+	assert_false(is_filled(&rig, at));
+	core_run_one(rig.core, ZD_CMD_FILL);
+	assert_true(is_filled(&rig, at));
+	assert_int_equal(core_quarantine(rig.core, 0), 0);
+	core_end(rig.core);
+}
+
+/* A scope's end is a release like any other. */
+static void test_end_of_a_scope(void **state)
+{
+	struct rig rig;
+	(void)state;
+	start(&rig, NULL);
+	uint64_t request = core_forward_begin(rig.core, rig.session, rig.team.group, 0, NULL, 0);
+	uint64_t scope = core_expect(rig.core, request, 0)->u.scope.scope;
+	const struct zd_reply *reply = core_expect(rig.core,
+	                                           core_gather_in(rig.core, rig.session, rig.unit, scope), 0);
+	core_expect(rig.core, core_forward_end(rig.core, rig.session, scope, true), 0);
+	expect_fills(&rig, 0); /* the claim holds it */
+	const struct zd_fence fence = {.timeline = 3, .value = 1};
+	core_expect(rig.core, core_scope_end(rig.core, rig.session, ZD_REQ_CLAIM_END, scope, &fence, 1), 0);
+	expect_fills(&rig, 0);
+	pass(&rig, 1);
+	expect_fills(&rig, 1);
+	assert_true(is_filled(&rig, reply->u.gather.buffer));
+	core_end(rig.core);
+}
+
+/* It is its rank's own memory that goes, though the session stays. */
+static void test_what_a_rank_leaves_behind(void **state)
+{
+	struct rig rig;
+	(void)state;
+	start(&rig, NULL);
+	(void)gather_ok(&rig, rig.unit);
+	core_expect(rig.core, core_simple(rig.core, rig.session, ZD_REQ_GROUP_LEAVE, rig.team.group), 0);
+	expect_fills(&rig, 1);
+	core_end(rig.core);
+}
+
+/* ---- What comes behind --------------------------------------------------------------------------------- */
+
+/* The address is given ahead; the next unit's copies come behind the fill, which comes behind the readers. */
+static void test_promised_slot(void **state)
+{
+	struct rig rig;
+	(void)state;
+	start(&rig, NULL);
+	uint64_t a = core_team_slot_unit(&rig.team, "a", UNIT_BYTES, 1);
+	uint64_t b = core_team_slot_unit(&rig.team, "b", UNIT_BYTES, 1);
+	rig.fills = core_count(rig.core, ZD_CMD_FILL);
+	struct zd_location at = gather_ok(&rig, a)->u.gather.buffer;
+	release_after(&rig, a, CORE_TAG, 1);
+	uint32_t copies = core_count(rig.core, ZD_CMD_COPY);
+	const struct zd_reply *next = gather_ok(&rig, b);
+	expect_same(next->u.gather.buffer, at);
+	expect_fills(&rig, 0);
+	core_hold(rig.core, ZD_CMD_FILL);
+	pass(&rig, 1);
+	expect_fills(&rig, 1);
+	assert_int_equal(core_count(rig.core, ZD_CMD_COPY), copies);
+	core_unhold(rig.core, ZD_CMD_FILL);
+	assert_int_equal(core_count(rig.core, ZD_CMD_COPY), copies + 2);
+	core_team_check(&rig.team, next, 1);
+	release(&rig, b);
+	assert_true(is_filled(&rig, at));
+	core_end(rig.core);
+}
+
+/* A view of the slot's former unit shows NaN as long as the next one's version is still being published. */
+static void test_slot_before_the_next_bytes(void **state)
+{
+	const struct zd_fence fence = {.timeline = 5, .value = 1};
+	struct rig rig;
+	(void)state;
+	start(&rig, NULL);
+	uint64_t a = core_team_slot_unit(&rig.team, "a", UNIT_BYTES, 1);
+	uint64_t b = core_team_slot_unit(&rig.team, "b", UNIT_BYTES, 1);
+	core_expect(rig.core, core_update(rig.core, rig.team.session[1], b), 0);
+	core_team_write(&rig.team, b, 1);
+	struct zd_args args = {.kind = ZD_REQ_PUBLISH,
+	                       .u.publish = {.nunits = 1, .units = &b, .fences = {1, &fence}}};
+	uint64_t publish = core_send(rig.core, rig.team.session[1], &args);
+	core_team_publish_rank(&rig.team, b, 0);
+	struct zd_location at = gather_ok(&rig, a)->u.gather.buffer;
+	release(&rig, a);
+	const struct zd_reply *next = gather_ok(&rig, b);
+	expect_same(next->u.gather.buffer, at);
+	assert_true(is_filled(&rig, at));
+	core_pass(rig.core, rig.team.session[1], 5, 1);
+	core_expect(rig.core, publish, 0);
+	core_team_check(&rig.team, next, 2);
+	core_end(rig.core);
+}
+
+/* A block that is promised twice in a row is filled twice, each time between two units. */
+static void test_promised_block(void **state)
+{
+	struct rig rig;
+	uint64_t units[3];
+	const struct zd_reply *replies[3];
+	(void)state;
+	start(&rig, &(struct core_options){
+	                    .ndevices = 1, .arena_bytes = 68 * CORE_KIB, .segment_bytes = 4 * CORE_KIB});
+	for (uint32_t i = 0; i < 3; i++) {
+		char name[] = {(char)('a' + i), 0};
+		units[i] = core_team_unit(&rig.team, name, 10 * CORE_KIB);
+	}
+	rig.fills = core_count(rig.core, ZD_CMD_FILL);
+	for (uint32_t i = 0; i < 3; i++) {
+		replies[i] = gather_ok(&rig, units[i]);
+		expect_same(replies[i]->u.gather.buffer, replies[0]->u.gather.buffer);
+		release_after(&rig, units[i], CORE_TAG, i + 1);
+	}
+	for (uint32_t i = 0; i < 3; i++) {
+		expect_fills(&rig, i);
+		core_team_check(&rig.team, replies[i], 1);
+		pass(&rig, i + 1);
+	}
+	expect_fills(&rig, 3);
+	assert_true(is_filled(&rig, replies[0]->u.gather.buffer));
+	core_end(rig.core);
+}
+
+/* Strict sessions are promised nothing: the next unit waits until the slot has been filled. */
+static void test_strict_waits_for_the_fill(void **state)
+{
+	struct rig rig;
+	(void)state;
+	start_as(&rig, NULL, true);
+	uint64_t a = core_team_slot_unit(&rig.team, "a", UNIT_BYTES, 1);
+	uint64_t b = core_team_slot_unit(&rig.team, "b", UNIT_BYTES, 1);
+	struct zd_location at = gather_ok(&rig, a)->u.gather.buffer;
+	core_hold(rig.core, ZD_CMD_FILL);
+	release(&rig, a);
+	uint64_t next = core_gather(rig.core, rig.session, b);
+	core_expect_waits(rig.core, next, "slot 1, which unit 'a' leaves");
+	core_run_one(rig.core, ZD_CMD_FILL);
+	core_unhold(rig.core, ZD_CMD_FILL);
+	expect_same(core_expect(rig.core, next, 0)->u.gather.buffer, at);
+	core_end(rig.core);
+}
+
+/* A device that fails a fill breaks no promise. */
+static void test_fill_that_fails(void **state)
+{
+	struct rig rig;
+	(void)state;
+	start(&rig, NULL);
+	uint64_t a = core_team_slot_unit(&rig.team, "a", UNIT_BYTES, 1);
+	uint64_t b = core_team_slot_unit(&rig.team, "b", UNIT_BYTES, 1);
+	(void)gather_ok(&rig, a);
+	release_after(&rig, a, CORE_TAG, 1);
+	const struct zd_reply *next = gather_ok(&rig, b);
+	core_fail_next(rig.core, ZD_CMD_FILL, ZEROD_E_DEVICE, "ECC error");
+	pass(&rig, 1);
+	core_team_check(&rig.team, next, 1);
+	core_team_publish(&rig.team, rig.unit); /* the session is not POISONED */
+	core_end(rig.core);
+}
+
+/* ---- What is not filled -------------------------------------------------------------------------------- */
+
+static void test_other_sessions(void **state)
+{
+	struct rig rig;
+	(void)state;
+	start(&rig, NULL);
+	const struct zd_reply *reply = core_expect(rig.core,
+	                                           core_gather(rig.core, rig.team.session[1], rig.unit), 0);
+	core_expect(rig.core, core_release(rig.core, rig.team.session[1], rig.unit), 0);
+	expect_fills(&rig, 0);
+	core_team_check(&rig.team, reply, 1);
+	assert_int_equal(core_quarantine(rig.core, 1), 0);
+	core_end(rig.core);
+}
+
+/* Nobody has had the address of a copy that was prefetched and never leased: a trim takes it at once. */
+static void test_prefetched_copies(void **state)
+{
+	struct zd_args trim = {.kind = ZD_REQ_TRIM};
+	struct rig rig;
+	(void)state;
+	start(&rig, NULL);
+	core_expect(rig.core, core_prefetch(rig.core, rig.session, rig.unit), 0);
+	core_call(rig.core, rig.session, &trim, 0);
+	expect_fills(&rig, 0);
+	core_expect(rig.core, core_prefetch(rig.core, rig.session, rig.unit), 0);
+	(void)gather_ok(&rig, rig.unit);
+	release(&rig, rig.unit);
+	expect_fills(&rig, 1);
+	core_end(rig.core);
+}
+
+/* A persistent copy is filled when it ends, however it was refreshed before: in place, and behind streams
+ * that still read the former version. */
+static void test_persistent_copies(void **state)
+{
+	struct rig rig;
+	(void)state;
+	start(&rig, NULL);
+	core_expect(rig.core, core_set_persistent(rig.core, rig.session, rig.unit, true), 0);
+	struct zd_location at = gather_ok(&rig, rig.unit)->u.gather.buffer;
+	release(&rig, rig.unit);
+	core_team_publish(&rig.team, rig.unit);
+	expect_same(gather_ok(&rig, rig.unit)->u.gather.buffer, at);
+	release_after(&rig, rig.unit, CORE_TAG, 1);
+	core_team_publish(&rig.team, rig.unit);
+	core_expect(rig.core, core_prefetch(rig.core, rig.session, rig.unit), 0);
+	pass(&rig, 1);
+	expect_fills(&rig, 0);
+	core_expect(rig.core, core_set_persistent(rig.core, rig.session, rig.unit, false), 0);
+	expect_fills(&rig, 1);
+	assert_true(is_filled(&rig, at));
+	core_end(rig.core);
+}
+
+/* A copy that leaves its slot by set_slot is filled, and the slot's block is free behind that. */
+static void test_slot_that_is_left(void **state)
+{
+	struct rig rig;
+	(void)state;
+	start(&rig, NULL);
+	uint64_t unit = core_team_slot_unit(&rig.team, "a", UNIT_BYTES, 1);
+	rig.fills = core_count(rig.core, ZD_CMD_FILL);
+	core_expect(rig.core, core_set_persistent(rig.core, rig.session, unit, true), 0);
+	struct zd_location at = gather_ok(&rig, unit)->u.gather.buffer;
+	release(&rig, unit);
+	struct zd_args args = {.kind = ZD_REQ_SET_SLOT, .u.set_slot = {unit, ZEROD_NO_SLOT}};
+	core_call(rig.core, rig.session, &args, 0);
+	expect_fills(&rig, 1);
+	assert_true(is_filled(&rig, at));
+	core_end(rig.core);
+}
+
+/* ---- Sessions that end --------------------------------------------------------------------------------- */
+
+static void test_session_ends_before_the_fill(void **state)
+{
+	(void)state;
+	for (int lingers = 0; lingers < 2; lingers++) {
+		struct rig rig;
+		start(&rig, &(struct core_options){.sessions_linger = lingers});
+		uint64_t other = core_team_unit(&rig.team, "other", UNIT_BYTES);
+		rig.fills = core_count(rig.core, ZD_CMD_FILL);
+		(void)gather_ok(&rig, rig.unit);
+		(void)gather_ok(&rig, other);
+		release_after(&rig, rig.unit, CORE_TAG, 1);
+		core_close(rig.core, rig.session);
+		if (lingers)
+			core_gone(rig.core, rig.session);
+		expect_fills(&rig, 0);
+		assert_int_equal(core_quarantine(rig.core, 0), 0);
+		core_end(rig.core);
+	}
+}
+
+/* With an heir that waits for it. */
+static void test_session_ends_during_the_fill(void **state)
+{
+	(void)state;
+	for (int lingers = 0; lingers < 2; lingers++) {
+		struct rig rig;
+		start(&rig, &(struct core_options){.sessions_linger = lingers});
+		uint64_t a = core_team_slot_unit(&rig.team, "a", UNIT_BYTES, 1);
+		uint64_t b = core_team_slot_unit(&rig.team, "b", UNIT_BYTES, 1);
+		rig.fills = core_count(rig.core, ZD_CMD_FILL);
+		(void)gather_ok(&rig, a);
+		core_hold(rig.core, ZD_CMD_FILL);
+		release(&rig, a);
+		(void)gather_ok(&rig, b);
+		core_close(rig.core, rig.session);
+		core_unhold(rig.core, ZD_CMD_FILL);
+		if (lingers)
+			core_gone(rig.core, rig.session);
+		expect_fills(&rig, 1);
+		assert_int_equal(core_quarantine(rig.core, 0), 0);
+		core_end(rig.core);
+	}
+}
+
+/* ---- One shard, and shards of several daemons ---------------------------------------------------------- */
+
+/* A rank that is alone gathers a copy, so that the shard is not what is filled. */
+static void test_rank_that_is_alone(void **state)
+{
+	struct core_driver *core = core_new(&(struct core_options){.copies = true});
+	struct rig rig = {.core = core};
+	(void)state;
+	core_team_new(&rig.team, core, "job", 1, false);
+	rig.session = rig.team.session[0];
+	rig.unit = core_team_unit(&rig.team, "w", UNIT_BYTES);
+	struct zd_location at = gather_ok(&rig, rig.unit)->u.gather.buffer;
+	assert_int_equal(core_usage(core).gathered_bytes, UNIT_BYTES);
+	release(&rig, rig.unit);
+	assert_true(is_filled(&rig, at));
+	core_team_check(&rig.team, gather_ok(&rig, rig.unit), 1);
+	core_end(core);
+}
+
+/* What one rank has released is filled when its neighbour has taken from it. */
+static void test_ranks_of_several_daemons(void **state)
+{
+	struct core_nodes nodes;
+	struct core_driver *core;
+	uint64_t unit[CORE_NODES], request[4];
+	const struct zd_reply *reply;
+	(void)state;
+	core_nodes_new(&nodes, &(struct core_nodes_config){.options = {.copies = true}});
+	core_nodes_unit(&nodes, "w", 1024, unit);
+	core = core_nodes_core(&nodes, 0);
+	uint32_t fills = core_count(core, ZD_CMD_FILL);
+	for (uint32_t rank = 0; rank < 4; rank += 2)
+		request[rank] = core_gather(core_nodes_core(&nodes, rank), core_nodes_session(&nodes, rank),
+		                            unit[rank / 2]);
+	reply = core_expect(core, request[0], 0);
+	core_expect(core, core_release(core, core_nodes_session(&nodes, 0), unit[0]), 0);
+	assert_int_equal(core_count(core, ZD_CMD_FILL), fills);
+	for (uint32_t rank = 1; rank < 4; rank += 2)
+		request[rank] = core_gather(core_nodes_core(&nodes, rank), core_nodes_session(&nodes, rank),
+		                            unit[rank / 2]);
+	core_team_check(core_nodes_team(&nodes, 1), core_expect(core, request[1], 0), 1);
+	assert_int_equal(core_count(core, ZD_CMD_FILL), fills + 1);
+	assert_true(is_filled(&(struct rig){.core = core}, reply->u.gather.buffer));
+	core_net_end(nodes.net);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+	        cmocka_unit_test(test_behind_the_last_fence_of_every_lease),
+	        cmocka_unit_test(test_block_is_quarantined_until_filled),
+	        cmocka_unit_test(test_end_of_a_scope),
+	        cmocka_unit_test(test_what_a_rank_leaves_behind),
+	        cmocka_unit_test(test_promised_slot),
+	        cmocka_unit_test(test_slot_before_the_next_bytes),
+	        cmocka_unit_test(test_promised_block),
+	        cmocka_unit_test(test_strict_waits_for_the_fill),
+	        cmocka_unit_test(test_fill_that_fails),
+	        cmocka_unit_test(test_other_sessions),
+	        cmocka_unit_test(test_prefetched_copies),
+	        cmocka_unit_test(test_persistent_copies),
+	        cmocka_unit_test(test_slot_that_is_left),
+	        cmocka_unit_test(test_session_ends_before_the_fill),
+	        cmocka_unit_test(test_session_ends_during_the_fill),
+	        cmocka_unit_test(test_rank_that_is_alone),
+	        cmocka_unit_test(test_ranks_of_several_daemons),
+	};
+	return cmocka_run_group_tests_name("core/poison", tests, NULL, NULL);
+}

@@ -313,6 +313,10 @@ static int take_hello(const Zd__Reply *reply, void *arg)
 		return zd_err_set(greeting->err, ZEROD_E_UNSUPPORTED,
 		                  "the daemon does not keep gathered buffers to pages of their own, which "
 		                  "strict needs");
+	if (client->poison_mode && !hello->poison)
+		return zd_err_set(greeting->err, ZEROD_E_UNSUPPORTED,
+		                  "the daemon does not fill released buffers, which poison (the option, or "
+		                  "$ZEROD_POISON) needs");
 	client->ntimelines = hello->timelines;
 	client->collectives = has_feature(hello, ZD_FEATURE_COLLECTIVES);
 	return 0;
@@ -329,11 +333,20 @@ static int greet(struct zerod_client *client, const char *name)
 	hello.version_max = ZD_PROTOCOL_VERSION;
 	hello.name = (char *)name;
 	hello.strict = client->strict;
+	hello.poison = client->poison_mode;
 	hello.n_features = sizeof(features) / sizeof(features[0]);
 	hello.features = features;
 	request.body_case = ZD__REQUEST__BODY_HELLO;
 	request.hello = &hello;
 	return zc_call(client, &request, 0, take_hello, &greeting);
+}
+
+/* What the environment says of poison mode: it is for programs that are not changed. */
+static const char *poison_text(void)
+{
+	const char *text = secure_getenv("ZEROD_POISON");
+
+	return text && text[0] ? text : "0";
 }
 
 /* Access is taken away by pages of this machine, and buffers are kept to pages of the protocol. */
@@ -345,6 +358,16 @@ static int check_strict(struct zd_err *err)
 		return 0;
 	return zd_err_set(err, ZEROD_E_UNSUPPORTED, "strict needs pages of %u bytes; this machine's have %ld",
 	                  ZD_STRICT_ALIGN_BYTES, page_bytes);
+}
+
+static int check_poison(const struct zerod_options *options, struct zd_err *err)
+{
+	if (options->reserved)
+		return zd_err_set(err, ZEROD_E_INVALID, "zerod_options: reserved is %u; it must be 0",
+		                  options->reserved);
+	if (strcmp(poison_text(), "0") == 0 || strcmp(poison_text(), "1") == 0)
+		return 0;
+	return zd_err_set(err, ZEROD_E_INVALID, "ZEROD_POISON is '%s': 0 or 1 is expected", poison_text());
 }
 
 /* The program's name, unless that is no name for a session. */
@@ -393,6 +416,8 @@ int zerod_connect(const struct zerod_options *given, zerod_client **client)
 		rc = zd_spin_check(err);
 	if (!rc && options.strict)
 		rc = check_strict(err);
+	if (!rc)
+		rc = check_poison(&options, err);
 	if (rc)
 		return rc;
 	err->status = 0; /* what failed before is nothing that the new client's caller asks for */
@@ -401,6 +426,7 @@ int zerod_connect(const struct zerod_options *given, zerod_client **client)
 	if (!made)
 		return zd_err_errno(err, ENOMEM, "connecting");
 	made->strict = options.strict != 0;
+	made->poison_mode = options.poison != 0 || poison_text()[0] == '1';
 	rc = open_socket(choose_path(&options), zc_deadline_ns(zc_deadline_ms(made, 0)), &made->link.sock,
 	                 err);
 	if (!rc) {

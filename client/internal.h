@@ -88,6 +88,7 @@ struct zerod_client {
 	unsigned fork_generation;
 	uint32_t deadline_ms;
 	bool strict;
+	bool poison_mode; /* the daemon fills released buffers with NaN patterns; see `poisoned` for aborts */
 	bool on_gpus;     /* devices are GPUs: see client/cuda.h */
 	bool collectives; /* the daemon has communicators */
 	uint32_t ntimelines;

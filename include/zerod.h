@@ -175,6 +175,8 @@ struct zerod_options {
 	const char *name;        /* shown by zeroctl; NULL: the program's name; at most 63 bytes of UTF-8 */
 	uint32_t deadline_ms;    /* default for every wait; 0: 60 000 */
 	int strict;              /* released views fault, see below */
+	int poison;              /* released views show NaN, see below; $ZEROD_POISON=1 does the same */
+	uint32_t reserved;       /* 0 */
 };
 
 /*
@@ -197,9 +199,31 @@ struct zerod_options {
  */
 
 /*
+ * Poison mode finds stale views by their values. When the last lease of a gathered buffer has ended, and
+ * every stream that the releases named has run what was in it then, the daemon fills the buffer with bytes of
+ * 0xFF: NaN in every floating-point dtype, -1 in signed integers. The memory is reused behind the fill. So a
+ * view that was kept shows NaN until other bytes come, and a sum that a stale read has entered stays NaN.
+ * Strict mode cannot see a stale read of a slot that another unit has; poison mode shows NaN there until that
+ * unit's bytes come. The two may be combined.
+ *
+ * Addresses are given ahead of the streams as in other clients: bytes that come into the same memory come
+ * behind the fill. A unit with one shard in this daemon is copied, as in strict clients. Buffers of other
+ * clients are not filled, nor are copies that were prefetched and never leased, shards, targets, bucket
+ * entries and allocations. A persistent copy is filled when it ends, and not when it is refreshed. What a
+ * client holds when it is closed is not filled.
+ *
+ * It costs a fill for each last release: on GPUs a kernel of the daemon's, which takes turns with the
+ * trainer's. Bytes are uncharged at the release as otherwise.
+ *
+ * $ZEROD_POISON=1 puts every client of a process into poison mode, so that a program need not be changed;
+ * "0", or nothing, leaves it to the option.
+ */
+
+/*
  * Connects and shakes hands. `options` may be NULL.
- * Errors: INVALID (path too long, name), CONNECT, DISCONNECTED, DEADLINE, VERSION, LIMIT (daemon full),
- * PERMISSION, SYSTEM, UNSUPPORTED (strict, and pages of more than 4096 bytes): zerod_last_error(NULL) says.
+ * Errors: INVALID (path too long, name, an environment variable), CONNECT, DISCONNECTED, DEADLINE, VERSION,
+ * LIMIT (daemon full), PERMISSION, SYSTEM, UNSUPPORTED (strict, and pages of more than 4096 bytes; strict or
+ * poison, and a daemon that does not know it): zerod_last_error(NULL) says.
  */
 ZEROD_MUST_USE int zerod_connect(const struct zerod_options *options, zerod_client **client);
 
@@ -659,8 +683,8 @@ struct zerod_gather_options {
  * without a slot (there is no SLOT_CONFLICT), and with no copy, budget or charge of its own. So an update
  * must wait for its readers, see zerod_update_begin(), and a persistent buffer that nobody has leased shows
  * what an update writes. A stream that waits for a gather behind a publish comes behind the publish's
- * streams. Strict clients, groups with ZEROD_GROUP_SHADOW and those with ZEROD_COLLECTIVES_NCCL still get
- * copies.
+ * streams. Strict clients, clients in poison mode, groups with ZEROD_GROUP_SHADOW and those with
+ * ZEROD_COLLECTIVES_NCCL still get copies.
  *
  * Errors here: INVALID, LIMIT, DISCONNECTED. Errors at the wait: STALE_VERSION, SLOT_CONFLICT, NO_MEMORY
  * (can never fit), QUOTA, PEER_LOST, MISMATCH, TORN, DEADLINE.

@@ -114,7 +114,7 @@ int zd_answer_hello(struct zd_api_session *session, const Zd__Request *request, 
 	int rc = check_hello(session, request->hello, name, err);
 
 	if (rc == 0)
-		rc = zd_api_session_admit(session, name, request->hello->strict, &attachments[0].fd,
+		rc = zd_api_session_admit(session, name, request->hello, &attachments[0].fd,
 		                          &attachments[1].fd, err);
 	if (rc)
 		return rc;
@@ -129,6 +129,7 @@ int zd_answer_hello(struct zd_api_session *session, const Zd__Request *request, 
 	hello.devices = bridge->ops->device_count(bridge->backend);
 	hello.timelines = ZD_TIMELINES;
 	hello.strict = request->hello->strict;
+	hello.poison = request->hello->poison;
 	hello.n_features = list_features(session, features);
 	hello.features = features;
 	reply.id = request->id;

@@ -148,8 +148,8 @@ int zd_api_session_new(struct zd_api *api, int sock, struct zd_err *err)
 	return rc;
 }
 
-int zd_api_session_admit(struct zd_api_session *session, const char *name, bool strict, int *client_page,
-                         int *daemon_page, struct zd_err *err)
+int zd_api_session_admit(struct zd_api_session *session, const char *name, const Zd__Hello *hello,
+                         int *client_page, int *daemon_page, struct zd_err *err)
 {
 	struct zd_api *api = session->api;
 	struct zd_bridge *bridge = &api->bridge;
@@ -157,7 +157,8 @@ int zd_api_session_admit(struct zd_api_session *session, const char *name, bool 
 	struct zd_peer peer = {.uid = creds->uid,
 	                       .pid = (uint32_t)creds->pid,
 	                       .admin = session->admin,
-	                       .strict = strict,
+	                       .strict = hello->strict,
+	                       .poison = hello->poison,
 	                       .name = name};
 	uint64_t id;
 	int rc;

@@ -41,10 +41,11 @@ struct zd_api_session {
 
 int zd_api_session_new(struct zd_api *api, int sock, struct zd_err *err) __attribute__((warn_unused_result));
 
-/* Makes a NEW session known to engine and backend. The pages' descriptors belong to the caller. Errors:
- * LIMIT, SYSTEM, NO_MEMORY; it stays NEW then. */
-int zd_api_session_admit(struct zd_api_session *session, const char *name, bool strict, int *client_page,
-                         int *daemon_page, struct zd_err *err) __attribute__((warn_unused_result));
+/* Makes a NEW session known to engine and backend, under that name and with the modes of its hello. The
+ * pages' descriptors belong to the caller. Errors: LIMIT, SYSTEM, NO_MEMORY; it stays NEW then. */
+int zd_api_session_admit(struct zd_api_session *session, const char *name, const Zd__Hello *hello,
+                         int *client_page, int *daemon_page, struct zd_err *err)
+        __attribute__((warn_unused_result));
 
 /* An admitted session's packets may go by rings from now on, those of its channel too. The descriptor belongs
  * to the caller.

@@ -41,7 +41,7 @@ static struct {
 	struct contract contract;
 	struct zerod_unique_id id; /* of the test's group, where it spans daemons */
 	uint32_t flags;
-	int strict;
+	int strict, poison;
 	LIST_HEAD(, contract_task) tasks;
 } scene;
 
@@ -184,7 +184,7 @@ bool contract_in_task(void)
 
 /* ---- The daemon and its ranks -------------------------------------------------------------------------- */
 
-static zerod_client *connect_client(uint32_t daemon, const char *name, int strict)
+static zerod_client *connect_client(uint32_t daemon, const char *name, int strict, int poison)
 {
 	struct zerod_options options = ZEROD_INIT(options);
 	zerod_client *client = NULL;
@@ -192,9 +192,16 @@ static zerod_client *connect_client(uint32_t daemon, const char *name, int stric
 	options.socket_path = scene.daemons[daemon].socket_path;
 	options.name = name;
 	options.strict = strict;
+	options.poison = poison;
 	options.deadline_ms = deadline_ms();
 	OK(NULL, zerod_connect(&options, &client));
 	return client;
+}
+
+static zerod_client *connect_rank(const struct contract_rank *rank, const char *name)
+{
+	return connect_client(contract_daemon_of(rank), name, scene.strict,
+	                      rank->number == 0 && scene.poison);
 }
 
 static void join_group(struct contract_rank *rank, void *arg)
@@ -304,14 +311,14 @@ static void start_daemon(uint32_t number, const char *config)
 static void connect_ranks(struct contract *c)
 {
 	for (uint32_t i = 0; i < c->daemons; i++)
-		c->observers[i] = connect_client(i, "observer", 0);
+		c->observers[i] = connect_client(i, "observer", 0, 0);
 	contract_count_from_here(c);
 	for (uint32_t i = 0; i < c->world_size; i++) {
 		struct contract_rank *rank = &c->ranks[i];
 
 		rank->world = c;
 		rank->number = i;
-		rank->client = connect_client(contract_daemon_of(rank), "rank", scene.strict);
+		rank->client = connect_rank(rank, "rank");
 	}
 	if (c->daemons > 1)
 		OK(c->ranks[0].client,
@@ -332,6 +339,7 @@ struct contract *contract_open(const struct contract_options *given)
 	           scene.arena);
 	scene.flags = options->flags;
 	scene.strict = options->strict;
+	scene.poison = options->poison;
 	scene.keeps = may_keep(options);
 	if (!is_kept(options)) {
 		stop_kept();
@@ -355,7 +363,7 @@ void contract_leave(struct contract_rank *rank)
 
 void contract_replace(struct contract_rank *rank)
 {
-	rank->client = connect_client(contract_daemon_of(rank), "replacement", scene.strict);
+	rank->client = connect_rank(rank, "replacement");
 	join_group(rank, NULL);
 }
 

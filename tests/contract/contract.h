@@ -73,6 +73,7 @@ struct contract_options {
 	const char *config;  /* lines of a configuration file; NULL: none */
 	uint32_t flags;      /* enum zerod_group_flags */
 	int strict;          /* of the ranks' clients */
+	int poison;          /* of rank 0's client */
 	bool fresh;          /* peaks are looked at: no other test has been on this daemon */
 };
 

@@ -285,6 +285,89 @@ static void test_faulty_hellos(void **state)
 	assert_int_equal(open_descriptors(), before);
 }
 
+/* ---- Poison mode --------------------------------------------------------------------------------------- */
+
+/* Of a daemon that knows it, or not. */
+struct poison_script {
+	bool knows;
+	bool asked; /* the hello said so */
+};
+
+static void poison_hello(struct fake_peer *peer, void *arg)
+{
+	struct poison_script *script = arg;
+
+	peer->poison = script->knows;
+	fake_hello(peer);
+	script->asked = peer->packet && peer->packet->n_requests == 1 &&
+	                peer->packet->requests[0]->hello->poison;
+	fake_expect_end(peer);
+}
+
+static int connect_poison(int option, const char *environment, struct poison_script *script)
+{
+	struct zerod_options options = ZEROD_INIT(options);
+	zerod_client *client = NULL;
+	struct fake_daemon fake;
+	int rc;
+
+	assert_int_equal(fake_start(&fake, poison_hello, script), 0);
+	options.socket_path = fake.socket_path;
+	options.poison = option;
+	if (environment)
+		assert_int_equal(setenv("ZEROD_POISON", environment, 1), 0);
+	rc = zerod_connect(&options, &client);
+	assert_int_equal(unsetenv("ZEROD_POISON"), 0);
+	zerod_close(client);
+	assert_int_equal(fake_stop(&fake), 0);
+	return rc;
+}
+
+static void test_poison_is_asked_for(void **state)
+{
+	static const struct {
+		int option;
+		const char *environment;
+		bool asks;
+	} cases[] = {
+	        {0, NULL, false}, {0, "", false}, {0, "0", false}, {0, "1", true},
+	        {1, NULL, true},  {1, "0", true}, {1, "1", true},
+	};
+
+	(void)state;
+	for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+		for (int knows = 0; knows < 2; knows++) {
+			struct poison_script script = {.knows = knows};
+			int rc = connect_poison(cases[i].option, cases[i].environment, &script);
+
+			assert_int_equal(script.asked, cases[i].asks);
+			assert_int_equal(rc, cases[i].asks && !knows ? ZEROD_E_UNSUPPORTED : ZEROD_OK);
+			if (rc)
+				assert_non_null(strstr(zerod_last_error(NULL),
+				                       "the daemon does not fill released buffers"));
+		}
+	}
+}
+
+static void test_poison_is_0_or_1(void **state)
+{
+	struct zerod_options options = ZEROD_INIT(options);
+	zerod_client *client = NULL;
+
+	(void)state;
+	options.socket_path = "/nonexistent/s";
+	assert_int_equal(setenv("ZEROD_POISON", "yes", 1), 0);
+	assert_int_equal(zerod_connect(&options, &client), ZEROD_E_INVALID);
+	assert_string_equal(zerod_last_error(NULL), "ZEROD_POISON is 'yes': 0 or 1 is expected");
+	assert_int_equal(unsetenv("ZEROD_POISON"), 0);
+	options.reserved = 1;
+	assert_int_equal(zerod_connect(&options, &client), ZEROD_E_INVALID);
+	assert_non_null(strstr(zerod_last_error(NULL), "reserved"));
+	/* An older program's structure ends before it. */
+	options.struct_size = offsetof(struct zerod_options, poison);
+	assert_int_equal(zerod_connect(&options, &client), ZEROD_E_CONNECT);
+}
+
 /* ---- Fork ---------------------------------------------------------------------------------------------- */
 
 static void serve_after_fork(struct fake_peer *peer, void *arg)
@@ -353,11 +436,12 @@ static void test_version(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-	        cmocka_unit_test(test_version),        cmocka_unit_test(test_connect_and_close),
-	        cmocka_unit_test(test_environment),    cmocka_unit_test(test_no_daemon),
-	        cmocka_unit_test(test_path_too_long),  cmocka_unit_test(test_not_zerod),
-	        cmocka_unit_test(test_nobody_answers), cmocka_unit_test(test_bad_options),
-	        cmocka_unit_test(test_faulty_hellos),  cmocka_unit_test(test_fork),
+	        cmocka_unit_test(test_version),          cmocka_unit_test(test_connect_and_close),
+	        cmocka_unit_test(test_environment),      cmocka_unit_test(test_no_daemon),
+	        cmocka_unit_test(test_path_too_long),    cmocka_unit_test(test_not_zerod),
+	        cmocka_unit_test(test_nobody_answers),   cmocka_unit_test(test_bad_options),
+	        cmocka_unit_test(test_faulty_hellos),    cmocka_unit_test(test_poison_is_asked_for),
+	        cmocka_unit_test(test_poison_is_0_or_1), cmocka_unit_test(test_fork),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

@@ -337,6 +337,7 @@ void fake_hello(struct fake_peer *peer)
 	hello.backend = (char *)(peer->on_gpus ? "cuda" : "");
 	hello.devices = 1;
 	hello.timelines = ZD_TIMELINES;
+	hello.poison = peer->poison;
 	hello.n_features = peer->on_gpus ? 2 : peer->feature != NULL;
 	hello.features = peer->on_gpus ? (char **)asked : (char **)&peer->feature;
 	reply.id = request->id;

@@ -37,6 +37,7 @@ struct fake_peer {
 	/* for the script to set first: */
 	const char *feature; /* of the hello; NULL: none */
 	size_t rings_bytes;  /* of the rings that it brings; 0: none. Not with `on_gpus` */
+	bool poison;         /* the hello says that the daemon knows it */
 	bool on_gpus;        /* the hello's devices are GPUs, and the client makes sums, ahead as well */
 	uint32_t world_size; /* of fake_serve_unit()'s group; 0: 2 */
 	/* the packet that is being read */

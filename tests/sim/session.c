@@ -146,7 +146,8 @@ static void keep_handle(struct zd_sim_world *world, struct zd_sim_session *sessi
 	if (zd_sim_entry_held(&session->members[group], &handle->entry))
 		keep(world, session, &handle->entry.at, true);
 	for (uint32_t h = 0; h < ZD_SIM_HOLDERS; h++) {
-		if (handle->leases[h].uses)
+		bool aliased = zd_sim_overlap(&handle->leases[h].buffer, &handle->shard); /* only read */
+		if (handle->leases[h].uses && !aliased)
 			keep(world, session, &handle->leases[h].buffer, !slot);
 	}
 }

@@ -40,6 +40,8 @@ void zc_detached_fail(struct zerod_client *client, const struct zc_op *op, const
 	struct zc_detached *detached = &client->detached;
 	bool is_detached = op->kind == ZC_OP_DETACHED;
 
+	if (is_detached && !op->what)
+		return;
 	if (is_kept(detached, op->status))
 		(void)zd_err_set(&detached->first, op->status,
 		                 "a %s %s of unit '%s' failed: %s; the present call was not carried out",

@@ -123,7 +123,10 @@ struct zerod_group {
 	struct zc_location target;
 	enum zerod_dtype target_dtype;
 	struct zc_location scalars; /* of the bound target; segment 0: none */
-	uint64_t ending; /* the last ticket of a backward's end; 0: none, or its failure was reported */
+	bool stepped_ahead;         /* the step was begun with a ticket: its end need not be awaited */
+	struct zc_op *step_ending;  /* a zerod_step_end() that has not been answered; NULL: none */
+	uint64_t
+	        backward_ending; /* the last ticket of a backward's end; 0: none, or its failure was reported */
 	LIST_HEAD(, zerod_unit) units;
 	LIST_HEAD(, zerod_bucket) buckets;
 	LIST_ENTRY(zerod_group) link;
@@ -250,6 +253,12 @@ int zc_publish(struct zc_unit_list *list, zerod_unit *const *units, zerod_stream
                struct zd_err *err) __attribute__((warn_unused_result));
 /* With the lock, the session was reset: what a group with shadows had under update may have been set back. */
 void zc_updates_reset(struct zerod_client *client);
+
+/* ---- step.c -------------------------------------------------------------------------------------------- */
+
+/* Without the lock: until a step that was ended without waiting is over, or the deadline has passed. */
+int zc_step_await(zerod_group *group, uint32_t deadline_ms, struct zd_err *err)
+        __attribute__((warn_unused_result));
 
 /* ---- target.c ------------------------------------------------------------------------------------------ */
 

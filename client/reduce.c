@@ -33,12 +33,12 @@ int zc_backward_report(struct zerod_group *group, struct zd_err *err)
 	int rc = 0;
 
 	pthread_mutex_lock(&client->lock);
-	if (group->ending)
+	if (group->backward_ending)
 		zc_drain(client); /* the answer may have come */
-	op = group->ending ? zc_op_find(client, group->ending) : NULL;
+	op = group->backward_ending ? zc_op_find(client, group->backward_ending) : NULL;
 	if (op && op->answered && op->status == ZEROD_E_PEER_LOST) {
 		rc = zd_err_set(err, op->status, "%s", op->error ? op->error : "a rank is gone");
-		group->ending = 0;
+		group->backward_ending = 0;
 	}
 	pthread_mutex_unlock(&client->lock);
 	return rc;
@@ -59,6 +59,8 @@ int zerod_backward_begin(zerod_group *group, const struct zerod_backward_options
 		rc = zc_check_poison(client, beginning.err);
 	if (!rc)
 		rc = zc_backward_report(group, beginning.err);
+	if (!rc)
+		rc = zc_step_await(group, options.deadline_ms, beginning.err);
 	if (rc)
 		return rc;
 	begin.group = group->id;
@@ -110,7 +112,7 @@ int zerod_backward_end(zerod_group *group, const struct zerod_backward_end_optio
 		return zc_call(client, &request, options.deadline_ms, NULL, NULL);
 	rc = zc_post_other(client, &end_type, NULL, &request, options.deadline_ms, ticket, err);
 	pthread_mutex_lock(&client->lock);
-	group->ending = rc ? 0 : ticket->id;
+	group->backward_ending = rc ? 0 : ticket->id;
 	pthread_mutex_unlock(&client->lock);
 	return rc;
 }

@@ -48,7 +48,7 @@ struct zc_op;
 
 /* How the tickets of one call differ from those of others. Functions that are NULL do nothing. */
 struct zc_ticket_type {
-	const char *what; /* for words, the unit's name follows where there is one: "the update of" */
+	const char *what; /* DETACHED: "release", for error texts; a literal. NULL: nobody is told */
 	/* A stream may be given to zerod_wait(): it then waits for op->fences and for what settle() adds.
 	 * Else a wait returns when the daemon has answered, and takes no stream. */
 	bool takes_stream;
@@ -84,17 +84,17 @@ struct zc_op {
 	struct zc_packet *packet;
 
 	/* tickets */
-	const struct zc_ticket_type *type; /* OTHER */
+	const struct zc_ticket_type *type; /* OTHER; DETACHED: or NULL */
 	void *data;                        /* the type's */
 	unsigned refs;                     /* the table's, and one for each thread that waits */
 	bool finished;                     /* in the client's list of finished tickets */
 	bool waited;                       /* GATHER: somebody knows where its buffer is */
 	uint32_t deadline_ms;
-	char *error;                 /* of the daemon; NULL: none, or no memory for it */
-	uint32_t uses;               /* GATHER: what it added to its lease; 0 in a scope */
-	const char *what;            /* DETACHED: "release", "commit", for error texts; a literal */
-	struct zc_unit *unit;        /* NULL: of no unit */
-	struct zc_lease *lease;      /* GATHER: until the lease ends or the gather fails */
+	char *error;            /* of the daemon; NULL: none, or no memory for it */
+	uint32_t uses;          /* GATHER: what it added to its lease; 0 in a scope */
+	const char *what;       /* DETACHED: "release", for error texts; a literal. NULL: nobody is told */
+	struct zc_unit *unit;   /* NULL: of no unit */
+	struct zc_lease *lease; /* GATHER: until the lease ends or the gather fails */
 	TAILQ_ENTRY(zc_op) in_queue; /* of its lease, or of finished tickets */
 
 	/* Once answered with 0 */

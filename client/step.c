@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * step.c - the optimizer's step: what the ranks agree on, and when this rank may access its target
- * (target.c).
+ * (target.c). The end of a step whose sums are not known yet is not awaited by its caller, but by the calls
+ * that the daemon would refuse before (zc_step_await()).
  */
 #include "client/internal.h"
 
@@ -43,6 +44,16 @@ static int bind_target(struct zerod_group *group, const Zd__StepBeginReply *repl
 	return 0;
 }
 
+static struct zerod_group *find_group(const struct zerod_client *client, uint64_t id)
+{
+	struct zerod_group *group;
+
+	LIST_FOREACH (group, &client->groups, link)
+		if (group->id == id)
+			break;
+	return group;
+}
+
 static int take_step(const Zd__Reply *reply, void *arg)
 {
 	struct stepping *stepping = arg;
@@ -53,6 +64,7 @@ static int take_step(const Zd__Reply *reply, void *arg)
 	if (!rc && stepping->body == ZD__REPLY__BODY_STEP_BEGIN) {
 		pthread_mutex_lock(&client->lock);
 		rc = bind_target(stepping->group, step, stepping->err);
+		stepping->group->stepped_ahead = false;
 		if (!rc)
 			rc = zc_fences_take(client, step->n_fences, step->fences, &stepping->fences,
 			                    stepping->err);
@@ -79,14 +91,13 @@ static int take_promised(struct zerod_client *client, struct zc_op *op, const Zd
                          struct zd_err *err)
 {
 	const uint64_t *id = op->data;
-	struct zerod_group *group;
+	struct zerod_group *group = find_group(client, *id);
 	int rc = zc_check_body(reply, ZD__REPLY__BODY_STEP_BEGIN, err);
 
-	LIST_FOREACH (group, &client->groups, link)
-		if (group->id == *id)
-			break;
-	if (!rc && group)
+	if (!rc && group) {
 		rc = bind_target(group, reply->step_begin, err);
+		group->stepped_ahead = true;
+	}
 	if (!rc)
 		rc = zc_fences_take(client, reply->step_begin->n_fences, reply->step_begin->fences,
 		                    &op->fences, err);
@@ -264,6 +275,92 @@ int zerod_step_norms_get(zerod_group *group, zerod_unit *const *units, uint32_t 
 	return zc_call(client, &request, deadline_ms, take_norms, &norms);
 }
 
+/* ---- The end ------------------------------------------------------------------------------------------- */
+
+/* With the lock. */
+static void end_over(struct zerod_client *client, const struct zc_op *op)
+{
+	const uint64_t *id = op->data;
+	struct zerod_group *group = find_group(client, *id);
+
+	if (group && group->step_ending == op)
+		group->step_ending = NULL;
+}
+
+static int end_answered(struct zerod_client *client, struct zc_op *op, const Zd__Reply *reply,
+                        struct zd_err *err)
+{
+	(void)reply;
+	(void)err;
+	end_over(client, op);
+	return 0;
+}
+
+/* A step that is begun can be ended, whatever becomes of its group: its rank has left meanwhile. */
+static void end_failed(struct zerod_client *client, struct zc_op *op)
+{
+	end_over(client, op);
+}
+
+static const struct zc_ticket_type end_type = {
+        .what = "the end of a step",
+        .answered = end_answered,
+        .failed = end_failed,
+        .deinit = free_group_id,
+};
+
+/* Without a deadline, since nobody would ask again. */
+static int post_end(zerod_group *group, Zd__Request *request, struct zd_err *err)
+{
+	struct zerod_client *client = group->client;
+	uint64_t *id = malloc(sizeof(*id));
+	struct zc_op *op;
+	int rc;
+
+	if (!id)
+		return zd_err_errno(err, ENOMEM, "ending a step");
+	*id = group->id;
+	rc = zc_room_take(client, request->body_case, 1, 0, err);
+	op = rc ? NULL : zc_ticket_new(client, ZC_OP_DETACHED, NULL, 0, err);
+	if (!op) {
+		free(id);
+		if (rc)
+			return rc;
+		pthread_mutex_lock(&client->lock);
+		zc_room_return(client, 1);
+		pthread_mutex_unlock(&client->lock);
+		return ZEROD_E_SYSTEM;
+	}
+	op->type = &end_type;
+	op->data = id;
+	pthread_mutex_lock(&client->lock);
+	group->step_ending = op;
+	pthread_mutex_unlock(&client->lock);
+	return zc_post(client, op, request, err);
+}
+
+int zc_step_await(zerod_group *group, uint32_t deadline_ms, struct zd_err *err)
+{
+	struct zerod_client *client = group->client;
+	/* No grace: the daemon does not keep this deadline. */
+	uint64_t deadline_ns = zc_until_ns(zc_deadline_ms(client, deadline_ms));
+	struct zc_op *op;
+	int rc = 0;
+
+	pthread_mutex_lock(&client->lock);
+	op = group->step_ending;
+	if (op) {
+		op->refs++;
+		pthread_mutex_unlock(&client->lock);
+		zc_flush(client); /* it may be corked */
+		pthread_mutex_lock(&client->lock);
+		rc = zc_wait_answer(client, op, deadline_ns);
+		zc_ticket_unref(client, op);
+	}
+	pthread_mutex_unlock(&client->lock);
+	return rc ? zd_err_set(err, rc, "waited for the sums of the step that was ended") : 0;
+}
+
 int zerod_step_end(zerod_group *group, zerod_stream *const *streams, uint32_t nstreams,
                    const struct zerod_wait_options *options)
 {
@@ -286,7 +383,8 @@ int zerod_step_end(zerod_group *group, zerod_stream *const *streams, uint32_t ns
 	end.fences = fences.pointers;
 	request.body_case = ZD__REQUEST__BODY_STEP_END;
 	request.step_end = &end;
-	rc = zc_call(client, &request, deadline_ms, NULL, NULL);
+	rc = group->target_bound && group->stepped_ahead ? post_end(group, &request, err)
+	                                                 : zc_call(client, &request, deadline_ms, NULL, NULL);
 	if (rc)
 		return rc;
 	pthread_mutex_lock(&client->lock);

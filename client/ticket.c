@@ -91,7 +91,7 @@ void zc_ticket_unref(struct zerod_client *client, struct zc_op *op)
 	if (--op->refs > 0)
 		return;
 	zc_fences_deinit(&op->fences);
-	if (op->kind == ZC_OP_OTHER && op->type->deinit)
+	if (op->type && op->type->deinit)
 		op->type->deinit(client, op);
 	if (op->unit)
 		zc_unit_unref(op->unit);
@@ -148,7 +148,7 @@ void zc_ticket_fail(struct zerod_client *client, struct zc_op *op, const char *e
 {
 	op->error = strdup(error);
 	zc_lease_withdraw(client, op);
-	if (op->kind == ZC_OP_OTHER && op->type->failed)
+	if (op->type && op->type->failed)
 		op->type->failed(client, op);
 	zc_ticket_settle(client, op);
 }
@@ -207,7 +207,7 @@ int zc_ticket_answer(struct zerod_client *client, struct zc_op *op, const Zd__Re
 		rc = zc_check_body(reply, ZD__REPLY__BODY_GATHER, err);
 		if (!rc)
 			rc = take_gather(client, op, reply->gather, err);
-	} else if (op->kind == ZC_OP_OTHER && op->type->answered) {
+	} else if (op->type && op->type->answered) {
 		rc = op->type->answered(client, op, reply, err);
 	}
 	if (rc) { /* the connection ends, the ticket tells why */

@@ -387,6 +387,8 @@ static int give_up_unit(zerod_unit *unit, uint32_t deadline_ms, struct zd_err *e
 	Zd__UnitUnregister unit_unregister = ZD__UNIT_UNREGISTER__INIT;
 	int rc = zc_cuda_copies_finish(client, zc_until_ns(zc_deadline_ms(client, deadline_ms)), err);
 
+	if (!rc)
+		rc = zc_step_await(unit->group, 0, err);
 	if (rc)
 		return rc;
 	unit_unregister.unit = unit->shared->id;
@@ -548,6 +550,8 @@ int zerod_unit_set_frozen(zerod_unit *unit, int frozen)
 	Zd__SetFrozen set_frozen = ZD__SET_FROZEN__INIT;
 	int rc = zc_enter(freezing.client, &freezing.err);
 
+	if (!rc)
+		rc = zc_step_await(unit->group, 0, freezing.err);
 	if (rc)
 		return rc;
 	freezing.unit = unit->shared;

@@ -1066,7 +1066,7 @@ struct zerod_step_options {
  * called it, in a group that spans daemons when all sums are known. zerod_wait() for the ticket blocks until
  * this answer, and makes its stream, or without one the caller, wait until the target may be read;
  * zerod_target_get() is valid from then on, and zerod_step_get() has the info. zerod_step_end() may be called
- * at once, too: it waits until the sums are known.
+ * at once, too.
  * From the answer on the step cannot be given up. If a sum fails after it, if a rank gives up its
  * zerod_step_begin() by a deadline, or if the group fails, the streams that wait go on all the same and the
  * content of the target is undefined: zerod_step_get() returns the failure, else this rank's next
@@ -1151,8 +1151,9 @@ ZEROD_MUST_USE int zerod_target_get(zerod_unit *unit, struct zerod_target *targe
 
 /*
  * Drops this rank's target. `streams`: as for zerod_release(). Also the path after an overflow, and after the
- * group failed during the step: it succeeds then all the same, since what it asks for is done. Of a step that
- * was begun with a ticket it blocks until the sums are known.
+ * group failed during the step: it succeeds then all the same, since what it asks for is done. A step that was
+ * begun with a ticket ends when its sums are known and `streams` have passed. The call does not wait for that,
+ * but zerod_backward_begin(), zerod_unit_set_frozen() and zerod_unit_unregister() do.
  * Errors: STATE (no step was begun), PEER_LOST and ABORTED (nor was one when the group failed).
  */
 ZEROD_MUST_USE int zerod_step_end(zerod_group *group, zerod_stream *const *streams, uint32_t nstreams,

@@ -90,6 +90,80 @@ static void test_no_call_waits_for_the_sums(void **state)
 	contract_close(w.c);
 }
 
+/* Nor for the end of the step. The next backward does. */
+static void test_the_end_of_a_step_waits_for_nothing(void **state)
+{
+	contract_needs(CONTRACT_ONE_SIDED);
+	struct zerod_backward_options brief = ZEROD_INIT(brief);
+	struct contract_gate *gates[RANKS];
+	zerod_ticket end, tickets[RANKS];
+	struct world w;
+
+	(void)state;
+	open_world(&w);
+	brief.deadline_ms = 50;
+	for (uint32_t step = 1; step <= 2; step++) {
+		contract_backward_all(w.c, 3, true);
+		for (uint32_t i = 0; i < RANKS; i++) {
+			struct contract_rank *rank = &w.c->ranks[i];
+
+			gates[i] = contract_block(rank, w.streams[i]);
+			reduce(&w, i, (float)step);
+			OK(rank->client, zerod_backward_end(rank->group, NULL, &end));
+			OK(rank->client, zerod_step_begin(rank->group, NULL, NULL, &tickets[i]));
+		}
+		for (uint32_t i = 0; i < RANKS; i++) {
+			struct zerod_target target = ZEROD_INIT(target);
+			struct contract_rank *rank = &w.c->ranks[i];
+
+			OK(rank->client, zerod_wait(rank->client, tickets[i], w.streams[i], NULL));
+			OK(rank->client, zerod_step_end(rank->group, &w.streams[i], 1, NULL));
+			FAILS(rank->client, zerod_target_get(w.unit.at[i], &target), ZEROD_E_STATE, NULL);
+		}
+		FAILS(w.c->ranks[0].client, zerod_backward_begin(w.c->ranks[0].group, &brief),
+		      ZEROD_E_DEADLINE, "waited for the sums of the step that was ended");
+		for (uint32_t i = 0; i < RANKS; i++)
+			contract_unblock(gates[i]);
+		for (uint32_t i = 0; i < RANKS; i++)
+			expect_info(&w.c->ranks[i], &w, step, (float)step);
+	}
+	for (uint32_t i = 0; i < RANKS; i++) {
+		OK(w.c->ranks[i].client, zerod_unit_set_frozen(w.other.at[i], 1));
+		OK(w.c->ranks[i].client, zerod_unit_unregister(w.unit.at[i], NULL));
+	}
+	contract_close(w.c);
+}
+
+/* The rank leaves before its step is over. */
+static void test_a_rank_leaves_before_the_end_of_its_step(void **state)
+{
+	contract_needs(CONTRACT_ONE_SIDED);
+	struct contract_gate *gate;
+	zerod_ticket end, ticket;
+	struct contract_rank *rank;
+	struct world w;
+
+	(void)state;
+	open_world(&w);
+	contract_backward_all(w.c, 3, true);
+	gate = contract_block(&w.c->ranks[0], w.streams[0]);
+	for (uint32_t i = 0; i < RANKS; i++) {
+		rank = &w.c->ranks[i];
+		reduce(&w, i, 1);
+		OK(rank->client, zerod_backward_end(rank->group, NULL, &end));
+		OK(rank->client, zerod_step_begin(rank->group, NULL, NULL, &ticket));
+	}
+	OK(rank->client, zerod_wait(rank->client, ticket, w.streams[1], NULL));
+	OK(rank->client, zerod_step_end(rank->group, &w.streams[1], 1, NULL));
+	OK(rank->client, zerod_group_leave(rank->group, NULL));
+	rank->group = NULL;
+	contract_unblock(gate);
+	FAILS(w.c->ranks[0].client, zerod_group_barrier(w.c->ranks[0].group, NULL, NULL), ZEROD_E_PEER_LOST,
+	      "rank 1");
+	OK(rank->client, zerod_stream_synchronize(w.streams[1]));
+	contract_close(w.c);
+}
+
 static void step_with_a_ticket(struct contract_rank *rank, void *arg)
 {
 	const struct world *w = arg;
@@ -219,6 +293,8 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 	        CONTRACT_TEST(test_no_call_waits_for_the_sums),
+	        CONTRACT_TEST(test_the_end_of_a_step_waits_for_nothing),
+	        CONTRACT_TEST(test_a_rank_leaves_before_the_end_of_its_step),
 	        CONTRACT_TEST(test_the_caller_waits),
 	        CONTRACT_TEST(test_scalars_for_kernels),
 	        CONTRACT_TEST(test_arguments),

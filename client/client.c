@@ -480,7 +480,7 @@ int zerod_session_reset(zerod_client *client, const struct zerod_wait_options *o
 	zc_streams_reset(client);
 	zc_updates_reset(client);
 	LIST_FOREACH (group, &client->groups, link)
-		zc_buckets_forget(group);
+		zc_buckets_forget(group, UINT64_MAX);
 	pthread_mutex_unlock(&client->lock);
 	client->poisoned = false;
 	zc_aborts_settle(client);

@@ -10,6 +10,25 @@
  */
 #include "client/internal.h"
 
+#include <errno.h>
+#include <stdlib.h>
+
+/* With room for the request, which is returned when that fails. */
+static struct zc_op *make_op(struct zerod_client *client, struct zc_unit *unit, const char *what,
+                             uint32_t deadline_ms, struct zd_err *err)
+{
+	struct zc_op *op = zc_ticket_new(client, ZC_OP_DETACHED, unit, deadline_ms, err);
+
+	if (op) {
+		op->what = what;
+		return op;
+	}
+	pthread_mutex_lock(&client->lock);
+	zc_room_return(client, 1);
+	pthread_mutex_unlock(&client->lock);
+	return NULL;
+}
+
 int zc_post_detached(struct zerod_client *client, struct zc_unit *unit, const char *what,
                      Zd__Request *request, struct zd_err *err)
 {
@@ -18,14 +37,34 @@ int zc_post_detached(struct zerod_client *client, struct zc_unit *unit, const ch
 
 	if (rc)
 		return rc;
-	op = zc_ticket_new(client, ZC_OP_DETACHED, unit, request->deadline_ms, err);
+	op = make_op(client, unit, what, request->deadline_ms, err);
+	return op ? zc_post(client, op, request, err) : ZEROD_E_SYSTEM;
+}
+
+int zc_post_for_group(zerod_group *group, const struct zc_ticket_type *type, const char *what,
+                      Zd__Request *request, struct zc_op **noted, struct zd_err *err)
+{
+	struct zerod_client *client = group->client;
+	uint64_t *id = malloc(sizeof(*id));
+	struct zc_op *op;
+	int rc;
+
+	if (!id)
+		return zd_err_errno(err, ENOMEM, "sending a request about a group");
+	*id = group->id;
+	rc = zc_room_take(client, request->body_case, 1, 0, err);
+	op = rc ? NULL : make_op(client, NULL, what, request->deadline_ms, err);
 	if (!op) {
-		pthread_mutex_lock(&client->lock);
-		zc_room_return(client, 1);
-		pthread_mutex_unlock(&client->lock);
-		return ZEROD_E_SYSTEM;
+		free(id);
+		return rc ? rc : ZEROD_E_SYSTEM;
 	}
-	op->what = what;
+	op->type = type;
+	op->data = id;
+	if (noted) {
+		pthread_mutex_lock(&client->lock);
+		*noted = op;
+		pthread_mutex_unlock(&client->lock);
+	}
 	return zc_post(client, op, request, err);
 }
 
@@ -42,11 +81,17 @@ void zc_detached_fail(struct zerod_client *client, const struct zc_op *op, const
 
 	if (is_detached && !op->what)
 		return;
-	if (is_kept(detached, op->status))
+	if (!error[0])
+		error = zerod_status_name(op->status);
+	if (is_kept(detached, op->status) && !op->unit)
+		(void)zd_err_set(&detached->first, op->status,
+		                 "a detached %s failed: %s; the present call was not carried out", op->what,
+		                 error);
+	else if (is_kept(detached, op->status))
 		(void)zd_err_set(&detached->first, op->status,
 		                 "a %s %s of unit '%s' failed: %s; the present call was not carried out",
 		                 is_detached ? "detached" : "released", is_detached ? op->what : "gather",
-		                 op->unit->name, error[0] ? error : zerod_status_name(op->status));
+		                 op->unit->name, error);
 	detached->nfailures++;
 	client->detached_failed = true;
 }

@@ -28,16 +28,21 @@ void zc_reserved_free(struct zc_reserved *reserved)
 	free(reserved);
 }
 
-void zc_reserved_forget(struct zerod_bucket *bucket)
+static void forget_before(struct zc_reserved *reserved, uint64_t request)
 {
-	struct zc_reserved *reserved;
+	while (reserved) {
+		struct zc_reserved *next = LIST_NEXT(reserved, link);
 
-	while ((reserved = LIST_FIRST(&bucket->reserved)))
-		/* NOLINTNEXTLINE(clang-analyzer-unix.Malloc): what is freed is in no list */
-		zc_reserved_free(reserved);
-	while ((reserved = LIST_FIRST(&bucket->given)))
-		/* NOLINTNEXTLINE(clang-analyzer-unix.Malloc): what is freed is in no list */
-		zc_reserved_free(reserved);
+		if (reserved->made < request)
+			zc_reserved_free(reserved);
+		reserved = next;
+	}
+}
+
+void zc_reserved_forget(struct zerod_bucket *bucket, uint64_t request)
+{
+	forget_before(LIST_FIRST(&bucket->reserved), request);
+	forget_before(LIST_FIRST(&bucket->given), request);
 }
 
 static int take_reservation(struct zerod_client *client, struct zc_op *op, const Zd__Reply *reply,
@@ -127,6 +132,7 @@ static struct zc_op *request_new(struct reserving *reserving)
 	pthread_mutex_lock(&reserving->client->lock);
 	op->refs++; /* ours */
 	reserved->unit->refs++;
+	reserved->made = reserving->client->next_id;
 	LIST_INSERT_HEAD(&reserving->bucket->reserved, reserved, link);
 	pthread_mutex_unlock(&reserving->client->lock);
 	return op;

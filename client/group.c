@@ -15,6 +15,16 @@ struct zerod_client *zc_group_client(const struct zerod_group *group)
 	return group ? group->client : NULL;
 }
 
+struct zerod_group *zc_group_find(const struct zerod_client *client, uint64_t id)
+{
+	struct zerod_group *group;
+
+	LIST_FOREACH (group, &client->groups, link)
+		if (group->id == id)
+			break;
+	return group;
+}
+
 void zc_group_free(struct zerod_group *group)
 {
 	struct zerod_unit *unit;

@@ -89,6 +89,7 @@ struct zc_reserved {
 	struct zc_location location;
 	struct zc_fences fences;
 	struct zc_accumulation *sum; /* NULL: the gradient is one commit (accumulate.c) */
+	uint64_t made;               /* behind so many requests of the client */
 	LIST_ENTRY(zc_reserved) link;
 };
 
@@ -151,6 +152,8 @@ uint64_t zc_unit_padded_bytes(const struct zc_unit *unit);
 /* The handle's client; NULL for NULL. */
 struct zerod_client *zc_unit_client(const struct zerod_unit *unit);
 struct zerod_client *zc_group_client(const struct zerod_group *group);
+/* With the lock; NULL when the rank has left. */
+struct zerod_group *zc_group_find(const struct zerod_client *client, uint64_t id);
 
 /* ---- collectives.c ------------------------------------------------------------------------------------- */
 
@@ -284,10 +287,10 @@ void zc_targets_settle(struct zerod_client *client, const Zd__SessionResetReply 
 int zc_backward_report(struct zerod_group *group, struct zd_err *err) __attribute__((warn_unused_result));
 /* With the lock, these two. */
 void zc_bucket_free(struct zerod_bucket *bucket);
-/* entry.c: what was asked for and no caller has got. */
-void zc_reserved_forget(struct zerod_bucket *bucket);
+/* entry.c: what was asked for before the request with that id, whether a caller has got it or not. */
+void zc_reserved_forget(struct zerod_bucket *bucket, uint64_t request);
 /* The same of all the group's buckets. */
-void zc_buckets_forget(struct zerod_group *group);
+void zc_buckets_forget(struct zerod_group *group, uint64_t request);
 
 /* How a request is sent that answers nothing but a status. */
 struct zc_sending {

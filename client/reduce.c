@@ -11,21 +11,6 @@
 
 /* ---- Backward ------------------------------------------------------------------------------------------ */
 
-struct beginning {
-	bool first; /* of its window */
-	struct zd_err *err;
-};
-
-static int take_backward(const Zd__Reply *reply, void *arg)
-{
-	struct beginning *beginning = arg;
-	int rc = zc_check_body(reply, ZD__REPLY__BODY_BACKWARD_BEGIN, beginning->err);
-
-	if (!rc)
-		beginning->first = reply->backward_begin->first;
-	return rc;
-}
-
 int zc_backward_report(struct zerod_group *group, struct zd_err *err)
 {
 	struct zerod_client *client = group->client;
@@ -44,17 +29,67 @@ int zc_backward_report(struct zerod_group *group, struct zd_err *err)
 	return rc;
 }
 
+/* With the lock. What the group's failure has left is given up: a target, and room that was reserved before
+ * the request. */
+static void begun(struct zerod_group *group, const Zd__BackwardBeginReply *reply, uint64_t request)
+{
+	group->target_bound = false;
+	if (reply->first)
+		zc_targets_forget(group);
+	zc_buckets_forget(group, request);
+}
+
+struct beginning {
+	struct zerod_group *group;
+	struct zd_err *err;
+};
+
+static int take_backward(const Zd__Reply *reply, void *arg)
+{
+	struct beginning *beginning = arg;
+	struct zerod_client *client = beginning->group->client;
+	int rc = zc_check_body(reply, ZD__REPLY__BODY_BACKWARD_BEGIN, beginning->err);
+
+	if (rc)
+		return rc;
+	pthread_mutex_lock(&client->lock);
+	begun(beginning->group, reply->backward_begin, UINT64_MAX);
+	pthread_mutex_unlock(&client->lock);
+	return 0;
+}
+
+static int begin_answered(struct zerod_client *client, struct zc_op *op, const Zd__Reply *reply,
+                          struct zd_err *err)
+{
+	const uint64_t *id = op->data;
+	struct zerod_group *group = zc_group_find(client, *id);
+	int rc = zc_check_body(reply, ZD__REPLY__BODY_BACKWARD_BEGIN, err);
+
+	if (!rc && group)
+		begun(group, reply->backward_begin, op->id);
+	return rc;
+}
+
+static const struct zc_ticket_type begin_type = {
+        .what = "the beginning of a backward",
+        .answered = begin_answered,
+        .deinit = zc_ticket_free_data,
+};
+
 int zerod_backward_begin(zerod_group *group, const struct zerod_backward_options *given)
 {
 	struct zerod_client *client = zc_group_client(group);
 	Zd__Request request = ZD__REQUEST__INIT;
 	Zd__BackwardBegin begin = ZD__BACKWARD_BEGIN__INIT;
 	struct zerod_backward_options options;
-	struct beginning beginning;
+	struct beginning beginning = {.group = group};
 	int rc = zc_enter(client, &beginning.err);
 
 	if (!rc)
 		rc = zc_options(&options, sizeof(options), given, "zerod_backward_options", beginning.err);
+	if (!rc)
+		rc = zc_flags(options.flags, ZEROD_BACKWARD_DETACHED, "zerod_backward_options",
+		              beginning.err);
 	if (!rc)
 		rc = zc_check_poison(client, beginning.err);
 	if (!rc)
@@ -69,16 +104,12 @@ int zerod_backward_begin(zerod_group *group, const struct zerod_backward_options
 	begin.target_dtype = options.target_dtype ? options.target_dtype : ZEROD_FLOAT32;
 	request.body_case = ZD__REQUEST__BODY_BACKWARD_BEGIN;
 	request.backward_begin = &begin;
-	rc = zc_call(client, &request, options.deadline_ms, take_backward, &beginning);
-	if (rc)
-		return rc;
-	pthread_mutex_lock(&client->lock);
-	group->target_bound = false; /* a step that the group's failure has left is given up */
-	if (beginning.first)
-		zc_targets_forget(group);
-	zc_buckets_forget(group);
-	pthread_mutex_unlock(&client->lock);
-	return 0;
+	if (options.flags & ZEROD_BACKWARD_DETACHED) {
+		request.deadline_ms = zc_deadline_ms(client, options.deadline_ms);
+		return zc_post_for_group(group, &begin_type, "zerod_backward_begin()", &request, NULL,
+		                         beginning.err);
+	}
+	return zc_call(client, &request, options.deadline_ms, take_backward, &beginning);
 }
 
 static const struct zc_ticket_type end_type = {.what = "the end of a backward"};
@@ -147,7 +178,7 @@ int zerod_backward_abandon(zerod_group *group, zerod_stream *const *streams, uin
 	if (rc)
 		return rc;
 	pthread_mutex_lock(&client->lock);
-	zc_buckets_forget(group);
+	zc_buckets_forget(group, UINT64_MAX);
 	pthread_mutex_unlock(&client->lock);
 	return 0;
 }
@@ -237,17 +268,17 @@ int zerod_bucket_destroy(zerod_bucket *bucket)
 	return 0;
 }
 
-void zc_buckets_forget(struct zerod_group *group)
+void zc_buckets_forget(struct zerod_group *group, uint64_t request)
 {
 	struct zerod_bucket *bucket;
 
 	LIST_FOREACH (bucket, &group->buckets, link)
-		zc_reserved_forget(bucket);
+		zc_reserved_forget(bucket, request);
 }
 
 void zc_bucket_free(struct zerod_bucket *bucket)
 {
-	zc_reserved_forget(bucket);
+	zc_reserved_forget(bucket, UINT64_MAX);
 	LIST_REMOVE(bucket, link);
 	free(bucket);
 }

@@ -233,6 +233,8 @@ struct zc_op *zc_ticket_new_other(struct zerod_client *client, const struct zc_t
 int zc_post_other(struct zerod_client *client, const struct zc_ticket_type *type, void *data,
                   Zd__Request *request, uint32_t deadline_ms, zerod_ticket *ticket, struct zd_err *err)
         __attribute__((warn_unused_result));
+/* A type's deinit(), where `data` is from malloc(). */
+void zc_ticket_free_data(struct zerod_client *client, struct zc_op *op);
 /* Without the lock: an op that was not posted goes. */
 void zc_ticket_withdraw(struct zerod_client *client, struct zc_op *op);
 /* All others with the lock. The daemon answered a ticket; PROTOCOL when the answer makes no sense. */
@@ -253,6 +255,12 @@ void zc_tickets_free(struct zerod_client *client);
  * was sent. `what` names the request in the text of a later failure: a string literal. */
 int zc_post_detached(struct zerod_client *client, struct zc_unit *unit, const char *what,
                      Zd__Request *request, struct zd_err *err) __attribute__((warn_unused_result));
+/* The same for a request about the group: the op's data is the group's id, which the type's functions find it
+ * by, if the rank has not left. *noted (NULL: nothing), with the lock, is the op from before it is sent on.
+ * `what` is a call of zerod.h, or NULL. */
+int zc_post_for_group(zerod_group *group, const struct zc_ticket_type *type, const char *what,
+                      Zd__Request *request, struct zc_op **noted, struct zd_err *err)
+        __attribute__((warn_unused_result));
 /* With the lock: the daemon refused the request, or a gather that was released; the op's status says why. */
 void zc_detached_fail(struct zerod_client *client, const struct zc_op *op, const char *error);
 /* Without the lock. Returns what has failed since the last report, once; 0: nothing. */

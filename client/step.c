@@ -44,16 +44,6 @@ static int bind_target(struct zerod_group *group, const Zd__StepBeginReply *repl
 	return 0;
 }
 
-static struct zerod_group *find_group(const struct zerod_client *client, uint64_t id)
-{
-	struct zerod_group *group;
-
-	LIST_FOREACH (group, &client->groups, link)
-		if (group->id == id)
-			break;
-	return group;
-}
-
 static int take_step(const Zd__Reply *reply, void *arg)
 {
 	struct stepping *stepping = arg;
@@ -91,7 +81,7 @@ static int take_promised(struct zerod_client *client, struct zc_op *op, const Zd
                          struct zd_err *err)
 {
 	const uint64_t *id = op->data;
-	struct zerod_group *group = find_group(client, *id);
+	struct zerod_group *group = zc_group_find(client, *id);
 	int rc = zc_check_body(reply, ZD__REPLY__BODY_STEP_BEGIN, err);
 
 	if (!rc && group) {
@@ -104,17 +94,11 @@ static int take_promised(struct zerod_client *client, struct zc_op *op, const Zd
 	return rc;
 }
 
-static void free_group_id(struct zerod_client *client, struct zc_op *op)
-{
-	(void)client;
-	free(op->data);
-}
-
 static const struct zc_ticket_type step_ticket = {
         .what = "the step's target",
         .takes_stream = true,
         .answered = take_promised,
-        .deinit = free_group_id,
+        .deinit = zc_ticket_free_data,
 };
 
 static int post_step(const struct zerod_group *group, Zd__Request *request, uint32_t deadline_ms,
@@ -281,7 +265,7 @@ int zerod_step_norms_get(zerod_group *group, zerod_unit *const *units, uint32_t 
 static void end_over(struct zerod_client *client, const struct zc_op *op)
 {
 	const uint64_t *id = op->data;
-	struct zerod_group *group = find_group(client, *id);
+	struct zerod_group *group = zc_group_find(client, *id);
 
 	if (group && group->step_ending == op)
 		group->step_ending = NULL;
@@ -306,38 +290,8 @@ static const struct zc_ticket_type end_type = {
         .what = "the end of a step",
         .answered = end_answered,
         .failed = end_failed,
-        .deinit = free_group_id,
+        .deinit = zc_ticket_free_data,
 };
-
-/* Without a deadline, since nobody would ask again. */
-static int post_end(zerod_group *group, Zd__Request *request, struct zd_err *err)
-{
-	struct zerod_client *client = group->client;
-	uint64_t *id = malloc(sizeof(*id));
-	struct zc_op *op;
-	int rc;
-
-	if (!id)
-		return zd_err_errno(err, ENOMEM, "ending a step");
-	*id = group->id;
-	rc = zc_room_take(client, request->body_case, 1, 0, err);
-	op = rc ? NULL : zc_ticket_new(client, ZC_OP_DETACHED, NULL, 0, err);
-	if (!op) {
-		free(id);
-		if (rc)
-			return rc;
-		pthread_mutex_lock(&client->lock);
-		zc_room_return(client, 1);
-		pthread_mutex_unlock(&client->lock);
-		return ZEROD_E_SYSTEM;
-	}
-	op->type = &end_type;
-	op->data = id;
-	pthread_mutex_lock(&client->lock);
-	group->step_ending = op;
-	pthread_mutex_unlock(&client->lock);
-	return zc_post(client, op, request, err);
-}
 
 int zc_step_await(zerod_group *group, uint32_t deadline_ms, struct zd_err *err)
 {
@@ -383,8 +337,10 @@ int zerod_step_end(zerod_group *group, zerod_stream *const *streams, uint32_t ns
 	end.fences = fences.pointers;
 	request.body_case = ZD__REQUEST__BODY_STEP_END;
 	request.step_end = &end;
-	rc = group->target_bound && group->stepped_ahead ? post_end(group, &request, err)
-	                                                 : zc_call(client, &request, deadline_ms, NULL, NULL);
+	if (group->target_bound && group->stepped_ahead) /* without a deadline: nobody would ask again */
+		rc = zc_post_for_group(group, &end_type, NULL, &request, &group->step_ending, err);
+	else
+		rc = zc_call(client, &request, deadline_ms, NULL, NULL);
 	if (rc)
 		return rc;
 	pthread_mutex_lock(&client->lock);

@@ -56,7 +56,7 @@ SOLID(OF(tag) OF(scope) OF(version) OF(uses) OF(flags) OF(deadline_ms) OF(reserv
 SOLID(OF(tag) OF(flags) OF(deadline_ms));
 #undef T
 #define T struct zerod_backward_options
-SOLID(OF(stage) OF(boundary) OF(target_dtype) OF(deadline_ms));
+SOLID(OF(stage) OF(boundary) OF(target_dtype) OF(deadline_ms) OF(flags) OF(reserved));
 #undef T
 #define T struct zerod_bucket_options
 SOLID(OF(dtype) OF(nslots) OF(slot_bytes));

@@ -79,6 +79,12 @@ int zc_post_other(struct zerod_client *client, const struct zc_ticket_type *type
 	return rc;
 }
 
+void zc_ticket_free_data(struct zerod_client *client, struct zc_op *op)
+{
+	(void)client;
+	free(op->data);
+}
+
 void zc_ticket_withdraw(struct zerod_client *client, struct zc_op *op)
 {
 	pthread_mutex_lock(&client->lock);

@@ -271,8 +271,8 @@ ZEROD_MUST_USE int zerod_trim(zerod_client *client, uint32_t device, uint64_t ke
                               const struct zerod_wait_options *options, uint64_t *freed_bytes);
 
 /* ---- Batching ----------------------------------------------------------------------------------
- * Between cork and uncork, requests of the *calling thread* that return tickets are collected and sent
- * together, as few packets as fit; uncork sends. Calls that wait uncork first. Nesting counts. */
+ * Between cork and uncork, requests of the *calling thread* that return tickets or are detached are collected
+ * and sent together, as few packets as fit; uncork sends. Calls that wait send first. Nesting counts. */
 void zerod_cork(zerod_client *client);
 ZEROD_MUST_USE int zerod_uncork(zerod_client *client);
 
@@ -822,12 +822,20 @@ ZEROD_MUST_USE int zerod_context_end(zerod_client *client, zerod_scope context, 
 
 /* ---- Reduce -------------------------------------------------------------------------------------------- */
 
+enum zerod_backward_flags {
+	ZEROD_BACKWARD_DETACHED =
+	        1u << 0, /* as ZEROD_RELEASE_DETACHED; what depends on it fails with STATE */
+};
+
 struct zerod_backward_options {
 	size_t struct_size;
 	uint32_t stage;                /* ZeRO stage 1, 2 or 3; 0: 3 */
 	int boundary;                  /* stage 1: the last micro-step before the optimizer's step */
 	enum zerod_dtype target_dtype; /* of the reduced gradients: float32 (0), float16 or bfloat16 */
 	uint32_t deadline_ms;
+	uint32_t flags;    /* enum zerod_backward_flags */
+	uint32_t reserved; /* 0 */
+	uint32_t reserved; /* 0 */
 };
 
 /*
@@ -847,6 +855,8 @@ struct zerod_backward_options {
  * do: no rank takes its step. Each rank is told by its next zerod_backward_begin(), zerod_backward_end() or
  * zerod_step_begin(), and leaves the window by zerod_step_begin() or, once it was told, by its next
  * zerod_backward_begin(). A group that spans daemons ends instead.
+ * Waits until the rank's last step has ended, see zerod_step_end(). DETACHED it waits for nothing else, and
+ * calls of the backward may follow at once, in the same packet.
  * Errors: STATE (a backward or a step runs; stage 1: the step is next), MISMATCH, NO_MEMORY, QUOTA,
  * PEER_LOST, POISONED, and those of a window that has failed.
  */

@@ -68,6 +68,16 @@ int zd_reduce_request_check(const struct zd_request *req, struct zd_err *err)
 	return zd_reduce_request_lost(req) ? zd_reduce_lost(group, err) : zd_group_check(group, err);
 }
 
+/* A client need not wait for the answer to its backward_begin. What that may wait for is its target's memory. */
+int zd_backward_await(struct zd_request *req, const struct zd_member_reduce *mr)
+{
+	if (mr->backward != ZD_BACKWARD_STARTING)
+		return 0;
+	req->member = mr->member;
+	req->device = mr->member->device;
+	return zd_wait_for(req, ZD_WAIT_SEGMENT, 0, 0, 0);
+}
+
 bool zd_backward_ended(const struct zd_member *member, const struct zd_member_reduce *mr)
 {
 	const struct zd_member_reduce *other = zd_member_reduce(member);
@@ -362,6 +372,8 @@ static int end_begin(struct zd_engine *e, struct zd_request *req, const struct z
 		                  "group '%s' spans daemons: each rank names the units that it skips",
 		                  member->group->name);
 	struct zd_member_reduce *mr = zd_member_reduce_get(member);
+	if (zd_backward_await(req, mr) != 0)
+		return ZD_WAIT;
 	if (mr->backward != ZD_BACKWARD_RUNNING)
 		return zd_err_set(err, ZEROD_E_STATE, "rank %u runs no backward", zd_world_rank(member));
 	if (mr->nunsubmitted > 0)

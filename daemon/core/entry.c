@@ -222,6 +222,8 @@ static int reserve_begin(struct zd_engine *e, struct zd_request *req, const stru
 	if (status == 0)
 		status = zd_part_find(e, req->session, args->u.bucket_reserve.unit, &part, err);
 	if (status == 0)
+		status = zd_backward_await(req, bucket->mr);
+	if (status == 0)
 		status = reserve_check(e, bucket, part->unit, err);
 	if (status != 0)
 		return status;

@@ -143,6 +143,7 @@ struct zd_request {
 	bool wants_memory; /* counted in device->memory_waiters */
 	bool cancelled;    /* its session or deadline ended it while ops were pending; freed with the last */
 	bool answered;     /* before its turn */
+	struct zd_args *args; /* begin() is to be called with these, again; owned. NULL: it is over */
 	uint32_t pending_ops;
 	int failed;            /* status of an op or segment that failed; with failed_text */
 	char *failed_text;     /* owned; NULL: none */
@@ -243,7 +244,9 @@ static inline bool zd_request_gathers(const struct zd_request *req)
 
 /*
  * One row per kind of request.
- *   begin   checks the arguments and takes what it needs of them; changes nothing if it returns an error
+ *   begin   checks the arguments and takes what it needs of them; changes nothing if it returns an error, or
+ *           ZD_WAIT, with which it is called again in place of attempt: of kinds whose arguments have no
+ *           pointers, with `member` and `device` set
  *   attempt 0: done, e->reply.u holds the result; ZD_WAIT; or an error, with nothing left behind. Called
  *   again
  *           whenever the device is dirty and no op of the request is pending

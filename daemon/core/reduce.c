@@ -536,6 +536,8 @@ static int skip_begin(struct zd_engine *e, struct zd_request *req, const struct 
 	if (status != 0)
 		return status;
 	const struct zd_member_reduce *mr = zd_member_reduce_get(member);
+	if (zd_backward_await(req, mr) != 0)
+		return ZD_WAIT;
 	status = zd_reduction_admit(e, mr, part->unit, err);
 	if (status != 0 || zd_window_is_abandoned(mr))
 		return status;

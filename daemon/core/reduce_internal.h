@@ -160,6 +160,9 @@ int zd_reduce_request_check(const struct zd_request *req, struct zd_err *err)
         __attribute__((warn_unused_result));
 bool zd_reduce_request_lost(const struct zd_request *req);
 
+/* By the begin() of requests that belong to a backward: ZD_WAIT while the rank's is being begun, else 0. */
+int zd_backward_await(struct zd_request *req, const struct zd_member_reduce *mr)
+        __attribute__((warn_unused_result));
 /* Has the member ended the backward that `mr` runs, or asked to: it contributes nothing to it any more. */
 bool zd_backward_ended(const struct zd_member *member, const struct zd_member_reduce *mr);
 

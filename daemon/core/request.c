@@ -63,6 +63,7 @@ static void request_free(struct zd_engine *e, struct zd_request *req)
 		break;
 	}
 	free(req->failed_text);
+	free(req->args);
 	if (e->spare_request)
 		free(req);
 	else
@@ -160,8 +161,23 @@ static void note_memory_wait(struct zd_request *req)
 
 static void undo(struct zd_engine *e, struct zd_request *req)
 {
-	if (zd_request_types[req->kind]->cancel)
+	if (zd_request_types[req->kind]->cancel && !req->args)
 		zd_request_types[req->kind]->cancel(e, req);
+}
+
+/* Keeps the arguments of a request that is to begin later. */
+static int begin(struct zd_engine *e, struct zd_request *req, const struct zd_args *args, struct zd_err *err)
+{
+	const struct zd_request_type *type = zd_request_types[req->kind];
+	int status = type->begin ? type->begin(e, req, args, err) : 0;
+	if (status == ZD_WAIT && !req->args) {
+		req->args = zd_calloc(1, sizeof(*req->args));
+		*req->args = *args;
+	} else if (status != ZD_WAIT) {
+		free(req->args);
+		req->args = NULL;
+	}
+	return status;
 }
 
 static int attempt(struct zd_engine *e, struct zd_request *req, struct zd_err *err)
@@ -174,7 +190,9 @@ static int attempt(struct zd_engine *e, struct zd_request *req, struct zd_err *e
 	}
 	req->wait = (struct zd_wait){0};
 	req->segment_wait = 0;
-	int status = type->attempt ? type->attempt(e, req, err) : 0;
+	int status = req->args ? begin(e, req, req->args, err) : 0;
+	if (status == 0 && type->attempt)
+		status = type->attempt(e, req, err);
 	if (status == ZD_WAIT)
 		note_memory_wait(req);
 	return status;
@@ -209,11 +227,11 @@ void zd_engine_request(struct zd_engine *e, const struct zd_call *call, const st
 	req->session = session;
 	memset(&e->reply, 0, sizeof(e->reply));
 
-	const struct zd_request_type *type = zd_request_types[req->kind];
-	int status = type->begin ? type->begin(e, req, args, &err) : 0;
-	if (status == 0) {
+	int status = begin(e, req, args, &err);
+	if (status >= 0) {
 		req->told = req->member ? req->member->told : 0;
-		status = attempt(e, req, &err);
+		if (status == 0)
+			status = attempt(e, req, &err);
 		if (status == ZD_WAIT && !req->answered && session->outstanding >= outstanding_limit(req)) {
 			undo(e, req);
 			status = zd_err_set(&err, ZEROD_E_LIMIT, "%u requests are outstanding already",

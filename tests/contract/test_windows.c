@@ -380,6 +380,64 @@ static void test_skip_rest(void **state)
 	contract_close(w.c);
 }
 
+/* Nobody waits for the beginning: the requests of the backward follow it, in the same packet, also while its
+ * target gets memory. */
+static void test_a_beginning_that_is_not_awaited(void **state)
+{
+	struct zerod_backward_options detached = ZEROD_INIT(detached);
+	struct zerod_skip_options skip = ZEROD_INIT(skip);
+	struct world w;
+
+	(void)state;
+	open_world(&w);
+	detached.flags = ZEROD_BACKWARD_DETACHED;
+	skip.flags = ZEROD_SKIP_DETACHED;
+	for (uint32_t step = 1; step <= 2; step++) {
+		for (uint32_t i = 0; i < RANKS; i++) {
+			struct contract_rank *rank = &w.c->ranks[i];
+
+			zerod_cork(rank->client);
+			OK(rank->client, zerod_backward_begin(rank->group, &detached));
+			OK(rank->client, zerod_reduce_skip(w.second.at[i], &skip, NULL));
+			contract_reduce(rank, w.buckets[i], &w.first, (float)step, NULL);
+			OK(rank->client, zerod_uncork(rank->client));
+		}
+		contract_backward_end_all(w.c);
+		expect_step(&w, (float)step, 0);
+	}
+	contract_close(w.c);
+}
+
+/* The next call says so. What was reserved before stays the caller's. */
+static void test_a_detached_beginning_that_is_refused(void **state)
+{
+	contract_needs(CONTRACT_ONE_SIDED);
+	struct zerod_backward_options detached = ZEROD_INIT(detached);
+	struct zerod_reduce_options submit = ZEROD_INIT(submit);
+	struct zerod_entry entry = ZEROD_INIT(entry);
+	struct contract_rank *rank;
+	struct world w;
+
+	(void)state;
+	open_world(&w);
+	rank = &w.c->ranks[0];
+	begin_all(&w);
+	OK(rank->client, zerod_bucket_reserve(w.buckets[0], w.first.at[0], NULL, &entry));
+	contract_write_gradient(rank, NULL, &entry, 0, NUMEL, 1);
+	detached.flags = ZEROD_BACKWARD_DETACHED;
+	OK(rank->client, zerod_backward_begin(rank->group, &detached));
+	OK(rank->client, zerod_reduce_skip(w.second.at[0], NULL, NULL)); /* reads both answers */
+	submit.flags = ZEROD_REDUCE_DETACHED;
+	FAILS(rank->client, zerod_bucket_submit(w.buckets[0], entry.id, NULL, 0, &submit, NULL),
+	      ZEROD_E_STATE, "a detached zerod_backward_begin() failed: backward 1 of rank 0 runs");
+	OK(rank->client, zerod_bucket_submit(w.buckets[0], entry.id, NULL, 0, &submit, NULL));
+	contract_reduce(&w.c->ranks[1], w.buckets[1], &w.first, 1, NULL);
+	OK(w.c->ranks[1].client, zerod_reduce_skip(w.second.at[1], NULL, NULL));
+	contract_backward_end_all(w.c);
+	expect_step(&w, 1, 0);
+	contract_close(w.c);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -393,6 +451,8 @@ int main(void)
 	        CONTRACT_TEST(test_units_that_were_only_skipped),
 	        CONTRACT_TEST(test_all_skip_the_rest),
 	        CONTRACT_TEST(test_skip_rest),
+	        CONTRACT_TEST(test_a_beginning_that_is_not_awaited),
+	        CONTRACT_TEST(test_a_detached_beginning_that_is_refused),
 	};
 
 	return cmocka_run_group_tests_name("windows: any number of backwards", tests, NULL, NULL);

@@ -332,6 +332,71 @@ static void test_no_room_for_the_target(void **state)
 	core_end(core);
 }
 
+/* Requests of a backward may follow its beginning at once: they wait while that waits for memory. */
+static void test_requests_behind_a_beginning(void **state)
+{
+	struct core_driver *core = core_new(NULL);
+	struct core_reducers g;
+	uint64_t unit = new_pair(&g, core);
+	uint64_t other = core_reducers_unit(&g, "x", NUMEL);
+	(void)state;
+	core_hold(core, ZD_CMD_SEGMENT_CREATE);
+	uint64_t begun = core_backward(&g.team, 0, 3, true);
+	uint64_t skipped = core_skip(&g.team, 0, other);
+	uint64_t reserved = core_reserve(&g.team, 0, g.bucket[0], unit);
+	core_expect_waits(core, begun, "a segment of device 0");
+	core_expect_waits(core, skipped, "a segment of device 0");
+	core_expect_waits(core, reserved, "a segment of device 0");
+	core_unhold(core, ZD_CMD_SEGMENT_CREATE);
+	core_expect(core, begun, 0);
+	core_expect(core, skipped, 0);
+	struct core_commit commit = {.bucket = g.bucket[0]};
+	commit.entry = core_expect(core, reserved, 0)->u.bucket_reserve.entry;
+	core_expect(core, core_bucket_submit(&g.team, 0, &commit), 0);
+	core_expect(core, core_backward(&g.team, 1, 3, true), 0);
+	for (uint64_t u = unit; u; u = u == unit ? other : 0)
+		core_expect(core, core_skip(&g.team, 1, u), 0);
+	core_reducers_end(&g);
+	core_end(core);
+}
+
+/* A beginning that fails, or is given up, leaves none of them. */
+static void test_requests_behind_a_beginning_that_fails(void **state)
+{
+	for (int kind = 0; kind < 3; kind++) {
+		struct core_driver *core = core_new(NULL);
+		struct core_reducers g;
+		uint64_t unit = new_pair(&g, core);
+		struct zd_args args = {.kind = ZD_REQ_BACKWARD_BEGIN,
+		                       .u.backward_begin = {.group = g.team.group, .stage = 3}};
+		(void)state;
+		core_hold(core, ZD_CMD_SEGMENT_CREATE);
+		uint64_t begun = core_send_until(core, g.team.session[0], 100, &args);
+		uint64_t reserved = core_reserve(&g.team, 0, g.bucket[0], unit);
+		uint64_t ended = core_backward_end(&g.team, 0);
+		if (kind == 0) {
+			core_tick(core, 100);
+			core_expect(core, begun, ZEROD_E_DEADLINE);
+		} else if (kind == 1) {
+			core_fail_next(core, ZD_CMD_SEGMENT_CREATE, ZEROD_E_DEVICE, "none left");
+			core_unhold(core, ZD_CMD_SEGMENT_CREATE);
+			core_expect(core, begun, ZEROD_E_DEVICE);
+		} else {
+			core_close(core, g.team.session[1]);
+			core_expect(core, begun, ZEROD_E_PEER_LOST);
+		}
+		if (kind < 2) {
+			core_expect_error(core, reserved, ZEROD_E_STATE, "runs no backward");
+			core_expect_error(core, ended, ZEROD_E_STATE, "runs no backward");
+		} else {
+			assert_int_not_equal(core_reply(core, reserved)->status, 0);
+			assert_int_not_equal(core_reply(core, ended)->status, 0);
+		}
+		core_unhold(core, ZD_CMD_SEGMENT_CREATE);
+		core_end(core);
+	}
+}
+
 static void test_deadlines_of_ends_and_steps(void **state)
 {
 	struct core_driver *core = core_new(NULL);
@@ -538,6 +603,8 @@ int main(void)
 	        cmocka_unit_test(test_stage_and_dtype_must_agree),
 	        cmocka_unit_test(test_boundary_must_agree),
 	        cmocka_unit_test(test_no_room_for_the_target),
+	        cmocka_unit_test(test_requests_behind_a_beginning),
+	        cmocka_unit_test(test_requests_behind_a_beginning_that_fails),
 	        cmocka_unit_test(test_deadlines_of_ends_and_steps),
 	        cmocka_unit_test(test_a_rank_behind_a_failure),
 	        cmocka_unit_test(test_a_rank_is_replaced),

@@ -91,6 +91,8 @@ int zerod_backward_begin(zerod_group *group, const struct zerod_backward_options
 		rc = zc_flags(options.flags, ZEROD_BACKWARD_DETACHED, "zerod_backward_options",
 		              beginning.err);
 	if (!rc)
+		rc = zc_reserved(options.reserved, "zerod_backward_options", beginning.err);
+	if (!rc)
 		rc = zc_check_poison(client, beginning.err);
 	if (!rc)
 		rc = zc_backward_report(group, beginning.err);

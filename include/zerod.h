@@ -835,7 +835,6 @@ struct zerod_backward_options {
 	uint32_t deadline_ms;
 	uint32_t flags;    /* enum zerod_backward_flags */
 	uint32_t reserved; /* 0 */
-	uint32_t reserved; /* 0 */
 };
 
 /*

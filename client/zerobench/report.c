@@ -82,9 +82,9 @@ void zd_report_begin(const struct zd_bench *bench)
 		return;
 	}
 	if (bench->options.op == ZD_BENCH_STEP)
-		printf("# %u units; each measured step is enqueued while the device runs the step before it; "
-		       "the "
-		       "baseline is the same work without zerod, in turns\n",
+		printf("# %u units; each measured step is enqueued while the device has the work of a whole "
+		       "one "
+		       "before it\n",
 		       options->units);
 	else if (is_bandwidth(bench))
 		puts("# time: median from the first rank's start to the last one's end; ratio: baseline's "

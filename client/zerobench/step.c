@@ -2,9 +2,10 @@
 /*
  * step.c - see step.h.
  *
- * Requests are corked as a framework corks them: the gather of a unit goes with the release of the one before
- * it, and in the backward with that one's gradient and with the next reservation. Calls are timed one by one,
- * by the wall clock and by the thread's CPU time; the difference is time in which the call blocked.
+ * Requests are corked as a framework corks them. A unit's gather is asked for while the unit before it is
+ * worked on, in one packet with the release of the one behind; in the backward with a gradient and the next
+ * reservation, too. Calls are timed one by one, by the wall clock and by the thread's CPU time; the
+ * difference is time in which the call blocked.
  */
 #include "client/zerobench/step.h"
 
@@ -19,7 +20,9 @@
 #define BLOCKED_PERCENT 2.0
 #define PACKETS_A_UNIT  2.0
 #define CPU_US_A_UNIT   60.0
-#define LOSS_PERCENT    1.0 /* one rank alone */
+#define GATHERS_PERCENT 1.0 /* one rank alone */
+
+#define STEPS_A_ROUND 3u /* one before those that are measured */
 
 struct steps {
 	const struct zd_member *member;
@@ -31,11 +34,14 @@ struct steps {
 	uint64_t unit_bytes; /* of a gradient */
 	zerod_unit **units;
 	zerod_bucket *bucket;
-	zerod_ticket backward_ended, published;
+	zerod_ticket *gathers;                   /* by unit, of the pass under way */
+	zerod_ticket answers[2 * STEPS_A_ROUND]; /* that no step has needed: of backward_end and publish */
+	uint32_t nanswers;
+	bool with_gathers;
 	/* Of the step under way: */
-	bool counts; /* between the first gather and the end of backward_end */
+	enum zd_step_phase phase;
 	uint64_t called_ns, called_cpu_ns;
-	uint64_t longest_ns, blocked_ns, cpu_ns, packets;
+	uint64_t longest_ns, blocked_ns, cpu_ns[ZD_STEP_NPHASES], packets[ZD_STEP_NPHASES];
 	const char *longest;
 };
 
@@ -59,8 +65,8 @@ static int call_end(struct steps *steps, int status, const char *name)
 {
 	const uint64_t wall_ns = zd_bench_now_ns() - steps->called_ns;
 	const uint64_t cpu_ns = cpu_now_ns() - steps->called_cpu_ns;
-	steps->cpu_ns += cpu_ns;
-	if (steps->counts) {
+	steps->cpu_ns[steps->phase] += cpu_ns;
+	if (steps->phase != ZD_STEP_UPDATE) {
 		steps->blocked_ns += wall_ns > cpu_ns ? wall_ns - cpu_ns : 0;
 		if (wall_ns > steps->longest_ns) {
 			steps->longest_ns = wall_ns;
@@ -81,10 +87,21 @@ static int call_end(struct steps *steps, int status, const char *name)
 
 /* ---- A step -------------------------------------------------------------------------------------------- */
 
-static int gather(struct steps *steps, uint32_t unit, zerod_ticket *ticket)
+static int gather(struct steps *steps, uint32_t unit)
 {
 	int status = 0;
-	CALL(status, steps, zerod_gather_begin, steps->units[unit], NULL, ticket);
+	if (steps->with_gathers && unit < steps->count)
+		CALL(status, steps, zerod_gather_begin, steps->units[unit], NULL, &steps->gathers[unit]);
+	return status;
+}
+
+static int await(struct steps *steps, uint32_t unit)
+{
+	void *data;
+	int status = 0;
+	if (steps->with_gathers)
+		CALL(status, steps, zerod_wait, steps->rank->client, steps->gathers[unit], steps->stream,
+		     &data);
 	return status;
 }
 
@@ -93,30 +110,38 @@ static int release(struct steps *steps, uint32_t unit)
 	struct zerod_release_options options = ZEROD_INIT(options);
 	int status = 0;
 	options.flags = ZEROD_RELEASE_DETACHED;
-	CALL(status, steps, zerod_release, steps->units[unit], &steps->stream, 1, &options, NULL);
+	if (steps->with_gathers && unit < steps->count)
+		CALL(status, steps, zerod_release, steps->units[unit], &steps->stream, 1, &options, NULL);
+	return status;
+}
+
+/* One packet: the release of the unit behind (none: the first unit's gather), and the gather of the one ahead. */
+static int turn(struct steps *steps, uint32_t unit)
+{
+	zerod_cork(steps->rank->client);
+	int status = unit == 0 ? gather(steps, 0) : release(steps, unit - 1);
+	if (!status)
+		status = gather(steps, unit + 1);
+	CALL(status, steps, zerod_uncork, steps->rank->client);
 	return status;
 }
 
 static int forward(struct steps *steps)
 {
 	int status = 0;
+	steps->phase = ZD_STEP_FORWARD;
 	for (uint32_t i = 0; i < steps->count && !status; i++) {
-		zerod_ticket ticket;
-		void *data;
-		zerod_cork(steps->rank->client);
-		if (i > 0)
-			status = release(steps, i - 1);
+		if (i == 0 || i + 1 < steps->count) /* the last unit has nothing ahead */
+			status = turn(steps, i);
 		if (!status)
-			status = gather(steps, i, &ticket);
-		CALL(status, steps, zerod_uncork, steps->rank->client);
-		CALL(status, steps, zerod_wait, steps->rank->client, ticket, steps->stream, &data);
+			status = await(steps, i);
 		if (!status)
 			status = steps->work->compute(steps->work->arg, 1);
 	}
-	return status ? status : release(steps, steps->count - 1);
+	return status;
 }
 
-static int commit(struct steps *steps, const struct zerod_entry *entry)
+static int submit(struct steps *steps, const struct zerod_entry *entry)
 {
 	struct zerod_reduce_options options = ZEROD_INIT(options);
 	int status = 0;
@@ -125,25 +150,35 @@ static int commit(struct steps *steps, const struct zerod_entry *entry)
 	return status;
 }
 
-/* The gradient of the unit behind it is committed with the unit's gather; both go with the reservation. */
+/* Corked: what the forward has left to release, the beginning of the backward, and its first unit's gather. */
+static int begin_backward(struct steps *steps)
+{
+	struct zerod_backward_options options = ZEROD_INIT(options);
+	int status = 0;
+	options.flags = ZEROD_BACKWARD_DETACHED;
+	zerod_cork(steps->rank->client);
+	for (uint32_t i = steps->count > 1 ? steps->count - 2 : 0; i < steps->count && !status; i++)
+		status = release(steps, i);
+	CALL(status, steps, zerod_backward_begin, steps->rank->group, &options);
+	return status ? status : gather(steps, steps->count - 1);
+}
+
+/* Corked: the gradient of the unit behind it and that one's release. */
+static int end_unit(struct steps *steps, uint32_t unit, const struct zerod_entry *entry)
+{
+	int status = submit(steps, entry);
+	return status ? status : release(steps, unit);
+}
+
+/* The reservation, which waits for its answer, sends what was corked since the one before. */
 static int backward_unit(struct steps *steps, uint32_t unit, struct zerod_entry *entry)
 {
 	struct zerod_reserve_options options = ZEROD_INIT(options);
-	const bool first = unit == steps->count - 1;
-	zerod_ticket ticket;
-	void *data;
-	int status = 0;
+	int status = unit > 0 ? gather(steps, unit - 1) : 0;
 	options.stream = steps->stream;
-	zerod_cork(steps->rank->client);
-	if (!first)
-		status = commit(steps, entry);
-	if (!first && !status)
-		status = release(steps, unit + 1);
-	if (!status)
-		status = gather(steps, unit, &ticket);
 	CALL(status, steps, zerod_bucket_reserve, steps->bucket, steps->units[unit], &options, entry);
-	CALL(status, steps, zerod_uncork, steps->rank->client);
-	CALL(status, steps, zerod_wait, steps->rank->client, ticket, steps->stream, &data);
+	if (!status)
+		status = await(steps, unit);
 	if (!status)
 		status = steps->work->compute(steps->work->arg, 2);
 	return status ? status : steps->work->write(steps->work->arg, entry->data, steps->unit_bytes);
@@ -152,16 +187,15 @@ static int backward_unit(struct steps *steps, uint32_t unit, struct zerod_entry 
 static int backward(struct steps *steps)
 {
 	struct zerod_entry entry = ZEROD_INIT(entry);
-	int status = 0;
-	CALL(status, steps, zerod_backward_begin, steps->rank->group, NULL);
-	for (uint32_t i = steps->count; i-- > 0 && !status;)
+	int status;
+	steps->phase = ZD_STEP_BACKWARD;
+	status = begin_backward(steps);
+	for (uint32_t i = steps->count; i-- > 0 && !status;) {
 		status = backward_unit(steps, i, &entry);
-	zerod_cork(steps->rank->client);
-	if (!status)
-		status = commit(steps, &entry);
-	if (!status)
-		status = release(steps, 0);
-	CALL(status, steps, zerod_backward_end, steps->rank->group, NULL, &steps->backward_ended);
+		if (!status)
+			status = end_unit(steps, i, &entry);
+	}
+	CALL(status, steps, zerod_backward_end, steps->rank->group, NULL, &steps->answers[steps->nanswers]);
 	CALL(status, steps, zerod_uncork, steps->rank->client);
 	return status;
 }
@@ -171,6 +205,7 @@ static int update(struct steps *steps)
 	zerod_client *client = steps->rank->client;
 	zerod_ticket begun, granted;
 	int status = 0;
+	steps->phase = ZD_STEP_UPDATE;
 	CALL(status, steps, zerod_step_begin, steps->rank->group, NULL, NULL, &begun);
 	CALL(status, steps, zerod_wait, client, begun, steps->stream, NULL);
 	/* Behind the step: other ranks' gathers ask for the version of an update that has begun. */
@@ -178,35 +213,37 @@ static int update(struct steps *steps)
 	CALL(status, steps, zerod_wait, client, granted, steps->stream, NULL);
 	if (!status)
 		status = steps->work->compute(steps->work->arg, 1);
+	zerod_cork(client);
 	CALL(status, steps, zerod_publish, steps->units, steps->count, &steps->stream, 1, NULL,
-	     &steps->published);
+	     &steps->answers[steps->nanswers + 1]);
 	CALL(status, steps, zerod_step_end, steps->rank->group, &steps->stream, 1, NULL);
+	CALL(status, steps, zerod_uncork, client);
+	steps->nanswers += 2;
 	return status;
 }
 
-/* The answers that no one has needed in the step. */
-static int collect(struct steps *steps)
+/* Sent since the last call. */
+static uint64_t packets_since(const struct steps *steps, uint64_t *before)
 {
-	int status = zd_member_check(steps->member,
-	                             zerod_wait(steps->rank->client, steps->backward_ended, NULL, NULL),
-	                             steps->rank->client, "zerod_backward_end");
-	return status ? status
-	              : zd_member_check(steps->member,
-	                                zerod_wait(steps->rank->client, steps->published, NULL, NULL),
-	                                steps->rank->client, "zerod_publish");
+	const uint64_t sent = zc_packets_sent(steps->rank->client) - *before;
+	*before += sent;
+	return sent;
 }
 
 static int step(struct steps *steps)
 {
-	const uint64_t packets = zc_packets_sent(steps->rank->client);
-	steps->longest_ns = steps->blocked_ns = steps->cpu_ns = 0;
-	steps->counts = true;
+	uint64_t before = zc_packets_sent(steps->rank->client);
+	steps->longest_ns = steps->blocked_ns = 0;
+	memset(steps->cpu_ns, 0, sizeof(steps->cpu_ns));
 	int status = forward(steps);
+	steps->packets[ZD_STEP_FORWARD] = packets_since(steps, &before);
 	if (!status)
 		status = backward(steps);
-	steps->counts = false;
-	steps->packets = zc_packets_sent(steps->rank->client) - packets;
-	return status ? status : update(steps);
+	steps->packets[ZD_STEP_BACKWARD] = packets_since(steps, &before);
+	if (!status)
+		status = update(steps);
+	steps->packets[ZD_STEP_UPDATE] = packets_since(steps, &before);
+	return status;
 }
 
 /* The same work. */
@@ -226,39 +263,41 @@ static int plain_step(struct steps *steps)
 
 /* ---- Rounds -------------------------------------------------------------------------------------------- */
 
-static int zerod_round(struct steps *steps, uint64_t *device_ns)
+/* The answers that no one has needed in the steps. */
+static int collect(struct steps *steps)
 {
-	int status = step(steps); /* the device is behind by this one */
-	if (!status)
-		status = steps->work->mark(steps->work->arg);
-	if (!status)
-		status = step(steps);
-	if (!status)
-		status = steps->work->measure(steps->work->arg, device_ns);
-	return status ? status : collect(steps);
+	int status = 0;
+	for (uint32_t i = 0; i < steps->nanswers && !status; i++)
+		status = zd_member_check(steps->member,
+		                         zerod_wait(steps->rank->client, steps->answers[i], NULL, NULL),
+		                         steps->rank->client, "zerod_wait");
+	steps->nanswers = 0;
+	return status;
 }
 
-static int plain_round(struct steps *steps, uint64_t *device_ns)
+/* Until the sums of the step before are known, as far as a trainer may be ahead; its update is still to run. */
+static int await_sums(const struct steps *steps)
 {
-	int status = plain_step(steps);
-	if (!status)
-		status = steps->work->mark(steps->work->arg);
-	if (!status)
-		status = plain_step(steps);
-	return status ? status : steps->work->measure(steps->work->arg, device_ns);
+	struct zerod_step_info info = ZEROD_INIT(info);
+	return zd_member_check(steps->member, zerod_step_get(steps->rank->group, NULL, &info),
+	                       steps->rank->client, "zerod_step_get");
 }
 
-static void note(const struct steps *steps, uint32_t round, const uint64_t device_ns[2],
-                 struct zd_step_samples *samples)
+static int one_step(struct steps *steps, enum zd_step_kind kind)
+{
+	steps->with_gathers = kind == ZD_STEP_WHOLE;
+	return kind == ZD_STEP_PLAIN ? plain_step(steps) : step(steps);
+}
+
+static void note(const struct steps *steps, uint32_t round, struct zd_step_samples *samples)
 {
 	const unsigned rank = steps->member->index;
-	const uint64_t values[ZD_STEP_NFIGURES] = {
-	        [ZD_STEP_DEVICE] = device_ns[0],       [ZD_STEP_LONGEST] = steps->longest_ns,
-	        [ZD_STEP_BLOCKED] = steps->blocked_ns, [ZD_STEP_CPU] = steps->cpu_ns,
-	        [ZD_STEP_PACKETS] = steps->packets,    [ZD_STEP_PLAIN_DEVICE] = device_ns[1],
-	};
-	for (unsigned i = 0; i < ZD_STEP_NFIGURES; i++)
-		samples->values[i][rank][round % ZD_STEP_ROUNDS] = values[i];
+	for (unsigned i = 0; i < ZD_STEP_NPHASES; i++) {
+		samples->values[ZD_STEP_CPU + i][rank][round] = steps->cpu_ns[i];
+		samples->values[ZD_STEP_PACKETS + i][rank][round] = steps->packets[i];
+	}
+	samples->values[ZD_STEP_LONGEST][rank][round] = steps->longest_ns;
+	samples->values[ZD_STEP_BLOCKED][rank][round] = steps->blocked_ns;
 	if (steps->longest_ns > samples->longest_ns[rank]) {
 		samples->longest_ns[rank] = steps->longest_ns;
 		snprintf(samples->longest_call[rank], sizeof(samples->longest_call[rank]), "%s",
@@ -266,20 +305,45 @@ static void note(const struct steps *steps, uint32_t round, const uint64_t devic
 	}
 }
 
+/* The calls of the first measured step are looked at, which begins when the device is behind by a whole one.
+ * The device's time is that of two, so that it has their border. `samples` NULL: to warm up. */
+static int measure_kind(struct steps *steps, enum zd_step_kind kind, uint32_t round,
+                        struct zd_step_samples *samples)
+{
+	const struct zd_step_work *work = steps->work;
+	uint64_t device_ns = 0;
+	int status = one_step(steps, kind);
+	if (!status && kind != ZD_STEP_PLAIN)
+		status = await_sums(steps);
+	if (!status)
+		status = plain_step(steps);
+	if (!status)
+		status = work->mark(work->arg);
+	if (!status)
+		status = one_step(steps, kind);
+	if (!status && samples && kind == ZD_STEP_WHOLE)
+		note(steps, round, samples);
+	if (!status)
+		status = one_step(steps, kind);
+	if (!status)
+		status = work->measure(work->arg, &device_ns);
+	if (!status && samples)
+		samples->values[ZD_STEP_DEVICE + kind][steps->member->index][round] = device_ns / 2;
+	return status ? status : collect(steps);
+}
+
 static int rounds(struct steps *steps, struct zd_step_samples *samples)
 {
 	const struct zd_bench_options *options = &steps->bench->options;
 	int status = 0;
 	for (uint32_t i = 0; i < options->warmup + options->iters && !status; i++) {
-		uint64_t device_ns[2];
-		zd_member_barrier(steps->member);
-		status = zerod_round(steps, &device_ns[0]);
-		if (!status)
+		const bool counts = i >= options->warmup;
+		for (unsigned kind = 0; kind < ZD_STEP_NKINDS && !status; kind++) {
 			zd_member_barrier(steps->member);
-		if (!status)
-			status = plain_round(steps, &device_ns[1]);
-		if (!status && i >= options->warmup)
-			note(steps, i - options->warmup, device_ns, samples);
+			status = measure_kind(steps, (enum zd_step_kind)kind,
+			                      counts ? (i - options->warmup) % ZD_STEP_ROUNDS : 0,
+			                      counts ? samples : NULL);
+		}
 	}
 	return status;
 }
@@ -325,7 +389,8 @@ int zd_step_rank(const struct zd_member *member, const struct zd_bench *bench, c
 	                      .stream = stream,
 	                      .work = work,
 	                      .count = bench->options.units,
-	                      .units = zd_calloc(bench->options.units, sizeof(zerod_unit *))};
+	                      .units = zd_calloc(bench->options.units, sizeof(zerod_unit *)),
+	                      .gathers = zd_calloc(bench->options.units, sizeof(zerod_ticket))};
 	int status = make_units(&steps);
 	if (!status)
 		status = make_bucket(&steps);
@@ -333,6 +398,7 @@ int zd_step_rank(const struct zd_member *member, const struct zd_bench *bench, c
 		status = rounds(&steps, samples);
 	zd_member_barrier(member); /* a rank that leaves sooner is a lost peer to the others */
 	free(steps.units);
+	free(steps.gathers);
 	return status;
 }
 
@@ -346,17 +412,23 @@ uint64_t zd_step_arena_bytes(const struct zd_bench *bench)
 
 /* ---- Report -------------------------------------------------------------------------------------------- */
 
-/* Over ranks and rounds. */
-static void stats_of(const struct zd_bench *bench, struct zd_step_samples *samples,
-                     enum zd_step_figure figure, struct zd_stats *stats)
+/* The sum of `nfigures` of them, over ranks and rounds. */
+static struct zd_stats stats_of(const struct zd_bench *bench, const struct zd_step_samples *samples,
+                                unsigned first, unsigned nfigures)
 {
 	const struct zd_bench_options *options = &bench->options;
 	const uint32_t each = (uint32_t)zd_min_u64(options->iters, ZD_STEP_ROUNDS);
 	uint64_t *all = zd_calloc((size_t)each * options->ranks, sizeof(*all));
-	for (uint32_t rank = 0; rank < options->ranks; rank++)
-		memcpy(all + (size_t)rank * each, samples->values[figure][rank], each * sizeof(*all));
-	zd_stats_of(all, (size_t)each * options->ranks, stats);
+	struct zd_stats stats;
+	for (uint32_t rank = 0; rank < options->ranks; rank++) {
+		for (uint32_t round = 0; round < each; round++) {
+			for (unsigned i = first; i < first + nfigures; i++)
+				all[(size_t)rank * each + round] += samples->values[i][rank][round];
+		}
+	}
+	zd_stats_of(all, (size_t)each * options->ranks, &stats);
 	free(all);
+	return stats;
 }
 
 static void figure(const struct zd_bench *bench, const char *what, const struct zd_stats *stats, double scale,
@@ -371,35 +443,67 @@ static void figure(const struct zd_bench *bench, const char *what, const struct 
 	zd_report_figure(bench, text, (double)stats->max / scale, unit);
 }
 
-void zd_step_report(struct zd_bench *bench, struct zd_step_samples *samples)
+static const char *longest_call(const struct zd_bench *bench, const struct zd_step_samples *samples)
 {
-	const double units = bench->options.units;
-	struct zd_stats stats[ZD_STEP_NFIGURES];
 	uint32_t slowest = 0;
-	for (unsigned i = 0; i < ZD_STEP_NFIGURES; i++)
-		stats_of(bench, samples, (enum zd_step_figure)i, &stats[i]);
 	for (uint32_t rank = 1; rank < bench->options.ranks; rank++)
 		if (samples->longest_ns[rank] > samples->longest_ns[slowest])
 			slowest = rank;
-	const double device_ns = (double)stats[ZD_STEP_DEVICE].p50;
-	const double plain_ns = (double)stats[ZD_STEP_PLAIN_DEVICE].p50;
-	const double loss_percent = 100 * (device_ns / plain_ns - 1);
-	figure(bench, "step of the device", &stats[ZD_STEP_DEVICE], 1e3, "us");
-	figure(bench, "the same work without zerod", &stats[ZD_STEP_PLAIN_DEVICE], 1e3, "us");
-	figure(bench, "longest call", &stats[ZD_STEP_LONGEST], 1e3, "us");
-	zd_report_note(bench, "the longest call of all", samples->longest_call[slowest]);
-	figure(bench, "blocked in calls", &stats[ZD_STEP_BLOCKED], 1e3, "us");
-	figure(bench, "library's CPU time a unit", &stats[ZD_STEP_CPU], 1e3 * units, "us");
-	figure(bench, "packets a unit", &stats[ZD_STEP_PACKETS], units, "packets");
-	zd_report_figure(bench, "device time that zerod takes", loss_percent, "%");
-	zd_report_target(bench, "longest call, us", (double)stats[ZD_STEP_LONGEST].p50 / 1e3, true,
-	                 LONGEST_NS / 1e3);
-	zd_report_target(bench, "blocked, % of the step",
-	                 100 * (double)stats[ZD_STEP_BLOCKED].p50 / device_ns, true, BLOCKED_PERCENT);
-	zd_report_target(bench, "packets a unit", (double)stats[ZD_STEP_PACKETS].p50 / units, true,
+	return samples->longest_call[slowest];
+}
+
+/* Returns what the gathers take, in percent; *step_ns: the device's time of a step. */
+static double report_device(struct zd_bench *bench, const struct zd_step_samples *samples, double *step_ns)
+{
+	static const char *const whats[ZD_STEP_NKINDS] = {
+	        "step of the device", "the same step without its gathers", "the same work without zerod"};
+	double ns[ZD_STEP_NKINDS];
+	for (unsigned kind = 0; kind < ZD_STEP_NKINDS; kind++) {
+		const struct zd_stats stats = stats_of(bench, samples, ZD_STEP_DEVICE + kind, 1);
+		figure(bench, whats[kind], &stats, 1e3, "us");
+		ns[kind] = (double)stats.p50;
+	}
+	const double gathers_percent = 100 * (ns[ZD_STEP_WHOLE] / ns[ZD_STEP_NO_GATHERS] - 1);
+	zd_report_figure(bench, "device time that gathers take", gathers_percent, "%");
+	zd_report_figure(bench, "device time that zerod takes",
+	                 100 * (ns[ZD_STEP_WHOLE] / ns[ZD_STEP_PLAIN] - 1), "%");
+	zd_report_note(bench, "what zerod takes beside gathers",
+	               "sums of gradients into the target, in float32, and fences");
+	*step_ns = ns[ZD_STEP_WHOLE];
+	return gathers_percent;
+}
+
+void zd_step_report(struct zd_bench *bench, struct zd_step_samples *samples)
+{
+	static const char *const phases[ZD_STEP_NPHASES] = {"forward", "backward", "update"};
+	const double units = bench->options.units;
+	const struct zd_stats longest = stats_of(bench, samples, ZD_STEP_LONGEST, 1);
+	const struct zd_stats blocked = stats_of(bench, samples, ZD_STEP_BLOCKED, 1);
+	const struct zd_stats cpu = stats_of(bench, samples, ZD_STEP_CPU, ZD_STEP_NPHASES);
+	const struct zd_stats packets = stats_of(bench, samples, ZD_STEP_PACKETS, ZD_STEP_UPDATE);
+	double step_ns;
+	const double gathers_percent = report_device(bench, samples, &step_ns);
+	figure(bench, "longest call", &longest, 1e3, "us");
+	zd_report_note(bench, "the longest call of all", longest_call(bench, samples));
+	figure(bench, "blocked in calls", &blocked, 1e3, "us");
+	figure(bench, "library's CPU time a unit", &cpu, 1e3 * units, "us");
+	for (unsigned phase = 0; phase < ZD_STEP_NPHASES; phase++) {
+		const struct zd_stats part = stats_of(bench, samples, ZD_STEP_CPU + phase, 1);
+		const struct zd_stats sent = stats_of(bench, samples, ZD_STEP_PACKETS + phase, 1);
+		char text[64];
+		snprintf(text, sizeof(text), "of this, %s", phases[phase]);
+		zd_report_figure(bench, text, (double)part.p50 / 1e3 / units, "us");
+		snprintf(text, sizeof(text), "packets, %s", phases[phase]);
+		zd_report_figure(bench, text, (double)sent.p50, "packets");
+	}
+	zd_report_target(bench, "longest call, us", (double)longest.p50 / 1e3, true, LONGEST_NS / 1e3);
+	zd_report_target(bench, "blocked, % of the step", 100 * (double)blocked.p50 / step_ns, true,
+	                 BLOCKED_PERCENT);
+	zd_report_target(bench, "packets a unit, forward and backward", (double)packets.p50 / units, true,
 	                 PACKETS_A_UNIT);
-	zd_report_target(bench, "library's CPU time a unit, us", (double)stats[ZD_STEP_CPU].p50 / 1e3 / units,
-	                 true, CPU_US_A_UNIT);
+	zd_report_target(bench, "library's CPU time a unit, us", (double)cpu.p50 / 1e3 / units, true,
+	                 CPU_US_A_UNIT);
 	if (bench->options.ranks == 1)
-		zd_report_target(bench, "device time lost, %", loss_percent, true, LOSS_PERCENT);
+		zd_report_target(bench, "device time that gathers take, %", gathers_percent, true,
+		                 GATHERS_PERCENT);
 }

@@ -3,9 +3,10 @@
  * step.h - a synthetic training step, and what zerod takes of it.
  *
  * A step is a forward and a backward over N units and an update, all on one stream: a unit is gathered before
- * its work and released after it, its gradient is reduced, and the update publishes every shard. The same
- * work without zerod is the baseline. Before each measured step another one is enqueued, so that the device
- * is behind by a whole step, as it is behind a framework.
+ * its work and released after it, its gradient is reduced, and the update publishes every shard. Beside it,
+ * by turns, are measured the same step without its gathers and releases, and the same work without zerod.
+ * Before a measured step the work of a whole step is enqueued, so that the device is behind by as much, as it
+ * is behind a framework.
  */
 #ifndef ZD_BENCH_STEP_H
 #define ZD_BENCH_STEP_H
@@ -24,13 +25,18 @@ struct zd_step_work {
 	int (*measure)(void *arg, uint64_t *ns);
 };
 
+/* What is measured by turns. */
+enum zd_step_kind { ZD_STEP_WHOLE, ZD_STEP_NO_GATHERS, ZD_STEP_PLAIN, ZD_STEP_NKINDS };
+
+enum zd_step_phase { ZD_STEP_FORWARD, ZD_STEP_BACKWARD, ZD_STEP_UPDATE, ZD_STEP_NPHASES };
+
 enum zd_step_figure {
-	ZD_STEP_DEVICE,  /* ns between the marks */
-	ZD_STEP_LONGEST, /* ns of the longest call between the first gather and the end of backward_end */
-	ZD_STEP_BLOCKED, /* ns of those calls in which the thread did not run, in all */
-	ZD_STEP_CPU,     /* ns of the thread's CPU time in all calls of the step */
-	ZD_STEP_PACKETS, /* of forward and backward */
-	ZD_STEP_PLAIN_DEVICE, /* of the baseline */
+	ZD_STEP_DEVICE,                                  /* ns of a step, of each kind */
+	ZD_STEP_CPU = ZD_STEP_DEVICE + ZD_STEP_NKINDS,   /* ns of the thread's CPU time in calls, by phase */
+	ZD_STEP_PACKETS = ZD_STEP_CPU + ZD_STEP_NPHASES, /* by phase */
+	ZD_STEP_LONGEST = ZD_STEP_PACKETS +
+	                  ZD_STEP_NPHASES, /* ns of the longest call, forward and backward */
+	ZD_STEP_BLOCKED,                   /* ns of those calls in which the thread did not run, in all */
 	ZD_STEP_NFIGURES
 };
 

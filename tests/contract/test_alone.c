@@ -165,6 +165,117 @@ static void test_a_publish_that_fails(void **state)
 	contract_close(w.c);
 }
 
+/* ---- A whole step -------------------------------------------------------------------------------------- */
+
+#define UNITS 4u
+
+struct model {
+	struct contract *c;
+	struct contract_rank *rank;
+	struct contract_unit units[UNITS];
+	zerod_unit *all[UNITS];
+	zerod_bucket *bucket;
+	zerod_stream *stream;
+	uint8_t seen[3][UNITS][NUMEL * 4 + 256]; /* in the forward, the backward, and the next forward */
+};
+
+static void open_model(struct model *m)
+{
+	m->c = contract_open(&(struct contract_options){.world_size = 1});
+	m->rank = &m->c->ranks[0];
+	for (uint32_t i = 0; i < UNITS; i++) {
+		char name[] = {(char)('a' + (char)i), '\0'};
+
+		contract_plain_unit(m->c, name, NUMEL, &m->units[i]);
+		contract_publish_all(m->c, &m->units[i]);
+		m->all[i] = m->units[i].at[0];
+	}
+	m->bucket = contract_bucket(m->rank, contract_padded_bytes(&m->units[0]), 2);
+	m->stream = contract_stream(m->rank);
+}
+
+static void use(struct model *m, uint32_t i, uint32_t pass)
+{
+	struct zerod_release_options detached = ZEROD_INIT(detached);
+	void *data;
+
+	detached.flags = ZEROD_RELEASE_DETACHED;
+	OK(m->rank->client, zerod_gather(m->all[i], NULL, m->stream, &data));
+	contract_read(m->stream, m->seen[pass][i], data, contract_padded_bytes(&m->units[i]));
+	OK(m->rank->client, zerod_release(m->all[i], &m->stream, 1, &detached, NULL));
+}
+
+static void reduce(struct model *m, uint32_t i, float factor)
+{
+	struct zerod_reserve_options reserve = ZEROD_INIT(reserve);
+	struct zerod_reduce_options submit = ZEROD_INIT(submit);
+	struct zerod_entry entry = ZEROD_INIT(entry);
+
+	reserve.stream = m->stream;
+	submit.flags = ZEROD_REDUCE_DETACHED;
+	OK(m->rank->client, zerod_bucket_reserve(m->bucket, m->all[i], &reserve, &entry));
+	contract_write_gradient(m->rank, m->stream, &entry, 0, NUMEL, factor);
+	OK(m->rank->client, zerod_bucket_submit(m->bucket, entry.id, &m->stream, 1, &submit, NULL));
+}
+
+/* Forward, backward, update: everything is on the stream. */
+static void enqueue_step(struct model *m, float factor, zerod_ticket *ended, zerod_ticket *published)
+{
+	struct zerod_backward_options detached = ZEROD_INIT(detached);
+	zerod_client *client = m->rank->client;
+	zerod_ticket ticket;
+
+	for (uint32_t i = 0; i < UNITS; i++)
+		use(m, i, 0);
+	detached.flags = ZEROD_BACKWARD_DETACHED;
+	OK(client, zerod_backward_begin(m->rank->group, &detached));
+	for (uint32_t i = UNITS; i-- > 0;) {
+		use(m, i, 1);
+		reduce(m, i, factor);
+	}
+	OK(client, zerod_backward_end(m->rank->group, NULL, ended));
+	OK(client, zerod_step_begin(m->rank->group, NULL, NULL, &ticket));
+	OK(client, zerod_wait(client, ticket, m->stream, NULL));
+	OK(client, zerod_update_begin(m->all, UNITS, NULL, &ticket));
+	OK(client, zerod_wait(client, ticket, m->stream, NULL));
+	for (uint32_t i = 0; i < UNITS; i++) {
+		contract_write_shard(m->rank, &m->units[i], m->stream);
+		m->units[i].version[0]++;
+	}
+	OK(client, zerod_publish(m->all, UNITS, &m->stream, 1, NULL, published));
+	OK(client, zerod_step_end(m->rank->group, &m->stream, 1));
+}
+
+/* The stream stands still behind a step whose sums are known, in front of its publish: no call of the next one
+ * waits for it. */
+static void test_no_call_of_a_step_waits_for_the_stream(void **state)
+{
+	struct contract_gate *gate;
+	zerod_ticket ends[2], publishes[2];
+	struct model *m = test_malloc(sizeof(*m));
+
+	(void)state;
+	open_model(m);
+	enqueue_step(m, 1, &ends[0], &publishes[0]);
+	OK(m->rank->client, zerod_wait(m->rank->client, ends[0], NULL, NULL));
+	contract_sync(m->rank, m->stream);
+	OK(m->rank->client, zerod_wait(m->rank->client, publishes[0], NULL, NULL));
+	gate = contract_block(m->rank, m->stream);
+	enqueue_step(m, 2, &ends[1], &publishes[1]);
+	for (uint32_t i = 0; i < UNITS; i++)
+		use(m, i, 2);
+	contract_unblock(gate);
+	contract_sync(m->rank, m->stream);
+	for (uint32_t i = 0; i < UNITS; i++) {
+		for (uint32_t pass = 0; pass < 3; pass++)
+			CHECK_BYTES(contract_bytes_are(&m->units[i], m->seen[pass][i], pass < 2 ? 2 : 3));
+	}
+	OK(m->rank->client, zerod_wait(m->rank->client, ends[1], NULL, NULL));
+	OK(m->rank->client, zerod_wait(m->rank->client, publishes[1], NULL, NULL));
+	contract_close(m->c);
+	test_free(m);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -172,6 +283,7 @@ int main(void)
 	        CONTRACT_TEST(test_a_thread_waits_for_the_publish),
 	        CONTRACT_TEST(test_update_is_granted_before_its_consumers_are_through),
 	        CONTRACT_TEST(test_a_publish_that_fails),
+	        CONTRACT_TEST(test_no_call_of_a_step_waits_for_the_stream),
 	};
 
 	return cmocka_run_group_tests_name("one rank alone", tests, NULL, NULL);

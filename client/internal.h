@@ -203,7 +203,7 @@ int zc_flags(uint32_t flags, uint32_t known, const char *what, struct zd_err *er
         __attribute__((warn_unused_result));
 /* The deadline as it travels: milliseconds, 0 for none. */
 uint32_t zc_deadline_ms(const struct zerod_client *client, uint32_t option_ms);
-/* When that deadline passes, for waits that the library makes itself; UINT64_MAX for none. CLOCK_MONOTONIC. */
+/* When that deadline passes, for waits that the library makes itself; UINT64_MAX: never. CLOCK_MONOTONIC. */
 uint64_t zc_until_ns(uint32_t wire_ms);
 /* What is left of it, as an option: at least 1. */
 uint32_t zc_left_ms(uint64_t deadline_ns);

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * request.h - requests: from an id to the answer, alone and in batches, waited for, with a ticket, or detached.
+ * request.h - requests: from an id to the answer; alone and in batches; with a caller that waits, with a
+ * ticket, or detached.
  *
  * A request gets an id and an op, is packed, and is sent at once or put into its thread's batch (cork.c). No
  * thread is there to read: of the threads that wait for answers one, the leader, reads the socket and hands

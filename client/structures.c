@@ -11,6 +11,7 @@
 
 _Static_assert(sizeof(void *) == 8 && sizeof(size_t) == 8, "libzerod is for machines of 64 bits");
 
+/* Sizes of pointers count, too. NOLINTBEGIN(bugprone-macro-parentheses,bugprone-sizeof-expression) */
 #define OF(field) +sizeof(((T *)0)->field)
 /* T begins with struct_size, and the other fields fill the rest. */
 #define SOLID(fields)                                                                                        \
@@ -91,6 +92,8 @@ SOLID(OF(data) OF(shard_numel) OF(true_numel) OF(dtype) OF(reserved));
 #define T struct zerod_alloc_options
 SOLID(OF(job) OF(name) OF(bytes) OF(alignment) OF(device) OF(flags) OF(deadline_ms) OF(reserved));
 #undef T
+
+/* NOLINTEND(bugprone-macro-parentheses,bugprone-sizeof-expression) */
 
 /* These three are values, and never grow: two ids, and bytes that only the library reads. */
 _Static_assert(sizeof(struct zerod_ticket) == 8 && sizeof(struct zerod_scope) == 8, "ids");

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* gather.c - asking for gathered copies. How they are waited for: wait.c, how they are given back:
+/* gather.c - asking for gathered buffers. How they are waited for: wait.c, how they are given back:
  * release.c. */
 #include "client/internal.h"
 

@@ -35,7 +35,7 @@ struct zc_lease {
 /* Streams that may be copying one shard at a time; the first place is the library's own stream's. */
 #define ZC_SHARD_READERS 4u
 
-/* The rank's own part of its gathered copy, which the daemon may leave to us (own_slice.c). */
+/* The rank's own part of its gathered buffer, which the daemon may leave to us (own_slice.c). */
 struct zc_own_slice {
 	uint64_t transfer; /* of the copy that this is about; 0: none, or the daemon names none */
 	bool due;          /* nobody has copied yet */

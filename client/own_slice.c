@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * own_slice.c - the rank's own part of its gathered copies, which the daemon may leave to its client.
+ * own_slice.c - the rank's own part of its gathered buffers, which the daemon may leave to its client.
  *
  * A copy within one GPU is slow when another process issues it, so daemons on GPUs fill a gathered buffer but
  * for the slice that the rank owns itself. One copy serves all gathers of one transfer, whoever waits first

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * release.c - giving gathered copies back, one or many.
+ * release.c - giving gathered buffers back, one or many.
  *
  * Many share one fence per stream, and their requests one packet. What must hold: what may fail for lack of
  * memory or a wrong argument comes first, so that an error leaves every lease as it was; ending a lease here

@@ -88,13 +88,13 @@ void zc_segments_free(struct zerod_client *client);
 /* With the lock: the ticket's buffer may be touched until its lease ends. STALE when that has ended. */
 int zc_strict_open(struct zerod_client *client, struct zc_op *op, struct zd_err *err)
         __attribute__((warn_unused_result));
-/* With the lock: this part of the unit's gathered copy may be touched until the hold is dropped. */
+/* With the lock: this part of the unit's gathered buffer may be touched until the hold is dropped. */
 int zc_strict_hold(struct zerod_client *client, const struct zc_unit *unit, const struct zc_location *part,
                    struct zc_hold_list *list, struct zd_err *err) __attribute__((warn_unused_result));
 /* GPUs, with the lock: the same for a whole segment. */
 int zc_strict_hold_segment(struct zerod_client *client, struct zc_segment *segment, struct zc_hold_list *list,
                            struct zd_err *err) __attribute__((warn_unused_result));
-/* With the lock: the unit's gathered copy may be touched when its leases have ended, until unit->kept is
+/* With the lock: the unit's gathered buffer may be touched when its leases have ended, until unit->kept is
  * dropped. */
 int zc_strict_keep(struct zerod_client *client, struct zc_unit *unit, struct zd_err *err)
         __attribute__((warn_unused_result));

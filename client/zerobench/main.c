@@ -388,7 +388,7 @@ static uint64_t backward_arena_bytes(const struct zd_bench *bench)
 	return o->backward_bytes ? 3 * o->backward_bytes / o->ranks + (512u << 20) : 0;
 }
 
-/* Room for each rank's gathered copy, bucket, staging and target of the largest unit, and as much again; on
+/* Room for each rank's gathered buffer, bucket, staging and target of the largest unit, and as much again; on
  * GPUs also for units of sizes of their own. */
 static uint64_t arena_bytes(const struct zd_bench *bench)
 {

@@ -406,7 +406,7 @@ uint64_t zd_step_arena_bytes(const struct zd_bench *bench)
 {
 	const struct zd_bench_options *options = &bench->options;
 	const uint64_t all = options->units * options->max_bytes;
-	/* Shards, float32 targets of any dtype, two slots of a bucket, gathered copies, staging. */
+	/* Shards, float32 targets of any dtype, two slots of a bucket, gathered buffers, staging. */
 	return 4 * all / options->ranks + 12 * options->max_bytes + all;
 }
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * verb_units.c - zeroctl units: what is registered, which versions, how many ranks hold a gathered copy.
+ * verb_units.c - zeroctl units: what is registered, which versions, how many ranks hold a gathered buffer.
  */
 #include "ctl.h"
 

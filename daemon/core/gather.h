@@ -13,9 +13,9 @@ static inline uint64_t zd_gathered_bytes(const struct zd_session *session, const
 	return session->strict ? zd_align_up(padded_bytes, device->strict_align_bytes) : padded_bytes;
 }
 
-/* The part's new gathered copy, charged, INFLIGHT without transfers. `extent` moves to the buffer, or is the
- * part of the slot that the unit needs; NULL: the buffer is aliased. `former` (NULL: none) is the quarantined
- * buffer that is still in use there. */
+/* The part's new gathered buffer, charged, INFLIGHT without transfers. `extent` moves to the buffer, or is
+ * the part of the slot that the unit needs; NULL: the buffer is aliased. `former` (NULL: none) is the
+ * quarantined buffer that is still in use there. */
 struct zd_buffer *zd_buffer_new(struct zd_engine *e, struct zd_part *part, struct zd_slot *slot,
                                 const struct zd_extent *extent, struct zd_buffer *former);
 /* Copies every shard into it, but for one that is left to the client. All shards are idle and at `version`,

@@ -491,11 +491,11 @@ enum zd_part_state {
 	ZD_PART_DYING,      /* to be freed when the last reader ends */
 };
 
-/* One rank's part of a unit: its shard and its gathered copy. There may be 10^5 of them: keep it small. */
+/* One rank's part of a unit: its shard and its gathered buffer. There may be 10^5 of them: keep it small. */
 struct zd_part {
 	struct zd_unit *unit;
 	struct zd_extent shard;   /* and its shadow behind it */
-	struct zd_buffer *buffer; /* the gathered copy, INFLIGHT or AVAILABLE; NULL: NOT_AVAILABLE */
+	struct zd_buffer *buffer; /* the gathered buffer, INFLIGHT or AVAILABLE; NULL: NOT_AVAILABLE */
 	uint64_t version;         /* of the shard */
 	uint64_t first;     /* version it was registered with: that one is nobody's, so nobody reads it */
 	uint64_t committed; /* version at the last commit */
@@ -623,7 +623,7 @@ struct zd_lease {
 	TAILQ_ENTRY(zd_lease) link, scope_link;
 };
 
-/* A rank's gathered copy. While QUARANTINED it belongs to no part any more and nobody is charged. */
+/* A rank's gathered buffer. While QUARANTINED it belongs to no part any more and nobody is charged. */
 struct zd_buffer {
 	uint64_t id;
 	uint8_t state;

@@ -183,7 +183,7 @@ int zd_layout_compare(const struct zd_member *member, const struct zd_member *ot
 
 /* ---- Requests ------------------------------------------------------------------------------------------ */
 
-/* Does nobody use the part's gathered copy, nor is about to. */
+/* Does nobody use the part's gathered buffer, nor is about to. */
 static int check_unused(const struct zd_request *req, const struct zd_part *part, struct zd_err *err)
 {
 	const struct zd_request *other;

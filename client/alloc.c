@@ -111,7 +111,7 @@ void zc_buffer_forget(struct zerod_allocation *buffer)
 	free(buffer);
 }
 
-int zerod_alloc(zerod_client *client, const struct zerod_alloc_options *given, zerod_allocation **buffer,
+int zerod_alloc(zerod_client *client, const struct zerod_alloc_options *given, zerod_allocation **allocation,
                 void **data)
 {
 	Zd__Alloc alloc = ZD__ALLOC__INIT;
@@ -120,8 +120,8 @@ int zerod_alloc(zerod_client *client, const struct zerod_alloc_options *given, z
 	struct zd_err *err;
 	int rc = zc_enter(client, &err);
 
-	if (!rc && (!given || !buffer || !data))
-		rc = zd_err_set(err, ZEROD_E_INVALID, "options, buffer or data is NULL");
+	if (!rc && (!given || !allocation || !data))
+		rc = zd_err_set(err, ZEROD_E_INVALID, "options, allocation or data is NULL");
 	if (!rc)
 		rc = take_options(given, &options, err);
 	if (!rc)
@@ -134,18 +134,18 @@ int zerod_alloc(zerod_client *client, const struct zerod_alloc_options *given, z
 	alloc.bytes = options.bytes;
 	alloc.alignment = options.alignment;
 	alloc.durable = (options.flags & ZEROD_ALLOC_DURABLE) != 0;
-	return zc_buffer_new(client, &alloc, options.bytes, options.deadline_ms, buffer, &location, data,
+	return zc_buffer_new(client, &alloc, options.bytes, options.deadline_ms, allocation, &location, data,
 	                     err);
 }
 
-static struct zerod_client *buffer_client(const struct zerod_allocation *buffer)
+static struct zerod_client *allocation_client(const struct zerod_allocation *allocation)
 {
-	return buffer ? buffer->client : NULL;
+	return allocation ? allocation->client : NULL;
 }
 
-int zerod_free(zerod_allocation *buffer, zerod_stream *const *streams, uint32_t nstreams)
+int zerod_free(zerod_allocation *allocation, zerod_stream *const *streams, uint32_t nstreams)
 {
-	struct zerod_client *client = buffer_client(buffer);
+	struct zerod_client *client = allocation_client(allocation);
 	Zd__Request request = ZD__REQUEST__INIT;
 	Zd__Free release = ZD__FREE__INIT;
 	struct zc_fence_args fences;
@@ -156,7 +156,7 @@ int zerod_free(zerod_allocation *buffer, zerod_stream *const *streams, uint32_t 
 		rc = zc_streams_fence(client, streams, nstreams, &fences, err);
 	if (rc)
 		return rc;
-	release.allocation = buffer->id;
+	release.allocation = allocation->id;
 	release.n_fences = fences.count;
 	release.fences = fences.pointers;
 	request.body_case = ZD__REQUEST__BODY_FREE;
@@ -164,7 +164,7 @@ int zerod_free(zerod_allocation *buffer, zerod_stream *const *streams, uint32_t 
 	rc = zc_call(client, &request, 0, NULL, NULL);
 	if (rc)
 		return rc;
-	zc_buffer_forget(buffer);
+	zc_buffer_forget(allocation);
 	return 0;
 }
 

@@ -17,14 +17,15 @@ extern "C" {
  * legacy default stream of the calling thread's current context. Work stays the caller's: launch kernels and
  * copies as always, behind zerod_wait() and before zerod_release(). The stream may be of any context of its
  * GPU, the primary one (PyTorch, the runtime API) or another; calls may come from any thread, whatever
- * context is current there. Wrap each once: it takes one of ZEROD_MAX_STREAMS, and must outlive its handle.
+ * context is current there. Wrap each stream once: a handle takes one of ZEROD_MAX_STREAMS. The stream must
+ * outlive its handle.
  *
  * A CUDA graph cannot wait for the daemon when it is replayed: calls with a stream under capture return
  * UNSUPPORTED. Capture what lies between wait and release of units with a slot; gather before each replay.
  *
- * A GPU does not say that an abort, or the daemon's death, has freed a wait: what it goes on with is garbage.
- * It shows as ABORTED or DISCONNECTED at zerod_stream_synchronize() and zerod_wait(), and as POISONED where
- * results would be published: synchronize with the former, not by CUDA, before results leave the GPU.
+ * A GPU does not say that an abort, or the daemon's end, has freed a wait; it goes on with garbage.
+ * zerod_stream_synchronize() and zerod_wait() return ABORTED or DISCONNECTED then, and calls that publish
+ * POISONED: synchronize with the former, not by CUDA, before results leave the GPU.
  *
  * The driver is loaded by the first call that needs it (this one, zerod_group_join(), zerod_alloc()), and
  * each GPU's primary context is held until zerod_close(). docs/streams.md tells how many hardware queues the

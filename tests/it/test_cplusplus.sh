@@ -40,6 +40,12 @@ diff <(sed -nE 's/^struct (zerod_[a-z_]+) \{$/\1/p' include/*.h | grep -v '^zero
 	<(sed -nE 's/^#define T struct (zerod_[a-z_]+)$/\1/p' client/structures.c | sort)
 report $? "client/structures.c has every structure of the headers"
 
+missing=0
+for page in $(grep -ohE "\b[a-z-]+\.md" include/*.h | sort -u); do
+	[ -f "docs/$page" ] || { echo "# no docs/$page" && missing=1; }
+done
+report $missing "the pages that the headers name are in docs/"
+
 failed=0
 for example in client/examples/*.c; do
 	"${CC:-cc}" -Wall -Wextra -Werror -fsyntax-only -Iinclude "$example" || failed=1

@@ -243,7 +243,7 @@ static void enqueue_step(struct model *m, float factor, zerod_ticket *ended, zer
 		m->units[i].version[0]++;
 	}
 	OK(client, zerod_publish(m->all, UNITS, &m->stream, 1, NULL, published));
-	OK(client, zerod_step_end(m->rank->group, &m->stream, 1));
+	OK(client, zerod_step_end(m->rank->group, &m->stream, 1, NULL));
 }
 
 /* The stream stands still behind a step whose sums are known, in front of its publish: no call of the next one

@@ -1,0 +1,296 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The connection to the daemon, its streams, and plain allocations."""
+from __future__ import annotations
+
+import ctypes
+from ctypes import byref, c_uint64, c_void_p
+from typing import Any, Callable, Iterable, Optional, Sequence, Union
+
+from . import structs as s
+from .errors import ZerodError
+from .library import calls, failed
+from .memory import KDLCPU, KDLCUDA, Memory
+
+_wait = calls.wait
+_wait_many = calls.wait_many
+_cork = calls.cork
+_uncork = calls.uncork
+
+
+class Stream:
+    """An in-order sequence of work: of the CPU (`Client.host_stream()`) or a GPU's (`Client.cuda_stream()`).
+
+    Calls take one stream, a sequence of them, or None: the calling thread itself.
+    """
+
+    __slots__ = ("client", "handle", "array", "_functions")
+
+    def __init__(self, client: "Client", handle: int) -> None:
+        self.client = client
+        self.handle = handle
+        self.array = (c_void_p * 1)(handle)
+        self._functions: list[Any] = []
+
+    def launch(self, function: Callable[[], None]) -> None:
+        """Appends function() to a stream of the CPU. It must not raise: what it raises is printed and lost."""
+        made = _LAUNCHED(lambda _: function())
+        self._functions.append(made)
+        self.client.check(calls.host_stream_launch(self.handle, ctypes.cast(made, c_void_p), None))
+
+    def synchronize(self) -> None:
+        """Blocks until all that is in the stream has run. DeviceFailed, Aborted."""
+        self.client.check(calls.stream_synchronize(self.handle))
+        self._functions.clear()
+
+    def destroy(self) -> None:
+        """Drains and frees a stream of the CPU; of a GPU's only the handle goes. Harmless when repeated."""
+        handle, self.handle = self.handle, None
+        if handle:
+            calls.stream_destroy(handle)
+            self._functions.clear()
+
+    def __enter__(self) -> "Stream":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.destroy()
+
+
+_LAUNCHED = ctypes.CFUNCTYPE(None, c_void_p)
+Streams = Union[None, Stream, Sequence[Stream]]
+
+
+def stream_array(streams: Streams) -> tuple[Any, int]:
+    """The pointer and count that calls of the library take. One stream costs nothing."""
+    if streams is None:
+        return None, 0
+    if type(streams) is Stream:
+        return streams.array, 1
+    handles = [stream.handle for stream in streams]
+    return (c_void_p * len(handles))(*handles), len(handles)
+
+
+class Allocation:
+    """Plain zeroed memory of the daemon's. `address` is the device's; `memory()` views it."""
+
+    def __init__(self, client: "Client", handle: int, address: int, nbytes: int) -> None:
+        self.client = client
+        self.address = address
+        self.nbytes = nbytes
+        self._handle: Optional[int] = handle
+
+    def memory(self, shape: tuple[int, ...], dtype: s.DType, offset_bytes: int = 0) -> Memory:
+        return Memory(self.address + offset_bytes, shape, dtype, self.client.dlpack_device)
+
+    def free(self, streams: Streams = None) -> None:
+        """Freed once all work now in the streams has run. Harmless when repeated."""
+        if self._handle is not None:
+            self.client.check(calls.free(self._handle, *stream_array(streams)))
+            self._handle = None
+
+    def __enter__(self) -> "Allocation":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.free()
+
+
+class Client:
+    """One connection. A context manager: leaving it closes the connection, which ends the session.
+
+    Every method raises the ZerodError that fits the library's status. Calls may come from several threads; cork
+    and uncork count for the calling thread.
+    """
+
+    def __init__(self, socket_path: Optional[str] = None, name: Optional[str] = None, deadline_ms: int = 0,
+                 strict: bool = False) -> None:
+        options = s.Options(socket_path=socket_path, name=name, deadline_ms=deadline_ms, strict=int(strict))
+        handle = c_void_p()
+        self.handle: Optional[int] = None
+        self.check(calls.connect(byref(options), byref(handle)))
+        self.handle = handle.value
+        self.cuda_ordinal = 0  # of DLPack on GPUs: this process' number of the GPU that it uses
+        self._host: Optional[bool] = None
+
+    # ---- Life ----
+
+    def close(self) -> None:
+        """Ends the session; all handles become invalid. Harmless when repeated."""
+        handle, self.handle = self.handle, None
+        if handle:
+            calls.close(handle)
+
+    def __enter__(self) -> "Client":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def check(self, status: int) -> None:
+        """Raises when the status of a call on this client is an error."""
+        if status:
+            raise failed(status, self.handle)
+
+    def error(self, status: int) -> ZerodError:
+        """The exception for a status that a call on this client has just returned."""
+        return failed(status, self.handle)
+
+    def reset(self, deadline_ms: int = 0) -> None:
+        """zerod_session_reset()."""
+        self.check(calls.session_reset(self.handle, wait_options(deadline_ms)))
+
+    # ---- Devices ----
+
+    def device(self, index: int = 0) -> s.DeviceInfo:
+        """Bytes that the daemon holds on a device. NotFound past the last."""
+        info = s.DeviceInfo()
+        self.check(calls.device_get(self.handle, index, byref(info)))
+        return info
+
+    def devices(self) -> list[s.DeviceInfo]:
+        found = []
+        try:
+            while True:
+                found.append(self.device(len(found)))
+        except LookupError:
+            return found
+
+    @property
+    def is_host(self) -> bool:
+        """Whether the devices are emulated, so that the CPU reaches their memory."""
+        if self._host is None:
+            self._host = self.device(0).name.startswith(b"host")
+        return self._host
+
+    @property
+    def dlpack_device(self) -> tuple[int, int]:
+        return (KDLCPU, 0) if self.is_host else (KDLCUDA, self.cuda_ordinal)
+
+    def trim(self, device: int = 0, keep_bytes: int = 0, deadline_ms: int = 0) -> int:
+        """Gives unused memory back to the device; returns how many bytes."""
+        freed = c_uint64()
+        self.check(calls.trim(self.handle, device, keep_bytes, wait_options(deadline_ms), byref(freed)))
+        return freed.value
+
+    # ---- Batching and tickets ----
+
+    def cork(self) -> None:
+        _cork(self.handle)
+
+    def uncork(self) -> None:
+        status = _uncork(self.handle)
+        if status:
+            raise failed(status, self.handle)
+
+    def corked(self) -> "_Corked":
+        """with client.corked(): requests of this thread that return tickets are sent together."""
+        return _Corked(self)
+
+    def wait(self, ticket: int, stream: Optional[Stream] = None) -> int:
+        """Completes a gather's ticket: the address of padded_numel elements, valid until the release.
+
+        The stream waits for the bytes, None: the calling thread. A prefetch has address 0.
+        """
+        data = c_void_p()
+        status = _wait(self.handle, ticket, None if stream is None else stream.handle, data)
+        if status:
+            raise failed(status, self.handle)
+        return data.value or 0
+
+    def wait_many(self, tickets: Sequence[int], stream: Optional[Stream] = None) -> list[int]:
+        """wait() for at most MAX_TICKETS tickets at the price of little more than one."""
+        count = len(tickets)
+        data = (c_void_p * count)()
+        status = _wait_many(self.handle, (c_uint64 * count)(*tickets), count,
+                            None if stream is None else stream.handle, data)
+        if status:
+            raise failed(status, self.handle)
+        return [address or 0 for address in data]
+
+    def complete(self, ticket: int, stream: Optional[Stream] = None) -> None:
+        """Completes the ticket of any call but a gather; a stream only where zerod_wait() allows one."""
+        status = _wait(self.handle, ticket, None if stream is None else stream.handle, None)
+        if status:
+            raise failed(status, self.handle)
+
+    # ---- Streams, allocations, groups ----
+
+    def host_stream(self) -> Stream:
+        """A thread of the library's that runs functions in order."""
+        handle = c_void_p()
+        self.check(calls.host_stream_create(self.handle, byref(handle)))
+        return Stream(self, handle.value or 0)
+
+    def cuda_stream(self, cu_stream: int) -> Stream:
+        """Wraps a cudaStream_t, such as torch.cuda.current_stream().cuda_stream; each once."""
+        handle = c_void_p()
+        self.check(calls.cuda_stream_wrap(self.handle, cu_stream, byref(handle)))
+        return Stream(self, handle.value or 0)
+
+    def alloc(self, job: str, nbytes: int, device: int = 0, name: Optional[str] = None, **options: Any) -> Allocation:
+        """zerod_alloc(): zeroed memory; further options as in AllocOptions."""
+        handle, data = c_void_p(), c_void_p()
+        asked = s.AllocOptions(job=job, bytes=nbytes, device=device, name=name, **options)
+        self.check(calls.alloc(self.handle, byref(asked), byref(handle), byref(data)))
+        return Allocation(self, handle.value or 0, data.value or 0, nbytes)
+
+    def unique_id(self, local_world_size: int) -> bytes:
+        """For a group that spans daemons: one rank makes it, all ranks give it to join()."""
+        made = s.UniqueId()
+        self.check(calls.unique_id(self.handle, local_world_size, byref(made)))
+        return bytes(made)
+
+    def join(self, job: str, world_size: int = 1, rank: int = 0, device: int = 0, unique_id: Optional[bytes] = None,
+             **options: Any) -> "Group":
+        """Joins a group as one rank, and waits until every rank has; further options as in GroupOptions."""
+        from .group import Group
+
+        asked = s.GroupOptions(job=job, world_size=world_size, rank=rank, device=device, **options)
+        if unique_id is not None:
+            asked.unique_id = ctypes.pointer(s.UniqueId.from_buffer_copy(unique_id))
+        handle = c_void_p()
+        self.check(calls.group_join(self.handle, byref(asked), byref(handle)))
+        return Group(self, handle.value or 0, rank, world_size)
+
+    # ---- Scopes ----
+
+    def forward_end(self, scope: int, grad: bool = False, streams: Streams = None) -> None:
+        """Ends a scope's forward; with grad it becomes a claim until claim_end()."""
+        self.check(calls.forward_end(self.handle, scope, int(grad), *stream_array(streams)))
+
+    def claim_end(self, claim: int, streams: Streams = None) -> None:
+        self.check(calls.claim_end(self.handle, claim, *stream_array(streams)))
+
+    def scope_abandon(self, scope: int, streams: Streams = None) -> None:
+        """Drops an open scope, with all nested in it, or a claim."""
+        self.check(calls.scope_abandon(self.handle, scope, *stream_array(streams)))
+
+    def context_end(self, context: int, streams: Streams = None) -> None:
+        self.check(calls.context_end(self.handle, context, *stream_array(streams)))
+
+
+class _Corked:
+    __slots__ = ("client",)
+
+    def __init__(self, client: Client) -> None:
+        self.client = client
+
+    def __enter__(self) -> Client:
+        _cork(self.client.handle)
+        return self.client
+
+    def __exit__(self, kind: object, *_: object) -> None:
+        status = _uncork(self.client.handle)
+        if status and kind is None:
+            raise failed(status, self.client.handle)
+
+
+def wait_options(deadline_ms: int) -> Optional[s.WaitOptions]:
+    """NULL, the client's default, for 0."""
+    return s.WaitOptions(deadline_ms=deadline_ms) if deadline_ms else None
+
+
+def handle_array(objects: Iterable[Any]) -> tuple[Any, int]:
+    """The array of the handles of units or streams, and how many there are."""
+    handles = [each.handle for each in objects]
+    return (c_void_p * len(handles))(*handles), len(handles)

@@ -1,0 +1,132 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One exception class for each family of statuses. Every one is a ZerodError with the library's text."""
+from __future__ import annotations
+
+from .structs import Status
+
+
+class ZerodError(Exception):
+    """A call failed. `status` is the number of zerod.h, `name` its name, `text` the library's explanation."""
+
+    def __init__(self, status: int, text: str) -> None:
+        try:
+            self.name = Status(status).name
+        except ValueError:
+            self.name = "UNKNOWN"
+        super().__init__(f"{self.name}: {text}" if text else self.name)
+        self.status = status
+        self.text = text
+
+    def __reduce__(self) -> tuple:
+        return (type(self), (self.status, self.text))
+
+
+class InvalidArgument(ZerodError, ValueError):
+    """INVALID."""
+
+
+class NotFound(ZerodError, LookupError):
+    """NOT_FOUND."""
+
+
+class AlreadyExists(ZerodError):
+    """EXISTS: a rank or a name is taken."""
+
+
+class Mismatch(ZerodError):
+    """MISMATCH: two ranks, or two calls, describe one thing differently."""
+
+
+class InvalidState(ZerodError, RuntimeError):
+    """STATE, BUSY, DUPLICATE, CAPACITY, SLOT_CONFLICT: the call is not allowed now."""
+
+
+class NotHeld(ZerodError, RuntimeError):
+    """NOT_HELD, STALE, STALE_VERSION: a lease, buffer or version is not held, or no longer."""
+
+
+class Poisoned(ZerodError, RuntimeError):
+    """POISONED: the session ran on after an aborted wait."""
+
+
+class PeerLost(ZerodError):
+    """PEER_LOST: a rank of the group ended; the text names it."""
+
+
+class Aborted(ZerodError):
+    """ABORTED."""
+
+
+class Deadline(ZerodError, TimeoutError):
+    """DEADLINE: the text says what was waited for."""
+
+
+class OutOfMemory(ZerodError, MemoryError):
+    """NO_MEMORY, QUOTA: the text has the sizes."""
+
+
+class LimitExceeded(ZerodError):
+    """LIMIT."""
+
+
+class PermissionDenied(ZerodError, PermissionError):
+    """PERMISSION."""
+
+
+class Unsupported(ZerodError, NotImplementedError):
+    """UNSUPPORTED, or a function that this libzerod does not have."""
+
+
+class ConnectionFailed(ZerodError, ConnectionError):
+    """CONNECT, DISCONNECTED, VERSION, PROTOCOL, SHUTDOWN: the daemon is absent, ended, or too old."""
+
+
+class Torn(ZerodError):
+    """TORN: a durable group died inside an update."""
+
+
+class DeviceFailed(ZerodError):
+    """DEVICE, SYSTEM: the text has the words of the driver or of the system."""
+
+
+class Forked(ZerodError, RuntimeError):
+    """FORKED: the client was made before fork()."""
+
+
+_CLASSES: dict[int, type[ZerodError]] = {
+    Status.INVALID: InvalidArgument,
+    Status.NOT_FOUND: NotFound,
+    Status.EXISTS: AlreadyExists,
+    Status.MISMATCH: Mismatch,
+    Status.STATE: InvalidState,
+    Status.NOT_HELD: NotHeld,
+    Status.STALE: NotHeld,
+    Status.STALE_VERSION: NotHeld,
+    Status.BUSY: InvalidState,
+    Status.SLOT_CONFLICT: InvalidState,
+    Status.POISONED: Poisoned,
+    Status.DUPLICATE: InvalidState,
+    Status.CAPACITY: InvalidState,
+    Status.PEER_LOST: PeerLost,
+    Status.ABORTED: Aborted,
+    Status.DEADLINE: Deadline,
+    Status.NO_MEMORY: OutOfMemory,
+    Status.QUOTA: OutOfMemory,
+    Status.LIMIT: LimitExceeded,
+    Status.PERMISSION: PermissionDenied,
+    Status.UNSUPPORTED: Unsupported,
+    Status.VERSION: ConnectionFailed,
+    Status.PROTOCOL: ConnectionFailed,
+    Status.CONNECT: ConnectionFailed,
+    Status.DISCONNECTED: ConnectionFailed,
+    Status.TORN: Torn,
+    Status.DEVICE: DeviceFailed,
+    Status.SHUTDOWN: ConnectionFailed,
+    Status.SYSTEM: DeviceFailed,
+    Status.FORKED: Forked,
+}
+
+
+def error(status: int, text: str) -> ZerodError:
+    """The exception for a negative status."""
+    return _CLASSES.get(status, ZerodError)(status, text)

@@ -1,0 +1,160 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Arrays over memory of the daemon's: numpy on emulated devices, DLPack everywhere.
+
+Nothing here holds a lease. An array is valid exactly as long as the memory is: of a gathered buffer until its
+release, of a target until step_end, of an entry until its submit.
+"""
+from __future__ import annotations
+
+import ctypes
+from ctypes import POINTER, c_char_p, c_int, c_int32, c_int64, c_uint8, c_uint16, c_uint64, c_void_p, py_object
+from typing import TYPE_CHECKING, Any
+
+from .structs import DType
+
+if TYPE_CHECKING:
+    import numpy
+
+KDLCPU = 1
+KDLCUDA = 2
+
+# DLPack's type codes: int 0, uint 1, float 2, bfloat 4, bool 6, float8_e4m3fn 10, float8_e5m2 12.
+_DLPACK = {
+    DType.FLOAT32: (2, 32),
+    DType.FLOAT16: (2, 16),
+    DType.BFLOAT16: (4, 16),
+    DType.FLOAT8_E4M3: (10, 8),
+    DType.FLOAT8_E5M2: (12, 8),
+    DType.INT8: (0, 8),
+    DType.INT16: (0, 16),
+    DType.INT32: (0, 32),
+    DType.INT64: (0, 64),
+    DType.UINT8: (1, 8),
+    DType.BOOL: (6, 8),
+}
+
+# numpy has no bfloat16 and no float8: their bits, as unsigned integers.
+_NUMPY = {
+    DType.FLOAT32: "float32",
+    DType.FLOAT16: "float16",
+    DType.BFLOAT16: "uint16",
+    DType.FLOAT8_E4M3: "uint8",
+    DType.FLOAT8_E5M2: "uint8",
+    DType.INT8: "int8",
+    DType.INT16: "int16",
+    DType.INT32: "int32",
+    DType.INT64: "int64",
+    DType.UINT8: "uint8",
+    DType.BOOL: "bool",
+}
+
+
+class _DLDevice(ctypes.Structure):
+    _fields_ = [("device_type", c_int32), ("device_id", c_int32)]
+
+
+class _DLTensor(ctypes.Structure):
+    _fields_ = [("data", c_void_p), ("device", _DLDevice), ("ndim", c_int32), ("code", c_uint8), ("bits", c_uint8),
+                ("lanes", c_uint16), ("shape", POINTER(c_int64)), ("strides", POINTER(c_int64)),
+                ("byte_offset", c_uint64)]
+
+
+class _DLManagedTensor(ctypes.Structure):
+    _fields_ = [("tensor", _DLTensor), ("manager_ctx", c_void_p), ("deleter", c_void_p)]
+
+
+_held: dict[int, tuple[_DLManagedTensor, Any]] = {}  # address of a managed tensor: itself and its shape
+
+
+@ctypes.CFUNCTYPE(None, c_void_p)
+def _delete(managed: int) -> None:
+    _held.pop(managed, None)
+
+
+_delete_address = ctypes.cast(_delete, c_void_p).value
+_capsule_new = ctypes.pythonapi.PyCapsule_New
+_capsule_new.restype, _capsule_new.argtypes = py_object, [c_void_p, c_char_p, c_void_p]
+_capsule_is_valid = ctypes.pythonapi.PyCapsule_IsValid
+_capsule_is_valid.restype, _capsule_is_valid.argtypes = c_int, [c_void_p, c_char_p]
+_capsule_pointer = ctypes.pythonapi.PyCapsule_GetPointer
+_capsule_pointer.restype, _capsule_pointer.argtypes = c_void_p, [c_void_p, c_char_p]
+
+
+@ctypes.PYFUNCTYPE(None, c_void_p)
+def _forget(capsule: int) -> None:
+    """The capsule's destructor: a consumer renames a capsule that it has taken."""
+    if _capsule_is_valid(capsule, b"dltensor"):
+        _held.pop(_capsule_pointer(capsule, b"dltensor"), None)
+
+
+_forget_address = ctypes.cast(_forget, c_void_p).value
+
+
+def capsule(address: int, shape: tuple[int, ...], dtype: DType, device: tuple[int, int] = (KDLCPU, 0)) -> Any:
+    """A DLPack capsule, row-major, over `shape` elements of dtype at the address; it owns no memory.
+
+    device is DLPack's (type, id): (KDLCPU, 0), or (KDLCUDA, n) with n as this process counts its GPUs.
+    """
+    managed = _DLManagedTensor()
+    ndim = len(shape)
+    tensor = managed.tensor
+    tensor.data = address
+    tensor.device.device_type, tensor.device.device_id = device
+    tensor.ndim = ndim
+    (tensor.code, tensor.bits), tensor.lanes = _DLPACK[dtype], 1
+    # Consumers of DLPack before 1.2 take absent strides, later ones want them.
+    extents = (c_int64 * max(2 * ndim, 1))()
+    extents[:ndim] = shape
+    stride = 1
+    for i in reversed(range(ndim)):
+        extents[ndim + i] = stride
+        stride *= shape[i]
+    base = ctypes.addressof(extents)
+    tensor.shape = ctypes.cast(base, POINTER(c_int64))
+    tensor.strides = ctypes.cast(base + 8 * ndim, POINTER(c_int64))
+    managed.deleter = _delete_address
+    where = ctypes.addressof(managed)
+    _held[where] = (managed, extents)
+    return _capsule_new(where, b"dltensor", _forget_address)
+
+
+def array(address: int, shape: tuple[int, ...], dtype: DType) -> "numpy.ndarray":
+    """A numpy array over memory that the CPU reaches: of emulated devices. bfloat16 and float8 come as bits."""
+    import numpy
+
+    kind = numpy.dtype(_NUMPY[dtype])
+    count = 1
+    for extent in shape:
+        count *= extent
+    if count == 0:
+        return numpy.empty(shape, kind)
+    raw = (ctypes.c_uint8 * (count * kind.itemsize)).from_address(address)
+    return numpy.frombuffer(raw, kind).reshape(shape)
+
+
+class Memory:
+    """`shape` elements of dtype at an address, for numpy() and for from_dlpack() of any framework."""
+
+    __slots__ = ("address", "shape", "dtype", "device")
+
+    def __init__(self, address: int, shape: tuple[int, ...], dtype: DType, device: tuple[int, int]) -> None:
+        self.address = address
+        self.shape = shape
+        self.dtype = dtype
+        self.device = device
+
+    def numpy(self) -> "numpy.ndarray":
+        """See array(). TypeError for memory of a GPU."""
+        if self.device[0] != KDLCPU:
+            raise TypeError("memory of a GPU has no numpy array; use DLPack")
+        return array(self.address, self.shape, self.dtype)
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return self.device
+
+    def __dlpack__(self, **_: Any) -> Any:
+        """The consumer's stream must already be ordered behind the memory, by wait()."""
+        return capsule(self.address, self.shape, self.dtype, self.device)
+
+    def __repr__(self) -> str:
+        return f"Memory({self.address:#x}, {self.shape}, {self.dtype.name.lower()})"

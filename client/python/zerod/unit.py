@@ -1,0 +1,237 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A unit: gather, release, update, publish, load. And the bucket that takes gradients.
+
+Hot calls (gather_begin, gather, release, reserve, submit) take structures of `zerod.structs` that the caller
+makes once and keeps; None is the default. Tickets and addresses are ints.
+"""
+from __future__ import annotations
+
+from ctypes import byref, c_uint64, c_void_p
+from typing import TYPE_CHECKING, Any, Iterator, Optional, Sequence
+
+from . import structs as s
+from .client import Stream, Streams, handle_array, stream_array, wait_options
+from .library import calls, failed
+from .memory import Memory
+
+if TYPE_CHECKING:
+    from .group import Group
+
+_gather_begin = calls.gather_begin
+_gather = calls.gather
+_release = calls.release
+_reserve = calls.bucket_reserve
+_submit = calls.bucket_submit
+_skip = calls.reduce_skip
+_DETACHED = s.ReleaseOptions(flags=s.ReleaseFlags.DETACHED)
+
+
+class Unit:
+    """This rank's handle of a unit; made by Group.register(). `views` is {name: (offset_numel, shape)}."""
+
+    __slots__ = ("group", "handle", "_client", "name", "dtype", "numel", "padded_numel", "views")
+
+    def __init__(self, group: "Group", handle: int, name: str, dtype: s.DType, numel: int,
+                 views: dict[str, tuple[int, tuple[int, ...]]]) -> None:
+        self.group = group
+        self.handle = handle
+        self._client = group.client.handle
+        self.name = name
+        self.dtype = dtype
+        self.numel = numel
+        self.views = views
+        self.padded_numel = self.shard().padded_numel
+
+    # ---- Gather and release ----
+
+    def gather_begin(self, options: Optional[s.GatherOptions] = None) -> int:
+        """Asks for the gathered buffer; returns a ticket for Client.wait() at once."""
+        ticket = c_uint64()
+        status = _gather_begin(self.handle, options, ticket)
+        if status:
+            raise failed(status, self._client)
+        return ticket.value
+
+    def gather(self, stream: Optional[Stream] = None, options: Optional[s.GatherOptions] = None) -> int:
+        """The address of padded_numel elements, valid until the release; the stream waits for the bytes."""
+        data = c_void_p()
+        status = _gather(self.handle, options, None if stream is None else stream.handle, data)
+        if status:
+            raise failed(status, self._client)
+        return data.value or 0
+
+    def release(self, streams: Streams = None, options: Optional[s.ReleaseOptions] = _DETACHED) -> None:
+        """Releases one use. By default nothing waits for the answer: a failure is the client's next call's.
+
+        With options that are not DETACHED the call waits. NotHeld.
+        """
+        array, count = stream_array(streams)
+        status = _release(self.handle, array, count, options, None)
+        if status:
+            raise failed(status, self._client)
+
+    def gathered(self, stream: Optional[Stream] = None, tag: Optional[str] = None) -> "Gathered":
+        """with unit.gathered() as buffer: the lease is held inside. buffer["view"] and buffer.memory()."""
+        return Gathered(self, stream, tag)
+
+    def memory(self, address: int) -> Memory:
+        """The unit's numel elements at an address that gather() has returned."""
+        return Memory(address, (self.numel,), self.dtype, self.group.client.dlpack_device)
+
+    def view(self, address: int, name: str) -> Memory:
+        """One view of the unit in the buffer at the address. KeyError."""
+        offset, shape = self.views[name]
+        return Memory(address + offset * self.dtype.itemsize, shape, self.dtype, self.group.client.dlpack_device)
+
+    # ---- Shard, update, publish ----
+
+    def shard(self) -> s.Shard:
+        shard = s.Shard()
+        self._check(calls.shard_get(self.handle, byref(shard)))
+        return shard
+
+    def shard_memory(self) -> Memory:
+        """This rank's true_numel elements; written only between update_begin() and publish()."""
+        shard = self.shard()
+        return Memory(shard.data or 0, (shard.true_numel,), self.dtype, self.group.client.dlpack_device)
+
+    def update_begin(self, deadline_ms: int = 0) -> None:
+        self.group.update_begin([self], deadline_ms)
+
+    def publish(self, streams: Streams = None) -> None:
+        self.group.publish([self], streams)
+
+    def load(self, address: Optional[int], stream: Optional[Stream] = None, deadline_ms: int = 0) -> None:
+        """zerod_unit_load(): every rank calls it, one gives the address of numel elements, all others None."""
+        self._check(calls.unit_load(self.handle, address, None if stream is None else stream.handle,
+                                    wait_options(deadline_ms), None))
+
+    def load_begin(self, address: Optional[int], stream: Optional[Stream] = None) -> int:
+        """load() that returns a ticket for Client.complete() at once."""
+        ticket = c_uint64()
+        self._check(calls.unit_load(self.handle, address, None if stream is None else stream.handle, None,
+                                    byref(ticket)))
+        return ticket.value
+
+    # ---- Gradients ----
+
+    def skip(self, options: Optional[s.SkipOptions] = None) -> None:
+        """This rank has no gradient for the unit in this backward."""
+        status = _skip(self.handle, options, None)
+        if status:
+            raise failed(status, self._client)
+
+    def target(self) -> s.Target:
+        """The reduced slice, between step_begin and step_end. InvalidState outside."""
+        target = s.Target()
+        self._check(calls.target_get(self.handle, byref(target)))
+        return target
+
+    def target_memory(self) -> Memory:
+        target = self.target()
+        return Memory(target.data or 0, (target.true_numel,), s.DType(target.dtype), self.group.client.dlpack_device)
+
+    # ---- Settings ----
+
+    def set_persistent(self, persistent: bool) -> None:
+        self._check(calls.unit_set_persistent(self.handle, int(persistent)))
+
+    def set_slot(self, slot: int) -> None:
+        self._check(calls.unit_set_slot(self.handle, slot))
+
+    def set_frozen(self, frozen: bool) -> None:
+        self._check(calls.unit_set_frozen(self.handle, int(frozen)))
+
+    def unregister(self) -> None:
+        """InvalidState while the unit is leased, updated or reduced."""
+        self._check(calls.unit_unregister(self.handle))
+
+    def _check(self, status: int) -> None:
+        if status:
+            raise failed(status, self._client)
+
+    def __repr__(self) -> str:
+        return f"Unit({self.name!r}, {self.dtype.name.lower()}, numel={self.numel})"
+
+
+class Gathered:
+    """A lease, as a context manager. `address` is valid inside."""
+
+    def __init__(self, unit: Unit, stream: Optional[Stream], tag: Optional[str]) -> None:
+        self.unit = unit
+        self.stream = stream
+        self.address = 0
+        self._gather = s.GatherOptions(tag=tag)
+        self._release = s.ReleaseOptions(tag=tag)
+
+    def __enter__(self) -> "Gathered":
+        self.address = self.unit.gather(self.stream, self._gather)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.unit.release(self.stream, self._release)
+
+    def memory(self) -> Memory:
+        return self.unit.memory(self.address)
+
+    def __getitem__(self, name: str) -> Memory:
+        return self.unit.view(self.address, name)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.unit.views)
+
+
+class Bucket:
+    """This rank's gradient bucket. `dtype` is the gradients'."""
+
+    __slots__ = ("group", "handle", "_client", "dtype")
+
+    def __init__(self, group: "Group", handle: int, dtype: s.DType) -> None:
+        self.group = group
+        self.handle = handle
+        self._client = group.client.handle
+        self.dtype = dtype
+
+    def reserve(self, unit: Unit, entry: s.Entry, options: Optional[s.ReserveOptions] = None) -> int:
+        """Fills the caller's entry, and returns its address: room for the unit's padded_numel elements."""
+        status = _reserve(self.handle, unit.handle, options, entry)
+        if status:
+            raise failed(status, self._client)
+        return entry.data
+
+    def submit(self, entry_id: int, streams: Streams = None, options: Optional[s.ReduceOptions] = None) -> None:
+        """Hands the entry over once all work now in the streams, which wrote it, has run."""
+        array, count = stream_array(streams)
+        status = _submit(self.handle, entry_id, array, count, options, None)
+        if status:
+            raise failed(status, self._client)
+
+    def memory(self, entry: s.Entry, unit: Unit) -> Memory:
+        """The unit's numel elements in the entry."""
+        return Memory(entry.data or 0, (unit.numel,), self.dtype, self.group.client.dlpack_device)
+
+    def reduce(self, unit: Unit, address: int, stream: Stream, options: Optional[s.ReduceOptions] = None) -> None:
+        """Reserves, copies numel elements from the address on the stream, and submits."""
+        status = calls.reduce(self.handle, unit.handle, address, stream.handle, options, None)
+        if status:
+            raise failed(status, self._client)
+
+    def destroy(self) -> None:
+        """InvalidState while entries are not reduced yet."""
+        self.group.client.check(calls.bucket_destroy(self.handle))
+
+
+def release_many(units: Sequence[Unit], streams: Streams = None, tag: Optional[str] = None) -> None:
+    """One use of each unit, with one fence a stream for all; waits for the answers. NotHeld names the first."""
+    if not units:
+        return
+    array, count = handle_array(units)
+    options = s.ReleaseOptions(tag=tag)
+    units[0].group.client.check(calls.release_many(array, count, *stream_array(streams), options, None))
+
+
+def absent(indices: Sequence[int]) -> dict[str, Any]:
+    """Fields of ReduceOptions that name the views without a gradient."""
+    from ctypes import c_uint32
+
+    return {"nabsent": len(indices), "absent": (c_uint32 * len(indices))(*indices)}

@@ -1,0 +1,326 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""The Python interface against a private daemon of the host backend, with numpy."""
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import unittest
+
+import support
+import numpy as np
+
+import zerod
+from zerod import DType, library
+
+daemon: support.Daemon
+
+
+def setUpModule() -> None:
+    global daemon
+    daemon = support.Daemon().__enter__()
+
+
+def tearDownModule() -> None:
+    daemon.__exit__()
+
+
+def make_weights(group: zerod.Group, numel: int = 1000, dtype: DType = DType.FLOAT32) -> zerod.Unit:
+    """A published unit whose elements count from 0."""
+    unit = group.register("weights", dtype, numel)
+    with group.updating([unit]):
+        shard = unit.shard()
+        unit.shard_memory().numpy()[:] = np.arange(shard.offset_numel, shard.offset_numel + shard.true_numel)
+    return unit
+
+
+class Declarations(unittest.TestCase):
+    def test_functions(self) -> None:
+        """every function of the headers is declared, with as many arguments"""
+        text = "".join(path.read_text() for path in sorted((support.ROOT / "include").glob("*.h")))
+        text = re.sub(r"/\*.*?\*/", "", text, flags=re.S)
+        found = dict(re.findall(r"\bzerod_(\w+)\(([^()]*(?:\([^()]*\)[^()]*)*)\);", text))
+        found.pop("init", None)
+        self.assertEqual(set(found), set(library._FUNCTIONS))
+        # A function pointer's own commas count as none.
+        plain = {name: re.sub(r"\(\*\w+\)\([^()]*\)", "", arguments) for name, arguments in found.items()}
+        counts = {name: 0 if a.strip() in ("", "void") else a.count(",") + 1 for name, a in plain.items()}
+        self.assertEqual(counts, {name: len(arguments) for name, (_, arguments) in library._FUNCTIONS.items()})
+
+    def test_structures(self) -> None:
+        """sizes and offsets of all structures, and all constants, are the compiler's"""
+        lines = ["#include <stdio.h>", "#include <zerod.h>", "int main(void) {"]
+        words = []
+        for name in dir(zerod.structs):
+            made = getattr(zerod.structs, name)
+            if isinstance(made, type) and issubclass(made, zerod.structs.Struct) and made is not zerod.structs.Struct:
+                c = "struct zerod_" + re.sub(r"(?<!^)(?=[A-Z])", "_", name).lower()
+                words.append((name, [made.__dict__["_fields_"] and zerod.structs.ctypes.sizeof(made)]
+                              + [getattr(made, field[0]).offset for field in made._fields_]))
+                offsets = "".join(f', (unsigned long)__builtin_offsetof({c}, {f[0]})' for f in made._fields_)
+                lines.append(f'printf("{name}{" %lu" * (1 + len(made._fields_))}\\n", '
+                             f"(unsigned long)sizeof({c}){offsets});")
+        enums = {"GroupFlags": "GROUP", "UnitFlags": "UNIT", "GatherFlags": "GATHER", "ReleaseFlags": "RELEASE",
+                 "PublishFlags": "PUBLISH", "ReserveFlags": "RESERVE", "ReduceFlags": "REDUCE", "SkipFlags": "SKIP",
+                 "BackwardEndFlags": "BACKWARD", "AllocFlags": "ALLOC", "Collectives": "COLLECTIVES",
+                 "AgreeOp": "AGREE"}
+        values = [(f"ZEROD_{prefix}_{m.name}", int(m)) for enum, prefix in enums.items()
+                  for m in getattr(zerod.structs, enum)]
+        values += [(f"ZEROD_{m.name}", int(m)) for m in DType]
+        values += [("ZEROD_OK" if m == 0 else f"ZEROD_E_{m.name}", int(m)) for m in zerod.Status]
+        values += [(f"ZEROD_{n}", getattr(zerod.structs, n)) for n in ("MAX_DIMS", "MAX_TICKETS", "MAX_AGREED")]
+        for word, value in values:
+            words.append((word, [value]))
+            lines.append(f'printf("{word} %ld\\n", (long)({word}));')
+        program = daemon.folder.name + "/structs"
+        source = "\n".join(lines + ["return 0; }"])
+        subprocess.run([os.environ.get("CC", "cc"), "-x", "c", "-I", str(support.ROOT / "include"), "-o", program, "-"],
+                       input=source.encode(), check=True)
+        printed = subprocess.run([program], capture_output=True, text=True, check=True).stdout.splitlines()
+        self.assertEqual(printed, [" ".join([word, *map(str, numbers)]) for word, numbers in words])
+
+    def test_fields(self) -> None:
+        """a structure refuses a field that it does not have"""
+        with self.assertRaisesRegex(TypeError, "tag, uses"):
+            zerod.GatherOptions(tags="x")
+        self.assertEqual(zerod.GatherOptions().struct_size, zerod.structs.ctypes.sizeof(zerod.GatherOptions))
+
+
+class Errors(unittest.TestCase):
+    def test_connect(self) -> None:
+        """without a daemon: ConnectionFailed, which is a ConnectionError, with the socket's path"""
+        with self.assertRaisesRegex(ConnectionError, "CONNECT: .*/nowhere") as caught:
+            zerod.Client("/nowhere/zerod.sock")
+        self.assertEqual(caught.exception.status, zerod.Status.CONNECT)
+        self.assertEqual(caught.exception.name, "CONNECT")
+
+    def test_classes(self) -> None:
+        """every status has a class, and an exception survives pickling"""
+        import pickle
+
+        for status in zerod.Status:
+            if status != zerod.Status.OK:
+                made = zerod.errors.error(status, "text")
+                self.assertIsNot(type(made), zerod.ZerodError)
+                self.assertEqual(pickle.loads(pickle.dumps(made)).args, made.args)
+
+    def test_library(self) -> None:
+        """a library that cannot be loaded: ImportError with its path"""
+        run = subprocess.run([sys.executable, "-c", "import zerod"], capture_output=True, text=True,
+                             env={**os.environ, "ZEROD_LIBRARY": "/nowhere/lib.so",
+                                  "PYTHONPATH": str(support.ROOT / "client" / "python")})
+        self.assertNotEqual(run.returncode, 0)
+        self.assertIn("/nowhere/lib.so", run.stderr)
+
+    def test_old_library(self) -> None:
+        """a function that the library does not have: Unsupported when it is called"""
+        with self.assertRaisesRegex(zerod.Unsupported, "zerod_of_tomorrow"):
+            library._missing("of_tomorrow")()
+
+    def test_mismatch(self) -> None:
+        """ranks that describe a unit differently: Mismatch, which names both"""
+        def body(group: zerod.Group) -> str:
+            try:
+                group.register("w", DType.FLOAT32, 100 + group.rank)
+                group.barrier()
+                return ""
+            except zerod.Mismatch as mismatch:
+                group.barrier()
+                return mismatch.text
+
+        self.assertRegex("".join(support.ranks(daemon.socket, 2, body)), "rank 0.*rank 1|rank 1.*rank 0|10[01].*10[01]")
+
+    def test_deadline(self) -> None:
+        """a rank that does not come: Deadline, a TimeoutError, which names it"""
+        with zerod.Client(daemon.socket) as client:
+            with self.assertRaisesRegex(TimeoutError, "rank 1"):
+                client.join(job="lonely", world_size=2, deadline_ms=20)
+
+    def test_release(self) -> None:
+        """a release that waits for its answer: NotHeld; a detached one: by the next call"""
+        def body(group: zerod.Group) -> None:
+            unit = make_weights(group)
+            with self.assertRaises(zerod.NotHeld):
+                unit.release(options=None)
+            unit.release()
+            with self.assertRaisesRegex(zerod.NotHeld, "weights"):
+                group.barrier()
+                group.barrier()
+
+        support.ranks(daemon.socket, 1, body)
+
+
+class Memory(unittest.TestCase):
+    def test_gather(self) -> None:
+        """three ranks see the whole, by numpy, with views of a unit, and bytes go with the lease"""
+        def body(group: zerod.Group) -> None:
+            views = [zerod.view("a", 0, (7, 11)), zerod.view("b", 128, ()), zerod.view("c", 192, (5,))]
+            unit = group.register("u", DType.INT64, views=views)
+            self.assertEqual(unit.numel, 197)
+            with group.updating([unit]):
+                shard = unit.shard()
+                unit.shard_memory().numpy()[:] = np.arange(shard.true_numel) + shard.offset_numel
+            with unit.gathered() as buffer:
+                np.testing.assert_array_equal(buffer.memory().numpy(), np.arange(197))
+                np.testing.assert_array_equal(buffer["a"].numpy(), np.arange(77).reshape(7, 11))
+                self.assertEqual(buffer["b"].numpy(), 128)
+                self.assertEqual(list(buffer), ["a", "b", "c"])
+            with self.assertRaises(KeyError):
+                unit.view(0, "d")
+            group.barrier()
+            self.assertEqual(group.client.device(group.rank % 2).gathered_bytes, 0)
+
+        support.ranks(daemon.socket, 3, body)
+
+    def test_batch(self) -> None:
+        """corked gathers of many units, waited for at once, on a stream of the CPU"""
+        def body(group: zerod.Group) -> None:
+            units = [group.register(f"u{i}", DType.INT32, 50) for i in range(20)]
+            with group.updating(units):
+                for i, unit in enumerate(units):
+                    unit.shard_memory().numpy()[:] = i
+            seen = []
+            with group.client.host_stream() as stream:
+                with group.client.corked():
+                    tickets = [unit.gather_begin() for unit in units]
+                addresses = group.client.wait_many(tickets, stream)
+                for unit, address in zip(units, addresses):
+                    stream.launch(lambda u=unit, a=address: seen.append(int(u.memory(a).numpy().sum())))
+                stream.synchronize()
+                zerod.release_many(units, stream)
+            self.assertEqual(seen, [i * 50 for i in range(20)])
+
+        support.ranks(daemon.socket, 2, body)
+
+    def test_dlpack(self) -> None:
+        """DLPack: one memory, seen by numpy; no capsule is left, taken or not"""
+        def body(group: zerod.Group) -> None:
+            unit = make_weights(group, 12)
+            with unit.gathered() as buffer:
+                memory = zerod.Memory(buffer.address, (3, 4), DType.FLOAT32, group.client.dlpack_device)
+                array = np.from_dlpack(memory)
+                np.testing.assert_array_equal(array, np.arange(12).reshape(3, 4))
+                self.assertEqual(array.__array_interface__["data"][0], buffer.address)
+                memory.__dlpack__()
+                del array
+            self.assertEqual(zerod.memory._held, {})
+
+        support.ranks(daemon.socket, 1, body)
+
+    def test_dlpack_types(self) -> None:
+        """DLPack's codes: bfloat16 is 4, float8 10 and 12, bool 6"""
+        for dtype, expected in ((DType.BFLOAT16, (4, 16)), (DType.FLOAT8_E4M3, (10, 8)), (DType.FLOAT8_E5M2, (12, 8)),
+                                (DType.BOOL, (6, 8)), (DType.UINT8, (1, 8))):
+            capsule = zerod.memory.capsule(4096, (2,), dtype)
+            (managed, _), = zerod.memory._held.values()
+            self.assertEqual((managed.tensor.code, managed.tensor.bits), expected)
+            self.assertEqual((managed.tensor.data, managed.tensor.shape[0], managed.tensor.strides[0]), (4096, 2, 1))
+            del capsule, managed
+
+    def test_allocation(self) -> None:
+        """an allocation is zeroed, writable, and charged until it is freed"""
+        with zerod.Client(daemon.socket) as client:
+            before = client.device(0).allocated_bytes
+            with client.alloc("job", 4096, name="state") as allocation:
+                array = allocation.memory((1024,), DType.FLOAT32).numpy()
+                self.assertEqual(array.sum(), 0)
+                array[:] = 1
+                self.assertGreaterEqual(client.device(0).allocated_bytes, before + 4096)
+            self.assertEqual(client.device(0).allocated_bytes, before)
+
+    def test_load(self) -> None:
+        """what one rank has read comes to all shards, bfloat16 bit by bit"""
+        bits = np.arange(999, dtype=np.uint16)
+
+        def body(group: zerod.Group) -> None:
+            unit = group.register("u", DType.BFLOAT16, 999)
+            with group.updating([unit]):
+                unit.load(bits.ctypes.data if group.rank == 1 else None)
+            with unit.gathered() as buffer:
+                np.testing.assert_array_equal(buffer.memory().numpy(), bits)
+
+        support.ranks(daemon.socket, 2, body)
+
+
+class Steps(unittest.TestCase):
+    def test_step(self) -> None:
+        """a whole step over two ranks: gradients, target, float32 masters, publish, commit of nothing"""
+        def body(group: zerod.Group) -> float:
+            unit = group.register("u", DType.BFLOAT16, 300)
+            bucket = group.bucket(DType.FLOAT32, slot_bytes=1 << 16)
+            entry = zerod.Entry()
+            mean = zerod.ReduceOptions(op=zerod.ReduceOp.MEAN)
+            group.backward_begin()
+            bucket.reserve(unit, entry)
+            bucket.memory(entry, unit).numpy()[:] = np.arange(300) * (group.rank + 1)
+            bucket.submit(entry.id, None, mean)
+            group.backward_end()
+            info = group.step_begin()
+            self.assertEqual((info.step, info.overflow), (1, 0))
+            shard = unit.shard()
+            master = unit.target_memory().numpy().copy()
+            expected = 1.5 * np.arange(300, dtype=np.float32)[shard.offset_numel:][: shard.true_numel]
+            np.testing.assert_array_equal(master, expected)
+            group.update_begin([unit])
+            group.publish_from([(unit, master.ctypes.data)], DType.FLOAT32)
+            group.step_end()
+            with unit.gathered() as buffer:
+                bits = buffer.memory().numpy().astype(np.uint32) << 16
+            np.testing.assert_allclose(bits.view(np.float32), 1.5 * np.arange(300), rtol=1 / 256)
+            return info.norm_squared
+
+        norms = support.ranks(daemon.socket, 2, body)
+        self.assertEqual(norms[0], norms[1])
+        self.assertAlmostEqual(norms[0], float((1.5 * np.arange(300.0)) @ (1.5 * np.arange(300.0))), places=0)
+
+    def test_tickets(self) -> None:
+        """ticket forms; a unit that one rank skips; views without gradients; SKIP_REST"""
+        def body(group: zerod.Group) -> None:
+            first = group.register("a", DType.FLOAT32, views=[zerod.view("x", 0, (4,)), zerod.view("y", 64, (4,))])
+            second = group.register("b", DType.FLOAT32, 8)
+            bucket = group.bucket(DType.FLOAT32)
+            entry, stream = zerod.Entry(), group.client.host_stream()
+            holes = zerod.ReserveOptions(flags=zerod.ReserveFlags.ZERO_HOLES)
+            group.backward_begin()
+            bucket.reserve(first, entry, holes)
+            bucket.memory(entry, first).numpy()[:4] = 1
+            bucket.submit(entry.id, None, zerod.ReduceOptions(**zerod.absent([1])))
+            if group.rank == 1:
+                data = np.full(8, 3, np.float32)
+                bucket.reduce(second, data.ctypes.data, stream)
+            end = group.backward_end_begin(zerod.BackwardEndOptions(flags=zerod.BackwardEndFlags.SKIP_REST))
+            step = group.step_begin_ticket()
+            group.client.complete(end)
+            group.client.complete(step, stream)
+            stream.synchronize()
+            self.assertEqual(group.step_get().norm_squared, 4 * 2.0**2 + 8 * 3.0**2)
+            group.step_end(stream)
+            group.client.complete(group.barrier_begin())
+            self.assertEqual(group.agree(zerod.AgreeOp.MAX, [group.rank, -group.rank]), [1, 0])
+
+        support.ranks(daemon.socket, 2, body)
+
+    def test_scopes(self) -> None:
+        """a scope holds what was gathered in it, becomes a claim, and ends; a context holds all or none"""
+        def body(group: zerod.Group) -> None:
+            unit = make_weights(group)
+            client = group.client
+            scope = group.forward_begin()
+            address = unit.gather(None, zerod.GatherOptions(scope=scope))
+            client.forward_end(scope, grad=True)
+            self.assertEqual(unit.gather(None, zerod.GatherOptions(scope=scope)), address)
+            client.claim_end(scope)
+            with self.assertRaises(zerod.NotFound):
+                client.claim_end(scope)
+            with group.context([unit]) as addresses:
+                np.testing.assert_array_equal(unit.memory(addresses[0]).numpy(), np.arange(1000))
+            scope = group.forward_begin()
+            client.scope_abandon(scope)
+
+        support.ranks(daemon.socket, 2, body)
+
+
+if __name__ == "__main__":
+    support.main()

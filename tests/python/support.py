@@ -105,6 +105,11 @@ class _Tap(unittest.TestResult):
         super().addFailure(test, error)
         self._bad(test, error)
 
+    def addSubTest(self, test: unittest.TestCase, subtest: unittest.TestCase, error: Any) -> None:
+        super().addSubTest(test, subtest, error)
+        if error is not None:
+            self._bad(subtest, error)
+
     def addError(self, test: unittest.TestCase, error: Any) -> None:
         super().addError(test, error)
         self._bad(test, error)

@@ -1,0 +1,14 @@
+# SPDX-License-Identifier: Apache-2.0
+"""zerod.torch: a PyTorch model trains through zerod.
+
+    import zerod.torch as zt
+    model = zt.shard(MyModel())                       # job, rank, device from torchrun's environment
+    opt = torch.optim.AdamW(model.parameters(), lr=3e-4)
+    ...                                               # the training loop stays as it is
+
+docs/pytorch.md says what is supported and what costs what.
+"""
+from .api import no_sync, shard
+from .steps import StepAbandoned
+
+__all__ = ["shard", "no_sync", "StepAbandoned"]

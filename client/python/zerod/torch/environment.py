@@ -1,0 +1,115 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Where a model runs: the process' connection, the job, rank and device, and streams.
+
+Everything comes from the environment that torchrun sets (RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE,
+TORCHELASTIC_RUN_ID, MASTER_PORT); ZEROD_JOB names the job instead. A process has one connection, made at its first
+shard() and closed with the process.
+"""
+from __future__ import annotations
+
+import atexit
+import os
+from typing import Any, Optional
+
+import torch
+
+import zerod
+from zerod import DType
+
+FLOOR = (2, 4)
+
+DTYPES = {
+    torch.float32: DType.FLOAT32,
+    torch.float16: DType.FLOAT16,
+    torch.bfloat16: DType.BFLOAT16,
+    torch.float8_e4m3fn: DType.FLOAT8_E4M3,
+    torch.float8_e5m2: DType.FLOAT8_E5M2,
+    torch.int8: DType.INT8,
+    torch.int16: DType.INT16,
+    torch.int32: DType.INT32,
+    torch.int64: DType.INT64,
+    torch.uint8: DType.UINT8,
+    torch.bool: DType.BOOL,
+}
+TORCH_DTYPES = {value: key for key, value in DTYPES.items()}
+
+
+def check_torch() -> None:
+    """ImportError where torch is older than the floor."""
+    found = tuple(int(part) for part in torch.__version__.split("+")[0].split(".")[:2])
+    if found < FLOOR:
+        raise ImportError(f"zerod.torch needs torch >= {FLOOR[0]}.{FLOOR[1]}, this is {torch.__version__}")
+
+
+class Environment:
+    """The connection and the GPU of this process."""
+
+    def __init__(self) -> None:
+        self.pid = os.getpid()
+        self.client = zerod.Client(name=os.environ.get("ZEROD_NAME"))
+        self.host = self.client.is_host
+        self.device = torch.device("cpu")
+        self.models = 0
+        self._streams: dict[int, zerod.Stream] = {}
+        if not self.host:
+            if not torch.cuda.is_available():
+                raise RuntimeError("the daemon manages GPUs, and this torch sees none")
+            local = int(os.environ.get("LOCAL_RANK", "0"))
+            if "LOCAL_RANK" in os.environ and torch.cuda.current_device() == 0:
+                torch.cuda.set_device(local % torch.cuda.device_count())
+            self.device = torch.device("cuda", torch.cuda.current_device())
+            self.client.cuda_ordinal = self.device.index
+
+    def stream(self) -> Optional[zerod.Stream]:
+        """The stream that torch works on now; None on emulated devices, where the CPU itself does the work."""
+        if self.host:
+            return None
+        raw = torch.cuda.current_stream(self.device).cuda_stream
+        wrapped = self._streams.get(raw)
+        if wrapped is None:
+            wrapped = self._streams[raw] = self.client.cuda_stream(raw)
+        return wrapped
+
+    def place(self, rank: int) -> dict[str, Any]:
+        """The device in the terms of GroupOptions."""
+        if self.host:
+            local = int(os.environ.get("LOCAL_RANK", rank))
+            return {"device": local % len(self.client.devices())}
+        uuid = str(torch.cuda.get_device_properties(self.device).uuid)
+        return {"device_uuid": uuid if uuid.startswith("GPU-") else "GPU-" + uuid}
+
+
+_environment: Optional[Environment] = None
+
+
+def environment() -> Environment:
+    """This process' own. RuntimeError in a process that was forked from one that has it."""
+    global _environment
+    if _environment is None:
+        check_torch()
+        _environment = Environment()
+        atexit.register(_close)
+    elif _environment.pid != os.getpid():
+        raise RuntimeError("this process was forked from one that uses zerod: use spawn, or shard after the fork")
+    return _environment
+
+
+def _close() -> None:
+    if _environment is not None and _environment.pid == os.getpid():
+        _environment.client.close()
+
+
+def rank_and_world() -> tuple[int, int]:
+    return int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
+
+
+def job_name() -> str:
+    """$ZEROD_JOB, else a name that all processes of this run of torchrun have, and no other run."""
+    named = os.environ.get("ZEROD_JOB")
+    if named:
+        return named
+    if "RANK" not in os.environ:
+        return f"torch-{os.getpid()}"
+    run = os.environ.get("TORCHELASTIC_RUN_ID", "none")
+    port = os.environ.get("MASTER_PORT", "")
+    return f"torch-{run}-{port}-{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}"[:63]

@@ -1,0 +1,159 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which parameters go into which unit.
+
+A policy chooses modules; each chosen module, and the root, is a block. A parameter belongs to the innermost block
+that contains all modules which own it, so that tied parameters belong to their common ancestor. The parameters of
+a block with one dtype and one requires_grad form a unit, with views aligned to 256 bytes.
+"""
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Callable, Iterable, Optional, Union
+
+import torch
+from torch import nn
+
+Policy = Union[None, Callable[[str, nn.Module], bool], Iterable[Any]]
+ALIGN_BYTES = 256
+
+
+@dataclass
+class Member:
+    """A parameter: its name, its true shape, and every place that owns it."""
+
+    name: str
+    parameter: nn.Parameter
+    owners: list[tuple[nn.Module, str]]
+    shape: torch.Size
+    numel: int
+    offset: int = 0  # elements from the unit's beginning
+
+
+@dataclass
+class UnitPlan:
+    name: str
+    dtype: torch.dtype  # of what is gathered
+    source_dtype: torch.dtype  # of the parameters as the module had them
+    trainable: bool
+    members: list[Member] = field(default_factory=list)
+    numel: int = 0
+
+    def add(self, member: Member) -> None:
+        align = max(ALIGN_BYTES // self.dtype.itemsize, 1)
+        member.offset = -(-self.numel // align) * align
+        self.numel = member.offset + member.numel
+        self.members.append(member)
+
+
+@dataclass
+class BlockPlan:
+    name: str
+    module: nn.Module
+    parent: int  # index of the innermost enclosing block, -1 for the root
+    units: list[UnitPlan] = field(default_factory=list)
+
+
+def default_policy(root: nn.Module) -> list[str]:
+    """Every module with parameters in a ModuleList or Sequential, outermost ones."""
+    chosen: list[str] = []
+
+    def visit(prefix: str, module: nn.Module) -> None:
+        repeated = isinstance(module, (nn.ModuleList, nn.Sequential))
+        for name, child in module.named_children():
+            path = f"{prefix}.{name}" if prefix else name
+            callable_child = not isinstance(child, (nn.ModuleList, nn.ModuleDict))
+            if repeated and callable_child and next(child.parameters(), None) is not None:
+                chosen.append(path)
+            else:
+                visit(path, child)
+
+    visit("", root)
+    return chosen
+
+
+def choose(root: nn.Module, policy: Policy) -> list[str]:
+    """The names of the modules that the policy chooses, in the order of named_modules()."""
+    if policy is None:
+        wanted = set(default_policy(root))
+        return [name for name, _ in root.named_modules() if name in wanted]
+    if callable(policy) and not isinstance(policy, type):
+        return [name for name, module in root.named_modules() if name and policy(name, module)]
+    items = [policy] if isinstance(policy, (type, str, nn.Module)) else list(policy)
+    classes = tuple(item for item in items if isinstance(item, type))
+    names = {item for item in items if isinstance(item, str)}
+    modules = {id(item) for item in items if isinstance(item, nn.Module)}
+    chosen = [name for name, module in root.named_modules()
+              if name and (isinstance(module, classes) or type(module).__name__ in names or name in names
+                           or id(module) in modules)]
+    if items and not chosen:
+        raise ValueError(f"the policy {policy!r} matches no module of {type(root).__name__}")
+    return chosen
+
+
+def plan(root: nn.Module, policy: Policy, param_dtype: Optional[torch.dtype]) -> list[BlockPlan]:
+    """The blocks, the root first. ValueError for parameters that cannot be sharded."""
+    chosen = choose(root, policy)
+    modules = dict(root.named_modules())
+    blocks = [BlockPlan("", root, -1)]
+    for name in chosen:
+        enclosing = [i for i, block in enumerate(blocks)
+                     if i == 0 or name.startswith(block.name + ".")]
+        blocks.append(BlockPlan(name, modules[name], max(enclosing, key=lambda i: len(blocks[i].name))))
+    for member, block in _members(root, blocks):
+        _add(blocks[block], member, param_dtype)
+    return blocks
+
+
+def _members(root: nn.Module, blocks: list[BlockPlan]) -> list[tuple[Member, int]]:
+    found: dict[int, tuple[Member, int]] = {}
+    for path, module in root.named_modules(remove_duplicate=False):
+        for name, parameter in module._parameters.items():
+            if parameter is None:
+                continue
+            full = f"{path}.{name}" if path else name
+            inside = max((i for i, block in enumerate(blocks)
+                          if i == 0 or path == block.name or path.startswith(block.name + ".")),
+                         key=lambda i: len(blocks[i].name))
+            known = found.get(id(parameter))
+            if known is None:
+                _check(full, parameter)
+                found[id(parameter)] = (Member(full, parameter, [(module, name)], parameter.shape,
+                                               parameter.numel()), inside)
+            else:
+                if (module, name) not in known[0].owners:
+                    known[0].owners.append((module, name))
+                found[id(parameter)] = (known[0], _common(blocks, known[1], inside))
+    return list(found.values())
+
+
+def _common(blocks: list[BlockPlan], a: int, b: int) -> int:
+    above = set()
+    while a >= 0:
+        above.add(a)
+        a = blocks[a].parent
+    while b not in above:
+        b = blocks[b].parent
+    return b
+
+
+def _check(name: str, parameter: nn.Parameter) -> None:
+    if type(parameter) is not nn.Parameter:
+        if hasattr(parameter, "_zerod"):
+            raise ValueError(f"{name} is sharded already")
+        raise ValueError(f"{name} is a {type(parameter).__name__}: only nn.Parameter can be sharded")
+    if parameter.layout != torch.strided:
+        raise ValueError(f"{name} has the layout {parameter.layout}")
+
+
+def _add(block: BlockPlan, member: Member, param_dtype: Optional[torch.dtype]) -> None:
+    source = member.parameter.dtype
+    dtype = param_dtype if param_dtype is not None and source.is_floating_point else source
+    trainable = member.parameter.requires_grad
+    for unit in block.units:
+        if (unit.source_dtype, unit.trainable) == (source, trainable):
+            unit.add(member)
+            return
+    kind = str(source).rsplit(".", 1)[1] + ("" if trainable else ".frozen")
+    unit = UnitPlan(f"{block.name or '(root)'}:{kind}"[-127:], dtype, source, trainable)
+    unit.add(member)
+    block.units.append(unit)

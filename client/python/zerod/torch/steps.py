@@ -1,0 +1,335 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Gradients and optimizer steps of a sharded model.
+
+The backwards between two steps form a window of the daemon's. `submit()` hands a unit's gradient over while the
+backward runs. The optimizer's step, by torch's global hooks, begins the daemon's step: `.grad` is then this rank's
+slice of what all ranks have contributed, and the slices may be written. When all parameters have been stepped, or
+the next forward begins, the slices are published and the gradients' memory goes.
+
+Where a rank had no gradient for a parameter, it says so in the unit of usage: a sum over all ranks. A parameter for
+which no rank had a gradient has no `.grad`, as in one process.
+"""
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Optional
+
+import torch
+from torch import nn
+
+import zerod
+from zerod import structs as s
+
+from .environment import DTYPES
+from .parameter import ShardedParameter
+from .tensors import tensor_at
+
+if TYPE_CHECKING:
+    from .model import Model
+    from .unit import FlatUnit
+
+# Flags of usage are so small that they vanish in the norm of the gradients, and powers of two, so that sums are exact.
+_FLAG = 2.0**-60
+_SKIP_REST = s.BackwardEndOptions(flags=s.BackwardEndFlags.SKIP_REST)
+
+
+class StepAbandoned(RuntimeError):
+    """A rank gave up its forward or backward: no rank takes this step. `rank` says which."""
+
+    def __init__(self, rank: int) -> None:
+        super().__init__(f"rank {rank} has abandoned its forward or backward: this step is not taken by any rank")
+        self.rank = rank
+
+
+class Steps:
+    """The part of Model that is about gradients."""
+
+    group: zerod.Group
+    client: zerod.Client
+    trainable: "list[FlatUnit]"
+    world: int
+
+    def _init_steps(self) -> None:
+        self.reducing = False  # between backward_begin and backward_end
+        self.window = 0  # backwards that the open window has
+        self.local = False  # leaves hold gradients of no_sync()
+        self.end_ticket = 0
+        self.step_open = False
+        self.updating = False
+        self.stepped: set[int] = set()
+        self.deferred: "list[FlatUnit]" = []
+        self.deferred_failure: Optional[Exception] = None
+        self.usage: Optional[zerod.Unit] = None
+        self.unused_seen = False
+        self._info: Optional[s.StepInfo] = None
+        self._buckets: dict[torch.dtype, zerod.Bucket] = {}
+
+    def _init_gradients(self: "Model") -> None:
+        count = 0
+        for unit in self.trainable:
+            unit.first_flag = count
+            count += len(unit.members)
+        self._entry = s.Entry()
+        self._reserve = s.ReserveOptions(flags=s.ReserveFlags.ZERO_HOLES)
+        self._submit = s.ReduceOptions(op=self.settings.op, flags=s.ReduceFlags.DETACHED)
+        self._backward = s.BackwardOptions(stage=3)
+        if self.world > 1 and count:
+            self.usage = self.group.register("(usage)", zerod.DType.FLOAT32, count, flags=s.UnitFlags.ALL_REDUCE)
+            self._usage_bucket = self.group.bucket(zerod.DType.FLOAT32, slot_bytes=4 * count, nslots=1)
+
+    # ---- Reduce ----
+
+    def begin_reduce(self: "Model") -> None:
+        if self.reducing:
+            return
+        if self.step_open:
+            raise RuntimeError("a backward began while a step is open: its gradients were read, but no optimizer "
+                               "has taken them. Call step(), or zero_grad() and a forward")
+        self.complete_end()
+        if self.window and not self._wanted():
+            self.group.backward_abandon(self.environment.stream())
+            self.window = 0
+        self.group.backward_begin(self._backward)
+        self.reducing = True
+        self.deferred.clear()
+
+    def _wanted(self: "Model") -> bool:
+        """Whether a program still holds gradients of the open window: zero_grad() takes all of them away."""
+        return any(member.parameter.grad is not None for unit in self.trainable for member in unit.members)
+
+    def complete_end(self: "Model") -> None:
+        ticket, self.end_ticket = self.end_ticket, 0
+        if ticket:
+            self.client.complete(ticket)
+
+    def _bucket(self: "Model", dtype: torch.dtype) -> zerod.Bucket:
+        bucket = self._buckets.get(dtype)
+        if bucket is None:
+            bucket = self._buckets[dtype] = self.group.bucket(DTYPES[dtype])
+        return bucket
+
+    def submit(self: "Model", unit: "FlatUnit") -> None:
+        """Hands over the gradients that the unit's leaves have; the leaves then have none."""
+        self.begin_reduce()
+        bucket = self._bucket(self.gradient_dtype(unit))
+        stream = self.environment.stream()
+        entry = self._entry
+        self._reserve.stream = None if stream is None else stream.handle
+        try:
+            address = bucket.reserve(unit.unit, entry, self._reserve)
+        except zerod.InvalidState as error:
+            if error.status != s.Status.CAPACITY or unit in self.deferred:
+                raise
+            # Ranks use different units, and wait for each other's: at the backward's end they say which they skip.
+            self.deferred.append(unit)
+            return
+        views = unit.entries(address)
+        into, given, absent = [], [], []
+        for index, leaf in enumerate(unit.leaves):
+            gradient = leaf.grad
+            if gradient is None:
+                absent.append(index)
+            else:
+                into.append(views[index])
+                given.append(gradient)
+        with torch.no_grad():
+            torch._foreach_copy_(into, given)
+            if absent and not unit.has_views:
+                torch._foreach_zero_([views[index] for index in absent])
+        options = self._submit
+        if absent and unit.has_views:
+            options = s.ReduceOptions(op=self.settings.op, flags=s.ReduceFlags.DETACHED, **zerod.absent(absent))
+        bucket.submit(entry.id, stream, options)
+        for leaf in unit.leaves:
+            leaf.grad = None
+        unit.submitted = True
+        if absent:
+            unit.missing = tuple(absent)
+
+    def end_reduce(self: "Model") -> None:
+        """Ends the backward: hands over what is left, and says which parameters had no gradient."""
+        if not self.sync:
+            self.local = self.local or any(unit.arrived for unit in self.trainable)
+            return
+        rest = [unit for unit in self.trainable
+                if not unit.submitted and any(leaf.grad is not None for leaf in unit.leaves)]
+        if not (self.reducing or rest):
+            return
+        self.begin_reduce()
+        if self.deferred:
+            for unit in self.trainable:
+                if not unit.submitted and unit not in rest:
+                    unit.unit.skip()
+        for unit in rest:
+            self.submit(unit)
+        self._submit_usage()
+        self.end_ticket = self.group.backward_end_begin(_SKIP_REST)
+        self.reducing = False
+        self.local = False
+        self.window += 1
+        for unit in self.trainable:
+            for member, holder in zip(unit.members, unit.holders):
+                member.parameter.grad = holder
+
+    def _submit_usage(self: "Model") -> None:
+        unused = []
+        for unit in self.trainable:
+            if not unit.submitted:
+                unused += range(unit.first_flag, unit.first_flag + len(unit.members))
+            elif unit.missing:
+                unused += [unit.first_flag + index for index in unit.missing]
+                unit.missing = ()
+        if self.window == 0:
+            self.unused = [set(unused)]
+        else:
+            self.unused.append(set(unused))
+        if not unused or self.usage is None:
+            return
+        stream = self.environment.stream()
+        entry = self._entry
+        address = self._usage_bucket.reserve(self.usage, entry, self._reserve)
+        flags = tensor_at(address, self.usage.numel, torch.float32, self.client.dlpack_device)
+        flags.zero_()
+        flags[torch.tensor(unused, device=flags.device)] = _FLAG
+        self._usage_bucket.submit(entry.id, stream, s.ReduceOptions(op=s.ReduceOp.SUM, flags=s.ReduceFlags.DETACHED))
+
+    def abandon(self: "Model") -> None:
+        """Gives up the window for all ranks."""
+        self.counts.abandoned += 1
+        self.complete_end()
+        if not self.reducing and not self.window:
+            self.group.backward_begin(self._backward)
+        self.group.backward_abandon(self.environment.stream())
+        self.reducing = False
+        self.window = 0
+        self.local = False
+        self._clear_gradients()
+
+    def _clear_gradients(self: "Model") -> None:
+        for unit in self.trainable:
+            for leaf, member in zip(unit.leaves, unit.members):
+                leaf.grad = None
+                member.parameter.grad = None
+
+    def drop_gradients(self: "Model") -> None:
+        """zero_grad() on gradients that no optimizer has taken."""
+        for unit in self.trainable:
+            for member in unit.members:
+                member.parameter.grad = None
+
+    # ---- Step ----
+
+    def begin_step(self: "Model") -> None:
+        """Makes `.grad` this rank's slices. Every rank calls it. StepAbandoned where a rank has given up."""
+        if self.step_open:
+            return
+        if self.local:
+            self.sync, before = True, self.sync
+            self.end_reduce()
+            self.sync = before
+        if not self.window or not self._wanted():
+            return
+        self.end_scope()
+        self.complete_end()
+        stream = self.environment.stream()
+        self.client.complete(self.group.step_begin_ticket(), stream)
+        backwards, self.window = self.window, 0
+        self._info = None
+        none = self._unused_everywhere(backwards)
+        for unit in self.trainable:
+            target = self._target(unit)
+            for index, (gradient, holder, member) in enumerate(
+                    zip(unit.gradients(target.data or 0), unit.holders, unit.members)):
+                if unit.first_flag + index in none:
+                    member.parameter.grad = None
+                    continue
+                holder.data = gradient if gradient.dtype == holder.dtype else gradient.to(holder.dtype)
+                member.parameter.grad = holder
+        self.step_open = True
+        self.counts.steps += 1
+
+    def _target(self: "Model", unit: "FlatUnit") -> s.Target:
+        try:
+            return unit.unit.target()
+        except zerod.InvalidState:
+            info = self.step_info()
+            if not info.abandoned:
+                raise
+            self._clear_gradients()
+            raise StepAbandoned(info.abandoned_rank) from None
+
+    def _unused_everywhere(self: "Model", backwards: int) -> set[int]:
+        """The flags of parameters for which no rank had a gradient in any backward of the window."""
+        here = set.intersection(*self.unused)
+        if not here or self.usage is None:
+            return here
+        if self.environment.stream() is not None:
+            self.environment.stream().synchronize()
+        try:
+            target = self.usage.target()
+        except zerod.InvalidState:
+            return here
+        sums = tensor_at(target.data, self.usage.numel, torch.float32, self.client.dlpack_device)
+        everywhere = float(backwards * self.world) * _FLAG
+        return {flag for flag in here if float(sums[flag]) == everywhere}
+
+    def step_info(self: "Model") -> s.StepInfo:
+        """What the ranks agreed on in the last step; blocks until it is known."""
+        if self._info is None:
+            self._info = self.group.step_get()
+        return self._info
+
+    def before_step(self: "Model", parameters: list[nn.Parameter]) -> None:
+        """The optimizer is about to write these sharded parameters."""
+        self.begin_step()
+        if self.step_open and not self.updating:
+            ticket = self.group.update_begin_ticket([unit.unit for unit in self.trainable])
+            self.client.complete(ticket, self.environment.stream())
+            self.updating = True
+        for parameter in parameters:
+            parameter.__class__ = nn.Parameter
+            if parameter.grad is not None:
+                parameter.grad.__class__ = torch.Tensor
+
+    def after_step(self: "Model", parameters: list[nn.Parameter]) -> None:
+        self.restore(parameters)
+        self.stepped.update(map(id, parameters))
+        if all(id(member.parameter) in self.stepped for unit in self.trainable for member in unit.members):
+            self.finish_step()
+
+    def restore(self: "Model", parameters: list[nn.Parameter]) -> None:
+        from .parameter import ShardedGradient
+
+        for parameter in parameters:
+            if parameter.grad is not None:
+                parameter.grad.__class__ = ShardedGradient
+            parameter.__class__ = ShardedParameter
+
+    def finish_step(self: "Model") -> None:
+        """Publishes what was updated; the gradients' memory goes."""
+        if not self.step_open:
+            return
+        self.step_open = False
+        self.stepped.clear()
+        for unit in self.trainable:
+            for member in unit.members:
+                if member.parameter.__class__ is nn.Parameter:  # an optimizer has raised
+                    self.restore([member.parameter])
+        stream = self.environment.stream()
+        if self.updating:
+            self.updating = False
+            self._publish(stream)
+        self.group.step_end(stream)
+        self._clear_gradients()
+
+    def _publish(self: "Model", stream: Any) -> None:
+        equal = [unit for unit in self.trainable if unit.master is None]
+        by_dtype: "dict[torch.dtype, list[FlatUnit]]" = {}
+        for unit in self.trainable:
+            unit.version += 1
+            if unit.master is not None:
+                by_dtype.setdefault(unit.source_dtype, []).append(unit)
+        if equal:
+            self.group.publish([unit.unit for unit in equal], stream, ticket=True)
+        for dtype, units in by_dtype.items():
+            self.group.publish_from([(unit.unit, unit.master.data_ptr()) for unit in units], DTYPES[dtype], stream,
+                                    ticket=True)

@@ -1,0 +1,53 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Tensors over the daemon's memory, which own none of it.
+
+A tensor of a type that old DLPack does not know comes as bytes and is viewed; so there is one storage for each
+buffer, whatever its type. `Places` keeps the tensors of one unit by address, since the daemon hands out the same
+few addresses again and again.
+"""
+from __future__ import annotations
+
+from typing import Callable, Generic, Optional, TypeVar
+
+import torch
+
+from zerod import DType
+from zerod.memory import capsule
+
+_from_dlpack = torch._C._from_dlpack
+
+
+def tensor_at(address: int, numel: int, dtype: torch.dtype, device: tuple[int, int]) -> torch.Tensor:
+    """numel elements of dtype at the address; device is DLPack's."""
+    if numel == 0:
+        return torch.empty(0, dtype=dtype, device="cpu" if device[0] == 1 else f"cuda:{device[1]}")
+    raw = _from_dlpack(capsule(address, (numel * dtype.itemsize,), DType.UINT8, device))
+    return raw.view(dtype)
+
+
+T = TypeVar("T")
+
+
+class Places(Generic[T]):
+    """What was made for each address, at most LIMIT of them."""
+
+    LIMIT = 64
+
+    def __init__(self, make: Callable[[int], T], forget: Optional[Callable[[T], None]] = None) -> None:
+        self._make = make
+        self._forget = forget
+        self._made: dict[int, T] = {}
+
+    def __call__(self, address: int) -> T:
+        made = self._made.get(address)
+        if made is None:
+            if len(self._made) >= self.LIMIT:
+                self.clear()
+            made = self._made[address] = self._make(address)
+        return made
+
+    def clear(self) -> None:
+        if self._forget is not None:
+            for made in self._made.values():
+                self._forget(made)
+        self._made.clear()

@@ -1,0 +1,358 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A unit of a model, and the block that gathers its units together.
+
+A FlatUnit has the parameters of one block with one dtype and requires_grad. For each it knows the sharded
+parameter, which the module shows outside a forward, and the leaf: the whole parameter, which stands in its place
+while the block is held. A leaf keeps its identity; its data is the gathered buffer, wherever that is now.
+
+A Block holds its units in the daemon by uses of one lease: one of a forward that runs, one of a backward, one that
+was asked for ahead. The buffers go with the last of them.
+"""
+from __future__ import annotations
+
+from ctypes import c_uint64, c_void_p
+from typing import TYPE_CHECKING, Any, Optional
+
+import torch
+from torch import nn
+
+import zerod
+from zerod import structs as s
+from zerod.library import calls
+
+from .environment import DTYPES, TORCH_DTYPES
+from .layout import BlockPlan, Member, UnitPlan
+from .parameter import ShardedGradient, ShardedParameter
+from .tensors import Places, tensor_at
+
+if TYPE_CHECKING:
+    from .model import Model
+
+# The unit of each gathered buffer, by the identity of the storage that stands for the buffer.
+storages: "dict[int, FlatUnit]" = {}
+
+_gather_begin, _wait, _release, _cork, _uncork = (calls.gather_begin, calls.wait, calls.release, calls.cork,
+                                                  calls.uncork)
+_DETACHED = s.ReleaseOptions(flags=s.ReleaseFlags.DETACHED)
+_MAX_NAME = 127
+
+
+class FlatUnit:
+    """See the file's beginning. `address` is where the leaves' data is now; `version` counts steps."""
+
+    def __init__(self, block: "Block", plan: UnitPlan, index: int, flags: int) -> None:
+        self.block = block
+        self.index = index
+        self.name = plan.name
+        self.dtype = plan.dtype
+        self.source_dtype = plan.source_dtype
+        self.trainable = plan.trainable
+        self.members: list[Member] = plan.members
+        self.numel = max(plan.numel, 1)
+        model = block.model
+        names = {member.name for member in plan.members}
+        named = len(plan.members) <= s.MAX_VIEWS and all(len(name.encode()) <= _MAX_NAME for name in names)
+        self.has_views = named and len(plan.members[0].shape) <= s.MAX_DIMS and all(
+            len(member.shape) <= s.MAX_DIMS for member in plan.members)
+        views = [s.view(m.name, m.offset, tuple(m.shape)) for m in plan.members] if self.has_views else None
+        if not plan.trainable or not plan.source_dtype.is_floating_point:
+            flags |= s.UnitFlags.FROZEN
+        self.unit = model.group.register(plan.name, DTYPES[plan.dtype], self.numel, views, flags=flags)
+        self.handle = self.unit.handle
+        self.shard = self.unit.shard()
+        self.device = model.client.dlpack_device
+        self.master: Optional[torch.Tensor] = None
+        self.slice = tensor_at(self.shard.data or 0, self.shard.true_numel, self.dtype, self.device)
+        self.address = 0
+        self.version = 0
+        self.scope = 0
+        self.leaves = [self._leaf(i, member, model) for i, member in enumerate(self.members)]
+        self.flat: Places[torch.Tensor] = Places(self._flat, self._forget)
+        self.views: Places[list[torch.Tensor]] = Places(self._views)
+        self.entries: Places[list[torch.Tensor]] = Places(self._entry)
+        self.gradients: Places[list[torch.Tensor]] = Places(self._gradients)
+        self.holders: list[torch.Tensor] = []
+        self.first_flag = 0  # of its members' places in the model's unit of usage
+        # Of a backward: how many leaves have their gradient, and whether the unit was handed over.
+        self.arrived = 0
+        self.submitted = False
+        self.missing: tuple[int, ...] = ()
+
+    # ---- Making ----
+
+    def _leaf(self, index: int, member: Member, model: "Model") -> nn.Parameter:
+        blank = torch.empty(1, dtype=self.dtype, device=model.device).expand(member.shape)
+        leaf = nn.Parameter(blank, requires_grad=self.trainable)
+        if self.trainable:
+            leaf.register_post_accumulate_grad_hook(model.arrival(self, index))
+        return leaf
+
+    def _flat(self, address: int) -> torch.Tensor:
+        flat = tensor_at(address, self.numel, self.dtype, self.device)
+        storages[flat.untyped_storage()._cdata] = self
+        return flat
+
+    def _forget(self, flat: torch.Tensor) -> None:
+        storages.pop(flat.untyped_storage()._cdata, None)
+
+    def _split(self, flat: torch.Tensor) -> list[torch.Tensor]:
+        return [flat[m.offset:m.offset + m.numel].view(m.shape) for m in self.members]
+
+    def _views(self, address: int) -> list[torch.Tensor]:
+        return self._split(self.flat(address))
+
+    def _entry(self, address: int) -> list[torch.Tensor]:
+        return self._split(tensor_at(address, self.numel, self.block.model.gradient_dtype(self), self.device))
+
+    def _gradients(self, address: int) -> list[torch.Tensor]:
+        target = tensor_at(address, self.shard.true_numel, torch.float32, self.device)
+        return [target[first:last] for first, last in map(self.bounds, self.members)]
+
+    def bounds(self, member: Member) -> tuple[int, int]:
+        """The member's elements in this rank's slice, counted from the slice's beginning; may be none."""
+        begin, end = self.shard.offset_numel, self.shard.offset_numel + self.shard.true_numel
+        first = min(max(member.offset, begin), end)
+        last = min(max(member.offset + member.numel, begin), end)
+        return first - begin, max(first, last) - begin
+
+    # ---- Content ----
+
+    def fill(self, parameters: list[torch.Tensor], loads: bool) -> None:
+        """Gives the shards of all ranks what rank 0's parameters hold (or, without loads, this rank's own).
+
+        Parameters on the meta device count as zeros. All ranks call it for the same units.
+        """
+        model = self.block.model
+        gives = not loads or model.rank == 0
+        whole = self._whole(parameters) if gives else None
+        self.begin_update()
+        if self.dtype == self.source_dtype:
+            self._load(self.unit, whole, self.slice, loads)
+        else:
+            self.master = torch.empty(self.shard.true_numel, dtype=self.source_dtype, device=model.device)
+            self._load_master(whole, loads)
+        self.publish()
+
+    def _whole(self, parameters: list[torch.Tensor]) -> torch.Tensor:
+        whole = torch.zeros(self.shard.padded_numel, dtype=self.source_dtype, device=self.block.model.device)
+        with torch.no_grad():
+            for view, parameter in zip(self._split(whole), parameters):
+                if not parameter.is_meta:
+                    view.copy_(parameter)
+        return whole
+
+    def _load(self, unit: zerod.Unit, whole: Optional[torch.Tensor], into: torch.Tensor, loads: bool) -> None:
+        model = self.block.model
+        if loads:
+            stream = model.environment.stream()
+            unit.load(None if whole is None else whole.data_ptr(), stream)
+            if stream is not None:
+                stream.synchronize()
+        elif whole is not None:
+            begin = self.shard.offset_numel
+            into.copy_(whole[begin:begin + into.numel()])
+
+    def _load_master(self, whole: Optional[torch.Tensor], loads: bool) -> None:
+        """The slices of the source dtype come by a unit of that dtype, which lasts for this call."""
+        assert self.master is not None
+        if not loads:
+            return self._load(self.unit, whole, self.master, loads)
+        group = self.block.model.group
+        unit = group.register(self.name[:120] + ":load", DTYPES[self.source_dtype], self.shard.padded_numel,
+                              flags=s.UnitFlags.FROZEN)
+        shard = unit.shard()
+        assert shard.shard_numel == self.shard.shard_numel, (shard, self.shard)
+        group.update_begin([unit])
+        self._load(unit, whole, self.master, loads)
+        if shard.true_numel:
+            source = tensor_at(shard.data, shard.true_numel, self.source_dtype, self.device)
+            self.master.copy_(source[:self.shard.true_numel])
+        group.publish([unit], self.block.model.environment.stream())
+        unit.unregister()
+
+    def begin_update(self) -> None:
+        self.block.model.group.update_begin([self.unit])
+
+    def publish(self) -> None:
+        """Ends an update: what the optimizer's slices hold becomes the next version."""
+        model = self.block.model
+        stream = model.environment.stream()
+        if self.master is None:
+            model.group.publish([self.unit], stream)
+        else:
+            model.group.publish_from([(self.unit, self.master.data_ptr())], DTYPES[self.source_dtype], stream)
+        self.version += 1
+
+    def shard_parameters(self) -> None:
+        """Gives the module's parameter objects this rank's slices as data, and makes them sharded."""
+        flat = self.slice if self.master is None else self.master
+        for index, member in enumerate(self.members):
+            first, last = self.bounds(member)
+            part = flat[first:last]
+            parameter = member.parameter
+            if parameter.is_meta:
+                parameter = member.parameter = nn.Parameter(part, requires_grad=self.trainable)
+            else:
+                parameter.grad = None
+                parameter.data = part
+            parameter._zerod = (self, index)
+            parameter.__class__ = ShardedParameter
+            if self.trainable:
+                self.holders.append(self._holder(part))
+
+    def _holder(self, part: torch.Tensor) -> torch.Tensor:
+        blank = torch.empty(1, dtype=part.dtype, device=part.device).expand(part.numel())
+        holder = blank.as_subclass(ShardedGradient)
+        holder._unit = self
+        return holder
+
+    # ---- Use ----
+
+    def place(self, address: int) -> None:
+        """The leaves' data is the buffer at the address from now on."""
+        if address != self.address:
+            self.address = address
+            for leaf, view in zip(self.leaves, self.views(address)):
+                leaf.data = view
+
+
+class Block:
+    """See the file's beginning. `held` counts uses of the lease that this process has."""
+
+    def __init__(self, model: "Model", plan: BlockPlan, index: int) -> None:
+        self.model = model
+        self.index = index
+        self.name = plan.name
+        self.module = plan.module
+        self.units: list[FlatUnit] = []
+        self.trainable: list[FlatUnit] = []
+        self.places: list[tuple[dict[str, Any], str, nn.Parameter, nn.Parameter]] = []
+        self.depth = 0  # forwards of the module that run
+        self.held = 0
+        self.tickets: Optional[list[int]] = None  # of a use that was asked for ahead
+        self.in_backward = False  # one use is the backward's
+        self.keeps_forward = False  # stage 2: the forward's use lasts until the backward has ended
+        self.raw = False  # tensors may have been saved without our hooks: only the boundary or the end releases
+        self.node: Any = None  # the autograd node that last unpacked a weight of the block
+        self.next_forward: Optional[Block] = None
+        self.next_backward: Optional[Block] = None
+        self._client = model.client.handle
+
+    def finish(self) -> None:
+        """Called when all units are filled."""
+        self.trainable = [unit for unit in self.units if unit.trainable]
+        for unit in self.units:
+            unit.shard_parameters()
+            for member, leaf in zip(unit.members, unit.leaves):
+                for module, name in member.owners:
+                    self.places.append((module._parameters, name, leaf, member.parameter))
+                    module._parameters[name] = member.parameter
+
+    def encloses(self, other: "Block") -> bool:
+        return not self.name or other.name.startswith(self.name + ".")
+
+    # ---- The lease ----
+
+    def ask(self) -> None:
+        """Asks for one use ahead: acquire() then waits for it."""
+        if self.tickets is not None or self.held:
+            return
+        tickets = []
+        for unit in self.units:
+            ticket = c_uint64()
+            status = _gather_begin(unit.handle, None, ticket)
+            if status:
+                raise self.model.client.error(status)
+            tickets.append(ticket.value)
+        self.tickets = tickets
+
+    def acquire(self, ahead: "tuple[Block, ...]" = ()) -> None:
+        """Takes one use of all units, and asks for one of each block in `ahead`, in one packet.
+
+        The daemon knows of the first use and the last; uses between are counted here.
+        """
+        model = self.model
+        _cork(self._client)
+        try:
+            self.ask()
+            for block in ahead:
+                block.ask()
+        finally:
+            status = _uncork(self._client)
+        if status:
+            raise model.client.error(status)
+        if self.held:
+            self.held += 1
+            return
+        tickets, self.tickets = self.tickets, None
+        assert tickets is not None
+        stream = model.environment.stream()
+        handle = None if stream is None else stream.handle
+        for unit, ticket in zip(self.units, tickets):
+            data = c_void_p()
+            status = _wait(self._client, ticket, handle, data)
+            if status:
+                raise model.client.error(status)
+            unit.place(data.value)
+        self.held += 1
+        model.counts.gathers += len(self.units)
+
+    def release(self) -> None:
+        """Gives one use back; the last one behind what is in torch's stream now."""
+        self.held -= 1
+        if self.held:
+            return
+        stream = self.model.environment.stream()
+        array, count = (None, 0) if stream is None else (stream.array, 1)
+        for unit in self.units:
+            status = _release(unit.handle, array, count, _DETACHED, None)
+            if status:
+                raise self.model.client.error(status)
+
+    def forget_ahead(self) -> None:
+        """Gives back a use that was asked for ahead and not needed."""
+        tickets, self.tickets = self.tickets, None
+        if tickets is not None:
+            for unit, ticket in zip(self.units, tickets):
+                self.model.client.wait(ticket, self.model.environment.stream())
+            self.held += 1
+            self.release()
+
+    # ---- The module's parameters ----
+
+    def show_leaves(self) -> None:
+        for parameters, name, leaf, _ in self.places:
+            parameters[name] = leaf
+
+    def show_shards(self) -> None:
+        for parameters, name, _, sharded in self.places:
+            parameters[name] = sharded
+
+    # ---- Backward ----
+
+    def hold_backward(self) -> None:
+        """Holds the block for the backward that runs, and asks for the one that came next last time."""
+        if self.in_backward:
+            return
+        model = self.model
+        ahead = ()
+        last = model.last_backward
+        if last is not None and last is not self:
+            last.next_backward = self
+        model.last_backward = self
+        if model.prefetch:
+            ahead = tuple(block for block in model.following(self, "next_backward") if not block.in_backward)
+        self.acquire(ahead)
+        self.in_backward = True
+        model.backward_blocks.append(self)
+
+    def leave_backward(self) -> None:
+        if self.in_backward:
+            self.in_backward = False
+            self.raw = False
+            self.node = None
+            self.model.backward_blocks.remove(self)
+            self.release()
+        if self.keeps_forward:
+            self.keeps_forward = False
+            self.release()

@@ -1,0 +1,251 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the tests of zerod.torch share: ranks as forked processes, and the one process that they must equal.
+
+The reference sums the gradients of the same micro-batches in float32, in rank order, and scales the sum by 1/world,
+as the daemon does. Everything is compared bit for bit.
+"""
+from __future__ import annotations
+
+import os
+import pickle
+import signal
+import sys
+import traceback
+from pathlib import Path
+from typing import Any, Callable, Optional
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "python"))
+import support  # noqa: E402  (sets the path of the package)
+
+import torch  # noqa: E402
+import torch._dynamo  # noqa: E402  (imported here once, not in every process)
+import zerod.torch  # noqa: E402
+from torch import nn  # noqa: E402
+
+torch.set_num_threads(1)
+TIMEOUT_S = int(os.environ.get("ZEROD_TORCH_TEST_TIMEOUT", "120"))
+_jobs = iter(range(1, 1 << 30))
+
+
+class Failed(AssertionError):
+    """A rank has raised: its traceback."""
+
+
+def fork(body: Callable[[], Any]) -> tuple[int, int]:
+    """Runs body in a child; its pickled result, or traceback, comes by the descriptor."""
+    reader, writer = os.pipe()
+    pid = os.fork()
+    if pid:
+        os.close(writer)
+        return pid, reader
+    os.close(reader)
+    status = 1
+    try:
+        signal.alarm(TIMEOUT_S)
+        torch.manual_seed(0)
+        data = pickle.dumps((True, body()))
+        status = 0
+    except BaseException:
+        data = pickle.dumps((False, traceback.format_exc()))
+    with os.fdopen(writer, "wb") as pipe:
+        pipe.write(data)
+    import zerod.torch.environment as environment
+
+    environment._close()
+    os._exit(status)
+
+
+def collect(children: list[tuple[int, int]]) -> list[Any]:
+    results = []
+    for pid, reader in children:
+        with os.fdopen(reader, "rb") as pipe:
+            data = pipe.read()
+        _, status = os.waitpid(pid, 0)
+        results.append(pickle.loads(data) if data else (False, f"the process ended with status {status}"))
+    bad = [f"rank {rank}: {result}" for rank, (good, result) in enumerate(results) if not good]
+    if bad:
+        raise Failed("\n".join(bad))
+    return [result for _, result in results]
+
+
+def ranks(socket: str, world: int, body: Callable[[int], Any]) -> list[Any]:
+    """body(rank) in world processes, with torchrun's environment; what they returned."""
+    job = f"torch-test{next(_jobs)}"
+
+    def child(rank: int) -> Callable[[], Any]:
+        def run() -> Any:
+            os.environ.update(RANK=str(rank), WORLD_SIZE=str(world), LOCAL_RANK=str(rank),
+                              LOCAL_WORLD_SIZE=str(world), ZEROD_SOCKET=socket, ZEROD_JOB=job)
+            result = body(rank)
+            for model in _models:
+                model.group.barrier()
+            return result
+
+        return run
+
+    return collect([fork(child(rank)) for rank in range(world)])
+
+
+_models: list[Any] = []
+
+
+def shard(module: nn.Module, **options: Any) -> nn.Module:
+    """zerod.torch.shard(), and a barrier before the process ends."""
+    import zerod.torch as zt
+
+    zt.shard(module, **options)
+    _models.append(module._zerod_model)
+    return module
+
+
+def alone(body: Callable[[], Any]) -> Any:
+    """body() in one process of its own."""
+    return collect([fork(body)])[0]
+
+
+def slices(module: nn.Module) -> dict[str, tuple[int, torch.Tensor]]:
+    """This rank's part of each parameter: where it begins, and its values."""
+    found = {}
+    for unit in module._zerod_model.units:
+        for member in unit.members:
+            first, _ = unit.bounds(member)
+            begin = first + unit.shard.offset_numel - member.offset
+            found[member.name] = (begin, member.parameter.data.clone())
+    return found
+
+
+def whole(parts: list[dict[str, tuple[int, torch.Tensor]]]) -> dict[str, torch.Tensor]:
+    """The parameters, flat, put together from all ranks' parts."""
+    names = parts[0].keys()
+    return {name: torch.cat([values for _, values in sorted((part[name] for part in parts), key=lambda p: p[0])
+                             if values.numel()] or [torch.empty(0)]) for name in names}
+
+
+Loss = Callable[[nn.Module, int, int], Any]  # (model, rank, micro-batch): backward is called inside; losses returned
+
+
+def train(module: nn.Module, optimizer: torch.optim.Optimizer, losses: Loss, rank: int, steps: int,
+          accumulate: int = 1, before_step: Optional[Callable] = None) -> list[Any]:
+    """The training loop of a rank, as a user writes it."""
+    seen = []
+    for step in range(steps):
+        optimizer.zero_grad()
+        for micro in range(accumulate):
+            seen.append(losses(module, rank, step * accumulate + micro))
+        if before_step is not None:
+            before_step(module, optimizer)
+        optimizer.step()
+    return seen
+
+
+def reference(make: Callable[[], nn.Module], optimize: Callable, losses: Loss, world: int, steps: int,
+              accumulate: int = 1, dtype: Optional[torch.dtype] = None, local: bool = False,
+              before_step: Optional[Callable] = None, reduce_dtype: Optional[torch.dtype] = None) -> tuple[Any, Any]:
+    """(losses of each rank, flat parameters by name) of one process that does what all ranks do.
+
+    local: each rank sums its micro-batches before the ranks are summed, as no_sync() does.
+    """
+    masters = seeded(make)
+    module = seeded(make)
+    if dtype is not None:
+        cast(module, dtype)
+    names = [name for name, _ in masters.named_parameters()]
+    optimizer = optimize(masters)
+    seen: list[list[Any]] = [[] for _ in range(world)]
+    ours, theirs = dict(masters.named_parameters()), dict(module.named_parameters())
+    for step in range(steps):
+        targets: dict[str, torch.Tensor] = {}
+        kept: list[dict[str, torch.Tensor]] = [{} for _ in range(world)]
+        for micro in range(accumulate):
+            sums: dict[str, torch.Tensor] = {}
+            for rank in range(world):
+                for name in names:
+                    theirs[name].grad = kept[rank].get(name) if local else None
+                seen[rank].append(losses(module, rank, step * accumulate + micro))
+                if local and micro < accumulate - 1:
+                    kept[rank] = {name: theirs[name].grad for name in names if theirs[name].grad is not None}
+                    continue
+                for name in names:
+                    gradient = theirs[name].grad
+                    if gradient is not None:
+                        gradient = gradient.to(reduce_dtype or gradient.dtype).float()
+                        sums[name] = sums[name] + gradient if name in sums else gradient.clone()
+            for name, value in sums.items():
+                value = value * (1 / world)
+                targets[name] = targets[name] + value if name in targets else value
+        for name in names:
+            target = targets.get(name)
+            ours[name].grad = None if target is None else target.to(ours[name].dtype)
+        if before_step is not None:
+            before_step(masters, optimizer)
+        optimizer.step()
+        with torch.no_grad():
+            for name in names:
+                theirs[name].copy_(ours[name])
+    return seen, {name: ours[name].detach().flatten().clone() for name in names}
+
+
+def seeded(make: Callable[[], nn.Module]) -> nn.Module:
+    torch.manual_seed(0)
+    return make()
+
+
+def cast(module: nn.Module, dtype: torch.dtype) -> None:
+    """The parameters alone, as param_dtype does."""
+    done = {}
+    for owner in module.modules():
+        for name, parameter in owner._parameters.items():
+            if parameter is not None and parameter.is_floating_point():
+                if id(parameter) not in done:
+                    done[id(parameter)] = nn.Parameter(parameter.detach().to(dtype), parameter.requires_grad)
+                owner._parameters[name] = done[id(parameter)]
+
+
+def same(actual: Any, expected: Any, where: str = "") -> None:
+    """Failed where two nested results differ in any bit."""
+    if isinstance(expected, torch.Tensor):
+        if actual.dtype != expected.dtype or not torch.equal(actual, expected):
+            difference = (actual.double() - expected.double()).abs().max() if actual.shape == expected.shape else "shape"
+            raise Failed(f"{where} differs: {difference}, {actual.dtype} {tuple(actual.shape)} against "
+                         f"{expected.dtype} {tuple(expected.shape)}")
+    elif isinstance(expected, dict):
+        if set(actual) != set(expected):
+            raise Failed(f"{where}: {sorted(actual)} against {sorted(expected)}")
+        for key in expected:
+            same(actual[key], expected[key], f"{where}{key}")
+    elif isinstance(expected, (list, tuple)):
+        if len(actual) != len(expected):
+            raise Failed(f"{where}: {len(actual)} against {len(expected)}")
+        for i, (a, b) in enumerate(zip(actual, expected)):
+            same(a, b, f"{where}[{i}]")
+    elif actual != expected:
+        raise Failed(f"{where}: {actual} against {expected}")
+
+
+def compare(socket: str, world: int, make: Callable[[], nn.Module], optimize: Callable, losses: Loss, steps: int = 4,
+            accumulate: int = 1, dtype: Optional[torch.dtype] = None, train_with: Callable = train,
+            local: bool = False, before_step: Optional[Callable] = None, empty: bool = True,
+            **options: Any) -> list[Any]:
+    """Trains in world ranks and in one process: losses and parameters are equal, and nothing stays gathered."""
+    def rank_body(rank: int) -> Any:
+        module = shard(seeded(make), param_dtype=dtype, **options)
+        optimizer = optimize(module)
+        seen = train_with(module, optimizer, losses, rank, steps, accumulate, before_step)
+        model = module._zerod_model
+        model.settle()
+        model.group.barrier()
+        gathered = model.client.device(rank % len(model.client.devices())).gathered_bytes
+        model.group.barrier()
+        return seen, slices(module), gathered, vars(model.counts)
+
+    def alone_body() -> Any:
+        return reference(make, optimize, losses, world, steps, accumulate, dtype, local, before_step,
+                         options.get("reduce_dtype"))
+
+    results = ranks(socket, world, rank_body)
+    expected_losses, expected = alone(alone_body)
+    same([result[0] for result in results], expected_losses, "loss")
+    same(whole([result[1] for result in results]), expected, "parameter ")
+    if empty:
+        same([result[2] for result in results], [0] * world, "gathered bytes")
+    return [result[3] for result in results]

@@ -1,0 +1,107 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Models that the tests train."""
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+
+class MLP(nn.Module):
+    """Sizes that no world divides."""
+
+    def __init__(self, width: int = 37, depth: int = 3) -> None:
+        super().__init__()
+        self.first = nn.Linear(13, width)
+        self.layers = nn.ModuleList(nn.Sequential(nn.Linear(width, width), nn.LayerNorm(width)) for _ in range(depth))
+        self.last = nn.Linear(width, 5)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = torch.relu(self.first(x))
+        for layer in self.layers:
+            x = x + torch.tanh(layer(x))
+        return self.last(x)
+
+
+class Block(nn.Module):
+    def __init__(self, width: int, heads: int) -> None:
+        super().__init__()
+        self.heads = heads
+        self.norm1 = nn.LayerNorm(width)
+        self.qkv = nn.Linear(width, 3 * width)
+        self.out = nn.Linear(width, width)
+        self.norm2 = nn.LayerNorm(width)
+        self.up = nn.Linear(width, 4 * width)
+        self.down = nn.Linear(4 * width, width)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        batch, length, width = x.shape
+        q, k, v = self.qkv(self.norm1(x)).view(batch, length, 3, self.heads, -1).permute(2, 0, 3, 1, 4)
+        y = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+        x = x + self.out(y.transpose(1, 2).reshape(batch, length, width))
+        return x + self.down(F.gelu(self.up(self.norm2(x))))
+
+
+class GPT(nn.Module):
+    """With tied embeddings. `wrap` runs a block."""
+
+    def __init__(self, depth: int = 3, width: int = 24, heads: int = 2, vocabulary: int = 53, length: int = 16) -> None:
+        super().__init__()
+        self.tokens = nn.Embedding(vocabulary, width)
+        self.positions = nn.Embedding(length, width)
+        self.blocks = nn.ModuleList(Block(width, heads) for _ in range(depth))
+        self.norm = nn.LayerNorm(width)
+        self.head = nn.Linear(width, vocabulary, bias=False)
+        self.head.weight = self.tokens.weight
+        self.vocabulary = vocabulary
+        self.length = length
+        self.wrap = lambda block, x: block(x)
+
+    def forward(self, index: torch.Tensor) -> torch.Tensor:
+        x = self.tokens(index) + self.positions(torch.arange(index.shape[1]))
+        for block in self.blocks:
+            x = self.wrap(block, x)
+        return self.head(self.norm(x))
+
+
+def dtype_of(module: nn.Module) -> torch.dtype:
+    """What the module computes in: a sharded module's parameters are masters of another type."""
+    model = getattr(module, "_zerod_model", None)
+    return model.units[0].dtype if model is not None else next(module.parameters()).dtype
+
+
+def numbers(rank: int, micro: int, *shape: int) -> torch.Tensor:
+    """The batch of a rank's micro-batch."""
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(1000 * micro + rank))
+
+
+def mlp_loss(module: nn.Module, rank: int, micro: int) -> torch.Tensor:
+    x = numbers(rank, micro, 6, 13).to(dtype_of(module))
+    loss = module(x).float().square().mean()
+    loss.backward()
+    return loss.detach()
+
+
+def tokens(module: nn.Module, rank: int, micro: int) -> torch.Tensor:
+    generator = torch.Generator().manual_seed(1000 * micro + rank)
+    return torch.randint(module.vocabulary, (2, module.length), generator=generator)
+
+
+def gpt_loss(module: nn.Module, rank: int, micro: int) -> torch.Tensor:
+    batch = tokens(module, rank, micro)
+    logits = module(batch[:, :-1])
+    loss = F.cross_entropy(logits.float().flatten(0, 1), batch[:, 1:].flatten())
+    loss.backward()
+    return loss.detach()
+
+
+def adamw(module: nn.Module) -> torch.optim.Optimizer:
+    return torch.optim.AdamW(module.parameters(), lr=1e-2, weight_decay=0.1)
+
+
+def adamw_foreach(module: nn.Module) -> torch.optim.Optimizer:
+    return torch.optim.AdamW(module.parameters(), lr=1e-2, weight_decay=0.1, foreach=True)
+
+
+def sgd(module: nn.Module) -> torch.optim.Optimizer:
+    return torch.optim.SGD(module.parameters(), lr=0.1, momentum=0.9)

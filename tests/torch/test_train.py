@@ -1,0 +1,48 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Training as a user writes it equals one process bit for bit."""
+from __future__ import annotations
+
+import unittest
+
+import harness
+import models
+import torch
+from harness import compare, support
+
+
+def setUpModule() -> None:
+    global daemon
+    daemon = support.Daemon(devices=4, arena="128M").__enter__()
+
+
+def tearDownModule() -> None:
+    daemon.__exit__()
+
+
+class Train(unittest.TestCase):
+    def test_mlp(self) -> None:
+        """an MLP on 1, 2, 3 and 4 ranks: SGD, AdamW, foreach; stages 2 and 3"""
+        for world, optimize, stage in ((1, models.sgd, 3), (2, models.sgd, 3), (3, models.adamw, 2),
+                                       (4, models.adamw_foreach, 3)):
+            with self.subTest(world=world):
+                compare(daemon.socket, world, models.MLP, optimize, models.mlp_loss, stage=stage)
+
+    def test_gpt(self) -> None:
+        """a tied GPT, 50 steps, float32"""
+        for world in (2, 4):
+            compare(daemon.socket, world, models.GPT, models.adamw, models.gpt_loss, steps=50)
+
+    def test_gpt_bfloat16(self) -> None:
+        """a tied GPT, 50 steps, bfloat16 with float32 masters; reduced in bfloat16 and in float32"""
+        for world, reduce_dtype in ((2, None), (4, torch.float32)):
+            compare(daemon.socket, world, models.GPT, models.adamw, models.gpt_loss, steps=50, dtype=torch.bfloat16,
+                    reduce_dtype=reduce_dtype)
+
+    def test_all_bfloat16(self) -> None:
+        """a model that is bfloat16 itself: the optimizer works on the shards"""
+        compare(daemon.socket, 2, lambda: models.GPT().bfloat16(), models.adamw, models.gpt_loss)
+
+
+if __name__ == "__main__":
+    support.main()

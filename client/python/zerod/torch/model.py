@@ -140,7 +140,9 @@ class Model(Steps):
                 block.acquire(self.following(block, "next_forward") if self.prefetch else ())
             block.show_leaves()
             if torch.is_grad_enabled() and not hooks.ours_apply():
-                return hooks.with_boundary(block, args, kwargs)
+                block.pushed = hooks.push()  # a program has put other hooks between
+                if not block.pushed:
+                    return hooks.with_boundary(block, args, kwargs)
             return None
 
         return pre_forward
@@ -164,6 +166,9 @@ class Model(Steps):
             if block.depth:
                 return
             block.show_shards()
+            if block.pushed:
+                block.pushed = False
+                hooks.pop()
             if _task() != -1:
                 return
             if block.held:

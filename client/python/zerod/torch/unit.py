@@ -229,6 +229,7 @@ class Block:
         self.places: list[tuple[dict[str, Any], str, nn.Parameter, nn.Parameter]] = []
         self.depth = 0  # forwards of the module that run
         self.held = 0
+        self.pushed = False
         self.tickets: Optional[list[int]] = None  # of a use that was asked for ahead
         self.in_backward = False  # one use is the backward's
         self.keeps_forward = False  # stage 2: the forward's use lasts until the backward has ended

@@ -1,0 +1,448 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""What autograd allows: unused parameters, several losses, accumulation, checkpointing, unplanned use, frozen parts."""
+from __future__ import annotations
+
+import unittest
+from typing import Any
+
+import harness
+import models
+import torch
+import torch.nn.functional as F
+from harness import compare, support
+from torch import nn
+from torch.utils.checkpoint import checkpoint, checkpoint_sequential
+
+import zerod.torch as zt
+
+
+def setUpModule() -> None:
+    global daemon
+    daemon = support.Daemon(devices=4, arena="128M").__enter__()
+
+
+def tearDownModule() -> None:
+    daemon.__exit__()
+
+
+class Rotating(models.MLP):
+    """Uses other layers in each step; a parameter of each layer is never used; a layer that one rank uses."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        for layer in self.layers:
+            layer.register_parameter("spare", nn.Parameter(torch.ones(3)))
+        self.extra = nn.ModuleList([nn.Linear(37, 37)])
+        self.never = nn.Parameter(torch.ones(2))
+
+    def forward(self, x: torch.Tensor, step: int = 0, extra: bool = False) -> torch.Tensor:
+        x = torch.relu(self.first(x))
+        for i, layer in enumerate(self.layers):
+            if i != step % 3:
+                x = x + torch.tanh(layer(x))
+        if extra:
+            x = x + self.extra[0](x)
+        return self.last(x)
+
+
+def rotating_loss(module: nn.Module, rank: int, micro: int) -> torch.Tensor:
+    x = models.numbers(rank, micro, 6, 13).to(models.dtype_of(module))
+    loss = module(x, micro, extra=rank == 1 and micro % 2 == 0).float().square().mean()
+    loss.backward()
+    return loss.detach()
+
+
+class Unused(unittest.TestCase):
+    def test_rotating(self) -> None:
+        """parameters unused in rotating steps, never, and on one rank: as in one process, AdamW's decay included"""
+        for world in (1, 2, 4):
+            compare(daemon.socket, world, Rotating, models.adamw, rotating_loss, steps=6)
+        compare(daemon.socket, 2, Rotating, models.adamw, rotating_loss, steps=6, dtype=torch.bfloat16, accumulate=2)
+
+
+def two_losses(module: nn.Module, rank: int, micro: int) -> Any:
+    x = models.numbers(rank, micro, 6, 13)
+    y = module(x)
+    first, second = y.square().mean(), y.abs().mean()
+    first.backward(retain_graph=True)
+    second.backward()
+    return first.detach(), second.detach()
+
+
+def two_forwards(module: nn.Module, rank: int, micro: int) -> Any:
+    first = module(models.numbers(rank, micro, 6, 13)).square().mean()
+    second = module(models.numbers(rank, micro + 100, 6, 13)).abs().mean()
+    with torch.no_grad():
+        module(models.numbers(rank, micro, 6, 13))
+    (first + second).backward()
+    return first.detach(), second.detach()
+
+
+class Losses(unittest.TestCase):
+    def test_two_backwards(self) -> None:
+        """two losses, two backwards, retain_graph"""
+        def reference_loss(module: nn.Module, rank: int, micro: int) -> Any:
+            return two_losses(module, rank, micro)
+
+        for world in (1, 2):
+            with self.subTest(world=world):
+                compare_two(world)
+
+    def test_two_forwards(self) -> None:
+        """two forwards, and one for evaluation, before one backward"""
+        compare(daemon.socket, 2, models.MLP, models.adamw, two_forwards)
+
+    def test_auxiliary(self) -> None:
+        """an auxiliary loss on an attribute, which does not come out of any forward"""
+        compare(daemon.socket, 2, Auxiliary, models.adamw, auxiliary_loss)
+
+
+def compare_two(world: int) -> None:
+    """Each backward is reduced on its own: two micro-batches of one forward."""
+    def accumulate_as(module: nn.Module, optimizer: Any, losses: Any, rank: int, steps: int, *_: Any) -> Any:
+        seen = []
+        for step in range(steps):
+            optimizer.zero_grad()
+            first, second = two_losses(module, rank, step)
+            seen += [first, second]
+            optimizer.step()
+        return seen
+
+    def one(module: nn.Module, rank: int, micro: int) -> Any:
+        y = module(models.numbers(rank, micro // 2, 6, 13))
+        loss = y.square().mean() if micro % 2 == 0 else y.abs().mean()
+        loss.backward()
+        return loss.detach()
+
+    compare(daemon.socket, world, models.MLP, models.adamw, one, accumulate=2, train_with=accumulate_as)
+
+
+class Auxiliary(models.MLP):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = torch.relu(self.first(x))
+        self.auxiliary = 0
+        for layer in self.layers:
+            y = layer(x)
+            self.auxiliary = self.auxiliary + (y @ layer[0].weight).square().mean()
+            x = x + torch.tanh(y)
+        return self.last(x)
+
+
+def auxiliary_loss(module: nn.Module, rank: int, micro: int) -> Any:
+    y = module(models.numbers(rank, micro, 6, 13))
+    (y.square().mean() + module.auxiliary).backward()
+    return y.detach()
+
+
+class Accumulate(unittest.TestCase):
+    def test_sync(self) -> None:
+        """accumulation over three micro-batches, each reduced"""
+        compare(daemon.socket, 2, models.GPT, models.adamw, models.gpt_loss, accumulate=3)
+
+    def test_no_sync(self) -> None:
+        """accumulation with no_sync: each rank sums first; also where no backward follows"""
+        def with_last(module: nn.Module, optimizer: Any, losses: Any, rank: int, steps: int, accumulate: int,
+                      *_: Any) -> Any:
+            seen = []
+            for step in range(steps):
+                optimizer.zero_grad()
+                for micro in range(accumulate):
+                    if micro < accumulate - 1 or step % 2:
+                        with zt.no_sync(module):
+                            seen.append(losses(module, rank, step * accumulate + micro))
+                    else:
+                        seen.append(losses(module, rank, step * accumulate + micro))
+                optimizer.step()
+            return seen
+
+        for dtype in (None, torch.bfloat16):
+            compare(daemon.socket, 2, Rotating, models.adamw, rotating_loss, accumulate=3, train_with=with_last,
+                    local=True, dtype=dtype)
+
+    def test_dropped(self) -> None:
+        """zero_grad() between backward and step drops the gradients, to None and to zero"""
+        def dropping(module: nn.Module, optimizer: Any, losses: Any, rank: int, steps: int, *_: Any) -> Any:
+            seen = []
+            for step in range(steps):
+                losses(module, rank, 77)
+                optimizer.zero_grad(set_to_none=step % 2 == 0)
+                seen.append(losses(module, rank, step))
+                optimizer.step()
+                optimizer.zero_grad()
+            return seen
+
+        compare(daemon.socket, 2, models.MLP, models.adamw, models.mlp_loss, train_with=dropping)
+
+
+def checkpointed(kind: str) -> models.GPT:
+    module = models.GPT()
+    if kind in ("reentrant", "not"):
+        module.wrap = lambda block, x: checkpoint(block, x, use_reentrant=kind == "reentrant")
+    elif kind == "inside":
+        for block in module.blocks:
+            forward = block.forward
+            block.forward = lambda x, forward=forward: checkpoint(forward, x, use_reentrant=False)
+    elif kind == "inside reentrant":
+        for block in module.blocks:
+            forward = block.forward
+            block.forward = lambda x, forward=forward: checkpoint(forward, x, use_reentrant=True)
+    return module
+
+
+class Checkpoint(unittest.TestCase):
+    def test_kinds(self) -> None:
+        """activation checkpointing around blocks and in them, reentrant and not"""
+        for kind in ("reentrant", "not", "inside", "inside reentrant"):
+            for world in (1, 2):
+                with self.subTest(kind=kind, world=world):
+                    compare(daemon.socket, world, lambda: checkpointed(kind), models.adamw, models.gpt_loss, steps=3)
+
+    def test_frozen(self) -> None:
+        """checkpointed blocks of which only a bias is trained"""
+        def make() -> nn.Module:
+            module = checkpointed("not")
+            for name, parameter in module.named_parameters():
+                parameter.requires_grad_(name.endswith("bias"))
+            return module
+
+        compare(daemon.socket, 2, make, trained, models.gpt_loss, steps=3)
+
+    def test_sequential(self) -> None:
+        """checkpoint_sequential, and the whole model in a checkpoint"""
+        def make() -> nn.Module:
+            torch.manual_seed(0)
+            return nn.Sequential(*[nn.Sequential(nn.Linear(13, 13), nn.Tanh()) for _ in range(4)])
+
+        def sequential(module: nn.Module, rank: int, micro: int) -> Any:
+            x = models.numbers(rank, micro, 6, 13).requires_grad_()
+            loss = checkpoint_sequential(module, 2, x, use_reentrant=False).square().mean()
+            loss.backward()
+            return loss.detach()
+
+        def outside(module: nn.Module, rank: int, micro: int) -> Any:
+            x = models.numbers(rank, micro, 6, 13).requires_grad_()
+            loss = checkpoint(module, x, use_reentrant=micro % 2 == 0).square().mean()
+            loss.backward()
+            return loss.detach(), x.grad
+
+        for losses in (sequential, outside):
+            compare(daemon.socket, 2, make, models.adamw, losses)
+
+    def test_save_on_cpu(self) -> None:
+        """other hooks inside a block and around the model; each still gets its tensors"""
+        class Offloaded(models.MLP):
+            def forward(self, x: torch.Tensor) -> torch.Tensor:
+                x = torch.relu(self.first(x))
+                for layer in self.layers:
+                    with torch.autograd.graph.save_on_cpu():
+                        x = x + torch.tanh(layer(x))
+                return self.last(x)
+
+        def around(module: nn.Module, rank: int, micro: int) -> Any:
+            packed = []
+
+            def pack(tensor: torch.Tensor) -> torch.Tensor:
+                packed.append(tensor)
+                return tensor.clone()
+
+            with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+                loss = module(models.numbers(rank, micro, 6, 13)).square().mean()
+            loss.backward()
+            assert packed
+            return loss.detach()
+
+        compare(daemon.socket, 2, Offloaded, models.adamw, models.mlp_loss)
+        compare(daemon.socket, 2, models.MLP, models.adamw, around)
+
+
+class Sharing(models.MLP):
+    """Blocks use each other's weights, in and outside of their own forwards, by a list and by attribute."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.kept = [self.layers[0][0].weight]
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = torch.relu(self.first(x))
+        for layer in self.layers:
+            x = x + torch.tanh(layer(x))
+        x = F.linear(x, self.layers[1][0].weight.t(), self.layers[2][0].bias)
+        x = x @ self.kept[0] + torch.stack([self.layers[0][1].weight, self.layers[1][1].bias]).sum(0)
+        return self.last(x)
+
+
+def sharing_loss(module: nn.Module, rank: int, micro: int) -> Any:
+    loss = module(models.numbers(rank, micro, 6, 13)).square().mean()
+    loss = loss + 0.01 * module.layers[2][0].weight.norm() + 0.01 * (module.last.bias * 2).sum()
+    loss.backward()
+    return loss.detach()
+
+
+class KeepsTranspose(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        ctx.save_for_backward(x, w.t())
+        return x @ w
+
+    @staticmethod
+    def backward(ctx: Any, g: torch.Tensor) -> Any:
+        x, wt = ctx.saved_tensors
+        return g @ wt, x.t() @ g
+
+
+class Custom(models.MLP):
+    function = KeepsTranspose
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = torch.relu(self.first(x))
+        for layer in self.layers:
+            x = x + self.call(layer, x)
+        return self.last(x)
+
+    def call(self, layer: nn.Module, x: torch.Tensor) -> torch.Tensor:
+        return torch.tanh(layer(x))
+
+
+class Keeper(nn.Module):
+    def __init__(self, function: Any) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(37, 37) / 6)
+        self.function = function
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.function.apply(x, self.weight)
+
+
+def custom(function: Any) -> nn.Module:
+    module = models.MLP()
+    for layer in module.layers:
+        layer.append(Keeper(function))
+    return module
+
+
+class Unplanned(unittest.TestCase):
+    def test_sharing(self) -> None:
+        """weights used by other modules, from a list, and outside of any forward"""
+        for world in (1, 2):
+            counts = compare(daemon.socket, world, Sharing, models.adamw, sharing_loss)
+            self.assertGreater(counts[0]["unplanned"], 0)
+
+    def test_custom(self) -> None:
+        """a custom function that saves w.t()"""
+        compare(daemon.socket, 2, lambda: custom(KeepsTranspose), models.adamw, models.mlp_loss)
+
+    def test_lstm(self) -> None:
+        """an LSTM, which keeps its weights in a list"""
+        class Recurrent(models.MLP):
+            def __init__(self) -> None:
+                super().__init__()
+                self.layers = nn.ModuleList([nn.LSTM(37, 37, 2, batch_first=True)])
+
+            def forward(self, x: torch.Tensor) -> torch.Tensor:
+                return self.last(self.layers[0](torch.relu(self.first(x))[None])[0][0])
+
+        compare(daemon.socket, 2, Recurrent, models.adamw, models.mlp_loss)
+
+    def test_writes(self) -> None:
+        """writing to a sharded parameter, a norm of its gradient: errors that say what to use"""
+        def body(rank: int) -> None:
+            module = harness.shard(models.MLP())
+            with self.assertRaisesRegex(RuntimeError, "first.weight.*full_parameters"), torch.no_grad():
+                module.first.weight.mul_(2)
+            models.mlp_loss(module, rank, 0)
+            with self.assertRaisesRegex(RuntimeError, "zerod.torch.clip_grad_norm_"):
+                nn.utils.clip_grad_norm_(module.parameters(), 1.0)
+            with self.assertRaisesRegex(ValueError, "sharded already"):
+                zt.shard(module)
+
+        harness.ranks(daemon.socket, 2, body)
+
+
+def trained(module: nn.Module) -> torch.optim.Optimizer:
+    return torch.optim.AdamW([p for p in module.parameters() if p.requires_grad], lr=1e-2)
+
+
+class Lora(nn.Module):
+    def __init__(self, base: nn.Linear) -> None:
+        super().__init__()
+        self.base = base.requires_grad_(False)
+        self.a = nn.Parameter(torch.randn(4, base.in_features) / 6)
+        self.b = nn.Parameter(torch.zeros(base.out_features, 4))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.base(x) + F.linear(F.linear(x, self.a), self.b)
+
+
+class Frozen(unittest.TestCase):
+    def test_lora(self) -> None:
+        """LoRA: frozen weights beside trained ones in each block"""
+        def make() -> nn.Module:
+            module = models.GPT().requires_grad_(False)
+            for block in module.blocks:
+                block.qkv = Lora(block.qkv)
+                block.down = Lora(block.down)
+            return module
+
+        for dtype in (None, torch.bfloat16):
+            compare(daemon.socket, 2, make, trained, models.gpt_loss, dtype=dtype)
+
+    def test_encoder(self) -> None:
+        """a frozen encoder before a trained head, and frozen blocks behind trained ones"""
+        def make(frozen: slice) -> nn.Module:
+            module = models.MLP()
+            for layer in module.layers[frozen]:
+                layer.requires_grad_(False)
+            return module
+
+        for frozen in (slice(0, 2), slice(1, 3)):
+            compare(daemon.socket, 2, lambda: make(frozen), trained, models.mlp_loss)
+
+
+class Expert(nn.Module):
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.up, self.down = nn.Linear(width, 2 * width), nn.Linear(2 * width, width)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.down(torch.relu(self.up(x)))
+
+
+class MoE(nn.Module):
+    def __init__(self, width: int = 37, experts: int = 4) -> None:
+        super().__init__()
+        self.router = nn.Linear(width, experts)
+        self.experts = nn.ModuleList(Expert(width) for _ in range(experts))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        weight, chosen = torch.softmax(self.router(x), -1).max(-1)
+        y = torch.zeros_like(x)
+        for i, expert in enumerate(self.experts):
+            rows = chosen == i
+            if rows.any():
+                y = y.index_put((rows.nonzero()[:, 0],), expert(x[rows]))
+        return y * weight[:, None]
+
+
+class Experts(unittest.TestCase):
+    def test_nested(self) -> None:
+        """experts as blocks in blocks, chosen by each rank on its own"""
+        def make() -> nn.Module:
+            module = models.MLP()
+            for layer in module.layers:
+                layer.append(MoE())
+            return module
+
+        for policy in (None, [Expert, "Sequential"]):
+            for world in (2, 4):
+                compare(daemon.socket, world, make, models.adamw, few_rows, steps=6, policy=policy)
+
+
+def few_rows(module: nn.Module, rank: int, micro: int) -> Any:
+    loss = module(models.numbers(rank, micro, 2, 13)).square().mean()
+    loss.backward()
+    return loss.detach()
+
+
+if __name__ == "__main__":
+    support.main()

@@ -13,7 +13,7 @@ from zerod import structs as s
 
 from . import optimizer
 from .environment import DTYPES, environment, job_name, rank_and_world
-from .layout import Policy, plan
+from .layout import Policy, check_same, plan
 from .model import Model, Settings
 
 
@@ -46,6 +46,7 @@ def shard(module: nn.Module, policy: Policy = None, param_dtype: Optional[torch.
     group = env.client.join(job=job or job_name(), group=name or f"model{env.models}", world_size=world, rank=rank,
                             deadline_ms=deadline_ms, **env.place(rank))
     env.models += 1
+    check_same(group, plans)
     optimizer.register()
     model = Model(module, plans, env, group, settings)
     object.__setattr__(module, "_zerod_model", model)

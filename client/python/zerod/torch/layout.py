@@ -7,11 +7,14 @@ a block with one dtype and one requires_grad form a unit, with views aligned to 
 """
 from __future__ import annotations
 
+import hashlib
 from dataclasses import dataclass, field
 from typing import Any, Callable, Iterable, Optional, Union
 
 import torch
 from torch import nn
+
+import zerod
 
 Policy = Union[None, Callable[[str, nn.Module], bool], Iterable[Any]]
 ALIGN_BYTES = 256
@@ -143,6 +146,42 @@ def _check(name: str, parameter: nn.Parameter) -> None:
         raise ValueError(f"{name} is a {type(parameter).__name__}: only nn.Parameter can be sharded")
     if parameter.layout != torch.strided:
         raise ValueError(f"{name} has the layout {parameter.layout}")
+
+
+def describe(blocks: list[BlockPlan]) -> list[str]:
+    """A line for each unit: what ranks must have in common."""
+    return [f"{unit.name!r} of {unit.numel} elements of {str(unit.dtype)[6:]}, "
+            + ", ".join(f"{member.name}{list(member.shape)}" for member in unit.members)
+            for block in blocks for unit in block.units]
+
+
+def check_same(group: zerod.Group, blocks: list[BlockPlan]) -> None:
+    """Mismatch on all ranks where they have different models: names two ranks, and the first unit that differs."""
+    lines = describe(blocks)
+
+    def digest(count: int) -> float:
+        text = "\n".join(lines[:count]) + f"\n{min(count, len(lines))}"
+        return float(int.from_bytes(hashlib.sha256(text.encode()).digest()[:6], "big"))
+
+    def differ(count: int) -> tuple[float, float]:
+        low, high = group.agree(zerod.AgreeOp.MAX, [-digest(count), digest(count)])
+        return -low, high
+
+    most = int(group.agree(zerod.AgreeOp.MAX, [float(len(lines))])[0])
+    if differ(most)[0] == differ(most)[1]:
+        return
+    same, different = 0, most  # all ranks see the same answers, and so ask the same
+    while different - same > 1:
+        middle = (same + different) // 2
+        low, high = differ(middle)
+        same, different = (middle, different) if low == high else (same, middle)
+    low, high = differ(different)
+    here = digest(different)
+    ranks = group.agree(zerod.AgreeOp.MIN, [float(group.rank if here == low else group.world_size),
+                                            float(group.rank if here == high else group.world_size)])
+    shown = lines[different - 1] if different <= len(lines) else "nothing"
+    raise zerod.errors.error(zerod.Status.MISMATCH, f"ranks {int(min(ranks))} and {int(max(ranks))} have different models: "
+                             f"unit {different - 1} of rank {group.rank} is {shown[:300]}")
 
 
 def _add(block: BlockPlan, member: Member, param_dtype: Optional[torch.dtype]) -> None:

@@ -255,6 +255,7 @@ class Steps:
             if not info.abandoned:
                 raise
             self._clear_gradients()
+            self.group.step_end(self.environment.stream())
             raise StepAbandoned(info.abandoned_rank) from None
 
     def _unused_everywhere(self: "Model", backwards: int) -> set[int]:

@@ -81,7 +81,7 @@ class FlatUnit:
     # ---- Making ----
 
     def _leaf(self, index: int, member: Member, model: "Model") -> nn.Parameter:
-        blank = torch.empty(1, dtype=self.dtype, device=model.device).expand(member.shape)
+        blank = torch.empty((), dtype=self.dtype, device=model.device).expand(member.shape)
         leaf = nn.Parameter(blank, requires_grad=self.trainable)
         if self.trainable:
             leaf.register_post_accumulate_grad_hook(model.arrival(self, index))
@@ -201,7 +201,7 @@ class FlatUnit:
                 self.holders.append(self._holder(part))
 
     def _holder(self, part: torch.Tensor) -> torch.Tensor:
-        blank = torch.empty(1, dtype=part.dtype, device=part.device).expand(part.numel())
+        blank = torch.empty((), dtype=part.dtype, device=part.device).expand(part.numel())
         holder = blank.as_subclass(ShardedGradient)
         holder._unit = self
         return holder

@@ -1,0 +1,310 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Exceptions on one rank, ranks and daemons that are killed, and what users get wrong."""
+from __future__ import annotations
+
+import os
+import re
+import signal
+import unittest
+from typing import Any, Callable
+
+import harness
+import models
+import torch
+from harness import support
+from torch import nn
+
+import zerod
+import zerod.torch as zt
+
+
+def setUpModule() -> None:
+    global daemon
+    daemon = support.Daemon(devices=4, arena="128M").__enter__()
+
+
+def tearDownModule() -> None:
+    daemon.__exit__()
+
+
+class Trouble(Exception):
+    pass
+
+
+class Troubled(models.MLP):
+    """Raises where it is told to: in a block's forward or backward."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.where = ""
+        self.layers[1].append(Hurdle(self))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return super().forward(x)
+
+
+class Hurdle(nn.Module):
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = [model]
+        self.scale = nn.Parameter(torch.ones(()))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        where = self.model[0].where
+        if where == "forward":
+            raise Trouble(where)
+        if where == "backward":
+            x = x.clone()
+            x.register_hook(self._raise)
+        return x * self.scale
+
+    def _raise(self, _: torch.Tensor) -> None:
+        raise Trouble("backward")
+
+
+class Raising(torch.optim.SGD):
+    where = ""
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:
+        if self.where == "optimizer":
+            raise Trouble("optimizer")
+        super().step(closure)
+
+
+def train_with_trouble(rank: int, place: str, troubled: int, micro_batches: int) -> Any:
+    module = harness.shard(Troubled())
+    model = module._zerod_model
+    optimizer = Raising(module.parameters(), lr=0.1)
+    told = []
+    for step in range(5):
+        hit = step == 2 and rank == troubled
+        module.where = place if hit else ""
+        optimizer.where = place if hit else ""
+        try:
+            for micro in range(micro_batches):
+                if place == "forward" and micro < micro_batches - 1:
+                    module.where = ""
+                elif hit:
+                    module.where = place
+                models.mlp_loss(module, rank, micro_batches * step + micro)
+            optimizer.step()
+        except Trouble as trouble:
+            told.append((step, str(trouble)))
+        except zt.StepAbandoned as abandoned:
+            told.append((step, abandoned.rank))
+        optimizer.zero_grad()
+    model.settle()
+    model.group.barrier()
+    gathered = model.client.device(rank).gathered_bytes
+    model.group.barrier()
+    return told, gathered, harness.slices(module), model.counts.steps
+
+
+class Exceptions(unittest.TestCase):
+    def test_forward_backward(self) -> None:
+        """a rank raises in forward or backward: the others learn which rank, that step is nobody's, training goes on"""
+        for place in ("forward", "backward"):
+            for micro_batches in (1, 2):
+                with self.subTest(place=place, micro_batches=micro_batches):
+                    results = harness.ranks(daemon.socket, 3, lambda rank: train_with_trouble(rank, place, 1,
+                                                                                               micro_batches))
+                    self.assertEqual([result[0] for result in results], [[(2, 1)], [(2, place)], [(2, 1)]])
+                    self.assertEqual([result[1] for result in results], [0, 0, 0])
+                    self.assertEqual([result[3] for result in results], [4, 4, 4])
+                    for value in harness.whole([result[2] for result in results]).values():
+                        self.assertTrue(torch.isfinite(value).all())
+
+    def test_optimizer(self) -> None:
+        """a rank raises in the optimizer: its slices stay as they are, training goes on"""
+        results = harness.ranks(daemon.socket, 2, lambda rank: train_with_trouble(rank, "optimizer", 1, 1))
+        self.assertEqual([result[0] for result in results], [[], [(2, "optimizer")]])
+        self.assertEqual([result[1] for result in results], [0, 0])
+
+    def test_alone(self) -> None:
+        """one rank alone: an exception in backward, then in forward"""
+        for place in ("forward", "backward"):
+            (result,) = harness.ranks(daemon.socket, 1, lambda rank: train_with_trouble(rank, place, 0, 2))
+            self.assertEqual(result[:2], ([(2, place)], 0))
+
+
+class Ends(unittest.TestCase):
+    def test_killed(self) -> None:
+        """a rank is killed inside a step: the others get PeerLost with its number, and end"""
+        def body(rank: int) -> Any:
+            module = zt.shard(models.MLP())
+            optimizer = models.sgd(module)
+            try:
+                for step in range(100):
+                    models.mlp_loss(module, rank, step)
+                    if step == 3 and rank == 2:
+                        os.kill(os.getpid(), signal.SIGKILL)
+                    optimizer.step()
+            except zerod.PeerLost as lost:
+                return lost.text
+            return "no error"
+
+        children = []
+        try:
+            harness.ranks(daemon.socket, 3, body)
+        except harness.Failed as failed:
+            children = str(failed)
+        self.assertRegex(children, "rank 2: the process ended with status 9")
+
+    def test_killed_text(self) -> None:
+        """the text of PeerLost names the rank"""
+        def body(rank: int) -> Any:
+            module = zt.shard(models.MLP())
+            optimizer = models.sgd(module)
+            if rank == 1:
+                models.mlp_loss(module, rank, 0)
+                module._zerod_model.client.close()
+                return "left"
+            try:
+                for step in range(100):
+                    models.mlp_loss(module, rank, step)
+                    optimizer.step()
+            except zerod.PeerLost as lost:
+                return lost.text
+            return "no error"
+
+        results = harness.ranks(daemon.socket, 2, body)
+        self.assertRegex(results[0], "rank 1")
+
+    def test_daemon(self) -> None:
+        """the daemon is killed: ConnectionFailed in the next call, no hang"""
+        with support.Daemon() as mortal:
+            def body(rank: int) -> Any:
+                module = zt.shard(models.MLP())
+                optimizer = models.sgd(module)
+                try:
+                    for step in range(100):
+                        models.mlp_loss(module, rank, step)
+                        optimizer.step()
+                        if step == 3 and rank == 0:
+                            os.kill(mortal.process.pid, signal.SIGKILL)
+                except (zerod.ConnectionFailed, zerod.Aborted) as failed:
+                    return failed.name
+                return "no error"
+
+            self.assertLessEqual(set(harness.ranks(mortal.socket, 2, body)), {"DISCONNECTED", "ABORTED"})
+
+    def test_absent(self) -> None:
+        """no daemon: ConnectionFailed with the socket"""
+        def body(rank: int) -> Any:
+            try:
+                zt.shard(models.MLP())
+            except zerod.ConnectionFailed as failed:
+                return failed.text
+            return "no error"
+
+        self.assertRegex(harness.ranks("/nowhere/zerod.sock", 1, body)[0], "/nowhere/zerod.sock")
+
+
+class Mistakes(unittest.TestCase):
+    def test_different_models(self) -> None:
+        """ranks with different models are told, and do not hang"""
+        def wider(rank: int) -> nn.Module:
+            return models.MLP(width=37 + rank)
+
+        def deeper(rank: int) -> nn.Module:
+            return models.MLP(depth=3 + rank)
+
+        def half(rank: int) -> nn.Module:
+            return models.MLP().bfloat16() if rank else models.MLP()
+
+        for make in (wider, deeper, half):
+            def body(rank: int, make: Callable = make) -> Any:
+                try:
+                    zt.shard(make(rank))
+                except zerod.ZerodError as error:
+                    return type(error).__name__, error.text
+                return "no error", ""
+
+            with self.subTest(make=make.__name__):
+                results = harness.ranks(daemon.socket, 2, body)
+                self.assertEqual([result[0] for result in results], ["Mismatch", "Mismatch"])
+                self.assertRegex(results[0][1], "ranks 0 and 1 have different models: unit [0-9]+ of rank 0 is .*")
+
+    def test_backward_counts(self) -> None:
+        """ranks with different numbers of backwards: Mismatch names both"""
+        def body(rank: int) -> Any:
+            module = harness.shard(models.MLP())
+            optimizer = models.sgd(module)
+            try:
+                for micro in range(1 + rank):
+                    models.mlp_loss(module, rank, micro)
+                optimizer.step()
+            except zerod.Mismatch as mismatch:
+                return mismatch.text
+            return "no error"
+
+        for text in harness.ranks(daemon.socket, 2, body):
+            self.assertRegex(text, "1.*2|2.*1")
+
+    def test_optimizer_state(self) -> None:
+        """an optimizer made before shard() works; one that has stepped is refused"""
+        def body(rank: int) -> Any:
+            module = models.MLP()
+            optimizer = models.adamw(module)
+            used = models.MLP()
+            stepped = models.adamw(used)
+            used(torch.ones(2, 13)).sum().backward()
+            stepped.step()
+            harness.shard(module)
+            harness.shard(used)
+            models.mlp_loss(module, rank, 0)
+            optimizer.step()
+            models.mlp_loss(used, rank, 0)
+            with self.assertRaisesRegex(RuntimeError, "after shard"):
+                stepped.step()
+
+        harness.ranks(daemon.socket, 2, body)
+
+    def test_closure(self) -> None:
+        """step(closure) is refused with its reason"""
+        def body(rank: int) -> Any:
+            module = harness.shard(models.MLP())
+            with self.assertRaisesRegex(NotImplementedError, "closure"):
+                models.sgd(module).step(lambda: 0)
+
+        harness.ranks(daemon.socket, 1, body)
+
+    def test_forked(self) -> None:
+        """a forked data loader works on; sharding in a forked child is refused"""
+        def body(rank: int) -> Any:
+            module = harness.shard(models.MLP())
+            data = [models.numbers(rank, i, 13) for i in range(8)]
+            loader = torch.utils.data.DataLoader(data, batch_size=2, num_workers=2, multiprocessing_context="fork")
+            optimizer = models.sgd(module)
+            for batch in loader:
+                optimizer.zero_grad()
+                module(batch).sum().backward()
+                optimizer.step()
+            pid, reader = harness.fork(lambda: zt.shard(models.MLP()))
+            with self.assertRaisesRegex(harness.Failed, "forked"):
+                harness.collect([(pid, reader)])
+            return module._zerod_model.counts.steps
+
+        self.assertEqual(harness.ranks(daemon.socket, 2, body), [4, 4])
+
+    def test_two_models(self) -> None:
+        """two models, one optimizer for both and one for each"""
+        def body(rank: int) -> Any:
+            a, b = harness.shard(models.MLP()), harness.shard(models.MLP())
+            for optimizers in ([torch.optim.SGD([*a.parameters(), *b.parameters()], lr=0.1)],
+                               [models.sgd(a), models.sgd(b)]):
+                for step in range(3):
+                    x = models.numbers(rank, step, 6, 13)
+                    (a(x) - b(x + 1)).square().mean().backward()
+                    for optimizer in optimizers:
+                        optimizer.step()
+                        optimizer.zero_grad()
+            return a._zerod_model.counts.steps, b._zerod_model.counts.steps
+
+        self.assertEqual(harness.ranks(daemon.socket, 2, body), [(6, 6), (6, 6)])
+
+
+if __name__ == "__main__":
+    support.main()

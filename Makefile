@@ -394,6 +394,11 @@ check-gpu: deps  ## the contract suite and the stress on this machine's GPUs; ST
 	@$(MAKE) --no-print-directory tests
 	@tests/gpu/run.sh $(STRESS_SECONDS) $(BUILD)
 
+.PHONY: check-torch
+check-torch: deps  ## the tests of zerod.torch on the host backend, in an environment with a pinned torch (about 5 GB)
+	@$(MAKE) --no-print-directory all
+	@BUILD=$(BUILD) tests/torch/run.sh
+
 .PHONY: check-systemd
 check-systemd:  ## the units under a systemd of their own, in a container: as root
 	@SYSTEMD=1 packaging/deps.sh

@@ -8,7 +8,8 @@
 
 docs/pytorch.md says what is supported and what costs what.
 """
-from .api import no_sync, shard
+from .api import (clip_grad_norm_, full_parameters, load, load_state_dict, model_of, no_sync, save, shard, state_dict)
 from .steps import StepAbandoned
 
-__all__ = ["shard", "no_sync", "StepAbandoned"]
+__all__ = ["StepAbandoned", "clip_grad_norm_", "full_parameters", "load", "load_state_dict", "model_of", "no_sync",
+           "save", "shard", "state_dict"]

@@ -11,7 +11,7 @@ from torch import nn
 import zerod
 from zerod import structs as s
 
-from . import optimizer
+from . import clip, optimizer, state, whole
 from .environment import DTYPES, environment, job_name, rank_and_world
 from .layout import Policy, check_same, plan
 from .model import Model, Settings
@@ -50,6 +50,7 @@ def shard(module: nn.Module, policy: Policy = None, param_dtype: Optional[torch.
     optimizer.register()
     model = Model(module, plans, env, group, settings)
     object.__setattr__(module, "_zerod_model", model)
+    whole.install(model, module)
     return module
 
 
@@ -70,3 +71,72 @@ def no_sync(module: nn.Module) -> Iterator[None]:
         yield
     finally:
         model.sync = before
+
+
+def clip_grad_norm_(module: nn.Module, max_norm: float, norm_type: float = 2.0) -> torch.Tensor:
+    """Scales the gradients of the sharded module so that their norm over all ranks is at most max_norm.
+
+    Returns the norm before. Every rank calls it, after the last backward and before step(). The norm is that of
+    the reduced gradients; norm_type may be 2, inf or any other p. Blocks until all ranks' gradients are summed.
+    """
+    return clip.clip_grad_norm_(model_of(module), max_norm, norm_type)
+
+
+@contextmanager
+def full_parameters(module: nn.Module, write: bool = False) -> Iterator[nn.Module]:
+    """The module shows whole parameters inside: copies, to look at.
+
+    With write=True they may be written, and what they hold on rank 0 is then all ranks' weights. Every rank enters
+    it where write is True, or where param_dtype differs from the parameters' own dtype.
+    """
+    with whole.full_parameters(model_of(module), write):
+        yield module
+
+
+def state_dict(module: nn.Module, optimizer: Optional[torch.optim.Optimizer] = None, full: bool = False) -> dict[str, Any]:
+    """{"model": ..., "optimizer": ...} for torch.distributed.checkpoint, or with full=True of whole tensors.
+
+    Sharded tensors stand for the whole: a checkpoint is read by any number of ranks. With full=True every rank
+    takes part, and has all. module.state_dict() alone gives whole tensors, too.
+    """
+    model = model_of(module)
+    made: dict[str, Any] = {"model": module.state_dict() if full else state.sharded_state(model, module)}
+    if optimizer is not None:
+        made["optimizer"] = state.optimizer_state(model, optimizer, full)
+    return made
+
+
+def load_state_dict(module: nn.Module, loaded: dict[str, Any], optimizer: Optional[torch.optim.Optimizer] = None) -> None:
+    """Takes what state_dict(full=True) gave, on any number of ranks. Every rank calls it."""
+    module.load_state_dict(loaded["model"])
+    if optimizer is not None:
+        state.load_optimizer_state(model_of(module), optimizer, loaded["optimizer"])
+
+
+def save(path: str, module: nn.Module, optimizer: Optional[torch.optim.Optimizer] = None, **extra: Any) -> None:
+    """Saves a checkpoint by torch.distributed.checkpoint: each rank writes its own slices.
+
+    Further arguments are saved beside. With more than one rank torch.distributed must be initialized.
+    """
+    import torch.distributed.checkpoint as dcp
+
+    dcp.save({**state_dict(module, optimizer), **({"extra": extra} if extra else {})}, checkpoint_id=path,
+             no_dist=not torch.distributed.is_initialized())
+
+
+def load(path: str, module: nn.Module, optimizer: Optional[torch.optim.Optimizer] = None, **extra: Any) -> dict[str, Any]:
+    """Reads what save() has written, by any number of ranks; returns what was saved beside.
+
+    `extra` has the names and defaults of that. Every rank calls it.
+    """
+    import torch.distributed.checkpoint as dcp
+
+    model = model_of(module)
+    if optimizer is not None:
+        state.make_state(model, optimizer)
+    asked = {**state_dict(module, optimizer), **({"extra": extra} if extra else {})}
+    with whole.loading(model):
+        dcp.load(asked, checkpoint_id=path, no_dist=not torch.distributed.is_initialized())
+    if optimizer is not None:
+        state.load_optimizer_state(model, optimizer, asked["optimizer"])
+    return asked.get("extra", {})

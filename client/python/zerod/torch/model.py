@@ -82,6 +82,7 @@ class Model(Steps):
         self.ending: Optional[weakref.ref[_Ending]] = None
         self.scope = 0
         self.sync = True
+        self.passing = 0
         self._init_steps()
         self.blocks = [Block(self, plan, i) for i, plan in enumerate(plans)]
         self.units: list[FlatUnit] = []
@@ -107,6 +108,11 @@ class Model(Steps):
     def group_loads(self) -> bool:
         """Whether rank 0's weights can be given to all ranks: inside one daemon."""
         return True
+
+    def passing_name(self, unit: FlatUnit) -> str:
+        """For a unit that lasts for a call: a new name each time, since ranks unregister at different moments."""
+        self.passing += 1
+        return f"{unit.name[:100]}:{self.passing}"
 
     def _hook(self, block: Block) -> None:
         disable = torch.compiler.disable

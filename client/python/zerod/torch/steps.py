@@ -59,7 +59,8 @@ class Steps:
         self.deferred: "list[FlatUnit]" = []
         self.deferred_failure: Optional[Exception] = None
         self.usage: Optional[zerod.Unit] = None
-        self.unused_seen = False
+        self.load_depth = 0  # of load_state_dict()s that run: slices may be written
+        self.unused: list[set[int]] = []
         self._info: Optional[s.StepInfo] = None
         self._buckets: dict[torch.dtype, zerod.Bucket] = {}
 

@@ -129,7 +129,8 @@ class FlatUnit:
         if self.dtype == self.source_dtype:
             self._load(self.unit, whole, self.slice, loads)
         else:
-            self.master = torch.empty(self.shard.true_numel, dtype=self.source_dtype, device=model.device)
+            if self.master is None:
+                self.master = torch.empty(self.shard.true_numel, dtype=self.source_dtype, device=model.device)
             self._load_master(whole, loads)
         self.publish()
 
@@ -158,8 +159,8 @@ class FlatUnit:
         if not loads:
             return self._load(self.unit, whole, self.master, loads)
         group = self.block.model.group
-        unit = group.register(self.name[:120] + ":load", DTYPES[self.source_dtype], self.shard.padded_numel,
-                              flags=s.UnitFlags.FROZEN)
+        unit = group.register(self.block.model.passing_name(self), DTYPES[self.source_dtype],
+                              self.shard.padded_numel, flags=s.UnitFlags.FROZEN)
         shard = unit.shard()
         assert shard.shard_numel == self.shard.shard_numel, (shard, self.shard)
         group.update_begin([unit])

@@ -1,0 +1,172 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Whole parameters outside of a forward: for state_dict(), load_state_dict(), and programs that look or write.
+
+Weights that are their own masters are gathered by one rank alone. Masters of another type are put together by a
+unit that lasts for the call, in which every rank takes part.
+"""
+from __future__ import annotations
+
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Iterator, Optional
+
+import torch
+from torch import nn
+
+from zerod import structs as s
+
+from .environment import DTYPES
+from .parameter import ShardedParameter
+from .tensors import tensor_at
+
+if TYPE_CHECKING:
+    from .model import Model
+    from .unit import FlatUnit
+
+
+def assemble(unit: "FlatUnit", part: torch.Tensor) -> torch.Tensor:
+    """The whole of which each rank has a part (true_numel elements of any floating type). Every rank calls it."""
+    model = unit.block.model
+    stream = model.environment.stream()
+    made = model.group.register(model.passing_name(unit), DTYPES[part.dtype], unit.shard.padded_numel,
+                                flags=s.UnitFlags.FROZEN)
+    try:
+        shard = made.shard()
+        model.group.update_begin([made])
+        if part.numel():
+            tensor_at(shard.data, part.numel(), part.dtype, unit.device).copy_(part)
+        model.group.publish([made], stream)
+        address = made.gather(stream)
+        whole = tensor_at(address, unit.numel, part.dtype, unit.device).clone()
+        made.release(stream, None)
+        model.group.barrier()  # the unit goes when nobody reads it any more
+    finally:
+        made.unregister()
+    return whole
+
+
+def read(unit: "FlatUnit") -> torch.Tensor:
+    """The unit's parameters in their own type, flat, in memory of torch's."""
+    unit.block.model.settle()
+    if unit.master is not None:
+        return assemble(unit, unit.master)
+    stream = unit.block.model.environment.stream()
+    address = unit.unit.gather(stream)
+    whole = unit.flat(address).clone()
+    unit.unit.release(stream, None)
+    return whole
+
+
+class _Reader:
+    """Keeps the unit that was read last, since parameters of one unit are asked for one after another."""
+
+    def __init__(self) -> None:
+        self.unit: "Optional[FlatUnit]" = None
+        self.parts: list[torch.Tensor] = []
+
+    def __call__(self, parameter: torch.Tensor) -> torch.Tensor:
+        unit, index = parameter._zerod
+        if self.unit is not unit:
+            self.parts = unit._split(read(unit))
+            self.unit = unit
+        return self.parts[index].clone()
+
+
+def write(unit: "FlatUnit", index: int, value: torch.Tensor) -> None:
+    """This rank's slice of a parameter, from the whole; inside an update of the unit."""
+    member = unit.members[index]
+    first, last = unit.bounds(member)
+    begin = first + unit.shard.offset_numel - member.offset
+    flat = unit.slice if unit.master is None else unit.master
+    if last > first:
+        flat[first:last].copy_(value.reshape(-1)[begin:begin + last - first])
+
+
+@contextmanager
+def loading(model: "Model") -> Iterator[None]:
+    """All slices may be written inside; then they are published. Every rank enters it."""
+    model.settle()
+    model.load_depth += 1
+    if model.load_depth == 1:
+        model.group.update_begin([unit.unit for unit in model.units])
+    try:
+        yield
+    finally:
+        end_loading(model)
+
+
+def begin_loading(model: "Model") -> None:
+    model.settle()
+    model.load_depth += 1
+    if model.load_depth == 1:
+        model.group.update_begin([unit.unit for unit in model.units])
+
+
+def end_loading(model: "Model") -> None:
+    model.load_depth -= 1
+    if model.load_depth == 0:
+        for unit in model.units:
+            unit.publish()
+
+
+@contextmanager
+def full_parameters(model: "Model", write_back: bool = False, units: "Optional[list[FlatUnit]]" = None) -> Iterator[None]:
+    """The module shows whole parameters inside, copies in memory of torch's.
+
+    With write_back what they hold on rank 0 then becomes all ranks' weights, and every rank enters it.
+    """
+    units = model.units if units is None else units
+    copies: list[tuple["FlatUnit", list[nn.Parameter]]] = []
+    for unit in units:
+        parts = unit._split(read(unit))
+        copies.append((unit, [nn.Parameter(part, requires_grad=False) for part in parts]))
+    for unit, parameters in copies:
+        for member, parameter in zip(unit.members, parameters):
+            for owner, name in member.owners:
+                owner._parameters[name] = parameter
+    try:
+        yield
+    finally:
+        for unit, _ in copies:
+            for member in unit.members:
+                for owner, name in member.owners:
+                    owner._parameters[name] = member.parameter
+    if write_back:
+        for unit, parameters in copies:
+            unit.fill([parameter.detach() for parameter in parameters], model.group_loads())
+
+
+def install(model: "Model", module: nn.Module) -> None:
+    """state_dict() gives whole parameters, and load_state_dict() takes them, of the module and of parts of it."""
+    reader = _Reader()
+
+    def after_state_dict(owner: nn.Module, state: dict, prefix: str, _: Any) -> None:
+        for name, parameter in owner._parameters.items():
+            if isinstance(parameter, ShardedParameter) and prefix + name in state:
+                state[prefix + name] = reader(parameter)
+        if owner is module:
+            reader.unit, reader.parts = None, []
+
+    def before_load(owner: nn.Module, state: dict, prefix: str, _: Any, strict: bool, missing: list, unexpected: list,
+                    errors: list) -> None:
+        begin_loading(model)
+        for name, parameter in owner._parameters.items():
+            key = prefix + name
+            if not isinstance(parameter, ShardedParameter) or key not in state:
+                continue
+            unit, index = parameter._zerod
+            value = state[key]
+            if tuple(value.shape) != tuple(unit.members[index].shape):
+                errors.append(f"size mismatch for {key}: {tuple(value.shape)} in the checkpoint, "
+                              f"{tuple(unit.members[index].shape)} in the model")
+            else:
+                with torch.no_grad():
+                    write(unit, index, value)
+            state[key] = parameter.detach()
+
+    def after_load(owner: nn.Module, _: Any) -> None:
+        end_loading(model)
+
+    for owner in module.modules():
+        owner._register_state_dict_hook(after_state_dict)
+        owner._register_load_state_dict_pre_hook(before_load, with_module=True)
+        owner.register_load_state_dict_post_hook(after_load)

@@ -1,0 +1,24 @@
+#!/bin/bash
+# SPDX-License-Identifier: Apache-2.0
+# Runs the tests of zerod.torch, in a virtual environment of its own under $BUILD with a pinned torch from PyPI, or
+# with the interpreter that $TORCH_PYTHON names. Ends with "N passed, N failed".
+set -eu
+cd "$(dirname "$0")/../.."
+: "${BUILD:=build}" "${PYTHON:=python3}" "${TORCH_PYTHON:=}"
+if [ -z "$TORCH_PYTHON" ]; then
+	venv=$BUILD/venv-torch
+	TORCH_PYTHON=$venv/bin/python
+	if ! cmp -s tests/torch/requirements.txt "$venv/requirements.txt"; then
+		echo "tests/torch: making $venv with $(tr '\n' ' ' <tests/torch/requirements.txt): about 5 GB"
+		rm -rf "$venv"
+		"$PYTHON" -m venv "$venv"
+		"$venv/bin/pip" install --quiet --disable-pip-version-check -r tests/torch/requirements.txt
+		cp tests/torch/requirements.txt "$venv/requirements.txt"
+	fi
+fi
+"$TORCH_PYTHON" -c 'import sys, torch; print("tests/torch: torch", torch.__version__, "on", sys.executable)'
+tests=()
+for file in tests/torch/test_*.py; do
+	tests+=("$TORCH_PYTHON $file")
+done
+exec tests/run.sh "${tests[@]}"

@@ -1,0 +1,255 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Whole and sharded state, checkpoints over other numbers of ranks, clipping, loss scaling, schedulers."""
+from __future__ import annotations
+
+import os
+import tempfile
+import unittest
+from typing import Any
+
+import harness
+import models
+import torch
+import torch.distributed
+from harness import compare, same, support
+from torch import nn
+
+import zerod.torch as zt
+from zerod.torch.state import boxes
+
+
+def setUpModule() -> None:
+    global daemon
+    daemon = support.Daemon(devices=4, arena="128M").__enter__()
+
+
+def tearDownModule() -> None:
+    daemon.__exit__()
+
+
+def trained(rank: int, steps: int, dtype: Any = None, module: Any = None) -> tuple[nn.Module, torch.optim.Optimizer]:
+    module = module or harness.shard(harness.seeded(models.GPT), param_dtype=dtype)
+    optimizer = models.adamw(module)
+    harness.train(module, optimizer, models.gpt_loss, rank, steps)
+    return module, optimizer
+
+
+class States(unittest.TestCase):
+    def test_boxes(self) -> None:
+        """flat ranges as boxes: in order, without gaps, for every range of some shapes"""
+        for shape in ((), (7,), (3, 5), (2, 3, 4), (1, 4, 1), (2, 2, 2, 2)):
+            whole = torch.arange(torch.Size(shape).numel()).view(shape)
+            for begin in range(whole.numel() + 1):
+                for end in range(begin, whole.numel() + 1):
+                    parts = [whole[tuple(slice(o, o + n) for o, n in zip(offsets, sizes))].flatten()
+                             for offsets, sizes in boxes(shape, begin, end)]
+                    self.assertEqual(torch.cat(parts).tolist() if parts else [], list(range(begin, end)))
+                    self.assertLessEqual(len(parts), max(2 * len(shape) - 1, 1))
+
+    def test_full(self) -> None:
+        """state_dict() is what one process has; load_state_dict() brings it to another number of ranks"""
+        for dtype in (None, torch.bfloat16):
+            def body(rank: int) -> Any:
+                module, optimizer = trained(rank, 3, dtype)
+                return module.state_dict(), module.blocks[0].state_dict(), zt.state_dict(module, optimizer, full=True)
+
+            states = harness.ranks(daemon.socket, 2, body)
+            same(states[0], states[1], "rank ")
+            state, part, everything = states[0]
+
+            def reference() -> Any:
+                return harness.reference(models.GPT, models.adamw, models.gpt_loss, 2, 3, dtype=dtype)[1]
+
+            expected = harness.alone(reference)
+            same({name: value.flatten() for name, value in state.items() if name != "head.weight"}, expected)
+            same(state["head.weight"], state["tokens.weight"])
+            same(part, {name[9:]: value for name, value in state.items() if name.startswith("blocks.0.")})
+
+            def again(rank: int) -> Any:
+                module = harness.shard(models.GPT(), param_dtype=dtype)
+                optimizer = models.adamw(module)
+                zt.load_state_dict(module, everything, optimizer)
+                with self.assertRaisesRegex(RuntimeError, "size mismatch for norm.weight"):
+                    module.load_state_dict({**state, "norm.weight": torch.ones(3)})
+                return zt.state_dict(module, optimizer, full=True)
+
+            same(harness.ranks(daemon.socket, 3, again)[0], everything)
+
+    def test_one_rank(self) -> None:
+        """without masters one rank alone may ask for state_dict()"""
+        def body(rank: int) -> Any:
+            module = harness.shard(harness.seeded(models.GPT))
+            return module.state_dict() if rank == 1 else None
+
+        expected = harness.seeded(models.GPT).state_dict()
+        same(dict(harness.ranks(daemon.socket, 2, body)[1]), dict(expected))
+
+    def test_safetensors(self) -> None:
+        """safetensors takes state_dict()"""
+        try:
+            from safetensors.torch import load_file, save_file
+        except ImportError:
+            self.skipTest("safetensors is not installed")
+        with tempfile.TemporaryDirectory() as folder:
+            def body(rank: int) -> None:
+                state = harness.shard(harness.seeded(models.MLP)).state_dict()
+                if rank == 0:
+                    save_file(state, folder + "/model.safetensors")
+
+            harness.ranks(daemon.socket, 2, body)
+            same(load_file(folder + "/model.safetensors"), dict(harness.seeded(models.MLP).state_dict()))
+
+    def test_full_parameters(self) -> None:
+        """full_parameters(): to look at, and to write, masters and graph included"""
+        for dtype in (None, torch.bfloat16):
+            def body(rank: int) -> Any:
+                module = harness.shard(harness.seeded(models.MLP), param_dtype=dtype)
+                with zt.full_parameters(module):
+                    seen = module.first.weight.shape, module.last.weight.detach().clone()
+                with zt.full_parameters(module, write=True), torch.no_grad():
+                    module.last.weight.mul_(2 if rank == 0 else 3)
+                    nn.init.ones_(module.first.bias)
+                models.mlp_loss(module, rank, 0)
+                state = module.state_dict()
+                return seen, state["last.weight"], state["first.bias"]
+
+            plain = harness.seeded(models.MLP)
+            expected = (plain.first.weight.shape, plain.last.weight.detach()), 2 * plain.last.weight.detach(), torch.ones(37)
+            for result in harness.ranks(daemon.socket, 2, body):
+                same(result, expected)
+
+
+def with_gloo(folder: str, rank: int, world: int) -> None:
+    torch.distributed.init_process_group("gloo", init_method=f"file://{folder}/store{world}", rank=rank, world_size=world)
+
+
+class Checkpoints(unittest.TestCase):
+    def test_dcp(self) -> None:
+        """torch.distributed.checkpoint: 2 ranks, then 4, then 1, each goes on as if nothing had happened"""
+        for dtype in (None, torch.bfloat16):
+            with tempfile.TemporaryDirectory() as folder:
+                def body(rank: int, world: int, first: bool) -> Any:
+                    if world > 1:
+                        with_gloo(folder, rank, world)
+                    if first:
+                        module, optimizer = trained(rank, 3, dtype)
+                    else:
+                        module = harness.shard(models.GPT(), param_dtype=dtype)
+                        optimizer = models.adamw(module)
+                        self.assertEqual(zt.load(folder + "/save", module, optimizer, step=0), {"step": 3})
+                    before = zt.state_dict(module, optimizer, full=True)
+                    zt.save(folder + "/save", module, optimizer, step=3)
+                    harness.train(module, optimizer, models.gpt_loss, 0, 2)
+                    after = module.state_dict()
+                    if world > 1:
+                        torch.distributed.destroy_process_group()
+                    return before, dict(after)
+
+                results = [harness.ranks(daemon.socket, world, lambda rank: body(rank, world, world == 2))
+                           for world in (2, 4, 1)]
+                for result in results[1:]:
+                    same(result[0], results[0][0])
+
+    def test_plain(self) -> None:
+        """a plain program reads a checkpoint of three ranks"""
+        with tempfile.TemporaryDirectory() as folder:
+            def body(rank: int) -> None:
+                with_gloo(folder, rank, 3)
+                zt.save(folder + "/save", harness.shard(harness.seeded(models.GPT)))
+                torch.distributed.destroy_process_group()
+
+            harness.ranks(daemon.socket, 3, body)
+            import torch.distributed.checkpoint as dcp
+
+            state = {"model": {name: torch.zeros_like(value) for name, value in models.GPT().state_dict().items()
+                               if name != "head.weight"}}
+            dcp.load(state, checkpoint_id=folder + "/save", no_dist=True)
+            expected = dict(harness.seeded(models.GPT).state_dict())
+            del expected["head.weight"]
+            same(state["model"], expected)
+
+
+class Gradients(unittest.TestCase):
+    def test_clip(self) -> None:
+        """clipping: norm and parameters within 1e-6 of one process; other norms"""
+        for norm_type in (2.0, float("inf"), 3.0):
+            for scale in (0.05, 1e6):
+                def clip(module: nn.Module, optimizer: Any) -> Any:
+                    if hasattr(module, "_zerod_model"):
+                        norms.append(zt.clip_grad_norm_(module, scale, norm_type))
+                    else:
+                        norms.append(nn.utils.clip_grad_norm_(module.parameters(), scale, norm_type))
+
+                norms: list[torch.Tensor] = []
+
+                def body(rank: int) -> Any:
+                    module = harness.shard(harness.seeded(models.MLP))
+                    harness.train(module, models.sgd(module), models.mlp_loss, rank, 3, before_step=clip)
+                    return norms, harness.slices(module)
+
+                def alone() -> Any:
+                    return norms, harness.reference(models.MLP, models.sgd, models.mlp_loss, 2, 3, before_step=clip)[1]
+
+                results = harness.ranks(daemon.socket, 2, body)
+                expected_norms, expected = harness.alone(alone)
+                for norm, other, reference in zip(results[0][0], results[1][0], expected_norms):
+                    self.assertEqual(norm, other)
+                    torch.testing.assert_close(norm, reference, rtol=1e-6, atol=0)
+                torch.testing.assert_close(harness.whole([result[1] for result in results]), expected, rtol=1e-5, atol=1e-6)
+
+    def test_scaler(self) -> None:
+        """GradScaler: an infinity on one rank makes all ranks skip the step, and the scale falls everywhere"""
+        def body(rank: int) -> Any:
+            module = harness.shard(harness.seeded(models.MLP))
+            optimizer = models.sgd(module)
+            scaler = torch.amp.GradScaler("cpu", init_scale=1024.0, growth_interval=100)
+            scales = []
+            for step in range(4):
+                optimizer.zero_grad()
+                loss = module(models.numbers(rank, step, 6, 13)).square().mean()
+                if step == 2 and rank == 1:
+                    loss = loss * float("inf")
+                scaler.scale(loss).backward()
+                if step == 3:
+                    scaler.unscale_(optimizer)
+                    zt.clip_grad_norm_(module, 1e9)
+                scaler.step(optimizer)
+                scaler.update()
+                scales.append(scaler.get_scale())
+            return scales, harness.slices(module), module._zerod_model.counts.steps
+
+        results = harness.ranks(daemon.socket, 2, body)
+        self.assertEqual([result[0] for result in results], [[1024.0, 1024.0, 512.0, 512.0]] * 2)
+        for value in harness.whole([result[1] for result in results]).values():
+            self.assertTrue(torch.isfinite(value).all())
+
+    def test_scheduler(self) -> None:
+        """a scheduler, parameter groups, two optimizers for one model"""
+        def optimize(module: nn.Module) -> Any:
+            weights = [p for n, p in module.named_parameters() if n.endswith("weight")]
+            others = [p for n, p in module.named_parameters() if not n.endswith("weight")]
+            return Both(torch.optim.AdamW(weights, lr=1e-2), torch.optim.SGD(others, lr=1e-1))
+
+        compare(daemon.socket, 2, models.MLP, optimize, models.mlp_loss)
+
+
+class Both:
+    """Two optimizers and a scheduler, as one."""
+
+    def __init__(self, *optimizers: torch.optim.Optimizer) -> None:
+        self.optimizers = optimizers
+        self.scheduler = torch.optim.lr_scheduler.StepLR(optimizers[0], 1, 0.5)
+
+    def zero_grad(self) -> None:
+        for optimizer in self.optimizers:
+            optimizer.zero_grad()
+
+    def step(self) -> None:
+        for optimizer in self.optimizers:
+            optimizer.step()
+        self.scheduler.step()
+
+
+if __name__ == "__main__":
+    support.main()

@@ -81,23 +81,15 @@ def write(unit: "FlatUnit", index: int, value: torch.Tensor) -> None:
         flat[first:last].copy_(value.reshape(-1)[begin:begin + last - first])
 
 
-@contextmanager
-def loading(model: "Model") -> Iterator[None]:
-    """All slices may be written inside; then they are published. Every rank enters it."""
-    model.settle()
-    model.load_depth += 1
-    if model.load_depth == 1:
-        model.group.update_begin([unit.unit for unit in model.units])
-    try:
-        yield
-    finally:
-        end_loading(model)
-
-
 def begin_loading(model: "Model") -> None:
+    """All slices may be written until end_loading(). Every rank calls it.
+
+    The barrier comes first: a rank that still reads the former weights would wait for the new ones, also its own.
+    """
     model.settle()
     model.load_depth += 1
     if model.load_depth == 1:
+        model.group.barrier()
         model.group.update_begin([unit.unit for unit in model.units])
 
 
@@ -106,6 +98,16 @@ def end_loading(model: "Model") -> None:
     if model.load_depth == 0:
         for unit in model.units:
             unit.publish()
+
+
+@contextmanager
+def loading(model: "Model") -> Iterator[None]:
+    """begin_loading() and end_loading()."""
+    begin_loading(model)
+    try:
+        yield
+    finally:
+        end_loading(model)
 
 
 @contextmanager
@@ -131,6 +133,7 @@ def full_parameters(model: "Model", write_back: bool = False, units: "Optional[l
                 for owner, name in member.owners:
                     owner._parameters[name] = member.parameter
     if write_back:
+        model.group.barrier()  # see begin_loading()
         for unit, parameters in copies:
             unit.fill([parameter.detach() for parameter in parameters], model.group_loads())
 

@@ -23,6 +23,7 @@ import zerod.torch  # noqa: E402
 from torch import nn  # noqa: E402
 
 torch.set_num_threads(1)
+os.environ.setdefault("ZEROD_POISON", "1")  # released memory is filled with NaN, where the library can do that
 TIMEOUT_S = int(os.environ.get("ZEROD_TORCH_TEST_TIMEOUT", "120"))
 _jobs = iter(range(1, 1 << 30))
 
@@ -93,6 +94,7 @@ def shard(module: nn.Module, **options: Any) -> nn.Module:
     """zerod.torch.shard(), and a barrier before the process ends."""
     import zerod.torch as zt
 
+    options.setdefault("slots", "ZEROD_TORCH_SLOTS" in os.environ)
     zt.shard(module, **options)
     _models.append(module._zerod_model)
     return module

@@ -21,4 +21,7 @@ tests=()
 for file in tests/torch/test_*.py; do
 	tests+=("$TORCH_PYTHON $file")
 done
+for name in train autograd; do # the same with slots
+	tests+=("ZEROD_TORCH_SLOTS=1 $TORCH_PYTHON tests/torch/test_$name.py")
+done
 exec tests/run.sh "${tests[@]}"

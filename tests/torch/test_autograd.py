@@ -291,17 +291,17 @@ class KeepsTranspose(torch.autograd.Function):
         return g @ wt, x.t() @ g
 
 
-class Custom(models.MLP):
-    function = KeepsTranspose
+class KeepsView(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        ctx.save_for_backward(x)
+        ctx.kept = w.detach().t()
+        return x @ w
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        x = torch.relu(self.first(x))
-        for layer in self.layers:
-            x = x + self.call(layer, x)
-        return self.last(x)
-
-    def call(self, layer: nn.Module, x: torch.Tensor) -> torch.Tensor:
-        return torch.tanh(layer(x))
+    @staticmethod
+    def backward(ctx: Any, g: torch.Tensor) -> Any:
+        (x,) = ctx.saved_tensors
+        return g @ ctx.kept, x.t() @ g
 
 
 class Keeper(nn.Module):
@@ -330,7 +330,13 @@ class Unplanned(unittest.TestCase):
 
     def test_custom(self) -> None:
         """a custom function that saves w.t()"""
-        compare(daemon.socket, 2, lambda: custom(KeepsTranspose), models.adamw, models.mlp_loss)
+        for slots in (False, True):
+            compare(daemon.socket, 2, lambda: custom(KeepsTranspose), models.adamw, models.mlp_loss, slots=slots)
+
+    def test_custom_view(self) -> None:
+        """with slots a custom function may keep w.t() itself"""
+        for world in (1, 2, 4):
+            compare(daemon.socket, world, lambda: custom(KeepsView), models.adamw, models.mlp_loss, slots=True, steps=6)
 
     def test_lstm(self) -> None:
         """an LSTM, which keeps its weights in a list"""
@@ -397,6 +403,36 @@ class Frozen(unittest.TestCase):
 
         for frozen in (slice(0, 2), slice(1, 3)):
             compare(daemon.socket, 2, lambda: make(frozen), trained, models.mlp_loss)
+
+
+class Unfreezing(unittest.TestCase):
+    def test_mid_run(self) -> None:
+        """layers are frozen and unfrozen between steps, whole ones and single parameters"""
+        def make() -> nn.Module:
+            module = models.MLP()
+            for layer in module.layers:
+                layer.requires_grad_(False)
+            return module
+
+        def before(module: nn.Module, optimizer: Any) -> None:
+            before.step += 1
+            if before.step == 1:
+                module.layers[1].requires_grad_(True)
+            elif before.step == 2:
+                module.layers[2][0].weight.requires_grad = True
+                module.first.requires_grad_(False)
+            elif before.step == 4:
+                module.layers[1].requires_grad_(False)
+
+        def losses(module: nn.Module, rank: int, micro: int) -> Any:
+            if rank == 0 or hasattr(module, "_zerod_model"):
+                before.step = micro
+                before(module, None)
+            return models.mlp_loss(module, rank, micro)
+
+        before.step = 0
+        for dtype in (None, torch.bfloat16):
+            compare(daemon.socket, 2, make, models.adamw, losses, steps=6, dtype=dtype)
 
 
 class Expert(nn.Module):

@@ -123,6 +123,19 @@ class Boundary(torch.autograd.Function):
         return (None, *gradients)
 
 
+def before_backward(output: Any, hook: Callable[[torch.Tensor], None]) -> None:
+    """Calls the hook when a tensor of the output gets its gradient."""
+    if isinstance(output, torch.Tensor):
+        if output.requires_grad:
+            output.register_hook(hook)
+    elif isinstance(output, (list, tuple)):
+        for each in output:
+            before_backward(each, hook)
+    elif isinstance(output, dict):
+        for each in output.values():
+            before_backward(each, hook)
+
+
 def with_boundary(block: Any, args: Any, kwargs: Any) -> Any:
     """args and kwargs with a Boundary on every tensor that needs a gradient."""
     found: list[torch.Tensor] = []

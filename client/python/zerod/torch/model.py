@@ -83,8 +83,12 @@ class Model(Steps):
         self.scope = 0
         self.sync = True
         self.passing = 0
+        self.refreeze = False
+        self.own_slots = 0
         self._init_steps()
         self.blocks = [Block(self, plan, i) for i, plan in enumerate(plans)]
+        for block in self.blocks[1:]:
+            self.blocks[block.parent].has_blocks = True
         self.units: list[FlatUnit] = []
         self.trainable: list[FlatUnit] = []
         self._make_units(plans)
@@ -97,7 +101,7 @@ class Model(Steps):
             for unit_plan in plan.units:
                 numel = sum(member.numel for member in unit_plan.members)
                 small = numel < self.settings.persist_below
-                unit = FlatUnit(block, unit_plan, len(self.units), s.UnitFlags.PERSISTENT if small else 0)
+                unit = FlatUnit(block, unit_plan, len(block.units), s.UnitFlags.PERSISTENT if small else 0)
                 unit.fill([member.parameter for member in unit_plan.members], loads)
                 block.units.append(unit)
                 self.units.append(unit)
@@ -108,6 +112,17 @@ class Model(Steps):
     def group_loads(self) -> bool:
         """Whether rank 0's weights can be given to all ranks: inside one daemon."""
         return True
+
+    def slot(self, block: Block, index: int) -> int:
+        """The slot of a block's unit: blocks of the root take turns, others have their own; none without slots."""
+        if not self.settings.slots:
+            return s.NO_SLOT
+        turns, most = self.settings.prefetch + 2, 4
+        if block.index and block.parent == 0 and not block.has_blocks and index < most:
+            return 1 + block.index % turns * most + index
+        self.own_slots += 1
+        slot = turns * most + self.own_slots
+        return slot if slot <= 4096 else s.NO_SLOT
 
     def passing_name(self, unit: FlatUnit) -> str:
         """For a unit that lasts for a call: a new name each time, since ranks unregister at different moments."""
@@ -145,9 +160,10 @@ class Model(Steps):
             else:
                 block.acquire(self.following(block, "next_forward") if self.prefetch else ())
             block.show_leaves()
-            if torch.is_grad_enabled() and not hooks.ours_apply():
-                block.pushed = hooks.push()  # a program has put other hooks between
-                if not block.pushed:
+            if torch.is_grad_enabled():
+                if not hooks.ours_apply():
+                    block.pushed = hooks.push()  # a program has put other hooks between
+                if self.settings.slots or not hooks.ours_apply():
                     return hooks.with_boundary(block, args, kwargs)
             return None
 
@@ -177,6 +193,8 @@ class Model(Steps):
                 hooks.pop()
             if _task() != -1:
                 return
+            if self.settings.slots and torch.is_grad_enabled():
+                hooks.before_backward(output, self._before_backward(block))
             if block.held:
                 if self.settings.stage < 3 and torch.is_grad_enabled() and block.trainable:
                     block.keeps_forward = True
@@ -186,6 +204,15 @@ class Model(Steps):
                 self._end_forward()
 
         return post_forward
+
+    def _before_backward(self, block: Block) -> Callable[[torch.Tensor], None]:
+        """With slots: a block is back in its slot before its backward, for whatever keeps views of its weights."""
+        def before_backward(_: torch.Tensor) -> None:
+            self.enter_backward()
+            block.raw = True
+            block.hold_backward()
+
+        return before_backward
 
     def _begin_forward(self, block: Block) -> None:
         self.settle()
@@ -301,14 +328,13 @@ class Model(Steps):
             if all(unit.submitted or not unit.arrived for unit in block.trainable):
                 block.leave_backward()
 
-    def arrival(self, unit: FlatUnit, index: int) -> Callable[[torch.Tensor], None]:
+    def arrival(self, unit: FlatUnit) -> Callable[[torch.Tensor], None]:
         """The hook that torch calls when a leaf has its gradient."""
-        count = len(unit.members)
 
         def arrived(leaf: torch.Tensor) -> None:
             self.enter_backward()
             unit.arrived += 1
-            if unit.arrived == count and self.sync:
+            if unit.arrived == unit.expected and self.sync:
                 self.submit(unit)
                 block = unit.block
                 if block.in_backward and not block.raw and len(block.trainable) == len(block.units):
@@ -358,6 +384,17 @@ class Model(Steps):
         if self.scope and self.outermost is None:
             self.end_scope()
         self.finish_step()
+        if self.refreeze:
+            self._follow_requires_grad()
+
+    def _follow_requires_grad(self) -> None:
+        """Parameters were frozen or unfrozen. Every rank does the same, and not inside a window of backwards."""
+        self.refreeze = False
+        changed = [unit.follow_requires_grad() for unit in self.units]
+        if any(changed):
+            self.trainable = [unit for unit in self.units if unit.trainable]
+            for block in self.blocks:
+                block.trainable = [unit for unit in block.units if unit.trainable]
 
     def gradient_dtype(self, unit: FlatUnit) -> torch.dtype:
         return self.settings.reduce_dtype or unit.dtype

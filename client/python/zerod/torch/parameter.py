@@ -53,6 +53,8 @@ class ShardedParameter(nn.Parameter):
         kwargs = kwargs or {}
         name = getattr(func, "__name__", "")
         if name in _LOCAL_NAMES and func not in _COMPUTING_PROPERTIES or name.startswith(("_foreach_", "_fused_")):
+            if name == "__set__" or name == "requires_grad_":
+                args[0]._zerod[0].block.model.refreeze = True
             with _local():
                 return func(*args, **kwargs)
         if args and isinstance(args[0], ShardedParameter) and _writes(name) and name not in _IN_PLACE_LOCAL:

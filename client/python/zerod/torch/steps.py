@@ -45,6 +45,7 @@ class Steps:
 
     group: zerod.Group
     client: zerod.Client
+    units: "list[FlatUnit]"
     trainable: "list[FlatUnit]"
     world: int
 
@@ -66,7 +67,7 @@ class Steps:
 
     def _init_gradients(self: "Model") -> None:
         count = 0
-        for unit in self.trainable:
+        for unit in self.units:
             unit.first_flag = count
             count += len(unit.members)
         self._entry = s.Entry()
@@ -127,7 +128,7 @@ class Steps:
         into, given, absent = [], [], []
         for index, leaf in enumerate(unit.leaves):
             gradient = leaf.grad
-            if gradient is None:
+            if gradient is None or not unit.wants[index]:
                 absent.append(index)
             else:
                 into.append(views[index])
@@ -168,17 +169,16 @@ class Steps:
         self.local = False
         self.window += 1
         for unit in self.trainable:
-            for member, holder in zip(unit.members, unit.holders):
-                member.parameter.grad = holder
+            for member, holder, wanted in zip(unit.members, unit.holders, unit.wants):
+                if wanted:
+                    member.parameter.grad = holder
 
     def _submit_usage(self: "Model") -> None:
         unused = []
         for unit in self.trainable:
-            if not unit.submitted:
-                unused += range(unit.first_flag, unit.first_flag + len(unit.members))
-            elif unit.missing:
-                unused += [unit.first_flag + index for index in unit.missing]
-                unit.missing = ()
+            missing = unit.missing if unit.submitted else range(len(unit.members))
+            unused += [unit.first_flag + index for index in missing if unit.wants[index]]
+            unit.missing = ()
         if self.window == 0:
             self.unused = [set(unused)]
         else:
@@ -240,7 +240,7 @@ class Steps:
             target = self._target(unit)
             for index, (gradient, holder, member) in enumerate(
                     zip(unit.gradients(target.data or 0), unit.holders, unit.members)):
-                if unit.first_flag + index in none:
+                if unit.first_flag + index in none or not unit.wants[index]:
                     member.parameter.grad = None
                     continue
                 holder.data = gradient if gradient.dtype == holder.dtype else gradient.to(holder.dtype)

@@ -34,6 +34,7 @@ storages: "dict[int, FlatUnit]" = {}
 _gather_begin, _wait, _release, _cork, _uncork = (calls.gather_begin, calls.wait, calls.release, calls.cork,
                                                   calls.uncork)
 _DETACHED = s.ReleaseOptions(flags=s.ReleaseFlags.DETACHED)
+_NO_SLOT = s.GatherOptions(flags=s.GatherFlags.NO_SLOT)
 _MAX_NAME = 127
 
 
@@ -57,7 +58,8 @@ class FlatUnit:
         views = [s.view(m.name, m.offset, tuple(m.shape)) for m in plan.members] if self.has_views else None
         if not plan.trainable or not plan.source_dtype.is_floating_point:
             flags |= s.UnitFlags.FROZEN
-        self.unit = model.group.register(plan.name, DTYPES[plan.dtype], self.numel, views, flags=flags)
+        self.unit = model.group.register(plan.name, DTYPES[plan.dtype], self.numel, views, flags=flags,
+                                         slot=model.slot(block, index))
         self.handle = self.unit.handle
         self.shard = self.unit.shard()
         self.device = model.client.dlpack_device
@@ -66,6 +68,8 @@ class FlatUnit:
         self.address = 0
         self.version = 0
         self.scope = 0
+        self.wants = [plan.trainable] * len(self.members)  # which leaves take part in backwards
+        self.expected = sum(self.wants)
         self.leaves = [self._leaf(i, member, model) for i, member in enumerate(self.members)]
         self.flat: Places[torch.Tensor] = Places(self._flat, self._forget)
         self.views: Places[list[torch.Tensor]] = Places(self._views)
@@ -84,8 +88,25 @@ class FlatUnit:
         blank = torch.empty((), dtype=self.dtype, device=model.device).expand(member.shape)
         leaf = nn.Parameter(blank, requires_grad=self.trainable)
         if self.trainable:
-            leaf.register_post_accumulate_grad_hook(model.arrival(self, index))
+            leaf.register_post_accumulate_grad_hook(model.arrival(self))
         return leaf
+
+    def follow_requires_grad(self) -> bool:
+        """Takes over what the program has set on the parameters; True where the unit is frozen or unfrozen by it."""
+        with torch._C.DisableTorchFunctionSubclass():
+            wants = [member.parameter.requires_grad for member in self.members]
+        if wants == self.wants:
+            return False
+        for leaf, want in zip(self.leaves, wants):
+            if want and not leaf._post_accumulate_grad_hooks:
+                leaf.requires_grad_(True)
+                leaf.register_post_accumulate_grad_hook(self.block.model.arrival(self))
+            leaf.requires_grad_(want)
+        self.wants, self.expected = wants, sum(wants)
+        before, self.trainable = self.trainable, any(wants)
+        if before != self.trainable:
+            self.unit.set_frozen(before)
+        return before != self.trainable
 
     def _flat(self, address: int) -> torch.Tensor:
         flat = tensor_at(address, self.numel, self.dtype, self.device)
@@ -198,8 +219,7 @@ class FlatUnit:
                 parameter.data = part
             parameter._zerod = (self, index)
             parameter.__class__ = ShardedParameter
-            if self.trainable:
-                self.holders.append(self._holder(part))
+            self.holders.append(self._holder(part))
 
     def _holder(self, part: torch.Tensor) -> torch.Tensor:
         blank = torch.empty((), dtype=part.dtype, device=part.device).expand(part.numel())
@@ -225,6 +245,8 @@ class Block:
         self.index = index
         self.name = plan.name
         self.module = plan.module
+        self.parent = plan.parent
+        self.has_blocks = False
         self.units: list[FlatUnit] = []
         self.trainable: list[FlatUnit] = []
         self.places: list[tuple[dict[str, Any], str, nn.Parameter, nn.Parameter]] = []
@@ -293,7 +315,9 @@ class Block:
         for unit, ticket in zip(self.units, tickets):
             data = c_void_p()
             status = _wait(self._client, ticket, handle, data)
-            if status:
+            if status == s.Status.SLOT_CONFLICT:  # more blocks are held at once than there are slots
+                data.value = unit.unit.gather(stream, _NO_SLOT)
+            elif status:
                 raise model.client.error(status)
             unit.place(data.value)
         self.held += 1

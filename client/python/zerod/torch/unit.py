@@ -296,6 +296,10 @@ class Block:
         The daemon knows of the first use and the last; uses between are counted here.
         """
         model = self.model
+        if model.settings.slots:
+            for block in model.blocks:  # what was asked for and not needed would be in the way
+                if block.tickets is not None and block is not self and block not in ahead:
+                    block.forget_ahead()
         _cork(self._client)
         try:
             self.ask()
@@ -338,11 +342,17 @@ class Block:
     def forget_ahead(self) -> None:
         """Gives back a use that was asked for ahead and not needed."""
         tickets, self.tickets = self.tickets, None
-        if tickets is not None:
-            for unit, ticket in zip(self.units, tickets):
-                self.model.client.wait(ticket, self.model.environment.stream())
-            self.held += 1
-            self.release()
+        if tickets is None:
+            return
+        stream = self.model.environment.stream()
+        for unit, ticket in zip(self.units, tickets):
+            try:
+                self.model.client.wait(ticket, stream)
+            except zerod.InvalidState as error:
+                if error.status != s.Status.SLOT_CONFLICT:
+                    raise
+            else:
+                unit.unit.release(stream)
 
     # ---- The module's parameters ----
 

@@ -12,6 +12,7 @@ import zerod
 from zerod import structs as s
 
 from . import clip, optimizer, state, whole
+from . import summary as summaries
 from .environment import DTYPES, environment, job_name, rank_and_world
 from .layout import Policy, check_same, plan
 from .model import Model, Settings
@@ -140,3 +141,8 @@ def load(path: str, module: nn.Module, optimizer: Optional[torch.optim.Optimizer
     if optimizer is not None:
         state.load_optimizer_state(model, optimizer, asked["optimizer"])
     return asked.get("extra", {})
+
+
+def summary(module: nn.Module) -> summaries.Summary:
+    """What the sharded module has done and holds; str() of it is one line."""
+    return summaries.summary(model_of(module))

@@ -41,6 +41,7 @@ class Counts:
     """Since shard(): what summary() shows."""
 
     gathers: int = 0
+    waited: int = 0
     unplanned: int = 0
     backwards: int = 0
     steps: int = 0
@@ -71,6 +72,7 @@ class Model(Steps):
         self.group = group
         self.rank, self.world = group.rank, group.world_size
         self.settings = settings
+        self.device_index = self._device_index()
         self.prefetch = settings.prefetch if self.world > 1 else 0
         self.counts = Counts()
         self.outermost: Optional[Block] = None
@@ -112,6 +114,14 @@ class Model(Steps):
     def group_loads(self) -> bool:
         """Whether rank 0's weights can be given to all ranks: inside one daemon."""
         return True
+
+    def _device_index(self) -> int:
+        """The daemon's number of this rank's device."""
+        place = self.environment.place(self.rank)
+        if "device" in place:
+            return place["device"]
+        names = [info.name.decode() for info in self.client.devices()]
+        return names.index(place["device_uuid"])
 
     def slot(self, block: Block, index: int) -> int:
         """The slot of a block's unit: blocks of the root take turns, others have their own; none without slots."""

@@ -106,7 +106,9 @@ class Steps:
     def _bucket(self: "Model", dtype: torch.dtype) -> zerod.Bucket:
         bucket = self._buckets.get(dtype)
         if bucket is None:
-            bucket = self._buckets[dtype] = self.group.bucket(DTYPES[dtype])
+            whole = sum(unit.shard.padded_numel for unit in self.units) * dtype.itemsize
+            bucket = self.group.bucket(DTYPES[dtype], slot_bytes=min(32 << 20, whole))
+            self._buckets[dtype] = bucket
         return bucket
 
     def submit(self: "Model", unit: "FlatUnit") -> None:

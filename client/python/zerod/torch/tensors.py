@@ -43,7 +43,8 @@ class Places(Generic[T]):
         if made is None:
             if len(self._made) >= self.LIMIT:
                 self.clear()
-            made = self._made[address] = self._make(address)
+            with torch.inference_mode(False):  # the tensors outlive the mode of whoever asks first
+                made = self._made[address] = self._make(address)
         return made
 
     def clear(self) -> None:

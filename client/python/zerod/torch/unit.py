@@ -300,6 +300,8 @@ class Block:
             for block in model.blocks:  # what was asked for and not needed would be in the way
                 if block.tickets is not None and block is not self and block not in ahead:
                     block.forget_ahead()
+        if self.tickets is None and not self.held:
+            model.counts.waited += len(self.units)
         _cork(self._client)
         try:
             self.ask()

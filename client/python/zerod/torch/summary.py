@@ -1,0 +1,43 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a sharded model has done and holds."""
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from .model import Model
+
+
+@dataclass
+class Summary:
+    """Counts since shard(); bytes are what the daemon holds on this rank's device now, peak since its start."""
+
+    steps: int
+    backwards: int
+    abandoned: int
+    gathers: int
+    waited: int  # gathers whose bytes nobody had asked for ahead
+    unplanned: int
+    shard_bytes: int
+    gathered_bytes: int
+    allocated_bytes: int
+    peak_bytes: int
+
+    @property
+    def overlap(self) -> float:
+        """The share of gathers that were asked for ahead, 0 to 1."""
+        return 1 - self.waited / self.gathers if self.gathers else 0.0
+
+    def __str__(self) -> str:
+        mib = 1 / (1 << 20)
+        return (f"{self.steps} steps, {self.backwards} backwards, {self.gathers} gathers ({self.overlap:.0%} ahead), "
+                f"{self.unplanned} unplanned; shards {self.shard_bytes * mib:.1f} MiB, gathered "
+                f"{self.gathered_bytes * mib:.1f} MiB, device {self.allocated_bytes * mib:.1f} MiB, at most "
+                f"{self.peak_bytes * mib:.1f} MiB")
+
+
+def summary(model: Model) -> Summary:
+    info = model.client.device(model.device_index)
+    shards = sum(unit.shard.shard_numel * unit.dtype.itemsize for unit in model.units)
+    counts = model.counts
+    return Summary(counts.steps, counts.backwards, counts.abandoned, counts.gathers, counts.waited, counts.unplanned,
+                   shards, info.gathered_bytes, info.allocated_bytes, info.peak_bytes)

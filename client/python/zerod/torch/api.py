@@ -146,3 +146,10 @@ def load(path: str, module: nn.Module, optimizer: Optional[torch.optim.Optimizer
 def summary(module: nn.Module) -> summaries.Summary:
     """What the sharded module has done and holds; str() of it is one line."""
     return summaries.summary(model_of(module))
+
+
+def barrier(module: nn.Module, deadline_ms: int = 0) -> None:
+    """Waits for all ranks of the module. A program's last call: a rank that ends first is lost to those that work."""
+    model = model_of(module)
+    model.settle()
+    model.group.barrier(deadline_ms)

@@ -1,0 +1,62 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""The examples, by torchrun on two ranks of the host backend."""
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import tempfile
+import unittest
+
+import harness  # noqa: F401  (sets the paths)
+from harness import support
+
+EXAMPLES = support.ROOT / "client" / "examples" / "torch"
+
+
+def setUpModule() -> None:
+    global daemon
+    daemon = support.Daemon(devices=2, arena="256M").__enter__()
+
+
+def tearDownModule() -> None:
+    daemon.__exit__()
+
+
+def run(program: str, *arguments: str) -> str:
+    environment = {**os.environ, "ZEROD_SOCKET": daemon.socket, "OMP_NUM_THREADS": "1",
+                   "PYTHONPATH": str(support.ROOT / "client" / "python")}
+    done = subprocess.run([sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2",
+                           str(EXAMPLES / program), *arguments], env=environment, capture_output=True, text=True,
+                          timeout=250)
+    if done.returncode:
+        raise AssertionError(done.stdout + done.stderr)
+    return done.stdout
+
+
+class Examples(unittest.TestCase):
+    def test_nanogpt(self) -> None:
+        """nanogpt.py learns, in bfloat16"""
+        losses = [float(each) for each in re.findall(r"loss ([0-9.]+)", run("nanogpt.py", "--steps", "40", "--bfloat16"))]
+        self.assertLess(losses[-1], losses[0] - 0.2)
+
+    def test_finetune(self) -> None:
+        """finetune.py learns, saves, and goes on"""
+        try:
+            import transformers  # noqa: F401
+        except ImportError:
+            self.skipTest("transformers is not installed")
+        with tempfile.TemporaryDirectory() as folder:
+            first = run("finetune.py", "--steps", "20", "--save", folder + "/checkpoint")
+            second = run("finetune.py", "--steps", "10", "--save", folder + "/checkpoint")
+        after = re.search(r"step 20, after: (.*)", first)
+        before = re.search(r"step 20, before: (.*)", second)
+        assert after is not None and before is not None, first + second
+        self.assertEqual(after[1], before[1])
+        self.assertIn("step 30, after", second)
+
+
+if __name__ == "__main__":
+    support.main()

@@ -17,11 +17,9 @@ if [ -z "$TORCH_PYTHON" ]; then
 	fi
 fi
 "$TORCH_PYTHON" -c 'import sys, torch; print("tests/torch: torch", torch.__version__, "on", sys.executable)'
-tests=()
-for file in tests/torch/test_*.py; do
-	tests+=("$TORCH_PYTHON $file")
-done
+PATH=$(dirname "$(command -v "$TORCH_PYTHON")"):$PATH # the tests begin with "env python3"
+tests=(tests/torch/test_*.py)
 for name in train autograd; do # the same with slots
-	tests+=("ZEROD_TORCH_SLOTS=1 $TORCH_PYTHON tests/torch/test_$name.py")
+	tests+=("ZEROD_TORCH_SLOTS=1 tests/torch/test_$name.py")
 done
 exec tests/run.sh "${tests[@]}"

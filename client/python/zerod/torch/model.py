@@ -342,8 +342,9 @@ class Model(Steps):
         """The hook that torch calls when a leaf has its gradient."""
 
         def arrived(leaf: torch.Tensor) -> None:
-            self.enter_backward()
             unit.arrived += 1
+            if self.ending is None:
+                self.enter_backward()
             if unit.arrived == unit.expected and self.sync:
                 self.submit(unit)
                 block = unit.block

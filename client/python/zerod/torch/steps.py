@@ -20,12 +20,14 @@ import zerod
 from zerod import structs as s
 
 from .environment import DTYPES
-from .parameter import ShardedParameter
+from .parameter import ShardedGradient, ShardedParameter
 from .tensors import tensor_at
 
 if TYPE_CHECKING:
     from .model import Model
     from .unit import FlatUnit
+
+_local = torch._C.DisableTorchFunctionSubclass
 
 # Flags of usage are so small that they vanish in the norm of the gradients, and powers of two, so that sums are exact.
 _FLAG = 2.0**-60
@@ -96,7 +98,8 @@ class Steps:
 
     def _wanted(self: "Model") -> bool:
         """Whether a program still holds gradients of the open window: zero_grad() takes all of them away."""
-        return any(member.parameter.grad is not None for unit in self.trainable for member in unit.members)
+        with _local():
+            return any(member.parameter.grad is not None for unit in self.trainable for member in unit.members)
 
     def complete_end(self: "Model") -> None:
         ticket, self.end_ticket = self.end_ticket, 0
@@ -170,10 +173,11 @@ class Steps:
         self.reducing = False
         self.local = False
         self.window += 1
-        for unit in self.trainable:
-            for member, holder, wanted in zip(unit.members, unit.holders, unit.wants):
-                if wanted:
-                    member.parameter.grad = holder
+        with _local():
+            for unit in self.trainable:
+                for member, holder, wanted in zip(unit.members, unit.holders, unit.wants):
+                    if wanted:
+                        member.parameter.grad = holder
 
     def _submit_usage(self: "Model") -> None:
         unused = []
@@ -208,10 +212,11 @@ class Steps:
         self._clear_gradients()
 
     def _clear_gradients(self: "Model") -> None:
-        for unit in self.trainable:
-            for leaf, member in zip(unit.leaves, unit.members):
-                leaf.grad = None
-                member.parameter.grad = None
+        with _local():
+            for unit in self.trainable:
+                for leaf, member in zip(unit.leaves, unit.members):
+                    leaf.grad = None
+                    member.parameter.grad = None
 
     def drop_gradients(self: "Model") -> None:
         """zero_grad() on gradients that no optimizer has taken."""
@@ -238,17 +243,21 @@ class Steps:
         backwards, self.window = self.window, 0
         self._info = None
         none = self._unused_everywhere(backwards)
-        for unit in self.trainable:
-            target = self._target(unit)
-            for index, (gradient, holder, member) in enumerate(
-                    zip(unit.gradients(target.data or 0), unit.holders, unit.members)):
-                if unit.first_flag + index in none or not unit.wants[index]:
-                    member.parameter.grad = None
-                    continue
-                holder.data = gradient if gradient.dtype == holder.dtype else gradient.to(holder.dtype)
-                member.parameter.grad = holder
+        with _local():
+            for unit in self.trainable:
+                self._show_target(unit, none)
         self.step_open = True
         self.counts.steps += 1
+
+    def _show_target(self: "Model", unit: "FlatUnit", none: set[int]) -> None:
+        target = self._target(unit)
+        gradients = unit.gradients(target.data or 0)
+        for index, (gradient, holder, member) in enumerate(zip(gradients, unit.holders, unit.members)):
+            if unit.first_flag + index in none or not unit.wants[index]:
+                member.parameter.grad = None
+                continue
+            holder.data = gradient if gradient.dtype == holder.dtype else gradient.to(holder.dtype)
+            member.parameter.grad = holder
 
     def _target(self: "Model", unit: "FlatUnit") -> s.Target:
         try:
@@ -289,10 +298,12 @@ class Steps:
             ticket = self.group.update_begin_ticket([unit.unit for unit in self.trainable])
             self.client.complete(ticket, self.environment.stream())
             self.updating = True
-        for parameter in parameters:
-            parameter.__class__ = nn.Parameter
-            if parameter.grad is not None:
-                parameter.grad.__class__ = torch.Tensor
+        with _local():
+            for parameter in parameters:
+                parameter.__class__ = nn.Parameter
+                gradient = parameter.grad
+                if gradient is not None:
+                    gradient.__class__ = torch.Tensor
 
     def after_step(self: "Model", parameters: list[nn.Parameter]) -> None:
         self.restore(parameters)
@@ -301,12 +312,12 @@ class Steps:
             self.finish_step()
 
     def restore(self: "Model", parameters: list[nn.Parameter]) -> None:
-        from .parameter import ShardedGradient
-
-        for parameter in parameters:
-            if parameter.grad is not None:
-                parameter.grad.__class__ = ShardedGradient
-            parameter.__class__ = ShardedParameter
+        with _local():
+            for parameter in parameters:
+                gradient = parameter.grad
+                if gradient is not None:
+                    gradient.__class__ = ShardedGradient
+                parameter.__class__ = ShardedParameter
 
     def finish_step(self: "Model") -> None:
         """Publishes what was updated; the gradients' memory goes."""

@@ -21,15 +21,21 @@ sys.path.insert(0, str(ROOT / "client" / "python"))
 
 
 class Daemon:
-    """A daemon of the host backend on a socket of its own, while the `with` lasts."""
+    """A daemon on a socket of its own, while the `with` lasts."""
 
     def __init__(self, devices: int = 2, arena: str = "64M") -> None:
         self.folder = tempfile.TemporaryDirectory(prefix="zerod-test-python.")
         self.socket = self.folder.name + "/zerod.sock"
         self.log = open(self.folder.name + "/zerod.log", "w+")
         self.process = subprocess.Popen(
-            [str(BUILD / "bin" / "zerod"), "--foreground", "--backend", "host", "--devices", str(devices), "--arena",
-             arena, "--socket", self.socket], stdout=self.log, stderr=subprocess.STDOUT)
+            [str(BUILD / "bin" / "zerod"), "--foreground", *self.backend(devices), "--arena", arena,
+             "--socket", self.socket], stdout=self.log, stderr=subprocess.STDOUT)
+
+    @staticmethod
+    def backend(devices: int) -> list[str]:
+        """$ZEROD_TEST_BACKEND: host or cuda."""
+        name = os.environ.get("ZEROD_TEST_BACKEND", "host")
+        return ["--backend", name] + (["--devices", str(devices)] if name == "host" else [])
 
     def __enter__(self) -> "Daemon":
         import zerod

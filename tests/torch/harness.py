@@ -19,10 +19,14 @@ import support  # noqa: E402  (sets the path of the package)
 
 import torch  # noqa: E402
 import torch._dynamo  # noqa: E402  (imported here once, not in every process)
+import models  # noqa: E402
 import zerod.torch  # noqa: E402
 from torch import nn  # noqa: E402
 
 torch.set_num_threads(1)
+if models.DEVICE != "cpu":
+    os.environ["CUBLAS_WORKSPACE_CONFIG"] = ":4096:8"
+    torch.use_deterministic_algorithms(True)
 os.environ.setdefault("ZEROD_POISON", "1")  # released memory is filled with NaN, where the library can do that
 TIMEOUT_S = int(os.environ.get("ZEROD_TORCH_TEST_TIMEOUT", "120"))
 _jobs = iter(range(1, 1 << 30))
@@ -112,7 +116,7 @@ def slices(module: nn.Module) -> dict[str, tuple[int, torch.Tensor]]:
         for member in unit.members:
             first, _ = unit.bounds(member)
             begin = first + unit.shard.offset_numel - member.offset
-            found[member.name] = (begin, member.parameter.data.clone())
+            found[member.name] = (begin, member.parameter.data.cpu().clone())
     return found
 
 
@@ -147,8 +151,8 @@ def reference(make: Callable[[], nn.Module], optimize: Callable, losses: Loss, w
 
     local: each rank sums its micro-batches before the ranks are summed, as no_sync() does.
     """
-    masters = seeded(make)
-    module = seeded(make)
+    masters = seeded(make).to(models.DEVICE)
+    module = seeded(make).to(models.DEVICE)
     if dtype is not None:
         cast(module, dtype)
     names = [name for name, _ in masters.named_parameters()]
@@ -184,7 +188,7 @@ def reference(make: Callable[[], nn.Module], optimize: Callable, losses: Loss, w
         with torch.no_grad():
             for name in names:
                 theirs[name].copy_(ours[name])
-    return seen, {name: ours[name].detach().flatten().clone() for name in names}
+    return seen, {name: ours[name].detach().flatten().cpu() for name in names}
 
 
 def seeded(make: Callable[[], nn.Module]) -> nn.Module:
@@ -236,7 +240,7 @@ def compare(socket: str, world: int, make: Callable[[], nn.Module], optimize: Ca
         model = module._zerod_model
         model.settle()
         model.group.barrier()
-        gathered = model.client.device(rank % len(model.client.devices())).gathered_bytes
+        gathered = model.client.device(model.device_index).gathered_bytes
         model.group.barrier()
         return seen, slices(module), gathered, vars(model.counts)
 

@@ -2,9 +2,14 @@
 """Models that the tests train."""
 from __future__ import annotations
 
+import os
+
 import torch
 import torch.nn.functional as F
 from torch import nn
+
+
+DEVICE = os.environ.get("ZEROD_TORCH_DEVICE", "cpu")
 
 
 class MLP(nn.Module):
@@ -58,7 +63,7 @@ class GPT(nn.Module):
         self.wrap = lambda block, x: block(x)
 
     def forward(self, index: torch.Tensor) -> torch.Tensor:
-        x = self.tokens(index) + self.positions(torch.arange(index.shape[1]))
+        x = self.tokens(index) + self.positions(torch.arange(index.shape[1], device=index.device))
         for block in self.blocks:
             x = self.wrap(block, x)
         return self.head(self.norm(x))
@@ -72,19 +77,19 @@ def dtype_of(module: nn.Module) -> torch.dtype:
 
 def numbers(rank: int, micro: int, *shape: int) -> torch.Tensor:
     """The batch of a rank's micro-batch."""
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(1000 * micro + rank))
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(1000 * micro + rank)).to(DEVICE)
 
 
 def mlp_loss(module: nn.Module, rank: int, micro: int) -> torch.Tensor:
     x = numbers(rank, micro, 6, 13).to(dtype_of(module))
     loss = module(x).float().square().mean()
     loss.backward()
-    return loss.detach()
+    return loss.detach().cpu()
 
 
 def tokens(module: nn.Module, rank: int, micro: int) -> torch.Tensor:
     generator = torch.Generator().manual_seed(1000 * micro + rank)
-    return torch.randint(module.vocabulary, (2, module.length), generator=generator)
+    return torch.randint(module.vocabulary, (2, module.length), generator=generator).to(DEVICE)
 
 
 def gpt_loss(module: nn.Module, rank: int, micro: int) -> torch.Tensor:
@@ -92,7 +97,7 @@ def gpt_loss(module: nn.Module, rank: int, micro: int) -> torch.Tensor:
     logits = module(batch[:, :-1])
     loss = F.cross_entropy(logits.float().flatten(0, 1), batch[:, 1:].flatten())
     loss.backward()
-    return loss.detach()
+    return loss.detach().cpu()
 
 
 def adamw(module: nn.Module) -> torch.optim.Optimizer:
@@ -101,6 +106,10 @@ def adamw(module: nn.Module) -> torch.optim.Optimizer:
 
 def adamw_foreach(module: nn.Module) -> torch.optim.Optimizer:
     return torch.optim.AdamW(module.parameters(), lr=1e-2, weight_decay=0.1, foreach=True)
+
+
+def adamw_fused(module: nn.Module) -> torch.optim.Optimizer:
+    return torch.optim.AdamW(module.parameters(), lr=1e-2, weight_decay=0.1, fused=True)
 
 
 def sgd(module: nn.Module) -> torch.optim.Optimizer:

@@ -94,6 +94,10 @@ class Model(Steps):
         self.units: list[FlatUnit] = []
         self.trainable: list[FlatUnit] = []
         self._make_units(plans)
+        for owner in module.modules():
+            for name, buffer in owner._buffers.items():
+                if buffer is not None and not buffer.is_meta:
+                    owner._buffers[name] = buffer.to(self.device)
         for block in self.blocks:
             self._hook(block)
 

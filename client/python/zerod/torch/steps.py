@@ -193,6 +193,7 @@ class Steps:
             return
         stream = self.environment.stream()
         entry = self._entry
+        self._reserve.stream = None if stream is None else stream.handle
         address = self._usage_bucket.reserve(self.usage, entry, self._reserve)
         flags = tensor_at(address, self.usage.numel, torch.float32, self.client.dlpack_device)
         flags.zero_()

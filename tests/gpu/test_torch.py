@@ -1,0 +1,50 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""zerod.torch on this machine's GPU: one rank, and two that share it. Run by tests/gpu/torch.sh."""
+from __future__ import annotations
+
+import sys
+import unittest
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "torch"))
+import harness
+import models
+import torch
+from harness import compare, same, support
+
+
+def setUpModule() -> None:
+    global daemon
+    daemon = support.Daemon(arena="4G").__enter__()
+
+
+def tearDownModule() -> None:
+    daemon.__exit__()
+
+
+class Train(unittest.TestCase):
+    def test_reference(self) -> None:
+        """the reference equals itself"""
+        def once() -> Any:
+            return harness.reference(models.GPT, models.adamw, models.gpt_loss, 2, 5)
+
+        same(harness.alone(once), harness.alone(once))
+
+    def test_gpt(self) -> None:
+        """a tied GPT, float32 and bfloat16, AdamW plain, foreach and fused: equal bit for bit"""
+        for world in (1, 2):
+            for optimize in (models.adamw_foreach, models.adamw_fused):
+                for dtype in (None, torch.bfloat16):
+                    with self.subTest(world=world, optimize=optimize.__name__, dtype=dtype):
+                        compare(daemon.socket, world, models.GPT, optimize, models.gpt_loss, steps=10, dtype=dtype)
+
+    def test_mlp(self) -> None:
+        """an MLP with slots, accumulation, stage 2"""
+        compare(daemon.socket, 2, models.MLP, models.sgd, models.mlp_loss, slots=True, accumulate=2)
+        compare(daemon.socket, 2, models.MLP, models.sgd, models.mlp_loss, stage=2)
+
+
+if __name__ == "__main__":
+    support.main()

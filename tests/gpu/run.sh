@@ -63,7 +63,7 @@ if [ "$gpus" -lt 4 ]; then
 	done
 	commands+=("$four $stress --seconds $seconds")
 fi
-commands+=("$strict" "$comm" tests/gpu/examples.sh tests/gpu/shrink.sh "$stress --seconds $seconds" "$stress --seconds $seconds --kill" "$stress --seconds $seconds --strict")
+commands+=("$strict" "$comm" tests/gpu/examples.sh tests/gpu/shrink.sh tests/gpu/torch.sh "$stress --seconds $seconds" "$stress --seconds $seconds --kill" "$stress --seconds $seconds --strict")
 [ "${WITHOUT_LOAD:-0}" = 1 ] || commands+=("$stress --seconds $seconds --load gemm:8192")
 BUILD=$folder TEST_TIMEOUT=$((seconds + 300)) JOBS=1 tests/run.sh "${commands[@]}"
 status=$?

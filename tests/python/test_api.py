@@ -83,7 +83,7 @@ class Declarations(unittest.TestCase):
 
     def test_fields(self) -> None:
         """a structure refuses a field that it does not have"""
-        with self.assertRaisesRegex(TypeError, "tag, uses"):
+        with self.assertRaisesRegex(TypeError, "tag, scope"):
             zerod.GatherOptions(tags="x")
         self.assertEqual(zerod.GatherOptions().struct_size, zerod.structs.ctypes.sizeof(zerod.GatherOptions))
 
@@ -256,9 +256,14 @@ class Steps(unittest.TestCase):
             bucket.reserve(unit, entry)
             bucket.memory(entry, unit).numpy()[:] = np.arange(300) * (group.rank + 1)
             bucket.submit(entry.id, None, mean)
+            lent = unit.reduce_wait()
             group.backward_end()
             info = group.step_begin()
             self.assertEqual((info.step, info.overflow), (1, 0))
+            self.assertEqual(lent.data, unit.target().data)
+            self.assertEqual(group.step_norms([unit]), [info.norm_squared])
+            with self.assertRaises(zerod.InvalidState):
+                group.step_scalars()
             shard = unit.shard()
             master = unit.target_memory().numpy().copy()
             expected = 1.5 * np.arange(300, dtype=np.float32)[shard.offset_numel:][: shard.true_numel]

@@ -103,8 +103,9 @@ class Client:
     """
 
     def __init__(self, socket_path: Optional[str] = None, name: Optional[str] = None, deadline_ms: int = 0,
-                 strict: bool = False) -> None:
-        options = s.Options(socket_path=socket_path, name=name, deadline_ms=deadline_ms, strict=int(strict))
+                 strict: bool = False, poison: bool = False) -> None:
+        options = s.Options(socket_path=socket_path, name=name, deadline_ms=deadline_ms, strict=int(strict),
+                            poison=int(poison))
         handle = c_void_p()
         self.handle: Optional[int] = None
         self.check(calls.connect(byref(options), byref(handle)))
@@ -234,10 +235,10 @@ class Client:
         self.check(calls.alloc(self.handle, byref(asked), byref(handle), byref(data)))
         return Allocation(self, handle.value or 0, data.value or 0, nbytes)
 
-    def unique_id(self, local_world_size: int) -> bytes:
+    def unique_id(self, local_world_size: int, deadline_ms: int = 0) -> bytes:
         """For a group that spans daemons: one rank makes it, all ranks give it to join()."""
         made = s.UniqueId()
-        self.check(calls.unique_id(self.handle, local_world_size, byref(made)))
+        self.check(calls.unique_id(self.handle, local_world_size, wait_options(deadline_ms), byref(made)))
         return bytes(made)
 
     def join(self, job: str, world_size: int = 1, rank: int = 0, device: int = 0, unique_id: Optional[bytes] = None,
@@ -254,19 +255,19 @@ class Client:
 
     # ---- Scopes ----
 
-    def forward_end(self, scope: int, grad: bool = False, streams: Streams = None) -> None:
+    def forward_end(self, scope: int, grad: bool = False, streams: Streams = None, deadline_ms: int = 0) -> None:
         """Ends a scope's forward; with grad it becomes a claim until claim_end()."""
-        self.check(calls.forward_end(self.handle, scope, int(grad), *stream_array(streams)))
+        self.check(calls.forward_end(self.handle, scope, int(grad), *stream_array(streams), wait_options(deadline_ms)))
 
-    def claim_end(self, claim: int, streams: Streams = None) -> None:
-        self.check(calls.claim_end(self.handle, claim, *stream_array(streams)))
+    def claim_end(self, claim: int, streams: Streams = None, deadline_ms: int = 0) -> None:
+        self.check(calls.claim_end(self.handle, claim, *stream_array(streams), wait_options(deadline_ms)))
 
     def scope_abandon(self, scope: int, streams: Streams = None) -> None:
         """Drops an open scope, with all nested in it, or a claim."""
         self.check(calls.scope_abandon(self.handle, scope, *stream_array(streams)))
 
-    def context_end(self, context: int, streams: Streams = None) -> None:
-        self.check(calls.context_end(self.handle, context, *stream_array(streams)))
+    def context_end(self, context: int, streams: Streams = None, deadline_ms: int = 0) -> None:
+        self.check(calls.context_end(self.handle, context, *stream_array(streams), wait_options(deadline_ms)))
 
 
 class _Corked:

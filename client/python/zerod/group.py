@@ -22,11 +22,11 @@ class Group:
         self.rank = rank
         self.world_size = world_size
 
-    def leave(self) -> None:
-        """What this rank holds in the group is freed; its units and buckets become invalid."""
-        handle, self.handle = self.handle, None
-        if handle and self.client.handle:
-            self.client.check(calls.group_leave(handle))
+    def leave(self, deadline_ms: int = 0) -> None:
+        """What this rank holds in the group is freed; its units and buckets become invalid. After Deadline: repeat."""
+        if self.handle and self.client.handle:
+            self.client.check(calls.group_leave(self.handle, wait_options(deadline_ms)))
+        self.handle = None
 
     def __enter__(self) -> "Group":
         return self
@@ -165,17 +165,18 @@ class Group:
         """backward_end() that returns a ticket for Client.complete() at once."""
         return self._ticketed(calls.backward_end, options)
 
-    def backward_abandon(self, streams: Streams = None) -> None:
+    def backward_abandon(self, streams: Streams = None, deadline_ms: int = 0) -> None:
         """Gives up all backwards since the last step, for all ranks."""
-        self.client.check(calls.backward_abandon(self.handle, *stream_array(streams)))
+        self.client.check(calls.backward_abandon(self.handle, *stream_array(streams), wait_options(deadline_ms)))
 
     def step_begin(self, deadline_ms: int = 0) -> s.StepInfo:
         """Waits until every rank has called it, and returns what they agree on."""
         info = s.StepInfo()
-        self.client.check(calls.step_begin(self.handle, wait_options(deadline_ms), byref(info), None))
+        options = s.StepOptions(deadline_ms=deadline_ms)
+        self.client.check(calls.step_begin(self.handle, options, byref(info), None))
         return info
 
-    def step_begin_ticket(self, options: Optional[s.WaitOptions] = None) -> int:
+    def step_begin_ticket(self, options: Optional[s.StepOptions] = None) -> int:
         """step_begin() with a ticket: Client.complete(ticket, stream), then targets, and step_get()."""
         ticket = c_uint64()
         self.client.check(calls.step_begin(self.handle, options, None, byref(ticket)))
@@ -187,8 +188,20 @@ class Group:
         self.client.check(calls.step_get(self.handle, wait_options(deadline_ms), byref(info)))
         return info
 
-    def step_end(self, streams: Streams = None) -> None:
-        self.client.check(calls.step_end(self.handle, *stream_array(streams)))
+    def step_norms(self, units: Sequence[Unit], deadline_ms: int = 0) -> list[float]:
+        """The squared norm of each unit's gradient in the last step, over all ranks."""
+        norms = (c_double * len(units))()
+        self.client.check(calls.step_norms_get(self.handle, *handle_array(units), wait_options(deadline_ms), norms))
+        return list(norms)
+
+    def step_scalars(self) -> s.StepScalars:
+        """Where the result of a step is that was begun with StepFlags.SCALARS, for kernels."""
+        scalars = s.StepScalars()
+        self.client.check(calls.step_scalars_get(self.handle, byref(scalars)))
+        return scalars
+
+    def step_end(self, streams: Streams = None, deadline_ms: int = 0) -> None:
+        self.client.check(calls.step_end(self.handle, *stream_array(streams), wait_options(deadline_ms)))
 
     def _ticketed(self, call: Any, options: Any) -> int:
         ticket = c_uint64()

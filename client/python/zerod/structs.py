@@ -121,6 +121,14 @@ class SkipFlags(enum.IntFlag):
     DETACHED = 1
 
 
+class BackwardFlags(enum.IntFlag):
+    DETACHED = 1
+
+
+class StepFlags(enum.IntFlag):
+    SCALARS = 1
+
+
 class BackwardEndFlags(enum.IntFlag):
     SKIP_REST = 1
 
@@ -166,8 +174,8 @@ class Struct(ctypes.Structure):
 
 
 class Options(Struct):
-    _fields_ = [("struct_size", c_size_t), ("socket_path", c_char_p), ("name", c_char_p), ("deadline_ms", c_uint32),
-                ("strict", c_int)]
+    _fields_ = [("struct_size", c_size_t), ("socket_path", c_char_p), ("name", c_char_p),
+                ("deadline_ms", c_uint32), ("strict", c_int), ("poison", c_int), ("reserved", c_uint32)]
 
 
 class WaitOptions(Struct):
@@ -177,8 +185,9 @@ class WaitOptions(Struct):
 class DeviceInfo(Struct):
     """Bytes of one device; `name` is bytes: "host0", or the GPU's UUID."""
 
-    _fields_ = [("struct_size", c_size_t), ("index", c_uint32), ("name", c_char * 64), ("arena_bytes", c_uint64),
-                ("allocated_bytes", c_uint64), ("gathered_bytes", c_uint64), ("peak_bytes", c_uint64)]
+    _fields_ = [("struct_size", c_size_t), ("index", c_uint32), ("reserved", c_uint32), ("name", c_char * 64),
+                ("arena_bytes", c_uint64), ("allocated_bytes", c_uint64), ("gathered_bytes", c_uint64),
+                ("peak_bytes", c_uint64)]
 
 
 class UniqueId(ctypes.Structure):
@@ -189,9 +198,9 @@ class UniqueId(ctypes.Structure):
 
 class GroupOptions(Struct):
     _fields_ = [("struct_size", c_size_t), ("job", c_char_p), ("group", c_char_p), ("world_size", c_uint32),
-                ("rank", c_uint32), ("device", c_uint32), ("flags", c_uint32), ("deadline_ms", c_uint32),
-                ("unique_id", ctypes.POINTER(UniqueId)), ("local_world_size", c_uint32), ("collectives", c_int),
-                ("device_uuid", c_char_p)]
+                ("local_world_size", c_uint32), ("rank", c_uint32), ("device", c_uint32),
+                ("device_uuid", c_char_p), ("unique_id", ctypes.POINTER(UniqueId)), ("collectives", c_int),
+                ("flags", c_uint32), ("deadline_ms", c_uint32), ("reserved", c_uint32)]
 
 
 class GroupInfo(Struct):
@@ -202,11 +211,11 @@ class View(Struct):
     """A tensor inside a unit: `offset_numel` elements from its start. Made by `view()`."""
 
     _fields_ = [("struct_size", c_size_t), ("name", c_char_p), ("offset_numel", c_uint64), ("ndim", c_uint32),
-                ("shape", c_uint64 * MAX_DIMS)]
+                ("reserved", c_uint32), ("shape", c_uint64 * MAX_DIMS)]
 
 
 class UnitOptions(Struct):
-    _fields_ = [("struct_size", c_size_t), ("name", c_char_p), ("dtype", c_int), ("numel", c_uint64),
+    _fields_ = [("struct_size", c_size_t), ("name", c_char_p), ("numel", c_uint64), ("dtype", c_int),
                 ("nviews", c_uint32), ("views", ctypes.POINTER(View)), ("slot", c_uint32), ("flags", c_uint32),
                 ("deadline_ms", c_uint32), ("reserved", c_uint32)]
 
@@ -230,8 +239,8 @@ class Source(Struct):
 class GatherOptions(Struct):
     """`scope` is the number that `Group.forward_begin()` or `Group.context()` gave."""
 
-    _fields_ = [("struct_size", c_size_t), ("tag", c_char_p), ("uses", c_uint32), ("version", c_uint64),
-                ("flags", c_uint32), ("deadline_ms", c_uint32), ("scope", c_uint64)]
+    _fields_ = [("struct_size", c_size_t), ("tag", c_char_p), ("scope", c_uint64), ("version", c_uint64),
+                ("uses", c_uint32), ("flags", c_uint32), ("deadline_ms", c_uint32), ("reserved", c_uint32)]
 
 
 class ReleaseOptions(Struct):
@@ -240,12 +249,11 @@ class ReleaseOptions(Struct):
 
 class BackwardOptions(Struct):
     _fields_ = [("struct_size", c_size_t), ("stage", c_uint32), ("boundary", c_int), ("target_dtype", c_int),
-                ("deadline_ms", c_uint32)]
+                ("deadline_ms", c_uint32), ("flags", c_uint32), ("reserved", c_uint32)]
 
 
 class BucketOptions(Struct):
-    _fields_ = [("struct_size", c_size_t), ("dtype", c_int), ("slot_bytes", c_uint64), ("nslots", c_uint32),
-                ("reserved", c_uint32)]
+    _fields_ = [("struct_size", c_size_t), ("dtype", c_int), ("nslots", c_uint32), ("slot_bytes", c_uint64)]
 
 
 class ReserveOptions(Struct):
@@ -263,7 +271,8 @@ class Entry(Struct):
 
 class ReduceOptions(Struct):
     _fields_ = [("struct_size", c_size_t), ("op", c_int), ("prescale", c_float), ("flags", c_uint32),
-                ("deadline_ms", c_uint32), ("nabsent", c_uint32), ("absent", ctypes.POINTER(c_uint32))]
+                ("deadline_ms", c_uint32), ("nabsent", c_uint32), ("reserved", c_uint32),
+                ("absent", ctypes.POINTER(c_uint32))]
 
 
 class SkipOptions(Struct):
@@ -274,11 +283,21 @@ class BackwardEndOptions(Struct):
     _fields_ = [("struct_size", c_size_t), ("flags", c_uint32), ("deadline_ms", c_uint32)]
 
 
+class StepOptions(Struct):
+    _fields_ = [("struct_size", c_size_t), ("flags", c_uint32), ("deadline_ms", c_uint32)]
+
+
+class StepScalars(Struct):
+    """Addresses of two float32 on the device: 1 after an overflow, else 0; and the squared norm."""
+
+    _fields_ = [("struct_size", c_size_t), ("overflow", c_void_p), ("norm_squared", c_void_p)]
+
+
 class StepInfo(Struct):
     """What the ranks agreed on; `abandoned_rank` counts where `abandoned` is 1."""
 
-    _fields_ = [("struct_size", c_size_t), ("step", c_uint64), ("overflow", c_int), ("norm_squared", c_double),
-                ("abandoned", c_int), ("abandoned_rank", c_uint32)]
+    _fields_ = [("struct_size", c_size_t), ("step", c_uint64), ("norm_squared", c_double), ("overflow", c_int),
+                ("abandoned", c_int), ("abandoned_rank", c_uint32), ("reserved", c_uint32)]
 
 
 class Target(Struct):
@@ -289,8 +308,9 @@ class Target(Struct):
 
 
 class AllocOptions(Struct):
-    _fields_ = [("struct_size", c_size_t), ("job", c_char_p), ("name", c_char_p), ("device", c_uint32),
-                ("bytes", c_uint64), ("alignment", c_uint64), ("deadline_ms", c_uint32), ("flags", c_uint32)]
+    _fields_ = [("struct_size", c_size_t), ("job", c_char_p), ("name", c_char_p), ("bytes", c_uint64),
+                ("alignment", c_uint64), ("device", c_uint32), ("flags", c_uint32), ("deadline_ms", c_uint32),
+                ("reserved", c_uint32)]
 
 
 def view(name: str, offset_numel: int, shape: tuple[int, ...]) -> View:

@@ -121,8 +121,18 @@ class Unit:
         if status:
             raise failed(status, self._client)
 
+    def reduce_wait(self, stream: Optional[Stream] = None, deadline_ms: int = 0) -> s.Target:
+        """The reduced slice before the step, behind this rank's submit or skip of the unit.
+
+        The stream (None: the caller) waits for the sum. LookupError: all ranks have skipped the unit.
+        """
+        target = s.Target()
+        self._check(calls.reduce_wait(self.handle, wait_options(deadline_ms),
+                                      None if stream is None else stream.handle, byref(target)))
+        return target
+
     def target(self) -> s.Target:
-        """The reduced slice, between step_begin and step_end. InvalidState outside."""
+        """The reduced slice, between step_begin and step_end, or while reduce_wait() has lent it."""
         target = s.Target()
         self._check(calls.target_get(self.handle, byref(target)))
         return target
@@ -142,9 +152,9 @@ class Unit:
     def set_frozen(self, frozen: bool) -> None:
         self._check(calls.unit_set_frozen(self.handle, int(frozen)))
 
-    def unregister(self) -> None:
+    def unregister(self, deadline_ms: int = 0) -> None:
         """InvalidState while the unit is leased, updated or reduced."""
-        self._check(calls.unit_unregister(self.handle))
+        self._check(calls.unit_unregister(self.handle, wait_options(deadline_ms)))
 
     def _check(self, status: int) -> None:
         if status:

@@ -230,7 +230,7 @@ int zerod_publish_from(const struct zerod_source *sources, uint32_t count, enum 
 {
 	struct zerod_publish_options options;
 	zerod_unit *units[ZD_MAX_UNITS_PER_REQUEST];
-	struct zc_unit_list list = {.count = 0};
+	struct zc_unit_list list; /* large: only what is used is written */
 	struct zd_err *err;
 	int rc;
 

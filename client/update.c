@@ -353,7 +353,7 @@ int zerod_update_begin(zerod_unit *const *units, uint32_t count, const struct ze
 {
 	uint32_t deadline_ms;
 	uint64_t deadline_ns;
-	struct zc_unit_list list = {.count = 0};
+	struct zc_unit_list list; /* large: only what is used is written */
 	struct zd_err *err;
 	int rc = zc_update_take(units, count, &list, &err);
 
@@ -518,7 +518,7 @@ int zerod_publish(zerod_unit *const *units, uint32_t count, zerod_stream *const 
                   const struct zerod_publish_options *given, zerod_ticket *ticket)
 {
 	struct zerod_publish_options options;
-	struct zc_unit_list list = {.count = 0};
+	struct zc_unit_list list; /* large: only what is used is written */
 	struct zd_err *err;
 	int rc = zc_update_take(units, count, &list, &err);
 

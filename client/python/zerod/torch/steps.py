@@ -45,6 +45,8 @@ class StepAbandoned(RuntimeError):
 class Steps:
     """The part of Model that is about gradients."""
 
+    bucket_bytes = 32 << 20  # of a slot, of two
+
     group: zerod.Group
     client: zerod.Client
     units: "list[FlatUnit]"
@@ -110,7 +112,7 @@ class Steps:
         bucket = self._buckets.get(dtype)
         if bucket is None:
             whole = sum(unit.shard.padded_numel for unit in self.units) * dtype.itemsize
-            bucket = self.group.bucket(DTYPES[dtype], slot_bytes=min(32 << 20, whole))
+            bucket = self.group.bucket(DTYPES[dtype], slot_bytes=min(self.bucket_bytes, whole))
             self._buckets[dtype] = bucket
         return bucket
 

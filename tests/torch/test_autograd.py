@@ -478,7 +478,7 @@ class Experts(unittest.TestCase):
     def test_small_buckets(self) -> None:
         """buckets with room for one expert: ranks that wait for each other's skips still come to the same sums"""
         def make() -> nn.Module:
-            Steps.bucket_bytes = 1 << 12
+            Steps.bucket_bytes = 24 << 10
             module = models.MLP()
             for layer in module.layers:
                 layer.append(MoE())

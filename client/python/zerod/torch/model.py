@@ -394,6 +394,9 @@ class Model(Steps):
 
     def settle(self) -> None:
         """Before a forward: whatever the last step or backward has left is ended."""
+        failure, self.deferred_failure = self.deferred_failure, None
+        if failure is not None:
+            raise failure
         if not self.in_backward and (self.backward_blocks or self.reducing):
             self.backward_failed()
         if self.scope and self.outermost is None:

@@ -61,13 +61,12 @@ class Steps:
         self.step_open = False
         self.updating = False
         self.stepped: set[int] = set()
-        self.deferred: "list[FlatUnit]" = []
         self.deferred_failure: Optional[Exception] = None
         self.usage: Optional[zerod.Unit] = None
         self.load_depth = 0  # of load_state_dict()s that run: slices may be written
         self.unused: list[set[int]] = []
         self._info: Optional[s.StepInfo] = None
-        self._buckets: dict[torch.dtype, zerod.Bucket] = {}
+        self._buckets: dict[tuple[torch.dtype, bool], zerod.Bucket] = {}
 
     def _init_gradients(self: "Model") -> None:
         count = 0
@@ -96,7 +95,6 @@ class Steps:
             self.window = 0
         self.group.backward_begin(self._backward)
         self.reducing = True
-        self.deferred.clear()
 
     def _wanted(self: "Model") -> bool:
         """Whether a program still holds gradients of the open window: zero_grad() takes all of them away."""
@@ -108,12 +106,13 @@ class Steps:
         if ticket:
             self.client.complete(ticket)
 
-    def _bucket(self: "Model", dtype: torch.dtype) -> zerod.Bucket:
-        bucket = self._buckets.get(dtype)
+    def _bucket(self: "Model", dtype: torch.dtype, beside: bool = False) -> zerod.Bucket:
+        """The bucket for gradients of a dtype; or one whose slots are so small that each has a buffer of its own."""
+        bucket = self._buckets.get((dtype, beside))
         if bucket is None:
             whole = sum(unit.shard.padded_numel for unit in self.units) * dtype.itemsize
-            bucket = self.group.bucket(DTYPES[dtype], slot_bytes=min(self.bucket_bytes, whole))
-            self._buckets[dtype] = bucket
+            bucket = self.group.bucket(DTYPES[dtype], slot_bytes=256 if beside else min(self.bucket_bytes, whole))
+            self._buckets[dtype, beside] = bucket
         return bucket
 
     def submit(self: "Model", unit: "FlatUnit") -> None:
@@ -126,11 +125,11 @@ class Steps:
         try:
             address = bucket.reserve(unit.unit, entry, self._reserve)
         except zerod.InvalidState as error:
-            if error.status != s.Status.CAPACITY or unit in self.deferred:
+            if error.status != s.Status.CAPACITY:
                 raise
-            # Ranks use different units, and wait for each other's: at the backward's end they say which they skip.
-            self.deferred.append(unit)
-            return
+            # Ranks use different units, and each waits for the other to say which it skips: room outside of the slots.
+            bucket = self._bucket(self.gradient_dtype(unit), beside=True)
+            address = bucket.reserve(unit.unit, entry, self._reserve)
         views = unit.entries(address)
         into, given, absent = [], [], []
         for index, leaf in enumerate(unit.leaves):
@@ -164,10 +163,6 @@ class Steps:
         if not (self.reducing or rest):
             return
         self.begin_reduce()
-        if self.deferred:
-            for unit in self.trainable:
-                if not unit.submitted and unit not in rest:
-                    unit.unit.skip()
         for unit in rest:
             self.submit(unit)
         self._submit_usage()

@@ -8,6 +8,7 @@
 
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "base/mem.h"
 
@@ -59,7 +60,8 @@ static void enqueue(struct forward *f, uint32_t i)
 /* The stream goes on, and has seen every layer's weights. */
 static void run(struct forward *f, uint32_t count)
 {
-	contract_unblock(f->gate);
+	if (f->gate)
+		contract_unblock(f->gate);
 	contract_sync(f->rank, f->stream);
 	for (uint32_t i = 0; i < count; i++)
 		CHECK_BYTES(contract_bytes_are(&f->units[i], f->seen[i], 1));
@@ -74,14 +76,15 @@ static void close_forward(struct forward *f)
 
 /* ---- Streams that stand still -------------------------------------------------------------------------- */
 
-static void leave(struct contract_rank *rank, void *arg)
+/* The driver unmaps a rank's memory when all streams of the process have run, and ranks share one here. */
+static bool on_gpus(void)
 {
-	(void)arg;
-	contract_leave(rank);
+	const char *backend = getenv("ZEROD_TEST_BACKEND");
+
+	return backend && strcmp(backend, "cuda") == 0;
 }
 
-/* The copies of most layers have not begun when the rank goes whose shards they read. On a GPU its memory is
- * unmapped when all streams of the process have run, since ranks share one here. */
+/* The copies of most layers have not begun when the rank goes whose shards they read; on GPUs they may have. */
 static void test_a_peer_dies_under_a_forward(void **state)
 {
 	struct forward f;
@@ -91,10 +94,13 @@ static void test_a_peer_dies_under_a_forward(void **state)
 	open_forward(&f, NULL, NUMEL, true, UNITS);
 	for (uint32_t i = 0; i < UNITS - 1; i++)
 		enqueue(&f, i);
-	struct contract_task *leaving = contract_start(&f.c->ranks[1], leave, NULL);
+	if (on_gpus()) {
+		contract_unblock(f.gate);
+		f.gate = NULL;
+	}
+	contract_leave(&f.c->ranks[1]);
 	AWAIT(zerod_gather(f.units[UNITS - 1].at[0], NULL, f.stream, NULL) == ZEROD_E_PEER_LOST);
 	run(&f, UNITS - 1);
-	contract_finish(leaving);
 	close_forward(&f);
 }
 

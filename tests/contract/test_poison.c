@@ -168,10 +168,10 @@ static void test_others_are_not_filled(void **state)
 	const void *stale, *view;
 
 	(void)state;
-	view = contract_gather(&c->ranks[1], &unit, NULL);
-	contract_release(&c->ranks[1], &unit, NULL);
 	stale = contract_gather(&c->ranks[0], &unit, NULL);
+	view = contract_gather(&c->ranks[1], &unit, NULL);
 	contract_release(&c->ranks[0], &unit, NULL);
+	contract_release(&c->ranks[1], &unit, NULL); /* nobody takes its memory after that */
 	await_fills(c);
 	CHECK_BYTES(shows_nan(&unit, stale));
 	CHECK_BYTES(shows_version(&unit, view, 1));

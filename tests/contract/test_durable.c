@@ -148,8 +148,8 @@ static void be_told(struct contract_rank *rank)
 	FAILS(rank->client, zerod_backward_begin(rank->group, NULL), ZEROD_E_PEER_LOST, "rank 0");
 }
 
-/* What a commit has made is there after a death, state and weights; a death inside an update is torn, and says
- * so, although the state's bytes are there. */
+/* What a commit has made is there after a death, state and weights; a death inside an update is torn, and
+ * says so, although the state's bytes are there. */
 static void test_state_is_in_the_commit(void **state)
 {
 	contract_needs(CONTRACT_ONE_SIDED);

@@ -156,7 +156,7 @@ void zd_sim_owner_check(struct zd_sim_world *world, const struct zd_location *at
 #define WRITES    (BIT(ZD_SIM_ITEM_GRADIENT) | BIT(ZD_SIM_ITEM_WRITE))
 #define USES      (WRITES | BIT(ZD_SIM_ITEM_TARGET) | BIT(ZD_SIM_ITEM_READ))
 
-/* Does the stream wait for the grant of an update of that shard: it writes it when nothing reads it any more. */
+/* Does the stream wait for the grant of an update of that shard, so that it writes when no reader is left. */
 static bool waits_to_write(const struct zd_sim_session *session, const struct zd_sim_item *item,
                            const struct zd_location *at)
 {

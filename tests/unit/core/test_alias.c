@@ -339,8 +339,8 @@ static const struct zd_reply *grant(struct rig *rig)
 	return core_expect(rig->core, update_ahead(rig, 0), 0);
 }
 
-/* A whole step ahead of the streams: the update waits for consumers, the publish for both, the next gather for
- * all of them, and no request does. */
+/* A whole step ahead of the streams: the update waits for consumers, the publish for both, the next gather
+ * for all of them, and no request does. */
 static void test_step_ahead_of_its_streams(void **state)
 {
 	struct rig rig;

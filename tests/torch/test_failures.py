@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import os
-import re
 import signal
 import unittest
 from typing import Any, Callable
@@ -226,6 +225,37 @@ class Mistakes(unittest.TestCase):
                 results = harness.ranks(daemon.socket, 2, body)
                 self.assertEqual([result[0] for result in results], ["Mismatch", "Mismatch"])
                 self.assertRegex(results[0][1], "ranks 0 and 1 have different models: unit [0-9]+ of rank 0 is .*")
+
+    def test_no_room(self) -> None:
+        """a model that does not fit, and gradients that do not: OutOfMemory with the sizes"""
+        with support.Daemon(devices=1, arena="1M") as small:
+            def body(rank: int) -> Any:
+                try:
+                    zt.shard(nn.Sequential(nn.Linear(1000, 1000)))
+                except MemoryError as error:
+                    return str(error)
+
+            self.assertRegex(harness.ranks(small.socket, 1, body)[0], "NO_MEMORY.*[0-9]")
+
+            def in_backward(rank: int) -> Any:
+                module = zt.shard(nn.Sequential(nn.Linear(400, 400)))
+                try:
+                    module(torch.ones(2, 400)).sum().backward()
+                except MemoryError as error:
+                    return str(error), module._zerod_model.client.device(0).gathered_bytes
+
+            text, gathered = harness.ranks(small.socket, 1, in_backward)[0]
+            self.assertRegex(text, "NO_MEMORY.*[0-9]")
+            self.assertEqual(gathered, 0)
+
+    def test_old_torch(self) -> None:
+        """a torch that is too old is refused by its number"""
+        from unittest import mock
+
+        from zerod.torch import environment
+
+        with mock.patch.object(torch, "__version__", "2.3.1+cpu"), self.assertRaisesRegex(ImportError, "2.4.*2.3.1"):
+            environment.check_torch()
 
     def test_backward_counts(self) -> None:
         """ranks with different numbers of backwards: Mismatch names both"""

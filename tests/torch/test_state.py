@@ -3,7 +3,6 @@
 """Whole and sharded state, checkpoints over other numbers of ranks, clipping, loss scaling, schedulers."""
 from __future__ import annotations
 
-import os
 import tempfile
 import unittest
 from typing import Any
@@ -168,6 +167,27 @@ class Checkpoints(unittest.TestCase):
             expected = dict(harness.seeded(models.GPT).state_dict())
             del expected["head.weight"]
             same(state["model"], expected)
+
+
+class Groups(unittest.TestCase):
+    def test_process_groups(self) -> None:
+        """a model sharded over each of two process groups, and one over all ranks"""
+        with tempfile.TemporaryDirectory() as folder:
+            def body(rank: int) -> Any:
+                with_gloo(folder, rank, 4)
+                pairs = [torch.distributed.new_group([0, 2]), torch.distributed.new_group([1, 3])]
+                part = harness.shard(harness.seeded(models.MLP), process_group=pairs[rank % 2])
+                everywhere = harness.shard(harness.seeded(models.MLP))
+                for module, number in ((part, rank // 2), (everywhere, rank)):
+                    harness.train(module, models.sgd(module), models.mlp_loss, number, 3)
+                torch.distributed.destroy_process_group()
+                return harness.slices(part), harness.slices(everywhere)
+
+            results = harness.ranks(daemon.socket, 4, body)
+        for parts, world in (([results[0][0], results[2][0]], 2), ([results[1][0], results[3][0]], 2),
+                             ([result[1] for result in results], 4)):
+            expected = harness.alone(lambda: harness.reference(models.MLP, models.sgd, models.mlp_loss, world, 3)[1])
+            same(harness.whole(parts), expected)
 
 
 class Gradients(unittest.TestCase):

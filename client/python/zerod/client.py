@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import ctypes
 from ctypes import byref, c_uint64, c_void_p
-from typing import Any, Callable, Iterable, Optional, Sequence, Union
+from typing import TYPE_CHECKING, Any, Callable, Iterable, Optional, Sequence, Union
 
 from . import structs as s
 from .errors import ZerodError
 from .library import calls, failed
 from .memory import KDLCPU, KDLCUDA, Memory
+
+if TYPE_CHECKING:
+    from .group import Group
 
 _wait = calls.wait
 _wait_many = calls.wait_many

@@ -8,27 +8,27 @@ from typing import Any, Iterator, Optional
 import torch
 from torch import nn
 
-import zerod
 from zerod import structs as s
 
 from . import clip, optimizer, state, whole
 from . import summary as summaries
-from .environment import DTYPES, environment, job_name, rank_and_world
+from .environment import DTYPES, environment, job_name, members
 from .layout import Policy, check_same, plan
 from .model import Model, Settings
 
 
 def shard(module: nn.Module, policy: Policy = None, param_dtype: Optional[torch.dtype] = None,
           reduce_dtype: Optional[torch.dtype] = None, persist_below: int = 0, prefetch: int = 1, slots: bool = False,
-          stage: int = 3, op: str = "mean", job: Optional[str] = None, name: Optional[str] = None,
-          deadline_ms: int = 0) -> nn.Module:
+          stage: int = 3, op: str = "mean", process_group: Any = None, job: Optional[str] = None,
+          name: Optional[str] = None, deadline_ms: int = 0) -> nn.Module:
     """Shards the module's parameters over all ranks, in place, and returns it. Every rank calls it.
 
     policy: which modules are gathered as a whole: classes, names, modules, or a function of (name, module). None:
     every module in a ModuleList or Sequential. param_dtype: what is gathered and computed with; the optimizer then
     works on masters of the parameters' own dtype. reduce_dtype: of gradients on their way. persist_below: units of
     fewer elements stay gathered. prefetch: how many blocks are gathered ahead. stage: 3; 2 keeps the weights between
-    forward and backward. op: "mean" or "sum" over ranks.
+    forward and backward. op: "mean" or "sum" over ranks. process_group: of torch.distributed, or a DeviceMesh of one
+    dimension: the ranks of this one shard the module, instead of all; its backend is not used.
 
     All ranks get the weights of rank 0. Mismatch where ranks have different models; ConnectionFailed without a
     daemon; OutOfMemory with the sizes.
@@ -43,9 +43,9 @@ def shard(module: nn.Module, policy: Policy = None, param_dtype: Optional[torch.
     for dtype in {unit.dtype for block in plans for unit in block.units}:
         if dtype not in DTYPES:
             raise ValueError(f"parameters of {dtype} cannot be sharded")
-    rank, world = rank_and_world()
-    group = env.client.join(job=job or job_name(), group=name or f"model{env.models}", world_size=world, rank=rank,
-                            deadline_ms=deadline_ms, **env.place(rank))
+    rank, world, ranks = members(process_group)
+    group = env.client.join(job=job or job_name(), group=(name or f"model{env.models}") + ranks, world_size=world,
+                            rank=rank, deadline_ms=deadline_ms, **env.place(rank))
     env.models += 1
     check_same(group, plans)
     optimizer.register()

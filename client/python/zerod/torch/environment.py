@@ -31,7 +31,6 @@ DTYPES = {
     torch.uint8: DType.UINT8,
     torch.bool: DType.BOOL,
 }
-TORCH_DTYPES = {value: key for key, value in DTYPES.items()}
 
 
 def check_torch() -> None:
@@ -99,8 +98,15 @@ def _close() -> None:
         _environment.client.close()
 
 
-def rank_and_world() -> tuple[int, int]:
-    return int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
+def members(process_group: Any) -> tuple[int, int, str]:
+    """(rank, world, a suffix that names this group among others of the job): of all ranks where it is None."""
+    if process_group is None:
+        return int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1")), ""
+    import torch.distributed as dist
+
+    group = process_group.get_group() if hasattr(process_group, "get_group") else process_group
+    ranks = dist.get_process_group_ranks(group)
+    return dist.get_rank(group), len(ranks), f"@{min(ranks)}-{max(ranks)}x{len(ranks)}"
 
 
 def job_name() -> str:

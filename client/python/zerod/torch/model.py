@@ -27,7 +27,7 @@ import zerod
 from zerod import structs as s
 
 from . import hooks
-from .environment import DTYPES, Environment
+from .environment import Environment
 from .layout import BlockPlan
 from .steps import Steps
 from .unit import Block, FlatUnit
@@ -116,8 +116,8 @@ class Model(Steps):
         self._init_gradients()
 
     def group_loads(self) -> bool:
-        """Whether rank 0's weights can be given to all ranks: inside one daemon."""
-        return True
+        """Whether rank 0's weights are to be given to other ranks."""
+        return self.world > 1
 
     def _device_index(self) -> int:
         """The daemon's number of this rank's device."""

@@ -273,8 +273,9 @@ class Steps:
         here = set.intersection(*self.unused)
         if not here or self.usage is None:
             return here
-        if self.environment.stream() is not None:
-            self.environment.stream().synchronize()
+        stream = self.environment.stream()
+        if stream is not None:
+            stream.synchronize()
         try:
             target = self.usage.target()
         except zerod.InvalidState:

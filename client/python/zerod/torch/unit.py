@@ -20,7 +20,7 @@ import zerod
 from zerod import structs as s
 from zerod.library import calls
 
-from .environment import DTYPES, TORCH_DTYPES
+from .environment import DTYPES
 from .layout import BlockPlan, Member, UnitPlan
 from .parameter import ShardedGradient, ShardedParameter
 from .tensors import Places, tensor_at
@@ -325,7 +325,7 @@ class Block:
                 data.value = unit.unit.gather(stream, _NO_SLOT)
             elif status:
                 raise model.client.error(status)
-            unit.place(data.value)
+            unit.place(data.value or 0)
         self.held += 1
         model.counts.gathers += len(self.units)
 
@@ -373,7 +373,7 @@ class Block:
         if self.in_backward:
             return
         model = self.model
-        ahead = ()
+        ahead: tuple[Block, ...] = ()
         last = model.last_backward
         if last is not None and last is not self:
             last.next_backward = self

@@ -121,8 +121,7 @@ def save(path: str, module: nn.Module, optimizer: Optional[torch.optim.Optimizer
     """
     import torch.distributed.checkpoint as dcp
 
-    dcp.save({**state_dict(module, optimizer), **({"extra": extra} if extra else {})}, checkpoint_id=path,
-             no_dist=not torch.distributed.is_initialized())
+    dcp.save({**state_dict(module, optimizer), **({"extra": extra} if extra else {})}, checkpoint_id=path)
 
 
 def load(path: str, module: nn.Module, optimizer: Optional[torch.optim.Optimizer] = None, **extra: Any) -> dict[str, Any]:
@@ -137,7 +136,7 @@ def load(path: str, module: nn.Module, optimizer: Optional[torch.optim.Optimizer
         state.make_state(model, optimizer)
     asked = {**state_dict(module, optimizer), **({"extra": extra} if extra else {})}
     with whole.loading(model):
-        dcp.load(asked, checkpoint_id=path, no_dist=not torch.distributed.is_initialized())
+        dcp.load(asked, checkpoint_id=path)
     if optimizer is not None:
         state.load_optimizer_state(model, optimizer, asked["optimizer"])
     return asked.get("extra", {})

@@ -7,15 +7,44 @@ it counts what is saved, keeps none of it, and runs the forward again in the bac
 """
 from __future__ import annotations
 
+import threading
 from typing import Any, Callable, Optional
 
 import torch
 
 from .unit import FlatUnit, storages
 
-_top = torch._C._autograd._top_saved_tensors_default_hooks
-_push = torch._C._autograd._push_saved_tensors_default_hooks
-_pop = torch._C._autograd._pop_saved_tensors_default_hooks
+
+def _follow_stack() -> None:
+    """Has the functions by which torch installs hooks note them, where torch cannot be asked for the innermost pair."""
+    autograd = torch._C._autograd
+    push_hooks, pop_hooks = autograd._push_saved_tensors_default_hooks, autograd._pop_saved_tensors_default_hooks
+    local = threading.local()
+
+    def push(pack: Callable, unpack: Callable) -> None:
+        push_hooks(pack, unpack)
+        local.__dict__.setdefault("stack", []).append((pack, unpack))
+
+    def pop() -> None:
+        pop_hooks()
+        if getattr(local, "stack", None):
+            local.stack.pop()
+
+    def top(_: bool = False) -> Optional[tuple]:
+        stack = getattr(local, "stack", None)
+        return stack[-1] if stack else None
+
+    autograd._push_saved_tensors_default_hooks = push
+    autograd._pop_saved_tensors_default_hooks = pop
+    autograd._top_saved_tensors_default_hooks = top
+
+
+_autograd = torch._C._autograd
+if not hasattr(_autograd, "_top_saved_tensors_default_hooks"):
+    _follow_stack()  # torch 2.4 and 2.5
+_top = _autograd._top_saved_tensors_default_hooks
+_push = _autograd._push_saved_tensors_default_hooks
+_pop = _autograd._pop_saved_tensors_default_hooks
 _task = torch._C._current_graph_task_id
 
 

@@ -6,6 +6,7 @@ true shape, so that a checkpoint is read by any number of ranks, and by programs
 """
 from __future__ import annotations
 
+import importlib.util
 from typing import Any
 
 import torch
@@ -97,8 +98,15 @@ def _shard(parameter: torch.Tensor, local: torch.Tensor) -> FlatShard:
     return FlatShard(local, max(first + unit.shard.offset_numel - member.offset, 0), tuple(member.shape))
 
 
+def checkpointable() -> bool:
+    """Whether this torch's distributed checkpoints ask a tensor for its parts; 2.4's do not."""
+    return importlib.util.find_spec("torch.distributed._checkpointable") is not None
+
+
 def sharded_state(model: Model, module: nn.Module) -> dict[str, Any]:
     """{name: FlatShard} over this rank's slices themselves, and the buffers."""
+    if not checkpointable():
+        raise NotImplementedError(f"sharded checkpoints need a newer torch than {torch.__version__}: full=True works")
     model.settle()
     state: dict[str, Any] = {}
     for unit in model.units:

@@ -7,7 +7,7 @@
 
 #include "client/cuda.h"
 
-/* ---- The first use -------------------------------------------------------------------------------------- */
+/* ---- The first use ------------------------------------------------------------------------------------- */
 
 int zc_device_join(struct zerod_client *client, uint32_t index, struct zd_err *err)
 {

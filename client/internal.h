@@ -183,8 +183,8 @@ int zc_check_poison(struct zerod_client *client, struct zd_err *err) __attribute
  * shorter. INVALID when a longer structure sets what this library does not know. `given` NULL: all zero. */
 int zc_options(void *copy, size_t known_bytes, const void *given, const char *what, struct zd_err *err)
         __attribute__((warn_unused_result));
-/* The same of element `i` of an array, `what`. The first element's struct_size is the stride and must be that of
- * all. The elements before `i` have been read. */
+/* The same of element `i` of an array, `what`. The first element's struct_size is the stride and must be that
+ * of all. The elements before `i` have been read. */
 int zc_element(void *copy, size_t known_bytes, const void *array, uint32_t i, const char *what,
                struct zd_err *err) __attribute__((warn_unused_result));
 /* INVALID unless a field that has no meaning yet is 0. */
@@ -235,8 +235,9 @@ void zc_worker_deinit(struct zerod_client *client);
 
 /* ---- device.c ------------------------------------------------------------------------------------------ */
 
-/* To be called before something on the daemon's device is asked for, without a lock: opens the GPU, and starts
- * the thread that unmaps segments while the process makes no call. NOT_FOUND, UNSUPPORTED, DEVICE, SYSTEM. */
+/* To be called before something on the daemon's device is asked for, without a lock: opens the GPU, and
+ * starts the thread that unmaps segments while the process makes no call. NOT_FOUND, UNSUPPORTED, DEVICE,
+ * SYSTEM. */
 int zc_device_join(struct zerod_client *client, uint32_t index, struct zd_err *err)
         __attribute__((warn_unused_result));
 /* Which of the daemon's devices has that name, or alone begins so: NOT_FOUND, INVALID, UNSUPPORTED. Without a

@@ -126,8 +126,7 @@ struct zerod_group {
 	struct zc_location scalars; /* of the bound target; segment 0: none */
 	bool stepped_ahead;         /* the step was begun with a ticket: its end need not be awaited */
 	struct zc_op *step_ending;  /* a zerod_step_end() that has not been answered; NULL: none */
-	uint64_t
-	        backward_ending; /* the last ticket of a backward's end; 0: none, or its failure was reported */
+	uint64_t backward_ending; /* the last ticket of a backward's end; 0: none, or it was reported */
 	LIST_HEAD(, zerod_unit) units;
 	LIST_HEAD(, zerod_bucket) buckets;
 	LIST_ENTRY(zerod_group) link;
@@ -247,8 +246,8 @@ int zc_update_take(zerod_unit *const *units, uint32_t count, struct zc_unit_list
 /* Reads and checks what the caller gave. */
 int zc_publish_options(struct zerod_publish_options *options, const struct zerod_publish_options *given,
                        struct zd_err *err) __attribute__((warn_unused_result));
-/* With the lock. Adds the fences, on the client's page, behind which the unit is being published; false when it
- * is not, or they are not known. */
+/* With the lock. Adds the fences, on the client's page, behind which the unit is being published; false when
+ * it is not, or they are not known. */
 bool zc_publish_writers(const struct zc_unit *unit, struct zc_fence_merge *writers);
 /* Publishes what was taken, behind the streams; with a ticket, does not wait for the answer. */
 int zc_publish(struct zc_unit_list *list, zerod_unit *const *units, zerod_stream *const *streams,

@@ -207,9 +207,9 @@ static int settle_others(const struct waiting *waiting, struct zc_fence_merge *c
 }
 
 /*
- * A shard that is gathered in place has only this client's own publish before it. A GPU's stream waits for the
- * publish's streams then, and not for the daemon to see that they have come so far; it waits for nothing if it
- * is the only one of them.
+ * A shard that is gathered in place has only this client's own publish before it. A GPU's stream waits for
+ * the publish's streams then, and not for the daemon to see that they have come so far; it waits for nothing
+ * if it is the only one of them.
  */
 static bool waits_for_writers(const struct waiting *waiting, const struct zc_op *op,
                               struct zc_fence_merge *copied)

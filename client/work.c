@@ -2,8 +2,8 @@
 /*
  * work.c - what the daemon asks this process to do: the thread that reads the work channel.
  *
- * On GPUs works are sums over memory of the daemon's, in this process's own context (cuda_work.c). Each is begun and
- * answered at once; that it is done the daemon sees at a fence. What must hold:
+ * On GPUs works are sums over memory of the daemon's, in this process's own context (cuda_work.c). Each is
+ * begun and answered at once; that it is done the daemon sees at a fence. What must hold:
  *   - a segment that a work names is announced on the connection, and was sent there before the work. The
  *     thread reads the connection, or lets who reads it go on, until the announcement has come, and maps the
  *     segment then;

@@ -46,7 +46,8 @@
 
 #define ZD_FEATURE_COLLECTIVES "collectives" /* in the daemon's hello: its groups may span daemons */
 
-/* in both hellos: the session has a work channel and a result page; on emulated devices it is asked for no sum */
+/* in both hellos: the session has a work channel and a result page; on emulated devices it is asked for no
+ * sum */
 #define ZD_FEATURE_WORK       "sums"
 #define ZD_FEATURE_WORK_AHEAD "work_ahead" /* so, too: sums may come before their inputs, with fences */
 #define ZD_WORK_SLOTS         64u /* results in the page: works that one session is asked for at a time */

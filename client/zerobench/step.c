@@ -115,7 +115,8 @@ static int release(struct steps *steps, uint32_t unit)
 	return status;
 }
 
-/* One packet: the release of the unit behind (none: the first unit's gather), and the gather of the one ahead. */
+/* One packet: the release of the unit behind (none: the first unit's gather), and the gather of the one
+ * ahead. */
 static int turn(struct steps *steps, uint32_t unit)
 {
 	zerod_cork(steps->rank->client);
@@ -150,7 +151,8 @@ static int submit(struct steps *steps, const struct zerod_entry *entry)
 	return status;
 }
 
-/* Corked: what the forward has left to release, the beginning of the backward, and its first unit's gather. */
+/* Corked: what the forward has left to release, the beginning of the backward, and its first unit's
+ * gather. */
 static int begin_backward(struct steps *steps)
 {
 	struct zerod_backward_options options = ZEROD_INIT(options);
@@ -275,7 +277,8 @@ static int collect(struct steps *steps)
 	return status;
 }
 
-/* Until the sums of the step before are known, as far as a trainer may be ahead; its update is still to run. */
+/* Until the sums of the step before are known, as far as a trainer may be ahead; its update is still to
+ * run. */
 static int await_sums(const struct steps *steps)
 {
 	struct zerod_step_info info = ZEROD_INIT(info);

@@ -21,8 +21,8 @@ struct zd_err;
 struct zd_ring;
 struct zd_works;
 
-/* Gives an admitted session its channel. Both descriptors are the client's ends, and the caller's. `sums`: its
- * client is asked for sums; else it is told of segments alone. `ahead`: it knows ZD_FEATURE_WORK_AHEAD.
+/* Gives an admitted session its channel. Both descriptors are the client's ends, and the caller's. `sums`:
+ * its client is asked for sums; else it is told of segments alone. `ahead`: it knows ZD_FEATURE_WORK_AHEAD.
  * Errors: SYSTEM, NO_MEMORY. */
 int zd_works_open(struct zd_api_session *session, bool sums, bool ahead, int *channel_fd, int *page_fd,
                   struct zd_err *err) __attribute__((warn_unused_result));

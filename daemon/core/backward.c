@@ -68,7 +68,8 @@ int zd_reduce_request_check(const struct zd_request *req, struct zd_err *err)
 	return zd_reduce_request_lost(req) ? zd_reduce_lost(group, err) : zd_group_check(group, err);
 }
 
-/* A client need not wait for the answer to its backward_begin. What that may wait for is its target's memory. */
+/* A client need not wait for the answer to its backward_begin. What that may wait for is its target's
+ * memory. */
 int zd_backward_await(struct zd_request *req, const struct zd_member_reduce *mr)
 {
 	if (mr->backward != ZD_BACKWARD_STARTING)

@@ -33,8 +33,8 @@ void zd_buffer_arrived(struct zd_engine *e, struct zd_buffer *buffer, uint32_t t
 
 /* Is the shard all there is to gather, and may it be given out: alias.c. */
 bool zd_part_is_aliased(const struct zd_part *part);
-/* Of the request's part, the aliased buffer at `version`, which is the shard's, or is being published; made if
- * there is none. As an attempt. */
+/* Of the request's part, the aliased buffer at `version`, which is the shard's, or is being published; made
+ * if there is none. As an attempt. */
 int zd_alias_gather(struct zd_engine *e, struct zd_request *req, uint64_t version, struct zd_buffer **out)
         __attribute__((warn_unused_result));
 /* Has the buffer a version that is still being published, and that its session may rely on. */

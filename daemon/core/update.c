@@ -9,8 +9,8 @@
  * until the last commit is saved (shadow.c), and begins only while all ranks are there.
  *
  * Consumers of an aliased buffer end by themselves, since all its leases have been released. So an update of
- * such parts may be granted ahead of their end, with a promise. A part is `early` until the promise is kept: a
- * publish or a load of it waits for that. Transfers to other ranks are awaited in any case: a process that
+ * such parts may be granted ahead of their end, with a promise. A part is `early` until the promise is kept:
+ * a publish or a load of it waits for that. Transfers to other ranks are awaited in any case: a process that
  * loses its connection goes on to write, and must not write into what another one was promised.
  *
  * A daemon that has agreed to a commit may learn nothing more: another may have been told by all, and have

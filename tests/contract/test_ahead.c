@@ -84,7 +84,8 @@ static bool on_gpus(void)
 	return backend && strcmp(backend, "cuda") == 0;
 }
 
-/* The copies of most layers have not begun when the rank goes whose shards they read; on GPUs they may have. */
+/* The copies of most layers have not begun when the rank goes whose shards they read; on GPUs they may
+ * have. */
 static void test_a_peer_dies_under_a_forward(void **state)
 {
 	struct forward f;

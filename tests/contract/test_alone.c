@@ -246,8 +246,8 @@ static void enqueue_step(struct model *m, float factor, zerod_ticket *ended, zer
 	OK(client, zerod_step_end(m->rank->group, &m->stream, 1, NULL));
 }
 
-/* The stream stands still behind a step whose sums are known, in front of its publish: no call of the next one
- * waits for it. */
+/* The stream stands still behind a step whose sums are known, in front of its publish: no call of the next
+ * one waits for it. */
 static void test_no_call_of_a_step_waits_for_the_stream(void **state)
 {
 	struct contract_gate *gate;

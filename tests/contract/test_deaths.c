@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * test_deaths.c - a rank that dies and is replaced: each survivor is told once, no gradient of the backward in
- * which it died reaches a later step, and nobody gathers a shard that its replacement has not published.
+ * test_deaths.c - a rank that dies and is replaced: each survivor is told once, no gradient of the backward
+ * in which it died reaches a later step, and nobody gathers a shard that its replacement has not published.
  */
 #include "contract_reduce.h"
 

@@ -50,22 +50,20 @@ struct zc_unit {
 	uint64_t id;
 	unsigned refs;    /* handles and ops */
 	unsigned handles; /* the last one to be unregistered tells the daemon */
-	enum zerod_dtype dtype;
-	struct zc_location shard;
+	enum zerod_dtype dtype, target_dtype;
+	bool frozen;
+	bool persistent;
+	bool target_lent; /* this client may access its place in the target (target.c) */
+	bool updating;    /* between update_begin and publish, as far as this client knows */
+	bool granted;     /* by the daemon, to an update_begin that failed then, or is unawaited */
+	bool unawaited;   /* an update_begin with a ticket, whose shard may not be written yet */
+	struct zc_location shard, target_place;
 	uint64_t shard_numel, true_numel, offset_numel, padded_numel, numel;
 	uint64_t target_offset_numel;
 	uint64_t target_numel, target_true_numel; /* in this rank's target */
-	bool target_lent;                         /* this client may access its place there (target.c) */
-	struct zc_location target_place;
-	enum zerod_dtype target_dtype;
 	uint64_t version;
-	bool updating;            /* between update_begin and publish, as far as this client knows */
 	uint64_t listed;          /* the last list of units that it was taken into (zc_units_take()) */
-	bool granted;             /* by the daemon, to an update_begin that failed then, or is unawaited */
-	bool unawaited;           /* an update_begin with a ticket, whose shard may not be written yet */
 	struct zc_op *publishing; /* a publish with a ticket that has not been answered; NULL: none */
-	bool frozen;
-	bool persistent;
 	struct zc_own_slice own;
 	LIST_HEAD(, zc_lease) leases;
 	struct zc_hold_list kept; /* strict: of a persistent copy; one or none */
@@ -126,7 +124,7 @@ struct zerod_group {
 	struct zc_location scalars; /* of the bound target; segment 0: none */
 	bool stepped_ahead;         /* the step was begun with a ticket: its end need not be awaited */
 	struct zc_op *step_ending;  /* a zerod_step_end() that has not been answered; NULL: none */
-	uint64_t backward_ending; /* the last ticket of a backward's end; 0: none, or it was reported */
+	uint64_t backward_ending;   /* the last ticket of a backward's end; 0: none, or reported */
 	LIST_HEAD(, zerod_unit) units;
 	LIST_HEAD(, zerod_bucket) buckets;
 	LIST_ENTRY(zerod_group) link;

@@ -20,9 +20,11 @@
 
 /* ---- Places -------------------------------------------------------------------------------------------- */
 
+/* Or is it being zeroed for a step that was given up meanwhile. */
 static bool is_accessed(const struct zd_part *part)
 {
-	return part->target_lent || part->target_accesses > 0;
+	const struct zd_member_reduce *mr = zd_member_reduce(zd_part_member(part));
+	return part->target_lent || part->target_accesses > 0 || (mr && mr->target && mr->target->fills > 0);
 }
 
 bool zd_slice_target_is_accessed(const struct zd_slice *slice)

@@ -45,7 +45,8 @@ bool zd_norms_has(const struct zd_member_reduce *mr, const struct zd_unit *unit)
 
 void zd_norms_note(struct zd_member_reduce *mr, const struct zd_unit *unit, const struct zd_op_result *result)
 {
-	if (!zd_norms_has(mr, unit))
+	if (!zd_norms_has(mr, unit) &&
+	    mr->unwritten_numel > 0) /* 0: a step that was given up has zeroed it */
 		mr->unwritten_numel -= zd_unit_target_numel(unit);
 	get(&mr->norms, unit->id)->sum_squares = result->sum_squares;
 	mr->overflow |= result->overflow;

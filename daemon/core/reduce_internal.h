@@ -35,7 +35,8 @@ struct zd_storage {
 	struct zd_extent extent;
 	enum zd_charge charge;
 	bool dropped;
-	uint32_t uses; /* operations under way that read or write it */
+	uint32_t uses;  /* operations under way that read or write it */
+	uint32_t fills; /* of these, that zero a part of a target: no sum is stored there meanwhile */
 	TAILQ_ENTRY(zd_storage) link;
 };
 

@@ -117,6 +117,7 @@ static void filled(struct zd_engine *e, struct zd_op *op, int status, const char
 {
 	struct fill *fill = op->owner;
 	zd_dirty(e, fill->storage->device); /* whoever waits for it need not be who asked for it */
+	fill->storage->fills--;
 	zd_storage_unuse(e, fill->storage);
 	op->owner = fill->req;
 	free(fill);
@@ -131,6 +132,7 @@ static void zero(struct zd_engine *e, struct zd_request *req, const struct zd_me
 		return;
 	struct fill *fill = zd_calloc(1, sizeof(*fill));
 	*fill = (struct fill){mr->target, req};
+	mr->target->fills++;
 	zd_storage_use(mr->target);
 	req->pending_ops++;
 	zd_op_fill(e, mr->member->group->job, mr->target->device->index,

@@ -96,11 +96,64 @@ static void test_no_sum_under_a_reader(void **state)
 	core_end(s.core);
 }
 
+/* A step of rank 0 that is given up when its deadline passes. */
+static void give_up_step(struct scene *s, const char *waits_for)
+{
+	struct zd_args args = {.kind = ZD_REQ_STEP_BEGIN, .u.step_begin = {.group = s->g.team.group}};
+	uint64_t step = core_send_until(s->core, s->g.team.session[0], 5, &args);
+	core_tick(s->core, 5);
+	core_expect_error(s->core, step, ZEROD_E_DEADLINE, waits_for);
+}
+
+/* It has zeroed what no sum had written. A further backward's first sum is stored there all the same. */
+static void test_a_sum_behind_zeros(void **state)
+{
+	struct scene s;
+	const struct zd_reply *steps[CORE_TEAM];
+	(void)state;
+	open_scene(&s);
+	core_reducers_begin(&s.g, 3, true);
+	core_reducers_end(&s.g);
+	give_up_step(&s, "rank 1 to begin the step");
+	core_reducers_begin(&s.g, 3, true);
+	reduce_all(&s);
+	core_reducers_end(&s.g);
+	core_reducers_step(&s.g, steps);
+	for (uint32_t rank = 0; rank < NRANKS; rank++)
+		core_check_target(&s.g, rank, steps[rank], 0, 1.0f);
+	core_reducers_step_end(&s.g);
+	core_end(s.core);
+}
+
+/* It still zeroes it: a further backward's sums wait. The unit has no padding that would be zeroed, too. */
+static void test_no_sum_under_a_fill(void **state)
+{
+	struct scene s;
+	(void)state;
+	open_scene(&s);
+	s.unit = core_reducers_unit(&s.g, "x", NRANKS * 64);
+	core_reducers_begin(&s.g, 3, true);
+	core_reducers_end(&s.g);
+	core_hold(s.core, ZD_CMD_FILL);
+	give_up_step(&s, "zeroed");
+	core_reducers_begin(&s.g, 3, true);
+	uint32_t sums = core_count(s.core, ZD_CMD_REDUCE);
+	reduce_all(&s);
+	assert_int_equal(core_pending(s.core, ZD_CMD_REDUCE),
+	                 0); /* rank 1 waits for a piece behind the fill */
+	core_unhold(s.core, ZD_CMD_FILL);
+	assert_int_equal(core_count(s.core, ZD_CMD_REDUCE), sums + 2);
+	core_reducers_end(&s.g);
+	core_end(s.core);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
 	        cmocka_unit_test(test_the_answer_comes_first),
 	        cmocka_unit_test(test_no_sum_under_a_reader),
+	        cmocka_unit_test(test_a_sum_behind_zeros),
+	        cmocka_unit_test(test_no_sum_under_a_fill),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

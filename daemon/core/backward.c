@@ -26,6 +26,7 @@ struct zd_member_reduce *zd_member_reduce_get(struct zd_member *member)
 		TAILQ_INIT(&mr->buckets);
 		TAILQ_INIT(&mr->waiting);
 		TAILQ_INIT(&mr->storages);
+		mr->w = zd_window_new(mr, 0);
 		member->reduce = mr;
 	}
 	mr->attached = true;
@@ -36,7 +37,9 @@ void zd_member_reduce_release(struct zd_member_reduce *mr)
 {
 	if (mr->attached || !TAILQ_EMPTY(&mr->storages))
 		return;
+	zd_assert(!mr->closing);
 	mr->member->reduce = NULL;
+	free(mr->w);
 	free(mr);
 }
 
@@ -72,21 +75,22 @@ int zd_reduce_request_check(const struct zd_request *req, struct zd_err *err)
  * memory. */
 int zd_backward_await(struct zd_request *req, const struct zd_member_reduce *mr)
 {
-	if (mr->backward != ZD_BACKWARD_STARTING)
+	if (mr->w->backward != ZD_BACKWARD_STARTING)
 		return 0;
 	req->member = mr->member;
 	req->device = mr->member->device;
 	return zd_wait_for(req, ZD_WAIT_SEGMENT, 0, 0, 0);
 }
 
-bool zd_backward_ended(const struct zd_member *member, const struct zd_member_reduce *mr)
+bool zd_backward_ended(const struct zd_member *member, const struct zd_window *w)
 {
-	const struct zd_member_reduce *other = zd_member_reduce(member);
-	if (!other || other->window < mr->window)
-		return false;
-	if (other->window > mr->window || other->count > mr->count || zd_step_is_called(other))
+	const struct zd_member_reduce *mr = zd_member_reduce(member);
+	const struct zd_window *other = mr ? zd_window_find(mr, w->number) : NULL;
+	if (!other)
+		return mr && mr->w->number > w->number;
+	if (other->count > w->count || zd_step_is_called(other))
 		return true;
-	return other->count == mr->count &&
+	return other->count == w->count &&
 	       (other->backward == ZD_BACKWARD_IDLE || other->backward == ZD_BACKWARD_ENDING);
 }
 
@@ -119,16 +123,16 @@ static int parse_options(const struct zd_args *args, struct options *out, struct
 static int check_state(const struct zd_member_reduce *mr, struct zd_err *err)
 {
 	uint32_t rank = zd_world_rank(mr->member);
-	if (mr->backward != ZD_BACKWARD_IDLE)
+	if (mr->w->backward != ZD_BACKWARD_IDLE)
 		return zd_err_set(err, ZEROD_E_STATE, "backward %llu of rank %u runs",
 		                  (unsigned long long)mr->number, rank);
-	if (mr->step == ZD_STEP_TAKEN)
+	if (mr->w->step == ZD_STEP_TAKEN)
 		return zd_err_set(err, ZEROD_E_STATE, "step %llu of rank %u has not ended",
 		                  (unsigned long long)mr->steps, rank);
-	if (zd_step_is_called(mr))
+	if (zd_step_is_called(mr->w))
 		return zd_err_set(err, ZEROD_E_STATE, "rank %u has begun the step that ends its window",
 		                  rank);
-	if (mr->step == ZD_STEP_READY && mr->stage == 1)
+	if (mr->w->step == ZD_STEP_READY && mr->w->stage == 1)
 		return zd_err_set(err, ZEROD_E_STATE,
 		                  "backward %llu of rank %u was the boundary: the step is next",
 		                  (unsigned long long)mr->number, rank);
@@ -138,7 +142,7 @@ static int check_state(const struct zd_member_reduce *mr, struct zd_err *err)
 int zd_backward_check_ended(const struct zd_member *member, struct zd_err *err)
 {
 	const struct zd_member_reduce *mr = zd_member_reduce(member);
-	if (!mr || mr->backward == ZD_BACKWARD_IDLE)
+	if (!mr || mr->w->backward == ZD_BACKWARD_IDLE)
 		return 0;
 	return zd_err_set(
 	        err, ZEROD_E_STATE,
@@ -146,11 +150,16 @@ int zd_backward_check_ended(const struct zd_member *member, struct zd_err *err)
 	        (unsigned long long)mr->number, zd_world_rank(member));
 }
 
+static bool is_closed(const struct zd_window *w)
+{
+	return !w || (w->backward == ZD_BACKWARD_IDLE && w->stage == 0 &&
+	              (w->step == ZD_STEP_NONE || w->step == ZD_STEP_ABANDONED));
+}
+
 int zd_backward_check_closed(const struct zd_member *member, const struct zd_unit *unit, struct zd_err *err)
 {
 	const struct zd_member_reduce *mr = zd_member_reduce(member);
-	if (!mr || (mr->backward == ZD_BACKWARD_IDLE && mr->stage == 0 &&
-	            (mr->step == ZD_STEP_NONE || mr->step == ZD_STEP_ABANDONED)))
+	if (!mr || (is_closed(mr->w) && is_closed(mr->closing)))
 		return 0;
 	return zd_err_set(
 	        err, ZEROD_E_STATE,
@@ -158,56 +167,48 @@ int zd_backward_check_closed(const struct zd_member *member, const struct zd_uni
 	        zd_world_rank(member), (unsigned long long)mr->number, unit->name);
 }
 
-/* Has another rank begun this window with other units frozen. */
-static int check_frozen(const struct zd_member_reduce *other, const struct zd_member_reduce *mr,
-                        struct zd_err *err)
-{
-	if (other->window != mr->window || other->stage == 0)
-		return 0;
-	return zd_layout_compare(mr->member, other->member, err);
-}
-
-static int check_window(const struct zd_member_reduce *had, const struct zd_member_reduce *mr,
+static int check_window(const struct zd_window *had, const struct zd_member_reduce *mr,
                         const struct options *options, struct zd_err *err)
 {
-	if (had->stage == 0 || had->window != mr->window ||
-	    (had->stage == options->stage && had->target_dtype == options->target_dtype))
+	if (had->stage == options->stage && had->target_dtype == options->target_dtype)
 		return 0;
 	return zd_err_set(
 	        err, ZEROD_E_MISMATCH,
 	        "rank %u runs the backwards of this step in stage %u into %s; rank %u says stage %u into %s",
-	        zd_world_rank(had->member), had->stage, zerod_dtype_name(had->target_dtype),
+	        zd_world_rank(had->mr->member), had->stage, zerod_dtype_name(had->target_dtype),
 	        zd_world_rank(mr->member), options->stage, zerod_dtype_name(options->target_dtype));
 }
 
 /* Does another rank's window end elsewhere, in stage 1. */
-static int check_boundary(const struct zd_member_reduce *other, const struct zd_member_reduce *mr,
-                          bool boundary, struct zd_err *err)
+static int check_boundary(const struct zd_window *other, const struct zd_member_reduce *mr, bool boundary,
+                          struct zd_err *err)
 {
-	uint64_t count = mr->count + 1, before = mr->number - mr->count, at = other->boundary_count;
+	uint64_t count = mr->w->count + 1, before = mr->number - mr->w->count, at = other->boundary_count;
 	bool agrees = at == 0 ? !boundary || other->count < count : boundary ? at == count : at > count;
-	if (other->window != mr->window || other->stage != 1 || agrees)
+	if (other->stage != 1 || agrees)
 		return 0;
 	return zd_err_set(
 	        err, ZEROD_E_MISMATCH, "backward %llu is %s boundary for rank %u; for rank %u %s %llu is",
 	        (unsigned long long)(before + count), boundary ? "the" : "no", zd_world_rank(mr->member),
-	        zd_world_rank(other->member), at ? "backward" : "none up to",
+	        zd_world_rank(other->mr->member), at ? "backward" : "none up to",
 	        (unsigned long long)(before + (at ? at : other->count)));
 }
 
+/* Those that have begun this window: with the same options, the same units frozen. */
 static int check_ranks(const struct zd_member_reduce *mr, const struct options *options, struct zd_err *err)
 {
 	const struct zd_group *group = mr->member->group;
 	int status = 0;
 	for (uint32_t rank = 0; rank < group->local_world_size && status == 0; rank++) {
 		const struct zd_member_reduce *other = zd_member_reduce(&group->members[rank]);
-		if (!other)
+		const struct zd_window *w = other ? zd_window_find(other, mr->w->number) : NULL;
+		if (!w || w->stage == 0)
 			continue;
-		status = check_window(other, mr, options, err);
+		status = check_window(w, mr, options, err);
 		if (status == 0)
-			status = check_frozen(other, mr, err);
+			status = zd_layout_compare(mr->member, other->member, err);
 		if (status == 0 && other != mr)
-			status = check_boundary(other, mr, options->boundary, err);
+			status = check_boundary(w, mr, options->boundary, err);
 	}
 	return status;
 }
@@ -216,40 +217,40 @@ static int check_ranks(const struct zd_member_reduce *mr, const struct options *
  * not is told now. */
 static int leave_failed(struct zd_engine *e, struct zd_member_reduce *mr, struct zd_err *err)
 {
-	if ((mr->failure.status == 0 && !mr->told) || mr->stage == 0)
+	if ((mr->w->failure.status == 0 && !mr->w->told) || mr->w->stage == 0)
 		return 0;
-	if (!mr->told) {
-		mr->told = true;
-		return zd_err_set(err, mr->failure.status, "%s", mr->failure.text);
+	if (!mr->w->told) {
+		mr->w->told = true;
+		return zd_err_set(err, mr->w->failure.status, "%s", mr->w->failure.text);
 	}
-	zd_window_leave(e, mr, ZD_STEP_NONE);
+	zd_window_leave(e, mr->w, ZD_STEP_NONE);
 	return 0;
 }
 
 /* The same number of backwards on all ranks, else no rank takes the step. */
 static int check_count(struct zd_engine *e, struct zd_member_reduce *mr, struct zd_err *err)
 {
-	int status = zd_window_check_begin(mr, err);
+	int status = zd_window_check_begin(mr->w, err);
 	if (status == 0)
 		return 0;
-	zd_window_fail(e, mr->member->group, mr->window, status, err->text);
-	mr->told = true;
+	zd_window_fail(e, mr->member->group, mr->w->number, status, err->text);
+	mr->w->told = true;
 	return status;
 }
 
 static void begin_count(struct zd_member_reduce *mr, const struct options *options)
 {
-	if (mr->step == ZD_STEP_READY)
-		zd_sm_move(&zd_sm_step, &mr->step, ZD_STEP_NONE);
+	if (mr->w->step == ZD_STEP_READY)
+		zd_sm_move(&zd_sm_step, &mr->w->step, ZD_STEP_NONE);
 	mr->number++;
-	mr->count++;
-	mr->boundary = options->boundary;
-	if (mr->stage == 0) {
-		mr->stage = options->stage;
-		mr->target_dtype = options->target_dtype;
+	mr->w->count++;
+	mr->w->boundary = options->boundary;
+	if (mr->w->stage == 0) {
+		mr->w->stage = options->stage;
+		mr->w->target_dtype = options->target_dtype;
 	}
 	if (options->boundary)
-		mr->boundary_count = mr->count;
+		mr->w->boundary_count = mr->w->count;
 }
 
 static int begin_begin(struct zd_engine *e, struct zd_request *req, const struct zd_args *args,
@@ -268,9 +269,10 @@ static int begin_begin(struct zd_engine *e, struct zd_request *req, const struct
 	if (status != 0)
 		return status;
 	struct zd_member_reduce *mr = zd_member_reduce_get(member);
-	if (mr->backward == ZD_BACKWARD_IDLE && mr->step == ZD_STEP_NONE)
+	if (mr->w->backward == ZD_BACKWARD_IDLE &&
+	    (mr->w->step == ZD_STEP_NONE || mr->w->step == ZD_STEP_READY))
 		status = zd_step_tell(mr, err);
-	if (status == 0 && mr->backward == ZD_BACKWARD_IDLE && !zd_step_is_called(mr))
+	if (status == 0 && mr->w->backward == ZD_BACKWARD_IDLE && !zd_step_is_called(mr->w))
 		status = leave_failed(e, mr, err);
 	if (status == 0)
 		status = check_state(mr, err);
@@ -282,7 +284,7 @@ static int begin_begin(struct zd_engine *e, struct zd_request *req, const struct
 		return status;
 	zd_reduce_request_init(req, member);
 	zd_reduce_give_up(e, member);
-	zd_sm_move(&zd_sm_backward, &mr->backward, ZD_BACKWARD_STARTING);
+	zd_sm_move(&zd_sm_backward, &mr->w->backward, ZD_BACKWARD_STARTING);
 	begin_count(mr, &options);
 	return 0;
 }
@@ -291,15 +293,15 @@ static int begin_begin(struct zd_engine *e, struct zd_request *req, const struct
 static void begin_undo(struct zd_member_reduce *mr)
 {
 	mr->number--;
-	mr->count--;
-	if (mr->boundary)
-		mr->boundary_count = 0;
-	mr->boundary = false;
-	if (mr->count == 0)
-		mr->stage = 0;
-	else if (mr->stage > 1)
-		zd_sm_move(&zd_sm_step, &mr->step, ZD_STEP_READY);
-	zd_sm_move(&zd_sm_backward, &mr->backward, ZD_BACKWARD_IDLE);
+	mr->w->count--;
+	if (mr->w->boundary)
+		mr->w->boundary_count = 0;
+	mr->w->boundary = false;
+	if (mr->w->count == 0)
+		mr->w->stage = 0;
+	else if (mr->w->stage > 1)
+		zd_sm_move(&zd_sm_step, &mr->w->step, ZD_STEP_READY);
+	zd_sm_move(&zd_sm_backward, &mr->w->backward, ZD_BACKWARD_IDLE);
 }
 
 static int begin_attempt(struct zd_engine *e, struct zd_request *req, struct zd_err *err)
@@ -308,18 +310,18 @@ static int begin_attempt(struct zd_engine *e, struct zd_request *req, struct zd_
 	if (status != 0)
 		return status;
 	struct zd_member_reduce *mr = req->member->reduce;
-	bool reduces = (mr->stage > 1 || mr->boundary) && !zd_window_is_abandoned(mr);
-	if (reduces && !mr->target && req->member->group->target_numel > 0)
-		status = zd_target_bind(e, req, mr, err);
+	bool reduces = (mr->w->stage > 1 || mr->w->boundary) && !zd_window_is_abandoned(mr->w);
+	if (reduces && !mr->w->target && req->member->group->target_numel > 0)
+		status = zd_target_bind(e, req, mr->w, err);
 	if (status == ZD_WAIT)
 		return status;
 	if (status != 0) {
 		begin_undo(mr);
 		return status;
 	}
-	zd_sm_move(&zd_sm_backward, &mr->backward, ZD_BACKWARD_RUNNING);
+	zd_sm_move(&zd_sm_backward, &mr->w->backward, ZD_BACKWARD_RUNNING);
 	e->reply.u.backward_begin.backward = mr->number;
-	e->reply.u.backward_begin.first = mr->count == 1;
+	e->reply.u.backward_begin.first = mr->w->count == 1;
 	return 0;
 }
 
@@ -353,7 +355,8 @@ static void tell_skippers(struct zd_engine *e, const struct zd_member_reduce *mr
 	const struct zd_group *group = mr->member->group;
 	for (uint32_t rank = 0; rank < group->local_world_size; rank++) {
 		const struct zd_member_reduce *other = zd_member_reduce(&group->members[rank]);
-		if (other && other != mr && other->skips_rest)
+		const struct zd_window *w = other ? zd_window_find(other, mr->w->number) : NULL;
+		if (other != mr && w && w->skips_rest)
 			zd_dirty(e, other->member->device);
 	}
 }
@@ -375,83 +378,86 @@ static int end_begin(struct zd_engine *e, struct zd_request *req, const struct z
 	struct zd_member_reduce *mr = zd_member_reduce_get(member);
 	if (zd_backward_await(req, mr) != 0)
 		return ZD_WAIT;
-	if (mr->backward != ZD_BACKWARD_RUNNING)
+	if (mr->w->backward != ZD_BACKWARD_RUNNING)
 		return zd_err_set(err, ZEROD_E_STATE, "rank %u runs no backward", zd_world_rank(member));
 	if (mr->nunsubmitted > 0)
 		return unsubmitted(mr, err);
 	zd_reduce_request_init(req, member);
-	zd_sm_move(&zd_sm_backward, &mr->backward, ZD_BACKWARD_ENDING);
-	mr->end_requested = true;
-	mr->skips_rest = skips_rest;
+	req->u.reduce.window = mr->w->number;
+	zd_sm_move(&zd_sm_backward, &mr->w->backward, ZD_BACKWARD_ENDING);
+	mr->w->end_requested = true;
+	mr->w->skips_rest = skips_rest;
 	if (skips_rest)
-		zd_reduction_skip_rest(e, mr);
+		zd_reduction_skip_rest(e, mr->w);
 	else
-		zd_reduction_fail_without(e, mr);
+		zd_reduction_fail_without(e, mr->w);
 	tell_skippers(e, mr);
 	return 0;
 }
 
 /* A rank that skips what others reduce stays until none of them can reduce any more: local_world_size then.
  * In an abandoned window nobody reduces. */
-static uint32_t first_reducing(const struct zd_member_reduce *mr)
+static uint32_t first_reducing(const struct zd_window *w)
 {
-	const struct zd_group *group = mr->member->group;
+	const struct zd_group *group = w->mr->member->group;
 	uint32_t rank = 0;
-	if (!mr->skips_rest || zd_window_is_abandoned(mr))
+	if (!w->skips_rest || zd_window_is_abandoned(w))
 		return group->local_world_size;
-	while (rank < group->local_world_size && zd_backward_ended(&group->members[rank], mr))
+	while (rank < group->local_world_size && zd_backward_ended(&group->members[rank], w))
 		rank++;
 	return rank;
 }
 
 /* The reason why the backward cannot end; 0: none. */
-static int end_wait(struct zd_request *req, const struct zd_member_reduce *mr)
+static int end_wait(struct zd_request *req, const struct zd_window *w)
 {
-	const struct zd_reduction *r = zd_reduction_first_open(mr);
+	const struct zd_reduction *r = zd_reduction_first_open(w);
 	uint32_t reducing;
-	if (mr->open == 0 && mr->nentries == 0) {
-		reducing = first_reducing(mr);
-		return reducing < mr->member->group->local_world_size
+	if (w->open == 0 && w->nentries == 0) {
+		reducing = first_reducing(w);
+		return reducing < w->mr->member->group->local_world_size
 		               ? zd_wait_for(req, ZD_WAIT_BACKWARD, reducing, 0, 0)
 		               : 0;
 	}
 	if (!r) /* entries that were refused and that their streams still write */
 		return zd_wait_for(req, ZD_WAIT_FENCES, 0, 0, 0);
-	(void)zd_wait_for(req, ZD_WAIT_REDUCTIONS, zd_reduction_waits_for(r), mr->open, 0);
+	(void)zd_wait_for(req, ZD_WAIT_REDUCTIONS, zd_reduction_waits_for(r), w->open, 0);
 	req->wait.unit = r->unit;
 	return ZD_WAIT;
 }
 
-static int end(struct zd_engine *e, struct zd_request *req, struct zd_member_reduce *mr)
+static int end(struct zd_engine *e, struct zd_request *req, struct zd_window *w)
 {
-	int wait = end_wait(req, mr);
+	struct zd_member_reduce *mr = w->mr;
+	int wait = end_wait(req, w);
 	if (wait != 0)
 		return wait;
-	mr->skips_rest = false;
-	(void)zd_bucket_trim(e, mr);
-	zd_sm_move(&zd_sm_backward, &mr->backward, ZD_BACKWARD_IDLE);
-	if (mr->step == ZD_STEP_CALLED)
-		zd_sm_move(&zd_sm_step, &mr->step, ZD_STEP_ZEROING);
-	else if (mr->stage > 1 || mr->boundary || mr->told)
-		zd_sm_move(&zd_sm_step, &mr->step, ZD_STEP_READY);
-	zd_reduction_forget(mr);
+	w->skips_rest = false;
+	if (w == mr->w || mr->w->backward <= ZD_BACKWARD_STARTING) /* else a backward uses the slots */
+		(void)zd_bucket_trim(e, mr);
+	zd_sm_move(&zd_sm_backward, &w->backward, ZD_BACKWARD_IDLE);
+	if (w->step == ZD_STEP_CALLED)
+		zd_sm_move(&zd_sm_step, &w->step, ZD_STEP_ZEROING);
+	else if (w->stage > 1 || w->boundary || w->told)
+		zd_sm_move(&zd_sm_step, &w->step, ZD_STEP_READY);
+	zd_reduction_forget(mr->member->group, w->number, w->count);
 	return 0;
 }
 
-int zd_backward_end_for_step(struct zd_engine *e, struct zd_request *req, struct zd_member_reduce *mr)
+int zd_backward_end_for_step(struct zd_engine *e, struct zd_request *req, struct zd_window *w)
 {
-	if (!mr->end_requested)
-		return end(e, req, mr);
-	int wait = end_wait(req, mr);
-	return wait != 0 ? wait : zd_wait_for(req, ZD_WAIT_SUMS, mr->member->rank, 0, 0);
+	if (!w->end_requested)
+		return end(e, req, w);
+	int wait = end_wait(req, w);
+	return wait != 0 ? wait : zd_wait_for(req, ZD_WAIT_SUMS, w->mr->member->rank, 0, 0);
 }
 
-void zd_backward_step_given_up(struct zd_member_reduce *mr)
+void zd_backward_step_given_up(struct zd_window *w)
 {
-	if (mr->end_requested)
+	if (w->end_requested)
 		return;
-	mr->skips_rest = false;
-	zd_sm_move(&zd_sm_backward, &mr->backward, ZD_BACKWARD_RUNNING);
+	w->skips_rest = false;
+	zd_sm_move(&zd_sm_backward, &w->backward, ZD_BACKWARD_RUNNING);
 }
 
 static int end_attempt(struct zd_engine *e, struct zd_request *req, struct zd_err *err)
@@ -459,28 +465,28 @@ static int end_attempt(struct zd_engine *e, struct zd_request *req, struct zd_er
 	int status = zd_reduce_request_check(req, err);
 	if (status != 0)
 		return status;
-	struct zd_member_reduce *mr = req->member->reduce;
-	if (end(e, req, mr) == ZD_WAIT)
+	struct zd_window *w = zd_window_of(req);
+	if (end(e, req, w) == ZD_WAIT)
 		return ZD_WAIT;
-	mr->end_requested = false;
-	if (mr->failure.status == 0)
-		return 0;
-	mr->told = true;
-	return zd_err_set(err, mr->failure.status, "%s", mr->failure.text);
+	w->end_requested = false;
+	if (w->failure.status == 0)
+		return w == w->mr->w ? zd_step_tell(w->mr, err) : 0;
+	w->told = true;
+	return zd_err_set(err, w->failure.status, "%s", w->failure.text);
 }
 
 /* A step that was asked for behind it ends the backward then. */
 static void end_cancel(struct zd_engine *e, struct zd_request *req)
 {
-	struct zd_member_reduce *mr = req->member->reduce;
+	struct zd_window *w = zd_window_of(req);
 	(void)e;
 	if (zd_reduce_request_lost(req))
 		return;
-	mr->end_requested = false;
-	if (mr->step == ZD_STEP_CALLED)
+	w->end_requested = false;
+	if (w->step == ZD_STEP_CALLED)
 		return;
-	mr->skips_rest = false;
-	zd_sm_move(&zd_sm_backward, &mr->backward, ZD_BACKWARD_RUNNING);
+	w->skips_rest = false;
+	zd_sm_move(&zd_sm_backward, &w->backward, ZD_BACKWARD_RUNNING);
 }
 
 const struct zd_request_type zd_req_backward_begin = {"backward_begin", begin_begin, begin_attempt,
@@ -489,20 +495,27 @@ const struct zd_request_type zd_req_backward_end = {"backward_end", end_begin, e
 
 /* ---- The group's life ---------------------------------------------------------------------------------- */
 
+static void reset_window(struct zd_engine *e, struct zd_window *w)
+{
+	if (w->backward != ZD_BACKWARD_IDLE)
+		zd_sm_move(&zd_sm_backward, &w->backward, ZD_BACKWARD_IDLE);
+	w->end_requested = false;
+	w->open = 0;
+	zd_step_abandon(e, w);
+	zd_window_close(w);
+	zd_failure_clear(&w->failure);
+}
+
 static void reset(struct zd_engine *e, struct zd_member_reduce *mr)
 {
 	struct zd_bucket *bucket;
 	TAILQ_FOREACH (bucket, &mr->buckets, link)
 		zd_bucket_abandon_entries(e, bucket);
 	(void)zd_bucket_trim(e, mr);
-	if (mr->backward != ZD_BACKWARD_IDLE)
-		zd_sm_move(&zd_sm_backward, &mr->backward, ZD_BACKWARD_IDLE);
-	mr->end_requested = false;
-	zd_step_abandon(e, mr);
-	zd_window_close(mr);
-	zd_failure_clear(&mr->failure);
+	if (mr->closing)
+		reset_window(e, mr->closing);
+	reset_window(e, mr->w);
 	zd_failure_clear(&mr->past);
-	mr->open = 0;
 	mr->turns = 0;
 	mr->turn = 0;
 	mr->asking = false;
@@ -524,11 +537,15 @@ void zd_reduce_give_up(struct zd_engine *e, struct zd_member *member)
 {
 	struct zd_member_reduce *mr = zd_member_reduce(member);
 	struct zd_bucket *bucket;
-	if (!mr || mr->backward != ZD_BACKWARD_IDLE) /* a new one has begun: nothing is left */
+	if (!mr || mr->w->backward != ZD_BACKWARD_IDLE) /* a new one has begun: nothing is left */
 		return;
-	TAILQ_FOREACH (bucket, &mr->buckets, link)
-		zd_bucket_drop_entries(e, bucket);
-	(void)zd_bucket_trim(e, mr);
+	bool closes = mr->closing && mr->closing->nentries > 0; /* what it has is no abandoned entry */
+	TAILQ_FOREACH (bucket, &mr->buckets, link) {
+		if (!closes)
+			zd_bucket_drop_entries(e, bucket);
+	}
+	if (!closes)
+		(void)zd_bucket_trim(e, mr);
 	zd_step_give_up(e, mr);
 }
 
@@ -539,13 +556,13 @@ void zd_reduce_group_revived(struct zd_engine *e, struct zd_group *group)
 	for (uint32_t rank = 0; rank < group->local_world_size; rank++) {
 		const struct zd_member_reduce *mr = zd_member_reduce(&group->members[rank]);
 		number = zd_max_u64(number, mr ? mr->number : 0);
-		window = zd_max_u64(window, mr ? mr->window : 0);
+		window = zd_max_u64(window, mr ? mr->w->number : 0);
 		steps = zd_max_u64(steps, mr ? mr->steps : 0);
 	}
 	for (uint32_t rank = 0; rank < group->local_world_size && window > 0; rank++) {
 		struct zd_member_reduce *mr = zd_member_reduce_get(&group->members[rank]);
 		mr->number = number;
-		mr->window = window;
+		mr->w->number = window;
 		mr->steps = steps;
 	}
 }
@@ -561,8 +578,9 @@ void zd_reduce_member_detach(struct zd_engine *e, struct zd_member *member)
 	TAILQ_FOREACH_SAFE (bucket, &mr->buckets, link, next)
 		zd_bucket_free(e, bucket);
 	zd_step_forget_result(mr);
+	zd_failure_clear(&mr->untold);
 	mr->number = 0;
-	mr->window = 0;
+	mr->w->number = 0;
 	mr->steps = 0;
 	mr->attached = false;
 	zd_member_reduce_release(mr);

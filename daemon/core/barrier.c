@@ -24,9 +24,9 @@ static int check_span(const struct zd_member *member, struct zd_err *err)
 		what = "waits at a barrier already";
 	else if (member->committing)
 		what = "is committing";
-	else if (mr && mr->backward != ZD_BACKWARD_IDLE)
+	else if (mr && mr->w->backward != ZD_BACKWARD_IDLE)
 		what = "runs a backward";
-	else if (mr && zd_step_is_called(mr))
+	else if (mr && zd_step_is_called(mr->w))
 		what = "is beginning a step";
 	if (!what)
 		return 0;

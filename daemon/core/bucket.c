@@ -143,6 +143,8 @@ static int place_storage(struct zd_engine *e, struct zd_request *req, struct zd_
 	do {
 		status = zd_storage_new(e, req, mr->member, ZD_CHARGE_BUCKET, bytes, storage, err);
 	} while (status < 0 && zd_bucket_trim(e, mr));
+	if (status < 0 && zd_window_gives_room(mr))
+		return ZD_WAIT;
 	if (status < 0 && mr->nplaced > 0) {
 		entry->wait = ZD_ENTRY_WAIT_ROOM;
 		return ZD_WAIT;
@@ -346,7 +348,7 @@ void zd_bucket_row(struct zd_engine *e, struct zd_bucket *bucket, struct zd_row 
 	const struct zd_member *member = bucket->mr->member;
 	row->job = member->group->job->name;
 	row->group = member->group->name;
-	row->state = zd_sm_name(&zd_sm_backward, bucket->mr->backward);
+	row->state = zd_sm_name(&zd_sm_backward, bucket->mr->w->backward);
 	row->u.bucket.rank = member->rank;
 	row->u.bucket.device = member->device->index;
 	row->u.bucket.dtype = bucket->dtype;

@@ -24,6 +24,8 @@ static struct zd_entry *entry_new(struct zd_engine *e, struct zd_bucket *bucket,
 	        zd_align_up(unit->group->nshards * unit->shard_numel * zerod_dtype_bytes(bucket->dtype),
 	                    ZD_BLOCK_MIN_ALIGN);
 	part->users++;
+	entry->w = bucket->mr->w;
+	entry->w->nentries++;
 	bucket->mr->nentries++;
 	bucket->mr->nunsubmitted++;
 	TAILQ_INSERT_TAIL(&bucket->mr->waiting, entry, waiting_link);
@@ -41,6 +43,13 @@ void zd_entry_free(struct zd_entry *entry)
 	free(entry);
 }
 
+static void leave_window(struct zd_entry *entry)
+{
+	if (entry->w)
+		entry->w->nentries--;
+	entry->w = NULL;
+}
+
 /* Out of the bucket: the place is given up, and whoever waits for it may go on. */
 static void entry_leave(struct zd_engine *e, struct zd_entry *entry)
 {
@@ -53,6 +62,7 @@ static void entry_leave(struct zd_engine *e, struct zd_entry *entry)
 	if (entry->state < ZD_ENTRY_SUBMITTED)
 		mr->nunsubmitted--;
 	mr->nentries--;
+	leave_window(entry);
 	entry->part->users--;
 	HASH_DEL(bucket->entries, entry);
 	zd_entry_release_promise(e, entry);
@@ -87,6 +97,7 @@ void zd_entry_detach(struct zd_engine *e, struct zd_entry *entry)
 void zd_entry_abandon(struct zd_engine *e, struct zd_entry *entry)
 {
 	zd_entry_detach(e, entry);
+	leave_window(entry);
 	zd_sm_move(&zd_sm_entry, &entry->state, ZD_ENTRY_ABANDONED);
 	zd_entry_release_promise(e, entry); /* nothing of the reduction counts: the stream may go on */
 }
@@ -315,7 +326,7 @@ static int reserve_attempt(struct zd_engine *e, struct zd_request *req, struct z
 	if (status != 0)
 		return status;
 	struct zd_entry *entry = req->u.reduce.entry;
-	if (entry->bucket->mr->told && zd_window_is_abandoned(entry->bucket->mr)) {
+	if (entry->w->told && zd_window_is_abandoned(entry->w)) {
 		reserve_cancel(e, req);
 		return zd_err_set(err, ZEROD_E_STATE, "the rank has abandoned its backward");
 	}

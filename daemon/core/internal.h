@@ -225,6 +225,7 @@ struct zd_request {
 			struct zd_part *part;
 			void *entry; /* reduce files' own */
 			uint64_t serial;
+			uint64_t window;            /* BACKWARD_END, STEP_BEGIN, REDUCE_WAIT: its number */
 			bool zeroes;                /* what no sum has written */
 			bool scalars;               /* STEP_BEGIN: the result is to be stored for kernels */
 			bool ahead;                 /* the reply may come before the target may be read */

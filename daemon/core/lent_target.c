@@ -24,7 +24,8 @@
 static bool is_accessed(const struct zd_part *part)
 {
 	const struct zd_member_reduce *mr = zd_member_reduce(zd_part_member(part));
-	return part->target_lent || part->target_accesses > 0 || (mr && mr->target && mr->target->fills > 0);
+	return part->target_lent || part->target_accesses > 0 ||
+	       (mr && mr->w->target && mr->w->target->fills > 0);
 }
 
 bool zd_slice_target_is_accessed(const struct zd_slice *slice)
@@ -39,8 +40,11 @@ bool zd_slice_target_is_accessed(const struct zd_slice *slice)
 	return false;
 }
 
-void zd_target_forget_lent(struct zd_member_reduce *mr)
+void zd_target_forget_lent(struct zd_window *w)
 {
+	struct zd_member_reduce *mr = w->mr;
+	if (w != mr->w) /* it was when the window began to close */
+		return;
 	const struct zd_unit *unit = mr->nlent > 0 ? mr->member->group->units : NULL;
 	for (; unit; unit = unit->hh_name.next)
 		unit->parts[mr->member->rank].target_lent = false;
@@ -69,25 +73,25 @@ static bool has_contributed(const struct zd_reduction *r, uint32_t rank)
 	return r && (!r->ranks || zd_contribution_made(&r->ranks[rank]));
 }
 
-static int check_window(const struct zd_member_reduce *mr, struct zd_err *err)
+static int check_window(const struct zd_window *w, struct zd_err *err)
 {
-	if (zd_window_is_abandoned(mr))
+	if (zd_window_is_abandoned(w))
 		return zd_err_set(
 		        err, ZEROD_E_STATE,
 		        "rank %u has abandoned the backwards since the last step: nothing is reduced",
-		        mr->failure.rank);
-	if (mr->failure.status != 0)
-		return zd_err_set(err, mr->failure.status, "%s", mr->failure.text);
+		        w->failure.rank);
+	if (w->failure.status != 0)
+		return zd_err_set(err, w->failure.status, "%s", w->failure.text);
 	return 0;
 }
 
 /* 0: the unit's place holds its sum. ZD_WAIT: the reduction is under way. */
-static int look(const struct zd_member_reduce *mr, const struct zd_part *part, struct zd_err *err)
+static int look(const struct zd_window *w, const struct zd_part *part, struct zd_err *err)
 {
 	const struct zd_unit *unit = part->unit;
-	uint32_t rank = zd_world_rank(mr->member);
-	const struct zd_reduction *r = zd_reduction_find(mr, unit->id);
-	int status = check_window(mr, err);
+	uint32_t rank = zd_world_rank(w->mr->member);
+	const struct zd_reduction *r = zd_reduction_find(w, unit->id);
+	int status = check_window(w, err);
 	if (status != 0)
 		return status;
 	if (part->frozen)
@@ -95,12 +99,12 @@ static int look(const struct zd_member_reduce *mr, const struct zd_part *part, s
 		                  unit->name);
 	if (has_contributed(r, part->rank) && !is_stored(r, part->rank))
 		return ZD_WAIT;
-	if (zd_norms_has(mr, unit))
+	if (zd_norms_has(w, unit))
 		return 0;
 	if (has_contributed(r, part->rank))
 		return zd_err_set(err, ZEROD_E_NOT_FOUND,
 		                  "unit '%s' has no gradient: all ranks have skipped it in backward %llu",
-		                  unit->name, (unsigned long long)mr->number);
+		                  unit->name, (unsigned long long)w->mr->number);
 	return zd_err_set(err, ZEROD_E_STATE,
 	                  "rank %u has neither reduced nor skipped unit '%s' since its last step", rank,
 	                  unit->name);
@@ -118,10 +122,11 @@ static int wait_begin(struct zd_engine *e, struct zd_request *req, const struct 
 	if (status != 0)
 		return status;
 	struct zd_member_reduce *mr = zd_member_reduce_get(zd_part_member(part));
-	status = look(mr, part, err);
+	status = look(mr->w, part, err);
 	if (status < 0)
 		return status;
 	zd_reduce_request_init(req, mr->member);
+	req->u.reduce.window = mr->w->number;
 	req->u.reduce.part = part;
 	req->u.reduce.ahead = args->u.reduce_wait.ahead;
 	part->users++;
@@ -131,15 +136,15 @@ static int wait_begin(struct zd_engine *e, struct zd_request *req, const struct 
 
 static void fill_place(struct zd_engine *e, const struct zd_member_reduce *mr, const struct zd_unit *unit)
 {
-	uint64_t each = zerod_dtype_bytes(mr->target_dtype);
-	e->reply.u.reduce_wait.target_dtype = mr->target_dtype;
-	e->reply.u.reduce_wait.target = zd_storage_location(mr->target, unit->target_offset_numel * each,
+	uint64_t each = zerod_dtype_bytes(mr->w->target_dtype);
+	e->reply.u.reduce_wait.target_dtype = mr->w->target_dtype;
+	e->reply.u.reduce_wait.target = zd_storage_location(mr->w->target, unit->target_offset_numel * each,
 	                                                    zd_unit_target_numel(unit) * each);
 }
 
 static void promise(struct zd_engine *e, struct zd_request *req, struct zd_member_reduce *mr)
 {
-	const struct zd_reduction *r = zd_reduction_find(mr, req->u.reduce.part->unit->id);
+	const struct zd_reduction *r = zd_reduction_find(mr->w, req->u.reduce.part->unit->id);
 	if (!req->u.reduce.ahead || req->u.reduce.promise || !zd_reduction_drains(r))
 		return;
 	req->u.reduce.promise = zd_promise_new(e, req->session, req->device, ZD_LANE_STEPS);
@@ -162,11 +167,16 @@ static int wait_attempt(struct zd_engine *e, struct zd_request *req, struct zd_e
 	struct zd_member_reduce *mr = req->member->reduce;
 	struct zd_part *part = req->u.reduce.part;
 	int status = zd_reduce_request_check(req, err);
-	if (status == 0)
-		status = look(mr, part, err);
+	const struct zd_window *w = status == 0 ? zd_window_of(req) : NULL;
+	if (status == 0 && !req->answered && (!w || w != mr->w))
+		status = zd_err_set(err, ZEROD_E_STATE, "rank %u has ended the step of unit '%s'",
+		                    zd_world_rank(mr->member), part->unit->name);
+	if (status == 0 && w)
+		status = look(w, part, err);
 	if (status == ZD_WAIT) {
-		const struct zd_reduction *r = zd_reduction_find(mr, part->unit->id);
-		promise(e, req, mr);
+		const struct zd_reduction *r = zd_reduction_find(w, part->unit->id);
+		if (w && w == mr->w)
+			promise(e, req, mr);
 		(void)zd_wait_for(req, ZD_WAIT_REDUCTIONS, zd_reduction_waits_for(r), 1, 0);
 		req->wait.unit = part->unit;
 		return ZD_WAIT;
@@ -214,7 +224,7 @@ static void give_back(struct zd_engine *e, const struct zd_request *req, struct 
 	mr->nlent--;
 	zd_dirty_group(e, member->group);
 	struct access *access = zd_calloc(1, sizeof(*access));
-	*access = (struct access){part, mr->target};
+	*access = (struct access){part, mr->w->target};
 	if (!zd_fences_watch(e, req->session, member->group->job, member->device->index, fences, passed,
 	                     access, 0)) {
 		free(access);
@@ -222,7 +232,7 @@ static void give_back(struct zd_engine *e, const struct zd_request *req, struct 
 	}
 	part->target_accesses++;
 	part->unit->refs++;
-	zd_storage_use(mr->target);
+	zd_storage_use(mr->w->target);
 }
 
 /* Places that are not lent, since the group has failed or the step was taken, are passed over. */

@@ -38,24 +38,23 @@ static void forget(struct zd_slice_norm **norms)
 
 /* ---- Of an owner --------------------------------------------------------------------------------------- */
 
-bool zd_norms_has(const struct zd_member_reduce *mr, const struct zd_unit *unit)
+bool zd_norms_has(const struct zd_window *w, const struct zd_unit *unit)
 {
-	return find(mr->norms, unit->id) != NULL;
+	return find(w->norms, unit->id) != NULL;
 }
 
-void zd_norms_note(struct zd_member_reduce *mr, const struct zd_unit *unit, const struct zd_op_result *result)
+void zd_norms_note(struct zd_window *w, const struct zd_unit *unit, const struct zd_op_result *result)
 {
-	if (!zd_norms_has(mr, unit) &&
-	    mr->unwritten_numel > 0) /* 0: a step that was given up has zeroed it */
-		mr->unwritten_numel -= zd_unit_target_numel(unit);
-	get(&mr->norms, unit->id)->sum_squares = result->sum_squares;
-	mr->overflow |= result->overflow;
+	if (!zd_norms_has(w, unit) && w->unwritten_numel > 0) /* 0: a step that was given up has zeroed it */
+		w->unwritten_numel -= zd_unit_target_numel(unit);
+	get(&w->norms, unit->id)->sum_squares = result->sum_squares;
+	w->overflow |= result->overflow;
 }
 
-void zd_norms_forget(struct zd_member_reduce *mr)
+void zd_norms_forget(struct zd_window *w)
 {
-	forget(&mr->norms);
-	mr->overflow = false;
+	forget(&w->norms);
+	w->overflow = false;
 }
 
 static int by_unit(const struct zd_slice_norm *a, const struct zd_slice_norm *b)
@@ -63,20 +62,21 @@ static int by_unit(const struct zd_slice_norm *a, const struct zd_slice_norm *b)
 	return a->unit < b->unit ? -1 : a->unit > b->unit;
 }
 
-void zd_norms_add(struct zd_member_reduce *mr, double *sum)
+void zd_norms_add(struct zd_window *w, double *sum)
 {
-	HASH_SORT(mr->norms, by_unit);
-	for (const struct zd_slice_norm *norm = mr->norms; norm; norm = norm->hh.next)
+	HASH_SORT(w->norms, by_unit);
+	for (const struct zd_slice_norm *norm = w->norms; norm; norm = norm->hh.next)
 		*sum += norm->sum_squares;
 }
 
 /* ---- Of a step ----------------------------------------------------------------------------------------- */
 
-void zd_norms_keep(struct zd_group *group)
+void zd_norms_keep(struct zd_group *group, uint64_t window)
 {
 	forget(&group->step_norms);
 	for (uint32_t rank = 0; rank < group->local_world_size; rank++) {
-		const struct zd_slice_norm *norm = zd_member_reduce(&group->members[rank])->norms;
+		const struct zd_member_reduce *mr = zd_member_reduce(&group->members[rank]);
+		const struct zd_slice_norm *norm = zd_window_find(mr, window)->norms;
 		for (; norm; norm = norm->hh.next)
 			get(&group->step_norms, norm->unit)->sum_squares += norm->sum_squares;
 	}

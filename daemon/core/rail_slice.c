@@ -142,7 +142,7 @@ static void sum(struct zd_engine *e, struct zd_slice *slice)
 	const struct zd_member *member = &r->group->members[slice->owner];
 	const struct zd_member_reduce *mr = zd_member_reduce(member);
 	uint32_t nranks = r->group->span->nranks, own = zd_span_rank(member);
-	uint64_t bytes = block_bytes(r), target_bytes = zerod_dtype_bytes(mr->target_dtype);
+	uint64_t bytes = block_bytes(r), target_bytes = zerod_dtype_bytes(mr->w->target_dtype);
 	struct zd_location *inputs = zd_calloc(nranks, sizeof(*inputs));
 	for (uint32_t i = 0; i < nranks; i++)
 		inputs[i] = i == own ? own_block(slice, own) : block(received(slice), i, bytes);
@@ -151,14 +151,14 @@ static void sum(struct zd_engine *e, struct zd_slice *slice)
 	        .session = member->session->id,
 	        .numel = r->unit->shard_numel,
 	        .input_dtype = zd_reduction_has_partials(r) ? ZEROD_FLOAT32 : r->options.dtype,
-	        .target_dtype = mr->target_dtype,
+	        .target_dtype = mr->w->target_dtype,
 	        .ninputs = nranks,
 	        .inputs = inputs,
 	        .target = zd_storage_location(slice->target, zd_slice_target_numel(slice) * target_bytes,
 	                                      r->unit->shard_numel * target_bytes),
 	        .prescale = zd_reduction_has_partials(r) ? 1.0f : r->options.prescale,
 	        .postscale = zd_reduction_postscale(r),
-	        .overwrite = r->options.overwrite || !zd_norms_has(mr, r->unit),
+	        .overwrite = r->options.overwrite || !zd_norms_has(mr->w, r->unit),
 	};
 	zd_sm_move(&zd_sm_slice, &slice->state, ZD_SLICE_REDUCING);
 	submit(e, slice, &command, summed);
@@ -249,7 +249,7 @@ static struct meaning meaning_of(const struct zd_slice *slice)
 	        .overwrite = r->options.overwrite,
 	        .prescale = r->options.prescale,
 	        .all_reduce = r->unit->all_reduce,
-	        .target_dtype = mr->target_dtype,
+	        .target_dtype = mr->w->target_dtype,
 	};
 }
 

@@ -13,10 +13,10 @@
 
 /* ---- Records ------------------------------------------------------------------------------------------- */
 
-struct zd_reduction *zd_reduction_find(const struct zd_member_reduce *mr, uint64_t unit)
+struct zd_reduction *zd_reduction_find(const struct zd_window *w, uint64_t unit)
 {
-	const struct zd_group *group = mr->member->group;
-	uint64_t key[ZD_REDUCTION_NKEYS] = {unit, mr->window, mr->count};
+	const struct zd_group *group = w->mr->member->group;
+	uint64_t key[ZD_REDUCTION_NKEYS] = {unit, w->number, w->count};
 	struct zd_reduction *r;
 	/* NOLINTNEXTLINE(clang-analyzer-core.UndefinedBinaryOperatorResult): hashed byte by byte */
 	HASH_FIND(hh, group->reduction_index, key, sizeof(key), r);
@@ -31,13 +31,13 @@ static void index_add(struct zd_group *group, struct zd_reduction *r)
 static struct zd_reduction *get(const struct zd_member_reduce *mr, struct zd_unit *unit)
 {
 	struct zd_group *group = mr->member->group;
-	struct zd_reduction *r = zd_reduction_find(mr, unit->id);
+	struct zd_reduction *r = zd_reduction_find(mr->w, unit->id);
 	if (r)
 		return r;
 	r = zd_calloc(1, sizeof(*r));
 	r->key[ZD_REDUCTION_UNIT] = unit->id;
-	r->key[ZD_REDUCTION_WINDOW] = mr->window;
-	r->key[ZD_REDUCTION_BACKWARD] = mr->count;
+	r->key[ZD_REDUCTION_WINDOW] = mr->w->number;
+	r->key[ZD_REDUCTION_BACKWARD] = mr->w->count;
 	r->group = group;
 	r->unit = unit;
 	r->ranks = zd_calloc(group->local_world_size, sizeof(*r->ranks));
@@ -82,9 +82,8 @@ static void reduction_over(struct zd_engine *e, struct zd_reduction *r)
 	struct zd_group *group = r->group;
 	r->over = true;
 	for (uint32_t rank = 0; rank < group->local_world_size; rank++) {
-		struct zd_member_reduce *mr = zd_member_reduce(&group->members[rank]);
-		if (mr && is_open(r, rank))
-			mr->open--;
+		if (is_open(r, rank))
+			zd_reduction_window(r, rank)->open--;
 	}
 	release_unit(e, r);
 	zd_slices_free(r);
@@ -98,9 +97,10 @@ static void reduction_over(struct zd_engine *e, struct zd_reduction *r)
 /* Has the rank ended the backward, which is that window's Nth. */
 static bool is_past(const struct zd_member_reduce *mr, uint64_t window, uint64_t backward)
 {
-	if (!mr || mr->window != window)
-		return mr && mr->window > window;
-	return mr->count > backward || (mr->count == backward && mr->backward == ZD_BACKWARD_IDLE);
+	const struct zd_window *w = mr ? zd_window_find(mr, window) : NULL;
+	if (!w)
+		return mr && mr->w->number > window;
+	return w->count > backward || (w->count == backward && w->backward == ZD_BACKWARD_IDLE);
 }
 
 static bool are_past(const struct zd_group *group, uint64_t window, uint64_t backward)
@@ -112,11 +112,10 @@ static bool are_past(const struct zd_group *group, uint64_t window, uint64_t bac
 	return rank == group->local_world_size;
 }
 
-void zd_reduction_forget(const struct zd_member_reduce *last)
+void zd_reduction_forget(struct zd_group *group, uint64_t window, uint64_t backward)
 {
-	struct zd_group *group = last->member->group;
 	struct zd_reduction *r, *next;
-	if (!are_past(group, last->window, last->count))
+	if (!are_past(group, window, backward))
 		return;
 	r = group->reduction_index;
 	HASH_CLEAR(hh, group->reduction_index);
@@ -138,19 +137,20 @@ static int failure_text(const struct zd_reduction *r, struct zd_err *err)
 
 /* A rank that has ended the backward without a contribution: this one would never be reduced. */
 static int check_ended(const struct zd_group *group, const struct zd_reduction *r, const struct zd_unit *unit,
-                       const struct zd_member_reduce *mr, struct zd_err *err)
+                       const struct zd_window *w, struct zd_err *err)
 {
 	for (uint32_t rank = 0; rank < group->local_world_size; rank++) {
-		if (!zd_backward_ended(&group->members[rank], mr) ||
-		    zd_member_reduce(&group->members[rank])->skips_rest ||
+		const struct zd_member_reduce *mr = zd_member_reduce(&group->members[rank]);
+		const struct zd_window *other = mr ? zd_window_find(mr, w->number) : NULL;
+		if (!zd_backward_ended(&group->members[rank], w) || (other && other->skips_rest) ||
 		    (r && zd_contribution_made(&r->ranks[rank])))
 			continue;
 		return zd_err_set(
 		        err, ZEROD_E_MISMATCH,
 		        "rank %u ended backward %llu without a gradient or skip for unit '%s' that rank %u "
 		        "wants to reduce",
-		        group->first_rank + rank, (unsigned long long)mr->number, unit->name,
-		        zd_world_rank(mr->member));
+		        group->first_rank + rank, (unsigned long long)w->mr->number, unit->name,
+		        zd_world_rank(w->mr->member));
 	}
 	return 0;
 }
@@ -158,24 +158,24 @@ static int check_ended(const struct zd_group *group, const struct zd_reduction *
 static int admit_state(const struct zd_member_reduce *mr, const struct zd_unit *unit, struct zd_err *err)
 {
 	uint32_t rank = zd_world_rank(mr->member);
-	if (mr->backward != ZD_BACKWARD_RUNNING)
+	if (mr->w->backward != ZD_BACKWARD_RUNNING)
 		return zd_err_set(err, ZEROD_E_STATE, "rank %u runs no backward: unit '%s' cannot be reduced",
 		                  rank, unit->name);
-	if (mr->stage == 1 && !mr->boundary)
+	if (mr->w->stage == 1 && !mr->w->boundary)
 		return zd_err_set(err, ZEROD_E_STATE,
 		                  "stage 1 reduces on the boundary only; backward %llu of rank %u is none",
 		                  (unsigned long long)mr->number, rank);
 	if (unit->parts[mr->member->rank].frozen)
 		return zd_err_set(err, ZEROD_E_INVALID, "unit '%s' is frozen: it has no gradient",
 		                  unit->name);
-	if (zd_window_is_abandoned(mr)) /* nothing is reduced: its target is gone */
-		return !mr->told ? 0
-		                 : zd_err_set(err, ZEROD_E_STATE, "rank %u has abandoned backward %llu", rank,
-		                              (unsigned long long)mr->number);
-	if (unit->target_offset_numel + zd_unit_target_numel(unit) > mr->target_numel)
+	if (zd_window_is_abandoned(mr->w)) /* nothing is reduced: its target is gone */
+		return !mr->w->told ? 0
+		                    : zd_err_set(err, ZEROD_E_STATE, "rank %u has abandoned backward %llu",
+		                                 rank, (unsigned long long)mr->number);
+	if (unit->target_offset_numel + zd_unit_target_numel(unit) > mr->w->target_numel)
 		return zd_err_set(err, ZEROD_E_STATE,
 		                  "unit '%s' was registered after the target of backward %llu was bound",
-		                  unit->name, (unsigned long long)mr->target_number);
+		                  unit->name, (unsigned long long)mr->w->target_number);
 	return 0;
 }
 
@@ -189,17 +189,17 @@ int zd_reduction_admit(struct zd_engine *e, const struct zd_member_reduce *mr, c
                        struct zd_err *err)
 {
 	int status = admit_state(mr, unit, err);
-	if (status != 0 || zd_window_is_abandoned(mr))
+	if (status != 0 || zd_window_is_abandoned(mr->w))
 		return status;
 	struct zd_group *group = mr->member->group;
-	const struct zd_reduction *r = zd_reduction_find(mr, unit->id);
+	const struct zd_reduction *r = zd_reduction_find(mr->w, unit->id);
 	if (r && (!r->ranks || r->ranks[mr->member->rank].state != ZD_CONTRIBUTION_NONE))
 		return zd_err_set(err, ZEROD_E_DUPLICATE,
 		                  "rank %u reduces unit '%s' a second time in backward %llu",
 		                  zd_world_rank(mr->member), unit->name, (unsigned long long)mr->number);
 	if (r && r->state == ZD_REDUCTION_FAILED)
 		return failure_text(r, err);
-	status = check_ended(group, r, unit, mr, err);
+	status = check_ended(group, r, unit, mr->w, err);
 	zd_reduction_refused(e, group, status, err);
 	return status;
 }
@@ -208,7 +208,7 @@ void zd_reduction_reserve(struct zd_engine *e, struct zd_entry *entry)
 {
 	const struct zd_member_reduce *mr = entry->bucket->mr;
 	(void)e;
-	if (zd_window_is_abandoned(mr))
+	if (zd_window_is_abandoned(mr->w))
 		return;
 	struct zd_reduction *r = get(mr, entry->part->unit);
 	struct zd_contribution *c = &r->ranks[entry->part->rank];
@@ -262,7 +262,7 @@ int zd_reduction_check_ranks(const struct zd_entry *entry, struct zd_err *err)
 	const struct zd_reduction *r = entry->reduction;
 	if (r->state == ZD_REDUCTION_FAILED)
 		return failure_text(r, err);
-	return check_ended(r->group, r, entry->part->unit, entry->bucket->mr, err);
+	return check_ended(r->group, r, entry->part->unit, entry->w, err);
 }
 
 /* ---- From the last contribution to the end ------------------------------------------------------------- */
@@ -292,7 +292,7 @@ static void count(struct zd_reduction *r, uint32_t rank)
 {
 	struct zd_member_reduce *mr = zd_member_reduce(&r->group->members[rank]);
 	r->unit->parts[rank].users++;
-	mr->open++;
+	zd_reduction_window(r, rank)->open++;
 	r->ranks[rank].turn = ++mr->turns;
 }
 
@@ -307,8 +307,8 @@ static void skip(struct zd_reduction *r, uint32_t rank)
 static void skip_for_others(struct zd_reduction *r)
 {
 	for (uint32_t rank = 0; rank < r->group->local_world_size; rank++) {
-		const struct zd_member_reduce *mr = zd_member_reduce(&r->group->members[rank]);
-		if (mr && mr->skips_rest && zd_reduction_is_of(r, mr) &&
+		const struct zd_window *w = zd_reduction_window(r, rank);
+		if (w && w->skips_rest && zd_reduction_is_of(r, w) &&
 		    r->ranks[rank].state == ZD_CONTRIBUTION_NONE)
 			skip(r, rank);
 	}
@@ -323,11 +323,11 @@ static void contributed(struct zd_engine *e, struct zd_reduction *r)
 		run(e, r);
 }
 
-void zd_reduction_skip_rest(struct zd_engine *e, struct zd_member_reduce *mr)
+void zd_reduction_skip_rest(struct zd_engine *e, struct zd_window *w)
 {
 	struct zd_reduction *r, *next;
-	TAILQ_FOREACH_SAFE (r, &mr->member->group->reductions, link, next) {
-		if (zd_reduction_is_of(r, mr) && r->state == ZD_REDUCTION_COLLECTING && made(r) > 0)
+	TAILQ_FOREACH_SAFE (r, &w->mr->member->group->reductions, link, next) {
+		if (zd_reduction_is_of(r, w) && r->state == ZD_REDUCTION_COLLECTING && made(r) > 0)
 			contributed(e, r);
 	}
 }
@@ -381,7 +381,7 @@ void zd_reduction_try_settle(struct zd_engine *e, struct zd_reduction *r, uint32
 		return;
 	c->settled = true;
 	r->unit->parts[rank].users--;
-	zd_member_reduce(&r->group->members[rank])->open--;
+	zd_reduction_window(r, rank)->open--;
 	zd_dirty_group(e, r->group);
 }
 
@@ -412,9 +412,9 @@ void zd_reduction_fail(struct zd_engine *e, struct zd_reduction *r, int status, 
 	for (uint32_t rank = 0; rank < group->local_world_size; rank++)
 		zd_reduction_drain(e, r, rank);
 	for (uint32_t rank = 0; rank < group->local_world_size; rank++) {
-		struct zd_member_reduce *mr = zd_member_reduce(&group->members[rank]);
-		if (mr && mr->window == r->key[ZD_REDUCTION_WINDOW])
-			zd_failure_set(&mr->failure, status, text);
+		struct zd_window *w = zd_reduction_window(r, rank);
+		if (w)
+			zd_failure_set(&w->failure, status, text);
 	}
 	if (r->ops == 0)
 		reduction_over(e, r);
@@ -423,12 +423,12 @@ void zd_reduction_fail(struct zd_engine *e, struct zd_reduction *r, int status, 
 		zd_span_fail(e, group, status, text);
 }
 
-void zd_reduction_fail_without(struct zd_engine *e, struct zd_member_reduce *mr)
+void zd_reduction_fail_without(struct zd_engine *e, struct zd_window *w)
 {
 	struct zd_reduction *r, *next;
-	uint32_t me = mr->member->rank;
-	TAILQ_FOREACH_SAFE (r, &mr->member->group->reductions, link, next) {
-		if (!zd_reduction_is_of(r, mr) || made(r) == 0 || zd_contribution_made(&r->ranks[me]))
+	uint32_t me = w->mr->member->rank;
+	TAILQ_FOREACH_SAFE (r, &w->mr->member->group->reductions, link, next) {
+		if (!zd_reduction_is_of(r, w) || made(r) == 0 || zd_contribution_made(&r->ranks[me]))
 			continue;
 		uint32_t other = 0;
 		while (!zd_contribution_made(&r->ranks[other]))
@@ -438,10 +438,10 @@ void zd_reduction_fail_without(struct zd_engine *e, struct zd_member_reduce *mr)
 		        &err, ZEROD_E_MISMATCH,
 		        "rank %u ended backward %llu without a gradient or skip for unit '%s' that "
 		        "rank %u reduced",
-		        zd_world_rank(mr->member), (unsigned long long)mr->number, r->unit->name,
+		        zd_world_rank(w->mr->member), (unsigned long long)w->mr->number, r->unit->name,
 		        r->group->first_rank + other);
 		zd_reduction_fail(e, r, status, err.text);
-		if (mr->member->group->span)
+		if (w->mr->member->group->span)
 			return; /* that was the end of the group */
 	}
 }
@@ -467,11 +467,11 @@ void zd_reduction_drop_all(struct zd_engine *e, struct zd_group *group)
 
 /* ---- What it waits for --------------------------------------------------------------------------------- */
 
-const struct zd_reduction *zd_reduction_first_open(const struct zd_member_reduce *mr)
+const struct zd_reduction *zd_reduction_first_open(const struct zd_window *w)
 {
 	const struct zd_reduction *r;
-	TAILQ_FOREACH (r, &mr->member->group->reductions, link) {
-		if (zd_reduction_is_of(r, mr) && is_open(r, mr->member->rank))
+	TAILQ_FOREACH (r, &w->mr->member->group->reductions, link) {
+		if (zd_reduction_is_of(r, w) && is_open(r, w->mr->member->rank))
 			return r;
 	}
 	return NULL;
@@ -539,7 +539,7 @@ static int skip_begin(struct zd_engine *e, struct zd_request *req, const struct 
 	if (zd_backward_await(req, mr) != 0)
 		return ZD_WAIT;
 	status = zd_reduction_admit(e, mr, part->unit, err);
-	if (status != 0 || zd_window_is_abandoned(mr))
+	if (status != 0 || zd_window_is_abandoned(mr->w))
 		return status;
 	struct zd_reduction *r = get(mr, part->unit);
 	skip(r, member->rank);

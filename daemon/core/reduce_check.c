@@ -148,11 +148,12 @@ static void check_entry(const struct zd_entry *entry)
 	zd_assert((entry->state == ZD_ENTRY_WAITING) == (entry->storage == NULL));
 	check_room(entry);
 	if (entry->state == ZD_ENTRY_ABANDONED) {
-		zd_assert(!r && !entry->promise && entry->bucket->mr->backward == ZD_BACKWARD_IDLE);
+		zd_assert(!r && !entry->promise && !entry->w &&
+		          entry->bucket->mr->w->backward == ZD_BACKWARD_IDLE);
 		return;
 	}
 	if (!r && entry->state < ZD_ENTRY_SUBMITTED) {
-		zd_assert(zd_window_is_abandoned(entry->bucket->mr));
+		zd_assert(zd_window_is_abandoned(entry->w));
 		return;
 	}
 	if (!r) { /* refused or given up: kept for its operations */
@@ -169,7 +170,7 @@ static void check_entry(const struct zd_entry *entry)
 	};
 	zd_assert(r->ranks[entry->part->rank].entry == entry);
 	zd_assert(r->ranks[entry->part->rank].state == contribution_of[entry->state]);
-	zd_assert(zd_reduction_is_of(r, entry->bucket->mr));
+	zd_assert(zd_reduction_is_of(r, entry->w));
 }
 
 static void check_slot_queue(const struct zd_bucket_slot *slot)
@@ -208,55 +209,91 @@ static void check_bucket(const struct zd_bucket *bucket, uint32_t *placed, uint3
 	}
 }
 
+static void check_window_state(const struct zd_window *w)
+{
+	if (w->backward == ZD_BACKWARD_IDLE)
+		zd_assert(w->nentries == 0 && w->open == 0);
+	else
+		zd_assert(w->step == ZD_STEP_NONE || w->step == ZD_STEP_CALLED);
+	zd_assert(w->step != ZD_STEP_CALLED || w->backward == ZD_BACKWARD_ENDING);
+	zd_assert(!w->end_requested || w->backward == ZD_BACKWARD_ENDING);
+	zd_assert(w->backward != ZD_BACKWARD_ENDING || w->end_requested || w->step == ZD_STEP_CALLED);
+	zd_assert(!w->promise || zd_step_is_called(w));
+	if (w->step == ZD_STEP_READY || zd_step_is_called(w))
+		zd_assert(w->stage > 1 || w->told || w->boundary_count == w->count);
+	zd_assert((w->stage == 0) == (w->count == 0) && w->count <= w->mr->number);
+	zd_assert(!w->skips_rest || w->backward == ZD_BACKWARD_ENDING);
+	if (w->stage > 1 && w->backward == ZD_BACKWARD_IDLE)
+		zd_assert(w->step == ZD_STEP_READY || zd_step_is_called(w));
+}
+
+static void check_window(const struct zd_window *w)
+{
+	const struct zd_member_reduce *mr = w->mr;
+	const struct zd_member *member = mr->member;
+	const struct zd_bucket *bucket;
+	const struct zd_reduction *r;
+	uint32_t nentries = 0, open = 0;
+	check_window_state(w);
+	TAILQ_FOREACH (bucket, &mr->buckets, link) {
+		for (const struct zd_entry *entry = bucket->entries; entry; entry = entry->hh.next)
+			nentries += entry->w == w;
+	}
+	TAILQ_FOREACH (r, &member->group->reductions, link)
+		open += zd_contribution_made(&r->ranks[member->rank]) && !r->ranks[member->rank].settled &&
+		        zd_window_find(mr, r->key[ZD_REDUCTION_WINDOW]) == w;
+	zd_assert(nentries == w->nentries && open == w->open);
+	zd_assert(!w->told || w->failure.status != 0 || w->failure.abandoned);
+	zd_assert(!w->failure.abandoned || (w->failure.status == 0 && !member->group->span));
+	zd_assert(!w->failure.abandoned || !w->target || !w->stage || mr->nlent > 0);
+	zd_assert(w->unwritten_numel <= w->target_numel);
+	zd_assert(w->unwritten_numel == 0 || (w->step != ZD_STEP_WAITING && w->step != ZD_STEP_TAKEN));
+	/* A target lives from its backward to the step's end. */
+	zd_assert(!w->target || w->stage > 0 || w->step == ZD_STEP_TAKEN || w->step == ZD_STEP_ABANDONED);
+}
+
+/* Its step was promised, and is not taken or not ended; nothing of it waits for a call. */
+static void check_closing(const struct zd_window *w)
+{
+	zd_assert(!w->mr->member->group->span && !w->failure.abandoned);
+	zd_assert(w->promise || w->step == ZD_STEP_TAKEN || w->step == ZD_STEP_ABANDONED);
+	zd_assert((w->stage > 0) == (w->promise != NULL));
+	zd_assert(w->stage == 0 || (w->number < w->mr->w->number && w->mr->w->step != ZD_STEP_TAKEN));
+	check_window(w);
+}
+
 static void check_member(const struct zd_member *member)
 {
 	const struct zd_member_reduce *mr = zd_member_reduce(member);
 	const struct zd_bucket *bucket;
 	const struct zd_entry *entry;
-	const struct zd_reduction *r;
-	uint32_t nbuckets = 0, nentries = 0, placed = 0, waiting = 0, unsubmitted = 0, open = 0;
+	uint32_t nbuckets = 0, nentries = 0, placed = 0, waiting = 0, unsubmitted = 0;
 	if (!mr)
 		return;
 	zd_assert(member->session && mr->member == member);
+	bool idle = mr->w->backward == ZD_BACKWARD_IDLE &&
+	            (!mr->closing || mr->closing->backward == ZD_BACKWARD_IDLE);
 	TAILQ_FOREACH (bucket, &mr->buckets, link) {
 		nbuckets++;
 		nentries += HASH_COUNT(bucket->entries);
 		check_bucket(bucket, &placed, &unsubmitted);
 		/* Outside of a backward nothing is held but for abandoned entries. */
-		for (uint32_t i = 0; i < bucket->nslots && mr->backward == ZD_BACKWARD_IDLE; i++)
+		for (uint32_t i = 0; i < bucket->nslots && idle; i++)
 			zd_assert(!bucket->slots[i].storage || bucket->slots[i].live > 0);
 	}
 	TAILQ_FOREACH (entry, &mr->waiting, waiting_link) {
 		zd_assert(entry->state == ZD_ENTRY_WAITING && entry->bucket->mr == mr);
 		waiting++;
 	}
-	TAILQ_FOREACH (r, &member->group->reductions, link)
-		open += zd_contribution_made(&r->ranks[member->rank]) && !r->ranks[member->rank].settled;
 	zd_assert(nbuckets == mr->nbuckets && nentries == mr->nentries && nentries == placed + waiting);
-	zd_assert(placed == mr->nplaced && unsubmitted == mr->nunsubmitted && open == mr->open);
-	if (mr->backward == ZD_BACKWARD_STARTING || mr->backward == ZD_BACKWARD_ENDING)
+	zd_assert(placed == mr->nplaced && unsubmitted == mr->nunsubmitted);
+	if (mr->w->backward == ZD_BACKWARD_STARTING || mr->w->backward == ZD_BACKWARD_ENDING)
 		zd_assert(mr->nunsubmitted == 0);
-	if (mr->backward == ZD_BACKWARD_IDLE) /* all are abandoned: check_entry() */
-		zd_assert(mr->nentries == mr->nunsubmitted && mr->nentries == mr->nplaced && mr->open == 0);
-	else
-		zd_assert(mr->step == ZD_STEP_NONE || mr->step == ZD_STEP_CALLED);
-	zd_assert(mr->step != ZD_STEP_CALLED || mr->backward == ZD_BACKWARD_ENDING);
-	zd_assert(!mr->end_requested || mr->backward == ZD_BACKWARD_ENDING);
-	zd_assert(mr->backward != ZD_BACKWARD_ENDING || mr->end_requested || mr->step == ZD_STEP_CALLED);
-	zd_assert(!mr->promise || zd_step_is_called(mr));
-	if (mr->step == ZD_STEP_READY || zd_step_is_called(mr))
-		zd_assert(mr->stage > 1 || mr->told || mr->boundary_count == mr->count);
-	zd_assert((mr->stage == 0) == (mr->count == 0) && mr->count <= mr->number);
-	zd_assert(!mr->told || mr->failure.status != 0 || mr->failure.abandoned);
-	zd_assert(!mr->failure.abandoned || (mr->failure.status == 0 && !member->group->span));
-	zd_assert(!mr->failure.abandoned || !mr->target || !mr->stage || mr->nlent > 0);
-	zd_assert(!mr->skips_rest || mr->backward == ZD_BACKWARD_ENDING);
-	if (mr->stage > 1 && mr->backward == ZD_BACKWARD_IDLE)
-		zd_assert(mr->step == ZD_STEP_READY || zd_step_is_called(mr));
-	zd_assert(mr->unwritten_numel <= mr->target_numel);
-	zd_assert(mr->unwritten_numel == 0 || (mr->step != ZD_STEP_WAITING && mr->step != ZD_STEP_TAKEN));
-	/* A target lives from its backward to the step's end. */
-	zd_assert(!mr->target || mr->stage > 0 || mr->step == ZD_STEP_TAKEN || mr->step == ZD_STEP_ABANDONED);
+	if (idle) /* all are abandoned: check_entry() */
+		zd_assert(mr->nentries == mr->nunsubmitted && mr->nentries == mr->nplaced);
+	check_window(mr->w);
+	if (mr->closing)
+		check_closing(mr->closing);
 }
 
 /* This daemon's part goes over the rail when it is complete. */

@@ -79,7 +79,6 @@ struct zd_step_result {
 	bool overflow;
 	double norm_squared;
 	struct zd_failure failure;
-	bool told; /* of the failure, by a reply */
 };
 
 /* Of a unit that was reduced since the last step: the squared norm of this owner's slice, as of the last
@@ -91,49 +90,61 @@ struct zd_slice_norm {
 };
 
 /*
- * One rank's backwards, steps and buckets. The backwards from one step to the next make a window (window.c).
- * `window` counts the windows that this rank has closed; it is equal on all ranks, but for ranks that lag
- * behind after a failure.
+ * A window of one rank: its backwards from one step to the next, that step, and the target (window.c). Another
+ * one takes its place when the step is taken, or earlier: when the step was promised and its end asked for. The
+ * former one is closing then, until its step has ended.
  */
-struct zd_member_reduce {
-	struct zd_member *member;
-	bool attached;      /* else only dropped storage keeps it */
+struct zd_window {
+	struct zd_member_reduce *mr;
+	uint64_t number; /* how many the rank has closed before; equal on all ranks, but for those that lag */
 	uint8_t backward;   /* enum zd_backward_state */
 	uint8_t step;       /* enum zd_step_state */
 	bool boundary;      /* of the last backward begun; stage 1 only */
 	bool told;          /* a reply has told the rank of `failure` */
 	bool end_requested; /* ENDING: by a request that waits; else by one that was given up */
 	bool skips_rest;    /* ENDING: what others reduce and this rank does not, it skips */
-	bool overflow;      /* since the last step */
-	bool stuck;         /* scratch of capacity.c */
-	uint64_t number;    /* of the last backward begun, from 1; for texts */
+	bool overflow;
 
-	uint64_t window;
 	uint64_t count;          /* of its backwards, the last one may be running */
 	uint64_t boundary_count; /* stage 1: which of them is the boundary; 0: not begun yet */
-	uint32_t stage;          /* 0: the window has no backward yet */
+	uint32_t stage; /* 0: the window has no backward yet; or, closing, its step is taken or lost */
 	enum zerod_dtype target_dtype;
 
 	struct zd_storage *target;
 	uint64_t target_numel;
 	uint64_t target_number;      /* the backward that bound it */
 	uint64_t unwritten_numel;    /* of it, that no sum has written: worth nothing until it is zeroed */
-	uint32_t nlent;              /* units whose places in it are lent */
-	uint32_t nlenders;           /* requests that wait for a unit's sum, to lend its place */
 	struct zd_slice_norm *norms; /* hash by unit id */
-	struct zd_failure failure;   /* of this window */
-	struct zd_failure past;      /* of the last window that was closed by one */
+	struct zd_failure failure;
 
 	struct zd_storage *scalars; /* of the step under way, beside the target; NULL: not asked for */
-	uint64_t steps;             /* agreed on so far */
-	struct zd_step_result result;
 	struct zd_promise *promise; /* of the step's target, until the step is taken or fails; NULL: none */
+	uint32_t open;              /* reductions that this rank takes part in and that are not over */
+	uint32_t nentries;          /* of its backwards, that are not drained */
+};
+
+/* One rank's windows, of which it has one, and one that is closing, and its buckets. */
+struct zd_member_reduce {
+	struct zd_member *member;
+	bool attached;             /* else only dropped storage keeps it */
+	bool stuck;                /* scratch of capacity.c */
+	uint64_t number;           /* of the last backward begun, from 1; for texts */
+	struct zd_window *w;       /* in which it begins backwards */
+	struct zd_window *closing; /* NULL: none */
+	struct zd_failure past;    /* of the last window that was closed by one */
+
+	uint32_t nlent;    /* units whose places in the window's target are lent */
+	uint32_t nlenders; /* requests that wait for a unit's sum, to lend its place */
+
+	uint64_t steps;   /* agreed on so far */
+	uint32_t nenders; /* step_ends that wait: for the step of the window that is closing first */
+	struct zd_step_result result;
+	struct zd_failure untold; /* of a promised step, of which no reply has told the rank */
 
 	uint32_t nbuckets;
 	uint32_t nentries;     /* of all buckets */
 	uint32_t nplaced;      /* of them, that have memory */
 	uint32_t nunsubmitted; /* of them, not submitted yet */
-	uint32_t open;         /* reductions that this rank takes part in and that are not over */
 	uint64_t turns, turn;  /* contributions over its rail: made, and which had its turn last */
 	bool asking;           /* it has it still */
 	TAILQ_HEAD(, zd_bucket) buckets;
@@ -164,43 +175,43 @@ bool zd_reduce_request_lost(const struct zd_request *req);
 /* By the begin() of requests that belong to a backward: ZD_WAIT while the rank's is being begun, else 0. */
 int zd_backward_await(struct zd_request *req, const struct zd_member_reduce *mr)
         __attribute__((warn_unused_result));
-/* Has the member ended the backward that `mr` runs, or asked to: it contributes nothing to it any more. */
-bool zd_backward_ended(const struct zd_member *member, const struct zd_member_reduce *mr);
+/* Has the member ended the backward that the window of another rank runs, or asked to: it contributes nothing
+ * to it any more. */
+bool zd_backward_ended(const struct zd_member *member, const struct zd_window *w);
 
 /* The group failed: a target that the rank reads is kept until the rank gives it up, any other is dropped. */
-void zd_step_abandon(struct zd_engine *e, struct zd_member_reduce *mr);
-/* The rank reads its abandoned target no more. */
+void zd_step_abandon(struct zd_engine *e, struct zd_window *w);
+/* The rank reads its abandoned targets no more. */
 void zd_step_give_up(struct zd_engine *e, struct zd_member_reduce *mr);
-/* Has the rank asked for the step that closes its window: it begins no backward there any more. */
-static inline bool zd_step_is_called(const struct zd_member_reduce *mr)
+/* Has the rank asked for the step that closes the window: it begins no backward there any more. */
+static inline bool zd_step_is_called(const struct zd_window *w)
 {
-	return mr->step == ZD_STEP_CALLED || mr->step == ZD_STEP_ZEROING || mr->step == ZD_STEP_WAITING;
+	return w->step == ZD_STEP_CALLED || w->step == ZD_STEP_ZEROING || w->step == ZD_STEP_WAITING;
 }
 /* Has any rank been promised the step that closes the window. */
-bool zd_step_is_promised(const struct zd_member_reduce *mr);
-/* The failure of the last step, if no reply has told the rank of it. */
+bool zd_step_is_promised(const struct zd_window *w);
+/* The failure of a promised step, if no reply has told the rank of it. */
 int zd_step_tell(struct zd_member_reduce *mr, struct zd_err *err) __attribute__((warn_unused_result));
 void zd_step_forget_result(struct zd_member_reduce *mr);
 /* backward.c, for a step that is CALLED. Ends the backward, unless the request that asked for its end will.
  * 0: it has ended, ZD_WAIT. */
-int zd_backward_end_for_step(struct zd_engine *e, struct zd_request *req, struct zd_member_reduce *mr)
+int zd_backward_end_for_step(struct zd_engine *e, struct zd_request *req, struct zd_window *w)
         __attribute__((warn_unused_result));
 /* Nothing ends the backward any more, but for its own request. */
-void zd_backward_step_given_up(struct zd_member_reduce *mr);
+void zd_backward_step_given_up(struct zd_window *w);
 
 /* ---- Norms (norms.c) ----------------------------------------------------------------------------------- */
 
 /* The sums noted since the last step are forgotten. */
-void zd_norms_forget(struct zd_member_reduce *mr);
+void zd_norms_forget(struct zd_window *w);
 /* A slice of this owner was reduced. */
-void zd_norms_note(struct zd_member_reduce *mr, const struct zd_unit *unit,
-                   const struct zd_op_result *result);
+void zd_norms_note(struct zd_window *w, const struct zd_unit *unit, const struct zd_op_result *result);
 /* Was one of the unit since the last step: else its place in the target is worth nothing. */
-bool zd_norms_has(const struct zd_member_reduce *mr, const struct zd_unit *unit);
+bool zd_norms_has(const struct zd_window *w, const struct zd_unit *unit);
 /* Adds those of all units of this owner, one by one. */
-void zd_norms_add(struct zd_member_reduce *mr, double *sum);
-/* The step is taken: keeps each unit's norm over the daemon's ranks until the next one is. */
-void zd_norms_keep(struct zd_group *group);
+void zd_norms_add(struct zd_window *w, double *sum);
+/* The window's step is taken: keeps each unit's norm over the daemon's ranks until the next one is. */
+void zd_norms_keep(struct zd_group *group, uint64_t window);
 /* May the norms of STEP_GET's units be asked for. INVALID, NOT_FOUND, UNSUPPORTED. */
 int zd_norms_check(struct zd_engine *e, struct zd_session *session, const struct zd_group *group,
                    const struct zd_args *args, struct zd_err *err) __attribute__((warn_unused_result));
@@ -213,52 +224,67 @@ void zd_failure_set(struct zd_failure *failure, int status, const char *text);
 void zd_failure_clear(struct zd_failure *failure);
 /* Nothing where there is one already. */
 void zd_failure_copy(struct zd_failure *failure, const struct zd_failure *from);
-/* The rank's next window begins. Its sums and its failure are forgotten. */
-void zd_window_close(struct zd_member_reduce *mr);
+/* The rank's window of that number; NULL: it has closed that, or has not come to it yet. */
+struct zd_window *zd_window_find(const struct zd_member_reduce *mr, uint64_t number);
+/* The request's; NULL: it is closed. */
+struct zd_window *zd_window_of(const struct zd_request *req);
+struct zd_window *zd_window_new(struct zd_member_reduce *mr, uint64_t number);
+/* If the step of the rank's window was promised and its end asked for, and no other window is closing: this one
+ * is, and the next one begins. */
+void zd_window_try_pass(struct zd_engine *e, struct zd_member_reduce *mr);
+/* The window's step has ended, or none was left to end, and its target is gone. */
+void zd_window_end(struct zd_engine *e, struct zd_window *w);
+/* Its sums and its failure are forgotten, and the rank's next window begins, if it has not already. */
+void zd_window_close(struct zd_window *w);
 /* The same for a window that has failed or is abandoned: its target is dropped as well. */
-void zd_window_leave(struct zd_engine *e, struct zd_member_reduce *mr, enum zd_step_state step);
+void zd_window_leave(struct zd_engine *e, struct zd_window *w, enum zd_step_state step);
 /* Every rank that is in the window, or comes to it, gets this failure instead of the step. What waits in the
  * window for further contributions fails too. A group over several daemons ends. */
 void zd_window_fail(struct zd_engine *e, struct zd_group *group, uint64_t window, int status,
                     const char *text);
 /* MISMATCH if the rank may not begin another backward, since a rank has asked for the step after fewer. */
-int zd_window_check_begin(const struct zd_member_reduce *mr, struct zd_err *err)
-        __attribute__((warn_unused_result));
+int zd_window_check_begin(const struct zd_window *w, struct zd_err *err) __attribute__((warn_unused_result));
 /* MISMATCH if another rank runs more backwards than this one, which asks for the step, or has asked for it
  * after fewer. */
-int zd_window_check_step(const struct zd_member_reduce *mr, struct zd_err *err)
-        __attribute__((warn_unused_result));
+int zd_window_check_step(const struct zd_window *w, struct zd_err *err) __attribute__((warn_unused_result));
+
+/* Does the rank's target of a window that is closing come free without a call of any process. */
+static inline bool zd_window_gives_room(const struct zd_member_reduce *mr)
+{
+	return mr->closing && mr->closing->target && mr->nenders > 0;
+}
 
 /* A rank has abandoned its window, on all ranks. */
-static inline bool zd_window_is_abandoned(const struct zd_member_reduce *mr)
+static inline bool zd_window_is_abandoned(const struct zd_window *w)
 {
-	return mr->failure.abandoned;
+	return w->failure.abandoned;
 }
 
 /* ---- Targets (target.c) -------------------------------------------------------------------------------- */
 
-/* Of all units that the group has now. Errors, and ZD_WAIT: those of zd_storage_new(). */
-int zd_target_bind(struct zd_engine *e, struct zd_request *req, struct zd_member_reduce *mr,
-                   struct zd_err *err) __attribute__((warn_unused_result));
-void zd_target_drop(struct zd_engine *e, struct zd_member_reduce *mr);
+/* Of all units that the group has now. Errors, and ZD_WAIT: those of zd_storage_new();
+ * ZD_WAIT also while the target of a window that is closing has the room. */
+int zd_target_bind(struct zd_engine *e, struct zd_request *req, struct zd_window *w, struct zd_err *err)
+        __attribute__((warn_unused_result));
+void zd_target_drop(struct zd_engine *e, struct zd_window *w);
 /* Begins to zero what no sum has written, as operations of the request. ZD_WAIT, or 0: all was written. */
-int zd_target_zero_rest(struct zd_engine *e, struct zd_request *req, const struct zd_member_reduce *mr)
+int zd_target_zero_rest(struct zd_engine *e, struct zd_request *req, const struct zd_window *w)
         __attribute__((warn_unused_result));
 
 /* Takes memory for the result of a step, beside its target: two float32 for kernels, 1 after an overflow,
  * else 0, and the squared norm. Errors, and ZD_WAIT: those of zd_storage_new(). */
-int zd_target_bind_scalars(struct zd_engine *e, struct zd_request *req, struct zd_member_reduce *mr,
+int zd_target_bind_scalars(struct zd_engine *e, struct zd_request *req, struct zd_window *w,
                            struct zd_err *err) __attribute__((warn_unused_result));
-struct zd_location zd_target_scalars(const struct zd_member_reduce *mr);
+struct zd_location zd_target_scalars(const struct zd_window *w);
 /* Stores them, and keeps the promise that they can be read. */
-void zd_target_store_scalars(struct zd_engine *e, struct zd_member_reduce *mr, struct zd_promise *promise);
+void zd_target_store_scalars(struct zd_engine *e, struct zd_window *w, struct zd_promise *promise);
 
 /* ---- Lent targets (lent_target.c) ---------------------------------------------------------------------- */
 
 /* May streams of a rank access what the slice is to be added to. */
 bool zd_slice_target_is_accessed(const struct zd_slice *slice);
-/* The target goes: nothing of it is lent any more. */
-void zd_target_forget_lent(struct zd_member_reduce *mr);
+/* The window's target goes, or its step is to end: nothing of it is lent any more. */
+void zd_target_forget_lent(struct zd_window *w);
 
 /* ---- Buckets (bucket.c, entry.c, capacity.c) ----------------------------------------------------------- */
 
@@ -326,6 +352,7 @@ struct zd_entry {
 	uint32_t ops;              /* fills of its place and the fences' watch, under way */
 	uint32_t fills;            /* of these */
 	struct zd_bucket *bucket;  /* NULL: gone, and kept for these operations only */
+	struct zd_window *w;       /* of its backward; NULL: the group failed, or it is gone */
 	struct zd_part *part;
 	struct zd_reduction *reduction; /* NULL: it will not be reduced */
 	struct zd_bucket_slot *slot;    /* NULL: storage of its own */
@@ -491,10 +518,17 @@ struct zd_reduction {
 	UT_hash_handle hh;
 };
 
-/* Is it of the last backward that the rank has begun. */
-static inline bool zd_reduction_is_of(const struct zd_reduction *r, const struct zd_member_reduce *mr)
+/* Is it of the last backward that the rank has begun in its window. */
+static inline bool zd_reduction_is_of(const struct zd_reduction *r, const struct zd_window *w)
 {
-	return r->key[ZD_REDUCTION_WINDOW] == mr->window && r->key[ZD_REDUCTION_BACKWARD] == mr->count;
+	return r->key[ZD_REDUCTION_WINDOW] == w->number && r->key[ZD_REDUCTION_BACKWARD] == w->count;
+}
+
+/* The rank's window that it belongs to: while the rank has not ended its backward, or takes part in it still. */
+static inline struct zd_window *zd_reduction_window(const struct zd_reduction *r, uint32_t rank)
+{
+	const struct zd_member_reduce *mr = zd_member_reduce(&r->group->members[rank]);
+	return mr ? zd_window_find(mr, r->key[ZD_REDUCTION_WINDOW]) : NULL;
 }
 
 /* Submitted or skipped. */
@@ -515,8 +549,8 @@ void zd_reduction_refused(struct zd_engine *e, struct zd_group *group, int statu
  * status. */
 int zd_reduction_admit(struct zd_engine *e, const struct zd_member_reduce *mr, const struct zd_unit *unit,
                        struct zd_err *err) __attribute__((warn_unused_result));
-/* Of the unit in the rank's last backward; NULL: no rank has reserved, submitted or skipped it there. */
-struct zd_reduction *zd_reduction_find(const struct zd_member_reduce *mr, uint64_t unit);
+/* Of the unit in the window's last backward; NULL: no rank has reserved, submitted or skipped it there. */
+struct zd_reduction *zd_reduction_find(const struct zd_window *w, uint64_t unit);
 void zd_reduction_reserve(struct zd_engine *e, struct zd_entry *entry);
 /* The entry is not to be reduced after all. */
 void zd_reduction_unreserve(struct zd_engine *e, struct zd_entry *entry);
@@ -533,11 +567,11 @@ void zd_reduction_ready(struct zd_engine *e, struct zd_entry *entry);
 /* Not to be completed: every rank's window has failed. */
 void zd_reduction_fail(struct zd_engine *e, struct zd_reduction *r, int status, const char *text);
 /* Those that others contribute to and this rank, which ends the backward, does not. */
-void zd_reduction_fail_without(struct zd_engine *e, struct zd_member_reduce *mr);
+void zd_reduction_fail_without(struct zd_engine *e, struct zd_window *w);
 /* The same: this rank skips them. */
-void zd_reduction_skip_rest(struct zd_engine *e, struct zd_member_reduce *mr);
+void zd_reduction_skip_rest(struct zd_engine *e, struct zd_window *w);
 /* The first that this rank takes part in and that is not over; NULL when there is none. */
-const struct zd_reduction *zd_reduction_first_open(const struct zd_member_reduce *mr);
+const struct zd_reduction *zd_reduction_first_open(const struct zd_window *w);
 /* Will its entries be drained by executors and by streams whose fences the engine has: all ranks have
  * contributed, and no memory is awaited. */
 bool zd_reduction_drains(const struct zd_reduction *r);
@@ -545,8 +579,9 @@ bool zd_reduction_drains(const struct zd_reduction *r);
 bool zd_reductions_drain(const struct zd_group *group, uint64_t window);
 /* Whom the reduction waits for. */
 uint32_t zd_reduction_waits_for(const struct zd_reduction *r);
-/* This rank has ended its backward, or its window: if it is the last to do so, their records go. */
-void zd_reduction_forget(const struct zd_member_reduce *last);
+/* A rank has ended the window's backward of that number, or the window: if it is the last to do so, their
+ * records go. */
+void zd_reduction_forget(struct zd_group *group, uint64_t window, uint64_t backward);
 void zd_reduction_drop_all(struct zd_engine *e, struct zd_group *group);
 
 /* slice.c, for reduce.c: */

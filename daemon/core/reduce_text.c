@@ -78,9 +78,8 @@ void zd_entry_text(const struct zd_engine *e, const struct zd_entry *entry, char
 int zd_reductions_text(const struct zd_engine *e, const struct zd_request *req, char *out, size_t out_bytes)
 {
 	const struct zd_wait *wait = &req->wait;
-	const struct zd_reduction *r = NULL;
-	if (!zd_reduce_request_lost(req))
-		r = zd_reduction_first_open(req->member->reduce);
+	const struct zd_window *w = zd_reduce_request_lost(req) ? NULL : zd_window_of(req);
+	const struct zd_reduction *r = w ? zd_reduction_first_open(w) : NULL;
 	int used = snprintf(out, out_bytes, "%llu reduction%s, first ", (unsigned long long)wait->a,
 	                    wait->a == 1 ? "" : "s");
 	if (r && is_summing(e, r))

@@ -187,7 +187,7 @@ void zd_slice_try_end(struct zd_engine *e, struct zd_slice *slice)
 		result.sum_squares += slice->chunks[i].result.sum_squares;
 		result.overflow |= slice->chunks[i].result.overflow;
 	}
-	zd_norms_note(zd_member_reduce(&r->group->members[slice->owner]), r->unit, &result);
+	zd_norms_note(zd_reduction_window(r, slice->owner), r->unit, &result);
 	zd_slice_end(e, slice);
 }
 
@@ -226,8 +226,8 @@ static void chunk_done(struct zd_engine *e, struct zd_slice *slice, uint32_t chu
 static void aim(const struct zd_slice *slice, uint32_t chunk, struct zd_reduce_desc *desc)
 {
 	const struct zd_reduction *r = slice->reduction;
-	const struct zd_member_reduce *mr = zd_member_reduce(&r->group->members[slice->owner]);
-	uint64_t bytes = zerod_dtype_bytes(mr->target_dtype);
+	const struct zd_window *w = zd_reduction_window(r, slice->owner);
+	uint64_t bytes = zerod_dtype_bytes(w->target_dtype);
 	if (zd_reduction_has_partials(r)) {
 		desc->target_dtype = ZEROD_FLOAT32;
 		desc->target = zd_rail_partial(slice, chunk);
@@ -235,12 +235,12 @@ static void aim(const struct zd_slice *slice, uint32_t chunk, struct zd_reduce_d
 		desc->overwrite = true;
 		return;
 	}
-	desc->target_dtype = mr->target_dtype;
+	desc->target_dtype = w->target_dtype;
 	desc->target = zd_storage_location(slice->target,
 	                                   (zd_slice_target_numel(slice) + r->chunk_begin[chunk]) * bytes,
 	                                   desc->numel * bytes);
 	desc->postscale = zd_reduction_postscale(r);
-	desc->overwrite = r->options.overwrite || !zd_norms_has(mr, r->unit);
+	desc->overwrite = r->options.overwrite || !zd_norms_has(w, r->unit);
 }
 
 static zd_op_fn reduced;
@@ -477,7 +477,7 @@ static void slice_open(struct zd_engine *e, struct zd_slice *slice)
 {
 	struct zd_reduction *r = slice->reduction;
 	zd_sm_move(&zd_sm_slice, &slice->state, ZD_SLICE_OPEN);
-	slice->target = zd_member_reduce(&r->group->members[slice->owner])->target;
+	slice->target = zd_reduction_window(r, slice->owner)->target;
 	if (is_there(slice)) {
 		zd_rail_slice_ready(e, slice);
 		return;
@@ -604,7 +604,7 @@ static int take_staging(struct zd_engine *e, struct zd_device *device, struct zd
 	/* What other reductions hold comes back by itself, but for what waits for this one. */
 	uint64_t held = status == ZEROD_E_QUOTA ? r->group->job->owner->account.bytes[ZD_CHARGE_STAGING]
 	                                        : device->staging_bytes;
-	return held > held_behind(slice) ? ZD_WAIT : status;
+	return held > held_behind(slice) || zd_window_gives_room(zd_member_reduce(owner)) ? ZD_WAIT : status;
 }
 
 /* The first that waits for staging alone is served, or else what a rail waits for. False if nothing has

@@ -24,8 +24,7 @@ uint64_t zd_slice_target_numel(const struct zd_slice *slice)
 
 static uint64_t target_element(const struct zd_slice *slice)
 {
-	return zerod_dtype_bytes(
-	        zd_member_reduce(&slice->reduction->group->members[slice->owner])->target_dtype);
+	return zerod_dtype_bytes(zd_reduction_window(slice->reduction, slice->owner)->target_dtype);
 }
 
 /* Elements of a rank's target. */
@@ -83,7 +82,7 @@ static void copy_to_ranks(struct zd_engine *e, struct zd_slice *slice, uint64_t 
 	struct zd_group *group = slice->reduction->group;
 	for (uint32_t rank = 0; rank < group->local_world_size; rank++) {
 		struct zd_member *member = &group->members[rank];
-		struct zd_storage *target = zd_member_reduce(member)->target;
+		struct zd_storage *target = zd_reduction_window(slice->reduction, rank)->target;
 		struct zd_command command = {.kind = ZD_CMD_COPY};
 		if (rank == slice->owner)
 			continue;

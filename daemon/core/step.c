@@ -11,8 +11,11 @@
  * window depend on executors and on fences that the engine has. From then on no rank can take back its part:
  * what is given up, or fails, fails the step of all ranks. The promise is kept even then, since a broken one
  * would cost the session all that its streams compute: the rank has a target whose content is undefined, and
- * is told of the failure by step_get, or by its next backward. Groups over several daemons make no such
- * promises.
+ * is told of the failure by step_get, or else by the next of its calls that begin or end a backward or begin
+ * a step. Groups over several daemons make no such promises.
+ *
+ * When the rank has asked for the end of a promised step as well, its next window begins (window.c). The step
+ * of that may be promised too, and is taken after the one before.
  */
 #include <math.h>
 #include <string.h>
@@ -47,94 +50,120 @@ static void set_failed_result(struct zd_member_reduce *mr, const struct zd_failu
 
 int zd_step_tell(struct zd_member_reduce *mr, struct zd_err *err)
 {
-	const struct zd_failure *failure = &mr->result.failure;
-	if (failure->status == 0 || mr->result.told)
+	struct zd_failure failure = mr->untold;
+	if (failure.status == 0)
 		return 0;
-	mr->result.told = true;
-	return zd_err_set(err, failure->status, "%s", failure->text);
+	mr->untold = (struct zd_failure){0};
+	int status = zd_err_set(err, failure.status, "%s", failure.text);
+	zd_failure_clear(&failure);
+	return status;
 }
 
-bool zd_step_is_promised(const struct zd_member_reduce *mr)
+bool zd_step_is_promised(const struct zd_window *w)
 {
-	const struct zd_group *group = mr->member->group;
+	const struct zd_group *group = w->mr->member->group;
 	for (uint32_t rank = 0; rank < group->local_world_size; rank++) {
-		const struct zd_member_reduce *other = zd_member_reduce(&group->members[rank]);
-		if (other && other->promise && other->window == mr->window)
+		const struct zd_member_reduce *mr = zd_member_reduce(&group->members[rank]);
+		const struct zd_window *other = mr ? zd_window_find(mr, w->number) : NULL;
+		if (other && other->promise)
 			return true;
 	}
 	return false;
 }
 
 /* All operations on the target have ended, or nothing of it counts. */
-static void keep_promise(struct zd_engine *e, struct zd_member_reduce *mr)
+static void keep_promise(struct zd_engine *e, struct zd_window *w)
 {
-	struct zd_promise *promise = mr->promise;
-	mr->promise = NULL;
-	if (promise && mr->scalars)
-		zd_target_store_scalars(e, mr, promise);
+	struct zd_promise *promise = w->promise;
+	w->promise = NULL;
+	if (promise && w->scalars)
+		zd_target_store_scalars(e, w, promise);
 	else if (promise)
 		zd_promise_keep(e, promise);
 }
 
 /* The window has failed, and the rank's streams wait for the target that was promised. */
-static void take_failed(struct zd_engine *e, struct zd_member_reduce *mr)
+static void take_failed(struct zd_engine *e, struct zd_window *w)
 {
-	set_failed_result(mr, &mr->failure);
-	zd_window_leave(e, mr, ZD_STEP_TAKEN);
-	mr->unwritten_numel = 0;
-	keep_promise(e, mr);
+	set_failed_result(w->mr, &w->failure);
+	zd_failure_clear(&w->mr->untold);
+	zd_failure_copy(&w->mr->untold, &w->failure);
+	zd_window_leave(e, w, ZD_STEP_TAKEN);
+	w->unwritten_numel = 0;
+	keep_promise(e, w);
 }
 
 /* ---- When the group fails ------------------------------------------------------------------------------ */
 
-/* A promise is kept: nothing of the step counts, and the streams go on. */
-static void abandon_promised(struct zd_engine *e, struct zd_member_reduce *mr)
+/* A promise is kept: nothing of the step counts, and the streams go on. Every call of the group tells. */
+static void abandon_promised(struct zd_engine *e, struct zd_window *w)
 {
 	struct zd_failure failure = {0};
 	struct zd_err err = ZD_ERR_NONE;
-	zd_failure_set(&failure, zd_reduce_lost(mr->member->group, &err), err.text);
-	set_failed_result(mr, &failure);
+	zd_failure_set(&failure, zd_reduce_lost(w->mr->member->group, &err), err.text);
+	set_failed_result(w->mr, &failure);
 	zd_failure_clear(&failure);
-	mr->result.told = true; /* every call of the group tells */
-	zd_sm_move(&zd_sm_step, &mr->step, ZD_STEP_ABANDONED);
-	mr->unwritten_numel = 0;
-	keep_promise(e, mr);
+	zd_sm_move(&zd_sm_step, &w->step, ZD_STEP_ABANDONED);
+	w->unwritten_numel = 0;
+	keep_promise(e, w);
 }
 
-void zd_step_abandon(struct zd_engine *e, struct zd_member_reduce *mr)
+static uint32_t nlent(const struct zd_window *w)
 {
-	bool reads = mr->step == ZD_STEP_TAKEN || mr->step == ZD_STEP_ABANDONED || mr->promise ||
-	             mr->nlent > 0;
+	return w == w->mr->w ? w->mr->nlent : 0;
+}
+
+void zd_step_abandon(struct zd_engine *e, struct zd_window *w)
+{
+	bool reads = w->step == ZD_STEP_TAKEN || w->step == ZD_STEP_ABANDONED || w->promise || nlent(w) > 0;
 	if (!reads)
-		zd_target_drop(e, mr);
-	if (mr->promise)
-		abandon_promised(e, mr);
-	else if (mr->step == ZD_STEP_TAKEN || (mr->nlent > 0 && mr->step != ZD_STEP_ABANDONED))
-		zd_sm_move(&zd_sm_step, &mr->step, ZD_STEP_ABANDONED);
-	else if (!reads && mr->step != ZD_STEP_NONE)
-		zd_sm_move(&zd_sm_step, &mr->step, ZD_STEP_NONE);
+		zd_target_drop(e, w);
+	if (w->promise)
+		abandon_promised(e, w);
+	else if (w->step == ZD_STEP_TAKEN || (nlent(w) > 0 && w->step != ZD_STEP_ABANDONED))
+		zd_sm_move(&zd_sm_step, &w->step, ZD_STEP_ABANDONED);
+	else if (!reads && w->step != ZD_STEP_NONE)
+		zd_sm_move(&zd_sm_step, &w->step, ZD_STEP_NONE);
+}
+
+static void give_up(struct zd_engine *e, struct zd_window *w)
+{
+	if (w->step != ZD_STEP_ABANDONED)
+		return;
+	zd_target_drop(e, w);
+	zd_sm_move(&zd_sm_step, &w->step, ZD_STEP_NONE);
+	zd_window_end(e, w);
 }
 
 void zd_step_give_up(struct zd_engine *e, struct zd_member_reduce *mr)
 {
-	if (mr->step != ZD_STEP_ABANDONED)
-		return;
-	zd_target_drop(e, mr);
-	zd_sm_move(&zd_sm_step, &mr->step, ZD_STEP_NONE);
+	if (mr->closing)
+		give_up(e, mr->closing);
+	give_up(e, mr->w);
+}
+
+static bool is_taken(const struct zd_window *w)
+{
+	return w &&
+	       (w->step == ZD_STEP_TAKEN || w->promise || (nlent(w) > 0 && w->step != ZD_STEP_ABANDONED));
 }
 
 bool zd_step_is_taken(const struct zd_member *member)
 {
 	const struct zd_member_reduce *mr = zd_member_reduce(member);
-	return mr &&
-	       (mr->step == ZD_STEP_TAKEN || mr->promise || (mr->nlent > 0 && mr->step != ZD_STEP_ABANDONED));
+	return mr && (is_taken(mr->w) || is_taken(mr->closing));
+}
+
+static bool has_target(const struct zd_window *w)
+{
+	return w && w->target && w->step != ZD_STEP_ABANDONED;
 }
 
 bool zd_reduce_has_target(const struct zd_group *group)
 {
 	for (uint32_t rank = 0; rank < group->local_world_size; rank++) {
 		const struct zd_member_reduce *mr = zd_member_reduce(&group->members[rank]);
-		if (mr && mr->target && mr->step != ZD_STEP_ABANDONED)
+		if (mr && (has_target(mr->w) || has_target(mr->closing)))
 			return true;
 	}
 	return false;
@@ -145,16 +174,16 @@ bool zd_reduce_has_target(const struct zd_group *group)
 static int begin_check(const struct zd_member_reduce *mr, bool ahead, struct zd_err *err)
 {
 	uint32_t rank = zd_world_rank(mr->member);
-	bool ends = mr->backward == ZD_BACKWARD_ENDING && (mr->stage > 1 || mr->boundary);
-	if (mr->step == ZD_STEP_READY || (ahead && ends && mr->step == ZD_STEP_NONE))
+	bool ends = mr->w->backward == ZD_BACKWARD_ENDING && (mr->w->stage > 1 || mr->w->boundary);
+	if (mr->w->step == ZD_STEP_READY || (ahead && ends && mr->w->step == ZD_STEP_NONE))
 		return 0;
-	if (zd_step_is_called(mr) || mr->step == ZD_STEP_TAKEN)
+	if (zd_step_is_called(mr->w) || mr->w->step == ZD_STEP_TAKEN)
 		return zd_err_set(err, ZEROD_E_STATE, "rank %u has begun the step already", rank);
-	if (mr->backward != ZD_BACKWARD_IDLE)
+	if (mr->w->backward != ZD_BACKWARD_IDLE)
 		return zd_err_set(err, ZEROD_E_STATE, "backward %llu of rank %u runs",
 		                  (unsigned long long)mr->number, rank);
 	return zd_err_set(err, ZEROD_E_STATE, "no %sbackward of rank %u has ended since its last step",
-	                  mr->stage == 1 ? "boundary " : "", rank);
+	                  mr->w->stage == 1 ? "boundary " : "", rank);
 }
 
 static int begin_begin(struct zd_engine *e, struct zd_request *req, const struct zd_args *args,
@@ -173,42 +202,48 @@ static int begin_begin(struct zd_engine *e, struct zd_request *req, const struct
 	status = begin_check(mr, ahead, err);
 	if (status != 0)
 		return status;
-	status = zd_window_check_step(mr, err);
+	status = zd_step_tell(mr, err);
 	if (status != 0)
-		zd_window_fail(e, member->group, mr->window, status, err->text);
+		return status;
+	status = zd_window_check_step(mr->w, err);
+	if (status != 0)
+		zd_window_fail(e, member->group, mr->w->number, status, err->text);
 	if (status != 0 && member->group->span) /* that was its end */
 		return status;
 	zd_reduce_request_init(req, member);
+	req->u.reduce.window = mr->w->number;
 	req->u.reduce.ahead = ahead;
-	req->u.reduce.scalars = args->u.step_begin.scalars && mr->target && !zd_window_is_abandoned(mr);
+	req->u.reduce.scalars = args->u.step_begin.scalars && mr->w->target && !zd_window_is_abandoned(mr->w);
 	zd_step_forget_result(mr);
-	zd_sm_move(&zd_sm_step, &mr->step,
-	           mr->backward == ZD_BACKWARD_ENDING ? ZD_STEP_CALLED : ZD_STEP_ZEROING);
+	zd_sm_move(&zd_sm_step, &mr->w->step,
+	           mr->w->backward == ZD_BACKWARD_ENDING ? ZD_STEP_CALLED : ZD_STEP_ZEROING);
 	zd_dirty_group(e, member->group); /* others may be promised theirs */
 	return 0;
 }
 
-/* Will the rank's target be there without a call of any process. */
-static bool may_promise(const struct zd_member_reduce *mr)
+/* Will the rank's target be there without a call of any process. A window that is closing waits for none. */
+static bool may_promise(const struct zd_window *w)
 {
-	const struct zd_group *group = mr->member->group;
-	if (group->span || mr->failure.status != 0 || zd_window_is_abandoned(mr))
+	const struct zd_group *group = w->mr->member->group;
+	if (group->span || w->failure.status != 0 || zd_window_is_abandoned(w))
 		return false;
 	for (uint32_t rank = 0; rank < group->local_world_size; rank++) {
-		const struct zd_member_reduce *other = zd_member_reduce(&group->members[rank]);
-		if (!other || other->window != mr->window || !zd_step_is_called(other))
+		const struct zd_member_reduce *mr = zd_member_reduce(&group->members[rank]);
+		const struct zd_window *other = mr ? zd_window_find(mr, w->number) : NULL;
+		if (!other || !zd_step_is_called(other))
 			return false;
 	}
-	return zd_reductions_drain(group, mr->window);
+	return zd_reductions_drain(group, w->number);
 }
 
 /* The first rank that is not there yet; local_world_size when all are. */
-static uint32_t first_missing(const struct zd_member_reduce *mr)
+static uint32_t first_missing(const struct zd_window *w)
 {
-	const struct zd_group *group = mr->member->group;
+	const struct zd_group *group = w->mr->member->group;
 	for (uint32_t rank = 0; rank < group->local_world_size; rank++) {
-		const struct zd_member_reduce *other = zd_member_reduce(&group->members[rank]);
-		if (!other || other->step != ZD_STEP_WAITING || other->window != mr->window)
+		const struct zd_member_reduce *mr = zd_member_reduce(&group->members[rank]);
+		const struct zd_window *other = mr ? zd_window_find(mr, w->number) : NULL;
+		if (!other || other->step != ZD_STEP_WAITING)
 			return rank;
 	}
 	return group->local_world_size;
@@ -221,31 +256,36 @@ struct sums {
 	uint64_t backwards; /* in the window; the same on all ranks of a daemon */
 };
 
-static void add_rank(struct sums *sums, struct zd_member_reduce *mr)
+static void add_rank(struct sums *sums, struct zd_window *w)
 {
-	sums->overflow |= mr->overflow;
-	zd_norms_add(mr, &sums->norm_squared);
+	sums->overflow |= w->overflow;
+	zd_norms_add(w, &sums->norm_squared);
+}
+
+static struct zd_window *window_of_rank(const struct zd_group *group, uint32_t rank, uint64_t window)
+{
+	return zd_window_find(zd_member_reduce(&group->members[rank]), window);
 }
 
 /* By rank, likewise. */
-static struct sums local_sums(const struct zd_group *group)
+static struct sums local_sums(const struct zd_group *group, uint64_t window)
 {
-	struct sums sums = {.backwards = zd_member_reduce(&group->members[0])->count};
+	struct sums sums = {.backwards = window_of_rank(group, 0, window)->count};
 	for (uint32_t rank = 0; rank < group->local_world_size; rank++)
-		add_rank(&sums, zd_member_reduce(&group->members[rank]));
+		add_rank(&sums, window_of_rank(group, rank, window));
 	return sums;
 }
 
-static void agree(struct zd_engine *e, struct zd_group *group, const struct sums *sums)
+static void agree(struct zd_engine *e, struct zd_group *group, uint64_t window, const struct sums *sums)
 {
-	zd_norms_keep(group);
+	zd_norms_keep(group, window);
 	for (uint32_t rank = 0; rank < group->local_world_size; rank++) {
-		struct zd_member_reduce *mr = zd_member_reduce(&group->members[rank]);
-		mr->steps++;
-		set_result(mr, mr->steps, sums->overflow, sums->norm_squared);
-		zd_window_close(mr);
-		zd_sm_move(&zd_sm_step, &mr->step, ZD_STEP_TAKEN);
-		keep_promise(e, mr);
+		struct zd_window *w = window_of_rank(group, rank, window);
+		w->mr->steps++;
+		set_result(w->mr, w->mr->steps, sums->overflow, sums->norm_squared);
+		zd_window_close(w);
+		zd_sm_move(&zd_sm_step, &w->step, ZD_STEP_TAKEN);
+		keep_promise(e, w);
 	}
 	zd_dirty_group(e, group);
 }
@@ -254,7 +294,7 @@ static void agree(struct zd_engine *e, struct zd_group *group, const struct sums
 static int check_backwards(const struct zd_group *group, uint32_t peer, uint64_t count, struct zd_err *err)
 {
 	const struct zd_member *member = &group->members[0];
-	uint64_t own = zd_member_reduce(member)->count;
+	uint64_t own = zd_member_reduce(member)->w->count;
 	if (own == count)
 		return 0;
 	return zd_err_set(err, ZEROD_E_MISMATCH,
@@ -288,19 +328,19 @@ static void rail_answered(struct zd_engine *e, struct zd_op *op, int status, con
 			all.norm_squared += sums.norm_squared;
 		all.overflow |= sums.overflow;
 	}
-	agree(e, group, &all);
+	agree(e, group, zd_member_reduce(&group->members[0])->w->number, &all);
 }
 
 /* Each rail is asked, so that all have the same operations: for the sums of its daemon's ranks, or of its own
  * rank where all ranks are on one rail. */
-static void ask(struct zd_engine *e, struct zd_group *group)
+static void ask(struct zd_engine *e, struct zd_group *group, uint64_t window)
 {
-	struct sums local = local_sums(group);
+	struct sums local = local_sums(group, window);
 	for (uint32_t rank = 0; rank < group->local_world_size; rank++) {
 		struct zd_member *member = &group->members[rank];
 		struct sums own = {.backwards = local.backwards};
 		if (group->span->exchange)
-			add_rank(&own, zd_member_reduce(member));
+			add_rank(&own, window_of_rank(group, rank, window));
 		else
 			own = local;
 		zd_span_ask(e, member, &group->span->step, "step", &own, sizeof(own), rail_answered);
@@ -309,51 +349,51 @@ static void ask(struct zd_engine *e, struct zd_group *group)
 }
 
 /* All ranks of this daemon are there: is it decided. */
-static bool decided(struct zd_engine *e, struct zd_group *group)
+static bool decided(struct zd_engine *e, struct zd_group *group, uint64_t window)
 {
 	struct sums sums;
 	if (group->span) {
 		if (!group->span->step.pending)
-			ask(e, group);
+			ask(e, group, window);
 		return false;
 	}
-	sums = local_sums(group);
-	agree(e, group, &sums);
+	sums = local_sums(group, window);
+	agree(e, group, window, &sums);
 	return true;
 }
 
 /* Nothing is reduced between the last backward's end and the step: what is zeroed stays so. A request that
  * was given up may have left fills under way, which must not meet these, or whoever reads the target. */
-static int zero_rest(struct zd_engine *e, struct zd_request *req, struct zd_member_reduce *mr)
+static int zero_rest(struct zd_engine *e, struct zd_request *req, struct zd_window *w)
 {
-	if (mr->unwritten_numel > 0 && mr->target->uses > 0)
+	if (w->unwritten_numel > 0 && w->target->uses > 0)
 		return zd_wait_for(req, ZD_WAIT_FILL, 0, 0, 0);
 	if (!req->u.reduce.zeroes) {
 		req->u.reduce.zeroes = true;
-		if (zd_target_zero_rest(e, req, mr) == ZD_WAIT)
+		if (zd_target_zero_rest(e, req, w) == ZD_WAIT)
 			return ZD_WAIT;
 	}
-	mr->unwritten_numel = 0;
-	zd_sm_move(&zd_sm_step, &mr->step, ZD_STEP_WAITING);
+	w->unwritten_numel = 0;
+	zd_sm_move(&zd_sm_step, &w->step, ZD_STEP_WAITING);
 	return 0;
 }
 
 /* A step like any other for its rank, but that nothing was reduced and nothing is agreed on. */
-static void begin_abandoned(struct zd_engine *e, struct zd_member_reduce *mr)
+static void begin_abandoned(struct zd_engine *e, struct zd_window *w)
 {
-	set_result(mr, mr->steps, false, 0);
-	zd_failure_copy(&mr->result.failure, &mr->failure);
-	zd_window_leave(e, mr, ZD_STEP_TAKEN);
+	set_result(w->mr, w->mr->steps, false, 0);
+	zd_failure_copy(&w->mr->result.failure, &w->failure);
+	zd_window_leave(e, w, ZD_STEP_TAKEN);
 }
 
-static void fill_target(struct zd_engine *e, const struct zd_member_reduce *mr)
+static void fill_target(struct zd_engine *e, const struct zd_window *w)
 {
-	e->reply.u.step_begin.target_dtype = mr->target_dtype;
-	if (mr->target)
+	e->reply.u.step_begin.target_dtype = w->target_dtype;
+	if (w->target)
 		e->reply.u.step_begin.target = zd_storage_location(
-		        mr->target, 0, mr->target_numel * zerod_dtype_bytes(mr->target_dtype));
-	if (mr->scalars)
-		e->reply.u.step_begin.scalars = zd_target_scalars(mr);
+		        w->target, 0, w->target_numel * zerod_dtype_bytes(w->target_dtype));
+	if (w->scalars)
+		e->reply.u.step_begin.scalars = zd_target_scalars(w);
 }
 
 static void fill_result(struct zd_engine *e, const struct zd_step_result *result)
@@ -365,50 +405,60 @@ static void fill_result(struct zd_engine *e, const struct zd_step_result *result
 	e->reply.u.step_begin.abandoned_rank = result->failure.rank;
 }
 
-static void promise(struct zd_engine *e, struct zd_request *req, struct zd_member_reduce *mr)
+/* Is the step of a window that is closing still to be taken. */
+static bool follows_another(const struct zd_window *w)
 {
-	mr->promise = zd_promise_new(e, req->session, req->device, ZD_LANE_STEPS);
-	fill_target(e, mr);
-	e->reply.u.step_begin.step = mr->steps + 1;
-	e->reply.u.step_begin.fence = mr->promise->fence;
+	const struct zd_window *closing = w->mr->closing;
+	return closing && w != closing && zd_step_is_called(closing);
+}
+
+/* Its number is that after the steps before it, if these are taken. */
+static void promise(struct zd_engine *e, struct zd_request *req, struct zd_window *w)
+{
+	w->promise = zd_promise_new(e, req->session, req->device, ZD_LANE_STEPS);
+	fill_target(e, w);
+	e->reply.u.step_begin.step = w->mr->steps + 1 + follows_another(w);
+	e->reply.u.step_begin.fence = w->promise->fence;
 	zd_request_answer(e, req);
 }
 
-/* 0: the step is taken, or has failed for a rank that was promised it. */
-static int take(struct zd_engine *e, struct zd_request *req, struct zd_member_reduce *mr, struct zd_err *err)
+/* 0: the step is taken, or has failed for a rank that was promised it. Steps are taken in order. */
+static int take(struct zd_engine *e, struct zd_request *req, struct zd_window *w, struct zd_err *err)
 {
-	if (zd_window_is_abandoned(mr)) {
-		begin_abandoned(e, mr);
+	if (follows_another(w))
+		return zd_wait_for(req, ZD_WAIT_SUMS, w->mr->member->rank, 0, 0);
+	if (zd_window_is_abandoned(w)) {
+		begin_abandoned(e, w);
 		return 0;
 	}
-	if (mr->failure.status != 0 && mr->promise) {
-		take_failed(e, mr);
+	if (w->failure.status != 0 && w->promise) {
+		take_failed(e, w);
 		return 0;
 	}
-	if (mr->failure.status != 0) {
-		int status = zd_err_set(err, mr->failure.status, "%s", mr->failure.text);
-		set_failed_result(mr, &mr->failure);
-		mr->result.told = true;
-		zd_window_leave(e, mr, ZD_STEP_NONE);
+	if (w->failure.status != 0) {
+		int status = zd_err_set(err, w->failure.status, "%s", w->failure.text);
+		set_failed_result(w->mr, &w->failure);
+		zd_window_leave(e, w, ZD_STEP_NONE);
 		return status;
 	}
-	if (mr->step == ZD_STEP_ZEROING && zero_rest(e, req, mr) == ZD_WAIT)
+	if (w->step == ZD_STEP_ZEROING && zero_rest(e, req, w) == ZD_WAIT)
 		return ZD_WAIT;
-	uint32_t missing = first_missing(mr);
+	uint32_t missing = first_missing(w);
 	if (missing < req->member->group->local_world_size)
 		return zd_wait_for(req, ZD_WAIT_STEP, missing, 0, 0);
-	return decided(e, req->member->group) ? 0 : zd_wait_for(req, ZD_WAIT_OTHERS, 0, 0, 0);
+	return decided(e, req->member->group, w->number) ? 0 : zd_wait_for(req, ZD_WAIT_OTHERS, 0, 0, 0);
 }
 
 /* Others rely on this rank's step, and do not wait for it with a call of theirs. */
-static void fail_promised(struct zd_engine *e, const struct zd_request *req, struct zd_member_reduce *mr)
+static void fail_promised(struct zd_engine *e, const struct zd_request *req, const struct zd_window *w)
 {
 	struct zd_err err = ZD_ERR_NONE;
-	int status = req->failed ? zd_err_set(&err, req->failed, "%s", req->failed_text)
-	                         : zd_err_set(&err, ZEROD_E_ABORTED,
-	                                      "rank %u has given up the step that all ranks have begun",
-	                                      zd_world_rank(mr->member));
-	zd_window_fail(e, mr->member->group, mr->window, status, err.text);
+	uint32_t rank = zd_world_rank(w->mr->member);
+	int status = req->failed
+	                     ? zd_err_set(&err, req->failed, "%s", req->failed_text)
+	                     : zd_err_set(&err, ZEROD_E_ABORTED,
+	                                  "rank %u has given up the step that all ranks have begun", rank);
+	zd_window_fail(e, w->mr->member->group, w->number, status, err.text);
 }
 
 static void begin_cancel(struct zd_engine *e, struct zd_request *req)
@@ -416,22 +466,34 @@ static void begin_cancel(struct zd_engine *e, struct zd_request *req)
 	struct zd_group *group = req->member->group;
 	if (zd_reduce_request_lost(req))
 		return;
-	struct zd_member_reduce *mr = req->member->reduce;
+	struct zd_window *w = zd_window_of(req);
 	if (group->span && group->span->step.pending) {
 		zd_span_give_up(e, req->member, "a step that others take");
 		return;
 	}
-	if (zd_step_is_promised(mr))
-		fail_promised(e, req, mr);
-	if (mr->promise) { /* a failed operation; or the rank goes, and its group fails next */
+	if (zd_step_is_promised(w))
+		fail_promised(e, req, w);
+	if (w->promise) { /* a failed operation; or the rank goes, and its group fails next */
 		if (req->failed)
-			take_failed(e, mr);
-	} else if (mr->step == ZD_STEP_CALLED) {
-		zd_sm_move(&zd_sm_step, &mr->step, ZD_STEP_NONE);
-		zd_backward_step_given_up(mr);
+			take_failed(e, w);
+	} else if (w->step == ZD_STEP_CALLED) {
+		zd_sm_move(&zd_sm_step, &w->step, ZD_STEP_NONE);
+		zd_backward_step_given_up(w);
 	} else {
-		zd_sm_move(&zd_sm_step, &mr->step, ZD_STEP_READY);
+		zd_sm_move(&zd_sm_step, &w->step, ZD_STEP_READY);
 	}
+}
+
+/* Answered with the target and what the step has come to. */
+static void answer_taken(struct zd_engine *e, struct zd_request *req, struct zd_window *w)
+{
+	fill_target(e, w);
+	fill_result(e, &w->mr->result);
+	if (!w->scalars)
+		return;
+	struct zd_promise *promise = zd_promise_new(e, req->session, req->device, ZD_LANE_STEPS);
+	e->reply.u.step_begin.fence = promise->fence;
+	zd_target_store_scalars(e, w, promise);
 }
 
 static int begin_attempt(struct zd_engine *e, struct zd_request *req, struct zd_err *err)
@@ -439,29 +501,27 @@ static int begin_attempt(struct zd_engine *e, struct zd_request *req, struct zd_
 	int status = zd_reduce_request_check(req, err);
 	if (status != 0)
 		return status;
-	struct zd_member_reduce *mr = req->member->reduce;
-	if (req->u.reduce.scalars && !mr->scalars && zd_step_is_called(mr)) {
-		status = zd_target_bind_scalars(e, req, mr, err);
+	struct zd_window *w = zd_window_of(req);
+	if (!w && req->answered) /* another rank's request has taken it for all */
+		return 0;
+	if (!w) /* likewise; the rank was promised nothing, so that it has not gone on */
+		w = req->member->reduce->w;
+	if (req->u.reduce.scalars && !w->scalars && zd_step_is_called(w)) {
+		status = zd_target_bind_scalars(e, req, w, err);
 		if (status < 0)
 			begin_cancel(e, req);
 		if (status != 0)
 			return status;
 	}
-	if (req->u.reduce.ahead && zd_step_is_called(mr) && !mr->promise && may_promise(mr))
-		promise(e, req, mr);
-	if (mr->step == ZD_STEP_CALLED)
-		status = zd_backward_end_for_step(e, req, mr);
-	if (status == 0 && zd_step_is_called(mr)) /* else another rank's request has taken it for all */
-		status = take(e, req, mr, err);
+	if (req->u.reduce.ahead && zd_step_is_called(w) && !w->promise && may_promise(w))
+		promise(e, req, w);
+	if (w->step == ZD_STEP_CALLED)
+		status = zd_backward_end_for_step(e, req, w);
+	if (status == 0 && zd_step_is_called(w))
+		status = take(e, req, w, err);
 	if (status != 0 || req->answered)
 		return status;
-	fill_target(e, mr);
-	fill_result(e, &mr->result);
-	if (mr->scalars) {
-		struct zd_promise *promise = zd_promise_new(e, req->session, req->device, ZD_LANE_STEPS);
-		e->reply.u.step_begin.fence = promise->fence;
-		zd_target_store_scalars(e, mr, promise);
-	}
+	answer_taken(e, req, w);
 	return 0;
 }
 
@@ -490,15 +550,18 @@ static int get_begin(struct zd_engine *e, struct zd_request *req, const struct z
 static int get_attempt(struct zd_engine *e, struct zd_request *req, struct zd_err *err)
 {
 	struct zd_member_reduce *mr = zd_member_reduce(req->member);
-	if (mr && zd_step_is_called(mr))
+	if (mr && (zd_step_is_called(mr->w) || (mr->closing && zd_step_is_called(mr->closing))))
 		return zd_wait_for(req, ZD_WAIT_SUMS, req->member->rank, 0, 0);
 	if (!mr || !mr->result.known)
 		return zd_err_set(err, ZEROD_E_STATE, "rank %u has begun no step",
 		                  zd_world_rank(req->member));
 	if (mr->result.failure.status != 0) {
-		mr->result.told = true;
+		zd_failure_clear(&mr->untold);
 		return zd_err_set(err, mr->result.failure.status, "%s", mr->result.failure.text);
 	}
+	int status = zd_step_tell(mr, err); /* of the one before */
+	if (status != 0)
+		return status;
 	fill_result(e, &mr->result);
 	if (req->u.reduce.nunits > 0)
 		zd_norms_reply(e, req);
@@ -526,17 +589,22 @@ static void drop_behind(struct zd_engine *e, const struct zd_request *req, const
 }
 
 /* Has the rank a step to end, whatever became of its group meanwhile. */
-static bool has_step(const struct zd_member_reduce *mr)
+static bool has_step(const struct zd_window *w)
 {
-	return mr && (mr->step == ZD_STEP_TAKEN || mr->step == ZD_STEP_ABANDONED || mr->promise);
+	return w && (w->step == ZD_STEP_TAKEN || w->step == ZD_STEP_ABANDONED || w->promise);
 }
 
 static int end_check(const struct zd_member *member, struct zd_err *err)
 {
-	if (has_step(zd_member_reduce(member)))
+	const struct zd_member_reduce *mr = zd_member_reduce(member);
+	uint32_t nsteps = mr ? (uint32_t)has_step(mr->closing) + has_step(mr->w) : 0;
+	if (nsteps > 0 && mr->nenders < nsteps)
 		return 0;
 	int status = zd_group_check(member->group, err);
-	if (status == 0)
+	if (status == 0 && nsteps > 0)
+		status = zd_err_set(err, ZEROD_E_STATE, "rank %u has asked for its step's end already",
+		                    zd_world_rank(member));
+	else if (status == 0)
 		status = zd_err_set(err, ZEROD_E_STATE, "rank %u has begun no step", zd_world_rank(member));
 	return status;
 }
@@ -560,28 +628,42 @@ static int end_begin(struct zd_engine *e, struct zd_request *req, const struct z
 		req->u.release.fences = zd_calloc(fences->count, sizeof(*fences->fences));
 		memcpy(req->u.release.fences, fences->fences, fences->count * sizeof(*fences->fences));
 	}
+	member->reduce->nenders++;
+	zd_window_try_pass(e, member->reduce);
 	return 0;
 }
 
-/* A target that is promised is still to be written. */
+/* A target that is promised is still to be written. Steps end in order. */
 static int end_attempt(struct zd_engine *e, struct zd_request *req, struct zd_err *err)
 {
 	const struct zd_fence_list fences = {req->u.release.nfences, req->u.release.fences};
 	struct zd_member_reduce *mr = zd_member_reduce(req->member);
+	struct zd_window *w = mr && mr->closing ? mr->closing : mr ? mr->w : NULL;
 	(void)err;
-	if (!has_step(mr)) /* another request of the rank has ended it meanwhile */
-		return 0;
-	if (mr->promise)
+	if (has_step(w) && w->promise)
 		return zd_wait_for(req, ZD_WAIT_SUMS, req->member->rank, 0, 0);
-	zd_sm_move(&zd_sm_step, &mr->step, ZD_STEP_NONE);
-	drop_behind(e, req, &fences, mr->target);
-	drop_behind(e, req, &fences, mr->scalars);
-	zd_target_drop(e, mr);
+	if (mr)
+		mr->nenders--;
+	if (!has_step(w)) /* the rank has given it up meanwhile */
+		return 0;
+	zd_sm_move(&zd_sm_step, &w->step, ZD_STEP_NONE);
+	drop_behind(e, req, &fences, w->target);
+	drop_behind(e, req, &fences, w->scalars);
+	zd_target_drop(e, w);
+	zd_window_end(e, w);
 	return 0;
+}
+
+static void end_cancel(struct zd_engine *e, struct zd_request *req)
+{
+	struct zd_member_reduce *mr = zd_member_reduce(req->member);
+	(void)e;
+	if (mr)
+		mr->nenders--;
 }
 
 const struct zd_request_type zd_req_step_begin = {"step_begin", begin_begin, begin_attempt, begin_cancel};
 const struct zd_request_type zd_req_step_get = {
         .name = "step_get", .begin = get_begin, .attempt = get_attempt};
 const struct zd_request_type zd_req_step_end = {
-        .name = "step_end", .begin = end_begin, .attempt = end_attempt};
+        .name = "step_end", .begin = end_begin, .attempt = end_attempt, .cancel = end_cancel};

@@ -7,6 +7,10 @@
  * was told, by its next backward. So a rank may be windows ahead of another, and what it has left behind is
  * the other's failure too.
  *
+ * A step that was promised (step.c) waits for no call. When its end has been asked for as well, the rank begins
+ * the next window, while the sums of the former one, which is closing, and its step are under way. Both have a
+ * target. One window of a rank closes at a time.
+ *
  * A rank may abandon its window, which ends it for all ranks. Reductions of the window are dropped, and its
  * targets hold nothing. The other ranks are not told before their step: what they reserve, submit and skip in
  * that window is accepted and reduced by nobody, and their backwards end when their own streams have passed.
@@ -37,33 +41,82 @@ void zd_failure_copy(struct zd_failure *failure, const struct zd_failure *from)
 	failure->rank = from->rank;
 }
 
+/* ---- Life ---------------------------------------------------------------------------------------------- */
+
+struct zd_window *zd_window_new(struct zd_member_reduce *mr, uint64_t number)
+{
+	struct zd_window *w = zd_calloc(1, sizeof(*w));
+	w->mr = mr;
+	w->number = number;
+	return w;
+}
+
+/* One whose step is taken keeps its target, and is closed. */
+struct zd_window *zd_window_find(const struct zd_member_reduce *mr, uint64_t number)
+{
+	if (mr->w->number == number)
+		return mr->w;
+	return mr->closing && mr->closing->stage > 0 && mr->closing->number == number ? mr->closing : NULL;
+}
+
+struct zd_window *zd_window_of(const struct zd_request *req)
+{
+	const struct zd_member_reduce *mr = zd_member_reduce(req->member);
+	return mr ? zd_window_find(mr, req->u.reduce.window) : NULL;
+}
+
 /* ---- The end ------------------------------------------------------------------------------------------- */
 
 /* Has the window failed before the rank came to it: a rank that is ahead has left it by its failure. */
-static void inherit(struct zd_member_reduce *mr)
+static void inherit(struct zd_window *w)
 {
-	const struct zd_group *group = mr->member->group;
+	const struct zd_group *group = w->mr->member->group;
 	for (uint32_t rank = 0; rank < group->local_world_size; rank++) {
 		const struct zd_member_reduce *other = zd_member_reduce(&group->members[rank]);
-		if (other && other->window > mr->window)
-			zd_failure_copy(&mr->failure, &other->past);
-		else if (other && other != mr && other->window == mr->window)
-			zd_failure_copy(&mr->failure, &other->failure);
+		if (other && other->w->number > w->number)
+			zd_failure_copy(&w->failure, &other->past);
+		else if (other && other != w->mr && other->w->number == w->number)
+			zd_failure_copy(&w->failure, &other->w->failure);
 	}
 }
 
-void zd_window_close(struct zd_member_reduce *mr)
+void zd_window_close(struct zd_window *w)
 {
-	zd_norms_forget(mr);
-	zd_failure_clear(&mr->failure);
-	mr->told = false;
-	mr->skips_rest = false;
-	mr->window++;
-	mr->count = 0;
-	mr->stage = 0;
-	mr->boundary = false;
-	mr->boundary_count = 0;
-	inherit(mr);
+	zd_norms_forget(w);
+	zd_failure_clear(&w->failure);
+	w->told = false;
+	w->skips_rest = false;
+	w->count = 0;
+	w->stage = 0;
+	w->boundary = false;
+	w->boundary_count = 0;
+	if (w != w->mr->w)
+		return;
+	w->number++;
+	inherit(w);
+}
+
+void zd_window_try_pass(struct zd_engine *e, struct zd_member_reduce *mr)
+{
+	struct zd_window *w = mr->w;
+	if (mr->closing || !w->promise || mr->nenders == 0)
+		return;
+	zd_target_forget_lent(w);
+	mr->closing = w;
+	mr->w = zd_window_new(mr, w->number + 1);
+	inherit(mr->w);
+	zd_dirty_group(e, mr->member->group);
+}
+
+void zd_window_end(struct zd_engine *e, struct zd_window *w)
+{
+	struct zd_member_reduce *mr = w->mr;
+	zd_dirty(e, mr->member->device); /* its target's memory may be awaited, and its step */
+	if (w != mr->closing)
+		return;
+	mr->closing = NULL;
+	free(w);
+	zd_window_try_pass(e, mr);
 }
 
 /* Numbers of backwards are the same for all ranks again, as far as they can be. */
@@ -73,24 +126,28 @@ static void align_number(struct zd_member_reduce *mr)
 	for (uint32_t rank = 0; rank < group->local_world_size; rank++) {
 		const struct zd_member_reduce *other = zd_member_reduce(&group->members[rank]);
 		if (other)
-			mr->number = zd_max_u64(mr->number, other->number - other->count);
-		if (other && other->window == mr->window)
+			mr->number = zd_max_u64(mr->number, other->number - other->w->count);
+		if (other && other->w->number == mr->w->number)
 			mr->number = zd_max_u64(mr->number, other->number);
 	}
 }
 
-void zd_window_leave(struct zd_engine *e, struct zd_member_reduce *mr, enum zd_step_state step)
+void zd_window_leave(struct zd_engine *e, struct zd_window *w, enum zd_step_state step)
 {
-	zd_failure_clear(&mr->past);
-	mr->past = mr->failure;
-	mr->failure = (struct zd_failure){0};
-	if (mr->step != step)
-		zd_sm_move(&zd_sm_step, &mr->step, step);
-	if (!mr->promise) /* else streams may read it */
-		zd_target_drop(e, mr);
-	align_number(mr);
-	zd_window_close(mr);
-	zd_reduction_forget(mr);
+	struct zd_member_reduce *mr = w->mr;
+	uint64_t number = w->number, count = w->count;
+	if (w->step != step)
+		zd_sm_move(&zd_sm_step, &w->step, step);
+	if (!w->promise) /* else streams may read it */
+		zd_target_drop(e, w);
+	if (w == mr->w) { /* else all ranks are in it, with equal numbers */
+		zd_failure_clear(&mr->past);
+		mr->past = w->failure;
+		w->failure = (struct zd_failure){0};
+		align_number(mr);
+	}
+	zd_window_close(w);
+	zd_reduction_forget(mr->member->group, number, count);
 	zd_dirty_group(e, mr->member->group);
 }
 
@@ -103,9 +160,10 @@ void zd_window_fail(struct zd_engine *e, struct zd_group *group, uint64_t window
 		return;
 	}
 	for (uint32_t rank = 0; rank < group->local_world_size; rank++) {
-		struct zd_member_reduce *mr = zd_member_reduce(&group->members[rank]);
-		if (mr && mr->window == window)
-			zd_failure_set(&mr->failure, status, text);
+		const struct zd_member_reduce *mr = zd_member_reduce(&group->members[rank]);
+		struct zd_window *w = mr ? zd_window_find(mr, window) : NULL;
+		if (w)
+			zd_failure_set(&w->failure, status, text);
 	}
 	TAILQ_FOREACH_SAFE (r, &group->reductions, link, next) {
 		if (r->key[ZD_REDUCTION_WINDOW] == window && r->state == ZD_REDUCTION_COLLECTING)
@@ -122,7 +180,7 @@ static void detach_entries(struct zd_engine *e, struct zd_member_reduce *mr)
 	struct zd_bucket *bucket;
 	TAILQ_FOREACH (bucket, &mr->buckets, link) {
 		for (struct zd_entry *entry = bucket->entries; entry; entry = entry->hh.next) {
-			if (entry->reduction && entry->state < ZD_ENTRY_SUBMITTED)
+			if (entry->reduction && entry->w == mr->w && entry->state < ZD_ENTRY_SUBMITTED)
 				zd_entry_detach(e, entry);
 		}
 	}
@@ -130,15 +188,15 @@ static void detach_entries(struct zd_engine *e, struct zd_member_reduce *mr)
 
 static void abandon_on(struct zd_engine *e, struct zd_member_reduce *mr, const struct zd_member *by)
 {
-	zd_failure_clear(&mr->failure);
-	mr->failure.abandoned = true;
-	mr->failure.rank = zd_world_rank(by);
-	mr->told = false;
+	zd_failure_clear(&mr->w->failure);
+	mr->w->failure.abandoned = true;
+	mr->w->failure.rank = zd_world_rank(by);
+	mr->w->told = false;
 	detach_entries(e, mr);
-	if (mr->step == ZD_STEP_TAKEN || mr->step == ZD_STEP_ABANDONED) /* it is the last step's */
+	if (mr->w->step == ZD_STEP_TAKEN || mr->w->step == ZD_STEP_ABANDONED) /* it is the last step's */
 		return;
 	if (mr->nlent == 0 || mr->member == by) /* else its streams may access it until its next window */
-		zd_target_drop(e, mr);
+		zd_target_drop(e, mr->w);
 }
 
 static void abandon_window(struct zd_engine *e, const struct zd_member_reduce *by)
@@ -147,11 +205,11 @@ static void abandon_window(struct zd_engine *e, const struct zd_member_reduce *b
 	struct zd_reduction *r, *next;
 	for (uint32_t rank = 0; rank < group->local_world_size; rank++) {
 		struct zd_member_reduce *mr = zd_member_reduce_get(&group->members[rank]);
-		if (mr->window == by->window)
+		if (mr->w->number == by->w->number)
 			abandon_on(e, mr, by->member);
 	}
 	TAILQ_FOREACH_SAFE (r, &group->reductions, link, next) {
-		if (r->key[ZD_REDUCTION_WINDOW] == by->window)
+		if (r->key[ZD_REDUCTION_WINDOW] == by->w->number)
 			zd_reduction_fail(e, r, ZEROD_E_STATE, "its backward was abandoned");
 	}
 	zd_dirty_group(e, group);
@@ -174,13 +232,13 @@ static void return_entries(struct zd_engine *e, struct zd_member_reduce *mr,
 static int abandon_check(const struct zd_member_reduce *mr, struct zd_err *err)
 {
 	uint32_t rank = zd_world_rank(mr->member);
-	if (mr->stage == 0)
+	if (mr->w->stage == 0)
 		return zd_err_set(err, ZEROD_E_STATE, "rank %u has begun no backward since its last step",
 		                  rank);
-	if (mr->backward == ZD_BACKWARD_STARTING)
+	if (mr->w->backward == ZD_BACKWARD_STARTING)
 		return zd_err_set(err, ZEROD_E_STATE, "backward %llu of rank %u is being begun",
 		                  (unsigned long long)mr->number, rank);
-	if (zd_step_is_promised(mr))
+	if (zd_step_is_promised(mr->w))
 		return zd_err_set(err, ZEROD_E_STATE,
 		                  "all ranks have begun the step: backward %llu of rank %u counts",
 		                  (unsigned long long)mr->number, rank);
@@ -209,9 +267,9 @@ static int abandon_begin(struct zd_engine *e, struct zd_request *req, const stru
 		zd_span_fail(e, member->group, status, err->text);
 		return status;
 	}
-	if (!zd_window_is_abandoned(mr))
+	if (!zd_window_is_abandoned(mr->w))
 		abandon_window(e, mr);
-	mr->told = true;
+	mr->w->told = true;
 	return_entries(e, mr, fences);
 	zd_reduce_request_init(req, member);
 	return 0;
@@ -224,14 +282,14 @@ static int abandon_attempt(struct zd_engine *e, struct zd_request *req, struct z
 	if (status != 0)
 		return status;
 	struct zd_member_reduce *mr = req->member->reduce;
-	if (mr->open > 0 || mr->nentries > 0)
+	if (mr->w->open > 0 || mr->w->nentries > 0)
 		return zd_wait_for(req, ZD_WAIT_FENCES, 0, 0, 0);
 	(void)zd_bucket_trim(e, mr);
-	if (mr->backward == ZD_BACKWARD_RUNNING) {
-		zd_sm_move(&zd_sm_backward, &mr->backward, ZD_BACKWARD_IDLE);
-		if (mr->step == ZD_STEP_NONE)
-			zd_sm_move(&zd_sm_step, &mr->step, ZD_STEP_READY);
-		zd_reduction_forget(mr);
+	if (mr->w->backward == ZD_BACKWARD_RUNNING) {
+		zd_sm_move(&zd_sm_backward, &mr->w->backward, ZD_BACKWARD_IDLE);
+		if (mr->w->step == ZD_STEP_NONE)
+			zd_sm_move(&zd_sm_step, &mr->w->step, ZD_STEP_READY);
+		zd_reduction_forget(mr->member->group, mr->w->number, mr->w->count);
 	}
 	return 0;
 }
@@ -241,35 +299,36 @@ const struct zd_request_type zd_req_backward_abandon = {
 
 /* ---- Counts -------------------------------------------------------------------------------------------- */
 
-static int counts_differ(const struct zd_member_reduce *mr, uint64_t count,
-                         const struct zd_member_reduce *other, struct zd_err *err)
+static int counts_differ(const struct zd_window *w, uint64_t count, const struct zd_window *other,
+                         struct zd_err *err)
 {
 	return zd_err_set(err, ZEROD_E_MISMATCH,
 	                  "rank %u runs %llu backward%s in this step, rank %u runs %llu",
-	                  zd_world_rank(mr->member), (unsigned long long)count, count == 1 ? "" : "s",
-	                  zd_world_rank(other->member), (unsigned long long)other->count);
+	                  zd_world_rank(w->mr->member), (unsigned long long)count, count == 1 ? "" : "s",
+	                  zd_world_rank(other->mr->member), (unsigned long long)other->count);
 }
 
-int zd_window_check_begin(const struct zd_member_reduce *mr, struct zd_err *err)
+int zd_window_check_begin(const struct zd_window *w, struct zd_err *err)
 {
-	const struct zd_group *group = mr->member->group;
-	for (uint32_t rank = 0; rank < group->local_world_size && !zd_window_is_abandoned(mr); rank++) {
-		const struct zd_member_reduce *other = zd_member_reduce(&group->members[rank]);
-		if (other && other->window == mr->window && zd_step_is_called(other) &&
-		    other->count <= mr->count)
-			return counts_differ(mr, mr->count + 1, other, err);
+	const struct zd_group *group = w->mr->member->group;
+	for (uint32_t rank = 0; rank < group->local_world_size && !zd_window_is_abandoned(w); rank++) {
+		const struct zd_member_reduce *mr = zd_member_reduce(&group->members[rank]);
+		const struct zd_window *other = mr ? zd_window_find(mr, w->number) : NULL;
+		if (other && zd_step_is_called(other) && other->count <= w->count)
+			return counts_differ(w, w->count + 1, other, err);
 	}
 	return 0;
 }
 
-int zd_window_check_step(const struct zd_member_reduce *mr, struct zd_err *err)
+int zd_window_check_step(const struct zd_window *w, struct zd_err *err)
 {
-	const struct zd_group *group = mr->member->group;
-	for (uint32_t rank = 0; rank < group->local_world_size && !zd_window_is_abandoned(mr); rank++) {
-		const struct zd_member_reduce *other = zd_member_reduce(&group->members[rank]);
-		if (other && other->window == mr->window &&
-		    (other->count > mr->count || (zd_step_is_called(other) && other->count < mr->count)))
-			return counts_differ(mr, mr->count, other, err);
+	const struct zd_group *group = w->mr->member->group;
+	for (uint32_t rank = 0; rank < group->local_world_size && !zd_window_is_abandoned(w); rank++) {
+		const struct zd_member_reduce *mr = zd_member_reduce(&group->members[rank]);
+		const struct zd_window *other = mr ? zd_window_find(mr, w->number) : NULL;
+		if (other &&
+		    (other->count > w->count || (zd_step_is_called(other) && other->count < w->count)))
+			return counts_differ(w, w->count, other, err);
 	}
 	return 0;
 }

@@ -22,8 +22,24 @@ void zd_sim_actor_wake(struct zd_sim_world *world, uint32_t index)
 	                zd_sim_delay(&world->rng, world->config.actors[index].job < 0 ? 50 * scale : scale));
 }
 
+/* The end of a window's last backward, or of its step: the actor goes on. */
+static bool is_passed_over(const struct zd_sim_world *world, const struct zd_sim_request *request)
+{
+	bool ends = request->kind == ZD_REQ_BACKWARD_END || request->kind == ZD_REQ_STEP_END;
+	return ends && world->config.steps_ahead && world->program.ops[request->op].ahead;
+}
+
 /* Requests without a reply that somebody waits for. */
-static bool answered(const struct zd_sim_session *session)
+static bool answered(const struct zd_sim_world *world, const struct zd_sim_session *session)
+{
+	for (uint32_t i = 0; i < session->nrequests; i++) {
+		if (!session->requests[i].prefetch && !is_passed_over(world, &session->requests[i]))
+			return false;
+	}
+	return true;
+}
+
+static bool answered_all(const struct zd_sim_session *session)
 {
 	for (uint32_t i = 0; i < session->nrequests; i++) {
 		if (!session->requests[i].prefetch)
@@ -55,6 +71,12 @@ static bool waits_for_reply(const struct zd_sim_op *op)
 	default:
 		return true;
 	}
+}
+
+/* Behind all that belongs to what it ends. */
+static bool ends_ahead(const struct zd_sim_world *world, const struct zd_sim_op *op)
+{
+	return world->config.steps_ahead && op->ahead;
 }
 
 /* Is everything there that a pipelined operation refers to. */
@@ -101,8 +123,10 @@ static bool ready(const struct zd_sim_world *world, const struct zd_sim_session 
 {
 	if (needs_idle_streams(session, op) && !zd_sim_streams_idle(session))
 		return false;
+	if (op->kind == ZD_SIM_BUCKET_DESTROY && !op->noise && !answered_all(session))
+		return false;
 	if (op->kind == ZD_SIM_LEAVE || op->kind == ZD_SIM_UNREGISTER)
-		return op->noise || answered(session);
+		return op->noise || answered_all(session);
 	if (op->kind == ZD_SIM_RESET)
 		return true;
 	if (op->kind == ZD_SIM_PUBLISH && world->config.client_copies && !zd_sim_streams_idle(session))
@@ -113,7 +137,8 @@ static bool ready(const struct zd_sim_world *world, const struct zd_sim_session 
 		return op->ahead || session->nrequests == 0;
 	if (op->kind == ZD_SIM_CLOSE)
 		return session->nrequests == 0 && zd_sim_streams_idle(session);
-	return waits_for_reply(op) ? answered(session) : ready_pipelined(session, op);
+	return waits_for_reply(op) || ends_ahead(world, op) ? answered(world, session)
+	                                                    : ready_pipelined(session, op);
 }
 
 /* Whether the actor has waited long enough to go on without. */

@@ -98,9 +98,10 @@ struct zd_sim_config {
 	bool clean;  /* no faults, no noise: every request must succeed and every program must end */
 	bool mortal; /* nothing goes wrong but that ranks die, and others take their places */
 	bool client_copies;
-	bool sums_ahead; /* processes are asked for sums whose inputs are on their way */
-	bool unordered;  /* executors run commands in any order, several at once; a timeline's end in it */
-	bool linger;     /* processes run on after their sessions have ended */
+	bool sums_ahead;  /* processes are asked for sums whose inputs are on their way */
+	bool steps_ahead; /* actors go on behind the end of a window's last backward, and that of its step */
+	bool unordered;   /* executors run commands in any order, several at once; a timeline's end in it */
+	bool linger;      /* processes run on after their sessions have ended */
 	bool strict_by_segment; /* buffers of strict sessions have segments of their own */
 	bool regroups;          /* a group that has lost a rank waits for the next one to take its place */
 	uint32_t noise_percent, death_percent;

@@ -78,6 +78,8 @@ static bool issue_step_end(struct zd_sim_world *world, struct zd_sim_session *se
 	struct zd_fence fence = zd_sim_stream_signal(world, session, 0);
 	args.u.step_end.group = member->id;
 	args.u.step_end.fences = (struct zd_fence_list){.count = 1, .fences = &fence};
+	if (op->ahead && world->config.steps_ahead)
+		zd_sim_step_over(member);
 	zd_sim_send(world, session, request, &args);
 	return true;
 }
@@ -135,7 +137,7 @@ static bool group_args(const struct zd_sim_op *op, const struct zd_sim_group_con
 		return member->id != 0;
 	case ZD_SIM_STEP_BEGIN:
 		args->kind = ZD_REQ_STEP_BEGIN;
-		args->u.group = member->id;
+		args->u.step_begin.group = member->id;
 		return member->id != 0;
 	default:
 		return false;
@@ -194,6 +196,10 @@ bool zd_sim_issue_reduce(struct zd_sim_world *world, struct zd_sim_session *sess
 	default:
 		if (!group_args(op, &world->config.groups[op->group], member, &rng, &args))
 			return false;
+		if (op->kind == ZD_SIM_BACKWARD_END && op->ahead && world->config.steps_ahead)
+			zd_sim_backward_over(member);
+		if (op->kind == ZD_SIM_STEP_BEGIN)
+			args.u.step_begin.ahead = world->config.steps_ahead;
 		break;
 	}
 	zd_sim_send(world, session, &request, &args);

@@ -8,7 +8,7 @@
 /* ---- Clients ------------------------------------------------------------------------------------------- */
 
 enum zd_sim_item_kind {
-	ZD_SIM_ITEM_WAIT,     /* for the daemon page's fences; `at`: to write that shard */
+	ZD_SIM_ITEM_WAIT, /* for the daemon page's fences; `at`: to write that shard, to read that target */
 	ZD_SIM_ITEM_OWN_COPY, /* own shard -> own slice of the gathered buffer */
 	ZD_SIM_ITEM_READ,     /* a gathered buffer must hold keys[] */
 	ZD_SIM_ITEM_WRITE,    /* content `key` (shards, allocations) */
@@ -104,6 +104,7 @@ struct zd_sim_member {
 	bool set_back;  /* what it published or wrote was undone, and it has not reset since */
 	bool beginning; /* gives them up by the backward_begin that is being sent */
 	struct zd_location target;
+	struct zd_fence target_fence; /* from when on it may be read; value 0: at once */
 	struct zd_sim_scope scopes[ZD_SIM_SCOPES];
 };
 

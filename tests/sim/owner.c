@@ -106,6 +106,13 @@ static const char *owned_by_handle(const struct zd_sim_session *session, uint32_
 	return NULL;
 }
 
+static bool reads_target(const struct zd_sim_session *session, const struct zd_sim_member *member)
+{
+	const struct zd_fence *fence = &member->target_fence;
+	return member->stepping && !member->beginning &&
+	       (fence->value == 0 || zd_fence_reached(session->daemon_page[fence->timeline], fence->value));
+}
+
 static const char *owned_by_session(const struct zd_sim_session *session, uint32_t ngroups,
                                     const struct zd_location *at, bool copy, const struct zd_command *by)
 {
@@ -121,7 +128,7 @@ static const char *owned_by_session(const struct zd_sim_session *session, uint32
 	}
 	for (uint32_t g = 0; g < ngroups && !what; g++) {
 		const struct zd_sim_member *member = &session->members[g];
-		if (member->stepping && !member->beginning && zd_sim_overlap(&member->target, at))
+		if (reads_target(session, member) && zd_sim_overlap(&member->target, at))
 			what = "a target that its rank reads";
 		for (uint32_t u = 0; u < ZD_SIM_UNITS && member->id && !what; u++)
 			what = owned_by_handle(session, g, u, at, copy, by);
@@ -156,9 +163,10 @@ void zd_sim_owner_check(struct zd_sim_world *world, const struct zd_location *at
 #define WRITES    (BIT(ZD_SIM_ITEM_GRADIENT) | BIT(ZD_SIM_ITEM_WRITE))
 #define USES      (WRITES | BIT(ZD_SIM_ITEM_TARGET) | BIT(ZD_SIM_ITEM_READ))
 
-/* Does the stream wait for the grant of an update of that shard, so that it writes when no reader is left. */
-static bool waits_to_write(const struct zd_sim_session *session, const struct zd_sim_item *item,
-                           const struct zd_location *at)
+/* Does the stream wait for the grant of an update of that shard, which it writes when nothing reads it any more;
+ * or for the step whose target it reads. */
+static bool waits_for(const struct zd_sim_session *session, const struct zd_sim_item *item,
+                      const struct zd_location *at)
 {
 	return item->kind == ZD_SIM_ITEM_WAIT && zd_sim_overlap(&item->at, at) &&
 	       !zd_fence_reached(session->daemon_page[item->fences[0].timeline], item->fences[0].value);
@@ -178,7 +186,7 @@ static void check_streams(struct zd_sim_world *world, const struct zd_location *
 				const struct zd_sim_item *item = &stream->items[stream->first + k];
 				behind = (item->kind == ZD_SIM_ITEM_WAIT &&
 				          are_behind(session, item->fences, item->nfences, by)) ||
-				         waits_to_write(session, item, at);
+				         waits_for(session, item, at);
 				if (kinds & BIT(item->kind) && zd_sim_overlap(&item->at, at))
 					zd_sim_fail(world,
 					            "a command %s %u+%llu, which stream %u of session "

@@ -27,6 +27,8 @@ static void push(struct zd_sim_generator *gen, enum zd_sim_op_kind kind, uint32_
 	        .tag = (uint8_t)tag,
 	        .noise = noise,
 	        .arg = arg,
+	        .ahead = gen->config->steps_ahead &&
+	                 (kind == ZD_SIM_STEP_END || (kind == ZD_SIM_BACKWARD_END && arg)),
 	};
 }
 
@@ -216,7 +218,7 @@ static void backward(struct zd_sim_generator *gen, uint32_t group, bool boundary
 	}
 	for (uint32_t u = 0; u < g->nunits && late; u++) /* void where nothing is reserved */
 		zd_sim_train(gen, ZD_SIM_BUCKET_SUBMIT, group, u, 0, 0);
-	zd_sim_train(gen, ZD_SIM_BACKWARD_END, group, 0, 0, 0);
+	zd_sim_train(gen, ZD_SIM_BACKWARD_END, group, 0, 0, boundary);
 }
 
 static void update(struct zd_sim_generator *gen, uint32_t group)

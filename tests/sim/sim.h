@@ -183,6 +183,9 @@ void zd_sim_unmap(struct zd_sim_world *world, struct zd_sim_session *session, ui
 bool zd_sim_is_answer(struct zd_sim_world *world, const struct zd_reply *reply);
 void zd_sim_destroy_check(struct zd_sim_world *world, const struct zd_command *command);
 
+/* reply_reduce.c: what the rank has asked for the end of is over for it, whenever the reply comes. */
+void zd_sim_backward_over(struct zd_sim_member *member);
+void zd_sim_step_over(struct zd_sim_member *member);
 /* stream.c: the clients' streams */
 struct zd_sim_item *zd_sim_stream_append(struct zd_sim_world *world, struct zd_sim_session *session,
                                          uint32_t stream, enum zd_sim_item_kind kind);

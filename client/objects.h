@@ -123,8 +123,9 @@ struct zerod_group {
 	enum zerod_dtype target_dtype;
 	struct zc_location scalars; /* of the bound target; segment 0: none */
 	bool stepped_ahead;         /* the step was begun with a ticket: its end need not be awaited */
-	struct zc_op *step_ending;  /* a zerod_step_end() that has not been answered; NULL: none */
-	uint64_t backward_ending;   /* the last ticket of a backward's end; 0: none, or reported */
+	/* The last zerod_step_end() that has not been answered, and one before it; NULL: none. */
+	struct zc_op *step_ending, *step_ending_before;
+	uint64_t backward_ending; /* the last ticket of a backward's end; 0: none, or reported */
 	LIST_HEAD(, zerod_unit) units;
 	LIST_HEAD(, zerod_bucket) buckets;
 	LIST_ENTRY(zerod_group) link;
@@ -256,8 +257,9 @@ void zc_updates_reset(struct zerod_client *client);
 
 /* ---- step.c -------------------------------------------------------------------------------------------- */
 
-/* Without the lock: until a step that was ended without waiting is over, or the deadline has passed. */
-int zc_step_await(zerod_group *group, uint32_t deadline_ms, struct zd_err *err)
+/* Without the lock: until of the steps that were ended without waiting at most `left` (0, 1) are not over, or
+ * the deadline has passed. */
+int zc_step_await(zerod_group *group, uint32_t left, uint32_t deadline_ms, struct zd_err *err)
         __attribute__((warn_unused_result));
 
 /* ---- target.c ------------------------------------------------------------------------------------------ */

@@ -97,7 +97,7 @@ int zerod_backward_begin(zerod_group *group, const struct zerod_backward_options
 	if (!rc)
 		rc = zc_backward_report(group, beginning.err);
 	if (!rc)
-		rc = zc_step_await(group, options.deadline_ms, beginning.err);
+		rc = zc_step_await(group, 1, options.deadline_ms, beginning.err);
 	if (rc)
 		return rc;
 	begin.group = group->id;

@@ -2,7 +2,8 @@
 /*
  * step.c - the optimizer's step: what the ranks agree on, and when this rank may access its target
  * (target.c). The end of a step whose sums are not known yet is not awaited by its caller, but by the calls
- * that the daemon would refuse before (zc_step_await()).
+ * that the daemon would refuse before (zc_step_await()): changes of units, and a backward if the sums of the
+ * step before are not known yet either.
  */
 #include "client/internal.h"
 
@@ -269,6 +270,8 @@ static void end_over(struct zerod_client *client, const struct zc_op *op)
 
 	if (group && group->step_ending == op)
 		group->step_ending = NULL;
+	if (group && group->step_ending_before == op)
+		group->step_ending_before = NULL;
 }
 
 static int end_answered(struct zerod_client *client, struct zc_op *op, const Zd__Reply *reply,
@@ -293,7 +296,15 @@ static const struct zc_ticket_type end_type = {
         .deinit = zc_ticket_free_data,
 };
 
-int zc_step_await(zerod_group *group, uint32_t deadline_ms, struct zd_err *err)
+/* With the lock. They end in order. */
+static void note_before(struct zerod_group *group)
+{
+	if (group->step_ending)
+		group->step_ending_before = group->step_ending;
+	group->step_ending = NULL;
+}
+
+int zc_step_await(zerod_group *group, uint32_t left, uint32_t deadline_ms, struct zd_err *err)
 {
 	struct zerod_client *client = group->client;
 	/* No grace: the daemon does not keep this deadline. */
@@ -302,7 +313,11 @@ int zc_step_await(zerod_group *group, uint32_t deadline_ms, struct zd_err *err)
 	int rc = 0;
 
 	pthread_mutex_lock(&client->lock);
-	op = group->step_ending;
+	op = group->step_ending_before;
+	if (group->step_ending && left == 0)
+		op = group->step_ending;
+	else if (!group->step_ending && left > 0) /* that one is the only one */
+		op = NULL;
 	if (op) {
 		op->refs++;
 		pthread_mutex_unlock(&client->lock);
@@ -337,6 +352,9 @@ int zerod_step_end(zerod_group *group, zerod_stream *const *streams, uint32_t ns
 	end.fences = fences.pointers;
 	request.body_case = ZD__REQUEST__BODY_STEP_END;
 	request.step_end = &end;
+	pthread_mutex_lock(&client->lock);
+	note_before(group);
+	pthread_mutex_unlock(&client->lock);
 	if (group->target_bound && group->stepped_ahead) /* without a deadline: nobody would ask again */
 		rc = zc_post_for_group(group, &end_type, NULL, &request, &group->step_ending, err);
 	else

@@ -388,7 +388,7 @@ static int give_up_unit(zerod_unit *unit, uint32_t deadline_ms, struct zd_err *e
 	int rc = zc_cuda_copies_finish(client, zc_until_ns(zc_deadline_ms(client, deadline_ms)), err);
 
 	if (!rc)
-		rc = zc_step_await(unit->group, 0, err);
+		rc = zc_step_await(unit->group, 0, 0, err);
 	if (rc)
 		return rc;
 	unit_unregister.unit = unit->shared->id;
@@ -551,7 +551,7 @@ int zerod_unit_set_frozen(zerod_unit *unit, int frozen)
 	int rc = zc_enter(freezing.client, &freezing.err);
 
 	if (!rc)
-		rc = zc_step_await(unit->group, 0, freezing.err);
+		rc = zc_step_await(unit->group, 0, 0, freezing.err);
 	if (rc)
 		return rc;
 	freezing.unit = unit->shared;

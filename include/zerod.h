@@ -51,8 +51,8 @@
  *     ticket too, by earlier publishes without an answer), zerod_release [t] (by its gather, without an
  *     answer), zerod_forward_end, zerod_claim_end and zerod_context_end (by gathers in the scope),
  *     zerod_backward_abandon (by streams that write entries), zerod_backward_begin (by the sums of a
- *     step that was begun with a ticket and ended), zerod_unit_unregister and zerod_group_leave (on GPUs, by
- *     streams that copy from the shard),
+ *     step with a ticket, if the one after it has ended too), zerod_unit_unregister and zerod_group_leave (on
+ *     GPUs, by streams that copy from the shard),
  *     zerod_trim (by processes that map the memory), zerod_session_reset (by copies into the rank's shards).
  *   - The outcome is not known before: zerod_connect (the hello), zerod_unique_id (NCCL looks at the
  *     network), zerod_publish [t] (`streams`), zerod_publish_from [t] (so, and without a stream the
@@ -569,8 +569,8 @@ struct zerod_backward_options {
 /* Begins a backward pass of this rank. The backwards between two steps are a window, in which all ranks run
  * as many backwards, with the same options. Stages 2 and 3: every backward reduces, the first one binds the
  * step-local target, and zerod_step_begin() closes the window. Stage 1: only the boundary binds and reduces.
- * Waits until the rank's last step has ended (zerod_step_end()). DETACHED, calls of the backward may follow
- * at once, in the same packet. After a failure of the group, see docs/gradients.md, "When a group fails".
+ * Waits while two steps that this rank has ended are not over, and for memory. DETACHED it waits for neither,
+ * and calls of the backward may follow in the same packet. When the group has failed: docs/gradients.md.
  * Errors: STATE (a backward or a step is open; stage 1: the step is next), MISMATCH (ranks differ in options;
  * another rank has begun the step after fewer backwards), NO_MEMORY, QUOTA, and those of a failed window. */
 ZEROD_MUST_USE int zerod_backward_begin(zerod_group *group, const struct zerod_backward_options *options);

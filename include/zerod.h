@@ -569,8 +569,8 @@ struct zerod_backward_options {
 /* Begins a backward pass of this rank. The backwards between two steps are a window, in which all ranks run
  * as many backwards, with the same options. Stages 2 and 3: every backward reduces, the first one binds the
  * step-local target, and zerod_step_begin() closes the window. Stage 1: only the boundary binds and reduces.
- * Waits while two steps that this rank has ended are not over, and for memory. DETACHED it waits for neither,
- * and calls of the backward may follow in the same packet. When the group has failed: docs/gradients.md.
+ * Waits while two steps that this rank has ended are not over, and for memory; DETACHED not for memory, and
+ * calls of the backward may follow in the same packet. When the group has failed: docs/gradients.md.
  * Errors: STATE (a backward or a step is open; stage 1: the step is next), MISMATCH (ranks differ in options;
  * another rank has begun the step after fewer backwards), NO_MEMORY, QUOTA, and those of a failed window. */
 ZEROD_MUST_USE int zerod_backward_begin(zerod_group *group, const struct zerod_backward_options *options);

@@ -90,9 +90,9 @@ struct zd_slice_norm {
 };
 
 /*
- * A window of one rank: its backwards from one step to the next, that step, and the target (window.c). Another
- * one takes its place when the step is taken, or earlier: when the step was promised and its end asked for. The
- * former one is closing then, until its step has ended.
+ * A window of one rank: its backwards from one step to the next, that step, and the target (window.c).
+ * Another one takes its place when the step is taken, or earlier: when the step was promised and its end
+ * asked for. The former one is closing then, until its step has ended.
  */
 struct zd_window {
 	struct zd_member_reduce *mr;
@@ -229,8 +229,8 @@ struct zd_window *zd_window_find(const struct zd_member_reduce *mr, uint64_t num
 /* The request's; NULL: it is closed. */
 struct zd_window *zd_window_of(const struct zd_request *req);
 struct zd_window *zd_window_new(struct zd_member_reduce *mr, uint64_t number);
-/* If the step of the rank's window was promised and its end asked for, and no other window is closing: this one
- * is, and the next one begins. */
+/* If the step of the rank's window was promised and its end asked for, and no other window is closing: this
+ * one is, and the next one begins. */
 void zd_window_try_pass(struct zd_engine *e, struct zd_member_reduce *mr);
 /* The window's step has ended, or none was left to end, and its target is gone. */
 void zd_window_end(struct zd_engine *e, struct zd_window *w);
@@ -524,7 +524,8 @@ static inline bool zd_reduction_is_of(const struct zd_reduction *r, const struct
 	return r->key[ZD_REDUCTION_WINDOW] == w->number && r->key[ZD_REDUCTION_BACKWARD] == w->count;
 }
 
-/* The rank's window that it belongs to: while the rank has not ended its backward, or takes part in it still. */
+/* The rank's window that it belongs to: while the rank has not ended its backward, or takes part in it
+ * still. */
 static inline struct zd_window *zd_reduction_window(const struct zd_reduction *r, uint32_t rank)
 {
 	const struct zd_member_reduce *mr = zd_member_reduce(&r->group->members[rank]);

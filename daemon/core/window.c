@@ -7,9 +7,9 @@
  * was told, by its next backward. So a rank may be windows ahead of another, and what it has left behind is
  * the other's failure too.
  *
- * A step that was promised (step.c) waits for no call. When its end has been asked for as well, the rank begins
- * the next window, while the sums of the former one, which is closing, and its step are under way. Both have a
- * target. One window of a rank closes at a time.
+ * A step that was promised (step.c) waits for no call. When its end has been asked for as well, the rank
+ * begins the next window, while the sums of the former one, which is closing, and its step are under way.
+ * Both have a target. One window of a rank closes at a time.
  *
  * A rank may abandon its window, which ends it for all ranks. Reductions of the window are dropped, and its
  * targets hold nothing. The other ranks are not told before their step: what they reserve, submit and skip in

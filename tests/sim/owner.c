@@ -163,8 +163,8 @@ void zd_sim_owner_check(struct zd_sim_world *world, const struct zd_location *at
 #define WRITES    (BIT(ZD_SIM_ITEM_GRADIENT) | BIT(ZD_SIM_ITEM_WRITE))
 #define USES      (WRITES | BIT(ZD_SIM_ITEM_TARGET) | BIT(ZD_SIM_ITEM_READ))
 
-/* Does the stream wait for the grant of an update of that shard, which it writes when nothing reads it any more;
- * or for the step whose target it reads. */
+/* Does the stream wait for the grant of an update of that shard, which it writes when nothing reads it any
+ * more; or for the step whose target it reads. */
 static bool waits_for(const struct zd_sim_session *session, const struct zd_sim_item *item,
                       const struct zd_location *at)
 {

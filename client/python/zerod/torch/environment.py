@@ -63,7 +63,7 @@ class Environment:
         """The stream that torch works on now; None on emulated devices, where the CPU itself does the work."""
         if self.host:
             return None
-        raw = torch.cuda.current_stream(self.device).cuda_stream
+        raw = torch._C._cuda_getCurrentRawStream(self.device.index)  # current_stream() makes an object on each call
         wrapped = self._streams.get(raw)
         if wrapped is None:
             wrapped = self._streams[raw] = self.client.cuda_stream(raw)

@@ -350,11 +350,12 @@ class Model(Steps):
             if self.ending is None:
                 self.enter_backward()
             if unit.arrived == unit.expected and self.sync:
-                self.submit(unit)
                 block = unit.block
-                if block.in_backward and not block.raw and len(block.trainable) == len(block.units):
-                    if all(each.submitted for each in block.trainable):
-                        block.leave_backward()
+                with self.client.corked():  # the gradient and the release, in one packet
+                    self.submit(unit)
+                    if block.in_backward and not block.raw and len(block.trainable) == len(block.units):
+                        if all(each.submitted for each in block.trainable):
+                            block.leave_backward()
 
         return arrived
 

@@ -458,11 +458,12 @@ static void test_results_of_every_size(void **state)
 static void test_results_that_were_not_initialised(void **state)
 {
 	static const size_t sizes[] = {0, sizeof(size_t) - 1, 4097, SIZE_MAX};
-	unsigned char *room = malloc(ROOM_BYTES);
+	unsigned char *room;
 	struct scene s;
 
 	(void)state;
 	open_scene(&s);
+	room = malloc(ROOM_BYTES);
 	for (size_t i = 0; i < NRESULTS; i++)
 		for (size_t j = 0; j < sizeof(sizes) / sizeof(sizes[0]); j++) {
 			memset(room, 0xa5, ROOM_BYTES);
@@ -521,11 +522,12 @@ static void expect_views(struct scene *s, size_t stride)
 static void test_elements_of_every_size(void **state)
 {
 	size_t newer = sizeof(struct zerod_view) + MORE_BYTES, other = sizeof(struct zerod_view);
-	unsigned char *views = lay_out_views(newer);
+	unsigned char *views;
 	struct scene s;
 
 	(void)state;
 	open_scene(&s);
+	views = lay_out_views(newer);
 	expect_views(&s, offsetof(struct zerod_view, shape));
 	expect_views(&s, newer);
 	views[2 * newer - 1] = 1;

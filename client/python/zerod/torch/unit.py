@@ -31,8 +31,8 @@ if TYPE_CHECKING:
 # The unit of each gathered buffer, by the identity of the storage that stands for the buffer.
 storages: "dict[int, FlatUnit]" = {}
 
-_gather_begin, _gather, _wait, _release, _cork, _uncork = (calls.gather_begin, calls.gather, calls.wait,
-                                                           calls.release, calls.cork, calls.uncork)
+_gather_begin, _wait, _release, _cork, _uncork = (calls.gather_begin, calls.wait, calls.release, calls.cork,
+                                                  calls.uncork)
 _DETACHED = s.ReleaseOptions(flags=s.ReleaseFlags.DETACHED)
 _NO_SLOT = s.GatherOptions(flags=s.GatherFlags.NO_SLOT)
 _MAX_NAME = 127
@@ -302,12 +302,6 @@ class Block:
                     block.forget_ahead()
         if self.tickets is None and not self.held:
             model.counts.waited += len(self.units)
-            if not ahead and len(self.units) == 1:
-                self._acquire_one()
-                return
-        if self.held and not ahead:
-            self.held += 1
-            return
         _cork(self._client)
         try:
             self.ask()
@@ -334,20 +328,6 @@ class Block:
             unit.place(data.value or 0)
         self.held += 1
         model.counts.gathers += len(self.units)
-
-    def _acquire_one(self) -> None:
-        """acquire() of a block with one unit that asks for nothing ahead: one call of the library, without a cork."""
-        stream = self.model.environment.stream()
-        unit = self.units[0]
-        data = c_void_p()
-        status = _gather(unit.handle, None, None if stream is None else stream.handle, data)
-        if status == s.Status.SLOT_CONFLICT:  # more blocks are held at once than there are slots
-            data.value = unit.unit.gather(stream, _NO_SLOT)
-        elif status:
-            raise self.model.client.error(status)
-        unit.place(data.value or 0)
-        self.held += 1
-        self.model.counts.gathers += 1
 
     def release(self) -> None:
         """Gives one use back; the last one behind what is in torch's stream now."""

@@ -341,7 +341,7 @@ static int greet(struct zerod_client *client, const char *name)
 	return zc_call(client, &request, 0, take_hello, &greeting);
 }
 
-/* What the environment says of poison mode: it is for programs that are not changed. */
+/* The value of ZEROD_POISON, by which a program that is not changed gets poison mode. */
 static const char *poison_text(void)
 {
 	const char *text = secure_getenv("ZEROD_POISON");

@@ -205,7 +205,7 @@ int zc_flags(uint32_t flags, uint32_t known, const char *what, struct zd_err *er
 uint32_t zc_deadline_ms(const struct zerod_client *client, uint32_t option_ms);
 /* When that deadline passes, for waits that the library makes itself; UINT64_MAX: never. CLOCK_MONOTONIC. */
 uint64_t zc_until_ns(uint32_t wire_ms);
-/* What is left of it, as an option: at least 1. */
+/* The time left until the deadline, for an option in ms: at least 1. */
 uint32_t zc_left_ms(uint64_t deadline_ns);
 /* The same for an answer of the daemon, which keeps the deadline: a moment later. */
 uint64_t zc_deadline_ns(uint32_t wire_ms);

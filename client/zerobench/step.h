@@ -25,7 +25,7 @@ struct zd_step_work {
 	int (*measure)(void *arg, uint64_t *ns);
 };
 
-/* What is measured by turns. */
+/* The kinds of step that zerobench measures by turns. */
 enum zd_step_kind { ZD_STEP_WHOLE, ZD_STEP_NO_GATHERS, ZD_STEP_PLAIN, ZD_STEP_NKINDS };
 
 enum zd_step_phase { ZD_STEP_FORWARD, ZD_STEP_BACKWARD, ZD_STEP_UPDATE, ZD_STEP_NPHASES };

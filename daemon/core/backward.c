@@ -194,7 +194,7 @@ static int check_boundary(const struct zd_window *other, const struct zd_member_
 	        (unsigned long long)(before + (at ? at : other->count)));
 }
 
-/* Those that have begun this window: with the same options, the same units frozen. */
+/* Compares with the ranks that have begun this window: options and frozen units are the same. */
 static int check_ranks(const struct zd_member_reduce *mr, const struct options *options, struct zd_err *err)
 {
 	const struct zd_group *group = mr->member->group;

@@ -200,7 +200,7 @@ struct zd_command {
 
 #define ZD_FILL_NAN UINT64_MAX /* makes a NaN in every floating-point dtype */
 
-/* What a FILL does, on memory of the CPU's: `bytes` of its dst, from `offset` on. */
+/* A FILL of the CPU's memory: writes the pattern to `bytes` of dst, from `offset` on. */
 static inline void zd_fill(uint8_t *dst, uint64_t offset, uint64_t bytes, uint64_t pattern)
 {
 	if (pattern == 0 || pattern == ZD_FILL_NAN)

@@ -166,7 +166,7 @@ static void grant_ahead(struct zd_engine *e, struct zd_request *req)
 	zd_request_answer(e, req);
 }
 
-/* What has happened to the parts since the answer does not matter: they are read as before. */
+/* The parts are read as they were at the answer, whatever has happened to them since. */
 static int keep_promise(struct zd_engine *e, struct zd_request *req)
 {
 	const struct zd_part *part = find_read(req);

@@ -146,10 +146,12 @@ def train(module: nn.Module, optimizer: torch.optim.Optimizer, losses: Loss, ran
 
 def reference(make: Callable[[], nn.Module], optimize: Callable, losses: Loss, world: int, steps: int,
               accumulate: int = 1, dtype: Optional[torch.dtype] = None, local: bool = False,
-              before_step: Optional[Callable] = None, reduce_dtype: Optional[torch.dtype] = None) -> tuple[Any, Any]:
+              before_step: Optional[Callable] = None, reduce_dtype: Optional[torch.dtype] = None,
+              rows: int = 1) -> tuple[Any, Any]:
     """(losses of each rank, flat parameters by name) of one process that does what all ranks do.
 
-    local: each rank sums its micro-batches before the ranks are summed, as no_sync() does.
+    local: each rank sums its micro-batches before the ranks are summed, as no_sync() does. rows: of a mesh: the ranks of
+    a row are summed in each micro-batch, the rows before the step.
     """
     masters = seeded(make).to(models.DEVICE)
     module = seeded(make).to(models.DEVICE)
@@ -160,11 +162,12 @@ def reference(make: Callable[[], nn.Module], optimize: Callable, losses: Loss, w
     seen: list[list[Any]] = [[] for _ in range(world)]
     ours, theirs = dict(masters.named_parameters()), dict(module.named_parameters())
     for step in range(steps):
-        targets: dict[str, torch.Tensor] = {}
+        targets: list[dict[str, torch.Tensor]] = [{} for _ in range(rows)]
         kept: list[dict[str, torch.Tensor]] = [{} for _ in range(world)]
         for micro in range(accumulate):
-            sums: dict[str, torch.Tensor] = {}
+            sums: list[dict[str, torch.Tensor]] = [{} for _ in range(rows)]
             for rank in range(world):
+                into = sums[rank * rows // world]
                 for name in names:
                     theirs[name].grad = kept[rank].get(name) if local else None
                 seen[rank].append(losses(module, rank, step * accumulate + micro))
@@ -175,12 +178,14 @@ def reference(make: Callable[[], nn.Module], optimize: Callable, losses: Loss, w
                     gradient = theirs[name].grad
                     if gradient is not None:
                         gradient = gradient.to(reduce_dtype or gradient.dtype).float()
-                        sums[name] = sums[name] + gradient if name in sums else gradient.clone()
-            for name, value in sums.items():
-                value = value * (1 / world)
-                targets[name] = targets[name] + value if name in targets else value
+                        into[name] = into[name] + gradient if name in into else gradient.clone()
+            for row, into in zip(sums, targets):
+                for name, value in row.items():
+                    value = value * (rows / world)
+                    into[name] = into[name] + value if name in into else value
         for name in names:
-            target = targets.get(name)
+            found = [row[name] for row in targets if name in row]
+            target = sum(found[1:], found[0]) * (1 / rows) if found else None
             ours[name].grad = None if target is None else target.to(ours[name].dtype)
         if before_step is not None:
             before_step(masters, optimizer)

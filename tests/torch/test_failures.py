@@ -72,8 +72,8 @@ class Raising(torch.optim.SGD):
         super().step(closure)
 
 
-def train_with_trouble(rank: int, place: str, troubled: int, micro_batches: int) -> Any:
-    module = harness.shard(Troubled())
+def train_with_trouble(rank: int, place: str, troubled: int, micro_batches: int, **options: Any) -> Any:
+    module = harness.shard(Troubled(), **options)
     model = module._zerod_model
     optimizer = Raising(module.parameters(), lr=0.1)
     told = []

@@ -12,9 +12,10 @@ from zerod import structs as s
 
 from . import clip, optimizer, state, whole
 from . import summary as summaries
-from .environment import DTYPES, environment, job_name, members
+from .environment import DTYPES, environment, job_name, members, rows
 from .layout import Policy, check_same, plan
 from .model import Model, Settings
+from .replicas import Replicas
 
 
 def shard(module: nn.Module, policy: Policy = None, param_dtype: Optional[torch.dtype] = None,
@@ -28,7 +29,8 @@ def shard(module: nn.Module, policy: Policy = None, param_dtype: Optional[torch.
     works on masters of the parameters' own dtype. reduce_dtype: of gradients on their way. persist_below: units of
     fewer elements stay gathered. prefetch: how many blocks are gathered ahead. stage: 3; 2 keeps the weights between
     forward and backward. op: "mean" or "sum" over ranks. process_group: of torch.distributed, or a DeviceMesh of one
-    dimension: the ranks of this one shard the module, instead of all; its backend is not used.
+    dimension: the ranks of this one shard the module, instead of all; its backend is not used. Of a DeviceMesh of two
+    dimensions the second shards and the first replicates, as in fully_shard(): torch.distributed sums over the first.
 
     All ranks get the weights of rank 0. Mismatch where ranks have different models; ConnectionFailed without a
     daemon; OutOfMemory with the sizes.
@@ -43,13 +45,15 @@ def shard(module: nn.Module, policy: Policy = None, param_dtype: Optional[torch.
     for dtype in {unit.dtype for block in plans for unit in block.units}:
         if dtype not in DTYPES:
             raise ValueError(f"parameters of {dtype} cannot be sharded")
+    mesh = rows(process_group)
     rank, world, ranks = members(process_group)
     group = env.client.join(job=job or job_name(), group=(name or f"model{env.models}") + ranks, world_size=world,
                             rank=rank, deadline_ms=deadline_ms, **env.place(rank))
     env.models += 1
-    check_same(group, plans)
+    replicas = None if mesh is None else Replicas(mesh, deadline_ms)
+    check_same(group, plans, replicas)
     optimizer.register()
-    model = Model(module, plans, env, group, settings)
+    model = Model(module, plans, env, group, settings, replicas)
     object.__setattr__(module, "_zerod_model", model)
     whole.install(model, module)
     return module
@@ -152,3 +156,5 @@ def barrier(module: nn.Module, deadline_ms: int = 0) -> None:
     model = model_of(module)
     model.settle()
     model.group.barrier(deadline_ms)
+    if model.replicas is not None:
+        model.replicas.exchange([0])

@@ -18,7 +18,7 @@ def clip_grad_norm_(model: Model, max_norm: float, norm_type: float = 2.0) -> to
         return torch.zeros((), device=model.device)
     grads = [member.parameter.grad.as_subclass(torch.Tensor) for unit in model.trainable for member in unit.members
              if member.parameter.grad is not None]
-    if norm_type == 2.0:
+    if norm_type == 2.0 and model.replicas is None:
         norm = math.sqrt(model.step_info().norm_squared)
     elif math.isinf(norm_type):
         here = max((float(grad.abs().max()) for grad in grads if grad.numel()), default=0.0)

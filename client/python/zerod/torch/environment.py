@@ -98,13 +98,29 @@ def _close() -> None:
         _environment.client.close()
 
 
+def rows(process_group: Any) -> Any:
+    """The mesh, where it is one of two dimensions with several rows. ValueError for a mesh that cannot be used."""
+    if not hasattr(process_group, "get_group"):
+        return None
+    if process_group.ndim > 2:
+        raise ValueError(f"the mesh has {process_group.ndim} dimensions: one shards, the first of two replicates")
+    if process_group.get_coordinate() is None:
+        raise ValueError(f"this rank is not in {process_group}")
+    return process_group if process_group.ndim == 2 and process_group.size(0) > 1 else None
+
+
 def members(process_group: Any) -> tuple[int, int, str]:
-    """(rank, world, a suffix that names this group among others of the job): of all ranks where it is None."""
+    """(rank, world, a suffix that names this group among others of the job): of all ranks where it is None.
+
+    Of a mesh the last dimension counts.
+    """
     if process_group is None:
         return int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1")), ""
     import torch.distributed as dist
 
-    group = process_group.get_group() if hasattr(process_group, "get_group") else process_group
+    group = process_group
+    if hasattr(group, "get_group"):
+        group = group.get_group(group.ndim - 1)
     ranks = dist.get_process_group_ranks(group)
     return dist.get_rank(group), len(ranks), f"@{min(ranks)}-{max(ranks)}x{len(ranks)}"
 

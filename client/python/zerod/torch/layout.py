@@ -16,6 +16,8 @@ from torch import nn
 
 import zerod
 
+from .replicas import Replicas
+
 Policy = Union[None, Callable[[str, nn.Module], bool], Iterable[Any]]
 ALIGN_BYTES = 256
 
@@ -155,13 +157,30 @@ def describe(blocks: list[BlockPlan]) -> list[str]:
             for block in blocks for unit in block.units]
 
 
-def check_same(group: zerod.Group, blocks: list[BlockPlan]) -> None:
-    """Mismatch on all ranks where they have different models: names two ranks, and the first unit that differs."""
-    lines = describe(blocks)
+def _digest(lines: list[str], count: int) -> int:
+    """Of the first lines; a float64 holds it exactly."""
+    text = "\n".join(lines[:count]) + f"\n{min(count, len(lines))}"
+    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:6], "big")
 
+
+def check_same(group: zerod.Group, blocks: list[BlockPlan], replicas: Optional[Replicas]) -> None:
+    """Mismatch on all ranks where they have different models."""
+    lines = describe(blocks)
+    failure = None
+    try:
+        _check_group(group, lines)
+    except zerod.Mismatch as mismatch:
+        failure = mismatch
+    if replicas is not None:
+        replicas.check_same(failure, _digest(lines, len(lines)))
+    if failure is not None:
+        raise failure
+
+
+def _check_group(group: zerod.Group, lines: list[str]) -> None:
+    """Mismatch on all ranks of the group: names two ranks, and the first unit that differs."""
     def digest(count: int) -> float:
-        text = "\n".join(lines[:count]) + f"\n{min(count, len(lines))}"
-        return float(int.from_bytes(hashlib.sha256(text.encode()).digest()[:6], "big"))
+        return float(_digest(lines, count))
 
     def differ(count: int) -> tuple[float, float]:
         low, high = group.agree(zerod.AgreeOp.MAX, [-digest(count), digest(count)])

@@ -29,6 +29,7 @@ from zerod import structs as s
 from . import hooks
 from .environment import Environment
 from .layout import BlockPlan
+from .replicas import Replicas
 from .steps import Steps
 from .unit import Block, FlatUnit
 
@@ -64,13 +65,14 @@ class Model(Steps):
     """The state that shard() attaches to a module."""
 
     def __init__(self, module: nn.Module, plans: list[BlockPlan], environment: Environment, group: zerod.Group,
-                 settings: Settings) -> None:
+                 settings: Settings, replicas: Optional[Replicas] = None) -> None:
         self.module = weakref.ref(module)
         self.environment = environment
         self.client = environment.client
         self.device = environment.device
         self.group = group
         self.rank, self.world = group.rank, group.world_size
+        self.replicas = replicas
         self.settings = settings
         self.device_index = self._device_index()
         self.prefetch = settings.prefetch if self.world > 1 else 0

@@ -120,7 +120,7 @@ class ShardedGradient(torch.Tensor):
         model.begin_step()
         with _local():
             result = func(*args, **(kwargs or {}))
-        if name == "_amp_foreach_non_finite_check_and_unscale_" and model.step_info().overflow:
+        if name == "_amp_foreach_non_finite_check_and_unscale_" and model.overflow(args[1]):
             args[1].fill_(1.0)
         return result
 

@@ -11,6 +11,7 @@ which no rank had a gradient has no `.grad`, as in one process.
 """
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Optional
 
 import torch
@@ -21,6 +22,7 @@ from zerod import structs as s
 
 from .environment import DTYPES
 from .parameter import ShardedGradient, ShardedParameter
+from .replicas import Replicas
 from .tensors import tensor_at
 
 if TYPE_CHECKING:
@@ -35,7 +37,10 @@ _SKIP_REST = s.BackwardEndOptions(flags=s.BackwardEndFlags.SKIP_REST)
 
 
 class StepAbandoned(RuntimeError):
-    """A rank gave up its forward or backward: no rank takes this step. `rank` says which."""
+    """A rank gave up its forward or backward: no rank takes this step.
+
+    `rank` says which: in the group that shards the model, or in a mesh of two dimensions as torch.distributed counts.
+    """
 
     def __init__(self, rank: int) -> None:
         super().__init__(f"rank {rank} has abandoned its forward or backward: this step is not taken by any rank")
@@ -51,7 +56,9 @@ class Steps:
     client: zerod.Client
     units: "list[FlatUnit]"
     trainable: "list[FlatUnit]"
+    rank: int
     world: int
+    replicas: Optional[Replicas]
 
     def _init_steps(self) -> None:
         self.reducing = False  # between backward_begin and backward_end
@@ -73,6 +80,7 @@ class Steps:
         for unit in self.units:
             unit.first_flag = count
             count += len(unit.members)
+        self.flags = count
         self._entry = s.Entry()
         self._reserve = s.ReserveOptions(flags=s.ReserveFlags.ZERO_HOLES)
         self._submit = s.ReduceOptions(op=self.settings.op, flags=s.ReduceFlags.DETACHED)
@@ -91,8 +99,7 @@ class Steps:
                                "has taken them. Call step(), or zero_grad() and a forward")
         self.complete_end()
         if self.window and not self._wanted():
-            self.group.backward_abandon(self.environment.stream())
-            self.window = 0
+            self._abandon_window()
         self.group.backward_begin(self._backward)
         self.reducing = True
 
@@ -200,14 +207,27 @@ class Steps:
     def abandon(self: "Model") -> None:
         """Gives up the window for all ranks."""
         self.counts.abandoned += 1
-        self.complete_end()
-        if not self.reducing and not self.window:
-            self.group.backward_begin(self._backward)
-        self.group.backward_abandon(self.environment.stream())
-        self.reducing = False
+        try:
+            self.complete_end()
+            if not self.reducing and not self.window:
+                self.group.backward_begin(self._backward)
+        finally:
+            self._abandon_window()
+            self.reducing = False
+            self.local = False
+            self._clear_gradients()
+
+    def _abandon_window(self: "Model") -> None:
         self.window = 0
-        self.local = False
-        self._clear_gradients()
+        try:
+            self.group.backward_abandon(self.environment.stream())
+        finally:
+            self._tell_rows(self.rank)
+
+    def _tell_rows(self: "Model", rank: int) -> None:
+        """The other rows take no step of this window, either, since a rank of this one has given it up."""
+        if self.replicas is not None:
+            self.replicas.send([1 + self.replicas.members[rank], 0, 0] + [0] * self.flags)
 
     def _clear_gradients(self: "Model") -> None:
         with _local():
@@ -235,20 +255,69 @@ class Steps:
         if not self.window or not self._wanted():
             return
         self.end_scope()
-        self.complete_end()
-        stream = self.environment.stream()
-        self.client.complete(self.group.step_begin_ticket(), stream)
-        backwards, self.window = self.window, 0
-        self._info = None
-        none = self._unused_everywhere(backwards)
+        backwards = self.window
+        none = self._close_window()
+        if self.replicas is not None:
+            none = self._sum_rows(backwards, none)
         with _local():
             for unit in self.trainable:
                 self._show_target(unit, none)
         self.step_open = True
         self.counts.steps += 1
 
+    def _close_window(self: "Model") -> set[int]:
+        """Begins the daemon's step; returns the flags of parameters for which no rank of the group had a gradient."""
+        try:
+            self.complete_end()
+            self.client.complete(self.group.step_begin_ticket(), self.environment.stream())
+            backwards, self.window = self.window, 0
+            self._info = None
+            self._check_abandoned()
+            return self._unused_everywhere(backwards)
+        except StepAbandoned as abandoned:
+            self._tell_rows(abandoned.rank)
+            if self.replicas is not None:
+                raise StepAbandoned(self.replicas.members[abandoned.rank]) from None
+            raise
+        except BaseException:
+            if self.replicas is not None:
+                with suppress(zerod.ZerodError):
+                    self._abandon_window()
+            raise
+
+    def _check_abandoned(self: "Model") -> None:
+        try:
+            self.trainable[0].unit.target()
+        except zerod.InvalidState:
+            info = self.step_info()
+            if not info.abandoned:
+                raise
+            self._leave_step()
+            raise StepAbandoned(info.abandoned_rank) from None
+
+    def _leave_step(self: "Model") -> None:
+        self._clear_gradients()
+        self.group.step_end(self.environment.stream())
+
+    def _sum_rows(self: "Model", backwards: int, none: set[int]) -> set[int]:
+        """Sums the targets over the rows; returns the flags of parameters for which no row had a gradient."""
+        assert self.replicas is not None
+        used = [int(flag not in none) for flag in range(self.flags)]
+        given_up, most, least, *used = self.replicas.exchange([0, backwards, -backwards] + used)
+        if given_up:
+            self._leave_step()
+            raise StepAbandoned(given_up - 1)
+        if most != -least:
+            self._leave_step()
+            raise zerod.errors.error(zerod.Status.MISMATCH, f"rows of the mesh have run {-least} and {most} backwards "
+                                     f"since the last step, this one {backwards}")
+        targets = [(unit.unit.target().data, unit.shard.true_numel) for unit in self.trainable]
+        self.replicas.sum([tensor_at(data, numel, torch.float32, self.client.dlpack_device) for data, numel in targets
+                           if numel], self.settings.op == s.ReduceOp.MEAN)
+        return {flag for flag, found in enumerate(used) if not found}
+
     def _show_target(self: "Model", unit: "FlatUnit", none: set[int]) -> None:
-        target = self._target(unit)
+        target = unit.unit.target()
         gradients = unit.gradients(target.data or 0)
         for index, (gradient, holder, member) in enumerate(zip(gradients, unit.holders, unit.members)):
             if unit.first_flag + index in none or not unit.wants[index]:
@@ -256,17 +325,6 @@ class Steps:
                 continue
             holder.data = gradient if gradient.dtype == holder.dtype else gradient.to(holder.dtype)
             member.parameter.grad = holder
-
-    def _target(self: "Model", unit: "FlatUnit") -> s.Target:
-        try:
-            return unit.unit.target()
-        except zerod.InvalidState:
-            info = self.step_info()
-            if not info.abandoned:
-                raise
-            self._clear_gradients()
-            self.group.step_end(self.environment.stream())
-            raise StepAbandoned(info.abandoned_rank) from None
 
     def _unused_everywhere(self: "Model", backwards: int) -> set[int]:
         """The flags of parameters for which no rank had a gradient in any backward of the window."""
@@ -276,10 +334,7 @@ class Steps:
         stream = self.environment.stream()
         if stream is not None:
             stream.synchronize()
-        try:
-            target = self.usage.target()
-        except zerod.InvalidState:
-            return here
+        target = self.usage.target()
         sums = tensor_at(target.data, self.usage.numel, torch.float32, self.client.dlpack_device)
         everywhere = float(backwards * self.world) * _FLAG
         return {flag for flag in here if float(sums[flag]) == everywhere}
@@ -289,6 +344,12 @@ class Steps:
         if self._info is None:
             self._info = self.group.step_get()
         return self._info
+
+    def overflow(self: "Model", found: torch.Tensor) -> bool:
+        """Whether a gradient of any rank is infinite or NaN; `found` says it of this rank's slices."""
+        if self.replicas is None:
+            return bool(self.step_info().overflow)
+        return self.group.agree(zerod.AgreeOp.MAX, [float(found)])[0] > 0  # slices are the same in all rows
 
     def before_step(self: "Model", parameters: list[nn.Parameter]) -> None:
         """The optimizer is about to write these sharded parameters."""

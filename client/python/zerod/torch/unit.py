@@ -153,6 +153,8 @@ class FlatUnit:
             if self.master is None:
                 self.master = torch.empty(self.shard.true_numel, dtype=self.source_dtype, device=model.device)
             self._load_master(whole, loads)
+        if model.replicas is not None:
+            model.replicas.broadcast([self.own])
         self.publish()
 
     def _whole(self, parameters: list[torch.Tensor]) -> torch.Tensor:
@@ -192,6 +194,11 @@ class FlatUnit:
         group.publish([unit], self.block.model.environment.stream())
         unit.unregister()
 
+    @property
+    def own(self) -> torch.Tensor:
+        """This rank's slice as the optimizer writes it."""
+        return self.slice if self.master is None else self.master
+
     def begin_update(self) -> None:
         self.block.model.group.update_begin([self.unit])
 
@@ -207,10 +214,9 @@ class FlatUnit:
 
     def shard_parameters(self) -> None:
         """Gives the module's parameter objects this rank's slices as data, and makes them sharded."""
-        flat = self.slice if self.master is None else self.master
         for index, member in enumerate(self.members):
             first, last = self.bounds(member)
-            part = flat[first:last]
+            part = self.own[first:last]
             parameter = member.parameter
             if parameter.is_meta:
                 parameter = member.parameter = nn.Parameter(part, requires_grad=self.trainable)

@@ -76,9 +76,8 @@ def write(unit: "FlatUnit", index: int, value: torch.Tensor) -> None:
     member = unit.members[index]
     first, last = unit.bounds(member)
     begin = first + unit.shard.offset_numel - member.offset
-    flat = unit.slice if unit.master is None else unit.master
     if last > first:
-        flat[first:last].copy_(value.reshape(-1)[begin:begin + last - first])
+        unit.own[first:last].copy_(value.reshape(-1)[begin:begin + last - first])
 
 
 def begin_loading(model: "Model") -> None:

@@ -1,0 +1,98 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Replicas of a sharded model: the rows of a mesh of two dimensions.
+
+Each row is a group of the daemon's and shards the model; rows may be in different daemons. The ranks of a column
+have the same slices, each in its own row. The daemon sums gradients over a row, torch.distributed sums the slices
+over the column.
+
+A rank exchanges a few numbers with its column once for each window that it begins: at the step, or when it gives the
+window up. Then it does not wait for the answer. So a rank that raises keeps pace with the other rows, and they are told
+instead of waiting. The numbers travel by a gloo group, so that the CPU has them without waiting for a GPU.
+"""
+from __future__ import annotations
+
+from contextlib import contextmanager
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, Iterator, Sequence
+
+import torch
+
+import zerod
+from zerod import Status
+
+if TYPE_CHECKING:
+    import torch.distributed
+
+
+class Replicas:
+    """This rank's column. `members` are the numbers that torch.distributed gives to the ranks of this row."""
+
+    def __init__(self, mesh: Any, deadline_ms: int = 0) -> None:
+        import torch.distributed as dist
+
+        self.group = mesh.get_group(0)
+        self.column: list[int] = dist.get_process_group_ranks(self.group)
+        self.members: list[int] = dist.get_process_group_ranks(mesh.get_group(1))
+        self.count = len(self.column)
+        self.row = dist.get_rank(self.group)
+        self._sent: Any = None
+        with self._losses():
+            self._control = dist.new_group(self.column, timedelta(milliseconds=deadline_ms or 60_000), "gloo",
+                                           use_local_synchronization=True)
+
+    @contextmanager
+    def _losses(self) -> Iterator[None]:
+        try:
+            yield
+        except RuntimeError as error:
+            text = f"a rank of the mesh's column {self.column} has ended, or did not come: {error}"
+            raise zerod.errors.error(Status.PEER_LOST, text) from error
+
+    # ---- Numbers ----
+
+    def exchange(self, values: Sequence[int]) -> list[int]:
+        """The maximum of each value over the column."""
+        import torch.distributed as dist
+
+        made = torch.tensor(values, dtype=torch.int64, device="cpu")
+        with self._losses():
+            dist.all_reduce(made, dist.ReduceOp.MAX, self._control)
+        return made.tolist()
+
+    def send(self, values: Sequence[int]) -> None:
+        """exchange() for a rank that does not want the answer, and does not wait for it."""
+        import torch.distributed as dist
+
+        made = torch.tensor(values, dtype=torch.int64, device="cpu")
+        self._sent = dist.all_reduce(made, dist.ReduceOp.MAX, self._control, async_op=True)
+
+    def check_same(self, failure: "zerod.Mismatch | None", digest: int) -> None:
+        """Mismatch on all ranks where rows have different models, or the ranks of a row have: `failure`."""
+        high, low, failed = self.exchange([digest, -digest, int(failure is not None)])
+        if failure is not None:
+            raise failure
+        if failed or high != -low:
+            raise zerod.errors.error(Status.MISMATCH, f"ranks {self.column}, of different rows of the mesh, have "
+                                     "different models" if not failed else "the ranks of another row of the mesh have "
+                                     "different models")
+
+    # ---- Slices ----
+
+    def sum(self, slices: "list[torch.Tensor]", mean: bool) -> None:
+        """Replaces each slice by its sum, or its mean, over the column."""
+        import torch.distributed as dist
+
+        with self._losses(), torch.no_grad():
+            for work in [dist.all_reduce(each, group=self.group, async_op=True) for each in slices]:
+                work.wait()
+            if mean and slices:
+                torch._foreach_mul_(slices, 1 / self.count)
+
+    def broadcast(self, slices: "list[torch.Tensor]", row: int = 0) -> None:
+        """All ranks of the column get what the one of `row` has, byte by byte."""
+        import torch.distributed as dist
+
+        with self._losses():
+            for each in slices:
+                if each.numel():
+                    dist.broadcast(each.detach().view(torch.uint8), self.column[row], self.group)

@@ -67,9 +67,27 @@ class Raising(torch.optim.SGD):
 
     @torch.no_grad()
     def step(self, closure: Any = None) -> None:
-        if self.where == "optimizer":
-            raise Trouble("optimizer")
+        if self.where == "middle":
+            self.param_groups[0]["params"][0].add_(1)
+        if self.where in ("optimizer", "middle"):
+            raise Trouble(self.where)
         super().step(closure)
+
+
+class Again:
+    """Each of its steps raises, and is called again."""
+
+    def __init__(self, module: nn.Module) -> None:
+        self.optimizer = Raising(module.parameters(), lr=0.1)
+        self.zero_grad = self.optimizer.zero_grad
+
+    def step(self) -> None:
+        self.optimizer.where = "optimizer"
+        try:
+            self.optimizer.step()
+        except Trouble:
+            self.optimizer.where = ""
+            self.optimizer.step()
 
 
 def train_with_trouble(rank: int, place: str, troubled: int, micro_batches: int, **options: Any) -> Any:
@@ -91,8 +109,8 @@ def train_with_trouble(rank: int, place: str, troubled: int, micro_batches: int,
             optimizer.step()
         except Trouble as trouble:
             told.append((step, str(trouble)))
-        except zt.StepAbandoned as abandoned:
-            told.append((step, abandoned.rank))
+        except (zt.StepAbandoned, zt.StepTorn) as failed:
+            told.append((step, failed.rank))
         optimizer.zero_grad()
     model.settle()
     model.group.barrier()
@@ -116,10 +134,97 @@ class Exceptions(unittest.TestCase):
                         self.assertTrue(torch.isfinite(value).all())
 
     def test_optimizer(self) -> None:
-        """a rank raises in the optimizer: its slices stay as they are, training goes on"""
-        results = harness.ranks(daemon.socket, 2, lambda rank: train_with_trouble(rank, "optimizer", 1, 1))
-        self.assertEqual([result[0] for result in results], [[], [(2, "optimizer")]])
-        self.assertEqual([result[1] for result in results], [0, 0])
+        """a rank raises in the optimizer: the others learn which rank, all have the same weights, training goes on"""
+        for place in ("optimizer", "middle"):
+            for dtype in (None, torch.bfloat16):
+                with self.subTest(place=place, dtype=dtype):
+                    results = harness.ranks(daemon.socket, 3, lambda rank: train_with_trouble(rank, place, 1, 2,
+                                                                                               param_dtype=dtype))
+                    self.assertEqual([result[0] for result in results], [[(2, 1)], [(2, place)], [(2, 1)]])
+                    self.assertEqual([result[1] for result in results], [0, 0, 0])
+                    self.assertEqual([result[3] for result in results], [5, 5, 5])
+                    for value in harness.whole([result[2] for result in results]).values():
+                        self.assertTrue(torch.isfinite(value).all())
+
+    def test_slices(self) -> None:
+        """the slices of the rank that raised are as its optimizer left them, the others' are updated; all see the same"""
+        def body(rank: int, place: str) -> Any:
+            module = harness.shard(harness.seeded(models.MLP))
+            optimizer = Raising(module.parameters(), lr=0.1)
+            models.mlp_loss(module, rank, 0)
+            optimizer.where = place if rank == 1 else ""
+            try:
+                optimizer.step()
+            except (Trouble, zt.StepTorn):
+                pass
+            return module(torch.ones(2, 13)).detach(), harness.slices(module)
+
+        before, good, middle = [harness.ranks(daemon.socket, 2, lambda rank: body(rank, place) if place else (
+            None, harness.slices(harness.shard(harness.seeded(models.MLP))))) for place in ("", "none", "middle")]
+        harness.same(middle[0][0], middle[1][0], "output ")
+        harness.same(middle[0][1], good[0][1], "slice of rank 0 ")
+        expected = {name: (begin, values + 1 if name == "first.weight" else values)
+                    for name, (begin, values) in before[1][1].items()}
+        harness.same(middle[1][1], expected, "slice of rank 1 ")
+
+    def test_next_forward(self) -> None:
+        """where the optimizers have not all parameters, the others are told by their next forward"""
+        def body(rank: int) -> Any:
+            module = harness.shard(harness.seeded(models.MLP))
+            optimizer = Raising([module.first.weight, module.last.weight], lr=0.1)
+            models.mlp_loss(module, rank, 0)
+            optimizer.where = "optimizer" if rank == 1 else ""
+            try:
+                optimizer.step()
+            except Trouble:
+                pass
+            try:
+                models.mlp_loss(module, rank, 1)
+            except zt.StepTorn as torn:
+                return torn.rank
+            optimizer.where = ""
+            return None
+
+        self.assertEqual(harness.ranks(daemon.socket, 2, body), [1, None])
+
+    def test_no_step(self) -> None:
+        """a rank that looks at its gradients and takes no step is named, and nobody waits for its weights"""
+        def body(rank: int) -> Any:
+            module = harness.shard(models.MLP())
+            optimizer = models.sgd(module)
+            told = []
+            for step in range(3):
+                optimizer.zero_grad()
+                models.mlp_loss(module, rank, step)
+                zt.clip_grad_norm_(module, 1.0)
+                if rank == 2 and step == 1:
+                    continue
+                try:
+                    optimizer.step()
+                except zt.StepTorn as torn:
+                    told.append((step, torn.rank))
+            return told
+
+        self.assertEqual(harness.ranks(daemon.socket, 3, body), [[(1, 2)], [(1, 2)], []])
+
+    def test_skipped(self) -> None:
+        """after an overflow a rank alone may run a forward: the step that no rank takes ends without the others"""
+        def body(rank: int) -> None:
+            module = harness.shard(models.MLP())
+            optimizer = models.sgd(module)
+            scaler = torch.amp.GradScaler("cpu")
+            scaler.scale(module(models.numbers(rank, 0, 6, 13)).mean() * float("inf")).backward()
+            scaler.step(optimizer)
+            if rank == 1:
+                with torch.no_grad():
+                    module(models.numbers(rank, 1, 6, 13))
+            module._zerod_model.group.barrier()
+
+        harness.ranks(daemon.socket, 2, body)
+
+    def test_step_again(self) -> None:
+        """a rank that calls step() again has not failed"""
+        harness.compare(daemon.socket, 2, models.MLP, Again, models.mlp_loss)
 
     def test_alone(self) -> None:
         """one rank alone: an exception in backward, then in forward"""

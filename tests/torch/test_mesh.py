@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import tempfile
 import unittest
@@ -41,7 +42,8 @@ def mesh_ranks(body: Callable[[int, Any], Any], rows: int = 2, columns: int = 2,
             world = rows * columns
             dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=world)
             result = body(rank, init_device_mesh("cpu", (rows, columns)))
-            dist.barrier()
+            if dist.is_initialized():
+                dist.barrier()
             return result
 
         return harness.ranks(daemon.socket, rows * columns, run)
@@ -125,7 +127,7 @@ class Train(unittest.TestCase):
             same(replicas([result[1] for result in results]), {**expected, "last.bias": torch.ones(5)})
 
     def test_unused(self) -> None:
-        """experts that one row or one rank uses have gradients on all ranks; what nobody uses has none"""
+        """experts that one row or one rank uses have gradients on all ranks; a parameter without any use has none"""
         def losses(module: nn.Module, rank: int, micro: int) -> torch.Tensor:
             loss = module(models.numbers(rank, micro, 6, 13), rank if micro % 2 else 0).square().mean()
             loss.backward()
@@ -228,6 +230,37 @@ class Failures(unittest.TestCase):
                     for value in replicas([result[2] for result in results]).values():
                         self.assertTrue(torch.isfinite(value).all())
 
+    def test_optimizer(self) -> None:
+        """a rank raises in the optimizer: all ranks learn which one, and its slices are taken from the other row"""
+        for dtype in (None, torch.bfloat16):
+            def body(rank: int, mesh: Any, place: str) -> Any:
+                return test_failures.train_with_trouble(rank, place, 1, 1, process_group=mesh, param_dtype=dtype)
+
+            with self.subTest(dtype=dtype):
+                results = mesh_ranks(lambda rank, mesh: body(rank, mesh, "middle"))
+                self.assertEqual([result[0] for result in results], [[(2, 1)], [(2, "middle")], [(2, 1)], [(2, 1)]])
+                self.assertEqual([result[1] for result in results], [0] * 4)
+                good = mesh_ranks(lambda rank, mesh: body(rank, mesh, ""))
+                same(replicas([result[2] for result in results]), replicas([result[2] for result in good]))
+
+    def test_optimizers(self) -> None:
+        """the ranks of a column all raise: their slices are those of the first row, all others are updated"""
+        def body(rank: int, mesh: Any) -> Any:
+            module = harness.shard(harness.seeded(models.MLP), process_group=mesh)
+            optimizer = test_failures.Raising(module.parameters(), lr=0.1)
+            models.mlp_loss(module, rank, 0)
+            optimizer.where = "middle" if rank in (1, 3) else ""
+            try:
+                optimizer.step()
+            except (test_failures.Trouble, zt.StepTorn) as failed:
+                told = failed.rank if isinstance(failed, zt.StepTorn) else -1
+            models.mlp_loss(module, rank, 0)
+            return told, harness.slices(module)
+
+        results = mesh_ranks(body)
+        self.assertEqual([result[0] for result in results], [3, -1, 3, -1])
+        replicas([result[1] for result in results])
+
     def test_dropped(self) -> None:
         """a rank takes no step after its backward: the others are told, and stay in step"""
         def body(rank: int, mesh: Any) -> Any:
@@ -285,14 +318,28 @@ class Failures(unittest.TestCase):
                 models.mlp_loss(module, rank, step)
                 if step == 3 and rank == 2:
                     os.kill(os.getpid(), signal.SIGKILL)
-                optimizer.step()
+                try:
+                    optimizer.step()
+                except zt.StepAbandoned as abandoned:  # its row has lost rank 2
+                    assert abandoned.rank == 3
 
         with self.assertRaises(harness.Failed) as raised:
             mesh_ranks(body)
-        text = str(raised.exception)
-        self.assertRegex(text, "rank 2: the process ended with status 9")
+        texts = re.split("^rank [0-9]: ", str(raised.exception), flags=re.MULTILINE)[1:]
+        self.assertEqual(texts[2].strip(), "the process ended with status 9")
         for rank in (0, 1, 3):
-            self.assertRegex(text, f"(?s)rank {rank}: Traceback.*PeerLost: PEER_LOST")
+            self.assertRegex(texts[rank].strip().splitlines()[-1], "PeerLost: PEER_LOST")
+
+    def test_barrier(self) -> None:
+        """barrier() waits for the other rows: PeerLost where they have ended"""
+        def body(rank: int, mesh: Any) -> str:
+            module = harness.shard(models.MLP(), process_group=mesh)
+            if rank < 2:
+                with self.assertRaises(zerod.PeerLost):
+                    zt.barrier(module)
+            dist.destroy_process_group()
+
+        mesh_ranks(body)
 
     def test_different_models(self) -> None:
         """rows, or ranks of a row, with different models: Mismatch on all ranks"""

@@ -10,7 +10,7 @@ docs/pytorch.md says what is supported and what costs what.
 """
 from .api import (barrier, clip_grad_norm_, full_parameters, load, load_state_dict, model_of, no_sync, save, shard,
                   state_dict, summary)
-from .steps import StepAbandoned
+from .steps import StepAbandoned, StepTorn
 
-__all__ = ["StepAbandoned", "barrier", "clip_grad_norm_", "full_parameters", "load", "load_state_dict", "model_of",
-           "no_sync", "save", "shard", "state_dict", "summary"]
+__all__ = ["StepAbandoned", "StepTorn", "barrier", "clip_grad_norm_", "full_parameters", "load", "load_state_dict",
+           "model_of", "no_sync", "save", "shard", "state_dict", "summary"]

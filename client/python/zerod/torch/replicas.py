@@ -96,3 +96,9 @@ class Replicas:
             for each in slices:
                 if each.numel():
                     dist.broadcast(each.detach().view(torch.uint8), self.column[row], self.group)
+
+    def mend(self, slices: "list[torch.Tensor]", good: bool) -> None:
+        """The slices of ranks that are not `good` become those of one that is, if there is one."""
+        first = -self.exchange([-self.row if good else -self.count])[0]
+        if first < self.count:
+            self.broadcast(slices, first)

@@ -47,6 +47,18 @@ class StepAbandoned(RuntimeError):
         self.rank = rank
 
 
+class StepTorn(RuntimeError):
+    """The optimizer of rank `rank` raised or was not called: its slices of this step are written in part or not at all.
+
+    All other slices are. `rank` counts as in StepAbandoned.
+    """
+
+    def __init__(self, rank: int) -> None:
+        super().__init__(f"rank {rank} has not finished its optimizer's step: its slices are not those of this step, or "
+                         "in part; the other ranks' are")
+        self.rank = rank
+
+
 class Steps:
     """The part of Model that is about gradients."""
 
@@ -67,6 +79,8 @@ class Steps:
         self.end_ticket = 0
         self.step_open = False
         self.updating = False
+        self.raised = False  # an optimizer has raised inside its step
+        self.skips = False  # all ranks have seen the overflow
         self.stepped: set[int] = set()
         self.deferred_failure: Optional[Exception] = None
         self.usage: Optional[zerod.Unit] = None
@@ -100,6 +114,7 @@ class Steps:
         self.complete_end()
         if self.window and not self._wanted():
             self._abandon_window()
+            self._tell_rows(self.rank)
         self.group.backward_begin(self._backward)
         self.reducing = True
 
@@ -211,18 +226,20 @@ class Steps:
             self.complete_end()
             if not self.reducing and not self.window:
                 self.group.backward_begin(self._backward)
-        finally:
             self._abandon_window()
-            self.reducing = False
-            self.local = False
+        finally:
+            self._tell_rows(self.rank)
+            self.reducing = self.local = False
+            self.window = 0
             self._clear_gradients()
 
     def _abandon_window(self: "Model") -> None:
         self.window = 0
+        stream = self.environment.stream()
         try:
-            self.group.backward_abandon(self.environment.stream())
-        finally:
-            self._tell_rows(self.rank)
+            self.group.backward_abandon(stream)
+        except zerod.Mismatch:  # a detached gradient's: this call was not carried out
+            self.group.backward_abandon(stream)
 
     def _tell_rows(self: "Model", rank: int) -> None:
         """The other rows take no step of this window, either, since a rank of this one has given it up."""
@@ -283,6 +300,7 @@ class Steps:
             if self.replicas is not None:
                 with suppress(zerod.ZerodError):
                     self._abandon_window()
+                self._tell_rows(self.rank)
             raise
 
     def _check_abandoned(self: "Model") -> None:
@@ -348,22 +366,28 @@ class Steps:
     def overflow(self: "Model", found: torch.Tensor) -> bool:
         """Whether a gradient of any rank is infinite or NaN; `found` says it of this rank's slices."""
         if self.replicas is None:
-            return bool(self.step_info().overflow)
-        return self.group.agree(zerod.AgreeOp.MAX, [float(found)])[0] > 0  # slices are the same in all rows
+            self.skips = bool(self.step_info().overflow)
+        else:  # slices are the same in all rows
+            self.skips = self.group.agree(zerod.AgreeOp.MAX, [float(found)])[0] > 0
+        return self.skips
 
     def before_step(self: "Model", parameters: list[nn.Parameter]) -> None:
         """The optimizer is about to write these sharded parameters."""
         self.begin_step()
-        if self.step_open and not self.updating:
-            ticket = self.group.update_begin_ticket([unit.unit for unit in self.trainable])
-            self.client.complete(ticket, self.environment.stream())
-            self.updating = True
+        if self.step_open:
+            self._begin_update()
         with _local():
             for parameter in parameters:
                 parameter.__class__ = nn.Parameter
                 gradient = parameter.grad
                 if gradient is not None:
                     gradient.__class__ = torch.Tensor
+
+    def _begin_update(self: "Model") -> None:
+        if not self.updating:
+            ticket = self.group.update_begin_ticket([unit.unit for unit in self.trainable])
+            self.client.complete(ticket, self.environment.stream())
+            self.updating = True
 
     def after_step(self: "Model", parameters: list[nn.Parameter]) -> None:
         self.restore(parameters)
@@ -380,21 +404,47 @@ class Steps:
                 parameter.__class__ = ShardedParameter
 
     def finish_step(self: "Model") -> None:
-        """Publishes what was updated; the gradients' memory goes."""
+        """Publishes what was updated; the gradients' memory goes. StepTorn where another rank's optimizer failed."""
         if not self.step_open:
             return
-        self.step_open = False
-        self.stepped.clear()
         for unit in self.trainable:
             for member in unit.members:
-                if member.parameter.__class__ is nn.Parameter:  # an optimizer has raised
+                if member.parameter.__class__ is nn.Parameter:
                     self.restore([member.parameter])
+                    self.raised = True
+        fails = self.raised or not self.updating
+        torn = self._agree_on_update(fails)
+        self.step_open = self.raised = self.skips = False
+        self.stepped.clear()
         stream = self.environment.stream()
         if self.updating:
             self.updating = False
             self._publish(stream)
         self.group.step_end(stream)
         self._clear_gradients()
+        if torn is not None and not fails:
+            raise StepTorn(torn)
+
+    def _agree_on_update(self: "Model", fails: bool) -> Optional[int]:
+        """Where any rank has begun to update its slices, all do; returns a rank that has failed to, if there is one.
+
+        Between rows of a mesh, the slices of ranks that have failed are taken from a row where they are whole.
+        """
+        if self.skips and not self.updating:
+            return None
+        number = self.rank if self.replicas is None else self.replicas.members[self.rank]
+        values = [int(self.updating), number if fails else -1]
+        if self.world > 1:
+            values = [int(value) for value in self.group.agree(zerod.AgreeOp.MAX, values)]
+        if self.replicas is not None:
+            values = self.replicas.exchange(values)
+        begun, failed = values
+        if not begun or failed < 0:
+            return None
+        self._begin_update()
+        if self.replicas is not None:
+            self.replicas.mend([unit.own for unit in self.trainable], not fails)
+        return failed
 
     def _publish(self: "Model", stream: Any) -> None:
         equal = [unit for unit in self.trainable if unit.master is None]

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import atexit
 import os
-from typing import Any, Optional
+from contextlib import suppress
+from typing import Any, Callable, Optional, TypeVar
 
 import torch
 
@@ -17,6 +18,7 @@ import zerod
 from zerod import DType
 
 FLOOR = (2, 4)
+T = TypeVar("T")
 
 DTYPES = {
     torch.float32: DType.FLOAT32,
@@ -58,6 +60,8 @@ class Environment:
                 torch.cuda.set_device(local % torch.cuda.device_count())
             self.device = torch.device("cuda", torch.cuda.current_device())
             self.client.cuda_ordinal = self.device.index
+            with suppress(RuntimeError):  # cudaMallocAsync takes no observers
+                torch._C._cuda_attach_out_of_memory_observer(self.torch_has_no_memory)
 
     def stream(self) -> Optional[zerod.Stream]:
         """The stream that torch works on now; None on emulated devices, where the CPU itself does the work."""
@@ -76,6 +80,41 @@ class Environment:
             return {"device": local % len(self.client.devices())}
         uuid = str(torch.cuda.get_device_properties(self.device).uuid)
         return {"device_uuid": uuid if uuid.startswith("GPU-") else "GPU-" + uuid}
+
+    def device_index(self, rank: int) -> int:
+        """The daemon's number of the device."""
+        place = self.place(rank)
+        if "device" in place:
+            return place["device"]
+        names = [info.name.decode() for info in self.client.devices()]
+        return names.index(place["device_uuid"])
+
+    # ---- Memory that torch's allocator and the daemon keep for later ----
+
+    def torch_has_no_memory(self, *_: int) -> None:
+        """Torch calls it when an allocation fails, and then raises: the next one finds what the daemon did not use."""
+        with suppress(zerod.ZerodError):
+            self.client.trim(self.device_index(0), deadline_ms=5000)
+
+    def return_unused(self) -> bool:
+        """Has torch's allocator return what it does not use to the device; False where that is nothing."""
+        if self.host or torch.cuda.memory_reserved() <= torch.cuda.memory_allocated():
+            return False
+        torch.cuda.empty_cache()
+        return True
+
+    def again(self, error: zerod.OutOfMemory) -> None:
+        """Returns if the call that failed may find memory now; else raises its error."""
+        if error.status != zerod.Status.NO_MEMORY or not self.return_unused():
+            raise error
+
+    def with_room(self, call: Callable[..., T], *args: Any, **options: Any) -> T:
+        """call(...), and once more where the device had no memory and torch's allocator did not use all of its own."""
+        try:
+            return call(*args, **options)
+        except zerod.OutOfMemory as error:
+            self.again(error)
+        return call(*args, **options)
 
 
 _environment: Optional[Environment] = None

@@ -74,7 +74,7 @@ class Model(Steps):
         self.rank, self.world = group.rank, group.world_size
         self.replicas = replicas
         self.settings = settings
-        self.device_index = self._device_index()
+        self.device_index = environment.device_index(self.rank)
         self.prefetch = settings.prefetch if self.world > 1 else 0
         self.counts = Counts()
         self.outermost: Optional[Block] = None
@@ -120,14 +120,6 @@ class Model(Steps):
     def group_loads(self) -> bool:
         """Whether rank 0's weights are to be given to other ranks."""
         return self.world > 1
-
-    def _device_index(self) -> int:
-        """The daemon's number of this rank's device."""
-        place = self.environment.place(self.rank)
-        if "device" in place:
-            return place["device"]
-        names = [info.name.decode() for info in self.client.devices()]
-        return names.index(place["device_uuid"])
 
     def slot(self, block: Block, index: int) -> int:
         """The slot of a block's unit: blocks of the root take turns, others have their own; none without slots."""
@@ -273,7 +265,8 @@ class Model(Steps):
             elif not unit.scope or unit.scope != self.scope:
                 if not self.scope:
                     self.scope = self.group.forward_begin(0, self.environment.stream())
-                unit.place(unit.unit.gather(self.environment.stream(), s.GatherOptions(scope=self.scope)))
+                unit.place(self.environment.with_room(unit.unit.gather, self.environment.stream(),
+                                                      s.GatherOptions(scope=self.scope)))
                 unit.scope = self.scope
         return unit.leaves[index]
 

@@ -115,7 +115,7 @@ class Steps:
         if self.window and not self._wanted():
             self._abandon_window()
             self._tell_rows(self.rank)
-        self.group.backward_begin(self._backward)
+        self.environment.with_room(self.group.backward_begin, self._backward)
         self.reducing = True
 
     def _wanted(self: "Model") -> bool:
@@ -145,7 +145,7 @@ class Steps:
         entry = self._entry
         self._reserve.stream = None if stream is None else stream.handle
         try:
-            address = bucket.reserve(unit.unit, entry, self._reserve)
+            address = self.environment.with_room(bucket.reserve, unit.unit, entry, self._reserve)
         except zerod.InvalidState as error:
             if error.status != s.Status.CAPACITY:
                 raise

@@ -58,8 +58,8 @@ class FlatUnit:
         views = [s.view(m.name, m.offset, tuple(m.shape)) for m in plan.members] if self.has_views else None
         if not plan.trainable or not plan.source_dtype.is_floating_point:
             flags |= s.UnitFlags.FROZEN
-        self.unit = model.group.register(plan.name, DTYPES[plan.dtype], self.numel, views, flags=flags,
-                                         slot=model.slot(block, index))
+        self.unit = model.environment.with_room(model.group.register, plan.name, DTYPES[plan.dtype], self.numel, views,
+                                                flags=flags, slot=model.slot(block, index))
         self.handle = self.unit.handle
         self.shard = self.unit.shard()
         self.device = model.client.dlpack_device
@@ -182,8 +182,9 @@ class FlatUnit:
         if not loads:
             return self._load(self.unit, whole, self.master, loads)
         group = self.block.model.group
-        unit = group.register(self.block.model.passing_name(self), DTYPES[self.source_dtype],
-                              self.shard.padded_numel, flags=s.UnitFlags.FROZEN)
+        unit = self.block.model.environment.with_room(group.register, self.block.model.passing_name(self),
+                                                      DTYPES[self.source_dtype], self.shard.padded_numel,
+                                                      flags=s.UnitFlags.FROZEN)
         shard = unit.shard()
         assert shard.shard_numel == self.shard.shard_numel, (shard, self.shard)
         group.update_begin([unit])
@@ -329,6 +330,9 @@ class Block:
             status = _wait(self._client, ticket, handle, data)
             if status == s.Status.SLOT_CONFLICT:  # more blocks are held at once than there are slots
                 data.value = unit.unit.gather(stream, _NO_SLOT)
+            elif status == s.Status.NO_MEMORY:
+                model.environment.again(model.client.error(status))
+                data.value = unit.unit.gather(stream)
             elif status:
                 raise model.client.error(status)
             unit.place(data.value or 0)

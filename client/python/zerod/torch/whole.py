@@ -27,15 +27,16 @@ def assemble(unit: "FlatUnit", part: torch.Tensor) -> torch.Tensor:
     """The whole of which each rank has a part (true_numel elements of any floating type). Every rank calls it."""
     model = unit.block.model
     stream = model.environment.stream()
-    made = model.group.register(model.passing_name(unit), DTYPES[part.dtype], unit.shard.padded_numel,
-                                flags=s.UnitFlags.FROZEN)
+    with_room = model.environment.with_room
+    made = with_room(model.group.register, model.passing_name(unit), DTYPES[part.dtype], unit.shard.padded_numel,
+                     flags=s.UnitFlags.FROZEN)
     try:
         shard = made.shard()
         model.group.update_begin([made])
         if part.numel():
             tensor_at(shard.data, part.numel(), part.dtype, unit.device).copy_(part)
         model.group.publish([made], stream)
-        address = made.gather(stream)
+        address = with_room(made.gather, stream)
         whole = tensor_at(address, unit.numel, part.dtype, unit.device).clone()
         made.release(stream, None)
         model.group.barrier()  # the unit goes when nobody reads it any more
@@ -49,8 +50,9 @@ def read(unit: "FlatUnit") -> torch.Tensor:
     unit.block.model.settle()
     if unit.master is not None:
         return assemble(unit, unit.master)
-    stream = unit.block.model.environment.stream()
-    address = unit.unit.gather(stream)
+    environment = unit.block.model.environment
+    stream = environment.stream()
+    address = environment.with_room(unit.unit.gather, stream)
     whole = unit.flat(address).clone()
     unit.unit.release(stream, None)
     return whole

@@ -136,6 +136,21 @@ def auxiliary_loss(module: nn.Module, rank: int, micro: int) -> Any:
     return y.detach()
 
 
+def with_no_sync(module: nn.Module, optimizer: Any, losses: Any, rank: int, steps: int, accumulate: int, *_: Any) -> Any:
+    """In every other step no backward is outside of no_sync()."""
+    seen = []
+    for step in range(steps):
+        optimizer.zero_grad()
+        for micro in range(accumulate):
+            if micro < accumulate - 1 or step % 2:
+                with zt.no_sync(module):
+                    seen.append(losses(module, rank, step * accumulate + micro))
+            else:
+                seen.append(losses(module, rank, step * accumulate + micro))
+        optimizer.step()
+    return seen
+
+
 class Accumulate(unittest.TestCase):
     def test_sync(self) -> None:
         """accumulation over three micro-batches, each reduced"""
@@ -143,23 +158,42 @@ class Accumulate(unittest.TestCase):
 
     def test_no_sync(self) -> None:
         """accumulation with no_sync: each rank sums first; also where no backward follows"""
-        def with_last(module: nn.Module, optimizer: Any, losses: Any, rank: int, steps: int, accumulate: int,
-                      *_: Any) -> Any:
-            seen = []
-            for step in range(steps):
-                optimizer.zero_grad()
-                for micro in range(accumulate):
-                    if micro < accumulate - 1 or step % 2:
-                        with zt.no_sync(module):
-                            seen.append(losses(module, rank, step * accumulate + micro))
-                    else:
-                        seen.append(losses(module, rank, step * accumulate + micro))
-                optimizer.step()
-            return seen
-
         for dtype in (None, torch.bfloat16):
-            compare(daemon.socket, 2, Rotating, models.adamw, rotating_loss, accumulate=3, train_with=with_last,
+            compare(daemon.socket, 2, Rotating, models.adamw, rotating_loss, accumulate=3, train_with=with_no_sync,
                     local=True, dtype=dtype)
+
+    def test_stage_1(self) -> None:
+        """stage 1: accumulation with no_sync, and none; weights stay gathered from step to step"""
+        for dtype in (None, torch.bfloat16):
+            compare(daemon.socket, 2, models.GPT, models.adamw, models.gpt_loss, stage=1, dtype=dtype, empty=False)
+            compare(daemon.socket, 3, Rotating, models.adamw, rotating_loss, accumulate=3, train_with=with_no_sync,
+                    local=True, dtype=dtype, stage=1, empty=False)
+
+        def body(rank: int) -> Any:
+            module = harness.shard(models.GPT(), stage=1)
+            model = module._zerod_model
+            harness.train(module, models.sgd(module), models.gpt_loss, rank, 2)
+            model.group.barrier()
+            gathered = model.client.device(model.device_index).gathered_bytes
+            model.group.barrier()
+            return gathered, sum(unit.shard.padded_numel * unit.dtype.itemsize for unit in model.units)
+
+        for gathered, everything in harness.ranks(daemon.socket, 2, body):
+            self.assertEqual(gathered, everything)
+
+    def test_stage_1_twice(self) -> None:
+        """stage 1: a second backward outside of no_sync is refused on all ranks, and the next step is taken"""
+        def body(rank: int) -> Any:
+            module = harness.shard(harness.seeded(models.MLP), stage=1)
+            optimizer = models.sgd(module)
+            models.mlp_loss(module, rank, 0)
+            with self.assertRaisesRegex(RuntimeError, "no_sync"):
+                models.mlp_loss(module, rank, 0)
+            harness.train(module, optimizer, models.mlp_loss, rank, 2)
+            return harness.slices(module)
+
+        expected = harness.alone(lambda: harness.reference(models.MLP, models.sgd, models.mlp_loss, 2, 2)[1])
+        harness.same(harness.whole(harness.ranks(daemon.socket, 2, body)), expected)
 
     def test_dropped(self) -> None:
         """zero_grad() between backward and step drops the gradients, to None and to zero"""

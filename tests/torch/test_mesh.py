@@ -89,6 +89,7 @@ class Train(unittest.TestCase):
         self.check(models.GPT, models.adamw, models.gpt_loss, accumulate=2, dtype=torch.bfloat16)
         self.check(models.MLP, models.adamw_foreach, models.mlp_loss, columns=1, stage=2)
         self.check(models.MLP, models.sgd, models.mlp_loss, rows=1)
+        self.check(models.MLP, models.sgd, models.mlp_loss, stage=1)
 
     def test_daemons(self) -> None:
         """rows in two daemons"""

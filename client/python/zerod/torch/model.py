@@ -108,7 +108,7 @@ class Model(Steps):
         for block, plan in zip(self.blocks, plans):
             for unit_plan in plan.units:
                 numel = sum(member.numel for member in unit_plan.members)
-                small = numel < self.settings.persist_below
+                small = numel < self.settings.persist_below or self.settings.stage == 1
                 unit = FlatUnit(block, unit_plan, len(block.units), s.UnitFlags.PERSISTENT if small else 0)
                 unit.fill([member.parameter for member in unit_plan.members], loads)
                 block.units.append(unit)
@@ -122,11 +122,12 @@ class Model(Steps):
         return self.world > 1
 
     def slot(self, block: Block, index: int) -> int:
-        """The slot of a block's unit: blocks of the root take turns, others have their own; none without slots."""
+        """The slot of a block's unit: blocks of the root take turns, others and those of stage 1 have their own."""
         if not self.settings.slots:
             return s.NO_SLOT
         turns, most = self.settings.prefetch + 2, 4
-        if block.index and block.parent == 0 and not block.has_blocks and index < most:
+        turn = block.index and block.parent == 0 and not block.has_blocks and index < most
+        if turn and self.settings.stage > 1:
             return 1 + block.index % turns * most + index
         self.own_slots += 1
         slot = turns * most + self.own_slots

@@ -98,7 +98,8 @@ class Steps:
         self._entry = s.Entry()
         self._reserve = s.ReserveOptions(flags=s.ReserveFlags.ZERO_HOLES)
         self._submit = s.ReduceOptions(op=self.settings.op, flags=s.ReduceFlags.DETACHED)
-        self._backward = s.BackwardOptions(stage=3)
+        once = self.settings.stage == 1
+        self._backward = s.BackwardOptions(stage=1 if once else 3, boundary=int(once))
         if self.world > 1 and count:
             self.usage = self.group.register("(usage)", zerod.DType.FLOAT32, count, flags=s.UnitFlags.ALL_REDUCE)
             self._usage_bucket = self.group.bucket(zerod.DType.FLOAT32, slot_bytes=4 * count, nslots=1)
@@ -115,6 +116,9 @@ class Steps:
         if self.window and not self._wanted():
             self._abandon_window()
             self._tell_rows(self.rank)
+        if self.window and self.settings.stage == 1:
+            raise RuntimeError("stage 1 sums gradients once a step, in its last backward: run the others inside "
+                               "`with zerod.torch.no_sync(model):`")
         self.environment.with_room(self.group.backward_begin, self._backward)
         self.reducing = True
 

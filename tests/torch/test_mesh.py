@@ -91,6 +91,16 @@ class Train(unittest.TestCase):
         self.check(models.MLP, models.sgd, models.mlp_loss, rows=1)
         self.check(models.MLP, models.sgd, models.mlp_loss, stage=1)
 
+    def test_three_rows(self) -> None:
+        """three rows have the same bits, those of one process within the order of a sum"""
+        def body(rank: int, mesh: Any) -> Any:
+            module = harness.shard(harness.seeded(models.MLP), process_group=mesh)
+            harness.train(module, models.sgd(module), models.mlp_loss, rank, 4)
+            return harness.slices(module)
+
+        expected = harness.alone(lambda: harness.reference(models.MLP, models.sgd, models.mlp_loss, 3, 4, rows=3)[1])
+        torch.testing.assert_close(replicas(mesh_ranks(body, 3, 1), 1), expected, rtol=1e-5, atol=1e-6)
+
     def test_daemons(self) -> None:
         """rows in two daemons"""
         with support.Daemon(devices=4, arena="128M") as second:

@@ -5,9 +5,9 @@ Each row is a group of the daemon's and shards the model; rows may be in differe
 have the same slices, each in its own row. The daemon sums gradients over a row, torch.distributed sums the slices
 over the column.
 
-A rank exchanges a few numbers with its column once for each window that it begins: at the step, or when it gives the
-window up. Then it does not wait for the answer. So a rank that raises keeps pace with the other rows, and they are told
-instead of waiting. The numbers travel by a gloo group, so that the CPU has them without waiting for a GPU.
+A rank exchanges a few numbers with its column once for each window that it begins: when the step begins, or when it
+gives the window up, and then it does not wait for the answer. So a rank that raises keeps pace with the other rows, and
+they are told instead of waiting. A step that has begun ends with another exchange. The numbers travel by a gloo group, so that the CPU has them without waiting for a GPU.
 """
 from __future__ import annotations
 

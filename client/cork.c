@@ -134,6 +134,9 @@ int zerod_uncork(zerod_client *client)
 		return rc ? rc : zd_err_set(err, ZEROD_E_STATE, "uncork without a cork by this thread");
 	if (--batch->depth > 0)
 		return rc;
+	pthread_mutex_lock(&client->lock);
+	zc_drain_many(client, batch->count);
+	pthread_mutex_unlock(&client->lock);
 	(void)send_batch(client, batch, err);
 	rc = batch->failure.status;
 	if (rc)

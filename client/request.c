@@ -319,10 +319,9 @@ void zc_unmapped_send(struct zerod_client *client)
 	}
 }
 
-/* With the lock: replies that nobody waits for must not pile up in the daemon. */
-static void drain_many(struct zerod_client *client)
+void zc_drain_many(struct zerod_client *client, unsigned unsent)
 {
-	if (client->outstanding > ZC_DRAIN_ABOVE && !client->broken_status)
+	if (client->outstanding > ZC_DRAIN_ABOVE + unsent && !client->broken_status)
 		zc_drain(client);
 }
 
@@ -351,7 +350,8 @@ int zc_post(struct zerod_client *client, struct zc_op *op, Zd__Request *request,
 		if (op->finished)
 			zc_ticket_drop(client, op);
 	}
-	drain_many(client);
+	if (!batch) /* until zerod_uncork() sends the batch, the daemon has nothing more to answer */
+		zc_drain_many(client, 0);
 	zc_ticket_unref(client, op);
 	pthread_mutex_unlock(&client->lock);
 	return rc;

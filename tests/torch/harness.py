@@ -237,7 +237,12 @@ def compare(socket: str, world: int, make: Callable[[], nn.Module], optimize: Ca
             accumulate: int = 1, dtype: Optional[torch.dtype] = None, train_with: Callable = train,
             local: bool = False, before_step: Optional[Callable] = None, empty: bool = True,
             **options: Any) -> list[Any]:
-    """Trains in world ranks and in one process: losses and parameters are equal, and nothing stays gathered."""
+    """Trains in world ranks and in one process: losses and parameters are equal, and nothing stays gathered.
+
+    $ZEROD_TORCH_WORLD, if set, is the number of ranks. With 1, and without poison mode, buffers are the shards.
+    """
+    world = int(os.environ.get("ZEROD_TORCH_WORLD", world))
+
     def rank_body(rank: int) -> Any:
         module = shard(seeded(make), param_dtype=dtype, **options)
         optimizer = optimize(module)

@@ -19,7 +19,8 @@ fi
 "$TORCH_PYTHON" -c 'import sys, torch; print("tests/torch: torch", torch.__version__, "on", sys.executable)'
 PATH=$(dirname "$(command -v "$TORCH_PYTHON")"):$PATH # the tests begin with "env python3"
 tests=(tests/torch/test_*.py)
-for name in train autograd; do # the same with slots
+for name in train autograd; do # the same with slots, and of one rank whose buffers are its shards
 	tests+=("ZEROD_TORCH_SLOTS=1 tests/torch/test_$name.py")
+	tests+=("ZEROD_TORCH_WORLD=1 ZEROD_POISON=0 tests/torch/test_$name.py")
 done
 exec tests/run.sh "${tests[@]}"

@@ -9,6 +9,10 @@ gradient, the unit is handed over; torch calls the last of a leaf's gradients on
 later. `finish_backward`, which torch calls when the backward has ended, hands over the units of which some leaves
 had none, and releases everything. A backward that raises never ends: its callback is dropped, and that abandons it.
 
+In place. At world size 1 the gathered buffers are the shards: a release frees no memory, and no address changes. From
+the second forward on, a forward then holds all blocks, by one packet, until its backward has ended, and autograd saves
+the leaves themselves.
+
 Steps are in steps.py, which this class inherits.
 """
 from __future__ import annotations
@@ -89,6 +93,9 @@ class Model(Steps):
         self.passing = 0
         self.refreeze = False
         self.own_slots = 0
+        self.in_place = False
+        self.holds_all = False  # in place: all blocks are held
+        self.keeps_all = False  # and a backward may follow
         self._init_steps()
         self.blocks = [Block(self, plan, i) for i, plan in enumerate(plans)]
         for block in self.blocks[1:]:
@@ -150,16 +157,22 @@ class Model(Steps):
             block.depth += 1
             if block.depth > 1:
                 return None
-            if _task() != -1:
+            again = _task() != -1  # in a backward
+            if again:
                 self.enter_backward()
+            elif self.outermost is None:
+                self._begin_forward(block)
+            if self.in_place:
+                self._hold_all()
+                block.show_leaves()
+                return None
+            if again:
                 block.raw = True
                 block.hold_backward()
                 block.show_leaves()
                 if torch.is_grad_enabled() and not hooks.ours_apply():
                     return hooks.with_boundary(block, args, kwargs)
                 return None
-            if self.outermost is None:
-                self._begin_forward(block)
             last = self.last_forward
             if last is not None and last is not block:
                 last.next_forward = block
@@ -177,6 +190,24 @@ class Model(Steps):
             return None
 
         return pre_forward
+
+    def _hold_all(self) -> None:
+        """In place: before a forward, also one that runs again in a backward."""
+        if not self.holds_all:
+            self.holds_all = True
+            first, *others = self.blocks
+            first.acquire(tuple(others))
+            for other in others:
+                other.acquire()
+
+    def release_kept(self) -> None:
+        """Releases what a forward keeps for its backward: an update begins, or the backward has ended."""
+        with self.client.corked():
+            for block in self.blocks:
+                if block.keeps_forward or self.holds_all:
+                    block.keeps_forward = False
+                    block.release()
+        self.holds_all = self.keeps_all = False
 
     def following(self, block: Block, direction: str) -> tuple[Block, ...]:
         """The blocks that came next last time, as many as are to be asked for ahead."""
@@ -201,6 +232,10 @@ class Model(Steps):
                 block.pushed = False
                 hooks.pop()
             if _task() != -1:
+                return
+            if self.in_place:
+                if self.outermost is block:
+                    self._end_forward()
                 return
             if self.settings.slots and torch.is_grad_enabled():
                 hooks.before_backward(output, self._before_backward(block))
@@ -228,7 +263,9 @@ class Model(Steps):
         self.outermost = block
         self.last_forward = None
         self.failure = sys.exc_info()[1]
-        self.pushed = hooks.push()
+        if not self.in_place and not any(each.held for each in self.blocks):
+            self.in_place = any(unit.address == unit.shard.data for unit in self.units)
+        self.pushed = not self.in_place and hooks.push()
 
     def _end_forward(self) -> None:
         self.outermost = None
@@ -236,6 +273,9 @@ class Model(Steps):
             self.pushed = False
             hooks.pop()
         self.end_scope()
+        self.keeps_all = self.keeps_all or torch.is_grad_enabled()
+        if self.holds_all and not self.keeps_all:
+            self.release_kept()
         for block in self.blocks:
             if block.tickets is not None:
                 block.forget_ahead()
@@ -245,6 +285,7 @@ class Model(Steps):
 
     def _forward_failed(self) -> None:
         """An exception leaves the outermost forward: no step of any rank may count this micro-batch."""
+        self.release_kept()
         for block in self.blocks:
             while block.held and not block.in_backward:
                 block.keeps_forward = False
@@ -368,9 +409,8 @@ class Model(Steps):
         for block in tuple(self.backward_blocks):
             block.depth = 0
             block.leave_backward()
+        self.release_kept()
         for block in self.blocks:
-            if block.keeps_forward:
-                block.leave_backward()
             if block.tickets is not None:
                 block.forget_ahead()
         for unit in self.trainable:

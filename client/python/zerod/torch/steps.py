@@ -389,6 +389,7 @@ class Steps:
 
     def _begin_update(self: "Model") -> None:
         if not self.updating:
+            self.release_kept()
             ticket = self.group.update_begin_ticket([unit.unit for unit in self.trainable])
             self.client.complete(ticket, self.environment.stream())
             self.updating = True
@@ -454,7 +455,7 @@ class Steps:
         equal = [unit for unit in self.trainable if unit.master is None]
         by_dtype: "dict[torch.dtype, list[FlatUnit]]" = {}
         for unit in self.trainable:
-            unit.version += 1
+            unit.next_version()
             if unit.master is not None:
                 by_dtype.setdefault(unit.source_dtype, []).append(unit)
         if equal:

@@ -201,6 +201,7 @@ class FlatUnit:
         return self.slice if self.master is None else self.master
 
     def begin_update(self) -> None:
+        self.block.model.release_kept()
         self.block.model.group.update_begin([self.unit])
 
     def publish(self) -> None:
@@ -211,7 +212,14 @@ class FlatUnit:
             model.group.publish([self.unit], stream)
         else:
             model.group.publish_from([(self.unit, self.master.data_ptr())], DTYPES[self.source_dtype], stream)
+        self.next_version()
+
+    def next_version(self) -> None:
+        """What autograd has saved of the leaves is out of date."""
         self.version += 1
+        if self.block.model.in_place:  # autograd itself has saved them, and compares the numbers of their versions
+            for leaf in self.leaves:
+                torch.autograd.graph.increment_version(leaf)
 
     def shard_parameters(self) -> None:
         """Gives the module's parameter objects this rank's slices as data, and makes them sharded."""

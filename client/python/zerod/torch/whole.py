@@ -90,6 +90,7 @@ def begin_loading(model: "Model") -> None:
     model.settle()
     model.load_depth += 1
     if model.load_depth == 1:
+        model.release_kept()
         model.group.barrier()
         model.group.update_begin([unit.unit for unit in model.units])
 

@@ -6,9 +6,9 @@ as the daemon does. Everything is compared bit for bit.
 """
 from __future__ import annotations
 
+import faulthandler
 import os
 import pickle
-import signal
 import sys
 import traceback
 from pathlib import Path
@@ -46,7 +46,7 @@ def fork(body: Callable[[], Any]) -> tuple[int, int]:
     os.close(reader)
     status = 1
     try:
-        signal.alarm(TIMEOUT_S)
+        faulthandler.dump_traceback_later(TIMEOUT_S, exit=True)
         torch.manual_seed(0)
         data = pickle.dumps((True, body()))
         status = 0

@@ -28,9 +28,10 @@ def shard(module: nn.Module, policy: Policy = None, param_dtype: Optional[torch.
     every module in a ModuleList or Sequential. param_dtype: what is gathered and computed with; the optimizer then
     works on masters of the parameters' own dtype. reduce_dtype: of gradients on their way. persist_below: units of
     fewer elements stay gathered. prefetch: how many blocks are gathered ahead. stage: 3; 2 keeps the weights between
-    forward and backward; 1 keeps them from step to step, and takes one backward a step outside of no_sync(). op: "mean" or "sum" over ranks. process_group: of torch.distributed, or a DeviceMesh of one
-    dimension: the ranks of this one shard the module, instead of all; its backend is not used. Of a DeviceMesh of two
-    dimensions the second shards and the first replicates, as in fully_shard(): torch.distributed sums over the first.
+    forward and backward; 1 keeps them from step to step, and takes one backward a step outside of no_sync(). op:
+    "mean" or "sum" over ranks. process_group: of torch.distributed, or a DeviceMesh of one dimension: the ranks of this
+    one shard the module, instead of all; its backend is not used. Of a DeviceMesh of two dimensions the second shards
+    and the first replicates, as in fully_shard(): torch.distributed sums over the first.
 
     All ranks get the weights of rank 0. Mismatch where ranks have different models; ConnectionFailed without a
     daemon; OutOfMemory with the sizes.

@@ -6,8 +6,9 @@ have the same slices, each in its own row. The daemon sums gradients over a row,
 over the column.
 
 A rank exchanges a few numbers with its column once for each window that it begins: when the step begins, or when it
-gives the window up, and then it does not wait for the answer. So a rank that raises keeps pace with the other rows, and
-they are told instead of waiting. A step that has begun ends with another exchange. The numbers travel by a gloo group, so that the CPU has them without waiting for a GPU.
+gives the window up, and then it does not wait for the answer. So a rank that raises keeps pace with the other rows,
+and they are told instead of waiting. A step that has begun ends with another exchange. The numbers travel by a gloo
+group, so that the CPU has them without waiting for a GPU.
 """
 from __future__ import annotations
 

@@ -289,7 +289,7 @@ class Steps:
     def _close_window(self: "Model") -> set[int]:
         """Begins the daemon's step; returns the flags of parameters for which no rank of the group had a gradient."""
         try:
-            self.complete_end()
+            self.end_ticket = 0  # the step's ticket waits for the end of the backward, and reports its failure
             self.client.complete(self.group.step_begin_ticket(), self.environment.stream())
             backwards, self.window = self.window, 0
             self._info = None

@@ -1,0 +1,166 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""How far a program's CPU can run ahead: which calls of libzerod that may block a step makes before the optimizer's.
+
+Counted, not timed: every call of the library is recorded by its name and arguments.
+"""
+from __future__ import annotations
+
+import re
+import sys
+import unittest
+from collections import Counter
+from typing import Any, Callable, Optional
+
+import harness
+import models
+import test_autograd
+import torch
+from harness import support
+from torch import nn
+
+import zerod.torch as zt
+from zerod import library, structs as s
+
+
+def setUpModule() -> None:
+    global daemon
+    daemon = support.Daemon(devices=4, arena="128M").__enter__()
+
+
+def tearDownModule() -> None:
+    daemon.__exit__()
+
+
+# The section "Calls that block" of zerod.h: those that a ticket keeps from waiting, and the others.
+WITHOUT_TICKET = frozenset("group_barrier unit_load step_begin update_begin release publish publish_from "
+                           "backward_end".split())
+ALWAYS = frozenset("""
+    group_join group_agree commit unit_register alloc wait gather context_begin backward_begin bucket_reserve reduce
+    forward_end claim_end context_end backward_abandon unit_unregister group_leave trim session_reset connect
+    unique_id step_get step_norms_get reduce_wait stream_synchronize stream_destroy close
+""".split())
+_DETACHED = int(s.ReleaseFlags.DETACHED)
+_DETACHABLE = (s.ReleaseOptions, s.ReduceOptions, s.SkipOptions)
+
+
+class Recorder:
+    """Puts itself before every function of the library, in all modules that have taken it from `calls`."""
+
+    def __init__(self) -> None:
+        self.made: list[str] = []
+        self.tickets: dict[int, str] = {}  # the call that each ticket is of
+        wrapped = {id(function): self._wrap(name, function) for name, function in vars(library.calls).items()}
+        places = [vars(module) for name, module in sys.modules.items() if name.split(".")[0] == "zerod"]
+        for place in [vars(library.calls), *places]:
+            place.update({key: wrapped[id(value)] for key, value in place.items() if id(value) in wrapped})
+
+    def _wrap(self, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+        has_ticket = name != "wait_many" and library._FUNCTIONS[name][1][-1:] == [library._TICKET]
+
+        def call(*args: Any) -> Any:
+            self.made.append(self._describe(name, args, has_ticket))
+            result = function(*args)
+            if has_ticket and args[-1] is not None:
+                ticket = getattr(args[-1], "_obj", args[-1])
+                self.tickets[ticket.value] = name
+            return result
+
+        return call
+
+    def _describe(self, name: str, args: Any, has_ticket: bool) -> str:
+        """The call's name; a wait's with the call that it waits for, and with "a stream" where it gives one."""
+        if name == "wait":
+            return f"wait for {self.tickets[args[1]]}" + " on a stream" * (args[2] is not None)
+        detached = any(isinstance(arg, _DETACHABLE) and arg.flags & _DETACHED for arg in args)
+        if name in WITHOUT_TICKET and not (has_ticket and args[-1] is not None) and not detached:
+            return name + " without a ticket"
+        return name
+
+
+def train(rank: int, make: Callable[[], nn.Module], micro_batches: int, no_sync: bool, dtype: Optional[torch.dtype],
+          **options: Any) -> Any:
+    """The calls of the fourth step before optimizer.step(), and what the model has counted in it."""
+    recorder = Recorder()
+    module = harness.shard(harness.seeded(make), param_dtype=dtype, **options)
+    model = module._zerod_model
+    optimizer = models.adamw(module)
+    for step in range(4):
+        recorder.made.clear()
+        gathers = model.counts.gathers
+        optimizer.zero_grad()
+        for micro in range(micro_batches):
+            if no_sync and micro < micro_batches - 1:
+                with zt.no_sync(module):
+                    models.gpt_loss(module, rank, micro)
+            else:
+                models.gpt_loss(module, rank, micro)
+        made, gathered = Counter(recorder.made), model.counts.gathers - gathers
+        recorder.made.clear()
+        optimizer.step()
+        stepped = Counter(recorder.made)
+    return made, stepped, gathered, len(model.trainable), model.environment.host
+
+
+class Ahead(unittest.TestCase):
+    def check(self, make: Callable[[], nn.Module] = models.GPT, micro_batches: int = 1, no_sync: bool = False,
+              dtype: Optional[torch.dtype] = None, **options: Any) -> None:
+        reduced = 1 if no_sync else micro_batches
+        for world in (1, 2):
+            results = harness.ranks(daemon.socket, world, lambda rank: train(rank, make, micro_batches, no_sync, dtype,
+                                                                              **options))
+            for made, stepped, gathers, units, host in results:
+                # A gather has to have an address, an entry room in the bucket, a backward a target.
+                blocking = {"wait for gather_begin" + " on a stream" * (not host): gathers,
+                            "backward_begin": reduced, "bucket_reserve": units * reduced}
+                if reduced > 1:  # a backward begins when the one before has ended
+                    blocking["wait for backward_end"] = reduced - 1
+                returning = {"gather_begin": gathers, "release": gathers, "bucket_submit": units * reduced,
+                             "backward_end": reduced}
+                packets = {name: made.pop(name) for name in ("cork", "uncork")}
+                self.assertEqual(packets["cork"], packets["uncork"])
+                self.assertEqual(dict(made), {**blocking, **returning})
+                self.check_step(stepped, host)
+
+    def check_step(self, stepped: "Counter[str]", host: bool) -> None:
+        """Of the step's calls, what waits for other ranks, or for sums, makes the stream wait."""
+        for name in ("step_begin", "update_begin"):
+            wait = f"wait for {name}" + " on a stream" * (not host)
+            self.assertEqual((stepped.pop(name), stepped.pop(wait)), (1, 1))
+        self.assertEqual(stepped.pop("publish", 0) + stepped.pop("publish_from", 0), 1)
+        self.assertLessEqual(set(stepped), {"target_get", "step_end"})
+
+    def test_header(self) -> None:
+        """the calls that block are those of zerod.h, section "Calls that block\""""
+        header = (support.ROOT / "include" / "zerod.h").read_text()
+        section = header.split(" * Calls that block\n")[1].split("*/")[0].replace("\n *", " ")
+        named = re.sub(r"\(see zerod_gather_begin\(\)", "", section)
+        found = {name for name in re.findall(r"zerod_(\w+)", named)}
+        self.assertEqual(found, ALWAYS | WITHOUT_TICKET)
+        self.assertEqual(set(re.findall(r"zerod_(\w+) \[t\]", section)), set(WITHOUT_TICKET))
+        self.assertLessEqual(found, set(library._FUNCTIONS))
+
+    def test_step(self) -> None:
+        """a step waits for addresses and for room, and for no stream, sum or rank"""
+        for slots in (False, True):
+            for dtype in (None, torch.bfloat16):
+                with self.subTest(slots=slots, dtype=dtype):
+                    self.check(slots=slots, dtype=dtype)
+
+    def test_accumulation(self) -> None:
+        """with accumulation, a backward also for the one before to end; with no_sync it does not"""
+        for slots in (False, True):
+            for no_sync in (False, True):
+                with self.subTest(slots=slots, no_sync=no_sync):
+                    self.check(slots=slots, no_sync=no_sync, micro_batches=3)
+
+    def test_checkpointing(self) -> None:
+        """with activation checkpointing as without"""
+        for slots in (False, True):
+            for kind in ("reentrant", "not", "inside", "inside reentrant"):
+                with self.subTest(slots=slots, kind=kind):
+                    self.check(lambda: test_autograd.checkpointed(kind), slots=slots)
+
+
+if __name__ == "__main__":
+    support.main()

@@ -60,13 +60,19 @@ def fork(body: Callable[[], Any]) -> tuple[int, int]:
     os._exit(status)
 
 
-def collect(children: list[tuple[int, int]]) -> list[Any]:
+def outcomes(children: list[tuple[int, int]]) -> list[tuple[bool, Any]]:
+    """Of each child whether it has returned, and what; else its traceback, or how it ended."""
     results = []
     for pid, reader in children:
         with os.fdopen(reader, "rb") as pipe:
             data = pipe.read()
         _, status = os.waitpid(pid, 0)
         results.append(pickle.loads(data) if data else (False, f"the process ended with status {status}"))
+    return results
+
+
+def collect(children: list[tuple[int, int]]) -> list[Any]:
+    results = outcomes(children)
     bad = [f"rank {rank}: {result}" for rank, (good, result) in enumerate(results) if not good]
     if bad:
         raise Failed("\n".join(bad))
@@ -75,7 +81,12 @@ def collect(children: list[tuple[int, int]]) -> list[Any]:
 
 def ranks(socket: str, world: int, body: Callable[[int], Any]) -> list[Any]:
     """body(rank) in world processes, with torchrun's environment; what they returned."""
-    job = f"torch-test{next(_jobs)}"
+    return collect(start(socket, world, body))
+
+
+def start(socket: str, world: int, body: Callable[[int], Any], job: Optional[str] = None) -> list[tuple[int, int]]:
+    """The processes of ranks(), for outcomes() or collect()."""
+    job = job or f"torch-test{next(_jobs)}"
 
     def child(rank: int) -> Callable[[], Any]:
         def run() -> Any:
@@ -88,7 +99,7 @@ def ranks(socket: str, world: int, body: Callable[[int], Any]) -> list[Any]:
 
         return run
 
-    return collect([fork(child(rank)) for rank in range(world)])
+    return [fork(child(rank)) for rank in range(world)]
 
 
 _models: list[Any] = []

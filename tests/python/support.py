@@ -27,9 +27,19 @@ class Daemon:
         self.folder = tempfile.TemporaryDirectory(prefix="zerod-test-python.")
         self.socket = self.folder.name + "/zerod.sock"
         self.log = open(self.folder.name + "/zerod.log", "w+")
-        self.process = subprocess.Popen(
-            [str(BUILD / "bin" / "zerod"), "--foreground", *self.backend(devices), "--arena", arena,
-             "--socket", self.socket], stdout=self.log, stderr=subprocess.STDOUT)
+        self.command = [str(BUILD / "bin" / "zerod"), "--foreground", *self.backend(devices), "--arena", arena,
+                        "--socket", self.socket]
+        self.process = self._start()
+
+    def _start(self) -> "subprocess.Popen[bytes]":
+        return subprocess.Popen(self.command, stdout=self.log, stderr=subprocess.STDOUT)
+
+    def restart(self, signal: int) -> None:
+        """Ends the daemon by the signal, and starts another one on the same socket."""
+        self.process.send_signal(signal)
+        self.process.wait(30)
+        self.process = self._start()
+        self.__enter__()
 
     @staticmethod
     def backend(devices: int) -> list[str]:

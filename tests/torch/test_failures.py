@@ -5,19 +5,21 @@ from __future__ import annotations
 
 import os
 import signal
+import types
 import unittest
 from typing import Any, Callable
 from unittest import mock
 
 import harness
 import models
+import old_daemon
 import torch
 from harness import support
 from torch import nn
 
 import zerod
 import zerod.torch as zt
-from zerod.torch import environment, unit
+from zerod.torch import environment, layout, unit
 
 
 def setUpModule() -> None:
@@ -308,6 +310,48 @@ class Ends(unittest.TestCase):
 
         self.assertRegex(harness.ranks("/nowhere/zerod.sock", 1, body)[0], "/nowhere/zerod.sock")
 
+    def test_draining(self) -> None:
+        """the daemon is told to end: ConnectionFailed says so, in a step and from shard()"""
+        with support.Daemon() as ending:
+            def body(rank: int) -> Any:
+                module = zt.shard(models.MLP())
+                optimizer = models.sgd(module)
+                told = []
+                try:
+                    for step in range(1000):
+                        if step == 3:
+                            os.kill(ending.process.pid, signal.SIGTERM)
+                        models.mlp_loss(module, rank, step)
+                        optimizer.step()
+                except zerod.ConnectionFailed as failed:
+                    told.append(str(failed))
+                try:
+                    zt.shard(models.MLP())
+                except zerod.ConnectionFailed as failed:
+                    told.append(str(failed))
+                return told
+
+            (told,) = harness.ranks(ending.socket, 1, body)
+            self.assertEqual(len(told), 2)
+            for text in told:
+                self.assertRegex(text, "SHUTDOWN: .*the daemon is draining")
+
+    def test_other_version(self) -> None:
+        """an older daemon: ConnectionFailed with its version of the protocol and the library's, whoever refuses"""
+        for answer, text in ((old_daemon.welcome, "the daemon speaks version 0, this library 1"),
+                             (old_daemon.refusal, "the client speaks protocol versions 1 to 1, the daemon 0 to 0")):
+            def body(rank: int) -> Any:
+                try:
+                    zt.shard(models.MLP())
+                except zerod.ConnectionFailed as failed:
+                    return failed.name, failed.text
+                return "no error"
+
+            with self.subTest(text=text), old_daemon.Listener() as listener:
+                children = harness.start(listener.path, 1, body)
+                listener.serve(answer)
+                self.assertEqual(harness.collect(children), [("VERSION", text)])
+
 
 class Hog:
     """Stands in for torch's allocator, which keeps memory of the device's: an allocation of all but a little of the rest."""
@@ -478,6 +522,21 @@ class Mistakes(unittest.TestCase):
             text, gathered = harness.ranks(small.socket, 1, in_backward)[0]
             self.assertRegex(text, "NO_MEMORY.*[0-9]")
             self.assertEqual(gathered, 0)
+
+    def test_other_device(self) -> None:
+        """a parameter on another device than the rank's is refused by its name; the CPU and meta are not"""
+        module = models.MLP()
+        blocks = layout.plan(module, None, None)
+        here = torch.device("cuda", 0)
+        layout.check_devices(blocks, here)
+        with torch.device("meta"):
+            layout.check_devices(layout.plan(models.MLP(), None, None), here)
+        elsewhere = types.SimpleNamespace(device=torch.device("cuda", 1))
+        blocks[-1].units[0].members[0].parameter = elsewhere
+        layout.check_devices(blocks, elsewhere.device)
+        for device in (here, torch.device("cpu")):
+            with self.assertRaisesRegex(ValueError, f"layers.2.0.weight is on cuda:1, .* device is {device}"):
+                layout.check_devices(blocks, device)
 
     def test_old_torch(self) -> None:
         """a torch that is too old is refused by its number"""

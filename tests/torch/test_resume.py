@@ -19,6 +19,7 @@ from torch import nn
 
 import zerod
 import zerod.torch as zt
+from zerod.torch import hooks
 from zerod.torch.state import checkpointable
 
 SAVED, KILLED, STEPS = 3, 4, 7  # steps before the checkpoint, before the one in which ranks are killed, and in all
@@ -160,6 +161,74 @@ class Resume(unittest.TestCase):
         for killed in (0, 1):
             with self.subTest(killed=killed):
                 self.check((killed,), None, (2, 1, 4))
+
+
+@unittest.skipUnless(checkpointable(), "this torch's checkpoints do not ask a tensor for its parts")
+class Restarted(unittest.TestCase):
+    def check(self, place: str) -> None:
+        """The daemon is started again before a step or in it: the ranks are told, shard again, and go on."""
+        with support.Daemon() as own, tempfile.TemporaryDirectory() as folder:
+            asked, answered = os.pipe(), [os.pipe(), os.pipe()]
+
+            def restart(rank: int) -> None:
+                os.write(asked[1], b".")
+                os.read(answered[rank][0], 1)
+
+            def body(rank: int) -> Any:
+                module, optimizer = run(folder, rank, 2, None, 0, KILLED)
+                told = None
+                try:
+                    if place == "between":
+                        restart(rank)
+                        module(models.tokens(module, rank, KILLED))
+                    else:
+                        stopping(module, place, lambda: restart(rank))
+                        models.gpt_loss(module, rank, KILLED)
+                        optimizer.step()
+                except zerod.ConnectionFailed as failed:
+                    told = failed.name, failed.text
+                harness._models.clear()
+                installed = hooks._top(True)
+                return told, installed, ended(*again(folder, rank))
+
+            def again(folder: str, rank: int) -> Any:
+                module = harness.shard(models.GPT())
+                optimizer = models.adamw(module)
+                zt.load(folder + "/save", module, optimizer, step=0)
+                harness.train(module, optimizer, shifted(SAVED), rank, STEPS - SAVED)
+                return module, optimizer
+
+            children = harness.start(own.socket, 2, body)
+            os.close(asked[1])
+            if all(os.read(asked[0], 1) for _ in range(2)):  # both ranks have come to the place
+                own.restart(signal.SIGKILL)
+            for _, writer in answered:
+                os.write(writer, b".")
+            expected = harness.alone(lambda: reference(2, None))
+            for told, installed, result in harness.collect(children):
+                self.assertEqual(told, ("DISCONNECTED", "the daemon has ended, or has closed the connection"))
+                self.assertIsNone(installed, "hooks on tensors that autograd saves")
+                same(result, expected, "resumed ")
+
+    def test_killed(self) -> None:
+        """the daemon is killed and started again between steps, in forward and in backward: ranks shard again"""
+        for place in ("between", "forward", "backward"):
+            with self.subTest(place=place):
+                self.check(place)
+
+
+def stopping(module: nn.Module, place: str, stop: Callable[[], None]) -> None:
+    """Calls stop() in the middle of the module's next forward or backward."""
+    def wrap(block: nn.Module, x: torch.Tensor) -> torch.Tensor:
+        y = block(x)
+        if block is module.blocks[1]:
+            if place == "forward":
+                stop()
+            else:
+                y.register_hook(lambda _: stop())
+        return y
+
+    module.wrap = wrap
 
 
 if __name__ == "__main__":

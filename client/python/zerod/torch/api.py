@@ -13,7 +13,7 @@ from zerod import structs as s
 from . import clip, optimizer, state, whole
 from . import summary as summaries
 from .environment import DTYPES, environment, job_name, members, rows
-from .layout import Policy, check_same, plan
+from .layout import Policy, check_devices, check_same, plan
 from .model import Model, Settings
 from .replicas import Replicas
 
@@ -43,6 +43,7 @@ def shard(module: nn.Module, policy: Policy = None, param_dtype: Optional[torch.
     settings = Settings(reduce_dtype, persist_below, prefetch, slots, stage, s.ReduceOp[op.upper()])
     plans = plan(module, policy, param_dtype)
     env = environment()
+    check_devices(plans, env.device)
     for dtype in {unit.dtype for block in plans for unit in block.units}:
         if dtype not in DTYPES:
             raise ValueError(f"parameters of {dtype} cannot be sharded")

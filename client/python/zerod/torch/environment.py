@@ -3,7 +3,8 @@
 
 Everything comes from the environment that torchrun sets (RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE,
 TORCHELASTIC_RUN_ID, MASTER_PORT); ZEROD_JOB names the job instead. A process has one connection, made at its first
-shard() and closed with the process.
+shard() and closed with the process. When the daemon has ended, the next shard() makes another one. The first is left
+open, since the tensors of its models are in memory that it has mapped.
 """
 from __future__ import annotations
 
@@ -62,6 +63,14 @@ class Environment:
             self.client.cuda_ordinal = self.device.index
             with suppress(RuntimeError):  # cudaMallocAsync takes no observers
                 torch._C._cuda_attach_out_of_memory_observer(self.torch_has_no_memory)
+
+    def lost(self) -> bool:
+        """Whether the connection has ended, as it has when the daemon was started again."""
+        try:
+            self.client.device(0)
+        except zerod.ConnectionFailed:
+            return True
+        return False
 
     def stream(self) -> Optional[zerod.Stream]:
         """The stream that torch works on now; None on emulated devices, where the CPU itself does the work."""
@@ -129,6 +138,8 @@ def environment() -> Environment:
         atexit.register(_close)
     elif _environment.pid != os.getpid():
         raise RuntimeError("this process was forked from one that uses zerod: use spawn, or shard after the fork")
+    elif _environment.lost():
+        _environment = Environment()
     return _environment
 
 

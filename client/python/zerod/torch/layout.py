@@ -150,6 +150,15 @@ def _check(name: str, parameter: nn.Parameter) -> None:
         raise ValueError(f"{name} has the layout {parameter.layout}")
 
 
+def check_devices(blocks: list[BlockPlan], device: torch.device) -> None:
+    """ValueError for parameters on a device that is neither the rank's nor the CPU nor the meta device."""
+    for member in (member for block in blocks for unit in block.units for member in unit.members):
+        found = member.parameter.device
+        if found.type not in ("cpu", "meta") and found != device:
+            raise ValueError(f"{member.name} is on {found}, and this rank's device is {device}: "
+                             "shard() takes a model on that device, the CPU or the meta device")
+
+
 def describe(blocks: list[BlockPlan]) -> list[str]:
     """A line for each unit: what ranks must have in common."""
     return [f"{unit.name!r} of {unit.numel} elements of {str(unit.dtype)[6:]}, "

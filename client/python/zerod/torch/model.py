@@ -239,13 +239,15 @@ class Model(Steps):
                 return
             if self.settings.slots and torch.is_grad_enabled():
                 hooks.before_backward(output, self._before_backward(block))
-            if block.held:
-                if self.settings.stage < 3 and torch.is_grad_enabled() and block.trainable:
-                    block.keeps_forward = True
-                else:
-                    block.release()
-            if self.outermost is block:
-                self._end_forward()
+            try:
+                if block.held:
+                    if self.settings.stage < 3 and torch.is_grad_enabled() and block.trainable:
+                        block.keeps_forward = True
+                    else:
+                        block.release()
+            finally:
+                if self.outermost is block:
+                    self._end_forward()
 
         return post_forward
 

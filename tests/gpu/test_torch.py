@@ -1,6 +1,9 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""zerod.torch on this machine's GPU: one rank, and two that share it. Run by tests/gpu/torch.sh."""
+"""zerod.torch on this machine's GPU: one rank, and two that share it. Run by tests/gpu/torch.sh.
+
+Classes of tests/torch that need no more than two ranks run here as well, with daemons of their own.
+"""
 from __future__ import annotations
 
 import os
@@ -14,6 +17,8 @@ import harness
 import models
 import torch
 from harness import compare, same, support
+from test_ahead import Ahead  # noqa: F401  (support.main() runs it)
+from test_kernels import Optimizers  # noqa: F401
 
 
 def setUpModule() -> None:

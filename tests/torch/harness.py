@@ -29,6 +29,7 @@ if models.DEVICE != "cpu":
     torch.use_deterministic_algorithms(True)
 os.environ.setdefault("ZEROD_POISON", "1")  # released memory is filled with NaN, where the library can do that
 TIMEOUT_S = int(os.environ.get("ZEROD_TORCH_TEST_TIMEOUT", "120"))
+ARENA = "128M" if models.DEVICE == "cpu" else "1G"
 _jobs = iter(range(1, 1 << 30))
 
 

@@ -25,7 +25,7 @@ from zerod import library, structs as s
 
 def setUpModule() -> None:
     global daemon
-    daemon = support.Daemon(devices=4, arena="128M").__enter__()
+    daemon = support.Daemon(devices=4, arena=harness.ARENA).__enter__()
 
 
 def tearDownModule() -> None:

@@ -20,6 +20,7 @@ from harness import compare, same, support
 from test_ahead import Ahead  # noqa: F401  (support.main() runs it)
 from test_kernels import Optimizers  # noqa: F401
 from test_memory import Memory  # noqa: F401
+from test_models import Inductor  # noqa: F401
 
 
 def setUpModule() -> None:

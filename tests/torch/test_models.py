@@ -3,6 +3,9 @@
 """Compiled models, models of others, peak memory, models without weights on most ranks, and the summary."""
 from __future__ import annotations
 
+import importlib.util
+import os
+import shutil
 import unittest
 from typing import Any
 
@@ -38,6 +41,19 @@ class Counting:
 def backend_of(kind: str, counting: Counting) -> Any:
     if kind == "eager":
         return counting
+    if kind == "inductor":
+        import torch._inductor.config
+        from torch._inductor.compile_fx import compile_fx
+
+        torch._inductor.config.compile_threads = 1  # no processes beside a rank's
+        if hasattr(torch._inductor.config, "deterministic"):
+            torch._inductor.config.deterministic = True
+
+        def compiled(graph: Any, inputs: Any) -> Any:
+            counting.graphs += 1
+            return compile_fx(graph, inputs)
+
+        return compiled
     from torch._dynamo.backends.common import aot_autograd
     from functorch.compile import make_boxed_func
 
@@ -48,7 +64,7 @@ def backend_of(kind: str, counting: Counting) -> Any:
     return aot_autograd(fw_compiler=count, bw_compiler=lambda graph, inputs: make_boxed_func(graph.forward))
 
 
-class Compiled(unittest.TestCase):
+class Compiling(unittest.TestCase):
     def check(self, kind: str, when: str) -> None:
         """Trains two ranks with compiled blocks: equal to one process, with as many graphs."""
         def compile_blocks(module: nn.Module, backend: Any) -> None:
@@ -58,7 +74,7 @@ class Compiled(unittest.TestCase):
         def run(sharded: bool, rank: int) -> Any:
             counting = Counting()
             backend = backend_of(kind, counting)
-            module = harness.seeded(models.GPT)
+            module = harness.seeded(models.GPT).to(models.DEVICE)
             if when == "before":
                 compile_blocks(module, backend)
             if sharded:
@@ -86,6 +102,8 @@ class Compiled(unittest.TestCase):
         two = harness.ranks(daemon.socket, 2, lambda rank: run(True, rank))
         same(two[0][0][0], expected[0][0], "first loss")
 
+
+class Compiled(Compiling):
     def test_blocks(self) -> None:
         """blocks compiled before and after sharding, in place and wrapped: equal, and as many graphs"""
         for kind in ("eager", "aot"):
@@ -96,6 +114,25 @@ class Compiled(unittest.TestCase):
     def test_whole(self) -> None:
         """the whole model compiled: equal"""
         self.check("aot", "whole")
+
+
+def uncompilable() -> str:
+    """Why inductor compiles nothing here, or nothing."""
+    if models.DEVICE == "cpu":
+        compiler = os.environ.get("CXX", "g++")
+        return "" if shutil.which(compiler) else f"inductor has no C++ compiler: {compiler}"
+    return "" if importlib.util.find_spec("triton") else "inductor has no triton"
+
+
+class Inductor(Compiling):
+    def test_blocks(self) -> None:
+        """blocks compiled by inductor, before and after sharding, in place and wrapped: equal, and as many graphs"""
+        reason = uncompilable()
+        if reason:
+            self.skipTest(reason)
+        for when in ("before", "after", "wrapped"):
+            with self.subTest(when=when):
+                self.check("inductor", when)
 
 
 class HuggingFace(unittest.TestCase):

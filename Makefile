@@ -351,7 +351,7 @@ check-run: layers ptx-check tests
 		"$(ON_DOUBLE) ZD_DOUBLE_LEAKS=1 $(GPU_COMM_BIN)" \
 		"$(ON_DOUBLE) tests/gpu/examples.sh" "$(ON_DOUBLE) $(STRESS_SHORT)" "$(ON_DOUBLE) $(STRESS_SHORT) --kill" \
 		"$(ON_DOUBLE) $(STRESS_SHORT) --strict" \
-		"$(LIFETIMES_BIN) 1024" $(IT_BIN) $(IT_SCRIPTS) $(if $(SAN),,"tests/python/run.sh test_api.py")
+		"$(LIFETIMES_BIN) 1024" $(IT_BIN) $(IT_SCRIPTS) $(if $(SAN),,"tests/python/run.sh test_api.py" "tests/python/run.sh test_wheel.py")
 
 check-sanitizers: deps  ## the tests under the address, leak and undefined-behaviour sanitizers at once
 	@+$(PARALLEL) check-run BUILD=build/both SAN=both
@@ -441,11 +441,13 @@ install: all  ## into $(DESTDIR)$(PREFIX), with unit files, manual pages and pkg
 uninstall:  ## takes away what install put there
 	@DESTDIR="$(DESTDIR)" PREFIX="$(PREFIX)" BUILD="$(BUILD)" VERSION="$(VERSION)" packaging/install.sh uninstall
 
-# Pure Python: the package is copied, with the library beside it. PYTHON chooses the environment, PYTHON_PREFIX another place.
+# Pure Python, with the library beside it. PYTHON chooses the environment, PYTHON_PREFIX another place.
 PYTHON ?= python3
-.PHONY: install-python
+.PHONY: install-python wheel
 install-python: $(SO_CLIENT)  ## the Python package into PYTHON's environment, or under PYTHON_PREFIX, with the library beside it
-	@PYTHON="$(PYTHON)" PYTHON_PREFIX="$(PYTHON_PREFIX)" BUILD="$(BUILD)" packaging/install-python.sh
+	@BUILD="$(BUILD)" $(PYTHON) client/python/backend.py install $(PYTHON_PREFIX)
+wheel: $(SO_CLIENT)  ## the same as a wheel for pip, in $(BUILD)/wheel
+	@BUILD="$(BUILD)" $(PYTHON) client/python/backend.py wheel $(BUILD)/wheel
 
 # What programs outside see of the library: its functions and the headers' structures.
 ABI_BASELINE := packaging/libzerod.abi

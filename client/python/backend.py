@@ -1,0 +1,108 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Makes the wheel of the package `zerod`, which has libzerod.so.0 beside it; or installs what the wheel would contain.
+
+    pip wheel client/python               pip takes this file as its backend (PEP 517)
+    backend.py wheel FOLDER               the wheel into the folder
+    backend.py install [PREFIX]           into this interpreter's environment, or PREFIX/lib/pythonX.Y/site-packages
+
+Python alone is needed, no other package and no network. The library is $BUILD/lib/libzerod.so.0, which `make` has
+built ($BUILD: build). It is not self-contained: it needs libprotobuf-c, as the daemon does.
+"""
+from __future__ import annotations
+
+import base64
+import hashlib
+import os
+import re
+import shutil
+import sys
+import sysconfig
+import zipfile
+from pathlib import Path
+from typing import Any, Iterable, Optional
+
+HERE = Path(__file__).resolve().parent
+LIBRARY = "libzerod.so.0"
+VERSION = re.findall(r'^__version__ = "(.*)"', (HERE / "zerod" / "__init__.py").read_text(), re.MULTILINE)[0]
+INFO = f"zerod-{VERSION}.dist-info"
+TAG = "py3-none-" + re.sub(r"[-.]", "_", sysconfig.get_platform())
+METADATA = f"""\
+Metadata-Version: 2.1
+Name: zerod
+Version: {VERSION}
+Summary: Python interface of libzerod: sharded training over a per-node daemon that owns the memory
+License: Apache-2.0
+Requires-Python: >=3.9
+Provides-Extra: numpy
+Requires-Dist: numpy; extra == "numpy"
+Provides-Extra: torch
+Requires-Dist: torch>=2.4; extra == "torch"
+"""
+WHEEL = f"Wheel-Version: 1.0\nGenerator: zerod\nRoot-Is-Purelib: false\nTag: {TAG}\n"
+
+
+def _library() -> Path:
+    build = Path(os.environ.get("BUILD") or "build")
+    found = HERE.parents[1] / build / "lib" / LIBRARY
+    if not found.exists():
+        raise SystemExit(f"{found} does not exist: `make` builds it, and BUILD names another folder")
+    return found
+
+
+def _files() -> "dict[str, bytes]":
+    """What the wheel contains, by path; the record of it last."""
+    sources = [path for path in sorted((HERE / "zerod").rglob("*")) if path.suffix == ".py" or path.name == "py.typed"]
+    files = {path.relative_to(HERE).as_posix(): path.read_bytes() for path in sources}
+    files[f"zerod/{LIBRARY}"] = _library().read_bytes()
+    files[f"{INFO}/METADATA"] = METADATA.encode()
+    files[f"{INFO}/WHEEL"] = WHEEL.encode()
+    files[f"{INFO}/RECORD"] = ("".join(_record(files)) + f"{INFO}/RECORD,,\n").encode()
+    return files
+
+
+def _record(files: "dict[str, bytes]") -> Iterable[str]:
+    for path, content in files.items():
+        digest = base64.urlsafe_b64encode(hashlib.sha256(content).digest()).rstrip(b"=").decode()
+        yield f"{path},sha256={digest},{len(content)}\n"
+
+
+def build_wheel(wheel_directory: str, config_settings: Any = None, metadata_directory: Optional[str] = None) -> str:
+    """PEP 517. The same content gives the same bytes."""
+    name, files = f"zerod-{VERSION}-{TAG}.whl", _files()
+    Path(wheel_directory).mkdir(parents=True, exist_ok=True)
+    with zipfile.ZipFile(Path(wheel_directory, name), "w", zipfile.ZIP_DEFLATED) as wheel:
+        for path, content in files.items():
+            entry = zipfile.ZipInfo(path)
+            entry.compress_type = zipfile.ZIP_DEFLATED
+            entry.external_attr = (0o100755 if path.endswith(LIBRARY) else 0o100644) << 16
+            wheel.writestr(entry, content)
+    return name
+
+
+def build_sdist(sdist_directory: str, config_settings: Any = None) -> str:
+    """PEP 517."""
+    raise SystemExit("there is no source distribution of the Python package: the library's sources are not beside it")
+
+
+def install(prefix: str) -> Path:
+    """Replaces what was installed before, and returns the package's folder."""
+    version = "python%d.%d" % sys.version_info[:2]
+    folder = Path(prefix, "lib", version, "site-packages") if prefix else Path(sysconfig.get_path("platlib"))
+    files = _files()
+    for old in [folder / "zerod", *folder.glob("zerod-*.dist-info")]:
+        shutil.rmtree(old, ignore_errors=True)
+    for path, content in files.items():
+        (folder / path).parent.mkdir(parents=True, exist_ok=True)
+        (folder / path).write_bytes(content)
+        (folder / path).chmod(0o755 if path.endswith(LIBRARY) else 0o644)
+    return folder / "zerod"
+
+
+if __name__ == "__main__":
+    if sys.argv[1:2] == ["wheel"] and len(sys.argv) == 3:
+        print(Path(sys.argv[2], build_wheel(sys.argv[2])))
+    elif sys.argv[1:2] == ["install"] and len(sys.argv) <= 3:
+        print(install(sys.argv[2] if len(sys.argv) == 3 else ""))
+    else:
+        raise SystemExit(__doc__)

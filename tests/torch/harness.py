@@ -9,6 +9,7 @@ from __future__ import annotations
 import faulthandler
 import os
 import pickle
+import signal
 import sys
 import traceback
 from pathlib import Path
@@ -47,7 +48,8 @@ def fork(body: Callable[[], Any]) -> tuple[int, int]:
     os.close(reader)
     status = 1
     try:
-        faulthandler.dump_traceback_later(TIMEOUT_S, exit=True)
+        faulthandler.register(signal.SIGALRM, chain=True)  # prints where each thread is, and ends
+        signal.alarm(TIMEOUT_S)
         torch.manual_seed(0)
         data = pickle.dumps((True, body()))
         status = 0

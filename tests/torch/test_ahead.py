@@ -120,14 +120,15 @@ class Ahead(unittest.TestCase):
                 packets = {name: made.pop(name) for name in ("cork", "uncork")}
                 self.assertEqual(packets["cork"], packets["uncork"])
                 self.assertEqual(dict(made), {**blocking, **returning})
-                self.check_step(stepped, host)
+                self.check_step(stepped, host, world)
 
-    def check_step(self, stepped: "Counter[str]", host: bool) -> None:
-        """Of the step's calls, what waits for other ranks, or for sums, makes the stream wait."""
+    def check_step(self, stepped: "Counter[str]", host: bool, world: int) -> None:
+        """The stream waits for sums. The caller waits for other ranks once, for their word that their optimizers ran."""
         for name in ("step_begin", "update_begin"):
             wait = f"wait for {name}" + " on a stream" * (not host)
             self.assertEqual((stepped.pop(name), stepped.pop(wait)), (1, 1))
         self.assertEqual(stepped.pop("publish", 0) + stepped.pop("publish_from", 0), 1)
+        self.assertEqual(stepped.pop("group_agree", 0), int(world > 1))
         self.assertLessEqual(set(stepped), {"target_get", "step_end"})
 
     def test_header(self) -> None:

@@ -202,12 +202,14 @@ class Model(Steps):
 
     def release_kept(self) -> None:
         """Releases what a forward keeps for its backward: an update begins, or the backward has ended."""
-        with self.client.corked():
-            for block in self.blocks:
-                if block.keeps_forward or self.holds_all:
-                    block.keeps_forward = False
-                    block.release()
+        kept = [block for block in self.blocks if block.keeps_forward or self.holds_all]
         self.holds_all = self.keeps_all = False
+        if not kept:
+            return
+        with self.client.corked():
+            for block in kept:
+                block.keeps_forward = False
+                block.release()
 
     def following(self, block: Block, direction: str) -> tuple[Block, ...]:
         """The blocks that came next last time, as many as are to be asked for ahead."""

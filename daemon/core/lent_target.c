@@ -101,10 +101,10 @@ static int look(const struct zd_window *w, const struct zd_part *part, struct zd
 		return ZD_WAIT;
 	if (zd_norms_has(w, unit))
 		return 0;
-	if (has_contributed(r, part->rank))
+	if (zd_norms_skipped(w, unit))
 		return zd_err_set(err, ZEROD_E_NOT_FOUND,
-		                  "unit '%s' has no gradient: all ranks have skipped it in backward %llu",
-		                  unit->name, (unsigned long long)w->mr->number);
+		                  "unit '%s' has no gradient: all ranks have skipped it since the last step",
+		                  unit->name);
 	return zd_err_set(err, ZEROD_E_STATE,
 	                  "rank %u has neither reduced nor skipped unit '%s' since its last step", rank,
 	                  unit->name);
@@ -235,6 +235,15 @@ static void give_back(struct zd_engine *e, const struct zd_request *req, struct 
 	zd_storage_use(mr->w->target);
 }
 
+/* What a rank that abandoned the window has left to this one. */
+static void drop_abandoned(struct zd_engine *e, const struct zd_member *member)
+{
+	struct zd_member_reduce *mr = zd_member_reduce(member);
+	if (mr && mr->nlent == 0 && zd_window_is_abandoned(mr->w) && mr->w->step != ZD_STEP_TAKEN &&
+	    mr->w->step != ZD_STEP_ABANDONED)
+		zd_target_drop(e, mr->w);
+}
+
 /* Places that are not lent, since the group has failed or the step was taken, are passed over. */
 static int return_begin(struct zd_engine *e, struct zd_request *req, const struct zd_args *args,
                         struct zd_err *err)
@@ -247,8 +256,10 @@ static int return_begin(struct zd_engine *e, struct zd_request *req, const struc
 		status = zd_part_find(e, req->session, args->u.target_return.units[i], &part, err);
 	for (uint32_t i = 0; i < nunits && status == 0; i++) {
 		status = zd_part_find(e, req->session, args->u.target_return.units[i], &part, err);
-		if (status == 0)
-			give_back(e, req, part, fences);
+		if (status != 0)
+			break;
+		give_back(e, req, part, fences);
+		drop_abandoned(e, zd_part_member(part));
 	}
 	return status;
 }

@@ -40,14 +40,29 @@ static void forget(struct zd_slice_norm **norms)
 
 bool zd_norms_has(const struct zd_window *w, const struct zd_unit *unit)
 {
-	return find(w->norms, unit->id) != NULL;
+	const struct zd_slice_norm *norm = find(w->norms, unit->id);
+	return norm && !norm->skipped;
+}
+
+void zd_norms_note_skipped(struct zd_window *w, const struct zd_unit *unit)
+{
+	if (!find(w->norms, unit->id))
+		get(&w->norms, unit->id)->skipped = true;
+}
+
+bool zd_norms_skipped(const struct zd_window *w, const struct zd_unit *unit)
+{
+	const struct zd_slice_norm *norm = find(w->norms, unit->id);
+	return norm && norm->skipped;
 }
 
 void zd_norms_note(struct zd_window *w, const struct zd_unit *unit, const struct zd_op_result *result)
 {
 	if (!zd_norms_has(w, unit) && w->unwritten_numel > 0) /* 0: a step that was given up has zeroed it */
 		w->unwritten_numel -= zd_unit_target_numel(unit);
-	get(&w->norms, unit->id)->sum_squares = result->sum_squares;
+	struct zd_slice_norm *norm = get(&w->norms, unit->id);
+	norm->skipped = false;
+	norm->sum_squares = result->sum_squares;
 	w->overflow |= result->overflow;
 }
 

@@ -82,8 +82,11 @@ static void reduction_over(struct zd_engine *e, struct zd_reduction *r)
 	struct zd_group *group = r->group;
 	r->over = true;
 	for (uint32_t rank = 0; rank < group->local_world_size; rank++) {
+		struct zd_window *w = zd_reduction_window(r, rank);
 		if (is_open(r, rank))
-			zd_reduction_window(r, rank)->open--;
+			w->open--;
+		if (w && r->state == ZD_REDUCTION_COMPLETE)
+			zd_norms_note_skipped(w, r->unit); /* nothing where it was summed */
 	}
 	release_unit(e, r);
 	zd_slices_free(r);

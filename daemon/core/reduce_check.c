@@ -262,12 +262,24 @@ static void check_closing(const struct zd_window *w)
 	check_window(w);
 }
 
+/* What is lent is of the target of the rank's window. */
+static void check_lent(const struct zd_member *member)
+{
+	const struct zd_member_reduce *mr = zd_member_reduce(member);
+	const struct zd_unit *unit;
+	uint32_t nlent = 0;
+	for (unit = member->group->units; unit; unit = unit->hh_name.next)
+		nlent += unit->parts[member->rank].target_lent;
+	zd_assert(nlent == (mr ? mr->nlent : 0) && (nlent == 0 || mr->w->target));
+}
+
 static void check_member(const struct zd_member *member)
 {
 	const struct zd_member_reduce *mr = zd_member_reduce(member);
 	const struct zd_bucket *bucket;
 	const struct zd_entry *entry;
 	uint32_t nbuckets = 0, nentries = 0, placed = 0, waiting = 0, unsubmitted = 0;
+	check_lent(member);
 	if (!mr)
 		return;
 	zd_assert(member->session && mr->member == member);

@@ -85,6 +85,7 @@ struct zd_step_result {
  * time. */
 struct zd_slice_norm {
 	uint64_t unit; /* id */
+	bool skipped;  /* by all ranks, each time */
 	double sum_squares;
 	UT_hash_handle hh;
 };
@@ -208,6 +209,10 @@ void zd_norms_forget(struct zd_window *w);
 void zd_norms_note(struct zd_window *w, const struct zd_unit *unit, const struct zd_op_result *result);
 /* Was one of the unit since the last step: else its place in the target is worth nothing. */
 bool zd_norms_has(const struct zd_window *w, const struct zd_unit *unit);
+/* All ranks have skipped the unit in one of the window's backwards. */
+void zd_norms_note_skipped(struct zd_window *w, const struct zd_unit *unit);
+/* Have they, and was it never reduced. */
+bool zd_norms_skipped(const struct zd_window *w, const struct zd_unit *unit);
 /* Adds those of all units of this owner, one by one. */
 void zd_norms_add(struct zd_window *w, double *sum);
 /* The window's step is taken: keeps each unit's norm over the daemon's ranks until the next one is. */

@@ -287,10 +287,10 @@ static int abandon_attempt(struct zd_engine *e, struct zd_request *req, struct z
 	(void)zd_bucket_trim(e, mr);
 	if (mr->w->backward == ZD_BACKWARD_RUNNING) {
 		zd_sm_move(&zd_sm_backward, &mr->w->backward, ZD_BACKWARD_IDLE);
-		if (mr->w->step == ZD_STEP_NONE)
-			zd_sm_move(&zd_sm_step, &mr->w->step, ZD_STEP_READY);
 		zd_reduction_forget(mr->member->group, mr->w->number, mr->w->count);
 	}
+	if (mr->w->backward == ZD_BACKWARD_IDLE && mr->w->step == ZD_STEP_NONE) /* in stage 1 no boundary */
+		zd_sm_move(&zd_sm_step, &mr->w->step, ZD_STEP_READY);
 	return 0;
 }
 

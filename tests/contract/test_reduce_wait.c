@@ -189,6 +189,8 @@ static void test_refusals(void **state)
 	      "all ranks have skipped it");
 	wait_and_expect(&w, &w.unit, 1);
 	contract_backward_end_all(w.c);
+	FAILS(rank->client, zerod_reduce_wait(w.other.at[0], NULL, NULL, &target), ZEROD_E_NOT_FOUND,
+	      "all ranks have skipped it");
 	OK(w.c->ranks[1].client, zerod_backward_abandon(w.c->ranks[1].group, NULL, 0, NULL));
 	OK(rank->client, zerod_target_get(w.unit.at[0], &target)); /* its streams may read it still */
 	FAILS(rank->client, zerod_reduce_wait(w.unit.at[0], NULL, NULL, &target), ZEROD_E_STATE,

@@ -92,7 +92,58 @@ static void test_no_sum_under_a_reader(void **state)
 	assert_int_equal(core_count(s.core, ZD_CMD_REDUCE), sums + 1);
 	core_pass(s.core, s.g.team.session[0], reader.timeline, reader.value);
 	assert_int_equal(core_count(s.core, ZD_CMD_REDUCE), sums + 2);
+	core_expect(s.core, wait_sum(&s, 0, false), 0);
 	core_reducers_end(&s.g);
+	core_reducers_begin(&s.g, 3, true);
+	reduce_all(&s);
+	assert_int_equal(core_count(s.core, ZD_CMD_REDUCE), sums + 3);
+	core_expect(s.core, give_back(&s, 0, NULL), 0);
+	assert_int_equal(core_count(s.core, ZD_CMD_REDUCE), sums + 4);
+	core_reducers_end(&s.g);
+	core_end(s.core);
+}
+
+/* Nothing to lend, which a rank is told in a later backward as well. */
+static void test_a_unit_that_all_skip(void **state)
+{
+	struct scene s;
+	(void)state;
+	open_scene(&s);
+	core_reducers_begin(&s.g, 3, true);
+	core_expect_error(s.core, wait_sum(&s, 0, false), ZEROD_E_STATE, "neither reduced nor skipped");
+	for (uint32_t rank = 0; rank < NRANKS; rank++)
+		core_expect(s.core, core_skip(&s.g.team, rank, s.unit), 0);
+	core_expect_error(s.core, wait_sum(&s, 0, false), ZEROD_E_NOT_FOUND, "all ranks have skipped it");
+	core_reducers_end(&s.g);
+	core_expect_error(s.core, wait_sum(&s, 0, false), ZEROD_E_NOT_FOUND, "all ranks have skipped it");
+	core_reducers_begin(&s.g, 3, true);
+	core_expect_error(s.core, wait_sum(&s, 1, true), ZEROD_E_NOT_FOUND, "all ranks have skipped it");
+	reduce_all(&s);
+	core_expect(s.core, wait_sum(&s, 0, false), 0);
+	core_reducers_end(&s.g);
+	core_end(s.core);
+}
+
+/* Another rank abandons the window: the place stays until it is returned and its reader has passed. */
+static void test_a_place_of_an_abandoned_window(void **state)
+{
+	struct scene s;
+	const struct zd_fence reader = {1, 7};
+	(void)state;
+	open_scene(&s);
+	core_reducers_begin(&s.g, 3, true);
+	reduce_all(&s);
+	core_reducers_end(&s.g);
+	core_expect(s.core, wait_sum(&s, 0, false), 0);
+	uint64_t target_bytes = core_usage(s.core).target_bytes;
+	struct zd_args args = {.kind = ZD_REQ_BACKWARD_ABANDON, .u.backward_abandon.group = s.g.team.group};
+	core_expect(s.core, core_send(s.core, s.g.team.session[1], &args), 0);
+	assert_int_equal(core_usage(s.core).target_bytes, target_bytes / NRANKS);
+	core_expect(s.core, give_back(&s, 0, &reader), 0);
+	assert_int_equal(core_usage(s.core).target_bytes, 0);
+	assert_int_not_equal(core_quarantine(s.core, 0), 0);
+	core_pass(s.core, s.g.team.session[0], reader.timeline, reader.value);
+	assert_int_equal(core_quarantine(s.core, 0), 0);
 	core_end(s.core);
 }
 
@@ -152,6 +203,8 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 	        cmocka_unit_test(test_the_answer_comes_first),
 	        cmocka_unit_test(test_no_sum_under_a_reader),
+	        cmocka_unit_test(test_a_unit_that_all_skip),
+	        cmocka_unit_test(test_a_place_of_an_abandoned_window),
 	        cmocka_unit_test(test_a_sum_behind_zeros),
 	        cmocka_unit_test(test_no_sum_under_a_fill),
 	};

@@ -88,6 +88,25 @@ static void train(struct scene *s, uint64_t step)
 
 /* ---- Abandoning ---------------------------------------------------------------------------------------- */
 
+/* In stage 1, between two backwards of which none was the boundary: the rank begins its step all the same. */
+static void test_before_the_boundary(void **state)
+{
+	struct scene s;
+	(void)state;
+	open_scene(&s);
+	core_reducers_begin(&s.g, 1, false);
+	core_reducers_end(&s.g);
+	core_expect(s.core, abandon(&s, 0, NULL, 0), 0);
+	expect_abandoned(&s, 0, 0);
+	for (uint32_t rank = 1; rank < NRANKS; rank++) {
+		core_expect(s.core, core_backward(&s.g.team, rank, 1, true), 0);
+		core_expect(s.core, core_backward_end(&s.g.team, rank), 0);
+		expect_abandoned(&s, rank, 0);
+	}
+	train(&s, 1);
+	core_end(s.core);
+}
+
 /* One rank has ended, one has committed, one raises before it has committed anything. */
 static void test_before_the_last_commit(void **state)
 {
@@ -338,6 +357,7 @@ int main(void)
 	        cmocka_unit_test(test_before_the_last_commit),
 	        cmocka_unit_test(test_after_the_last_commit),
 	        cmocka_unit_test(test_between_backwards),
+	        cmocka_unit_test(test_before_the_boundary),
 	        cmocka_unit_test(test_entries_that_are_not_committed),
 	        cmocka_unit_test(test_a_rank_that_is_behind),
 	        cmocka_unit_test(test_nothing_to_abandon),

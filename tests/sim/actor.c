@@ -63,9 +63,12 @@ static bool waits_for_reply(const struct zd_sim_op *op)
 	case ZD_SIM_RESERVE:
 	case ZD_SIM_BUCKET_SUBMIT:
 	case ZD_SIM_SKIP:
+	case ZD_SIM_TARGET_RETURN:
 	case ZD_SIM_ALLOC:
 	case ZD_SIM_FREE:
 		return false;
+	case ZD_SIM_REDUCE_WAIT:
+		return op->arg & ZD_SIM_LOAN_BLOCKS;
 	case ZD_SIM_FORWARD_END:
 		return !(op->arg & ZD_SIM_END_AHEAD);
 	default:
@@ -92,8 +95,12 @@ static bool ready_pipelined(const struct zd_sim_session *session, const struct z
 	case ZD_SIM_FORWARD_END:
 		return true;
 	case ZD_SIM_RESERVE:
-	case ZD_SIM_BUCKET_SUBMIT:
 		return !handle->registering && !handle->entry.pending;
+	case ZD_SIM_BUCKET_SUBMIT:
+		return !handle->registering && !handle->entry.pending && handle->lending == 0;
+	case ZD_SIM_SKIP:
+	case ZD_SIM_TARGET_RETURN:
+		return !handle->registering && handle->lending == 0;
 	case ZD_SIM_ALLOC:
 	case ZD_SIM_FREE:
 		return !session->allocs[op->arg % ZD_SIM_ALLOCS].pending;
@@ -103,7 +110,8 @@ static bool ready_pipelined(const struct zd_sim_session *session, const struct z
 }
 
 /* Memory that it gives back without fences must not be in use, not even by noise. */
-static bool needs_idle_streams(const struct zd_sim_session *session, const struct zd_sim_op *op)
+static bool needs_idle_streams(const struct zd_sim_world *world, const struct zd_sim_session *session,
+                               const struct zd_sim_op *op)
 {
 	switch (op->kind) {
 	case ZD_SIM_LEAVE:
@@ -111,6 +119,9 @@ static bool needs_idle_streams(const struct zd_sim_session *session, const struc
 	case ZD_SIM_RESET:
 		return true;
 	case ZD_SIM_BACKWARD_BEGIN:
+		if (zd_sim_loans_end_with(world, session, op->group))
+			return true;
+		/* fall through */
 	case ZD_SIM_BUCKET_DESTROY:
 		return zd_sim_abandoned(&session->members[op->group]);
 	default:
@@ -121,7 +132,7 @@ static bool needs_idle_streams(const struct zd_sim_session *session, const struc
 static bool ready(const struct zd_sim_world *world, const struct zd_sim_session *session,
                   const struct zd_sim_op *op)
 {
-	if (needs_idle_streams(session, op) && !zd_sim_streams_idle(session))
+	if (needs_idle_streams(world, session, op) && !zd_sim_streams_idle(session))
 		return false;
 	if (op->kind == ZD_SIM_BUCKET_DESTROY && !op->noise && !answered_all(session))
 		return false;
@@ -226,7 +237,8 @@ void zd_sim_actor_run(struct zd_sim_world *world, uint32_t index)
 		if (!stays && op->kind == ZD_SIM_BARRIER)
 			stays = !zd_sim_barrier(world, index, op);
 		if (stays) {
-			bool memory = op->kind == ZD_SIM_PUBLISH || needs_idle_streams(actor->session, op);
+			bool memory = op->kind == ZD_SIM_PUBLISH ||
+			              needs_idle_streams(world, actor->session, op);
 			if (!impatient(world, index))
 				return;
 			actor->blocked_on = 0;

@@ -104,6 +104,7 @@ struct zd_sim_config {
 	bool linger;      /* processes run on after their sessions have ended */
 	bool strict_by_segment; /* buffers of strict sessions have segments of their own */
 	bool regroups;          /* a group that has lost a rank waits for the next one to take its place */
+	bool lends;             /* ranks wait for sums before the step, and abandon windows */
 	uint32_t noise_percent, death_percent;
 	uint32_t create_fault_percent, device_fault_permille;
 	uint32_t slow_device;                  /* its executor is behind the others; ndevices: none is */
@@ -165,7 +166,10 @@ enum zd_sim_op_kind {
 	ZD_SIM_RESERVE,
 	ZD_SIM_BUCKET_SUBMIT,
 	ZD_SIM_SKIP,
+	ZD_SIM_REDUCE_WAIT,   /* arg: bits of enum zd_sim_loan */
+	ZD_SIM_TARGET_RETURN, /* of the unit's place */
 	ZD_SIM_BACKWARD_END,
+	ZD_SIM_BACKWARD_ABANDON,
 	ZD_SIM_STEP_BEGIN,
 	ZD_SIM_STEP_END,
 	ZD_SIM_ALLOC, /* tag: 1 for what a gathered copy of the unit takes, on the rank's own device */
@@ -193,6 +197,14 @@ enum zd_sim_op_kind {
 enum zd_sim_end {
 	ZD_SIM_END_GRAD = 1,
 	ZD_SIM_END_AHEAD = 2, /* sent right behind the gathers in the scope, without their replies */
+};
+
+enum zd_sim_loan {
+	ZD_SIM_LOAN_AHEAD = 1, /* a stream waits for the sum */
+	ZD_SIM_LOAN_WRITES =
+	        2, /* the rank writes its place, if the unit's loans are on the stream of its steps */
+	ZD_SIM_LOAN_BLOCKS = 4, /* the actor waits for the reply */
+	ZD_SIM_KEEPS_LOANS = 8, /* STEP_BEGIN: they end with the step */
 };
 
 /* Arguments that only scripts have. */

@@ -372,5 +372,6 @@ void zd_sim_run(uint64_t seed, const struct zd_sim_script *script, bool verbose,
 	stats->ops += world->stats.ops;
 	stats->gathers_checked += world->stats.gathers_checked;
 	stats->reductions_checked += world->stats.reductions_checked;
+	stats->loans_checked += world->stats.loans_checked;
 	finish(world);
 }

@@ -23,6 +23,8 @@ struct zd_sim_generator {
 		uint8_t parent;  /* place + 1; 0: outermost */
 		uint8_t units;   /* bits: gathered in it */
 	} scopes[ZD_SIM_SCOPES]; /* of the current group */
+	uint32_t abandons_in;    /* operations of its backwards, the rank abandons the window; 0: never */
+	bool has_abandoned, steps_over; /* the window; and begins its step all the same */
 };
 
 /* program.c: an operation of the training; noise, allocations and death may come before it. */

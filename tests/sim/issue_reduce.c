@@ -61,8 +61,7 @@ static bool issue_bucket_submit(struct zd_sim_world *world, struct zd_sim_sessio
 	args.u.bucket_submit.overwrite = plan->overwrite;
 	if (op->expect == ZEROD_E_MISMATCH)
 		args.u.bucket_submit.op = plan->op == ZEROD_SUM ? ZEROD_MEAN : ZEROD_SUM;
-	entry->committed = entry->committed || !op->expect;
-	zd_sim_send(world, session, request, &args);
+	zd_sim_contribute(world, session, op, request, &args);
 	return true;
 }
 
@@ -74,13 +73,62 @@ static bool issue_step_end(struct zd_sim_world *world, struct zd_sim_session *se
 
 	if (!member->id || (!op->noise && !member->stepping))
 		return false;
+	struct zd_fence fences[ZD_SIM_STREAMS];
 	/* stream 0 reads the target (reply.c) */
-	struct zd_fence fence = zd_sim_stream_signal(world, session, 0);
+	uint32_t count = zd_sim_signal(world, session, zd_sim_accessors(member) | 1, fences);
 	args.u.step_end.group = member->id;
-	args.u.step_end.fences = (struct zd_fence_list){.count = 1, .fences = &fence};
+	args.u.step_end.fences = (struct zd_fence_list){.count = count, .fences = fences};
 	if (op->ahead && world->config.steps_ahead)
 		zd_sim_step_over(member);
 	zd_sim_send(world, session, request, &args);
+	return true;
+}
+
+/* Streams still write into the rank's entries; the request names them. */
+static uint32_t write_entries(struct zd_sim_world *world, struct zd_sim_session *session,
+                              const struct zd_sim_op *op, struct zd_sim_request *request,
+                              struct zd_sim_rng *rng)
+{
+	struct zd_sim_member *member = &session->members[op->group];
+	uint32_t streams = 0;
+
+	for (uint32_t u = 0; u < ZD_SIM_UNITS; u++) {
+		struct zd_sim_entry *entry = &member->handles[u].entry;
+		uint32_t stream = (uint32_t)zd_sim_below(rng, ZD_SIM_STREAMS);
+		if (!zd_sim_entry_held(member, entry))
+			continue;
+		struct zd_sim_item *item = zd_sim_stream_append(world, session, stream, ZD_SIM_ITEM_GRADIENT);
+		item->dtype = zd_sim_gradient_dtype(&world->config.groups[op->group], u);
+		item->at = entry->at;
+		item->key = zd_sim_next(rng);
+		item->end = world->config.groups[op->group].units[u].numel;
+		streams |= 1u << stream;
+		entry->committed = true;
+		request->units |= (uint8_t)(1u << u);
+	}
+	return streams;
+}
+
+static bool issue_abandon(struct zd_sim_world *world, struct zd_sim_session *session,
+                          const struct zd_sim_op *op, struct zd_sim_request *request, struct zd_sim_rng *rng)
+{
+	struct zd_sim_member *member = &session->members[op->group];
+	struct zd_sim_group *model = &world->groups[op->group];
+	struct zd_args args = {.kind = ZD_REQ_BACKWARD_ABANDON};
+	struct zd_fence fences[ZD_SIM_STREAMS];
+
+	if (!member->id)
+		return false;
+	zd_sim_loans_end(world, session, request, ZD_SIM_ALL_UNITS);
+	uint32_t streams = write_entries(world, session, op, request, rng);
+	args.u.backward_abandon.group = member->id;
+	args.u.backward_abandon.fences.count = zd_sim_signal(world, session, streams, fences);
+	args.u.backward_abandon.fences.fences = fences;
+	request->had = zd_sim_is_abandoned(model, member->step_first);
+	model->abandoned[member->step_first % ZD_SIM_BACKWARDS] = member->step_first + 1;
+	member->abandons = true;
+	zd_sim_send(world, session, request, &args);
+	member->abandons = false;
 	return true;
 }
 
@@ -150,7 +198,7 @@ static void send_begin(struct zd_sim_world *world, struct zd_sim_session *sessio
 {
 	struct zd_sim_member *member = &session->members[request->group];
 
-	member->beginning = member->lost;
+	member->beginning = member->lost || zd_sim_loans_end_with(world, session, request->group);
 	zd_sim_send(world, session, request, args);
 	if (member->beginning && zd_sim_request_find(session, session->next_request))
 		zd_sim_give_up(member);
@@ -172,17 +220,26 @@ bool zd_sim_issue_reduce(struct zd_sim_world *world, struct zd_sim_session *sess
 		return issue_bucket_submit(world, session, op, &request, &rng);
 	case ZD_SIM_STEP_END:
 		return issue_step_end(world, session, op, &request);
+	case ZD_SIM_REDUCE_WAIT:
+	case ZD_SIM_TARGET_RETURN:
+		return zd_sim_issue_loan(world, session, op, &request);
+	case ZD_SIM_BACKWARD_ABANDON:
+		return issue_abandon(world, session, op, &request, &rng);
 	case ZD_SIM_SKIP:
 		args.kind = ZD_REQ_REDUCE_SKIP;
 		args.u.unit = handle->id;
 		if (!handle->id)
 			return false;
-		break;
+		zd_sim_contribute(world, session, op, &request, &args);
+		return true;
 	case ZD_SIM_RESERVE:
 		request.bucket =
 		        member->buckets[zd_sim_bucket_of(&world->config.groups[op->group], op->unit)];
 		if (!handle->id || !request.bucket || handle->entry.pending)
 			return false;
+		if (zd_sim_entry_held(member, &handle->entry) && world->config.lends &&
+		    world->groups[op->group].tainted)
+			return false; /* in an abandoned window it is no mistake */
 		args.kind = ZD_REQ_BUCKET_RESERVE;
 		args.u.bucket_reserve.bucket = request.bucket;
 		args.u.bucket_reserve.unit = handle->id;
@@ -198,8 +255,11 @@ bool zd_sim_issue_reduce(struct zd_sim_world *world, struct zd_sim_session *sess
 			return false;
 		if (op->kind == ZD_SIM_BACKWARD_END && op->ahead && world->config.steps_ahead)
 			zd_sim_backward_over(member);
-		if (op->kind == ZD_SIM_STEP_BEGIN)
-			args.u.step_begin.ahead = world->config.steps_ahead;
+		if (op->kind != ZD_SIM_STEP_BEGIN)
+			break;
+		if (op->noise || op->arg != ZD_SIM_KEEPS_LOANS)
+			zd_sim_loans_end(world, session, &request, ZD_SIM_ALL_UNITS);
+		args.u.step_begin.ahead = world->config.steps_ahead;
 		break;
 	}
 	zd_sim_send(world, session, &request, &args);

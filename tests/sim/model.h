@@ -15,6 +15,7 @@ enum zd_sim_item_kind {
 	ZD_SIM_ITEM_GRADIENT, /* elements begin .. end of a gradient */
 	ZD_SIM_ITEM_CHECK,    /* content `key` must be there (allocations) */
 	ZD_SIM_ITEM_TARGET,   /* reduced gradients must be as expected */
+	ZD_SIM_ITEM_LOAN,     /* so must one unit's before the step; may be written then */
 	ZD_SIM_ITEM_SIGNAL,   /* client page's counter = value */
 };
 
@@ -28,8 +29,7 @@ struct zd_sim_item {
 	uint64_t keys[ZD_SIM_WORLD];
 	uint32_t nfences;
 	struct zd_fence fences[ZD_SIM_FENCES];
-	uint64_t epoch; /* TARGET: the step it belongs to */
-	uint8_t units;  /* TARGET: bits; those that were registered then */
+	uint8_t units; /* TARGET: bits; those that were registered then */
 };
 
 struct zd_sim_stream {
@@ -71,6 +71,11 @@ struct zd_sim_handle {
 	uint8_t writer;
 	struct zd_sim_lease leases[ZD_SIM_HOLDERS]; /* by tag, then by place of a scope */
 	struct zd_sim_entry entry;
+	bool lent;         /* its place in the target, before the step */
+	uint32_t lending;  /* requests for that without a reply */
+	uint8_t accessors; /* bits: streams with work there that no return of it has named */
+	struct zd_location lent_at;
+	struct zd_fence lent_from; /* value 0: at once */
 };
 
 enum zd_sim_scope_state {
@@ -97,12 +102,19 @@ struct zd_sim_member {
 	uint64_t buckets[ZD_SIM_BUCKETS]; /* 0: none */
 	uint32_t backwards;               /* begun */
 	uint32_t step_first;              /* backward with which the running step began */
+	uint32_t steps;                   /* that it has taken */
+	uint8_t made,
+	        made_before; /* bits: units that it has submitted or skipped in its last backward; in the
+	                            * window's former ones */
 	bool in_backward, stepping;
+	bool abandons,
+	        has_left; /* its window: by the request that is being sent; and has not begun another */
 	/* The group failed since its last backward began: its entries and target are abandoned, and its own
 	 * until it gives them up. */
 	bool lost;
-	bool set_back;  /* what it published or wrote was undone, and it has not reset since */
-	bool beginning; /* gives them up by the backward_begin that is being sent */
+	bool set_back;                /* what it published or wrote was undone, and it has not reset since */
+	bool beginning;               /* gives them up by the backward_begin that is being sent */
+	struct zd_location lent_from; /* the target that places are lent of; segment 0: not known */
 	struct zd_location target;
 	struct zd_fence target_fence; /* from when on it may be read; value 0: at once */
 	struct zd_sim_scope scopes[ZD_SIM_SCOPES];
@@ -118,8 +130,9 @@ struct zd_sim_request {
 	uint64_t bucket, bytes, alignment;
 	uint64_t key, inf_at; /* BUCKET_SUBMIT: what was written */
 	uint32_t alloc;
-	uint8_t units;          /* bits: of an UPDATE_BEGIN, PUBLISH or CONTEXT_BEGIN */
+	uint8_t units;          /* bits: of an UPDATE_BEGIN, PUBLISH, CONTEXT_BEGIN or BACKWARD_ABANDON */
 	bool held, unheld;      /* PUBLISH: BUSY is the only answer; is none */
+	bool had;               /* BACKWARD_ABANDON: the window was abandoned already */
 	bool grad;              /* FORWARD_END */
 	uint64_t scope, parent; /* of a gather; of what begins or ends scopes */
 };
@@ -200,6 +213,7 @@ struct zd_sim_shard {
 struct zd_sim_gradient {
 	bool present;
 	uint64_t key, inf_at; /* element that is inf; UINT64_MAX: none */
+	uint64_t edit;        /* what its rank has written over its slice of the sum; 0: nothing */
 };
 
 struct zd_sim_group {
@@ -209,11 +223,12 @@ struct zd_sim_group {
 	uint64_t committed_step;
 	bool kept[ZD_SIM_UNITS]; /* the unit has been persistent */
 	bool tainted;            /* something failed on the way: sums are not predicted any more */
+	uint32_t abandoned[ZD_SIM_BACKWARDS]; /* windows, each by its first backward + 1 */
 	/* what the running step must give, made when its first rank asks */
 	uint32_t step_first, step_last; /* backwards */
 	float *expected[ZD_SIM_UNITS];
 	double norm_squared;
-	bool overflow, overflow_once; /* in the sums; in them, or on the way to them */
+	bool overflow_once; /* in the sums, or on the way to them */
 };
 
 #endif

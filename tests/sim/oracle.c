@@ -58,6 +58,15 @@ float zd_sim_gradient_value(uint64_t key, uint64_t inf_at, uint64_t index)
 	return ldexpf((float)((int)(bits >> 16) % 7 - 3), (int)(bits >> 8) % 25 - 14);
 }
 
+static bool has_gradient(const struct zd_sim_group_config *config, const struct zd_sim_gradient *gradients)
+{
+	bool any = false;
+
+	for (uint32_t r = 0; r < config->world; r++)
+		any = any || gradients[r].present;
+	return any;
+}
+
 /* target = backward's sum, on top of what it holds. True: an inf came up. */
 static bool apply_backward(const struct zd_sim_group_config *config, const struct zd_sim_gradient *gradients,
                            uint64_t numel, uint64_t padded, float *target)
@@ -65,11 +74,9 @@ static bool apply_backward(const struct zd_sim_group_config *config, const struc
 	const struct zd_sim_plan *plan = &config->plan;
 	float prescale = plan->prescale == 0 ? 1 : plan->prescale;
 	float postscale = plan->op == ZEROD_MEAN ? 1.0f / (float)config->world : 1;
-	bool any = false, overflow = false;
+	bool overflow = false;
 
-	for (uint32_t r = 0; r < config->world; r++)
-		any = any || gradients[r].present;
-	if (!any)
+	if (!has_gradient(config, gradients))
 		return false;
 	for (uint64_t i = 0; i < padded; i++) {
 		float sum = 0;
@@ -89,6 +96,54 @@ static bool apply_backward(const struct zd_sim_group_config *config, const struc
 	return overflow;
 }
 
+/* Ranks have written over what they were lent. */
+static void apply_edits(const struct zd_sim_group_config *config, const struct zd_sim_gradient *gradients,
+                        uint64_t shard, float *target)
+{
+	for (uint32_t r = 0; r < config->world; r++) {
+		for (uint64_t i = 0; gradients[r].edit && i < shard; i++)
+			target[r * shard + i] = zd_sim_gradient_value(gradients[r].edit, UINT64_MAX, i);
+	}
+}
+
+void zd_sim_expect_unit(const struct zd_sim_world *world, const struct zd_sim_item *item, float *expected)
+{
+	const struct zd_sim_group_config *config = &world->config.groups[item->group];
+	uint64_t shard = zd_sim_shard_numel(config, item->unit);
+
+	for (uint64_t b = item->begin; b < item->end; b++) {
+		const struct zd_sim_gradient *gradients =
+		        world->groups[item->group].gradients[b % ZD_SIM_BACKWARDS][item->unit];
+		(void)apply_backward(config, gradients, config->units[item->unit].numel,
+		                     config->world * shard, expected);
+		if (b + 1 < item->end)
+			apply_edits(config, gradients, shard, expected);
+	}
+	for (uint64_t i = 0; item->key && i < config->world * shard; i++)
+		expected[i] = zd_sim_gradient_value(item->key, UINT64_MAX, i % shard);
+}
+
+/* Norms are those of the last sum, whatever was written over it. */
+static double expect_unit_step(struct zd_sim_world *world, uint32_t group, uint32_t unit, float *expected)
+{
+	const struct zd_sim_group_config *config = &world->config.groups[group];
+	struct zd_sim_group *model = &world->groups[group];
+	uint64_t shard = zd_sim_shard_numel(config, unit), padded = config->world * shard;
+	double norm_squared = 0;
+
+	for (uint32_t b = model->step_first; b < model->step_last; b++) {
+		const struct zd_sim_gradient *gradients = model->gradients[b % ZD_SIM_BACKWARDS][unit];
+		model->overflow_once |= apply_backward(config, gradients, config->units[unit].numel, padded,
+		                                       expected);
+		if (has_gradient(config, gradients))
+			norm_squared = 0;
+		for (uint64_t i = 0; i < padded && has_gradient(config, gradients); i++)
+			norm_squared += (double)expected[i] * (double)expected[i];
+		apply_edits(config, gradients, shard, expected);
+	}
+	return norm_squared;
+}
+
 void zd_sim_expect_step(struct zd_sim_world *world, uint32_t group, uint32_t first, uint32_t last)
 {
 	const struct zd_sim_group_config *config = &world->config.groups[group];
@@ -97,21 +152,11 @@ void zd_sim_expect_step(struct zd_sim_world *world, uint32_t group, uint32_t fir
 	model->step_first = first;
 	model->step_last = last;
 	model->norm_squared = 0;
-	model->overflow = model->overflow_once = false;
+	model->overflow_once = false;
 	for (uint32_t u = 0; u < config->nunits; u++) {
-		uint64_t padded = config->world * zd_sim_shard_numel(config, u);
-
 		free(model->expected[u]);
-		model->expected[u] = zd_calloc(padded, sizeof(float));
-		for (uint32_t b = first; b < last; b++)
-			model->overflow_once |=
-			        apply_backward(config, model->gradients[b % ZD_SIM_BACKWARDS][u],
-			                       config->units[u].numel, padded, model->expected[u]);
-		for (uint64_t i = 0; i < padded; i++) {
-			float value = model->expected[u][i];
-			model->norm_squared += (double)value * (double)value;
-			model->overflow = model->overflow || !isfinite(value);
-		}
+		model->expected[u] = zd_calloc(config->world * zd_sim_shard_numel(config, u), sizeof(float));
+		model->norm_squared += expect_unit_step(world, group, u, model->expected[u]);
 	}
 }
 
@@ -125,6 +170,8 @@ void zd_sim_target_check(struct zd_sim_world *world, const struct zd_sim_session
 	uint64_t each = zerod_dtype_bytes(config->plan.target_dtype);
 
 	if (model->step_first != item->begin || model->step_last != item->end)
+		return;
+	if (item->nfences && model->tainted) /* the step was promised, and has failed since */
 		return;
 	const uint8_t *bytes = zd_sim_memory(world, &item->at, "target");
 	for (uint32_t u = 0; u < config->nunits; u++) {

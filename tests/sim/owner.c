@@ -29,12 +29,14 @@ bool zd_sim_abandoned(const struct zd_sim_member *member)
 	bool any = member->stepping;
 
 	for (uint32_t u = 0; u < ZD_SIM_UNITS; u++)
-		any = any || zd_sim_entry_held(member, &member->handles[u].entry);
+		any = any || member->handles[u].lent || zd_sim_entry_held(member, &member->handles[u].entry);
 	return any && member->lost;
 }
 
 void zd_sim_give_up(struct zd_sim_member *member)
 {
+	if (member->lost || member->beginning)
+		zd_sim_loans_forget(member);
 	member->in_backward = member->stepping = member->lost = member->beginning = false;
 	for (uint32_t u = 0; u < ZD_SIM_UNITS; u++) {
 		member->handles[u].entry.id = 0;
@@ -86,8 +88,9 @@ static bool are_behind(const struct zd_sim_session *session, const struct zd_fen
 }
 
 /* `copy`: what is set back is a shard that nobody writes; zd_sim_copy_check() looks after that. */
-static const char *owned_by_handle(const struct zd_sim_session *session, uint32_t group, uint32_t unit,
-                                   const struct zd_location *at, bool copy, const struct zd_command *by)
+static const char *owned_by_handle(const struct zd_sim_world *world, const struct zd_sim_session *session,
+                                   uint32_t group, uint32_t unit, const struct zd_location *at, bool copy,
+                                   const struct zd_command *by)
 {
 	const struct zd_sim_member *member = &session->members[group];
 	const struct zd_sim_handle *handle = &member->handles[unit];
@@ -96,6 +99,8 @@ static const char *owned_by_handle(const struct zd_sim_session *session, uint32_
 		return "a shard";
 	if (zd_sim_entry_held(member, &handle->entry) && zd_sim_overlap(&handle->entry.at, at))
 		return "an entry that is not submitted";
+	if (zd_sim_loan_overlaps(world, session, group, unit, at))
+		return "a place of a target that is lent";
 	for (uint32_t h = 0; h < ZD_SIM_HOLDERS; h++) {
 		const struct zd_sim_lease *lease = &handle->leases[h];
 		if (lease->uses && zd_sim_overlap(&lease->buffer, at) &&
@@ -110,10 +115,11 @@ static bool reads_target(const struct zd_sim_session *session, const struct zd_s
 {
 	const struct zd_fence *fence = &member->target_fence;
 	return member->stepping && !member->beginning &&
-	       (fence->value == 0 || zd_fence_reached(session->daemon_page[fence->timeline], fence->value));
+	       (fence->value == 0 ||
+	        (!member->lost && zd_fence_reached(session->daemon_page[fence->timeline], fence->value)));
 }
 
-static const char *owned_by_session(const struct zd_sim_session *session, uint32_t ngroups,
+static const char *owned_by_session(const struct zd_sim_world *world, const struct zd_sim_session *session,
                                     const struct zd_location *at, bool copy, const struct zd_command *by)
 {
 	const char *what = NULL;
@@ -126,12 +132,12 @@ static const char *owned_by_session(const struct zd_sim_session *session, uint32
 		if (session->allocs[i].id && zd_sim_overlap(&session->allocs[i].at, at))
 			what = "an allocation";
 	}
-	for (uint32_t g = 0; g < ngroups && !what; g++) {
+	for (uint32_t g = 0; g < world->config.ngroups && !what; g++) {
 		const struct zd_sim_member *member = &session->members[g];
 		if (reads_target(session, member) && zd_sim_overlap(&member->target, at))
 			what = "a target that its rank reads";
 		for (uint32_t u = 0; u < ZD_SIM_UNITS && member->id && !what; u++)
-			what = owned_by_handle(session, g, u, at, copy, by);
+			what = owned_by_handle(world, session, g, u, at, copy, by);
 	}
 	return what;
 }
@@ -142,8 +148,7 @@ static void check_owners(struct zd_sim_world *world, const struct zd_location *a
 	for (uint32_t i = 0; i < world->nsessions; i++) {
 		const struct zd_sim_session *session = world->sessions[i];
 		bool there = (session->open || session->lingers) && session->id != world->ending;
-		const char *what = there ? owned_by_session(session, world->config.ngroups, at, copy, by)
-		                         : NULL;
+		const char *what = there ? owned_by_session(world, session, at, copy, by) : NULL;
 		if (what)
 			zd_sim_fail(world, "a command writes %u+%llu, which is in %s of session %llu",
 			            at->segment, (unsigned long long)at->offset, what,
@@ -161,7 +166,7 @@ void zd_sim_owner_check(struct zd_sim_world *world, const struct zd_location *at
 /* Bits of enum zd_sim_item_kind. */
 #define BIT(kind) (1u << (kind))
 #define WRITES    (BIT(ZD_SIM_ITEM_GRADIENT) | BIT(ZD_SIM_ITEM_WRITE))
-#define USES      (WRITES | BIT(ZD_SIM_ITEM_TARGET) | BIT(ZD_SIM_ITEM_READ))
+#define USES      (WRITES | BIT(ZD_SIM_ITEM_TARGET) | BIT(ZD_SIM_ITEM_READ) | BIT(ZD_SIM_ITEM_LOAN))
 
 /* Does the stream wait for the grant of an update of that shard, which it writes when nothing reads it any
  * more; or for the step whose target it reads. */
@@ -187,7 +192,11 @@ static void check_streams(struct zd_sim_world *world, const struct zd_location *
 				behind = (item->kind == ZD_SIM_ITEM_WAIT &&
 				          are_behind(session, item->fences, item->nfences, by)) ||
 				         waits_for(session, item, at);
-				if (kinds & BIT(item->kind) && zd_sim_overlap(&item->at, at))
+				bool target = item->kind == ZD_SIM_ITEM_LOAN ||
+				              item->kind == ZD_SIM_ITEM_TARGET;
+				bool is_void = target && item->nfences &&
+				               zd_sim_sums_are_void(world, session, item->group, item->begin);
+				if (kinds & BIT(item->kind) && !is_void && zd_sim_overlap(&item->at, at))
 					zd_sim_fail(world,
 					            "a command %s %u+%llu, which stream %u of session "
 					            "%llu still uses",

@@ -34,7 +34,10 @@ static const char *const names[ZD_SIM_NOPS] = {
         [ZD_SIM_RESERVE] = "reserve",
         [ZD_SIM_BUCKET_SUBMIT] = "bucket_submit",
         [ZD_SIM_SKIP] = "skip",
+        [ZD_SIM_REDUCE_WAIT] = "reduce_wait",
+        [ZD_SIM_TARGET_RETURN] = "target_return",
         [ZD_SIM_BACKWARD_END] = "backward_end",
+        [ZD_SIM_BACKWARD_ABANDON] = "backward_abandon",
         [ZD_SIM_STEP_BEGIN] = "step_begin",
         [ZD_SIM_STEP_END] = "step_end",
         [ZD_SIM_ALLOC] = "alloc",
@@ -58,7 +61,7 @@ static const char *const names[ZD_SIM_NOPS] = {
 static bool names_unit(enum zd_sim_op_kind kind)
 {
 	return (kind >= ZD_SIM_REGISTER && kind <= ZD_SIM_RELEASE && kind != ZD_SIM_COMMIT) ||
-	       (kind >= ZD_SIM_RESERVE && kind <= ZD_SIM_SKIP) || kind == ZD_SIM_EXPECT_LIVE ||
+	       (kind >= ZD_SIM_RESERVE && kind <= ZD_SIM_TARGET_RETURN) || kind == ZD_SIM_EXPECT_LIVE ||
 	       kind == ZD_SIM_EDIT || kind == ZD_SIM_RESHAPE;
 }
 

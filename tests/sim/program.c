@@ -12,6 +12,8 @@
 #include "generate.h"
 #include "sim.h"
 
+#define ABANDONED_PERCENT 20u /* of windows, where ranks lend */
+
 static void push(struct zd_sim_generator *gen, enum zd_sim_op_kind kind, uint32_t group, uint32_t unit,
                  uint32_t tag, uint32_t arg, bool noise)
 {
@@ -72,10 +74,15 @@ static void push_noise(struct zd_sim_generator *gen)
 	        ZD_SIM_SCOPE_ABANDON,
 	        ZD_SIM_CONTEXT_BEGIN,
 	        ZD_SIM_CONTEXT_END,
+	        ZD_SIM_REDUCE_WAIT, /* where ranks lend */
+	        ZD_SIM_REDUCE_WAIT,
+	        ZD_SIM_TARGET_RETURN,
+	        ZD_SIM_BACKWARD_ABANDON,
 	};
 	static const enum zd_sim_op_kind rare[] = {ZD_SIM_KILL, ZD_SIM_ABORT, ZD_SIM_END_JOB, ZD_SIM_LEAVE};
 	const struct zd_sim_config *config = gen->config;
-	enum zd_sim_op_kind kind = kinds[zd_sim_below(&gen->rng, ZD_ARRAY_LEN(kinds))];
+	uint32_t nkinds = (uint32_t)ZD_ARRAY_LEN(kinds) - (config->lends ? 0 : 4);
+	enum zd_sim_op_kind kind = kinds[zd_sim_below(&gen->rng, nkinds)];
 	const struct zd_sim_job_config *job = &config->jobs[config->actors[gen->actor].job];
 	uint32_t group = job->first_group + (uint32_t)zd_sim_below(&gen->rng, job->ngroups);
 
@@ -116,9 +123,32 @@ static bool dies(struct zd_sim_generator *gen, enum zd_sim_op_kind kind)
 	return zd_sim_below(&gen->rng, has ? 50 : rarely) < gen->config->death_percent;
 }
 
+/* Parts of a window that come behind its first backward's begin. */
+static bool of_window(enum zd_sim_op_kind kind)
+{
+	return kind >= ZD_SIM_RESERVE && kind <= ZD_SIM_STEP_BEGIN;
+}
+
+/* Does the rank leave the operation out: it has abandoned the window. */
+static bool left_out(struct zd_sim_generator *gen, enum zd_sim_op_kind kind, uint32_t group)
+{
+	if (of_window(kind) && gen->abandons_in > 0 &&
+	    (--gen->abandons_in == 0 || kind == ZD_SIM_STEP_BEGIN)) {
+		gen->abandons_in = 0;
+		push(gen, ZD_SIM_BACKWARD_ABANDON, group, 0, 0, 0, false);
+		gen->has_abandoned = true;
+		gen->steps_over = zd_sim_percent(&gen->rng, 50);
+	}
+	if (kind == ZD_SIM_STEP_BEGIN || kind == ZD_SIM_STEP_END)
+		return gen->has_abandoned && !gen->steps_over;
+	return gen->has_abandoned && (of_window(kind) || kind == ZD_SIM_BACKWARD_BEGIN);
+}
+
 void zd_sim_train(struct zd_sim_generator *gen, enum zd_sim_op_kind kind, uint32_t group, uint32_t unit,
                   uint32_t tag, uint32_t arg)
 {
+	if (left_out(gen, kind, group))
+		return;
 	while (zd_sim_percent(&gen->rng, gen->config->noise_percent))
 		push_noise(gen);
 	if (zd_sim_percent(&gen->rng, 3))
@@ -189,6 +219,21 @@ static void forward(struct zd_sim_generator *gen, uint32_t group)
 	}
 }
 
+/* Of the unit, or of any. Where ranks reduce in different orders they would wait for each other. */
+static void wait_for_sum(struct zd_sim_generator *gen, uint32_t group, uint32_t unit, uint32_t percent)
+{
+	const struct zd_sim_group_config *g = &gen->config->groups[group];
+
+	if (!gen->config->lends || !zd_sim_percent(&gen->rng, percent))
+		return;
+	if (zd_sim_percent(&gen->rng, 25))
+		unit = (uint32_t)zd_sim_below(&gen->rng, g->nunits);
+	zd_sim_train(gen, ZD_SIM_REDUCE_WAIT, group, unit, 0,
+	             (uint32_t)zd_sim_below(&gen->rng, g->plan.same_order ? 8 : ZD_SIM_LOAN_BLOCKS));
+	if (zd_sim_percent(&gen->rng, 20))
+		zd_sim_train(gen, ZD_SIM_TARGET_RETURN, group, unit, 0, 0);
+}
+
 static void backward(struct zd_sim_generator *gen, uint32_t group, bool boundary)
 {
 	const struct zd_sim_group_config *g = &gen->config->groups[group];
@@ -215,10 +260,19 @@ static void backward(struct zd_sim_generator *gen, uint32_t group, bool boundary
 			if (!late)
 				zd_sim_train(gen, ZD_SIM_BUCKET_SUBMIT, group, unit, 0, 0);
 		}
+		wait_for_sum(gen, group, unit, 40);
 	}
 	for (uint32_t u = 0; u < g->nunits && late; u++) /* void where nothing is reserved */
 		zd_sim_train(gen, ZD_SIM_BUCKET_SUBMIT, group, u, 0, 0);
 	zd_sim_train(gen, ZD_SIM_BACKWARD_END, group, 0, 0, boundary);
+	wait_for_sum(gen, group, 0, 40);
+}
+
+static void release_all(struct zd_sim_generator *gen, uint32_t group)
+{
+	while (gen->nheld)
+		release_held(gen, group, gen->nheld - 1);
+	zd_sim_frames_end(gen, group);
 }
 
 static void update(struct zd_sim_generator *gen, uint32_t group)
@@ -226,9 +280,7 @@ static void update(struct zd_sim_generator *gen, uint32_t group)
 	const struct zd_sim_group_config *g = &gen->config->groups[group];
 	uint8_t order[ZD_SIM_UNITS] = {0};
 
-	while (gen->nheld)
-		release_held(gen, group, gen->nheld - 1);
-	zd_sim_frames_end(gen, group);
+	release_all(gen, group);
 	if (g->plan.batched_publish) {
 		zd_sim_train(gen, ZD_SIM_UPDATE_BEGIN, group, ZD_SIM_ALL_UNITS, 0, 0);
 		zd_sim_train(gen, ZD_SIM_PUBLISH, group, ZD_SIM_ALL_UNITS, 0, 0);
@@ -246,10 +298,26 @@ static bool is_committed(const struct zd_sim_plan *plan, uint32_t step)
 	return plan->commits && step % plan->commits == 0;
 }
 
+/* Does a rank abandon the step's window: the same for all ranks, since none updates anything then. */
+static bool is_abandoned(struct zd_sim_generator *gen, uint32_t group, uint32_t number)
+{
+	uint64_t draw = zd_sim_mix(gen->config->seed, 1000 + ZD_SIM_VERSIONS * group + number);
+	uint32_t by = (uint32_t)(draw >> 32) % gen->config->groups[group].world;
+
+	gen->has_abandoned = false;
+	gen->abandons_in = 0;
+	if (!gen->config->lends || draw % 100 >= ABANDONED_PERCENT)
+		return false;
+	if (zd_sim_rank(gen->config, gen->actor, group) == by)
+		gen->abandons_in = (uint32_t)zd_sim_between(&gen->rng, 1, 12);
+	return true;
+}
+
 static void step(struct zd_sim_generator *gen, uint32_t group, uint32_t number)
 {
 	const struct zd_sim_plan *plan = &gen->config->groups[group].plan;
 
+	bool given_up = is_abandoned(gen, group, number);
 	for (uint32_t m = 0; m < plan->micro_steps; m++) {
 		forward(gen, group);
 		backward(gen, group, m + 1 == plan->micro_steps);
@@ -257,9 +325,13 @@ static void step(struct zd_sim_generator *gen, uint32_t group, uint32_t number)
 	if (!plan->one_at_a_time && !gen->config->groups[group].units[0].slot &&
 	    zd_sim_percent(&gen->rng, 20))
 		zd_sim_train(gen, ZD_SIM_SET_PERSISTENT, group, 0, 0, (uint32_t)zd_sim_below(&gen->rng, 2));
-	zd_sim_train(gen, ZD_SIM_STEP_BEGIN, group, 0, 0, 0);
+	bool keeps = gen->config->lends && gen->config->clean && !given_up && zd_sim_percent(&gen->rng, 15);
+	zd_sim_train(gen, ZD_SIM_STEP_BEGIN, group, 0, 0, keeps ? ZD_SIM_KEEPS_LOANS : 0);
 	zd_sim_train(gen, ZD_SIM_STEP_END, group, 0, 0, 0);
-	update(gen, group);
+	if (given_up)
+		release_all(gen, group);
+	else
+		update(gen, group);
 	if (is_committed(plan, number) || (gen->config->clean && number == plan->steps))
 		zd_sim_train(gen, ZD_SIM_COMMIT, group, 0, 0, number + 1);
 }

@@ -57,7 +57,9 @@ bool zd_sim_is_given_up(struct zd_sim_actor *actor, const struct zd_sim_op *op)
 	case ZD_SIM_RESERVE:
 	case ZD_SIM_BUCKET_SUBMIT:
 	case ZD_SIM_SKIP:
+	case ZD_SIM_REDUCE_WAIT:
 	case ZD_SIM_BACKWARD_END:
+	case ZD_SIM_BACKWARD_ABANDON:
 	case ZD_SIM_STEP_BEGIN:
 	case ZD_SIM_STEP_END:
 		return true;

@@ -73,16 +73,27 @@ static void forget_entries(struct zd_sim_member *member, uint64_t bucket)
 }
 
 /* The step's place in the ring is used again: nothing of an older backward may be left in it. */
-static void begin_backward(struct zd_sim_world *world, struct zd_sim_session *session, uint32_t group)
+static void begin_backward(struct zd_sim_world *world, struct zd_sim_session *session, uint32_t group,
+                           bool first)
 {
 	struct zd_sim_member *member = &session->members[group];
 	uint32_t rank = zd_sim_rank(&world->config, session->actor, group);
-	uint32_t place = member->backwards++ % ZD_SIM_BACKWARDS;
 
+	if (member->has_left)
+		zd_sim_step_over(member);
+	if (!world->groups[group].tainted && first != (member->backwards == member->step_first))
+		zd_sim_fail(world, "backward %u of %s is %sthe first of a window", member->backwards + 1,
+		            world->config.groups[group].name, first ? "" : "not ");
 	zd_sim_give_up(member);
+	if (first)
+		zd_sim_loans_forget(member);
 	member->in_backward = true;
+	member->made_before = first ? 0 : member->made_before | member->made;
+	member->made = 0;
 	for (uint32_t u = 0; u < ZD_SIM_UNITS; u++)
-		world->groups[group].gradients[place][u][rank].present = false;
+		world->groups[group].gradients[member->backwards % ZD_SIM_BACKWARDS][u][rank] =
+		        (struct zd_sim_gradient){0};
+	member->backwards++;
 }
 
 /* Once it was let in it has given everything up, however it ends. */
@@ -93,7 +104,7 @@ static void replied_begin(struct zd_sim_world *world, struct zd_sim_session *ses
 
 	switch (reply->status) {
 	case 0:
-		begin_backward(world, session, request->group);
+		begin_backward(world, session, request->group, reply->u.backward_begin.first);
 		break;
 	case ZEROD_E_NO_MEMORY:
 	case ZEROD_E_QUOTA:
@@ -105,13 +116,17 @@ static void replied_begin(struct zd_sim_world *world, struct zd_sim_session *ses
 	default:
 		break;
 	}
+	if (reply->status != 0 && reply->status != ZEROD_E_STATE && !member->lost &&
+	    zd_sim_loans_end_with(world, session, request->group))
+		zd_sim_loans_forget(member); /* maybe */
 	member->beginning = false;
 }
 
 void zd_sim_step_over(struct zd_sim_member *member)
 {
-	member->stepping = false;
+	member->stepping = member->has_left = false;
 	member->step_first = member->backwards;
+	member->made = member->made_before = 0;
 }
 
 void zd_sim_backward_over(struct zd_sim_member *member)
@@ -135,6 +150,62 @@ static void replied_step_end(struct zd_sim_world *world, struct zd_sim_session *
 	}
 }
 
+/* The target is the one that places were lent of. Of an abandoned window there is none, and no step is
+ * counted. */
+static void check_place(struct zd_sim_world *world, struct zd_sim_member *member, uint32_t group,
+                        const struct zd_reply *reply)
+{
+	const struct zd_location *from = &member->lent_from, *target = &reply->u.step_begin.target;
+	const char *name = world->config.groups[group].name;
+	bool abandoned = zd_sim_is_abandoned(&world->groups[group], member->step_first);
+
+	if (world->groups[group].tainted)
+		return;
+	member->steps += !abandoned;
+	if (reply->u.step_begin.abandoned != abandoned || (abandoned && target->segment))
+		zd_sim_fail(world, "a window of %s was%s abandoned; its step says otherwise", name,
+		            abandoned ? "" : " not");
+	if (reply->u.step_begin.step != member->steps)
+		zd_sim_fail(world, "step %u of %s is called %llu", member->steps, name,
+		            (unsigned long long)reply->u.step_begin.step);
+	if (!abandoned && from->segment &&
+	    (from->segment != target->segment || from->offset != target->offset))
+		zd_sim_fail(world, "the target of %s is at %u+%llu, places were lent of one at %u+%llu", name,
+		            target->segment, (unsigned long long)target->offset, from->segment,
+		            (unsigned long long)from->offset);
+}
+
+/* Has the rank left its window: then nothing of it is lent. */
+static void replied_no_step(struct zd_sim_member *member, int status)
+{
+	if (member->stepping || status == ZEROD_E_STATE || status == ZEROD_E_DEADLINE ||
+	    status == ZEROD_E_POISONED)
+		return;
+	zd_sim_loans_forget(member);
+	zd_sim_step_over(member);
+}
+
+/* Its entries, if it was refused at once. */
+static void replied_abandon(struct zd_sim_world *world, struct zd_sim_member *member,
+                            const struct zd_sim_request *request, const struct zd_reply *reply)
+{
+	struct zd_sim_group *model = &world->groups[request->group];
+
+	for (uint32_t u = 0; u < ZD_SIM_UNITS && reply->status != 0 && member->abandons; u++) {
+		if (request->units & (1u << u))
+			member->handles[u].entry.committed = false;
+	}
+	if (reply->status != 0 && member->abandons && !request->had)
+		model->abandoned[member->step_first % ZD_SIM_BACKWARDS] = 0;
+	if (reply->status != 0)
+		return;
+	zd_sim_backward_over(member);
+	member->has_left = true;
+	if (!model->tainted)
+		member->backwards = member->step_first +
+		                    world->config.groups[request->group].plan.micro_steps;
+}
+
 static void begin_step(struct zd_sim_world *world, struct zd_sim_session *session, uint32_t group,
                        const struct zd_reply *reply)
 {
@@ -142,6 +213,8 @@ static void begin_step(struct zd_sim_world *world, struct zd_sim_session *sessio
 	struct zd_sim_member *member = &session->members[group];
 	struct zd_sim_group *model = &world->groups[group];
 
+	check_place(world, member, group, reply);
+	zd_sim_loans_forget(member);
 	member->stepping = true;
 	member->target = reply->u.step_begin.target;
 	member->target_fence = reply->u.step_begin.fence;
@@ -149,7 +222,7 @@ static void begin_step(struct zd_sim_world *world, struct zd_sim_session *sessio
 		zd_sim_location_seen(world, session, &member->target);
 		zd_sim_residue_check(world, &member->target);
 	}
-	if (model->tainted)
+	if (model->tainted || reply->u.step_begin.abandoned)
 		return;
 	if (reply->u.step_begin.target_dtype != (uint32_t)plan->target_dtype)
 		zd_sim_fail(world, "target of %s has dtype %u", world->config.groups[group].name,
@@ -165,7 +238,7 @@ static void begin_step(struct zd_sim_world *world, struct zd_sim_session *sessio
 		zd_sim_fail(world, "step of %s: an overflow is %sreported", world->config.groups[group].name,
 		            model->overflow_once ? "not " : "");
 	double norm = reply->u.step_begin.norm_squared;
-	if (!reply->u.step_begin.fence.value && !model->overflow &&
+	if (!reply->u.step_begin.fence.value && isfinite(model->norm_squared) &&
 	    fabs(norm - model->norm_squared) > 1e-9 * (1 + model->norm_squared))
 		zd_sim_fail(world, "step of %s: squared norm %.9g, the reference is %.9g",
 		            world->config.groups[group].name, norm, model->norm_squared);
@@ -174,6 +247,7 @@ static void begin_step(struct zd_sim_world *world, struct zd_sim_session *sessio
 	struct zd_sim_item *item = zd_sim_stream_append(world, session, 0, ZD_SIM_ITEM_TARGET);
 	item->group = (uint8_t)group;
 	item->at = member->target;
+	item->nfences = reply->u.step_begin.fence.value != 0;
 	item->begin = model->step_first;
 	item->end = model->step_last;
 	for (uint32_t u = 0; u < ZD_SIM_UNITS; u++)
@@ -218,6 +292,11 @@ void zd_sim_reply_reduce(struct zd_sim_world *world, struct zd_sim_session *sess
 	case ZD_REQ_STEP_BEGIN:
 		if (reply->status == 0)
 			begin_step(world, session, request->group, reply);
+		else if (!member->lost)
+			replied_no_step(member, reply->status);
+		return;
+	case ZD_REQ_BACKWARD_ABANDON:
+		replied_abandon(world, member, request, reply);
 		return;
 	case ZD_REQ_STEP_END:
 		replied_step_end(world, session, request, reply);

@@ -250,8 +250,11 @@ static void check_given(const struct tally *tally)
 				waiting[device] += ZD_SIM_UNITS;
 			if (member->stepping && !member->beginning)
 				target_bytes[device] += member->target.bytes;
-			for (uint32_t u = 0; u < ZD_SIM_UNITS; u++)
+			for (uint32_t u = 0; u < ZD_SIM_UNITS; u++) {
 				entries[device] += zd_sim_entry_held(member, &member->handles[u].entry);
+				if (member->handles[u].lent && !member->beginning)
+					target_bytes[device] += member->handles[u].lent_at.bytes;
+			}
 		}
 	}
 	for (uint32_t d = 0; d < world->config.ndevices; d++) {

@@ -122,6 +122,7 @@ void zd_sim_script_config(const struct zd_sim_script *script, uint64_t seed, str
 	zd_sim_derive_plan(&rng, config, &group->plan);
 	derive_units(script, &rng, group);
 	group->plan.stage = script->stage;
+	group->plan.micro_steps = script->backwards;
 	group->plan.one_at_a_time = script->one_buffer;
 	group->plan.inf_percent = script->overflows ? 100 : 0;
 	group->plan.overwrite = group->plan.overwrite || script->overwrites;

@@ -44,7 +44,8 @@ struct zd_sim_script {
 	bool too_wide;   /* an entry for unit 0 is larger than the device */
 	bool copies;     /* sessions are strict: a rank that is alone has copies, too */
 	bool full;       /* the device has room for the shards and for one copy of unit 0, and no more */
-	uint32_t ncopies; /* of a unit fit into the gather budget, all being of one size; 0: of all units */
+	uint32_t ncopies;   /* of a unit fit into the gather budget, all being of one size; 0: of all units */
+	uint32_t backwards; /* of a window that a rank abandons; 0: none does */
 	uint32_t repeats, nops;
 	const struct zd_sim_script_op *ops;
 };
@@ -60,7 +61,8 @@ extern const struct zd_sim_script *const zd_sim_scripts_pr8032[],
                                                         *const zd_sim_scripts_sums[],
                                                                 *const zd_sim_scripts_room[],
                                                                         *const zd_sim_scripts_many[];
-extern const struct zd_sim_script *const zd_sim_scripts_windows[], *const zd_sim_scripts_ahead[];
+extern const struct zd_sim_script *const zd_sim_scripts_windows[],
+        *const zd_sim_scripts_ahead[], *const zd_sim_scripts_reduce_wait[];
 const struct zd_sim_script *zd_sim_script_at(uint32_t index); /* of all; NULL behind the last */
 
 void zd_sim_script_config(const struct zd_sim_script *script, uint64_t seed, struct zd_sim_config *config);

@@ -76,6 +76,7 @@ static void group_reset_if_empty(struct zd_sim_world *world, uint32_t group)
 	model->tainted = false;
 	model->step_first = UINT32_MAX;
 	memset(model->gradients, 0, sizeof(model->gradients));
+	memset(model->abandoned, 0, sizeof(model->abandoned));
 }
 
 void zd_sim_member_gone(struct zd_sim_world *world, struct zd_sim_session *session, uint32_t group)
@@ -145,6 +146,8 @@ static void keep_handle(struct zd_sim_world *world, struct zd_sim_session *sessi
 	}
 	if (zd_sim_entry_held(&session->members[group], &handle->entry))
 		keep(world, session, &handle->entry.at, true);
+	if (handle->lent && !session->members[group].beginning)
+		keep(world, session, &handle->lent_at, true);
 	for (uint32_t h = 0; h < ZD_SIM_HOLDERS; h++) {
 		bool aliased = zd_sim_overlap(&handle->leases[h].buffer, &handle->shard); /* only read */
 		if (handle->leases[h].uses && !aliased)

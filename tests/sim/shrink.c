@@ -112,12 +112,14 @@ static bool of_unit(const struct zd_sim_op *op)
 	return gathers(op) || op->kind == ZD_SIM_REGISTER || op->kind == ZD_SIM_UNREGISTER ||
 	       op->kind == ZD_SIM_UPDATE_BEGIN || op->kind == ZD_SIM_PUBLISH || op->kind == ZD_SIM_RESERVE ||
 	       op->kind == ZD_SIM_BUCKET_SUBMIT || op->kind == ZD_SIM_SKIP ||
+	       op->kind == ZD_SIM_REDUCE_WAIT || op->kind == ZD_SIM_TARGET_RETURN ||
 	       op->kind == ZD_SIM_SET_PERSISTENT;
 }
 
 static bool optional(const struct zd_sim_op *op)
 {
-	return op->kind == ZD_SIM_PREFETCH || op->kind == ZD_SIM_USE || op->kind == ZD_SIM_SET_PERSISTENT;
+	return op->kind == ZD_SIM_PREFETCH || op->kind == ZD_SIM_USE || op->kind == ZD_SIM_SET_PERSISTENT ||
+	       op->kind == ZD_SIM_REDUCE_WAIT || op->kind == ZD_SIM_TARGET_RETURN;
 }
 
 /* Does `op` go when `like`'s class goes. */

@@ -67,7 +67,7 @@ struct zd_sim_segment {
 };
 
 struct zd_sim_stats {
-	uint64_t requests, ops, gathers_checked, reductions_checked;
+	uint64_t requests, ops, gathers_checked, reductions_checked, loans_checked;
 };
 
 struct zd_sim_world {
@@ -183,6 +183,42 @@ void zd_sim_unmap(struct zd_sim_world *world, struct zd_sim_session *session, ui
 bool zd_sim_is_answer(struct zd_sim_world *world, const struct zd_reply *reply);
 void zd_sim_destroy_check(struct zd_sim_world *world, const struct zd_command *command);
 
+/* ---- Places of targets that are lent before the step (loan.c) ------------------------------------------ */
+
+/* Has the rank any. */
+bool zd_sim_lends(const struct zd_sim_member *member);
+/* Is it so, and may the rank's next backward end that: its window may have failed. */
+bool zd_sim_loans_end_with(const struct zd_sim_world *world, const struct zd_sim_session *session,
+                           uint32_t group);
+/* Streams, as bits, whose work there no return has named. Whoever asks will name them. */
+uint32_t zd_sim_accessors(struct zd_sim_member *member);
+/* The engine has taken them back. */
+void zd_sim_loans_forget(struct zd_sim_member *member);
+/* Has a rank abandoned the window that begins with that backward. */
+bool zd_sim_is_abandoned(const struct zd_sim_group *model, uint64_t first);
+/* May sums that were promised, of the window that begins with that backward, be worth nothing: the fence was
+ * freed, or they have failed, and may be stored late. */
+bool zd_sim_sums_are_void(const struct zd_sim_world *world, const struct zd_sim_session *session,
+                          uint32_t group, uint64_t first);
+/* Has the rank been lent what is there, and may it use that by now. */
+bool zd_sim_loan_overlaps(const struct zd_sim_world *world, const struct zd_sim_session *session,
+                          uint32_t group, uint32_t unit, const struct zd_location *at);
+/* Fences behind what these streams have to do now; how many. */
+uint32_t zd_sim_signal(struct zd_sim_world *world, struct zd_sim_session *session, uint32_t streams,
+                       struct zd_fence fences[ZD_SIM_STREAMS]);
+/* Returns the place of the unit, or all of the request's group, if lent. */
+void zd_sim_loans_end(struct zd_sim_world *world, struct zd_sim_session *session,
+                      const struct zd_sim_request *request, uint32_t unit);
+/* Submits or skips the operation's unit, of which nothing is lent behind it. */
+void zd_sim_contribute(struct zd_sim_world *world, struct zd_sim_session *session, const struct zd_sim_op *op,
+                       const struct zd_sim_request *request, const struct zd_args *args);
+bool zd_sim_issue_loan(struct zd_sim_world *world, struct zd_sim_session *session, const struct zd_sim_op *op,
+                       const struct zd_sim_request *request);
+void zd_sim_reply_loan(struct zd_sim_world *world, struct zd_sim_session *session,
+                       const struct zd_sim_request *request, const struct zd_reply *reply);
+void zd_sim_loan_run(struct zd_sim_world *world, const struct zd_sim_session *session,
+                     const struct zd_sim_item *item, bool garbage);
+
 /* reply_reduce.c: what the rank has asked for the end of is over for it, whenever the reply comes. */
 void zd_sim_backward_over(struct zd_sim_member *member);
 void zd_sim_step_over(struct zd_sim_member *member);
@@ -265,6 +301,8 @@ void zd_sim_gather_check(struct zd_sim_world *world, const struct zd_sim_item *i
 void zd_sim_target_check(struct zd_sim_world *world, const struct zd_sim_session *session,
                          const struct zd_sim_item *item);
 void zd_sim_expect_step(struct zd_sim_world *world, uint32_t group, uint32_t first, uint32_t last);
+/* What all ranks' places hold when a LOAN's rank finds its own. */
+void zd_sim_expect_unit(const struct zd_sim_world *world, const struct zd_sim_item *item, float *expected);
 float zd_sim_gradient_value(uint64_t key, uint64_t inf_at, uint64_t index);
 void zd_sim_taint(struct zd_sim_world *world, uint32_t group);
 

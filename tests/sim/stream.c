@@ -120,6 +120,9 @@ static void run_item(struct zd_sim_world *world, struct zd_sim_session *session,
 		if (!garbage)
 			zd_sim_target_check(world, session, item);
 		break;
+	case ZD_SIM_ITEM_LOAN:
+		zd_sim_loan_run(world, session, item, garbage);
+		break;
 	case ZD_SIM_ITEM_WAIT:
 		break;
 	}

@@ -250,11 +250,12 @@ void zd_sim_config_derive(uint64_t seed, struct zd_sim_config *config)
 	config->clean = zd_sim_percent(&rng, 35);
 	config->mortal = !config->clean && zd_sim_percent(&rng, 25);
 	config->client_copies = zd_sim_percent(&rng, 20);
-	config->sums_ahead = seed / 2 % 2;                   /* no draw: all else of a seed stays as it is */
-	config->steps_ahead = config->clean && seed / 4 % 2; /* no draw either */
+	config->sums_ahead = seed / 2 % 2; /* no draw: all else of a seed stays as it is */
+	config->steps_ahead = (config->clean || config->mortal) && seed / 4 % 2; /* no draw either */
 	config->unordered = zd_sim_percent(&rng, 50);
 	config->linger = zd_sim_percent(&rng, config->mortal ? 60 : 25);
 	config->strict_by_segment = seed % 2; /* no draw: all else of a seed stays as it is */
+	config->lends = zd_sim_mix(seed, 1) % 2;
 	config->ndevices = (uint32_t)zd_sim_between(&rng, 1, config->mortal ? 2 : 4);
 	config->lane_ns = scales[zd_sim_below(&rng, ZD_ARRAY_LEN(scales))];
 	config->stream_ns = scales[zd_sim_below(&rng, ZD_ARRAY_LEN(scales))];
@@ -306,7 +307,7 @@ void zd_sim_config_print(const struct zd_sim_config *config)
 	printf("seed %llu: %s, segments of %llu bytes, slices cut from %llu, quota %llu, noise %u %%, deaths "
 	       "%u "
 	       "%%, device faults "
-	       "%u/1000%s%s%s%s%s%s%s\n",
+	       "%u/1000%s%s%s%s%s%s%s%s\n",
 	       (unsigned long long)config->seed,
 	       config->clean    ? "clean"
 	       : config->mortal ? "mortal"
@@ -317,7 +318,8 @@ void zd_sim_config_print(const struct zd_sim_config *config)
 	       config->sums_ahead ? ", sums ahead" : "", config->steps_ahead ? ", steps ahead" : "",
 	       config->unordered ? ", unordered executors" : "", config->linger ? ", processes linger" : "",
 	       config->strict_by_segment ? ", strict by segment" : "",
-	       config->regroups ? ", ranks wait for those who come in place of others" : "");
+	       config->regroups ? ", ranks wait for those who come in place of others" : "",
+	       config->lends ? ", places of targets are lent" : "");
 	for (uint32_t d = 0; d < config->ndevices; d++)
 		printf("  device %u: arena %llu, gather budget %llu, staging %llu%s\n", d,
 		       (unsigned long long)config->devices[d].arena_bytes,

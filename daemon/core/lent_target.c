@@ -57,6 +57,15 @@ static void lend(struct zd_member_reduce *mr, struct zd_part *part)
 	part->target_lent = true;
 }
 
+void zd_target_unlend(struct zd_part *part)
+{
+	struct zd_member_reduce *mr = zd_member_reduce(zd_part_member(part));
+	if (!part->target_lent)
+		return;
+	part->target_lent = false;
+	mr->nlent--;
+}
+
 /* ---- Wait ---------------------------------------------------------------------------------------------- */
 
 /* The rank's slice is stored; an all-reduced unit, and one over rails, on all ranks. */
@@ -220,8 +229,7 @@ static void give_back(struct zd_engine *e, const struct zd_request *req, struct 
 	struct zd_member_reduce *mr = zd_member_reduce(member);
 	if (!part->target_lent)
 		return;
-	part->target_lent = false;
-	mr->nlent--;
+	zd_target_unlend(part);
 	zd_dirty_group(e, member->group);
 	struct access *access = zd_calloc(1, sizeof(*access));
 	*access = (struct access){part, mr->w->target};

@@ -48,6 +48,8 @@ bool zd_step_is_taken(const struct zd_member *member);
 bool zd_reduce_has_target(const struct zd_group *group);
 /* BUSY while the rank's bound target has a place for the unit: what was reduced there is still to be read. */
 int zd_target_check_place(const struct zd_part *part, struct zd_err *err) __attribute__((warn_unused_result));
+/* The rank unregisters the unit, behind its group's failure: the target stays until it is given up. */
+void zd_target_unlend(struct zd_part *part);
 /* STATE, with the unit, while the rank is between its first backward of a window and the end of its step. */
 int zd_backward_check_closed(const struct zd_member *member, const struct zd_unit *unit, struct zd_err *err)
         __attribute__((warn_unused_result));

@@ -569,6 +569,7 @@ static int unregister_begin(struct zd_engine *e, struct zd_request *req, const s
 		return status;
 	if (part->buffer)
 		zd_buffer_drop(e, part->buffer);
+	zd_target_unlend(part);
 	part_drop(e, part);
 	return 0;
 }

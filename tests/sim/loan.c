@@ -59,7 +59,7 @@ bool zd_sim_is_abandoned(const struct zd_sim_group *model, uint64_t first)
 }
 
 bool zd_sim_sums_are_void(const struct zd_sim_world *world, const struct zd_sim_session *session,
-                         uint32_t group, uint64_t first)
+                          uint32_t group, uint64_t first)
 {
 	const struct zd_sim_group *model = &world->groups[group];
 	return session->broken || model->tainted || zd_sim_is_abandoned(model, first);
@@ -205,7 +205,8 @@ static void check_refusal(struct zd_sim_world *world, const struct zd_sim_sessio
 	bool contributed = (member->made | member->made_before) & (1u << request->unit);
 	bool any = has_gradient(model, request->unit, member->step_first,
 	                        backwards_summed(member, request->unit));
-	bool right = !world->config.clean || world->program.ops[request->op].expect; /* a deadline, a reset, ... */
+	bool right = !world->config.clean ||
+	             world->program.ops[request->op].expect; /* a deadline, a reset, ... */
 
 	if (reply->status == ZEROD_E_NOT_FOUND)
 		right = contributed && !any;
@@ -231,8 +232,8 @@ static void check_place(struct zd_sim_world *world, struct zd_sim_session *sessi
 
 	if (reply->u.reduce_wait.target_dtype != (uint32_t)group->plan.target_dtype ||
 	    at->bytes != zd_sim_shard_numel(group, request->unit) * each || at->offset < before ||
-	    (member->lent_from.segment && (member->lent_from.segment != at->segment ||
-	                                   member->lent_from.offset != at->offset - before)))
+	    (member->lent_from.segment &&
+	     (member->lent_from.segment != at->segment || member->lent_from.offset != at->offset - before)))
 		zd_sim_fail(world, "the place of %s/%s that is lent, %llu bytes at %u+%llu, is none",
 		            group->name, group->units[request->unit].name, (unsigned long long)at->bytes,
 		            at->segment, (unsigned long long)at->offset);
@@ -292,6 +293,8 @@ void zd_sim_reply_loan(struct zd_sim_world *world, struct zd_sim_session *sessio
 	handle->lending -= handle->lending > 0;
 	if (reply->status != 0 && !model->tainted)
 		check_refusal(world, session, request, reply);
+	if (reply->status == ZEROD_E_DEVICE || reply->status == ZEROD_E_NO_MEMORY) /* the window has failed */
+		zd_sim_taint(world, request->group);
 	if (reply->status != 0 || begins_step(session, request->group))
 		return;
 	if (!model->tainted && !request->noise &&
@@ -339,7 +342,10 @@ void zd_sim_loan_run(struct zd_sim_world *world, const struct zd_sim_session *se
 	uint8_t *bytes = zd_sim_memory(world, &item->at, "a place that is lent");
 	uint64_t numel = item->at.bytes / zerod_dtype_bytes(config->plan.target_dtype);
 
-	if (!garbage && session->open && !model->tainted && !zd_sim_is_abandoned(model, item->begin))
+	bool may_fail = item->nfences && world->config.device_fault_permille; /* and nobody knows yet */
+
+	if (!garbage && session->open && !model->tainted && !may_fail &&
+	    !zd_sim_is_abandoned(model, item->begin))
 		check_sum(world, session, item, bytes);
 	if (!item->value)
 		return;

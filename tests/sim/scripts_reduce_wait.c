@@ -13,14 +13,28 @@
 #define NO_SUM(ranks, unit, why, words) REFUSED(ranks, REDUCE_WAIT, unit, 0, BLOCKS, why, words)
 #define RAISE(ranks)                    ONLY(ranks, BACKWARD_ABANDON, 0, 0, 0)
 
-OPS(sums) = {BACKWARD(0), REDUCE(ALL, 0),  WAIT(ALL, 0), REDUCE(ALL, 1), BACKWARD_END,
-             WAIT(ALL, 0), WAIT_AHEAD(ALL, 1), BACKWARD(0),  REDUCE(ALL, 0), WAIT_AHEAD(ALL, 0),
-             REDUCE(ALL, 1), BACKWARD_END,   WAIT(ALL, 1), STEP};
+OPS(sums) = {BACKWARD(0),        REDUCE(ALL, 0),
+             WAIT(ALL, 0),       REDUCE(ALL, 1),
+             BACKWARD_END,       WAIT(ALL, 0),
+             WAIT_AHEAD(ALL, 1), BACKWARD(0),
+             REDUCE(ALL, 0),     WAIT_AHEAD(ALL, 0),
+             REDUCE(ALL, 1),     BACKWARD_END,
+             WAIT(ALL, 1),       STEP};
 SCRIPT(sums, sums, "sum-before-the-step", .world = 2, .nunits = 2, .stage = 3, .repeats = 3);
 
-OPS(readers) = {BACKWARD(0),  REDUCE(RANK(0), 0), SKIP(RANK(1), 0), BACKWARD_END, WAIT_AHEAD(RANK(1), 0),
-                BACKWARD(0),  REDUCE(RANK(0), 0), SKIP(RANK(1), 0), BACKWARD_END, STEP,
-                MEET,         NO_GRADIENTS,       MEET};
+OPS(readers) = {BACKWARD(0),
+                REDUCE(RANK(0), 0),
+                SKIP(RANK(1), 0),
+                BACKWARD_END,
+                WAIT_AHEAD(RANK(1), 0),
+                BACKWARD(0),
+                REDUCE(RANK(0), 0),
+                SKIP(RANK(1), 0),
+                BACKWARD_END,
+                STEP,
+                MEET,
+                NO_GRADIENTS,
+                MEET};
 SCRIPT(readers, readers, "reader-holds-the-next-sum", .world = 2, .nunits = 1, .stage = 2, .repeats = 4);
 
 OPS(refusals) = {NO_SUM(ALL, 0, STATE, "has neither reduced nor skipped unit 'u0'"),
@@ -48,8 +62,17 @@ SCRIPT(refusals, refusals, "sums-that-are-refused", .world = 2, .nunits = 2, .st
        .repeats = 2);
 
 /* tests/contract/test_windows.c: test_a_rank_raises_anywhere(); here in stage 1, before the boundary. */
-OPS(raises) = {BACKWARD(0),    BACKWARD_END,   MEET,           RAISE(RANK(1)), BACKWARD_OF(RANK(0), 1),
-               REDUCE(RANK(0), 0), BACKWARD_END_OF(RANK(0)), STEP, MEET, NO_GRADIENTS, MEET};
+OPS(raises) = {BACKWARD(0),
+               BACKWARD_END,
+               MEET,
+               RAISE(RANK(1)),
+               BACKWARD_OF(RANK(0), 1),
+               REDUCE(RANK(0), 0),
+               BACKWARD_END_OF(RANK(0)),
+               STEP,
+               MEET,
+               NO_GRADIENTS,
+               MEET};
 SCRIPT(raises, raises, "raises-before-the-boundary", .world = 2, .nunits = 1, .stage = 1, .backwards = 2,
        .repeats = 3);
 

@@ -189,7 +189,7 @@ bool zc_wait_progress(struct zerod_client *client, const struct zc_op *op, uint6
 void zc_hand_over(struct zerod_client *client);
 /* Reads what is there, unless somebody else does. */
 void zc_drain(struct zerod_client *client);
-/* With the lock. Drains if more than ZC_DRAIN_ABOVE requests are outstanding, besides those not sent yet: replies
+/* With the lock. Drains if more than ZC_DRAIN_ABOVE requests are outstanding, besides `unsent` ones: replies
  * that no thread waits for must not pile up in the daemon. */
 void zc_drain_many(struct zerod_client *client, unsigned unsent);
 /* Takes one packet, if one comes within the timeout, and says whether; with `or_writable` also returns when

@@ -141,6 +141,8 @@ def load(path: str, module: nn.Module, optimizer: Optional[torch.optim.Optimizer
     if optimizer is not None:
         state.make_state(model, optimizer)
     asked = {**state_dict(module, optimizer), **({"extra": extra} if extra else {})}
+    if optimizer is not None:
+        state.ask_for_saved(asked["optimizer"], dcp.FileSystemReader(path).read_metadata().state_dict_metadata)
     with whole.loading(model):
         dcp.load(asked, checkpoint_id=path)
     if optimizer is not None:
@@ -151,6 +153,16 @@ def load(path: str, module: nn.Module, optimizer: Optional[torch.optim.Optimizer
 def summary(module: nn.Module) -> summaries.Summary:
     """What the sharded module has done and holds; str() of it is one line."""
     return summaries.summary(model_of(module))
+
+
+def abandon(module: nn.Module) -> None:
+    """Gives up this rank's step, behind an exception outside of the model's forward and backward, as in the loss.
+
+    An exception inside of them does this itself. The other ranks get StepAbandoned from step(); this rank calls none.
+    """
+    model = model_of(module)
+    model.settle()
+    model.abandon()
 
 
 def barrier(module: nn.Module, deadline_ms: int = 0) -> None:

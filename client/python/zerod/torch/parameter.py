@@ -57,11 +57,12 @@ class ShardedParameter(nn.Parameter):
                 args[0]._zerod[0].block.model.refreeze = True
             with _local():
                 return func(*args, **kwargs)
-        if args and isinstance(args[0], ShardedParameter) and _writes(name) and name not in _IN_PLACE_LOCAL:
-            if args[0]._zerod[0].block.model.load_depth:
+        written = args[0] if args else kwargs.get("tensor")  # torch.nn.init names it
+        if isinstance(written, ShardedParameter) and _writes(name) and name not in _IN_PLACE_LOCAL:
+            if written._zerod[0].block.model.load_depth:
                 with _local():
                     return func(*args, **kwargs)
-            raise RuntimeError(f"{name} writes to a sharded parameter ({describe(args[0])}): "
+            raise RuntimeError(f"{name} writes to a sharded parameter ({describe(written)}): "
                                "use `with zerod.torch.full_parameters(model, write=True):`")
         return _unplanned(func, args, kwargs)
 

@@ -179,6 +179,13 @@ def _whole(parameter: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
     return assemble(unit, part)[member.offset:member.offset + member.numel].view(member.shape).clone()
 
 
+def ask_for_saved(asked: dict[str, Any], saved: Any) -> None:
+    """Leaves out of what optimizer_state() gave the parameters of which the checkpoint, with these keys, has nothing."""
+    for name, kept in asked["state"].items():
+        if not any(f"optimizer.state.{name}.{key}" in saved for key in kept):
+            kept.clear()
+
+
 def load_optimizer_state(model: Model, optimizer: torch.optim.Optimizer, state: dict[str, Any]) -> None:
     """Takes what optimizer_state() gave, whole tensors or FlatShards (whose values are in place already)."""
     make_state(model, optimizer)
@@ -187,7 +194,10 @@ def load_optimizer_state(model: Model, optimizer: torch.optim.Optimizer, state: 
         member = unit.members[index]
         first, last = unit.bounds(member)
         begin = first + unit.shard.offset_numel - member.offset
-        for key, value in state["state"].get(_name(parameter), {}).items():
+        saved = state["state"].get(_name(parameter), {})
+        if not saved:  # the parameter had no gradient before it was saved
+            optimizer.state.pop(parameter, None)
+        for key, value in saved.items():
             mine = optimizer.state[parameter].get(key)
             if isinstance(value, FlatShard):
                 if mine is not value.local:

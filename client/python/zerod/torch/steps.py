@@ -344,6 +344,7 @@ class Steps:
         for index, (gradient, holder, member) in enumerate(zip(gradients, unit.holders, unit.members)):
             if unit.first_flag + index in none or not unit.wants[index]:
                 member.parameter.grad = None
+                holder.data = holder.new_zeros(holder.shape)  # a program may have taken it before the step began
                 continue
             holder.data = gradient if gradient.dtype == holder.dtype else gradient.to(holder.dtype)
             member.parameter.grad = holder

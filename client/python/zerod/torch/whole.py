@@ -7,7 +7,7 @@ unit that lasts for the call, in which every rank takes part.
 from __future__ import annotations
 
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Iterator, Optional
+from typing import TYPE_CHECKING, Any, Callable, Iterator, Optional
 
 import torch
 from torch import nn
@@ -140,6 +140,24 @@ def full_parameters(model: "Model", write_back: bool = False, units: "Optional[l
             unit.fill([parameter.detach() for parameter in parameters], model.group_loads())
 
 
+def _apply_of(model: "Model", owner: nn.Module) -> Callable:
+    """What to(), half(), cpu() and the like call: only buffers change. RuntimeError where parameters would."""
+    def apply(change: Callable[[torch.Tensor], torch.Tensor], recurse: bool = True) -> nn.Module:
+        for dtype in {unit.own.dtype for unit in model.units}:
+            before = torch.empty(0, dtype=dtype, device=model.device)
+            after = change(before)
+            if (after.dtype, after.device) != (before.dtype, before.device):
+                raise RuntimeError(f"a sharded model keeps its dtype and device: {dtype} on {before.device} cannot become "
+                                   f"{after.dtype} on {after.device}. Change it before shard(), or use param_dtype")
+        for part in owner.modules() if recurse else (owner,):
+            for name, buffer in part._buffers.items():
+                if buffer is not None:
+                    part._buffers[name] = change(buffer)
+        return owner
+
+    return apply
+
+
 def install(model: "Model", module: nn.Module) -> None:
     """state_dict() gives whole parameters, and load_state_dict() takes them, of the module and of parts of it."""
     reader = _Reader()
@@ -172,6 +190,7 @@ def install(model: "Model", module: nn.Module) -> None:
         end_loading(model)
 
     for owner in module.modules():
+        owner._apply = _apply_of(model, owner)  # type: ignore[method-assign]
         owner._register_state_dict_hook(after_state_dict)
         owner._register_load_state_dict_pre_hook(before_load, with_module=True)
         owner.register_load_state_dict_post_hook(after_load)

@@ -1,0 +1,118 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""What programs do to a sharded model that they may do to a plain one."""
+from __future__ import annotations
+
+import os
+import tempfile
+import unittest
+from typing import Any
+
+import harness
+import models
+import torch
+from harness import support
+from torch import nn
+
+import zerod.torch as zt
+
+
+def setUpModule() -> None:
+    global daemon
+    daemon = support.Daemon(devices=2, arena="128M").__enter__()
+
+
+def tearDownModule() -> None:
+    daemon.__exit__()
+
+
+class Unused(models.MLP):
+    def __init__(self) -> None:
+        super().__init__()
+        self.unused = nn.Parameter(torch.ones(7))
+        self.register_buffer("scale", torch.ones(3))
+
+
+class Mistakes(unittest.TestCase):
+    def test_conversion(self) -> None:
+        """to(), float(), cpu() that change nothing are allowed; others are refused, and training goes on"""
+        def convert(module: nn.Module, *_: Any) -> None:
+            for same in (lambda: module.to("cpu"), module.float, module.layers[0].cpu):
+                same()
+            for other in (module.half, lambda: module.to(torch.float64), lambda: module.layers[0].to("meta")):
+                with self.assertRaisesRegex(RuntimeError, "a sharded model keeps its dtype and device"):
+                    other()
+
+        harness.compare(daemon.socket, 2, Unused, models.sgd, models.mlp_loss, before_step=lambda module, _: (
+            convert(module) if hasattr(module, "_zerod_model") else None))
+
+    def test_initialize(self) -> None:
+        """torch.nn.init on a sharded parameter is refused by its name"""
+        def body(rank: int) -> None:
+            module = harness.shard(models.MLP())
+            for write in (nn.init.normal_, nn.init.zeros_, lambda p: nn.init.constant_(p, 1.0)):
+                with self.assertRaisesRegex(RuntimeError, "first.weight.*full_parameters"):
+                    write(module.first.weight)
+
+        harness.ranks(daemon.socket, 2, body)
+
+    def test_unused_gradient(self) -> None:
+        """the gradient of an unused parameter, taken before the step has begun, is zero"""
+        def body(rank: int) -> Any:
+            module = harness.shard(Unused())
+            optimizer = models.sgd(module)
+            models.mlp_loss(module, rank, 0)
+            taken = [p.grad for p in module.parameters() if p.grad is not None]
+            nn.utils.clip_grad_value_(module.parameters(), 0.01)
+            most = max(float(gradient.abs().max()) for gradient in taken if gradient.numel())
+            optimizer.step()
+            return most <= 0.01, float(module.unused.sum())
+
+        self.assertEqual(harness.ranks(daemon.socket, 2, body), [(True, 7.0)] * 2)
+
+    def test_unused_state(self) -> None:
+        """a checkpoint in which a parameter has no optimizer state is read by a new optimizer, which has none either"""
+        def body(rank: int, path: str) -> Any:
+            module = harness.shard(Unused())
+            optimizer = models.adamw(module)
+            models.mlp_loss(module, rank, 0)
+            optimizer.step()
+            zt.save(path, module, optimizer)
+            full = zt.state_dict(module, optimizer, full=True)
+            seen = []
+            for read in (lambda o: zt.load(path, module, o), lambda o: zt.load_state_dict(module, full, o)):
+                again = models.adamw(module)
+                read(again)
+                seen.append([again.state.get(p, {}).keys() == optimizer.state.get(p, {}).keys()
+                             for p in module.parameters()])
+            return all(map(all, seen))
+
+        with tempfile.TemporaryDirectory() as folder:
+            path = os.path.join(folder, "saved")
+            self.assertEqual(harness.ranks(daemon.socket, 1, lambda rank: body(rank, path)), [True])
+
+    def test_loss_raises(self) -> None:
+        """abandon(): an exception in the loss, which no hook sees; the others are told, and training goes on"""
+        def body(rank: int) -> Any:
+            module = harness.shard(models.MLP())
+            optimizer = models.sgd(module)
+            told = []
+            for step in range(4):
+                optimizer.zero_grad()
+                try:
+                    output = module(models.numbers(rank, step, 6, 13))
+                    if rank == 1 and step == 1:
+                        zt.abandon(module)
+                        continue
+                    output.sum().backward()
+                    optimizer.step()
+                except zt.StepAbandoned as abandoned:
+                    told.append((step, abandoned.rank))
+            return told, harness.slices(module)
+
+        (told, _), (none, _) = harness.ranks(daemon.socket, 2, body)
+        self.assertEqual((told, none), ([(1, 1)], []))
+
+
+if __name__ == "__main__":
+    support.main()

@@ -243,7 +243,7 @@ static void give_back(struct zd_engine *e, const struct zd_request *req, struct 
 	zd_storage_use(mr->w->target);
 }
 
-/* What a rank that abandoned the window has left to this one. */
+/* Drops the target of a window that another rank has abandoned, with the last place that was lent of it. */
 static void drop_abandoned(struct zd_engine *e, const struct zd_member *member)
 {
 	struct zd_member_reduce *mr = zd_member_reduce(member);

@@ -262,7 +262,7 @@ static void check_closing(const struct zd_window *w)
 	check_window(w);
 }
 
-/* What is lent is of the target of the rank's window. */
+/* All places that are lent belong to the target of the rank's window, and their count is right. */
 static void check_lent(const struct zd_member *member)
 {
 	const struct zd_member_reduce *mr = zd_member_reduce(member);

@@ -148,7 +148,7 @@ static void be_told(struct contract_rank *rank)
 	FAILS(rank->client, zerod_backward_begin(rank->group, NULL), ZEROD_E_PEER_LOST, "rank 0");
 }
 
-/* What a commit has made is there after a death, state and weights; a death inside an update is torn, and
+/* State and weights of a commit are there after a death; a death inside an update is torn, and
  * says so, although the state's bytes are there. */
 static void test_state_is_in_the_commit(void **state)
 {

@@ -195,7 +195,7 @@ static bool has_gradient(const struct zd_sim_group *model, uint32_t unit, uint32
 	return any;
 }
 
-/* What the model knows of refusals; the group is not tainted. */
+/* The refusals that the model can predict; the group is not tainted. */
 static void check_refusal(struct zd_sim_world *world, const struct zd_sim_session *session,
                           const struct zd_sim_request *request, const struct zd_reply *reply)
 {

@@ -301,7 +301,7 @@ void zd_sim_gather_check(struct zd_sim_world *world, const struct zd_sim_item *i
 void zd_sim_target_check(struct zd_sim_world *world, const struct zd_sim_session *session,
                          const struct zd_sim_item *item);
 void zd_sim_expect_step(struct zd_sim_world *world, uint32_t group, uint32_t first, uint32_t last);
-/* What all ranks' places hold when a LOAN's rank finds its own. */
+/* The bytes that all ranks' places hold when the rank of a LOAN reads its own. */
 void zd_sim_expect_unit(const struct zd_sim_world *world, const struct zd_sim_item *item, float *expected);
 float zd_sim_gradient_value(uint64_t key, uint64_t inf_at, uint64_t index);
 void zd_sim_taint(struct zd_sim_world *world, uint32_t group);

@@ -40,7 +40,7 @@ class Kernels(TorchDispatchMode):
         return func(*args, **(kwargs or {}))
 
 
-# What a step of AdamW does to one parameter after another, where it has no foreach and no fused kernel.
+# The operations of AdamW on one parameter after another, without foreach and without a fused kernel.
 SINGLE = {"mul_", "lerp_", "addcmul_", "addcdiv_", "sqrt", "add_", "div_"}
 
 

@@ -18,7 +18,7 @@ struct scene {
 	uint64_t unit, other, end[NRANKS];
 };
 
-/* What a window's rank has asked for. */
+/* The requests of a window, by rank. */
 struct asked {
 	uint64_t step[NRANKS], step_end[NRANKS];
 };
@@ -80,6 +80,14 @@ static void window(struct scene *s, uint64_t unit, float factor, struct asked *a
 	step_all(s, asked);
 }
 
+/* Sums of a first window are held while the second one's backward runs. */
+static void open_second_window(struct scene *s, struct asked *first)
+{
+	open_scene(s, &(struct core_options){.ndevices = NRANKS, .unordered = true});
+	window(s, s->unit, 1.0f, first);
+	core_reducers_begin(&s->g, 3, true);
+}
+
 static void expect_ended(struct scene *s, const struct asked *asked)
 {
 	for (uint32_t rank = 0; rank < NRANKS; rank++) {
@@ -128,9 +136,7 @@ static void test_steps_are_taken_in_order(void **state)
 	struct scene s;
 	struct asked first, second;
 	(void)state;
-	open_scene(&s, &(struct core_options){.ndevices = NRANKS, .unordered = true});
-	window(&s, s.unit, 1.0f, &first);
-	core_reducers_begin(&s.g, 3, true);
+	open_second_window(&s, &first);
 	for (uint32_t rank = 0; rank < NRANKS; rank++) {
 		core_expect(s.core, core_skip(&s.g.team, rank, s.unit), 0);
 		s.end[rank] = ask(&s, rank, ZD_REQ_BACKWARD_END);
@@ -175,9 +181,7 @@ static void test_the_first_step_fails(void **state)
 	struct scene s;
 	struct asked first;
 	(void)state;
-	open_scene(&s, &(struct core_options){.ndevices = NRANKS, .unordered = true});
-	window(&s, s.unit, 1.0f, &first);
-	core_reducers_begin(&s.g, 3, true);
+	open_second_window(&s, &first);
 	for (uint32_t rank = 0; rank < NRANKS; rank++)
 		core_reduce(&s.g, rank, s.other, 2.0f);
 	core_fail_next(s.core, ZD_CMD_REDUCE, ZEROD_E_DEVICE, "gone");
@@ -200,9 +204,7 @@ static void test_the_next_step_tells(void **state)
 	struct scene s;
 	struct asked first;
 	(void)state;
-	open_scene(&s, &(struct core_options){.ndevices = NRANKS, .unordered = true});
-	window(&s, s.unit, 1.0f, &first);
-	core_reducers_begin(&s.g, 3, true);
+	open_second_window(&s, &first);
 	for (uint32_t rank = 0; rank < NRANKS; rank++)
 		core_expect(s.core, ask(&s, rank, ZD_REQ_BACKWARD_END), 0);
 	core_fail_next(s.core, ZD_CMD_REDUCE, ZEROD_E_DEVICE, "gone");
@@ -220,9 +222,7 @@ static void test_the_second_window_fails(void **state)
 	struct scene s;
 	struct asked first;
 	(void)state;
-	open_scene(&s, &(struct core_options){.ndevices = NRANKS, .unordered = true});
-	window(&s, s.unit, 1.0f, &first);
-	core_reducers_begin(&s.g, 3, true);
+	open_second_window(&s, &first);
 	core_reduce(&s.g, 1, s.other, 2.0f);
 	for (uint32_t rank = 0; rank < NRANKS; rank++)
 		core_expect_error(s.core, ask(&s, rank, ZD_REQ_BACKWARD_END), ZEROD_E_MISMATCH,
@@ -247,9 +247,7 @@ static void test_a_rank_dies(void **state)
 	struct asked first, second;
 	struct zd_fence fence = {0, 1};
 	(void)state;
-	open_scene(&s, &(struct core_options){.ndevices = NRANKS, .unordered = true});
-	window(&s, s.unit, 1.0f, &first);
-	core_reducers_begin(&s.g, 3, true);
+	open_second_window(&s, &first);
 	reduce_all(&s, s.other, 2.0f);
 	for (uint32_t rank = 0; rank < NRANKS; rank++)
 		second.step[rank] = ask(&s, rank, ZD_REQ_STEP_BEGIN);

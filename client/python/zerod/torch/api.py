@@ -141,10 +141,8 @@ def load(path: str, module: nn.Module, optimizer: Optional[torch.optim.Optimizer
     if optimizer is not None:
         state.make_state(model, optimizer)
     asked = {**state_dict(module, optimizer), **({"extra": extra} if extra else {})}
-    if optimizer is not None:
-        state.ask_for_saved(asked["optimizer"], dcp.FileSystemReader(path).read_metadata().state_dict_metadata)
     with whole.loading(model):
-        dcp.load(asked, checkpoint_id=path)
+        dcp.load(asked, checkpoint_id=path, planner=state.planner())
     if optimizer is not None:
         state.load_optimizer_state(model, optimizer, asked["optimizer"])
     return asked.get("extra", {})

@@ -179,11 +179,18 @@ def _whole(parameter: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
     return assemble(unit, part)[member.offset:member.offset + member.numel].view(member.shape).clone()
 
 
-def ask_for_saved(asked: dict[str, Any], saved: Any) -> None:
-    """Leaves out of what optimizer_state() gave the parameters of which the checkpoint, with these keys, has nothing."""
-    for name, kept in asked["state"].items():
-        if not any(f"optimizer.state.{name}.{key}" in saved for key in kept):
-            kept.clear()
+def planner() -> Any:
+    """For reading: asks for no optimizer state of parameters of which the checkpoint has none."""
+    from torch.distributed.checkpoint import DefaultLoadPlanner
+
+    class Planner(DefaultLoadPlanner):
+        def set_up_planner(self, state_dict: Any, metadata: Any = None, is_coordinator: bool = False) -> None:
+            for name, kept in state_dict.get("optimizer", {"state": {}})["state"].items():
+                if not any(f"optimizer.state.{name}.{key}" in metadata.state_dict_metadata for key in kept):
+                    kept.clear()
+            super().set_up_planner(state_dict, metadata, is_coordinator)
+
+    return Planner()
 
 
 def load_optimizer_state(model: Model, optimizer: torch.optim.Optimizer, state: dict[str, Any]) -> None:

@@ -135,6 +135,7 @@ BENCH_BIN := $(patsubst tests/%.c,$(BUILD)/tests/%,$(BENCH_UNIT_SRC))
 LIFETIMES_BIN := $(patsubst tests/%.c,$(BUILD)/tests/%,$(LIFETIMES_SRC))
 DOUBLE_SO := $(addprefix $(BUILD)/tests/double/,libcuda.so.1 libnvidia-ml.so.1 libcublas.so.13 libcupti.so.13 libnccl.so.2)
 SEVERAL_SO := $(BUILD)/tests/several/libcuda.so.1
+SEVERAL_DRIVER_SO := $(BUILD)/tests/several/libcuda-driver.so.1
 IT_SCRIPTS := $(wildcard tests/it/test_*.sh)
 
 .DEFAULT_GOAL := all
@@ -290,8 +291,13 @@ $(BUILD)/tests/double/libnvidia-ml.so.1: $(call obj,$(addprefix tests/double/,nv
 $(BUILD)/tests/double/libcublas.so.13: $(call obj,tests/double/libraries/cublas.c)
 $(BUILD)/tests/double/libcupti.so.13: $(call obj,tests/double/libraries/cupti.c)
 $(BUILD)/tests/double/libnccl.so.2: $(call obj,$(addprefix tests/double/libraries/,nccl.c nccl_ranks.c nccl_moves.c) daemon/base/dtype.c)
-# Before the driver, or its double: shows each GPU as several.
-$(SEVERAL_SO): $(call obj,$(SEVERAL_SRC))
+# Before the driver, or its double: shows each GPU as several. It depends on an empty library, in whose place
+# tests/gpu/several.sh puts the driver: so dlsym() finds in it all that a driver has.
+$(SEVERAL_DRIVER_SO):
+	$(Q)mkdir -p $(@D)
+	$(Q)$(CC) -shared -Wl,-soname,$(@F) -o $@ -x c /dev/null
+$(SEVERAL_SO): $(call obj,$(SEVERAL_SRC)) $(SEVERAL_DRIVER_SO)
+$(SEVERAL_SO): LDFLAGS += -Wl,--no-as-needed
 $(DOUBLE_SO) $(SEVERAL_SO):
 	$(say) LD $@
 	$(Q)mkdir -p $(@D)

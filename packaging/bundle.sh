@@ -26,7 +26,7 @@ cp "$BUILD/tests/gpu/strict" "$out/tests/gpu-strict"
 cp "$BUILD/tests/gpu/kernels" "$out/tests/gpu-kernels"
 cp "$BUILD/tests/gpu/comm" "$out/tests/gpu-comm"
 mkdir -p "$out/tests/gpu" "$out/tests/several"
-cp "$BUILD/tests/several/libcuda.so.1" "$out/tests/several/"
+cp "$BUILD"/tests/several/*.so.1 "$out/tests/several/"
 cp tests/run.sh "$out/tests/"
 cp tests/gpu/run.sh tests/gpu/bench.sh tests/gpu/examples.sh tests/gpu/shrink.sh "$out/tests/gpu/"
 for program in "$out"/bin/* "$out"/tests/*; do

@@ -21,6 +21,7 @@ from test_ahead import Ahead  # noqa: F401  (support.main() runs it)
 from test_kernels import Optimizers  # noqa: F401
 from test_memory import Memory  # noqa: F401
 from test_models import Inductor  # noqa: F401
+from torch import nn
 
 
 def setUpModule() -> None:
@@ -53,6 +54,45 @@ class Train(unittest.TestCase):
         """an MLP with slots, accumulation, stage 2"""
         compare(daemon.socket, 2, models.MLP, models.sgd, models.mlp_loss, slots=True, accumulate=2)
         compare(daemon.socket, 2, models.MLP, models.sgd, models.mlp_loss, stage=2)
+
+
+class Slow(nn.Module):
+    """A GPU behind its CPU."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.blocks = nn.ModuleList(nn.Linear(2048, 2048, bias=False) for _ in range(12))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for block in self.blocks:
+            x = block(x)
+            torch.cuda._sleep(20_000_000)
+        return x
+
+
+class Paced(unittest.TestCase):
+    def peak(self, paced: bool) -> float:
+        """How many blocks each of two ranks has at most, gathered and released."""
+        block = 2048 * 2048 * 4
+
+        def body(rank: int) -> int:
+            module = harness.shard(Slow())
+            model = module._zerod_model
+            model.pace.most = 2 * block if paced else 1 << 60
+            with torch.no_grad():
+                for _ in range(2):
+                    module(torch.ones(1, 2048))
+            torch.cuda.synchronize()
+            model.group.barrier()
+            return model.client.device(model.device_index).peak_bytes
+
+        with support.Daemon(arena="2G") as own:
+            return (max(harness.ranks(own.socket, 2, body)) / block - 12) / 2
+
+    def test_memory(self) -> None:
+        """a CPU that is ahead of its GPU has a few blocks gathered; all of them, where nothing holds it"""
+        self.assertLessEqual(self.peak(True), 6)
+        self.assertGreater(self.peak(False), 8)
 
 
 if __name__ == "__main__":

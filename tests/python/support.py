@@ -50,7 +50,7 @@ class Daemon:
     def __enter__(self) -> "Daemon":
         import zerod
 
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + 60
         while True:
             try:
                 zerod.Client(self.socket).close()

@@ -22,7 +22,9 @@ import torch  # noqa: E402
 import torch._dynamo  # noqa: E402  (imported here once, not in every process)
 import models  # noqa: E402
 import zerod.torch  # noqa: E402
+import zerod.torch.environment  # noqa: E402
 from torch import nn  # noqa: E402
+from torch.utils._pytree import tree_map_only  # noqa: E402
 
 torch.set_num_threads(1)
 if models.DEVICE != "cpu":
@@ -31,6 +33,8 @@ if models.DEVICE != "cpu":
 os.environ.setdefault("ZEROD_POISON", "1")  # released memory is filled with NaN, where the library can do that
 TIMEOUT_S = int(os.environ.get("ZEROD_TORCH_TEST_TIMEOUT", "120"))
 ARENA = "128M" if models.DEVICE == "cpu" else "1G"
+if "ZD_SEVERAL" in os.environ:  # each rank has a device of its own, where torch sees the one GPU (tests/several)
+    zerod.torch.environment.Environment.place = lambda self, rank: {"device": int(os.environ["LOCAL_RANK"])}
 _jobs = iter(range(1, 1 << 30))
 
 
@@ -50,8 +54,10 @@ def fork(body: Callable[[], Any]) -> tuple[int, int]:
     try:
         faulthandler.register(signal.SIGALRM, chain=True)  # prints where each thread is, and ends
         signal.alarm(TIMEOUT_S)
+        if models.DEVICE != "cpu":
+            torch.set_default_device(models.DEVICE)
         torch.manual_seed(0)
-        data = pickle.dumps((True, body()))
+        data = pickle.dumps((True, tree_map_only(torch.Tensor, torch.Tensor.cpu, body())))
         status = 0
     except BaseException:
         data = pickle.dumps((False, traceback.format_exc()))
@@ -95,6 +101,8 @@ def start(socket: str, world: int, body: Callable[[int], Any], job: Optional[str
         def run() -> Any:
             os.environ.update(RANK=str(rank), WORLD_SIZE=str(world), LOCAL_RANK=str(rank),
                               LOCAL_WORLD_SIZE=str(world), ZEROD_SOCKET=socket, ZEROD_JOB=job)
+            if models.DEVICE != "cpu":
+                torch.cuda.set_device(rank % torch.cuda.device_count())
             result = body(rank)
             for model in _models:
                 model.group.barrier()
@@ -211,8 +219,10 @@ def reference(make: Callable[[], nn.Module], optimize: Callable, losses: Loss, w
 
 
 def seeded(make: Callable[[], nn.Module]) -> nn.Module:
+    """The same module in every process, on the CPU."""
     torch.manual_seed(0)
-    return make()
+    with torch.device("cpu"):
+        return make()
 
 
 def cast(module: nn.Module, dtype: torch.dtype) -> None:

@@ -77,7 +77,7 @@ def dtype_of(module: nn.Module) -> torch.dtype:
 
 def numbers(rank: int, micro: int, *shape: int) -> torch.Tensor:
     """The batch of a rank's micro-batch."""
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(1000 * micro + rank)).to(DEVICE)
+    return torch.randn(*shape, generator=torch.Generator("cpu").manual_seed(1000 * micro + rank), device="cpu").to(DEVICE)
 
 
 def mlp_loss(module: nn.Module, rank: int, micro: int) -> torch.Tensor:
@@ -88,8 +88,8 @@ def mlp_loss(module: nn.Module, rank: int, micro: int) -> torch.Tensor:
 
 
 def tokens(module: nn.Module, rank: int, micro: int) -> torch.Tensor:
-    generator = torch.Generator().manual_seed(1000 * micro + rank)
-    return torch.randint(module.vocabulary, (2, module.length), generator=generator).to(DEVICE)
+    generator = torch.Generator("cpu").manual_seed(1000 * micro + rank)
+    return torch.randint(module.vocabulary, (2, module.length), generator=generator, device="cpu").to(DEVICE)
 
 
 def gpt_loss(module: nn.Module, rank: int, micro: int) -> torch.Tensor:

@@ -11,6 +11,7 @@ import sys
 import unittest
 from collections import Counter
 from typing import Any, Callable, Optional
+from unittest import mock
 
 import harness
 import models
@@ -21,6 +22,7 @@ from torch import nn
 
 import zerod.torch as zt
 from zerod import library, structs as s
+from zerod.torch.pace import Pace
 
 
 def setUpModule() -> None:
@@ -161,6 +163,48 @@ class Ahead(unittest.TestCase):
             for kind in ("reentrant", "not", "inside", "inside reentrant"):
                 with self.subTest(slots=slots, kind=kind):
                     self.check(lambda: test_autograd.checkpointed(kind), slots=slots)
+
+
+class Event:
+    """Stands for torch.cuda.Event; a GPU that is at the event waited for last, and has come no further."""
+
+    made = 0
+    waited: list[int] = []
+
+    def __init__(self, blocking: bool) -> None:
+        Event.made += 1
+
+    def record(self) -> None:
+        self.at = len(recorded)
+        recorded.append(self)
+
+    def synchronize(self) -> None:
+        Event.waited.append(self.at)
+
+
+recorded: list[Event] = []
+
+
+class Paced(unittest.TestCase):
+    def test_pace(self) -> None:
+        """the CPU waits for the oldest releases, when more than 1 GiB or two blocks wait for the GPU; events are used again"""
+        with mock.patch.object(torch.cuda, "Event", Event):
+            for largest, most in ((100, 1 << 30), (3 << 28, 3 << 29)):
+                one = most // 8
+                Event.made, Event.waited = 0, []
+                recorded.clear()
+                pace = Pace(largest)
+                for _ in range(8):
+                    pace.released(one)
+                    pace.keep()
+                self.assertEqual(Event.waited, [])
+                pace.released(2 * one)
+                pace.keep()
+                self.assertEqual(Event.waited, [0, 1])
+                for _ in range(3):
+                    pace.released(one)
+                    pace.keep()
+                self.assertEqual((Event.waited, Event.made), ([0, 1, 2, 3, 4], 9))
 
 
 if __name__ == "__main__":

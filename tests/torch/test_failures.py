@@ -217,7 +217,7 @@ class Exceptions(unittest.TestCase):
         def body(rank: int) -> None:
             module = harness.shard(models.MLP())
             optimizer = models.sgd(module)
-            scaler = torch.amp.GradScaler("cpu")
+            scaler = torch.amp.GradScaler(models.DEVICE)
             scaler.scale(module(models.numbers(rank, 0, 6, 13)).mean() * float("inf")).backward()
             scaler.step(optimizer)
             if rank == 1:
@@ -422,7 +422,7 @@ class Memory(unittest.TestCase):
 
     def test_once(self) -> None:
         """a call that fails a second time is not made again, and none where torch's allocator has nothing to return"""
-        with support.Daemon(devices=1, arena="1M") as small:
+        with support.Daemon(devices=1, arena="2M") as small:
             def body(rank: int) -> Any:
                 hog = Hog(small.socket)
                 counts = []
@@ -457,7 +457,7 @@ class Memory(unittest.TestCase):
                 output = module(torch.ones(2, 13))
             return hog.asked, output, module._zerod_model.client.device(0).gathered_bytes
 
-        expected = harness.seeded(models.MLP)(torch.ones(2, 13)).detach()
+        expected = harness.alone(lambda: harness.seeded(models.MLP).to(models.DEVICE)(torch.ones(2, 13)).detach())
         harness.same(harness.ranks(daemon.socket, 1, body), [(1, expected, 0)])
 
     def test_torch_has_none(self) -> None:
@@ -503,7 +503,7 @@ class Mistakes(unittest.TestCase):
 
     def test_no_room(self) -> None:
         """a model that does not fit, and gradients that do not: OutOfMemory with the sizes"""
-        with support.Daemon(devices=1, arena="1M") as small:
+        with support.Daemon(devices=1, arena="2M") as small:
             def body(rank: int) -> Any:
                 try:
                     zt.shard(nn.Sequential(nn.Linear(1000, 1000)))
@@ -513,9 +513,9 @@ class Mistakes(unittest.TestCase):
             self.assertRegex(harness.ranks(small.socket, 1, body)[0], "NO_MEMORY.*[0-9]")
 
             def in_backward(rank: int) -> Any:
-                module = zt.shard(nn.Sequential(nn.Linear(400, 400)))
+                module = zt.shard(nn.Sequential(nn.Linear(560, 560)))
                 try:
-                    module(torch.ones(2, 400)).sum().backward()
+                    module(torch.ones(2, 560)).sum().backward()
                 except MemoryError as error:
                     return str(error), module._zerod_model.client.device(0).gathered_bytes
 

@@ -198,7 +198,7 @@ class Gradients(unittest.TestCase):
         def body(rank: int, mesh: Any) -> Any:
             module = harness.shard(harness.seeded(Spiky), process_group=mesh)
             optimizer = models.sgd(module)
-            scaler = torch.amp.GradScaler("cpu", init_scale=1024.0, growth_interval=100)
+            scaler = torch.amp.GradScaler(models.DEVICE, init_scale=1024.0, growth_interval=100)
             scales = []
             for step in range(4):
                 optimizer.zero_grad()

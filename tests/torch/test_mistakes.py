@@ -35,9 +35,9 @@ class Unused(models.MLP):
 
 class Mistakes(unittest.TestCase):
     def test_conversion(self) -> None:
-        """to(), float(), cpu() that change nothing are allowed; others are refused, and training goes on"""
+        """to(), float(), cpu() or cuda() that change nothing are allowed; others are refused, and training goes on"""
         def convert(module: nn.Module, *_: Any) -> None:
-            for same in (lambda: module.to("cpu"), module.float, module.layers[0].cpu):
+            for same in (lambda: module.to(models.DEVICE), module.float, getattr(module.layers[0], models.DEVICE)):
                 same()
             for other in (module.half, lambda: module.to(torch.float64), lambda: module.layers[0].to("meta")):
                 with self.assertRaisesRegex(RuntimeError, "a sharded model keeps its dtype and device"):

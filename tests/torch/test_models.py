@@ -138,11 +138,11 @@ class Inductor(Compiling):
 class HuggingFace(unittest.TestCase):
     def check(self, make: Any) -> None:
         def losses(module: nn.Module, rank: int, micro: int) -> Any:
-            generator = torch.Generator().manual_seed(1000 * micro + rank)
-            batch = torch.randint(100, (2, 12), generator=generator)
+            generator = torch.Generator("cpu").manual_seed(1000 * micro + rank)
+            batch = torch.randint(100, (2, 12), generator=generator, device="cpu").to(models.DEVICE)
             loss = module(input_ids=batch, labels=batch).loss
             loss.backward()
-            return loss.detach()
+            return loss.detach().cpu()
 
         for dtype in (None, torch.bfloat16):
             compare(daemon.socket, 2, make, models.adamw, losses, steps=3, dtype=dtype)
@@ -260,10 +260,13 @@ class Memory(unittest.TestCase):
             models.gpt_loss(module.train(), rank, 0)
             return [torch.tensor(each.tolist()) for each in seen], gathered
 
-        for rank, (seen, gathered) in enumerate(harness.ranks(daemon.socket, 2, body)):
-            plain = harness.seeded(models.GPT)
+        def alone(rank: int) -> torch.Tensor:
+            plain = harness.seeded(models.GPT).to(models.DEVICE)
             with torch.no_grad():
-                expected = plain(models.tokens(plain, rank, 0))
+                return plain(models.tokens(plain, rank, 0))
+
+        for rank, (seen, gathered) in enumerate(harness.ranks(daemon.socket, 2, body)):
+            expected = harness.alone(lambda: alone(rank))
             same(seen, [expected, expected])
             self.assertEqual(gathered, 0)
 

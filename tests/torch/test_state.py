@@ -224,7 +224,7 @@ class Gradients(unittest.TestCase):
         def body(rank: int) -> Any:
             module = harness.shard(harness.seeded(models.MLP))
             optimizer = models.sgd(module)
-            scaler = torch.amp.GradScaler("cpu", init_scale=1024.0, growth_interval=100)
+            scaler = torch.amp.GradScaler(models.DEVICE, init_scale=1024.0, growth_interval=100)
             scales = []
             for step in range(4):
                 optimizer.zero_grad()

@@ -33,6 +33,7 @@ from zerod import structs as s
 from . import hooks
 from .environment import Environment
 from .layout import BlockPlan
+from .pace import Pace
 from .replicas import Replicas
 from .steps import Steps
 from .unit import Block, FlatUnit
@@ -122,6 +123,8 @@ class Model(Steps):
                 self.units.append(unit)
             block.finish()
         self.trainable = [unit for unit in self.units if unit.trainable]
+        paced = self.world > 1 and not self.environment.host
+        self.pace = Pace(max(block.nbytes for block in self.blocks)) if paced else None
         self._init_gradients()
 
     def group_loads(self) -> bool:

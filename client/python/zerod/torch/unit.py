@@ -49,6 +49,7 @@ class FlatUnit:
         self.source_dtype = plan.source_dtype
         self.trainable = plan.trainable
         self.members: list[Member] = plan.members
+        self.persistent = bool(flags & s.UnitFlags.PERSISTENT)
         self.numel = max(plan.numel, 1)
         model = block.model
         names = {member.name for member in plan.members}
@@ -262,6 +263,7 @@ class Block:
         self.module = plan.module
         self.parent = plan.parent
         self.has_blocks = False
+        self.nbytes = 0  # that a release frees
         self.units: list[FlatUnit] = []
         self.trainable: list[FlatUnit] = []
         self.places: list[tuple[dict[str, Any], str, nn.Parameter, nn.Parameter]] = []
@@ -280,6 +282,7 @@ class Block:
     def finish(self) -> None:
         """Called when all units are filled."""
         self.trainable = [unit for unit in self.units if unit.trainable]
+        self.nbytes = sum(unit.shard.padded_numel * unit.dtype.itemsize for unit in self.units if not unit.persistent)
         for unit in self.units:
             unit.shard_parameters()
             for member, leaf in zip(unit.members, unit.leaves):
@@ -315,6 +318,8 @@ class Block:
             for block in model.blocks:  # what was asked for and not needed would be in the way
                 if block.tickets is not None and block is not self and block not in ahead:
                     block.forget_ahead()
+        if model.pace is not None:
+            model.pace.keep()
         if self.tickets is None and not self.held:
             model.counts.waited += len(self.units)
         _cork(self._client)
@@ -358,6 +363,8 @@ class Block:
             status = _release(unit.handle, array, count, _DETACHED, None)
             if status:
                 raise self.model.client.error(status)
+        if self.model.pace is not None:
+            self.model.pace.released(self.nbytes)
 
     def forget_ahead(self) -> None:
         """Gives back a use that was asked for ahead and not needed."""

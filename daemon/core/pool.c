@@ -102,6 +102,18 @@ static struct zd_segment *segment_new(struct zd_engine *e, struct zd_job *job, s
 	return segment;
 }
 
+/*
+ * What a new segment for such a block has: so many of them as the usual size has room for, and no more, since
+ * blocks of a model are often of one size, and what is left behind the last would stay unused.
+ */
+static uint64_t segment_size(const struct zd_device *device, enum zd_purpose purpose, uint64_t need,
+                             uint64_t left)
+{
+	uint64_t usual = zd_min_u64(device->segment_default_bytes, left);
+
+	return purpose == ZD_PURPOSE_STRICT || need >= usual ? need : usual / need * need;
+}
+
 /* Memory comes by itself when a segment has been given back, or blocks leave quarantine. */
 static int wait_for_memory(struct zd_request *req, struct zd_device *device, uint64_t bytes, uint64_t left)
 {
@@ -130,11 +142,8 @@ int zd_pool_alloc(struct zd_engine *e, struct zd_request *req, struct zd_job *jo
 	/* A segment's start has every alignment. */
 	uint64_t need = zd_align_up(bytes, device->config.segment_align_bytes);
 	segment = find_creating(device, job, purpose, need);
-	if (!segment && need <= left) {
-		uint64_t usual = zd_min_u64(device->segment_default_bytes, left);
-		segment = segment_new(e, job, device, purpose,
-		                      purpose == ZD_PURPOSE_STRICT ? need : zd_max_u64(usual, need));
-	}
+	if (!segment && need <= left)
+		segment = segment_new(e, job, device, purpose, segment_size(device, purpose, need, left));
 	if (segment) {
 		if (req)
 			req->segment_wait = segment->id;

@@ -460,6 +460,15 @@ class Memory(unittest.TestCase):
         expected = harness.alone(lambda: harness.seeded(models.MLP).to(models.DEVICE)(torch.ones(2, 13)).detach())
         harness.same(harness.ranks(daemon.socket, 1, body), [(1, expected, 0)])
 
+    def test_loaded(self) -> None:
+        """what the daemon needed while shard() loaded the weights has gone back to the device"""
+        with support.Daemon(devices=2, arena="64M") as own:
+            def body(rank: int) -> int:
+                model = harness.shard(nn.Sequential(nn.Linear(1000, 1000)))._zerod_model
+                return model.client.trim(model.device_index)
+
+            self.assertEqual(harness.ranks(own.socket, 2, body), [0, 0])
+
     def test_torch_has_none(self) -> None:
         """what the daemon does not use goes back to the device when torch's allocator has no memory"""
         with support.Daemon(devices=1, arena="16M") as small:

@@ -401,7 +401,7 @@ static void test_gather_waits_for_memory(void **state)
 	core_expect(rig.core,
 	            core_release_tag(rig.core, rig.session, b, CORE_TAG, &(struct zd_fence){2, 1}, 1), 0);
 	uint64_t waits = gather(&rig, c); /* one of the same size would be promised the block */
-	core_expect_waits(rig.core, waits, "32768 bytes of device 0's arena (0 left)");
+	core_expect_waits(rig.core, waits, "32768 bytes of device 0's arena (16384 left)");
 	/* what is quarantined comes free without any holder's doing */
 	core_row(rig.core, ZD_TABLE_SESSIONS, rig.session, &row);
 	assert_null(strstr(row.waits[0], "every holder"));
@@ -458,6 +458,22 @@ static void test_segments_are_multiples_of_the_devices_granularity(void **state)
 	assert_int_equal(sizes.bytes, 3 * align);
 	core_expect(rig.core, gather(&rig, small), ZEROD_E_NO_MEMORY);
 	core_expect(rig.core, gather(&rig, large), ZEROD_E_NO_MEMORY);
+	core_end(rig.core);
+}
+
+/* A segment has room for whole blocks of the size of its first: for four of 24 KiB of the usual 100, and for a larger one. */
+static void test_segments_are_multiples_of_their_first_block(void **state)
+{
+	struct rig rig;
+	(void)state;
+	start(&rig, &(struct core_options){
+	                    .ndevices = 1, .arena_bytes = 2000 * CORE_KIB, .segment_bytes = 100 * CORE_KIB});
+	struct segment_sizes sizes = {.core = rig.core};
+	core_team_unit(&rig.team, "w", 24 * CORE_KIB);
+	core_team_unit(&rig.team, "larger", 120 * CORE_KIB);
+	look_at_segments(&sizes, CORE_KIB);
+	assert_int_equal(sizes.count, 2);
+	assert_int_equal(sizes.bytes, (96 + 120) * CORE_KIB);
 	core_end(rig.core);
 }
 
@@ -537,6 +553,7 @@ int main(void)
 	        cmocka_unit_test(test_gather_waits_for_memory),
 	        cmocka_unit_test(test_rest_of_an_arena_that_is_no_page),
 	        cmocka_unit_test(test_segments_are_multiples_of_the_devices_granularity),
+	        cmocka_unit_test(test_segments_are_multiples_of_their_first_block),
 	        cmocka_unit_test(test_slot_waits_for_memory),
 	        cmocka_unit_test(test_quota_counts_all_of_a_uid),
 	};

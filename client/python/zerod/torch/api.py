@@ -58,6 +58,7 @@ def shard(module: nn.Module, policy: Policy = None, param_dtype: Optional[torch.
     model = Model(module, plans, env, group, settings, replicas)
     object.__setattr__(module, "_zerod_model", model)
     whole.install(model, module)
+    env.trim(rank)
     return module
 
 

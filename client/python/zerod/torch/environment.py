@@ -102,8 +102,12 @@ class Environment:
 
     def torch_has_no_memory(self, *_: int) -> None:
         """Torch calls it when an allocation fails, and then raises: the next one finds what the daemon did not use."""
+        self.trim(0)
+
+    def trim(self, rank: int) -> None:
+        """Has the daemon return what it does not use of this rank's device, as it can in 5 s."""
         with suppress(zerod.ZerodError):
-            self.client.trim(self.device_index(0), deadline_ms=5000)
+            self.client.trim(self.device_index(rank), deadline_ms=5000)
 
     def return_unused(self) -> bool:
         """Has torch's allocator return what it does not use to the device; False where that is nothing."""

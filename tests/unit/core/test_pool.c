@@ -461,7 +461,7 @@ static void test_segments_are_multiples_of_the_devices_granularity(void **state)
 	core_end(rig.core);
 }
 
-/* A segment has room for whole blocks of the size of its first: for four of 24 KiB of the usual 100, and for a larger one. */
+/* A segment has room for whole blocks of its first one's size: for four of 24 KiB, or for a larger one. */
 static void test_segments_are_multiples_of_their_first_block(void **state)
 {
 	struct rig rig;

@@ -57,19 +57,22 @@ LDFLAGS   += -Wl,--disable-new-dtags,-rpath,'$$ORIGIN/../lib'
 endif
 
 WARN := -Wall -Wextra -Wshadow -Wstrict-prototypes -Wmissing-prototypes -Wundef -Wvla -Wwrite-strings $(WERROR)
-CPPFLAGS += -D_GNU_SOURCE -Iinclude -I. -Idaemon -I$(BUILD)/gen -DZEROD_VERSION_TEXT='"$(VERSION)"' $(PKG_CFLAGS)
+CPPFLAGS += -D_GNU_SOURCE -Iinclude -I. -Icommon -I$(BUILD)/gen -DZEROD_VERSION_TEXT='"$(VERSION)"' $(PKG_CFLAGS)
 CFLAGS   += -std=gnu11 $(OPT) -g -fPIC -fvisibility=hidden -pthread $(WARN) $(SANFLAGS)
 LDFLAGS  += -pthread $(SANFLAGS) -Wl,--as-needed
 LDLIBS   += -lm
 
+# What is below the daemon, and the client, cannot include its headers.
+$(BUILD)/obj/daemon/%.o $(BUILD)/obj/tests/%.o: CPPFLAGS += -Idaemon
+
 obj = $(patsubst %.c,$(BUILD)/obj/%.o,$(1))
 
 # ---- Layers: each archive may use those named after it on a link line, never the other way round --------------
-BASE_SRC    := $(wildcard daemon/base/*.c)
+BASE_SRC    := $(wildcard common/base/*.c)
 PROTO_SRC   := $(wildcard proto/*.c)
 CORE_SRC    := $(wildcard daemon/core/*.c)
 BACKEND_SRC := $(wildcard daemon/backend/*.c)
-DRIVER_SRC  := $(wildcard daemon/driver/*.c)
+DRIVER_SRC  := $(wildcard common/driver/*.c)
 IO_SRC      := $(wildcard daemon/io/*.c)
 API_SRC     := $(wildcard daemon/api/*.c)
 DAEMON_SRC  := $(wildcard daemon/*.c)
@@ -290,7 +293,7 @@ $(BUILD)/tests/double/libcuda.so.1: $(call obj,$(filter-out tests/double/nvml.c,
 $(BUILD)/tests/double/libnvidia-ml.so.1: $(call obj,$(addprefix tests/double/,nvml.c listing.c config.c))
 $(BUILD)/tests/double/libcublas.so.13: $(call obj,tests/double/libraries/cublas.c)
 $(BUILD)/tests/double/libcupti.so.13: $(call obj,tests/double/libraries/cupti.c)
-$(BUILD)/tests/double/libnccl.so.2: $(call obj,$(addprefix tests/double/libraries/,nccl.c nccl_ranks.c nccl_moves.c) daemon/base/dtype.c)
+$(BUILD)/tests/double/libnccl.so.2: $(call obj,$(addprefix tests/double/libraries/,nccl.c nccl_ranks.c nccl_moves.c) common/base/dtype.c)
 # Before the driver, or its double: shows each GPU as several. It depends on an empty library, in whose place
 # tests/gpu/several.sh puts the driver: so dlsym() finds in it all that a driver has.
 $(SEVERAL_DRIVER_SO):

@@ -13,10 +13,10 @@ deny() {
 }
 
 deny include '"' 'includes nothing of the project'
-deny daemon/base '"(daemon/)?(core|driver|backend|io|api)/|"(proto|client)/' 'is the lowest layer'
-deny daemon/driver '"(daemon/)?(core|backend|io|api)/|"(proto|client)/' 'knows only base'
-deny proto '"(daemon/)?(core|driver|backend|io|api)/|"client/' 'knows only base'
-deny daemon/core '"(daemon/)?(driver|backend|io|api)/|"client/|"proto/(zerod\.pb|frame)' 'knows only base and the limits'
+deny common/base '"(common/)?driver/|"(daemon/)?(core|backend|io|api)/|"(proto|client)/' 'is the lowest layer'
+deny common/driver '"(daemon/)?(core|backend|io|api)/|"(proto|client)/' 'knows only base'
+deny proto '"(common/)?driver/|"(daemon/)?(core|backend|io|api)/|"client/' 'knows only base'
+deny daemon/core '"(common/)?driver/|"(daemon/)?(backend|io|api)/|"client/|"proto/(zerod\.pb|frame)' 'knows only base and the limits'
 # <sys/queue.h> is lists and nothing else.
 deny daemon/core '<(uv|time|pthread|threads|unistd|fcntl|poll|signal|syslog)\.h|<(sys/[^q]|linux/|systemd/|protobuf-c/)' 'is pure'
 deny daemon/backend '"(daemon/)?(io|api)/|"client/' 'knows only core, driver and base'
@@ -24,13 +24,13 @@ deny daemon/io '"(daemon/)?api/|"client/|"(daemon/)?(config|service)\.h' 'knows 
 deny daemon/api '"client/|"(daemon/)?(config|service)\.h' 'is below the daemon itself'
 deny client '"(daemon/)?(core|backend|io|api)/' 'knows only include, proto, driver and base'
 # A path that climbs would go round all of the above.
-for folder in include proto daemon client; do
+for folder in include common proto daemon client; do
 	deny $folder '"([^"]*/)?\.\./' 'names headers from the root'
 done
 
 # Who may know of the driver; nobody needs its headers.
-if grep -rnE 'include *([<"](cuda|nccl|nvml)[a-z_]*\.h|"(daemon/)?driver/)' --include='*.[ch]' daemon client 2>/dev/null |
-	grep -vE '^(daemon/driver/[a-z_]*\.[ch]:[0-9]+:#include "driver/|(daemon/backend|client|client/zerobench)/cuda_)'; then
+if grep -rnE 'include *([<"](cuda|nccl|nvml)[a-z_]*\.h|"(common/)?driver/)' --include='*.[ch]' common daemon client 2>/dev/null |
+	grep -vE '^(common/driver/[a-z_]*\.[ch]:[0-9]+:#include "driver/|(daemon/backend|client|client/zerobench)/cuda_)'; then
 	echo 'layers: only files named cuda_* of backend and client name the driver, and none its headers' >&2
 	bad=1
 fi

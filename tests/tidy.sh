@@ -1,7 +1,7 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
 # tests/tidy.sh GEN FILE: clang-tidy on one file, with the configuration in .clang-tidy; says nothing when it is clean.
-out=$(clang-tidy --quiet "$2" -- -std=gnu11 -D_GNU_SOURCE -Iinclude -I. -Idaemon -I"$1" \
+out=$(clang-tidy --quiet "$2" -- -std=gnu11 -D_GNU_SOURCE -Iinclude -I. -Icommon -Idaemon -I"$1" \
 	-DZEROD_VERSION_TEXT='"tidy"' 2>/dev/null)
 status=$?
 [ -n "$out" ] && printf '%s\n' "$out"

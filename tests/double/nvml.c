@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * nvml.c - the double of NVML, as far as daemon/driver/nvml.c uses it: a libnvidia-ml.so.1.
+ * nvml.c - the double of NVML, as far as common/driver/nvml.c uses it: a libnvidia-ml.so.1.
  *
  * It shows all GPUs of the node, whatever CUDA_VISIBLE_DEVICES says. Processes are listed by the files in
  * ZD_DOUBLE_DIR (listed.c). A file xid-INDEX there, with a number in it, is an Xid that the GPU reports once;

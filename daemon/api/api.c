@@ -12,7 +12,6 @@
 
 #include "api/dispatch.h"
 #include "api/session.h"
-#include "api/work.h"
 #include "base/err.h"
 #include "base/mem.h"
 #include "io/loop.h"
@@ -45,26 +44,6 @@ static void on_segment_retire(void *arg, uint64_t id, uint32_t segment)
 	zd_api_session_retire(session, segment);
 }
 
-static bool on_reduce(void *arg, const struct zd_command *command)
-{
-	return zd_works_reduce(arg, command);
-}
-
-static bool on_sums_ahead(void *arg, uint64_t session)
-{
-	return zd_works_are_ahead(arg, session);
-}
-
-static bool on_is_summing(void *arg, uint64_t session)
-{
-	return zd_works_is_summing(arg, session);
-}
-
-static void on_completed(void *arg, struct zd_completion *completion)
-{
-	zd_works_completed(arg, completion);
-}
-
 static void on_settled(void *arg)
 {
 	struct zd_api *api = arg;
@@ -76,17 +55,15 @@ static const struct zd_bridge_ops bridge_ops = {
         .reply = on_reply,
         .session_killed = on_session_killed,
         .segment_retire = on_segment_retire,
-        .reduce = on_reduce,
-        .sums_ahead = on_sums_ahead,
-        .is_summing = on_is_summing,
-        .completed = on_completed,
         .settled = on_settled,
 };
 
 /* From the connections. */
 static void on_flushed(void *arg)
 {
-	zd_works_flush(arg);
+	struct zd_api *api = arg;
+
+	zd_workers_flush(&api->bridge.workers);
 }
 
 /* ---- Life ---------------------------------------------------------------------------------------------- */
@@ -98,7 +75,6 @@ int zd_api_open(struct zd_api *api, struct zd_loop *loop, const struct zd_bridge
 	zd_conns_init(&api->conns, loop);
 	api->conns.flushed = on_flushed;
 	api->conns.flushed_arg = api;
-	TAILQ_INIT(&api->to_send);
 	zd_arena_init(&api->requests, REQUESTS_BYTES);
 	zd_arena_init(&api->replies, REPLIES_BYTES);
 	return zd_bridge_open(&api->bridge, loop, config, &bridge_ops, api, err);
@@ -117,7 +93,6 @@ void zd_api_close(struct zd_api *api)
 void zd_api_deinit(struct zd_api *api)
 {
 	zd_conns_deinit(&api->conns);
-	zd_works_free(api);
 	zd_bridge_deinit(&api->bridge);
 	zd_arena_deinit(&api->requests);
 	zd_arena_deinit(&api->replies);

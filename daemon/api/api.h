@@ -17,8 +17,6 @@
 
 struct zd_api_session;
 struct zd_err;
-struct zd_work;
-struct zd_works;
 struct zd_loop;
 
 /* What a reload may change. */
@@ -38,8 +36,6 @@ struct zd_api {
 	struct zd_api_session *recent;   /* the one that was looked up last; NULL: none */
 	struct zd_arena requests;        /* of the packet that is being handled */
 	struct zd_arena replies;         /* of the reply that is being made */
-	struct zd_work *works;           /* uthash by op: of all sessions, and of those that have ended */
-	TAILQ_HEAD(, zd_works) to_send;  /* sessions with something for their work channel */
 	uint64_t started_ns;
 	uint64_t told_full_ns; /* when the log last heard of max_sessions; 0: not yet */
 	bool draining;

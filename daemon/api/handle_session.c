@@ -11,7 +11,6 @@
 #include "api/api.h"
 #include "api/handlers.h"
 #include "api/session.h"
-#include "api/work.h"
 #include "base/err.h"
 #include "base/log.h"
 #include "base/text.h"
@@ -59,15 +58,23 @@ static bool has_feature(const Zd__Hello *hello, const char *feature)
 
 /* A session without a channel has its sums made by the backend, and unmaps segments in its next call: a
  * channel that could not be made is no reason to refuse it. */
-static bool open_works(struct zd_api_session *session, const Zd__Hello *hello, struct zd_attachment *ends)
+static bool open_worker(struct zd_api_session *session, const Zd__Hello *hello, struct zd_attachment *ends)
 {
 	bool sums = session->api->bridge.ops->owners_sum;
-	bool ahead = sums && has_feature(hello, ZD_FEATURE_WORK_AHEAD);
+	struct zd_worker_session above = {
+	        .conns = &session->api->conns,
+	        .conn = session->conn,
+	        .sums = sums,
+	        .ahead = sums && has_feature(hello, ZD_FEATURE_WORK_AHEAD),
+	        .announce = zd_api_session_announce,
+	        .arg = session,
+	};
 	struct zd_err err;
 
 	if (!has_feature(hello, ZD_FEATURE_WORK))
 		return false;
-	if (zd_works_open(session, sums, ahead, &ends[0].fd, &ends[1].fd, &err) == 0)
+	if (zd_worker_open(&session->api->bridge.workers, session->id, &above, &session->worker, &ends[0].fd,
+	                   &ends[1].fd, &err) == 0)
 		return true;
 	zd_log(ZD_LOG_WARNING, "no work channel for a session: %s", err.text);
 	return false;
@@ -91,9 +98,9 @@ static size_t list_features(const struct zd_api_session *session, char *features
 {
 	size_t count = 0;
 
-	if (session->works)
+	if (session->worker)
 		features[count++] = (char *)ZD_FEATURE_WORK;
-	if (zd_works_are_ahead(session->api, session->id))
+	if (zd_workers_sum_ahead(&session->api->bridge.workers, session->id))
 		features[count++] = (char *)ZD_FEATURE_WORK_AHEAD;
 	if (session->rings)
 		features[count++] = (char *)ZD_FEATURE_RINGS;
@@ -118,7 +125,7 @@ int zd_answer_hello(struct zd_api_session *session, const Zd__Request *request, 
 		                          &attachments[1].fd, err);
 	if (rc)
 		return rc;
-	if (open_works(session, request->hello, &attachments[count]))
+	if (open_worker(session, request->hello, &attachments[count]))
 		count += 2;
 	if (open_rings(session, request->hello, &attachments[count]))
 		count++;

@@ -19,7 +19,6 @@
 
 #include "api/api.h"
 #include "api/dispatch.h"
-#include "api/work.h"
 #include "backend/memfd.h"
 #include "base/err.h"
 #include "base/log.h"
@@ -80,7 +79,8 @@ static void leave_engine(struct zd_api_session *session)
 	if (session->state == ZD_API_SESSION_OPEN)
 		zd_engine_session_close(api->bridge.engine, session->id);
 	(void)zd_bridge_tick(&api->bridge);
-	zd_works_close(session);
+	zd_worker_close(session->worker);
+	session->worker = NULL;
 	/* After the engine, whose last commands may name the session. */
 	api->bridge.ops->session_close(api->bridge.backend, session->id, session->orderly);
 	zd_bridge_settle(&api->bridge);
@@ -196,8 +196,8 @@ int zd_api_session_open_rings(struct zd_api_session *session, int *rings_fd, str
 		return rc;
 	session->rings = map;
 	zd_conn_use_rings(session->conn, &session->rings->requests, &session->rings->replies);
-	if (session->works)
-		zd_works_use_rings(session->works, &session->rings->works, &session->rings->answers);
+	if (session->worker)
+		zd_worker_use_rings(session->worker, &session->rings->works, &session->rings->answers);
 	return 0;
 }
 
@@ -283,7 +283,8 @@ void zd_api_session_retire(struct zd_api_session *session, uint32_t segment)
 	memmove(session->given + index, session->given + index + 1,
 	        (session->ngiven - index) * sizeof(*session->given));
 	zd_conn_retire(session->conn, segment);
-	zd_works_note_retired(session);
+	if (session->worker)
+		zd_worker_note_retired(session->worker);
 }
 
 /* A descriptor of its own, since the packet may wait until after the segment's end. */
@@ -333,4 +334,18 @@ int zd_api_session_attach(struct zd_api_session *session, const uint32_t *segmen
 	}
 	*nattachments = n;
 	return 0;
+}
+
+int zd_api_session_announce(void *arg, uint32_t segment)
+{
+	struct zd_api_session *session = arg;
+	struct zd_attachment attachment;
+	Zd__Segment announced;
+	unsigned nattachments = 0;
+	struct zd_err err;
+	int rc = zd_api_session_attach(session, &segment, 1, &announced, &attachment, &nattachments, &err);
+
+	if (rc == 0 && nattachments > 0)
+		zd_conn_announce(session->conn, &attachment);
+	return rc;
 }

@@ -15,7 +15,7 @@
 struct zd_api;
 struct zd_err;
 struct zd_rings;
-struct zd_works;
+struct zd_worker;
 
 enum zd_api_session_state {
 	ZD_API_SESSION_NEW,    /* connected; nothing but a hello is taken */
@@ -30,9 +30,9 @@ struct zd_api_session {
 	uint8_t state;
 	uint64_t id; /* the engine's; 0 while NEW */
 	bool admin;
-	bool orderly;           /* has said goodbye */
-	struct zd_works *works; /* its channel (work.h); NULL: it takes none */
-	struct zd_rings *rings; /* NULL: all goes by the sockets */
+	bool orderly;             /* has said goodbye */
+	struct zd_worker *worker; /* NULL: its client takes no work */
+	struct zd_rings *rings;   /* NULL: all goes by the sockets */
 	/* Segments whose descriptors the client has been sent, ascending. */
 	uint32_t *given;
 	size_t ngiven, given_room;
@@ -68,6 +68,8 @@ void zd_api_session_fail(struct zd_api_session *session, uint64_t request, const
 int zd_api_session_attach(struct zd_api_session *session, const uint32_t *segments, unsigned count,
                           Zd__Segment *announced, struct zd_attachment *attachments, unsigned *nattachments,
                           struct zd_err *err) __attribute__((warn_unused_result));
+/* Announces one segment, unless the client has it. `arg` is the session. */
+int zd_api_session_announce(void *arg, uint32_t segment);
 /* Tells the client to unmap a segment that it was given; no reply names it any more. */
 void zd_api_session_retire(struct zd_api_session *session, uint32_t segment);
 

@@ -2,7 +2,7 @@
 /*
  * bridge.h - joins the engine to a backend and to the loop.
  *
- * The engine's commands go to the backend; what executors complete comes back through a queue to the loop's
+ * The engine's commands go to the backend, or to a worker (worker.h); what executors complete comes back through a queue to the loop's
  * thread and into the engine; deadlines are the loop's timer. Replies and ends of sessions go to the layer
  * above.
  */
@@ -19,23 +19,16 @@
 #include "backend/backend.h"
 #include "core/engine.h"
 #include "io/loop.h"
+#include "io/worker.h"
 #include "io/timer.h"
 
 struct zd_err;
 
-/* Calls of the layer above. All but `completed` and `settled` come out of the engine and must not go back
- * into it. */
+/* Events for the layer above. All but `settled` come out of the engine, and must not call it. */
 struct zd_bridge_ops {
 	void (*reply)(void *arg, const struct zd_reply *reply);
 	void (*session_killed)(void *arg, uint64_t session, const char *why);
 	void (*segment_retire)(void *arg, uint64_t session, uint32_t segment);
-	/* May the target's rank's process be asked for the sum, instead of the backend: then it has been, and
-	 * who said so sees to it that a command with the same op completes. */
-	bool (*reduce)(void *arg, const struct zd_command *command);
-	bool (*sums_ahead)(void *arg, uint64_t session);
-	bool (*is_summing)(void *arg, uint64_t session);
-	/* A command with an op has ended; the engine is told next. What it has come to may be filled in. */
-	void (*completed)(void *arg, struct zd_completion *completion);
 	/* The bridge has given events to the engine by itself, and is through. */
 	void (*settled)(void *arg);
 };
@@ -63,6 +56,7 @@ struct zd_bridge {
 	const struct zd_backend_ops *ops;
 	struct zd_backend *backend;
 	struct zd_engine *engine;
+	struct zd_workers workers; /* which make sums instead of the backend */
 	const struct zd_bridge_ops *above;
 	void *arg;
 	struct zd_timer timer;

@@ -1,0 +1,575 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * worker.c - sums of client processes: sent, answered, watched, ended.
+ *
+ * A sum has the id of the engine's operation. It is QUEUED until its worker has a free slot of the result page
+ * and its channel has room; SENT until the client answers; then LAUNCHED until a WATCH for the client's fence
+ * completes. What must hold:
+ *   - segments that a sum names are announced on the session's connection, and the connection is flushed,
+ *     before the sum is sent;
+ *   - a slot belongs to one sum from when the sum is sent until its result has been read;
+ *   - a sum that a client may have begun ends only when its fence has passed, when the client says that
+ *     nothing of it runs any more, or when the client's process can use no device any more.
+ *
+ * The bridge offers commands to the workers, and the workers give commands to the bridge: WATCHes, and sums that a
+ * client could not begin.
+ */
+#include "io/worker.h"
+
+#include <inttypes.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/queue.h>
+#include <unistd.h>
+#include <uthash.h>
+
+#include "backend/memfd.h"
+#include "base/err.h"
+#include "base/mem.h"
+#include "base/sm.h"
+#include "io/bridge.h"
+#include "io/channel.h"
+#include "io/conn.h"
+#include "proto/envelope.h"
+#include "proto/work.h"
+
+#define MESSAGE_BYTES 8192u /* unpacked answers, and lists of a sum; larger ones spill */
+
+enum sum_state { QUEUED, SENT, LAUNCHED };
+static const char *const state_names[] = {"QUEUED", "SENT", "LAUNCHED"};
+static const uint32_t state_moves[] = {
+        [QUEUED] = ZD_SM_TO(SENT),
+        [SENT] = ZD_SM_TO(LAUNCHED),
+        [LAUNCHED] = 0,
+};
+static const struct zd_sm sum_sm = {
+        .name = "sum", .nstates = 3, .state_names = state_names, .allowed = state_moves};
+
+struct zd_worker_sum {
+	uint64_t op; /* the engine's */
+	struct zd_workers *workers;
+	struct zd_worker *worker; /* NULL: the session has ended */
+	uint8_t state;
+	uint32_t slot;                   /* from SENT on */
+	struct zd_command command;       /* the REDUCE; its inputs and fences are owned */
+	TAILQ_ENTRY(zd_worker_sum) link; /* of worker->sums */
+	UT_hash_handle hh;               /* of workers->sums */
+};
+
+struct zd_worker {
+	struct zd_workers *workers;
+	uint64_t session;
+	struct zd_worker_session above;
+	struct zd_channel *channel;
+	const struct zd_work_page *page;
+	uint64_t free_slots;              /* a bit each */
+	TAILQ_HEAD(, zd_worker_sum) sums; /* in the order of the engine's commands */
+	uint64_t nretired, ntold; /* segments named, and how many of them the client was told to look for */
+	bool to_send;             /* in workers->to_send */
+	TAILQ_ENTRY(zd_worker) dirty; /* of that */
+	UT_hash_handle hh;            /* of workers->all */
+};
+_Static_assert(ZD_WORK_SLOTS == 64, "free_slots has a bit for each");
+
+/* ---- Sums ---------------------------------------------------------------------------------------------- */
+
+static void mark_to_send(struct zd_worker *worker)
+{
+	if (worker->to_send)
+		return;
+	worker->to_send = true;
+	TAILQ_INSERT_TAIL(&worker->workers->to_send, worker, dirty);
+}
+
+static struct zd_fence *copy_fences(const struct zd_reduce_desc *desc)
+{
+	struct zd_fence *fences = NULL;
+
+	if (desc->nfences > 0) {
+		fences = zd_calloc(desc->nfences, sizeof(*fences));
+		memcpy(fences, desc->fences, desc->nfences * sizeof(*fences));
+	}
+	return fences;
+}
+
+static struct zd_worker_sum *sum_new(struct zd_worker *worker, const struct zd_command *command)
+{
+	const struct zd_reduce_desc *desc = &command->u.reduce;
+	struct zd_worker_sum *sum = zd_calloc(1, sizeof(*sum));
+	struct zd_location *inputs = zd_calloc(desc->ninputs ? desc->ninputs : 1, sizeof(*inputs));
+
+	sum->op = command->op;
+	sum->workers = worker->workers;
+	sum->worker = worker;
+	sum->state = QUEUED;
+	sum->command = *command;
+	memcpy(inputs, desc->inputs, desc->ninputs * sizeof(*inputs));
+	sum->command.u.reduce.inputs = inputs;
+	sum->command.u.reduce.fences = copy_fences(desc);
+	TAILQ_INSERT_TAIL(&worker->sums, sum, link);
+	HASH_ADD(hh, worker->workers->sums, op, sizeof(sum->op), sum);
+	return sum;
+}
+
+/* Its slot may be the next one's. */
+static void leave_session(struct zd_worker_sum *sum)
+{
+	struct zd_worker *worker = sum->worker;
+
+	if (!worker)
+		return;
+	TAILQ_REMOVE(&worker->sums, sum, link);
+	if (sum->state != QUEUED)
+		worker->free_slots |= 1ull << sum->slot;
+	sum->worker = NULL;
+	mark_to_send(worker);
+}
+
+static void sum_free(struct zd_worker_sum *sum)
+{
+	free((void *)sum->command.u.reduce.inputs);
+	free((void *)sum->command.u.reduce.fences);
+	free(sum);
+}
+
+static void sum_end(struct zd_worker_sum *sum)
+{
+	leave_session(sum);
+	HASH_DEL(sum->workers->sums, sum);
+	sum_free(sum);
+}
+
+/* From outside the engine. */
+static void fail(struct zd_worker_sum *sum, const struct zd_err *why)
+{
+	struct zd_engine *engine = sum->workers->bridge->engine;
+	uint64_t op = sum->op;
+
+	sum_end(sum);
+	zd_engine_op_done(engine, op, why->status, why->text, NULL);
+}
+
+/* ---- From the engine ----------------------------------------------------------------------------------- */
+
+static struct zd_worker *find(const struct zd_workers *workers, uint64_t session)
+{
+	struct zd_worker *worker;
+
+	HASH_FIND(hh, workers->all, &session, sizeof(session), worker);
+	return worker;
+}
+
+/* The client is sent what it has not been sent yet of these segments. */
+static int announce(const struct zd_worker *worker, const struct zd_reduce_desc *desc)
+{
+	int rc = 0;
+
+	for (uint32_t i = 0; rc == 0 && i <= desc->ninputs; i++) {
+		const struct zd_location *place = i < desc->ninputs ? &desc->inputs[i] : &desc->target;
+
+		rc = worker->above.announce(worker->above.arg, place->segment);
+	}
+	return rc;
+}
+
+bool zd_workers_submit(struct zd_workers *workers, const struct zd_command *command)
+{
+	struct zd_worker *worker;
+
+	if (command->kind != ZD_CMD_REDUCE)
+		return false;
+	worker = find(workers, command->u.reduce.session);
+	if (!worker || !worker->above.sums || !zd_conn_is_open(worker->above.conn))
+		return false;
+	if (announce(worker, &command->u.reduce))
+		return false; /* the backend needs no descriptors */
+	(void)sum_new(worker, command);
+	mark_to_send(worker);
+	return true;
+}
+
+bool zd_workers_sum_ahead(const struct zd_workers *workers, uint64_t session)
+{
+	const struct zd_worker *worker = find(workers, session);
+
+	return worker && worker->above.ahead;
+}
+
+bool zd_workers_are_summing(const struct zd_workers *workers, uint64_t session)
+{
+	const struct zd_worker *worker = find(workers, session);
+
+	return worker && !TAILQ_EMPTY(&worker->sums);
+}
+
+void zd_worker_note_retired(struct zd_worker *worker)
+{
+	worker->nretired++;
+	mark_to_send(worker);
+}
+
+/* ---- To the client ------------------------------------------------------------------------------------- */
+
+static void put_inputs(Zd__Sum *message, const struct zd_reduce_desc *from, struct zd_arena *arena)
+{
+	message->n_input_segments = message->n_input_offsets = from->ninputs;
+	message->input_segments = zd_arena_alloc(arena, from->ninputs * sizeof(*message->input_segments));
+	message->input_offsets = zd_arena_alloc(arena, from->ninputs * sizeof(*message->input_offsets));
+	for (uint32_t i = 0; i < from->ninputs; i++) {
+		message->input_segments[i] = from->inputs[i].segment;
+		message->input_offsets[i] = from->inputs[i].offset;
+	}
+}
+
+static void put_fences(Zd__Sum *message, const struct zd_reduce_desc *from, struct zd_arena *arena)
+{
+	message->n_fence_timelines = message->n_fence_values = from->nfences;
+	message->fence_timelines = zd_arena_alloc(arena, from->nfences * sizeof(*message->fence_timelines));
+	message->fence_values = zd_arena_alloc(arena, from->nfences * sizeof(*message->fence_values));
+	for (uint32_t i = 0; i < from->nfences; i++) {
+		message->fence_timelines[i] = from->fences[i].timeline;
+		message->fence_values[i] = from->fences[i].value;
+	}
+}
+
+/* Its lists are in the arena. */
+static Zd__Sum sum_message(const struct zd_reduce_desc *from, uint32_t slot, struct zd_arena *arena)
+{
+	Zd__Sum message = ZD__SUM__INIT;
+
+	message.input_dtype = from->input_dtype;
+	message.target_dtype = from->target_dtype;
+	message.numel = from->numel;
+	message.target_segment = from->target.segment;
+	message.target_offset = from->target.offset;
+	message.prescale = from->prescale;
+	message.postscale = from->postscale;
+	message.overwrite = from->overwrite;
+	message.slot = slot;
+	put_inputs(&message, from, arena);
+	put_fences(&message, from, arena);
+	return message;
+}
+
+/* How many bytes it takes of the room, of which there is enough for ZD_MAX_WORLD inputs of at most 15 bytes,
+ * and as many fences. */
+static size_t pack_sum(const struct zd_worker_sum *sum, uint32_t slot, struct zd_arena *arena, uint8_t *room,
+                       size_t room_bytes)
+{
+	Zd__Sum body = sum_message(&sum->command.u.reduce, slot, arena);
+	Zd__Work message = ZD__WORK__INIT;
+	struct zd_envelope envelope;
+
+	message.id = sum->op;
+	message.body_case = ZD__WORK__BODY_SUM;
+	message.sum = &body;
+	envelope = zd_envelope_work(&message);
+	zd_assert(envelope.bytes <= room_bytes);
+	zd_envelope_pack(&envelope, room);
+	return envelope.bytes;
+}
+
+/* A packet with a sum (NULL: none) and with how many segments have been named. 0, ZD_FRAME_AGAIN, or why not. */
+static int send_packet(struct zd_worker *worker, const struct zd_worker_sum *sum, uint32_t slot,
+                       struct zd_err *err)
+{
+	static uint8_t bytes[ZD_MAX_PACKET_BYTES];
+	struct zd_arena *arena = &worker->workers->messages;
+	Zd__WorkPacket packet = ZD__WORK_PACKET__INIT; /* but for the sum */
+	size_t nbytes;
+	int rc;
+
+	packet.retired = worker->nretired > worker->ntold ? worker->nretired : 0;
+	nbytes = zd__work_packet__pack(&packet, bytes);
+	if (sum)
+		nbytes += pack_sum(sum, slot, arena, bytes + nbytes, sizeof(bytes) - nbytes);
+	rc = zd_channel_send(worker->channel, bytes, nbytes, err);
+	if (rc == 0)
+		worker->ntold = worker->nretired;
+	zd_arena_reset(arena);
+	return rc;
+}
+
+static struct zd_worker_sum *first_queued(const struct zd_worker *worker)
+{
+	struct zd_worker_sum *sum;
+
+	TAILQ_FOREACH (sum, &worker->sums, link)
+		if (sum->state == QUEUED)
+			break;
+	return sum;
+}
+
+/* As much as the slots and the socket allow. */
+static void send_all(struct zd_worker *worker)
+{
+	struct zd_worker_sum *sum;
+	struct zd_err err;
+	int rc = 0;
+
+	while (rc == 0 && worker->free_slots && (sum = first_queued(worker))) {
+		uint32_t slot = (uint32_t)__builtin_ctzll(worker->free_slots);
+
+		rc = send_packet(worker, sum, slot, &err);
+		if (rc != 0)
+			break;
+		worker->free_slots &= ~(1ull << slot);
+		sum->slot = slot;
+		zd_sm_move(&sum_sm, &sum->state, SENT);
+	}
+	if (rc == 0 && worker->nretired > worker->ntold)
+		rc = send_packet(worker, NULL, 0, &err);
+	if (rc < 0)
+		zd_conn_end(worker->above.conn, &err);
+}
+
+void zd_workers_flush(struct zd_workers *workers)
+{
+	struct zd_worker *worker;
+
+	while ((worker = TAILQ_FIRST(&workers->to_send))) {
+		TAILQ_REMOVE(&workers->to_send, worker, dirty);
+		worker->to_send = false;
+		if (zd_conn_is_open(worker->above.conn))
+			send_all(worker);
+	}
+}
+
+/* ---- Answers ------------------------------------------------------------------------------------------- */
+
+/* Whatever stands there is the client's word about its own gradient. */
+static void read_result(const struct zd_worker_sum *sum, struct zd_op_result *result)
+{
+	const volatile struct zd_work_result *slot = &sum->worker->page->slots[sum->slot];
+
+	result->sum_squares = slot->sum_squares;
+	result->overflow = slot->overflow != 0 || !isfinite(result->sum_squares);
+}
+
+static void sum_ended(struct zd_worker_sum *sum)
+{
+	struct zd_op_result result = {.overflow = false};
+	struct zd_engine *engine = sum->workers->bridge->engine;
+	uint64_t op = sum->op;
+
+	read_result(sum, &result);
+	sum_end(sum);
+	zd_engine_op_done(engine, op, 0, NULL, &result);
+}
+
+static int take_fence(const Zd__WorkDone *done, struct zd_fence *fence, struct zd_err *err)
+{
+	if (!done->fence)
+		return zd_err_set(err, ZEROD_E_PROTOCOL, "work %" PRIu64 " was begun without a fence",
+		                  done->id);
+	if (done->fence->timeline >= ZD_TIMELINES)
+		return zd_err_set(err, ZEROD_E_PROTOCOL,
+		                  "the fence of work %" PRIu64 ": timeline %u, the highest is %u", done->id,
+		                  done->fence->timeline, ZD_TIMELINES - 1);
+	if (done->fence->value == 0 || done->fence->value >= (uint64_t)ZD_FENCE_ABORTED)
+		return zd_err_set(err, ZEROD_E_PROTOCOL,
+		                  "the fence of work %" PRIu64 ": value %" PRIu64 " is not of 1 .. 2^63-2",
+		                  done->id, done->fence->value);
+	*fence = (struct zd_fence){done->fence->timeline, done->fence->value};
+	return 0;
+}
+
+/* A small sum has often ended by now, which spares a WATCH. */
+static void watch(struct zd_worker *worker, struct zd_worker_sum *sum, struct zd_fence fence)
+{
+	struct zd_bridge *bridge = worker->workers->bridge;
+	struct zd_command command = {.kind = ZD_CMD_WATCH, .op = sum->op, .device = sum->command.device};
+
+	zd_sm_move(&sum_sm, &sum->state, LAUNCHED);
+	if (zd_bridge_fence_passed(bridge, worker->session, fence)) {
+		sum_ended(sum);
+		return;
+	}
+	command.u.watch.session = worker->session;
+	command.u.watch.nfences = 1;
+	command.u.watch.fences = &fence;
+	zd_bridge_submit(bridge, &command);
+}
+
+/* The client could not begin it: the backend can, unless the target has been touched. */
+static void take_refusal(struct zd_worker_sum *sum, const Zd__WorkDone *done)
+{
+	struct zd_err err;
+
+	if (done->launched) {
+		(void)zd_err_set(&err, done->status, "%s",
+		                 done->error[0] ? done->error : zerod_status_name(done->status));
+		fail(sum, &err);
+	} else {
+		zd_bridge_submit(sum->workers->bridge, &sum->command);
+		sum_end(sum);
+	}
+}
+
+static int take_answer(struct zd_worker *worker, const Zd__WorkDone *done, struct zd_err *err)
+{
+	struct zd_worker_sum *sum;
+	struct zd_fence fence;
+	int rc = 0;
+
+	HASH_FIND(hh, worker->workers->sums, &done->id, sizeof(done->id), sum);
+	if (!sum || sum->worker != worker || sum->state == QUEUED)
+		return zd_err_set(err, ZEROD_E_PROTOCOL,
+		                  "an answer to work %" PRIu64 ", which this session has not been asked for",
+		                  done->id);
+	if (sum->state == LAUNCHED)
+		return zd_err_set(err, ZEROD_E_PROTOCOL, "a second answer to work %" PRIu64, done->id);
+	if (done->status > 0)
+		return zd_err_set(err, ZEROD_E_PROTOCOL, "work %" PRIu64 " has the status %d", done->id,
+		                  done->status);
+	if (done->status == 0)
+		rc = take_fence(done, &fence, err);
+	if (rc)
+		return rc;
+	if (done->status == 0)
+		watch(worker, sum, fence);
+	else
+		take_refusal(sum, done);
+	return 0;
+}
+
+static void on_packet(void *arg, const uint8_t *bytes, size_t nbytes)
+{
+	struct zd_worker *worker = arg;
+	struct zd_workers *workers = worker->workers;
+	struct zd_conn *conn = worker->above.conn;
+	Zd__WorkAnswers *answers = zd__work_answers__unpack(&workers->messages.allocator, nbytes, bytes);
+	struct zd_err err = ZD_ERR_NONE;
+	int rc = 0;
+
+	(void)zd_bridge_tick(workers->bridge);
+	if (!answers)
+		rc = zd_err_set(&err, ZEROD_E_PROTOCOL,
+		                "a packet of %zu bytes on the work channel that is no WorkAnswers", nbytes);
+	for (size_t i = 0; !rc && i < answers->n_done && zd_conn_is_open(conn); i++)
+		rc = take_answer(worker, answers->done[i], &err);
+	if (rc)
+		zd_conn_refuse(conn, &err);
+	zd_bridge_settle(workers->bridge);
+	zd_arena_reset(&workers->messages);
+}
+
+static void on_writable(void *arg)
+{
+	mark_to_send(arg);
+}
+
+static void on_broken(void *arg, const struct zd_err *why)
+{
+	struct zd_worker *worker = arg;
+
+	if (why->status == ZEROD_E_PROTOCOL || why->status == ZEROD_E_LIMIT)
+		zd_conn_refuse(worker->above.conn, why);
+	else
+		zd_conn_end(worker->above.conn, why);
+}
+
+static const struct zd_channel_ops channel_ops = {
+        .packet = on_packet, .writable = on_writable, .broken = on_broken};
+
+/* ---- The end ------------------------------------------------------------------------------------------- */
+
+void zd_workers_completed(struct zd_workers *workers, struct zd_completion *completion)
+{
+	struct zd_worker_sum *sum;
+
+	HASH_FIND(hh, workers->sums, &completion->op, sizeof(completion->op), sum);
+	if (!sum)
+		return;
+	if (completion->status == 0 && sum->worker)
+		read_result(sum, &completion->result);
+	else if (completion->status == 0)
+		zd_completion_fail(completion, ZEROD_E_ABORTED, "the session has ended");
+	sum_end(sum);
+}
+
+/* ---- Life ---------------------------------------------------------------------------------------------- */
+
+int zd_worker_open(struct zd_workers *workers, uint64_t session, const struct zd_worker_session *above,
+                   struct zd_worker **opened, int *channel_fd, int *page_fd, struct zd_err *err)
+{
+	struct zd_worker *worker = zd_calloc(1, sizeof(*worker));
+	void *page;
+	int fd, rc;
+
+	*worker = (struct zd_worker){
+	        .workers = workers, .session = session, .above = *above, .free_slots = UINT64_MAX};
+	TAILQ_INIT(&worker->sums);
+	rc = zd_memfd_map("zerod-results", ZD_WORK_PAGE_BYTES, PROT_READ, 0, &page, &fd, err);
+	if (rc)
+		goto free_worker;
+	rc = zd_channel_new(above->conns, &channel_ops, worker, &worker->channel, channel_fd, err);
+	if (rc)
+		goto unmap;
+	worker->page = page;
+	*page_fd = fd;
+	HASH_ADD(hh, workers->all, session, sizeof(worker->session), worker);
+	*opened = worker;
+	return 0;
+unmap:
+	(void)munmap(page, ZD_WORK_PAGE_BYTES);
+	(void)close(fd);
+free_worker:
+	free(worker);
+	return rc;
+}
+
+void zd_worker_use_rings(struct zd_worker *worker, struct zd_ring *to_client, struct zd_ring *answers)
+{
+	zd_channel_use_rings(worker->channel, to_client, answers);
+}
+
+/* One that was answered is being watched already. */
+static void await_end(struct zd_worker *worker, struct zd_worker_sum *sum)
+{
+	struct zd_command command = {.kind = ZD_CMD_WATCH, .op = sum->op, .device = sum->command.device};
+
+	if (sum->state != LAUNCHED) {
+		command.u.watch.session = worker->session;
+		command.u.watch.until_gone = true;
+		zd_bridge_submit(worker->workers->bridge, &command);
+	}
+	leave_session(sum);
+}
+
+void zd_worker_close(struct zd_worker *worker)
+{
+	struct zd_worker_sum *sum;
+
+	if (!worker)
+		return;
+	while ((sum = TAILQ_FIRST(&worker->sums)))
+		await_end(worker, sum);
+	if (worker->to_send)
+		TAILQ_REMOVE(&worker->workers->to_send, worker, dirty);
+	HASH_DEL(worker->workers->all, worker);
+	zd_channel_close(worker->channel);
+	(void)munmap((void *)worker->page, ZD_WORK_PAGE_BYTES);
+	free(worker);
+}
+
+void zd_workers_init(struct zd_workers *workers, struct zd_bridge *bridge)
+{
+	*workers = (struct zd_workers){.bridge = bridge};
+	TAILQ_INIT(&workers->to_send);
+	zd_arena_init(&workers->messages, MESSAGE_BYTES);
+}
+
+void zd_workers_deinit(struct zd_workers *workers)
+{
+	struct zd_worker_sum *sum = workers->sums, *next;
+
+	HASH_CLEAR(hh, workers->sums); /* the elements stay chained */
+	for (; sum; sum = next) {
+		next = sum->hh.next;
+		sum_free(sum);
+	}
+	zd_arena_deinit(&workers->messages);
+}

@@ -2,17 +2,17 @@
 /*
  * worker.c - sums of client processes: sent, answered, watched, ended.
  *
- * A sum has the id of the engine's operation. It is QUEUED until its worker has a free slot of the result page
- * and its channel has room; SENT until the client answers; then LAUNCHED until a WATCH for the client's fence
- * completes. What must hold:
+ * A sum has the id of the engine's operation. It is QUEUED until its worker has a free slot of the result
+ * page and its channel has room; SENT until the client answers; then LAUNCHED until a WATCH for the client's
+ * fence completes. What must hold:
  *   - segments that a sum names are announced on the session's connection, and the connection is flushed,
  *     before the sum is sent;
  *   - a slot belongs to one sum from when the sum is sent until its result has been read;
  *   - a sum that a client may have begun ends only when its fence has passed, when the client says that
  *     nothing of it runs any more, or when the client's process can use no device any more.
  *
- * The bridge offers commands to the workers, and the workers give commands to the bridge: WATCHes, and sums that a
- * client could not begin.
+ * The bridge offers commands to the workers, and the workers give commands to the bridge: WATCHes, and sums
+ * that a client could not begin.
  */
 #include "io/worker.h"
 
@@ -271,7 +271,8 @@ static size_t pack_sum(const struct zd_worker_sum *sum, uint32_t slot, struct zd
 	return envelope.bytes;
 }
 
-/* A packet with a sum (NULL: none) and with how many segments have been named. 0, ZD_FRAME_AGAIN, or why not. */
+/* A packet with a sum (NULL: none) and with how many segments have been named. 0, ZD_FRAME_AGAIN, or why
+ * not. */
 static int send_packet(struct zd_worker *worker, const struct zd_worker_sum *sum, uint32_t slot,
                        struct zd_err *err)
 {

@@ -42,7 +42,7 @@ struct zd_worker_session {
 	struct zd_conn *conn;
 	bool sums;  /* its client is asked for sums; else it is told of segments alone */
 	bool ahead; /* it knows ZD_FEATURE_WORK_AHEAD */
-	/* Announces the segment on the connection, unless the client has it. SYSTEM when there is no descriptor. */
+	/* Announces the segment on the connection, unless the client has it. SYSTEM without a descriptor. */
 	int (*announce)(void *arg, uint32_t segment);
 	void *arg;
 };

@@ -295,7 +295,7 @@ $(BUILD)/tests/double/libcublas.so.13: $(call obj,tests/double/libraries/cublas.
 $(BUILD)/tests/double/libcupti.so.13: $(call obj,tests/double/libraries/cupti.c)
 $(BUILD)/tests/double/libnccl.so.2: $(call obj,$(addprefix tests/double/libraries/,nccl.c nccl_ranks.c nccl_moves.c) common/base/dtype.c)
 # Before the driver, or its double: shows each GPU as several. It depends on an empty library, in whose place
-# tests/gpu/several.sh puts the driver: so dlsym() finds in it all that a driver has.
+# tests/gpu/torch_several.sh puts the driver: so dlsym() finds in it all that a driver has.
 $(SEVERAL_DRIVER_SO):
 	$(Q)mkdir -p $(@D)
 	$(Q)$(CC) -shared -Wl,-soname,$(@F) -o $@ -x c /dev/null

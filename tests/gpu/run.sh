@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 # tests/gpu/run.sh [SECONDS] [FOLDER]: what has to be seen on real GPUs, on however many there are: the library's kernels and their
 # bandwidths, the contract suite, the same with its ranks in two daemons and under NCCL's collectives where there are two GPUs and
-# NCCL is found, the suite again on four devices, also of two daemons, where there are fewer GPUs (tests/several), strict clients'
-# stale views, the daemon's communicators where NCCL is found, the examples, memory that goes back, and the stress: plain, with
+# NCCL is found, the suite again on four devices, also of two daemons, where there are fewer GPUs (tests/several), and the tests
+# of zerod.torch on them, strict clients' stale views, the daemon's communicators where NCCL is found, the examples, memory that goes back, and the stress: plain, with
 # trainers killed, with strict trainers, and beside matrix products (WITHOUT_LOAD=1 leaves these out, where there is no cuBLAS),
 # SECONDS each, 60 by default. FOLDER is what make built, or a bundle; without it, the bundle that this script lies in, else
 # build. Needs no compiler. Ends with "N passed, N failed".
@@ -62,10 +62,16 @@ if [ "$gpus" -lt 4 ]; then
 		[ -z "$nccl" ] || commands+=("$four ZEROD_TEST_BACKEND=cuda ZEROD_TEST_DAEMONS=2 ZEROD_TEST_KEEP_DAEMON=1 $sockets $test")
 	done
 	commands+=("$four $stress --seconds $seconds")
+	for test in tests/torch/test_*.py; do
+		commands+=("tests/gpu/torch_several.sh ${test##*/}")
+	done
+	for name in train autograd; do
+		commands+=("ZEROD_TORCH_SLOTS=1 tests/gpu/torch_several.sh test_$name.py")
+	done
 fi
 commands+=("$strict" "$comm" tests/gpu/examples.sh tests/gpu/shrink.sh tests/gpu/torch.sh "$stress --seconds $seconds" "$stress --seconds $seconds --kill" "$stress --seconds $seconds --strict")
 [ "${WITHOUT_LOAD:-0}" = 1 ] || commands+=("$stress --seconds $seconds --load gemm:8192")
-BUILD=$folder TEST_TIMEOUT=$((seconds + 300)) JOBS=1 tests/run.sh "${commands[@]}"
+BUILD=$folder TEST_TIMEOUT=$((seconds + 900)) JOBS=1 tests/run.sh "${commands[@]}"
 status=$?
 grep -hE '^(stress|in all):' "$folder"/logs/*stress*.log
 grep -hE '^# (sum|cast) of' "$folder"/logs/*kernels*.log

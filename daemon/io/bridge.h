@@ -3,8 +3,8 @@
  * bridge.h - joins the engine to a backend and to the loop.
  *
  * The engine's commands go to the backend, or to a worker (worker.h). What executors complete comes back
- * through a queue to the loop's thread and into the engine. Deadlines are the loop's timer. Replies and ends of
- * sessions go to the layer above.
+ * through a queue to the loop's thread and into the engine. Deadlines are the loop's timer. Replies and ends
+ * of sessions go to the layer above.
  */
 #ifndef ZD_IO_BRIDGE_H
 #define ZD_IO_BRIDGE_H

@@ -5,8 +5,6 @@
 
 #include "core/internal.h"
 
-extern const struct zd_request_type zd_req_group_barrier;
-
 /* The invariants of the group's barriers, for zd_engine_check(). */
 void zd_barrier_check(const struct zd_group *group);
 

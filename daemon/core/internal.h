@@ -262,7 +262,9 @@ struct zd_request_type {
 	int (*attempt)(struct zd_engine *e, struct zd_request *req, struct zd_err *err);
 	void (*cancel)(struct zd_engine *e, struct zd_request *req);
 };
-extern const struct zd_request_type *const zd_request_types[ZD_NREQUESTS]; /* types.c; none is NULL */
+#define REQUEST(KIND, name) extern const struct zd_request_type zd_req_##name;
+#include "core/requests.def"
+extern const struct zd_request_type *const zd_request_types[ZD_NREQUESTS]; /* none is NULL */
 
 /* The request ends with this error at its next attempt; the first one counts. */
 void zd_request_fail(struct zd_request *req, int status, const char *text);

@@ -14,14 +14,6 @@ static inline uint64_t zd_unit_target_numel(const struct zd_unit *unit)
 	return unit->shard_numel * (unit->all_reduce ? unit->group->nshards : 1);
 }
 
-/* Rows of zd_request_types. */
-extern const struct zd_request_type zd_req_backward_begin, zd_req_backward_end, zd_req_backward_abandon,
-        zd_req_step_begin, zd_req_step_get, zd_req_step_end;
-extern const struct zd_request_type zd_req_bucket_create, zd_req_bucket_destroy, zd_req_bucket_reserve;
-extern const struct zd_request_type zd_req_bucket_submit, zd_req_reduce_skip;
-extern const struct zd_request_type zd_req_reduce_wait, zd_req_target_return; /* lent_target.c */
-extern const struct zd_request_type zd_req_group_agree;                       /* agree.c */
-
 /* The member's session ends or it leaves: its buckets, entries, target and part in reductions go (blocks that
  * an op still uses go with its end). member->reduce is NULL or detached afterwards. Waiting requests are gone
  * already. */

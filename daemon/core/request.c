@@ -11,6 +11,11 @@
 #include "core/reduce.h"
 #include "core/span.h"
 
+const struct zd_request_type *const zd_request_types[ZD_NREQUESTS] = {
+#define REQUEST(KIND, name) [ZD_REQ_##KIND] = &zd_req_##name,
+#include "core/requests.def"
+};
+
 static void reply_error(struct zd_engine *e, uint64_t session, uint64_t request, enum zd_request_kind kind,
                         int status, const char *text)
 {

@@ -143,7 +143,7 @@ IT_SCRIPTS := $(wildcard tests/it/test_*.sh)
 
 .DEFAULT_GOAL := all
 .PHONY: all help deps demo check check-run check-sanitizers check-asan check-ubsan check-tsan check-valgrind check-sim \
-	check-contract-sim check-faults check-gpu check-mutants fuzz coverage bench tidy format format-check layers \
+	check-contract-sim check-faults check-gpu check-mutants fuzz coverage bench tidy format format-check layers links \
 	ptx ptx-check install uninstall bundle clean tests check-abi abi-baseline
 .DELETE_ON_ERROR:
 .SECONDARY:
@@ -346,7 +346,7 @@ STRESS_SHORT := ZD_DOUBLE_LEAKS=1 $(STRESS_BIN) --seconds 3 --max 1M --arena 256
 FAULTS_SHORT := tests/contract/faults.sh --programs $(if $(SAN),1 --rounds 3,2 --rounds 10)
 # So many programs at a time; what takes longest is not the last of them.
 SIDE_BY_SIDE := $(shell n=$$(nproc); echo $$((n < 4 ? n : 4)))
-check-run: layers ptx-check tests
+check-run: layers links ptx-check tests
 	@BUILD=$(BUILD) JOBS=$${JOBS:-$(SIDE_BY_SIDE)} tests/run.sh \
 		$(if $(SIM_SRC),"$(SIM_BIN) --contract --seeds 50" "$(SIM_BIN) --seeds 500") \
 		$(UNIT_BIN) $(CONTRACT_BIN) $(foreach test,$(CONTRACT_BIN),"$(ON_DOUBLE) ZEROD_TEST_KEEP_DAEMON=1 $(test)") \
@@ -421,6 +421,8 @@ ptx-check:  ## fails when `make ptx` would change something; passes without nvcc
 
 layers:  ## no layer includes upward
 	@tests/layers.sh
+links:  ## what the documents point to exists
+	@tests/links.py
 
 coverage: deps  ## line coverage of daemon/core
 	@$(MAKE) --no-print-directory tests BUILD=build/coverage COVERAGE=1

@@ -63,7 +63,7 @@ static void on_flushed(void *arg)
 {
 	struct zd_api *api = arg;
 
-	zd_workers_flush(&api->bridge.workers);
+	zd_delegates_flush(&api->bridge.delegates);
 }
 
 /* ---- Life ---------------------------------------------------------------------------------------------- */

@@ -58,10 +58,10 @@ static bool has_feature(const Zd__Hello *hello, const char *feature)
 
 /* A session without a channel has its sums made by the backend, and unmaps segments in its next call: a
  * channel that could not be made is no reason to refuse it. */
-static bool open_worker(struct zd_api_session *session, const Zd__Hello *hello, struct zd_attachment *ends)
+static bool open_delegate(struct zd_api_session *session, const Zd__Hello *hello, struct zd_attachment *ends)
 {
 	bool sums = session->api->bridge.ops->owners_sum;
-	struct zd_worker_session above = {
+	struct zd_delegate_session above = {
 	        .conns = &session->api->conns,
 	        .conn = session->conn,
 	        .sums = sums,
@@ -73,8 +73,8 @@ static bool open_worker(struct zd_api_session *session, const Zd__Hello *hello, 
 
 	if (!has_feature(hello, ZD_FEATURE_WORK))
 		return false;
-	if (zd_worker_open(&session->api->bridge.workers, session->id, &above, &session->worker, &ends[0].fd,
-	                   &ends[1].fd, &err) == 0)
+	if (zd_delegate_open(&session->api->bridge.delegates, session->id, &above, &session->delegate,
+	                     &ends[0].fd, &ends[1].fd, &err) == 0)
 		return true;
 	zd_log(ZD_LOG_WARNING, "no work channel for a session: %s", err.text);
 	return false;
@@ -98,9 +98,9 @@ static size_t list_features(const struct zd_api_session *session, char *features
 {
 	size_t count = 0;
 
-	if (session->worker)
+	if (session->delegate)
 		features[count++] = (char *)ZD_FEATURE_WORK;
-	if (zd_workers_sum_ahead(&session->api->bridge.workers, session->id))
+	if (zd_delegates_sum_ahead(&session->api->bridge.delegates, session->id))
 		features[count++] = (char *)ZD_FEATURE_WORK_AHEAD;
 	if (session->rings)
 		features[count++] = (char *)ZD_FEATURE_RINGS;
@@ -125,7 +125,7 @@ int zd_answer_hello(struct zd_api_session *session, const Zd__Request *request, 
 		                          &attachments[1].fd, err);
 	if (rc)
 		return rc;
-	if (open_worker(session, request->hello, &attachments[count]))
+	if (open_delegate(session, request->hello, &attachments[count]))
 		count += 2;
 	if (open_rings(session, request->hello, &attachments[count]))
 		count++;

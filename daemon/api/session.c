@@ -79,8 +79,8 @@ static void leave_engine(struct zd_api_session *session)
 	if (session->state == ZD_API_SESSION_OPEN)
 		zd_engine_session_close(api->bridge.engine, session->id);
 	(void)zd_bridge_tick(&api->bridge);
-	zd_worker_close(session->worker);
-	session->worker = NULL;
+	zd_delegate_close(session->delegate);
+	session->delegate = NULL;
 	/* After the engine, whose last commands may name the session. */
 	api->bridge.ops->session_close(api->bridge.backend, session->id, session->orderly);
 	zd_bridge_settle(&api->bridge);
@@ -196,8 +196,8 @@ int zd_api_session_open_rings(struct zd_api_session *session, int *rings_fd, str
 		return rc;
 	session->rings = map;
 	zd_conn_use_rings(session->conn, &session->rings->requests, &session->rings->replies);
-	if (session->worker)
-		zd_worker_use_rings(session->worker, &session->rings->works, &session->rings->answers);
+	if (session->delegate)
+		zd_delegate_use_rings(session->delegate, &session->rings->works, &session->rings->answers);
 	return 0;
 }
 
@@ -283,8 +283,8 @@ void zd_api_session_retire(struct zd_api_session *session, uint32_t segment)
 	memmove(session->given + index, session->given + index + 1,
 	        (session->ngiven - index) * sizeof(*session->given));
 	zd_conn_retire(session->conn, segment);
-	if (session->worker)
-		zd_worker_note_retired(session->worker);
+	if (session->delegate)
+		zd_delegate_note_retired(session->delegate);
 }
 
 /* A descriptor of its own, since the packet may wait until after the segment's end. */

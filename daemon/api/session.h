@@ -15,7 +15,7 @@
 struct zd_api;
 struct zd_err;
 struct zd_rings;
-struct zd_worker;
+struct zd_delegate;
 
 enum zd_api_session_state {
 	ZD_API_SESSION_NEW,    /* connected; nothing but a hello is taken */
@@ -30,9 +30,9 @@ struct zd_api_session {
 	uint8_t state;
 	uint64_t id; /* the engine's; 0 while NEW */
 	bool admin;
-	bool orderly;             /* has said goodbye */
-	struct zd_worker *worker; /* NULL: its client takes no work */
-	struct zd_rings *rings;   /* NULL: all goes by the sockets */
+	bool orderly;                 /* has said goodbye */
+	struct zd_delegate *delegate; /* NULL: its client takes no work */
+	struct zd_rings *rings;       /* NULL: all goes by the sockets */
 	/* Segments whose descriptors the client has been sent, ascending. */
 	uint32_t *given;
 	size_t ngiven, given_room;

@@ -57,7 +57,7 @@ static void take_arrived(void *arg)
 	for (size_t i = 0; i < taken->count; i++) {
 		struct zd_completion *completion = &taken->items[i];
 
-		zd_workers_completed(&bridge->workers, completion);
+		zd_delegates_completed(&bridge->delegates, completion);
 		zd_engine_op_done(bridge->engine, completion->op, completion->status, completion->error,
 		                  &completion->result);
 		zd_completion_deinit(completion);
@@ -101,7 +101,7 @@ static void sink_command(void *arg, const struct zd_command *command)
 {
 	struct zd_bridge *bridge = arg;
 
-	if (!zd_workers_submit(&bridge->workers, command))
+	if (!zd_delegates_submit(&bridge->delegates, command))
 		zd_bridge_submit(bridge, command);
 }
 
@@ -151,14 +151,14 @@ static bool sink_sums_ahead(void *arg, uint64_t session)
 {
 	struct zd_bridge *bridge = arg;
 
-	return zd_workers_sum_ahead(&bridge->workers, session);
+	return zd_delegates_sum_ahead(&bridge->delegates, session);
 }
 
 static bool sink_is_summing(void *arg, uint64_t session)
 {
 	struct zd_bridge *bridge = arg;
 
-	return zd_workers_are_summing(&bridge->workers, session);
+	return zd_delegates_are_summing(&bridge->delegates, session);
 }
 
 static void sink_group_ended(void *arg, const char *job, const char *group, const char *why)
@@ -227,7 +227,7 @@ int zd_bridge_open(struct zd_bridge *bridge, struct zd_loop *loop, const struct 
 	int rc;
 
 	*bridge = (struct zd_bridge){.ops = config->backend, .above = above, .arg = arg};
-	zd_workers_init(&bridge->workers, bridge);
+	zd_delegates_init(&bridge->delegates, bridge);
 	rc = uv_async_init(&loop->uv, &bridge->wake, on_wake);
 	if (rc)
 		return zd_loop_error(err, rc, "making the executors' way into the loop");
@@ -262,7 +262,7 @@ void zd_bridge_close(struct zd_bridge *bridge)
 
 void zd_bridge_deinit(struct zd_bridge *bridge)
 {
-	zd_workers_deinit(&bridge->workers);
+	zd_delegates_deinit(&bridge->delegates);
 	for (size_t i = 0; i < bridge->arrived.count; i++)
 		zd_completion_deinit(&bridge->arrived.items[i]);
 	free(bridge->arrived.items);

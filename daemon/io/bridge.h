@@ -2,7 +2,7 @@
 /*
  * bridge.h - joins the engine to a backend and to the loop.
  *
- * The engine's commands go to the backend, or to a worker (worker.h). What executors complete comes back
+ * The engine's commands go to the backend, or to a delegate (delegate.h). What executors complete comes back
  * through a queue to the loop's thread and into the engine. Deadlines are the loop's timer. Replies and ends
  * of sessions go to the layer above.
  */
@@ -19,7 +19,7 @@
 #include "backend/backend.h"
 #include "core/engine.h"
 #include "io/loop.h"
-#include "io/worker.h"
+#include "io/delegate.h"
 #include "io/timer.h"
 
 struct zd_err;
@@ -56,7 +56,7 @@ struct zd_bridge {
 	const struct zd_backend_ops *ops;
 	struct zd_backend *backend;
 	struct zd_engine *engine;
-	struct zd_workers workers; /* which make sums instead of the backend */
+	struct zd_delegates delegates; /* which make sums instead of the backend */
 	const struct zd_bridge_ops *above;
 	void *arg;
 	struct zd_timer timer;

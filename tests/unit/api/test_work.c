@@ -413,7 +413,7 @@ static void test_session_ends_under_a_sum(void **state)
 			zd_engine_totals(scene->api.bridge.engine, &totals);
 		} while (totals.jobs > 0);
 		assert_int_equal(nwatches_until_gone, 1); /* one that was answered is watched already */
-		assert_null(scene->api.bridge.workers.sums);
+		assert_null(scene->api.bridge.delegates.sums);
 		free_packet(packet);
 	}
 }

@@ -6,7 +6,7 @@
  */
 #include "work_scene.h"
 
-#include "io/worker.h"
+#include "io/delegate.h"
 
 #define RANKS 2u /* each of which sums NUMEL elements */
 
@@ -189,11 +189,11 @@ static void test_features(void **state)
 		for (size_t k = 0; k < hello->n_features; k++)
 			assert_string_equal(hello->features[k], both[k]);
 		assert_int_equal(peer.channel >= 0, cases[i].nlisted > 0);
-		assert_int_equal(zd_workers_sum_ahead(&scene->api.bridge.workers, hello->session),
+		assert_int_equal(zd_delegates_sum_ahead(&scene->api.bridge.delegates, hello->session),
 		                 cases[i].nlisted == 2);
 		close_peer(&peer);
 	}
-	assert_false(zd_workers_sum_ahead(&scene->api.bridge.workers, 12345));
+	assert_false(zd_delegates_sum_ahead(&scene->api.bridge.delegates, 12345));
 }
 
 /* One fence each: that of the copy which brings the other rank's piece. */

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * worker.c - sums of client processes: sent, answered, watched, ended.
+ * delegate.c - sums of client processes: sent, answered, watched, ended.
  *
- * A sum has the id of the engine's operation. It is QUEUED until its worker has a free slot of the result
+ * A sum has the id of the engine's operation. It is QUEUED until its delegate has a free slot of the result
  * page and its channel has room; SENT until the client answers; then LAUNCHED until a WATCH for the client's
  * fence completes. What must hold:
  *   - segments that a sum names are announced on the session's connection, and the connection is flushed,
@@ -11,10 +11,10 @@
  *   - a sum that a client may have begun ends only when its fence has passed, when the client says that
  *     nothing of it runs any more, or when the client's process can use no device any more.
  *
- * The bridge offers commands to the workers, and the workers give commands to the bridge: WATCHes, and sums
- * that a client could not begin.
+ * The bridge offers commands to the delegates, and the delegates give commands to the bridge: WATCHes, and
+ * sums that a client could not begin.
  */
-#include "io/worker.h"
+#include "io/delegate.h"
 
 #include <inttypes.h>
 #include <math.h>
@@ -47,40 +47,40 @@ static const uint32_t state_moves[] = {
 static const struct zd_sm sum_sm = {
         .name = "sum", .nstates = 3, .state_names = state_names, .allowed = state_moves};
 
-struct zd_worker_sum {
+struct zd_delegate_sum {
 	uint64_t op; /* the engine's */
-	struct zd_workers *workers;
-	struct zd_worker *worker; /* NULL: the session has ended */
+	struct zd_delegates *delegates;
+	struct zd_delegate *delegate; /* NULL: the session has ended */
 	uint8_t state;
-	uint32_t slot;                   /* from SENT on */
-	struct zd_command command;       /* the REDUCE; its inputs and fences are owned */
-	TAILQ_ENTRY(zd_worker_sum) link; /* of worker->sums */
-	UT_hash_handle hh;               /* of workers->sums */
+	uint32_t slot;                     /* from SENT on */
+	struct zd_command command;         /* the REDUCE; its inputs and fences are owned */
+	TAILQ_ENTRY(zd_delegate_sum) link; /* of delegate->sums */
+	UT_hash_handle hh;                 /* of delegates->sums */
 };
 
-struct zd_worker {
-	struct zd_workers *workers;
+struct zd_delegate {
+	struct zd_delegates *delegates;
 	uint64_t session;
-	struct zd_worker_session above;
+	struct zd_delegate_session above;
 	struct zd_channel *channel;
 	const struct zd_work_page *page;
-	uint64_t free_slots;              /* a bit each */
-	TAILQ_HEAD(, zd_worker_sum) sums; /* in the order of the engine's commands */
+	uint64_t free_slots;                /* a bit each */
+	TAILQ_HEAD(, zd_delegate_sum) sums; /* in the order of the engine's commands */
 	uint64_t nretired, ntold; /* segments named, and how many of them the client was told to look for */
-	bool to_send;             /* in workers->to_send */
-	TAILQ_ENTRY(zd_worker) dirty; /* of that */
-	UT_hash_handle hh;            /* of workers->all */
+	bool to_send;             /* in delegates->to_send */
+	TAILQ_ENTRY(zd_delegate) dirty; /* of that */
+	UT_hash_handle hh;              /* of delegates->all */
 };
 _Static_assert(ZD_WORK_SLOTS == 64, "free_slots has a bit for each");
 
 /* ---- Sums ---------------------------------------------------------------------------------------------- */
 
-static void mark_to_send(struct zd_worker *worker)
+static void mark_to_send(struct zd_delegate *delegate)
 {
-	if (worker->to_send)
+	if (delegate->to_send)
 		return;
-	worker->to_send = true;
-	TAILQ_INSERT_TAIL(&worker->workers->to_send, worker, dirty);
+	delegate->to_send = true;
+	TAILQ_INSERT_TAIL(&delegate->delegates->to_send, delegate, dirty);
 }
 
 static struct zd_fence *copy_fences(const struct zd_reduce_desc *desc)
@@ -94,57 +94,57 @@ static struct zd_fence *copy_fences(const struct zd_reduce_desc *desc)
 	return fences;
 }
 
-static struct zd_worker_sum *sum_new(struct zd_worker *worker, const struct zd_command *command)
+static struct zd_delegate_sum *sum_new(struct zd_delegate *delegate, const struct zd_command *command)
 {
 	const struct zd_reduce_desc *desc = &command->u.reduce;
-	struct zd_worker_sum *sum = zd_calloc(1, sizeof(*sum));
+	struct zd_delegate_sum *sum = zd_calloc(1, sizeof(*sum));
 	struct zd_location *inputs = zd_calloc(desc->ninputs ? desc->ninputs : 1, sizeof(*inputs));
 
 	sum->op = command->op;
-	sum->workers = worker->workers;
-	sum->worker = worker;
+	sum->delegates = delegate->delegates;
+	sum->delegate = delegate;
 	sum->state = QUEUED;
 	sum->command = *command;
 	memcpy(inputs, desc->inputs, desc->ninputs * sizeof(*inputs));
 	sum->command.u.reduce.inputs = inputs;
 	sum->command.u.reduce.fences = copy_fences(desc);
-	TAILQ_INSERT_TAIL(&worker->sums, sum, link);
-	HASH_ADD(hh, worker->workers->sums, op, sizeof(sum->op), sum);
+	TAILQ_INSERT_TAIL(&delegate->sums, sum, link);
+	HASH_ADD(hh, delegate->delegates->sums, op, sizeof(sum->op), sum);
 	return sum;
 }
 
 /* Its slot may be the next one's. */
-static void leave_session(struct zd_worker_sum *sum)
+static void leave_session(struct zd_delegate_sum *sum)
 {
-	struct zd_worker *worker = sum->worker;
+	struct zd_delegate *delegate = sum->delegate;
 
-	if (!worker)
+	if (!delegate)
 		return;
-	TAILQ_REMOVE(&worker->sums, sum, link);
+	TAILQ_REMOVE(&delegate->sums, sum, link);
 	if (sum->state != QUEUED)
-		worker->free_slots |= 1ull << sum->slot;
-	sum->worker = NULL;
-	mark_to_send(worker);
+		delegate->free_slots |= 1ull << sum->slot;
+	sum->delegate = NULL;
+	mark_to_send(delegate);
 }
 
-static void sum_free(struct zd_worker_sum *sum)
+static void sum_free(struct zd_delegate_sum *sum)
 {
 	free((void *)sum->command.u.reduce.inputs);
 	free((void *)sum->command.u.reduce.fences);
 	free(sum);
 }
 
-static void sum_end(struct zd_worker_sum *sum)
+static void sum_end(struct zd_delegate_sum *sum)
 {
 	leave_session(sum);
-	HASH_DEL(sum->workers->sums, sum);
+	HASH_DEL(sum->delegates->sums, sum);
 	sum_free(sum);
 }
 
 /* From outside the engine. */
-static void fail(struct zd_worker_sum *sum, const struct zd_err *why)
+static void fail(struct zd_delegate_sum *sum, const struct zd_err *why)
 {
-	struct zd_engine *engine = sum->workers->bridge->engine;
+	struct zd_engine *engine = sum->delegates->bridge->engine;
 	uint64_t op = sum->op;
 
 	sum_end(sum);
@@ -153,61 +153,61 @@ static void fail(struct zd_worker_sum *sum, const struct zd_err *why)
 
 /* ---- From the engine ----------------------------------------------------------------------------------- */
 
-static struct zd_worker *find(const struct zd_workers *workers, uint64_t session)
+static struct zd_delegate *find(const struct zd_delegates *delegates, uint64_t session)
 {
-	struct zd_worker *worker;
+	struct zd_delegate *delegate;
 
-	HASH_FIND(hh, workers->all, &session, sizeof(session), worker);
-	return worker;
+	HASH_FIND(hh, delegates->all, &session, sizeof(session), delegate);
+	return delegate;
 }
 
 /* The client is sent what it has not been sent yet of these segments. */
-static int announce(const struct zd_worker *worker, const struct zd_reduce_desc *desc)
+static int announce(const struct zd_delegate *delegate, const struct zd_reduce_desc *desc)
 {
 	int rc = 0;
 
 	for (uint32_t i = 0; rc == 0 && i <= desc->ninputs; i++) {
 		const struct zd_location *place = i < desc->ninputs ? &desc->inputs[i] : &desc->target;
 
-		rc = worker->above.announce(worker->above.arg, place->segment);
+		rc = delegate->above.announce(delegate->above.arg, place->segment);
 	}
 	return rc;
 }
 
-bool zd_workers_submit(struct zd_workers *workers, const struct zd_command *command)
+bool zd_delegates_submit(struct zd_delegates *delegates, const struct zd_command *command)
 {
-	struct zd_worker *worker;
+	struct zd_delegate *delegate;
 
 	if (command->kind != ZD_CMD_REDUCE)
 		return false;
-	worker = find(workers, command->u.reduce.session);
-	if (!worker || !worker->above.sums || !zd_conn_is_open(worker->above.conn))
+	delegate = find(delegates, command->u.reduce.session);
+	if (!delegate || !delegate->above.sums || !zd_conn_is_open(delegate->above.conn))
 		return false;
-	if (announce(worker, &command->u.reduce))
+	if (announce(delegate, &command->u.reduce))
 		return false; /* the backend needs no descriptors */
-	(void)sum_new(worker, command);
-	mark_to_send(worker);
+	(void)sum_new(delegate, command);
+	mark_to_send(delegate);
 	return true;
 }
 
-bool zd_workers_sum_ahead(const struct zd_workers *workers, uint64_t session)
+bool zd_delegates_sum_ahead(const struct zd_delegates *delegates, uint64_t session)
 {
-	const struct zd_worker *worker = find(workers, session);
+	const struct zd_delegate *delegate = find(delegates, session);
 
-	return worker && worker->above.ahead;
+	return delegate && delegate->above.ahead;
 }
 
-bool zd_workers_are_summing(const struct zd_workers *workers, uint64_t session)
+bool zd_delegates_are_summing(const struct zd_delegates *delegates, uint64_t session)
 {
-	const struct zd_worker *worker = find(workers, session);
+	const struct zd_delegate *delegate = find(delegates, session);
 
-	return worker && !TAILQ_EMPTY(&worker->sums);
+	return delegate && !TAILQ_EMPTY(&delegate->sums);
 }
 
-void zd_worker_note_retired(struct zd_worker *worker)
+void zd_delegate_note_retired(struct zd_delegate *delegate)
 {
-	worker->nretired++;
-	mark_to_send(worker);
+	delegate->nretired++;
+	mark_to_send(delegate);
 }
 
 /* ---- To the client ------------------------------------------------------------------------------------- */
@@ -255,8 +255,8 @@ static Zd__Sum sum_message(const struct zd_reduce_desc *from, uint32_t slot, str
 
 /* How many bytes it takes of the room, of which there is enough for ZD_MAX_WORLD inputs of at most 15 bytes,
  * and as many fences. */
-static size_t pack_sum(const struct zd_worker_sum *sum, uint32_t slot, struct zd_arena *arena, uint8_t *room,
-                       size_t room_bytes)
+static size_t pack_sum(const struct zd_delegate_sum *sum, uint32_t slot, struct zd_arena *arena,
+                       uint8_t *room, size_t room_bytes)
 {
 	Zd__Sum body = sum_message(&sum->command.u.reduce, slot, arena);
 	Zd__Work message = ZD__WORK__INIT;
@@ -273,86 +273,86 @@ static size_t pack_sum(const struct zd_worker_sum *sum, uint32_t slot, struct zd
 
 /* A packet with a sum (NULL: none) and with how many segments have been named. 0, ZD_FRAME_AGAIN, or why
  * not. */
-static int send_packet(struct zd_worker *worker, const struct zd_worker_sum *sum, uint32_t slot,
+static int send_packet(struct zd_delegate *delegate, const struct zd_delegate_sum *sum, uint32_t slot,
                        struct zd_err *err)
 {
 	static uint8_t bytes[ZD_MAX_PACKET_BYTES];
-	struct zd_arena *arena = &worker->workers->messages;
+	struct zd_arena *arena = &delegate->delegates->messages;
 	Zd__WorkPacket packet = ZD__WORK_PACKET__INIT; /* but for the sum */
 	size_t nbytes;
 	int rc;
 
-	packet.retired = worker->nretired > worker->ntold ? worker->nretired : 0;
+	packet.retired = delegate->nretired > delegate->ntold ? delegate->nretired : 0;
 	nbytes = zd__work_packet__pack(&packet, bytes);
 	if (sum)
 		nbytes += pack_sum(sum, slot, arena, bytes + nbytes, sizeof(bytes) - nbytes);
-	rc = zd_channel_send(worker->channel, bytes, nbytes, err);
+	rc = zd_channel_send(delegate->channel, bytes, nbytes, err);
 	if (rc == 0)
-		worker->ntold = worker->nretired;
+		delegate->ntold = delegate->nretired;
 	zd_arena_reset(arena);
 	return rc;
 }
 
-static struct zd_worker_sum *first_queued(const struct zd_worker *worker)
+static struct zd_delegate_sum *first_queued(const struct zd_delegate *delegate)
 {
-	struct zd_worker_sum *sum;
+	struct zd_delegate_sum *sum;
 
-	TAILQ_FOREACH (sum, &worker->sums, link)
+	TAILQ_FOREACH (sum, &delegate->sums, link)
 		if (sum->state == QUEUED)
 			break;
 	return sum;
 }
 
 /* As much as the slots and the socket allow. */
-static void send_all(struct zd_worker *worker)
+static void send_all(struct zd_delegate *delegate)
 {
-	struct zd_worker_sum *sum;
+	struct zd_delegate_sum *sum;
 	struct zd_err err;
 	int rc = 0;
 
-	while (rc == 0 && worker->free_slots && (sum = first_queued(worker))) {
-		uint32_t slot = (uint32_t)__builtin_ctzll(worker->free_slots);
+	while (rc == 0 && delegate->free_slots && (sum = first_queued(delegate))) {
+		uint32_t slot = (uint32_t)__builtin_ctzll(delegate->free_slots);
 
-		rc = send_packet(worker, sum, slot, &err);
+		rc = send_packet(delegate, sum, slot, &err);
 		if (rc != 0)
 			break;
-		worker->free_slots &= ~(1ull << slot);
+		delegate->free_slots &= ~(1ull << slot);
 		sum->slot = slot;
 		zd_sm_move(&sum_sm, &sum->state, SENT);
 	}
-	if (rc == 0 && worker->nretired > worker->ntold)
-		rc = send_packet(worker, NULL, 0, &err);
+	if (rc == 0 && delegate->nretired > delegate->ntold)
+		rc = send_packet(delegate, NULL, 0, &err);
 	if (rc < 0)
-		zd_conn_end(worker->above.conn, &err);
+		zd_conn_end(delegate->above.conn, &err);
 }
 
-void zd_workers_flush(struct zd_workers *workers)
+void zd_delegates_flush(struct zd_delegates *delegates)
 {
-	struct zd_worker *worker;
+	struct zd_delegate *delegate;
 
-	while ((worker = TAILQ_FIRST(&workers->to_send))) {
-		TAILQ_REMOVE(&workers->to_send, worker, dirty);
-		worker->to_send = false;
-		if (zd_conn_is_open(worker->above.conn))
-			send_all(worker);
+	while ((delegate = TAILQ_FIRST(&delegates->to_send))) {
+		TAILQ_REMOVE(&delegates->to_send, delegate, dirty);
+		delegate->to_send = false;
+		if (zd_conn_is_open(delegate->above.conn))
+			send_all(delegate);
 	}
 }
 
 /* ---- Answers ------------------------------------------------------------------------------------------- */
 
 /* Whatever stands there is the client's word about its own gradient. */
-static void read_result(const struct zd_worker_sum *sum, struct zd_op_result *result)
+static void read_result(const struct zd_delegate_sum *sum, struct zd_op_result *result)
 {
-	const volatile struct zd_work_result *slot = &sum->worker->page->slots[sum->slot];
+	const volatile struct zd_work_result *slot = &sum->delegate->page->slots[sum->slot];
 
 	result->sum_squares = slot->sum_squares;
 	result->overflow = slot->overflow != 0 || !isfinite(result->sum_squares);
 }
 
-static void sum_ended(struct zd_worker_sum *sum)
+static void sum_ended(struct zd_delegate_sum *sum)
 {
 	struct zd_op_result result = {.overflow = false};
-	struct zd_engine *engine = sum->workers->bridge->engine;
+	struct zd_engine *engine = sum->delegates->bridge->engine;
 	uint64_t op = sum->op;
 
 	read_result(sum, &result);
@@ -378,24 +378,24 @@ static int take_fence(const Zd__WorkDone *done, struct zd_fence *fence, struct z
 }
 
 /* A small sum has often ended by now, which spares a WATCH. */
-static void watch(struct zd_worker *worker, struct zd_worker_sum *sum, struct zd_fence fence)
+static void watch(struct zd_delegate *delegate, struct zd_delegate_sum *sum, struct zd_fence fence)
 {
-	struct zd_bridge *bridge = worker->workers->bridge;
+	struct zd_bridge *bridge = delegate->delegates->bridge;
 	struct zd_command command = {.kind = ZD_CMD_WATCH, .op = sum->op, .device = sum->command.device};
 
 	zd_sm_move(&sum_sm, &sum->state, LAUNCHED);
-	if (zd_bridge_fence_passed(bridge, worker->session, fence)) {
+	if (zd_bridge_fence_passed(bridge, delegate->session, fence)) {
 		sum_ended(sum);
 		return;
 	}
-	command.u.watch.session = worker->session;
+	command.u.watch.session = delegate->session;
 	command.u.watch.nfences = 1;
 	command.u.watch.fences = &fence;
 	zd_bridge_submit(bridge, &command);
 }
 
 /* The client could not begin it: the backend can, unless the target has been touched. */
-static void take_refusal(struct zd_worker_sum *sum, const Zd__WorkDone *done)
+static void take_refusal(struct zd_delegate_sum *sum, const Zd__WorkDone *done)
 {
 	struct zd_err err;
 
@@ -404,19 +404,19 @@ static void take_refusal(struct zd_worker_sum *sum, const Zd__WorkDone *done)
 		                 done->error[0] ? done->error : zerod_status_name(done->status));
 		fail(sum, &err);
 	} else {
-		zd_bridge_submit(sum->workers->bridge, &sum->command);
+		zd_bridge_submit(sum->delegates->bridge, &sum->command);
 		sum_end(sum);
 	}
 }
 
-static int take_answer(struct zd_worker *worker, const Zd__WorkDone *done, struct zd_err *err)
+static int take_answer(struct zd_delegate *delegate, const Zd__WorkDone *done, struct zd_err *err)
 {
-	struct zd_worker_sum *sum;
+	struct zd_delegate_sum *sum;
 	struct zd_fence fence;
 	int rc = 0;
 
-	HASH_FIND(hh, worker->workers->sums, &done->id, sizeof(done->id), sum);
-	if (!sum || sum->worker != worker || sum->state == QUEUED)
+	HASH_FIND(hh, delegate->delegates->sums, &done->id, sizeof(done->id), sum);
+	if (!sum || sum->delegate != delegate || sum->state == QUEUED)
 		return zd_err_set(err, ZEROD_E_PROTOCOL,
 		                  "an answer to work %" PRIu64 ", which this session has not been asked for",
 		                  done->id);
@@ -430,7 +430,7 @@ static int take_answer(struct zd_worker *worker, const Zd__WorkDone *done, struc
 	if (rc)
 		return rc;
 	if (done->status == 0)
-		watch(worker, sum, fence);
+		watch(delegate, sum, fence);
 	else
 		take_refusal(sum, done);
 	return 0;
@@ -438,23 +438,23 @@ static int take_answer(struct zd_worker *worker, const Zd__WorkDone *done, struc
 
 static void on_packet(void *arg, const uint8_t *bytes, size_t nbytes)
 {
-	struct zd_worker *worker = arg;
-	struct zd_workers *workers = worker->workers;
-	struct zd_conn *conn = worker->above.conn;
-	Zd__WorkAnswers *answers = zd__work_answers__unpack(&workers->messages.allocator, nbytes, bytes);
+	struct zd_delegate *delegate = arg;
+	struct zd_delegates *delegates = delegate->delegates;
+	struct zd_conn *conn = delegate->above.conn;
+	Zd__WorkAnswers *answers = zd__work_answers__unpack(&delegates->messages.allocator, nbytes, bytes);
 	struct zd_err err = ZD_ERR_NONE;
 	int rc = 0;
 
-	(void)zd_bridge_tick(workers->bridge);
+	(void)zd_bridge_tick(delegates->bridge);
 	if (!answers)
 		rc = zd_err_set(&err, ZEROD_E_PROTOCOL,
 		                "a packet of %zu bytes on the work channel that is no WorkAnswers", nbytes);
 	for (size_t i = 0; !rc && i < answers->n_done && zd_conn_is_open(conn); i++)
-		rc = take_answer(worker, answers->done[i], &err);
+		rc = take_answer(delegate, answers->done[i], &err);
 	if (rc)
 		zd_conn_refuse(conn, &err);
-	zd_bridge_settle(workers->bridge);
-	zd_arena_reset(&workers->messages);
+	zd_bridge_settle(delegates->bridge);
+	zd_arena_reset(&delegates->messages);
 }
 
 static void on_writable(void *arg)
@@ -464,12 +464,12 @@ static void on_writable(void *arg)
 
 static void on_broken(void *arg, const struct zd_err *why)
 {
-	struct zd_worker *worker = arg;
+	struct zd_delegate *delegate = arg;
 
 	if (why->status == ZEROD_E_PROTOCOL || why->status == ZEROD_E_LIMIT)
-		zd_conn_refuse(worker->above.conn, why);
+		zd_conn_refuse(delegate->above.conn, why);
 	else
-		zd_conn_end(worker->above.conn, why);
+		zd_conn_end(delegate->above.conn, why);
 }
 
 static const struct zd_channel_ops channel_ops = {
@@ -477,14 +477,14 @@ static const struct zd_channel_ops channel_ops = {
 
 /* ---- The end ------------------------------------------------------------------------------------------- */
 
-void zd_workers_completed(struct zd_workers *workers, struct zd_completion *completion)
+void zd_delegates_completed(struct zd_delegates *delegates, struct zd_completion *completion)
 {
-	struct zd_worker_sum *sum;
+	struct zd_delegate_sum *sum;
 
-	HASH_FIND(hh, workers->sums, &completion->op, sizeof(completion->op), sum);
+	HASH_FIND(hh, delegates->sums, &completion->op, sizeof(completion->op), sum);
 	if (!sum)
 		return;
-	if (completion->status == 0 && sum->worker)
+	if (completion->status == 0 && sum->delegate)
 		read_result(sum, &completion->result);
 	else if (completion->status == 0)
 		zd_completion_fail(completion, ZEROD_E_ABORTED, "the session has ended");
@@ -493,84 +493,85 @@ void zd_workers_completed(struct zd_workers *workers, struct zd_completion *comp
 
 /* ---- Life ---------------------------------------------------------------------------------------------- */
 
-int zd_worker_open(struct zd_workers *workers, uint64_t session, const struct zd_worker_session *above,
-                   struct zd_worker **opened, int *channel_fd, int *page_fd, struct zd_err *err)
+int zd_delegate_open(struct zd_delegates *delegates, uint64_t session,
+                     const struct zd_delegate_session *above, struct zd_delegate **opened, int *channel_fd,
+                     int *page_fd, struct zd_err *err)
 {
-	struct zd_worker *worker = zd_calloc(1, sizeof(*worker));
+	struct zd_delegate *delegate = zd_calloc(1, sizeof(*delegate));
 	void *page;
 	int fd, rc;
 
-	*worker = (struct zd_worker){
-	        .workers = workers, .session = session, .above = *above, .free_slots = UINT64_MAX};
-	TAILQ_INIT(&worker->sums);
+	*delegate = (struct zd_delegate){
+	        .delegates = delegates, .session = session, .above = *above, .free_slots = UINT64_MAX};
+	TAILQ_INIT(&delegate->sums);
 	rc = zd_memfd_map("zerod-results", ZD_WORK_PAGE_BYTES, PROT_READ, 0, &page, &fd, err);
 	if (rc)
-		goto free_worker;
-	rc = zd_channel_new(above->conns, &channel_ops, worker, &worker->channel, channel_fd, err);
+		goto free_delegate;
+	rc = zd_channel_new(above->conns, &channel_ops, delegate, &delegate->channel, channel_fd, err);
 	if (rc)
 		goto unmap;
-	worker->page = page;
+	delegate->page = page;
 	*page_fd = fd;
-	HASH_ADD(hh, workers->all, session, sizeof(worker->session), worker);
-	*opened = worker;
+	HASH_ADD(hh, delegates->all, session, sizeof(delegate->session), delegate);
+	*opened = delegate;
 	return 0;
 unmap:
 	(void)munmap(page, ZD_WORK_PAGE_BYTES);
 	(void)close(fd);
-free_worker:
-	free(worker);
+free_delegate:
+	free(delegate);
 	return rc;
 }
 
-void zd_worker_use_rings(struct zd_worker *worker, struct zd_ring *to_client, struct zd_ring *answers)
+void zd_delegate_use_rings(struct zd_delegate *delegate, struct zd_ring *to_client, struct zd_ring *answers)
 {
-	zd_channel_use_rings(worker->channel, to_client, answers);
+	zd_channel_use_rings(delegate->channel, to_client, answers);
 }
 
 /* One that was answered is being watched already. */
-static void await_end(struct zd_worker *worker, struct zd_worker_sum *sum)
+static void await_end(struct zd_delegate *delegate, struct zd_delegate_sum *sum)
 {
 	struct zd_command command = {.kind = ZD_CMD_WATCH, .op = sum->op, .device = sum->command.device};
 
 	if (sum->state != LAUNCHED) {
-		command.u.watch.session = worker->session;
+		command.u.watch.session = delegate->session;
 		command.u.watch.until_gone = true;
-		zd_bridge_submit(worker->workers->bridge, &command);
+		zd_bridge_submit(delegate->delegates->bridge, &command);
 	}
 	leave_session(sum);
 }
 
-void zd_worker_close(struct zd_worker *worker)
+void zd_delegate_close(struct zd_delegate *delegate)
 {
-	struct zd_worker_sum *sum;
+	struct zd_delegate_sum *sum;
 
-	if (!worker)
+	if (!delegate)
 		return;
-	while ((sum = TAILQ_FIRST(&worker->sums)))
-		await_end(worker, sum);
-	if (worker->to_send)
-		TAILQ_REMOVE(&worker->workers->to_send, worker, dirty);
-	HASH_DEL(worker->workers->all, worker);
-	zd_channel_close(worker->channel);
-	(void)munmap((void *)worker->page, ZD_WORK_PAGE_BYTES);
-	free(worker);
+	while ((sum = TAILQ_FIRST(&delegate->sums)))
+		await_end(delegate, sum);
+	if (delegate->to_send)
+		TAILQ_REMOVE(&delegate->delegates->to_send, delegate, dirty);
+	HASH_DEL(delegate->delegates->all, delegate);
+	zd_channel_close(delegate->channel);
+	(void)munmap((void *)delegate->page, ZD_WORK_PAGE_BYTES);
+	free(delegate);
 }
 
-void zd_workers_init(struct zd_workers *workers, struct zd_bridge *bridge)
+void zd_delegates_init(struct zd_delegates *delegates, struct zd_bridge *bridge)
 {
-	*workers = (struct zd_workers){.bridge = bridge};
-	TAILQ_INIT(&workers->to_send);
-	zd_arena_init(&workers->messages, MESSAGE_BYTES);
+	*delegates = (struct zd_delegates){.bridge = bridge};
+	TAILQ_INIT(&delegates->to_send);
+	zd_arena_init(&delegates->messages, MESSAGE_BYTES);
 }
 
-void zd_workers_deinit(struct zd_workers *workers)
+void zd_delegates_deinit(struct zd_delegates *delegates)
 {
-	struct zd_worker_sum *sum = workers->sums, *next;
+	struct zd_delegate_sum *sum = delegates->sums, *next;
 
-	HASH_CLEAR(hh, workers->sums); /* the elements stay chained */
+	HASH_CLEAR(hh, delegates->sums); /* the elements stay chained */
 	for (; sum; sum = next) {
 		next = sum->hh.next;
 		sum_free(sum);
 	}
-	zd_arena_deinit(&workers->messages);
+	zd_arena_deinit(&delegates->messages);
 }

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* alloc.c - plain allocations, and memory that goes back to a device. */
+/* alloc.c - plain allocations. */
 #include "client/internal.h"
 
 #include <errno.h>
@@ -8,8 +8,6 @@
 
 #include "base/text.h"
 #include "client/cuda.h"
-
-/* ---- Allocations --------------------------------------------------------------------------------------- */
 
 struct allocation {
 	struct zerod_allocation *buffer;
@@ -166,44 +164,4 @@ int zerod_free(zerod_allocation *allocation, zerod_stream *const *streams, uint3
 		return rc;
 	zc_buffer_forget(allocation);
 	return 0;
-}
-
-/* ---- Trim ---------------------------------------------------------------------------------------------- */
-
-struct trimming {
-	uint64_t freed_bytes;
-	struct zd_err *err;
-};
-
-static int take_trim(const Zd__Reply *reply, void *arg)
-{
-	struct trimming *trimming = arg;
-	int rc = zc_check_body(reply, ZD__REPLY__BODY_TRIM, trimming->err);
-
-	if (!rc)
-		trimming->freed_bytes = reply->trim->freed_bytes;
-	return rc;
-}
-
-int zerod_trim(zerod_client *client, uint32_t device, uint64_t keep_bytes,
-               const struct zerod_wait_options *options, uint64_t *freed_bytes)
-{
-	uint32_t deadline_ms;
-	Zd__Request request = ZD__REQUEST__INIT;
-	Zd__Trim trim = ZD__TRIM__INIT;
-	struct trimming trimming;
-	int rc = zc_enter(client, &trimming.err);
-
-	if (!rc)
-		rc = zc_wait_options(options, &deadline_ms, trimming.err);
-	if (rc)
-		return rc;
-	trim.device = device;
-	trim.keep_bytes = keep_bytes;
-	request.body_case = ZD__REQUEST__BODY_TRIM;
-	request.trim = &trim;
-	rc = zc_call(client, &request, deadline_ms, take_trim, &trimming);
-	if (!rc && freed_bytes)
-		*freed_bytes = trimming.freed_bytes;
-	return rc;
 }

@@ -3,8 +3,8 @@
  * transfer.c - transfers: which copies fill a gathered buffer, and which fences say that they have.
  *
  * A shard of this daemon comes by a COPY of the device that has it. The rank's own shard may be left to its
- * client. Shards of other daemons come over the unit's rail (rail.c). Copies that something else has to precede
- * are promised, and begin later (deferred.h).
+ * client. Shards of other daemons come over the unit's rail (rail.c). Copies that something else has to
+ * precede are promised, and begin later (deferred.h).
  */
 #include <stdlib.h>
 

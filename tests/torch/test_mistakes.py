@@ -3,7 +3,10 @@
 """What programs do to a sharded model that they may do to a plain one."""
 from __future__ import annotations
 
+import copy
+import io
 import os
+import pickle
 import tempfile
 import unittest
 from typing import Any
@@ -45,6 +48,20 @@ class Mistakes(unittest.TestCase):
 
         harness.compare(daemon.socket, 2, Unused, models.sgd, models.mlp_loss, before_step=lambda module, _: (
             convert(module) if hasattr(module, "_zerod_model") else None))
+
+    def test_copies(self) -> None:
+        """deepcopy() and pickling of a sharded model and of its blocks are refused, and so is a checkpoint that is not there"""
+        def body(rank: int) -> None:
+            module = harness.shard(models.MLP())
+            for part in (module, module.layers[0]):
+                for copies in (copy.deepcopy, pickle.dumps, lambda part: torch.save(part, io.BytesIO())):
+                    with self.assertRaisesRegex(TypeError, "a sharded (MLP|Sequential) .*state_dict"):
+                        copies(part)
+            with tempfile.TemporaryDirectory() as folder, self.assertRaisesRegex(FileNotFoundError, folder):
+                zt.load(folder, module)
+            models.mlp_loss(module, rank, 0)
+
+        harness.ranks(daemon.socket, 2, body)
 
     def test_initialize(self) -> None:
         """torch.nn.init on a sharded parameter is refused by its name"""

@@ -92,6 +92,8 @@ def main() -> None:
     done = 0
     if args.save and Path(args.save, ".metadata").exists():
         done = zt.load(args.save, model, optimizer, step=0)["step"]
+        if rank == 0:
+            print(f"resumed from {args.save}, saved behind step {done}")
     text = torch.tensor(tokenizer.encode(args.text.read_text(errors="replace")))
     generator = torch.Generator().manual_seed(1000 * done + rank)
     if rank == 0:

@@ -2,6 +2,7 @@
 """What users call: shard() and no_sync()."""
 from __future__ import annotations
 
+import os
 from contextlib import contextmanager
 from typing import Any, Iterator, Optional
 
@@ -58,6 +59,8 @@ def shard(module: nn.Module, policy: Policy = None, param_dtype: Optional[torch.
     model = Model(module, plans, env, group, settings, replicas)
     object.__setattr__(module, "_zerod_model", model)
     whole.install(model, module)
+    for block in model.blocks:
+        whole.refuse_copies(block.module)
     env.trim(rank)
     return module
 
@@ -134,10 +137,13 @@ def save(path: str, module: nn.Module, optimizer: Optional[torch.optim.Optimizer
 def load(path: str, module: nn.Module, optimizer: Optional[torch.optim.Optimizer] = None, **extra: Any) -> dict[str, Any]:
     """Reads what save() has written, by any number of ranks; returns what was saved beside.
 
-    `extra` has the names and defaults of that. Every rank calls it.
+    `extra` has the names and defaults of that. Every rank calls it. FileNotFoundError for a folder without a
+    checkpoint.
     """
     import torch.distributed.checkpoint as dcp
 
+    if "://" not in str(path) and not os.path.exists(os.path.join(path, ".metadata")):
+        raise FileNotFoundError(f"{path} has no checkpoint")
     model = model_of(module)
     if optimizer is not None:
         state.make_state(model, optimizer)

@@ -158,6 +158,16 @@ def _apply_of(model: "Model", owner: nn.Module) -> Callable:
     return apply
 
 
+def refuse_copies(module: nn.Module) -> None:
+    """deepcopy() and pickling raise: a copy would share the daemon's memory with the module, or have none."""
+    def refuse(*_: Any) -> Any:
+        raise TypeError(f"a sharded {type(module).__name__} is neither copied nor pickled: "
+                        "use zerod.torch.state_dict() or save()")
+
+    for name in ("__deepcopy__", "__reduce_ex__"):
+        object.__setattr__(module, name, refuse)
+
+
 def install(model: "Model", module: nn.Module) -> None:
     """state_dict() gives whole parameters, and load_state_dict() takes them, of the module and of parts of it."""
     reader = _Reader()

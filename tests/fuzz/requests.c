@@ -111,6 +111,14 @@ static size_t pick_features(char ***out)
 	return pick(COUNT(features) + 1);
 }
 
+static size_t pick_values(double **out)
+{
+	static double values[20] = {1, -1, 0.5};
+
+	*out = values;
+	return pick(4) ? 1 + pick(3) : pick(COUNT(values) + 1);
+}
+
 /* Of two ranks, and sometimes cut off. */
 static void pick_ids(ProtobufCBinaryData *ids)
 {
@@ -142,13 +150,20 @@ static union {
 	Zd__UnitLoad unit_load;
 	Zd__Gather gather;
 	Zd__Release release;
+	Zd__ForwardBegin forward_begin;
+	Zd__ForwardEnd forward_end;
+	Zd__ScopeEnd scope_end; /* of claims, abandoned scopes and contexts */
+	Zd__ContextBegin context_begin;
 	Zd__BackwardBegin backward_begin;
 	Zd__BucketCreate bucket_create;
 	Zd__BucketDestroy bucket_destroy;
 	Zd__BucketReserve bucket_reserve;
 	Zd__BucketSubmit bucket_submit;
 	Zd__ReduceSkip reduce_skip;
+	Zd__ReduceWait reduce_wait;
+	Zd__TargetReturn target_return;
 	Zd__BackwardEnd backward_end;
+	Zd__GroupAgree group_agree;
 	Zd__BackwardAbandon backward_abandon;
 	Zd__StepBegin step_begin;
 	Zd__StepEnd step_end;
@@ -251,6 +266,10 @@ static void fill_group(Zd__Request__BodyCase kind)
 		FILL(backward_abandon, .group = pick_id());
 		body.backward_abandon.n_fences = pick_fences(&body.backward_abandon.fences);
 		break;
+	case ZD__REQUEST__BODY_GROUP_AGREE:
+		FILL(group_agree, .group = pick_id(), .op = pick(4));
+		body.group_agree.n_values = pick_values(&body.group_agree.values);
+		break;
 	case ZD__REQUEST__BODY_STEP_BEGIN:
 		FILL(step_begin, .group = pick_id(), .ahead = pick(2));
 		break;
@@ -315,11 +334,41 @@ static void fill_unit(Zd__Request__BodyCase kind)
 	}
 }
 
+static void fill_scope(Zd__Request__BodyCase kind)
+{
+	switch (kind) {
+	case ZD__REQUEST__BODY_FORWARD_BEGIN:
+		FILL(forward_begin, .group = pick_id(), .parent = pick(3) ? 0 : pick_id());
+		body.forward_begin.n_fences = pick_fences(&body.forward_begin.fences);
+		break;
+	case ZD__REQUEST__BODY_FORWARD_END:
+		FILL(forward_end, .scope = pick_id(), .grad = pick(2));
+		body.forward_end.n_fences = pick_fences(&body.forward_end.fences);
+		break;
+	case ZD__REQUEST__BODY_CONTEXT_BEGIN:
+		FILL(context_begin, .n_units = 0);
+		body.context_begin.n_units = pick_units(&body.context_begin.units);
+		break;
+	default:
+		FILL(scope_end, .scope = pick_id());
+		body.scope_end.n_fences = pick_fences(&body.scope_end.fences);
+		break;
+	}
+}
+
 static void fill_bucket(Zd__Request__BodyCase kind)
 {
 	switch (kind) {
 	case ZD__REQUEST__BODY_BUCKET_DESTROY:
 		FILL(bucket_destroy, .bucket = pick_id());
+		break;
+	case ZD__REQUEST__BODY_REDUCE_WAIT:
+		FILL(reduce_wait, .unit = pick_id(), .ahead = pick(2));
+		break;
+	case ZD__REQUEST__BODY_TARGET_RETURN:
+		FILL(target_return, .n_units = 0);
+		body.target_return.n_units = pick_units(&body.target_return.units);
+		body.target_return.n_fences = pick_fences(&body.target_return.fences);
 		break;
 	case ZD__REQUEST__BODY_BUCKET_RESERVE:
 		FILL(bucket_reserve, .bucket = pick_id(), .unit = pick_id());
@@ -374,6 +423,15 @@ static const struct {
         {ZD__REQUEST__BODY_SEGMENTS_UNMAPPED, fill_session},
         {ZD__REQUEST__BODY_UNIT_LOAD, fill_unit},
         {ZD__REQUEST__BODY_GROUP_BARRIER, fill_group},
+        {ZD__REQUEST__BODY_GROUP_AGREE, fill_group},
+        {ZD__REQUEST__BODY_FORWARD_BEGIN, fill_scope},
+        {ZD__REQUEST__BODY_FORWARD_END, fill_scope},
+        {ZD__REQUEST__BODY_CLAIM_END, fill_scope},
+        {ZD__REQUEST__BODY_SCOPE_ABANDON, fill_scope},
+        {ZD__REQUEST__BODY_CONTEXT_BEGIN, fill_scope},
+        {ZD__REQUEST__BODY_CONTEXT_END, fill_scope},
+        {ZD__REQUEST__BODY_REDUCE_WAIT, fill_bucket},
+        {ZD__REQUEST__BODY_TARGET_RETURN, fill_bucket},
 };
 
 size_t fuzz_request(unsigned seed, Zd__Request__BodyCase kind, uint8_t bytes[FUZZ_PACKET_BYTES])

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* span_end.c - the end of a group that spans daemons: it fails, or a rank leaves; communicators are closed. */
+/* span_end.c - how a group that spans daemons ends: it fails, or a rank leaves; communicators are closed. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

@@ -204,9 +204,8 @@ static void fill_session(Zd__Request__BodyCase kind)
 		FILL(unique_ids, .count = pick(4) ? 1 + pick(4) : pick(40));
 		break;
 	case ZD__REQUEST__BODY_ALLOC:
-		FILL(alloc, .durable = pick(4) == 0, .job = pick_name(), .name = pick_name(),
-		     .device = pick(2), .bytes = pick_size(), .durable = pick(2),
-		     .alignment = 1ull << pick(24));
+		FILL(alloc, .job = pick_name(), .name = pick_name(), .device = pick(2), .bytes = pick_size(),
+		     .durable = pick(2), .alignment = 1ull << pick(24));
 		break;
 	case ZD__REQUEST__BODY_FREE:
 		FILL(free, .allocation = pick_id());

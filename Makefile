@@ -171,6 +171,10 @@ $(BUILD)/obj/%.o: %.c | $(PB_H)
 	$(Q)mkdir -p $(@D)
 	$(Q)$(CC) $(CPPFLAGS) $(CFLAGS) -MMD -MP -c -o $@ $<
 
+# Files that an object embeds (base/embed.h): the compiler reports no dependency on them.
+$(call obj,client/cuda_kernels.c): client/kernels/kernels.ptx
+$(call obj,tests/gpu/stress_kernels.c): tests/gpu/kernels.ptx
+
 # No multiply-add may be fused: sums are compared bit for bit. Of the host's compiler only the preprocessor is used.
 FATBIN := $(BUILD)/gen/kernels.fatbin
 FATBIN_FLAGS := -fatbin -Xfatbin=-compress-all -fmad=false -allow-unsupported-compiler -I. \
@@ -414,7 +418,7 @@ check-systemd:  ## the units under a systemd of their own, in a container: as ro
 	@$(MAKE) --no-print-directory all $(DOUBLE_SO)
 	@BUILD=$(BUILD) tests/systemd/run.sh
 
-ptx:  ## the PTX of each kernels.cu, in the header beside it (nvcc)
+ptx:  ## the PTX of each kernels.cu, in the file beside it (nvcc)
 	@NVCC="$(NVCC)" packaging/ptx.sh
 ptx-check:  ## fails when `make ptx` would change something; passes without nvcc
 	@NVCC="$(NVCC)" packaging/ptx.sh --check

@@ -5,17 +5,11 @@
  */
 #include "client/cuda_kernels.h"
 
+#include "base/embed.h"
+
 #ifdef ZD_KERNELS_FATBIN
 
-__asm__(".pushsection .rodata\n"
-        ".balign 16\n"
-        ".globl zc_kernels_fatbin_bytes\n"
-        ".hidden zc_kernels_fatbin_bytes\n"
-        "zc_kernels_fatbin_bytes:\n"
-        ".incbin \"" ZD_KERNELS_FATBIN "\"\n"
-        ".popsection\n");
-
-extern const unsigned char zc_kernels_fatbin_bytes[] __attribute__((visibility("hidden")));
+ZD_EMBED(zc_kernels_fatbin_bytes, ZD_KERNELS_FATBIN);
 
 const void *zc_kernels_fatbin(void)
 {

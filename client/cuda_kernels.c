@@ -11,10 +11,12 @@
 #include <stdio.h>
 
 #include "base/dtype.h"
+#include "base/embed.h"
 #include "base/mem.h"
-#include "client/kernels/kernels_ptx.h"
 
 #define NAME_BYTES 64
+
+ZD_EMBED(zc_kernels_ptx, "client/kernels/kernels.ptx");
 
 static unsigned place(enum zerod_dtype dtype)
 {

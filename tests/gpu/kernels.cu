@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * kernels.cu - what the stress runs on GPUs: fills shards with known contents, compares gathered buffers with
- * them, and delays a stream. Arguments are 64-bit numbers, all of them. packaging/ptx.sh makes kernels_ptx.h
+ * them, and delays a stream. Arguments are 64-bit numbers, all of them. packaging/ptx.sh makes kernels.ptx
  * of it; kernels_double.c does the same on the CPU, for the driver's double.
  *
  * Word i of a unit is a hash of (seed, i) in its first true_bytes, and zero behind them.

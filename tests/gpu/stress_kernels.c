@@ -6,10 +6,12 @@
 
 #include <string.h>
 
-#include "tests/gpu/kernels_ptx.h"
+#include "base/embed.h"
 
 #define THREADS     256
 #define MOST_BLOCKS 264
+
+ZD_EMBED(stress_kernels_ptx, "tests/gpu/kernels.ptx");
 
 static int find(struct stress_kernels *kernels, const char *name, struct CUfunc_st **function,
                 struct zd_err *err)

@@ -16,6 +16,7 @@
 
 #include "base/mem.h"
 #include "proto/link.h"
+#include "tests/support/rounds.h"
 
 struct scene {
 	struct zd_rings *rings;
@@ -24,6 +25,7 @@ struct scene {
 	size_t nbytes;
 	int fds[ZD_MAX_PACKET_FDS];
 	unsigned nfds;
+	atomic_uint received; /* packets, by `b` */
 };
 
 /* `a` sends requests, `b` replies. */
@@ -276,30 +278,39 @@ static void test_any_mixture_comes_in_order(void **state)
 
 /* ---- Nobody is left asleep ----------------------------------------------------------------------------- */
 
-#define NPACKETS 5000u
+#define MOST_PACKETS 5000u
+#define MOST_LOOKS   (500 * ROUNDS_LOOKS_EACH)
+#define MOST_STEPS   1024u
 
-/* Sends when the other side is about to sleep, if it can: what it writes into the ring then must wake it. */
+/* Sends each packet about when the other side, having received the one before, comes to rest: a packet then
+ * in the ring must wake that side. If it does not, the next packet arrives first, by the socket. */
 static void *send_all(void *arg)
 {
-	struct zd_link *link = arg;
+	struct rounds rounds = rounds_of(MOST_PACKETS);
+	struct scene *scene = arg;
+	unsigned number;
 
-	for (uint32_t i = 0; i < NPACKETS; i++) {
-		for (unsigned looks = 0; looks < 100 && !atomic_load(&link->out.ring->looks); looks++)
+	do {
+		for (unsigned looks = 0; looks < MOST_LOOKS && atomic_load(&scene->received) != rounds.begun;)
+			rounds_look_again(&looks);
+		number = rounds_next(&rounds) ? rounds.begun : ROUNDS_OVER;
+		rounds_dally(rounds.begun % MOST_STEPS);
+		while (zd_link_send(&scene->a, &number, sizeof(number), NULL, 0, NULL) == ZD_FRAME_AGAIN)
 			sched_yield();
-		while (zd_link_send(link, &i, sizeof(i), NULL, 0, NULL) == ZD_FRAME_AGAIN)
-			sched_yield();
-	}
+	} while (number != ROUNDS_OVER);
 	return NULL;
 }
 
 static void test_who_sleeps_is_woken(void **state)
 {
 	struct scene *scene = *state;
+	unsigned got = 0;
+	cpu_set_t allowed;
 	pthread_t sender;
 
-	assert_int_equal(pthread_create(&sender, NULL, send_all, &scene->a), 0);
-	for (uint32_t i = 0; i < NPACKETS;) {
-		uint32_t got;
+	assert_int_equal(pthread_create(&sender, NULL, send_all, scene), 0);
+	rounds_pin(sender, &allowed);
+	while (got != ROUNDS_OVER) {
 		int rc;
 
 		if (zd_link_rest(&scene->b))
@@ -313,9 +324,15 @@ static void test_who_sleeps_is_woken(void **state)
 			continue;
 		assert_int_equal(rc, 0);
 		memcpy(&got, scene->in, sizeof(got));
-		assert_int_equal(got, i++);
+		if (got != ROUNDS_OVER) {
+			assert_int_equal(got, scene->received + 1);
+			scene->received++;
+		}
+		rounds_dally(MOST_STEPS);
 	}
+	rounds_unpin(&allowed);
 	assert_int_equal(pthread_join(sender, NULL), 0);
+	assert_true(scene->received > 0);
 }
 
 #define TEST(f)       cmocka_unit_test_setup_teardown(f, setup_with_rings, teardown)

@@ -14,6 +14,7 @@
 
 #include "base/mem.h"
 #include "proto/ring.h"
+#include "tests/support/rounds.h"
 
 #define HEADER_BYTES 8u
 #define MOST_BYTES   (ZD_RING_BYTES - HEADER_BYTES)
@@ -184,7 +185,8 @@ static void test_an_emptied_ring(void **state)
 	assert_int_equal(read_status(scene, 0), NONE);
 }
 
-#define NROUNDS 20000u
+#define MOST_ROUNDS 500000u
+#define MOST_STEPS  1024u
 
 struct emptying {
 	struct zd_ring *ring;
@@ -196,9 +198,7 @@ static void *empty_all(void *arg)
 {
 	struct emptying *emptying = arg;
 
-	for (unsigned round = 1; round <= NROUNDS; round++) {
-		while (emptying->round < round)
-			;
+	for (unsigned round = 1; rounds_await(&emptying->round, round); round++) {
 		atomic_store(&emptying->ring->tail, 0);
 		__atomic_store_n((uint64_t *)emptying->ring->data, 0, __ATOMIC_RELEASE);
 		emptying->done = round;
@@ -210,20 +210,29 @@ static void test_a_ring_that_is_emptied_meanwhile(void **state)
 {
 	struct scene *scene = *state;
 	struct emptying emptying = {.ring = scene->ring};
+	struct rounds rounds = rounds_of(MOST_ROUNDS);
+	cpu_set_t allowed;
 	pthread_t thread;
 
 	assert_int_equal(pthread_create(&thread, NULL, empty_all, &emptying), 0);
-	for (unsigned round = 1; round <= NROUNDS; round++) {
+	rounds_pin(thread, &allowed);
+	while (rounds_next(&rounds)) {
+		unsigned looks = 0;
+
 		scene->writer.place = scene->reader.place = 0;
 		atomic_store(&scene->ring->head, 0);
 		assert_true(write_packet(scene, 8, 0));
-		emptying.round = round;
+		emptying.round = rounds.begun;
+		rounds_dally(rounds.begun % MOST_STEPS); /* until the other thread may have seen it */
 		do {
 			int rc = read_status(scene, 0);
 
 			assert_true(rc == 0 || rc == NONE);
-		} while (emptying.done < round);
+			rounds_look_again(&looks);
+		} while (emptying.done < rounds.begun);
 	}
+	rounds_unpin(&allowed);
+	emptying.round = ROUNDS_OVER;
 	pthread_join(thread, NULL);
 }
 
@@ -259,44 +268,52 @@ static void test_readers_that_lie(void **state)
 	read_packet(scene, 1, 1);
 }
 
-#define NPACKETS 20000u
+#define MOST_PACKETS 20000u
+#define LAST_BYTES   3001u /* no other packet is that long */
 
 static size_t length_of(unsigned number)
 {
-	return 1 + (number * 37u) % 3000;
+	return number == ROUNDS_OVER ? LAST_BYTES : 1 + (number * 37u) % 3000;
 }
 
 static void *write_all(void *arg)
 {
+	struct rounds rounds = rounds_of(MOST_PACKETS);
 	struct zd_ring_end end = {.ring = arg};
-	uint8_t bytes[3000];
+	uint8_t bytes[LAST_BYTES];
+	unsigned number;
 
-	for (unsigned i = 0; i < NPACKETS; i++) {
-		memset(bytes, (int)(i % 251), length_of(i));
-		while (!zd_ring_write(&end, bytes, length_of(i), 0))
+	do {
+		number = rounds_next(&rounds) ? rounds.begun : ROUNDS_OVER;
+		memset(bytes, (int)(number % 251), length_of(number));
+		while (!zd_ring_write(&end, bytes, length_of(number), 0))
 			sched_yield();
-	}
+	} while (number != ROUNDS_OVER);
 	return NULL;
 }
 
 static void test_two_threads(void **state)
 {
 	struct scene *scene = *state;
+	unsigned received = 0;
+	size_t got = 0;
 	pthread_t writer;
 
 	assert_int_equal(pthread_create(&writer, NULL, write_all, scene->ring), 0);
-	for (unsigned i = 0; i < NPACKETS; i++) {
-		size_t got = 0;
+	while (got != LAST_BYTES) {
+		unsigned number;
 		int rc;
 
 		while ((rc = zd_ring_read(&scene->reader, 0, scene->in, &got, NULL)) == NONE)
 			sched_yield();
 		assert_int_equal(rc, 0);
-		assert_int_equal(got, length_of(i));
-		memset(scene->out, (int)(i % 251), got);
+		number = got == LAST_BYTES ? ROUNDS_OVER : ++received;
+		assert_int_equal(got, length_of(number));
+		memset(scene->out, (int)(number % 251), got);
 		assert_memory_equal(scene->in, scene->out, got);
 	}
 	assert_int_equal(pthread_join(writer, NULL), 0);
+	assert_true(received > 0);
 	assert_int_equal(read_status(scene, 0), NONE);
 }
 

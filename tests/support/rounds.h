@@ -48,7 +48,7 @@ static inline bool rounds_next(struct rounds *rounds)
 	return true;
 }
 
-/* Pins the calling thread and the other one to a processor each, if there are two. Else the scheduler may leave
+/* Pins the calling thread and the other one to a processor each, if there are two. Else the scheduler leaves
  * threads that wake each other on one processor, where nothing races. `allowed` is for rounds_unpin(). */
 static inline void rounds_pin(pthread_t other, cpu_set_t *allowed)
 {
@@ -74,7 +74,7 @@ static inline void rounds_unpin(const cpu_set_t *allowed)
 	(void)pthread_setaffinity_np(pthread_self(), sizeof(*allowed), allowed);
 }
 
-/* Lets some time pass, about a nanosecond a step: a test varies the steps, so that in some rounds both threads
+/* Lets some time pass, about a nanosecond a step: a test varies them, so that in some rounds both threads
  * do at once what races. */
 static inline void rounds_dally(unsigned steps)
 {

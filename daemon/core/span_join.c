@@ -82,7 +82,7 @@ int zd_span_check_group(const struct zd_group *group, const struct zd_args *args
 		return zd_err_set(err, ZEROD_E_MISMATCH,
 		                  "rank %u of group '%s' joins the daemon of ranks %u to %u", rank,
 		                  group->name, group->first_rank, group->first_rank + local - 1);
-	/* Whoever comes first after all have left brings new ones. */
+	/* The first rank that joins after all have left brings new ids. */
 	if (span && group->attached > 0 && span->given && args->u.group_join.ids_bytes > 0 &&
 	    memcmp(span->ids, args->u.group_join.ids, span->ids_bytes) != 0)
 		return zd_err_set(err, ZEROD_E_MISMATCH,

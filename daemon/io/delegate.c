@@ -340,7 +340,7 @@ void zd_delegates_flush(struct zd_delegates *delegates)
 
 /* ---- Answers ------------------------------------------------------------------------------------------- */
 
-/* Whatever stands there is the client's word about its own gradient. */
+/* The client's word about its own gradient; nothing else depends on it. */
 static void read_result(const struct zd_delegate_sum *sum, struct zd_op_result *result)
 {
 	const volatile struct zd_work_result *slot = &sum->delegate->page->slots[sum->slot];

@@ -33,7 +33,8 @@ struct zd_delegates {
 	struct zd_delegate *all;      /* uthash by session */
 	struct zd_delegate_sum *sums; /* uthash by op: of all delegates, and of sessions that have ended */
 	TAILQ_HEAD(, zd_delegate) to_send; /* those with something for their channel */
-	struct zd_arena messages;          /* of the packet that is being read or made */
+	/* Of a packet that is read, or of one that is made: the loop flushes connections between packets. */
+	struct zd_arena messages;
 };
 
 /* The session of a delegate. */

@@ -187,12 +187,9 @@ def report(found: dict[str, dict[str, Any]]) -> None:
 
 
 def main() -> None:
-    query = ["nvidia-smi", "--query-gpu=name,memory.total", "--format=csv,noheader,nounits"]  # makes no context here
-    gpus = subprocess.run(query, check=True, capture_output=True, text=True).stdout.splitlines()
-    name, mebibytes = gpus[0].split(", ")
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("ways", nargs="*", metavar="WAY", default=WAYS, help=f"default: {' '.join(WAYS)}")
-    parser.add_argument("--ranks", type=int, default=len(gpus), help="ranks, a GPU each (all GPUs)")
+    parser.add_argument("--ranks", type=int, help="ranks, a GPU each (all GPUs)")
     parser.add_argument("--layers", type=int, default=36, help="of Qwen3-8B's 36")
     parser.add_argument("--iters", type=int, default=10, help=f"steps, behind {WARM_UP} to warm up (10)")
     parser.add_argument("--json", action="store_true", help="all figures as one JSON object")
@@ -201,6 +198,10 @@ def main() -> None:
     if options.rank_of:
         rank_main(options.rank_of, options.layers, options.iters)
         return
+    query = ["nvidia-smi", "--query-gpu=name,memory.total", "--format=csv,noheader,nounits"]  # makes no context here
+    gpus = subprocess.run(query, check=True, capture_output=True, text=True).stdout.splitlines()
+    name, mebibytes = gpus[0].split(", ")
+    options.ranks = options.ranks or len(gpus)
     os.environ["ZEROD_TEST_BACKEND"] = "cuda"
     log = sys.stderr if options.json else sys.stdout
     print(f"# torch {torch.__version__}, {options.ranks} of {name}, {options.layers} layers, "

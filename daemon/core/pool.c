@@ -103,8 +103,8 @@ static struct zd_segment *segment_new(struct zd_engine *e, struct zd_job *job, s
 }
 
 /*
- * The size of a new segment: a multiple of the block that it is made for, up to the usual size, or its own size. Blocks of a
- * model often have one size, and a rest behind the last one would stay unused.
+ * The size of a new segment: a multiple of the block that it is made for, up to the usual size; of a larger
+ * block its own. Blocks of a model often have one size, and a rest behind the last one would stay unused.
  */
 static uint64_t segment_size(const struct zd_device *device, enum zd_purpose purpose, uint64_t need,
                              uint64_t left)

@@ -443,7 +443,7 @@ class Memory(unittest.TestCase):
             module = harness.shard(harness.seeded(models.MLP))
             root = module._zerod_model.units[0]
             hog = Hog(daemon.socket)
-            hog.hold()
+            hog.hold(but=32 << 20)  # segments are larger than what is charged; a block fits, in one of its own
 
             def wait(*args: Any) -> int:
                 wait_once.stop()
@@ -600,12 +600,12 @@ class Mistakes(unittest.TestCase):
         """a forked data loader works on; sharding in a forked child is refused"""
         def body(rank: int) -> Any:
             module = harness.shard(models.MLP())
-            data = [models.numbers(rank, i, 13) for i in range(8)]
+            data = [models.numbers(rank, i, 13).cpu() for i in range(8)]
             loader = torch.utils.data.DataLoader(data, batch_size=2, num_workers=2, multiprocessing_context="fork")
             optimizer = models.sgd(module)
             for batch in loader:
                 optimizer.zero_grad()
-                module(batch).sum().backward()
+                module(batch.to(models.DEVICE)).sum().backward()
                 optimizer.step()
             pid, reader = harness.fork(lambda: zt.shard(models.MLP()))
             with self.assertRaisesRegex(harness.Failed, "forked"):

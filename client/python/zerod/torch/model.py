@@ -66,6 +66,10 @@ class Settings:
     op: s.ReduceOp = s.ReduceOp.MEAN
 
 
+def _flatten_nothing() -> None:
+    """Takes the place of RNNBase.flatten_parameters(): cuDNN copies the weights in each forward instead."""
+
+
 class Model(Steps):
     """The state that shard() attaches to a module."""
 
@@ -105,6 +109,8 @@ class Model(Steps):
         self.trainable: list[FlatUnit] = []
         self._make_units(plans)
         for owner in module.modules():
+            if isinstance(owner, nn.RNNBase):  # would move gathered weights into memory of its own, where they stay
+                owner.flatten_parameters = _flatten_nothing  # type: ignore[method-assign]
             for name, buffer in owner._buffers.items():
                 if buffer is not None and not buffer.is_meta:
                     owner._buffers[name] = buffer.to(self.device)

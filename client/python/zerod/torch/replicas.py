@@ -12,6 +12,7 @@ group, so that the CPU has them without waiting for a GPU.
 """
 from __future__ import annotations
 
+from collections import Counter
 from contextlib import contextmanager
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Iterator, Sequence
@@ -23,6 +24,9 @@ from zerod import Status
 
 if TYPE_CHECKING:
     import torch.distributed
+
+
+_made: Counter[tuple[int, ...]] = Counter()  # by column
 
 
 class Replicas:
@@ -37,9 +41,13 @@ class Replicas:
         self.count = len(self.column)
         self.row = dist.get_rank(self.group)
         self._sent: Any = None
+        # new_group() wants the same calls from all ranks, in this mesh or not; up to torch 2.11 it hangs otherwise.
+        column = tuple(self.column)
+        _made[column] += 1
+        store = dist.PrefixStore(f"zerod {column} {_made[column]}", dist.distributed_c10d._get_default_store())
         with self._losses():
-            self._control = dist.new_group(self.column, timedelta(milliseconds=deadline_ms or 60_000), "gloo",
-                                           use_local_synchronization=True)
+            self._control = dist.ProcessGroupGloo(store, self.row, self.count,
+                                                  timedelta(milliseconds=deadline_ms or 60_000))
 
     @contextmanager
     def _losses(self) -> Iterator[None]:
@@ -53,19 +61,23 @@ class Replicas:
 
     def exchange(self, values: Sequence[int]) -> list[int]:
         """The maximum of each value over the column."""
-        import torch.distributed as dist
-
-        made = torch.tensor(values, dtype=torch.int64, device="cpu")
+        made, work = self._begin(values)
         with self._losses():
-            dist.all_reduce(made, dist.ReduceOp.MAX, self._control)
+            work.wait()
         return made.tolist()
 
     def send(self, values: Sequence[int]) -> None:
         """exchange() for a rank that does not want the answer, and does not wait for it."""
+        self._sent = self._begin(values)
+
+    def _begin(self, values: Sequence[int]) -> "tuple[torch.Tensor, Any]":
         import torch.distributed as dist
 
+        options = dist.AllreduceOptions()
+        options.reduceOp = dist.ReduceOp.MAX
         made = torch.tensor(values, dtype=torch.int64, device="cpu")
-        self._sent = dist.all_reduce(made, dist.ReduceOp.MAX, self._control, async_op=True)
+        with self._losses():
+            return made, self._control.allreduce([made], options)
 
     def check_same(self, failure: "zerod.Mismatch | None", digest: int) -> None:
         """Mismatch on all ranks where rows have different models, or the ranks of a row have: `failure`."""

@@ -428,6 +428,10 @@ layers:  ## no layer includes upward
 links:  ## what the documents point to exists
 	@tests/links.py
 
+.PHONY: lint-prose
+lint-prose:  ## no comment opens with a pronoun in place of an actor
+	@tests/prose.py
+
 coverage: deps  ## line coverage of daemon/core
 	@$(MAKE) --no-print-directory tests BUILD=build/coverage COVERAGE=1
 	@BUILD=build/coverage tests/coverage.sh

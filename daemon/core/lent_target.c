@@ -16,7 +16,7 @@
  */
 #include "core/layout.h"
 #include "core/promise.h"
-#include "core/reduce_internal.h"
+#include "core/slice.h"
 
 /* ---- Places -------------------------------------------------------------------------------------------- */
 

@@ -9,7 +9,7 @@
  */
 #include <stdio.h>
 
-#include "core/reduce_internal.h"
+#include "core/slice.h"
 
 /* ---- Records ------------------------------------------------------------------------------------------- */
 
@@ -357,7 +357,7 @@ void zd_reduction_ready(struct zd_engine *e, struct zd_entry *entry)
 	uint32_t rank = entry->part->rank;
 	zd_sm_move(&zd_sm_contribution, &r->ranks[rank].state, ZD_CONTRIBUTION_READY);
 	if (r->state == ZD_REDUCTION_RUNNING)
-		zd_slices_push(e, r, rank);
+		zd_slices_entry_ready(e, r, rank);
 	else if (r->state == ZD_REDUCTION_FAILED)
 		zd_reduction_drain(e, r, rank);
 }

@@ -3,7 +3,7 @@
  * reduce_check.c - the life cycles of gradient reduction as tables, and their invariants for tests and the
  * simulator.
  */
-#include "core/reduce_internal.h"
+#include "core/slice.h"
 
 #define TO(state) ZD_SM_TO(state)
 
@@ -81,13 +81,11 @@ static const uint32_t contribution_moves[] = {
 const struct zd_sm zd_sm_contribution = {"contribution", ZD_ARRAY_LEN(contribution_names), contribution_names,
                                          contribution_moves};
 
-static const char *const slice_names[] = {"WAITING", "OPEN", "TURN", "EXCHANGING", "REDUCING", "DONE"};
+static const char *const slice_names[] = {"WAITING", "OPEN", "TURN", "DONE"};
 static const uint32_t slice_moves[] = {
         [ZD_SLICE_WAITING] = TO(ZD_SLICE_OPEN),
-        [ZD_SLICE_OPEN] = TO(ZD_SLICE_REDUCING) | TO(ZD_SLICE_TURN),
-        [ZD_SLICE_TURN] = TO(ZD_SLICE_EXCHANGING) | TO(ZD_SLICE_DONE), /* DONE: all ranks have skipped */
-        [ZD_SLICE_EXCHANGING] = TO(ZD_SLICE_REDUCING),
-        [ZD_SLICE_REDUCING] = TO(ZD_SLICE_DONE),
+        [ZD_SLICE_OPEN] = TO(ZD_SLICE_TURN) | TO(ZD_SLICE_DONE),
+        [ZD_SLICE_TURN] = TO(ZD_SLICE_OPEN),
         [ZD_SLICE_DONE] = 0,
 };
 const struct zd_sm zd_sm_slice = {"slice", ZD_ARRAY_LEN(slice_names), slice_names, slice_moves};
@@ -308,33 +306,14 @@ static void check_member(const struct zd_member *member)
 		check_closing(mr->closing);
 }
 
-/* This daemon's part goes over the rail when it is complete. */
-static void check_rail_slice(const struct zd_reduction *r, const struct zd_slice *slice)
+static void check_slice(const struct zd_reduction *r, const struct zd_slice *slice)
 {
-	if (zd_reduction_has_partials(r) && r->nsubmitted > 0)
-		zd_assert((slice->state >= ZD_SLICE_TURN) == (slice->nsummed == r->nchunks));
-	else
-		zd_assert(slice->ncomplete == 0);
-}
-
-static void check_chunks(const struct zd_reduction *r, const struct zd_slice *slice)
-{
-	uint32_t complete = 0, summed = 0;
-	if (r->group->span) {
-		check_rail_slice(r, slice);
-		return;
-	}
-	for (uint32_t i = 0; i < r->nchunks; i++) {
-		const struct zd_slice_chunk *chunk = &slice->chunks[i];
-		bool here = chunk->arrived == r->nsubmitted;
-		zd_assert(chunk->arrived <= chunk->pushed && chunk->pushed <= r->nsubmitted);
-		zd_assert(chunk->given == (here || chunk->ahead) && (chunk->given || !chunk->summed));
-		complete += here;
-		summed += here && chunk->summed;
-	}
-	zd_assert(slice->ncomplete == complete && slice->nsummed == summed);
-	zd_assert((slice->state >= ZD_SLICE_REDUCING) == (slice->ncomplete == r->nchunks));
-	zd_assert((slice->state == ZD_SLICE_DONE) == (slice->nsummed == r->nchunks && slice->nspread == 0));
+	zd_plan_check(&slice->plan);
+	zd_assert((slice->state == ZD_SLICE_DONE) == slice->plan.over);
+	zd_assert((slice->state == ZD_SLICE_WAITING) == (slice->plan.nsteps == 0));
+	zd_assert(slice->state == ZD_SLICE_OPEN || slice->state == ZD_SLICE_TURN || !slice->staging);
+	for (uint32_t i = 0; i < r->nchunks; i++)
+		zd_assert(slice->chunks[i].pushed <= r->nsubmitted);
 }
 
 static void check_running(const struct zd_reduction *r)
@@ -343,9 +322,7 @@ static void check_running(const struct zd_reduction *r)
 	for (uint32_t rank = 0; rank < r->group->local_world_size; rank++) {
 		const struct zd_slice *slice = &r->slices[rank];
 		done += slice->state == ZD_SLICE_DONE;
-		check_chunks(r, slice);
-		zd_assert((slice->state >= ZD_SLICE_OPEN && slice->state <= ZD_SLICE_REDUCING) ||
-		          !slice->staging);
+		check_slice(r, slice);
 	}
 	zd_assert(done == r->ndone && done < r->group->local_world_size);
 }

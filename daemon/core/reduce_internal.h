@@ -453,43 +453,6 @@ struct zd_contribution {
 	bool settled;   /* its rank has its slice, and its entry back: others may still sum theirs */
 };
 
-enum zd_slice_state {
-	ZD_SLICE_WAITING,    /* for staging */
-	ZD_SLICE_OPEN,       /* pieces arrive, chunks that are complete, or will be soon, are summed */
-	ZD_SLICE_TURN,       /* this daemon's part is there, others before it go over the rail */
-	ZD_SLICE_EXCHANGING, /* with the other daemons */
-	ZD_SLICE_REDUCING,   /* all have arrived */
-	ZD_SLICE_DONE,
-};
-
-struct zd_slice_chunk {
-	uint32_t pushed, arrived;  /* pieces */
-	bool given, ahead, summed; /* its sum was begun, before all had arrived; it has ended */
-	uint32_t nfences;          /* of pieces that were pushed */
-	struct zd_fence *fences;   /* NULL: its sum is not begun ahead */
-	struct zd_op_result result;
-};
-
-/* What one owner gets of a reduction. */
-struct zd_slice {
-	struct zd_reduction *reduction;
-	uint32_t owner;
-	uint8_t state;
-	uint32_t ncomplete;   /* chunks whose pieces have arrived */
-	uint32_t nsummed;     /* of them, whose sums have ended */
-	uint32_t nspread;     /* copies of what was summed to other ranks, under way */
-	bool agreed, arrived; /* over a rail: all mean the same reduction; their parts are there */
-	struct zd_slice_chunk *chunks;
-	uint64_t session;                        /* its owner's, where sums may be begun ahead; else 0 */
-	struct zd_fence *fences;                 /* of all chunks */
-	bool refused;                            /* none is any more */
-	uint64_t partial_offset, arrived_offset; /* in the staging, where the group spans daemons */
-	uint32_t segment_wait;                   /* id of the segment that is being created for it */
-	struct zd_storage *staging;              /* NULL: only the owner itself contributes */
-	struct zd_storage *target;               /* while chunks are summed */
-	struct zd_slice *prev, *next;            /* device->staging_queue */
-};
-
 /* What a reduction is found by: the unit's id, the window, and the backward's place in the window. */
 enum { ZD_REDUCTION_UNIT, ZD_REDUCTION_WINDOW, ZD_REDUCTION_BACKWARD, ZD_REDUCTION_NKEYS };
 
@@ -514,8 +477,10 @@ struct zd_reduction {
 	uint32_t ops;
 	uint32_t nslices; /* the world's size, once it runs: the group may go before its operations */
 	/* From its start on, of each slice; the next one's begin is a chunk's end: */
-	uint32_t nchunks; /* over rails: the daemons, each with a block of the slice's size */
+	uint32_t nchunks;
 	uint64_t chunk_begin[ZD_REDUCTION_CHUNKS + 1];
+	uint32_t
+	        block_stride; /* not 0: chunks are blocks for other daemons, so many slices apart in an entry */
 	struct zd_failure failure;
 	struct zd_contribution *ranks;  /* local_world_size; NULL once COMPLETE and over */
 	struct zd_slice *slices;        /* likewise; NULL before it runs */
@@ -592,57 +557,13 @@ void zd_reduction_drop_all(struct zd_engine *e, struct zd_group *group);
 
 /* slice.c, for reduce.c: */
 void zd_slices_start(struct zd_engine *e, struct zd_reduction *r);
+/* No further step is run. */
 void zd_slices_stop(struct zd_engine *e, struct zd_reduction *r);
 void zd_slices_free(struct zd_reduction *r);
-/* A source's pieces go to the owners that have room for them. */
-void zd_slices_push(struct zd_engine *e, struct zd_reduction *r, uint32_t source);
-/* rail_slice.c, for slice.c. Do the pieces go over a rail as they are; over rails, are there sums of each
- * daemon's ranks first. */
-static inline bool zd_reduction_exchanges(const struct zd_reduction *r)
-{
-	return r->group->span && r->group->span->exchange;
-}
-static inline bool zd_reduction_has_partials(const struct zd_reduction *r)
-{
-	return r->group->span && !r->group->span->exchange;
-}
-/* Of the daemons' sums: a block for each of them, or one that is the same in all. */
-static inline uint32_t zd_reduction_blocks(const struct zd_reduction *r)
-{
-	return r->group->span->hybrid ? 1 : r->group->span->nranks;
-}
-/* The factor of a sum over all ranks. */
-static inline float zd_reduction_postscale(const struct zd_reduction *r)
-{
-	return r->options.op == ZEROD_MEAN ? 1.0f / (float)r->group->world_size : 1.0f;
-}
-/* Does the sum go over the rail as well. */
-static inline bool zd_reduction_gathers(const struct zd_reduction *r)
-{
-	return r->unit->all_reduce && zd_gathers_over_rails(r->group);
-}
-/* spread.c: the owner's slice begins there in a target: in all ranks', where the unit is all-reduced. */
-uint64_t zd_slice_target_numel(const struct zd_slice *slice);
-/* Elements of it were summed, and are to come to the other ranks if these have them; a slice that went over a
- * rail as a whole. */
-void zd_slice_spread(struct zd_engine *e, struct zd_slice *slice, uint64_t begin, uint64_t numel);
-
-/* Bytes of staging behind the pieces' and with them. */
-uint64_t zd_rail_slice_layout(struct zd_slice *slice, uint64_t pieces_bytes);
-/* Where the sum of this daemon's ranks is, of what that daemon owns. */
-struct zd_location zd_rail_partial(const struct zd_slice *slice, uint32_t node);
-/* Has its rank's rail nothing to do before it. */
-bool zd_rail_slice_is_next(const struct zd_slice *slice);
-/* This daemon's part is there. */
-void zd_rail_slice_ready(struct zd_engine *e, struct zd_slice *slice);
-/* slice.c, for rail_slice.c. */
-/* Nothing is left to do for it. */
-void zd_slice_end(struct zd_engine *e, struct zd_slice *slice);
-/* The same, with its norm, if all that it consists of has ended. */
-void zd_slice_try_end(struct zd_engine *e, struct zd_slice *slice);
-void zd_slice_failed(struct zd_engine *e, struct zd_slice *slice, const char *what, const char *error);
-void zd_slice_use(struct zd_slice *slice);
-void zd_slice_unuse(struct zd_engine *e, struct zd_slice *slice);
+/* The rank's entry is READY: slices that have staging memory read it. */
+void zd_slices_entry_ready(struct zd_engine *e, struct zd_reduction *r, uint32_t rank);
+/* All inputs of its sums are there: the slice waits for nothing else. */
+bool zd_slice_awaits_sum(const struct zd_slice *slice);
 /* reduce.c, for slice.c. An operation that read the rank's entry ended. */
 void zd_reduction_drain(struct zd_engine *e, struct zd_reduction *r, uint32_t rank);
 /* The rank's entry or its slice has ended: does its backward wait for the other. */

@@ -6,7 +6,7 @@
  */
 #include <stdio.h>
 
-#include "core/reduce_internal.h"
+#include "core/slice.h"
 
 /* Submitted: of the streams that wrote it, those that the daemon cannot see at their fences yet. */
 static void producers_text(const struct zd_engine *e, const struct zd_entry *entry, char *out,
@@ -34,7 +34,7 @@ static void producers_text(const struct zd_engine *e, const struct zd_entry *ent
 static bool is_summing(const struct zd_engine *e, const struct zd_reduction *r)
 {
 	uint32_t rank = zd_reduction_waits_for(r);
-	return r->state == ZD_REDUCTION_RUNNING && r->slices[rank].state == ZD_SLICE_REDUCING &&
+	return r->state == ZD_REDUCTION_RUNNING && zd_slice_awaits_sum(&r->slices[rank]) &&
 	       e->sink.is_summing && e->sink.is_summing(e->sink.arg, r->group->members[rank].session->id);
 }
 

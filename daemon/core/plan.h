@@ -1,0 +1,93 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * plan.h - transfer plans: the commands of one gather, or of one slice of a reduction, as a graph of steps.
+ *
+ * A planner adds the steps and says which step depends on which. The runner (plan.c) runs a step when all
+ * that it depends on is done, completes steps in any order, and tells the owner once when the last step is
+ * done. A step may also depend on events outside of the plan, such as an entry whose writers have finished:
+ * the owner reports each event with zd_plan_satisfy().
+ *
+ * A stopped plan runs no further step. Its owner keeps its memory until the commands that were submitted have
+ * ended.
+ */
+#ifndef ZD_CORE_PLAN_H
+#define ZD_CORE_PLAN_H
+
+#include "core/internal.h"
+
+enum zd_plan_state {
+	ZD_PLAN_WAITING,
+	ZD_PLAN_SUBMITTED,
+	ZD_PLAN_ENDED, /* the command has ended; the step depends on others that are not done */
+	ZD_PLAN_DONE,
+};
+
+#define ZD_PLAN_NOBODY UINT32_MAX /* a step's source: the step reads no rank's memory */
+
+struct zd_plan_step {
+	uint8_t kind;  /* the planner's */
+	uint8_t state; /* enum zd_plan_state */
+	bool early;    /* submitted before all that it depends on was done */
+	uint32_t index, rank; /* the planner's: which chunk, which destination */
+	uint32_t source;      /* the rank whose shard or entry is read */
+	uint32_t waits;       /* steps and events that it depends on and that are not done */
+	uint32_t then, nthen; /* the steps that depend on it, one behind the other */
+	void *memory;         /* the planner's: reserved by run() until the command has ended */
+	struct zd_op_result result;
+};
+
+struct zd_plan {
+	const struct zd_plan_type *type;
+	struct zd_job *job;
+	void *owner;
+	bool stopped, over;
+	uint32_t nsteps, capacity;
+	uint32_t left; /* steps that are not DONE */
+	struct zd_plan_step *steps;
+};
+
+/* The owner's side. A callback may stop the plan; only `after` may free it. */
+struct zd_plan_type {
+	/* All that the step depends on is done, or it is `early`: calls zd_plan_submit(), or zd_plan_complete() for
+	 * a step without a command. */
+	void (*run)(struct zd_engine *e, struct zd_plan *plan, struct zd_plan_step *step);
+	/* The command has ended, with whatever status: releases what run() has reserved. */
+	void (*ended)(struct zd_engine *e, struct zd_plan *plan, struct zd_plan_step *step, int status,
+	              const struct zd_op_result *result);
+	/* The step is done; the steps that depend on it are run next. An error fails the step. */
+	int (*done)(struct zd_engine *e, struct zd_plan *plan, struct zd_plan_step *step, struct zd_err *err);
+	/* The step has failed, and counts as done, but no step that depends on it is run. */
+	void (*failed)(struct zd_engine *e, struct zd_plan *plan, struct zd_plan_step *step, int status,
+	               const char *error);
+	/* All steps are done. */
+	void (*over)(struct zd_engine *e, struct zd_plan *plan);
+	/* Last of all at a command's end, also of a stopped plan. */
+	void (*after)(struct zd_engine *e, struct zd_plan *plan, struct zd_plan_step *step);
+};
+
+/* An empty plan with room for so many steps. */
+void zd_plan_init(struct zd_plan *plan, const struct zd_plan_type *type, struct zd_job *job, void *owner,
+                  uint32_t capacity);
+void zd_plan_deinit(struct zd_plan *plan);
+
+/* Adds a step that depends on `waits` events, and returns its number. */
+uint32_t zd_plan_add(struct zd_plan *plan, struct zd_plan_step step);
+/* The `n` steps from `first` on depend on `step`. */
+void zd_plan_then(struct zd_plan *plan, uint32_t step, uint32_t first, uint32_t n);
+/* Runs the steps that depend on nothing. */
+void zd_plan_start(struct zd_engine *e, struct zd_plan *plan);
+
+/* An event that the step depends on has happened. */
+void zd_plan_satisfy(struct zd_engine *e, struct zd_plan *plan, uint32_t step);
+/* Runs the step before all that it depends on is done: its command waits for fences of the others. */
+void zd_plan_run_early(struct zd_engine *e, struct zd_plan *plan, struct zd_plan_step *step);
+void zd_plan_submit(struct zd_engine *e, struct zd_plan *plan, struct zd_plan_step *step,
+                    struct zd_command *command);
+void zd_plan_complete(struct zd_engine *e, struct zd_plan *plan, struct zd_plan_step *step);
+/* By done(): the steps that were not run are not needed. */
+void zd_plan_skip_rest(struct zd_plan *plan);
+
+/* Asserts that the counters agree with the steps. */
+void zd_plan_check(const struct zd_plan *plan);
+
+#endif

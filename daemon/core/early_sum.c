@@ -2,14 +2,14 @@
 /*
  * early_sum.c - sums that are submitted before their pieces have been copied.
  *
- * When the last piece of a chunk has been submitted, its sum is submitted too, and the owner's GPU waits for
- * the fences of the pieces: no message has to tell the owner's process that they are there. The sum counts
- * when the core knows that the pieces are there as well.
+ * When the last piece of a chunk has been submitted, its sum is submitted too, and the owner's GPU waits
+ * for the fences of the pieces: no message has to tell the owner's process that they are there. The sum
+ * counts when the core knows that the pieces are there as well.
  *
- * Each early sum blocks a stream of the process, and maybe others in the same hardware queue, so a session has
- * few of them. A piece that fails aborts its timeline, which also releases sums that wait for later pieces on
- * it: the core learns of their failures later, and none of these sums counts. From then on no sum of the
- * session is submitted early behind pieces of that device, even after a reset.
+ * Each early sum blocks a stream of the process, and maybe others in the same hardware queue, so a session
+ * has few of them. A piece that fails aborts its timeline, which also releases sums that wait for later
+ * pieces on it: the core learns of their failures later, and none of these sums counts. From then on no sum
+ * of the session is submitted early behind pieces of that device, even after a reset.
  *
  * In groups over several daemons no sum is early: its result is exchanged, and a sum that was released too
  * soon would reach the other daemons.
@@ -38,7 +38,8 @@ void zd_early_sums_init(struct zd_engine *e, struct zd_slice *slice)
 		slice->chunks[chunk].fences = slice->fences + (size_t)chunk * npieces;
 }
 
-void zd_early_sum_sign(struct zd_engine *e, struct zd_slice *slice, uint32_t chunk, struct zd_command *command)
+void zd_early_sum_sign(struct zd_engine *e, struct zd_slice *slice, uint32_t chunk,
+                       struct zd_command *command)
 {
 	struct zd_session *session = find_session(e, slice);
 	struct zd_slice_chunk *state = &slice->chunks[chunk];

@@ -25,9 +25,9 @@ enum zd_plan_state {
 #define ZD_PLAN_NOBODY UINT32_MAX /* a step's source: the step reads no rank's memory */
 
 struct zd_plan_step {
-	uint8_t kind;  /* the planner's */
-	uint8_t state; /* enum zd_plan_state */
-	bool early;    /* submitted before all that it depends on was done */
+	uint8_t kind;         /* the planner's */
+	uint8_t state;        /* enum zd_plan_state */
+	bool early;           /* submitted before all that it depends on was done */
 	uint32_t index, rank; /* the planner's: which chunk, which destination */
 	uint32_t source;      /* the rank whose shard or entry is read */
 	uint32_t waits;       /* steps and events that it depends on and that are not done */
@@ -48,8 +48,8 @@ struct zd_plan {
 
 /* The owner's side. A callback may stop the plan; only `after` may free it. */
 struct zd_plan_type {
-	/* All that the step depends on is done, or it is `early`: calls zd_plan_submit(), or zd_plan_complete() for
-	 * a step without a command. */
+	/* All that the step depends on is done, or it is `early`: calls zd_plan_submit(), or
+	 * zd_plan_complete() for a step without a command. */
 	void (*run)(struct zd_engine *e, struct zd_plan *plan, struct zd_plan_step *step);
 	/* The command has ended, with whatever status: releases what run() has reserved. */
 	void (*ended)(struct zd_engine *e, struct zd_plan *plan, struct zd_plan_step *step, int status,

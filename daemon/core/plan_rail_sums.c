@@ -2,19 +2,20 @@
 /*
  * plan_rail_sums.c - the planners of reductions over rails.
  *
- * Inside a daemon the pieces of its ranks are summed in float32, one block for the owner of the slice in each
- * daemon (zd_plan_rail_sums). The blocks are exchanged over the owner's rail, and each owner adds them up in the
- * order of the daemons. In a hybrid group all daemons have the same slices, so there is one block, and every
- * daemon adds up all of them. Where all ranks are on one rail (zd_plan_exchange), their pieces are exchanged as
- * they are, and added up in the order of the ranks. Two runs get the same bits either way.
+ * Inside a daemon the pieces of its ranks are summed in float32, one block for the owner of the slice in
+ * each daemon (zd_plan_rail_sums). The blocks are exchanged over the owner's rail, and each owner adds them
+ * up in the order of the daemons. In a hybrid group all daemons have the same slices, so there is one
+ * block, and every daemon adds up all of them. Where all ranks are on one rail (zd_plan_exchange), their
+ * pieces are exchanged as they are, and added up in the order of the ranks. Two runs get the same bits
+ * either way.
  *
  *   PIECE.. -> SUM of each block -> AWAIT_TURN -+-> AGREE ----+-> TOTAL -> ALL_GATHER -> BROADCAST
  *                                               +-> EXCHANGE -+           (only of all-reduced units)
  *
- * A rank's slices are exchanged in the order in which the rank submitted or skipped them, which is the same on
- * all ranks of the rail. Before each exchange the ranks compare what they are reducing (rail_meaning.c); the
- * exchange does not wait for the answer, but nothing is summed before it. A daemon whose ranks have all skipped
- * the unit learns the options from the answer, and then exchanges zeros:
+ * A rank's slices are exchanged in the order in which the rank submitted or skipped them, which is the same
+ * on all ranks of the rail. Before each exchange the ranks compare what they are reducing (rail_meaning.c);
+ * the exchange does not wait for the answer, but nothing is summed before it. A daemon whose ranks have all
+ * skipped the unit learns the options from the answer, and then exchanges zeros:
  *
  *   AWAIT_TURN -> AGREE -> ZERO -> EXCHANGE -> TOTAL
  */
@@ -35,7 +36,7 @@ static bool has_blocks(const struct zd_slice *slice)
 	return slice->planner == &zd_plan_rail_sums;
 }
 
-/* ---- Blocks ---------------------------------------------------------------------------------------------- */
+/* ---- Blocks -------------------------------------------------------------------------------------------- */
 
 /* One for each daemon, or one that is the same in all. */
 static uint32_t count_blocks(const struct zd_reduction *r)
@@ -47,7 +48,8 @@ static uint32_t count_blocks(const struct zd_reduction *r)
 static uint64_t block_bytes(const struct zd_slice *slice)
 {
 	const struct zd_reduction *r = slice->reduction;
-	return r->unit->shard_numel * (has_blocks(slice) ? sizeof(float) : zerod_dtype_bytes(r->options.dtype));
+	return r->unit->shard_numel *
+	       (has_blocks(slice) ? sizeof(float) : zerod_dtype_bytes(r->options.dtype));
 }
 
 /* Is the owner's entry sent as it is. */
@@ -89,7 +91,7 @@ static struct zd_location block(struct zd_location blocks, uint32_t index, uint6
 	return (struct zd_location){blocks.segment, blocks.offset + index * bytes, bytes};
 }
 
-/* ---- The order of a rank's exchanges --------------------------------------------------------------------- */
+/* ---- The order of a rank's exchanges ------------------------------------------------------------------- */
 
 static struct zd_member_reduce *owner_of(const struct zd_slice *slice)
 {
@@ -98,7 +100,8 @@ static struct zd_member_reduce *owner_of(const struct zd_slice *slice)
 
 bool zd_slice_is_next(const struct zd_slice *slice)
 {
-	return slice->planner->in_order && slice->reduction->ranks[slice->owner].turn == owner_of(slice)->turn + 1;
+	return slice->planner->in_order &&
+	       slice->reduction->ranks[slice->owner].turn == owner_of(slice)->turn + 1;
 }
 
 /* The rank's next slice, if this daemon's part of it is there. */
@@ -113,9 +116,9 @@ static struct zd_slice *next_turn(const struct zd_member_reduce *mr)
 	return NULL;
 }
 
-/* A communicator keeps the order of its operations, so the next slice follows as soon as the last operation of
- * the former one has been submitted: at once, but for a slice that has to learn the others' options first, and
- * for an all-reduced unit, whose totals use the rail once more. */
+/* A communicator keeps the order of its operations, so the next slice follows as soon as the last
+ * operation of the former one has been submitted: at once, but for a slice that has to learn the others'
+ * options first, and for an all-reduced unit, whose totals use the rail once more. */
 static void turns_go_on(struct zd_engine *e, struct zd_member_reduce *mr)
 {
 	struct zd_slice *slice;
@@ -150,7 +153,7 @@ static void leave_rail(struct zd_engine *e, struct zd_slice *slice)
 		turns_go_on(e, owner_of(slice));
 }
 
-/* ---- Steps ----------------------------------------------------------------------------------------------- */
+/* ---- Steps --------------------------------------------------------------------------------------------- */
 
 void zd_slice_run_agree(struct zd_engine *e, struct zd_slice *slice, struct zd_plan_step *step)
 {
@@ -164,7 +167,8 @@ void zd_slice_run_agree(struct zd_engine *e, struct zd_slice *slice, struct zd_p
 	zd_slice_submit(e, slice, step, &command);
 }
 
-int zd_slice_agreed(struct zd_engine *e, struct zd_slice *slice, struct zd_plan_step *step, struct zd_err *err)
+int zd_slice_agreed(struct zd_engine *e, struct zd_slice *slice, struct zd_plan_step *step,
+                    struct zd_err *err)
 {
 	struct zd_reduction *r = slice->reduction;
 	struct zd_meaning options;
@@ -278,13 +282,13 @@ void zd_slice_run_all_gather(struct zd_engine *e, struct zd_slice *slice, struct
 	leave_rail(e, slice);
 }
 
-/* ---- The planners ---------------------------------------------------------------------------------------- */
+/* ---- The planners -------------------------------------------------------------------------------------- */
 
 static uint32_t add(struct zd_slice *slice, enum zd_slice_step kind, uint32_t waits)
 {
-	return zd_plan_add(&slice->plan, (struct zd_plan_step){.kind = (uint8_t)kind,
-	                                                       .source = ZD_PLAN_NOBODY,
-	                                                       .waits = waits});
+	return zd_plan_add(
+	        &slice->plan,
+	        (struct zd_plan_step){.kind = (uint8_t)kind, .source = ZD_PLAN_NOBODY, .waits = waits});
 }
 
 /* The steps from the turn on. `waits`: events that the turn depends on. Returns its number. */
@@ -363,7 +367,8 @@ static uint64_t broadcast_begin(const struct zd_slice *slice, uint32_t index, ui
 {
 	const struct zd_reduction *r = slice->reduction;
 	*numel = r->unit->shard_numel;
-	return zd_slice_gathers(r) ? rail_begin(slice) + index * rail_stride(slice) : zd_slice_target_numel(slice);
+	return zd_slice_gathers(r) ? rail_begin(slice) + index * rail_stride(slice)
+	                           : zd_slice_target_numel(slice);
 }
 
 const struct zd_slice_planner zd_plan_rail_sums = {

@@ -19,10 +19,10 @@
 
 /* ---- Chunks -------------------------------------------------------------------------------------------- */
 
-/* Halves a large slice again and again, and cuts the rest as 7 to 3. A sum takes less than half as long as its
- * pieces are copied, so all sums but the last one are hidden behind the next chunk's copies, and the last one
- * is small. Chunks are few, because each one idles a link for a moment and waits for a busy GPU. The cut
- * depends on the reduction alone, since a squared norm is the sum of the chunks' norms. */
+/* Halves a large slice again and again, and cuts the rest as 7 to 3. A sum takes less than half as long as
+ * its pieces are copied, so all sums but the last one are hidden behind the next chunk's copies, and the
+ * last one is small. Chunks are few, because each one idles a link for a moment and waits for a busy GPU.
+ * The cut depends on the reduction alone, since a squared norm is the sum of the chunks' norms. */
 static void cut(const struct zd_engine *e, struct zd_reduction *r)
 {
 	uint64_t each = zd_max_u64(zerod_dtype_bytes(r->options.dtype), 1); /* 0: all ranks have skipped */
@@ -82,7 +82,7 @@ uint64_t zd_slice_pieces_bytes(const struct zd_slice *slice)
 	return zd_slice_npieces(slice) * chunk_begin(r, r->nchunks) * zerod_dtype_bytes(r->options.dtype);
 }
 
-/* ---- Places in targets ----------------------------------------------------------------------------------- */
+/* ---- Places in targets --------------------------------------------------------------------------------- */
 
 uint64_t zd_slice_target_numel(const struct zd_slice *slice)
 {
@@ -104,7 +104,7 @@ float zd_slice_postscale(const struct zd_reduction *r)
 	return r->options.op == ZEROD_MEAN ? 1.0f / (float)r->group->world_size : 1.0f;
 }
 
-/* ---- Steps ----------------------------------------------------------------------------------------------- */
+/* ---- Steps --------------------------------------------------------------------------------------------- */
 
 /* In rank order, without the owner. */
 uint32_t zd_slice_chunk_step(const struct zd_slice *slice, uint32_t rank, uint32_t chunk)
@@ -217,7 +217,7 @@ void zd_slice_run_broadcast(struct zd_engine *e, struct zd_slice *slice, struct 
 	zd_slice_submit(e, slice, step, &command);
 }
 
-/* ---- The planner ----------------------------------------------------------------------------------------- */
+/* ---- The planner --------------------------------------------------------------------------------------- */
 
 static uint32_t entry_reads(const struct zd_reduction *r)
 {

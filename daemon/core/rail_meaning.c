@@ -2,8 +2,8 @@
 /*
  * rail_meaning.c - what the ranks of a rail compare before they exchange a slice.
  *
- * All ranks of a rail must reduce the same unit, with the same options where they contribute. A daemon whose ranks
- * have all skipped the unit has no options, and learns those of the others.
+ * All ranks of a rail must reduce the same unit, with the same options where they contribute. A daemon
+ * whose ranks have all skipped the unit has no options, and learns those of the others.
  */
 #include <math.h>
 #include <string.h>
@@ -78,7 +78,7 @@ static int meanings_differ(const struct zd_slice *slice, const struct zd_meaning
 
 /* Do all on the rail mean the same; `options`: what those who contribute want, of them there are `*n`. */
 int zd_meanings_check(const struct zd_slice *slice, const unsigned char *values, struct zd_meaning *options,
-                          uint32_t *n, struct zd_err *err)
+                      uint32_t *n, struct zd_err *err)
 {
 	const struct zd_member *member = &slice->reduction->group->members[slice->owner];
 	struct zd_meaning own = zd_meaning_of(slice);

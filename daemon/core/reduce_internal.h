@@ -6,7 +6,7 @@
  * A rank's gradient of a unit lies in an entry of a bucket. Entries of all ranks for one unit and one
  * backward make a reduction, which is cut into one slice per owner. An owner's slice gathers the ranks'
  * pieces in staging memory and is then summed into the owner's target. Where the group spans daemons, what a
- * slice comes to in each is summed once more: see rail_slice.c.
+ * slice comes to in each is summed once more: see slice.h.
  *
  *   member -> zd_member_reduce -> buckets -> slots -> entries --+
  *   group  -> reductions -> contributions (one a rank) <--------+
@@ -479,8 +479,7 @@ struct zd_reduction {
 	/* From its start on, of each slice; the next one's begin is a chunk's end: */
 	uint32_t nchunks;
 	uint64_t chunk_begin[ZD_REDUCTION_CHUNKS + 1];
-	uint32_t
-	        block_stride; /* not 0: chunks are blocks for other daemons, so many slices apart in an entry */
+	uint32_t block_stride; /* not 0: chunks are other daemons' blocks, so many slices apart in an entry */
 	struct zd_failure failure;
 	struct zd_contribution *ranks;  /* local_world_size; NULL once COMPLETE and over */
 	struct zd_slice *slices;        /* likewise; NULL before it runs */

@@ -2,19 +2,19 @@
 /*
  * slice.c - the slices of a running reduction: their staging memory, their plans, and their end.
  *
- * A slice waits for staging memory, and for streams that access its place in the target. Then its planner builds
- * its plan (slice.h), and events of the reduction run the steps. Slices of a device get staging memory in the
- * order in which their reductions began, within the device's bound. One slice may always have it, so a slice
- * larger than the bound is reduced alone; so may the next slice of a rail, since slices behind it keep theirs
- * until it has been exchanged. A slice for which there is neither memory nor quota waits while other slices hold
- * some, and fails its reduction when none do.
+ * A slice waits for staging memory, and for streams that access its place in the target. Then its planner
+ * builds its plan (slice.h), and events of the reduction run the steps. Slices of a device get staging
+ * memory in the order in which their reductions began, within the device's bound. One slice may always have
+ * it, so a slice larger than the bound is reduced alone; so may the next slice of a rail, since slices
+ * behind it keep theirs until it has been exchanged. A slice for which there is neither memory nor quota
+ * waits while other slices hold some, and fails its reduction when none do.
  */
 #include <stdlib.h>
 #include <utlist.h>
 
 #include "core/slice.h"
 
-/* ---- Steps ----------------------------------------------------------------------------------------------- */
+/* ---- Steps --------------------------------------------------------------------------------------------- */
 
 /* The device has failed under this slice: nothing that its owner was to read can be trusted. */
 static void slice_failed(struct zd_engine *e, struct zd_slice *slice, const char *what, const char *error)
@@ -38,7 +38,8 @@ static int sum_done(struct zd_engine *e, struct zd_slice *slice, struct zd_plan_
 	return 0;
 }
 
-/* `what`: for the text of a failure on the owner's device; NULL: it is a communicator's, with its own text. */
+/* `what`: for the text of a failure on the owner's device; NULL: it is a communicator's, with its own
+ * text. */
 static const struct {
 	void (*run)(struct zd_engine *e, struct zd_slice *slice, struct zd_plan_step *step);
 	int (*done)(struct zd_engine *e, struct zd_slice *slice, struct zd_plan_step *step,
@@ -56,8 +57,8 @@ static const struct {
         [ZD_SLICE_ALL_GATHER] = {zd_slice_run_all_gather, NULL, NULL},
 };
 
-/* The memory that a step's command uses: a piece reads its rank's entry and writes the staging memory; what is
- * broadcast lies in targets; any other step may use all that the slice has. */
+/* The memory that a step's command uses: a piece reads its rank's entry and writes the staging memory;
+ * what is broadcast lies in targets; any other step may use all that the slice has. */
 static void reserve(struct zd_slice *slice, struct zd_plan_step *step)
 {
 	struct zd_reduction *r = slice->reduction;
@@ -100,7 +101,7 @@ void zd_slice_submit(struct zd_engine *e, struct zd_slice *slice, struct zd_plan
 	zd_plan_submit(e, &slice->plan, step, command);
 }
 
-/* ---- The plan's owner ------------------------------------------------------------------------------------ */
+/* ---- The plan's owner ---------------------------------------------------------------------------------- */
 
 static void step_run(struct zd_engine *e, struct zd_plan *plan, struct zd_plan_step *step)
 {
@@ -193,7 +194,7 @@ bool zd_slice_awaits_sum(const struct zd_slice *slice)
 	return slice->state == ZD_SLICE_OPEN;
 }
 
-/* ---- Entries --------------------------------------------------------------------------------------------- */
+/* ---- Entries ------------------------------------------------------------------------------------------- */
 
 /* The rank's entry is READY, or its chunk of it is read from there. */
 static void entry_ready(struct zd_engine *e, struct zd_slice *slice, uint32_t rank, uint32_t chunk)
@@ -236,7 +237,7 @@ static void slice_open(struct zd_engine *e, struct zd_slice *slice)
 	zd_early_sums_try(e, slice);
 }
 
-/* ---- Staging --------------------------------------------------------------------------------------------- */
+/* ---- Staging ------------------------------------------------------------------------------------------- */
 
 void zd_slices_start(struct zd_engine *e, struct zd_reduction *r)
 {

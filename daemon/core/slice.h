@@ -2,8 +2,8 @@
 /*
  * slice.h - slices of running reductions, and the planners of their transfers.
  *
- * slice.c owns a slice: it queues the slice for staging memory, reports events to its plan, and ends it. Which
- * commands fill and sum the slice is decided by the planner of its group:
+ * slice.c owns a slice: it queues the slice for staging memory, reports events to its plan, and ends it.
+ * Which commands fill and sum the slice is decided by the planner of its group:
  *
  *   zd_plan_sums       plan_sums.c       all ranks are in this daemon
  *   zd_plan_rail_sums  plan_rail_sums.c  each daemon sums its ranks' pieces; the daemons' sums are exchanged
@@ -52,8 +52,8 @@ struct zd_slice {
 	bool empty;   /* no rank of any daemon has contributed */
 	uint32_t chunk_steps; /* steps of one chunk: its pieces, its sum, its broadcast */
 	struct zd_slice_chunk *chunks;
-	uint64_t session;        /* the owner's, where sums may be submitted early; else 0 */
-	struct zd_fence *fences; /* of all chunks */
+	uint64_t session;                        /* the owner's, where sums may be submitted early; else 0 */
+	struct zd_fence *fences;                 /* of all chunks */
 	uint64_t partial_offset, arrived_offset; /* in the staging memory: what is sent, what is received */
 	uint32_t segment_wait;                   /* id of the segment that is being created for it */
 	struct zd_storage *staging;              /* NULL: only the owner itself contributes */
@@ -62,7 +62,7 @@ struct zd_slice {
 };
 
 struct zd_slice_planner {
-	bool in_order; /* an owner's slices are exchanged one after the other */
+	bool in_order;             /* an owner's slices are exchanged one after the other */
 	enum zd_slice_step result; /* the kind of the sums whose norms are those of the slice */
 	/* Cuts the slices of the reduction into chunks. */
 	void (*cut)(const struct zd_engine *e, struct zd_reduction *r);
@@ -90,7 +90,7 @@ void zd_slice_submit(struct zd_engine *e, struct zd_slice *slice, struct zd_plan
                      struct zd_command *command);
 extern const struct zd_plan_type zd_slice_plan_type;
 
-/* ---- Steps of plan_sums.c, shared by the planners ------------------------------------------------------- */
+/* ---- Steps of plan_sums.c, shared by the planners ------------------------------------------------------ */
 
 static inline bool zd_contribution_is_submitted(const struct zd_contribution *c)
 {
@@ -124,14 +124,15 @@ void zd_slice_run_piece(struct zd_engine *e, struct zd_slice *slice, struct zd_p
 void zd_slice_run_sum(struct zd_engine *e, struct zd_slice *slice, struct zd_plan_step *step);
 void zd_slice_run_broadcast(struct zd_engine *e, struct zd_slice *slice, struct zd_plan_step *step);
 
-/* ---- Early sums (early_sum.c) ---------------------------------------------------------------------------- */
+/* ---- Early sums (early_sum.c) -------------------------------------------------------------------------- */
 
 /* Makes room for the fences of the slice's pieces, where its sums may be submitted early. */
 void zd_early_sums_init(struct zd_engine *e, struct zd_slice *slice);
 /* Submits the sums whose inputs are all submitted. */
 void zd_early_sums_try(struct zd_engine *e, struct zd_slice *slice);
 /* The piece's command signals a fence, for which the early sum of its chunk waits. */
-void zd_early_sum_sign(struct zd_engine *e, struct zd_slice *slice, uint32_t chunk, struct zd_command *command);
+void zd_early_sum_sign(struct zd_engine *e, struct zd_slice *slice, uint32_t chunk,
+                       struct zd_command *command);
 /* An early sum of the slice has ended. */
 void zd_early_sum_ended(struct zd_engine *e, struct zd_slice *slice);
 /* A piece from the device has failed: early sums that wait for its timeline are not valid any more. */
@@ -139,11 +140,12 @@ void zd_early_sums_note_failed(struct zd_engine *e, const struct zd_slice *slice
 /* Was the timeline of one of the chunk's pieces aborted, so that its early sum may not have waited. */
 bool zd_early_sum_is_lost(const struct zd_slice *slice, uint32_t chunk);
 
-/* ---- Steps of plan_rail_sums.c --------------------------------------------------------------------------- */
+/* ---- Steps of plan_rail_sums.c ------------------------------------------------------------------------- */
 
 void zd_slice_run_await_turn(struct zd_engine *e, struct zd_slice *slice, struct zd_plan_step *step);
 void zd_slice_run_agree(struct zd_engine *e, struct zd_slice *slice, struct zd_plan_step *step);
-int zd_slice_agreed(struct zd_engine *e, struct zd_slice *slice, struct zd_plan_step *step, struct zd_err *err);
+int zd_slice_agreed(struct zd_engine *e, struct zd_slice *slice, struct zd_plan_step *step,
+                    struct zd_err *err);
 void zd_slice_run_zero(struct zd_engine *e, struct zd_slice *slice, struct zd_plan_step *step);
 void zd_slice_run_exchange(struct zd_engine *e, struct zd_slice *slice, struct zd_plan_step *step);
 void zd_slice_run_total(struct zd_engine *e, struct zd_slice *slice, struct zd_plan_step *step);
@@ -156,8 +158,8 @@ static inline bool zd_slice_gathers(const struct zd_reduction *r)
 	return r->unit->all_reduce && zd_gathers_over_rails(r->group);
 }
 
-/* What the ranks of a rail compare before they exchange a slice (rail_meaning.c). Every byte is set, and means
- * the same in all daemons. */
+/* What the ranks of a rail compare before they exchange a slice (rail_meaning.c). Every byte is set, and
+ * means the same in all daemons. */
 struct zd_meaning {
 	uint64_t unit; /* a hash of its name */
 	uint64_t shard_numel;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* activation.c - the socket that a service manager listens on for the daemon. */
+/* activation.c - a socket on which the service manager listens for the daemon. */
 #include "daemon/activation.h"
 
 #include <errno.h>
@@ -19,7 +19,7 @@
 
 static int npassed;
 
-/* Of any other end the manager hears that it is to start us again, and those who wait are served then. */
+/* After any other exit the manager starts the daemon again, which then serves the waiting connections. */
 static void on_program_end(int status, void *arg)
 {
 	(void)arg;
@@ -37,7 +37,7 @@ void zd_activation_open(void)
 	(void)on_exit(on_program_end, NULL);
 }
 
-/* Path and permissions are the service manager's, whatever the configuration says. */
+/* The service manager decides path and permissions; the configuration's settings have no effect. */
 static void warn_of_other_socket(const struct zd_config *config, const struct sockaddr_un *address)
 {
 	struct stat found;
@@ -55,7 +55,7 @@ static void warn_of_other_socket(const struct zd_config *config, const struct so
 int zd_activation_adopt(const struct zd_config *config, struct zd_bound *bound, struct zd_err *err)
 {
 	int sock = SD_LISTEN_FDS_START;
-	socklen_t bytes = sizeof(bound->address) - 1; /* so that a path always ends */
+	socklen_t bytes = sizeof(bound->address) - 1; /* leaves a terminating zero */
 
 	*bound = (struct zd_bound){.sock = -1};
 	if (npassed <= 0)

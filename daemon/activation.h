@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * activation.h - the socket that a service manager listens on for the daemon: sd_listen_fds(3).
+ * activation.h - a socket on which the service manager listens for the daemon: sd_listen_fds(3).
  */
 #ifndef ZD_DAEMON_ACTIVATION_H
 #define ZD_DAEMON_ACTIVATION_H
@@ -10,15 +10,15 @@ struct zd_config;
 struct zd_err;
 
 /*
- * Finds what was passed, before anything else may end the program. Should that end with ZD_EXIT_CONFIG, the
- * connections that wait at the socket are closed: while they wait, the manager starts the program again and
- * again, until it gives the socket up (systemd.socket(5), TriggerLimitIntervalSec=), and no client can bring
- * the daemon back when the configuration is mended.
+ * Reads the passed descriptors. Must be called before the program can exit. If it exits with ZD_EXIT_CONFIG,
+ * the connections that wait at the socket are closed. Otherwise they would make the manager start the program
+ * again and again, until it closes the socket (systemd.socket(5), TriggerLimitIntervalSec=). Then no client
+ * could start the daemon after the configuration was corrected.
  */
 void zd_activation_open(void);
 
-/* The socket, which stays open until the program ends; with none passed, bound->sock is -1. What it has
- * otherwise than `config` would have it, is logged. INVALID: what was passed is no such socket. */
+/* Returns the passed socket, which stays open until the program ends; bound->sock is -1 if none was passed.
+ * Logs where the socket differs from `config`. INVALID: the descriptors are not one listening Unix socket. */
 int zd_activation_adopt(const struct zd_config *config, struct zd_bound *bound, struct zd_err *err)
         __attribute__((warn_unused_result));
 

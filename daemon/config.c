@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * config.c - settings by name, and the INI file that holds them.
+ * config.c - settings by name, and the INI file that contains them.
  *
- * Every key is a line of the table below: where it goes, how its text is read, and what to tell whoever wrote
- * something else. Reading stops at the first mistake, which is named with its line.
+ * Each key is a line of the table below: the function that parses and stores its value, and the expected
+ * value for error texts. Reading stops at the first error, which is reported with its line.
  */
 #include "daemon/config.h"
 
@@ -23,13 +23,13 @@
 
 #define DEFAULT_DRAIN_S 10
 #define MAX_DRAIN_S     86400
-/* As PyTorch has it for NCCL: ranks may compile, or write a checkpoint, while others wait for them in a
+/* PyTorch's default for NCCL: ranks may compile, or write a checkpoint, while others wait for them in a
  * collective. */
 #define DEFAULT_COLLECTIVE_S 600
 #define MAX_COLLECTIVE_S     86400
 #define KEYS_TEXT            160
 
-/* ---- How a value is read: 0, or -1 when it is not what `expected` says --------------------------------- */
+/* ---- Parsing a value: returns 0, or -1 when it is not as `expected` describes -------------------------- */
 
 static int read_number(const char *text, int base, unsigned long least, unsigned long most,
                        unsigned long *number)
@@ -93,7 +93,7 @@ static int set_admin_group(struct zd_config *config, const char *text)
 		config->has_admin_group = false;
 		return 0;
 	}
-	group = getgrnam(text); /* its static storage is ours: one thread at a time reads a configuration */
+	group = getgrnam(text); /* the static result is safe: one thread at a time reads a configuration */
 	if (!group)
 		return -1;
 	config->has_admin_group = true;
@@ -126,7 +126,7 @@ static int set_drain_timeout(struct zd_config *config, const char *text)
 	return read_u32(text, 0, MAX_DRAIN_S, &config->drain_timeout_s);
 }
 
-/* What "auto" stands for, a start finds out. */
+/* "auto" is resolved at the start. */
 static int set_backend(struct zd_config *config, const char *text)
 {
 	if (strcmp(text, "auto") == 0)
@@ -155,7 +155,7 @@ static bool is_gpu(const char *word, size_t bytes)
 	return true;
 }
 
-/* Which of them there are, the backend finds out. */
+/* The backend checks that the GPUs exist. */
 static int set_gpus(struct zd_config *config, const char *text)
 {
 	static const char between[] = " ,\t";
@@ -360,12 +360,12 @@ int zd_config_check(const struct zd_config *config, struct zd_err *err)
 struct file {
 	FILE *stream;
 	const char *path;
-	char text[LINE_BYTES]; /* of the line being read */
-	const char *value;     /* in it, where the parser has no room for the line; NULL: it has */
-	int line;              /* the one being read, from 1 */
-	int failure;           /* errno of a read, 0: none failed */
+	char text[LINE_BYTES]; /* the line being read */
+	const char *value;     /* in `text`, if the line is too long for the parser; else NULL */
+	int line;              /* its number, from 1 */
+	int failure;           /* errno of a failed read; 0: none */
 	struct zd_config config;
-	struct zd_err err; /* the first mistake */
+	struct zd_err err; /* the first error */
 };
 
 static bool is_blank_or_comment(const char *rest)
@@ -374,8 +374,8 @@ static bool is_blank_or_comment(const char *rest)
 	return *rest == '\0' || *rest == ';' || *rest == '#';
 }
 
-/* The text of the next line, without its indentation: the parser would take an indented line for the
- * continuation of the one above it. NULL: there is none, or a mistake. */
+/* Returns the next line without its indentation, because the parser treats an indented line as a
+ * continuation. NULL at the end, or after an error. */
 static char *next_text(struct file *file)
 {
 	size_t bytes;
@@ -395,7 +395,7 @@ static char *next_text(struct file *file)
 	return file->text + strspn(file->text, " \t");
 }
 
-/* Without a comment behind it, and without the blanks around it. */
+/* Removes a comment behind the value, and the blanks around it. */
 static const char *trim(char *value)
 {
 	static const char blanks[] = " \t\r\n";
@@ -413,7 +413,8 @@ static const char *trim(char *value)
 	return value + strspn(value, blanks);
 }
 
-/* The parser takes lines of some 200 bytes. Of a longer one it gets the key, and take_key() the value. */
+/* The parser accepts lines of about 200 bytes. For a longer one it gets the key only, and take_key() uses the
+ * value from `file`. */
 static void split(struct file *file, char *text, char *line, size_t room_bytes)
 {
 	size_t key_bytes = strcspn(text, "=");
@@ -429,7 +430,7 @@ static void split(struct file *file, char *text, char *line, size_t room_bytes)
 	}
 }
 
-/* One line for the parser. Nothing is read after a mistake. */
+/* Returns one line for the parser; NULL at the end, or after an error. */
 static char *read_line(char *line, int room_bytes, void *arg)
 {
 	struct file *file = arg;
@@ -445,7 +446,7 @@ static char *read_line(char *line, int room_bytes, void *arg)
 		split(file, text, line, (size_t)room_bytes);
 	if (file->err.status)
 		return NULL;
-	/* The parser does not tell of sections without keys, nor of what is behind them. */
+	/* The parser reports neither sections without keys nor text behind a section. */
 	end = line[0] == '[' ? strchr(line, ']') : NULL;
 	if (end) {
 		struct zd_err err;
@@ -463,7 +464,7 @@ static char *read_line(char *line, int room_bytes, void *arg)
 	return file->err.status ? NULL : line;
 }
 
-/* The parser's callback: 1 when it may go on. */
+/* The parser's callback. Returns 1 if the parser is to continue. */
 static int take_key(void *arg, const char *section, const char *key, const char *value)
 {
 	struct file *file = arg;
@@ -488,12 +489,12 @@ int zd_config_read(struct zd_config *config, const char *path, struct zd_err *er
 	if (!file.stream && errno == ENOENT)
 		return zd_err_set(err, ZEROD_E_NOT_FOUND, "%s: no such file", path);
 	if (!file.stream)
-		return zd_err_errno(err, errno, "%s: opening it", path);
+		return zd_err_errno(err, errno, "%s: opening the file", path);
 	line = ini_parse_stream(read_line, &file, take_key, &file);
 	(void)fclose(file.stream);
 	if (file.failure)
 		return zd_err_errno(err, file.failure, "%s: reading it", path);
-	/* A line that is neither may come before the key that was refused. */
+	/* The parser may have found a malformed line before the key that was rejected. */
 	if (line > 0 && (!file.err.status || line < file.line))
 		return zd_err_set(err, ZEROD_E_INVALID, "%s:%d: expected 'key = value' or '[section]'", path,
 		                  line);

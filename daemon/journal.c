@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* journal.c - entries of the journal: a datagram each, and in it one field behind the other. */
+/* journal.c - entries of the journal: each is a datagram of fields. */
 #include "daemon/journal.h"
 
 #include <endian.h>
@@ -33,7 +33,7 @@ struct entry {
 	size_t nfields, nparts;
 };
 
-/* The form that takes any text, newlines too: the key, a newline, the length, the value, a newline. */
+/* The form for values with any bytes, newlines included: key, newline, length, value, newline. */
 static void add(struct entry *entry, const char *key, const char *value)
 {
 	uint64_t *length = &entry->lengths[entry->nfields++];

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * journal.h - lines to systemd's journal, in its native protocol, without waiting for anybody.
+ * journal.h - sends log lines to systemd's journal in its native protocol, without blocking.
  *
- * sd_journal_sendv() waits when the journal does not read, and with it the loop and every trainer.
+ * sd_journal_sendv() blocks while the journal does not read, and would block the loop and every trainer.
  */
 #ifndef ZD_DAEMON_JOURNAL_H
 #define ZD_DAEMON_JOURNAL_H
@@ -18,10 +18,10 @@ struct zd_journal {
 	struct sockaddr_un address;
 };
 
-/* 0, or -1 with errno. */
+/* Returns 0, or -1 with errno. */
 int zd_journal_open(struct zd_journal *journal, const char *path) __attribute__((warn_unused_result));
-/* The line with its fields, as one entry. 0, or -1 with errno; EAGAIN: the journal does not read at present.
- * Any thread may call it. */
+/* Sends the line with its fields as one entry. Returns 0, or -1 with errno; EAGAIN: the journal does not read
+ * at present. Thread-safe. */
 int zd_journal_send(const struct zd_journal *journal, const struct zd_log_line *line);
 
 #endif

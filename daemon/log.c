@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * log.c - where log lines go.
+ * log.c - the destination of log lines.
  *
- * A service manager that connects stderr to the journal says so in JOURNAL_STREAM: then lines are sent there
- * natively, so that fields stay fields. Nothing waits for whoever reads them.
+ * A service manager that connects stderr to the journal sets JOURNAL_STREAM. Lines are then sent in the
+ * journal's native protocol, which keeps their fields. Writing a line never blocks.
  */
 #include "daemon/log.h"
 
@@ -22,7 +22,7 @@
 #include "base/mem.h"
 #include "daemon/journal.h"
 
-#define LINE_BYTES 4096 /* PIPE_BUF: a pipe takes them as a whole */
+#define LINE_BYTES 4096 /* PIPE_BUF: a pipe accepts so many bytes as a whole */
 
 static struct zd_journal journal;
 
@@ -48,7 +48,7 @@ struct text {
 	size_t used;
 };
 
-/* What does not fit is cut. */
+/* Appends a text, cut to the room that is left. */
 __attribute__((format(printf, 2, 3))) static void add(struct text *text, const char *format, ...)
 {
 	size_t room_bytes = sizeof(text->bytes) - text->used;
@@ -77,7 +77,8 @@ static void add_line(struct text *text, const struct zd_log_line *line)
 	add(text, "\n");
 }
 
-/* What is writable takes a text as a whole, so that lines of several threads do not mix. 0, or -1. */
+/* A writable pipe accepts up to LINE_BYTES as a whole, so lines of several threads do not mix. Returns 0, or
+ * -1. */
 static int write_stderr(const struct zd_log_line *line)
 {
 	struct pollfd room = {.fd = STDERR_FILENO, .events = POLLOUT};
@@ -89,7 +90,7 @@ static int write_stderr(const struct zd_log_line *line)
 	return write(STDERR_FILENO, text.bytes, text.used) < 0 ? -1 : 0;
 }
 
-/* A line that the journal is not there for goes to stderr. */
+/* If the journal cannot be reached, the line is written to stderr. */
 static int write_journal(const struct zd_log_line *line)
 {
 	if (zd_journal_send(&journal, line) == 0)
@@ -97,8 +98,8 @@ static int write_journal(const struct zd_log_line *line)
 	return errno == EAGAIN ? -1 : write_stderr(line);
 }
 
-/* Whoever reads nothing would stop the thread, and with the loop's all trainers: lines are lost then, and
- * counted. */
+/* Writing never waits for a reader, since that would block the thread and, with the loop, all trainers. Lines
+ * that cannot be written are dropped and counted. */
 static void deliver(const struct zd_log_line *line, int (*write_line)(const struct zd_log_line *line))
 {
 	static atomic_uint lost;
@@ -123,8 +124,8 @@ static void to_journal(const struct zd_log_line *line)
 	deliver(line, write_journal);
 }
 
-/* JOURNAL_STREAM holds device and inode of the journal's end of stderr; it is inherited by programs whose
- * stderr is something else by then. */
+/* JOURNAL_STREAM has the device and inode of the journal's stream. Programs inherit the variable even when
+ * their stderr is another file, so both are compared. */
 static bool stderr_is_journal(void)
 {
 	const char *stream = getenv("JOURNAL_STREAM");

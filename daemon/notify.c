@@ -1,10 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * notify.c - tells the service manager how the daemon is.
+ * notify.c - reports the daemon's state to the service manager.
  *
- * States wait in `pending`, in their order and joined to one message, while the manager's queue is full; a
- * timer tries again. Should the manager be stuck for so long that `pending` is full, later states are
- * dropped.
+ * While the manager's queue is full, states wait in `pending`, in order and joined to one message, and a
+ * timer retries. When `pending` is full, later states are dropped.
  */
 #include "daemon/notify.h"
 
@@ -20,7 +19,7 @@
 
 #define RETRY_MS 100u
 
-/* 0, or -1 with errno. */
+/* Returns 0, or -1 with errno. */
 static int send_now(const struct zd_notify *notify, const char *text, size_t nbytes)
 {
 	ssize_t sent;
@@ -41,7 +40,7 @@ static void send_pending(struct zd_notify *notify)
 	} else if (errno == EAGAIN || errno == ENOBUFS) {
 		(void)uv_timer_start(&notify->retry, on_retry, RETRY_MS, 0);
 	} else {
-		zd_log(ZD_LOG_WARNING, "telling the service manager: %s", strerror(errno));
+		zd_log(ZD_LOG_WARNING, "notifying the service manager: %s", strerror(errno));
 		notify->npending = 0;
 	}
 }
@@ -51,7 +50,7 @@ static void on_retry(uv_timer_t *timer)
 	send_pending(timer->data);
 }
 
-/* A path, or a name in the abstract namespace behind '@'. */
+/* Parses a path, or '@' and a name in the abstract namespace. */
 static int take_address(struct zd_notify *notify, const char *text)
 {
 	size_t bytes = text ? strlen(text) : 0;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* options.c - the command line. Values are checked with the file's own rules, in zd_options_load(). */
+/* options.c - the command line. zd_options_load() checks values with the rules of the file. */
 #include "daemon/options.h"
 
 #include <argp.h>
@@ -18,7 +18,7 @@ enum option_key {
 	OPT_GPUS = 'g',
 	OPT_ARENA = 'a',
 	OPT_FOREGROUND = 'f',
-	OPT_CHECK_CONFIG = 256, /* no short form, from here on */
+	OPT_CHECK_CONFIG = 256, /* this and the following have no short form */
 	OPT_NCCL,
 };
 
@@ -105,7 +105,7 @@ void zd_options_parse(int argc, char **argv, struct zd_options *options)
 	(void)argp_parse(&argp, argc, argv, 0, NULL, options);
 }
 
-/* The file that was named must be there; the default one need not. */
+/* A file named on the command line must exist; the default one may be missing. */
 static int read_file(const struct zd_options *options, struct zd_config *config, struct zd_err *err)
 {
 	int rc;

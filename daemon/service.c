@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * service.c - the daemon's life, and what it tells the service manager.
+ * service.c - the life cycle of the daemon, and its reports to the service manager.
  *
- * STARTING: everything is made, the socket first, so that a second start fails before it takes memory.
- * SERVING. DRAINING, after SIGTERM: sessions may end by themselves, new ones and new requests are refused.
- * Then all is taken down in the reverse order. What must hold: at the end no handle, descriptor or file is
- * left but the service manager's socket, whichever step failed.
+ * STARTING: everything is made. The socket comes first, so that a second daemon fails before it allocates
+ * memory. SERVING. DRAINING, after SIGTERM: the daemon waits for sessions to end, and rejects new sessions
+ * and requests. Then everything is closed in reverse order. What must hold: at the end no handle, descriptor
+ * or file is left but the service manager's socket, whichever step has failed.
  */
 #include "daemon/service.h"
 
@@ -57,20 +57,20 @@ struct service {
 	struct zd_config config;
 	uint64_t started_ns;
 	uint8_t state;
-	bool activated; /* the socket is the service manager's */
+	bool activated; /* the service manager owns the socket */
 	struct zd_loop loop;
 	struct zd_bound bound;
 	struct zd_api api;
 	struct zd_listener listener;
 	bool listening;
-	uint32_t njobs_lost; /* durable ones, at the end */
+	uint32_t njobs_lost; /* durable jobs, at the end */
 	uv_signal_t signals[NSIGNALS];
 	uv_timer_t drain, watchdog;
 	struct zd_notify notify;
-	/* A reload reads file and groups, which may take its time, beside the loop. */
+	/* A reload runs beside the loop, because it reads files and groups, which may block. */
 	struct {
 		uv_work_t work;
-		bool busy, again; /* SIGHUP came meanwhile */
+		bool busy, again; /* busy: it runs; again: SIGHUP was received meanwhile */
 		struct zd_config config;
 		int status;
 		struct zd_err err;
@@ -103,8 +103,8 @@ static void stop_listening(struct service *service)
 	zd_listener_close(&service->listener);
 }
 
-/* Our own socket stays served, so that whoever connects hears why it is refused; what waits at the service
- * manager's socket is the next daemon's. */
+/* The daemon's own socket stays served, so that new clients get SHUTDOWN. Connections that wait at the
+ * service manager's socket are left to the next daemon. */
 static void start_draining(struct service *service, const char *signal_name)
 {
 	unsigned sessions = zd_api_session_count(&service->api);
@@ -134,7 +134,7 @@ static struct zd_api_limits limits_of(const struct zd_config *config)
 	};
 }
 
-/* Settings that only a start reads. */
+/* Compares the settings that are read at the start only. */
 static bool needs_restart(const struct zd_config *old, const struct zd_config *new)
 {
 	return strcmp(old->socket_path, new->socket_path) != 0 || old->socket_mode != new->socket_mode ||
@@ -167,7 +167,7 @@ static void warn_of_part(uint32_t index, const struct zd_device_config *device, 
 		       zd_bytes_text(bytes, part), index, zd_bytes_text(device->arena_bytes, arena));
 }
 
-/* An arena that was not configured is as large as its device allows, and known only now. */
+/* The size of an arena without a configured one is known only after the start. */
 static void warn_of_parts(const struct service *service, uint64_t gather_budget_bytes)
 {
 	const struct zd_bridge *bridge = &service->api.bridge;
@@ -195,7 +195,7 @@ static void apply(struct service *service, const struct zd_config *config)
 	zd_log(ZD_LOG_NOTICE, "reloaded the limits");
 }
 
-/* Not on the loop's thread. */
+/* Runs on a thread of libuv's pool. */
 static void reload_work(uv_work_t *work)
 {
 	struct service *service = work->data;
@@ -210,7 +210,7 @@ static void reload_done(uv_work_t *work, int status)
 {
 	struct service *service = work->data;
 
-	(void)status; /* it is never cancelled */
+	(void)status; /* reloads are never cancelled */
 	service->reload.busy = false;
 	if (service->state != SERVING)
 		return;
@@ -246,7 +246,7 @@ static void on_signal(uv_signal_t *handle, int number)
 	} else if (service->state == SERVING) {
 		start_draining(service, number == SIGTERM ? "SIGTERM" : "SIGINT");
 	} else {
-		zd_log(ZD_LOG_NOTICE, "told to end again, sessions that are closed: %u",
+		zd_log(ZD_LOG_NOTICE, "second signal: ending at once, open sessions: %u",
 		       zd_api_session_count(&service->api));
 		zd_loop_stop(&service->loop);
 	}
@@ -254,7 +254,7 @@ static void on_signal(uv_signal_t *handle, int number)
 
 /* ---- Starting ------------------------------------------------------------------------------------------ */
 
-/* Each session costs two descriptors, and segments one each: the usual soft limit of 1024 is for programs
+/* Each session needs two descriptors, and each segment one. The usual soft limit of 1024 exists for programs
  * that use select(). */
 static void raise_descriptor_limit(void)
 {
@@ -274,7 +274,8 @@ static void on_watchdog(uv_timer_t *timer)
 	zd_notify_alive(&service->notify);
 }
 
-/* Signals and timers; none of it can be missing, so that taking down need not ask. */
+/* Makes signals and timers. All of them are initialised even on failure, so that close_handles() can close
+ * all. */
 static int open_handles(struct service *service, struct zd_err *err)
 {
 	uint64_t watchdog_us = 0;
@@ -287,13 +288,13 @@ static int open_handles(struct service *service, struct zd_err *err)
 	for (size_t i = 0; i < NSIGNALS; i++) {
 		int uv_rc = uv_signal_init(&service->loop.uv, &service->signals[i]);
 
-		zd_assert(uv_rc == 0); /* the loop has its pipe for signals since it was made */
+		zd_assert(uv_rc == 0); /* cannot fail: the loop has its pipe for signals already */
 		service->signals[i].data = service;
 		uv_rc = uv_signal_start(&service->signals[i], on_signal, signal_numbers[i]);
 		if (uv_rc && rc == 0)
 			rc = zd_loop_error(err, uv_rc, "catching signals");
 	}
-	/* Twice in the time that the service manager waits. */
+	/* Twice per watchdog period. */
 	if (sd_watchdog_enabled(0, &watchdog_us) > 0)
 		(void)uv_timer_start(&service->watchdog, on_watchdog, 0, zd_max_u64(watchdog_us / 2000, 1));
 	return rc;
@@ -343,7 +344,7 @@ static const struct zd_backend_ops *choose_backend(const struct zd_config *confi
 	return chosen;
 }
 
-/* One file may serve all nodes, so this is no mistake; it may be a surprise. */
+/* Only a notice, since one file may configure all nodes. */
 static void tell_unused(const struct zd_config *config, const struct zd_backend_ops *backend)
 {
 	bool gpus = strcmp(backend->name, "cuda") == 0;
@@ -403,7 +404,7 @@ static uint32_t count_durable_jobs(const struct service *service)
 	return totals.durable_jobs;
 }
 
-/* From a listening socket to the end of the last session. */
+/* Serves from an open socket to the end of the last session. */
 static int serve(struct service *service, struct zd_err *err)
 {
 	int rc = open_api(service, err);
@@ -434,9 +435,7 @@ int zd_service_run(const struct zd_options *options, const struct zd_config *con
 	int rc;
 
 	(void)signal(SIGPIPE, SIG_IGN);
-	(void)signal(
-	        SIGCHLD,
-	        SIG_DFL); /* were it ignored, a process that has ended would not wait to be asked about */
+	(void)signal(SIGCHLD, SIG_DFL); /* if ignored, waitpid() would fail */
 	raise_descriptor_limit();
 	rc = zd_loop_init(&service.loop, &err);
 	if (rc == 0) {
@@ -457,6 +456,6 @@ int zd_service_run(const struct zd_options *options, const struct zd_config *con
 		zd_log(ZD_LOG_NOTICE, "ended, and with it durable jobs: %u", service.njobs_lost);
 	if (rc == 0)
 		return ZD_EXIT_OK;
-	/* What the user asked for cannot be; starting again would not help. */
+	/* These errors persist: a restart with the same settings would fail again. */
 	return rc == ZEROD_E_INVALID || rc == ZEROD_E_NO_MEMORY ? ZD_EXIT_CONFIG : ZD_EXIT_FAILURE;
 }

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* service.h - the daemon's life: start, readiness, reload, drain, end. */
+/* service.h - the life cycle of the daemon: start, readiness, reload, drain, end. */
 #ifndef ZD_DAEMON_SERVICE_H
 #define ZD_DAEMON_SERVICE_H
 
@@ -10,8 +10,8 @@ struct zd_options;
 
 enum zd_exit { ZD_EXIT_OK = 0, ZD_EXIT_FAILURE = 1, ZD_EXIT_CONFIG = 2 };
 
-/* Serves until it is told to end. `started_ns` is when the program began (zd_loop_now_ns()); the options are
- * read again at each reload. Returns an enum zd_exit. */
+/* Serves until a signal ends it. `started_ns` is the start of the program (zd_loop_now_ns()); each reload
+ * reads the options' file again. Returns an enum zd_exit. */
 int zd_service_run(const struct zd_options *options, const struct zd_config *config, uint64_t started_ns);
 
 #endif

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* answer.c - between the protocol's messages and the engine's structs. */
+/* answer.c - conversions between the protocol's messages and the engine's structs. */
 #include "api/answer.h"
 
 #include <inttypes.h>

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * answer.h - small helpers of the handlers: between the protocol's messages and the engine's structs.
+ * answer.h - helpers of the handlers: conversions between the protocol's messages and the engine's structs.
  */
 #ifndef ZD_API_ANSWER_H
 #define ZD_API_ANSWER_H
@@ -14,30 +14,30 @@
 
 struct zd_err;
 
-#define ZD_ANSWER_SEGMENTS 2u /* places that one reply can name */
+#define ZD_ANSWER_SEGMENTS 2u /* locations that one reply can name */
 
-/* A reply under construction. Its parts live in the arena, which is emptied when the reply has been sent. */
+/* A reply under construction. Its parts are in the arena, which is reset after the reply was sent. */
 struct zd_answer {
 	Zd__Reply reply;
 	struct zd_arena *arena;
 	unsigned nsegments;
-	uint32_t segments[ZD_ANSWER_SEGMENTS]; /* that the reply names */
+	uint32_t segments[ZD_ANSWER_SEGMENTS]; /* the segments that the reply names */
 };
 
-/* The place as a message, its segment noted; NULL for "nowhere". */
+/* Returns the location as a message, and adds its segment to the answer; NULL for segment 0. */
 Zd__Location *zd_answer_location(struct zd_answer *answer, const struct zd_location *location);
-/* A list of ids, which the arena keeps for the reply; NULL: there are none. */
+/* Returns a copy of the ids in the arena; NULL if there are none. */
 uint64_t *zd_answer_ids(struct zd_answer *answer, const uint64_t *ids, uint32_t count);
-/* `count` fences as messages; NULL for none. */
+/* Returns `count` fences as messages; NULL for none. */
 Zd__Fence **zd_answer_fences(struct zd_answer *answer, const struct zd_fence *fences, uint32_t count);
 /* A copy in the arena; messages have no const strings. */
 char *zd_answer_text(struct zd_arena *arena, const char *text);
 
-/* The request's fences for the engine, in the arena. LIMIT when there are more than ZD_MAX_FENCES, INVALID
- * for one that cannot be. */
+/* Converts the request's fences for the engine, in the arena. LIMIT when there are more than ZD_MAX_FENCES,
+ * INVALID for an invalid timeline or value. */
 int zd_take_fences(Zd__Fence *const *messages, size_t count, struct zd_arena *arena,
                    struct zd_fence_list *list, struct zd_err *err) __attribute__((warn_unused_result));
-/* LIMIT, with `what` ("views"), when there are more than `most`. */
+/* LIMIT, with `what` ("views") in the text, when there are more than `most`. */
 int zd_take_count(size_t count, size_t most, const char *what, struct zd_err *err)
         __attribute__((warn_unused_result));
 

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * api.c - the protocol's side of the daemon, as a whole: made, drained, ended.
+ * api.c - the daemon's implementation of the protocol: start, drain and end.
  *
- * The way of a request: io/conn.c receives a packet, dispatch.c unpacks it, a handle_*.c translates it, the
- * engine decides. The way back: the engine's reply comes through io/bridge.c to zd_api_reply(), which packs
- * it into the connection.
+ * The path of a request: io/conn.c receives a packet, dispatch.c unpacks it, a handle_*.c translates it, and
+ * the engine processes it. The path back: the engine passes its reply through io/bridge.c to zd_api_reply(),
+ * which packs it into the connection.
  */
 #include "api/api.h"
 
@@ -18,8 +18,8 @@
 
 #define REQUESTS_BYTES 65536u /* unpacked requests of a usual packet; larger ones spill */
 #define REPLIES_BYTES  8192u
-#define GREETING_ROOM  64u /* connections beyond max_sessions that may be saying hello */
-#define MOST_KEPT      8u  /* sessions, for administrators */
+#define GREETING_ROOM  64u /* connections beyond max_sessions that may send a hello */
+#define MOST_KEPT      8u  /* the most sessions reserved for administrators */
 
 /* ---- From the bridge ----------------------------------------------------------------------------------- */
 
@@ -58,7 +58,7 @@ static const struct zd_bridge_ops bridge_ops = {
         .settled = on_settled,
 };
 
-/* From the connections. */
+/* Called by zd_conns_flush(). */
 static void on_flushed(void *arg)
 {
 	struct zd_api *api = arg;

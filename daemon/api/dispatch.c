@@ -1,10 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * dispatch.c - from a packet's bytes to handlers, and from the engine's replies to the connection.
+ * dispatch.c - passes requests of a packet to handlers, and the engine's replies to the connection.
  *
- * What a client sends wrong is answered as exactly as it can be: with an error reply to the request where
- * there is one, with a reply to no request (id 0) and the end of the connection where not. Nothing of it
- * concerns another session.
+ * An invalid request gets an error reply. If the error cannot be attributed to a request, the daemon sends a
+ * reply to no request (id 0) and ends the connection. Other sessions are not affected.
  */
 #include "api/dispatch.h"
 
@@ -20,9 +19,9 @@
 #include "proto/envelope.h"
 
 #define NS_PER_MS      1000000ull
-#define FIELD_REQUESTS 1u /* of ClientPacket */
+#define FIELD_REQUESTS 1u /* the field of ClientPacket */
 
-/* A request goes to the engine (`args`) or is answered here (`answer`). */
+/* The engine handles a request with `args`; a request with `answer` is handled here. */
 struct route {
 	const char *name;
 	zd_args_fn *args;
@@ -38,7 +37,7 @@ static const struct route routes[] = {
 #include "core/requests.def"
 };
 
-/* Bodies of replies. NULL: the reply is a status. */
+/* The functions that fill reply bodies. NULL: the reply has a status only. */
 static zd_fill_fn *const fills[ZD_NREQUESTS] = {
 #define REQUEST(KIND, name)
 #define REQUEST_FILLED(KIND, name, fill) [ZD_REQ_##KIND] = zd_fill_##fill,
@@ -47,7 +46,7 @@ static zd_fill_fn *const fills[ZD_NREQUESTS] = {
 
 /* ---- Requests ------------------------------------------------------------------------------------------ */
 
-/* NULL when the request has no body that this daemon knows. */
+/* Returns NULL if this daemon does not know the request's body. */
 static const struct route *find_route(const Zd__Request *request)
 {
 	size_t body = request->body_case;
@@ -71,10 +70,11 @@ static int to_engine(struct zd_api_session *session, const Zd__Request *request,
 	struct zd_args args;
 	int rc;
 
-	/* Requests that wait for memory to be unmapped are still to end. */
+	/* These requests must be accepted while draining: others wait for the memory to be unmapped. */
 	if (api->draining && request->body_case != ZD__REQUEST__BODY_SEGMENTS_UNMAPPED)
-		return zd_err_set(err, ZEROD_E_SHUTDOWN, "the daemon is draining and takes no new requests");
-	memset(&args, 0, sizeof(args)); /* what a handler does not speak of is not asked for */
+		return zd_err_set(err, ZEROD_E_SHUTDOWN,
+		                  "the daemon is draining and accepts no new requests");
+	memset(&args, 0, sizeof(args)); /* fields that a handler does not set are 0 */
 	rc = route->args(request, &api->requests, &args, err);
 	if (rc)
 		return rc;
@@ -84,7 +84,7 @@ static int to_engine(struct zd_api_session *session, const Zd__Request *request,
 	return 0;
 }
 
-/* `packed`: the request as it came. */
+/* `packed`: the request's bytes. */
 static int check_texts(struct zd_wire packed, const struct route *route, struct zd_err *err)
 {
 	const ProtobufCFieldDescriptor *bad = zd_wire_find_zero(packed, &zd__request__descriptor);
@@ -126,7 +126,7 @@ void zd_api_dispatch(struct zd_api_session *session, const uint8_t *bytes, size_
 	struct zd_api *api = session->api;
 	Zd__ClientPacket *packet = zd_client_packet_unpack(&api->requests, nbytes, bytes);
 	struct zd_wire wire = zd_wire_of(bytes, nbytes), packed = zd_wire_of(bytes, 0);
-	bool has_zeros = memchr(bytes, '\0', nbytes) != NULL; /* few packets have */
+	bool has_zeros = memchr(bytes, '\0', nbytes) != NULL; /* few packets have any */
 	struct zd_err err;
 	uint64_t now_ns;
 

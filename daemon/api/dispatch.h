@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* dispatch.h - from a packet's bytes to handlers, and from the engine's replies to the connection. */
+/* dispatch.h - passes requests of a packet to handlers, and the engine's replies to the connection. */
 #ifndef ZD_API_DISPATCH_H
 #define ZD_API_DISPATCH_H
 
@@ -13,7 +13,7 @@ struct zd_reply;
 /* Handles all requests of a packet, in order. */
 void zd_api_dispatch(struct zd_api_session *session, const uint8_t *bytes, size_t nbytes);
 
-/* Sends the engine's reply to the session that it is for. */
+/* Sends the engine's reply on the session's connection. */
 void zd_api_reply(struct zd_api *api, const struct zd_reply *reply);
 
 #endif

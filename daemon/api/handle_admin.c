@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * handle_admin.c - the daemon's own state, and what administrators do.
+ * handle_admin.c - the daemon's state, and the requests of administrators.
  *
- * Who may do it is the engine's decision: it knows whom a session, group or job belongs to.
+ * The engine decides whether a session may make such a request, because it knows the owner of each session,
+ * group and job.
  */
 #include <fcntl.h>
 #include <stdlib.h>
@@ -45,7 +46,8 @@ int zd_args_end_job(const Zd__Request *request, struct zd_arena *arena, struct z
 	return 0;
 }
 
-/* This process's memory that is not shared: segments and fence pages are. 0 when /proc does not say. */
+/* The process's private memory, without segments and fence pages, which are shared. 0 if /proc does not
+ * report it. */
 static uint64_t resident_bytes(void)
 {
 	static const char key[] = "\nRssAnon:";

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* handle_agree.c - scalars that the ranks of a group agree on. */
+/* handle_agree.c - agreement of a group's ranks on scalars. */
 #include <string.h>
 
 #include "api/handlers.h"

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* handle_gather.c - gather and release: the requests that a trainer makes most. */
+/* handle_gather.c - gather and release, a trainer's most frequent requests. */
 #include "api/handlers.h"
 
-/* Left out by clients that have no need of tags. */
+/* Clients that need no tags send "". */
 static const char *tag_or_default(const char *tag)
 {
 	return tag[0] ? tag : "default";

@@ -1,12 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* handle_group.c - joining and leaving a group, ids for one that spans daemons, and committing its steps. */
+/* handle_group.c - joining and leaving groups, unique ids of groups that span daemons, and commits. */
 #include <string.h>
 
 #include "api/handlers.h"
 #include "base/err.h"
 
-/* An enum is any number when it has travelled. Whether the ids are as many as the group needs, the engine
- * checks. */
+/* The enum of a received message may have any value. The engine checks the number of ids. */
 static int take_collectives(const Zd__GroupJoin *join, struct zd_args *args, struct zd_err *err)
 {
 	size_t nbytes = join->unique_ids.len;

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * handle_list.c - tables of what the daemon knows, a page at a time.
+ * handle_list.c - tables of the daemon's state, a page at a time.
  *
- * A page takes as many rows as fit one packet; the client asks for the next with the cursor. Rows that come
- * and go between two pages may be missed, a row that stays is seen once.
+ * A page has as many rows as fit one packet; the client requests the next page with the cursor. Rows that
+ * appear or disappear between two pages may be missing; every other row is listed once.
  */
 #include "api/answer.h"
 #include "api/api.h"
@@ -13,8 +13,8 @@
 #include "base/err.h"
 
 #define MAX_ROWS       512u
-#define ENVELOPE_BYTES 128u /* of a packet, for everything around the rows */
-#define ROW_TAG_BYTES  4u   /* a row's field number and length */
+#define ENVELOPE_BYTES 128u /* for all of a packet but its rows */
+#define ROW_TAG_BYTES  4u   /* the field number and length of a row */
 
 struct page {
 	const struct zd_bridge *bridge;
@@ -23,7 +23,7 @@ struct page {
 	size_t nrows, left_bytes;
 };
 
-/* The engine knows of no failures but those of its commands. */
+/* Adds the backend's state of the device: the engine knows only its own commands' failures. */
 static void add_state(const struct page *page, Zd__DeviceRow *device)
 {
 	char why[ZD_FAILURE_TEXT];
@@ -64,7 +64,7 @@ int zd_answer_list(struct zd_api_session *session, const Zd__Request *request, s
 	Zd__ListReply rows = ZD__LIST_REPLY__INIT;
 	Zd__Reply reply = ZD__REPLY__INIT;
 
-	/* Both number the tables alike, the protocol from 1. */
+	/* The engine and the protocol number the tables in the same order, the protocol from 1. */
 	if (list->table < ZD__TABLE__DEVICES || list->table > ZD__TABLE__SCOPES)
 		return zd_err_set(err, ZEROD_E_INVALID, "there is no table %d", (int)list->table);
 	query.table = (enum zd_table)(list->table - ZD__TABLE__DEVICES);

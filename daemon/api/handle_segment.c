@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* handle_segment.c - memory that goes back to its device. */
+/* handle_segment.c - segments that are released to their device. */
 #include "api/handlers.h"
 
 #include "proto/limits.h"

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * handle_session.c - the hello, the goodbye, and the reset of a poisoned session.
+ * handle_session.c - the hello, the goodbye, and the reset of a POISONED session.
  *
- * The hello comes first, and once. Its reply carries the session's two fence pages. The goodbye comes last; a
- * connection that ends without one may be that of a process whose kernels run on.
+ * The hello is the first request, and is sent once. Its reply carries the session's two fence pages. The
+ * goodbye is the last request. When a connection ends without one, the client's kernels may still be running.
  */
 #include <stdio.h>
 #include <string.h>
@@ -19,7 +19,7 @@
 /* "pid 1234" for a client without a name. */
 #define NAME_BYTES (ZD_MAX_NAME_BYTES + 1)
 
-/* Both fence pages; the work channel and its page; the rings. */
+/* Two fence pages; the work channel and its page; the rings. */
 #define NDESCRIPTORS 5u
 #define NFEATURES    4u
 
@@ -36,7 +36,8 @@ static int check_hello(const struct zd_api_session *session, const Zd__Hello *he
 		                  hello->version_min, hello->version_max, ZD_PROTOCOL_VERSION,
 		                  ZD_PROTOCOL_VERSION);
 	if (session->api->draining)
-		return zd_err_set(err, ZEROD_E_SHUTDOWN, "the daemon is draining and takes no new sessions");
+		return zd_err_set(err, ZEROD_E_SHUTDOWN,
+		                  "the daemon is draining and accepts no new sessions");
 	if (hello->name[0])
 		rc = zd_name_check(hello->name, ZD_MAX_NAME_BYTES, "client name", err);
 	if (rc)
@@ -56,8 +57,8 @@ static bool has_feature(const Zd__Hello *hello, const char *feature)
 	return false;
 }
 
-/* A session without a channel has its sums made by the backend, and unmaps segments in its next call: a
- * channel that could not be made is no reason to refuse it. */
+/* Without a work channel the backend makes the session's sums, and the client sees segments to unmap in its
+ * next call. So a failure to make the channel does not reject the session. */
 static bool open_delegate(struct zd_api_session *session, const Zd__Hello *hello, struct zd_attachment *ends)
 {
 	bool sums = session->api->bridge.ops->owners_sum;
@@ -80,7 +81,7 @@ static bool open_delegate(struct zd_api_session *session, const Zd__Hello *hello
 	return false;
 }
 
-/* Where the loop sleeps whenever it can, sockets do as well. */
+/* Rings need a loop that busy-polls: for one that always sleeps they save nothing over sockets. */
 static bool open_rings(struct zd_api_session *session, const Zd__Hello *hello, struct zd_attachment *rings)
 {
 	struct zd_err err;
@@ -93,7 +94,7 @@ static bool open_rings(struct zd_api_session *session, const Zd__Hello *hello, s
 	return false;
 }
 
-/* What this session has beyond the protocol's version. */
+/* The optional features of this session, beside the protocol's version. */
 static size_t list_features(const struct zd_api_session *session, char *features[NFEATURES])
 {
 	size_t count = 0;

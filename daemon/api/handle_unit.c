@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* handle_unit.c - units: registering them, updating and publishing their shards, keeping their gathered
- * copies. */
+/* handle_unit.c - units: registering them, updating and publishing shards, persistence of gathered copies. */
 #include <string.h>
 
 #include "api/handlers.h"

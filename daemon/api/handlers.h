@@ -1,14 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * handlers.h - what each kind of request means, one file per family.
+ * handlers.h - the handlers of all kinds of requests, one file per family.
  *
- * zd_args_*: a request for the engine. Translates the message, whose body is the one that the name says, into
- * the engine's arguments. Checks what would be dangerous to pass on (counts of repeated fields, fences); the
- * engine checks the rest.
+ * zd_args_*: a request for the engine. Translates the message, whose body the function's name gives, into the
+ * engine's arguments. Checks the values that would be unsafe to pass on (counts of repeated fields, fences);
+ * the engine checks the rest.
  *
- * zd_fill_*: the body of the engine's reply to it, when there is one and the status is 0.
+ * zd_fill_*: fills the body of the engine's reply, if it has one and the status is 0.
  *
- * zd_answer_*: a request that is answered here. Sends the reply itself, unless it returns an error.
+ * zd_answer_*: a request that the api handles without the engine. Sends the reply, unless it returns an
+ * error.
  */
 #ifndef ZD_API_HANDLERS_H
 #define ZD_API_HANDLERS_H

@@ -2,8 +2,8 @@
 /*
  * rows.c - the engine's listing rows as messages.
  *
- * The engine's strings and arrays are valid during its call only, and a page is packed after it: everything
- * is copied.
+ * Everything is copied: the engine's strings and arrays are valid during its call only, and a page is packed
+ * after that.
  */
 #include "api/rows.h"
 
@@ -36,7 +36,7 @@ static Zd__Usage *usage_in(struct zd_arena *arena, const struct zd_usage *usage)
 	return message;
 }
 
-/* At most `most` of the texts; what is left out is counted in one more. */
+/* Copies at most `most` of the texts, and adds one with the number of the others. */
 static char **texts_in(struct zd_arena *arena, const char *const *texts, uint32_t count, uint32_t most,
                        size_t *ncopied)
 {

@@ -7,11 +7,11 @@
 #include "proto/frame.h"
 #include "proto/zerod.pb-c.h"
 
-/* Lists inside one row are cut there, and say so in their last entry: so every row fits a packet. */
+/* Longer lists inside a row are cut, and the last entry says so: every row fits a packet. */
 #define ZD_ROW_MAX_WAITS   64u
 #define ZD_ROW_MAX_HOLDERS 256u
 
-/* A copy of the row in the arena, strings included. */
+/* Returns a copy of the row in the arena, strings included. */
 Zd__Row *zd_rows_message(const struct zd_row *row, struct zd_arena *arena);
 
 void zd_rows_usage(const struct zd_usage *usage, Zd__Usage *message);

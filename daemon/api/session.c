@@ -1,10 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * session.c - one client of the daemon.
+ * session.c - a client of the daemon.
  *
- * What must hold: engine and backend know exactly the OPEN sessions (the backend KILLED ones too), by the
- * same id; the session ends once, when its connection does; a segment's descriptor is sent to it once, and
- * only while the engine lets it map the segment.
+ * What must hold:
+ *
+ * - The engine knows exactly the OPEN sessions, the backend the OPEN and KILLED ones, by the same id.
+ *
+ * - A session ends once, with its connection.
+ *
+ * - The client is sent a segment's descriptor once, and only while the engine allows it to map the segment.
  */
 #include "api/session.h"
 
@@ -56,7 +60,7 @@ static void log_session(const struct zd_api_session *session, enum zd_log_level 
 	            (unsigned)creds->uid, what, detail);
 }
 
-/* At most a line a second, however many come. */
+/* Logs at most one line per second. */
 static void tell_full(const struct zd_api_session *session, const char *why)
 {
 	struct zd_api *api = session->api;
@@ -74,8 +78,8 @@ static void leave_engine(struct zd_api_session *session)
 {
 	struct zd_api *api = session->api;
 
-	/* Before the engine is told the time: a deadline of this very session may have come, and nobody is
-	 * there to be told. */
+	/* Before zd_bridge_tick(), which may expire a deadline of this session: its reply would have no
+	 * connection. */
 	if (session->state == ZD_API_SESSION_OPEN)
 		zd_engine_session_close(api->bridge.engine, session->id);
 	(void)zd_bridge_tick(&api->bridge);
@@ -89,9 +93,9 @@ static void leave_engine(struct zd_api_session *session)
 		api->recent = NULL;
 }
 
-/* As long as any process has the rings mapped, they are the daemon's memory, and with its sessions they would
- * not be counted any more: so they are emptied. A daemon that ends leaves them, with what is there to be
- * read. */
+/* The rings are the daemon's memory as long as any process has them mapped, but are not counted once the
+ * session has ended. So their pages are freed now. A daemon that is draining keeps them, since the client may
+ * still read its last packets. */
 static void leave_rings(struct zd_api_session *session)
 {
 	if (!session->rings)
@@ -107,7 +111,8 @@ static void on_ended(void *arg, const struct zd_err *why)
 	struct zd_api *api = session->api;
 	bool was_known = session->state != ZD_API_SESSION_NEW;
 
-	/* Whoever only knocks, and may do so a thousand times a second, is no news. */
+	/* Disconnects before the hello are logged at debug level: a client can cause thousands of them a
+	 * second. */
 	log_session(session, was_known ? ZD_LOG_INFO : ZD_LOG_DEBUG, was_known ? "ended" : "turned away",
 	            why->text);
 	if (was_known)
@@ -236,7 +241,7 @@ void zd_api_session_fail(struct zd_api_session *session, uint64_t request, const
 
 /* ---- Segments ------------------------------------------------------------------------------------------ */
 
-/* Where the segment is among those given, or would be. */
+/* The index of the segment in `given`, or the index at which to insert it. */
 static size_t given_index(const struct zd_api_session *session, uint32_t segment)
 {
 	size_t low = 0, high = session->ngiven;
@@ -287,18 +292,18 @@ void zd_api_session_retire(struct zd_api_session *session, uint32_t segment)
 		zd_delegate_note_retired(session->delegate);
 }
 
-/* A descriptor of its own, since the packet may wait until after the segment's end. */
+/* Duplicates the descriptor, since the packet may be sent after the segment was destroyed. */
 static int open_segment(const struct zd_api_session *session, uint32_t segment, Zd__Segment *announced,
                         int *fd, struct zd_err *err)
 {
 	const struct zd_bridge *bridge = &session->api->bridge;
 	int backend_fd, copy;
 
-	/* That a reply names a segment which its session may not see is our own mistake; it must not become a
-	 * leak. */
+	/* A reply that names another session's segment would be an error of the daemon. This check keeps it
+	 * from leaking memory of other jobs. */
 	if (!zd_engine_may_map(bridge->engine, session->id, segment) ||
 	    !zd_engine_segment(bridge->engine, segment, &announced->device, &announced->bytes))
-		return zd_err_set(err, ZEROD_E_PERMISSION, "segment %u is not this session's", segment);
+		return zd_err_set(err, ZEROD_E_PERMISSION, "the session may not map segment %u", segment);
 	backend_fd = bridge->ops->segment_fd(bridge->backend, segment);
 	if (backend_fd < 0)
 		return zd_err_set(err, ZEROD_E_SYSTEM, "segment %u has no descriptor", segment);

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * wire.c - the few steps through a packed message that unpacking it does not save.
+ * wire.c - reads the fields of packed messages.
  *
- * It walks what protobuf-c has accepted already, and believes none of it: a length beyond the end ends the
- * walk.
+ * protobuf-c has accepted these bytes already, but this code does not rely on that: a length beyond the end
+ * stops it.
  */
 #include "api/wire.h"
 
@@ -38,7 +38,7 @@ static bool skip(struct zd_wire *wire, uint64_t nbytes)
 	return true;
 }
 
-/* The next field of any kind; `content` is empty unless it is length-delimited. */
+/* Reads the next field of any kind; `content` is empty unless it is length-delimited. */
 static bool take_field(struct zd_wire *wire, uint32_t *number, struct zd_wire *content)
 {
 	uint64_t tag, value;

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * wire.h - what unpacking a message loses: texts that end before they end.
+ * wire.h - detects strings with embedded NUL bytes in packed messages.
  *
- * An unpacked string is a C string, so that "a\0b" looks like "a", and two names that differ look alike. What
- * is asked here of the packed bytes is whether such a text is among them.
+ * An unpacked string is a C string, so "a\0b" reads as "a", and two different names can look equal. These
+ * functions search the packed bytes for such strings.
  */
 #ifndef ZD_API_WIRE_H
 #define ZD_API_WIRE_H
@@ -23,12 +23,12 @@ static inline struct zd_wire zd_wire_of(const uint8_t *bytes, size_t nbytes)
 	return (struct zd_wire){bytes, bytes + nbytes};
 }
 
-/* Takes the next field with this number, which is length-delimited, out of a packed message; false at its
+/* Finds the next field with this number, which must be length-delimited, in a packed message; false at the
  * end. */
 bool zd_wire_next(struct zd_wire *wire, uint32_t number, struct zd_wire *content);
 
-/* The first text in a packed message, in those inside it too, that holds a zero byte: its field; NULL when
- * there is none. */
+/* Returns the field of the first string with an embedded NUL byte, nested messages included; NULL if there is
+ * none. */
 const ProtobufCFieldDescriptor *zd_wire_find_zero(struct zd_wire wire,
                                                   const ProtobufCMessageDescriptor *descriptor);
 

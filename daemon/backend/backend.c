@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* backend.c - what all backends do alike. */
+/* backend.c - functions that all backends share. */
 #include "backend/backend.h"
 
 #include <stdlib.h>

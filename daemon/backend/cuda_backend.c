@@ -1,22 +1,23 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * cuda_backend.c - the cuda backend: GPUs, driven through the CUDA driver that is loaded at run time.
+ * cuda_backend.c - the cuda backend: GPUs, driven through the CUDA driver, which is loaded at run time.
  *
- * A GPU has an executor, the thread that issues its copies and sees them land; a worker, the thread for what
- * blocks inside the driver; and, from the first one on that is asked for, a thread for its communicators.
- * This file ties the parts together:
+ * Each GPU has an executor, the thread that issues its copies and polls for their completion; a worker, the
+ * thread for driver calls that block; and, from the first command of a communicator on, a thread for its
+ * communicators. This file connects the parts:
  *
- *   cuda_device    the GPUs                   cuda_segment   their memory
- *   cuda_executor  the thread of a GPU        cuda_worker    its thread for what blocks
- *   cuda_order     which task is next         cuda_reduce    sums, on the CPU
- *   cuda_lane      a stream and its progress  cuda_session   fence pages that GPUs write
- *   cuda_task      one command                cuda_monitor   processes on the GPUs, and Xids
+ *   cuda_device    the GPUs                  cuda_segment   their memory
+ *   cuda_executor  the thread of a GPU       cuda_worker    its thread for calls that block
+ *   cuda_order     the order of its tasks    cuda_reduce    sums, on the CPU
+ *   cuda_lane      a stream and its flights  cuda_session   fence pages that GPUs write
+ *   cuda_task      one command               cuda_monitor   processes on the GPUs, and Xids
  *
- *   cuda_comm_thread  a GPU's thread for communicators      cuda_comm_queue   the order of their operations
- *   cuda_comm_tasks   what commands ask of them             cuda_comm         one of them
- *   cuda_comm_gate    what would wait for their kernels     cuda_comm_roster  whose ranks are here
+ *   cuda_comm_thread  a GPU's thread for communicators  cuda_comm_queue   the order of their operations
+ *   cuda_comm_tasks   the commands of communicators     cuda_comm         one communicator
+ *   cuda_comm_gate    excludes calls that wait for      cuda_comm_roster  the daemon's ranks of each
+ *                     the kernels of communicators                        communicator
  *
- * The loop's thread calls the driver when the daemon starts and ends, and never in between.
+ * The loop's thread calls the driver only when the daemon starts and ends.
  */
 #include <inttypes.h>
 #include <stdio.h>
@@ -53,7 +54,7 @@ struct zd_backend {
 	struct zd_cuda_monitor monitor;
 	struct zd_cuda_comm_roster roster;
 	struct zd_cuda_comm_settings comm_settings; /* its path is owned */
-	uint32_t next_worker;                       /* whose turn it is to have a new session's page */
+	uint32_t next_worker; /* the device whose worker frees the next session's page */
 };
 
 /* ---- Life ---------------------------------------------------------------------------------------------- */
@@ -78,7 +79,7 @@ static int set_arena(const struct zd_cuda_device *device, uint64_t asked_bytes, 
 	return 0;
 }
 
-/* Other processes' memory comes and goes, so that this is no error. The context is current. */
+/* Only a warning: other processes may free their memory later. The device's context is current. */
 static void compare_with_free(const struct zd_cuda_device *device, uint64_t arena_bytes)
 {
 	char wanted[ZD_BYTES_TEXT], found[ZD_BYTES_TEXT];
@@ -112,8 +113,8 @@ static int start_gpu(struct zd_backend *backend, uint32_t index, const struct zd
 	return rc;
 }
 
-/* Executors give what they have from workers a last time; the pages of sessions go when nobody signals any
- * more. */
+/* The order matters. Workers hand their last tasks to the executors before these stop, and the sessions'
+ * pages are freed when no thread stores into them any more. */
 static void stop_gpus(struct zd_backend *backend)
 {
 	uint32_t n = backend->devices.count;
@@ -199,8 +200,9 @@ static void cuda_device_info(const struct zd_backend *backend, uint32_t device, 
 	(void)snprintf(info->name, sizeof(info->name), "%s", found->name);
 }
 
-/* A copy that the client's GPU makes itself is the fastest while nothing else runs there; beside kernels it
- * waits for them, where ours goes round. A small one is worth less than the client's calls for it. */
+/* A copy by the client's own GPU is the fastest one while that GPU is idle. On a busy GPU that copy waits for
+ * kernels, and the daemon's detour does not. Below OWN_BYTES_IDLE the client's calls cost more than the copy
+ * saves. */
 static bool cuda_client_copies_own(const struct zd_backend *backend, uint32_t device, uint64_t bytes)
 {
 	zd_assert(device < backend->devices.count);
@@ -224,7 +226,8 @@ static void cuda_expect(struct zd_backend *backend, uint32_t device)
 
 /* ---- Commands ------------------------------------------------------------------------------------------ */
 
-/* Timelines of exchanges are their device's thread's for communicators, all others its executor's. */
+/* A device's thread for communicators stores into the timelines of exchanges, its executor into all
+ * others. */
 static bool is_of_exchanges(const struct zd_signal *signal)
 {
 	return signal->timeline >= ZD_MAX_DEVICES && signal->timeline < 2 * ZD_MAX_DEVICES;
@@ -269,7 +272,7 @@ static void cuda_submit(struct zd_backend *backend, const struct zd_command *com
 
 static int cuda_segment_fd(const struct zd_backend *backend, uint32_t segment)
 {
-	/* The table is not changed, but its lock is. */
+	/* The cast drops const for the table's lock; the table does not change. */
 	return zd_cuda_segments_fd((struct zd_cuda_segments *)&backend->segments, segment);
 }
 

@@ -14,12 +14,12 @@
 #include "base/text.h"
 #include "proto/limits.h"
 
-#define PAGE_BYTES     4096u /* pinned memory comes in pages */
-#define COUNTER_BYTES  64u   /* apart from what else is written there */
+#define PAGE_BYTES     4096u /* the granularity of pinned memory */
+#define COUNTER_BYTES  64u   /* keeps the counter in a cache line of its own */
 #define POLL_NS        1000000u
 #define PARTING_NS     1000000000u
 #define IN_ENVIRONMENT "the daemon's environment or NCCL's configuration file"
-#define LEAST_QUEUES   8 /* the driver's own default; see zd_cuda_devices_prepare() */
+#define LEAST_QUEUES   8 /* the driver's default; see zd_cuda_devices_prepare() */
 
 /* ---- States -------------------------------------------------------------------------------------------- */
 
@@ -65,7 +65,7 @@ uint32_t zd_cuda_comm_room(const struct zd_cuda_device *device)
 	return blocks_of_queue(device) / zd_cuda_comm_blocks(device);
 }
 
-/* ---- The thread: what may block ------------------------------------------------------------------------ */
+/* ---- The communicator's thread: calls that block ------------------------------------------------------- */
 
 static int make_page(struct zd_cuda_comm *comm, struct zd_err *err)
 {
@@ -93,12 +93,19 @@ static int make_page(struct zd_cuda_comm *comm, struct zd_err *err)
 }
 
 /*
- * NCCL takes the environment before the configuration, and whoever started the daemon may have tuned it. But
- * for these, with which communicators cannot work: calls that block would hold up the device's other ones,
- * and launches that wait for each other, for those of the process's other GPUs (GROUP) or for those of the
- * GPU's other communicators, would make a circle with ranks that launch in another order. And there is more
- * than one communicator. What its configuration file says NCCL puts into the environment itself, with the
- * first communicator at the latest: so this is looked at again then.
+ * NCCL prefers the environment to the configuration, and the administrator may have tuned it. Rejected are
+ * only settings with which the daemon's communicators cannot work:
+ *
+ * - Blocking calls would delay the device's other communicators.
+ *
+ * - Launches that wait for each other would deadlock with ranks that launch in another order:
+ * NCCL_LAUNCH_MODE=GROUP makes them wait for the process's other GPUs, NCCL_LAUNCH_ORDER_IMPLICIT for the
+ * GPU's other communicators.
+ *
+ * - NCCL_COMM_ID names one communicator, and the daemon has several.
+ *
+ * NCCL copies its configuration file into the environment when the first communicator is made, at the latest.
+ * So the check is repeated after that.
  */
 static int check_environment(struct zd_err *err)
 {
@@ -157,7 +164,7 @@ static enum zd_cuda_comm_leaving leaving(struct zd_cuda_comm *comm)
 	return now;
 }
 
-/* Sleeps for a while, or until it is to be aborted. */
+/* Sleeps for POLL_NS, or until the communicator is to be aborted. */
 static void pause_ending(struct zd_cuda_comm *comm)
 {
 	pthread_mutex_lock(&comm->lock);
@@ -173,7 +180,8 @@ static bool may_go_on(struct zd_cuda_comm *comm, uint64_t began_ns)
 	       (how == ZD_CUDA_COMM_PARTS && zd_thread_now_ns() - began_ns < PARTING_NS);
 }
 
-/* False: it is to be aborted, since somebody has asked for that meanwhile, it takes too long or cannot be. */
+/* Returns false when the caller has to abort the communicator: on request, at the deadline, or since NCCL
+ * cannot finalize it. */
 static bool finalize(struct zd_cuda_comm *comm, struct zd_err *err)
 {
 	const struct zd_nccl *nccl = comm->home.nccl;
@@ -189,8 +197,9 @@ static bool finalize(struct zd_cuda_comm *comm, struct zd_err *err)
 	                   comm->self.group, zd_cuda_comm_world_rank(&comm->self, comm->self.rank)) == 0;
 }
 
-/* True: no communicator's kernel of the daemon runs, and none will until the gate is opened. False: it is to
- * be aborted. No deadline ends it: what it frees would wait for those kernels, and keep out who ends them. */
+/* Waits for the gate, and closes it. Returns false when the communicator is to be aborted meanwhile. There is
+ * no deadline: commDestroy frees pinned memory, which would wait for the kernels of other communicators and
+ * block the calls that end those kernels. */
 static bool await_quiet(struct zd_cuda_comm *comm)
 {
 	bool quiet = false;
@@ -215,7 +224,7 @@ bool zd_cuda_comm_has_parted(struct zd_cuda_comm *comm)
 	return parted;
 }
 
-/* Whatever NCCL says of it, the communicator is gone afterwards. Returns whether the gate is closed. */
+/* Frees the communicator in any case; NCCL's error is only logged. Returns whether the gate is closed. */
 static bool end_handle(struct zd_cuda_comm *comm, struct zd_err *err)
 {
 	const struct zd_nccl *nccl = comm->home.nccl;
@@ -232,8 +241,8 @@ static bool end_handle(struct zd_cuda_comm *comm, struct zd_err *err)
 	return quiet;
 }
 
-/* Kernels that were aborted end in their own time. `err` is set if the other ranks were not said goodbye
- * to. */
+/* Kernels that were aborted may still run for a moment, so the stream is synchronized first. `err` is set
+ * when NCCL could not finalize the communicator with the other ranks. */
 static void close_comm(struct zd_cuda_comm *comm, struct zd_err *err)
 {
 	const struct zd_cuda *cuda = comm->home.device->cuda;
@@ -255,7 +264,7 @@ static void *comm_main(void *arg)
 	struct zd_cuda_comm *comm = arg;
 	struct zd_err opening = ZD_ERR_NONE, ending = ZD_ERR_NONE;
 	zd_cuda_device_enter(comm->home.device);
-	(void)open_comm(comm, &opening); /* what it says is for the caller */
+	(void)open_comm(comm, &opening); /* the caller reads the error from `opening` */
 	pthread_mutex_lock(&comm->lock);
 	comm->opening = opening;
 	comm->opened = true;
@@ -357,7 +366,7 @@ static bool can_be_undone(const struct zd_cuda_comm *comm)
 	return zd_cuda_comm_lives(comm) || comm->state == ZD_CUDA_COMM_ENDING;
 }
 
-/* Where another daemon may be the reason, its ranks are named. */
+/* Where another daemon may have caused the failure, the text names the ranks of other daemons. */
 static void set_failure(struct zd_cuda_comm *comm, const struct zd_err *why)
 {
 	char absent[ZD_CUDA_COMM_RANKS_TEXT];
@@ -399,7 +408,7 @@ void zd_cuda_comm_end(struct zd_cuda_comm *comm)
 	if (comm->state == ZD_CUDA_COMM_READY)
 		leave(comm, ZD_CUDA_COMM_ENDING, ZD_CUDA_COMM_LEAVES);
 	else if (comm->state == ZD_CUDA_COMM_CONNECTING)
-		zd_cuda_comm_abort(comm, "it ended before all ranks had met");
+		zd_cuda_comm_abort(comm, "it ended before all ranks had connected");
 }
 
 bool zd_cuda_comm_is_over(struct zd_cuda_comm *comm)
@@ -421,7 +430,7 @@ void zd_cuda_comm_free(struct zd_cuda_comm *comm)
 	unmake(comm);
 }
 
-/* ---- Coming further ------------------------------------------------------------------------------------ */
+/* ---- Progress ------------------------------------------------------------------------------------------ */
 
 static void miss_deadline(struct zd_cuda_comm *comm)
 {
@@ -495,7 +504,7 @@ void zd_cuda_comm_poll(struct zd_cuda_comm *comm, uint64_t now_ns)
 		miss_deadline(comm);
 }
 
-/* ---- Of one that is READY ------------------------------------------------------------------------------ */
+/* ---- For READY communicators --------------------------------------------------------------------------- */
 
 int zd_cuda_comm_look(const struct zd_cuda_comm *comm)
 {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* cuda_comm_call.c - what a collective operation is, and whether all ranks mean the same one. */
+/* cuda_comm_call.c - the description of a collective operation, and the comparison between ranks. */
 #include "backend/cuda_comm_call.h"
 
 #include <inttypes.h>
@@ -54,7 +54,7 @@ int zd_cuda_comm_call_check(const struct zd_cuda_comm_call *call, uint32_t nrank
 	return 0;
 }
 
-/* ---- Words --------------------------------------------------------------------------------------------- */
+/* ---- Texts --------------------------------------------------------------------------------------------- */
 
 static const char *ordinal_end(uint64_t number)
 {
@@ -79,7 +79,7 @@ const char *zd_cuda_comm_call_text(const struct zd_cuda_comm_call *call, uint64_
 
 /* ---- Descriptions -------------------------------------------------------------------------------------- */
 
-/* FNV-1a. */
+/* The FNV-1a hash. */
 static uint64_t hash_name(const char *name)
 {
 	uint64_t hash = 0xcbf29ce484222325ull;
@@ -109,7 +109,7 @@ bool zd_cuda_comm_is_described(const struct zd_cuda_comm_description *descriptio
 	return description->magic == MAGIC && description->number == number;
 }
 
-/* Written by another process: it may have no end. */
+/* Another process wrote the description: `what` may lack its terminating zero. */
 static const char *described(const struct zd_cuda_comm_description *description, char text[ZD_CUDA_COMM_TEXT])
 {
 	char what[ZD_CUDA_COMM_WHAT];

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* cuda_comm_gate.c - kernels that run, and calls that wait for them, apart. */
+/* cuda_comm_gate.c - mutual exclusion between kernels that run and calls that wait for them. */
 #include "backend/cuda_comm_gate.h"
 
 #include "base/err.h"

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* cuda_comm_ids.c - unique ids for communicators, made by processes of their own. */
+/* cuda_comm_ids.c - unique ids for communicators, each request's made by a process of its own. */
 #include "backend/cuda_comm_ids.h"
 
 #include <errno.h>
@@ -21,7 +21,7 @@
 #define THIS_PROGRAM "/proc/self/exe"
 #define TEXT_BYTES   sizeof(((struct zd_err *)0)->text)
 
-/* What the program writes first: a status of ours. Behind it the ids, or words. */
+/* The first word that the process writes: 0 or ZEROD_E_*. The ids follow, or an error text. */
 typedef int32_t status_word;
 
 void zd_cuda_ids_init(struct zd_cuda_id_makers *makers, struct zd_cuda_comm_roster *roster)
@@ -30,7 +30,7 @@ void zd_cuda_ids_init(struct zd_cuda_id_makers *makers, struct zd_cuda_comm_rost
 	LIST_INIT(&makers->all);
 }
 
-/* Nothing of the process is worth saving: it owns nothing but what it listens with. */
+/* SIGKILL is enough: the process owns nothing but NCCL's thread and sockets for the ranks. */
 static void end(struct zd_cuda_id_makers *makers, struct zd_cuda_ids *ids)
 {
 	zd_assert(!ids->arg && !ids->killed);
@@ -64,7 +64,8 @@ void zd_cuda_ids_deinit(struct zd_cuda_id_makers *makers)
 
 /* ---- Starting ------------------------------------------------------------------------------------------ */
 
-/* The user's oldest that nobody has come with: a job that died before its ranks could join has left them. */
+/* The user's oldest request that is answered and whose ids no rank of this daemon has used: its job ended
+ * before the ranks could join. */
 static struct zd_cuda_ids *find_stale(const struct zd_cuda_id_makers *makers, uint32_t uid)
 {
 	struct zd_cuda_ids *ids, *oldest = NULL;
@@ -119,7 +120,7 @@ static int open_pipes(struct pipes *pipes, struct zd_err *err)
 	return 0;
 }
 
-/* With no signal blocked or handled, whatever thread starts it. */
+/* The process starts with no signal blocked or handled, whichever thread calls this. */
 static int spawn(const struct pipes *pipes, char *const argv[], pid_t *pid)
 {
 	posix_spawn_file_actions_t actions;
@@ -178,7 +179,7 @@ int zd_cuda_ids_start(struct zd_cuda_id_makers *makers, const char *nccl_path, u
 	return 0;
 }
 
-/* ---- What comes ---------------------------------------------------------------------------------------- */
+/* ---- Output of the processes --------------------------------------------------------------------------- */
 
 static void failed(struct zd_cuda_ids *ids, int status, const char *text)
 {
@@ -186,7 +187,7 @@ static void failed(struct zd_cuda_ids *ids, int status, const char *text)
 	ids->made = true;
 }
 
-/* The status, once it is there. */
+/* Reads the status once it has arrived; false before that. */
 static bool has_status(const struct zd_cuda_ids *ids, status_word *status)
 {
 	if (ids->used < sizeof(*status))
@@ -195,7 +196,7 @@ static bool has_status(const struct zd_cuda_ids *ids, status_word *status)
 	return true;
 }
 
-/* The program has closed its end: whatever words it had are there. */
+/* The process has closed its end of the pipe, so its error text, if any, has arrived completely. */
 static void ended(struct zd_cuda_ids *ids)
 {
 	char text[TEXT_BYTES] = {0};
@@ -297,18 +298,19 @@ static bool write_all(int to, const void *bytes, size_t count)
 	return true;
 }
 
-/* Of what the daemon has open, only the pipes and its log are left. NCCL writes to standard output, which is
- * the log from here on: what it says must not get in between the ids. Where these go to; -1: nowhere. */
+/* Closes all descriptors of the daemon but the pipes and the log. NCCL writes to standard output, where its
+ * messages would mix with the ids; so standard output becomes the log. Returns a descriptor of the pipe for
+ * the ids, or -1. */
 static int take_output(void)
 {
 	int to;
 	(void)syscall(SYS_close_range, STDERR_FILENO + 1, ~0u, 0);
 	to = fcntl(STDOUT_FILENO, F_DUPFD_CLOEXEC, STDERR_FILENO + 1);
-	(void)setvbuf(stdout, NULL, _IOLBF, 0); /* the process may end at any time */
+	(void)setvbuf(stdout, NULL, _IOLBF, 0); /* the process may be killed at any time */
 	return to >= 0 && dup2(STDERR_FILENO, STDOUT_FILENO) >= 0 ? to : -1;
 }
 
-/* The daemon has closed its end or is gone, whatever NCCL is doing. */
+/* Ends the process when the daemon closes its end of the pipe or exits, even while NCCL is busy. */
 static void *end_with_input(void *unused)
 {
 	char byte;
@@ -346,6 +348,6 @@ int zd_cuda_ids_main(int argc, char **argv)
 	                                                         : write_all(to, ids, count * sizeof(*ids)));
 	if (status || !good)
 		return EXIT_FAILURE;
-	(void)pthread_join(watcher, NULL); /* which ends the process */
+	(void)pthread_join(watcher, NULL); /* never returns: the watcher calls _exit() */
 	return EXIT_SUCCESS;
 }

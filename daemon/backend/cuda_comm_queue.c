@@ -54,7 +54,7 @@ void zd_cuda_comm_queue_remove(struct zd_cuda_comm_queue *queue, struct zd_cuda_
 	zd_cuda_comm_free(comm);
 }
 
-/* ---- Giving and taking --------------------------------------------------------------------------------- */
+/* ---- Queueing and results ------------------------------------------------------------------------------ */
 
 int zd_cuda_comm_queue_give(struct zd_cuda_comm_queue *queue, struct zd_cuda_comm *comm,
                             struct zd_cuda_comm_op *op, struct zd_err *err)
@@ -121,7 +121,8 @@ static void fail_call(const struct zd_cuda_comm_op *op, int result)
 		zd_cuda_comm_fail(comm, &err);
 }
 
-/* What waits ends at once: of those that are being launched NCCL may have launched a part. */
+/* Ends waiting operations of communicators that have failed. NCCL may have launched a part of an operation
+ * that is LAUNCHING, so that one counts as in flight and ends when its communicator is over. */
 static void drop_waiting(struct zd_cuda_comm_queue *queue)
 {
 	struct zd_cuda_comm_ops stay = STAILQ_HEAD_INITIALIZER(stay);
@@ -138,7 +139,7 @@ static void drop_waiting(struct zd_cuda_comm_queue *queue)
 	STAILQ_CONCAT(&queue->waiting, &stay);
 }
 
-/* The first that the communicator has not launched. */
+/* The communicator's first operation that has not been launched. */
 static struct zd_cuda_comm_op *first_of(const struct zd_cuda_comm_queue *queue,
                                         const struct zd_cuda_comm *comm)
 {
@@ -164,14 +165,15 @@ static bool is_missing(const void *arg, uint32_t rank)
 	return !zd_cuda_comm_is_described(&missing->described[rank], missing->number);
 }
 
-/* "ranks 1 and 3": those whose descriptions have not come, of one that is COMPARING. "": none. */
+/* "ranks 1 and 3": the ranks whose descriptions have not arrived, for an operation that is COMPARING. "":
+ * none. */
 static const char *missing_ranks(const struct zd_cuda_comm_op *op, char text[ZD_CUDA_COMM_RANKS_TEXT])
 {
 	const struct missing missing = {op->comm->described, op->number};
 	return zd_cuda_comm_ranks_text(&op->comm->self, is_missing, &missing, text);
 }
 
-/* What the operation waits for, as far as it can be known. */
+/* Describes, as far as the daemon knows, why the operation has not ended. */
 static void reason(const struct zd_cuda_comm_queue *queue, const struct zd_cuda_comm_op *op,
                    struct zd_err *why)
 {
@@ -217,10 +219,10 @@ static void expire_all(const struct zd_cuda_comm_queue *queue, uint64_t now_ns)
 	expire(queue, op, now_ns);
 }
 
-/* ---- Landing ------------------------------------------------------------------------------------------- */
+/* ---- Completion ---------------------------------------------------------------------------------------- */
 
-/* Only while NCCL says that all is well, and looked at in this order: when it gives a communicator up its
- * kernels end early, and progress is stored behind them all the same. */
+/* Progress counts only while NCCL reports no error, and is read before NCCL's state. When NCCL gives a
+ * communicator up, its kernels end early, and the store behind them is executed all the same. */
 static void land_ready(struct zd_cuda_comm_queue *queue, struct zd_cuda_comm *comm)
 {
 	const struct zd_err none = ZD_ERR_NONE;
@@ -263,7 +265,7 @@ static int type_of(enum zerod_dtype dtype)
 	return dtype == ZEROD_FLOAT16 ? ZD_NCCL_FLOAT16 : ZD_NCCL_BFLOAT16;
 }
 
-/* Each rank's part to that rank. The group ends whatever failed in it. */
+/* Sends each rank's block to that rank. The NCCL group has to be ended even after a failure. */
 static int all_to_all(const struct zd_cuda_comm_op *op, uint64_t bytes)
 {
 	const struct zd_nccl *nccl = op->comm->home.nccl;
@@ -288,7 +290,7 @@ static int all_to_all(const struct zd_cuda_comm_op *op, uint64_t bytes)
 	return result ? result : ended;
 }
 
-/* By way of pinned memory, where the communicator has room for one at a time. */
+/* Runs in pinned memory, which has room for one agreement of the communicator at a time. */
 static int agree(struct zd_cuda_comm_op *op, uint64_t bytes)
 {
 	struct zd_cuda_comm *comm = op->comm;
@@ -300,7 +302,7 @@ static int agree(struct zd_cuda_comm_op *op, uint64_t bytes)
 	                                  comm->handle, comm->stream);
 }
 
-/* What is only moved travels as bytes, whatever its dtype: NCCL moves whole vectors of them as far as
+/* Operations that only move data use bytes, whatever the dtype: NCCL then copies the widest vectors that the
  * addresses allow. */
 static int call(struct zd_cuda_comm_op *op)
 {
@@ -330,7 +332,7 @@ static int call(struct zd_cuda_comm_op *op)
 	return all_to_all(op, bytes);
 }
 
-/* All that was described before has been compared. */
+/* The previous descriptions must have been compared: the memory is reused. */
 static int describe(const struct zd_cuda_comm_op *op)
 {
 	struct zd_cuda_comm *comm = op->comm;
@@ -341,7 +343,8 @@ static int describe(const struct zd_cuda_comm_op *op)
 	                                  bytes, ZD_NCCL_INT8, comm->handle, comm->stream);
 }
 
-/* It has been asked for; if it is on the stream, progress goes behind it. */
+/* Handles NCCL's result of a launch: when the operation is on the stream, a store of progress is enqueued
+ * behind it. */
 static void launched(struct zd_cuda_comm_op *op, int result)
 {
 	struct zd_err err;
@@ -372,7 +375,7 @@ static void compare(struct zd_cuda_comm_queue *queue, struct zd_cuda_comm_op *op
 		fail_call(op, result);
 	if (result || !reached)
 		return;
-	land(queue, comm); /* all that was launched came before */
+	land(queue, comm); /* all operations in flight were launched before this one */
 	if (!zd_cuda_comm_lives(comm))
 		return;
 	if (zd_cuda_comm_compare(comm->described, &comm->self, &err))
@@ -387,7 +390,7 @@ static bool may_begin(const struct zd_cuda_comm_op *op)
 	       !(op->call.kind == ZD_CUDA_COMM_AGREE && op->comm->agrees);
 }
 
-/* Moves it on: false if it stays where it is. */
+/* Advances the operation by one phase. Returns false if it cannot advance now. */
 static bool step(struct zd_cuda_comm_queue *queue, struct zd_cuda_comm_op *op)
 {
 	enum zd_cuda_comm_phase before = op->phase;
@@ -416,7 +419,7 @@ static bool step(struct zd_cuda_comm_queue *queue, struct zd_cuda_comm_op *op)
 	return op->phase != before && zd_cuda_comm_lives(op->comm);
 }
 
-/* Communicators do not wait for each other: there is room for what all of them have launched. */
+/* Communicators do not wait for each other, since the GPU has room for the kernels of all of them. */
 static void advance(struct zd_cuda_comm_queue *queue)
 {
 	struct zd_cuda_comm_op *next;

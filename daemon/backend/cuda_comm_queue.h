@@ -1,26 +1,25 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * cuda_comm_queue.h - the order in which a device launches the operations of its communicators: all of one
- * role.
+ * cuda_comm_queue.h - the order in which a device launches the operations of its communicators of one role.
  *
- * NCCL's kernels wait for each other: two ranks that launch those of two communicators in different orders
- * wait for ever, where the GPU has room for one of them alone. Ranks of several groups, or users, that share
- * a GPU have no order in common; nor have a group's reductions and another's, which begin when gradients are
- * there. So a queue takes no more communicators than the GPU has room for at once (zd_cuda_comm_room()), and
- * none ever waits for another: not before its launch either, when an operation may wait for other ranks,
- * since NCCL connects them at a communicator's first. The operations of one communicator begin in the order
- * in which they were given, and so do those of all that are ready.
+ * NCCL's kernels wait for each other. Two ranks that launch the kernels of two communicators in different
+ * orders deadlock where the GPU has room for one of them only. A common order does not exist: not for several
+ * groups or users on one GPU, nor between a group's gathers and its reductions, which begin when gradients
+ * are ready. So a queue accepts only as many communicators as the GPU has room for (zd_cuda_comm_room()), and
+ * no communicator waits for another. That holds before a launch too, because a communicator's first operation
+ * waits until NCCL has connected the ranks. Operations of one communicator begin in the order in which they
+ * were queued; so do the operations of all ready communicators.
  *
- * In checking mode ranks describe an operation to each other before they launch it, and it fails on all of
- * them with both descriptions when two differ. That costs a round trip each, during which nothing else of the
- * communicator is launched.
+ * In checking mode ranks exchange descriptions of an operation before they launch it. When two descriptions
+ * differ, the operation fails on all ranks, with both descriptions in the text. The exchange costs a round
+ * trip for each operation, and the communicator launches nothing else meanwhile.
  *
- * All that an operation depends on has happened when it is given. It has ended when zd_cuda_comm_queue_take()
- * gives it back, until then it is the queue's; one that has failed may have written anything to where it
- * receives.
+ * All that an operation depends on has happened when it is queued. The queue owns the operation until
+ * zd_cuda_comm_queue_take() returns it. An operation that has failed may have written anything into its
+ * receive memory.
  *
- * Not thread-safe: cuda_comm_thread's own, with the device's context current. Nothing here waits; nothing
- * moves but in zd_cuda_comm_queue_poll().
+ * Not thread-safe: only cuda_comm_thread calls these functions, with the device's context current. No
+ * function waits, and operations advance in zd_cuda_comm_queue_poll() only.
  */
 #ifndef ZD_BACKEND_CUDA_COMM_QUEUE_H
 #define ZD_BACKEND_CUDA_COMM_QUEUE_H
@@ -28,68 +27,69 @@
 #include "backend/cuda_comm.h"
 
 enum zd_cuda_comm_phase {
-	ZD_CUDA_COMM_WAITING,    /* for those before it, or for its communicator */
+	ZD_CUDA_COMM_WAITING,    /* for the operations before it, or for its communicator */
 	ZD_CUDA_COMM_DESCRIBING, /* the exchange of descriptions is being launched */
-	ZD_CUDA_COMM_COMPARING,  /* it runs */
+	ZD_CUDA_COMM_COMPARING,  /* the exchange of descriptions runs */
 	ZD_CUDA_COMM_LAUNCHING,
 	ZD_CUDA_COMM_FLYING,
 };
 
 struct zd_cuda_comm_op {
-	/* the caller's */
+	/* set by the caller */
 	struct zd_cuda_comm_call call;
-	zd_cu_ptr send, receive; /* on the device; in place as NCCL allows it. Of an agreement: */
-	const void *value;       /* this rank's */
-	void *values;            /* of all ranks, one behind the other; written when it has ended well */
-	uint64_t deadline_ns;    /* to end, of zd_thread_now_ns(); then the communicator fails. 0: none */
-	uint64_t patience_ns;    /* the same, from its launch on */
-	struct zd_err err;       /* when it has ended: status 0, or what its communicator failed with */
+	zd_cu_ptr send, receive; /* device addresses; in place where NCCL allows it. Of an agreement: */
+	const void *value;       /* this rank's value */
+	void *values;            /* all ranks' values in rank order; written on success */
+	uint64_t deadline_ns;    /* of zd_thread_now_ns(); then the communicator fails. 0: none */
+	uint64_t patience_ns;    /* sets deadline_ns at the launch, if that is 0; 0: none */
+	struct zd_err err;       /* when it has ended: status 0, or the communicator's failure */
 
-	/* the queue's */
+	/* private to the queue */
 	STAILQ_ENTRY(zd_cuda_comm_op) next;
 	struct zd_cuda_comm *comm;
 	enum zd_cuda_comm_phase phase;
-	bool entered;      /* the daemon's gate */
-	uint64_t number;   /* the Nth of its communicator */
-	uint64_t progress; /* of its communicator's stream when it has ended */
+	bool entered;      /* counted in the daemon's gate */
+	uint64_t number;   /* the operation's place in its communicator's order, from 1 */
+	uint64_t progress; /* the stream's progress value when the operation has ended */
 };
 
-/* Of a device; there are as many as cuda_comm.h says. */
+/* A device has ZD_CUDA_COMM_QUEUES of them. */
 struct zd_cuda_comm_queue {
 	struct zd_cuda_comm_home home;
-	uint32_t room; /* communicators at most */
+	uint32_t room; /* the highest number of communicators */
 	LIST_HEAD(, zd_cuda_comm) comms;
-	struct zd_cuda_comm_ops waiting; /* or being launched: of each communicator its first */
+	struct zd_cuda_comm_ops waiting; /* in order; each first may be launching */
 	struct zd_cuda_comm_ops ended;
 };
 
 void zd_cuda_comm_queue_init(struct zd_cuda_comm_queue *queue, const struct zd_cuda_comm_home *home);
-/* It has no communicators. */
+/* All communicators must have been removed. */
 void zd_cuda_comm_queue_deinit(struct zd_cuda_comm_queue *queue);
 
-/* Are there as many as there is room for? One that has ended takes room until it is removed: its kernels may
- * be there still. */
+/* Returns whether there is no room for another communicator. One that is ending counts until NCCL has
+ * finalized it with all ranks, or it is removed: its kernels may still run. */
 bool zd_cuda_comm_queue_is_full(const struct zd_cuda_comm_queue *queue);
-/* A communicator on the device; errors as of zd_cuda_comm_new(), and LIMIT if it is full. The queue polls
- * it. */
+/* Adds a communicator on the device; the queue polls it. Errors: those of zd_cuda_comm_new(), and LIMIT if
+ * the queue is full. */
 int zd_cuda_comm_queue_add(struct zd_cuda_comm_queue *queue, const struct zd_cuda_comm_config *config,
                            struct zd_cuda_comm **comm, struct zd_err *err)
         __attribute__((warn_unused_result));
-/* Frees one that is over, and whose operations have been taken. */
+/* Removes and frees a communicator. It must be over, and its operations must have been taken. */
 void zd_cuda_comm_queue_remove(struct zd_cuda_comm_queue *queue, struct zd_cuda_comm *comm);
 
-/* The queue owns the operation from here on. The communicator may be CONNECTING: then it waits.
- * Errors: INVALID; the communicator's failure; STATE for one that ends. */
+/* Queues the operation, which the queue then owns. The communicator may be CONNECTING. Errors: INVALID; the
+ * communicator's failure; STATE if it is ending or has ended. */
 int zd_cuda_comm_queue_give(struct zd_cuda_comm_queue *queue, struct zd_cuda_comm *comm,
                             struct zd_cuda_comm_op *op, struct zd_err *err)
         __attribute__((warn_unused_result));
-/* Moves on whatever can. True: something is under way, and only another poll will tell. */
+/* Advances all communicators and operations. Returns whether work is in progress; then the caller has to poll
+ * again, because nothing wakes it. */
 bool zd_cuda_comm_queue_poll(struct zd_cuda_comm_queue *queue, uint64_t now_ns);
-/* The next operation that has ended; NULL: none. */
+/* Returns the next operation that has ended; NULL: none. */
 struct zd_cuda_comm_op *zd_cuda_comm_queue_take(struct zd_cuda_comm_queue *queue);
 
-/* Has a GPU's failure stopped what runs: then the device is marked, and the next poll fails all its
- * communicators. Neither progress nor NCCL tells of it. */
+/* Asks the driver whether the GPU has failed; then the device is marked failed, and the next poll fails all
+ * of its communicators. Neither the progress counters nor NCCL report such a failure. */
 void zd_cuda_comm_queue_check(struct zd_cuda_comm_queue *queue);
 
 #endif

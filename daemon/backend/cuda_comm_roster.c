@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* cuda_comm_roster.c - who of a communicator's ranks is in this daemon. */
+/* cuda_comm_roster.c - the ranks of each communicator that are in this daemon. */
 #include "backend/cuda_comm_roster.h"
 
 #include <inttypes.h>
@@ -30,7 +30,7 @@ static bool same_comm(const struct zd_cuda_comm_rank *a, const struct zd_cuda_co
 	return memcmp(&a->id, &b->id, sizeof(a->id)) == 0;
 }
 
-/* Can both be of one communicator. */
+/* Rejects a pair of ranks that cannot both belong to one communicator. */
 static int check(const struct zd_cuda_comm_rank *there, const struct zd_cuda_comm_rank *rank,
                  struct zd_err *err)
 {
@@ -69,7 +69,7 @@ int zd_cuda_comm_roster_add(struct zd_cuda_comm_roster *roster, struct zd_cuda_c
 	return rc;
 }
 
-/* With the lock. */
+/* The caller holds the lock. */
 static void use_id(struct zd_cuda_comm_roster *roster, const struct zd_nccl_id *id)
 {
 	struct zd_cuda_comm_id *expected;
@@ -146,7 +146,7 @@ bool zd_cuda_comm_roster_are_used(struct zd_cuda_comm_roster *roster, const stru
 	return used;
 }
 
-/* ---- Words --------------------------------------------------------------------------------------------- */
+/* ---- Texts --------------------------------------------------------------------------------------------- */
 
 struct lookup {
 	struct zd_cuda_comm_roster *roster;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* cuda_comm_tasks.c - what commands ask of a device's communicators. */
+/* cuda_comm_tasks.c - the commands of a device's communicators. */
 #include "backend/cuda_comm_tasks.h"
 
 #include <inttypes.h>
@@ -10,30 +10,30 @@
 #include "base/log.h"
 #include "base/mem.h"
 
-#define IDS_NS 3600000000000ull /* for the ranks to meet, where there is no other limit */
+#define IDS_NS 3600000000000ull /* for the ranks to connect, without a configured limit */
 
 _Static_assert((unsigned)ZD_NCOMM_ROLES == ZD_CUDA_COMM_QUEUES, "a queue for each role");
 _Static_assert(ZD_UNIQUE_ID_BYTES == sizeof(struct zd_nccl_id), "ids are NCCL's");
 
-/* One that is open, is being opened, or has not been closed. */
+/* A communicator from its opening until it is freed. */
 struct zd_cuda_open_comm {
 	LIST_ENTRY(zd_cuda_open_comm) link;
-	uint64_t id; /* the core's */
+	uint64_t id; /* the core's number */
 	struct zd_cuda_comm_queue *queue;
 	struct zd_cuda_comm *comm;
-	struct zd_cuda_task *opening; /* NULL: it has been told */
-	struct zd_cuda_tasks closing; /* that wait for it to be over */
-	bool ends;                    /* in order, when what it was given has ended */
-	uint64_t deadline_ns;         /* to be over then; 0: none */
-	bool told;                    /* of its failure, who waits for its exchanges */
-	bool unneeded;                /* its opening has failed: nobody need close it */
+	struct zd_cuda_task *opening; /* NULL: the opening has completed */
+	struct zd_cuda_tasks closing; /* COMM_CLOSE tasks that complete when it is freed */
+	bool ends;                    /* to be closed when its operations have ended */
+	uint64_t deadline_ns;         /* for closing in order; 0: none */
+	bool told;                    /* the waiters of its exchanges have been aborted */
+	bool unneeded;                /* its opening has failed: it is freed without a COMM_CLOSE */
 };
 
-/* An opening that waits for room: communicators that end take it still. */
+/* An opening that waits until communicators that are ending have made room. */
 struct zd_cuda_waiting_comm {
 	STAILQ_ENTRY(zd_cuda_waiting_comm) next;
 	struct zd_cuda_task *opening;
-	uint64_t deadline_ns; /* for room and for all ranks to meet; 0: none */
+	uint64_t deadline_ns; /* for room and for all ranks to connect; 0: none */
 };
 
 void zd_cuda_comms_init(struct zd_cuda_comms *comms, struct zd_cuda_device *device,
@@ -89,7 +89,7 @@ static void complete(struct zd_cuda_comms *comms, struct zd_cuda_task *task)
 		zd_completion_deinit(&completion);
 }
 
-/* Those of the timeline that have ended, as far as none that was given before them is under way. */
+/* Completes the timeline's ended exchanges, up to the first that has not ended. */
 static void complete_in_order(struct zd_cuda_comms *comms, const struct zd_cuda_session *session,
                               uint32_t timeline)
 {
@@ -105,7 +105,7 @@ static void complete_in_order(struct zd_cuda_comms *comms, const struct zd_cuda_
 	}
 }
 
-/* It stores nothing any more, and those behind it need not wait for it. */
+/* The task will store nothing into its timeline any more, so the tasks behind it need not wait for it. */
 static void leave_timeline(struct zd_cuda_comms *comms, struct zd_cuda_task *task)
 {
 	struct zd_cuda_session *session = task->session;
@@ -123,7 +123,7 @@ static void abort_waiters(struct zd_cuda_comms *comms, struct zd_cuda_task *task
 	leave_timeline(comms, task);
 }
 
-/* A deadline that is none of the caller's: some rank has not come. */
+/* An internal deadline expired, not one of the caller: another rank did not respond. */
 static int status_of(const struct zd_err *why)
 {
 	return why->status == ZEROD_E_DEADLINE ? ZEROD_E_PEER_LOST : why->status;
@@ -180,7 +180,7 @@ static uint64_t deadline(const struct zd_cuda_comms *comms)
 	return timeout_ns ? zd_thread_now_ns() + timeout_ns : 0;
 }
 
-/* On success the task ends when they are there. */
+/* On success the task completes when the ids are made. */
 static int make_ids(struct zd_cuda_comms *comms, struct zd_cuda_task *task, struct zd_err *err)
 {
 	const char *path = comms->settings->nccl_path;
@@ -208,7 +208,7 @@ static void tell_made(struct zd_cuda_comms *comms, struct zd_cuda_ids *made)
 	complete(comms, task);
 }
 
-/* True: some are being made. */
+/* Returns whether ids are being made. */
 static bool poll_ids(struct zd_cuda_comms *comms, uint64_t now_ns)
 {
 	bool under_way = zd_cuda_ids_poll(&comms->makers, now_ns);
@@ -230,7 +230,7 @@ static struct zd_cuda_open_comm *find(const struct zd_cuda_comms *comms, uint64_
 	return open;
 }
 
-/* Does room come by itself: one that takes it is on its way out. */
+/* Returns whether a communicator of the queue is ending, and so will make room. */
 static bool room_comes(const struct zd_cuda_comms *comms, const struct zd_cuda_comm_queue *queue)
 {
 	const struct zd_cuda_open_comm *open;
@@ -241,7 +241,7 @@ static bool room_comes(const struct zd_cuda_comms *comms, const struct zd_cuda_c
 	return false;
 }
 
-/* On success the task ends when all ranks have met. */
+/* On success the task completes when all ranks have connected. */
 static int open_comm(struct zd_cuda_comms *comms, struct zd_cuda_task *task, uint64_t deadline_ns,
                      struct zd_err *err)
 {
@@ -295,7 +295,7 @@ static bool must_wait(const struct zd_cuda_comms *comms, const struct zd_cuda_ta
 	return zd_cuda_comm_queue_is_full(queue) && room_comes(comms, queue);
 }
 
-/* Of its role: they came before. */
+/* Returns whether an opening of the same role waits already: openings are served in order. */
 static bool others_wait(const struct zd_cuda_comms *comms, const struct zd_cuda_task *task)
 {
 	const struct zd_cuda_waiting_comm *waiting;
@@ -307,7 +307,7 @@ static bool others_wait(const struct zd_cuda_comms *comms, const struct zd_cuda_
 	return false;
 }
 
-/* Now, or when there is room. */
+/* Opens the communicator now, or queues the opening until there is room. */
 static int begin_opening(struct zd_cuda_comms *comms, struct zd_cuda_task *task, struct zd_err *err)
 {
 	int rc = need_nccl(comms, err);
@@ -320,7 +320,7 @@ static int begin_opening(struct zd_cuda_comms *comms, struct zd_cuda_task *task,
 	return 0;
 }
 
-/* It has got no room before its deadline, or its group has ended. */
+/* Fails an opening that waits for room. */
 static void give_up_opening(struct zd_cuda_comms *comms, struct zd_cuda_waiting_comm *waiting, int status,
                             const char *why)
 {
@@ -363,7 +363,7 @@ static struct zd_cuda_waiting_comm *find_waiting(const struct zd_cuda_comms *com
 	return waiting;
 }
 
-/* The task ends when nothing is left of the communicator, which may be now. */
+/* The task completes when the communicator has been freed, which may be now. */
 static void close_comm(struct zd_cuda_comms *comms, struct zd_cuda_task *task)
 {
 	struct zd_cuda_open_comm *open = find(comms, task->u.comm_close.comm);
@@ -379,7 +379,7 @@ static void close_comm(struct zd_cuda_comms *comms, struct zd_cuda_task *task)
 	if (task->u.comm_close.abort)
 		zd_cuda_comm_abort(open->comm, "its communicator was closed");
 	else if (open->comm->state == ZD_CUDA_COMM_CONNECTING)
-		zd_cuda_comm_abort(open->comm, "its communicator was closed before all ranks had met");
+		zd_cuda_comm_abort(open->comm, "its communicator was closed before all ranks had connected");
 	open->ends = true;
 }
 
@@ -397,7 +397,7 @@ static void remove_comm(struct zd_cuda_comms *comms, struct zd_cuda_open_comm *o
 
 /* ---- Exchanges ----------------------------------------------------------------------------------------- */
 
-/* What the core names has room for every block that is moved. */
+/* Asserts that the core's locations have room for all blocks. */
 static void check_blocks(const struct zd_cuda_exchange *exchange, const struct zd_cuda_comm_rank *self)
 {
 	const struct zd_exchange_desc *desc = &exchange->desc;
@@ -418,7 +418,7 @@ static void make_room(struct zd_cuda_task *task, uint32_t nranks)
 	op->values = result->values;
 }
 
-/* On success the task ends with its operation. */
+/* On success the task completes when its operation has ended. */
 static int give(struct zd_cuda_comms *comms, struct zd_cuda_task *task, struct zd_err *err)
 {
 	struct zd_cuda_exchange *exchange = task->u.exchange;
@@ -436,7 +436,7 @@ static int give(struct zd_cuda_comms *comms, struct zd_cuda_task *task, struct z
 	return zd_cuda_comm_queue_give(open->queue, open->comm, &exchange->op, err);
 }
 
-/* All that was given out on the timeline counts as passed. */
+/* A SIGNAL stands for all earlier exchanges of the timeline: they complete without a store of their own. */
 static void signal_timeline(struct zd_cuda_comms *comms, struct zd_cuda_task *task)
 {
 	struct zd_cuda_exchange *exchange = TAILQ_FIRST(&comms->under_way);
@@ -490,7 +490,7 @@ void zd_cuda_comms_run(struct zd_cuda_comms *comms, struct zd_cuda_task *task)
 	}
 }
 
-/* ---- Coming further ------------------------------------------------------------------------------------ */
+/* ---- Progress ------------------------------------------------------------------------------------------ */
 
 static struct zd_cuda_exchange *exchange_of(struct zd_cuda_comm_op *op)
 {
@@ -521,7 +521,8 @@ static void tell_opening(struct zd_cuda_comms *comms, struct zd_cuda_open_comm *
 		complete(comms, task);
 }
 
-/* Who waits for its exchanges need not wait until it is over. */
+/* Aborts the waiters of the exchanges in flight at once; the exchanges themselves end later, with the
+ * communicator. */
 static void tell_failure(struct zd_cuda_comms *comms, struct zd_cuda_open_comm *open)
 {
 	struct zd_cuda_comm_op *op;
@@ -532,15 +533,17 @@ static void tell_failure(struct zd_cuda_comms *comms, struct zd_cuda_open_comm *
 	abort_waiters(comms, exchange_of(op)->task);
 }
 
-/* True: it has begun to. */
+/* Begins to close the communicator, or aborts a closing that takes too long. Returns whether it has done
+ * either. */
 static bool end_further(struct zd_cuda_comms *comms, struct zd_cuda_open_comm *open, uint64_t now_ns)
 {
 	struct zd_cuda_comm *comm = open->comm;
 	if (comm->state == ZD_CUDA_COMM_ENDING && open->deadline_ns && now_ns >= open->deadline_ns &&
 	    !zd_cuda_comm_has_parted(comm)) {
-		zd_log(ZD_LOG_WARNING, "group '%s': other ranks do not part, and rank %" PRIu32 " goes",
+		zd_log(ZD_LOG_WARNING,
+		       "group '%s': the other ranks did not finalize in time; aborting rank %" PRIu32,
 		       comm->self.group, zd_cuda_comm_world_rank(&comm->self, comm->self.rank));
-		zd_cuda_comm_abort(comm, "its other ranks do not part");
+		zd_cuda_comm_abort(comm, "the other ranks did not finalize in time");
 		return true;
 	}
 	if (!open->ends || comm->state != ZD_CUDA_COMM_READY || comm->nops > 0)

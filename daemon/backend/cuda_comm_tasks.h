@@ -1,22 +1,21 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * cuda_comm_tasks.h - what commands ask of a device's communicators: unique ids, opening and closing,
- * exchanges and agreements.
+ * cuda_comm_tasks.h - the commands of a device's communicators: unique ids, opening and closing, exchanges
+ * and agreements.
  *
- * Communicators go by the core's numbers. Each is in the queue of its role: what one of them launches late
- * holds up those of its role, and no other.
+ * Commands name communicators by the core's numbers. Each communicator is in the queue of its role, so that a
+ * late launch delays only communicators of the same role.
  *
- * A fence of an exchange is stored by the CPU, when NCCL has said that all is well: the GPU would make a
- * store behind the exchange after an abort too, and let go who waits for the bytes. Fences of one timeline
- * are stored in the order in which their exchanges were given, whatever communicators these are of. When a
- * communicator fails, who waits for what it had under way is freed at once; its exchanges end when nothing
- * can write or read their memory any more, since that is given on then.
+ * The CPU stores the fence of an exchange, after NCCL has reported success. A store by the GPU behind the
+ * exchange would be executed after an abort too, and would free streams that wait for the data. The fences of
+ * one timeline are stored in the order in which their exchanges were submitted, also across communicators.
+ * When a communicator fails, streams that wait for its exchanges are freed at once. The exchanges themselves
+ * complete only when nothing can access their memory any more, because the core reuses the memory then.
  *
- * A SIGNAL of such a timeline stands for all that was given before it, in the core's words: that counts as
- * passed. So the exchanges before it store nothing any more, however late they end, and none takes back what
- * the SIGNAL has stored.
+ * A SIGNAL of such a timeline stands for all exchanges before it (struct zd_signal). So these exchanges store
+ * nothing any more, however late they end, and cannot overwrite the value that the SIGNAL has stored.
  *
- * Not thread-safe: cuda_comm_thread's own, with the device's context current.
+ * Not thread-safe: only cuda_comm_thread calls these functions, with the device's context current.
  */
 #ifndef ZD_BACKEND_CUDA_COMM_TASKS_H
 #define ZD_BACKEND_CUDA_COMM_TASKS_H
@@ -25,9 +24,9 @@
 #include "backend/cuda_comm_queue.h"
 #include "backend/cuda_task.h"
 
-/* What is the same for all devices of a daemon. */
+/* Settings that all devices of a daemon share. */
 struct zd_cuda_comm_settings {
-	const char *nccl_path; /* as in struct zd_backend_config, these three */
+	const char *nccl_path; /* this and the next two: see struct zd_backend_config */
 	bool checking;
 	uint64_t timeout_ns;
 	struct zd_cuda_comm_roster *roster;
@@ -41,35 +40,36 @@ struct zd_cuda_waiting_comm;
 struct zd_cuda_comms {
 	const struct zd_cuda_comm_settings *settings;
 	struct zd_cuda_device *device;
-	const struct zd_nccl *nccl; /* NULL: not needed yet, and there are no queues */
+	const struct zd_nccl *nccl; /* NULL: not loaded yet, and the queues are not initialised */
 	struct zd_cuda_comm_queue queues[ZD_NCOMM_ROLES];
 	struct zd_cuda_id_makers makers;
 	LIST_HEAD(, zd_cuda_open_comm) open;
 	STAILQ_HEAD(, zd_cuda_waiting_comm) waiting; /* for room, in order */
-	TAILQ_HEAD(, zd_cuda_exchange) under_way;    /* that are to store fences, as they were given */
-	uint64_t ended;                              /* tasks so far */
-	bool stopping;                               /* communicators go when they are over */
+	TAILQ_HEAD(, zd_cuda_exchange) under_way;    /* have a fence to store; in order */
+	uint64_t ended;                              /* the number of tasks that have completed */
+	bool stopping;                               /* communicators are freed as soon as they are over */
 };
 
-/* The settings stay where they are. */
+/* `settings` must outlive `comms`. */
 void zd_cuda_comms_init(struct zd_cuda_comms *comms, struct zd_cuda_device *device,
                         const struct zd_cuda_comm_settings *settings);
-/* Nothing is under way. */
+/* Nothing may be in progress. */
 void zd_cuda_comms_deinit(struct zd_cuda_comms *comms);
 
-/* Takes the task over: UNIQUE_IDS, COMM_OPEN, COMM_CLOSE, EXCHANGE, AGREE; SIGNAL. The first one of a process
- * may take seconds, since NCCL is loaded. */
+/* Takes ownership of the task and begins it: UNIQUE_IDS, COMM_OPEN, COMM_CLOSE, EXCHANGE, AGREE; SIGNAL. The
+ * first COMM_OPEN may take seconds, since it loads NCCL. */
 void zd_cuda_comms_run(struct zd_cuda_comms *comms, struct zd_cuda_task *task);
-/* Ends one that has not run. */
+/* Fails a task that has not begun. */
 void zd_cuda_comms_refuse(struct zd_cuda_comms *comms, struct zd_cuda_task *task, const struct zd_err *why);
-/* Moves on and ends whatever can. True: something is under way, and only another poll will tell. */
+/* Advances all tasks, and completes those that have ended. Returns whether work is in progress; then the
+ * caller has to poll again, because nothing wakes it. */
 bool zd_cuda_comms_poll(struct zd_cuda_comms *comms, uint64_t now_ns);
-/* Do processes listen for ranks: then polls are to go on, now and then, when nothing is under way. */
+/* Returns whether processes of unique ids run; then polls have to continue at long intervals. */
 bool zd_cuda_comms_listen(const struct zd_cuda_comms *comms);
-/* Has a GPU's failure stopped what is under way: the next poll ends it. */
+/* Asks the driver whether the GPU has failed; the next poll then ends the tasks. */
 void zd_cuda_comms_check(struct zd_cuda_comms *comms);
-/* Whatever is under way ends with these words: when nothing is, according to polls, communicators are
- * gone. */
+/* Fails all tasks with the reason. Communicators are freed by the polls that follow, the last of which
+ * returns false. */
 void zd_cuda_comms_stop(struct zd_cuda_comms *comms, const struct zd_err *why);
 
 #endif

@@ -9,12 +9,12 @@
 #include "base/mem.h"
 
 #define SPIN_NS        50000u
-#define PROCESSORS     8u /* fewer are not for spinning */
+#define PROCESSORS     8u /* with fewer the thread does not busy-poll */
 #define SLEEP_FIRST_NS 20000u
 #define SLEEP_MOST_NS  1000000u
-#define SLEEP_SHARE    32u        /* of the time that has been waited already: nobody notices */
-#define CHECK_NS       20000000u  /* between two looks at what no poll tells */
-#define LISTEN_NS      100000000u /* at processes that nobody may need any more */
+#define SLEEP_SHARE    32u        /* of the time since the last event: a small relative delay */
+#define CHECK_NS       20000000u  /* between two checks of the device for a failure */
+#define LISTEN_NS      100000000u /* between two checks of processes that make unique ids */
 
 static void event(struct zd_cuda_comm_thread *thread, uint64_t now_ns)
 {
@@ -22,7 +22,7 @@ static void event(struct zd_cuda_comm_thread *thread, uint64_t now_ns)
 	thread->event_ns = now_ns;
 }
 
-/* 0: spin. */
+/* Returns the time to sleep before the next poll; 0: poll again at once. */
 static uint64_t rest_ns(struct zd_cuda_comm_thread *thread)
 {
 	uint64_t now_ns = zd_thread_now_ns();
@@ -32,8 +32,8 @@ static uint64_t rest_ns(struct zd_cuda_comm_thread *thread)
 	return zd_min_u64(zd_max_u64(share_ns, SLEEP_FIRST_NS), SLEEP_MOST_NS);
 }
 
-/* Takes what was submitted, after a rest; without anything under way the rest ends with a command. False when
- * the thread shall end. */
+/* Collects submitted tasks, after a rest. Without work in progress the thread waits for a task. Returns false
+ * when the thread is to end. */
 static bool take_submitted(struct zd_cuda_comm_thread *thread, bool under_way, struct zd_cuda_tasks *taken)
 {
 	bool news = atomic_load_explicit(&thread->news, memory_order_relaxed);
@@ -49,7 +49,7 @@ static bool take_submitted(struct zd_cuda_comm_thread *thread, bool under_way, s
 	pthread_mutex_lock(&thread->lock);
 	while (!under_way && STAILQ_EMPTY(&thread->submitted) && !thread->stopping)
 		pthread_cond_wait(&thread->submitted_or_stopping, &thread->lock);
-	/* Waking early is harmless: it only means one more look. */
+	/* An early wake-up is harmless: it only causes one more poll. */
 	if (under_way && STAILQ_EMPTY(&thread->submitted) && !thread->stopping)
 		zd_cond_sleep(&thread->submitted_or_stopping, &thread->lock, rest);
 	STAILQ_CONCAT(taken, &thread->submitted);

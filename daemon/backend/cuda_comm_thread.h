@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * cuda_comm_thread.h - a GPU's third thread, for communicators: it gives NCCL what commands ask for, and sees
- * it end.
+ * cuda_comm_thread.h - a GPU's third thread, for its communicators: it calls NCCL, and polls for the end of
+ * operations.
  *
- * The executor must not wait for NCCL, nor NCCL for the executor's work. The thread begins with the first
- * command of a communicator, and sleeps while nothing is under way. NCCL tells of nothing by itself: somebody
- * has to look, as for what an executor has in flight.
+ * NCCL's calls must not delay the executor, nor the executor's work NCCL. The thread is started by the first
+ * command of a communicator, and sleeps while nothing is in progress. NCCL sends no notification, so the
+ * thread polls.
  */
 #ifndef ZD_BACKEND_CUDA_COMM_THREAD_H
 #define ZD_BACKEND_CUDA_COMM_THREAD_H
@@ -19,33 +19,33 @@
 
 struct zd_cuda_comm_thread {
 	struct zd_cuda_device *device; /* NULL: not initialised */
-	bool started;                  /* the loop's thread's */
+	bool started;                  /* used by the loop's thread only */
 	pthread_t thread;
 
-	/* between the loop's thread and this one */
+	/* shared by the loop's thread and this one */
 	pthread_mutex_t lock;
 	pthread_cond_t submitted_or_stopping;
 	struct zd_cuda_tasks submitted;
 	bool stopping;
-	atomic_bool news; /* something was submitted, or it is stopping: looked at without the lock */
+	atomic_bool news; /* a task was submitted, or `stopping` is set: read without the lock */
 
-	/* the thread's own, once it is started */
+	/* private to the thread, once it is started */
 	struct zd_cuda_comms comms;
 	struct zd_spin spin;
-	uint64_t event_ns;   /* the last */
-	uint64_t checked_ns; /* when the GPU was asked whether it has failed, or nothing was under way */
+	uint64_t event_ns;   /* the time of the last event */
+	uint64_t checked_ns; /* when the GPU was last checked, or nothing was in progress */
 };
 
-/* Starts nothing. The settings stay where they are. */
+/* Does not start the thread. `settings` must outlive it. */
 void zd_cuda_comm_thread_init(struct zd_cuda_comm_thread *thread, struct zd_cuda_device *device,
                               const struct zd_cuda_comm_settings *settings);
-/* Asks the thread to end what is under way, and to fail everything else with SHUTDOWN. Returns at once. One
- * that was not initialised is allowed, here and below. */
+/* Asks the thread to end the work in progress and to fail all other tasks with SHUTDOWN. Returns at once.
+ * Does nothing for a thread that was not initialised; neither does deinit. */
 void zd_cuda_comm_thread_stop(struct zd_cuda_comm_thread *thread);
-/* Stops, and waits for the thread: nothing completes afterwards. */
+/* Stops the thread and waits for it: no task completes afterwards. */
 void zd_cuda_comm_thread_deinit(struct zd_cuda_comm_thread *thread);
 
-/* The thread owns the task from here on: see zd_cuda_comms_run(). Never blocks. */
+/* Submits the task, which the thread then owns: see zd_cuda_comms_run(). Never blocks. */
 void zd_cuda_comm_thread_submit(struct zd_cuda_comm_thread *thread, struct zd_cuda_task *task);
 
 #endif

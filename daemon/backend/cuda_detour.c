@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* cuda_detour.c - copies within a GPU, and small fills, that go round by another one. */
+/* cuda_detour.c - copies within a GPU, and small fills, by way of another GPU. */
 #include "backend/cuda_detour.h"
 
 #include "base/err.h"
 #include "base/mem.h"
 
-#define SEGMENT_ID UINT32_MAX /* in no table: nobody names it */
+#define SEGMENT_ID UINT32_MAX /* the segment is in no table, so the id is never looked up */
 
 /* ---- Life ---------------------------------------------------------------------------------------------- */
 
@@ -42,7 +42,8 @@ int zd_cuda_detour_init(struct zd_cuda_detour *detour, struct zd_cuda_devices *d
 	zd_cuda_leave(devices->cuda, pushed);
 	if (rc)
 		zd_cuda_detour_deinit(detour);
-	/* The daemon works without: its own copies wait for the trainers' kernels then. */
+	/* The daemon works without a detour, but copies within this GPU then wait for the trainers'
+	 * kernels. */
 	return rc == ZEROD_E_NO_MEMORY ? 0 : rc;
 }
 
@@ -61,13 +62,13 @@ static struct zd_cuda_leg *leg_at(struct zd_cuda_detour *detour, uint64_t number
 	return &detour->legs[number % ZD_CUDA_DETOUR_LEGS];
 }
 
-/* Where bytes of the memory are that end there, counted as they were taken. */
+/* The address of the place that ends at `end`, a position counted since the start of the ring. */
 static zd_cu_ptr place_at(const struct zd_cuda_detour *detour, uint64_t end, uint64_t bytes)
 {
 	return detour->memory->range + (end - bytes) % ZD_CUDA_DETOUR_MEMORY_BYTES;
 }
 
-/* The end of the next place. It does not go over the memory's end. */
+/* The end of the next place. A place never wraps around the end of the ring. */
 static uint64_t next_place(const struct zd_cuda_detour *detour, uint64_t bytes)
 {
 	uint64_t begin = detour->taken % ZD_CUDA_DETOUR_MEMORY_BYTES;
@@ -103,7 +104,7 @@ static int send_across(struct zd_cuda_detour *detour, struct zd_cuda_task *task,
 	return 0;
 }
 
-/* Behind what is on its way out. */
+/* Keeps the task's place behind the legs that are on their way out; push_back() sends the zeros. */
 static void send_zeros(struct zd_cuda_detour *detour, struct zd_cuda_task *task)
 {
 	zd_cuda_lane_follow(&detour->out, NULL);
@@ -173,9 +174,10 @@ void zd_cuda_detour_close(struct zd_cuda_detour *detour)
 
 /* ---- Back ---------------------------------------------------------------------------------------------- */
 
-/* Leaves a hole in the bytes. Nothing that is issued from now on stores into the timeline, or a waiter might
- * take them for whole. What was issued before may, and whoever waits for that is not to be freed earlier: the
- * abort is stored by the task's own end. */
+/* Fails a leg, whose bytes are then missing. The timeline is marked aborted at once, so that nothing issued
+ * from now on stores into it: a waiter could take that store for complete data. Stores issued earlier may
+ * still follow, and their waiters must not be freed before them; so the task's completion stores the
+ * abort. */
 static void lose_leg(struct zd_cuda_task *task, int status, const struct zd_err *why)
 {
 	zd_completion_fail(&task->completion, status, why->text);
@@ -183,7 +185,7 @@ static void lose_leg(struct zd_cuda_task *task, int status, const struct zd_err 
 		task->session->base.aborted[task->base.timeline] = true;
 }
 
-/* In the other GPU's context. */
+/* The other GPU's context is current. */
 static void push_back(struct zd_cuda_detour *detour, const struct zd_cuda_leg *leg)
 {
 	struct zd_cuda_device *home = detour->out.device;
@@ -212,7 +214,7 @@ bool zd_cuda_detour_turn(struct zd_cuda_detour *detour)
 {
 	struct zd_cuda_task *none;
 	bool any = false, pushed = false;
-	/* A push into a GPU that is gone would take the other one down with it. */
+	/* A push into a failed GPU would make the other GPU fail too. */
 	if (zd_cuda_detour_has_failed(detour) || zd_cuda_device_failed(detour->out.device))
 		return false;
 	while (zd_cuda_lane_land(&detour->out, &none)) {

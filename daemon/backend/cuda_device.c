@@ -58,7 +58,7 @@ void zd_cuda_device_check(struct zd_cuda_device *device, struct CUstream_st *str
 	int result = device->cuda->streamQuery(stream);
 	struct zd_err err;
 	if (result != ZD_CU_NOT_READY && zd_cuda_device_err(device, result, &err, "looking at a stream") != 0)
-		return; /* it is marked */
+		return; /* zd_cuda_device_err() has marked the device */
 }
 
 void zd_cuda_device_enter(struct zd_cuda_device *device)
@@ -66,7 +66,7 @@ void zd_cuda_device_enter(struct zd_cuda_device *device)
 	struct zd_err err;
 	int rc = zd_cuda_device_err(device, device->cuda->ctxSetCurrent(device->context), &err,
 	                            "making the context current");
-	(void)rc; /* the device is marked */
+	(void)rc; /* zd_cuda_device_err() has marked the device */
 }
 
 bool zd_cuda_device_push(const struct zd_cuda_device *device)
@@ -76,7 +76,7 @@ bool zd_cuda_device_push(const struct zd_cuda_device *device)
 	return result == 0 && pushed;
 }
 
-/* ---- What a GPU can ------------------------------------------------------------------------------------ */
+/* ---- Capabilities -------------------------------------------------------------------------------------- */
 
 struct zd_cu_allocation zd_cuda_device_allocation(const struct zd_cuda_device *device)
 {
@@ -114,7 +114,7 @@ static int check_attributes(struct zd_cuda_device *device, struct zd_err *err)
 	return 0;
 }
 
-/* In both modes the daemon's own context would be the only one that the GPU allows. */
+/* In both modes the daemon's context would be the only one that the GPU accepts. */
 static int check_compute_mode(struct zd_cuda_device *device, struct zd_err *err)
 {
 	int mode = 0;
@@ -154,7 +154,7 @@ static int ask_memory(struct zd_cuda_device *device, struct zd_err *err)
 	if (rc)
 		return rc;
 	device->memory_bytes = bytes;
-	/* Without an answer it is left off: an accelerator for other nodes, nothing that this node needs. */
+	/* Without an answer RDMA stays off: it accelerates traffic between nodes only. */
 	device->rdma = cuda->deviceGetAttribute(&rdma, ZD_CU_ATTR_RDMA_SUPPORTED, device->ordinal) == 0 &&
 	               rdma;
 	struct zd_cu_allocation allocation = zd_cuda_device_allocation(device);
@@ -211,7 +211,7 @@ static int add_device(struct zd_cuda_devices *devices, int ordinal, struct zd_er
 			return zd_err_set(err, ZEROD_E_INVALID, "GPU %d (%s) is listed twice", ordinal,
 			                  devices->all[i].name);
 	}
-	if (!devices->all) /* whole, since nothing in it may move */
+	if (!devices->all) /* allocated at full size, since pointers into it must stay valid */
 		devices->all = zd_calloc(ZD_MAX_DEVICES, sizeof(*devices->all));
 	struct zd_cuda_device *device = &devices->all[devices->count];
 	*device = (struct zd_cuda_device){.cuda = devices->cuda, .index = devices->count, .ordinal = ordinal};
@@ -265,7 +265,7 @@ static int add_all(struct zd_cuda_devices *devices, int visible, struct zd_err *
 	return rc;
 }
 
-/* ---- Who reaches whose memory -------------------------------------------------------------------------- */
+/* ---- Peer access --------------------------------------------------------------------------------------- */
 
 static int ask_peers(struct zd_cuda_devices *devices, struct zd_err *err)
 {
@@ -304,10 +304,10 @@ static void log_devices(const struct zd_cuda_devices *devices)
 }
 
 /*
- * Streams share hardware queues, of which there are 8 unless the environment says otherwise, and what waits
- * in one holds up all that is behind it there, of whatever stream. A store behind a kernel of NCCL's waits
- * until other daemons have come: pushes would wait with it, and an exchange that another daemon has begun
- * with. With the most that there can be, every stream of several groups has one of its own.
+ * Streams share hardware queues, by default 8, and work that waits in a queue blocks all work behind it, of
+ * any stream. A store of progress behind an NCCL kernel waits until the other daemons have launched theirs.
+ * Pushes in the same queue would wait with it, and so would an exchange that another daemon has launched
+ * first. With 32 queues, the maximum, each stream of several groups has its own.
  */
 void zd_cuda_devices_prepare(void)
 {

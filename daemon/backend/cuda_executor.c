@@ -1,16 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * cuda_executor.c - the thread that gives a GPU its commands, and sees them land.
+ * cuda_executor.c - the thread that issues a GPU's commands and polls for their completion.
  *
- * Progress and fences are counters that GPUs and other processes write without telling: somebody has to look.
- * The thread spins for a moment after the last event, since most things happen soon, and then sleeps ever
- * longer between two looks; a new command ends the sleep. With nothing to look at it sleeps until a command
- * comes, and costs nothing. Counters do not tell when a GPU fails under what it was given: for that the
- * driver is asked, now and then while something is in flight.
+ * Progress and fences are counters that GPUs and other processes write without a notification, so the thread
+ * polls them. It busy-polls for a moment after the last event, since most events follow soon, and then sleeps
+ * for increasing times between two polls. A new command ends the sleep. With nothing to poll the thread
+ * sleeps until a command is submitted. The counters do not show that a GPU has failed; while something is in
+ * flight the thread asks the driver for that from time to time.
  *
- * A GPU that fails: whoever waits for its bytes is freed at once, by ZD_FENCE_ABORTED. Its commands end when
- * nothing moves any more, since a push that is still under way must not find its target in other hands; then
- * the timelines are aborted a second time, because the GPU may have stored into them in between.
+ * When a GPU fails, ZD_FENCE_ABORTED frees the waiters of its copies at once. Its commands complete only when
+ * nothing moves any more, since the core reuses the memory of completed commands and a push may still write
+ * there. Then the timelines are aborted a second time, because the GPU may have stored into them in between.
  */
 #include "backend/cuda_executor.h"
 
@@ -20,19 +20,19 @@
 #include "base/err.h"
 #include "base/mem.h"
 
-#define OWN_BYTES      (16ull << 20) /* more would cost the links more than the trainers' GPUs would wait */
-#define FLIGHT_BYTES   (ZD_CUDA_OPEN_BYTES + 2 * ZD_CUDA_PIECE_BYTES) /* no link waits for the CPU to look */
+#define OWN_BYTES      (16ull << 20) /* a larger detour costs the links more than it saves */
+#define FLIGHT_BYTES   (ZD_CUDA_OPEN_BYTES + 2 * ZD_CUDA_PIECE_BYTES) /* links stay busy between two polls */
 #define SPIN_NS        50000u
-#define PROCESSORS     8u /* fewer are not for spinning */
+#define PROCESSORS     8u /* with fewer the thread does not busy-poll */
 #define SLEEP_FIRST_NS 20000u
-#define SLEEP_LEG_NS   10000u  /* at most, while something is half way, and begins anew when that is seen */
-#define SLEEP_ROOM_NS  20000u  /* at most, while tasks wait for others to land, or somebody for what lands */
+#define SLEEP_LEG_NS   10000u  /* at most, while a detour is half done: the thread starts its second push */
+#define SLEEP_ROOM_NS  20000u  /* at most, while tasks wait for room, or the CPU has to report a completion */
 #define SLEEP_FLY_NS   100000u /* at most, while something is in flight */
 #define SLEEP_MOST_NS  100000u
-#define SLEEP_CALM_NS  5000000u /* at most, while only processes are to go */
+#define SLEEP_CALM_NS  5000000u /* at most, while only watches that nobody waits for are left */
 #define SLEEP_DOUBLES  8u
-#define SLEEP_LATE_NS  5000u     /* that a sleep may take longer */
-#define CHECK_NS       20000000u /* between two looks at what no counter tells */
+#define SLEEP_LATE_NS  5000u     /* the delay with which a sleep may end */
+#define CHECK_NS       20000000u /* between two checks of the device for a failure */
 
 static void event(struct zd_cuda_executor *executor)
 {
@@ -42,8 +42,8 @@ static void event(struct zd_cuda_executor *executor)
 
 /* ---- Ends of tasks ------------------------------------------------------------------------------------- */
 
-/* A waiter must not take failure for bytes: what failed aborts its timeline, and what comes behind it there
- * does not undo that. Only the core's own SIGNAL does, when the session is reset. */
+/* A waiter must not take a failure for data. So a failed task aborts its timeline, and later tasks leave an
+ * aborted timeline as it is. Only a SIGNAL of the core, when the session is reset, ends the abort. */
 static void tell_waiters(const struct zd_cuda_task *task)
 {
 	if (!task->session)
@@ -98,8 +98,8 @@ static void land_within(struct zd_cuda_executor *executor)
 	}
 }
 
-/* When whoever waits has been told of an abort, nothing lands any more: it would have taken the abort
- * back. */
+/* After waiters were freed by an abort nothing may complete: a completion would store a value over the
+ * abort. */
 static void land_all(struct zd_cuda_executor *executor)
 {
 	if (executor->giving_up)
@@ -134,7 +134,7 @@ static bool asks_the_gpu(const struct zd_cuda_task *task)
 	       (task->u.copy.bytes > 0 || task->session);
 }
 
-/* Its end is the CPU's to tell, in its turn. */
+/* The CPU will store the end of the task, in the timeline's order. */
 static void leave(struct zd_cuda_executor *executor, struct zd_cuda_task *task, int rc,
                   const struct zd_err *err)
 {
@@ -148,7 +148,7 @@ static uint64_t unissued(const struct zd_cuda_task *task)
 	return asks_the_gpu(task) ? task->u.copy.bytes - task->u.copy.issued_bytes : 0;
 }
 
-/* The next push: small ones at once, large ones in their turn. */
+/* Selects the next push: small ones at once, large ones when they have a turn. */
 static struct zd_cuda_task *next_push(struct zd_cuda_executor *executor)
 {
 	const struct zd_cuda_order *order = &executor->order;
@@ -175,7 +175,7 @@ static int push_piece(struct zd_cuda_executor *executor, struct zd_cuda_task *ta
 	struct zd_cuda_device *target = &executor->devices->all[task->target];
 	uint64_t issued = task->u.copy.issued_bytes;
 	bool turn = task->u.copy.turn;
-	/* Also the last of those that do: they are given to the driver behind it. */
+	/* The last of several small pushes is batched too, because the others are submitted with it. */
 	bool together = !turn && (zd_cuda_order_has_more(&executor->order) || executor->push.nmoves > 0);
 	struct zd_cuda_piece piece = {.dst = task->u.copy.dst + issued,
 	                              .src = task->u.copy.src + issued,
@@ -186,7 +186,7 @@ static int push_piece(struct zd_cuda_executor *executor, struct zd_cuda_task *ta
 	*whole = issued + piece.bytes == task->u.copy.bytes;
 	piece.open = !*whole;
 	piece.ends = *whole ? task : NULL;
-	/* A push into a GPU that is gone would take this one down with it. */
+	/* A push into a failed GPU would make this one fail too. */
 	if (zd_cuda_device_failed(target))
 		return zd_cuda_device_failure(target, err);
 	rc = zd_cuda_lane_issue(&executor->push, &piece, err);
@@ -208,7 +208,7 @@ static void push(struct zd_cuda_executor *executor, struct zd_cuda_task *task)
 		if (!rc && whole)
 			zd_cuda_order_take(&executor->order, task, false);
 		if (!rc || zd_cuda_device_failed(executor->device))
-			return; /* of a device that has failed, all tasks end at once */
+			return; /* give_up() ends all tasks of a failed device */
 	}
 	leave(executor, task, rc, &err);
 	zd_cuda_lane_follow(&executor->push, task);
@@ -269,7 +269,7 @@ static void abort_timeline(struct zd_cuda_task *task)
 		zd_backend_session_set(&task->session->base, task->base.timeline, ZD_FENCE_ABORTED);
 }
 
-/* What asks nothing of the GPU ends as it would have. */
+/* Only copies and fills fail; other tasks complete as usual. */
 static void fail_task(struct zd_cuda_task *task, const struct zd_err *why)
 {
 	if (zd_cuda_task_copies(task) && task->completion.status == 0)
@@ -285,7 +285,7 @@ static void fail_flight(struct zd_cuda_executor *executor, struct zd_cuda_task *
 	landed(executor, task);
 }
 
-/* Nothing moves any more. */
+/* Nothing may move any more. */
 static void fail_flights(struct zd_cuda_executor *executor, const struct zd_err *why)
 {
 	struct zd_cuda_task *task;
@@ -295,8 +295,7 @@ static void fail_flights(struct zd_cuda_executor *executor, const struct zd_err 
 		fail_flight(executor, task, why);
 }
 
-/* The way round has failed under it. A fill that nobody waits for but by its end may be made again, at
- * home. */
+/* Ends a task whose detour has failed. A fill without a fence can be repeated on its own GPU. */
 static void leave_round(struct zd_cuda_executor *executor, struct zd_cuda_task *task,
                         const struct zd_err *why)
 {
@@ -306,7 +305,7 @@ static void leave_round(struct zd_cuda_executor *executor, struct zd_cuda_task *
 		fail_flight(executor, task, why);
 }
 
-/* The GPU by which they go has failed, not this one: it goes on without. */
+/* The GPU of the detour has failed, not this one, which continues without a detour. */
 static void give_up_round(struct zd_cuda_executor *executor)
 {
 	struct zd_cuda_detour *detour = &executor->within.detour;
@@ -325,7 +324,7 @@ static void give_up_round(struct zd_cuda_executor *executor)
 	event(executor);
 }
 
-/* Nothing is in flight. */
+/* Nothing may be in flight. */
 static void fail_waiting(struct zd_cuda_executor *executor, const struct zd_err *why)
 {
 	struct zd_cuda_task *task;
@@ -366,7 +365,7 @@ static void shut_down(struct zd_cuda_executor *executor)
 	land_all(executor);
 	fail_flights(executor, &why);
 	while ((task = zd_cuda_order_any(&executor->order))) {
-		/* A SIGNAL too: what comes before it was not done. */
+		/* SIGNALs fail too, because the tasks before them were not done */
 		if (task->completion.status == 0)
 			zd_completion_fail(&task->completion, why.status, why.text);
 		zd_cuda_order_take(&executor->order, task, false);
@@ -392,8 +391,9 @@ static uint64_t until_turn_ns(const struct zd_cuda_executor *executor)
 	return executor->turns.again_ns > now_ns ? executor->turns.again_ns - now_ns : 0;
 }
 
-/* 0: spin; UINT64_MAX: there is nothing to look at. To be woken for the next command costs whoever submits it
- * 2 us and the command 4 us, so that is spun for as well. */
+/* Returns the time to sleep before the next poll. 0: poll again at once. UINT64_MAX: there is nothing to
+ * poll. The thread busy-polls for the next command too, because waking it would cost the submitting thread 2
+ * us and the command 4 us. */
 static uint64_t rest_ns(struct zd_cuda_executor *executor)
 {
 	bool flying = is_flying(executor), waiting = !zd_cuda_order_is_empty(&executor->order);
@@ -411,13 +411,13 @@ static uint64_t rest_ns(struct zd_cuda_executor *executor)
 	uint64_t ns = zd_min_u64(SLEEP_FIRST_NS << executor->sleeps, most);
 	if (executor->sleeps < SLEEP_DOUBLES)
 		executor->sleeps++;
-	/* Half of what flies is no sooner there: a piece lands, and the next one is on its way. */
+	/* Half of the bytes in flight take at least this time; until then the link has work. */
 	if (!awaited)
 		ns = zd_max_u64(ns, executor->push.flying_bytes / 2 / ZD_CUDA_LINK_BYTES_NS);
 	return zd_min_u64(ns, until_turn_ns(executor));
 }
 
-/* With the lock. */
+/* The caller holds the lock. */
 static bool has_news(const struct zd_cuda_executor *executor)
 {
 	return !STAILQ_EMPTY(&executor->submitted) || executor->expecting || executor->stopping;
@@ -430,7 +430,7 @@ static void add(struct zd_cuda_executor *executor, struct zd_cuda_task *task)
 	zd_cuda_order_add(&executor->order, task);
 }
 
-/* Takes what was submitted, after a rest when there is nothing else to do. False when the thread shall
+/* Collects submitted tasks, after a rest if there is nothing else to do. Returns false when the thread is to
  * end. */
 static bool take_submitted(struct zd_cuda_executor *executor)
 {
@@ -445,7 +445,7 @@ static bool take_submitted(struct zd_cuda_executor *executor)
 	pthread_mutex_lock(&executor->lock);
 	while (rest == UINT64_MAX && !has_news(executor))
 		pthread_cond_wait(&executor->changed, &executor->lock);
-	/* Waking early is harmless: it only means one more look. */
+	/* An early wake-up is harmless: it only causes one more poll. */
 	if (rest != UINT64_MAX && !has_news(executor))
 		zd_cond_sleep(&executor->changed, &executor->lock, rest);
 	STAILQ_CONCAT(&taken, &executor->submitted);
@@ -467,12 +467,12 @@ static bool take_submitted(struct zd_cuda_executor *executor)
 	return !stopping;
 }
 
-/* Counters that stand still may be those of a GPU that has failed. */
+/* Counters that do not change may belong to a GPU that has failed. */
 static void check_flying(struct zd_cuda_executor *executor)
 {
 	uint64_t now_ns = zd_thread_now_ns();
 	if (!is_flying(executor))
-		executor->checked_ns = now_ns; /* what flies for a moment is not delayed */
+		executor->checked_ns = now_ns; /* short work is not delayed by a check */
 	if (now_ns - executor->checked_ns < CHECK_NS)
 		return;
 	executor->checked_ns = now_ns;

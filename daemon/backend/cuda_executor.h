@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * cuda_executor.h - the thread that gives a GPU its commands, and sees them land.
+ * cuda_executor.h - the thread that issues a GPU's commands and polls for their completion.
  *
- * Pushes into other GPUs' memory are delayed by no trainer. What stays on the GPU would be, so copies within
- * it go round by another one (cuda_detour.h); what is left, fills and all on a machine's only GPU, has a lane
- * of its own and holds up nothing else. Watches are polled beside them. The thread never waits inside the
- * driver; what may take long is a worker's (cuda_worker.h).
+ * Trainers' kernels do not delay pushes into other GPUs' memory. They would delay copies within the GPU, so
+ * these use a detour (cuda_detour.h). The remaining copies and fills, and all of those on a machine's only
+ * GPU, have a stream of their own and delay nothing else. Watches are polled in between. The thread never
+ * blocks inside the driver; calls that may take long are made by a worker (cuda_worker.h).
  */
 #ifndef ZD_BACKEND_CUDA_EXECUTOR_H
 #define ZD_BACKEND_CUDA_EXECUTOR_H
@@ -22,7 +22,7 @@
 #include "base/spin.h"
 
 struct zd_cuda_executor {
-	/* set at start */
+	/* constant after the start */
 	struct zd_cuda_devices *devices;
 	struct zd_cuda_device *device;
 	void (*done)(void *arg, const struct zd_completion *completion);
@@ -30,26 +30,26 @@ struct zd_cuda_executor {
 	pthread_t thread;
 	bool started;
 
-	/* between other threads and the executor's */
+	/* shared by the executor's and other threads */
 	pthread_mutex_t lock;
 	pthread_cond_t changed;
 	struct zd_cuda_tasks submitted;
 	bool stopping;
-	bool expecting;   /* something will be submitted soon */
-	atomic_bool news; /* one of these three: looked at without the lock */
+	bool expecting;   /* a task will be submitted soon */
+	atomic_bool news; /* one of these three has changed: read without the lock */
 
-	/* the executor thread's own */
+	/* private to the executor's thread */
 	struct zd_cuda_order order;
 	struct zd_cuda_turns turns;
 	struct zd_cuda_lane push;
 	struct zd_cuda_within within;
 	struct zd_cuda_tasks watches;
-	bool hurried;         /* somebody waits for one of them */
-	bool giving_up;       /* the device has failed, and whoever waits for what it had has been told */
-	bool giving_up_round; /* the same of the GPU by which its copies go round, and of those */
+	bool hurried;         /* a caller waits for one of them */
+	bool giving_up;       /* the device has failed, and the waiters of its tasks have been freed */
+	bool giving_up_round; /* the same for the GPU of the detour, and the tasks that use it */
 	struct zd_spin spin;
 	unsigned sleeps;     /* since the last event */
-	uint64_t checked_ns; /* when the streams were, or nothing was in flight */
+	uint64_t checked_ns; /* when the streams were last checked, or nothing was in flight */
 };
 
 /* Makes the streams and starts the thread; the device's context is current. On failure there is nothing to
@@ -57,19 +57,19 @@ struct zd_cuda_executor {
 int zd_cuda_executor_init(struct zd_cuda_executor *executor, struct zd_cuda_devices *devices, uint32_t device,
                           const struct zd_backend_config *config, struct zd_err *err)
         __attribute__((warn_unused_result));
-/* Asks the thread to let what is in flight land, and to fail everything else with SHUTDOWN. Returns at once.
- * One that was not started is allowed, here and below. */
+/* Asks the thread to wait for what is in flight, and to fail everything else with SHUTDOWN. Returns at once.
+ * Does nothing for an executor that was not started; neither does deinit. */
 void zd_cuda_executor_stop(struct zd_cuda_executor *executor);
-/* Stops, and waits for the thread: nothing completes afterwards. */
+/* Stops the thread and waits for it: no task completes afterwards. */
 void zd_cuda_executor_deinit(struct zd_cuda_executor *executor);
 
-/* Slices of up to so many bytes need not wait for the GPU's kernels. */
+/* The largest slice whose copy within the GPU does not wait for the GPU's kernels. */
 uint64_t zd_cuda_executor_own_slice_bytes(const struct zd_cuda_executor *executor);
 
-/* The executor owns the task from here on: COPY, FILL, WATCH, SIGNAL; a REDUCE that a worker has done. Never
- * blocks. */
+/* Submits the task, which the executor then owns: COPY, FILL, WATCH, SIGNAL; a REDUCE that a worker has done.
+ * Never blocks. */
 void zd_cuda_executor_submit(struct zd_cuda_executor *executor, struct zd_cuda_task *task);
-/* A task will follow within microseconds: the thread is to be awake by then. Never blocks. */
+/* Announces a task within microseconds, so that the thread is awake by then. Never blocks. */
 void zd_cuda_executor_expect(struct zd_cuda_executor *executor);
 
 #endif

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* cuda_lane.c - a stream of an executor, and what is in flight on it. */
+/* cuda_lane.c - a stream of an executor, and its flights. */
 #include "backend/cuda_lane.h"
 
 #include "base/err.h"
 #include "base/mem.h"
 
-#define COUNTER_BYTES 4096u /* pinned memory comes in pages */
+#define COUNTER_BYTES 4096u /* the granularity of pinned memory */
 
 /* ---- Life ---------------------------------------------------------------------------------------------- */
 
@@ -61,7 +61,7 @@ void zd_cuda_lane_deinit(struct zd_cuda_lane *lane)
 	*lane = (struct zd_cuda_lane){.stream = NULL};
 }
 
-/* ---- Taking off ---------------------------------------------------------------------------------------- */
+/* ---- Issuing ------------------------------------------------------------------------------------------- */
 
 static void fly(struct zd_cuda_lane *lane, const struct zd_cuda_piece *piece)
 {
@@ -83,7 +83,7 @@ static int move(struct zd_cuda_lane *lane, const struct zd_cuda_piece *piece)
 	if (!piece->src && (piece->pattern == 0 || piece->pattern == ZD_FILL_NAN))
 		return cuda->memsetD8Async(piece->dst, (unsigned char)piece->pattern, piece->bytes,
 		                           lane->stream);
-	if (!piece->src) /* not a kernel, which the trainer's would hold up */
+	if (!piece->src) /* a kernel would wait for the trainers' kernels */
 		return cuda->streamWriteValue64(lane->stream, piece->dst, piece->pattern,
 		                                ZD_CU_WRITE_DEFAULT);
 	if (zd_cuda_device_reaches(lane->device, piece->target))
@@ -105,7 +105,8 @@ static void move_later(struct zd_cuda_lane *lane, const struct zd_cuda_piece *pi
 	lane->nmoves++;
 }
 
-/* By one call, which is less than half the time; one by one where there is none, or it fails. */
+/* One call for all copies takes less than half the time. Copies one by one if the driver lacks the call, or
+ * it fails. */
 static int move_together(struct zd_cuda_lane *lane)
 {
 	const struct zd_cuda *cuda = lane->device->cuda;
@@ -121,7 +122,7 @@ static int move_together(struct zd_cuda_lane *lane)
 	return result;
 }
 
-/* Counters only grow: of two stores into one the later is enough. */
+/* Counters only grow, so the later of two stores into one counter replaces the earlier. */
 static void store(struct zd_cuda_lane *lane, zd_cu_ptr counter_at, uint64_t value)
 {
 	unsigned i = 0;
@@ -159,7 +160,7 @@ int zd_cuda_lane_issue(struct zd_cuda_lane *lane, const struct zd_cuda_piece *pi
 	return 0;
 }
 
-/* Each by a call of its own: one call for several is 4 us slower on an H200. */
+/* One call per store: a batched call is 4 us slower on an H200. */
 static int write_stores(struct zd_cuda_lane *lane)
 {
 	int result = 0;
@@ -174,9 +175,9 @@ void zd_cuda_lane_close(struct zd_cuda_lane *lane)
 	struct zd_err err = ZD_ERR_NONE;
 	if (lane->group == 0 || (!lane->due && lane->group_bytes < ZD_CUDA_OPEN_BYTES))
 		return;
-	/* The sessions' counters first: who sees the progress may rely on them. */
+	/* The sessions' counters come first: a thread that sees the progress may rely on them. */
 	store(lane, lane->counter_at, ++lane->issued);
-	/* Bytes that move unseen: whatever went wrong, nobody would know when they have landed. */
+	/* The copies may have begun, but nothing would show their end. So any error fails the device. */
 	if (zd_cuda_err(lane->device->cuda, move_together(lane), &err, "copies of a group") ||
 	    zd_cuda_err(lane->device->cuda, write_stores(lane), &err, "storing progress"))
 		zd_cuda_device_fail(lane->device, err.text);
@@ -191,7 +192,7 @@ void zd_cuda_lane_follow(struct zd_cuda_lane *lane, struct zd_cuda_task *ends)
 	fly(lane, &(struct zd_cuda_piece){.ends = ends});
 }
 
-/* ---- Landing ------------------------------------------------------------------------------------------- */
+/* ---- Completion ---------------------------------------------------------------------------------------- */
 
 bool zd_cuda_lane_drop(struct zd_cuda_lane *lane, struct zd_cuda_task **ended)
 {

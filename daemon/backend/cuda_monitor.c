@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* cuda_monitor.c - what the GPUs say beside the driver. */
+/* cuda_monitor.c - the state of the GPUs that NVML reports: processes, Xids, load. */
 #include "backend/cuda_monitor.h"
 
 #include <inttypes.h>
@@ -14,10 +14,10 @@
 #include "base/mem.h"
 #include "driver/nvml.h"
 
-#define LOOK_NS 5000000ull    /* at processes that are to go */
-#define XID_NS  1000000000ull /* at what has gone wrong */
-#define LOAD_NS 100000000ull  /* at how busy the GPUs are: NVML has a new answer every 200 ms */
-/* Between the two it stays what it was. */
+#define LOOK_NS 5000000ull    /* between two checks of processes whose sessions linger */
+#define XID_NS  1000000000ull /* between two reads of Xids */
+#define LOAD_NS 100000000ull  /* between two reads of the load, which NVML updates every 200 ms */
+/* Between the two limits the state does not change. */
 #define BUSY_PERCENT 60
 #define IDLE_PERCENT 40
 
@@ -29,7 +29,7 @@ static bool has_exited(const struct zd_cuda_session *session)
 	return session->pidfd < 0 || poll(&poll_for, 1, 0) > 0;
 }
 
-/* A GPU that does not answer is not asked: then the process's end must do. */
+/* If a GPU does not list its processes, the end of the process decides. */
 static bool is_gone(const struct zd_cuda_monitor *monitor, const struct zd_cuda_session *session)
 {
 	bool known = monitor->lists_processes;
@@ -57,10 +57,10 @@ static void look_at_processes(struct zd_cuda_monitor *monitor)
 
 /* ---- Xids ---------------------------------------------------------------------------------------------- */
 
-/* After these the GPU, or its way to the others, is of no use before a reset (NVIDIA's list of Xids): a
- * double-bit ECC error or an uncontained one, a broken NVLink, a GPU that has fallen off the bus or whose
- * processors have stopped. A program's own faults (13, 31, 43, 45) and contained errors (94) are not among
- * them: they end the contexts concerned, as the driver says. */
+/* After these Xids the GPU, or its link to the others, is unusable until a reset (NVIDIA's list of Xids): a
+ * double-bit or uncontained ECC error, a broken NVLink, a GPU that has fallen off the bus or whose processors
+ * have stopped. Errors of a program (13, 31, 43, 45) and contained errors (94) are not in the list: they end
+ * the contexts concerned, as the driver reports. */
 static bool is_fatal(uint64_t xid)
 {
 	static const uint64_t fatal[] = {48, 62, 64, 74, 79, 95, 110, 119, 120, 140, 143};
@@ -87,7 +87,7 @@ static void look_at_xids(struct zd_cuda_monitor *monitor)
 		struct zd_cuda_device *device = find_device(monitor, event.uuid_text);
 		char why[64];
 		if (!device)
-			continue; /* not one of ours */
+			continue; /* a GPU that the daemon does not drive */
 		zd_log(ZD_LOG_WARNING, "device %" PRIu32 " (%s): Xid %" PRIu64, device->index, device->name,
 		       event.xid);
 		(void)snprintf(why, sizeof(why), "Xid %" PRIu64, event.xid);
@@ -121,7 +121,7 @@ static void take_arrived(struct zd_cuda_monitor *monitor)
 	}
 }
 
-/* Until something is to be done. The lock is held. */
+/* Waits until there is work. The caller holds the lock. */
 static void rest(struct zd_cuda_monitor *monitor)
 {
 	if (!LIST_EMPTY(&monitor->arrived) || monitor->stopping)
@@ -160,7 +160,7 @@ static void *monitor_main(void *arg)
 	return NULL;
 }
 
-/* It must know ours, which has contexts on all of them. */
+/* NVML's lists of processes are used only if they contain the daemon, which has a context on each GPU. */
 static void open_nvml(struct zd_cuda_monitor *monitor)
 {
 	static const char then[] = "processes count as gone from the GPUs when they have ended";

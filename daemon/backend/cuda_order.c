@@ -30,7 +30,7 @@ void zd_cuda_order_add(struct zd_cuda_order *order, struct zd_cuda_task *task)
 		enqueue(order, task);
 		return;
 	}
-	/* What moves nothing can go behind the others wherever they are. */
+	/* A task that moves nothing can follow the pending tasks of its timeline in any queue. */
 	if (timeline->pending > 0 && !zd_cuda_task_copies(task))
 		task->target = timeline->queue;
 	if (timeline->held > 0 || (timeline->pending > 0 && timeline->queue != task->target)) {
@@ -63,7 +63,7 @@ void zd_cuda_order_take(struct zd_cuda_order *order, struct zd_cuda_task *task, 
 		timeline->cpu_stores++;
 }
 
-/* Those of the timeline come again, in their order. */
+/* Adds the timeline's held tasks again, in their order. */
 static void let_go(struct zd_cuda_order *order, struct zd_cuda_timeline *timeline)
 {
 	struct zd_cuda_tasks all = STAILQ_HEAD_INITIALIZER(all), own = STAILQ_HEAD_INITIALIZER(own);

@@ -8,13 +8,13 @@
 #include "base/err.h"
 #include "base/mem.h"
 
-/* Room for a block of each of ZD_MAX_WORLD inputs and of the target, and for much longer pieces of a few. */
+/* At least a block of each of ZD_MAX_WORLD inputs and of the target; with few inputs, much larger pieces. */
 #define STAGING_BYTES (32ull << 20)
 _Static_assert((ZD_MAX_WORLD + 1ull) * ZD_HOST_REDUCE_BLOCK_NUMEL * sizeof(float) <= STAGING_BYTES,
                "every world can be reduced");
 
-/* A piece of the reduction: elements `first` to `first + numel`, of `each` bytes, input after input, the
- * target last. */
+/* A piece of the reduction: elements `first` to `first + numel`. The staging memory holds it input after
+ * input, then the target. input_each and target_each: bytes of an element. */
 struct piece {
 	uint64_t first, numel;
 	uint64_t input_each, target_each;
@@ -66,7 +66,7 @@ static int fetch(const struct zd_cuda_reducer *reducer, const struct zd_cuda_tas
 		result = cuda->memcpyDtoHAsync(input_at(reducer, piece, ninputs),
 		                               task->u.reduce.target + piece->first * piece->target_each,
 		                               piece->numel * piece->target_each, reducer->stream);
-	/* In both cases: nothing may come into the staging memory after its next use has begun. */
+	/* Also after an error: no copy may write into the staging memory once it is reused. */
 	int rc = zd_cuda_device_err(reducer->device, result, err, "fetching a reduction's inputs");
 	struct zd_err ignored;
 	int waited = wait(reducer, rc ? &ignored : err);
@@ -85,8 +85,8 @@ static int put_back(const struct zd_cuda_reducer *reducer, const struct zd_cuda_
 	return rc ? rc : wait(reducer, err);
 }
 
-/* The sums go on from piece to piece: a piece is a whole number of blocks, so that they are those of the
- * whole. */
+/* The partial sums continue from piece to piece. Pieces are whole blocks, so the result is that of one
+ * pass. */
 static int reduce_piece(const struct zd_cuda_reducer *reducer, const struct zd_cuda_task *task,
                         const struct piece *piece, struct zd_host_reduce *run, const void **inputs,
                         struct zd_err *err)

@@ -2,9 +2,9 @@
 /*
  * cuda_reduce.h - a reduction of GPU memory, summed by the CPU.
  *
- * Pieces of the inputs come into pinned memory, are summed by host_kernels, and go back: exact and the same
- * in every run, since it is the host backend's own sum, and as slow as the way to the host. Not thread-safe:
- * a worker's own.
+ * Pieces of the inputs are copied to pinned memory, summed by host_kernels, and copied back. The result is
+ * exactly that of the host backend, and the same in every run. The speed is that of the link to the host. Not
+ * thread-safe: a worker's own.
  */
 #ifndef ZD_BACKEND_CUDA_REDUCE_H
 #define ZD_BACKEND_CUDA_REDUCE_H
@@ -20,10 +20,10 @@ struct zd_cuda_reducer {
 	uint8_t *staging;           /* pinned; NULL until the first reduction */
 };
 
-/* Gives the pinned memory back. */
+/* Frees the pinned memory. */
 void zd_cuda_reducer_deinit(struct zd_cuda_reducer *reducer);
 
-/* Runs a REDUCE and waits for it; the device's context is current. Fills in the completion's result. Errors:
+/* Runs a REDUCE and waits for it; the device's context is current. Sets the completion's result. Errors:
  * NO_MEMORY, DEVICE. */
 int zd_cuda_reduce(struct zd_cuda_reducer *reducer, struct zd_cuda_task *task, struct zd_err *err)
         __attribute__((warn_unused_result));

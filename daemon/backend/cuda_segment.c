@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* cuda_segment.c - the GPUs' memory. */
+/* cuda_segment.c - segments of GPU memory. */
 #include "backend/cuda_segment.h"
 
 #include <errno.h>
@@ -13,7 +13,8 @@
 
 /* ---- One segment --------------------------------------------------------------------------------------- */
 
-/* What another process takes of the GPU, nobody sees before: so the words say what is left of it. */
+/* Other processes may have allocated the GPU's memory without the daemon's knowledge, so the text says how
+ * much is free. */
 static int no_memory(const struct zd_cuda_segment *segment, struct zd_err *err)
 {
 	size_t available = 0, total = 0;
@@ -109,8 +110,8 @@ int zd_cuda_segment_new(const struct zd_cuda_devices *devices, uint32_t index, u
 	if (!rc)
 		rc = export(made, err);
 	if (rc) {
-		/* It may be for want of anything, descriptors for instance. The GPU has failed with it if its
-		 * context is lost. */
+		/* The lack of any resource, descriptors for instance, can be the cause. The GPU has failed
+		 * only if its context is lost. */
 		zd_cuda_device_check(made->device, stream);
 		zd_cuda_segment_free(made);
 		return rc;
@@ -124,7 +125,7 @@ void zd_cuda_segment_free(struct zd_cuda_segment *segment)
 	if (!segment)
 		return;
 	const struct zd_cuda *cuda = segment->device->cuda;
-	/* On a GPU that has failed all of this may fail too; then the memory goes with the process. */
+	/* On a failed GPU all of these calls may fail; the memory is then freed with the process. */
 	bool pushed = zd_cuda_device_push(segment->device);
 	if (segment->mapped)
 		(void)cuda->memUnmap(segment->range, segment->bytes);
@@ -165,7 +166,7 @@ static struct zd_cuda_segment_bucket *bucket_of(struct zd_cuda_segments *segment
 	return &segments->buckets[id % ZD_CUDA_SEGMENT_BUCKETS];
 }
 
-/* The lock is held. */
+/* The caller holds the lock. */
 static struct zd_cuda_segment *find(struct zd_cuda_segments *segments, uint32_t id)
 {
 	struct zd_cuda_segment *segment;
@@ -210,7 +211,7 @@ zd_cu_ptr zd_cuda_segments_at(struct zd_cuda_segments *segments, const struct zd
 	pthread_mutex_lock(&segments->lock);
 	struct zd_cuda_segment *segment = find(segments, location->segment);
 	pthread_mutex_unlock(&segments->lock);
-	/* It stays after the unlock: the core destroys no segment that a command may still name. */
+	/* Valid without the lock: the core destroys no segment that a command may still name. */
 	zd_assert(segment);
 	zd_assert(location->offset <= segment->bytes && location->bytes <= segment->bytes - location->offset);
 	return segment->range + location->offset;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* cuda_session.c - a session whose daemon page GPUs write. */
+/* cuda_session.c - a session whose daemon page is written by GPUs. */
 #include "backend/cuda_session.h"
 
 #include <stddef.h>
@@ -13,7 +13,7 @@
 
 _Static_assert(offsetof(struct zd_cuda_session, base) == 0, "zd_cuda_session_of() takes it for the session");
 
-/* The last reference may go on any thread, the loop's included. */
+/* Any thread may drop the last reference, the loop's included. */
 static void release(struct zd_backend_session *base)
 {
 	struct zd_cuda_session *session = zd_cuda_session_of(base);
@@ -81,8 +81,8 @@ int zd_cuda_session_counter_at(struct zd_cuda_session *session, struct zd_cuda_d
 {
 	_Atomic zd_cu_ptr *page = &session->page[device->index];
 	zd_assert(timeline < ZD_TIMELINES);
-	/* Two executors may ask at once, and get one answer: the GPU's own, and one whose copies go round by
-	 * it. */
+	/* Two executors may ask for one GPU at once, and get the same answer: that GPU's own, and one whose
+	 * detour uses the GPU. */
 	if (!atomic_load_explicit(page, memory_order_acquire)) {
 		int rc = ask_page(session, device, err);
 		if (rc)

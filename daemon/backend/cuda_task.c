@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * cuda_task.c - a command as executors and workers run it.
+ * cuda_task.c - a command in the form in which executors and workers run it.
  *
- * Addresses are looked up when the command is given, on the loop's thread: the core gives none for a segment
- * whose creation has not been reported, or whose destruction has been ordered.
+ * The loop's thread resolves addresses when the command is submitted. At that time they are valid: the core
+ * names no segment before its creation was reported, nor after it has ordered its destruction.
  */
 #include "backend/cuda_task.h"
 
@@ -40,7 +40,7 @@ static void take_reduce(struct zd_cuda_task *task, const struct zd_command *comm
 	zd_task_check_reduce(desc);
 	task->u.reduce.desc = *desc;
 	task->u.reduce.desc.inputs = NULL;
-	task->u.reduce.desc.fences = NULL; /* nobody waits for them here */
+	task->u.reduce.desc.fences = NULL; /* the cuda backend waits for no fences */
 	task->u.reduce.target = zd_cuda_segments_at(segments, &desc->target);
 	if (desc->ninputs > 0)
 		task->u.reduce.inputs = zd_calloc(desc->ninputs, sizeof(*task->u.reduce.inputs));
@@ -69,7 +69,8 @@ static struct zd_cuda_exchange *new_exchange(struct zd_cuda_task *task, uint64_t
 	return exchange;
 }
 
-/* Blocks of all ranks without gaps, the same for all: NCCL has better ways for that than one to each. */
+/* Returns whether all ranks send one block to all, received without gaps: NCCL's allGather is faster than
+ * sends and receives. */
 static bool gathers_all(const struct zd_exchange_desc *desc)
 {
 	return desc->send_stride == 0 && desc->receive_stride == desc->bytes;
@@ -105,7 +106,7 @@ static void take_agree(struct zd_cuda_task *task, const struct zd_command *comma
 	task->u.exchange = exchange;
 }
 
-/* False: the command is of another family. */
+/* Returns false for a command of another kind. */
 static bool take_of_comm(struct zd_cuda_task *task, const struct zd_command *command,
                          struct zd_cuda_segments *segments)
 {

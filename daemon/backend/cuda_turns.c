@@ -1,17 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* cuda_turns.c - whose turn it is to push, from which GPU to which. */
+/* cuda_turns.c - time slots on the links for large pushes between GPUs. */
 #include "backend/cuda_turns.h"
 
 #include "base/mem.h"
 
-#define PAUSE_NS      10000u /* of a link, behind a piece that ends its task */
-#define GAP_NS        3000u  /* the same, behind another */
-#define AHEAD_NS      10000u /* a push is issued before its turn: so long until its bytes move */
-#define GRACE_SHARE   3u     /* for another GPU, whose place it is: a part of what would be lost */
-#define MOST_GRACE_NS 60000u /* when it will come */
-#define LEAST_NS      20000u /* when it is not known to */
-#define YIELD_NS      60000u /* for another GPU that has more to push */
-#define STALE_NS      30000u /* behind its last turn a GPU goes with the others */
+#define PAUSE_NS      10000u /* on a link, after a piece that ends its task */
+#define GAP_NS        3000u  /* the same, after any other piece */
+#define AHEAD_NS      10000u /* a push is issued that long before its turn: until its bytes move */
+#define GRACE_SHARE   3u     /* wait for the owner of a place: at most a third of a turn */
+#define MOST_GRACE_NS 60000u /* at most, if the owner is known to push there */
+#define LEAST_NS      20000u /* at most, if it is not */
+#define YIELD_NS      60000u /* wait for another GPU with more to push */
+#define STALE_NS      30000u /* that long after its last turn a GPU joins the others' distance */
 
 _Static_assert(ZD_MAX_DEVICES <= 64, "targets are bits");
 
@@ -27,14 +27,15 @@ static uint64_t load(const _Atomic uint64_t *value)
 	return atomic_load_explicit(value, memory_order_relaxed);
 }
 
-/* When the next turn may be taken. */
+/* The earliest time at which the next turn can be reserved. */
 static uint64_t opens_ns(const _Atomic uint64_t *taken_ns)
 {
 	uint64_t ns = load(taken_ns);
 	return ns > AHEAD_NS ? ns - AHEAD_NS : 0;
 }
 
-/* False: somebody else was sooner. Whoever has the link may keep it for longer. */
+/* Reserves the link for `lasts_ns`. Returns false if another GPU has reserved it meanwhile. `has_it`: the
+ * caller has the current turn, and prolongs it. */
 static bool take(_Atomic uint64_t *taken_ns, uint64_t lasts_ns, uint64_t now_ns, bool has_it)
 {
 	uint64_t until_ns = load(taken_ns), next_ns;
@@ -75,7 +76,7 @@ static uint64_t run_bytes(const struct zd_cuda_task *task)
 	return bytes;
 }
 
-/* What one turn is for: the first piece of a task, or whole tasks of a run, up to a piece's bytes. */
+/* The scope of one turn: the first piece of a task, or whole tasks of a run, up to the bytes of a piece. */
 struct part {
 	struct zd_cuda_task *last;
 	uint64_t bytes, ns;
@@ -132,7 +133,7 @@ void zd_cuda_turns_offer(struct zd_cuda_turns *turns, const struct zd_cuda_task 
 	turns->stays |= goes_on(turns, task);
 }
 
-/* Others look at it often: it is written when it has changed. */
+/* Stores only on a change, because other executors read the value often. */
 static void publish(_Atomic uint64_t *at, uint64_t value)
 {
 	if (load(at) != value)
@@ -156,8 +157,8 @@ uint32_t zd_cuda_turns_begin(struct zd_cuda_turns *turns, uint64_t now_ns)
 	return turns->place;
 }
 
-/* Is it this GPU's place to push there. It is the next one's when a turn into that GPU has just ended, and
- * who has had none lately may be that. */
+/* Returns whether the place at `target` belongs to this GPU. A GPU without a recent turn also owns the place
+ * of the next distance if a turn into the target has just ended. */
 static bool is_place(const struct zd_cuda_turns *turns, uint32_t target, uint64_t now_ns)
 {
 	uint32_t distance = distance_to(turns, target);
@@ -167,8 +168,8 @@ static bool is_place(const struct zd_cuda_turns *turns, uint32_t target, uint64_
 	       load(&turns->devices->all[target].in_ns) + STALE_NS > now_ns;
 }
 
-/* When this GPU may push there, although it is another one's place: that may go on elsewhere, again and
- * again. */
+/* The time from which this GPU may push to `target` although the place belongs to another one. The owner may
+ * be pushing elsewhere for long. */
 static uint64_t leave_place(const struct zd_cuda_turns *turns, uint32_t target, uint64_t lasts_ns,
                             uint64_t free_ns, uint64_t now_ns)
 {
@@ -182,7 +183,7 @@ static uint64_t leave_place(const struct zd_cuda_turns *turns, uint32_t target, 
 	return free_ns + zd_min_u64(grace_ns, LEAST_NS);
 }
 
-/* Does another one stand idle that would push there, and has more to push than this one. */
+/* Returns whether an idle GPU would push to `target`, and has more to push than this one. */
 static bool yields(const struct zd_cuda_turns *turns, uint32_t target, uint64_t now_ns)
 {
 	uint64_t most = load(&turns->devices->all[turns->self].due_bytes) + ZD_CUDA_PIECE_BYTES / 2;
@@ -205,7 +206,7 @@ static bool take_both(struct zd_cuda_turns *turns, struct zd_cuda_task *task, co
 	                                   : part->last->u.copy.bytes;
 	if (!take(&other->in_ns, part->ns, now_ns, has_it))
 		return false;
-	(void)take(&own->out_ns, part->ns, now_ns, has_it); /* nobody else does */
+	(void)take(&own->out_ns, part->ns, now_ns, has_it); /* only this executor reserves its own output */
 	turns->distance = distance_to(turns, task->target);
 	atomic_store_explicit(&turns->devices->distance, turns->distance, memory_order_relaxed);
 	turns->dst = part->last->u.copy.dst + done;

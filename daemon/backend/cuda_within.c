@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* cuda_within.c - what begins and ends on one GPU: fills, and copies within it. */
+/* cuda_within.c - fills and copies within one GPU. */
 #include "backend/cuda_within.h"
 
 int zd_cuda_within_init(struct zd_cuda_within *within, struct zd_cuda_devices *devices, uint32_t device,
@@ -22,8 +22,8 @@ void zd_cuda_within_deinit(struct zd_cuda_within *within)
 
 /* ---- Issuing ------------------------------------------------------------------------------------------- */
 
-/* The other GPU may fail at any time, so that two looks may differ. Until nothing of them moves there, copies
- * do not stay: one that did would overtake those, and its own legs. */
+/* The other GPU may fail at any time, so two calls may differ. While legs are left on the detour no copy is
+ * made locally: it would overtake these, and maybe its own legs. */
 static bool goes_round(const struct zd_cuda_within *within, const struct zd_cuda_task *task)
 {
 	const struct zd_cuda_detour *detour = &within->detour;
@@ -31,7 +31,7 @@ static bool goes_round(const struct zd_cuda_within *within, const struct zd_cuda
 	       !(zd_cuda_detour_has_failed(detour) && zd_cuda_detour_is_idle(detour));
 }
 
-/* There is room at home in any case: the other GPU may fail under what is sent. */
+/* Needs local room in any case, since the other GPU may fail while a task is sent. */
 bool zd_cuda_within_has_room(const struct zd_cuda_within *within, const struct zd_cuda_task *task)
 {
 	if (zd_cuda_detour_has_failed(&within->detour) && !zd_cuda_detour_is_idle(&within->detour))
@@ -40,7 +40,7 @@ bool zd_cuda_within_has_room(const struct zd_cuda_within *within, const struct z
 	       (!goes_round(within, task) || zd_cuda_detour_has_room(&within->detour));
 }
 
-/* Not cut: each piece would have to wait for its turn against the trainers' kernels. */
+/* In one piece: each further piece would wait for the trainers' kernels again. */
 static int keep(struct zd_cuda_within *within, struct zd_cuda_task *task, struct zd_err *err)
 {
 	struct zd_cuda_piece piece = {.dst = task->u.copy.dst,
@@ -62,7 +62,7 @@ int zd_cuda_within_issue(struct zd_cuda_within *within, struct zd_cuda_task *tas
 		return keep(within, task, err);
 	int rc = zd_cuda_detour_send(&within->detour, task, whole, err);
 	if (rc && task->base.kind == ZD_CMD_FILL && zd_cuda_detour_has_failed(&within->detour)) {
-		*whole = false; /* at home, when nothing goes round any more */
+		*whole = false; /* made locally, once the detour is idle */
 		return 0;
 	}
 	return rc;
@@ -82,7 +82,7 @@ void zd_cuda_within_close(struct zd_cuda_within *within)
 		zd_cuda_detour_close(&within->detour);
 }
 
-/* ---- Landing ------------------------------------------------------------------------------------------- */
+/* ---- Completion ---------------------------------------------------------------------------------------- */
 
 bool zd_cuda_within_turn(struct zd_cuda_within *within)
 {

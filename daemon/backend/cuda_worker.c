@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* cuda_worker.c - a GPU's second thread, for what may block inside the driver. */
+/* cuda_worker.c - a GPU's second thread, for driver calls that block. */
 #include "backend/cuda_worker.h"
 
 #include <stdio.h>
@@ -7,7 +7,7 @@
 #include "backend/thread.h"
 #include "base/err.h"
 
-#define LOOK_NS 1000000u /* between two looks whether sessions may be freed */
+#define LOOK_NS 1000000u /* between two attempts to free sessions */
 
 /* ---- Tasks --------------------------------------------------------------------------------------------- */
 
@@ -42,7 +42,7 @@ static void run(struct zd_cuda_worker *worker, struct zd_cuda_task *task, bool d
 {
 	struct zd_err err = ZD_ERR_NONE;
 	int rc = 0;
-	/* In any case, whatever has failed. */
+	/* Always, even when the device has failed or the worker drains. */
 	if (task->base.kind == ZD_CMD_SEGMENT_DESTROY)
 		zd_cuda_segment_free(task->u.destroy);
 	if (draining)
@@ -52,7 +52,7 @@ static void run(struct zd_cuda_worker *worker, struct zd_cuda_task *task, bool d
 	else if (task->base.kind == ZD_CMD_SEGMENT_CREATE)
 		rc = create_segment(worker, task, &err);
 	else if (task->base.kind == ZD_CMD_REDUCE && task->u.reduce.desc.nfences > 0)
-		task->completion.result.not_begun = true; /* others have to go on meanwhile */
+		task->completion.result.not_begun = true; /* waiting would delay other tasks */
 	else if (task->base.kind == ZD_CMD_REDUCE)
 		rc = zd_cuda_reduce(&worker->reducer, task, &err);
 	end_task(worker, task, rc, &err);
@@ -60,8 +60,8 @@ static void run(struct zd_cuda_worker *worker, struct zd_cuda_task *task, bool d
 
 /* ---- The thread ---------------------------------------------------------------------------------------- */
 
-/* The lock is held, and let go for the driver. False: some are left, since it would wait for a communicator's
- * kernel. */
+/* The caller holds the lock, which is released during driver calls. Returns false if sessions are left
+ * because a communicator's kernel runs: the driver call would wait for it. */
 static bool free_sessions(struct zd_cuda_worker *worker)
 {
 	struct zd_cuda_session *session;

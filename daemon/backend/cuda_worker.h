@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * cuda_worker.h - a GPU's second thread, for what may block inside the driver: segments made and destroyed,
- * sessions' pages given back, reductions.
+ * cuda_worker.h - a GPU's second thread, for driver calls that block: it makes and destroys segments,
+ * unregisters sessions' pages, and sums reductions.
  *
- * What it is given is done in order.
+ * It runs its tasks in the order of submission.
  */
 #ifndef ZD_BACKEND_CUDA_WORKER_H
 #define ZD_BACKEND_CUDA_WORKER_H
@@ -18,28 +18,28 @@
 #include "backend/cuda_task.h"
 
 struct zd_cuda_worker {
-	/* set at start */
+	/* constant after the start */
 	struct zd_cuda_devices *devices;
 	struct zd_cuda_device *device;
 	struct zd_cuda_segments *segments;
-	struct zd_cuda_executor *executor; /* where reductions end */
-	struct zd_cuda_comm_gate *gate;    /* the daemon's */
+	struct zd_cuda_executor *executor; /* completes reductions */
+	struct zd_cuda_comm_gate *gate;    /* shared by the daemon's GPUs */
 	void (*done)(void *arg, const struct zd_completion *completion);
 	void *done_arg;
 	struct CUstream_st *stream;
 	pthread_t thread;
 	bool started;
 
-	/* between other threads and the worker's */
+	/* shared by the worker's and other threads */
 	pthread_mutex_t lock;
 	pthread_cond_t changed;
 	struct zd_cuda_tasks submitted;
 	STAILQ_HEAD(, zd_cuda_session) sessions; /* to be freed */
-	bool busy;                               /* with a task */
-	bool draining;                           /* tasks are failed with SHUTDOWN */
+	bool busy;                               /* runs a task */
+	bool draining;                           /* fails the remaining tasks with SHUTDOWN */
 	bool stopping;
 
-	struct zd_cuda_reducer reducer; /* the worker thread's own */
+	struct zd_cuda_reducer reducer; /* private to the worker's thread */
 };
 
 /* Starts the thread; the device's context is current. On failure there is nothing to deinit. Errors: SYSTEM,
@@ -48,15 +48,15 @@ int zd_cuda_worker_init(struct zd_cuda_worker *worker, struct zd_cuda_executor *
                         struct zd_cuda_segments *segments, struct zd_cuda_comm_gate *gate,
                         const struct zd_backend_config *config, struct zd_err *err)
         __attribute__((warn_unused_result));
-/* Ends the task at hand and fails all others with SHUTDOWN. When it returns, no task will end any more. One
- * that was not started is allowed, here and below. */
+/* Waits for the current task and fails all others with SHUTDOWN. No task ends after it has returned. Does
+ * nothing for a worker that was not started; neither does deinit. */
 void zd_cuda_worker_drain(struct zd_cuda_worker *worker);
-/* Frees the sessions that it was given, and stops. */
+/* Frees the sessions that were submitted, and stops the thread. */
 void zd_cuda_worker_deinit(struct zd_cuda_worker *worker);
 
-/* The worker owns the task from here on: SEGMENT_CREATE, SEGMENT_DESTROY, REDUCE. Never blocks. */
+/* Submits the task, which the worker then owns: SEGMENT_CREATE, SEGMENT_DESTROY, REDUCE. Never blocks. */
 void zd_cuda_worker_submit(struct zd_cuda_worker *worker, struct zd_cuda_task *task);
-/* Nobody refers to the session any more. From any thread, never blocks. */
+/* Frees a session without references. Thread-safe; never blocks. */
 void zd_cuda_worker_free_session(struct zd_cuda_worker *worker, struct zd_cuda_session *session);
 
 #endif

@@ -3,13 +3,13 @@
  * host.c - the host backend: devices emulated in this machine's memory.
  *
  * A device is an executor thread with a lane of commands and an arena of memfd segments that clients map. It
- * has the asynchrony and the fences of a GPU, and none of its speed. This file ties the parts together:
+ * is asynchronous and has fences like a GPU. This file connects the parts:
  *
  *   host_executor  the thread of a device    host_segment  the memory
- *   host_run       what it does, and when    host_kernels  the reduction
+ *   host_run       the thread's main loop    host_kernels  the reduction
  *   host_task      one command
  *
- * Sessions are looked up on the loop's thread alone; commands carry references to the executors.
+ * Only the loop's thread looks up sessions; commands carry references to the executors.
  */
 #include <inttypes.h>
 #include <stdio.h>
@@ -26,7 +26,7 @@
 
 struct zd_backend {
 	uint32_t ndevices;
-	uint64_t arena_bytes; /* a device's */
+	uint64_t arena_bytes; /* of each device */
 	struct zd_host_executor *executors;
 	struct zd_host_segments segments;
 	struct zd_backend_sessions sessions;
@@ -117,7 +117,7 @@ static void host_submit(struct zd_backend *backend, const struct zd_command *com
 
 static int host_segment_fd(const struct zd_backend *backend, uint32_t segment)
 {
-	/* The table is not changed, but its lock is. */
+	/* The cast drops const for the table's lock; the table does not change. */
 	return zd_host_segments_fd((struct zd_host_segments *)&backend->segments, segment);
 }
 

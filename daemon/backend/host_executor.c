@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* host_executor.c - the thread of an emulated device: its start, its end, and how it is given commands. */
+/* host_executor.c - the start, end and queue of an emulated device's thread. */
 #include <stdio.h>
 
 #include "backend/host_executor.h"

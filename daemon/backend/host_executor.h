@@ -2,9 +2,9 @@
 /*
  * host_executor.h - the thread that runs one emulated device's commands.
  *
- * The lane: all commands but WATCH, in the order in which they were given, each beginning after the former
- * has ended. Watches: polled beside the lane, completing in any order; they never hold the lane up, nor it
- * them for longer than one slice of work.
+ * The lane runs all commands but WATCH, one after the other in the order of submission. Watches are polled
+ * between slices of the lane's work and complete in any order: a watch never delays the lane, and the lane
+ * delays a watch by at most one slice.
  */
 #ifndef ZD_BACKEND_HOST_EXECUTOR_H
 #define ZD_BACKEND_HOST_EXECUTOR_H
@@ -15,7 +15,7 @@
 #include "backend/host_task.h"
 
 struct zd_host_executor {
-	/* set at start */
+	/* constant after the start */
 	uint32_t device;
 	struct zd_host_segments *segments;
 	void (*done)(void *arg, const struct zd_completion *completion);
@@ -23,32 +23,34 @@ struct zd_host_executor {
 	pthread_t thread;
 	bool started;
 
-	/* between the loop's thread and the executor's */
+	/* shared by the loop's thread and the executor's */
 	pthread_mutex_t lock;
 	pthread_cond_t submitted_or_stopping;
 	struct zd_host_tasks submitted;
 	bool stopping;
 
-	/* the executor thread's own */
+	/* private to the executor's thread */
 	struct zd_host_tasks lane;
 	struct zd_host_tasks watches;
-	unsigned idle_polls; /* looks at the watches since anything last happened */
+	unsigned idle_polls; /* polls of the watches since the last event */
 };
 
 /* Starts the thread of device `device`. On failure there is nothing to deinit. Errors: SYSTEM. */
 int zd_host_executor_init(struct zd_host_executor *executor, uint32_t device,
                           struct zd_host_segments *segments, const struct zd_backend_config *config,
                           struct zd_err *err) __attribute__((warn_unused_result));
-/* Asks the thread to finish the slice at hand and to fail everything else with SHUTDOWN. Returns at once. An
- * executor that was not started is allowed, here and below. */
+/* Asks the thread to finish the current slice and to fail everything else with SHUTDOWN. Returns at once.
+ * Does nothing for an executor that was not started; neither does deinit. */
 void zd_host_executor_stop(struct zd_host_executor *executor);
-/* Stops, and waits for the thread: nothing completes afterwards. */
+/* Stops the thread and waits for it: no task completes afterwards. */
 void zd_host_executor_deinit(struct zd_host_executor *executor);
 
-/* The thread, of which this is the argument: ends, all tasks with it, when the executor is stopped. */
+/* The thread's main function; the argument is the executor. Returns after a stop, when all tasks have
+ * completed. */
 void *zd_host_executor_run(void *executor);
 
-/* The executor owns the task from here on. Never blocks: the lock is held for a few instructions only. */
+/* Submits the task, which the executor then owns. Never blocks: the lock is held for a few instructions
+ * only. */
 void zd_host_executor_submit(struct zd_host_executor *executor, struct zd_host_task *task);
 
 #endif

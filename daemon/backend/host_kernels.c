@@ -2,13 +2,13 @@
 /*
  * host_kernels.c - the reduction on the CPU.
  *
- * The same loops are compiled once for each instruction set, and one is chosen at run time by cpuid; not by
- * ifunc, whose resolvers run before the sanitizers are ready. A block of elements goes through the steps one
- * after the other (widen, sum, scale, round, count), each a plain loop over arrays in the first cache, which
+ * The same loops are compiled once for each instruction set, and cpuid selects one at run time. ifunc is not
+ * used: its resolvers run before the sanitizers are ready. A block of elements passes the steps one after the
+ * other (widen, sum, scale, round, count). Each step is a plain loop over arrays in the L1 cache, which
  * compilers vectorise.
  *
- * Every multiplication and addition rounds: were the compiler free to contract them into fused ones, results
- * would depend on the instruction set. The file says so itself, below, so that no build can forget it.
+ * Every multiplication and addition rounds. If the compiler contracted them into fused operations, results
+ * would depend on the instruction set. The pragma below forbids that in every build.
  */
 #include <pthread.h>
 #include <string.h>
@@ -35,7 +35,7 @@
 
 _Static_assert(BLOCK % SUMS == 0, "each block begins with the first partial sum");
 
-/* One instruction set. supported is NULL where it is not built. */
+/* One instruction set. `supported` is NULL if it is not compiled in. */
 struct isa {
 	bool (*supported)(void);
 	void (*reduce_block)(struct zd_host_reduce *reduce, uint64_t first, size_t n);
@@ -62,8 +62,8 @@ static ALWAYS_INLINE float f32_from_bf16(uint16_t bits)
 	return f32_from_bits((uint32_t)bits << 16);
 }
 
-/* Not for a nan other than the canonical one, which stays what it is. zd_f32_to_bf16() takes any, but
- * branches, and so does not vectorise. */
+/* A nan must be the canonical one, which stays as it is. zd_f32_to_bf16() accepts every nan, but branches,
+ * and so does not vectorise. */
 static ALWAYS_INLINE uint16_t bf16_from_f32(float value)
 {
 	uint32_t bits = f32_bits(value);
@@ -86,7 +86,8 @@ static void narrow_f16_generic(const float *a, uint16_t *b, size_t n)
 
 #if defined(__x86_64__)
 #define TARGET_AVX2 __attribute__((target("avx2,f16c")))
-/* gcc stays with half the register otherwise; from memory the full one is a tenth to a quarter faster. */
+/* gcc uses half of the register otherwise; for data in memory the full register is a tenth to a quarter
+ * faster. */
 #if defined(__clang__)
 #define TARGET_AVX512 __attribute__((target("avx2,f16c,avx512f,avx512bw,avx512vl")))
 #else
@@ -127,8 +128,8 @@ static ALWAYS_INLINE void widen_e5m2(const uint8_t *a, float *b, size_t n, widen
 	widen_f16(halves, b, n);
 }
 
-/* A float8_e4m3, but for its nan, is 2^8 times what its bits are as a float16, one place down from where
- * e5m2's are. */
+/* The bits of a float8_e4m3, shifted by 7, are a float16 of 2^-8 times its value; its nan is the
+ * exception. */
 static ALWAYS_INLINE void widen_e4m3(const uint8_t *a, float *b, size_t n, widen_f16_fn widen_f16)
 {
 	uint16_t halves[BLOCK];
@@ -139,7 +140,7 @@ static ALWAYS_INLINE void widen_e4m3(const uint8_t *a, float *b, size_t n, widen
 		b[i] = (a[i] & 0x7f) == 0x7f ? f32_from_bits(0x7fc00000u) : b[i] * 256.0f;
 }
 
-/* The elements as float32: where they are, or in `room`. */
+/* Returns the elements as float32: in place, or converted into `room`. */
 static ALWAYS_INLINE const float *widen(enum zerod_dtype dtype, const void *values, uint64_t first, size_t n,
                                         float *room, widen_f16_fn widen_f16)
 {
@@ -159,7 +160,7 @@ static ALWAYS_INLINE const float *widen(enum zerod_dtype dtype, const void *valu
 	return room;
 }
 
-/* Stores acc in the target's dtype, and leaves in acc what was stored. */
+/* Stores acc in the target's dtype, and sets acc to the stored values. */
 static ALWAYS_INLINE void store(const struct zd_host_reduce *reduce, uint64_t first, size_t n, float *acc,
                                 widen_f16_fn widen_f16, narrow_f16_fn narrow_f16)
 {
@@ -183,8 +184,8 @@ static ALWAYS_INLINE void store(const struct zd_host_reduce *reduce, uint64_t fi
 	memcpy(halves, rounded, n * sizeof(*rounded));
 }
 
-/* Squares, and whether any of the n values is not finite. acc is zero behind them, up to a multiple of
- * SUMS. */
+/* Adds the squares, and detects values that are not finite. acc must be zero behind the n values, up to a
+ * multiple of SUMS. */
 static ALWAYS_INLINE void count(struct zd_host_reduce *reduce, size_t n, const float *acc)
 {
 	double sums[SUMS];
@@ -243,7 +244,7 @@ TARGET_AVX512 static void reduce_block_avx512(struct zd_host_reduce *reduce, uin
 }
 #endif
 
-/* ---- Which one ----------------------------------------------------------------------------------------- */
+/* ---- Selecting the instruction set --------------------------------------------------------------------- */
 
 static bool always(void)
 {
@@ -251,8 +252,8 @@ static bool always(void)
 }
 
 #if defined(__x86_64__)
-/* __builtin_cpu_supports() also asks whether the system saves the wide registers; not every compiler lets it
- * be asked for F16C, which needs no more of them than AVX2 does. */
+/* __builtin_cpu_supports() also checks that the system saves the wide registers. Not every compiler accepts
+ * F16C there; F16C uses only registers that AVX2 needs too. */
 static bool avx2_and_f16c(void)
 {
 	unsigned eax, ebx, ecx, edx;
@@ -290,7 +291,7 @@ static void find_best_isa(void)
 
 enum zd_host_isa zd_host_isa_best(void)
 {
-	/* cpuid traps under virtualisation: tens of microseconds. */
+	/* cpuid traps under virtualisation and takes tens of microseconds. */
 	static pthread_once_t once = PTHREAD_ONCE_INIT;
 	pthread_once(&once, find_best_isa);
 	return best_isa;

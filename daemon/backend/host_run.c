@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * host_run.c - what an executor's thread does, and in which order.
+ * host_run.c - the main loop of an executor's thread.
  *
- * Fences are counters that another process writes without telling: somebody has to look. An executor with
- * watches but no work spins for a moment, since most fences pass soon, and then sleeps ever longer between
- * two looks; a new command ends the sleep. Without watches it sleeps until a command comes, and costs
- * nothing.
+ * Fences are counters that another process writes without a notification, so the executor polls them. With
+ * watches but no work it busy-polls for a moment, since most fences pass soon, and then sleeps for increasing
+ * times between two polls. A new command ends the sleep. Without watches it sleeps until a command is
+ * submitted.
  */
 #include "backend/host_executor.h"
 #include "backend/thread.h"
@@ -58,16 +58,16 @@ static void step_lane(struct zd_host_executor *executor)
 	}
 }
 
-/* Waits for the time that the back-off says, or for a command. The lock is held. */
+/* Sleeps for the back-off's time, or until a command is submitted. The caller holds the lock. */
 static void sleep_between_polls(struct zd_host_executor *executor)
 {
 	unsigned doublings = executor->idle_polls - SPIN_POLLS;
 	uint64_t ns = doublings < SLEEP_DOUBLINGS ? SLEEP_FIRST_NS << doublings : SLEEP_LONGEST_NS;
-	/* Waking early is harmless: it only means one more look. */
+	/* An early wake-up is harmless: it only causes one more poll. */
 	zd_cond_sleep(&executor->submitted_or_stopping, &executor->lock, ns);
 }
 
-/* The lock is held; nothing was submitted. */
+/* The caller holds the lock; no task is submitted. */
 static void rest(struct zd_host_executor *executor)
 {
 	if (!STAILQ_EMPTY(&executor->lane))
@@ -80,7 +80,8 @@ static void rest(struct zd_host_executor *executor)
 	}
 }
 
-/* Takes what was submitted, after a rest when there is nothing to do. False when the thread shall end. */
+/* Collects submitted tasks, after a rest if there is nothing to do. Returns false when the thread is to
+ * end. */
 static bool take_submitted(struct zd_host_executor *executor)
 {
 	struct zd_host_tasks taken = STAILQ_HEAD_INITIALIZER(taken);

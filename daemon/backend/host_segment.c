@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * host_segment.c - the emulated devices' memory: sealed memfd segments, and the table of them.
+ * host_segment.c - the memory of emulated devices: sealed memfd segments, and their table.
  *
- * A request that the machine could not fill is refused here, with the sizes, rather than by a signal later: a
- * segment must fit into what is available now, and under strict overcommit (vm.overcommit_memory = 2), where
- * the kernel answers a page that it cannot account for with SIGBUS, all pages are taken at once.
+ * Segments that the machine cannot back are rejected here, with the sizes; later the kernel would send
+ * SIGBUS. A segment must fit into the memory that is available now. Under strict overcommit
+ * (vm.overcommit_memory = 2) the kernel sends SIGBUS for a page that it cannot account for, so there all
+ * pages are allocated at once.
  */
 #include <inttypes.h>
 #include <stdbool.h>
@@ -26,7 +27,8 @@ uint64_t zd_host_memory_bytes(void)
 	return pages > 0 && page_bytes > 0 ? (uint64_t)pages * (uint64_t)page_bytes : 0;
 }
 
-/* What can be had without swapping, as the kernel estimates it; all memory when it does not say. */
+/* The memory that is available without swapping, by the kernel's estimate; all memory if the kernel gives
+ * none. */
 static uint64_t available_bytes(void)
 {
 	uint64_t kib = 0;
@@ -72,7 +74,7 @@ static int map_segment(struct zd_host_segment *segment, struct zd_err *err)
 	if (base == MAP_FAILED)
 		return zd_err_set(err, ZEROD_E_NO_MEMORY, "no address space for a segment of %s",
 		                  zd_bytes_text(segment->bytes, text));
-	/* A core dump shall show the daemon, not gigabytes of somebody's weights. */
+	/* Keeps core dumps small: they contain the daemon's own memory, but no segments. */
 	(void)madvise(base, segment->bytes, MADV_DONTDUMP);
 	segment->base = base;
 	return 0;
@@ -141,7 +143,7 @@ static struct zd_host_segment_bucket *bucket_of(struct zd_host_segments *segment
 	return &segments->buckets[id % ZD_HOST_SEGMENT_BUCKETS];
 }
 
-/* The lock is held. */
+/* The caller holds the lock. */
 static struct zd_host_segment *find(struct zd_host_segments *segments, uint32_t id)
 {
 	struct zd_host_segment *segment;
@@ -186,7 +188,7 @@ void *zd_host_segments_at(struct zd_host_segments *segments, const struct zd_loc
 	pthread_mutex_lock(&segments->lock);
 	struct zd_host_segment *segment = find(segments, location->segment);
 	pthread_mutex_unlock(&segments->lock);
-	/* It stays after the unlock: the core destroys no segment that a command may still name. */
+	/* Valid without the lock: the core destroys no segment that a command may still name. */
 	zd_assert(segment);
 	zd_assert(location->offset <= segment->bytes && location->bytes <= segment->bytes - location->offset);
 	return segment->base + location->offset;

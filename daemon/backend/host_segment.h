@@ -1,16 +1,21 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * host_segment.h - the emulated devices' memory: sealed memfd segments, mapped here and in the clients.
+ * host_segment.h - the memory of emulated devices: sealed memfd segments, mapped in the daemon and in the
+ * clients.
  *
- * A segment is sparse: pages come with their first use. It can neither shrink nor grow once anybody else has
- * it, so no client can cut it off under an executor.
+ * A segment is sparse: pages are allocated at their first use. Its size is sealed before another process has
+ * it, so no client can truncate it while an executor uses it.
  *
- * What cannot be defended: when the machine or the cgroup runs out of memory while pages are being filled,
- * the kernel's out-of-memory killer chooses a process, and it may choose the daemon; pages count for the
- * cgroup that touched them first, often a client's. Whoever sets limits keeps the arenas' sum below them. Nor
- * can a client be kept from punching holes into what it may write: the pages come back, zeroed, with their
- * next use. SIGBUS is left for a page lost to a hardware memory error, and for a punched one under strict
- * overcommit when memory has run out.
+ * Three cases cannot be prevented:
+ *
+ * - When the machine or the cgroup runs out of memory while pages are filled, the kernel's out-of-memory
+ * killer selects a process, possibly the daemon. Pages count for the cgroup that touched them first, often a
+ * client's. Memory limits should be above the sum of the arenas.
+ *
+ * - A client can punch holes into memory that it may write: the pages return, zeroed, at their next use.
+ *
+ * - SIGBUS follows a hardware memory error, and the use of a punched page under strict overcommit when memory
+ * has run out.
  */
 #ifndef ZD_BACKEND_HOST_SEGMENT_H
 #define ZD_BACKEND_HOST_SEGMENT_H
@@ -35,33 +40,34 @@ LIST_HEAD(zd_host_segment_bucket, zd_host_segment);
 
 #define ZD_HOST_SEGMENT_BUCKETS 256u
 
-/* All devices' segments by id. Executors add, the loop's thread looks up and takes; the lock is held for that
- * only. */
+/* The segments of all devices by id. Executors add segments, the loop's thread finds and removes them. The
+ * lock is held for these table operations only. */
 struct zd_host_segments {
 	pthread_mutex_t lock;
-	struct zd_host_segment_bucket buckets[ZD_HOST_SEGMENT_BUCKETS]; /* by id; ids are counted up */
+	struct zd_host_segment_bucket buckets[ZD_HOST_SEGMENT_BUCKETS]; /* by id; ids are consecutive */
 };
 
 /* The machine's memory; 0 when unknown. */
 uint64_t zd_host_memory_bytes(void);
 
-/* Makes a zeroed segment that no table holds yet. Errors: NO_MEMORY with both sizes, SYSTEM. */
+/* Makes a zeroed segment, which is in no table yet. Errors: NO_MEMORY with both sizes, SYSTEM. */
 int zd_host_segment_new(uint32_t id, uint64_t bytes, struct zd_host_segment **segment, struct zd_err *err)
         __attribute__((warn_unused_result));
-/* Unmaps; the memory goes when the last client has unmapped it too. NULL is allowed. */
+/* Unmaps the segment. The kernel frees the memory when the last client has unmapped it too. NULL is
+ * allowed. */
 void zd_host_segment_free(struct zd_host_segment *segment);
 
 void zd_host_segments_init(struct zd_host_segments *segments);
-/* Frees the segments that are left. */
+/* Frees the remaining segments. */
 void zd_host_segments_deinit(struct zd_host_segments *segments);
-/* The table owns the segment from here on. */
+/* The table then owns the segment. */
 void zd_host_segments_add(struct zd_host_segments *segments, struct zd_host_segment *segment);
-/* Takes the segment out of the table: it is the caller's. NULL if there is none. */
+/* Removes the segment, which the caller then owns. NULL if there is none. */
 struct zd_host_segment *zd_host_segments_take(struct zd_host_segments *segments, uint32_t id);
 /* -1 if there is none. */
 int zd_host_segments_fd(struct zd_host_segments *segments, uint32_t id);
-/* The first byte's address; NULL for an empty location. One that leaves its segment is the core's
- * mistake and aborts. */
+/* The address of the location's first byte; NULL for an empty location. A location beyond its segment is an
+ * error of the core and aborts the daemon. */
 void *zd_host_segments_at(struct zd_host_segments *segments, const struct zd_location *location);
 
 #endif

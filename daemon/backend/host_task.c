@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * host_task.c - a command as an executor runs it.
+ * host_task.c - a command in the form in which an executor runs it.
  *
- * Addresses are looked up when the command is given, on the loop's thread: the core gives none for a segment
- * whose creation has not been reported, or whose destruction has been ordered. So an executor takes no lock
- * while it works.
+ * The loop's thread resolves addresses when the command is submitted. At that time they are valid: the core
+ * names no segment before its creation was reported, nor after it has ordered its destruction. So an executor
+ * needs no lock while it works.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -13,7 +13,7 @@
 #include "base/err.h"
 #include "base/mem.h"
 
-/* About 100 microseconds of work, which bounds how late a passed fence is seen. */
+/* About 100 microseconds of work: the longest delay before a passed fence is seen. */
 #define SLICE_BYTES (1u << 20)
 #define SLICE_NUMEL (UINT64_C(64) * ZD_HOST_REDUCE_BLOCK_NUMEL)
 
@@ -41,7 +41,7 @@ static void take_reduce(struct zd_host_task *task, const struct zd_command *comm
 {
 	const struct zd_reduce_desc *desc = &command->u.reduce;
 	zd_task_check_reduce(desc);
-	zd_assert(desc->nfences == 0); /* its sessions' processes are asked for none */
+	zd_assert(desc->nfences == 0); /* owners_sum is false */
 	if (desc->ninputs > 0)
 		task->u.reduce.inputs = zd_calloc(desc->ninputs, sizeof(*task->u.reduce.inputs));
 	for (uint32_t i = 0; i < desc->ninputs; i++)
@@ -144,7 +144,7 @@ bool zd_host_task_step(struct zd_host_task *task, struct zd_host_segments *segme
 		return reduce_slice(task, completion);
 	case ZD_CMD_SIGNAL:
 		return true;
-	case ZD_CMD_UNIQUE_IDS: /* never given: see struct zd_backend_ops, collectives */
+	case ZD_CMD_UNIQUE_IDS: /* not submitted: the host backend has no communicators */
 	case ZD_CMD_COMM_OPEN:
 	case ZD_CMD_COMM_CLOSE:
 	case ZD_CMD_EXCHANGE:
@@ -156,8 +156,8 @@ bool zd_host_task_step(struct zd_host_task *task, struct zd_host_segments *segme
 	return true;
 }
 
-/* A waiter must not take failure for bytes: what failed aborts its timeline, and what comes behind it there
- * does not undo that. Only the core's own SIGNAL does, when the session is reset. */
+/* A waiter must not take a failure for data. So a failed task aborts its timeline, and later tasks leave an
+ * aborted timeline as it is. Only a SIGNAL of the core, when the session is reset, ends the abort. */
 void zd_host_task_signal(const struct zd_host_task *task, int status)
 {
 	if (!task->session)

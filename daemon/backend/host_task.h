@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * host_task.h - a command as an executor runs it: names turned into addresses, arrays copied.
+ * host_task.h - a command in the form in which an executor runs it: locations are addresses, arrays are
+ * copied.
  *
- * Made on the loop's thread, run and freed on an executor's. Long work is done in slices, so that an executor
- * looks after its watches in between.
+ * The loop's thread makes tasks, an executor's thread runs and frees them. Long tasks run in slices, so that
+ * the executor can poll its watches in between.
  */
 #ifndef ZD_BACKEND_HOST_TASK_H
 #define ZD_BACKEND_HOST_TASK_H
@@ -22,9 +23,9 @@ struct zd_host_task {
 	STAILQ_ENTRY(zd_host_task) next;
 	struct zd_task base;
 	uint64_t op;
-	struct zd_backend_session *session; /* NULL: no signal, or nobody is left to see it */
+	struct zd_backend_session *session; /* NULL: no signal, or the session has ended */
 	union {
-		struct zd_host_segment *destroy; /* owned; NULL if it never came to be */
+		struct zd_host_segment *destroy; /* owned; NULL if its creation failed */
 		struct {
 			uint8_t *dst;
 			const uint8_t *src; /* NULL: fill with the pattern */
@@ -40,20 +41,20 @@ struct zd_host_task {
 
 STAILQ_HEAD(zd_host_tasks, zd_host_task);
 
-/* The sessions are those that the command names, NULL when it names none or it is gone. Takes references of
- * its own. */
+/* `signalled` and `watched` are the sessions that the command names; NULL when it names none or the session
+ * has ended. The task takes references of its own. */
 struct zd_host_task *zd_host_task_new(const struct zd_command *command, struct zd_host_segments *segments,
                                       struct zd_backend_session *signalled,
                                       struct zd_backend_session *watched);
-/* NULL is allowed. A task that has not run leaves nothing behind, a segment to be destroyed included. */
+/* Frees the task, and a segment that it was to destroy. NULL is allowed. */
 void zd_host_task_free(struct zd_host_task *task);
 
-/* Does the next slice of a task other than WATCH. True when the task has ended: then the completion's status,
- * error and result are filled in. */
+/* Runs the next slice of a task other than WATCH. Returns true when the task has ended; then the completion's
+ * status, error and result are set. */
 bool zd_host_task_step(struct zd_host_task *task, struct zd_host_segments *segments,
                        struct zd_completion *completion);
 
-/* Stores the signal of a task that has ended with this status; the timeline's own thread only. */
+/* Stores the signal of a task that has ended with this status. Only the device's executor may call it. */
 void zd_host_task_signal(const struct zd_host_task *task, int status);
 
 #endif

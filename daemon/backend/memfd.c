@@ -1,11 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * memfd.c - memory files that are safe to share with a process that one does not trust.
+ * memfd.c - memory files that can be shared with untrusted processes.
  *
- * The size is fixed by seals before anybody else gets the descriptor: a file that another process could
- * truncate would kill its other users with SIGBUS. Nothing keeps another process from giving pages back
- * (MADV_REMOVE): who touches them next gets new ones, which the system refuses under strict overcommit only
- * (vm.overcommit_memory = 2).
+ * Seals fix the size before another process receives the descriptor: a process that truncates a file kills
+ * its other users with SIGBUS. Seals cannot prevent that another process frees pages (MADV_REMOVE). The next
+ * access allocates new ones; that fails only under strict overcommit (vm.overcommit_memory = 2).
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -71,8 +70,8 @@ int zd_memfd_map(const char *name, uint64_t bytes, int protection, int more_seal
 	rc = zd_memfd_reserve(made, bytes, err);
 	if (rc)
 		goto close_fd;
-	/* The mapping comes before the seals: F_SEAL_FUTURE_WRITE leaves existing writable mappings alone and
-	 * refuses new ones. */
+	/* The mapping must precede the seals: F_SEAL_FUTURE_WRITE forbids new writable mappings, but not
+	 * existing ones. */
 	void *mapped = mmap(NULL, bytes, protection, MAP_SHARED, made, 0);
 	if (mapped == MAP_FAILED) {
 		rc = zd_err_errno(err, errno, "mapping %s", name);

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * session.c - a session's fence pages and the counters in them, and the table of sessions.
+ * session.c - a session's fence pages with their counters, and the table of sessions.
  *
  * Waiters sleep in futex(2), which compares 32 bits: the counter's low word. The full 64 bits decide whether
- * a fence has passed, the low word only whether to sleep: a client reads the counter, finds its value not
- * reached, and sleeps if the low word is still what it read. A store between the two is missed only if it
- * left the low word as it was: by 2^32 steps at once, or by ZD_FENCE_ABORTED over a counter that ends in
- * 2^32-1. So clients sleep with a time limit and look again.
+ * a fence has passed, the low word only whether to sleep. A client reads the counter; if its value is not
+ * reached, the client sleeps, provided that the low word has not changed. A store in between is missed only
+ * if it keeps the low word: a step of a multiple of 2^32, or ZD_FENCE_ABORTED over a counter that ends in
+ * 2^32-1. So clients sleep with a time limit and read the counter again.
  */
 #include <errno.h>
 #include <limits.h>
@@ -104,8 +104,8 @@ uint64_t zd_backend_session_counter(struct zd_backend_session *session, uint32_t
 void zd_backend_session_wake(struct zd_backend_session *session, uint32_t timeline)
 {
 	_Atomic uint64_t *counter = &session->daemon_page->counters[timeline];
-	/* Not private: the waiters are in another process. It can only fail for addresses that are not
-	 * ours. */
+	/* FUTEX_WAKE without the private flag: the waiters are in another process. The call cannot fail,
+	 * since the address is mapped. */
 	(void)syscall(SYS_futex, (uint32_t *)counter + LOW_WORD, FUTEX_WAKE, INT_MAX, NULL, NULL, 0);
 }
 

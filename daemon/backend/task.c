@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* task.c - what a backend's tasks have in common. */
+/* task.c - the common part of a backend's tasks. */
 #include "backend/task.h"
 
 #include "base/dtype.h"

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * task.h - what a backend's tasks have in common: the part of a command that names no memory.
+ * task.h - the common part of a backend's tasks: the part of a command that names no memory.
  *
- * Each backend's task begins with it, and adds the addresses that it works on.
+ * Each backend embeds it in a task of its own, which adds addresses.
  */
 #ifndef ZD_BACKEND_TASK_H
 #define ZD_BACKEND_TASK_H
@@ -13,7 +13,7 @@
 
 struct zd_task {
 	enum zd_command_kind kind;
-	uint32_t timeline; /* of the command's signal, and: */
+	uint32_t timeline; /* the timeline and value of the command's signal */
 	uint64_t value;
 	union {
 		struct {
@@ -24,11 +24,12 @@ struct zd_task {
 	} u;
 };
 
-/* `watched`: as for zd_watch_init(). */
+/* `watched`: see zd_watch_init(). */
 void zd_task_init(struct zd_task *task, const struct zd_command *command, struct zd_backend_session *watched);
 void zd_task_deinit(struct zd_task *task);
 
-/* A reduction that the core may ask for: its types, whole elements, and as many as it says. */
+/* Asserts that the reduction is valid: its types, the alignment of its elements, and the sizes of its
+ * locations. */
 void zd_task_check_reduce(const struct zd_reduce_desc *desc);
 
 #endif

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* thread.c - threads of a backend, and how they sleep. */
+/* thread.c - threads of a backend, and their sleep. */
 #include "backend/thread.h"
 
 #include <signal.h>
@@ -9,11 +9,11 @@
 
 #include "base/err.h"
 
-#define NAME_BYTES     16     /* with the zero; the kernel's */
-#define TIMER_SLACK_NS 1000ul /* the kernel's 50 us would more than double a short sleep */
+#define NAME_BYTES     16     /* the kernel's limit, including the terminating zero */
+#define TIMER_SLACK_NS 1000ul /* the kernel's default of 50 us would more than double a short sleep */
 #define SECOND_NS      1000000000l
 
-/* A thread has its maker's slack, so that the maker's is changed for a moment. */
+/* A new thread inherits the timer slack of its creator, so the creator's is changed for a moment. */
 static int start(pthread_t *thread, void *(*run)(void *arg), void *arg)
 {
 	long before = prctl(PR_GET_TIMERSLACK, 0ul, 0ul, 0ul, 0ul);
@@ -24,8 +24,8 @@ static int start(pthread_t *thread, void *(*run)(void *arg), void *arg)
 	return error;
 }
 
-/* Signals are the loop's business; and SIGXFSZ, blocked, lets a segment beyond RLIMIT_FSIZE fail as an
- * error. */
+/* All signals are blocked in the thread, because the loop handles them. With SIGXFSZ blocked, a segment
+ * beyond RLIMIT_FSIZE fails with an error. */
 int zd_thread_start(pthread_t *thread, const char *name, void *(*run)(void *arg), void *arg,
                     struct zd_err *err)
 {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* thread.h - threads of a backend, and how they sleep until something is submitted or a while has passed. */
+/* thread.h - threads of a backend, and their sleep with a time limit. */
 #ifndef ZD_BACKEND_THREAD_H
 #define ZD_BACKEND_THREAD_H
 
@@ -8,22 +8,21 @@
 
 struct zd_err;
 
-/* All signals are blocked in it, and its sleeps end within a microsecond of their time. `name` is cut to 15
- * bytes.
- * Errors: SYSTEM. */
+/* Starts a thread with all signals blocked, whose sleeps end within a microsecond of their time. `name` is
+ * cut to 15 bytes. Errors: SYSTEM. */
 int zd_thread_start(pthread_t *thread, const char *name, void *(*run)(void *arg), void *arg,
                     struct zd_err *err) __attribute__((warn_unused_result));
 
 /* A condition for zd_cond_sleep(). */
 void zd_cond_init(pthread_cond_t *cond);
-/* Waits until the condition is signalled or so many nanoseconds have passed, or for no reason. The lock is
- * held. */
+/* Waits until the condition is signalled, the time has passed, or a spurious wake-up. The caller holds the
+ * lock. */
 void zd_cond_sleep(pthread_cond_t *cond, pthread_mutex_t *lock, uint64_t ns);
 
-/* Of a clock that never goes back. */
+/* The monotonic clock. */
 uint64_t zd_thread_now_ns(void);
 
-/* Between two looks of a thread that spins. */
+/* To be called between two polls of a busy-polling thread. */
 static inline void zd_spin_pause(void)
 {
 #if defined(__x86_64__) || defined(__i386__)

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* watch.c - a WATCH as an executor polls it. */
+/* watch.c - a WATCH in the form in which an executor polls it. */
 #include "backend/watch.h"
 
 #include <stdlib.h>
@@ -40,7 +40,8 @@ bool zd_watch_poll(struct zd_watch *watch, struct zd_completion *completion)
 		zd_completion_fail(completion, ZEROD_E_ABORTED, "the session has ended");
 		return true;
 	}
-	/* A fence that has passed stays passed, so each look costs one load, until that fence has. */
+	/* Fences pass once and for all, so each poll costs one load: that of the last fence that has not
+	 * passed. */
 	while (watch->nfences > 0) {
 		const struct zd_fence *fence = &watch->fences[watch->nfences - 1];
 		if (!zd_fence_reached(zd_backend_session_counter(session, fence->timeline), fence->value))

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* watch.h - a WATCH as an executor polls it: the fences of a session's client page that have not passed
- * yet. */
+/* watch.h - a WATCH in the form in which an executor polls it: the fences of a session's client page that
+ * have not passed yet. */
 #ifndef ZD_BACKEND_WATCH_H
 #define ZD_BACKEND_WATCH_H
 
@@ -12,20 +12,20 @@
 
 struct zd_watch {
 	struct zd_backend_session *session; /* NULL: closed already */
-	uint32_t nfences;                   /* that have not passed yet */
-	bool until_gone;                    /* of no fences */
+	uint32_t nfences;                   /* the number of those that have not passed yet */
+	bool until_gone;                    /* has no fences; completes when the session ends */
 	struct zd_fence *fences;
 };
 
-/* Copies the command's fences and takes a reference of the session, which may be NULL. */
+/* Copies the command's fences, and takes a reference to the session, which may be NULL. */
 void zd_watch_init(struct zd_watch *watch, const struct zd_command *command,
                    struct zd_backend_session *session);
 void zd_watch_deinit(struct zd_watch *watch);
 
-/* Is there anybody who would notice a few milliseconds. */
+/* Returns whether a caller may be waiting: a delay of milliseconds would be noticed. */
 bool zd_watch_hurries(const struct zd_watch *watch);
 
-/* True when it has ended: then the completion's status and error are filled in. */
+/* Returns true when the watch has ended; then the completion's status and error are set. */
 bool zd_watch_poll(struct zd_watch *watch, struct zd_completion *completion);
 
 #endif

@@ -2,10 +2,9 @@
 /*
  * bind.c - the daemon's socket in the file system.
  *
- * Whether a socket file is served or left over is found out by connecting to it. Between that and bind()
- * another daemon could come in between, so the folder is locked meanwhile: its own descriptor carries the
- * lock, and no lock file is left for anybody to wonder about. Nobody can connect before listen(), so
- * permissions are right before they matter.
+ * A connection attempt shows whether a daemon serves an existing socket file. Another daemon could bind
+ * between that attempt and bind(), so the folder is locked meanwhile. The lock is on the folder's own
+ * descriptor, so no lock file remains. No client can connect before listen(), so permissions are set in time.
  */
 #include "io/bind.h"
 
@@ -25,10 +24,10 @@
 #define LOCK_WAIT_MS   5000
 #define LOCK_RETRY_MS  10
 
-/* The folder's descriptor, with the lock on it. Closing it unlocks. */
+/* Opens the folder and locks it. Closing the descriptor unlocks it. */
 static int lock_folder(const struct sockaddr_un *address, int *folder_fd, struct zd_err *err)
 {
-	struct sockaddr_un copy = *address; /* dirname() writes into it */
+	struct sockaddr_un copy = *address; /* dirname() modifies its argument */
 	const char *path = address->sun_path;
 	const char *folder = dirname(copy.sun_path);
 	const struct timespec retry = {.tv_nsec = LOCK_RETRY_MS * 1000000L};
@@ -38,7 +37,7 @@ static int lock_folder(const struct sockaddr_un *address, int *folder_fd, struct
 		return zd_err_set(err, ZEROD_E_NOT_FOUND, "%s: the folder %s does not exist", path, folder);
 	if (fd < 0)
 		return zd_err_errno(err, errno, "%s: opening the folder %s", path, folder);
-	/* Never without an end: anybody who may read the folder can lock it. */
+	/* With a limit, because every process that may read the folder can lock it. */
 	for (int waited_ms = 0; flock(fd, LOCK_EX | LOCK_NB) < 0; waited_ms += LOCK_RETRY_MS) {
 		if (errno == EWOULDBLOCK && waited_ms < LOCK_WAIT_MS) {
 			(void)nanosleep(&retry, NULL);
@@ -56,7 +55,7 @@ static int lock_folder(const struct sockaddr_un *address, int *folder_fd, struct
 	return 0;
 }
 
-/* Who listens there, after a successful connect(). */
+/* Reports the process that listens there, after a successful connect(). */
 static int already_running(int sock, const char *path, struct zd_err *err)
 {
 	struct ucred peer = {.pid = 0};
@@ -66,7 +65,7 @@ static int already_running(int sock, const char *path, struct zd_err *err)
 	return zd_err_set(err, ZEROD_E_EXISTS, "%s: already running (pid %d)", path, (int)peer.pid);
 }
 
-/* 0 when nobody listens at the socket file, so that it may be removed. */
+/* Returns 0 if no process listens at the socket file, so that it may be removed. */
 static int probe_stale(const struct sockaddr_un *address, struct zd_err *err)
 {
 	const char *path = address->sun_path;
@@ -88,7 +87,7 @@ static int probe_stale(const struct sockaddr_un *address, struct zd_err *err)
 	return rc;
 }
 
-/* Removes what a former daemon left, and nothing else. */
+/* Removes the socket file of a former daemon; rejects any other file. */
 static int make_way(const struct sockaddr_un *address, struct zd_err *err)
 {
 	const char *path = address->sun_path;
@@ -96,7 +95,7 @@ static int make_way(const struct sockaddr_un *address, struct zd_err *err)
 	int rc;
 
 	if (lstat(path, &found) < 0)
-		return errno == ENOENT ? 0 : zd_err_errno(err, errno, "%s: looking at it", path);
+		return errno == ENOENT ? 0 : zd_err_errno(err, errno, "%s: reading its type", path);
 	if (!S_ISSOCK(found.st_mode))
 		return zd_err_set(err, ZEROD_E_EXISTS, "%s: exists and is not a socket", path);
 	rc = probe_stale(address, err);
@@ -107,7 +106,7 @@ static int make_way(const struct sockaddr_un *address, struct zd_err *err)
 	return 0;
 }
 
-/* With the folder locked and the way free. */
+/* The folder is locked, and the path does not exist. */
 static int bind_and_listen(struct zd_bound *bound, mode_t mode, struct zd_err *err)
 {
 	const char *path = bound->address.sun_path;
@@ -154,8 +153,8 @@ void zd_bound_unlink(const struct zd_bound *bound)
 	struct stat found;
 	int folder = -1;
 
-	/* Without the lock (somebody else keeps it) the file is removed all the same: leaving it is the worse
-	 * choice. */
+	/* The file is removed even without the lock, which another program may keep: a file left behind is
+	 * the greater harm. */
 	(void)!lock_folder(&bound->address, &folder, NULL);
 	if (lstat(bound->address.sun_path, &found) == 0 && found.st_dev == bound->device &&
 	    found.st_ino == bound->inode)

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * bridge.c - joins the engine to a backend and to the loop.
+ * bridge.c - connects the engine to a backend and to the loop.
  *
- * Executors append completions under a lock that is held for a copy of a few words; the loop takes them all
- * at once by swapping two arrays. What must hold: only the loop's thread calls the engine, and after the
- * backend is closed nothing is appended any more.
+ * Executors append completions under a lock that is held for a copy of a few words; the loop swaps two arrays
+ * to receive all of them at once. What must hold: only the loop's thread calls the engine, and nothing is
+ * appended after the backend was closed.
  */
 #include "io/bridge.h"
 
@@ -34,9 +34,9 @@ static void on_done(void *arg, const struct zd_completion *completion)
 	}
 	first = arrived->count == 0;
 	arrived->items[arrived->count++] = *completion;
-	atomic_store(&bridge->narrived, arrived->count); /* before it is seen whether the loop looks */
+	atomic_store(&bridge->narrived, arrived->count); /* must precede the read of `looks` */
 	(void)pthread_mutex_unlock(&bridge->lock);
-	/* Whoever finds it empty wakes the loop, which empties it. */
+	/* The loop empties the whole array, so only the first completion has to wake it. */
 	if (first && !atomic_load(&bridge->looks))
 		(void)uv_async_send(&bridge->wake);
 }
@@ -69,7 +69,7 @@ static void take_arrived(void *arg)
 
 static struct zd_loop *loop_of(struct zd_bridge *bridge)
 {
-	return (struct zd_loop *)bridge->wake.loop; /* its first member */
+	return (struct zd_loop *)bridge->wake.loop; /* `uv` is its first member */
 }
 
 static void on_wake(uv_async_t *wake)
@@ -95,7 +95,7 @@ static void on_deadline(void *arg)
 	bridge->above->settled(bridge->arg);
 }
 
-/* ---- Out of the engine --------------------------------------------------------------------------------- */
+/* ---- Calls of the engine ------------------------------------------------------------------------------- */
 
 static void sink_command(void *arg, const struct zd_command *command)
 {
@@ -230,7 +230,7 @@ int zd_bridge_open(struct zd_bridge *bridge, struct zd_loop *loop, const struct 
 	zd_delegates_init(&bridge->delegates, bridge);
 	rc = uv_async_init(&loop->uv, &bridge->wake, on_wake);
 	if (rc)
-		return zd_loop_error(err, rc, "making the executors' way into the loop");
+		return zd_loop_error(err, rc, "making the handle by which executors wake the loop");
 	bridge->wake.data = bridge;
 	bridge->look = (struct zd_look){
 	        .has = has_arrived, .take = take_arrived, .arg = bridge, .looks = &bridge->looks};

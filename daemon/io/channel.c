@@ -20,7 +20,7 @@ struct zd_channel {
 	const struct zd_channel_ops *ops;
 	void *arg;
 	struct zd_link client;
-	struct zd_look look; /* at answers in the ring */
+	struct zd_look look; /* polled for answers in the ring */
 	bool broken;
 	uv_poll_t readiness;
 };
@@ -31,7 +31,7 @@ static void poll_for(struct zd_channel *channel, int events)
 {
 	int rc = uv_poll_start(&channel->readiness, events, on_ready);
 
-	zd_assert(rc == 0); /* fails for handles that are closing only */
+	zd_assert(rc == 0); /* fails only for handles that are closing */
 }
 
 static void look_at_ring(struct zd_channel *channel)
@@ -50,7 +50,7 @@ static void break_off(struct zd_channel *channel, const struct zd_err *why)
 	channel->ops->broken(channel->arg, why);
 }
 
-/* One packet an event: whoever sends much takes turns with the others. */
+/* One packet per event, so that a client that sends much does not delay others. */
 static void receive(struct zd_channel *channel)
 {
 	uint8_t *inbox = channel->conns->inbox;
@@ -79,11 +79,11 @@ static void on_ready(uv_poll_t *handle, int status, int events)
 	struct zd_conns *conns = channel->conns;
 
 	zd_loop_note_event(handle->loop);
-	/* The client closed with packets of ours unread, and libuv waits no more: what it sent before that
-	 * comes first. */
+	/* The client has closed its end without reading all packets, and libuv polls no more. Packets that
+	 * the client sent before are read first. */
 	if (status < 0)
 		poll_for(channel, UV_READABLE);
-	if (events & UV_WRITABLE) { /* what there is to read comes next: it is still there */
+	if (events & UV_WRITABLE) { /* readable data stays readable, and is handled by the next event */
 		poll_for(channel, UV_READABLE);
 		channel->ops->writable(channel->arg);
 	} else {

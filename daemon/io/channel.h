@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * channel.h - the daemon's end of a session's work channel: a second socket, over which the daemon asks.
+ * channel.h - the daemon's end of a session's work channel: a second socket, on which the daemon sends
+ * requests to the client.
  *
- * Packets are sent one by one and never queued here: what the socket has no room for stays the caller's until
- * `writable`. So a client that does not read costs nothing, and is left alone. Every callback ends with
- * zd_conns_flush().
+ * Packets are sent one by one and never queued here: the caller keeps a packet for which the socket has no
+ * room, until `writable`. So a client that does not read uses no memory of the daemon. Every callback of the
+ * loop ends with zd_conns_flush().
  */
 #ifndef ZD_IO_CHANNEL_H
 #define ZD_IO_CHANNEL_H
@@ -17,27 +18,27 @@ struct zd_conns;
 struct zd_err;
 struct zd_ring;
 
-/* The channel may be closed in any of them. */
+/* Each of them may close the channel. */
 struct zd_channel_ops {
-	/* A packet came, without descriptors. The bytes are valid during the call. */
+	/* A packet was received, without descriptors. The bytes are valid during the call. */
 	void (*packet)(void *arg, const uint8_t *bytes, size_t nbytes);
-	/* There is room again, after zd_channel_send() had found none. */
+	/* The socket has room again, after zd_channel_send() found none. */
 	void (*writable)(void *arg);
-	/* It is of no use any more: the client has closed it (DISCONNECTED), or sent what no client sends.
-	 * Called once. */
+	/* The channel cannot be used any more: the client has closed it (DISCONNECTED), or has sent an
+	 * invalid packet. Called once. */
 	void (*broken)(void *arg, const struct zd_err *why);
 };
 
-/* Makes both ends. The client's belongs to the caller. Errors: SYSTEM. */
+/* Makes both ends. The caller owns the client's end. Errors: SYSTEM. */
 int zd_channel_new(struct zd_conns *conns, const struct zd_channel_ops *ops, void *arg,
                    struct zd_channel **channel, int *client_fd, struct zd_err *err)
         __attribute__((warn_unused_result));
-/* From now on, packets may also go by these, which have to last until it is closed. */
+/* From now on packets may also use these rings, which must stay valid until the channel is closed. */
 void zd_channel_use_rings(struct zd_channel *channel, struct zd_ring *works, struct zd_ring *answers);
-/* No callback comes any more. NULL is allowed. */
+/* No callback follows. NULL is allowed. */
 void zd_channel_close(struct zd_channel *channel);
 
-/* 0, ZD_FRAME_AGAIN: `writable` will be called, or what is wrong with the socket. */
+/* Returns 0, an error of the socket, or ZD_FRAME_AGAIN: `writable` will then be called. */
 int zd_channel_send(struct zd_channel *channel, const uint8_t *bytes, size_t nbytes, struct zd_err *err)
         __attribute__((warn_unused_result));
 

@@ -1,15 +1,21 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * conn.c - one client's connection.
+ * conn.c - a client's connection.
  *
- * It owns its socket, the peer's pidfd, and the packets that are not sent yet. A connection is OPEN, then
- * ENDING (it sends what it can, its owner hears of the end in the next flush), then CLOSING until libuv has
- * let go of its handles.
+ * It owns its socket, the peer's pidfd, and the packets that are not sent yet. A connection is OPEN; then
+ * ENDING, until the next flush sends what it can and notifies the owner; then CLOSING, until libuv has closed
+ * its handles.
  *
- * What must hold: `open_packet` is younger than all of `backlog`; whoever has an open packet or is ENDING is
- * in the dirty list; while there is a backlog nothing is read, and when there is none any more the loop looks
- * at the ring; at most ZD_MAX_PACKET_FDS descriptors lie unread in the socket, since the kernel counts those
- * in flight for the whole user.
+ * What must hold:
+ *
+ * - `open_packet` is younger than all of `backlog`.
+ *
+ * - A connection with an open packet, or ENDING, is in the dirty list.
+ *
+ * - With a backlog no request is read; when the backlog is empty again, the loop polls the ring.
+ *
+ * - At most ZD_MAX_PACKET_FDS descriptors are unread in the socket, since the kernel limits descriptors in
+ * flight for the user as a whole.
  */
 #include "io/conn.h"
 
@@ -34,7 +40,7 @@
 #define LONGEST_STALL_MS  64u
 #define MAX_SPARE_PACKETS 8u
 #define MAX_CLOSING_READS 64u
-#define STALLED           2 /* beside 0 and ZD_FRAME_AGAIN: too many descriptors lie unread */
+#define STALLED           2 /* a third result beside 0 and ZD_FRAME_AGAIN: too many descriptors are unread */
 
 enum conn_state { OPEN, ENDING, CLOSING };
 static const char *const state_names[] = {"OPEN", "ENDING", "CLOSING"};
@@ -53,19 +59,19 @@ struct zd_conn {
 	void *arg;
 	struct zd_creds creds;
 	struct zd_link client;
-	struct zd_look look; /* at requests in the ring */
+	struct zd_look look; /* polled for requests in the ring */
 	uint8_t state;
-	bool welcome; /* it has said hello */
+	bool welcome; /* its hello was accepted */
 	bool dirty, stalled;
 	int polled; /* the events that `readiness` waits for */
 	unsigned open_handles;
 	uv_poll_t readiness, death;
-	uv_timer_t timer; /* until the hello: its deadline; then: the next look at a stalled socket */
+	uv_timer_t timer; /* the deadline of the hello; later, the next attempt on a stalled socket */
 	uint64_t stall_ms;
-	unsigned unread_fds; /* sent since the socket was last seen empty */
+	unsigned unread_fds; /* sent since the socket was last empty */
 	struct zd_packet *open_packet;
 	STAILQ_HEAD(, zd_packet) backlog;
-	struct zd_err why; /* set when it is ENDING */
+	struct zd_err why; /* set in ENDING */
 };
 
 /* ---- Life ---------------------------------------------------------------------------------------------- */
@@ -84,7 +90,7 @@ void zd_conn_end(struct zd_conn *conn, const struct zd_err *why)
 		return;
 	zd_sm_move(&conn_sm, &conn->state, ENDING);
 	conn->why = *why;
-	/* What is said last is not lost with what its owner does to the rings. */
+	/* The last replies use the socket: the owner may free the rings before the client has read them. */
 	conn->client.out.ring = NULL;
 	mark_dirty(conn);
 }
@@ -100,8 +106,8 @@ static void handle_closed(uv_handle_t *handle)
 	free(conn);
 }
 
-/* The other side sees a reset, and not what we said last, when we close a socket with unread packets in it:
- * it can send no more, and what it has sent is read. */
+/* If a socket is closed with unread packets in it, the client sees a reset and loses the last replies. So the
+ * client's sending is stopped, and its packets are read. */
 static void discard_unread(struct zd_conn *conn)
 {
 	int fds[ZD_MAX_PACKET_FDS];
@@ -151,7 +157,7 @@ static void finish(struct zd_conn *conn)
 	conn->ops->ended(conn->arg, &conn->why);
 }
 
-/* ---- What the loop looks at and waits for -------------------------------------------------------------- */
+/* ---- Events to poll and to wait for -------------------------------------------------------------------- */
 
 static void on_ready(uv_poll_t *handle, int status, int events);
 
@@ -163,7 +169,7 @@ static void poll_for(struct zd_conn *conn, int events)
 		return;
 	conn->polled = events;
 	rc = events ? uv_poll_start(&conn->readiness, events, on_ready) : uv_poll_stop(&conn->readiness);
-	zd_assert(rc == 0); /* fails for handles that are closing only */
+	zd_assert(rc == 0); /* fails only for handles that are closing */
 }
 
 static void look_at_ring(struct zd_conn *conn)
@@ -182,7 +188,7 @@ static void update_poll(struct zd_conn *conn)
 
 /* ---- Sending ------------------------------------------------------------------------------------------- */
 
-/* May `nfds` more descriptors lie unread in the socket? */
+/* Returns whether `nfds` more descriptors may be unread in the socket. */
 static bool fds_fit(struct zd_conn *conn, unsigned nfds)
 {
 	int unread_bytes;
@@ -194,7 +200,7 @@ static bool fds_fit(struct zd_conn *conn, unsigned nfds)
 	return conn->unread_fds + nfds <= ZD_MAX_PACKET_FDS;
 }
 
-/* 0, ZD_FRAME_AGAIN, STALLED, or the connection's end. */
+/* Returns 0, ZD_FRAME_AGAIN, STALLED, or an error that ends the connection. */
 static int send_packet(struct zd_conn *conn, struct zd_packet *packet, struct zd_err *err)
 {
 	int rc;
@@ -209,7 +215,7 @@ static int send_packet(struct zd_conn *conn, struct zd_packet *packet, struct zd
 
 static void on_stall_over(uv_timer_t *timer);
 
-/* No event tells that the other side has read: look again, less and less often. */
+/* No event reports that the client has read, so the socket is tried again, at increasing intervals. */
 static void stall(struct zd_conn *conn)
 {
 	conn->stall_ms = conn->stalled ? zd_min_u64(conn->stall_ms * 2, LONGEST_STALL_MS) : FIRST_STALL_MS;
@@ -217,7 +223,7 @@ static void stall(struct zd_conn *conn)
 	(void)uv_timer_start(&conn->timer, on_stall_over, conn->stall_ms, 0);
 }
 
-/* Sends the backlog as far as the socket takes it. */
+/* Sends the backlog as far as the socket accepts it. */
 static void send_backlog(struct zd_conn *conn)
 {
 	struct zd_packet *packet;
@@ -242,8 +248,8 @@ static void send_backlog(struct zd_conn *conn)
 	update_poll(conn);
 }
 
-/* However many packets wait: no request is read meanwhile, so that these are replies to requests that were
- * outstanding and messages about segments that the client has. */
+/* The length needs no limit. No request is read while there is a backlog, so it contains only replies to
+ * outstanding requests, and messages about segments that the client has. */
 static void append_backlog(struct zd_conn *conn, struct zd_packet *packet)
 {
 	struct zd_packet *waiting = zd_packet_shrunk(packet);
@@ -251,7 +257,7 @@ static void append_backlog(struct zd_conn *conn, struct zd_packet *packet)
 	STAILQ_INSERT_TAIL(&conn->backlog, waiting, link);
 }
 
-/* Sends the open packet, behind what waits already. */
+/* Sends the open packet, or appends it to the backlog. */
 static void send_open_packet(struct zd_conn *conn)
 {
 	struct zd_packet *packet = conn->open_packet;
@@ -378,7 +384,7 @@ static void on_death(uv_poll_t *handle, int status, int events)
 	zd_conns_flush(conn->conns);
 }
 
-/* One packet an event: whoever sends much takes turns with the others. */
+/* One packet per event, so that a client that sends much does not delay others. */
 static void receive(struct zd_conn *conn)
 {
 	uint8_t *inbox = conn->conns->inbox;
@@ -412,8 +418,8 @@ static void on_ready(uv_poll_t *handle, int status, int events)
 
 	(void)events;
 	zd_loop_note_event(handle->loop);
-	/* The client closed with packets of ours unread, and libuv waits no more. What it sent before that
-	 * comes first; reading and sending tell its end. */
+	/* The client has closed its end without reading all packets, and libuv polls no more. Packets that
+	 * the client sent before are read first; then reading or sending reports the end. */
 	if (status < 0)
 		conn->polled = 0;
 	if (STAILQ_EMPTY(&conn->backlog)) {
@@ -471,7 +477,7 @@ void zd_conns_flush(struct zd_conns *conns)
 	conns->flushing = false;
 }
 
-/* ---- Making and looking -------------------------------------------------------------------------------- */
+/* ---- Making connections, and their properties ---------------------------------------------------------- */
 
 void zd_conns_init(struct zd_conns *conns, struct zd_loop *loop)
 {

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * creds.c - who is at the other end of a Unix socket.
+ * creds.c - the identity of the process at the other end of a Unix socket.
  *
- * The kernel keeps a connecting process's ids with the socket, so that they cannot be forged and do not
- * change when the process drops or gains rights later. The pidfd names that very process: a child that
- * inherited the socket does not keep the session alive.
+ * The kernel stores a connecting process's ids with the socket, so they cannot be forged, and do not change
+ * when the process later drops or gains privileges. The pidfd refers to that very process: a child that
+ * inherits the socket does not keep the session alive.
  */
 #include "io/creds.h"
 
@@ -24,7 +24,7 @@
 
 #define MAX_GROUPS 65536 /* the kernel's NGROUPS_MAX */
 
-/* The pidfd of the peer, or -1 with errno. */
+/* Returns the pidfd of the peer, or -1 with errno. */
 static int peer_pidfd(int sock, pid_t pid)
 {
 #ifdef SO_PEERPIDFD
@@ -38,8 +38,9 @@ static int peer_pidfd(int sock, pid_t pid)
 #else
 	(void)sock;
 #endif
-	/* An older kernel: by number. Should the peer have died since connect() and its number been given
-	 * away, we watch a stranger; the socket's own end of stream still ends the session. */
+	/* On an older kernel the pid is looked up. If the peer has ended since connect() and its pid was
+	 * reused, the pidfd refers to another process; the session then ends with the socket's end of
+	 * stream. */
 	return (int)syscall(SYS_pidfd_open, pid, 0);
 }
 
@@ -50,7 +51,7 @@ int zd_creds_get(int sock, struct zd_creds *creds, struct zd_err *err)
 	int pidfd;
 
 	if (getsockopt(sock, SOL_SOCKET, SO_PEERCRED, &peer, &bytes) < 0)
-		return zd_err_errno(err, errno, "asking for the peer's credentials");
+		return zd_err_errno(err, errno, "reading the peer's credentials");
 	pidfd = peer_pidfd(sock, peer.pid);
 	if (pidfd < 0 && (errno == ESRCH || errno == EINVAL))
 		return zd_err_set(err, ZEROD_E_DISCONNECTED,
@@ -85,7 +86,7 @@ bool zd_creds_in_group(int sock, const struct zd_creds *creds, gid_t group)
 	if (found)
 		return true;
 #ifdef SO_PEERGROUPS
-	/* Asked without room, the kernel says how much it needs. */
+	/* Without a buffer the kernel returns the needed size. */
 	if (getsockopt(sock, SOL_SOCKET, SO_PEERGROUPS, NULL, &bytes) == 0 || errno != ERANGE ||
 	    bytes > MAX_GROUPS * sizeof(gid_t))
 		return false;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * delegate.c - sums of client processes: sent, answered, watched, ended.
+ * delegate.c - sums of client processes, from the request to the result.
  *
  * A sum has the id of the engine's operation. It is QUEUED until its delegate has a free slot of the result
  * page and its channel has room; SENT until the client answers; then LAUNCHED until a WATCH for the client's
@@ -8,11 +8,11 @@
  *   - segments that a sum names are announced on the session's connection, and the connection is flushed,
  *     before the sum is sent;
  *   - a slot belongs to one sum from when the sum is sent until its result has been read;
- *   - a sum that a client may have begun ends only when its fence has passed, when the client says that
+ *   - a sum that a client may have begun ends only when its fence has passed, when the client reports that
  *     nothing of it runs any more, or when the client's process can use no device any more.
  *
- * The bridge offers commands to the delegates, and the delegates give commands to the bridge: WATCHes, and
- * sums that a client could not begin.
+ * The bridge offers commands to the delegates. The delegates submit commands to the bridge: WATCHes, and sums
+ * that a client could not begin.
  */
 #include "io/delegate.h"
 
@@ -48,7 +48,7 @@ static const struct zd_sm sum_sm = {
         .name = "sum", .nstates = 3, .state_names = state_names, .allowed = state_moves};
 
 struct zd_delegate_sum {
-	uint64_t op; /* the engine's */
+	uint64_t op; /* the engine's op */
 	struct zd_delegates *delegates;
 	struct zd_delegate *delegate; /* NULL: the session has ended */
 	uint8_t state;
@@ -64,12 +64,12 @@ struct zd_delegate {
 	struct zd_delegate_session above;
 	struct zd_channel *channel;
 	const struct zd_work_page *page;
-	uint64_t free_slots;                /* a bit each */
+	uint64_t free_slots;                /* as bits */
 	TAILQ_HEAD(, zd_delegate_sum) sums; /* in the order of the engine's commands */
-	uint64_t nretired, ntold; /* segments named, and how many of them the client was told to look for */
-	bool to_send;             /* in delegates->to_send */
-	TAILQ_ENTRY(zd_delegate) dirty; /* of that */
-	UT_hash_handle hh;              /* of delegates->all */
+	uint64_t nretired, ntold;           /* segments to unmap: all, and those reported */
+	bool to_send;                       /* in delegates->to_send */
+	TAILQ_ENTRY(zd_delegate) dirty;     /* in delegates->to_send */
+	UT_hash_handle hh;                  /* of delegates->all */
 };
 _Static_assert(ZD_WORK_SLOTS == 64, "free_slots has a bit for each");
 
@@ -113,7 +113,7 @@ static struct zd_delegate_sum *sum_new(struct zd_delegate *delegate, const struc
 	return sum;
 }
 
-/* Its slot may be the next one's. */
+/* Frees the sum's slot. */
 static void leave_session(struct zd_delegate_sum *sum)
 {
 	struct zd_delegate *delegate = sum->delegate;
@@ -141,7 +141,7 @@ static void sum_end(struct zd_delegate_sum *sum)
 	sum_free(sum);
 }
 
-/* From outside the engine. */
+/* Must not be called by the engine's sink. */
 static void fail(struct zd_delegate_sum *sum, const struct zd_err *why)
 {
 	struct zd_engine *engine = sum->delegates->bridge->engine;
@@ -161,7 +161,7 @@ static struct zd_delegate *find(const struct zd_delegates *delegates, uint64_t s
 	return delegate;
 }
 
-/* The client is sent what it has not been sent yet of these segments. */
+/* Announces the segments that the client does not have yet. */
 static int announce(const struct zd_delegate *delegate, const struct zd_reduce_desc *desc)
 {
 	int rc = 0;
@@ -234,7 +234,7 @@ static void put_fences(Zd__Sum *message, const struct zd_reduce_desc *from, stru
 	}
 }
 
-/* Its lists are in the arena. */
+/* The lists of the message are allocated from the arena. */
 static Zd__Sum sum_message(const struct zd_reduce_desc *from, uint32_t slot, struct zd_arena *arena)
 {
 	Zd__Sum message = ZD__SUM__INIT;
@@ -253,8 +253,8 @@ static Zd__Sum sum_message(const struct zd_reduce_desc *from, uint32_t slot, str
 	return message;
 }
 
-/* How many bytes it takes of the room, of which there is enough for ZD_MAX_WORLD inputs of at most 15 bytes,
- * and as many fences. */
+/* Returns the packed size. The room suffices for ZD_MAX_WORLD inputs of at most 15 bytes, and as many
+ * fences. */
 static size_t pack_sum(const struct zd_delegate_sum *sum, uint32_t slot, struct zd_arena *arena,
                        uint8_t *room, size_t room_bytes)
 {
@@ -271,14 +271,14 @@ static size_t pack_sum(const struct zd_delegate_sum *sum, uint32_t slot, struct 
 	return envelope.bytes;
 }
 
-/* A packet with a sum (NULL: none) and with how many segments have been named. 0, ZD_FRAME_AGAIN, or why
- * not. */
+/* Sends a packet with a sum (NULL: none) and the number of announced segments. Returns 0, ZD_FRAME_AGAIN, or
+ * an error. */
 static int send_packet(struct zd_delegate *delegate, const struct zd_delegate_sum *sum, uint32_t slot,
                        struct zd_err *err)
 {
 	static uint8_t bytes[ZD_MAX_PACKET_BYTES];
 	struct zd_arena *arena = &delegate->delegates->messages;
-	Zd__WorkPacket packet = ZD__WORK_PACKET__INIT; /* but for the sum */
+	Zd__WorkPacket packet = ZD__WORK_PACKET__INIT; /* everything but the sum */
 	size_t nbytes;
 	int rc;
 
@@ -303,7 +303,7 @@ static struct zd_delegate_sum *first_queued(const struct zd_delegate *delegate)
 	return sum;
 }
 
-/* As much as the slots and the socket allow. */
+/* Sends as many sums as the slots and the socket allow. */
 static void send_all(struct zd_delegate *delegate)
 {
 	struct zd_delegate_sum *sum;
@@ -340,7 +340,7 @@ void zd_delegates_flush(struct zd_delegates *delegates)
 
 /* ---- Answers ------------------------------------------------------------------------------------------- */
 
-/* The client's word about its own gradient; nothing else depends on it. */
+/* The values need no check beyond this: they affect only the client's own gradient. */
 static void read_result(const struct zd_delegate_sum *sum, struct zd_op_result *result)
 {
 	const volatile struct zd_work_result *slot = &sum->delegate->page->slots[sum->slot];
@@ -377,7 +377,7 @@ static int take_fence(const Zd__WorkDone *done, struct zd_fence *fence, struct z
 	return 0;
 }
 
-/* A small sum has often ended by now, which spares a WATCH. */
+/* A small sum has often ended already, and needs no WATCH. */
 static void watch(struct zd_delegate *delegate, struct zd_delegate_sum *sum, struct zd_fence fence)
 {
 	struct zd_bridge *bridge = delegate->delegates->bridge;
@@ -394,7 +394,8 @@ static void watch(struct zd_delegate *delegate, struct zd_delegate_sum *sum, str
 	zd_bridge_submit(bridge, &command);
 }
 
-/* The client could not begin it: the backend can, unless the target has been touched. */
+/* The client has failed the sum. The backend can make it instead, unless the client has launched it and may
+ * have changed the target. */
 static void take_refusal(struct zd_delegate_sum *sum, const Zd__WorkDone *done)
 {
 	struct zd_err err;
@@ -528,7 +529,7 @@ void zd_delegate_use_rings(struct zd_delegate *delegate, struct zd_ring *to_clie
 	zd_channel_use_rings(delegate->channel, to_client, answers);
 }
 
-/* One that was answered is being watched already. */
+/* A LAUNCHED sum has a WATCH already. */
 static void await_end(struct zd_delegate *delegate, struct zd_delegate_sum *sum)
 {
 	struct zd_command command = {.kind = ZD_CMD_WATCH, .op = sum->op, .device = sum->command.device};
@@ -568,7 +569,7 @@ void zd_delegates_deinit(struct zd_delegates *delegates)
 {
 	struct zd_delegate_sum *sum = delegates->sums, *next;
 
-	HASH_CLEAR(hh, delegates->sums); /* the elements stay chained */
+	HASH_CLEAR(hh, delegates->sums); /* the elements stay linked */
 	for (; sum; sum = next) {
 		next = sum->hh.next;
 		sum_free(sum);

@@ -2,9 +2,9 @@
 /*
  * listener.c - accepts connections.
  *
- * A connection that cannot be accepted for want of descriptors stays readable for ever, and the loop would
- * spin on it. So one descriptor is kept in reserve: it is given up to accept the connection, which is closed
- * at once, and taken again. The client sees its connection closed, and sessions that exist do not notice.
+ * A connection that cannot be accepted for lack of descriptors keeps the socket readable, and the loop would
+ * spin. So one descriptor is kept in reserve. It is closed to accept the connection, which is closed at once,
+ * and opened again. The client sees that its connection was closed; existing sessions are not affected.
  */
 #include "io/listener.h"
 
@@ -21,7 +21,7 @@
 
 #define ACCEPTS_PER_EVENT 16
 #define PAUSE_MS          100u
-#define MOST_WAITING      4096u /* at a listening socket, as kernels are set up */
+#define MOST_WAITING      4096u /* at most, at a listening socket, with the kernel's usual settings */
 #define COMPLAIN_NS       1000000000u
 
 static void on_readable(uv_poll_t *handle, int status, int events);
@@ -30,7 +30,7 @@ static void resume(struct zd_listener *listener)
 {
 	int rc = uv_poll_start(&listener->readiness, UV_READABLE, on_readable);
 
-	zd_assert(rc == 0); /* fails for handles that are closing only */
+	zd_assert(rc == 0); /* fails only for handles that are closing */
 }
 
 static void on_pause_over(uv_timer_t *timer)
@@ -48,7 +48,7 @@ static void pause_accepting(struct zd_listener *listener)
 	(void)uv_timer_start(&listener->pause, on_pause_over, PAUSE_MS, 0);
 }
 
-/* At most one line a second, however many come. */
+/* Logs at most one line per second. */
 static void complain(struct zd_listener *listener, const char *why)
 {
 	uint64_t now_ns = zd_loop_now_ns();
@@ -61,7 +61,7 @@ static void complain(struct zd_listener *listener, const char *why)
 	listener->refused = 0;
 }
 
-/* Takes the oldest waiting connection and closes it, in place of the spare descriptor. */
+/* Accepts the oldest waiting connection with the spare descriptor, and closes it. */
 static void refuse_one(struct zd_listener *listener, int errno_value)
 {
 	int sock;
@@ -99,7 +99,7 @@ static void on_readable(uv_poll_t *handle, int status, int events)
 				complain(listener, err.text);
 			continue;
 		}
-		/* What else may go wrong concerns the one connection, which is gone by now. */
+		/* Any other error concerns a single connection, which has ended already. */
 		if (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM)
 			refuse_one(listener, errno);
 		return;
@@ -139,7 +139,7 @@ void zd_listener_turn_away(int sock)
 {
 	int waiting;
 
-	for (unsigned i = 0; i < MOST_WAITING; i++) { /* whoever connects again and again holds up nothing */
+	for (unsigned i = 0; i < MOST_WAITING; i++) { /* limited: clients may reconnect */
 		waiting = accept4(sock, NULL, NULL, SOCK_CLOEXEC);
 		if (waiting < 0)
 			return;

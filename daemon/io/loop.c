@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * loop.c - the one event loop of the daemon.
+ * loop.c - the daemon's event loop.
  *
- * Everything but the executors runs on it. What must hold: no callback blocks, and every handle has one
- * owner, which closes it before zd_loop_deinit(); the loop sleeps only after it has said so to all whom it
- * looked at, and then found nothing.
+ * All of the daemon but the backend's threads runs on it. What must hold: no callback blocks. Every handle
+ * has one owner, which closes it before zd_loop_deinit(). Before the loop sleeps it first sets all `looks` to
+ * 0, so that writers wake it, and then finds no event.
  */
 #include "io/loop.h"
 
@@ -28,7 +28,7 @@ int zd_loop_init(struct zd_loop *loop, struct zd_err *err)
 	loop->may_wait = false;
 	(void)uv_prepare_init(&loop->uv, &loop->before_sleep);
 	(void)uv_prepare_start(&loop->before_sleep, on_before_sleep);
-	uv_unref((uv_handle_t *)&loop->before_sleep); /* there is nothing to come by it */
+	uv_unref((uv_handle_t *)&loop->before_sleep); /* it must not keep the loop alive */
 	return 0;
 }
 
@@ -57,7 +57,7 @@ void zd_loop_expect(struct zd_loop *loop)
 	zd_spin_expect(&loop->spin, zd_loop_now_ns() + ZD_SPIN_AWAIT_NS);
 }
 
-/* ---- Looking ------------------------------------------------------------------------------------------- */
+/* ---- Polling ------------------------------------------------------------------------------------------- */
 
 void zd_loop_list(struct zd_loop *loop, struct zd_look *look)
 {
@@ -79,7 +79,8 @@ void zd_loop_drop(struct zd_loop *loop, struct zd_look *look)
 	atomic_store(look->looks, 0);
 }
 
-/* One thing of each: whoever has much takes turns with the others. Taking it may drop any of them. */
+/* Handles one event of each source, so that a busy source does not delay others. Handlers may drop
+ * sources. */
 static void look_around(struct zd_loop *loop)
 {
 	struct zd_look *look;
@@ -92,7 +93,7 @@ static void look_around(struct zd_loop *loop)
 	}
 }
 
-/* Nobody is looked at any more, unless one of them has something. */
+/* Drops all sources and returns true, unless one of them has an event. */
 static bool may_sleep(struct zd_loop *loop)
 {
 	struct zd_look *look;
@@ -110,13 +111,13 @@ static bool may_sleep(struct zd_loop *loop)
 	return !any;
 }
 
-/* The last thing before it waits: timers have run, and may have listed somebody. */
+/* Runs last before the loop waits, after the timers, which may have listed a source. */
 static void on_before_sleep(uv_prepare_t *handle)
 {
-	struct zd_loop *loop = (struct zd_loop *)handle->loop; /* its first member */
+	struct zd_loop *loop = (struct zd_loop *)handle->loop; /* `uv` is its first member */
 
 	if (loop->may_wait && !may_sleep(loop))
-		uv_stop(&loop->uv); /* for this turn */
+		uv_stop(&loop->uv); /* for this turn only */
 }
 
 /* ---- Running ------------------------------------------------------------------------------------------- */

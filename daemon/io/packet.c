@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* packet.c - one DaemonPacket under construction. */
+/* packet.c - a DaemonPacket under construction. */
 #include "io/packet.h"
 
 #include <stdlib.h>
@@ -63,7 +63,7 @@ bool zd_packet_add_reply(struct zd_packet *packet, const Zd__Reply *reply, size_
 	return true;
 }
 
-/* A packet with one item; put behind what is there already, it adds to the packet's list. */
+/* Appends a packet with one item, which the decoder adds to the packet's list. */
 static bool add_item(struct zd_packet *packet, const Zd__DaemonPacket *message)
 {
 	if (zd__daemon_packet__get_packed_size(message) > packet->room_bytes - packet->nbytes)

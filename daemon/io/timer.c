@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * timer.c - wakes the loop for the engine's earliest deadline.
+ * timer.c - wakes the loop at the engine's earliest deadline.
  *
- * Nearly all requests end long before their deadline, so the timer is not moved when the earliest one
- * disappears: it fires once for nothing and is armed anew. What must hold: it is never armed later than the
- * earliest deadline.
+ * Nearly all requests end long before their deadline. So the timer is not moved when the earliest deadline
+ * disappears: it fires once without effect, and is armed again. What must hold: it is never armed later than
+ * the earliest deadline.
  */
 #include "io/timer.h"
 
@@ -42,8 +42,8 @@ void zd_timer_update(struct zd_timer *timer)
 
 	if (deadline_ns >= timer->armed_ns)
 		return;
-	/* libuv counts from the time at which it last woke up; a millisecond more than that and it is never
-	 * early. */
+	/* libuv counts from its last wake-up, and rounds to milliseconds; one more millisecond keeps the
+	 * timer from firing early. */
 	uv_update_time(timer->uv.loop);
 	now_ns = zd_loop_now_ns();
 	wait_ms = deadline_ns > now_ns ? (deadline_ns - now_ns) / NS_PER_MS + 1 : 0;

@@ -44,7 +44,7 @@ static int agree_begin(struct zd_engine *e, struct zd_request *req, const struct
 		return status;
 	if (member->group->span)
 		return zd_err_set(err, ZEROD_E_UNSUPPORTED,
-		                  "group '%s' spans daemons: its ranks agree on no values",
+		                  "group '%s' spans daemons: group_agree is not supported",
 		                  member->group->name);
 	if (member->agreeing)
 		return zd_err_set(err, ZEROD_E_STATE, "rank %u waits for an agreement already",

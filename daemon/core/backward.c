@@ -107,7 +107,7 @@ static int parse_options(const struct zd_args *args, struct options *out, struct
 {
 	uint32_t stage = args->u.backward_begin.stage, dtype = args->u.backward_begin.target_dtype;
 	if (stage > 3)
-		return zd_err_set(err, ZEROD_E_INVALID, "stage %u is none of 1, 2, 3", stage);
+		return zd_err_set(err, ZEROD_E_INVALID, "stage %u is not one of 1, 2, 3", stage);
 	if (dtype == 0)
 		dtype = ZEROD_FLOAT32;
 	if (zerod_dtype_bytes(dtype) == 0)

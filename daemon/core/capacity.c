@@ -132,7 +132,7 @@ static const struct zd_entry *find_obstacle(const struct zd_member_reduce *mr, u
 static void circle_text(const struct zd_group *group, char *out, size_t out_bytes)
 {
 	size_t used = (size_t)snprintf(out, out_bytes,
-	                               "ranks reduce in orders that cross beyond their buckets:");
+	                               "ranks reduce in orders that their buckets cannot hold:");
 	for (uint32_t rank = 0; rank < group->local_world_size && used < out_bytes; rank++) {
 		const struct zd_member_reduce *mr = zd_member_reduce(&group->members[rank]);
 		uint32_t missing = 0;

@@ -236,8 +236,8 @@ int zd_member_check(const struct zd_member *member, struct zd_err *err)
 		return status;
 	return zd_err_set(
 	        err, ZEROD_E_PEER_LOST,
-	        "rank %u (pid %u) of group '%s' went: rank %u is set back to step %llu; what it computed "
-	        "since must be dropped and the session reset",
+	        "rank %u (pid %u) of group '%s' went: rank %u is set back to step %llu; discard what it "
+	        "has computed since, and reset the session",
 	        zd_group_lost(group)->rank, zd_group_lost(group)->pid, group->name, zd_world_rank(member),
 	        (unsigned long long)group->committed_step);
 }

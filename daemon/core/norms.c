@@ -108,7 +108,7 @@ int zd_norms_check(struct zd_engine *e, struct zd_session *session, const struct
 	struct zd_part *part;
 	if (group->span && !group->span->hybrid)
 		return zd_err_set(err, ZEROD_E_UNSUPPORTED,
-		                  "group '%s' spans daemons: the norm of a unit is known to none of them",
+		                  "group '%s' spans daemons: no daemon knows the norm of a unit",
 		                  group->name);
 	for (uint32_t i = 0; i < args->u.step_get.nunits; i++) {
 		int status = zd_part_find(e, session, args->u.step_get.units[i], &part, err);

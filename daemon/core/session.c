@@ -110,8 +110,8 @@ int zd_session_check_poisoned(const struct zd_session *session, struct zd_err *e
 		return 0;
 	return zd_err_set(
 	        err, ZEROD_E_POISONED,
-	        "session %llu ran on after an aborted wait; what it computed since must be dropped and the "
-	        "session reset",
+	        "session %llu ran on after an aborted wait; discard what it has computed since, and "
+	        "reset the session",
 	        (unsigned long long)session->id);
 }
 

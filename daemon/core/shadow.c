@@ -69,8 +69,8 @@ void zd_shadow_save(struct zd_engine *e, struct zd_part *part)
 	copy(e, part, true, save_done);
 }
 
-/* Other daemons take the group for not torn. So this daemon fails it: they learn otherwise when all ranks join
- * again. */
+/* Other daemons do not know that this group is torn. So the daemon fails the group: they learn it when all
+ * ranks join again. */
 static void restore_failed(struct zd_engine *e, struct zd_part *part, int status, const char *error)
 {
 	struct zd_group *group = part->unit->group;

@@ -414,7 +414,7 @@ static int submit_abandoned(struct zd_engine *e, struct zd_entry *entry, const s
 	return status != 0 ? status : zd_reduce_lost(mr->member->group, err);
 }
 
-/* NULL: the rank has not been given such an entry. */
+/* NULL: the rank has reserved no entry of that id. */
 static struct zd_entry *submit_find(const struct zd_bucket *bucket, uint64_t id)
 {
 	struct zd_entry *entry;

@@ -85,7 +85,7 @@ void zd_job_unref(struct zd_engine *e, struct zd_job *job)
 
 /* ---- Groups -------------------------------------------------------------------------------------------- */
 
-/* Skips groups that are over: a join under such a name makes a new group, of any world size. */
+/* Skips groups that are over: a join under their name makes a new group, of any world size. */
 static struct zd_group *group_find(struct zd_job *job, const char *name)
 {
 	struct zd_group *group;

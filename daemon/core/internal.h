@@ -83,12 +83,13 @@ bool zd_fences_watch(struct zd_engine *e, struct zd_session *session, struct zd_
 
 enum zd_wait_kind {
 	ZD_WAIT_NONE,
-	ZD_WAIT_RANKS,      /* a: ranks missing, rank: the first */
-	ZD_WAIT_SEGMENT,    /* a segment is being created */
-	ZD_WAIT_RETIRE,     /* a: the segment that is retiring */
-	ZD_WAIT_FILL,       /* memory is being zeroed */
-	ZD_WAIT_FENCES,     /* the caller's own streams */
-	ZD_WAIT_READERS,    /* a: pushes that still read the shard */
+	ZD_WAIT_RANKS,   /* a: ranks missing, rank: the first */
+	ZD_WAIT_SEGMENT, /* a segment is being created */
+	ZD_WAIT_RETIRE,  /* a: the segment that is retiring */
+	ZD_WAIT_FILL,    /* memory is being zeroed */
+	ZD_WAIT_FENCES,  /* the caller's own streams */
+	/* a: copies that still read the shard, or, with b, consumers of aliased buffers */
+	ZD_WAIT_READERS,
 	ZD_WAIT_FORMER,     /* the former unit of the same name */
 	ZD_WAIT_REGISTER,   /* rank has not registered the unit */
 	ZD_WAIT_VERSION,    /* rank has not published; a: its version, b: the wanted one */

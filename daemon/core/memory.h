@@ -53,7 +53,7 @@ struct zd_segment {
 	UT_hash_handle hh;
 };
 
-/* A block of a segment. block NULL: nothing. `bytes` is what is charged for it. */
+/* A block of a segment. block NULL: nothing. `bytes` are charged for it. */
 struct zd_extent {
 	struct zd_segment *segment;
 	struct zd_block *block;
@@ -91,14 +91,13 @@ struct zd_device {
 	uint32_t index;
 	struct zd_device_config config; /* budget and staging resolved, never 0 */
 	uint64_t segment_default_bytes;
-	uint64_t strict_align_bytes; /* strict sessions' gathered buffers are multiples of it */
-	uint64_t segment_bytes;      /* in segments */
-	uint64_t retiring_bytes;     /* of these, in segments that are RETIRING or DESTROYING */
-	uint64_t quarantine_bytes;   /* in uncharged blocks that are not free yet */
-	uint64_t idle_slot_bytes;    /* in slots without a charged buffer */
-	uint64_t staging_bytes;      /* charged for reductions under way */
-	struct zd_slice
-	        *staging_queue; /* utlist: slices that wait for staging, in order; reduce files' own */
+	uint64_t strict_align_bytes;    /* strict sessions' gathered buffers are multiples of it */
+	uint64_t segment_bytes;         /* in segments */
+	uint64_t retiring_bytes;        /* of these, in segments that are RETIRING or DESTROYING */
+	uint64_t quarantine_bytes;      /* in uncharged blocks that are not free yet */
+	uint64_t idle_slot_bytes;       /* in slots without a charged buffer */
+	uint64_t staging_bytes;         /* charged for reductions under way */
+	struct zd_slice *staging_queue; /* utlist: slices that wait for staging, in order; slice.c */
 	struct zd_account account;
 	struct zd_segment_list segments;
 	struct zd_request_list queue;  /* waiting requests, in order of arrival */

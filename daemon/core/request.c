@@ -153,7 +153,7 @@ static void finish(struct zd_engine *e, struct zd_request *req, int status, cons
 	request_free(e, req);
 }
 
-/* Sets the memory_waiters count to what the request now waits for. */
+/* Counts the request in memory_waiters while it waits for memory. */
 static void note_memory_wait(struct zd_request *req)
 {
 	bool wants = req->wait.kind == ZD_WAIT_MEMORY || req->wait.kind == ZD_WAIT_BUDGET ||

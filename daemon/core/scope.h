@@ -29,7 +29,7 @@ struct zd_scope {
 	uint32_t nleases;
 	char tag[ZD_MAX_TAG_BYTES + 1]; /* "@scope 12", "@claim 12", "@context 12" */
 	TAILQ_HEAD(, zd_lease) leases;
-	TAILQ_ENTRY(zd_scope) member_link; /* by id: a parent comes before what is nested in it */
+	TAILQ_ENTRY(zd_scope) member_link; /* by id: a parent precedes the scopes nested in it */
 	UT_hash_handle hh;
 };
 

@@ -7,11 +7,11 @@
  * descriptions of all its daemons agree, and each communicator has been used once.
  *
  * A daemon may be in doubt about a commit. If any other has made the commit, all had agreed, and all make it
- * now; if none has, no client was told that it is made, and all go back. So the newest step that any daemon
- * has committed is the group's, and each daemon must have committed it or be in doubt about it. No daemon
- * changes its state before all greetings on all of its communicators have arrived, so all daemons that decide
- * come to the same decision. A daemon that does not decide stays in doubt, and the group makes no commit
- * without it.
+ * now; if none has, no client was told that it is made, and all return to the step before. So the newest step
+ * that any daemon has committed is the group's, and each daemon must have committed it or be in doubt about
+ * it. No daemon changes its state before all greetings on all of its communicators have arrived, so all
+ * daemons that decide come to the same decision. A daemon that does not decide stays in doubt, and the group
+ * makes no commit without it.
  */
 #include <stdio.h>
 #include <string.h>

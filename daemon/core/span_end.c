@@ -104,7 +104,7 @@ void zd_span_leave(struct zd_engine *e, struct zd_member *member, bool orderly)
 	struct zd_err err = ZD_ERR_NONE;
 	int status = zd_err_set(
 	        &err, ZEROD_E_PEER_LOST,
-	        "rank %u (pid %u) of group '%s' %s: all ranks must leave, and may join again with a "
+	        "rank %u (pid %u) of group '%s' %s: all ranks leave, and may join again with a "
 	        "new unique id",
 	        zd_world_rank(member), member->session->pid, group->name, orderly ? "has left" : "is gone");
 	if (is_up(group) && (!orderly || group->state == ZD_GROUP_CONNECTING)) {

@@ -1,10 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * account.c - who is charged for how many bytes.
+ * account.c - charged bytes by device, by job, by uid and in total.
  *
- * One charge is entered four times: with the device, the job, the uid and the engine's total, so that each
- * sum is at hand. Charges are in padded bytes and fall at the moment of release, whatever the block does
- * afterwards.
+ * Each charge is added to four accounts: the device's, the job's, the uid's and the engine's. Charges are in
+ * padded bytes. A charge ends at the moment of release, even if the block is quarantined longer.
  */
 #include "core/internal.h"
 

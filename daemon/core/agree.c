@@ -2,8 +2,9 @@
 /*
  * agree.c - scalars that all ranks of a group agree on: their sums, maxima or minima.
  *
- * A rank's request has its values, and the member names the request while it waits. The last rank's request
- * decides for all of them. What differs between the ranks fails all requests of the round.
+ * A rank's request holds its values, and `member->agreeing` points to the request while it waits. The first
+ * attempt that finds a request of every rank computes the result for all of them. If operations or counts
+ * differ between the ranks, all requests of the round fail with MISMATCH.
  */
 #include <math.h>
 #include <string.h>
@@ -43,7 +44,7 @@ static int agree_begin(struct zd_engine *e, struct zd_request *req, const struct
 		return status;
 	if (member->group->span)
 		return zd_err_set(err, ZEROD_E_UNSUPPORTED,
-		                  "group '%s' spans daemons: its ranks agree on no values",
+		                  "group '%s' spans daemons: group_agree is not supported",
 		                  member->group->name);
 	if (member->agreeing)
 		return zd_err_set(err, ZEROD_E_STATE, "rank %u waits for an agreement already",
@@ -57,7 +58,7 @@ static int agree_begin(struct zd_engine *e, struct zd_request *req, const struct
 	return 0;
 }
 
-/* All ranks' requests end with it. */
+/* Fails the requests of all ranks. */
 static void differ(struct zd_engine *e, struct zd_group *group, uint32_t rank)
 {
 	const struct zd_request *first = group->members[0].agreeing, *other = group->members[rank].agreeing;
@@ -80,7 +81,7 @@ static double combine(uint32_t op, double a, double b)
 	return (op == ZEROD_AGREE_MAX) == (a > b) ? a : b;
 }
 
-/* In rank order, so that two runs agree bit by bit. */
+/* Combines the values in rank order, so that all runs compute the same bits. */
 static void decide(struct zd_engine *e, struct zd_group *group)
 {
 	double values[ZEROD_MAX_AGREED];
@@ -100,7 +101,7 @@ static void decide(struct zd_engine *e, struct zd_group *group)
 	zd_dirty_group(e, group);
 }
 
-/* The first rank that has not come; local_world_size when all have. */
+/* The first rank without a request; local_world_size if every rank has one. */
 static uint32_t first_missing(const struct zd_group *group)
 {
 	uint32_t rank = 0;
@@ -114,7 +115,7 @@ static bool are_alike(const struct zd_request *a, const struct zd_request *b)
 	return a->u.agree.op == b->u.agree.op && a->u.agree.count == b->u.agree.count;
 }
 
-/* Every rank has come. */
+/* Every rank has a request. */
 static void evaluate(struct zd_engine *e, struct zd_group *group)
 {
 	for (uint32_t rank = 1; rank < group->local_world_size; rank++) {

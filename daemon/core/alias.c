@@ -7,19 +7,20 @@
  * or budgeted beyond the shard, and no slot is occupied; the shard's address is as stable as a slot's.
  * Leases, tags, uses, scopes and persistence work on the buffer as on any other.
  *
- * What must hold: nobody writes the shard while a consumer may read it. So an update is rejected while a
- * lease is outstanding (the lease's holder may be the caller: to wait would be to wait for ever), and waits
- * for the fences of past leases: the buffer counts among the part's readers from its first lease until the
- * last of these fences has passed. No lease begins while the part is under update.
+ * Invariant: the shard is not written while a consumer may read it. An update is rejected while a lease is
+ * outstanding, since the caller may be the lease's holder and would wait for itself. An update waits for the
+ * fences of past leases: the buffer counts among the part's readers from its first lease until the last of
+ * these fences has passed. No lease begins while the part is under update.
  *
- * A gather that comes while the new version is being published is answered at once, with a promise that is
- * kept when the part has that version. Its buffer is INFLIGHT until then, with one transfer that copies
- * nothing, and reads the shard from then on: the publish may itself wait for readers of the version before.
- * If the publish fails, the promise is broken and the buffer is stale. It reads a shard that is under update
- * then, but nothing that counts: the session discards what its streams computed.
+ * A gather during the publish of a new version is answered at once, with a promise that is kept when the part
+ * has that version. Its buffer is INFLIGHT until then, with one transfer that copies nothing, and reads the
+ * shard from then on: the publish may itself wait for readers of the version before. If the publish fails,
+ * the promise is broken and the buffer is stale. The consumer's streams then read a shard that is under
+ * update, but the session discards their results.
  *
- * Copies are made all the same for strict and poison sessions, whose released views must not be the shard;
- * in shadow groups, where a shard is set back while leases are outstanding; and where gathers are exchanges.
+ * Strict and poison sessions get copies, because their released views must not be the shard. So do groups
+ * with shadows, where a shard may be restored while leases are outstanding, and groups whose gathers are
+ * exchanges.
  */
 #include "core/deferred.h"
 #include "core/gather.h"
@@ -34,7 +35,8 @@ bool zd_part_is_aliased(const struct zd_part *part)
 	       !session->strict && !session->poison;
 }
 
-/* A buffer that was used for the version before stays with its readers. */
+/* A gather ahead of its version gets a buffer of its own: one of the version before is quarantined until its
+ * readers end. */
 static struct zd_buffer *find_or_make(struct zd_engine *e, struct zd_part *part, bool early)
 {
 	if (part->buffer && early)
@@ -57,7 +59,7 @@ int zd_alias_gather(struct zd_engine *e, struct zd_request *req, uint64_t versio
 {
 	struct zd_part *part = req->u.gather.part;
 	bool early = zd_deferred_comes(part, version);
-	if (part->buffer && !TAILQ_EMPTY(&part->buffer->leases)) { /* of one that was promised, and failed */
+	if (part->buffer && !TAILQ_EMPTY(&part->buffer->leases)) { /* the buffer's promise was broken */
 		int wait = zd_wait_for(req, ZD_WAIT_LEASES, 0, part->buffer->version, 0);
 		req->wait.unit = part->unit;
 		return wait;
@@ -78,13 +80,13 @@ int zd_alias_gather(struct zd_engine *e, struct zd_request *req, uint64_t versio
 	return 0;
 }
 
-/* Another one of the lane may have been broken, and passed by a reset since. */
+/* A void promise is none: another one of its lane was broken, and a reset has freed the streams. */
 bool zd_alias_is_promised(const struct zd_buffer *buffer)
 {
 	return buffer->promise && buffer->promise->session;
 }
 
-/* Its one transfer is over. */
+/* Ends the buffer's one transfer. */
 static void arrive(struct zd_buffer *buffer)
 {
 	buffer->transfers = 0;

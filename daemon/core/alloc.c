@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * alloc.c - plain allocations: zeroed memory of a job that ends with its session.
+ * alloc.c - plain allocations: zeroed memory of a job, freed when its session ends.
  *
- * A durable allocation is its durable job's: it stays, charged, when its session ends, and a later session of
- * the uid finds it again by name and device, with the bytes that were last written. It goes when it is freed
- * or its job ends.
+ * A durable allocation belongs to a durable job: it stays allocated and charged when its session ends, and a
+ * later session of the same uid gets it by name and device, with the bytes last written. It is freed by
+ * request, or when its job ends.
  */
 #include <stdio.h>
 #include <string.h>
@@ -15,7 +15,7 @@
 
 #define MAX_ALIGN_BYTES ((uint64_t)ZD_BLOCK_MAX_ALIGN)
 
-/* No operation on it is left. */
+/* No operation on the allocation is pending. */
 static void allocation_free(struct zd_engine *e, struct zd_allocation *allocation)
 {
 	if (allocation->extent.block)
@@ -30,7 +30,8 @@ void zd_allocation_op_end(struct zd_engine *e, struct zd_allocation *allocation)
 {
 	zd_assert(allocation->pending > 0);
 	allocation->pending--;
-	allocation->filling = false; /* it is the first operation, and alone until it ends */
+	/* a session's allocation has no other operation before its fill has ended */
+	allocation->filling = false;
 	zd_dirty(e, allocation->device);
 	if (!allocation->session && allocation->pending == 0 && !allocation->durable)
 		allocation_free(e, allocation);
@@ -45,7 +46,7 @@ static void allocation_op_done(struct zd_engine *e, struct zd_op *op, int status
 	bool was_filling = allocation->filling;
 	(void)result;
 	zd_allocation_op_end(e, allocation);
-	if (status == 0 || !session || !was_filling) /* however its former process ended, it has */
+	if (status == 0 || !session || !was_filling) /* a former process's hold cannot fail */
 		return;
 	TAILQ_FOREACH (req, &allocation->device->queue, device_link) {
 		if (req->kind == ZD_REQ_ALLOC && req->u.alloc.allocation == allocation)
@@ -53,7 +54,7 @@ static void allocation_op_done(struct zd_engine *e, struct zd_op *op, int status
 	}
 }
 
-/* Its session has it no longer. */
+/* Detaches the allocation from its session. */
 static void allocation_detach(struct zd_engine *e, struct zd_allocation *allocation)
 {
 	struct zd_session *session = allocation->session;
@@ -66,7 +67,7 @@ static void allocation_detach(struct zd_engine *e, struct zd_allocation *allocat
 
 void zd_allocation_leave(struct zd_engine *e, struct zd_allocation *allocation)
 {
-	/* Memory that was never zeroed is worth nothing to anybody. */
+	/* An allocation whose fill has not ended holds no bytes to keep. */
 	if (allocation->durable && allocation->extent.block && !allocation->filling)
 		allocation_detach(e, allocation);
 	else
@@ -120,7 +121,7 @@ static struct zd_allocation *find_durable(const struct zd_job *job, const char *
 	return allocation;
 }
 
-/* Is the allocation that was found the one that is asked for, and free to be had. */
+/* Checks that no session holds the allocation, and that its size and alignment match the request. */
 static int check_found(const struct zd_allocation *allocation, const struct zd_args *args, struct zd_err *err)
 {
 	uint64_t align = zd_max_u64(args->u.alloc.alignment, ZD_BLOCK_MIN_ALIGN);
@@ -144,7 +145,7 @@ static int check_found(const struct zd_allocation *allocation, const struct zd_a
 	return 0;
 }
 
-/* 0, with the allocation that a former session has left in *found, or NULL. */
+/* Stores in *found the durable allocation that a former session has left, or NULL. */
 static int durable_find(struct zd_engine *e, struct zd_session *session, const struct zd_args *args,
                         struct zd_allocation **found, struct zd_err *err)
 {
@@ -164,7 +165,7 @@ static int durable_find(struct zd_engine *e, struct zd_session *session, const s
 	return *found ? check_found(*found, args, err) : 0;
 }
 
-/* The same request as one for plain memory: of the rank's job, on its device. */
+/* Fills in the arguments of an allocation for the unit's elements: the group's job and the rank's device. */
 static int take_unit(struct zd_engine *e, struct zd_session *session, struct zd_args *args,
                      struct zd_err *err)
 {

@@ -1,15 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * backward.c - backward passes of a rank: when it may reduce, into which target, and when that is over.
+ * backward.c - backward passes of a rank: their beginning, their end, and the target of their reductions.
  *
  * All ranks run the same sequence of backwards and steps. The first rank that begins a backward of a window,
- * or its boundary, describes it; another that says otherwise gets MISMATCH, instead of a step that never
- * comes. Stage 1 has a boundary, since it reduces there only; in stages 2 and 3 the step closes the window.
+ * or its boundary, sets the options; a rank whose options differ gets MISMATCH, instead of waiting for a step
+ * that no rank completes. Stage 1 has a boundary, the only backward that reduces; in stages 2 and 3 the step
+ * closes the window.
  *
- * When the group fails, a rank that is still there does not know it yet: its streams go on writing the
- * entries and reading the target that it was given. These are abandoned: out of every reduction, charged,
- * handed out to nobody, until the rank submits them or ends its step (with fences), or says otherwise that
- * its streams have drained.
+ * When a group fails, a remaining rank learns of it by a later request. Until then its streams write its
+ * entries and read its target. These are abandoned: they take part in no reduction, stay charged and are not
+ * reused until the rank submits the entry or ends its step (with fences), or reports by another call that its
+ * streams have drained.
  */
 #include "base/dtype.h"
 #include "core/layout.h"
@@ -58,7 +59,7 @@ bool zd_reduce_request_lost(const struct zd_request *req)
 int zd_reduce_lost(const struct zd_group *group, struct zd_err *err)
 {
 	int status = zd_group_check(group, err);
-	if (status == 0) /* it is whole again */
+	if (status == 0) /* all ranks have joined again */
 		status = zd_err_set(err, ZEROD_E_PEER_LOST,
 		                    "rank %u (pid %u) of group '%s' was gone meanwhile",
 		                    zd_group_lost(group)->rank, zd_group_lost(group)->pid, group->name);
@@ -71,8 +72,8 @@ int zd_reduce_request_check(const struct zd_request *req, struct zd_err *err)
 	return zd_reduce_request_lost(req) ? zd_reduce_lost(group, err) : zd_group_check(group, err);
 }
 
-/* A client need not wait for the answer to its backward_begin. What that may wait for is its target's
- * memory. */
+/* A client may send requests before its backward_begin is answered: they wait for it. A backward_begin itself
+ * waits only for its target's memory. */
 int zd_backward_await(struct zd_request *req, const struct zd_member_reduce *mr)
 {
 	if (mr->w->backward != ZD_BACKWARD_STARTING)
@@ -106,7 +107,7 @@ static int parse_options(const struct zd_args *args, struct options *out, struct
 {
 	uint32_t stage = args->u.backward_begin.stage, dtype = args->u.backward_begin.target_dtype;
 	if (stage > 3)
-		return zd_err_set(err, ZEROD_E_INVALID, "stage %u is none of 1, 2, 3", stage);
+		return zd_err_set(err, ZEROD_E_INVALID, "stage %u is not one of 1, 2, 3", stage);
 	if (dtype == 0)
 		dtype = ZEROD_FLOAT32;
 	if (zerod_dtype_bytes(dtype) == 0)
@@ -179,7 +180,7 @@ static int check_window(const struct zd_window *had, const struct zd_member_redu
 	        zd_world_rank(mr->member), options->stage, zerod_dtype_name(options->target_dtype));
 }
 
-/* Does another rank's window end elsewhere, in stage 1. */
+/* MISMATCH if another rank's window has its boundary at another backward. */
 static int check_boundary(const struct zd_window *other, const struct zd_member_reduce *mr, bool boundary,
                           struct zd_err *err)
 {
@@ -194,7 +195,7 @@ static int check_boundary(const struct zd_window *other, const struct zd_member_
 	        (unsigned long long)(before + (at ? at : other->count)));
 }
 
-/* Compares with the ranks that have begun this window: options and frozen units are the same. */
+/* MISMATCH if options or frozen units differ from those of a rank that has begun this window. */
 static int check_ranks(const struct zd_member_reduce *mr, const struct options *options, struct zd_err *err)
 {
 	const struct zd_group *group = mr->member->group;
@@ -213,8 +214,8 @@ static int check_ranks(const struct zd_member_reduce *mr, const struct options *
 	return status;
 }
 
-/* A rank that has been told of its window's failure may leave the window by the next backward. One that has
- * not is told now. */
+/* If the rank's window has failed and the rank has not been told, this backward_begin returns the failure.
+ * The next backward_begin leaves the window. */
 static int leave_failed(struct zd_engine *e, struct zd_member_reduce *mr, struct zd_err *err)
 {
 	if ((mr->w->failure.status == 0 && !mr->w->told) || mr->w->stage == 0)
@@ -227,7 +228,7 @@ static int leave_failed(struct zd_engine *e, struct zd_member_reduce *mr, struct
 	return 0;
 }
 
-/* The same number of backwards on all ranks, else no rank takes the step. */
+/* If the ranks' numbers of backwards differ, fails the window, so that no rank completes its step. */
 static int check_count(struct zd_engine *e, struct zd_member_reduce *mr, struct zd_err *err)
 {
 	int status = zd_window_check_begin(mr->w, err);
@@ -259,7 +260,7 @@ static int begin_begin(struct zd_engine *e, struct zd_request *req, const struct
 	struct zd_member *member;
 	struct options options;
 	int status = zd_member_find(e, req->session, args->u.backward_begin.group, &member, err);
-	/* Who learns of a failure here may have streams at work: nothing is given up. */
+	/* A request that fails here keeps the abandoned entries: the rank's streams may still use them. */
 	if (status == 0)
 		status = zd_member_enter(member, err);
 	if (status == 0)
@@ -289,7 +290,7 @@ static int begin_begin(struct zd_engine *e, struct zd_request *req, const struct
 	return 0;
 }
 
-/* As if it had not been asked for. */
+/* Reverts begin_begin(). */
 static void begin_undo(struct zd_member_reduce *mr)
 {
 	mr->number--;
@@ -349,7 +350,7 @@ static int unsubmitted(const struct zd_member_reduce *mr, struct zd_err *err)
 	                  mr->nunsubmitted == 1 ? "entry that is" : "entries that are", unit);
 }
 
-/* Ranks that skip the rest wait for the others' ends. */
+/* The backward_ends of ranks that skip the rest wait for the ends of the other ranks. */
 static void tell_skippers(struct zd_engine *e, const struct zd_member_reduce *mr)
 {
 	const struct zd_group *group = mr->member->group;
@@ -395,8 +396,8 @@ static int end_begin(struct zd_engine *e, struct zd_request *req, const struct z
 	return 0;
 }
 
-/* A rank that skips what others reduce stays until none of them can reduce any more: local_world_size then.
- * In an abandoned window nobody reduces. */
+/* The first rank that may still begin a reduction, for which a backward_end with skip_rest waits;
+ * local_world_size if there is none. An abandoned window has no reductions. */
 static uint32_t first_reducing(const struct zd_window *w)
 {
 	const struct zd_group *group = w->mr->member->group;
@@ -408,7 +409,7 @@ static uint32_t first_reducing(const struct zd_window *w)
 	return rank;
 }
 
-/* The reason why the backward cannot end; 0: none. */
+/* ZD_WAIT, with the reason why the backward cannot end yet; 0: it can. */
 static int end_wait(struct zd_request *req, const struct zd_window *w)
 {
 	const struct zd_reduction *r = zd_reduction_first_open(w);
@@ -419,7 +420,7 @@ static int end_wait(struct zd_request *req, const struct zd_window *w)
 		               ? zd_wait_for(req, ZD_WAIT_BACKWARD, reducing, 0, 0)
 		               : 0;
 	}
-	if (!r) /* entries that were refused and that their streams still write */
+	if (!r) /* rejected entries that streams still write */
 		return zd_wait_for(req, ZD_WAIT_FENCES, 0, 0, 0);
 	(void)zd_wait_for(req, ZD_WAIT_REDUCTIONS, zd_reduction_waits_for(r), w->open, 0);
 	req->wait.unit = r->unit;
@@ -433,7 +434,8 @@ static int end(struct zd_engine *e, struct zd_request *req, struct zd_window *w)
 	if (wait != 0)
 		return wait;
 	w->skips_rest = false;
-	if (w == mr->w || mr->w->backward <= ZD_BACKWARD_STARTING) /* else a backward uses the slots */
+	/* otherwise a later backward uses the slots */
+	if (w == mr->w || mr->w->backward <= ZD_BACKWARD_STARTING)
 		(void)zd_bucket_trim(e, mr);
 	zd_sm_move(&zd_sm_backward, &w->backward, ZD_BACKWARD_IDLE);
 	if (w->step == ZD_STEP_CALLED)
@@ -475,7 +477,7 @@ static int end_attempt(struct zd_engine *e, struct zd_request *req, struct zd_er
 	return zd_err_set(err, w->failure.status, "%s", w->failure.text);
 }
 
-/* A step that was asked for behind it ends the backward then. */
+/* If a step_begin was called after this backward_end, the step ends the backward. */
 static void end_cancel(struct zd_engine *e, struct zd_request *req)
 {
 	struct zd_window *w = zd_window_of(req);
@@ -537,9 +539,10 @@ void zd_reduce_give_up(struct zd_engine *e, struct zd_member *member)
 {
 	struct zd_member_reduce *mr = zd_member_reduce(member);
 	struct zd_bucket *bucket;
-	if (!mr || mr->w->backward != ZD_BACKWARD_IDLE) /* a new one has begun: nothing is left */
+	/* a backward has begun, and has dropped the abandoned entries */
+	if (!mr || mr->w->backward != ZD_BACKWARD_IDLE)
 		return;
-	bool closes = mr->closing && mr->closing->nentries > 0; /* what it has is no abandoned entry */
+	bool closes = mr->closing && mr->closing->nentries > 0; /* its entries are not abandoned */
 	TAILQ_FOREACH (bucket, &mr->buckets, link) {
 		if (!closes)
 			zd_bucket_drop_entries(e, bucket);

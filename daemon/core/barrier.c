@@ -3,8 +3,8 @@
  * barrier.c - barriers: all ranks of a group pass one at once, when the last of them has reached it.
  *
  * Requests of a rank that wait at a barrier are in its member's list, in order. The first request of every
- * member belongs to the group's next barrier, so that two barriers in a row never mix. A request that ends
- * in another way leaves the list: its rank has not reached the barrier.
+ * member belongs to the group's next barrier, so that two barriers in a row never mix. A request that fails
+ * or is cancelled is removed from the list: its rank has not reached the barrier.
  *
  * Between daemons a barrier is an agreement on the communicators of reductions, whose operations must have
  * the same order on all ranks. Backwards, steps and commits submit their operations there later than they are
@@ -48,7 +48,7 @@ static int barrier_begin(struct zd_engine *e, struct zd_request *req, const stru
 	req->member = member;
 	req->device = member->device;
 	TAILQ_INSERT_TAIL(&member->barriers, req, u.barrier.link);
-	zd_dirty_group(e, member->group); /* other requests may wait for a later rank now */
+	zd_dirty_group(e, member->group); /* the reasons of waiting requests may change */
 	return 0;
 }
 
@@ -60,7 +60,7 @@ static void take_back(struct zd_engine *e, struct zd_request *req)
 	zd_dirty_group(e, req->member->group);
 }
 
-/* Every rank has reached the group's next barrier. */
+/* Passes the group's next barrier, which every rank has reached. */
 static void pass(struct zd_engine *e, struct zd_group *group)
 {
 	for (uint32_t rank = 0; rank < group->local_world_size; rank++) {
@@ -76,7 +76,7 @@ static void answered(struct zd_engine *e, struct zd_op *op, int status, const ch
                      const struct zd_op_result *result)
 {
 	struct zd_group *group = op->owner;
-	(void)result; /* the ranks have nothing to say but that they are there */
+	(void)result; /* the agreement carries no values */
 	if (zd_span_answered(e, op, &group->span->barrier, status, error))
 		pass(e, group);
 }
@@ -90,7 +90,7 @@ static void ask(struct zd_engine *e, struct zd_group *group)
 	zd_dirty_group(e, group); /* the ranks' requests wait for other daemons now */
 }
 
-/* The request is the Nth of its rank. */
+/* The request's place in its member's list, from 1. */
 static uint32_t number_of(const struct zd_request *req)
 {
 	const struct zd_request *each = TAILQ_FIRST(&req->member->barriers);
@@ -159,7 +159,7 @@ void zd_barrier_check(const struct zd_group *group)
 			zd_assert(group->state == ZD_GROUP_READY);
 		}
 	}
-	/* A barrier that every rank has reached is passed, or the other daemons are being asked. */
+	/* A barrier that every local rank has reached has passed, or its agreement is pending. */
 	zd_assert(reached < group->local_world_size || (group->span && group->span->barrier.pending));
 }
 

@@ -1,26 +1,27 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * block.c - two-level segregated fit over a range that is never touched.
+ * block.c - two-level segregated fit over a range whose memory the allocator never accesses.
  *
- * Sizes are counted in granules of ZD_BLOCK_MIN_ALIGN. Free blocks hang in bins: one for each size below 2^5
+ * Sizes are counted in granules of ZD_BLOCK_MIN_ALIGN. Free blocks are in bins: one for each size below 2^5
  * granules, then 2^5 for each power of two, so that blocks of one bin differ by less than 1/32. Two levels of
- * bitmaps find the next bin that holds something in two instructions.
+ * bitmaps find the next bin that is not empty in two instructions.
  *
  * A request is served, in this order, from
- *   1. its own bin, the tightest of the first OWN_BIN_LOOKS blocks that fit: training asks for the same few
- *      sizes again and again, and a hole that is refilled exactly does not fragment;
+ *   1. its own bin, the tightest of the first OWN_BIN_LOOKS blocks that fit: training requests the same few
+ *      sizes repeatedly, and a hole that is refilled exactly does not fragment;
  *   2. the next bin above that holds a block: any of it fits;
- *   3. the rest of its own bin. Only a request that would fail otherwise comes here, and only here is the
- *      time not constant. So what fits somewhere is found: a pool that is full but for one hole can refill
- *      that hole.
- * An alignment above the granule asks for more than the size; the bins between are then its own as well.
+ *   3. the rest of its own bin. Only a request that would fail otherwise reaches this search, and only this
+ *      search is not constant-time. With it, any block that fits is found: a pool that is full but for one
+ *      hole can refill that hole.
+ * An alignment above the granule needs more than the size; the bins between are then its own as well.
  *
- * Within the block that was found, a small request takes the high end and all others the low end. Small units
- * (norms, biases) are the ones that stay gathered for ever; between two large ones that come and go, each
- * would be an island that no large unit fits around. tests/bench/bench_block.c shows the difference.
+ * A small request is placed at the high end of the block that was found, any other at the low end. Small
+ * units (norms, biases) often stay gathered for a whole run. Placed between two large units that are gathered
+ * and released in turn, each of them would split a range that a large unit needs. tests/bench/bench_block.c
+ * shows the difference.
  *
- * What must hold: blocks tile the range in the order of `before` and `after`; no two free blocks are
- * neighbours; a block is in a bin exactly while it is free.
+ * Invariants: blocks tile the range in the order of `before` and `after`; no two free blocks are neighbours;
+ * a block is in a bin exactly while it is free.
  */
 #include "core/block.h"
 
@@ -44,7 +45,7 @@
 _Static_assert(sizeof(struct zd_block) <= 64, "there is one for every shard");
 _Static_assert(SUB_BINS == 32, "a second-level bitmap has 32 bits");
 
-/* Headers come in chunks and are reused; chunks live as long as the range. */
+/* Headers are allocated in chunks and reused; chunks live as long as the range. */
 struct header_chunk {
 	struct header_chunk *next;
 	struct zd_block headers[HEADERS_PER_CHUNK];
@@ -88,7 +89,7 @@ static struct zd_block *header_new(struct zd_block_range *range)
 	return header;
 }
 
-/* Stays marked free, so that releasing a stale pointer is noticed while the header is spare. */
+/* A spare header stays marked free, so that zd_block_free() rejects a stale pointer to it. */
 static void header_free(struct zd_block_range *range, struct zd_block *header)
 {
 	*header = (struct zd_block){.free = true, .bin_next = range->spare};
@@ -168,7 +169,7 @@ static struct zd_block *first_above(const struct zd_block_range *range, unsigned
 
 /* ---- Allocation ---------------------------------------------------------------------------------------- */
 
-/* What is asked for; `slack` is what the alignment may cost at most. All multiples of ZD_BLOCK_MIN_ALIGN. */
+/* A request. `slack` is the most that its alignment may cost. All are multiples of ZD_BLOCK_MIN_ALIGN. */
 struct request {
 	uint64_t bytes, align, slack;
 };
@@ -200,7 +201,7 @@ static struct zd_block *tightest(const struct zd_block_range *range, unsigned bi
 static struct zd_block *find(const struct zd_block_range *range, const struct request *request)
 {
 	unsigned own = bin_of(request->bytes);
-	unsigned sure = bin_of(request->bytes + request->slack); /* whatever is above it fits */
+	unsigned sure = bin_of(request->bytes + request->slack); /* any block of a bin above fits */
 	struct zd_block *block = tightest(range, own, OWN_BIN_LOOKS, request);
 
 	if (!block && sure != own)
@@ -212,7 +213,7 @@ static struct zd_block *find(const struct zd_block_range *range, const struct re
 	return block;
 }
 
-/* Makes the part of `block` from `bytes` on a block of its own, behind it. Neither is in a bin. */
+/* Splits `block` after `bytes`, and returns the block behind it. Neither is in a bin. */
 static struct zd_block *split(struct zd_block_range *range, struct zd_block *block, uint64_t bytes)
 {
 	struct zd_block *rest = header_new(range);
@@ -228,7 +229,7 @@ static struct zd_block *split(struct zd_block_range *range, struct zd_block *blo
 	return rest;
 }
 
-/* Where in `block`, which fits, the request goes. */
+/* The offset of the request in `block`, which fits. */
 static uint64_t place_of(const struct zd_block_range *range, const struct zd_block *block,
                          const struct request *request)
 {
@@ -352,7 +353,7 @@ uint64_t zd_block_largest_free(const struct zd_block_range *range)
 	return largest;
 }
 
-/* Returns how many free blocks there are in the bin. */
+/* Returns the number of free blocks in the bin. */
 static uint64_t check_bin(const struct zd_block *first, unsigned bin)
 {
 	const struct zd_block *prev = NULL;
@@ -367,8 +368,8 @@ static uint64_t check_bin(const struct zd_block *first, unsigned bin)
 	return count;
 }
 
-/* Of all bins. The simulator calls it after every step, and nearly all bins are empty: that they are is seen
- * without a branch for each. */
+/* Returns the number of free blocks in all bins. The simulator calls this after every step, and nearly all
+ * bins are empty: an empty bin costs no branch. */
 static uint64_t check_bins(const struct zd_block_range *range)
 {
 	uint64_t count = 0;

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * block.h - a block allocator over an address range that it never touches.
+ * block.h - a block allocator over an address range whose memory it never accesses.
  *
  * Two-level segregated fit: allocation and release are constant time, neighbours coalesce at once. Only a
- * request that would fail otherwise looks at all free blocks of about its size. Bookkeeping is out of band,
+ * request that would fail otherwise searches all free blocks of about its size. Bookkeeping is out of band,
  * since the range is device memory. Not thread-safe; one range belongs to one engine.
  */
 #ifndef ZD_CORE_BLOCK_H
@@ -17,10 +17,10 @@
 
 struct zd_block_range;
 
-/* A block in use, or (inside block.c only) a free one. Kept under 64 bytes: there is one for every shard. */
+/* A block in use, or (inside block.c only) a free one. At most 64 bytes: there is one for every shard. */
 struct zd_block {
-	uint64_t offset;                 /* in the range; a multiple of the alignment asked for */
-	uint64_t bytes;                  /* at least what was asked for, a multiple of ZD_BLOCK_MIN_ALIGN */
+	uint64_t offset;                 /* in the range; a multiple of the requested alignment */
+	uint64_t bytes;                  /* at least the requested bytes, a multiple of ZD_BLOCK_MIN_ALIGN */
 	struct zd_block *before, *after; /* neighbours by address */
 	struct zd_block *bin_prev, *bin_next; /* while free */
 	bool free;
@@ -28,7 +28,7 @@ struct zd_block {
 
 /* A range of `bytes` bytes (a multiple of ZD_BLOCK_MIN_ALIGN, at most 2^50). Never NULL. */
 struct zd_block_range *zd_block_range_new(uint64_t bytes);
-/* NULL is allowed. Blocks still in use go with it. */
+/* NULL is allowed. Blocks in use are freed too. */
 void zd_block_range_free(struct zd_block_range *range);
 
 /* `bytes` >= 1 is rounded up to ZD_BLOCK_MIN_ALIGN; `align` is a power of two, ZD_BLOCK_MIN_ALIGN ..
@@ -42,8 +42,8 @@ uint64_t zd_block_used_bytes(const struct zd_block_range *range);
 /* Exact; takes time linear in one bin. */
 uint64_t zd_block_largest_free(const struct zd_block_range *range);
 
-/* Walks everything: blocks tile the range, no two free neighbours, bins hold what they should, sums agree.
- * Aborts (zd_assert) otherwise. For tests. */
+/* Checks that blocks tile the range, that no two free blocks are neighbours, and that bins and sums agree
+ * with the blocks. Aborts (zd_assert) otherwise. For tests. */
 void zd_block_range_check(const struct zd_block_range *range);
 /* Calls fn for every block by ascending address, free ones too. */
 void zd_block_range_walk(const struct zd_block_range *range, void (*fn)(const struct zd_block *, void *),

@@ -1,19 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * bucket.c - gradient buckets of one rank: slots that are filled in ring order and come free when they are
- * reduced.
+ * bucket.c - gradient buckets of one rank: slots that are filled in ring order and freed when their entries
+ * are drained.
  *
  * At most one slot of a bucket is open. An entry that does not fit closes it and opens the next free one; a
  * closed slot is free again when its last entry is drained. A slot has memory from its first entry of a
- * backward to the backward's end, unless another reservation needs it while the slot is empty. Abandoned
- * entries keep it: there are some only between the group's failure and the rank's next backward, so they
- * never stand beside new ones.
+ * backward to the backward's end, unless another reservation needs the memory while the slot is empty.
+ * Abandoned entries keep the memory. They exist only between the group's failure and the rank's next
+ * backward, so never beside new entries.
  *
- * Each time that a slot is opened begins a generation of it. A closed slot is opened ahead, before its
- * entries are drained, for a reservation that lets a stream wait, if no call of any process is missing for
- * them to be drained. The new generation's entries are queued then: the slot's memory passes to them when the
- * last entry of the former generation is drained, and their promises are kept (room.c). Several generations
- * of a slot may be queued.
+ * Opening a slot begins a new generation of it. For a reservation with `ahead`, a closed slot is opened
+ * before its entries are drained, if draining them needs no further call of any process. The entries of the
+ * new generation are queued: when the last entry of the former generation is drained, the slot's memory
+ * passes to them and their promises are kept (room.c). Several generations of a slot may be queued.
  */
 #include "base/dtype.h"
 #include "core/reduce_internal.h"
@@ -31,7 +30,7 @@ static void slot_free(struct zd_bucket *bucket, struct zd_bucket_slot *slot)
 	zd_sm_move(&zd_sm_bucket_slot, &slot->state, ZD_BUCKET_SLOT_FREE);
 }
 
-/* May the entry have the memory now: nothing of an earlier generation is left, and nothing is queued. */
+/* Whether the entry gets the memory now: no entry of another generation has it, and none is queued. */
 static bool is_current(const struct zd_bucket_slot *slot, const struct zd_entry *entry)
 {
 	return TAILQ_EMPTY(&slot->queue) && (slot->current == 0 || slot->generation == entry->generation);
@@ -54,11 +53,11 @@ static void slot_enter(struct zd_bucket_slot *slot, struct zd_entry *entry)
 	}
 }
 
-/* The memory passes to the entries of one generation, each of which may end at once. */
+/* Passes the memory to the queued entries of the next generation. Each may end at once. */
 static void slot_advance(struct zd_engine *e, struct zd_bucket_slot *slot)
 {
 	struct zd_entry *entry;
-	if (slot->advancing) /* by a caller further up, who goes on */
+	if (slot->advancing) /* a caller's loop goes on with the queue */
 		return;
 	slot->advancing = true;
 	while ((entry = TAILQ_FIRST(&slot->queue)) &&
@@ -85,7 +84,7 @@ void zd_bucket_slot_leave(struct zd_engine *e, struct zd_entry *entry)
 	else if (slot->state == ZD_BUCKET_SLOT_CLOSED)
 		slot_free(entry->bucket, slot);
 	else
-		slot->used_bytes = 0; /* nothing reads it any more: filled from the start again */
+		slot->used_bytes = 0; /* no entry is left: the slot is filled from its start again */
 }
 
 static struct zd_bucket_slot *free_slot(struct zd_bucket *bucket, bool with_storage)
@@ -98,7 +97,7 @@ static struct zd_bucket_slot *free_slot(struct zd_bucket *bucket, bool with_stor
 	return NULL;
 }
 
-/* The first closed slot in ring order whose entries are drained without any further call. */
+/* The first closed slot in ring order whose entries are drained without a further call. */
 static struct zd_bucket_slot *draining_slot(struct zd_bucket *bucket)
 {
 	for (uint32_t i = 0; i < bucket->nslots; i++) {
@@ -133,8 +132,8 @@ bool zd_bucket_trim(struct zd_engine *e, struct zd_member_reduce *mr)
 	return any;
 }
 
-/* Memory for a slot or a large entry. When there is none, what this rank has in buckets is awaited, slot by
- * slot. */
+/* Allocates memory for a slot or a large entry. If there is none, the reservation waits until this rank's
+ * buckets release some, slot by slot. */
 static int place_storage(struct zd_engine *e, struct zd_request *req, struct zd_entry *entry, uint64_t bytes,
                          struct zd_storage **storage, struct zd_err *err)
 {
@@ -155,7 +154,8 @@ static int place_storage(struct zd_engine *e, struct zd_request *req, struct zd_
 static int place_open(struct zd_engine *e, struct zd_request *req, struct zd_entry *entry, struct zd_err *err)
 {
 	struct zd_bucket *bucket = entry->bucket;
-	struct zd_bucket_slot *slot = free_slot(bucket, true); /* before memory is taken for another */
+	/* before memory is allocated for another one */
+	struct zd_bucket_slot *slot = free_slot(bucket, true);
 	if (!slot)
 		slot = free_slot(bucket, false);
 	if (!slot && entry->ahead)
@@ -213,8 +213,8 @@ int zd_bucket_find(struct zd_engine *e, const struct zd_session *session, uint64
 	return 0;
 }
 
-/* Entries that end do so from the last to the first, so that no slot's memory passes to one that is to end
- * as well. */
+/* Entries are ended from the last to the first, so that no slot's memory passes to an entry that is about to
+ * end. */
 static struct zd_entry *last_entry(const struct zd_bucket *bucket)
 {
 	const struct zd_entry *first = bucket->entries;

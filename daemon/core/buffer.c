@@ -2,15 +2,15 @@
 /*
  * buffer.c - gathered buffers: filled by transfers (transfer.c), shared by leases, quarantined without them.
  *
- * Storage follows leases and nothing else. When the last lease ends, the bytes are uncharged at once and the
- * buffer leaves its unit; its block goes back when every transfer into it and every fence of every past lease
- * has passed. Before that, the block or slot may be promised to another buffer, its heir: the block is the
- * heir's from then on, in the accounts too, and the heir's transfer begins when this buffer is over. Heirs
- * may have heirs; none is freed before its former buffer.
+ * A buffer is charged while it is leased, prefetched or persistent. When it is dropped, its bytes are
+ * uncharged at once and the buffer leaves its part; its block is freed when every transfer into it and every
+ * fence of every past lease has passed. Before that, the block or slot may be promised to another buffer, its
+ * heir: the block is the heir's from then on, in the accounts too, and the heir's transfer begins when the
+ * last operation of this buffer has ended. An heir may have an heir; none is freed before its former buffer.
  *
  * A poison session's buffer that was leased is filled with NaN patterns after its last transfer and fence.
- * The fill is the buffer's last operation, so the block is quarantined until then, and an heir's transfer
- * comes behind the fill. A session that has ended is owed no fill.
+ * The fill is the buffer's last operation: the block is quarantined until it has ended, and an heir's
+ * transfer begins after it. A session that has ended gets no fill.
  */
 #include <stdio.h>
 #include <string.h>
@@ -53,7 +53,7 @@ static void buffer_uncharge(struct zd_engine *e, struct zd_buffer *buffer)
 
 /* ---- Life ---------------------------------------------------------------------------------------------- */
 
-/* The memory of `former` is the buffer's from here on. */
+/* Passes the memory of `former` to the buffer. */
 static void take_over(struct zd_buffer *buffer, struct zd_buffer *former)
 {
 	zd_assert(former->state == ZD_BUFFER_QUARANTINED && !former->heir && former->slot == buffer->slot);
@@ -91,7 +91,7 @@ struct zd_buffer *zd_buffer_new(struct zd_engine *e, struct zd_part *part, struc
 	return buffer;
 }
 
-/* The last operation of a quarantined buffer is over. */
+/* Frees a quarantined buffer after its last operation. */
 static void buffer_free(struct zd_engine *e, struct zd_buffer *buffer)
 {
 	struct zd_slot *slot = buffer->slot;
@@ -118,7 +118,7 @@ static void fill_done(struct zd_engine *e, struct zd_op *op, int status, const c
                       const struct zd_op_result *result)
 {
 	struct zd_buffer *buffer = op->owner;
-	(void)status; /* a device that cannot fill shows old bytes to a stale reader, and harms nobody else */
+	(void)status; /* if the fill fails, a stale reader sees old bytes; nothing else depends on it */
 	(void)error;
 	(void)result;
 	buffer->filling = false;
@@ -135,7 +135,7 @@ static void fill(struct zd_engine *e, struct zd_buffer *buffer)
 	zd_op_submit(e, buffer->unit->group->job, &command, fill_done, buffer, 0);
 }
 
-/* A quarantined buffer is in use no more. */
+/* Ends a quarantined buffer that has no operation left. */
 static void buffer_end(struct zd_engine *e, struct zd_buffer *buffer)
 {
 	if (buffer->fill_due && zd_session_find(e, buffer->session))
@@ -159,7 +159,7 @@ void zd_buffer_op_over(struct zd_engine *e, struct zd_buffer *buffer)
 static void watch_done(struct zd_engine *e, struct zd_op *op, int status, const char *error,
                        const struct zd_op_result *result)
 {
-	(void)status; /* an aborted watch: the session is gone, and its streams with it */
+	(void)status; /* a watch is aborted when the session has ended, and its streams with it */
 	(void)error;
 	(void)result;
 	zd_buffer_unwatch(e, op->owner);
@@ -224,7 +224,7 @@ struct zd_lease *zd_lease_add(struct zd_engine *e, struct zd_buffer *buffer, con
 	struct zd_lease *lease = zd_lease_find(buffer, tag);
 	if (!lease) {
 		lease = zd_calloc(1, sizeof(*lease));
-		memcpy(lease->tag, tag, strlen(tag) + 1); /* a request's: checked there */
+		memcpy(lease->tag, tag, strlen(tag) + 1); /* its length was checked with the request */
 		lease->since_ns = e->now_ns;
 		lease->buffer = buffer;
 		TAILQ_INSERT_TAIL(&buffer->leases, lease, link);

@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * capacity.c - ranks that reduce in orders that cross beyond what their buckets hold.
+ * capacity.c - finds ranks that wait for each other for ever, because they reduce in different orders and
+ * their buckets cannot hold the entries between.
  *
- * A rank that waits in a reserve contributes to nothing until it is served, so it is stuck if everything that
- * could give it a place has an entry whose reduction lacks a stuck rank. The largest set of ranks of which
- * that is true is found by beginning with all that wait and taking out those that something outside can help;
- * who is left waits for another of them, for ever.
+ * A rank that waits in a reserve contributes to no reduction until it is served. It is stuck if every slot or
+ * entry that could free memory for it belongs to a reduction that lacks a stuck rank. find_stuck() begins
+ * with all ranks that wait and removes each that can be helped from outside the set. The ranks that remain
+ * wait for each other for ever.
  */
 #include <stdio.h>
 
@@ -14,7 +15,7 @@
 static bool entry_stuck(const struct zd_entry *entry)
 {
 	const struct zd_reduction *r = entry->reduction;
-	if (!r) /* in an abandoned window its own rank's submit frees it */
+	if (!r) /* in an abandoned window the rank's own submit frees it */
 		return entry->state == ZD_ENTRY_RESERVED && entry->bucket->mr->stuck;
 	if (r->state != ZD_REDUCTION_COLLECTING)
 		return false;
@@ -35,7 +36,8 @@ static bool slot_stuck(const struct zd_bucket *bucket, const struct zd_bucket_sl
 	return false;
 }
 
-/* Is or will something in the bucket be drained: a slot, and if any memory helps, a large entry. */
+/* Whether a slot of the bucket is or will be drained; with `memory`, a slot that has memory, or a large
+ * entry. */
 static bool bucket_helps(const struct zd_bucket *bucket, bool memory)
 {
 	for (uint32_t i = 0; i < bucket->nslots; i++) {
@@ -50,7 +52,7 @@ static bool bucket_helps(const struct zd_bucket *bucket, bool memory)
 	return false;
 }
 
-/* Is there room by now: the entry's last attempt may be a while ago. */
+/* Whether there is memory for the entry now: some may have been freed since its last attempt. */
 static bool room_now(struct zd_engine *e, const struct zd_entry *entry)
 {
 	const struct zd_member *member = entry->bucket->mr->member;
@@ -107,7 +109,7 @@ static void find_stuck(struct zd_engine *e, struct zd_group *group)
 	}
 }
 
-/* An entry that keeps the rank waiting, and a stuck rank that it lacks. */
+/* An entry that keeps the rank waiting, and a stuck rank that its reduction lacks. */
 static const struct zd_entry *find_obstacle(const struct zd_member_reduce *mr, uint32_t *missing)
 {
 	const struct zd_bucket *bucket;
@@ -130,7 +132,7 @@ static const struct zd_entry *find_obstacle(const struct zd_member_reduce *mr, u
 static void circle_text(const struct zd_group *group, char *out, size_t out_bytes)
 {
 	size_t used = (size_t)snprintf(out, out_bytes,
-	                               "ranks reduce in orders that cross beyond their buckets:");
+	                               "ranks reduce in orders that their buckets cannot hold:");
 	for (uint32_t rank = 0; rank < group->local_world_size && used < out_bytes; rank++) {
 		const struct zd_member_reduce *mr = zd_member_reduce(&group->members[rank]);
 		uint32_t missing = 0;
@@ -145,7 +147,7 @@ static void circle_text(const struct zd_group *group, char *out, size_t out_byte
 		        obstacle->part->unit->name, group->first_rank + missing);
 	}
 	if (used < out_bytes)
-		out[used - 1] = '\0'; /* the last semicolon */
+		out[used - 1] = '\0'; /* replaces the last semicolon */
 }
 
 int zd_capacity_check(struct zd_engine *e, struct zd_entry *entry, struct zd_err *err)

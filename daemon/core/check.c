@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * check.c - the invariants, found again from the objects themselves. For tests and the simulator.
+ * check.c - zd_engine_check(): computes states and sums again from the objects, and asserts the invariants.
+ * For tests and the simulator.
  */
 #include <string.h>
 
@@ -14,7 +15,7 @@
 #include "core/shadow.h"
 #include "core/scope.h"
 
-/* What the objects add up to, by device. */
+/* Sums over the objects, by device. */
 struct found {
 	uint64_t (*charged)[ZD_NCHARGES];
 	uint64_t *quarantine, *idle_slots;
@@ -30,7 +31,7 @@ static void check_extent(const struct zd_extent *extent, const struct zd_device 
 	zd_assert(extent->block->offset + extent->block->bytes <= extent->segment->bytes);
 }
 
-/* A gathered buffer's or slot's place: in a strict session's segment there is nothing else. */
+/* The extent of a gathered buffer or slot. In a strict session's segment it is the only block. */
 static void check_gathered(const struct zd_engine *e, const struct zd_extent *extent,
                            const struct zd_device *device, const struct zd_job *job)
 {
@@ -48,8 +49,8 @@ static void check_strict(const struct zd_engine *e, const struct zd_buffer *buff
 		zd_assert(buffer->extent.segment->purpose == ZD_PURPOSE_STRICT);
 }
 
-/* It takes nothing, and is read while it is leased and as long as fences of past leases are awaited, from its
- * version's publish on. Nobody writes what is read: check_part(). */
+/* An aliased buffer has no extent. From its version's publish on it counts as a reader, while it is leased or
+ * fences of past leases are pending. check_part() asserts that a shard under update has no readers. */
 static void check_aliased(const struct zd_buffer *buffer)
 {
 	const struct zd_part *part = buffer->part;
@@ -64,7 +65,7 @@ static void check_aliased(const struct zd_buffer *buffer)
 		zd_assert(!buffer->reading);
 }
 
-/* Consumers of a version whose publish has failed: they may read what is written again. */
+/* Counts buffers of a version whose publish has failed: they may be read during the next update. */
 static uint32_t count_stale_readers(const struct zd_part *part)
 {
 	const struct zd_buffer *buffer;
@@ -85,7 +86,7 @@ static void check_buffer(const struct zd_engine *e, const struct zd_buffer *buff
 		zd_assert(buffer->state == ZD_BUFFER_QUARANTINED && !buffer->fill_due &&
 		          buffer->transfers == 0 && buffer->watches == 0 && !buffer->former);
 	zd_assert(!buffer->fill_due || (!buffer->aliased && !buffer->prefetched));
-	if (buffer->heir) { /* its memory is the heir's */
+	if (buffer->heir) { /* check_buffer() of the heir checks the memory */
 		zd_assert(buffer->heir->former == buffer && buffer->heir->slot == buffer->slot);
 		zd_assert(buffer->state == ZD_BUFFER_QUARANTINED && TAILQ_EMPTY(&buffer->leases));
 		zd_assert(zd_buffer_is_in_use(buffer));
@@ -120,7 +121,7 @@ static void check_buffer(const struct zd_engine *e, const struct zd_buffer *buff
 	}
 	zd_assert(buffer->charged && buffer->part->buffer == buffer && zd_part_member(buffer->part)->session);
 	zd_assert((buffer->state == ZD_BUFFER_INFLIGHT) == (buffer->transfers > 0));
-	/* Held, or kept for a reason. */
+	/* A current buffer is leased, prefetched or persistent. */
 	zd_assert(!TAILQ_EMPTY(&buffer->leases) || buffer->prefetched || buffer->part->persistent);
 }
 
@@ -134,7 +135,7 @@ static void check_part(const struct zd_engine *e, const struct zd_part *part, st
 		zd_assert(!part->shard.block && !part->buffer && part->readers == 0);
 		return;
 	}
-	/* The rank of a dying one may be back, on another device. */
+	/* The rank of a DYING part may have joined again, on another device. */
 	const struct zd_device *device = part->state == ZD_PART_DYING ? part->shard.segment->device
 	                                                              : member->device;
 	uint32_t index = device->index;
@@ -147,13 +148,14 @@ static void check_part(const struct zd_engine *e, const struct zd_part *part, st
 	}
 	found->charged[index][ZD_CHARGE_SHARD] += part->shard.bytes;
 	if (part->state == ZD_PART_DETACHED)
-		/* its rank may be back, and not have registered yet */
+		/* the rank may have joined again, but has not registered the unit */
 		zd_assert(part->unit->group->job->durable && !part->buffer);
 	else
 		zd_assert(member->session && !member->joining);
 	if (part->context)
 		zd_assert(part->context->context && part->context->member == member);
-	/* Nobody reads what somebody writes, and others do not commit it. */
+	/* A shard under update has no readers (exceptions: a load, an update granted early, stale buffers),
+	 * and the outcome of a commit is not awaited. */
 	if (zd_part_is_written(part))
 		zd_assert((part->state == ZD_PART_LOADING || part->early ||
 		           part->readers == count_stale_readers(part)) &&
@@ -203,7 +205,7 @@ static void check_group(struct zd_engine *e, struct zd_group *group, struct foun
 	zd_reduce_check(e, group, found->charged, found->quarantine);
 }
 
-/* Slots, those of ranks that are gone among them. */
+/* Sums up the idle bytes of slots, orphans included. */
 static void find_slots(struct zd_engine *e, struct found *found)
 {
 	const struct zd_group *group;
@@ -228,7 +230,7 @@ static void find_slots(struct zd_engine *e, struct found *found)
 	}
 }
 
-/* Nothing is in what goes back, and while its executor has it nobody can reach it. */
+/* A segment that retires has no blocks, and none is mapped while its executor destroys it. */
 static uint64_t check_retiring(const struct zd_segment *segment)
 {
 	const struct zd_mapping *mapping;
@@ -272,8 +274,8 @@ static void check_device(struct zd_engine *e, struct zd_device *device, struct f
 	zd_assert(waiters == device->memory_waiters);
 }
 
-/* Every scope's leases are its rank's, one a unit, on buffers that are there. Returns how many units its
- * context has that are still to be gathered. */
+/* A scope's leases are its rank's, one for each unit, on current buffers. Returns the number of units that
+ * its context has not gathered yet. */
 static uint32_t check_scope(const struct zd_scope *scope)
 {
 	const struct zd_lease *lease;
@@ -298,7 +300,7 @@ static uint32_t check_scope(const struct zd_scope *scope)
 		if (req->kind == ZD_REQ_CONTEXT_BEGIN && req->u.gather.scope == scope)
 			missing += req->u.gather.nparts - req->u.gather.nheld;
 	}
-	zd_assert(missing > 0); /* else its request were done */
+	zd_assert(missing > 0); /* otherwise its request would have ended */
 	return missing;
 }
 
@@ -323,7 +325,7 @@ static void check_job(const struct zd_job *job)
 	zd_assert(job->refs > 0);
 	if (job->durable)
 		return;
-	/* Without sessions, only what an operation still uses is left, and nobody is charged for it. */
+	/* A job without sessions is charged for allocations at most. */
 	TAILQ_FOREACH (group, &job->groups, job_link) {
 		if (group->attached > 0)
 			return;

@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * context.c - user contexts: units that a program gathers as a whole, for as long as it says.
+ * context.c - user contexts: sets of units that a program gathers as a whole.
  *
- * context_begin is one request that gathers unit after unit under the context's tag. It keeps what it has
- * while it waits for the rest, as a program does that gathers one after the other, and gives all back when
- * one fails or time is up: so there is no context with a part of its units. A unit is in at most one context
- * of a rank, from the moment of the request: contexts nest when they are disjoint, and of two that overlap
- * the second fails and changes nothing.
+ * context_begin is one request that gathers unit after unit under the context's tag. It keeps the buffers
+ * that it has while it waits for the rest, and releases all of them if one gather fails or the deadline
+ * expires: no context ever holds a part of its units. A unit is in at most one context of a rank, from the
+ * beginning of the request on. Contexts nest if they are disjoint; of two that overlap the second fails and
+ * changes nothing.
  *
- * Addresses and fences come from ordinary gathers that name the context and join its leases.
+ * The program gets addresses and fences by ordinary gathers that name the context and join its leases.
  */
 #include "core/gather.h"
 #include "core/scope.h"
@@ -30,13 +30,13 @@ static void context_cancel(struct zd_engine *e, struct zd_request *req)
 	parts_leave(req, false);
 	if (!req->u.gather.scope)
 		return;
-	/* Nobody has learned an address from it. */
+	/* The client has no address of the context's buffers, so there are no fences to wait for. */
 	req->u.gather.scope->ending = true;
 	(void)zd_scopes_end(e, req->member, &none);
 	req->u.gather.scope = NULL;
 }
 
-/* The part is of the others' group, in no context, and not named twice. */
+/* Checks that the part is of the request's member, in no context, and not given twice. */
 static int part_check(const struct zd_request *req, const struct zd_part *part, struct zd_err *err)
 {
 	const struct zd_scope *other = part->context;
@@ -52,7 +52,7 @@ static int part_check(const struct zd_request *req, const struct zd_part *part, 
 	return 0;
 }
 
-/* Finds all parts and takes them into the new context. */
+/* Finds all parts and adds them to the new context. */
 static int parts_take(struct zd_engine *e, struct zd_request *req, const struct zd_args *args,
                       uint64_t *padded_bytes, struct zd_err *err)
 {
@@ -92,7 +92,7 @@ static int context_begin(struct zd_engine *e, struct zd_request *req, const stru
 	if (status == 0) {
 		const struct zd_device *device = req->device = req->member->device;
 		uint64_t budget = device->config.gather_budget_bytes;
-		if (padded_bytes > budget) { /* it would wait for itself */
+		if (padded_bytes > budget) { /* the request could never be granted */
 			status = zd_err_set(
 			        err, ZEROD_E_NO_MEMORY,
 			        "%u units need %llu bytes; the gather budget of device %u is %llu", nunits,

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * departure.c - what a session held is kept until its process has left the devices.
+ * departure.c - keeps a session's memory until its process has left the devices.
  *
- * One watch for each device and job. The session stays CLOSING, where lists show it and nobody else finds it,
- * until the last of them has ended.
+ * There is one watch for each device and job. The session is CLOSING until the last watch has ended: lists
+ * show it, but zd_session_find() does not find it.
  */
 #include "core/departure.h"
 
@@ -65,7 +65,7 @@ static void session_gone(struct zd_engine *e, struct zd_session *session)
 	free(session);
 }
 
-/* However the watch ended: there is nothing else that could tell more. */
+/* The watch's status does not matter: there is no better evidence that the process has left. */
 static void departed(struct zd_engine *e, struct zd_op *op, int status, const char *error,
                      const struct zd_op_result *result)
 {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * engine.c - the engine as a whole: made, configured, summed up, ended.
+ * engine.c - the engine as a whole: creation, configuration, totals, destruction.
  */
 #include <string.h>
 
@@ -9,7 +9,7 @@
 #include "core/reduce.h"
 
 #define DEFAULT_SEGMENT_BYTES (1ull << 30)
-#define SEGMENTS_PER_ARENA    16u /* so that no purpose takes a small arena for itself */
+#define SEGMENTS_PER_ARENA    16u /* so that one purpose cannot fill a small arena with one segment */
 #define MIN_SEGMENT_BYTES     65536u
 #define SEGMENT_ALIGN_BYTES   4096u
 
@@ -76,7 +76,7 @@ static void sink_no_retire(void *arg, uint64_t session, uint32_t segment)
 	(void)segment;
 }
 
-/* Runs the ordinary ends of everything: sessions, durable jobs, then the operations that nobody will
+/* Ends sessions and durable jobs as usual, and then completes the operations that no executor will
  * complete. */
 void zd_engine_free(struct zd_engine *e)
 {

@@ -2,8 +2,8 @@
 /*
  * entry.c - one rank's gradient of one unit, from its reservation until nothing reads it any more.
  *
- * A rank's own word, a submit with fences or one of those that say that its
- * streams have drained, is all that gives its place to another: a failed group does not.
+ * An entry's memory is reused only when its rank has submitted the entry with fences, or has reported by
+ * another call that its streams have drained. A group's failure alone does not release it.
  */
 #include <math.h>
 #include <string.h>
@@ -50,7 +50,7 @@ static void leave_window(struct zd_entry *entry)
 	entry->w = NULL;
 }
 
-/* Out of the bucket: the place is given up, and whoever waits for it may go on. */
+/* Removes the entry from its bucket, frees its place and wakes the requests that wait for it. */
 static void entry_leave(struct zd_engine *e, struct zd_entry *entry)
 {
 	struct zd_bucket *bucket = entry->bucket;
@@ -90,7 +90,7 @@ void zd_entry_end(struct zd_engine *e, struct zd_entry *entry)
 
 void zd_entry_detach(struct zd_engine *e, struct zd_entry *entry)
 {
-	if (entry->reduction) /* else its window was abandoned */
+	if (entry->reduction) /* otherwise its window was abandoned */
 		zd_reduction_unreserve(e, entry);
 }
 
@@ -99,7 +99,8 @@ void zd_entry_abandon(struct zd_engine *e, struct zd_entry *entry)
 	zd_entry_detach(e, entry);
 	leave_window(entry);
 	zd_sm_move(&zd_sm_entry, &entry->state, ZD_ENTRY_ABANDONED);
-	zd_entry_release_promise(e, entry); /* nothing of the reduction counts: the stream may go on */
+	/* the reduction's result is discarded: the stream need not wait */
+	zd_entry_release_promise(e, entry);
 }
 
 bool zd_entry_drains(const struct zd_entry *entry)
@@ -109,8 +110,8 @@ bool zd_entry_drains(const struct zd_entry *entry)
 	return !entry->reduction || zd_reduction_drains(entry->reduction);
 }
 
-/* Its place was not zeroed, so that it must not be reduced. False: that was the end of the group and of the
- * entry. */
+/* The entry's place was not zeroed: fails its reduction. Returns false if that has ended the group, and with
+ * it the entry. */
 static bool fail_spoilt(struct zd_engine *e, struct zd_entry *entry)
 {
 	entry->ops++;
@@ -154,7 +155,7 @@ static void fences_passed(struct zd_engine *e, struct zd_op *op, int status, con
 	struct zd_entry *entry = op->owner;
 	(void)result;
 	zd_storage_unuse(e, entry->storage);
-	/* With its op still: where that is the end of the group, it is the end of the entry too. */
+	/* The op still counts: if this failure ends the group, it ends the entry too. */
 	if (status != 0 && entry->bucket && entry->reduction)
 		producers_failed(e, entry, error);
 	entry->watched = false;
@@ -165,7 +166,7 @@ static void fences_passed(struct zd_engine *e, struct zd_op *op, int status, con
 		zd_entry_free(entry);
 }
 
-/* The entry is watched afterwards unless all fences have passed. */
+/* Sets `watched` unless all fences have passed. */
 static void entry_watch(struct zd_engine *e, struct zd_entry *entry, const struct zd_fence_list *fences)
 {
 	struct zd_member *member = entry->bucket->mr->member;
@@ -246,7 +247,7 @@ static int reserve_begin(struct zd_engine *e, struct zd_request *req, const stru
 	return 0;
 }
 
-/* Which unit and rank keep the slot that comes free first in ring order, for the request's text. */
+/* Sets the request's reason: the unit and rank that delay the slot that is freed first in ring order. */
 static int reserve_wait(struct zd_request *req, const struct zd_entry *entry)
 {
 	const struct zd_bucket *bucket = entry->bucket;
@@ -257,7 +258,7 @@ static int reserve_wait(struct zd_request *req, const struct zd_entry *entry)
 		if (!oldest || (other->slot == &bucket->slots[bucket->next] && oldest->slot != other->slot))
 			oldest = other;
 	}
-	if (!oldest) /* memory that this rank holds by other buckets */
+	if (!oldest) /* this rank's other buckets hold the memory */
 		return zd_wait_for(req, ZD_WAIT_MEMORY, 0, entry->bytes, 0);
 	uint32_t rank = oldest->part->rank;
 	if (oldest->reduction && oldest->state >= ZD_ENTRY_SUBMITTED)
@@ -287,7 +288,7 @@ static int reserve_place(struct zd_engine *e, struct zd_request *req, struct zd_
 	return 0;
 }
 
-/* It has a place: the stream waits for the room, or the request does. */
+/* The entry has a place: the stream waits for its memory, by a promise, or the request does. */
 static int reserve_room(struct zd_engine *e, struct zd_request *req, struct zd_entry *entry,
                         struct zd_err *err)
 {
@@ -304,7 +305,7 @@ static int reserve_room(struct zd_engine *e, struct zd_request *req, struct zd_e
 	return 0;
 }
 
-/* While its place is being zeroed the place cannot be given to another: a fill might come behind that one's
+/* While the entry's place is being zeroed it cannot be reused: the fill might overwrite the next entry's
  * bytes. */
 static void reserve_cancel(struct zd_engine *e, struct zd_request *req)
 {
@@ -397,8 +398,8 @@ static int submit_options(const struct zd_args *args, const struct zd_bucket *bu
 	return 0;
 }
 
-/* The group failed since it was reserved. It is refused, but it is given back: its room is free when its
- * streams have passed. */
+/* The group has failed since the reservation. The submit is rejected, but it releases the entry: its memory
+ * is free when the fences have passed. */
 static int submit_abandoned(struct zd_engine *e, struct zd_entry *entry, const struct zd_fence_list *fences,
                             struct zd_err *err)
 {
@@ -413,7 +414,7 @@ static int submit_abandoned(struct zd_engine *e, struct zd_entry *entry, const s
 	return status != 0 ? status : zd_reduce_lost(mr->member->group, err);
 }
 
-/* NULL: there is none that the rank was given. */
+/* NULL: the rank has reserved no entry of that id. */
 static struct zd_entry *submit_find(const struct zd_bucket *bucket, uint64_t id)
 {
 	struct zd_entry *entry;
@@ -436,8 +437,8 @@ static int submit_check(const struct zd_bucket *bucket, const struct zd_entry *e
 	return 0;
 }
 
-/* The reduction's pieces travel soon, if the others submit too. To wake whoever moves them takes longer than
- * to move a small one. */
+/* The reduction's pieces will be copied soon if the other ranks submit too. Waking an executor takes longer
+ * than copying a small piece. */
 static void expect_pieces(struct zd_engine *e, const struct zd_group *group)
 {
 	for (uint32_t rank = 0; rank < group->local_world_size && e->sink.expect; rank++)
@@ -473,8 +474,8 @@ static int submit_begin(struct zd_engine *e, struct zd_request *req, const struc
 		return status;
 	status = zd_reduction_check_ranks(entry, err);
 	if (status != 0) {
-		/* It will never be reduced. Its place comes free when its streams have passed, so that the
-		 * backward can be ended. */
+		/* The entry will never be reduced. Its memory is free when its fences have passed, so that
+		 * the backward can end. */
 		zd_reduction_unreserve(e, entry);
 		entry_submit(e, entry, fences);
 		zd_reduction_refused(e, bucket->mr->member->group, status, err);

@@ -6,9 +6,9 @@
  * something refers to it: a group, an allocation, an operation. A group lives while a rank is attached, an
  * operation of it is under way, or its job is durable.
  *
- * A group FAILS when an attached rank goes while others stay: requests of the others end with PEER_LOST,
- * naming the rank. It is READY again when every rank is attached. An ABORTED group ends when its last rank
- * has left; that of a durable job may then be joined again.
+ * A group is FAILED when an attached rank leaves or its session ends while other ranks stay: their requests
+ * end with PEER_LOST, which names the lost rank. The group is READY again when every rank is attached. An
+ * ABORTED group ends when its last rank has left; a durable job's group may then be joined again.
  */
 #include <stdio.h>
 #include <string.h>
@@ -85,7 +85,7 @@ void zd_job_unref(struct zd_engine *e, struct zd_job *job)
 
 /* ---- Groups -------------------------------------------------------------------------------------------- */
 
-/* Not one that is over: who joins under its name now begins anew, with a world of any size. */
+/* Skips groups that are over: a join under their name makes a new group, of any world size. */
 static struct zd_group *group_find(struct zd_job *job, const char *name)
 {
 	struct zd_group *group;
@@ -96,7 +96,7 @@ static struct zd_group *group_find(struct zd_job *job, const char *name)
 	return NULL;
 }
 
-/* Nobody is in a group of it, nor may come back: who joins next says whether it is durable. */
+/* All groups of the job are over: the next join decides whether the job is durable. */
 static bool job_is_left(const struct zd_job *job)
 {
 	const struct zd_group *group;
@@ -180,7 +180,7 @@ int zd_group_check(const struct zd_group *group, struct zd_err *err)
 	}
 }
 
-/* The ranks that went between that generation and the last: "", or ", as is rank 1 (pid 7)". */
+/* Names the ranks lost between generation `since` and the last lost rank: "", or ", as is rank 1 (pid 7)". */
 static void name_others(const struct zd_group *group, uint64_t since, char *out, size_t out_bytes)
 {
 	uint64_t others = group->generation - since - 1, named = zd_min_u64(others, ZD_LOST_KEPT - 1);
@@ -236,8 +236,8 @@ int zd_member_check(const struct zd_member *member, struct zd_err *err)
 		return status;
 	return zd_err_set(
 	        err, ZEROD_E_PEER_LOST,
-	        "rank %u (pid %u) of group '%s' went: rank %u is set back to step %llu; what it computed "
-	        "since must be dropped and the session reset",
+	        "rank %u (pid %u) of group '%s' went: rank %u is set back to step %llu; discard what it "
+	        "has computed since, and reset the session",
 	        zd_group_lost(group)->rank, zd_group_lost(group)->pid, group->name, zd_world_rank(member),
 	        (unsigned long long)group->committed_step);
 }
@@ -272,7 +272,7 @@ static void member_attach(struct zd_engine *e, struct zd_member *member, struct 
 	group->device_mask |= 1ull << device->index;
 	group->attached++;
 	zd_group_ref(group);
-	zd_dirty_group(e, group); /* the others wait for one rank less, or for none */
+	zd_dirty_group(e, group); /* the other joins wait for one rank less, or for none */
 	if (group->attached < group->local_world_size)
 		return;
 	if (group->state == ZD_GROUP_FAILED)
@@ -283,7 +283,7 @@ static void member_attach(struct zd_engine *e, struct zd_member *member, struct 
 		zd_sm_move(&zd_sm_group, &group->state, ZD_GROUP_READY);
 }
 
-/* The group fails, or goes on failing, by the end of this member. */
+/* Records the loss of this member. */
 static void note_lost(const struct zd_member *member)
 {
 	struct zd_group *group = member->group;
@@ -291,7 +291,7 @@ static void note_lost(const struct zd_member *member)
 	                                                                 .pid = member->session->pid};
 }
 
-/* Only the attachment; what the member holds has gone or never was. */
+/* Ends the attachment only; the member holds nothing by now. */
 static void member_unlink(struct zd_engine *e, struct zd_member *member)
 {
 	struct zd_group *group = member->group;
@@ -303,16 +303,17 @@ static void member_unlink(struct zd_engine *e, struct zd_member *member)
 	if (group->state != ZD_GROUP_FORMING)
 		member->joined_before = true;
 	group->attached--;
-	/* An abort ends work, not data: the ranks may come again for their shards. */
+	/* An abort keeps a durable job's shards: the ranks may join again. */
 	if (group->state == ZD_GROUP_ABORTED && group->attached == 0 && group->job->durable)
 		zd_sm_move(&zd_sm_group, &group->state, ZD_GROUP_FAILED);
 	if (group->attached == 0)
-		group->over = !group->job->durable; /* what still works on its memory is in nobody's way */
+		/* operations may still use its memory, but its name is free */
+		group->over = !group->job->durable;
 	zd_dirty_group(e, group);
 	zd_group_unref(e, group);
 }
 
-/* In a durable job without shadows: is a rank gone between update_begin and commit? */
+/* In a durable job without shadows: whether the rank is lost between update_begin and commit. */
 static bool member_tears(const struct zd_member *member)
 {
 	const struct zd_unit *unit;
@@ -331,7 +332,7 @@ void zd_member_detach(struct zd_engine *e, struct zd_member *member)
 	struct zd_group *group = member->group;
 	if (member_tears(member))
 		group->torn = true;
-	if (group->shadow && !group->voted_step) /* else that is found out at the next join */
+	if (group->shadow && !group->voted_step) /* otherwise the next join decides */
 		zd_shadow_roll_back(e, group);
 	if (group->span)
 		zd_span_leave(e, member, member->leaves || member->session->orderly);
@@ -407,7 +408,7 @@ static int join_check_group(const struct zd_group *group, const struct zd_sessio
 	return 0;
 }
 
-/* A durable rank keeps its shards, and they are on their device. */
+/* A durable rank's shards stay on their device. */
 static int join_check_device(const struct zd_group *group, const struct zd_args *args, struct zd_err *err)
 {
 	const struct zd_member *member = &group->members[args->u.group_join.rank - group->first_rank];
@@ -519,7 +520,7 @@ static int abort_begin(struct zd_engine *e, struct zd_request *req, const struct
 		return zd_err_set(err, ZEROD_E_NOT_FOUND, "no group %llu", (unsigned long long)args->u.group);
 	if (group->state == ZD_GROUP_ABORTED)
 		return zd_err_set(err, ZEROD_E_STATE, "group '%s' was aborted already", group->name);
-	if (group->attached == 0) /* nobody would ever leave it, so that it could be joined again */
+	if (group->attached == 0) /* no rank could leave it, and so it could never be joined again */
 		return zd_err_set(err, ZEROD_E_STATE, "all ranks of group '%s' have left already",
 		                  group->name);
 	bool was_ready = group->state == ZD_GROUP_READY;

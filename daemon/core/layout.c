@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * layout.c - where units have their places: in the slots of ranks, and in the flat target.
+ * layout.c - places of units: in the slots of ranks, and in the flat target.
  *
- * A unit takes its place in the target once, with its first shard, so that a unit without a shard leaves no
- * trace. A unit's description says in which slot its parts begin, and whether they have a gradient. Each rank
- * may change both for its own part: the slot between two uses of the unit, the gradient between a step's end
- * and the next backward. A rank whose frozen units differ from another's gets MISMATCH when it begins a
- * backward of the same window; `frozen_digest` makes that one comparison.
+ * A unit gets its place in the target once, with its first shard: a unit without a shard has none. A unit's
+ * description gives the slot that its parts begin in, and whether they have a gradient. Each rank may change
+ * both for its own part: the slot between two uses of the unit, the gradient between a step's end and the
+ * next backward. A rank whose frozen units differ from another's gets MISMATCH when it begins a backward of
+ * the same window; `frozen_digest` makes that one comparison.
  *
- * What must hold: a group's slot counts the registered parts of each rank that are in it, and has the size of
- * the largest unit that was put into it. A rank's block for a slot goes when its last part leaves it.
+ * Invariant: a group's slot counts the registered parts of each rank that are in it, and has the size of the
+ * largest unit that was put into it. A rank's block for a slot is freed when its last part has left the slot.
  */
 #include <stdlib.h>
 
@@ -57,7 +57,7 @@ static void slot_enter(struct zd_part *part, uint32_t number)
 	slot->nparts++;
 }
 
-/* The part has no copy there any more. */
+/* The part has no gathered buffer in the slot. */
 static void slot_leave(struct zd_engine *e, struct zd_part *part)
 {
 	struct zd_member *member = zd_part_member(part);
@@ -139,7 +139,7 @@ void zd_layout_enter(struct zd_part *part)
 	slot_enter(part, unit->slot);
 }
 
-/* Of a unit that a rank has frozen or unfrozen. */
+/* The unit's bits in the `frozen_digest` of a rank that has changed its frozen flag. */
 static uint64_t digest_of(const struct zd_unit *unit)
 {
 	uint64_t x = unit->id * 0x9E3779B97F4A7C15ull;
@@ -160,7 +160,7 @@ void zd_layout_leave(struct zd_engine *e, struct zd_part *part)
 	slot_leave(e, part);
 }
 
-/* ---- What ranks have frozen ---------------------------------------------------------------------------- */
+/* ---- Frozen units -------------------------------------------------------------------------------------- */
 
 static bool is_changed(const struct zd_unit *unit, const struct zd_member *member)
 {
@@ -183,7 +183,7 @@ int zd_layout_compare(const struct zd_member *member, const struct zd_member *ot
 
 /* ---- Requests ------------------------------------------------------------------------------------------ */
 
-/* Does nobody use the part's gathered buffer, nor is about to. */
+/* BUSY if the part's gathered buffer is leased or being filled, or a gather of it waits. */
 static int check_unused(const struct zd_request *req, const struct zd_part *part, struct zd_err *err)
 {
 	const struct zd_request *other;
@@ -232,7 +232,7 @@ static int set_slot_begin(struct zd_engine *e, struct zd_request *req, const str
 	return 0;
 }
 
-/* Does no rank reduce it, now or in a target that is bound. */
+/* Whether every rank has frozen the unit and no target that contains it is bound. */
 static bool is_frozen_everywhere(const struct zd_unit *unit)
 {
 	for (uint32_t rank = 0; rank < unit->group->local_world_size; rank++) {

@@ -4,15 +4,15 @@
  *
  * A rank that waits for a unit's sum (reduce_wait) is lent the unit's place in its target: its streams may
  * read and write there, and no sum is stored there, until the rank returns the place with the fences of these
- * streams and all fences have passed. A further reduction of the unit waits for that before it takes staging,
- * so the rank must return the place before its own next contribution; the library does.
+ * streams and all fences have passed. A further reduction of the unit waits for that before it allocates
+ * staging, so the rank must return the place before its own next contribution; the library does.
  *
  * The place may be promised before the sum is stored, by the rule of promise.h: every rank has contributed,
  * and no slice of the reduction waits for memory. The promise is kept in every case. Where the sum fails, the
- * content of the place is undefined and the window has failed, so its step is not taken.
+ * content of the place is undefined and the window has failed, so its step returns the failure.
  *
- * What must hold: while a place is lent or accessed, its target is not freed, unless the rank itself has
- * ended the window. When the group fails, the rank's target is abandoned as the target of a step is.
+ * Invariant: while a place is lent or accessed, its target is not freed, unless the rank itself has ended the
+ * window. When the group fails, the rank's target is abandoned as the target of a step is.
  */
 #include "core/layout.h"
 #include "core/promise.h"
@@ -20,7 +20,7 @@
 
 /* ---- Places -------------------------------------------------------------------------------------------- */
 
-/* Or is it being zeroed for a step that was given up meanwhile. */
+/* Also true while the target is zeroed for a step that was cancelled meanwhile. */
 static bool is_accessed(const struct zd_part *part)
 {
 	const struct zd_member_reduce *mr = zd_member_reduce(zd_part_member(part));
@@ -43,7 +43,7 @@ bool zd_slice_target_is_accessed(const struct zd_slice *slice)
 void zd_target_forget_lent(struct zd_window *w)
 {
 	struct zd_member_reduce *mr = w->mr;
-	if (w != mr->w) /* it was when the window began to close */
+	if (w != mr->w) /* done already, when the window began to close */
 		return;
 	const struct zd_unit *unit = mr->nlent > 0 ? mr->member->group->units : NULL;
 	for (; unit; unit = unit->hh_name.next)
@@ -68,7 +68,7 @@ void zd_target_unlend(struct zd_part *part)
 
 /* ---- Wait ---------------------------------------------------------------------------------------------- */
 
-/* The rank's slice is stored; an all-reduced unit, and one over rails, on all ranks. */
+/* The rank's slice is stored. For an all-reduced unit and over rails: all ranks' slices are. */
 static bool is_stored(const struct zd_reduction *r, uint32_t rank)
 {
 	if (r->over)
@@ -212,11 +212,11 @@ static void passed(struct zd_engine *e, struct zd_op *op, int status, const char
                    const struct zd_op_result *result)
 {
 	struct access *access = op->owner;
-	(void)status; /* with its session gone nothing accesses the target any more */
+	(void)status; /* a failed watch means that the session and its streams have ended */
 	(void)error;
 	(void)result;
 	access->part->target_accesses--;
-	zd_dirty_group(e, access->part->unit->group); /* slices may wait for it */
+	zd_dirty_group(e, access->part->unit->group); /* slices may wait for this access */
 	zd_storage_unuse(e, access->target);
 	zd_unit_unref(e, access->part->unit);
 	free(access);
@@ -243,7 +243,7 @@ static void give_back(struct zd_engine *e, const struct zd_request *req, struct 
 	zd_storage_use(mr->w->target);
 }
 
-/* Drops the target of a window that another rank has abandoned, with the last place that was lent of it. */
+/* Drops the target of an abandoned window when the last place lent of it has been returned. */
 static void drop_abandoned(struct zd_engine *e, const struct zd_member *member)
 {
 	struct zd_member_reduce *mr = zd_member_reduce(member);
@@ -252,7 +252,7 @@ static void drop_abandoned(struct zd_engine *e, const struct zd_member *member)
 		zd_target_drop(e, mr->w);
 }
 
-/* Places that are not lent, since the group has failed or the step was taken, are passed over. */
+/* Skips places that are not lent, because the group has failed or the step has begun. */
 static int return_begin(struct zd_engine *e, struct zd_request *req, const struct zd_args *args,
                         struct zd_err *err)
 {

@@ -19,7 +19,7 @@
 #define MAX_HOLDERS 64
 #define MAX_WAITS   8
 
-/* Objects of one table that the asker may see, to be sorted. */
+/* Objects of one table that the asking session may see, to be sorted. */
 struct item {
 	uint64_t id;
 	const void *object;
@@ -134,7 +134,7 @@ static void collect(struct listing *l)
 		break;
 	case ZD_TABLE_ALLOCATIONS:
 		for (const struct zd_allocation *a = e->allocations; a; a = a->hh.next) {
-			/* not those that wait for memory, nor freed ones whose streams are not through */
+			/* skips allocations without memory, and freed ones whose fences are pending */
 			if ((a->session || a->durable) && a->extent.block && sees(l, a->job))
 				add(l, a->id, a, NULL);
 		}
@@ -261,7 +261,7 @@ static bool row_group(struct zd_row *row, const struct zd_group *group, row_fn *
 	return more;
 }
 
-/* Ranks may have changed slot and gradient of their parts: the first one's are shown. */
+/* Ranks may have changed the slot and frozen flag of their parts: the row shows the first rank's. */
 static const struct zd_part *first_registered(const struct zd_unit *unit)
 {
 	for (uint32_t rank = 0; rank < unit->group->local_world_size; rank++) {
@@ -465,7 +465,7 @@ uint64_t zd_engine_list(struct zd_engine *e, const struct zd_list_query *query,
 	bool end = true;
 	if (query->session) {
 		l.asker = zd_session_find(e, query->session);
-		if (!l.asker) /* gone: sees nothing, where the daemon itself sees all */
+		if (!l.asker) /* the session has ended: it sees nothing; id 0, the daemon, sees all */
 			return 0;
 	}
 	collect(&l);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * memory.h - devices, their segments and what is charged for them; a part of internal.h.
+ * memory.h - devices, their segments and the bytes charged for them; a part of internal.h.
  */
 #ifndef ZD_CORE_MEMORY_H
 #define ZD_CORE_MEMORY_H
@@ -26,8 +26,8 @@ struct zd_slice;
 enum zd_segment_state {
 	ZD_SEGMENT_CREATING,
 	ZD_SEGMENT_READY,
-	ZD_SEGMENT_RETIRING,   /* empty for good: sessions are to unmap it */
-	ZD_SEGMENT_DESTROYING, /* nobody has it mapped; its executor gives the memory back */
+	ZD_SEGMENT_RETIRING,   /* empty: sessions are to unmap it */
+	ZD_SEGMENT_DESTROYING, /* no session has it mapped; its executor frees the memory */
 };
 
 /* A session that has been given the segment. */
@@ -45,7 +45,7 @@ struct zd_segment {
 	struct zd_device *device;
 	struct zd_job *job;
 	uint64_t bytes;
-	uint64_t prefetched_bytes; /* scratch of retire.c: in copies that nobody has asked for */
+	uint64_t prefetched_bytes; /* scratch of retire.c: bytes of prefetched buffers */
 	uint64_t retire_serial;    /* when it began to retire */
 	struct zd_block_range *range;
 	TAILQ_HEAD(, zd_mapping) mappings;
@@ -53,7 +53,7 @@ struct zd_segment {
 	UT_hash_handle hh;
 };
 
-/* A block of a segment. block NULL: nothing. `bytes` is what is charged for it. */
+/* A block of a segment. block NULL: nothing. `bytes` are charged for it. */
 struct zd_extent {
 	struct zd_segment *segment;
 	struct zd_block *block;
@@ -75,7 +75,7 @@ struct zd_account {
 	uint64_t total, peak, peak_gathered;
 };
 
-/* What one uid may hold and holds. */
+/* The account of one uid, against its quota. */
 struct zd_owner {
 	uint32_t uid;
 	uint32_t jobs;
@@ -91,48 +91,47 @@ struct zd_device {
 	uint32_t index;
 	struct zd_device_config config; /* budget and staging resolved, never 0 */
 	uint64_t segment_default_bytes;
-	uint64_t strict_align_bytes; /* strict sessions' gathered buffers are multiples of it */
-	uint64_t segment_bytes;      /* in segments */
-	uint64_t retiring_bytes;     /* of these, in segments that are on their way back */
-	uint64_t quarantine_bytes;   /* in blocks that nobody is charged for and that are not free yet */
-	uint64_t idle_slot_bytes;    /* in slots without a charged buffer */
-	uint64_t staging_bytes;      /* charged for reductions under way */
-	struct zd_slice
-	        *staging_queue; /* utlist: slices that wait for staging, in order; reduce files' own */
+	uint64_t strict_align_bytes;    /* strict sessions' gathered buffers are multiples of it */
+	uint64_t segment_bytes;         /* in segments */
+	uint64_t retiring_bytes;        /* of these, in segments that are RETIRING or DESTROYING */
+	uint64_t quarantine_bytes;      /* in uncharged blocks that are not free yet */
+	uint64_t idle_slot_bytes;       /* in slots without a charged buffer */
+	uint64_t staging_bytes;         /* charged for reductions under way */
+	struct zd_slice *staging_queue; /* utlist: slices that wait for staging, in order; slice.c */
 	struct zd_account account;
 	struct zd_segment_list segments;
 	struct zd_request_list queue;  /* waiting requests, in order of arrival */
 	struct zd_buffer_list buffers; /* by id, quarantined ones too */
 	uint32_t memory_waiters;       /* demand gathers in the queue that wait for room */
-	bool pass_blocked;             /* during a pass over the queue: one before wants room */
+	bool pass_blocked;             /* during a pass over the queue: an earlier request waits for room */
 	uint64_t gathers, joined_gathers;
-	uint64_t fallback_gathers; /* leases that forward scopes took */
+	uint64_t fallback_gathers; /* leases of forward scopes */
 };
 
 /*
- * Takes a block for `job`. 0 with *extent; ZD_WAIT when a segment is being created or given back, or
- * quarantined blocks may come free; NO_MEMORY when nothing will change by itself; or the error of a segment
- * that could not be created. `req` (may be NULL) learns what it waits for. Charges nothing. Has empty
- * segments given back to make room, but not for a gather, which does so itself.
+ * Allocates a block for `job`. 0 with *extent; ZD_WAIT when a segment is being created or retired, or
+ * quarantined blocks may become free; NO_MEMORY when nothing will change by itself; or the error of a segment
+ * that could not be created. On ZD_WAIT, sets the reason of `req` (may be NULL). Charges nothing. Retires
+ * empty segments to make room, but not for a gather, which does so itself.
  */
 int zd_pool_alloc(struct zd_engine *e, struct zd_request *req, struct zd_job *job, struct zd_device *device,
                   enum zd_purpose purpose, uint64_t bytes, uint64_t align, struct zd_extent *extent,
                   struct zd_err *err) __attribute__((warn_unused_result));
-/* Is a block free for it now. */
+/* Whether a free block of the job and purpose has the bytes now. */
 bool zd_pool_has(const struct zd_device *device, const struct zd_job *job, enum zd_purpose purpose,
                  uint64_t bytes);
-/* Is there a segment, or room for one, that could ever hold so much for this job and purpose. */
+/* Whether a segment, or room for a new one, could ever hold the bytes for this job and purpose. */
 bool zd_pool_could_fit(const struct zd_device *device, const struct zd_job *job, enum zd_purpose purpose,
                        uint64_t bytes);
-/* Forgets the segment: its memory is the executor's to give back, or was never there. */
+/* Frees the segment's bookkeeping: its memory is the executor's to free, or was never allocated. */
 void zd_segment_free(struct zd_engine *e, struct zd_segment *segment);
-/* Gives the block back at once: no use of it may be left. Marks the device dirty. Clears *extent. */
+/* Frees the block at once: nothing may use it any more. Marks the device dirty. Clears *extent. */
 void zd_pool_free(struct zd_engine *e, struct zd_extent *extent);
 struct zd_location zd_extent_location(const struct zd_extent *extent);
 /* Destroys the job's segments; every block must be free. */
 void zd_pool_job_end(struct zd_engine *e, struct zd_job *job);
 
-/* Would `bytes` more break the uid's quota: QUOTA with the sizes. */
+/* QUOTA, with the sizes, if `bytes` more would exceed the uid's quota. */
 int zd_quota_check(struct zd_engine *e, const struct zd_job *job, uint64_t bytes, struct zd_err *err)
         __attribute__((warn_unused_result));
 void zd_charge(struct zd_engine *e, struct zd_job *job, struct zd_device *device, enum zd_charge kind,

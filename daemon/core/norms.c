@@ -2,9 +2,9 @@
 /*
  * norms.c - squared norms of reduced gradients.
  *
- * The reduction of a slice yields the slice's norm. They are added up by rank and unit, so that two runs
- * agree bit by bit. When a step is taken the group keeps the norm of each unit
- * over the ranks of this daemon, until the next step is taken: no rank can ask for it later than that.
+ * The reduction of a slice yields the slice's norm. Norms are added up in the order of ranks and units, so
+ * that all runs compute the same bits. At a step, the group keeps the norm of each unit over the ranks of
+ * this daemon until the next step: step_get cannot ask for it later.
  */
 #include "core/reduce_internal.h"
 
@@ -58,7 +58,7 @@ bool zd_norms_skipped(const struct zd_window *w, const struct zd_unit *unit)
 
 void zd_norms_note(struct zd_window *w, const struct zd_unit *unit, const struct zd_op_result *result)
 {
-	if (!zd_norms_has(w, unit) && w->unwritten_numel > 0) /* 0: a step that was given up has zeroed it */
+	if (!zd_norms_has(w, unit) && w->unwritten_numel > 0) /* 0: a cancelled step has zeroed the target */
 		w->unwritten_numel -= zd_unit_target_numel(unit);
 	struct zd_slice_norm *norm = get(&w->norms, unit->id);
 	norm->skipped = false;
@@ -108,7 +108,7 @@ int zd_norms_check(struct zd_engine *e, struct zd_session *session, const struct
 	struct zd_part *part;
 	if (group->span && !group->span->hybrid)
 		return zd_err_set(err, ZEROD_E_UNSUPPORTED,
-		                  "group '%s' spans daemons: the norm of a unit is known to none of them",
+		                  "group '%s' spans daemons: no daemon knows the norm of a unit",
 		                  group->name);
 	for (uint32_t i = 0; i < args->u.step_get.nunits; i++) {
 		int status = zd_part_find(e, session, args->u.step_get.units[i], &part, err);

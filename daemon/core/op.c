@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * op.c - commands that are under way, and fences to watch.
+ * op.c - commands under way, and watches of fences.
  */
 #include "core/internal.h"
 

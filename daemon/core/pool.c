@@ -3,14 +3,14 @@
  * pool.c - segments of a device and blocks in them.
  *
  * A segment belongs to one job and one purpose, so that no job ever maps another's memory. Segments are
- * created by the device's executor, so taking a block may have to wait for one; they are given back when
- * their job ends, or before that when they are empty and their memory is wanted elsewhere (retire.c).
+ * created by the device's executor, so an allocation may have to wait for one. They are destroyed when their
+ * job ends, or retired earlier, when they are empty and their memory is needed elsewhere (retire.c).
  */
 #include <string.h>
 
 #include "core/retire.h"
 
-/* Is the segment one from which such a block may be taken. A strict session's buffer fills it. */
+/* Whether such a block may be allocated from the segment. A strict session's buffer fills its segment. */
 static bool is_for(const struct zd_segment *segment, const struct zd_job *job, enum zd_purpose purpose,
                    uint64_t bytes)
 {
@@ -54,7 +54,8 @@ void zd_segment_free(struct zd_engine *e, struct zd_segment *segment)
 	free(segment);
 }
 
-/* Whoever waited for this segment fails with the device's words instead of asking for the same again. */
+/* Fails the requests that wait for this segment with the device's error, so that they do not request it
+ * again. */
 static void segment_failed(struct zd_segment *segment, int status, const char *error)
 {
 	struct zd_request *req;
@@ -103,8 +104,8 @@ static struct zd_segment *segment_new(struct zd_engine *e, struct zd_job *job, s
 }
 
 /*
- * The size of a new segment: a multiple of the block that it is made for, up to the usual size; of a larger
- * block its own. Blocks of a model often have one size, and a rest behind the last one would stay unused.
+ * The size of a new segment: the largest multiple of its first block up to the usual size; a larger block's
+ * own size. Blocks of a model often have one size, and a rest behind the last one would stay unused.
  */
 static uint64_t segment_size(const struct zd_device *device, enum zd_purpose purpose, uint64_t need,
                              uint64_t left)
@@ -114,7 +115,8 @@ static uint64_t segment_size(const struct zd_device *device, enum zd_purpose pur
 	return purpose == ZD_PURPOSE_STRICT || need >= usual ? need : usual / need * need;
 }
 
-/* Memory comes by itself when a segment has been given back, or blocks leave quarantine. */
+/* ZD_WAIT if memory will be freed without a further call: by segments that retire, or blocks in
+ * quarantine. */
 static int wait_for_memory(struct zd_request *req, struct zd_device *device, uint64_t bytes, uint64_t left)
 {
 	uint32_t retiring = zd_retiring_find(device, bytes);
@@ -174,7 +176,8 @@ bool zd_pool_has(const struct zd_device *device, const struct zd_job *job, enum 
 	return false;
 }
 
-/* Segments of strict sessions are empty when their one buffer goes, and can go, too. */
+/* The job's segments of strict sessions count as room: each is empty, and may retire, once its one buffer is
+ * freed. */
 bool zd_pool_could_fit(const struct zd_device *device, const struct zd_job *job, enum zd_purpose purpose,
                        uint64_t bytes)
 {

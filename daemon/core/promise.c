@@ -3,7 +3,7 @@
  * promise.c - see promise.h.
  *
  * A session lists its promises that have not passed, in the order in which they were made. A promise on the
- * list belongs to its owner until it is kept, and to the list from then on. A void promise is on no list.
+ * list belongs to its owner until it is kept, and to the list afterwards. A void promise is on no list.
  */
 #include "core/promise.h"
 
@@ -59,7 +59,7 @@ void zd_promise_break(struct zd_engine *e, struct zd_promise *promise)
 	struct zd_session *session = promise->session;
 	uint32_t timeline = promise->fence.timeline;
 	struct zd_promise *other, *next;
-	promise->kept = true; /* freed with the others of its lane */
+	promise->kept = true; /* the loop below frees it */
 	if (!session) {
 		free(promise);
 		return;
@@ -75,6 +75,6 @@ void zd_promises_void(struct zd_session *session)
 {
 	struct zd_promise *promise;
 	while ((promise = TAILQ_FIRST(&session->promises)))
-		/* NOLINTNEXTLINE(clang-analyzer-unix.Malloc): what is freed is in no list */
+		/* NOLINTNEXTLINE(clang-analyzer-unix.Malloc): a freed promise is in no list */
 		take_off(promise);
 }

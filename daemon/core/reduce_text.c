@@ -1,14 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * reduce_text.c - what keeps a gradient, in words: for zeroctl, and for the text of errors.
+ * reduce_text.c - texts that say what a gradient waits for: for zeroctl and for errors.
  *
- * Says whom one waits for: the rank that has not come, or which of its streams have not passed.
+ * A text names the rank that has not contributed, or the streams of a rank whose fences have not passed.
  */
 #include <stdio.h>
 
 #include "core/slice.h"
 
-/* Submitted: of the streams that wrote it, those that the daemon cannot see at their fences yet. */
+/* The entry is submitted: the number of its producers' fences that have not passed, and the first one's
+ * timeline. */
 static void producers_text(const struct zd_engine *e, const struct zd_entry *entry, char *out,
                            size_t out_bytes)
 {
@@ -24,12 +25,12 @@ static void producers_text(const struct zd_engine *e, const struct zd_entry *ent
 	if (nopen > 0)
 		(void)snprintf(out, out_bytes, "unit '%.64s': %u of rank %u's %u streams, timeline %u first",
 		               unit, nopen, zd_world_rank(member), entry->nproducers, first);
-	else /* they passed a moment ago, or its reservation was given up */
+	else /* all fences have passed by now, or the reservation was cancelled */
 		(void)snprintf(out, out_bytes, "unit '%.64s': rank %u's own work", unit,
 		               zd_world_rank(member));
 }
 
-/* All pieces of the slice that it waits for have come, and the process of its rank has been asked for the
+/* All pieces of the awaited slice have been copied, and the process of its rank has been asked for the
  * sum. */
 static bool is_summing(const struct zd_engine *e, const struct zd_reduction *r)
 {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* release.c - releases: the end of one use of a lease, behind the fences that the client names. */
+/* release.c - releases: a release ends one use of a lease, after the fences that the client names. */
 #include <stdio.h>
 #include <string.h>
 
@@ -31,7 +31,8 @@ static int release_begin(struct zd_engine *e, struct zd_request *req, const stru
 	return 0;
 }
 
-/* Where the group spans daemons other ranks have released, and gather again where this one would join. */
+/* Over rails, ranks of other daemons have released the unit and will gather it again where this rank would
+ * join its old buffer. So the group ends. */
 static void release_cancel(struct zd_engine *e, struct zd_request *req)
 {
 	const struct zd_part *part = req->u.release.part;
@@ -43,7 +44,7 @@ static void release_cancel(struct zd_engine *e, struct zd_request *req)
 	zd_span_give_up(e, req->member, what);
 }
 
-/* A release may be sent right behind its gather; if that waits, so does the release. */
+/* A client may send a release before its gather is answered: while the gather waits, so does the release. */
 static bool gather_waits(const struct zd_request *req)
 {
 	const struct zd_request *other;
@@ -55,8 +56,8 @@ static bool gather_waits(const struct zd_request *req)
 	return false;
 }
 
-/* Where a group spans daemons, a context before it is to join the copy: on ranks where it had not to wait it
- * has. */
+/* Over rails: whether an earlier context_begin has still to join the buffer. On ranks where that request did
+ * not wait, it has joined. */
 static bool context_joins(const struct zd_request *req)
 {
 	const struct zd_part *part = req->u.release.part;

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * request.c - requests: begun, tried, waiting, tried again, and replied to exactly once.
+ * request.c - requests: each is begun, tried, tried again while it waits, and replied to exactly once.
  *
- * A request that is done at once never enters a list. One that waits is in its session's hash (for the limit
- * and for duplicate ids) and in its device's queue, whose order is the order of service.
+ * A request that completes at once never enters a list. One that waits is in its session's hash (for the
+ * limit and for duplicate ids) and in its device's queue, whose order is the order of service.
  */
 #include <string.h>
 
@@ -24,7 +24,7 @@ static void reply_error(struct zd_engine *e, uint64_t session, uint64_t request,
 	e->sink.reply(e->sink.arg, &reply);
 }
 
-/* Most requests are done at once, so the last one's memory is kept for the next. */
+/* Most requests complete at once, so the memory of the last one is kept for the next. */
 static struct zd_request *request_new(struct zd_engine *e)
 {
 	struct zd_request *req = e->spare_request;
@@ -75,8 +75,9 @@ static void request_free(struct zd_engine *e, struct zd_request *req)
 		e->spare_request = req;
 }
 
-/* Is it one of the outstanding requests, which are limited. One that was answered before its end is not, as a
- * unit or a group has at most one of these. Any number may ask for persistence. */
+/* Whether the request counts against the limit of outstanding ones. One that was answered before its end does
+ * not, since a unit or group has at most one of these; SET_PERSISTENT does, since a unit may have any
+ * number. */
 static bool counts(const struct zd_request *req)
 {
 	return !req->answered || req->kind == ZD_REQ_SET_PERSISTENT;
@@ -106,15 +107,15 @@ static void dequeue(struct zd_engine *e, struct zd_request *req)
 	TAILQ_REMOVE(&req->device->queue, req, device_link);
 	if (req->wants_memory) {
 		req->device->memory_waiters--;
-		zd_dirty(e, req->device); /* the next one's turn */
+		zd_dirty(e, req->device); /* the next request that waits for memory may go on */
 	}
-	/* The session's gathers over rails are in one order, on whatever devices. */
+	/* A session's gathers over rails have one order over all devices. */
 	if (zd_request_gathers(req) && zd_gathers_over_rails(req->member->group))
 		zd_dirty_session(e, session);
 	req->queued = false;
 }
 
-/* With what e->reply says beside. */
+/* Replies with success and the body in e->reply. */
 static void reply_well(struct zd_engine *e, const struct zd_request *req)
 {
 	e->reply.session = req->session->id;
@@ -130,17 +131,17 @@ void zd_request_answer(struct zd_engine *e, struct zd_request *req)
 	uint32_t counted = req->queued && counts(req);
 	req->answered = true;
 	req->session->outstanding -= counted && !counts(req);
-	req->deadline_ns = 0; /* nobody waits for it */
+	req->deadline_ns = 0; /* the client has its reply */
 	reply_well(e, req);
 }
 
-/* Does the session learn of a failure by the reply: nobody waits for a prefetch. */
+/* Whether the reply tells the session of a failure: clients do not wait for the reply to a prefetch. */
 static bool tells(const struct zd_request *req)
 {
 	return req->member && !(req->kind == ZD_REQ_GATHER && req->u.gather.prefetch);
 }
 
-/* Replies and frees; the request is in no list. */
+/* Replies to the request, which is in no list, and frees it. */
 static void finish(struct zd_engine *e, struct zd_request *req, int status, const char *text)
 {
 	if (status == ZEROD_E_PEER_LOST && !req->answered && tells(req))
@@ -152,7 +153,7 @@ static void finish(struct zd_engine *e, struct zd_request *req, int status, cons
 	request_free(e, req);
 }
 
-/* Sets the memory_waiters count to what the request now waits for. */
+/* Counts the request in memory_waiters while it waits for memory. */
 static void note_memory_wait(struct zd_request *req)
 {
 	bool wants = req->wait.kind == ZD_WAIT_MEMORY || req->wait.kind == ZD_WAIT_BUDGET ||
@@ -170,7 +171,7 @@ static void undo(struct zd_engine *e, struct zd_request *req)
 		zd_request_types[req->kind]->cancel(e, req);
 }
 
-/* Keeps the arguments of a request that is to begin later. */
+/* Calls the type's begin(). On ZD_WAIT keeps the arguments, for the next attempt. */
 static int begin(struct zd_engine *e, struct zd_request *req, const struct zd_args *args, struct zd_err *err)
 {
 	const struct zd_request_type *type = zd_request_types[req->kind];
@@ -203,7 +204,7 @@ static int attempt(struct zd_engine *e, struct zd_request *req, struct zd_err *e
 	return status;
 }
 
-/* Releases end what other requests wait for, so that these keep some room of their own. */
+/* Releases have some room of their own, since other requests may wait for them. */
 static uint32_t outstanding_limit(const struct zd_request *req)
 {
 	return req->kind == ZD_REQ_RELEASE ? ZD_MAX_OUTSTANDING + ZD_RELEASE_ROOM : ZD_MAX_OUTSTANDING;
@@ -253,7 +254,7 @@ void zd_engine_request(struct zd_engine *e, const struct zd_call *call, const st
 		req->serial = zd_next_id(e);
 		enqueue(e, req);
 		if (req->kind == ZD_REQ_SET_PERSISTENT)
-			zd_request_answer(e, req); /* it only waits for its turn, and cannot fail */
+			zd_request_answer(e, req); /* it only waits for earlier requests, and cannot fail */
 	} else {
 		finish(e, req, status, err.text);
 	}
@@ -285,11 +286,11 @@ void zd_request_op_done(struct zd_engine *e, struct zd_op *op, int status, const
 	zd_dirty(e, req->device);
 }
 
-/* Takes a waiting request out; replies unless status is 0. */
+/* Removes a waiting request; replies unless status is 0. */
 static void drop(struct zd_engine *e, struct zd_request *req, int status, const char *text)
 {
 	undo(e, req);
-	zd_dirty(e, req->device); /* somebody may have waited for what it was doing */
+	zd_dirty(e, req->device); /* other requests may have waited for this one */
 	dequeue(e, req);
 	if (status != 0 && !req->answered)
 		reply_error(e, req->session->id, req->id, req->kind, status, text);
@@ -371,8 +372,8 @@ void zd_dirty_session(struct zd_engine *e, const struct zd_session *session)
 void zd_dirty_group(struct zd_engine *e, struct zd_group *group)
 {
 	e->dirty_mask |= group->device_mask;
-	/* Where a rank is in several groups, what waits for this one may be in the queue of another one's
-	 * device: a reset, or a gather behind this one's. */
+	/* A request that waits for this group may be in the queue of another group's device: a session reset,
+	 * or a gather behind one of this group. */
 	for (uint32_t rank = 0; rank < group->local_world_size && group->span; rank++) {
 		if (group->members[rank].session)
 			zd_dirty_session(e, group->members[rank].session);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * retire.c - empty segments: chosen, unmapped by the sessions that have them, given back.
+ * retire.c - empty segments: they are chosen, unmapped by the sessions that have mapped them, and destroyed.
  */
 #include "core/retire.h"
 
@@ -22,9 +22,9 @@ static bool is_retiring(const struct zd_segment *segment)
 	return segment->state == ZD_SEGMENT_RETIRING || segment->state == ZD_SEGMENT_DESTROYING;
 }
 
-/* ---- Given back ---------------------------------------------------------------------------------------- */
+/* ---- Destruction --------------------------------------------------------------------------------------- */
 
-/* Does the trim concern segments of the job: an administrator's concerns all. */
+/* Whether the session's trims concern the segment: those of an administrator concern all. */
 static bool trim_concerns(const struct zd_session *session, const struct zd_segment *segment)
 {
 	return session->admin || segment->job->owner->uid == session->uid;
@@ -36,7 +36,7 @@ static bool trim_waits_for(const struct zd_request *req, const struct zd_segment
 	       trim_concerns(req->session, segment);
 }
 
-/* A retiring segment is no more. */
+/* A retiring segment has been destroyed. */
 static void retired(struct zd_engine *e, struct zd_segment *segment)
 {
 	struct zd_device *device = segment->device;
@@ -53,7 +53,7 @@ static void destroyed(struct zd_engine *e, struct zd_op *op, int status, const c
                       const struct zd_op_result *result)
 {
 	struct zd_segment *segment = op->owner;
-	(void)status; /* what can be given back has been */
+	(void)status; /* the executor has freed what it could */
 	(void)error;
 	(void)result;
 	retired(e, segment);
@@ -182,10 +182,11 @@ int zd_retire_text(const struct zd_device *device, uint32_t id, char *out, size_
 	                (unsigned long long)mapping->session->id, mapping->session->pid, id);
 }
 
-/* ---- Chosen -------------------------------------------------------------------------------------------- */
+/* ---- Choice -------------------------------------------------------------------------------------------- */
 
-/* Only copies that can be dropped with nothing left of them: no transfer under way into them, nor out of
- * them, no slot, whose address is promised, and no ranks in other daemons that have theirs. */
+/* Whether the buffer is prefetched and can be dropped without a remainder: no transfer into it and none out
+ * of it is under way, it has no slot, whose block would stay, and no ranks of other daemons have gathered it
+ * too. */
 static bool is_idle_prefetch(const struct zd_buffer *buffer)
 {
 	return buffer->prefetched && buffer->state == ZD_BUFFER_AVAILABLE && buffer->watches == 0 &&
@@ -204,7 +205,7 @@ static void count_prefetched(struct zd_device *device)
 	}
 }
 
-/* It has been made for somebody who has not been tried again since. */
+/* Whether the segment was created for a request or reduction that has not been tried again since. */
 static bool is_awaited(const struct zd_segment *segment)
 {
 	const struct zd_request *req;
@@ -215,15 +216,16 @@ static bool is_awaited(const struct zd_segment *segment)
 	return zd_reduce_awaits(segment->device, segment->id);
 }
 
-/* After count_prefetched(). */
+/* Valid after count_prefetched(). */
 static bool is_empty(const struct zd_segment *segment)
 {
 	return segment->state == ZD_SEGMENT_READY &&
 	       zd_block_used_bytes(segment->range) == segment->prefetched_bytes && !is_awaited(segment);
 }
 
-/* What costs least goes first: what nobody has to unmap, then what nobody has prefetched into, then what the
- * job that asks has itself. Of these the largest, so that few segments go and few sessions are asked. */
+/* Whether `a` retires before `b`: first segments that no session has mapped, then segments without prefetched
+ * buffers, then those of the job that needs memory. Among these the largest, so that few segments retire and
+ * few sessions have to unmap them. */
 static bool goes_before(const struct zd_segment *a, const struct zd_segment *b, const struct zd_job *job)
 {
 	bool a_mapped = !TAILQ_EMPTY(&a->mappings), b_mapped = !TAILQ_EMPTY(&b->mappings);
@@ -237,7 +239,7 @@ static bool goes_before(const struct zd_segment *a, const struct zd_segment *b, 
 	return a->bytes > b->bytes;
 }
 
-/* `session`: only what its trims concern; NULL: all. */
+/* The next segment to retire; with `session`, among those that its trims concern. NULL: none. */
 static struct zd_segment *choose(const struct zd_device *device, const struct zd_session *session,
                                  const struct zd_job *job)
 {
@@ -271,9 +273,9 @@ static void retire(struct zd_engine *e, struct zd_segment *segment)
 	destroy_if_unmapped(e, segment);
 }
 
-/* ---- Memory for others --------------------------------------------------------------------------------- */
+/* ---- Reclaim ------------------------------------------------------------------------------------------- */
 
-/* What will be free when all that retires has been given back. */
+/* The bytes that segments can be made of once all retiring segments are destroyed. */
 static uint64_t room_bytes(const struct zd_device *device)
 {
 	return device->config.arena_bytes - device->segment_bytes + device->retiring_bytes;
@@ -340,7 +342,7 @@ static int trim_attempt(struct zd_engine *e, struct zd_request *req, struct zd_e
 
 /* ---- segments_unmapped --------------------------------------------------------------------------------- */
 
-/* One that is not there any more ended with its job. */
+/* Skips segments that do not exist any more: they have ended with their job. */
 static int unmapped_begin(struct zd_engine *e, struct zd_request *req, const struct zd_args *args,
                           struct zd_err *err)
 {

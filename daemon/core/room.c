@@ -1,21 +1,21 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * room.c - when the place of an entry may be written.
+ * room.c - zeroes the parts of an entry's place that the client does not write, and keeps the promise for it.
  *
- * An entry's place is its own once no entry of an earlier generation of its slot is left. The padding behind
- * the unit's true elements is zeroed then, because a neighbour's bytes must not reach a norm; the trainer
- * writes the rest. On request the holes between the unit's views are zeroed as well. A promise for the room
+ * An entry may use its place once no entry of an earlier generation of its slot is left. Then the padding
+ * behind the unit's true elements is zeroed, because a neighbour's bytes must not reach a norm; the client
+ * writes the rest. On request the holes between the unit's views are zeroed as well. A promise for the place
  * is kept when the last fill has ended. Views that have no gradient are zeroed behind the fences of a submit.
  *
- * A fill that fails breaks the promise: the streams go on and the session is POISONED. The reduction of
- * the entry fails when the entry's producers have passed.
+ * A fill that fails breaks the promise: the streams that wait for it are freed and the session is POISONED.
+ * The reduction of the entry fails when the fences of the entry's producers have passed.
  */
 #include <stdlib.h>
 
 #include "core/promise.h"
 #include "core/reduce_internal.h"
 
-/* Of an entry, in elements. */
+/* A range of an entry, in elements. */
 struct range {
 	uint64_t begin, end;
 };
@@ -42,7 +42,7 @@ static void filled(struct zd_engine *e, struct zd_op *op, int status, const char
 		zd_failure_set(&entry->failure, status, error);
 	if (--entry->fills == 0 && entry->bucket)
 		room_there(e, entry);
-	entry->ops--; /* until here it stays, whatever ends it */
+	entry->ops--; /* the op has kept the entry allocated until here */
 	if (entry->bucket)
 		zd_entry_try_ready(e, entry);
 	else if (entry->ops == 0)
@@ -70,7 +70,7 @@ static int by_begin(const void *a, const void *b)
 	return left->begin < right->begin ? -1 : left->begin > right->begin;
 }
 
-/* What the unit's views do not cover, of its true elements. */
+/* Zeroes the true elements that no view covers. */
 static void zero_holes(struct zd_engine *e, struct zd_entry *entry)
 {
 	const struct zd_unit *unit = entry->part->unit;
@@ -90,7 +90,7 @@ static void zero_holes(struct zd_engine *e, struct zd_entry *entry)
 
 static void begin_fills(struct zd_entry *entry)
 {
-	entry->ops++; /* keeps it while fills end */
+	entry->ops++; /* keeps the entry allocated while fills end */
 	entry->fills++;
 	entry->room = ZD_ROOM_ZEROED;
 }

@@ -1,17 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * scope.c - forward scopes and claims: who holds what was gathered outside any plan, and until when.
+ * scope.c - forward scopes and claims: holders of the buffers that are gathered outside any plan.
  *
- * A frame that runs eagerly gathers what it touches in the forward scope that it runs in. The end of the
- * forward turns the scope into a claim if a backward will come, since that reads the same weights again; the
- * leases stay as they are. The claim ends with its backward. Each scope ends by itself: of two forwards
- * before one backward both hold.
+ * A module that runs eagerly gathers the units that it uses in the forward scope that it runs in. The end of
+ * the forward turns the scope into a claim if a backward will follow, since that reads the same weights
+ * again; the leases stay as they are. The claim ends with its backward. Each scope ends separately: of two
+ * forwards before one backward, both hold their leases.
  *
- * A forward that raised an exception never ends. Its scope is abandoned, or swept by the rank's next
- * outermost forward, which cannot begin while a former one still runs. Not while a claim is outstanding,
- * though: a backward may yet come that runs a part of that forward again.
+ * A forward that raised an exception never ends. Its scope is abandoned by request, or swept by the rank's
+ * next outermost forward, which cannot begin while an earlier one still runs. Nothing is swept while a claim
+ * is outstanding, because a backward may still run a part of that forward again.
  *
- * A request to end a scope may be sent right behind gathers in it: if one of them waits, so does the end.
+ * A client may send the request that ends a scope before gathers in the scope are answered: while one of them
+ * waits, so does the end.
  */
 #include "core/scope.h"
 
@@ -61,7 +62,7 @@ int zd_scope_find(struct zd_engine *e, const struct zd_session *session, uint64_
 {
 	struct zd_scope *scope;
 	HASH_FIND(hh, e->scopes, &id, sizeof(id), scope);
-	/* A context that is still being gathered has no name yet. */
+	/* The client does not know the id of a context that is still being gathered. */
 	if (!scope || scope->member->session != session || scope->state == ZD_SCOPE_GATHERING)
 		return zd_err_set(err, ZEROD_E_NOT_FOUND,
 		                  "this session has no scope, claim or context %llu, or it has ended",
@@ -98,17 +99,17 @@ bool zd_scope_hold(struct zd_engine *e, struct zd_scope *scope, struct zd_buffer
 
 /* ---- The end ------------------------------------------------------------------------------------------- */
 
-/* One watch for all buffers of the scopes that end together: a model's worth of units costs one command. */
+/* One watch for all buffers of the scopes that end together: all units of a model cost one command. */
 struct scope_watch {
 	uint32_t nbuffers;
-	struct zd_buffer *buffers[]; /* one as often as it was held */
+	struct zd_buffer *buffers[]; /* a buffer occurs once for each lease */
 };
 
 static void scope_watch_done(struct zd_engine *e, struct zd_op *op, int status, const char *error,
                              const struct zd_op_result *result)
 {
 	struct scope_watch *watch = op->owner;
-	(void)status; /* an aborted watch: the session is gone, and its streams with it */
+	(void)status; /* a watch is aborted when the session has ended, and its streams with it */
 	(void)error;
 	(void)result;
 	for (uint32_t i = 0; i < watch->nbuffers; i++)
@@ -155,7 +156,7 @@ uint32_t zd_scopes_end(struct zd_engine *e, struct zd_member *member, const stru
 		e->ended[nended++] = scope->id;
 		scope_end(e, scope, watch);
 	}
-	zd_dirty(e, member->device); /* gathers in it wait in vain now */
+	zd_dirty(e, member->device); /* gathers that wait in these scopes fail now */
 	return nended;
 }
 
@@ -197,7 +198,8 @@ static int parent_check(const struct zd_scope *parent, const struct zd_member *m
 	return 0;
 }
 
-/* Marks what abandoned forwards have left, unless a claim is outstanding, and says how much that is. */
+/* Marks the scopes that abandoned forwards have left, and returns their number; none while a claim is
+ * outstanding. */
 static uint32_t mark_abandoned(struct zd_member *member)
 {
 	struct zd_scope *scope;
@@ -235,7 +237,7 @@ static int forward_begin_begin(struct zd_engine *e, struct zd_request *req, cons
 	return 0;
 }
 
-/* Right behind its begin: it never waits. */
+/* Called once, directly after its begin: it never waits. */
 static int forward_begin_attempt(struct zd_engine *e, struct zd_request *req, struct zd_err *err)
 {
 	const struct zd_fence_list fences = {req->u.scope.nfences, req->u.scope.fences};
@@ -244,7 +246,7 @@ static int forward_begin_attempt(struct zd_engine *e, struct zd_request *req, st
 	struct zd_scope *scope;
 	int status = zd_scope_new(e, req->member, false, nmarked, &scope, err);
 	if (status != 0) {
-		zd_assert(nmarked == 0); /* else there were room */
+		zd_assert(nmarked == 0); /* otherwise there is room */
 		return status;
 	}
 	scope->parent = parent ? parent->id : 0;
@@ -274,7 +276,8 @@ static int end_begin(struct zd_engine *e, struct zd_request *req, const struct z
 	return 0;
 }
 
-/* Where a group spans daemons, other ranks have ended theirs, and gather anew what this one would join. */
+/* Over rails, ranks of other daemons have ended their scopes and will gather again what this rank would join.
+ * So the group ends. */
 static void end_cancel(struct zd_engine *e, struct zd_request *req)
 {
 	if (zd_gathers_over_rails(req->member->group))
@@ -282,7 +285,7 @@ static void end_cancel(struct zd_engine *e, struct zd_request *req)
 	zd_scope_unref(req->u.scope.scope);
 }
 
-/* Is the scope one that this kind of request ends, and not nested around another one. */
+/* Checks that this kind of request may end the scope, and that a forward has no open scope nested in it. */
 static int end_check(const struct zd_request *req, struct zd_err *err)
 {
 	const struct zd_scope *scope = req->u.scope.scope, *inner;
@@ -318,8 +321,8 @@ bool zd_scope_end_drops(const struct zd_request *req, const struct zd_part *part
 	return ends && part->buffer && zd_lease_find(part->buffer, req->u.scope.scope->tag);
 }
 
-/* Of a group that gathers over rails: what a context before the scope's end is to join, and has joined on
- * ranks where it had not to wait. NULL: nothing. */
+/* Over rails: a unit of the scope that an earlier context_begin has still to join. On ranks where that
+ * request did not wait, it has joined. NULL: none. */
 static const struct zd_unit *joined_by(const struct zd_request *before, const struct zd_scope *scope)
 {
 	const struct zd_lease *lease;
@@ -334,7 +337,8 @@ static const struct zd_unit *joined_by(const struct zd_request *before, const st
 	return NULL;
 }
 
-/* Waits for a gather in the scope, or of what it holds, that was sent before and waits itself. */
+/* ZD_WAIT while an earlier gather in the scope waits, or an earlier context_begin that joins a buffer of the
+ * scope. */
 static int end_wait(struct zd_request *req)
 {
 	const struct zd_request *other;
@@ -354,8 +358,8 @@ static int end_wait(struct zd_request *req)
 	return wait;
 }
 
-/* The scope, and open ones inside it: what is nested in an abandoned forward will not end either. Claims
- * inside it stay: what they are for has a backward of its own. */
+/* Marks the scope and the open ones nested in it, since a forward that is nested in an abandoned one will not
+ * end either. Claims stay: each of them has a backward of its own. */
 static void mark_nested(struct zd_engine *e, struct zd_scope *outer)
 {
 	struct zd_scope *scope, *parent;
@@ -372,7 +376,7 @@ static int end_try(struct zd_engine *e, struct zd_request *req, struct zd_err *e
 	const struct zd_fence_list fences = {req->u.scope.nfences, req->u.scope.fences};
 	struct zd_scope *scope = req->u.scope.scope;
 	int status = end_check(req, err);
-	if (status == 0 && req->kind != ZD_REQ_SCOPE_ABANDON) /* which ends such gathers */
+	if (status == 0 && req->kind != ZD_REQ_SCOPE_ABANDON) /* scope_abandon fails such gathers */
 		status = end_wait(req);
 	if (status != 0)
 		return status;

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * session.c - one client connection as the core sees it: who it is, what it holds, what it waits for.
+ * session.c - sessions: a client's connection as the core sees it.
  *
- * A session ends once, by zd_engine_session_close() or by an administrator. Everything it holds goes with it:
+ * A session ends once, by zd_engine_session_close() or by an administrator. Everything it holds ends with it:
  * waiting requests without a reply, then its memberships (leases, buckets, targets, shards), then its
- * allocations. The memory may have to wait for its process (departure.c).
+ * allocations. The memory may stay until its process has left the devices (departure.c).
  */
 #include <stdio.h>
 #include <string.h>
@@ -110,8 +110,8 @@ int zd_session_check_poisoned(const struct zd_session *session, struct zd_err *e
 		return 0;
 	return zd_err_set(
 	        err, ZEROD_E_POISONED,
-	        "session %llu ran on after an aborted wait; what it computed since must be dropped and the "
-	        "session reset",
+	        "session %llu ran on after an aborted wait; discard what it has computed since, and "
+	        "reset the session",
 	        (unsigned long long)session->id);
 }
 
@@ -129,8 +129,9 @@ static int reset_begin(struct zd_engine *e, struct zd_request *req, const struct
 	return 0;
 }
 
-/* A backend frees the streams that wait for an exchange when it fails, and says so when nothing of it moves
- * any more. So while a group is up, what is under way may yet turn out to have failed. */
+/* A member of a READY group with transfers under way; NULL: none. When an exchange fails, the backend frees
+ * the streams that wait for it first, and completes the command later, when no part of it runs any more. So a
+ * transfer that is under way may have failed. */
 static const struct zd_member *find_transferring(const struct zd_session *session)
 {
 	const struct zd_member *member;
@@ -141,8 +142,8 @@ static const struct zd_member *find_transferring(const struct zd_session *sessio
 	return NULL;
 }
 
-/* Whatever was given out on these timelines counts as passed; later values work again. Of exchanges nothing
- * is under way but what has failed, whether it has been told or not. */
+/* Ends the aborts: all fences handed out on these timelines count as passed, and later values work again. An
+ * exchange that is still under way has failed, whether its command has completed or not. */
 static void take_aborts_back(struct zd_engine *e, struct zd_session *session)
 {
 	for (uint32_t i = 0; i < ZD_SESSION_TIMELINES; i++) {
@@ -156,7 +157,8 @@ static void take_aborts_back(struct zd_engine *e, struct zd_session *session)
 		zd_sm_move(&zd_sm_session, &session->state, ZD_SESSION_OPEN);
 }
 
-/* Of more groups than are named the session begins its steps anew. */
+/* Lists the groups in whose step the session is. If there are more than ZD_MAX_STEPS, the session begins the
+ * steps of the others again. */
 static void list_steps(struct zd_engine *e, const struct zd_session *session)
 {
 	const struct zd_member *member;
@@ -169,7 +171,7 @@ static void list_steps(struct zd_engine *e, const struct zd_session *session)
 	e->reply.u.session_reset.steps = e->steps;
 }
 
-/* Shards that the caller will read are what the last commit left. */
+/* Waits until the session's shards hold the last commit again. */
 static int reset_attempt(struct zd_engine *e, struct zd_request *req, struct zd_err *err)
 {
 	const struct zd_member *member = find_transferring(req->session);

@@ -1,26 +1,27 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * shadow.c - the way back to the last commit.
+ * shadow.c - restores the last commit of groups with shadows.
  *
- * A part of a shadow group has a second block behind its shard, as large as that. The shard's address never
- * changes; this is what is copied, and when:
+ * A part of such a group has a second block behind its shard, of the same size: its shadow. The shard's
+ * address never changes. Copies are made at these events:
  *
  *   update_begin   shard -> shadow, once after each commit; the update is granted when the copy is complete
- *   commit         nothing: the shadow's content is given up, for all parts at once and in one step of the
+ *   commit         none: the shadows' contents become invalid, for all parts at once and in one step of the
  *                  engine
- *   a rank goes    shadow -> shard for all that was written since the last commit, on all ranks; nothing
- *                  while a commit is in doubt (update.c), whose shards and shadows both stay until it is
- *                  known which of them is the last
+ *   rank lost      shadow -> shard for all that was written since the last commit, on all ranks; none
+ *                  while a commit is in doubt (update.c): shards and shadows both stay until the daemons know
+ *                  which of them is the last commit
  *
- * Why one whole copy of the last commit exists at every moment: a shard is written only while its part is
- * SAVED (or DUE, until its writer has stopped), and a shadow only while it is FREE or SAVING, when the shard
- * may not be written. FREE follows SAVED only in a commit, which makes the shard's content the last commit.
- * So whatever ends a rank, or all of them, and whichever copy it cuts short, the other block is whole.
+ * One whole copy of the last commit exists at every moment: a shard is written only while its part is SAVED
+ * (or DUE, until its writer has stopped), and a shadow only while it is FREE or SAVING, when the shard may
+ * not be written. FREE follows SAVED only in a commit, which makes the shard's content the last commit. So
+ * whatever ends a rank, or all of them, and whichever copy is cut short, the other block is whole.
  *
- * Versions fall back with the content and will be given out a second time, so copies that were gathered of
- * the undone ones are stale. Ranks that are still there and had published, or may be writing, must not go on
- * as if nothing had happened: they gather, update and commit again when they have reset their sessions.
- * Shards that they may be writing are set back then, or when they publish, which is refused, or leave.
+ * Versions are set back with the content and will be published a second time, so buffers that were gathered
+ * of the undone versions are stale. Remaining ranks that had published such a version, or may be writing,
+ * must not continue as before: they gather, update and commit again after a reset of their sessions. Shards
+ * that they may be writing are restored at the reset, or when the rank publishes, which is rejected, or
+ * leaves.
  */
 #include "core/shadow.h"
 #include "core/deferred.h"
@@ -68,7 +69,8 @@ void zd_shadow_save(struct zd_engine *e, struct zd_part *part)
 	copy(e, part, true, save_done);
 }
 
-/* Other daemons have been told that the group is whole: they hear of it when all join again. */
+/* Other daemons do not know that this group is torn. So the daemon fails the group: they learn it when all
+ * ranks join again. */
 static void restore_failed(struct zd_engine *e, struct zd_part *part, int status, const char *error)
 {
 	struct zd_group *group = part->unit->group;
@@ -82,8 +84,7 @@ static void restore_failed(struct zd_engine *e, struct zd_part *part, int status
 	zd_span_fail(e, group, status, err.text);
 }
 
-/* A device that cannot copy leaves the shard as nobody knows it. The shadow stays whole, for the next
- * time. */
+/* A failed restore leaves the shard's content undefined. The shadow stays whole, for the next restore. */
 static void restore_done(struct zd_engine *e, struct zd_op *op, int status, const char *error,
                          const struct zd_op_result *result)
 {
@@ -97,8 +98,8 @@ static void restore_done(struct zd_engine *e, struct zd_op *op, int status, cons
 	zd_part_reader_done(e, part);
 }
 
-/* The rank's client may still be copying its own slice out of the shard, until what it gathered is
- * released. */
+/* Whether the rank's client may still be copying its own slice out of the shard: until its leases have ended
+ * and the fences of its releases have passed. */
 static bool is_read_by_client(const struct zd_engine *e, const struct zd_part *part)
 {
 	const struct zd_buffer *buffer;
@@ -125,12 +126,12 @@ void zd_shadow_try(struct zd_engine *e, struct zd_part *part)
 
 void zd_shadow_commit(struct zd_part *part)
 {
-	/* One that was not published since the last commit is that commit still, and so is its shadow. */
+	/* A shard that was not published since the last commit still holds it, and so does its shadow. */
 	if (part->shadow == ZD_SHADOW_SAVED && part->version != part->committed)
 		zd_sm_move(&zd_sm_shadow, &part->shadow, ZD_SHADOW_FREE);
 }
 
-/* Is what was gathered the last commit of every shard. */
+/* Whether the buffer holds the last commit of every shard. */
 static bool is_of_last_commit(const struct zd_buffer *buffer)
 {
 	for (uint32_t rank = 0; rank < buffer->unit->group->local_world_size; rank++) {
@@ -151,7 +152,8 @@ static void roll_back_unit(struct zd_engine *e, struct zd_unit *unit)
 		zd_sm_move(&zd_sm_shadow, &part->shadow, ZD_SHADOW_DUE);
 		zd_deferred_unpublished(e, part);
 		part->version = part->committed;
-		if (part->state != ZD_PART_DETACHED) /* else whoever is the rank now has published nothing */
+		/* a session that has joined as this rank since has published nothing */
+		if (part->state != ZD_PART_DETACHED)
 			zd_part_member(part)->set_back = true;
 		undone = true;
 	}
@@ -174,7 +176,7 @@ void zd_shadow_roll_back(struct zd_engine *e, struct zd_group *group)
 void zd_shadow_accept(struct zd_engine *e, struct zd_member *member)
 {
 	struct zd_unit *unit;
-	if (member->group->shadow) /* the reset is the answer to a rank that went */
+	if (member->group->shadow) /* the reset acknowledges the loss of a rank */
 		member->told = member->group->generation;
 	member->set_back = false;
 	for (unit = member->group->units; unit && member->group->shadow; unit = unit->hh_name.next) {
@@ -219,15 +221,15 @@ void zd_shadow_check(const struct zd_engine *e, const struct zd_part *part)
 	zd_assert(!copies || part->readers > 0);
 	if (part->shadow == ZD_SHADOW_NONE || part->state == ZD_PART_DYING)
 		return;
-	/* The shard is the last commit, or the shadow is, or nobody can tell them apart. */
+	/* The shard or the shadow is the last commit, or both hold the same bytes. */
 	if (zd_part_is_written(part) || part->version != part->committed)
 		zd_assert(part->shadow == ZD_SHADOW_SAVED || part->shadow == ZD_SHADOW_DUE);
 	if (zd_shadow_is_owed(part))
 		zd_assert(part->version == part->committed);
 	if (part->shadow == ZD_SHADOW_RESTORING)
 		zd_assert(!zd_part_is_written(part));
-	if (part->unit->group->voted_step) /* what others may have committed is there */
+	if (part->unit->group->voted_step) /* the shards hold what other daemons may have committed */
 		zd_assert(!zd_shadow_is_owed(part));
-	if (part->shadow == ZD_SHADOW_DUE) /* something will end, and try again */
+	if (part->shadow == ZD_SHADOW_DUE) /* an event to come will call zd_shadow_try() */
 		zd_assert(zd_part_is_written(part) || part->readers > 0 || is_read_by_client(e, part));
 }

@@ -1,16 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * span.c - groups that span daemons: connected, and found to be of one mind.
+ * span.c - connects groups that span daemons, and checks that all daemons mean the same group.
  *
- * When the last rank of this daemon has come, its ranks' communicators are opened; on each that is open its
- * rank tells the others what it takes the group for. So a group is READY only when all of its daemons have
- * the same, and each communicator has been used once.
+ * When the last rank of this daemon has joined, its ranks' communicators are opened. On each open
+ * communicator the ranks exchange greetings, which describe the group. So a group is READY only when the
+ * descriptions of all its daemons agree, and each communicator has been used once.
  *
- * A daemon may be in doubt about a commit. If any other has made it, all had agreed, and all make it now; if
- * none has, nobody was told that it is made, and all go back. So the newest step that a daemon has committed
- * is the group's, and each must have it or be in doubt about it. Nobody's word changes before all have
- * greeted on all communicators, so whoever comes to a decision comes to the same; who does not is in doubt
- * still, and the group makes no commit without it.
+ * A daemon may be in doubt about a commit. If any other has made the commit, all had agreed, and all make it
+ * now; if none has, no client was told that it is made, and all return to the step before. So the newest step
+ * that any daemon has committed is the group's, and each daemon must have committed it or be in doubt about
+ * it. No daemon changes its state before all greetings on all of its communicators have arrived, so all
+ * daemons that decide come to the same decision. A daemon that does not decide stays in doubt, and the group
+ * makes no commit without it.
  */
 #include <stdio.h>
 #include <string.h>
@@ -19,7 +20,7 @@
 #include "core/rail.h"
 #include "core/span.h"
 
-/* ---- Who is who ---------------------------------------------------------------------------------------- */
+/* ---- Ranks --------------------------------------------------------------------------------------------- */
 
 uint32_t zd_span_rank(const struct zd_member *member)
 {
@@ -43,7 +44,7 @@ static uint64_t connection_aux(const struct zd_member *member, enum zd_comm_role
 	       role;
 }
 
-/* Is it of the connection that there is, and not of a former one. */
+/* Whether the op belongs to the current connection. */
 static bool is_current(const struct zd_op *op)
 {
 	const struct zd_group *group = op->owner;
@@ -65,12 +66,12 @@ static void agree(struct zd_engine *e, struct zd_member *member, enum zd_comm_ro
 
 /* ---- Connecting ---------------------------------------------------------------------------------------- */
 
-/* What a rank takes the group for. Every byte is set, and means the same in all daemons. */
+/* A rank's description of its group. Every byte is set, and means the same in all daemons. */
 struct greeting {
 	char host[ZD_MAX_NAME_BYTES + 1];
-	uint64_t name; /* a hash of the group's */
+	uint64_t name; /* a hash of the group's name */
 	uint64_t committed_step;
-	uint64_t voted_step; /* that it is in doubt about; 0: none */
+	uint64_t voted_step; /* that the daemon is in doubt about; 0: none */
 	uint32_t world_size, local_world_size, rank;
 	uint8_t torn, durable, shadow, hybrid;
 };
@@ -122,10 +123,10 @@ static int greetings_differ(const struct zd_member *member, const struct greetin
 static void greeting_of(const struct zd_op_result *result, uint32_t peer, struct greeting *greeting)
 {
 	memcpy(greeting, result->values + peer * sizeof(*greeting), sizeof(*greeting));
-	greeting->host[ZD_MAX_NAME_BYTES] = '\0'; /* a stranger's */
+	greeting->host[ZD_MAX_NAME_BYTES] = '\0'; /* another daemon's, not to be trusted */
 }
 
-/* The last step that any daemon has committed; each has a rank on every rail. */
+/* The last step that any daemon has committed. Each daemon has a rank on every rail. */
 static uint64_t newest_step(const struct zd_span *span, const struct zd_op_result *result)
 {
 	uint64_t newest = 0;
@@ -142,7 +143,7 @@ static bool can_be_at(const struct greeting *greeting, uint64_t step)
 	return greeting->committed_step == step || greeting->voted_step == step;
 }
 
-/* Does everybody on the rail mean the same group. */
+/* MISMATCH unless all ranks of the rail describe the same group. */
 static int greetings_check(const struct zd_engine *e, struct zd_member *member,
                            const struct zd_op_result *result, struct zd_err *err)
 {
@@ -165,7 +166,8 @@ static int greetings_check(const struct zd_engine *e, struct zd_member *member,
 	return 0;
 }
 
-/* All have greeted: the same step for all. What is torn since an older one than that is mended by it. */
+/* All greetings have arrived: sets the same committed step on all daemons. A group is torn only if a daemon
+ * at that step is: the step repairs what was torn since an older one. */
 static void resolve(struct zd_engine *e, struct zd_group *group, const struct zd_op_result *result)
 {
 	uint64_t newest = newest_step(group->span, result);
@@ -178,8 +180,8 @@ static void resolve(struct zd_engine *e, struct zd_group *group, const struct zd
 	zd_commit_resolve(e, group, newest, torn);
 }
 
-/* One of the commands of this connection has ended well: true if it was the last of its kind. False too for
- * one of a connection that is over. */
+/* A command of the op's connection has ended. Returns true if it was the last one of the current connection's
+ * pending commands, and all have succeeded. */
 static bool step_done(struct zd_engine *e, struct zd_group *group, const struct zd_op *op, int status,
                       const char *error)
 {
@@ -302,8 +304,8 @@ void zd_span_connect(struct zd_engine *e, struct zd_group *group)
 
 /* ---- Rounds -------------------------------------------------------------------------------------------- */
 
-/* On the communicators of reductions, whose operations come in the same order on all ranks: a step is behind
- * its backward's, and a commit behind its step. */
+/* Asks on the communicators of reductions, whose operations have the same order on all ranks: a step comes
+ * after the reductions of its backwards, and a commit after its step. */
 void zd_span_ask(struct zd_engine *e, struct zd_member *member, struct zd_span_round *round, const char *what,
                  const void *value, uint32_t bytes, zd_op_fn *done)
 {

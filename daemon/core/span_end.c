@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* span_end.c - how a group that spans daemons ends: it fails, or a rank leaves; communicators are closed. */
+/* span_end.c - the end of a group that spans daemons: it fails, or a rank leaves, and communicators are
+ * closed. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -30,7 +31,7 @@ void zd_span_abort(struct zd_engine *e, struct zd_group *group)
 	zd_rails_stop(e, group, NULL);
 }
 
-/* No more is begun in it. */
+/* Makes the group ABORTED: it begins no more operations. */
 static void span_end(struct zd_engine *e, struct zd_group *group, int status, const char *text)
 {
 	bool was_ready = group->state == ZD_GROUP_READY;
@@ -50,7 +51,7 @@ static bool is_up(const struct zd_group *group)
 	return group->state == ZD_GROUP_CONNECTING || group->state == ZD_GROUP_READY;
 }
 
-/* Is the peer's node not this one, and no peer's before it. */
+/* Whether the peer's node is another one than this, and than the nodes of earlier peers. */
 static bool names_node(const struct zd_engine *e, const struct zd_span *span, uint32_t peer)
 {
 	const char *host = span->hosts[peer];
@@ -60,7 +61,7 @@ static bool names_node(const struct zd_engine *e, const struct zd_span *span, ui
 	return host[0] && before == peer && strcmp(host, e->host) != 0;
 }
 
-/* "; its other nodes: b, c", as far as they have been met. */
+/* "; its other nodes: b, c": those whose greetings have arrived. */
 static void nodes_text(const struct zd_engine *e, const struct zd_span *span, char *out, size_t out_bytes)
 {
 	size_t used = 0;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* span_join.c - what a rank says about other daemons when it joins: checked, and kept. */
+/* span_join.c - group_join: checks and keeps the arguments that concern other daemons. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -12,7 +12,7 @@ static uint32_t local_ranks(const struct zd_args *args)
 	return local ? local : args->u.group_join.world_size;
 }
 
-/* As asked for; or because there is one rail anyway, of ranks that are alone in their daemons. */
+/* By request, or because each daemon has one rank, so that there is one rail in any case. */
 static bool exchanges(const struct zd_args *args)
 {
 	return args->u.group_join.exchange ||
@@ -119,7 +119,7 @@ struct zd_span *zd_span_new(const struct zd_args *args)
 
 void zd_span_take_ids(struct zd_span *span, const struct zd_args *args)
 {
-	free(span->why); /* of its former end */
+	free(span->why); /* of the group's previous end */
 	span->why = NULL;
 	span->given = args->u.group_join.ids_bytes > 0;
 	span->ids_rank = args->u.group_join.rank;

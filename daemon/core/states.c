@@ -22,7 +22,7 @@ static const uint32_t group_moves[] = {
         [ZD_GROUP_CONNECTING] = TO(ZD_GROUP_READY) | TO(ZD_GROUP_ABORTED),
         [ZD_GROUP_READY] = TO(ZD_GROUP_FAILED) | TO(ZD_GROUP_ABORTED),
         [ZD_GROUP_FAILED] = TO(ZD_GROUP_READY) | TO(ZD_GROUP_CONNECTING) | TO(ZD_GROUP_ABORTED),
-        [ZD_GROUP_ABORTED] = TO(ZD_GROUP_FAILED), /* durable, and everybody has left */
+        [ZD_GROUP_ABORTED] = TO(ZD_GROUP_FAILED), /* a durable job's, when all ranks have left */
 };
 const struct zd_sm zd_sm_group = {"group", ZD_ARRAY_LEN(group_names), group_names, group_moves};
 
@@ -34,7 +34,7 @@ static const uint32_t part_moves[] = {
         [ZD_PART_FILLING] = TO(ZD_PART_IDLE) | GONE,
         [ZD_PART_IDLE] = TO(ZD_PART_UPDATE_WAIT) | GONE,
         [ZD_PART_UPDATE_WAIT] = TO(ZD_PART_UPDATING) | TO(ZD_PART_IDLE) | GONE,
-        /* IDLE: undone */
+        /* IDLE: the update was undone */
         [ZD_PART_UPDATING] = TO(ZD_PART_LOADING) | TO(ZD_PART_PUBLISHING) | TO(ZD_PART_IDLE) | GONE,
         [ZD_PART_LOADING] = TO(ZD_PART_UPDATING) | GONE,
         [ZD_PART_PUBLISHING] = TO(ZD_PART_IDLE) | TO(ZD_PART_UPDATING) | GONE,
@@ -57,7 +57,7 @@ const struct zd_sm zd_sm_shadow = {"shadow", ZD_ARRAY_LEN(shadow_names), shadow_
 static const char *const buffer_names[] = {"INFLIGHT", "AVAILABLE", "QUARANTINED"};
 static const uint32_t buffer_moves[] = {
         [ZD_BUFFER_INFLIGHT] = TO(ZD_BUFFER_AVAILABLE) | TO(ZD_BUFFER_QUARANTINED),
-        /* back to INFLIGHT: a persistent copy is refreshed in place */
+        /* INFLIGHT: a persistent buffer is refreshed in place */
         [ZD_BUFFER_AVAILABLE] = TO(ZD_BUFFER_INFLIGHT) | TO(ZD_BUFFER_QUARANTINED),
         [ZD_BUFFER_QUARANTINED] = 0,
 };

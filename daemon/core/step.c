@@ -1,21 +1,22 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * step.c - steps: what all ranks agree on after a window's last backward, and the target's end.
+ * step.c - steps: the result that all ranks agree on after a window's last backward, and the end of the
+ * target.
  *
  * A step is taken by all ranks at once, when the last of them has begun it. If a reduction of its window
- * failed, no rank takes it: each gets the failure, and its next window begins. When the group fails after
- * that, a rank's target stays for as long as the rank may read it.
+ * failed, no rank takes it: each gets the failure, and its next window begins. If the group fails after a
+ * step was taken, a rank's target stays for as long as the rank may read it.
  *
- * A rank may ask for the step while its backward ends, and be answered before it is taken: with a promise
- * that its target may be read. The promise is made when every rank has asked for the step and all sums of the
- * window depend on executors and on fences that the engine has. From then on no rank can take back its part:
- * what is given up, or fails, fails the step of all ranks. The promise is kept even then, since a broken one
- * would cost the session all that its streams compute: the rank has a target whose content is undefined, and
- * is told of the failure by step_get, or else by the next of its calls that begin or end a backward or begin
- * a step. Groups over several daemons make no such promises.
+ * A rank may call step_begin while its backward ends, and be answered before the step is taken: with a
+ * promise that its target may be read. The promise is made when every rank has called step_begin and all sums
+ * of the window depend on executors and on fences that the engine has. From then on no rank can withdraw: a
+ * cancelled or failed step_begin fails the step of all ranks. The promise is kept even then, since a broken
+ * one would cost the session all that its streams compute: the rank has a target whose content is undefined,
+ * and is told of the failure by step_get, or else by its next call that begins or ends a backward or begins a
+ * step. Groups that span daemons make no such promises.
  *
- * When the rank has asked for the end of a promised step as well, its next window begins (window.c). The step
- * of that may be promised too, and is taken after the one before.
+ * When the rank has also called step_end for a promised step, its next window begins (window.c). The step of
+ * that window may be promised too, and is taken after the one before.
  */
 #include <math.h>
 #include <string.h>
@@ -41,7 +42,7 @@ static void set_result(struct zd_member_reduce *mr, uint64_t step, bool overflow
 	mr->result.norm_squared = norm_squared;
 }
 
-/* Of a step that is not taken. */
+/* The result of a step that is not taken. */
 static void set_failed_result(struct zd_member_reduce *mr, const struct zd_failure *failure)
 {
 	set_result(mr, mr->steps + 1, true, (double)INFINITY);
@@ -71,7 +72,7 @@ bool zd_step_is_promised(const struct zd_window *w)
 	return false;
 }
 
-/* All operations on the target have ended, or nothing of it counts. */
+/* Keeps the window's promise, when all operations on the target have ended or its content does not matter. */
 static void keep_promise(struct zd_engine *e, struct zd_window *w)
 {
 	struct zd_promise *promise = w->promise;
@@ -82,7 +83,7 @@ static void keep_promise(struct zd_engine *e, struct zd_window *w)
 		zd_promise_keep(e, promise);
 }
 
-/* The window has failed, and the rank's streams wait for the target that was promised. */
+/* Ends a promised step whose window has failed: the rank's streams wait for the target. */
 static void take_failed(struct zd_engine *e, struct zd_window *w)
 {
 	set_failed_result(w->mr, &w->failure);
@@ -95,7 +96,8 @@ static void take_failed(struct zd_engine *e, struct zd_window *w)
 
 /* ---- When the group fails ------------------------------------------------------------------------------ */
 
-/* A promise is kept: nothing of the step counts, and the streams go on. Every call of the group tells. */
+/* Keeps the promise of a step that the group's failure ends, so that the streams run on. The rank's later
+ * calls return the group's failure. */
 static void abandon_promised(struct zd_engine *e, struct zd_window *w)
 {
 	struct zd_failure failure = {0};
@@ -208,7 +210,7 @@ static int begin_begin(struct zd_engine *e, struct zd_request *req, const struct
 	status = zd_window_check_step(mr->w, err);
 	if (status != 0)
 		zd_window_fail(e, member->group, mr->w->number, status, err->text);
-	if (status != 0 && member->group->span) /* that was its end */
+	if (status != 0 && member->group->span) /* this has ended the group */
 		return status;
 	zd_reduce_request_init(req, member);
 	req->u.reduce.window = mr->w->number;
@@ -217,11 +219,12 @@ static int begin_begin(struct zd_engine *e, struct zd_request *req, const struct
 	zd_step_forget_result(mr);
 	zd_sm_move(&zd_sm_step, &mr->w->step,
 	           mr->w->backward == ZD_BACKWARD_ENDING ? ZD_STEP_CALLED : ZD_STEP_ZEROING);
-	zd_dirty_group(e, member->group); /* others may be promised theirs */
+	zd_dirty_group(e, member->group); /* other ranks' steps may be promised now */
 	return 0;
 }
 
-/* Will the rank's target be there without a call of any process. A window that is closing waits for none. */
+/* Whether the rank's target will be complete without a further call of any process. A closing window before
+ * it needs none either: its step was promised. */
 static bool may_promise(const struct zd_window *w)
 {
 	const struct zd_group *group = w->mr->member->group;
@@ -236,7 +239,7 @@ static bool may_promise(const struct zd_window *w)
 	return zd_reductions_drain(group, w->number);
 }
 
-/* The first rank that is not there yet; local_world_size when all are. */
+/* The first rank whose step is not WAITING; local_world_size if there is none. */
 static uint32_t first_missing(const struct zd_window *w)
 {
 	const struct zd_group *group = w->mr->member->group;
@@ -249,7 +252,7 @@ static uint32_t first_missing(const struct zd_window *w)
 	return group->local_world_size;
 }
 
-/* What a step has come to: of a rank, of a daemon, of all. */
+/* The result of a step: of a rank, of a daemon, of all. */
 struct sums {
 	double norm_squared;
 	uint64_t overflow;
@@ -267,7 +270,7 @@ static struct zd_window *window_of_rank(const struct zd_group *group, uint32_t r
 	return zd_window_find(zd_member_reduce(&group->members[rank]), window);
 }
 
-/* By rank, likewise. */
+/* Adds up in the order of ranks, so that all runs compute the same bits. */
 static struct sums local_sums(const struct zd_group *group, uint64_t window)
 {
 	struct sums sums = {.backwards = window_of_rank(group, 0, window)->count};
@@ -290,7 +293,7 @@ static void agree(struct zd_engine *e, struct zd_group *group, uint64_t window, 
 	zd_dirty_group(e, group);
 }
 
-/* Each daemon has looked at its own ranks' already. */
+/* Compares with a rank of another daemon; each daemon has compared its own ranks. */
 static int check_backwards(const struct zd_group *group, uint32_t peer, uint64_t count, struct zd_err *err)
 {
 	const struct zd_member *member = &group->members[0];
@@ -303,7 +306,7 @@ static int check_backwards(const struct zd_group *group, uint32_t peer, uint64_t
 	                  zd_span_world_rank(member, peer), (unsigned long long)count);
 }
 
-/* A rail has answered; they all say the same. */
+/* A rail's agreement has completed; all rails have the same result. */
 static void rail_answered(struct zd_engine *e, struct zd_op *op, int status, const char *error,
                           const struct zd_op_result *result)
 {
@@ -322,8 +325,8 @@ static void rail_answered(struct zd_engine *e, struct zd_op *op, int status, con
 			zd_span_fail(e, group, differs, err.text);
 			return;
 		}
-		/* In a hybrid group all have the same slices, each in an order of its own: the first one's
-		 * sum is all daemons', so that replicas stay alike. */
+		/* In a hybrid group all daemons have the same slices, added up in different orders: the first
+		 * daemon's sum counts for all, so that replicas stay identical. */
 		if (!span->hybrid || peer == 0)
 			all.norm_squared += sums.norm_squared;
 		all.overflow |= sums.overflow;
@@ -331,8 +334,8 @@ static void rail_answered(struct zd_engine *e, struct zd_op *op, int status, con
 	agree(e, group, zd_member_reduce(&group->members[0])->w->number, &all);
 }
 
-/* Each rail is asked, so that all have the same operations: for the sums of its daemon's ranks, or of its own
- * rank where all ranks are on one rail. */
+/* Begins an agreement on each rail, so that all rails have the same operations: on the sums of the daemon's
+ * ranks, or of the rail's own rank where all ranks are on one rail. */
 static void ask(struct zd_engine *e, struct zd_group *group, uint64_t window)
 {
 	struct sums local = local_sums(group, window);
@@ -345,10 +348,10 @@ static void ask(struct zd_engine *e, struct zd_group *group, uint64_t window)
 			own = local;
 		zd_span_ask(e, member, &group->span->step, "step", &own, sizeof(own), rail_answered);
 	}
-	zd_dirty_group(e, group); /* they all wait for something else now */
+	zd_dirty_group(e, group); /* the ranks' requests wait for other daemons now */
 }
 
-/* All ranks of this daemon are there: is it decided. */
+/* All ranks of this daemon have begun the step. Returns whether the result is known. */
 static bool decided(struct zd_engine *e, struct zd_group *group, uint64_t window)
 {
 	struct sums sums;
@@ -362,8 +365,9 @@ static bool decided(struct zd_engine *e, struct zd_group *group, uint64_t window
 	return true;
 }
 
-/* Nothing is reduced between the last backward's end and the step: what is zeroed stays so. A request that
- * was given up may have left fills under way, which must not meet these, or whoever reads the target. */
+/* Zeroes what no sum has written; nothing is reduced between the last backward's end and the step. Fills of a
+ * cancelled step_begin may still be under way: they must end before new fills begin and before the rank reads
+ * the target. */
 static int zero_rest(struct zd_engine *e, struct zd_request *req, struct zd_window *w)
 {
 	if (w->unwritten_numel > 0 && w->target->uses > 0)
@@ -378,7 +382,7 @@ static int zero_rest(struct zd_engine *e, struct zd_request *req, struct zd_wind
 	return 0;
 }
 
-/* A step like any other for its rank, but that nothing was reduced and nothing is agreed on. */
+/* Takes the step of an abandoned window: nothing was reduced, and there is no agreement. */
 static void begin_abandoned(struct zd_engine *e, struct zd_window *w)
 {
 	set_result(w->mr, w->mr->steps, false, 0);
@@ -405,14 +409,14 @@ static void fill_result(struct zd_engine *e, const struct zd_step_result *result
 	e->reply.u.step_begin.abandoned_rank = result->failure.rank;
 }
 
-/* Is the step of a window that is closing still to be taken. */
+/* Whether the rank's closing window has a step that is still to be taken. */
 static bool follows_another(const struct zd_window *w)
 {
 	const struct zd_window *closing = w->mr->closing;
 	return closing && w != closing && zd_step_is_called(closing);
 }
 
-/* Its number is that after the steps before it, if these are taken. */
+/* Promises the step. Its number counts the steps before it, which are expected to be taken. */
 static void promise(struct zd_engine *e, struct zd_request *req, struct zd_window *w)
 {
 	w->promise = zd_promise_new(e, req->session, req->device, ZD_LANE_STEPS);
@@ -422,7 +426,7 @@ static void promise(struct zd_engine *e, struct zd_request *req, struct zd_windo
 	zd_request_answer(e, req);
 }
 
-/* 0: the step is taken, or has failed for a rank that was promised it. Steps are taken in order. */
+/* 0: the step is taken, or has failed after it was promised. Steps are taken in order. */
 static int take(struct zd_engine *e, struct zd_request *req, struct zd_window *w, struct zd_err *err)
 {
 	if (follows_another(w))
@@ -449,7 +453,7 @@ static int take(struct zd_engine *e, struct zd_request *req, struct zd_window *w
 	return decided(e, req->member->group, w->number) ? 0 : zd_wait_for(req, ZD_WAIT_OTHERS, 0, 0, 0);
 }
 
-/* Others rely on this rank's step, and do not wait for it with a call of theirs. */
+/* Fails the window: other ranks were promised this step and make no call that waits for it. */
 static void fail_promised(struct zd_engine *e, const struct zd_request *req, const struct zd_window *w)
 {
 	struct zd_err err = ZD_ERR_NONE;
@@ -473,7 +477,7 @@ static void begin_cancel(struct zd_engine *e, struct zd_request *req)
 	}
 	if (zd_step_is_promised(w))
 		fail_promised(e, req, w);
-	if (w->promise) { /* a failed operation; or the rank goes, and its group fails next */
+	if (w->promise) { /* the request has failed, or the rank is lost and its group fails next */
 		if (req->failed)
 			take_failed(e, w);
 	} else if (w->step == ZD_STEP_CALLED) {
@@ -484,7 +488,7 @@ static void begin_cancel(struct zd_engine *e, struct zd_request *req)
 	}
 }
 
-/* Answered with the target and what the step has come to. */
+/* Replies with the target and the result. */
 static void answer_taken(struct zd_engine *e, struct zd_request *req, struct zd_window *w)
 {
 	fill_target(e, w);
@@ -502,9 +506,9 @@ static int begin_attempt(struct zd_engine *e, struct zd_request *req, struct zd_
 	if (status != 0)
 		return status;
 	struct zd_window *w = zd_window_of(req);
-	if (!w && req->answered) /* another rank's request has taken it for all */
+	if (!w && req->answered) /* another rank's request has taken the step for all */
 		return 0;
-	if (!w) /* likewise; the rank was promised nothing, so that it has not gone on */
+	if (!w) /* likewise; the rank had no promise, so it has begun no further window */
 		w = req->member->reduce->w;
 	if (req->u.reduce.scalars && !w->scalars && zd_step_is_called(w)) {
 		status = zd_target_bind_scalars(e, req, w, err);
@@ -559,7 +563,7 @@ static int get_attempt(struct zd_engine *e, struct zd_request *req, struct zd_er
 		zd_failure_clear(&mr->untold);
 		return zd_err_set(err, mr->result.failure.status, "%s", mr->result.failure.text);
 	}
-	int status = zd_step_tell(mr, err); /* of the one before */
+	int status = zd_step_tell(mr, err); /* the failure of the step before */
 	if (status != 0)
 		return status;
 	fill_result(e, &mr->result);
@@ -573,13 +577,13 @@ static int get_attempt(struct zd_engine *e, struct zd_request *req, struct zd_er
 static void target_unused(struct zd_engine *e, struct zd_op *op, int status, const char *error,
                           const struct zd_op_result *result)
 {
-	(void)status; /* with its session gone nothing reads the target any more */
+	(void)status; /* a failed watch means that the session and its streams have ended */
 	(void)error;
 	(void)result;
 	zd_storage_unuse(e, op->owner);
 }
 
-/* The storage is used until the fences have passed. */
+/* Keeps the storage until the fences have passed. */
 static void drop_behind(struct zd_engine *e, const struct zd_request *req, const struct zd_fence_list *fences,
                         struct zd_storage *storage)
 {
@@ -588,7 +592,7 @@ static void drop_behind(struct zd_engine *e, const struct zd_request *req, const
 		zd_storage_use(storage);
 }
 
-/* Has the rank a step to end, whatever became of its group meanwhile. */
+/* Whether the rank has a step to end, even if its group has failed. */
 static bool has_step(const struct zd_window *w)
 {
 	return w && (w->step == ZD_STEP_TAKEN || w->step == ZD_STEP_ABANDONED || w->promise);
@@ -633,7 +637,7 @@ static int end_begin(struct zd_engine *e, struct zd_request *req, const struct z
 	return 0;
 }
 
-/* A target that is promised is still to be written. Steps end in order. */
+/* Waits while the target is promised, since it is still to be written. Steps end in order. */
 static int end_attempt(struct zd_engine *e, struct zd_request *req, struct zd_err *err)
 {
 	const struct zd_fence_list fences = {req->u.release.nfences, req->u.release.fences};
@@ -644,7 +648,7 @@ static int end_attempt(struct zd_engine *e, struct zd_request *req, struct zd_er
 		return zd_wait_for(req, ZD_WAIT_SUMS, req->member->rank, 0, 0);
 	if (mr)
 		mr->nenders--;
-	if (!has_step(w)) /* the rank has given it up meanwhile */
+	if (!has_step(w)) /* the rank's step was dropped meanwhile */
 		return 0;
 	zd_sm_move(&zd_sm_step, &w->step, ZD_STEP_NONE);
 	drop_behind(e, req, &fences, w->target);

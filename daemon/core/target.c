@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * target.c - a rank's step-local target.
+ * target.c - a rank's target for the sums of one window.
  *
- * It is bound as it is: to zero it a GPU would run a kernel of the daemon's, for which the driver takes the
- * trainer's off, and each first sum would read the zeros. Instead a unit's first sum of a window overwrites
- * its place, and what none has written is zeroed when the rank begins the step, before it can read any of it.
+ * A target is not zeroed when it is bound: on a GPU that would run a kernel of the daemon, for which the
+ * driver suspends the client's kernels, and each first sum would read the zeros. Instead a unit's first sum
+ * of a window overwrites its place, and places that no sum has written are zeroed when the rank begins the
+ * step, before it can read any of them.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -112,9 +113,9 @@ void zd_target_store_scalars(struct zd_engine *e, struct zd_window *w, struct zd
 	zd_op_submit(e, w->mr->member->group->job, &command, stored, storing, 0);
 }
 
-/* ---- What no sum has written --------------------------------------------------------------------------- */
+/* ---- Zeroing ------------------------------------------------------------------------------------------- */
 
-/* Of the target, in elements. */
+/* A range of the target, in elements. */
 struct range {
 	uint64_t begin, end;
 };
@@ -128,7 +129,7 @@ static void filled(struct zd_engine *e, struct zd_op *op, int status, const char
                    const struct zd_op_result *result)
 {
 	struct fill *fill = op->owner;
-	zd_dirty(e, fill->storage->device); /* whoever waits for it need not be who asked for it */
+	zd_dirty(e, fill->storage->device); /* the request that waits for the fill may be another one */
 	fill->storage->fills--;
 	zd_storage_unuse(e, fill->storage);
 	op->owner = fill->req;
@@ -157,7 +158,7 @@ static int by_begin(const void *a, const void *b)
 	return left->begin < right->begin ? -1 : left->begin > right->begin;
 }
 
-/* In order. The caller frees them. */
+/* The places of units that a sum has written, in order. The caller frees the array. */
 static struct range *find_written(const struct zd_window *w, size_t *n)
 {
 	const struct zd_group *group = w->mr->member->group;

@@ -8,18 +8,17 @@
 
 #include "proto/limits.h"
 
-/* Timelines of a session's daemon page: which device's work of a kind has gone how far for it. */
+/* Timelines of a session's daemon page. Each counts the work of one kind on one device. */
 enum {
 	ZD_TIMELINE_COPIES = 0,
 	ZD_TIMELINE_EXCHANGE = ZD_MAX_DEVICES,
-	ZD_TIMELINE_ONWARD = 2 * ZD_MAX_DEVICES, /* copies of what an exchange has brought */
-	/* Copies into memory that was still in use when its address was given out. Their values are older
-	 * than those of copies that begin at once. */
+	ZD_TIMELINE_ONWARD = 2 * ZD_MAX_DEVICES, /* copies out of landings */
+	/* Deferred copies, on timelines of their own: copies with younger fences may begin before them. */
 	ZD_TIMELINE_DEFERRED = 3 * ZD_MAX_DEVICES,
 	ZD_TIMELINE_PROMISES = 4 * ZD_MAX_DEVICES, /* a block of ZD_MAX_DEVICES for each lane: promise.h */
 	/* Pieces of reductions, into the session's staging memory. */
 	ZD_TIMELINE_STAGED = ZD_AWAITED_TIMELINES,
-	/* No counters: the result of the session's last step on each device, see step.c. */
+	/* Not used. */
 	ZD_TIMELINE_RESULTS = 8 * ZD_MAX_DEVICES,
 	ZD_SESSION_TIMELINES = 9 * ZD_MAX_DEVICES
 };
@@ -32,7 +31,7 @@ static inline bool zd_timeline_exchanges(uint32_t timeline)
 _Static_assert(ZD_SESSION_TIMELINES <= ZD_TIMELINES, "a page has them all");
 _Static_assert(ZD_TIMELINE_STAGED == ZD_TIMELINE_PROMISES + 3 * ZD_MAX_DEVICES, "a block for each lane");
 
-/* A set of them. */
+/* A set of timelines. */
 struct zd_timelines {
 	uint64_t mask[ZD_SESSION_TIMELINES / 64];
 };

@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * unique_ids.c - ids of communicators to be, for the job's launcher to carry to all ranks of a group.
+ * unique_ids.c - ids of future communicators, which the job's launcher passes to all ranks of a group.
  *
- * Where they were made is where the ranks meet first: the daemon that made them must live until the group is
- * joined.
+ * The ranks first connect to the daemon that made the ids: it must live until the group is joined.
  */
 #include <string.h>
 

@@ -2,12 +2,12 @@
 /*
  * unit.c - units, their descriptions, and each rank's part of them.
  *
- * The first rank that registers a name describes the unit; every other rank must describe it alike. A rank
- * that does not gets MISMATCH, and so do the gathers of the others until that rank agrees, so that nobody
- * hangs. A unit goes when its last part, buffer and reduction have.
+ * The first rank that registers a name describes the unit; every other rank must give the same description. A
+ * rank whose description differs gets MISMATCH, and so do the gathers of the other ranks until that rank
+ * agrees, so that no rank waits for ever. A unit is freed after its last part, buffer and reduction.
  *
- * A unit that all ranks have left may be described differently at once: it becomes the former one of that
- * name, and the new one takes its place in slot and target when the former one has gone.
+ * A unit that all ranks have left may be described differently at once: it becomes the former unit of that
+ * name. The new unit gets its places in slot and target when the former one has been freed.
  */
 #include <stdio.h>
 #include <string.h>
@@ -142,7 +142,7 @@ static bool description_equal(const struct zd_unit *unit, const struct zd_args *
 	return true;
 }
 
-/* "float32, 40 elements, slot 1, views w[4,8]@0 b[8]@32", cut where it gets long. */
+/* "float32, 40 elements, slot 1, views w[4,8]@0 b[8]@32", truncated to the buffer. */
 static void description_text(enum zerod_dtype dtype, uint64_t numel, uint32_t slot, bool frozen,
                              bool all_reduce, uint32_t nviews, const struct zd_view_args *views, char *out,
                              size_t out_bytes)
@@ -244,7 +244,8 @@ bool zd_unit_is_left(const struct zd_unit *unit)
 	return unit->registrations == 0;
 }
 
-/* Its name is free. No other former unit has it: one that waits for it has been placed nowhere. */
+/* Frees the unit's name. No other former unit has it: while one exists, registrations of the name wait, so no
+ * newer unit of that name has a part. */
 static void unit_make_former(struct zd_unit *unit)
 {
 	struct zd_group *group = unit->group;
@@ -269,7 +270,7 @@ void zd_unit_unref(struct zd_engine *e, struct zd_unit *unit)
 	HASH_DEL(e->units, unit);
 	if (unit->is_former) {
 		HASH_DELETE(hh_name, group->former, unit);
-		zd_dirty_group(e, group); /* who registers its name waits for it */
+		zd_dirty_group(e, group); /* a registration of the same name may wait for this */
 	} else {
 		HASH_DELETE(hh_name, group->units, unit);
 	}
@@ -297,9 +298,9 @@ static void part_absent(struct zd_engine *e, struct zd_part *part)
 	zd_unit_unref(e, part->unit);
 }
 
-/* Uncharges the shard now; frees it when the last reader has ended. Copies that have it in them stay with
- * their holders, and are joined by nobody: whoever takes the rank's place may write something else under the
- * same version. */
+/* Uncharges the shard now; frees it when the last reader has ended. Gathered buffers that contain it stay
+ * with their leases but are stale, so that no gather joins them: a rank that replaces this one may publish
+ * other bytes under the same version. */
 static void part_drop(struct zd_engine *e, struct zd_part *part)
 {
 	struct zd_device *device = part->shard.segment->device;
@@ -324,7 +325,7 @@ void zd_part_reader_done(struct zd_engine *e, struct zd_part *part)
 	part->readers--;
 	if (part->readers > 0)
 		return;
-	/* The shard's, not the rank's: it may be back on another one. */
+	/* The shard's device: the rank may have joined again on another one. */
 	struct zd_device *device = part->shard.segment->device;
 	zd_dirty(e, device);
 	if (part->state == ZD_PART_DYING) {
@@ -354,12 +355,12 @@ static void part_detach(struct zd_engine *e, struct zd_part *part)
 	if (part->shard.block && zd_departure_hold(e, member->session, member->group->job,
 	                                           part->shard.segment->device, process_gone, part))
 		part->readers++;
-	/* A shard that was never zeroed is worth nothing to anybody. */
+	/* A shard whose fill has not ended holds no bytes to keep. */
 	if (part->unit->group->job->durable && part->state != ZD_PART_FILLING) {
 		if (part->state != ZD_PART_DETACHED)
 			zd_sm_move(&zd_sm_part, &part->state, ZD_PART_DETACHED);
 		zd_layout_leave(e, part);
-		zd_shadow_try(e, part); /* its writer is gone */
+		zd_shadow_try(e, part); /* its writer has ended */
 		return;
 	}
 	part_drop(e, part);
@@ -382,8 +383,9 @@ void zd_parts_detach(struct zd_engine *e, struct zd_member *member)
 
 /* ---- Requests ------------------------------------------------------------------------------------------ */
 
-/* A rank that replaces another starts one version behind the others, so that its first publish catches up;
- * and beside those that have been replaced themselves and not published since. */
+/* A rank that replaces another starts one version behind the others, so that its first publish reaches their
+ * version. An unpublished part of another replaced rank counts one version higher, so that both start
+ * equal. */
 static uint64_t first_version(const struct zd_unit *unit, const struct zd_member *member)
 {
 	uint64_t newest = 0;
@@ -482,7 +484,7 @@ static int register_place(struct zd_engine *e, struct zd_request *req, struct zd
 	part->persistent = req->u.reg.persistent;
 	part->version = first_version(part->unit, req->member);
 	part->first = part->version;
-	part->committed = group->shadow ? part->version : 0; /* what a rank that goes sets it back to */
+	part->committed = group->shadow ? part->version : 0; /* the version to restore when a rank is lost */
 	if (group->shadow)
 		zd_sm_move(&zd_sm_shadow, &part->shadow, ZD_SHADOW_FREE);
 	zd_charge(e, group->job, req->device, ZD_CHARGE_SHARD, part->shard.bytes);
@@ -528,7 +530,7 @@ static int register_attempt(struct zd_engine *e, struct zd_request *req, struct 
 	} else if (part->state == ZD_PART_DETACHED && (status = zd_layout_check(unit, err)) == 0) {
 		zd_sm_move(&zd_sm_part, &part->state, ZD_PART_IDLE);
 		zd_layout_enter(part);
-		part->persistent = req->u.reg.persistent; /* its copy went with the former session */
+		part->persistent = req->u.reg.persistent; /* its buffer was dropped with the former session */
 	}
 	if (status != 0) {
 		register_end(e, req);

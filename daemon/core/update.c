@@ -1,21 +1,24 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * update.c - who may write a shard, and when others may read what was written.
+ * update.c - updates of shards, their publishes, and commits.
  *
- * update_begin closes the shards for new gathers at once and is granted when the pushes that read them, and
- * the consumers of aliased buffers (alias.c), have ended; publish opens them again, one version higher, when
- * the writers' fences have passed. So no push ever reads a shard that is being written, and no gathered
- * buffer mixes versions. Both are all or nothing over their units. In a shadow group an update also waits
- * until the last commit is saved (shadow.c), and begins only while all ranks are there.
+ * update_begin closes the shards for new gathers at once. It is granted when the transfers that read them,
+ * and the consumers of aliased buffers (alias.c), have ended. publish opens the shards again, one version
+ * higher, when the writers' fences have passed. So no transfer ever reads a shard that is being written, and
+ * no gathered buffer mixes versions. Both requests apply to all of their units or to none. In a group with
+ * shadows an update also waits until the last commit is saved (shadow.c), and begins only while all ranks are
+ * attached.
  *
- * Consumers of an aliased buffer end by themselves, since all its leases have been released. So an update of
- * such parts may be granted ahead of their end, with a promise. A part is `early` until the promise is kept:
- * a publish or a load of it waits for that. Transfers to other ranks are awaited in any case: a process that
- * loses its connection goes on to write, and must not write into what another one was promised.
+ * Consumers of an aliased buffer end without a further call, since all its leases have been released. So an
+ * update of such parts may be granted ahead of their end, with a promise. A part is `early` until the promise
+ * is kept: a publish or a load of it waits for that. Transfers to other ranks are awaited in any case:
+ * streams of a process that loses its connection may run on and write, and must not write a shard that a
+ * transfer reads.
  *
- * A daemon that has agreed to a commit may learn nothing more: another may have been told by all, and have
- * made it. So from its word on nothing is written, and when the group ends before the answer the commit is in
- * doubt: shards stay as they are, and their shadows too, until the daemons meet again (span.c).
+ * A daemon that has agreed to a commit may never learn the outcome: another daemon may have received all
+ * agreements and made the commit. So after its agreement the daemon grants no update. If the group ends
+ * before the outcome is known, the commit is in doubt: shards and shadows stay as they are until the daemons
+ * connect again (span.c).
  */
 #include <stdio.h>
 #include <string.h>
@@ -46,7 +49,7 @@ static bool is_taken(const struct zd_request *req, const struct zd_part *part)
 	return false;
 }
 
-/* Finds all parts and takes each from `from` to `to`; on an error all are as before. */
+/* Finds all parts and moves each from state `from` to `to`; on an error all are as before. */
 static int parts_take(struct zd_engine *e, struct zd_request *req, const struct zd_args *args, unsigned from,
                       unsigned to, struct zd_err *err)
 {
@@ -66,7 +69,7 @@ static int parts_take(struct zd_engine *e, struct zd_request *req, const struct 
 		struct zd_member *member = zd_part_member(part);
 		if (!req->member) {
 			req->member = member;
-			/* A group with shadows sets the shards back, and that is what its ranks are told. */
+			/* In a group with shadows the shards are set back, and a later error says so. */
 			status = member->group->shadow ? 0 : zd_member_tell(member, err);
 		}
 		if (status != 0)
@@ -95,7 +98,8 @@ static int parts_take(struct zd_engine *e, struct zd_request *req, const struct 
 	return 0;
 }
 
-/* None of the parts has a gathered buffer that is leased; aliased: that is the shard, and leased. */
+/* BUSY if a part has a gathered buffer with leases; with `aliased`, only if that buffer is the shard
+ * itself. */
 static int check_leases(const struct zd_request *req, bool aliased, struct zd_err *err)
 {
 	for (uint32_t i = 0; i < req->u.publish.nparts; i++) {
@@ -127,14 +131,14 @@ static int update_begin(struct zd_engine *e, struct zd_request *req, const struc
 
 /* ---- Granted ahead ------------------------------------------------------------------------------------- */
 
-/* All of them are of one rank and group: aliased, or none is. */
+/* All parts are of one rank and group, so all are aliased or none is. */
 static bool may_promise(const struct zd_request *req)
 {
 	return req->u.publish.ahead && req->session->state == ZD_SESSION_OPEN &&
 	       zd_part_is_aliased(req->u.publish.parts[0]);
 }
 
-/* The first that somebody reads; NULL: none. */
+/* The first part that has readers; NULL: none. */
 static const struct zd_part *find_read(const struct zd_request *req)
 {
 	for (uint32_t i = 0; i < req->u.publish.nparts; i++) {
@@ -166,7 +170,7 @@ static void grant_ahead(struct zd_engine *e, struct zd_request *req)
 	zd_request_answer(e, req);
 }
 
-/* The parts are read as they were at the answer, whatever has happened to them since. */
+/* Keeps the promise when no part has readers; whatever has happened to the parts since the reply. */
 static int keep_promise(struct zd_engine *e, struct zd_request *req)
 {
 	const struct zd_part *part = find_read(req);
@@ -178,8 +182,8 @@ static int keep_promise(struct zd_engine *e, struct zd_request *req)
 	return 0;
 }
 
-/* Gathers that waited for this update go back to the version that is there. One that was granted ahead is
- * over only with its rank's membership. */
+/* Cancels the update: gathers that waited for it get the current version. An update that was granted ahead is
+ * cancelled only with its rank's membership. */
 static void update_cancel(struct zd_engine *e, struct zd_request *req)
 {
 	if (req->answered) {
@@ -191,7 +195,7 @@ static void update_cancel(struct zd_engine *e, struct zd_request *req)
 	zd_dirty_group(e, req->member->group);
 }
 
-/* Is the request one for the unit at that version. */
+/* Whether the request waits for that version of the unit. */
 static bool gathers_version(const struct zd_request *req, const struct zd_unit *unit, uint64_t version)
 {
 	if (req->kind == ZD_REQ_GATHER)
@@ -205,8 +209,8 @@ static bool gathers_version(const struct zd_request *req, const struct zd_unit *
 	return false;
 }
 
-/* Over rails, a rank whose gather of the shard as it is waits: ranks of other daemons have that version too.
- * Else local_world_size. */
+/* Over rails: a local rank with a waiting gather of the shard's current version, since ranks of other daemons
+ * gather that version too. Otherwise local_world_size. */
 static uint32_t first_to_gather(const struct zd_part *part)
 {
 	const struct zd_group *group = part->unit->group;
@@ -235,7 +239,7 @@ static int update_attempt(struct zd_engine *e, struct zd_request *req, struct zd
 		update_cancel(e, req);
 		return status;
 	}
-	if (group->voted_step) /* others commit the shards as they are */
+	if (group->voted_step) /* other daemons may commit the shards as they are */
 		return zd_wait_for(req, ZD_WAIT_OTHERS, 0, 0, 0);
 	if (may_promise(req) && find_read(req)) {
 		grant_ahead(e, req);
@@ -291,11 +295,11 @@ static int publish_begin(struct zd_engine *e, struct zd_request *req, const stru
 	if (zd_fences_watch(e, req->session, req->member->group->job, req->device->index,
 	                    &args->u.publish.fences, zd_request_op_done, req, 0))
 		req->pending_ops++;
-	zd_dirty_group(e, req->member->group); /* gathers of the version are answered from here on */
+	zd_dirty_group(e, req->member->group); /* gathers of the new version are answered from here on */
 	return 0;
 }
 
-/* The versions that gathers wait for, which were answered already, do not come. */
+/* Breaks the promises of gathers that were answered ahead of these versions. */
 static void publish_fails(struct zd_engine *e, struct zd_request *req)
 {
 	for (uint32_t i = 0; i < req->u.publish.nparts; i++)
@@ -308,8 +312,8 @@ static void publish_cancel(struct zd_engine *e, struct zd_request *req)
 	parts_move(req, ZD_PART_UPDATING);
 }
 
-/* Of an update that was undone while the rank wrote: it has stopped now, so that its shards can be set back.
- * The others stay under update. */
+/* For an update that was undone while the rank wrote: the rank has stopped now, so its shards can be
+ * restored. The other parts stay under update. */
 static int publish_check_undone(struct zd_engine *e, struct zd_request *req, struct zd_err *err)
 {
 	int status = 0;
@@ -328,7 +332,7 @@ static int publish_check_undone(struct zd_engine *e, struct zd_request *req, str
 	return status;
 }
 
-/* The first that was granted ahead of its readers' end and is read still; NULL: none. */
+/* The first part that was granted ahead and still has readers; NULL: none. */
 static const struct zd_part *find_early(const struct zd_request *req)
 {
 	for (uint32_t i = 0; i < req->u.publish.nparts; i++) {
@@ -345,7 +349,7 @@ static int publish_attempt(struct zd_engine *e, struct zd_request *req, struct z
 		return zd_wait_for(req, ZD_WAIT_FENCES, 0, 0, 0);
 	if (early)
 		return wait_for_readers(req, early);
-	int status = zd_session_check_poisoned(req->session, err); /* since it was begun */
+	int status = zd_session_check_poisoned(req->session, err); /* poisoned since the request was begun */
 	if (status != 0) {
 		publish_cancel(e, req);
 		return status;
@@ -357,8 +361,8 @@ static int publish_attempt(struct zd_engine *e, struct zd_request *req, struct z
 		struct zd_part *part = req->u.publish.parts[i];
 		zd_sm_move(&zd_sm_part, &part->state, ZD_PART_IDLE);
 		part->version++;
-		/* A persistent copy is stale now and refreshed at its next gather; another has no reason to
-		 * stay. */
+		/* A persistent buffer is out of date now, and refreshed by its next gather; any other has no
+		 * reason to stay. */
 		if (part->buffer && TAILQ_EMPTY(&part->buffer->leases) && !part->persistent &&
 		    part->buffer->version != part->version)
 			zd_buffer_drop(e, part->buffer);
@@ -461,7 +465,7 @@ static void commit_make(struct zd_group *group, uint64_t step)
 	group->torn = false;
 }
 
-/* Every rank has come: for all of them it is made or, with a status, not. */
+/* Ends the commit requests of all ranks: the commit is made or, with a status, rejected. */
 static void commit_evaluate(struct zd_engine *e, struct zd_group *group, uint64_t step, int status,
                             const char *text)
 {
@@ -476,14 +480,15 @@ static void commit_evaluate(struct zd_engine *e, struct zd_group *group, uint64_
 	zd_dirty_group(e, group);
 }
 
-/* A daemon's word about a commit. Every byte is set, and means the same in all daemons. */
+/* A daemon's vote on a commit. Every byte is set, and means the same in all daemons. */
 struct vote {
 	uint64_t step;
 	int64_t status;    /* 0: its ranks are ready */
-	uint64_t versions; /* a hash of its units', in any order */
+	uint64_t versions; /* a hash over its units, independent of their order */
 };
 
-/* Units that were never published count for nothing: a daemon's ranks may not have registered them yet. */
+/* Units that were never published do not change the hash: a daemon's ranks may not have registered them
+ * yet. */
 static uint64_t versions_hash(const struct zd_group *group)
 {
 	uint64_t hash = 0;
@@ -554,7 +559,7 @@ static void vote(struct zd_engine *e, struct zd_group *group)
 	for (uint32_t rank = 0; rank < group->local_world_size; rank++)
 		zd_span_ask(e, &group->members[rank], &group->span->commit, "commit", &own, sizeof(own),
 		            voted);
-	zd_dirty_group(e, group); /* they all wait for something else now */
+	zd_dirty_group(e, group); /* the ranks' requests wait for other daemons now */
 }
 
 void zd_commit_resolve(struct zd_engine *e, struct zd_group *group, uint64_t step, bool torn)
@@ -621,9 +626,9 @@ static int persistent_begin(struct zd_engine *e, struct zd_request *req, const s
 	return 0;
 }
 
-/* Where a group spans daemons, ranks must make the same exchanges: what was asked for before is done with the
- * copy as it was to be then, however long it waits. The client does not: what the gather waits for may be for
- * itself to do next. */
+/* Over rails, ranks must make the same exchanges: earlier requests of this session are served with the
+ * buffer's persistence as it was then, however long they wait. The client does not wait for this request,
+ * since an earlier gather may wait for a later call of the same client. */
 static bool unit_is_busy(const struct zd_request *req)
 {
 	const struct zd_part *part = req->u.reg.part;
@@ -652,14 +657,15 @@ static int persistent_attempt(struct zd_engine *e, struct zd_request *req, struc
 	}
 	part->users--;
 	part->persistent = req->u.reg.persistent;
-	/* Nobody holds the copy, so no release would come that frees it. */
+	/* The buffer has no lease, so no release will free it. */
 	if (!part->persistent && part->buffer && TAILQ_EMPTY(&part->buffer->leases) &&
 	    !part->buffer->prefetched)
 		zd_buffer_drop(e, part->buffer);
 	return 0;
 }
 
-/* It has waited, and other ranks keep their copies, or not, as they were asked to. */
+/* The request has waited, and other ranks have changed the persistence: this rank would make other exchanges,
+ * so the group ends. */
 static void persistent_cancel(struct zd_engine *e, struct zd_request *req)
 {
 	struct zd_part *part = req->u.reg.part;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * wait.c - why a request waits, in words: for zeroctl and for the text of a deadline's error.
+ * wait.c - texts that say why a request waits: for zeroctl and for errors of deadlines.
  */
 #include <stdio.h>
 
@@ -23,15 +23,15 @@ static bool session_wants_memory(const struct zd_session *session, const struct 
 	return false;
 }
 
-/* Does everybody who holds gathered bytes of the device wait for room there: then only a release from another
- * thread or a deadline helps. */
+/* Whether every session with leases on gathered buffers of the device waits for memory there. Then only a
+ * release from another thread or a deadline ends the wait. */
 static bool holders_all_wait(const struct zd_device *device)
 {
 	const struct zd_buffer *buffer;
 	bool any = false;
 	TAILQ_FOREACH (buffer, &device->buffers, device_link) {
 		if (buffer->state == ZD_BUFFER_QUARANTINED)
-			return false; /* comes free by itself */
+			return false; /* will be freed without a further call */
 		if (TAILQ_EMPTY(&buffer->leases))
 			continue;
 		any = true;
@@ -68,7 +68,7 @@ static int room_text(const struct zd_request *req, const char *what, char *out)
 	return used;
 }
 
-/* What a rank is to do, for waits that end with one call of that rank. */
+/* The call that a rank has still to make, for waits that end with one call of that rank. */
 static const char *awaited_call(enum zd_wait_kind kind)
 {
 	switch (kind) {
@@ -96,18 +96,18 @@ static int load_text(const struct zd_wait *wait, uint32_t rank, char *out)
 	return snprintf(out, ZD_WAIT_TEXT, "copies into the shards of unit '%.64s'", unit);
 }
 
-/* Of waits for ranks in other daemons and for communicators. */
+/* The text of a wait for ranks of other daemons or for communicators. */
 static int collectives_text(const struct zd_wait *wait, char *out)
 {
 	unsigned long long a = wait->a;
 	const char *unit = wait->unit ? wait->unit->name : "";
 	switch (wait->kind) {
 	case ZD_WAIT_UNIQUE_IDS:
-		return snprintf(out, ZD_WAIT_TEXT, "unique ids to be made");
+		return snprintf(out, ZD_WAIT_TEXT, "unique ids to be created");
 	case ZD_WAIT_TRANSFERS:
 		return snprintf(out, ZD_WAIT_TEXT, "%llu transfers of rank %u to end", a, wait->rank);
 	case ZD_WAIT_NODES:
-		return a == 0 ? snprintf(out, ZD_WAIT_TEXT, "communicators to be made")
+		return a == 0 ? snprintf(out, ZD_WAIT_TEXT, "communicators to be opened")
 		              : snprintf(out, ZD_WAIT_TEXT, "the group's %llu ranks in other daemons to join",
 		                         a);
 	case ZD_WAIT_OTHERS:

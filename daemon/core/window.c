@@ -1,26 +1,27 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * window.c - windows: the backwards of a rank from one step to the next, and how one ends without a step.
+ * window.c - windows: the backwards of a rank from one step to the next, and windows that end without a step.
  *
  * Stage, dtype and number of backwards must be the same on all ranks. A window that fails, fails on all of
- * them: each rank is told by the first of its calls that may, and closes the window by its step or, once it
- * was told, by its next backward. So a rank may be windows ahead of another, and what it has left behind is
- * the other's failure too.
+ * them: each rank is told by its next call that can return the failure, and closes the window by its step or,
+ * once it was told, by its next backward. So a rank may be windows ahead of another, and the failure of a
+ * window that it has closed is the other's failure too.
  *
- * A step that was promised (step.c) waits for no call. When its end has been asked for as well, the rank
- * begins the next window, while the sums of the former one, which is closing, and its step are under way.
- * Both have a target. One window of a rank closes at a time.
+ * A step that was promised (step.c) waits for no call. When the rank has called step_end for it as well, the
+ * rank begins the next window, while the sums of the former one, which is closing, and its step are under
+ * way. Both have a target. One window of a rank closes at a time.
  *
- * A rank may abandon its window, which ends it for all ranks. Reductions of the window are dropped, and its
- * targets hold nothing. The other ranks are not told before their step: what they reserve, submit and skip in
- * that window is accepted and reduced by nobody, and their backwards end when their own streams have passed.
+ * A rank may abandon its window, which ends it for all ranks. Reductions of the window are dropped, and the
+ * content of its targets is undefined. The other ranks are told by their step: until then their reserves,
+ * submits and skips in that window are accepted without a reduction, and their backwards end when their own
+ * fences have passed.
  */
 #include "core/reduce_internal.h"
 
 void zd_failure_set(struct zd_failure *failure, int status, const char *text)
 {
 	if (failure->status != 0 || failure->abandoned)
-		return; /* the first counts */
+		return; /* the first failure counts */
 	failure->status = status;
 	failure->text = zd_strdup(text);
 }
@@ -51,7 +52,7 @@ struct zd_window *zd_window_new(struct zd_member_reduce *mr, uint64_t number)
 	return w;
 }
 
-/* One whose step is taken keeps its target, and is closed. */
+/* Does not find a closing window whose step is taken: it has only its target left. */
 struct zd_window *zd_window_find(const struct zd_member_reduce *mr, uint64_t number)
 {
 	if (mr->w->number == number)
@@ -67,7 +68,8 @@ struct zd_window *zd_window_of(const struct zd_request *req)
 
 /* ---- The end ------------------------------------------------------------------------------------------- */
 
-/* Has the window failed before the rank came to it: a rank that is ahead has left it by its failure. */
+/* Copies the failure of a window that other ranks have failed, or have left with a failure, before this rank
+ * began it. */
 static void inherit(struct zd_window *w)
 {
 	const struct zd_group *group = w->mr->member->group;
@@ -111,7 +113,7 @@ void zd_window_try_pass(struct zd_engine *e, struct zd_member_reduce *mr)
 void zd_window_end(struct zd_engine *e, struct zd_window *w)
 {
 	struct zd_member_reduce *mr = w->mr;
-	zd_dirty(e, mr->member->device); /* its target's memory may be awaited, and its step */
+	zd_dirty(e, mr->member->device); /* requests may wait for its target's memory, and for its step */
 	if (w != mr->closing)
 		return;
 	mr->closing = NULL;
@@ -119,7 +121,7 @@ void zd_window_end(struct zd_engine *e, struct zd_window *w)
 	zd_window_try_pass(e, mr);
 }
 
-/* Numbers of backwards are the same for all ranks again, as far as they can be. */
+/* Makes the numbers of backwards equal on all ranks again, as far as possible. */
 static void align_number(struct zd_member_reduce *mr)
 {
 	const struct zd_group *group = mr->member->group;
@@ -138,9 +140,9 @@ void zd_window_leave(struct zd_engine *e, struct zd_window *w, enum zd_step_stat
 	uint64_t number = w->number, count = w->count;
 	if (w->step != step)
 		zd_sm_move(&zd_sm_step, &w->step, step);
-	if (!w->promise) /* else streams may read it */
+	if (!w->promise) /* otherwise streams may read it */
 		zd_target_drop(e, w);
-	if (w == mr->w) { /* else all ranks are in it, with equal numbers */
+	if (w == mr->w) { /* otherwise all ranks are in it, with equal numbers */
 		zd_failure_clear(&mr->past);
 		mr->past = w->failure;
 		w->failure = (struct zd_failure){0};
@@ -174,7 +176,7 @@ void zd_window_fail(struct zd_engine *e, struct zd_group *group, uint64_t window
 
 /* ---- Abandoning ---------------------------------------------------------------------------------------- */
 
-/* Entries that are not submitted are in no reduction any more; their ranks may be writing them. */
+/* Removes entries that are not submitted from their reductions; their ranks may be writing them. */
 static void detach_entries(struct zd_engine *e, struct zd_member_reduce *mr)
 {
 	struct zd_bucket *bucket;
@@ -193,9 +195,11 @@ static void abandon_on(struct zd_engine *e, struct zd_member_reduce *mr, const s
 	mr->w->failure.rank = zd_world_rank(by);
 	mr->w->told = false;
 	detach_entries(e, mr);
-	if (mr->w->step == ZD_STEP_TAKEN || mr->w->step == ZD_STEP_ABANDONED) /* it is the last step's */
+	/* the target is the last step's */
+	if (mr->w->step == ZD_STEP_TAKEN || mr->w->step == ZD_STEP_ABANDONED)
 		return;
-	if (mr->nlent == 0 || mr->member == by) /* else its streams may access it until its next window */
+	/* otherwise its streams may access it until its next window */
+	if (mr->nlent == 0 || mr->member == by)
 		zd_target_drop(e, mr->w);
 }
 
@@ -215,7 +219,8 @@ static void abandon_window(struct zd_engine *e, const struct zd_member_reduce *b
 	zd_dirty_group(e, group);
 }
 
-/* The caller's own: its streams are named, so that it does not have to submit them. */
+/* Returns the reserved entries of the rank that abandons: its call names their streams, so it does not have
+ * to submit them. */
 static void return_entries(struct zd_engine *e, struct zd_member_reduce *mr,
                            const struct zd_fence_list *fences)
 {
@@ -275,7 +280,7 @@ static int abandon_begin(struct zd_engine *e, struct zd_request *req, const stru
 	return 0;
 }
 
-/* Until nothing of the rank's is read or written any more. */
+/* Waits until no entry of the rank is read or written any more. */
 static int abandon_attempt(struct zd_engine *e, struct zd_request *req, struct zd_err *err)
 {
 	int status = zd_reduce_request_check(req, err);
@@ -289,7 +294,8 @@ static int abandon_attempt(struct zd_engine *e, struct zd_request *req, struct z
 		zd_sm_move(&zd_sm_backward, &mr->w->backward, ZD_BACKWARD_IDLE);
 		zd_reduction_forget(mr->member->group, mr->w->number, mr->w->count);
 	}
-	if (mr->w->backward == ZD_BACKWARD_IDLE && mr->w->step == ZD_STEP_NONE) /* in stage 1 no boundary */
+	/* in stage 1 without a boundary */
+	if (mr->w->backward == ZD_BACKWARD_IDLE && mr->w->step == ZD_STEP_NONE)
 		zd_sm_move(&zd_sm_step, &mr->w->step, ZD_STEP_READY);
 	return 0;
 }

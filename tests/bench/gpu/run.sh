@@ -17,12 +17,6 @@ nvidia-smi --query-gpu=name,driver_version,persistence_mode,compute_mode --forma
 measure gpu_lifetime
 measure gpu_listed
 measure gpu_queues
-measure gpu_ownslice
-measure gpu_around
-measure gpu_around 8192
-measure gpu_around 2048
-measure gpu_gather
-measure gpu_gather load
 measure gpu_staging
 measure gpu_visible watch swapped 4 2
 measure gpu_visible wait swapped 4 2

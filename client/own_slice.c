@@ -39,7 +39,7 @@ void zc_own_slice_leave(struct zc_unit *unit, uint64_t transfer, const struct zc
 	own->to.bytes = zc_unit_shard_bytes(unit);
 }
 
-/* What is known of another transfer's is no more: its place may be somebody else's. */
+/* An own slice that was noted for another transfer is forgotten: another buffer may have its place. */
 void zc_own_slice_is_there(struct zc_unit *unit, uint64_t transfer)
 {
 	struct zc_own_slice *own = &unit->own;
@@ -91,7 +91,8 @@ static int copy_on_host(struct zerod_client *client, struct zc_unit *unit, struc
 /* ---- By the GPU ---------------------------------------------------------------------------------------- */
 
 #define COPIES_AT_ONCE 64u
-/* What the consumer's stream copies itself: in the time of a copy that the pushes to it take anyway. */
+/* Own slices of so many bytes are copied by the consumer's stream: in the time of a copy that the pushes
+ * to it take anyway. */
 #define NEAR_BYTES (4ull << 20)
 
 static bool has_passed(const struct zerod_client *client, struct zc_fence fence)

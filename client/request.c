@@ -301,8 +301,8 @@ int zc_transmit(struct zerod_client *client, const uint8_t *bytes, size_t nbytes
 	return rc;
 }
 
-/* Who finds the socket taken leaves it to the one who has it, since that one looks before it sleeps, and
- * afterwards. */
+/* A thread that finds the socket in use leaves the message to the thread that has it, which checks for
+ * messages before and after it sleeps. */
 void zc_unmapped_send(struct zerod_client *client)
 {
 	bool any;

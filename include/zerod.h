@@ -721,7 +721,7 @@ struct zerod_step_options {
 ZEROD_MUST_USE int zerod_step_begin(zerod_group *group, const struct zerod_step_options *options,
                                     struct zerod_step_info *info, zerod_ticket *ticket);
 
-/* What the last step that this rank has begun came to; any number of times, until the next
+/* The result of the last step that this rank has begun; any number of times, until the next
  * zerod_step_begin(). Errors: STATE (no step was begun), and the step's: DEVICE, ABORTED (another rank gave
  * it up), those of a failed window. */
 ZEROD_MUST_USE int zerod_step_get(zerod_group *group, const struct zerod_wait_options *options,

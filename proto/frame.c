@@ -42,7 +42,8 @@ int zd_frame_address(const char *path, struct sockaddr_un *addr, struct zd_err *
 	return 0;
 }
 
-/* What a failed sendmsg or recvmsg means for the connection; EINTR is the callers' matter. */
+/* Translates the error of sendmsg or recvmsg: what it means for the connection; EINTR is the callers'
+ * matter. */
 static int socket_error(int errno_value, const char *doing, struct zd_err *err)
 {
 	switch (errno_value) {

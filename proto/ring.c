@@ -50,7 +50,7 @@ bool zd_ring_write(struct zd_ring_end *end, const void *bytes, size_t nbytes, ui
 	return true;
 }
 
-/* What there is to read, and its header, which is looked at once: its writer may change it at any time.
+/* Finds the bytes to read and their header, which is read once: its writer may change it at any time.
  * False: nothing, or the ring was emptied meanwhile and what was seen may be zeros. */
 static bool peek(const struct zd_ring_end *end, uint64_t *there, struct header *header)
 {

@@ -25,7 +25,7 @@ static char *holders_text(const json_t *row)
 	return text;
 }
 
-/* What keeps the buffer beside its holders. */
+/* The reasons beside its holders why the buffer is kept. */
 static char *kept_text(const json_t *row)
 {
 	if (json_is_true(json_object_get(row, "persistent")))

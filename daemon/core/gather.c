@@ -486,10 +486,11 @@ static int gather_done(struct zd_engine *e, struct zd_request *req, struct zd_bu
 	return 0;
 }
 
-/* What a rank has released stays until those that share its device have taken from it, and these need as much
- * room for that. So it takes no more before they have theirs. Then nobody has more on the device, released or
- * not, than its program holds at once somewhere; where that fits for all its ranks, none waits for ever.
- * Counting the room that is left for them would not do, since others may take it meanwhile. */
+/* A released buffer stays until the other ranks of its device have copied from it, and each of them needs as
+ * much memory for the copy. So a rank allocates no further buffer before the others have theirs. Then no rank
+ * has more on the device, released or not, than its program holds at once somewhere; where that fits for all
+ * ranks of the device, none of them waits for ever. Counting the memory that is left for the others would not
+ * do, since other requests may take it meanwhile. */
 static int follow_check(struct zd_request *req)
 {
 	const struct zd_unit *unit;
@@ -642,7 +643,7 @@ int zd_gather_buffer(struct zd_engine *e, struct zd_request *req, struct zd_buff
 		status = order_check(req);
 	if (status == 0)
 		status = gather_begin_transfer(e, req, out, err);
-	/* What it is depends on when the gather has come so far: a slot's conflict as well. */
+	/* The error depends on timing, and other daemons' ranks may not get it: also a slot's conflict. */
 	if (status < 0)
 		zd_gather_missed(e, req, status, err->text);
 	return status;

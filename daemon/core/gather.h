@@ -8,7 +8,7 @@
 /* Is it a tag that a client may name. */
 int zd_tag_check(const char *tag, struct zd_err *err) __attribute__((warn_unused_result));
 
-/* What a gathered buffer (or slot) of so many padded bytes takes: a strict session's fills whole pages or
+/* Bytes that a gathered buffer (or slot) of so many padded bytes takes: in a strict session, whole pages or
  * segments. */
 static inline uint64_t zd_gathered_bytes(const struct zd_session *session, const struct zd_device *device,
                                          uint64_t padded_bytes)

@@ -44,7 +44,7 @@ static uint32_t count_blocks(const struct zd_reduction *r)
 	return r->group->span->hybrid ? 1 : r->group->span->nranks;
 }
 
-/* What is exchanged with one rank of the rail. */
+/* Bytes that are exchanged with one rank of the rail. */
 static uint64_t block_bytes(const struct zd_slice *slice)
 {
 	const struct zd_reduction *r = slice->reduction;

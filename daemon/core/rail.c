@@ -299,7 +299,7 @@ uint32_t zd_rail_first_to_follow(const struct zd_part *part)
 {
 	const struct zd_group *group = part->unit->group;
 	const struct zd_landing *landing;
-	/* What was never published, nobody can gather any more: nor does anybody come for it. */
+	/* No rank can gather a version that was never published, so no rank is awaited for it. */
 	if (!zd_gathers_over_rails(group) || group->state != ZD_GROUP_READY || zd_part_is_unpublished(part))
 		return group->local_world_size;
 	TAILQ_FOREACH (landing, &part->rail->landings, link) {

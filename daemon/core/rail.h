@@ -12,7 +12,7 @@
 
 #include "core/span.h"
 
-/* What one transfer of a rank has brought, for the others to take. */
+/* The shards that one rank's exchange has received, from which the daemon's other ranks copy. */
 struct zd_landing {
 	struct zd_buffer *buffer;
 	uint64_t ordinal; /* the Nth transfer of the unit on its rank */
@@ -29,8 +29,8 @@ struct zd_rail {
 	TAILQ_HEAD(zd_landings, zd_landing) landings;
 };
 
-/* What a transfer is to take from another local rank's. Those of one session and source are given in the
- * order in which their fences were: see ZD_TIMELINE_ONWARD. */
+/* The copies that a transfer makes from another local rank's buffer. The daemon submits those of one session
+ * and source in the order of their fences: see ZD_TIMELINE_ONWARD. */
 struct zd_onward {
 	struct zd_buffer *buffer;
 	struct zd_part *source;

@@ -45,7 +45,7 @@ void zd_rail_check(const struct zd_part *part)
 	}
 }
 
-/* What is still to be given, in a session that is there, of groups that are. */
+/* The copies that are not submitted yet belong to an open session and an existing group. */
 void zd_onwards_check(const struct zd_session *session)
 {
 	const struct zd_onward *onward;
@@ -67,7 +67,7 @@ void zd_span_check_members(const struct zd_group *group)
 		const struct zd_member *member = &group->members[rank];
 		for (uint32_t role = 0; role < ZD_NCOMM_ROLES; role++) {
 			bool open = member->comm[role] != 0;
-			/* Those that others left in order end with their rank. */
+			/* A communicator that other ranks have left in order ends with its rank. */
 			zd_assert(!open || (member->session && group->state != ZD_GROUP_FORMING &&
 			                    group->state != ZD_GROUP_FAILED));
 			zd_assert(open || !up);

@@ -35,7 +35,7 @@ struct zd_meaning zd_meaning_of(const struct zd_slice *slice)
 	};
 }
 
-/* What all have, whether they contribute or not. A sum that goes over the rail has the target's size. */
+/* The facts that do not depend on a contribution. An all-gather of totals has the target's element size. */
 static bool units_differ(const struct zd_meaning *a, const struct zd_meaning *b)
 {
 	return a->unit != b->unit || a->shard_numel != b->shard_numel || a->all_reduce != b->all_reduce ||

@@ -72,7 +72,7 @@ struct zd_failure {
 	uint32_t rank;
 };
 
-/* What the last step that the rank has begun came to. */
+/* The result of the last step that the rank has begun. */
 struct zd_step_result {
 	bool known;
 	uint64_t step;
@@ -338,7 +338,7 @@ enum zd_room {
 	ZD_ROOM_THERE,
 };
 
-/* What would give a WAITING entry its place. */
+/* The event that a WAITING entry needs for its place. */
 enum zd_entry_wait {
 	ZD_ENTRY_WAIT_NONE, /* the executors: a segment, quarantined memory */
 	ZD_ENTRY_WAIT_SLOT, /* a slot of its bucket must be reduced */
@@ -412,7 +412,7 @@ void zd_entry_zero_absent(struct zd_engine *e, struct zd_entry *entry);
 /* The entry ends, or is abandoned: no stream waits for its room any more. */
 void zd_entry_release_promise(struct zd_engine *e, struct zd_entry *entry);
 
-/* What keeps the entry, in words (reduce_text.c). */
+/* Writes down why the entry is not drained (reduce_text.c). */
 void zd_entry_text(const struct zd_engine *e, const struct zd_entry *entry, char *out, size_t out_bytes);
 
 /*
@@ -453,7 +453,7 @@ struct zd_contribution {
 	bool settled;   /* its rank has its slice, and its entry back: others may still sum theirs */
 };
 
-/* What a reduction is found by: the unit's id, the window, and the backward's place in the window. */
+/* The key of a reduction: the unit's id, the window, and the backward's place in the window. */
 enum { ZD_REDUCTION_UNIT, ZD_REDUCTION_WINDOW, ZD_REDUCTION_BACKWARD, ZD_REDUCTION_NKEYS };
 
 struct zd_reduction_options {
@@ -536,7 +536,7 @@ void zd_reduction_submit(struct zd_engine *e, struct zd_entry *entry,
 void zd_reduction_ready(struct zd_engine *e, struct zd_entry *entry);
 /* Not to be completed: every rank's window has failed. */
 void zd_reduction_fail(struct zd_engine *e, struct zd_reduction *r, int status, const char *text);
-/* Those that others contribute to and this rank, which ends the backward, does not. */
+/* This rank ends the backward: fails the reductions to which other ranks contribute and this one does not. */
 void zd_reduction_fail_without(struct zd_engine *e, struct zd_window *w);
 /* The same: this rank skips them. */
 void zd_reduction_skip_rest(struct zd_engine *e, struct zd_window *w);
@@ -547,7 +547,7 @@ const struct zd_reduction *zd_reduction_first_open(const struct zd_window *w);
 bool zd_reduction_drains(const struct zd_reduction *r);
 /* The same for all reductions of the window. */
 bool zd_reductions_drain(const struct zd_group *group, uint64_t window);
-/* Whom the reduction waits for. */
+/* The first rank that the reduction waits for. */
 uint32_t zd_reduction_waits_for(const struct zd_reduction *r);
 /* A rank has ended the window's backward of that number, or the window: if it is the last to do so, their
  * records go. */

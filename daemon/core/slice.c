@@ -342,7 +342,7 @@ static int take_staging(struct zd_engine *e, struct zd_device *device, struct zd
 	slice->segment_wait = probe.segment_wait;
 	if (status >= 0)
 		return status;
-	/* What other reductions hold comes back by itself, but for what waits for this one. */
+	/* Other reductions release their staging memory by themselves, unless they wait for this slice. */
 	uint64_t held = status == ZEROD_E_QUOTA ? r->group->job->owner->account.bytes[ZD_CHARGE_STAGING]
 	                                        : device->staging_bytes;
 	return held > held_behind(slice) || zd_window_gives_room(zd_member_reduce(owner)) ? ZD_WAIT : status;

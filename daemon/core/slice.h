@@ -158,8 +158,8 @@ static inline bool zd_slice_gathers(const struct zd_reduction *r)
 	return r->unit->all_reduce && zd_gathers_over_rails(r->group);
 }
 
-/* What the ranks of a rail compare before they exchange a slice (rail_meaning.c). Every byte is set, and
- * means the same in all daemons. */
+/* The facts that the ranks of a rail compare before they exchange a slice (rail_meaning.c). Every byte is
+ * set, and means the same in all daemons. */
 struct zd_meaning {
 	uint64_t unit; /* a hash of its name */
 	uint64_t shard_numel;

@@ -350,7 +350,7 @@ STRESS_SHORT := ZD_DOUBLE_LEAKS=1 $(STRESS_BIN) --seconds 3 --max 1M --arena 256
 FAULTS_SHORT := tests/contract/faults.sh --programs $(if $(SAN),1 --rounds 3,2 --rounds 10)
 # So many programs at a time; what takes longest is not the last of them.
 SIDE_BY_SIDE := $(shell n=$$(nproc); echo $$((n < 4 ? n : 4)))
-check-run: layers links ptx-check tests
+check-run: layers links lint-prose ptx-check tests
 	@BUILD=$(BUILD) JOBS=$${JOBS:-$(SIDE_BY_SIDE)} tests/run.sh \
 		$(if $(SIM_SRC),"$(SIM_BIN) --contract --seeds 50" "$(SIM_BIN) --seeds 500") \
 		$(UNIT_BIN) $(CONTRACT_BIN) $(foreach test,$(CONTRACT_BIN),"$(ON_DOUBLE) ZEROD_TEST_KEEP_DAEMON=1 $(test)") \
@@ -429,8 +429,8 @@ links:  ## what the documents point to exists
 	@tests/links.py
 
 .PHONY: lint-prose
-lint-prose:  ## no comment opens with a pronoun in place of an actor
-	@tests/prose.py
+lint-prose:  ## no comment of the product opens with a pronoun in place of an actor
+	@tests/prose.py client common daemon include packaging proto Makefile
 
 coverage: deps  ## line coverage of daemon/core
 	@$(MAKE) --no-print-directory tests BUILD=build/coverage COVERAGE=1

@@ -65,7 +65,7 @@ static unsigned long long gathered_bytes(void)
 	return info.gathered_bytes;
 }
 
-/* What an eager frame's hook does when a weight is touched: as often as it likes, the scope holds it once. */
+/* An eager frame's hook calls this when a weight is used, any number of times: the scope holds it once. */
 static const void *touch(zerod_unit *unit, zerod_scope scope)
 {
 	struct zerod_gather_options options = ZEROD_INIT(options);

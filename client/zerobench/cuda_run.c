@@ -41,7 +41,7 @@ static int count_size(void *arg, uint64_t numel)
 	return 0;
 }
 
-/* Who listens on the socket: the daemon, or whoever started it by the socket. 0 when nobody says. */
+/* The process that listens on the socket: the daemon, or the service manager. 0 when it is not known. */
 static pid_t listener_pid(const char *socket_path)
 {
 	struct sockaddr_un address = {.sun_family = AF_UNIX};

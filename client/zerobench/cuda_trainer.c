@@ -195,7 +195,7 @@ static int measure_size(void *arg, uint64_t numel)
 	                                                          : zd_cuda_turns(trainer, numel);
 }
 
-/* What is measured when all sizes have been. This goes by the clock, and ranks that gather together must
+/* The measurements behind those of all sizes. They last for a time, and ranks that gather together must
  * gather as often. */
 static int measure_rest(struct zd_cuda_trainer *trainer)
 {

@@ -82,8 +82,10 @@ void zd_early_sums_try(struct zd_engine *e, struct zd_slice *slice)
 void zd_early_sum_ended(struct zd_engine *e, struct zd_slice *slice)
 {
 	struct zd_session *session = find_session(e, slice);
-	if (session)
-		session->nahead--;
+	if (!session)
+		return;
+	zd_assert(session->nahead > 0);
+	session->nahead--;
 }
 
 void zd_early_sums_note_failed(struct zd_engine *e, const struct zd_slice *slice, uint32_t device)

@@ -80,7 +80,7 @@ static int enqueue(const struct zd_cuda *driver, struct zc_gpu *gpu, const struc
 	return rc;
 }
 
-/* Those of one GPU. */
+/* Enqueues the copies of one GPU. */
 static int copy_on(struct zerod_client *client, struct zc_gpu *gpu, struct zc_copy *copies, unsigned count,
                    struct zd_err *err)
 {

@@ -69,7 +69,8 @@ ZEROD_MUST_USE int zc_call(zerod_client *client, Zd__Request *request, uint32_t 
 
 /* ---- The client ---------------------------------------------------------------------------------------- */
 
-/* What the daemon asks this process to do, and the thread that does it (work.c). */
+/* The channel over which the daemon requests sums of this process, and the thread that makes
+ * them (work.c). */
 struct zc_worker {
 	struct zd_link link;       /* sock -1: the daemon asks for nothing */
 	struct zd_work_page *page; /* GPUs write what sums have come to; NULL: none */
@@ -225,8 +226,8 @@ int zc_worker_take(struct zerod_client *client, int sock, int page_fd, struct zd
         __attribute__((warn_unused_result));
 /* With cuda_lock. Starts the thread, once, where the daemon may ask. */
 int zc_worker_start(struct zerod_client *client, struct zd_err *err) __attribute__((warn_unused_result));
-/* What this process has asked for will soon make the daemon ask for a sum: the thread is to be awake by
- * then. */
+/* The daemon will soon request a sum because of this process's call: wakes the worker thread, so that it is
+ * awake when the request arrives. */
 void zc_worker_expect(const struct zerod_client *client);
 /* Nothing is begun any more. */
 void zc_worker_stop(struct zerod_client *client);

@@ -20,7 +20,7 @@
 #include "proto/limits.h"
 #include "proto/zerod.pb-c.h"
 
-/* What this session may still release under one tag. Ends when uses_left is 0. */
+/* The uses under one tag that this session may still release. The lease ends when uses_left is 0. */
 struct zc_lease {
 	char tag[ZD_MAX_TAG_BYTES + 1];
 	struct zc_unit *unit;
@@ -219,7 +219,7 @@ void zc_scope_leases_end(struct zerod_client *client, uint64_t scope);
 /* Adds to `holds` what the scope's leases hold; 0: those of all scopes. An error leaves the list empty. */
 int zc_scope_holds(struct zerod_client *client, uint64_t scope, struct zc_hold_list *holds,
                    struct zd_err *err) __attribute__((warn_unused_result));
-/* What the lease of the tag holds; NULL: nothing. */
+/* The pages that the tag's lease holds; NULL: there is no such lease. */
 const struct zc_hold_list *zc_lease_holds(const struct zc_unit *unit, const char *tag);
 /* One release of the tag; the last one makes the lease's tickets stale. Nothing where nothing is held. */
 void zc_lease_release(struct zerod_client *client, struct zc_unit *unit, const char *tag);

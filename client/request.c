@@ -301,8 +301,8 @@ int zc_transmit(struct zerod_client *client, const uint8_t *bytes, size_t nbytes
 	return rc;
 }
 
-/* Who finds the socket taken leaves it to the one who has it, since that one looks before it sleeps, and
- * afterwards. */
+/* Sends nothing while another thread holds send_lock: that thread calls this function after it has released
+ * the lock. */
 void zc_unmapped_send(struct zerod_client *client)
 {
 	bool any;

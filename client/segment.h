@@ -43,8 +43,8 @@ struct zc_segment {
 
 /* ---- Pages of strict clients --------------------------------------------------------------------------- */
 
-/* Whoever may still touch a gathered buffer: its pages stay accessible while one of these is left (strict.c).
- * On GPUs a segment is one page. */
+/* A holder's claim on the pages of a gathered buffer, which stay accessible while there is one (strict.c). On
+ * GPUs a segment is one page. */
 struct zc_hold {
 	struct zc_segment *segment;
 	uint64_t page, npages;

@@ -15,7 +15,7 @@
 struct zc_conversion;
 struct zc_copy;
 
-/* What a stream is told before it may use gathered bytes. */
+/* The conditions under which a stream may use gathered bytes. */
 struct zc_stream_wait {
 	const struct zc_fences *fences; /* on the daemon's page */
 	const struct zc_fences *copied; /* on the client's page */

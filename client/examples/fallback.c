@@ -65,7 +65,8 @@ static unsigned long long gathered_bytes(void)
 	return info.gathered_bytes;
 }
 
-/* What an eager frame's hook does when a weight is touched: as often as it likes, the scope holds it once. */
+/* The hook of an eager frame calls this at each touch of a weight. The scope holds the unit once, however
+ * often it is called. */
 static const void *touch(zerod_unit *unit, zerod_scope scope)
 {
 	struct zerod_gather_options options = ZEROD_INIT(options);

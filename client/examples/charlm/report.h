@@ -28,7 +28,7 @@ void charlm_progress_break(struct charlm_progress *progress);
 uint64_t charlm_crew_gathers(const struct charlm_crew *crew);
 uint64_t charlm_crew_peak_bytes(const struct charlm_crew *crew);
 
-/* What one process without sharding needs for parameters, gradients and Adam's two moments. */
+/* Bytes that one process without sharding needs for parameters, gradients and Adam's two moments. */
 uint64_t charlm_unsharded_bytes(const struct charlm_model *model);
 
 struct charlm_summary {

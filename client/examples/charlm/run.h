@@ -32,7 +32,7 @@ uint64_t charlm_plan_first_sample(const struct charlm_plan *plan, uint32_t micro
 /* Samples of the whole run; each predicts one token. */
 uint64_t charlm_plan_tokens(const struct charlm_plan *plan);
 
-/* What a run leaves, in memory shared between the launcher and its workers. */
+/* The results of a run, in memory shared between the launcher and its workers. */
 struct charlm_outcome {
 	uint32_t steps, losses_per_step; /* one loss per micro-step and rank */
 	double *losses;                  /* steps x losses_per_step */

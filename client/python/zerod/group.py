@@ -23,7 +23,7 @@ class Group:
         self.world_size = world_size
 
     def leave(self, deadline_ms: int = 0) -> None:
-        """What this rank holds in the group is freed; its units and buckets become invalid. After Deadline: repeat."""
+        """Frees this rank's memory in the group; its units and buckets become invalid. After Deadline: call it again."""
         if self.handle and self.client.handle:
             self.client.check(calls.group_leave(self.handle, wait_options(deadline_ms)))
         self.handle = None
@@ -183,7 +183,7 @@ class Group:
         return ticket.value
 
     def step_get(self, deadline_ms: int = 0) -> s.StepInfo:
-        """What the last step came to; blocks until it is known."""
+        """The result of the last step; blocks until it is known."""
         info = s.StepInfo()
         self.client.check(calls.step_get(self.handle, wait_options(deadline_ms), byref(info)))
         return info

@@ -63,7 +63,7 @@ class Packed:
 
 
 class _Outer:
-    """What an outer pair of hooks has packed."""
+    """A tensor that an outer pair of hooks has packed."""
 
     __slots__ = ("unpack", "packed")
 

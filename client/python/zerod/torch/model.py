@@ -56,7 +56,7 @@ class Counts:
 
 @dataclass
 class Settings:
-    """What shard() was given."""
+    """The arguments of shard()."""
 
     reduce_dtype: Optional[torch.dtype] = None
     persist_below: int = 0
@@ -327,7 +327,7 @@ class Model(Steps):
 
     @contextmanager
     def saving(self) -> Iterator[None]:
-        """What is saved inside goes by our hooks, where it can."""
+        """Inside, autograd saves tensors by this package's hooks, unless hooks.push() declines."""
         pushed = hooks.push()
         try:
             yield

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a sharded model has done and holds."""
+"""Counts and memory of a sharded model."""
 from __future__ import annotations
 
 from dataclasses import dataclass

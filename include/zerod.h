@@ -721,9 +721,9 @@ struct zerod_step_options {
 ZEROD_MUST_USE int zerod_step_begin(zerod_group *group, const struct zerod_step_options *options,
                                     struct zerod_step_info *info, zerod_ticket *ticket);
 
-/* What the last step that this rank has begun came to; any number of times, until the next
- * zerod_step_begin(). Errors: STATE (no step was begun), and the step's: DEVICE, ABORTED (another rank gave
- * it up), those of a failed window. */
+/* The result of the last step that this rank has begun. May be called repeatedly until the next
+ * zerod_step_begin(). Errors: STATE (no step was begun), and the step's: DEVICE, ABORTED (another rank
+ * abandoned it), those of a failed window. */
 ZEROD_MUST_USE int zerod_step_get(zerod_group *group, const struct zerod_wait_options *options,
                                   struct zerod_step_info *info);
 /* The squared norm of each of `count` units' gradients (1..1024) in that step, over all ranks; 0: no rank has

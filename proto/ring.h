@@ -28,7 +28,7 @@ struct zd_ring {
 };
 _Static_assert(sizeof(struct zd_ring) == 128 + ZD_RING_BYTES, "as PROTOCOL.md has it");
 
-/* Those of a session. */
+/* The rings of a session. */
 struct zd_rings {
 	struct zd_ring requests, replies; /* of the connection */
 	struct zd_ring works, answers;    /* of the work channel */

@@ -2,8 +2,9 @@
 /*
  * envelope.h - packs one Request, Reply or Work as a field of its packet, and unpacks packets of them.
  *
- * The bytes, and what is made of them, are those of protobuf-c. It walks over every member of the bodies'
- * oneof, twice, and that is most of what a small message costs; here only the body in use is handed to it.
+ * Packed bytes and unpacked messages are the same as protobuf-c's. protobuf-c visits every member of the
+ * bodies' oneof twice, which is most of the cost of a small message; this code passes it only the body in
+ * use.
  */
 #ifndef ZD_PROTO_ENVELOPE_H
 #define ZD_PROTO_ENVELOPE_H

@@ -62,7 +62,7 @@ CFLAGS   += -std=gnu11 $(OPT) -g -fPIC -fvisibility=hidden -pthread $(WARN) $(SA
 LDFLAGS  += -pthread $(SANFLAGS) -Wl,--as-needed
 LDLIBS   += -lm
 
-# Only the daemon and the tests may include the daemon's headers.
+# The layers below the daemon, and the client, cannot include the daemon's headers.
 $(BUILD)/obj/daemon/%.o $(BUILD)/obj/tests/%.o: CPPFLAGS += -Idaemon
 
 obj = $(patsubst %.c,$(BUILD)/obj/%.o,$(1))
@@ -323,7 +323,7 @@ demo: deps  ## train a small model over four ranks through a private daemon, and
 	@$(MAKE) --no-print-directory all
 	@client/examples/demo.sh $(BUILD)
 
-# Long builds use all processors, unless -j says how many.
+# Long targets are made by all processors, unless -j gives a number of jobs.
 PARALLEL = $(MAKE) --no-print-directory $(if $(filter -j%,$(MAKEFLAGS)),,-j$(shell nproc))
 
 check: deps  ## build and run all tests
@@ -468,7 +468,7 @@ install-python: $(SO_CLIENT)  ## the Python package into PYTHON's environment, o
 wheel: $(SO_CLIENT)  ## the same as a wheel for pip, in $(BUILD)/wheel
 	@BUILD="$(BUILD)" $(PYTHON) client/python/backend.py wheel $(BUILD)/wheel
 
-# The library's binary interface: its functions and the headers' structures.
+# The library's interface to other programs: its functions and the headers' structures.
 ABI_BASELINE := packaging/libzerod.abi
 check-abi abi-baseline: export ABI := 1
 check-abi: deps  ## compare the library's binary interface with the committed baseline, by abigail-tools

@@ -35,7 +35,7 @@ static int take_allocation(const Zd__Reply *reply, void *arg)
 	return rc;
 }
 
-/* Frees an allocation of the daemon's that this process cannot map. `err` is not changed. */
+/* Frees an allocation that the daemon has made and this process cannot map. `err` keeps its content. */
 static void give_back(const struct allocation *allocation)
 {
 	Zd__Request request = ZD__REQUEST__INIT;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* cast.h - from the dtype of a source to that of the unit which it is published to. */
+/* cast.h - conversions from the dtype of a source to the dtype of its unit. */
 #ifndef ZD_CLIENT_CAST_H
 #define ZD_CLIENT_CAST_H
 
@@ -8,7 +8,8 @@
 
 #include <zerod.h>
 
-/* Of `numel` elements, which must not overlap what they become. The addresses are the CPU's or a GPU's. */
+/* A conversion of `numel` elements; source and result must not overlap. The addresses are the CPU's or a
+ * GPU's. */
 struct zc_conversion {
 	enum zerod_dtype from_dtype, to_dtype; /* a supported pair */
 	const void *from;

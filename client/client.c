@@ -124,7 +124,7 @@ static int explain_connect(int error, const char *path, struct zd_err *err)
 	}
 }
 
-/* A reading thread blocks in recvmsg(), which spares a poll() for each reply. Sending never blocks:
+/* A receiving thread blocks in recvmsg(), which saves a poll() for each reply. Sending never blocks:
  * zd_frame_send(). */
 static int let_block(int sock, struct zd_err *err)
 {

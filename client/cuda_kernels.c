@@ -37,7 +37,7 @@ static int find(const struct zc_kernels *kernels, const char *what, enum zerod_d
 	                   "kernel %s", name);
 }
 
-/* Finds all kernels, so that the driver loads none of them lazily later. */
+/* Finds all kernels now: a driver that loads kernels lazily loads them here, not at their first launch. */
 static int find_all(struct zc_kernels *kernels, struct zd_err *err)
 {
 	int rc = 0;

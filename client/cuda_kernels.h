@@ -2,10 +2,10 @@
 /*
  * cuda_kernels.h - the library's kernels on one GPU: casts, and the sum of a reduce-scatter.
  *
- * They are loaded when the GPU is opened and never later, since loading may wait for what the GPU has to do.
- * A GPU that cannot load them does all else: whoever needs a kernel is told why there is none. What is
- * launched runs in the order of its stream, which is one of the context in which the kernels were loaded;
- * that context is current for all calls.
+ * The library loads them when it opens the GPU and never later, because loading may wait for the GPU's work.
+ * A GPU without kernels serves everything else, and a call that needs a kernel returns the reason. A kernel
+ * runs in the order of its stream. The stream is of the context in which the kernels were loaded; that
+ * context is current for all calls.
  */
 #ifndef ZD_CLIENT_CUDA_KERNELS_H
 #define ZD_CLIENT_CUDA_KERNELS_H
@@ -20,8 +20,8 @@
 #include "client/kernels/kernels.h"
 #include "driver/driver.h"
 
-#define ZC_WIDE_DTYPES     3u /* float32, float16, bfloat16: what is cast from, and reduced into */
-#define ZC_FLOATING_DTYPES 5u /* and the float8s: what is cast to, and reduced */
+#define ZC_WIDE_DTYPES     3u /* float32, float16, bfloat16: cast from, and reduced into */
+#define ZC_FLOATING_DTYPES 5u /* and the float8s: cast to, and reduced */
 
 struct zc_kernels {
 	const struct zd_cuda *driver;
@@ -29,7 +29,7 @@ struct zc_kernels {
 	/* By dtype less float32. NULL from a dtype to itself. */
 	struct CUfunc_st *cast[ZC_WIDE_DTYPES][ZC_FLOATING_DTYPES];
 	struct CUfunc_st *reduce[ZC_FLOATING_DTYPES][ZC_WIDE_DTYPES];
-	struct zd_err failure; /* UNSUPPORTED, with the driver's words; status 0 once they are loaded */
+	struct zd_err failure; /* UNSUPPORTED, quotes the driver; status 0 once they are loaded */
 };
 
 /*
@@ -53,32 +53,33 @@ struct zc_reduce {
 	uint64_t numel;
 	float prescale, postscale;
 	bool overwrite;
-	uint32_t lane; /* below ZC_REDUCE_LANES; those of one run one behind the other */
+	uint32_t lane; /* below ZC_REDUCE_LANES; reductions of one lane run in order */
 };
 
-/* Loads what there is for the GPU, which messages call `name`; failing is no error, see `failure`. */
+/* Loads the kernels for the GPU, which messages call `name`. A failure is kept in kernels->failure. */
 void zc_kernels_load(const struct zd_cuda *driver, const char *name, struct zc_kernels *kernels);
-/* Nothing of them runs any more. Also for those that were not loaded. */
+/* Unloads the kernels, of which none runs any more. Also after a failed load. */
 void zc_kernels_unload(struct zc_kernels *kernels);
 
-/* 0, or UNSUPPORTED with the reason why there are none. */
+/* 0, or UNSUPPORTED with the reason why there are no kernels. */
 int zc_kernels_check(const struct zc_kernels *kernels, struct zd_err *err)
         __attribute__((warn_unused_result));
-/* Enqueues a conversion between different dtypes, which gives the bits that zc_cast() gives. UNSUPPORTED (no
- * kernels), INVALID (an address is not aligned for its elements), NO_MEMORY, DEVICE. */
+/* Enqueues a conversion between different dtypes, with the same bits as zc_cast(). UNSUPPORTED (no kernels),
+ * INVALID (an address is not aligned for its elements), NO_MEMORY, DEVICE. */
 int zc_kernels_cast(const struct zc_kernels *kernels, struct CUstream_st *stream,
                     const struct zc_conversion *conversion, struct zd_err *err)
         __attribute__((warn_unused_result));
-/* Enqueues it. `result` is where a struct zc_reduce_result will be when the stream has come behind it: memory
- * that the GPU may write, aligned to 8 bytes. Errors as above; UNSUPPORTED also for dtypes, LIMIT for too
- * many inputs. */
+/* Enqueues the reduction. `result` is the address at which the stream stores a struct zc_reduce_result:
+ * memory that the GPU may write, aligned to 8 bytes. Errors as above; UNSUPPORTED also for dtypes, LIMIT for
+ * too many inputs. */
 int zc_kernels_reduce(const struct zc_kernels *kernels, struct CUstream_st *stream,
                       const struct zc_reduce *reduce, zd_cu_ptr result, struct zd_err *err)
         __attribute__((warn_unused_result));
 
 /* ---- cuda_fatbin.c ------------------------------------------------------------------------------------- */
 
-/* The kernels as machine code, for the GPUs that the build knew; NULL where there was no compiler for it. */
+/* The kernels as machine code, for the GPUs that the build knew; NULL where the build had no compiler for
+ * it. */
 const void *zc_kernels_fatbin(void);
 
 #endif

@@ -71,7 +71,7 @@ static bool has_passed(uint64_t counter, uint64_t value)
 	return counter != ZD_FENCE_ABORTED && zc_fence_reached(counter, value);
 }
 
-/* Waits and stores that are enqueued on a stream, in as few calls of the driver as possible. */
+/* Stream memory operations, collected so that one driver call enqueues up to BATCH of them. */
 struct orders {
 	unsigned count;
 	union zd_cu_mem_op ops[BATCH];

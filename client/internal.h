@@ -1,19 +1,20 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * internal.h - what the library's files share, and the one door for the programs that ship with it.
+ * internal.h - declarations that the library's files share, and zc_call(), which the programs that ship with
+ * it use.
  *
  * zeroctl and zerobench send requests that the public interface does not have (listing, administration) with
- * zc_call(). Everything below that is the library's own.
+ * zc_call(). All other declarations are private to the library.
  *
- * The rest is in headers by subject, all of which this one includes: fence.h, segment.h, request.h and
- * objects.h; stream.h and cuda.h are for the files that need them.
+ * Other declarations are in headers by subject: this one includes fence.h, segment.h, request.h and
+ * objects.h; files that need stream.h or cuda.h include them.
  *
  * Locks, in the order in which they nest: a client's send_lock, its copy_lock, its cuda_lock, its lock, a
- * stream's lock, the client's page_lock. None is held while the caller's functions run.
+ * stream's lock, the client's page_lock. The library holds none of them while a function of the caller runs.
  *
- * Devices are either emulated, and the CPU reaches their memory, or GPUs, where it does not: addresses of
- * memory that the daemon owns are then the GPU's, and nothing here may look behind one. What GPUs need is
- * behind client/cuda.h.
+ * Devices are either emulated, and the CPU can access their memory, or GPUs, whose memory it cannot access:
+ * addresses of the daemon's memory are then the GPU's, and the library must not dereference them.
+ * client/cuda.h is the interface to GPUs.
  */
 #ifndef ZD_CLIENT_INTERNAL_H
 #define ZD_CLIENT_INTERNAL_H
@@ -48,32 +49,34 @@ ZEROD_MUST_USE int zc_call(zerod_client *client, Zd__Request *request, uint32_t 
 
 /* ---- Limits of the library ----------------------------------------------------------------------------- */
 
-/* The daemon keeps the deadlines; we wait that much longer, should it hang. */
+/* The daemon enforces deadlines. The library waits this much longer, in case the daemon hangs. */
 #define ZC_GRACE_NS 2000000000ull
 /* Outstanding requests from which a sender also reads, so that replies cannot pile up in the daemon. */
 #define ZC_DRAIN_ABOVE 32u
-/* Answered tickets that no lease keeps and nobody waited for; the oldest go first. */
+/* Limit of answered tickets that no lease keeps and no thread has waited for; the oldest are dropped
+ * first. */
 #define ZC_MAX_FINISHED 4096u
-/* Tickets of a lease beyond the uses that it has left. */
+/* Limit of a lease's tickets beyond its remaining uses. */
 #define ZC_SURPLUS_TICKETS 64u
-/* Tickets kept for new requests. */
+/* Limit of freed tickets that are kept for new requests. */
 #define ZC_MAX_SPARE_TICKETS 128u
-/* How long the socket blocks whoever reads it, at most: longer waits are several of these. */
+/* The socket's receive timeout: a longer wait is several of these. */
 #define ZC_RECEIVE_SLICE_MS 1000
-#define ZC_SPIN_NS          50000u   /* after an event, of threads that look again before they sleep */
-#define ZC_CALL_SPIN_NS     250000u  /* for the answer to a call, which the caller only waits for */
-#define ZC_SPIN_PROCESSORS  8u       /* fewer are not for spinning */
-#define ZC_NAPS_NS          5000000u /* so long behind an event threads nap before they sleep */
-/* How often a thread that sleeps on a counter looks whether the daemon lives. */
+#define ZC_SPIN_NS          50000u   /* busy-polling after an event, before a thread sleeps */
+#define ZC_CALL_SPIN_NS     250000u  /* busy-polling for the answer to a blocking call */
+#define ZC_SPIN_PROCESSORS  8u       /* with fewer, threads do not spin */
+#define ZC_NAPS_NS          5000000u /* after an event, threads nap this long before they sleep */
+/* The interval at which a thread that sleeps on a counter checks that the daemon is alive. */
 #define ZC_POLL_SLICE_NS 100000000ull
 
 /* ---- The client ---------------------------------------------------------------------------------------- */
 
-/* The sums that the daemon delegates to this process, and the thread that launches them (work.c). */
+/* The channel over which the daemon requests sums of this process, and the thread that makes
+ * them (work.c). */
 struct zc_worker {
-	struct zd_link link;       /* sock -1: the daemon asks for nothing */
-	struct zd_work_page *page; /* GPUs write what sums have come to; NULL: none */
-	int expected;              /* an eventfd: work will be asked for soon; -1: none */
+	struct zd_link link;       /* sock -1: the daemon requests no sums */
+	struct zd_work_page *page; /* GPUs write the sums' results here; NULL: none */
+	int expected;              /* an eventfd: a request will come soon; -1: none */
 	/* With cuda_lock: */
 	bool running;
 	pthread_t thread;
@@ -82,9 +85,9 @@ struct zc_worker {
 
 struct zerod_client {
 	/* Set by zerod_connect(), then fixed. */
-	struct zd_link link;    /* who has the send_lock sends, who is `reading` receives */
+	struct zd_link link;    /* the holder of send_lock sends, the `reading` thread receives */
 	struct zd_rings *rings; /* beside it, and beside the worker's; NULL: none */
-	uint64_t serial; /* of this client, never used again: threads keep their error texts under it */
+	uint64_t serial;        /* identifies this client for ever: threads keep their error texts under it */
 	unsigned fork_generation;
 	uint32_t deadline_ms;
 	bool strict;
@@ -92,9 +95,9 @@ struct zerod_client {
 	bool on_gpus;     /* devices are GPUs: see client/cuda.h */
 	bool collectives; /* the daemon has communicators */
 	uint32_t ntimelines;
-	uint64_t *client_page; /* we write, the daemon reads */
-	uint64_t *daemon_page; /* the daemon writes; writable on GPUs, for the day on which it dies */
-	uint64_t *gpu_page;    /* GPUs write: the client's, or a strict client's own (cuda_strict.c) */
+	uint64_t *client_page; /* the library writes, the daemon reads */
+	uint64_t *daemon_page; /* the daemon writes; on GPUs the library may, after its end */
+	uint64_t *gpu_page;    /* GPUs write: client_page, or a strict client's own page (cuda_strict.c) */
 
 	struct zc_worker worker;
 
@@ -104,9 +107,8 @@ struct zerod_client {
 	atomic_bool poisoned;         /* a wait was freed by an abort */
 	atomic_bool lost; /* the connection has ended; broken_status says so when it was read to its end */
 	atomic_bool detached_failed; /* detached.nfailures > 0 */
-	atomic_uint ncorked;         /* threads with a batch: spares all others the search */
-	atomic_int
-	        broken_status; /* 0, or why the connection is of no use any more; broken_text goes with it */
+	atomic_uint ncorked;         /* threads with a batch; 0 spares a search */
+	atomic_int broken_status;    /* 0, or the status with which the connection broke; see broken_text */
 	char broken_text[ZD_ERR_TEXT_BYTES];
 
 	struct zc_cuda *_Atomic cuda; /* NULL until the first GPU is opened; fixed then */
@@ -116,9 +118,9 @@ struct zerod_client {
 
 	pthread_mutex_t copy_lock; /* one own-slice copy of the CPU at a time */
 	pthread_mutex_t cuda_lock; /* one GPU is opened at a time */
-	pthread_mutex_t lock;      /* all that follows */
+	pthread_mutex_t lock;      /* all members below */
 	uint64_t next_id;
-	uint64_t nlists;                     /* lists of units that were taken: see zc_unit.listed */
+	uint64_t nlists;                     /* number of unit lists so far: see zc_unit.listed */
 	struct zc_op_list ops[ZC_OP_CHAINS]; /* by id */
 	unsigned outstanding, abandoned;
 	struct zc_op_list spare_tickets; /* kept for the next ones */
@@ -128,8 +130,8 @@ struct zerod_client {
 
 	struct zc_detached detached;
 
-	bool reading;        /* some thread is at the socket */
-	bool naps;           /* and waits for a call's answer: it naps before it sleeps */
+	bool reading;        /* a thread reads the socket */
+	bool naps;           /* it waits for a call's answer: it naps before it sleeps */
 	struct zd_spin spin; /* the reader's */
 	struct zc_waiter_queue waiters;
 	struct zc_packet *spare_packet;
@@ -137,12 +139,12 @@ struct zerod_client {
 
 	struct zc_segment *segments; /* hash by id */
 	struct zc_segment *retired;  /* unmapped, and still named by a hold */
-	uint64_t nretired;           /* segments that the daemon wanted back so far */
-	uint32_t *unmapped;          /* of what the daemon is still to be told: nunmapped ids */
+	uint64_t nretired;           /* segments that the daemon has retired so far */
+	uint32_t *unmapped;          /* nunmapped ids that are not reported to the daemon yet */
 	size_t nunmapped, unmapped_room;
 	struct zc_unit *units; /* hash by id */
 	LIST_HEAD(, zc_naming) namings;
-	pthread_cond_t named; /* one of them has ended */
+	pthread_cond_t named; /* a naming has ended */
 	LIST_HEAD(, zc_batch) batches;
 	struct zc_batch *spare_batch;
 	LIST_HEAD(, zerod_group) groups;
@@ -151,36 +153,37 @@ struct zerod_client {
 	uint32_t nlent; /* units whose place in a target this client may access (target.c) */
 	LIST_HEAD(, zc_lease) scope_leases; /* of all units */
 	bool timeline_used[ZEROD_MAX_STREAMS];
-	uint64_t timeline_value
-	        [ZEROD_MAX_STREAMS]; /* where the next stream on it goes on: values never go back */
+	uint64_t timeline_value[ZEROD_MAX_STREAMS]; /* last used: the next stream counts on from it */
 };
 
 /* ---- errors.c ------------------------------------------------------------------------------------------ */
 
-/* Where this thread keeps its last error on the client (NULL: on none). Never NULL; valid until the thread's
- * next zc_err() for another client. */
+/* The calling thread's last error on the client (NULL: on none). Never NULL; valid until the thread's next
+ * zc_err() for another client. */
 struct zd_err *zc_err(const struct zerod_client *client);
 /* A number of the calling thread that no other thread ever has. */
 uint64_t zc_thread_serial(void);
 
 /* ---- client.c ------------------------------------------------------------------------------------------ */
 
-/* Every public function begins with one of these. INVALID for NULL, FORKED, why the connection broke, or the
- * failure of a detached request that no call has reported yet. */
+/* Every public function begins with one of these two. Errors: INVALID for NULL, FORKED, the status with which
+ * the connection broke, or the failure of a detached request that no call has reported yet. */
 int zc_enter(struct zerod_client *client, struct zd_err **err) __attribute__((warn_unused_result));
 /* The same without failures of detached requests: for calls that end or free something, for calls on streams
  * alone, and inside the library. */
 int zc_enter_quietly(const struct zerod_client *client, struct zd_err **err)
         __attribute__((warn_unused_result));
-/* The connection has ended, for this reason as far as it has been read. */
+/* Returns the reason for the connection's end, as far as it has been read. */
 int zc_say_lost(const struct zerod_client *client, struct zd_err *err) __attribute__((warn_unused_result));
-/* POISONED when a wait of this session was freed by an abort; why the connection ended, if that was it. */
+/* POISONED when an abort has freed a wait of this session; the connection's status if its end has freed the
+ * wait. */
 int zc_check_poison(struct zerod_client *client, struct zd_err *err) __attribute__((warn_unused_result));
 
 /* ---- options.c ----------------------------------------------------------------------------------------- */
 
 /* Copies options of the caller's struct_size into `copy` of `known_bytes`, zeroed where the caller's are
- * shorter. INVALID when a longer structure sets what this library does not know. `given` NULL: all zero. */
+ * shorter. INVALID when a longer structure sets members that this library does not have. `given` NULL: all
+ * zero. */
 int zc_options(void *copy, size_t known_bytes, const void *given, const char *what, struct zd_err *err)
         __attribute__((warn_unused_result));
 /* The same of element `i` of an array, `what`. The first element's struct_size is the stride and must be that
@@ -192,26 +195,26 @@ int zc_reserved(uint32_t reserved, const char *what, struct zd_err *err) __attri
 /* The deadline in `options`, as it was given; 0 for NULL. */
 int zc_wait_options(const struct zerod_wait_options *options, uint32_t *deadline_ms, struct zd_err *err)
         __attribute__((warn_unused_result));
-/* A structure that the caller wants filled: INVALID for NULL and for a struct_size that was not set. `what`
- * is the parameter. */
+/* Checks a result structure: INVALID for NULL and for a struct_size that was not set. `what` is the
+ * parameter. */
 int zc_result_check(const void *given, const char *what, struct zd_err *err)
         __attribute__((warn_unused_result));
-/* Fills it as far as the caller knows it; what this library does not know becomes zero. */
+/* Fills the caller's structure up to its struct_size; members that this library does not have become zero. */
 void zc_result_fill(void *given, const void *made, size_t known_bytes);
 /* INVALID names bits beyond `known`. */
 int zc_flags(uint32_t flags, uint32_t known, const char *what, struct zd_err *err)
         __attribute__((warn_unused_result));
 /* The deadline as it travels: milliseconds, 0 for none. */
 uint32_t zc_deadline_ms(const struct zerod_client *client, uint32_t option_ms);
-/* When that deadline passes, for waits that the library makes itself; UINT64_MAX: never. CLOCK_MONOTONIC. */
+/* The time at which that deadline passes, for the library's own waits; UINT64_MAX: never. CLOCK_MONOTONIC. */
 uint64_t zc_until_ns(uint32_t wire_ms);
 /* The time left until the deadline, for an option in ms: at least 1. */
 uint32_t zc_left_ms(uint64_t deadline_ns);
-/* The same for an answer of the daemon, which keeps the deadline: a moment later. */
+/* The same for an answer of the daemon, which enforces the deadline itself: ZC_GRACE_NS later. */
 uint64_t zc_deadline_ns(uint32_t wire_ms);
 uint64_t zc_now_ns(void);
 
-/* Checks that the reply has the body that the request asks for; PROTOCOL otherwise. */
+/* Checks that the reply has the body that the request expects; PROTOCOL otherwise. */
 int zc_check_body(const Zd__Reply *reply, Zd__Reply__BodyCase body, struct zd_err *err)
         __attribute__((warn_unused_result));
 
@@ -223,24 +226,25 @@ int zc_rings_take(struct zerod_client *client, int fd, struct zd_err *err)
 /* Maps the page; takes both descriptors over. */
 int zc_worker_take(struct zerod_client *client, int sock, int page_fd, struct zd_err *err)
         __attribute__((warn_unused_result));
-/* With cuda_lock. Starts the thread, once, where the daemon may ask. */
+/* With cuda_lock. Starts the thread, once, if the daemon may request sums. */
 int zc_worker_start(struct zerod_client *client, struct zd_err *err) __attribute__((warn_unused_result));
-/* The daemon will soon delegate a sum to this process: wakes the thread before. */
+/* The daemon will soon request a sum because of this process's call: wakes the worker thread, so that it is
+ * awake when the request arrives. */
 void zc_worker_expect(const struct zerod_client *client);
-/* Nothing is begun any more. */
+/* Stops the thread: it begins no further sums. */
 void zc_worker_stop(struct zerod_client *client);
 /* At the client's end, also in a forked child. */
 void zc_worker_deinit(struct zerod_client *client);
 
 /* ---- device.c ------------------------------------------------------------------------------------------ */
 
-/* To be called before something on the daemon's device is asked for, without a lock: opens the GPU, and
- * starts the thread that unmaps segments while the process makes no call. NOT_FOUND, UNSUPPORTED, DEVICE,
- * SYSTEM. */
+/* Call this before a request about memory on the daemon's device, without a lock. It opens the GPU, and
+ * starts the thread that unmaps segments while the process makes no call. Errors: NOT_FOUND, UNSUPPORTED,
+ * DEVICE, SYSTEM. */
 int zc_device_join(struct zerod_client *client, uint32_t index, struct zd_err *err)
         __attribute__((warn_unused_result));
-/* Which of the daemon's devices has that name, or alone begins so: NOT_FOUND, INVALID, UNSUPPORTED. Without a
- * lock. */
+/* Finds the daemon's device with that name, or the only one whose name begins with it. Errors: NOT_FOUND,
+ * INVALID, UNSUPPORTED. Without a lock. */
 int zc_device_find(struct zerod_client *client, const char *uuid, uint32_t *device, struct zd_err *err)
         __attribute__((warn_unused_result));
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * objects.h - what a program has handles of, and how calls on one concern the others: groups, units, leases,
- * buckets and their entries, allocations.
+ * objects.h - the objects of which a program has handles, and the calls between their files: groups, units,
+ * leases, buckets and their entries, allocations.
  */
 #ifndef ZD_CLIENT_OBJECTS_H
 #define ZD_CLIENT_OBJECTS_H
@@ -20,49 +20,49 @@
 #include "proto/limits.h"
 #include "proto/zerod.pb-c.h"
 
-/* The releases that this session may still make under one tag. Ends when uses_left is 0. */
+/* The uses under one tag that this session may still release. The lease ends when uses_left is 0. */
 struct zc_lease {
 	char tag[ZD_MAX_TAG_BYTES + 1];
 	struct zc_unit *unit;
 	uint64_t uses_left;
 	struct zc_op_queue tickets; /* oldest first */
 	uint64_t ntickets;
-	struct zc_hold_list holds; /* strict: where its waits have been given access, the newest first */
-	uint64_t scope;            /* whose it is, until that has ended; 0: the tag's */
+	struct zc_hold_list holds; /* strict: pages that its waits have made accessible, the newest first */
+	uint64_t scope;            /* of the scope that holds it, until the scope's end; 0: the tag's */
 	LIST_ENTRY(zc_lease) link, scope_link;
 };
 
 /* Streams that may be copying one shard at a time; the first place is the library's own stream's. */
 #define ZC_SHARD_READERS 4u
 
-/* The rank's own part of its gathered buffer, which the daemon may leave to us (own_slice.c). */
+/* The rank's own part of its gathered buffer, which the daemon may leave to the client (own_slice.c). */
 struct zc_own_slice {
-	uint64_t transfer; /* of the copy that this is about; 0: none, or the daemon names none */
-	bool due;          /* nobody has copied yet */
+	uint64_t transfer; /* to which this copy belongs; 0: none, or the daemon names none */
+	bool due;          /* not copied yet */
 	struct zc_location from, to;
-	/* GPUs: on the client's page, value 0: none. Passed when this transfer has been copied; and the
-	 * copies of any transfer that read the shard, the last one of each stream. */
+	/* GPUs: on the client's page, value 0: none. `copied` passes when this transfer's slice has been
+	 * copied; `readers`: of each stream, its last copy out of the shard, for any transfer. */
 	struct zc_fence copied, readers[ZC_SHARD_READERS];
 };
 
-/* A unit as the daemon knows it; handles of one unit share it, and so do its ops. */
+/* One unit of the daemon; all handles of the unit share it, and so do its ops. */
 struct zc_unit {
 	uint64_t id;
 	unsigned refs;    /* handles and ops */
-	unsigned handles; /* the last one to be unregistered tells the daemon */
+	unsigned handles; /* unregistering the last one sends the request */
 	enum zerod_dtype dtype, target_dtype;
 	bool frozen;
 	bool persistent;
 	bool target_lent; /* this client may access its place in the target (target.c) */
 	bool updating;    /* between update_begin and publish, as far as this client knows */
-	bool granted;     /* by the daemon, to an update_begin that failed then, or is unawaited */
+	bool granted;     /* the daemon has granted an update_begin that then failed, or is unawaited */
 	bool unawaited;   /* an update_begin with a ticket, whose shard may not be written yet */
 	struct zc_location shard, target_place;
 	uint64_t shard_numel, true_numel, offset_numel, padded_numel, numel;
 	uint64_t target_offset_numel;
 	uint64_t target_numel, target_true_numel; /* in this rank's target */
 	uint64_t version;
-	uint64_t listed;          /* the last list of units that it was taken into (zc_units_take()) */
+	uint64_t listed;          /* the last list that contains the unit (zc_units_take()) */
 	struct zc_op *publishing; /* a publish with a ticket that has not been answered; NULL: none */
 	struct zc_own_slice own;
 	LIST_HEAD(, zc_lease) leases;
@@ -77,26 +77,26 @@ struct zerod_unit {
 	LIST_ENTRY(zerod_unit) link;
 };
 
-/* Room that was asked for, until the caller commits it (entry.c). */
+/* A reservation in a bucket, until the caller commits it (entry.c). */
 struct zc_reserved {
 	struct zc_unit *unit; /* with a reference */
 	enum zerod_dtype dtype;
-	bool claimed;     /* a call goes on with it */
+	bool claimed;     /* a call is using it */
 	struct zc_op *op; /* NULL: the daemon has answered */
 	uint64_t entry;
 	struct zc_location location;
 	struct zc_fences fences;
 	struct zc_accumulation *sum; /* NULL: the gradient is one commit (accumulate.c) */
-	uint64_t made;               /* behind so many requests of the client */
+	uint64_t made;               /* number of the client's requests before it */
 	LIST_ENTRY(zc_reserved) link;
 };
 
-/* An entry that several gradients of one unit are added up in, until the backward's end commits it. */
+/* An entry to which several gradients of one unit are added, until the backward's end commits it. */
 struct zc_accumulation {
-	uint32_t ngradients; /* handed over so far */
-	bool open;           /* a gradient is being added: reserved, and not handed over */
+	uint32_t ngradients; /* submitted so far */
+	bool open;           /* a gradient is being added: reserved, and not submitted */
 	struct zerod_reduce_options options;
-	uint32_t nfences; /* behind all that has written it: the last one of each timeline */
+	uint32_t nfences; /* behind all its writers: the last one of each timeline */
 	struct zc_fence fences[ZD_MAX_FENCES];
 };
 
@@ -104,7 +104,7 @@ struct zerod_bucket {
 	struct zerod_group *group;
 	uint64_t id;
 	enum zerod_dtype dtype;
-	LIST_HEAD(, zc_reserved) reserved; /* no caller has got them yet */
+	LIST_HEAD(, zc_reserved) reserved; /* not returned to a caller yet */
 	LIST_HEAD(, zc_reserved) given;    /* not committed yet */
 	LIST_ENTRY(zerod_bucket) link;
 };
@@ -112,12 +112,12 @@ struct zerod_bucket {
 struct zerod_group {
 	struct zerod_client *client;
 	uint64_t id;
-	uint32_t nshards, shard; /* that its units are cut into, and which of these this rank has */
+	uint32_t nshards, shard; /* of each unit, and the index of this rank's */
 	bool shadow;
 	uint64_t committed_step; /* at the join, and by zerod_commit() since */
 	bool torn;
 	/* The flat target between step_begin and step_end. While a reset is under way it is in doubt: the
-	 * daemon may be taking it back, since the group has failed. */
+	 * daemon may be freeing it, because the group has failed. */
 	bool target_bound, target_in_doubt;
 	struct zc_location target;
 	enum zerod_dtype target_dtype;
@@ -155,50 +155,49 @@ struct zerod_group *zc_group_find(const struct zerod_client *client, uint64_t id
 
 /* ---- collectives.c ------------------------------------------------------------------------------------- */
 
-/* The options' part about daemons and collectives, where the rest has been checked; a local_world_size of 0
- * becomes the group's. */
+/* Checks the options about daemons and collectives, after all others; a local_world_size of 0 becomes the
+ * group's. */
 int zc_collectives_check(const struct zerod_client *client, struct zerod_group_options *options,
                          struct zd_err *err) __attribute__((warn_unused_result));
-/* The same part as it travels; the ids stay the caller's. */
+/* Packs the same options; the ids stay the caller's. */
 void zc_collectives_pack(const struct zerod_group_options *options, Zd__GroupJoin *join);
-/* Which shard of each unit is the rank's. */
+/* Sets which shard of each unit is the rank's. */
 void zc_collectives_place(const struct zerod_group_options *options, struct zerod_group *group);
 
 /* ---- own_slice.c --------------------------------------------------------------------------------------- */
 
-/* With the lock: the daemon placed a gather of the unit in `buffer` and left the own slice, at `from`, to
- * us. */
+/* With the lock: the daemon placed a gather of the unit in `buffer` and leaves the own slice, at `from`, to
+ * the client. */
 void zc_own_slice_leave(struct zc_unit *unit, uint64_t transfer, const struct zc_location *from,
                         const struct zc_location *buffer);
-/* With the lock: a gather was placed, and nothing is left to us, since the daemon copies the own slice
- * too. */
+/* With the lock: a gather was placed, and the daemon copies the own slice, too. */
 void zc_own_slice_is_there(struct zc_unit *unit, uint64_t transfer);
-/* With the lock: nobody holds the unit's copy any more, nothing is to be copied into it. */
+/* With the lock: there is no lease of the unit's copy any more, so nothing may be copied into it. */
 void zc_own_slice_drop(struct zc_unit *unit);
 /*
- * Without the lock: copies the slices of gathers' buffers that are due. Adds to `copied`, on the client's
- * page, what passes when they are there. STALE, and nothing is copied by a GPU, when one of the tickets was
+ * Without the lock: copies the slices of gathers' buffers that are due. Adds the fences of these copies, on
+ * the client's page, to `copied`. STALE, and nothing is copied by a GPU, when one of the tickets was
  * released.
  */
 int zc_own_slices_copy(struct zerod_client *client, struct zc_op *const *ops, uint32_t count,
                        struct zc_fence_merge *copied, struct zd_err *err) __attribute__((warn_unused_result));
-/* Without the lock, for a GPU's stream: the same, and makes it wait for what `wait` has on the daemon's page,
- * and for `copied`, to which it adds. */
+/* Without the lock, for a GPU's stream: the same, and makes the stream wait for the fences of `wait` on the
+ * daemon's page, and for `copied`, to which it adds. */
 int zc_own_slices_append(struct zerod_client *client, struct zc_op *const *ops, uint32_t count,
                          zerod_stream *stream, struct zc_stream_wait *wait, struct zc_fence_merge *copied,
                          struct zd_err *err) __attribute__((warn_unused_result));
-/* Without the lock: an update of the units has begun. Copies what is due, and returns when no copy reads a
- * shard, or DEADLINE; with `copied`, GPUs' copies are added to that instead. */
+/* Without the lock: an update of the units has begun. Makes the copies that are due, and returns when no copy
+ * reads a shard, or DEADLINE; with `copied`, the fences of GPUs' copies are added to it instead. */
 int zc_own_slices_settle(struct zerod_client *client, struct zc_unit *const *units, uint32_t count,
                          uint64_t deadline_ns, struct zc_fence_merge *copied, struct zd_err *err)
         __attribute__((warn_unused_result));
 
 /* ---- gather.c, wait.c ---------------------------------------------------------------------------------- */
 
-/* The holder's name, or the default one where none is given. INVALID. */
+/* The holder's name, or the default one if `given` is NULL. Errors: INVALID. */
 int zc_tag_choose(const char *given, const char **tag, struct zd_err *err)
         __attribute__((warn_unused_result));
-/* As it travels: the default is left out of messages. */
+/* The tag in messages: the default one is left out. */
 char *zc_tag_wire(const char *tag);
 /* zerod_wait_many() of a client that has been entered. */
 int zc_wait_many(struct zerod_client *client, const zerod_ticket *tickets, uint32_t count,
@@ -212,18 +211,20 @@ int zc_releases_await(struct zerod_client *client, const zerod_ticket *tickets, 
 /* All with the lock. A gather adds its uses and its ticket to the lease of its tag. */
 int zc_lease_add(struct zerod_client *client, struct zc_unit *unit, const char *tag, struct zc_op *op,
                  struct zd_err *err) __attribute__((warn_unused_result));
-/* The same for a scope (not 0): one lease, whatever is gathered there, until zc_scope_leases_end(). */
+/* The same for a scope (not 0): one lease of the unit, however often it is gathered there, until
+ * zc_scope_leases_end(). */
 int zc_lease_join(struct zerod_client *client, struct zc_unit *unit, uint64_t scope, struct zc_op *op,
                   struct zd_err *err) __attribute__((warn_unused_result));
 void zc_scope_leases_end(struct zerod_client *client, uint64_t scope);
-/* Adds to `holds` what the scope's leases hold; 0: those of all scopes. An error leaves the list empty. */
+/* Adds the holds of the scope's leases to `holds`; 0: of all scopes. An error leaves the list empty. */
 int zc_scope_holds(struct zerod_client *client, uint64_t scope, struct zc_hold_list *holds,
                    struct zd_err *err) __attribute__((warn_unused_result));
-/* The holds of the tag's lease; NULL: none. */
+/* The pages that the tag's lease holds; NULL: there is no such lease. */
 const struct zc_hold_list *zc_lease_holds(const struct zc_unit *unit, const char *tag);
-/* One release of the tag; the last one makes the lease's tickets stale. Nothing where nothing is held. */
+/* Releases one use of the tag; the last release makes the lease's tickets stale. Does nothing without a
+ * lease. */
 void zc_lease_release(struct zerod_client *client, struct zc_unit *unit, const char *tag);
-/* The gather failed: what it added is taken back. */
+/* The gather failed: removes its uses from the lease. */
 void zc_lease_withdraw(struct zerod_client *client, struct zc_op *op);
 void zc_leases_end(struct zerod_client *client, struct zc_unit *unit);
 
@@ -236,65 +237,66 @@ struct zc_unit_list {
 	uint64_t ids[ZD_MAX_UNITS_PER_REQUEST];
 };
 
-/* Enters the client of the first unit, and fails unless all are its. */
+/* Enters the client of the first unit, and fails if another unit is not this client's. */
 int zc_units_take(zerod_unit *const *units, uint32_t count, struct zc_unit_list *list, struct zd_err **err)
         __attribute__((warn_unused_result));
-/* The same for calls that are refused while the session is poisoned. */
+/* The same for calls that fail while the session is POISONED. */
 int zc_update_take(zerod_unit *const *units, uint32_t count, struct zc_unit_list *list, struct zd_err **err)
         __attribute__((warn_unused_result));
-/* Reads and checks what the caller gave. */
+/* Reads and checks the caller's options. */
 int zc_publish_options(struct zerod_publish_options *options, const struct zerod_publish_options *given,
                        struct zd_err *err) __attribute__((warn_unused_result));
 /* With the lock. Adds the fences, on the client's page, behind which the unit is being published; false when
- * it is not, or they are not known. */
+ * it is not being published, or the fences are unknown. */
 bool zc_publish_writers(const struct zc_unit *unit, struct zc_fence_merge *writers);
-/* Publishes what was taken, behind the streams; with a ticket, does not wait for the answer. */
+/* Publishes the units of the list, behind the streams; with a ticket, does not wait for the answer. */
 int zc_publish(struct zc_unit_list *list, zerod_unit *const *units, zerod_stream *const *streams,
                uint32_t nstreams, const struct zerod_publish_options *options, zerod_ticket *ticket,
                struct zd_err *err) __attribute__((warn_unused_result));
-/* With the lock, the session was reset: what a group with shadows had under update may have been set back. */
+/* With the lock, the session was reset: units under update in a group with shadows may have been set back. */
 void zc_updates_reset(struct zerod_client *client);
 
 /* ---- step.c -------------------------------------------------------------------------------------------- */
 
-/* Without the lock: until of the steps that were ended without waiting at most `left` (0, 1) are not over, or
- * the deadline has passed. */
+/* Without the lock: waits until at most `left` (0, 1) of the steps that were ended without waiting are still
+ * open, or the deadline has passed. */
 int zc_step_await(zerod_group *group, uint32_t left, uint32_t deadline_ms, struct zd_err *err)
         __attribute__((warn_unused_result));
 
 /* ---- target.c ------------------------------------------------------------------------------------------ */
 
-/* Before the unit's next contribution: ends its loan, if there is one, behind the streams that waited for
- * it. */
+/* Call this before the unit's next contribution: ends its loan, if there is one, behind the streams that
+ * waited for it. */
 int zc_target_return(struct zerod_client *client, struct zc_unit *unit, struct zd_err *err)
         __attribute__((warn_unused_result));
 /* The same for all units of the group. */
 int zc_targets_return(struct zerod_group *group, struct zd_err *err) __attribute__((warn_unused_result));
 /* With the lock: the daemon has ended the group's loans. */
 void zc_targets_forget(struct zerod_group *group);
-/* The stream's handle is about to go: ends all loans, if it waited for one. */
+/* The stream's handle is about to be freed: ends all loans, if the stream waited for one. */
 void zc_reader_end(const zerod_stream *stream);
-/* Both with the lock. A reset begins: which steps it leaves is to be heard. It has ended: targets of
- * steps that the reply does not name are the daemon's again; NULL: it names none at all. */
+/* Both with the lock. doubt(): a reset begins, and its reply will name the steps that survive. settle(): the
+ * reset has ended; targets of steps that the reply does not name are the daemon's again. NULL: it names
+ * none. */
 void zc_targets_doubt(struct zerod_client *client);
 void zc_targets_settle(struct zerod_client *client, const Zd__SessionResetReply *reply);
 
 /* ---- reduce.c, entry.c --------------------------------------------------------------------------------- */
 
-/* PEER_LOST that the last backward's end was answered with, if nobody has waited for its ticket: the daemon
- * tells it once. */
+/* Returns PEER_LOST if the last backward's end was answered with it and no thread has waited for its ticket:
+ * the daemon reports it only once. */
 int zc_backward_report(struct zerod_group *group, struct zd_err *err) __attribute__((warn_unused_result));
 /* With the lock, these two. */
 void zc_bucket_free(struct zerod_bucket *bucket);
-/* entry.c: what was asked for before the request with that id, whether a caller has got it or not. */
+/* entry.c: frees reservations made before the request with that id, returned to a caller or not. */
 void zc_reserved_forget(struct zerod_bucket *bucket, uint64_t request);
 /* The same of all the group's buckets. */
 void zc_buckets_forget(struct zerod_group *group, uint64_t request);
 
-/* How a request is sent that answers nothing but a status. */
+/* How to send a request whose reply is only a status. */
 struct zc_sending {
 	const struct zc_ticket_type *type;
-	const char *word; /* for a detached one's failure */
+	const char *word; /* for a detached request's failure */
 	struct zc_unit *unit;
 	bool detached;
 	zerod_ticket *ticket; /* NULL: blocks, unless it is detached */
@@ -302,33 +304,34 @@ struct zc_sending {
 int zc_entry_submit(struct zerod_client *client, const struct zerod_bucket *bucket, uint64_t entry_id,
                     const struct zc_fence_args *fences, const struct zerod_reduce_options *options,
                     const struct zc_sending *sending, struct zd_err *err) __attribute__((warn_unused_result));
-/* With the lock. Frees it, as its entry is the daemon's now. */
+/* With the lock. Frees it: the daemon owns its entry now. */
 void zc_reserved_free(struct zc_reserved *reserved);
 
 /* ---- accumulate.c -------------------------------------------------------------------------------------- */
 
 /* With the lock: the entry that sums up the unit's gradients in this backward; NULL: there is none. STATE
- * while an earlier gradient is not handed over. */
+ * while an earlier gradient is not submitted. */
 int zc_accumulation_find(const struct zerod_bucket *bucket, const struct zc_unit *unit,
                          struct zc_reserved **found, struct zd_err *err) __attribute__((warn_unused_result));
-/* A gradient is in the entry once the fences have passed; the ticket (NULL: none) is answered at once. */
+/* Adds a gradient that is complete once the fences have passed; the ticket (NULL: none) is answered at
+ * once. */
 int zc_accumulation_add(struct zerod_client *client, struct zc_reserved *given,
                         const struct zc_fence_args *fences, const struct zerod_reduce_options *options,
                         const struct zc_sending *sending, struct zd_err *err)
         __attribute__((warn_unused_result));
-/* INVALID: absent views, of which an earlier gradient may be there. */
+/* INVALID if views are absent: the entry may have an earlier gradient of them. */
 int zc_accumulation_check(const struct zerod_reduce_options *options, struct zd_err *err)
         __attribute__((warn_unused_result));
-/* Adds the fences of the sums of all the group's buckets: of entries that are given up. */
+/* Adds the fences of all accumulations of the group's buckets, whose entries are abandoned. */
 int zc_accumulations_fence(struct zerod_group *group, struct zc_fence_args *args, struct zd_err *err)
         __attribute__((warn_unused_result));
-/* Commits the sums of all the group's buckets, detached. */
+/* Commits all accumulations of the group's buckets, detached. */
 int zc_accumulations_submit(struct zerod_group *group, struct zd_err *err)
         __attribute__((warn_unused_result));
 
 /* ---- alloc.c ------------------------------------------------------------------------------------------- */
 
-/* Allocates and maps what `alloc` asks for; the buffer is in the client's list then. */
+/* Allocates and maps the memory that `alloc` describes, and adds the buffer to the client's list. */
 int zc_buffer_new(struct zerod_client *client, Zd__Alloc *alloc, uint64_t bytes, uint32_t deadline_ms,
                   struct zerod_allocation **buffer, struct zc_location *location, void **data,
                   struct zd_err *err) __attribute__((warn_unused_result));

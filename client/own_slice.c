@@ -39,7 +39,8 @@ void zc_own_slice_leave(struct zc_unit *unit, uint64_t transfer, const struct zc
 	own->to.bytes = zc_unit_shard_bytes(unit);
 }
 
-/* An own slice that was noted for another transfer is forgotten: another buffer may have its place. */
+/* The daemon has filled the own slice of this transfer itself. The record of another transfer is dropped: its
+ * buffer's place may belong to another unit by now. */
 void zc_own_slice_is_there(struct zc_unit *unit, uint64_t transfer)
 {
 	struct zc_own_slice *own = &unit->own;
@@ -91,8 +92,8 @@ static int copy_on_host(struct zerod_client *client, struct zc_unit *unit, struc
 /* ---- By the GPU ---------------------------------------------------------------------------------------- */
 
 #define COPIES_AT_ONCE 64u
-/* Own slices of so many bytes are copied by the consumer's stream: in the time of a copy that the pushes
- * to it take anyway. */
+/* Own slices up to this size are copied by the consumer's stream itself, in the time that the pushes into the
+ * same buffer take anyway. */
 #define NEAR_BYTES (4ull << 20)
 
 static bool has_passed(const struct zerod_client *client, struct zc_fence fence)

@@ -301,8 +301,8 @@ int zc_transmit(struct zerod_client *client, const uint8_t *bytes, size_t nbytes
 	return rc;
 }
 
-/* A thread that finds the socket in use leaves the message to the thread that has it, which checks for
- * messages before and after it sleeps. */
+/* Sends nothing while another thread holds send_lock: that thread calls this function after it has released
+ * the lock. */
 void zc_unmapped_send(struct zerod_client *client)
 {
 	bool any;

@@ -3,10 +3,10 @@
  * request.h - requests: from an id to the answer; alone and in batches; with a caller that waits, with a
  * ticket, or detached.
  *
- * A request gets an id and an op, is packed, and is sent at once or put into its thread's batch (cork.c). No
- * thread is there to read: of the threads that wait for answers one, the leader, reads the socket and hands
- * out what came; when it has its own answer it leaves, and another takes over (receive.c). A round trip thus
- * wakes one thread, the one that wanted it.
+ * A request gets an id and an op, is packed, and is sent at once or put into its thread's batch (cork.c).
+ * There is no reader thread: one of the threads that wait for answers, the leader, reads the socket and
+ * completes the ops of all answers. When the leader has its own answer, another waiting thread becomes the
+ * leader (receive.c). So a round trip wakes only the thread that made the call.
  */
 #ifndef ZD_CLIENT_REQUEST_H
 #define ZD_CLIENT_REQUEST_H
@@ -41,26 +41,27 @@ enum zc_op_kind {
 	ZC_OP_GATHER,   /* a ticket, valid while its lease lasts */
 	ZC_OP_PREFETCH, /* a ticket without a lease, consumed by the first wait */
 	ZC_OP_RELEASE,  /* the same */
-	ZC_OP_DETACHED, /* no ticket: a failure is the next call's (detached.c) */
+	ZC_OP_DETACHED, /* no ticket: the next call reports a failure (detached.c) */
 	ZC_OP_OTHER,    /* a ticket as a release's, of another call: `type` says which */
 };
 
 struct zc_op;
 
-/* How the tickets of one call differ from those of others. Functions that are NULL do nothing. */
+/* The functions of one call's tickets. NULL functions do nothing. */
 struct zc_ticket_type {
 	const char *what; /* DETACHED: "release", for error texts; a literal. NULL: nobody is told */
 	/* A stream may be given to zerod_wait(): it then waits for op->fences and for what settle() adds.
 	 * Else a wait returns when the daemon has answered, and takes no stream. */
 	bool takes_stream;
-	/* With the lock: the daemon has granted it. An error is a reply that makes no sense: the connection
+	/* With the lock: the daemon has granted the request. An error means an invalid reply: the connection
 	 * ends. */
 	int (*answered)(struct zerod_client *client, struct zc_op *op, const Zd__Reply *reply,
 	                struct zd_err *err);
-	/* With the lock: the daemon has refused it, or will not answer any more; op->status says why. */
+	/* With the lock: the daemon has rejected the request, or will not answer any more; op->status says
+	 * why. */
 	void (*failed)(struct zerod_client *client, struct zc_op *op);
-	/* Without the lock, once it is granted: what this process has to do before the stream (NULL: the
-	 * calling thread) goes on. Adds to `copied`, on the client's page, what is to be awaited. */
+	/* Without the lock, once the request is granted: does this process's part before the stream (NULL:
+	 * the calling thread) continues. Adds the fences to be awaited, on the client's page, to `copied`. */
 	int (*settle)(struct zerod_client *client, struct zc_op *op, zerod_stream *stream,
 	              struct zc_fence_merge *copied, struct zd_err *err);
 	/* With the lock: frees op->data. */
@@ -76,7 +77,7 @@ struct zc_op {
 	enum zc_op_kind kind;
 	bool sent;     /* not in a batch any more */
 	bool answered; /* status is set */
-	bool stale;    /* the lease ended before the answer came */
+	bool stale;    /* the lease ended before the answer arrived */
 	int status;
 	LIST_ENTRY(zc_op) in_table;
 
@@ -89,10 +90,10 @@ struct zc_op {
 	void *data;                        /* the type's */
 	unsigned refs;                     /* the table's, and one for each thread that waits */
 	bool finished;                     /* in the client's list of finished tickets */
-	bool waited;                       /* GATHER: somebody knows where its buffer is */
+	bool waited;                       /* GATHER: a wait has returned its buffer's address */
 	uint32_t deadline_ms;
 	char *error;            /* of the daemon; NULL: none, or no memory for it */
-	uint32_t uses;          /* GATHER: what it added to its lease; 0 in a scope */
+	uint32_t uses;          /* GATHER: the uses that it added to its lease; 0 in a scope */
 	const char *what;       /* DETACHED: "release", for error texts; a literal. NULL: nobody is told */
 	struct zc_unit *unit;   /* NULL: of no unit */
 	struct zc_lease *lease; /* GATHER: until the lease ends or the gather fails */
@@ -112,11 +113,11 @@ struct zc_detached {
 	struct zd_err first; /* valid while nfailures > 0 */
 };
 
-/* Ids count up, so that as many chains as there may be outstanding requests stay short without a hash
+/* Ids are consecutive: with as many chains as outstanding requests, chains stay short without a hash
  * function. */
 #define ZC_OP_CHAINS ZD_MAX_OUTSTANDING
 
-/* A thread that sleeps until its op is answered (op NULL: until anything is), or until it has to read. */
+/* A thread that sleeps until its op is answered (op NULL: until any op is), or until it must read. */
 struct zc_waiter {
 	pthread_cond_t wake;
 	const struct zc_op *op;
@@ -125,7 +126,7 @@ struct zc_waiter {
 
 TAILQ_HEAD(zc_waiter_queue, zc_waiter);
 
-/* The requests that one thread has collected since it corked. Only that thread touches it, but for
+/* The requests that one thread has collected since it corked. Only that thread accesses it, except for
  * `link`. */
 struct zc_batch {
 	uint64_t thread; /* zc_thread_serial() */
@@ -143,65 +144,67 @@ struct zc_batch {
 /* With the lock: */
 struct zc_op *zc_op_find(struct zerod_client *client, uint64_t id);
 void zc_op_remove(struct zc_op *op);
-/* A ticket of what needs no request: it is in the table and answered with success. Its id. */
+/* Adds a ticket that needs no request to the table, answered with success. Returns its id. */
 uint64_t zc_op_done(struct zerod_client *client, struct zc_op *op);
-/* The op is answered here, not by the daemon: the request could not be sent, or the connection broke. */
+/* Answers the op with a failure of this process: the request could not be sent, or the connection broke. */
 void zc_op_fail(struct zerod_client *client, struct zc_op *op, const struct zd_err *err);
 
 /* Packets that the client has sent so far. */
 uint64_t zc_packets_sent(const struct zerod_client *client);
-/* Without the lock. The daemon has closed the connection: what it said last, perhaps the reason, is still to
- * be read. `err` is what it is taken for otherwise. Returns what the connection broke with. */
+/* Without the lock. The daemon has closed the connection: its last packet, perhaps with the reason, is still
+ * to be read. `err` is the reason otherwise. Returns the status with which the connection broke. */
 int zc_read_last_words(struct zerod_client *client, struct zd_err *err);
-/* Without the lock. Takes room for `count` requests of this kind. With `deadline_ns` 0 it does not wait for
- * room, and the error is LIMIT; else DEADLINE. */
+/* Without the lock. Reserves room for `count` requests of this kind. With `deadline_ns` 0 it does not wait
+ * for room, and the error is LIMIT; else DEADLINE. */
 int zc_room_take(struct zerod_client *client, Zd__Request__BodyCase body, unsigned count,
                  uint64_t deadline_ns, struct zd_err *err) __attribute__((warn_unused_result));
 /* The same for one request whose answer is awaited, until its deadline. */
 int zc_room_await(struct zerod_client *client, const Zd__Request *request, struct zd_err *err)
         __attribute__((warn_unused_result));
-/* With the lock: so many will not be sent. */
+/* With the lock: returns room of `count` requests that will not be sent. */
 void zc_room_return(struct zerod_client *client, unsigned count);
 /* Sends a packet with the requests `ids`, which have room, or fails their ops, returns their room and says
  * why. */
 int zc_transmit(struct zerod_client *client, const uint8_t *bytes, size_t nbytes, const uint64_t *ids,
                 unsigned nids, struct zd_err *err) __attribute__((warn_unused_result));
-/* Sends a request of an op that is no CALL, or puts it into the thread's batch. It has room; the op is the
- * table's from then on. On failure the op is gone, and so is its room. */
+/* Sends a request of an op that is no CALL, or puts it into the thread's batch. It has room; the table owns
+ * the op from then on. On failure the op is freed, and its room returned. */
 int zc_post(struct zerod_client *client, struct zc_op *op, Zd__Request *request, struct zd_err *err)
         __attribute__((warn_unused_result));
-/* Without the lock. Tells the daemon what was unmapped, unless somebody is sending: who then does so
- * afterwards. */
+/* Without the lock. Reports unmapped segments to the daemon, unless another thread is sending, which then
+ * reports them afterwards. */
 void zc_unmapped_send(struct zerod_client *client);
 
 /* ---- receive.c ----------------------------------------------------------------------------------------- */
 
-/* All with the lock held; they give it back while they block. */
+/* All with the lock held, which they release while they block. */
 
-/* Waits on the condition until then; UINT64_MAX: for ever. Returns ETIMEDOUT, or 0 as pthread_cond_wait(). */
+/* Waits on the condition until the deadline; UINT64_MAX: for ever. Returns ETIMEDOUT, or 0 as
+ * pthread_cond_wait(). */
 int zc_cond_wait(pthread_cond_t *wake, pthread_mutex_t *lock, uint64_t deadline_ns);
-/* Waits until the op is answered. DEADLINE, without a text, when it is not in time. */
+/* Waits until the op is answered. DEADLINE, without a text, when it is not answered in time. */
 int zc_wait_answer(struct zerod_client *client, const struct zc_op *op, uint64_t deadline_ns)
         __attribute__((warn_unused_result));
 /* Reads, or sleeps until another thread has read. False when the deadline has passed. */
 bool zc_wait_progress(struct zerod_client *client, const struct zc_op *op, uint64_t deadline_ns);
-/* To be called by who stops waiting: somebody else may have to read now. */
+/* A thread that stops waiting calls this: another thread may have to read now. */
 void zc_hand_over(struct zerod_client *client);
-/* Reads what is there, unless somebody else does. */
+/* Reads all packets that have arrived, unless another thread is reading. */
 void zc_drain(struct zerod_client *client);
 /* With the lock. Drains if more than ZC_DRAIN_ABOVE requests are outstanding, besides `unsent` ones: replies
  * that no thread waits for must not pile up in the daemon. */
 void zc_drain_many(struct zerod_client *client, unsigned unsent);
-/* Takes one packet, if one comes within the timeout, and says whether; with `or_writable` also returns when
- * the socket has room. Nobody may be reading. */
+/* Reads one packet, and returns whether one arrived within the timeout; with `or_writable` also returns when
+ * the socket has room. No other thread may be reading. */
 bool zc_read(struct zerod_client *client, int timeout_ms, bool or_writable);
-/* Waits until one of them is ready, or until then, and says whether one is: in naps, for a processor that has
- * been idle for long takes hundreds of microseconds to wake up. Needs no lock. */
+/* Waits in naps until a descriptor is ready or the time has come, and returns whether one is ready. Naps,
+ * because a processor that has been idle for long takes hundreds of microseconds to wake up. Needs no
+ * lock. */
 bool zc_nap(struct pollfd *fds, nfds_t nfds, uint64_t until_ns);
-/* Ends the connection: everything outstanding is answered with err->status and its text. The first break
- * counts. */
+/* Ends the connection: all outstanding ops are answered with err->status and its text. Only the first call
+ * has an effect. */
 void zc_break(struct zerod_client *client, const struct zd_err *err);
-/* The op is answered: wakes who waits for it. */
+/* The op is answered: wakes the threads that wait for it. */
 void zc_wake(struct zerod_client *client, const struct zc_op *op);
 void zc_packet_unref(struct zerod_client *client, struct zc_packet *packet);
 void zc_packet_free(struct zc_packet *packet);
@@ -210,15 +213,15 @@ void zc_packet_free(struct zc_packet *packet);
 
 /* The calling thread's batch; NULL when it has not corked. */
 struct zc_batch *zc_batch_find(struct zerod_client *client);
-/* Adds a packed request; sends what is there first when it does not fit. The op is answered with the failure
- * if that cannot be sent. */
+/* Adds a packed request; first sends the batch if the request does not fit. If the batch cannot be sent, the
+ * op is answered with the failure. */
 void zc_batch_add(struct zerod_client *client, struct zc_batch *batch, const uint8_t *bytes, size_t nbytes,
                   uint64_t id);
 /* The same with a request whose answer is awaited: sends all. */
 int zc_batch_add_last(struct zerod_client *client, struct zc_batch *batch, const uint8_t *bytes,
                       size_t nbytes, uint64_t id, struct zd_err *err) __attribute__((warn_unused_result));
-/* Sends the calling thread's batch: every call that waits begins with it. A failure is in the ops and in the
- * uncork. */
+/* Sends the calling thread's batch: every call that waits does this first. The ops and zerod_uncork() get a
+ * failure. */
 void zc_flush(struct zerod_client *client);
 void zc_batches_free(struct zerod_client *client);
 
@@ -228,7 +231,7 @@ void zc_batches_free(struct zerod_client *client);
  * may be NULL for OTHER. */
 struct zc_op *zc_ticket_new(struct zerod_client *client, enum zc_op_kind kind, struct zc_unit *unit,
                             uint32_t deadline_ms, struct zd_err *err);
-/* The same for OTHER. `data` is the op's when it is made, else the caller's. */
+/* The same for OTHER. The op owns `data` when it is made; after an error the caller does. */
 struct zc_op *zc_ticket_new_other(struct zerod_client *client, const struct zc_ticket_type *type, void *data,
                                   struct zc_unit *unit, uint32_t deadline_ms, struct zd_err *err);
 /* Without the lock. Sends a request of no unit, or puts it into the thread's batch, and makes its ticket.
@@ -239,35 +242,36 @@ int zc_post_other(struct zerod_client *client, const struct zc_ticket_type *type
         __attribute__((warn_unused_result));
 /* A type's deinit(), where `data` is from malloc(). */
 void zc_ticket_free_data(struct zerod_client *client, struct zc_op *op);
-/* Without the lock: an op that was not posted goes. */
+/* Without the lock: frees an op that was not posted. */
 void zc_ticket_withdraw(struct zerod_client *client, struct zc_op *op);
 /* All others with the lock. The daemon answered a ticket; PROTOCOL when the answer makes no sense. */
 int zc_ticket_answer(struct zerod_client *client, struct zc_op *op, const Zd__Reply *reply,
                      struct zd_err *err) __attribute__((warn_unused_result));
-/* It will not answer it; the op's status says why. */
+/* The daemon will not answer the ticket; the op's status says why. */
 void zc_ticket_fail(struct zerod_client *client, struct zc_op *op, const char *error);
-/* The ticket is of no use any more: takes it out of the table, now or when it is answered. */
+/* Removes a ticket that is of no use any more from the table, now or when it is answered. */
 void zc_ticket_drop(struct zerod_client *client, struct zc_op *op);
-/* With the lock. Answered: stays in the table for its lease, or among the finished ones, or not at all. */
+/* With the lock. Decides whether an answered ticket stays in the table for its lease, or in the list of
+ * finished tickets, or not at all. */
 void zc_ticket_settle(struct zerod_client *client, struct zc_op *op);
 void zc_ticket_unref(struct zerod_client *client, struct zc_op *op);
 void zc_tickets_free(struct zerod_client *client);
 
 /* ---- detached.c ---------------------------------------------------------------------------------------- */
 
-/* Sends a request about the unit without a ticket, or puts it into the thread's batch. Of an error nothing
+/* Sends a request about the unit without a ticket, or puts it into the thread's batch. After an error nothing
  * was sent. `what` names the request in the text of a later failure: a string literal. */
 int zc_post_detached(struct zerod_client *client, struct zc_unit *unit, const char *what,
                      Zd__Request *request, struct zd_err *err) __attribute__((warn_unused_result));
-/* The same for a request about the group: the op's data is the group's id, which the type's functions find it
- * by, if the rank has not left. *noted (NULL: nothing), with the lock, is the op from before it is sent on.
- * `what` is a call of zerod.h, or NULL. */
+/* The same for a request about the group: the op's data is the group's id, by which the type's functions find
+ * the group, unless the rank has left. *noted (NULL: nothing) is set, with the lock, to the op before it is
+ * sent. `what` is a call of zerod.h, or NULL. */
 int zc_post_for_group(zerod_group *group, const struct zc_ticket_type *type, const char *what,
                       Zd__Request *request, struct zc_op **noted, struct zd_err *err)
         __attribute__((warn_unused_result));
-/* With the lock: the daemon refused the request, or a gather that was released; the op's status says why. */
+/* With the lock: the daemon rejected the request, or a gather that was released; the op's status says why. */
 void zc_detached_fail(struct zerod_client *client, const struct zc_op *op, const char *error);
-/* Without the lock. Returns what has failed since the last report, once; 0: nothing. */
+/* Without the lock. Returns the first failure since the last report, once; 0: none. */
 int zc_detached_report(struct zerod_client *client, struct zd_err *err) __attribute__((warn_unused_result));
 
 #endif

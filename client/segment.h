@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * segment.h - the daemon's memory in this process: segments, places in them, and which pages of a strict
- * client may be touched.
+ * segment.h - the daemon's memory in this process: segments, locations in them, and the accessible pages of a
+ * strict client.
  */
 #ifndef ZD_CLIENT_SEGMENT_H
 #define ZD_CLIENT_SEGMENT_H
@@ -32,9 +32,9 @@ struct zc_segment {
 	uint32_t id;
 	uint32_t device;
 	uint64_t bytes;
-	int fd;                   /* -1 once it is mapped */
-	void *map;                /* NULL until the first use; on GPUs an address of theirs */
-	const struct zc_gpu *gpu; /* for which it is mapped; NULL: an emulated one */
+	int fd;                   /* -1 once the segment is mapped */
+	void *map;                /* NULL until the first use; on GPUs a GPU address */
+	const struct zc_gpu *gpu; /* that has it mapped; NULL: an emulated device */
 	uint32_t *page_holders;   /* strict: of each page, or of the whole; NULL until the first hold */
 	uint64_t nholds;          /* strict: that name it */
 	struct zc_segment *next_retired;
@@ -43,8 +43,8 @@ struct zc_segment {
 
 /* ---- Pages of strict clients --------------------------------------------------------------------------- */
 
-/* A user that may still access a gathered buffer: its pages stay accessible while one of these is left
- * (strict.c). On GPUs a segment is one page. */
+/* A holder's claim on the pages of a gathered buffer, which stay accessible while there is one (strict.c). On
+ * GPUs a segment is one page. */
 struct zc_hold {
 	struct zc_segment *segment;
 	uint64_t page, npages;
@@ -55,9 +55,9 @@ LIST_HEAD(zc_hold_list, zc_hold);
 
 /* ---- segment.c ----------------------------------------------------------------------------------------- */
 
-/* All with the lock. NULL: it was never sent. */
+/* All with the lock. NULL: the daemon never sent it. */
 struct zc_segment *zc_segment_find(struct zerod_client *client, uint32_t id);
-/* The descriptor is taken over, whatever is returned. PROTOCOL for anything that does not fit. */
+/* Takes over the descriptor, also after an error. PROTOCOL for a description that does not match it. */
 int zc_segment_add(struct zerod_client *client, const Zd__Segment *segment, int fd, struct zd_err *err)
         __attribute__((warn_unused_result));
 /* Maps `bytes` of a page that the daemon has sealed against shrinking; takes the descriptor over. `what` is
@@ -67,34 +67,35 @@ int zc_page_map(int fd, size_t bytes, int protection, const char *what, void **p
 /* Maps the fence pages; takes both descriptors over. */
 int zc_pages_map(struct zerod_client *client, int client_fd, int daemon_fd, struct zd_err *err)
         __attribute__((warn_unused_result));
-/* Checks that the place lies in a segment that we have, holds `min_bytes`, and is aligned for elements of
- * `align` bytes. */
+/* Checks that the location lies in a known segment, holds `min_bytes`, and is aligned for elements of `align`
+ * bytes. */
 int zc_location_take(struct zerod_client *client, const Zd__Location *from, uint64_t min_bytes, size_t align,
                      struct zc_location *location, struct zd_err *err) __attribute__((warn_unused_result));
-/* The address of a place that was taken; maps its segment at the first use. SYSTEM when that fails; STALE
- * when the place was given back meanwhile and its segment with it. */
+/* The address of a location that was checked; maps its segment at the first use. SYSTEM when that fails;
+ * STALE when the location was released meanwhile and its segment has retired. */
 int zc_location_map(struct zerod_client *client, const struct zc_location *location, void **data,
                     struct zd_err *err) __attribute__((warn_unused_result));
-/* The daemon wants it back, and names no place in it any more: unmaps it, and remembers to say so. PROTOCOL
- * when it was never sent. */
+/* The daemon retires the segment, and names no location in it any more: unmaps it, and notes that this must
+ * be reported. PROTOCOL when it was never sent. */
 int zc_segment_retire(struct zerod_client *client, uint32_t id, struct zd_err *err)
         __attribute__((warn_unused_result));
 void zc_segments_free(struct zerod_client *client);
 
 /* ---- strict.c ------------------------------------------------------------------------------------------ */
 
-/* Nothing of this does anything in a client that is not strict. An error leaves nothing behind. */
+/* These functions do nothing in a client that is not strict. After an error there is no hold. */
 
-/* With the lock: the ticket's buffer may be touched until its lease ends. STALE when that has ended. */
+/* With the lock: makes the ticket's buffer accessible until its lease ends. STALE when the lease has
+ * ended. */
 int zc_strict_open(struct zerod_client *client, struct zc_op *op, struct zd_err *err)
         __attribute__((warn_unused_result));
-/* With the lock: this part of the unit's gathered buffer may be touched until the hold is dropped. */
+/* With the lock: makes this part of the unit's gathered buffer accessible until the hold is dropped. */
 int zc_strict_hold(struct zerod_client *client, const struct zc_unit *unit, const struct zc_location *part,
                    struct zc_hold_list *list, struct zd_err *err) __attribute__((warn_unused_result));
 /* GPUs, with the lock: the same for a whole segment. */
 int zc_strict_hold_segment(struct zerod_client *client, struct zc_segment *segment, struct zc_hold_list *list,
                            struct zd_err *err) __attribute__((warn_unused_result));
-/* With the lock: the unit's gathered buffer may be touched when its leases have ended, until unit->kept is
+/* With the lock: keeps the unit's gathered buffer accessible when its leases have ended, until unit->kept is
  * dropped. */
 int zc_strict_keep(struct zerod_client *client, struct zc_unit *unit, struct zd_err *err)
         __attribute__((warn_unused_result));

@@ -61,7 +61,7 @@ void zc_unit_handle_free(struct zerod_unit *unit)
 
 /* ---- Names --------------------------------------------------------------------------------------------- */
 
-/* The unit that a thread registers or unregisters. */
+/* The name of a unit that a thread is registering or unregistering. */
 struct zc_naming {
 	const struct zerod_group *group;
 	char name[ZD_MAX_UNIT_NAME_BYTES + 1];
@@ -452,8 +452,8 @@ int zerod_shard_get(zerod_unit *unit, struct zerod_shard *shard)
 	return rc;
 }
 
-/* The library keeps the buffer at least as long as the daemon: from before the daemon learns that the unit is
- * persistent, until it has answered that the unit is not. */
+/* The library keeps the unit persistent for at least as long as the daemon does: from before the request
+ * until the daemon has answered that the unit no longer is. */
 int zerod_unit_set_persistent(zerod_unit *unit, int persistent)
 {
 	struct zerod_client *client = zc_unit_client(unit);

@@ -30,7 +30,7 @@
 #define ARENA_BYTES 8192u /* a sum of some hundred inputs */
 #define LOOK_MS     20    /* how often GPUs that are making sums are asked how they are */
 
-/* The worker thread's objects. */
+/* The worker thread's state. */
 struct desk {
 	struct zerod_client *client;
 	struct zd_arena arena; /* of the packet at hand */
@@ -340,7 +340,8 @@ static void serve(struct desk *desk)
 
 	while (rc >= 0 && !is_stopped(&client->worker))
 		rc = serve_once(desk, &err);
-	/* The connection may have ended before the awaited event. */
+	/* A segment or page that the thread waited for may be missing because the client is closing: that is
+	 * no error. */
 	if (rc >= 0 || rc == ZEROD_E_DISCONNECTED || is_stopped(&client->worker))
 		return;
 	pthread_mutex_lock(&client->lock);

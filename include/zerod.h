@@ -6,8 +6,8 @@
  * and joins a group as one rank on one device. The rank registers its units, gathers each unit before use,
  * releases it after use, reduces the unit's gradient, and updates its own shard.
  *
- * This header says of each call what it does, what it waits for and what it returns. The pages of docs/,
- * which `make install` puts into share/doc/zerod, say how the parts work together: gathers.md, updates.md,
+ * This header describes each call: its effect, its waits and its results. The pages of docs/, which `make
+ * install` puts into share/doc/zerod, describe how the parts work together: gathers.md, updates.md,
  * gradients.md, durable.md, failures.md, strict.md, streams.md and several-nodes.md.
  *
  * Conventions
@@ -20,41 +20,41 @@
  *   - `numel` counts elements, `bytes` counts bytes. Shapes are in elements, row-major.
  *   - Every structure begins with `struct_size`. Set it with ZEROD_INIT, which zeroes the rest: zero is every
  *     option's default, NULL options are all defaults, and `reserved` must be zero. In an array the first
- *     element's struct_size is the stride. A library that knows fewer bytes than the program rejects options
- *     beyond them that are not zero, and sets results beyond them to zero; one that knows more takes missing
- *     options as zero.
+ *     element's struct_size is the stride. If the program's structure is longer than the library's, the
+ *     library rejects further options that are not zero, and sets further results to zero; if it is shorter,
+ *     missing options are zero.
  *   - All functions may be called from several threads at once. A handle must not be used while or after
  *     another thread frees it.
- *   - `streams`: at most 64 streams that may still use what the call ends or hands over, which is not reused
- *     or read before the work that is in them now has run. None: all use has ended.
+ *   - `streams`: at most 64 streams that may still use the memory that the call releases or hands over, which
+ *     is not reused or read before the work now in these streams has run. None: all use has ended.
  *   - With a `ticket` that is not NULL a call returns at once; zerod_wait() on the ticket has its outcome.
  *   - A client has room for 1024 requests without an answer, and for 1024 more releases. Beyond that, calls
  *     that return at once fail with LIMIT, and calls that block wait.
- *   - A process may make no call for as long as it likes: its answers wait for it, and a thread of the
- *     library does what the daemon asks of the process.
+ *   - A process need not call the library regularly: answers are kept for it, and a thread of the library
+ *     serves the daemon's requests.
  *   - Addresses of the daemon's memory are the device's: a GPU's are for kernels and copies, not for the CPU.
  *   - Nothing here prints, exits or raises a signal.
  *
  * Calls that block
  *   A call that needs an answer of the daemon waits for one round trip, until the client's deadline. Only the
- *   following wait for more. Each takes a deadline in its options (0: the client's default;
- *   ZEROD_NO_DEADLINE: none) and returns DEADLINE after it, with a text that says what it has waited for.
+ *   following calls may wait longer. Each takes a deadline in its options (0: the client's default;
+ *   ZEROD_NO_DEADLINE: none) and returns DEADLINE after it, with a text that names the reason for the wait.
  *   [t]: not with a ticket, and not if it is detached.
- *   - All ranks have to come, because they compare or agree: zerod_group_join, zerod_group_barrier [t],
- *     zerod_group_agree, zerod_unit_load [t], zerod_commit, zerod_step_begin [t].
- *   - The result is an address, and there has to be memory: zerod_unit_register and zerod_alloc (zeroed; a
+ *   - Every rank must make the call, because the ranks compare values or agree: zerod_group_join,
+ *     zerod_group_barrier [t], zerod_group_agree, zerod_unit_load [t], zerod_commit, zerod_step_begin [t].
+ *   - The call returns an address, so there must be memory: zerod_unit_register and zerod_alloc (zeroed; a
  *     former unit of the name ends first), zerod_unit_load by the rank with the data, zerod_wait and
- *     zerod_gather (see zerod_gather_begin(); without a stream the bytes have to come, too),
- *     zerod_context_begin, zerod_backward_begin, zerod_bucket_reserve and zerod_reduce (room in the bucket;
- *     with a stream only calls of other ranks).
- *   - What the call ends or takes is in use: zerod_update_begin [t] (by gathers that read the shards; with a
+ *     zerod_gather (see zerod_gather_begin(); without a stream, for the bytes as well), zerod_context_begin,
+ *     zerod_backward_begin, zerod_bucket_reserve and zerod_reduce (room in the bucket; with a stream only
+ *     calls of other ranks).
+ *   - The objects of the call are in use: zerod_update_begin [t] (by gathers that read the shards; with a
  *     ticket too, by earlier publishes without an answer), zerod_release [t] (by its gather, without an
  *     answer), zerod_forward_end, zerod_claim_end and zerod_context_end (by gathers in the scope),
- *     zerod_backward_abandon (by streams that write entries), zerod_backward_begin (by the sums of a
- *     step with a ticket, if the one after it has ended too), zerod_unit_unregister and zerod_group_leave (on
- *     GPUs, by streams that copy from the shard),
- *     zerod_trim (by processes that map the memory), zerod_session_reset (by copies into the rank's shards).
- *   - The outcome is not known before: zerod_connect (the hello), zerod_unique_id (NCCL looks at the
+ *     zerod_backward_abandon (by streams that write entries), zerod_backward_begin (by the sums of a step
+ *     with a ticket, if the one after it has ended too), zerod_unit_unregister and zerod_group_leave (on
+ *     GPUs, by streams that copy from the shard), zerod_trim (by processes that map the memory),
+ *     zerod_session_reset (by copies into the rank's shards).
+ *   - The result depends on other work: zerod_connect (the hello), zerod_unique_id (NCCL examines the
  *     network), zerod_publish [t] (`streams`), zerod_publish_from [t] (so, and without a stream the
  *     conversion), zerod_backward_end [t] (the reductions), zerod_step_get and zerod_step_norms_get (the
  *     sums), zerod_reduce_wait (the other ranks' gradients; without a stream the sum).
@@ -87,12 +87,12 @@ enum zerod_status {
 	ZEROD_E_INVALID = -1, /* an argument is wrong; the text names it */
 	/* -2 is reserved: the programs exit with 2 when their command line is wrong */
 	ZEROD_E_NOT_FOUND = -3,      /* no such job, group, unit, bucket, entry, session or device */
-	ZEROD_E_EXISTS = -4,         /* taken already: a rank, a name */
+	ZEROD_E_EXISTS = -4,         /* in use already: a rank, a name */
 	ZEROD_E_MISMATCH = -5,       /* two ranks (or two calls) describe one thing differently */
 	ZEROD_E_STATE = -6,          /* not allowed now, e.g. publish without update_begin */
 	ZEROD_E_NOT_HELD = -7,       /* the unit is not held under this tag */
 	ZEROD_E_STALE = -8,          /* the ticket was consumed, or its lease has ended */
-	ZEROD_E_STALE_VERSION = -9,  /* the version asked for is no longer held */
+	ZEROD_E_STALE_VERSION = -9,  /* the requested version is no longer held */
 	ZEROD_E_BUSY = -10,          /* leases are outstanding */
 	ZEROD_E_SLOT_CONFLICT = -11, /* the slot holds another unit that the caller itself still holds */
 	ZEROD_E_POISONED = -12,      /* an abort has freed a wait of the session; reset it first */
@@ -107,13 +107,13 @@ enum zerod_status {
 	ZEROD_E_PERMISSION = -21,    /* not the owner, nor an administrator */
 	ZEROD_E_UNSUPPORTED = -22,   /* the daemon, backend or dtype cannot do this */
 	ZEROD_E_VERSION = -23,       /* protocol versions do not overlap */
-	ZEROD_E_PROTOCOL = -24,      /* a message that makes no sense */
+	ZEROD_E_PROTOCOL = -24,      /* an invalid message */
 	ZEROD_E_CONNECT = -25,       /* no daemon listens on the socket */
 	ZEROD_E_DISCONNECTED = -26,  /* the daemon closed the connection, or has ended */
 	ZEROD_E_TORN = -27,          /* a durable group ended inside an update; restore, then commit */
-	ZEROD_E_DEVICE = -28,        /* the device or its driver failed; the text has its words */
+	ZEROD_E_DEVICE = -28,        /* the device or its driver failed; the text quotes it */
 	ZEROD_E_SHUTDOWN = -29,      /* the daemon is draining */
-	ZEROD_E_SYSTEM = -30,        /* a system call failed; the text has errno's words */
+	ZEROD_E_SYSTEM = -30,        /* a system call failed; the text describes errno */
 	ZEROD_E_FORKED = -31,        /* the client was made before fork() */
 };
 
@@ -141,8 +141,8 @@ typedef struct zerod_bucket zerod_bucket;         /* this rank's gradient bucket
 typedef struct zerod_stream zerod_stream;         /* an in-order stream of work, see below */
 typedef struct zerod_allocation zerod_allocation; /* a plain allocation */
 
-/* Opaque ids, which never grow. Compare and copy them freely; {0} is "none". A ticket is an asynchronous
- * request. A scope is a holder without a tag: a forward scope, the claim that it becomes, or a context. */
+/* Opaque ids, whose size never changes. Compare and copy them freely; {0} is "none". A ticket is an
+ * asynchronous request. A scope is a holder without a tag: a forward scope, a claim, or a context. */
 /* clang-format off */
 typedef struct zerod_ticket { uint64_t id; } zerod_ticket;
 typedef struct zerod_scope { uint64_t id; } zerod_scope;
@@ -176,13 +176,13 @@ struct zerod_options {
 	uint32_t reserved;
 };
 
-/* Connects and shakes hands. `options` may be NULL; zerod_last_error(NULL) has the text of a failure.
+/* Connects and exchanges hellos. `options` may be NULL; zerod_last_error(NULL) has the text of a failure.
  * Errors: INVALID (path, name, a variable of the environment), CONNECT, VERSION, LIMIT (daemon full),
  * PERMISSION, UNSUPPORTED (strict, and pages of more than 4096 bytes; a daemon without poison mode). */
 ZEROD_MUST_USE int zerod_connect(const struct zerod_options *options, zerod_client **client);
 
-/* Ends the session and frees what it holds, except for a durable job's memory; all handles become invalid.
- * The caller's own work on GPUs that uses the daemon's memory must have ended. NULL is allowed. */
+/* Ends the session and frees its memory, except for a durable job's; all handles become invalid. The caller's
+ * own work on GPUs that uses the daemon's memory must have ended. NULL is allowed. */
 void zerod_close(zerod_client *client);
 
 /* The text of this thread's last failure on `client` (NULL: on none), until its next call; "" if there is
@@ -190,8 +190,8 @@ void zerod_close(zerod_client *client);
 const char *zerod_last_error(const zerod_client *client);
 
 /* Ends the POISONED state, after the caller has synchronized its streams and discarded what it has computed
- * since the abort (docs/failures.md). Frees entries and targets that a failed group has left to this rank,
- * and restores the rank's shards where its group went back to the last commit. */
+ * since the abort (docs/failures.md). Frees abandoned entries and targets of a failed group, and restores the
+ * rank's shards where its group was set back to the last commit. */
 ZEROD_MUST_USE int zerod_session_reset(zerod_client *client, const struct zerod_wait_options *options);
 
 struct zerod_device_info {
@@ -199,23 +199,22 @@ struct zerod_device_info {
 	uint32_t index;
 	uint32_t reserved;
 	char name[64];            /* "host0", or "GPU-12345678-1234-..." */
-	uint64_t arena_bytes;     /* what the daemon may hold on this device */
-	uint64_t allocated_bytes; /* what is charged, in padded bytes */
+	uint64_t arena_bytes;     /* the limit of the daemon's memory on this device */
+	uint64_t allocated_bytes; /* charged memory, padded */
 	uint64_t gathered_bytes;  /* live gathered buffers, padded */
 	uint64_t peak_bytes;      /* highest allocated_bytes since the daemon's start */
 };
 /* `device` counts from 0. Errors: NOT_FOUND past the last. */
 ZEROD_MUST_USE int zerod_device_get(zerod_client *client, uint32_t device, struct zerod_device_info *info);
 /* Returns unused memory of this user's jobs (administrators': of all) to the device, until the daemon holds
- * `keep_bytes` or less there; prefetched buffers that nobody has gathered go too. Addresses of released
- * buffers become invalid. `freed_bytes` (may be NULL): what the device has got back. Errors: NOT_FOUND,
- * DEADLINE (names a stopped process that has the memory mapped; it follows when the process goes on). */
+ * `keep_bytes` or less there; also prefetched buffers without a lease. Addresses of released buffers become
+ * invalid. `freed_bytes` (may be NULL): bytes that were returned to the device. Errors: NOT_FOUND, DEADLINE
+ * (names a stopped process that has the memory mapped; freed when it continues). */
 ZEROD_MUST_USE int zerod_trim(zerod_client *client, uint32_t device, uint64_t keep_bytes,
                               const struct zerod_wait_options *options, uint64_t *freed_bytes);
 
-/* Requests of the *calling thread* that return at once are collected until uncork, which sends them in few
- * packets; calls that wait send them first. Nesting counts. Errors of uncork: STATE (no cork by this
- * thread). */
+/* Requests of the *calling thread* that return at once are collected until zerod_uncork() sends them in few
+ * packets. Calls that wait send them first. Corks nest. Errors of uncork: STATE (no cork by this thread). */
 void zerod_cork(zerod_client *client);
 ZEROD_MUST_USE int zerod_uncork(zerod_client *client);
 
@@ -243,8 +242,8 @@ enum zerod_collectives {
 	ZEROD_COLLECTIVES_NCCL = 1,   /* collectives of NCCL, under the contract of docs/several-nodes.md */
 };
 
-/* Opaque bytes by which the ranks of a group that spans daemons find each other. The job's launcher carries
- * them from the rank that made them to all others. */
+/* Opaque bytes by which the ranks of a group that spans daemons find each other. The job's launcher
+ * distributes them from the rank that made them to all others. */
 #define ZEROD_UNIQUE_ID_BYTES 4096
 struct zerod_unique_id {
 	unsigned char bytes[ZEROD_UNIQUE_ID_BYTES];
@@ -273,17 +272,17 @@ struct zerod_group_options {
 ZEROD_MUST_USE int zerod_unique_id(zerod_client *client, uint32_t local_world_size,
                                    const struct zerod_wait_options *options, struct zerod_unique_id *id);
 
-/* Joins as one rank, when every rank has joined. When a rank ends, each other rank's next call about the
- * group returns PEER_LOST with its name, once; a process that joins as the same rank replaces it
+/* Joins as one rank; returns when every rank has joined. When a rank ends, each other rank's next call about
+ * the group returns PEER_LOST with its name, once; a process that joins as the same rank replaces it
  * (docs/failures.md). The group spans daemons where local_world_size is less than world_size. There, and with
- * ZEROD_COLLECTIVES_NCCL, *gathers are collectives*: all ranks ask for the same ones in the same order, and a
- * failure ends the group (docs/several-nodes.md). With ZEROD_GROUP_HYBRID each daemon's ranks have all
+ * ZEROD_COLLECTIVES_NCCL, *gathers are collectives*: all ranks request the same gathers in the same order,
+ * and a failure ends the group (docs/several-nodes.md). With ZEROD_GROUP_HYBRID each daemon's ranks have all
  * shards: gathers stay in the daemon and are one-sided, gradients are summed over all ranks.
  *
- * Errors: INVALID (options that do not go together), NOT_FOUND (the device, or this process does not see it;
- * the text lists those there are), EXISTS (the rank; which pid has it), MISMATCH (ranks differ in options;
+ * Errors: INVALID (options that contradict each other), NOT_FOUND (the device, or this process does not see
+ * it; the text lists the visible ones), EXISTS (the rank; names the pid), MISMATCH (ranks differ in options;
  * names both), DEADLINE (names the missing ranks), LIMIT, ABORTED, PEER_LOST (ranks of other daemons did not
- * come), UNSUPPORTED (no communicators, a MIG instance, an old driver), DEVICE. */
+ * join), UNSUPPORTED (no communicators, a MIG instance, an old driver), DEVICE. */
 ZEROD_MUST_USE int zerod_group_join(zerod_client *client, const struct zerod_group_options *options,
                                     zerod_group **group);
 
@@ -293,14 +292,14 @@ struct zerod_group_info {
 	int torn;                /* 1: an update after it was never committed; restore all units and commit */
 	uint32_t reserved;
 };
-/* As this rank knows it from its join and from its own commits since. */
+/* The state at this rank's join, updated by its own commits since. */
 ZEROD_MUST_USE int zerod_group_get(zerod_group *group, struct zerod_group_info *info);
 
-/* Waits until every rank has called it as often as this rank has, so that a rank may then leave without being
- * PEER_LOST to ranks that still work. Orders calls, not streams. A rank may have several open, with tickets;
- * a call that fails does not count. In a group that spans daemons or has NCCL's collectives: one, and none
- * while a backward's end, a step's begin or a commit is open. Errors: STATE (one is open), DEADLINE (names
- * the first rank that is missing). */
+/* Waits until every rank has called it as often as this rank has, so that a rank may then leave without
+ * PEER_LOST for ranks that still work. Orders calls, not streams. A rank may have several barriers open, with
+ * tickets; a call that fails does not count. In a group that spans daemons or has NCCL's collectives: one at
+ * a time, and none while a backward's end, a step's begin or a commit is open. Errors: STATE (one is open),
+ * DEADLINE (names the first rank that is missing). */
 ZEROD_MUST_USE int zerod_group_barrier(zerod_group *group, const struct zerod_wait_options *options,
                                        zerod_ticket *ticket);
 
@@ -313,12 +312,12 @@ enum zerod_agree_op { ZEROD_AGREE_SUM = 0, ZEROD_AGREE_MAX = 1, ZEROD_AGREE_MIN 
 ZEROD_MUST_USE int zerod_group_agree(zerod_group *group, enum zerod_agree_op op, double *values,
                                      uint32_t count, const struct zerod_wait_options *options);
 
-/* Leaves; what this rank holds in the group is freed. The handle, its units and its buckets become invalid
+/* Leaves the group, and frees this rank's memory in it. The handle, its units and its buckets become invalid
  * unless DEADLINE or INVALID is returned: then the call may be repeated. NULL is allowed. */
 int zerod_group_leave(zerod_group *group, const struct zerod_wait_options *options);
 
 /* ---- Units ---------------------------------------------------------------------------------------------
- * A unit is what is gathered: a flat buffer of one dtype, sharded evenly over a group's ranks. */
+ * A unit is a flat buffer of one dtype, sharded evenly over a group's ranks and gathered as a whole. */
 
 #define ZEROD_MAX_DIMS 8
 #define ZEROD_NO_SLOT  0
@@ -368,7 +367,7 @@ struct zerod_shard {
 	uint64_t shard_numel;  /* equal for all ranks, padding included */
 	uint64_t true_numel;   /* of which are the unit's, may be 0; the rest is zero and stays so */
 	uint64_t offset_numel; /* of the shard's first element in the unit */
-	uint64_t version;      /* last published, 0: never; a group that went back: after registering again */
+	uint64_t version;      /* last published, 0: never; a group set back: after registering again */
 	uint64_t padded_numel; /* world_size * shard_numel */
 	enum zerod_dtype dtype;
 	uint32_t reserved;
@@ -389,10 +388,10 @@ ZEROD_MUST_USE int zerod_unit_set_frozen(zerod_unit *unit, int frozen);
 
 /* ---- Updates: docs/updates.md -------------------------------------------------------------------------- */
 /* Begins an update of this rank's shards of `count` units (1..1024, each once). When it returns no gather
- * reads the shards, and they may be written; gathers that are asked for later wait for the new version. With
+ * reads the shards, and they may be written; gathers that are requested later wait for the new version. With
  * a `ticket`, zerod_wait() waits until no gather of another rank reads them; a publish before it returns
- * STATE. Where the gathered buffer is the shard (docs/gathers.md, "One local rank"), the update comes behind
- * the streams of past releases: the call waits for them, or zerod_wait() makes its stream wait.
+ * STATE. Where the gathered buffer is the shard (docs/gathers.md, "One local rank"), the update follows the
+ * streams of past releases: the call waits for them, or zerod_wait() makes its stream wait.
  * Errors, and no shard may be written: STATE (an update is open), BUSY (one local rank, and leases; names the
  * tags), DEADLINE (the call may be repeated). */
 ZEROD_MUST_USE int zerod_update_begin(zerod_unit *const *units, uint32_t count,
@@ -408,7 +407,7 @@ struct zerod_publish_options {
 
 /* Ends the update: the shards have their new content when the work now in `streams` has run. Their version
  * rises by one, and this rank's gathered buffers become stale. Every rank publishes every version of every
- * unit, empty and unchanged shards too. With a `ticket` gathers of the new version may be asked for at once;
+ * unit, empty and unchanged shards too. With a `ticket` gathers of the new version may be requested at once;
  * it need not be waited for. Errors, and the update stays open: STATE (none is), BUSY (names the tags). */
 ZEROD_MUST_USE int zerod_publish(zerod_unit *const *units, uint32_t count, zerod_stream *const *streams,
                                  uint32_t nstreams, const struct zerod_publish_options *options,
@@ -431,28 +430,28 @@ ZEROD_MUST_USE int zerod_publish_from(const struct zerod_source *sources, uint32
                                       enum zerod_dtype source_dtype, zerod_stream *stream,
                                       const struct zerod_publish_options *options, zerod_ticket *ticket);
 
-/* Copies a unit that one rank has read into the shards of all ranks, byte by byte. Every rank calls it with
- * the unit under update; exactly one gives `data`, the unit's numel elements, and is charged as much memory
+/* Copies a unit from one rank's memory into the shards of all ranks, byte by byte. Every rank calls it with
+ * the unit under update; exactly one passes `data`, the unit's numel elements, and is charged as much memory
  * again meanwhile. `stream` reads them (NULL: the calling thread); they must not change before. This rank's
  * shard is complete when the call, or zerod_wait() on the `ticket`, returns; zerod_publish() makes it
  * visible.
  * Errors, and no shard is written: INVALID (misaligned data, a stream of another GPU), STATE (no update is
- * open, or the rank loads the unit already), MISMATCH on all ranks (two ranks give data, or none), NO_MEMORY,
+ * open, or the rank loads the unit already), MISMATCH on all ranks (two ranks pass data, or none), NO_MEMORY,
  * QUOTA, UNSUPPORTED (the group spans daemons, or has NCCL's collectives), DEADLINE (names the missing rank).
  * DEVICE, on all ranks: shards may have been written. The update stays open. */
 ZEROD_MUST_USE int zerod_unit_load(zerod_unit *unit, const void *data, zerod_stream *stream,
                                    const struct zerod_wait_options *options, zerod_ticket *ticket);
 
-/* Marks what is published as step `step`, atomically over all ranks, units and durable allocations, when
+/* Marks the published versions as step `step`, atomically over all ranks, units and durable allocations, when
  * every rank has called it (docs/durable.md). Errors: MISMATCH (another rank commits another step), STATE (an
  * update is open, versions differ between ranks, or the step is committed). */
 ZEROD_MUST_USE int zerod_commit(zerod_group *group, uint64_t step, const struct zerod_wait_options *options);
 
 /* ---- Gather and release: docs/gathers.md --------------------------------------------------------------- */
 enum zerod_gather_flags {
-	ZEROD_GATHER_PREFETCH = 1u << 0, /* no lease; yields its memory to gathers that need it, but where
+	ZEROD_GATHER_PREFETCH = 1u << 0, /* no lease; evicted for gathers that need its memory, except where
 	                                    gathers are collectives */
-	ZEROD_GATHER_NO_SLOT = 1u << 1,  /* a buffer that is made for it is not placed in the slot */
+	ZEROD_GATHER_NO_SLOT = 1u << 1,  /* a new buffer for it is not placed in the slot */
 };
 struct zerod_gather_options {
 	size_t struct_size;
@@ -465,15 +464,15 @@ struct zerod_gather_options {
 	uint32_t reserved;
 };
 
-/* Asks for this rank's gathered buffer of the unit: world_size * shard_numel elements, of which the first
- * numel are the unit's. `options` may be NULL. A gather joins a buffer that is there or on its way: one
+/* Requests this rank's gathered buffer of the unit: world_size * shard_numel elements, of which the first
+ * numel are the unit's. `options` may be NULL. A gather joins a buffer that exists or is being filled: one
  * transfer, any number of leases. It adds `uses` to the lease of (session, tag). Other ranks take no part,
- * but where gathers are collectives. The buffer is for reading; where a unit has one shard in this daemon, it
- * is the shard itself.
+ * except where gathers are collectives. The buffer is for reading; where a unit has one shard in this daemon,
+ * it is the shard itself.
  *
  * The daemon places the buffer when every rank has registered the unit and called zerod_publish() for the
  * version, and when memory for it has been released. It waits for these calls, and not for their streams: the
- * bytes come behind them. Strict clients, groups that span daemons, and memory that another process had or
+ * copies run behind them. Strict clients, groups that span daemons, and memory that another process had or
  * that has another size wait for the streams of the release as well. Errors at the wait: STALE_VERSION,
  * SLOT_CONFLICT, NO_MEMORY (can never fit), QUOTA, MISMATCH, TORN, NOT_FOUND (the scope has ended). */
 ZEROD_MUST_USE int zerod_gather_begin(zerod_unit *unit, const struct zerod_gather_options *options,
@@ -482,24 +481,24 @@ ZEROD_MUST_USE int zerod_gather_begin(zerod_unit *unit, const struct zerod_gathe
 /* Completes a ticket, within the deadline of the call that made it. Of a gather: makes `stream` (NULL: the
  * calling thread) wait for the bytes, and stores the buffer's address in *data (may be NULL), valid until the
  * lease is released. Work appended to the stream afterwards sees the bytes. Waiting again is harmless. Of
- * other calls: the first wait consumes the ticket, `data` is NULL, and so is `stream` but for
+ * other calls: the first wait consumes the ticket, `data` is NULL, and so is `stream` except for
  * zerod_update_begin() and zerod_step_begin(). Errors: those of the call, INVALID (a stream of another GPU),
  * STALE (released, or consumed), ABORTED (an abort has freed the wait; the lease is still held). */
 ZEROD_MUST_USE int zerod_wait(zerod_client *client, zerod_ticket ticket, zerod_stream *stream, void **data);
 #define ZEROD_MAX_TICKETS 1024
-/* zerod_wait() for `count` tickets (at most ZEROD_MAX_TICKETS) for little more than one. `data` has room for
- * as many addresses, or is NULL. If a ticket fails, the text names the first ("tickets[3]: ..."), the stream
- * waits for nothing, and no address is stored; that ticket is consumed unless it is a gather's, the others
- * are not. After STALE or INVALID none is. */
+/* zerod_wait() for `count` tickets (at most ZEROD_MAX_TICKETS), at little more than the cost of one. `data`
+ * has room for as many addresses, or is NULL. If a ticket fails, the text names the first ("tickets[3]:
+ * ..."), the stream waits for nothing, and no address is stored; that ticket is consumed unless it is a
+ * gather's, the others are not. After STALE or INVALID none is. */
 ZEROD_MUST_USE int zerod_wait_many(zerod_client *client, const zerod_ticket *tickets, uint32_t count,
                                    zerod_stream *stream, void **data);
 /* zerod_gather_begin() and zerod_wait() in one. */
 ZEROD_MUST_USE int zerod_gather(zerod_unit *unit, const struct zerod_gather_options *options,
                                 zerod_stream *stream, void **data);
 
-/* The answer to a detached call is not waited for. If the daemon refuses it, the client's next call returns
- * that failure, with the unit's name, instead of being carried out; calls that end or free something, calls
- * on streams, and zerod_uncork() do not. */
+/* A detached call does not wait for its answer. If the daemon rejects it, the client's next call returns that
+ * failure, with the unit's name, instead of being carried out; calls that end or free something, calls on
+ * streams, and zerod_uncork() do not. */
 enum zerod_release_flags { ZEROD_RELEASE_DETACHED = 1u << 0 };
 struct zerod_release_options {
 	size_t struct_size;
@@ -508,7 +507,7 @@ struct zerod_release_options {
 	uint32_t deadline_ms;
 };
 
-/* Releases one use of the lease of (session, tag), perhaps before its gather is answered. The buffer is
+/* Releases one use of the lease of (session, tag), also before its gather is answered. The buffer is
  * uncharged at once, and its memory not reused before the work now in `streams` has run. Errors: NOT_HELD. */
 ZEROD_MUST_USE int zerod_release(zerod_unit *unit, zerod_stream *const *streams, uint32_t nstreams,
                                  const struct zerod_release_options *options, zerod_ticket *ticket);
@@ -522,25 +521,25 @@ ZEROD_MUST_USE int zerod_release_many(zerod_unit *const *units, uint32_t count, 
 
 /* ---- Gathering outside the plan ------------------------------------------------------------------------
  * Code that cannot know the last use of a unit gathers in a scope, which holds each unit once until it ends
- * (docs/gathers.md, "Scopes"). Releases do not touch what a scope holds. At most 1024 scopes a rank. */
+ * (docs/gathers.md, "Scopes"). Releases do not affect the leases of a scope. At most 1024 scopes a rank. */
 
-/* Begins a forward pass, nested in the open scope `parent` or, with {0}, outermost. Scopes that an earlier
- * outermost forward has left open end here, with `streams`, unless the rank has a claim. Errors: INVALID and
- * STATE (parent: a context, of another group, not open), NOT_FOUND. */
+/* Begins a forward pass, nested in the open scope `parent` or, with {0}, outermost. Scopes that are still
+ * open from an earlier outermost forward end here, with `streams`, unless the rank has a claim. Errors:
+ * INVALID and STATE (parent: a context, of another group, not open), NOT_FOUND. */
 ZEROD_MUST_USE int zerod_forward_begin(zerod_group *group, zerod_scope parent, zerod_stream *const *streams,
                                        uint32_t nstreams, zerod_scope *scope);
 
-/* Ends the forward pass. With `grad` the scope becomes a claim, which keeps all buffers and takes gathers
+/* Ends the forward pass. With `grad` the scope becomes a claim, which keeps all buffers and accepts gathers
  * until zerod_claim_end(); else it ends. Errors: STATE (the forward has ended, or a nested scope is open),
  * INVALID (a context), NOT_FOUND. */
 ZEROD_MUST_USE int zerod_forward_end(zerod_client *client, zerod_scope scope, int grad,
                                      zerod_stream *const *streams, uint32_t nstreams,
                                      const struct zerod_wait_options *options);
-/* The claim's backward is over. Errors: STATE (the forward has not ended), INVALID (a context), NOT_FOUND. */
+/* Ends the claim. Errors: STATE (the forward has not ended), INVALID (a context), NOT_FOUND. */
 ZEROD_MUST_USE int zerod_claim_end(zerod_client *client, zerod_scope claim, zerod_stream *const *streams,
                                    uint32_t nstreams, const struct zerod_wait_options *options);
 /* Ends an open scope with all open ones nested in it, or a claim, whose forward has failed or whose backward
- * will not come. Gathers in it that wait end with NOT_FOUND. Errors: INVALID (a context), NOT_FOUND. */
+ * will not run. Waiting gathers in it fail with NOT_FOUND. Errors: INVALID (a context), NOT_FOUND. */
 ZEROD_MUST_USE int zerod_scope_abandon(zerod_client *client, zerod_scope scope, zerod_stream *const *streams,
                                        uint32_t nstreams);
 
@@ -614,7 +613,7 @@ struct zerod_entry {
  * only while a rank has neither submitted nor skipped the unit of a former entry, for staging memory of a
  * former entry, and in groups that span daemons. ACCUMULATE is given with every reservation of a unit that
  * may get several gradients in one backward (docs/gradients.md, "Accumulation"). After an error the call may
- * be repeated, and finds what was reserved.
+ * be repeated, and returns the entry that was reserved.
  * Errors: STATE (no backward is open; stage 1 off a boundary; ACCUMULATE, and the last gradient is not
  * submitted), DUPLICATE (the unit is reserved or submitted), CAPACITY (names ranks and units), NO_MEMORY,
  * DEVICE. */
@@ -641,8 +640,8 @@ struct zerod_reduce_options {
 
 /* Submits the entry: the gradient is complete when the work now in `streams`, all that wrote it, has run.
  * When every rank has submitted or skipped the unit, each owner's slice is summed in float32 in rank order
- * into the owner's target. op, prescale and OVERWRITE are equal on all ranks. zerod_backward_end() does so
- * for accumulating entries.
+ * into the owner's target. op, prescale and OVERWRITE are equal on all ranks. zerod_backward_end() submits
+ * accumulating entries.
  * Errors: INVALID (an absent view out of range or given twice; any while accumulating), NOT_FOUND, STATE
  * (submitted already), MISMATCH, PEER_LOST and ABORTED (the group has failed; the entry is freed). */
 ZEROD_MUST_USE int zerod_bucket_submit(zerod_bucket *bucket, uint64_t entry_id, zerod_stream *const *streams,
@@ -650,9 +649,9 @@ ZEROD_MUST_USE int zerod_bucket_submit(zerod_bucket *bucket, uint64_t entry_id, 
                                        zerod_ticket *ticket);
 
 /* Reserves, copies the unit's numel elements of the bucket's dtype from `data` on `stream`, and submits.
- * `data` must not change before the copy has run; on GPUs the stream's GPU reaches it. With ACCUMULATE a
- * further gradient is added in float32 and rounded. Errors: INVALID (data NULL or misaligned; stream NULL, of
- * another kind or GPU), UNSUPPORTED (ACCUMULATE on a GPU), reserve's and submit's. */
+ * `data` must not change before the copy has run; on GPUs the stream's GPU must be able to access it. With
+ * ACCUMULATE a further gradient is added in float32 and rounded. Errors: INVALID (data NULL or misaligned;
+ * stream NULL, of another kind or GPU), UNSUPPORTED (ACCUMULATE on a GPU), reserve's and submit's. */
 ZEROD_MUST_USE int zerod_reduce(zerod_bucket *bucket, zerod_unit *unit, const void *data,
                                 zerod_stream *stream, const struct zerod_reduce_options *options,
                                 zerod_ticket *ticket);
@@ -686,11 +685,11 @@ struct zerod_backward_end_options {
 ZEROD_MUST_USE int zerod_backward_end(zerod_group *group, const struct zerod_backward_end_options *options,
                                       zerod_ticket *ticket);
 
-/* Gives up the window for all ranks, in a backward or between two. This rank's entries are freed, those that
- * are not submitted behind the work now in `streams`. It then begins a new window, or calls
- * zerod_step_begin() first. Other ranks go on, nothing is reduced, and their zerod_step_begin() sets
+/* Abandons the window for all ranks, in a backward or between two. This rank's entries are freed, those that
+ * are not submitted behind the work now in `streams`. The rank then begins a new window, or calls
+ * zerod_step_begin() first. Other ranks continue, nothing is reduced, and their zerod_step_begin() sets
  * `abandoned`. A group that spans daemons ends, and all calls return ABORTED. Errors: STATE (no backward has
- * begun since the last step, or zerod_backward_begin() waits), DEADLINE (it is given up all the same). */
+ * begun since the last step, or zerod_backward_begin() waits), DEADLINE (it is abandoned all the same). */
 ZEROD_MUST_USE int zerod_backward_abandon(zerod_group *group, zerod_stream *const *streams, uint32_t nstreams,
                                           const struct zerod_wait_options *options);
 
@@ -699,7 +698,7 @@ struct zerod_step_info {
 	uint64_t step;       /* counts from 1 */
 	double norm_squared; /* of the reduced gradients, over all ranks */
 	int overflow;        /* 1: some rank has seen an inf or nan */
-	int abandoned;       /* 1: abandoned_rank has given the window up; there are no targets */
+	int abandoned;       /* 1: abandoned_rank has abandoned the window; there are no targets */
 	uint32_t abandoned_rank;
 	uint32_t reserved;
 };
@@ -711,19 +710,19 @@ struct zerod_step_options {
 	uint32_t deadline_ms;
 };
 
-/* Begins the optimizer's step when every rank has called it, and stores what they agree on. The target may be
- * read until zerod_step_end(); it is zero where nothing was reduced. With a `ticket`, `info` is NULL, and
- * zerod_backward_end()'s ticket need not be waited for. zerod_wait() returns when every rank has called it,
- * and its stream, or the caller, waits until the target may be read; zerod_step_get() has the info, and
+/* Begins the optimizer's step when every rank has called it, and stores the ranks' common result. The target
+ * may be read until zerod_step_end(); it is zero where nothing was reduced. With a `ticket`, `info` is NULL,
+ * and zerod_backward_end()'s ticket need not be waited for. zerod_wait() returns when every rank has called
+ * it, and its stream, or the caller, waits until the target may be read; zerod_step_get() has the info, and
  * failures from then on (docs/gradients.md, "Steps with a ticket"). Errors: STATE (no backward, in stage 1 no
  * boundary, has ended since the last step), MISMATCH (ranks differ in their numbers of backwards), DEVICE,
  * those of a failed window. */
 ZEROD_MUST_USE int zerod_step_begin(zerod_group *group, const struct zerod_step_options *options,
                                     struct zerod_step_info *info, zerod_ticket *ticket);
 
-/* The result of the last step that this rank has begun; any number of times, until the next
- * zerod_step_begin(). Errors: STATE (no step was begun), and the step's: DEVICE, ABORTED (another rank gave
- * it up), those of a failed window. */
+/* The result of the last step that this rank has begun. May be called repeatedly until the next
+ * zerod_step_begin(). Errors: STATE (no step was begun), and the step's: DEVICE, ABORTED (another rank
+ * abandoned it), those of a failed window. */
 ZEROD_MUST_USE int zerod_step_get(zerod_group *group, const struct zerod_wait_options *options,
                                   struct zerod_step_info *info);
 /* The squared norm of each of `count` units' gradients (1..1024) in that step, over all ranks; 0: no rank has
@@ -731,13 +730,13 @@ ZEROD_MUST_USE int zerod_step_get(zerod_group *group, const struct zerod_wait_op
 ZEROD_MUST_USE int zerod_step_norms_get(zerod_group *group, zerod_unit *const *units, uint32_t count,
                                         const struct zerod_wait_options *options, double *norms_squared);
 
-/* A step's result in memory of the rank's device: a fused optimizer takes `overflow` as its found_inf. */
+/* A step's result in memory of the rank's device: a fused optimizer uses `overflow` as its found_inf. */
 struct zerod_step_scalars {
 	size_t struct_size;
 	const float *overflow; /* 1 after an overflow, or when the step has failed after its answer; else 0 */
 	const float *norm_squared; /* rounded to float32; infinity when the step has failed */
 };
-/* May be read as the target may. Errors: STATE (no step was begun with ZEROD_STEP_SCALARS, or it has no
+/* Readable as long as the target is. Errors: STATE (no step was begun with ZEROD_STEP_SCALARS, or it has no
  * target). */
 ZEROD_MUST_USE int zerod_step_scalars_get(zerod_group *group, struct zerod_step_scalars *scalars);
 
@@ -782,9 +781,9 @@ struct zerod_alloc_options {
 };
 
 /* Allocates zeroed memory, until the session ends. With DURABLE until zerod_free() or `zeroctl end-job`: a
- * later session that asks for the same job, name and device gets it with its bytes (docs/durable.md). Errors:
- * NOT_FOUND (device), NO_MEMORY, QUOTA; DURABLE: INVALID (no name), STATE (no such durable job), EXISTS (a
- * session has it; which pid), MISMATCH (another size or alignment; names both). */
+ * later session that requests the same job, name and device gets it with its content (docs/durable.md).
+ * Errors: NOT_FOUND (device), NO_MEMORY, QUOTA; DURABLE: INVALID (no name), STATE (no such durable job),
+ * EXISTS (a session uses it; names the pid), MISMATCH (another size or alignment; names both). */
 ZEROD_MUST_USE int zerod_alloc(zerod_client *client, const struct zerod_alloc_options *options,
                                zerod_allocation **allocation, void **data);
 /* Frees behind the work now in `streams`. The handle becomes invalid unless an error is returned. */

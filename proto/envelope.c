@@ -129,7 +129,7 @@ void zd_envelope_pack(const struct zd_envelope *envelope, uint8_t *out)
 
 /* ---- Unpacking ----------------------------------------------------------------------------------------- */
 
-/* The part of a packed message that has not been read yet. */
+/* The unread rest of a packed message. */
 struct span {
 	const uint8_t *at, *end;
 };

@@ -2,8 +2,9 @@
 /*
  * envelope.h - packs one Request, Reply or Work as a field of its packet, and unpacks packets of them.
  *
- * The bytes, and what is made of them, are those of protobuf-c. It walks over every member of the bodies'
- * oneof, twice, and that is most of what a small message costs; here only the body in use is handed to it.
+ * Packed bytes and unpacked messages are the same as protobuf-c's. protobuf-c visits every member of the
+ * bodies' oneof twice, which is most of the cost of a small message; this code passes it only the body in
+ * use.
  */
 #ifndef ZD_PROTO_ENVELOPE_H
 #define ZD_PROTO_ENVELOPE_H
@@ -14,7 +15,7 @@
 #include "proto/frame.h"
 #include "proto/zerod.pb-c.h"
 
-/* A message that is to be packed, and its length; refers to the message it was made from. */
+/* A message to be packed, and its packed size; refers to the message from which it was made. */
 struct zd_envelope {
 	size_t bytes; /* of the whole field, tag and length included */
 	size_t message_bytes, body_bytes, text_bytes;
@@ -31,7 +32,7 @@ struct zd_envelope zd_envelope_work(const Zd__Work *work);
 /* Writes envelope->bytes bytes. */
 void zd_envelope_pack(const struct zd_envelope *envelope, uint8_t *out);
 
-/* The result of zd__client_packet__unpack() and zd__daemon_packet__unpack(), NULL included. It lies in the
+/* Like zd__client_packet__unpack() and zd__daemon_packet__unpack(), NULL included. The result lies in the
  * arena until the arena is reset. */
 Zd__ClientPacket *zd_client_packet_unpack(struct zd_arena *arena, size_t nbytes, const uint8_t *bytes);
 Zd__DaemonPacket *zd_daemon_packet_unpack(struct zd_arena *arena, size_t nbytes, const uint8_t *bytes);

@@ -42,8 +42,7 @@ int zd_frame_address(const char *path, struct sockaddr_un *addr, struct zd_err *
 	return 0;
 }
 
-/* Translates the error of sendmsg or recvmsg: what it means for the connection; EINTR is the callers'
- * matter. */
+/* Translates the errno of a failed sendmsg() or recvmsg() for the connection; callers handle EINTR. */
 static int socket_error(int errno_value, const char *doing, struct zd_err *err)
 {
 	switch (errno_value) {

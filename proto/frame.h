@@ -3,9 +3,9 @@
  * frame.h - one packet of a SOCK_SEQPACKET socket, with descriptors. Used alike by the daemon and the
  * library.
  *
- * Calls do not block (MSG_DONTWAIT), but for one that says so, and never raise SIGPIPE. A packet that is
- * longer than ZD_MAX_PACKET_BYTES, or brings more than ZD_MAX_PACKET_FDS descriptors, is refused whole;
- * descriptors that came are closed.
+ * Calls do not block (MSG_DONTWAIT), except zd_frame_recv_wait(), and never raise SIGPIPE. A packet that is
+ * longer than ZD_MAX_PACKET_BYTES, or carries more than ZD_MAX_PACKET_FDS descriptors, is rejected as a
+ * whole, and its descriptors are closed.
  */
 #ifndef ZD_PROTO_FRAME_H
 #define ZD_PROTO_FRAME_H
@@ -33,8 +33,8 @@ int zd_frame_send(int sock, const void *bytes, size_t nbytes, const int *fds, un
  * `buffer_bytes` is at least ZD_MAX_PACKET_BYTES. */
 int zd_frame_recv(int sock, void *buffer, size_t buffer_bytes, size_t *nbytes, int fds[ZD_MAX_PACKET_FDS],
                   unsigned *nfds, struct zd_err *err) __attribute__((warn_unused_result));
-/* The same, but blocks for a packet if the socket does: one system call where poll() and zd_frame_recv() are
- * two. ZD_FRAME_AGAIN when a signal or the socket's SO_RCVTIMEO ends that. */
+/* The same, but on a blocking socket the call waits for a packet: one system call instead of poll() and
+ * zd_frame_recv(). ZD_FRAME_AGAIN when a signal or the socket's SO_RCVTIMEO ends the wait. */
 int zd_frame_recv_wait(int sock, void *buffer, size_t buffer_bytes, size_t *nbytes,
                        int fds[ZD_MAX_PACKET_FDS], unsigned *nfds, struct zd_err *err)
         __attribute__((warn_unused_result));
@@ -44,7 +44,7 @@ int zd_frame_recv_wait(int sock, void *buffer, size_t buffer_bytes, size_t *nbyt
  * to malloc beyond its first block. Not thread-safe.
  */
 struct zd_arena {
-	/* Hand &arena->allocator to xxx__unpack(); never call xxx__free_unpacked(). */
+	/* Pass &arena->allocator to xxx__unpack(); never call xxx__free_unpacked(). */
 	ProtobufCAllocator allocator;
 	uint8_t *block;
 	size_t block_bytes, used_bytes;

@@ -4,21 +4,21 @@
 #ifndef ZD_PROTO_LIMITS_H
 #define ZD_PROTO_LIMITS_H
 
-#define ZD_PROTOCOL_VERSION 1u /* the only version spoken */
+#define ZD_PROTOCOL_VERSION 1u /* the only supported version */
 #define ZD_DEFAULT_SOCKET   "/run/zerod/zerod.sock"
 
 #define ZD_MAX_PACKET_BYTES 65536u /* one SOCK_SEQPACKET message */
-#define ZD_MAX_PACKET_FDS   8u     /* descriptors attached to one packet, and unread ones of one session */
+#define ZD_MAX_PACKET_FDS   8u     /* of one packet, and unread ones of one session */
 #define ZD_MAX_BATCH        256u   /* requests in one packet */
 #define ZD_MAX_OUTSTANDING  1024u  /* requests of one session without a reply */
-#define ZD_RELEASE_ROOM     1024u  /* so many more when the last ones are releases */
+#define ZD_RELEASE_ROOM     1024u  /* more requests, if they are releases */
 #define ZD_MAX_SESSIONS     1024u
 #define ZD_MAX_DEVICES      64u
 
 #define ZD_MAX_NAME_BYTES        63u  /* jobs, groups, sessions, allocations */
 #define ZD_MAX_UNIT_NAME_BYTES   127u /* units and views */
 #define ZD_MAX_TAG_BYTES         31u
-#define ZD_RESERVED_TAG          '@' /* tags of clients do not begin with it */
+#define ZD_RESERVED_TAG          '@' /* no client's tag begins with it */
 #define ZD_MAX_WORLD             1024u
 #define ZD_MAX_VIEWS             256u /* views of one unit */
 #define ZD_MAX_DIMS              8u
@@ -33,33 +33,34 @@
 #define ZD_MAX_RETIRED           1024u        /* segments in one segments_unmapped */
 #define ZD_MAX_BYTES             (1ull << 50) /* of any one object; keeps every product below 2^63 */
 
-#define ZD_MAX_UNIQUE_IDS      32u /* communicators of a group that one daemon has a part in */
+#define ZD_MAX_UNIQUE_IDS      32u /* communicators of a group in one daemon */
 #define ZD_UNIQUE_ID_BYTES     128u
 #define ZD_UNIQUE_IDS_PER_RANK 2u /* for gathers, for reductions */
 
 #define ZD_TIMELINES        1024u /* 64-bit counters of a session's fence page, which has 8 KiB */
 #define ZD_FENCE_PAGE_BYTES (ZD_TIMELINES * 8ul)
-#define ZD_FENCE_ABORTED    INT64_MAX /* stored into a timeline to free every waiter */
+#define ZD_FENCE_ABORTED    INT64_MAX /* stored into a timeline to free all waiting streams and threads */
 
-/* Of the daemon's page: the timelines that streams of a client wait for. The others are behind them. */
+/* The first timelines of the daemon's page: client streams wait for these only. */
 #define ZD_AWAITED_TIMELINES (7u * ZD_MAX_DEVICES)
 
 #define ZD_FEATURE_COLLECTIVES "collectives" /* in the daemon's hello: its groups may span daemons */
 
-/* in both hellos: the session has a work channel and a result page; on emulated devices it is asked for no
- * sum */
+/* in both hellos: the session has a work channel and a result page. On emulated devices the daemon requests
+ * no sums */
 #define ZD_FEATURE_WORK       "sums"
-#define ZD_FEATURE_WORK_AHEAD "work_ahead" /* so, too: sums may come before their inputs, with fences */
-#define ZD_WORK_SLOTS         64u /* results in the page: works that one session is asked for at a time */
+#define ZD_FEATURE_WORK_AHEAD "work_ahead" /* in both: sums may precede their inputs, with fences */
+#define ZD_WORK_SLOTS         64u          /* results in the page: pending works of one session */
 #define ZD_WORK_SLOT_BYTES    64u
 #define ZD_WORK_PAGE_BYTES    (ZD_WORK_SLOTS * (unsigned long)ZD_WORK_SLOT_BYTES)
 
-#define ZD_FEATURE_RINGS "rings" /* in both hellos: packets may go by shared memory, too (ring.h) */
-#define ZD_RING_BYTES    16384u  /* of packets, and what comes before each, on their way in one direction */
+#define ZD_FEATURE_RINGS "rings" /* in both hellos: packets may also travel by shared memory (ring.h) */
+#define ZD_RING_BYTES    16384u  /* of packets with their headers, in one direction */
 #define ZD_RINGS_BYTES   69632ul /* of a session's rings: whole pages */
 
-#define ZD_SHARD_ALIGN_BYTES 256u /* a shard's bytes are a multiple of it */
-/* strict sessions: gathered buffers begin at a multiple of it and fill whole ones; on GPUs, whole segments */
+#define ZD_SHARD_ALIGN_BYTES 256u /* a shard's size is a multiple of this */
+/* strict sessions: gathered buffers begin at a multiple of this and occupy whole multiples; on GPUs, whole
+ * segments */
 #define ZD_STRICT_ALIGN_BYTES 4096u
 
 #endif

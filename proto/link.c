@@ -55,7 +55,7 @@ static int recv_ring(struct zd_link *link, void *buffer, size_t *nbytes, unsigne
 	return zd_ring_read(&link->in, link->nreceived, buffer, nbytes, err);
 }
 
-/* Handles a message of the socket. */
+/* Accounts for a packet that the socket delivered: a wake-up is dropped. */
 static int taken(struct zd_link *link, size_t nbytes, unsigned nfds)
 {
 	if (link->in.ring && nbytes == WAKE_BYTES && nfds == 0)

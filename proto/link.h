@@ -3,14 +3,14 @@
  * link.h - one side of a SOCK_SEQPACKET socket, and of the rings beside it. Used alike by the daemon and the
  * library.
  *
- * A packet goes by the ring while the other side looks there, and by the socket when that sleeps, when the
- * ring is full, or with descriptors; packets arrive in the order in which they were sent. Without rings a
- * link is a socket.
+ * A packet travels by the ring while the other side polls it, and by the socket while the other side sleeps,
+ * when the ring is full, or when it carries descriptors. Packets arrive in the order in which they were sent.
+ * Without rings a link is a socket.
  *
- * One thread at a time sends, one at a time receives. Who receives looks by zd_link_try_recv(), again and
- * again. Before it sleeps it calls zd_link_rest(), and when that says so it may wait for the socket to be
- * readable; zd_link_look() ends the sleep. A sender that finds the other asleep when its packet is in the
- * ring already sends one byte by the socket, which is no packet, and wakes it.
+ * At most one thread sends at a time, and at most one receives. The receiver polls with zd_link_try_recv().
+ * Before it sleeps it calls zd_link_rest(); if the result is true, the receiver may wait for the socket to be
+ * readable. zd_link_look() ends the sleep. A sender whose packet is in the ring when the receiver has gone to
+ * sleep sends one byte by the socket. The byte is no packet, and wakes the receiver.
  */
 #ifndef ZD_PROTO_LINK_H
 #define ZD_PROTO_LINK_H
@@ -32,22 +32,22 @@ struct zd_link {
 int zd_link_send(struct zd_link *link, const void *bytes, size_t nbytes, const int *fds, unsigned nfds,
                  struct zd_err *err) __attribute__((warn_unused_result));
 
-/* The three below: as zd_frame_recv(), and PROTOCOL for a ring that makes no sense. ZD_FRAME_AGAIN also for
- * the byte that wakes, behind which more may be there. */
+/* The next three: as zd_frame_recv(), and PROTOCOL for an invalid ring. ZD_FRAME_AGAIN also for the byte that
+ * wakes the receiver, behind which there may be packets. */
 int zd_link_try_recv(struct zd_link *link, void *buffer, size_t buffer_bytes, size_t *nbytes,
                      int fds[ZD_MAX_PACKET_FDS], unsigned *nfds, struct zd_err *err)
         __attribute__((warn_unused_result));
-/* For who has seen, since the last packet, that the socket is readable, or zd_link_is_due(), or who is at
- * rest. */
+/* Only after the caller has seen, since the last packet, that the socket is readable or zd_link_is_due(), or
+ * while it rests. */
 int zd_link_recv(struct zd_link *link, void *buffer, size_t buffer_bytes, size_t *nbytes,
                  int fds[ZD_MAX_PACKET_FDS], unsigned *nfds, struct zd_err *err)
         __attribute__((warn_unused_result));
-/* At rest: blocks if the socket does. */
+/* While the caller rests: blocks if the socket does. */
 int zd_link_recv_wait(struct zd_link *link, void *buffer, size_t buffer_bytes, size_t *nbytes,
                       int fds[ZD_MAX_PACKET_FDS], unsigned *nfds, struct zd_err *err)
         __attribute__((warn_unused_result));
 
-/* Has the ring the next packet? */
+/* Is the next packet in the ring? */
 bool zd_link_is_due(const struct zd_link *link);
 /* May the thread sleep until the socket is readable? If not, zd_link_recv(). */
 bool zd_link_rest(struct zd_link *link) __attribute__((warn_unused_result));

@@ -50,8 +50,9 @@ bool zd_ring_write(struct zd_ring_end *end, const void *bytes, size_t nbytes, ui
 	return true;
 }
 
-/* Finds the bytes to read and their header, which is read once: its writer may change it at any time.
- * False: nothing, or the ring was emptied meanwhile and what was seen may be zeros. */
+/* The number of unread bytes, and the header of the first packet, which is read only once: its writer may
+ * change it at any time. False: nothing is unread, or the ring was emptied meanwhile and the bytes read may
+ * be zeros. */
 static bool peek(const struct zd_ring_end *end, uint64_t *there, struct header *header)
 {
 	uint64_t tail = atomic_load(&end->ring->tail);

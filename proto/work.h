@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* work.h - the result page of a session: what the works that its process was asked for have come to. */
+/* work.h - the result page of a session: results of the works that the daemon has requested of its
+ * process. */
 #ifndef ZD_PROTO_WORK_H
 #define ZD_PROTO_WORK_H
 
@@ -7,8 +8,8 @@
 
 #include "proto/limits.h"
 
-/* Of a sum, over what the target holds afterwards. Written by the client's GPU before the work's fence
- * passes. */
+/* The result of a sum, over the target's content afterwards. The client's GPU writes it before the work's
+ * fence passes. */
 struct zd_work_result {
 	double sum_squares;
 	uint64_t overflow; /* not 0: an inf or a nan */

@@ -8,7 +8,7 @@ work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 top=$PWD
 
-# What a program that fails has covered says nothing.
+# The coverage of a program that fails is worthless: one failure ends the run.
 run() {
 	[ -x "$1" ] || return 0
 	"$@" >"$work/log" 2>&1 && return 0

@@ -28,7 +28,7 @@ for folder in include common proto daemon client; do
 	deny $folder '"([^"]*/)?\.\./' 'names headers from the root'
 done
 
-# Who may know of the driver; nobody needs its headers.
+# Only these files may use the driver's interface; no file includes the driver's own headers.
 if grep -rnE 'include *([<"](cuda|nccl|nvml)[a-z_]*\.h|"(common/)?driver/)' --include='*.[ch]' common daemon client 2>/dev/null |
 	grep -vE '^(common/driver/[a-z_]*\.[ch]:[0-9]+:#include "driver/|(daemon/backend|client|client/zerobench)/cuda_)'; then
 	echo 'layers: only files named cuda_* of backend and client name the driver, and none its headers' >&2

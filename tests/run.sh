@@ -23,7 +23,7 @@ export UBSAN_OPTIONS=${UBSAN_OPTIONS:-print_stacktrace=1}
 logs=$BUILD/logs
 mkdir -p "$logs" || exit 2
 results=$(mktemp -d) || exit 2
-# What processes that were killed leave of NCCL's double.
+# Names the files that killed processes leave behind from NCCL's double.
 export ZD_DOUBLE_NCCL_RUN=${results##*/}
 trap 'rm -rf "$results" "/dev/shm/zerod-nccl-$ZD_DOUBLE_NCCL_RUN-"*' EXIT
 trap 'kill $(jobs -p) 2>/dev/null; wait; exit 130' INT TERM
@@ -55,7 +55,7 @@ run() { # name, log, file
 	trap - EXIT
 	child=
 	trap 'kill $child 2>/dev/null; wait; exit 130' INT TERM
-	# Whoever runs in the background ignores interrupts and hands that on; tests send them.
+	# A background job ignores interrupts, and so do its children; tests send them.
 	# shellcheck disable=SC2086 # WRAP is a command with its arguments
 	env --default-signal=INT,QUIT "${settings[@]}" timeout -k 10 "$TEST_TIMEOUT" $WRAP "${words[@]}" >"$log" 2>&1 </dev/null &
 	child=$!

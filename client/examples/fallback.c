@@ -65,7 +65,8 @@ static unsigned long long gathered_bytes(void)
 	return info.gathered_bytes;
 }
 
-/* An eager frame's hook calls this when a weight is used, any number of times: the scope holds it once. */
+/* The hook of an eager frame calls this at each touch of a weight. The scope holds the unit once, however
+ * often it is called. */
 static const void *touch(zerod_unit *unit, zerod_scope scope)
 {
 	struct zerod_gather_options options = ZEROD_INIT(options);

@@ -74,7 +74,7 @@ static zerod_bucket *make_bucket(void)
 	return bucket;
 }
 
-/* Charged bytes of this device. */
+/* The bytes that are charged to this rank's device. */
 static unsigned long long allocated_bytes(void)
 {
 	struct zerod_device_info info = ZEROD_INIT(info);

@@ -25,7 +25,7 @@
 #define ZC_F32_MANTISSA_BITS 23u
 #define ZC_F32_BIAS          127u
 
-/* A format that float32 is narrowed to: sign, exponent with its bias, mantissa. */
+/* A format to which float32 is narrowed: sign, exponent with its bias, mantissa. */
 struct zc_format {
 	unsigned bits, mantissa_bits, bias;
 	uint32_t overflow; /* what is too large becomes; the pattern behind the largest finite value */

@@ -192,7 +192,7 @@ static __device__ float add_input(float acc, typename Input::bits input, const z
 	return __fadd_rn(acc, __fmul_rn(Input::widen(input), args.prescale));
 }
 
-/* Returns the bits to store for the sum of all inputs, in place of `old`, and counts them in the norm. */
+/* Returns the bits to store in place of `old` for the sum of all inputs, and adds them to the statistics. */
 template <typename Target>
 static __device__ typename Target::bits store_sum(float acc, typename Target::bits old,
                                                   const zc_reduce_args &args, statistics &found)
@@ -258,7 +258,7 @@ static __device__ void reduce_vector(const zc_reduce_args &args, uint64_t first,
 
 /* ---- Reductions: the sum of squares -------------------------------------------------------------------- */
 
-/* The partial results that the blocks of a reduction leave to the last block. */
+/* Partial results of a reduction's blocks, which the last block to finish adds up. */
 struct lane {
 	double sum_squares[ZC_REDUCE_PARTS];
 	unsigned overflow[ZC_REDUCE_PARTS];

@@ -51,7 +51,7 @@ def _library() -> Path:
 
 
 def _files() -> "dict[str, bytes]":
-    """The wheel's files by path; the record of them last."""
+    """The wheel's files by path, with RECORD last."""
     sources = [path for path in sorted((HERE / "zerod").rglob("*")) if path.suffix == ".py" or path.name == "py.typed"]
     files = {path.relative_to(HERE).as_posix(): path.read_bytes() for path in sources}
     files[f"zerod/{LIBRARY}"] = _library().read_bytes()

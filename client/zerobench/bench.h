@@ -151,7 +151,7 @@ struct zd_rank_options {
 	const struct zerod_unique_id *unique_id; /* NULL: the group needs none */
 };
 
-/* The two halves of zd_rank_init(). */
+/* zd_rank_connect() is the first part of zd_rank_init(), zd_rank_join() the rest. */
 int zd_rank_connect(struct zd_rank *rank, const struct zd_member *member,
                     const struct zd_rank_options *options) __attribute__((warn_unused_result));
 int zd_rank_join(struct zd_rank *rank, const struct zd_member *member, const struct zd_rank_options *options)
@@ -165,7 +165,7 @@ int zd_rank_publish(const struct zd_member *member, const struct zd_rank *rank, 
 /* Leaves the group before closing, so that the memory is free when the next measurement begins. */
 void zd_rank_deinit(struct zd_rank *rank);
 
-/* The daemon's status. */
+/* The daemon's own status. */
 struct zd_bench_status {
 	char daemon[48], backend[16];
 	uint32_t devices;
@@ -203,7 +203,8 @@ struct zd_turns_ops {
 	/* A turn with contents that are compared, element by element. */
 	int (*check)(const struct zd_member *member, struct zd_rank *rank, const struct zd_bench *bench,
 	             uint64_t numel, uint64_t *wrong);
-	/* Makes the memory of the baseline's threads; it ends with the process. One thread a device. */
+	/* Makes the argument of work(), which the baseline's threads share, one thread a device. It is never
+	 * freed: the process ends. */
 	int (*prepare)(const struct zd_bench *bench, uint64_t numel, void **arg, struct zd_err *err);
 	void (*work)(unsigned thread, void *arg);
 };

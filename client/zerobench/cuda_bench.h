@@ -74,7 +74,7 @@ struct zd_cuda_costs {
 	uint64_t product_ns[ZD_CUDA_WAYS];    /* median; the last is alone */
 	uint64_t products;                    /* that were timed beside each, on a rank */
 	uint64_t reduced_bytes[ZD_CUDA_WAYS]; /* beside them, on a rank */
-	/* The time that kernels hold a rank's GPU for a reduction, by zd_profile_take():
+	/* The share of a rank's GPU that a reduction's kernels hold, in the unit of zd_profile_take():
 	 * [reduction][rank]. */
 	uint64_t profiled_bytes, profiled_wrong; /* bytes 0: was not recorded */
 	uint64_t sm_ns[ZD_CUDA_PUSHES][ZD_CUDA_PROFILED * ZD_CUDA_MAX_RANKS];
@@ -172,15 +172,15 @@ int zd_cuda_reduce_turns(struct zd_cuda_trainer *trainer, uint64_t numel) __attr
 /* All that was queued for the products is launched before the others are met, so that nothing of it is in the
  * times. */
 int zd_cuda_meet(struct zd_cuda_trainer *trainer) __attribute__((warn_unused_result));
-/* Notes the times of an iteration, but for the pusher's part. */
+/* Records the times of an iteration, without the pusher's part. */
 void zd_cuda_note(const struct zd_cuda_trainer *trainer, uint32_t iteration,
                   const uint64_t took_ns[ZD_CUDA_CALLS + 1]);
 /* All times of the size are there: it becomes a row. */
 void zd_cuda_row_end(const struct zd_cuda_trainer *trainer, const struct zd_cuda_unit *unit, uint64_t wrong);
 /* CPU times, the batch, gathers without pause (cuda_costs.c). */
 int zd_cuda_costs(struct zd_cuda_trainer *trainer) __attribute__((warn_unused_result));
-/* Measures the time that kernels of a reduction hold the GPU, zerod's and NCCL's, where CUPTI is
- * (cuda_reduce.c). */
+/* Measures the share of the GPU that the kernels of a reduction hold, zerod's and NCCL's, where CUPTI is
+ * installed (cuda_reduce.c). */
 int zd_cuda_reduce_profile(struct zd_cuda_trainer *trainer) __attribute__((warn_unused_result));
 /* Measures how much gathers, or reductions, slow the trainers' products (cuda_slowdown.c). */
 int zd_cuda_slowdown(struct zd_cuda_trainer *trainer) __attribute__((warn_unused_result));
@@ -196,7 +196,7 @@ uint64_t zd_cuda_backward_bytes(const struct zd_cuda_backward *backward);
 /* From its beginning to the step that lets the target go. */
 int zd_cuda_backward_by_zerod(const struct zd_cuda_backward *backward) __attribute__((warn_unused_result));
 int zd_cuda_backward_by_nccl(const struct zd_cuda_backward *backward) __attribute__((warn_unused_result));
-/* Times the options' backward, by zerod and by NCCL (cuda_backward.c). */
+/* Measures the options' backward, by zerod and by NCCL (cuda_backward.c). */
 int zd_cuda_backwards(struct zd_cuda_trainer *trainer) __attribute__((warn_unused_result));
 
 /* Synthetic steps (cuda_step.c): the trainer's part, and the whole measurement. */

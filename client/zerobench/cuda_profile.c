@@ -33,7 +33,7 @@ struct kernel {
 
 static uint64_t multiprocessors;
 
-/* The records of the callbacks: on CUPTI's own thread, or on the one that flushes. */
+/* Kernels that CUPTI's callbacks have reported: on CUPTI's own thread, or on the thread that flushes. */
 static struct {
 	pthread_mutex_t lock;
 	struct kernel kernels[MOST_KERNELS];

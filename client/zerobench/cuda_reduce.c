@@ -27,7 +27,7 @@ static bool is_all_reduce(const struct reduction *reduction)
 	return reduction->trainer->run->bench->options.all_reduce;
 }
 
-/* Elements of the sum that a rank gets. */
+/* The elements of the sum that each rank receives. */
 static uint64_t sum_numel(const struct reduction *reduction)
 {
 	const struct zerod_shard *shard = &reduction->unit.shard;
@@ -230,7 +230,7 @@ int zd_cuda_reduce_turns(struct zd_cuda_trainer *trainer, uint64_t numel)
 
 /* ---- What kernels hold --------------------------------------------------------------------------------- */
 
-/* A missing record is no failure: one message says so for all ranks. */
+/* Kernels that cannot be recorded are no failure: the reason is kept once, for all ranks. */
 static void unprofiled(const struct zd_cuda_run *run, const char *why)
 {
 	struct zd_cuda_shared *shared = run->shared;

@@ -41,7 +41,8 @@ static int count_size(void *arg, uint64_t numel)
 	return 0;
 }
 
-/* The process that listens on the socket: the daemon, or the service manager. 0 when it is not known. */
+/* The pid of the process that listens on the socket: the daemon, or the process that started it by socket
+ * activation. 0: unknown. */
 static pid_t listener_pid(const char *socket_path)
 {
 	struct sockaddr_un address = {.sun_family = AF_UNIX};

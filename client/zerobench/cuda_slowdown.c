@@ -11,7 +11,7 @@
 
 #define ROUNDS 5u
 
-/* The transfers that run beside the products. */
+/* The work that runs beside the products. */
 struct beside {
 	struct zd_cuda_trainer *trainer;
 	struct zd_cuda_unit unit;
@@ -170,7 +170,8 @@ int zd_cuda_reduce_slowdown(struct zd_cuda_trainer *trainer)
 {
 	const struct zd_bench_options *options = &trainer->run->bench->options;
 	struct beside beside = {.trainer = trainer};
-	/* The arena has room for this in any case. No products but those that are timed. */
+	/* The arena has room for this size with any options. The backward queues no products of its own: only
+	 * the timed ones run. */
 	int status = zd_cuda_backward_new(trainer, zd_min_u64(options->max_bytes, ZD_CUDA_BESIDE_BYTES), NULL,
 	                                  &beside.backward);
 	if (!status)

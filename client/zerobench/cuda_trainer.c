@@ -195,8 +195,7 @@ static int measure_size(void *arg, uint64_t numel)
 	                                                          : zd_cuda_turns(trainer, numel);
 }
 
-/* The measurements behind those of all sizes. They last for a time, and ranks that gather together must
- * gather as often. */
+/* The measurements that follow when all sizes are done. */
 static int measure_rest(struct zd_cuda_trainer *trainer)
 {
 	const struct zd_bench_options *options = &trainer->run->bench->options;

@@ -198,8 +198,8 @@ static enum zerod_collectives parse_collectives(struct argp_state *state, const 
 	return strcmp(text, "nccl") == 0 ? ZEROD_COLLECTIVES_NCCL : ZEROD_COLLECTIVES_COPIES;
 }
 
-/* Rejects options that contradict each other; the sizes and counts of the command line are there already,
- * 0 where not given. */
+/* Rejects options that contradict each other. Sizes and counts of the command line are set already, and 0
+ * where not given. */
 static void complete(struct argp_state *state, struct zd_bench_options *o)
 {
 	const struct op *op = &ops[o->op];
@@ -357,7 +357,7 @@ static void set_defaults(struct zd_bench *bench)
 		o->ranks = op->ranks ? op->ranks : bench->devices;
 }
 
-/* Some measurements write to memory by the CPU, which GPUs do not allow; others are for GPUs only. */
+/* Operations that write memory with the CPU need host devices; options for GPUs need GPUs. */
 static int check_backend(const struct zd_bench *bench, struct zd_err *err)
 {
 	const struct zd_bench_options *o = &bench->options;
@@ -402,7 +402,7 @@ static uint64_t arena_bytes(const struct zd_bench *bench)
 	return zd_align_up(others + ranks_per_device * each, 2u << 20);
 }
 
-/* Asks the daemon for its name and the number of its devices. */
+/* Asks the daemon for its name, backend and number of devices, and completes the options accordingly. */
 static int ask_daemon(struct zd_bench *bench, struct zd_err *err)
 {
 	struct zerod_options connect = ZEROD_INIT(connect);
@@ -481,7 +481,7 @@ static int measure_private(struct zd_bench *bench, struct zd_err *err)
 	return status;
 }
 
-/* Chooses the options of a private daemon, and all that depends on them. */
+/* Sets the number of devices of a private daemon, and the options that depend on it. */
 static int plan_private(struct zd_bench *bench, struct zd_err *err)
 {
 	bench->on_gpus = bench->options.cuda;

@@ -95,7 +95,7 @@ int zd_member_check(const struct zd_member *member, int status, const zerod_clie
 _Noreturn static void run_member(struct zd_team *team, unsigned index, pid_t parent,
                                  int (*fn)(struct zd_member *member, void *arg), void *arg)
 {
-	/* No member outlives the parent. */
+	/* A member does not outlive its parent, however the parent ends. */
 	prctl(PR_SET_PDEATHSIG, SIGKILL);
 	if (getppid() != parent)
 		_exit(1);
@@ -116,7 +116,7 @@ static void kill_members(struct zd_team *team)
 	}
 }
 
-/* Reports how the member ended; 0 when all is well. */
+/* Translates a member's exit status into its error; 0 after success. */
 static int judge(struct zd_team *team, unsigned index, int wait_status, struct zd_err *err)
 {
 	if (WIFEXITED(wait_status) && WEXITSTATUS(wait_status) == 0)

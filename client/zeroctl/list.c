@@ -110,7 +110,7 @@ int zd_ctl_parse_id(const char *text, uint64_t *id)
 	return 0;
 }
 
-/* The objects that an argument may name. */
+/* The rows that a text on the command line matches, by id or by name. */
 struct found {
 	bool is_id;
 	uint64_t named, named_id; /* so many rows have this name, the last one this id */

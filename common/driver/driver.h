@@ -242,8 +242,8 @@ enum {
 	   unsigned int block_x, unsigned int block_y, unsigned int block_z, unsigned int shared_bytes,      \
 	   struct CUstream_st *stream, void **params, void **extra))
 
-/* Functions of newer drivers, as of ZD_CUDA_NEWER_VERSION: NULL where there is none. The copies of a batch
- * have no order among themselves, and are in the stream's order as a whole. */
+/* Functions of newer drivers, from ZD_CUDA_NEWER_VERSION on: NULL where the driver has none. The copies of a
+ * batch have no order among themselves, and are in the stream's order as a whole. */
 #define ZD_CUDA_NEWER_VERSION 13000
 #define ZD_CUDA_NEWER_FUNCTIONS(F)                                                                           \
 	F(memcpyBatchAsync, cuMemcpyBatchAsync,                                                              \

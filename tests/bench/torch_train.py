@@ -116,7 +116,7 @@ def fsdp2(model: Model, ahead: int, choices: list[str]) -> nn.Module:
 
 
 def rank_main(way: str, layers: int, iters: int) -> None:
-    """What a rank does; rank 0 prints the figures as JSON."""
+    """Trains as one rank; rank 0 prints the figures as JSON."""
     library, ahead, *choices = way.split(":")
     rank = int(os.environ["RANK"])
     torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))

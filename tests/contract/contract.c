@@ -234,7 +234,7 @@ static bool on_sim(void)
 
 /* ---- Keeping the daemon -------------------------------------------------------------------------------- */
 
-/* What the next test must want to have it, too. */
+/* The settings of the running daemon: a test that wants the same ones reuses it. */
 static struct {
 	bool running;
 	char arena[CONTRACT_NAME];

@@ -146,7 +146,7 @@ zerod_stream *contract_stream(struct contract_rank *rank);
 void contract_sync(struct contract_rank *rank, zerod_stream *stream);
 
 struct contract_gate;
-/* What is appended to the stream from now on waits for the gate. */
+/* Work that is appended to the stream from now on waits for the gate. */
 struct contract_gate *contract_block(struct contract_rank *rank, zerod_stream *stream);
 /* Has the stream come to the gate: what was in front of it has run. */
 bool contract_is_blocked(struct contract_gate *gate);

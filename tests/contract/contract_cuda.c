@@ -91,7 +91,7 @@ static void use_gpu(int ordinal)
 	RUNS(cuda->ctxSetCurrent(gpu->context));
 }
 
-/* What all tests have used, when the program ends. */
+/* Releases the memory and contexts that the tests share, at the end of the program. */
 static void give_all_back(void)
 {
 	contract_gates_open(); /* of a test that has failed */

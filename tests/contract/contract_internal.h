@@ -17,14 +17,14 @@ struct zd_daemon;
 struct zd_daemon *contract_daemon(void);
 /* Is this a thread of contract_start()'s. */
 bool contract_in_task(void);
-/* What the daemon has counted so far is of other tests. */
+/* Remembers the daemon's counters, so that those of earlier tests can be subtracted. */
 void contract_count_from_here(struct contract *c);
 
 /* ---- contract_ranks.c ---------------------------------------------------------------------------------- */
 
 /* Fills c->daemons and c->devices, of those that the test wants. */
 void contract_place(struct contract *c, uint32_t devices);
-/* What --gpus says. */
+/* Writes the value of the daemon's option --gpus. */
 void contract_gpus_of(const struct contract *c, uint32_t daemon, char list[CONTRACT_TEXT]);
 /* A daemon's configuration, with the test's own lines (NULL: none). */
 void contract_config(const char *lines, char config[CONTRACT_CONFIG]);
@@ -38,7 +38,8 @@ void contract_join_options(const struct contract_rank *rank, const struct zerod_
 void contract_gates_open(void);
 /* The rank's streams drain and go. */
 void contract_streams_end(struct contract_rank *rank);
-/* What gates and copies have kept; no stream may be left. Has all of the test ended well. */
+/* Frees memory that gates and copies have kept; no stream may be left. Returns whether all of the test has
+ * ended well. */
 bool contract_copies_free(void);
 
 /* ---- What runs streams: contract_host.c, contract_cuda.c ----------------------------------------------- */

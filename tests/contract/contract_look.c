@@ -27,7 +27,7 @@ static void list(struct contract *c, Zd__Table table, int (*fn)(const Zd__Reply 
 
 /* ---- Devices ------------------------------------------------------------------------------------------- */
 
-/* What was counted in tests before this one. */
+/* The daemon's counters at the beginning of this test. */
 static struct {
 	uint64_t transfers, joined, fallbacks;
 } before[CONTRACT_RANKS];

@@ -53,7 +53,7 @@ run_program() { # program, side, fault, log, counts
 		timeout -s ABRT -k 10 "$FAULT_TIMEOUT" "$BUILD/tests/contract/$1" >"$4" 2>&1 </dev/null
 }
 
-# What a log and a status say that must not be; nothing if all is well. A failed test ends with their number.
+# Prints the faults found in a log and an exit status; nothing if there are none. A program with failed tests exits with their number.
 complaint() { # log, status
 	[ "$2" -ge 124 ] && echo "it ended with status $2"
 	grep -qE '^\[=+\] [0-9]+ test\(s\) run\.' "$1" || echo 'it ended before its tests did'

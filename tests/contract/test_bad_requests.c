@@ -112,7 +112,7 @@ static void replace(struct contract_rank *rank, void *arg)
 	contract_replace(rank);
 }
 
-/* What a session held has ended with it: whoever comes in its place has nothing to release. */
+/* The leases of a session end with it: the session that replaces it has nothing to release. */
 static void test_release_after_the_sessions_end(void **state)
 {
 	contract_needs(CONTRACT_ONE_SIDED);

@@ -268,7 +268,7 @@ static void test_all_producers_are_awaited(void **state)
 	contract_close(c);
 }
 
-/* What does not belong to one sum. */
+/* Gradients that cannot be accumulated into the same sum are rejected. */
 static void test_what_does_not_accumulate(void **state)
 {
 	struct contract *c = contract_open(&(struct contract_options){.world_size = 1, .devices = 1});

@@ -506,8 +506,7 @@ static void test_prefetches_never_used(void **state)
 	contract_close(c);
 }
 
-/* What is written into a gathered copy is nobody's but its holder's; the next gather has what was
- * published. */
+/* A write into a gathered copy is visible to its holder only; the next gather returns the published bytes. */
 static void test_edit_without_publishing_is_lost(void **state)
 {
 	struct contract *c = contract_open(NULL);

@@ -267,7 +267,7 @@ static void begin_one(struct contract_rank *rank, void *arg)
 	update_begin(rank, arg);
 }
 
-/* What was refused can be loaded, all the same update. */
+/* A load that was rejected can be repeated with correct arguments in the same update. */
 static void load_well(struct contract *c, struct transfer *transfer)
 {
 	struct contract_unit *unit = (struct contract_unit *)transfer->unit;

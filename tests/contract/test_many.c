@@ -99,7 +99,7 @@ static void test_a_thread_waits_for_many(void **state)
 	contract_close(s.c);
 }
 
-/* What is appended behind the wait sees the bytes of all, and the releases wait for it. */
+/* Work that is appended behind the wait sees the bytes of all units, and the releases wait for that work. */
 static void test_a_stream_waits_for_many(void **state)
 {
 	struct scene s;

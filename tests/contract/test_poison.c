@@ -34,7 +34,7 @@ static void slot_unit(struct contract *c, const char *name, struct contract_unit
 	contract_publish_all(c, unit);
 }
 
-/* What a stale read of the view would find. */
+/* Reads the bytes that a stale read of the view would find. */
 static uint8_t *read_view(const struct contract_unit *unit, const void *view)
 {
 	uint8_t *bytes = zd_calloc(1, contract_padded_bytes(unit));

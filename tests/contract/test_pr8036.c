@@ -87,7 +87,7 @@ static void test_nothing_is_held_between_steps(void **state)
 	contract_close(w.c);
 }
 
-/* What the caller left in it, and the next window. */
+/* Leaves garbage in the target, as an optimizer may, and runs the next window. */
 static void spoil_and_end(struct contract_rank *rank, void *arg)
 {
 	const struct contract_unit *unit = arg;

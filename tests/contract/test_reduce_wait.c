@@ -160,7 +160,7 @@ static void test_a_reader_holds_the_next_sum(void **state)
 	contract_close(w.c);
 }
 
-/* What zerod_reduce_wait() may be asked for, and what it says otherwise. */
+/* The arguments that zerod_reduce_wait() rejects, and the states in which it fails. */
 static void test_refusals(void **state)
 {
 	contract_needs(CONTRACT_ONE_SIDED);

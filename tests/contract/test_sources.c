@@ -16,7 +16,7 @@
 #define WORLD 3u
 #define NUMEL 1000u
 
-/* What each value of a float32 source becomes. */
+/* A float32 value, and the bits into which each dtype's conversion turns it. */
 struct known {
 	float value;
 	uint16_t bfloat16, float16;
@@ -82,7 +82,7 @@ static void masters_new(struct contract_rank *rank, uint64_t bytes, struct maste
 	OK(rank->client, zerod_alloc(rank->client, &options, &masters->buffer, &masters->data));
 }
 
-/* What reads them has run. */
+/* All streams that read the memory have passed. */
 static void masters_free(struct masters *masters)
 {
 	if (masters->buffer)

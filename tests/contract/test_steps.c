@@ -196,7 +196,7 @@ static void test_the_caller_waits(void **state)
 	contract_close(w.c);
 }
 
-/* What a kernel reads. */
+/* Compares the scalars in device memory, as a kernel would read them. */
 static void expect_scalars(struct contract_rank *rank, float overflow, float norm_squared)
 {
 	struct zerod_step_scalars scalars = ZEROD_INIT(scalars);

@@ -541,7 +541,7 @@ static void test_elements_of_every_size(void **state)
 	free(views);
 }
 
-/* What becomes the shards of two units. */
+/* Makes the array of sources from which the shards of two units are filled. */
 static unsigned char *lay_out_sources(size_t stride, zerod_unit *const *units, void *const *data)
 {
 	unsigned char *sources = calloc(1, ROOM_BYTES);

@@ -303,7 +303,7 @@ __attribute__((destructor)) static void at_exit(void)
 	double_unlock();
 	if (!leaks)
 		return;
-	/* What the program wrote is still in its buffers. */
+	/* _exit() does not flush the program's output. */
 	(void)fflush(NULL);
 	_exit(99);
 }

@@ -196,7 +196,7 @@ int cuCtxGetCurrent(struct CUctx_st **context)
 	return double_leave(ZD_CU_SUCCESS);
 }
 
-/* What is on top of the stack is replaced; NULL takes it away. */
+/* Replaces the context on top of the stack; NULL pops it. */
 int cuCtxSetCurrent(struct CUctx_st *context)
 {
 	int result = double_enter(__func__, DOUBLE_NEEDS_INIT);

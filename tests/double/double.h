@@ -130,7 +130,8 @@ bool double_is_peer(int device, int peer);
 /* A descriptor that keeps this process in the list of the device with that index, -1 if nobody lists. */
 int double_listed_add(int index);
 bool double_listed_others(int index);
-/* What the device with that index was lost to, 0 while it works: the number in ZD_DOUBLE_DIR/lost-INDEX. */
+/* The error by which the device with that index was lost, 0 while it works: the number in
+ * ZD_DOUBLE_DIR/lost-INDEX. */
 int double_lost_to(int index);
 /* Of a device's memory, taken by somebody outside of this process: the number in
  * ZD_DOUBLE_DIR/taken-INDEX. */
@@ -270,8 +271,8 @@ void double_mark_unref(struct double_mark *mark);
 /* Something has ended or failed: whoever waits looks again. */
 extern pthread_cond_t double_moved;
 
-/* What an operation does: run.c. With the lock held, which they drop while they work. 0, or what the context
- * is lost to. */
+/* Runs an operation (run.c). The caller holds the lock, which is released meanwhile. Returns 0, or the error
+ * by which the context is lost. */
 int double_run(struct CUctx_st *context, struct double_op *op);
 
 /* ---- Kernels: kernel.c --------------------------------------------------------------------------------- */
@@ -296,7 +297,7 @@ struct CUstream_st {
 	bool non_blocking;
 };
 
-/* What a call's stream argument means: `stream` is NULL for the legacy default stream. */
+/* The meaning of a call's stream argument: `stream` is NULL for the legacy default stream. */
 struct double_target {
 	struct CUctx_st *context;
 	struct CUstream_st *stream;
@@ -329,8 +330,8 @@ void double_events_leave_capture(const struct double_capture *capture);
 int double_check_unsafe(void);
 void double_capture_invalidate(struct double_capture *capture);
 bool double_capture_is_valid(const struct double_capture *capture);
-/* What work for the legacy stream gives: not 0 while one that it would wait for captures, which is then
- * invalidated. */
+/* The result of enqueueing on the legacy stream: not 0 while a stream for which it would wait captures; that
+ * capture is then invalidated. */
 int double_check_legacy(const struct CUctx_st *context);
 void double_capture_stream_gone(struct CUstream_st *stream);
 int double_count_graphs(void);

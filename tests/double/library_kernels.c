@@ -131,7 +131,7 @@ static float sum_element(const struct reduction *reduction, uint64_t i)
 	return acc != acc ? zc_f32_from_bits(0x7fc00000) : acc;
 }
 
-/* What was stored as element `index` of all. */
+/* Adds the value that was stored as element `index` to the statistics. */
 static void count(const struct reduction *reduction, uint64_t index, float stored)
 {
 	uint64_t vector = index / ZC_VECTOR_NUMEL(element_bytes(reduction->input_dtype));

@@ -35,7 +35,7 @@ int double_listed_add(int index)
 	fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0666);
 	if (fd < 0)
 		return -1;
-	/* Who looks holds the lock for a moment. */
+	/* A process that lists the device holds the lock only for a moment. */
 	do
 		result = flock(fd, LOCK_EX);
 	while (result && errno == EINTR);

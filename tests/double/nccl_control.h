@@ -16,7 +16,7 @@ struct double_nccl_control {
 	 * fails so does nothing, but that what gives something back does so.
 	 */
 	void (*fail_call)(const char *function, unsigned nth, int result);
-	/* Those that the last fail_call() counted. */
+	/* The number of calls that the last fail_call() has counted. */
 	unsigned (*calls)(void);
 	/* How many times a nonblocking call is in progress before it is done; 2 at first. */
 	void (*polls)(unsigned count);

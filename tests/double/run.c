@@ -19,7 +19,7 @@
 #define SHORTEST_NS   10000
 #define LONGEST_NS    500000
 
-/* What of a place can be touched in one go. */
+/* The part of a place that one mapping covers, and that can be accessed at once. */
 struct piece {
 	unsigned char *at;
 	size_t bytes;

@@ -129,7 +129,7 @@ int cuStreamCreateWithPriority(struct CUstream_st **stream, unsigned int flags, 
 	return double_leave(ZD_CU_SUCCESS);
 }
 
-/* What it was given still runs. */
+/* Work that is enqueued on the stream still runs. */
 int cuStreamDestroy(struct CUstream_st *stream)
 {
 	int after = 0, result = double_enter_giving_back(__func__, DOUBLE_NEEDS_CONTEXT, &after);

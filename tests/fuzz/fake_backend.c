@@ -98,7 +98,7 @@ static void check_fences(const struct zd_reduce_desc *reduce)
 		          reduce->fences[i].value < ZD_FENCE_ABORTED);
 }
 
-/* What every command promises, whatever a client asked for. */
+/* Checks that must hold for every command, whatever a client has requested. */
 static void check_command(const struct zd_backend *backend, const struct zd_command *command)
 {
 	const struct zd_reduce_desc *reduce = &command->u.reduce;
@@ -164,8 +164,8 @@ static void close_comm(struct zd_backend *backend, uint64_t id)
 	free(comm);
 }
 
-/* What a command of communicators comes to: all other ranks, if there are any, say what this one says. NULL:
- * it was aborted. */
+/* The values that a communicator's command results in: all other ranks, if there are any, give the same
+ * value. NULL: the communicator was aborted. */
 static unsigned char *make_values(const struct zd_backend *backend, const struct zd_command *command,
                                   uint32_t *nbytes)
 {
@@ -240,7 +240,7 @@ static int judge_watch(const struct zd_backend *backend, const struct command *c
 	return 0;
 }
 
-/* What a command works on stays until it has ended. */
+/* The memory of a command exists until the command has ended. */
 static void check_still_there(const struct zd_backend *backend, const struct zd_command *command)
 {
 	if (command->kind == ZD_CMD_COPY) {

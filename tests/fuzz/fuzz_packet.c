@@ -44,7 +44,7 @@ struct client {
 	size_t nworks; /* of them: not answered yet */
 };
 
-/* What replies told of, in order; requests name them by number. */
+/* Ids from replies, in order; requests name them by their index. */
 struct learned {
 	uint64_t ids[NAMED_IDS];
 	size_t count;
@@ -390,7 +390,7 @@ static void send_requests(struct client *client, const uint8_t *bytes, size_t nb
 		zd__client_packet__free_unpacked(packet, NULL);
 }
 
-/* Whatever id it names, the reply may come. */
+/* The bytes may hold requests with any id, so a reply to any id is allowed from now on. */
 static void send_raw(struct client *client, const uint8_t *bytes, size_t nbytes)
 {
 	memset(client->open, INT8_MAX, sizeof(client->open)); /* more than can come */

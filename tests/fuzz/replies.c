@@ -78,7 +78,7 @@ static union {
 		BASE(field##_reply), __VA_ARGS__                                                             \
 	}
 
-/* Those of one rank are asked for. */
+/* The ids that were requested are those of one rank. */
 static ProtobufCBinaryData pick_ids(void)
 {
 	static uint8_t bytes[2 * ZD_UNIQUE_ID_BYTES];

@@ -191,7 +191,7 @@ static zd_cu_ptr address(const struct scene *s, uint32_t rank, enum part part)
 	return s->memory[rank] + part_of(s, rank, part).offset;
 }
 
-/* What the rank sends, and nothing where it receives. */
+/* Fills the rank's send buffers with its pattern, and its receive buffers with a filler. */
 static void fill(struct scene *s, uint32_t rank)
 {
 	uint64_t bytes = s->world * BLOCK;

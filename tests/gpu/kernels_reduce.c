@@ -209,7 +209,7 @@ static bool is_wanted(const struct zc_reduce *reduce, enum layout layout)
 	return reduce->numel < 10000 || reduce->ninputs < 5;
 }
 
-/* What is not gone through goes round: scales, overwriting, special values. */
+/* Sums in all layouts. Parameters that are not enumerated are drawn: scales, overwriting, special values. */
 static bool check_layouts(struct checks *checks, const struct zc_reduce *given)
 {
 	for (enum layout layout = ALIGNED; layout < LAYOUTS; layout++) {

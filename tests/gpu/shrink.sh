@@ -38,7 +38,7 @@ while kill -0 $bench 2>/dev/null; do
 	[ "$used" -gt "$grown" ] && grown=$used
 done
 wait $bench || fail
-# What the ranks held is empty when their processes have gone.
+# The ranks' segments are empty when their processes have ended.
 until "$BUILD/bin/zeroctl" trim >"$dir/trim.log" 2>&1 && left=$(segments_mib) && [ "$left" -eq 0 ]; do
 	[ $SECONDS -lt 120 ] || break
 	sleep 0.1

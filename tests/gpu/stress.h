@@ -40,7 +40,7 @@ struct stress_options {
 	const char *cublas_path;
 };
 
-/* What a unit is, the same in all processes. */
+/* A unit's properties, the same in all processes. */
 struct stress_unit {
 	char name[32];
 	enum zerod_dtype dtype;

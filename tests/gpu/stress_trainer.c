@@ -207,7 +207,7 @@ static int run_round(struct trainer *trainer, uint64_t round)
 	return 0;
 }
 
-/* What it holds is released, whatever the daemon has to say to it. */
+/* Releases all leases, and ignores the daemon's errors. */
 static void drop_leases(struct trainer *trainer)
 {
 	while (trainer->nheld) {

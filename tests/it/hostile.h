@@ -31,7 +31,7 @@
 #define HOSTILE_RETRY_NS 2000000L
 #define HOSTILE_RETRIES  5000 /* 10 s */
 
-/* What must be the same before and after. */
+/* The daemon's state, which must be the same before and after a hostile client. */
 struct hostile_state {
 	uint32_t sessions, jobs, groups;
 	uint64_t bytes;

@@ -243,7 +243,7 @@ static void hold_answers(struct fake_peer *peer, void *arg)
 			return;
 		ids[i] = release->id;
 	}
-	/* What comes next was sent only because of this answer. */
+	/* The client sends its next request only because of this answer. */
 	fake_ok(peer, ids[0]);
 	fake_await_request(peer);
 	for (unsigned i = 1; i < RELEASES; i++)

@@ -54,7 +54,7 @@ static int make_id(const struct scene *scene, const struct zerod_wait_options *o
 	return zerod_unique_id(scene->client, 1, options, &id);
 }
 
-/* What it has is still there after a deadline, and only then. */
+/* The group still exists after a deadline, and after nothing else. */
 static int leave(const struct scene *scene, const struct zerod_wait_options *options)
 {
 	return zerod_group_leave(scene->group, options);

@@ -274,7 +274,7 @@ static void serve_packet(struct fake_peer *peer, void *arg)
 	fake_expect_end(peer);
 }
 
-/* What a hook of a layer's backward does, but for the layer's own work: one packet. */
+/* The requests of a hook in a layer's backward, without the layer's own work, are one packet. */
 static void test_a_layers_requests_are_one_packet(void **state)
 {
 	struct script script = {0};

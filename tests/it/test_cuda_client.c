@@ -67,7 +67,7 @@ static void test_default_stream(void **state)
 	contract_close(c);
 }
 
-/* Whatever is current in the calling thread is so afterwards, and does not matter. */
+/* A context that is current in the calling thread does not matter, and is current again afterwards. */
 static void test_contexts_of_the_caller_stay(void **state)
 {
 	struct contract_unit unit;
@@ -253,7 +253,7 @@ static void test_capture_elsewhere_is_not_disturbed(void **state)
 
 /* ---- Allocations --------------------------------------------------------------------------------------- */
 
-/* What the daemon has given and this process cannot map goes back. */
+/* An allocation that the process cannot map is freed in the daemon. */
 static void test_allocation_that_cannot_be_mapped(void **state)
 {
 	struct contract *c = contract_open(NULL);
@@ -271,7 +271,8 @@ static void test_allocation_that_cannot_be_mapped(void **state)
 	contract_close(c);
 }
 
-/* What the daemon has reserved is had by who asks again; it would be a second time for the daemon. */
+/* An entry that the process cannot map stays reserved, and the next call returns it: to the daemon, a second
+ * reservation would be an error. */
 static void test_entry_that_cannot_be_mapped(void **state)
 {
 	struct contract_unit unit;
@@ -353,7 +354,7 @@ static void test_update_after_a_copy_that_failed(void **state)
 	contract_close(c);
 }
 
-/* Who joins finds it copied, and copies nothing over it. */
+/* A gather that joins the buffer finds the own slice copied, and does not copy it again. */
 static void test_own_slice_is_copied_once(void **state)
 {
 	struct contract_unit unit;
@@ -430,7 +431,8 @@ static void test_second_stream_finds_the_own_slice(void **state)
 	contract_close(c);
 }
 
-/* Who waits for a copy asks now and then how the GPUs are, and nobody else does: that opens the gate. */
+/* Only a thread that waits for a copy calls cuMemGetInfo(), to check the GPUs' health: here that call opens
+ * the gate. */
 static struct {
 	struct contract_gate *gate;
 	int (*ask)(size_t *available, size_t *total);

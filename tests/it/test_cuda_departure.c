@@ -106,7 +106,7 @@ static void wait_table(const struct zd_daemon *daemon, const char *table, const 
 	}
 }
 
-/* What is left of the group that had the name before is not meant. */
+/* `zeroctl abort-group` aborts the new group of that name, not the remains of the former one. */
 static void abort_next_of_name(const struct zd_daemon *daemon)
 {
 	const char *const args[] = {"zeroctl",     "--socket",  daemon->socket_path,

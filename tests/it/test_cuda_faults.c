@@ -116,7 +116,7 @@ static void test_daemon_killed_while_a_stream_is_full(void **state)
 	assert_int_equal(contract_teardown(NULL), 0);
 }
 
-/* What the daemon still has under way writes into the pages, so that they stay until it has. */
+/* The daemon's pending stores write into the pages, so the pages stay until the daemon has written. */
 static void test_close_while_a_stream_waits(void **state)
 {
 	struct contract_unit unit;

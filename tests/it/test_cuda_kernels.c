@@ -169,8 +169,8 @@ static void publish_on_stream(struct contract_rank *rank, void *arg)
 	OK(rank->client, publish(publication->scene, ZEROD_FLOAT32, publication->stream));
 }
 
-/* What writes the source is in the stream before. The stream is not the first: that shares the default
- * stream's queue. */
+/* The kernel that writes the source is before the publish in the stream. That stream is not the first one,
+ * which shares the default stream's queue. */
 static void test_kernels_are_in_the_order_of_their_stream(void **state)
 {
 	struct CUstream_st *first = scene_stream(0), *handle = scene_stream(0);

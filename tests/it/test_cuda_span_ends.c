@@ -114,7 +114,7 @@ static int rank_commit(struct rank *rank)
 	return status ? status : zerod_bucket_submit(rank->bucket, entry.id, NULL, 0, NULL, NULL);
 }
 
-/* What it was given may be aborted. */
+/* The reset is for gathers that may have been aborted. */
 static int rank_leave(struct rank *rank)
 {
 	zerod_group *group = rank->group;

@@ -131,7 +131,7 @@ static void test_threads_come_and_go(void **state)
 
 /* ---- Ends ---------------------------------------------------------------------------------------------- */
 
-/* What was released behind a stream does not need its handle. */
+/* A release behind a stream does not need the stream's handle. */
 static void test_handle_goes_before_its_stream_has_passed(void **state)
 {
 	struct contract_unit unit;

@@ -194,7 +194,8 @@ static void test_prefetches(void **state)
 
 /* ---- Ends ---------------------------------------------------------------------------------------------- */
 
-/* What the group says when it is asked again: streams were freed, so the session is reset first. */
+/* A gather returns the reason for the group's failure; the session is reset first, because its streams were
+ * freed. */
 static void rank_ask_why(struct rank *rank)
 {
 	void *whole;
@@ -253,7 +254,7 @@ static void test_daemons_that_differ_in_flags(void **state)
 	world_close(world);
 }
 
-/* What zeroctl says of the group at the second daemon. */
+/* Checks the output of zeroctl for the group at the second daemon. */
 static void expect_listed(const struct world *world, const char *state, const char *why)
 {
 	const char *socket_path = world->daemons[1].socket_path;

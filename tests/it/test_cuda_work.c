@@ -15,7 +15,7 @@
 
 #define NUMEL 700000u
 
-/* What is put into the environment for a process that has not looked at it yet. */
+/* Makes calls fail in the daemon only: the environment of its process has this. */
 #define IN_DAEMON "ZD_DOUBLE_FAIL_IN=zerod"
 
 /* Gradients, targets and staging each have segments of their own. */

@@ -171,7 +171,7 @@ static void ask_sum(struct fake_peer *peer, uint32_t number, const struct zc_fen
 	fake_send_work(peer, &packet);
 }
 
-/* What the client says to that: where the sum's end will be seen. */
+/* Returns the fence in the client's answer, which passes at the sum's end. */
 static struct zc_fence take_answer(struct fake_peer *peer, uint32_t number)
 {
 	Zd__WorkAnswers *answers = fake_take_answers(peer);
@@ -284,7 +284,7 @@ static void leave_amid_a_sum(struct fake_peer *peer, void *arg)
 	fake_await_timeline(peer, done.timeline, done.value);
 }
 
-/* What it waits for would never come. */
+/* The sum's fence never passes: the end of the daemon frees the sum. */
 static void test_end_of_the_daemon_frees_it(void **state)
 {
 	struct scene scene;

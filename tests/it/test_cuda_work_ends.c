@@ -291,7 +291,7 @@ static void test_trainer_that_makes_no_call(void **state)
 	close_scene(&scene);
 }
 
-/* What a trainer has queued for long takes one of its hardware queues, and the sum has another. */
+/* A trainer's long kernels fill one of its hardware queues, and the sum runs in another. */
 static void test_sum_beside_a_full_queue(void **state)
 {
 	struct scene scene;

@@ -189,7 +189,7 @@ static void test_reload(void **state)
 	assert_int_equal(reload(&daemon), 0);
 	assert_int_equal(zd_daemon_wait_log(&daemon, "zerod.conf:3: [limits] max_sesions: unknown key"), 0);
 	assert_int_equal(try_connect(daemon.socket_path, &third), ZEROD_E_LIMIT);
-	/* What needs a restart is named, and the rest is taken. */
+	/* The daemon names settings that need a restart, and applies the others. */
 	assert_int_equal(write_config(&daemon, "[limits]\nmax_sessions = 3\n[devices]\nsegment = 1M\n"), 0);
 	assert_int_equal(reload(&daemon), 0);
 	assert_int_equal(zd_daemon_wait_log(&daemon, "at the next start only"), 0);

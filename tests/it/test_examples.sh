@@ -68,7 +68,7 @@ daemon=$!
 deadline=$((SECONDS + 30))
 until list_jobs >/dev/null 2>&1 || [ $SECONDS -ge $deadline ]; do sleep 0.02; done
 
-# What the daemon of GPUs has is no memory for these.
+# These examples use the CPU, and the daemon's memory is on GPUs.
 refuses() {
 	ZEROD_SOCKET=$socket timeout 120 "$bin/$1" 2>"$dir/err"
 	[ $? -ne 0 ] && grep -q "$1.* on the CPU.*GPU" "$dir/err" || { cat "$dir/err" && false; }

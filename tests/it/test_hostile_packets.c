@@ -249,7 +249,7 @@ static void test_unknown_ids(void **state)
 	raw_close(&raw);
 }
 
-/* What another session holds does not exist for this one. */
+/* The objects of another session do not exist for this one. */
 static void test_ids_of_others(void **state)
 {
 	uint64_t id;
@@ -424,7 +424,7 @@ static void test_outstanding(void **state)
 	RAW_EXPECT_ERROR(&raw, last, ZEROD_E_LIMIT, "1024 requests are outstanding");
 	for (uint64_t id = 2; id < last; id++)
 		assert_null(raw_find(&raw, id));
-	/* What does not wait is served all the same. */
+	/* The daemon still serves requests that do not wait. */
 	expect_served();
 	raw_close(&raw);
 }

@@ -170,7 +170,7 @@ static void test_too_many_views(void **state)
 	raw_close(&raw);
 }
 
-/* What was refused for want of memory leaves no trace: not in its slot, and not in the layout of the
+/* A registration that fails for want of memory leaves no trace: not in its slot, and not in the layout of the
  * target. */
 static void test_failed_register_is_forgotten(void **state)
 {

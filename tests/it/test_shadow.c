@@ -67,7 +67,7 @@ static void *commit(void *arg)
 	return NULL;
 }
 
-/* What waits for the others: all at once. */
+/* Runs fn() for all ranks at once, because each call waits for the others. */
 static void together(struct rank *ranks, void *(*fn)(void *))
 {
 	pthread_t threads[NRANKS];

@@ -390,8 +390,8 @@ static void *use_thread(void *arg)
 	return NULL;
 }
 
-/* What retires while one thread reads the socket, another sends and a third has nothing to do is answered
- * for. */
+/* The client answers for retired segments while one of its threads reads the socket, another sends and a
+ * third is idle. */
 static void threads_gather_while_another_trims(void **state)
 {
 	struct scene scene = scene_open();

@@ -189,7 +189,7 @@ static void options_without_effect_are_refused(void **state)
 	}
 }
 
-/* Whatever daemon the environment names. */
+/* zerobench --backend starts a private daemon, and ignores the daemon that the environment names. */
 static void a_backend_is_a_private_daemons(void **state)
 {
 	(void)state;

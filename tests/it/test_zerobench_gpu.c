@@ -221,7 +221,7 @@ static void sm_time_cannot_be_measured(void **state)
 	}
 }
 
-/* What products lose to reductions, and for how many bytes. */
+/* zerobench reports how much reductions slow the products, and how many bytes were reduced. */
 static void reductions_slow_products_down(void **state)
 {
 	const char *const args[] = {"--op", "reduce", "-r",       "2",      "-b",      "64K",    "-e",

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the Python tests share: a private daemon, ranks as threads, and TAP lines for tests/run.sh."""
+"""Common parts of the Python tests: a private daemon, ranks as threads, and TAP lines for tests/run.sh."""
 from __future__ import annotations
 
 import os

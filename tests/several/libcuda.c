@@ -29,7 +29,7 @@
 
 typedef int get_proc_fn(const char *name, void **fn, int version, uint64_t flags, int *status);
 
-/* What zerod never asks for. */
+/* Functions of the driver that zerod never calls. */
 typedef int context_create_fn(struct CUctx_st **context, unsigned int flags, int device);
 typedef int context_destroy_fn(struct CUctx_st *context);
 

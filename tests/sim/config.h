@@ -57,7 +57,7 @@ struct zd_sim_unit_config {
 	bool persistent, frozen;
 };
 
-/* What all ranks of a group do alike. */
+/* The steps of the training, equal for all ranks of a group. */
 struct zd_sim_plan {
 	uint32_t steps, micro_steps, stage;
 	enum zerod_dtype target_dtype, gradient_dtype;
@@ -126,7 +126,7 @@ void zd_sim_config_print(const struct zd_sim_config *config);
 uint32_t zd_sim_rank(const struct zd_sim_config *config, uint32_t actor, uint32_t group);
 uint64_t zd_sim_shard_numel(const struct zd_sim_group_config *group, uint32_t unit);
 uint64_t zd_sim_padded_bytes(const struct zd_sim_group_config *group, uint32_t unit);
-/* What the actor's gathered copy of it takes. */
+/* The bytes of the actor's gathered copy of the unit. */
 uint64_t zd_sim_gathered_bytes(const struct zd_sim_config *config, uint32_t actor, uint32_t group,
                                uint32_t unit);
 enum zerod_dtype zd_sim_gradient_dtype(const struct zd_sim_group_config *group, uint32_t unit);

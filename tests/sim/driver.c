@@ -103,8 +103,8 @@ static struct zd_sim_event take_event(struct zd_sim_world *world)
 	}
 }
 
-/* Whom the failure may poison: the session whose streams waited for the bytes, or the owner of what was to be
- * reduced. */
+/* Marks the sessions that a device failure may poison: the one that the event names, or all if it names
+ * none. */
 static void note_abort(struct zd_sim_world *world, const struct zd_sim_event *event)
 {
 	for (uint32_t i = 0; i < world->nsessions && event->status == ZEROD_E_DEVICE; i++) {

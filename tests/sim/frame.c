@@ -44,7 +44,7 @@ static uint32_t free_place(const struct zd_sim_generator *gen)
 	return place;
 }
 
-/* What the engine does at an outermost forward: abandoned ones go, unless a claim is outstanding. */
+/* Ends open scopes as the engine does at an outermost forward, unless a claim is outstanding. */
 static void sweep(struct zd_sim_generator *gen)
 {
 	for (uint32_t p = 0; p < ZD_SIM_SCOPES; p++) {

@@ -5,7 +5,7 @@
 
 #include "config.h"
 
-/* What the place for a scope will have when the program has come so far, if nothing goes wrong. */
+/* The state of a place for a scope at this point of the program, if nothing fails. */
 enum zd_sim_place { ZD_SIM_PLACE_FREE, ZD_SIM_PLACE_OPEN, ZD_SIM_PLACE_CLAIM, ZD_SIM_PLACE_CONTEXT };
 
 struct zd_sim_generator {

@@ -41,7 +41,7 @@ static bool any(const struct zd_sim_handle *handle)
 	return handle->id != 0;
 }
 
-/* What a script wants refused, since the shard is in another state: nothing is written. */
+/* Sends a request that a script expects to be rejected because of the shard's state; nothing is written. */
 static bool send_out_of_turn(struct zd_sim_issue *issue)
 {
 	issue->request.must_fail = true;

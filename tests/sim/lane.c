@@ -112,7 +112,7 @@ void zd_sim_lane_add(struct zd_sim_world *world, const struct zd_sim_queued *add
 		                draw_delay(world, device));
 }
 
-/* What a session was promised will not come, as when a publish fails: it is poisoned from here on. */
+/* A promise to the session has failed, as when a publish fails: the session is poisoned from here on. */
 static void promise_broken(struct zd_sim_world *world, uint64_t id)
 {
 	struct zd_sim_session *session = zd_sim_session_find(world, id);

@@ -130,7 +130,7 @@ static void check_beside(struct zd_sim_world *world, const struct zd_command *co
 	}
 }
 
-/* What must be right about a command when it is given. */
+/* Checks a command at the time when the engine submits it. */
 void zd_sim_command_check(struct zd_sim_world *world, const struct zd_command *command)
 {
 	if (command->device >= world->config.ndevices)

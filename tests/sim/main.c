@@ -26,7 +26,7 @@ struct options {
 	const char *only_script; /* NULL: all */
 };
 
-/* What a worker has done so far, in memory that outlives it. */
+/* A worker's progress, in memory that outlives it. */
 struct worker {
 	pid_t pid; /* 0: done */
 	uint64_t seed, runs;

@@ -72,7 +72,8 @@ bool zd_sim_is_answer(struct zd_sim_world *world, const struct zd_reply *reply)
 	return true;
 }
 
-/* Who has ended has it mapped as long as its process lingers; what retires only then is not waited for. */
+/* A session that has ended maps the segment as long as its process lingers; the engine does not wait for the
+ * process if the segment retires only then. */
 static void check_session(struct zd_sim_world *world, struct zd_sim_session *session,
                           const struct zd_command *command)
 {

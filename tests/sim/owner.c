@@ -207,7 +207,7 @@ static void check_streams(struct zd_sim_world *world, const struct zd_location *
 	}
 }
 
-/* What was committed, or ended, with fences is the streams' until they are through. */
+/* Memory that was committed or released with fences belongs to the streams until the fences have passed. */
 void zd_sim_streams_check(struct zd_sim_world *world, const struct zd_location *at,
                           const struct zd_command *by)
 {

@@ -46,7 +46,7 @@ static void list(struct zd_sim_world *world, enum zd_table table, bool (*fn)(con
 
 /* ---- Devices and jobs ---------------------------------------------------------------------------------- */
 
-/* What processes that linger were given is not free, and nobody's. */
+/* The memory of processes that linger is neither free nor owned. */
 static void check_quarantine(struct zd_sim_world *world, const struct zd_row *row)
 {
 	uint64_t least = 0;
@@ -232,7 +232,7 @@ static uint32_t waiting_reserves(const struct zd_sim_session *session)
 	return count;
 }
 
-/* What ranks have of a backward or a step is listed and charged for as long as they have it; entries no
+/* The entries and targets of a rank are listed and charged as long as the rank has them, and entries no
  * longer. */
 static void check_given(const struct tally *tally)
 {

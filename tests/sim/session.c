@@ -193,7 +193,7 @@ static uint64_t linger_scale(struct zd_sim_world *world)
 	return (zd_sim_percent(&world->rng, 50) ? 100 : 10000) * world->config.actor_ns;
 }
 
-/* What the driver does when the connection is gone; the engine knows already or is told next. */
+/* Updates the driver's model when the connection has ended; the engine is informed before or right after. */
 static void forget(struct zd_sim_world *world, struct zd_sim_session *session)
 {
 	session->open = false;

@@ -62,7 +62,7 @@ static void roll_back_rank(struct zd_sim_world *world, uint32_t group, uint32_t 
 
 	for (uint32_t u = 0; u < world->config.groups[group].nunits; u++) {
 		struct zd_sim_shard *shard = &world->groups[group].shards[u][rank];
-		/* What is undone already, and whose publish is still on its way, is not undone again. */
+		/* A shard that is undone, and whose publish has not been answered, is not undone again. */
 		bool writes = session && session->members[group].handles[u].updating &&
 		              !session->members[group].handles[u].undone;
 

@@ -312,7 +312,7 @@ void zd_sim_committed(struct zd_sim_world *world, uint32_t group, uint64_t step)
 void zd_sim_roll_back(struct zd_sim_world *world, uint32_t group);
 /* A copy into a shard failed: its content is known to nobody. */
 void zd_sim_restore_failed(struct zd_sim_world *world, const struct zd_location *shard);
-/* What nobody writes or sets back has the bytes of its version. */
+/* Checks that a shard that is neither being written nor set back has the bytes of its version. */
 void zd_sim_shards_check(struct zd_sim_world *world, const struct zd_sim_session *session);
 
 /* rows*.c: what the engine's tables say against the model */
@@ -320,7 +320,7 @@ void zd_sim_rows_check(struct zd_sim_world *world);
 void zd_sim_budget_check(struct zd_sim_world *world);
 void zd_sim_waits_check(struct zd_sim_world *world);
 enum zd_sim_holder { ZD_SIM_HOLDER_NONE, ZD_SIM_HOLDER_KNOWN, ZD_SIM_HOLDER_PENDING };
-/* What the model has under the tag of a scope; PENDING: a context that is asked for. */
+/* The model's holder under the tag of a scope; PENDING: a context that was requested. */
 enum zd_sim_holder zd_sim_scope_holder(const struct zd_sim_member *member, uint32_t unit, const char *tag);
 void zd_sim_scopes_check(struct zd_sim_world *world);
 void zd_sim_sight_check(struct zd_sim_world *world, const struct zd_sim_session *asker);

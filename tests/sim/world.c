@@ -189,7 +189,7 @@ static void derive_strangers(struct zd_sim_rng *rng, struct zd_sim_config *confi
 	}
 }
 
-/* What is enough on a device whatever the order of things: everything at once. */
+/* The memory that suffices on a device in any order of events: for everything at once. */
 static void enough_memory(const struct zd_sim_config *config, uint32_t device, uint64_t *all,
                           uint64_t *largest)
 {

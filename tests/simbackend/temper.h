@@ -14,7 +14,7 @@
 
 #include "tests/sim/config.h"
 
-/* What all devices have in common. */
+/* Properties that all devices have in common. */
 struct zd_temper_backend {
 	uint32_t client_copies_percent;          /* of transfers leave the own slice to the client */
 	bool sessions_linger, strict_by_segment; /* as in struct zd_backend_ops */

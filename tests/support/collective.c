@@ -62,7 +62,7 @@ uint64_t collective_receive_bytes(const struct zd_cuda_comm_call *call, uint32_t
 
 /* ---- Bytes --------------------------------------------------------------------------------------------- */
 
-/* What rank `from` has for rank `to`. */
+/* The byte of the pattern that rank `from` sends to rank `to`. */
 static uint8_t byte_at(uint32_t from, uint32_t to, uint64_t index)
 {
 	return (uint8_t)(from * 7 + to * 31 + index * 3 + (index >> 8) + 1);

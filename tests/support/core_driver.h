@@ -155,9 +155,9 @@ struct core_row {
 	struct zd_member_row members[CORE_ROW_ITEMS];
 };
 
-/* What the daemon itself sees. Returns how many rows there are and copies the first `room` of them. */
+/* The rows that the daemon itself may see. Returns how many there are and copies the first `room` of them. */
 uint32_t core_rows(struct core_driver *core, enum zd_table table, struct core_row *rows, uint32_t room);
-/* What that session sees; 0: the daemon. `job` may be NULL. */
+/* The rows that the session may see; 0: the daemon. `job` may be NULL. */
 uint32_t core_rows_for(struct core_driver *core, uint64_t session, enum zd_table table, const char *job,
                        struct core_row *rows, uint32_t room);
 /* The only row of this id; fails if there is none. */

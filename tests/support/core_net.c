@@ -18,7 +18,7 @@
 
 #define DRIVERS CORE_NODES
 
-/* What one rank was given to do. */
+/* A command that the core of one rank has submitted. */
 struct given {
 	struct core_driver *core;
 	struct zd_command command;
@@ -175,7 +175,7 @@ static void differ(struct core_net *net, struct comm *comm, const struct given *
 	}
 }
 
-/* What all ranks have given, is met. */
+/* Marks the commands that all ranks have submitted: they may run. */
 static void meet(struct core_net *net, struct comm *comm)
 {
 	for (;;) {
@@ -293,7 +293,7 @@ static void forget(struct core_net *net, struct comm *comm)
 	free(comm);
 }
 
-/* What it sends, as the others are to see it. */
+/* Copies the bytes that the exchange sends, for the other ranks to read. */
 static void keep_sent(struct given *given, uint32_t nranks)
 {
 	const struct zd_exchange_desc *x = &given->command.u.exchange;

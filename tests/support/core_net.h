@@ -56,7 +56,7 @@ void core_nodes_open(struct core_nodes *nodes, const struct core_nodes_config *c
 void core_nodes_new(struct core_nodes *nodes, const struct core_nodes_config *config);
 /* Other ids than before, for all. */
 void core_nodes_new_ids(struct core_nodes *nodes);
-/* What the world's rank joins with. `config` as for core_nodes_new(). */
+/* The arguments with which that rank of the world joins. `config` as for core_nodes_new(). */
 struct core_join core_nodes_join(const struct core_nodes *nodes, const struct core_nodes_config *config,
                                  uint32_t rank);
 /* All ranks join, and must get 0. */

@@ -11,7 +11,7 @@
 
 #include "core_driver.h"
 
-/* What a REDUCE does. */
+/* Carries out a REDUCE command. */
 void core_reduce_execute(struct core_driver *core, const struct zd_reduce_desc *desc,
                          struct zd_op_result *result);
 

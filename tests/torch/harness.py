@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the tests of zerod.torch share: ranks as forked processes, and the one process that they must equal.
+"""Common parts of the tests of zerod.torch: ranks as forked processes, and the single process that they must equal.
 
 The reference sums the gradients of the same micro-batches in float32, in rank order, and scales the sum by 1/world,
 as the daemon does. Everything is compared bit for bit.

@@ -70,7 +70,7 @@ class GPT(nn.Module):
 
 
 def dtype_of(module: nn.Module) -> torch.dtype:
-    """What the module computes in: a sharded module's parameters are masters of another type."""
+    """The dtype of the module's computation: the parameters of a sharded module are masters of another dtype."""
     model = getattr(module, "_zerod_model", None)
     return model.units[0].dtype if model is not None else next(module.parameters()).dtype
 

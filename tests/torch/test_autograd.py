@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""What autograd allows: unused parameters, several losses, accumulation, checkpointing, unplanned use, frozen parts."""
+"""Uses of autograd: unused parameters, several losses, accumulation, checkpointing, unplanned use, frozen parts."""
 from __future__ import annotations
 
 import unittest

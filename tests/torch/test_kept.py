@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""What a forward keeps for its backward: all blocks where buffers are the shards (world size 1), and in stage 2."""
+"""Buffers that a forward keeps for its backward: all blocks where buffers are the shards (world size 1), and in stage 2."""
 from __future__ import annotations
 
 import os

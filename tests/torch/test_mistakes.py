@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""What programs do to a sharded model that they may do to a plain one."""
+"""Operations that a plain model allows and that a sharded model must support or reject."""
 from __future__ import annotations
 
 import copy

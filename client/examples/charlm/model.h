@@ -52,7 +52,7 @@ void charlm_model_init(uint32_t vocabulary, struct charlm_model *model);
 void charlm_model_initial(const struct charlm_model *model, enum charlm_unit unit, uint64_t seed,
                           size_t offset_numel, size_t numel, float *values);
 
-/* The arrays of one forward and backward over `rows` samples, beside parameters. Index 0 of the arrays is the
+/* Memory for one forward and backward over `rows` samples, beside parameters. Index 0 of the arrays is the
  * embedded context, 1 .. 4 are the layers' outputs. */
 struct charlm_pass {
 	const struct charlm_model *model;

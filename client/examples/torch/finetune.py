@@ -47,7 +47,7 @@ def make(name: str | None, dtype: torch.dtype) -> tuple[Any, Any]:
 
 @torch.no_grad()
 def sample(model: Any, tokenizer: Any, prompt: str, device: torch.device, count: int = 40) -> str:
-    """The text that the model writes next, the likeliest token each time. One rank alone may ask: gathers are one-sided."""
+    """The model's continuation of the prompt, the likeliest token each time. One rank may call it alone: gathers are one-sided."""
     tokens = tokenizer.encode(prompt)
     for _ in range(count):
         logits = model(input_ids=torch.tensor([tokens[-256:]], device=device)).logits

@@ -23,7 +23,7 @@ class Group:
         self.world_size = world_size
 
     def leave(self, deadline_ms: int = 0) -> None:
-        """Frees all that this rank holds in the group; its units and buckets become invalid. After Deadline: repeat."""
+        """Frees this rank's memory in the group; its units and buckets become invalid. After Deadline: call it again."""
         if self.handle and self.client.handle:
             self.client.check(calls.group_leave(self.handle, wait_options(deadline_ms)))
         self.handle = None

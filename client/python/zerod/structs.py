@@ -294,7 +294,7 @@ class StepScalars(Struct):
 
 
 class StepInfo(Struct):
-    """The result of a step, the same on all ranks; `abandoned_rank` counts where `abandoned` is 1."""
+    """A step's result, equal on all ranks; `abandoned_rank` is valid where `abandoned` is 1."""
 
     _fields_ = [("struct_size", c_size_t), ("step", c_uint64), ("norm_squared", c_double), ("overflow", c_int),
                 ("abandoned", c_int), ("abandoned_rank", c_uint32), ("reserved", c_uint32)]

@@ -49,7 +49,7 @@ extern "C" __global__ void watch(const u64 *data, unsigned words, unsigned slots
 
 			while (value < round && !*stop)
 				value = *flag;
-			/* What was announced before the stop is checked too. */
+			/* Rounds that the pusher announced before the stop are checked too. */
 			if (value < round)
 				value = *flag;
 			__threadfence_system();

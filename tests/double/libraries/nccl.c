@@ -414,7 +414,7 @@ static int begin(struct ncclComm *comm, enum nccl_pending pending)
 	return result;
 }
 
-/* Whoever calls while a call is in progress has broken it. */
+/* A call during a call that is in progress breaks the communicator. */
 static int check_ready(struct ncclComm *comm)
 {
 	if (!comm || atomic_load(&comm->aborted))

@@ -104,7 +104,7 @@ struct nccl_move {
 	char *staged;
 };
 
-/* What one kernel does. */
+/* One kernel's sends and receives. */
 struct nccl_work {
 	STAILQ_ENTRY(nccl_work) link;
 	atomic_bool ended;

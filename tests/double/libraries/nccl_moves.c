@@ -121,7 +121,7 @@ static bool send_some(struct nccl_channel *channel, struct nccl_move *move)
 	return true;
 }
 
-/* What does not fit was meant for another operation: NCCL would hang. */
+/* A chunk of another size belongs to another operation: the receiver waits for ever, as NCCL's would. */
 static bool receive_some(struct nccl_channel *channel, struct nccl_move *move)
 {
 	size_t left = move->bytes - move->done;

@@ -120,7 +120,7 @@ static void test_unique_ids(void **state)
 	(void)close(sock);
 }
 
-/* What the engine is asked for when a client has sent this. */
+/* Translates a client's GroupJoin into the engine's arguments. */
 static int translate(Zd__GroupJoin *join, struct zd_args *args, struct zd_err *err)
 {
 	Zd__Request request = ZD__REQUEST__INIT;

@@ -338,7 +338,7 @@ static void test_second_answer(void **state)
 	free_packet(packet);
 }
 
-/* Whose work it is stays unharmed. */
+/* The session to which the work belongs is unharmed. */
 static void test_answer_to_anothers_work(void **state)
 {
 	Zd__Fence fence = fence_of(3, 1);
@@ -418,7 +418,8 @@ static void test_session_ends_under_a_sum(void **state)
 	}
 }
 
-/* What the connection has said is there when the channel says so. */
+/* Once the work channel announces a number of retired segments, the connection has announced those
+ * segments. */
 static void test_retired_segments_are_pointed_at(void **state)
 {
 	Zd__WorkPacket *packet;

@@ -69,7 +69,7 @@ static uint64_t session_of(const struct peer *peer)
 
 typedef uint64_t ask_fn(struct peer *peer, uint32_t rank);
 
-/* What each rank is answered when the other has asked, too. */
+/* Sends the request for all ranks, and collects the replies. */
 static void ask_all(struct peer *peers, ask_fn *ask_one, const Zd__Reply *replies[RANKS])
 {
 	uint64_t ids[RANKS];
@@ -232,7 +232,7 @@ static void test_fences_are_those_of_the_pieces(void **state)
 		close_peer(&peers[i]);
 }
 
-/* Who does not wait for fences is asked when there is nothing to wait for. */
+/* A client without the feature for fences gets its sums when the pieces have arrived. */
 static void test_nobody_else_is_asked_ahead(void **state)
 {
 	struct scene *scene = *state;

@@ -21,7 +21,7 @@ static inline void comm_prepare(struct comm_scene *s, const struct zd_cuda_comm_
 	free(bytes);
 }
 
-/* What came is right, and nothing lies behind it. */
+/* The received bytes are right, and the bytes behind them untouched. */
 static inline void comm_expect_data(struct comm_scene *s, const struct zd_cuda_comm_call *call,
                                     uint32_t nranks)
 {

@@ -165,7 +165,7 @@ static inline void add_push(struct model *m, struct gather *gather, uint32_t sou
 	gather->left++;
 }
 
-/* What is asked for at once reaches the executors one behind the other. */
+/* The pushes of one gather reach the executors shortly after each other. */
 static inline void add_gather(struct model *m, struct gather *gather)
 {
 	uint64_t begin = (m->npushes + 1) * GIB; /* nothing goes on where another slice ends */

@@ -265,7 +265,7 @@ static void test_close_with_work_queued(void **state)
 		assert_true(status == 0 ? done_well == op - first : status == ZEROD_E_SHUTDOWN);
 		done_well += status == 0;
 	}
-	/* What was not done is not signalled. */
+	/* The fence of a copy that was not made is not signalled. */
 	if (done_well < 100)
 		assert_int_equal(atomic_load(&c.daemon_page[0]), ZD_FENCE_ABORTED);
 	else

@@ -22,7 +22,7 @@ static void test_unique_ids(void **state)
 
 /* ---- What is exchanged --------------------------------------------------------------------------------- */
 
-/* What rank `from` has for rank `to`. */
+/* The byte of the pattern that rank `from` sends to rank `to`. */
 static uint8_t byte_at(uint32_t from, uint32_t to, uint64_t index)
 {
 	return (uint8_t)(from * 37 + to * 11 + index * 3 + (index >> 8) + 1);
@@ -351,7 +351,7 @@ static void test_close_behind_exchanges(void **state)
 	scene_close(&s);
 }
 
-/* What comes behind a close, or for one that there is not, is told so. */
+/* A command behind a close, or for an unknown communicator, fails with that reason. */
 static void test_what_is_not_open(void **state)
 {
 	struct collective_scene s;

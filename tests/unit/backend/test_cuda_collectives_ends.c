@@ -117,7 +117,8 @@ static void test_reset_over_an_exchange_that_goes_on(void **state)
 	scene_close_both(&s);
 }
 
-/* What was not launched yet ends at once, what has ended and waits for its turn in a timeline ends well. */
+/* Operations that were not launched yet end at once. An operation that has ended, and waits for its turn in a
+ * timeline, ends well. */
 static void test_abort_of_what_waits(void **state)
 {
 	struct collective_scene s;
@@ -325,7 +326,7 @@ static void test_nccl_from_a_file(void **state)
 	scene_close_both(&s);
 }
 
-/* Who asks for no communicators has no NCCL. */
+/* A backend without communicators loads no NCCL. */
 static void test_nccl_that_nobody_needs(void **state)
 {
 	struct collective_scene s;
@@ -404,7 +405,7 @@ static void test_a_gpu_that_is_lost(void **state)
 
 /* ---- The daemon's end ---------------------------------------------------------------------------------- */
 
-/* Whatever is under way ends, once, and frees who waits. */
+/* Each operation under way ends once, and frees the streams that wait for it. */
 static void test_close_with_all_under_way(void **state)
 {
 	struct collective_scene s;

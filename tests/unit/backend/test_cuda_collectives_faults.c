@@ -91,7 +91,8 @@ static bool agree_both(struct collective_scene *s)
 	return well;
 }
 
-/* What lives is closed in order, what failed is closed already; both ways what is left ends. */
+/* Working communicators are closed in order, failed ones with an abort. Both ways their remaining operations
+ * end. */
 static void close_both(struct collective_scene *s, bool well)
 {
 	for (uint64_t comm = GATHERS; comm <= REDUCTIONS; comm++) {
@@ -238,7 +239,7 @@ static unsigned long count_calls(CMUnitTestFunction fn, const char *name)
 	return calls;
 }
 
-/* Those of the start are another test's. */
+/* Calls of the backend's start have a test of their own. */
 static void test_every_call_of_the_driver_fails_once(void **state)
 {
 	static const int results[] = {ZD_CU_OUT_OF_MEMORY, ZD_CU_ILLEGAL_ADDRESS};

@@ -113,7 +113,7 @@ static void test_peers_by_their_ranks_in_the_world(void **state)
 	comm_close(&s);
 }
 
-/* What two daemons believe differs: they would wait for ever. */
+/* Ranks of two daemons with different configurations never meet: the first rank's deadline passes. */
 static void meet_in_vain(void (*change)(struct comm_scene *s, struct zd_cuda_comm_config *config))
 {
 	struct zd_cuda_comm_config config;
@@ -331,7 +331,7 @@ static void test_abort_in_every_phase(void **state)
 	abort_in(ZD_CUDA_COMM_COMPARING, true);
 }
 
-/* What was launched is given back when nothing writes any more, though its stream runs on to the stored
+/* A launched operation fails once no kernel writes any more, although its stream runs on to the store of the
  * progress. */
 static void test_an_aborted_operation_never_succeeds(void **state)
 {

@@ -147,7 +147,7 @@ static struct {
 	int result;
 } fault = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
-/* What this call gives, or 0. */
+/* The result with which this call fails, or 0. */
 static int count(void)
 {
 	int result;

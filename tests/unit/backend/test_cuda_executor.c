@@ -115,7 +115,8 @@ static void submit_push(struct fixture *f, uint64_t op, uint32_t target, uint64_
 	zd_cuda_executor_submit(&f->executor, zd_cuda_task_new(&push, &f->segments, NULL, NULL));
 }
 
-/* Whoever does not ask for turns issues the first push first, and on one stream it lands first. */
+/* Without turns on the links, the executor would issue the first push first, and on one stream it would land
+ * first. */
 static void test_large_pushes_wait_for_their_links(void **state)
 {
 	static const uint64_t order[] = {2, 1};

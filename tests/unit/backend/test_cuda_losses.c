@@ -16,8 +16,8 @@
 #include "tests/unit/backend/cuda_scene.h"
 #include "tests/unit/driver/cases.h"
 
-/* What was submitted before has been issued when an empty copy that goes another way has ended: a push behind
- * what goes round, or one that goes round behind pushes. */
+/* Waits for an empty copy that goes another way: when it has ended, the executor has issued all commands
+ * before it. That is a push behind detours, or a detour behind pushes. */
 static void wait_issued(struct fixture *f, uint32_t to)
 {
 	struct zd_command nothing = copy(0, at(0, 0, 0), to, at(0, 0, 0));
@@ -34,7 +34,7 @@ static const struct double_control *control(void)
 	return found;
 }
 
-/* What that device copies stays under way; -1: none does. */
+/* Copies by that device do not complete until it is released; -1: releases all. */
 static void hold_copies(int device)
 {
 	control()->hold_copies(device);
@@ -133,7 +133,8 @@ static void test_lost_leg_behind_a_copy_under_way(void **state)
 	close_all(state);
 }
 
-/* What is half way is not moved on into a GPU that is gone: that would take the other one down with it. */
+/* A detour whose first leg has landed is not continued into a lost GPU: that would lose the other GPU,
+ * too. */
 static void test_lost_gpu_leaves_its_way_round_alone(void **state)
 {
 	struct fixture *f = open_fixture(state, 2);

@@ -58,7 +58,7 @@ static bool asks(struct fixture *f, uint32_t source, struct zd_cuda_task *task, 
 	return zd_cuda_turns_take(&f->turns[source], task, now_ns);
 }
 
-/* What the executor does with a turn. */
+/* Issues a piece, as the executor does when it has a turn. */
 static void issue_piece(struct zd_cuda_task *task)
 {
 	task->u.copy.issued_bytes += PIECE;
@@ -106,7 +106,7 @@ static void test_one_push_out_of_a_gpu_at_a_time(void **state)
 	free(f);
 }
 
-/* What lies behind the last turn is not forgotten: turns are taken ahead of their time. */
+/* The times behind the last turn are remembered: turns are taken ahead of their time. */
 static void test_turns_follow_each_other(void **state)
 {
 	struct fixture *f = open_fixture();

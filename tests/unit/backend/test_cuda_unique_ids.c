@@ -159,7 +159,7 @@ static void test_no_more_than_may_wait(void **state)
 	assert_false(has_children());
 }
 
-/* Those that a rank has come with stay, however old. */
+/* Ids with which a rank has joined stay valid, however old they are. */
 static void test_who_is_waited_for_stays(void **state)
 {
 	struct collective_scene s;
@@ -215,7 +215,7 @@ static void test_ids_that_take_for_ever(void **state)
 	scene_close(&s);
 }
 
-/* Whatever NCCL is doing, the process ends with the daemon. */
+/* The helper process ends with the daemon, whatever NCCL is doing. */
 static void test_the_program_ends_with_its_input(void **state)
 {
 	char number[] = "1", program[] = "zerod", arg[] = ZD_CUDA_IDS_PROGRAM_ARG;

@@ -8,7 +8,7 @@
 
 /* ---- Completions --------------------------------------------------------------------------------------- */
 
-/* What failed first has been told already; the leak sanitizer tells whether its text went. */
+/* The last failure replaces the first one; the leak sanitizer checks that the first text is freed. */
 static void test_completion_has_the_last_failure(void **state)
 {
 	struct zd_completion completion = {.op = 1};

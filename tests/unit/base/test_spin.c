@@ -58,7 +58,7 @@ static void test_a_share_in_the_long_run(void **state)
 	assert_in_range(spun_ns, share_ns - share_ns / 100, share_ns + share_ns / 100);
 }
 
-/* What was saved up bounds a burst, however long the rest before it. */
+/* The saved time bounds a burst, however long the rest before it was. */
 static void test_a_burst_after_a_rest(void **state)
 {
 	int64_t most_ns = ZD_SPIN_BURST_NS + 10 * ZD_SPIN_BURST_NS * (int64_t)ZD_SPIN_PERCENT / 100;
@@ -72,7 +72,7 @@ static void test_a_burst_after_a_rest(void **state)
 	assert_in_range(spun_ns, most_ns - 2 * STEP_NS, most_ns + 2 * STEP_NS);
 }
 
-/* Whoever finds something whenever it looks has spun nothing away. */
+/* A thread that finds an event at each poll uses up none of its spin time. */
 static void test_what_is_busy_is_not_counted(void **state)
 {
 	uint64_t end_ns = START_NS + (uint64_t)(10 * ZD_SPIN_BURST_NS);
@@ -106,7 +106,7 @@ static void test_for_what_is_on_its_way(void **state)
 	assert_false(zd_spin_may(&spin, now_ns + ZD_SPIN_AWAIT_NS));
 }
 
-/* Whoever expects without pause owes no more than that, and spins by itself again soon after. */
+/* The debt of a thread that expects events without pause is bounded: it spins on its own again soon after. */
 static void test_debts_are_bounded(void **state)
 {
 	uint64_t burst_ns = (uint64_t)ZD_SPIN_BURST_NS, now_ns = START_NS;

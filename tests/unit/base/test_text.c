@@ -226,7 +226,7 @@ static void sizes_written(void **state)
 	}
 }
 
-/* What is written can be read again, and is off by at most the digits that were dropped. */
+/* zd_bytes_text()'s output can be parsed again, and differs by at most the dropped digits. */
 static void sizes_round_trip(void **state)
 {
 	uint64_t value = 1;

@@ -55,7 +55,7 @@ struct program {
 	uint32_t nwindows;
 };
 
-/* What the program has come to. */
+/* The state of the program at this point. */
 struct units {
 	bool held[UNITS], copied[UNITS], persistent[UNITS]; /* copied: by a prefetch, or for good */
 	uint64_t version[UNITS], committed;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What a failed group leaves to the ranks that are still there: entries that they write and targets that they
- * read are nobody else's until they are given back, whichever way, and then only when the fences have passed.
+ * Entries that the remaining ranks of a failed group write, and targets that they read, stay theirs until
+ * they return them, in whichever way; the memory is reused only when the fences have passed.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -226,7 +226,7 @@ static void test_large_entry(void **state)
 	core_end(s.core);
 }
 
-/* What was committed before keeps its fences, and needs no second word. */
+/* An entry that was committed before the loss keeps its fences, and needs no second commit. */
 static void test_committed_before(void **state)
 {
 	struct scene s;

@@ -224,7 +224,7 @@ static void test_a_reset_does_not_mend_them(void **state)
 	spoil(true);
 }
 
-/* Those that wait for other GPUs were not freed. */
+/* Sums that wait for copies of other GPUs were not freed. */
 static void test_abort_spares_sums_behind_others(void **state)
 {
 	struct core_options three = {.ndevices = 3, .sums_ahead = true, .unordered = true};

@@ -372,7 +372,7 @@ static void test_step_ahead_of_its_streams(void **state)
 	core_end(rig.core);
 }
 
-/* What was written is published when nothing reads the former version any more. */
+/* A publish completes when no consumer reads the former version any more. */
 static void test_publish_behind_a_grant(void **state)
 {
 	struct rig rig;

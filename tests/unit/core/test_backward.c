@@ -127,7 +127,8 @@ static void test_unit_that_is_registered_after_the_target_was_bound(void **state
 	core_end(core);
 }
 
-/* What the optimizer allocates comes after the target: the peak shows that it does not stand beside it. */
+/* Memory that the optimizer allocates comes after the target is released: the peak shows that the two do not
+ * exist at the same time. */
 static void test_release_is_seen_in_the_peak(void **state)
 {
 	struct core_driver *core = core_new(NULL);

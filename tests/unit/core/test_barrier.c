@@ -221,8 +221,8 @@ static void test_daemons_wait_for_each_other(void **state)
 	expect_span(&(struct core_nodes_config){.hybrid = true});
 }
 
-/* What submits operations later than it is called would come before the barrier in one daemon and after it
- * in another. */
+/* A rank that commits or runs a backward submits operations later: they could precede the barrier in one
+ * daemon and follow it in another. */
 static void test_between_daemons_other_work_comes_first(void **state)
 {
 	struct core_nodes nodes;

@@ -194,7 +194,7 @@ static void test_promises_begin_in_order(void **state)
 	core_end(rig.core);
 }
 
-/* What somebody still holds depends on a call. */
+/* A place that a lease still holds is not promised: its release depends on the client's next call. */
 static void test_held_place_is_not_promised(void **state)
 {
 	struct rig rig;

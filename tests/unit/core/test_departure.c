@@ -123,7 +123,7 @@ static void test_memory_is_not_given_to_others_before(void **state)
 	core_end(core);
 }
 
-/* Who has given everything back itself is gone with its connection. */
+/* A session that has released all its memory itself ends with its connection. */
 static void test_nothing_held_nothing_kept(void **state)
 {
 	struct core_driver *core = core_new(&lingering);

@@ -466,8 +466,8 @@ static void test_end_job_waits_for_what_still_reads(void **state)
 	core_end(core);
 }
 
-/* What is left of it is nobody's, and is there until its memory's work is done: who comes under its name
- * begins anew. */
+/* The memory of an ended job has no owner, and exists until its copies have ended: a session that uses the
+ * job's name begins anew. */
 static void join_after_the_end(bool durable)
 {
 	struct core_driver *core = core_new(&(struct core_options){.ndevices = 3});

@@ -104,7 +104,7 @@ static void test_a_slot_is_given_out_ahead(void **state)
 	core_end(core);
 }
 
-/* What another rank has yet to ask for is awaited by the request. */
+/* An entry is not granted ahead while a rank has not contributed: the request waits for that rank. */
 static void test_not_before_all_have_contributed(void **state)
 {
 	struct core_driver *core = core_new(NULL);

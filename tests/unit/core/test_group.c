@@ -58,7 +58,7 @@ static void test_join_waits_for_every_rank(void **state)
 	core_end(core);
 }
 
-/* Who is missing cannot come any more; what else waits may still end well. */
+/* A rank that has not joined cannot join any more; requests that wait for other reasons may still succeed. */
 static void test_joins_end_with_the_daemon(void **state)
 {
 	struct core_driver *core = core_new(NULL);
@@ -166,7 +166,7 @@ static void test_join_that_ends_early_frees_its_rank(void **state)
 	core_end(core);
 }
 
-/* Whoever has not joined yet is no member, although its rank is taken: nothing may be left when the join
+/* A rank whose join waits is not a member, although its number is taken: nothing may be left when the join
  * ends. */
 static void test_nothing_is_done_for_a_rank_that_still_joins(void **state)
 {
@@ -314,8 +314,8 @@ static void test_replacement_revives_the_group(void **state)
 	core_end(core);
 }
 
-/* What a replacement has registered is no version of anything, also when those whose version it was to catch
- * up with have gone. */
+/* A shard that a replacement has registered has no version, even after the ranks with the version to which it
+ * was to catch up have gone. */
 static void test_replacements_one_after_the_other(void **state)
 {
 	struct core_driver *core = core_new(NULL);

@@ -258,7 +258,7 @@ static void test_ranks_freeze_different_units(void **state)
 	core_end(core);
 }
 
-/* What it has changed ends with its part: who comes in its place begins as the unit is described. */
+/* A rank's changes to a unit end with its part: the replacement begins with the unit as it was described. */
 static void test_rank_that_is_replaced(void **state)
 {
 	struct core_driver *core = core_new(NULL);

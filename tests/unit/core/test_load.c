@@ -308,8 +308,8 @@ static void test_leave_while_copying(void **state)
 	core_expect(rig->core, requests[READER], 0);
 }
 
-/* What was undone while a rank loads is set back once the rank has reset its session, before or after the
- * copies have ended. */
+/* A shard whose update is undone during a load is set back once its rank has reset its session, before or
+ * after the end of the copies. */
 static void resets_while_loading(bool copying)
 {
 	struct rig rig = {.core = core_new(NULL)};

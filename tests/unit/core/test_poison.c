@@ -432,7 +432,7 @@ static void test_rank_that_is_alone(void **state)
 	core_end(core);
 }
 
-/* What one rank has released is filled when its neighbour has taken from it. */
+/* A rank's released buffer is filled when its neighbour has copied from it. */
 static void test_ranks_of_several_daemons(void **state)
 {
 	struct core_nodes nodes;

@@ -150,7 +150,7 @@ static void test_order_is_kept(void **state)
 	}
 }
 
-/* What needs no transfer waits for nobody. */
+/* A gather that joins a buffer needs no transfer, and waits for no rank. */
 static void test_joins_are_in_no_order(void **state)
 {
 	struct rig *rig = *state;
@@ -184,7 +184,7 @@ static void test_crossing_orders_inside_a_daemon(void **state)
 	}
 }
 
-/* What landed first waits for what was asked for first: its fence says that both are there. */
+/* An exchange that landed first waits for the exchange that was requested first: its fence implies both. */
 static void test_onward_in_the_order_of_fences(void **state)
 {
 	struct rig *rig = *state;
@@ -349,7 +349,8 @@ static void test_refresh_waits_for_takers(void **state)
 		(void)expect_bytes(rig, rank, request[rank], 2);
 }
 
-/* Who has prefetched in other daemons has the version that is about to be written over here. */
+/* An update waits for this daemon's prefetches: ranks of other daemons have prefetched the version that it
+ * overwrites here. */
 static void test_update_waits_for_prefetches(void **state)
 {
 	struct rig rig;
@@ -618,7 +619,7 @@ static void test_update_waits_for_slow_local_ranks(void **state)
 	expect_state(rig, 0, "READY");
 }
 
-/* Those that begin a context do as well, and get the version that they asked for. */
+/* An update waits for contexts as well, and they get the version that they requested. */
 static void test_update_waits_for_contexts(void **state)
 {
 	struct rig rig;

@@ -136,7 +136,8 @@ static void test_persistence_behind_a_prefetch(void **state)
 	expect_same_exchanges(rig, 3);
 }
 
-/* What it stands behind may wait for what the same client does next. */
+/* Setting a unit persistent does not wait for the prefetch before it, which may wait for the same client's
+ * next call. */
 static void test_persistence_holds_up_nobody(void **state)
 {
 	struct rig *rig = *state;

@@ -142,7 +142,7 @@ static void test_leave_before_a_gather(void **state)
 	expect_freed(rig, 1, ONWARD(0));
 }
 
-/* What was on its way when a rank left in order does not come after all. */
+/* An exchange that is under way when a rank leaves in order may still fail. */
 static void test_exchange_fails_after_leave(void **state)
 {
 	struct rig *rig = *state;
@@ -156,7 +156,7 @@ static void test_exchange_fails_after_leave(void **state)
 	assert_int_equal(core_quarantine(core_of(rig, 0), 0), 0);
 }
 
-/* What has landed does not wait for ever behind what will not. */
+/* An exchange that has landed does not wait for ever behind one that never will. */
 static void test_leave_between_two_gathers(void **state)
 {
 	struct rig *rig = *state;
@@ -391,7 +391,7 @@ static void test_durable_group_joined_again(void **state)
 	core_net_end(rig.nodes.net);
 }
 
-/* What the former connection was given ends, badly, when the next is there. */
+/* An exchange of the former connection fails after the next connection was made. */
 static void test_late_end_of_a_former_exchange(void **state)
 {
 	struct rig rig;
@@ -425,7 +425,7 @@ static void test_abandoned(void **state)
 	core_net_end(rig.nodes.net);
 }
 
-/* What backends say of a rank is what its user calls it, wherever it is on its rail. */
+/* Errors of backends name a rank by its number in the world, not by its place on the rail. */
 static void test_failure_names_the_rank_of_the_world(void **state)
 {
 	struct rig *rig = *state;

@@ -425,7 +425,8 @@ static void test_daemons_reduce_different_units(void **state)
 	rig_end(&rig);
 }
 
-/* Those of one daemon would send more than those of the other, and take what comes next for it. */
+/* The ranks of one daemon would send more than those of the other, whose surplus would be received as the
+ * next reduction's. */
 static void test_daemons_mean_different_kinds(void **state)
 {
 	struct rig rig;

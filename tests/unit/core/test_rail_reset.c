@@ -81,7 +81,7 @@ static void test_reset_waits_for_exchanges(void **state)
 	expect_poisoned(rig, false);
 }
 
-/* What ends badly after the reset was given out before it, and aborts nothing any more. */
+/* An exchange that was submitted before the reset and fails after it aborts nothing. */
 static void test_late_failure_after_a_reset(void **state)
 {
 	struct rig *rig = *state;

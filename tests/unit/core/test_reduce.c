@@ -294,7 +294,8 @@ static void test_fences_that_have_passed_already(void **state)
 	core_end(core);
 }
 
-/* Whoever moves pieces is told at each commit, before there is one to move; and not when it is refused. */
+/* Each commit announces pieces to the backend before there is a piece to copy; a rejected commit announces
+ * nothing. */
 static void test_pieces_are_expected(void **state)
 {
 	struct core_driver *core = core_new(&(struct core_options){.ndevices = 3});

@@ -192,7 +192,7 @@ static void test_gathers_wait_for_their_own_blocks(void **state)
 	core_end(rig.core);
 }
 
-/* Who is tried first does not take away what was made for who comes after. */
+/* An earlier request, which is tried first, does not retire a segment that is being made for a later one. */
 static void test_segment_that_somebody_waits_for_stays(void **state)
 {
 	struct rig rig;

@@ -196,9 +196,9 @@ static void when_joining(struct rig *rig)
 	core_expect_waits(rig->core, core_join(rig->core, rig->session, &join), "rank 1");
 }
 
-/* Whatever the session does when it ends, by itself or by an administrator: nothing of it is charged a moment
- * later, what operations still use goes with them, the other rank's share is untouched, and the rank can come
- * again. */
+/* In each state the session ends by itself or by an administrator: nothing of it is charged a moment later,
+ * memory that operations still use is freed with them, the other rank's share is untouched, and the rank can
+ * join again. */
 static void test_end_in_every_state(void **state)
 {
 	static void (*const bring[])(struct rig *) = {

@@ -264,7 +264,7 @@ static void go_to(struct shadowed *s, enum point point)
 	}
 }
 
-/* Who dies: rank 0, rank 1, or both, in both orders. */
+/* The ranks that die: rank 0, rank 1, or both, in both orders. */
 static void test_death_at_every_point(void **state)
 {
 	static const struct {
@@ -380,7 +380,8 @@ static void test_survivor_does_not_go_on_unaware(void **state)
 	core_expect_error(s.core, update(&s, 0, 1), ZEROD_E_PEER_LOST, text);
 	core_expect_error(s.core, core_commit(s.core, s.team.session[1], s.team.group, 2), ZEROD_E_PEER_LOST,
 	                  text);
-	/* What it writes is set back when it says that it has stopped, and others wait for that. */
+	/* The shard that rank 1 writes is set back when its publish says that it has stopped, and others wait
+	 * for that. */
 	uint64_t waiting = gather(&s, 1, 0);
 	core_expect_waits(s.core, waiting, "rank 1's shard of unit 'b' to be set back to the last commit");
 	core_expect_error(s.core, publish(&s, 1, 1), ZEROD_E_PEER_LOST,

@@ -402,7 +402,7 @@ static void test_opening_fails(void **state)
 	core_net_end(nodes.net);
 }
 
-/* What a former connection was given ends late. */
+/* Commands of a former connection end late. */
 static void test_late_word_of_a_former_connection(void **state)
 {
 	struct core_nodes nodes;
@@ -452,7 +452,7 @@ static void test_leave_in_order(void **state)
 	core_net_end(nodes.net);
 }
 
-/* Who says goodbye goes in order. */
+/* A session that says goodbye leaves in order. */
 static void test_goodbye(void **state)
 {
 	struct core_nodes nodes;
@@ -570,7 +570,7 @@ static void test_administrator_aborts_while_connecting(void **state)
 	core_net_end(nodes.net);
 }
 
-/* Who comes with new ids before all have left learns why they must. */
+/* A join with new ids, before all ranks have left, fails and names the reason. */
 static void test_join_before_all_have_left(void **state)
 {
 	struct core_nodes nodes;

@@ -54,7 +54,7 @@ static void kill_rank(struct rig *rig, uint32_t rank)
 	core_close(core_of(rig, rank), session_of(rig, rank));
 }
 
-/* Whoever is still there goes, and all begin anew. */
+/* Closes the sessions that are still open, and opens new ones, with new ids. */
 static void all_anew(struct rig *rig)
 {
 	for (uint32_t rank = 0; rank < world(rig); rank++) {
@@ -238,7 +238,7 @@ static void test_without_shadows_it_is_torn(void **state)
 	}
 }
 
-/* What is torn since the step that all are at, is; what was torn before is not. */
+/* A group is torn by an update since the step at which all ranks are, and by no earlier one. */
 static void test_torn_behind_a_doubt(void **state)
 {
 	struct rig rig;
@@ -268,7 +268,7 @@ static void test_not_durable(void **state)
 	core_net_end(rig.nodes.net);
 }
 
-/* What the commit is in doubt about is charged as ever, and goes with the job. */
+/* The memory of a commit in doubt is charged as before, and freed with the job. */
 static void test_job_ends_in_doubt(void **state)
 {
 	struct rig rig;

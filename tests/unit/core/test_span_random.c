@@ -260,7 +260,7 @@ static void check_step(struct run *run, const struct runner *runner, const struc
 	run->norm_window = step->which + 1;
 }
 
-/* What the step waited for has come. */
+/* Ends the rank's step, whose request has been answered. */
 static void end_step(struct run *run, struct runner *runner, const struct step *step)
 {
 	bool well = is_well(run, runner, runner->waits);
@@ -344,8 +344,8 @@ static void show(struct run *run)
 	}
 }
 
-/* What runs when the schedule says so; the first two also of a group that has ended, while the next
- * begins. */
+/* Commands that run when the schedule says so; the first two kinds also for a group that has ended, while the
+ * next one begins. */
 static const enum zd_command_kind held_kinds[] = {ZD_CMD_COPY, ZD_CMD_EXCHANGE, ZD_CMD_FILL, ZD_CMD_AGREE,
                                                   ZD_CMD_SEGMENT_CREATE};
 
@@ -357,7 +357,7 @@ static void hold_from(struct run *run, uint32_t first, bool held)
 	}
 }
 
-/* What a group has left may have to end first. */
+/* Runs commands of a former group until the request is answered. */
 static const struct zd_reply *await(struct run *run, struct core_driver *core, uint64_t request)
 {
 	bool moved = true;
@@ -585,7 +585,7 @@ static void expect_nobody_hangs(struct run *run)
 	}
 }
 
-/* Whatever may end does, and what waits for ranks that are gone has its deadline. */
+/* Runs all that can run, and lets the deadlines of requests for lost ranks pass. */
 static void run_out(struct run *run)
 {
 	while (move(run))
@@ -604,7 +604,7 @@ static void end_ranks(struct run *run)
 	}
 }
 
-/* Those of some daemon have said that they are ready for a commit, and do not know how it ends. */
+/* All ranks of some daemon have voted for a commit, and do not know its result. */
 static bool is_committing(struct run *run)
 {
 	uint32_t local = run->nodes.local_world_size;

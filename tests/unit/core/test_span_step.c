@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What daemons agree on: steps, with one norm and overflow for all, and commits, which all make or none.
+ * Agreements between daemons: steps, with one norm and overflow for all, and commits, which all daemons make
+ * or none.
  */
 #include <setjmp.h>
 #include <math.h>
@@ -191,7 +192,8 @@ static void test_rank_is_killed_while_others_vote(void **state)
 	core_net_end(rig.nodes.net);
 }
 
-/* What a daemon has agreed to others commit, whatever becomes of it: nobody writes it before the answer. */
+/* Other daemons commit a step to which this daemon has agreed, whatever happens to it: no rank writes a shard
+ * before the result is known. */
 static void test_update_waits_for_the_commit(void **state)
 {
 	struct rig rig;

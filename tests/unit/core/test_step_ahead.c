@@ -109,7 +109,7 @@ static void test_the_answer_comes_first(void **state)
 	core_end(s.core);
 }
 
-/* What has not been contributed is awaited by the request. */
+/* A step is not answered ahead while a rank has not contributed: the request waits for that rank. */
 static void test_not_before_all_ranks_have_called(void **state)
 {
 	struct scene s;

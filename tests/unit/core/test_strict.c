@@ -87,7 +87,7 @@ static void test_slots_fill_whole_pages(void **state)
 	core_end(core);
 }
 
-/* What is listed is what is charged, while a gather waits as well. */
+/* The listed bytes are the charged bytes, also while a gather waits. */
 static void test_budget_counts_whole_pages(void **state)
 {
 	struct core_options options = {.gather_budget_bytes = PAGE};

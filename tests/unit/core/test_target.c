@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What a target holds that was not zeroed when it was bound: first sums overwrite their places, later ones
- * add to them, and what none has written is zeros before the rank reads it. The driver's memory begins as
- * bytes of which a float32 swallows what is added to it.
+ * The content of a target that was not zeroed when it was bound: first sums overwrite their places, later
+ * ones are added, and places without a sum are zeros before the rank reads them. The driver's memory is
+ * initialized with bytes to which, as float32, additions have no effect.
  */
 #include <setjmp.h>
 #include <stdarg.h>

@@ -428,7 +428,7 @@ static void test_unregister_is_refused_while_in_use(void **state)
 	core_end(core);
 }
 
-/* What another rank reads of it is quarantined; a persistent copy goes with it. */
+/* A shard that another rank reads is quarantined; a persistent copy of the unit ends with it. */
 static void test_unregister_while_others_read(void **state)
 {
 	struct core_driver *core = core_new(NULL);

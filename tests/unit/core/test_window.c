@@ -140,7 +140,7 @@ static void test_one_backward_less_than_the_others(void **state)
 	core_end(s.core);
 }
 
-/* What it has reserved there is given back by its commit. */
+/* The entry that the rank has reserved there is freed by its commit. */
 static void test_an_entry_of_a_backward_too_many(void **state)
 {
 	struct scene s;

@@ -180,8 +180,8 @@ static void test_between_backwards(void **state)
 	core_end(s.core);
 }
 
-/* What a rank has reserved is its own until it commits; what the caller has reserved, until its streams have
- * passed. */
+/* An entry that a rank has reserved is the rank's until its commit; an entry of the rank that abandons, until
+ * its streams have passed. */
 static void test_entries_that_are_not_committed(void **state)
 {
 	struct scene s;

@@ -124,7 +124,7 @@ static void test_every_key(void **state)
 	assert_int_equal(config.max_sessions, 1);
 }
 
-/* What is wrong, and how the message goes on behind the file's name. */
+/* A wrong configuration, and the message behind the file's name. */
 static const struct mistake {
 	const char *text, *message;
 } mistakes[] = {

@@ -51,7 +51,7 @@ static int teardown(void **state)
 	return 0;
 }
 
-/* What systemd's documentation of the protocol says of one field. */
+/* Appends a field in the form that systemd documents for the journal's protocol. */
 static size_t put(char *at, const char *key, const char *value)
 {
 	size_t nkey = strlen(key), nvalue = strlen(value);

@@ -31,7 +31,7 @@
 #define CASE_ENV     6
 #define CASE_OUTPUT  65536
 
-/* What libcuda.so.1 and libnvidia-ml.so.1 are. */
+/* The libraries that are found as libcuda.so.1 and libnvidia-ml.so.1. */
 enum case_libraries { CASE_DOUBLE, CASE_BROKEN /* no libraries */, CASE_SWAPPED /* each other */ };
 
 struct a_case {

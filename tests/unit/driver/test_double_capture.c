@@ -25,7 +25,7 @@ static void expect_end(const struct zd_cuda *cuda, struct CUstream_st *stream, i
 	expect_status(cuda, stream, ZD_CU_CAPTURE_NONE);
 }
 
-/* What a thread of its own gets for an unsafe call, in the given mode. */
+/* The arguments of a thread that makes an unsafe call in the given capture mode. */
 struct elsewhere {
 	const struct zd_cuda *cuda;
 	struct CUctx_st *context;
@@ -176,7 +176,7 @@ static void test_modes_of_captures_and_threads(void **state)
 	leave(cuda, 0);
 }
 
-/* Whatever the modes. */
+/* In relaxed mode, and so in any. */
 static void test_a_capturing_stream_cannot_be_waited_for(void **state)
 {
 	const struct zd_cuda *cuda = load_and_enter();

@@ -29,7 +29,7 @@ static void test_the_nth_call_of_a_function_fails(void **state)
 	EXPECT(cuda->memCreate(&second, GRANULARITY, &allocation, 0), ZD_CU_OUT_OF_MEMORY);
 	assert_int_equal(second, 0);
 	second = create(cuda, 0, GRANULARITY);
-	/* What gives something back does so. */
+	/* A call that releases an object does so even if it fails. */
 	EXPECT(cuda->memRelease(first), ZD_CU_INVALID_HANDLE);
 	EXPECT(cuda->memRelease(first), ZD_CU_INVALID_VALUE);
 	MUST(cuda->memRelease(second));

@@ -247,7 +247,7 @@ static void test_access_is_taken_and_given_back(void **state)
 	leave(cuda, 0);
 }
 
-/* What was enqueued while there was access, and runs when there is none. */
+/* A memset that was enqueued with access, and runs without. */
 static void test_access_is_taken_from_what_is_enqueued(void **state)
 {
 	const struct zd_cuda *cuda = load_and_enter();

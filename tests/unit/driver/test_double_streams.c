@@ -439,7 +439,7 @@ static void test_events_order_streams_of_two_devices(void **state)
 	MUST(cuda->devicePrimaryCtxRelease(0));
 }
 
-/* Who waits for an event waits for its recording at that time. */
+/* A stream that waits for an event waits for the recording of that time, not for a later one. */
 static void test_recording_again_disturbs_nobody(void **state)
 {
 	const struct zd_cuda *cuda = load_and_enter();

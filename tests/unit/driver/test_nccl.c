@@ -65,7 +65,7 @@ static void test_a_path_of_its_own(void **state)
 	assert_int_equal(expect_nccl(path)->version, 22809);
 }
 
-/* What fails is not for ever: the next place may have it. */
+/* A failed load is not final: another path may succeed. */
 static void test_no_nccl(void **state)
 {
 	char path[PATH_MAX * 2];
@@ -111,7 +111,8 @@ static void test_threads_at_once(void **state)
 	}
 }
 
-/* What NCCL says of its last error may be about another's communicator: it is in the log, and in no error. */
+/* The last line of the log. NCCL's last error may be about another communicator: the log has it, and no
+ * error's text. */
 static char logged[256];
 
 static void remember(const struct zd_log_line *line)

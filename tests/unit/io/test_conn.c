@@ -157,7 +157,7 @@ static void send_fds(struct scene *scene, uint64_t id)
 	zd_conn_send(scene->conn, &reply, attachments, 2);
 }
 
-/* What the client gets: NULL when there is nothing. */
+/* The client's next packet; NULL when there is none. */
 static Zd__DaemonPacket *receive(struct scene *scene, unsigned *nfds)
 {
 	int fds[ZD_MAX_PACKET_FDS];
@@ -197,7 +197,7 @@ static void expect_refusal(struct scene *scene, int status)
 	assert_int_equal(recv(scene->peer, &byte, 1, 0), 0);
 }
 
-/* What a client finds that looks when all have been flushed. */
+/* Receives as a client that polls when all has been flushed. */
 static void look_when_flushed(void *arg)
 {
 	struct scene *scene = arg;
@@ -209,7 +209,7 @@ static void look_when_flushed(void *arg)
 	zd__daemon_packet__free_unpacked(packet, NULL);
 }
 
-/* What a callback adds is flushed before the callback comes again, and it does. */
+/* A reply that the callback adds is flushed before the callback is called again, and it is called again. */
 static void test_flushed_comes_last(void **state)
 {
 	struct scene *scene = *state;
@@ -398,7 +398,7 @@ static void test_unread_descriptors(void **state)
 		send_fds(scene, id);
 		zd_conns_flush(&scene->conns);
 	}
-	/* What has none does not overtake it. */
+	/* A packet without descriptors does not overtake it. */
 	send_reply(scene, 6, 10);
 	zd_conns_flush(&scene->conns);
 	pump(scene);
@@ -480,7 +480,7 @@ static void test_oversize_packet(void **state)
 	char *bytes = calloc(1, ZD_MAX_PACKET_BYTES + 1);
 
 	assert_int_equal(send(scene->peer, bytes, ZD_MAX_PACKET_BYTES + 1, 0), ZD_MAX_PACKET_BYTES + 1);
-	/* What lies behind it does not turn the farewell into a reset. */
+	/* Bytes behind the packet do not turn the last reply into a connection reset. */
 	assert_int_equal(send(scene->peer, bytes, 100, 0), 100);
 	free(bytes);
 	pump(scene);

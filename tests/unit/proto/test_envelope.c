@@ -281,7 +281,7 @@ static void test_unpacked_replies(void **state)
 		}                                                                                            \
 	}
 
-/* What a Request or Reply can have inside, or what looks like it. */
+/* Fields of a Request or Reply, and bytes that resemble them. */
 static const struct fragment {
 	size_t nbytes;
 	uint8_t bytes[12];

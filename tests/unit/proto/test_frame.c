@@ -80,7 +80,7 @@ static int teardown(void **state)
 	return 0;
 }
 
-/* What our side receives now; fds are counted and closed. */
+/* The result of a receive; descriptors are counted and closed. */
 struct received {
 	int rc;
 	size_t nbytes;

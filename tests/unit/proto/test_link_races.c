@@ -157,7 +157,7 @@ static void test_asleep_when_the_packet_is_written(void **state)
 	expect("two");
 }
 
-/* What the socket is full of wakes it: the packet is sent, and once. */
+/* The socket is full, and its content wakes the receiver: the packet is sent, and once. */
 static void test_no_room_for_the_byte(void **state)
 {
 	(void)state;

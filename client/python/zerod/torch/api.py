@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The public functions: shard(), no_sync() and others."""
+"""The interface for users: shard(), no_sync() and the other functions of zerod.torch."""
 from __future__ import annotations
 
 import os
@@ -156,7 +156,7 @@ def load(path: str, module: nn.Module, optimizer: Optional[torch.optim.Optimizer
 
 
 def summary(module: nn.Module) -> summaries.Summary:
-    """Counters and memory of the sharded module; str() of it is one line."""
+    """Counts and memory of the sharded module; str() of it is one line."""
     return summaries.summary(model_of(module))
 
 

@@ -56,7 +56,7 @@ class Counts:
 
 @dataclass
 class Settings:
-    """The options of shard()."""
+    """The arguments of shard()."""
 
     reduce_dtype: Optional[torch.dtype] = None
     persist_below: int = 0
@@ -327,7 +327,7 @@ class Model(Steps):
 
     @contextmanager
     def saving(self) -> Iterator[None]:
-        """Tensors that autograd saves inside are packed by our hooks, where that is possible."""
+        """Inside, autograd saves tensors by this package's hooks, unless hooks.push() declines."""
         pushed = hooks.push()
         try:
             yield

@@ -363,7 +363,7 @@ class Steps:
         return {flag for flag in here if float(sums[flag]) == everywhere}
 
     def step_info(self: "Model") -> s.StepInfo:
-        """The result of the last step, the same on all ranks; blocks until it is known."""
+        """The last step's result, equal on all ranks; blocks until it is known."""
         if self._info is None:
             self._info = self.group.step_get()
         return self._info

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Counters and memory of a sharded model."""
+"""Counts and memory of a sharded model."""
 from __future__ import annotations
 
 from dataclasses import dataclass

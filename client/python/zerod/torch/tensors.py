@@ -29,7 +29,7 @@ T = TypeVar("T")
 
 
 class Places(Generic[T]):
-    """The tensor of each address, at most LIMIT of them."""
+    """Objects made by `make`, cached by address, at most LIMIT of them."""
 
     LIMIT = 64
 

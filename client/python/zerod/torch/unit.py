@@ -216,7 +216,7 @@ class FlatUnit:
         self.next_version()
 
     def next_version(self) -> None:
-        """The tensors that autograd has saved of the leaves are out of date."""
+        """Invalidates the views of the leaves that autograd has saved."""
         self.version += 1
         if self.block.model.in_place:  # autograd itself has saved them, and compares the numbers of their versions
             for leaf in self.leaves:

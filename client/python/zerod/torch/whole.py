@@ -141,7 +141,7 @@ def full_parameters(model: "Model", write_back: bool = False, units: "Optional[l
 
 
 def _apply_of(model: "Model", owner: nn.Module) -> Callable:
-    """The function that to(), half() and cpu() call: only buffers change. RuntimeError where parameters would."""
+    """The function behind to(), half(), cpu() and the like: it changes buffers, and raises if parameters would change."""
     def apply(change: Callable[[torch.Tensor], torch.Tensor], recurse: bool = True) -> nn.Module:
         for dtype in {unit.own.dtype for unit in model.units}:
             before = torch.empty(0, dtype=dtype, device=model.device)

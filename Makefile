@@ -429,8 +429,8 @@ links:  ## what the documents point to exists
 	@tests/links.py
 
 .PHONY: lint-prose
-lint-prose:  ## no comment of the product opens with a pronoun in place of an actor
-	@tests/prose.py client common daemon include packaging proto Makefile
+lint-prose:  ## no comment opens with a pronoun in place of an actor
+	@tests/prose.py
 
 coverage: deps  ## line coverage of daemon/core
 	@$(MAKE) --no-print-directory tests BUILD=build/coverage COVERAGE=1
